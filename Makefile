@@ -1,0 +1,52 @@
+# `make` alone prints the tasks. Everything they need comes through the Go toolchain: tools.mod pins the generator and the linters.
+
+GO   ?= go
+TOOL := $(GO) tool -modfile=tools.mod
+
+# Where `make dev` keeps its database.
+DATA_DIR ?= .dev
+# A folder of the public conformance suites; empty: all that this system claims to pass.
+FOLDER ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help build test race pg18 conformance soak generate golden verify lint fmt dev psql
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## the static binary, dist/ojs-pg
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$$(git describe --tags --always --dirty 2>/dev/null)" -o dist/ojs-pg ./cmd/ojs-pg
+
+test: ## all tests, on the newest PostgreSQL found here
+	$(GO) test ./...
+
+race: ## the same with the race detector
+	$(GO) test -race ./...
+
+pg18: ## all tests on PostgreSQL 18, whose binaries are fetched first
+	bin=$$(scripts/postgres18) && OJS_TEST_PG_BIN=$$bin $(GO) test ./...
+
+conformance: ## the public suites; FOLDER=level-0-core for one; OJS_CONFORMANCE_SUITES says where they are
+	@suites=$$(cd "$${OJS_CONFORMANCE_SUITES:-.}" && pwd) && [ -n "$$OJS_CONFORMANCE_SUITES" ] || { echo "set OJS_CONFORMANCE_SUITES to the directory of the public suites"; exit 1; }; \
+	  cd conformance && OJS_CONFORMANCE_SUITES=$$suites FOLDER=$(FOLDER) $(GO) test -count=1 -run 'TestPublic$$'
+
+generate: ## internal/sqlcgen from db/queries and db/migrations
+	$(TOOL) sqlc generate
+
+fmt: ## format all Go code
+	$(TOOL) gofumpt -w $$(git ls-files --cached --others --exclude-standard '*.go' | grep -v '^internal/sqlcgen/')
+
+lint: ## formatting, vet, staticcheck, errcheck, go.mod
+	@unformatted=$$($(TOOL) gofumpt -l $$(git ls-files --cached --others --exclude-standard '*.go' | grep -v '^internal/sqlcgen/')); \
+	  [ -z "$$unformatted" ] || { echo "not formatted, make fmt:"; echo "$$unformatted"; exit 1; }
+	$(GO) vet ./...
+	$(TOOL) staticcheck ./...
+	$(TOOL) errcheck -ignoretests -exclude .errcheck-excludes ./...
+	$(GO) mod tidy -diff
+	$(GO) mod verify
+
+dev: build ## a running system on 127.0.0.1:8080, its data in .dev
+	dist/ojs-pg dev --data-dir $(DATA_DIR)
+
+psql: ## psql into the database of make dev
+	@psql "$$(cat $(DATA_DIR)/url)"

@@ -1,0 +1,168 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/conformance/internal/engine"
+)
+
+// declared are the public folders every one of whose cases passes. A folder is added when it does.
+var declared = []string{"ext-multi-tenancy", "level-0-core"}
+
+// caseTimeout ends a case that hangs; the longest public one sleeps a bit more than two minutes.
+const caseTimeout = 4 * time.Minute
+
+// impossible are public cases that contradict themselves. They are played all the same: everything in them
+// must hold but the named expectations, and these must not.
+var impossible = map[string]struct {
+	reason string
+	at     []string
+}{
+	"L1-RTR-014": {
+		reason: "it expects three error types in the job's history, but the failures that its own steps report carry no type, only a code and a message",
+		at:     []string{"$.job.errors[0].type", "$.job.errors[1].type", "$.job.errors[2].type"},
+	},
+}
+
+// refused is how a job that breaks a rule of the envelope is turned down. The public cases accept any status
+// from 400 to 422, so that a server without the route would pass them.
+func refused(field string) map[string]string {
+	return map[string]string{"*": fmt.Sprintf(`{
+		"status_in": [400, 422],
+		"body": {
+			"$.error.code": {"$in": ["invalid_request", "invalid_payload", "schema_validation", "validation_error"]},
+			"$.error.message": "string:contains:%s",
+			"$.error.retryable": false
+		}
+	}`, field)}
+}
+
+// spelledOut are assertions for what some public cases say only in prose. The keys are folder/name, because
+// ids are not unique, and the step, "*" being all of them.
+var spelledOut = map[string]map[string]string{
+	"level-0-core/invalid-missing-type":          refused("type"),
+	"level-0-core/invalid-type-format":           refused("type"),
+	"level-0-core/invalid-missing-args":          refused("args"),
+	"level-0-core/invalid-args-not-array":        refused("args"),
+	"level-0-core/invalid-id-format":             refused("id"),
+	"level-0-core/invalid-queue-format":          refused("queue"),
+	"level-0-core/invalid-priority-out-of-range": refused("priority"),
+	"ext-multi-tenancy/multi-tenancy-tenant-queue-stats": {
+		"step-3": `{"body": {"$.queue.available": 1}}`,
+	},
+	"ext-multi-tenancy/multi-tenancy-tenant-fetch-isolation": {
+		"step-3": `{"body": {"$.jobs": "array:length:1"}}`,
+	},
+	"ext-rate-limiting/rate-limit-concurrency": {
+		"step-3": `{"body": {"$.jobs": "array:length:1"}}`,
+	},
+	"ext-rate-limiting/rate-limit-different-keys-independent": {
+		"step-3": `{"body": {"$.jobs": "array:length:2"}}`,
+	},
+	"ext-backpressure/backpressure-warning-headers": {
+		"step-3": `{"headers": {"X-OJS-Queue-Pressure": "string:pattern(^(0\\.[5-9]|1))"}}`,
+	},
+}
+
+func TestOwn(t *testing.T) {
+	cases := load(t, "testdata/own")
+	play(t, "own", cases)
+}
+
+func TestPublic(t *testing.T) {
+	root, folder := os.Getenv("OJS_CONFORMANCE_SUITES"), os.Getenv("FOLDER")
+	if root == "" {
+		if folder != "" {
+			t.Fatalf("FOLDER=%s names a public suite, but OJS_CONFORMANCE_SUITES does not say where they are", folder)
+		}
+		fmt.Println("the public conformance suites did not run: OJS_CONFORMANCE_SUITES is not set")
+		return
+	}
+	byFolder := map[string][]engine.Case{}
+	for _, c := range load(t, root) {
+		byFolder[c.Folder] = append(byFolder[c.Folder], c)
+	}
+	checkSpelledOut(t, byFolder)
+	folders := declared
+	if folder != "" {
+		folders = []string{folder}
+	}
+	for _, name := range folders {
+		if len(byFolder[name]) == 0 {
+			t.Errorf("no cases in folder %q of %s", name, root)
+			continue
+		}
+		t.Run(name, func(t *testing.T) { play(t, name, byFolder[name]) })
+	}
+}
+
+func load(t *testing.T, root string) []engine.Case {
+	t.Helper()
+	cases, err := engine.Load(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cases) == 0 {
+		t.Fatalf("no cases below %s", root)
+	}
+	for i, c := range cases {
+		for step, more := range spelledOut[c.Folder+"/"+c.Name] {
+			if err := cases[i].Expect(step, []byte(more)); err != nil {
+				t.Fatalf("%s/%s: %v", c.Folder, c.Name, err)
+			}
+		}
+	}
+	return cases
+}
+
+// checkSpelledOut finds assertions whose case was renamed, which would otherwise just vanish.
+func checkSpelledOut(t *testing.T, byFolder map[string][]engine.Case) {
+	t.Helper()
+	for key := range spelledOut {
+		folder, name, _ := strings.Cut(key, "/")
+		if !slices.ContainsFunc(byFolder[folder], func(c engine.Case) bool { return c.Name == name }) {
+			t.Errorf("assertions are spelled out for %s, which is not there", key)
+		}
+	}
+}
+
+// play runs the cases of one folder, each on a server just reset, and prints how many passed.
+func play(t *testing.T, folder string, cases []engine.Case) {
+	target := server(t)
+	passed := 0
+	for _, c := range cases {
+		t.Run(c.ID+" "+c.Name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
+			defer cancel()
+			if err := target.Reset(ctx); err != nil {
+				t.Fatal(err)
+			}
+			failures := c.Run(ctx, target)
+			if odd, ok := impossible[c.ID]; ok {
+				var at []string
+				for _, f := range failures {
+					at = append(at, f.At)
+				}
+				if !slices.Equal(at, odd.at) {
+					t.Errorf("impossible at %v, but it failed at %v", odd.at, failures)
+					return
+				}
+				fmt.Printf("%s cannot be passed: %s\n", c.ID, odd.reason)
+				return
+			}
+			for _, f := range failures {
+				t.Error(f)
+			}
+			if len(failures) == 0 {
+				passed++
+			}
+		})
+	}
+	fmt.Printf("%s %d/%d\n", folder, passed, len(cases))
+}

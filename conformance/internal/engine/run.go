@@ -1,0 +1,288 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// maxBody is the most of a response that is read; a conformance case has no use for more.
+const maxBody = 32 << 20
+
+// Target is the server under test.
+type Target struct {
+	URL    string // without a slash at the end
+	Client *http.Client
+}
+
+// Reset empties the server through its reset route, which only a server made for tests has.
+func (t Target) Reset(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.URL+"/ojs/v1/admin/reset", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := t.Client.Do(req)
+	if err != nil {
+		return fmt.Errorf("resetting the server: %w", err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
+	if err == nil && resp.StatusCode/100 != 2 {
+		err = fmt.Errorf("status %d: %s", resp.StatusCode, clip(string(body), 300))
+	}
+	if err != nil {
+		return fmt.Errorf("resetting the server: %w", err)
+	}
+	return nil
+}
+
+// Run plays the case and returns what did not hold, none if it passed. It stops at the first step that
+// failed, since the later ones build on it. The teardown runs in any case.
+func (c Case) Run(ctx context.Context, t Target) []Failure {
+	if c.unread != nil {
+		return []Failure{{Step: "reading " + c.File, At: "case", Got: c.unread.Error(), Want: "a case this engine understands"}}
+	}
+	s := newScope()
+	failures := t.play(ctx, s, c.steps)
+	return append(failures, t.play(ctx, s, c.teardown)...)
+}
+
+func (t Target) play(ctx context.Context, s *scope, steps []step) []Failure {
+	groups, err := inGroups(steps)
+	if err != nil {
+		return []Failure{{At: "steps", Got: err.Error(), Want: "steps that can be carried out"}}
+	}
+	for _, group := range groups {
+		if failures := t.playGroup(ctx, s, group); len(failures) > 0 {
+			return failures
+		}
+	}
+	return nil
+}
+
+// inGroups puts steps that name each other in parallel_with together; all others stand alone.
+func inGroups(steps []step) ([][]step, error) {
+	var groups [][]step
+	var open []string // ids that belong to the last group: its members and whom they name
+	for _, s := range steps {
+		if s.parallel != "" && !slices.ContainsFunc(steps, func(o step) bool { return o.id == s.parallel && o.id != s.id }) {
+			return nil, fmt.Errorf("step %s runs in parallel with %q, which is no other step", s.id, s.parallel)
+		}
+		if len(groups) > 0 && (slices.Contains(open, s.id) || s.parallel != "" && slices.Contains(open, s.parallel)) {
+			groups[len(groups)-1] = append(groups[len(groups)-1], s)
+		} else {
+			groups = append(groups, []step{s})
+			open = nil
+			if s.parallel == "" {
+				continue
+			}
+		}
+		open = append(open, s.id)
+		if s.parallel != "" {
+			open = append(open, s.parallel)
+		}
+	}
+	for _, g := range groups {
+		for _, s := range g {
+			if s.parallel != "" && !slices.ContainsFunc(g, func(o step) bool { return o.id == s.parallel }) {
+				return nil, fmt.Errorf("step %s runs in parallel with %s, but other steps stand between them", s.id, s.parallel)
+			}
+			if s.parallel != "" && (s.action == "WAIT" || s.action == "ASSERT") {
+				return nil, fmt.Errorf("step %s has no request to run in parallel", s.id)
+			}
+		}
+	}
+	return groups, nil
+}
+
+// playGroup runs steps at the same moment: every request is complete before the first one leaves.
+func (t Target) playGroup(ctx context.Context, s *scope, group []step) []Failure {
+	type outcome struct {
+		responses []response
+		err       error
+	}
+	outcomes := make([]outcome, len(group))
+	sends := make([]func() ([]response, error), len(group))
+	reports := make([]report, len(group))
+	failed := func() []Failure {
+		var all []Failure
+		for _, r := range reports {
+			all = append(all, r.failures...)
+		}
+		return all
+	}
+
+	for i, st := range group {
+		reports[i].step = st.id
+		switch st.action {
+		case "WAIT", "ASSERT":
+			sends[i] = func() ([]response, error) { return nil, pause(ctx, st.delay) }
+		default:
+			send, err := t.prepare(ctx, s, st)
+			if err != nil {
+				reports[i].broken("request", err)
+			}
+			sends[i] = send
+		}
+	}
+	if f := failed(); len(f) > 0 {
+		return f
+	}
+
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	for i := range group {
+		wg.Go(func() {
+			<-start
+			outcomes[i].responses, outcomes[i].err = sends[i]()
+		})
+	}
+	close(start)
+	wg.Wait()
+
+	for i, st := range group {
+		if err := outcomes[i].err; err != nil {
+			reports[i].add("request", err.Error(), "an answer")
+			continue
+		}
+		for _, resp := range outcomes[i].responses {
+			s.steps[st.id] = resp.context()
+		}
+	}
+	if f := failed(); len(f) > 0 {
+		return f
+	}
+	for i, st := range group {
+		st.judge(s, outcomes[i].responses, &reports[i])
+	}
+	return failed()
+}
+
+func (st step) judge(s *scope, responses []response, r *report) {
+	for _, resp := range responses {
+		for _, a := range st.asserts {
+			a.check(s, resp, r)
+		}
+		if len(st.asserts) == 0 {
+			assertions{}.check(s, resp, r)
+		}
+	}
+	for _, a := range st.asserts {
+		a.checkSteps(s, r)
+	}
+	for _, name := range sortedKeys(st.captures) {
+		p, err := parsePath(st.captures[name])
+		if err != nil {
+			r.broken("capture "+name, err)
+			continue
+		}
+		got := responses[len(responses)-1].find(p, true)
+		if !got.present || got.v == nil {
+			r.add("capture "+name+" from "+st.captures[name], got.String(), "a value")
+			continue
+		}
+		s.captured[name] = got.v
+	}
+}
+
+// prepare builds the step's request and returns what sends it, as often as the step asks.
+func (t Target) prepare(ctx context.Context, s *scope, st step) (func() ([]response, error), error) {
+	url, err := s.text(st.path)
+	if err != nil {
+		return nil, err
+	}
+	header := http.Header{}
+	for name, v := range st.headers {
+		if v, err = s.text(v); err != nil {
+			return nil, err
+		}
+		header.Set(name, v)
+	}
+	var body []byte
+	if st.hasBody {
+		filled := st.body
+		if !st.raw {
+			if filled, err = s.fill(st.body, false); err != nil {
+				return nil, err
+			}
+		}
+		if text, ok := filled.(string); ok && st.raw {
+			body = []byte(text)
+		} else if body, err = encode(filled); err != nil {
+			return nil, err
+		}
+		if header.Get("Content-Type") == "" {
+			header.Set("Content-Type", "application/openjobspec+json")
+		}
+	}
+	// Built once here so that a bad URL or header is the case's failure, and again for each sending.
+	build := func() (*http.Request, error) {
+		req, err := http.NewRequestWithContext(ctx, st.action, t.URL+url, bytes.NewReader(body))
+		if err != nil {
+			return nil, err
+		}
+		req.Header = header.Clone()
+		return req, nil
+	}
+	if _, err := build(); err != nil {
+		return nil, err
+	}
+	return func() ([]response, error) {
+		if err := pause(ctx, st.delay); err != nil {
+			return nil, err
+		}
+		var all []response
+		for range st.repeat {
+			req, err := build()
+			if err != nil {
+				return nil, err
+			}
+			resp, err := t.send(req)
+			if err != nil {
+				return nil, err
+			}
+			resp.wrapped = st.abstract
+			all = append(all, resp)
+		}
+		return all, nil
+	}, nil
+}
+
+func (t Target) send(req *http.Request) (response, error) {
+	began := time.Now()
+	resp, err := t.Client.Do(req)
+	if err != nil {
+		return response{}, err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
+	if err != nil {
+		return response{}, fmt.Errorf("reading the response: %w", err)
+	}
+	r := response{status: resp.StatusCode, header: resp.Header, raw: raw, elapsed: time.Since(began)}
+	if strings.TrimSpace(string(raw)) != "" {
+		r.body, r.notJSON = decode(raw)
+	}
+	return r, nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	if d == 0 {
+		return nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return errors.Join(errors.New("interrupted"), ctx.Err())
+	}
+}

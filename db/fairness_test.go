@@ -1,0 +1,531 @@
+package db_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sort"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// fluid is the ideal: while tenants have work, each dispatch is due to all of them in proportion to their
+// weights. It knows nothing of how the database chooses; it only follows what was dispatched.
+type fluid struct {
+	v       float64 // due to each tenant, per unit of weight
+	weight  map[string]float64
+	own     map[string]float64 // served, per unit of weight, on the scale of v
+	backlog map[string]int
+}
+
+func newFluid(weights map[string]float64) *fluid {
+	return &fluid{weight: weights, own: map[string]float64{}, backlog: map[string]int{}}
+}
+
+// arrive adds jobs. Idleness earns nothing: a tenant that had no work begins no earlier than now.
+func (f *fluid) arrive(tenant string, jobs int) {
+	if jobs > 0 && f.backlog[tenant] == 0 {
+		f.own[tenant] = max(f.own[tenant], f.v)
+	}
+	f.backlog[tenant] += jobs
+}
+
+// reweigh keeps the number of jobs owed.
+func (f *fluid) reweigh(tenant string, weight float64) {
+	if f.backlog[tenant] > 0 {
+		f.own[tenant] = f.v - f.lag(tenant)/weight
+	}
+	f.weight[tenant] = weight
+}
+
+// lag is the number of jobs a tenant is owed; negative: it is ahead.
+func (f *fluid) lag(tenant string) float64 { return f.weight[tenant] * (f.v - f.own[tenant]) }
+
+// dispatch follows one job and returns the largest |lag| among tenants with work.
+func (f *fluid) dispatch(tenant string) (float64, error) {
+	if f.backlog[tenant] == 0 {
+		return 0, fmt.Errorf("a job of %s was dispatched that had no work", tenant)
+	}
+	var sum float64
+	for t, n := range f.backlog {
+		if n > 0 {
+			sum += f.weight[t]
+		}
+	}
+	f.v += 1 / sum
+	f.own[tenant] += 1 / f.weight[tenant]
+	f.backlog[tenant]--
+	worst := 0.0
+	for t, n := range f.backlog {
+		if n > 0 {
+			worst = max(worst, math.Abs(f.lag(t)))
+		}
+	}
+	return worst, nil
+}
+
+// lagBound is one quantum and one job, the quantum being one job: what any tenant may be away from its fluid share.
+const lagBound = 2.0
+
+type dispatched struct {
+	tenant string
+	seq    int64
+	id     string
+}
+
+// fetchAll runs one FETCH and remembers when its decision was taken.
+type decision struct {
+	at   time.Time
+	jobs []dispatched
+}
+
+func fetchJobs(ctx context.Context, pool *pgxpool.Pool, queue string, count int) (decision, error) {
+	var d decision
+	rows, err := pool.Query(ctx, `select tenant_id, seq, id::text, started_at from ojs.fetch(array[$1], $2, 'w', 600000)`, queue, count)
+	if err != nil {
+		return d, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var j dispatched
+		var at time.Time
+		if err := rows.Scan(&j.tenant, &j.seq, &j.id, &at); err != nil {
+			return d, err
+		}
+		if d.jobs == nil {
+			d.at = at
+		}
+		d.jobs = append(d.jobs, j)
+	}
+	return d, rows.Err()
+}
+
+// race lets several fetchers take jobs at once and returns the dispatch sequence: decisions are serial, and each one
+// stamps its jobs under the lock.
+func race(t *testing.T, pool *pgxpool.Pool, queue string, counts [][]int) []dispatched {
+	t.Helper()
+	var (
+		mu   sync.Mutex
+		all  []decision
+		wg   sync.WaitGroup
+		errs []error
+	)
+	for _, own := range counts {
+		wg.Go(func() {
+			for _, n := range own {
+				d, err := fetchJobs(context.Background(), pool, queue, n)
+				mu.Lock()
+				if err != nil {
+					errs = append(errs, err)
+				} else if len(d.jobs) > 0 {
+					all = append(all, d)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if len(errs) > 0 {
+		t.Fatal(errs[0])
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i].at.Before(all[j].at) })
+	var sequence []dispatched
+	for _, d := range all {
+		sequence = append(sequence, d.jobs...)
+	}
+	return sequence
+}
+
+func enqueueFor(t *testing.T, pool *pgxpool.Pool, queue, tenant string, jobs int) {
+	t.Helper()
+	_, err := pool.Exec(t.Context(), `insert into ojs.jobs (tenant_id, type, queue, args) select $1, 'fair.job', $2, '[1]' from generate_series(1, $3)`, tenant, queue, jobs)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func configureWeight(t *testing.T, pool *pgxpool.Pool, tenant string, weight float64) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), `select ojs.configure_tenant($1, $2::float8::numeric)`, tenant, weight); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Random tenants, weights, arrivals and changes of weight; one to eight fetchers at once. Over every prefix of the dispatch
+// sequence every tenant with work stays within one quantum and one job of its fluid share; nothing is dispatched twice, nothing
+// is left behind, and each tenant's jobs come first in, first out.
+func TestFairnessFollowsTheFluidModel(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	service := database.Service()
+	seed := uint64(time.Now().UnixNano())
+	weights := [][]float64{{1}, {10, 5, 1}, {0.1, 1, 10, 100}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}, {0.37, 2.5, 1e3}}
+	for run := range 10 {
+		name := fmt.Sprintf("seed %d", seed+uint64(run))
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(seed, uint64(run)))
+			queue := fmt.Sprintf("fluid-%d", run)
+			choice := weights[r.IntN(len(weights))]
+			tenants := make([]string, 2+r.IntN(11))
+			model := newFluid(map[string]float64{})
+			for i := range tenants {
+				tenants[i] = fmt.Sprintf("r%d-t%d", run, i)
+				model.weight[tenants[i]] = choice[r.IntN(len(choice))]
+				configureWeight(t, service, tenants[i], model.weight[tenants[i]])
+			}
+			seen := map[string]bool{}
+			last := map[string]int64{}
+			worst, total := 0.0, 0
+			follow := func(sequence []dispatched) {
+				for _, j := range sequence {
+					if seen[j.id] {
+						t.Fatalf("job %s was dispatched twice", j.id)
+					}
+					seen[j.id] = true
+					if j.seq <= last[j.tenant] {
+						t.Fatalf("%s: job %d came after job %d", j.tenant, j.seq, last[j.tenant])
+					}
+					last[j.tenant] = j.seq
+					lag, err := model.dispatch(j.tenant)
+					if err != nil {
+						t.Fatal(err)
+					}
+					worst = max(worst, lag)
+					total++
+					if lag > lagBound {
+						t.Fatalf("after %d dispatches a tenant is %.3f jobs away from its fluid share; weights %v, backlog %v", total, lag, model.weight, model.backlog)
+					}
+				}
+			}
+			for range 14 {
+				for _, tenant := range tenants {
+					if r.IntN(3) == 0 {
+						jobs := []int{1, 1, 2, 5, 20, 60}[r.IntN(6)]
+						enqueueFor(t, service, queue, tenant, jobs)
+						model.arrive(tenant, jobs)
+					}
+					if r.IntN(12) == 0 {
+						weight := choice[r.IntN(len(choice))]
+						configureWeight(t, service, tenant, weight)
+						model.reweigh(tenant, weight)
+					}
+				}
+				counts := make([][]int, 1+r.IntN(8))
+				for i := range counts {
+					for range 1 + r.IntN(3) {
+						counts[i] = append(counts[i], []int{1, 1, 2, 3, 10, 25}[r.IntN(6)])
+					}
+				}
+				follow(race(t, service, queue, counts))
+			}
+			for {
+				rest := race(t, service, queue, [][]int{{40}, {40}})
+				if len(rest) == 0 {
+					break
+				}
+				follow(rest)
+			}
+			for tenant, n := range model.backlog {
+				if n != 0 {
+					t.Errorf("%s: %d jobs were left behind", tenant, n)
+				}
+			}
+			t.Logf("%d tenants, %d dispatches, largest lag %.3f jobs", len(tenants), total, worst)
+		})
+	}
+}
+
+// Weights 10:5:1 give 62.5 / 31.25 / 6.25 %, exactly, with sixteen fetchers at once; and in every response, not only in sum.
+func TestWeightsGiveShares(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	model := newFluid(map[string]float64{"acme": 10, "beta": 5, "gamma": 1})
+	for tenant, weight := range model.weight {
+		configureWeight(t, service, tenant, weight)
+		enqueueFor(t, service, "default", tenant, 2000)
+		model.arrive(tenant, 2000)
+	}
+	counts := make([][]int, 16)
+	for i := range counts {
+		counts[i] = []int{20, 20, 20, 20, 20}
+	}
+	got := map[string]int{}
+	sequence := race(t, service, "default", counts)
+	for i, j := range sequence {
+		got[j.tenant]++
+		lag, err := model.dispatch(j.tenant)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lag > 1 {
+			t.Fatalf("dispatch %d: a tenant is %.3f jobs away from its share", i, lag)
+		}
+	}
+	if got["acme"] != 1000 || got["beta"] != 500 || got["gamma"] != 100 {
+		t.Errorf("of 1600 jobs: %v, want 1000, 500, 100", got)
+	}
+}
+
+// A tenant's ten jobs behind another tenant's million are all dispatched within 10 * (sum of weights) / weight dispatches.
+func TestSmallTenantBehindAMillion(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	enqueueFor(t, service, "default", "big", 1_000_000)
+	for _, weight := range []float64{1, 10} {
+		configureWeight(t, service, "big", weight)
+		enqueueFor(t, service, "default", "small", 10)
+		limit := int(10 * (weight + 1))
+		dispatches, small := 0, 0
+		for small < 10 {
+			d, err := fetchJobs(t.Context(), service, "default", 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(d.jobs) != 1 {
+				t.Fatalf("a fetch found nothing after %d dispatches", dispatches)
+			}
+			dispatches++
+			if d.jobs[0].tenant == "small" {
+				small++
+			}
+			// One more: the dispatch in flight when the ten jobs arrived.
+			if dispatches > limit+1 {
+				t.Fatalf("weight %v against 1: only %d of 10 jobs after %d dispatches", weight, small, dispatches)
+			}
+		}
+		t.Logf("weight %v against 1: ten jobs within %d dispatches of %d allowed", weight, dispatches, limit)
+	}
+}
+
+// A job whose producer commits late, after the cursor has passed its place, is not left behind.
+func TestLateCommitsAreNotLeftBehind(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	service := database.Service()
+	r := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano())))
+	var want []string
+	for range 30 {
+		late, err := service.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var id string
+		if err := late.QueryRow(t.Context(), `select id from ojs.enqueue('late.job', p_tenant => 'acme')`).Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		early := 1 + r.IntN(3)
+		enqueueFor(t, service, "default", "acme", early)
+		first, err := fetchJobs(t.Context(), service, "default", 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(first.jobs) != early {
+			t.Fatalf("%d jobs were committed, %d fetched", early, len(first.jobs))
+		}
+		if r.IntN(4) == 0 {
+			if err := late.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			id = ""
+		} else if err := late.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		second, err := fetchJobs(t.Context(), service, "default", 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = want[:0]
+		if id != "" {
+			want = append(want, id)
+		}
+		var got []string
+		for _, j := range second.jobs {
+			got = append(got, j.id)
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("after the late commit: fetched %v, want %v", got, want)
+		}
+	}
+}
+
+// A job that somebody holds locked when its turn comes is passed over without waiting, and comes back if it is let go unchanged.
+func TestLockedJobsComeBack(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	enqueueFor(t, service, "default", "acme", 3)
+	var first string
+	if err := service.QueryRow(t.Context(), `select id from ojs.jobs order by enqueued_at, id limit 1`).Scan(&first); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := service.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select ojs.cancel($1)`, first); err != nil {
+		t.Fatal(err)
+	}
+	d, err := fetchJobs(t.Context(), service, "default", 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(d.jobs) != 2 {
+		t.Fatalf("fetched %d jobs beside the locked one, want 2", len(d.jobs))
+	}
+	if d, err = fetchJobs(t.Context(), service, "default", 10); err != nil || len(d.jobs) != 0 {
+		t.Fatalf("fetched %d jobs, %v; want none while the last is locked", len(d.jobs), err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if d, err = fetchJobs(t.Context(), service, "default", 10); err != nil || len(d.jobs) != 1 || d.jobs[0].id != first {
+		t.Fatalf("fetched %v, %v; want the job that was let go", d.jobs, err)
+	}
+}
+
+// Several queues: one job from each per turn, beginning with the first listed; the next decision goes on where the last one stopped.
+func TestQueuesTakeTurns(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	for _, queue := range []string{"a", "b", "c"} {
+		enqueueFor(t, service, queue, "acme", 6)
+	}
+	take := func(count int) string {
+		var got string
+		err := service.QueryRow(t.Context(), `select coalesce(string_agg(queue, ''), '') from ojs.fetch(array['a', 'b', 'c', 'a'], $1)`, count).Scan(&got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	for i, step := range []struct {
+		count int
+		want  string
+	}{{1, "a"}, {1, "b"}, {1, "c"}, {1, "a"}, {4, "bcab"}, {3, "cab"}, {20, "cabcabc"}, {1, ""}} {
+		if got := take(step.count); got != step.want {
+			t.Errorf("fetch %d: jobs from %q, want %q", i+1, got, step.want)
+		}
+	}
+}
+
+// The highest effective priority of a queue goes first; a boost acts on the whole backlog at once and leaves the jobs' own priority alone.
+func TestPriorityAndBoost(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	for _, job := range []struct {
+		tenant   string
+		priority int
+	}{{"acme", 0}, {"acme", 10}, {"beta", 5}, {"beta", 5}, {"beta", -5}} {
+		if _, err := service.Exec(t.Context(), `select ojs.enqueue('p.job', p_priority => $2, p_tenant => $1)`, job.tenant, job.priority); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take := func() string {
+		var got string
+		if err := service.QueryRow(t.Context(), `select tenant_id || priority from ojs.fetch('{default}')`).Scan(&got); err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := take(); got != "acme10" {
+		t.Errorf("first %s, want acme10", got)
+	}
+	if got := take(); got != "beta5" {
+		t.Errorf("second %s, want beta5", got)
+	}
+	if _, err := service.Exec(t.Context(), `select ojs.configure_tenant('acme', p_priority_boost => 20)`); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"acme0", "beta5", "beta-5"} {
+		if got := take(); got != want {
+			t.Errorf("job %d after the boost: %s, want %s", i+1, got, want)
+		}
+	}
+}
+
+// FETCH for one tenant takes that tenant's jobs only, and charges for them: the shared workers make it up to the others.
+func TestFetchForOneTenantCharges(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	enqueueFor(t, service, "default", "acme", 30)
+	enqueueFor(t, service, "default", "beta", 30)
+	var got int
+	if err := service.QueryRow(t.Context(), `select count(*) from ojs.fetch('{default}', 10, p_tenant => 'acme') where tenant_id = 'acme'`).Scan(&got); err != nil || got != 10 {
+		t.Fatalf("%d jobs of acme, %v; want 10", got, err)
+	}
+	d, err := fetchJobs(t.Context(), service, "default", 12)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shares := map[string]int{}
+	for _, j := range d.jobs {
+		shares[j.tenant]++
+	}
+	if shares["beta"] != 11 || shares["acme"] != 1 {
+		t.Errorf("the shared fetch took %v, want beta 11, acme 1: of 22 jobs each has had 11", shares)
+	}
+}
+
+// A tenant that was idle begins at the present: it neither collected credit nor has to wait.
+func TestIdleTenantHasNoCreditAndLosesNoTurn(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	enqueueFor(t, service, "default", "idle", 1)
+	enqueueFor(t, service, "default", "busy", 500)
+	if _, err := fetchJobs(t.Context(), service, "default", 201); err != nil {
+		t.Fatal(err)
+	}
+	enqueueFor(t, service, "default", "idle", 50)
+	d, err := fetchJobs(t.Context(), service, "default", 40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	idle := 0
+	for i, j := range d.jobs {
+		if j.tenant == "idle" {
+			idle++
+		}
+		if off := math.Abs(float64(idle) - float64(i+1)/2); off > 1 {
+			t.Fatalf("after %d dispatches the returning tenant had %d", i+1, idle)
+		}
+	}
+	if idle != 20 {
+		t.Errorf("the returning tenant had %d of 40, want 20", idle)
+	}
+}
+
+// After a logical restore transaction ids begin anew and the stored snapshot means nothing: dispatch notices and counts from the jobs.
+func TestRebuildAfterTransactionIDsRanBackwards(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	service := database.Service()
+	enqueueFor(t, service, "default", "acme", 5)
+	if _, err := fetchJobs(t.Context(), service, "default", 2); err != nil {
+		t.Fatal(err)
+	}
+	enqueueFor(t, service, "default", "beta", 5)
+	for _, sql := range []string{`update ojs.fold set snapshot = '900000000:900000000:'`, `update ojs.tally_mark set snapshot = '900000000:900000000:'`} {
+		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	enqueueFor(t, service, "default", "gamma", 5)
+	d, err := fetchJobs(t.Context(), service, "default", 100)
+	if err != nil || len(d.jobs) != 13 {
+		t.Fatalf("fetched %d jobs, %v; want 13", len(d.jobs), err)
+	}
+	if _, err := service.Exec(t.Context(), `select ojs.tick()`); err != nil {
+		t.Fatal(err)
+	}
+	var active, total int
+	if err := service.QueryRow(t.Context(), `select active, total_jobs from ojs.queue_stats`).Scan(&active, &total); err != nil || active != 15 || total != 15 {
+		t.Errorf("statistics say %d active of %d, %v; want 15 of 15", active, total, err)
+	}
+}

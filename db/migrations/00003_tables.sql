@@ -1,0 +1,429 @@
+-- +goose Up
+-- Who may write what, and in which order locks are taken:
+--   * Producers only insert: a row into job and, by its statement trigger, one row per (queue, priority, tenant) into wake.
+--   * The decision (ojs.fetch, under the row of lane) is the only writer of tenant_fairness, ring, queue_priority, fold and reentry.
+--   * ack, nack, cancel and the tick change job rows and append to release or wake; they never touch fairness state.
+-- Lock order: lane, then job rows with skip locked. Nothing waits while it holds a job row taken by skip locked.
+-- No index mentions a column of job that changes after the insert (state, attempt, lease, ...), so every change of state is a
+-- heap-only update; rows that each decision rewrites live under a key that only grows and are read newest first, so that
+-- dead versions, which a long transaction elsewhere keeps from being removed, are never walked through.
+set local role ojs_owner;
+
+create type ojs.job_state as enum ('scheduled', 'available', 'pending', 'active', 'completed', 'retryable', 'cancelled', 'discarded');
+comment on type ojs.job_state is 'The eight states of a job (ojs-core section 6). completed, cancelled and discarded are final.';
+
+-- +goose StatementBegin
+create function ojs.now() returns timestamptz
+language sql volatile set search_path = pg_catalog, pg_temp
+as $$ select clock_timestamp() $$;
+-- +goose StatementEnd
+comment on function ojs.now() is 'The wall clock. All times in this schema come from here.';
+grant execute on function ojs.now() to ojs_service, ojs_operator, ojs_tenant;
+
+-- Forty-eight bits of milliseconds laid over a random UUID, version 7 (RFC 9562).
+-- +goose StatementBegin
+create function ojs._uuid_v7() returns uuid
+language sql volatile
+as $$
+    select encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+        placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid
+$$;
+-- +goose StatementEnd
+comment on function ojs._uuid_v7() is 'A new UUIDv7: ordered by time to the millisecond.';
+
+create table ojs.settings (
+    one             boolean primary key default true check (one),
+    default_tenant  text not null default '_default',
+    tenant_required boolean not null default false
+);
+insert into ojs.settings default values;
+comment on table ojs.settings is 'Settings of this deployment; one row. Changed by ojs.configure.';
+comment on column ojs.settings.one is 'Always true: there is one row.';
+comment on column ojs.settings.default_tenant is 'The tenant of jobs enqueued without one (multi-tenancy section 15.3).';
+comment on column ojs.settings.tenant_required is 'Refuse jobs without a tenant instead of giving them to the default tenant (multi-tenancy section 5.1).';
+
+create table ojs.tenant (
+    tenant_id      text primary key,
+    weight         numeric not null default 1,
+    priority_boost int not null default 0,
+    created_at     timestamptz not null default ojs.now(),
+    constraint weight_in_range check (weight between 0.000001 and 1000000
+        or ojs._raise('OJ422', 'weight must be between 0.000001 and 1000000', '{"field": "weight"}')),
+    constraint priority_boost_in_range check (priority_boost between -100 and 100
+        or ojs._raise('OJ422', 'priority_boost must be between -100 and 100', '{"field": "priority_boost"}'))
+);
+comment on table ojs.tenant is 'Configured tenants. A tenant without a row has weight 1 and no boost. Changed by ojs.configure_tenant.';
+comment on column ojs.tenant.tenant_id is 'The tenant (multi-tenancy section 5.2).';
+comment on column ojs.tenant.weight is 'Share of dispatch relative to the other tenants with work; 0.000001 to 1000000.';
+comment on column ojs.tenant.priority_boost is 'Added to the priority of the tenant''s jobs when they are dispatched; -100 to 100. The jobs keep their own priority.';
+comment on column ojs.tenant.created_at is 'When the tenant was first configured.';
+
+create table ojs.tenant_role (
+    role_name name primary key,
+    tenant_id text not null
+);
+create index tenant_role_tenant_idx on ojs.tenant_role (tenant_id);
+comment on table ojs.tenant_role is 'Which tenant a login role is. Private; written by ojs.create_tenant_role.';
+comment on column ojs.tenant_role.role_name is 'The login role.';
+comment on column ojs.tenant_role.tenant_id is 'Its tenant.';
+
+create table ojs.queue (
+    queue      text primary key,
+    paused     boolean not null default false,
+    created_at timestamptz not null default ojs.now()
+);
+comment on table ojs.queue is 'Configured queues. A queue without a row is not paused; queues need not be created.';
+comment on column ojs.queue.queue is 'The queue''s name.';
+comment on column ojs.queue.paused is 'Whether dispatch from it stands still.';
+comment on column ojs.queue.created_at is 'When it was first configured.';
+
+-- The order of the columns is deliberate: what changes comes first and what never changes after it, so that the log
+-- record of an update holds the changed head of the row and not its tail.
+create sequence ojs.job_seq as bigint cache 1;
+create table ojs.job (
+    state                 ojs.job_state not null default 'available',
+    attempt               int not null default 0,
+    lease                 uuid,
+    started_at            timestamptz,
+    lease_expires_at      timestamptz,
+    finished_at           timestamptz,
+    retry_at              timestamptz,
+    enqueued_at           timestamptz not null default ojs.now(),
+    worker_id             text,
+    errors                jsonb,
+    result                json,
+    seq                   bigint default nextval('ojs.job_seq'),
+    tenant_id             text not null,
+    id                    uuid not null default ojs._uuid_v7(),
+    queue                 text not null default 'default',
+    type                  text not null,
+    priority              int not null default 0,
+    max_attempts          int not null default 3,
+    created_at            timestamptz not null default ojs.now(),
+    scheduled_at          timestamptz,
+    expires_at            timestamptz,
+    timeout_ms            int,
+    visibility_timeout_ms int,
+    tags                  text[],
+    args                  json not null default '[]',
+    meta                  jsonb not null default '{}',
+    retry                 jsonb,
+    options               json,
+    extra                 json,
+    constraint job_pkey primary key (id, tenant_id),
+    -- Index keys have a limit of their own, met before the statement trigger validates the rest.
+    constraint queue_length check (length(queue) <= 128
+        or ojs._raise('OJ400', 'queue is longer than 128 characters', '{"field": "queue"}')),
+    constraint tenant_length check (octet_length(tenant_id) <= 256
+        or ojs._raise('OJ400', 'the tenant is longer than 256 bytes', '{"field": "tenant"}'))
+) with (
+    -- Room for the two heap-only versions an ordinary life needs: fetched, then completed.
+    fillfactor = 50,
+    -- Wide values leave the row early, so that a change of state rewrites a narrow row.
+    toast_tuple_target = 512,
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05
+);
+alter sequence ojs.job_seq owned by ojs.job.seq;
+-- The dispatcher walks it forward from a cursor that only grows. It knows nothing of state.
+create index job_dispatch_idx on ojs.job (queue, priority, tenant_id, seq) where seq is not null;
+comment on table ojs.job is 'Every job, one row. Private: written through functions and the view ojs.jobs; the dispatcher''s order is (queue, priority, tenant, seq).';
+comment on column ojs.job.state is 'Where the job is in its life (ojs-core section 6).';
+comment on column ojs.job.attempt is 'How many times it has been handed to a worker.';
+comment on column ojs.job.lease is 'Token of the running attempt; ack, nack and heartbeat may prove with it that they still hold the job.';
+comment on column ojs.job.started_at is 'When the latest attempt was handed out.';
+comment on column ojs.job.lease_expires_at is 'When the running attempt is taken back unless extended by a heartbeat.';
+comment on column ojs.job.finished_at is 'When it was completed, cancelled or discarded.';
+comment on column ojs.job.retry_at is 'When a retryable job becomes available again.';
+comment on column ojs.job.enqueued_at is 'When it became available; for one not yet available, when it was created.';
+comment on column ojs.job.worker_id is 'The worker of the latest attempt, as it named itself.';
+comment on column ojs.job.errors is 'Failed attempts, oldest first: {attempt, code, type, message, occurred_at, retryable, details}; the latest 100.';
+comment on column ojs.job.result is 'What the worker acknowledged with, byte for byte.';
+comment on column ojs.job.seq is 'First-in-first-out order among the jobs of a (queue, priority, tenant); null until the job is available for the first time.';
+comment on column ojs.job.tenant_id is 'Whose job it is; never changes.';
+comment on column ojs.job.id is 'UUIDv7, unique within the tenant. First in the key, so that a worker''s bare id is one index probe.';
+comment on column ojs.job.queue is 'The queue; default ''default''.';
+comment on column ojs.job.type is 'What kind of work (ojs-core section 5.1).';
+comment on column ojs.job.priority is 'Higher goes first within a queue; -100 to 100, default 0.';
+comment on column ojs.job.max_attempts is 'How many attempts it may have; default 3.';
+comment on column ojs.job.created_at is 'When it was enqueued.';
+comment on column ojs.job.scheduled_at is 'Not before this time.';
+comment on column ojs.job.expires_at is 'Discarded when not started by this time.';
+comment on column ojs.job.timeout_ms is 'How long an attempt may run, milliseconds; 0 or null: no limit of its own.';
+comment on column ojs.job.visibility_timeout_ms is 'How long a lease lasts without a heartbeat, milliseconds; null: 30000 or what the FETCH asks for.';
+comment on column ojs.job.tags is 'Labels for filtering.';
+comment on column ojs.job.args is 'The job''s arguments, a JSON array, byte for byte as sent.';
+comment on column ojs.job.meta is 'A JSON object of the producer''s.';
+comment on column ojs.job.retry is 'The retry policy as sent (ojs-retry section 2); null: the default policy.';
+comment on column ojs.job.options is 'Options that have no column of their own, byte for byte.';
+comment on column ojs.job.extra is 'Attributes the specification does not know, byte for byte (ojs-core section 5.5).';
+
+-- The journal: what happened, appended by the transaction that did it and never changed. xid lets a reader ask for exactly
+-- what has become visible since a snapshot it remembers, whatever order transactions committed in.
+create table ojs.wake (
+    xid        xid8 not null default pg_current_xact_id(),
+    seq        bigint generated always as identity,
+    tenant_id  text not null,
+    queue      text not null,
+    priority   int not null,
+    from_state ojs.job_state,
+    to_state   ojs.job_state not null,
+    jobs       int not null,
+    lo         bigint,
+    hi         bigint,
+    at         timestamptz not null default ojs.now(),
+    primary key (xid, seq)
+);
+comment on table ojs.wake is 'Journal: jobs that came into being or became available, one row per statement and (queue, priority, tenant). The next decision folds it.';
+comment on column ojs.wake.xid is 'The transaction that did it.';
+comment on column ojs.wake.seq is 'Order within the transaction.';
+comment on column ojs.wake.tenant_id is 'The tenant.';
+comment on column ojs.wake.queue is 'The queue.';
+comment on column ojs.wake.priority is 'The jobs'' own priority.';
+comment on column ojs.wake.from_state is 'The state they left; null for new jobs; available for jobs that came back, whose old state the release journal tells.';
+comment on column ojs.wake.to_state is 'The state they entered.';
+comment on column ojs.wake.jobs is 'How many.';
+comment on column ojs.wake.lo is 'Lowest job.seq among them; null unless available.';
+comment on column ojs.wake.hi is 'Highest job.seq among them; null unless available.';
+comment on column ojs.wake.at is 'When.';
+
+create table ojs.lease (
+    xid       xid8 not null default pg_current_xact_id(),
+    seq       bigint generated always as identity,
+    tenant_id text not null,
+    queue     text not null,
+    priority  int not null,
+    jobs      int not null,
+    at        timestamptz not null default ojs.now(),
+    primary key (xid, seq)
+);
+create index lease_recent_idx on ojs.lease (at);
+comment on table ojs.lease is 'Journal: jobs handed out, one row per decision and (queue, priority, tenant).';
+comment on column ojs.lease.xid is 'The transaction of the decision.';
+comment on column ojs.lease.seq is 'Order within the transaction.';
+comment on column ojs.lease.tenant_id is 'The tenant.';
+comment on column ojs.lease.queue is 'The queue.';
+comment on column ojs.lease.priority is 'The jobs'' own priority.';
+comment on column ojs.lease.jobs is 'How many.';
+comment on column ojs.lease.at is 'When.';
+
+create table ojs.release (
+    xid        xid8 not null default pg_current_xact_id(),
+    seq        bigint generated always as identity,
+    tenant_id  text not null,
+    queue      text not null,
+    priority   int not null,
+    job_id     uuid not null,
+    job_type   text not null,
+    attempt    int not null,
+    from_state ojs.job_state not null,
+    to_state   ojs.job_state not null,
+    started_at timestamptz,
+    fenced     boolean not null default true,
+    at         timestamptz not null default ojs.now(),
+    primary key (xid, seq)
+);
+comment on table ojs.release is 'Journal: jobs that left a worker''s hands or were ended, one row per job: completed, failed, given back, cancelled, expired.';
+comment on column ojs.release.xid is 'The transaction that did it.';
+comment on column ojs.release.seq is 'Order within the transaction.';
+comment on column ojs.release.tenant_id is 'The tenant.';
+comment on column ojs.release.queue is 'The queue.';
+comment on column ojs.release.priority is 'The job''s own priority.';
+comment on column ojs.release.job_id is 'The job.';
+comment on column ojs.release.job_type is 'Its type.';
+comment on column ojs.release.attempt is 'The attempt that ended; 0 if there was none.';
+comment on column ojs.release.from_state is 'The state it left.';
+comment on column ojs.release.to_state is 'The state it entered.';
+comment on column ojs.release.started_at is 'When the attempt was handed out; null if there was none.';
+comment on column ojs.release.fenced is 'Whether the caller proved with the lease or the worker''s name that it held the job.';
+comment on column ojs.release.at is 'When.';
+
+create table ojs.timer (
+    due_at     timestamptz not null,
+    seq        bigint generated always as identity,
+    kind       text not null,
+    tenant_ids text[] not null,
+    ids        uuid[] not null,
+    primary key (due_at, seq),
+    constraint timer_kind check (kind in ('due', 'lease'))
+);
+comment on table ojs.timer is 'What the tick has to look at, and when: jobs that become due, leases that may have expired. A row is a reminder; the job''s own row decides.';
+comment on column ojs.timer.due_at is 'When to look.';
+comment on column ojs.timer.seq is 'Tells apart what is due at the same instant.';
+comment on column ojs.timer.kind is 'due: scheduled or retryable jobs; lease: running attempts.';
+comment on column ojs.timer.tenant_ids is 'Tenants of the jobs, in step with ids.';
+comment on column ojs.timer.ids is 'The jobs.';
+
+-- Fairness state. Virtual time advances by 1 / (weights of the tenants with work) per dispatched job; a tenant's own
+-- virtual time advances by 1 / its weight per job of its own. deficit = (V - own) * weight: the jobs it is owed.
+create table ojs.lane (
+    lane smallint primary key
+);
+insert into ojs.lane values (0);
+comment on table ojs.lane is 'One row per lane of decisions. Its row lock makes decisions serial; nothing is ever written to it.';
+comment on column ojs.lane.lane is 'The lane''s number; today there is lane 0.';
+
+create table ojs.fold (
+    lane     smallint not null,
+    rev      bigint not null,
+    snapshot pg_snapshot not null,
+    primary key (lane, rev)
+);
+insert into ojs.fold values (0, 1, pg_current_snapshot());
+comment on table ojs.fold is 'How far the decision has folded the wake journal: everything visible to this snapshot. The row moves to a higher rev with each change.';
+comment on column ojs.fold.lane is 'The lane.';
+comment on column ojs.fold.rev is 'Grows with each change; the highest counts.';
+comment on column ojs.fold.snapshot is 'What has been folded.';
+
+create table ojs.queue_priority (
+    queue    text not null,
+    priority int not null,
+    primary key (queue, priority)
+);
+comment on table ojs.queue_priority is 'Effective priorities ever seen in a queue.';
+comment on column ojs.queue_priority.queue is 'The queue.';
+comment on column ojs.queue_priority.priority is 'The effective priority.';
+
+create table ojs.ring (
+    queue         text not null,
+    priority      int not null,
+    rev           bigint not null,
+    v             numeric not null,
+    members       int not null,
+    weight        numeric not null,
+    class         int[] not null,
+    class_members int[] not null,
+    class_weight  numeric[] not null,
+    class_head    numeric[] not null,
+    primary key (queue, priority, rev)
+);
+comment on table ojs.ring is 'The tenants with work at one effective priority of a queue, in sum. The row moves to a higher rev with each decision.';
+comment on column ojs.ring.queue is 'The queue.';
+comment on column ojs.ring.priority is 'The effective priority.';
+comment on column ojs.ring.rev is 'Grows with each change; the highest counts.';
+comment on column ojs.ring.v is 'Virtual time: jobs dispatched per unit of weight since the ring began.';
+comment on column ojs.ring.members is 'Tenants with work.';
+comment on column ojs.ring.weight is 'The sum of their weights.';
+comment on column ojs.ring.class is 'Weight classes present: tenants of (almost) equal weight, among whom the lowest virtual time is next.';
+comment on column ojs.ring.class_members is 'Tenants in each class.';
+comment on column ojs.ring.class_weight is 'Sum of weights in each class.';
+comment on column ojs.ring.class_head is 'Lower bound of the virtual times in each class: where a scan may begin.';
+
+create table ojs.tenant_fairness (
+    queue         text not null,
+    priority      int not null,
+    tenant_id     text not null,
+    vtime         numeric not null,
+    weight        numeric not null,
+    class         int not null,
+    backlogged    boolean not null,
+    deficit       numeric not null default 0,
+    dispatched    bigint not null default 0,
+    job_priority  int not null,
+    head          bigint not null,
+    reentry_head  bigint not null default 0,
+    primary key (queue, priority, tenant_id, vtime)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+-- The ring: who is next within a weight class.
+create index tenant_fairness_ring_idx on ojs.tenant_fairness (queue, priority, class, vtime) where backlogged;
+comment on table ojs.tenant_fairness is 'Deficit round robin: one row per (queue, effective priority, tenant), written by the decision inside the FETCH transaction.';
+comment on column ojs.tenant_fairness.queue is 'The queue.';
+comment on column ojs.tenant_fairness.priority is 'The effective priority: the jobs'' own plus the tenant''s boost.';
+comment on column ojs.tenant_fairness.tenant_id is 'The tenant.';
+comment on column ojs.tenant_fairness.vtime is 'The tenant''s virtual time: jobs it was given per unit of weight. Only grows; part of the key, so that the live row is found newest first.';
+comment on column ojs.tenant_fairness.weight is 'The weight in effect.';
+comment on column ojs.tenant_fairness.class is 'The weight''s class (ojs._weight_class).';
+comment on column ojs.tenant_fairness.backlogged is 'Whether the tenant takes part in the round.';
+comment on column ojs.tenant_fairness.deficit is 'Jobs owed to the tenant (negative: had ahead of its share) when it was last served; ojs.tenant_stats shows the present value.';
+comment on column ojs.tenant_fairness.dispatched is 'Jobs handed out to the tenant here, ever.';
+comment on column ojs.tenant_fairness.job_priority is 'The jobs'' own priority.';
+comment on column ojs.tenant_fairness.head is 'Cursor: jobs up to this job.seq have been looked at. Only grows.';
+comment on column ojs.tenant_fairness.reentry_head is 'Cursor into ojs.reentry. Only grows.';
+
+create table ojs.reentry (
+    queue     text not null,
+    priority  int not null,
+    tenant_id text not null,
+    n         bigint generated always as identity,
+    id        uuid not null,
+    primary key (queue, priority, tenant_id, n)
+);
+comment on table ojs.reentry is 'Jobs behind their tenant''s cursor that are to be looked at again: taken back, committed late, or locked when their turn came. Read before the cursor.';
+comment on column ojs.reentry.queue is 'The queue.';
+comment on column ojs.reentry.priority is 'The effective priority.';
+comment on column ojs.reentry.tenant_id is 'The tenant.';
+comment on column ojs.reentry.n is 'Order of return.';
+comment on column ojs.reentry.id is 'The job; its own row says whether it is still available.';
+
+create table ojs.rotation (
+    queues text[] not null,
+    rev    bigint not null,
+    next   int not null,
+    primary key (queues, rev)
+);
+comment on table ojs.rotation is 'Where the round over several queues stands, per set of queues asked for.';
+comment on column ojs.rotation.queues is 'The queues in the order they were listed.';
+comment on column ojs.rotation.rev is 'Grows with each change; the highest counts.';
+comment on column ojs.rotation.next is 'Index (1-based) of the queue whose turn is next.';
+
+create table ojs.tally (
+    tenant_id text not null,
+    queue     text not null,
+    priority  int not null,
+    scheduled bigint not null default 0,
+    available bigint not null default 0,
+    pending   bigint not null default 0,
+    active    bigint not null default 0,
+    retryable bigint not null default 0,
+    completed bigint not null default 0,
+    cancelled bigint not null default 0,
+    discarded bigint not null default 0,
+    total     bigint not null default 0,
+    failed    bigint not null default 0,
+    primary key (tenant_id, queue, priority)
+);
+comment on table ojs.tally is 'Jobs by state per (tenant, queue, priority) as of ojs.tally_mark; the journal after it is added by ojs.shard_stats.';
+comment on column ojs.tally.tenant_id is 'The tenant.';
+comment on column ojs.tally.queue is 'The queue.';
+comment on column ojs.tally.priority is 'The jobs'' own priority.';
+comment on column ojs.tally.scheduled is 'Jobs waiting for their time.';
+comment on column ojs.tally.available is 'Jobs ready to be handed out.';
+comment on column ojs.tally.pending is 'Jobs waiting to be activated.';
+comment on column ojs.tally.active is 'Jobs in workers'' hands.';
+comment on column ojs.tally.retryable is 'Failed jobs waiting for their next attempt.';
+comment on column ojs.tally.completed is 'Jobs completed, ever.';
+comment on column ojs.tally.cancelled is 'Jobs cancelled, ever.';
+comment on column ojs.tally.discarded is 'Jobs discarded, ever.';
+comment on column ojs.tally.total is 'Jobs enqueued, ever.';
+comment on column ojs.tally.failed is 'Failed attempts, ever.';
+
+create table ojs.tally_mark (
+    one      boolean primary key default true check (one),
+    snapshot pg_snapshot not null
+);
+insert into ojs.tally_mark values (true, pg_current_snapshot());
+comment on table ojs.tally_mark is 'How far the journal has been rolled up into ojs.tally; one row.';
+comment on column ojs.tally_mark.one is 'Always true: there is one row.';
+comment on column ojs.tally_mark.snapshot is 'What has been rolled up.';
+
+create table ojs.waiter (
+    server_id  uuid not null,
+    queue      text not null,
+    token      text not null,
+    expires_at timestamptz not null,
+    primary key (queue, server_id)
+);
+comment on table ojs.waiter is 'Servers with a worker waiting for a queue. A commit that makes a job of that queue available notifies the token.';
+comment on column ojs.waiter.server_id is 'The server.';
+comment on column ojs.waiter.queue is 'The queue.';
+comment on column ojs.waiter.token is 'Payload of the notification on channel ojs_wake; says nothing to anybody else.';
+comment on column ojs.waiter.expires_at is 'When the row lapses unless renewed.';
+reset role;
+
+-- +goose Down
+set local role ojs_owner;
+drop table ojs.waiter, ojs.tally_mark, ojs.tally, ojs.rotation, ojs.reentry, ojs.tenant_fairness, ojs.ring, ojs.queue_priority,
+    ojs.fold, ojs.lane, ojs.timer, ojs.release, ojs.lease, ojs.wake, ojs.job, ojs.queue, ojs.tenant_role, ojs.tenant, ojs.settings;
+drop function ojs._uuid_v7();
+drop function ojs.now();
+drop type ojs.job_state;
+reset role;

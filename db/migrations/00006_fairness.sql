@@ -1,0 +1,299 @@
+-- +goose Up
+-- Who is next, and nothing else: the tenant that is owed most. Each (queue, effective priority) is a ring of the tenants with work
+-- there. The ring's virtual time V advances by 1 / (sum of weights) per dispatched job: what a tenant is due per unit of weight. A
+-- tenant's own virtual time advances by 1 / weight per job of its own. deficit = (V - own time) * weight is the number of jobs it is
+-- owed, and the largest deficit is served next. So every tenant stays within about one job of its fluid share at every moment,
+-- whatever the weights and however tenants come and go (docs/design/0002-fair-decision.md). Tenants of equal weight are next
+-- in the order of their own time, so they form a class, and only the front of each class has to be read.
+set local role ojs_owner;
+
+-- +goose StatementBegin
+create function ojs._weight_class(p_weight numeric) returns int
+language sql immutable
+as $$ select floor(8 * ln(p_weight::float8) / ln(2::float8))::int $$;
+-- +goose StatementEnd
+comment on function ojs._weight_class(numeric) is 'Class of a weight: eight to a doubling, so weights of one class differ by less than a tenth.';
+
+-- +goose StatementBegin
+create function ojs._step(p_weight numeric) returns numeric
+language sql immutable
+as $$ select round(1 / p_weight, 15) $$;
+-- +goose StatementEnd
+comment on function ojs._step(numeric) is 'By how much a job of its own advances a tenant''s virtual time: 1 / weight, to 15 decimals. numeric: no weight becomes 0 and no time overflows.';
+
+-- +goose StatementBegin
+create function ojs._ring(p_queue text, p_priority int) returns ojs.ring
+language sql stable
+as $$ select r.* from ojs.ring r where r.queue = p_queue and r.priority = p_priority order by r.rev desc limit 1 $$;
+-- +goose StatementEnd
+comment on function ojs._ring(text, int) is 'The ring of an effective priority of a queue as it is now; null if there never was one.';
+
+-- +goose StatementBegin
+create function ojs._ring_here(p_queue text, p_priority int) returns ojs.ring
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_ring ojs.ring := ojs._ring(p_queue, p_priority);
+begin
+    if v_ring.queue is null then
+        insert into ojs.queue_priority (queue, priority) values (p_queue, p_priority) on conflict do nothing;
+        insert into ojs.ring (queue, priority, rev, v, members, weight, class, class_members, class_weight, class_head)
+        values (p_queue, p_priority, 1, 0, 0, 0, '{}', '{}', '{}', '{}')
+        returning * into v_ring;
+    end if;
+    return v_ring;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._ring_here(text, int) is 'The ring of an effective priority of a queue, made if there never was one.';
+
+-- +goose StatementBegin
+create function ojs._ring_changed(p_ring ojs.ring) returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update ojs.ring r
+    set rev = r.rev + 1, v = p_ring.v, members = p_ring.members, weight = p_ring.weight, class = p_ring.class, class_members = p_ring.class_members,
+        class_weight = p_ring.class_weight, class_head = p_ring.class_head
+    where r.queue = p_ring.queue and r.priority = p_ring.priority and r.rev = p_ring.rev;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._ring_changed(ojs.ring) is 'Stores a ring under its next rev.';
+
+-- +goose StatementBegin
+create function ojs._ring_join(p_ring ojs.ring, p_class int, p_members int, p_weight numeric, p_head numeric) returns ojs.ring
+language plpgsql immutable set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_at int := array_position(p_ring.class, p_class);
+begin
+    if v_at is null then
+        p_ring.class := p_ring.class || p_class;
+        p_ring.class_members := p_ring.class_members || p_members;
+        p_ring.class_weight := p_ring.class_weight || p_weight;
+        p_ring.class_head := p_ring.class_head || p_head;
+    else
+        p_ring.class_members[v_at] := p_ring.class_members[v_at] + p_members;
+        p_ring.class_weight[v_at] := p_ring.class_weight[v_at] + p_weight;
+        p_ring.class_head[v_at] := least(p_ring.class_head[v_at], p_head);
+    end if;
+    p_ring.members := p_ring.members + p_members;
+    p_ring.weight := p_ring.weight + p_weight;
+    return p_ring;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._ring_join(ojs.ring, int, int, numeric, numeric) is
+'The ring after p_members tenants of one class joined it (left it, when negative): p_weight their weights in sum, p_head the lowest of their virtual times.';
+
+-- +goose StatementBegin
+create function ojs._ring_tidy(p_ring ojs.ring) returns ojs.ring
+language plpgsql immutable set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if 0 = any (p_ring.class_members) then
+        select array_agg(c.class), array_agg(c.members), array_agg(c.weight), array_agg(c.head)
+        into p_ring.class, p_ring.class_members, p_ring.class_weight, p_ring.class_head
+        from unnest(p_ring.class, p_ring.class_members, p_ring.class_weight, p_ring.class_head) c(class, members, weight, head)
+        where c.members > 0;
+        p_ring.class := coalesce(p_ring.class, '{}');
+        p_ring.class_members := coalesce(p_ring.class_members, '{}');
+        p_ring.class_weight := coalesce(p_ring.class_weight, '{}');
+        p_ring.class_head := coalesce(p_ring.class_head, '{}');
+    end if;
+    if p_ring.members = 0 then
+        p_ring.weight := 0;
+    end if;
+    return p_ring;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._ring_tidy(ojs.ring) is 'The ring without its empty classes.';
+
+-- +goose StatementBegin
+create function ojs._fold() returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_fold   ojs.fold;
+    v_joined record;
+    v_ring   ojs.ring;
+begin
+    select * into v_fold from ojs.fold f where f.lane = 0 order by f.rev desc limit 1;
+    for v_joined in
+        with mark as materialized (
+            select pg_current_snapshot() as snapshot
+        ), fresh as materialized (
+            select w.* from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) and w.to_state = 'available'
+            union all
+            select w.* from pg_snapshot_xip(v_fold.snapshot) x join ojs.wake w on w.xid = x where w.to_state = 'available'
+        ), shard as materialized (
+            select s.*, s.job_priority + coalesce(t.priority_boost, 0) as priority, coalesce(t.weight, 1) as weight
+            from (select f.queue, f.priority as job_priority, f.tenant_id, min(f.lo) as lo from fresh f group by f.queue, f.priority, f.tenant_id) s
+            left join ojs.tenant t on t.tenant_id = s.tenant_id
+        ), known as materialized (
+            select s.*, coalesce(r.v, 0) as v, f.vtime, f.backlogged, f.head
+            from shard s
+            left join lateral (select r.v from ojs.ring r where r.queue = s.queue and r.priority = s.priority order by r.rev desc limit 1) r on true
+            left join lateral (select f.vtime, f.backlogged, f.head from ojs.tenant_fairness f
+                where f.queue = s.queue and f.priority = s.priority and f.tenant_id = s.tenant_id order by f.vtime desc limit 1) f on true
+        ), behind as (
+            -- Jobs that became visible behind the cursor: each statement's own narrow range is searched for them.
+            insert into ojs.reentry (queue, priority, tenant_id, id)
+            select k.queue, k.priority, k.tenant_id, j.id
+            from fresh w
+            join known k on (k.queue, k.job_priority, k.tenant_id) = (w.queue, w.priority, w.tenant_id)
+            join ojs.job j on j.queue = w.queue and j.priority = w.priority and j.tenant_id = w.tenant_id and j.seq between w.lo and least(w.hi, k.head)
+            where w.lo <= k.head and j.state = 'available'
+            order by j.seq
+        ), joined as (
+            insert into ojs.tenant_fairness (queue, priority, tenant_id, vtime, weight, class, backlogged, job_priority, head)
+            select k.queue, k.priority, k.tenant_id, k.v, k.weight, ojs._weight_class(k.weight), true, k.job_priority, k.lo - 1
+            from known k where k.vtime is null
+            returning queue, priority, class, weight, vtime
+        ), rejoined as (
+            update ojs.tenant_fairness f
+            set backlogged = true, vtime = greatest(f.vtime, k.v), weight = k.weight, class = ojs._weight_class(k.weight)
+            from known k
+            where not k.backlogged and f.queue = k.queue and f.priority = k.priority and f.tenant_id = k.tenant_id and f.vtime = k.vtime
+            returning f.queue, f.priority, f.class, f.weight, f.vtime
+        ), folded as (
+            update ojs.fold f set rev = f.rev + 1, snapshot = m.snapshot from mark m where f.lane = 0 and f.rev = v_fold.rev
+        )
+        select j.queue, j.priority, j.class, count(*)::int as members, sum(j.weight) as weight, min(j.vtime) as head
+        from (select * from joined union all select * from rejoined) j
+        group by j.queue, j.priority, j.class
+        order by j.queue, j.priority
+    loop
+        if v_ring.queue is distinct from v_joined.queue or v_ring.priority is distinct from v_joined.priority then
+            if v_ring.queue is not null then
+                perform ojs._ring_changed(v_ring);
+            end if;
+            v_ring := ojs._ring_here(v_joined.queue, v_joined.priority);
+        end if;
+        v_ring := ojs._ring_join(v_ring, v_joined.class, v_joined.members, v_joined.weight, v_joined.head);
+    end loop;
+    if v_ring.queue is not null then
+        perform ojs._ring_changed(v_ring);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._fold() is
+'Takes into the rings what the wake journal has gained since the last fold: exactly the rows visible now and not to the snapshot stored then,
+so the order in which producers committed does not matter. A tenant that joins begins at the later of its own virtual time and V: no credit
+from idleness, no turn lost. Only under the row of ojs.lane.';
+
+-- +goose StatementBegin
+create function ojs.rebuild() returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_ring   ojs.ring;
+    v_joined record;
+begin
+    perform from ojs.lane l where l.lane = 0 for update;
+    update ojs.fold f set rev = f.rev + 1, snapshot = pg_current_snapshot() where f.lane = 0;
+    delete from ojs.reentry;
+    delete from ojs.ring;
+    delete from ojs.queue_priority;
+    delete from ojs.tenant_fairness;
+    insert into ojs.tenant_fairness (queue, priority, tenant_id, vtime, weight, class, backlogged, job_priority, head)
+    select j.queue, j.priority + coalesce(t.priority_boost, 0), j.tenant_id, 0, coalesce(t.weight, 1), ojs._weight_class(coalesce(t.weight, 1)), true, j.priority, j.lo - 1
+    from (select j.queue, j.priority, j.tenant_id, min(j.seq) as lo from ojs.job j where j.state = 'available' group by j.queue, j.priority, j.tenant_id) j
+    left join ojs.tenant t on t.tenant_id = j.tenant_id;
+    for v_joined in
+        select f.queue, f.priority, f.class, count(*)::int as members, sum(f.weight) as weight from ojs.tenant_fairness f group by f.queue, f.priority, f.class
+    loop
+        v_ring := ojs._ring_join(ojs._ring_here(v_joined.queue, v_joined.priority), v_joined.class, v_joined.members, v_joined.weight, 0);
+        perform ojs._ring_changed(v_ring);
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.rebuild() is
+'Makes the fairness state anew from the jobs. For after a logical restore into another cluster, whose transaction ids the stored snapshot
+does not know (ojs.fetch notices when they ran backwards and calls it itself). Reads all jobs; dispatch waits meanwhile. Deficits begin at 0.';
+grant execute on function ojs.rebuild() to ojs_operator;
+
+-- +goose StatementBegin
+create function ojs.configure_tenant(p_tenant text, p_weight numeric default null, p_priority_boost int default null) returns ojs.tenant
+language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+as $$
+declare
+    v_old    ojs.tenant;
+    v_new    ojs.tenant;
+    v_row    ojs.tenant_fairness;
+    v_ring   ojs.ring;
+    v_vtime  numeric;
+begin
+    if p_tenant is null or not ojs._tenant_valid(p_tenant) then
+        perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
+    end if;
+    if p_weight = 'NaN' then
+        perform ojs._raise('OJ422', 'weight must be a number', '{"field": "weight"}');
+    end if;
+    perform from ojs.lane l where l.lane = 0 for update;
+    -- Wakes of this tenant that are not folded yet join under the settings that held when they committed.
+    perform ojs._fold();
+    select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
+    insert into ojs.tenant (tenant_id, weight, priority_boost) values (p_tenant, coalesce(p_weight, 1), coalesce(p_priority_boost, 0))
+    on conflict (tenant_id) do update set weight = coalesce(p_weight, ojs.tenant.weight), priority_boost = coalesce(p_priority_boost, ojs.tenant.priority_boost)
+    returning * into v_new;
+    if v_new.weight = coalesce(v_old.weight, 1) and v_new.priority_boost = coalesce(v_old.priority_boost, 0) then
+        return v_new;
+    end if;
+
+    for v_row in
+        select f.* from ojs.queue_priority q
+        cross join lateral (select f.* from ojs.tenant_fairness f
+            where f.queue = q.queue and f.priority = q.priority and f.tenant_id = p_tenant order by f.vtime desc limit 1) f
+        order by f.queue, f.priority * case when v_new.priority_boost > coalesce(v_old.priority_boost, 0) then -1 else 1 end
+    loop
+        v_ring := ojs._ring(v_row.queue, v_row.priority);
+        v_vtime := v_row.vtime;
+        if v_row.backlogged then
+            -- What it is owed stays the same number of jobs.
+            v_vtime := v_ring.v - round((v_ring.v - v_row.vtime) * v_row.weight / v_new.weight, 15);
+            perform ojs._ring_changed(ojs._ring_tidy(ojs._ring_join(v_ring, v_row.class, -1, -v_row.weight, v_row.vtime)));
+        end if;
+        if v_row.job_priority + v_new.priority_boost <> v_row.priority then
+            -- Jobs on the small list move along; a ring of another priority has a virtual time of its own.
+            insert into ojs.reentry (queue, priority, tenant_id, id)
+            select e.queue, v_row.job_priority + v_new.priority_boost, e.tenant_id, e.id from ojs.reentry e
+            where e.queue = v_row.queue and e.priority = v_row.priority and e.tenant_id = p_tenant and e.n > v_row.reentry_head order by e.n;
+            v_ring := ojs._ring_here(v_row.queue, v_row.job_priority + v_new.priority_boost);
+            v_vtime := v_ring.v;
+        end if;
+        update ojs.tenant_fairness f
+        set priority = v_row.job_priority + v_new.priority_boost, vtime = v_vtime, weight = v_new.weight, class = ojs._weight_class(v_new.weight)
+        where f.queue = v_row.queue and f.priority = v_row.priority and f.tenant_id = p_tenant and f.vtime = v_row.vtime;
+        if v_row.backlogged then
+            perform ojs._ring_changed(ojs._ring_join(ojs._ring(v_row.queue, v_row.job_priority + v_new.priority_boost),
+                ojs._weight_class(v_new.weight), 1, v_new.weight, v_vtime));
+        end if;
+    end loop;
+    return v_new;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.configure_tenant(text, numeric, int) is
+'Sets a tenant''s weight (0.000001 to 1000000, default 1) and priority boost (-100 to 100, default 0), and returns its configuration; a null
+argument leaves its setting as it is. Acts on the whole backlog from the next dispatch on. Waits for a running dispatch. Raises validation_error.';
+grant execute on function ojs.configure_tenant(text, numeric, int) to ojs_operator, ojs_service;
+reset role;
+
+-- +goose Down
+set local role ojs_owner;
+drop function ojs.configure_tenant(text, numeric, int);
+drop function ojs.rebuild();
+drop function ojs._fold();
+drop function ojs._ring_tidy(ojs.ring);
+drop function ojs._ring_join(ojs.ring, int, int, numeric, numeric);
+drop function ojs._ring_changed(ojs.ring);
+drop function ojs._ring_here(text, int);
+drop function ojs._ring(text, int);
+drop function ojs._step(numeric);
+drop function ojs._weight_class(numeric);
+reset role;

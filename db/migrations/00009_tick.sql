@@ -1,0 +1,250 @@
+-- +goose Up
+-- The clock's work: scheduled and retryable jobs become available, expired leases end, the journal is rolled up and, a day later, removed.
+-- Any number of servers may tick at once; what another one holds is skipped.
+set local role ojs_owner;
+
+create type ojs.tick_result as (promoted int, reaped int, rolled_up int);
+comment on type ojs.tick_result is 'What a tick did: jobs made available, leases ended, movements rolled up.';
+
+create view ojs._movement with (security_invoker = true) as
+select w.xid, w.tenant_id, w.queue, w.priority, w.from_state, w.to_state, w.jobs, false as failure from ojs.wake w
+union all
+select l.xid, l.tenant_id, l.queue, l.priority, 'available', 'active', l.jobs, false from ojs.lease l
+union all
+select r.xid, r.tenant_id, r.queue, r.priority, r.from_state, r.to_state, 1, r.from_state = 'active' and r.to_state in ('retryable', 'discarded') from ojs.release r;
+comment on view ojs._movement is 'The three journals as one: how many jobs of a (tenant, queue, priority) went from one state (null: they are new) into another.';
+grant select on ojs._movement to ojs_service, ojs_operator, ojs_tenant;
+
+create view ojs._recent with (security_invoker = true) as
+select m.tenant_id, m.queue, m.priority,
+    coalesce(sum(m.jobs) filter (where m.to_state = 'scheduled'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'scheduled'), 0) as scheduled,
+    coalesce(sum(m.jobs) filter (where m.to_state = 'available'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'available'), 0) as available,
+    coalesce(sum(m.jobs) filter (where m.to_state = 'pending'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'pending'), 0) as pending,
+    coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'active'), 0) as active,
+    coalesce(sum(m.jobs) filter (where m.to_state = 'retryable'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'retryable'), 0) as retryable,
+    coalesce(sum(m.jobs) filter (where m.to_state = 'completed'), 0) as completed,
+    coalesce(sum(m.jobs) filter (where m.to_state = 'cancelled'), 0) as cancelled,
+    coalesce(sum(m.jobs) filter (where m.to_state = 'discarded'), 0) as discarded,
+    coalesce(sum(m.jobs) filter (where m.from_state is null), 0) as total,
+    coalesce(sum(m.jobs) filter (where m.failure), 0) as failed
+from ojs.tally_mark t
+cross join lateral (
+    select m.* from ojs._movement m where m.xid >= pg_snapshot_xmax(t.snapshot)
+    union all
+    select m.* from pg_snapshot_xip(t.snapshot) x join ojs._movement m on m.xid = x
+) m
+group by m.tenant_id, m.queue, m.priority;
+comment on view ojs._recent is 'Changes of the numbers in ojs.tally that are visible now and not rolled up yet.';
+grant select on ojs._recent to ojs_service, ojs_operator, ojs_tenant;
+
+-- +goose StatementBegin
+create function ojs._roll_up() returns int
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_mark ojs.tally_mark;
+    v_rows int;
+begin
+    select * into v_mark from ojs.tally_mark t for update skip locked;
+    if not found then
+        return 0;
+    end if;
+    if pg_snapshot_xmax(v_mark.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then
+        -- Transaction ids ran backwards: this is a logical copy in another cluster. Count anew.
+        delete from ojs.tally;
+        insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed)
+        select j.tenant_id, j.queue, j.priority, count(*) filter (where j.state = 'scheduled'), count(*) filter (where j.state = 'available'),
+            count(*) filter (where j.state = 'pending'), count(*) filter (where j.state = 'active'), count(*) filter (where j.state = 'retryable'),
+            count(*) filter (where j.state = 'completed'), count(*) filter (where j.state = 'cancelled'), count(*) filter (where j.state = 'discarded'), count(*),
+            coalesce(sum(jsonb_array_length(j.errors)), 0)
+        from ojs.job j group by j.tenant_id, j.queue, j.priority;
+        update ojs.tally_mark set snapshot = pg_current_snapshot();
+        return 1;
+    end if;
+    with mark as materialized (
+        select pg_current_snapshot() as snapshot
+    ), recent as materialized (
+        select * from ojs._recent
+    ), marked as (
+        update ojs.tally_mark t set snapshot = m.snapshot from mark m where exists (select from recent)
+    )
+    insert into ojs.tally as t (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed)
+    select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled, r.discarded, r.total, r.failed
+    from recent r
+    on conflict (tenant_id, queue, priority) do update
+    set scheduled = t.scheduled + excluded.scheduled, available = t.available + excluded.available, pending = t.pending + excluded.pending,
+        active = t.active + excluded.active, retryable = t.retryable + excluded.retryable, completed = t.completed + excluded.completed,
+        cancelled = t.cancelled + excluded.cancelled, discarded = t.discarded + excluded.discarded, total = t.total + excluded.total, failed = t.failed + excluded.failed;
+    get diagnostics v_rows = row_count;
+    return v_rows;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._roll_up() is 'Adds the movements since ojs.tally_mark to ojs.tally and moves the mark, in one statement: exact whenever it is read. Another server at it: does nothing.';
+
+-- +goose StatementBegin
+create function ojs._promote(p_tenants text[], p_ids uuid[]) returns int
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now    timestamptz := ojs.now();
+    v_queues text[];
+    v_jobs   int;
+begin
+    with asked as materialized (
+        select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)
+    ), held as materialized (
+        select j.id, j.tenant_id, j.state, coalesce(j.retry_at, j.scheduled_at) as due_at
+        from asked a join ojs.job j on j.id = a.id and j.tenant_id = a.tenant_id
+        where j.state = 'scheduled' and j.scheduled_at <= v_now or j.state = 'retryable' and j.retry_at <= v_now
+        for update of j skip locked
+    ), numbered as materialized (
+        select h.*, nextval('ojs.job_seq') as seq from (select * from held order by due_at, id) h
+    ), promoted as (
+        update ojs.job j set state = 'available', seq = n.seq, enqueued_at = v_now
+        from numbered n where j.id = n.id and j.tenant_id = n.tenant_id
+        returning j.tenant_id, j.queue, j.priority, n.state as from_state, j.seq
+    ), woken as (
+        insert into ojs.wake (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
+        select p.tenant_id, p.queue, p.priority, p.from_state, 'available', count(*), min(p.seq), max(p.seq)
+        from promoted p group by p.tenant_id, p.queue, p.priority, p.from_state
+        returning queue
+    ), later as (
+        -- Locked by somebody just now, or moved to a later time: look again.
+        insert into ojs.timer (due_at, kind, tenant_ids, ids)
+        select greatest(coalesce(j.retry_at, j.scheduled_at), v_now + interval '1 second'), 'due', array[j.tenant_id], array[j.id]
+        from asked a join ojs.job j on j.id = a.id and j.tenant_id = a.tenant_id
+        where j.state in ('scheduled', 'retryable') and not exists (select from held h where h.id = j.id and h.tenant_id = j.tenant_id)
+    )
+    select (select array_agg(distinct w.queue) from woken w), (select count(*) from promoted) into v_queues, v_jobs;
+    if v_queues is not null then
+        perform ojs._notify(v_queues);
+    end if;
+    return v_jobs;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._promote(text[], uuid[]) is 'Makes those of the jobs that are due available; they line up behind what was available before. Returns how many.';
+
+-- +goose StatementBegin
+create function ojs._reap(p_tenants text[], p_ids uuid[]) returns int
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now    timestamptz := ojs.now();
+    v_queues text[];
+    v_jobs   int;
+begin
+    with asked as materialized (
+        select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)
+    ), held as materialized (
+        select j.* from asked a join ojs.job j on j.id = a.id and j.tenant_id = a.tenant_id
+        where j.state = 'active' and j.lease_expires_at <= v_now
+        for update of j skip locked
+    ), reaped as (
+        update ojs.job j
+        set state = 'available', lease = null, lease_expires_at = null, started_at = null, enqueued_at = v_now,
+            errors = case when jsonb_array_length(j.errors) >= 100 then j.errors - 0 else coalesce(j.errors, '[]') end || jsonb_build_object(
+                'attempt', j.attempt, 'code', 'lease_expired', 'type', 'lease_expired', 'message', 'The worker neither finished the job nor sent a heartbeat in time.',
+                'occurred_at', to_char(v_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+        from held h where j.id = h.id and j.tenant_id = h.tenant_id
+        returning j.tenant_id, j.queue, j.priority, j.seq
+    ), released as (
+        insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at)
+        select h.tenant_id, h.queue, h.priority, h.id, h.type, h.attempt, h.state, 'available', h.started_at from held h
+    ), woken as (
+        insert into ojs.wake (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
+        select r.tenant_id, r.queue, r.priority, 'available', 'available', 1, r.seq, r.seq from reaped r
+        returning queue
+    ), later as (
+        -- Extended by a heartbeat, handed out anew, or locked by an acknowledgement at this moment: look again.
+        insert into ojs.timer (due_at, kind, tenant_ids, ids)
+        select greatest(j.lease_expires_at, v_now + interval '1 second'), 'lease', array[j.tenant_id], array[j.id]
+        from asked a join ojs.job j on j.id = a.id and j.tenant_id = a.tenant_id
+        where j.state = 'active' and not exists (select from held h where h.id = j.id and h.tenant_id = j.tenant_id)
+          and not exists (select from ojs.timer t where t.due_at = j.lease_expires_at and t.kind = 'lease' and j.id = any (t.ids))
+    )
+    select (select array_agg(distinct w.queue) from woken w), (select count(*) from reaped) into v_queues, v_jobs;
+    if v_queues is not null then
+        perform ojs._notify(v_queues);
+    end if;
+    return v_jobs;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._reap(text[], uuid[]) is 'Takes back those of the jobs whose lease has expired: available again, the attempt counted and recorded as an error. Returns how many.';
+
+-- +goose StatementBegin
+create function ojs._prune(p_limit int) returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_until xid8;
+begin
+    select least(pg_snapshot_xmin((select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1)), pg_snapshot_xmin(t.snapshot))
+    into v_until from ojs.tally_mark t;
+    delete from ojs.wake w using (select x.xid, x.seq from ojs.wake x where x.xid < v_until order by x.xid, x.seq limit p_limit) old
+    where w.xid = old.xid and w.seq = old.seq and w.at < ojs.now() - interval '1 day';
+    delete from ojs.lease l using (select x.xid, x.seq from ojs.lease x where x.xid < v_until order by x.xid, x.seq limit p_limit) old
+    where l.xid = old.xid and l.seq = old.seq and l.at < ojs.now() - interval '1 day';
+    delete from ojs.release r using (select x.xid, x.seq from ojs.release x where x.xid < v_until order by x.xid, x.seq limit p_limit) old
+    where r.xid = old.xid and r.seq = old.seq and r.at < ojs.now() - interval '1 day';
+    delete from ojs.waiter w where w.expires_at < ojs.now() - interval '1 minute';
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._prune(int) is 'Removes journal rows that are older than a day and have been folded and rolled up, up to p_limit of each.';
+
+-- +goose StatementBegin
+create function ojs.tick(p_limit int default 1000) returns ojs.tick_result
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set max_parallel_workers_per_gather = 0 set jit = off
+as $$
+declare
+    v_result  ojs.tick_result := (0, 0, 0);
+    v_timer   record;
+begin
+    if p_limit is null or p_limit not between 1 and 100000 then
+        perform ojs._raise('OJ400', 'limit must be an integer between 1 and 100000', '{"field": "limit"}');
+    end if;
+    v_result.rolled_up := ojs._roll_up();
+    for v_timer in
+        with due as materialized (
+            select t.due_at, t.seq from ojs.timer t where t.due_at <= ojs.now() order by t.due_at, t.seq limit p_limit for update skip locked
+        ), taken as (
+            delete from ojs.timer t using due d where t.due_at = d.due_at and t.seq = d.seq returning t.*
+        )
+        select t.kind, array_agg(x.tenant_id order by t.due_at, t.seq) as tenants, array_agg(x.id order by t.due_at, t.seq) as ids
+        from taken t cross join lateral unnest(t.tenant_ids, t.ids) x(tenant_id, id)
+        group by t.kind
+    loop
+        if v_timer.kind = 'due' then
+            v_result.promoted := ojs._promote(v_timer.tenants, v_timer.ids);
+        else
+            v_result.reaped := ojs._reap(v_timer.tenants, v_timer.ids);
+        end if;
+    end loop;
+    if v_result.rolled_up > 0 and random() < 0.05 then
+        perform ojs._prune(p_limit);
+    end if;
+    return v_result;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.tick(int) is
+'Does what is due now: promotes scheduled and retryable jobs, takes back jobs whose lease expired, rolls up statistics, removes old journal rows. Looks at
+up to p_limit (1 to 100000) timers. Servers call it all the time; without a server, call it yourself. Safe from many sessions at once.';
+grant execute on function ojs.tick(int) to ojs_service, ojs_operator;
+reset role;
+
+-- +goose Down
+set local role ojs_owner;
+drop function ojs.tick(int);
+drop function ojs._prune(int);
+drop function ojs._reap(text[], uuid[]);
+drop function ojs._promote(text[], uuid[]);
+drop function ojs._roll_up();
+drop view ojs._recent;
+drop view ojs._movement;
+drop type ojs.tick_result;
+reset role;

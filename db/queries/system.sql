@@ -1,0 +1,6 @@
+-- name: DefaultTenant :one
+select default_tenant from ojs.settings;
+
+-- name: Tick :one
+with tick as (select ojs.tick(@batch::int) as done)
+select (tick.done).promoted::int as promoted, (tick.done).reaped::int as reaped, (tick.done).rolled_up::int as rolled_up from tick;

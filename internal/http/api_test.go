@@ -1,0 +1,239 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// api is a server on a database of its own, and a client of it.
+type api struct {
+	t    *testing.T
+	srv  *Server
+	url  string
+	pool *pgxpool.Pool // superuser, for looking behind the server's back
+	db   *pgtest.DB
+	log  *logs
+}
+
+func start(t *testing.T, adjust ...func(*Config)) *api {
+	t.Helper()
+	db := pgtest.New(t)
+	a := &api{t: t, db: db, pool: db.Pool, log: &logs{}}
+	log := slog.New(slog.NewTextHandler(a.log, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	door := db.Open()
+	listener := pg.NewListener(door, log)
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { listener.Run(ctx) })
+	cfg := Config{DB: door, Listener: listener, Logger: log}
+	for _, f := range adjust {
+		f(&cfg)
+	}
+	a.srv = New(cfg)
+	web := httptest.NewServer(a.srv.Handler())
+	a.url = web.URL
+	t.Cleanup(func() {
+		web.Close()
+		stop()
+		running.Wait()
+		if t.Failed() {
+			t.Log(a.log.String())
+		}
+	})
+	return a
+}
+
+// logs collects what the server logs.
+type logs struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+type reply struct {
+	t      *testing.T
+	status int
+	header http.Header
+	body   string
+	value  any
+}
+
+// do sends a request; headers are "Name: value".
+func (a *api) do(method, path, body string, headers ...string) *reply {
+	a.t.Helper()
+	r, err := a.send(context.Background(), method, path, body, headers...)
+	if err != nil {
+		a.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return r
+}
+
+func (a *api) send(ctx context.Context, method, path, body string, headers ...string) (*reply, error) {
+	var content io.Reader
+	if body != "" {
+		content = strings.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, a.url+path, content)
+	if err != nil {
+		return nil, err
+	}
+	if body != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		if name == "Content-Type" {
+			req.Header.Set(name, value)
+		} else {
+			req.Header.Add(name, value)
+		}
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	raw, err := io.ReadAll(res.Body)
+	if err != nil {
+		return nil, err
+	}
+	r := &reply{t: a.t, status: res.StatusCode, header: res.Header, body: string(raw)}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber() // float64 has no room for some of our numbers
+	if err := dec.Decode(&r.value); err != nil {
+		return nil, fmt.Errorf("%s %s answered %d with no JSON: %q", method, path, res.StatusCode, raw)
+	}
+	return r, nil
+}
+
+func (r *reply) want(status int) *reply {
+	r.t.Helper()
+	if r.status != status {
+		r.t.Fatalf("status %d, want %d: %s", r.status, status, r.body)
+	}
+	return r
+}
+
+// get walks a path such as jobs.0.meta.tenant_id; nil if there is nothing.
+func (r *reply) get(path string) any {
+	v := r.value
+	for _, part := range strings.Split(path, ".") {
+		switch at := v.(type) {
+		case map[string]any:
+			v = at[part]
+		case []any:
+			i, err := strconv.Atoi(part)
+			if err != nil || i >= len(at) {
+				return nil
+			}
+			v = at[i]
+		default:
+			return nil
+		}
+	}
+	return v
+}
+
+func (r *reply) text(path string) string {
+	s, _ := r.get(path).(string)
+	return s
+}
+
+// is compares values at paths: strings with strings, everything else by its JSON.
+func (r *reply) is(want map[string]any) *reply {
+	r.t.Helper()
+	for path, value := range want {
+		got, _ := json.Marshal(r.get(path))
+		expected, _ := json.Marshal(value)
+		if !bytes.Equal(got, expected) {
+			r.t.Errorf("%s = %s, want %s in %s", path, got, expected, r.body)
+		}
+	}
+	return r
+}
+
+// present checks that something is there, absent that nothing is.
+func (r *reply) present(paths ...string) *reply {
+	r.t.Helper()
+	for _, path := range paths {
+		if r.get(path) == nil {
+			r.t.Errorf("%s is missing in %s", path, r.body)
+		}
+	}
+	return r
+}
+
+func (r *reply) absent(paths ...string) *reply {
+	r.t.Helper()
+	for _, path := range paths {
+		if r.get(path) != nil {
+			r.t.Errorf("%s is there in %s", path, r.body)
+		}
+	}
+	return r
+}
+
+// push enqueues and returns the id.
+func (a *api) push(body string, headers ...string) string {
+	a.t.Helper()
+	return a.do("POST", "/ojs/v1/jobs", body, headers...).want(201).text("job.id")
+}
+
+func (a *api) fetchOne(queue string, headers ...string) *reply {
+	a.t.Helper()
+	r := a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["`+queue+`"],"worker_id":"w1"}`, headers...).want(200)
+	if r.get("jobs.0.id") == nil {
+		a.t.Fatalf("nothing to fetch from %s: %s", queue, r.body)
+	}
+	return r
+}
+
+func (a *api) count(query string, args ...any) int {
+	a.t.Helper()
+	var n int
+	if err := a.pool.QueryRow(context.Background(), query, args...).Scan(&n); err != nil {
+		a.t.Fatal(err)
+	}
+	return n
+}
+
+// eventually repeats a check until it holds.
+func (a *api) eventually(what string, check func() bool) {
+	a.t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !check() {
+		if time.Now().After(deadline) {
+			a.t.Fatalf("not within 20 s: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}

@@ -1,0 +1,173 @@
+package httpapi
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+func (s *Server) enqueue(c echo.Context) error {
+	job, err := s.body(c, s.limits.Body, false)
+	if err != nil {
+		return err
+	}
+	rows, err := s.push(c, []*object{job}, false)
+	if err != nil {
+		return err
+	}
+	c.Response().Header().Set(echo.HeaderLocation, "/ojs/v1/jobs/"+rows[0].ID)
+	return s.writeJob(c, http.StatusCreated, &rows[0])
+}
+
+func (s *Server) enqueueBatch(c echo.Context) error {
+	req, err := s.body(c, s.limits.BatchBody, false)
+	if err != nil {
+		return err
+	}
+	if !req.has("jobs") {
+		req.missing("jobs")
+	}
+	items := req.list("jobs")
+	if err := req.err(); err != nil {
+		return err
+	}
+	if len(items) < 1 || len(items) > s.limits.BatchJobs {
+		return invalid("jobs", "must hold between 1 and %d jobs", s.limits.BatchJobs)
+	}
+	jobs := make([]*object, len(items))
+	for i, raw := range items {
+		path := "jobs[" + strconv.Itoa(i) + "]"
+		if got := kind(raw); got != "object" {
+			err := invalid(path, "must be an object, not %s", got)
+			err.Details["index"] = i
+			return err
+		}
+		jobs[i] = &object{path: path, fields: members(raw), fault: new(error)}
+	}
+	rows, err := s.push(c, jobs, true)
+	if err != nil {
+		return err
+	}
+	w := writer{}
+	w.open()
+	w.key("jobs")
+	w.b = s.appendJobs(w.b, rows, nil)
+	w.integer("count", int64(len(rows)))
+	w.integer("enqueued", int64(len(rows)))
+	w.integer("failed", 0)
+	w.close()
+	return blob(c, http.StatusCreated, w.b)
+}
+
+// push sends envelopes to ojs.enqueue_many: all of them become jobs, or none.
+func (s *Server) push(c echo.Context, jobs []*object, batch bool) ([]sqlcgen.OjsJob, error) {
+	header, headerName, err := tenant(c.Request().Header)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	flat := []byte{'['}
+	for i, job := range jobs {
+		if i > 0 {
+			flat = append(flat, ',')
+		}
+		flat = appendFlat(flat, job, header, headerName, now)
+		if err := job.err(); err != nil {
+			var known *pg.Error
+			if batch && errors.As(err, &known) {
+				known.Details["index"] = i
+			}
+			return nil, err
+		}
+	}
+	flat = append(flat, ']')
+
+	ctx, cancel := s.query(c)
+	defer cancel()
+	rows, err := s.q.EnqueueMany(ctx, sqlcgen.EnqueueManyParams{Jobs: flat, Tenant: header})
+	if err != nil {
+		err = s.db.Err(err)
+		var known *pg.Error
+		if errors.As(err, &known) && known.Status < http.StatusInternalServerError {
+			relocate(known, jobs, headerName, batch)
+		}
+		return nil, err
+	}
+	if len(rows) != len(jobs) {
+		return nil, fmt.Errorf("enqueued %d jobs and got %d back", len(jobs), len(rows))
+	}
+	return rows, nil
+}
+
+func (s *Server) getJob(c echo.Context) error {
+	id, scope, err := jobRef(c)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.query(c)
+	defer cancel()
+	job, err := s.q.JobInfo(ctx, sqlcgen.JobInfoParams{ID: id, Tenant: scope})
+	if err != nil {
+		return err
+	}
+	return s.writeJob(c, http.StatusOK, &job)
+}
+
+func (s *Server) cancel(c echo.Context) error {
+	id, scope, err := jobRef(c)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.query(c)
+	defer cancel()
+	job, err := s.q.Cancel(ctx, sqlcgen.CancelParams{ID: id, Tenant: scope})
+	if err != nil {
+		return err
+	}
+	return s.writeJob(c, http.StatusOK, &job)
+}
+
+func (s *Server) activate(c echo.Context) error {
+	id, scope, err := jobRef(c)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.query(c)
+	defer cancel()
+	job, err := s.q.Activate(ctx, sqlcgen.ActivateParams{ID: id, Tenant: scope})
+	if err != nil {
+		return err
+	}
+	// Only pending jobs can be activated, and enqueued_at is the time it happened.
+	return s.writeJob(c, http.StatusOK, &job,
+		attr{"previous_state", []byte(`"pending"`)}, attr{"activated_at", appendTime(nil, job.EnqueuedAt)})
+}
+
+// jobRef reads the job a path names. An id that no job can have is an unknown job.
+func jobRef(c echo.Context) (id string, scope *string, err error) {
+	scope, _, err = tenant(c.Request().Header)
+	if err != nil {
+		return "", nil, err
+	}
+	id = c.Param("id")
+	if !isUUID(id) {
+		return "", nil, refuse(codeNotFound, "id", "job %q does not exist: ids are UUIDs in lowercase with hyphens", clip(id))
+	}
+	return id, scope, nil
+}
+
+func (s *Server) writeJob(c echo.Context, status int, job *sqlcgen.OjsJob, more ...attr) error {
+	w := writer{}
+	w.open()
+	w.key("job")
+	w.b = s.appendJob(w.b, job, more...)
+	w.close()
+	return blob(c, status, w.b)
+}

@@ -1,0 +1,333 @@
+// Package httpapi is the OJS HTTP binding: routes, JSON shapes, headers, limits of bodies and how
+// long to wait. What a request means is SQL's business: a handler binds, calls one function with
+// the tenant, and writes the shape; it never picks the status of an error. Data goes next to
+// internal/sqlcgen's calls, and from there into db/migrations.
+//
+// The directory is called http as the room is; the package is not, so that net/http keeps its name.
+package httpapi
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+const (
+	contentType     = "application/openjobspec+json"
+	specVersion     = "1.0"
+	versionHeader   = "OJS-Version"
+	requestIDHeader = "X-Request-Id"
+)
+
+// Limits bound what a request may cost. A zero field takes its default.
+type Limits struct {
+	Body      int64 // bytes of a request body; default 1 MiB
+	BatchBody int64 // bytes of a batch enqueue's body; default 16 MiB
+	BatchJobs int   // jobs in one batch; default 1000
+	Depth     int   // levels of JSON, the body itself being the first; default 100
+	Headers   int   // bytes of all request headers; default 32 KiB
+
+	Wait  time.Duration // longest wait of a FETCH; default 60 s
+	Query time.Duration // longest a call into the database may take; default 15 s
+	Read  time.Duration // to receive a request; default 30 s
+	Write time.Duration // to send a response, beyond Wait; default 30 s
+	Idle  time.Duration // between two requests of a connection; default 120 s
+	Drain time.Duration // for requests under way when the server stops; default 20 s
+}
+
+func (l Limits) withDefaults() Limits {
+	return Limits{
+		Body: orDefault(l.Body, 1<<20), BatchBody: orDefault(l.BatchBody, 16<<20), BatchJobs: orDefault(l.BatchJobs, 1000),
+		Depth: orDefault(l.Depth, 100), Headers: orDefault(l.Headers, 32<<10),
+		Wait: orDefault(l.Wait, 60*time.Second), Query: orDefault(l.Query, 15*time.Second), Read: orDefault(l.Read, 30*time.Second),
+		Write: orDefault(l.Write, 30*time.Second), Idle: orDefault(l.Idle, 120*time.Second), Drain: orDefault(l.Drain, 20*time.Second),
+	}
+}
+
+func orDefault[T comparable](v, d T) T {
+	var zero T
+	if v == zero {
+		return d
+	}
+	return v
+}
+
+// Config is what a Server needs. DB, Listener and Logger are required.
+type Config struct {
+	DB       *pg.DB
+	Listener *pg.Listener // not run by the Server
+	Logger   *slog.Logger
+	Limits   Limits
+	Version  string // of this program, for the manifest; default "dev"
+
+	// AllowReset adds POST /ojs/v1/admin/reset, which calls Reset: for conformance runs. A server
+	// in production has neither.
+	AllowReset bool
+	Reset      func(context.Context) error
+}
+
+// Server answers the OJS HTTP binding.
+type Server struct {
+	db       *pg.DB
+	q        *sqlcgen.Queries
+	listener *pg.Listener
+	log      *slog.Logger
+	limits   Limits
+	version  string
+	problems map[string]pg.Problem // by code
+	reset    func(context.Context) error
+	started  time.Time
+	handler  http.Handler
+
+	drain    sync.Once
+	draining chan struct{} // closed when the server begins to stop
+
+	noTenant struct {
+		sync.Mutex
+		name    string // empty until read
+		refresh time.Time
+	}
+}
+
+// New makes a Server; Handler or Serve puts it to use.
+func New(cfg Config) *Server {
+	s := &Server{
+		db:       cfg.DB,
+		q:        sqlcgen.New(cfg.DB.Pool()),
+		listener: cfg.Listener,
+		log:      cfg.Logger,
+		limits:   cfg.Limits.withDefaults(),
+		version:  orDefault(cfg.Version, "dev"),
+		problems: map[string]pg.Problem{},
+		started:  time.Now(),
+		draining: make(chan struct{}),
+	}
+	for _, p := range cfg.DB.Problems {
+		// Several SQLSTATEs share a code; the OJ one is the code's own.
+		if _, taken := s.problems[p.Code]; !taken || p.SQLState[:2] == "OJ" {
+			s.problems[p.Code] = p
+		}
+	}
+	if cfg.AllowReset {
+		s.reset = cfg.Reset
+	}
+	s.handler = s.routes()
+	return s
+}
+
+// Handler is the server without its sockets.
+func (s *Server) Handler() http.Handler { return s.handler }
+
+func (s *Server) routes() http.Handler {
+	e := echo.New()
+	e.HTTPErrorHandler = s.problem
+	e.Pre(s.headers)
+	e.Use(s.recover)
+
+	for _, r := range []struct {
+		method, path string
+		handler      echo.HandlerFunc
+	}{
+		{http.MethodPost, "/ojs/v1/jobs", s.enqueue},
+		{http.MethodPost, "/ojs/v1/jobs/batch", s.enqueueBatch},
+		{http.MethodGet, "/ojs/v1/jobs/:id", s.getJob},
+		{http.MethodDelete, "/ojs/v1/jobs/:id", s.cancel},
+		{http.MethodPost, "/ojs/v1/jobs/:id/cancel", s.cancel},
+		{http.MethodPost, "/ojs/v1/jobs/:id/activate", s.activate},
+		{http.MethodPost, "/ojs/v1/jobs/:id/ack", s.ack},
+		{http.MethodPost, "/ojs/v1/jobs/:id/nack", s.nack},
+		{http.MethodPost, "/ojs/v1/workers/fetch", s.fetch},
+		{http.MethodPost, "/ojs/v1/workers/ack", s.ack},
+		{http.MethodPost, "/ojs/v1/workers/nack", s.nack},
+		{http.MethodPost, "/ojs/v1/workers/heartbeat", s.heartbeat},
+		{http.MethodGet, "/ojs/v1/queues", s.listQueues},
+		{http.MethodGet, "/ojs/v1/queues/:name", s.getQueue},
+		{http.MethodGet, "/ojs/v1/queues/:name/stats", s.queueStats},
+		{http.MethodPost, "/ojs/v1/queues/:name/pause", s.pauseQueue},
+		{http.MethodPost, "/ojs/v1/queues/:name/resume", s.resumeQueue},
+		{http.MethodGet, "/ojs/v1/events", s.listEvents},
+		{http.MethodGet, "/ojs/v1/admin/tenants", s.listTenants},
+		{http.MethodGet, "/ojs/v1/admin/tenants/:id", s.getTenant},
+		{http.MethodPut, "/ojs/v1/admin/tenants/:id", s.putTenant},
+		{http.MethodGet, "/ojs/v1/admin/tenants/:id/stats", s.tenantStats},
+		{http.MethodGet, "/ojs/manifest", s.manifest},
+		{http.MethodGet, "/ojs/v1/health", s.health},
+		{http.MethodGet, "/health", s.health},
+		{http.MethodGet, "/ojs/v1/ready", s.ready},
+		{http.MethodGet, "/ready", s.ready},
+	} {
+		e.Add(r.method, r.path, r.handler)
+		if r.method == http.MethodGet {
+			e.HEAD(r.path, r.handler) // net/http leaves out the body
+		}
+	}
+	if s.reset != nil {
+		e.POST("/ojs/v1/admin/reset", s.resetAll)
+	}
+	return e
+}
+
+// headers comes before routing, so that a 404 carries what every response must carry.
+func (s *Server) headers(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		r, h := c.Request(), c.Response().Header()
+		h.Set(echo.HeaderContentType, contentType)
+		h.Set(versionHeader, specVersion)
+		id := r.Header.Get(requestIDHeader)
+		if !visible(id) {
+			id = newRequestID()
+		}
+		h.Set(requestIDHeader, id)
+
+		size := 0
+		for name, values := range r.Header {
+			for _, v := range values {
+				size += len(name) + len(v) + 4
+			}
+		}
+		if size > s.limits.Headers {
+			return &pg.Error{
+				Code: codeInvalidRequest, Status: http.StatusRequestHeaderFieldsTooLarge,
+				Message: fmt.Sprintf("the headers are larger than %d bytes", s.limits.Headers), Details: map[string]any{"field": "headers"},
+			}
+		}
+		if err := checkVersion(r.Header.Values(versionHeader)); err != nil {
+			return err
+		}
+		return next(c)
+	}
+}
+
+// goSDKVersion is what the official Go SDK sends, and how it is told apart where the clients
+// want different shapes.
+const goSDKVersion = "1.0.0-rc.1"
+
+func checkVersion(values []string) error {
+	for _, v := range values {
+		switch v {
+		case "", "1", "1.0", "1.0.0", goSDKVersion:
+		default:
+			return refuse(codeUnsupported, versionHeader, "%s %q is not supported; this server speaks %s", versionHeader, clip(v), specVersion)
+		}
+	}
+	return nil
+}
+
+// visible reports whether a client's request id can be echoed and logged as it is.
+func visible(id string) bool {
+	if id == "" || len(id) > 128 {
+		return false
+	}
+	for i := range len(id) {
+		if id[i] <= ' ' || id[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+func newRequestID() string {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // cannot fail (crypto/rand)
+	ms := uint64(time.Now().UnixMilli())
+	for i := range 6 {
+		id[i] = byte(ms >> (40 - 8*i))
+	}
+	id[6] = id[6]&0x0F | 0x70
+	id[8] = id[8]&0x3F | 0x80
+	b := hex.AppendEncode(make([]byte, 0, 32), id[:])
+	return fmt.Sprintf("req_%s-%s-%s-%s-%s", b[:8], b[8:12], b[12:16], b[16:20], b[20:])
+}
+
+func (s *Server) recover(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) (err error) {
+		defer func() {
+			if v := recover(); v != nil {
+				if v == http.ErrAbortHandler { //nolint:errorlint // net/http panics with this very value
+					panic(v)
+				}
+				err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+			}
+		}()
+		return next(c)
+	}
+}
+
+// query is the context of one call into the database. A client that hangs up does not stop it:
+// its outcome would be unknown and its connection lost.
+func (s *Server) query(c echo.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(c.Request().Context()), s.limits.Query)
+}
+
+// defaultTenant is the tenant of jobs that named none. It can be reconfigured at run time, and is
+// only needed to leave a name out of meta, so half a minute of staleness is harmless.
+func (s *Server) defaultTenant() string {
+	s.noTenant.Lock()
+	name, due := s.noTenant.name, time.Now().After(s.noTenant.refresh)
+	if due {
+		// Others go on with the old name meanwhile.
+		s.noTenant.refresh = time.Now().Add(30 * time.Second)
+	}
+	s.noTenant.Unlock()
+	if !due && name != "" {
+		return name
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	fresh, err := s.q.DefaultTenant(ctx)
+	if err != nil {
+		s.log.Warn("the default tenant could not be read", "error", err)
+		return name
+	}
+	s.noTenant.Lock()
+	defer s.noTenant.Unlock()
+	s.noTenant.name = fresh
+	return fresh
+}
+
+// Serve answers requests on ln until ctx ends, then lets waiting fetches return empty, finishes
+// what is under way and returns. It closes ln.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	server := &http.Server{
+		Handler:           s.handler,
+		ReadHeaderTimeout: min(s.limits.Read, 10*time.Second),
+		ReadTimeout:       s.limits.Read,
+		WriteTimeout:      s.limits.Wait + s.limits.Write,
+		IdleTimeout:       s.limits.Idle,
+		// Room above our own limit, whose refusal has the error shape.
+		MaxHeaderBytes: 4 * s.limits.Headers,
+		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(ln) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve %s: %w", ln.Addr(), err)
+	case <-ctx.Done():
+	}
+	s.drain.Do(func() { close(s.draining) })
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limits.Drain)
+	defer cancel()
+	err := server.Shutdown(stop)
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.log.Warn("requests were still under way when the server had to stop", "waited", s.limits.Drain)
+		err = server.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("stop serving: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/labstack/echo/v4"
+)
+
+func TestHeaders(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	// Every answer carries them, whatever it answers.
+	for _, tc := range []struct {
+		method, path, body string
+		status             int
+	}{
+		{"GET", "/ojs/v1/health", "", 200}, {"GET", "/health", "", 200}, {"GET", "/ready", "", 200}, {"GET", "/ojs/v1/ready", "", 200}, {"GET", "/ojs/manifest", "", 200},
+		{"GET", "/ojs/v1/queues", "", 200}, {"GET", "/ojs/v1/events", "", 200}, {"GET", "/ojs/v1/admin/tenants", "", 200},
+		{"POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`, 201}, {"POST", "/ojs/v1/workers/fetch", `{"queues":["none"]}`, 200},
+		{"GET", "/", "", 404}, {"GET", "/ojs/v1/nothing", "", 404}, {"POST", "/ojs/v1/admin/reset", "", 404}, {"GET", "/ojs/v1/jobs/", "", 404},
+		{"PATCH", "/ojs/v1/jobs", `{}`, 405}, {"GET", "/ojs/v1/workers/fetch", "", 405}, {"DELETE", "/ojs/v1/queues/q", "", 405}, {"POST", "/ojs/v1/jobs", "", 400},
+	} {
+		r := a.do(tc.method, tc.path, tc.body).want(tc.status)
+		wantHeaders(r)
+		if tc.status >= 400 {
+			wantErrorShape(r)
+		}
+		if tc.status == 405 && r.header.Get("Allow") == "" {
+			t.Errorf("%s %s: no Allow", tc.method, tc.path)
+		}
+	}
+	if allow := a.do("PUT", "/ojs/v1/jobs/x", "{}").want(405).header.Get("Allow"); !strings.Contains(allow, "GET") || !strings.Contains(allow, "DELETE") {
+		t.Errorf("Allow %q", allow)
+	}
+
+	head, err := http.Head(a.url + "/ojs/v1/health")
+	if err != nil {
+		t.Fatal(err)
+	}
+	head.Body.Close()
+	if head.StatusCode != 200 || head.Header.Get("Content-Type") != contentType {
+		t.Errorf("HEAD answered %v", head)
+	}
+
+	// A request id that can be echoed is.
+	for id, echoed := range map[string]bool{
+		"req_client-1": true, strings.Repeat("x", 128): true, "~!@#$%^&*()": true, strings.Repeat("x", 129): false, "with space": false, "": false, "ümlaut": false,
+	} {
+		r := a.do("GET", "/ojs/v1/jobs/x", "", "X-Request-Id: "+id).want(404)
+		got := r.header.Get("X-Request-Id")
+		if echoed != (got == id) {
+			t.Errorf("request id %q was answered with %q", id, got)
+		}
+		if !echoed && (!strings.HasPrefix(got, "req_") || !isUUID(got[4:]) || got[18] != '7') {
+			t.Errorf("made the request id %q", got)
+		}
+		wantErrorShape(r)
+	}
+
+	for version, status := range map[string]int{"": 200, "1": 200, "1.0": 200, "1.0.0": 200, "1.0.0-rc.1": 200, "1.1": 422, "2.0": 422, "0.9": 422, "latest": 422, "1.0, 2.0": 422} {
+		r := a.do("GET", "/ojs/manifest", "", "OJS-Version: "+version).want(status)
+		if status == 422 {
+			r.is(map[string]any{"error.code": "unsupported", "error.retryable": false})
+		}
+		wantHeaders(r)
+	}
+
+	for media, status := range map[string]int{
+		"application/openjobspec+json": 201, "application/json": 201, "application/json; charset=utf-8": 201, "Application/OpenJobSpec+JSON;charset=UTF-8": 201, "": 201,
+		"text/json": 400, "application/x-ndjson": 400, "application/json; charset=utf-16": 400, "json": 400, "*/*": 400,
+	} {
+		r := a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`, "Content-Type: "+media)
+		if r.status != status {
+			t.Errorf("content type %q: %d, want %d", media, r.status, status)
+		}
+	}
+	// Whatever is asked for, this is what there is.
+	wantHeaders(a.do("GET", "/ojs/manifest", "", "Accept: text/html").want(200))
+}
+
+func TestUnknownErrorsStayInside(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(c *Config) {
+		c.AllowReset = true
+		c.Reset = func(context.Context) error { return errors.New("password=hunter2") }
+	})
+	r := a.do("POST", "/ojs/v1/admin/reset", "", "X-Request-Id: trace-me").want(500)
+	r.is(map[string]any{"error.code": "internal_error", "error.retryable": false, "error.details": map[string]any{}})
+	wantErrorShape(r)
+	if strings.Contains(r.body, "hunter2") {
+		t.Errorf("tells too much: %s", r.body)
+	}
+	if log := a.log.String(); !strings.Contains(log, "hunter2") || !strings.Contains(log, "trace-me") {
+		t.Errorf("the log does not have it: %s", log)
+	}
+
+	a.srv.handler.(*echo.Echo).GET("/panic", func(echo.Context) error { panic("at the disco") })
+	wantErrorShape(a.do("GET", "/panic", "").want(500))
+	if !strings.Contains(a.log.String(), "at the disco") {
+		t.Error("the panic is not in the log")
+	}
+}
+
+func TestReset(t *testing.T) {
+	t.Parallel()
+	called := false
+	reset := func(context.Context) error { called = true; return nil }
+	// Reset without the switch is as absent as the switch without Reset.
+	a := start(t, func(c *Config) { c.Reset = reset })
+	a.do("POST", "/ojs/v1/admin/reset", "").want(404)
+	b := start(t, func(c *Config) { c.AllowReset = true })
+	b.do("POST", "/ojs/v1/admin/reset", "").want(404)
+	d := start(t, func(c *Config) { c.AllowReset, c.Reset = true, reset })
+	d.do("POST", "/ojs/v1/admin/reset", "").want(200)
+	if !called {
+		t.Error("nothing was reset")
+	}
+}
+
+func TestManifestAndHealth(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(c *Config) { c.Version = "1.2.3" })
+	m := a.do("GET", "/ojs/manifest", "").want(200)
+	m.is(map[string]any{
+		"specversion": "1.0", "ojs_version": "1.0", "implementation.name": "ojs-pg", "implementation.version": "1.2.3", "implementation.language": "go",
+		"conformance_level": 0, "protocols": []any{"http"}, "backend": "postgres", "extensions": []any{}, "capabilities.batch_enqueue": true,
+		"capabilities.cron_jobs": false, "capabilities.workflows": false,
+	})
+	for name, value := range m.get("capabilities").(map[string]any) {
+		if _, ok := value.(bool); !ok {
+			t.Errorf("capability %s is %v", name, value)
+		}
+	}
+	h := a.do("GET", "/ojs/v1/health", "").want(200)
+	h.is(map[string]any{"status": "ok", "version": "1.0", "backend.type": "postgres", "backend.status": "healthy"}).present("uptime_seconds", "backend.latency_ms")
+}

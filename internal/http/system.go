@@ -1,0 +1,127 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+)
+
+type healthJSON struct {
+	Status        string      `json:"status"`
+	Version       string      `json:"version"`
+	UptimeSeconds int64       `json:"uptime_seconds"`
+	Backend       backendJSON `json:"backend"`
+}
+
+type backendJSON struct {
+	Type      string `json:"type"`
+	Status    string `json:"status"`
+	LatencyMs *int64 `json:"latency_ms,omitempty"`
+	Error     string `json:"error,omitempty"`
+}
+
+// ask measures one round trip to the database.
+func (s *Server) ask(c echo.Context) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(c.Request().Context(), 2*time.Second)
+	defer cancel()
+	begin := time.Now()
+	err := s.db.Pool().Ping(ctx)
+	return time.Since(begin), err
+}
+
+func (s *Server) health(c echo.Context) error {
+	health := healthJSON{
+		Status: "ok", Version: specVersion, UptimeSeconds: int64(time.Since(s.started).Seconds()),
+		Backend: backendJSON{Type: "postgres", Status: "healthy"},
+	}
+	latency, err := s.ask(c)
+	if err != nil {
+		s.log.Warn("the database does not answer", "error", err)
+		health.Status, health.Backend.Status, health.Backend.Error = "degraded", "unhealthy", "the database does not answer"
+		return encode(c, http.StatusServiceUnavailable, health)
+	}
+	ms := latency.Milliseconds()
+	health.Backend.LatencyMs = &ms
+	return encode(c, http.StatusOK, health)
+}
+
+// ready tells a load balancer whether to send requests here.
+func (s *Server) ready(c echo.Context) error {
+	status, code := "ready", http.StatusOK
+	select {
+	case <-s.draining:
+		status, code = "draining", http.StatusServiceUnavailable
+	default:
+		if _, err := s.ask(c); err != nil {
+			status, code = "database unavailable", http.StatusServiceUnavailable
+		}
+	}
+	return encode(c, code, map[string]string{"status": status})
+}
+
+type manifestJSON struct {
+	Specversion      string             `json:"specversion"`
+	OJSVersion       string             `json:"ojs_version"`
+	Implementation   implementationJSON `json:"implementation"`
+	ConformanceLevel int                `json:"conformance_level"`
+	Protocols        []string           `json:"protocols"`
+	Backend          string             `json:"backend"`
+	Capabilities     map[string]bool    `json:"capabilities"`
+	Extensions       []string           `json:"extensions"`
+	Endpoints        map[string]string  `json:"endpoints"`
+}
+
+type implementationJSON struct {
+	Name     string `json:"name"`
+	Version  string `json:"version"`
+	Language string `json:"language"`
+	Homepage string `json:"homepage"`
+}
+
+// manifest declares what works, and nothing that is only planned.
+func (s *Server) manifest(c echo.Context) error {
+	return encode(c, http.StatusOK, manifestJSON{
+		Specversion:      specVersion,
+		OJSVersion:       specVersion,
+		Implementation:   implementationJSON{"ojs-pg", s.version, "go", "https://github.com/ojs-pg/ojs-pg"},
+		ConformanceLevel: 0,
+		Protocols:        []string{"http"},
+		Backend:          "postgres",
+		Capabilities: map[string]bool{
+			"batch_enqueue":     true,
+			"cron_jobs":         false,
+			"dead_letter":       false,
+			"delayed_jobs":      true,
+			"job_ttl":           true,
+			"pause_resume":      true,
+			"priority_queues":   true,
+			"rate_limiting":     false,
+			"schema_validation": false,
+			"unique_jobs":       false,
+			"workflows":         false,
+		},
+		Extensions: []string{},
+		Endpoints:  map[string]string{"base_url": "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health"},
+	})
+}
+
+func (s *Server) resetAll(c echo.Context) error {
+	ctx, cancel := s.query(c)
+	defer cancel()
+	if err := s.reset(ctx); err != nil {
+		return err
+	}
+	return encode(c, http.StatusOK, map[string]bool{"reset": true})
+}
+
+// noSuch is the refusal of a name that stands for nothing.
+func noSuch(what, name string) *pg.Error {
+	return &pg.Error{
+		Code: codeNotFound, Message: what + " " + clip(name) + " does not exist",
+		Details: map[string]any{"resource_type": what, "resource_id": clip(name)},
+	}
+}

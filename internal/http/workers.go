@@ -1,0 +1,452 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+const (
+	maxFetchQueues   = 100
+	maxFetchCount    = 1000
+	maxAckJobs       = 1000
+	maxHeartbeatJobs = 10000
+)
+
+func (s *Server) fetch(c echo.Context) error {
+	req, err := s.body(c, s.limits.Body, false)
+	if err != nil {
+		return err
+	}
+	scope, _, err := tenant(c.Request().Header)
+	if err != nil {
+		return err
+	}
+	params := sqlcgen.FetchParams{
+		Queues:              fetchQueues(req),
+		Count:               1,
+		WorkerID:            req.name("worker_id"),
+		VisibilityTimeoutMs: req.integer("visibility_timeout_ms", 1),
+		Tenant:              scope,
+	}
+	if count := req.integer("count", 1); count != nil {
+		if *count > maxFetchCount {
+			req.fail(invalid("count", "must be at most %d", maxFetchCount))
+		}
+		params.Count = *count
+	}
+	if strategy := req.text("strategy"); strategy != nil && *strategy != "round-robin" {
+		req.fail(refuse(codeUnsupported, "strategy", "strategy %q is not supported; this server takes queues round-robin", clip(*strategy)))
+	}
+	if req.child("weights") != nil {
+		req.fail(refuse(codeUnsupported, "weights", "weights of queues are not supported; this server takes queues round-robin"))
+	}
+	wait := s.wait(c, req)
+	if err := req.err(); err != nil {
+		return err
+	}
+
+	jobs, err := s.claim(c, params, wait)
+	if err != nil {
+		return err
+	}
+	w := writer{}
+	w.open()
+	w.key("jobs")
+	w.b = s.appendJobs(w.b, jobs, leaseOf)
+	w.close()
+	// Whoever hung up while the jobs were being claimed must not keep them until the lease ends.
+	err = c.Request().Context().Err()
+	if err == nil {
+		err = blob(c, http.StatusOK, w.b)
+	}
+	if err != nil {
+		s.giveBack(c, jobs)
+		return fmt.Errorf("hand over %d jobs: %w", len(jobs), err)
+	}
+	return nil
+}
+
+func leaseOf(j *sqlcgen.OjsJob) []attr {
+	var more []attr
+	if j.Lease != nil {
+		more = append(more, attr{"lease", appendString(nil, *j.Lease)})
+	}
+	if j.LeaseExpiresAt != nil {
+		more = append(more, attr{"lease_expires_at", appendTime(nil, *j.LeaseExpiresAt)})
+	}
+	return more
+}
+
+// fetchQueues reads the queues in the order of the request, each once.
+func fetchQueues(req *object) []string {
+	if req.raw("queues") == nil {
+		req.missing("queues")
+		return nil
+	}
+	given := req.texts("queues")
+	if given != nil && (len(given) < 1 || len(given) > maxFetchQueues) {
+		req.fail(invalid("queues", "must hold between 1 and %d names", maxFetchQueues))
+	}
+	seen := make(map[string]bool, len(given))
+	queues := make([]string, 0, len(given))
+	for i, q := range given {
+		if q == "" {
+			req.fail(invalid(fmt.Sprintf("queues[%d]", i), "must not be empty"))
+		}
+		if !seen[q] {
+			seen[q] = true
+			queues = append(queues, q)
+		}
+	}
+	return queues
+}
+
+// wait is how long the client is willing to wait for a job: wait_ms in the body, else the
+// preference of RFC 7240. Longer than the limit becomes the limit, and the answer says so.
+func (s *Server) wait(c echo.Context, req *object) time.Duration {
+	limit := s.limits.Wait
+	if ms := req.integer("wait_ms", 0); ms != nil {
+		return min(time.Duration(*ms)*time.Millisecond, limit)
+	}
+	for _, header := range c.Request().Header.Values("Prefer") {
+		for _, preference := range strings.Split(header, ",") {
+			name, value, _ := strings.Cut(preference, ";")
+			name, value, _ = strings.Cut(name, "=")
+			if !strings.EqualFold(strings.TrimSpace(name), "wait") {
+				continue
+			}
+			// A preference that cannot be understood is ignored, as RFC 7240 asks.
+			seconds, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 31)
+			if err != nil {
+				continue
+			}
+			wait := min(time.Duration(seconds)*time.Second, limit)
+			c.Response().Header().Set("Preference-Applied", "wait="+strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+			return wait
+		}
+	}
+	return 0
+}
+
+// claim fetches, and while there is nothing and time is left, sleeps until a commit, the clock
+// or a shutdown says to look again.
+func (s *Server) claim(c echo.Context, params sqlcgen.FetchParams, wait time.Duration) ([]sqlcgen.OjsJob, error) {
+	jobs, err := s.fetchOnce(c, params)
+	if err != nil || len(jobs) > 0 || wait <= 0 {
+		return jobs, err
+	}
+	// The server's read timeout would otherwise end the connection, and with it the request.
+	rc := http.NewResponseController(c.Response())
+	if err := rc.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return nil, fmt.Errorf("lift the read deadline for a waiting fetch: %w", err)
+	}
+	if err := rc.SetWriteDeadline(time.Now().Add(wait + s.limits.Write)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return nil, fmt.Errorf("move the write deadline of a waiting fetch: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(c.Request().Context(), wait)
+	defer cancel()
+	waiter := s.listener.Wait(ctx, params.Queues)
+	defer waiter.Close()
+	for {
+		// Once more after registering: what committed in between woke nobody.
+		if jobs, err := s.fetchOnce(c, params); err != nil || len(jobs) > 0 {
+			return jobs, err
+		}
+		select {
+		case <-waiter.C:
+		case <-s.draining:
+			return nil, nil
+		case <-ctx.Done():
+			return nil, c.Request().Context().Err()
+		}
+	}
+}
+
+// fetchOnce does not stop when the client hangs up: a claim that is cancelled half-way may have
+// committed, and then nobody would know which jobs to give back.
+func (s *Server) fetchOnce(c echo.Context, params sqlcgen.FetchParams) ([]sqlcgen.OjsJob, error) {
+	ctx, cancel := s.query(c)
+	defer cancel()
+	jobs, err := s.q.Fetch(ctx, params)
+	if err != nil {
+		return nil, fmt.Errorf("fetch: %w", err)
+	}
+	return jobs, nil
+}
+
+// giveBack releases jobs whose response did not reach the client, so that the next worker gets
+// them at once and no attempt is burned.
+func (s *Server) giveBack(c echo.Context, jobs []sqlcgen.OjsJob) {
+	ctx, cancel := s.query(c)
+	defer cancel()
+	for i := range jobs {
+		job := &jobs[i]
+		if job.Lease == nil {
+			continue
+		}
+		if _, err := s.q.Release(ctx, sqlcgen.ReleaseParams{ID: job.ID, Lease: *job.Lease}); err != nil {
+			s.log.Warn("a job could not be given back; its lease has to run out",
+				"job", job.ID, "tenant", job.TenantID, "queue", job.Queue, "error", err)
+		}
+	}
+}
+
+func (s *Server) ack(c echo.Context) error {
+	return settle(s, c, readAck, s.q.Ack, s.appendAcked)
+}
+
+func (s *Server) nack(c echo.Context) error {
+	return settle(s, c, readNack, s.q.Nack, s.appendNacked)
+}
+
+// settle ends attempts: one job, named in the body or in the path, or many under jobs, each of
+// which succeeds or fails by itself.
+func settle[P any](
+	s *Server, c echo.Context,
+	read func(req *object, id string, scope *string) P,
+	do func(context.Context, P) (sqlcgen.OjsJob, error),
+	shape func(*writer, *sqlcgen.OjsJob),
+) error {
+	pathID := c.Param("id")
+	var scope *string
+	if pathID != "" {
+		var err error
+		if pathID, scope, err = jobRef(c); err != nil {
+			return err
+		}
+	}
+	req, err := s.body(c, s.limits.Body, pathID != "")
+	if err != nil {
+		return err
+	}
+	if scope, _, err = tenant(c.Request().Header); err != nil {
+		return err
+	}
+	if pathID == "" && req.raw("jobs") != nil {
+		return settleMany(s, c, req, scope, read, do, shape)
+	}
+	params := read(req, jobID(req, pathID), scope)
+	if err := req.err(); err != nil {
+		return err
+	}
+	ctx, cancel := s.query(c)
+	defer cancel()
+	job, err := do(ctx, params)
+	if err != nil {
+		return err
+	}
+	w := writer{}
+	shape(&w, &job)
+	return blob(c, http.StatusOK, w.b)
+}
+
+func settleMany[P any](
+	s *Server, c echo.Context, req *object, scope *string,
+	read func(req *object, id string, scope *string) P,
+	do func(context.Context, P) (sqlcgen.OjsJob, error),
+	shape func(*writer, *sqlcgen.OjsJob),
+) error {
+	items := req.list("jobs")
+	if items != nil && (len(items) < 1 || len(items) > maxAckJobs) {
+		req.fail(invalid("jobs", "must hold between 1 and %d jobs", maxAckJobs))
+	}
+	params := make([]P, len(items))
+	ids := make([]string, len(items))
+	for i, raw := range items {
+		path := "jobs[" + strconv.Itoa(i) + "]"
+		if got := kind(raw); got != "object" {
+			req.fail(invalid(path, "must be an object, not %s", got))
+			break
+		}
+		item := &object{path: path, fields: members(raw), fault: req.fault}
+		ids[i] = jobID(item, "")
+		params[i] = read(item, ids[i], scope)
+	}
+	if err := req.err(); err != nil {
+		return err
+	}
+	w := writer{}
+	w.open()
+	w.key("results")
+	w.b = append(w.b, '[')
+	done := 0
+	for i := range params {
+		if i > 0 {
+			w.b = append(w.b, ',')
+		}
+		ctx, cancel := s.query(c)
+		job, err := do(ctx, params[i])
+		cancel()
+		if err == nil {
+			done++
+			shape(&w, &job)
+			continue
+		}
+		problem := s.classify(err)
+		if problem.Status >= http.StatusInternalServerError {
+			s.log.Error("a job could not be settled", "request_id", requestID(c), "job", ids[i], "error", err)
+		}
+		body, err := json.Marshal(problemBody(problem, requestID(c)))
+		if err != nil {
+			return fmt.Errorf("encode an error: %w", err)
+		}
+		w.open()
+		w.text("id", ids[i])
+		w.text("job_id", ids[i])
+		w.integer("status", int64(problem.Status))
+		w.raw("error", body)
+		w.close()
+	}
+	w.b = append(w.b, ']')
+	w.comma = true
+	w.integer("succeeded", int64(done))
+	w.integer("failed", int64(len(params)-done))
+	w.close()
+	return blob(c, http.StatusOK, w.b)
+}
+
+// jobID is the job of an ack or nack: the path's, or job_id of the body.
+func jobID(req *object, pathID string) string {
+	id := req.id("job_id")
+	switch {
+	case pathID != "" && id != nil && *id != pathID:
+		req.fail(invalid(req.at("job_id"), "disagrees with the path"))
+	case pathID != "":
+		return pathID
+	case id == nil:
+		req.missing("job_id")
+	default:
+		return *id
+	}
+	return ""
+}
+
+func readAck(req *object, id string, scope *string) sqlcgen.AckParams {
+	return sqlcgen.AckParams{
+		ID: id, Lease: req.id("lease"), Result: req.verbatim("result"), WorkerID: req.name("worker_id"), Tenant: scope,
+	}
+}
+
+func (s *Server) appendAcked(w *writer, job *sqlcgen.OjsJob) {
+	w.open()
+	w.flag("acknowledged", true)
+	w.text("id", job.ID)
+	w.text("job_id", job.ID)
+	w.text("state", job.State)
+	w.time("completed_at", job.FinishedAt)
+	w.key("job")
+	w.b = s.appendJob(w.b, job)
+	w.close()
+}
+
+func readNack(req *object, id string, scope *string) sqlcgen.NackParams {
+	p := sqlcgen.NackParams{
+		ID: id, Lease: req.id("lease"), WorkerID: req.name("worker_id"), Tenant: scope,
+	}
+	if requeue := req.flag("requeue"); requeue != nil {
+		p.Requeue = *requeue
+	}
+	failure := req.child("error")
+	if failure == nil {
+		req.missing("error")
+		return p
+	}
+	p.Error = req.raw("error")
+	req.storable(p.Error, req.at("error"))
+	for _, key := range [...]string{"code", "type"} {
+		failure.text(key)
+	}
+	if failure.text("message") == nil {
+		failure.missing("message")
+	}
+	failure.flag("retryable")
+	return p
+}
+
+func (s *Server) appendNacked(w *writer, job *sqlcgen.OjsJob) {
+	w.open()
+	w.text("id", job.ID)
+	w.text("job_id", job.ID)
+	w.text("state", job.State)
+	w.integer("attempt", int64(job.Attempt))
+	w.integer("max_attempts", int64(job.MaxAttempts))
+	switch job.State {
+	case "retryable":
+		if failures := failuresOf(job); len(failures) > 0 {
+			if delay, ok := retryDelay(job, failures[len(failures)-1]); ok {
+				w.integer("retry_delay_ms", delay)
+			}
+		}
+		w.time("next_attempt_at", job.RetryAt)
+	case "discarded":
+		w.time("discarded_at", job.FinishedAt)
+		w.time("completed_at", job.FinishedAt)
+	}
+	w.key("job")
+	w.b = s.appendJob(w.b, job)
+	w.close()
+}
+
+// heartbeat extends the leases of the jobs it names. active_jobs is an array of ids or, in the
+// official SDKs, their number beside active_job_ids.
+func (s *Server) heartbeat(c echo.Context) error {
+	req, err := s.body(c, s.limits.Body, false)
+	if err != nil {
+		return err
+	}
+	scope, _, err := tenant(c.Request().Header)
+	if err != nil {
+		return err
+	}
+	params := sqlcgen.HeartbeatParams{
+		VisibilityTimeoutMs: req.integer("visibility_timeout_ms", 1),
+		Tenant:              scope,
+		Ids:                 []string{},
+	}
+	if worker := req.name("worker_id"); worker != nil {
+		params.WorkerID = *worker
+	} else {
+		req.missing("worker_id")
+	}
+	if raw := req.raw("active_jobs"); raw != nil && kind(raw) == "number" {
+		req.integer("active_jobs", 0)
+	} else {
+		params.Ids = append(params.Ids, req.ids("active_jobs")...)
+	}
+	params.Ids = append(params.Ids, req.ids("active_job_ids")...)
+	if len(params.Ids) > maxHeartbeatJobs {
+		req.fail(invalid("active_jobs", "must hold at most %d ids", maxHeartbeatJobs))
+	}
+	if err := req.err(); err != nil {
+		return err
+	}
+	ctx, cancel := s.query(c)
+	defer cancel()
+	jobs, err := s.q.Heartbeat(ctx, params)
+	if err != nil {
+		return err
+	}
+	extended := make([]string, len(jobs))
+	for i := range jobs {
+		extended[i] = jobs[i].ID
+	}
+	now := time.Now()
+	w := writer{}
+	w.open()
+	w.text("state", "running")
+	w.texts("jobs_extended", extended)
+	w.time("server_time", &now)
+	w.close()
+	return blob(c, http.StatusOK, w.b)
+}

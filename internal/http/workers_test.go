@@ -1,0 +1,401 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+)
+
+func TestFetchAckShapes(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["default"]}`).want(200).is(map[string]any{"jobs": []any{}})
+	id := a.push(`{"type":"a.b","args":[1],"options":{"queue":"q"}}`)
+	second := a.push(`{"type":"a.b","args":[2],"options":{"queue":"q"}}`)
+	r := a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["none","q","q"],"count":5,"worker_id":"w1","visibility_timeout_ms":60000,"strategy":"round-robin"}`).want(200)
+	r.is(map[string]any{
+		"jobs.0.id": id, "jobs.1.id": second, "jobs.0.state": "active", "jobs.0.attempt": 1, "jobs.0.args": []any{1}, "jobs.0.worker_id": "w1", "jobs.0.priority": 0,
+	})
+	r.present("jobs.0.started_at", "jobs.0.lease", "jobs.0.lease_expires_at", "jobs.0.enqueued_at").absent("jobs.2", "jobs.0.error", "jobs.0.completed_at")
+	wantHeaders(r)
+	lease := r.text("jobs.0.lease")
+	a.do("GET", "/ojs/v1/jobs/"+id, "").want(200).is(map[string]any{"job.state": "active"}).absent("job.lease", "job.lease_expires_at")
+
+	// The lease fences.
+	a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+id+`","lease":"`+r.text("jobs.1.lease")+`"}`).want(409).
+		is(map[string]any{"error.code": "conflict", "error.retryable": false, "error.details.field": "lease"})
+	a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+id+`","worker_id":"w2"}`).want(409)
+	ack := a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+id+`","lease":"`+lease+`","worker_id":"w1","result":{"ok":true}}`).want(200)
+	ack.is(map[string]any{
+		"acknowledged": true, "id": id, "job_id": id, "state": "completed", "job.id": id, "job.state": "completed", "job.result.ok": true, "job.attempt": 1,
+	})
+	ack.present("completed_at", "job.completed_at", "job.started_at")
+	a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+id+`"}`).want(409).
+		is(map[string]any{"error.code": "conflict", "error.details.current_state": "completed", "error.details.expected_state": "active"})
+
+	// The other way to say it, with and without a body.
+	a.do("POST", "/ojs/v1/jobs/"+second+"/ack", "").want(200).is(map[string]any{"job.state": "completed"}).absent("job.result")
+	third := a.push(`{"type":"a.b","args":[3],"options":{"queue":"q"}}`)
+	a.fetchOne("q")
+	a.do("POST", "/ojs/v1/jobs/"+third+"/ack", `{"result":[3]}`).want(200).is(map[string]any{"job.result": []any{3}})
+}
+
+func TestNack(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	id := a.push(`{"type":"a.b","args":[],"options":{"queue":"q","retry":{"max_attempts":2,"initial_interval_ms":60000,"jitter":false}}}`)
+	a.fetchOne("q")
+	r := a.do("POST", "/ojs/v1/workers/nack",
+		`{"job_id":"`+id+`","error":{"code":"handler_error","message":"refused","retryable":true,"details":{"error_class":"SmtpError","port":587}}}`).want(200)
+	r.is(map[string]any{
+		"id": id, "job_id": id, "state": "retryable", "attempt": 1, "max_attempts": 2, "retry_delay_ms": 60000, "job.state": "retryable", "job.error.message": "refused",
+		"job.error.type": "SmtpError", "job.error.code": "handler_error", "job.error.attempt": 1, "job.errors.0.details.port": 587, "job.retry_delay_ms": 60000,
+	})
+	r.present("next_attempt_at", "job.next_attempt_at", "job.error.occurred_at").absent("discarded_at", "completed_at", "job.completed_at")
+	if _, err := a.pool.Exec(context.Background(), "update ojs.job set retry_at = now(); update ojs.timer set due_at = now(); select ojs.tick()"); err != nil {
+		t.Fatal(err)
+	}
+	a.fetchOne("q")
+	r = a.do("POST", "/ojs/v1/jobs/"+id+"/nack", `{"error":{"message":"again"}}`).want(200)
+	r.is(map[string]any{"state": "discarded", "attempt": 2, "job.error.message": "again", "job.errors.1.attempt": 2, "job.errors.0.message": "refused"})
+	r.present("discarded_at", "completed_at", "job.completed_at", "job.discarded_at").absent("next_attempt_at", "retry_delay_ms")
+	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+id+`","error":{"message":"m"}}`).want(409)
+
+	id = a.push(`{"type":"a.b","args":[],"options":{"queue":"q"}}`)
+	a.fetchOne("q")
+	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+id+`","error":{"code":"cancelled","message":"terminating"},"requeue":true}`).want(200).
+		is(map[string]any{"state": "available"})
+
+	// An error that a later success clears stays in the history.
+	a.fetchOne("q")
+	a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+id+`"}`).want(200).present("job.errors").absent("job.error")
+}
+
+func TestSettleMany(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	one, two, three := a.push(`{"type":"a","args":[]}`), a.push(`{"type":"a","args":[]}`), a.push(`{"type":"a","args":[]}`)
+	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["default"],"count":2}`).want(200)
+	r := a.do("POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"`+one+`","result":1},{"job_id":"`+three+`"},{"job_id":"019539a4-0000-7000-8000-000000000000"}]}`).want(200)
+	r.is(map[string]any{
+		"succeeded": 1, "failed": 2, "results.0.acknowledged": true, "results.0.job.result": 1, "results.1.id": three, "results.1.status": 409,
+		"results.1.error.code": "conflict", "results.2.status": 404, "results.2.error.code": "not_found",
+	})
+	a.do("POST", "/ojs/v1/workers/nack", `{"jobs":[{"job_id":"`+two+`","error":{"message":"m"}}]}`).want(200).is(map[string]any{"succeeded": 1, "results.0.state": "retryable"})
+}
+
+func TestHeartbeat(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	one, two := a.push(`{"type":"a","args":[]}`), a.push(`{"type":"a","args":[]}`)
+	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["default"],"count":2,"worker_id":"w1"}`).want(200)
+	until := func(id string) (at time.Time) {
+		t.Helper()
+		if err := a.pool.QueryRow(context.Background(), "select lease_expires_at from ojs.job where id = $1", id).Scan(&at); err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	before := until(one)
+	r := a.do("POST", "/ojs/v1/workers/heartbeat", `{"worker_id":"w1","active_jobs":["`+one+`"],"visibility_timeout_ms":3600000}`).want(200)
+	r.is(map[string]any{"state": "running", "jobs_extended": []any{one}}).present("server_time")
+	if after := until(one); after.Sub(before) < 30*time.Minute {
+		t.Errorf("the lease went from %s to %s", before, after)
+	}
+	// As the official SDKs say it.
+	a.do("POST", "/ojs/v1/workers/heartbeat", `{"worker_id":"w1","state":"running","active_jobs":1,"active_job_ids":["`+two+`"],"hostname":"h","pid":5}`).want(200).
+		is(map[string]any{"jobs_extended": []any{two}})
+	a.do("POST", "/ojs/v1/workers/heartbeat", `{"worker_id":"w2","active_jobs":["`+one+`"]}`).want(200).is(map[string]any{"jobs_extended": []any{}})
+	a.do("POST", "/ojs/v1/workers/heartbeat", `{"worker_id":"idle","active_jobs":0}`).want(200).is(map[string]any{"jobs_extended": []any{}})
+}
+
+// waiting reports how many fetches are asleep.
+func (a *api) waiting() int {
+	return a.count("select count(*) from ojs.waiter")
+}
+
+func TestLongPollWokenByACommit(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	// Only a wake can help in time: the listener's own look is far away.
+	a.srv.listener.Fallback = time.Hour
+	for name, preference := range map[string]string{"body": "", "header": "Prefer: respond-async, wait=30"} {
+		queue := "wait-" + name
+		body := `{"queues":["` + queue + `"],"wait_ms":30000}`
+		var headers []string
+		if preference != "" {
+			body, headers = `{"queues":["`+queue+`"]}`, []string{preference}
+		}
+		answers := make(chan *reply, 1)
+		go func() {
+			r, err := a.send(context.Background(), "POST", "/ojs/v1/workers/fetch", body, headers...)
+			if err != nil {
+				t.Error(err)
+			}
+			answers <- r
+		}()
+		a.eventually("the fetch sleeps", func() bool {
+			return a.count("select count(*) from ojs.waiter where queue = $1", queue) == 1
+		})
+		// Beyond the looks that follow a registration.
+		time.Sleep(time.Second)
+		tx, err := a.db.As("acme").Begin(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var id string
+		if err := tx.QueryRow(context.Background(), "select id from ojs.enqueue('sql.job', p_queue => $1)", queue).Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case r := <-answers:
+			t.Fatalf("answered before the commit: %s", r.body)
+		case <-time.After(50 * time.Millisecond):
+		}
+		if err := tx.Commit(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		r := <-answers
+		r.want(200).is(map[string]any{"jobs.0.id": id, "jobs.0.type": "sql.job", "jobs.0.meta.tenant_id": "acme"})
+		if preference != "" && r.header.Get("Preference-Applied") != "wait=30" {
+			t.Errorf("Preference-Applied %q", r.header.Get("Preference-Applied"))
+		}
+	}
+}
+
+func TestLongPollEnds(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(c *Config) { c.Limits.Wait = 200 * time.Millisecond })
+	// Clamped to the longest wait, and said so.
+	r := a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["q"]}`, "Prefer: wait=3600").want(200)
+	r.is(map[string]any{"jobs": []any{}})
+	if got := r.header.Get("Preference-Applied"); got != "wait=1" {
+		t.Errorf("Preference-Applied %q", got)
+	}
+	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["q"],"wait_ms":86400000}`).want(200).is(map[string]any{"jobs": []any{}})
+	for _, odd := range []string{"wait", "wait=soon", "wait=-1", "handling=lenient"} {
+		if r := a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["q"]}`, "Prefer: "+odd).want(200); r.header.Get("Preference-Applied") != "" {
+			t.Errorf("applied %q", odd)
+		}
+	}
+}
+
+// A client that hangs up while its fetch is being decided gives the job back, and no attempt is lost.
+func TestHangUpWhileClaiming(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	id := a.push(`{"type":"a","args":[],"options":{"queue":"q"}}`)
+	// Holding the lane keeps the decision waiting for as long as we like.
+	tx, err := a.pool.Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background()) //nolint:errcheck // done already when the test passes
+	if _, err := tx.Exec(context.Background(), "select from ojs.lane for update"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, hangUp := context.WithCancel(context.Background())
+	gone := make(chan error, 1)
+	go func() {
+		_, err := a.send(ctx, "POST", "/ojs/v1/workers/fetch", `{"queues":["q"],"worker_id":"w1"}`)
+		gone <- err
+	}()
+	a.eventually("the decision waits", func() bool {
+		return a.count("select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%ojs.fetch%'") == 1
+	})
+	hangUp()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Fatalf("the client got %v", err)
+	}
+	time.Sleep(20 * time.Millisecond) // for the server to learn of it
+	if err := tx.Commit(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	a.eventually("the job was handed out and given back", func() bool {
+		return a.count("select count(*) from ojs.job where state = 'available' and attempt = 0 and lease is null") == 1 &&
+			a.count("select count(*) from ojs.release where to_state = 'available'") == 1
+	})
+	a.fetchOne("q").is(map[string]any{"jobs.0.id": id, "jobs.0.attempt": 1})
+}
+
+// The same for a client that hangs up while it waits: the job that comes later is not lost to it.
+func TestHangUpWhileWaiting(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(a.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := `{"queues":["q"],"wait_ms":60000}`
+	fmt.Fprintf(conn, "POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	a.eventually("the fetch sleeps", func() bool { return a.waiting() == 1 })
+	conn.Close()
+	id := a.push(`{"type":"a","args":[],"options":{"queue":"q"}}`)
+	var got string
+	a.eventually("another worker gets the job", func() bool {
+		got = a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["q"]}`).want(200).text("jobs.0.id")
+		return got != ""
+	})
+	a.do("GET", "/ojs/v1/jobs/"+id, "").want(200).is(map[string]any{"job.attempt": 1})
+	if got != id {
+		t.Errorf("got %s", got)
+	}
+}
+
+// serve runs the server on a socket of its own, with its timeouts.
+func serve(t *testing.T, a *api) (url string, stop context.CancelFunc, done chan error) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done = make(chan error, 1)
+	go func() { done <- a.srv.Serve(ctx, ln) }()
+	t.Cleanup(stop)
+	return "http://" + ln.Addr().String(), stop, done
+}
+
+func TestServe(t *testing.T) {
+	t.Parallel()
+	// A wait longer than the read and write timeouts together must not break.
+	a := start(t, func(c *Config) {
+		c.Limits.Read, c.Limits.Write, c.Limits.Wait, c.Limits.Headers = 300*time.Millisecond, 300*time.Millisecond, time.Second, 1024
+	})
+	url, stop, done := serve(t, a)
+	a.url = url
+	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["q"],"wait_ms":1000}`).want(200).is(map[string]any{"jobs": []any{}})
+	a.do("GET", "/ready", "").want(200).is(map[string]any{"status": "ready"})
+
+	// A client that never finishes its request is cut off.
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "POST /ojs/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{\"type\":")
+	if answer, _ := io.ReadAll(conn); !strings.HasPrefix(string(answer), "HTTP/1.1 400") {
+		t.Errorf("an unfinished request was answered with %q", answer)
+	}
+
+	// Headers far beyond the limit end before our code.
+	conn, err = net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET /health HTTP/1.1\r\nHost: x\r\nX-Huge: %s\r\n\r\n", strings.Repeat("x", 100_000))
+	if line, _ := bufio.NewReader(conn).ReadString('\n'); !strings.Contains(line, "431") {
+		t.Errorf("huge headers were answered with %q", line)
+	}
+
+	stop()
+	if err := <-done; err != nil {
+		t.Errorf("stopped with %v", err)
+	}
+}
+
+// A server that stops lets waiting workers go at once, and its readiness ends first.
+func TestShutdown(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	url, stop, done := serve(t, a)
+	behind := a.url // the same server through a socket that stays open
+	a.url = url
+	answers := make(chan *reply, 1)
+	go func() {
+		r, err := a.send(context.Background(), "POST", "/ojs/v1/workers/fetch", `{"queues":["q"],"wait_ms":60000}`)
+		if err != nil {
+			t.Error(err)
+		}
+		answers <- r
+	}()
+	a.eventually("the fetch sleeps", func() bool { return a.waiting() == 1 })
+	stop()
+	(<-answers).want(200).is(map[string]any{"jobs": []any{}})
+	if err := <-done; err != nil {
+		t.Errorf("stopped with %v", err)
+	}
+	a.url = behind
+	a.do("GET", "/ojs/v1/ready", "").want(503).is(map[string]any{"status": "draining"})
+	a.do("GET", "/ojs/v1/health", "").want(200)
+	if _, err := http.Get(url + "/health"); err == nil {
+		t.Error("still answering")
+	}
+}
+
+// A response that could not be written gives its jobs back too.
+func TestUnwritableResponse(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	id := a.push(`{"type":"a","args":[],"options":{"queue":"q"}}`)
+	req, err := http.NewRequest("POST", "/ojs/v1/workers/fetch", strings.NewReader(`{"queues":["q"]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.srv.Handler().ServeHTTP(&brokenWriter{header: http.Header{}}, req)
+	a.do("GET", "/ojs/v1/jobs/"+id, "").want(200).is(map[string]any{"job.state": "available", "job.attempt": 0})
+}
+
+type brokenWriter struct{ header http.Header }
+
+func (w *brokenWriter) Header() http.Header       { return w.header }
+func (w *brokenWriter) WriteHeader(int)           {}
+func (w *brokenWriter) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+// A database that is gone is a 503 that may be tried again, everywhere.
+func TestDatabaseGone(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	door, err := pg.Open(t.Context(), pg.Config{URL: a.db.ServiceURL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := pgx.ParseConfig(a.db.ServiceURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.pool.Exec(t.Context(), "alter role "+pgx.Identifier{cfg.User}.Sanitize()+" nologin"); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.NewTextHandler(a.log, nil))
+	a.srv = New(Config{DB: door, Listener: pg.NewListener(door, log), Logger: log, Limits: Limits{Query: 2 * time.Second}})
+	if _, err := a.pool.Exec(t.Context(), "select pg_terminate_backend(pid) from pg_stat_activity where usename = $1", cfg.User); err != nil {
+		t.Fatal(err)
+	}
+	url, stop, done := serve(t, a)
+	a.url = url
+	for _, req := range [][3]string{
+		{"POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`},
+		{"POST", "/ojs/v1/workers/fetch", `{"queues":["q"]}`},
+		{"GET", "/ojs/v1/queues", ""},
+		{"GET", "/ojs/v1/admin/tenants", ""},
+	} {
+		r := a.do(req[0], req[1], req[2]).want(503)
+		r.is(map[string]any{"error.code": "backend_unavailable", "error.retryable": true})
+		if r.header.Get("Retry-After") == "" {
+			t.Errorf("%s %s says nothing of when to retry", req[0], req[1])
+		}
+		wantErrorShape(r)
+	}
+	a.do("GET", "/ojs/v1/health", "").want(503).is(map[string]any{"status": "degraded", "backend.status": "unhealthy"})
+	a.do("GET", "/ready", "").want(503)
+	a.do("GET", "/ojs/manifest", "").want(200)
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	door.Close()
+}

@@ -1,0 +1,128 @@
+package pg
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// SQLSTATEs that Go has to tell apart. What they mean to a caller is in ojs.problem.
+const (
+	undefinedTable        = "42P01"
+	undefinedFunction     = "42883"
+	invalidSchemaName     = "3F000"
+	insufficientPrivilege = "42501"
+	notNullViolation      = "23502"
+
+	ownClass         = "OJ" // errors that our functions raise
+	dataClass        = "22" // a value the caller sent does not fit
+	connectionClass  = "08"
+	codeInternal     = "internal_error"
+	codeNotReachable = "backend_unavailable"
+)
+
+// Problem is one row of ojs.problem: what an error means outside of Postgres.
+type Problem struct {
+	SQLState  string
+	Code      string
+	Status    int
+	Retryable bool
+	Title     string
+	Hint      string
+}
+
+// Error is any failure of a call into Postgres, ready to be told to a caller. Err holds what
+// only the log may see.
+type Error struct {
+	SQLState  string // empty if Postgres did not answer
+	Code      string
+	Status    int
+	Retryable bool
+	Message   string
+	Hint      string
+	Details   map[string]any
+	Err       error
+}
+
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return e.Code + ": " + e.Message
+	}
+	return e.Code + ": " + e.Err.Error()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Err turns an error of pgx into an *Error. nil, cancellation by the caller and what is an
+// *Error already stay themselves.
+func (d *DB) Err(err error) error {
+	var known *Error
+	if err == nil || errors.As(err, &known) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	var connect *pgconn.ConnectError
+	if errors.As(err, &connect) {
+		// Even if Postgres said why (a wrong password, too many clients), that is our
+		// business and not the caller's.
+		return d.unreachable(err)
+	}
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return d.fromPostgres(pgErr, err)
+	}
+	var network net.Error
+	switch {
+	case errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed),
+		errors.Is(err, pgconn.ErrConnClosed), errors.As(err, &network), pgconn.SafeToRetry(err):
+		return d.unreachable(err)
+	}
+	return &Error{Code: codeInternal, Status: http.StatusInternalServerError, Message: "internal error", Err: err}
+}
+
+func (d *DB) unreachable(err error) *Error {
+	row, ok := d.Problems[connectionClass]
+	if !ok {
+		row = Problem{Code: codeNotReachable, Status: http.StatusServiceUnavailable, Retryable: true, Title: "The database cannot be reached.", Hint: "Try again."}
+	}
+	return &Error{Code: row.Code, Status: row.Status, Retryable: row.Retryable, Message: row.Title, Hint: row.Hint, Err: err}
+}
+
+func (d *DB) fromPostgres(pgErr *pgconn.PgError, err error) *Error {
+	row, ok := d.Problems[pgErr.Code]
+	if !ok {
+		row, ok = d.Problems[pgErr.Code[:min(2, len(pgErr.Code))]]
+	}
+	if !ok {
+		return &Error{SQLState: pgErr.Code, Code: codeInternal, Status: http.StatusInternalServerError, Message: "internal error", Err: err}
+	}
+	e := &Error{
+		SQLState: pgErr.Code, Code: row.Code, Status: row.Status, Retryable: row.Retryable,
+		Message: row.Title, Hint: row.Hint, Err: err,
+	}
+	switch {
+	case strings.HasPrefix(pgErr.Code, ownClass):
+		e.Message = pgErr.Message
+		if pgErr.Hint != "" {
+			e.Hint = pgErr.Hint
+		}
+		// PostgreSQL's own DETAIL quotes rows; ours is an object made for the caller.
+		if details := map[string]any{}; json.Unmarshal([]byte(pgErr.Detail), &details) == nil && len(details) > 0 {
+			e.Details = details
+		}
+	case strings.HasPrefix(pgErr.Code, dataClass):
+		// Says which value it was, and quotes nothing but what the caller sent.
+		e.Message = pgErr.Message
+	case pgErr.Code == notNullViolation:
+		e.Details = map[string]any{"field": pgErr.ColumnName}
+	case pgErr.ConstraintName != "":
+		e.Details = map[string]any{"constraint": pgErr.ConstraintName}
+	}
+	return e
+}

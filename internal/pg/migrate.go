@@ -1,0 +1,271 @@
+package pg
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+
+	"github.com/ojs-pg/ojs-pg/db"
+)
+
+// versionTable is where goose remembers. It is outside of our schema, which a migration creates.
+const versionTable = "public.ojs_goose_version"
+
+// Direction is where to migrate.
+type Direction struct {
+	down bool
+	to   int64
+}
+
+var (
+	// Up applies every migration that is missing.
+	Up = Direction{}
+	// Down takes everything back, all jobs included.
+	Down = Direction{down: true}
+)
+
+// DownTo takes back every migration above a version.
+func DownTo(version int64) Direction { return Direction{down: true, to: version} }
+
+// Progress is told before each migration which one it is and how many are done; at the end
+// with done equal to total.
+type Progress func(name string, done, total int64)
+
+// Migrate changes the schema of the database at url, whose role must be a superuser or have
+// CREATEROLE and own the database. Several may run at once: they take turns.
+func Migrate(ctx context.Context, url string, direction Direction, progress Progress) error {
+	if progress == nil {
+		progress = func(string, int64, int64) {}
+	}
+	m, err := newMigrator(url)
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	if direction.down {
+		return m.down(ctx, direction.to, progress)
+	}
+	return m.up(ctx, progress)
+}
+
+// Migration is one file of db/migrations and whether the database has it.
+type Migration struct {
+	Version   int64
+	Name      string
+	Applied   bool
+	AppliedAt time.Time
+}
+
+// SchemaStatus is what `ojs-pg migrate status` tells.
+type SchemaStatus struct {
+	Migrations []Migration
+	// Hash is the one stored in the database, empty if there is none.
+	Hash string
+	// Current says that all migrations are applied and unchanged since.
+	Current bool
+}
+
+// Status compares the database at url with the migrations compiled in, and changes nothing.
+func Status(ctx context.Context, url string) (SchemaStatus, error) {
+	m, err := newMigrator(url)
+	if err != nil {
+		return SchemaStatus{}, err
+	}
+	defer m.close()
+	applied := map[int64]time.Time{}
+	var exists bool
+	if err := m.db.QueryRowContext(ctx, "select to_regclass($1) is not null", versionTable).Scan(&exists); err != nil {
+		return SchemaStatus{}, fmt.Errorf("look for the table of migrations: %w", err)
+	}
+	if exists {
+		if applied, err = m.applied(ctx); err != nil {
+			return SchemaStatus{}, err
+		}
+	}
+	var status SchemaStatus
+	if status.Hash, err = m.storedHash(ctx); err != nil {
+		return SchemaStatus{}, err
+	}
+	status.Current = status.Hash == db.Hash()
+	for _, source := range m.provider.ListSources() {
+		at, ok := applied[source.Version]
+		status.Migrations = append(status.Migrations, Migration{Version: source.Version, Name: source.Path, Applied: ok, AppliedAt: at})
+		status.Current = status.Current && ok
+	}
+	return status, nil
+}
+
+type migrator struct {
+	db       *sql.DB
+	provider *goose.Provider
+}
+
+func newMigrator(url string) (*migrator, error) {
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("read the database URL: %w", err)
+	}
+	if cfg.ConnectTimeout == 0 {
+		cfg.ConnectTimeout = 10 * time.Second
+	}
+	if cfg.RuntimeParams["application_name"] == "" {
+		cfg.RuntimeParams["application_name"] = "ojs-pg migrate"
+	}
+	files, err := fs.Sub(db.Migrations, "migrations")
+	if err != nil {
+		return nil, fmt.Errorf("open the migrations: %w", err)
+	}
+	// The lock is asked for every second; migrations of a big installation may take long.
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 600))
+	if err != nil {
+		return nil, fmt.Errorf("prepare the migration lock: %w", err)
+	}
+	conn := stdlib.OpenDB(*cfg)
+	provider, err := goose.NewProvider(goose.DialectPostgres, conn, files,
+		goose.WithTableName(versionTable),
+		goose.WithSessionLocker(locker),
+		goose.WithDisableGlobalRegistry(true),
+		goose.WithLogger(goose.NopLogger()))
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("read the migrations: %w", err)
+	}
+	return &migrator{db: conn, provider: provider}, nil
+}
+
+func (m *migrator) close() { m.db.Close() }
+
+// up goes step by step, for the progress; between two steps another program may take one,
+// which changes nothing about the end.
+func (m *migrator) up(ctx context.Context, progress Progress) error {
+	if err := m.refuseChanged(ctx); err != nil {
+		return err
+	}
+	sources := m.provider.ListSources()
+	total := int64(len(sources))
+	for {
+		version, err := m.provider.GetDBVersion(ctx)
+		if err != nil {
+			return fmt.Errorf("read the schema's version: %w", explain(err))
+		}
+		done, next := total, ""
+		for i, source := range sources {
+			if source.Version > version {
+				done, next = int64(i), source.Path
+				break
+			}
+		}
+		progress(next, done, total)
+		if next == "" {
+			break
+		}
+		_, err = m.provider.UpByOne(ctx)
+		if errors.Is(err, goose.ErrNoNextVersion) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("migrate up: %w", explain(err))
+		}
+	}
+	return m.storeHash(ctx)
+}
+
+func (m *migrator) down(ctx context.Context, to int64, progress Progress) error {
+	start, err := m.provider.GetDBVersion(ctx)
+	if err != nil {
+		return fmt.Errorf("read the schema's version: %w", explain(err))
+	}
+	if to > start {
+		return fmt.Errorf("the schema is at version %d, which is below %d already", start, to)
+	}
+	for version := start; version > to; {
+		progress(fmt.Sprintf("%05d", version), start-version, start-to)
+		if _, err := m.provider.Down(ctx); err != nil {
+			return fmt.Errorf("migrate down: %w", explain(err))
+		}
+		if version, err = m.provider.GetDBVersion(ctx); err != nil {
+			return fmt.Errorf("read the schema's version: %w", err)
+		}
+	}
+	progress("", start-to, start-to)
+	return m.storeHash(ctx)
+}
+
+// refuseChanged stops before new migrations are put on top of old ones that have changed
+// since they were applied.
+func (m *migrator) refuseChanged(ctx context.Context) error {
+	version, err := m.provider.GetDBVersion(ctx)
+	if err != nil {
+		return fmt.Errorf("read the schema's version: %w", explain(err))
+	}
+	stored, err := m.storedHash(ctx)
+	if err != nil {
+		return err
+	}
+	// No hash: nothing applied yet, or interrupted before the end.
+	if version == 0 || stored == "" || stored == db.HashUpTo(version) {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrSchema, recreateAdvice)
+}
+
+// storedHash is empty if the database has none.
+func (m *migrator) storedHash(ctx context.Context) (string, error) {
+	var hash sql.NullString
+	err := m.db.QueryRowContext(ctx, "select ojs.schema_hash()").Scan(&hash)
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && (pgErr.Code == invalidSchemaName || pgErr.Code == undefinedFunction) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the schema's hash: %w", err)
+	}
+	return hash.String, nil
+}
+
+// storeHash remembers what the database was made from, as far as it goes.
+func (m *migrator) storeHash(ctx context.Context) error {
+	version, err := m.provider.GetDBVersion(ctx)
+	if err != nil {
+		return fmt.Errorf("read the schema's version: %w", err)
+	}
+	if version == 0 {
+		return nil // nothing is left to remember it in
+	}
+	if _, err := m.db.ExecContext(ctx, "select ojs._set_schema_hash($1)", db.HashUpTo(version)); err != nil {
+		return fmt.Errorf("store the schema's hash: %w", explain(err))
+	}
+	return nil
+}
+
+func (m *migrator) applied(ctx context.Context) (map[int64]time.Time, error) {
+	status, err := m.provider.Status(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the applied migrations: %w", err)
+	}
+	applied := map[int64]time.Time{}
+	for _, s := range status {
+		if s.State == goose.StateApplied {
+			applied[s.Source.Version] = s.AppliedAt
+		}
+	}
+	return applied, nil
+}
+
+// explain adds what to do when the role is too weak.
+func explain(err error) error {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == insufficientPrivilege {
+		return fmt.Errorf("%w (migrations need a superuser, or a role with CREATEROLE that owns the database)", err)
+	}
+	return err
+}

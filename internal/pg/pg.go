@@ -1,0 +1,168 @@
+// Package pg is the one door to Postgres: it opens the connection pool, turns every error
+// into an *Error, applies the migrations, and keeps the one connection per server on which
+// commits are heard.
+//
+// It knows pools, SQLSTATEs and notifications, and nothing of jobs: what a job is and who is
+// next is SQL (db/migrations), called through internal/sqlcgen by those who import this package.
+package pg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ojs-pg/ojs-pg/db"
+)
+
+// Config says which database to open, and how.
+type Config struct {
+	// URL is a postgres:// address or a keyword/value string; what it leaves out comes
+	// from the PG* variables.
+	URL string
+	// MaxConns bounds the pool; 0 means 16. The listener needs one connection more.
+	MaxConns int32
+	// AppName is what pg_stat_activity shows.
+	AppName string
+	// Role, if set, is taken by every session (`set role`): a superuser's login then works
+	// under row security.
+	Role string
+}
+
+// DB is an open database.
+type DB struct {
+	// Problems are the rows of ojs.problem by SQLSTATE, or by its class of two characters.
+	Problems map[string]Problem
+
+	pool *pgxpool.Pool
+}
+
+// Open connects and loads the table of problems. A database without our schema opens too,
+// for CheckSchema to explain.
+func Open(ctx context.Context, cfg Config) (*DB, error) {
+	pool, err := openPool(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	d := &DB{pool: pool}
+	if err := d.loadProblems(ctx); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+func openPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
+	poolCfg, err := pgxpool.ParseConfig(cfg.URL)
+	if err != nil {
+		return nil, fmt.Errorf("read the database URL: %w", err)
+	}
+	poolCfg.MaxConns = cfg.MaxConns
+	if poolCfg.MaxConns == 0 {
+		poolCfg.MaxConns = 16
+	}
+	poolCfg.MaxConnLifetime = time.Hour
+	poolCfg.MaxConnLifetimeJitter = 10 * time.Minute
+	poolCfg.MaxConnIdleTime = 10 * time.Minute
+	if poolCfg.ConnConfig.ConnectTimeout == 0 {
+		poolCfg.ConnConfig.ConnectTimeout = 10 * time.Second
+	}
+	// All our SQL names its schema, and times leave as instants.
+	defaults := map[string]string{"search_path": "", "timezone": "UTC"}
+	if cfg.AppName != "" {
+		defaults["application_name"] = cfg.AppName
+	}
+	if cfg.Role != "" {
+		defaults["role"] = cfg.Role
+	}
+	for name, value := range poolCfg.ConnConfig.RuntimeParams {
+		if name != "role" || cfg.Role == "" {
+			defaults[name] = value
+		}
+	}
+	poolCfg.ConnConfig.RuntimeParams = defaults
+
+	pool, err := pgxpool.NewWithConfig(ctx, poolCfg)
+	if err != nil {
+		return nil, fmt.Errorf("open the connection pool: %w", err)
+	}
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	return pool, nil
+}
+
+// Pool is for those who run generated queries; errors go through Err.
+func (d *DB) Pool() *pgxpool.Pool { return d.pool }
+
+// Close waits for connections in use, then closes all.
+func (d *DB) Close() { d.pool.Close() }
+
+func (d *DB) loadProblems(ctx context.Context) error {
+	rows, err := d.pool.Query(ctx, "select sqlstate, code, http_status, retryable, title, hint from ojs.problem")
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	defer rows.Close()
+	problems := map[string]Problem{}
+	for rows.Next() {
+		var p Problem
+		if err := rows.Scan(&p.SQLState, &p.Code, &p.Status, &p.Retryable, &p.Title, &p.Hint); err != nil {
+			return fmt.Errorf("read ojs.problem: %w", err)
+		}
+		problems[p.SQLState] = p
+	}
+	d.Problems = maps.Clone(problems)
+	return ignoreMissing(rows.Err())
+}
+
+func ignoreMissing(err error) error {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		switch pgErr.Code {
+		case undefinedTable, invalidSchemaName, insufficientPrivilege:
+			return nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("read ojs.problem: %w", err)
+	}
+	return nil
+}
+
+// ErrSchema means that the database does not hold the schema this program was built for.
+var ErrSchema = errors.New("the database does not have this program's schema")
+
+// CheckSchema compares the schema with the one compiled in; its error says what to do.
+func (d *DB) CheckSchema(ctx context.Context) error {
+	var stored *string
+	err := d.pool.QueryRow(ctx, "select ojs.schema_hash()").Scan(&stored)
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		switch pgErr.Code {
+		case invalidSchemaName, undefinedFunction:
+			return fmt.Errorf("%w: there is none yet. Run: ojs-pg migrate up", ErrSchema)
+		case insufficientPrivilege:
+			return fmt.Errorf("%w, or its role may not use it: grant ojs_service to the role in DATABASE_URL (%s)", ErrSchema, pgErr.Message)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("read the schema's hash: %w", err)
+	}
+	switch {
+	case stored == nil:
+		return fmt.Errorf("%w: a migration was interrupted. Run: ojs-pg migrate up", ErrSchema)
+	case *stored == db.Hash():
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrSchema, recreateAdvice)
+}
+
+const recreateAdvice = "it was made by another pre-release, or is not migrated to the end. Try: ojs-pg migrate up. " +
+	"Before 0.1.0 migrations change in place, so if that refuses, recreate the schema (this deletes all jobs): " +
+	`psql -c "drop schema ojs cascade; drop table public.ojs_goose_version", then: ojs-pg migrate up`

@@ -1,0 +1,323 @@
+// Package pgtest gives every test a private PostgreSQL database with our schema, cloned from a
+// migrated template in tens of milliseconds, and login roles to act as.
+//
+// A database, not a schema: notifications and advisory locks are per database, and names
+// in schema ojs stay true. The server behind it is, in this order, the one at
+// OJS_TEST_DATABASE_URL, one started from local binaries (OJS_TEST_PG_BIN names them), or a container;
+// OJS_TEST_BACKEND=url|local|container insists on one. See server.go.
+package pgtest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ojs-pg/ojs-pg/db"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+)
+
+// DB is the private database of one test. It goes away with the test, unless that failed.
+type DB struct {
+	// Name of the database.
+	Name string
+	// URL logs in as a superuser.
+	URL string
+	// ServiceURL logs in as the server does: a role that is a member of ojs_service and of
+	// nothing else.
+	ServiceURL string
+	// Pool of the superuser.
+	Pool *pgxpool.Pool
+
+	t        testing.TB
+	server   *server
+	password string // of all login roles of this database
+
+	mu      sync.Mutex
+	pools   map[string]*pgxpool.Pool // by URL
+	tenants map[string]string        // URL by tenant
+}
+
+// PoolSize bounds each pool handed out here.
+const PoolSize = 20
+
+// New clones the template.
+func New(t testing.TB) *DB {
+	t.Helper()
+	ctx := t.Context()
+	srv, err := shared()
+	if err != nil {
+		t.Fatalf("no PostgreSQL to test on: %v", err)
+	}
+	d := &DB{
+		Name: "ojs_test_" + random(5), t: t, server: srv, password: random(8),
+		pools: map[string]*pgxpool.Pool{}, tenants: map[string]string{},
+	}
+	t.Cleanup(d.cleanup)
+	if err := srv.clone(ctx, d.Name); err != nil {
+		t.Fatalf("clone the template: %v", err)
+	}
+	d.URL = srv.url(d.Name, "", "")
+	service := d.RoleName("service")
+	d.server.exec(t, fmt.Sprintf("create role %s login in role ojs_service password '%s'", service, d.password))
+	d.ServiceURL = srv.url(d.Name, service, d.password)
+	d.Pool = d.pool(d.URL)
+	return d
+}
+
+// Service is a pool of ServiceURL.
+func (d *DB) Service() *pgxpool.Pool { return d.pool(d.ServiceURL) }
+
+// TenantURL logs in as a tenant; the login role is made at the first call.
+func (d *DB) TenantURL(tenant string) string {
+	d.t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if known, ok := d.tenants[tenant]; ok {
+		return known
+	}
+	role := d.RoleName("tenant" + strconv.Itoa(len(d.tenants)+1))
+	d.exec("select ojs.create_tenant_role($1, $2, $3)", tenant, role, d.password)
+	d.tenants[tenant] = d.server.url(d.Name, role, d.password)
+	return d.tenants[tenant]
+}
+
+// As is a pool of TenantURL.
+func (d *DB) As(tenant string) *pgxpool.Pool { return d.pool(d.TenantURL(tenant)) }
+
+// OperatorURL logs in as a member of ojs_operator, and of nothing else.
+func (d *DB) OperatorURL() string { return d.GroupURL("ojs_operator") }
+
+// Operator is a pool of OperatorURL.
+func (d *DB) Operator() *pgxpool.Pool { return d.pool(d.OperatorURL()) }
+
+// GroupURL logs in as a member of one group; without a group, as a role that may only connect.
+func (d *DB) GroupURL(group string) string {
+	d.t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	role, membership := d.RoleName("nobody"), ""
+	if group != "" {
+		role, membership = d.RoleName(strings.TrimPrefix(group, "ojs_")), "in role "+pgx.Identifier{group}.Sanitize()
+	}
+	d.exec(fmt.Sprintf(`do $$ begin
+		if to_regrole('%[1]s') is null then create role %[1]s login %[2]s password '%[3]s'; end if;
+	end $$`, role, membership, d.password))
+	return d.server.url(d.Name, role, d.password)
+}
+
+// RoleName is a name for a role that belongs to this database: roles are shared by the whole
+// server. Roles so named are dropped with the database.
+func (d *DB) RoleName(prefix string) string { return prefix + "_" + d.Name }
+
+// Open opens the database as the server program does.
+func (d *DB) Open() *pg.DB {
+	d.t.Helper()
+	opened, err := pg.Open(d.t.Context(), pg.Config{URL: d.ServiceURL, AppName: "test"})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(opened.Close)
+	return opened
+}
+
+// SetNow stops the clock of the schema at an instant; the zero time lets it run again.
+func (d *DB) SetNow(at time.Time) {
+	d.t.Helper()
+	body := "select clock_timestamp()"
+	if !at.IsZero() {
+		body = fmt.Sprintf("select timestamptz '%s'", at.UTC().Format(time.RFC3339Nano))
+	}
+	d.exec("create or replace function ojs.now() returns timestamptz language sql volatile set search_path = pg_catalog, pg_temp as $$ " + body + " $$")
+}
+
+// Blocked returns once a session of this database is seen waiting for a lock, which is what
+// tests of races do instead of hoping that a pause was long enough.
+func (d *DB) Blocked(pid uint32) {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(d.t.Context(), time.Minute)
+	defer cancel()
+	for {
+		var blocked bool
+		err := d.Pool.QueryRow(ctx, "select cardinality(pg_blocking_pids($1)) > 0", int32(pid)).Scan(&blocked)
+		if err != nil {
+			d.t.Fatalf("look whether session %d is blocked: %v", pid, err)
+		}
+		if blocked {
+			return
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func (d *DB) exec(sql string, args ...any) {
+	d.t.Helper()
+	conn, err := pgx.Connect(d.t.Context(), d.URL)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(d.t.Context(), sql, args...); err != nil {
+		d.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func (d *DB) pool(address string) *pgxpool.Pool {
+	d.t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if pool, ok := d.pools[address]; ok {
+		return pool
+	}
+	pool, err := newPool(address, PoolSize)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.pools[address] = pool
+	return pool
+}
+
+func newPool(address string, size int32) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(address)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MaxConns = size
+	// The pool outlives the test's context, which ends before the cleanups.
+	return pgxpool.NewWithConfig(context.Background(), cfg)
+}
+
+func (d *DB) cleanup() {
+	if d.t.Failed() {
+		d.t.Log(d.server.keep(d.URL))
+		return
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		for _, pool := range d.pools {
+			pool.Close()
+		}
+	}()
+	select {
+	case <-closed:
+	case <-time.After(10 * time.Second):
+		// Close waits for it; nobody else would notice.
+		d.t.Error("the test never released a connection")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := d.server.drop(ctx, d.Name); err != nil {
+		d.t.Errorf("drop the test's database: %v", err)
+	}
+}
+
+func random(bytes int) string {
+	raw := make([]byte, bytes)
+	rand.Read(raw)
+	return hex.EncodeToString(raw)
+}
+
+// --- databases on a server ---
+
+// exec runs a statement as superuser outside of any test's database.
+func (s *server) exec(t testing.TB, sql string) {
+	t.Helper()
+	if _, err := s.admin.Exec(t.Context(), sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// url addresses a database on the server; without a user, as the superuser.
+func (s *server) url(database, user, password string) string {
+	u := *s.address
+	u.Path = "/" + database
+	if user != "" {
+		u.User = url.UserPassword(user, password)
+	}
+	return u.String()
+}
+
+// templateLock guards the making of templates; other programs on the server have theirs.
+const templateLock = 0x6f6a735f74657374
+
+// prepareTemplate makes sure that the migrated template exists, once per server: several test
+// processes may come at once, and an earlier one may have died half-way.
+func (s *server) prepareTemplate(ctx context.Context) error {
+	s.template = "ojs_template_" + db.Hash()[:12]
+	conn, err := s.admin.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	if _, err := conn.Exec(ctx, "select pg_advisory_lock($1)", int64(templateLock)); err != nil {
+		return err
+	}
+	defer conn.Exec(context.WithoutCancel(ctx), "select pg_advisory_unlock($1)", int64(templateLock))
+
+	var complete bool
+	err = conn.QueryRow(ctx, "select datistemplate from pg_database where datname = $1", s.template).Scan(&complete)
+	switch {
+	case complete:
+		return nil
+	case err == nil:
+		if _, err := conn.Exec(ctx, "drop database "+s.template+" with (force)"); err != nil {
+			return err
+		}
+	case !errors.Is(err, pgx.ErrNoRows):
+		return err
+	}
+	if _, err := conn.Exec(ctx, "create database "+s.template+" template template0 encoding 'UTF8'"); err != nil {
+		return err
+	}
+	if err := pg.Migrate(ctx, s.url(s.template, "", ""), pg.Up, nil); err != nil {
+		return err
+	}
+	// A mark of completion, and no connections: a template in use cannot be cloned.
+	_, err = conn.Exec(ctx, "alter database "+s.template+" is_template true allow_connections false")
+	return err
+}
+
+func (s *server) clone(ctx context.Context, name string) error {
+	// Copying files beats logging pages for a database of this size once nothing is synced.
+	if _, err := s.admin.Exec(ctx, "create database "+name+" template "+s.template+" strategy "+s.strategy); err != nil {
+		return err
+	}
+	// Whoever forgets a schema's name is told here, whatever role runs the test.
+	_, err := s.admin.Exec(ctx, "alter database "+name+" set search_path = ''")
+	return err
+}
+
+// drop removes a database and the roles named after it.
+func (s *server) drop(ctx context.Context, name string) error {
+	if _, err := s.admin.Exec(ctx, "drop database if exists "+name+" with (force)"); err != nil {
+		return err
+	}
+	rows, err := s.admin.Query(ctx, `select rolname from pg_roles where rolname like '%\_' || $1`, name)
+	if err != nil {
+		return err
+	}
+	roles, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for _, role := range roles {
+		_, err := s.admin.Exec(ctx, "drop role "+pgx.Identifier{role}.Sanitize())
+		var pgErr *pgconn.PgError
+		if err != nil && !(errors.As(err, &pgErr) && pgErr.Code == "42704") {
+			return err
+		}
+	}
+	return nil
+}
