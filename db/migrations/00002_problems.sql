@@ -64,12 +64,12 @@ begin
         errcode = p_sqlstate,
         message = p_message,
         detail  = coalesce(p_detail::text, ''),
-        hint    = coalesce(p_hint, '');
+        hint    = coalesce(p_hint, (select p.hint from ojs.problem p where p.sqlstate = p_sqlstate), '');
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._raise(text, text, jsonb, text) is
-'Raises the problem with that SQLSTATE. p_detail is a JSON object for programs (field, index, job_id, ...), sent as the error''s DETAIL. Never returns.';
+'Raises the problem with that SQLSTATE. p_detail is a JSON object for programs (field, index, job_id, ...), sent as the error''s DETAIL; p_hint replaces the problem''s own. Never returns.';
 reset role;
 
 -- +goose Down

@@ -14,8 +14,8 @@ comment on type ojs.job_state is 'The eight states of a job (ojs-core section 6)
 
 -- +goose StatementBegin
 create function ojs.now() returns timestamptz
-language sql volatile set search_path = pg_catalog, pg_temp
-as $$ select clock_timestamp() $$;
+language sql volatile
+as $$ select pg_catalog.clock_timestamp() $$;
 -- +goose StatementEnd
 comment on function ojs.now() is 'The wall clock. All times in this schema come from here.';
 grant execute on function ojs.now() to ojs_service, ojs_operator, ojs_tenant;
@@ -30,6 +30,26 @@ as $$
 $$;
 -- +goose StatementEnd
 comment on function ojs._uuid_v7() is 'A new UUIDv7: ordered by time to the millisecond.';
+
+-- PostgreSQL leaves the asking transaction out of the list of those in progress. To a reader who remembers the snapshot, what that
+-- transaction does afterwards would look done already.
+-- +goose StatementBegin
+create function ojs._snapshot() returns pg_snapshot
+language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_snapshot pg_snapshot := pg_current_snapshot();
+    v_own      xid8 := pg_current_xact_id_if_assigned();
+begin
+    if v_own is null or v_own >= pg_snapshot_xmax(v_snapshot) then
+        return v_snapshot;
+    end if;
+    return (pg_snapshot_xmin(v_snapshot) || ':' || pg_snapshot_xmax(v_snapshot) || ':'
+        || (select string_agg(x.xid::text, ',' order by x.xid) from (select v_own union select pg_snapshot_xip(v_snapshot)) x(xid)))::pg_snapshot;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._snapshot() is 'What the running statement sees committed: pg_current_snapshot() with the transaction itself counted among those in progress.';
 
 create table ojs.settings (
     one             boolean primary key default true check (one),
@@ -116,13 +136,17 @@ create table ojs.job (
         or ojs._raise('OJ400', 'queue is longer than 128 characters', '{"field": "queue"}')),
     constraint tenant_length check (octet_length(tenant_id) <= 256
         or ojs._raise('OJ400', 'the tenant is longer than 256 bytes', '{"field": "tenant"}'))
-) with (
+) partition by range (id);
+-- One partition for now. Ids are ordered by time, so retention will become a matter of cutting new partitions off the future and
+-- dropping old ones, without a rewrite (docs/design/0001-job-table-and-retention.md).
+create table ojs.job_all partition of ojs.job for values from (minvalue) to (maxvalue) with (
     -- Room for the two heap-only versions an ordinary life needs: fetched, then completed.
     fillfactor = 50,
     -- Wide values leave the row early, so that a change of state rewrites a narrow row.
     toast_tuple_target = 512,
     autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05
 );
+comment on table ojs.job_all is 'The partition of ojs.job that holds every id.';
 alter sequence ojs.job_seq owned by ojs.job.seq;
 -- The dispatcher walks it forward from a cursor that only grows. It knows nothing of state.
 create index job_dispatch_idx on ojs.job (queue, priority, tenant_id, seq) where seq is not null;
@@ -423,6 +447,7 @@ reset role;
 set local role ojs_owner;
 drop table ojs.waiter, ojs.tally_mark, ojs.tally, ojs.rotation, ojs.reentry, ojs.tenant_fairness, ojs.ring, ojs.queue_priority,
     ojs.fold, ojs.lane, ojs.timer, ojs.release, ojs.lease, ojs.wake, ojs.job, ojs.queue, ojs.tenant_role, ojs.tenant, ojs.settings;
+drop function ojs._snapshot();
 drop function ojs._uuid_v7();
 drop function ojs.now();
 drop type ojs.job_state;

@@ -12,8 +12,12 @@ comment on function ojs._tenant_valid(text) is 'Whether a text can be a tenant: 
 
 -- +goose StatementBegin
 create function ojs.current_tenant() returns text
-language sql stable security definer set search_path = pg_catalog, pg_temp
-as $$ select r.tenant_id from ojs.tenant_role r where r.role_name = session_user $$;
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (select r.tenant_id from ojs.tenant_role r where r.role_name = session_user);
+end;
+$$;
 -- +goose StatementEnd
 comment on function ojs.current_tenant() is 'The tenant of the role that logged in; null for a role that is no tenant''s.';
 grant execute on function ojs.current_tenant() to ojs_service, ojs_operator, ojs_tenant;
@@ -76,7 +80,7 @@ do $$
 declare
     v_table text;
 begin
-    foreach v_table in array array['job', 'wake', 'lease', 'release', 'tally', 'tenant', 'tenant_fairness', 'tenant_role', 'reentry', 'timer',
+    foreach v_table in array array['job', 'job_all', 'wake', 'lease', 'release', 'tally', 'tenant', 'tenant_fairness', 'tenant_role', 'reentry', 'timer',
                                    'ring', 'queue', 'queue_priority', 'tally_mark', 'waiter', 'rotation'] loop
         execute format('alter table ojs.%I enable row level security', v_table);
         execute format('alter table ojs.%I force row level security', v_table);
@@ -122,8 +126,8 @@ declare
 begin
     for v_column in
         select c.relname, a.attname from pg_attribute a join pg_class c on c.oid = a.attrelid
-        where c.relnamespace = 'ojs'::regnamespace and c.relkind = 'r' and a.attnum > 0 and not a.attisdropped
-          and has_any_column_privilege('ojs_tenant', c.oid, 'select') and a.attname not in ('xid', 'seq', 'at', 'n')
+        where c.relnamespace = 'ojs'::regnamespace and c.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped
+          and (has_any_column_privilege('ojs_tenant', c.oid, 'select') or c.relispartition) and a.attname not in ('xid', 'seq', 'at', 'n')
     loop
         execute format('alter table ojs.%I alter column %I set statistics 0', v_column.relname, v_column.attname);
     end loop;

@@ -43,7 +43,8 @@ create function ojs._json_violation(p_json json, p_field text, p_kind text, p_ma
 language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_text text := p_json::text;
+    v_text    text := p_json::text;
+    v_escapes text;
 begin
     if octet_length(v_text) > p_max_bytes then
         return row('OJ413', p_field, format('%s is larger than %s bytes', p_field, p_max_bytes))::ojs.violation;
@@ -51,10 +52,17 @@ begin
     if p_kind is not null and json_typeof(p_json) <> p_kind then
         return row('OJ400', p_field, format('%s must be a JSON %s', p_field, p_kind))::ojs.violation;
     end if;
-    if strpos(v_text, '\u0000') > 0 and v_text ~ '(^|[^\\])(\\\\)*\\u0000' then
-        return row('OJ401', p_field, format('%s holds a NUL character (\u0000)', p_field))::ojs.violation;
+    if strpos(v_text, '\u') > 0 then
+        -- Escaped backslashes and whole surrogate pairs set aside.
+        v_escapes := regexp_replace(v_text, '\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}', '', 'g');
+        if strpos(v_escapes, '\u0000') > 0 then
+            return row('OJ401', p_field, format('%s holds a NUL character (\u0000)', p_field))::ojs.violation;
+        elsif v_escapes ~ '\\u[dD][89a-fA-F]' then
+            return row('OJ401', p_field, format('%s holds half of a surrogate pair', p_field))::ojs.violation;
+        end if;
     end if;
-    if length(v_text) - length(translate(v_text, '[{', '')) > 100 and jsonb_path_exists(p_json::jsonb, 'strict $.**{100}') then
+    if length(v_text) - length(translate(v_text, '[{', '')) > 100
+            and jsonb_path_exists(p_json::jsonb, 'strict $.**{100} ? (@.type() == "array" || @.type() == "object")') then
         return row('OJ401', p_field, format('%s is nested more than 100 levels deep', p_field))::ojs.violation;
     end if;
     if ojs._repeats_key(p_json) then
@@ -66,14 +74,29 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._json_violation(json, text, text, int) is
 'Why a JSON value that is stored byte for byte is refused, or null: larger than p_max_bytes, not of kind p_kind (a json_typeof; null: any),
-a NUL character, more than 100 levels, a repeated key.';
+a NUL character, half of a surrogate pair, more than 100 levels, a repeated key.';
+
+-- +goose StatementBegin
+create function ojs._too_deep(p_json jsonb) returns boolean
+language plpgsql immutable set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_text text := p_json::text;
+begin
+    -- Brackets are counted first: few values have so many.
+    return length(v_text) - length(translate(v_text, '[{', '')) > 100
+        and jsonb_path_exists(p_json, 'strict $.**{100} ? (@.type() == "array" || @.type() == "object")');
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._too_deep(jsonb) is 'Whether JSON is nested more than 100 levels deep.';
 
 -- +goose StatementBegin
 create function ojs._duration(p_text text) returns interval
 language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if p_text ~ '^P(\d+Y)?(\d+M)?(\d+W)?(\d+D)?(T(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?$' and p_text !~ '(P|T)$' and length(p_text) <= 40 then
+    if p_text ~ '^P(\d{1,8}Y)?(\d{1,8}M)?(\d{1,8}W)?(\d{1,8}D)?(T(\d{1,8}H)?(\d{1,8}M)?(\d{1,8}(\.\d{1,9})?S)?)?$' and p_text !~ '(P|T)$' then
         return p_text::interval;
     end if;
     return null;
@@ -106,6 +129,9 @@ begin
     if octet_length(p_retry::text) > 16384 then
         return row('OJ413', 'retry', 'retry is larger than 16384 bytes')::ojs.violation;
     end if;
+    if ojs._too_deep(p_retry) then
+        return row('OJ401', 'retry', 'retry is nested more than 100 levels deep')::ojs.violation;
+    end if;
     if p_retry ? 'max_attempts' then
         if jsonb_typeof(p_retry -> 'max_attempts') <> 'number' or (p_retry ->> 'max_attempts') !~ '^\d{1,4}$' or (p_retry ->> 'max_attempts')::int > 1000 then
             return row('OJ422', 'retry.max_attempts', 'retry.max_attempts must be an integer between 0 and 1000')::ojs.violation;
@@ -137,7 +163,7 @@ begin
             return row('OJ422', 'retry.backoff_coefficient', 'retry.backoff_coefficient must be between 1.0 and 100')::ojs.violation;
         end if;
     end if;
-    if p_retry ? 'jitter' and jsonb_typeof(p_retry -> 'jitter') <> 'boolean' and p_retry ->> 'jitter' not in ('none', 'full', 'equal', 'decorrelated') then
+    if p_retry ? 'jitter' and jsonb_typeof(p_retry -> 'jitter') <> 'boolean' and coalesce(p_retry ->> 'jitter', '') not in ('none', 'full', 'equal', 'decorrelated') then
         return row('OJ422', 'retry.jitter', 'retry.jitter must be a boolean')::ojs.violation;
     end if;
     if p_retry ? 'on_exhaustion' and coalesce(p_retry ->> 'on_exhaustion', '') not in ('discard', 'dead_letter') then
@@ -192,6 +218,8 @@ begin
     elsif p_meta <> '{}' then
         if octet_length(p_meta::text) > 65536 then
             return row('OJ413', 'meta', 'meta is larger than 65536 bytes')::ojs.violation;
+        elsif ojs._too_deep(p_meta) then
+            return row('OJ401', 'meta', 'meta is nested more than 100 levels deep')::ojs.violation;
         end if;
         if p_meta ? 'tenant_id' then
             if jsonb_typeof(p_meta -> 'tenant_id') <> 'string' or p_meta ->> 'tenant_id' = '' then
@@ -222,7 +250,7 @@ begin
     if p_visibility_timeout_ms not between 1000 and 604800000 then
         return row('OJ400', 'visibility_timeout_ms', 'visibility_timeout_ms must be between 1000 and 604800000')::ojs.violation;
     end if;
-    if p_tags is not null and (cardinality(p_tags) > 100 or exists (select from unnest(p_tags) t where t is null or t = '' or octet_length(t) > 255)) then
+    if p_tags is not null and (cardinality(p_tags) > 100 or array_ndims(p_tags) > 1 or exists (select from unnest(p_tags) t where t is null or t = '' or octet_length(t) > 255)) then
         return row('OJ400', 'tags', 'tags must be at most 100 non-empty strings of at most 255 bytes')::ojs.violation;
     end if;
     if p_retry is not null then
@@ -242,9 +270,9 @@ begin
         if v_violation is not null then
             return v_violation;
         end if;
-        if p_extra::jsonb ?| array['specversion', 'id', 'type', 'queue', 'args', 'meta', 'priority', 'state', 'attempt', 'max_attempts', 'lease', 'errors', 'error',
+        if exists (select from json_object_keys(p_extra) k where k in ('specversion', 'id', 'type', 'queue', 'args', 'meta', 'priority', 'state', 'attempt', 'max_attempts', 'lease', 'errors', 'error',
                                    'result', 'options', 'retry', 'tags', 'worker_id', 'created_at', 'enqueued_at', 'started_at', 'completed_at',
-                                   'cancelled_at', 'discarded_at', 'scheduled_at', 'expires_at', 'timeout_ms', 'visibility_timeout_ms'] then
+                                   'cancelled_at', 'discarded_at', 'scheduled_at', 'expires_at', 'timeout_ms', 'visibility_timeout_ms')) then
             return row('OJ400', 'extra', 'extra must not hold attributes that the specification defines')::ojs.violation;
         end if;
     end if;
@@ -425,9 +453,7 @@ create function ojs.enqueue_many(p_jobs json, p_tenant text default null) return
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_bad   record;
-    v_ids   uuid[];
-    v_count int;
+    v_bad record;
 begin
     if p_jobs is null or json_typeof(p_jobs) <> 'array' then
         perform ojs._raise('OJ400', 'jobs must be a JSON array', '{"field": "jobs"}');
@@ -436,15 +462,32 @@ begin
         perform ojs._raise('OJ400', 'jobs must hold between 1 and 10000 jobs', '{"field": "jobs"}');
     end if;
 
-    select e.ord - 1 as index, k.key into v_bad
+    select e.ord - 1 as index, f.key, f.fault into v_bad
     from json_array_elements(p_jobs) with ordinality e(job, ord)
-    left join lateral json_object_keys(case when json_typeof(e.job) = 'object' then e.job else '{"": 0}' end) k(key)
-        on k.key <> all (array['type', 'args', 'queue', 'priority', 'scheduled_at', 'expires_at', 'meta', 'retry', 'max_attempts', 'timeout_ms',
-                               'visibility_timeout_ms', 'tags', 'pending', 'options', 'extra', 'id', 'tenant'])
-    where k.key is not null
-    limit 1;
+    cross join lateral (
+        select m.key, case
+            when m.kind is null then case m.key when '' then 'must be a JSON object' else format('has an unknown field %I', m.key) end
+            when m.again then format('has the field %I twice', m.key)
+            when m.given = 'null' then null
+            when m.kind = 'integer' then case when m.given <> 'number' or m.value::text !~ '^-?\d{1,10}$' then format('%I must be an integer', m.key) end
+            when m.kind <> m.given then format('%I must be a JSON %s', m.key, m.kind)
+            when m.key = 'tags' then case when exists (select from json_array_elements(m.value) t where json_typeof(t) <> 'string') then 'tags must be strings' end
+            when m.key in ('meta', 'retry') then case when ojs._repeats_key(m.value) then format('%I holds an object with the same key twice', m.key) end
+            when m.key = 'tenant' then case when m.value #>> '{}' <> p_tenant then 'names another tenant than the call' end
+            end as fault
+        from (
+            -- json_to_record would make a text of a number and a number of a text.
+            select x.key, x.value, json_typeof(x.value) as given, lag(x.key) over (order by x.key) = x.key as again, '{"type": "string", "args": "array", "queue": "string",
+                "priority": "integer", "scheduled_at": "string", "expires_at": "string", "meta": "object", "retry": "object", "max_attempts": "integer",
+                "timeout_ms": "integer", "visibility_timeout_ms": "integer", "tags": "array", "pending": "boolean", "options": "object", "extra": "object",
+                "id": "string", "tenant": "string"}'::jsonb ->> x.key as kind
+            from json_each(case when json_typeof(e.job) = 'object' then e.job else '{"": 0}' end) x
+        ) m
+    ) f
+    where f.fault is not null
+    order by e.ord limit 1;
     if found then
-        perform ojs._raise('OJ400', format('jobs[%s] %s', v_bad.index, case v_bad.key when '' then 'must be a JSON object' else format('has an unknown field %I', v_bad.key) end),
+        perform ojs._raise(case v_bad.fault when 'names another tenant than the call' then 'OJ405' else 'OJ400' end, format('jobs[%s] %s', v_bad.index, v_bad.fault),
             jsonb_build_object('field', v_bad.key, 'index', v_bad.index));
     end if;
 
@@ -471,17 +514,12 @@ begin
         on conflict do nothing
         returning *
     )
-    select a.* from added a join checked c on (c.id, c.tenant_id) = (a.id, a.tenant_id) order by c.ord;
-
-    get diagnostics v_count = row_count;
-    if v_count <> json_array_length(p_jobs) then
-        select e.ord - 1 as index, e.job ->> 'id' as id into v_bad
-        from json_array_elements(p_jobs) with ordinality e(job, ord)
-        where e.job ->> 'id' is not null
-          and ((e.job ->> 'id')::uuid = any (array(select j.id from ojs.job j where j.id = (e.job ->> 'id')::uuid)))
-        order by e.ord limit 1;
-        perform ojs._raise('OJ410', format('job %s exists already', v_bad.id), jsonb_build_object('field', 'id', 'job_id', v_bad.id, 'index', v_bad.index));
-    end if;
+    select a.*
+    from (select d.ord, d.id, d.tenant_id, row_number() over (partition by d.id, d.tenant_id order by d.ord) as nth from checked d order by d.ord offset 0) c
+    left join added a on a.id = c.id and a.tenant_id = c.tenant_id and c.nth = 1
+    where a.id is not null
+       or ojs._raise('OJ410', format('job %s exists already', c.id), jsonb_build_object('field', 'id', 'job_id', c.id, 'index', c.ord - 1))
+    order by c.ord;
 end;
 $$;
 -- +goose StatementEnd
@@ -504,7 +542,7 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._refuse(ojs.violation, int) is 'True for no violation; else raises it with the index of the job in its batch.';
 grant execute on function ojs._job_violation(text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json),
-    ojs._json_violation(json, text, text, int), ojs._retry_violation(jsonb), ojs._retry_interval_ms(jsonb, text, bigint), ojs._duration(text), ojs._repeats_key(json),
+    ojs._json_violation(json, text, text, int), ojs._retry_violation(jsonb), ojs._retry_interval_ms(jsonb, text, bigint), ojs._duration(text), ojs._too_deep(jsonb), ojs._repeats_key(json),
     ojs._job_validated() to ojs_service, ojs_operator, ojs_tenant;
 grant execute on function ojs.enqueue(text, json, text, int, timestamptz, timestamptz, jsonb, jsonb, int, int, int, text[], boolean, json, json, uuid, text),
     ojs.enqueue_many(json, text) to ojs_service, ojs_operator, ojs_tenant;
@@ -528,6 +566,7 @@ drop function ojs._job_violation(text, uuid, text, text, int, int, timestamptz, 
 drop function ojs._retry_violation(jsonb);
 drop function ojs._retry_interval_ms(jsonb, text, bigint);
 drop function ojs._duration(text);
+drop function ojs._too_deep(jsonb);
 drop function ojs._json_violation(json, text, text, int);
 drop function ojs._repeats_key(json);
 drop type ojs.violation;

@@ -23,8 +23,15 @@ comment on function ojs._step(numeric) is 'By how much a job of its own advances
 
 -- +goose StatementBegin
 create function ojs._ring(p_queue text, p_priority int) returns ojs.ring
-language sql stable
-as $$ select r.* from ojs.ring r where r.queue = p_queue and r.priority = p_priority order by r.rev desc limit 1 $$;
+language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_ring ojs.ring;
+begin
+    select r.* into v_ring from ojs.ring r where r.queue = p_queue and r.priority = p_priority order by r.rev desc limit 1;
+    return v_ring;
+end;
+$$;
 -- +goose StatementEnd
 comment on function ojs._ring(text, int) is 'The ring of an effective priority of a queue as it is now; null if there never was one.';
 
@@ -123,7 +130,7 @@ begin
     select * into v_fold from ojs.fold f where f.lane = 0 order by f.rev desc limit 1;
     for v_joined in
         with mark as materialized (
-            select pg_current_snapshot() as snapshot
+            select ojs._snapshot() as snapshot
         ), fresh as materialized (
             select w.* from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) and w.to_state = 'available'
             union all
@@ -194,7 +201,7 @@ declare
     v_joined record;
 begin
     perform from ojs.lane l where l.lane = 0 for update;
-    update ojs.fold f set rev = f.rev + 1, snapshot = pg_current_snapshot() where f.lane = 0;
+    update ojs.fold f set rev = f.rev + 1, snapshot = ojs._snapshot() where f.lane = 0;
     delete from ojs.reentry;
     delete from ojs.ring;
     delete from ojs.queue_priority;
@@ -219,7 +226,9 @@ grant execute on function ojs.rebuild() to ojs_operator;
 
 -- +goose StatementBegin
 create function ojs.configure_tenant(p_tenant text, p_weight numeric default null, p_priority_boost int default null) returns ojs.tenant
-language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off
+    set plan_cache_mode = force_generic_plan set max_parallel_workers_per_gather = 0 set jit = off
 as $$
 declare
     v_old    ojs.tenant;

@@ -192,7 +192,7 @@ begin
             where j.state = 'available' for update of j skip locked
         ), taken as (
             update ojs.job j
-            set state = 'active', attempt = j.attempt + 1, lease = h.lease, started_at = v_now, worker_id = p_worker_id, retry_at = null,
+            set state = 'active', attempt = j.attempt + 1, lease = h.lease, started_at = v_now, worker_id = p_worker_id,
                 lease_expires_at = v_now + coalesce(p_visibility_timeout_ms, j.visibility_timeout_ms, 30000) * interval '1 millisecond'
             from held h where j.id = h.id and j.tenant_id = h.tenant_id and j.state = 'available'
             returning h.turn, j.id, j.tenant_id, j.priority, j.lease_expires_at

@@ -52,10 +52,12 @@ comment on function ojs._held_job(uuid, text, uuid, text, text) is
 
 -- +goose StatementBegin
 create function ojs._released(p_job ojs.job, p_to ojs.job_state, p_fenced boolean) returns void
-language sql set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
+begin
     insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced)
-    values (p_job.tenant_id, p_job.queue, p_job.priority, p_job.id, p_job.type, p_job.attempt, p_job.state, p_to, p_job.started_at, p_fenced)
+    values (p_job.tenant_id, p_job.queue, p_job.priority, p_job.id, p_job.type, p_job.attempt, p_job.state, p_to, p_job.started_at, p_fenced);
+end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._released(ojs.job, ojs.job_state, boolean) is 'Appends to the release journal: p_job as it was, and the state it enters.';
@@ -108,16 +110,15 @@ holds it), ambiguous_job, invalid_payload, payload_too_large. Locks the job row.
 create function ojs._retry_delay_ms(p_retry jsonb, p_attempt int) returns bigint
 language sql volatile
 as $$
-    select (least(
-            ojs._retry_interval_ms(p_retry, 'initial_interval', 1000)
-                * power(coalesce((p_retry ->> 'backoff_coefficient')::float8, 2), least(p_attempt - 1, 60)),
-            ojs._retry_interval_ms(p_retry, 'max_interval', 300000))
+    select least(d.cap, least(d.cap, ojs._retry_interval_ms(p_retry, 'initial_interval', 1000)
+                * power(coalesce((p_retry ->> 'backoff_coefficient')::float8, 2), least(p_attempt - 1, 60)))
         * case when coalesce(p_retry -> 'jitter', 'true') in ('false', '"none"') then 1 else 0.5 + random() end)::bigint
+    from (select ojs._retry_interval_ms(p_retry, 'max_interval', 300000) as cap) d
 $$;
 -- +goose StatementEnd
 comment on function ojs._retry_delay_ms(jsonb, int) is
 'Milliseconds from the failure of an attempt to the next one: initial_interval * backoff_coefficient ^ (attempt - 1), at most max_interval, times 0.5 to 1.5
-unless jitter is off. Defaults: 1 s, 2, 5 min, on (ojs-retry section 3).';
+unless jitter is off, and again at most max_interval. Defaults: 1 s, 2, 5 min, on (ojs-retry section 3).';
 
 -- +goose StatementBegin
 create function ojs.nack(
@@ -144,6 +145,8 @@ begin
         perform ojs._raise('OJ400', 'error.retryable must be a boolean', '{"field": "error.retryable"}');
     elsif octet_length(p_error::text) > 65536 then
         perform ojs._raise('OJ413', 'error is larger than 65536 bytes', '{"field": "error"}');
+    elsif ojs._too_deep(p_error) then
+        perform ojs._raise('OJ401', 'error is nested more than 100 levels deep', '{"field": "error"}');
     end if;
     v_old := ojs._held_job(p_id, ojs._session_tenant(p_tenant), p_lease, p_worker_id, 'fail');
     v_error := jsonb_strip_nulls(p_error) || jsonb_build_object(
@@ -229,7 +232,8 @@ begin
     if p_lease is null then
         perform ojs._raise('OJ400', 'lease is required', '{"field": "lease"}');
     end if;
-    v_old := ojs._held_job(p_id, ojs._session_tenant(null), p_lease, null, 'release');
+    -- An id that two tenants use is told apart by the lease.
+    v_old := ojs._held_job(p_id, coalesce(ojs._session_tenant(null), (select j.tenant_id from ojs.job j where j.id = p_id and j.lease = p_lease)), p_lease, null, 'release');
     update ojs.job j
     set state = 'available', attempt = j.attempt - 1, lease = null, lease_expires_at = null, started_at = null, worker_id = null
     where j.id = v_old.id and j.tenant_id = v_old.tenant_id

@@ -49,6 +49,10 @@ begin
     if not found then
         return 0;
     end if;
+    if exists (select from ojs._movement m where m.xid = pg_current_xact_id()) then
+        -- What this transaction did before is not committed yet; a tick after it will count it, once.
+        return 0;
+    end if;
     if pg_snapshot_xmax(v_mark.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then
         -- Transaction ids ran backwards: this is a logical copy in another cluster. Count anew.
         delete from ojs.tally;
@@ -58,11 +62,11 @@ begin
             count(*) filter (where j.state = 'completed'), count(*) filter (where j.state = 'cancelled'), count(*) filter (where j.state = 'discarded'), count(*),
             coalesce(sum(jsonb_array_length(j.errors)), 0)
         from ojs.job j group by j.tenant_id, j.queue, j.priority;
-        update ojs.tally_mark set snapshot = pg_current_snapshot();
+        update ojs.tally_mark set snapshot = ojs._snapshot();
         return 1;
     end if;
     with mark as materialized (
-        select pg_current_snapshot() as snapshot
+        select ojs._snapshot() as snapshot
     ), recent as materialized (
         select * from ojs._recent
     ), marked as (

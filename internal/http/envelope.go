@@ -207,9 +207,14 @@ func (f *flat) meta(header *string, headerName string) {
 		fields = meta.fields
 	}
 	if more != nil {
+		given := make(map[string]bool, len(fields))
+		for _, m := range fields {
+			given[m.key] = true
+		}
+		fields = fields[:len(fields):len(fields)]
 		for _, m := range more.fields {
-			if meta == nil || !meta.has(m.key) {
-				fields = append(fields[:len(fields):len(fields)], m)
+			if !given[m.key] {
+				fields = append(fields, m)
 			}
 		}
 	}

@@ -182,6 +182,7 @@ func TestMalformed(t *testing.T) {
 		{name: "tenant header empty", body: job(`"meta":{}`), header: "X-OJS-Tenant: ", field: "X-OJS-Tenant", status: 400},
 		{name: "tenant header too long", body: job(`"meta":{}`), header: "X-OJS-Tenant: " + strings.Repeat("a", 257), field: "X-OJS-Tenant", status: 400},
 		{name: "tenant header reserved", body: job(`"meta":{}`), header: "X-OJS-Tenant: _mine", field: "X-OJS-Tenant", status: 400},
+		{name: "tenant header reserved, on a read", method: "GET", path: "/ojs/v1/jobs/" + anyID, header: "X-OJS-Tenant-ID: _mine", field: "X-OJS-Tenant-ID", status: 400},
 		{name: "tenant alias bad", body: job(`"meta":{}`), header: "X-OJS-Tenant-ID: ü", field: "X-OJS-Tenant-ID", status: 400},
 		{name: "tenant header against body", body: job(`"meta":{"tenant_id":"acme"}`), header: "X-OJS-Tenant: globex", field: "meta.tenant_id", status: 400},
 		{name: "tenant header against options", body: options(`"metadata":{"tenant_id":"acme"}`), header: "X-OJS-Tenant: globex", field: "options.metadata.tenant_id", status: 400},

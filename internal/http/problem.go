@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -30,6 +31,11 @@ func (s *Server) problem(err error, c echo.Context) {
 		return
 	}
 	problem := s.classify(err)
+	if _, header, err := tenant(r.Header); err == nil && header != "" && problem.Details["field"] == "tenant" {
+		// SQL calls it by its parameter, the client by its header.
+		problem.Details["field"] = header
+		problem.Message = header + strings.TrimPrefix(problem.Message, "tenant")
+	}
 	level := slog.LevelDebug
 	if problem.Status >= 500 {
 		level = slog.LevelError

@@ -327,10 +327,15 @@ func isUUID(s string) bool {
 	return true
 }
 
-// storable reports numbers that PostgreSQL's numeric cannot hold, in fields that are stored as
-// jsonb; args, result and unknown attributes keep any number, as text.
+// numericDigits is what we let PostgreSQL's numeric hold, far below what it could.
+const numericDigits = 1000
+
+// storable refuses numbers that numeric cannot hold, in fields that are stored as jsonb; args,
+// result and unknown attributes keep any number, as text.
 func (o *object) storable(raw []byte, path string) {
-	const digits = 1000
+	if !holdsHugeNumber(raw) {
+		return
+	}
 	switch kind(raw) {
 	case "object":
 		for _, m := range members(raw) {
@@ -340,13 +345,29 @@ func (o *object) storable(raw []byte, path string) {
 		for i, item := range elements(raw) {
 			o.storable(item, fmt.Sprintf("%s[%d]", path, i))
 		}
-	case "number":
-		mantissa, exponent, _ := strings.Cut(strings.ToLower(string(raw)), "e")
-		size, err := strconv.Atoi(exponent)
-		if len(mantissa) > digits || exponent != "" && err != nil || size > digits || size < -digits {
-			o.fail(invalid(path, "is a number of more than %d digits", digits))
+	default:
+		o.fail(invalid(path, "is a number of more than %d digits", numericDigits))
+	}
+}
+
+// holdsHugeNumber looks through a well-formed value once.
+func holdsHugeNumber(raw []byte) bool {
+	s := scanner{src: raw}
+	for s.pos < len(raw) {
+		switch c := raw[s.pos]; {
+		case c == '"':
+			s.skip()
+		case c == '-' || c >= '0' && c <= '9':
+			mantissa, exponent, _ := strings.Cut(strings.ToLower(string(s.skip())), "e")
+			size, err := strconv.Atoi(exponent)
+			if len(mantissa) > numericDigits || exponent != "" && err != nil || size > numericDigits || size < -numericDigits {
+				return true
+			}
+		default:
+			s.pos++
 		}
 	}
+	return false
 }
 
 // when reads an optional time: RFC 3339 with an offset, or +ISO 8601 duration counted from now.

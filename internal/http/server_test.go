@@ -18,11 +18,24 @@ func TestHeaders(t *testing.T) {
 		method, path, body string
 		status             int
 	}{
-		{"GET", "/ojs/v1/health", "", 200}, {"GET", "/health", "", 200}, {"GET", "/ready", "", 200}, {"GET", "/ojs/v1/ready", "", 200}, {"GET", "/ojs/manifest", "", 200},
-		{"GET", "/ojs/v1/queues", "", 200}, {"GET", "/ojs/v1/events", "", 200}, {"GET", "/ojs/v1/admin/tenants", "", 200},
-		{"POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`, 201}, {"POST", "/ojs/v1/workers/fetch", `{"queues":["none"]}`, 200},
-		{"GET", "/", "", 404}, {"GET", "/ojs/v1/nothing", "", 404}, {"POST", "/ojs/v1/admin/reset", "", 404}, {"GET", "/ojs/v1/jobs/", "", 404},
-		{"PATCH", "/ojs/v1/jobs", `{}`, 405}, {"GET", "/ojs/v1/workers/fetch", "", 405}, {"DELETE", "/ojs/v1/queues/q", "", 405}, {"POST", "/ojs/v1/jobs", "", 400},
+		{"GET", "/ojs/v1/health", "", 200},
+		{"GET", "/health", "", 200},
+		{"GET", "/ready", "", 200},
+		{"GET", "/ojs/v1/ready", "", 200},
+		{"GET", "/ojs/manifest", "", 200},
+		{"GET", "/ojs/v1/queues", "", 200},
+		{"GET", "/ojs/v1/events", "", 200},
+		{"GET", "/ojs/v1/admin/tenants", "", 200},
+		{"POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`, 201},
+		{"POST", "/ojs/v1/workers/fetch", `{"queues":["none"]}`, 200},
+		{"GET", "/", "", 404},
+		{"GET", "/ojs/v1/nothing", "", 404},
+		{"POST", "/ojs/v1/admin/reset", "", 404},
+		{"GET", "/ojs/v1/jobs/", "", 404},
+		{"PATCH", "/ojs/v1/jobs", `{}`, 405},
+		{"GET", "/ojs/v1/workers/fetch", "", 405},
+		{"DELETE", "/ojs/v1/queues/q", "", 405},
+		{"POST", "/ojs/v1/jobs", "", 400},
 	} {
 		r := a.do(tc.method, tc.path, tc.body).want(tc.status)
 		wantHeaders(r)

@@ -254,7 +254,7 @@ func retryDelay(j *sqlcgen.OjsJob, last []byte) (int64, bool) {
 		if err != nil || at.After(*j.RetryAt) {
 			return 0, false
 		}
-		return j.RetryAt.Sub(at).Round(time.Millisecond).Milliseconds(), true
+		return j.RetryAt.Sub(at).Milliseconds(), true // the error keeps milliseconds
 	}
 	return 0, false
 }

@@ -121,8 +121,8 @@ func (s *Server) wait(c echo.Context, req *object) time.Duration {
 	}
 	for _, header := range c.Request().Header.Values("Prefer") {
 		for _, preference := range strings.Split(header, ",") {
-			name, value, _ := strings.Cut(preference, ";")
-			name, value, _ = strings.Cut(name, "=")
+			preference, _, _ = strings.Cut(preference, ";") // parameters of the preference
+			name, value, _ := strings.Cut(preference, "=")
 			if !strings.EqualFold(strings.TrimSpace(name), "wait") {
 				continue
 			}
@@ -219,10 +219,8 @@ func settle[P any](
 	shape func(*writer, *sqlcgen.OjsJob),
 ) error {
 	pathID := c.Param("id")
-	var scope *string
 	if pathID != "" {
-		var err error
-		if pathID, scope, err = jobRef(c); err != nil {
+		if _, _, err := jobRef(c); err != nil {
 			return err
 		}
 	}
@@ -230,7 +228,8 @@ func settle[P any](
 	if err != nil {
 		return err
 	}
-	if scope, _, err = tenant(c.Request().Header); err != nil {
+	scope, _, err := tenant(c.Request().Header)
+	if err != nil {
 		return err
 	}
 	if pathID == "" && req.raw("jobs") != nil {
@@ -281,13 +280,13 @@ func settleMany[P any](
 	w.key("results")
 	w.b = append(w.b, '[')
 	done := 0
+	ctx, cancel := s.query(c)
+	defer cancel()
 	for i := range params {
 		if i > 0 {
 			w.b = append(w.b, ',')
 		}
-		ctx, cancel := s.query(c)
 		job, err := do(ctx, params[i])
-		cancel()
 		if err == nil {
 			done++
 			shape(&w, &job)

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -206,6 +207,14 @@ func TestHangUpWhileClaiming(t *testing.T) {
 	if _, err := tx.Exec(context.Background(), "select from ojs.lane for update"); err != nil {
 		t.Fatal(err)
 	}
+	noticed := make(chan struct{})
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		context.AfterFunc(r.Context(), func() { close(noticed) })
+		a.srv.Handler().ServeHTTP(w, r)
+	}))
+	defer web.Close()
+	direct := a.url
+	a.url = web.URL
 	ctx, hangUp := context.WithCancel(context.Background())
 	gone := make(chan error, 1)
 	go func() {
@@ -219,7 +228,8 @@ func TestHangUpWhileClaiming(t *testing.T) {
 	if err := <-gone; !errors.Is(err, context.Canceled) {
 		t.Fatalf("the client got %v", err)
 	}
-	time.Sleep(20 * time.Millisecond) // for the server to learn of it
+	<-noticed
+	a.url = direct
 	if err := tx.Commit(context.Background()); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/ojs-pg/ojs-pg/internal/embedpg"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+)
+
+const (
+	devDatabase   = "ojs"
+	devServerRole = "ojs_server"
+	devURLFile    = "url"
+)
+
+func devCommand(interrupt *interrupt) *cli.Command {
+	return &cli.Command{
+		Name:  "dev",
+		Usage: "run everything on this machine, its own PostgreSQL included",
+		Description: `One command to a running system. PostgreSQL is found on the machine (PATH, the usual places of Debian,
+Homebrew, Postgres.app) or downloaded once; its data stays in the data directory until the next start.
+Works as root as well: PostgreSQL, which refuses root, then runs as an unprivileged user. Ctrl-C stops both.
+
+    ojs-pg dev                                       data in the user's data directory
+    ojs-pg dev --data-dir ./data --listen :9090      data here, HTTP for the whole network
+    DATABASE_URL=postgres://... ojs-pg dev           on a database that you have; the schema is migrated
+
+For production: ojs-pg migrate, ojs-pg serve.`,
+		Flags: append([]cli.Flag{
+			databaseFlag(false),
+			&cli.StringFlag{
+				Name: "data-dir", Sources: cli.EnvVars("OJS_DATA_DIR"), DefaultText: "ojs-pg in $XDG_DATA_HOME or ~/.local/share",
+				Usage: "`DIRECTORY` of the own PostgreSQL; made if absent",
+			},
+			&cli.IntFlag{
+				Name: "postgres-port", Sources: cli.EnvVars("OJS_POSTGRES_PORT"), DefaultText: "the last one, else a free one",
+				Usage: "`PORT` of the own PostgreSQL on 127.0.0.1",
+			},
+			&cli.StringFlag{
+				Name: "postgres-bin", Sources: cli.EnvVars(embedpg.BinEnv),
+				Usage: "`DIRECTORY` of PostgreSQL's programs (15 or later), instead of searching",
+			},
+			&cli.StringFlag{
+				Name: "postgres-repository", Value: embedpg.DefaultRepository, Sources: cli.EnvVars("OJS_POSTGRES_REPOSITORY"),
+				Usage: "`URL` of the Maven repository to download PostgreSQL from",
+			},
+			&cli.StringFlag{
+				Name: "cache-dir", Sources: cli.EnvVars("OJS_CACHE_DIR"), DefaultText: "ojs-pg in the user's cache; for root /var/cache/ojs-pg",
+				Usage: "`DIRECTORY` for a downloaded PostgreSQL",
+			},
+			&cli.BoolFlag{
+				Name: "allow-reset", Sources: cli.EnvVars("OJS_ALLOW_RESET"),
+				Usage: "add POST /ojs/v1/admin/reset, which DELETES ALL JOBS; for conformance runs",
+			},
+		}, serverFlags()...),
+		Action: func(ctx context.Context, c *cli.Command) error {
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			return dev(ctx, c, interrupt)
+		},
+	}
+}
+
+func dev(ctx context.Context, c *cli.Command, interrupt *interrupt) (err error) {
+	log := newLogger(c)
+	bar := newProgress(c.Root().ErrWriter, log)
+	defer bar.finish()
+
+	// First what can fail at once.
+	socket, err := listen(ctx, c.String("listen"))
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	var own *embedpg.Server
+	adminURL := c.String("database-url")
+	open := pg.Config{URL: adminURL, MaxConns: c.Int32("max-conns"), AppName: "ojs-pg dev"}
+	if adminURL != "" {
+		if c.IsSet("data-dir") {
+			log.Warn("DATABASE_URL is set, so the data directory is not used")
+		}
+		// Whoever may migrate is hardly one whom row security holds; the group is.
+		open.Role = "ojs_service"
+	} else {
+		if own, err = startOwn(ctx, c, log, bar); err != nil {
+			return err
+		}
+		interrupt.onEmergency(own.Kill)
+		defer func() {
+			err = errors.Join(err, own.Stop())
+			log.Info("stopped PostgreSQL")
+		}()
+		go func() {
+			select {
+			case <-own.Exited():
+				fail(fmt.Errorf("PostgreSQL has ended by itself; its log is %s", own.LogFile()))
+			case <-ctx.Done():
+			}
+		}()
+		if err := pg.CreateDatabase(ctx, own.URL("postgres"), devDatabase); err != nil {
+			return err
+		}
+		adminURL = own.URL(devDatabase)
+	}
+
+	err = pg.Migrate(ctx, adminURL, pg.Up, func(_ string, done, total int64) { bar.report("migrating", done, total) })
+	if errors.Is(err, pg.ErrSchema) && own != nil {
+		return fmt.Errorf("%w\nFor `ojs-pg dev` it is enough to delete the data directory, %s", err, dataDirName(c))
+	}
+	if err != nil {
+		return err
+	}
+	if own != nil {
+		// Row security then holds for the server here as it will in production.
+		password := rand.Text()
+		if err := pg.CreateServerRole(ctx, adminURL, devServerRole, password); err != nil {
+			return err
+		}
+		open.URL = own.URLFor(devServerRole, password, devDatabase)
+	}
+	db, err := pg.Open(ctx, open)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := db.CheckSchema(ctx); err != nil {
+		return err
+	}
+	s := server{db: db, socket: socket, log: log, tick: c.Duration("tick"), drain: c.Duration("drain")}
+	if c.Bool("allow-reset") {
+		log.Warn("anybody who reaches the HTTP port can delete all jobs (--allow-reset)")
+		s.reset = func(ctx context.Context) error { return pg.Reset(ctx, adminURL) }
+	}
+	bar.finish()
+	if err := printWelcome(c.Root().Writer, socket.Addr().String(), adminURL); err != nil {
+		return err
+	}
+	err = s.run(ctx)
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		err = errors.Join(cause, err)
+	}
+	return err
+}
+
+func startOwn(ctx context.Context, c *cli.Command, log *slog.Logger, bar *progress) (*embedpg.Server, error) {
+	dir, err := dataDir(c)
+	if err != nil {
+		return nil, err
+	}
+	own, err := embedpg.Start(ctx, embedpg.Options{
+		DataDir:    dir,
+		Port:       c.Int("postgres-port"),
+		BinDir:     c.String("postgres-bin"),
+		Repository: c.String("postgres-repository"),
+		CacheDir:   c.String("cache-dir"),
+		Logger:     log,
+		Progress:   bar.report,
+	})
+	if err != nil {
+		return nil, err
+	}
+	// For scripts, and for whoever closed the window with the address in it.
+	if err := os.WriteFile(filepath.Join(dir, devURLFile), []byte(own.URL(devDatabase)+"\n"), 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("write the database's address: %w", err), own.Stop())
+	}
+	log.Info("PostgreSQL is ready", "version", own.Binaries.Version, "data_dir", own.DataDir, "pid", own.PID())
+	return own, nil
+}
+
+func dataDir(c *cli.Command) (string, error) {
+	if dir := c.String("data-dir"); dir != "" {
+		return dir, nil
+	}
+	if base := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(base) {
+		return filepath.Join(base, "ojs-pg"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", usageError{fmt.Errorf("there is no place for the data: %w; name one with --data-dir", err)}
+	}
+	return filepath.Join(home, ".local", "share", "ojs-pg"), nil
+}
+
+func dataDirName(c *cli.Command) string {
+	dir, err := dataDir(c)
+	if err != nil {
+		return "--data-dir"
+	}
+	return dir
+}
+
+func printWelcome(out io.Writer, http, url string) error {
+	_, err := fmt.Fprintf(out, `
+  HTTP   http://%[1]s
+  psql   psql '%[2]s'
+
+Try, in psql:
+
+  select id, state from ojs.enqueue('email.send', '["ada@example.com"]', p_tenant => 'acme');
+
+in a shell:
+
+  curl -sS http://%[1]s/ojs/v1/workers/fetch -H 'Content-Type: application/json' -d '{"queues": ["default"], "worker_id": "w1"}'
+
+and in psql again:
+
+  select * from ojs.tenant_stats;
+
+Ctrl-C stops it.
+
+`, http, url)
+	return err
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/urfave/cli/v3"
+)
+
+// healthCommand exists for images without a shell and curl.
+func healthCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "health",
+		Usage: "ask a server on this machine how it is; fails unless it is healthy",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "listen", Value: "127.0.0.1:8080", Sources: cli.EnvVars("OJS_LISTEN"), Usage: "`ADDRESS` that the server was given"},
+		},
+		Action: func(ctx context.Context, c *cli.Command) error {
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			host, port, err := net.SplitHostPort(c.String("listen"))
+			if err != nil {
+				return usageError{err}
+			}
+			// A server that listens everywhere is asked here.
+			if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+				host = "127.0.0.1"
+			}
+			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+			defer cancel()
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+"/ojs/v1/health", nil)
+			if err != nil {
+				return err
+			}
+			response, err := http.DefaultClient.Do(request)
+			if err != nil {
+				return err
+			}
+			defer response.Body.Close()
+			body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
+			if err != nil {
+				return err
+			}
+			if response.StatusCode != http.StatusOK {
+				return fmt.Errorf("the server answers %s: %s", response.Status, body)
+			}
+			_, err = fmt.Fprintf(c.Root().Writer, "%s\n", body)
+			return err
+		},
+	}
+}

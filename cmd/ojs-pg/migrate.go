@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+)
+
+func migrateCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "migrate",
+		Usage: "create, upgrade, remove or show the schema",
+		Description: `Needs a superuser, or a role with CREATEROLE that owns the database. Several may run at once: they take
+turns. Besides the schema ojs there are four group roles, which 'down' leaves: they belong to the whole cluster.
+
+    DATABASE_URL=postgres://postgres:secret@db.internal/app ojs-pg migrate up`,
+		Commands: []*cli.Command{
+			{
+				Name:  "up",
+				Usage: "bring the schema to this program's version",
+				Flags: []cli.Flag{databaseFlag(true)},
+				Action: func(ctx context.Context, c *cli.Command) error {
+					return migrate(ctx, c, pg.Up, "migrating")
+				},
+			},
+			{
+				Name:  "down",
+				Usage: "take the schema back, with ALL JOBS in it",
+				Flags: []cli.Flag{
+					databaseFlag(true),
+					&cli.Int64Flag{Name: "to", Sources: cli.EnvVars("OJS_MIGRATE_TO"), Usage: "keep migrations up to this `VERSION`; 0 removes the schema"},
+				},
+				Action: func(ctx context.Context, c *cli.Command) error {
+					return migrate(ctx, c, pg.DownTo(c.Int64("to")), "migrating down")
+				},
+			},
+			{
+				Name:   "status",
+				Usage:  "list the migrations; changes nothing",
+				Flags:  []cli.Flag{databaseFlag(true)},
+				Action: migrateStatus,
+			},
+		},
+		Action: func(_ context.Context, c *cli.Command) error {
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			return cli.ShowSubcommandHelp(c)
+		},
+	}
+}
+
+func migrate(ctx context.Context, c *cli.Command, direction pg.Direction, what string) error {
+	if err := noArguments(c); err != nil {
+		return err
+	}
+	url, err := databaseURL(c)
+	if err != nil {
+		return err
+	}
+	bar := newProgress(c.Root().ErrWriter, newLogger(c))
+	defer bar.finish()
+	var changed int64
+	err = pg.Migrate(ctx, url, direction, func(_ string, done, total int64) {
+		bar.report(what, done, total)
+		changed = total
+	})
+	if err != nil {
+		return err
+	}
+	bar.finish()
+	status, err := pg.Status(ctx, url)
+	if err != nil {
+		return err
+	}
+	applied := 0
+	for _, m := range status.Migrations {
+		if m.Applied {
+			applied++
+		}
+	}
+	if changed == 0 {
+		what = "nothing to do"
+	} else {
+		what += " is done"
+	}
+	_, err = fmt.Fprintf(c.Root().Writer, "%s: %d of %d migrations are applied\n", what, applied, len(status.Migrations))
+	return err
+}
+
+func migrateStatus(ctx context.Context, c *cli.Command) error {
+	if err := noArguments(c); err != nil {
+		return err
+	}
+	url, err := databaseURL(c)
+	if err != nil {
+		return err
+	}
+	status, err := pg.Status(ctx, url)
+	if err != nil {
+		return err
+	}
+	out := tabwriter.NewWriter(c.Root().Writer, 0, 0, 2, ' ', 0)
+	for _, m := range status.Migrations {
+		when := "not applied"
+		if m.Applied {
+			when = "applied " + m.AppliedAt.UTC().Format("2006-01-02 15:04:05 UTC")
+		}
+		fmt.Fprintf(out, "%s\t%s\n", m.Name, when)
+	}
+	switch {
+	case status.Current:
+		fmt.Fprintln(out, "the schema is this program's")
+	case status.Hash == "":
+		fmt.Fprintln(out, "there is no complete schema: run ojs-pg migrate up")
+	default:
+		fmt.Fprintln(out, "the schema is not this program's: run ojs-pg migrate up")
+	}
+	return out.Flush()
+}

@@ -1,0 +1,50 @@
+package pg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const deadlockDetected = "40P01"
+
+// Reset removes everything that clients have put into the database at url, whose role must be
+// a superuser: for conformance runs. What stays belongs to the schema (problems, its hash, the lane) or
+// to the running servers (who waits for what), or says how far an append-only journal has
+// been read, which stays true when the journal is emptied.
+func Reset(ctx context.Context, url string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return fmt.Errorf("connect to reset the database: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	for {
+		_, err := conn.Exec(ctx, `
+			do $$
+			declare
+				v_tables text;
+			begin
+				-- No decision is under way while the tables it writes are emptied.
+				perform from ojs.lane for update;
+				select string_agg(format('ojs.%I', relname), ', ' order by relname) into strict v_tables
+				from pg_catalog.pg_class
+				where relnamespace = 'ojs'::regnamespace and relkind in ('r', 'p') and not relispartition
+					and relname not in ('problem', 'schema_hash', 'lane', 'fold', 'tally_mark', 'settings', 'waiter', 'tenant_role');
+				execute 'truncate ' || v_tables;
+				delete from ojs.settings;
+				insert into ojs.settings default values;
+			end $$`)
+		var pgErr *pgconn.PgError
+		// The clock ticks meanwhile and takes its locks in another order than truncate.
+		if errors.As(err, &pgErr) && pgErr.Code == deadlockDetected && ctx.Err() == nil {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("reset the database: %w", err)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,53 @@
+package pg
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// CreateDatabase makes a database if it is absent. url is any database of the server, with
+// a role that may.
+func CreateDatabase(ctx context.Context, url, name string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return fmt.Errorf("connect to create the database: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var exists bool
+	if err := conn.QueryRow(ctx, "select exists (select from pg_catalog.pg_database where datname = $1)", name).Scan(&exists); err != nil {
+		return fmt.Errorf("look for the database %s: %w", name, err)
+	}
+	if exists {
+		return nil
+	}
+	if _, err := conn.Exec(ctx, "create database "+pgx.Identifier{name}.Sanitize()); err != nil {
+		return fmt.Errorf("create the database %s: %w", name, err)
+	}
+	return nil
+}
+
+// CreateServerRole makes a login role for servers if it is absent: a member of ojs_service and
+// of nothing else. It sets the password in any case.
+func CreateServerRole(ctx context.Context, url, role, password string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return fmt.Errorf("connect to create the role %s: %w", role, err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var statements []string
+	err = conn.QueryRow(ctx, `
+		select array_remove(array[
+			case when to_regrole(quote_ident($1)) is null then format('create role %I login in role ojs_service', $1::text) end,
+			format('alter role %I password %L', $1::text, $2::text)], null)`, role, password).Scan(&statements)
+	if err != nil {
+		return fmt.Errorf("look for the role %s: %w", role, err)
+	}
+	for _, sql := range statements {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("create the role %s: %w", role, err)
+		}
+	}
+	return nil
+}

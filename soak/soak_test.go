@@ -1,0 +1,501 @@
+// Package soak is the test that people, networks and servers fail while work goes on: producers that roll back, dawdle and
+// die, workers that die holding jobs, a server killed in the middle. It asks two things: does every committed job complete, and is
+// a job ever in two hands at once. The answers come from what the clients themselves wrote down, never from our tables.
+package soak
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+
+const (
+	workers    = 16
+	producers  = 8
+	queue      = "soak"
+	visibility = 2 * time.Second
+)
+
+// What became of an enqueue or an acknowledgement, as far as its sender can know.
+type outcome int
+
+const (
+	unknown outcome = iota // no answer
+	yes
+	no
+)
+
+// holding is one lease in one worker's hands, from the worker's own clock and papers.
+type holding struct {
+	lease    string
+	attempt  int
+	from     time.Time // the response was read
+	until    time.Time // the acknowledgement was sent, or the lease can have run out, whichever came first
+	acked    bool
+	answered outcome
+}
+
+type ledger struct {
+	mu       sync.Mutex
+	enqueued map[string]outcome
+	held     map[string][]*holding
+	problems []string
+}
+
+func (l *ledger) problem(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.problems) < 20 {
+		l.problems = append(l.problems, fmt.Sprintf(format, args...))
+	}
+}
+
+func (l *ledger) wrote(ids []string, o outcome) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range ids {
+		l.enqueued[id] = o
+	}
+}
+
+// server is one running `ojs-pg serve`.
+type server struct {
+	url string
+	cmd *exec.Cmd
+}
+
+func build(t *testing.T) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "ojs-pg")
+	out, err := exec.Command("go", "build", "-o", binary, "github.com/ojs-pg/ojs-pg/cmd/ojs-pg").CombinedOutput()
+	if err != nil {
+		t.Fatalf("building the server: %v\n%s", err, out)
+	}
+	return binary
+}
+
+func start(t *testing.T, binary, databaseURL string) *server {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	free.Close()
+	s := &server{url: "http://" + address, cmd: exec.Command(binary, "serve", "--listen", address)}
+	s.cmd.Env = append(os.Environ(), "DATABASE_URL="+databaseURL)
+	var log bytes.Buffer
+	s.cmd.Stdout, s.cmd.Stderr = &log, &log
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+		if t.Failed() {
+			tail := log.Bytes()
+			t.Logf("log of %s:\n%s", s.url, tail[max(0, len(tail)-4000):])
+		}
+	})
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		res, err := http.Get(s.url + "/ojs/v1/health")
+		if err == nil {
+			res.Body.Close()
+			if res.StatusCode == http.StatusOK {
+				return s
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s is not healthy: %v\n%s", s.url, err, log.String())
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+type world struct {
+	servers  []*server
+	database string
+	tenants  []string
+	client   *http.Client
+	ledger   *ledger
+	done     atomic.Int64 // jobs acknowledged with an answer
+}
+
+// post sends to one of the servers. status 0: no answer, so nobody knows.
+func (w *world) post(r *rand.Rand, path string, tenant string, body any) (int, []byte) {
+	raw, err := json.Marshal(body)
+	if err != nil {
+		panic(err)
+	}
+	req, err := http.NewRequest(http.MethodPost, w.servers[r.IntN(len(w.servers))].url+path, bytes.NewReader(raw))
+	if err != nil {
+		panic(err)
+	}
+	req.Header.Set("Content-Type", "application/openjobspec+json")
+	if tenant != "" {
+		req.Header.Set("X-OJS-Tenant", tenant)
+	}
+	res, err := w.client.Do(req)
+	if err != nil {
+		return 0, nil
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(res.Body)
+	if err != nil {
+		return 0, nil
+	}
+	return res.StatusCode, answer
+}
+
+func newID() string {
+	id, err := uuid.NewV7()
+	if err != nil {
+		panic(err)
+	}
+	return id.String()
+}
+
+// produceHTTP enqueues one job, asking again under the same id as long as nobody answered.
+func (w *world) produceHTTP(r *rand.Rand) {
+	id, tenant := newID(), w.tenants[r.IntN(len(w.tenants))]
+	w.ledger.wrote([]string{id}, unknown)
+	body := map[string]any{"type": "soak.http", "id": id, "args": []any{1}, "options": map[string]any{"queue": queue}}
+	for attempt := range 5 {
+		status, answer := w.post(r, "/ojs/v1/jobs", tenant, body)
+		switch {
+		case status == http.StatusCreated, status == http.StatusConflict && attempt > 0:
+			w.ledger.wrote([]string{id}, yes)
+			return
+		case status == 0, status == http.StatusServiceUnavailable:
+			time.Sleep(50 * time.Millisecond)
+		default:
+			w.ledger.problem("enqueue of %s: status %d: %s", id, status, answer)
+			return
+		}
+	}
+}
+
+// produceSQL enqueues some jobs beside business rows, and then commits, rolls back, dawdles, or dies.
+func (w *world) produceSQL(ctx context.Context, r *rand.Rand) {
+	conn, err := pgx.Connect(ctx, w.database)
+	if err != nil {
+		return
+	}
+	defer conn.Close(context.Background())
+	for range 5 + r.IntN(20) {
+		if ctx.Err() != nil {
+			return
+		}
+		ids := make([]string, 1+r.IntN(4))
+		for i := range ids {
+			ids[i] = newID()
+		}
+		tenant := w.tenants[r.IntN(len(w.tenants))]
+		w.ledger.wrote(ids, no)
+		tx, err := conn.Begin(ctx)
+		if err != nil {
+			return
+		}
+		failed := false
+		for _, id := range ids {
+			if _, err := tx.Exec(ctx, `insert into orders (job) values ($1)`, id); err != nil {
+				failed = true
+			} else if _, err := tx.Exec(ctx, `select ojs.enqueue('soak.sql', '[1]', $1, p_id => $2, p_tenant => $3)`, queue, id, tenant); err != nil {
+				failed = true
+			}
+			if failed {
+				break
+			}
+		}
+		if failed {
+			if ctx.Err() == nil {
+				w.ledger.problem("enqueue by SQL failed")
+			}
+			return
+		}
+		switch fate := r.IntN(20); {
+		case fate == 0:
+			// Dies: the connection goes, and with it the transaction.
+			_ = conn.PgConn().Conn().Close()
+			return
+		case fate <= 3:
+			_ = tx.Rollback(ctx)
+			continue
+		case fate <= 5:
+			select {
+			case <-time.After(time.Duration(r.IntN(1500)) * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+		w.ledger.wrote(ids, unknown)
+		if err := tx.Commit(context.Background()); err != nil {
+			return
+		}
+		w.ledger.wrote(ids, yes)
+	}
+}
+
+type fetched struct {
+	Jobs []struct {
+		ID      string `json:"id"`
+		Lease   string `json:"lease"`
+		Attempt int    `json:"attempt"`
+		State   string `json:"state"`
+	} `json:"jobs"`
+}
+
+// work fetches, holds, and acknowledges, or dies with what it holds.
+func (w *world) work(ctx context.Context, r *rand.Rand, deadly *atomic.Bool) {
+	name := newID()
+	for ctx.Err() == nil {
+		sent := time.Now()
+		status, answer := w.post(r, "/ojs/v1/workers/fetch", "", map[string]any{
+			"queues": []string{queue}, "count": 1 + r.IntN(5), "worker_id": name, "visibility_timeout_ms": visibility.Milliseconds(), "wait_ms": 500,
+		})
+		if status == 0 || status == http.StatusServiceUnavailable {
+			time.Sleep(20 * time.Millisecond)
+			continue
+		}
+		var got fetched
+		if err := json.Unmarshal(answer, &got); status != http.StatusOK || err != nil {
+			w.ledger.problem("fetch: status %d, %v: %s", status, err, answer)
+			return
+		}
+		read := time.Now()
+		held := make([]*holding, len(got.Jobs))
+		w.ledger.mu.Lock()
+		for i, job := range got.Jobs {
+			// The lease began at some moment after the request was sent, so until then it is certainly this worker's.
+			held[i] = &holding{lease: job.Lease, attempt: job.Attempt, from: read, until: sent.Add(visibility)}
+			w.ledger.held[job.ID] = append(w.ledger.held[job.ID], held[i])
+		}
+		w.ledger.mu.Unlock()
+		for i, job := range got.Jobs {
+			if job.State != "active" || job.Lease == "" {
+				w.ledger.problem("job %s was handed out in state %q with lease %q", job.ID, job.State, job.Lease)
+			}
+			if deadly.Load() && r.IntN(60) == 0 {
+				name = newID() // dead; another takes its place
+				break
+			}
+			if r.IntN(4) == 0 {
+				time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond)
+			}
+			w.ledger.mu.Lock()
+			held[i].until = minTime(held[i].until, time.Now())
+			held[i].acked = true
+			w.ledger.mu.Unlock()
+			status, answer := w.post(r, "/ojs/v1/workers/ack", "", map[string]any{"job_id": job.ID, "lease": job.Lease, "result": map[string]any{"by": name}})
+			w.ledger.mu.Lock()
+			switch status {
+			case http.StatusOK:
+				held[i].answered = yes
+				w.done.Add(1)
+			case http.StatusConflict:
+				held[i].answered = no
+			}
+			w.ledger.mu.Unlock()
+			if status != 0 && status != http.StatusOK && status != http.StatusConflict && status != http.StatusServiceUnavailable {
+				w.ledger.problem("ack of %s: status %d: %s", job.ID, status, answer)
+			}
+		}
+	}
+}
+
+func minTime(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// open lists the committed jobs of which no worker has it in writing that they are done.
+func (w *world) open() []string {
+	w.ledger.mu.Lock()
+	defer w.ledger.mu.Unlock()
+	var open []string
+	for id, o := range w.ledger.enqueued {
+		if o != yes {
+			continue
+		}
+		done := false
+		for _, h := range w.ledger.held[id] {
+			done = done || h.answered == yes
+		}
+		if !done {
+			open = append(open, id)
+		}
+	}
+	return open
+}
+
+// completed asks a server about a job whose acknowledgement nobody answered.
+func (w *world) completed(id string) bool {
+	res, err := w.client.Get(w.servers[0].url + "/ojs/v1/jobs/" + id)
+	if err != nil {
+		return false
+	}
+	defer res.Body.Close()
+	var got struct {
+		Job struct {
+			State string `json:"state"`
+		} `json:"job"`
+	}
+	return json.NewDecoder(res.Body).Decode(&got) == nil && got.Job.State == "completed"
+}
+
+func TestNothingIsLostAndNothingIsHeldTwice(t *testing.T) {
+	duration := 8 * time.Second
+	if s := os.Getenv("OJS_SOAK_DURATION"); s != "" {
+		var err error
+		if duration, err = time.ParseDuration(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	database := pgtest.New(t)
+	if _, err := database.Pool.Exec(t.Context(), `create table public.orders (job uuid); grant insert, select on public.orders to public`); err != nil {
+		t.Fatal(err)
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d, %v", seed, duration)
+
+	binary := build(t)
+	w := &world{
+		database: database.ServiceURL,
+		tenants:  []string{"acme", "beta", "gamma", "delta", "epsilon"},
+		client:   &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
+		ledger:   &ledger{enqueued: map[string]outcome{}, held: map[string][]*holding{}},
+	}
+	w.servers = []*server{start(t, binary, database.ServiceURL), start(t, binary, database.ServiceURL)}
+
+	producing, stopProducing := context.WithTimeout(t.Context(), duration)
+	defer stopProducing()
+	working, stopWorking := context.WithCancel(t.Context())
+	defer stopWorking()
+	var deadly atomic.Bool
+	deadly.Store(true)
+	var makers, hands sync.WaitGroup
+	for i := range producers {
+		r := rand.New(rand.NewPCG(seed, uint64(i)))
+		makers.Go(func() {
+			for producing.Err() == nil {
+				if i%2 == 0 {
+					w.produceSQL(producing, r)
+				} else {
+					w.produceHTTP(r)
+				}
+			}
+		})
+	}
+	for i := range workers {
+		r := rand.New(rand.NewPCG(seed, uint64(1000+i)))
+		hands.Go(func() { w.work(working, r, &deadly) })
+	}
+
+	time.Sleep(duration / 2)
+	if err := w.servers[1].cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	makers.Wait()
+	deadly.Store(false)
+
+	// What is left belongs to the dead: it comes back when leases run out.
+	deadline := time.Now().Add(60 * time.Second)
+	var open []string
+	for {
+		open = w.open()
+		var still []string
+		for _, id := range open {
+			if !w.completed(id) {
+				still = append(still, id)
+			}
+		}
+		if open = still; len(open) == 0 || time.Now().After(deadline) {
+			break
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	stopWorking()
+	hands.Wait()
+
+	for _, problem := range w.ledger.problems {
+		t.Error(problem)
+	}
+	if len(open) > 0 {
+		t.Errorf("%d committed jobs did not complete, %s among them", len(open), open[0])
+	}
+	var committed, rolledBack, unanswered, again int
+	for id, o := range w.ledger.enqueued {
+		held := w.ledger.held[id]
+		switch o {
+		case yes:
+			committed++
+		case no:
+			rolledBack++
+			if len(held) > 0 {
+				t.Errorf("job %s was handed out although it never committed", id)
+			}
+		case unknown:
+			unanswered++
+		}
+		if len(held) > 1 {
+			again++
+		}
+		sort.Slice(held, func(i, j int) bool { return held[i].from.Before(held[j].from) })
+		done := 0
+		for i, h := range held {
+			if h.answered == yes {
+				done++
+			}
+			for _, other := range held[:i] {
+				if h.from.Before(other.until) {
+					t.Errorf("job %s was in two hands: under lease %s until %v, under lease %s from %v", id, other.lease, other.until, h.lease, h.from)
+				}
+				if h.lease == other.lease || h.attempt <= other.attempt {
+					t.Errorf("job %s: attempt %d under lease %s followed attempt %d under lease %s", id, h.attempt, h.lease, other.attempt, other.lease)
+				}
+			}
+		}
+		if done > 1 {
+			t.Errorf("job %s was completed %d times", id, done)
+		}
+	}
+	for id := range w.ledger.held {
+		if _, ok := w.ledger.enqueued[id]; !ok {
+			t.Errorf("job %s was handed out but nobody enqueued it", id)
+		}
+	}
+	if committed < 100 || rolledBack < 5 || again == 0 {
+		t.Errorf("the test did not happen: %d committed, %d rolled back, %d handed out again", committed, rolledBack, again)
+	}
+	t.Logf("%d jobs committed, %d rolled back, %d unanswered; %d handed out more than once", committed, rolledBack, unanswered, again)
+	if err := w.servers[0].cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := w.servers[0].cmd.Wait(); errors.As(err, &exit) {
+		t.Errorf("the surviving server ended with %v", err)
+	}
+}
