@@ -29,6 +29,6 @@ COPY --from=build /out/ /
 USER 65532:65532
 ENV OJS_LISTEN=0.0.0.0:8080
 EXPOSE 8080
-HEALTHCHECK --interval=5s --timeout=5s --start-period=20s --retries=3 CMD ["/ojs-pg", "health"]
+HEALTHCHECK --interval=5s --timeout=6s --start-period=20s --retries=3 CMD ["/ojs-pg", "health"]
 ENTRYPOINT ["/ojs-pg"]
 CMD ["serve"]

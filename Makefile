@@ -9,7 +9,7 @@ DATA_DIR ?= .dev
 FOLDER ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race pg18 conformance soak generate golden verify lint fmt dev psql
+.PHONY: help build test race pg18 conformance soak generate golden generated verify lint fmt dev psql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,8 +30,20 @@ conformance: ## the public suites; FOLDER=level-0-core for one; OJS_CONFORMANCE_
 	@suites=$$(cd "$${OJS_CONFORMANCE_SUITES:-.}" && pwd) && [ -n "$$OJS_CONFORMANCE_SUITES" ] || { echo "set OJS_CONFORMANCE_SUITES to the directory of the public suites"; exit 1; }; \
 	  cd conformance && OJS_CONFORMANCE_SUITES=$$suites FOLDER=$(FOLDER) $(GO) test -count=1 -run 'TestPublic$$'
 
+soak: ## a minute of producers, workers and a server that die; OJS_SOAK_DURATION for another time
+	OJS_SOAK_DURATION=$${OJS_SOAK_DURATION:-1m} $(GO) test -count=1 -v ./soak
+
 generate: ## internal/sqlcgen from db/queries and db/migrations
 	$(TOOL) sqlc generate
+
+golden: ## golden files, docs/sql-api.md and db/schema.sql from the database as it is
+	$(GO) test -count=1 ./db -update
+
+verify: lint generated ## what CI asks before it runs the tests
+
+generated: ## fail if something generated is out of date
+	$(TOOL) sqlc diff
+	scripts/unchanged $(MAKE) --no-print-directory golden
 
 fmt: ## format all Go code
 	$(TOOL) gofumpt -w $$(git ls-files --cached --others --exclude-standard '*.go' | grep -v '^internal/sqlcgen/')

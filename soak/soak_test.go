@@ -218,22 +218,16 @@ func (w *world) produceSQL(ctx context.Context, r *rand.Rand) {
 		if err != nil {
 			return
 		}
-		failed := false
 		for _, id := range ids {
-			if _, err := tx.Exec(ctx, `insert into orders (job) values ($1)`, id); err != nil {
-				failed = true
-			} else if _, err := tx.Exec(ctx, `select ojs.enqueue('soak.sql', '[1]', $1, p_id => $2, p_tenant => $3)`, queue, id, tenant); err != nil {
-				failed = true
+			if _, err = tx.Exec(ctx, `insert into public.orders (job) values ($1)`, id); err == nil {
+				_, err = tx.Exec(ctx, `select ojs.enqueue('soak.sql', '[1]', $1, p_id => $2, p_tenant => $3)`, queue, id, tenant)
 			}
-			if failed {
-				break
+			if err != nil {
+				if ctx.Err() == nil {
+					w.ledger.problem("enqueue by SQL: %v", err)
+				}
+				return
 			}
-		}
-		if failed {
-			if ctx.Err() == nil {
-				w.ledger.problem("enqueue by SQL failed")
-			}
-			return
 		}
 		switch fate := r.IntN(20); {
 		case fate == 0:
@@ -307,14 +301,20 @@ func (w *world) work(ctx context.Context, r *rand.Rand, deadly *atomic.Bool) {
 			held[i].until = minTime(held[i].until, time.Now())
 			held[i].acked = true
 			w.ledger.mu.Unlock()
-			status, answer := w.post(r, "/ojs/v1/workers/ack", "", map[string]any{"job_id": job.ID, "lease": job.Lease, "result": map[string]any{"by": name}})
+			// No answer: ask the other server. It may say that the job is no longer active because the first one heard.
+			status, answer, asked := 0, []byte(nil), 0
+			for ; status == 0 && asked < 6; asked++ {
+				status, answer = w.post(r, "/ojs/v1/workers/ack", "", map[string]any{"job_id": job.ID, "lease": job.Lease, "result": map[string]any{"by": name}})
+			}
 			w.ledger.mu.Lock()
 			switch status {
 			case http.StatusOK:
 				held[i].answered = yes
 				w.done.Add(1)
 			case http.StatusConflict:
-				held[i].answered = no
+				if asked == 1 {
+					held[i].answered = no
+				}
 			}
 			w.ledger.mu.Unlock()
 			if status != 0 && status != http.StatusOK && status != http.StatusConflict && status != http.StatusServiceUnavailable {

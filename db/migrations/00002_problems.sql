@@ -38,6 +38,7 @@ insert into ojs.problem (sqlstate, code, http_status, retryable, title, hint) va
     ('22003', 'invalid_request',      400, false, 'A number is out of range.',                         'Use a smaller number.'),
     ('22007', 'invalid_request',      400, false, 'A timestamp has the wrong form.',                   'Use RFC 3339 with an offset.'),
     ('22008', 'invalid_request',      400, false, 'A timestamp is out of range.',                      'Use a year between 1 and 9999.'),
+    ('22009', 'invalid_request',      400, false, 'A time zone is out of range.',                      'Use RFC 3339 with an offset of at most 15 hours.'),
     ('22001', 'invalid_request',      400, false, 'A text is too long.',                               'Shorten it.'),
     ('23502', 'invalid_request',      400, false, 'A required field is missing.',                      'Send every required field.'),
     ('23505', 'duplicate',            409, false, 'It exists already.',                                'Leave the id out to have one made, or read the existing row.'),

@@ -235,9 +235,6 @@ begin
     if p_id is not null and p_id::text !~ '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab]' then
         return row('OJ400', 'id', 'id must be a UUIDv7')::ojs.violation;
     end if;
-    if p_max_attempts is null or p_max_attempts not between 0 and 1000 then
-        return row('OJ422', 'max_attempts', 'max_attempts must be an integer between 0 and 1000')::ojs.violation;
-    end if;
     if not isfinite(p_scheduled_at) or p_scheduled_at not between '0001-01-01 00:00Z' and '9999-12-31 23:59:59.999999Z' then
         return row('OJ400', 'scheduled_at', 'scheduled_at must be a time between the years 1 and 9999')::ojs.violation;
     end if;
@@ -258,6 +255,9 @@ begin
         if v_violation is not null then
             return v_violation;
         end if;
+    end if;
+    if p_max_attempts is null or p_max_attempts not between 0 and 1000 then
+        return row('OJ422', 'max_attempts', 'max_attempts must be an integer between 0 and 1000')::ojs.violation;
     end if;
     if p_options is not null then
         v_violation := ojs._json_violation(p_options, 'options', 'object', 65536);
@@ -294,9 +294,6 @@ begin
             and new.tenant_id = (select s.default_tenant from ojs.settings s) and jsonb_typeof(new.meta -> 'tenant_id') = 'string' then
         new.tenant_id := new.meta ->> 'tenant_id';
     end if;
-    if jsonb_typeof(new.retry -> 'max_attempts') = 'number' and new.retry ->> 'max_attempts' ~ '^\d{1,4}$' then
-        new.max_attempts := (new.retry ->> 'max_attempts')::int;
-    end if;
     if new.state = 'available' and new.scheduled_at > ojs.now() then
         new.state := 'scheduled';
     end if;
@@ -307,10 +304,25 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._job_arriving() is 'Trigger: gives a new job the state, tenant and number of attempts that follow from its other attributes.';
+comment on function ojs._job_arriving() is 'Trigger: gives a new job the state and tenant that follow from its other attributes.';
 create trigger job_arriving before insert on ojs.job for each row
-    when (new.scheduled_at is not null or new.state <> 'available' or new.retry is not null or new.meta ? 'tenant_id')
+    when (new.scheduled_at is not null or new.state <> 'available' or new.meta ? 'tenant_id')
     execute function ojs._job_arriving();
+
+-- The enqueue functions have done it, and know whether max_attempts was given beside the policy.
+-- +goose StatementBegin
+create function ojs._job_attempts() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    new.max_attempts := coalesce(ojs._retry_max_attempts(new.retry), new.max_attempts);
+    return new;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._job_attempts() is 'Trigger: gives a plainly inserted job as many attempts as its retry policy says.';
+create trigger job_attempts before insert on ojs.job for each row
+    when (new.retry is not null and current_user <> 'ojs_owner') execute function ojs._job_attempts();
 
 -- +goose StatementBegin
 create function ojs._job_validated() returns trigger
@@ -393,6 +405,7 @@ as $$
 declare
     v_tenant    text := ojs._enqueue_tenant(p_tenant, p_meta);
     v_attempts  int := coalesce(p_max_attempts, ojs._retry_max_attempts(p_retry), 3);
+    v_now       timestamptz := ojs.now();
     v_violation ojs.violation;
     v_job       ojs.job;
 begin
@@ -401,9 +414,9 @@ begin
     if v_violation is not null then
         perform ojs._raise(v_violation.sqlstate, v_violation.message, jsonb_build_object('field', v_violation.field));
     end if;
-    insert into ojs.job (state, tenant_id, id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta,
-        retry, options, extra)
-    values (case when p_pending then 'pending' else 'available' end::ojs.job_state, v_tenant, coalesce(p_id, ojs._uuid_v7()), p_queue, p_type, p_priority, v_attempts,
+    insert into ojs.job (state, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms,
+        visibility_timeout_ms, tags, args, meta, retry, options, extra)
+    values (case when p_pending then 'pending' else 'available' end::ojs.job_state, v_now, v_now, v_tenant, coalesce(p_id, ojs._uuid_v7()), p_queue, p_type, p_priority, v_attempts,
         p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry, p_options, p_extra)
     on conflict do nothing
     returning * into v_job;
@@ -454,6 +467,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_bad record;
+    v_now timestamptz := ojs.now();
 begin
     if p_jobs is null or json_typeof(p_jobs) <> 'array' then
         perform ojs._raise('OJ400', 'jobs must be a JSON array', '{"field": "jobs"}');
@@ -506,9 +520,9 @@ begin
             g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra), g.ord::int - 1) as accepted
         from given g
     ), added as (
-        insert into ojs.job (state, tenant_id, id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args,
-            meta, retry, options, extra)
-        select case when c.pending then 'pending' else 'available' end::ojs.job_state, c.tenant_id, c.id, c.queue, c.type, c.priority, c.max_attempts, c.scheduled_at,
+        insert into ojs.job (state, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms,
+            visibility_timeout_ms, tags, args, meta, retry, options, extra)
+        select case when c.pending then 'pending' else 'available' end::ojs.job_state, v_now, v_now, c.tenant_id, c.id, c.queue, c.type, c.priority, c.max_attempts, c.scheduled_at,
             c.expires_at, c.timeout_ms, c.visibility_timeout_ms, c.tags, c.args, c.meta, c.retry, c.options, c.extra
         from checked c where c.accepted order by c.ord
         on conflict do nothing
@@ -552,6 +566,7 @@ reset role;
 set local role ojs_owner;
 drop trigger job_inserted on ojs.job;
 drop trigger job_validated on ojs.job;
+drop trigger job_attempts on ojs.job;
 drop trigger job_arriving on ojs.job;
 drop function ojs.enqueue_many(json, text);
 drop function ojs._refuse(ojs.violation, int);
@@ -561,6 +576,7 @@ drop function ojs._enqueue_tenant(text, jsonb);
 drop function ojs._job_inserted();
 drop function ojs._notify(text[]);
 drop function ojs._job_validated();
+drop function ojs._job_attempts();
 drop function ojs._job_arriving();
 drop function ojs._job_violation(text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json);
 drop function ojs._retry_violation(jsonb);

@@ -16,7 +16,7 @@ import (
 const (
 	channel = "ojs_wake"
 
-	refreshEvery  = 20 * time.Second // a registration lapses after 60 s
+	refreshAfter  = 20 * time.Second // a registration lapses after 60 s
 	dropAfter     = 5 * time.Second  // a queue that is asked for again soon stays registered
 	sweepEvery    = time.Second
 	registerLimit = 5 * time.Second
@@ -43,6 +43,10 @@ type Listener struct {
 	log    *slog.Logger
 	server [16]byte // under this name we register
 
+	// As the constants say; tests are less patient.
+	recheckAfter                        []time.Duration
+	refreshAfter, dropAfter, sweepEvery time.Duration
+
 	mu     sync.Mutex
 	queues map[string]*queue
 	tokens map[string]*queue
@@ -65,7 +69,10 @@ type queue struct {
 
 // NewListener makes a listener; it hears nothing before Run.
 func NewListener(db *DB, log *slog.Logger) *Listener {
-	l := &Listener{Fallback: DefaultFallback, db: db, log: log, queues: map[string]*queue{}, tokens: map[string]*queue{}}
+	l := &Listener{
+		Fallback: DefaultFallback, db: db, log: log, queues: map[string]*queue{}, tokens: map[string]*queue{},
+		recheckAfter: recheckAfter, refreshAfter: refreshAfter, dropAfter: dropAfter, sweepEvery: sweepEvery,
+	}
 	rand.Read(l.server[:])
 	l.server[6] = l.server[6]&0x0f | 0x40 // a random UUID
 	l.server[8] = l.server[8]&0x3f | 0x80
@@ -81,10 +88,10 @@ type Wait struct {
 	queues   []*queue
 	wake     chan struct{}
 
-	mu      sync.Mutex
-	closed  bool
-	timer   *time.Timer
-	elapsed int // of recheckAfter
+	mu     sync.Mutex
+	closed bool
+	timer  *time.Timer
+	looks  int // planned so far
 }
 
 // Wait returns when every queue is registered, so that a caller who then fetches once more and
@@ -113,7 +120,7 @@ func (l *Listener) Wait(ctx context.Context, queues []string) *Wait {
 		}
 	}
 	w.mu.Lock()
-	w.timer = time.AfterFunc(recheckAfter[0], w.recheck)
+	w.timer = time.AfterFunc(w.pause(), w.recheck)
 	w.mu.Unlock()
 	return w
 }
@@ -151,18 +158,27 @@ func (w *Wait) recheck() {
 		return
 	}
 	w.signal()
-	w.elapsed++
-	if w.elapsed < len(recheckAfter) {
-		w.timer.Reset(recheckAfter[w.elapsed] - recheckAfter[w.elapsed-1])
-		return
+	w.timer.Reset(w.pause())
+}
+
+// pause is the time until the waiter looks again by itself.
+func (w *Wait) pause() time.Duration {
+	l, looks := w.listener, w.looks
+	w.looks++
+	switch {
+	case looks == 0 && len(l.recheckAfter) > 0:
+		return l.recheckAfter[0]
+	case looks < len(l.recheckAfter):
+		return l.recheckAfter[looks] - l.recheckAfter[looks-1]
 	}
 	// Spread, so that a thousand waiters do not look in the same moment.
-	fallback := w.listener.Fallback
-	w.timer.Reset(fallback - fallback/10 + mathrand.N(fallback/5+1))
+	return l.Fallback - l.Fallback/10 + mathrand.N(l.Fallback/5+1)
 }
 
 // register makes sure that commits of this queue notify us; again renews a registration.
 func (l *Listener) register(ctx context.Context, q *queue, again bool) error {
+	ctx, cancel := context.WithTimeout(ctx, registerLimit)
+	defer cancel()
 	select {
 	case q.gate <- struct{}{}:
 		defer func() { <-q.gate }()
@@ -175,8 +191,6 @@ func (l *Listener) register(ctx context.Context, q *queue, again bool) error {
 	if done {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, registerLimit)
-	defer cancel()
 	var token string
 	err := l.db.pool.QueryRow(ctx, "select ojs.register_waiter($1, $2)", l.server, q.name).Scan(&token)
 	if err != nil {
@@ -195,6 +209,8 @@ func (l *Listener) register(ctx context.Context, q *queue, again bool) error {
 
 // unregister withdraws a queue that nobody waits for any more.
 func (l *Listener) unregister(ctx context.Context, q *queue) error {
+	ctx, cancel := context.WithTimeout(ctx, registerLimit)
+	defer cancel()
 	select {
 	case q.gate <- struct{}{}:
 		defer func() { <-q.gate }()
@@ -308,32 +324,41 @@ func (l *Listener) wakeAll() {
 
 // sweep renews registrations in use and withdraws the others, and all at the end.
 func (l *Listener) sweep(ctx context.Context) {
-	tick := time.NewTicker(sweepEvery)
+	// A renewal under way at the end is not cut off: the server might still carry it out, after
+	// the withdrawal.
+	steady := context.WithoutCancel(ctx)
+	tick := time.NewTicker(l.sweepEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			l.withdrawAll(context.WithoutCancel(ctx))
+			l.withdrawAll(steady)
 			return
 		case now := <-tick.C:
 			var renew, drop []*queue
 			l.mu.Lock()
 			for _, q := range l.queues {
 				switch {
-				case len(q.waits) == 0 && now.Sub(q.idleSince) >= dropAfter:
+				case len(q.waits) == 0 && now.Sub(q.idleSince) >= l.dropAfter:
 					drop = append(drop, q)
-				case len(q.waits) > 0 && now.Sub(q.refreshedAt) >= refreshEvery:
+				case len(q.waits) > 0 && now.Sub(q.refreshedAt) >= l.refreshAfter:
 					renew = append(renew, q)
 				}
 			}
 			l.mu.Unlock()
 			for _, q := range renew {
-				if err := l.register(ctx, q, true); err != nil && ctx.Err() == nil {
+				if ctx.Err() != nil {
+					break
+				}
+				if err := l.register(steady, q, true); err != nil {
 					l.log.Warn("a queue's registration could not be renewed", "queue", q.name, "error", err)
 				}
 			}
 			for _, q := range drop {
-				if err := l.unregister(ctx, q); err != nil && ctx.Err() == nil {
+				if ctx.Err() != nil {
+					break
+				}
+				if err := l.unregister(steady, q); err != nil {
 					// It lapses by itself.
 					l.log.Debug("a queue's registration could not be withdrawn", "queue", q.name, "error", err)
 				}

@@ -51,6 +51,11 @@ func Migrate(ctx context.Context, url string, direction Direction, progress Prog
 		return err
 	}
 	defer m.close()
+	unlock, err := m.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if direction.down {
 		return m.down(ctx, direction.to, progress)
 	}
@@ -124,15 +129,9 @@ func newMigrator(url string) (*migrator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the migrations: %w", err)
 	}
-	// The lock is asked for every second; migrations of a big installation may take long.
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 600))
-	if err != nil {
-		return nil, fmt.Errorf("prepare the migration lock: %w", err)
-	}
 	conn := stdlib.OpenDB(*cfg)
 	provider, err := goose.NewProvider(goose.DialectPostgres, conn, files,
 		goose.WithTableName(versionTable),
-		goose.WithSessionLocker(locker),
 		goose.WithDisableGlobalRegistry(true),
 		goose.WithLogger(goose.NopLogger()))
 	if err != nil {
@@ -144,8 +143,28 @@ func newMigrator(url string) (*migrator, error) {
 
 func (m *migrator) close() { m.db.Close() }
 
-// up goes step by step, for the progress; between two steps another program may take one,
-// which changes nothing about the end.
+// lock keeps other programs that migrate waiting until the whole run is done, the storing of
+// the hash included; goose by itself would take turns step by step.
+func (m *migrator) lock(ctx context.Context) (unlock func(), err error) {
+	// Asked for every second; the migrations of a big installation may take long.
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 3600))
+	if err != nil {
+		return nil, fmt.Errorf("prepare the migration lock: %w", err)
+	}
+	conn, err := m.db.Conn(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect to migrate: %w", err)
+	}
+	if err := locker.SessionLock(ctx, conn); err != nil {
+		return nil, errors.Join(fmt.Errorf("wait for the migration lock: %w", err), conn.Close())
+	}
+	return func() {
+		_ = locker.SessionUnlock(context.WithoutCancel(ctx), conn)
+		_ = conn.Close()
+	}, nil
+}
+
+// up goes step by step, for the progress.
 func (m *migrator) up(ctx context.Context, progress Progress) error {
 	if err := m.refuseChanged(ctx); err != nil {
 		return err
@@ -168,11 +187,7 @@ func (m *migrator) up(ctx context.Context, progress Progress) error {
 		if next == "" {
 			break
 		}
-		_, err = m.provider.UpByOne(ctx)
-		if errors.Is(err, goose.ErrNoNextVersion) {
-			continue
-		}
-		if err != nil {
+		if _, err = m.provider.UpByOne(ctx); err != nil {
 			return fmt.Errorf("migrate up: %w", explain(err))
 		}
 	}

@@ -1,0 +1,277 @@
+package db_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// -update rewrites what these tests compare with: testdata, schema.sql, docs/sql-api.md.
+var update = flag.Bool("update", false, "rewrite golden and generated files")
+
+// querier is a pool, a connection or a transaction: whoever speaks.
+type querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+func exec(t testing.TB, q querier, sql string, args ...any) int64 {
+	t.Helper()
+	tag, err := q.Exec(t.Context(), sql, args...)
+	if err != nil {
+		t.Fatalf("%s: %s", short(sql), explain(err))
+	}
+	return tag.RowsAffected()
+}
+
+// one is the only value of the only row.
+func one[T any](t testing.TB, q querier, sql string, args ...any) (value T) {
+	t.Helper()
+	if err := q.QueryRow(t.Context(), sql, args...).Scan(&value); err != nil {
+		t.Fatalf("%s: %s", short(sql), explain(err))
+	}
+	return value
+}
+
+// list is the only column.
+func list[T any](t testing.TB, q querier, sql string, args ...any) []T {
+	t.Helper()
+	rows, err := q.Query(t.Context(), sql, args...)
+	if err == nil {
+		var values []T
+		if values, err = pgx.CollectRows(rows, pgx.RowTo[T]); err == nil {
+			return values
+		}
+	}
+	t.Fatalf("%s: %s", short(sql), explain(err))
+	return nil
+}
+
+// lines are the rows, their columns separated by a space and null shown as -.
+func lines(t testing.TB, q querier, sql string, args ...any) []string {
+	t.Helper()
+	rows, err := q.Query(t.Context(), sql, args...)
+	if err != nil {
+		t.Fatalf("%s: %s", short(sql), explain(err))
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
+		values, err := row.Values()
+		if err != nil {
+			return "", err
+		}
+		words := make([]string, len(values))
+		for i, value := range values {
+			words[i] = "-"
+			if value != nil {
+				words[i] = fmt.Sprint(value)
+			}
+		}
+		return strings.Join(words, " "), nil
+	})
+	if err != nil {
+		t.Fatalf("%s: %s", short(sql), explain(err))
+	}
+	return all
+}
+
+// refused is the error of a statement that must fail with one of these SQLSTATEs.
+func refused(t testing.TB, q querier, states string, sql string, args ...any) *pgconn.PgError {
+	t.Helper()
+	rows, err := q.Query(t.Context(), sql, args...)
+	if err == nil {
+		for rows.Next() {
+			if values, verr := rows.Values(); verr == nil {
+				t.Logf("a row: %v", values)
+			}
+		}
+		err = rows.Err()
+	}
+	return sqlstate(t, err, states, short(sql))
+}
+
+func sqlstate(t testing.TB, err error, states, what string) *pgconn.PgError {
+	t.Helper()
+	var failure *pgconn.PgError
+	switch {
+	case err == nil:
+		t.Errorf("%s: succeeded, want %s", what, states)
+	case !errors.As(err, &failure):
+		t.Errorf("%s: %v, want %s", what, err, states)
+	case !strings.Contains(states, failure.Code):
+		t.Errorf("%s: %s, want %s", what, explain(err), states)
+	default:
+		return failure
+	}
+	return &pgconn.PgError{}
+}
+
+// detail is the JSON object that our errors carry for programs.
+func detail(t testing.TB, failure *pgconn.PgError) map[string]any {
+	t.Helper()
+	fields := map[string]any{}
+	if strings.HasPrefix(failure.Code, "OJ") && failure.Detail != "" {
+		if err := json.Unmarshal([]byte(failure.Detail), &fields); err != nil {
+			t.Errorf("the detail of %q is no JSON object: %s", failure.Message, failure.Detail)
+		}
+	}
+	return fields
+}
+
+func explain(err error) string {
+	var failure *pgconn.PgError
+	if !errors.As(err, &failure) {
+		return fmt.Sprint(err)
+	}
+	return fmt.Sprintf("%s %s %s  %.100s", failure.Code, failure.Message, failure.Detail, failure.Where)
+}
+
+func short(sql string) string {
+	sql = strings.Join(strings.Fields(sql), " ")
+	if len(sql) > 200 {
+		sql = sql[:200] + "..."
+	}
+	return sql
+}
+
+// job is what the tests look at in a row of ojs.job.
+type job struct {
+	ID, Tenant, Queue, State string
+	Attempt                  int
+	Lease                    *string
+	WorkerID                 *string
+}
+
+// jobs are the rows of a call, or of another expression after "from".
+func jobs(t testing.TB, q querier, from string, args ...any) []job {
+	t.Helper()
+	sql := "select id::text, tenant_id, queue, state::text, attempt, lease::text, worker_id from " + from
+	rows, err := q.Query(t.Context(), sql, args...)
+	if err == nil {
+		var all []job
+		if all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[job]); err == nil {
+			return all
+		}
+	}
+	t.Fatalf("%s: %s", short(sql), explain(err))
+	return nil
+}
+
+func oneJob(t testing.TB, q querier, from string, args ...any) job {
+	t.Helper()
+	all := jobs(t, q, from, args...)
+	if len(all) != 1 {
+		t.Fatalf("%s: %d jobs, want 1", short(from), len(all))
+	}
+	return all[0]
+}
+
+// begin opens a transaction on a session of its own. It is rolled back with the test if nobody ended it.
+func begin(t testing.TB, pool *pgxpool.Pool) pgx.Tx {
+	t.Helper()
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return tx
+}
+
+func commit(t testing.TB, tx pgx.Tx) {
+	t.Helper()
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatalf("commit: %s", explain(err))
+	}
+}
+
+func rollback(t testing.TB, tx pgx.Tx) {
+	t.Helper()
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatalf("rollback: %s", explain(err))
+	}
+}
+
+// connect is a session of its own, for what belongs to a session.
+func connect(t testing.TB, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	return conn
+}
+
+// backendPID of the session of a transaction, for pgtest's Blocked.
+func backendPID(tx pgx.Tx) uint32 { return tx.Conn().PgConn().PID() }
+
+// counts the rows of private tables, for "nothing is stored".
+func stored(t testing.TB, d *pgtest.DB) string {
+	t.Helper()
+	return one[string](t, d.Pool, `select format('%s jobs, %s wakes, %s timers, %s leases, %s releases',
+		(select count(*) from ojs.job), (select count(*) from ojs.wake), (select count(*) from ojs.timer),
+		(select count(*) from ojs.lease), (select count(*) from ojs.release))`)
+}
+
+const nothing = "0 jobs, 0 wakes, 0 timers, 0 leases, 0 releases"
+
+// answers tells what the server would answer to an error.
+func answers(t testing.TB, db *pg.DB, failure *pgconn.PgError) *pg.Error {
+	t.Helper()
+	var known *pg.Error
+	if !errors.As(db.Err(failure), &known) {
+		t.Fatalf("%v is not turned into an answer", failure)
+	}
+	return known
+}
+
+// golden compares with a file beside this one, or rewrites it.
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v; go test ./db -update writes it", err)
+	}
+	if want := string(raw); got != want {
+		t.Errorf("%s is not what the database says any more; go test ./db -update rewrites it.\n%s", path, firstDifference(want, got))
+	}
+}
+
+func firstDifference(want, got string) string {
+	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := range max(len(a), len(b)) {
+		var left, right string
+		if i < len(a) {
+			left = a[i]
+		}
+		if i < len(b) {
+			right = b[i]
+		}
+		if left != right {
+			return fmt.Sprintf("line %d\n  file:     %s\n  database: %s", i+1, left, right)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,199 @@
+package pg_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ojs-pg/ojs-pg/db"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+func migrate(t *testing.T, url string, direction pg.Direction) (steps []int64) {
+	t.Helper()
+	var end int64
+	err := pg.Migrate(t.Context(), url, direction, func(_ string, done, total int64) {
+		steps = append(steps, done)
+		end = total
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.IsSorted(steps) || steps[len(steps)-1] != end {
+		t.Errorf("progress went %v of %d", steps, end)
+	}
+	return steps
+}
+
+func status(t *testing.T, url string) (s pg.SchemaStatus, applied int) {
+	t.Helper()
+	s, err := pg.Status(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range s.Migrations {
+		if m.Applied {
+			applied++
+		}
+	}
+	return s, applied
+}
+
+// objects lists what the schema consists of, with definitions and rights.
+const objects = `
+	select string_agg(x, e'\n' order by x) from (
+		select concat_ws(' ', 'table', c.oid::regclass, c.relkind, c.relacl, c.relrowsecurity, c.relforcerowsecurity, pg_get_viewdef(c.oid)) from pg_class c
+			where c.relnamespace = 'ojs'::regnamespace and c.relkind in ('r', 'p', 'v', 'i', 'S')
+		union all select concat_ws(' ', 'column', a.attrelid::regclass, a.attname, a.atttypid::regtype, a.attnotnull, a.attacl) from pg_attribute a
+			join pg_class c on c.oid = a.attrelid where c.relnamespace = 'ojs'::regnamespace and a.attnum > 0 and not a.attisdropped and c.relkind <> 'i'
+		union all select concat_ws(' ', 'constraint', conrelid::regclass, conname, pg_get_constraintdef(oid)) from pg_constraint where connamespace = 'ojs'::regnamespace
+		union all select concat_ws(' ', 'function', p.oid::regprocedure, p.proacl, pg_get_functiondef(p.oid)) from pg_proc p
+			where p.pronamespace = 'ojs'::regnamespace and p.prokind <> 'a'
+		union all select concat_ws(' ', 'policy', polrelid::regclass, polname, polcmd, pg_get_expr(polqual, polrelid), pg_get_expr(polwithcheck, polrelid)) from pg_policy
+		union all select concat_ws(' ', 'trigger', tgrelid::regclass, tgname, pg_get_triggerdef(oid)) from pg_trigger where not tgisinternal
+		union all select concat_ws(' ', 'privileges', defaclobjtype, defaclacl) from pg_default_acl where defaclnamespace <> 0
+	) y(x)`
+
+func TestMigrateUpDownUp(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	ctx := t.Context()
+	before, all := status(t, d.URL)
+	if !before.Current || all != len(before.Migrations) || before.Hash != db.Hash() {
+		t.Fatalf("the template is not current: %+v", before)
+	}
+	var first, second string
+	if err := d.Pool.QueryRow(ctx, objects).Scan(&first); err != nil {
+		t.Fatal(err)
+	}
+	if got := migrate(t, d.URL, pg.Up); len(got) != 1 {
+		t.Errorf("up on a current schema took steps %v", got)
+	}
+
+	if got := migrate(t, d.URL, pg.Down); len(got) != all+1 {
+		t.Errorf("down reported %v for %d migrations", got, all)
+	}
+	var left bool
+	if err := d.Pool.QueryRow(ctx, "select to_regnamespace('ojs') is not null").Scan(&left); err != nil || left {
+		t.Fatalf("the schema is still there (%v)", err)
+	}
+	if s, applied := status(t, d.URL); s.Current || applied != 0 || s.Hash != "" {
+		t.Errorf("after down: %+v", s)
+	}
+	opened := d.Open()
+	if err := opened.CheckSchema(ctx); !errors.Is(err, pg.ErrSchema) || !strings.Contains(err.Error(), "ojs-pg migrate up") {
+		t.Errorf("an empty database: %v", err)
+	}
+
+	migrate(t, d.URL, pg.Up)
+	if s, applied := status(t, d.URL); !s.Current || applied != all {
+		t.Errorf("after up: %+v", s)
+	}
+	if err := opened.CheckSchema(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := d.Pool.QueryRow(ctx, objects).Scan(&second); err != nil {
+		t.Fatal(err)
+	}
+	if first != second {
+		a, b := strings.Split(first, "\n"), strings.Split(second, "\n")
+		for _, line := range a {
+			if !slices.Contains(b, line) {
+				t.Errorf("lost by down and up: %s", line)
+			}
+		}
+		for _, line := range b {
+			if !slices.Contains(a, line) {
+				t.Errorf("new after down and up: %s", line)
+			}
+		}
+	}
+	if _, err := d.Service().Exec(ctx, "select ojs.enqueue('a')"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMigratePartOfTheWay(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	s, all := status(t, d.URL)
+	last := s.Migrations[all-1].Version
+	migrate(t, d.URL, pg.DownTo(last-1))
+	if s, applied := status(t, d.URL); s.Current || applied != all-1 || s.Hash != db.HashUpTo(last-1) || s.Hash == db.Hash() {
+		t.Errorf("one step down: %+v", s)
+	}
+	if err := pg.Migrate(t.Context(), d.URL, pg.DownTo(last), nil); err == nil {
+		t.Error("down to a version above was accepted")
+	}
+	migrate(t, d.URL, pg.Up)
+	if s, _ := status(t, d.URL); !s.Current {
+		t.Errorf("up again: %+v", s)
+	}
+}
+
+func TestForeignSchema(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	ctx := t.Context()
+	opened := d.Open()
+	if _, err := d.Pool.Exec(ctx, "select ojs._set_schema_hash('another')"); err != nil {
+		t.Fatal(err)
+	}
+	if err := opened.CheckSchema(ctx); !errors.Is(err, pg.ErrSchema) || !strings.Contains(err.Error(), "drop schema ojs cascade") {
+		t.Errorf("serving another schema: %v", err)
+	}
+	if err := pg.Migrate(ctx, d.URL, pg.Up, nil); !errors.Is(err, pg.ErrSchema) {
+		t.Errorf("migrating another schema: %v", err)
+	}
+	if s, _ := status(t, d.URL); s.Current || s.Hash != "another" {
+		t.Errorf("status of another schema: %+v", s)
+	}
+	// The advice works.
+	if _, err := d.Pool.Exec(ctx, "drop schema ojs cascade"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Pool.Exec(ctx, "drop table public.ojs_goose_version"); err != nil {
+		t.Fatal(err)
+	}
+	migrate(t, d.URL, pg.Up)
+	if err := opened.CheckSchema(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMigratingTogether(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	migrate(t, d.URL, pg.Down)
+	var together sync.WaitGroup
+	for range 3 {
+		together.Go(func() {
+			if err := pg.Migrate(t.Context(), d.URL, pg.Up, nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	together.Wait()
+	if s, _ := status(t, d.URL); !s.Current {
+		t.Errorf("after three at once: %+v", s)
+	}
+}
+
+func TestWhoMayNotMigrate(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	if err := pg.Migrate(t.Context(), d.GroupURL(""), pg.Up, nil); err == nil || !strings.Contains(err.Error(), "CREATEROLE") {
+		t.Errorf("a plain role: %v", err)
+	}
+	nobody, err := pg.Open(t.Context(), pg.Config{URL: d.GroupURL("")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nobody.Close()
+	if err := nobody.CheckSchema(t.Context()); !errors.Is(err, pg.ErrSchema) || !strings.Contains(err.Error(), "grant ojs_service") {
+		t.Errorf("serving as a plain role: %v", err)
+	}
+}
