@@ -2,6 +2,7 @@ package db_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
@@ -238,6 +240,7 @@ func TestFairnessFollowsTheFluidModel(t *testing.T) {
 					t.Errorf("%s: %d jobs were left behind", tenant, n)
 				}
 			}
+			ringsAgree(t, database.Pool)
 			t.Logf("%d tenants, %d dispatches, largest lag %.3f jobs", len(tenants), total, worst)
 		})
 	}
@@ -303,6 +306,183 @@ func TestSmallTenantBehindAMillion(t *testing.T) {
 		}
 		t.Logf("weight %v against 1: ten jobs within %d dispatches of %d allowed", weight, dispatches, limit)
 	}
+}
+
+// ringsAgree compares what the rings keep in sum with the rows they sum up, and every available job with the ways a decision has to it.
+func ringsAgree(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	for what, sql := range map[string]string{
+		"rings whose sums disagree with their tenants": `
+			with ring as (
+				select r.* from ojs.queue_priority q cross join lateral (select ojs._ring(q.queue, q.priority) as r) x cross join lateral (select (x.r).*) r
+			), tenant as (
+				select queue, priority, class, count(*) as members, sum(weight) as weight, min(vtime) as head from ojs.tenant_fairness where backlogged group by 1, 2, 3
+			), kept as (
+				select r.queue, r.priority, c.* from ring r cross join lateral unnest(r.class, r.class_members, r.class_weight, r.class_head) c(class, members, weight, head)
+			)
+			select count(*) from kept k full join tenant t using (queue, priority, class)
+			where k.members is distinct from t.members or k.weight is distinct from t.weight or k.head > t.head`,
+		"rings whose members are not those of their classes": `
+			select count(*) from ojs.ring r where r.members <> coalesce((select sum(m) from unnest(r.class_members) m), 0)
+				or r.weight <> coalesce((select sum(m) from unnest(r.class_weight) m), 0)`,
+		"tenants with two rows": `select count(*) from (select from ojs.tenant_fairness group by queue, priority, tenant_id having count(*) > 1) x`,
+		"rings with two rows":   `select count(*) from (select from ojs.ring group by queue, priority having count(*) > 1) x`,
+		"available jobs no decision would find": `
+			select count(*) from ojs.job j
+			left join ojs.tenant c on c.tenant_id = j.tenant_id
+			left join ojs.tenant_fairness f on f.queue = j.queue and f.priority = j.priority + coalesce(c.priority_boost, 0) and f.tenant_id = j.tenant_id
+			where j.state = 'available' and not coalesce(f.backlogged and (j.seq > f.head or exists (
+				select from ojs.reentry e where e.queue = f.queue and e.priority = f.priority and e.tenant_id = f.tenant_id and e.id = j.id and e.n > f.reentry_head)), false)
+			and not exists (select from ojs.wake w, (select snapshot from ojs.fold order by rev desc limit 1) s
+				where w.queue = j.queue and w.priority = j.priority and w.tenant_id = j.tenant_id and w.to_state = 'available' and j.seq between w.lo and w.hi
+				and not pg_visible_in_snapshot(w.xid, s.snapshot))`,
+	} {
+		var n int
+		if err := pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if n > 0 {
+			t.Errorf("%d %s", n, what)
+		}
+	}
+}
+
+// Everything at once: enqueue, fetch of all kinds, ack, nack, requeue, release, cancel, activate, ticks, changes of weight and boost, expiring
+// leases, in transactions that commit, roll back or stay open for a while. Afterwards the sums agree with the rows, every
+// available job can be found, and fetching finds each of them once.
+func TestNothingIsStrandedWhateverHappens(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	service := database.Service()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	var wg sync.WaitGroup
+	errs := make(chan error, 100)
+	for worker := range 8 {
+		r := rand.New(rand.NewPCG(seed, uint64(worker)))
+		wg.Go(func() {
+			ctx := context.Background()
+			var held []string
+			for range 120 {
+				tenant := fmt.Sprintf("t%d", r.IntN(6))
+				pick := func() string {
+					if len(held) == 0 {
+						return "01900000-0000-7000-8000-000000000000"
+					}
+					return held[r.IntN(len(held))]
+				}
+				var sql string
+				var args []any
+				keep := false
+				switch r.IntN(16) {
+				case 0, 1, 2, 3:
+					sql, args = `select id::text from ojs.enqueue('x.y', '[1]', $1, $2, p_tenant => $3, p_retry => '{"initial_interval_ms": 1, "jitter": false}', p_pending => $4)`,
+						[]any{[]string{"a", "b"}[r.IntN(2)], []int{-5, 0, 0, 0, 7}[r.IntN(5)], tenant, r.IntN(10) == 0}
+					keep = r.IntN(3) == 0
+				case 4:
+					sql, args = `insert into ojs.jobs (tenant_id, type, queue) select $1, 'x.y', 'a' from generate_series(1, 20)`, []any{tenant}
+				case 5, 6, 7:
+					sql, args, keep = `select id::text from ojs.fetch(array['a', 'b'], $1, 'w', 1000)`, []any{1 + r.IntN(12)}, true
+				case 8:
+					sql, args, keep = `select id::text from ojs.fetch(array['b', 'a'], $1, p_tenant => $2)`, []any{1 + r.IntN(5), tenant}, true
+				case 9, 10:
+					sql, args = `select ojs.ack($1)`, []any{pick()}
+				case 11:
+					sql, args = `select ojs.nack($1, '{"message": "no"}', p_requeue => $2)`, []any{pick(), r.IntN(2) == 0}
+				case 12:
+					sql, args = `select ojs.cancel($1)`, []any{pick()}
+				case 13:
+					sql, args = `select ojs.release(id, lease) from ojs.job_info($1)`, []any{pick()}
+				case 14:
+					sql, args = `select ojs.configure_tenant($1, $2::int::numeric, $3)`, []any{tenant, 1 + r.IntN(9), []int{0, 0, 0, 5}[r.IntN(4)]}
+				default:
+					sql = `select ojs.tick()`
+					if r.IntN(3) == 0 {
+						sql, args = `select ojs.activate($1)`, []any{pick()}
+					}
+				}
+				tx, err := service.Begin(ctx)
+				if err != nil {
+					errs <- err
+					return
+				}
+				rows, err := tx.Query(ctx, sql, args...)
+				if err == nil {
+					for rows.Next() {
+						var id string
+						if keep && rows.Scan(&id) == nil {
+							held = append(held, id)
+						}
+					}
+					rows.Close()
+					err = rows.Err()
+				}
+				var refused *pgconn.PgError
+				if errors.As(err, &refused) && (refused.Code[:2] == "OJ" || refused.Code == "40P01") {
+					if refused.Code == "40P01" {
+						errs <- fmt.Errorf("%s: %w", sql, err)
+					}
+					_ = tx.Rollback(ctx)
+					continue
+				} else if err != nil {
+					errs <- fmt.Errorf("%s: %w", sql, err)
+					_ = tx.Rollback(ctx)
+					return
+				}
+				if r.IntN(10) == 0 {
+					time.Sleep(time.Duration(r.IntN(30)) * time.Millisecond)
+				}
+				if r.IntN(6) == 0 {
+					err = tx.Rollback(ctx)
+				} else {
+					err = tx.Commit(ctx)
+				}
+				if err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		t.Error(err)
+	}
+	if t.Failed() {
+		return
+	}
+	ringsAgree(t, database.Pool)
+	// Leases of a second end, retries come due: after that nothing moves any more.
+	for settled := false; !settled; {
+		if _, err := service.Exec(t.Context(), `select ojs.tick()`); err != nil {
+			t.Fatal(err)
+		}
+		err := database.Pool.QueryRow(t.Context(), `select not exists (select from ojs.job where state = 'retryable' or state = 'active' and lease_expires_at < ojs.now() + interval '5 seconds')`).Scan(&settled)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ringsAgree(t, database.Pool)
+	var available, found int
+	if err := database.Pool.QueryRow(t.Context(), `select count(*) from ojs.job where state = 'available'`).Scan(&available); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		var got int
+		if err := service.QueryRow(t.Context(), `select count(*) from ojs.fetch(array['a', 'b'], 7)`).Scan(&got); err != nil {
+			t.Fatal(err)
+		}
+		found += got
+		if got < 7 {
+			break
+		}
+	}
+	if found != available {
+		t.Errorf("%d jobs were available, a drain found %d", available, found)
+	}
+	ringsAgree(t, database.Pool)
+	t.Logf("%d jobs were left to drain", available)
 }
 
 // A job whose producer commits late, after the cursor has passed its place, is not left behind.

@@ -140,7 +140,6 @@ type world struct {
 	tenants  []string
 	client   *http.Client
 	ledger   *ledger
-	done     atomic.Int64 // jobs acknowledged with an answer
 }
 
 // post sends to one of the servers. status 0: no answer, so nobody knows.
@@ -310,7 +309,6 @@ func (w *world) work(ctx context.Context, r *rand.Rand, deadly *atomic.Bool) {
 			switch status {
 			case http.StatusOK:
 				held[i].answered = yes
-				w.done.Add(1)
 			case http.StatusConflict:
 				if asked == 1 {
 					held[i].answered = no

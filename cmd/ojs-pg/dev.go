@@ -173,7 +173,7 @@ func startOwn(ctx context.Context, c *cli.Command, log *slog.Logger, bar *progre
 		return nil, err
 	}
 	// For scripts, and for whoever closed the window with the address in it.
-	if err := os.WriteFile(filepath.Join(dir, devURLFile), []byte(own.URL(devDatabase)+"\n"), 0o600); err != nil {
+	if err := own.WriteFile(devURLFile, own.URL(devDatabase)+"\n"); err != nil {
 		return nil, errors.Join(fmt.Errorf("write the database's address: %w", err), own.Stop())
 	}
 	log.Info("PostgreSQL is ready", "version", own.Binaries.Version, "data_dir", own.DataDir, "pid", own.PID())

@@ -27,6 +27,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	ctx, interrupt := watchSignals()
 	defer interrupt.stop()
 	app := command(interrupt)
+	begun := false
+	prepare(app, &begun)
 	app.Writer, app.ErrWriter = stdout, stderr
 	// Errors are printed here, once.
 	app.ExitErrHandler = func(context.Context, *cli.Command, error) {}
@@ -35,7 +37,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case err == nil, interrupt.happened() && errors.Is(err, context.Canceled):
 		return 0
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), !begun:
 		fmt.Fprintf(stderr, "ojs-pg: %v\nTry: ojs-pg --help\n", err)
 		return 2
 	}
@@ -46,12 +48,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 // usageError is a mistake on the command line rather than in the world.
 type usageError struct{ error }
 
-func onUsageError(_ context.Context, _ *cli.Command, err error, _ bool) error {
-	return usageError{err}
-}
-
 func command(interrupt *interrupt) *cli.Command {
-	app := &cli.Command{
+	return &cli.Command{
 		Name:  "ojs-pg",
 		Usage: "a job system in PostgreSQL, fair between tenants",
 		Description: `Jobs are enqueued from SQL, in your own transaction, or over HTTP (Open Job Spec); workers of any
@@ -63,9 +61,6 @@ To run it on a database that you have:    export DATABASE_URL=postgres://user:pa
                                           ojs-pg serve
 
 Every option can be given in the environment instead, under the name in brackets; the command line wins.`,
-		Version:      versionText(),
-		HideVersion:  true, // `ojs-pg version`
-		OnUsageError: onUsageError,
 		Flags: []cli.Flag{
 			&cli.StringFlag{
 				Name: "log-format", Value: "text", Sources: cli.EnvVars("OJS_LOG_FORMAT"), Usage: "`FORMAT` of the log on stderr: text or json",
@@ -97,14 +92,20 @@ Every option can be given in the environment instead, under the name in brackets
 			return cli.ShowRootCommandHelp(c)
 		},
 	}
-	setUsageErrors(app)
-	return app
 }
 
-func setUsageErrors(c *cli.Command) {
-	c.OnUsageError = onUsageError
+// prepare keeps the library from printing errors itself, and notes when a command has begun: what
+// fails before, in options or their environment, is a mistake of usage.
+func prepare(c *cli.Command, begun *bool) {
+	c.OnUsageError = func(_ context.Context, _ *cli.Command, err error, _ bool) error { return err }
+	if action := c.Action; action != nil {
+		c.Action = func(ctx context.Context, c *cli.Command) error {
+			*begun = true
+			return action(ctx, c)
+		}
+	}
 	for _, sub := range c.Commands {
-		setUsageErrors(sub)
+		prepare(sub, begun)
 	}
 }
 

@@ -64,10 +64,13 @@ func migrate(ctx context.Context, c *cli.Command, direction pg.Direction, what s
 	}
 	bar := newProgress(c.Root().ErrWriter, newLogger(c))
 	defer bar.finish()
-	var changed int64
+	first, last := int64(-1), int64(0)
 	err = pg.Migrate(ctx, url, direction, func(_ string, done, total int64) {
 		bar.report(what, done, total)
-		changed = total
+		if first < 0 {
+			first = done
+		}
+		last = done
 	})
 	if err != nil {
 		return err
@@ -83,7 +86,7 @@ func migrate(ctx context.Context, c *cli.Command, direction pg.Direction, what s
 			applied++
 		}
 	}
-	if changed == 0 {
+	if first == last {
 		what = "nothing to do"
 	} else {
 		what += " is done"

@@ -90,7 +90,9 @@ comment on column ojs.tenant_role.tenant_id is 'Its tenant.';
 create table ojs.queue (
     queue      text primary key,
     paused     boolean not null default false,
-    created_at timestamptz not null default ojs.now()
+    created_at timestamptz not null default ojs.now(),
+    constraint queue_name check (queue ~ '^[a-z0-9][a-z0-9.-]*$' and length(queue) <= 128
+        or ojs._raise('OJ400', 'queue must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters', '{"field": "queue"}'))
 );
 comment on table ojs.queue is 'Configured queues. A queue without a row is not paused; queues need not be created.';
 comment on column ojs.queue.queue is 'The queue''s name.';

@@ -149,7 +149,7 @@ begin
         perform ojs._raise('OJ401', 'error is nested more than 100 levels deep', '{"field": "error"}');
     end if;
     v_old := ojs._held_job(p_id, ojs._session_tenant(p_tenant), p_lease, p_worker_id, 'fail');
-    v_error := jsonb_strip_nulls(p_error) || jsonb_build_object(
+    v_error := p_error || jsonb_build_object(
         'attempt', v_old.attempt,
         'code', coalesce(p_error ->> 'code', p_error ->> 'type', 'handler_error'),
         'type', coalesce(p_error ->> 'type', p_error #>> '{details,error_class}', p_error ->> 'code', 'handler_error'),

@@ -191,6 +191,11 @@ func (s *Server) PID() int { return s.process.Pid }
 // LogFile is where the server writes its log.
 func (s *Server) LogFile() string { return filepath.Join(s.DataDir, logName) }
 
+// WriteFile keeps a note beside the data, readable by the owner of the directory alone.
+func (s *Server) WriteFile(name, content string) error {
+	return writeIn(s.DataDir, name, content)
+}
+
 // Exited is closed when the server is gone, wanted or not.
 func (s *Server) Exited() <-chan struct{} { return s.exited }
 
