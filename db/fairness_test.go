@@ -536,6 +536,34 @@ func TestLateCommitsAreNotLeftBehind(t *testing.T) {
 	}
 }
 
+// A journal too long for one bite is folded in several, transactions whole, and nothing of it is lost.
+func TestLongJournalsAreFoldedInBites(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	service := database.Service()
+	for _, statements := range []int{55_000, 5, 52_000, 5} {
+		_, err := service.Exec(t.Context(), fmt.Sprintf(`do $$ begin for i in 1 .. %d loop insert into ojs.jobs (tenant_id, type, queue) values ('t' || i %% 7, 'x.y', 'q' || i %% 3); end loop; end $$`, statements))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	found := 0
+	for {
+		var got int
+		if err := service.QueryRow(t.Context(), `select count(*) from ojs.fetch(array['q0', 'q1', 'q2'], 10000)`).Scan(&got); err != nil {
+			t.Fatal(err)
+		}
+		found += got
+		if got < 10_000 {
+			break
+		}
+	}
+	if found != 107_010 {
+		t.Errorf("found %d of 107010 jobs", found)
+	}
+	ringsAgree(t, database.Pool)
+}
+
 // A job that somebody holds locked when its turn comes is passed over without waiting, and comes back if it is let go unchanged.
 func TestLockedJobsComeBack(t *testing.T) {
 	t.Parallel()

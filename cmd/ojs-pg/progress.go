@@ -83,6 +83,7 @@ func (p *progress) draw() {
 			progressbar.OptionSetWriter(p.terminal),
 			progressbar.OptionSetDescription(p.step),
 			progressbar.OptionSetWidth(30),
+			progressbar.OptionSetPredictTime(false),
 			progressbar.OptionShowBytes(p.total > 1<<16),
 			progressbar.OptionThrottle(100*time.Millisecond),
 			progressbar.OptionSetRenderBlankState(true),
@@ -100,8 +101,7 @@ func (p *progress) clear() {
 		p.begun.Stop()
 	}
 	if p.bar != nil {
-		_ = p.bar.Clear()
-		_ = p.bar.Exit()
+		_ = p.bar.Finish() // Exit would leave its spinner turning
 	}
 	p.bar, p.visible = nil, false
 }

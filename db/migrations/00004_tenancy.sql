@@ -100,6 +100,7 @@ begin
         execute format('grant select on ojs.%I to ojs_tenant', v_table);
     end loop;
     grant select on ojs.ring to ojs_tenant;
+    grant select on ojs.fold to ojs_service, ojs_operator, ojs_tenant;
 end;
 $$;
 -- +goose StatementEnd

@@ -119,20 +119,43 @@ $$;
 comment on function ojs._ring_tidy(ojs.ring) is 'The ring without its empty classes.';
 
 -- +goose StatementBegin
-create function ojs._fold() returns void
+create function ojs._snapshot_before(p_snapshot pg_snapshot, p_xid xid8) returns pg_snapshot
+language plpgsql immutable set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if p_xid is null or p_xid >= pg_snapshot_xmax(p_snapshot) then
+        return p_snapshot;
+    end if;
+    return (least(pg_snapshot_xmin(p_snapshot), p_xid) || ':' || p_xid || ':'
+        || coalesce((select string_agg(x::text, ',' order by x) from pg_snapshot_xip(p_snapshot) x where x < p_xid), ''))::pg_snapshot;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._snapshot_before(pg_snapshot, xid8) is 'The part of a snapshot that lies before a transaction; null: all of it.';
+
+-- +goose StatementBegin
+create function ojs._fold() returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_bite   constant int := 50000;
     v_fold   ojs.fold;
+    v_until  xid8;
     v_joined record;
     v_ring   ojs.ring;
 begin
     select * into v_fold from ojs.fold f where f.lane = 0 order by f.rev desc limit 1;
+    -- A long journal is taken in bites, a transaction always whole.
+    select w.xid into v_until from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) order by w.xid, w.seq offset c_bite limit 1;
+    if v_until = (select w.xid from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) order by w.xid, w.seq limit 1) then
+        v_until := (select w.xid from ojs.wake w where w.xid > v_until order by w.xid, w.seq limit 1);
+    end if;
     for v_joined in
         with mark as materialized (
-            select ojs._snapshot() as snapshot
+            select ojs._snapshot_before(ojs._snapshot(), v_until) as snapshot
         ), fresh as materialized (
-            select w.* from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) and w.to_state = 'available'
+            select w.* from ojs.wake w
+            where w.xid >= pg_snapshot_xmax(v_fold.snapshot) and w.to_state = 'available' and (v_until is null or w.xid < v_until)
             union all
             select w.* from pg_snapshot_xip(v_fold.snapshot) x join ojs.wake w on w.xid = x where w.to_state = 'available'
         ), shard as materialized (
@@ -166,7 +189,8 @@ begin
             where not k.backlogged and f.queue = k.queue and f.priority = k.priority and f.tenant_id = k.tenant_id and f.vtime = k.vtime
             returning f.queue, f.priority, f.class, f.weight, f.vtime
         ), folded as (
-            update ojs.fold f set rev = f.rev + 1, snapshot = m.snapshot from mark m where f.lane = 0 and f.rev = v_fold.rev
+            update ojs.fold f set rev = f.rev + 1, snapshot = m.snapshot from mark m
+            where f.lane = 0 and f.rev = v_fold.rev and (v_until is not null or exists (select from fresh))
         )
         select j.queue, j.priority, j.class, count(*)::int as members, sum(j.weight) as weight, min(j.vtime) as head
         from (select * from joined union all select * from rejoined) j
@@ -184,13 +208,14 @@ begin
     if v_ring.queue is not null then
         perform ojs._ring_changed(v_ring);
     end if;
+    return v_until is not null;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._fold() is
 'Takes into the rings what the wake journal has gained since the last fold: exactly the rows visible now and not to the snapshot stored then,
 so the order in which producers committed does not matter. A tenant that joins begins at the later of its own virtual time and V: no credit
-from idleness, no turn lost. Only under the row of ojs.lane.';
+from idleness, no turn lost. Takes about 50000 rows at most and returns whether there are more. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
 create function ojs.rebuild() returns void
@@ -245,7 +270,8 @@ begin
     end if;
     perform from ojs.lane l where l.lane = 0 for update;
     -- Wakes of this tenant that are not folded yet join under the settings that held when they committed.
-    perform ojs._fold();
+    while ojs._fold() loop
+    end loop;
     select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
     insert into ojs.tenant (tenant_id, weight, priority_boost) values (p_tenant, coalesce(p_weight, 1), coalesce(p_priority_boost, 0))
     on conflict (tenant_id) do update set weight = coalesce(p_weight, ojs.tenant.weight), priority_boost = coalesce(p_priority_boost, ojs.tenant.priority_boost)
@@ -298,6 +324,7 @@ set local role ojs_owner;
 drop function ojs.configure_tenant(text, numeric, int);
 drop function ojs.rebuild();
 drop function ojs._fold();
+drop function ojs._snapshot_before(pg_snapshot, xid8);
 drop function ojs._ring_tidy(ojs.ring);
 drop function ojs._ring_join(ojs.ring, int, int, numeric, numeric);
 drop function ojs._ring_changed(ojs.ring);

@@ -312,6 +312,7 @@ declare
     v_priority int;
     v_ring     ojs.ring;
     v_served   record;
+    v_more     boolean;
     v_max      bigint;
     v_got_id     uuid[] := '{}';
     v_got_tenant text[] := '{}';
@@ -350,9 +351,6 @@ begin
     if (select pg_snapshot_xmax(f.snapshot) from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) > pg_snapshot_xmax(pg_current_snapshot()) then
         perform ojs.rebuild();
     end if;
-    perform ojs._fold();
-    select s.last_value into v_max from ojs.reentry_n_seq s;
-
     -- One job from each queue per turn, beginning where the last decision over the same queues stopped.
     v_n := cardinality(v_queues);
     if v_n > 1 then
@@ -360,37 +358,42 @@ begin
         v_at := coalesce(v_rotation.next, 1);
         v_queues := v_queues[v_at:] || v_queues[:v_at - 1];
     end if;
-    v_empty := array_fill(false, array[v_n]);
     v_share := array_fill(0, array[v_n]);
-    while v_total < p_count and false = any (v_empty) loop
-        v_left := p_count - v_total;
-        v_open := (select count(*) from unnest(v_empty) e where not e)::int;
-        v_at := 0;
-        for q in 1 .. v_n loop
-            continue when v_empty[q];
-            v_at := v_at + 1;
-            v_want := v_left / v_open + case when v_at <= v_left % v_open then 1 else 0 end;
-            exit when v_want = 0;
-            v_got := 0;
-            for v_priority in select p.priority from ojs.queue_priority p where p.queue = v_queues[q] order by p.priority desc loop
-                v_ring := ojs._ring(v_queues[q], v_priority);
-                continue when v_ring.members = 0;
-                loop
-                    v_served := ojs._serve(v_ring, v_want - v_got, p_worker_id, p_visibility_timeout_ms, v_tenant, v_max);
-                    v_ring := v_served.o_ring;
-                    v_got_id := v_got_id || v_served.o_ids;
-                    v_got_tenant := v_got_tenant || v_served.o_tenants;
-                    v_got_turn := v_got_turn || array(select (v_share[q] + t) * v_n + q from generate_subscripts(v_served.o_ids, 1) t);
-                    v_share[q] := v_share[q] + cardinality(v_served.o_ids);
-                    v_got := v_got + cardinality(v_served.o_ids);
-                    exit when v_got >= v_want or v_ring.members = 0 or not v_served.o_progress;
+    loop
+        v_more := ojs._fold();
+        select s.last_value into v_max from ojs.reentry_n_seq s;
+        v_empty := array_fill(false, array[v_n]);
+        while v_total < p_count and false = any (v_empty) loop
+            v_left := p_count - v_total;
+            v_open := (select count(*) from unnest(v_empty) e where not e)::int;
+            v_at := 0;
+            for q in 1 .. v_n loop
+                continue when v_empty[q];
+                v_at := v_at + 1;
+                v_want := v_left / v_open + case when v_at <= v_left % v_open then 1 else 0 end;
+                exit when v_want = 0;
+                v_got := 0;
+                for v_priority in select p.priority from ojs.queue_priority p where p.queue = v_queues[q] order by p.priority desc loop
+                    v_ring := ojs._ring(v_queues[q], v_priority);
+                    continue when v_ring.members = 0;
+                    loop
+                        v_served := ojs._serve(v_ring, v_want - v_got, p_worker_id, p_visibility_timeout_ms, v_tenant, v_max);
+                        v_ring := v_served.o_ring;
+                        v_got_id := v_got_id || v_served.o_ids;
+                        v_got_tenant := v_got_tenant || v_served.o_tenants;
+                        v_got_turn := v_got_turn || array(select (v_share[q] + t) * v_n + q from generate_subscripts(v_served.o_ids, 1) t);
+                        v_share[q] := v_share[q] + cardinality(v_served.o_ids);
+                        v_got := v_got + cardinality(v_served.o_ids);
+                        exit when v_got >= v_want or v_ring.members = 0 or not v_served.o_progress;
+                    end loop;
+                    perform ojs._ring_changed(v_ring);
+                    exit when v_got >= v_want;
                 end loop;
-                perform ojs._ring_changed(v_ring);
-                exit when v_got >= v_want;
+                v_empty[q] := v_got < v_want;
+                v_total := v_total + v_got;
             end loop;
-            v_empty[q] := v_got < v_want;
-            v_total := v_total + v_got;
         end loop;
+        exit when v_total >= p_count or not v_more;
     end loop;
 
     if v_n > 1 and v_total > 0 then

@@ -212,6 +212,11 @@ begin
         perform ojs._raise('OJ400', 'limit must be an integer between 1 and 100000', '{"field": "limit"}');
     end if;
     v_result.rolled_up := ojs._roll_up();
+    -- Nobody fetches for hours while producers go on: the journal must not grow into a decision that takes forever.
+    perform from ojs.lane l where l.lane = 0 for update skip locked;
+    if found and exists (select from ojs.wake w where w.xid >= (select pg_snapshot_xmax(f.snapshot) from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) offset 1000 limit 1) then
+        perform ojs._fold();
+    end if;
     for v_timer in
         with due as materialized (
             select t.due_at, t.seq from ojs.timer t where t.due_at <= ojs.now() order by t.due_at, t.seq limit p_limit for update skip locked

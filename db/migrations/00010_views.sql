@@ -15,9 +15,21 @@ grant insert (id, type, queue, priority, scheduled_at, expires_at, timeout_ms, v
     on ojs.jobs to ojs_service, ojs_operator, ojs_tenant;
 grant insert (tenant_id) on ojs.jobs to ojs_service, ojs_operator;
 
+create view ojs._unfolded with (security_invoker = true) as
+select w.tenant_id, w.queue, w.priority, w.from_state, w.lo
+from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f
+cross join lateral (
+    select w.* from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot)
+    union all
+    select w.* from pg_snapshot_xip(f.snapshot) x join ojs.wake w on w.xid = x
+) w
+where w.to_state = 'available';
+comment on view ojs._unfolded is 'What the wake journal has gained since the last decision: jobs that may be available behind their tenant''s cursor.';
+grant select on ojs._unfolded to ojs_service, ojs_operator, ojs_tenant;
+
 -- Per (tenant, queue, priority): the tally plus what the journal says since, and the oldest job in line.
 create view ojs._line with (security_invoker = true) as
-select n.*, w.oldest_at
+select n.*, least(w.oldest_at, b.oldest_at) as oldest_at
 from (
     select u.tenant_id, u.queue, u.priority, sum(u.scheduled) as scheduled, sum(u.available) as available, sum(u.pending) as pending, sum(u.active) as active,
         sum(u.retryable) as retryable, sum(u.completed) as completed, sum(u.cancelled) as cancelled, sum(u.discarded) as discarded, sum(u.total) as total, sum(u.failed) as failed
@@ -36,11 +48,23 @@ left join lateral (
     where f.queue = n.queue and f.priority = n.priority + coalesce(c.priority_boost, 0) and f.tenant_id = n.tenant_id
     order by f.vtime desc limit 1
 ) f on n.available > 0
+-- Made available since the last decision: new jobs whose producer committed late begin before the cursor, jobs that came back are single.
+left join (
+    select u.tenant_id, u.queue, u.priority, min(u.lo) as lo from ojs._unfolded u where u.from_state is distinct from 'available'
+    group by u.tenant_id, u.queue, u.priority
+) u on u.tenant_id = n.tenant_id and u.queue = n.queue and u.priority = n.priority
+left join (
+    select u.tenant_id, u.queue, u.priority, min(j.enqueued_at) as oldest_at
+    from ojs._unfolded u
+    join ojs.job j on j.queue = u.queue and j.priority = u.priority and j.tenant_id = u.tenant_id and j.seq = u.lo and j.state = 'available'
+    where u.from_state = 'available'
+    group by u.tenant_id, u.queue, u.priority
+) b on b.tenant_id = n.tenant_id and b.queue = n.queue and b.priority = n.priority
 left join lateral (
     select min(o.enqueued_at) as oldest_at
     from (
         (select j.enqueued_at from ojs.job j
-        where j.queue = n.queue and j.priority = n.priority and j.tenant_id = n.tenant_id and j.seq > coalesce(f.head, 0) and j.state = 'available'
+        where j.queue = n.queue and j.priority = n.priority and j.tenant_id = n.tenant_id and j.seq > least(coalesce(f.head, 0), u.lo - 1) and j.state = 'available'
         order by j.seq limit 1)
         union all
         (select j.enqueued_at from ojs.reentry e join ojs.job j on j.id = e.id and j.tenant_id = e.tenant_id and j.state = 'available'
@@ -165,5 +189,6 @@ drop view ojs.tenant_stats;
 drop view ojs.queue_stats;
 drop view ojs.shard_stats;
 drop view ojs._line;
+drop view ojs._unfolded;
 drop view ojs.jobs;
 reset role;

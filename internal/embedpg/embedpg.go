@@ -322,9 +322,13 @@ func binariesFor(ctx context.Context, home *home, opts Options) (Binaries, error
 	}
 	b, err := Fetch(ctx, FetchOptions{Major: major, Repository: opts.Repository, CacheDir: opts.CacheDir, Progress: opts.Progress})
 	if err != nil {
+		wanted := fmt.Sprintf("%d or later", oldestMajor)
+		if major != 0 {
+			wanted = strconv.Itoa(major)
+		}
 		return Binaries{}, fmt.Errorf("%s, and the download failed: %w\n"+
-			"Install PostgreSQL %d or later, or name the directory of its programs with --postgres-bin or %s, "+
-			"or the address of a running server with DATABASE_URL", why, err, oldestMajor, BinEnv)
+			"Install PostgreSQL %s, or name the directory of its programs with --postgres-bin or %s, "+
+			"or the address of a running server with DATABASE_URL", why, err, wanted, BinEnv)
 	}
 	if !home.canReach(filepath.Join(b.Dir, "postgres")) {
 		return Binaries{}, fmt.Errorf("PostgreSQL refuses root and runs as %s, who may not execute the downloaded %s/postgres: "+

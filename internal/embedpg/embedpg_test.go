@@ -23,6 +23,9 @@ import (
 const childEnv = "OJS_EMBEDPG_TEST_DIR"
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv("OJS_TEST_PG_BIN"); dir != "" {
+		os.Setenv(BinEnv, dir)
+	}
 	if dir := os.Getenv(childEnv); dir != "" {
 		s, err := Start(context.Background(), Options{DataDir: dir})
 		if err != nil {

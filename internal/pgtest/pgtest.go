@@ -3,8 +3,8 @@
 //
 // A database, not a schema: notifications and advisory locks are per database, and names
 // in schema ojs stay true. The server behind it is, in this order, the one at
-// OJS_TEST_DATABASE_URL, one started from local binaries (OJS_TEST_PG_BIN names them), or a container;
-// OJS_TEST_BACKEND=url|local|container insists on one. See server.go.
+// OJS_TEST_DATABASE_URL, one started from local binaries (OJS_TEST_PG_BIN names them), a container,
+// or one started from downloaded binaries. OJS_TEST_BACKEND=url|local|container insists. See server.go.
 package pgtest
 
 import (

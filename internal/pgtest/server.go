@@ -72,13 +72,20 @@ func startServer() (*server, error) {
 			backend = "url"
 		case haveBinaries():
 			backend = "local"
-		default:
-			backend = "container"
 		}
 	}
 	var s *server
 	var err error
 	switch backend {
+	case "":
+		// Neither a server nor binaries: a container, or where there is no engine, a download.
+		if s, err = container(ctx); err != nil {
+			var fetchErr error
+			if s, fetchErr = local(ctx); fetchErr != nil {
+				return nil, errors.Join(err, fetchErr)
+			}
+			err = nil
+		}
 	case "url":
 		s, err = existing()
 	case "local":

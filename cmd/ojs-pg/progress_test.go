@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestProgressShowsWhatTakesLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var terminal, log bytes.Buffer
+		p := &progress{log: slog.New(slog.NewTextHandler(&log, nil)), terminal: &terminal}
+		p.report("quick", 0, 10)
+		p.report("quick too", 0, 0)
+		time.Sleep(patience - time.Millisecond)
+		p.finish()
+		if terminal.Len() > 0 {
+			t.Errorf("a quick step is shown: %q", terminal.String())
+		}
+
+		p.report("slow", 5, 10)
+		time.Sleep(2 * patience)
+		p.report("slow", 6, 10)
+		time.Sleep(patience)
+		p.report("slow", 7, 10)
+		if got := terminal.String(); !strings.Contains(got, "slow") || !strings.Contains(got, "70%") {
+			t.Errorf("the terminal shows %q", got)
+		}
+		p.finish()
+		if log.Len() > 0 {
+			t.Errorf("beside the bar there is a log: %s", &log)
+		}
+
+		terminal.Reset()
+		p.report("unknown end", 0, 0)
+		time.Sleep(2 * patience)
+		p.finish()
+		time.Sleep(patience)
+		shown := terminal.Len()
+		time.Sleep(patience)
+		if got := terminal.String(); !strings.Contains(got, "unknown end") || len(got) > shown {
+			t.Errorf("the terminal shows %q", got)
+		}
+
+		p.terminal = nil
+		p.report("without a terminal", 0, 0)
+		time.Sleep(2 * patience)
+		p.finish()
+		if got := log.String(); strings.Count(got, "without a terminal") != 1 {
+			t.Errorf("the log says %q", got)
+		}
+	})
+}
