@@ -308,7 +308,7 @@ func (w *statsWalk) run(steps int) {
 	tick(w.t, w.d.Service(), 1000)
 	tick(w.t, w.d.Service(), 1000)
 	w.compare("rolled up")
-	if got := one[int](w.t, w.d.Pool, "select count(*) from ojs._recent"); got != 0 {
+	if got := one[int](w.t, w.d.Pool, "select count(*) from ojs._recent()"); got != 0 {
 		w.t.Errorf("%d lines are not rolled up", got)
 	}
 	w.t.Logf("did %v", w.did)

@@ -15,17 +15,23 @@ grant insert (id, type, queue, priority, scheduled_at, expires_at, timeout_ms, v
     on ojs.jobs to ojs_service, ojs_operator, ojs_tenant;
 grant insert (tenant_id) on ojs.jobs to ojs_service, ojs_operator;
 
-create view ojs._unfolded with (security_invoker = true) as
-select w.tenant_id, w.queue, w.priority, w.from_state, w.lo
-from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f
-cross join lateral (
-    select w.* from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot)
+-- +goose StatementBegin
+create function ojs._unfolded() returns setof ojs.wake
+language plpgsql stable rows 100 set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off
+    set enable_mergejoin = off set max_parallel_workers_per_gather = 0 set jit = off
+as $$
+declare
+    v_fold pg_snapshot := (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1);
+begin
+    return query
+    select w.* from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold) and w.to_state = 'available'
     union all
-    select w.* from pg_snapshot_xip(f.snapshot) x join ojs.wake w on w.xid = x
-) w
-where w.to_state = 'available';
-comment on view ojs._unfolded is 'What the wake journal has gained since the last decision: jobs that may be available behind their tenant''s cursor.';
-grant select on ojs._unfolded to ojs_service, ojs_operator, ojs_tenant;
+    select w.* from pg_snapshot_xip(v_fold) x join ojs.wake w on w.xid = x where w.to_state = 'available';
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._unfolded() is 'What the wake journal has gained since the last decision: jobs that may be available behind their tenant''s cursor.';
+grant execute on function ojs._unfolded() to ojs_service, ojs_operator, ojs_tenant;
 
 -- Per (tenant, queue, priority): the tally plus what the journal says since, and the oldest job in line.
 create view ojs._line with (security_invoker = true) as
@@ -38,7 +44,7 @@ from (
         from ojs.tally t
         union all
         select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled, r.discarded, r.total, r.failed
-        from ojs._recent r
+        from ojs._recent() r
     ) u
     group by u.tenant_id, u.queue, u.priority
 ) n
@@ -50,12 +56,12 @@ left join lateral (
 ) f on n.available > 0
 -- Made available since the last decision: new jobs whose producer committed late begin before the cursor, jobs that came back are single.
 left join (
-    select u.tenant_id, u.queue, u.priority, min(u.lo) as lo from ojs._unfolded u where u.from_state is distinct from 'available'
+    select u.tenant_id, u.queue, u.priority, min(u.lo) as lo from ojs._unfolded() u where u.from_state is distinct from 'available'
     group by u.tenant_id, u.queue, u.priority
 ) u on u.tenant_id = n.tenant_id and u.queue = n.queue and u.priority = n.priority
 left join (
     select u.tenant_id, u.queue, u.priority, min(j.enqueued_at) as oldest_at
-    from ojs._unfolded u
+    from ojs._unfolded() u
     join ojs.job j on j.queue = u.queue and j.priority = u.priority and j.tenant_id = u.tenant_id and j.seq = u.lo and j.state = 'available'
     where u.from_state = 'available'
     group by u.tenant_id, u.queue, u.priority
@@ -189,6 +195,6 @@ drop view ojs.tenant_stats;
 drop view ojs.queue_stats;
 drop view ojs.shard_stats;
 drop view ojs._line;
-drop view ojs._unfolded;
+drop function ojs._unfolded();
 drop view ojs.jobs;
 reset role;
