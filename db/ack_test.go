@@ -693,7 +693,7 @@ func TestMalformedCalls(t *testing.T) {
 func TestRandomLivesOfAJob(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	seed := rand.Uint64()
+	seed := newSeed()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	service := d.Service()

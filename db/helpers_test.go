@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +22,16 @@ import (
 
 // -update rewrites what these tests compare with: testdata, schema.sql, docs/sql-api.md.
 var update = flag.Bool("update", false, "rewrite golden and generated files")
+
+// -seed repeats a random walk; each prints its own.
+var seed = flag.Uint64("seed", 0, "seed of random walks; 0: another one each time")
+
+func newSeed() uint64 {
+	if *seed != 0 {
+		return *seed
+	}
+	return rand.Uint64()
+}
 
 // querier is a pool, a connection or a transaction: whoever speaks.
 type querier interface {

@@ -298,7 +298,7 @@ func TestSecondSignal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	if _, err := io.WriteString(conn, "POST /ojs/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -313,7 +313,7 @@ func TestSecondSignal(t *testing.T) {
 		if err != nil {
 			break
 		}
-		second.Close()
+		_ = second.Close()
 		time.Sleep(5 * time.Millisecond)
 	}
 	p.signal(syscall.SIGTERM)

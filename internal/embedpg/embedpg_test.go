@@ -24,7 +24,7 @@ const childEnv = "OJS_EMBEDPG_TEST_DIR"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("OJS_TEST_PG_BIN"); dir != "" {
-		os.Setenv(BinEnv, dir)
+		_ = os.Setenv(BinEnv, dir)
 	}
 	if dir := os.Getenv(childEnv); dir != "" {
 		s, err := Start(context.Background(), Options{DataDir: dir})
@@ -152,8 +152,10 @@ func TestKilledProgram(t *testing.T) {
 	if err := program.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer program.Wait()
-	defer program.Process.Kill()
+	defer func() {
+		_ = program.Process.Kill()
+		_ = program.Wait()
+	}()
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		t.Fatal(err)

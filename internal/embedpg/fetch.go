@@ -124,6 +124,8 @@ func unpack(ctx context.Context, version embeddedpostgres.PostgresVersion, repos
 		DataPath(data).
 		Logger(io.Discard))
 	err = library.Start()
+	removeOpenTemp("embedded_postgres_log") // the library's log, which it leaves
+	runtime.KeepAlive(library)              // and which it holds open until then
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()

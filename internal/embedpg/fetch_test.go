@@ -173,7 +173,7 @@ func TestFetchAndRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Stop()
+	defer func() { _ = s.Stop() }()
 	if got := query[string](t, s.URL("postgres"), "show server_version_num"); !strings.HasPrefix(got, fmt.Sprint(local.Major)) {
 		t.Errorf("the fetched server is version %s", got)
 	}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -39,4 +40,18 @@ func servesCluster(pid int, cluster string) bool {
 	}
 	dir, err := os.Stat(cluster)
 	return err == nil && os.SameFile(cwd, dir)
+}
+
+// removeOpenTemp removes those temporary files with a prefix that this process has open: other
+// processes may have theirs under the same prefix.
+func removeOpenTemp(prefix string) {
+	links, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		return
+	}
+	for _, link := range links {
+		if path, err := os.Readlink(link); err == nil && strings.HasPrefix(path, filepath.Join(os.TempDir(), prefix)) {
+			_ = os.Remove(path)
+		}
+	}
 }

@@ -228,7 +228,7 @@ func (f *flat) meta(header *string, headerName string) {
 			f.job.fail(invalid(at, "must be a string, not %s", got))
 			return
 		}
-		v := string(unquote(raw))
+		v := unquote(raw)
 		if v == "" {
 			f.job.fail(invalid(at, "must not be empty"))
 			return

@@ -344,7 +344,7 @@ func wantHeaders(r *reply) {
 	}
 }
 
-// The scanner's limits hold where a request is big but harmless.
+// The reader's limits hold where a request is big but harmless.
 func TestLargeButFine(t *testing.T) {
 	t.Parallel()
 	a := start(t)

@@ -6,10 +6,12 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
@@ -53,13 +55,8 @@ func (s *Server) body(c echo.Context, limit int64, optional bool) (*object, erro
 	if err := checkContentType(r.Header); err != nil {
 		return nil, err
 	}
-	if err := checkJSON(raw, s.limits.Depth); err != nil {
-		bad := err.(*badJSON) //nolint:errcheck // checkJSON returns nothing else
-		field := bad.path
-		if field == "" {
-			field = "body"
-		}
-		return nil, refuse(codeInvalidPayload, field, "%s", bad.Error())
+	if bad := checkJSON(raw, s.limits.Depth); bad != nil {
+		return nil, refuse(codeInvalidPayload, orDefault(bad.path, "body"), "%s", bad)
 	}
 	if kind(raw) != "object" {
 		return nil, refuse(codeInvalidPayload, "body", "the body must be a JSON object, not %s", kind(raw))
@@ -85,29 +82,6 @@ func checkContentType(h http.Header) error {
 		return invalid("Content-Type", "must not name a charset other than utf-8")
 	}
 	return nil
-}
-
-// kind names the JSON type of a value that checkJSON accepted.
-func kind(raw []byte) string {
-	for _, c := range raw {
-		switch c {
-		case ' ', '\t', '\n', '\r':
-			continue
-		case '{':
-			return "object"
-		case '[':
-			return "array"
-		case '"':
-			return "string"
-		case 't', 'f':
-			return "boolean"
-		case 'n':
-			return "null"
-		default:
-			return "number"
-		}
-	}
-	return "nothing"
 }
 
 // object reads the fields of one JSON object. The first fault wins and is kept in fault, which
@@ -190,7 +164,7 @@ func (o *object) text(key string) *string {
 	if raw == nil {
 		return nil
 	}
-	v := string(unquote(raw))
+	v := unquote(raw)
 	return &v
 }
 
@@ -279,7 +253,7 @@ func (o *object) texts(key string) []string {
 			o.fail(invalid(fmt.Sprintf("%s[%d]", o.at(key), i), "must be a string, not %s", got))
 			return nil
 		}
-		out = append(out, string(unquote(raw)))
+		out = append(out, unquote(raw))
 	}
 	return out
 }
@@ -309,22 +283,8 @@ func (o *object) ids(key string) []string {
 // isUUID accepts the canonical spelling only: two spellings of one id would be two ids to a
 // client that compares text.
 func isUUID(s string) bool {
-	if len(s) != 36 {
-		return false
-	}
-	for i := range len(s) {
-		switch c := s[i]; i {
-		case 8, 13, 18, 23:
-			if c != '-' {
-				return false
-			}
-		default:
-			if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-				return false
-			}
-		}
-	}
-	return true
+	id, err := uuid.Parse(s)
+	return err == nil && id.String() == s
 }
 
 // numericDigits is what we let PostgreSQL's numeric hold, far below what it could.
@@ -333,41 +293,24 @@ const numericDigits = 1000
 // storable refuses numbers that numeric cannot hold, in fields that are stored as jsonb; args,
 // result and unknown attributes keep any number, as text.
 func (o *object) storable(raw []byte, path string) {
-	if !holdsHugeNumber(raw) {
-		return
-	}
-	switch kind(raw) {
-	case "object":
-		for _, m := range members(raw) {
-			o.storable(m.raw, string(appendKey([]byte(path), m.key)))
+	dec := decoder(raw)
+	for {
+		tok, err := dec.ReadToken()
+		if err != nil {
+			return // io.EOF: checkJSON has passed all of raw
 		}
-	case "array":
-		for i, item := range elements(raw) {
-			o.storable(item, fmt.Sprintf("%s[%d]", path, i))
+		if tok.Kind() == '0' && huge(tok.String()) {
+			at := string(appendPath([]byte(path), dec, dec.StackPointer()))
+			o.fail(invalid(at, "is a number of more than %d digits", numericDigits))
+			return
 		}
-	default:
-		o.fail(invalid(path, "is a number of more than %d digits", numericDigits))
 	}
 }
 
-// holdsHugeNumber looks through a well-formed value once.
-func holdsHugeNumber(raw []byte) bool {
-	s := scanner{src: raw}
-	for s.pos < len(raw) {
-		switch c := raw[s.pos]; {
-		case c == '"':
-			s.skip()
-		case c == '-' || c >= '0' && c <= '9':
-			mantissa, exponent, _ := strings.Cut(strings.ToLower(string(s.skip())), "e")
-			size, err := strconv.Atoi(exponent)
-			if len(mantissa) > numericDigits || exponent != "" && err != nil || size > numericDigits || size < -numericDigits {
-				return true
-			}
-		default:
-			s.pos++
-		}
-	}
-	return false
+func huge(number string) bool {
+	mantissa, exponent, _ := strings.Cut(strings.ToLower(number), "e")
+	size, err := strconv.Atoi(exponent)
+	return len(mantissa) > numericDigits || exponent != "" && err != nil || size > numericDigits || size < -numericDigits
 }
 
 // when reads an optional time: RFC 3339 with an offset, or +ISO 8601 duration counted from now.
@@ -399,22 +342,11 @@ var (
 	errYear = errors.New("must lie in the years 0001 to 9999")
 )
 
-// parseTime is time.Parse without its leniency (comma fractions, one-digit hours).
+// rfc3339 is stricter than time.Parse, which takes comma fractions and one-digit hours.
+var rfc3339 = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$`)
+
 func parseTime(s string) (time.Time, error) {
-	const shape = "dddd-dd-ddTdd:dd:dd"
-	if len(s) < len(shape)+1 {
-		return time.Time{}, errTime
-	}
-	for i := range len(shape) {
-		if shape[i] == 'd' {
-			if s[i] < '0' || s[i] > '9' {
-				return time.Time{}, errTime
-			}
-		} else if s[i] != shape[i] {
-			return time.Time{}, errTime
-		}
-	}
-	if s[len(shape)] == ',' {
+	if !rfc3339.MatchString(s) {
 		return time.Time{}, errTime
 	}
 	at, err := time.Parse(time.RFC3339Nano, s)
@@ -428,43 +360,26 @@ func parseTime(s string) (time.Time, error) {
 	return at, nil
 }
 
+var (
+	errDuration = errors.New("not an ISO 8601 duration")
+	isoDuration = regexp.MustCompile(`^P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+\.?\d*|\.\d+)S)?)?$`)
+)
+
 // parseDuration reads an ISO 8601 duration of weeks, days, hours, minutes and seconds; months
 // and years have no fixed length. At most a hundred years.
 func parseDuration(s string) (time.Duration, error) {
 	const longest = 100 * 366 * 24 * time.Hour
-	bad := errors.New("not an ISO 8601 duration")
-	rest, ok := strings.CutPrefix(s, "P")
-	if !ok || rest == "" {
-		return 0, bad
+	parts := isoDuration.FindStringSubmatch(s)
+	if parts == nil || strings.HasSuffix(s, "P") || strings.HasSuffix(s, "T") {
+		return 0, errDuration
 	}
-	units := "WD"
-	size := map[byte]time.Duration{'W': 7 * 24 * time.Hour, 'D': 24 * time.Hour, 'H': time.Hour, 'M': time.Minute, 'S': time.Second}
-	var total time.Duration
-	for inTime := false; rest != ""; {
-		if !inTime && rest[0] == 'T' {
-			inTime, units, rest = true, "HMS", rest[1:]
-			if rest == "" {
-				return 0, bad
-			}
-		}
-		end := strings.IndexFunc(rest, func(r rune) bool { return (r < '0' || r > '9') && r != '.' })
-		if end < 1 || end > 18 {
-			return 0, bad
-		}
-		unit := rest[end]
-		at := strings.IndexByte(units, unit)
-		if at < 0 || unit != 'S' && strings.Contains(rest[:end], ".") {
-			return 0, bad
-		}
-		n, err := strconv.ParseFloat(rest[:end], 64)
-		if err != nil || n*float64(size[unit]) > float64(longest) {
-			return 0, bad
-		}
-		total += time.Duration(n * float64(size[unit]))
-		if total > longest {
-			return 0, bad
-		}
-		units, rest = units[at+1:], rest[end+1:]
+	total := 0.0
+	for i, unit := range [...]time.Duration{7 * 24 * time.Hour, 24 * time.Hour, time.Hour, time.Minute, time.Second} {
+		n, _ := strconv.ParseFloat(parts[i+1], 64) // an absent part is 0, one of too many digits infinite
+		total += n * float64(unit)
 	}
-	return total, nil
+	if total > float64(longest) {
+		return 0, errDuration
+	}
+	return time.Duration(total), nil
 }

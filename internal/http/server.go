@@ -8,8 +8,6 @@ package httpapi
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
@@ -188,7 +187,7 @@ func (s *Server) headers(next echo.HandlerFunc) echo.HandlerFunc {
 		h.Set(versionHeader, specVersion)
 		id := r.Header.Get(requestIDHeader)
 		if !visible(id) {
-			id = newRequestID()
+			id = "req_" + uuid.Must(uuid.NewV7()).String()
 		}
 		h.Set(requestIDHeader, id)
 
@@ -237,19 +236,6 @@ func visible(id string) bool {
 		}
 	}
 	return true
-}
-
-func newRequestID() string {
-	var id [16]byte
-	_, _ = rand.Read(id[:]) // cannot fail (crypto/rand)
-	ms := uint64(time.Now().UnixMilli())
-	for i := range 6 {
-		id[i] = byte(ms >> (40 - 8*i))
-	}
-	id[6] = id[6]&0x0F | 0x70
-	id[8] = id[8]&0x3F | 0x80
-	b := hex.AppendEncode(make([]byte, 0, 32), id[:])
-	return fmt.Sprintf("req_%s-%s-%s-%s-%s", b[:8], b[8:12], b[12:16], b[16:20], b[20:])
 }
 
 func (s *Server) recover(next echo.HandlerFunc) echo.HandlerFunc {

@@ -1,384 +1,114 @@
 package httpapi
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"strconv"
-	"unicode/utf16"
-	"unicode/utf8"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Strict JSON. encoding/json repairs broken UTF-8, accepts a key twice and takes NUL, which
 // PostgreSQL cannot store as text; and it keeps no raw bytes with whitespace. A job system that
 // promises to return what it was given needs a reader that refuses instead of repairing, names
-// the place, and hands out the client's own bytes.
+// the place, and hands out the client's own bytes. jsontext is that reader; added here are what
+// only we refuse (NUL, depth, a second value) and paths as people write them.
 
 // badJSON says what is wrong with a request body and where, as a path like args[0].name.
 type badJSON struct {
 	path   string
-	offset int
+	offset int64
 	what   string
 }
 
 func (e *badJSON) Error() string {
 	if e.path == "" {
-		return fmt.Sprintf("the body is not acceptable JSON: %s at byte %d", e.what, e.offset)
+		return fmt.Sprintf("the body is not acceptable JSON: %s (byte %d)", e.what, e.offset)
 	}
-	return fmt.Sprintf("%s is not acceptable JSON: %s at byte %d", e.path, e.what, e.offset)
+	return fmt.Sprintf("%s is not acceptable JSON: %s (byte %d)", e.path, e.what, e.offset)
 }
 
 // checkJSON accepts exactly one JSON value (RFC 8259) in valid UTF-8, without NUL characters,
 // lone surrogates, repeated keys or nesting deeper than maxDepth.
-func checkJSON(src []byte, maxDepth int) error {
-	s := scanner{src: src, maxDepth: maxDepth}
-	if len(src) >= 3 && src[0] == 0xEF && src[1] == 0xBB && src[2] == 0xBF {
-		return s.fail("a byte order mark")
+func checkJSON(src []byte, maxDepth int) *badJSON {
+	if bytes.HasPrefix(src, []byte("\uFEFF")) {
+		return &badJSON{what: "a byte order mark"}
 	}
-	s.space()
-	if s.pos == len(src) {
-		return s.fail("nothing there")
+	dec := jsontext.NewDecoder(bytes.NewBuffer(src))
+	fail := func(at jsontext.Pointer, offset int64, what string) *badJSON {
+		return &badJSON{path: string(appendPath(nil, dec, at)), offset: offset, what: what}
 	}
-	if err := s.value(0); err != nil {
-		return err
-	}
-	s.space()
-	if s.pos < len(src) {
-		return s.fail("more text after the end of the value")
-	}
-	return nil
-}
-
-type step struct {
-	key   []byte // nil: an array element
-	index int
-}
-
-type scanner struct {
-	src      []byte
-	pos      int
-	maxDepth int
-	path     []step
-}
-
-func (s *scanner) fail(format string, args ...any) error {
-	return &badJSON{path: formatPath(s.path), offset: s.pos, what: fmt.Sprintf(format, args...)}
-}
-
-func (s *scanner) space() {
-	for s.pos < len(s.src) {
-		switch s.src[s.pos] {
-		case ' ', '\t', '\n', '\r':
-			s.pos++
-		default:
-			return
-		}
-	}
-}
-
-func (s *scanner) value(depth int) error {
-	if s.pos == len(s.src) {
-		return s.fail("the text ends early")
-	}
-	switch c := s.src[s.pos]; {
-	case c == '{':
-		return s.object(depth + 1)
-	case c == '[':
-		return s.array(depth + 1)
-	case c == '"':
-		return s.text()
-	case c == '-' || c >= '0' && c <= '9':
-		return s.number()
-	default:
-		for _, word := range [...]string{"true", "false", "null"} {
-			if c == word[0] {
-				if len(s.src)-s.pos < len(word) || string(s.src[s.pos:s.pos+len(word)]) != word {
-					return s.fail("a word that is not true, false or null")
-				}
-				s.pos += len(word)
-				return nil
-			}
-		}
-		return s.unexpected()
-	}
-}
-
-func (s *scanner) unexpected() error {
-	if s.pos == len(s.src) {
-		return s.fail("the text ends early")
-	}
-	c := s.src[s.pos]
-	if c < 0x20 || c > 0x7E {
-		return s.fail("unexpected byte 0x%02x", c)
-	}
-	return s.fail("unexpected %q", c)
-}
-
-func (s *scanner) object(depth int) error {
-	if depth > s.maxDepth {
-		return s.fail("nested deeper than %d", s.maxDepth)
-	}
-	s.pos++
-	var seen keySet
-	for first := true; ; first = false {
-		s.space()
-		if s.pos == len(s.src) {
-			return s.fail("the text ends inside an object")
-		}
-		if first && s.src[s.pos] == '}' {
-			s.pos++
-			return nil
-		}
-		if !first {
-			switch s.src[s.pos] {
-			case '}':
-				s.pos++
-				return nil
-			case ',':
-				s.pos++
-				s.space()
-			default:
-				return s.unexpected()
-			}
-		}
-		if s.pos == len(s.src) || s.src[s.pos] != '"' {
-			return s.unexpected()
-		}
-		start := s.pos
-		if err := s.text(); err != nil {
-			return err
-		}
-		key := unquote(s.src[start:s.pos])
-		s.path = append(s.path, step{key: key})
-		if !seen.add(key) {
-			s.pos = start
-			return s.fail("the key is repeated")
-		}
-		s.space()
-		if s.pos == len(s.src) || s.src[s.pos] != ':' {
-			return s.unexpected()
-		}
-		s.pos++
-		s.space()
-		if err := s.value(depth); err != nil {
-			return err
-		}
-		s.path = s.path[:len(s.path)-1]
-	}
-}
-
-func (s *scanner) array(depth int) error {
-	if depth > s.maxDepth {
-		return s.fail("nested deeper than %d", s.maxDepth)
-	}
-	s.pos++
-	for i := 0; ; i++ {
-		s.space()
-		if s.pos == len(s.src) {
-			return s.fail("the text ends inside an array")
-		}
-		if i == 0 && s.src[s.pos] == ']' {
-			s.pos++
-			return nil
-		}
-		if i > 0 {
-			switch s.src[s.pos] {
-			case ']':
-				s.pos++
-				return nil
-			case ',':
-				s.pos++
-				s.space()
-			default:
-				return s.unexpected()
-			}
-		}
-		s.path = append(s.path, step{index: i})
-		if err := s.value(depth); err != nil {
-			return err
-		}
-		s.path = s.path[:len(s.path)-1]
-	}
-}
-
-func (s *scanner) text() error {
-	s.pos++
-	for s.pos < len(s.src) {
-		switch c := s.src[s.pos]; {
-		case c == '"':
-			s.pos++
-			return nil
-		case c == '\\':
-			if err := s.escape(); err != nil {
-				return err
-			}
-		case c == 0:
-			return s.fail("a NUL character")
-		case c < 0x20:
-			return s.fail("an unescaped control character")
-		case c < utf8.RuneSelf:
-			s.pos++
-		default:
-			r, size := utf8.DecodeRune(s.src[s.pos:])
-			if r == utf8.RuneError && size == 1 {
-				return s.fail("invalid UTF-8")
-			}
-			s.pos += size
-		}
-	}
-	return s.fail("the text ends inside a string")
-}
-
-func (s *scanner) escape() error {
-	if s.pos+1 == len(s.src) {
-		return s.fail("the text ends inside a string")
-	}
-	switch s.src[s.pos+1] {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-		s.pos += 2
-		return nil
-	case 'u':
-	default:
-		return s.fail("an unknown escape")
-	}
-	r, ok := hex4(s.src[s.pos+2:])
-	switch {
-	case !ok:
-		return s.fail("a \\u without four hexadecimal digits")
-	case r == 0:
-		return s.fail("a NUL character")
-	case !utf16.IsSurrogate(r):
-		s.pos += 6
-		return nil
-	}
-	rest := s.src[s.pos+6:]
-	if len(rest) >= 6 && rest[0] == '\\' && rest[1] == 'u' {
-		if low, ok := hex4(rest[2:]); ok && utf16.DecodeRune(r, low) != utf8.RuneError {
-			s.pos += 12
-			return nil
-		}
-	}
-	return s.fail("a lone surrogate")
-}
-
-func hex4(b []byte) (rune, bool) {
-	if len(b) < 4 {
-		return 0, false
-	}
-	var r rune
-	for _, c := range b[:4] {
+	// The escape has this one spelling; most bodies do without it.
+	nul := []byte(`\u0000`)
+	escapes := bytes.Contains(src, nul)
+	for {
+		start := dec.InputOffset()
+		done := start > 0 && dec.StackDepth() == 0
+		tok, err := dec.ReadToken()
 		switch {
-		case c >= '0' && c <= '9':
-			r = r<<4 | rune(c-'0')
-		case c >= 'a' && c <= 'f':
-			r = r<<4 | rune(c-'a'+10)
-		case c >= 'A' && c <= 'F':
-			r = r<<4 | rune(c-'A'+10)
-		default:
-			return 0, false
-		}
-	}
-	return r, true
-}
-
-func (s *scanner) number() error {
-	if s.src[s.pos] == '-' {
-		s.pos++
-	}
-	if s.pos < len(s.src) && s.src[s.pos] == '0' {
-		s.pos++
-		if s.pos < len(s.src) && s.src[s.pos] >= '0' && s.src[s.pos] <= '9' {
-			return s.fail("a number with a leading zero")
-		}
-	} else if err := s.digits(); err != nil {
-		return err
-	}
-	if s.pos < len(s.src) && s.src[s.pos] == '.' {
-		s.pos++
-		if err := s.digits(); err != nil {
-			return err
-		}
-	}
-	if s.pos < len(s.src) && (s.src[s.pos] == 'e' || s.src[s.pos] == 'E') {
-		s.pos++
-		if s.pos < len(s.src) && (s.src[s.pos] == '+' || s.src[s.pos] == '-') {
-			s.pos++
-		}
-		return s.digits()
-	}
-	return nil
-}
-
-func (s *scanner) digits() error {
-	start := s.pos
-	for s.pos < len(s.src) && s.src[s.pos] >= '0' && s.src[s.pos] <= '9' {
-		s.pos++
-	}
-	if s.pos == start {
-		return s.fail("an unfinished number")
-	}
-	return nil
-}
-
-// keySet finds repeated keys; a map only pays above a handful of them.
-type keySet struct {
-	few  [][]byte
-	many map[string]struct{}
-}
-
-func (k *keySet) add(key []byte) bool {
-	if k.many == nil {
-		for _, other := range k.few {
-			if string(other) == string(key) {
-				return false
+		case err == io.EOF && done:
+			return nil
+		case err == io.EOF:
+			return fail("", int64(len(src)), "nothing there")
+		case done:
+			return fail("", start, "more text after the end of the value")
+		case err != nil:
+			return fail(malformed(src, dec))
+		case dec.StackDepth() > maxDepth:
+			return fail(dec.StackPointer(), dec.InputOffset()-1, fmt.Sprintf("nested deeper than %d", maxDepth))
+		case escapes && tok.Kind() == '"' && strings.Contains(tok.String(), "\x00"):
+			at := dec.StackPointer()
+			if kind, length := dec.StackIndex(dec.StackDepth()); kind == '{' && length%2 == 1 {
+				at = at.Parent() // a key with NUL names no place
 			}
+			return fail(at, start+int64(bytes.Index(src[start:], nul)), "a NUL character")
 		}
-		k.few = append(k.few, key)
-		if len(k.few) <= 16 {
-			return true
-		}
-		k.many = make(map[string]struct{}, 64)
-		for _, other := range k.few {
-			k.many[string(other)] = struct{}{}
-		}
-		return true
 	}
-	if _, ok := k.many[string(key)]; ok {
-		return false
-	}
-	k.many[string(key)] = struct{}{}
-	return true
 }
 
-// formatPath writes steps as people write them: jobs[3].options.retry, and quotes keys that
-// would not read as one word.
-func formatPath(steps []step) string {
-	var b []byte
-	for _, st := range steps {
-		if st.key == nil {
-			b = append(b, '[')
-			b = strconv.AppendInt(b, int64(st.index), 10)
-			b = append(b, ']')
-			continue
-		}
-		b = appendKey(b, string(st.key))
+// malformed explains why dec could not read on. Reading all of src at once fails at the same
+// place, and names it better: a[1], not a, for the end of [1,].
+func malformed(src []byte, dec *jsontext.Decoder) (at jsontext.Pointer, offset int64, what string) {
+	_, err := jsontext.NewDecoder(bytes.NewBuffer(src)).ReadValue()
+	fault, _ := errors.AsType[*jsontext.SyntacticError](err) // memory is read without other errors
+	at, offset, what = fault.JSONPointer, fault.ByteOffset, fault.Err.Error()
+	switch {
+	case fault.Err == io.ErrUnexpectedEOF:
+		what = "the text ends early"
+	case fault.Err == jsontext.ErrDuplicateName:
+		what = "the key is repeated"
+	case src[offset] == 0:
+		what = "a NUL character"
+	case offset > 0 && src[offset-1] == '0' && src[offset] >= '0' && src[offset] <= '9':
+		at, what = dec.StackPointer(), "a number with a leading zero"
 	}
-	return string(b)
+	return at, offset, what
 }
 
+// appendPath writes a place in what dec is reading as people write it: jobs[3].options.retry.
+func appendPath(b []byte, dec *jsontext.Decoder, at jsontext.Pointer) []byte {
+	level := 0
+	for step := range at.Tokens() {
+		level++
+		// A pointer alone does not tell the element 0 from the key "0".
+		if kind, _ := dec.StackIndex(level); kind == '[' {
+			b = append(b, "["+step+"]"...)
+		} else {
+			b = appendKey(b, step)
+		}
+	}
+	return b
+}
+
+// appendKey quotes a key that would not read as one word.
 func appendKey(b []byte, key string) []byte {
-	const longest = 64
-	plain := key != ""
-	for _, c := range []byte(key) {
-		if c <= ' ' || c >= 0x7F || c == '.' || c == '[' || c == ']' || c == '"' || c == '\\' {
-			plain = false
-		}
-	}
-	if len(key) > longest {
-		cut := longest
-		for cut > 0 && !utf8.RuneStart(key[cut]) {
-			cut--
-		}
-		key = key[:cut] + "..."
-	}
+	plain := key != "" && !strings.ContainsFunc(key, func(r rune) bool {
+		return r <= ' ' || r >= 0x7F || strings.ContainsRune(`.[]"\`, r)
+	})
+	key = clip(key)
 	if !plain {
 		b = append(b, '[')
 		b = strconv.AppendQuote(b, key)
@@ -390,51 +120,10 @@ func appendKey(b []byte, key string) []byte {
 	return append(b, key...)
 }
 
-// unquote decodes a JSON string that checkJSON accepted. The result shares the input's memory
-// when there is nothing to decode, and is never nil.
-func unquote(raw []byte) []byte {
-	raw = raw[1 : len(raw)-1]
-	i := 0
-	for i < len(raw) && raw[i] != '\\' {
-		i++
-	}
-	if i == len(raw) {
-		return raw
-	}
-	out := append(make([]byte, 0, len(raw)), raw[:i]...)
-	for i < len(raw) {
-		if raw[i] != '\\' {
-			out = append(out, raw[i])
-			i++
-			continue
-		}
-		c := raw[i+1]
-		i += 2
-		switch c {
-		case 'b':
-			out = append(out, '\b')
-		case 'f':
-			out = append(out, '\f')
-		case 'n':
-			out = append(out, '\n')
-		case 'r':
-			out = append(out, '\r')
-		case 't':
-			out = append(out, '\t')
-		case 'u':
-			r, _ := hex4(raw[i:])
-			i += 4
-			if utf16.IsSurrogate(r) {
-				low, _ := hex4(raw[i+2:])
-				r = utf16.DecodeRune(r, low)
-				i += 6
-			}
-			out = utf8.AppendRune(out, r)
-		default:
-			out = append(out, c)
-		}
-	}
-	return out
+// unquote decodes a JSON string that checkJSON accepted.
+func unquote(raw []byte) string {
+	text, _ := jsontext.AppendUnquote(nil, raw)
+	return string(text)
 }
 
 // member is one key of an object with the client's own bytes.
@@ -444,86 +133,44 @@ type member struct {
 	raw    []byte
 }
 
-// members splits an object that checkJSON accepted, in its own order.
+// members splits an object that checkJSON or PostgreSQL accepted, in its own order.
 func members(raw []byte) []member {
-	s := scanner{src: raw}
-	s.space()
-	s.pos++
-	var out []member
-	for {
-		s.space()
-		switch s.src[s.pos] {
-		case '}':
-			return out
-		case ',':
-			s.pos++
-			s.space()
-		}
-		key := s.skip()
-		s.space()
-		s.pos++
-		s.space()
-		out = append(out, member{key: string(unquote(key)), rawKey: key, raw: s.skip()})
+	pieces := elements(raw)
+	out := make([]member, len(pieces)/2)
+	for i := range out {
+		key := pieces[2*i]
+		out[i] = member{key: unquote(key), rawKey: key, raw: pieces[2*i+1]}
 	}
+	return out
 }
 
-// elements splits an array that checkJSON accepted; never nil.
+// elements splits an array that checkJSON or PostgreSQL accepted; never nil. An object comes
+// apart into keys and values in turn.
 func elements(raw []byte) [][]byte {
-	s := scanner{src: raw}
-	s.space()
-	s.pos++
+	dec := decoder(raw)
 	out := [][]byte{}
-	for {
-		s.space()
-		switch s.src[s.pos] {
-		case ']':
-			return out
-		case ',':
-			s.pos++
-			s.space()
-		}
-		out = append(out, s.skip())
+	_, err := dec.ReadToken()
+	for kind := dec.PeekKind(); err == nil && kind != ']' && kind != '}'; kind = dec.PeekKind() {
+		var v jsontext.Value
+		v, err = dec.ReadValue()
+		end := int(dec.InputOffset())
+		out = append(out, raw[end-len(v):end:end])
 	}
+	if err != nil {
+		panic(fmt.Errorf("take JSON apart: %w", err))
+	}
+	return out
 }
 
-// skip passes one value that is known to be well formed and returns its bytes.
-func (s *scanner) skip() []byte {
-	start := s.pos
-	depth := 0
-	for s.pos < len(s.src) {
-		switch s.src[s.pos] {
-		case '"':
-			s.pos++
-			for s.src[s.pos] != '"' {
-				if s.src[s.pos] == '\\' {
-					s.pos++
-				}
-				s.pos++
-			}
-			s.pos++
-		case '{', '[':
-			depth++
-			s.pos++
-			continue
-		case '}', ']':
-			if depth == 0 {
-				return s.src[start:s.pos]
-			}
-			depth--
-			s.pos++
-		case ',', ':', ' ', '\t', '\n', '\r':
-			if depth == 0 {
-				return s.src[start:s.pos]
-			}
-			s.pos++
-			continue
-		default:
-			s.pos++
-			continue
-		}
-		if depth == 0 {
-			return s.src[start:s.pos]
-		}
-	}
-	return s.src[start:s.pos]
+// decoder reads what was accepted before. SQL callers may have stored json, though not jsonb,
+// that repeats keys or holds lone surrogates; what they stored is theirs to get back.
+func decoder(raw []byte) *jsontext.Decoder {
+	return jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 }
+
+var kinds = map[jsontext.Kind]string{
+	'{': "object", '[': "array", '"': "string", '0': "number", 't': "boolean", 'f': "boolean", 'n': "null",
+}
+
+// kind names the JSON type of a value.
+func kind(raw []byte) string { return kinds[jsontext.Value(raw).Kind()] }

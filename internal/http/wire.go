@@ -4,7 +4,8 @@ import (
 	"encoding/json"
 	"strconv"
 	"time"
-	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -87,29 +88,11 @@ func (w *writer) texts(name string, values []string) {
 	w.b = append(w.b, ']')
 }
 
-// appendString writes a JSON string and escapes only what JSON demands. The scanner and
-// PostgreSQL both refuse invalid UTF-8; what arrives otherwise (headers) becomes U+FFFD.
+// appendString writes a JSON string and escapes only what JSON demands. checkJSON and PostgreSQL
+// both refuse invalid UTF-8; what arrives otherwise (headers) becomes U+FFFD.
 func appendString(b []byte, s string) []byte {
-	const hex = "0123456789abcdef"
-	b = append(b, '"')
-	for i := 0; i < len(s); {
-		c := s[i]
-		switch {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', c)
-		case c < 0x20:
-			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-		case c < utf8.RuneSelf:
-			b = append(b, c)
-		default:
-			r, size := utf8.DecodeRuneInString(s[i:])
-			b = utf8.AppendRune(b, r)
-			i += size
-			continue
-		}
-		i++
-	}
-	return append(b, '"')
+	b, _ = jsontext.AppendQuote(b, s)
+	return b
 }
 
 // appendTime writes RFC 3339 in UTC, with a fraction only when there is one, so that a client
@@ -250,7 +233,7 @@ func retryDelay(j *sqlcgen.OjsJob, last []byte) (int64, bool) {
 		if m.key != "occurred_at" || kind(m.raw) != "string" {
 			continue
 		}
-		at, err := time.Parse(time.RFC3339Nano, string(unquote(m.raw)))
+		at, err := time.Parse(time.RFC3339Nano, unquote(m.raw))
 		if err != nil || at.After(*j.RetryAt) {
 			return 0, false
 		}

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/ojs-pg/ojs-pg/db"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
@@ -196,4 +198,46 @@ func TestWhoMayNotMigrate(t *testing.T) {
 	if err := nobody.CheckSchema(t.Context()); !errors.Is(err, pg.ErrSchema) || !strings.Contains(err.Error(), "grant ojs_service") {
 		t.Errorf("serving as a plain role: %v", err)
 	}
+}
+
+// On managed servers nobody is a superuser. The role here stands where it would after creating
+// the groups itself: it administers them, and is no member.
+func TestMigrateWithoutSuperuser(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	ctx := t.Context()
+	migrate(t, d.URL, pg.Down)
+	var version int
+	if err := d.Pool.QueryRow(ctx, "select current_setting('server_version_num')::int").Scan(&version); err != nil {
+		t.Fatal(err)
+	}
+	admin := "with admin option"
+	if version >= 160000 {
+		admin = "with admin true, inherit false, set false"
+	}
+	owner := pgx.Identifier{d.RoleName("owner")}.Sanitize()
+	url := d.LoginURL("owner", "createrole")
+	for _, sql := range []string{
+		"drop table public.ojs_goose_version",
+		"alter database " + d.Name + " owner to " + owner,
+		"grant ojs_owner, ojs_service, ojs_operator, ojs_tenant to " + owner + " " + admin,
+	} {
+		if _, err := d.Pool.Exec(ctx, sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	migrate(t, url, pg.Up)
+	if s, _ := status(t, url); !s.Current {
+		t.Errorf("after up: %+v", s)
+	}
+	if err := pg.CreateServerRole(ctx, url, d.RoleName("another"), "secret"); err != nil {
+		t.Error(err)
+	}
+	if err := d.Open().CheckSchema(ctx); err != nil {
+		t.Error(err)
+	}
+	if _, err := d.Service().Exec(ctx, "select ojs.enqueue('a')"); err != nil {
+		t.Error(err)
+	}
+	migrate(t, url, pg.Down)
 }

@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -117,7 +116,7 @@ func (d *DB) loadProblems(ctx context.Context) error {
 		}
 		problems[p.SQLState] = p
 	}
-	d.Problems = maps.Clone(problems)
+	d.Problems = problems
 	return ignoreMissing(rows.Err())
 }
 

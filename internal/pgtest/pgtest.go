@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojs-pg/ojs-pg/db"
@@ -105,15 +104,22 @@ func (d *DB) Operator() *pgxpool.Pool { return d.pool(d.OperatorURL()) }
 // GroupURL logs in as a member of one group; without a group, as a role that may only connect.
 func (d *DB) GroupURL(group string) string {
 	d.t.Helper()
+	if group == "" {
+		return d.LoginURL("nobody", "")
+	}
+	return d.LoginURL(strings.TrimPrefix(group, "ojs_"), "in role "+pgx.Identifier{group}.Sanitize())
+}
+
+// LoginURL logs in as the role RoleName(name), made at the first call with options of
+// `create role`.
+func (d *DB) LoginURL(name, options string) string {
+	d.t.Helper()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	role, membership := d.RoleName("nobody"), ""
-	if group != "" {
-		role, membership = d.RoleName(strings.TrimPrefix(group, "ojs_")), "in role "+pgx.Identifier{group}.Sanitize()
-	}
+	role := d.RoleName(name)
 	d.exec(fmt.Sprintf(`do $$ begin
 		if to_regrole('%[1]s') is null then create role %[1]s login %[2]s password '%[3]s'; end if;
-	end $$`, role, membership, d.password))
+	end $$`, role, options, d.password))
 	return d.server.url(d.Name, role, d.password)
 }
 
@@ -264,7 +270,9 @@ func (s *server) prepareTemplate(ctx context.Context) error {
 	if _, err := conn.Exec(ctx, "select pg_advisory_lock($1)", int64(templateLock)); err != nil {
 		return err
 	}
-	defer conn.Exec(context.WithoutCancel(ctx), "select pg_advisory_unlock($1)", int64(templateLock))
+	defer func() {
+		_, _ = conn.Exec(context.WithoutCancel(ctx), "select pg_advisory_unlock($1)", int64(templateLock))
+	}()
 
 	var complete bool
 	err = conn.QueryRow(ctx, "select datistemplate from pg_database where datname = $1", s.template).Scan(&complete)
@@ -313,9 +321,12 @@ func (s *server) drop(ctx context.Context, name string) error {
 		return err
 	}
 	for _, role := range roles {
-		_, err := s.admin.Exec(ctx, "drop role "+pgx.Identifier{role}.Sanitize())
-		var pgErr *pgconn.PgError
-		if err != nil && !(errors.As(err, &pgErr) && pgErr.Code == "42704") {
+		name := pgx.Identifier{role}.Sanitize()
+		// What is left of a role are memberships that it granted.
+		if _, err := s.admin.Exec(ctx, "drop owned by "+name); err != nil {
+			return err
+		}
+		if _, err := s.admin.Exec(ctx, "drop role "+name); err != nil {
 			return err
 		}
 	}

@@ -58,7 +58,8 @@ func TestRoles(t *testing.T) {
 			t.Errorf("a login is a member of %q, want %q", got, want)
 		}
 	}
-	if d.TenantURL("acme") != d.TenantURL("acme") || d.TenantURL("acme") == d.TenantURL("globex") {
+	acme, again, globex := d.TenantURL("acme"), d.TenantURL("acme"), d.TenantURL("globex")
+	if acme != again || acme == globex {
 		t.Error("a tenant does not have one login role of its own")
 	}
 	var tenant string
