@@ -335,7 +335,8 @@ func ringsAgree(t *testing.T, pool *pgxpool.Pool) {
 				select from ojs.reentry e where e.queue = f.queue and e.priority = f.priority and e.tenant_id = f.tenant_id and e.id = j.id and e.n > f.reentry_head)), false)
 			and not exists (select from ojs.wake w, (select snapshot from ojs.fold order by rev desc limit 1) s
 				where w.queue = j.queue and w.priority = j.priority and w.tenant_id = j.tenant_id and w.to_state = 'available' and j.seq between w.lo and w.hi
-				and not pg_visible_in_snapshot(w.xid, s.snapshot))`,
+				and not pg_visible_in_snapshot(w.xid, s.snapshot))
+			and not exists (select from ojs.timer m where m.kind = 'again' and j.id = any (m.ids))`,
 	} {
 		var n int
 		if err := pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {
@@ -567,7 +568,8 @@ func TestLongJournalsAreFoldedInBites(t *testing.T) {
 // A job that somebody holds locked when its turn comes is passed over without waiting, and comes back if it is let go unchanged.
 func TestLockedJobsComeBack(t *testing.T) {
 	t.Parallel()
-	service := pgtest.New(t).Service()
+	database := pgtest.New(t)
+	service := database.Service()
 	enqueueFor(t, service, "default", "acme", 3)
 	var first string
 	if err := service.QueryRow(t.Context(), `select id from ojs.jobs order by enqueued_at, id limit 1`).Scan(&first); err != nil {
@@ -593,9 +595,100 @@ func TestLockedJobsComeBack(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	database.SetNow(time.Now().Add(2 * time.Second))
+	if _, err := service.Exec(t.Context(), `select ojs.tick()`); err != nil {
+		t.Fatal(err)
+	}
 	if d, err = fetchJobs(t.Context(), service, "default", 10); err != nil || len(d.jobs) != 1 || d.jobs[0].id != first {
 		t.Fatalf("fetched %v, %v; want the job that was let go", d.jobs, err)
 	}
+}
+
+// A long run of cancelled or expired jobs is passed over in one go, and the next job behind it is found by the same decision.
+func TestEndedBacklogsArePassedOver(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	service := database.Service()
+	enqueueFor(t, service, "default", "big", 30_000)
+	for _, sql := range []string{
+		`select count(*) from (select ojs.cancel(id) from ojs.jobs) x`,
+		`insert into ojs.jobs (tenant_id, type, expires_at) select 'big', 'x.y', now() - interval '1 hour' from generate_series(1, 12000)`,
+		`select ojs.enqueue('x.y', p_tenant => 'big')`,
+	} {
+		if _, err := service.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, err := fetchJobs(t.Context(), service, "default", 1)
+	if err != nil || len(d.jobs) != 1 {
+		t.Fatalf("fetched %d jobs, %v; want the one behind those that ended", len(d.jobs), err)
+	}
+	var expired int
+	if err := service.QueryRow(t.Context(), `select count(*) from ojs.jobs where state = 'discarded'`).Scan(&expired); err != nil || expired != 12_000 {
+		t.Errorf("%d expired jobs were discarded, %v; want 12000", expired, err)
+	}
+	ringsAgree(t, database.Pool)
+}
+
+// A tenant that keeps thousands of its own jobs locked delays nobody: they are passed over, nobody is charged for them, and the tenants
+// beside it go on in their shares, one that arrives afterwards too.
+func TestLockedBacklogDelaysNobody(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	service := database.Service()
+	enqueueFor(t, service, "default", "mallory", 8000)
+	enqueueFor(t, service, "default", "acme", 400)
+	tx, err := service.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select count(*) from (select ojs.cancel(id) from ojs.jobs where tenant_id = 'mallory') x`); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if d, err := fetchJobs(t.Context(), service, "default", 1); err != nil || len(d.jobs) != 1 || d.jobs[0].tenant != "acme" {
+			t.Fatalf("fetched %v, %v; want a job of acme", d.jobs, err)
+		}
+	}
+	enqueueFor(t, service, "default", "globex", 10)
+	d, err := fetchJobs(t.Context(), service, "default", 21)
+	if err != nil {
+		t.Fatal(err)
+	}
+	globex := 0
+	for _, j := range d.jobs {
+		if j.tenant == "globex" {
+			globex++
+		}
+	}
+	if globex < 9 {
+		t.Errorf("of 21 jobs the newcomer had %d, want its half", globex)
+	}
+	ringsAgree(t, database.Pool)
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// Let go of, they are found again: some were still in line, the others come back by the tick.
+	database.SetNow(time.Now().Add(2 * time.Second))
+	found := map[string]bool{}
+	for range 30 {
+		if _, err := service.Exec(t.Context(), `select ojs.tick(10000)`); err != nil {
+			t.Fatal(err)
+		}
+		d, err := fetchJobs(t.Context(), service, "default", 2000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range d.jobs {
+			if j.tenant == "mallory" {
+				found[j.id] = true
+			}
+		}
+		if len(found) == 8000 {
+			return
+		}
+	}
+	t.Errorf("%d of 8000 jobs came back", len(found))
 }
 
 // Several queues: one job from each per turn, beginning with the first listed; the next decision goes on where the last one stopped.
@@ -655,6 +748,36 @@ func TestPriorityAndBoost(t *testing.T) {
 		if got := take(); got != want {
 			t.Errorf("job %d after the boost: %s, want %s", i+1, got, want)
 		}
+	}
+}
+
+// A boost takes jobs that came back along, too: they leave their old priority for good.
+func TestBoostTakesReturnedJobsAlong(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	for _, sql := range []string{
+		`select ojs.enqueue('x.x', p_tenant => 'acme')`,
+		`select ojs.enqueue('x.y', p_priority => 10, p_tenant => 'acme')`,
+		`select ojs.enqueue('x.g', p_priority => -5, p_tenant => 'globex')`,
+		`select ojs.nack(id, '{"message": "later"}', p_requeue => true) from ojs.fetch('{default}', 2)`,
+		`select ojs.enqueue('x.z', p_queue => 'other', p_tenant => 'acme')`,
+		`select from ojs.fetch('{other}')`,
+		`select ojs.configure_tenant('acme', p_priority_boost => -10)`,
+	} {
+		if _, err := service.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	var got string
+	for range 3 {
+		var kind string
+		if err := service.QueryRow(t.Context(), `select type from ojs.fetch('{default}')`).Scan(&kind); err != nil {
+			t.Fatal(err)
+		}
+		got += kind + " "
+	}
+	if want := "x.y x.g x.x "; got != want {
+		t.Errorf("dispatched %s, want %s", got, want)
 	}
 }
 

@@ -77,8 +77,14 @@ func TestTickHonoursHeartbeats(t *testing.T) {
 		beat bool
 		want string
 	}{
-		{20 * time.Second, true, "0 0"}, {29 * time.Second, false, "0 0"}, {30 * time.Second, false, "0 1"},
-		{45 * time.Second, true, "0 0"}, {50 * time.Second, false, "0 0"}, {74 * time.Second, false, "0 0"}, {75 * time.Second, false, "0 1"}, {99 * time.Second, false, "0 0"},
+		{20 * time.Second, true, "0 0"},
+		{29 * time.Second, false, "0 0"},
+		{30 * time.Second, false, "0 1"},
+		{45 * time.Second, true, "0 0"},
+		{50 * time.Second, false, "0 0"},
+		{74 * time.Second, false, "0 0"},
+		{75 * time.Second, false, "0 1"},
+		{99 * time.Second, false, "0 0"},
 	} {
 		d.SetNow(noon.Add(c.at))
 		if c.beat {

@@ -20,13 +20,15 @@ as $$ select pg_catalog.clock_timestamp() $$;
 comment on function ojs.now() is 'The wall clock. All times in this schema come from here.';
 grant execute on function ojs.now() to ojs_service, ojs_operator, ojs_tenant;
 
--- Forty-eight bits of milliseconds laid over a random UUID, version 7 (RFC 9562).
+-- Forty-eight bits of milliseconds laid over a random UUID, version 7 (RFC 9562). As a column's default it runs with the search_path of
+-- whoever inserts, so every name is qualified; a pinned path would keep it from being inlined.
 -- +goose StatementBegin
 create function ojs._uuid_v7() returns uuid
 language sql volatile
 as $$
-    select encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
-        placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid
+    select pg_catalog.encode(pg_catalog.set_bit(pg_catalog.set_bit(overlay(pg_catalog.uuid_send(pg_catalog.gen_random_uuid())
+        placing substring(pg_catalog.int8send((extract(epoch from pg_catalog.clock_timestamp()) operator(pg_catalog.*) 1000)::pg_catalog.int8) from 3) from 1 for 6),
+        52, 1), 53, 1), 'hex')::pg_catalog.uuid
 $$;
 -- +goose StatementEnd
 comment on function ojs._uuid_v7() is 'A new UUIDv7: ordered by time to the millisecond.';
@@ -270,12 +272,12 @@ create table ojs.timer (
     tenant_ids text[] not null,
     ids        uuid[] not null,
     primary key (due_at, seq),
-    constraint timer_kind check (kind in ('due', 'lease'))
+    constraint timer_kind check (kind in ('due', 'lease', 'again'))
 );
 comment on table ojs.timer is 'What the tick has to look at, and when: jobs that become due, leases that may have expired. A row is a reminder; the job''s own row decides.';
 comment on column ojs.timer.due_at is 'When to look.';
 comment on column ojs.timer.seq is 'Tells apart what is due at the same instant.';
-comment on column ojs.timer.kind is 'due: scheduled or retryable jobs; lease: running attempts.';
+comment on column ojs.timer.kind is 'due: scheduled or retryable jobs; lease: running attempts; again: available jobs that were locked when their turn came.';
 comment on column ojs.timer.tenant_ids is 'Tenants of the jobs, in step with ids.';
 comment on column ojs.timer.ids is 'The jobs.';
 
@@ -373,7 +375,7 @@ create table ojs.reentry (
     id        uuid not null,
     primary key (queue, priority, tenant_id, n)
 );
-comment on table ojs.reentry is 'Jobs behind their tenant''s cursor that are to be looked at again: taken back, committed late, or locked when their turn came. Read before the cursor.';
+comment on table ojs.reentry is 'Jobs behind their tenant''s cursor that are to be looked at again: taken back, committed late, or passed over because they were locked. Read before the cursor.';
 comment on column ojs.reentry.queue is 'The queue.';
 comment on column ojs.reentry.priority is 'The effective priority.';
 comment on column ojs.reentry.tenant_id is 'The tenant.';

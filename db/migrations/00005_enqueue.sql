@@ -381,7 +381,9 @@ begin
     select array_agg(w.queue) into v_queues from woken w where w.to_state = 'available';
     if v_queues is null or exists (select from inserted j where j.state = 'scheduled') then
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select j.scheduled_at, 'due', array_agg(j.tenant_id), array_agg(j.id) from inserted j where j.state = 'scheduled' group by j.scheduled_at;
+        select j.scheduled_at, 'due', array_agg(j.tenant_id), array_agg(j.id)
+        from (select j.*, row_number() over (partition by j.scheduled_at) / 1000 as part from inserted j where j.state = 'scheduled') j
+        group by j.scheduled_at, j.part;
     end if;
     if v_queues is not null then
         perform ojs._notify(v_queues);

@@ -295,9 +295,11 @@ begin
         end if;
         if v_row.job_priority + v_new.priority_boost <> v_row.priority then
             -- Jobs on the small list move along; a ring of another priority has a virtual time of its own.
+            with moved as (
+                delete from ojs.reentry e where e.queue = v_row.queue and e.priority = v_row.priority and e.tenant_id = p_tenant returning e.*
+            )
             insert into ojs.reentry (queue, priority, tenant_id, id)
-            select e.queue, v_row.job_priority + v_new.priority_boost, e.tenant_id, e.id from ojs.reentry e
-            where e.queue = v_row.queue and e.priority = v_row.priority and e.tenant_id = p_tenant and e.n > v_row.reentry_head order by e.n;
+            select m.queue, v_row.job_priority + v_new.priority_boost, m.tenant_id, m.id from moved m where m.n > v_row.reentry_head order by m.n;
             v_ring := ojs._ring_here(v_row.queue, v_row.job_priority + v_new.priority_boost);
             v_vtime := v_ring.v;
         end if;

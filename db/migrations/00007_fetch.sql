@@ -31,7 +31,7 @@ comment on function ojs._anything_for(text[], text) is 'Whether a decision could
 -- +goose StatementBegin
 create function ojs._serve(
     p_ring ojs.ring, p_count int, p_worker_id text, p_visibility_timeout_ms int, p_tenant text, p_reentry_max bigint, out o_ring ojs.ring,
-    out o_ids uuid[], out o_tenants text[], out o_progress boolean
+    out o_ids uuid[], out o_tenants text[], out o_progress boolean, out o_skimmed int
 )
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -67,12 +67,17 @@ declare
     v_beyond    float8;
     v_at        int;
     v_held      int[];
+    v_lost      int[];
+    v_blocked   text[] := '{}';
+    v_barren    text[] := '{}';
+    v_tenant    text;
     v_class     record;
 begin
     o_ring := p_ring;
     o_ids := '{}';
     o_tenants := '{}';
     o_progress := false;
+    o_skimmed := 0;
 
     -- The front of every class, and of each tenant there the first jobs from the small list and then from the cursor.
     select array_agg(x.ord), array_agg(x.tenant_id), array_agg(x.vtime), array_agg(x.weight), array_agg(x.start), array_agg(x.step), array_agg(x.last),
@@ -135,21 +140,23 @@ begin
         v_end[v_at] := i;
         v_limit[v_at] := least(v_limit[v_at], r_known[i]);
     end loop;
-    if p_tenant is null then
+    for v_class in
+        select t.ord, count(*) as seen, max(t.start) as start, sum(1 / t.step) filter (where t.idle) as idle
+        from (select distinct on (x.tenant_id) x.ord, x.tenant_id, (x.vtime - p_ring.v)::float8 as start, x.step, x.known = 'infinity' and not x.any_ready as idle
+            from (select x.*, bool_or(x.ready) over (partition by x.tenant_id) as any_ready
+                from unnest(r_class, r_tenant, r_vtime, r_step, r_known, r_ready) x(ord, tenant_id, vtime, step, known, ready)) x) t
+        group by t.ord
+    loop
+        -- Who turns out to have nothing is due nothing.
+        v_weight := v_weight - coalesce(v_class.idle, 0);
         -- A class of which not all tenants were read is known up to the last one read.
-        for v_class in
-            select t.ord, count(*) as seen, max(t.start) as start
-            from (select distinct on (x.tenant_id) x.ord, x.tenant_id, (x.vtime - p_ring.v)::float8 as start from unnest(r_class, r_tenant, r_vtime) x(ord, tenant_id, vtime)) t
-            group by t.ord
-        loop
-            if v_class.seen < p_ring.class_members[v_class.ord] then
-                v_limit[v_class.ord] := least(v_limit[v_class.ord], v_class.start);
-            end if;
-        end loop;
-    end if;
+        if p_tenant is null and v_class.seen < p_ring.class_members[v_class.ord] then
+            v_limit[v_class.ord] := least(v_limit[v_class.ord], v_class.start);
+        end if;
+    end loop;
 
     <<pick>>
-    while v_picks < p_count loop
+    while v_picks < p_count and v_weight > 1e-9 loop
         v_best := 0;
         v_most := '-infinity';
         v_beyond := '-infinity';
@@ -181,6 +188,8 @@ begin
             v_weight := v_weight - 1 / r_step[v_at];
             exit pick when v_weight <= 1e-9;
         end if;
+        -- Whether this tenant has more decides what the others are due: read on.
+        exit pick when r_last[v_at] and r_open[v_at];
     end loop;
 
     if v_picks > 0 then
@@ -207,15 +216,15 @@ begin
         into o_ids, o_tenants, v_held
         from taken t;
         if cardinality(o_ids) < v_picks then
-            -- Locked by somebody, who may let go of it unchanged: it comes back on the small list. Not charged.
-            for i in 1 .. cardinality(r_turn) loop
-                if r_turn[i] > 0 and (v_held is null or r_turn[i] <> all (v_held)) then
-                    insert into ojs.reentry (queue, priority, tenant_id, id) values (p_ring.queue, p_ring.priority, r_tenant[i], r_id[i]);
-                    r_turn[i] := 0;
-                    r_ready[i] := false;
-                    r_open[i] := true;
-                end if;
+            -- Locked by somebody, who may let go of them unchanged: the tick has them looked at again. Nobody is charged for them.
+            v_lost := array(select x.at from unnest(r_turn) with ordinality x(turn, at) where x.turn > 0 and x.turn <> all (coalesce(v_held, '{}')));
+            foreach v_at in array v_lost loop
+                r_turn[v_at] := 0;
+                r_ready[v_at] := false;
+                v_blocked := v_blocked || r_tenant[v_at];
             end loop;
+            perform ojs._look_again(array(select r_tenant[i] from unnest(v_lost) i), array(select r_id[i] from unnest(v_lost) i));
+            v_v := v_v * cardinality(o_ids) / v_picks;
         end if;
     end if;
     if true = any (r_expired) then
@@ -232,12 +241,14 @@ begin
         ), tenant as (
             select s.ord, s.tenant_id, s.vtime, s.weight, count(*) filter (where s.turn > 0) as taken, max(s.pos) filter (where s.src = 1 and s.pos < coalesce(s.stop, s.pos + 1)) as head,
                 max(s.pos) filter (where s.src = 0 and s.pos < coalesce(s.stop, s.pos + 1)) as reentry_head,
-                bool_or(s.open) or bool_or(s.ready and s.turn = 0) or exists (select from ojs.reentry e
-                    where e.queue = p_ring.queue and e.priority = p_ring.priority and e.tenant_id = s.tenant_id and e.n > p_reentry_max) as stays
+                bool_or(s.open) or bool_or(s.ready and s.turn = 0) as stays,
+                -- Nothing but ended or locked jobs in sight, and more behind them.
+                bool_or(s.open) and not bool_or(s.ready and s.turn = 0) and not bool_and(s.turn > 0) as barren
             from seen s group by s.ord, s.tenant_id, s.vtime, s.weight
         ), moved as (
             update ojs.tenant_fairness f
-            set vtime = f.vtime + t.taken * ojs._step(f.weight), head = greatest(f.head, t.head), reentry_head = greatest(f.reentry_head, t.reentry_head),
+            -- A tenant whose jobs were all locked was owed nothing meanwhile.
+            set vtime = case when t.taken = 0 and t.tenant_id = any (v_blocked) then greatest(f.vtime, o_ring.v) else f.vtime + t.taken * ojs._step(f.weight) end, head = greatest(f.head, t.head), reentry_head = greatest(f.reentry_head, t.reentry_head),
                 backlogged = t.stays, dispatched = f.dispatched + t.taken,
                 deficit = round((o_ring.v - f.vtime - t.taken * ojs._step(f.weight)) * f.weight, 6)
             from tenant t
@@ -249,7 +260,7 @@ begin
         )
         select t.ord, count(*) filter (where not t.stays) as gone, coalesce(sum(t.weight) filter (where not t.stays), 0) as weight, count(*) as seen,
             min(t.vtime + t.taken * ojs._step(t.weight)) filter (where t.stays) as head, max(t.vtime) as last,
-            bool_or(t.head is not null or t.reentry_head is not null or not t.stays) as progress
+            bool_or(t.head is not null or t.reentry_head is not null or not t.stays) as progress, array_agg(t.tenant_id) filter (where t.barren) as barren
         from tenant t group by t.ord
     loop
         o_progress := o_progress or v_class.progress;
@@ -260,6 +271,10 @@ begin
         o_ring.class_weight[v_class.ord] := o_ring.class_weight[v_class.ord] - v_class.weight;
         o_ring.members := o_ring.members - v_class.gone::int;
         o_ring.weight := o_ring.weight - v_class.weight;
+        v_barren := v_barren || coalesce(v_class.barren, '{}');
+    end loop;
+    for v_tenant in select distinct b.tenant from unnest(v_barren || v_blocked) b(tenant) loop
+        o_skimmed := o_skimmed + ojs._skim(p_ring.queue, p_ring.priority, v_tenant, p_reentry_max, v_tenant = any (v_blocked));
     end loop;
     o_ring := ojs._ring_tidy(o_ring);
     if o_ring.members > 0 then
@@ -270,7 +285,88 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._serve(ojs.ring, int, text, int, text, bigint) is
 'Takes up to p_count jobs from one ring in fair order and charges their tenants. Returns the ring as it is then (to be stored by the caller), the jobs
-taken in order, and whether cursors moved: fewer jobs than asked with progress means there may be more. Only under the row of ojs.lane.';
+taken in order, whether cursors moved (fewer jobs than asked with progress means there may be more), and how many ended or locked jobs were
+passed over. Only under the row of ojs.lane.';
+
+-- +goose StatementBegin
+create function ojs._look_again(p_tenants text[], p_ids uuid[]) returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into ojs.timer (due_at, kind, tenant_ids, ids) select ojs.now() + interval '1 second', 'again', p_tenants, p_ids where cardinality(p_ids) > 0;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._look_again(text[], uuid[]) is 'Has the tick look again, in a second, at jobs that were passed over because somebody had them locked.';
+
+-- +goose StatementBegin
+create function ojs._first_free(p_tenant text, p_ids uuid[], p_test boolean) returns int
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_free uuid[];
+    v_at   int;
+begin
+    if p_ids is null or not p_test then
+        return case when p_ids is not null then 1 end;
+    end if;
+    v_free := array(select j.id from unnest(p_ids) i join ojs.job j on j.id = i and j.tenant_id = p_tenant where j.state = 'available' for update of j skip locked);
+    select min(i.at) into v_at from unnest(p_ids) with ordinality i(id, at) where i.id in (select f.id from unnest(v_free) f(id));
+    perform ojs._look_again(array_fill(p_tenant, array[coalesce(v_at - 1, cardinality(p_ids))]), p_ids[:coalesce(v_at - 1, cardinality(p_ids))]);
+    return v_at;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._first_free(text, uuid[], boolean) is
+'Index of the first of the jobs that nobody has locked (without p_test: the first); those before it are to be looked at again. Null: none.';
+
+-- +goose StatementBegin
+create function ojs._skim(p_queue text, p_priority int, p_tenant text, p_reentry_max bigint, p_locked boolean) returns int
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c_rows    constant int := 5000;
+    v_now     timestamptz := ojs.now();
+    v_fair    ojs.tenant_fairness;
+    v_list    record;
+    v_line    record;
+    v_stop    int;
+begin
+    select f.* into v_fair from ojs.tenant_fairness f
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant order by f.vtime desc limit 1;
+    -- The small list up to the first job that can be had.
+    select count(*) as seen, max(e.n) as last, array_agg(e.n order by e.n) filter (where j.state = 'available') as at,
+        array_agg(e.id order by e.n) filter (where j.state = 'available') as ready
+    into v_list
+    from (select e.n, e.id, e.tenant_id from ojs.reentry e
+        where e.queue = p_queue and e.priority = p_priority and e.tenant_id = p_tenant and e.n > v_fair.reentry_head and e.n <= p_reentry_max
+        order by e.n limit c_rows) e
+    left join ojs.job j on j.id = e.id and j.tenant_id = e.tenant_id;
+    if v_list.seen > 0 then
+        v_stop := ojs._first_free(p_tenant, v_list.ready, p_locked);
+        update ojs.tenant_fairness f set reentry_head = coalesce(v_list.at[v_stop] - 1, v_list.last)
+        where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.vtime = v_fair.vtime;
+        return v_list.seen;
+    end if;
+    -- Then the line.
+    select count(*) as seen, max(j.seq) as last, array_agg(j.id) filter (where j.state = 'available' and j.expires_at <= v_now) as expired,
+        array_agg(j.seq order by j.seq) filter (where j.state = 'available' and (j.expires_at > v_now) is not false) as at,
+        array_agg(j.id order by j.seq) filter (where j.state = 'available' and (j.expires_at > v_now) is not false) as ready
+    into v_line
+    from (select j.seq, j.id, j.state, j.expires_at from ojs.job j
+        where j.queue = p_queue and j.priority = v_fair.job_priority and j.tenant_id = p_tenant and j.seq > v_fair.head and j.seq is not null
+        order by j.seq limit c_rows) j;
+    v_stop := ojs._first_free(p_tenant, v_line.ready, p_locked);
+    perform ojs._expire(v_line.expired, array_fill(p_tenant, array[cardinality(v_line.expired)])) where v_line.expired is not null;
+    update ojs.tenant_fairness f set head = greatest(f.head, coalesce(v_line.at[v_stop] - 1, v_line.last))
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.vtime = v_fair.vtime and v_line.seen > 0;
+    return v_line.seen;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._skim(text, int, text, bigint, boolean) is
+'Moves a tenant''s cursors past a run of jobs that have ended, expired, or (p_locked) are locked, thousands at a time, and returns how many it looked at.
+Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
 create function ojs._expire(p_ids uuid[], p_tenants text[]) returns void
@@ -282,9 +378,12 @@ as $$
         where j.state = 'available' for update of j skip locked
     ), ended as (
         update ojs.job j set state = 'discarded', finished_at = ojs.now() from held h where j.id = h.id and j.tenant_id = h.tenant_id returning j.*
+    ), released as (
+        insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state)
+        select e.tenant_id, e.queue, e.priority, e.id, e.type, e.attempt, 'available', 'discarded' from ended e
     )
-    insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state)
-    select e.tenant_id, e.queue, e.priority, e.id, e.type, e.attempt, 'available', 'discarded' from ended e
+    select ojs._look_again(array_agg(e.tenant_id), array_agg(e.id))
+    from unnest(p_ids, p_tenants) e(id, tenant_id) where (e.id, e.tenant_id) not in (select h.id, h.tenant_id from held h)
 $$;
 -- +goose StatementEnd
 comment on function ojs._expire(uuid[], text[]) is 'Discards available jobs whose expires_at has passed (ojs-core section 5.2).';
@@ -299,6 +398,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
     set plan_cache_mode = force_generic_plan set max_parallel_workers_per_gather = 0 set jit = off
 as $$
 declare
+    c_skim     constant int := 200000;
     v_tenant   text := ojs._session_tenant(p_tenant);
     v_queues   text[];
     v_rotation ojs.rotation;
@@ -313,6 +413,7 @@ declare
     v_ring     ojs.ring;
     v_served   record;
     v_more     boolean;
+    v_skimmed  int := 0;
     v_max      bigint;
     v_got_id     uuid[] := '{}';
     v_got_tenant text[] := '{}';
@@ -384,17 +485,22 @@ begin
                         v_got_turn := v_got_turn || array(select (v_share[q] + t) * v_n + q from generate_subscripts(v_served.o_ids, 1) t);
                         v_share[q] := v_share[q] + cardinality(v_served.o_ids);
                         v_got := v_got + cardinality(v_served.o_ids);
-                        exit when v_got >= v_want or v_ring.members = 0 or not v_served.o_progress;
+                        v_skimmed := v_skimmed + v_served.o_skimmed;
+                        exit when v_got >= v_want or v_ring.members = 0 or not v_served.o_progress or v_skimmed > c_skim;
                     end loop;
                     perform ojs._ring_changed(v_ring);
-                    exit when v_got >= v_want;
+                    exit when v_got >= v_want or v_skimmed > c_skim;
                 end loop;
                 v_empty[q] := v_got < v_want;
                 v_total := v_total + v_got;
             end loop;
         end loop;
-        exit when v_total >= p_count or not v_more;
+        exit when v_total >= p_count or not v_more or v_skimmed > c_skim;
     end loop;
+    if v_skimmed > c_skim and v_total < p_count then
+        -- Enough for one decision: others wait. What was passed over stays passed over, and whoever waits is told to come again.
+        perform ojs._notify(v_queues);
+    end if;
 
     if v_n > 1 and v_total > 0 then
         -- The next turn is that of the queue after the one that had the last.
@@ -419,7 +525,8 @@ comment on function ojs.fetch(text[], int, text, int, text) is
 'Hands out up to p_count jobs (1 to 10000) of the queues and returns them in fair order (ojs-core section 7.2): highest effective priority of a queue first,
 within it tenants by weight, within a tenant first in first out; over several queues one from each per turn. Each is active from then on, attempt
 counted, under a lease of p_visibility_timeout_ms (else the job''s own, else 30000 ms) that heartbeats extend. p_tenant: that tenant''s jobs only. Fewer than
-asked: no eligible job had committed before the call began. The jobs are the caller''s when its transaction commits. Until then other decisions
+asked: no eligible job had committed before the call began, other than one that somebody had locked when its turn came (the tick has it looked at
+again after a second), or 200000 ended jobs in a row lay in the way (the next call goes on behind them). The jobs are the caller''s when its transaction commits. Until then other decisions
 wait, so commit at once: a session idle in this transaction for 10 seconds is ended. Needs read committed.
 Raises invalid_request, unsupported, TENANT_ACCESS_DENIED. Locks the row of ojs.lane, then jobs with skip locked.';
 -- Not to tenants' own roles: whoever fetches holds the row of ojs.lane until the end of its transaction, and a tenant that stayed in it
@@ -487,6 +594,9 @@ drop function ojs.resume_queue(text);
 drop function ojs.pause_queue(text);
 drop function ojs.fetch(text[], int, text, int, text);
 drop function ojs._expire(uuid[], text[]);
+drop function ojs._skim(text, int, text, bigint, boolean);
+drop function ojs._first_free(text, uuid[], boolean);
+drop function ojs._look_again(text[], uuid[]);
 drop function ojs._serve(ojs.ring, int, text, int, text, bigint);
 drop function ojs._anything_for(text[], text);
 reset role;

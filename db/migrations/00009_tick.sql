@@ -127,7 +127,7 @@ begin
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select greatest(coalesce(j.retry_at, j.scheduled_at), v_now + interval '1 second'), 'due', array[j.tenant_id], array[j.id]
         from asked a join ojs.job j on j.id = a.id and j.tenant_id = a.tenant_id
-        where j.state in ('scheduled', 'retryable') and not exists (select from held h where h.id = j.id and h.tenant_id = j.tenant_id)
+        where j.state in ('scheduled', 'retryable') and (a.id, a.tenant_id) not in (select h.id, h.tenant_id from held h)
     )
     select (select array_agg(distinct w.queue) from woken w), (select count(*) from promoted) into v_queues, v_jobs;
     if v_queues is not null then
@@ -174,7 +174,7 @@ begin
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select greatest(j.lease_expires_at, v_now + interval '1 second'), 'lease', array[j.tenant_id], array[j.id]
         from asked a join ojs.job j on j.id = a.id and j.tenant_id = a.tenant_id
-        where j.state = 'active' and not exists (select from held h where h.id = j.id and h.tenant_id = j.tenant_id)
+        where j.state = 'active' and (a.id, a.tenant_id) not in (select h.id, h.tenant_id from held h)
           and not exists (select from ojs.timer t where t.due_at = j.lease_expires_at and t.kind = 'lease' and j.id = any (t.ids))
     )
     select (select array_agg(distinct w.queue) from woken w), (select count(*) from reaped) into v_queues, v_jobs;
@@ -186,6 +186,30 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._reap(text[], uuid[]) is 'Takes back those of the jobs whose lease has expired: available again, the attempt counted and recorded as an error. Returns how many.';
+
+-- +goose StatementBegin
+create function ojs._wake_again(p_tenants text[], p_ids uuid[]) returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_queues text[];
+begin
+    with woken as (
+        insert into ojs.wake (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
+        select j.tenant_id, j.queue, j.priority, 'available', 'available', 1, j.seq, j.seq
+        from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
+        join ojs.job j on j.id = a.id and j.tenant_id = a.tenant_id
+        where j.state = 'available'
+        returning queue
+    )
+    select array_agg(distinct w.queue) into v_queues from woken w;
+    if v_queues is not null then
+        perform ojs._notify(v_queues);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._wake_again(text[], uuid[]) is 'Has the next decision look again at those of the jobs that are still available.';
 
 -- +goose StatementBegin
 create function ojs._prune(p_limit int) returns void
@@ -221,14 +245,12 @@ begin
         perform ojs._raise('OJ400', 'limit must be an integer between 1 and 100000', '{"field": "limit"}');
     end if;
     v_result.rolled_up := ojs._roll_up();
-    -- Nobody fetches for hours while producers go on: the journal must not grow into a decision that takes forever.
-    perform from ojs.lane l where l.lane = 0 for update skip locked;
-    if found and exists (select from ojs.wake w where w.xid >= (select pg_snapshot_xmax(f.snapshot) from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) offset 1000 limit 1) then
-        perform ojs._fold();
-    end if;
     for v_timer in
-        with due as materialized (
-            select t.due_at, t.seq from ojs.timer t where t.due_at <= ojs.now() order by t.due_at, t.seq limit p_limit for update skip locked
+        with held as materialized (
+            select t.due_at, t.seq, cardinality(t.ids) as jobs from ojs.timer t
+            where t.due_at <= ojs.now() order by t.due_at, t.seq limit p_limit for update skip locked
+        ), due as materialized (
+            select c.due_at, c.seq from (select h.*, sum(h.jobs) over (order by h.due_at, h.seq) - h.jobs as before from held h) c where c.before < p_limit
         ), taken as (
             delete from ojs.timer t using due d where t.due_at = d.due_at and t.seq = d.seq returning t.*
         )
@@ -238,6 +260,8 @@ begin
     loop
         if v_timer.kind = 'due' then
             v_result.promoted := ojs._promote(v_timer.tenants, v_timer.ids);
+        elsif v_timer.kind = 'again' then
+            perform ojs._wake_again(v_timer.tenants, v_timer.ids);
         else
             v_result.reaped := ojs._reap(v_timer.tenants, v_timer.ids);
         end if;
@@ -245,13 +269,21 @@ begin
     if v_result.rolled_up > 0 and random() < 0.05 then
         perform ojs._prune(p_limit);
     end if;
+    -- Nobody fetches for hours while producers go on: the journal must not grow into a decision that takes forever. Last, because from
+    -- here on decisions wait for this transaction to end.
+    if exists (select from ojs.wake w where w.xid >= (select pg_snapshot_xmax(f.snapshot) from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) offset 1000 limit 1) then
+        perform from ojs.lane l where l.lane = 0 for update skip locked;
+        if found then
+            perform ojs._fold();
+        end if;
+    end if;
     return v_result;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.tick(int) is
 'Does what is due now: promotes scheduled and retryable jobs, takes back jobs whose lease expired, rolls up statistics, removes old journal rows. Looks at
-up to p_limit (1 to 100000) timers. Servers call it all the time; without a server, call it yourself. Safe from many sessions at once.';
+timers of about p_limit (1 to 100000) jobs. Servers call it all the time; without a server, call it yourself. Safe from many sessions at once.';
 grant execute on function ojs.tick(int) to ojs_service, ojs_operator;
 reset role;
 
@@ -259,6 +291,7 @@ reset role;
 set local role ojs_owner;
 drop function ojs.tick(int);
 drop function ojs._prune(int);
+drop function ojs._wake_again(text[], uuid[]);
 drop function ojs._reap(text[], uuid[]);
 drop function ojs._promote(text[], uuid[]);
 drop function ojs._roll_up();

@@ -1,0 +1,862 @@
+package db_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// --- what the catalogs say: forgetting one of these leaks ---
+
+func expectNone(t *testing.T, q querier, what, sql string, args ...any) {
+	t.Helper()
+	if got := lines(t, q, sql, args...); len(got) > 0 {
+		t.Errorf("%s:\n  %s", what, strings.Join(got, "\n  "))
+	}
+}
+
+const ours = `c.relnamespace = 'ojs'::pg_catalog.regnamespace`
+
+func TestEveryTableWithTenantDataHasRowSecurity(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	expectNone(t, d.Pool, "tables of tenants' data without forced row security", `
+		select c.relname from pg_catalog.pg_class c
+		where `+ours+` and c.relkind in ('r', 'p') and not (c.relrowsecurity and c.relforcerowsecurity)
+		  and exists (select from pg_catalog.pg_attribute a where a.attrelid = c.oid and a.attname in ('tenant_id', 'tenant_ids', 'tenant') and not a.attisdropped)`)
+	// A table without a tenant's name in it is so on purpose.
+	got := list[string](t, d.Pool, `
+		select c.relname || case when c.relrowsecurity and c.relforcerowsecurity then '' else ' open' end from pg_catalog.pg_class c
+		where `+ours+` and c.relkind in ('r', 'p')
+		  and not exists (select from pg_catalog.pg_attribute a where a.attrelid = c.oid and a.attname in ('tenant_id', 'tenant_ids', 'tenant') and not a.attisdropped) order by 1`)
+	want := []string{"fold open", "lane open", "problem open", "queue", "queue_priority", "ring", "rotation", "schema_hash open", "settings open", "tally_mark", "waiter"}
+	if !slices.Equal(got, want) {
+		t.Errorf("tables without a tenant column are %q, want %q: look at row security and grants before adding one", got, want)
+	}
+
+	expectNone(t, d.Pool, "policies for somebody unknown", `
+		select p.tablename, p.policyname, p.roles::text from pg_catalog.pg_policies p
+		where p.schemaname = 'ojs' and not p.roles <@ '{ojs_owner,ojs_service,ojs_operator,ojs_tenant}'::name[]`)
+	expectNone(t, d.Pool, "policies that let tenants see more than their own", `
+		select p.tablename, p.policyname, p.qual, p.with_check from pg_catalog.pg_policies p
+		where p.schemaname = 'ojs' and 'ojs_tenant' = any (p.roles)
+		  and coalesce(p.qual, '') !~ '^\(tenant_id = ANY \(ARRAY\[\( SELECT ojs.current_tenant\(\) AS current_tenant\)\]\)\)$' and p.tablename not in ('queue', 'tally_mark')`)
+	expectNone(t, d.Pool, "policies by which tenants could write for others", `
+		select p.tablename, p.policyname, p.cmd, p.with_check from pg_catalog.pg_policies p
+		where p.schemaname = 'ojs' and 'ojs_tenant' = any (p.roles) and p.cmd <> 'SELECT' and coalesce(p.with_check, '') not like '%tenant_id = %ojs.current_tenant()%'`)
+	expectNone(t, d.Pool, "permissive policies on partitions, which would be reached past their parent's", `
+		select p.tablename, p.policyname from pg_catalog.pg_policies p join pg_catalog.pg_class c on c.oid = format('%I.%I', p.schemaname, p.tablename)::pg_catalog.regclass
+		where p.schemaname = 'ojs' and c.relispartition and p.roles <> '{ojs_owner}'`)
+}
+
+func TestFunctionsAndViewsAreClosed(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	expectNone(t, d.Pool, "functions of somebody else", `
+		select p.oid::pg_catalog.regprocedure::text from pg_catalog.pg_proc p where p.pronamespace = 'ojs'::pg_catalog.regnamespace and p.proowner <> 'ojs_owner'::pg_catalog.regrole`)
+	expectNone(t, d.Pool, "functions everybody may call", `
+		select p.oid::pg_catalog.regprocedure::text from pg_catalog.pg_proc p, pg_catalog.aclexplode(coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner))) a
+		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and a.grantee = 0`)
+	expectNone(t, d.Pool, "functions that take their names from the caller's search_path with more than the caller's rights, or in plpgsql", `
+		select p.oid::pg_catalog.regprocedure::text, p.proconfig::text from pg_catalog.pg_proc p join pg_catalog.pg_language l on l.oid = p.prolang
+		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and (p.prosecdef or l.lanname <> 'sql')
+		  and not coalesce('search_path=pg_catalog, pg_temp' = any (p.proconfig), false)`)
+	expectNone(t, d.Pool, "functions in a language that can do anything", `
+		select p.oid::pg_catalog.regprocedure::text from pg_catalog.pg_proc p join pg_catalog.pg_language l on l.oid = p.prolang
+		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and l.lanname not in ('sql', 'plpgsql')`)
+	expectNone(t, d.Pool, "views that do not run with their reader's rights", `
+		select c.relname from pg_catalog.pg_class c where `+ours+` and c.relkind in ('v', 'm') and not coalesce('security_invoker=true' = any (c.reloptions), false)`)
+	expectNone(t, d.Pool, "relations of somebody else", `
+		select c.relname from pg_catalog.pg_class c where `+ours+` and c.relowner <> 'ojs_owner'::pg_catalog.regrole`)
+	expectNone(t, d.Pool, "relations granted to everybody", `
+		select c.relname, a.privilege_type from pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) a where `+ours+` and a.grantee = 0`)
+	expectNone(t, d.Pool, "groups that are more than groups", `
+		select r.rolname from pg_catalog.pg_roles r where r.rolname in ('ojs_owner', 'ojs_service', 'ojs_operator', 'ojs_tenant')
+		  and (r.rolsuper or r.rolbypassrls or r.rolcanlogin or r.rolcreaterole or r.rolcreatedb or r.rolreplication
+			or exists (select from pg_catalog.pg_auth_members m where m.member = r.oid))`)
+}
+
+func TestEverythingHasAComment(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	expectNone(t, d.Pool, "without a comment", `
+		select 'schema', 'ojs' where pg_catalog.obj_description('ojs'::pg_catalog.regnamespace, 'pg_namespace') is null
+		union all
+		select 'relation', c.relname::text from pg_catalog.pg_class c where `+ours+` and c.relkind in ('r', 'p', 'v', 'm') and pg_catalog.obj_description(c.oid, 'pg_class') is null
+		union all
+		select 'column', c.relname || '.' || a.attname from pg_catalog.pg_attribute a join pg_catalog.pg_class c on c.oid = a.attrelid
+		where `+ours+` and c.relkind in ('r', 'p') and not c.relispartition and a.attnum > 0 and not a.attisdropped and pg_catalog.col_description(c.oid, a.attnum) is null
+		union all
+		select 'function', p.oid::pg_catalog.regprocedure::text from pg_catalog.pg_proc p
+		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and pg_catalog.obj_description(p.oid, 'pg_proc') is null
+		union all
+		select 'type', y.typname::text from pg_catalog.pg_type y left join pg_catalog.pg_class c on c.oid = y.typrelid
+		where y.typnamespace = 'ojs'::pg_catalog.regnamespace and y.typelem = 0 and (y.typtype <> 'c' or c.relkind = 'c') and pg_catalog.obj_description(y.oid, 'pg_type') is null`)
+	// They end in a full stop and are no leftovers.
+	expectNone(t, d.Pool, "comments that are no sentence", `
+		select d.description from pg_catalog.pg_description d
+		where (d.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass and d.objoid in (select c.oid from pg_catalog.pg_class c where `+ours+`)
+			or d.classoid = 'pg_catalog.pg_proc'::pg_catalog.regclass and d.objoid in (select p.oid from pg_catalog.pg_proc p where p.pronamespace = 'ojs'::pg_catalog.regnamespace))
+		  and d.description !~ '[.]$'`)
+}
+
+// Change data capture of the whole database must not stop the job system.
+func TestEveryTableCanBePublished(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	expectNone(t, d.Pool, "tables without a replica identity", `
+		select c.relname from pg_catalog.pg_class c where `+ours+` and c.relkind in ('r', 'p')
+		  and not (c.relreplident = 'f' or c.relreplident = 'd' and exists (select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisprimary)
+			or c.relreplident = 'i' and exists (select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisreplident))`)
+	exec(t, d.Pool, "create publication everything for all tables")
+	for _, state := range states {
+		bring(t, d, state, "q."+state)
+	}
+	exec(t, d.Operator(), "select from ojs.configure_tenant('acme', 2)")
+	exec(t, d.Operator(), "select from ojs.pause_queue('q')")
+	exec(t, d.Service(), "select ojs.register_waiter($1, 'q')", someID)
+	oneJob(t, d.Service(), "ojs.fetch('{q.available,q.pending}')")
+	tick(t, d.Service(), 1000)
+	tx := begin(t, d.Pool)
+	for _, table := range list[string](t, d.Pool, "select c.relname from pg_catalog.pg_class c where "+ours+" and c.relkind in ('r', 'p') order by c.relname = 'lane'") {
+		column := one[string](t, d.Pool, "select a.attname from pg_catalog.pg_attribute a where a.attrelid = ('ojs.' || $1)::pg_catalog.regclass and a.attnum > 0 and a.attidentity = '' limit 1", table)
+		exec(t, tx, fmt.Sprintf("update ojs.%s set %s = %s", table, column, column))
+		exec(t, tx, "delete from ojs."+table)
+	}
+	rollback(t, tx)
+}
+
+// The planner would tell how often a value occurs, whoever's it is.
+func TestNoStatisticsOfTenantsData(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	for _, state := range states {
+		bring(t, d, state, "q."+state)
+	}
+	tick(t, d.Service(), 1000)
+	const readable = ours + ` and c.relkind in ('r', 'p', 'm')
+		and (pg_catalog.has_any_column_privilege('ojs_tenant', c.oid, 'select') or c.relispartition) and a.attnum > 0 and not a.attisdropped
+		and a.attname not in ('xid', 'seq', 'at', 'n') and c.relname not in ('problem', 'settings')`
+	expectNone(t, d.Pool, "columns of tables that tenants read on which statistics would be kept", `
+		select c.relname, a.attname from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid
+		where `+readable+` and a.attstattarget is distinct from 0`)
+	exec(t, d.Pool, "analyze")
+	expectNone(t, d.Pool, "columns of tables that tenants read on which statistics are kept", `
+		select c.relname, a.attname from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid
+		join pg_catalog.pg_statistic s on s.starelid = c.oid and s.staattnum = a.attnum where `+readable)
+	expectNone(t, d.Pool, "extended statistics", `select stxname from pg_catalog.pg_statistic_ext where stxnamespace = 'ojs'::pg_catalog.regnamespace`)
+}
+
+// Everything that ojs_tenant may do, in full. Adding a line is a decision.
+var tenantMay = strings.Split(strings.TrimSpace(`
+execute ojs._default_tenant()
+execute ojs._duration(text)
+execute ojs._fairness()
+execute ojs._job_validated()
+execute ojs._job_violation(text,uuid,text,text,integer,integer,timestamp with time zone,timestamp with time zone,integer,integer,text[],json,jsonb,jsonb,json,json)
+execute ojs._json_violation(json,text,text,integer)
+execute ojs._raise(text,text,jsonb,text)
+execute ojs._recent()
+execute ojs._repeats_key(json)
+execute ojs._retry_interval_ms(jsonb,text,bigint)
+execute ojs._retry_violation(jsonb)
+execute ojs._tenant_valid(text)
+execute ojs._too_deep(jsonb)
+execute ojs._unfolded()
+execute ojs._uuid_v7()
+execute ojs.ack(uuid,uuid,json,text,text)
+execute ojs.activate(uuid,text)
+execute ojs.cancel(uuid,text)
+execute ojs.current_tenant()
+execute ojs.enqueue(text,json,text,integer,timestamp with time zone,timestamp with time zone,jsonb,jsonb,integer,integer,integer,text[],boolean,json,json,uuid,text)
+execute ojs.enqueue_many(json,text)
+execute ojs.events(text[],text[],integer,text)
+execute ojs.heartbeat(text,uuid[],integer,text)
+execute ojs.job_info(uuid,text)
+execute ojs.nack(uuid,jsonb,uuid,text,boolean,text)
+execute ojs.now()
+execute ojs.release(uuid,uuid)
+insert ojs.job (args, expires_at, extra, id, meta, options, priority, queue, retry, scheduled_at, tags, timeout_ms, type, visibility_timeout_ms)
+insert ojs.jobs (args, expires_at, extra, id, meta, options, priority, queue, retry, scheduled_at, tags, timeout_ms, type, visibility_timeout_ms)
+select ojs._line
+select ojs._movement
+select ojs.fold
+select ojs.job (args, attempt, created_at, enqueued_at, errors, expires_at, extra, finished_at, id, lease_expires_at, max_attempts, meta, options, priority, queue, result, retry, retry_at, scheduled_at, seq, started_at, state, tags, tenant_id, timeout_ms, type, visibility_timeout_ms, worker_id)
+select ojs.jobs
+select ojs.lease
+select ojs.problem
+select ojs.queue
+select ojs.queue_stats
+select ojs.reentry
+select ojs.release
+select ojs.settings
+select ojs.shard_stats
+select ojs.tally
+select ojs.tally_mark
+select ojs.tenant
+select ojs.tenant_stats
+select ojs.wake
+usage ojs
+usage ojs.job_seq`), "\n")
+
+func TestGrantsOfTenants(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	got := list[string](t, d.Pool, `
+		with granted as (
+			select lower(a.privilege_type) || ' ' || c.oid::pg_catalog.regclass::text as what, a.grantee from pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) a where `+ours+`
+			union all
+			select lower(x.privilege_type) || ' ' || c.oid::pg_catalog.regclass::text || ' (' || string_agg(a.attname, ', ' order by a.attname) || ')', x.grantee
+			from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid, pg_catalog.aclexplode(a.attacl) x where `+ours+` group by c.oid, x.privilege_type, x.grantee
+			union all
+			select lower(a.privilege_type) || ' ' || p.oid::pg_catalog.regprocedure::text, a.grantee from pg_catalog.pg_proc p, pg_catalog.aclexplode(p.proacl) a where p.pronamespace = 'ojs'::pg_catalog.regnamespace
+			union all
+			select lower(a.privilege_type) || ' ' || n.nspname, a.grantee from pg_catalog.pg_namespace n, pg_catalog.aclexplode(n.nspacl) a where n.nspname = 'ojs'
+		)
+		select what from granted where grantee in (0, 'ojs_tenant'::pg_catalog.regrole) order by what collate "C"`)
+	for _, may := range got {
+		if !slices.Contains(tenantMay, may) {
+			t.Errorf("tenants may %s, which nobody decided", may)
+		}
+	}
+	for _, may := range tenantMay {
+		if !slices.Contains(got, may) {
+			t.Errorf("tenants may not %s", may)
+		}
+	}
+	expectNone(t, d.Pool, "columns that tenants can choose", `
+		select v.name, c.name from (values ('ojs.job'), ('ojs.jobs'), ('ojs.job_all')) v(name),
+			(values ('seq'), ('state'), ('tenant_id'), ('lease'), ('attempt'), ('worker_id'), ('errors'), ('result'), ('max_attempts'), ('created_at'), ('enqueued_at')) c(name)
+		where exists (select from pg_catalog.pg_attribute a where a.attrelid = v.name::pg_catalog.regclass and a.attname = c.name)
+		  and (pg_catalog.has_column_privilege('ojs_tenant', v.name, c.name, 'insert') or pg_catalog.has_column_privilege('ojs_tenant', v.name, c.name, 'update'))`)
+	expectNone(t, d.Pool, "what a tenant may write", `
+		select c.relname, p from pg_catalog.pg_class c, unnest('{update,delete,truncate,references,trigger}'::text[]) p
+		where `+ours+` and c.relkind in ('r', 'p', 'v', 'm') and pg_catalog.has_table_privilege('ojs_tenant', c.oid, p)`)
+}
+
+// --- people ---
+
+// neighbours is a database in which acme and globex have jobs in every state, in one queue and in one of their own.
+type neighbours struct {
+	*pgtest.DB
+	theirs map[string]string // globex's jobs by state
+}
+
+func newNeighbours(t *testing.T) neighbours {
+	t.Helper()
+	n := neighbours{pgtest.New(t), map[string]string{}}
+	for _, state := range states {
+		// bring works for acme; the same for globex by renaming it.
+		bring(t, n.DB, state, "own."+state)
+	}
+	exec(t, n.Pool, "alter table ojs.job disable trigger all")
+	for _, table := range []string{"job", "wake", "lease", "release", "tenant_fairness"} {
+		exec(t, n.Pool, "update ojs."+table+" set tenant_id = 'globex', queue = replace(queue, 'own', 'secret')")
+	}
+	exec(t, n.Pool, "update ojs.timer set tenant_ids = array_fill('globex'::text, array[cardinality(tenant_ids)])")
+	exec(t, n.Pool, "update ojs.ring set queue = replace(queue, 'own', 'secret')")
+	exec(t, n.Pool, "update ojs.queue_priority set queue = replace(queue, 'own', 'secret')")
+	exec(t, n.Pool, "alter table ojs.job enable trigger all")
+	for _, state := range states {
+		n.theirs[state] = one[string](t, n.Pool, "select id::text from ojs.job where state::text = $1", state)
+		bring(t, n.DB, state, "own."+state)
+	}
+	exec(t, n.Service(), "insert into ojs.jobs (tenant_id, type, queue) select t, 'shared.job', 'shared' from unnest('{acme,globex,globex}'::text[]) t, generate_series(1, 5)")
+	for range 3 {
+		jobs(t, n.Service(), "ojs.fetch('{shared}', 3, 'shared-worker')")
+	}
+	exec(t, n.Operator(), "select from ojs.configure_tenant('acme', 2)")
+	exec(t, n.Operator(), "select from ojs.configure_tenant('globex', 7.5)")
+	tick(t, n.Service(), 1000)
+	bring(t, n.DB, "available", "own.late")
+	return n
+}
+
+func TestTenantsSeeTheirOwnOnly(t *testing.T) {
+	t.Parallel()
+	n := newNeighbours(t)
+	acme := n.As("acme")
+	if got := one[int](t, acme, "select count(*) from ojs.jobs"); got != len(states)+5+1 {
+		t.Errorf("acme sees %d jobs, want its %d", got, len(states)+6)
+	}
+	if all, own := one[int](t, n.Service(), "select count(*) from ojs.jobs"), one[int](t, n.Operator(), "select count(*) from ojs.jobs where tenant_id = 'globex'"); all != 2*len(states)+16 || own != len(states)+10 {
+		t.Errorf("the service sees %d jobs and an operator %d of globex", all, own)
+	}
+	sources := list[string](t, n.Pool, `select c.oid::pg_catalog.regclass::text from pg_catalog.pg_class c where `+ours+` and c.relkind in ('r', 'p', 'v', 'm')
+		and pg_catalog.has_any_column_privilege('ojs_tenant', c.oid, 'select')
+		and exists (select from pg_catalog.pg_attribute a where a.attrelid = c.oid and a.attname = 'tenant_id')`)
+	if len(sources) < 10 {
+		t.Errorf("tenants read only %q", sources)
+	}
+	for _, source := range append(sources, "ojs.events(p_limit => 1000)", "ojs._recent()", "ojs._unfolded()", "ojs._fairness()", "ojs.heartbeat('shared-worker', (select array_agg(id) from ojs.job))") {
+		if got := list[string](t, acme, "select distinct tenant_id from "+source); len(got) > 1 || len(got) == 1 && got[0] != "acme" {
+			t.Errorf("acme sees in %s rows of %q", source, got)
+		}
+		if source != "ojs.reentry" && source != "ojs.lease" && !strings.HasPrefix(source, "ojs._") {
+			if got := one[int](t, acme, "select count(*) from "+source); got == 0 {
+				t.Errorf("acme sees nothing in %s", source)
+			}
+		}
+	}
+	// Not even the names of queues that are others' only.
+	for _, source := range []string{"ojs.queue_stats", "ojs.shard_stats", "ojs.events(p_limit => 1000)", "ojs.jobs", "ojs._fairness()"} {
+		if got := list[string](t, acme, "select distinct queue from "+source+" where queue like 'secret%'"); len(got) > 0 {
+			t.Errorf("acme reads in %s of %q", source, got)
+		}
+	}
+	want := "acme 2 - 1"
+	if got := lines(t, acme, "select tenant_id, weight, null, effective_share from ojs.tenant_stats"); len(got) != 1 || !strings.HasPrefix(got[0], "acme") {
+		t.Errorf("acme's statistics are %q, want %q", got, want)
+	}
+	if got := lines(t, acme, "select available, active, total_jobs, tenants from ojs.queue_stats where queue = 'shared'"); !slices.Equal(got, lines(t, n.Pool, `
+		select count(*) filter (where state = 'available'), count(*) filter (where state = 'active'), count(*), 1::bigint from ojs.job where queue = 'shared' and tenant_id = 'acme'`)) {
+		t.Errorf("of the shared queue acme sees %v", got)
+	}
+}
+
+// The same call about another tenant's job and about none at all gives the same answer to the letter.
+func TestForeignJobsLookLikeNone(t *testing.T) {
+	t.Parallel()
+	n := newNeighbours(t)
+	acme := n.As("acme")
+	before := lines(t, n.Pool, "select j::text from ojs.job j where tenant_id = 'globex' order by id")
+	calls := []string{
+		"select count(*) from ojs.jobs where id = $1", "select count(*) from ojs.release where job_id = $1", "select count(*) from ojs.events(p_limit => 1000) where subject = $1::text",
+		"select from ojs.job_info($1)", "select from ojs.job_info($1, 'acme')", "select from ojs.ack($1)", "select from ojs.ack($1, p_worker_id => 'w1')",
+		`select from ojs.nack($1, '{"message": "x"}')`, `select from ojs.nack($1, '{"message": "x"}', p_requeue => true)`, "select from ojs.cancel($1)", "select from ojs.activate($1)",
+		"select count(*) from ojs.heartbeat('w1', array[$1::uuid])",
+		// Even with the lease, which acme cannot know.
+		"select from ojs.ack($1, (select lease from theirs))", "select from ojs.release($1, (select lease from theirs))",
+	}
+	answer := func(sql, id, lease string) string {
+		t.Helper()
+		sql = strings.ReplaceAll(sql, "(select lease from theirs)", "'"+lease+"'")
+		var count *int
+		err := acme.QueryRow(t.Context(), sql, id).Scan(&count)
+		var failure *pgconn.PgError
+		if errors.As(err, &failure) {
+			return strings.ReplaceAll(fmt.Sprint(failure.Code, failure.Message, failure.Detail, failure.Hint, failure.Where), id, "<id>")
+		}
+		if count == nil {
+			return fmt.Sprint("none ", err)
+		}
+		return fmt.Sprint(*count)
+	}
+	for _, state := range states {
+		lease := otherID
+		if state == "active" {
+			lease = one[string](t, n.Pool, "select lease::text from ojs.job where id = $1", n.theirs[state])
+		}
+		for _, call := range calls {
+			foreign, unknown := answer(call, n.theirs[state], lease), answer(call, someID, lease)
+			if foreign != unknown || foreign != "0" && !strings.HasPrefix(foreign, "OJ404") {
+				t.Errorf("%s of a %s job\n  of another tenant: %s\n  that does not exist: %s", call, state, foreign, unknown)
+			}
+		}
+		if got := answer("select from ojs.job_info($1, 'globex')", n.theirs[state], lease); !strings.HasPrefix(got, "OJ403") {
+			t.Errorf("naming the other tenant: %s", got)
+		}
+	}
+	if after := lines(t, n.Pool, "select j::text from ojs.job j where tenant_id = 'globex' order by id"); !slices.Equal(before, after) {
+		t.Errorf("globex's jobs changed from\n  %s\nto\n  %s", strings.Join(before, "\n  "), strings.Join(after, "\n  "))
+	}
+}
+
+// What a tenant's login must not be able to do, by whatever way.
+func TestTenantsMayNot(t *testing.T) {
+	t.Parallel()
+	n := newNeighbours(t)
+	n.TenantURL("acme")
+	n.TenantURL("globex")
+	globexRole := one[string](t, n.Pool, "select role_name::text from ojs.tenant_role where tenant_id = 'globex'")
+	fingerprint := func() string {
+		t.Helper()
+		return one[string](t, n.Pool, `select md5((select string_agg(j::text, '' order by id, tenant_id) from ojs.job j) || (select string_agg(r::text, '' order by role_name) from ojs.tenant_role r)
+			|| (select string_agg(w::text, '' order by xid, seq) from ojs.wake w) || (select s::text from ojs.settings s) || (select h::text from ojs.schema_hash h))`)
+	}
+	before := fingerprint()
+	foreign := n.theirs["available"]
+	const denied = "42501"
+	statements := []struct{ states, sql string }{
+		// Writing past the functions.
+		{denied, "update ojs.jobs set priority = 100"},
+		{denied, "update ojs.job set priority = 100"},
+		{denied, "update ojs.job set tenant_id = 'globex'"},
+		{denied, "update ojs.jobs set state = 'completed'"},
+		{denied, "delete from ojs.jobs"},
+		{denied, "delete from ojs.job"},
+		{denied, "truncate ojs.job"},
+		{denied, "truncate ojs.job_all"},
+		{denied, "delete from ojs.wake"},
+		{denied, "insert into ojs.wake (tenant_id, queue, priority, to_state, jobs) values ('acme', 'q', 0, 'available', 1)"},
+		{denied, "insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state) values ('acme', 'q', 0, '" + someID + "', 'a', 1, 'active', 'completed')"},
+		{denied, "update ojs.tenant_fairness set vtime = 0"},
+		{denied, "update ojs.tenant set weight = 1000000"},
+		{denied, "insert into ojs.tenant (tenant_id, weight) values ('acme', 9)"},
+		{denied, "insert into ojs.tenant_role values (session_user, 'globex')"},
+		{denied, "update ojs.queue set paused = true"},
+		{denied, "update ojs.settings set default_tenant = 'acme'"},
+		{denied, "merge into ojs.job j using (values (1)) v on true when matched then delete"},
+		// Columns that are not theirs to choose.
+		{denied, "insert into ojs.jobs (type, tenant_id) values ('a', 'globex')"},
+		{denied, "insert into ojs.jobs (type, tenant_id) values ('a', 'acme')"},
+		{denied, "insert into ojs.jobs (type, state) values ('a', 'completed')"},
+		{denied, "insert into ojs.job (type, seq) values ('a', 1)"},
+		{denied, "insert into ojs.job (type, lease) values ('a', '" + someID + "')"},
+		{denied, "insert into ojs.job (type, attempt) values ('a', -100)"},
+		{denied, "insert into ojs.jobs (type, created_at) values ('a', '2000-01-01')"},
+		{denied, "insert into ojs.jobs (type, errors) values ('a', '[]')"},
+		{denied, "insert into ojs.job_all (type) values ('a')"},
+		{denied, "insert into ojs.jobs (type, id) values ('a', '" + someID + "') on conflict (id, tenant_id) do update set priority = 1"},
+		{"OJ405", `insert into ojs.jobs (type, meta) values ('a', '{"tenant_id": "globex"}')`},
+		{denied, "select setval('ojs.job_seq', 1)"},
+		{denied, "alter sequence ojs.job_seq restart"},
+		// Reading what is private.
+		{denied, "select lease from ojs.job"},
+		{denied, "select * from ojs.job"},
+		{denied, "select * from ojs.job_all"},
+		{denied, "select * from ojs.tenant_role"},
+		{denied, "select * from ojs.timer"},
+		{denied, "select * from ojs.waiter"},
+		{denied, "select * from ojs.lane"},
+		{denied, "select * from ojs.rotation"},
+		{denied, "select * from ojs.tenant_fairness"},
+		{denied, "select * from ojs.ring"},
+		{denied, "select * from ojs.queue_priority"},
+		{denied, "select * from ojs.schema_hash"},
+		{denied, "copy ojs.job to stdout"},
+		{denied, "copy ojs.job_all to stdout"},
+		{denied, "copy ojs.job (id) to program 'cat'"},
+		{"42501 0A000 42809", "copy ojs.jobs (type) from stdin"},
+		{"42501 0A000", "copy ojs.job (type) from stdin"},
+		{denied, "table ojs.tenant_role"},
+		{denied, "select pg_catalog.pg_read_file('PG_VERSION')"},
+		// Locks that would stop others.
+		{denied, "lock table ojs.job"},
+		{denied, "lock table ojs.job in row exclusive mode"},
+		{denied, "lock table ojs.jobs in share mode"},
+		{denied, "lock table ojs.lane"},
+		{denied, "select id from ojs.job for update"},
+		{denied, "select id from ojs.jobs for share"},
+		{denied, "select from ojs.fold for update"},
+		// Functions of the service, of operators, of nobody.
+		{denied, "select from ojs.fetch('{shared}')"},
+		{denied, "select ojs.tick()"},
+		{denied, "select from ojs.pause_queue('shared')"},
+		{denied, "select from ojs.resume_queue('shared')"},
+		{denied, "select from ojs.configure_tenant('acme', 100)"},
+		{denied, "select from ojs.configure('acme', false)"},
+		{denied, "select ojs.rebuild()"},
+		{denied, "select ojs.register_waiter('" + someID + "', 'shared')"},
+		{denied, "select ojs.drop_waiter('" + someID + "', 'shared')"},
+		{denied, "select ojs.create_tenant_role('globex', session_user)"},
+		{denied, "select ojs._map_tenant_role('globex', session_user)"},
+		{denied, "select ojs._set_schema_hash('x')"},
+		{denied, "select ojs.schema_hash()"},
+		{denied, "select ojs._job_for('" + foreign + "', null)"},
+		{denied, "select ojs._held_job('" + foreign + "', null, null, null, 'x')"},
+		{denied, "select ojs._session_tenant('globex')"},
+		{denied, "select ojs._fold()"},
+		{denied, "select ojs._roll_up()"},
+		{denied, "select ojs._promote('{globex}', array['" + n.theirs["scheduled"] + "'::uuid])"},
+		{denied, "select ojs._reap('{globex}', array['" + n.theirs["active"] + "'::uuid])"},
+		{denied, "select ojs._prune(1)"},
+		{denied, "select ojs._expire(array['" + foreign + "'::uuid], '{globex}')"},
+		{denied, "select ojs._notify('{shared}')"},
+		{denied, "select ojs._woken(null, 'active')"},
+		{denied, "select ojs._released(null, 'completed', true)"},
+		{denied, "select ojs._enqueue_tenant('globex', '{}')"},
+		{denied, "select ojs._ring('shared', 0)"},
+		// Naming another tenant.
+		{"OJ403", "select from ojs.enqueue('a', p_tenant => 'globex')"},
+		{"OJ403", `select from ojs.enqueue_many('[{"type": "a", "args": []}]', 'globex')`},
+		{"OJ403", "select from ojs.events(p_tenant => 'globex')"},
+		{"OJ403", "select from ojs.heartbeat('w', p_tenant => 'globex')"},
+		{"OJ403", "select from ojs.cancel('" + foreign + "', 'globex')"},
+		{"OJ403", "select from ojs.ack('" + foreign + "', p_tenant => 'globex')"},
+		{"OJ403", `select from ojs.nack('` + foreign + `', '{"message": "x"}', p_tenant => 'globex')`},
+		{"OJ403", "select from ojs.activate('" + foreign + "', 'globex')"},
+		// Becoming somebody else.
+		{denied, "set role ojs_owner"},
+		{denied, "set role ojs_service"},
+		{denied, "set role ojs_operator"},
+		{denied, "set role " + globexRole},
+		{denied, "set session authorization " + globexRole},
+		{denied, "set local session authorization ojs_service"},
+		{denied, "grant ojs_service to session_user"},
+		{denied, "grant select on ojs.job to public"},
+		{"42501 0LP01", "grant ojs_tenant to ojs_service"},
+		{denied, "reassign owned by ojs_owner to session_user"},
+		{denied, "alter role ojs_tenant bypassrls"},
+		{denied, "alter default privileges for role ojs_owner grant execute on functions to public"},
+		{denied, "create role mallory"},
+		{denied, "set session_replication_role = replica"},
+		// Changing the rules.
+		{denied, "alter table ojs.job disable row level security"},
+		{denied, "alter table ojs.job no force row level security"},
+		{denied, "create policy p on ojs.job using (true)"},
+		{denied, "drop policy tenant on ojs.job"},
+		{denied, "alter policy tenant on ojs.job using (true)"},
+		{denied, "create trigger t before insert on ojs.job for each row execute function ojs._job_validated()"},
+		{denied, "create rule r as on insert to ojs.jobs do instead nothing"},
+		{denied, "alter table ojs.job disable trigger all"},
+		{denied, "create or replace view ojs.jobs as select 1"},
+		{denied, "create or replace function ojs.current_tenant() returns text language sql as $$ select 'globex' $$"},
+		{denied, "alter function ojs.current_tenant() security invoker"},
+		{denied, "create function ojs.mine() returns int language sql as $$ select 1 $$"},
+		{denied, "create table ojs.mine ()"},
+		{denied, "drop table ojs.job cascade"},
+		{denied, "drop schema ojs cascade"},
+		{denied, "comment on table ojs.job is 'mine'"},
+		{denied, "create index on ojs.job (id)"},
+		{denied, "create statistics s on id, queue from ojs.job"},
+		{denied, "alter table ojs.job alter column queue set statistics 1000"},
+		{denied, "create publication p for all tables"},
+		{denied, "alter type ojs.job_state add value 'mine'"},
+		{denied, "alter table ojs.job attach partition ojs.job default"},
+	}
+	for _, s := range statements {
+		conn := n.As("acme")
+		tx := begin(t, conn)
+		// Names of the tenant's own first, as a session is free to.
+		exec(t, tx, "set local search_path = pg_temp, ojs, pg_catalog")
+		refused(t, tx, s.states, s.sql)
+		rollback(t, tx)
+	}
+	if after := fingerprint(); after != before {
+		t.Error("something of it had an effect")
+	}
+	// analyze and vacuum only warn; the statistics stay as they are.
+	conn := connect(t, n.TenantURL("acme"))
+	for _, sql := range []string{"analyze ojs.job", "vacuum ojs.job"} {
+		exec(t, conn, sql)
+	}
+	if got := one[int](t, n.Pool, "select count(*) from pg_catalog.pg_stat_user_tables where schemaname = 'ojs' and (last_analyze is not null or last_vacuum is not null)"); got != 0 {
+		t.Errorf("a tenant has analyzed or vacuumed %d tables", got)
+	}
+}
+
+// Identity is the role that logged in, and nothing a session says about itself.
+func TestNoSettingDecides(t *testing.T) {
+	t.Parallel()
+	n := newNeighbours(t)
+	conn := connect(t, n.TenantURL("acme"))
+	own := one[int](t, conn, "select count(*) from ojs.jobs")
+	for _, sql := range []string{
+		"set ojs.tenant = 'globex'", "set ojs.tenant_id = 'globex'", "set app.tenant = 'globex'", `set request.jwt.claims = '{"tenant": "globex"}'`, "set application_name = 'ojs-pg'",
+		"select set_config('ojs.current_tenant', 'globex', false)", "set search_path = ojs, public", "set role none", "set session authorization default", "reset role", "set row_security = on",
+		"set check_function_bodies = off", "set default_transaction_isolation = 'serializable'", "set default_transaction_isolation = 'read committed'", "set plan_cache_mode = force_generic_plan",
+		"prepare mine as select count(*) from ojs.jobs", "declare c cursor with hold for select id from ojs.jobs", "set role ojs_tenant", "reset role",
+	} {
+		exec(t, conn, sql)
+		if got := one[string](t, conn, "select ojs.current_tenant()"); got != "acme" {
+			t.Errorf("after %s the session is %s's", sql, got)
+		}
+		if got := one[int](t, conn, "select count(*) from ojs.jobs"); got != own {
+			t.Errorf("after %s the session sees %d jobs, before %d", sql, got, own)
+		}
+		if got := one[string](t, conn, "select tenant_id from ojs.enqueue('a', p_queue => 'set')"); got != "acme" {
+			t.Errorf("after %s the session enqueues for %s", sql, got)
+		}
+		own++
+	}
+	// Row security cannot be switched off; the query fails instead.
+	exec(t, conn, "set row_security = off")
+	refused(t, conn, "42501", "select count(*) from ojs.jobs")
+}
+
+// A login that nobody mapped is nobody, not the default tenant.
+func TestUnmappedRoles(t *testing.T) {
+	t.Parallel()
+	n := newNeighbours(t)
+	before := stored(t, n.DB)
+	calls := []string{
+		"select from ojs.enqueue('a')", "select from ojs.enqueue('a', p_tenant => 'acme')", `select from ojs.enqueue_many('[{"type": "a", "args": []}]')`, "insert into ojs.jobs (type) values ('a')",
+		"select from ojs.job_info('" + n.theirs["active"] + "')", "select from ojs.ack('" + n.theirs["active"] + "')", `select from ojs.nack('` + n.theirs["active"] + `', '{"message": "x"}')`,
+		"select from ojs.cancel('" + n.theirs["active"] + "', 'globex')", "select from ojs.activate('" + n.theirs["pending"] + "')", "select from ojs.heartbeat('w1')", "select from ojs.events()",
+		"select from ojs.release('" + n.theirs["active"] + "', '" + someID + "')",
+	}
+	member := connect(t, n.GroupURL("ojs_tenant"))
+	for _, sql := range calls {
+		if failure := refused(t, member, "OJ403", sql); !strings.Contains(failure.Hint, "create_tenant_role") {
+			t.Errorf("%s: the hint is %q", sql, failure.Hint)
+		}
+	}
+	for _, source := range []string{"ojs.jobs", "ojs.shard_stats", "ojs.tenant_stats", "ojs.wake", "ojs.release", "ojs.tenant", "ojs.tally", "ojs._fairness()", "ojs.queue_stats"} {
+		if got := one[int](t, member, "select count(*) from "+source); got != 0 {
+			t.Errorf("a login without a tenant sees %d rows of %s", got, source)
+		}
+	}
+	stranger := connect(t, n.GroupURL(""))
+	for _, sql := range append(calls, "select from ojs.jobs", "select from ojs.problem", "select ojs.now()", "select ojs.current_tenant()", "select from ojs.tenant_stats") {
+		refused(t, stranger, "42501", sql)
+	}
+	if after := stored(t, n.DB); after != before {
+		t.Errorf("stored: %s, before: %s", after, before)
+	}
+}
+
+// The server's role does what functions do, and no more.
+func TestTheServiceMayNot(t *testing.T) {
+	t.Parallel()
+	n := newNeighbours(t)
+	for _, sql := range []string{
+		"update ojs.job set state = 'completed'", "delete from ojs.job", "truncate ojs.job", "select * from ojs.tenant_role", "select from ojs.lane for update", "insert into ojs.job (type, seq) values ('a', 1)",
+		"insert into ojs.jobs (type, state) values ('a', 'completed')", "select ojs._set_schema_hash('x')", "select ojs.rebuild()", "set role ojs_owner", "alter table ojs.job disable row level security",
+		"select ojs.create_tenant_role('acme', 'mallory')", "select from ojs.configure('acme')", "delete from ojs.wake", "select * from ojs.waiter",
+	} {
+		refused(t, n.Service(), "42501", sql)
+	}
+	for _, sql := range []string{
+		"update ojs.job set state = 'completed'", "delete from ojs.job", "select * from ojs.tenant_role", "set role ojs_owner", "select ojs._set_schema_hash('x')", "update ojs.tenant set weight = 5",
+		"select ojs.create_tenant_role('acme', 'mallory')",
+	} {
+		refused(t, n.Operator(), "42501", sql)
+	}
+}
+
+func TestCreateTenantRole(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	role := d.RoleName("app")
+	create := "select ojs.create_tenant_role($1, $2::text::name)"
+	for _, c := range []struct {
+		states string
+		tenant any
+		role   any
+	}{
+		{"OJ400", nil, role},
+		{"OJ400", "", role},
+		{"OJ400", "no such", role},
+		{"OJ400", strings.Repeat("a", 257), role},
+		{"OJ400", "acme", nil},
+		{"OJ400", "acme", ""},
+		{"OJ400", "acme", "ojs_owner"},
+		{"OJ400", "acme", "ojs_service"},
+		{"OJ400", "acme", "ojs_operator"},
+		{"OJ400", "acme", "ojs_tenant"},
+		{"OJ400", "acme", "pg_monitor"},
+		{"OJ400", "acme", "pg_mine"},
+		{"OJ400", "acme", one[string](t, d.Pool, "select session_user::text")},
+		{"OJ400", "acme", d.RoleName("service")},
+	} {
+		refused(t, d.Pool, c.states, create, c.tenant, c.role)
+	}
+	if got := one[int](t, d.Pool, "select count(*) from ojs.tenant_role"); got != 0 {
+		t.Errorf("%d roles were mapped", got)
+	}
+	if got := one[bool](t, d.Pool, "select pg_catalog.to_regrole($1) is not null", role); got {
+		t.Error("a role was created")
+	}
+	// An operator who may create roles and give out the group.
+	manager := d.RoleName("manager")
+	exec(t, d.Pool, fmt.Sprintf("create role %s login createrole password 'manager' in role ojs_operator", manager))
+	exec(t, d.Pool, "grant ojs_tenant to "+manager+" with admin option")
+	address, err := url.Parse(d.ServiceURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.User = url.UserPassword(manager, "manager")
+	conn := connect(t, address.String())
+	login := func(role string) *pgx.Conn {
+		address.User = url.UserPassword(role, "secret")
+		return connect(t, address.String())
+	}
+	exec(t, conn, "select ojs.create_tenant_role('acme', $1::text::name, 'secret')", role)
+	if got := one[string](t, login(role), "select tenant_id from ojs.enqueue('a')"); got != "acme" {
+		t.Errorf("the new role enqueues for %s", got)
+	}
+	// A name that has to be quoted, and a second role of the same tenant.
+	odd := d.RoleName(`O'Brien "x"; drop`)
+	exec(t, conn, "select ojs.create_tenant_role('acme', $1::text::name, 'secret')", odd)
+	if got := one[int](t, login(odd), "select count(*) from ojs.jobs"); got != 1 {
+		t.Errorf("another role of the tenant sees %d jobs, want the one there is", got)
+	}
+	// Again: moved to another tenant, the password stays.
+	exec(t, conn, "select ojs.create_tenant_role('globex', $1::text::name)", role)
+	if got := lines(t, login(role), "select ojs.current_tenant(), (select count(*) from ojs.jobs)"); got[0] != "globex 0" {
+		t.Errorf("the role that was moved is %s", got[0])
+	}
+	if got := list[string](t, d.Pool, "select tenant_id from ojs.tenant_role order by 1"); !slices.Equal(got, []string{"acme", "globex"}) {
+		t.Errorf("mapped are roles of %q", got)
+	}
+}
+
+// Names that a tenant puts first in its search_path are not taken for ours.
+func TestSearchPathIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	n := newNeighbours(t)
+	conn := connect(t, n.TenantURL("acme"))
+	role := one[string](t, conn, "select session_user::text")
+	exec(t, n.Pool, "create schema evil authorization "+role)
+	for _, sql := range []string{
+		"create table evil.stolen (who text)",
+		`create function evil.steal(text) returns text language plpgsql as $$ begin insert into evil.stolen select current_user where current_user <> session_user; return 'globex'; end $$`,
+		"create function evil.current_tenant() returns text language sql as $$ select evil.steal('') $$", "create function evil.now() returns timestamptz language sql as $$ select evil.steal('')::timestamptz $$",
+		"create function evil.length(text) returns int language sql as $$ select length(evil.steal('')) $$", "create function evil.coalesce_(text) returns text language sql as $$ select evil.steal('') $$",
+		"create function evil.octet_length(text) returns int language sql as $$ select pg_catalog.length(evil.steal('')) $$", "create function evil.jsonb_typeof(jsonb) returns text language sql as $$ select evil.steal('') $$",
+		"create function evil.json_typeof(json) returns text language sql as $$ select evil.steal('') $$", "create function evil.format(text, variadic anyarray) returns text language sql as $$ select evil.steal('') $$",
+		"create function evil.gen_random_uuid() returns uuid language sql as $$ select evil.steal('')::uuid $$", "create function evil.pg_has_role(name, name, text) returns boolean language sql as $$ select evil.steal('') = 'globex' $$",
+		"create function evil.pg_notify(text, text) returns void language sql as $$ select evil.steal('') $$", "create function evil.nextval(regclass) returns bigint language sql as $$ select pg_catalog.length(evil.steal('')) $$",
+		"create function evil.eq(text, text) returns boolean language sql as $$ select evil.steal('') = 'globex' $$", "create operator evil.= (function = evil.eq, leftarg = text, rightarg = text)",
+		"create operator evil.<> (function = evil.eq, leftarg = text, rightarg = text)", "create operator evil.~ (function = evil.eq, leftarg = text, rightarg = text)", "create operator evil.!~ (function = evil.eq, leftarg = text, rightarg = text)",
+		"create function evil.has(jsonb, text) returns boolean language sql as $$ select evil.steal('') = 'globex' $$", "create operator evil.? (function = evil.has, leftarg = jsonb, rightarg = text)",
+		"create function evil.get(jsonb, text) returns jsonb language sql as $$ select pg_catalog.to_jsonb(evil.steal('')) $$", "create operator evil.-> (function = evil.get, leftarg = jsonb, rightarg = text)",
+		"create type evil.job_state as enum ('available')", "create domain evil.uuid as text", "create domain evil.int4 as text",
+		"create table evil.job (id uuid, tenant_id text, state text)", "create table evil.tenant_role (role_name name, tenant_id text)", "create temp table tenant_role (role_name name, tenant_id text)", "create temp table job (id pg_catalog.uuid, tenant_id text, state text)",
+		"insert into evil.tenant_role values (session_user, 'globex')", "insert into pg_temp.tenant_role values (session_user, 'globex')", "grant usage on schema evil to public", "grant all on all tables in schema evil to public",
+		"set search_path = pg_temp, evil, ojs, pg_catalog",
+	} {
+		exec(t, conn, sql)
+	}
+	id := one[string](t, conn, `select id::pg_catalog.text from ojs.enqueue('a', '["x"]', p_queue => 'evil', p_meta => '{"tenant_id": "acme", "a": 1}', p_retry => '{"max_attempts": 5}', p_tags => '{a}', p_options => '{}', p_extra => '{}')`)
+	exec(t, conn, `select from ojs.enqueue_many('[{"type": "a", "args": [], "queue": "evil", "meta": {"tenant_id": "acme"}}]')`)
+	exec(t, conn, `insert into ojs.jobs (type, queue, meta) values ('a', 'evil', '{"tenant_id": "acme"}')`)
+	for _, j := range jobs(t, n.Service(), "ojs.fetch('{evil}', 10)") {
+		if j.Tenant != "acme" {
+			t.Errorf("a job was enqueued for %s", j.Tenant)
+		}
+	}
+	for _, sql := range []string{
+		"select from ojs.job_info('" + id + "')", "select from ojs.heartbeat('w', array['" + id + "']::pg_catalog.uuid[])", `select from ojs.nack('` + id + `', '{"message": "x"}', p_requeue => true)`, "select from ojs.cancel('" + id + "')",
+		"select from ojs.events()", "select from ojs.tenant_stats", "select from ojs.shard_stats", "select from ojs.jobs",
+	} {
+		exec(t, conn, sql)
+	}
+	refused(t, conn, "OJ404", "select from ojs.job_info('"+n.theirs["active"]+"')")
+	// A foreign key would tell which ids exist.
+	refused(t, conn, "42501", "create table evil.mine (id pg_catalog.uuid, tenant_id text, foreign key (id, tenant_id) references ojs.job)")
+	if got := list[string](t, n.Pool, "select distinct who from evil.stolen"); len(got) > 0 {
+		t.Errorf("the tenant's functions ran as %q", got)
+	}
+	if got := list[string](t, conn, "select distinct tenant_id from ojs.jobs"); !slices.Equal(got, []string{"acme"}) {
+		t.Errorf("the session sees jobs of %q", got)
+	}
+}
+
+// A condition of the reader's own is not asked about rows that are not theirs.
+func TestConditionsDoNotLeak(t *testing.T) {
+	t.Parallel()
+	n := newNeighbours(t)
+	conn := connect(t, n.TenantURL("acme"))
+	role := one[string](t, conn, "select session_user::text")
+	exec(t, n.Pool, "create schema evil authorization "+role)
+	exec(t, conn, "create table evil.seen (what text)")
+	exec(t, conn, "create function evil.see(anyelement) returns boolean language plpgsql cost 0.0000001 as $$ begin insert into evil.seen values ($1::text); return true; end $$")
+	for _, source := range []string{"ojs.jobs", "ojs.job", "ojs.wake", "ojs.lease", "ojs.release", "ojs.tally", "ojs.tenant", "ojs._fairness()", "ojs.reentry", "ojs._movement", "ojs._line", "ojs.shard_stats", "ojs.tenant_stats"} {
+		exec(t, conn, "select count(*) from "+source+" where evil.see(tenant_id)")
+	}
+	exec(t, conn, "select count(*) from ojs.queue_stats where evil.see(queue)")
+	exec(t, conn, "select count(*) from ojs.jobs where evil.see(args::text) and evil.see(meta::text)")
+	if got := list[string](t, conn, "select distinct what from evil.seen where what = 'globex' or what like 'secret%'"); len(got) > 0 {
+		t.Errorf("a condition was asked about %q", got)
+	}
+	if got := one[int](t, conn, "select count(*) from evil.seen where what = 'acme'"); got == 0 {
+		t.Error("a condition was asked about nothing")
+	}
+	exec(t, conn, "select 1 / (case when tenant_id = 'acme' then 1 else 0 end) from ojs.jobs")
+	exec(t, conn, "select (case when queue like 'secret%' then 'x' else '1' end)::int from ojs.jobs")
+}
+
+// explain says the same about a value of another tenant as about one that nobody has: what the planner expects, and what it has seen.
+func TestExplainDoesNotLeak(t *testing.T) {
+	t.Parallel()
+	n := newNeighbours(t)
+	exec(t, n.Service(), `insert into ojs.jobs (tenant_id, type, queue, priority, tags, meta, timeout_ms) select 'globex', 'secret.type', 'secret.queue', 77, '{secret}', '{"secret": 1}', 777 from generate_series(1, 2000)`)
+	jobs(t, n.Service(), "ojs.fetch('{secret.queue}', 300, 'secret-worker')")
+	exec(t, n.Service(), "select (ojs.cancel(id)).state from ojs.job where worker_id = 'secret-worker' limit 100")
+	tick(t, n.Service(), 1000)
+	exec(t, n.Pool, "analyze")
+	type condition struct{ source, foreign, made string }
+	id := one[string](t, n.Pool, "select id::text from ojs.job where queue = 'secret.queue' and state = 'active' limit 1")
+	conditions := []condition{
+		{"ojs.jobs", "id = '" + id + "'", "id = '" + someID + "'"},
+		{"ojs.release", "job_id = '" + id + "'", "job_id = '" + someID + "'"},
+		{"ojs.jobs", "worker_id = 'secret-worker'", "worker_id = 'public-worker'"},
+		{"ojs.jobs", "type = 'secret.type'", "type = 'public.type'"},
+		{"ojs.jobs", "tags = '{secret}'", "tags = '{public}'"},
+		{"ojs.jobs", `meta @> '{"secret": 1}'`, `meta @> '{"public": 1}'`},
+		{"ojs.jobs", "timeout_ms = 777", "timeout_ms = 778"},
+		{"ojs.tenant", "weight = 7.5", "weight = 7.25"},
+		{"ojs.jobs", "type > 'secret.' and type < 'secret/'", "type > 'public.' and type < 'public/'"},
+		{"ojs.jobs", "timeout_ms > 776 and timeout_ms < 778", "timeout_ms > 778 and timeout_ms < 780"},
+		{"ojs.release", "job_id >= '" + id + "' and job_id <= '" + id + "'", "job_id >= '" + someID + "' and job_id <= '" + someID + "'"},
+		{"ojs.tenant", "tenant_id > 'globe' and tenant_id < 'globf'", "tenant_id > 'nobod' and tenant_id < 'noboe'"},
+	}
+	for _, source := range []string{"ojs.jobs", "ojs.wake", "ojs.lease", "ojs.release", "ojs.tally", "ojs.reentry", "ojs.shard_stats", "ojs._movement"} {
+		conditions = append(conditions,
+			condition{source, "tenant_id = 'globex'", "tenant_id = 'nobody'"},
+			condition{source, "tenant_id = 'globex' and queue = 'secret.queue'", "tenant_id = 'nobody' and queue = 'secret.queue'"},
+			condition{source, "queue = 'secret.queue'", "queue = 'public.queue'"},
+			condition{source, "queue > 'secret.p' and queue < 'secret.r'", "queue > 'public.p' and queue < 'public.r'"},
+		)
+		if source != "ojs.shard_stats" {
+			conditions = append(conditions, condition{source, "priority = 77", "priority = 78"}, condition{source, "queue = 'secret.queue' and priority = 77", "queue = 'public.queue' and priority = 77"},
+				condition{source, "queue = 'secret.queue' and priority = 77 and tenant_id = 'globex'", "queue = 'public.queue' and priority = 77 and tenant_id = 'globex'"})
+		}
+	}
+	// The numbers of a plan, without its text and without what is measured in time or memory.
+	var numbers func(any, string, map[string][]float64)
+	numbers = func(node any, path string, into map[string][]float64) {
+		switch v := node.(type) {
+		case map[string]any:
+			for _, key := range slices.Sorted(maps.Keys(v)) {
+				numbers(v[key], path+"/"+key, into)
+			}
+		case []any:
+			for _, element := range v {
+				numbers(element, path, into)
+			}
+		case float64:
+			into[path] = append(into[path], v)
+		}
+	}
+	tx := begin(t, n.As("acme"))
+	// Compiling the expressions of plans as dear as a forbidden scan takes longer than all else here.
+	exec(t, tx, "set local jit = off")
+	for _, settings := range []string{"", "set local enable_seqscan = off", "set local enable_indexscan = off; set local enable_indexonlyscan = off", "set local enable_bitmapscan = off; set local enable_indexscan = on; set local enable_indexonlyscan = on"} {
+		for set := range strings.SplitSeq(settings, "; ") {
+			if set != "" {
+				exec(t, tx, set)
+			}
+		}
+		for _, c := range conditions {
+			plan := func(where string) (map[string][]float64, string) {
+				text := one[string](t, tx, "explain (analyze, verbose, buffers off, timing off, summary off, format json) select tenant_id from "+c.source+" where "+where)
+				var tree any
+				if err := json.Unmarshal([]byte(text), &tree); err != nil {
+					t.Fatal(err)
+				}
+				into := map[string][]float64{}
+				numbers(tree, "", into)
+				for key := range into {
+					if strings.Contains(key, "Memory") || strings.Contains(key, "Disk") || strings.Contains(key, "Space") {
+						delete(into, key)
+					}
+				}
+				return into, text
+			}
+			foreign, text := plan(c.foreign)
+			made, _ := plan(c.made)
+			if !reflect.DeepEqual(foreign, made) {
+				for key := range foreign {
+					if !reflect.DeepEqual(foreign[key], made[key]) {
+						t.Errorf("%s, %s: explain of %s says %s %v, of %s %v", settings, c.source, c.foreign, key, foreign[key], c.made, made[key])
+					}
+				}
+				t.Log(short(text))
+			}
+		}
+	}
+}
