@@ -45,6 +45,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$ select h.hash from ojs.schema_hash h $$;
 -- +goose StatementEnd
 comment on function ojs.schema_hash() is 'The hash of the migrations this schema was made from, or null. A server compares it with its own and refuses to serve another.';
+grant execute on function ojs.schema_hash() to ojs_service, ojs_operator;
 
 -- +goose StatementBegin
 create function ojs._set_schema_hash(p_hash text) returns void

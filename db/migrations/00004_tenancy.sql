@@ -117,7 +117,6 @@ grant insert (tenant_id, id, queue, type, priority, scheduled_at, expires_at, ti
 grant usage on sequence ojs.job_seq to ojs_service, ojs_operator, ojs_tenant;
 grant execute on function ojs._uuid_v7(), ojs._tenant_valid(text), ojs._raise(text, text, jsonb, text) to ojs_service, ojs_operator, ojs_tenant;
 grant select on ojs.problem to ojs_service, ojs_operator, ojs_tenant;
-grant execute on function ojs.schema_hash() to ojs_service, ojs_operator;
 
 -- The planner's estimates are no secret: EXPLAIN would tell a tenant how many rows hold any value it asks for, whosever they are. So no
 -- statistics are kept of columns that tell tenants apart; the hot queries are forced into index order and need none.
@@ -238,7 +237,7 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-revoke execute on function ojs._uuid_v7(), ojs._raise(text, text, jsonb, text), ojs.schema_hash() from ojs_service, ojs_operator, ojs_tenant;
+revoke execute on function ojs._uuid_v7(), ojs._raise(text, text, jsonb, text) from ojs_service, ojs_operator, ojs_tenant;
 drop function ojs._default_tenant();
 drop function ojs._session_tenant(text);
 drop function ojs.current_tenant();

@@ -138,7 +138,7 @@ create function ojs._fold() returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
-    c_bite   constant int := 50000;
+    c_bite   constant int := 10000;
     v_fold   ojs.fold;
     v_until  xid8;
     v_joined record;
@@ -160,7 +160,7 @@ begin
             select w.* from pg_snapshot_xip(v_fold.snapshot) x join ojs.wake w on w.xid = x where w.to_state = 'available'
         ), shard as materialized (
             select s.*, s.job_priority + coalesce(t.priority_boost, 0) as priority, coalesce(t.weight, 1) as weight
-            from (select f.queue, f.priority as job_priority, f.tenant_id, min(f.lo) as lo from fresh f group by f.queue, f.priority, f.tenant_id) s
+            from (select f.queue, f.priority as job_priority, f.tenant_id, min(f.lo) as lo, array_agg(f.lo) as los, array_agg(f.hi) as his from fresh f group by f.queue, f.priority, f.tenant_id) s
             left join ojs.tenant t on t.tenant_id = s.tenant_id
         ), known as materialized (
             select s.*, coalesce(r.v, 0) as v, f.vtime, f.backlogged, f.head
@@ -172,10 +172,10 @@ begin
             -- Jobs that became visible behind the cursor: each statement's own narrow range is searched for them.
             insert into ojs.reentry (queue, priority, tenant_id, id)
             select k.queue, k.priority, k.tenant_id, j.id
-            from fresh w
-            join known k on (k.queue, k.job_priority, k.tenant_id) = (w.queue, w.priority, w.tenant_id)
-            join ojs.job j on j.queue = w.queue and j.priority = w.priority and j.tenant_id = w.tenant_id and j.seq between w.lo and least(w.hi, k.head)
-            where w.lo <= k.head and j.state = 'available'
+            from known k
+            cross join lateral unnest(k.los, k.his) w(lo, hi)
+            join ojs.job j on j.queue = k.queue and j.priority = k.job_priority and j.tenant_id = k.tenant_id and j.seq between w.lo and least(w.hi, k.head)
+            where k.lo <= k.head and w.lo <= k.head and j.state = 'available'
             order by j.seq
         ), joined as (
             insert into ojs.tenant_fairness (queue, priority, tenant_id, vtime, weight, class, backlogged, job_priority, head)
@@ -215,7 +215,7 @@ $$;
 comment on function ojs._fold() is
 'Takes into the rings what the wake journal has gained since the last fold: exactly the rows visible now and not to the snapshot stored then,
 so the order in which producers committed does not matter. A tenant that joins begins at the later of its own virtual time and V: no credit
-from idleness, no turn lost. Takes about 50000 rows at most and returns whether there are more. Only under the row of ojs.lane.';
+from idleness, no turn lost. Takes about 10000 rows at most and returns whether there are more. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
 create function ojs.rebuild() returns void
