@@ -751,6 +751,27 @@ func TestPriorityAndBoost(t *testing.T) {
 	}
 }
 
+// A caller that fetches and then sits in its transaction is ended after ten seconds; its jobs are handed out to the next one.
+func TestSittingCallerIsEnded(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	enqueueFor(t, service, "default", "acme", 1)
+	tx, err := service.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select ojs.fetch('{default}')`); err != nil {
+		t.Fatal(err)
+	}
+	d, err := fetchJobs(t.Context(), service, "default", 1)
+	if err != nil || len(d.jobs) != 1 {
+		t.Fatalf("the next caller fetched %d jobs, %v; want the one that the first lost", len(d.jobs), err)
+	}
+	if err := tx.Commit(t.Context()); err == nil {
+		t.Error("the caller that sat in its transaction could commit")
+	}
+}
+
 // A boost takes jobs that came back along, too: they leave their old priority for good.
 func TestBoostTakesReturnedJobsAlong(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,25 @@
 set local role ojs_owner;
 
 -- +goose StatementBegin
+create function ojs._enter_lane() returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('idle_in_transaction_session_timeout')::interval not between '1 millisecond' and '10 seconds' then
+        perform set_config('idle_in_transaction_session_timeout', '10s', true);
+    end if;
+    perform from ojs.lane l where l.lane = 0 for update;
+    if current_setting('server_version_num')::int >= 170000 and current_setting('transaction_timeout')::interval not between '1 millisecond' and '10 seconds' then
+        perform set_config('transaction_timeout', '10s', true);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._enter_lane() is
+'Waits for the row of ojs.lane and holds it until the transaction ends. Whoever holds it stops dispatch, so the session is ended when it then idles for 10 seconds,
+and from PostgreSQL 17 on when its transaction is still open after 10 seconds.';
+
+-- +goose StatementBegin
 create function ojs._weight_class(p_weight numeric) returns int
 language sql immutable
 as $$ select floor(8 * ln(p_weight::float8) / ln(2::float8))::int $$;
@@ -225,7 +244,11 @@ declare
     v_ring   ojs.ring;
     v_joined record;
 begin
-    perform from ojs.lane l where l.lane = 0 for update;
+    perform ojs._enter_lane();
+    if current_setting('server_version_num')::int >= 170000 then
+        -- Reading all jobs takes as long as it takes.
+        perform set_config('transaction_timeout', '0', true);
+    end if;
     update ojs.fold f set rev = f.rev + 1, snapshot = ojs._snapshot() where f.lane = 0;
     delete from ojs.reentry;
     delete from ojs.ring;
@@ -268,7 +291,7 @@ begin
     if p_weight = 'NaN' then
         perform ojs._raise('OJ422', 'weight must be a number', '{"field": "weight"}');
     end if;
-    perform from ojs.lane l where l.lane = 0 for update;
+    perform ojs._enter_lane();
     -- Wakes of this tenant that are not folded yet join under the settings that held when they committed.
     while ojs._fold() loop
     end loop;
@@ -334,4 +357,5 @@ drop function ojs._ring_here(text, int);
 drop function ojs._ring(text, int);
 drop function ojs._step(numeric);
 drop function ojs._weight_class(numeric);
+drop function ojs._enter_lane();
 reset role;

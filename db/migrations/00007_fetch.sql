@@ -71,6 +71,11 @@ declare
     v_blocked   text[] := '{}';
     v_barren    text[] := '{}';
     v_tenant    text;
+    v_row       record;
+    v_own       numeric;
+    v_heads     numeric[];
+    v_lasts     numeric[];
+    v_seen      int[];
     v_class     record;
 begin
     o_ring := p_ring;
@@ -232,47 +237,62 @@ begin
                             array(select r_tenant[i] from generate_subscripts(r_id, 1) i where r_expired[i]));
     end if;
 
-    -- Charge: own time forward by the jobs taken, cursors past what was taken or is gone, out of the round who has no more.
+    -- Charge: own time forward by the jobs taken, cursors past what was taken or is gone, out of the round who has no more. One tenant after the
+    -- other, by its whole key: a join could be turned around, and then it would walk the ring, dead versions included.
     o_ring.v := round(p_ring.v + v_v::numeric, 15);
-    for v_class in
+    v_heads := array_fill(null::numeric, array[v_classes]);
+    v_lasts := v_heads;
+    v_seen := array_fill(0, array[v_classes]);
+    for v_row in
         with seen as (
             select x.*, min(x.pos) filter (where x.ready and x.turn = 0) over (partition by x.tenant_id, x.src) as stop
             from unnest(r_class, r_tenant, r_vtime, r_weight, r_src, r_pos, r_ready, r_turn, r_open) x(ord, tenant_id, vtime, weight, src, pos, ready, turn, open)
-        ), tenant as (
-            select s.ord, s.tenant_id, s.vtime, s.weight, count(*) filter (where s.turn > 0) as taken, max(s.pos) filter (where s.src = 1 and s.pos < coalesce(s.stop, s.pos + 1)) as head,
-                max(s.pos) filter (where s.src = 0 and s.pos < coalesce(s.stop, s.pos + 1)) as reentry_head,
-                bool_or(s.open) or bool_or(s.ready and s.turn = 0) as stays,
-                -- Nothing but ended or locked jobs in sight, and more behind them.
-                bool_or(s.open) and not bool_or(s.ready and s.turn = 0) and not bool_and(s.turn > 0) as barren
-            from seen s group by s.ord, s.tenant_id, s.vtime, s.weight
-        ), moved as (
-            update ojs.tenant_fairness f
-            -- A tenant whose jobs were all locked was owed nothing meanwhile.
-            set vtime = case when t.taken = 0 and t.tenant_id = any (v_blocked) then greatest(f.vtime, o_ring.v) else f.vtime + t.taken * ojs._step(f.weight) end, head = greatest(f.head, t.head), reentry_head = greatest(f.reentry_head, t.reentry_head),
-                backlogged = t.stays, dispatched = f.dispatched + t.taken,
-                deficit = round((o_ring.v - f.vtime - t.taken * ojs._step(f.weight)) * f.weight, 6)
-            from tenant t
-            where f.queue = p_ring.queue and f.priority = p_ring.priority and f.tenant_id = t.tenant_id and f.vtime = t.vtime
-              and (t.taken > 0 or not t.stays or t.head is not null or t.reentry_head is not null)
-        ), used as (
-            delete from ojs.reentry e using tenant t
-            where e.queue = p_ring.queue and e.priority = p_ring.priority and e.tenant_id = t.tenant_id and e.n <= t.reentry_head
         )
-        select t.ord, count(*) filter (where not t.stays) as gone, coalesce(sum(t.weight) filter (where not t.stays), 0) as weight, count(*) as seen,
-            min(t.vtime + t.taken * ojs._step(t.weight)) filter (where t.stays) as head, max(t.vtime) as last,
-            bool_or(t.head is not null or t.reentry_head is not null or not t.stays) as progress, array_agg(t.tenant_id) filter (where t.barren) as barren
-        from tenant t group by t.ord
+        select s.ord, s.tenant_id, s.vtime, s.weight, count(*) filter (where s.turn > 0) as taken,
+            max(s.pos) filter (where s.src = 1 and s.pos < coalesce(s.stop, s.pos + 1)) as head, max(s.pos) filter (where s.src = 0 and s.pos < coalesce(s.stop, s.pos + 1)) as reentry_head,
+            bool_or(s.open) or bool_or(s.ready and s.turn = 0) as stays,
+            -- Nothing but ended or locked jobs in sight, and more behind them.
+            bool_or(s.open) and not bool_or(s.ready and s.turn = 0) and not bool_and(s.turn > 0) as barren
+        from seen s group by s.ord, s.tenant_id, s.vtime, s.weight
     loop
-        o_progress := o_progress or v_class.progress;
-        if p_tenant is null then
-            o_ring.class_head[v_class.ord] := coalesce(least(v_class.head, case when v_class.seen < p_ring.class_members[v_class.ord] then v_class.last end), o_ring.v);
+        v_own := v_row.vtime + v_row.taken * ojs._step(v_row.weight);
+        if v_row.taken = 0 and v_row.tenant_id = any (v_blocked) then
+            -- A tenant whose jobs were all locked was owed nothing meanwhile.
+            v_own := greatest(v_own, o_ring.v);
         end if;
-        o_ring.class_members[v_class.ord] := o_ring.class_members[v_class.ord] - v_class.gone;
-        o_ring.class_weight[v_class.ord] := o_ring.class_weight[v_class.ord] - v_class.weight;
-        o_ring.members := o_ring.members - v_class.gone::int;
-        o_ring.weight := o_ring.weight - v_class.weight;
-        v_barren := v_barren || coalesce(v_class.barren, '{}');
+        if v_row.taken > 0 or not v_row.stays or v_row.head is not null or v_row.reentry_head is not null then
+            o_progress := true;
+            update ojs.tenant_fairness f
+            set vtime = v_own, head = greatest(f.head, v_row.head), reentry_head = greatest(f.reentry_head, v_row.reentry_head), backlogged = v_row.stays,
+                dispatched = f.dispatched + v_row.taken, deficit = round((o_ring.v - v_own) * f.weight, 6)
+            where f.queue = p_ring.queue and f.priority = p_ring.priority and f.tenant_id = v_row.tenant_id and f.vtime = v_row.vtime;
+        end if;
+        if v_row.reentry_head is not null then
+            delete from ojs.reentry e
+            where e.queue = p_ring.queue and e.priority = p_ring.priority and e.tenant_id = v_row.tenant_id and e.n <= v_row.reentry_head;
+        end if;
+        v_at := v_row.ord;
+        v_seen[v_at] := v_seen[v_at] + 1;
+        v_lasts[v_at] := greatest(v_lasts[v_at], v_row.vtime);
+        if v_row.stays then
+            v_heads[v_at] := least(v_heads[v_at], v_own);
+        else
+            o_ring.class_members[v_at] := o_ring.class_members[v_at] - 1;
+            o_ring.class_weight[v_at] := o_ring.class_weight[v_at] - v_row.weight;
+            o_ring.members := o_ring.members - 1;
+            o_ring.weight := o_ring.weight - v_row.weight;
+        end if;
+        if v_row.barren then
+            v_barren := v_barren || v_row.tenant_id;
+        end if;
     end loop;
+    if p_tenant is null then
+        for c in 1 .. v_classes loop
+            if v_seen[c] > 0 then
+                o_ring.class_head[c] := coalesce(least(v_heads[c], case when v_seen[c] < p_ring.class_members[c] then v_lasts[c] end), o_ring.v);
+            end if;
+        end loop;
+    end if;
     for v_tenant in select distinct b.tenant from unnest(v_barren || v_blocked) b(tenant) loop
         o_skimmed := o_skimmed + ojs._skim(p_ring.queue, p_ring.priority, v_tenant, p_reentry_max, v_tenant = any (v_blocked));
     end loop;
@@ -445,10 +465,8 @@ begin
 
     v_queues := array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
         where not exists (select from ojs.queue c where c.queue = q.queue and c.paused) group by q.queue order by min(q.n));
-    -- A decision waits here for the one before it, holding nothing. Its caller must not sit on the row: a session that idles in the transaction is ended.
-    perform set_config('idle_in_transaction_session_timeout', '10s', true)
-    where current_setting('idle_in_transaction_session_timeout')::interval not between '1 millisecond' and '10 seconds';
-    perform from ojs.lane l where l.lane = 0 for update;
+    -- A decision waits here for the one before it, holding nothing.
+    perform ojs._enter_lane();
     if (select pg_snapshot_xmax(f.snapshot) from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) > pg_snapshot_xmax(pg_current_snapshot()) then
         perform ojs.rebuild();
     end if;
@@ -527,7 +545,8 @@ within it tenants by weight, within a tenant first in first out; over several qu
 counted, under a lease of p_visibility_timeout_ms (else the job''s own, else 30000 ms) that heartbeats extend. p_tenant: that tenant''s jobs only. Fewer than
 asked: no eligible job had committed before the call began, other than one that somebody had locked when its turn came (the tick has it looked at
 again after a second), or 200000 ended jobs in a row lay in the way (the next call goes on behind them). The jobs are the caller''s when its transaction commits. Until then other decisions
-wait, so commit at once: a session idle in this transaction for 10 seconds is ended. Needs read committed.
+wait, so commit at once: a session that idles in this transaction for 10 seconds is ended, from PostgreSQL 17 on also one whose transaction goes on for
+10 seconds more. Needs read committed.
 Raises invalid_request, unsupported, TENANT_ACCESS_DENIED. Locks the row of ojs.lane, then jobs with skip locked.';
 -- Not to tenants' own roles: whoever fetches holds the row of ojs.lane until the end of its transaction, and a tenant that stayed in it
 -- would stop dispatch for all others. Their workers fetch over HTTP.

@@ -266,8 +266,10 @@ begin
             v_result.reaped := ojs._reap(v_timer.tenants, v_timer.ids);
         end if;
     end loop;
-    if v_result.rolled_up > 0 and random() < 0.05 then
-        perform ojs._prune(p_limit);
+    if (select w.at from ojs.wake w order by w.xid, w.seq limit 1) < ojs.now() - interval '1 day'
+            or (select l.at from ojs.lease l order by l.xid, l.seq limit 1) < ojs.now() - interval '1 day'
+            or (select r.at from ojs.release r order by r.xid, r.seq limit 1) < ojs.now() - interval '1 day' then
+        perform ojs._prune(10 * p_limit);
     end if;
     -- Nobody fetches for hours while producers go on: the journal must not grow into a decision that takes forever. Last, because from
     -- here on decisions wait for this transaction to end.
