@@ -881,3 +881,25 @@ func TestRebuildAfterTransactionIDsRanBackwards(t *testing.T) {
 		t.Errorf("statistics say %d active of %d, %v; want 15 of 15", active, total, err)
 	}
 }
+
+// A heartbeat that names an id of two tenants without saying which is refused like any other call.
+func TestHeartbeatOfAnIDInTwoTenants(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	const id = "01900000-0000-7000-8000-000000000001"
+	for _, tenant := range []string{"acme", "beta"} {
+		if _, err := service.Exec(t.Context(), `select ojs.enqueue('x.y', p_id => $1, p_tenant => $2)`, id, tenant); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := service.Exec(t.Context(), `select ojs.fetch('{default}', 2, 'w')`); err != nil {
+		t.Fatal(err)
+	}
+	var refused *pgconn.PgError
+	if _, err := service.Exec(t.Context(), `select ojs.heartbeat('w', array[$1::uuid])`, id); !errors.As(err, &refused) || refused.Code != "OJ411" {
+		t.Errorf("a heartbeat for both got %v, want OJ411", err)
+	}
+	if _, err := service.Exec(t.Context(), `select ojs.heartbeat('w', array[$1::uuid], p_tenant => 'acme')`, id); err != nil {
+		t.Error(err)
+	}
+}

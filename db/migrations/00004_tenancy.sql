@@ -150,7 +150,7 @@ begin
     if not exists (select from pg_roles where rolname = p_role) then
         execute format('create role %I login', p_role);
     elsif exists (select from pg_roles where rolname = p_role and (rolsuper or rolbypassrls))
-            or pg_has_role(p_role, 'ojs_service', 'member') or pg_has_role(p_role, 'ojs_operator', 'member') then
+            or pg_has_role(p_role, 'ojs_service', 'member') or pg_has_role(p_role, 'ojs_operator', 'member') or pg_has_role(p_role, 'ojs_owner', 'member') then
         perform ojs._raise('OJ400', format('role %I sees more than one tenant', p_role), '{"field": "role"}');
     end if;
     if p_password is not null then

@@ -209,7 +209,8 @@ begin
             returning f.queue, f.priority, f.class, f.weight, f.vtime
         ), folded as (
             update ojs.fold f set rev = f.rev + 1, snapshot = m.snapshot from mark m
-            where f.lane = 0 and f.rev = v_fold.rev and (v_until is not null or exists (select from fresh))
+            where f.lane = 0 and f.rev = v_fold.rev and (v_until is not null or exists (select from fresh)
+                or exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot)))
         )
         select j.queue, j.priority, j.class, count(*)::int as members, sum(j.weight) as weight, min(j.vtime) as head
         from (select * from joined union all select * from rejoined) j

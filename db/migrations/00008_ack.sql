@@ -202,6 +202,9 @@ begin
     if cardinality(p_ids) > 10000 then
         perform ojs._raise('OJ400', 'active_jobs must name at most 10000 jobs', '{"field": "active_jobs"}');
     end if;
+    if v_tenant is null and exists (select from ojs.job j where j.id = any (p_ids) group by j.id having count(*) > 1) then
+        perform ojs._raise('OJ411', 'a job id in active_jobs exists in more than one tenant', '{"field": "X-OJS-Tenant"}');
+    end if;
     return query
     with held as materialized (
         select j.id, j.tenant_id from ojs.job j
@@ -219,7 +222,7 @@ $$;
 -- +goose StatementEnd
 comment on function ojs.heartbeat(text, uuid[], int, text) is
 'Says that a worker is alive and still runs the jobs p_ids; extends their leases by p_visibility_timeout_ms (else the job''s own, else 30000 ms) from now and
-returns those it extended (ojs-core section 7.5). A job not returned is no longer this worker''s, or is being ended at this moment. Raises invalid_request.';
+returns those it extended (ojs-core section 7.5). A job not returned is no longer this worker''s, or is being ended at this moment. Raises invalid_request, ambiguous_job.';
 
 -- +goose StatementBegin
 create function ojs.release(p_id uuid, p_lease uuid) returns ojs.job

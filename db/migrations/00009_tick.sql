@@ -54,6 +54,11 @@ declare
     v_mark ojs.tally_mark;
     v_rows int;
 begin
+    -- Looked at first without a lock, so that an idle system writes nothing.
+    if not exists (select from ojs._recent())
+            and (select pg_snapshot_xmax(t.snapshot) from ojs.tally_mark t) <= pg_snapshot_xmax(pg_current_snapshot()) then
+        return 0;
+    end if;
     select * into v_mark from ojs.tally_mark t for update skip locked;
     if not found then
         return 0;
