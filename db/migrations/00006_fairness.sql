@@ -193,8 +193,13 @@ begin
             select k.queue, k.priority, k.tenant_id, j.id
             from known k
             cross join lateral unnest(k.los, k.his) w(lo, hi)
-            join ojs.job j on j.queue = k.queue and j.priority = k.job_priority and j.tenant_id = k.tenant_id and j.seq between w.lo and least(w.hi, k.head)
-            where k.lo <= k.head and w.lo <= k.head and j.state = 'available'
+            -- The limit keeps this from being turned around: one index range per wake row.
+            cross join lateral (
+                select j.id, j.seq from ojs.job j
+                where j.queue = k.queue and j.priority = k.job_priority and j.tenant_id = k.tenant_id and j.seq between w.lo and least(w.hi, k.head) and j.state = 'available'
+                order by j.seq limit 2147483647
+            ) j
+            where k.lo <= k.head and w.lo <= k.head
             order by j.seq
         ), joined as (
             insert into ojs.tenant_fairness (queue, priority, tenant_id, vtime, weight, class, backlogged, job_priority, head)

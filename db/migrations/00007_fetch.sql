@@ -202,8 +202,9 @@ begin
             select p.turn, p.id, p.tenant_id, gen_random_uuid() as lease
             from unnest(r_turn, r_id, r_tenant) p(turn, id, tenant_id) where p.turn > 0 order by p.turn
         ), held as materialized (
-            select j.id, j.tenant_id, p.lease, p.turn from pick p join ojs.job j on j.id = p.id and j.tenant_id = p.tenant_id
-            where j.state = 'available' for update of j skip locked
+            select j.id, j.tenant_id, p.lease, p.turn from pick p
+            cross join lateral (select j.id, j.tenant_id from ojs.job j
+                where j.id = p.id and j.tenant_id = p.tenant_id and j.state = 'available' for update skip locked) j
         ), taken as (
             update ojs.job j
             set state = 'active', attempt = j.attempt + 1, lease = h.lease, started_at = v_now, worker_id = p_worker_id,
@@ -330,7 +331,8 @@ begin
     if p_ids is null or not p_test then
         return case when p_ids is not null then 1 end;
     end if;
-    v_free := array(select j.id from unnest(p_ids) i join ojs.job j on j.id = i and j.tenant_id = p_tenant where j.state = 'available' for update of j skip locked);
+    v_free := array(select j.id from unnest(p_ids) i
+        cross join lateral (select j.id from ojs.job j where j.id = i and j.tenant_id = p_tenant and j.state = 'available' for update skip locked) j);
     select min(i.at) into v_at from unnest(p_ids) with ordinality i(id, at) where i.id in (select f.id from unnest(v_free) f(id));
     perform ojs._look_again(array_fill(p_tenant, array[coalesce(v_at - 1, cardinality(p_ids))]), p_ids[:coalesce(v_at - 1, cardinality(p_ids))]);
     return v_at;
@@ -393,9 +395,9 @@ create function ojs._expire(p_ids uuid[], p_tenants text[]) returns void
 language sql set search_path = pg_catalog, pg_temp
 as $$
     with held as materialized (
-        select j.id, j.tenant_id
-        from unnest(p_ids, p_tenants) e(id, tenant_id) join ojs.job j on j.id = e.id and j.tenant_id = e.tenant_id
-        where j.state = 'available' for update of j skip locked
+        select j.id, j.tenant_id from unnest(p_ids, p_tenants) e(id, tenant_id)
+        cross join lateral (select j.id, j.tenant_id from ojs.job j
+            where j.id = e.id and j.tenant_id = e.tenant_id and j.state = 'available' for update skip locked) j
     ), ended as (
         update ojs.job j set state = 'discarded', finished_at = ojs.now() from held h where j.id = h.id and j.tenant_id = h.tenant_id returning j.*
     ), released as (

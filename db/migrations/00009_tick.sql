@@ -113,9 +113,11 @@ begin
         select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)
     ), held as materialized (
         select j.id, j.tenant_id, j.state, coalesce(j.retry_at, j.scheduled_at) as due_at
-        from asked a join ojs.job j on j.id = a.id and j.tenant_id = a.tenant_id
-        where j.state = 'scheduled' and j.scheduled_at <= v_now or j.state = 'retryable' and j.retry_at <= v_now
-        for update of j skip locked
+        from asked a
+        cross join lateral (select j.* from ojs.job j
+            where j.id = a.id and j.tenant_id = a.tenant_id
+              and (j.state = 'scheduled' and j.scheduled_at <= v_now or j.state = 'retryable' and j.retry_at <= v_now)
+            for update skip locked) j
     ), numbered as materialized (
         select h.*, nextval('ojs.job_seq') as seq from (select * from held order by due_at, id) h
     ), promoted as (
@@ -131,8 +133,9 @@ begin
         -- Locked by somebody just now, or moved to a later time: look again.
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select greatest(coalesce(j.retry_at, j.scheduled_at), v_now + interval '1 second'), 'due', array[j.tenant_id], array[j.id]
-        from asked a join ojs.job j on j.id = a.id and j.tenant_id = a.tenant_id
-        where j.state in ('scheduled', 'retryable') and (a.id, a.tenant_id) not in (select h.id, h.tenant_id from held h)
+        from asked a
+        cross join lateral (select j.* from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state in ('scheduled', 'retryable') limit 1) j
+        where (a.id, a.tenant_id) not in (select h.id, h.tenant_id from held h)
     )
     select (select array_agg(distinct w.queue) from woken w), (select count(*) from promoted) into v_queues, v_jobs;
     if v_queues is not null then
@@ -156,9 +159,10 @@ begin
     with asked as materialized (
         select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)
     ), held as materialized (
-        select j.* from asked a join ojs.job j on j.id = a.id and j.tenant_id = a.tenant_id
-        where j.state = 'active' and j.lease_expires_at <= v_now
-        for update of j skip locked
+        select j.* from asked a
+        cross join lateral (select j.* from ojs.job j
+            where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'active' and j.lease_expires_at <= v_now
+            for update skip locked) j
     ), reaped as (
         update ojs.job j
         set state = 'available', lease = null, lease_expires_at = null, started_at = null, enqueued_at = v_now,
@@ -178,8 +182,9 @@ begin
         -- Extended by a heartbeat, handed out anew, or locked by an acknowledgement at this moment: look again.
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select greatest(j.lease_expires_at, v_now + interval '1 second'), 'lease', array[j.tenant_id], array[j.id]
-        from asked a join ojs.job j on j.id = a.id and j.tenant_id = a.tenant_id
-        where j.state = 'active' and (a.id, a.tenant_id) not in (select h.id, h.tenant_id from held h)
+        from asked a
+        cross join lateral (select j.* from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'active' limit 1) j
+        where (a.id, a.tenant_id) not in (select h.id, h.tenant_id from held h)
           and not exists (select from ojs.timer t where t.due_at = j.lease_expires_at and t.kind = 'lease' and j.id = any (t.ids))
     )
     select (select array_agg(distinct w.queue) from woken w), (select count(*) from reaped) into v_queues, v_jobs;
@@ -203,8 +208,7 @@ begin
         insert into ojs.wake (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
         select j.tenant_id, j.queue, j.priority, 'available', 'available', 1, j.seq, j.seq
         from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
-        join ojs.job j on j.id = a.id and j.tenant_id = a.tenant_id
-        where j.state = 'available'
+        cross join lateral (select j.* from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'available' limit 1) j
         returning queue
     )
     select array_agg(distinct w.queue) into v_queues from woken w;
