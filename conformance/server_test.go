@@ -2,8 +2,6 @@ package conformance
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -12,9 +10,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojs-pg/ojs-pg/conformance/internal/engine"
 	httpapi "github.com/ojs-pg/ojs-pg/internal/http"
@@ -42,7 +37,7 @@ func server(t *testing.T) engine.Target {
 	srv := httpapi.New(httpapi.Config{
 		DB: db, Listener: listener, Logger: log,
 		AllowReset: true,
-		Reset:      func(ctx context.Context) error { return reset(ctx, database.Pool) },
+		Reset:      func(ctx context.Context) error { return pg.Reset(ctx, database.URL) },
 	})
 	socket, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -71,37 +66,4 @@ type testLog struct{ t *testing.T }
 func (l testLog) Write(line []byte) (int, error) {
 	l.t.Logf("server: %s", strings.TrimSpace(string(line)))
 	return len(line), nil
-}
-
-// reset removes all that clients have put into the database. What stays belongs to the schema (problems, its
-// hash, the lane), to the running servers (who waits for what), or says how far an append-only journal has
-// been read, which stays true when the journal is emptied.
-func reset(ctx context.Context, superuser *pgxpool.Pool) error {
-	empty := func() error {
-		_, err := superuser.Exec(ctx, `
-		do $$
-		declare
-			v_tables text;
-		begin
-			-- No decision is under way while the tables it writes are emptied.
-			perform from ojs.lane for update;
-			select string_agg(oid::regclass::text, ', ' order by relname) into strict v_tables
-			from pg_class
-			where relnamespace = 'ojs'::regnamespace and relkind in ('r', 'p') and not relispartition
-				and relname not in ('problem', 'schema_hash', 'lane', 'fold', 'tally_mark', 'settings', 'waiter', 'tenant_role');
-			execute 'truncate ' || v_tables;
-			delete from ojs.settings;
-			insert into ojs.settings default values;
-		end $$`)
-		return err
-	}
-	// The clock ticks meanwhile, and takes its locks in another order than truncate.
-	err := empty()
-	for deadlocked := (*pgconn.PgError)(nil); errors.As(err, &deadlocked) && deadlocked.Code == "40P01"; {
-		err = empty()
-	}
-	if err != nil {
-		return fmt.Errorf("reset the database: %w", err)
-	}
-	return nil
 }
