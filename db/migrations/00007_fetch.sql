@@ -73,6 +73,8 @@ declare
     v_tenant    text;
     v_row       record;
     v_own       numeric;
+    v_stays     boolean;
+    v_fair      ojs.tenant_fairness;
     v_heads     numeric[];
     v_lasts     numeric[];
     v_seen      int[];
@@ -253,18 +255,29 @@ begin
             max(s.pos) filter (where s.src = 1 and s.pos < coalesce(s.stop, s.pos + 1)) as head, max(s.pos) filter (where s.src = 0 and s.pos < coalesce(s.stop, s.pos + 1)) as reentry_head,
             bool_or(s.open) or bool_or(s.ready and s.turn = 0) as stays,
             -- Nothing but ended or locked jobs in sight, and more behind them.
-            bool_or(s.open) and not bool_or(s.ready and s.turn = 0) and not bool_and(s.turn > 0) as barren
+            bool_or(s.open) and not bool_or(s.ready and s.turn = 0) and not bool_and(s.turn > 0) as barren,
+            bool_or(s.open) and bool_and(s.turn > 0) as spent
         from seen s group by s.ord, s.tenant_id, s.vtime, s.weight
     loop
+        v_stays := v_row.stays;
+        if v_row.spent then
+            -- All that was read is taken. A tenant without more is out of the round now, else it would return with what it is owed today.
+            select f.* into v_fair from ojs.tenant_fairness f
+            where f.queue = p_ring.queue and f.priority = p_ring.priority and f.tenant_id = v_row.tenant_id and f.vtime = v_row.vtime;
+            v_stays := exists (select from ojs.job j where j.queue = p_ring.queue and j.priority = v_fair.job_priority and j.tenant_id = v_row.tenant_id
+                    and j.seq > greatest(v_fair.head, v_row.head) and j.seq is not null)
+                or exists (select from ojs.reentry e where e.queue = p_ring.queue and e.priority = p_ring.priority and e.tenant_id = v_row.tenant_id
+                    and e.n > greatest(v_fair.reentry_head, v_row.reentry_head) and e.n <= p_reentry_max);
+        end if;
         v_own := v_row.vtime + v_row.taken * ojs._step(v_row.weight);
         if v_row.taken = 0 and v_row.tenant_id = any (v_blocked) then
             -- A tenant whose jobs were all locked was owed nothing meanwhile.
             v_own := greatest(v_own, o_ring.v);
         end if;
-        if v_row.taken > 0 or not v_row.stays or v_row.head is not null or v_row.reentry_head is not null then
+        if v_row.taken > 0 or not v_stays or v_row.head is not null or v_row.reentry_head is not null then
             o_progress := true;
             update ojs.tenant_fairness f
-            set vtime = v_own, head = greatest(f.head, v_row.head), reentry_head = greatest(f.reentry_head, v_row.reentry_head), backlogged = v_row.stays,
+            set vtime = v_own, head = greatest(f.head, v_row.head), reentry_head = greatest(f.reentry_head, v_row.reentry_head), backlogged = v_stays,
                 dispatched = f.dispatched + v_row.taken, deficit = round((o_ring.v - v_own) * f.weight, 6)
             where f.queue = p_ring.queue and f.priority = p_ring.priority and f.tenant_id = v_row.tenant_id and f.vtime = v_row.vtime;
         end if;
@@ -275,7 +288,7 @@ begin
         v_at := v_row.ord;
         v_seen[v_at] := v_seen[v_at] + 1;
         v_lasts[v_at] := greatest(v_lasts[v_at], v_row.vtime);
-        if v_row.stays then
+        if v_stays then
             v_heads[v_at] := least(v_heads[v_at], v_own);
         else
             o_ring.class_members[v_at] := o_ring.class_members[v_at] - 1;
