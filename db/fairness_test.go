@@ -7,7 +7,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"sort"
 	"sync"
 	"testing"
 	"time"
@@ -82,40 +81,36 @@ type dispatched struct {
 	id     string
 }
 
-// fetchAll runs one FETCH and remembers when its decision was taken.
+// decision is what one FETCH got.
 type decision struct {
-	at   time.Time
 	jobs []dispatched
 }
 
 func fetchJobs(ctx context.Context, pool *pgxpool.Pool, queue string, count int) (decision, error) {
 	var d decision
-	rows, err := pool.Query(ctx, `select tenant_id, seq, id::text, started_at from ojs.fetch(array[$1], $2, 'w', 600000)`, queue, count)
+	rows, err := pool.Query(ctx, `select tenant_id, seq, id::text from ojs.fetch(array[$1], $2, 'w', 600000)`, queue, count)
 	if err != nil {
 		return d, err
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var j dispatched
-		var at time.Time
-		if err := rows.Scan(&j.tenant, &j.seq, &j.id, &at); err != nil {
+		if err := rows.Scan(&j.tenant, &j.seq, &j.id); err != nil {
 			return d, err
-		}
-		if d.jobs == nil {
-			d.at = at
 		}
 		d.jobs = append(d.jobs, j)
 	}
 	return d, rows.Err()
 }
 
-// race lets several fetchers take jobs at once and returns the dispatch sequence: decisions are serial, and each one
-// stamps its jobs under the lock.
+// race lets several fetchers take jobs at once and returns what they got in the order in which it was decided, which the
+// journal keeps.
 func race(t *testing.T, pool *pgxpool.Pool, queue string, counts [][]int) []dispatched {
 	t.Helper()
 	var (
 		mu   sync.Mutex
-		all  []decision
+		all  = map[string]dispatched{}
+		ids  []string
 		wg   sync.WaitGroup
 		errs []error
 	)
@@ -126,8 +121,13 @@ func race(t *testing.T, pool *pgxpool.Pool, queue string, counts [][]int) []disp
 				mu.Lock()
 				if err != nil {
 					errs = append(errs, err)
-				} else if len(d.jobs) > 0 {
-					all = append(all, d)
+				}
+				for _, j := range d.jobs {
+					if _, twice := all[j.id]; twice {
+						errs = append(errs, fmt.Errorf("job %s was handed out twice", j.id))
+					}
+					all[j.id] = j
+					ids = append(ids, j.id)
 				}
 				mu.Unlock()
 			}
@@ -137,10 +137,13 @@ func race(t *testing.T, pool *pgxpool.Pool, queue string, counts [][]int) []disp
 	if len(errs) > 0 {
 		t.Fatal(errs[0])
 	}
-	sort.Slice(all, func(i, j int) bool { return all[i].at.Before(all[j].at) })
 	var sequence []dispatched
-	for _, d := range all {
-		sequence = append(sequence, d.jobs...)
+	for _, id := range list[string](t, pool, `
+		select u.id::text from ojs.lease l cross join lateral unnest(l.ids, l.turns) u(id, turn) where u.id = any ($1::uuid[]) order by u.turn`, ids) {
+		sequence = append(sequence, all[id])
+	}
+	if len(sequence) != len(all) {
+		t.Fatalf("the journal knows %d of %d jobs handed out", len(sequence), len(all))
 	}
 	return sequence
 }
@@ -336,7 +339,9 @@ func ringsAgree(t *testing.T, pool *pgxpool.Pool) {
 			and not exists (select from ojs.wake w, (select snapshot from ojs.fold order by rev desc limit 1) s
 				where w.queue = j.queue and w.priority = j.priority and w.tenant_id = j.tenant_id and w.to_state = 'available' and j.seq between w.lo and w.hi
 				and not pg_visible_in_snapshot(w.xid, s.snapshot))
-			and not exists (select from ojs.timer m where m.kind = 'again' and j.id = any (m.ids))`,
+			and not exists (select from ojs.timer m where m.kind = 'again' and j.id = any (m.ids))
+			and not exists (select from ojs.run r where r.queue = j.queue and r.id = j.id and r.tenant_id = j.tenant_id
+				and r.n >= (select m.lo from ojs.run_mark m where m.queue = r.queue order by m.rev desc limit 1))`,
 	} {
 		var n int
 		if err := pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {
@@ -751,25 +756,133 @@ func TestPriorityAndBoost(t *testing.T) {
 	}
 }
 
-// A caller that fetches and then sits in its transaction is ended after ten seconds; its jobs are handed out to the next one.
-func TestSittingCallerIsEnded(t *testing.T) {
+// Who fetches and stays in its transaction keeps nobody from the other jobs, new tenants' neither, and what is taken meanwhile
+// is charged afterwards. If it was the one that decides, its session is ended, and its job is there again.
+func TestSittingCallerStopsNobody(t *testing.T) {
 	t.Parallel()
-	service := pgtest.New(t).Service()
-	enqueueFor(t, service, "default", "acme", 1)
+	database := pgtest.New(t)
+	service := database.Service()
+	enqueueFor(t, service, "default", "acme", 3)
 	tx, err := service.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `select ojs.fetch('{default}')`); err != nil {
+	var first string
+	if err := tx.QueryRow(t.Context(), `select id from ojs.fetch('{default}')`).Scan(&first); err != nil {
 		t.Fatal(err)
 	}
-	d, err := fetchJobs(t.Context(), service, "default", 1)
-	if err != nil || len(d.jobs) != 1 {
-		t.Fatalf("the next caller fetched %d jobs, %v; want the one that the first lost", len(d.jobs), err)
+	// Two that were there before, and one whose wake nobody can fold now.
+	enqueueFor(t, service, "default", "globex", 1)
+	got := map[string]int{}
+	for range 3 {
+		d, err := fetchJobs(t.Context(), service, "default", 1)
+		if err != nil || len(d.jobs) != 1 || d.jobs[0].id == first {
+			t.Fatalf("beside a caller that sits in its transaction another got %v, %v; want another job", d.jobs, err)
+		}
+		got[d.jobs[0].tenant]++
+	}
+	if got["acme"] != 2 || got["globex"] != 1 {
+		t.Errorf("beside a caller that sits in its transaction: %v", got)
+	}
+	for {
+		d, err := fetchJobs(t.Context(), service, "default", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(d.jobs) == 1 {
+			if d.jobs[0].id != first {
+				t.Errorf("the last job is %s, want %s", d.jobs[0].id, first)
+			}
+			break
+		}
 	}
 	if err := tx.Commit(t.Context()); err == nil {
 		t.Error("the caller that sat in its transaction could commit")
 	}
+	if d, err := fetchJobs(t.Context(), service, "default", 1); err != nil || len(d.jobs) != 0 {
+		t.Fatalf("afterwards there is %v, %v; want nothing", d.jobs, err)
+	}
+	enqueueFor(t, service, "default", "initech", 1)
+	if d, err := fetchJobs(t.Context(), service, "default", 1); err != nil || len(d.jobs) != 1 {
+		t.Fatalf("a new tenant's job: %v, %v", d.jobs, err)
+	}
+	for tenant, want := range map[string]int{"acme": 3, "globex": 1, "initech": 1} {
+		if n := one[int](t, database.Pool, `select sum(dispatched) from ojs.tenant_fairness where tenant_id = $1`, tenant); n != want {
+			t.Errorf("%s was charged for %d jobs, want %d", tenant, n, want)
+		}
+	}
+	ringsAgree(t, database.Pool)
+}
+
+// A tenant's own session takes its own jobs only, by priority and first in first out, is charged for them, and never holds the
+// row that decisions wait for.
+func TestTenantsFetchTheirOwn(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	service, acme := database.Service(), database.As("acme")
+	enqueueFor(t, service, "default", "acme", 5)
+	enqueueFor(t, service, "default", "globex", 5)
+	if _, err := service.Exec(t.Context(), `select ojs.enqueue('fair.job', '[]', p_priority => 5, p_tenant => 'acme')`); err != nil {
+		t.Fatal(err)
+	}
+	// Some of them decided ahead for somebody else.
+	if d, err := fetchJobs(t.Context(), service, "default", 1); err != nil || len(d.jobs) != 1 || d.jobs[0].tenant != "acme" {
+		t.Fatalf("the first job is %v, %v; want the one of high priority", d.jobs, err)
+	}
+	tx, err := acme.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tenants []string
+	var last int64
+	for range 2 {
+		rows, err := tx.Query(t.Context(), `select tenant_id, seq from ojs.fetch('{default}', 2)`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rows.Next() {
+			var tenant string
+			var seq int64
+			if err := rows.Scan(&tenant, &seq); err != nil {
+				t.Fatal(err)
+			}
+			if seq <= last {
+				t.Errorf("job %d came after job %d", seq, last)
+			}
+			last = seq
+			tenants = append(tenants, tenant)
+		}
+		if rows.Err() != nil {
+			t.Fatal(rows.Err())
+		}
+	}
+	if !slices.Equal(tenants, []string{"acme", "acme", "acme", "acme"}) {
+		t.Fatalf("acme's own session got jobs of %q", tenants)
+	}
+	got := map[string]int{}
+	for range 6 {
+		d, err := fetchJobs(t.Context(), service, "default", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range d.jobs {
+			got[j.tenant]++
+		}
+	}
+	if got["acme"] != 1 || got["globex"] != 5 {
+		t.Errorf("beside a tenant's open transaction: %v", got)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	enqueueFor(t, service, "default", "globex", 1)
+	if d, err := fetchJobs(t.Context(), service, "default", 10); err != nil || len(d.jobs) != 1 {
+		t.Fatalf("at the end: %v, %v; want one job", d.jobs, err)
+	}
+	if n := one[int](t, database.Pool, `select sum(dispatched) from ojs.tenant_fairness where tenant_id = 'acme'`); n != 6 {
+		t.Errorf("acme was charged for %d jobs, want 6", n)
+	}
+	ringsAgree(t, database.Pool)
 }
 
 // A boost takes jobs that came back along, too: they leave their old priority for good.

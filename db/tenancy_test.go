@@ -40,7 +40,7 @@ func TestEveryTableWithTenantDataHasRowSecurity(t *testing.T) {
 		select c.relname || case when c.relrowsecurity and c.relforcerowsecurity then '' else ' open' end from pg_catalog.pg_class c
 		where `+ours+` and c.relkind in ('r', 'p')
 		  and not exists (select from pg_catalog.pg_attribute a where a.attrelid = c.oid and a.attname in ('tenant_id', 'tenant_ids', 'tenant') and not a.attisdropped) order by 1`)
-	want := []string{"fold open", "lane open", "problem open", "queue", "queue_priority", "ring", "rotation", "schema_hash open", "settings open", "tally_mark", "waiter"}
+	want := []string{"fold open", "lane open", "problem open", "queue", "queue_priority", "ring", "rotation", "run_mark", "schema_hash open", "settings open", "tally_mark", "waiter"}
 	if !slices.Equal(got, want) {
 		t.Errorf("tables without a tenant column are %q, want %q: look at row security and grants before adding one", got, want)
 	}
@@ -160,6 +160,7 @@ func TestNoStatisticsOfTenantsData(t *testing.T) {
 
 // Everything that ojs_tenant may do, in full. Adding a line is a decision.
 var tenantMay = strings.Split(strings.TrimSpace(`
+execute ojs."fetch"(text[],integer,text,integer,text)
 execute ojs._default_tenant()
 execute ojs._duration(text)
 execute ojs._fairness()
@@ -167,6 +168,7 @@ execute ojs._job_validated()
 execute ojs._job_violation(text,uuid,text,text,integer,integer,timestamp with time zone,timestamp with time zone,integer,integer,text[],json,jsonb,jsonb,json,json)
 execute ojs._json_violation(json,text,text,integer)
 execute ojs._raise(text,text,jsonb,text)
+execute ojs._oldest_aside()
 execute ojs._recent()
 execute ojs._repeats_key(json)
 execute ojs._retry_interval_ms(jsonb,text,bigint)
@@ -198,7 +200,6 @@ select ojs.lease
 select ojs.problem
 select ojs.queue
 select ojs.queue_stats
-select ojs.reentry
 select ojs.release
 select ojs.settings
 select ojs.shard_stats
@@ -299,11 +300,11 @@ func TestTenantsSeeTheirOwnOnly(t *testing.T) {
 	if len(sources) < 10 {
 		t.Errorf("tenants read only %q", sources)
 	}
-	for _, source := range append(sources, "ojs.events(p_limit => 1000)", "ojs._recent()", "ojs._unfolded()", "ojs._fairness()", "ojs.heartbeat('shared-worker', (select array_agg(id) from ojs.job))") {
+	for _, source := range append(sources, "ojs.events(p_limit => 1000)", "ojs._recent()", "ojs._unfolded()", "ojs._fairness()", "ojs._oldest_aside()", "ojs.heartbeat('shared-worker', (select array_agg(id) from ojs.job))") {
 		if got := list[string](t, acme, "select distinct tenant_id from "+source); len(got) > 1 || len(got) == 1 && got[0] != "acme" {
 			t.Errorf("acme sees in %s rows of %q", source, got)
 		}
-		if source != "ojs.reentry" && source != "ojs.lease" && !strings.HasPrefix(source, "ojs._") {
+		if source != "ojs.lease" && !strings.HasPrefix(source, "ojs._") {
 			if got := one[int](t, acme, "select count(*) from "+source); got == 0 {
 				t.Errorf("acme sees nothing in %s", source)
 			}
@@ -451,7 +452,9 @@ func TestTenantsMayNot(t *testing.T) {
 		{denied, "select id from ojs.jobs for share"},
 		{denied, "select from ojs.fold for update"},
 		// Functions of the service, of operators, of nobody.
-		{denied, "select from ojs.fetch('{shared}')"},
+		{denied, "select from ojs.fetch_many('{shared}', '{1}', '{w}', '{0}')"},
+		{denied, "select from ojs.reentry"},
+		{denied, "select from ojs.run"},
 		{denied, "select ojs.tick()"},
 		{denied, "select from ojs.pause_queue('shared')"},
 		{denied, "select from ojs.resume_queue('shared')"},
@@ -754,7 +757,7 @@ func TestConditionsDoNotLeak(t *testing.T) {
 	exec(t, n.Pool, "create schema evil authorization "+role)
 	exec(t, conn, "create table evil.seen (what text)")
 	exec(t, conn, "create function evil.see(anyelement) returns boolean language plpgsql cost 0.0000001 as $$ begin insert into evil.seen values ($1::text); return true; end $$")
-	for _, source := range []string{"ojs.jobs", "ojs.job", "ojs.wake", "ojs.lease", "ojs.release", "ojs.tally", "ojs.tenant", "ojs._fairness()", "ojs.reentry", "ojs._movement", "ojs._line", "ojs.shard_stats", "ojs.tenant_stats"} {
+	for _, source := range []string{"ojs.jobs", "ojs.job", "ojs.wake", "ojs.lease", "ojs.release", "ojs.tally", "ojs.tenant", "ojs._fairness()", "ojs._oldest_aside()", "ojs._movement", "ojs._line", "ojs.shard_stats", "ojs.tenant_stats"} {
 		exec(t, conn, "select count(*) from "+source+" where evil.see(tenant_id)")
 	}
 	exec(t, conn, "select count(*) from ojs.queue_stats where evil.see(queue)")
@@ -794,7 +797,7 @@ func TestExplainDoesNotLeak(t *testing.T) {
 		{"ojs.release", "job_id >= '" + id + "' and job_id <= '" + id + "'", "job_id >= '" + someID + "' and job_id <= '" + someID + "'"},
 		{"ojs.tenant", "tenant_id > 'globe' and tenant_id < 'globf'", "tenant_id > 'nobod' and tenant_id < 'noboe'"},
 	}
-	for _, source := range []string{"ojs.jobs", "ojs.wake", "ojs.lease", "ojs.release", "ojs.tally", "ojs.reentry", "ojs.shard_stats", "ojs._movement"} {
+	for _, source := range []string{"ojs.jobs", "ojs.wake", "ojs.lease", "ojs.release", "ojs.tally", "ojs.shard_stats", "ojs._movement"} {
 		conditions = append(conditions,
 			condition{source, "tenant_id = 'globex'", "tenant_id = 'nobody'"},
 			condition{source, "tenant_id = 'globex' and queue = 'secret.queue'", "tenant_id = 'nobody' and queue = 'secret.queue'"},

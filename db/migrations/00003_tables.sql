@@ -221,10 +221,14 @@ create table ojs.lease (
     queue     text not null,
     priority  int not null,
     jobs      int not null,
+    owed      int not null default 0,
+    ids       uuid[] not null,
+    turns     bigint[] not null,
     at        timestamptz not null default ojs.now(),
     primary key (xid, seq)
 );
 create index lease_recent_idx on ojs.lease (at);
+create index lease_owed_idx on ojs.lease (xid) where owed > 0;
 comment on table ojs.lease is 'Journal: jobs handed out, one row per decision and (queue, priority, tenant).';
 comment on column ojs.lease.xid is 'The transaction of the decision.';
 comment on column ojs.lease.seq is 'Order within the transaction.';
@@ -232,6 +236,9 @@ comment on column ojs.lease.tenant_id is 'The tenant.';
 comment on column ojs.lease.queue is 'The queue.';
 comment on column ojs.lease.priority is 'The jobs'' own priority.';
 comment on column ojs.lease.jobs is 'How many.';
+comment on column ojs.lease.ids is 'The jobs.';
+comment on column ojs.lease.turns is 'Their places in the order of all decisions, in step with ids.';
+comment on column ojs.lease.owed is 'How many of them the tenant is still to be charged for: those taken beside a decision. The next decision charges them.';
 comment on column ojs.lease.at is 'When.';
 
 create table ojs.release (
@@ -393,6 +400,39 @@ comment on column ojs.rotation.queues is 'The queues in the order they were list
 comment on column ojs.rotation.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.rotation.next is 'Index (1-based) of the queue whose turn is next.';
 
+-- Decided, and waiting to be taken by direct callers.
+create table ojs.run (
+    queue     text not null,
+    n         bigint generated always as identity,
+    priority  int not null,
+    tenant_id text not null,
+    id        uuid not null,
+    pos       bigint not null,
+    step      float8 not null,
+    primary key (queue, n)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+comment on table ojs.run is 'Run queue: jobs in the fair order in which direct callers of ojs.fetch take them next. Their tenants have been charged; a decision may revoke what is not taken.';
+comment on column ojs.run.queue is 'The queue.';
+comment on column ojs.run.n is 'Place in the order of all decisions.';
+comment on column ojs.run.priority is 'The effective priority.';
+comment on column ojs.run.tenant_id is 'The tenant.';
+comment on column ojs.run.id is 'The job; its own row says whether it is still available.';
+comment on column ojs.run.pos is 'Where it stood: its n in ojs.reentry, or 2^62 + its seq in line. Revoked, it returns there.';
+comment on column ojs.run.step is 'By how much the job advanced the virtual time of its ring.';
+
+create table ojs.run_mark (
+    queue text not null,
+    rev   bigint not null,
+    lo    bigint not null,
+    hi    bigint not null,
+    primary key (queue, rev)
+);
+comment on table ojs.run_mark is 'Where the run queue of a queue begins and ends. The row moves to a higher rev with each refill.';
+comment on column ojs.run_mark.queue is 'The queue.';
+comment on column ojs.run_mark.rev is 'Grows with each change; the highest counts.';
+comment on column ojs.run_mark.lo is 'No row of ojs.run lies before this n: where a scan may begin.';
+comment on column ojs.run_mark.hi is 'The n of the last row.';
+
 create table ojs.tally (
     tenant_id text not null,
     queue     text not null,
@@ -449,7 +489,7 @@ reset role;
 
 -- +goose Down
 set local role ojs_owner;
-drop table ojs.waiter, ojs.tally_mark, ojs.tally, ojs.rotation, ojs.reentry, ojs.tenant_fairness, ojs.ring, ojs.queue_priority,
+drop table ojs.waiter, ojs.tally_mark, ojs.tally, ojs.run_mark, ojs.run, ojs.rotation, ojs.reentry, ojs.tenant_fairness, ojs.ring, ojs.queue_priority,
     ojs.fold, ojs.lane, ojs.timer, ojs.release, ojs.lease, ojs.wake, ojs.job, ojs.queue, ojs.tenant_role, ojs.tenant, ojs.settings;
 drop function ojs._snapshot();
 drop function ojs._uuid_v7();

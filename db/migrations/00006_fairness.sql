@@ -8,23 +8,61 @@
 set local role ojs_owner;
 
 -- +goose StatementBegin
-create function ojs._enter_lane() returns void
+create function ojs._enter_lane(p_patience_ms int default 0) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_lock_timeout text := current_setting('lock_timeout');
 begin
     if current_setting('idle_in_transaction_session_timeout')::interval not between '1 millisecond' and '10 seconds' then
         perform set_config('idle_in_transaction_session_timeout', '10s', true);
     end if;
-    perform from ojs.lane l where l.lane = 0 for update;
+    perform from ojs.lane l where l.lane = 0 for update skip locked;
+    if not found then
+        if p_patience_ms < 0 then
+            return false;
+        elsif p_patience_ms = 0 then
+            perform from ojs.lane l where l.lane = 0 for update;
+        else
+            begin
+                perform set_config('lock_timeout', p_patience_ms::text, true);
+                perform from ojs.lane l where l.lane = 0 for update;
+            exception when lock_not_available then
+                return false;
+            end;
+            perform set_config('lock_timeout', v_lock_timeout, true);
+        end if;
+    end if;
     if current_setting('server_version_num')::int >= 170000 and current_setting('transaction_timeout')::interval not between '1 millisecond' and '10 seconds' then
         perform set_config('transaction_timeout', '10s', true);
     end if;
+    return true;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._enter_lane() is
-'Waits for the row of ojs.lane and holds it until the transaction ends. Whoever holds it stops dispatch, so the session is ended when it then idles for 10 seconds,
-and from PostgreSQL 17 on when its transaction is still open after 10 seconds.';
+comment on function ojs._enter_lane(int) is
+'Waits for the row of ojs.lane, p_patience_ms at most (0: as long as it takes; negative: not at all), and says whether it holds it, which it does until the
+transaction ends. Whoever holds it keeps decisions waiting, so the session is ended when it then idles for 10 seconds, and from PostgreSQL 17 on when its
+transaction is still open after 10 seconds.';
+
+-- +goose StatementBegin
+create function ojs._await_lane(p_patience_ms int) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform set_config('lock_timeout', p_patience_ms::text, true);
+    perform from ojs.lane l where l.lane = 0 for update;
+    raise sqlstate 'OJ000';
+exception
+    when sqlstate 'OJ000' then
+        return true;
+    when lock_not_available then
+        return false;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._await_lane(int) is
+'Waits until the decision under way has ended, p_patience_ms at most, and says whether it has. Holds nothing afterwards: the row lock goes with the subtransaction.';
 
 -- +goose StatementBegin
 create function ojs._weight_class(p_weight numeric) returns int
@@ -153,6 +191,155 @@ $$;
 comment on function ojs._snapshot_before(pg_snapshot, xid8) is 'The part of a snapshot that lies before a transaction; null: all of it.';
 
 -- +goose StatementBegin
+create function ojs._unfolded() returns setof ojs.wake
+language plpgsql stable rows 100 set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off
+    set enable_mergejoin = off set max_parallel_workers_per_gather = 0 set jit = off
+as $$
+declare
+    v_fold pg_snapshot := (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1);
+begin
+    return query
+    select w.* from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold) and w.to_state = 'available'
+    union all
+    select w.* from pg_snapshot_xip(v_fold) x join ojs.wake w on w.xid = x where w.to_state = 'available';
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._unfolded() is 'What the wake journal has gained since the last decision: jobs that may be available behind their tenant''s cursor.';
+grant execute on function ojs._unfolded() to ojs_service, ojs_operator, ojs_tenant;
+
+-- +goose StatementBegin
+create function ojs._stale(p_queue text) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select exists (
+        select from ojs._unfolded() w
+        left join ojs.tenant t on t.tenant_id = w.tenant_id
+        left join lateral (select f.backlogged from ojs.tenant_fairness f
+            where f.queue = w.queue and f.priority = w.priority + coalesce(t.priority_boost, 0) and f.tenant_id = w.tenant_id order by f.vtime desc limit 1) f on true
+        where w.queue = p_queue and (f.backlogged is not true or w.from_state = 'available'))
+$$;
+-- +goose StatementEnd
+comment on function ojs._stale(text) is 'Whether a tenant has got work in a queue, work of another priority, or jobs back, of which the decisions made ahead know nothing.';
+
+-- +goose StatementBegin
+create function ojs._charge(p_queue text, p_priority int, p_tenant text, p_jobs int, p_v float8) returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_fair  ojs.tenant_fairness;
+    v_ring  ojs.ring := ojs._ring(p_queue, p_priority);
+    v_vtime numeric;
+    v_at    int;
+begin
+    select f.* into v_fair from ojs.tenant_fairness f
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant order by f.vtime desc limit 1;
+    if v_fair.queue is null or v_ring.queue is null then
+        return;
+    end if;
+    v_vtime := v_fair.vtime + p_jobs * ojs._step(v_fair.weight);
+    v_ring.v := v_ring.v + round(coalesce(p_v, 0)::numeric, 15);
+    if p_jobs < 0 and not v_fair.backlogged then
+        v_ring := ojs._ring_join(v_ring, v_fair.class, 1, v_fair.weight, v_vtime);
+    elsif v_fair.backlogged then
+        v_at := array_position(v_ring.class, v_fair.class);
+        v_ring.class_head[v_at] := least(v_ring.class_head[v_at], v_vtime);
+    end if;
+    update ojs.tenant_fairness f
+    set vtime = v_vtime, dispatched = f.dispatched + p_jobs, backlogged = f.backlogged or p_jobs < 0, deficit = round((v_ring.v - v_vtime) * f.weight, 6)
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.vtime = v_fair.vtime;
+    perform ojs._ring_changed(v_ring);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._charge(text, int, text, int, float8) is
+'Charges a tenant for p_jobs jobs outside of a decision, or, negative, gives back what it was charged for jobs that return to the line; the virtual time of
+the ring moves by p_v. Only under the row of ojs.lane.';
+
+-- +goose StatementBegin
+create function ojs._revoke(p_queue text, p_until bigint default null) returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c_line  constant bigint := 4611686018427387904;
+    v_now   timestamptz := ojs.now();
+    v_lo    bigint;
+    v_taken record;
+begin
+    select m.lo into v_lo from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1;
+    for v_taken in
+        -- From the end: callers take from the beginning, and nobody may get a job behind one that is revoked.
+        with free as materialized (
+            select r.n from ojs.run r where r.queue = p_queue and r.n >= v_lo and (p_until is null or r.n <= p_until) order by r.n desc for update skip locked
+        ), seen as materialized (
+            select r.*, j.state = 'available' as waits, j.expires_at <= v_now as expired, h.id is not null as held
+            from free f
+            cross join lateral (select r.* from ojs.run r where r.queue = p_queue and r.n = f.n limit 1) r
+            left join lateral (select j.state, j.expires_at from ojs.job j where j.id = r.id and j.tenant_id = r.tenant_id limit 1) j on true
+            left join lateral (select j.id from ojs.job j where p_until is not null and j.id = r.id and j.tenant_id = r.tenant_id for update skip locked) h on true
+        ), gone as (
+            -- Up to p_until only what nobody can take: jobs that have ended, and jobs that somebody else has locked.
+            delete from ojs.run r using seen s
+            where r.queue = p_queue and r.n = s.n and (p_until is null or s.waits is not true or s.expired or not s.held)
+            returning s.*
+        ), back as (
+            insert into ojs.reentry (queue, priority, tenant_id, n, id) overriding system value
+            select p_queue, g.priority, g.tenant_id, g.pos, g.id from gone g where p_until is null and g.pos < c_line
+        )
+        select g.priority, g.tenant_id, count(*)::int as jobs, sum(g.step) as v,
+            min(g.pos) filter (where p_until is null and g.pos < c_line) as back, min(g.pos) filter (where p_until is null and g.pos >= c_line) - c_line as line,
+            array_agg(g.id) filter (where p_until is not null and g.waits and g.expired) as expired,
+            array_agg(g.id) filter (where p_until is not null and g.waits and g.expired is not true) as locked
+        from gone g group by g.priority, g.tenant_id order by g.priority, g.tenant_id
+    loop
+        perform ojs._charge(p_queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, -v_taken.v);
+        update ojs.tenant_fairness f set head = least(f.head, v_taken.line - 1), reentry_head = least(f.reentry_head, v_taken.back - 1)
+        where f.queue = p_queue and f.priority = v_taken.priority and f.tenant_id = v_taken.tenant_id and (v_taken.line is not null or v_taken.back is not null);
+        if v_taken.locked is not null then
+            perform ojs._look_again(array_fill(v_taken.tenant_id, array[cardinality(v_taken.locked)]), v_taken.locked);
+        end if;
+        if v_taken.expired is not null then
+            perform ojs._expire(v_taken.expired, array_fill(v_taken.tenant_id, array[cardinality(v_taken.expired)]));
+        end if;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._revoke(text, bigint) is
+'Takes back what is left of a run queue: the jobs return to where they stood, and their tenants are not charged for them. This moves cursors back, by no more
+jobs than were decided ahead. With p_until only those rows up to it go that nobody can take any more. What somebody is taking at this moment stays taken.
+Only under the row of ojs.lane.';
+
+-- +goose StatementBegin
+create function ojs._charge_owed(p_since pg_snapshot) returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_mark pg_snapshot;
+    v_owed record;
+begin
+    -- Exactly what the fold has just passed: no charge is left out and none made twice.
+    select f.snapshot into v_mark from ojs.fold f where f.lane = 0 order by f.rev desc limit 1;
+    for v_owed in
+        select l.queue, l.priority + coalesce(t.priority_boost, 0) as priority, l.tenant_id, sum(l.owed)::int as jobs
+        from (
+            select l.* from ojs.lease l where l.owed > 0 and l.xid >= pg_snapshot_xmax(p_since)
+            union all
+            select l.* from pg_snapshot_xip(p_since) x join ojs.lease l on l.xid = x and l.owed > 0
+        ) l
+        left join ojs.tenant t on t.tenant_id = l.tenant_id
+        where pg_visible_in_snapshot(l.xid, v_mark)
+        group by l.queue, l.priority, t.priority_boost, l.tenant_id
+    loop
+        perform ojs._charge(v_owed.queue, v_owed.priority, v_owed.tenant_id, v_owed.jobs,
+            (select v_owed.jobs / nullif(r.weight, 0) from ojs._ring(v_owed.queue, v_owed.priority) r)::float8);
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._charge_owed(pg_snapshot) is 'Charges the tenants for jobs that were taken beside a decision and became visible to the fold since a snapshot.';
+
+-- +goose StatementBegin
 create function ojs._fold() returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -162,8 +349,16 @@ declare
     v_until  xid8;
     v_joined record;
     v_ring   ojs.ring;
+    v_owes   boolean;
 begin
     select * into v_fold from ojs.fold f where f.lane = 0 order by f.rev desc limit 1;
+    if exists (select from ojs.run_mark) then
+        -- What was decided ahead knows nothing of whoever joins now.
+        perform ojs._revoke(w.queue) from (select distinct w.queue from ojs._unfolded() w where exists (select from ojs.run_mark m where m.queue = w.queue)) w
+        where ojs._stale(w.queue);
+    end if;
+    v_owes := exists (select from ojs.lease l where l.owed > 0 and l.xid >= pg_snapshot_xmax(v_fold.snapshot))
+        or exists (select from pg_snapshot_xip(v_fold.snapshot) x join ojs.lease l on l.xid = x and l.owed > 0);
     -- A long journal is taken in bites, a transaction always whole.
     select w.xid into v_until from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) order by w.xid, w.seq offset c_bite limit 1;
     if v_until = (select w.xid from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) order by w.xid, w.seq limit 1) then
@@ -214,7 +409,7 @@ begin
             returning f.queue, f.priority, f.class, f.weight, f.vtime
         ), folded as (
             update ojs.fold f set rev = f.rev + 1, snapshot = m.snapshot from mark m
-            where f.lane = 0 and f.rev = v_fold.rev and (v_until is not null or exists (select from fresh)
+            where f.lane = 0 and f.rev = v_fold.rev and (v_owes or v_until is not null or exists (select from fresh)
                 or exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot)))
         )
         select j.queue, j.priority, j.class, count(*)::int as members, sum(j.weight) as weight, min(j.vtime) as head
@@ -233,6 +428,9 @@ begin
     if v_ring.queue is not null then
         perform ojs._ring_changed(v_ring);
     end if;
+    if v_owes then
+        perform ojs._charge_owed(v_fold.snapshot);
+    end if;
     return v_until is not null;
 end;
 $$;
@@ -240,7 +438,7 @@ $$;
 comment on function ojs._fold() is
 'Takes into the rings what the wake journal has gained since the last fold: exactly the rows visible now and not to the snapshot stored then,
 so the order in which producers committed does not matter. A tenant that joins begins at the later of its own virtual time and V: no credit
-from idleness, no turn lost. Takes about 10000 rows at most and returns whether there are more. Only under the row of ojs.lane.';
+from idleness, no turn lost. Jobs that were taken beside a decision are charged. Takes about 10000 rows at most and returns whether there are more. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
 create function ojs.rebuild() returns void
@@ -257,6 +455,8 @@ begin
     end if;
     update ojs.fold f set rev = f.rev + 1, snapshot = ojs._snapshot() where f.lane = 0;
     delete from ojs.reentry;
+    delete from ojs.run;
+    delete from ojs.run_mark;
     delete from ojs.ring;
     delete from ojs.queue_priority;
     delete from ojs.tenant_fairness;
@@ -298,6 +498,8 @@ begin
         perform ojs._raise('OJ422', 'weight must be a number', '{"field": "weight"}');
     end if;
     perform ojs._enter_lane();
+    -- What was decided under the old settings is decided again.
+    perform ojs._revoke(m.queue) from (select distinct m.queue from ojs.run_mark m) m;
     -- Wakes of this tenant that are not folded yet join under the settings that held when they committed.
     while ojs._fold() loop
     end loop;
@@ -355,6 +557,11 @@ set local role ojs_owner;
 drop function ojs.configure_tenant(text, numeric, int);
 drop function ojs.rebuild();
 drop function ojs._fold();
+drop function ojs._charge_owed(pg_snapshot);
+drop function ojs._revoke(text, bigint);
+drop function ojs._charge(text, int, text, int, float8);
+drop function ojs._stale(text);
+drop function ojs._unfolded();
 drop function ojs._snapshot_before(pg_snapshot, xid8);
 drop function ojs._ring_tidy(ojs.ring);
 drop function ojs._ring_join(ojs.ring, int, int, numeric, numeric);
@@ -363,5 +570,6 @@ drop function ojs._ring_here(text, int);
 drop function ojs._ring(text, int);
 drop function ojs._step(numeric);
 drop function ojs._weight_class(numeric);
-drop function ojs._enter_lane();
+drop function ojs._await_lane(int);
+drop function ojs._enter_lane(int);
 reset role;

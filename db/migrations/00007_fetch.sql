@@ -1,5 +1,6 @@
 -- +goose Up
--- FETCH: one serial decision under the row of ojs.lane, and the only writer of fairness state.
+-- FETCH: one serial decision under the row of ojs.lane, and the only writer of fairness state. Servers combine what is asked of them into
+-- ojs.fetch_many; direct callers of ojs.fetch take from a run queue that decisions fill ahead.
 set local role ojs_owner;
 
 -- +goose StatementBegin
@@ -13,6 +14,9 @@ begin
     return exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) and w.to_state = 'available')
         or exists (select from pg_snapshot_xip(v_fold.snapshot) x join ojs.wake w on w.xid = x and w.to_state = 'available')
         or pg_snapshot_xmax(v_fold.snapshot) > pg_snapshot_xmax(pg_current_snapshot())
+        or exists (select from unnest(p_queues) q(queue)
+            cross join lateral (select m.lo from ojs.run_mark m where m.queue = q.queue order by m.rev desc limit 1) m
+            cross join lateral (select r.n from ojs.run r where r.queue = q.queue and r.n >= m.lo order by r.n limit 1) r)
         or case when p_tenant is null then
             exists (select from ojs.queue_priority q
                 cross join lateral (select r.members from ojs.ring r where r.queue = q.queue and r.priority = q.priority order by r.rev desc limit 1) r
@@ -30,297 +34,355 @@ comment on function ojs._anything_for(text[], text) is 'Whether a decision could
 
 -- +goose StatementBegin
 create function ojs._serve(
-    p_ring ojs.ring, p_count int, p_worker_id text, p_visibility_timeout_ms int, p_tenant text, p_reentry_max bigint, out o_ring ojs.ring,
-    out o_ids uuid[], out o_tenants text[], out o_progress boolean, out o_skimmed int
+    p_ring ojs.ring, p_count int, p_tenant text, p_reentry_max bigint, p_lock boolean,
+    out o_ring ojs.ring, out o_ids uuid[], out o_tenants text[], out o_places bigint[], out o_steps float8[], out o_progress boolean, out o_skimmed int
 )
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_now       timestamptz := ojs.now();
-    -- What was read: one element per job in sight, in class order and in the order of its tenant's virtual time.
-    r_class     int[];
-    r_tenant    text[];
-    r_vtime     numeric[];
-    r_weight    numeric[];
-    r_start     float8[];
-    r_step      float8[];
-    r_last      boolean[];
-    r_open      boolean[];
-    r_known     float8[];
-    r_src       int[];
-    r_pos       bigint[];
-    r_id        uuid[];
-    r_ready     boolean[];
-    r_expired   boolean[];
-    r_turn      int[];
-    -- Per class of the ring: the next element, the last one, and how far its order is known.
-    v_next      int[];
-    v_end       int[];
-    v_limit     float8[];
-    v_v         float8 := 0;
-    v_weight    float8 := p_ring.weight::float8;
-    v_picks     int := 0;
-    v_classes   int := cardinality(p_ring.class);
-    v_best      int;
-    v_owed      float8;
-    v_most      float8;
-    v_beyond    float8;
-    v_at        int;
-    v_held      int[];
-    v_lost      int[];
-    v_blocked   text[] := '{}';
-    v_barren    text[] := '{}';
-    v_tenant    text;
-    v_row       record;
-    v_own       numeric;
-    v_stays     boolean;
-    v_fair      ojs.tenant_fairness;
-    v_heads     numeric[];
-    v_lasts     numeric[];
-    v_seen      int[];
-    v_class     record;
+    c_line     constant bigint := 4611686018427387904;
+    v_now      timestamptz := ojs.now();
+    -- The tenants at the front of each class, as read.
+    f_class    int[];
+    f_row      tid[];
+    f_tenant   text[];
+    f_vtime    numeric[];
+    f_weight   numeric[];
+    f_own      float8[];
+    f_step     float8[];
+    f_look     int[];
+    f_job_priority int[];
+    f_head     bigint[];
+    f_reentry  bigint[];
+    -- What was seen of each: jobs, and jobs that can be had.
+    f_seen     int[];
+    f_total    int[];
+    -- How far its picks go: how many, and the last of them on the small list and in line.
+    f_done     int[];
+    f_back     bigint[];
+    f_line     bigint[];
+    f_lost     int[];
+    -- The jobs that can be had, class by class in the order of their tenants' virtual time. A position on the small list is the n there, one in
+    -- line is c_line + seq.
+    r_who      int[];
+    r_start    float8[];
+    r_pos      bigint[];
+    r_id       uuid[];
+    -- Jobs in the way that have ended, or expired.
+    g_who      int[];
+    g_pos      bigint[];
+    g_expired  uuid[];
+    -- Per class: the job that is next (infinity: none is known), its weight, the last one, and how far the order is known.
+    c_at       int[];
+    c_start    float8[];
+    c_weight   float8[];
+    c_end      int[];
+    c_known    float8[];
+    v_ends     boolean := false;
+    v_picked   int[] := '{}';
+    v_picks    int := 0;
+    v_v        float8 := 0;
+    v_due      float8;
+    v_weight   float8 := p_ring.weight::float8;
+    v_classes  int := cardinality(p_ring.class);
+    v_best     int;
+    v_owed     float8;
+    v_most     float8;
+    v_beyond   float8;
+    v_at       int;
+    v_who      int;
+    v_held     int[];
+    v_open     boolean;
+    v_stays    boolean;
+    v_own      numeric;
+    v_heads    numeric[];
+    v_lasts    numeric[];
+    v_members  int[];
+    u_row      tid[] := '{}';
+    u_vtime    numeric[] := '{}';
+    u_line     bigint[] := '{}';
+    u_back     bigint[] := '{}';
+    u_stays    boolean[] := '{}';
+    u_taken    int[] := '{}';
+    v_barren   text[] := '{}';
+    v_blocked  text[] := '{}';
+    v_tenant   text;
+    v_passed   record;
 begin
     o_ring := p_ring;
     o_ids := '{}';
     o_tenants := '{}';
+    o_places := '{}';
+    o_steps := '{}';
     o_progress := false;
     o_skimmed := 0;
 
-    -- The front of every class, and of each tenant there the first jobs from the small list and then from the cursor.
-    select array_agg(x.ord), array_agg(x.tenant_id), array_agg(x.vtime), array_agg(x.weight), array_agg(x.start), array_agg(x.step), array_agg(x.last),
-        array_agg(x.open), array_agg(x.known), array_agg(x.src), array_agg(x.pos), array_agg(x.id), array_agg(x.ready), array_agg(x.expired)
-    into r_class, r_tenant, r_vtime, r_weight, r_start, r_step, r_last, r_open, r_known, r_src, r_pos, r_id, r_ready, r_expired
-    from (
-        select y.*, (y.vtime - p_ring.v)::float8 + y.nth * y.step as start, y.ready and y.nth + 1 = y.total as last,
-            -- A tenant that may have more jobs than were read is known up to its next one.
-            case when y.open then (y.vtime - p_ring.v)::float8 + y.total * y.step else 'infinity' end as known
-        from (
-            select c.ord::int, f.tenant_id, f.vtime, f.weight, 1 / f.weight::float8 as step, j.src, j.pos, j.id,
-                coalesce(j.state = 'available' and (j.expires_at is null or j.expires_at > v_now), false) as ready,
-                coalesce(j.state = 'available' and j.expires_at <= v_now, false) as expired,
-                count(*) over (partition by f.tenant_id) = f.look as open,
-                count(*) filter (where j.state = 'available' and (j.expires_at is null or j.expires_at > v_now))
-                    over (partition by f.tenant_id order by j.src, j.pos rows between unbounded preceding and 1 preceding) as nth,
-                count(*) filter (where j.state = 'available' and (j.expires_at is null or j.expires_at > v_now)) over (partition by f.tenant_id) as total
-            from unnest(p_ring.class, p_ring.class_members, p_ring.class_weight, p_ring.class_head) with ordinality c(class, members, weight, head, ord)
-            cross join lateral (
-                (select f.*, ceil(p_count * f.weight / p_ring.weight)::int + 2 as look
-                from ojs.tenant_fairness f
-                where p_tenant is null and f.queue = p_ring.queue and f.priority = p_ring.priority and f.class = c.class and f.backlogged and f.vtime >= c.head
-                order by f.vtime
-                limit least(c.members, ceil(p_count * c.weight / p_ring.weight)::int + 2))
-                union all
-                select f.*, p_count + 1
-                from (select f.* from ojs.tenant_fairness f
-                    where p_tenant is not null and f.queue = p_ring.queue and f.priority = p_ring.priority and f.tenant_id = p_tenant
-                    order by f.vtime desc limit 1) f
-                where f.backlogged and f.class = c.class
-            ) f
-            left join lateral (
-                (select 0 as src, e.n as pos, j.id, j.state, j.expires_at
-                from ojs.reentry e join ojs.job j on j.id = e.id and j.tenant_id = e.tenant_id
-                where e.queue = f.queue and e.priority = f.priority and e.tenant_id = f.tenant_id and e.n > f.reentry_head and e.n <= p_reentry_max
-                order by e.n limit f.look)
-                union all
-                (select 1, j.seq, j.id, j.state, j.expires_at
-                from ojs.job j
-                where j.queue = f.queue and j.priority = f.job_priority and j.tenant_id = f.tenant_id and j.seq > f.head and j.seq is not null
-                order by j.seq limit f.look)
-                limit f.look
-            ) j on true
-        ) y
-        order by y.ord, (y.vtime - p_ring.v)::float8 + y.nth * y.step, y.tenant_id, y.src, y.pos
-    ) x;
-    if r_class is null then
+    select array_agg(c.ord::int), array_agg(f.row_at), array_agg(f.tenant_id), array_agg(f.vtime), array_agg(f.weight), array_agg((f.vtime - p_ring.v)::float8),
+        array_agg(1 / f.weight::float8), array_agg(f.look), array_agg(f.job_priority), array_agg(f.head), array_agg(f.reentry_head)
+    into f_class, f_row, f_tenant, f_vtime, f_weight, f_own, f_step, f_look, f_job_priority, f_head, f_reentry
+    from unnest(p_ring.class, p_ring.class_members, p_ring.class_weight, p_ring.class_head) with ordinality c(class, members, weight, head, ord)
+    cross join lateral (
+        (select f.*, f.ctid as row_at, ceil(p_count * f.weight / p_ring.weight)::int + 2 as look
+        from ojs.tenant_fairness f
+        where p_tenant is null and f.queue = p_ring.queue and f.priority = p_ring.priority and f.class = c.class and f.backlogged and f.vtime >= c.head
+        order by f.vtime
+        limit least(c.members, ceil(p_count * c.weight / p_ring.weight)::int + 2))
+        union all
+        select f.*, p_count + 1
+        from (select f.*, f.ctid as row_at from ojs.tenant_fairness f
+            where p_tenant is not null and f.queue = p_ring.queue and f.priority = p_ring.priority and f.tenant_id = p_tenant
+            order by f.vtime desc limit 1) f
+        where f.backlogged and f.class = c.class
+    ) f;
+    if f_class is null then
         return;
     end if;
 
-    r_turn := array_fill(0, array[cardinality(r_class)]);
-    v_next := array_fill(0, array[v_classes]);
-    v_end := array_fill(-1, array[v_classes]);
-    v_limit := array_fill('infinity'::float8, array[v_classes]);
-    for i in 1 .. cardinality(r_class) loop
-        v_at := r_class[i];
-        if v_next[v_at] = 0 then
-            v_next[v_at] := i;
+    -- Of each tenant the first jobs, from the small list and then from the cursor.
+    with job as materialized (
+        select j.*, t.class, j.waits and j.expired is not true as ready, t.own, t.step
+        from unnest(f_class, f_tenant, f_own, f_step, f_look, f_job_priority, f_head, f_reentry) with ordinality
+            t(class, tenant_id, own, step, look, job_priority, head, reentry_head, ord)
+        cross join lateral (
+            (select t.ord::int as who, e.n as pos, j.id, j.state = 'available' as waits, j.expires_at <= v_now as expired
+            from ojs.reentry e join ojs.job j on j.id = e.id and j.tenant_id = e.tenant_id
+            where e.queue = p_ring.queue and e.priority = p_ring.priority and e.tenant_id = t.tenant_id and e.n > t.reentry_head and e.n <= p_reentry_max
+            order by e.n limit t.look)
+            union all
+            (select t.ord::int, c_line + j.seq, j.id, j.state = 'available', j.expires_at <= v_now
+            from ojs.job j
+            where j.queue = p_ring.queue and j.priority = t.job_priority and j.tenant_id = t.tenant_id and j.seq > t.head and j.seq is not null
+            order by j.seq limit t.look)
+            limit t.look
+        ) j
+    ), placed as materialized (
+        select j.who, j.class, j.pos, j.id, j.own + (row_number() over (partition by j.who order by j.pos) - 1) * j.step as start from job j where j.ready
+    ), line as (
+        select array_agg(p.who) as who, array_agg(p.start) as start, array_agg(p.pos) as pos, array_agg(p.id) as id
+        from (select * from placed p order by p.class, p.start, p.who, p.pos) p
+    ), gone as (
+        select array_agg(j.who) as who, array_agg(j.pos) as pos, array_agg(case when j.waits then j.id end) as expired from job j where not j.ready
+    ), count as (
+        select array_agg(coalesce(c.seen, 0) order by g.i) as seen, array_agg(coalesce(c.ready, 0) order by g.i) as ready
+        from generate_series(1, cardinality(f_class)) g(i)
+        left join (select j.who, count(*)::int as seen, count(*) filter (where j.ready)::int as ready from job j group by j.who) c on c.who = g.i
+    )
+    select l.who, l.start, l.pos, l.id, c.seen, c.ready, g.who, g.pos, g.expired
+    into r_who, r_start, r_pos, r_id, f_seen, f_total, g_who, g_pos, g_expired
+    from line l, count c, gone g;
+    f_done := array_fill(0, array[cardinality(f_class)]);
+    f_lost := f_done;
+    f_back := array_fill(0::bigint, array[cardinality(f_class)]);
+    f_line := f_back;
+
+    -- How far the order within a class is known: an open tenant, one that may have more jobs than were read, up to its next one; a class of which
+    -- not all tenants were read up to the last of them. Who turns out to have nothing is due nothing.
+    c_at := array_fill(0, array[v_classes]);
+    c_end := c_at;
+    v_members := c_at;
+    c_start := array_fill('infinity'::float8, array[v_classes]);
+    c_known := c_start;
+    c_weight := c_start;
+    v_lasts := array_fill(null::numeric, array[v_classes]);
+    v_heads := v_lasts;
+    for i in 1 .. cardinality(f_class) loop
+        v_at := f_class[i];
+        v_members[v_at] := v_members[v_at] + 1;
+        v_lasts[v_at] := greatest(v_lasts[v_at], f_vtime[i]);
+        c_end[v_at] := c_end[v_at] + f_total[i];
+        if f_seen[i] >= f_look[i] then
+            c_known[v_at] := least(c_known[v_at], f_own[i] + f_total[i] * f_step[i]);
+        elsif f_total[i] = 0 then
+            v_weight := v_weight - f_weight[i]::float8;
         end if;
-        v_end[v_at] := i;
-        v_limit[v_at] := least(v_limit[v_at], r_known[i]);
     end loop;
-    for v_class in
-        select t.ord, count(*) as seen, max(t.start) as start, sum(1 / t.step) filter (where t.idle) as idle
-        from (select distinct on (x.tenant_id) x.ord, x.tenant_id, (x.vtime - p_ring.v)::float8 as start, x.step, x.known = 'infinity' and not x.any_ready as idle
-            from (select x.*, bool_or(x.ready) over (partition by x.tenant_id) as any_ready
-                from unnest(r_class, r_tenant, r_vtime, r_step, r_known, r_ready) x(ord, tenant_id, vtime, step, known, ready)) x) t
-        group by t.ord
-    loop
-        -- Who turns out to have nothing is due nothing.
-        v_weight := v_weight - coalesce(v_class.idle, 0);
-        -- A class of which not all tenants were read is known up to the last one read.
-        if p_tenant is null and v_class.seen < p_ring.class_members[v_class.ord] then
-            v_limit[v_class.ord] := least(v_limit[v_class.ord], v_class.start);
+    v_at := 0;
+    for c in 1 .. v_classes loop
+        c_at[c] := v_at + 1;
+        v_at := v_at + c_end[c];
+        c_end[c] := v_at;
+        if p_tenant is null and v_members[c] < p_ring.class_members[c] then
+            c_known[c] := least(c_known[c], (v_lasts[c] - p_ring.v)::float8);
+        end if;
+        if c_at[c] <= v_at and r_start[c_at[c]] <= c_known[c] then
+            c_start[c] := r_start[c_at[c]];
+            c_weight[c] := f_weight[r_who[c_at[c]]];
+        else
+            v_ends := true;
         end if;
     end loop;
 
+    -- The largest deficit is next, as long as nobody beyond what was read can be owed more.
     <<pick>>
     while v_picks < p_count and v_weight > 1e-9 loop
         v_best := 0;
         v_most := '-infinity';
-        v_beyond := '-infinity';
+        v_due := v_v + 1 / v_weight;
         for c in 1 .. v_classes loop
-            v_at := v_next[c];
-            continue when v_at = 0;
-            while v_at <= v_end[c] and not r_ready[v_at] loop
-                v_at := v_at + 1;
-            end loop;
-            v_next[c] := v_at;
-            if v_at > v_end[c] or r_start[v_at] > v_limit[c] then
-                -- Beyond what was read: nobody there can be owed more than this.
-                v_beyond := greatest(v_beyond, (v_v + 1 / v_weight - v_limit[c]) * power(2, (p_ring.class[c] + 1) / 8.0));
-            else
-                v_owed := (v_v + 1 / v_weight - r_start[v_at]) / r_step[v_at];
+            if c_start[c] < 'infinity' then
+                v_owed := (v_due - c_start[c]) * c_weight[c];
                 if v_owed > v_most then
                     v_best := c;
                     v_most := v_owed;
                 end if;
             end if;
         end loop;
-        exit pick when v_best = 0 or v_beyond > v_most and p_tenant is null;
-        v_at := v_next[v_best];
-        v_picks := v_picks + 1;
-        r_turn[v_at] := v_picks;
-        v_next[v_best] := v_at + 1;
-        v_v := v_v + 1 / v_weight;
-        if r_last[v_at] and not r_open[v_at] then
-            v_weight := v_weight - 1 / r_step[v_at];
-            exit pick when v_weight <= 1e-9;
+        exit pick when v_best = 0;
+        if v_ends and p_tenant is null then
+            for c in 1 .. v_classes loop
+                exit pick when c_start[c] = 'infinity' and (v_due - c_known[c]) * power(2, (p_ring.class[c] + 1) / 8.0) > v_most;
+            end loop;
         end if;
-        -- Whether this tenant has more decides what the others are due: read on.
-        exit pick when r_last[v_at] and r_open[v_at];
+        v_at := c_at[v_best];
+        v_who := r_who[v_at];
+        v_picks := v_picks + 1;
+        v_picked[v_picks] := v_at;
+        f_done[v_who] := f_done[v_who] + 1;
+        if r_pos[v_at] < c_line then
+            f_back[v_who] := r_pos[v_at];
+        else
+            f_line[v_who] := r_pos[v_at] - c_line;
+        end if;
+        if not p_lock then
+            o_places[v_picks] := r_pos[v_at];
+            o_steps[v_picks] := v_due - v_v;
+        end if;
+        v_v := v_due;
+        if f_done[v_who] = f_total[v_who] then
+            -- Whether a tenant has more decides what the others are due: where that is not known, read on.
+            exit pick when f_seen[v_who] >= f_look[v_who];
+            v_weight := v_weight - f_weight[v_who]::float8;
+        end if;
+        v_at := v_at + 1;
+        c_at[v_best] := v_at;
+        if v_at <= c_end[v_best] and r_start[v_at] <= c_known[v_best] then
+            c_start[v_best] := r_start[v_at];
+            c_weight[v_best] := f_weight[r_who[v_at]];
+        else
+            c_start[v_best] := 'infinity';
+            v_ends := true;
+        end if;
     end loop;
 
-    if v_picks > 0 then
-        with pick as materialized (
-            select p.turn, p.id, p.tenant_id, gen_random_uuid() as lease
-            from unnest(r_turn, r_id, r_tenant) p(turn, id, tenant_id) where p.turn > 0 order by p.turn
-        ), held as materialized (
-            select j.id, j.tenant_id, p.lease, p.turn from pick p
-            cross join lateral (select j.id, j.tenant_id from ojs.job j
-                where j.id = p.id and j.tenant_id = p.tenant_id and j.state = 'available' for update skip locked) j
-        ), taken as (
-            update ojs.job j
-            set state = 'active', attempt = j.attempt + 1, lease = h.lease, started_at = v_now, worker_id = p_worker_id,
-                lease_expires_at = v_now + coalesce(p_visibility_timeout_ms, j.visibility_timeout_ms, 30000) * interval '1 millisecond'
-            from held h where j.id = h.id and j.tenant_id = h.tenant_id and j.state = 'available'
-            returning h.turn, j.id, j.tenant_id, j.priority, j.lease_expires_at
-        ), leased as (
-            insert into ojs.lease (tenant_id, queue, priority, jobs)
-            select t.tenant_id, p_ring.queue, t.priority, count(*) from taken t group by t.tenant_id, t.priority
-        ), timed as (
-            insert into ojs.timer (due_at, kind, tenant_ids, ids)
-            select t.lease_expires_at, 'lease', array_agg(t.tenant_id), array_agg(t.id) from taken t group by t.lease_expires_at
-        )
-        select coalesce(array_agg(t.id order by t.turn), '{}'), coalesce(array_agg(t.tenant_id order by t.turn), '{}'), array_agg(t.turn)
-        into o_ids, o_tenants, v_held
-        from taken t;
-        if cardinality(o_ids) < v_picks then
+    if p_lock and v_picks > 0 then
+        v_held := array(select p.at from unnest(v_picked) with ordinality p(at, turn)
+            cross join lateral (select j.id from ojs.job j
+                where j.id = r_id[p.at] and j.tenant_id = f_tenant[r_who[p.at]] and j.state = 'available' for update skip locked) j
+            order by p.turn);
+        if cardinality(v_held) < v_picks then
             -- Locked by somebody, who may let go of them unchanged: the tick has them looked at again. Nobody is charged for them.
-            v_lost := array(select x.at from unnest(r_turn) with ordinality x(turn, at) where x.turn > 0 and x.turn <> all (coalesce(v_held, '{}')));
-            foreach v_at in array v_lost loop
-                r_turn[v_at] := 0;
-                r_ready[v_at] := false;
-                v_blocked := v_blocked || r_tenant[v_at];
+            foreach v_at in array v_picked loop
+                if v_at <> all (v_held) then
+                    f_lost[r_who[v_at]] := f_lost[r_who[v_at]] + 1;
+                end if;
             end loop;
-            perform ojs._look_again(array(select r_tenant[i] from unnest(v_lost) i), array(select r_id[i] from unnest(v_lost) i));
-            v_v := v_v * cardinality(o_ids) / v_picks;
+            perform ojs._look_again(array(select f_tenant[r_who[p]] from unnest(v_picked) p where p <> all (v_held)), array(select r_id[p] from unnest(v_picked) p where p <> all (v_held)));
+            v_v := v_v * cardinality(v_held) / v_picks;
+            v_picked := v_held;
         end if;
     end if;
-    if true = any (r_expired) then
-        perform ojs._expire(array(select r_id[i] from generate_subscripts(r_id, 1) i where r_expired[i]),
-                            array(select r_tenant[i] from generate_subscripts(r_id, 1) i where r_expired[i]));
+    o_ids := array(select r_id[p] from unnest(v_picked) p);
+    o_tenants := array(select f_tenant[r_who[p]] from unnest(v_picked) p);
+
+    if g_who is not null then
+        -- What ended lies in the way: cursors move up to the first job that is left.
+        for v_passed in
+            select a.who, coalesce(max(a.pos) filter (where a.pos < c_line), 0) as back, coalesce(max(a.pos) filter (where a.pos >= c_line) - c_line, 0) as line
+            from (
+                select x.who, x.pos, count(*) filter (where x.ready) over (partition by x.who order by x.pos rows unbounded preceding) as nth
+                from (
+                    select r.who, r.pos, true as ready from unnest(r_who, r_pos) r(who, pos)
+                    union all
+                    select g.who, g.pos, false from unnest(g_who, g_pos) g(who, pos)
+                ) x
+            ) a
+            where a.nth <= f_done[a.who]
+            group by a.who
+        loop
+            f_back[v_passed.who] := v_passed.back;
+            f_line[v_passed.who] := v_passed.line;
+        end loop;
+        perform ojs._expire(array_agg(e.id), array_agg(f_tenant[e.who])) from unnest(g_expired, g_who) e(id, who) where e.id is not null having count(*) > 0;
     end if;
 
-    -- Charge: own time forward by the jobs taken, cursors past what was taken or is gone, out of the round who has no more. One tenant after the
-    -- other, by its whole key: a join could be turned around, and then it would walk the ring, dead versions included.
+    -- Charge: own time forward by the jobs taken, cursors past what was taken or is gone, out of the round who has no more.
     o_ring.v := round(p_ring.v + v_v::numeric, 15);
-    v_heads := array_fill(null::numeric, array[v_classes]);
-    v_lasts := v_heads;
-    v_seen := array_fill(0, array[v_classes]);
-    for v_row in
-        with seen as (
-            select x.*, min(x.pos) filter (where x.ready and x.turn = 0) over (partition by x.tenant_id, x.src) as stop
-            from unnest(r_class, r_tenant, r_vtime, r_weight, r_src, r_pos, r_ready, r_turn, r_open) x(ord, tenant_id, vtime, weight, src, pos, ready, turn, open)
-        )
-        select s.ord, s.tenant_id, s.vtime, s.weight, count(*) filter (where s.turn > 0) as taken,
-            max(s.pos) filter (where s.src = 1 and s.pos < coalesce(s.stop, s.pos + 1)) as head, max(s.pos) filter (where s.src = 0 and s.pos < coalesce(s.stop, s.pos + 1)) as reentry_head,
-            bool_or(s.open) or bool_or(s.ready and s.turn = 0) as stays,
-            -- Nothing but ended or locked jobs in sight, and more behind them.
-            bool_or(s.open) and not bool_or(s.ready and s.turn = 0) and not bool_and(s.turn > 0) as barren,
-            bool_or(s.open) and bool_and(s.turn > 0) as spent
-        from seen s group by s.ord, s.tenant_id, s.vtime, s.weight
-    loop
-        v_stays := v_row.stays;
-        if v_row.spent then
+    for i in 1 .. cardinality(f_class) loop
+        v_open := f_seen[i] >= f_look[i];
+        v_stays := v_open or f_done[i] < f_total[i];
+        if v_open and f_done[i] = f_seen[i] then
             -- All that was read is taken. A tenant without more is out of the round now, else it would return with what it is owed today.
-            select f.* into v_fair from ojs.tenant_fairness f
-            where f.queue = p_ring.queue and f.priority = p_ring.priority and f.tenant_id = v_row.tenant_id and f.vtime = v_row.vtime;
-            v_stays := exists (select from ojs.job j where j.queue = p_ring.queue and j.priority = v_fair.job_priority and j.tenant_id = v_row.tenant_id
-                    and j.seq > greatest(v_fair.head, v_row.head) and j.seq is not null)
-                or exists (select from ojs.reentry e where e.queue = p_ring.queue and e.priority = p_ring.priority and e.tenant_id = v_row.tenant_id
-                    and e.n > greatest(v_fair.reentry_head, v_row.reentry_head) and e.n <= p_reentry_max);
+            v_stays := exists (select from ojs.job j where j.queue = p_ring.queue and j.priority = f_job_priority[i] and j.tenant_id = f_tenant[i]
+                    and j.seq > greatest(f_head[i], f_line[i]) and j.seq is not null)
+                or exists (select from ojs.reentry e where e.queue = p_ring.queue and e.priority = p_ring.priority and e.tenant_id = f_tenant[i]
+                    and e.n > greatest(f_reentry[i], f_back[i]) and e.n <= p_reentry_max);
         end if;
-        v_own := v_row.vtime + v_row.taken * ojs._step(v_row.weight);
-        if v_row.taken = 0 and v_row.tenant_id = any (v_blocked) then
-            -- A tenant whose jobs were all locked was owed nothing meanwhile.
-            v_own := greatest(v_own, o_ring.v);
+        v_own := f_vtime[i] + (f_done[i] - f_lost[i]) * ojs._step(f_weight[i]);
+        if f_lost[i] > 0 then
+            v_blocked := v_blocked || f_tenant[i];
+            if f_done[i] = f_lost[i] then
+                -- A tenant whose jobs were all locked was owed nothing meanwhile.
+                v_own := greatest(v_own, o_ring.v);
+            end if;
+        elsif v_open and f_done[i] = f_total[i] and f_total[i] < f_seen[i] then
+            -- Nothing but ended jobs in sight, and more behind them.
+            v_barren := v_barren || f_tenant[i];
         end if;
-        if v_row.taken > 0 or not v_stays or v_row.head is not null or v_row.reentry_head is not null then
+        if f_done[i] > 0 or not v_stays or f_line[i] > 0 or f_back[i] > 0 then
             o_progress := true;
-            update ojs.tenant_fairness f
-            set vtime = v_own, head = greatest(f.head, v_row.head), reentry_head = greatest(f.reentry_head, v_row.reentry_head), backlogged = v_stays,
-                dispatched = f.dispatched + v_row.taken, deficit = round((o_ring.v - v_own) * f.weight, 6)
-            where f.queue = p_ring.queue and f.priority = p_ring.priority and f.tenant_id = v_row.tenant_id and f.vtime = v_row.vtime;
+            u_row := u_row || f_row[i];
+            u_vtime := u_vtime || v_own;
+            u_line := u_line || f_line[i];
+            u_back := u_back || f_back[i];
+            u_stays := u_stays || v_stays;
+            u_taken := u_taken || f_done[i] - f_lost[i];
         end if;
-        if v_row.reentry_head is not null then
+        if f_back[i] > 0 then
             delete from ojs.reentry e
-            where e.queue = p_ring.queue and e.priority = p_ring.priority and e.tenant_id = v_row.tenant_id and e.n <= v_row.reentry_head;
+            where e.queue = p_ring.queue and e.priority = p_ring.priority and e.tenant_id = f_tenant[i] and e.n <= f_back[i];
         end if;
-        v_at := v_row.ord;
-        v_seen[v_at] := v_seen[v_at] + 1;
-        v_lasts[v_at] := greatest(v_lasts[v_at], v_row.vtime);
+        v_at := f_class[i];
         if v_stays then
             v_heads[v_at] := least(v_heads[v_at], v_own);
         else
             o_ring.class_members[v_at] := o_ring.class_members[v_at] - 1;
-            o_ring.class_weight[v_at] := o_ring.class_weight[v_at] - v_row.weight;
+            o_ring.class_weight[v_at] := o_ring.class_weight[v_at] - f_weight[i];
             o_ring.members := o_ring.members - 1;
-            o_ring.weight := o_ring.weight - v_row.weight;
-        end if;
-        if v_row.barren then
-            v_barren := v_barren || v_row.tenant_id;
+            o_ring.weight := o_ring.weight - f_weight[i];
         end if;
     end loop;
+    -- By the place of the row, which only decisions change: a join by key could be turned around, and then it would walk the ring, dead versions
+    -- included.
+    update ojs.tenant_fairness f
+    set vtime = u.vtime, head = greatest(f.head, u.line), reentry_head = greatest(f.reentry_head, u.back), backlogged = u.stays,
+        dispatched = f.dispatched + u.taken, deficit = round((o_ring.v - u.vtime) * f.weight, 6)
+    from unnest(u_row, u_vtime, u_line, u_back, u_stays, u_taken) u(row_at, vtime, line, back, stays, taken)
+    where f.ctid = u.row_at;
     if p_tenant is null then
         for c in 1 .. v_classes loop
-            if v_seen[c] > 0 then
-                o_ring.class_head[c] := coalesce(least(v_heads[c], case when v_seen[c] < p_ring.class_members[c] then v_lasts[c] end), o_ring.v);
+            if v_members[c] > 0 then
+                o_ring.class_head[c] := coalesce(least(v_heads[c], case when v_members[c] < p_ring.class_members[c] then v_lasts[c] end), o_ring.v);
             end if;
         end loop;
     end if;
-    for v_tenant in select distinct b.tenant from unnest(v_barren || v_blocked) b(tenant) loop
+    foreach v_tenant in array v_barren || v_blocked loop
         o_skimmed := o_skimmed + ojs._skim(p_ring.queue, p_ring.priority, v_tenant, p_reentry_max, v_tenant = any (v_blocked));
     end loop;
     o_ring := ojs._ring_tidy(o_ring);
     if o_ring.members > 0 then
-        o_ring.v := greatest(o_ring.v, (select min(h) from unnest(o_ring.class_head) h));
+        v_own := greatest(o_ring.v, (select min(h) from unnest(o_ring.class_head) h));
+        if v_picks > 0 and not p_lock then
+            o_steps[v_picks] := o_steps[v_picks] + (v_own - o_ring.v)::float8;
+        end if;
+        o_ring.v := v_own;
     end if;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._serve(ojs.ring, int, text, int, text, bigint) is
-'Takes up to p_count jobs from one ring in fair order and charges their tenants. Returns the ring as it is then (to be stored by the caller), the jobs
-taken in order, whether cursors moved (fewer jobs than asked with progress means there may be more), and how many ended or locked jobs were
-passed over. Only under the row of ojs.lane.';
+comment on function ojs._serve(ojs.ring, int, text, bigint, boolean) is
+'Chooses up to p_count jobs of one ring in fair order and charges their tenants. Returns the ring as it is then (to be stored by the caller), the jobs in order, where
+each stood and by how much it advanced V (unless p_lock), whether cursors moved (fewer jobs than asked with progress means there may be more), and how many ended or locked
+jobs were passed over. p_lock: locks the jobs, and passes over what somebody else has locked. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
 create function ojs._look_again(p_tenants text[], p_ids uuid[]) returns void
@@ -424,18 +486,12 @@ $$;
 comment on function ojs._expire(uuid[], text[]) is 'Discards available jobs whose expires_at has passed (ojs-core section 5.2).';
 
 -- +goose StatementBegin
-create function ojs.fetch(
-    p_queues text[], p_count int default 1, p_worker_id text default null, p_visibility_timeout_ms int default null, p_tenant text default null
-) returns setof ojs.job
-language plpgsql security definer set search_path = pg_catalog, pg_temp
-    -- Index order only: a bitmap or a sort would read every dead version of the few rows that change all the time.
-    set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off
-    set plan_cache_mode = force_generic_plan set max_parallel_workers_per_gather = 0 set jit = off
+create function ojs._decide(p_queues text[], p_count int, p_tenant text, out o_ids uuid[], out o_tenants text[])
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
     c_skim     constant int := 200000;
-    v_tenant   text := ojs._session_tenant(p_tenant);
-    v_queues   text[];
+    v_queues   text[] := p_queues;
     v_rotation ojs.rotation;
     v_share    int[];
     v_want     int;
@@ -443,52 +499,29 @@ declare
     v_left     int;
     v_open     int;
     v_at       int;
-    v_n        int;
+    v_n        int := cardinality(p_queues);
     v_priority int;
     v_ring     ojs.ring;
     v_served   record;
     v_more     boolean;
     v_skimmed  int := 0;
     v_max      bigint;
-    v_got_id     uuid[] := '{}';
-    v_got_tenant text[] := '{}';
-    v_got_turn   int[] := '{}';
+    v_turn     int[] := '{}';
     v_empty    boolean[];
     v_total    int := 0;
 begin
-    if p_queues is null or cardinality(p_queues) not between 1 and 100 or array_ndims(p_queues) <> 1 then
-        perform ojs._raise('OJ400', 'queues must name between 1 and 100 queues', '{"field": "queues"}');
-    end if;
-    if exists (select from unnest(p_queues) q where q is null or q !~ '^[a-z0-9][a-z0-9.-]*$' or length(q) > 128) then
-        perform ojs._raise('OJ400', 'queues must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters', '{"field": "queues"}');
-    end if;
-    if p_count is null or p_count not between 1 and 10000 then
-        perform ojs._raise('OJ400', 'count must be an integer between 1 and 10000', '{"field": "count"}');
-    end if;
-    if p_visibility_timeout_ms not between 1000 and 604800000 then
-        perform ojs._raise('OJ400', 'visibility_timeout_ms must be between 1000 and 604800000', '{"field": "visibility_timeout_ms"}');
-    end if;
-    if length(p_worker_id) > 255 then
-        perform ojs._raise('OJ400', 'worker_id is longer than 255 characters', '{"field": "worker_id"}');
-    end if;
-    if current_setting('transaction_isolation') <> 'read committed' then
-        perform ojs._raise('OJ408', 'ojs.fetch needs a transaction of isolation level read committed', '{"field": "transaction_isolation"}');
-    end if;
-    if not ojs._anything_for(p_queues, v_tenant) then
-        return;
-    end if;
-
-    v_queues := array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
-        where not exists (select from ojs.queue c where c.queue = q.queue and c.paused) group by q.queue order by min(q.n));
-    -- A decision waits here for the one before it, holding nothing.
-    perform ojs._enter_lane();
+    o_ids := '{}';
+    o_tenants := '{}';
     if (select pg_snapshot_xmax(f.snapshot) from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) > pg_snapshot_xmax(pg_current_snapshot()) then
         perform ojs.rebuild();
     end if;
+    -- What was decided ahead for direct callers is decided again.
+    perform ojs._revoke(q.queue) from unnest(p_queues) q(queue)
+    where exists (select from (select m.lo from ojs.run_mark m where m.queue = q.queue order by m.rev desc limit 1) m
+        cross join lateral (select r.n from ojs.run r where r.queue = q.queue and r.n >= m.lo order by r.n limit 1) r);
     -- One job from each queue per turn, beginning where the last decision over the same queues stopped.
-    v_n := cardinality(v_queues);
     if v_n > 1 then
-        select * into v_rotation from ojs.rotation r where r.queues = v_queues order by r.rev desc limit 1;
+        select * into v_rotation from ojs.rotation r where r.queues = p_queues order by r.rev desc limit 1;
         v_at := coalesce(v_rotation.next, 1);
         v_queues := v_queues[v_at:] || v_queues[:v_at - 1];
     end if;
@@ -511,12 +544,14 @@ begin
                     v_ring := ojs._ring(v_queues[q], v_priority);
                     continue when v_ring.members = 0;
                     loop
-                        v_served := ojs._serve(v_ring, v_want - v_got, p_worker_id, p_visibility_timeout_ms, v_tenant, v_max);
+                        v_served := ojs._serve(v_ring, v_want - v_got, p_tenant, v_max, true);
                         v_ring := v_served.o_ring;
-                        v_got_id := v_got_id || v_served.o_ids;
-                        v_got_tenant := v_got_tenant || v_served.o_tenants;
-                        v_got_turn := v_got_turn || array(select (v_share[q] + t) * v_n + q from generate_subscripts(v_served.o_ids, 1) t);
-                        v_share[q] := v_share[q] + cardinality(v_served.o_ids);
+                        o_ids := o_ids || v_served.o_ids;
+                        o_tenants := o_tenants || v_served.o_tenants;
+                        if v_n > 1 then
+                            v_turn := v_turn || array(select (v_share[q] + t) * v_n + q from generate_subscripts(v_served.o_ids, 1) t);
+                            v_share[q] := v_share[q] + cardinality(v_served.o_ids);
+                        end if;
                         v_got := v_got + cardinality(v_served.o_ids);
                         v_skimmed := v_skimmed + v_served.o_skimmed;
                         exit when v_got >= v_want or v_ring.members = 0 or not v_served.o_progress or v_skimmed > c_skim;
@@ -532,40 +567,445 @@ begin
     end loop;
     if v_skimmed > c_skim and v_total < p_count then
         -- Enough for one decision: others wait. What was passed over stays passed over, and whoever waits is told to come again.
-        perform ojs._notify(v_queues);
+        perform ojs._notify(p_queues);
     end if;
 
     if v_n > 1 and v_total > 0 then
         -- The next turn is that of the queue after the one that had the last.
-        select (m.turn - 1) % v_n + 1 into v_at from unnest(v_got_turn) m(turn) order by m.turn desc limit 1;
+        select (m.turn - 1) % v_n + 1 into v_at from unnest(v_turn) m(turn) order by m.turn desc limit 1;
         v_at := (coalesce(v_rotation.next, 1) - 1 + v_at) % v_n + 1;
         if v_rotation.queues is null then
-            insert into ojs.rotation (queues, rev, next)
-            values (array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
-                where not exists (select from ojs.queue c where c.queue = q.queue and c.paused) group by q.queue order by min(q.n)), 1, v_at);
+            insert into ojs.rotation (queues, rev, next) values (p_queues, 1, v_at);
         elsif v_rotation.next <> v_at then
             update ojs.rotation r set rev = r.rev + 1, next = v_at where r.queues = v_rotation.queues and r.rev = v_rotation.rev;
         end if;
+        select array_agg(g.id order by g.turn), array_agg(g.tenant_id order by g.turn) into o_ids, o_tenants from unnest(o_ids, o_tenants, v_turn) g(id, tenant_id, turn);
     end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._decide(text[], int, text) is
+'The decision: the next p_count jobs of the queues (unpaused ones, each once), of one tenant or of all, locked and in fair order. Their tenants have been charged.
+Only under the row of ojs.lane.';
+
+-- +goose StatementBegin
+create function ojs._plan(p_queue text, p_count int) returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_max      bigint;
+    v_left     int := p_count;
+    v_mark     ojs.run_mark;
+    v_lo       bigint;
+    v_hi       bigint;
+    v_priority int;
+    v_ring     ojs.ring;
+    v_served   record;
+    v_added    record;
+begin
+    select s.last_value into v_max from ojs.reentry_n_seq s;
+    select * into v_mark from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1;
+    select r.n into v_lo from ojs.run r where r.queue = p_queue and r.n >= v_mark.lo order by r.n limit 1;
+    for v_priority in select p.priority from ojs.queue_priority p where p.queue = p_queue order by p.priority desc loop
+        v_ring := ojs._ring(p_queue, v_priority);
+        continue when v_ring.members = 0;
+        loop
+            v_served := ojs._serve(v_ring, v_left, null, v_max, false);
+            v_ring := v_served.o_ring;
+            if cardinality(v_served.o_ids) > 0 then
+                with added as (
+                    insert into ojs.run (queue, priority, tenant_id, id, pos, step)
+                    select p_queue, v_priority, s.tenant_id, s.id, s.pos, s.step
+                    from unnest(v_served.o_ids, v_served.o_tenants, v_served.o_places, v_served.o_steps) s(id, tenant_id, pos, step)
+                    returning n
+                )
+                select min(a.n) as lo, max(a.n) as hi into v_added from added a;
+                v_lo := coalesce(v_lo, v_added.lo);
+                v_hi := v_added.hi;
+                v_left := v_left - cardinality(v_served.o_ids);
+            end if;
+            exit when v_left <= 0 or v_ring.members = 0 or not v_served.o_progress or v_served.o_skimmed > 0;
+        end loop;
+        perform ojs._ring_changed(v_ring);
+        exit when v_left <= 0;
+    end loop;
+    if v_hi is null then
+        return;
+    elsif v_mark.queue is null then
+        insert into ojs.run_mark (queue, rev, lo, hi) values (p_queue, 1, v_lo, v_hi);
+    else
+        update ojs.run_mark m set rev = m.rev + 1, lo = v_lo, hi = v_hi where m.queue = p_queue and m.rev = v_mark.rev;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._plan(text, int) is
+'Decides p_count jobs ahead and appends them to the run queue of a queue, where direct callers take them without a decision of their own. Only under the row of ojs.lane.';
+
+-- +goose StatementBegin
+create function ojs._take(p_ids uuid[], p_tenants text[], p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_turns bigint[], p_owed boolean) returns setof ojs.job
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now     timestamptz := ojs.now();
+    -- The request that each job is for.
+    v_request int[] := array(select r.n from unnest(p_counts) with ordinality r(jobs, n) cross join lateral generate_series(1, r.jobs) order by r.n);
+    v_turns   bigint[] := array(select nextval('ojs.run_n_seq') from generate_series(cardinality(p_turns) + 1, cardinality(p_ids)));
+begin
     return query
-    select j.* from unnest(v_got_id, v_got_tenant, v_got_turn) with ordinality g(id, tenant_id, turn, n)
-    join ojs.job j on j.id = g.id and j.tenant_id = g.tenant_id
-    order by g.turn, g.n;
+    with taken as (
+        update ojs.job j
+        set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = nullif(p_worker_ids[g.request], ''),
+            lease_expires_at = v_now + coalesce(nullif(p_visibility_timeouts_ms[g.request], 0), j.visibility_timeout_ms, 30000) * interval '1 millisecond'
+        from unnest(p_ids, p_tenants, v_request[:cardinality(p_ids)], p_turns || v_turns) g(id, tenant_id, request, turn)
+        where j.id = g.id and j.tenant_id = g.tenant_id and j.state = 'available'
+        returning g.turn, j.*
+    ), leased as (
+        insert into ojs.lease (tenant_id, queue, priority, jobs, owed, ids, turns, at)
+        select t.tenant_id, t.queue, t.priority, count(*), case when p_owed then count(*) else 0 end, array_agg(t.id), array_agg(t.turn), v_now from taken t group by t.tenant_id, t.queue, t.priority
+    ), timed as (
+        insert into ojs.timer (due_at, kind, tenant_ids, ids)
+        select t.lease_expires_at, 'lease', array_agg(t.tenant_id), array_agg(t.id) from taken t group by t.lease_expires_at
+    )
+    select t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id, t.errors, t.result, t.seq, t.tenant_id, t.id,
+        t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at, t.expires_at, t.timeout_ms, t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options,
+        t.extra
+    from taken t order by t.turn;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._take(uuid[], text[], int[], text[], int[], bigint[], boolean) is
+'Hands out jobs that are locked by this transaction, in order: the first p_counts[1] to the first worker, the next p_counts[2] to the second, and so on. p_turns: the
+places of the first of them in the order of all decisions; the others get the next ones. p_owed: their tenants have not been charged yet.';
+
+-- +goose StatementBegin
+create function ojs._check_fetch(p_queues text[], p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[]) returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if p_queues is null or cardinality(p_queues) not between 1 and 100 or array_ndims(p_queues) <> 1 then
+        perform ojs._raise('OJ400', 'queues must name between 1 and 100 queues', '{"field": "queues"}');
+    end if;
+    if exists (select from unnest(p_queues) q where q is null or q !~ '^[a-z0-9][a-z0-9.-]*$' or length(q) > 128) then
+        perform ojs._raise('OJ400', 'queues must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters', '{"field": "queues"}');
+    end if;
+    if exists (select from unnest(p_counts) c where c is null or c < 1) or (select sum(c) from unnest(p_counts) c) is null or (select sum(c::bigint) from unnest(p_counts) c) > 10000 then
+        perform ojs._raise('OJ400', 'count must be an integer between 1 and 10000', '{"field": "count"}');
+    end if;
+    if exists (select from unnest(p_visibility_timeouts_ms) v where v not between 1000 and 604800000 and v <> 0) then
+        perform ojs._raise('OJ400', 'visibility_timeout_ms must be between 1000 and 604800000', '{"field": "visibility_timeout_ms"}');
+    end if;
+    if exists (select from unnest(p_worker_ids) w where length(w) > 255) then
+        perform ojs._raise('OJ400', 'worker_id is longer than 255 characters', '{"field": "worker_id"}');
+    end if;
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform ojs._raise('OJ408', 'ojs.fetch needs a transaction of isolation level read committed', '{"field": "transaction_isolation"}');
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._check_fetch(text[], int[], text[], int[]) is 'Raises why a FETCH is refused; else does nothing. 0 and empty text mean that nothing was given.';
+-- +goose StatementBegin
+create function ojs._take_run(p_queue text, p_count int, p_lo bigint, p_tenant text, out o_ids uuid[], out o_tenants text[], out o_turns bigint[])
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+    with free as materialized (
+        select r.n, r.id, r.tenant_id
+        from ojs.run r join ojs.job j on j.id = r.id and j.tenant_id = r.tenant_id
+        where r.queue = p_queue and r.n >= p_lo and (p_tenant is null or r.tenant_id = p_tenant) and j.state = 'available' and (j.expires_at > ojs.now()) is not false
+        order by r.n limit p_count for update of r, j skip locked
+    ), gone as (
+        delete from ojs.run r using free f where r.queue = p_queue and r.n = f.n
+    )
+    select coalesce(array_agg(f.id order by f.n), '{}'), coalesce(array_agg(f.tenant_id order by f.n), '{}'), coalesce(array_agg(f.n order by f.n), '{}') into o_ids, o_tenants, o_turns from free f;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._take_run(text, int, bigint, text) is 'Takes the next jobs off the run queue of a queue, of one tenant or of all, locked and in order.';
+
+-- +goose StatementBegin
+create function ojs._aside(p_queues text[], p_count int, p_tenant text, out o_ids uuid[], out o_tenants text[])
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c_line     constant bigint := 4611686018427387904;
+    c_more     constant int := 100;
+    v_now      timestamptz := ojs.now();
+    v_ring     ojs.ring;
+    v_priority int;
+    v_want     int;
+    v_got      record;
+begin
+    o_ids := '{}';
+    o_tenants := '{}';
+    for q in 1 .. cardinality(p_queues) loop
+        v_want := ceil((p_count - cardinality(o_ids)) / (cardinality(p_queues) - q + 1)::numeric);
+        for v_priority in
+            select p.priority
+            from (
+                select p.priority from ojs.queue_priority p where p.queue = p_queues[q]
+                union
+                select w.priority + coalesce(t.priority_boost, 0) from ojs._unfolded() w left join ojs.tenant t on t.tenant_id = w.tenant_id where w.queue = p_queues[q]
+            ) p
+            order by p.priority desc
+        loop
+            exit when v_want <= 0;
+            v_ring := ojs._ring(p_queues[q], v_priority);
+            with fresh as materialized (
+                select w.tenant_id, w.priority as job_priority, w.lo, w.hi, coalesce(t.weight, 1) as weight
+                from ojs._unfolded() w left join ojs.tenant t on t.tenant_id = w.tenant_id
+                where w.queue = p_queues[q] and w.priority + coalesce(t.priority_boost, 0) = v_priority and (p_tenant is null or w.tenant_id = p_tenant)
+            ), shard as materialized (
+                select f.tenant_id, f.job_priority, f.vtime, f.weight, f.head, f.reentry_head
+                from unnest(v_ring.class, v_ring.class_head) c(class, head)
+                cross join lateral (
+                    select f.* from ojs.tenant_fairness f
+                    where p_tenant is null and f.queue = p_queues[q] and f.priority = v_priority and f.class = c.class and f.backlogged and f.vtime >= c.head
+                    order by f.vtime limit p_count + c_more
+                ) f
+                union all
+                select f.tenant_id, f.job_priority, f.vtime, f.weight, f.head, f.reentry_head
+                from (select f.* from ojs.tenant_fairness f
+                    where p_tenant is not null and f.queue = p_queues[q] and f.priority = v_priority and f.tenant_id = p_tenant
+                    order by f.vtime desc limit 1) f
+                where f.backlogged
+                union all
+                select w.tenant_id, w.job_priority, greatest(f.vtime, v_ring.v, 0), w.weight, coalesce(f.head, w.lo - 1), coalesce(f.reentry_head, 0)
+                from (select w.tenant_id, w.job_priority, w.weight, min(w.lo) as lo from fresh w group by w.tenant_id, w.job_priority, w.weight) w
+                left join lateral (select f.* from ojs.tenant_fairness f
+                    where f.queue = p_queues[q] and f.priority = v_priority and f.tenant_id = w.tenant_id order by f.vtime desc limit 1) f on true
+                where f.backlogged is not true
+            ), line as (
+                -- Jobs on the small list, jobs that became visible behind the cursor, and the line.
+                select s.tenant_id, s.vtime, s.weight, j.id, min(j.pos) as pos
+                from shard s
+                cross join lateral (
+                    (select e.n as pos, j.id from ojs.reentry e
+                    cross join lateral (select j.id from ojs.job j
+                        where j.id = e.id and j.tenant_id = e.tenant_id and j.state = 'available' and (j.expires_at > v_now) is not false limit 1) j
+                    where e.queue = p_queues[q] and e.priority = v_priority and e.tenant_id = s.tenant_id and e.n > s.reentry_head
+                    order by e.n limit p_count + c_more)
+                    union all
+                    (select c_line + j.seq, j.id from fresh w
+                    cross join lateral (select j.seq, j.id from ojs.job j
+                        where j.queue = p_queues[q] and j.priority = s.job_priority and j.tenant_id = s.tenant_id and j.seq between w.lo and least(w.hi, s.head)
+                          and j.state = 'available' and (j.expires_at > v_now) is not false
+                        order by j.seq limit p_count + c_more) j
+                    where w.tenant_id = s.tenant_id and w.lo <= s.head)
+                    union all
+                    (select c_line + j.seq, j.id from ojs.job j
+                    where j.queue = p_queues[q] and j.priority = s.job_priority and j.tenant_id = s.tenant_id and j.seq > s.head and j.seq is not null
+                      and j.state = 'available' and (j.expires_at > v_now) is not false
+                    order by j.seq limit p_count + c_more)
+                ) j
+                group by s.tenant_id, s.vtime, s.weight, j.id
+            ), due as (
+                select l.id, l.tenant_id from line l order by l.vtime + row_number() over (partition by l.tenant_id order by l.pos) / l.weight
+            )
+            select coalesce(array_agg(x.id), '{}') as ids, coalesce(array_agg(x.tenant_id), '{}') as tenants into v_got
+            from (
+                select d.id, d.tenant_id from due d
+                cross join lateral (select j.id from ojs.job j
+                    where j.id = d.id and j.tenant_id = d.tenant_id and j.state = 'available' for update skip locked) j
+                limit v_want
+            ) x;
+            o_ids := o_ids || v_got.ids;
+            o_tenants := o_tenants || v_got.tenants;
+            v_want := v_want - cardinality(v_got.ids);
+        end loop;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._aside(text[], int, text) is
+'Jobs for a caller that must not wait for a decision, or hold one up: those whose tenants are owed most as far as is known, locked, in order. Whoever takes them is to
+leave word that their tenants are still to be charged. Writes nothing else; several callers at once take different jobs.';
+
+-- +goose StatementBegin
+create function ojs._unpaused(p_queues text[]) returns text[]
+language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
+        where not exists (select from ojs.queue c where c.queue = q.queue and c.paused) group by q.queue order by min(q.n));
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._unpaused(text[]) is 'Those of the queues that are not paused, each once, in the order given.';
+
+-- +goose StatementBegin
+create function ojs.fetch_many(
+    p_queues text[], p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_tenant text default null
+) returns setof ojs.job
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+    -- Index order only: a bitmap or a sort would read every dead version of the few rows that change all the time.
+    set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off
+    set plan_cache_mode = force_generic_plan set max_parallel_workers_per_gather = 0 set jit = off
+as $$
+declare
+    c_patience_ms constant int := 1000;
+    v_tenant  text := ojs._session_tenant(p_tenant);
+    v_queues  text[];
+    v_jobs    record;
+    v_in_lane boolean;
+begin
+    perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_visibility_timeouts_ms);
+    if cardinality(p_worker_ids) <> cardinality(p_counts) or cardinality(p_visibility_timeouts_ms) <> cardinality(p_counts) then
+        perform ojs._raise('OJ400', 'counts, worker_ids and visibility_timeouts_ms must be of one length', '{"field": "counts"}');
+    end if;
+    v_queues := ojs._unpaused(p_queues);
+    if not ojs._anything_for(v_queues, v_tenant) then
+        return;
+    end if;
+    -- A decision waits here for the one before it, holding nothing.
+    v_in_lane := ojs._enter_lane(c_patience_ms);
+    if v_in_lane then
+        v_jobs := ojs._decide(v_queues, (select sum(c) from unnest(p_counts) c)::int, v_tenant);
+    else
+        v_jobs := ojs._aside(v_queues, (select sum(c) from unnest(p_counts) c)::int, v_tenant);
+    end if;
+    return query select * from ojs._take(v_jobs.o_ids, v_jobs.o_tenants, p_counts, p_worker_ids, p_visibility_timeouts_ms, '{}', not v_in_lane);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.fetch_many(text[], int[], text[], int[], text) is
+'One decision for several FETCH requests over the same queues: the first p_counts[1] rows are those of the first request, for worker p_worker_ids[1] under a lease of
+p_visibility_timeouts_ms[1], the next p_counts[2] those of the second, and so on; only the last get fewer, or none. Empty text and 0: none given. The counts sum to 10000
+at most. The order is that of ojs.fetch, and so is what fewer than asked proves. Commit at once. Raises what ojs.fetch raises.';
+grant execute on function ojs.fetch_many(text[], int[], text[], int[], text) to ojs_service, ojs_operator;
+
+-- +goose StatementBegin
+create function ojs.fetch(
+    p_queues text[], p_count int default 1, p_worker_id text default null, p_visibility_timeout_ms int default null, p_tenant text default null
+) returns setof ojs.job
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+    -- Index order only: a bitmap or a sort would read every dead version of the few rows that change all the time.
+    set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off
+    set plan_cache_mode = force_generic_plan set max_parallel_workers_per_gather = 0 set jit = off
+as $$
+declare
+    c_patience_ms constant int := 250;
+    c_waits       constant int := 3;
+    c_ahead       constant int := 128;
+    -- Enough to keep sixteen callers going while one of them decides.
+    v_ahead       int := least(greatest(c_ahead, 32 * p_count), 2000);
+    v_tenant      text;
+    v_own         text := ojs.current_tenant();
+    v_queues      text[] := p_queues;
+    v_queue       text;
+    v_single      boolean := cardinality(p_queues) = 1;
+    -- Who stays in its transaction, and any tenant, must not keep others waiting.
+    v_aside       boolean;
+    v_in_lane     boolean := false;
+    v_fold        pg_snapshot;
+    v_mark        ojs.run_mark;
+    v_seen        bigint;
+    v_waits       int := 0;
+    v_aside_ids     uuid[] := '{}';
+    v_aside_tenants text[] := '{}';
+    v_ids         uuid[] := '{}';
+    v_tenants     text[] := '{}';
+    v_turns       bigint[] := '{}';
+begin
+    if v_single and p_queues[1] ~ '^[a-z0-9][a-z0-9.-]*$' and length(p_queues[1]) <= 128 and p_count between 1 and 10000 and p_visibility_timeout_ms is null
+            and length(p_worker_id) <= 255 and current_setting('transaction_isolation') = 'read committed' then
+        -- As ordinary as can be.
+    else
+        perform ojs._check_fetch(p_queues, array[p_count], array[p_worker_id], array[nullif(p_visibility_timeout_ms, 0)]);
+        if p_visibility_timeout_ms = 0 then
+            perform ojs._check_fetch(p_queues, array[p_count], array[p_worker_id], array[-1]);
+        end if;
+    end if;
+    v_tenant := case when v_own is not null and p_tenant is null then v_own else ojs._session_tenant(p_tenant) end;
+    v_aside := v_own is not null or statement_timestamp() - transaction_timestamp() > interval '20 milliseconds';
+    if v_single then
+        v_queue := p_queues[1];
+        if exists (select from ojs.queue c where c.queue = v_queue and c.paused) then
+            return;
+        end if;
+        select * into v_mark from ojs.run_mark m where m.queue = v_queue order by m.rev desc limit 1;
+        if v_mark.queue is not null then
+            if not v_aside then
+                select f.snapshot into v_fold from ojs.fold f where f.lane = 0 order by f.rev desc limit 1;
+                while not v_in_lane and v_waits < c_waits
+                        and (exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold) and w.to_state = 'available' and w.queue = v_queue)
+                            or exists (select from pg_snapshot_xip(v_fold) x join ojs.wake w on w.xid = x and w.to_state = 'available' and w.queue = v_queue))
+                        and ojs._stale(v_queue) loop
+                    -- Work has come that may go before what was decided ahead.
+                    v_in_lane := ojs._enter_lane(-1);
+                    if v_in_lane then
+                        perform ojs._fold();
+                    else
+                        perform ojs._await_lane(c_patience_ms);
+                        v_waits := v_waits + 1;
+                    end if;
+                end loop;
+            end if;
+        end if;
+    else
+        v_queues := ojs._unpaused(p_queues);
+        if cardinality(v_queues) = 0 then
+            return;
+        end if;
+    end if;
+
+    loop
+        if v_mark.queue is not null and (v_tenant is null or v_aside) then
+            select v_ids || t.o_ids, v_tenants || t.o_tenants, v_turns || t.o_turns into v_ids, v_tenants, v_turns
+            from ojs._take_run(v_queue, p_count - cardinality(v_ids), v_mark.lo, v_tenant) t;
+            exit when cardinality(v_ids) = p_count;
+        end if;
+        exit when v_aside or v_in_lane and v_seen = v_mark.rev or not v_in_lane and not ojs._anything_for(v_queues, v_tenant);
+        -- Whoever decides at this moment may well decide ahead for this caller, too.
+        v_in_lane := v_in_lane or ojs._enter_lane(-1);
+        if not v_in_lane then
+            v_aside := not ojs._await_lane(c_patience_ms);
+            v_waits := v_waits + 1;
+            if v_waits > c_waits then
+                v_in_lane := ojs._enter_lane(c_patience_ms);
+                v_aside := not v_in_lane;
+            end if;
+        end if;
+        v_seen := coalesce(v_mark.rev, 0);
+        if v_single then
+            select * into v_mark from ojs.run_mark m where m.queue = v_queue order by m.rev desc limit 1;
+        end if;
+        v_mark.rev := coalesce(v_mark.rev, 0);
+    end loop;
+
+    if v_in_lane and cardinality(v_ids) < p_count then
+        select v_ids || d.o_ids, v_tenants || d.o_tenants into v_ids, v_tenants from ojs._decide(v_queues, p_count - cardinality(v_ids), v_tenant) d;
+        v_turns := v_turns || array(select nextval('ojs.run_n_seq') from generate_series(cardinality(v_turns) + 1, cardinality(v_ids)));
+        if v_single and v_tenant is null and cardinality(v_ids) = p_count then
+            perform ojs._plan(v_queue, v_ahead);
+        end if;
+    elsif v_aside and cardinality(v_ids) < p_count then
+        select a.o_ids, a.o_tenants into v_aside_ids, v_aside_tenants from ojs._aside(v_queues, p_count - cardinality(v_ids), v_tenant) a;
+    elsif cardinality(v_turns) = p_count and v_turns[p_count] > v_mark.hi - v_ahead / 2 and not v_aside and (v_in_lane or ojs._enter_lane(-1)) then
+        perform ojs._revoke(v_queue, v_turns[p_count]);
+        perform ojs._plan(v_queue, v_ahead);
+    end if;
+    if cardinality(v_ids) > 0 then
+        return query select * from ojs._take(v_ids, v_tenants, array[p_count], array[p_worker_id], array[p_visibility_timeout_ms], v_turns, false);
+    end if;
+    if cardinality(v_aside_ids) > 0 then
+        return query select * from ojs._take(v_aside_ids, v_aside_tenants, array[p_count], array[p_worker_id], array[p_visibility_timeout_ms], '{}', true);
+    end if;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.fetch(text[], int, text, int, text) is
 'Hands out up to p_count jobs (1 to 10000) of the queues and returns them in fair order (ojs-core section 7.2): highest effective priority of a queue first,
 within it tenants by weight, within a tenant first in first out; over several queues one from each per turn. Each is active from then on, attempt
-counted, under a lease of p_visibility_timeout_ms (else the job''s own, else 30000 ms) that heartbeats extend. p_tenant: that tenant''s jobs only. Fewer than
-asked: no eligible job had committed before the call began, other than one that somebody had locked when its turn came (the tick has it looked at
-again after a second), or 200000 ended jobs in a row lay in the way (the next call goes on behind them). The jobs are the caller''s when its transaction commits. Until then other decisions
-wait, so commit at once: a session that idles in this transaction for 10 seconds is ended, from PostgreSQL 17 on also one whose transaction goes on for
-10 seconds more. Needs read committed.
-Raises invalid_request, unsupported, TENANT_ACCESS_DENIED. Locks the row of ojs.lane, then jobs with skip locked.';
--- Not to tenants' own roles: whoever fetches holds the row of ojs.lane until the end of its transaction, and a tenant that stayed in it
--- would stop dispatch for all others. Their workers fetch over HTTP.
-grant execute on function ojs.fetch(text[], int, text, int, text) to ojs_service, ojs_operator;
+counted, under a lease of p_visibility_timeout_ms (else the job''s own, else 30000 ms) that heartbeats extend. p_tenant: that tenant''s jobs only; a tenant''s login
+role always its own. The jobs are the caller''s when its transaction commits.
+Callers of one queue take from a run queue that one of them fills ahead, so they need not wait for each other; a priority, a pause, a weight or a tenant that comes
+acts on the next call all the same. Fewer than asked: no eligible job had committed before the call began, other than one that somebody had locked
+when its turn came (the tick has it looked at again after a second), or 200000 ended jobs in a row lay in the way (the next call goes on behind them).
+A caller may stay in its transaction: others then go on within 250 ms, by what their tenants are owed as far as is known, and the session is ended when it idles for 10
+seconds while it keeps decisions waiting. Needs read committed. Raises invalid_request, unsupported, TENANT_ACCESS_DENIED.';
+grant execute on function ojs.fetch(text[], int, text, int, text) to ojs_service, ojs_operator, ojs_tenant;
 
 -- +goose StatementBegin
 create function ojs.pause_queue(p_queue text) returns ojs.queue
@@ -627,10 +1067,18 @@ drop function ojs.register_waiter(uuid, text);
 drop function ojs.resume_queue(text);
 drop function ojs.pause_queue(text);
 drop function ojs.fetch(text[], int, text, int, text);
+drop function ojs.fetch_many(text[], int[], text[], int[], text);
+drop function ojs._unpaused(text[]);
+drop function ojs._aside(text[], int, text);
+drop function ojs._take_run(text, int, bigint, text);
+drop function ojs._check_fetch(text[], int[], text[], int[]);
+drop function ojs._take(uuid[], text[], int[], text[], int[], bigint[], boolean);
+drop function ojs._plan(text, int);
+drop function ojs._decide(text[], int, text);
 drop function ojs._expire(uuid[], text[]);
 drop function ojs._skim(text, int, text, bigint, boolean);
 drop function ojs._first_free(text, uuid[], boolean);
 drop function ojs._look_again(text[], uuid[]);
-drop function ojs._serve(ojs.ring, int, text, int, text, bigint);
+drop function ojs._serve(ojs.ring, int, text, bigint, boolean);
 drop function ojs._anything_for(text[], text);
 reset role;

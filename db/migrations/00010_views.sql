@@ -15,24 +15,6 @@ grant insert (id, type, queue, priority, scheduled_at, expires_at, timeout_ms, v
     on ojs.jobs to ojs_service, ojs_operator, ojs_tenant;
 grant insert (tenant_id) on ojs.jobs to ojs_service, ojs_operator;
 
--- +goose StatementBegin
-create function ojs._unfolded() returns setof ojs.wake
-language plpgsql stable rows 100 set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off
-    set enable_mergejoin = off set max_parallel_workers_per_gather = 0 set jit = off
-as $$
-declare
-    v_fold pg_snapshot := (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1);
-begin
-    return query
-    select w.* from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold) and w.to_state = 'available'
-    union all
-    select w.* from pg_snapshot_xip(v_fold) x join ojs.wake w on w.xid = x where w.to_state = 'available';
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._unfolded() is 'What the wake journal has gained since the last decision: jobs that may be available behind their tenant''s cursor.';
-grant execute on function ojs._unfolded() to ojs_service, ojs_operator, ojs_tenant;
-
 -- The fairness state has an index without a tenant in it, by which explain analyze would count the others: so tenants read it here.
 -- +goose StatementBegin
 create function ojs._fairness() returns setof ojs.tenant_fairness
@@ -55,6 +37,33 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._fairness() is 'The rows of ojs.tenant_fairness that are the caller''s to see, with the deficit as it is at this moment.';
 grant execute on function ojs._fairness() to ojs_service, ojs_operator, ojs_tenant;
+
+-- +goose StatementBegin
+create function ojs._oldest_aside() returns table (queue text, priority int, tenant_id text, oldest_at timestamptz)
+language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+    v_tenant text := ojs.current_tenant();
+begin
+    if v_tenant is null and not (pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member')) then
+        return;
+    end if;
+    return query
+    select a.queue, a.priority, a.tenant_id, min(j.enqueued_at)
+    from (
+        select e.queue, e.priority, e.tenant_id, e.id from ojs.reentry e
+        union all
+        select r.queue, r.priority, r.tenant_id, r.id from ojs.run r
+    ) a
+    cross join lateral (select j.enqueued_at from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'available' limit 1) j
+    where v_tenant is null or a.tenant_id = v_tenant
+    group by a.queue, a.priority, a.tenant_id;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._oldest_aside() is
+'Per effective priority of a queue and tenant the time of the oldest job that is available but not in line: on the small list, or decided ahead. The caller''s to see only.';
+grant execute on function ojs._oldest_aside() to ojs_service, ojs_operator, ojs_tenant;
 
 -- Per (tenant, queue, priority): the tally plus what the journal says since, and the oldest job in line.
 create view ojs._line with (security_invoker = true) as
@@ -91,9 +100,7 @@ left join lateral (
         where j.queue = n.queue and j.priority = n.priority and j.tenant_id = n.tenant_id and j.seq > least(coalesce(f.head, 0), u.lo - 1) and j.state = 'available'
         order by j.seq limit 1)
         union all
-        (select j.enqueued_at from ojs.reentry e join ojs.job j on j.id = e.id and j.tenant_id = e.tenant_id and j.state = 'available'
-        where e.queue = n.queue and e.priority = f.priority and e.tenant_id = n.tenant_id and e.n > coalesce(f.reentry_head, 0)
-        order by e.n limit 1)
+        select a.oldest_at from ojs._oldest_aside() a where a.queue = n.queue and a.priority = f.priority and a.tenant_id = n.tenant_id
     ) o
 ) w on n.available > 0;
 comment on view ojs._line is 'Numbers of jobs per (tenant, queue, priority) as of now, and when the first in line became available.';
@@ -209,7 +216,7 @@ drop view ojs.tenant_stats;
 drop view ojs.queue_stats;
 drop view ojs.shard_stats;
 drop view ojs._line;
+drop function ojs._oldest_aside();
 drop function ojs._fairness();
-drop function ojs._unfolded();
 drop view ojs.jobs;
 reset role;

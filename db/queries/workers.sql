@@ -1,6 +1,9 @@
 -- name: Fetch :many
 select * from ojs.fetch(@queues::text[], @count::int, sqlc.narg('worker_id')::text, sqlc.narg('visibility_timeout_ms')::int, sqlc.narg('tenant')::text);
 
+-- name: FetchMany :many
+select * from ojs.fetch_many(@queues::text[], @counts::int[], @worker_ids::text[], @visibility_timeouts_ms::int[], sqlc.narg('tenant')::text);
+
 -- name: Ack :one
 select * from ojs.ack(@id::uuid, sqlc.narg('lease')::uuid, sqlc.narg('result')::json, sqlc.narg('worker_id')::text, sqlc.narg('tenant')::text);
 

@@ -132,6 +132,74 @@ func (q *Queries) Fetch(ctx context.Context, arg FetchParams) ([]OjsJob, error) 
 	return items, nil
 }
 
+const fetchMany = `-- name: FetchMany :many
+select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.fetch_many($1::text[], $2::int[], $3::text[], $4::int[], $5::text)
+`
+
+type FetchManyParams struct {
+	Queues               []string
+	Counts               []int32
+	WorkerIds            []string
+	VisibilityTimeoutsMs []int32
+	Tenant               *string
+}
+
+func (q *Queries) FetchMany(ctx context.Context, arg FetchManyParams) ([]OjsJob, error) {
+	rows, err := q.db.Query(ctx, fetchMany,
+		arg.Queues,
+		arg.Counts,
+		arg.WorkerIds,
+		arg.VisibilityTimeoutsMs,
+		arg.Tenant,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OjsJob
+	for rows.Next() {
+		var i OjsJob
+		if err := rows.Scan(
+			&i.State,
+			&i.Attempt,
+			&i.Lease,
+			&i.StartedAt,
+			&i.LeaseExpiresAt,
+			&i.FinishedAt,
+			&i.RetryAt,
+			&i.EnqueuedAt,
+			&i.WorkerID,
+			&i.Errors,
+			&i.Result,
+			&i.Seq,
+			&i.TenantID,
+			&i.ID,
+			&i.Queue,
+			&i.Type,
+			&i.Priority,
+			&i.MaxAttempts,
+			&i.CreatedAt,
+			&i.ScheduledAt,
+			&i.ExpiresAt,
+			&i.TimeoutMs,
+			&i.VisibilityTimeoutMs,
+			&i.Tags,
+			&i.Args,
+			&i.Meta,
+			&i.Retry,
+			&i.Options,
+			&i.Extra,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const heartbeat = `-- name: Heartbeat :many
 select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.heartbeat($1::text, $2::uuid[], $3::int, $4::text)
 `
