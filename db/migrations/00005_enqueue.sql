@@ -6,6 +6,11 @@ set local role ojs_owner;
 create type ojs.violation as (sqlstate text, field text, message text);
 comment on type ojs.violation is 'Why a job is refused: the problem''s SQLSTATE, the field at fault, and a sentence.';
 
+-- A view, so that what it is made of is written once: the columns of a job, behind what went wrong instead.
+create view ojs._outcome with (security_invoker = true) as
+select 0 as n, null::text as sqlstate, null::text as message, null::jsonb as detail, j.* from ojs.job j where false;
+comment on view ojs._outcome is 'Row type of calls in which each element succeeds or fails by itself; holds no rows. n: which element, from 0. A problem as it would be raised: sqlstate, message, detail; then the columns of the job are null.';
+
 -- PostgreSQL 16 finds repeated keys by itself; before that, the pairs in the text are counted (every colon outside of
 -- strings) and compared with the pairs that are left once the text has become jsonb, which keeps one of each.
 -- +goose StatementBegin
@@ -544,6 +549,34 @@ comment on function ojs.enqueue_many(json, text) is
 keys are the names of ojs.enqueue''s parameters without p_ (type, args, queue, ...). Raises what ojs.enqueue raises; the detail names index and field.';
 
 -- +goose StatementBegin
+create function ojs.enqueue_each(p_jobs json) returns setof ojs._outcome
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_job     record;
+    v_outcome ojs._outcome;
+    v_detail  text;
+begin
+    for v_job in select (e.ord - 1)::int as n, e.job from json_array_elements(p_jobs) with ordinality e(job, ord) loop
+        begin
+            select v_job.n, null, null, null, j.* into v_outcome from ojs.enqueue_many(json_build_array(v_job.job)) j;
+        exception when others then
+            v_outcome := null;
+            v_outcome.n := v_job.n;
+            get stacked diagnostics v_outcome.sqlstate = returned_sqlstate, v_outcome.message = message_text, v_detail = pg_exception_detail;
+            v_outcome.detail := case when left(v_detail, 1) = '{' then v_detail::jsonb end;
+        end;
+        return next v_outcome;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.enqueue_each(json) is
+'Enqueues 1 to 10000 jobs of which each succeeds or fails by itself, and returns one row per job in the order given: n from 0, then either the job, or
+sqlstate, message and detail of what ojs.enqueue_many would raise about it. p_jobs as for ojs.enqueue_many, each naming its own tenant. Raises
+invalid_request when p_jobs as a whole is malformed. A job with the id of one that another transaction is just adding waits for that transaction.';
+
+-- +goose StatementBegin
 create function ojs._refuse(p_violation ojs.violation, p_index int) returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
@@ -561,7 +594,7 @@ grant execute on function ojs._job_violation(text, uuid, text, text, int, int, t
     ojs._json_violation(json, text, text, int), ojs._retry_violation(jsonb), ojs._retry_interval_ms(jsonb, text, bigint), ojs._duration(text), ojs._too_deep(jsonb), ojs._repeats_key(json),
     ojs._job_validated() to ojs_service, ojs_operator, ojs_tenant;
 grant execute on function ojs.enqueue(text, json, text, int, timestamptz, timestamptz, jsonb, jsonb, int, int, int, text[], boolean, json, json, uuid, text),
-    ojs.enqueue_many(json, text) to ojs_service, ojs_operator, ojs_tenant;
+    ojs.enqueue_many(json, text), ojs.enqueue_each(json) to ojs_service, ojs_operator, ojs_tenant;
 reset role;
 
 -- +goose Down
@@ -570,6 +603,7 @@ drop trigger job_inserted on ojs.job;
 drop trigger job_validated on ojs.job;
 drop trigger job_attempts on ojs.job;
 drop trigger job_arriving on ojs.job;
+drop function ojs.enqueue_each(json);
 drop function ojs.enqueue_many(json, text);
 drop function ojs._refuse(ojs.violation, int);
 drop function ojs.enqueue(text, json, text, int, timestamptz, timestamptz, jsonb, jsonb, int, int, int, text[], boolean, json, json, uuid, text);
@@ -587,5 +621,6 @@ drop function ojs._duration(text);
 drop function ojs._too_deep(jsonb);
 drop function ojs._json_violation(json, text, text, int);
 drop function ojs._repeats_key(json);
+drop view ojs._outcome;
 drop type ojs.violation;
 reset role;

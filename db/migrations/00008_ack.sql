@@ -185,6 +185,46 @@ object {message, code, type, retryable, details} up to 65536 bytes, kept in erro
 not_found, conflict, ambiguous_job, payload_too_large. Locks the job row.';
 
 -- +goose StatementBegin
+create function ojs.settle(p_settlements json, p_jobs boolean default true) returns setof ojs._outcome
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_given   record;
+    v_job     ojs.job;
+    v_outcome ojs._outcome;
+    v_detail  text;
+begin
+    for v_given in select (e.ord - 1)::int as n, e.given from json_array_elements(p_settlements) with ordinality e(given, ord) loop
+        begin
+            perform from ojs.job j where j.id = (v_given.given ->> 'id')::uuid and (v_given.given ->> 'tenant' is null or j.tenant_id = v_given.given ->> 'tenant') for update nowait;
+            if v_given.given -> 'error' is null then
+                v_job := ojs.ack((v_given.given ->> 'id')::uuid, (v_given.given ->> 'lease')::uuid, v_given.given -> 'result', v_given.given ->> 'worker_id', v_given.given ->> 'tenant');
+            else
+                v_job := ojs.nack((v_given.given ->> 'id')::uuid, (v_given.given -> 'error')::jsonb, (v_given.given ->> 'lease')::uuid, v_given.given ->> 'worker_id',
+                    coalesce((v_given.given ->> 'requeue')::boolean, false), v_given.given ->> 'tenant');
+            end if;
+            if not p_jobs then
+                v_job.args := null; v_job.meta := null; v_job.options := null; v_job.extra := null; v_job.result := null;
+            end if;
+            select v_given.n, null, null, null, v_job.* into v_outcome;
+        exception when others then
+            v_outcome := null;
+            v_outcome.n := v_given.n;
+            get stacked diagnostics v_outcome.sqlstate = returned_sqlstate, v_outcome.message = message_text, v_detail = pg_exception_detail;
+            v_outcome.detail := case when left(v_detail, 1) = '{' then v_detail::jsonb end;
+        end;
+        return next v_outcome;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.settle(json, boolean) is
+'Acknowledges and fails 1 to 10000 jobs, each for itself, and returns one row per element in the order given: n from 0, then either the job as it is
+now, or sqlstate, message and detail of what ojs.ack or ojs.nack would raise. p_settlements: a JSON array of {id, lease, worker_id, tenant, result, error,
+requeue}; with error it is a nack, else an ack. Never waits: a job that another transaction has locked gets 55P03, and ojs.ack or ojs.nack would wait
+for it. Without p_jobs, args, meta, options, extra and result stay null. Raises invalid_request when p_settlements as a whole is malformed.';
+
+-- +goose StatementBegin
 create function ojs.heartbeat(
     p_worker_id text, p_ids uuid[] default '{}', p_visibility_timeout_ms int default null, p_tenant text default null
 ) returns setof ojs.job
@@ -312,7 +352,7 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.job_info(uuid, text) is 'The job with that id (ojs-core section 7.7). Raises not_found, also for a job of another tenant; ambiguous_job.';
-grant execute on function ojs.ack(uuid, uuid, json, text, text), ojs.nack(uuid, jsonb, uuid, text, boolean, text), ojs.heartbeat(text, uuid[], int, text),
+grant execute on function ojs.ack(uuid, uuid, json, text, text), ojs.nack(uuid, jsonb, uuid, text, boolean, text), ojs.settle(json, boolean), ojs.heartbeat(text, uuid[], int, text),
     ojs.release(uuid, uuid), ojs.cancel(uuid, text), ojs.activate(uuid, text), ojs.job_info(uuid, text) to ojs_service, ojs_operator, ojs_tenant;
 reset role;
 
@@ -323,6 +363,7 @@ drop function ojs.activate(uuid, text);
 drop function ojs.cancel(uuid, text);
 drop function ojs.release(uuid, uuid);
 drop function ojs.heartbeat(text, uuid[], int, text);
+drop function ojs.settle(json, boolean);
 drop function ojs.nack(uuid, jsonb, uuid, text, boolean, text);
 drop function ojs._retry_delay_ms(jsonb, int);
 drop function ojs.ack(uuid, uuid, json, text, text);
