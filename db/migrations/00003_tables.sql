@@ -484,11 +484,19 @@ comment on column ojs.clock_mark.swept_at is 'When timers were last looked for b
 comment on column ojs.clock_mark.wake is 'Rows of ojs.wake with a lower xid are pruned.';
 comment on column ojs.clock_mark.lease is 'Rows of ojs.lease with a lower xid are pruned.';
 comment on column ojs.clock_mark.release is 'Rows of ojs.release with a lower xid are pruned.';
+
+create table ojs.cut (
+    cut_at    timestamptz primary key,
+    partition name not null
+);
+comment on table ojs.cut is 'The cut of a partition of ojs.job that is being prepared (ojs.cut_partition), at most one.';
+comment on column ojs.cut.cut_at is 'Where. Until the cut is made, jobs with later ids are refused.';
+comment on column ojs.cut.partition is 'The partition.';
 reset role;
 
 -- +goose Down
 set local role ojs_owner;
-drop table ojs.clock_mark, ojs.sleeper, ojs.waiter, ojs.tally_mark, ojs.tally, ojs.rotation, ojs.reentry, ojs.tenant_fairness, ojs.ring, ojs.queue_priority,
+drop table ojs.cut, ojs.clock_mark, ojs.sleeper, ojs.waiter, ojs.tally_mark, ojs.tally, ojs.rotation, ojs.reentry, ojs.tenant_fairness, ojs.ring, ojs.queue_priority,
     ojs.fold, ojs.lane, ojs.timer, ojs.release, ojs.lease, ojs.wake, ojs.job, ojs.queue, ojs.tenant_role, ojs.tenant, ojs.settings;
 drop function ojs._snapshot();
 drop function ojs._uuid_v7();

@@ -420,6 +420,9 @@ begin
             or (select r.at from ojs.release r where r.xid >= v_mark.release order by r.xid, r.seq limit 1) < v_now - interval '1 day' then
         v_more := ojs._prune(10 * p_limit);
     end if;
+    if exists (select from ojs.cut c where c.cut_at < v_now + interval '1 minute') then
+        perform ojs._cut_undo();
+    end if;
     -- Nobody fetches for hours while producers go on: the journal must not grow into a decision that takes forever. Last, because from
     -- here on decisions wait for this transaction to end.
     if exists (select from ojs.wake w where w.xid >= (select pg_snapshot_xmax(f.snapshot) from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) offset 1000 limit 1) then
