@@ -46,7 +46,7 @@ func server(t *testing.T) engine.Target {
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running sync.WaitGroup
 	running.Go(func() { listener.Run(ctx) })
-	running.Go(func() { sched.New(db, log, 0).Run(ctx) })
+	running.Go(func() { sched.New(db, listener, log, 0).Run(ctx) })
 	running.Go(func() {
 		if err := srv.Serve(ctx, socket); err != nil {
 			t.Error(err)

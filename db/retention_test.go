@@ -1,10 +1,16 @@
 package db_test
 
 import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
@@ -21,74 +27,262 @@ func uuidAt(at time.Time) string {
 	return id.String()
 }
 
+// untilDone calls a step again and again, as its answer says, and returns the answers.
+func untilDone(t testing.TB, q querier, sql string, args ...any) (answers []string) {
+	t.Helper()
+	for range 200 {
+		answer := one[string](t, q, sql, args...)
+		if answer == "done" {
+			return answers
+		}
+		if answer != "again: the table was in use" {
+			answers = append(answers, answer)
+		}
+	}
+	t.Fatalf("%s is not done: %v", sql, answers)
+	return nil
+}
+
+func partitions(t testing.TB, d *pgtest.DB) (names []string) {
+	t.Helper()
+	for _, name := range list[string](t, d.Operator(), "select partition from ojs.job_partitions") {
+		// The rest of the name is its time.
+		names = append(names, strings.Join(strings.Split(name, "_")[:2], "_"))
+	}
+	return names
+}
+
 // Retention by drop: the table of jobs is cut at an instant into a partition of the past and one of the future without a byte
 // being rewritten, work goes on in both, and the past goes away in one drop once nothing in it is unfinished.
 func TestPartitionsAreCutWithoutARewriteAndDropped(t *testing.T) {
 	t.Parallel()
-	database := pgtest.New(t)
-	service := database.Service()
-	exec := func(sql string, args ...any) {
-		t.Helper()
-		if _, err := database.Pool.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
-	}
-	number := func(sql string) (n int64) {
-		t.Helper()
-		if err := database.Pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
-		return n
-	}
+	d := pgtest.New(t)
+	service, operator := d.Service(), d.Operator()
 	enqueueFor(t, service, "default", "acme", 200)
-	before := number(`select pg_relation_filenode('ojs.job_all')::bigint`)
-	size := number(`select pg_relation_size('ojs.job_all')`)
-
-	// The constraint is validated beside running work; with it in place the attach itself reads nothing.
-	cut := uuidAt(time.Now().Add(time.Second))
-	exec(`alter table ojs.job_all add constraint job_before_cut check (id < '` + cut + `') not valid`)
-	exec(`alter table ojs.job_all validate constraint job_before_cut`)
-	exec(`begin; lock table ojs.job; alter table ojs.job detach partition ojs.job_all;
-		alter table ojs.job attach partition ojs.job_all for values from (minvalue) to ('` + cut + `');
-		create table ojs.job_next partition of ojs.job for values from ('` + cut + `') to (maxvalue);
-		alter table ojs.job_next owner to ojs_owner; commit`)
-	if after := number(`select pg_relation_filenode('ojs.job_all')::bigint`); after != before || number(`select pg_relation_size('ojs.job_all')`) != size {
-		t.Fatalf("the partition was rewritten: file %d, was %d", after, before)
+	file := func() string {
+		return one[string](t, d.Pool, "select format('%s %s', pg_catalog.pg_relation_filenode('ojs.job_all'), pg_catalog.pg_relation_size('ojs.job_all'))")
+	}
+	before := file()
+	if got := untilDone(t, operator, "select ojs.cut_partition($1)", time.Now().Add(2*time.Second)); len(got) > 0 {
+		t.Errorf("cutting a small partition took the steps %v", got)
+	}
+	if after := file(); after != before {
+		t.Errorf("the partition was rewritten: file and size %s, were %s", after, before)
+	}
+	if got := partitions(t, d); !slices.Equal(got, []string{"job_all", "job_from"}) {
+		t.Errorf("after the cut the partitions are %v", got)
 	}
 
 	// Jobs of both sides of the cut are one queue.
 	for i := range 50 {
-		id := uuidAt(time.Now().Add(time.Hour + time.Duration(i)*time.Millisecond))
-		if _, err := service.Exec(t.Context(), `select ojs.enqueue('fair.job', p_id => $1, p_tenant => 'acme')`, id); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := number(`select count(*) from ojs.job_next`); n != 50 {
-		t.Fatalf("%d jobs in the new partition, want 50", n)
+		exec(t, service, "select ojs.enqueue('fair.job', p_id => $1, p_tenant => 'acme')", uuidAt(time.Now().Add(time.Hour+time.Duration(i)*time.Millisecond)))
 	}
 	var last int64
 	for total := 0; total < 250; {
-		d, err := fetchJobs(t.Context(), service, "default", 60)
-		if err != nil || len(d.jobs) == 0 {
-			t.Fatalf("after %d jobs: %d, %v", total, len(d.jobs), err)
+		batch, err := fetchJobs(t.Context(), service, "default", 60)
+		if err != nil || len(batch.jobs) == 0 {
+			t.Fatalf("after %d jobs: %d, %v", total, len(batch.jobs), err)
 		}
-		for _, j := range d.jobs {
+		for _, j := range batch.jobs {
 			if j.seq <= last {
 				t.Fatalf("job %d came after job %d", j.seq, last)
 			}
 			last = j.seq
-			if _, err := service.Exec(t.Context(), `select ojs.ack($1)`, j.id); err != nil {
-				t.Fatal(err)
-			}
+			exec(t, service, "select ojs.ack($1)", j.id)
 		}
-		total += len(d.jobs)
+		total += len(batch.jobs)
+	}
+	exec(t, service, "select ojs.enqueue('later', p_id => $1, p_scheduled_at => now() + interval '1 day', p_tenant => 'acme')", uuidAt(time.Now().Add(-time.Hour)))
+	exec(t, service, "select ojs.enqueue('failed', p_id => $1, p_queue => 'other', p_tenant => 'acme')", uuidAt(time.Now().Add(-time.Hour)))
+	exec(t, service, `select ojs.nack(f.id, '{"message": "x"}') from ojs.fetch('{other}') f`)
+
+	stats := func() []string {
+		t.Helper()
+		return lines(t, service, "select queue, "+numbers+" from ojs.shard_stats order by 1")
+	}
+	counted := stats()
+	now := time.Now().Add(time.Hour)
+	d.SetNow(now)
+	const drop = "select ojs.drop_finished($1, $2)"
+	failure := refused(t, operator, "OJ409", drop, now, 1)
+	if got := detail(t, failure); got["partition"] != "job_all" || len(got["job_ids"].([]any)) != 2 {
+		t.Errorf("the refusal says %v", got)
+	}
+	if got := untilDone(t, operator, drop, now, 2); len(got) != 2 {
+		t.Errorf("dropping took the steps %v, want two", got)
+	}
+	if got := partitions(t, d); !slices.Equal(got, []string{"job_before", "job_from"}) {
+		t.Errorf("after the drop the partitions are %v", got)
+	}
+	if got := lines(t, d.Pool, "select tableoid::pg_catalog.regclass::text like 'ojs.job_before%', state, count(*) from ojs.job group by 1, 2 order by 1, 2"); !slices.Equal(got,
+		[]string{"false completed 50", "true scheduled 1", "true retryable 1"}) {
+		t.Errorf("after the drop there are jobs %v", got)
+	}
+	if got := untilDone(t, operator, drop, now, 0); len(got) > 0 {
+		t.Errorf("dropping again took the steps %v", got)
 	}
 
-	if n := number(`select count(*) from ojs.job_all where state not in ('completed', 'cancelled', 'discarded')`); n != 0 {
-		t.Fatalf("%d unfinished jobs in the old partition", n)
+	// What points to dropped jobs points to nothing; what was kept comes when it is due; ids of any time find a place.
+	exec(t, service, "select ojs.enqueue('old', p_id => $1, p_tenant => 'acme')", uuidAt(now.AddDate(-5, 0, 0)))
+	d.SetNow(now.AddDate(0, 0, 2))
+	if got := tick(t, service, 10000); got != "2 0" {
+		t.Errorf("a tick promoted and reaped %s, want the two that were kept", got)
 	}
-	exec(`drop table ojs.job_all`)
-	if n := number(`select count(*) from ojs.job`); n != 50 {
-		t.Errorf("%d jobs after the drop, want the 50 of the new partition", n)
+	if got := list[string](t, service, "select type from ojs.fetch('{default,other}', 10)"); !slices.Equal(got, []string{"old", "failed", "later"}) {
+		t.Errorf("handed out %v", got)
+	}
+	exec(t, service, "select ojs.ack(id) from ojs.job where state = 'active' and type = 'old'")
+	exec(t, service, "select ojs.cancel(id) from ojs.job where state = 'active'")
+	if got := stats(); len(got) != len(counted) {
+		t.Errorf("the statistics are %v, were %v", got, counted)
+	}
+	if got := lines(t, service, "select sum(total_jobs), sum(completed), sum(cancelled) from ojs.shard_stats"); !slices.Equal(got, []string{"{253 0 false finite true} {251 0 false finite true} {2 0 false finite true}"}) {
+		t.Errorf("the statistics count %v", got)
+	}
+}
+
+// New partitions are like the first: who sees what, and what the planner may know.
+func TestPartitionsAreAlike(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	read := func(table string) []string {
+		t.Helper()
+		return lines(t, d.Pool, `
+			select c.relowner::pg_catalog.regrole::text, c.relrowsecurity, c.relforcerowsecurity, c.reloptions::text, c.relacl::text,
+				(select string_agg(concat_ws(' ', p.polname, p.polcmd, p.polroles::pg_catalog.regrole[], p.polpermissive), ',') from pg_catalog.pg_policy p where p.polrelid = c.oid),
+				(select string_agg(concat_ws(' ', a.attname, a.attnum, a.attnotnull, nullif(a.attstattarget, -1)), ',' order by a.attnum) from pg_catalog.pg_attribute a where a.attrelid = c.oid and a.attnum > 0),
+				(select string_agg(concat_ws(' ', d.adnum, pg_catalog.pg_get_expr(d.adbin, d.adrelid)), ',' order by d.adnum) from pg_catalog.pg_attrdef d where d.adrelid = c.oid),
+				(select string_agg(concat_ws(' ', o.conname, pg_catalog.pg_get_constraintdef(o.oid)), ',' order by o.contype, pg_catalog.pg_get_constraintdef(o.oid)) from pg_catalog.pg_constraint o where o.conrelid = c.oid and o.contype = 'c'),
+				(select string_agg(concat_ws(' ', i.indkey, i.indisprimary, i.indisvalid, pg_catalog.pg_get_expr(i.indpred, i.indrelid)), ',' order by i.indkey::text) from pg_catalog.pg_index i where i.indrelid = c.oid),
+				(select string_agg(concat_ws(' ', g.tgname, g.tgenabled), ',' order by g.tgname) from pg_catalog.pg_trigger g where g.tgrelid = c.oid)
+			from pg_catalog.pg_class c where c.oid = $1::text::pg_catalog.regclass`, table)
+	}
+	first := read("ojs.job_all")
+	untilDone(t, d.Operator(), "select ojs.cut_partition($1)", time.Now().Add(2*time.Second))
+	now := time.Now().Add(time.Hour)
+	d.SetNow(now)
+	untilDone(t, d.Operator(), "select ojs.drop_finished($1)", now)
+	for _, name := range list[string](t, d.Pool, "select partition from ojs.job_partitions") {
+		if got := read("ojs." + name); got[0] != first[0] {
+			t.Errorf("%s differs from the first partition: %s", name, firstDifference(strings.ReplaceAll(first[0], ",", "\n"), strings.ReplaceAll(got[0], ",", "\n")))
+		}
+	}
+}
+
+// A large partition is read before the cut, and a cut that is never made does no harm.
+func TestALargePartitionIsCutInSteps(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator := d.Service(), d.Operator()
+	exec(t, service, "insert into ojs.jobs (tenant_id, type, queue) select 'acme', 'a', 'q' from generate_series(1, 20000)")
+	refused(t, operator, "OJ400", "select ojs.cut_partition($1)", time.Now().Add(time.Minute))
+	at := time.Now().Add(time.Hour)
+	if got := one[string](t, operator, "select ojs.cut_partition($1)", at); got != "again: to read what is there" {
+		t.Fatalf("the first step says %q", got)
+	}
+	refused(t, service, "23514", "select ojs.enqueue('a', p_id => $1)", uuidAt(at.Add(time.Second)))
+	exec(t, service, "select ojs.enqueue('a')")
+	tick(t, service, 1000)
+	if got := one[int](t, d.Pool, "select count(*) from ojs.cut"); got != 1 {
+		t.Errorf("%d cuts in preparation", got)
+	}
+	// Its time comes, and it has not been made.
+	d.SetNow(at.Add(-30 * time.Second))
+	tick(t, service, 1000)
+	exec(t, service, "select ojs.enqueue('a', p_id => $1)", uuidAt(at.Add(-10*time.Second)))
+	if got := one[int](t, d.Pool, "select (select count(*) from ojs.cut) + (select count(*) from pg_catalog.pg_constraint where conname = 'job_cut')"); got != 0 {
+		t.Error("the preparation was not undone")
+	}
+	d.SetNow(time.Time{})
+	if got := untilDone(t, operator, "select ojs.cut_partition($1)", at); !slices.Equal(got, []string{"again: to read what is there", "again: to make the cut"}) {
+		t.Errorf("cutting took the steps %v", got)
+	}
+	exec(t, service, "select ojs.enqueue('a', p_id => $1)", uuidAt(at.Add(time.Second)))
+	refused(t, operator, "OJ409", "select ojs.cut_partition($1)", at.Add(-time.Minute))
+	refused(t, operator, "OJ400", "select ojs.cut_partition($1)", time.Now())
+	refused(t, operator, "OJ400", "select ojs.drop_finished($1)", time.Now().Add(time.Hour))
+	refused(t, service, "42501", "select ojs.cut_partition($1)", at)
+}
+
+// A job that came in while its partition was being taken out.
+func TestALateJobIsNotDropped(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator := d.Service(), d.Operator()
+	exec(t, service, "select ojs.enqueue('a')")
+	untilDone(t, operator, "select ojs.cut_partition($1)", time.Now().Add(2*time.Second))
+	exec(t, service, "select ojs.ack(id) from ojs.fetch('{default}')")
+	now := time.Now().Add(time.Hour)
+	d.SetNow(now)
+	for one[string](t, operator, "select ojs.drop_finished($1)", now) != "again: to drop what was taken out" {
+	}
+	dropped := one[string](t, d.Pool, "select relname from pg_catalog.pg_class where relname like 'job\\_dropped\\_%' and relkind = 'r'")
+	for i, state := range []string{"available", "scheduled", "retryable", "active", "completed"} {
+		exec(t, d.Pool, fmt.Sprintf(`insert into ojs.%s (id, tenant_id, type, state, seq, attempt, scheduled_at, retry_at, lease_expires_at)
+			select $1, 'acme', $2::text, $2::text::ojs.job_state, nextval('ojs.job_seq'), 1, $3::timestamptz, $3, $3`, dropped), uuidAt(now.Add(-2*time.Hour+time.Duration(i)*time.Minute)), state, now.Add(-time.Minute))
+	}
+	untilDone(t, operator, "select ojs.drop_finished($1)", now)
+	tick(t, service, 1000)
+	if got := list[string](t, service, "select type from ojs.fetch('{default}', 10) order by 1"); !slices.Equal(got, []string{"active", "available", "retryable", "scheduled"}) {
+		t.Errorf("handed out %v, want all that had not ended", got)
+	}
+	exec(t, service, "select ojs.enqueue('a', p_id => $1)", uuidAt(now.Add(-3*time.Hour)))
+	if got := one[string](t, d.Pool, "select state from ojs.job where type = 'a'"); got != "available" {
+		t.Errorf("a new job there is %s", got)
+	}
+}
+
+// Producers and workers go on while partitions are cut and dropped: nothing is lost, nobody sees an error.
+func TestPartitionsChangeBesideWork(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator := d.Service(), d.Operator()
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	made := 0
+	work := func(f func(context.Context, *pgxpool.Pool) error) {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				if err := f(t.Context(), service); err != nil {
+					t.Error(explain(err))
+					return
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+		})
+	}
+	work(func(ctx context.Context, pool *pgxpool.Pool) error {
+		_, err := pool.Exec(ctx, "insert into ojs.jobs (tenant_id, type) select 'acme', 'a' from generate_series(1, 5)")
+		made += 5
+		return err
+	})
+	for range 2 {
+		work(func(ctx context.Context, pool *pgxpool.Pool) error {
+			_, err := pool.Exec(ctx, "select ojs.ack(id, lease) from ojs.fetch('{default}', 10)")
+			return err
+		})
+	}
+	for range 3 {
+		at := time.Now().Add(1500 * time.Millisecond).Truncate(time.Second)
+		if !at.After(time.Now()) {
+			at = at.Add(time.Second)
+		}
+		untilDone(t, operator, "select ojs.cut_partition($1)", at)
+		// When the ids have passed the cut, and the jobs before have ended.
+		for one[bool](t, d.Pool, "select $1::timestamptz > clock_timestamp() or exists (select from ojs.job where id < ojs._id_at($1) and state <> 'completed')", at) {
+		}
+		untilDone(t, operator, "select ojs.drop_finished($1, 1000)", at)
+	}
+	stop()
+	running.Wait()
+	for exec(t, service, "select ojs.ack(id, lease) from ojs.fetch('{default}', 1000)") > 0 {
+	}
+	if got := one[int](t, service, "select sum(completed)::int from ojs.shard_stats"); got != made {
+		t.Errorf("%d jobs were completed, of %d", got, made)
+	}
+	if got := partitions(t, d); !slices.Equal(got, []string{"job_before", "job_from"}) {
+		t.Errorf("in the end the partitions are %v", got)
 	}
 }

@@ -36,7 +36,7 @@ func (s server) run(ctx context.Context) error {
 
 	listener := pg.NewListener(s.db, s.log)
 	running.Go(func() { listener.Run(behind) })
-	clock := sched.New(s.db, s.log, s.tick)
+	clock := sched.New(s.db, listener, s.log, s.tick)
 	running.Go(func() { clock.Run(behind) })
 
 	api := httpapi.New(httpapi.Config{
@@ -62,7 +62,7 @@ func serverFlags() []cli.Flag {
 		},
 		&cli.DurationFlag{
 			Name: "tick", Value: sched.Every, Sources: cli.EnvVars("OJS_TICK"),
-			Usage: "`TIME` between two looks for due jobs and expired leases", Validator: positive[time.Duration],
+			Usage: "`TIME` between two looks for due jobs and expired leases while there are many", Validator: positive[time.Duration],
 		},
 		&cli.DurationFlag{
 			Name: "drain", Value: 20 * time.Second, Sources: cli.EnvVars("OJS_DRAIN"),

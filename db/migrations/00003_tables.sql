@@ -278,15 +278,19 @@ create table ojs.timer (
     kind       text not null,
     tenant_ids text[] not null,
     ids        uuid[] not null,
+    xid        xid8 not null default pg_current_xact_id(),
     primary key (due_at, seq),
     constraint timer_kind check (kind in ('due', 'lease', 'again'))
 );
+-- What committed after the clock had passed its time: looked up by the few transactions that were in progress then.
+create index timer_xid_idx on ojs.timer (xid);
 comment on table ojs.timer is 'What the tick has to look at, and when: jobs that become due, leases that may have expired. A row is a reminder; the job''s own row decides.';
 comment on column ojs.timer.due_at is 'When to look.';
 comment on column ojs.timer.seq is 'Tells apart what is due at the same instant.';
 comment on column ojs.timer.kind is 'due: scheduled or retryable jobs; lease: running attempts; again: available jobs that were locked when their turn came.';
 comment on column ojs.timer.tenant_ids is 'Tenants of the jobs, in step with ids.';
 comment on column ojs.timer.ids is 'The jobs.';
+comment on column ojs.timer.xid is 'The transaction that inserted it.';
 
 -- Fairness state. Virtual time advances by 1 / (weights of the tenants with work) per dispatched job; a tenant's own
 -- virtual time advances by 1 / its weight per job of its own. deficit = (V - own) * weight: the jobs it is owed.
@@ -447,9 +451,10 @@ create table ojs.tally (
     discarded bigint not null default 0,
     total     bigint not null default 0,
     failed    bigint not null default 0,
-    primary key (tenant_id, queue, priority)
+    rev       bigint not null default 1,
+    primary key (tenant_id, queue, priority, rev)
 );
-comment on table ojs.tally is 'Jobs by state per (tenant, queue, priority) as of ojs.tally_mark; the journal after it is added by ojs.shard_stats.';
+comment on table ojs.tally is 'Jobs by state per (tenant, queue, priority) as of ojs.tally_mark; the journal after it is added by ojs.shard_stats. A row moves to a higher rev with each change.';
 comment on column ojs.tally.tenant_id is 'The tenant.';
 comment on column ojs.tally.queue is 'The queue.';
 comment on column ojs.tally.priority is 'The jobs'' own priority.';
@@ -463,14 +468,15 @@ comment on column ojs.tally.cancelled is 'Jobs cancelled, ever.';
 comment on column ojs.tally.discarded is 'Jobs discarded, ever.';
 comment on column ojs.tally.total is 'Jobs enqueued, ever.';
 comment on column ojs.tally.failed is 'Failed attempts, ever.';
+comment on column ojs.tally.rev is 'Grows with each change, so that the live version is found newest first.';
 
 create table ojs.tally_mark (
-    one      boolean primary key default true check (one),
+    rev      bigint primary key,
     snapshot pg_snapshot not null
 );
-insert into ojs.tally_mark values (true, pg_current_snapshot());
-comment on table ojs.tally_mark is 'How far the journal has been rolled up into ojs.tally; one row.';
-comment on column ojs.tally_mark.one is 'Always true: there is one row.';
+insert into ojs.tally_mark values (1, pg_current_snapshot());
+comment on table ojs.tally_mark is 'How far the journal has been rolled up into ojs.tally. The row moves to a higher rev with each change.';
+comment on column ojs.tally_mark.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.tally_mark.snapshot is 'What has been rolled up.';
 
 create table ojs.waiter (
@@ -485,11 +491,52 @@ comment on column ojs.waiter.server_id is 'The server.';
 comment on column ojs.waiter.queue is 'The queue.';
 comment on column ojs.waiter.token is 'Payload of the notification on channel ojs_wake; says nothing to anybody else.';
 comment on column ojs.waiter.expires_at is 'When the row lapses unless renewed.';
+
+create table ojs.sleeper (
+    token      text primary key,
+    stride     interval not null,
+    expires_at timestamptz not null
+);
+comment on table ojs.sleeper is 'Servers whose clock sleeps. A commit with a timer that is due sooner than they would look by themselves notifies them.';
+comment on column ojs.sleeper.token is 'Payload of the notification on channel ojs_wake.';
+comment on column ojs.sleeper.stride is 'How long the clock sleeps at most between two looks.';
+comment on column ojs.sleeper.expires_at is 'When the row lapses unless renewed.';
+
+-- Timers and journals are consumed from their low ends. What was deleted there stays in the index for as long as some session's
+-- snapshot is older, so readers begin where the live rows do.
+create table ojs.clock_mark (
+    rev      bigint primary key,
+    due_at   timestamptz not null,
+    xid      xid8 not null,
+    open     xid8[] not null,
+    swept_at timestamptz not null,
+    wake     xid8 not null,
+    lease    xid8 not null,
+    release  xid8 not null
+);
+insert into ojs.clock_mark values (1, '-infinity', '0', '{}', '-infinity', '0', '0', '0');
+comment on table ojs.clock_mark is 'How far the clock has come. The row moves to a higher rev with each change.';
+comment on column ojs.clock_mark.rev is 'Grows with each change; the highest counts.';
+comment on column ojs.clock_mark.due_at is 'Timers before are done, except those of transactions in open. Later transactions insert none before.';
+comment on column ojs.clock_mark.xid is 'The transaction that chose due_at.';
+comment on column ojs.clock_mark.open is 'Transactions before xid that had not ended then.';
+comment on column ojs.clock_mark.swept_at is 'When timers were last looked for before due_at, too, in case the wall clock was set back.';
+comment on column ojs.clock_mark.wake is 'Rows of ojs.wake with a lower xid are pruned.';
+comment on column ojs.clock_mark.lease is 'Rows of ojs.lease with a lower xid are pruned.';
+comment on column ojs.clock_mark.release is 'Rows of ojs.release with a lower xid are pruned.';
+
+create table ojs.cut (
+    cut_at    timestamptz primary key,
+    partition name not null
+);
+comment on table ojs.cut is 'The cut of a partition of ojs.job that is being prepared (ojs.cut_partition), at most one.';
+comment on column ojs.cut.cut_at is 'Where. Until the cut is made, jobs with later ids are refused.';
+comment on column ojs.cut.partition is 'The partition.';
 reset role;
 
 -- +goose Down
 set local role ojs_owner;
-drop table ojs.waiter, ojs.tally_mark, ojs.tally, ojs.run_mark, ojs.run, ojs.rotation, ojs.reentry, ojs.tenant_fairness, ojs.ring, ojs.queue_priority,
+drop table ojs.cut, ojs.clock_mark, ojs.sleeper, ojs.waiter, ojs.tally_mark, ojs.tally, ojs.run_mark, ojs.run, ojs.rotation, ojs.reentry, ojs.tenant_fairness, ojs.ring, ojs.queue_priority,
     ojs.fold, ojs.lane, ojs.timer, ojs.release, ojs.lease, ojs.wake, ojs.job, ojs.queue, ojs.tenant_role, ojs.tenant, ojs.settings;
 drop function ojs._snapshot();
 drop function ojs._uuid_v7();

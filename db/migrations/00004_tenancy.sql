@@ -83,7 +83,7 @@ declare
     v_table text;
 begin
     foreach v_table in array array['job', 'job_all', 'wake', 'lease', 'release', 'tally', 'tenant', 'tenant_fairness', 'tenant_role', 'reentry', 'timer',
-                                   'ring', 'queue', 'queue_priority', 'tally_mark', 'waiter', 'rotation', 'run', 'run_mark'] loop
+                                   'ring', 'queue', 'queue_priority', 'tally_mark', 'waiter', 'rotation', 'run', 'run_mark', 'sleeper', 'clock_mark', 'cut'] loop
         execute format('alter table ojs.%I enable row level security', v_table);
         execute format('alter table ojs.%I force row level security', v_table);
         execute format('create policy functions on ojs.%I to ojs_owner using (true) with check (true)', v_table);

@@ -1,10 +1,36 @@
 -- +goose Up
 -- The clock's work: scheduled and retryable jobs become available, expired leases end, the journal is rolled up and, a day later, removed.
 -- Any number of servers may tick at once; what another one holds is skipped.
+--
+-- A server's clock sleeps until the next timer is due, or for its stride. It is in ojs.sleeper meanwhile, and a timer that is inserted with less
+-- than a stride to go notifies it. None is lost between the two: whoever inserted a timer and could not see the registration had locked
+-- ojs.timer before that committed, and the look after it either sees the timer or sees the lock, and then looks again soon.
 set local role ojs_owner;
 
-create type ojs.tick_result as (promoted int, reaped int, rolled_up int);
-comment on type ojs.tick_result is 'What a tick did: jobs made available, leases ended, movements rolled up.';
+create type ojs.tick_result as (promoted int, reaped int, rolled_up int, next_in_ms int);
+comment on type ojs.tick_result is 'What a tick did: jobs made available, leases ended, movements rolled up; and milliseconds until there is more to do, 0: now.';
+
+-- Timers further ahead, like those of ordinary leases, pay a comparison.
+-- +goose StatementBegin
+create function ojs._timer_arriving() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now   timestamptz := ojs.now();
+    v_token text;
+begin
+    -- A time that passed while the transaction waited for a lock could lie before where the clock looks.
+    new.due_at := greatest(new.due_at, v_now);
+    for v_token in select s.token from ojs.sleeper s where s.expires_at > v_now and new.due_at < v_now + s.stride loop
+        perform pg_notify('ojs_wake', v_token);
+    end loop;
+    return new;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._timer_arriving() is 'Trigger: a timer that is due soon notifies, at commit, the clocks that would sleep past it.';
+create trigger timer_arriving before insert on ojs.timer for each row
+    when (new.due_at < ojs.now() + interval '10 seconds') execute function ojs._timer_arriving();
 
 create view ojs._movement with (security_invoker = true) as
 select w.xid, w.tenant_id, w.queue, w.priority, w.from_state, w.to_state, w.jobs, false as failure from ojs.wake w
@@ -22,7 +48,7 @@ language plpgsql stable rows 100 set search_path = pg_catalog, pg_temp set enabl
     set enable_mergejoin = off set max_parallel_workers_per_gather = 0 set jit = off
 as $$
 declare
-    v_mark pg_snapshot := (select t.snapshot from ojs.tally_mark t);
+    v_mark pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
 begin
     return query
     select m.tenant_id, m.queue, m.priority,
@@ -33,7 +59,7 @@ begin
         (coalesce(sum(m.jobs) filter (where m.to_state = 'retryable'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'retryable'), 0))::bigint,
         coalesce(sum(m.jobs) filter (where m.to_state = 'completed'), 0)::bigint, coalesce(sum(m.jobs) filter (where m.to_state = 'cancelled'), 0)::bigint,
         coalesce(sum(m.jobs) filter (where m.to_state = 'discarded'), 0)::bigint, coalesce(sum(m.jobs) filter (where m.from_state is null), 0)::bigint,
-        coalesce(sum(m.jobs) filter (where m.failure), 0)::bigint
+        coalesce(sum(m.jobs) filter (where m.failure), 0)::bigint, 0::bigint
     from (
         select m.* from ojs._movement m where m.xid >= pg_snapshot_xmax(v_mark)
         union all
@@ -55,11 +81,15 @@ declare
     v_rows int;
 begin
     -- Looked at first without a lock, so that an idle system writes nothing.
-    if not exists (select from ojs._recent())
-            and (select pg_snapshot_xmax(t.snapshot) from ojs.tally_mark t) <= pg_snapshot_xmax(pg_current_snapshot()) then
+    select t.* into v_mark from ojs.tally_mark t order by t.rev desc limit 1;
+    if pg_snapshot_xmax(v_mark.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
+            and not exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(v_mark.snapshot))
+            and not exists (select from ojs.lease l where l.xid >= pg_snapshot_xmax(v_mark.snapshot))
+            and not exists (select from ojs.release r where r.xid >= pg_snapshot_xmax(v_mark.snapshot))
+            and not exists (select from pg_snapshot_xip(v_mark.snapshot) x join ojs._movement m on m.xid = x) then
         return 0;
     end if;
-    select * into v_mark from ojs.tally_mark t for update skip locked;
+    perform from ojs.tally_mark t where t.rev = v_mark.rev for update skip locked;
     if not found then
         return 0;
     end if;
@@ -76,24 +106,31 @@ begin
             count(*) filter (where j.state = 'completed'), count(*) filter (where j.state = 'cancelled'), count(*) filter (where j.state = 'discarded'), count(*),
             coalesce(sum(jsonb_array_length(j.errors)), 0)
         from ojs.job j group by j.tenant_id, j.queue, j.priority;
-        update ojs.tally_mark set snapshot = ojs._snapshot();
+        update ojs.tally_mark t set rev = t.rev + 1, snapshot = ojs._snapshot() where t.rev = v_mark.rev;
         return 1;
     end if;
     with mark as materialized (
         select ojs._snapshot() as snapshot
     ), recent as materialized (
-        select * from ojs._recent()
+        select r.*, t.rev as old_rev
+        from ojs._recent() r
+        left join lateral (select t.rev from ojs.tally t where t.tenant_id = r.tenant_id and t.queue = r.queue and t.priority = r.priority
+            order by t.rev desc limit 1) t on true
     ), marked as (
-        update ojs.tally_mark t set snapshot = m.snapshot from mark m where exists (select from recent)
+        update ojs.tally_mark t set rev = t.rev + 1, snapshot = m.snapshot from mark m where t.rev = v_mark.rev and exists (select from recent)
+    ), added as (
+        insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed)
+        select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled, r.discarded, r.total, r.failed
+        from recent r where r.old_rev is null
+    ), changed as (
+        update ojs.tally t
+        set rev = t.rev + 1, scheduled = t.scheduled + r.scheduled, available = t.available + r.available, pending = t.pending + r.pending,
+            active = t.active + r.active, retryable = t.retryable + r.retryable, completed = t.completed + r.completed,
+            cancelled = t.cancelled + r.cancelled, discarded = t.discarded + r.discarded, total = t.total + r.total, failed = t.failed + r.failed
+        from recent r
+        where t.tenant_id = r.tenant_id and t.queue = r.queue and t.priority = r.priority and t.rev = r.old_rev
     )
-    insert into ojs.tally as t (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed)
-    select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled, r.discarded, r.total, r.failed
-    from recent r
-    on conflict (tenant_id, queue, priority) do update
-    set scheduled = t.scheduled + excluded.scheduled, available = t.available + excluded.available, pending = t.pending + excluded.pending,
-        active = t.active + excluded.active, retryable = t.retryable + excluded.retryable, completed = t.completed + excluded.completed,
-        cancelled = t.cancelled + excluded.cancelled, discarded = t.discarded + excluded.discarded, total = t.total + excluded.total, failed = t.failed + excluded.failed;
-    get diagnostics v_rows = row_count;
+    select count(*) into v_rows from recent;
     return v_rows;
 end;
 $$;
@@ -221,45 +258,131 @@ $$;
 comment on function ojs._wake_again(text[], uuid[]) is 'Has the next decision look again at those of the jobs that are still available.';
 
 -- +goose StatementBegin
-create function ojs._prune(p_limit int) returns void
+create function ojs._prune(p_limit int) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_until xid8;
+    v_mark   ojs.clock_mark;
+    v_until  xid8;
+    v_before timestamptz := ojs.now() - interval '1 day';
+    v_rows   int;
+    v_more   boolean := false;
 begin
-    select least(pg_snapshot_xmin((select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1)), pg_snapshot_xmin(t.snapshot))
-    into v_until from ojs.tally_mark t;
-    delete from ojs.wake w using (select x.xid, x.seq from ojs.wake x where x.xid < v_until order by x.xid, x.seq limit p_limit) old
-    where w.xid = old.xid and w.seq = old.seq and w.at < ojs.now() - interval '1 day';
-    delete from ojs.lease l using (select x.xid, x.seq from ojs.lease x where x.xid < v_until order by x.xid, x.seq limit p_limit) old
-    where l.xid = old.xid and l.seq = old.seq and l.at < ojs.now() - interval '1 day';
-    delete from ojs.release r using (select x.xid, x.seq from ojs.release x where x.xid < v_until order by x.xid, x.seq limit p_limit) old
-    where r.xid = old.xid and r.seq = old.seq and r.at < ojs.now() - interval '1 day';
+    select m.* into v_mark from ojs.clock_mark m order by m.rev desc limit 1;
+    perform from ojs.clock_mark m where m.rev = v_mark.rev for update skip locked;
+    if not found then
+        return false;
+    end if;
     delete from ojs.waiter w where w.expires_at < ojs.now() - interval '1 minute';
+    delete from ojs.sleeper s where s.expires_at < ojs.now() - interval '1 minute';
+    select least(pg_snapshot_xmin((select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1)), pg_snapshot_xmin(t.snapshot))
+    into v_until from ojs.tally_mark t order by t.rev desc limit 1;
+    delete from ojs.wake w using (select x.xid, x.seq from ojs.wake x where x.xid >= v_mark.wake and x.xid < v_until order by x.xid, x.seq limit p_limit) old
+    where w.xid = old.xid and w.seq = old.seq and w.at < v_before;
+    get diagnostics v_rows = row_count;
+    v_more := v_more or v_rows >= p_limit;
+    delete from ojs.lease l using (select x.xid, x.seq from ojs.lease x where x.xid >= v_mark.lease and x.xid < v_until order by x.xid, x.seq limit p_limit) old
+    where l.xid = old.xid and l.seq = old.seq and l.at < v_before;
+    get diagnostics v_rows = row_count;
+    v_more := v_more or v_rows >= p_limit;
+    delete from ojs.release r using (select x.xid, x.seq from ojs.release x where x.xid >= v_mark.release and x.xid < v_until order by x.xid, x.seq limit p_limit) old
+    where r.xid = old.xid and r.seq = old.seq and r.at < v_before;
+    get diagnostics v_rows = row_count;
+    v_more := v_more or v_rows >= p_limit;
+    -- Nobody inserts below v_until any more: all those transactions had ended when the journal was folded and rolled up.
+    update ojs.clock_mark m
+    set rev = m.rev + 1,
+        wake = greatest(m.wake, least(v_until, (select w.xid from ojs.wake w where w.xid >= m.wake order by w.xid, w.seq limit 1))),
+        lease = greatest(m.lease, least(v_until, (select l.xid from ojs.lease l where l.xid >= m.lease order by l.xid, l.seq limit 1))),
+        release = greatest(m.release, least(v_until, (select r.xid from ojs.release r where r.xid >= m.release order by r.xid, r.seq limit 1)))
+    where m.rev = v_mark.rev;
+    return v_more;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._prune(int) is 'Removes journal rows that are older than a day and have been folded and rolled up, up to p_limit of each.';
+comment on function ojs._prune(int) is
+'Removes journal rows that are older than a day and have been folded and rolled up, up to p_limit of each, and returns whether there are more. Another
+session at it: does nothing.';
 
 -- +goose StatementBegin
-create function ojs.tick(p_limit int default 1000) returns ojs.tick_result
+create function ojs._sleeps(p_token text, p_stride_ms int) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now    timestamptz := ojs.now();
+    v_stride interval := p_stride_ms * interval '1 millisecond';
+    v_known  ojs.sleeper;
+begin
+    select * into v_known from ojs.sleeper s where s.token = p_token;
+    if p_stride_ms = 0 then
+        delete from ojs.sleeper s where s.token = v_known.token;
+        return true;
+    end if;
+    if v_known.stride = v_stride and v_known.expires_at > v_now + interval '30 seconds' then
+        return true;
+    end if;
+    insert into ojs.sleeper (token, stride, expires_at) values (p_token, v_stride, v_now + interval '1 minute')
+    on conflict (token) do update set stride = excluded.stride, expires_at = excluded.expires_at;
+    return coalesce(v_known.stride >= v_stride and v_known.expires_at > v_now, false);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._sleeps(text, int) is
+'Registers a clock that looks at least every p_stride_ms milliseconds and listens for p_token, or withdraws it (0). Returns false if it was not registered before: then it has to look again.
+Writes every half minute.';
+
+-- +goose StatementBegin
+create function ojs.tick(p_limit int default 1000, p_token text default null, p_stride_ms int default 0) returns ojs.tick_result
 language plpgsql security definer set search_path = pg_catalog, pg_temp
     set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set max_parallel_workers_per_gather = 0 set jit = off
 as $$
 declare
-    v_result  ojs.tick_result := (0, 0, 0);
-    v_timer   record;
+    v_result ojs.tick_result := (0, 0, 0, 10000);
+    v_now    timestamptz := ojs.now();
+    v_first  boolean := pg_current_xact_id_if_assigned() is null;
+    v_known  boolean := true;
+    v_busy   boolean := false;
+    v_more   boolean := false;
+    v_taken  int := 0;
+    v_mark   ojs.clock_mark;
+    v_from   timestamptz;
+    v_next   timestamptz;
+    v_timer  record;
 begin
     if p_limit is null or p_limit not between 1 and 100000 then
         perform ojs._raise('OJ400', 'limit must be an integer between 1 and 100000', '{"field": "limit"}');
     end if;
+    if p_stride_ms is null or p_stride_ms not between 0 and 10000 then
+        perform ojs._raise('OJ400', 'stride_ms must be an integer between 0 and 10000', '{"field": "stride_ms"}');
+    end if;
+    if p_token is not null then
+        v_known := ojs._sleeps(p_token, p_stride_ms);
+        if p_stride_ms > 0 then
+            -- Before the timers are looked at: whoever is not seen here has committed, or will see that we sleep.
+            v_busy := exists (select from pg_locks l where l.locktype = 'relation' and l.relation = 'ojs.timer'::regclass and l.mode = 'RowExclusiveLock' and l.granted
+                and l.database = (select d.oid from pg_database d where d.datname = current_database()) and l.pid is distinct from pg_backend_pid());
+        end if;
+    end if;
     v_result.rolled_up := ojs._roll_up();
+
+    select m.* into v_mark from ojs.clock_mark m order by m.rev desc limit 1;
+    v_from := v_mark.due_at;
+    if v_from > v_now or v_mark.swept_at < v_now - interval '15 minutes' or v_mark.xid > pg_snapshot_xmax(pg_current_snapshot()) then
+        -- The wall clock was set back, perhaps; or this is a logical copy in another cluster.
+        v_from := '-infinity';
+    end if;
     for v_timer in
-        with held as materialized (
+        with late as materialized (
+            select t.due_at, t.seq, t.jobs
+            from unnest(v_mark.open) x
+            cross join lateral (select t.due_at, t.seq, cardinality(t.ids) as jobs from ojs.timer t
+                where t.xid = x and t.due_at < v_from and t.due_at <= v_now for update skip locked) t
+        ), held as materialized (
             select t.due_at, t.seq, cardinality(t.ids) as jobs from ojs.timer t
-            where t.due_at <= ojs.now() order by t.due_at, t.seq limit p_limit for update skip locked
+            where t.due_at >= v_from and t.due_at <= v_now order by t.due_at, t.seq limit p_limit for update skip locked
         ), due as materialized (
-            select c.due_at, c.seq from (select h.*, sum(h.jobs) over (order by h.due_at, h.seq) - h.jobs as before from held h) c where c.before < p_limit
+            select c.due_at, c.seq from (select h.*, sum(h.jobs) over (order by h.due_at, h.seq) - h.jobs as before
+                from (select * from late union all select * from held) h) c where c.before < p_limit
         ), taken as (
             delete from ojs.timer t using due d where t.due_at = d.due_at and t.seq = d.seq returning t.*
         )
@@ -267,6 +390,7 @@ begin
         from taken t cross join lateral unnest(t.tenant_ids, t.ids) x(tenant_id, id)
         group by t.kind
     loop
+        v_taken := v_taken + cardinality(v_timer.ids);
         if v_timer.kind = 'due' then
             v_result.promoted := ojs._promote(v_timer.tenants, v_timer.ids);
         elsif v_timer.kind = 'again' then
@@ -275,10 +399,29 @@ begin
             v_result.reaped := ojs._reap(v_timer.tenants, v_timer.ids);
         end if;
     end loop;
-    if (select w.at from ojs.wake w order by w.xid, w.seq limit 1) < ojs.now() - interval '1 day'
-            or (select l.at from ojs.lease l order by l.xid, l.seq limit 1) < ojs.now() - interval '1 day'
-            or (select r.at from ojs.release r order by r.xid, r.seq limit 1) < ojs.now() - interval '1 day' then
-        perform ojs._prune(10 * p_limit);
+    if v_first and (v_taken > 0 and v_mark.due_at < v_now - interval '1 second' or v_from < v_mark.due_at) then
+        perform from ojs.clock_mark m where m.rev = v_mark.rev for update skip locked;
+        if found then
+            -- Up to the first timer that is left. Transactions that began to write before this one and have not ended may still bring earlier ones. This one
+            -- began after v_now, and so did later ones, whose timers come no earlier (ojs._timer_arriving). xmax is one past the latest that has ended.
+            update ojs.clock_mark m
+            set rev = m.rev + 1, xid = pg_current_xact_id(), swept_at = case when v_from = '-infinity' then v_now else m.swept_at end,
+                open = array(select x from pg_snapshot_xip(pg_current_snapshot()) x
+                    union select x::text::xid8 from generate_series(pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_current_xact_id()::text::bigint - 1) x),
+                due_at = least(v_now,
+                    (select t.due_at from ojs.timer t where t.due_at >= v_from order by t.due_at, t.seq limit 1),
+                    (select min(t.due_at) from unnest(v_mark.open) x join ojs.timer t on t.xid = x where t.due_at < v_from))
+            where m.rev = v_mark.rev;
+        end if;
+    end if;
+
+    if (select w.at from ojs.wake w where w.xid >= v_mark.wake order by w.xid, w.seq limit 1) < v_now - interval '1 day'
+            or (select l.at from ojs.lease l where l.xid >= v_mark.lease order by l.xid, l.seq limit 1) < v_now - interval '1 day'
+            or (select r.at from ojs.release r where r.xid >= v_mark.release order by r.xid, r.seq limit 1) < v_now - interval '1 day' then
+        v_more := ojs._prune(10 * p_limit);
+    end if;
+    if exists (select from ojs.cut c where c.cut_at < v_now + interval '1 minute') then
+        perform ojs._cut_undo();
     end if;
     -- Nobody fetches for hours while producers go on: the journal must not grow into a decision that takes forever. Last, because from
     -- here on decisions wait for this transaction to end.
@@ -288,19 +431,33 @@ begin
             perform ojs._fold();
         end if;
     end if;
+
+    if v_taken >= p_limit or not v_known then
+        v_result.next_in_ms := 0;
+    else
+        -- What is due and still there is in the hands of another tick, which may fail.
+        v_next := least((select t.due_at from ojs.timer t where t.due_at >= v_from order by t.due_at, t.seq limit 1),
+            (select min(t.due_at) from unnest(v_mark.open) x join ojs.timer t on t.xid = x where t.due_at < v_from));
+        v_result.next_in_ms := least(case when p_stride_ms > 0 then p_stride_ms else 10000 end, case when v_busy or v_more or v_next <= v_now then 100 end,
+            case when v_next > v_now then ceil(extract(epoch from least(v_next, v_now + interval '10 seconds') - least(ojs.now(), v_next)) * 1000) end);
+    end if;
     return v_result;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.tick(int) is
+comment on function ojs.tick(int, text, int) is
 'Does what is due now: promotes scheduled and retryable jobs, takes back jobs whose lease expired, rolls up statistics, removes old journal rows. Looks at
-timers of about p_limit (1 to 100000) jobs. Servers call it all the time; without a server, call it yourself. Safe from many sessions at once.';
-grant execute on function ojs.tick(int) to ojs_service, ojs_operator;
+timers of about p_limit (1 to 100000) jobs. Returns what it did and when to call again: next_in_ms milliseconds later, at most 10000. A caller that listens on
+channel ojs_wake may sleep that long if it gives a p_token of its own and the most it ever sleeps, p_stride_ms (up to 10000): a commit with a timer that is due
+sooner sends the token. Without both, timers that are inserted meanwhile have to wait, so call it every 150 ms or so. p_stride_ms 0 with a token withdraws it. Servers
+call it all the time; without a server, call it yourself. Safe from many sessions at once.';
+grant execute on function ojs.tick(int, text, int) to ojs_service, ojs_operator;
 reset role;
 
 -- +goose Down
 set local role ojs_owner;
-drop function ojs.tick(int);
+drop function ojs.tick(int, text, int);
+drop function ojs._sleeps(text, int);
 drop function ojs._prune(int);
 drop function ojs._wake_again(text[], uuid[]);
 drop function ojs._reap(text[], uuid[]);
@@ -308,5 +465,7 @@ drop function ojs._promote(text[], uuid[]);
 drop function ojs._roll_up();
 drop function ojs._recent();
 drop view ojs._movement;
+drop trigger timer_arriving on ojs.timer;
+drop function ojs._timer_arriving();
 drop type ojs.tick_result;
 reset role;

@@ -2,5 +2,6 @@
 select default_tenant from ojs.settings;
 
 -- name: Tick :one
-with tick as (select ojs.tick(@batch::int) as done)
-select (tick.done).promoted::int as promoted, (tick.done).reaped::int as reaped, (tick.done).rolled_up::int as rolled_up from tick;
+with tick as (select ojs.tick(@batch::int, sqlc.narg('token')::text, @stride_ms::int) as done)
+select (tick.done).promoted::int as promoted, (tick.done).reaped::int as reaped, (tick.done).rolled_up::int as rolled_up,
+    (tick.done).next_in_ms::int as next_in_ms from tick;

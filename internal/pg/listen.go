@@ -42,6 +42,7 @@ type Listener struct {
 	db     *DB
 	log    *slog.Logger
 	server [16]byte // under this name we register
+	others others   // who hears of tokens that are no queue's
 
 	// As the constants say; tests are less patient.
 	recheckAfter                        []time.Duration
@@ -279,6 +280,8 @@ func (l *Listener) listen(ctx context.Context) error {
 	if _, err := conn.Exec(ctx, "listen "+channel); err != nil {
 		return err
 	}
+	l.others.connected(true)
+	defer l.others.connected(false)
 	// What was committed before we listened was told to nobody.
 	l.wakeAll()
 	for {
@@ -302,6 +305,7 @@ func (l *Listener) listen(ctx context.Context) error {
 }
 
 func (l *Listener) wake(token string) {
+	l.others.heard(token)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	// Tokens of other servers arrive here too; so do ours from before the last withdrawal.

@@ -1,12 +1,13 @@
-// Package sched is the clock: it says when, never what. On a beat it calls ojs.tick, which
-// promotes due jobs, returns expired leases and rolls up statistics. Any number of servers may
-// tick at once; what they do is divided in SQL.
+// Package sched is the clock: it says when, never what. It calls ojs.tick, which promotes due jobs,
+// takes back expired leases and rolls up statistics, and sleeps until that is next due. Any
+// number of servers may tick at once; what they do is divided in SQL.
 package sched
 
 import (
 	"context"
+	"crypto/rand"
 	"log/slog"
-	"math/rand/v2"
+	mathrand "math/rand/v2"
 	"time"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
@@ -14,73 +15,154 @@ import (
 )
 
 const (
-	// Every is the usual longest pause between two ticks: a retry is promised within 200 ms of its
-	// time, and a tick takes time too.
+	// Every is the usual pause between two ticks while there is much to do, or while nobody would wake a
+	// clock that sleeps: a retry is promised within 200 ms of its time, and a tick takes time too.
 	Every = 150 * time.Millisecond
 	batch = 1000
+	// The longest sleep. What is due sooner wakes the clock, so this bounds only how long a timer
+	// waits after the connection that listens has died without a word. ojs.tick allows no more.
+	stride = 10 * time.Second
+	// While there is traffic, statistics are rolled up this often.
+	rollUp = time.Second
+	// Whoever wakes a clock pays for it at commit. A clock that is woken twice within hasty gets up
+	// and beats for as long as beatFor.
+	hasty   = time.Second
+	beatFor = 5 * time.Second
 	// A tick that takes longer than this is given up and tried again.
 	patience = 30 * time.Second
 	// The longest pause after errors.
 	slowest = 5 * time.Second
+	// So long a clock that stops may take to say that it need not be woken any more.
+	farewell = 2 * time.Second
 )
 
-// Scheduler calls ojs.tick on a beat.
+// Scheduler calls ojs.tick whenever something is due.
 type Scheduler struct {
-	q     *sqlcgen.Queries
-	log   *slog.Logger
-	every time.Duration
+	q        *sqlcgen.Queries
+	listener *pg.Listener
+	log      *slog.Logger
+	every    time.Duration
+	token    string
+	woken    chan struct{}
 }
 
-// New makes a Scheduler that pauses at most every between two ticks; zero means Every.
-func New(db *pg.DB, log *slog.Logger, every time.Duration) *Scheduler {
+// New makes a Scheduler that pauses for every between two ticks when there is much to do; zero
+// means Every. With nothing to do it sleeps, if a listener can wake it.
+func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, every time.Duration) *Scheduler {
 	if every <= 0 {
 		every = Every
 	}
-	return &Scheduler{q: sqlcgen.New(db.Pool()), log: log, every: every}
+	return &Scheduler{
+		q: sqlcgen.New(db.Pool()), listener: listener, log: log, every: every,
+		token: rand.Text(), woken: make(chan struct{}, 1),
+	}
 }
 
-// Run ticks until ctx ends. An error of the database is logged and the beat slows down, so that
+// Run ticks until ctx ends. An error of the database is logged and the clock slows down, so that
 // a server outlives its database's restart.
 func (s *Scheduler) Run(ctx context.Context) {
+	if s.listener != nil {
+		stop := s.listener.OnToken(s.token, func() {
+			select {
+			case s.woken <- struct{}{}:
+			default:
+			}
+		})
+		defer stop()
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	failures := 0
+	var (
+		failures  int
+		sleeps    bool      // registered, so that others wake it
+		ticked    time.Time // when the last tick ended
+		next      time.Time // when the timer fires
+		disturbed time.Time // when it was woken last
+		beatUntil time.Time
+	)
+	plan := func(pause time.Duration) {
+		next = ticked.Add(pause)
+		timer.Reset(pause)
+	}
 	for {
 		select {
 		case <-ctx.Done():
+			if sleeps {
+				s.withdraw(ctx)
+			}
 			return
+		case <-s.woken:
+			if !sleeps {
+				continue
+			}
+			now := time.Now()
+			if now.Sub(disturbed) < hasty {
+				beatUntil = now.Add(beatFor)
+			}
+			disturbed = now
+			if at := ticked.Add(s.every); at.Before(next) {
+				timer.Reset(max(0, at.Sub(now)))
+				next = at
+			}
+			continue
 		case <-timer.C:
 		}
-		full, err := s.tick(ctx)
+		sleeps = s.listener != nil && s.listener.Listening() && !time.Now().Before(beatUntil)
+		done, err := s.tick(ctx, sleeps)
+		ticked = time.Now()
 		switch {
 		case ctx.Err() != nil:
-			return
 		case err != nil:
 			failures++
 			pause := min(s.every<<min(failures, 10), slowest)
 			s.log.Warn("the tick failed", "error", err, "failures", failures, "next_in", pause)
-			timer.Reset(pause)
-		case full:
-			failures = 0
-			timer.Reset(0)
+			sleeps = false
+			plan(pause)
 		default:
 			failures = 0
-			// Servers started together must not beat together.
-			timer.Reset(s.every - rand.N(s.every/3+1))
+			plan(s.pause(done, sleeps))
 		}
 	}
 }
 
-// tick reports whether there was as much to do as it may do at once.
-func (s *Scheduler) tick(ctx context.Context) (full bool, err error) {
+// pause is the time from a tick to the next one.
+func (s *Scheduler) pause(done sqlcgen.TickRow, sleeps bool) time.Duration {
+	// Servers that started together, or wait for the same job, must not tick together.
+	spread := mathrand.N(s.every/10 + 1)
+	next := time.Duration(done.NextInMs) * time.Millisecond
+	switch {
+	case done.NextInMs == 0:
+		return 0
+	case !sleeps:
+		return s.every - spread
+	case done.RolledUp > 0:
+		next = min(next, rollUp)
+	}
+	return max(next, s.every) + spread
+}
+
+func (s *Scheduler) tick(ctx context.Context, sleeps bool) (sqlcgen.TickRow, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	done, err := s.q.Tick(ctx, batch)
-	if err != nil {
-		return false, err
+	params := sqlcgen.TickParams{Batch: batch}
+	if s.listener != nil {
+		params.Token = &s.token
 	}
-	if done.Promoted+done.Reaped+done.RolledUp > 0 {
+	if sleeps {
+		params.StrideMs = int32(stride.Milliseconds())
+	}
+	done, err := s.q.Tick(ctx, params)
+	if err == nil && done.Promoted+done.Reaped+done.RolledUp > 0 {
 		s.log.Debug("tick", "promoted", done.Promoted, "reaped", done.Reaped, "rolled_up", done.RolledUp)
 	}
-	return done.Promoted >= batch || done.Reaped >= batch || done.RolledUp >= batch, nil
+	return done, err
+}
+
+// withdraw spares others waking a clock that has stopped; else its registration lapses within a minute.
+func (s *Scheduler) withdraw(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel()
+	if _, err := s.tick(ctx, false); err != nil {
+		s.log.Debug("the clock could not say that it has stopped", "error", err)
+	}
 }

@@ -3,12 +3,15 @@ package sched
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -36,7 +39,7 @@ func run(t *testing.T, db *pgtest.DB, log *logs, every time.Duration) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	s := New(db.Open(), slog.New(slog.NewTextHandler(log, nil)), every)
+	s := New(db.Open(), nil, slog.New(slog.NewTextHandler(log, nil)), every)
 	running.Go(func() { s.Run(ctx) })
 	t.Cleanup(func() {
 		stop()
@@ -99,7 +102,7 @@ func TestMoreThanOneBatchIsDoneWithoutPause(t *testing.T) {
 func TestErrorsAreLoggedAndSurvived(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	if _, err := db.Pool.Exec(t.Context(), "alter function ojs.tick(int) rename to tick_away"); err != nil {
+	if _, err := db.Pool.Exec(t.Context(), "alter function ojs.tick(int, text, int) rename to tick_away"); err != nil {
 		t.Fatal(err)
 	}
 	log := &logs{}
@@ -111,9 +114,189 @@ func TestErrorsAreLoggedAndSurvived(t *testing.T) {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	if _, err := db.Pool.Exec(t.Context(), `alter function ojs.tick_away(int) rename to tick;
+	if _, err := db.Pool.Exec(t.Context(), `alter function ojs.tick_away(int, text, int) rename to tick;
 		select ojs.enqueue('later', p_scheduled_at => now() + interval '10 milliseconds')`); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, db, "the scheduled job is available", "select state = 'available' from ojs.job")
+}
+
+// heavySleepers counts ticks, and makes a clock that may sleep for its whole stride sleep for an hour: what happens
+// then happens because somebody woke it.
+func heavySleepers(t *testing.T, db *pgtest.DB) (ticks func() int) {
+	t.Helper()
+	if _, err := db.Pool.Exec(t.Context(), `
+		create sequence public.ticks minvalue 0 start 0;
+		alter function ojs.tick(int, text, int) rename to tick_itself;
+		create function ojs.tick(p_limit int, p_token text, p_stride_ms int) returns ojs.tick_result language plpgsql security definer as $$
+		declare
+			v_result ojs.tick_result := ojs.tick_itself(p_limit, p_token, p_stride_ms);
+		begin
+			perform nextval('public.ticks');
+			if v_result.next_in_ms > 8000 then
+				v_result.next_in_ms := 3600000;
+			end if;
+			return v_result;
+		end $$;
+		select nextval('public.ticks')`); err != nil {
+		t.Fatal(err)
+	}
+	return func() (n int) {
+		t.Helper()
+		if err := db.Pool.QueryRow(t.Context(), "select last_value from public.ticks").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+}
+
+// asleep starts a clock with a listener of its own and returns when it is registered and has looked again.
+func asleep(t *testing.T, db *pgtest.DB, log *logs, every time.Duration) *Scheduler {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	opened := db.Open()
+	logger := slog.New(slog.NewTextHandler(log, nil))
+	listener := pg.NewListener(opened, logger)
+	s := New(opened, listener, logger, every)
+	running.Go(func() { listener.Run(ctx) })
+	running.Go(func() { s.Run(ctx) })
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+	})
+	eventually(t, db, "the clock sleeps", fmt.Sprintf("select exists (select from ojs.sleeper where token = '%s')", s.token))
+	return s
+}
+
+func TestSleepingClockIsWokenForWhatIsDueSoon(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ what, sql string }{
+		{"a scheduled job", "insert into ojs.jobs (tenant_id, type, scheduled_at) values ('acme', 'a', clock_timestamp() + interval '300 milliseconds')"},
+		{"a failed job", `select from ojs.enqueue('a', p_retry => '{"initial_interval_ms": 300}');
+			select from (select ojs.nack(f.id, '{"message": "x"}') from ojs.fetch('{default}') f) x`},
+		{"a lost job", "select from ojs.enqueue('a'); select from ojs.fetch('{default}', p_visibility_timeout_ms => 1000)"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			ticks := heavySleepers(t, db)
+			log := &logs{}
+			asleep(t, db, log, time.Millisecond)
+			before := ticks()
+			if _, err := db.Pool.Exec(t.Context(), c.sql); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, db, c.what+" is available", "select state = 'available' from ojs.job")
+			// A beat of a millisecond would have come hundreds of times.
+			if got := ticks() - before; got > 40 {
+				t.Errorf("%d ticks until then", got)
+			}
+			if log.String() != "" {
+				t.Errorf("logged %s", log)
+			}
+		})
+	}
+}
+
+// Timers are inserted, and their transactions stay open for a while, at all moments of a clock that goes to sleep.
+func TestNothingIsLostBetweenLookingAndSleeping(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	heavySleepers(t, db)
+	opened := db.Open()
+	log := &logs{}
+	logger := slog.New(slog.NewTextHandler(log, nil))
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+	})
+	listener := pg.NewListener(opened, logger)
+	running.Go(func() { listener.Run(ctx) })
+	for range 60 {
+		round, end := context.WithCancel(ctx)
+		var clock, producers sync.WaitGroup
+		clock.Go(func() { New(opened, listener, logger, time.Millisecond).Run(round) })
+		for range 3 {
+			wait, due, hold := rand.N(12*time.Millisecond), rand.N(20*time.Millisecond), rand.N(20*time.Millisecond)
+			producers.Go(func() {
+				time.Sleep(wait)
+				tx, err := db.Pool.Begin(t.Context())
+				if err == nil {
+					_, err = tx.Exec(t.Context(), "insert into ojs.jobs (tenant_id, type, scheduled_at) values ('acme', 'a', clock_timestamp() + $1::interval)", due)
+				}
+				if err == nil {
+					time.Sleep(hold)
+					err = tx.Commit(t.Context())
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		producers.Wait()
+		eventually(t, db, "all are available", "select not exists (select from ojs.job where state = 'scheduled')")
+		end()
+		clock.Wait()
+	}
+	if log.String() != "" {
+		t.Errorf("logged %s", log)
+	}
+}
+
+func TestTwoClocksSleep(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	ticks := heavySleepers(t, db)
+	log := &logs{}
+	asleep(t, db, log, Every)
+	asleep(t, db, log, Every)
+	before := ticks()
+	for i := range 20 {
+		if _, err := db.Pool.Exec(t.Context(), "insert into ojs.jobs (tenant_id, type, scheduled_at) values ('acme', 'a', clock_timestamp() + $1::interval)",
+			time.Duration(i)*10*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, db, "all are available", "select count(*) = 20 from ojs.job where state = 'available'")
+	if got := ticks() - before; got > 60 {
+		t.Errorf("20 jobs took %d ticks", got)
+	}
+	eventually(t, db, "each became available once",
+		"select sum(jobs) filter (where from_state = 'scheduled') is not distinct from sum(jobs) filter (where to_state = 'scheduled') from ojs.wake")
+	if log.String() != "" {
+		t.Errorf("logged %s", log)
+	}
+}
+
+func TestClockThatNobodyCanWakeBeats(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	heavySleepers(t, db)
+	log := &logs{}
+	clock := asleep(t, db, log, 5*time.Millisecond)
+	for i := range 2 {
+		if _, err := db.Pool.Exec(t.Context(), `
+			select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query = 'listen ojs_wake';
+			insert into ojs.jobs (tenant_id, type, scheduled_at) values ('acme', 'a', clock_timestamp() + interval '30 milliseconds')`); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, db, "the job is available", fmt.Sprintf("select count(*) = %d from ojs.job where state = 'available'", i+1))
+		eventually(t, db, "the clock sleeps again", fmt.Sprintf("select exists (select from ojs.sleeper where token = '%s')", clock.token))
+	}
+}
+
+// A clock whose server has stopped is not woken any more, and one that sleeps does nothing.
+func TestSleepingClockIsIdle(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	ticks := heavySleepers(t, db)
+	asleep(t, db, &logs{}, time.Millisecond)
+	before := ticks()
+	time.Sleep(2 * time.Second)
+	if got := ticks() - before; got > 20 {
+		t.Errorf("%d ticks while there was nothing to do", got)
+	}
 }

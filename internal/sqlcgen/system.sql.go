@@ -21,19 +21,32 @@ func (q *Queries) DefaultTenant(ctx context.Context) (string, error) {
 }
 
 const tick = `-- name: Tick :one
-with tick as (select ojs.tick($1::int) as done)
-select (tick.done).promoted::int as promoted, (tick.done).reaped::int as reaped, (tick.done).rolled_up::int as rolled_up from tick
+with tick as (select ojs.tick($1::int, $2::text, $3::int) as done)
+select (tick.done).promoted::int as promoted, (tick.done).reaped::int as reaped, (tick.done).rolled_up::int as rolled_up,
+    (tick.done).next_in_ms::int as next_in_ms from tick
 `
+
+type TickParams struct {
+	Batch    int32
+	Token    *string
+	StrideMs int32
+}
 
 type TickRow struct {
 	Promoted int32
 	Reaped   int32
 	RolledUp int32
+	NextInMs int32
 }
 
-func (q *Queries) Tick(ctx context.Context, batch int32) (TickRow, error) {
-	row := q.db.QueryRow(ctx, tick, batch)
+func (q *Queries) Tick(ctx context.Context, arg TickParams) (TickRow, error) {
+	row := q.db.QueryRow(ctx, tick, arg.Batch, arg.Token, arg.StrideMs)
 	var i TickRow
-	err := row.Scan(&i.Promoted, &i.Reaped, &i.RolledUp)
+	err := row.Scan(
+		&i.Promoted,
+		&i.Reaped,
+		&i.RolledUp,
+		&i.NextInMs,
+	)
 	return i, err
 }

@@ -1,0 +1,255 @@
+-- +goose Up
+-- Finished jobs leave by the partition: ojs.job is cut by the time in its ids, and a partition whose jobs have all ended is dropped. Each
+-- call of these functions is one short step in a transaction of its own: call again until it says done. A step that needs a lock which
+-- stops enqueue and fetch waits for it at most 200 ms, and holds it for milliseconds.
+set local role ojs_owner;
+
+-- +goose StatementBegin
+create function ojs._id_at(p_at timestamptz) returns uuid
+language sql immutable
+as $$
+    select (left(h, 8) || '-' || right(h, 4) || '-0000-0000-000000000000')::uuid
+    from (select lpad(to_hex(floor(extract(epoch from p_at) * 1000)::bigint), 12, '0') as h) x
+$$;
+-- +goose StatementEnd
+comment on function ojs._id_at(timestamptz) is 'A bound between the UUIDv7 made before an instant and those made from it on.';
+
+-- +goose StatementBegin
+create function ojs._id_time(p_id uuid) returns timestamptz
+language sql immutable
+as $$ select to_timestamp(('x' || left(replace(p_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0) $$;
+-- +goose StatementEnd
+comment on function ojs._id_time(uuid) is 'The instant in a UUIDv7.';
+grant execute on function ojs._id_time(uuid) to ojs_service, ojs_operator;
+
+create view ojs.job_partitions with (security_invoker = true) as
+select c.relname as partition, ojs._id_time(b.lo) as from_at, ojs._id_time(b.hi) as until_at, greatest(c.reltuples, 0)::bigint as jobs, pg_total_relation_size(c.oid) as bytes, b.lo, b.hi
+from pg_catalog.pg_inherits i
+join pg_catalog.pg_class c on c.oid = i.inhrelid
+cross join lateral (select substring(pg_get_expr(c.relpartbound, c.oid) from 'FROM \(''([^'']+)''\)')::uuid as lo,
+    substring(pg_get_expr(c.relpartbound, c.oid) from 'TO \(''([^'']+)''\)')::uuid as hi) b
+where i.inhparent = 'ojs.job'::regclass
+order by b.lo nulls first;
+comment on view ojs.job_partitions is
+'Partitions of ojs.job, oldest first. from_at, until_at: the times in the ids of its jobs, null where it is open; jobs: about how many; bytes: with
+indexes and wide values; lo, hi: the ids. A job''s id says when the job was made, unless its producer chose another.';
+grant select on ojs.job_partitions to ojs_service, ojs_operator;
+
+-- +goose StatementBegin
+create function ojs._partition_ready(p_table text) returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_column name;
+begin
+    execute format('alter table ojs.%I enable row level security', p_table);
+    execute format('alter table ojs.%I force row level security', p_table);
+    execute format('create policy functions on ojs.%I to ojs_owner using (true) with check (true)', p_table);
+    execute format('comment on table ojs.%I is %L', p_table, 'A partition of ojs.job; see ojs.job_partitions.');
+    for v_column in select a.attname from pg_attribute a where a.attrelid = 'ojs.job'::regclass and a.attnum > 0 and not a.attisdropped and a.attname <> 'seq' loop
+        execute format('alter table ojs.%I alter column %I set statistics 0', p_table, v_column);
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._partition_ready(text) is 'Gives a new partition what migrations gave the first: row security, and no statistics that would tell tenants of each other.';
+
+-- +goose StatementBegin
+create function ojs._storage(p_table text) returns text
+language sql stable set search_path = pg_catalog, pg_temp
+as $$ select coalesce('with (' || array_to_string(c.reloptions, ', ') || ')', '') from pg_class c where c.oid = format('ojs.%I', p_table)::regclass $$;
+-- +goose StatementEnd
+comment on function ojs._storage(text) is 'The storage parameters of a table, for another one like it.';
+
+-- +goose StatementBegin
+create function ojs._cut_undo() returns void
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
+as $$
+declare
+    v_cut ojs.cut;
+begin
+    for v_cut in select * from ojs.cut loop
+        execute format('alter table ojs.%I drop constraint if exists job_cut', v_cut.partition);
+    end loop;
+    delete from ojs.cut;
+exception when lock_not_available then
+    null;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._cut_undo() is 'Gives up a cut in preparation whose time is about to come, since later ids are refused until it is made. The tick does it; if it cannot get the lock, the next one does.';
+
+-- +goose StatementBegin
+create function ojs.cut_partition(p_at timestamptz) returns text
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
+as $$
+declare
+    c_small constant bigint := 4 * 1024 * 1024;
+    v_at    timestamptz := date_trunc('second', p_at);
+    v_id    uuid := ojs._id_at(v_at);
+    v_last  record;
+    v_cut   ojs.cut;
+    v_later boolean;
+    v_name  text := 'job_from_' || to_char(v_at at time zone 'UTC', 'YYYYMMDD_HH24MISS');
+begin
+    if v_at is null or v_at <= ojs.now() then
+        perform ojs._raise('OJ400', 'at must be a time to come', '{"field": "at"}');
+    end if;
+    if exists (select from ojs.job_partitions p where p.lo = v_id) then
+        return 'done';
+    end if;
+    lock table ojs.cut in share row exclusive mode;
+    select p.partition, p.lo, pg_relation_size(format('ojs.%I', p.partition)::regclass) as bytes into v_last from ojs.job_partitions p where p.hi is null;
+    if v_id <= v_last.lo then
+        perform ojs._raise('OJ409', format('%s begins later than that', v_last.partition), jsonb_build_object('field', 'at'));
+    end if;
+    select * into v_cut from ojs.cut;
+    if v_cut.cut_at <> v_at then
+        perform ojs._cut_undo();
+        return 'again: another cut was being prepared';
+    end if;
+    execute format('select exists (select from ojs.%I j where j.id >= $1)', v_last.partition) into v_later using v_id;
+    if v_later then
+        perform ojs._raise('OJ409', format('%s holds jobs with ids later than that', v_last.partition), jsonb_build_object('field', 'at'));
+    end if;
+    if v_cut.cut_at is null and v_last.bytes > c_small then
+        -- Reading a large partition takes a while. A constraint lets that be done beside running work.
+        if v_at < ojs.now() + interval '10 minutes' then
+            perform ojs._raise('OJ400', 'at must be at least 10 minutes ahead, since the last partition is large', '{"field": "at"}');
+        end if;
+        execute format('alter table ojs.%I add constraint job_cut check (id < %L) not valid', v_last.partition, v_id);
+        insert into ojs.cut (cut_at, partition) values (v_at, v_last.partition);
+        return 'again: to read what is there';
+    end if;
+    if v_cut.cut_at is not null and not (select c.convalidated from pg_constraint c where c.conrelid = format('ojs.%I', v_cut.partition)::regclass and c.conname = 'job_cut') then
+        execute format('alter table ojs.%I validate constraint job_cut', v_cut.partition);
+        return 'again: to make the cut';
+    end if;
+    lock table only ojs.job in access exclusive mode;
+    execute format('alter table ojs.job detach partition ojs.%I', v_last.partition);
+    execute format('alter table ojs.job attach partition ojs.%I for values from (%s) to (%L)', v_last.partition, coalesce(quote_literal(v_last.lo), 'minvalue'), v_id);
+    execute format('alter table ojs.%I drop constraint if exists job_cut', v_last.partition);
+    execute format('create table ojs.%I partition of ojs.job for values from (%L) to (maxvalue) %s', v_name, v_id, ojs._storage(v_last.partition));
+    perform ojs._partition_ready(v_name);
+    delete from ojs.cut;
+    return 'done';
+exception when lock_not_available then
+    return 'again: the table was in use';
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.cut_partition(timestamptz) is
+'Cuts the last partition of ojs.job: jobs whose ids are made from p_at on will lie in a new one. One step per call; returns done, or again and why: call it again,
+in a transaction of its own. While the last partition holds little, one call does it, so cut before the time comes: the next partition is empty then. Else
+the partition is read once beside running work, and until the cut is made, a job whose id claims a time after p_at is refused; a preparation that is not
+finished a minute before p_at is undone by the tick. Waits for a lock at most 200 ms, then gives up and says again. Raises invalid_request, conflict.';
+
+-- +goose StatementBegin
+create function ojs._rescue(p_table text) returns int
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
+as $$
+declare
+    v_home  name := (select p.partition from ojs.job_partitions p where p.lo is null);
+    v_where constant text := $w$j.state not in ('completed', 'cancelled', 'discarded') and not exists (select from ojs.job k where k.id = j.id and k.tenant_id = j.tenant_id)$w$;
+    v_any   boolean;
+    v_rows  int;
+begin
+    execute format('select exists (select from ojs.%I j where %s)', p_table, v_where) into v_any;
+    if not v_any then
+        return 0;
+    end if;
+    -- Not as new jobs: the journal knows them.
+    execute format('alter table ojs.%I disable trigger user', v_home);
+    execute format($f$
+        with moved as (
+            insert into ojs.%I select j.* from ojs.%I j where %s returning *
+        )
+        insert into ojs.timer (due_at, kind, tenant_ids, ids)
+        select ojs.now(), case when m.state = 'active' then 'lease' when m.state = 'available' then 'again' else 'due' end, array[m.tenant_id], array[m.id]
+        from moved m where m.state <> 'pending'
+        $f$, v_home, p_table, v_where);
+    get diagnostics v_rows = row_count;
+    execute format('alter table ojs.%I enable trigger user', v_home);
+    return v_rows;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._rescue(text) is 'Moves jobs that came into a partition at the moment it was taken out into the oldest partition, and has the clock look at them. Returns how many.';
+
+-- +goose StatementBegin
+create function ojs.drop_finished(p_before timestamptz, p_keep int default 0) returns text
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
+as $$
+declare
+    v_old     record;
+    v_part    record;
+    v_hi      uuid;
+    v_name    text;
+    v_storage text;
+    v_some    uuid[];
+    v_ids     uuid[] := '{}';
+begin
+    if p_before is null or p_before > ojs.now() then
+        perform ojs._raise('OJ400', 'before must be a time that has passed', '{"field": "before"}');
+    end if;
+    if p_keep is null or p_keep not between 0 and 10000 then
+        perform ojs._raise('OJ400', 'keep must be an integer between 0 and 10000', '{"field": "keep"}');
+    end if;
+    lock table ojs.cut in share row exclusive mode;
+    -- What an earlier call has taken out.
+    for v_old in select c.relname from pg_class c where c.relnamespace = 'ojs'::regnamespace and c.relname like 'job\_dropped\_%' and c.relkind = 'r' order by c.relname limit 1 loop
+        perform ojs._rescue(v_old.relname);
+        execute format('drop table ojs.%I', v_old.relname);
+        return 'again: dropped ' || v_old.relname;
+    end loop;
+
+    select p.hi, p.partition into v_hi, v_name from ojs.job_partitions p where p.hi <= ojs._id_at(p_before) order by p.hi desc limit 1;
+    if v_hi is null or v_name = 'job_before_' || to_char(ojs._id_time(v_hi) at time zone 'UTC', 'YYYYMMDD_HH24MISS') then
+        return 'done';
+    end if;
+    -- A job that has ended stays so: those found unfinished here are all there will be, except for new ones, which are looked for again before the drop.
+    for v_part in select p.partition from ojs.job_partitions p where p.hi <= v_hi loop
+        execute format($f$select array(select j.id from ojs.%I j where j.state not in ('completed', 'cancelled', 'discarded') limit %s)$f$, v_part.partition, p_keep + 1) into v_some;
+        v_ids := v_ids || v_some;
+        if cardinality(v_ids) > p_keep then
+            perform ojs._raise('OJ409', format('%s holds jobs that have not ended', v_part.partition), jsonb_build_object('partition', v_part.partition, 'job_ids', v_ids[:10]));
+        end if;
+    end loop;
+
+    lock table only ojs.job in access exclusive mode;
+    v_storage := ojs._storage((select p.partition from ojs.job_partitions p where p.hi is null));
+    v_name := 'job_before_' || to_char(ojs._id_time(v_hi) at time zone 'UTC', 'YYYYMMDD_HH24MISS');
+    execute format('create table ojs.%I (like ojs.job including defaults including constraints including indexes) %s', v_name, v_storage);
+    for v_part in select p.partition, format('ojs.%I', p.partition)::regclass::oid as oid from ojs.job_partitions p where p.hi <= v_hi loop
+        execute format('alter table ojs.job detach partition ojs.%I', v_part.partition);
+        execute format($f$insert into ojs.%I select j.* from ojs.%I j where j.id = any ($1) and j.state not in ('completed', 'cancelled', 'discarded')$f$, v_name, v_part.partition) using v_ids;
+        execute format('alter table ojs.%I rename to %I', v_part.partition, 'job_dropped_' || v_part.oid);
+    end loop;
+    execute format('alter table ojs.job attach partition ojs.%I for values from (minvalue) to (%L)', v_name, v_hi);
+    perform ojs._partition_ready(v_name);
+    return 'again: to drop what was taken out';
+exception when lock_not_available then
+    return 'again: the table was in use';
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.drop_finished(timestamptz, int) is
+'Drops the partitions of ojs.job that hold only ids made before p_before, and with them their finished jobs. One step per call; returns done, or again and why: call it
+again, in a transaction of its own. Refused with conflict while more than p_keep jobs there have not ended (default 0, at most 10000; the detail names some); up
+to that many move to the oldest partition, which takes ids of any time before and is otherwise empty. Statistics keep counting what was dropped. Reads the
+partitions beside running work, then waits for a lock at most 200 ms. Raises invalid_request, conflict.';
+grant execute on function ojs.cut_partition(timestamptz), ojs.drop_finished(timestamptz, int) to ojs_operator;
+reset role;
+
+-- +goose Down
+set local role ojs_owner;
+drop function ojs.drop_finished(timestamptz, int);
+drop function ojs._rescue(text);
+drop function ojs.cut_partition(timestamptz);
+drop function ojs._cut_undo();
+drop function ojs._storage(text);
+drop function ojs._partition_ready(text);
+drop view ojs.job_partitions;
+drop function ojs._id_time(uuid);
+drop function ojs._id_at(timestamptz);
+reset role;
