@@ -276,8 +276,12 @@ func TestFlatten(t *testing.T) {
 	src := `{"type":"a","args":[ 1 ],"meta":{"k" : 1},"x":{ },"options":{"queue":"q","unique":{ "k":1 },"metadata":{"m":2,"k":9}},"state":"active","y":1.50}`
 	job := &object{fields: members([]byte(src)), fault: new(error)}
 	header := "acme"
-	got := string(appendFlat(nil, job, &header, tenantHeader, time.Now()))
-	want := `{"type":"a","args":[ 1 ],"queue":"q","tenant":"acme","meta":{"k":1,"m":2},"options":{"unique":{ "k":1 }},"extra":{"x":{ },"y":1.50}}`
+	flat, whose := appendFlat(nil, job, &header, tenantHeader, time.Now())
+	got := string(flat)
+	if whose == nil || *whose != "acme" {
+		t.Errorf("the tenant is %v", whose)
+	}
+	want := `{"type":"a","args":[ 1 ],"queue":"q","meta":{"k":1,"m":2},"options":{"unique":{ "k":1 }},"extra":{"x":{ },"y":1.50}}`
 	if job.err() != nil || got != want {
 		t.Errorf("%s (%v), want %s", got, job.err(), want)
 	}
