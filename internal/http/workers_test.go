@@ -99,6 +99,36 @@ func TestSettleMany(t *testing.T) {
 	a.do("POST", "/ojs/v1/workers/nack", `{"jobs":[{"job_id":"`+two+`","error":{"message":"m"}}]}`).want(200).is(map[string]any{"succeeded": 1, "results.0.state": "retryable"})
 }
 
+// For one job the answer holds it, for many it does not, unless the client prefers otherwise.
+func TestWholeJobOrNot(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	var ids []string
+	for range 6 {
+		ids = append(ids, a.push(`{"type":"a","args":[1],"options":{"retry":{"jitter":false}}}`))
+	}
+	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["default"],"count":6}`).want(200)
+	one := func(id, more string) string { return `{"job_id":"` + id + `"` + more + `}` }
+	many := func(id, more string) string { return `{"jobs":[` + one(id, more) + `]}` }
+	const failure = `,"error":{"message":"m"}`
+
+	a.do("POST", "/ojs/v1/workers/ack", one(ids[0], ""), "Prefer: return=minimal").want(200).
+		is(map[string]any{"id": ids[0], "state": "completed"}).present("completed_at").absent("job")
+	a.do("POST", "/ojs/v1/workers/nack", one(ids[1], failure), "Prefer: handling=strict, return=minimal; x=y").want(200).
+		is(map[string]any{"state": "retryable", "attempt": 1, "max_attempts": 3, "retry_delay_ms": 1000}).present("next_attempt_at").absent("job")
+	a.do("POST", "/ojs/v1/workers/ack", many(ids[2], "")).want(200).is(map[string]any{"results.0.state": "completed"}).absent("results.0.job")
+	a.do("POST", "/ojs/v1/workers/nack", many(ids[3], failure)).want(200).
+		is(map[string]any{"results.0.attempt": 1, "results.0.max_attempts": 3, "results.0.retry_delay_ms": 1000}).absent("results.0.job")
+	r := a.do("POST", "/ojs/v1/workers/nack", many(ids[4], failure), "Prefer: return=representation").want(200)
+	r.is(map[string]any{"results.0.job.args": []any{1}, "results.0.job.error.message": "m"})
+	if got := r.header.Get("Preference-Applied"); got != "return=representation" {
+		t.Errorf("Preference-Applied %q", got)
+	}
+	if r := a.do("POST", "/ojs/v1/workers/ack", one(ids[5], ""), "Prefer: return=something").want(200).present("job.args"); r.header.Get("Preference-Applied") != "" {
+		t.Error("applied what it does not know")
+	}
+}
+
 func TestHeartbeat(t *testing.T) {
 	t.Parallel()
 	a := start(t)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 // Options bound what the Dispatcher puts into one statement and how much it has under way. A zero
@@ -25,6 +26,10 @@ type Options struct {
 	Query    time.Duration // longest a statement may take; default 15 s
 	Fallback time.Duration // between two looks for waiters whom nothing wakes; default 20 s
 	Linger   time.Duration // a set of queues stays registered for so long after the last wait; default 2 s
+
+	// Canned, if set, takes the database's place: it makes the jobs that a FETCH gets, whatever is settled is settled, and every job
+	// is accepted. It is there to measure what everything else costs.
+	Canned func(count int) []sqlcgen.OjsJob
 }
 
 func (o Options) withDefaults() Options {
@@ -32,6 +37,7 @@ func (o Options) withDefaults() Options {
 		Jobs: or(o.Jobs, 1600), Groups: or(o.Groups, 32), Decisions: or(o.Decisions, 1), Settlements: or(o.Settlements, 1000),
 		Enqueues: or(o.Enqueues, 500), Bytes: or(o.Bytes, 4<<20), Statements: or(o.Statements, 2), Alone: or(o.Alone, 4),
 		Query: or(o.Query, 15*time.Second), Fallback: or(o.Fallback, 20*time.Second), Linger: or(o.Linger, 2*time.Second),
+		Canned: o.Canned,
 	}
 }
 
