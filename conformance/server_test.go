@@ -34,8 +34,9 @@ func server(t *testing.T) engine.Target {
 	db := database.Open()
 	log := slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	listener := pg.NewListener(db, log)
+	dispatcher := sched.NewDispatcher(db, listener, log, sched.Options{})
 	srv := httpapi.New(httpapi.Config{
-		DB: db, Listener: listener, Logger: log,
+		DB: db, Dispatcher: dispatcher, Logger: log,
 		AllowReset: true,
 		Reset:      func(ctx context.Context) error { return pg.Reset(ctx, database.URL) },
 	})
@@ -46,6 +47,7 @@ func server(t *testing.T) engine.Target {
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running sync.WaitGroup
 	running.Go(func() { listener.Run(ctx) })
+	running.Go(func() { dispatcher.Run(ctx) })
 	running.Go(func() { sched.New(db, listener, log, 0).Run(ctx) })
 	running.Go(func() {
 		if err := srv.Serve(ctx, socket); err != nil {

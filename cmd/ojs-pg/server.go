@@ -36,11 +36,13 @@ func (s server) run(ctx context.Context) error {
 
 	listener := pg.NewListener(s.db, s.log)
 	running.Go(func() { listener.Run(behind) })
+	dispatcher := sched.NewDispatcher(s.db, listener, s.log, sched.Options{})
+	running.Go(func() { dispatcher.Run(behind) })
 	clock := sched.New(s.db, listener, s.log, s.tick)
 	running.Go(func() { clock.Run(behind) })
 
 	api := httpapi.New(httpapi.Config{
-		DB: s.db, Listener: listener, Logger: s.log, Version: versionText(),
+		DB: s.db, Dispatcher: dispatcher, Logger: s.log, Version: versionText(),
 		Limits:     httpapi.Limits{Drain: s.drain},
 		AllowReset: s.reset != nil, Reset: s.reset,
 	})

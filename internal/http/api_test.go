@@ -19,6 +19,7 @@ import (
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+	"github.com/ojs-pg/ojs-pg/internal/sched"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -43,10 +44,11 @@ func start(t *testing.T, adjust ...func(*Config)) *api {
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { listener.Run(ctx) })
-	cfg := Config{DB: door, Listener: listener, Logger: log}
+	cfg := Config{DB: door, Dispatcher: sched.NewDispatcher(door, listener, log, sched.Options{Fallback: time.Hour}), Logger: log}
 	for _, f := range adjust {
 		f(&cfg)
 	}
+	running.Go(func() { cfg.Dispatcher.Run(ctx) })
 	a.srv = New(cfg)
 	web := httptest.NewServer(a.srv.Handler())
 	a.url = web.URL

@@ -47,13 +47,14 @@ func set(keys ...string) map[string]bool {
 	return m
 }
 
-// appendFlat writes the object for ojs.enqueue_many. Faults go to the envelope's shared fault.
-func appendFlat(b []byte, job *object, header *string, headerName string, now time.Time) []byte {
+// appendFlat writes the object for ojs.enqueue_many, without its tenant, and says who that is; nil: nobody was named. Faults
+// go to the envelope's shared fault.
+func appendFlat(b []byte, job *object, header *string, headerName string, now time.Time) (flat []byte, tenant *string) {
 	options := job.child("options")
 	if options == nil {
 		options = &object{path: job.at("options"), fault: job.fault}
 	}
-	f := flat{b: append(b, '{'), job: job, options: options, now: now}
+	f := flattener{b: append(b, '{'), job: job, options: options, now: now}
 
 	if v := job.text("specversion"); v != nil && *v != "1.0" && *v != "1.0.0" && *v != "1.0.0-rc.1" {
 		job.fail(refuse(codeUnsupported, job.at("specversion"), "%s %q is not supported; this server speaks 1.0", job.at("specversion"), *v))
@@ -92,19 +93,19 @@ func appendFlat(b []byte, job *object, header *string, headerName string, now ti
 	if v := options.flag("pending"); v != nil {
 		f.raw("pending", options.raw("pending"))
 	}
-	f.meta(header, headerName)
+	tenant = f.meta(header, headerName)
 	f.leftovers()
-	return append(f.b, '}')
+	return append(f.b, '}'), tenant
 }
 
-type flat struct {
+type flattener struct {
 	b       []byte
 	job     *object
 	options *object
 	now     time.Time
 }
 
-func (f *flat) raw(name string, raw []byte) {
+func (f *flattener) raw(name string, raw []byte) {
 	if raw == nil {
 		return
 	}
@@ -117,7 +118,7 @@ func (f *flat) raw(name string, raw []byte) {
 }
 
 // either takes a field from options or from the top of the envelope.
-func (f *flat) either(key, want string) []byte {
+func (f *flattener) either(key, want string) []byte {
 	a, b := f.options.typed(key, want), f.job.typed(key, want)
 	if a == nil {
 		return b
@@ -129,22 +130,22 @@ func (f *flat) either(key, want string) []byte {
 }
 
 // where says which spelling of a field the client used.
-func (f *flat) where(key string) string {
+func (f *flattener) where(key string) string {
 	if f.options.raw(key) != nil {
 		return f.options.at(key)
 	}
 	return f.job.at(key)
 }
 
-func (f *flat) disagree(one, other string) {
+func (f *flattener) disagree(one, other string) {
 	f.job.fail(invalid(one, "disagrees with %s", other))
 }
 
-func (f *flat) text(key string) {
+func (f *flattener) text(key string) {
 	f.raw(key, f.either(key, "string"))
 }
 
-func (f *flat) integer(key string) {
+func (f *flattener) integer(key string) {
 	a, b := f.options.integer(key, -1<<31), f.job.integer(key, -1<<31)
 	switch {
 	case a == nil && b == nil:
@@ -158,7 +159,7 @@ func (f *flat) integer(key string) {
 }
 
 // timeout knows the core's attribute in seconds (0: no limit) beside the option in milliseconds.
-func (f *flat) timeout() {
+func (f *flattener) timeout() {
 	seconds := f.job.integer("timeout", 0)
 	if seconds == nil {
 		f.integer("timeout_ms")
@@ -178,7 +179,7 @@ func (f *flat) timeout() {
 }
 
 // times takes a time that may be spelled several ways.
-func (f *flat) times(key string, aliases ...string) {
+func (f *flattener) times(key string, aliases ...string) {
 	var at *time.Time
 	var from string
 	for _, name := range append([]string{key}, aliases...) {
@@ -199,7 +200,7 @@ func (f *flat) times(key string, aliases ...string) {
 }
 
 // meta joins options.metadata and meta, and settles whose job it is.
-func (f *flat) meta(header *string, headerName string) {
+func (f *flattener) meta(header *string, headerName string) (tenant *string) {
 	meta := f.job.child("meta")
 	more := f.options.child("metadata")
 	var fields []member
@@ -226,35 +227,33 @@ func (f *flat) meta(header *string, headerName string) {
 		raw, at := o.verbatim("tenant_id"), o.at("tenant_id")
 		if got := kind(raw); got != "string" {
 			f.job.fail(invalid(at, "must be a string, not %s", got))
-			return
+			return nil
 		}
 		v := unquote(raw)
 		if v == "" {
 			f.job.fail(invalid(at, "must not be empty"))
-			return
+			return nil
 		}
 		if header != nil && v != *header {
 			err := refuse(codeTenantMismatch, at, "%s is %q but the header %s says %q", at, clip(v), headerName, *header)
 			err.Details["tenant_id"] = *header
 			f.job.fail(err)
-			return
+			return nil
 		}
 		id = &v
 		break
 	}
-	if id != nil {
-		f.raw("tenant", appendString(nil, *id))
-	}
 	if len(fields) == 0 {
-		return
+		return id
 	}
 	for _, m := range fields {
 		f.job.storable(m.raw, string(appendKey([]byte(f.job.at("meta")), m.key)))
 	}
 	f.raw("meta", splice(fields))
+	return id
 }
 
-func (f *flat) leftovers() {
+func (f *flattener) leftovers() {
 	var options, extra []member
 	for _, m := range f.options.fields {
 		if !optionColumns[m.key] {

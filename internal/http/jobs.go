@@ -18,12 +18,26 @@ func (s *Server) enqueue(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	rows, err := s.push(c, []*object{job}, false)
+	header, headerName, err := tenant(c.Request().Header)
 	if err != nil {
 		return err
 	}
-	c.Response().Header().Set(echo.HeaderLocation, "/ojs/v1/jobs/"+rows[0].ID)
-	return s.writeJob(c, http.StatusCreated, &rows[0])
+	flat, whose := appendFlat(nil, job, header, headerName, time.Now())
+	if err := job.err(); err != nil {
+		return err
+	}
+	ctx, cancel := s.query(c)
+	defer cancel()
+	row, err := s.dispatch.Enqueue(ctx, flat, whose)
+	if err != nil {
+		var known *pg.Error
+		if errors.As(err, &known) && known.Status < http.StatusInternalServerError {
+			relocate(known, []*object{job}, headerName, false)
+		}
+		return err
+	}
+	c.Response().Header().Set(echo.HeaderLocation, "/ojs/v1/jobs/"+row.ID)
+	return s.writeJob(c, http.StatusCreated, &row)
 }
 
 func (s *Server) enqueueBatch(c echo.Context) error {
@@ -51,7 +65,7 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 		}
 		jobs[i] = &object{path: path, fields: members(raw), fault: new(error)}
 	}
-	rows, err := s.push(c, jobs, true)
+	rows, err := s.push(c, jobs)
 	if err != nil {
 		return err
 	}
@@ -67,7 +81,7 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 }
 
 // push sends envelopes to ojs.enqueue_many: all of them become jobs, or none.
-func (s *Server) push(c echo.Context, jobs []*object, batch bool) ([]sqlcgen.OjsJob, error) {
+func (s *Server) push(c echo.Context, jobs []*object) ([]sqlcgen.OjsJob, error) {
 	header, headerName, err := tenant(c.Request().Header)
 	if err != nil {
 		return nil, err
@@ -78,10 +92,15 @@ func (s *Server) push(c echo.Context, jobs []*object, batch bool) ([]sqlcgen.Ojs
 		if i > 0 {
 			flat = append(flat, ',')
 		}
-		flat = appendFlat(flat, job, header, headerName, now)
+		var whose *string
+		flat, whose = appendFlat(flat, job, header, headerName, now)
+		if whose != nil {
+			flat = append(flat[:len(flat)-1], `,"tenant":`...)
+			flat = append(appendString(flat, *whose), '}')
+		}
 		if err := job.err(); err != nil {
 			var known *pg.Error
-			if batch && errors.As(err, &known) {
+			if errors.As(err, &known) {
 				known.Details["index"] = i
 			}
 			return nil, err
@@ -96,7 +115,7 @@ func (s *Server) push(c echo.Context, jobs []*object, batch bool) ([]sqlcgen.Ojs
 		err = s.db.Err(err)
 		var known *pg.Error
 		if errors.As(err, &known) && known.Status < http.StatusInternalServerError {
-			relocate(known, jobs, headerName, batch)
+			relocate(known, jobs, headerName, true)
 		}
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -276,8 +277,12 @@ func TestFlatten(t *testing.T) {
 	src := `{"type":"a","args":[ 1 ],"meta":{"k" : 1},"x":{ },"options":{"queue":"q","unique":{ "k":1 },"metadata":{"m":2,"k":9}},"state":"active","y":1.50}`
 	job := &object{fields: members([]byte(src)), fault: new(error)}
 	header := "acme"
-	got := string(appendFlat(nil, job, &header, tenantHeader, time.Now()))
-	want := `{"type":"a","args":[ 1 ],"queue":"q","tenant":"acme","meta":{"k":1,"m":2},"options":{"unique":{ "k":1 }},"extra":{"x":{ },"y":1.50}}`
+	flat, whose := appendFlat(nil, job, &header, tenantHeader, time.Now())
+	got := string(flat)
+	if whose == nil || *whose != "acme" {
+		t.Errorf("the tenant is %v", whose)
+	}
+	want := `{"type":"a","args":[ 1 ],"queue":"q","meta":{"k":1,"m":2},"options":{"unique":{ "k":1 }},"extra":{"x":{ },"y":1.50}}`
 	if job.err() != nil || got != want {
 		t.Errorf("%s (%v), want %s", got, job.err(), want)
 	}
@@ -313,4 +318,40 @@ func BenchmarkFlatten(b *testing.B) {
 		job := &object{fields: members(src), fault: new(error)}
 		appendFlat(nil, job, nil, "", time.Time{})
 	}
+}
+
+// What came with others is told as if it had come alone.
+func TestSingleEnqueuesThatCameTogether(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	var all sync.WaitGroup
+	for i := range 60 {
+		all.Go(func() {
+			body, want := fmt.Sprintf(`{"type":"a","args":[%d]}`, i), 201
+			switch i % 6 {
+			case 1:
+				body, want = `{"type":"a","args":[],"options":{"priority":1000}}`, 400
+			case 2:
+				body, want = `{"type":"not a type","args":[]}`, 400
+			case 3:
+				body, want = `{"type":"a","args":[],"options":{"retry":{"max_attempts":-1}}}`, 422
+			}
+			r, err := a.send(context.Background(), "POST", "/ojs/v1/jobs", body, fmt.Sprintf("X-OJS-Tenant: t%d", i%5))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			field := map[int]string{1: "options.priority", 2: "type", 3: "options.retry.max_attempts"}[i%6]
+			message := r.text("error.message")
+			switch {
+			case r.status != want:
+				t.Errorf("%s: status %d, want %d: %s", body, r.status, want, r.body)
+			case want == 201:
+				r.is(map[string]any{"job.args": []any{i}, "job.meta.tenant_id": fmt.Sprintf("t%d", i%5)})
+			case r.text("error.details.field") != field || !strings.HasPrefix(message, field) || r.get("error.details.index") != nil:
+				t.Errorf("%s: %s", body, r.body)
+			}
+		})
+	}
+	all.Wait()
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
@@ -283,8 +282,20 @@ func (o *object) ids(key string) []string {
 // isUUID accepts the canonical spelling only: two spellings of one id would be two ids to a
 // client that compares text.
 func isUUID(s string) bool {
-	id, err := uuid.Parse(s)
-	return err == nil && id.String() == s
+	if len(s) != 36 {
+		return false
+	}
+	for i := range len(s) {
+		switch c := s[i]; {
+		case i == 8 || i == 13 || i == 18 || i == 23:
+			if c != '-' {
+				return false
+			}
+		case (c < '0' || c > '9') && (c < 'a' || c > 'f'):
+			return false
+		}
+	}
+	return true
 }
 
 // numericDigits is what we let PostgreSQL's numeric hold, far below what it could.

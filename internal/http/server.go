@@ -21,6 +21,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sched"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -64,13 +65,13 @@ func orDefault[T comparable](v, d T) T {
 	return v
 }
 
-// Config is what a Server needs. DB, Listener and Logger are required.
+// Config is what a Server needs. DB, Dispatcher and Logger are required.
 type Config struct {
-	DB       *pg.DB
-	Listener *pg.Listener // not run by the Server
-	Logger   *slog.Logger
-	Limits   Limits
-	Version  string // of this program, for the manifest; default "dev"
+	DB         *pg.DB
+	Dispatcher *sched.Dispatcher // not run by the Server
+	Logger     *slog.Logger
+	Limits     Limits
+	Version    string // of this program, for the manifest; default "dev"
 
 	// AllowReset adds POST /ojs/v1/admin/reset, which calls Reset: for conformance runs. A server
 	// in production has neither.
@@ -82,7 +83,7 @@ type Config struct {
 type Server struct {
 	db       *pg.DB
 	q        *sqlcgen.Queries
-	listener *pg.Listener
+	dispatch *sched.Dispatcher
 	log      *slog.Logger
 	limits   Limits
 	version  string
@@ -106,7 +107,7 @@ func New(cfg Config) *Server {
 	s := &Server{
 		db:       cfg.DB,
 		q:        sqlcgen.New(cfg.DB.Pool()),
-		listener: cfg.Listener,
+		dispatch: cfg.Dispatcher,
 		log:      cfg.Logger,
 		limits:   cfg.Limits.withDefaults(),
 		version:  orDefault(cfg.Version, "dev"),
@@ -305,6 +306,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	case <-ctx.Done():
 	}
 	s.drain.Do(func() { close(s.draining) })
+	s.dispatch.Drain()
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limits.Drain)
 	defer cancel()
 	err := server.Shutdown(stop)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -122,6 +123,9 @@ func appendKey(b []byte, key string) []byte {
 
 // unquote decodes a JSON string that checkJSON accepted.
 func unquote(raw []byte) string {
+	if bytes.IndexByte(raw, '\\') < 0 {
+		return string(raw[1 : len(raw)-1])
+	}
 	text, _ := jsontext.AppendUnquote(nil, raw)
 	return string(text)
 }
@@ -144,11 +148,15 @@ func members(raw []byte) []member {
 	return out
 }
 
+var decoders = sync.Pool{New: func() any { return decoder(nil) }}
+
 // elements splits an array that checkJSON or PostgreSQL accepted; never nil. An object comes
 // apart into keys and values in turn.
 func elements(raw []byte) [][]byte {
-	dec := decoder(raw)
-	out := [][]byte{}
+	dec := decoders.Get().(*jsontext.Decoder)
+	defer decoders.Put(dec)
+	dec.Reset(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	out := make([][]byte, 0, 8)
 	_, err := dec.ReadToken()
 	for kind := dec.PeekKind(); err == nil && kind != ']' && kind != '}'; kind = dec.PeekKind() {
 		var v jsontext.Value

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"time"
 
@@ -34,8 +35,9 @@ func (w *writer) key(name string) {
 		w.b = append(w.b, ',')
 	}
 	w.comma = true
-	w.b = appendString(w.b, name)
-	w.b = append(w.b, ':')
+	w.b = append(w.b, '"')
+	w.b = append(w.b, name...) // ours: there is nothing to escape
+	w.b = append(w.b, '"', ':')
 }
 
 func (w *writer) raw(name string, raw []byte) {
@@ -91,6 +93,15 @@ func (w *writer) texts(name string, values []string) {
 // appendString writes a JSON string and escapes only what JSON demands. checkJSON and PostgreSQL
 // both refuse invalid UTF-8; what arrives otherwise (headers) becomes U+FFFD.
 func appendString(b []byte, s string) []byte {
+	plain := true
+	for i := range len(s) {
+		plain = plain && s[i] >= ' ' && s[i] <= '~' && s[i] != '"' && s[i] != '\\'
+	}
+	if plain {
+		b = append(b, '"')
+		b = append(b, s...)
+		return append(b, '"')
+	}
 	b, _ = jsontext.AppendQuote(b, s)
 	return b
 }
@@ -196,7 +207,10 @@ func (s *Server) appendJob(b []byte, j *sqlcgen.OjsJob, more ...attr) []byte {
 
 // appendMeta shows the tenant in meta, where OJS looks for it, unless nobody named one.
 func (s *Server) appendMeta(b []byte, j *sqlcgen.OjsJob) []byte {
-	fields := members(j.Meta)
+	var fields []member
+	if len(j.Meta) > 2 {
+		fields = members(j.Meta)
+	}
 	for _, m := range fields {
 		if m.key == "tenant_id" {
 			return append(b, j.Meta...)
@@ -243,7 +257,11 @@ func retryDelay(j *sqlcgen.OjsJob, last []byte) (int64, bool) {
 }
 
 func (s *Server) appendJobs(b []byte, jobs []sqlcgen.OjsJob, more func(*sqlcgen.OjsJob) []attr) []byte {
-	b = append(b, '[')
+	size := 2
+	for i := range jobs {
+		size += 700 + len(jobs[i].Args) + len(jobs[i].Meta) + len(jobs[i].Options) + len(jobs[i].Extra) + len(jobs[i].Errors)
+	}
+	b = append(slices.Grow(b, size), '[')
 	for i := range jobs {
 		if i > 0 {
 			b = append(b, ',')

@@ -1,10 +1,10 @@
 package httpapi
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"net/http"
 	"strconv"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojs-pg/ojs-pg/internal/sched"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -32,18 +33,18 @@ func (s *Server) fetch(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	params := sqlcgen.FetchParams{
-		Queues:              fetchQueues(req),
-		Count:               1,
-		WorkerID:            req.name("worker_id"),
-		VisibilityTimeoutMs: req.integer("visibility_timeout_ms", 1),
-		Tenant:              scope,
+	f := sched.Fetch{Queues: fetchQueues(req), Count: 1, Tenant: scope}
+	if worker := req.name("worker_id"); worker != nil {
+		f.WorkerID = *worker
+	}
+	if timeout := req.integer("visibility_timeout_ms", 1); timeout != nil {
+		f.VisibilityTimeoutMs = int(*timeout)
 	}
 	if count := req.integer("count", 1); count != nil {
 		if *count > maxFetchCount {
 			req.fail(invalid("count", "must be at most %d", maxFetchCount))
 		}
-		params.Count = *count
+		f.Count = int(*count)
 	}
 	if strategy := req.text("strategy"); strategy != nil && *strategy != "round-robin" {
 		req.fail(refuse(codeUnsupported, "strategy", "strategy %q is not supported; this server takes queues round-robin", clip(*strategy)))
@@ -51,12 +52,16 @@ func (s *Server) fetch(c echo.Context) error {
 	if req.child("weights") != nil {
 		req.fail(refuse(codeUnsupported, "weights", "weights of queues are not supported; this server takes queues round-robin"))
 	}
-	wait := s.wait(c, req)
+	f.Wait = s.wait(c, req)
 	if err := req.err(); err != nil {
 		return err
 	}
-
-	jobs, err := s.claim(c, params, wait)
+	if f.Wait > 0 {
+		if err := s.allowWait(c, f.Wait); err != nil {
+			return err
+		}
+	}
+	jobs, err := s.dispatch.Fetch(c.Request().Context(), f)
 	if err != nil {
 		return err
 	}
@@ -71,7 +76,7 @@ func (s *Server) fetch(c echo.Context) error {
 		err = blob(c, http.StatusOK, w.b)
 	}
 	if err != nil {
-		s.giveBack(c, jobs)
+		s.dispatch.GiveBack(jobs)
 		return fmt.Errorf("hand over %d jobs: %w", len(jobs), err)
 	}
 	return nil
@@ -119,105 +124,41 @@ func (s *Server) wait(c echo.Context, req *object) time.Duration {
 	if ms := req.integer("wait_ms", 0); ms != nil {
 		return min(time.Duration(*ms)*time.Millisecond, limit)
 	}
-	for _, header := range c.Request().Header.Values("Prefer") {
-		for _, preference := range strings.Split(header, ",") {
-			preference, _, _ = strings.Cut(preference, ";") // parameters of the preference
-			name, value, _ := strings.Cut(preference, "=")
-			if !strings.EqualFold(strings.TrimSpace(name), "wait") {
-				continue
-			}
-			// A preference that cannot be understood is ignored, as RFC 7240 asks.
-			seconds, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 31)
-			if err != nil {
-				continue
-			}
-			wait := min(time.Duration(seconds)*time.Second, limit)
-			c.Response().Header().Set("Preference-Applied", "wait="+strconv.Itoa(int(math.Ceil(wait.Seconds()))))
-			return wait
+	for name, value := range preferences(c) {
+		if !strings.EqualFold(name, "wait") {
+			continue
 		}
+		// A preference that cannot be understood is ignored, as RFC 7240 asks.
+		seconds, err := strconv.ParseUint(value, 10, 31)
+		if err != nil {
+			continue
+		}
+		wait := min(time.Duration(seconds)*time.Second, limit)
+		c.Response().Header().Set("Preference-Applied", "wait="+strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+		return wait
 	}
 	return 0
 }
 
-// claim fetches, and while there is nothing and time is left, sleeps until a commit, the clock
-// or a shutdown says to look again.
-func (s *Server) claim(c echo.Context, params sqlcgen.FetchParams, wait time.Duration) ([]sqlcgen.OjsJob, error) {
-	jobs, err := s.fetchOnce(c, params)
-	if err != nil || len(jobs) > 0 || wait <= 0 {
-		return jobs, err
-	}
-	// The server's read timeout would otherwise end the connection, and with it the request.
+// allowWait lifts the deadlines that would end the connection, and with it the request, while it waits.
+func (s *Server) allowWait(c echo.Context, wait time.Duration) error {
 	rc := http.NewResponseController(c.Response())
 	if err := rc.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return nil, fmt.Errorf("lift the read deadline for a waiting fetch: %w", err)
+		return fmt.Errorf("lift the read deadline for a waiting fetch: %w", err)
 	}
 	if err := rc.SetWriteDeadline(time.Now().Add(wait + s.limits.Write)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return nil, fmt.Errorf("move the write deadline of a waiting fetch: %w", err)
+		return fmt.Errorf("move the write deadline of a waiting fetch: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(c.Request().Context(), wait)
-	defer cancel()
-	waiter := s.listener.Wait(ctx, params.Queues)
-	defer waiter.Close()
-	for {
-		// Once more after registering: what committed in between woke nobody.
-		if jobs, err := s.fetchOnce(c, params); err != nil || len(jobs) > 0 {
-			return jobs, err
-		}
-		select {
-		case <-waiter.C:
-		case <-s.draining:
-			return nil, nil
-		case <-ctx.Done():
-			return nil, c.Request().Context().Err()
-		}
-	}
+	return nil
 }
 
-// fetchOnce does not stop when the client hangs up: a claim that is cancelled half-way may have
-// committed, and then nobody would know which jobs to give back.
-func (s *Server) fetchOnce(c echo.Context, params sqlcgen.FetchParams) ([]sqlcgen.OjsJob, error) {
-	ctx, cancel := s.query(c)
-	defer cancel()
-	jobs, err := s.q.Fetch(ctx, params)
-	if err != nil {
-		return nil, fmt.Errorf("fetch: %w", err)
-	}
-	return jobs, nil
-}
+func (s *Server) ack(c echo.Context) error { return s.settle(c, readAck, s.appendAcked) }
 
-// giveBack releases jobs whose response did not reach the client, so that the next worker gets
-// them at once and no attempt is burned.
-func (s *Server) giveBack(c echo.Context, jobs []sqlcgen.OjsJob) {
-	ctx, cancel := s.query(c)
-	defer cancel()
-	for i := range jobs {
-		job := &jobs[i]
-		if job.Lease == nil {
-			continue
-		}
-		if _, err := s.q.Release(ctx, sqlcgen.ReleaseParams{ID: job.ID, Lease: *job.Lease}); err != nil {
-			s.log.Warn("a job could not be given back; its lease has to run out",
-				"job", job.ID, "tenant", job.TenantID, "queue", job.Queue, "error", err)
-		}
-	}
-}
-
-func (s *Server) ack(c echo.Context) error {
-	return settle(s, c, readAck, s.q.Ack, s.appendAcked)
-}
-
-func (s *Server) nack(c echo.Context) error {
-	return settle(s, c, readNack, s.q.Nack, s.appendNacked)
-}
+func (s *Server) nack(c echo.Context) error { return s.settle(c, readNack, s.appendNacked) }
 
 // settle ends attempts: one job, named in the body or in the path, or many under jobs, each of
 // which succeeds or fails by itself.
-func settle[P any](
-	s *Server, c echo.Context,
-	read func(req *object, id string, scope *string) P,
-	do func(context.Context, P) (sqlcgen.OjsJob, error),
-	shape func(*writer, *sqlcgen.OjsJob),
-) error {
+func (s *Server) settle(c echo.Context, read func(*object, *sched.Settlement), shape func(*writer, *sqlcgen.OjsJob, bool)) error {
 	pathID := c.Param("id")
 	if pathID != "" {
 		if _, _, err := jobRef(c); err != nil {
@@ -233,35 +174,36 @@ func settle[P any](
 		return err
 	}
 	if pathID == "" && req.raw("jobs") != nil {
-		return settleMany(s, c, req, scope, read, do, shape)
+		return s.settleMany(c, req, scope, read, shape)
 	}
-	params := read(req, jobID(req, pathID), scope)
+	one := []sched.Settlement{{ID: jobID(req, pathID), Tenant: scope}}
+	read(req, &one[0])
+	whole := representation(c, true)
 	if err := req.err(); err != nil {
 		return err
 	}
 	ctx, cancel := s.query(c)
 	defer cancel()
-	job, err := do(ctx, params)
+	done, err := s.dispatch.Settle(ctx, one, whole)
 	if err != nil {
 		return err
 	}
+	if done[0].Err != nil {
+		return done[0].Err
+	}
 	w := writer{}
-	shape(&w, &job)
+	shape(&w, &done[0].Job, whole)
 	return blob(c, http.StatusOK, w.b)
 }
 
-func settleMany[P any](
-	s *Server, c echo.Context, req *object, scope *string,
-	read func(req *object, id string, scope *string) P,
-	do func(context.Context, P) (sqlcgen.OjsJob, error),
-	shape func(*writer, *sqlcgen.OjsJob),
+func (s *Server) settleMany(
+	c echo.Context, req *object, scope *string, read func(*object, *sched.Settlement), shape func(*writer, *sqlcgen.OjsJob, bool),
 ) error {
 	items := req.list("jobs")
 	if items != nil && (len(items) < 1 || len(items) > maxAckJobs) {
 		req.fail(invalid("jobs", "must hold between 1 and %d jobs", maxAckJobs))
 	}
-	params := make([]P, len(items))
-	ids := make([]string, len(items))
+	many := make([]sched.Settlement, len(items))
 	for i, raw := range items {
 		path := "jobs[" + strconv.Itoa(i) + "]"
 		if got := kind(raw); got != "object" {
@@ -269,10 +211,17 @@ func settleMany[P any](
 			break
 		}
 		item := &object{path: path, fields: members(raw), fault: req.fault}
-		ids[i] = jobID(item, "")
-		params[i] = read(item, ids[i], scope)
+		many[i] = sched.Settlement{ID: jobID(item, ""), Tenant: scope}
+		read(item, &many[i])
 	}
+	whole := representation(c, false)
 	if err := req.err(); err != nil {
+		return err
+	}
+	ctx, cancel := s.query(c)
+	defer cancel()
+	settled, err := s.dispatch.Settle(ctx, many, whole)
+	if err != nil {
 		return err
 	}
 	w := writer{}
@@ -280,29 +229,27 @@ func settleMany[P any](
 	w.key("results")
 	w.b = append(w.b, '[')
 	done := 0
-	ctx, cancel := s.query(c)
-	defer cancel()
-	for i := range params {
+	for i := range settled {
 		if i > 0 {
 			w.b = append(w.b, ',')
 		}
-		job, err := do(ctx, params[i])
+		err := settled[i].Err
 		if err == nil {
 			done++
-			shape(&w, &job)
+			shape(&w, &settled[i].Job, whole)
 			continue
 		}
 		problem := s.classify(err)
 		if problem.Status >= http.StatusInternalServerError {
-			s.log.Error("a job could not be settled", "request_id", requestID(c), "job", ids[i], "error", err)
+			s.log.Error("a job could not be settled", "request_id", requestID(c), "job", many[i].ID, "error", err)
 		}
 		body, err := json.Marshal(problemBody(problem, requestID(c)))
 		if err != nil {
 			return fmt.Errorf("encode an error: %w", err)
 		}
 		w.open()
-		w.text("id", ids[i])
-		w.text("job_id", ids[i])
+		w.text("id", many[i].ID)
+		w.text("job_id", many[i].ID)
 		w.integer("status", int64(problem.Status))
 		w.raw("error", body)
 		w.close()
@@ -310,9 +257,39 @@ func settleMany[P any](
 	w.b = append(w.b, ']')
 	w.comma = true
 	w.integer("succeeded", int64(done))
-	w.integer("failed", int64(len(params)-done))
+	w.integer("failed", int64(len(settled)-done))
 	w.close()
 	return blob(c, http.StatusOK, w.b)
+}
+
+// representation is whether the answer is to hold the whole job: as the preference of RFC 7240 says, else as is usual.
+func representation(c echo.Context, usual bool) bool {
+	for name, value := range preferences(c) {
+		if !strings.EqualFold(name, "return") {
+			continue
+		}
+		whole := strings.EqualFold(value, "representation")
+		if whole || strings.EqualFold(value, "minimal") {
+			c.Response().Header().Set("Preference-Applied", "return="+strings.ToLower(value))
+			return whole
+		}
+	}
+	return usual
+}
+
+// preferences are the names and values of the Prefer headers.
+func preferences(c echo.Context) iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for _, header := range c.Request().Header.Values("Prefer") {
+			for _, preference := range strings.Split(header, ",") {
+				preference, _, _ = strings.Cut(preference, ";") // parameters of the preference
+				name, value, _ := strings.Cut(preference, "=")
+				if !yield(strings.TrimSpace(name), strings.Trim(strings.TrimSpace(value), `"`)) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // jobID is the job of an ack or nack: the path's, or job_id of the body.
@@ -331,38 +308,36 @@ func jobID(req *object, pathID string) string {
 	return ""
 }
 
-func readAck(req *object, id string, scope *string) sqlcgen.AckParams {
-	return sqlcgen.AckParams{
-		ID: id, Lease: req.id("lease"), Result: req.verbatim("result"), WorkerID: req.name("worker_id"), Tenant: scope,
-	}
+func readAck(req *object, a *sched.Settlement) {
+	a.Lease, a.Result, a.WorkerID = req.id("lease"), req.verbatim("result"), req.name("worker_id")
 }
 
-func (s *Server) appendAcked(w *writer, job *sqlcgen.OjsJob) {
+func (s *Server) appendAcked(w *writer, job *sqlcgen.OjsJob, whole bool) {
 	w.open()
 	w.flag("acknowledged", true)
 	w.text("id", job.ID)
 	w.text("job_id", job.ID)
 	w.text("state", job.State)
 	w.time("completed_at", job.FinishedAt)
-	w.key("job")
-	w.b = s.appendJob(w.b, job)
+	if whole {
+		w.key("job")
+		w.b = s.appendJob(w.b, job)
+	}
 	w.close()
 }
 
-func readNack(req *object, id string, scope *string) sqlcgen.NackParams {
-	p := sqlcgen.NackParams{
-		ID: id, Lease: req.id("lease"), WorkerID: req.name("worker_id"), Tenant: scope,
-	}
+func readNack(req *object, n *sched.Settlement) {
+	n.Lease, n.WorkerID = req.id("lease"), req.name("worker_id")
 	if requeue := req.flag("requeue"); requeue != nil {
-		p.Requeue = *requeue
+		n.Requeue = *requeue
 	}
 	failure := req.child("error")
 	if failure == nil {
 		req.missing("error")
-		return p
+		return
 	}
-	p.Error = req.raw("error")
-	req.storable(p.Error, req.at("error"))
+	n.Error = req.raw("error")
+	req.storable(n.Error, req.at("error"))
 	for _, key := range [...]string{"code", "type"} {
 		failure.text(key)
 	}
@@ -370,10 +345,9 @@ func readNack(req *object, id string, scope *string) sqlcgen.NackParams {
 		failure.missing("message")
 	}
 	failure.flag("retryable")
-	return p
 }
 
-func (s *Server) appendNacked(w *writer, job *sqlcgen.OjsJob) {
+func (s *Server) appendNacked(w *writer, job *sqlcgen.OjsJob, whole bool) {
 	w.open()
 	w.text("id", job.ID)
 	w.text("job_id", job.ID)
@@ -392,8 +366,10 @@ func (s *Server) appendNacked(w *writer, job *sqlcgen.OjsJob) {
 		w.time("discarded_at", job.FinishedAt)
 		w.time("completed_at", job.FinishedAt)
 	}
-	w.key("job")
-	w.b = s.appendJob(w.b, job)
+	if whole {
+		w.key("job")
+		w.b = s.appendJob(w.b, job)
+	}
 	w.close()
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sched"
 )
 
 func TestFetchAckShapes(t *testing.T) {
@@ -89,12 +90,43 @@ func TestSettleMany(t *testing.T) {
 	a := start(t)
 	one, two, three := a.push(`{"type":"a","args":[]}`), a.push(`{"type":"a","args":[]}`), a.push(`{"type":"a","args":[]}`)
 	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["default"],"count":2}`).want(200)
-	r := a.do("POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"`+one+`","result":1},{"job_id":"`+three+`"},{"job_id":"019539a4-0000-7000-8000-000000000000"}]}`).want(200)
+	r := a.do("POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"`+one+`","result":1},{"job_id":"`+three+`"},{"job_id":"019539a4-0000-7000-8000-000000000000"}]}`,
+		"Prefer: return=representation").want(200)
 	r.is(map[string]any{
 		"succeeded": 1, "failed": 2, "results.0.acknowledged": true, "results.0.job.result": 1, "results.1.id": three, "results.1.status": 409,
 		"results.1.error.code": "conflict", "results.2.status": 404, "results.2.error.code": "not_found",
 	})
 	a.do("POST", "/ojs/v1/workers/nack", `{"jobs":[{"job_id":"`+two+`","error":{"message":"m"}}]}`).want(200).is(map[string]any{"succeeded": 1, "results.0.state": "retryable"})
+}
+
+// For one job the answer holds it, for many it does not, unless the client prefers otherwise.
+func TestWholeJobOrNot(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	var ids []string
+	for range 6 {
+		ids = append(ids, a.push(`{"type":"a","args":[1],"options":{"retry":{"jitter":false}}}`))
+	}
+	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["default"],"count":6}`).want(200)
+	one := func(id, more string) string { return `{"job_id":"` + id + `"` + more + `}` }
+	many := func(id, more string) string { return `{"jobs":[` + one(id, more) + `]}` }
+	const failure = `,"error":{"message":"m"}`
+
+	a.do("POST", "/ojs/v1/workers/ack", one(ids[0], ""), "Prefer: return=minimal").want(200).
+		is(map[string]any{"id": ids[0], "state": "completed"}).present("completed_at").absent("job")
+	a.do("POST", "/ojs/v1/workers/nack", one(ids[1], failure), "Prefer: handling=strict, return=minimal; x=y").want(200).
+		is(map[string]any{"state": "retryable", "attempt": 1, "max_attempts": 3, "retry_delay_ms": 1000}).present("next_attempt_at").absent("job")
+	a.do("POST", "/ojs/v1/workers/ack", many(ids[2], "")).want(200).is(map[string]any{"results.0.state": "completed"}).absent("results.0.job")
+	a.do("POST", "/ojs/v1/workers/nack", many(ids[3], failure)).want(200).
+		is(map[string]any{"results.0.attempt": 1, "results.0.max_attempts": 3, "results.0.retry_delay_ms": 1000}).absent("results.0.job")
+	r := a.do("POST", "/ojs/v1/workers/nack", many(ids[4], failure), "Prefer: return=representation").want(200)
+	r.is(map[string]any{"results.0.job.args": []any{1}, "results.0.job.error.message": "m"})
+	if got := r.header.Get("Preference-Applied"); got != "return=representation" {
+		t.Errorf("Preference-Applied %q", got)
+	}
+	if r := a.do("POST", "/ojs/v1/workers/ack", one(ids[5], ""), "Prefer: return=something").want(200).present("job.args"); r.header.Get("Preference-Applied") != "" {
+		t.Error("applied what it does not know")
+	}
 }
 
 func TestHeartbeat(t *testing.T) {
@@ -130,8 +162,7 @@ func (a *api) waiting() int {
 func TestLongPollWokenByACommit(t *testing.T) {
 	t.Parallel()
 	a := start(t)
-	// Only a wake can help in time: the listener's own look is far away.
-	a.srv.listener.Fallback = time.Hour
+	// Only a wake can help: the dispatcher's own look is far away.
 	for name, preference := range map[string]string{"body": "", "header": "Prefer: respond-async, wait=30"} {
 		queue := "wait-" + name
 		body := `{"queues":["` + queue + `"],"wait_ms":30000}`
@@ -381,7 +412,8 @@ func TestDatabaseGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(a.log, nil))
-	a.srv = New(Config{DB: door, Listener: pg.NewListener(door, log), Logger: log, Limits: Limits{Query: 2 * time.Second}})
+	dispatcher := sched.NewDispatcher(door, pg.NewListener(door, log), log, sched.Options{Query: 2 * time.Second})
+	a.srv = New(Config{DB: door, Dispatcher: dispatcher, Logger: log, Limits: Limits{Query: 2 * time.Second}})
 	if _, err := a.pool.Exec(t.Context(), "select pg_terminate_backend(pid) from pg_stat_activity where usename = $1", cfg.User); err != nil {
 		t.Fatal(err)
 	}

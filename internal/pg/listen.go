@@ -1,12 +1,16 @@
 package pg
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,64 +19,69 @@ import (
 
 const (
 	channel = "ojs_wake"
+	// everybody is the payload of a transaction that cannot see who registered lately.
+	everybody = "*"
 
-	refreshAfter  = 20 * time.Second // a registration lapses after 60 s
-	dropAfter     = 5 * time.Second  // a queue that is asked for again soon stays registered
-	sweepEvery    = time.Second
-	registerLimit = 5 * time.Second
+	renewAfter    = 20 * time.Second // a registration lapses after 60 s
+	lapsedAfter   = 50 * time.Second
+	dropAfter     = time.Second
+	upkeepLimit   = 5 * time.Second
 	closeLimit    = 2 * time.Second
 	probeEvery    = 30 * time.Second // notices a connection that died without a word
 	reconnectMin  = 100 * time.Millisecond
 	reconnectMax  = 5 * time.Second
-
-	// DefaultFallback is how often a waiter looks by itself when nothing wakes it.
-	DefaultFallback = 5 * time.Second
+	crossingFirst = 5 * time.Millisecond
+	crossingLast  = 5 * time.Second
 )
-
-// A producer whose statement ran just before a registration committed does not see it, and
-// notifies nobody; its jobs are found by looking again at these times after registering.
-var recheckAfter = []time.Duration{5 * time.Millisecond, 50 * time.Millisecond, 500 * time.Millisecond}
 
 // Listener hears, on one connection, of every commit that makes a job available in a queue
 // for which somebody here waits. It never says that there is a job, only that looking may pay.
+//
+// What it knows of is queues, however many wait for them: each queue is registered once, and all
+// registrations are renewed by one statement.
 type Listener struct {
-	// Fallback may be set before the first Wait.
-	Fallback time.Duration
-
 	db     *DB
 	log    *slog.Logger
 	server [16]byte // under this name we register
 	others others   // who hears of tokens that are no queue's
+	kick   chan struct{}
 
 	// As the constants say; tests are less patient.
-	recheckAfter                        []time.Duration
-	refreshAfter, dropAfter, sweepEvery time.Duration
+	renewAfter, dropAfter time.Duration
 
-	mu     sync.Mutex
-	queues map[string]*queue
-	tokens map[string]*queue
+	mu        sync.Mutex
+	listening bool
+	queues    map[string]*queue
+	tokens    map[string]*queue
+	crossing  time.Duration // until the next look at transactions that cross a registration
 }
 
 // queue is one queue that somebody waits for, or waited for a moment ago.
 type queue struct {
-	name string
-	// gate is held during a statement about this queue, so that a registration and the
-	// withdrawal of the one before cannot overtake each other.
-	gate chan struct{}
+	name      string
+	subs      map[*Subscription]struct{}
+	token     string // empty: not registered
+	stale     bool   // commits may have gone unheard since it was registered
+	renewedAt time.Time
+	idleSince time.Time
+	// open are the transactions that were under way when the registration committed. Their statements may
+	// not have seen it, so that they commit without a word.
+	open []uint64
+}
 
-	// The rest is guarded by Listener.mu.
-	waits       map[*Wait]struct{}
-	registered  bool
-	refreshedAt time.Time
-	token       string
-	idleSince   time.Time
+// Subscription is somebody's interest in one or more queues.
+type Subscription struct {
+	listener *Listener
+	queues   []*queue
+	wake     func()
+	closed   bool
 }
 
 // NewListener makes a listener; it hears nothing before Run.
 func NewListener(db *DB, log *slog.Logger) *Listener {
 	l := &Listener{
-		Fallback: DefaultFallback, db: db, log: log, queues: map[string]*queue{}, tokens: map[string]*queue{},
-		recheckAfter: recheckAfter, refreshAfter: refreshAfter, dropAfter: dropAfter, sweepEvery: sweepEvery,
+		db: db, log: log, kick: make(chan struct{}, 1), queues: map[string]*queue{}, tokens: map[string]*queue{},
+		renewAfter: renewAfter, dropAfter: dropAfter,
 	}
 	rand.Read(l.server[:])
 	l.server[6] = l.server[6]&0x0f | 0x40 // a random UUID
@@ -80,178 +89,93 @@ func NewListener(db *DB, log *slog.Logger) *Listener {
 	return l
 }
 
-// Wait is one caller who waits for one or more queues.
-type Wait struct {
-	// C receives when it may pay to fetch again. Several wakes may become one.
-	C <-chan struct{}
-
-	listener *Listener
-	queues   []*queue
-	wake     chan struct{}
-
-	mu     sync.Mutex
-	closed bool
-	timer  *time.Timer
-	looks  int // planned so far
-}
-
-// Wait returns when every queue is registered, so that a caller who then fetches once more and
-// finds nothing misses no later commit. If registering fails, the caller still looks
-// again from time to time. The caller must Close it.
-func (l *Listener) Wait(ctx context.Context, queues []string) *Wait {
-	w := &Wait{listener: l, wake: make(chan struct{}, 1)}
-	w.C = w.wake
+// Subscribe has wake called whenever it may pay to look into one of the queues: once they are
+// registered, after each commit with jobs for them, when a transaction that crossed the registration
+// has ended, and when the connection is lost or back. Who looks after each call misses nothing that was
+// committed before it. wake must not block.
+func (l *Listener) Subscribe(queues []string, wake func()) *Subscription {
+	s := &Subscription{listener: l, wake: wake}
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	heard := true
 	for _, name := range queues {
 		q := l.queues[name]
 		if q == nil {
-			q = &queue{name: name, gate: make(chan struct{}, 1), waits: map[*Wait]struct{}{}}
+			q = &queue{name: name, subs: map[*Subscription]struct{}{}}
 			l.queues[name] = q
 		}
-		if _, twice := q.waits[w]; !twice {
-			q.waits[w] = struct{}{}
-			w.queues = append(w.queues, q)
+		if _, twice := q.subs[s]; !twice {
+			q.subs[s] = struct{}{}
+			s.queues = append(s.queues, q)
 		}
+		heard = heard && q.token != "" && !q.stale
 	}
-	l.mu.Unlock()
-
-	for _, q := range w.queues {
-		if err := l.register(ctx, q, false); err != nil && ctx.Err() == nil {
-			l.log.Warn("waiting for a queue without being woken", "queue", q.name, "error", err)
-		}
+	if heard {
+		// Registered for somebody else; what was committed just now woke only them.
+		go wake()
+	} else {
+		l.nudge()
 	}
-	w.mu.Lock()
-	w.timer = time.AfterFunc(w.pause(), w.recheck)
-	w.mu.Unlock()
-	return w
+	return s
 }
 
-// Close ends the wait.
-func (w *Wait) Close() {
-	w.mu.Lock()
-	w.closed = true
-	w.timer.Stop()
-	w.mu.Unlock()
-
-	l := w.listener
+// Heard reports whether a commit with jobs for any of the queues would be heard of.
+func (s *Subscription) Heard() bool {
+	l := s.listener
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, q := range w.queues {
-		delete(q.waits, w)
-		if len(q.waits) == 0 {
+	return l.listening && !slices.ContainsFunc(s.queues, func(q *queue) bool { return q.token == "" || q.stale })
+}
+
+// Close ends the subscription. A wake under way may still arrive.
+func (s *Subscription) Close() {
+	l := s.listener
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.closed = true
+	for _, q := range s.queues {
+		delete(q.subs, s)
+		if len(q.subs) == 0 {
 			q.idleSince = time.Now()
+			l.nudge()
 		}
 	}
 }
 
-// signal never blocks: a wake that is still unread serves as this one.
-func (w *Wait) signal() {
+// nudge has the upkeep look at what is to be done.
+func (l *Listener) nudge() {
 	select {
-	case w.wake <- struct{}{}:
+	case l.kick <- struct{}{}:
 	default:
 	}
 }
 
-func (w *Wait) recheck() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.closed {
-		return
+// waked collects who has to be told, each once, so that they are told without l.mu.
+type waked map[*Subscription]struct{}
+
+func (w waked) add(q *queue) {
+	for s := range q.subs {
+		w[s] = struct{}{}
 	}
-	w.signal()
-	w.timer.Reset(w.pause())
 }
 
-// pause is the time until the waiter looks again by itself.
-func (w *Wait) pause() time.Duration {
-	l, looks := w.listener, w.looks
-	w.looks++
-	switch {
-	case looks == 0 && len(l.recheckAfter) > 0:
-		return l.recheckAfter[0]
-	case looks < len(l.recheckAfter):
-		return l.recheckAfter[looks] - l.recheckAfter[looks-1]
+func (w waked) tell() {
+	for s := range w {
+		s.wake()
 	}
-	// Spread, so that a thousand waiters do not look in the same moment.
-	return l.Fallback - l.Fallback/10 + mathrand.N(l.Fallback/5+1)
-}
-
-// register makes sure that commits of this queue notify us; again renews a registration.
-func (l *Listener) register(ctx context.Context, q *queue, again bool) error {
-	ctx, cancel := context.WithTimeout(ctx, registerLimit)
-	defer cancel()
-	select {
-	case q.gate <- struct{}{}:
-		defer func() { <-q.gate }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	l.mu.Lock()
-	done := q.registered && !again
-	l.mu.Unlock()
-	if done {
-		return nil
-	}
-	var token string
-	err := l.db.pool.QueryRow(ctx, "select ojs.register_waiter($1, $2)", l.server, q.name).Scan(&token)
-	if err != nil {
-		return fmt.Errorf("register a waiter: %w", err)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if q.token != token {
-		delete(l.tokens, q.token)
-		q.token = token
-		l.tokens[token] = q
-	}
-	q.registered, q.refreshedAt = true, time.Now()
-	return nil
-}
-
-// unregister withdraws a queue that nobody waits for any more.
-func (l *Listener) unregister(ctx context.Context, q *queue) error {
-	ctx, cancel := context.WithTimeout(ctx, registerLimit)
-	defer cancel()
-	select {
-	case q.gate <- struct{}{}:
-		defer func() { <-q.gate }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	l.mu.Lock()
-	if len(q.waits) > 0 {
-		l.mu.Unlock()
-		return nil
-	}
-	// From here on a newcomer registers anew, after us because of the gate.
-	registered := q.registered
-	q.registered = false
-	delete(l.tokens, q.token)
-	q.token = ""
-	l.mu.Unlock()
-	if registered {
-		if _, err := l.db.pool.Exec(ctx, "select ojs.drop_waiter($1, $2)", l.server, q.name); err != nil {
-			return fmt.Errorf("drop a waiter: %w", err)
-		}
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(q.waits) == 0 {
-		delete(l.queues, q.name)
-	}
-	return nil
 }
 
 // Run listens until ctx ends, through lost connections. It returns when all it started is done.
 func (l *Listener) Run(ctx context.Context) {
-	var sweeper sync.WaitGroup
-	sweeper.Go(func() { l.sweep(ctx) })
-	defer sweeper.Wait()
+	var upkeep sync.WaitGroup
+	upkeep.Go(func() { l.keep(ctx) })
+	defer upkeep.Wait()
 
 	pause := reconnectMin
 	for ctx.Err() == nil {
 		started := time.Now()
 		err := l.listen(ctx)
+		l.deaf()
 		if ctx.Err() != nil {
 			return
 		}
@@ -282,17 +206,16 @@ func (l *Listener) listen(ctx context.Context) error {
 	}
 	l.others.connected(true)
 	defer l.others.connected(false)
-	// What was committed before we listened was told to nobody.
-	l.wakeAll()
+	l.hearing()
 	for {
 		waiting, cancel := context.WithTimeout(ctx, probeEvery)
 		notification, err := conn.WaitForNotification(waiting)
 		cancel()
 		switch {
 		case err == nil:
-			l.wake(notification.Payload)
+			l.heard(notification.Payload)
 		case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-			probing, cancel := context.WithTimeout(ctx, registerLimit)
+			probing, cancel := context.WithTimeout(ctx, upkeepLimit)
 			err := conn.Ping(probing)
 			cancel()
 			if err != nil {
@@ -304,86 +227,294 @@ func (l *Listener) listen(ctx context.Context) error {
 	}
 }
 
-func (l *Listener) wake(token string) {
+func (l *Listener) heard(token string) {
 	l.others.heard(token)
+	if token == everybody {
+		l.wakeAll()
+		return
+	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	wake := waked{}
 	// Tokens of other servers arrive here too; so do ours from before the last withdrawal.
 	if q := l.tokens[token]; q != nil {
-		for w := range q.waits {
-			w.signal()
-		}
+		wake.add(q)
 	}
+	l.mu.Unlock()
+	wake.tell()
+}
+
+// hearing begins a connection: what was committed before it was told to nobody, and registrations may
+// have gone with the server that had them.
+func (l *Listener) hearing() {
+	l.mu.Lock()
+	l.listening = true
+	for _, q := range l.queues {
+		q.stale = true
+	}
+	l.mu.Unlock()
+	l.nudge()
+	l.wakeAll()
+}
+
+func (l *Listener) deaf() {
+	l.mu.Lock()
+	l.listening = false
+	l.mu.Unlock()
+	l.wakeAll()
 }
 
 func (l *Listener) wakeAll() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	wake := waked{}
 	for _, q := range l.queues {
-		for w := range q.waits {
-			w.signal()
-		}
+		wake.add(q)
 	}
+	l.mu.Unlock()
+	wake.tell()
 }
 
-// sweep renews registrations in use and withdraws the others, and all at the end.
-func (l *Listener) sweep(ctx context.Context) {
-	// A renewal under way at the end is not cut off: the server might still carry it out, after
+// keep does everything about registrations, one thing after the other, so that a registration and
+// the withdrawal of the one before cannot overtake each other.
+func (l *Listener) keep(ctx context.Context) {
+	// A statement under way at the end is not cut off: the server might still carry it out, after
 	// the withdrawal.
 	steady := context.WithoutCancel(ctx)
-	tick := time.NewTicker(l.sweepEvery)
-	defer tick.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	trouble := time.Duration(0)
+	var crossed time.Time
 	for {
 		select {
 		case <-ctx.Done():
-			l.withdrawAll(steady)
+			l.withdraw(steady)
 			return
-		case now := <-tick.C:
-			var renew, drop []*queue
-			l.mu.Lock()
-			for _, q := range l.queues {
-				switch {
-				case len(q.waits) == 0 && now.Sub(q.idleSince) >= l.dropAfter:
-					drop = append(drop, q)
-				case len(q.waits) > 0 && now.Sub(q.refreshedAt) >= l.refreshAfter:
-					renew = append(renew, q)
-				}
+		case <-l.kick:
+			if trouble > 0 {
+				continue // the timer says when to try again
 			}
-			l.mu.Unlock()
-			for _, q := range renew {
-				if ctx.Err() != nil {
-					break
-				}
-				if err := l.register(steady, q, true); err != nil {
-					l.log.Warn("a queue's registration could not be renewed", "queue", q.name, "error", err)
-				}
-			}
-			for _, q := range drop {
-				if ctx.Err() != nil {
-					break
-				}
-				if err := l.unregister(steady, q); err != nil {
-					// It lapses by itself.
-					l.log.Debug("a queue's registration could not be withdrawn", "queue", q.name, "error", err)
-				}
-			}
+		case <-timer.C:
 		}
+		now := time.Now()
+		add, drop, _ := l.due(now)
+		var err error
+		if len(drop) > 0 {
+			err = l.drop(steady, drop)
+		}
+		if len(add) > 0 {
+			err = errors.Join(err, l.register(steady, add))
+			crossed = now
+		}
+		l.mu.Lock()
+		crossing := l.crossing
+		l.mu.Unlock()
+		if err == nil && crossing > 0 && time.Since(crossed) >= crossing {
+			err = l.look(steady)
+			crossed = time.Now()
+		}
+		if err != nil {
+			trouble = min(max(2*trouble, reconnectMin), reconnectMax)
+			l.log.Warn("who waits for what could not be registered; waiters look by themselves meanwhile", "error", err)
+			timer.Reset(trouble)
+			continue
+		}
+		trouble = 0
+		_, _, next := l.due(time.Now())
+		l.mu.Lock()
+		if l.crossing > 0 {
+			next = min(next, time.Until(crossed.Add(l.crossing)))
+		}
+		l.mu.Unlock()
+		timer.Reset(max(next, 0))
 	}
 }
 
-// withdrawAll spares producers notifications to a server that is gone; what it does not
+// due says which queues are to be registered and which withdrawn now, and how long to wait until there are more.
+func (l *Listener) due(now time.Time) (add, drop []string, next time.Duration) {
+	next = time.Hour
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, q := range l.queues {
+		var in time.Duration
+		switch {
+		case len(q.subs) == 0:
+			if in = q.idleSince.Add(l.dropAfter).Sub(now); in <= 0 {
+				drop = append(drop, q.name)
+			}
+		case q.token == "" || q.stale:
+			add = append(add, q.name)
+		default:
+			if in = q.renewedAt.Add(l.renewAfter).Sub(now); in <= 0 {
+				add = append(add, q.name)
+			}
+		}
+		next = min(next, in)
+	}
+	if len(add) > 0 {
+		// What is due soon is renewed with the rest, so that the queues come into step.
+		for _, q := range l.queues {
+			if len(q.subs) > 0 && q.token != "" && !q.stale && q.renewedAt.Add(l.renewAfter/2).Before(now) && !slices.Contains(add, q.name) {
+				add = append(add, q.name)
+			}
+		}
+	}
+	return add, drop, next
+}
+
+// register makes sure that commits of these queues notify us.
+func (l *Listener) register(ctx context.Context, names []string) error {
+	ctx, cancel := context.WithTimeout(ctx, upkeepLimit)
+	defer cancel()
+	began := time.Now()
+	slices.Sort(names)
+	l.mu.Lock()
+	for _, name := range names {
+		// A connection that comes back meanwhile wants it registered once more.
+		if q := l.queues[name]; q != nil && q.stale {
+			q.stale = false
+			q.renewedAt = time.Time{}
+		}
+	}
+	l.mu.Unlock()
+	tokens, err := l.tokensOf(ctx, names)
+	var open []uint64
+	if err == nil {
+		// After the registration is there to be seen: whoever is not under way now will see it, or can be seen.
+		open, err = l.underWay(ctx)
+	}
+	l.mu.Lock()
+	wake := waked{}
+	for i, name := range names {
+		q := l.queues[name]
+		switch {
+		case q == nil:
+		case err != nil:
+			q.stale = true
+		default:
+			if q.token != tokens[i] || began.Sub(q.renewedAt) > lapsedAfter {
+				delete(l.tokens, q.token)
+				q.token = tokens[i]
+				l.tokens[q.token] = q
+				q.open = open
+				if len(open) > 0 {
+					l.crossing = crossingFirst
+				}
+				wake.add(q)
+			}
+			q.renewedAt = began
+		}
+	}
+	l.mu.Unlock()
+	wake.tell()
+	return err
+}
+
+func (l *Listener) tokensOf(ctx context.Context, names []string) ([]string, error) {
+	rows, err := l.db.pool.Query(ctx, "select ojs.register_waiter($1, q) from unnest($2::text[]) with ordinality u(q, n) order by n", l.server, names)
+	if err == nil {
+		var tokens []string
+		if tokens, err = pgx.CollectRows(rows, pgx.RowTo[string]); err == nil && len(tokens) == len(names) {
+			return tokens, nil
+		}
+	}
+	return nil, fmt.Errorf("register waiters: %w", cmp.Or(err, errors.New("an unexpected number of rows")))
+}
+
+// underWay lists the transactions that have written something and not ended.
+func (l *Listener) underWay(ctx context.Context) ([]uint64, error) {
+	var snapshot string
+	if err := l.db.pool.QueryRow(ctx, "select pg_current_snapshot()::text").Scan(&snapshot); err != nil {
+		return nil, fmt.Errorf("look for transactions under way: %w", err)
+	}
+	parts := strings.Split(snapshot, ":") // xmin:xmax:xid,xid,...
+	if len(parts) != 3 || parts[2] == "" {
+		return nil, nil
+	}
+	var open []uint64
+	for _, text := range strings.Split(parts[2], ",") {
+		xid, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("read the snapshot %q: %w", snapshot, err)
+		}
+		open = append(open, xid)
+	}
+	return open, nil
+}
+
+// look asks whether a transaction that crossed a registration has ended. If it brought a job, it told
+// nobody.
+func (l *Listener) look(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, upkeepLimit)
+	defer cancel()
+	now, err := l.underWay(ctx)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	wake := waked{}
+	crossing := false
+	for _, q := range l.queues {
+		still := slices.DeleteFunc(slices.Clone(q.open), func(xid uint64) bool { return !slices.Contains(now, xid) })
+		if len(still) < len(q.open) {
+			wake.add(q)
+		}
+		q.open = still
+		crossing = crossing || len(still) > 0
+	}
+	if crossing {
+		l.crossing = min(3*l.crossing, crossingLast)
+	} else {
+		l.crossing = 0
+	}
+	l.mu.Unlock()
+	wake.tell()
+	return nil
+}
+
+// drop withdraws queues that nobody waits for any more.
+func (l *Listener) drop(ctx context.Context, names []string) error {
+	ctx, cancel := context.WithTimeout(ctx, upkeepLimit)
+	defer cancel()
+	var registered []string
+	l.mu.Lock()
+	for _, name := range names {
+		q := l.queues[name]
+		if q == nil || len(q.subs) > 0 {
+			continue
+		}
+		if q.token != "" {
+			registered = append(registered, name)
+			delete(l.tokens, q.token)
+		}
+		// A newcomer registers anew, after this.
+		delete(l.queues, name)
+	}
+	l.mu.Unlock()
+	if len(registered) == 0 {
+		return nil
+	}
+	if _, err := l.db.pool.Exec(ctx, "select ojs.drop_waiter($1, q) from unnest($2::text[]) q", l.server, registered); err != nil {
+		// It lapses by itself.
+		l.log.Debug("registrations could not be withdrawn", "queues", registered, "error", err)
+	}
+	return nil
+}
+
+// withdraw spares producers notifications to a server that is gone; what it does not
 // reach in time lapses by itself.
-func (l *Listener) withdrawAll(ctx context.Context) {
+func (l *Listener) withdraw(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, closeLimit)
 	defer cancel()
 	l.mu.Lock()
-	registered := len(l.tokens) > 0
-	names := make([]string, 0, len(l.queues))
-	for name := range l.queues {
-		names = append(names, name)
+	var names []string
+	for name, q := range l.queues {
+		if q.token != "" {
+			names = append(names, name)
+		}
+		q.token, q.stale = "", false
 	}
+	clear(l.tokens)
 	l.mu.Unlock()
-	if !registered {
+	if len(names) == 0 {
 		return
 	}
 	if _, err := l.db.pool.Exec(ctx, "select ojs.drop_waiter($1, q) from unnest($2::text[]) q", l.server, names); err != nil {

@@ -20,12 +20,12 @@ func (w logWriter) Write(line []byte) (int, error) {
 }
 
 // listener runs until the test ends, or until the returned function is called.
-func listener(t *testing.T, db *pg.DB, adjust func(*pg.Listener)) (*pg.Listener, func()) {
+func listener(t *testing.T, db *pg.DB, adjust ...func(*pg.Listener)) (*pg.Listener, func()) {
 	t.Helper()
 	l := pg.NewListener(db, slog.New(slog.NewTextHandler(logWriter{t}, nil)))
-	adjust(l)
-	// Somebody who waits before anybody listens is woken when listening begins.
-	first := l.Wait(t.Context(), []string{"listening"})
+	for _, f := range adjust {
+		f(l)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { l.Run(ctx) })
@@ -34,24 +34,71 @@ func listener(t *testing.T, db *pg.DB, adjust func(*pg.Listener)) (*pg.Listener,
 		running.Wait()
 	}
 	t.Cleanup(stop)
-	receive(t, first)
-	first.Close()
 	return l, stop
 }
 
-func receive(t *testing.T, w *pg.Wait) {
+// waiter is somebody who subscribed. Wakes that nobody has received yet are one.
+type waiter struct {
+	*pg.Subscription
+	c chan struct{}
+}
+
+func subscribe(l *pg.Listener, queues ...string) waiter {
+	c := make(chan struct{}, 1)
+	return waiter{c: c, Subscription: l.Subscribe(queues, func() {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	})}
+}
+
+// settled subscribes, and returns when nothing but a commit can wake any more.
+func settled(t *testing.T, d *pgtest.DB, l *pg.Listener, queues ...string) waiter {
+	t.Helper()
+	w := subscribe(l, queues...)
+	heard(t, w)
+	// A notification comes after whatever was going to be told before.
+	for range 2 {
+		for _, q := range queues {
+			exec(t, d, "select ojs._notify(array[$1])", q)
+			receive(t, w)
+		}
+	}
+	for {
+		select {
+		case <-w.c:
+			continue
+		case <-time.After(300 * time.Millisecond):
+		}
+		return w
+	}
+}
+
+func heard(t *testing.T, w waiter) {
+	t.Helper()
+	for !w.Heard() {
+		select {
+		case <-w.c:
+		case <-time.After(time.Minute):
+			t.Fatal("the queues are not listened to")
+		}
+	}
+}
+
+func receive(t *testing.T, w waiter) {
 	t.Helper()
 	select {
-	case <-w.C:
+	case <-w.c:
 	case <-time.After(time.Minute):
 		t.Fatal("nothing woke the waiter")
 	}
 }
 
-func silent(t *testing.T, w *pg.Wait) {
+func silent(t *testing.T, w waiter) {
 	t.Helper()
 	select {
-	case <-w.C:
+	case <-w.c:
 		t.Error("the waiter was woken")
 	default:
 	}
@@ -84,11 +131,11 @@ func until(t *testing.T, d *pgtest.DB, what, sql string, args ...any) {
 func TestListenerWakes(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	l, _ := listener(t, d.Open(), (*pg.Listener).WithoutRechecks)
-	a, ab, c := l.Wait(t.Context(), []string{"a"}), l.Wait(t.Context(), []string{"a", "b", "a"}), l.Wait(t.Context(), []string{"c"})
+	l, _ := listener(t, d.Open())
+	a, ab, c := settled(t, d, l, "a"), settled(t, d, l, "a", "b", "a"), settled(t, d, l, "c")
 	defer a.Close()
-	defer ab.Close()
 	defer c.Close()
+	receive(t, a) // what was sent to settle the others
 	var registered int
 	if err := d.Pool.QueryRow(t.Context(), "select count(*) from ojs.waiter where queue in ('a', 'b', 'c')").Scan(&registered); err != nil || registered != 3 {
 		t.Fatalf("%d queues are registered, want 3 (%v)", registered, err)
@@ -116,29 +163,24 @@ func TestListenerWakes(t *testing.T) {
 	receive(t, ab)
 	silent(t, a)
 
-	// Nobody reads meanwhile: ten wakes become one, and the listener is not held up.
-	for range 10 {
-		exec(t, d, "select ojs.enqueue('x', p_queue => 'a')")
-	}
-	exec(t, d, "select ojs.enqueue('x', p_queue => 'c')")
-	receive(t, c)
-	receive(t, a)
-	silent(t, a)
-
 	ab.Close()
 	exec(t, d, "select ojs.enqueue('x', p_queue => 'a')")
 	receive(t, a)
+	silent(t, ab)
 }
 
 func TestListenerReconnects(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	l, _ := listener(t, d.Open(), (*pg.Listener).WithoutRechecks)
-	w := l.Wait(t.Context(), []string{"a"})
+	l, _ := listener(t, d.Open())
+	w := settled(t, d, l, "a")
 	defer w.Close()
 	for range 3 {
+		// Nobody knows of the registration any more, either: it may have been another server's memory.
+		exec(t, d, "delete from ojs.waiter")
 		exec(t, d, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query = 'listen ojs_wake'")
-		receive(t, w) // something may have been missed
+		receive(t, w) // something may be missed from now on
+		heard(t, w)
 		exec(t, d, "select ojs.enqueue('x', p_queue => 'a')")
 		receive(t, w)
 	}
@@ -148,7 +190,8 @@ func TestRegistrationsAreKeptAndWithdrawn(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	l, stop := listener(t, d.Open(), (*pg.Listener).Impatient)
-	w := l.Wait(t.Context(), []string{"a"})
+	w := subscribe(l, "a")
+	heard(t, w)
 
 	exec(t, d, "update ojs.waiter set expires_at = ojs.now() + interval '1 second'")
 	until(t, d, "the registration is renewed", "select exists (select from ojs.waiter where queue = 'a' and expires_at > ojs.now() + interval '30 seconds')")
@@ -160,7 +203,7 @@ func TestRegistrationsAreKeptAndWithdrawn(t *testing.T) {
 		// The answer with the token may still be on its way when the row is seen.
 		exec(t, d, "select ojs.enqueue('x', p_queue => 'a')")
 		select {
-		case <-w.C:
+		case <-w.c:
 		case <-time.After(100 * time.Millisecond):
 			continue
 		}
@@ -169,13 +212,15 @@ func TestRegistrationsAreKeptAndWithdrawn(t *testing.T) {
 
 	w.Close()
 	until(t, d, "the registration is withdrawn", "select not exists (select from ojs.waiter)")
-	w = l.Wait(t.Context(), []string{"a"})
+	w = subscribe(l, "a")
+	heard(t, w)
 	exec(t, d, "select ojs.enqueue('x', p_queue => 'a')")
 	receive(t, w)
 	w.Close()
 
-	w = l.Wait(t.Context(), []string{"a", "b"})
+	w = subscribe(l, "a", "b")
 	defer w.Close()
+	until(t, d, "both are registered", "select count(*) = 2 from ojs.waiter")
 	stop()
 	until(t, d, "everything is withdrawn at the end", "select not exists (select from ojs.waiter)")
 	until(t, d, "nobody listens", "select not exists (select from pg_stat_activity where datname = current_database() and query = 'listen ojs_wake')")
@@ -190,8 +235,8 @@ func TestManyWaiters(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 10 {
-				w := l.Wait(t.Context(), []string{"a"})
-				// After Wait has returned, no commit may go unheard.
+				// Whenever the commit is, before the registration, after it or across it, a wake follows.
+				w := subscribe(l, "a")
 				exec(t, d, "select ojs.enqueue('x', p_queue => 'a')")
 				receive(t, w)
 				w.Close()
@@ -201,7 +246,28 @@ func TestManyWaiters(t *testing.T) {
 	all.Wait()
 }
 
-// Without rights, a waiter still looks by itself.
+// A transaction that had looked for waiters before there was one commits without a word, however late.
+func TestCommitThatCrossesTheRegistration(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	l, _ := listener(t, d.Open())
+	tx, err := d.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background()) //nolint:errcheck // done already when the test passes
+	if _, err := tx.Exec(t.Context(), "select ojs.enqueue('x', p_queue => 'a')"); err != nil {
+		t.Fatal(err)
+	}
+	w := settled(t, d, l, "a")
+	defer w.Close()
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, w)
+}
+
+// The registration is not to be had; nobody is told that commits are heard of.
 func TestWaitingWithoutRegistration(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -210,20 +276,12 @@ func TestWaitingWithoutRegistration(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	l := pg.NewListener(db, slog.New(slog.NewTextHandler(logWriter{t}, nil)))
-	l.Fallback = 20 * time.Millisecond
-	w := l.Wait(t.Context(), []string{"a"})
+	l, stop := listener(t, db)
+	w := subscribe(l, "a")
 	defer w.Close()
-	for range 5 {
-		receive(t, w)
+	receive(t, w) // the connection listens
+	if w.Heard() {
+		t.Error("commits are said to be heard of")
 	}
-}
-
-func TestWaitEndsWithItsCaller(t *testing.T) {
-	t.Parallel()
-	d := pgtest.New(t)
-	l := pg.NewListener(d.Open(), slog.New(slog.DiscardHandler))
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	l.Wait(gone, []string{"a", "b"}).Close()
+	stop()
 }

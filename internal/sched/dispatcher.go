@@ -1,0 +1,122 @@
+package sched
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+// Options bound what the Dispatcher puts into one statement and how much it has under way. A zero
+// field takes its default.
+type Options struct {
+	Jobs        int // handed out by one decision; default 1600
+	Groups      int // sets of queues decided in one transaction; default 32
+	Decisions   int // decisions under way; default 1: they are serial anyway
+	Settlements int // attempts ended by one statement; default 1000
+	Enqueues    int // jobs enqueued by one statement; default 500
+	Bytes       int // of JSON in one statement, unless a single job has more; default 4 MiB
+	Statements  int // settling, and as many enqueueing, at once; default 2
+	Alone       int // enqueueing jobs whose id the client chose, at once; default 4
+
+	Query    time.Duration // longest a statement may take; default 15 s
+	Fallback time.Duration // between two looks for waiters whom nothing wakes; default 20 s
+	Linger   time.Duration // a set of queues stays registered for so long after the last wait; default 2 s
+
+	// Canned, if set, takes the database's place: it makes the jobs that a FETCH gets, whatever is settled is settled, and every job
+	// is accepted. It is there to measure what everything else costs.
+	Canned func(count int) []sqlcgen.OjsJob
+}
+
+func (o Options) withDefaults() Options {
+	return Options{
+		Jobs: or(o.Jobs, 1600), Groups: or(o.Groups, 32), Decisions: or(o.Decisions, 1), Settlements: or(o.Settlements, 1000),
+		Enqueues: or(o.Enqueues, 500), Bytes: or(o.Bytes, 4<<20), Statements: or(o.Statements, 2), Alone: or(o.Alone, 4),
+		Query: or(o.Query, 15*time.Second), Fallback: or(o.Fallback, 20*time.Second), Linger: or(o.Linger, 2*time.Second),
+		Canned: o.Canned,
+	}
+}
+
+func or[T int | time.Duration](v, d T) T {
+	if v == 0 {
+		return d
+	}
+	return v
+}
+
+// Dispatcher turns concurrent requests into few statements. Whatever arrives while a statement is under
+// way goes into the next one together; nothing waits for company. It decides nothing: who gets
+// which job, and what may be acknowledged, is SQL.
+type Dispatcher struct {
+	db       *pg.DB
+	listener *pg.Listener
+	log      *slog.Logger
+	opts     Options
+
+	settles  combiner[Settlement, Settled]
+	enqueues combiner[newJob, Settled]
+	alone    combiner[newJob, Settled]
+
+	mu       sync.Mutex
+	idle     sync.Cond // a decision or a release has ended
+	groups   map[groupKey]*group
+	ready    []*group // with requests that are due a look, in turn
+	deciding int
+	giving   int
+	arrivals uint64
+	draining bool
+
+	statements atomic.Int64
+}
+
+// NewDispatcher makes a Dispatcher, which works at once; Run is for the end.
+func NewDispatcher(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Dispatcher {
+	d := &Dispatcher{db: db, listener: listener, log: log, opts: opts.withDefaults(), groups: map[groupKey]*group{}}
+	d.idle.L = &d.mu
+	d.settles = combiner[Settlement, Settled]{
+		run: d.settleNow, most: d.opts.Settlements, bytes: d.opts.Bytes, flights: d.opts.Statements, limit: d.opts.Query,
+	}
+	d.enqueues = combiner[newJob, Settled]{
+		run: d.enqueueNow, most: d.opts.Enqueues, bytes: d.opts.Bytes, flights: d.opts.Statements, limit: d.opts.Query,
+	}
+	d.alone = combiner[newJob, Settled]{
+		run: d.enqueueAlone, most: d.opts.Enqueues, bytes: d.opts.Bytes, flights: d.opts.Alone, limit: d.opts.Query, apart: true,
+	}
+	return d
+}
+
+// Run returns when ctx has ended and nothing is under way any more.
+func (d *Dispatcher) Run(ctx context.Context) {
+	<-ctx.Done()
+	d.Drain()
+	d.settles.wait()
+	d.enqueues.wait()
+	d.alone.wait()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.deciding+d.giving > 0 {
+		d.idle.Wait()
+	}
+	for _, g := range d.groups {
+		g.forget()
+	}
+}
+
+// Drain lets those who wait for a job go without one, at once and from now on. Everything else goes on.
+func (d *Dispatcher) Drain() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.draining = true
+	for _, g := range d.groups {
+		for e := g.parked.Front(); e != nil; e = g.parked.Front() {
+			g.answer(e.Value.(*request), nil, nil)
+		}
+	}
+}
+
+// Statements is how many statements have been sent so far.
+func (d *Dispatcher) Statements() int64 { return d.statements.Load() }

@@ -1,0 +1,819 @@
+package sched
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+// bench is a dispatcher with all that belongs to it. Nothing but a wake makes it look twice.
+type bench struct {
+	*Dispatcher
+	t    *testing.T
+	db   *pgtest.DB
+	stop func()
+}
+
+func dispatcher(t *testing.T, opts Options) *bench {
+	t.Helper()
+	db := pgtest.New(t)
+	door := db.Open()
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	listener := pg.NewListener(door, log)
+	opts.Fallback = or(opts.Fallback, time.Hour)
+	b := &bench{t: t, db: db, Dispatcher: NewDispatcher(door, listener, log, opts)}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { listener.Run(ctx) })
+	running.Go(func() { b.Run(ctx) })
+	b.stop = func() {
+		cancel()
+		running.Wait()
+	}
+	t.Cleanup(b.stop)
+	return b
+}
+
+func (b *bench) exec(sql string, args ...any) {
+	b.t.Helper()
+	if _, err := b.db.Pool.Exec(b.t.Context(), sql, args...); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bench) count(sql string, args ...any) (n int) {
+	b.t.Helper()
+	if err := b.db.Pool.QueryRow(b.t.Context(), sql, args...).Scan(&n); err != nil {
+		b.t.Fatal(err)
+	}
+	return n
+}
+
+// session begins a transaction that goes on until the returned function ends it.
+func (b *bench) session(sql string, args ...any) (end func(string)) {
+	b.t.Helper()
+	conn, err := pgx.Connect(b.t.Context(), b.db.URL)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	if _, err := conn.Exec(b.t.Context(), "begin"); err != nil {
+		b.t.Fatal(err)
+	}
+	if _, err := conn.Exec(b.t.Context(), sql, args...); err != nil {
+		b.t.Fatal(err)
+	}
+	return func(how string) {
+		b.t.Helper()
+		if _, err := conn.Exec(context.Background(), how); err != nil {
+			b.t.Error(err)
+		}
+	}
+}
+
+func (b *bench) eventually(what string, check func() bool) {
+	b.t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for !check() {
+		if time.Now().After(deadline) {
+			b.t.Fatalf("not within a minute: %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// blocked waits until so many of our sessions wait for a lock.
+func (b *bench) blocked(n int) {
+	b.t.Helper()
+	b.eventually("sessions wait for a lock", func() bool {
+		return b.count("select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == n
+	})
+}
+
+// parked waits until so many requests wait and nothing is left to be told about their queues.
+func (b *bench) parked(n int) {
+	b.t.Helper()
+	b.eventually("the requests wait", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		total := 0
+		for _, g := range b.groups {
+			total += g.parked.Len()
+			if g.parked.Len() > 0 && !g.sub.Heard() {
+				return false
+			}
+		}
+		return total == n && b.deciding == 0
+	})
+}
+
+// quiet waits until no statement has been sent for a while.
+func (b *bench) quiet() int64 {
+	b.t.Helper()
+	for last, since := b.Statements(), time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		if now := b.Statements(); now != last {
+			last, since = now, time.Now()
+		}
+		if time.Since(since) > time.Second {
+			return last
+		}
+	}
+}
+
+type answer struct {
+	jobs []sqlcgen.OjsJob
+	err  error
+}
+
+// later fetches in the background.
+func (b *bench) later(ctx context.Context, f Fetch) <-chan answer {
+	c := make(chan answer, 1)
+	f.Count = max(f.Count, 1)
+	go func() {
+		jobs, err := b.Fetch(ctx, f)
+		c <- answer{jobs, err}
+	}()
+	return c
+}
+
+func (b *bench) want(c <-chan answer, n int) []sqlcgen.OjsJob {
+	b.t.Helper()
+	select {
+	case a := <-c:
+		if a.err != nil || len(a.jobs) != n {
+			b.t.Fatalf("got %d jobs and %v, want %d", len(a.jobs), a.err, n)
+		}
+		return a.jobs
+	case <-time.After(time.Minute):
+		b.t.Fatal("no answer within a minute")
+		return nil
+	}
+}
+
+func problem(err error) string {
+	var known *pg.Error
+	if errors.As(err, &known) {
+		return known.Code
+	}
+	return fmt.Sprint(err)
+}
+
+func (b *bench) arrived(n int) {
+	b.t.Helper()
+	b.eventually("the requests are in line", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		total := 0
+		for _, g := range b.groups {
+			total += g.fresh.Len()
+		}
+		return total == n
+	})
+}
+
+func TestRequestsThatComeTogetherGetFairSlicesOfOneDecision(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	b.exec(`select ojs.configure_tenant('a', 2), ojs.configure_tenant('b', 1);
+		select ojs.enqueue('x', p_queue => 'q', p_tenant => t) from unnest(array['a', 'b']) t, generate_series(1, 100)`)
+	end := b.session("select from ojs.lane for update")
+	first := b.later(t.Context(), Fetch{Queues: []string{"q"}, Count: 3})
+	b.blocked(1)
+	var rest []<-chan answer
+	for i := range 20 {
+		rest = append(rest, b.later(t.Context(), Fetch{Queues: []string{"q"}, Count: 3, WorkerID: fmt.Sprint("w", i), VisibilityTimeoutMs: 60000 + i}))
+		b.arrived(i + 1)
+	}
+	end("rollback")
+	b.want(first, 3)
+	seq := map[string]int64{"a": 0, "b": 0}
+	for i, c := range rest {
+		shares := map[string]int{}
+		for _, j := range b.want(c, 3) {
+			shares[j.TenantID]++
+			// The order in which they asked is the order in which they are served.
+			if j.Seq == nil || *j.Seq <= seq[j.TenantID] {
+				t.Errorf("request %d got job %v of %s after %d", i, *j.Seq, j.TenantID, seq[j.TenantID])
+			}
+			seq[j.TenantID] = *j.Seq
+			if lease := j.LeaseExpiresAt.Sub(*j.StartedAt); *j.WorkerID != fmt.Sprint("w", i) || lease != time.Duration(60000+i)*time.Millisecond {
+				t.Errorf("request %d got a job of %s, leased for %s", i, *j.WorkerID, lease)
+			}
+		}
+		if shares["a"] != 2 || shares["b"] != 1 {
+			t.Errorf("request %d got %v", i, shares)
+		}
+	}
+	if n := b.Statements(); n != 2 {
+		t.Errorf("%d statements", n)
+	}
+}
+
+func TestGroupsShareADecisionAndABadRequestSpoilsNoOther(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	b.exec("select ojs.enqueue('x', p_queue => q, p_tenant => 'a') from unnest(array['q1', 'q2', 'q3']) q, generate_series(1, 2)")
+	end := b.session("select from ojs.lane for update")
+	tenant, bad := "a", "no tenant!"
+	first := b.later(t.Context(), Fetch{Queues: []string{"q1"}})
+	b.blocked(1)
+	good := []<-chan answer{
+		b.later(t.Context(), Fetch{Queues: []string{"q1"}}),
+		b.later(t.Context(), Fetch{Queues: []string{"q2"}, Tenant: &tenant}),
+		b.later(t.Context(), Fetch{Queues: []string{"q3", "q2"}, Count: 3}),
+	}
+	refused := []<-chan answer{
+		b.later(t.Context(), Fetch{Queues: []string{"Not A Queue"}, Wait: time.Hour}),
+		b.later(t.Context(), Fetch{Queues: []string{"q1"}, Tenant: &bad}),
+		b.later(t.Context(), Fetch{Queues: []string{"q1"}, WorkerID: strings.Repeat("w", 300)}),
+		b.later(t.Context(), Fetch{Queues: []string{"q1"}, WorkerID: "a\x00b"}),
+		b.later(t.Context(), Fetch{Queues: []string{"q1"}, VisibilityTimeoutMs: 5}),
+		b.later(t.Context(), Fetch{Queues: []string{"q1"}, Count: 20000}),
+		b.later(t.Context(), Fetch{}),
+	}
+	b.arrived(10)
+	end("rollback")
+	b.want(first, 1)
+	for i, n := range []int{1, 1, 3} {
+		b.want(good[i], n)
+	}
+	for i, c := range refused {
+		if a := <-c; !strings.HasPrefix(problem(a.err), "invalid_") {
+			t.Errorf("request %d got %d jobs and %v", i, len(a.jobs), a.err)
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.groups) > 0 {
+		t.Errorf("%d groups are left", len(b.groups))
+	}
+}
+
+// What plain lets pass and SQL refuses is found out one by one.
+func TestAnErrorOfOneRequestReachesNoOther(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	b.exec(`alter table ojs.job_all add constraint no_bad_workers check (worker_id <> 'bad');
+		select ojs.enqueue('x', p_queue => q) from unnest(array['q1', 'q2']) q, generate_series(1, 5)`)
+	end := b.session("select from ojs.lane for update")
+	first := b.later(t.Context(), Fetch{Queues: []string{"q1"}})
+	b.blocked(1)
+	good := []<-chan answer{b.later(t.Context(), Fetch{Queues: []string{"q1"}}), b.later(t.Context(), Fetch{Queues: []string{"q2"}})}
+	b.arrived(2)
+	bad := b.later(t.Context(), Fetch{Queues: []string{"q1"}, WorkerID: "bad"})
+	b.arrived(3)
+	good = append(good, b.later(t.Context(), Fetch{Queues: []string{"q1"}, Count: 3}))
+	b.arrived(4)
+	end("rollback")
+	b.want(first, 1)
+	b.want(good[0], 1)
+	b.want(good[1], 1)
+	b.want(good[2], 3)
+	if a := <-bad; problem(a.err) != "invalid_request" {
+		t.Errorf("got %d jobs and %v", len(a.jobs), a.err)
+	}
+}
+
+func TestADecisionIsBounded(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{Jobs: 10})
+	b.exec("select ojs.enqueue('x', p_queue => 'q') from generate_series(1, 95)")
+	end := b.session("select from ojs.lane for update")
+	all := []<-chan answer{b.later(t.Context(), Fetch{Queues: []string{"q"}, Count: 25})} // more than fits goes alone
+	b.blocked(1)
+	for i := range 20 {
+		all = append(all, b.later(t.Context(), Fetch{Queues: []string{"q"}, Count: 5}))
+		b.arrived(i + 1)
+	}
+	end("rollback")
+	b.want(all[0], 25)
+	for i, c := range all[1:] {
+		// The last decision gets nothing, and answers all for whom it had no room.
+		b.want(c, []int{5, 0}[min(i/14, 1)])
+	}
+	if n := b.Statements(); n != 9 {
+		t.Errorf("%d statements", n)
+	}
+}
+
+func TestACommitWakesAsManyAsItHasJobsFor(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	const polls = 1000
+	var answered atomic.Int64
+	got := make(chan []sqlcgen.OjsJob, polls)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range polls {
+		all.Go(func() {
+			jobs, err := b.Fetch(ctx, Fetch{Queues: []string{"q"}, Count: 1, Wait: time.Hour})
+			if err == nil {
+				answered.Add(1)
+				got <- jobs
+			}
+		})
+	}
+	b.parked(polls)
+	before := b.quiet()
+	b.exec("select ojs.enqueue('x', p_queue => 'q')")
+	if jobs := <-got; len(jobs) != 1 {
+		t.Fatalf("got %d jobs", len(jobs))
+	}
+	if sent := b.quiet() - before; sent > 2 || answered.Load() != 1 {
+		t.Errorf("one job took %d statements and answered %d requests", sent, answered.Load())
+	}
+	before = b.Statements()
+	b.exec("select ojs.enqueue('x', p_queue => 'q') from generate_series(1, 7)") // one commit
+	for range 7 {
+		if jobs := <-got; len(jobs) != 1 {
+			t.Fatalf("got %d jobs", len(jobs))
+		}
+	}
+	if sent := b.quiet() - before; sent > 2 || answered.Load() != 8 {
+		t.Errorf("seven jobs took %d statements and answered %d requests", sent, answered.Load())
+	}
+	// Idle means idle: nothing is asked of the database for whoever waits.
+	cancel()
+	all.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, g := range b.groups {
+		if g.parked.Len()+g.fresh.Len() > 0 {
+			t.Errorf("%d requests are left behind", g.parked.Len()+g.fresh.Len())
+		}
+	}
+}
+
+func TestTheLongestWaitingIsServedFirst(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	var waiting []<-chan answer
+	for i := range 10 {
+		waiting = append(waiting, b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour}))
+		b.parked(i + 1)
+	}
+	for i := range waiting {
+		b.exec("select ojs.enqueue('x', p_queue => 'q')")
+		b.want(waiting[i], 1)
+	}
+}
+
+func TestAWaitEnds(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	b.want(b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: 50 * time.Millisecond}), 0)
+	// Also one that was over before the first decision was.
+	end := b.session("select from ojs.lane for update")
+	b.exec("select ojs.enqueue('x', p_queue => 'q')")
+	c := b.later(t.Context(), Fetch{Queues: []string{"q"}, Count: 2, Wait: time.Nanosecond})
+	b.blocked(1)
+	end("rollback")
+	b.want(c, 1)
+}
+
+func TestDrainLetsWaitersGo(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	waiting := b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour})
+	b.parked(1)
+	b.stop()
+	b.want(waiting, 0)
+	b.want(b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour}), 0)
+	b.exec("select ojs.enqueue('x', p_queue => 'q')")
+	b.want(b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour}), 1)
+}
+
+func TestHangingUpCostsNoJobAndNoAttempt(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	ctx, hangUp := context.WithCancel(t.Context())
+	gone := b.later(ctx, Fetch{Queues: []string{"q"}, Wait: time.Hour})
+	b.parked(1)
+	next := b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour})
+	b.parked(2)
+	hangUp()
+	if a := <-gone; !errors.Is(a.err, context.Canceled) {
+		t.Fatalf("got %v", a.err)
+	}
+	b.exec("select ojs.enqueue('x', p_queue => 'q')")
+	if j := b.want(next, 1)[0]; j.Attempt != 1 {
+		t.Errorf("attempt %d", j.Attempt)
+	}
+
+	// While a decision is under way; the jobs go back.
+	b.exec("select ojs.enqueue('x', p_queue => 'r') from generate_series(1, 5)")
+	end := b.session("select from ojs.lane for update")
+	ctx, hangUp = context.WithCancel(t.Context())
+	gone = b.later(ctx, Fetch{Queues: []string{"r"}, Count: 4, Wait: time.Hour})
+	b.blocked(1)
+	hangUp()
+	if a := <-gone; !errors.Is(a.err, context.Canceled) {
+		t.Fatalf("got %v", a.err)
+	}
+	end("rollback")
+	b.eventually("the jobs are given back", func() bool {
+		return b.count("select count(*) from ojs.release where to_state = 'available'") == 4
+	})
+	for _, j := range b.want(b.later(t.Context(), Fetch{Queues: []string{"r"}, Count: 5}), 5) {
+		if j.Attempt != 1 {
+			t.Errorf("attempt %d", j.Attempt)
+		}
+	}
+}
+
+func TestACommitWhileTheListenerIsCutOff(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	for range 5 {
+		waiting := b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour})
+		b.parked(1)
+		b.exec(`select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query = 'listen ojs_wake'`)
+		b.exec("select ojs.enqueue('x', p_queue => 'q')")
+		b.want(waiting, 1)
+	}
+}
+
+func TestResumeWakesAndAPausedQueueIsNotAskedAllTheTime(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	b.exec("select ojs.pause_queue('q'); select ojs.enqueue('x', p_queue => 'q')")
+	waiting := b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour})
+	other := "other"
+	b.later(t.Context(), Fetch{Queues: []string{"q"}, Tenant: &other, Wait: time.Hour})
+	b.parked(2)
+	before := b.quiet()
+	begin := time.Now()
+	for range 500 {
+		b.exec("select ojs.enqueue('x', p_queue => 'q')")
+	}
+	took := time.Since(begin)
+	// Two groups, five looks at once each, then with pauses of up to 64 ms.
+	if sent := b.quiet() - before; sent > 2*(5+7+int64(took/slowestLook)+2) {
+		t.Errorf("%d statements in %s", sent, took)
+	}
+	b.exec("select ojs.resume_queue('q')")
+	b.want(waiting, 1)
+}
+
+// Each round is a queue that nobody has waited for, so that each commit crosses a registration somehow.
+func TestNoCommitIsMissed(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{Linger: time.Millisecond})
+	var all sync.WaitGroup
+	for w := range 8 {
+		all.Go(func() {
+			for i := range 40 {
+				queue := fmt.Sprintf("q%d-%d", w, i%7)
+				waiting := b.later(t.Context(), Fetch{Queues: []string{queue, queue + "b"}, Wait: time.Hour})
+				time.Sleep(rand.N(4 * time.Millisecond))
+				tx, err := b.db.Pool.Begin(t.Context())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, err = tx.Exec(t.Context(), "select ojs.enqueue('x', p_queue => $1)", queue)
+				time.Sleep(rand.N(4 * time.Millisecond))
+				if err = errors.Join(err, tx.Commit(t.Context())); err != nil {
+					t.Error(err)
+					return
+				}
+				select {
+				case a := <-waiting:
+					if a.err != nil || len(a.jobs) != 1 {
+						t.Errorf("got %d jobs and %v", len(a.jobs), a.err)
+					}
+				case <-time.After(time.Minute):
+					t.Errorf("%s was not woken", queue)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestALapsedLeaseWakes(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	b.exec("select ojs.enqueue('x', p_queue => 'q')")
+	b.want(b.later(t.Context(), Fetch{Queues: []string{"q"}, VisibilityTimeoutMs: 1000}), 1)
+	waiting := b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour})
+	b.parked(1)
+	b.exec("update ojs.job set lease_expires_at = now(); update ojs.timer set due_at = now(); select ojs.tick()")
+	if j := b.want(waiting, 1)[0]; j.Attempt != 2 {
+		t.Errorf("attempt %d", j.Attempt)
+	}
+}
+
+// --- settle ---
+
+func (b *bench) active(n int) []sqlcgen.OjsJob {
+	b.t.Helper()
+	b.exec("select ojs.enqueue('x', '[1, 2]', p_tenant => 'a') from generate_series(1, $1)", n)
+	return b.want(b.later(b.t.Context(), Fetch{Queues: []string{"default"}, Count: n, WorkerID: "w"}), n)
+}
+
+func TestSettlementsShareAStatementAndEachHasItsOwnResult(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{Statements: 1})
+	jobs := b.active(30)
+	end := b.session("lock table ojs.release in share mode")
+	before := b.Statements()
+	results := make([][]Settled, len(jobs))
+	var all sync.WaitGroup
+	for i := range jobs {
+		all.Go(func() {
+			s := []Settlement{{ID: jobs[i].ID, Lease: jobs[i].Lease, Result: []byte(`{ "n":1.0 }`)}}
+			switch i % 3 {
+			case 1:
+				s[0] = Settlement{ID: jobs[i].ID, Error: []byte(`{"message": "m", "retryable": false}`)}
+			case 2:
+				s[0].Lease = jobs[i-1].Lease
+				s = append(s, Settlement{ID: "019539a4-0000-7000-8000-000000000000"})
+			}
+			var err error
+			if results[i], err = b.Settle(t.Context(), s, i != 0); err != nil {
+				t.Error(err)
+			}
+		})
+		if i == 0 {
+			b.blocked(1)
+		}
+	}
+	b.eventually("the others are in line", func() bool {
+		b.settles.mu.Lock()
+		defer b.settles.mu.Unlock()
+		return len(b.settles.lines) == 1 && len(b.settles.lines[""].items) == 39
+	})
+	end("rollback")
+	all.Wait()
+	for i, r := range results {
+		switch i % 3 {
+		case 0:
+			if j := r[0].Job; r[0].Err != nil || j.ID != jobs[i].ID || j.State != "completed" || i != 0 && (string(j.Result) != `{ "n":1.0 }` || string(j.Args) != "[1, 2]") || i == 0 && j.Args != nil {
+				t.Errorf("ack %d: %+v", i, r[0])
+			}
+		case 1:
+			if j := r[0].Job; r[0].Err != nil || j.ID != jobs[i].ID || j.State != "discarded" || !strings.Contains(string(j.Errors), `"m"`) {
+				t.Errorf("nack %d: %+v", i, r[0])
+			}
+		case 2:
+			if len(r) != 2 || problem(r[0].Err) != "conflict" || problem(r[1].Err) != "not_found" {
+				t.Errorf("settlement %d: %+v", i, r)
+			}
+			var known *pg.Error
+			if errors.As(r[0].Err, &known) && known.Details["field"] != "lease" {
+				t.Errorf("settlement %d: %+v", i, known)
+			}
+		}
+	}
+	if sent := b.Statements() - before; sent != 2 {
+		t.Errorf("%d statements", sent)
+	}
+}
+
+func TestALockedJobDelaysNobodyElse(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{Statements: 1})
+	jobs := b.active(3)
+	end := b.session("select from ojs.job where id = $1 for update", jobs[0].ID)
+	locked := make(chan []Settled, 1)
+	go func() {
+		r, _ := b.Settle(t.Context(), []Settlement{{ID: jobs[0].ID, Lease: jobs[0].Lease}, {ID: jobs[1].ID}}, true)
+		locked <- r
+	}()
+	b.eventually("what is not locked is settled", func() bool {
+		return b.count("select count(*) from ojs.job where state = 'completed'") == 1
+	})
+	if r, err := b.Settle(t.Context(), []Settlement{{ID: jobs[2].ID}}, true); err != nil || r[0].Err != nil {
+		t.Fatalf("%+v %v", r, err)
+	}
+	select {
+	case r := <-locked:
+		t.Fatalf("answered while the job was locked: %+v", r)
+	default:
+	}
+	end("commit")
+	for i, r := range <-locked {
+		if r.Err != nil || r.Job.State != "completed" || r.Job.ID != jobs[i].ID {
+			t.Errorf("%d: %+v", i, r)
+		}
+	}
+}
+
+func TestAJobThatStaysLockedIsRefusedInTheEnd(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{Query: time.Second})
+	jobs := b.active(1)
+	end := b.session("select from ojs.job where id = $1 for update", jobs[0].ID)
+	r, err := b.Settle(t.Context(), []Settlement{{ID: jobs[0].ID}}, true)
+	var known *pg.Error
+	if err != nil || !errors.As(r[0].Err, &known) || known.Code != "backend_unavailable" || !known.Retryable {
+		t.Errorf("%+v %v", r, err)
+	}
+	end("commit")
+}
+
+// --- enqueue ---
+
+func TestABadJobAmongMany(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{Statements: 1})
+	end := b.session("lock table ojs.wake in share mode")
+	before := b.Statements()
+	ids := make([]string, 40)
+	var all sync.WaitGroup
+	for i := range ids {
+		all.Go(func() {
+			job, tenant := fmt.Sprintf(`{"type": "t%d", "args": [%d.00]}`, i, i), fmt.Sprint("tenant", i%4)
+			switch i {
+			case 7:
+				job = `{"type": "no good", "args": []}`
+			case 8:
+				job = `{"type": "t", "args": {}}`
+			case 9:
+				tenant = "no good"
+			case 10:
+				job = `{}`
+			}
+			j, err := b.Enqueue(t.Context(), []byte(job), &tenant)
+			switch {
+			case i >= 7 && i <= 10:
+				if problem(err) != "invalid_request" {
+					t.Errorf("job %d: %v", i, err)
+				}
+			case err != nil || j.TenantID != tenant || j.Type != fmt.Sprint("t", i) || string(j.Args) != fmt.Sprintf("[%d.00]", i):
+				t.Errorf("job %d: %+v %v", i, j, err)
+			}
+			ids[i] = j.ID
+		})
+		if i == 0 {
+			b.blocked(1)
+		}
+	}
+	b.eventually("the others are in line", func() bool {
+		b.enqueues.mu.Lock()
+		defer b.enqueues.mu.Unlock()
+		n := 0
+		for _, l := range b.enqueues.lines {
+			n += len(l.items)
+		}
+		return n == len(ids)-1
+	})
+	end("rollback")
+	all.Wait()
+	if sent := b.Statements() - before; sent != 2 {
+		t.Errorf("%d statements", sent)
+	}
+	if n := b.count("select count(*) from ojs.job where id::text = any ($1)", ids); n != 36 {
+		t.Errorf("%d jobs", n)
+	}
+}
+
+func TestAnIDThatAnotherTransactionIsAddingDelaysNobodyElse(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{Statements: 1, Alone: 2})
+	const taken, free = "019539a4-0000-7000-8000-000000000001", "019539a4-0000-7000-8000-000000000002"
+	for how, want := range map[string]string{"commit": "duplicate", "rollback": "<nil>"} {
+		queue := "q-" + how
+		end := b.session("select ojs.enqueue('x', p_id => $1, p_tenant => $2)", taken, "acme-"+how)
+		acme, globex := "acme-"+how, "globex-"+how
+		stuck := make(chan error, 1)
+		go func() {
+			_, err := b.Enqueue(t.Context(), []byte(`{"id": "`+taken+`", "type": "x", "args": [], "queue": "`+queue+`"}`), &acme)
+			stuck <- err
+		}()
+		b.eventually("it waits", func() bool {
+			return b.count("select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == 1
+		})
+		for _, job := range []struct {
+			tenant *string
+			flat   string
+		}{
+			{&acme, `{"type": "x", "args": [{"id": 1}]}`},
+			{&globex, `{"type": "x", "args": []}`},
+			{nil, `{"type": "x", "args": []}`},
+			{&globex, `{"type": "x", "args": [], "id": "` + taken + `"}`},
+			{&acme, `{"type": "x", "args": [], "id": "` + free + `"}`},
+		} {
+			if _, err := b.Enqueue(t.Context(), []byte(job.flat), job.tenant); err != nil {
+				t.Fatalf("%s: %v", job.flat, err)
+			}
+		}
+		select {
+		case err := <-stuck:
+			t.Fatalf("answered before the other transaction ended: %v", err)
+		default:
+		}
+		end(how)
+		if err := <-stuck; problem(err) != want {
+			t.Errorf("after %s: %v, want %s", how, err, want)
+		}
+	}
+}
+
+func TestNamesID(t *testing.T) {
+	t.Parallel()
+	for job, want := range map[string]bool{
+		`{"type":"x"}`: false, `{"args":[{"id":1}]}`: false, `{"meta":{"id":1},"id":"x"}`: true, `{"id":null}`: true, `{"x":"\"id\""}`: false, `{"args":["id"]}`: false, `["id"]`: true,
+	} {
+		if namesID([]byte(job)) != want {
+			t.Errorf("%s", job)
+		}
+	}
+}
+
+// --- everything at once ---
+
+func TestNothingIsLostWhenCallersComeAndGo(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{Jobs: 40})
+	const total = 3000
+	queues := []string{"q1", "q2", "q3"}
+	var work, made sync.WaitGroup
+	for p := range 6 {
+		made.Go(func() {
+			tenant := fmt.Sprint("t", p%3)
+			for i := p; i < total; i += 6 {
+				if _, err := b.Enqueue(t.Context(), fmt.Appendf(nil, `{"type": "x", "args": [%d], "queue": "%s"}`, i, queues[i%3]), &tenant); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	var completed atomic.Int64
+	for w := range 24 {
+		work.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), rand.N(8*time.Millisecond))
+				f := Fetch{Queues: queues[:1+w%3], Count: 1 + rand.IntN(12), Wait: time.Second, WorkerID: fmt.Sprint("w", w)}
+				if w%5 == 0 {
+					tenant := fmt.Sprint("t", w%3)
+					f.Tenant = &tenant
+				}
+				jobs, err := b.Fetch(ctx, f)
+				cancel()
+				if err != nil {
+					if !errors.Is(err, context.DeadlineExceeded) || len(jobs) > 0 {
+						t.Errorf("%d jobs and %v", len(jobs), err)
+					}
+					continue
+				}
+				if rand.IntN(10) == 0 {
+					b.GiveBack(jobs)
+					continue
+				}
+				acks := make([]Settlement, len(jobs))
+				for i := range jobs {
+					acks[i] = Settlement{ID: jobs[i].ID, Lease: jobs[i].Lease}
+				}
+				settled, err := b.Settle(t.Context(), acks, false)
+				if err != nil {
+					t.Error(err)
+				}
+				for i := range settled {
+					if settled[i].Err != nil || settled[i].Job.Attempt != 1 {
+						t.Errorf("%+v", settled[i])
+					}
+				}
+				completed.Add(int64(len(settled)))
+			}
+		})
+	}
+	made.Wait()
+	b.eventually("all are done", func() bool { return completed.Load() == total })
+	close(done)
+	work.Wait()
+	b.stop()
+	if n := b.count("select count(*) from ojs.job where state = 'completed' and attempt = 1"); n != total {
+		t.Errorf("%d jobs completed at their first attempt", n)
+	}
+	var firsts []int
+	rows, err := b.db.Pool.Query(t.Context(), "select (args ->> 0)::int from ojs.job order by 1")
+	if err == nil {
+		firsts, err = pgx.CollectRows(rows, pgx.RowTo[int])
+	}
+	if err != nil || len(slices.Compact(firsts)) != total {
+		t.Errorf("%d jobs (%v)", len(firsts), err)
+	}
+}

@@ -1,0 +1,547 @@
+package sched
+
+import (
+	"container/list"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+const (
+	// Looks that commits called for and that found nothing: so many in a row are let pass, then they are
+	// spaced, up to slowest.
+	fruitless   = 4
+	slowestLook = 64 * time.Millisecond
+	// While commits are not heard of, every so often.
+	deafFallback = 2 * time.Second
+)
+
+// Fetch is what a worker asks for.
+type Fetch struct {
+	Queues              []string // each once
+	Count               int
+	WorkerID            string  // empty: it gave none
+	VisibilityTimeoutMs int     // 0: the job's own, or the default
+	Tenant              *string // that tenant's jobs only
+	Wait                time.Duration
+}
+
+// request is a fetch under way: fresh until it has been looked at once, then parked while it waits, and in no
+// list while a decision has it. Guarded by Dispatcher.mu until done is closed.
+type request struct {
+	Fetch
+	group   *group
+	place   *list.Element
+	in      *list.List
+	arrived uint64
+	over    bool // its time to wait is over
+	gone    bool // its caller is
+
+	done chan struct{}
+	jobs []sqlcgen.OjsJob
+	err  error
+}
+
+type groupKey struct{ queues, tenant string }
+
+// group are the requests that one call of ojs.fetch_many can serve: same queues, same tenant.
+type group struct {
+	d      *Dispatcher
+	key    groupKey
+	queues []string
+	tenant *string
+	odd    bool // it is likely to be refused, so that nobody shares a transaction with it
+
+	fresh, parked list.List // of *request, in order of arrival
+	ready         bool      // is in Dispatcher.ready
+	woken         bool      // the parked ones are due a look, too
+	sub           *pg.Subscription
+	timer         *time.Timer // the next look without being woken, or the end of the subscription
+	lingers       bool        // the latter
+	flying        int         // parts of decisions
+
+	// Looks since the last one that found a job, and when that was.
+	vain     int
+	lookedAt time.Time
+	later    bool // a look is put off
+}
+
+// Fetch hands out jobs, or waits for some, or returns empty when the wait is over or the server
+// stops. When ctx ends first, the request leaves no trace: a job that a decision under way may have for it goes
+// back at once, and the attempt does not count.
+func (d *Dispatcher) Fetch(ctx context.Context, f Fetch) ([]sqlcgen.OjsJob, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	r := &request{Fetch: f, done: make(chan struct{})}
+	d.mu.Lock()
+	d.arrivals++
+	r.arrived = d.arrivals
+	r.group = d.groupOf(&f)
+	r.queue(&r.group.fresh, false)
+	d.due(r.group)
+	d.mu.Unlock()
+
+	var over <-chan time.Time
+	if f.Wait > 0 {
+		timer := time.NewTimer(f.Wait)
+		defer timer.Stop()
+		over = timer.C
+	}
+	for {
+		select {
+		case <-r.done:
+			return r.jobs, r.err
+		case <-over:
+			d.mu.Lock()
+			r.over = true
+			if r.in == &r.group.parked {
+				r.group.answer(r, nil, nil)
+			}
+			d.mu.Unlock()
+			over = nil
+		case <-ctx.Done():
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			select {
+			case <-r.done:
+				return r.jobs, r.err
+			default:
+			}
+			r.gone = true
+			r.leave()
+			r.group.rest()
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// GiveBack makes jobs available again whose answer did not reach the client; the attempt does not count.
+func (d *Dispatcher) GiveBack(jobs []sqlcgen.OjsJob) {
+	var ids, leases []string
+	for i := range jobs {
+		if jobs[i].Lease != nil {
+			ids, leases = append(ids, jobs[i].ID), append(leases, *jobs[i].Lease)
+		}
+	}
+	release := func(ids, leases []string) error {
+		return safely(d.opts.Query, func(ctx context.Context) error {
+			d.statements.Add(1)
+			_, err := d.db.Pool().Exec(ctx, "select from unnest($1::uuid[], $2::uuid[]) g(id, lease) cross join lateral ojs.release(g.id, g.lease)", ids, leases)
+			return err
+		})
+	}
+	if len(ids) == 0 || release(ids, leases) == nil {
+		return
+	}
+	for i := range ids {
+		if err := release(ids[i:i+1], leases[i:i+1]); err != nil {
+			// Cancelled or taken back meanwhile; or else its lease has to run out.
+			d.log.Warn("a job could not be given back", "job", ids[i], "error", err)
+		}
+	}
+}
+
+func (r *request) queue(l *list.List, front bool) {
+	r.in = l
+	if front {
+		r.place = l.PushFront(r)
+	} else {
+		r.place = l.PushBack(r)
+	}
+}
+
+func (r *request) leave() {
+	if r.in != nil {
+		r.in.Remove(r.place)
+		r.in, r.place = nil, nil
+	}
+}
+
+// --- groups; all with Dispatcher.mu held ---
+
+func (d *Dispatcher) groupOf(f *Fetch) *group {
+	key := groupKey{queues: strings.Join(f.Queues, ",")}
+	if f.Tenant != nil {
+		key.tenant = *f.Tenant
+	}
+	odd := !f.plain()
+	if odd {
+		// Alone, under a key that no other has.
+		d.arrivals++
+		key.tenant += "\x00" + strconv.FormatUint(d.arrivals, 10)
+	}
+	g := d.groups[key]
+	if g == nil {
+		g = &group{d: d, key: key, queues: f.Queues, tenant: f.Tenant, odd: odd}
+		d.groups[key] = g
+	}
+	return g
+}
+
+// plain tells what is surely acceptable from what may be refused. SQL refuses; this only keeps requests that
+// would be refused from those they would be combined with.
+func (f *Fetch) plain() bool {
+	if len(f.Queues) < 1 || len(f.Queues) > 100 || f.Count < 1 || f.Count > 1000 || len(f.WorkerID) > 255 || !utf8.ValidString(f.WorkerID) ||
+		strings.Contains(f.WorkerID, "\x00") || f.VisibilityTimeoutMs != 0 && (f.VisibilityTimeoutMs < 1000 || f.VisibilityTimeoutMs > 604800000) {
+		return false
+	}
+	for _, q := range f.Queues {
+		if len(q) < 1 || len(q) > 128 || strings.Trim(q, "abcdefghijklmnopqrstuvwxyz0123456789.-") != "" || q[0] == '-' || q[0] == '.' {
+			return false
+		}
+	}
+	if f.Tenant != nil {
+		for _, c := range []byte(*f.Tenant) {
+			if (c|0x20 < 'a' || c|0x20 > 'z') && (c < '0' || c > '9') && !strings.ContainsRune("._:-", rune(c)) {
+				return false
+			}
+		}
+		return *f.Tenant != "" && len(*f.Tenant) <= 256
+	}
+	return true
+}
+
+// due puts the group in line for a decision if it has something to decide.
+func (d *Dispatcher) due(g *group) {
+	if !g.ready && (g.fresh.Len() > 0 || g.woken && g.parked.Len() > 0) {
+		g.ready = true
+		d.ready = append(d.ready, g)
+	}
+	if d.deciding < d.opts.Decisions && len(d.ready) > 0 {
+		d.deciding++
+		go d.decide()
+	}
+}
+
+func (g *group) answer(r *request, jobs []sqlcgen.OjsJob, err error) {
+	r.leave()
+	r.jobs, r.err = jobs, err
+	close(r.done)
+	g.rest()
+}
+
+// park has a request wait that found nothing.
+func (g *group) park(r *request, front bool) {
+	if r.over || r.Wait <= 0 || g.d.draining {
+		g.answer(r, nil, nil)
+		return
+	}
+	r.leave()
+	r.queue(&g.parked, front)
+	if g.sub == nil {
+		g.sub = g.d.listener.Subscribe(g.queues, g.wake)
+		g.lingers = true
+	}
+	if g.lingers {
+		g.plan()
+	}
+}
+
+// plan sets the timer: for the next look while somebody waits, for the end of the subscription when nobody does.
+func (g *group) plan() {
+	in := g.d.opts.Linger
+	g.lingers = g.parked.Len() == 0
+	if !g.lingers {
+		in = g.d.opts.Fallback
+		if !g.sub.Heard() {
+			in = min(in, deafFallback)
+		}
+		// Spread, so that groups that began together do not look together.
+		in += rand.N(in/4+1) - in/8
+	}
+	if g.timer == nil {
+		g.timer = time.AfterFunc(in, g.timeout)
+	} else {
+		g.timer.Reset(in)
+	}
+}
+
+func (g *group) timeout() {
+	g.d.mu.Lock()
+	defer g.d.mu.Unlock()
+	switch {
+	case g.sub == nil:
+	case !g.lingers:
+		g.look()
+	case g.parked.Len() == 0 && g.flying == 0:
+		g.forget()
+		g.rest()
+	}
+}
+
+// rest notices that nobody waits any more, and forgets a group without requests.
+func (g *group) rest() {
+	switch {
+	case g.parked.Len() > 0 || g.flying > 0:
+	case g.sub != nil:
+		if !g.lingers {
+			g.plan()
+		}
+	case g.fresh.Len() == 0 && !g.ready:
+		delete(g.d.groups, g.key)
+	}
+}
+
+func (g *group) forget() {
+	if g.sub != nil {
+		g.sub.Close()
+		g.timer.Stop()
+		g.sub = nil
+	}
+}
+
+// wake is called by the listener.
+func (g *group) wake() {
+	g.d.mu.Lock()
+	defer g.d.mu.Unlock()
+	if g.later {
+		return
+	}
+	if g.vain > fruitless {
+		// Commits that are not for those who wait here (a paused queue, other tenants' jobs, jobs that
+		// another server was faster to take) must not keep it looking without pause.
+		pause := min(time.Millisecond<<min(g.vain-fruitless-1, 10), slowestLook)
+		if left := time.Until(g.lookedAt.Add(pause)); left > 0 {
+			g.later = true
+			time.AfterFunc(left, func() {
+				g.d.mu.Lock()
+				defer g.d.mu.Unlock()
+				g.later = false
+				g.look()
+			})
+			return
+		}
+	}
+	g.look()
+}
+
+// look has the next decision look for those who wait, too.
+func (g *group) look() {
+	g.woken = true
+	g.d.due(g)
+	if g.sub != nil && g.parked.Len() > 0 {
+		g.plan()
+	}
+}
+
+// --- decisions ---
+
+// part is one group's share of a decision.
+type part struct {
+	g        *group
+	requests []*request
+	asked    int
+	woken    bool   // the parked ones are looked at, too
+	left     bool   // some of them had no room
+	until    uint64 // the last arrival before the decision
+
+	jobs []sqlcgen.OjsJob
+	err  error
+	each []outcome // instead of jobs and err, where requests were decided one by one
+}
+
+type outcome struct {
+	jobs []sqlcgen.OjsJob
+	err  error
+}
+
+func (d *Dispatcher) decide() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for len(d.ready) > 0 {
+		parts := d.take()
+		d.mu.Unlock()
+		d.ask(parts)
+		d.mu.Lock()
+		for _, p := range parts {
+			d.handOut(p)
+		}
+	}
+	d.deciding--
+	d.idle.Broadcast()
+}
+
+// take chooses what the next decision is about. Groups take turns.
+func (d *Dispatcher) take() (parts []*part) {
+	room := d.opts.Jobs
+	for len(d.ready) > 0 && len(parts) < d.opts.Groups {
+		g := d.ready[0]
+		if len(parts) > 0 && (g.odd || parts[0].g.odd) {
+			break
+		}
+		p := &part{g: g, woken: g.woken, until: d.arrivals}
+		full := false
+		for _, l := range [...]*list.List{&g.parked, &g.fresh} {
+			for l.Len() > 0 && !full && (l == &g.fresh || g.woken) {
+				r := l.Front().Value.(*request)
+				if full = r.Count > room && len(parts)+len(p.requests) > 0; !full {
+					r.leave()
+					p.requests = append(p.requests, r)
+					p.asked += r.Count
+					room -= r.Count
+				}
+			}
+		}
+		if full && len(p.requests) == 0 {
+			break // its turn is the next decision
+		}
+		d.ready = d.ready[1:]
+		g.ready = false
+		p.left = g.woken && g.parked.Len() > 0
+		g.woken = false
+		if len(p.requests) > 0 {
+			g.lookedAt = time.Now()
+			g.flying++
+			parts = append(parts, p)
+		} else {
+			g.rest()
+		}
+		if full {
+			break
+		}
+	}
+	return parts
+}
+
+// ask carries a decision out. An error is everybody's, unless one request alone may have caused it.
+func (d *Dispatcher) ask(parts []*part) {
+	if len(parts) == 0 {
+		return
+	}
+	err := safely(d.opts.Query, func(ctx context.Context) error { return d.fetchMany(ctx, parts) })
+	switch {
+	case err == nil:
+	case oneOfThem(err) && len(parts) > 1:
+		for _, p := range parts {
+			d.ask([]*part{p})
+		}
+	case oneOfThem(err) && len(parts[0].requests) > 1:
+		p := parts[0]
+		for _, r := range p.requests {
+			one := &part{g: p.g, requests: []*request{r}, asked: r.Count}
+			d.ask([]*part{one})
+			p.each = append(p.each, outcome{one.jobs, one.err})
+		}
+	default:
+		for _, p := range parts {
+			p.jobs, p.err = nil, fmt.Errorf("fetch: %w", d.db.Err(err))
+		}
+	}
+}
+
+const fetchMany = "select " + jobColumns + " from ojs.fetch_many($1, $2, $3, $4, $5)"
+
+// fetchMany decides for several groups in one transaction. Nobody gets a job before it has committed.
+func (d *Dispatcher) fetchMany(ctx context.Context, parts []*part) error {
+	d.statements.Add(int64(len(parts)))
+	if d.opts.Canned != nil {
+		for _, p := range parts {
+			p.jobs = d.opts.Canned(p.asked)
+		}
+		return nil
+	}
+	if len(parts) == 1 {
+		rows, err := d.db.Pool().Query(ctx, fetchMany, parts[0].arguments()...)
+		if err != nil {
+			return err
+		}
+		parts[0].jobs, err = readJobs(rows, parts[0].asked)
+		return err
+	}
+	batch := &pgx.Batch{}
+	for _, p := range parts {
+		batch.Queue(fetchMany, p.arguments()...)
+	}
+	results := d.db.Pool().SendBatch(ctx, batch)
+	for _, p := range parts {
+		rows, err := results.Query()
+		if err == nil {
+			p.jobs, err = readJobs(rows, p.asked)
+		}
+		if err != nil {
+			_ = results.Close() // the same error
+			return err
+		}
+	}
+	return results.Close()
+}
+
+func (p *part) arguments() []any {
+	n := len(p.requests)
+	counts, timeouts := make([]int32, n), make([]int32, n)
+	workers := make([]string, n)
+	for i, r := range p.requests {
+		counts[i], workers[i], timeouts[i] = int32(r.Count), r.WorkerID, int32(r.VisibilityTimeoutMs)
+	}
+	return []any{p.g.queues, counts, workers, timeouts, p.g.tenant}
+}
+
+// handOut answers the requests of a part in the order in which they arrived.
+func (d *Dispatcher) handOut(p *part) {
+	g, jobs, got := p.g, p.jobs, 0
+	g.flying--
+	var back []sqlcgen.OjsJob
+	var empty []*request
+	for i, r := range p.requests {
+		o := outcome{err: p.err}
+		if p.each != nil {
+			o = p.each[i]
+		} else {
+			n := min(r.Count, len(jobs))
+			o.jobs, jobs = jobs[:n:n], jobs[n:]
+		}
+		got += len(o.jobs)
+		switch {
+		case r.gone:
+			back = append(back, o.jobs...)
+		case len(o.jobs) > 0 || o.err != nil:
+			g.answer(r, o.jobs, o.err)
+		default:
+			empty = append(empty, r)
+		}
+	}
+	if len(back) > 0 {
+		d.giving++
+		go func() {
+			d.GiveBack(back)
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.giving--
+			d.idle.Broadcast()
+		}()
+	}
+	for i := range empty {
+		if p.woken {
+			// They were in front of those who are parked, and are again.
+			g.park(empty[len(empty)-1-i], true)
+		} else {
+			g.park(empty[i], false)
+		}
+	}
+	switch {
+	case got > 0:
+		g.vain = 0
+	case p.woken:
+		g.vain++
+	}
+	if got < p.asked && p.err == nil {
+		// Nothing more was there when the decision began, so there is nothing for those it had no room for.
+		for e := g.fresh.Front(); e != nil && e.Value.(*request).arrived <= p.until; e = g.fresh.Front() {
+			g.park(e.Value.(*request), false)
+		}
+	} else if p.left {
+		g.woken = true
+	}
+	d.due(g)
+	g.rest()
+}

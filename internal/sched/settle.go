@@ -1,0 +1,163 @@
+package sched
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+// lockedState is what SQL says of a job that somebody has locked: nobody waits for a lock in a statement that
+// serves others, too.
+const lockedState = "55P03"
+
+// Settlement ends one attempt: an ACK, or with Error a NACK.
+type Settlement struct {
+	ID                      string
+	Lease, WorkerID, Tenant *string
+	Result                  []byte // JSON; ACK
+	Error                   []byte // a JSON object; NACK
+	Requeue                 bool   // NACK
+
+	jobs bool
+}
+
+// Settled is the job as it is now, or why it is not settled.
+type Settled struct {
+	Job sqlcgen.OjsJob
+	Err error // a *pg.Error
+}
+
+// Settle ends attempts, each of which succeeds or fails by itself, in one statement with those of other
+// callers. jobs: the answer is to hold args, meta, options, extra and result, too. An error means that of none the
+// outcome is known.
+func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) ([]Settled, error) {
+	if len(s) == 0 {
+		return nil, nil
+	}
+	tenant := ""
+	if s[0].Tenant != nil {
+		tenant = *s[0].Tenant
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.opts.Query)
+	defer cancel()
+	in := make([]Settlement, len(s))
+	for i := range s {
+		in[i] = s[i]
+		in[i].jobs = jobs
+	}
+	return d.patiently(ctx, len(in), func(which []int) ([]Settled, []error) {
+		some := in
+		if len(which) < len(in) {
+			some = make([]Settlement, len(which))
+			for i, at := range which {
+				some[i] = in[at]
+			}
+		}
+		return d.settles.do(ctx, tenant, some, sizeOfSettlement)
+	})
+}
+
+// patiently tries those again that are locked, with growing pauses and without a connection meanwhile, until
+// ctx ends.
+func (d *Dispatcher) patiently(ctx context.Context, n int, try func(which []int) ([]Settled, []error)) ([]Settled, error) {
+	results := make([]Settled, n)
+	which := make([]int, n)
+	for i := range which {
+		which[i] = i
+	}
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		some, errs := try(which)
+		var locked []int
+		for i, at := range which {
+			results[at] = some[i]
+			if errs[i] != nil {
+				results[at].Err = d.db.Err(errs[i])
+			}
+			if isLocked(results[at].Err) {
+				locked = append(locked, at)
+			}
+		}
+		if len(locked) == 0 {
+			return results, nil
+		}
+		which = locked
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return results, nil
+		}
+	}
+}
+
+func sizeOfSettlement(s *Settlement) int { return len(s.Result) + len(s.Error) + 200 }
+
+const settle = "select " + resultColumns + " from ojs.settle($1, $2)"
+
+func (d *Dispatcher) settleNow(ctx context.Context, items []Settlement) ([]Settled, error) {
+	d.statements.Add(1)
+	if d.opts.Canned != nil {
+		return d.canned(len(items)), nil
+	}
+	size, jobs := 2, false
+	for i := range items {
+		size += sizeOfSettlement(&items[i])
+		jobs = jobs || items[i].jobs
+	}
+	b := append(make([]byte, 0, size), '[')
+	for i := range items {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = items[i].append(b)
+	}
+	b = append(b, ']')
+	rows, err := d.db.Pool().Query(ctx, settle, b, jobs)
+	if err != nil {
+		return nil, err
+	}
+	results, err := readResults(rows, len(items))
+	if err != nil {
+		return nil, err
+	}
+	return d.settled(results), nil
+}
+
+func (s *Settlement) append(b []byte) []byte {
+	b = append(b, `{"id":`...)
+	b = quote(b, s.ID)
+	for _, field := range [...]struct {
+		name  string
+		value *string
+	}{{`,"lease":`, s.Lease}, {`,"worker_id":`, s.WorkerID}, {`,"tenant":`, s.Tenant}} {
+		if field.value != nil {
+			b = append(b, field.name...)
+			b = quote(b, *field.value)
+		}
+	}
+	if s.Result != nil {
+		b = append(b, `,"result":`...)
+		b = append(b, s.Result...)
+	}
+	if s.Error != nil {
+		b = append(b, `,"error":`...)
+		b = append(b, s.Error...)
+	}
+	if s.Requeue {
+		b = append(b, `,"requeue":true`...)
+	}
+	return append(b, '}')
+}
+
+func quote(b []byte, s string) []byte {
+	if strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) < 0 {
+		b = append(b, '"')
+		b = append(b, s...)
+		return append(b, '"')
+	}
+	b, _ = jsontext.AppendQuote(b, s)
+	return b
+}
