@@ -257,12 +257,11 @@ comment on function ojs._charge(text, int, text, int, float8) is
 the ring moves by p_v. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
-create function ojs._revoke(p_queue text, p_until bigint default null) returns void
+create function ojs._revoke(p_queue text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
     c_line  constant bigint := 4611686018427387904;
-    v_now   timestamptz := ojs.now();
     v_lo    bigint;
     v_taken record;
 begin
@@ -270,45 +269,27 @@ begin
     for v_taken in
         -- From the end: callers take from the beginning, and nobody may get a job behind one that is revoked.
         with free as materialized (
-            select r.n from ojs.run r where r.queue = p_queue and r.n >= v_lo and (p_until is null or r.n <= p_until) order by r.n desc for update skip locked
-        ), seen as materialized (
-            select r.*, j.state = 'available' as waits, j.expires_at <= v_now as expired, h.id is not null as held
-            from free f
-            cross join lateral (select r.* from ojs.run r where r.queue = p_queue and r.n = f.n limit 1) r
-            left join lateral (select j.state, j.expires_at from ojs.job j where j.id = r.id and j.tenant_id = r.tenant_id limit 1) j on true
-            left join lateral (select j.id from ojs.job j where p_until is not null and j.id = r.id and j.tenant_id = r.tenant_id for update skip locked) h on true
+            select r.n from ojs.run r where r.queue = p_queue and r.n >= v_lo order by r.n desc for update skip locked
         ), gone as (
-            -- Up to p_until only what nobody can take: jobs that have ended, and jobs that somebody else has locked.
-            delete from ojs.run r using seen s
-            where r.queue = p_queue and r.n = s.n and (p_until is null or s.waits is not true or s.expired or not s.held)
-            returning s.*
+            delete from ojs.run r using free f where r.queue = p_queue and r.n = f.n returning r.*
         ), back as (
             insert into ojs.reentry (queue, priority, tenant_id, n, id) overriding system value
-            select p_queue, g.priority, g.tenant_id, g.pos, g.id from gone g where p_until is null and g.pos < c_line
+            select g.queue, g.priority, g.tenant_id, g.pos, g.id from gone g where g.pos < c_line
         )
         select g.priority, g.tenant_id, count(*)::int as jobs, sum(g.step) as v,
-            min(g.pos) filter (where p_until is null and g.pos < c_line) as back, min(g.pos) filter (where p_until is null and g.pos >= c_line) - c_line as line,
-            array_agg(g.id) filter (where p_until is not null and g.waits and g.expired) as expired,
-            array_agg(g.id) filter (where p_until is not null and g.waits and g.expired is not true) as locked
+            min(g.pos) filter (where g.pos < c_line) as back, min(g.pos) filter (where g.pos >= c_line) - c_line as line
         from gone g group by g.priority, g.tenant_id order by g.priority, g.tenant_id
     loop
         perform ojs._charge(p_queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, -v_taken.v);
         update ojs.tenant_fairness f set head = least(f.head, v_taken.line - 1), reentry_head = least(f.reentry_head, v_taken.back - 1)
-        where f.queue = p_queue and f.priority = v_taken.priority and f.tenant_id = v_taken.tenant_id and (v_taken.line is not null or v_taken.back is not null);
-        if v_taken.locked is not null then
-            perform ojs._look_again(array_fill(v_taken.tenant_id, array[cardinality(v_taken.locked)]), v_taken.locked);
-        end if;
-        if v_taken.expired is not null then
-            perform ojs._expire(v_taken.expired, array_fill(v_taken.tenant_id, array[cardinality(v_taken.expired)]));
-        end if;
+        where f.queue = p_queue and f.priority = v_taken.priority and f.tenant_id = v_taken.tenant_id;
     end loop;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._revoke(text, bigint) is
+comment on function ojs._revoke(text) is
 'Takes back what is left of a run queue: the jobs return to where they stood, and their tenants are not charged for them. This moves cursors back, by no more
-jobs than were decided ahead. With p_until only those rows up to it go that nobody can take any more. What somebody is taking at this moment stays taken.
-Only under the row of ojs.lane.';
+jobs than were decided ahead. What somebody is taking at this moment stays taken. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
 create function ojs._charge_owed(p_since pg_snapshot) returns void
@@ -558,7 +539,7 @@ drop function ojs.configure_tenant(text, numeric, int);
 drop function ojs.rebuild();
 drop function ojs._fold();
 drop function ojs._charge_owed(pg_snapshot);
-drop function ojs._revoke(text, bigint);
+drop function ojs._revoke(text);
 drop function ojs._charge(text, int, text, int, float8);
 drop function ojs._stale(text);
 drop function ojs._unfolded();

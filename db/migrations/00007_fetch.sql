@@ -643,26 +643,43 @@ comment on function ojs._plan(text, int) is
 'Decides p_count jobs ahead and appends them to the run queue of a queue, where direct callers take them without a decision of their own. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
-create function ojs._take(p_ids uuid[], p_tenants text[], p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_turns bigint[], p_owed boolean) returns setof ojs.job
+create function ojs._take(
+    p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_ids uuid[], p_tenants text[], p_owed boolean,
+    p_queue text default null, p_lo bigint default null, p_count int default 0, p_tenant text default null
+) returns setof ojs.job
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_now     timestamptz := ojs.now();
     -- The request that each job is for.
-    v_request int[] := array(select r.n from unnest(p_counts) with ordinality r(jobs, n) cross join lateral generate_series(1, r.jobs) order by r.n);
-    v_turns   bigint[] := array(select nextval('ojs.run_n_seq') from generate_series(cardinality(p_turns) + 1, cardinality(p_ids)));
+    v_request int[] := case when cardinality(p_counts) > 1
+        then array(select r.n from unnest(p_counts) with ordinality r(jobs, n) cross join lateral generate_series(1, r.jobs) order by r.n) end;
 begin
     return query
-    with taken as (
+    with free as materialized (
+        select r.n, r.id, r.tenant_id from ojs.run r
+        where r.queue = p_queue and r.n >= p_lo and (p_tenant is null or r.tenant_id = p_tenant) order by r.n limit p_count for update skip locked
+    ), held as materialized (
+        select f.n, f.id, f.tenant_id from free f
+        cross join lateral (select j.id from ojs.job j
+            where j.id = f.id and j.tenant_id = f.tenant_id and j.state = 'available' and (j.expires_at > v_now) is not false for update skip locked) j
+    ), gone as (
+        delete from ojs.run r using held h where r.queue = p_queue and r.n = h.n
+    ), given as (
+        select h.id, h.tenant_id, 1 as request, h.n as turn from held h
+        union all
+        select g.id, g.tenant_id, coalesce(v_request[g.n], 1), nextval('ojs.run_n_seq') from unnest(p_ids, p_tenants) with ordinality g(id, tenant_id, n)
+    ), taken as (
         update ojs.job j
         set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = nullif(p_worker_ids[g.request], ''),
             lease_expires_at = v_now + coalesce(nullif(p_visibility_timeouts_ms[g.request], 0), j.visibility_timeout_ms, 30000) * interval '1 millisecond'
-        from unnest(p_ids, p_tenants, v_request[:cardinality(p_ids)], p_turns || v_turns) g(id, tenant_id, request, turn)
+        from given g
         where j.id = g.id and j.tenant_id = g.tenant_id and j.state = 'available'
         returning g.turn, j.*
     ), leased as (
         insert into ojs.lease (tenant_id, queue, priority, jobs, owed, ids, turns, at)
-        select t.tenant_id, t.queue, t.priority, count(*), case when p_owed then count(*) else 0 end, array_agg(t.id), array_agg(t.turn), v_now from taken t group by t.tenant_id, t.queue, t.priority
+        select t.tenant_id, t.queue, t.priority, count(*), case when p_owed then count(*) else 0 end, array_agg(t.id), array_agg(t.turn), v_now
+        from taken t group by t.tenant_id, t.queue, t.priority
     ), timed as (
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select t.lease_expires_at, 'lease', array_agg(t.tenant_id), array_agg(t.id) from taken t group by t.lease_expires_at
@@ -674,9 +691,9 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._take(uuid[], text[], int[], text[], int[], bigint[], boolean) is
-'Hands out jobs that are locked by this transaction, in order: the first p_counts[1] to the first worker, the next p_counts[2] to the second, and so on. p_turns: the
-places of the first of them in the order of all decisions; the others get the next ones. p_owed: their tenants have not been charged yet.';
+comment on function ojs._take(int[], text[], int[], uuid[], text[], boolean, text, bigint, int, text) is
+'Hands out jobs: the next p_count of the run queue of p_queue from p_lo on, of p_tenant or of all, and then those that this transaction has locked, p_ids of p_tenants.
+The first p_counts[1] are for the first worker, the next p_counts[2] for the second, and so on. p_owed: their tenants have not been charged yet.';
 
 -- +goose StatementBegin
 create function ojs._check_fetch(p_queues text[], p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[]) returns void
@@ -705,25 +722,6 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._check_fetch(text[], int[], text[], int[]) is 'Raises why a FETCH is refused; else does nothing. 0 and empty text mean that nothing was given.';
--- +goose StatementBegin
-create function ojs._take_run(p_queue text, p_count int, p_lo bigint, p_tenant text, out o_ids uuid[], out o_tenants text[], out o_turns bigint[])
-language plpgsql set search_path = pg_catalog, pg_temp
-as $$
-begin
-    with free as materialized (
-        select r.n, r.id, r.tenant_id
-        from ojs.run r join ojs.job j on j.id = r.id and j.tenant_id = r.tenant_id
-        where r.queue = p_queue and r.n >= p_lo and (p_tenant is null or r.tenant_id = p_tenant) and j.state = 'available' and (j.expires_at > ojs.now()) is not false
-        order by r.n limit p_count for update of r, j skip locked
-    ), gone as (
-        delete from ojs.run r using free f where r.queue = p_queue and r.n = f.n
-    )
-    select coalesce(array_agg(f.id order by f.n), '{}'), coalesce(array_agg(f.tenant_id order by f.n), '{}'), coalesce(array_agg(f.n order by f.n), '{}') into o_ids, o_tenants, o_turns from free f;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._take_run(text, int, bigint, text) is 'Takes the next jobs off the run queue of a queue, of one tenant or of all, locked and in order.';
-
 -- +goose StatementBegin
 create function ojs._aside(p_queues text[], p_count int, p_tenant text, out o_ids uuid[], out o_tenants text[])
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -865,7 +863,7 @@ begin
     else
         v_jobs := ojs._aside(v_queues, (select sum(c) from unnest(p_counts) c)::int, v_tenant);
     end if;
-    return query select * from ojs._take(v_jobs.o_ids, v_jobs.o_tenants, p_counts, p_worker_ids, p_visibility_timeouts_ms, '{}', not v_in_lane);
+    return query select * from ojs._take(p_counts, p_worker_ids, p_visibility_timeouts_ms, v_jobs.o_ids, v_jobs.o_tenants, not v_in_lane);
 end;
 $$;
 -- +goose StatementEnd
@@ -902,11 +900,11 @@ declare
     v_mark        ojs.run_mark;
     v_seen        bigint;
     v_waits       int := 0;
-    v_aside_ids     uuid[] := '{}';
-    v_aside_tenants text[] := '{}';
-    v_ids         uuid[] := '{}';
-    v_tenants     text[] := '{}';
-    v_turns       bigint[] := '{}';
+    v_got         int := 0;
+    v_rows        int;
+    v_ids         uuid[];
+    v_tenants     text[];
+    v_low         boolean;
 begin
     if v_single and p_queues[1] ~ '^[a-z0-9][a-z0-9.-]*$' and length(p_queues[1]) <= 128 and p_count between 1 and 10000 and p_visibility_timeout_ms is null
             and length(p_worker_id) <= 255 and current_setting('transaction_isolation') = 'read committed' then
@@ -952,9 +950,11 @@ begin
 
     loop
         if v_mark.queue is not null and (v_tenant is null or v_aside) then
-            select v_ids || t.o_ids, v_tenants || t.o_tenants, v_turns || t.o_turns into v_ids, v_tenants, v_turns
-            from ojs._take_run(v_queue, p_count - cardinality(v_ids), v_mark.lo, v_tenant) t;
-            exit when cardinality(v_ids) = p_count;
+            return query select * from ojs._take(array[p_count], array[p_worker_id], array[p_visibility_timeout_ms], '{}', '{}', false,
+                v_queue, v_mark.lo, p_count - v_got, v_tenant);
+            get diagnostics v_rows = row_count;
+            v_got := v_got + v_rows;
+            exit when v_got = p_count;
         end if;
         exit when v_aside or v_in_lane and v_seen = v_mark.rev or not v_in_lane and not ojs._anything_for(v_queues, v_tenant);
         -- Whoever decides at this moment may well decide ahead for this caller, too.
@@ -974,23 +974,20 @@ begin
         v_mark.rev := coalesce(v_mark.rev, 0);
     end loop;
 
-    if v_in_lane and cardinality(v_ids) < p_count then
-        select v_ids || d.o_ids, v_tenants || d.o_tenants into v_ids, v_tenants from ojs._decide(v_queues, p_count - cardinality(v_ids), v_tenant) d;
-        v_turns := v_turns || array(select nextval('ojs.run_n_seq') from generate_series(cardinality(v_turns) + 1, cardinality(v_ids)));
-        if v_single and v_tenant is null and cardinality(v_ids) = p_count then
-            perform ojs._plan(v_queue, v_ahead);
+    if v_got < p_count and (v_in_lane or v_aside) then
+        if v_in_lane then
+            select d.o_ids, d.o_tenants into v_ids, v_tenants from ojs._decide(v_queues, p_count - v_got, v_tenant) d;
+        else
+            select a.o_ids, a.o_tenants into v_ids, v_tenants from ojs._aside(v_queues, p_count - v_got, v_tenant) a;
         end if;
-    elsif v_aside and cardinality(v_ids) < p_count then
-        select a.o_ids, a.o_tenants into v_aside_ids, v_aside_tenants from ojs._aside(v_queues, p_count - cardinality(v_ids), v_tenant) a;
-    elsif cardinality(v_turns) = p_count and v_turns[p_count] > v_mark.hi - v_ahead / 2 and not v_aside and (v_in_lane or ojs._enter_lane(-1)) then
-        perform ojs._revoke(v_queue, v_turns[p_count]);
+        return query select * from ojs._take(array[p_count], array[p_worker_id], array[p_visibility_timeout_ms], v_ids, v_tenants, not v_in_lane);
+        v_got := v_got + cardinality(v_ids);
+        v_low := true;
+    elsif v_single then
+        v_low := coalesce((select r.n > v_mark.hi - v_ahead / 2 from ojs.run r where r.queue = v_queue and r.n >= v_mark.lo order by r.n limit 1), true);
+    end if;
+    if v_got = p_count and v_low and v_single and v_tenant is null and not v_aside and (v_in_lane or ojs._enter_lane(-1)) then
         perform ojs._plan(v_queue, v_ahead);
-    end if;
-    if cardinality(v_ids) > 0 then
-        return query select * from ojs._take(v_ids, v_tenants, array[p_count], array[p_worker_id], array[p_visibility_timeout_ms], v_turns, false);
-    end if;
-    if cardinality(v_aside_ids) > 0 then
-        return query select * from ojs._take(v_aside_ids, v_aside_tenants, array[p_count], array[p_worker_id], array[p_visibility_timeout_ms], '{}', true);
     end if;
 end;
 $$;
@@ -1070,9 +1067,8 @@ drop function ojs.fetch(text[], int, text, int, text);
 drop function ojs.fetch_many(text[], int[], text[], int[], text);
 drop function ojs._unpaused(text[]);
 drop function ojs._aside(text[], int, text);
-drop function ojs._take_run(text, int, bigint, text);
 drop function ojs._check_fetch(text[], int[], text[], int[]);
-drop function ojs._take(uuid[], text[], int[], text[], int[], bigint[], boolean);
+drop function ojs._take(int[], text[], int[], uuid[], text[], boolean, text, bigint, int, text);
 drop function ojs._plan(text, int);
 drop function ojs._decide(text[], int, text);
 drop function ojs._expire(uuid[], text[]);
