@@ -295,6 +295,11 @@ create function ojs._job_arriving() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
+    if length(new.queue) > 128 then
+        perform ojs._raise('OJ400', 'queue is longer than 128 characters', '{"field": "queue"}');
+    elsif octet_length(new.tenant_id) > 256 then
+        perform ojs._raise('OJ400', 'the tenant is longer than 256 bytes', '{"field": "tenant"}');
+    end if;
     if new.meta ? 'tenant_id' and new.tenant_id is distinct from new.meta ->> 'tenant_id' and ojs.current_tenant() is null
             and new.tenant_id = (select s.default_tenant from ojs.settings s) and jsonb_typeof(new.meta -> 'tenant_id') = 'string' then
         new.tenant_id := new.meta ->> 'tenant_id';
@@ -309,9 +314,10 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._job_arriving() is 'Trigger: gives a new job the state and tenant that follow from its other attributes.';
+comment on function ojs._job_arriving() is
+'Trigger: gives a new job the state and tenant that follow from its other attributes, and refuses what no index could hold, which is met before the rest is validated.';
 create trigger job_arriving before insert on ojs.job for each row
-    when (new.scheduled_at is not null or new.state <> 'available' or new.meta ? 'tenant_id')
+    when (new.scheduled_at is not null or new.state <> 'available' or new.meta ? 'tenant_id' or length(new.queue) > 128 or octet_length(new.tenant_id) > 256)
     execute function ojs._job_arriving();
 
 -- The enqueue functions have done it, and know whether max_attempts was given beside the policy.
