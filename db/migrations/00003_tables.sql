@@ -541,7 +541,8 @@ do $$
 declare
     v_table text;
 begin
-    foreach v_table in array array['timer', 'fold', 'queue_priority', 'ring', 'tenant_fairness', 'reentry', 'rotation', 'tally', 'tally_mark', 'waiter', 'sleeper', 'clock_mark'] loop
+    foreach v_table in array array['timer', 'fold', 'queue_priority', 'ring', 'tenant_fairness', 'reentry', 'rotation', 'run', 'run_mark', 'tally', 'tally_mark', 'waiter',
+                                   'sleeper', 'clock_mark'] loop
         execute format('alter table ojs.%I set (vacuum_truncate = off)', v_table);
     end loop;
 end;

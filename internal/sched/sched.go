@@ -137,7 +137,7 @@ func (s *Scheduler) pause(done sqlcgen.TickRow, sleeps bool) time.Duration {
 }
 
 func (s *Scheduler) tick(ctx context.Context, sleeps bool) (sqlcgen.TickRow, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(pg.Unchecked(ctx), patience)
 	defer cancel()
 	params := sqlcgen.TickParams{Batch: batch}
 	if s.listener != nil {
