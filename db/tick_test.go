@@ -135,6 +135,106 @@ func TestTickLooksAgain(t *testing.T) {
 	}
 }
 
+// The clock looks no further back than where it has been, except for those who were not done when it was there.
+func TestTickFindsTimersThatCommitLate(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	at := func(seconds int) { d.SetNow(noon.Add(time.Duration(seconds) * time.Second)) }
+	enqueue := func(q querier, due int) {
+		t.Helper()
+		exec(t, q, "select from ojs.enqueue('a', p_scheduled_at => $1)", noon.Add(time.Duration(due)*time.Second))
+	}
+	want := func(what, promoted string) {
+		t.Helper()
+		if got := tick(t, service, 1000); got != promoted {
+			t.Errorf("%s a tick promoted and reaped %s, want %s", what, got, promoted)
+		}
+	}
+	mark := func() time.Time {
+		return one[time.Time](t, d.Pool, "select due_at from ojs.clock_mark order by rev desc limit 1")
+	}
+	first, second, idle := begin(t, service), begin(t, service), begin(t, service)
+	enqueue(first, 5)
+	enqueue(second, 6)
+	exec(t, idle, "select pg_catalog.pg_current_xact_id()")
+	enqueue(service, 7)
+	at(10)
+	want("beside open transactions", "1 0")
+	if got := mark(); !got.Equal(noon.Add(10 * time.Second)) {
+		t.Fatalf("the mark is at %s, so this test tests nothing", got)
+	}
+	commit(t, first)
+	at(20)
+	enqueue(service, 25)
+	want("after the first has committed", "1 0")
+	at(30)
+	want("later", "1 0")
+	if got := mark(); !got.Equal(noon.Add(30 * time.Second)) {
+		t.Errorf("the mark has not moved on from %s", got)
+	}
+	commit(t, second)
+	want("after the second has committed", "1 0")
+	// Its transaction has a number from before the mark, and its time has passed while it waited for something.
+	exec(t, idle, "insert into ojs.jobs (type, scheduled_at) values ('a', $1)", noon.Add(40*time.Second))
+	at(50)
+	commit(t, idle)
+	want("after the third has committed", "1 0")
+	want("in the end", "0 0")
+
+	// The wall clock is set back by an hour.
+	d.SetNow(noon.Add(-time.Hour))
+	exec(t, service, "select from ojs.enqueue('a', p_scheduled_at => ojs.now() + interval '10 seconds')")
+	d.SetNow(noon.Add(-time.Hour + 10*time.Second))
+	want("after the clock was set back", "1 0")
+}
+
+// Others' writes do not keep a clock awake; a timer that may come any moment does.
+func TestTickTellsWhenToLookAgain(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	next := func(what string, want int, args ...any) {
+		t.Helper()
+		if got := one[int](t, service, "select next_in_ms from ojs.tick($1, $2, $3)", args...); got != want {
+			t.Errorf("%s the next tick is due in %d ms, want %d", what, got, want)
+		}
+	}
+	d.SetNow(noon)
+	next("with nothing to do", 10000, 1000, nil, 0)
+	next("not registered before", 0, 1000, "token", 5000)
+	next("with nothing to do", 5000, 1000, "token", 5000)
+	next("asleep for longer", 0, 1000, "token", 8000)
+	next("asleep for longer", 8000, 1000, "token", 8000)
+	d.SetNow(noon.Add(2 * time.Minute))
+	next("after its registration lapsed", 0, 1000, "token", 8000)
+	next("registered again", 8000, 1000, "token", 8000)
+
+	writer := begin(t, service)
+	exec(t, writer, "select from ojs.enqueue('a')")
+	next("beside somebody who enqueues", 8000, 1000, "token", 8000)
+	exec(t, writer, "select from ojs.enqueue('a', p_scheduled_at => ojs.now() + interval '1 hour')")
+	next("beside somebody who schedules", 100, 1000, "token", 8000)
+	next("beside somebody who schedules, without a token", 10000, 1000, nil, 0)
+	commit(t, writer)
+	next("after traffic", 2000, 1000, "token", 8000)
+	next("right after a roll-up", 2000, 1000, "token", 8000)
+	d.SetNow(noon.Add(2*time.Minute + 5*time.Second))
+	next("with nothing rolled up lately", 8000, 1000, "token", 8000)
+
+	exec(t, service, "insert into ojs.jobs (type, scheduled_at) select 'a', ojs.now() + interval '3 seconds' from generate_series(1, 20)")
+	next("before a timer", 2000, 10, "token", 8000)
+	d.SetNow(noon.Add(2*time.Minute + 8*time.Second))
+	next("with as much as it may do at once", 0, 10, "token", 8000)
+	next("withdrawn", 2000, 1000, "token", 0)
+	if got := one[int](t, d.Pool, "select count(*) from ojs.sleeper"); got != 0 {
+		t.Errorf("%d clocks are registered after the only one has withdrawn", got)
+	}
+	refused(t, service, "OJ400", "select ojs.tick(1000, 'token', 10001)")
+	refused(t, service, "OJ400", "select ojs.tick(1000, 'token', null)")
+}
+
 func TestTwoTicksAtOnce(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -359,7 +359,7 @@ create table ojs.tenant_fairness (
     head          bigint not null,
     reentry_head  bigint not null default 0,
     primary key (queue, priority, tenant_id, vtime)
-) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+);
 -- The ring: who is next within a weight class.
 create index tenant_fairness_ring_idx on ojs.tenant_fairness (queue, priority, class, vtime) where backlogged;
 comment on table ojs.tenant_fairness is 'Deficit round robin: one row per (queue, effective priority, tenant), written by the decision inside the FETCH transaction.';
@@ -470,12 +470,14 @@ comment on column ojs.tally.rev is 'Grows with each change, so that the live ver
 
 create table ojs.tally_mark (
     rev      bigint primary key,
-    snapshot pg_snapshot not null
+    snapshot pg_snapshot not null,
+    at       timestamptz not null
 );
-insert into ojs.tally_mark values (1, pg_current_snapshot());
+insert into ojs.tally_mark values (1, pg_current_snapshot(), '-infinity');
 comment on table ojs.tally_mark is 'How far the journal has been rolled up into ojs.tally. The row moves to a higher rev with each change.';
 comment on column ojs.tally_mark.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.tally_mark.snapshot is 'What has been rolled up.';
+comment on column ojs.tally_mark.at is 'When.';
 
 create table ojs.waiter (
     server_id  uuid not null,
@@ -530,6 +532,20 @@ create table ojs.cut (
 comment on table ojs.cut is 'The cut of a partition of ojs.job that is being prepared (ojs.cut_partition), at most one.';
 comment on column ojs.cut.cut_at is 'Where. Until the cut is made, jobs with later ids are refused.';
 comment on column ojs.cut.partition is 'The partition.';
+-- Small tables that change all the time are vacuumed every minute as it is, having few live rows. To give their last pages back to the system,
+-- vacuum would lock them against everybody, and they would be needed again in the next second.
+-- +goose StatementBegin
+do $$
+declare
+    v_table text;
+begin
+    foreach v_table in array array['timer', 'fold', 'queue_priority', 'ring', 'tenant_fairness', 'reentry', 'rotation', 'run', 'run_mark', 'tally', 'tally_mark', 'waiter',
+                                   'sleeper', 'clock_mark'] loop
+        execute format('alter table ojs.%I set (vacuum_truncate = off)', v_table);
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
 reset role;
 
 -- +goose Down

@@ -89,7 +89,7 @@ declare
     v_id    uuid := ojs._id_at(v_at);
     v_last  record;
     v_cut   ojs.cut;
-    v_later boolean;
+    v_latest uuid;
     v_name  text := 'job_from_' || to_char(v_at at time zone 'UTC', 'YYYYMMDD_HH24MISS');
 begin
     if v_at is null or v_at <= ojs.now() then
@@ -108,8 +108,8 @@ begin
         perform ojs._cut_undo();
         return 'again: another cut was being prepared';
     end if;
-    execute format('select exists (select from ojs.%I j where j.id >= $1)', v_last.partition) into v_later using v_id;
-    if v_later then
+    execute format('select j.id from ojs.%I j order by j.id desc limit 1', v_last.partition) into v_latest;
+    if v_latest >= v_id then
         perform ojs._raise('OJ409', format('%s holds jobs with ids later than that', v_last.partition), jsonb_build_object('field', 'at'));
     end if;
     if v_cut.cut_at is null and v_last.bytes > c_small then
@@ -128,7 +128,9 @@ begin
     lock table only ojs.job in access exclusive mode;
     execute format('alter table ojs.job detach partition ojs.%I', v_last.partition);
     execute format('alter table ojs.job attach partition ojs.%I for values from (%s) to (%L)', v_last.partition, coalesce(quote_literal(v_last.lo), 'minvalue'), v_id);
-    execute format('alter table ojs.%I drop constraint if exists job_cut', v_last.partition);
+    if v_cut.cut_at is not null then
+        execute format('alter table ojs.%I drop constraint job_cut', v_last.partition);
+    end if;
     execute format('create table ojs.%I partition of ojs.job for values from (%L) to (maxvalue) %s', v_name, v_id, ojs._storage(v_last.partition));
     perform ojs._partition_ready(v_name);
     delete from ojs.cut;

@@ -85,6 +85,10 @@ func openPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	}
 	poolCfg.ConnConfig.RuntimeParams = defaults
 
+	poolCfg.ShouldPing = func(ctx context.Context, p pgxpool.ShouldPingParams) bool {
+		return p.IdleDuration > pingAfter && ctx.Value(unchecked{}) == nil
+	}
+
 	pool, err := pgxpool.NewWithConfig(ctx, poolCfg)
 	if err != nil {
 		return nil, fmt.Errorf("open the connection pool: %w", err)
@@ -95,6 +99,15 @@ func openPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	}
 	return pool, nil
 }
+
+// A connection that was idle for longer is asked whether it is still there before it is used.
+const pingAfter = time.Second
+
+type unchecked struct{}
+
+// Unchecked is for statements that an idle server runs from time to time, and that whoever runs them tries
+// again after an error: with it, the connection is not asked first, which would be one more round trip.
+func Unchecked(ctx context.Context) context.Context { return context.WithValue(ctx, unchecked{}, true) }
 
 // Pool is for those who run generated queries; errors go through Err.
 func (d *DB) Pool() *pgxpool.Pool { return d.pool }

@@ -22,8 +22,6 @@ const (
 	// The longest sleep. What is due sooner wakes the clock, so this bounds only how long a timer
 	// waits after the connection that listens has died without a word. ojs.tick allows no more.
 	stride = 10 * time.Second
-	// While there is traffic, statistics are rolled up this often.
-	rollUp = time.Second
 	// Whoever wakes a clock pays for it at commit. A clock that is woken twice within hasty gets up
 	// and beats for as long as beatFor.
 	hasty   = time.Second
@@ -129,20 +127,17 @@ func (s *Scheduler) Run(ctx context.Context) {
 func (s *Scheduler) pause(done sqlcgen.TickRow, sleeps bool) time.Duration {
 	// Servers that started together, or wait for the same job, must not tick together.
 	spread := mathrand.N(s.every/10 + 1)
-	next := time.Duration(done.NextInMs) * time.Millisecond
 	switch {
 	case done.NextInMs == 0:
 		return 0
 	case !sleeps:
 		return s.every - spread
-	case done.RolledUp > 0:
-		next = min(next, rollUp)
 	}
-	return max(next, s.every) + spread
+	return max(time.Duration(done.NextInMs)*time.Millisecond, s.every) + spread
 }
 
 func (s *Scheduler) tick(ctx context.Context, sleeps bool) (sqlcgen.TickRow, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(pg.Unchecked(ctx), patience)
 	defer cancel()
 	params := sqlcgen.TickParams{Batch: batch}
 	if s.listener != nil {
