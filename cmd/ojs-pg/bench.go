@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/ojs-pg/ojs-pg/internal/bench"
+	"github.com/ojs-pg/ojs-pg/internal/embedpg"
+)
+
+func benchCommand(interrupt *interrupt) *cli.Command {
+	b := benchmarks{interrupt}
+	return &cli.Command{
+		Name:  "bench",
+		Usage: "measure this system beside a baseline, on this machine",
+		Description: `Each benchmark runs against a PostgreSQL that it starts itself and deletes at the end, on Ctrl-C too; fsync and
+synchronous_commit are on. With DATABASE_URL it uses that database instead: it must be empty, or migrated and without any
+job, tenant or queue in it (else the benchmark refuses), and the role must be a superuser. What it makes there, the
+schema ojs_bench and jobs, it deletes in the end.
+
+Ours and the baseline take turns in slices of one run; the figure is the median of the ratios of the slices, with an interval that holds
+the median with at least 95 %. Nothing else should run on the machine. docs/benchmarks says more about each figure.
+
+    ojs-pg bench dispatch --workers 16 --batch 10
+    ojs-pg bench dispatch --json > dispatch.json`,
+		Commands: []*cli.Command{b.dispatch()},
+		Action: func(_ context.Context, c *cli.Command) error {
+			if c.Args().Present() {
+				return usageError{fmt.Errorf("there is no benchmark %q", c.Args().First())}
+			}
+			return cli.ShowSubcommandHelp(c)
+		},
+	}
+}
+
+type benchmarks struct{ interrupt *interrupt }
+
+// flags that every benchmark has, after its own.
+func (benchmarks) flags(own ...cli.Flag) []cli.Flag {
+	return append(own,
+		&cli.BoolFlag{Name: "json", Usage: "print one JSON object"},
+		&cli.StringFlag{Name: "database-url", Sources: cli.EnvVars("DATABASE_URL"), Usage: "`URL` of a database without jobs, for a superuser. Without it a PostgreSQL of its own is started"},
+		&cli.StringFlag{Name: "dir", Sources: cli.EnvVars("OJS_BENCH_DIR"), DefaultText: "that for temporary files", Usage: "`DIRECTORY` in which the own PostgreSQL keeps its data meanwhile; on the disk to be measured, not in memory"},
+		&cli.StringFlag{Name: "postgres-bin", Sources: cli.EnvVars(embedpg.BinEnv), Usage: "`DIRECTORY` of PostgreSQL's programs (15 or later), instead of searching"},
+	)
+}
+
+func sliceFlags(slices int, seconds float64) []cli.Flag {
+	return []cli.Flag{
+		&cli.IntFlag{Name: "slices", Value: slices, Usage: "`NUMBER` of slices of each side", Validator: atLeast(1)},
+		&cli.FloatFlag{Name: "seconds", Value: seconds, Usage: "`SECONDS` of a slice", Validator: aboveZero},
+		&cli.IntFlag{Name: "args-bytes", Value: 100, Usage: "`BYTES` of args of each job", Validator: atLeast(5)},
+	}
+}
+
+func atLeast(least int) func(int) error {
+	return func(v int) error {
+		if v < least {
+			return fmt.Errorf("%d is less than %d", v, least)
+		}
+		return nil
+	}
+}
+
+func aboveZero(v float64) error {
+	if v <= 0 {
+		return fmt.Errorf("%v is not above zero", v)
+	}
+	return nil
+}
+
+// run opens the server, measures, prints, and takes everything back.
+func (b benchmarks) run(measure func(context.Context, *bench.Env, *cli.Command) (any, error)) cli.ActionFunc {
+	return func(ctx context.Context, c *cli.Command) (err error) {
+		if err := noArguments(c); err != nil {
+			return err
+		}
+		log := newLogger(c)
+		bar := newProgress(c.Root().ErrWriter, log)
+		defer bar.finish()
+		env, err := bench.Open(ctx, bench.Options{
+			DatabaseURL: c.String("database-url"), Dir: c.String("dir"), BinDir: c.String("postgres-bin"), Log: log, Progress: bar.report,
+			Started: func(own *embedpg.Server) { b.interrupt.onEmergency(own.Kill) },
+		})
+		if err != nil {
+			return err
+		}
+		result, err := measure(ctx, env, c)
+		closed := env.Close()
+		bar.finish()
+		if err != nil {
+			return err
+		}
+		if c.Bool("json") {
+			out := json.NewEncoder(c.Root().Writer)
+			out.SetIndent("", "  ")
+			err = out.Encode(result)
+		} else {
+			err = printTable(c.Root().Writer, result)
+		}
+		if err == nil {
+			err = closed
+		}
+		return err
+	}
+}
+
+func (b benchmarks) dispatch() *cli.Command {
+	return &cli.Command{
+		Name:  "dispatch",
+		Usage: "jobs per second that workers take and acknowledge, and how fairly",
+		Description: `WORKERS workers each ask for BATCH jobs, acknowledge them, and ask again; a job that was acknowledged counts.
+
+  --path combined  in the server's process, by the engine that also answers HTTP
+  --path sql       each worker on a connection of its own: select * from ojs.fetch(...), then ojs.ack or ojs.settle
+  --path http      each worker by HTTP to a server in this process, on the loopback interface
+
+Ours runs with everything on: as a role under row security, with leases and attempts, and with the clock. The baseline is an unfair queue on the same
+server: one table with the same columns and an index on what waits; its workers take the oldest jobs by 'update ... where id in (select ... for
+update skip locked limit n) returning' all columns, and acknowledge the n jobs by one update; prepared statements, a connection each.
+
+  ratio                 jobs per second, ours to the baseline's: the median of the slices
+  share_error_pp        by how many percentage points a tenant's share of all dispatches was off, the worst tenant; share_error_1s_pp: of the
+                        dispatches within one second, the worst second
+  max_lag_quanta        by how many jobs a tenant was away from what was due to it, the worst over every prefix of the sequence of dispatches
+  response_share_error  the same within one response, in jobs
+  wal_bytes_per_job     log written while a job is fetched and acknowledged; not while it is enqueued
+
+The sequence of dispatches is that of the decisions, which are serial, and within them that of the rows. While tenants come and
+go (--zipf), what is due follows from those that have work at the time.`,
+		Flags: b.flags(append([]cli.Flag{
+			&cli.StringFlag{Name: "path", Value: "combined", Usage: "`WAY` to the jobs: combined, sql or http", Validator: oneOf("combined", "sql", "http")},
+			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "batch", Value: 1, Usage: "`NUMBER` of jobs asked for at once", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: atLeast(1)},
+			&cli.BoolFlag{Name: "zipf", Usage: "backlogs by Zipf's law and equal weights, so that small tenants come and go"},
+		}, sliceFlags(10, 3)...)...),
+		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
+			return bench.Dispatch(ctx, env, bench.DispatchOptions{
+				Load: loadOf(c), Path: c.String("path"), Tenants: c.Int("tenants"), Zipf: c.Bool("zipf"),
+			})
+		}),
+	}
+}
+
+func loadOf(c *cli.Command) bench.Load {
+	return bench.Load{Workers: c.Int("workers"), Batch: c.Int("batch"), ArgsBytes: c.Int("args-bytes"), Slices: c.Int("slices"), Seconds: c.Float("seconds")}
+}
+
+// printTable writes the same fields as JSON does, but the long lists, one to a line.
+func printTable(w interface{ Write([]byte) (int, error) }, result any) error {
+	raw, err := json.Marshal(result)
+	if err != nil {
+		return err
+	}
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	dec := json.NewDecoder(strings.NewReader(string(raw)))
+	dec.UseNumber()
+	if _, err := dec.Token(); err != nil {
+		return err
+	}
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return err
+		}
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return err
+		}
+		name := strings.ReplaceAll(fmt.Sprint(key), "_", " ")
+		// Lists and objects are for programs, but for the interval.
+		switch {
+		case name == "interval":
+			var interval bench.Interval
+			if err := json.Unmarshal(value, &interval); err != nil {
+				return err
+			}
+			fmt.Fprintf(out, "%s\t%v to %v (%.1f %%)\n", name, interval.Low, interval.High, 100*interval.Confidence)
+		case value[0] != '[' && value[0] != '{':
+			fmt.Fprintf(out, "%s\t%s\n", name, strings.Trim(string(value), `"`))
+		}
+	}
+	return out.Flush()
+}
