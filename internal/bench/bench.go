@@ -338,7 +338,7 @@ func connectAs(ctx context.Context, url, role string) (*pgx.Conn, error) {
 
 func withDatabase(address, name string) (string, error) {
 	if !strings.HasPrefix(address, "postgres://") && !strings.HasPrefix(address, "postgresql://") {
-		return "", errors.New("this benchmark makes databases beside the given one and needs its address as postgres://...")
+		return "", errors.New("this benchmark makes databases beside the given one and needs its address as a postgres URL")
 	}
 	u, err := url.Parse(address)
 	if err != nil {

@@ -175,9 +175,9 @@ func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchR
 		var w worker
 		switch opts.Path {
 		case "combined":
-			w = directWorker{sqlcgen.New(db.Pool())}
+			w = engineWorker{sqlcgen.New(db.Pool()), people.number}
 		case "sql":
-			if w, err = d.sqlWorker(ctx); err != nil {
+			if w, err = d.sqlWorker(ctx, people.number); err != nil {
 				return nil, err
 			}
 		default:
@@ -191,16 +191,12 @@ func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchR
 	}
 
 	slice := func(s *side, length time.Duration) (*spell, error) {
-		var numbers map[string]int32
-		if s == ours {
-			numbers = people.number
-		}
 		from, err := d.wal(ctx)
 		if err != nil {
 			return nil, err
 		}
 		after := s.before()
-		got, err := drive(ctx, s.workers, opts.Batch, s.total(), length, numbers, places)
+		got, err := drive(ctx, s.workers, opts.Batch, s.total(), length, s == ours, places)
 		after()
 		if err != nil {
 			return nil, err

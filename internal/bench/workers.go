@@ -5,6 +5,7 @@ package bench
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,87 +15,106 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
+// job is what a worker keeps of one.
+type job struct {
+	id, lease [16]byte
+	tenant    int32
+	args      []byte
+	at        int64 // of the decision, in microseconds since some instant
+}
+
 // worker takes jobs and says that they are done. name is of this request alone, so that its place in a decision can be found.
 type worker interface {
-	fetch(ctx context.Context, name string, count int) ([]sqlcgen.OjsJob, error)
-	ack(ctx context.Context, jobs []sqlcgen.OjsJob) error
+	fetch(ctx context.Context, name string, count int) ([]job, error)
+	ack(ctx context.Context, jobs []job) error
 	close()
 }
 
-// directWorker calls the functions through the server's pool, one request at a time.
-type directWorker struct{ q *sqlcgen.Queries }
-
-func (w directWorker) fetch(ctx context.Context, name string, count int) ([]sqlcgen.OjsJob, error) {
-	return w.q.Fetch(ctx, sqlcgen.FetchParams{Queues: []string{queue}, Count: int32(count), WorkerID: &name})
+// engineWorker calls the functions through the server's pool, one request at a time.
+type engineWorker struct {
+	q       *sqlcgen.Queries
+	tenants map[string]int32
 }
 
-func (w directWorker) ack(ctx context.Context, jobs []sqlcgen.OjsJob) error {
+func (w engineWorker) fetch(ctx context.Context, name string, count int) ([]job, error) {
+	got, err := w.q.Fetch(ctx, sqlcgen.FetchParams{Queues: []string{queue}, Count: int32(count), WorkerID: &name})
+	if err != nil {
+		return nil, err
+	}
+	jobs := make([]job, len(got))
+	for i := range got {
+		jobs[i] = job{id: uuid.MustParse(got[i].ID), lease: uuid.MustParse(*got[i].Lease), args: got[i].Args, tenant: w.tenants[got[i].TenantID], at: got[i].StartedAt.UnixMicro()}
+	}
+	return jobs, nil
+}
+
+func (w engineWorker) ack(ctx context.Context, jobs []job) error {
 	for i := range jobs {
-		if _, err := w.q.Ack(ctx, sqlcgen.AckParams{ID: jobs[i].ID, Lease: jobs[i].Lease}); err != nil {
+		lease := uuid.UUID(jobs[i].lease).String()
+		if _, err := w.q.Ack(ctx, sqlcgen.AckParams{ID: uuid.UUID(jobs[i].id).String(), Lease: &lease}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w directWorker) close() {}
+func (w engineWorker) close() {}
 
 // sqlWorker is a client without any library of ours: a connection and two statements.
 type sqlWorker struct {
-	conn *pgx.Conn
-	many string // acknowledges several jobs: arrays of ids and leases, or one array of objects
-	json bool
+	conn    *pgx.Conn
+	tenants map[string]int32
+	settle  bool // the database has ojs.settle
 }
 
-func (d *database) sqlWorker(ctx context.Context) (worker, error) {
+func (d *database) sqlWorker(ctx context.Context, tenants map[string]int32) (worker, error) {
 	conn, err := d.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	w := &sqlWorker{conn: conn, many: `select count(*) from unnest($1::uuid[], $2::uuid[]) x(id, lease) cross join lateral ojs.ack(x.id, x.lease)`}
-	if err := conn.QueryRow(ctx, "select to_regprocedure('ojs.settle(json, boolean)') is not null").Scan(&w.json); err != nil {
+	w := &sqlWorker{conn: conn, tenants: tenants}
+	if err := conn.QueryRow(ctx, "select to_regprocedure('ojs.settle(json, boolean)') is not null").Scan(&w.settle); err != nil {
 		w.close()
 		return nil, fmt.Errorf("look for ojs.settle: %w", err)
-	}
-	if w.json {
-		w.many = `select count(*) filter (where sqlstate is null) from ojs.settle($1::json, false)`
 	}
 	return w, nil
 }
 
-func (w *sqlWorker) fetch(ctx context.Context, name string, count int) ([]sqlcgen.OjsJob, error) {
-	return queryJobs(ctx, w.conn, count, "select "+jobList+" from ojs.fetch(array[$1], $2, $3)", queue, count, name)
+func (w *sqlWorker) fetch(ctx context.Context, name string, count int) ([]job, error) {
+	return queryJobs(ctx, w.conn, count, w.tenants, "select "+jobList+" from ojs.fetch(array[$1], $2, $3)", queue, count, name)
 }
 
-func (w *sqlWorker) ack(ctx context.Context, jobs []sqlcgen.OjsJob) error {
+func (w *sqlWorker) ack(ctx context.Context, jobs []job) error {
 	if len(jobs) == 1 {
 		var state string
-		return w.conn.QueryRow(ctx, "select state from ojs.ack($1, $2)", jobs[0].ID, jobs[0].Lease).Scan(&state)
+		return w.conn.QueryRow(ctx, "select state from ojs.ack($1, $2)", pgtype.UUID{Bytes: jobs[0].id, Valid: true}, pgtype.UUID{Bytes: jobs[0].lease, Valid: true}).Scan(&state)
 	}
 	var done int
 	var err error
-	if w.json {
+	if w.settle {
 		list := []byte{'['}
 		for i := range jobs {
 			if i > 0 {
 				list = append(list, ',')
 			}
-			list = append(append(append(append(append(list, `{"id":"`...), jobs[i].ID...), `","lease":"`...), *jobs[i].Lease...), `"}`...)
+			list = jobs[i].appendJSON(list, "id")
 		}
-		err = w.conn.QueryRow(ctx, w.many, append(list, ']')).Scan(&done)
+		err = w.conn.QueryRow(ctx, "select count(*) filter (where sqlstate is null) from ojs.settle($1::json, false)", append(list, ']')).Scan(&done)
 	} else {
-		ids, leases := make([]string, len(jobs)), make([]string, len(jobs))
+		ids, leases := make([]pgtype.UUID, len(jobs)), make([]pgtype.UUID, len(jobs))
 		for i := range jobs {
-			ids[i], leases[i] = jobs[i].ID, *jobs[i].Lease
+			ids[i], leases[i] = pgtype.UUID{Bytes: jobs[i].id, Valid: true}, pgtype.UUID{Bytes: jobs[i].lease, Valid: true}
 		}
-		err = w.conn.QueryRow(ctx, w.many, ids, leases).Scan(&done)
+		err = w.conn.QueryRow(ctx, "select count(*) from unnest($1::uuid[], $2::uuid[]) x(id, lease) cross join lateral ojs.ack(x.id, x.lease)", ids, leases).Scan(&done)
 	}
 	if err == nil && done != len(jobs) {
 		err = fmt.Errorf("acknowledged %d of %d jobs", done, len(jobs))
@@ -103,6 +123,25 @@ func (w *sqlWorker) ack(ctx context.Context, jobs []sqlcgen.OjsJob) error {
 }
 
 func (w *sqlWorker) close() { _ = w.conn.Close(context.Background()) }
+
+// appendJSON writes what an acknowledgement needs; key is what the receiver calls the id.
+func (j *job) appendJSON(b []byte, key string) []byte {
+	b = append(append(append(b, `{"`...), key...), `":"`...)
+	b = appendUUID(b, j.id)
+	b = append(b, `","lease":"`...)
+	b = appendUUID(b, j.lease)
+	return append(b, `"}`...)
+}
+
+func appendUUID(b []byte, id [16]byte) []byte {
+	for i, part := range [...][]byte{id[0:4], id[4:6], id[6:8], id[8:10], id[10:16]} {
+		if i > 0 {
+			b = append(b, '-')
+		}
+		b = hex.AppendEncode(b, part)
+	}
+	return b
+}
 
 // clock is what a server does beside its requests.
 func clock(ctx context.Context, db *pg.DB, log *slog.Logger) (stop func()) {
@@ -126,10 +165,10 @@ type spell struct {
 	wal       int64
 }
 
-// drive lets workers fetch and acknowledge until the time is over or the backlog is. Tenants become numbers by tenant; nil: nobody asks in which order.
-// places tells where in its decision a response was; nil: each is one decision.
+// drive lets workers fetch and acknowledge until the time is over or the backlog is. judged: somebody asks in which
+// order. places tells where in its decision a response was; nil: each is one decision.
 func drive(
-	ctx context.Context, workers []worker, count int, backlog int64, length time.Duration, tenant map[string]int32, places *places,
+	ctx context.Context, workers []worker, count int, backlog int64, length time.Duration, judged bool, places *places,
 ) (*spell, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -170,10 +209,10 @@ func drive(
 				if len(jobs) == 0 {
 					continue
 				}
-				if tenant != nil {
-					r := response{at: jobs[0].StartedAt.UnixMicro(), place: places.take(name), tenants: make([]int32, len(jobs))}
+				if judged {
+					r := response{at: jobs[0].at, place: places.take(name), tenants: make([]int32, len(jobs))}
 					for k := range jobs {
-						r.tenants[k] = tenant[jobs[k].TenantID]
+						r.tenants[k] = jobs[k].tenant
 					}
 					own.responses = append(own.responses, r)
 				}
