@@ -28,7 +28,7 @@ the median with at least 95 %. Nothing else should run on the machine. docs/benc
 
     ojs-pg bench dispatch --workers 16 --batch 10
     ojs-pg bench dispatch --json > dispatch.json`,
-		Commands: []*cli.Command{b.dispatch()},
+		Commands: []*cli.Command{b.dispatch(), b.enqueue(), b.wakeup()},
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Present() {
 				return usageError{fmt.Errorf("there is no benchmark %q", c.Args().First())}
@@ -54,14 +54,27 @@ func sliceFlags(slices int, seconds float64) []cli.Flag {
 	return []cli.Flag{
 		&cli.IntFlag{Name: "slices", Value: slices, Usage: "`NUMBER` of slices of each side", Validator: atLeast(1)},
 		&cli.FloatFlag{Name: "seconds", Value: seconds, Usage: "`SECONDS` of a slice", Validator: aboveZero},
-		&cli.IntFlag{Name: "args-bytes", Value: 100, Usage: "`BYTES` of args of each job", Validator: atLeast(5)},
+		argsFlag(),
 	}
+}
+
+func argsFlag() cli.Flag {
+	return &cli.IntFlag{Name: "args-bytes", Value: 100, Usage: "`BYTES` of args of each job", Validator: atLeast(5)}
 }
 
 func atLeast(least int) func(int) error {
 	return func(v int) error {
 		if v < least {
 			return fmt.Errorf("%d is less than %d", v, least)
+		}
+		return nil
+	}
+}
+
+func between(least, most int) func(int) error {
+	return func(v int) error {
+		if v < least || v > most {
+			return fmt.Errorf("%d is not between %d and %d", v, least, most)
 		}
 		return nil
 	}
@@ -148,6 +161,59 @@ go (--zipf), what is due follows from those that have work at the time.`,
 	}
 }
 
+func (b benchmarks) enqueue() *cli.Command {
+	return &cli.Command{
+		Name:  "enqueue",
+		Usage: "jobs per second that producers commit",
+		Description: `PRODUCERS producers, each on a connection of its own as a role under row security, each call one transaction, prepared statements.
+
+  --path sql   by ojs.enqueue (BATCH above 1: ojs.enqueue_many), and by plain insert into the view ojs.jobs (several rows in one statement)
+  --path http  by POST /ojs/v1/jobs (or /jobs/batch) to a server in this process, on the loopback interface
+
+The baseline is a bare insert of the same columns into a table with the columns of ojs.job and the same primary key, and nothing else: no trigger,
+no check, no second index, no row security; its ids are gen_random_uuid(). Every way returns the ids. A server's clock runs all the
+time, and rolls up what the producers write.
+
+  ratio         jobs per second, the function's (with --path http: the server's) to the baseline's: the median of the slices
+  insert_ratio  the same for the plain insert`,
+		Flags: b.flags(append([]cli.Flag{
+			&cli.StringFlag{Name: "path", Value: "sql", Usage: "`WAY` in: sql or http", Validator: oneOf("sql", "http")},
+			&cli.IntFlag{Name: "producers", Value: 16, Usage: "`NUMBER` of producers at once", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "batch", Value: 1, Usage: "`NUMBER` of jobs per transaction, at most 1000", Validator: between(1, 1000)},
+			&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants, one per transaction", Validator: atLeast(1)},
+		}, sliceFlags(10, 2)...)...),
+		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
+			return bench.Enqueue(ctx, env, bench.EnqueueOptions{Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"), Path: c.String("path")})
+		}),
+	}
+}
+
+func (b benchmarks) wakeup() *cli.Command {
+	return &cli.Command{
+		Name:  "wakeup",
+		Usage: "from a commit to the worker who waits, and what waiting costs",
+		Description: `A server in this process, on the loopback interface, and one worker whose FETCH waits. After a pause of 4 to 24 ms a job is committed on
+another connection; the time is taken from the moment before COMMIT is sent to the moment when the worker has read the answer, so the flush of
+that commit and of the dispatch are in it. Then the job is acknowledged, and the next one follows. There is no baseline.
+
+  p50_ms, p99_ms           of these times; commit_p50_ms is what the COMMIT alone took
+  idle_queries_per_second  transactions that the database counts while WORKERS requests wait and nothing happens, for IDLE-SECONDS; none of
+                           the requests begins or ends meanwhile, a longest wait being 60 s
+  idle_cpu_percent         of one processor meanwhile, this process and PostgreSQL together; on Linux and with a PostgreSQL of its own, else null`,
+		Flags: b.flags(
+			&cli.IntFlag{Name: "samples", Value: 1000, Usage: "`NUMBER` of jobs", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "workers", Value: 100, Usage: "`NUMBER` of workers who wait for nothing", Validator: atLeast(1)},
+			&cli.FloatFlag{Name: "idle-seconds", Value: 30, Usage: "`SECONDS` for which they are watched, at most 40", Validator: aboveZero},
+			argsFlag(),
+		),
+		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
+			return bench.Wakeup(ctx, env, bench.WakeupOptions{
+				Samples: c.Int("samples"), Workers: c.Int("workers"), IdleSeconds: min(40, c.Float("idle-seconds")), ArgsBytes: c.Int("args-bytes"),
+			})
+		}),
+	}
+}
+
 func loadOf(c *cli.Command) bench.Load {
 	return bench.Load{Workers: c.Int("workers"), Batch: c.Int("batch"), ArgsBytes: c.Int("args-bytes"), Slices: c.Int("slices"), Seconds: c.Float("seconds")}
 }
@@ -176,7 +242,7 @@ func printTable(w interface{ Write([]byte) (int, error) }, result any) error {
 		name := strings.ReplaceAll(fmt.Sprint(key), "_", " ")
 		// Lists and objects are for programs, but for the interval.
 		switch {
-		case name == "interval":
+		case strings.HasSuffix(name, "interval"):
 			var interval bench.Interval
 			if err := json.Unmarshal(value, &interval); err != nil {
 				return err
