@@ -28,7 +28,7 @@ the median with at least 95 %. Nothing else should run on the machine. docs/benc
 
     ojs-pg bench dispatch --workers 16 --batch 10
     ojs-pg bench dispatch --json > dispatch.json`,
-		Commands: []*cli.Command{b.dispatch(), b.enqueue(), b.wakeup()},
+		Commands: []*cli.Command{b.dispatch(), b.enqueue(), b.scale(), b.wakeup()},
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Present() {
 				return usageError{fmt.Errorf("there is no benchmark %q", c.Args().First())}
@@ -88,10 +88,15 @@ func aboveZero(v float64) error {
 }
 
 // run opens the server, measures, prints, and takes everything back.
-func (b benchmarks) run(measure func(context.Context, *bench.Env, *cli.Command) (any, error)) cli.ActionFunc {
+func (b benchmarks) run(measure func(context.Context, *bench.Env, *cli.Command) (any, error), checks ...func(*cli.Command) error) cli.ActionFunc {
 	return func(ctx context.Context, c *cli.Command) (err error) {
 		if err := noArguments(c); err != nil {
 			return err
+		}
+		for _, check := range checks {
+			if err := check(c); err != nil {
+				return usageError{err}
+			}
 		}
 		log := newLogger(c)
 		bar := newProgress(c.Root().ErrWriter, log)
@@ -185,6 +190,39 @@ time, and rolls up what the producers write.
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
 			return bench.Enqueue(ctx, env, bench.EnqueueOptions{Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"), Path: c.String("path")})
 		}),
+	}
+}
+
+func (b benchmarks) scale() *cli.Command {
+	return &cli.Command{
+		Name:  "scale",
+		Usage: "whether a fetch takes longer when there are more jobs, or more tenants",
+		Description: `Fetches of 1 and of 10 jobs from two databases of one server in turns, a large one and a small one. Whole calls are timed, with
+synchronous_commit off in these sessions, because the flush of the log takes as long in both and would hide a difference. Calls are ojs.fetch,
+and ojs.fetch_many, which servers use. Each figure is the p50 of the large one to that of the small one, the worst of the calls and counts. With
+DATABASE_URL the second database is made beside the given one, and dropped at the end.
+
+  jobs_ratio          JOBS jobs to FEW-JOBS, all available, of FEW-TENANTS tenants
+  tenants_ratio       TENANTS tenants with work to FEW-TENANTS, with as many jobs in sum
+  idle_tenants_ratio  TENANTS tenants that have had work, FEW-TENANTS of which have some now, to those alone
+  disk_gib            size of the largest of the databases; by default about 8 GiB, and as much again for the log while it is loaded`,
+		Flags: b.flags(
+			&cli.IntFlag{Name: "jobs", Value: 10_000_000, Usage: "`NUMBER` of jobs in the large database", Validator: atLeast(100)},
+			&cli.IntFlag{Name: "few-jobs", Value: 10_000, Usage: "`NUMBER` of jobs in the small database", Validator: atLeast(100)},
+			&cli.IntFlag{Name: "tenants", Value: 100_000, Usage: "`NUMBER` of tenants in the large database", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "few-tenants", Value: 10, Usage: "`NUMBER` of tenants in the small database", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "samples", Value: 200, Usage: "`NUMBER` of fetches of each kind", Validator: atLeast(1)},
+			argsFlag(),
+		),
+		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
+			return bench.Scale(ctx, env, scaleOptions(c))
+		}, func(c *cli.Command) error { return scaleOptions(c).Check() }),
+	}
+}
+
+func scaleOptions(c *cli.Command) bench.ScaleOptions {
+	return bench.ScaleOptions{
+		Jobs: c.Int("jobs"), FewJobs: c.Int("few-jobs"), Tenants: c.Int("tenants"), FewTenants: c.Int("few-tenants"), Samples: c.Int("samples"), ArgsBytes: c.Int("args-bytes"),
 	}
 }
 

@@ -64,7 +64,6 @@ type sqlProducer struct {
 	conn *pgx.Conn
 	sql  string
 	call func(p *sqlProducer, tenant string, args []string) []any
-	ids  int
 	buf  []byte
 }
 
@@ -156,7 +155,6 @@ func (p *httpProducer) enqueue(_ context.Context, tenant string, args []string) 
 // way is one of those that take turns.
 type way struct {
 	producers []producer
-	before    func() (after func())
 
 	rates, walPerJob []float64
 	calls            times
