@@ -28,7 +28,7 @@ the median with at least 95 %. Nothing else should run on the machine. docs/benc
 
     ojs-pg bench dispatch --workers 16 --batch 10
     ojs-pg bench dispatch --json > dispatch.json`,
-		Commands: []*cli.Command{b.dispatch(), b.enqueue(), b.scale(), b.wakeup()},
+		Commands: []*cli.Command{b.dispatch(), b.enqueue(), b.scale(), b.pinned(), b.neighbour(), b.wakeup()},
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Present() {
 				return usageError{fmt.Errorf("there is no benchmark %q", c.Args().First())}
@@ -223,6 +223,63 @@ DATABASE_URL the second database is made beside the given one, and dropped at th
 func scaleOptions(c *cli.Command) bench.ScaleOptions {
 	return bench.ScaleOptions{
 		Jobs: c.Int("jobs"), FewJobs: c.Int("few-jobs"), Tenants: c.Int("tenants"), FewTenants: c.Int("few-tenants"), Samples: c.Int("samples"), ArgsBytes: c.Int("args-bytes"),
+	}
+}
+
+func (b benchmarks) pinned() *cli.Command {
+	return &cli.Command{
+		Name:  "pinned",
+		Usage: "whether throughput decays while somebody holds a transaction open",
+		Description: `WORKERS workers take and acknowledge BATCH jobs at a time, in the server's process, while PRODUCERS producers enqueue, a hundred jobs to a transaction,
+and rest while BACKLOG jobs wait. Meanwhile another session holds a repeatable-read transaction that began before, so that no
+dead row version can be removed. Three runs of SECONDS each, from an empty database: ours, ours without that transaction, and the unfair queue
+that 'bench dispatch --help' describes, with that transaction.
+
+  last_over_first           jobs per second in the last minute to those in the second minute; in runs of less than five minutes, fifths for minutes
+  control                   the same without the transaction
+  baseline_last_over_first  the same of the unfair queue`,
+		Flags: b.flags(
+			&cli.FloatFlag{Name: "seconds", Value: 300, Usage: "`SECONDS` of each of the three runs", Validator: aboveZero},
+			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "batch", Value: 10, Usage: "`NUMBER` of jobs asked for at once", Validator: between(1, 1000)},
+			&cli.IntFlag{Name: "producers", Value: 4, Usage: "`NUMBER` of producers at once", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "backlog", Value: 20_000, Usage: "`NUMBER` of jobs that wait at any time", Validator: atLeast(100)},
+			argsFlag(),
+		),
+		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
+			return bench.Pinned(ctx, env, bench.PinnedOptions{Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"), Backlog: c.Int("backlog")})
+		}),
+	}
+}
+
+func (b benchmarks) neighbour() *cli.Command {
+	return &cli.Command{
+		Name:  "neighbour",
+		Usage: "what a tenant of few jobs suffers from one of a million",
+		Description: `A large tenant holds BACKLOG jobs in a queue and adds FLOOD per second. A small one commits RATE jobs per second, one to a transaction, into the same
+queue, and at the same time as many into another queue, which is the control: the same flood, the same machine, the same moments. WORKERS workers
+take BATCH jobs at a time from both queues, in the server's process; together CONSUME jobs per second, which keeps the backlog where it is, or
+with --consume 0 as fast as they can. The time of a job is taken from before its COMMIT is sent to when a worker has it.
+
+  p99_ratio          the p99 of these times beside the flood to that in the other queue
+  p99_difference_ms  their difference`,
+		Flags: b.flags(
+			&cli.IntFlag{Name: "samples", Value: 520, Usage: "`NUMBER` of jobs of the small tenant, in each queue", Validator: atLeast(1)},
+			&cli.FloatFlag{Name: "rate", Value: 2, Usage: "`JOBS` per second of the small tenant", Validator: aboveZero},
+			&cli.IntFlag{Name: "backlog", Value: 1_000_000, Usage: "`NUMBER` of jobs that the large tenant holds at first", Validator: atLeast(0)},
+			&cli.FloatFlag{Name: "flood", Value: 5000, Usage: "`JOBS` per second that it adds"},
+			&cli.FloatFlag{Name: "consume", Value: 5000, Usage: "`JOBS` per second that the workers take; 0: as many as they can"},
+			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "batch", Value: 10, Usage: "`NUMBER` of jobs asked for at once", Validator: between(1, 1000)},
+			argsFlag(),
+		),
+		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
+			return bench.Neighbour(ctx, env, bench.NeighbourOptions{
+				Workers: c.Int("workers"), Batch: c.Int("batch"), ArgsBytes: c.Int("args-bytes"), Backlog: c.Int("backlog"),
+				Flood: c.Float("flood"), Consume: c.Float("consume"), Rate: c.Float("rate"), Samples: c.Int("samples"),
+			})
+		}),
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
-	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 // Load is what most benchmarks have in common.
@@ -151,16 +150,17 @@ func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchR
 		return nil, err
 	}
 	people := newPopulation(opts.Tenants, opts.Zipf)
-	db, err := d.open(ctx, max(16, opts.Workers))
+	places := &places{at: map[string]int{}}
+	engine, err := d.engine(ctx, max(16, opts.Workers), places)
 	if err != nil {
 		return nil, err
 	}
-	defer db.Close()
-	if err := people.configure(ctx, db); err != nil {
+	defer engine.stop()
+	if err := people.configure(ctx, engine.db); err != nil {
 		return nil, err
 	}
 
-	ours := &side{before: func() func() { return clock(ctx, db, env.log) }, backlog: make([]int64, opts.Tenants)}
+	ours := &side{before: func() func() { return engine.clock(ctx) }, backlog: make([]int64, opts.Tenants)}
 	base := &side{before: func() func() { return func() {} }, backlog: make([]int64, 1)}
 	defer ours.closeAll()
 	defer base.closeAll()
@@ -170,12 +170,11 @@ func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchR
 	if base.loader, err = d.loader(ctx, "ojs_bench.job", opts.ArgsBytes); err != nil {
 		return nil, err
 	}
-	var places *places
 	for range opts.Workers {
 		var w worker
 		switch opts.Path {
 		case "combined":
-			w = engineWorker{sqlcgen.New(db.Pool()), people.number}
+			w = engine.worker([]string{queue}, people.number)
 		case "sql":
 			if w, err = d.sqlWorker(ctx, people.number); err != nil {
 				return nil, err

@@ -98,7 +98,7 @@ func (d *database) wake(ctx context.Context, server *service, opts WakeupOptions
 		case got := <-arrived:
 			return fmt.Errorf("a worker got %d jobs before there was one: %w", len(got.jobs), got.err)
 		}
-		begun, done, err := commitOne(ctx, producer, args[n%len(args)])
+		begun, done, _, err := commitOne(ctx, producer, queue, "t0", args[n%len(args)])
 		if err != nil {
 			got := <-arrived
 			return errors.Join(err, got.err)
@@ -122,19 +122,19 @@ func (d *database) wake(ctx context.Context, server *service, opts WakeupOptions
 }
 
 // commitOne enqueues a job, and tells when COMMIT was sent and when it was answered.
-func commitOne(ctx context.Context, conn *pgx.Conn, args string) (begun, done time.Time, err error) {
+func commitOne(ctx context.Context, conn *pgx.Conn, queue, tenant, args string) (begun, done time.Time, id [16]byte, err error) {
 	tx, err := conn.Begin(ctx)
 	if err != nil {
-		return begun, done, fmt.Errorf("begin: %w", err)
+		return begun, done, id, fmt.Errorf("begin: %w", err)
 	}
-	if _, err := tx.Exec(ctx, "select id from ojs.enqueue('bench.job', $1, $2, p_tenant => 't0')", args, queue); err != nil {
-		return begun, done, fmt.Errorf("enqueue: %w", err)
+	if err := tx.QueryRow(ctx, "select id from ojs.enqueue('bench.job', $1, $2, p_tenant => $3)", args, queue, tenant).Scan(&id); err != nil {
+		return begun, done, id, fmt.Errorf("enqueue: %w", err)
 	}
 	begun = time.Now()
 	if err := tx.Commit(ctx); err != nil {
-		return begun, done, fmt.Errorf("commit: %w", err)
+		return begun, done, id, fmt.Errorf("commit: %w", err)
 	}
-	return begun, time.Now(), nil
+	return begun, time.Now(), id, nil
 }
 
 // Statistics of a session that does nothing are on display after so long at the latest.

@@ -8,20 +8,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
-
-	"github.com/ojs-pg/ojs-pg/internal/pg"
-	"github.com/ojs-pg/ojs-pg/internal/sched"
-	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 // job is what a worker keeps of one.
@@ -38,36 +32,6 @@ type worker interface {
 	ack(ctx context.Context, jobs []job) error
 	close()
 }
-
-// engineWorker calls the functions through the server's pool, one request at a time.
-type engineWorker struct {
-	q       *sqlcgen.Queries
-	tenants map[string]int32
-}
-
-func (w engineWorker) fetch(ctx context.Context, name string, count int) ([]job, error) {
-	got, err := w.q.Fetch(ctx, sqlcgen.FetchParams{Queues: []string{queue}, Count: int32(count), WorkerID: &name})
-	if err != nil {
-		return nil, err
-	}
-	jobs := make([]job, len(got))
-	for i := range got {
-		jobs[i] = job{id: uuid.MustParse(got[i].ID), lease: uuid.MustParse(*got[i].Lease), args: got[i].Args, tenant: w.tenants[got[i].TenantID], at: got[i].StartedAt.UnixMicro()}
-	}
-	return jobs, nil
-}
-
-func (w engineWorker) ack(ctx context.Context, jobs []job) error {
-	for i := range jobs {
-		lease := uuid.UUID(jobs[i].lease).String()
-		if _, err := w.q.Ack(ctx, sqlcgen.AckParams{ID: uuid.UUID(jobs[i].id).String(), Lease: &lease}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (w engineWorker) close() {}
 
 // sqlWorker is a client without any library of ours: a connection and two statements.
 type sqlWorker struct {
@@ -141,17 +105,6 @@ func appendUUID(b []byte, id [16]byte) []byte {
 		b = hex.AppendEncode(b, part)
 	}
 	return b
-}
-
-// clock is what a server does beside its requests.
-func clock(ctx context.Context, db *pg.DB, log *slog.Logger) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	running.Go(func() { sched.New(db, log, 0).Run(ctx) })
-	return func() {
-		cancel()
-		running.Wait()
-	}
 }
 
 // spell is what workers did in one slice.
@@ -244,23 +197,6 @@ func drive(
 func sequence(responses []response) []response {
 	slices.SortFunc(responses, func(a, b response) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.place, b.place)) })
 	return responses
-}
-
-// places remembers which place each request had in the decision that answered it.
-type places struct {
-	mu sync.Mutex
-	at map[string]int
-}
-
-func (p *places) take(name string) int {
-	if p == nil {
-		return 0
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	at := p.at[name]
-	delete(p.at, name)
-	return at
 }
 
 func (s *spell) rate() float64 { return float64(s.jobs) / s.elapsed.Seconds() }
