@@ -81,6 +81,7 @@ Every option can be given in the environment instead, under the name in brackets
 			serveCommand(),
 			migrateCommand(),
 			healthCommand(),
+			benchCommand(interrupt),
 			{
 				Name:  "version",
 				Usage: "print the version",

@@ -1,0 +1,351 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/ojs-pg/ojs-pg/internal/bench"
+	"github.com/ojs-pg/ojs-pg/internal/embedpg"
+)
+
+func benchCommand(interrupt *interrupt) *cli.Command {
+	b := benchmarks{interrupt}
+	return &cli.Command{
+		Name:  "bench",
+		Usage: "measure this system beside a baseline, on this machine",
+		Description: `Each benchmark runs against a PostgreSQL that it starts itself and deletes at the end, on Ctrl-C too; fsync and
+synchronous_commit are on. With DATABASE_URL it uses that database instead: it must be empty, or migrated and without any
+job, tenant or queue in it (else the benchmark refuses), and the role must be a superuser. What it makes there, the
+schema ojs_bench and jobs, it deletes in the end.
+
+Ours and the baseline take turns in slices of one run; the figure is the median of the ratios of the slices, with an interval that holds
+the median with at least 95 %. Nothing else should run on the machine. docs/benchmarks says more about each figure.
+
+    ojs-pg bench dispatch --workers 16 --batch 10
+    ojs-pg bench dispatch --json > dispatch.json`,
+		Commands: []*cli.Command{b.dispatch(), b.enqueue(), b.scale(), b.pinned(), b.neighbour(), b.wakeup()},
+		Action: func(_ context.Context, c *cli.Command) error {
+			if c.Args().Present() {
+				return usageError{fmt.Errorf("there is no benchmark %q", c.Args().First())}
+			}
+			return cli.ShowSubcommandHelp(c)
+		},
+	}
+}
+
+type benchmarks struct{ interrupt *interrupt }
+
+// flags that every benchmark has, after its own.
+func (benchmarks) flags(own ...cli.Flag) []cli.Flag {
+	return append(own,
+		&cli.BoolFlag{Name: "json", Usage: "print one JSON object"},
+		&cli.StringFlag{Name: "database-url", Sources: cli.EnvVars("DATABASE_URL"), Usage: "`URL` of a database without jobs, for a superuser. Without it a PostgreSQL of its own is started"},
+		&cli.StringFlag{Name: "dir", Sources: cli.EnvVars("OJS_BENCH_DIR"), DefaultText: "that for temporary files", Usage: "`DIRECTORY` in which the own PostgreSQL keeps its data meanwhile; on the disk to be measured, not in memory"},
+		&cli.StringFlag{Name: "postgres-bin", Sources: cli.EnvVars(embedpg.BinEnv), Usage: "`DIRECTORY` of PostgreSQL's programs (15 or later), instead of searching"},
+	)
+}
+
+func sliceFlags(slices int, seconds float64) []cli.Flag {
+	return []cli.Flag{
+		&cli.IntFlag{Name: "slices", Value: slices, Usage: "`NUMBER` of slices of each side", Validator: atLeast(1)},
+		&cli.FloatFlag{Name: "seconds", Value: seconds, Usage: "`SECONDS` of a slice", Validator: aboveZero},
+		argsFlag(),
+	}
+}
+
+func argsFlag() cli.Flag {
+	return &cli.IntFlag{Name: "args-bytes", Value: 100, Usage: "`BYTES` of args of each job", Validator: atLeast(5)}
+}
+
+func atLeast(least int) func(int) error {
+	return func(v int) error {
+		if v < least {
+			return fmt.Errorf("%d is less than %d", v, least)
+		}
+		return nil
+	}
+}
+
+func between(least, most int) func(int) error {
+	return func(v int) error {
+		if v < least || v > most {
+			return fmt.Errorf("%d is not between %d and %d", v, least, most)
+		}
+		return nil
+	}
+}
+
+func aboveZero(v float64) error {
+	if v <= 0 {
+		return fmt.Errorf("%v is not above zero", v)
+	}
+	return nil
+}
+
+// run opens the server, measures, prints, and takes everything back.
+func (b benchmarks) run(measure func(context.Context, *bench.Env, *cli.Command) (any, error), checks ...func(*cli.Command) error) cli.ActionFunc {
+	return func(ctx context.Context, c *cli.Command) (err error) {
+		if err := noArguments(c); err != nil {
+			return err
+		}
+		for _, check := range checks {
+			if err := check(c); err != nil {
+				return usageError{err}
+			}
+		}
+		log := newLogger(c)
+		bar := newProgress(c.Root().ErrWriter, log)
+		defer bar.finish()
+		env, err := bench.Open(ctx, bench.Options{
+			DatabaseURL: c.String("database-url"), Dir: c.String("dir"), BinDir: c.String("postgres-bin"), Log: log, Progress: bar.report,
+			Started: func(own *embedpg.Server) { b.interrupt.onEmergency(own.Kill) },
+		})
+		if err != nil {
+			return err
+		}
+		result, err := measure(ctx, env, c)
+		closed := env.Close()
+		bar.finish()
+		if err != nil {
+			return err
+		}
+		if c.Bool("json") {
+			out := json.NewEncoder(c.Root().Writer)
+			out.SetIndent("", "  ")
+			err = out.Encode(result)
+		} else {
+			err = printTable(c.Root().Writer, result)
+		}
+		if err == nil {
+			err = closed
+		}
+		return err
+	}
+}
+
+func (b benchmarks) dispatch() *cli.Command {
+	return &cli.Command{
+		Name:  "dispatch",
+		Usage: "jobs per second that workers take and acknowledge, and how fairly",
+		Description: `WORKERS workers each ask for BATCH jobs, acknowledge them, and ask again; a job that was acknowledged counts.
+
+  --path combined  in the server's process, by the engine that also answers HTTP
+  --path sql       each worker on a connection of its own: select * from ojs.fetch(...), then ojs.ack or ojs.settle
+  --path http      each worker by HTTP to a server in this process, on the loopback interface
+
+Ours runs with everything on: as a role under row security, with leases and attempts, and with the clock. The baseline is an unfair queue on the same
+server: one table with the same columns and an index on what waits; its workers take the oldest jobs by 'update ... where id in (select ... for
+update skip locked limit n) returning' all columns, and acknowledge the n jobs by one update; prepared statements, a connection each.
+
+  ratio                 jobs per second, ours to the baseline's: the median of the slices
+  share_error_pp        by how many percentage points a tenant's share of all dispatches was off, the worst tenant; share_error_1s_pp: of the
+                        dispatches within one second, the worst second
+  max_lag_quanta        by how many jobs a tenant was away from what was due to it, the worst over every prefix of the sequence of dispatches
+  response_share_error  the same within one response, in jobs
+  wal_bytes_per_job     log written while a job is fetched and acknowledged; not while it is enqueued
+
+The sequence of dispatches is that of the decisions, which are serial, and within them that of the rows. While tenants come and
+go (--zipf), what is due follows from those that have work at the time.`,
+		Flags: b.flags(append([]cli.Flag{
+			&cli.StringFlag{Name: "path", Value: "combined", Usage: "`WAY` to the jobs: combined, sql or http", Validator: oneOf("combined", "sql", "http")},
+			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "batch", Value: 1, Usage: "`NUMBER` of jobs asked for at once", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: atLeast(1)},
+			&cli.BoolFlag{Name: "zipf", Usage: "backlogs by Zipf's law and equal weights, so that small tenants come and go"},
+		}, sliceFlags(10, 3)...)...),
+		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
+			return bench.Dispatch(ctx, env, bench.DispatchOptions{
+				Load: loadOf(c), Path: c.String("path"), Tenants: c.Int("tenants"), Zipf: c.Bool("zipf"),
+			})
+		}),
+	}
+}
+
+func (b benchmarks) enqueue() *cli.Command {
+	return &cli.Command{
+		Name:  "enqueue",
+		Usage: "jobs per second that producers commit",
+		Description: `PRODUCERS producers, each on a connection of its own as a role under row security, each call one transaction, prepared statements.
+
+  --path sql   by ojs.enqueue (BATCH above 1: ojs.enqueue_many), and by plain insert into the view ojs.jobs (several rows in one statement)
+  --path http  by POST /ojs/v1/jobs (or /jobs/batch) to a server in this process, on the loopback interface
+
+The baseline is a bare insert of the same columns into a table with the columns of ojs.job and the same primary key, and nothing else: no trigger,
+no check, no second index, no row security; its ids are gen_random_uuid(). Every way returns the ids. A server's clock runs all the
+time, and rolls up what the producers write.
+
+  ratio         jobs per second, the function's (with --path http: the server's) to the baseline's: the median of the slices
+  insert_ratio  the same for the plain insert`,
+		Flags: b.flags(append([]cli.Flag{
+			&cli.StringFlag{Name: "path", Value: "sql", Usage: "`WAY` in: sql or http", Validator: oneOf("sql", "http")},
+			&cli.IntFlag{Name: "producers", Value: 16, Usage: "`NUMBER` of producers at once", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "batch", Value: 1, Usage: "`NUMBER` of jobs per transaction, at most 1000", Validator: between(1, 1000)},
+			&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants, one per transaction", Validator: atLeast(1)},
+		}, sliceFlags(10, 2)...)...),
+		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
+			return bench.Enqueue(ctx, env, bench.EnqueueOptions{Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"), Path: c.String("path")})
+		}),
+	}
+}
+
+func (b benchmarks) scale() *cli.Command {
+	return &cli.Command{
+		Name:  "scale",
+		Usage: "whether a fetch takes longer when there are more jobs, or more tenants",
+		Description: `Fetches of 1 and of 10 jobs from two databases of one server in turns, a large one and a small one. Whole calls are timed, with
+synchronous_commit off in these sessions, because the flush of the log takes as long in both and would hide a difference. Calls are ojs.fetch,
+and ojs.fetch_many, which servers use. Each figure is the p50 of the large one to that of the small one, the worst of the calls and counts. With
+DATABASE_URL the second database is made beside the given one, and dropped at the end.
+
+  jobs_ratio          JOBS jobs to FEW-JOBS, all available, of FEW-TENANTS tenants
+  tenants_ratio       TENANTS tenants with work to FEW-TENANTS, with as many jobs in sum
+  idle_tenants_ratio  TENANTS tenants that have had work, FEW-TENANTS of which have some now, to those alone
+  disk_gib            size of the largest of the databases; by default about 8 GiB, and as much again for the log while it is loaded`,
+		Flags: b.flags(
+			&cli.IntFlag{Name: "jobs", Value: 10_000_000, Usage: "`NUMBER` of jobs in the large database", Validator: atLeast(100)},
+			&cli.IntFlag{Name: "few-jobs", Value: 10_000, Usage: "`NUMBER` of jobs in the small database", Validator: atLeast(100)},
+			&cli.IntFlag{Name: "tenants", Value: 100_000, Usage: "`NUMBER` of tenants in the large database", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "few-tenants", Value: 10, Usage: "`NUMBER` of tenants in the small database", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "samples", Value: 200, Usage: "`NUMBER` of fetches of each kind", Validator: atLeast(1)},
+			argsFlag(),
+		),
+		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
+			return bench.Scale(ctx, env, scaleOptions(c))
+		}, func(c *cli.Command) error { return scaleOptions(c).Check() }),
+	}
+}
+
+func scaleOptions(c *cli.Command) bench.ScaleOptions {
+	return bench.ScaleOptions{
+		Jobs: c.Int("jobs"), FewJobs: c.Int("few-jobs"), Tenants: c.Int("tenants"), FewTenants: c.Int("few-tenants"), Samples: c.Int("samples"), ArgsBytes: c.Int("args-bytes"),
+	}
+}
+
+func (b benchmarks) pinned() *cli.Command {
+	return &cli.Command{
+		Name:  "pinned",
+		Usage: "whether throughput decays while somebody holds a transaction open",
+		Description: `WORKERS workers take and acknowledge BATCH jobs at a time, in the server's process, while PRODUCERS producers enqueue, a hundred jobs to a transaction,
+and rest while BACKLOG jobs wait. Meanwhile another session holds a repeatable-read transaction that began before, so that no
+dead row version can be removed. Three runs of SECONDS each, from an empty database: ours, ours without that transaction, and the unfair queue
+that 'bench dispatch --help' describes, with that transaction.
+
+  last_over_first           jobs per second in the last minute to those in the second minute; in runs of less than five minutes, fifths for minutes
+  control                   the same without the transaction
+  baseline_last_over_first  the same of the unfair queue`,
+		Flags: b.flags(
+			&cli.FloatFlag{Name: "seconds", Value: 300, Usage: "`SECONDS` of each of the three runs", Validator: aboveZero},
+			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "batch", Value: 10, Usage: "`NUMBER` of jobs asked for at once", Validator: between(1, 1000)},
+			&cli.IntFlag{Name: "producers", Value: 4, Usage: "`NUMBER` of producers at once", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "backlog", Value: 20_000, Usage: "`NUMBER` of jobs that wait at any time", Validator: atLeast(100)},
+			argsFlag(),
+		),
+		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
+			return bench.Pinned(ctx, env, bench.PinnedOptions{Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"), Backlog: c.Int("backlog")})
+		}),
+	}
+}
+
+func (b benchmarks) neighbour() *cli.Command {
+	return &cli.Command{
+		Name:  "neighbour",
+		Usage: "what a tenant of few jobs suffers from one of a million",
+		Description: `A large tenant holds BACKLOG jobs in a queue and adds FLOOD per second. A small one commits RATE jobs per second, one to a transaction, into the same
+queue, and at the same time as many into another queue, which is the control: the same flood, the same machine, the same moments. WORKERS workers
+take BATCH jobs at a time from both queues, in the server's process; together CONSUME jobs per second, which keeps the backlog where it is, or
+with --consume 0 as fast as they can. The time of a job is taken from before its COMMIT is sent to when a worker has it.
+
+  p99_ratio          the p99 of these times beside the flood to that in the other queue
+  p99_difference_ms  their difference`,
+		Flags: b.flags(
+			&cli.IntFlag{Name: "samples", Value: 520, Usage: "`NUMBER` of jobs of the small tenant, in each queue", Validator: atLeast(1)},
+			&cli.FloatFlag{Name: "rate", Value: 2, Usage: "`JOBS` per second of the small tenant", Validator: aboveZero},
+			&cli.IntFlag{Name: "backlog", Value: 1_000_000, Usage: "`NUMBER` of jobs that the large tenant holds at first", Validator: atLeast(0)},
+			&cli.FloatFlag{Name: "flood", Value: 5000, Usage: "`JOBS` per second that it adds"},
+			&cli.FloatFlag{Name: "consume", Value: 5000, Usage: "`JOBS` per second that the workers take; 0: as many as they can"},
+			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "batch", Value: 10, Usage: "`NUMBER` of jobs asked for at once", Validator: between(1, 1000)},
+			argsFlag(),
+		),
+		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
+			return bench.Neighbour(ctx, env, bench.NeighbourOptions{
+				Workers: c.Int("workers"), Batch: c.Int("batch"), ArgsBytes: c.Int("args-bytes"), Backlog: c.Int("backlog"),
+				Flood: c.Float("flood"), Consume: c.Float("consume"), Rate: c.Float("rate"), Samples: c.Int("samples"),
+			})
+		}),
+	}
+}
+
+func (b benchmarks) wakeup() *cli.Command {
+	return &cli.Command{
+		Name:  "wakeup",
+		Usage: "from a commit to the worker who waits, and what waiting costs",
+		Description: `A server in this process, on the loopback interface, and one worker whose FETCH waits. After a pause of 4 to 24 ms a job is committed on
+another connection; the time is taken from the moment before COMMIT is sent to the moment when the worker has read the answer, so the flush of
+that commit and of the dispatch are in it. Then the job is acknowledged, and the next one follows. There is no baseline.
+
+  p50_ms, p99_ms           of these times; commit_p50_ms is what the COMMIT alone took
+  idle_queries_per_second  transactions that the database counts while WORKERS requests wait and nothing happens, for IDLE-SECONDS; none of
+                           the requests begins or ends meanwhile, a longest wait being 60 s
+  idle_cpu_percent         of one processor meanwhile, this process and PostgreSQL together; on Linux and with a PostgreSQL of its own, else null`,
+		Flags: b.flags(
+			&cli.IntFlag{Name: "samples", Value: 1000, Usage: "`NUMBER` of jobs", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "workers", Value: 100, Usage: "`NUMBER` of workers who wait for nothing", Validator: atLeast(1)},
+			&cli.FloatFlag{Name: "idle-seconds", Value: 30, Usage: "`SECONDS` for which they are watched, at most 40", Validator: aboveZero},
+			argsFlag(),
+		),
+		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
+			return bench.Wakeup(ctx, env, bench.WakeupOptions{
+				Samples: c.Int("samples"), Workers: c.Int("workers"), IdleSeconds: min(40, c.Float("idle-seconds")), ArgsBytes: c.Int("args-bytes"),
+			})
+		}),
+	}
+}
+
+func loadOf(c *cli.Command) bench.Load {
+	return bench.Load{Workers: c.Int("workers"), Batch: c.Int("batch"), ArgsBytes: c.Int("args-bytes"), Slices: c.Int("slices"), Seconds: c.Float("seconds")}
+}
+
+// printTable writes the same fields as JSON does, but the long lists, one to a line.
+func printTable(w interface{ Write([]byte) (int, error) }, result any) error {
+	raw, err := json.Marshal(result)
+	if err != nil {
+		return err
+	}
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	dec := json.NewDecoder(strings.NewReader(string(raw)))
+	dec.UseNumber()
+	if _, err := dec.Token(); err != nil {
+		return err
+	}
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return err
+		}
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return err
+		}
+		name := strings.ReplaceAll(fmt.Sprint(key), "_", " ")
+		// Lists and objects are for programs, but for the interval.
+		switch {
+		case strings.HasSuffix(name, "interval"):
+			var interval bench.Interval
+			if err := json.Unmarshal(value, &interval); err != nil {
+				return err
+			}
+			fmt.Fprintf(out, "%s\t%v to %v (%.1f %%)\n", name, interval.Low, interval.High, 100*interval.Confidence)
+		case value[0] != '[' && value[0] != '{':
+			fmt.Fprintf(out, "%s\t%s\n", name, strings.Trim(string(value), `"`))
+		}
+	}
+	return out.Flush()
+}

@@ -1,0 +1,111 @@
+//go:build unix
+
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// jobColumns are those of ojs.job, in the order of sqlcgen.OjsJob.
+var jobColumns = strings.Fields(`state attempt lease started_at lease_expires_at finished_at retry_at enqueued_at worker_id errors result seq tenant_id id queue type
+	priority max_attempts created_at scheduled_at expires_at timeout_ms visibility_timeout_ms tags args meta retry options extra`)
+
+var (
+	jobList = strings.Join(jobColumns, ", ")
+
+	columnID        = slices.Index(jobColumns, "id")
+	columnLease     = slices.Index(jobColumns, "lease")
+	columnStartedAt = slices.Index(jobColumns, "started_at")
+	columnArgs      = slices.Index(jobColumns, "args")
+	columnTenantID  = slices.Index(jobColumns, "tenant_id")
+)
+
+// baselineSchema is the queue of a competent person who does not ask who is next: one table with the columns of ours, first in first out, an index on what
+// waits, and vacuum as eager as on ours. bare is what enqueueing is compared with: the same columns and key, and nothing that fires.
+const baselineSchema = `
+	create schema ojs_bench;
+	comment on schema ojs_bench is '` + mark + `';
+	create table ojs_bench.job (like ojs.job including defaults);
+	create sequence ojs_bench.job_seq owned by ojs_bench.job.seq;
+	alter table ojs_bench.job alter seq set default nextval('ojs_bench.job_seq'), alter id set default gen_random_uuid(),
+		alter enqueued_at set default clock_timestamp(), alter created_at set default clock_timestamp(), alter tenant_id drop default,
+		add primary key (id);
+	alter table ojs_bench.job set (fillfactor = 50, toast_tuple_target = 512, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05);
+	create index job_available_idx on ojs_bench.job (queue, priority desc, seq) where state = 'available';
+	create table ojs_bench.bare (like ojs_bench.job including defaults, primary key (id, tenant_id));
+	create sequence ojs_bench.bare_seq owned by ojs_bench.bare.seq;
+	alter table ojs_bench.bare alter seq set default nextval('ojs_bench.bare_seq');
+	grant usage on schema ojs_bench to ojs_service;
+	grant select, insert, update on all tables in schema ojs_bench to ojs_service;
+	grant usage on all sequences in schema ojs_bench to ojs_service;`
+
+const baselineFetch = `
+	update ojs_bench.job
+	set state = 'active', attempt = attempt + 1, lease = gen_random_uuid(), started_at = clock_timestamp(), lease_expires_at = clock_timestamp() + interval '30 seconds', worker_id = $3
+	where id in (select id from ojs_bench.job where queue = $1 and state = 'available' order by priority desc, seq limit $2 for update skip locked)
+	returning `
+
+const baselineAck = `
+	update ojs_bench.job set state = 'completed', finished_at = clock_timestamp(), lease = null, lease_expires_at = null
+	where id = any ($1::uuid[]) and state = 'active'`
+
+// baselineWorker takes jobs as people do who have never heard of fairness.
+type baselineWorker struct{ conn *pgx.Conn }
+
+func (d *database) baselineWorker(ctx context.Context) (worker, error) {
+	conn, err := d.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &baselineWorker{conn}, nil
+}
+
+func (w *baselineWorker) fetch(ctx context.Context, name string, count int) ([]job, error) {
+	return queryJobs(ctx, w.conn, count, nil, baselineFetch+jobList, queue, count, name)
+}
+
+func (w *baselineWorker) ack(ctx context.Context, jobs []job) error {
+	ids := make([]pgtype.UUID, len(jobs))
+	for i := range jobs {
+		ids[i] = pgtype.UUID{Bytes: jobs[i].id, Valid: true}
+	}
+	tag, err := w.conn.Exec(ctx, baselineAck, ids)
+	if err == nil && int(tag.RowsAffected()) != len(jobs) {
+		err = fmt.Errorf("the baseline acknowledged %d of %d jobs", tag.RowsAffected(), len(jobs))
+	}
+	return err
+}
+
+func (w *baselineWorker) close() { _ = w.conn.Close(context.Background()) }
+
+// queryJobs receives whole jobs and reads of them what a worker needs: its arguments, what to acknowledge with, and for the judge whose it was. Reading is the
+// client's affair, so it is kept as cheap as it can be, for the baseline and for ours alike.
+func queryJobs(ctx context.Context, conn *pgx.Conn, count int, tenants map[string]int32, sql string, args ...any) ([]job, error) {
+	rows, err := conn.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	jobs := make([]job, 0, count)
+	for rows.Next() {
+		raw := rows.RawValues()
+		if len(raw) != len(jobColumns) || len(raw[columnID]) != 16 || len(raw[columnLease]) != 16 || len(raw[columnStartedAt]) != 8 {
+			return nil, errors.New("the job is not in the form that a client asks for")
+		}
+		j := job{id: [16]byte(raw[columnID]), lease: [16]byte(raw[columnLease]), args: bytes.Clone(raw[columnArgs])}
+		if tenants != nil {
+			j.tenant, j.at = tenants[string(raw[columnTenantID])], int64(binary.BigEndian.Uint64(raw[columnStartedAt]))
+		}
+		jobs = append(jobs, j)
+	}
+	return jobs, rows.Err()
+}

@@ -1,0 +1,355 @@
+//go:build unix
+
+// Package bench measures the system beside a baseline that a competent person would write without it,
+// in one run and on one server, so that the ratio of the two says something on any machine. It knows how to
+// load, to drive and to judge; what it measures is the code that everybody runs: internal/sched, internal/http and the
+// functions of the schema, as a login role under row security, with leases and the clock.
+//
+// It is not a test: no figure here makes anything fail. Results go to cmd/ojs-pg, which prints them.
+package bench
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojs-pg/ojs-pg/internal/embedpg"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+)
+
+// queue is where all measured jobs are.
+const queue = "bench"
+
+// Options say where to measure.
+type Options struct {
+	// DatabaseURL names a database without jobs, and a role that may migrate it. Empty: a PostgreSQL is started, and
+	// deleted at the end.
+	DatabaseURL string
+	// Dir is where the PostgreSQL of our own keeps its data; empty: the directory for temporary files.
+	Dir string
+	// BinDir holds the programs of PostgreSQL; empty: searched.
+	BinDir   string
+	Log      *slog.Logger
+	Progress func(step string, done, total int64)
+	// Started is told of the server that was started.
+	Started func(*embedpg.Server)
+}
+
+// Env is the server that everything is measured on.
+type Env struct {
+	log       *slog.Logger
+	progress  func(step string, done, total int64)
+	own       *embedpg.Server // nil: not ours
+	ownDir    string
+	url       string // of an administrator; its database is replaced
+	suffix    string
+	databases []*database
+}
+
+// settings of the throw-away server. Everything that makes a commit durable stays on. What is changed is what anybody changes: memory,
+// and room for the log, so that no checkpoint falls into some slices and not into others.
+var settings = map[string]string{
+	"max_connections":    "300",
+	"shared_buffers":     "1GB",
+	"max_wal_size":       "16GB",
+	"checkpoint_timeout": "30min",
+	"fsync":              "on",
+	"synchronous_commit": "on",
+	"full_page_writes":   "on",
+}
+
+const dirPrefix = "ojs-pg-bench-"
+
+// Open starts the server, or looks at the one given. The caller must Close it.
+func Open(ctx context.Context, opts Options) (_ *Env, err error) {
+	env := &Env{log: opts.Log, progress: opts.Progress, suffix: randomName()}
+	if env.progress == nil {
+		env.progress = func(string, int64, int64) {}
+	}
+	if opts.DatabaseURL != "" {
+		env.url = opts.DatabaseURL
+		return env, nil
+	}
+	parent := opts.Dir
+	if parent == "" {
+		parent = os.TempDir()
+	}
+	prefix := dirPrefix + strconv.Itoa(os.Getuid()) + "-"
+	sweep(ctx, filepath.Join(parent, prefix+"*"))
+	if env.ownDir, err = os.MkdirTemp(parent, prefix); err != nil {
+		return nil, fmt.Errorf("make a directory for PostgreSQL: %w", err)
+	}
+	env.own, err = embedpg.Start(ctx, embedpg.Options{
+		DataDir: env.ownDir, BinDir: opts.BinDir, Settings: settings, Throwaway: true, Logger: opts.Log, Progress: opts.Progress,
+	})
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(env.ownDir))
+	}
+	if opts.Started != nil {
+		opts.Started(env.own)
+	}
+	env.url = env.own.URL("postgres")
+	return env, nil
+}
+
+// sweep removes what killed runs left.
+func sweep(ctx context.Context, pattern string) {
+	dirs, err := filepath.Glob(pattern)
+	if err != nil {
+		return
+	}
+	for _, dir := range dirs {
+		// One that is in use answers with an error.
+		if err := embedpg.Remove(ctx, dir); errors.Is(err, fs.ErrNotExist) {
+			_ = os.Remove(dir) // only if empty
+		}
+	}
+}
+
+// Close takes back everything that was made.
+func (e *Env) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	e.progress("cleaning up", 0, 0)
+	var errs []error
+	if e.own == nil {
+		for _, d := range e.databases {
+			errs = append(errs, d.cleanUp(ctx))
+		}
+		return errors.Join(errs...)
+	}
+	for _, d := range e.databases {
+		d.close()
+	}
+	// What it holds is not wanted any more, so it need not be written first.
+	e.own.Kill()
+	select {
+	case <-e.own.Exited():
+	case <-time.After(10 * time.Second):
+	}
+	errs = append(errs, ignoreKilled(e.own.Stop()), os.RemoveAll(e.ownDir))
+	return errors.Join(errs...)
+}
+
+func ignoreKilled(err error) error {
+	if errors.Is(err, os.ErrProcessDone) || errors.Is(err, syscall.ESRCH) {
+		return nil
+	}
+	return err
+}
+
+// database is one that holds our schema and nobody's jobs.
+type database struct {
+	env     *Env
+	name    string
+	admin   string // URL of the role that migrated it
+	service string // URL of the role that a server has
+	role    string // to be taken by whoever logs in at service
+	// What is to be done in the end.
+	drop, down bool
+	control    *pgx.Conn // of the administrator, for one caller at a time
+}
+
+// database prepares one. The first on a server that is not ours is the one named by its URL; all others are made, and dropped in the end.
+func (e *Env) database(ctx context.Context, name string) (_ *database, err error) {
+	d := &database{env: e, name: name}
+	switch {
+	case e.own != nil:
+		if err := pg.CreateDatabase(ctx, e.url, name); err != nil {
+			return nil, err
+		}
+		d.admin, d.drop = e.own.URL(name), true
+	case len(e.databases) == 0:
+		d.admin = e.url
+	default:
+		d.name = name + "_" + e.suffix
+		if err := pg.CreateDatabase(ctx, e.url, d.name); err != nil {
+			return nil, err
+		}
+		if d.admin, err = withDatabase(e.url, d.name); err != nil {
+			return nil, err
+		}
+		d.drop = true
+	}
+	if d.control, err = pgx.Connect(ctx, d.admin); err != nil {
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	e.databases = append(e.databases, d)
+	if !d.drop {
+		if err := d.claim(ctx); err != nil {
+			e.databases = e.databases[:len(e.databases)-1]
+			d.close()
+			return nil, err
+		}
+	}
+	if err := pg.Migrate(ctx, d.admin, pg.Up, nil); err != nil {
+		return nil, err
+	}
+	d.service, d.role = d.admin, "ojs_service"
+	if e.own != nil {
+		const role = "ojs_bench_server"
+		if err := pg.CreateServerRole(ctx, d.admin, role, e.suffix); err != nil {
+			return nil, err
+		}
+		d.service, d.role = e.own.URLFor(role, e.suffix, name), ""
+	}
+	if err := d.exec(ctx, baselineSchema); err != nil {
+		return nil, fmt.Errorf("make the baseline: %w", err)
+	}
+	return d, nil
+}
+
+// mark is the comment on the schema of the baseline. Where it stands, everything is ours to delete.
+const mark = "Made by ojs-pg bench, which deletes it, and all jobs of this database with it."
+
+// claim makes sure that nobody's data is in the database, or only what an earlier run left.
+func (d *database) claim(ctx context.Context) error {
+	var schema, marked bool
+	err := d.control.QueryRow(ctx, `
+		select to_regnamespace('ojs') is not null, coalesce(obj_description(to_regnamespace('ojs_bench'), 'pg_namespace') = $1, false)`, mark).Scan(&schema, &marked)
+	if err != nil {
+		return fmt.Errorf("look at the database: %w", err)
+	}
+	switch {
+	case !schema:
+		d.down = true
+	case marked:
+		d.env.log.Warn("an earlier run of ojs-pg bench did not clean up; its jobs are deleted")
+		if err := d.reset(ctx); err != nil {
+			return err
+		}
+		return d.exec(ctx, "drop schema ojs_bench cascade")
+	default:
+		var used bool
+		err := d.control.QueryRow(ctx, `
+			select exists (select from ojs.job) or exists (select from ojs.tenant) or exists (select from ojs.queue) or exists (select from ojs.tenant_role)`).Scan(&used)
+		if err != nil {
+			return fmt.Errorf("look whether the database is in use: %w (the role must be the one that migrated it)", err)
+		}
+		if used {
+			return errors.New("the database holds jobs or configuration (tenants, queues): a benchmark would spoil them. Name an empty database, or none, and a PostgreSQL is started for it")
+		}
+	}
+	var taken bool
+	if err := d.control.QueryRow(ctx, "select to_regnamespace('ojs_bench') is not null").Scan(&taken); err != nil {
+		return fmt.Errorf("look at the database: %w", err)
+	}
+	if taken {
+		return errors.New("the database has a schema ojs_bench that ojs-pg bench did not make")
+	}
+	return nil
+}
+
+func (d *database) exec(ctx context.Context, sql string, args ...any) error {
+	_, err := d.control.Exec(ctx, sql, args...)
+	return err
+}
+
+// reset removes every job and everything that follows from jobs, and empties the baseline.
+func (d *database) reset(ctx context.Context) error {
+	if err := d.exec(ctx, `do $$ begin
+			if to_regclass('ojs_bench.job') is not null then truncate ojs_bench.job, ojs_bench.bare; end if;
+		end $$`); err != nil {
+		return fmt.Errorf("empty the baseline: %w", err)
+	}
+	return pg.Reset(ctx, d.admin)
+}
+
+func (d *database) close() {
+	if d.control != nil {
+		_ = d.control.Close(context.Background())
+	}
+}
+
+func (d *database) cleanUp(ctx context.Context) error {
+	defer d.close()
+	if d.drop {
+		d.close()
+		conn, err := pgx.Connect(ctx, d.env.url)
+		if err != nil {
+			return fmt.Errorf("connect to drop the database %s: %w", d.name, err)
+		}
+		defer conn.Close(ctx)
+		if _, err := conn.Exec(ctx, "drop database if exists "+pgx.Identifier{d.name}.Sanitize()+" with (force)"); err != nil {
+			return fmt.Errorf("drop the database %s: %w", d.name, err)
+		}
+		return nil
+	}
+	if d.control.IsClosed() {
+		var err error
+		if d.control, err = pgx.Connect(ctx, d.admin); err != nil {
+			return fmt.Errorf("connect to clean up: %w", err)
+		}
+	}
+	var err error
+	if d.down {
+		err = pg.Migrate(ctx, d.admin, pg.Down, nil)
+	} else {
+		err = d.reset(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("remove the jobs of the benchmark: %w", err)
+	}
+	if err := d.exec(ctx, "drop schema if exists ojs_bench cascade"); err != nil {
+		return fmt.Errorf("remove the baseline: %w", err)
+	}
+	return nil
+}
+
+// open opens the database as a server does.
+func (d *database) open(ctx context.Context, maxConns int) (*pg.DB, error) {
+	return pg.Open(ctx, pg.Config{URL: d.service, Role: d.role, MaxConns: int32(maxConns), AppName: "ojs-pg bench"})
+}
+
+// connect is one connection of the role that a server has, as a client that speaks SQL makes it.
+func (d *database) connect(ctx context.Context) (*pgx.Conn, error) {
+	return connectAs(ctx, d.service, d.role)
+}
+
+// connectAs logs in and takes a role, if one is named.
+func connectAs(ctx context.Context, url, role string) (*pgx.Conn, error) {
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, fmt.Errorf("read the database URL: %w", err)
+	}
+	if role != "" {
+		cfg.RuntimeParams["role"] = role
+	}
+	cfg.RuntimeParams["application_name"] = "ojs-pg bench"
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	return conn, nil
+}
+
+func withDatabase(address, name string) (string, error) {
+	if !strings.HasPrefix(address, "postgres://") && !strings.HasPrefix(address, "postgresql://") {
+		return "", errors.New("this benchmark makes databases beside the given one and needs its address as a postgres URL")
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return "", fmt.Errorf("read the database URL: %w", err)
+	}
+	u.Path = "/" + name
+	return u.String(), nil
+}
+
+func randomName() string {
+	raw := make([]byte, 6)
+	rand.Read(raw)
+	return hex.EncodeToString(raw)
+}

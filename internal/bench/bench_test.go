@@ -1,0 +1,230 @@
+//go:build unix
+
+package bench
+
+import (
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+func responses(step int64, turns ...string) []response {
+	var out []response
+	for i, turn := range turns {
+		r := response{at: int64(i) * step}
+		for _, c := range turn {
+			r.tenants = append(r.tenants, c-'a')
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+func near(a, b float64) bool { return math.Abs(a-b) < 1e-6 }
+
+func TestFairnessOfSequences(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name     string
+		weights  []float64
+		stretch  []stretch
+		want     Fairness
+		windowed bool
+	}{
+		{
+			// After one job, a is half a job ahead and b half a job behind; the second makes it even.
+			name: "two equal tenants in turn", weights: []float64{1, 1},
+			stretch: []stretch{{arrived: []int64{10, 10}, responses: responses(1, "ab", "ab", "ab")}},
+			want:    Fairness{ShareErrorPP: 0, MaxLagQuanta: 0.5, ResponseShareError: 0, Dispatches: 6},
+		},
+		{
+			// In sum even, in order not: after three jobs of a, b is owed one and a half.
+			name: "averages hide the order", weights: []float64{1, 1},
+			stretch: []stretch{{arrived: []int64{10, 10}, responses: responses(1, "aaa", "bbb")}},
+			want:    Fairness{ShareErrorPP: 0, MaxLagQuanta: 1.5, ResponseShareError: 1.5, Dispatches: 6},
+		},
+		{
+			// 4 of 6 jobs where 3 were due: one job of six. After five, 4 where 2.5 were due.
+			name: "a share too large", weights: []float64{1, 1},
+			stretch: []stretch{{arrived: []int64{10, 10}, responses: responses(1, "aab", "aab")}},
+			want:    Fairness{ShareErrorPP: 100.0 / 6, MaxLagQuanta: 1.5, ResponseShareError: 0.5, Dispatches: 6},
+		},
+		{
+			// 3:1. After a, b, a the weights want 2.25 and 0.75; the worst moment is after b: 1.5 - 1 = 0.5 owed to a.
+			name: "weights", weights: []float64{3, 1},
+			stretch: []stretch{{arrived: []int64{10, 10}, responses: responses(1, "a", "b", "a", "a")}},
+			want:    Fairness{ShareErrorPP: 0, MaxLagQuanta: 0.5, ResponseShareError: 0.75, Dispatches: 4},
+		},
+		{
+			// b has one job only; afterwards everything is due to a.
+			name: "a tenant leaves", weights: []float64{1, 1},
+			stretch: []stretch{{arrived: []int64{10, 1}, responses: responses(1, "ab", "aaaa")}},
+			want:    Fairness{ShareErrorPP: 0, MaxLagQuanta: 0.5, ResponseShareError: 0, Dispatches: 6},
+		},
+		{
+			// b comes late and begins at the present: nothing is owed to it for the time before.
+			name: "a tenant joins", weights: []float64{1, 1},
+			stretch: []stretch{
+				{arrived: []int64{10, 0}, responses: responses(1, "aaaa")},
+				{arrived: []int64{0, 10}, responses: responses(1, "ab", "ab")},
+			},
+			want: Fairness{ShareErrorPP: 0, MaxLagQuanta: 0.5, ResponseShareError: 0, Dispatches: 8},
+		},
+		{
+			// The seconds that begin with the first three decisions are whole: aab, aba and bab. The worst is off by half a job of three.
+			name: "seconds", weights: []float64{1, 1}, windowed: true,
+			stretch: []stretch{{arrived: []int64{10, 10}, responses: responses(400_000, "a", "a", "b", "a", "b", "b")}},
+			want:    Fairness{ShareErrorPP: 0, ShareError1sPP: 100.0 / 6, MaxLagQuanta: 1, ResponseShareError: 0.5, Dispatches: 6, Windows: 3},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := judge(c.weights, c.stretch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !c.windowed {
+				got.ShareError1sPP, got.Windows = 0, 0
+			}
+			g, w := reflect.ValueOf(got), reflect.ValueOf(c.want)
+			for i := range g.NumField() {
+				a, b := g.Field(i), w.Field(i)
+				same := a.Equal(b)
+				if a.Kind() == reflect.Float64 {
+					same = math.Abs(a.Float()-b.Float()) < 1e-4
+				}
+				if !same {
+					t.Errorf("%s: %v, want %v", g.Type().Field(i).Name, a, b)
+				}
+			}
+		})
+	}
+}
+
+func TestASequenceThatCannotBe(t *testing.T) {
+	t.Parallel()
+	if _, err := judge([]float64{1, 1}, []stretch{{arrived: []int64{1, 1}, responses: responses(1, "aa")}}); err == nil {
+		t.Error("a tenant was served more jobs than it had, and nobody noticed")
+	}
+}
+
+// The lag is looked at only when its tenant is served. That must be the worst over all prefixes.
+func TestLagIsTheWorstOverEveryPrefix(t *testing.T) {
+	t.Parallel()
+	weights := []float64{10, 5, 1}
+	backlog := []int64{1000, 1000, 1000}
+	turns := "abacabaaabbbacbaabaaaabbbbbbcaabcabcabcaaaaaaaaabbbbbbbbbc"
+	got, err := judge(weights, []stretch{{arrived: backlog, responses: responses(1, strings.Split(turns, "")...)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	worst := 0.0
+	served := make([]float64, 3)
+	for k, c := range turns {
+		served[c-'a']++
+		for i, w := range weights {
+			worst = max(worst, math.Abs(served[i]-float64(k+1)*w/16))
+		}
+	}
+	if math.Abs(got.MaxLagQuanta-worst) > 1e-4 {
+		t.Errorf("largest lag %v, want %v", got.MaxLagQuanta, worst)
+	}
+}
+
+func TestSequenceIsThatOfTheDecisions(t *testing.T) {
+	t.Parallel()
+	got := sequence([]response{{at: 7, place: 1}, {at: 3, place: 0}, {at: 7, place: 0}, {at: 5, place: 2}})
+	want := []response{{at: 3, place: 0}, {at: 5, place: 2}, {at: 7, place: 0}, {at: 7, place: 1}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("sequence %v, want %v", got, want)
+	}
+}
+
+func TestMedianAndWhereItLies(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		values     []float64
+		median     float64
+		low, high  float64
+		confidence float64
+	}{
+		{[]float64{5}, 5, 5, 5, 0},
+		{[]float64{3, 1, 2}, 2, 1, 3, 0.75},
+		{[]float64{6, 1, 5, 2, 4, 3}, 3.5, 1, 6, 0.9688},
+		{[]float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 5.5, 2, 9, 0.9785},
+		{[]float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}, 10.5, 6, 15, 0.9586},
+	} {
+		if got := median(c.values); got != c.median {
+			t.Errorf("median of %v is %v, want %v", c.values, got, c.median)
+		}
+		if got, want := medianInterval(c.values), (Interval{c.low, c.high, c.confidence}); got != want {
+			t.Errorf("interval of %v is %v, want %v", c.values, got, want)
+		}
+	}
+}
+
+func TestQuantiles(t *testing.T) {
+	t.Parallel()
+	var all times
+	for i := 100; i >= 0; i-- {
+		all = append(all, time.Duration(i)*time.Millisecond)
+	}
+	if p50, p99 := all.ms(0.5), all.ms(0.99); !near(p50, 50) || !near(p99, 99) {
+		t.Errorf("p50 %v, p99 %v, want 50 and 99", p50, p99)
+	}
+	if got := quantile([]float64{1, 2}, 0.25); !near(got, 1.25) {
+		t.Errorf("a quarter of the way from 1 to 2 is %v", got)
+	}
+	if got := times(nil).ms(0.5); got != 0 {
+		t.Errorf("the median of nothing is written as %v", got)
+	}
+}
+
+func TestPopulations(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		tenants int
+		zipf    bool
+		weights []float64
+		shares  []float64
+	}{
+		{3, false, []float64{10, 5, 1}, []float64{0.625, 0.3125, 0.0625}},
+		{2, false, []float64{1, 1}, []float64{0.5, 0.5}},
+		{3, true, []float64{1, 1, 1}, []float64{6.0 / 11, 3.0 / 11, 2.0 / 11}},
+	} {
+		got := newPopulation(c.tenants, c.zipf)
+		if !slices.Equal(got.weights, c.weights) || !slices.EqualFunc(got.shares, c.shares, near) {
+			t.Errorf("%d tenants, zipf %t: weights %v, shares %v; want %v, %v", c.tenants, c.zipf, got.weights, got.shares, c.weights, c.shares)
+		}
+	}
+}
+
+func TestArgsAreJSONOfTheirSize(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{5, 100, 4096} {
+		for _, args := range makeArgs(size) {
+			if len(args) != size || !strings.HasPrefix(args, `["`) || !strings.HasSuffix(args, `"]`) {
+				t.Fatalf("args of %d bytes: %q", size, args)
+			}
+		}
+	}
+}
+
+// The baseline returns what ours returns.
+func TestTheBaselineReturnsWholeJobs(t *testing.T) {
+	t.Parallel()
+	job := reflect.TypeFor[sqlcgen.OjsJob]()
+	if job.NumField() != len(jobColumns) {
+		t.Fatalf("a job has %d fields, the baseline returns %d columns", job.NumField(), len(jobColumns))
+	}
+	for i, column := range jobColumns {
+		if name := strings.ReplaceAll(column, "_", ""); !strings.EqualFold(name, job.Field(i).Name) {
+			t.Errorf("column %d is %s, field %s", i, column, job.Field(i).Name)
+		}
+	}
+}

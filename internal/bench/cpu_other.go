@@ -1,0 +1,7 @@
+//go:build unix && !linux
+
+package bench
+
+import "time"
+
+func (e *Env) cpu() (time.Duration, bool) { return 0, false }

@@ -1,0 +1,87 @@
+//go:build unix
+
+package bench
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// Jobs per statement while loading.
+	loadChunk = 50_000
+	// Different payloads; the database could compress, but no better than it would real ones.
+	payloads = 64
+)
+
+// loader puts a backlog into a table, set-based, as its owner: quicker than any producer could, but through the same triggers.
+type loader struct {
+	conn    *pgx.Conn
+	sql     string
+	payload []string
+}
+
+// loader for ojs.job, or for the baseline.
+func (d *database) loader(ctx context.Context, table string, argsBytes int) (*loader, error) {
+	role := ""
+	if table == "ojs.job" {
+		role = "ojs_owner"
+	}
+	conn, err := connectAs(ctx, d.admin, role)
+	if err != nil {
+		return nil, err
+	}
+	return &loader{conn: conn, payload: makeArgs(argsBytes), sql: `
+		insert into ` + table + ` (tenant_id, type, queue, args)
+		select t.tenant, 'bench.job', $4, ($3::text[])[1 + g.i % cardinality($3)]::json
+		from unnest($1::text[], $2::int[]) t(tenant, jobs) cross join lateral generate_series(1, t.jobs) g(i)
+		order by g.i::float8 / t.jobs, t.tenant`}, nil
+}
+
+func (l *loader) close() { _ = l.conn.Close(context.Background()) }
+
+// load adds jobs for tenants, mixed evenly, and tells how many are done.
+func (l *loader) load(ctx context.Context, tenants []string, jobs []int64, done func(int64)) error {
+	var total int64
+	for _, n := range jobs {
+		total += n
+	}
+	chunks := (total + loadChunk - 1) / loadChunk
+	loaded := int64(0)
+	for c := range chunks {
+		var names []string
+		var counts []int32
+		for i, n := range jobs {
+			// What falls to this chunk of evenly divided jobs.
+			if part := n*(c+1)/chunks - n*c/chunks; part > 0 {
+				names, counts = append(names, tenants[i]), append(counts, int32(part))
+				loaded += part
+			}
+		}
+		if _, err := l.conn.Exec(ctx, l.sql, names, counts, l.payload, queue); err != nil {
+			return fmt.Errorf("load jobs: %w", err)
+		}
+		if done != nil {
+			done(loaded)
+		}
+	}
+	return nil
+}
+
+// makeArgs returns JSON arrays of a size in bytes, filled with what does not compress well.
+func makeArgs(size int) []string {
+	random := rand.New(rand.NewPCG(1, uint64(size)))
+	out := make([]string, payloads)
+	raw := make([]byte, size)
+	for i := range out {
+		for j := range raw {
+			raw[j] = byte(random.Uint32())
+		}
+		out[i] = `["` + base64.RawURLEncoding.EncodeToString(raw)[:max(0, size-4)] + `"]`
+	}
+	return out
+}

@@ -1,0 +1,5 @@
+//go:build unix && !linux
+
+package bench
+
+func filesystem(string) string { return "" }

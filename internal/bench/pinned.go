@@ -1,0 +1,280 @@
+//go:build unix
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// PinnedOptions say what Pinned measures.
+type PinnedOptions struct {
+	Load      // Seconds of each of the three runs; Slices does not count
+	Producers int
+	Tenants   int
+	Backlog   int // jobs that wait at any time, about
+}
+
+// PinnedRun is one of the three runs.
+type PinnedRun struct {
+	LastOverFirst float64   `json:"last_over_first"`
+	JobsPerSecond float64   `json:"jobs_per_second"`
+	FirstPart     float64   `json:"first_part_jobs_per_second"`
+	LastPart      float64   `json:"last_part_jobs_per_second"`
+	Jobs          int64     `json:"jobs"`
+	DiskBytes     int64     `json:"disk_bytes"`
+	Parts         []float64 `json:"jobs_per_second_by_part"`
+}
+
+// PinnedResult is one run of Pinned.
+type PinnedResult struct {
+	Benchmark             string    `json:"benchmark"`
+	Workers               int       `json:"workers"`
+	Batch                 int       `json:"batch"`
+	Producers             int       `json:"producers"`
+	Tenants               int       `json:"tenants"`
+	Backlog               int       `json:"backlog"`
+	ArgsBytes             int       `json:"args_bytes"`
+	Seconds               float64   `json:"seconds"`
+	PartSeconds           float64   `json:"part_seconds"`
+	LastOverFirst         float64   `json:"last_over_first"`
+	Control               float64   `json:"control"`
+	BaselineLastOverFirst float64   `json:"baseline_last_over_first"`
+	JobsPerSecond         float64   `json:"jobs_per_second"`
+	ControlJobsPerSecond  float64   `json:"control_jobs_per_second"`
+	BaselineJobsPerSecond float64   `json:"baseline_jobs_per_second"`
+	Ours                  PinnedRun `json:"ours"`
+	Unpinned              PinnedRun `json:"unpinned"`
+	Baseline              PinnedRun `json:"baseline"`
+	Machine               Machine   `json:"machine"`
+	Settings              Settings  `json:"settings"`
+}
+
+// part is how long the first and the last part are that are compared: a minute, or a fifth of a short run.
+func (o PinnedOptions) part() time.Duration { return min(time.Minute, o.length()/5) }
+
+// Pinned measures whether throughput decays while an old transaction keeps every dead row version from being removed.
+func Pinned(ctx context.Context, env *Env, opts PinnedOptions) (*PinnedResult, error) {
+	d, err := env.database(ctx, "ojs_bench")
+	if err != nil {
+		return nil, err
+	}
+	r := &PinnedResult{
+		Benchmark: "pinned", Workers: opts.Workers, Batch: opts.Batch, Producers: opts.Producers, Tenants: opts.Tenants, Backlog: opts.Backlog,
+		ArgsBytes: opts.ArgsBytes, Seconds: opts.Seconds, PartSeconds: round(opts.part().Seconds(), 2),
+	}
+	for _, run := range []struct {
+		step      string
+		ours, pin bool
+		into      *PinnedRun
+	}{
+		{"ours, pinned", true, true, &r.Ours},
+		{"ours, not pinned", true, false, &r.Unpinned},
+		{"the baseline, pinned", false, true, &r.Baseline},
+	} {
+		if *run.into, err = d.pinned(ctx, opts, run.step, run.ours, run.pin); err != nil {
+			return nil, err
+		}
+		if err := d.reset(ctx); err != nil {
+			return nil, err
+		}
+	}
+	r.LastOverFirst, r.Control, r.BaselineLastOverFirst = r.Ours.LastOverFirst, r.Unpinned.LastOverFirst, r.Baseline.LastOverFirst
+	r.JobsPerSecond, r.ControlJobsPerSecond, r.BaselineJobsPerSecond = r.Ours.JobsPerSecond, r.Unpinned.JobsPerSecond, r.Baseline.JobsPerSecond
+	r.Machine, r.Settings, err = env.describe(ctx, d)
+	return r, err
+}
+
+// pin opens a transaction that sees the database as it is now, and has an id of its own: nothing that dies from now on can be vacuumed.
+func (d *database) pin(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := pgx.Connect(ctx, d.admin)
+	if err != nil {
+		return nil, fmt.Errorf("connect to hold a transaction open: %w", err)
+	}
+	for _, sql := range []string{
+		"set idle_in_transaction_session_timeout = 0", "begin isolation level repeatable read", "select pg_current_xact_id(), count(*) from ojs.lane",
+	} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return nil, errors.Join(fmt.Errorf("hold a transaction open: %w", err), conn.Close(ctx))
+		}
+	}
+	return conn, nil
+}
+
+// pinned produces and consumes at the same time. Producers rest while enough jobs wait, so that the rate is that of the workers, and the backlog neither
+// runs dry nor grows.
+func (d *database) pinned(ctx context.Context, opts PinnedOptions, step string, ours, pinned bool) (run PinnedRun, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	table := "ojs_bench.job"
+	if ours {
+		table = "ojs.job"
+	}
+	loader, err := d.loader(ctx, table, opts.ArgsBytes)
+	if err != nil {
+		return run, err
+	}
+	defer loader.close()
+	people := newPopulation(opts.Tenants, false)
+	jobs := make([]int64, opts.Tenants)
+	for i, share := range people.shares {
+		jobs[i] = int64(share*float64(opts.Backlog)) + 1
+	}
+	if err := loader.load(ctx, people.names, jobs, nil); err != nil {
+		return run, err
+	}
+	if pinned {
+		conn, err := d.pin(ctx)
+		if err != nil {
+			return run, err
+		}
+		defer conn.Close(context.Background())
+	}
+
+	var workers []worker
+	defer func() {
+		for _, w := range workers {
+			w.close()
+		}
+	}()
+	if ours {
+		engine, err := d.engine(ctx, max(16, opts.Workers), nil)
+		if err != nil {
+			return run, err
+		}
+		defer engine.stop()
+		defer engine.clock(ctx)()
+		if err := people.configure(ctx, engine.db); err != nil {
+			return run, err
+		}
+		for range opts.Workers {
+			workers = append(workers, engine.worker([]string{queue}, nil))
+		}
+	} else {
+		for range opts.Workers {
+			w, err := d.baselineWorker(ctx)
+			if err != nil {
+				return run, err
+			}
+			workers = append(workers, w)
+		}
+	}
+
+	length := opts.length()
+	parts := make([]atomic.Int64, int(length/opts.part()))
+	var waiting atomic.Int64
+	for _, n := range jobs {
+		waiting.Add(n)
+	}
+	var running sync.WaitGroup
+	begun := time.Now()
+	end := begun.Add(length)
+	// Producers stop with their context; an insert that is under way then is of no interest.
+	producing, stop := context.WithCancel(ctx)
+	args := makeArgs(opts.ArgsBytes)
+	const perCall = 100
+	for i := range opts.Producers {
+		way := insertInto("ojs_bench.job", true)
+		if ours {
+			way = functionWay[1]
+		}
+		if way.conn, err = d.connect(ctx); err != nil {
+			stop()
+			running.Wait()
+			return run, err
+		}
+		running.Go(func() {
+			defer way.close()
+			batch := make([]string, perCall)
+			for n := i; producing.Err() == nil; n++ {
+				if waiting.Load() > int64(opts.Backlog) {
+					time.Sleep(time.Millisecond)
+					continue
+				}
+				for k := range batch {
+					batch[k] = args[(n+k)%len(args)]
+				}
+				if err := way.enqueue(producing, people.next(n), batch); err != nil && producing.Err() == nil {
+					cancel(fmt.Errorf("enqueue: %w", err))
+					return
+				}
+				waiting.Add(perCall)
+			}
+		})
+	}
+	var consuming sync.WaitGroup
+	for i, w := range workers {
+		consuming.Go(func() {
+			for n := 0; ctx.Err() == nil && time.Now().Before(end); n++ {
+				got, err := w.fetch(ctx, "w"+strconv.Itoa(i)+"-"+strconv.Itoa(n), opts.Batch)
+				if err == nil && len(got) > 0 {
+					waiting.Add(-int64(len(got)))
+					err = w.ack(ctx, got)
+				}
+				if err != nil {
+					if ctx.Err() == nil {
+						cancel(fmt.Errorf("work: %w", err))
+					}
+					return
+				}
+				if len(got) == 0 {
+					time.Sleep(time.Millisecond)
+				}
+				if part := int(time.Since(begun) / opts.part()); part < len(parts) {
+					parts[part].Add(int64(len(got)))
+				}
+			}
+		})
+	}
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	done := make(chan struct{})
+	go func() {
+		consuming.Wait()
+		close(done)
+	}()
+	for over := false; !over; {
+		d.env.progress(step, time.Since(begun).Milliseconds(), length.Milliseconds())
+		select {
+		case <-done:
+			over = true
+		case <-ticker.C:
+		}
+	}
+	elapsed := time.Since(begun)
+	stop()
+	running.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return run, err
+	}
+	for i := range parts {
+		n := parts[i].Load()
+		run.Jobs += n
+		run.Parts = append(run.Parts, round(float64(n)/opts.part().Seconds(), 0))
+	}
+	run.JobsPerSecond = round(float64(run.Jobs)/min(elapsed.Seconds(), float64(len(parts))*opts.part().Seconds()), 0)
+	run.FirstPart, run.LastPart = run.Parts[1], run.Parts[len(run.Parts)-1]
+	run.LastOverFirst = round(run.LastPart/run.FirstPart, 3)
+	if err := d.control.QueryRow(ctx, "select pg_database_size(current_database())").Scan(&run.DiskBytes); err != nil {
+		return run, fmt.Errorf("ask for the size of the database: %w", err)
+	}
+	return run, nil
+}
+
+// next spreads transactions over tenants by their shares.
+func (p population) next(n int) string {
+	at := float64(n*7919%1000) / 1000
+	for i, share := range p.shares {
+		if at -= share; at < 0 {
+			return p.names[i]
+		}
+	}
+	return p.names[0]
+}

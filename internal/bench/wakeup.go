@@ -1,0 +1,229 @@
+//go:build unix
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// WakeupOptions say what Wakeup measures.
+type WakeupOptions struct {
+	Samples     int
+	Workers     int     // that wait while nothing happens
+	IdleSeconds float64 // for how long they are watched
+	ArgsBytes   int
+}
+
+// WakeupResult is one run of Wakeup.
+type WakeupResult struct {
+	Benchmark            string   `json:"benchmark"`
+	Samples              int      `json:"samples"`
+	P50ms                float64  `json:"p50_ms"`
+	P90ms                float64  `json:"p90_ms"`
+	P99ms                float64  `json:"p99_ms"`
+	MaxMs                float64  `json:"max_ms"`
+	CommitP50ms          float64  `json:"commit_p50_ms"`
+	CommitP99ms          float64  `json:"commit_p99_ms"`
+	IdleWorkers          int      `json:"idle_workers"`
+	IdleSeconds          float64  `json:"idle_seconds"`
+	IdleQueriesPerSecond float64  `json:"idle_queries_per_second"`
+	IdleCPUPercent       *float64 `json:"idle_cpu_percent"`
+	Machine              Machine  `json:"machine"`
+	Settings             Settings `json:"settings"`
+}
+
+const longWait = 60 * time.Second
+
+// Wakeup measures how long a commit takes to reach a worker who waits, and what waiting costs.
+func Wakeup(ctx context.Context, env *Env, opts WakeupOptions) (_ *WakeupResult, err error) {
+	d, err := env.database(ctx, "ojs_bench")
+	if err != nil {
+		return nil, err
+	}
+	server, err := d.serve(ctx, 16)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+	r := &WakeupResult{Benchmark: "wakeup", IdleWorkers: opts.Workers, IdleSeconds: opts.IdleSeconds}
+	if err := d.wake(ctx, server, opts, r); err != nil {
+		return nil, err
+	}
+	if err := d.idle(ctx, server, opts, r); err != nil {
+		return nil, err
+	}
+	r.Machine, r.Settings, err = env.describe(ctx, d)
+	return r, err
+}
+
+// wake lets one worker wait, commits one job, and takes the time until the worker has it; again and again.
+func (d *database) wake(ctx context.Context, server *service, opts WakeupOptions, r *WakeupResult) error {
+	producer, err := d.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer producer.Close(context.Background())
+	c, err := dial(ctx, server.address)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	defer context.AfterFunc(ctx, c.close)()
+	w := &httpWorker{client: c, wait: longWait}
+	args := makeArgs(opts.ArgsBytes)
+
+	type arrival struct {
+		jobs []job
+		at   time.Time
+		err  error
+	}
+	arrived := make(chan arrival)
+	var latencies, commits times
+	for n := range opts.Samples {
+		d.env.progress("waking workers", int64(n), int64(opts.Samples))
+		go func() {
+			jobs, err := w.fetch(ctx, "w", 1)
+			arrived <- arrival{jobs, time.Now(), err}
+		}()
+		// The request is there by then, and no rhythm of the server can fit to ours.
+		select {
+		case <-time.After(4*time.Millisecond + rand.N(20*time.Millisecond)):
+		case got := <-arrived:
+			return fmt.Errorf("a worker got %d jobs before there was one: %w", len(got.jobs), got.err)
+		}
+		begun, done, _, err := commitOne(ctx, producer, queue, "t0", args[n%len(args)])
+		if err != nil {
+			got := <-arrived
+			return errors.Join(err, got.err)
+		}
+		got := <-arrived
+		if got.err != nil {
+			return got.err
+		}
+		if len(got.jobs) != 1 {
+			return fmt.Errorf("a waiting worker got %d jobs, and one was committed", len(got.jobs))
+		}
+		latencies, commits = append(latencies, got.at.Sub(begun)), append(commits, done.Sub(begun))
+		if err := w.ack(ctx, got.jobs); err != nil {
+			return err
+		}
+	}
+	r.Samples = len(latencies)
+	r.P50ms, r.P90ms, r.P99ms, r.MaxMs = latencies.ms(0.5), latencies.ms(0.9), latencies.ms(0.99), latencies.ms(1)
+	r.CommitP50ms, r.CommitP99ms = commits.ms(0.5), commits.ms(0.99)
+	return nil
+}
+
+// commitOne enqueues a job, and tells when COMMIT was sent and when it was answered.
+func commitOne(ctx context.Context, conn *pgx.Conn, queue, tenant, args string) (begun, done time.Time, id [16]byte, err error) {
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return begun, done, id, fmt.Errorf("begin: %w", err)
+	}
+	if err := tx.QueryRow(ctx, "select id from ojs.enqueue('bench.job', $1, $2, p_tenant => $3)", args, queue, tenant).Scan(&id); err != nil {
+		return begun, done, id, fmt.Errorf("enqueue: %w", err)
+	}
+	begun = time.Now()
+	if err := tx.Commit(ctx); err != nil {
+		return begun, done, id, fmt.Errorf("commit: %w", err)
+	}
+	return begun, time.Now(), id, nil
+}
+
+// Statistics of a session that does nothing are on display after so long at the latest.
+const statisticsDelay = 11 * time.Second
+
+// idle lets workers wait for nothing and looks at what that costs. No request begins or ends meanwhile.
+func (d *database) idle(ctx context.Context, server *service, opts WakeupOptions, r *WakeupResult) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	window := time.Duration(opts.IdleSeconds * float64(time.Second))
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer cancel()
+	failed := make(chan error, opts.Workers)
+	for range opts.Workers {
+		c, err := dial(ctx, server.address)
+		if err != nil {
+			return err
+		}
+		stop := context.AfterFunc(ctx, c.close)
+		waiting.Go(func() {
+			defer c.close()
+			defer stop()
+			w := &httpWorker{client: c, wait: longWait}
+			for ctx.Err() == nil {
+				if jobs, err := w.fetch(ctx, "w", 1); ctx.Err() == nil && (err != nil || len(jobs) > 0) {
+					failed <- fmt.Errorf("a worker that waited for nothing got %d jobs: %w", len(jobs), err)
+					return
+				}
+			}
+		})
+	}
+	// From another database, so that looking is not counted.
+	onlooker := d.control
+	if address, err := withDatabase(d.admin, "postgres"); err == nil {
+		if conn, err := pgx.Connect(ctx, address); err == nil {
+			defer conn.Close(context.Background())
+			onlooker = conn
+		}
+	}
+	pause := func(step string, length time.Duration) error {
+		end := time.Now().Add(length)
+		for left := length; left > 0; left = time.Until(end) {
+			d.env.progress(step, (length - left).Milliseconds(), length.Milliseconds())
+			select {
+			case <-time.After(min(left, time.Second)):
+			case err := <-failed:
+				return err
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	}
+	if err := pause("settling", min(statisticsDelay, 2*window)); err != nil {
+		return err
+	}
+	queries, err := d.transactions(ctx, onlooker)
+	if err != nil {
+		return err
+	}
+	cpu, known := d.env.cpu()
+	begun := time.Now()
+	if err := pause("waiting", window); err != nil {
+		return err
+	}
+	elapsed := time.Since(begun).Seconds()
+	cpuAfter, _ := d.env.cpu()
+	after, err := d.transactions(ctx, onlooker)
+	if err != nil {
+		return err
+	}
+	if onlooker == d.control {
+		after--
+	}
+	r.IdleQueriesPerSecond = round(float64(after-queries)/elapsed, 3)
+	if known {
+		percent := round((cpuAfter-cpu).Seconds()/elapsed*100, 2)
+		r.IdleCPUPercent = &percent
+	}
+	return nil
+}
+
+// transactions is how many the database has seen, of all sessions.
+func (d *database) transactions(ctx context.Context, conn *pgx.Conn) (int64, error) {
+	var n int64
+	err := conn.QueryRow(ctx, "select xact_commit + xact_rollback from pg_stat_database where datname = $1", d.control.Config().Database).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("read the statistics of the database: %w", err)
+	}
+	return n, nil
+}

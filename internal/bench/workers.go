@@ -1,0 +1,202 @@
+//go:build unix
+
+package bench
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// job is what a worker keeps of one.
+type job struct {
+	id, lease [16]byte
+	tenant    int32
+	args      []byte
+	at        int64 // of the decision, in microseconds since some instant
+}
+
+// worker takes jobs and says that they are done. name is of this request alone, so that its place in a decision can be found.
+type worker interface {
+	fetch(ctx context.Context, name string, count int) ([]job, error)
+	ack(ctx context.Context, jobs []job) error
+	close()
+}
+
+// sqlWorker is a client without any library of ours: a connection and two statements.
+type sqlWorker struct {
+	conn    *pgx.Conn
+	tenants map[string]int32
+	settle  bool // the database has ojs.settle
+}
+
+func (d *database) sqlWorker(ctx context.Context, tenants map[string]int32) (worker, error) {
+	conn, err := d.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w := &sqlWorker{conn: conn, tenants: tenants}
+	if err := conn.QueryRow(ctx, "select to_regprocedure('ojs.settle(json, boolean)') is not null").Scan(&w.settle); err != nil {
+		w.close()
+		return nil, fmt.Errorf("look for ojs.settle: %w", err)
+	}
+	return w, nil
+}
+
+func (w *sqlWorker) fetch(ctx context.Context, name string, count int) ([]job, error) {
+	return queryJobs(ctx, w.conn, count, w.tenants, "select "+jobList+" from ojs.fetch(array[$1], $2, $3)", queue, count, name)
+}
+
+func (w *sqlWorker) ack(ctx context.Context, jobs []job) error {
+	if len(jobs) == 1 {
+		var state string
+		return w.conn.QueryRow(ctx, "select state from ojs.ack($1, $2)", pgtype.UUID{Bytes: jobs[0].id, Valid: true}, pgtype.UUID{Bytes: jobs[0].lease, Valid: true}).Scan(&state)
+	}
+	var done int
+	var err error
+	if w.settle {
+		list := []byte{'['}
+		for i := range jobs {
+			if i > 0 {
+				list = append(list, ',')
+			}
+			list = jobs[i].appendJSON(list, "id")
+		}
+		err = w.conn.QueryRow(ctx, "select count(*) filter (where sqlstate is null) from ojs.settle($1::json, false)", append(list, ']')).Scan(&done)
+	} else {
+		ids, leases := make([]pgtype.UUID, len(jobs)), make([]pgtype.UUID, len(jobs))
+		for i := range jobs {
+			ids[i], leases[i] = pgtype.UUID{Bytes: jobs[i].id, Valid: true}, pgtype.UUID{Bytes: jobs[i].lease, Valid: true}
+		}
+		err = w.conn.QueryRow(ctx, "select count(*) from unnest($1::uuid[], $2::uuid[]) x(id, lease) cross join lateral ojs.ack(x.id, x.lease)", ids, leases).Scan(&done)
+	}
+	if err == nil && done != len(jobs) {
+		err = fmt.Errorf("acknowledged %d of %d jobs", done, len(jobs))
+	}
+	return err
+}
+
+func (w *sqlWorker) close() { _ = w.conn.Close(context.Background()) }
+
+// appendJSON writes what an acknowledgement needs; key is what the receiver calls the id.
+func (j *job) appendJSON(b []byte, key string) []byte {
+	b = append(append(append(b, `{"`...), key...), `":"`...)
+	b = appendUUID(b, j.id)
+	b = append(b, `","lease":"`...)
+	b = appendUUID(b, j.lease)
+	return append(b, `"}`...)
+}
+
+func appendUUID(b []byte, id [16]byte) []byte {
+	for i, part := range [...][]byte{id[0:4], id[4:6], id[6:8], id[8:10], id[10:16]} {
+		if i > 0 {
+			b = append(b, '-')
+		}
+		b = hex.AppendEncode(b, part)
+	}
+	return b
+}
+
+// spell is what workers did in one slice.
+type spell struct {
+	jobs      int64
+	elapsed   time.Duration
+	fetches   times
+	responses []response
+	short     int64 // responses with fewer jobs than asked though there were more
+	dry       bool  // the backlog came to its end
+	wal       int64
+}
+
+// drive lets workers fetch and acknowledge until the time is over or the backlog is. judged: somebody asks in which
+// order. places tells where in its decision a response was; nil: each is one decision.
+func drive(
+	ctx context.Context, workers []worker, count int, backlog int64, length time.Duration, judged bool, places *places,
+) (*spell, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	total := &spell{}
+	var (
+		taken   atomic.Int64
+		dry     atomic.Bool
+		running sync.WaitGroup
+		mu      sync.Mutex
+	)
+	begun := time.Now()
+	end := begun.Add(length)
+	for i, w := range workers {
+		running.Go(func() {
+			own := &spell{}
+			prefix := "w" + strconv.Itoa(i) + "-"
+			for n := 0; !dry.Load() && ctx.Err() == nil; n++ {
+				before := time.Now()
+				if before.After(end) {
+					break
+				}
+				name := prefix + strconv.Itoa(n)
+				jobs, err := w.fetch(ctx, name, count)
+				if err != nil {
+					cancel(fmt.Errorf("fetch: %w", err))
+					break
+				}
+				own.fetches = append(own.fetches, time.Since(before))
+				all := taken.Add(int64(len(jobs)))
+				if len(jobs) < count {
+					// What others are about to take is not left for anybody.
+					if all+int64(count*len(workers)) >= backlog {
+						dry.Store(true)
+					} else {
+						own.short++
+					}
+				}
+				if len(jobs) == 0 {
+					continue
+				}
+				if judged {
+					r := response{at: jobs[0].at, place: places.take(name), tenants: make([]int32, len(jobs))}
+					for k := range jobs {
+						r.tenants[k] = jobs[k].tenant
+					}
+					own.responses = append(own.responses, r)
+				}
+				if err := w.ack(ctx, jobs); err != nil {
+					cancel(fmt.Errorf("acknowledge: %w", err))
+					break
+				}
+				own.jobs += int64(len(jobs))
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			total.jobs += own.jobs
+			total.short += own.short
+			total.fetches = append(total.fetches, own.fetches...)
+			total.responses = append(total.responses, own.responses...)
+		})
+	}
+	running.Wait()
+	total.elapsed = time.Since(begun)
+	total.dry = dry.Load()
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		return nil, err
+	}
+	return total, ctx.Err()
+}
+
+// sequence puts responses in the order in which the database decided: decisions are serial and stamp their jobs while they hold the lane, and
+// within a decision the requests were served in the order of its arguments.
+func sequence(responses []response) []response {
+	slices.SortFunc(responses, func(a, b response) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.place, b.place)) })
+	return responses
+}
+
+func (s *spell) rate() float64 { return float64(s.jobs) / s.elapsed.Seconds() }
