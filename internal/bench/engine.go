@@ -12,14 +12,15 @@ import (
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
-	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 // engine is what a server runs behind HTTP.
 type engine struct {
-	db   *pg.DB
-	log  *slog.Logger
-	stop func()
+	db         *pg.DB
+	listener   *pg.Listener
+	dispatcher *sched.Dispatcher
+	log        *slog.Logger
+	stop       func()
 }
 
 // engine opens the database as a server does. places learns where each request was in its decision; nil: nobody asks.
@@ -32,14 +33,24 @@ func (d *database) engine(ctx context.Context, maxConns int, places *places) (*e
 	if err != nil {
 		return nil, err
 	}
-	return &engine{db: db, log: d.env.log, stop: db.Close}, nil
+	listener := pg.NewListener(db, d.env.log)
+	dispatcher := sched.NewDispatcher(db, listener, d.env.log, sched.Options{})
+	behind, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { listener.Run(behind) })
+	running.Go(func() { dispatcher.Run(behind) })
+	return &engine{db: db, listener: listener, dispatcher: dispatcher, log: d.env.log, stop: sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+		db.Close()
+	})}, nil
 }
 
 // clock is what a server does beside its requests.
 func (e *engine) clock(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	running.Go(func() { sched.New(e.db, e.log, 0).Run(ctx) })
+	running.Go(func() { sched.New(e.db, e.listener, e.log, 0).Run(ctx) })
 	return func() {
 		cancel()
 		running.Wait()
@@ -48,17 +59,17 @@ func (e *engine) clock(ctx context.Context) (stop func()) {
 
 // worker calls the engine as a handler does. Tenants become numbers by tenants.
 func (e *engine) worker(queues []string, tenants map[string]int32) worker {
-	return engineWorker{q: sqlcgen.New(e.db.Pool()), queues: queues, tenants: tenants}
+	return engineWorker{d: e.dispatcher, queues: queues, tenants: tenants}
 }
 
 type engineWorker struct {
-	q       *sqlcgen.Queries
+	d       *sched.Dispatcher
 	queues  []string
 	tenants map[string]int32
 }
 
 func (w engineWorker) fetch(ctx context.Context, name string, count int) ([]job, error) {
-	got, err := w.q.Fetch(ctx, sqlcgen.FetchParams{Queues: w.queues, Count: int32(count), WorkerID: &name})
+	got, err := w.d.Fetch(ctx, sched.Fetch{Queues: w.queues, Count: count, WorkerID: name})
 	if err != nil {
 		return nil, err
 	}
@@ -70,10 +81,18 @@ func (w engineWorker) fetch(ctx context.Context, name string, count int) ([]job,
 }
 
 func (w engineWorker) ack(ctx context.Context, jobs []job) error {
+	all := make([]sched.Settlement, len(jobs))
 	for i := range jobs {
 		lease := uuid.UUID(jobs[i].lease).String()
-		if _, err := w.q.Ack(ctx, sqlcgen.AckParams{ID: uuid.UUID(jobs[i].id).String(), Lease: &lease}); err != nil {
-			return err
+		all[i] = sched.Settlement{ID: uuid.UUID(jobs[i].id).String(), Lease: &lease}
+	}
+	done, err := w.d.Settle(ctx, all, false)
+	if err != nil {
+		return err
+	}
+	for i := range done {
+		if done[i].Err != nil {
+			return done[i].Err
 		}
 	}
 	return nil

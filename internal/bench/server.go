@@ -35,9 +35,11 @@ func (d *database) serve(ctx context.Context, maxConns int) (*service, error) {
 	var running sync.WaitGroup
 	listener := pg.NewListener(db, d.env.log)
 	running.Go(func() { listener.Run(behind) })
-	clock := sched.New(db, d.env.log, 0)
+	dispatcher := sched.NewDispatcher(db, listener, d.env.log, sched.Options{})
+	running.Go(func() { dispatcher.Run(behind) })
+	clock := sched.New(db, listener, d.env.log, 0)
 	running.Go(func() { clock.Run(behind) })
-	api := httpapi.New(httpapi.Config{DB: db, Listener: listener, Logger: d.env.log, Version: "bench"})
+	api := httpapi.New(httpapi.Config{DB: db, Dispatcher: dispatcher, Logger: d.env.log, Version: "bench"})
 	serving, end := context.WithCancel(ctx)
 	served := make(chan error, 1)
 	go func() { served <- api.Serve(serving, socket) }()
