@@ -427,6 +427,7 @@ create table ojs.run_mark (
     rev   bigint not null,
     lo    bigint not null,
     hi    bigint not null,
+    ahead int not null,
     primary key (queue, rev)
 );
 comment on table ojs.run_mark is 'Where the run queue of a queue begins and ends. The row moves to a higher rev with each refill.';
@@ -434,6 +435,7 @@ comment on column ojs.run_mark.queue is 'The queue.';
 comment on column ojs.run_mark.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.run_mark.lo is 'No row of ojs.run lies before this n: where a scan may begin.';
 comment on column ojs.run_mark.hi is 'The n of the last row.';
+comment on column ojs.run_mark.ahead is 'How many jobs were decided ahead at once.';
 
 create table ojs.tally (
     tenant_id text not null,

@@ -217,10 +217,10 @@ as $$
         left join ojs.tenant t on t.tenant_id = w.tenant_id
         left join lateral (select f.backlogged from ojs.tenant_fairness f
             where f.queue = w.queue and f.priority = w.priority + coalesce(t.priority_boost, 0) and f.tenant_id = w.tenant_id order by f.vtime desc limit 1) f on true
-        where w.queue = p_queue and (f.backlogged is not true or w.from_state = 'available'))
+        where w.queue = p_queue and f.backlogged is not true)
 $$;
 -- +goose StatementEnd
-comment on function ojs._stale(text) is 'Whether a tenant has got work in a queue, work of another priority, or jobs back, of which the decisions made ahead know nothing.';
+comment on function ojs._stale(text) is 'Whether a tenant has got work in a queue, or work of another priority, of which the decisions made ahead know nothing.';
 
 -- +goose StatementBegin
 create function ojs._charge(p_queue text, p_priority int, p_tenant text, p_jobs int, p_v float8) returns void
@@ -263,6 +263,7 @@ as $$
 declare
     c_line  constant bigint := 4611686018427387904;
     v_lo    bigint;
+    v_any   boolean := false;
     v_taken record;
 begin
     select m.lo into v_lo from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1;
@@ -280,10 +281,15 @@ begin
             min(g.pos) filter (where g.pos < c_line) as back, min(g.pos) filter (where g.pos >= c_line) - c_line as line
         from gone g group by g.priority, g.tenant_id order by g.priority, g.tenant_id
     loop
+        v_any := true;
         perform ojs._charge(p_queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, -v_taken.v);
         update ojs.tenant_fairness f set head = least(f.head, v_taken.line - 1), reentry_head = least(f.reentry_head, v_taken.back - 1)
         where f.queue = p_queue and f.priority = v_taken.priority and f.tenant_id = v_taken.tenant_id;
     end loop;
+    if v_any then
+        update ojs.run_mark m set rev = m.rev + 1, ahead = m.ahead / 2
+        where m.queue = p_queue and m.rev = (select x.rev from ojs.run_mark x where x.queue = p_queue order by x.rev desc limit 1);
+    end if;
 end;
 $$;
 -- +goose StatementEnd
