@@ -893,22 +893,20 @@ declare
     -- Enough to keep sixteen callers going while one of them decides.
     v_ahead       int := least(greatest(c_ahead, 32 * p_count), 2000);
     v_tenant      text;
-    v_own         text := ojs.current_tenant();
+    v_own         text;
+    v_paused      boolean;
+    v_fresh       boolean;
     v_queues      text[] := p_queues;
     v_queue       text;
     v_single      boolean := cardinality(p_queues) = 1;
     -- Who stays in its transaction, and any tenant, must not keep others waiting.
     v_aside       boolean;
     v_in_lane     boolean := false;
-    v_fold        pg_snapshot;
     v_mark        ojs.run_mark;
     v_seen        bigint;
     v_waits       int := 0;
     v_now         timestamptz := ojs.now();
-    v_id          uuid;
-    v_job_tenant  text;
-    v_turn        bigint;
-    v_job         ojs.job;
+    v_one         record;
     v_got         int := 0;
     v_rows        int;
     v_ids         uuid[];
@@ -924,45 +922,43 @@ begin
             perform ojs._check_fetch(p_queues, array[p_count], array[p_worker_id], array[-1]);
         end if;
     end if;
+    -- All that has to be known before, in one statement: each costs more to begin than to do.
+    v_queue := p_queues[1];
+    select ojs.current_tenant(), exists (select from ojs.queue c where c.queue = v_queue and c.paused), m.*, m.queue is not null
+        and (exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) and w.to_state = 'available' and w.queue = v_queue)
+            or exists (select from pg_snapshot_xip(f.snapshot) x join ojs.wake w on w.xid = x and w.to_state = 'available' and w.queue = v_queue))
+    into v_own, v_paused, v_mark.queue, v_mark.rev, v_mark.lo, v_mark.hi, v_mark.ahead, v_fresh
+    from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f
+    left join lateral (select m.* from ojs.run_mark m where v_single and m.queue = v_queue order by m.rev desc limit 1) m on true;
     if v_own is not null or p_tenant is not null or not pg_has_role(session_user, 'ojs_service', 'member') then
         v_tenant := ojs._session_tenant(p_tenant);
     end if;
     v_aside := v_own is not null or statement_timestamp() - transaction_timestamp() > interval '20 milliseconds';
-    if v_single then
-        v_queue := p_queues[1];
-        if exists (select from ojs.queue c where c.queue = v_queue and c.paused) then
-            return;
-        end if;
-        select * into v_mark from ojs.run_mark m where m.queue = v_queue order by m.rev desc limit 1;
-        if v_mark.queue is not null then
-            if not v_aside then
-                select f.snapshot into v_fold from ojs.fold f where f.lane = 0 order by f.rev desc limit 1;
-                while not v_in_lane and v_waits < c_waits
-                        and (exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold) and w.to_state = 'available' and w.queue = v_queue)
-                            or exists (select from pg_snapshot_xip(v_fold) x join ojs.wake w on w.xid = x and w.to_state = 'available' and w.queue = v_queue))
-                        and ojs._stale(v_queue) loop
-                    -- Work has come that may go before what was decided ahead.
-                    v_in_lane := ojs._enter_lane(-1);
-                    if v_in_lane then
-                        perform ojs._fold();
-                    else
-                        perform ojs._await_lane(c_patience_ms);
-                        v_waits := v_waits + 1;
-                    end if;
-                end loop;
-            end if;
-        end if;
-    else
+    if not v_single then
         v_queues := ojs._unpaused(p_queues);
         if cardinality(v_queues) = 0 then
             return;
         end if;
+    elsif v_paused then
+        return;
+    end if;
+    if v_fresh and not v_aside then
+        while not v_in_lane and v_waits < c_waits and ojs._stale(v_queue) loop
+            -- Work has come that may go before what was decided ahead.
+            v_in_lane := ojs._enter_lane(-1);
+            if v_in_lane then
+                perform ojs._fold();
+            else
+                perform ojs._await_lane(c_patience_ms);
+                v_waits := v_waits + 1;
+            end if;
+        end loop;
     end if;
 
     loop
         if v_mark.queue is not null and (v_tenant is null or v_aside) then
             if p_count = 1 then
-                -- What ojs._take does, at less than half the cost for a single job.
+                -- What ojs._take does, at half the cost for a single job.
                 with free as materialized (
                     select r.n, r.id, r.tenant_id from ojs.run r
                     where r.queue = v_queue and r.n >= v_mark.lo and (v_tenant is null or r.tenant_id = v_tenant) order by r.n limit 1 for update skip locked
@@ -972,19 +968,25 @@ begin
                         where j.id = f.id and j.tenant_id = f.tenant_id and j.state = 'available' and (j.expires_at > v_now) is not false for update skip locked) j
                 ), gone as (
                     delete from ojs.run r using held h where r.queue = v_queue and r.n = h.n
-                )
-                select h.id, h.tenant_id, h.n into v_id, v_job_tenant, v_turn from held h;
-                if v_id is not null then
+                ), taken as (
                     update ojs.job j
                     set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = nullif(p_worker_id, ''),
                         lease_expires_at = v_now + coalesce(p_visibility_timeout_ms, j.visibility_timeout_ms, 30000) * interval '1 millisecond'
-                    where j.id = v_id and j.tenant_id = v_job_tenant
-                    returning * into v_job;
+                    from held h where j.id = h.id and j.tenant_id = h.tenant_id
+                    returning h.n, j.*
+                ), leased as (
                     insert into ojs.lease (tenant_id, queue, priority, jobs, ids, turns, at)
-                    values (v_job_tenant, v_queue, v_job.priority, 1, array[v_id], array[v_turn], v_now);
-                    insert into ojs.timer (due_at, kind, tenant_ids, ids) values (v_job.lease_expires_at, 'lease', array[v_job_tenant], array[v_id]);
-                    return next v_job;
+                    select t.tenant_id, t.queue, t.priority, 1, array[t.id], array[t.n], v_now from taken t
+                ), timed as (
+                    insert into ojs.timer (due_at, kind, tenant_ids, ids) select t.lease_expires_at, 'lease', array[t.tenant_id], array[t.id] from taken t
+                )
+                select (t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id, t.errors, t.result, t.seq, t.tenant_id, t.id,
+                    t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at, t.expires_at, t.timeout_ms, t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options,
+                    t.extra)::ojs.job as job, t.n into v_one from taken t;
+                if found then
+                    return next v_one.job;
                     v_got := 1;
+                    v_low := v_one.n > v_mark.hi - v_mark.ahead / 2;
                 end if;
             else
                 return query select * from ojs._take(array[p_count], array[p_worker_id], array[p_visibility_timeout_ms], '{}', '{}', false,
@@ -1021,7 +1023,7 @@ begin
         return query select * from ojs._take(array[p_count], array[p_worker_id], array[p_visibility_timeout_ms], v_ids, v_tenants, not v_in_lane);
         v_got := v_got + cardinality(v_ids);
         v_low := true;
-    elsif v_single then
+    elsif v_single and v_low is null then
         v_low := coalesce((select r.n > v_mark.hi - v_mark.ahead / 2 from ojs.run r where r.queue = v_queue and r.n >= v_mark.lo order by r.n limit 1), true);
     end if;
     if v_got = p_count and v_low and v_single and v_tenant is null and not v_aside and (v_in_lane or ojs._enter_lane(-1)) then
