@@ -213,11 +213,11 @@ create function ojs._stale(p_queue text) returns boolean
 language sql stable set search_path = pg_catalog, pg_temp
 as $$
     select exists (
-        select from ojs._unfolded() w
+        select from (select w.queue, w.priority, w.tenant_id from ojs._unfolded() w where w.queue = p_queue group by w.queue, w.priority, w.tenant_id) w
         left join ojs.tenant t on t.tenant_id = w.tenant_id
         left join lateral (select f.backlogged from ojs.tenant_fairness f
             where f.queue = w.queue and f.priority = w.priority + coalesce(t.priority_boost, 0) and f.tenant_id = w.tenant_id order by f.vtime desc limit 1) f on true
-        where w.queue = p_queue and f.backlogged is not true)
+        where f.backlogged is not true)
 $$;
 -- +goose StatementEnd
 comment on function ojs._stale(text) is 'Whether a tenant has got work in a queue, or work of another priority, of which the decisions made ahead know nothing.';
