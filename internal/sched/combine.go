@@ -130,10 +130,13 @@ func (c *combiner[T, R]) queue(l *line[T, R]) {
 
 // start begins a flight if there is something to do and room for it.
 func (c *combiner[T, R]) start() {
-	if c.turns.Len() == 0 || len(c.flying) >= c.flights || c.armed {
+	if c.turns.Len() == 0 || len(c.flying) >= c.flights {
 		return
 	}
 	if wait := c.crowded(nil); wait > 0 {
+		if c.armed {
+			return
+		}
 		c.armed = true
 		time.AfterFunc(wait, func() {
 			c.mu.Lock()

@@ -214,8 +214,8 @@ func TestAFlightTakesOffBesideAnotherOnlyLater(t *testing.T) {
 		t.Errorf("ran %v", got)
 	}
 	c.mu.Lock()
-	c.spacing = time.Millisecond
-	c.armed = false // what is planned is an hour away
+	c.spacing = time.Millisecond // what is planned is an hour away, so
+	c.armed = false
 	c.mu.Unlock()
 	call("4")
 	if got := <-ran; !slices.Equal(got, []string{"4"}) {
@@ -225,4 +225,13 @@ func TestAFlightTakesOffBesideAnotherOnlyLater(t *testing.T) {
 	gate <- nil
 	all.Wait()
 	c.wait()
+
+	// What was planned beside others keeps nobody who is alone.
+	c.mu.Lock()
+	c.armed = true
+	c.mu.Unlock()
+	call("5")
+	<-ran
+	gate <- nil
+	all.Wait()
 }
