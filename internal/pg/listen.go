@@ -19,8 +19,6 @@ import (
 
 const (
 	channel = "ojs_wake"
-	// everybody is the payload of a transaction that cannot see who registered lately.
-	everybody = "*"
 
 	renewAfter    = 20 * time.Second // a registration lapses after 60 s
 	lapsedAfter   = 50 * time.Second
@@ -33,6 +31,10 @@ const (
 	crossingFirst = 5 * time.Millisecond
 	crossingLast  = 5 * time.Second
 )
+
+// A transaction above read committed may have begun before a registration and write only after it, so that it is
+// not seen to cross it; unless it is a long one, looking again at these times finds its jobs.
+var againAfter = [...]time.Duration{50 * time.Millisecond, 500 * time.Millisecond}
 
 // Listener hears, on one connection, of every commit that makes a job available in a queue
 // for which somebody here waits. It never says that there is a job, only that looking may pay.
@@ -74,7 +76,6 @@ type Subscription struct {
 	listener *Listener
 	queues   []*queue
 	wake     func()
-	closed   bool
 }
 
 // NewListener makes a listener; it hears nothing before Run.
@@ -132,7 +133,6 @@ func (s *Subscription) Close() {
 	l := s.listener
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.closed = true
 	for _, q := range s.queues {
 		delete(q.subs, s)
 		if len(q.subs) == 0 {
@@ -229,10 +229,6 @@ func (l *Listener) listen(ctx context.Context) error {
 
 func (l *Listener) heard(token string) {
 	l.others.heard(token)
-	if token == everybody {
-		l.wakeAll()
-		return
-	}
 	l.mu.Lock()
 	wake := waked{}
 	// Tokens of other servers arrive here too; so do ours from before the last withdrawal.
@@ -405,6 +401,11 @@ func (l *Listener) register(ctx context.Context, names []string) error {
 	}
 	l.mu.Unlock()
 	wake.tell()
+	if len(wake) > 0 {
+		for _, pause := range againAfter {
+			time.AfterFunc(pause, wake.tell)
+		}
+	}
 	return err
 }
 

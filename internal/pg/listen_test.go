@@ -69,7 +69,7 @@ func settled(t *testing.T, d *pgtest.DB, l *pg.Listener, queues ...string) waite
 		select {
 		case <-w.c:
 			continue
-		case <-time.After(300 * time.Millisecond):
+		case <-time.After(700 * time.Millisecond):
 		}
 		return w
 	}

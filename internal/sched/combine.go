@@ -21,6 +21,7 @@ type combiner[T, R any] struct {
 	bytes int // of all items in one statement, unless a single one has more
 
 	flights int           // statements under way at once
+	spacing time.Duration // one takes off beside another only when that has been under way for so long
 	limit   time.Duration // for one statement
 	apart   bool          // a statement has items of one line only, and a line has one statement under way
 
@@ -28,8 +29,12 @@ type combiner[T, R any] struct {
 	idle   *sync.Cond
 	lines  map[string]*line[T, R]
 	turns  list.List // of *line: those with items that may go, the next in front
-	flying int
+	flying map[*flight]struct{}
+	armed  bool // a take-off is planned
 }
+
+// flight is a statement under way, and then the next.
+type flight struct{ tookOff time.Time }
 
 type line[T, R any] struct {
 	name  string
@@ -112,7 +117,7 @@ func (c *combiner[T, R]) wait() {
 	if c.idle == nil {
 		c.idle = sync.NewCond(&c.mu)
 	}
-	for c.flying > 0 {
+	for len(c.flying) > 0 {
 		c.idle.Wait()
 	}
 }
@@ -123,17 +128,48 @@ func (c *combiner[T, R]) queue(l *line[T, R]) {
 	}
 }
 
+// start begins a flight if there is something to do and room for it.
 func (c *combiner[T, R]) start() {
-	if c.flying < c.flights && c.turns.Len() > 0 {
-		c.flying++
-		go c.fly()
+	if c.turns.Len() == 0 || len(c.flying) >= c.flights {
+		return
 	}
+	if wait := c.crowded(nil); wait > 0 {
+		if c.armed {
+			return
+		}
+		c.armed = true
+		time.AfterFunc(wait, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.armed = false
+			c.start()
+		})
+		return
+	}
+	f := &flight{tookOff: time.Now()}
+	if c.flying == nil {
+		c.flying = map[*flight]struct{}{}
+	}
+	c.flying[f] = struct{}{}
+	go c.fly(f)
 }
 
-func (c *combiner[T, R]) fly() {
+// crowded is how long it takes until a flight may take off beside the others. One that others would follow at once
+// divides what could go together.
+func (c *combiner[T, R]) crowded(own *flight) (wait time.Duration) {
+	for f := range c.flying {
+		if f != own {
+			wait = max(wait, c.spacing-time.Since(f.tookOff))
+		}
+	}
+	return wait
+}
+
+func (c *combiner[T, R]) fly(own *flight) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.turns.Len() > 0 {
+	for c.turns.Len() > 0 && c.crowded(own) <= 0 {
+		own.tookOff = time.Now()
 		var items []*item[T, R]
 		var resting *line[T, R]
 		if c.apart {
@@ -155,10 +191,11 @@ func (c *combiner[T, R]) fly() {
 			c.forget(resting)
 		}
 	}
-	c.flying--
-	if c.flying == 0 && c.idle != nil {
+	delete(c.flying, own)
+	if len(c.flying) == 0 && c.idle != nil {
 		c.idle.Broadcast()
 	}
+	c.start()
 }
 
 // takeTurns takes one item of each line in turn.

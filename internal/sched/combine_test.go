@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -191,4 +192,46 @@ func TestWhatWasNotSentIsWithdrawn(t *testing.T) {
 	if len(ran) > 0 {
 		t.Errorf("ran %v", <-ran)
 	}
+}
+
+// A statement that gets stuck does not hold up the others; one that does not is not divided.
+func TestAFlightTakesOffBesideAnotherOnlyLater(t *testing.T) {
+	t.Parallel()
+	c := &combiner[string, string]{most: 100, bytes: 100, flights: 2, spacing: time.Hour}
+	ran, gate := echoing(c)
+	var all sync.WaitGroup
+	call := func(item string) {
+		all.Go(func() { _, _ = c.do(t.Context(), item, []string{item}, one) })
+	}
+	call("1")
+	<-ran
+	call("2")
+	c.inLine(1)
+	call("3")
+	c.inLine(2)
+	gate <- nil
+	if got := <-ran; len(got) != 2 {
+		t.Errorf("ran %v", got)
+	}
+	c.mu.Lock()
+	c.spacing = time.Millisecond // what is planned is an hour away, so
+	c.armed = false
+	c.mu.Unlock()
+	call("4")
+	if got := <-ran; !slices.Equal(got, []string{"4"}) {
+		t.Errorf("ran %v", got)
+	}
+	gate <- nil
+	gate <- nil
+	all.Wait()
+	c.wait()
+
+	// What was planned beside others keeps nobody who is alone.
+	c.mu.Lock()
+	c.armed = true
+	c.mu.Unlock()
+	call("5")
+	<-ran
+	gate <- nil
+	all.Wait()
 }

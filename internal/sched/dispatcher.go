@@ -20,10 +20,11 @@ type Options struct {
 	Settlements int // attempts ended by one statement; default 1000
 	Enqueues    int // jobs enqueued by one statement; default 500
 	Bytes       int // of JSON in one statement, unless a single job has more; default 4 MiB
-	Statements  int // settling, and as many enqueueing, at once; default 2
+	Statements  int // settling, and as many enqueueing, at once; default 3
 	Alone       int // enqueueing jobs whose id the client chose, at once; default 4
 
 	Query    time.Duration // longest a statement may take; default 15 s
+	Spacing  time.Duration // a statement starts beside one of its kind when that has been under way for so long; default 10 ms
 	Fallback time.Duration // between two looks for waiters whom nothing wakes; default 20 s
 	Linger   time.Duration // a set of queues stays registered for so long after the last wait; default 2 s
 
@@ -35,8 +36,8 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	return Options{
 		Jobs: or(o.Jobs, 1600), Groups: or(o.Groups, 32), Decisions: or(o.Decisions, 1), Settlements: or(o.Settlements, 1000),
-		Enqueues: or(o.Enqueues, 500), Bytes: or(o.Bytes, 4<<20), Statements: or(o.Statements, 2), Alone: or(o.Alone, 4),
-		Query: or(o.Query, 15*time.Second), Fallback: or(o.Fallback, 20*time.Second), Linger: or(o.Linger, 2*time.Second),
+		Enqueues: or(o.Enqueues, 500), Bytes: or(o.Bytes, 4<<20), Statements: or(o.Statements, 3), Alone: or(o.Alone, 4),
+		Query: or(o.Query, 15*time.Second), Spacing: or(o.Spacing, 10*time.Millisecond), Fallback: or(o.Fallback, 20*time.Second), Linger: or(o.Linger, 2*time.Second),
 		Canned: o.Canned,
 	}
 }
@@ -78,10 +79,10 @@ func NewDispatcher(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Opti
 	d := &Dispatcher{db: db, listener: listener, log: log, opts: opts.withDefaults(), groups: map[groupKey]*group{}}
 	d.idle.L = &d.mu
 	d.settles = combiner[Settlement, Settled]{
-		run: d.settleNow, most: d.opts.Settlements, bytes: d.opts.Bytes, flights: d.opts.Statements, limit: d.opts.Query,
+		run: d.settleNow, most: d.opts.Settlements, bytes: d.opts.Bytes, flights: d.opts.Statements, spacing: d.opts.Spacing, limit: d.opts.Query,
 	}
 	d.enqueues = combiner[newJob, Settled]{
-		run: d.enqueueNow, most: d.opts.Enqueues, bytes: d.opts.Bytes, flights: d.opts.Statements, limit: d.opts.Query,
+		run: d.enqueueNow, most: d.opts.Enqueues, bytes: d.opts.Bytes, flights: d.opts.Statements, spacing: d.opts.Spacing, limit: d.opts.Query,
 	}
 	d.alone = combiner[newJob, Settled]{
 		run: d.enqueueAlone, most: d.opts.Enqueues, bytes: d.opts.Bytes, flights: d.opts.Alone, limit: d.opts.Query, apart: true,

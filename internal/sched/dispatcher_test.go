@@ -529,7 +529,7 @@ func (b *bench) active(n int) []sqlcgen.OjsJob {
 
 func TestSettlementsShareAStatementAndEachHasItsOwnResult(t *testing.T) {
 	t.Parallel()
-	b := dispatcher(t, Options{Statements: 1})
+	b := dispatcher(t, Options{Spacing: time.Hour})
 	jobs := b.active(30)
 	end := b.session("lock table ojs.release in share mode")
 	before := b.Statements()
@@ -632,7 +632,7 @@ func TestAJobThatStaysLockedIsRefusedInTheEnd(t *testing.T) {
 
 func TestABadJobAmongMany(t *testing.T) {
 	t.Parallel()
-	b := dispatcher(t, Options{Statements: 1})
+	b := dispatcher(t, Options{Spacing: time.Hour})
 	end := b.session("lock table ojs.wake in share mode")
 	before := b.Statements()
 	ids := make([]string, 40)
