@@ -649,7 +649,7 @@ comment on function ojs._plan(text, int) is
 -- +goose StatementBegin
 create function ojs._take(
     p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_ids uuid[], p_tenants text[], p_owed boolean,
-    p_queue text default null, p_lo bigint default null, p_count int default 0, p_tenant text default null
+    p_skip int default 0, p_queue text default null, p_lo bigint default null, p_count int default 0, p_tenant text default null
 ) returns setof ojs.job
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -670,9 +670,9 @@ begin
     ), gone as (
         delete from ojs.run r using held h where r.queue = p_queue and r.n = h.n
     ), given as (
-        select h.id, h.tenant_id, 1 as request, h.n as turn from held h
+        select h.id, h.tenant_id, coalesce(v_request[p_skip + row_number() over (order by h.n)], 1) as request, h.n as turn from held h
         union all
-        select g.id, g.tenant_id, coalesce(v_request[g.n], 1), nextval('ojs.run_n_seq') from unnest(p_ids, p_tenants) with ordinality g(id, tenant_id, n)
+        select g.id, g.tenant_id, coalesce(v_request[p_skip + g.n], 1), nextval('ojs.run_n_seq') from unnest(p_ids, p_tenants) with ordinality g(id, tenant_id, n)
     ), taken as (
         update ojs.job j
         set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = nullif(p_worker_ids[g.request], ''),
@@ -695,9 +695,9 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._take(int[], text[], int[], uuid[], text[], boolean, text, bigint, int, text) is
+comment on function ojs._take(int[], text[], int[], uuid[], text[], boolean, int, text, bigint, int, text) is
 'Hands out jobs: the next p_count of the run queue of p_queue from p_lo on, of p_tenant or of all, and then those that this transaction has locked, p_ids of p_tenants.
-The first p_counts[1] are for the first worker, the next p_counts[2] for the second, and so on. p_owed: their tenants have not been charged yet.';
+The first p_counts[1] are for the first worker, the next p_counts[2] for the second, and so on; p_skip of them have theirs. p_owed: their tenants have not been charged yet.';
 
 -- +goose StatementBegin
 create function ojs._check_fetch(p_queues text[], p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[]) returns void
@@ -837,51 +837,8 @@ $$;
 comment on function ojs._unpaused(text[]) is 'Those of the queues that are not paused, each once, in the order given.';
 
 -- +goose StatementBegin
-create function ojs.fetch_many(
-    p_queues text[], p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_tenant text default null
-) returns setof ojs.job
-language plpgsql security definer set search_path = pg_catalog, pg_temp
-    -- Index order only: a bitmap or a sort would read every dead version of the few rows that change all the time.
-    set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off
-    set plan_cache_mode = force_generic_plan set max_parallel_workers_per_gather = 0 set jit = off
-as $$
-declare
-    c_patience_ms constant int := 1000;
-    v_tenant  text := ojs._session_tenant(p_tenant);
-    v_queues  text[];
-    v_jobs    record;
-    v_in_lane boolean;
-begin
-    perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_visibility_timeouts_ms);
-    if cardinality(p_worker_ids) <> cardinality(p_counts) or cardinality(p_visibility_timeouts_ms) <> cardinality(p_counts) then
-        perform ojs._raise('OJ400', 'counts, worker_ids and visibility_timeouts_ms must be of one length', '{"field": "counts"}');
-    end if;
-    v_queues := ojs._unpaused(p_queues);
-    if not ojs._anything_for(v_queues, v_tenant) then
-        return;
-    end if;
-    -- A decision waits here for the one before it, holding nothing.
-    v_in_lane := ojs._enter_lane(c_patience_ms);
-    if v_in_lane then
-        v_jobs := ojs._decide(v_queues, (select sum(c) from unnest(p_counts) c)::int, v_tenant);
-    else
-        v_jobs := ojs._aside(v_queues, (select sum(c) from unnest(p_counts) c)::int, v_tenant);
-    end if;
-    return query select * from ojs._take(p_counts, p_worker_ids, p_visibility_timeouts_ms, v_jobs.o_ids, v_jobs.o_tenants, not v_in_lane);
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs.fetch_many(text[], int[], text[], int[], text) is
-'One decision for several FETCH requests over the same queues: the first p_counts[1] rows are those of the first request, for worker p_worker_ids[1] under a lease of
-p_visibility_timeouts_ms[1], the next p_counts[2] those of the second, and so on; only the last get fewer, or none. Empty text and 0: none given. The counts sum to 10000
-at most. The order is that of ojs.fetch, and so is what fewer than asked proves. Commit at once. Raises what ojs.fetch raises.';
-grant execute on function ojs.fetch_many(text[], int[], text[], int[], text) to ojs_service, ojs_operator;
-
--- +goose StatementBegin
-create function ojs.fetch(
-    p_queues text[], p_count int default 1, p_worker_id text default null, p_visibility_timeout_ms int default null, p_tenant text default null
-) returns setof ojs.job
-language plpgsql security definer set search_path = pg_catalog, pg_temp
+create function ojs._fetch(p_queues text[], p_count int, p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_tenant text) returns setof ojs.job
+language plpgsql set search_path = pg_catalog, pg_temp
     -- Index order only: a bitmap or a sort would read every dead version of the few rows that change all the time.
     set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off
     set plan_cache_mode = force_generic_plan set max_parallel_workers_per_gather = 0 set jit = off
@@ -889,9 +846,9 @@ as $$
 declare
     c_patience_ms constant int := 250;
     c_waits       constant int := 3;
-    c_ahead       constant int := 128;
-    -- Enough to keep sixteen callers going while one of them decides.
-    v_ahead       int := least(greatest(c_ahead, 32 * p_count), 2000);
+    -- Deciding ahead pays where few jobs are asked for at once: enough then to keep sixteen callers going while one of them decides.
+    c_few         constant int := 32;
+    v_ahead       int := greatest(128, 32 * p_count);
     v_tenant      text;
     v_own         text;
     v_paused      boolean;
@@ -913,15 +870,6 @@ declare
     v_tenants     text[];
     v_low         boolean;
 begin
-    if v_single and p_queues[1] ~ '^[a-z0-9][a-z0-9.-]*$' and length(p_queues[1]) <= 128 and p_count between 1 and 10000 and p_visibility_timeout_ms is null
-            and length(p_worker_id) <= 255 and current_setting('transaction_isolation') = 'read committed' then
-        -- As ordinary as can be.
-    else
-        perform ojs._check_fetch(p_queues, array[p_count], array[p_worker_id], array[nullif(p_visibility_timeout_ms, 0)]);
-        if p_visibility_timeout_ms = 0 then
-            perform ojs._check_fetch(p_queues, array[p_count], array[p_worker_id], array[-1]);
-        end if;
-    end if;
     -- All that has to be known before, in one statement: each costs more to begin than to do.
     v_queue := p_queues[1];
     select ojs.current_tenant(), exists (select from ojs.queue c where c.queue = v_queue and c.paused), m.*, m.queue is not null
@@ -970,8 +918,8 @@ begin
                     delete from ojs.run r using held h where r.queue = v_queue and r.n = h.n
                 ), taken as (
                     update ojs.job j
-                    set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = nullif(p_worker_id, ''),
-                        lease_expires_at = v_now + coalesce(p_visibility_timeout_ms, j.visibility_timeout_ms, 30000) * interval '1 millisecond'
+                    set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = nullif(p_worker_ids[1], ''),
+                        lease_expires_at = v_now + coalesce(nullif(p_visibility_timeouts_ms[1], 0), j.visibility_timeout_ms, 30000) * interval '1 millisecond'
                     from held h where j.id = h.id and j.tenant_id = h.tenant_id
                     returning h.n, j.*
                 ), leased as (
@@ -989,8 +937,8 @@ begin
                     v_low := v_one.n > v_mark.hi - v_mark.ahead / 2;
                 end if;
             else
-                return query select * from ojs._take(array[p_count], array[p_worker_id], array[p_visibility_timeout_ms], '{}', '{}', false,
-                    v_queue, v_mark.lo, p_count - v_got, v_tenant);
+                return query select * from ojs._take(p_counts, p_worker_ids, p_visibility_timeouts_ms, '{}', '{}', false,
+                    v_got, v_queue, v_mark.lo, p_count - v_got, v_tenant);
                 get diagnostics v_rows = row_count;
                 v_got := v_got + v_rows;
             end if;
@@ -1020,15 +968,56 @@ begin
         else
             select a.o_ids, a.o_tenants into v_ids, v_tenants from ojs._aside(v_queues, p_count - v_got, v_tenant) a;
         end if;
-        return query select * from ojs._take(array[p_count], array[p_worker_id], array[p_visibility_timeout_ms], v_ids, v_tenants, not v_in_lane);
+        return query select * from ojs._take(p_counts, p_worker_ids, p_visibility_timeouts_ms, v_ids, v_tenants, not v_in_lane, v_got);
         v_got := v_got + cardinality(v_ids);
         v_low := true;
     elsif v_single and v_low is null then
         v_low := coalesce((select r.n > v_mark.hi - v_mark.ahead / 2 from ojs.run r where r.queue = v_queue and r.n >= v_mark.lo order by r.n limit 1), true);
     end if;
-    if v_got = p_count and v_low and v_single and v_tenant is null and not v_aside and (v_in_lane or ojs._enter_lane(-1)) then
+    if v_got = p_count and v_low and p_count <= c_few and v_single and v_tenant is null and not v_aside and (v_in_lane or ojs._enter_lane(-1)) then
         perform ojs._plan(v_queue, v_ahead);
     end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._fetch(text[], int, int[], text[], int[], text) is 'What ojs.fetch and ojs.fetch_many do, once their arguments are known to be good; p_count: the sum of p_counts.';
+
+-- +goose StatementBegin
+create function ojs.fetch_many(
+    p_queues text[], p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_tenant text default null
+) returns setof ojs.job
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_visibility_timeouts_ms);
+    if cardinality(p_worker_ids) <> cardinality(p_counts) or cardinality(p_visibility_timeouts_ms) <> cardinality(p_counts) then
+        perform ojs._raise('OJ400', 'counts, worker_ids and visibility_timeouts_ms must be of one length', '{"field": "counts"}');
+    end if;
+    return query select * from ojs._fetch(p_queues, (select sum(c) from unnest(p_counts) c)::int, p_counts, p_worker_ids, p_visibility_timeouts_ms, p_tenant);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.fetch_many(text[], int[], text[], int[], text) is
+'One decision for several FETCH requests over the same queues: the first p_counts[1] rows are those of the first request, for worker p_worker_ids[1] under a lease of
+p_visibility_timeouts_ms[1], the next p_counts[2] those of the second, and so on; only the last get fewer, or none. Empty text and 0: none given. The counts sum to 10000
+at most. The order is that of ojs.fetch, and so is what fewer than asked proves. Commit at once. Raises what ojs.fetch raises.';
+grant execute on function ojs.fetch_many(text[], int[], text[], int[], text) to ojs_service, ojs_operator;
+
+-- +goose StatementBegin
+create function ojs.fetch(
+    p_queues text[], p_count int default 1, p_worker_id text default null, p_visibility_timeout_ms int default null, p_tenant text default null
+) returns setof ojs.job
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if cardinality(p_queues) = 1 and p_queues[1] ~ '^[a-z0-9][a-z0-9.-]{0,127}$' and p_count between 1 and 10000 and p_visibility_timeout_ms is null
+            and length(p_worker_id) <= 255 and current_setting('transaction_isolation') = 'read committed' then
+        -- As ordinary as can be.
+    else
+        -- Here 0 would mean that nothing was given.
+        perform ojs._check_fetch(p_queues, array[p_count], array[p_worker_id], array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end]);
+    end if;
+    return query select * from ojs._fetch(p_queues, p_count, array[p_count], array[p_worker_id], array[p_visibility_timeout_ms], p_tenant);
 end;
 $$;
 -- +goose StatementEnd
@@ -1105,10 +1094,11 @@ drop function ojs.resume_queue(text);
 drop function ojs.pause_queue(text);
 drop function ojs.fetch(text[], int, text, int, text);
 drop function ojs.fetch_many(text[], int[], text[], int[], text);
+drop function ojs._fetch(text[], int, int[], text[], int[], text);
 drop function ojs._unpaused(text[]);
 drop function ojs._aside(text[], int, text);
 drop function ojs._check_fetch(text[], int[], text[], int[]);
-drop function ojs._take(int[], text[], int[], uuid[], text[], boolean, text, bigint, int, text);
+drop function ojs._take(int[], text[], int[], uuid[], text[], boolean, int, text, bigint, int, text);
 drop function ojs._plan(text, int);
 drop function ojs._decide(text[], int, text);
 drop function ojs._expire(uuid[], text[]);
