@@ -162,19 +162,13 @@ func TestNoStatisticsOfTenantsData(t *testing.T) {
 var tenantMay = strings.Split(strings.TrimSpace(`
 execute ojs."fetch"(text[],integer,text,integer,text)
 execute ojs._default_tenant()
-execute ojs._duration(text)
 execute ojs._fairness()
-execute ojs._job_validated()
-execute ojs._job_violation(text,uuid,text,text,integer,integer,timestamp with time zone,timestamp with time zone,integer,integer,text[],json,jsonb,jsonb,json,json)
-execute ojs._json_violation(json,text,text,integer)
+execute ojs._first_state(boolean,timestamp with time zone,timestamp with time zone)
 execute ojs._raise(text,text,jsonb,text)
 execute ojs._oldest_aside()
 execute ojs._recent()
-execute ojs._repeats_key(json)
-execute ojs._retry_interval_ms(jsonb,text,bigint)
-execute ojs._retry_violation(jsonb)
+execute ojs._retry_max_attempts(jsonb)
 execute ojs._tenant_valid(text)
-execute ojs._too_deep(jsonb)
 execute ojs._unfolded()
 execute ojs._uuid_v7()
 execute ojs.ack(uuid,uuid,json,text,text)
@@ -481,7 +475,7 @@ func TestTenantsMayNot(t *testing.T) {
 		{denied, "select ojs._notify('{shared}')"},
 		{denied, "select ojs._woken(null, 'active')"},
 		{denied, "select ojs._released(null, 'completed', true)"},
-		{denied, "select ojs._enqueue_tenant('globex', '{}')"},
+		{denied, "select ojs._unnamed_tenant('{}')"},
 		{denied, "select ojs._ring('shared', 0)"},
 		// Naming another tenant.
 		{"OJ403", "select from ojs.enqueue('a', p_tenant => 'globex')"},
@@ -513,7 +507,7 @@ func TestTenantsMayNot(t *testing.T) {
 		{denied, "create policy p on ojs.job using (true)"},
 		{denied, "drop policy tenant on ojs.job"},
 		{denied, "alter policy tenant on ojs.job using (true)"},
-		{denied, "create trigger t before insert on ojs.job for each row execute function ojs._job_validated()"},
+		{denied, "create trigger t before insert on ojs.job for each row execute function ojs._job_inserted()"},
 		{denied, "create rule r as on insert to ojs.jobs do instead nothing"},
 		{denied, "alter table ojs.job disable trigger all"},
 		{denied, "create or replace view ojs.jobs as select 1"},

@@ -56,6 +56,9 @@ insert into ojs.problem (sqlstate, code, http_status, retryable, title, hint) va
     ('57',    'backend_unavailable',  503, true,  'The database is interrupted, starting or stopping.', 'Try again.'),
     ('58',    'backend_unavailable',  503, true,  'The database has a system error.',                  'Try again later.');
 
+create type ojs.refusal as (sqlstate text, message text, detail jsonb);
+comment on type ojs.refusal is 'Why one of many is refused: what a call about it alone would raise.';
+
 -- +goose StatementBegin
 create function ojs._raise(p_sqlstate text, p_message text, p_detail jsonb default null, p_hint text default null) returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp
@@ -76,5 +79,6 @@ reset role;
 -- +goose Down
 set local role ojs_owner;
 drop function ojs._raise(text, text, jsonb, text);
+drop type ojs.refusal;
 drop table ojs.problem;
 reset role;

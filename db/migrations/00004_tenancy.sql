@@ -23,25 +23,39 @@ comment on function ojs.current_tenant() is 'The tenant of the role that logged 
 grant execute on function ojs.current_tenant() to ojs_service, ojs_operator, ojs_tenant;
 
 -- +goose StatementBegin
+create function ojs._tenant_refusal(p_own text, p_tenant text) returns ojs.refusal
+language sql immutable
+as $$
+    select case
+        when p_tenant is null or p_tenant = p_own then null
+        when p_own is not null then row('OJ403', 'this role may act for its own tenant only', jsonb_build_object('field', 'tenant', 'tenant_id', left(p_tenant, 256)))::ojs.refusal
+        when not ojs._tenant_valid(p_tenant) then
+            row('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}')::ojs.refusal
+        end
+$$;
+-- +goose StatementEnd
+comment on function ojs._tenant_refusal(text, text) is 'Why a call may not name p_tenant, or null. p_own: the tenant of the role that logged in; null for a role that is no tenant''s.';
+
+-- +goose StatementBegin
 create function ojs._session_tenant(p_tenant text) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_own text := ojs.current_tenant();
+    v_own     text;
+    v_refusal ojs.refusal;
 begin
-    if v_own is not null then
-        if p_tenant is not null and p_tenant <> v_own then
-            perform ojs._raise('OJ403', 'this role may act for its own tenant only', jsonb_build_object('field', 'tenant', 'tenant_id', left(p_tenant, 256)));
-        end if;
-        return v_own;
+    -- A tenant's login role is always a member of the group, so that others need not be looked up.
+    if pg_has_role(session_user, 'ojs_tenant', 'member') then
+        v_own := (select r.tenant_id from ojs.tenant_role r where r.role_name = session_user);
     end if;
-    if not (pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member')) then
+    if v_own is null and not (pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member')) then
         perform ojs._raise('OJ403', format('role %I is mapped to no tenant', session_user), null, 'An operator maps it with ojs.create_tenant_role(tenant, role).');
     end if;
-    if p_tenant is not null and not ojs._tenant_valid(p_tenant) then
-        perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
+    if p_tenant <> v_own or not ojs._tenant_valid(p_tenant) then
+        v_refusal := ojs._tenant_refusal(v_own, p_tenant);
+        perform ojs._raise(v_refusal.sqlstate, v_refusal.message, v_refusal.detail);
     end if;
-    return p_tenant;
+    return coalesce(v_own, p_tenant);
 end;
 $$;
 -- +goose StatementEnd
@@ -240,6 +254,7 @@ $$;
 revoke execute on function ojs._uuid_v7(), ojs._raise(text, text, jsonb, text) from ojs_service, ojs_operator, ojs_tenant;
 drop function ojs._default_tenant();
 drop function ojs._session_tenant(text);
+drop function ojs._tenant_refusal(text, text);
 drop function ojs.current_tenant();
 drop function ojs._tenant_valid(text);
 reset role;

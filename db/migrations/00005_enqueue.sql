@@ -11,30 +11,39 @@ create view ojs._outcome with (security_invoker = true) as
 select 0 as n, null::text as sqlstate, null::text as message, null::jsonb as detail, j.* from ojs.job j where false;
 comment on view ojs._outcome is 'Row type of calls in which each element succeeds or fails by itself; holds no rows. n: which element, from 0. A problem as it would be raised: sqlstate, message, detail; then the columns of the job are null.';
 
--- PostgreSQL 16 finds repeated keys by itself; before that, the pairs in the text are counted (every colon outside of
--- strings) and compared with the pairs that are left once the text has become jsonb, which keeps one of each.
+-- PostgreSQL 16 finds repeated keys by itself. Before that, the pairs in the text are counted (every colon outside of strings) and compared with
+-- the pairs that are left once the text has become jsonb, which keeps one of each. Without escapes that could be a colon the strings
+-- need not be set aside, because they keep their colons; which values can become jsonb is a question of their numbers.
 -- +goose StatementBegin
 do $do$
 begin
     if current_setting('server_version_num')::int >= 160000 then
         execute $fn$
-            create function ojs._repeats_key(p_json json) returns boolean language sql immutable
+            create function ojs._repeats_key(p_json json) returns boolean language sql stable
             as $$ select not (p_json is json with unique keys) $$
         $fn$;
     else
         execute $fn$
-            create function ojs._repeats_key(p_json json) returns boolean language plpgsql immutable set search_path = pg_catalog, pg_temp
+            create function ojs._repeats_key_exactly(p_json json) returns boolean language plpgsql immutable set search_path = pg_catalog, pg_temp
             as $$
             begin
-                if strpos(p_json::text, '{') = 0 then
-                    return false;
-                end if;
                 return length(regexp_replace(regexp_replace(p_json::text, '"(?:[^"\\]|\\.)*"', '', 'g'), '[^:]', '', 'g'))
                     <> length(regexp_replace(regexp_replace(p_json::jsonb::text, '"(?:[^"\\]|\\.)*"', '', 'g'), '[^:]', '', 'g'));
             exception when numeric_value_out_of_range then
                 -- A number beyond numeric: fine as text, but it cannot become jsonb to be compared.
                 return false;
             end;
+            $$
+        $fn$;
+        comment on function ojs._repeats_key_exactly(json) is 'ojs._repeats_key for texts with escapes or large numbers.';
+        execute $fn$
+            create function ojs._repeats_key(p_json json) returns boolean language sql stable
+            as $$
+                select case
+                    when strpos(p_json::text, '{') = 0 then false
+                    when strpos(p_json::text, '\u') > 0 or octet_length(p_json::text) > 100000 or p_json::text ~ '[0-9][eE][-+]?[0-9]{3}' then ojs._repeats_key_exactly(p_json)
+                    else octet_length(p_json::text) - octet_length(replace(p_json::text, ':', ''))
+                        <> octet_length(p_json::jsonb::text) - octet_length(replace(p_json::jsonb::text, ':', '')) end
             $$
         $fn$;
     end if;
@@ -44,12 +53,34 @@ $do$;
 comment on function ojs._repeats_key(json) is 'Whether an object anywhere in a JSON text has the same key twice.';
 
 -- +goose StatementBegin
+create function ojs._bad_escape(p_text text) returns text
+language plpgsql immutable set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_escapes text;
+begin
+    if strpos(p_text, '\u') > 0 then
+        -- Escaped backslashes and whole surrogate pairs set aside.
+        v_escapes := regexp_replace(p_text, '\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}', '', 'g');
+        if strpos(v_escapes, '\u0000') > 0 then
+            return 'a NUL character (\u0000)';
+        elsif v_escapes ~ '\\u[dD][89a-fA-F]' then
+            return 'half of a surrogate pair';
+        end if;
+    end if;
+    return null;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._bad_escape(text) is 'What a JSON text holds that json keeps and text cannot be made of, or null.';
+
+-- +goose StatementBegin
 create function ojs._json_violation(p_json json, p_field text, p_kind text, p_max_bytes int) returns ojs.violation
 language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_text    text := p_json::text;
-    v_escapes text;
+    v_text   text := p_json::text;
+    v_escape text := ojs._bad_escape(v_text);
 begin
     if octet_length(v_text) > p_max_bytes then
         return row('OJ413', p_field, format('%s is larger than %s bytes', p_field, p_max_bytes))::ojs.violation;
@@ -57,14 +88,8 @@ begin
     if p_kind is not null and json_typeof(p_json) <> p_kind then
         return row('OJ400', p_field, format('%s must be a JSON %s', p_field, p_kind))::ojs.violation;
     end if;
-    if strpos(v_text, '\u') > 0 then
-        -- Escaped backslashes and whole surrogate pairs set aside.
-        v_escapes := regexp_replace(v_text, '\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}', '', 'g');
-        if strpos(v_escapes, '\u0000') > 0 then
-            return row('OJ401', p_field, format('%s holds a NUL character (\u0000)', p_field))::ojs.violation;
-        elsif v_escapes ~ '\\u[dD][89a-fA-F]' then
-            return row('OJ401', p_field, format('%s holds half of a surrogate pair', p_field))::ojs.violation;
-        end if;
+    if v_escape is not null then
+        return row('OJ401', p_field, format('%s holds %s', p_field, v_escape))::ojs.violation;
     end if;
     if length(v_text) - length(translate(v_text, '[{', '')) > 100
             and jsonb_path_exists(p_json::jsonb, 'strict $.**{100} ? (@.type() == "array" || @.type() == "object")') then
@@ -80,6 +105,18 @@ $$;
 comment on function ojs._json_violation(json, text, text, int) is
 'Why a JSON value that is stored byte for byte is refused, or null: larger than p_max_bytes, not of kind p_kind (a json_typeof; null: any),
 a NUL character, half of a surrogate pair, more than 100 levels, a repeated key.';
+
+-- Narrower than the rules, never wider: what it lets pass, ojs._json_violation would.
+-- +goose StatementBegin
+create function ojs._plain_json(p_json json) returns boolean
+language sql stable
+as $$
+    select octet_length(p_json::text) <= 65536 and strpos(p_json::text, '\u') = 0
+        and (octet_length(p_json::text) < 200 or octet_length(p_json::text) - octet_length(replace(replace(p_json::text, '[', ''), '{', '')) <= 100)
+        and not ojs._repeats_key(p_json)
+$$;
+-- +goose StatementEnd
+comment on function ojs._plain_json(json) is 'Whether a JSON value certainly breaks no rule of ojs._json_violation, whatever its kind: short, without \u escapes, few brackets, no repeated key. Becomes part of the query that asks.';
 
 -- +goose StatementBegin
 create function ojs._too_deep(p_json jsonb) returns boolean
@@ -289,10 +326,73 @@ comment on function ojs._job_violation(text, uuid, text, text, int, int, timesta
 'Why a job is refused, or null: the rules of ojs-core section 5 and the limits of this system, once for every way in. Limits: type 255
 characters, queue 128, args 1048576 bytes, meta 65536, retry 16384, options 65536, extra 262144, 100 tags of 255 bytes, 100 levels of JSON.';
 
--- Only for rows that need it (the trigger's condition), so that ordinary inserts call no function per row.
+-- +goose StatementBegin
+create function ojs._violation_refusal(p_violation ojs.violation, p_n int) returns ojs.refusal
+language sql immutable
+as $$ select case when p_violation is not null then row((p_violation).sqlstate, format('jobs[%s]: %s', p_n, (p_violation).message), jsonb_build_object('field', (p_violation).field))::ojs.refusal end $$;
+-- +goose StatementEnd
+comment on function ojs._violation_refusal(ojs.violation, int) is 'A violation of job p_n of several as what is raised about it.';
+
+-- +goose StatementBegin
+create function ojs._plain_uuid(p_json json) returns boolean
+language sql stable
+as $$
+    select p_json::text like '"________-____-____-____-____________"' and octet_length(replace(p_json::text, '-', '')) = 34 and p_json::text ~ '^"[0-9a-fA-F-]+"$'
+$$;
+-- +goose StatementEnd
+comment on function ojs._plain_uuid(json) is 'Whether a JSON value is a text that is certainly a UUID.';
+
+-- +goose StatementBegin
+create function ojs._plain_time(p_json json) returns boolean
+language sql stable
+as $$
+    select p_json::text ~ '^"(19|20|21)\d\d-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[-+](0\d|1[0-4]):[0-5]\d)"$'
+$$;
+-- +goose StatementEnd
+comment on function ojs._plain_time(json) is 'Whether a JSON value is a text that is certainly a time.';
+
+-- +goose StatementBegin
+create function ojs._first_state(p_pending boolean, p_scheduled_at timestamptz, p_now timestamptz) returns ojs.job_state
+language sql immutable
+as $$ select case when p_pending then 'pending' when p_scheduled_at > p_now then 'scheduled' else 'available' end::ojs.job_state $$;
+-- +goose StatementEnd
+comment on function ojs._first_state(boolean, timestamptz, timestamptz) is 'The state of a new job.';
+
+-- Most jobs are like this, and a few tests in the query that reads them say so. Narrower than the rules, never wider.
+-- +goose StatementBegin
+create function ojs._ordinary(
+    p_tenant text, p_id uuid, p_type text, p_queue text, p_priority int, p_max_attempts int, p_scheduled_at timestamptz, p_expires_at timestamptz,
+    p_timeout_ms int, p_visibility_timeout_ms int, p_tags text[], p_args json, p_meta jsonb, p_retry jsonb, p_options json, p_extra json
+) returns boolean
+language sql stable
+as $$
+    select p_tags is null and p_retry is null and p_options is null and p_extra is null
+        and p_type ~ '^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$' and octet_length(p_type) <= 255 and p_queue ~ '^[a-z0-9][a-z0-9.-]*$' and octet_length(p_queue) <= 128
+        and ojs._tenant_valid(p_tenant) and p_priority between -100 and 100 and p_max_attempts between 0 and 1000
+        and (p_id is null or get_byte(uuid_send(p_id), 6) >> 4 = 7 and get_byte(uuid_send(p_id), 8) >> 6 = 2)
+        and left(p_args::text, 1) = '[' and ojs._plain_json(p_args)
+        and (p_meta = '{}' or jsonb_typeof(p_meta) = 'object' and octet_length(p_meta::text) < 200 and not p_meta ? 'tenant_id')
+        and (p_scheduled_at is null or p_scheduled_at between '0001-01-01 00:00Z' and '9999-12-31 23:59:59Z')
+        and (p_expires_at is null or p_expires_at between '0001-01-01 00:00Z' and '9999-12-31 23:59:59Z')
+        and (p_timeout_ms is null or p_timeout_ms >= 0) and (p_visibility_timeout_ms is null or p_visibility_timeout_ms between 1000 and 604800000)
+$$;
+-- +goose StatementEnd
+comment on function ojs._ordinary(text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json) is
+'Whether a job is so ordinary that ojs._job_violation need not be asked. Becomes part of the query that asks.';
+
+-- +goose StatementBegin
+create function ojs._retry_max_attempts(p_retry jsonb) returns int
+language sql immutable
+as $$ select case when jsonb_typeof(p_retry -> 'max_attempts') = 'number' and p_retry ->> 'max_attempts' ~ '^\d{1,4}$' then (p_retry ->> 'max_attempts')::int end $$;
+-- +goose StatementEnd
+comment on function ojs._retry_max_attempts(jsonb) is 'max_attempts of a retry policy; null when absent or malformed, which validation reports.';
+
+-- With its caller's rights: who that is tells whether this is a plain insert. The enqueue functions know the tenant, and whether
+-- max_attempts was given beside the policy. Only for rows that need it (the trigger's condition, which every statement reads
+-- anew and which therefore is short), so that ordinary inserts call no function per row.
 -- +goose StatementBegin
 create function ojs._job_arriving() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 begin
     if length(new.queue) > 128 then
@@ -300,12 +400,15 @@ begin
     elsif octet_length(new.tenant_id) > 256 then
         perform ojs._raise('OJ400', 'the tenant is longer than 256 bytes', '{"field": "tenant"}');
     end if;
-    if new.meta ? 'tenant_id' and new.tenant_id is distinct from new.meta ->> 'tenant_id' and ojs.current_tenant() is null
-            and new.tenant_id = (select s.default_tenant from ojs.settings s) and jsonb_typeof(new.meta -> 'tenant_id') = 'string' then
-        new.tenant_id := new.meta ->> 'tenant_id';
+    if current_user <> 'ojs_owner' then
+        new.max_attempts := coalesce(ojs._retry_max_attempts(new.retry), new.max_attempts);
+        if new.meta ? 'tenant_id' and new.tenant_id is distinct from new.meta ->> 'tenant_id' and ojs.current_tenant() is null
+                and new.tenant_id = (select s.default_tenant from ojs.settings s) and jsonb_typeof(new.meta -> 'tenant_id') = 'string' then
+            new.tenant_id := new.meta ->> 'tenant_id';
+        end if;
     end if;
-    if new.state = 'available' and new.scheduled_at > ojs.now() then
-        new.state := 'scheduled';
+    if new.state = 'available' then
+        new.state := ojs._first_state(false, new.scheduled_at, ojs.now());
     end if;
     if new.state <> 'available' then
         new.seq := null;
@@ -315,50 +418,10 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._job_arriving() is
-'Trigger: gives a new job the state and tenant that follow from its other attributes, and refuses what no index could hold, which is met before the rest is validated.';
+'Trigger: gives a new job the state, tenant and attempts that follow from its other attributes, and refuses what no index could hold, which is met before the rest is validated.';
 create trigger job_arriving before insert on ojs.job for each row
-    when (new.scheduled_at is not null or new.state <> 'available' or new.meta ? 'tenant_id' or length(new.queue) > 128 or octet_length(new.tenant_id) > 256)
+    when (new.scheduled_at is not null or new.retry is not null or new.meta <> '{}' or octet_length(new.queue || new.tenant_id) > 384)
     execute function ojs._job_arriving();
-
--- The enqueue functions have done it, and know whether max_attempts was given beside the policy.
--- +goose StatementBegin
-create function ojs._job_attempts() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp
-as $$
-begin
-    new.max_attempts := coalesce(ojs._retry_max_attempts(new.retry), new.max_attempts);
-    return new;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._job_attempts() is 'Trigger: gives a plainly inserted job as many attempts as its retry policy says.';
-create trigger job_attempts before insert on ojs.job for each row
-    when (new.retry is not null and current_user <> 'ojs_owner') execute function ojs._job_attempts();
-
--- +goose StatementBegin
-create function ojs._job_validated() returns trigger
-language plpgsql set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_violation record;
-begin
-    for v_violation in
-        select j.id, (v.violation).*
-        from inserted j
-        cross join lateral (select ojs._job_violation(j.tenant_id, j.id, j.type, j.queue, j.priority, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms,
-            j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra) as violation) v
-        where v.violation is not null
-        limit 1
-    loop
-        perform ojs._raise(v_violation.sqlstate, v_violation.message, jsonb_build_object('field', v_violation.field, 'job_id', v_violation.id));
-    end loop;
-    return null;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._job_validated() is 'Trigger: refuses a statement that inserts a job which breaks a rule. The enqueue functions have validated their jobs before.';
-create trigger job_validated after insert on ojs.job referencing new table as inserted for each statement
-    when (current_user <> 'ojs_owner') execute function ojs._job_validated();
 
 -- +goose StatementBegin
 create function ojs._notify(p_queues text[]) returns void
@@ -380,30 +443,49 @@ create function ojs._job_inserted() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_line   record;
+    v_bad    record;
     v_queues text[];
 begin
-    with woken as (
+    for v_line in
+        select j.tenant_id, j.queue, j.priority, j.state, count(*) as jobs, min(j.seq) as lo, max(j.seq) as hi,
+            bool_and(ojs._ordinary(j.tenant_id, j.id, j.type, j.queue, j.priority, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms,
+                j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra)) as ordinary
+        from inserted j group by j.tenant_id, j.queue, j.priority, j.state
+    loop
+        if not v_line.ordinary then
+            for v_bad in
+                select j.id, (v.violation).*
+                from inserted j
+                cross join lateral (select ojs._job_violation(j.tenant_id, j.id, j.type, j.queue, j.priority, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms,
+                    j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra) as violation) v
+                where v.violation is not null and j.tenant_id = v_line.tenant_id and j.queue = v_line.queue and j.priority = v_line.priority and j.state = v_line.state
+                limit 1
+            loop
+                perform ojs._raise(v_bad.sqlstate, v_bad.message, jsonb_build_object('field', v_bad.field, 'job_id', v_bad.id));
+            end loop;
+        end if;
         insert into ojs.wake (tenant_id, queue, priority, to_state, jobs, lo, hi)
-        select j.tenant_id, j.queue, j.priority, j.state, count(*), min(j.seq), max(j.seq)
-        from inserted j
-        group by j.tenant_id, j.queue, j.priority, j.state
-        returning queue, to_state
-    )
-    select array_agg(w.queue) into v_queues from woken w where w.to_state = 'available';
-    if v_queues is null or exists (select from inserted j where j.state = 'scheduled') then
-        insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select j.scheduled_at, 'due', array_agg(j.tenant_id), array_agg(j.id)
-        from (select j.*, row_number() over (partition by j.scheduled_at) / 1000 as part from inserted j where j.state = 'scheduled') j
-        group by j.scheduled_at, j.part;
-    end if;
-    if v_queues is not null then
+        values (v_line.tenant_id, v_line.queue, v_line.priority, v_line.state, v_line.jobs, v_line.lo, v_line.hi);
+        if v_line.state = 'available' then
+            v_queues := v_queues || v_line.queue;
+        elsif v_line.state = 'scheduled' then
+            insert into ojs.timer (due_at, kind, tenant_ids, ids)
+            select j.scheduled_at, 'due', array_agg(j.tenant_id), array_agg(j.id)
+            from (select j.*, row_number() over (partition by j.scheduled_at) / 1000 as part from inserted j
+                where j.state = 'scheduled' and j.tenant_id = v_line.tenant_id and j.queue = v_line.queue and j.priority = v_line.priority) j
+            group by j.scheduled_at, j.part;
+        end if;
+    end loop;
+    if v_queues is not null and exists (select from ojs.waiter w where w.queue = any (v_queues)) then
         perform ojs._notify(v_queues);
     end if;
     return null;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._job_inserted() is 'Trigger: appends to the wake journal and notifies. The only thing a producer writes besides its jobs.';
+comment on function ojs._job_inserted() is
+'Trigger: refuses a statement that inserts a job which breaks a rule, appends to the wake journal and notifies. The only thing a producer writes besides its jobs.';
 create trigger job_inserted after insert on ojs.job referencing new table as inserted for each statement execute function ojs._job_inserted();
 
 -- +goose StatementBegin
@@ -416,21 +498,33 @@ create function ojs.enqueue(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_tenant    text := ojs._enqueue_tenant(p_tenant, p_meta);
+    v_tenant    text := coalesce(ojs._session_tenant(p_tenant), ojs._unnamed_tenant(p_meta));
     v_attempts  int := coalesce(p_max_attempts, ojs._retry_max_attempts(p_retry), 3);
     v_now       timestamptz := ojs.now();
     v_violation ojs.violation;
     v_job       ojs.job;
 begin
-    v_violation := ojs._job_violation(v_tenant, p_id, p_type, p_queue, p_priority, v_attempts, p_scheduled_at, p_expires_at, p_timeout_ms,
-        p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry, p_options, p_extra);
-    if v_violation is not null then
+    -- The rest is the trigger's to say.
+    if num_nulls(p_type, p_queue, p_priority, p_args, p_meta) > 0 then
+        v_violation := ojs._job_violation(v_tenant, p_id, p_type, p_queue, p_priority, v_attempts, p_scheduled_at, p_expires_at, p_timeout_ms,
+            p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry, p_options, p_extra);
         perform ojs._raise(v_violation.sqlstate, v_violation.message, jsonb_build_object('field', v_violation.field));
     end if;
-    insert into ojs.job (state, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms,
+    if p_id is null then
+        insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms,
+            visibility_timeout_ms, tags, args, meta, retry, options, extra)
+        values (case when p_pending then 'pending' else 'available' end::ojs.job_state, case when p_pending then null else nextval('ojs.job_seq') end, v_now, v_now,
+            v_tenant, p_queue, p_type, p_priority, v_attempts, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry,
+            p_options, p_extra)
+        returning * into v_job;
+        return v_job;
+    end if;
+    -- Looking for a conflict costs, and only an id of the caller's can have one.
+    insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms,
         visibility_timeout_ms, tags, args, meta, retry, options, extra)
-    values (case when p_pending then 'pending' else 'available' end::ojs.job_state, v_now, v_now, v_tenant, coalesce(p_id, ojs._uuid_v7()), p_queue, p_type, p_priority, v_attempts,
-        p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry, p_options, p_extra)
+    values (case when p_pending then 'pending' else 'available' end::ojs.job_state, case when p_pending then null else nextval('ojs.job_seq') end, v_now, v_now,
+        v_tenant, p_id, p_queue, p_type, p_priority, v_attempts, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry,
+        p_options, p_extra)
     on conflict do nothing
     returning * into v_job;
     if not found then
@@ -449,38 +543,120 @@ p_meta ->> ''tenant_id'', else the default tenant. Raises invalid_request, inval
 detail), duplicate, TENANT_REQUIRED, TENANT_ACCESS_DENIED, TENANT_MISMATCH.';
 
 -- +goose StatementBegin
-create function ojs._enqueue_tenant(p_tenant text, p_meta jsonb) returns text
+create function ojs._unnamed_tenant(p_meta jsonb) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_tenant text := ojs._session_tenant(p_tenant);
 begin
-    if v_tenant is null and jsonb_typeof(p_meta -> 'tenant_id') = 'string' and p_meta ->> 'tenant_id' <> '' then
-        v_tenant := p_meta ->> 'tenant_id';
-        if not ojs._tenant_valid(v_tenant) then
+    if jsonb_typeof(p_meta -> 'tenant_id') = 'string' and p_meta ->> 'tenant_id' <> '' then
+        if not ojs._tenant_valid(p_meta ->> 'tenant_id') then
             perform ojs._raise('OJ400', 'meta.tenant_id must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "meta.tenant_id"}');
         end if;
+        return p_meta ->> 'tenant_id';
     end if;
-    return coalesce(v_tenant, ojs._default_tenant());
+    return ojs._default_tenant();
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._enqueue_tenant(text, jsonb) is 'The tenant of a new job: the caller''s own, else p_tenant, else meta.tenant_id, else the default tenant.';
+comment on function ojs._unnamed_tenant(jsonb) is 'The tenant of a new job for which the call names none: meta.tenant_id, else the default tenant.';
 
 -- +goose StatementBegin
-create function ojs._retry_max_attempts(p_retry jsonb) returns int
-language sql immutable
-as $$ select case when jsonb_typeof(p_retry -> 'max_attempts') = 'number' and p_retry ->> 'max_attempts' ~ '^\d{1,4}$' then (p_retry ->> 'max_attempts')::int end $$;
+create function ojs._indexed(p_refusal ojs.refusal, p_n int, p_each boolean) returns ojs.refusal
+language plpgsql immutable set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if p_refusal is null then
+        return null;
+    end if;
+    p_refusal.detail := coalesce(p_refusal.detail, '{}') || jsonb_build_object('index', p_n);
+    if not p_each then
+        perform ojs._raise(p_refusal.sqlstate, p_refusal.message, p_refusal.detail);
+    end if;
+    return p_refusal;
+end;
+$$;
 -- +goose StatementEnd
-comment on function ojs._retry_max_attempts(jsonb) is 'max_attempts of a retry policy; null when absent or malformed, which validation reports.';
+comment on function ojs._indexed(ojs.refusal, int, boolean) is 'Why job p_n of several is refused, with its index; raises it unless each job succeeds or fails by itself.';
 
 -- +goose StatementBegin
-create function ojs.enqueue_many(p_jobs json, p_tenant text default null) returns setof ojs.job
-language plpgsql security definer set search_path = pg_catalog, pg_temp
+create function ojs._shape_refusal(p_job json, p_n int, p_own text, p_tenant text) returns ojs.refusal
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_bad record;
-    v_now timestamptz := ojs.now();
+    v_field record;
+    v_name  text;
+    v_bad   text;
+begin
+    if json_typeof(p_job) <> 'object' then
+        return row('OJ400', format('jobs[%s] must be a JSON object', p_n), '{"field": ""}')::ojs.refusal;
+    end if;
+    for v_field in
+        -- json_to_record would make a text of a number and a number of a text.
+        select x.key, x.value, json_typeof(x.value) as given, lag(x.key) over (order by x.key) = x.key as again, '{"type": "string", "args": "array", "queue": "string",
+            "priority": "integer", "scheduled_at": "string", "expires_at": "string", "meta": "object", "retry": "object", "max_attempts": "integer",
+            "timeout_ms": "integer", "visibility_timeout_ms": "integer", "tags": "array", "pending": "boolean", "options": "object", "extra": "object",
+            "id": "string", "tenant": "string"}'::jsonb ->> x.key as kind
+        from json_each(p_job) x
+    loop
+        v_name := v_field.key;
+        v_bad := case
+            when v_field.kind is null then format('has an unknown field %I', v_field.key)
+            when v_field.again then format('has the field %I twice', v_field.key)
+            when v_field.given = 'null' then null
+            when v_field.kind = 'integer' then case when v_field.given <> 'number' or v_field.value::text !~ '^-?\d{1,10}$' then format('%I must be an integer', v_field.key) end
+            when v_field.kind <> v_field.given then format('%I must be a JSON %s', v_field.key, v_field.kind)
+            when v_field.key = 'tags' then case when exists (select from json_array_elements(v_field.value) t where json_typeof(t) <> 'string') then 'tags must be strings' end
+            when v_field.key in ('meta', 'retry') then case when ojs._repeats_key(v_field.value) then format('%I holds an object with the same key twice', v_field.key) end
+            end;
+        if v_bad is not null then
+            return row('OJ400', format('jobs[%s] %s', p_n, v_bad), jsonb_build_object('field', v_field.key))::ojs.refusal;
+        elsif v_field.key = 'tenant' and v_field.value #>> '{}' <> p_tenant then
+            return row('OJ405', format('jobs[%s] names another tenant than the call', p_n), '{"field": "tenant"}')::ojs.refusal;
+        elsif v_field.given <> 'null' then
+            perform case
+                when v_field.kind = 'integer' then v_field.value::text::int is null
+                when v_field.key = 'id' then (v_field.value #>> '{}')::uuid is null
+                when v_field.key in ('scheduled_at', 'expires_at') then (v_field.value #>> '{}')::timestamptz is null
+                when v_field.key in ('meta', 'retry') then v_field.value::jsonb is null
+                end;
+        end if;
+    end loop;
+    return ojs._tenant_refusal(p_own, p_job ->> 'tenant');
+exception when data_exception or statement_too_complex then
+    -- PostgreSQL's own words; a text that it cannot take apart names no field.
+    return row(sqlstate, format('jobs[%s]: %s', p_n, sqlerrm), case when v_name is null then '{}' else jsonb_build_object('field', v_name) end)::ojs.refusal;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._shape_refusal(json, int, text, text) is
+'Why job p_n of several cannot be read, or null: not an object, an unknown or repeated field, a value that is not of its field''s type, a tenant that is not the caller''s to name.
+p_own: the tenant of the role that logged in; p_tenant: that of the call.';
+
+-- +goose StatementBegin
+create function ojs._tenant_of_job(p_meta jsonb, p_n int) returns ojs.refusal
+language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_detail text;
+begin
+    perform ojs._unnamed_tenant(p_meta);
+    return null;
+exception when others then
+    get stacked diagnostics v_detail = pg_exception_detail;
+    return row(sqlstate, sqlerrm, nullif(v_detail, '')::jsonb)::ojs.refusal;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._tenant_of_job(jsonb, int) is 'Why a job for which nobody names a tenant has none, or null.';
+
+-- +goose StatementBegin
+create function ojs._enqueue(p_jobs json, p_tenant text, p_each boolean) returns setof ojs._outcome
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now     timestamptz := ojs.now();
+    v_own     text := ojs._session_tenant(null);
+    v_tenant  text := ojs._session_tenant(p_tenant);
+    v_default text := case when v_tenant is null then (select s.default_tenant from ojs.settings s where not s.tenant_required) end;
 begin
     if p_jobs is null or json_typeof(p_jobs) <> 'array' then
         perform ojs._raise('OJ400', 'jobs must be a JSON array', '{"field": "jobs"}');
@@ -488,65 +664,105 @@ begin
     if json_array_length(p_jobs) not between 1 and 10000 then
         perform ojs._raise('OJ400', 'jobs must hold between 1 and 10000 jobs', '{"field": "jobs"}');
     end if;
-
-    select e.ord - 1 as index, f.key, f.fault into v_bad
-    from json_array_elements(p_jobs) with ordinality e(job, ord)
-    cross join lateral (
-        select m.key, case
-            when m.kind is null then case m.key when '' then 'must be a JSON object' else format('has an unknown field %I', m.key) end
-            when m.again then format('has the field %I twice', m.key)
-            when m.given = 'null' then null
-            when m.kind = 'integer' then case when m.given <> 'number' or m.value::text !~ '^-?\d{1,10}$' then format('%I must be an integer', m.key) end
-            when m.kind <> m.given then format('%I must be a JSON %s', m.key, m.kind)
-            when m.key = 'tags' then case when exists (select from json_array_elements(m.value) t where json_typeof(t) <> 'string') then 'tags must be strings' end
-            when m.key in ('meta', 'retry') then case when ojs._repeats_key(m.value) then format('%I holds an object with the same key twice', m.key) end
-            when m.key = 'tenant' then case when m.value #>> '{}' <> p_tenant then 'names another tenant than the call' end
-            end as fault
-        from (
-            -- json_to_record would make a text of a number and a number of a text.
-            select x.key, x.value, json_typeof(x.value) as given, lag(x.key) over (order by x.key) = x.key as again, '{"type": "string", "args": "array", "queue": "string",
-                "priority": "integer", "scheduled_at": "string", "expires_at": "string", "meta": "object", "retry": "object", "max_attempts": "integer",
-                "timeout_ms": "integer", "visibility_timeout_ms": "integer", "tags": "array", "pending": "boolean", "options": "object", "extra": "object",
-                "id": "string", "tenant": "string"}'::jsonb ->> x.key as kind
-            from json_each(case when json_typeof(e.job) = 'object' then e.job else '{"": 0}' end) x
-        ) m
-    ) f
-    where f.fault is not null
-    order by e.ord limit 1;
-    if found then
-        perform ojs._raise(case v_bad.fault when 'names another tenant than the call' then 'OJ405' else 'OJ400' end, format('jobs[%s] %s', v_bad.index, v_bad.fault),
-            jsonb_build_object('field', v_bad.key, 'index', v_bad.index));
-    end if;
-
     return query
-    with given as materialized (
-        select e.ord, ojs._enqueue_tenant(coalesce(x.tenant, p_tenant), x.meta) as tenant_id, coalesce(x.id, ojs._uuid_v7()) as id, x.type,
-            coalesce(x.queue, 'default') as queue, coalesce(x.priority, 0) as priority, x.scheduled_at, x.expires_at, coalesce(x.meta, '{}') as meta, x.retry,
-            coalesce(x.max_attempts, ojs._retry_max_attempts(x.retry), 3) as max_attempts, x.timeout_ms, x.visibility_timeout_ms, x.tags, x.pending, x.options, x.extra,
-            case when json_typeof(x.args) is not null then x.args end as args
+    with parsed as materialized (
+        select (e.ord - 1)::int as n, e.job, x.*,
+            -- Nothing but the fields asked for, each once and none null: as many bytes as they take when written without blanks, or as many fields.
+            case when octet_length(r.job::text) = 1 + coalesce(octet_length(x.type::text) + 8, 0) + coalesce(octet_length(x.args::text) + 8, 0) + coalesce(octet_length(x.queue::text) + 9, 0) +
+            coalesce(octet_length(x.priority::text) + 12, 0) + coalesce(octet_length(x.scheduled_at::text) + 16, 0) + coalesce(octet_length(x.expires_at::text) + 14,
+            0) + coalesce(octet_length(x.meta::text) + 8, 0) + coalesce(octet_length(x.retry::text) + 9, 0) + coalesce(octet_length(x.max_attempts::text) + 16, 0) +
+            coalesce(octet_length(x.timeout_ms::text) + 14, 0) + coalesce(octet_length(x.visibility_timeout_ms::text) + 25, 0) + coalesce(octet_length(x.tags::text)
+            + 8, 0) + coalesce(octet_length(x.pending::text) + 11, 0) + coalesce(octet_length(x.options::text) + 11, 0) + coalesce(octet_length(x.extra::text) + 9,
+            0) + coalesce(octet_length(x.id::text) + 6, 0) + coalesce(octet_length(x.tenant::text) + 10, 0) then true
+            else (select count(*) from json_object_keys(r.job)) = num_nonnulls(x.type, x.args, x.queue, x.priority, x.scheduled_at, x.expires_at, x.meta, x.retry, x.max_attempts, x.timeout_ms, x.visibility_timeout_ms, x.tags,
+                x.pending, x.options, x.extra, x.id, x.tenant) end as whole
         from json_array_elements(p_jobs) with ordinality e(job, ord)
-        cross join lateral json_to_record(e.job) as x(type text, args json, queue text, priority int, scheduled_at timestamptz, expires_at timestamptz, meta jsonb,
-            retry jsonb, max_attempts int, timeout_ms int, visibility_timeout_ms int, tags text[], pending boolean, options json, extra json, id uuid, tenant text)
-        order by e.ord
-    ), checked as materialized (
-        select g.*, ojs._refuse(ojs._job_violation(g.tenant_id, g.id, g.type, g.queue, g.priority, g.max_attempts, g.scheduled_at, g.expires_at, g.timeout_ms,
-            g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra), g.ord::int - 1) as accepted
-        from given g
+        cross join lateral (select case when json_typeof(e.job) = 'object' and (strpos(e.job::text, '\u') = 0 or ojs._bad_escape(e.job::text) is null) then e.job else '{}' end as job) r
+        cross join lateral json_to_record(r.job) as x(type json, args json, queue json, priority json, scheduled_at json, expires_at json, meta json, retry json, max_attempts json, timeout_ms json,
+            visibility_timeout_ms json, tags json, pending json, options json, extra json, id json, tenant json)
+    ), shaped as materialized (
+        select p.*, case
+            when p.whole and json_typeof(p.type) = 'string' and (p.queue is null or json_typeof(p.queue) = 'string') and (p.tenant is null or p.tenant #>> '{}' = v_tenant
+                    or v_tenant is null and json_typeof(p.tenant) = 'string' and ojs._tenant_valid(p.tenant #>> '{}'))
+                and (p.priority is null or p.priority::text ~ '^-?\d{1,9}$') and (p.max_attempts is null or p.max_attempts::text ~ '^-?\d{1,9}$')
+                and (p.timeout_ms is null or p.timeout_ms::text ~ '^-?\d{1,9}$') and (p.visibility_timeout_ms is null or p.visibility_timeout_ms::text ~ '^-?\d{1,9}$')
+                and (p.id is null or ojs._plain_uuid(p.id)) and json_typeof(p.args) = 'array'
+                and (p.scheduled_at is null or ojs._plain_time(p.scheduled_at)) and (p.expires_at is null or ojs._plain_time(p.expires_at))
+                and (p.meta is null or json_typeof(p.meta) = 'object' and ojs._plain_json(p.meta) and p.meta::text !~ '[0-9][eE][-+]?[0-9]{3}')
+                and (p.retry is null or json_typeof(p.retry) = 'object' and ojs._plain_json(p.retry) and p.retry::text !~ '[0-9][eE][-+]?[0-9]{3}')
+                and (p.tags is null or p.tags::text ~ '^\["[^"\\]*"(,"[^"\\]*")*\]$') and (p.pending is null or json_typeof(p.pending) = 'boolean')
+                and (p.options is null or json_typeof(p.options) = 'object') and (p.extra is null or json_typeof(p.extra) = 'object') then null
+            else ojs._indexed(ojs._shape_refusal(p.job, p.n, v_own, p_tenant), p.n, p_each) end as refusal
+        from parsed p
+    ), read as materialized (
+        select s.n, s.type #>> '{}' as type, s.args, coalesce(s.queue #>> '{}', 'default') as queue, coalesce(s.priority::text::int, 0) as priority,
+            (s.scheduled_at #>> '{}')::timestamptz as scheduled_at, (s.expires_at #>> '{}')::timestamptz as expires_at, coalesce(s.meta::jsonb, '{}') as meta,
+            s.retry::jsonb as retry, coalesce(s.max_attempts::text::int, ojs._retry_max_attempts(s.retry::jsonb), 3) as max_attempts, s.timeout_ms::text::int as timeout_ms,
+            s.visibility_timeout_ms::text::int as visibility_timeout_ms, case when s.tags is not null then array(select json_array_elements_text(s.tags)) end as tags,
+            coalesce(s.pending::text::boolean, false) as pending, s.options, s.extra, (s.id #>> '{}')::uuid as id, coalesce(s.tenant #>> '{}', v_tenant) as tenant
+        from shaped s where s.refusal is null
+    ), judged as materialized (
+        select r.*, coalesce(r.tenant, case when r.meta ? 'tenant_id' then r.meta ->> 'tenant_id' else v_default end) as tenant_id, case
+            when (r.tenant is not null or v_default is not null) and ojs._ordinary(coalesce(r.tenant, v_default), r.id, r.type, r.queue, r.priority, r.max_attempts, r.scheduled_at,
+                r.expires_at, r.timeout_ms, r.visibility_timeout_ms, r.tags, r.args, r.meta, r.retry, r.options, r.extra) then null
+            else ojs._indexed(coalesce(case when r.tenant is null then ojs._tenant_of_job(r.meta, r.n) end, ojs._violation_refusal(ojs._job_violation(
+                coalesce(r.tenant, nullif(r.meta ->> 'tenant_id', ''), v_default), r.id, r.type, r.queue, r.priority, r.max_attempts, r.scheduled_at, r.expires_at, r.timeout_ms,
+                r.visibility_timeout_ms, r.tags, r.args, r.meta, r.retry, r.options, r.extra), r.n)), r.n, p_each) end as refusal
+        from read r
+    ), good as materialized (
+        select j.n, t.state, case when t.state = 'available' then nextval('ojs.job_seq') end as seq, j.id is not null as named, j.tenant_id, coalesce(j.id, ojs._uuid_v7()) as id, j.queue,
+            j.type, j.priority, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra
+        from judged j
+        cross join lateral (select ojs._first_state(j.pending, j.scheduled_at, v_now) as state) t
+        where j.refusal is null
     ), added as (
-        insert into ojs.job (state, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms,
+        insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms,
             visibility_timeout_ms, tags, args, meta, retry, options, extra)
-        select case when c.pending then 'pending' else 'available' end::ojs.job_state, v_now, v_now, c.tenant_id, c.id, c.queue, c.type, c.priority, c.max_attempts, c.scheduled_at,
-            c.expires_at, c.timeout_ms, c.visibility_timeout_ms, c.tags, c.args, c.meta, c.retry, c.options, c.extra
-        from checked c where c.accepted order by c.ord
+        select g.state, g.seq, v_now, v_now, g.tenant_id, g.id, g.queue, g.type, g.priority, g.max_attempts, g.scheduled_at, g.expires_at, g.timeout_ms,
+            g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
+        from good g where not g.named
+    ), named as (
+        -- Looking for a conflict costs, and only an id of the caller's can have one.
+        insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms,
+            visibility_timeout_ms, tags, args, meta, retry, options, extra)
+        select g.state, g.seq, v_now, v_now, g.tenant_id, g.id, g.queue, g.type, g.priority, g.max_attempts, g.scheduled_at, g.expires_at, g.timeout_ms,
+            g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
+        from good g where g.named
         on conflict do nothing
-        returning *
+        returning id, tenant_id
+    ), twice as materialized (
+        select g.n, ojs._indexed(row('OJ410', format('job %s exists already', g.id), jsonb_build_object('field', 'id', 'job_id', g.id))::ojs.refusal, g.n, p_each) as refusal
+        from (select d.n, d.id, d.tenant_id, row_number() over (partition by d.id, d.tenant_id order by d.n) as nth from good d where d.named) g
+        where g.nth > 1 or (g.id, g.tenant_id) not in (select a.id, a.tenant_id from named a)
     )
-    select a.*
-    from (select d.ord, d.id, d.tenant_id, row_number() over (partition by d.id, d.tenant_id order by d.ord) as nth from checked d order by d.ord offset 0) c
-    left join added a on a.id = c.id and a.tenant_id = c.tenant_id and c.nth = 1
-    where a.id is not null
-       or ojs._raise('OJ410', format('job %s exists already', c.id), jsonb_build_object('field', 'id', 'job_id', c.id, 'index', c.ord - 1))
-    order by c.ord;
+    select o.*
+    from (
+        select g.n, null::text, null::text, null::jsonb, g.state, 0, null::uuid, null::timestamptz, null::timestamptz, null::timestamptz, null::timestamptz, v_now, null::text, null::jsonb,
+            null::json, g.seq, g.tenant_id, g.id, g.queue, g.type, g.priority, g.max_attempts, v_now, g.scheduled_at, g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags,
+            g.args, g.meta, g.retry, g.options, g.extra
+        from good g where not g.named or g.n not in (select t.n from twice t)
+        union all
+        select r.n, (r.refusal).sqlstate, (r.refusal).message, (r.refusal).detail, (null::ojs.job).*
+        from (select s.n, s.refusal from shaped s where s.refusal is not null union all select j.n, j.refusal from judged j where j.refusal is not null
+            union all select t.n, t.refusal from twice t) r
+    ) o(n)
+    order by o.n;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._enqueue(json, text, boolean) is
+'Enqueues several jobs. p_each: each job succeeds or fails by itself; else the first problem is raised. Rows come in the order given.';
+
+-- +goose StatementBegin
+create function ojs.enqueue_many(p_jobs json, p_tenant text default null) returns setof ojs.job
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+    select o.state, o.attempt, o.lease, o.started_at, o.lease_expires_at, o.finished_at, o.retry_at, o.enqueued_at, o.worker_id, o.errors, o.result, o.seq, o.tenant_id, o.id,
+        o.queue, o.type, o.priority, o.max_attempts, o.created_at, o.scheduled_at, o.expires_at, o.timeout_ms, o.visibility_timeout_ms, o.tags, o.args, o.meta, o.retry,
+        o.options, o.extra
+    from ojs._enqueue(p_jobs, p_tenant, false) o;
 end;
 $$;
 -- +goose StatementEnd
@@ -558,22 +774,8 @@ keys are the names of ojs.enqueue''s parameters without p_ (type, args, queue, .
 create function ojs.enqueue_each(p_jobs json) returns setof ojs._outcome
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_job     record;
-    v_outcome ojs._outcome;
-    v_detail  text;
 begin
-    for v_job in select (e.ord - 1)::int as n, e.job from json_array_elements(p_jobs) with ordinality e(job, ord) loop
-        begin
-            select v_job.n, null, null, null, j.* into v_outcome from ojs.enqueue_many(json_build_array(v_job.job)) j;
-        exception when others then
-            v_outcome := null;
-            v_outcome.n := v_job.n;
-            get stacked diagnostics v_outcome.sqlstate = returned_sqlstate, v_outcome.message = message_text, v_detail = pg_exception_detail;
-            v_outcome.detail := case when left(v_detail, 1) = '{' then v_detail::jsonb end;
-        end;
-        return next v_outcome;
-    end loop;
+    return query select * from ojs._enqueue(p_jobs, null, true);
 end;
 $$;
 -- +goose StatementEnd
@@ -582,23 +784,7 @@ comment on function ojs.enqueue_each(json) is
 sqlstate, message and detail of what ojs.enqueue_many would raise about it. p_jobs as for ojs.enqueue_many, each naming its own tenant. Raises
 invalid_request when p_jobs as a whole is malformed. A job with the id of one that another transaction is just adding waits for that transaction.';
 
--- +goose StatementBegin
-create function ojs._refuse(p_violation ojs.violation, p_index int) returns boolean
-language plpgsql volatile set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if p_violation is null then
-        return true;
-    end if;
-    return ojs._raise(p_violation.sqlstate, format('jobs[%s]: %s', p_index, p_violation.message),
-        jsonb_build_object('field', p_violation.field, 'index', p_index));
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._refuse(ojs.violation, int) is 'True for no violation; else raises it with the index of the job in its batch.';
-grant execute on function ojs._job_violation(text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json),
-    ojs._json_violation(json, text, text, int), ojs._retry_violation(jsonb), ojs._retry_interval_ms(jsonb, text, bigint), ojs._duration(text), ojs._too_deep(jsonb), ojs._repeats_key(json),
-    ojs._job_validated() to ojs_service, ojs_operator, ojs_tenant;
+grant execute on function ojs._retry_max_attempts(jsonb), ojs._first_state(boolean, timestamptz, timestamptz) to ojs_service, ojs_operator, ojs_tenant;
 grant execute on function ojs.enqueue(text, json, text, int, timestamptz, timestamptz, jsonb, jsonb, int, int, int, text[], boolean, json, json, uuid, text),
     ojs.enqueue_many(json, text), ojs.enqueue_each(json) to ojs_service, ojs_operator, ojs_tenant;
 reset role;
@@ -606,27 +792,34 @@ reset role;
 -- +goose Down
 set local role ojs_owner;
 drop trigger job_inserted on ojs.job;
-drop trigger job_validated on ojs.job;
-drop trigger job_attempts on ojs.job;
 drop trigger job_arriving on ojs.job;
 drop function ojs.enqueue_each(json);
 drop function ojs.enqueue_many(json, text);
-drop function ojs._refuse(ojs.violation, int);
+drop function ojs._enqueue(json, text, boolean);
+drop function ojs._tenant_of_job(jsonb, int);
+drop function ojs._shape_refusal(json, int, text, text);
+drop function ojs._indexed(ojs.refusal, int, boolean);
+drop function ojs._unnamed_tenant(jsonb);
 drop function ojs.enqueue(text, json, text, int, timestamptz, timestamptz, jsonb, jsonb, int, int, int, text[], boolean, json, json, uuid, text);
-drop function ojs._retry_max_attempts(jsonb);
-drop function ojs._enqueue_tenant(text, jsonb);
 drop function ojs._job_inserted();
 drop function ojs._notify(text[]);
-drop function ojs._job_validated();
-drop function ojs._job_attempts();
 drop function ojs._job_arriving();
+drop function ojs._retry_max_attempts(jsonb);
+drop function ojs._ordinary(text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json);
+drop function ojs._first_state(boolean, timestamptz, timestamptz);
+drop function ojs._plain_time(json);
+drop function ojs._plain_uuid(json);
+drop function ojs._violation_refusal(ojs.violation, int);
 drop function ojs._job_violation(text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json);
 drop function ojs._retry_violation(jsonb);
 drop function ojs._retry_interval_ms(jsonb, text, bigint);
 drop function ojs._duration(text);
 drop function ojs._too_deep(jsonb);
+drop function ojs._plain_json(json);
 drop function ojs._json_violation(json, text, text, int);
+drop function ojs._bad_escape(text);
 drop function ojs._repeats_key(json);
+drop function if exists ojs._repeats_key_exactly(json);
 drop view ojs._outcome;
 drop type ojs.violation;
 reset role;

@@ -4,26 +4,88 @@
 set local role ojs_owner;
 
 -- +goose StatementBegin
+create function ojs._unknown(p_id uuid) returns ojs.refusal
+language sql stable
+as $$ select row('OJ404', format('job %s not found', p_id), jsonb_build_object('resource_type', 'job', 'resource_id', p_id))::ojs.refusal $$;
+-- +goose StatementEnd
+comment on function ojs._unknown(uuid) is 'There is no such job, or it is another tenant''s.';
+
+-- +goose StatementBegin
+create function ojs._ambiguous(p_id uuid) returns ojs.refusal
+language sql stable
+as $$ select row('OJ411', format('job id %s exists in more than one tenant', p_id), jsonb_build_object('field', 'X-OJS-Tenant', 'job_id', p_id))::ojs.refusal $$;
+-- +goose StatementEnd
+comment on function ojs._ambiguous(uuid) is 'Two tenants have a job with that id.';
+
+-- +goose StatementBegin
 create function ojs._job_for(p_id uuid, p_tenant text) returns ojs.job
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_jobs ojs.job[];
+    v_job     ojs.job;
+    v_found   ojs.job;
+    v_refusal ojs.refusal;
 begin
     if p_id is null then
         perform ojs._raise('OJ400', 'id is required', '{"field": "id"}');
     end if;
-    v_jobs := array(select j from ojs.job j where j.id = p_id and (p_tenant is null or j.tenant_id = p_tenant) limit 2);
-    if cardinality(v_jobs) = 0 then
-        perform ojs._raise('OJ404', format('job %s not found', p_id), jsonb_build_object('resource_type', 'job', 'resource_id', p_id));
-    elsif cardinality(v_jobs) > 1 then
-        perform ojs._raise('OJ411', format('job id %s exists in more than one tenant', p_id), jsonb_build_object('field', 'X-OJS-Tenant', 'job_id', p_id));
+    for v_found in select j.* from ojs.job j where j.id = p_id and (j.tenant_id = p_tenant) is not false limit 2 loop
+        if v_job.id is not null then
+            v_refusal := ojs._ambiguous(p_id);
+        end if;
+        v_job := v_found;
+    end loop;
+    if v_job.id is null then
+        v_refusal := ojs._unknown(p_id);
     end if;
-    return v_jobs[1];
+    if v_refusal is not null then
+        perform ojs._raise(v_refusal.sqlstate, v_refusal.message, v_refusal.detail);
+    end if;
+    return v_job;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._job_for(uuid, text) is 'The job with that id of a tenant, or of any tenant for null. Raises not_found, ambiguous_job.';
+
+-- +goose StatementBegin
+create function ojs._holds(p_state ojs.job_state, p_job_lease uuid, p_job_worker text, p_lease uuid, p_worker_id text) returns boolean
+language sql immutable
+as $$ select p_state = 'active' and (p_lease <> p_job_lease) is not true and (p_worker_id <> p_job_worker) is not true $$;
+-- +goose StatementEnd
+comment on function ojs._holds(ojs.job_state, uuid, text, uuid, text) is
+'Whether a caller may end the running attempt of a job: it is active, and the lease and the worker are those of the caller as far as it named them.';
+
+-- +goose StatementBegin
+create function ojs._hold_refusal(p_action text, p_id uuid, p_state ojs.job_state, p_job_lease uuid, p_job_worker text, p_lease uuid, p_worker_id text) returns ojs.refusal
+language sql stable
+as $$
+    select case
+        when ojs._holds(p_state, p_job_lease, p_job_worker, p_lease, p_worker_id) then null
+        when p_state <> 'active' then row('OJ409', format('cannot %s job %s: its state is %s, not active', p_action, p_id, p_state),
+            jsonb_build_object('job_id', p_id, 'current_state', p_state, 'expected_state', 'active'))::ojs.refusal
+        when p_lease <> p_job_lease then row('OJ409', format('cannot %s job %s: the lease is not that of the running attempt', p_action, p_id),
+            jsonb_build_object('job_id', p_id, 'field', 'lease', 'current_state', p_state))::ojs.refusal
+        else row('OJ409', format('cannot %s job %s: another worker holds it', p_action, p_id),
+            jsonb_build_object('job_id', p_id, 'field', 'worker_id', 'current_state', p_state))::ojs.refusal
+        end
+$$;
+-- +goose StatementEnd
+comment on function ojs._hold_refusal(text, uuid, ojs.job_state, uuid, text, uuid, text) is 'Why ojs._holds says no, or null. p_action: what the caller wants to do.';
+
+-- +goose StatementBegin
+create function ojs._check_hold(p_action text, p_job ojs.job, p_lease uuid, p_worker_id text) returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_refusal ojs.refusal := ojs._hold_refusal(p_action, p_job.id, p_job.state, p_job.lease, p_job.worker_id, p_lease, p_worker_id);
+begin
+    if v_refusal is not null then
+        perform ojs._raise(v_refusal.sqlstate, v_refusal.message, v_refusal.detail);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._check_hold(text, ojs.job, uuid, text) is 'Raises conflict when a caller may not end the running attempt of a job.';
 
 -- +goose StatementBegin
 create function ojs._held_job(p_id uuid, p_tenant text, p_lease uuid, p_worker_id text, p_action text) returns ojs.job
@@ -33,16 +95,7 @@ declare
     v_job ojs.job := ojs._job_for(p_id, p_tenant);
 begin
     select * into v_job from ojs.job j where j.id = v_job.id and j.tenant_id = v_job.tenant_id for update;
-    if v_job.state <> 'active' then
-        perform ojs._raise('OJ409', format('cannot %s job %s: its state is %s, not active', p_action, p_id, v_job.state),
-            jsonb_build_object('job_id', p_id, 'current_state', v_job.state, 'expected_state', 'active'));
-    elsif p_lease <> v_job.lease then
-        perform ojs._raise('OJ409', format('cannot %s job %s: the lease is not that of the running attempt', p_action, p_id),
-            jsonb_build_object('job_id', p_id, 'field', 'lease', 'current_state', v_job.state));
-    elsif p_worker_id <> v_job.worker_id then
-        perform ojs._raise('OJ409', format('cannot %s job %s: another worker holds it', p_action, p_id),
-            jsonb_build_object('job_id', p_id, 'field', 'worker_id', 'current_state', v_job.state));
-    end if;
+    perform ojs._check_hold(p_action, v_job, p_lease, p_worker_id);
     return v_job;
 end;
 $$;
@@ -76,26 +129,57 @@ $$;
 comment on function ojs._woken(ojs.job, ojs.job_state) is 'Appends to the wake journal that one job became available, and notifies. p_from: the state it left; available when the release journal tells that.';
 
 -- +goose StatementBegin
+create function ojs._result_refusal(p_result json) returns ojs.refusal
+language plpgsql immutable set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_violation ojs.violation;
+begin
+    if p_result is null or ojs._plain_json(p_result) then
+        return null;
+    end if;
+    v_violation := ojs._json_violation(p_result, 'result', null, 1048576);
+    if v_violation is null then
+        return null;
+    end if;
+    return row(v_violation.sqlstate, v_violation.message, jsonb_build_object('field', v_violation.field))::ojs.refusal;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._result_refusal(json) is 'Why a result is refused, or null.';
+
+-- +goose StatementBegin
 create function ojs.ack(p_id uuid, p_lease uuid default null, p_result json default null, p_worker_id text default null, p_tenant text default null) returns ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_violation ojs.violation;
-    v_old       ojs.job;
-    v_job       ojs.job;
+    v_tenant  text;
+    v_refusal ojs.refusal;
+    v_job     ojs.job;
 begin
-    if p_result is not null then
-        v_violation := ojs._json_violation(p_result, 'result', null, 1048576);
-        if v_violation is not null then
-            perform ojs._raise(v_violation.sqlstate, v_violation.message, jsonb_build_object('field', v_violation.field));
+    if p_result is not null and not ojs._plain_json(p_result) then
+        v_refusal := ojs._result_refusal(p_result);
+        if v_refusal is not null then
+            perform ojs._raise(v_refusal.sqlstate, v_refusal.message, v_refusal.detail);
         end if;
     end if;
-    v_old := ojs._held_job(p_id, ojs._session_tenant(p_tenant), p_lease, p_worker_id, 'acknowledge');
-    update ojs.job j
-    set state = 'completed', finished_at = ojs.now(), lease = null, lease_expires_at = null, result = p_result
-    where j.id = v_old.id and j.tenant_id = v_old.tenant_id
-    returning * into v_job;
-    perform ojs._released(v_old, 'completed', p_lease is not null or p_worker_id is not null);
+    v_tenant := ojs._session_tenant(p_tenant);
+    if v_tenant is null and exists (select from ojs.job j where j.id = p_id offset 1) then
+        perform ojs._job_for(p_id, null);
+    end if;
+    loop
+        -- Written so that no parameter can be better known than the generic plan, or every call would be planned anew.
+        update ojs.job j
+        set state = 'completed', finished_at = ojs.now(), lease = null, lease_expires_at = null, result = p_result
+        where j.id = p_id and (j.tenant_id = v_tenant) is not false and ojs._holds(j.state, j.lease, j.worker_id, p_lease, p_worker_id)
+        returning * into v_job;
+        exit when found;
+        -- Says why not; if what it sees has changed meanwhile, try again.
+        perform ojs._check_hold('acknowledge', ojs._job_for(p_id, v_tenant), p_lease, p_worker_id);
+    end loop;
+    insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced)
+    values (v_job.tenant_id, v_job.queue, v_job.priority, v_job.id, v_job.type, v_job.attempt, 'active', 'completed', v_job.started_at,
+        p_lease is not null or p_worker_id is not null);
     return v_job;
 end;
 $$;
@@ -108,17 +192,70 @@ holds it), ambiguous_job, invalid_payload, payload_too_large. Locks the job row.
 
 -- +goose StatementBegin
 create function ojs._retry_delay_ms(p_retry jsonb, p_attempt int) returns bigint
-language sql volatile
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
-    select least(d.cap, least(d.cap, ojs._retry_interval_ms(p_retry, 'initial_interval', 1000)
-                * power(coalesce((p_retry ->> 'backoff_coefficient')::float8, 2), least(p_attempt - 1, 60)))
-        * case when coalesce(p_retry -> 'jitter', 'true') in ('false', '"none"') then 1 else 0.5 + random() end)::bigint
-    from (select ojs._retry_interval_ms(p_retry, 'max_interval', 300000) as cap) d
+declare
+    v_cap   bigint := ojs._retry_interval_ms(p_retry, 'max_interval', 300000);
+    v_delay float8 := least(v_cap, ojs._retry_interval_ms(p_retry, 'initial_interval', 1000) * power(coalesce((p_retry ->> 'backoff_coefficient')::float8, 2), least(p_attempt - 1, 60)));
+begin
+    return least(v_cap, v_delay * case when coalesce(p_retry -> 'jitter', 'true') in ('false', '"none"') then 1 else 0.5 + random() end)::bigint;
+end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._retry_delay_ms(jsonb, int) is
 'Milliseconds from the failure of an attempt to the next one: initial_interval * backoff_coefficient ^ (attempt - 1), at most max_interval, times 0.5 to 1.5
 unless jitter is off, and again at most max_interval. Defaults: 1 s, 2, 5 min, on (ojs-retry section 3).';
+
+-- +goose StatementBegin
+create function ojs._error_refusal(p_error jsonb) returns ojs.refusal
+language sql stable
+as $$
+    select case
+        when p_error is null or jsonb_typeof(p_error) <> 'object' then row('OJ400', 'error must be a JSON object', '{"field": "error"}')::ojs.refusal
+        when coalesce(jsonb_typeof(p_error -> 'message'), 'null') <> 'string' then row('OJ400', 'error.message must be a string', '{"field": "error.message"}')::ojs.refusal
+        when p_error ? 'code' and jsonb_typeof(p_error -> 'code') <> 'string' then row('OJ400', 'error.code must be a string', '{"field": "error.code"}')::ojs.refusal
+        when p_error ? 'type' and jsonb_typeof(p_error -> 'type') <> 'string' then row('OJ400', 'error.type must be a string', '{"field": "error.type"}')::ojs.refusal
+        when p_error ? 'retryable' and jsonb_typeof(p_error -> 'retryable') <> 'boolean' then
+            row('OJ400', 'error.retryable must be a boolean', '{"field": "error.retryable"}')::ojs.refusal
+        when octet_length(p_error::text) > 65536 then row('OJ413', 'error is larger than 65536 bytes', '{"field": "error"}')::ojs.refusal
+        when ojs._too_deep(p_error) then row('OJ401', 'error is nested more than 100 levels deep', '{"field": "error"}')::ojs.refusal
+        end
+$$;
+-- +goose StatementEnd
+comment on function ojs._error_refusal(jsonb) is 'Why the error of a nack is refused, or null.';
+
+-- +goose StatementBegin
+create function ojs._error_entry(p_error jsonb, p_attempt int, p_now timestamptz) returns jsonb
+language sql stable
+as $$
+    select p_error || jsonb_build_object(
+        'attempt', p_attempt,
+        'code', coalesce(p_error ->> 'code', p_error ->> 'type', 'handler_error'),
+        'type', coalesce(p_error ->> 'type', p_error #>> '{details,error_class}', p_error ->> 'code', 'handler_error'),
+        'occurred_at', to_char(p_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+$$;
+-- +goose StatementEnd
+comment on function ojs._error_entry(jsonb, int, timestamptz) is 'The error of a nack as it is kept in the errors of its job.';
+
+-- +goose StatementBegin
+create function ojs._failed_state(p_entry jsonb, p_requeue boolean, p_attempt int, p_max_attempts int, p_retry jsonb) returns ojs.job_state
+language sql stable
+as $$
+    select case
+        when p_requeue then 'available'
+        when p_attempt >= p_max_attempts or p_entry -> 'retryable' = 'false'
+            or p_retry -> 'non_retryable_errors' ?| array[p_entry ->> 'code', p_entry ->> 'type'] then 'discarded'
+        else 'retryable' end::ojs.job_state
+$$;
+-- +goose StatementEnd
+comment on function ojs._failed_state(jsonb, boolean, int, int, jsonb) is 'Where a failed attempt leads. p_entry: its ojs._error_entry.';
+
+-- +goose StatementBegin
+create function ojs._errors_with(p_errors jsonb, p_entry jsonb) returns jsonb
+language sql immutable
+as $$ select case when jsonb_array_length(p_errors) >= 100 then p_errors - 0 else coalesce(p_errors, '[]') end || p_entry $$;
+-- +goose StatementEnd
+comment on function ojs._errors_with(jsonb, jsonb) is 'The errors of a job and one more; the latest 100.';
 
 -- +goose StatementBegin
 create function ojs.nack(
@@ -127,42 +264,21 @@ create function ojs.nack(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_old   ojs.job;
-    v_job   ojs.job;
-    v_error jsonb;
-    v_now   timestamptz := ojs.now();
-    v_to    ojs.job_state;
+    v_refusal ojs.refusal := ojs._error_refusal(p_error);
+    v_old     ojs.job;
+    v_job     ojs.job;
+    v_entry   jsonb;
+    v_now     timestamptz := ojs.now();
+    v_to      ojs.job_state;
 begin
-    if p_error is null or jsonb_typeof(p_error) <> 'object' then
-        perform ojs._raise('OJ400', 'error must be a JSON object', '{"field": "error"}');
-    elsif coalesce(jsonb_typeof(p_error -> 'message'), 'null') <> 'string' then
-        perform ojs._raise('OJ400', 'error.message must be a string', '{"field": "error.message"}');
-    elsif p_error ? 'code' and jsonb_typeof(p_error -> 'code') <> 'string' then
-        perform ojs._raise('OJ400', 'error.code must be a string', '{"field": "error.code"}');
-    elsif p_error ? 'type' and jsonb_typeof(p_error -> 'type') <> 'string' then
-        perform ojs._raise('OJ400', 'error.type must be a string', '{"field": "error.type"}');
-    elsif p_error ? 'retryable' and jsonb_typeof(p_error -> 'retryable') <> 'boolean' then
-        perform ojs._raise('OJ400', 'error.retryable must be a boolean', '{"field": "error.retryable"}');
-    elsif octet_length(p_error::text) > 65536 then
-        perform ojs._raise('OJ413', 'error is larger than 65536 bytes', '{"field": "error"}');
-    elsif ojs._too_deep(p_error) then
-        perform ojs._raise('OJ401', 'error is nested more than 100 levels deep', '{"field": "error"}');
+    if v_refusal is not null then
+        perform ojs._raise(v_refusal.sqlstate, v_refusal.message, v_refusal.detail);
     end if;
     v_old := ojs._held_job(p_id, ojs._session_tenant(p_tenant), p_lease, p_worker_id, 'fail');
-    v_error := p_error || jsonb_build_object(
-        'attempt', v_old.attempt,
-        'code', coalesce(p_error ->> 'code', p_error ->> 'type', 'handler_error'),
-        'type', coalesce(p_error ->> 'type', p_error #>> '{details,error_class}', p_error ->> 'code', 'handler_error'),
-        'occurred_at', to_char(v_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'));
-    v_to := case
-        when p_requeue then 'available'
-        when v_old.attempt >= v_old.max_attempts or p_error -> 'retryable' = 'false'
-            or v_old.retry -> 'non_retryable_errors' ?| array[v_error ->> 'code', v_error ->> 'type'] then 'discarded'
-        else 'retryable' end;
-
+    v_entry := ojs._error_entry(p_error, v_old.attempt, v_now);
+    v_to := ojs._failed_state(v_entry, p_requeue, v_old.attempt, v_old.max_attempts, v_old.retry);
     update ojs.job j
-    set state = v_to, lease = null, lease_expires_at = null,
-        errors = case when jsonb_array_length(j.errors) >= 100 then j.errors - 0 else coalesce(j.errors, '[]') end || v_error,
+    set state = v_to, lease = null, lease_expires_at = null, errors = ojs._errors_with(j.errors, v_entry),
         finished_at = case when v_to = 'discarded' then v_now end,
         retry_at = case when v_to = 'retryable' then v_now + ojs._retry_delay_ms(j.retry, j.attempt) * interval '1 millisecond' end,
         enqueued_at = case when v_to = 'available' then v_now else j.enqueued_at end
@@ -185,36 +301,184 @@ object {message, code, type, retryable, details} up to 65536 bytes, kept in erro
 not_found, conflict, ambiguous_job, payload_too_large. Locks the job row.';
 
 -- +goose StatementBegin
-create function ojs.settle(p_settlements json, p_jobs boolean default true) returns setof ojs._outcome
-language plpgsql security definer set search_path = pg_catalog, pg_temp
+create function ojs._readable(p_json json) returns boolean
+language sql stable
+as $$ select strpos(p_json::text, '\u') = 0 or ojs._bad_escape(p_json::text) is null $$;
+-- +goose StatementEnd
+comment on function ojs._readable(json) is 'Whether PostgreSQL can take a JSON value apart: it stumbles over escapes of characters that text cannot hold.';
+
+-- +goose StatementBegin
+create function ojs._uuid(p_text text) returns uuid
+language plpgsql immutable set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return p_text::uuid;
+exception when invalid_text_representation then
+    return null;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._uuid(text) is 'A text as a UUID; null when it is none.';
+
+-- +goose StatementBegin
+create function ojs._settlement_refusal(p_given json, p_n int, p_own text) returns ojs.refusal
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_given   record;
-    v_job     ojs.job;
-    v_outcome ojs._outcome;
-    v_detail  text;
+    v_bad     record;
+    v_refusal ojs.refusal;
 begin
-    for v_given in select (e.ord - 1)::int as n, e.given from json_array_elements(p_settlements) with ordinality e(given, ord) loop
+    if json_typeof(p_given) <> 'object' then
+        perform ojs._raise('OJ400', format('settlements[%s] must be a JSON object', p_n), jsonb_build_object('field', '', 'index', p_n));
+    elsif not ojs._readable(p_given) then
+        return row('OJ401', 'the settlement holds ' || ojs._bad_escape(p_given::text), '{"field": "settlement"}')::ojs.refusal;
+    end if;
+    select m.key, case
+        when m.kind is null then format('has an unknown field %I', m.key)
+        when m.again then format('has the field %I twice', m.key)
+        else format('%I must be a JSON %s', m.key, m.kind) end as fault into v_bad
+    from (
+        select x.key, json_typeof(x.value) as given, lag(x.key) over (order by x.key) = x.key as again,
+            '{"id": "string", "lease": "string", "worker_id": "string", "tenant": "string", "result": "any", "error": "any", "requeue": "boolean"}'::jsonb ->> x.key as kind
+        from json_each(p_given) x
+    ) m
+    where m.kind is null or m.again or m.given <> 'null' and m.kind not in ('any', m.given) limit 1;
+    if found then
+        perform ojs._raise('OJ400', format('settlements[%s] %s', p_n, v_bad.fault), jsonb_build_object('field', v_bad.key, 'index', p_n));
+    end if;
+
+    select '22P02', format('invalid input syntax for type uuid: "%s"', left(f.value, 100)), jsonb_build_object('field', f.field) into v_refusal
+    from (values (1, 'id', p_given ->> 'id'), (2, 'lease', p_given ->> 'lease')) f(ord, field, value)
+    where f.value is not null and ojs._uuid(f.value) is null order by f.ord limit 1;
+    if found then
+        return v_refusal;
+    end if;
+    if p_given -> 'error' is null then
+        v_refusal := ojs._result_refusal(p_given -> 'result');
+    else
         begin
-            perform from ojs.job j where j.id = (v_given.given ->> 'id')::uuid and (v_given.given ->> 'tenant' is null or j.tenant_id = v_given.given ->> 'tenant') for update nowait;
-            if v_given.given -> 'error' is null then
-                v_job := ojs.ack((v_given.given ->> 'id')::uuid, (v_given.given ->> 'lease')::uuid, v_given.given -> 'result', v_given.given ->> 'worker_id', v_given.given ->> 'tenant');
-            else
-                v_job := ojs.nack((v_given.given ->> 'id')::uuid, (v_given.given -> 'error')::jsonb, (v_given.given ->> 'lease')::uuid, v_given.given ->> 'worker_id',
-                    coalesce((v_given.given ->> 'requeue')::boolean, false), v_given.given ->> 'tenant');
-            end if;
-            if not p_jobs then
-                v_job.args := null; v_job.meta := null; v_job.options := null; v_job.extra := null; v_job.result := null;
-            end if;
-            select v_given.n, null, null, null, v_job.* into v_outcome;
-        exception when others then
-            v_outcome := null;
-            v_outcome.n := v_given.n;
-            get stacked diagnostics v_outcome.sqlstate = returned_sqlstate, v_outcome.message = message_text, v_detail = pg_exception_detail;
-            v_outcome.detail := case when left(v_detail, 1) = '{' then v_detail::jsonb end;
+            v_refusal := ojs._error_refusal((p_given -> 'error')::jsonb);
+        exception when data_exception or statement_too_complex then
+            v_refusal := row(sqlstate, sqlerrm, '{"field": "error"}')::ojs.refusal;
         end;
-        return next v_outcome;
-    end loop;
+    end if;
+    if v_refusal is null then
+        v_refusal := ojs._tenant_refusal(p_own, p_given ->> 'tenant');
+    end if;
+    if v_refusal is null and p_given ->> 'id' is null then
+        v_refusal := row('OJ400', 'id is required', '{"field": "id"}');
+    end if;
+    return v_refusal;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._settlement_refusal(json, int, text) is
+'Why element p_n of ojs.settle is refused before its job is looked for, or null. Raises what spoils the whole call. p_own: the tenant of the role that logged in.';
+
+-- +goose StatementBegin
+create function ojs.settle(p_settlements json, p_jobs boolean default true) returns setof ojs._outcome
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+    v_now timestamptz := ojs.now();
+    v_own text := ojs._session_tenant(null);
+begin
+    if p_settlements is null or json_typeof(p_settlements) <> 'array' then
+        perform ojs._raise('OJ400', 'settlements must be a JSON array', '{"field": "settlements"}');
+    elsif json_array_length(p_settlements) not between 1 and 10000 then
+        perform ojs._raise('OJ400', 'settlements must hold between 1 and 10000 settlements', '{"field": "settlements"}');
+    end if;
+    return query
+    with parsed as materialized (
+        select (e.ord - 1)::int as n, e.given, x.id, x.lease, x.worker_id #>> '{}' as worker_id, x.tenant #>> '{}' as tenant, x.requeue::text = 'true' as requeue,
+            -- What is null as JSON is null here, too; the count tells.
+            case when k.plain then x.result else r.given -> 'result' end as result, case when k.plain then x.error else r.given -> 'error' end as error,
+            k.plain and ojs._plain_uuid(x.id) and (x.lease is null or ojs._plain_uuid(x.lease)) and (x.worker_id is null or json_typeof(x.worker_id) = 'string')
+                and (x.tenant is null or json_typeof(x.tenant) = 'string') and (x.requeue is null or json_typeof(x.requeue) = 'boolean')
+                and (x.result is null or ojs._plain_json(x.result)) and case when x.error is null then true
+                    when ojs._plain_json(x.error) and x.error::text !~ '[0-9][eE][-+]?[0-9]{3}' then ojs._error_refusal(x.error::jsonb) is null end as plain
+        from json_array_elements(p_settlements) with ordinality e(given, ord)
+        cross join lateral (select case when json_typeof(e.given) = 'object' and ojs._readable(e.given) then e.given else '{}' end as given) r
+        cross join lateral json_to_record(r.given) as x(id json, lease json, worker_id json, tenant json, result json, error json, requeue json)
+        -- Nothing but the keys asked for, each once and none null: as many bytes as they take when written without blanks, or as many keys.
+        cross join lateral (select case when octet_length(r.given::text) = 1 + coalesce(octet_length(x.id::text) + 6, 0) + coalesce(octet_length(x.lease::text) + 9, 0)
+            + coalesce(octet_length(x.worker_id::text) + 13, 0) + coalesce(octet_length(x.tenant::text) + 10, 0) + coalesce(octet_length(x.result::text) + 10, 0)
+            + coalesce(octet_length(x.error::text) + 9, 0) + coalesce(octet_length(x.requeue::text) + 11, 0) then true
+            else (select count(*) from json_object_keys(r.given)) = num_nonnulls(x.id, x.lease, x.worker_id, x.tenant, x.result, x.error, x.requeue) end as plain offset 0) k
+    ), checked as materialized (
+        select p.*, case when p.plain and (p.tenant is null or p.tenant = v_own or v_own is null and ojs._tenant_valid(p.tenant)) then null
+            else ojs._settlement_refusal(p.given, p.n, v_own) end as refusal
+        from parsed p
+    ), given as materialized (
+        -- Locks are taken in the order of the ids, so that two calls cannot lock each other out.
+        select c.n, c.worker_id, c.result, c.error, coalesce(c.requeue, false) as requeue, c.refusal, coalesce(v_own, c.tenant) as tenant,
+            case when c.plain then substr(c.id::text, 2, 36)::uuid when c.refusal is null then (c.id #>> '{}')::uuid end as id,
+            case when c.plain then substr(c.lease::text, 2, 36)::uuid when c.refusal is null then (c.lease #>> '{}')::uuid end as lease
+        from checked c
+        order by id, tenant
+    ), held as materialized (
+        select g.n, g.lease, g.worker_id, g.result, g.error, g.requeue, j.*, count(*) over (partition by g.n) as twins
+        from given g
+        cross join lateral (
+            select j.id, j.tenant_id, j.state, j.lease as job_lease, j.worker_id as job_worker, j.attempt, j.max_attempts, j.retry
+            from ojs.job j where j.id = g.id and (g.tenant is null or j.tenant_id = g.tenant)
+            for update skip locked
+        ) j
+        where g.refusal is null
+    ), judged as materialized (
+        select h.*, min(h.n) filter (where h.twins = 1 and ojs._holds(h.state, h.job_lease, h.job_worker, h.lease, h.worker_id)) over (partition by h.id, h.tenant_id) as winner
+        from held h
+    ), winning as materialized (
+        select w.*, case when w.error is null then 'completed' else ojs._failed_state(w.entry, w.requeue, w.attempt, w.max_attempts, w.retry) end as to_state
+        from (select d.*, case when d.error is not null then ojs._error_entry(d.error::jsonb, d.attempt, v_now) end as entry from judged d where d.n = d.winner) w
+    ), settled as (
+        update ojs.job j
+        set state = w.to_state, lease = null, lease_expires_at = null,
+            finished_at = case when w.to_state in ('completed', 'discarded') then v_now end,
+            result = case when w.error is null then w.result else j.result end,
+            errors = case when w.error is null then j.errors else ojs._errors_with(j.errors, w.entry) end,
+            retry_at = case when w.error is null then j.retry_at when w.to_state = 'retryable' then v_now + ojs._retry_delay_ms(j.retry, j.attempt) * interval '1 millisecond' end,
+            enqueued_at = case when w.to_state = 'available' then v_now else j.enqueued_at end
+        from winning w where j.id = w.id and j.tenant_id = w.tenant_id
+        returning w.n, w.lease is not null or w.worker_id is not null as fenced, j.*
+    ), released as (
+        insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced)
+        select s.tenant_id, s.queue, s.priority, s.id, s.type, s.attempt, 'active', s.state, s.started_at, s.fenced from settled s order by s.n
+    ), notified as materialized (
+        select ojs._notify(array_agg(distinct s.queue)) as done from settled s where s.state = 'available' having count(*) > 0
+    ), woken as (
+        insert into ojs.wake (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
+        select s.tenant_id, s.queue, s.priority, 'available', 'available', 1, s.seq, s.seq from settled s, notified d where s.state = 'available' and d.done is not null order by s.n
+    ), reminded as (
+        -- Jobs that come back within the same twentieth of a second share a reminder.
+        insert into ojs.timer (due_at, kind, tenant_ids, ids)
+        select max(s.retry_at), 'due', array_agg(s.tenant_id), array_agg(s.id)
+        from settled s where s.state = 'retryable' group by date_bin('50 milliseconds', s.retry_at, 'epoch')
+    ), refused as (
+        select d.n, case when d.twins > 1 then ojs._ambiguous(d.id)
+            when d.n > d.winner then ojs._hold_refusal(d.action, d.id, (select w.to_state from winning w where w.n = d.winner), null, d.job_worker, d.lease, d.worker_id)
+            else ojs._hold_refusal(d.action, d.id, d.state, d.job_lease, d.job_worker, d.lease, d.worker_id) end as refusal
+        from (select d.*, case when d.error is null then 'acknowledge' else 'fail' end as action, row_number() over (partition by d.n) as twin from judged d) d
+        where d.twin = 1 and d.n is distinct from d.winner
+        union all
+        select g.n, coalesce(g.refusal, case
+            when exists (select from ojs.job j where j.id = g.id and (g.tenant is null or j.tenant_id = g.tenant)) then
+                row('55P03', format('job %s is locked by another transaction', g.id), jsonb_build_object('job_id', g.id))::ojs.refusal
+            else ojs._unknown(g.id) end)
+        from given g where g.n not in (select h.n from held h)
+    )
+    select o.*
+    from (
+        select s.n, null::text, null::text, null::jsonb, s.state, s.attempt, s.lease, s.started_at, s.lease_expires_at, s.finished_at, s.retry_at, s.enqueued_at, s.worker_id,
+            s.errors, case when p_jobs then s.result end, s.seq, s.tenant_id, s.id, s.queue, s.type, s.priority, s.max_attempts, s.created_at, s.scheduled_at, s.expires_at,
+            s.timeout_ms, s.visibility_timeout_ms, s.tags, case when p_jobs then s.args end, case when p_jobs then s.meta end, s.retry, case when p_jobs then s.options end,
+            case when p_jobs then s.extra end
+        from settled s
+        union all
+        select r.n, (r.refusal).sqlstate, (r.refusal).message, (r.refusal).detail, (null::ojs.job).* from refused r
+    ) o
+    order by o.n;
 end;
 $$;
 -- +goose StatementEnd
@@ -364,11 +628,24 @@ drop function ojs.cancel(uuid, text);
 drop function ojs.release(uuid, uuid);
 drop function ojs.heartbeat(text, uuid[], int, text);
 drop function ojs.settle(json, boolean);
+drop function ojs._settlement_refusal(json, int, text);
+drop function ojs._uuid(text);
+drop function ojs._readable(json);
 drop function ojs.nack(uuid, jsonb, uuid, text, boolean, text);
+drop function ojs._errors_with(jsonb, jsonb);
+drop function ojs._failed_state(jsonb, boolean, int, int, jsonb);
+drop function ojs._error_entry(jsonb, int, timestamptz);
+drop function ojs._error_refusal(jsonb);
 drop function ojs._retry_delay_ms(jsonb, int);
 drop function ojs.ack(uuid, uuid, json, text, text);
+drop function ojs._result_refusal(json);
 drop function ojs._woken(ojs.job, ojs.job_state);
 drop function ojs._released(ojs.job, ojs.job_state, boolean);
 drop function ojs._held_job(uuid, text, uuid, text, text);
+drop function ojs._check_hold(text, ojs.job, uuid, text);
+drop function ojs._hold_refusal(text, uuid, ojs.job_state, uuid, text, uuid, text);
+drop function ojs._holds(ojs.job_state, uuid, text, uuid, text);
 drop function ojs._job_for(uuid, text);
+drop function ojs._ambiguous(uuid);
+drop function ojs._unknown(uuid);
 reset role;
