@@ -309,11 +309,6 @@ func (d *database) cleanUp(ctx context.Context) error {
 	return nil
 }
 
-// open opens the database as a server does.
-func (d *database) open(ctx context.Context, maxConns int) (*pg.DB, error) {
-	return pg.Open(ctx, pg.Config{URL: d.service, Role: d.role, MaxConns: int32(maxConns), AppName: "ojs-pg bench"})
-}
-
 // connect is one connection of the role that a server has, as a client that speaks SQL makes it.
 func (d *database) connect(ctx context.Context) (*pgx.Conn, error) {
 	return connectAs(ctx, d.service, d.role)
