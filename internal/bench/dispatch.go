@@ -187,7 +187,7 @@ func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchR
 		if err != nil {
 			return nil, err
 		}
-		defer without.stop() //nolint:errcheck // the one that counts is ours
+		defer without.stopQuietly()
 		if err := without.serve(ctx); err != nil {
 			return nil, err
 		}

@@ -49,6 +49,13 @@ func (d *database) engine(ctx context.Context, maxConns int, canned func(count i
 	return e, nil
 }
 
+// stopQuietly is for those whose figures do not depend on how it ends.
+func (e *engine) stopQuietly() {
+	if err := e.stop(); err != nil {
+		e.log.Warn("the server did not stop in good order", "error", err)
+	}
+}
+
 // clock is what a server does beside its requests.
 func (e *engine) clock(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)

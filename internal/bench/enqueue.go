@@ -208,7 +208,7 @@ func Enqueue(ctx context.Context, env *Env, opts EnqueueOptions) (_ *EnqueueResu
 		if err != nil {
 			return nil, err
 		}
-		defer without.stop() //nolint:errcheck // the one that counts is ours
+		defer without.stopQuietly()
 		for name, e := range map[string]*engine{"ours": server, "ceiling": without} {
 			if err := e.serve(ctx); err != nil {
 				return nil, err
