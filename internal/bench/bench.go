@@ -294,17 +294,21 @@ func (d *database) cleanUp(ctx context.Context) error {
 			return fmt.Errorf("connect to clean up: %w", err)
 		}
 	}
-	var err error
-	if d.down {
-		err = pg.Migrate(ctx, d.admin, pg.Down, nil)
-	} else {
-		err = d.reset(ctx)
-	}
-	if err != nil {
+	// The mark goes after what it marks.
+	if err := d.reset(ctx); err != nil {
 		return fmt.Errorf("remove the jobs of the benchmark: %w", err)
 	}
 	if err := d.exec(ctx, "drop schema if exists ojs_bench cascade"); err != nil {
 		return fmt.Errorf("remove the baseline: %w", err)
+	}
+	if !d.down {
+		return nil
+	}
+	if err := pg.Migrate(ctx, d.admin, pg.Down, nil); err != nil {
+		return fmt.Errorf("remove the schema: %w", err)
+	}
+	if err := d.exec(ctx, "drop table if exists public.ojs_goose_version"); err != nil {
+		return fmt.Errorf("remove the schema: %w", err)
 	}
 	return nil
 }
