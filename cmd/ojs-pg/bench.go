@@ -20,8 +20,8 @@ func benchCommand(interrupt *interrupt) *cli.Command {
 		Usage: "measure this system beside a baseline, on this machine",
 		Description: `Each benchmark runs against a PostgreSQL that it starts itself and deletes at the end, on Ctrl-C too; fsync and
 synchronous_commit are on. With DATABASE_URL it uses that database instead: it must be empty, or migrated and without any
-job, tenant or queue in it (else the benchmark refuses), and the role must be a superuser. What it makes there, the
-schema ojs_bench and jobs, it deletes in the end.
+job, tenant or queue in it (else the benchmark refuses), and the role must be a superuser. What it makes there, jobs, the schema ojs_bench,
+and the schema ojs where there was none, it deletes in the end; the four group roles of the schema stay.
 
 Ours and the baseline take turns in slices of one run; the figure is the median of the ratios of the slices, with an interval that holds
 the median with at least 95 %. Nothing else should run on the machine. docs/benchmarks says more about each figure.
@@ -205,7 +205,7 @@ DATABASE_URL the second database is made beside the given one, and dropped at th
   jobs_ratio          JOBS jobs to FEW-JOBS, all available, of FEW-TENANTS tenants
   tenants_ratio       TENANTS tenants with work to FEW-TENANTS, with as many jobs in sum
   idle_tenants_ratio  TENANTS tenants that have had work, FEW-TENANTS of which have some now, to those alone
-  disk_gib            size of the largest of the databases; by default about 8 GiB, and as much again for the log while it is loaded`,
+  disk_gib            size of the largest of the databases; by default about 6 GiB, and as much again for the log while it is loaded`,
 		Flags: b.flags(
 			&cli.IntFlag{Name: "jobs", Value: 10_000_000, Usage: "`NUMBER` of jobs in the large database", Validator: atLeast(100)},
 			&cli.IntFlag{Name: "few-jobs", Value: 10_000, Usage: "`NUMBER` of jobs in the small database", Validator: atLeast(100)},

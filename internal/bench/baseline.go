@@ -5,7 +5,6 @@ package bench
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,11 +21,10 @@ var jobColumns = strings.Fields(`state attempt lease started_at lease_expires_at
 var (
 	jobList = strings.Join(jobColumns, ", ")
 
-	columnID        = slices.Index(jobColumns, "id")
-	columnLease     = slices.Index(jobColumns, "lease")
-	columnStartedAt = slices.Index(jobColumns, "started_at")
-	columnArgs      = slices.Index(jobColumns, "args")
-	columnTenantID  = slices.Index(jobColumns, "tenant_id")
+	columnID       = slices.Index(jobColumns, "id")
+	columnLease    = slices.Index(jobColumns, "lease")
+	columnArgs     = slices.Index(jobColumns, "args")
+	columnTenantID = slices.Index(jobColumns, "tenant_id")
 )
 
 // baselineSchema is the queue of a competent person who does not ask who is next: one table with the columns of ours, first in first out, an index on what
@@ -98,12 +96,12 @@ func queryJobs(ctx context.Context, conn *pgx.Conn, count int, tenants map[strin
 	jobs := make([]job, 0, count)
 	for rows.Next() {
 		raw := rows.RawValues()
-		if len(raw) != len(jobColumns) || len(raw[columnID]) != 16 || len(raw[columnLease]) != 16 || len(raw[columnStartedAt]) != 8 {
+		if len(raw) != len(jobColumns) || len(raw[columnID]) != 16 || len(raw[columnLease]) != 16 {
 			return nil, errors.New("the job is not in the form that a client asks for")
 		}
 		j := job{id: [16]byte(raw[columnID]), lease: [16]byte(raw[columnLease]), args: bytes.Clone(raw[columnArgs])}
 		if tenants != nil {
-			j.tenant, j.at = tenants[string(raw[columnTenantID])], int64(binary.BigEndian.Uint64(raw[columnStartedAt]))
+			j.tenant = tenants[string(raw[columnTenantID])]
 		}
 		jobs = append(jobs, j)
 	}

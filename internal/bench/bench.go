@@ -294,24 +294,23 @@ func (d *database) cleanUp(ctx context.Context) error {
 			return fmt.Errorf("connect to clean up: %w", err)
 		}
 	}
-	var err error
-	if d.down {
-		err = pg.Migrate(ctx, d.admin, pg.Down, nil)
-	} else {
-		err = d.reset(ctx)
-	}
-	if err != nil {
+	// The mark goes after what it marks.
+	if err := d.reset(ctx); err != nil {
 		return fmt.Errorf("remove the jobs of the benchmark: %w", err)
 	}
 	if err := d.exec(ctx, "drop schema if exists ojs_bench cascade"); err != nil {
 		return fmt.Errorf("remove the baseline: %w", err)
 	}
+	if !d.down {
+		return nil
+	}
+	if err := pg.Migrate(ctx, d.admin, pg.Down, nil); err != nil {
+		return fmt.Errorf("remove the schema: %w", err)
+	}
+	if err := d.exec(ctx, "drop table if exists public.ojs_goose_version"); err != nil {
+		return fmt.Errorf("remove the schema: %w", err)
+	}
 	return nil
-}
-
-// open opens the database as a server does.
-func (d *database) open(ctx context.Context, maxConns int) (*pg.DB, error) {
-	return pg.Open(ctx, pg.Config{URL: d.service, Role: d.role, MaxConns: int32(maxConns), AppName: "ojs-pg bench"})
 }
 
 // connect is one connection of the role that a server has, as a client that speaks SQL makes it.

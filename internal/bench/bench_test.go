@@ -13,16 +13,15 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-func responses(step int64, turns ...string) []response {
-	var out []response
-	for i, turn := range turns {
-		r := response{at: int64(i) * step}
-		for _, c := range turn {
-			r.tenants = append(r.tenants, c-'a')
+// turns is a stretch of responses, one after the other, each at its time.
+func turns(arrived []int64, step int64, responses ...string) stretch {
+	s := stretch{arrived: arrived, responses: len(responses)}
+	for i, r := range responses {
+		for _, c := range r {
+			s.sequence = append(s.sequence, dispatched{tenant: c - 'a', response: int32(i), at: int64(i) * step})
 		}
-		out = append(out, r)
 	}
-	return out
+	return s
 }
 
 func near(a, b float64) bool { return math.Abs(a-b) < 1e-6 }
@@ -39,46 +38,46 @@ func TestFairnessOfSequences(t *testing.T) {
 		{
 			// After one job, a is half a job ahead and b half a job behind; the second makes it even.
 			name: "two equal tenants in turn", weights: []float64{1, 1},
-			stretch: []stretch{{arrived: []int64{10, 10}, responses: responses(1, "ab", "ab", "ab")}},
+			stretch: []stretch{turns([]int64{10, 10}, 1, "ab", "ab", "ab")},
 			want:    Fairness{ShareErrorPP: 0, MaxLagQuanta: 0.5, ResponseShareError: 0, Dispatches: 6},
 		},
 		{
 			// In sum even, in order not: after three jobs of a, b is owed one and a half.
 			name: "averages hide the order", weights: []float64{1, 1},
-			stretch: []stretch{{arrived: []int64{10, 10}, responses: responses(1, "aaa", "bbb")}},
+			stretch: []stretch{turns([]int64{10, 10}, 1, "aaa", "bbb")},
 			want:    Fairness{ShareErrorPP: 0, MaxLagQuanta: 1.5, ResponseShareError: 1.5, Dispatches: 6},
 		},
 		{
 			// 4 of 6 jobs where 3 were due: one job of six. After five, 4 where 2.5 were due.
 			name: "a share too large", weights: []float64{1, 1},
-			stretch: []stretch{{arrived: []int64{10, 10}, responses: responses(1, "aab", "aab")}},
+			stretch: []stretch{turns([]int64{10, 10}, 1, "aab", "aab")},
 			want:    Fairness{ShareErrorPP: 100.0 / 6, MaxLagQuanta: 1.5, ResponseShareError: 0.5, Dispatches: 6},
 		},
 		{
 			// 3:1. After a, b, a the weights want 2.25 and 0.75; the worst moment is after b: 1.5 - 1 = 0.5 owed to a.
 			name: "weights", weights: []float64{3, 1},
-			stretch: []stretch{{arrived: []int64{10, 10}, responses: responses(1, "a", "b", "a", "a")}},
+			stretch: []stretch{turns([]int64{10, 10}, 1, "a", "b", "a", "a")},
 			want:    Fairness{ShareErrorPP: 0, MaxLagQuanta: 0.5, ResponseShareError: 0.75, Dispatches: 4},
 		},
 		{
 			// b has one job only; afterwards everything is due to a.
 			name: "a tenant leaves", weights: []float64{1, 1},
-			stretch: []stretch{{arrived: []int64{10, 1}, responses: responses(1, "ab", "aaaa")}},
+			stretch: []stretch{turns([]int64{10, 1}, 1, "ab", "aaaa")},
 			want:    Fairness{ShareErrorPP: 0, MaxLagQuanta: 0.5, ResponseShareError: 0, Dispatches: 6},
 		},
 		{
 			// b comes late and begins at the present: nothing is owed to it for the time before.
 			name: "a tenant joins", weights: []float64{1, 1},
 			stretch: []stretch{
-				{arrived: []int64{10, 0}, responses: responses(1, "aaaa")},
-				{arrived: []int64{0, 10}, responses: responses(1, "ab", "ab")},
+				turns([]int64{10, 0}, 1, "aaaa"),
+				turns([]int64{0, 10}, 1, "ab", "ab"),
 			},
 			want: Fairness{ShareErrorPP: 0, MaxLagQuanta: 0.5, ResponseShareError: 0, Dispatches: 8},
 		},
 		{
 			// The seconds that begin with the first three decisions are whole: aab, aba and bab. The worst is off by half a job of three.
 			name: "seconds", weights: []float64{1, 1}, windowed: true,
-			stretch: []stretch{{arrived: []int64{10, 10}, responses: responses(400_000, "a", "a", "b", "a", "b", "b")}},
+			stretch: []stretch{turns([]int64{10, 10}, 400_000, "a", "a", "b", "a", "b", "b")},
 			want:    Fairness{ShareErrorPP: 0, ShareError1sPP: 100.0 / 6, MaxLagQuanta: 1, ResponseShareError: 0.5, Dispatches: 6, Windows: 3},
 		},
 	} {
@@ -108,7 +107,7 @@ func TestFairnessOfSequences(t *testing.T) {
 
 func TestASequenceThatCannotBe(t *testing.T) {
 	t.Parallel()
-	if _, err := judge([]float64{1, 1}, []stretch{{arrived: []int64{1, 1}, responses: responses(1, "aa")}}); err == nil {
+	if _, err := judge([]float64{1, 1}, []stretch{turns([]int64{1, 1}, 1, "aa")}); err == nil {
 		t.Error("a tenant was served more jobs than it had, and nobody noticed")
 	}
 }
@@ -118,14 +117,14 @@ func TestLagIsTheWorstOverEveryPrefix(t *testing.T) {
 	t.Parallel()
 	weights := []float64{10, 5, 1}
 	backlog := []int64{1000, 1000, 1000}
-	turns := "abacabaaabbbacbaabaaaabbbbbbcaabcabcabcaaaaaaaaabbbbbbbbbc"
-	got, err := judge(weights, []stretch{{arrived: backlog, responses: responses(1, strings.Split(turns, "")...)}})
+	order := "abacabaaabbbacbaabaaaabbbbbbcaabcabcabcaaaaaaaaabbbbbbbbbc"
+	got, err := judge(weights, []stretch{turns(backlog, 1, strings.Split(order, "")...)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	worst := 0.0
 	served := make([]float64, 3)
-	for k, c := range turns {
+	for k, c := range order {
 		served[c-'a']++
 		for i, w := range weights {
 			worst = max(worst, math.Abs(served[i]-float64(k+1)*w/16))
@@ -136,11 +135,27 @@ func TestLagIsTheWorstOverEveryPrefix(t *testing.T) {
 	}
 }
 
-func TestSequenceIsThatOfTheDecisions(t *testing.T) {
+// Two callers took from a run queue at the same time, every other job each: in sum fair, and each of them got one tenant only.
+func TestResponsesThatTookTurns(t *testing.T) {
 	t.Parallel()
-	got := sequence([]response{{at: 7, place: 1}, {at: 3, place: 0}, {at: 7, place: 0}, {at: 5, place: 2}})
-	want := []response{{at: 3, place: 0}, {at: 5, place: 2}, {at: 7, place: 0}, {at: 7, place: 1}}
-	if !reflect.DeepEqual(got, want) {
+	s := stretch{arrived: []int64{10, 10}, responses: 2}
+	for i := range 8 {
+		s.sequence = append(s.sequence, dispatched{tenant: int32(i % 2), response: int32(i % 2), at: 1})
+	}
+	got, err := judge([]float64{1, 1}, []stretch{s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.MaxLagQuanta != 0.5 || got.ResponseShareError != 2 {
+		t.Errorf("lag %v, within a response %v; want 0.5 and 2", got.MaxLagQuanta, got.ResponseShareError)
+	}
+}
+
+func TestSequenceIsInTurnAndItsTimesDoNotFall(t *testing.T) {
+	t.Parallel()
+	got := inTurn([]turn{{7, dispatched{1, 0, 30}}, {3, dispatched{0, 1, 10}}, {9, dispatched{2, 2, 20}}, {5, dispatched{3, 1, 10}}})
+	want := []dispatched{{0, 1, 10}, {3, 1, 10}, {1, 0, 30}, {2, 2, 30}}
+	if !slices.Equal(got, want) {
 		t.Errorf("sequence %v, want %v", got, want)
 	}
 }

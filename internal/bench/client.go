@@ -166,11 +166,6 @@ func readJobs(answer []byte, count int, tenants map[string]int32) ([]job, error)
 		j.args = member(one, `"args":["`)
 		if tenants != nil {
 			j.tenant = tenants[string(member(one, `"tenant_id":"`))]
-			at, err := time.Parse(time.RFC3339Nano, string(member(one, `"started_at":"`)))
-			if err != nil {
-				return nil, fmt.Errorf("when a job was started: %w", err)
-			}
-			j.at = at.UnixMicro()
 		}
 		jobs = append(jobs, j)
 	}

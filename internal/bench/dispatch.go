@@ -6,7 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
@@ -44,6 +48,7 @@ type DispatchResult struct {
 	BaselineJobsPerSecond float64  `json:"baseline_jobs_per_second"`
 	Ratio                 float64  `json:"ratio"`
 	Interval              Interval `json:"interval"`
+	Ceiling
 	Fairness
 	FetchP50ms             float64   `json:"fetch_p50_ms"`
 	FetchP99ms             float64   `json:"fetch_p99_ms"`
@@ -150,37 +155,56 @@ func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchR
 		return nil, err
 	}
 	people := newPopulation(opts.Tenants, opts.Zipf)
-	places := &places{at: map[string]int{}}
-	engine, err := d.engine(ctx, max(16, opts.Workers), places)
+	engine, err := d.engine(ctx, maxConns(opts.Path, opts.Workers), nil)
 	if err != nil {
 		return nil, err
 	}
-	defer engine.stop()
+	defer func() { err = errors.Join(err, engine.stop()) }()
 	if err := people.configure(ctx, engine.db); err != nil {
 		return nil, err
 	}
 
 	ours := &side{before: func() func() { return engine.clock(ctx) }, backlog: make([]int64, opts.Tenants)}
 	base := &side{before: func() func() { return func() {} }, backlog: make([]int64, 1)}
-	defer ours.closeAll()
-	defer base.closeAll()
+	sides := []*side{ours, base}
+	var ceiling *side
+	defer func() {
+		for _, s := range sides {
+			s.closeAll()
+		}
+	}()
 	if ours.loader, err = d.loader(ctx, "ojs.job", opts.ArgsBytes); err != nil {
 		return nil, err
 	}
 	if base.loader, err = d.loader(ctx, "ojs_bench.job", opts.ArgsBytes); err != nil {
 		return nil, err
 	}
-	for range opts.Workers {
-		var w worker
-		switch opts.Path {
-		case "combined":
-			w = engine.worker([]string{queue}, people.number)
-		case "sql":
-			if w, err = d.sqlWorker(ctx, people.number); err != nil {
+	if opts.Path == "http" {
+		if err := engine.serve(ctx); err != nil {
+			return nil, err
+		}
+		without, err := d.engine(ctx, 4, canned(opts.ArgsBytes))
+		if err != nil {
+			return nil, err
+		}
+		defer without.stopQuietly()
+		if err := without.serve(ctx); err != nil {
+			return nil, err
+		}
+		ceiling = &side{before: base.before, backlog: []int64{math.MaxInt64 / 2}}
+		sides = append(sides, ceiling)
+		for range opts.Workers {
+			c, err := dial(ctx, without.address)
+			if err != nil {
 				return nil, err
 			}
-		default:
-			return nil, fmt.Errorf("there is no path %q", opts.Path)
+			ceiling.workers = append(ceiling.workers, &httpWorker{client: c, tenants: people.number})
+		}
+	}
+	for range opts.Workers {
+		w, err := d.worker(ctx, opts.Path, engine, people)
+		if err != nil {
+			return nil, err
 		}
 		ours.workers = append(ours.workers, w)
 		if w, err = d.baselineWorker(ctx); err != nil {
@@ -190,32 +214,34 @@ func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchR
 	}
 
 	slice := func(s *side, length time.Duration) (*spell, error) {
-		from, err := d.wal(ctx)
+		from, mark, err := d.wal(ctx)
 		if err != nil {
 			return nil, err
 		}
 		after := s.before()
-		got, err := drive(ctx, s.workers, opts.Batch, s.total(), length, s == ours, places)
+		got, err := drive(ctx, s.workers, opts.Batch, s.total(), length, s == ours)
 		after()
 		if err != nil {
 			return nil, err
 		}
-		to, err := d.wal(ctx)
+		to, _, err := d.wal(ctx)
 		if err != nil {
 			return nil, err
 		}
 		got.wal = to - from
 		s.rate = max(s.rate, got.rate())
-		if s == ours {
-			order := sequence(got.responses)
-			s.stretches[len(s.stretches)-1].responses = order
-			for _, r := range order {
-				for _, t := range r.tenants {
-					s.backlog[t]--
-				}
-			}
-		} else {
+		if s != ours {
 			s.backlog[0] -= got.jobs
+			return got, nil
+		}
+		now := &s.stretches[len(s.stretches)-1]
+		now.responses = len(got.responses)
+		if now.sequence, err = d.sequence(ctx, mark, people.number, got.responses); err != nil {
+			return nil, err
+		}
+		got.responses = nil
+		for _, j := range now.sequence {
+			s.backlog[j.tenant]--
 		}
 		return got, nil
 	}
@@ -236,7 +262,7 @@ func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchR
 	if err := d.exec(ctx, "vacuum analyze ojs_bench.job"); err != nil {
 		return nil, fmt.Errorf("analyze the baseline: %w", err)
 	}
-	for _, s := range []*side{ours, base} {
+	for _, s := range sides {
 		if _, err := slice(s, warm); err != nil {
 			return nil, err
 		}
@@ -250,12 +276,9 @@ func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchR
 		}
 		step(done)
 		// Who goes first takes turns, too.
-		order := []*side{ours, base}
-		if done%2 == 1 {
-			order = []*side{base, ours}
-		}
 		got := map[*side]*spell{}
-		for _, s := range order {
+		for i := range sides {
+			s := sides[(i+done)%len(sides)]
 			if got[s], err = slice(s, opts.length()); err != nil {
 				return nil, err
 			}
@@ -266,7 +289,7 @@ func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchR
 			done--
 			continue
 		}
-		for _, s := range order {
+		for _, s := range sides {
 			s.rates = append(s.rates, got[s].rate())
 			s.walPerJob = append(s.walPerJob, float64(got[s].wal)/float64(got[s].jobs))
 			s.fetches = append(s.fetches, got[s].fetches...)
@@ -285,6 +308,9 @@ func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchR
 		WALBytesPerJob: round(median(ours.walPerJob), 0), BaselineWALBytesPerJob: round(median(base.walPerJob), 0), ShortResponses: ours.short,
 	}
 	r.SliceRatios, r.Ratio, r.Interval = ratios(ours.rates, base.rates)
+	if ceiling != nil {
+		r.Ceiling = ceilingOf(ours.rates, ceiling.rates)
+	}
 	for i := range ours.rates {
 		r.SliceJobsPerSecond = append(r.SliceJobsPerSecond, round(ours.rates[i], 0))
 		r.SliceBaseline = append(r.SliceBaseline, round(base.rates[i], 0))
@@ -296,6 +322,43 @@ func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchR
 		return nil, err
 	}
 	return r, nil
+}
+
+// maxConns is how many connections a server has for its workers: by HTTP as many as by default.
+func maxConns(path string, workers int) int {
+	if path == "http" {
+		return 16
+	}
+	return max(16, workers)
+}
+
+func (d *database) worker(ctx context.Context, path string, engine *engine, people population) (worker, error) {
+	switch path {
+	case "combined":
+		return engine.worker([]string{queue}, people.number), nil
+	case "sql":
+		return d.sqlWorker(ctx, people.number)
+	case "http":
+		c, err := dial(ctx, engine.address)
+		if err != nil {
+			return nil, err
+		}
+		return &httpWorker{client: c, tenants: people.number}, nil
+	}
+	return nil, fmt.Errorf("there is no path %q", path)
+}
+
+// Ceiling is what the same server and the same clients reach without a database.
+type Ceiling struct {
+	JobsPerSecond *float64  `json:"http_ceiling_jobs_per_second,omitempty"`
+	Ratio         *float64  `json:"http_ceiling_ratio,omitempty"`
+	Interval      *Interval `json:"http_ceiling_interval,omitempty"`
+}
+
+func ceilingOf(ours, ceiling []float64) Ceiling {
+	_, ratio, interval := ratios(ours, ceiling)
+	rate := round(median(ceiling), 0)
+	return Ceiling{&rate, &ratio, &interval}
 }
 
 // ratios of slices that were measured side by side, their median, and where it lies.
@@ -341,13 +404,55 @@ func (s *side) top(ctx context.Context, env *Env, people population, expected fl
 	return nil
 }
 
-// wal is how much log the server has written, in bytes.
-func (d *database) wal(ctx context.Context) (int64, error) {
-	var at int64
-	if err := d.control.QueryRow(ctx, "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint").Scan(&at); err != nil {
-		return 0, fmt.Errorf("read the position of the log: %w", err)
+// wal is how much log the server has written, in bytes, and a transaction that is later than all before.
+func (d *database) wal(ctx context.Context) (bytes int64, mark string, err error) {
+	if err := d.control.QueryRow(ctx, "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint, pg_current_xact_id()::text").Scan(&bytes, &mark); err != nil {
+		return 0, "", fmt.Errorf("read the position of the log: %w", err)
 	}
-	return at, nil
+	return bytes, mark, nil
+}
+
+// sequence reads from the journal in which order the jobs were dispatched that were handed out after a transaction, and finds each in the response that held it.
+// The journal numbers them in the order of the decisions, whatever way they took afterwards. A job that is in one and not in the other is an error.
+func (d *database) sequence(ctx context.Context, mark string, tenants map[string]int32, responses [][][16]byte) ([]dispatched, error) {
+	in := map[[16]byte]int32{}
+	for i, ids := range responses {
+		for _, id := range ids {
+			if _, twice := in[id]; twice {
+				return nil, fmt.Errorf("job %s was handed out twice", uuid.UUID(id))
+			}
+			in[id] = int32(i)
+		}
+	}
+	rows, err := d.control.Query(ctx, `
+		select l.tenant_id, (extract(epoch from l.at) * 1000000)::bigint, g.id, g.turn
+		from ojs.lease l cross join lateral unnest(l.ids, l.turns) g(id, turn) where l.xid > $1::xid8 and l.queue = $2`, mark, queue)
+	if err != nil {
+		return nil, fmt.Errorf("read the journal: %w", err)
+	}
+	turns := make([]turn, 0, len(in))
+	var (
+		tenant string
+		id     [16]byte
+		t      turn
+	)
+	_, err = pgx.ForEachRow(rows, []any{&tenant, &t.at, &id, &t.n}, func() error {
+		response, ok := in[id]
+		if !ok {
+			return fmt.Errorf("job %s was handed out and in no response", uuid.UUID(id))
+		}
+		delete(in, id)
+		t.tenant, t.response = tenants[tenant], response
+		turns = append(turns, t)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the journal: %w", err)
+	}
+	if len(in) > 0 {
+		return nil, fmt.Errorf("%d jobs of the responses are not in the journal", len(in))
+	}
+	return inTurn(turns), nil
 }
 
 // compare holds what was counted here against what the database says, so that no figure rests on jobs that were not handed out.

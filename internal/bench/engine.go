@@ -4,46 +4,56 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"net"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
+	httpapi "github.com/ojs-pg/ojs-pg/internal/http"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// engine is what a server runs behind HTTP.
+// engine is what `ojs-pg serve` runs, in this process.
 type engine struct {
-	db         *pg.DB
-	listener   *pg.Listener
-	dispatcher *sched.Dispatcher
-	log        *slog.Logger
-	stop       func()
+	db       *pg.DB
+	log      *slog.Logger
+	listener *pg.Listener
+	dispatch *sched.Dispatcher
+	address  string // of HTTP; empty: none
+	stop     func() error
 }
 
-// engine opens the database as a server does. places learns where each request was in its decision; nil: nobody asks.
-func (d *database) engine(ctx context.Context, maxConns int, places *places) (*engine, error) {
-	cfg := pg.Config{URL: d.service, Role: d.role, MaxConns: int32(maxConns), AppName: "ojs-pg bench"}
-	if places != nil {
-		cfg.Tracer = places
-	}
-	db, err := pg.Open(ctx, cfg)
+// engine opens the database as a server does. canned takes the database's place for jobs, if it is set.
+func (d *database) engine(ctx context.Context, maxConns int, canned func(count int) []sqlcgen.OjsJob) (*engine, error) {
+	db, err := pg.Open(ctx, pg.Config{URL: d.service, Role: d.role, MaxConns: int32(maxConns), AppName: "ojs-pg bench"})
 	if err != nil {
 		return nil, err
 	}
-	listener := pg.NewListener(db, d.env.log)
-	dispatcher := sched.NewDispatcher(db, listener, d.env.log, sched.Options{})
-	behind, cancel := context.WithCancel(ctx)
+	behind, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	running.Go(func() { listener.Run(behind) })
-	running.Go(func() { dispatcher.Run(behind) })
-	return &engine{db: db, listener: listener, dispatcher: dispatcher, log: d.env.log, stop: sync.OnceFunc(func() {
+	e := &engine{db: db, log: d.env.log, listener: pg.NewListener(db, d.env.log)}
+	running.Go(func() { e.listener.Run(behind) })
+	e.dispatch = sched.NewDispatcher(db, e.listener, d.env.log, sched.Options{Canned: canned})
+	running.Go(func() { e.dispatch.Run(behind) })
+	e.stop = sync.OnceValue(func() error {
 		cancel()
 		running.Wait()
 		db.Close()
-	})}, nil
+		return nil
+	})
+	return e, nil
+}
+
+// stopQuietly is for those whose figures do not depend on how it ends.
+func (e *engine) stopQuietly() {
+	if err := e.stop(); err != nil {
+		e.log.Warn("the server did not stop in good order", "error", err)
+	}
 }
 
 // clock is what a server does beside its requests.
@@ -57,36 +67,62 @@ func (e *engine) clock(ctx context.Context) (stop func()) {
 	}
 }
 
+// serve answers HTTP on the loopback interface.
+func (e *engine) serve(ctx context.Context) error {
+	var config net.ListenConfig
+	socket, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen for HTTP: %w", err)
+	}
+	e.address = socket.Addr().String()
+	api := httpapi.New(httpapi.Config{DB: e.db, Dispatcher: e.dispatch, Logger: e.log, Version: "bench"})
+	serving, end := context.WithCancel(context.WithoutCancel(ctx))
+	served := make(chan error, 1)
+	go func() { served <- api.Serve(serving, socket) }()
+	stop := e.stop
+	e.stop = sync.OnceValue(func() error {
+		end()
+		err := <-served
+		_ = stop()
+		return err
+	})
+	return nil
+}
+
 // worker calls the engine as a handler does. Tenants become numbers by tenants.
 func (e *engine) worker(queues []string, tenants map[string]int32) worker {
-	return engineWorker{d: e.dispatcher, queues: queues, tenants: tenants}
+	return &engineWorker{dispatch: e.dispatch, queues: queues, tenants: tenants}
 }
 
 type engineWorker struct {
-	d       *sched.Dispatcher
-	queues  []string
-	tenants map[string]int32
+	dispatch *sched.Dispatcher
+	queues   []string
+	tenants  map[string]int32
+	wait     time.Duration
+	end      []sched.Settlement
 }
 
-func (w engineWorker) fetch(ctx context.Context, name string, count int) ([]job, error) {
-	got, err := w.d.Fetch(ctx, sched.Fetch{Queues: w.queues, Count: count, WorkerID: name})
+func (w *engineWorker) fetch(ctx context.Context, name string, count int) ([]job, error) {
+	got, err := w.dispatch.Fetch(ctx, sched.Fetch{Queues: w.queues, Count: count, WorkerID: name, Wait: w.wait})
 	if err != nil {
 		return nil, err
 	}
+	w.end = w.end[:0]
 	jobs := make([]job, len(got))
 	for i := range got {
-		jobs[i] = job{id: uuid.MustParse(got[i].ID), lease: uuid.MustParse(*got[i].Lease), args: got[i].Args, tenant: w.tenants[got[i].TenantID], at: got[i].StartedAt.UnixMicro()}
+		id, err := uuid.Parse(got[i].ID)
+		if err != nil {
+			return nil, fmt.Errorf("the id of a job: %w", err)
+		}
+		jobs[i] = job{id: id, args: got[i].Args, tenant: w.tenants[got[i].TenantID]}
+		w.end = append(w.end, sched.Settlement{ID: got[i].ID, Lease: got[i].Lease})
 	}
 	return jobs, nil
 }
 
-func (w engineWorker) ack(ctx context.Context, jobs []job) error {
-	all := make([]sched.Settlement, len(jobs))
-	for i := range jobs {
-		lease := uuid.UUID(jobs[i].lease).String()
-		all[i] = sched.Settlement{ID: uuid.UUID(jobs[i].id).String(), Lease: &lease}
-	}
-	done, err := w.d.Settle(ctx, all, false)
+// ack ends what was fetched last.
+func (w *engineWorker) ack(ctx context.Context, jobs []job) error {
+	done, err := w.dispatch.Settle(ctx, w.end, false)
 	if err != nil {
 		return err
 	}
@@ -95,45 +131,26 @@ func (w engineWorker) ack(ctx context.Context, jobs []job) error {
 			return done[i].Err
 		}
 	}
+	if len(done) != len(jobs) {
+		return fmt.Errorf("acknowledged %d of %d jobs", len(done), len(jobs))
+	}
 	return nil
 }
 
-func (w engineWorker) close() {}
+func (w *engineWorker) close() {}
 
-// places remembers which place each request had in the decision that answered it: the one that it has among the arguments of ojs.fetch_many, whose first
-// rows are the first request's. It reads them off the statement, so that nothing in the engine has to know of benchmarks.
-type places struct {
-	mu sync.Mutex
-	at map[string]int
-}
-
-// TraceQueryStart sees each statement before it is sent.
-func (p *places) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if len(data.Args) < 3 {
-		return ctx
+// canned makes jobs like those that are loaded, for a server without a database. They are the same ones again and again.
+func canned(argsBytes int) func(count int) []sqlcgen.OjsJob {
+	args := makeArgs(argsBytes)
+	at := time.Now().UTC()
+	worker, lease := "w", uuid.NewString()
+	jobs := make([]sqlcgen.OjsJob, 20_000)
+	for i := range jobs {
+		seq := int64(i)
+		jobs[i] = sqlcgen.OjsJob{
+			State: "active", Attempt: 1, Lease: &lease, StartedAt: &at, LeaseExpiresAt: &at, EnqueuedAt: at, WorkerID: &worker, Seq: &seq, TenantID: "t0",
+			ID: uuid.NewString(), Queue: queue, Type: "bench.job", MaxAttempts: 3, CreatedAt: at, Args: []byte(args[i%len(args)]), Meta: []byte("{}"),
+		}
 	}
-	names, ok := data.Args[2].([]string)
-	if !ok || len(names) == 1 {
-		return ctx
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i, name := range names {
-		p.at[name] = i
-	}
-	return ctx
-}
-
-// TraceQueryEnd has nothing to add.
-func (p *places) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
-func (p *places) take(name string) int {
-	if p == nil {
-		return 0
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	at := p.at[name]
-	delete(p.at, name)
-	return at
+	return func(count int) []sqlcgen.OjsJob { return jobs[:min(count, len(jobs))] }
 }

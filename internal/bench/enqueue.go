@@ -40,8 +40,7 @@ type EnqueueResult struct {
 	InsertRatio    *float64  `json:"insert_ratio,omitempty"`
 	InsertInterval *Interval `json:"insert_interval,omitempty"`
 
-	CeilingJobsPerSecond *float64 `json:"http_ceiling_jobs_per_second,omitempty"`
-	CeilingRatio         *float64 `json:"http_ceiling_ratio,omitempty"`
+	Ceiling
 
 	P50ms                  float64   `json:"enqueue_p50_ms"`
 	P99ms                  float64   `json:"enqueue_p99_ms"`
@@ -172,7 +171,7 @@ func Enqueue(ctx context.Context, env *Env, opts EnqueueOptions) (_ *EnqueueResu
 	if err != nil {
 		return nil, err
 	}
-	server, err := d.serve(ctx, max(16, opts.Producers))
+	server, err := d.engine(ctx, 16, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -204,15 +203,25 @@ func Enqueue(ctx context.Context, env *Env, opts EnqueueOptions) (_ *EnqueueResu
 	}()
 	order := []string{"ours", "insert", "bare"}
 	if opts.Path == "http" {
-		order = []string{"ours", "bare"}
-		w := &way{}
-		ways["ours"] = w
-		for range opts.Producers {
-			c, err := dial(ctx, server.address)
-			if err != nil {
+		order = []string{"ours", "ceiling", "bare"}
+		without, err := d.engine(ctx, 4, canned(opts.ArgsBytes))
+		if err != nil {
+			return nil, err
+		}
+		defer without.stopQuietly()
+		for name, e := range map[string]*engine{"ours": server, "ceiling": without} {
+			if err := e.serve(ctx); err != nil {
 				return nil, err
 			}
-			w.producers = append(w.producers, &httpProducer{client: c})
+			w := &way{}
+			ways[name] = w
+			for range opts.Producers {
+				c, err := dial(ctx, e.address)
+				if err != nil {
+					return nil, err
+				}
+				w.producers = append(w.producers, &httpProducer{client: c})
+			}
 		}
 	} else {
 		if err := sql("ours", functionWay); err != nil {
@@ -233,7 +242,10 @@ func Enqueue(ctx context.Context, env *Env, opts EnqueueOptions) (_ *EnqueueResu
 	args := makeArgs(opts.ArgsBytes)
 	sinceReset := int64(0)
 	slice := func(w *way, length time.Duration, counts bool) error {
-		from, err := d.wal(ctx)
+		if w == ways["ours"] || w == ways["insert"] {
+			defer server.clock(ctx)()
+		}
+		from, _, err := d.wal(ctx)
 		if err != nil {
 			return err
 		}
@@ -241,7 +253,7 @@ func Enqueue(ctx context.Context, env *Env, opts EnqueueOptions) (_ *EnqueueResu
 		if err != nil {
 			return err
 		}
-		to, err := d.wal(ctx)
+		to, _, err := d.wal(ctx)
 		if err != nil {
 			return err
 		}
@@ -287,6 +299,9 @@ func Enqueue(ctx context.Context, env *Env, opts EnqueueOptions) (_ *EnqueueResu
 		all, ratio, interval := ratios(insert.rates, bare.rates)
 		rate := round(median(insert.rates), 0)
 		r.SliceInsertRatios, r.InsertRatio, r.InsertInterval, r.InsertJobsPerSecond = all, &ratio, &interval, &rate
+	}
+	if c := ways["ceiling"]; c != nil {
+		r.Ceiling = ceilingOf(ours.rates, c.rates)
 	}
 	r.Machine, r.Settings, err = env.describe(ctx, d)
 	return r, err

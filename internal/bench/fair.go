@@ -3,8 +3,10 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // fluid is the ideal that the dispatch sequence is compared with: while tenants have work, each dispatch is due to all of them by
@@ -87,17 +89,17 @@ func (f *fluid) worst() float64 {
 	return worst
 }
 
-// response is what one FETCH got, as tenants in the order of the response. at is the instant of the decision in microseconds.
-type response struct {
-	at      int64
-	place   int // among the responses of one decision
-	tenants []int32
+// dispatched is one job in the order of dispatch: whose it was, in which response it went out, and when, in microseconds. Times do not fall.
+type dispatched struct {
+	tenant, response int32
+	at               int64
 }
 
-// stretch is a time without arrivals: first these jobs came, then those were dispatched, in this order.
+// stretch is a time without arrivals: first these jobs came, then those were dispatched, in this order, in so many responses.
 type stretch struct {
 	arrived   []int64
-	responses []response
+	sequence  []dispatched
+	responses int
 }
 
 // Fairness is how far a dispatch sequence was from the fluid ideal.
@@ -111,7 +113,7 @@ type Fairness struct {
 	MaxLagQuanta float64 `json:"max_lag_quanta"`
 	// ResponseShareError is the largest |served - due| of a tenant within one response, in jobs.
 	ResponseShareError float64 `json:"response_share_error"`
-	// Dispatches, Windows say what that was judged on.
+	// Dispatches and Windows say what that was judged on.
 	Dispatches int64 `json:"dispatches_judged"`
 	Windows    int   `json:"seconds_judged"`
 }
@@ -120,25 +122,27 @@ type Fairness struct {
 func judge(weights []float64, stretches []stretch) (Fairness, error) {
 	var fair Fairness
 	f := newFluid(weights)
-	before := make([]float64, len(weights))
 	for _, s := range stretches {
 		for tenant, jobs := range s.arrived {
 			f.arrive(tenant, jobs)
 		}
-		for _, r := range s.responses {
-			for tenant := range weights {
-				before[tenant] = f.over(tenant)
+		answers := make([]answer, s.responses)
+		for _, d := range s.sequence {
+			answers[d.response].asked++
+		}
+		for _, d := range s.sequence {
+			a := &answers[d.response]
+			before := f.v
+			lag, err := f.dispatch(int(d.tenant))
+			if err != nil {
+				return fair, fmt.Errorf("after %d dispatches: %w", fair.Dispatches, err)
 			}
-			for _, tenant := range r.tenants {
-				lag, err := f.dispatch(int(tenant))
-				if err != nil {
-					return fair, fmt.Errorf("after %d dispatches: %w", fair.Dispatches, err)
-				}
-				fair.MaxLagQuanta = max(fair.MaxLagQuanta, lag)
-				fair.Dispatches++
-			}
-			for tenant := range weights {
-				fair.ResponseShareError = max(fair.ResponseShareError, math.Abs(f.over(tenant)-before[tenant]))
+			fair.MaxLagQuanta = max(fair.MaxLagQuanta, lag)
+			fair.Dispatches++
+			a.add(d.tenant, f.v-before, f.backlog[d.tenant] == 0)
+			if a.asked == 0 {
+				fair.ResponseShareError = max(fair.ResponseShareError, a.worst(f))
+				*a = answer{}
 			}
 		}
 	}
@@ -157,6 +161,51 @@ func judge(weights []float64, stretches []stretch) (Fairness, error) {
 	return fair, nil
 }
 
+// answer is what one response held so far. Its jobs need not follow each other in the sequence: callers who take from a run queue at the same time
+// take turns there. What was due to a tenant in it is what its own jobs were worth, to all tenants by weight.
+type answer struct {
+	asked  int     // jobs that are still to come
+	due    float64 // per unit of weight
+	served []servedTenant
+}
+
+type servedTenant struct {
+	tenant int32
+	jobs   int
+	left   bool    // that was its last job
+	due    float64 // per unit of weight, when it left
+}
+
+func (a *answer) add(tenant int32, step float64, left bool) {
+	a.asked--
+	a.due += step
+	at := slices.IndexFunc(a.served, func(s servedTenant) bool { return s.tenant == tenant })
+	if at < 0 {
+		at = len(a.served)
+		a.served = append(a.served, servedTenant{tenant: tenant})
+	}
+	a.served[at].jobs++
+	a.served[at].left, a.served[at].due = left, a.due
+}
+
+// worst is the largest |served - due| of a tenant in the response.
+func (a *answer) worst(f *fluid) float64 {
+	worst := 0.0
+	for tenant, weight := range f.weight {
+		if f.backlog[tenant] > 0 && !slices.ContainsFunc(a.served, func(s servedTenant) bool { return int(s.tenant) == tenant }) {
+			worst = max(worst, weight*a.due)
+		}
+	}
+	for _, s := range a.served {
+		due := a.due
+		if s.left {
+			due = s.due
+		}
+		worst = max(worst, math.Abs(float64(s.jobs)-f.weight[s.tenant]*due))
+	}
+	return worst
+}
+
 // judgeWindows moves two copies of the ideal through the sequence, the second one window behind, beginning at each decision in turn. A window
 // that does not fit into its stretch is left out; where none fits, each stretch is one, and their number is returned as 0.
 func judgeWindows(weights []float64, stretches []stretch, width int64) (worst float64, windows int, err error) {
@@ -172,14 +221,6 @@ func judgeWindows(weights []float64, stretches []stretch, width int64) (worst fl
 		}
 		return worst / float64(dispatched) * 100
 	}
-	follow := func(f *fluid, r response) error {
-		for _, tenant := range r.tenants {
-			if _, err := f.dispatch(int(tenant)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
 	head, tail := newFluid(weights), newFluid(weights)
 	whole := 0.0
 	for _, s := range stretches {
@@ -188,22 +229,22 @@ func judgeWindows(weights []float64, stretches []stretch, width int64) (worst fl
 			tail.arrive(tenant, jobs)
 		}
 		next := 0
-		for i, r := range s.responses {
-			if i == 0 || r.at != s.responses[i-1].at {
-				for next < len(s.responses) && s.responses[next].at < r.at+width {
-					if err := follow(head, s.responses[next]); err != nil {
+		for i, d := range s.sequence {
+			if i == 0 || d.at != s.sequence[i-1].at {
+				for next < len(s.sequence) && s.sequence[next].at < d.at+width {
+					if _, err := head.dispatch(int(s.sequence[next].tenant)); err != nil {
 						return 0, 0, err
 					}
 					next++
 				}
-				if next < len(s.responses) {
+				if next < len(s.sequence) {
 					worst = max(worst, compare(tail, head))
 					windows++
 				} else if i == 0 {
 					whole = max(whole, compare(tail, head))
 				}
 			}
-			if err := follow(tail, r); err != nil {
+			if _, err := tail.dispatch(int(d.tenant)); err != nil {
 				return 0, 0, err
 			}
 		}
@@ -212,4 +253,24 @@ func judgeWindows(weights []float64, stretches []stretch, width int64) (worst fl
 		return whole, 0, nil
 	}
 	return worst, windows, nil
+}
+
+// turn is a job of the journal.
+type turn struct {
+	n int64
+	dispatched
+}
+
+// inTurn puts jobs in the order of their turns. Their times are those at which they were handed out, and who takes from a run queue may be overtaken; a
+// job belongs to the time of those before it.
+func inTurn(turns []turn) []dispatched {
+	slices.SortFunc(turns, func(a, b turn) int { return cmp.Compare(a.n, b.n) })
+	sequence := make([]dispatched, len(turns))
+	var latest int64
+	for i, t := range turns {
+		latest = max(latest, t.at)
+		t.at = latest
+		sequence[i] = t.dispatched
+	}
+	return sequence
 }

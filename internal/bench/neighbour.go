@@ -74,7 +74,7 @@ func Neighbour(ctx context.Context, env *Env, opts NeighbourOptions) (*Neighbour
 	if err != nil {
 		return nil, err
 	}
-	defer engine.stop()
+	defer engine.stopQuietly()
 	defer engine.clock(ctx)()
 
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -149,7 +149,7 @@ func (d *database) pinned(ctx context.Context, opts PinnedOptions, step string, 
 		if err != nil {
 			return run, err
 		}
-		defer engine.stop()
+		defer engine.stopQuietly()
 		defer engine.clock(ctx)()
 		if err := people.configure(ctx, engine.db); err != nil {
 			return run, err

@@ -47,11 +47,15 @@ func Wakeup(ctx context.Context, env *Env, opts WakeupOptions) (_ *WakeupResult,
 	if err != nil {
 		return nil, err
 	}
-	server, err := d.serve(ctx, 16)
+	server, err := d.engine(ctx, 16, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
+	if err := server.serve(ctx); err != nil {
+		return nil, err
+	}
+	defer server.clock(ctx)()
 	r := &WakeupResult{Benchmark: "wakeup", IdleWorkers: opts.Workers, IdleSeconds: opts.IdleSeconds}
 	if err := d.wake(ctx, server, opts, r); err != nil {
 		return nil, err
@@ -64,7 +68,7 @@ func Wakeup(ctx context.Context, env *Env, opts WakeupOptions) (_ *WakeupResult,
 }
 
 // wake lets one worker wait, commits one job, and takes the time until the worker has it; again and again.
-func (d *database) wake(ctx context.Context, server *service, opts WakeupOptions, r *WakeupResult) error {
+func (d *database) wake(ctx context.Context, server *engine, opts WakeupOptions, r *WakeupResult) error {
 	producer, err := d.connect(ctx)
 	if err != nil {
 		return err
@@ -141,7 +145,7 @@ func commitOne(ctx context.Context, conn *pgx.Conn, queue, tenant, args string) 
 const statisticsDelay = 11 * time.Second
 
 // idle lets workers wait for nothing and looks at what that costs. No request begins or ends meanwhile.
-func (d *database) idle(ctx context.Context, server *service, opts WakeupOptions, r *WakeupResult) error {
+func (d *database) idle(ctx context.Context, server *engine, opts WakeupOptions, r *WakeupResult) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	window := time.Duration(opts.IdleSeconds * float64(time.Second))

@@ -3,12 +3,10 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -23,10 +21,9 @@ type job struct {
 	id, lease [16]byte
 	tenant    int32
 	args      []byte
-	at        int64 // of the decision, in microseconds since some instant
 }
 
-// worker takes jobs and says that they are done. name is of this request alone, so that its place in a decision can be found.
+// worker takes jobs and says that they are done.
 type worker interface {
 	fetch(ctx context.Context, name string, count int) ([]job, error)
 	ack(ctx context.Context, jobs []job) error
@@ -112,17 +109,14 @@ type spell struct {
 	jobs      int64
 	elapsed   time.Duration
 	fetches   times
-	responses []response
-	short     int64 // responses with fewer jobs than asked though there were more
-	dry       bool  // the backlog came to its end
+	responses [][][16]byte // the ids of the jobs of each
+	short     int64        // responses with fewer jobs than asked though there were more
+	dry       bool         // the backlog came to its end
 	wal       int64
 }
 
-// drive lets workers fetch and acknowledge until the time is over or the backlog is. judged: somebody asks in which
-// order. places tells where in its decision a response was; nil: each is one decision.
-func drive(
-	ctx context.Context, workers []worker, count int, backlog int64, length time.Duration, judged bool, places *places,
-) (*spell, error) {
+// drive lets workers fetch and acknowledge until the time is over or the backlog is. judged: somebody asks who got what.
+func drive(ctx context.Context, workers []worker, count int, backlog int64, length time.Duration, judged bool) (*spell, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	total := &spell{}
@@ -137,13 +131,12 @@ func drive(
 	for i, w := range workers {
 		running.Go(func() {
 			own := &spell{}
-			prefix := "w" + strconv.Itoa(i) + "-"
-			for n := 0; !dry.Load() && ctx.Err() == nil; n++ {
+			name := "w" + strconv.Itoa(i)
+			for !dry.Load() && ctx.Err() == nil {
 				before := time.Now()
 				if before.After(end) {
 					break
 				}
-				name := prefix + strconv.Itoa(n)
 				jobs, err := w.fetch(ctx, name, count)
 				if err != nil {
 					cancel(fmt.Errorf("fetch: %w", err))
@@ -163,11 +156,11 @@ func drive(
 					continue
 				}
 				if judged {
-					r := response{at: jobs[0].at, place: places.take(name), tenants: make([]int32, len(jobs))}
+					ids := make([][16]byte, len(jobs))
 					for k := range jobs {
-						r.tenants[k] = jobs[k].tenant
+						ids[k] = jobs[k].id
 					}
-					own.responses = append(own.responses, r)
+					own.responses = append(own.responses, ids)
 				}
 				if err := w.ack(ctx, jobs); err != nil {
 					cancel(fmt.Errorf("acknowledge: %w", err))
@@ -190,13 +183,6 @@ func drive(
 		return nil, err
 	}
 	return total, ctx.Err()
-}
-
-// sequence puts responses in the order in which the database decided: decisions are serial and stamp their jobs while they hold the lane, and
-// within a decision the requests were served in the order of its arguments.
-func sequence(responses []response) []response {
-	slices.SortFunc(responses, func(a, b response) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.place, b.place)) })
-	return responses
 }
 
 func (s *spell) rate() float64 { return float64(s.jobs) / s.elapsed.Seconds() }

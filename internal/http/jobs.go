@@ -110,7 +110,7 @@ func (s *Server) push(c echo.Context, jobs []*object) ([]sqlcgen.OjsJob, error) 
 
 	ctx, cancel := s.query(c)
 	defer cancel()
-	rows, err := s.q.EnqueueMany(ctx, sqlcgen.EnqueueManyParams{Jobs: flat, Tenant: header})
+	rows, err := s.dispatch.EnqueueMany(ctx, flat, len(jobs), header)
 	if err != nil {
 		err = s.db.Err(err)
 		var known *pg.Error

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -31,8 +30,6 @@ type Config struct {
 	// Role, if set, is taken by every session (`set role`): a superuser's login then works
 	// under row security.
 	Role string
-	// Tracer, if set, sees every statement: for measuring.
-	Tracer pgx.QueryTracer
 }
 
 // DB is an open database.
@@ -67,7 +64,6 @@ func openPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	if poolCfg.MaxConns == 0 {
 		poolCfg.MaxConns = 16
 	}
-	poolCfg.ConnConfig.Tracer = cfg.Tracer
 	poolCfg.MaxConnLifetime = time.Hour
 	poolCfg.MaxConnLifetimeJitter = 10 * time.Minute
 	poolCfg.MaxConnIdleTime = 10 * time.Minute

@@ -59,6 +59,16 @@ func (d *Dispatcher) Enqueue(ctx context.Context, job []byte, tenant *string) (s
 	return done[0].Job, done[0].Err
 }
 
+// EnqueueMany makes all of a batch, or none, in a transaction of its own. jobs is a JSON array of count objects as ojs.enqueue_many takes it. The error is the
+// database's.
+func (d *Dispatcher) EnqueueMany(ctx context.Context, jobs []byte, count int, tenant *string) ([]sqlcgen.OjsJob, error) {
+	d.statements.Add(1)
+	if d.opts.Canned != nil {
+		return d.opts.Canned(count), nil
+	}
+	return sqlcgen.New(d.db.Pool()).EnqueueMany(ctx, sqlcgen.EnqueueManyParams{Jobs: jobs, Tenant: tenant})
+}
+
 // namesID reports whether the object has a member id.
 func namesID(job []byte) bool {
 	if !bytes.Contains(job, []byte(`"id"`)) {
