@@ -135,7 +135,7 @@ func (b benchmarks) dispatch() *cli.Command {
 		Description: `WORKERS workers each ask for BATCH jobs, acknowledge them, and ask again; a job that was acknowledged counts.
 
   --path combined  in the server's process, by the engine that also answers HTTP
-  --path sql       each worker on a connection of its own: select * from ojs.fetch(...), then ojs.ack or ojs.settle
+  --path sql       each worker on a connection of its own: select * from ojs.fetch(...), then ojs.ack or ojs.ack_many
   --path http      each worker by HTTP to a server in this process, on the loopback interface
 
 Ours runs with everything on: as a role under row security, with leases and attempts, and with the clock. The baseline is an unfair queue on the same

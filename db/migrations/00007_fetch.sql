@@ -847,7 +847,7 @@ declare
     c_patience_ms constant int := 250;
     c_waits       constant int := 3;
     -- Deciding ahead pays where few jobs are asked for at once: enough then to keep sixteen callers going while one of them decides.
-    c_few         constant int := 32;
+    c_few         constant int := 16;
     v_ahead       int := greatest(128, 32 * p_count);
     v_tenant      text;
     v_own         text;

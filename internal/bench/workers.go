@@ -34,7 +34,6 @@ type worker interface {
 type sqlWorker struct {
 	conn    *pgx.Conn
 	tenants map[string]int32
-	settle  bool // the database has ojs.settle
 }
 
 func (d *database) sqlWorker(ctx context.Context, tenants map[string]int32) (worker, error) {
@@ -42,12 +41,7 @@ func (d *database) sqlWorker(ctx context.Context, tenants map[string]int32) (wor
 	if err != nil {
 		return nil, err
 	}
-	w := &sqlWorker{conn: conn, tenants: tenants}
-	if err := conn.QueryRow(ctx, "select to_regprocedure('ojs.settle(json, boolean)') is not null").Scan(&w.settle); err != nil {
-		w.close()
-		return nil, fmt.Errorf("look for ojs.settle: %w", err)
-	}
-	return w, nil
+	return &sqlWorker{conn: conn, tenants: tenants}, nil
 }
 
 func (w *sqlWorker) fetch(ctx context.Context, name string, count int) ([]job, error) {
@@ -60,23 +54,11 @@ func (w *sqlWorker) ack(ctx context.Context, jobs []job) error {
 		return w.conn.QueryRow(ctx, "select state from ojs.ack($1, $2)", pgtype.UUID{Bytes: jobs[0].id, Valid: true}, pgtype.UUID{Bytes: jobs[0].lease, Valid: true}).Scan(&state)
 	}
 	var done int
-	var err error
-	if w.settle {
-		list := []byte{'['}
-		for i := range jobs {
-			if i > 0 {
-				list = append(list, ',')
-			}
-			list = jobs[i].appendJSON(list, "id")
-		}
-		err = w.conn.QueryRow(ctx, "select count(*) filter (where sqlstate is null) from ojs.settle($1::json, false)", append(list, ']')).Scan(&done)
-	} else {
-		ids, leases := make([]pgtype.UUID, len(jobs)), make([]pgtype.UUID, len(jobs))
-		for i := range jobs {
-			ids[i], leases[i] = pgtype.UUID{Bytes: jobs[i].id, Valid: true}, pgtype.UUID{Bytes: jobs[i].lease, Valid: true}
-		}
-		err = w.conn.QueryRow(ctx, "select count(*) from unnest($1::uuid[], $2::uuid[]) x(id, lease) cross join lateral ojs.ack(x.id, x.lease)", ids, leases).Scan(&done)
+	ids, leases := make([]pgtype.UUID, len(jobs)), make([]pgtype.UUID, len(jobs))
+	for i := range jobs {
+		ids[i], leases[i] = pgtype.UUID{Bytes: jobs[i].id, Valid: true}, pgtype.UUID{Bytes: jobs[i].lease, Valid: true}
 	}
+	err := w.conn.QueryRow(ctx, "select count(*) from ojs.ack_many($1, $2)", ids, leases).Scan(&done)
 	if err == nil && done != len(jobs) {
 		err = fmt.Errorf("acknowledged %d of %d jobs", done, len(jobs))
 	}

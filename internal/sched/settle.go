@@ -2,10 +2,14 @@ package sched
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -52,10 +56,7 @@ func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) ([]S
 	return d.patiently(ctx, len(in), func(which []int) ([]Settled, []error) {
 		some := in
 		if len(which) < len(in) {
-			some = make([]Settlement, len(which))
-			for i, at := range which {
-				some[i] = in[at]
-			}
+			some = pick(in, which)
 		}
 		return d.settles.do(ctx, tenant, some, sizeOfSettlement)
 	})
@@ -102,6 +103,11 @@ func (d *Dispatcher) settleNow(ctx context.Context, items []Settlement) ([]Settl
 	if d.opts.Canned != nil {
 		return d.canned(len(items)), nil
 	}
+	out, rest, err := d.ackPlain(ctx, items)
+	if err != nil || len(rest) == 0 {
+		return out, err
+	}
+	items = pick(items, rest)
 	size, jobs := 2, false
 	for i := range items {
 		size += sizeOfSettlement(&items[i])
@@ -116,14 +122,90 @@ func (d *Dispatcher) settleNow(ctx context.Context, items []Settlement) ([]Settl
 	}
 	b = append(b, ']')
 	rows, err := d.db.Pool().Query(ctx, settle, b, jobs)
-	if err != nil {
+	if err == nil {
+		var results []result
+		if results, err = readResults(rows, len(items)); err == nil {
+			for i, settled := range d.settled(results) {
+				out[rest[i]] = settled
+			}
+			return out, nil
+		}
+	}
+	if len(rest) == len(out) {
 		return nil, err
 	}
-	results, err := readResults(rows, len(items))
-	if err != nil {
-		return nil, err
+	// The others are acknowledged, whatever became of these.
+	for _, at := range rest {
+		out[at].Err = d.db.Err(err)
 	}
-	return d.settled(results), nil
+	return out, nil
+}
+
+const ackMany = "select n, attempt, finished_at from ojs.ack_many($1, $2, $3, $4, $5)"
+
+// ackPlain acknowledges what needs no closer look and whose job nobody wants back, which is most of what
+// comes, and returns the places of the rest.
+func (d *Dispatcher) ackPlain(ctx context.Context, items []Settlement) (out []Settled, rest []int, err error) {
+	var (
+		ids, leases      []pgtype.UUID
+		results          [][]byte
+		workers, tenants []*string
+		places           []int
+	)
+	out = make([]Settled, len(items))
+	for i := range items {
+		item := &items[i]
+		id, errID := uuid.Parse(item.ID)
+		var lease uuid.UUID
+		var errLease error
+		if item.Lease != nil {
+			lease, errLease = uuid.Parse(*item.Lease)
+		}
+		if item.jobs || item.Error != nil || item.Requeue || errID != nil || errLease != nil {
+			rest = append(rest, i)
+			continue
+		}
+		ids = append(ids, pgtype.UUID{Bytes: id, Valid: true})
+		leases = append(leases, pgtype.UUID{Bytes: lease, Valid: item.Lease != nil})
+		results = append(results, item.Result)
+		workers = append(workers, item.WorkerID)
+		tenants = append(tenants, item.Tenant)
+		places = append(places, i)
+	}
+	if len(places) == 0 {
+		return out, rest, nil
+	}
+	rows, err := d.db.Pool().Query(ctx, ackMany, ids, leases, results, workers, tenants)
+	if err != nil {
+		return nil, nil, err
+	}
+	var n int
+	var attempt int32
+	var at time.Time
+	_, err = pgx.ForEachRow(rows, []any{&n, &attempt, &at}, func() error {
+		done := &out[places[n-1]]
+		finished := at
+		done.Job = sqlcgen.OjsJob{ID: items[places[n-1]].ID, State: "completed", Attempt: attempt, FinishedAt: &finished}
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, i := range places {
+		if out[i].Job.ID == "" {
+			rest = append(rest, i)
+		}
+	}
+	slices.Sort(rest)
+	return out, rest, nil
+}
+
+func pick(items []Settlement, which []int) []Settlement {
+	some := make([]Settlement, len(which))
+	for i, at := range which {
+		some[i] = items[at]
+	}
+	return some
 }
 
 func (s *Settlement) append(b []byte) []byte {
