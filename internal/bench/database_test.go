@@ -65,7 +65,7 @@ func TestEveryPathIsFollowedAndNothingIsLeft(t *testing.T) {
 				t.Fatal(err)
 			}
 			env := open(t, database.URL)
-			r, err := Dispatch(t.Context(), env, DispatchOptions{Load: brief, Path: path, Tenants: 3})
+			r, err := Dispatch(t.Context(), env, DispatchOptions{Load: brief, Path: path, Client: "usual", Tenants: 3})
 			if err != nil {
 				t.Fatal(err)
 			}
