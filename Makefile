@@ -9,7 +9,7 @@ DATA_DIR ?= .dev
 FOLDER ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race pg18 conformance soak generate golden generated verify lint fmt dev psql
+.PHONY: help build test race pg18 conformance soak bench generate golden generated verify lint fmt dev psql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ conformance: ## the public suites; FOLDER=level-0-core for one; OJS_CONFORMANCE_
 
 soak: ## a minute of producers, workers and a server that die; OJS_SOAK_DURATION for another time
 	OJS_SOAK_DURATION=$${OJS_SOAK_DURATION:-1m} $(GO) test -count=1 -v ./soak
+
+bench: ## all benchmarks at their full size, about an hour on an idle machine; the output goes to docs/benchmarks
+	scripts/benchmarks
 
 generate: ## internal/sqlcgen from db/queries and db/migrations
 	$(TOOL) sqlc generate

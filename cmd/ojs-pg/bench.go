@@ -58,6 +58,13 @@ func sliceFlags(slices int, seconds float64) []cli.Flag {
 	}
 }
 
+func clientFlag() cli.Flag {
+	return &cli.StringFlag{
+		Name: "client", Value: "usual", Usage: "`KIND` of HTTP clients: usual (Go's own and encoding/json) or lean (by hand, which leaves the processors to the server)",
+		Validator: oneOf("usual", "lean"),
+	}
+}
+
 func argsFlag() cli.Flag {
 	return &cli.IntFlag{Name: "args-bytes", Value: 100, Usage: "`BYTES` of args of each job", Validator: atLeast(5)}
 }
@@ -136,7 +143,7 @@ func (b benchmarks) dispatch() *cli.Command {
 
   --path combined  in the server's process, by the engine that also answers HTTP
   --path sql       each worker on a connection of its own: select * from ojs.fetch(...), then ojs.ack or ojs.ack_many
-  --path http      each worker by HTTP to a server in this process, on the loopback interface
+  --path http      each worker by HTTP to a server in this process, on the loopback interface, connections kept alive
 
 Ours runs with everything on: as a role under row security, with leases and attempts, and with the clock. The baseline is an unfair queue on the same
 server: one table with the same columns and an index on what waits; its workers take the oldest jobs by 'update ... where id in (select ... for
@@ -147,12 +154,15 @@ update skip locked limit n) returning' all columns, and acknowledge the n jobs b
                         dispatches within one second, the worst second
   max_lag_quanta        by how many jobs a tenant was away from what was due to it, the worst over every prefix of the sequence of dispatches
   response_share_error  the same within one response, in jobs
+  http_ceiling_ratio    with --path http: jobs per second to those of the same server and clients with the database cut out, where the same
+                        handlers answer with jobs that were made before
   wal_bytes_per_job     log written while a job is fetched and acknowledged; not while it is enqueued
 
 The sequence of dispatches is that of the decisions, which are serial, and within them that of the rows. While tenants come and
 go (--zipf), what is due follows from those that have work at the time.`,
 		Flags: b.flags(append([]cli.Flag{
 			&cli.StringFlag{Name: "path", Value: "combined", Usage: "`WAY` to the jobs: combined, sql or http", Validator: oneOf("combined", "sql", "http")},
+			clientFlag(),
 			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
 			&cli.IntFlag{Name: "batch", Value: 1, Usage: "`NUMBER` of jobs asked for at once", Validator: atLeast(1)},
 			&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: atLeast(1)},
@@ -160,7 +170,7 @@ go (--zipf), what is due follows from those that have work at the time.`,
 		}, sliceFlags(10, 3)...)...),
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
 			return bench.Dispatch(ctx, env, bench.DispatchOptions{
-				Load: loadOf(c), Path: c.String("path"), Tenants: c.Int("tenants"), Zipf: c.Bool("zipf"),
+				Load: loadOf(c), Path: c.String("path"), Client: c.String("client"), Tenants: c.Int("tenants"), Zipf: c.Bool("zipf"),
 			})
 		}),
 	}
@@ -180,15 +190,17 @@ no check, no second index, no row security; its ids are gen_random_uuid(). Every
 time, and rolls up what the producers write.
 
   ratio         jobs per second, the function's (with --path http: the server's) to the baseline's: the median of the slices
-  insert_ratio  the same for the plain insert`,
+  insert_ratio  the same for the plain insert
+  http_ceiling_ratio  with --path http: jobs per second to those of the same server and clients with the database cut out`,
 		Flags: b.flags(append([]cli.Flag{
 			&cli.StringFlag{Name: "path", Value: "sql", Usage: "`WAY` in: sql or http", Validator: oneOf("sql", "http")},
+			clientFlag(),
 			&cli.IntFlag{Name: "producers", Value: 16, Usage: "`NUMBER` of producers at once", Validator: atLeast(1)},
 			&cli.IntFlag{Name: "batch", Value: 1, Usage: "`NUMBER` of jobs per transaction, at most 1000", Validator: between(1, 1000)},
 			&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants, one per transaction", Validator: atLeast(1)},
 		}, sliceFlags(10, 2)...)...),
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
-			return bench.Enqueue(ctx, env, bench.EnqueueOptions{Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"), Path: c.String("path")})
+			return bench.Enqueue(ctx, env, bench.EnqueueOptions{Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"), Path: c.String("path"), Client: c.String("client")})
 		}),
 	}
 }

@@ -844,7 +844,7 @@ language plpgsql set search_path = pg_catalog, pg_temp
     set plan_cache_mode = force_generic_plan set max_parallel_workers_per_gather = 0 set jit = off
 as $$
 declare
-    c_patience_ms constant int := 250;
+    c_patience_ms constant int := 1000;
     c_waits       constant int := 3;
     -- Deciding ahead pays where few jobs are asked for at once: enough then to keep sixteen callers going while one of them decides.
     c_few         constant int := 16;
@@ -1029,7 +1029,7 @@ role always its own. The jobs are the caller''s when its transaction commits.
 Callers of one queue take from a run queue that one of them fills ahead, so they need not wait for each other; a priority, a pause, a weight or a tenant that comes
 acts on the next call all the same. Fewer than asked: no eligible job had committed before the call began, other than one that somebody had locked
 when its turn came (the tick has it looked at again after a second), or 200000 ended jobs in a row lay in the way (the next call goes on behind them).
-A caller may stay in its transaction: others then go on within 250 ms, by what their tenants are owed as far as is known, and the session is ended when it idles for 10
+A caller may stay in its transaction: others then go on within a second, by what their tenants are owed as far as is known, and the session is ended when it idles for 10
 seconds while it keeps decisions waiting. Needs read committed. Raises invalid_request, unsupported, TENANT_ACCESS_DENIED.';
 grant execute on function ojs.fetch(text[], int, text, int, text) to ojs_service, ojs_operator, ojs_tenant;
 

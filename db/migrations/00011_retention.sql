@@ -167,7 +167,7 @@ begin
             insert into ojs.%I select j.* from ojs.%I j where %s returning *
         )
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select ojs.now(), case when m.state = 'active' then 'lease' when m.state = 'available' then 'again' else 'due' end, array[m.tenant_id], array[m.id]
+        select ojs.now(), case when m.state = 'active' then 'lease' when m.state = 'available' then 'again' else 'due' end::ojs.timer_kind, array[m.tenant_id], array[m.id]
         from moved m where m.state <> 'pending'
         $f$, v_home, p_table, v_where);
     get diagnostics v_rows = row_count;

@@ -7,13 +7,56 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"strconv"
 	"time"
 )
+
+// poster sends a JSON body and returns the answer's, which is valid until the next call. An answer other than 2xx is an error.
+type poster interface {
+	post(path string, body []byte) ([]byte, error)
+	close()
+}
+
+// httpClient connects as one of two kinds: lean, or as programs in Go are usually written.
+func httpClient(ctx context.Context, kind, address string) (poster, error) {
+	if kind == "lean" {
+		return dial(ctx, address)
+	}
+	return &usualClient{
+		address: "http://" + address,
+		client:  http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1, MaxConnsPerHost: 1, DisableCompression: true}},
+	}, nil
+}
+
+// usualClient is the client of Go's library, with one kept-alive connection.
+type usualClient struct {
+	address string
+	client  http.Client
+}
+
+func (c *usualClient) post(path string, body []byte) ([]byte, error) {
+	response, err := c.client.Post(c.address+path, "application/json", bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("send a request: %w", err)
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, fmt.Errorf("receive an answer: %w", err)
+	}
+	if response.StatusCode < 200 || response.StatusCode > 299 {
+		return nil, fmt.Errorf("the server answered %d: %s", response.StatusCode, answer)
+	}
+	return answer, nil
+}
+
+func (c *usualClient) close() { c.client.CloseIdleConnections() }
 
 // client is one kept-alive connection that speaks just enough HTTP/1.1. It is written by hand, so that what is
 // measured is the server: Go's own client costs more than many a handler.
@@ -35,7 +78,6 @@ func dial(ctx context.Context, address string) (*client, error) {
 
 func (c *client) close() { _ = c.conn.Close() }
 
-// post sends a JSON body and returns the answer's, which is valid until the next call. An answer other than 2xx is an error.
 func (c *client) post(path string, body []byte) ([]byte, error) {
 	b := append(c.out[:0], "POST "...)
 	b = append(b, path...)
@@ -97,10 +139,22 @@ func (c *client) receive() ([]byte, error) {
 
 // httpWorker fetches and acknowledges over HTTP.
 type httpWorker struct {
-	*client
+	poster
+	lean    bool
 	tenants map[string]int32
 	wait    time.Duration
 	body    []byte
+}
+
+// envelope is what a worker reads of a job.
+type envelope struct {
+	ID      string                     `json:"id"`
+	Type    string                     `json:"type"`
+	Queue   string                     `json:"queue"`
+	Args    []json.RawMessage          `json:"args"`
+	Meta    map[string]json.RawMessage `json:"meta"`
+	Attempt int                        `json:"attempt"`
+	Lease   string                     `json:"lease"`
 }
 
 func (w *httpWorker) fetch(_ context.Context, name string, count int) ([]job, error) {
@@ -115,7 +169,35 @@ func (w *httpWorker) fetch(_ context.Context, name string, count int) ([]job, er
 	if err != nil {
 		return nil, err
 	}
-	return readJobs(answer, count, w.tenants)
+	if w.lean {
+		return readJobs(answer, count, w.tenants)
+	}
+	var all struct {
+		Jobs []envelope `json:"jobs"`
+	}
+	if err := json.Unmarshal(answer, &all); err != nil {
+		return nil, fmt.Errorf("read an answer: %w", err)
+	}
+	jobs := make([]job, len(all.Jobs))
+	for i, e := range all.Jobs {
+		if _, err := hexUUID(&jobs[i].id, []byte(e.ID)); err != nil {
+			return nil, err
+		}
+		if _, err := hexUUID(&jobs[i].lease, []byte(e.Lease)); err != nil {
+			return nil, err
+		}
+		if len(e.Args) > 0 {
+			jobs[i].args = e.Args[0]
+		}
+		var tenant string
+		if raw := e.Meta["tenant_id"]; raw != nil {
+			if err := json.Unmarshal(raw, &tenant); err != nil {
+				return nil, fmt.Errorf("read an answer: %w", err)
+			}
+		}
+		jobs[i].tenant = w.tenants[tenant]
+	}
+	return jobs, nil
 }
 
 func (w *httpWorker) ack(_ context.Context, jobs []job) error {

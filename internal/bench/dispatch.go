@@ -30,6 +30,7 @@ func (l Load) length() time.Duration { return time.Duration(l.Seconds * float64(
 type DispatchOptions struct {
 	Load
 	Path    string // combined, sql or http
+	Client  string // of the latter: usual or lean
 	Tenants int
 	Zipf    bool
 }
@@ -38,6 +39,7 @@ type DispatchOptions struct {
 type DispatchResult struct {
 	Benchmark             string   `json:"benchmark"`
 	Path                  string   `json:"path"`
+	Client                string   `json:"http_client,omitempty"`
 	Workers               int      `json:"workers"`
 	Batch                 int      `json:"batch"`
 	ArgsBytes             int      `json:"args_bytes"`
@@ -194,15 +196,15 @@ func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchR
 		ceiling = &side{before: base.before, backlog: []int64{math.MaxInt64 / 2}}
 		sides = append(sides, ceiling)
 		for range opts.Workers {
-			c, err := dial(ctx, without.address)
+			w, err := d.worker(ctx, opts, without, people)
 			if err != nil {
 				return nil, err
 			}
-			ceiling.workers = append(ceiling.workers, &httpWorker{client: c, tenants: people.number})
+			ceiling.workers = append(ceiling.workers, w)
 		}
 	}
 	for range opts.Workers {
-		w, err := d.worker(ctx, opts.Path, engine, people)
+		w, err := d.worker(ctx, opts, engine, people)
 		if err != nil {
 			return nil, err
 		}
@@ -309,6 +311,7 @@ func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchR
 	}
 	r.SliceRatios, r.Ratio, r.Interval = ratios(ours.rates, base.rates)
 	if ceiling != nil {
+		r.Client = opts.Client
 		r.Ceiling = ceilingOf(ours.rates, ceiling.rates)
 	}
 	for i := range ours.rates {
@@ -332,20 +335,20 @@ func maxConns(path string, workers int) int {
 	return max(16, workers)
 }
 
-func (d *database) worker(ctx context.Context, path string, engine *engine, people population) (worker, error) {
-	switch path {
+func (d *database) worker(ctx context.Context, opts DispatchOptions, engine *engine, people population) (worker, error) {
+	switch opts.Path {
 	case "combined":
 		return engine.worker([]string{queue}, people.number), nil
 	case "sql":
 		return d.sqlWorker(ctx, people.number)
 	case "http":
-		c, err := dial(ctx, engine.address)
+		c, err := httpClient(ctx, opts.Client, engine.address)
 		if err != nil {
 			return nil, err
 		}
-		return &httpWorker{client: c, tenants: people.number}, nil
+		return &httpWorker{poster: c, lean: opts.Client == "lean", tenants: people.number}, nil
 	}
-	return nil, fmt.Errorf("there is no path %q", path)
+	return nil, fmt.Errorf("there is no path %q", opts.Path)
 }
 
 // Ceiling is what the same server and the same clients reach without a database.

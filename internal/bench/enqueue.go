@@ -19,12 +19,14 @@ type EnqueueOptions struct {
 	Producers int
 	Tenants   int
 	Path      string // sql or http
+	Client    string // of the latter: usual or lean
 }
 
 // EnqueueResult is one run of Enqueue.
 type EnqueueResult struct {
 	Benchmark             string   `json:"benchmark"`
 	Path                  string   `json:"path"`
+	Client                string   `json:"http_client,omitempty"`
 	Producers             int      `json:"producers"`
 	Batch                 int      `json:"batch"`
 	ArgsBytes             int      `json:"args_bytes"`
@@ -125,7 +127,7 @@ func insertInto(table string, many bool) sqlProducer {
 
 // httpProducer posts jobs to a server.
 type httpProducer struct {
-	*client
+	poster
 	body []byte
 }
 
@@ -216,11 +218,11 @@ func Enqueue(ctx context.Context, env *Env, opts EnqueueOptions) (_ *EnqueueResu
 			w := &way{}
 			ways[name] = w
 			for range opts.Producers {
-				c, err := dial(ctx, e.address)
+				c, err := httpClient(ctx, opts.Client, e.address)
 				if err != nil {
 					return nil, err
 				}
-				w.producers = append(w.producers, &httpProducer{client: c})
+				w.producers = append(w.producers, &httpProducer{poster: c})
 			}
 		}
 	} else {
@@ -301,6 +303,7 @@ func Enqueue(ctx context.Context, env *Env, opts EnqueueOptions) (_ *EnqueueResu
 		r.SliceInsertRatios, r.InsertRatio, r.InsertInterval, r.InsertJobsPerSecond = all, &ratio, &interval, &rate
 	}
 	if c := ways["ceiling"]; c != nil {
+		r.Client = opts.Client
 		r.Ceiling = ceilingOf(ours.rates, c.rates)
 	}
 	r.Machine, r.Settings, err = env.describe(ctx, d)

@@ -80,7 +80,7 @@ func (d *database) wake(ctx context.Context, server *engine, opts WakeupOptions,
 	}
 	defer c.close()
 	defer context.AfterFunc(ctx, c.close)()
-	w := &httpWorker{client: c, wait: longWait}
+	w := &httpWorker{poster: c, lean: true, wait: longWait}
 	args := makeArgs(opts.ArgsBytes)
 
 	type arrival struct {
@@ -162,7 +162,7 @@ func (d *database) idle(ctx context.Context, server *engine, opts WakeupOptions,
 		waiting.Go(func() {
 			defer c.close()
 			defer stop()
-			w := &httpWorker{client: c, wait: longWait}
+			w := &httpWorker{poster: c, lean: true, wait: longWait}
 			for ctx.Err() == nil {
 				if jobs, err := w.fetch(ctx, "w", 1); ctx.Err() == nil && (err != nil || len(jobs) > 0) {
 					failed <- fmt.Errorf("a worker that waited for nothing got %d jobs: %w", len(jobs), err)
