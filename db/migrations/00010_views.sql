@@ -54,6 +54,13 @@ begin
         select e.queue, e.priority, e.tenant_id, e.id from ojs.reentry e
         union all
         select r.queue, r.priority, r.tenant_id, r.id from ojs.run r
+        union all
+        select j.queue, j.priority + coalesce(t.priority_boost, 0), j.tenant_id, j.id
+        from ojs.timer m
+        cross join lateral unnest(m.tenant_ids, m.ids) x(tenant_id, id)
+        cross join lateral (select j.* from ojs.job j where j.id = x.id and j.tenant_id = x.tenant_id limit 1) j
+        left join ojs.tenant t on t.tenant_id = j.tenant_id
+        where m.kind = 'again' and m.due_at <= ojs.now() + interval '1 second'
     ) a
     cross join lateral (select j.enqueued_at from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'available' limit 1) j
     where v_tenant is null or a.tenant_id = v_tenant
@@ -62,7 +69,7 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._oldest_aside() is
-'Per effective priority of a queue and tenant the time of the oldest job that is available but not in line: on the small list, or decided ahead. The caller''s to see only.';
+'Per effective priority of a queue and tenant the time of the oldest job that is available but not in line: on the small list, decided ahead, or locked when its turn came. The caller''s to see only.';
 grant execute on function ojs._oldest_aside() to ojs_service, ojs_operator, ojs_tenant;
 
 -- Per (tenant, queue, priority): the tally plus what the journal says since, and the oldest job in line.
