@@ -410,7 +410,7 @@ func (l *Listener) register(ctx context.Context, names []string) error {
 }
 
 func (l *Listener) tokensOf(ctx context.Context, names []string) ([]string, error) {
-	rows, err := l.db.pool.Query(ctx, "select ojs.register_waiter($1, q) from unnest($2::text[]) with ordinality u(q, n) order by n", l.server, names)
+	rows, err := l.db.pool.Query(Unchecked(ctx), "select ojs.register_waiter($1, q) from unnest($2::text[]) with ordinality u(q, n) order by n", l.server, names)
 	if err == nil {
 		var tokens []string
 		if tokens, err = pgx.CollectRows(rows, pgx.RowTo[string]); err == nil && len(tokens) == len(names) {
@@ -423,7 +423,7 @@ func (l *Listener) tokensOf(ctx context.Context, names []string) ([]string, erro
 // underWay lists the transactions that have written something and not ended.
 func (l *Listener) underWay(ctx context.Context) ([]uint64, error) {
 	var snapshot string
-	if err := l.db.pool.QueryRow(ctx, "select pg_current_snapshot()::text").Scan(&snapshot); err != nil {
+	if err := l.db.pool.QueryRow(Unchecked(ctx), "select pg_current_snapshot()::text").Scan(&snapshot); err != nil {
 		return nil, fmt.Errorf("look for transactions under way: %w", err)
 	}
 	parts := strings.Split(snapshot, ":") // xmin:xmax:xid,xid,...
