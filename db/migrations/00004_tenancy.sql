@@ -37,6 +37,14 @@ $$;
 comment on function ojs._tenant_refusal(text, text) is 'Why a call may not name p_tenant, or null. p_own: the tenant of the role that logged in; null for a role that is no tenant''s.';
 
 -- +goose StatementBegin
+create function ojs._trusted() returns boolean
+language sql stable
+as $$ select pg_has_role(session_user, 'ojs_service', 'member') and not pg_has_role(session_user, 'ojs_tenant', 'member') $$;
+-- +goose StatementEnd
+comment on function ojs._trusted() is
+'Whether the role that logged in is the service''s and certainly no tenant''s (a tenant''s login role is a member of ojs_tenant). Becomes part of the expression that asks.';
+
+-- +goose StatementBegin
 create function ojs._session_tenant(p_tenant text) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
@@ -254,6 +262,7 @@ $$;
 revoke execute on function ojs._uuid_v7(), ojs._raise(text, text, jsonb, text) from ojs_service, ojs_operator, ojs_tenant;
 drop function ojs._default_tenant();
 drop function ojs._session_tenant(text);
+drop function ojs._trusted();
 drop function ojs._tenant_refusal(text, text);
 drop function ojs.current_tenant();
 drop function ojs._tenant_valid(text);

@@ -353,12 +353,25 @@ comment on function ojs._plain_time(json) is 'Whether a JSON value is a text tha
 
 -- +goose StatementBegin
 create function ojs._first_state(p_pending boolean, p_scheduled_at timestamptz, p_now timestamptz) returns ojs.job_state
-language sql immutable
+language sql stable
 as $$ select case when p_pending then 'pending' when p_scheduled_at > p_now then 'scheduled' else 'available' end::ojs.job_state $$;
 -- +goose StatementEnd
 comment on function ojs._first_state(boolean, timestamptz, timestamptz) is 'The state of a new job.';
 
--- Most jobs are like this, and a few tests in the query that reads them say so. Narrower than the rules, never wider.
+-- Every statement prepares its expressions anew, so what most jobs pass is tested with few of them; what those do not let pass is
+-- looked at more closely. Both are narrower than the rules, never wider.
+-- +goose StatementBegin
+create function ojs._simple(p_tenant text, p_type text, p_queue text, p_priority int, p_max_attempts int, p_args json, p_meta jsonb) returns boolean
+language sql stable
+as $$
+    select (p_type || '/' || p_queue || '/' || p_tenant) ~ '^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*/[a-z0-9][a-z0-9.-]*/[a-zA-Z0-9][a-zA-Z0-9._:-]*$'
+        and octet_length(p_type || p_queue || p_tenant) <= 128 and p_priority between -100 and 100 and p_max_attempts between 0 and 1000
+        and p_meta = '{}' and p_args::text ~ '^\[[^][{\\]*\]$' and octet_length(p_args::text) <= 65536
+$$;
+-- +goose StatementEnd
+comment on function ojs._simple(text, text, text, int, int, json, jsonb) is
+'Whether a job that has nothing but these breaks no rule of ojs._job_violation for certain: short names, args without objects and arrays in them. Becomes part of the query that asks.';
+
 -- +goose StatementBegin
 create function ojs._ordinary(
     p_tenant text, p_id uuid, p_type text, p_queue text, p_priority int, p_max_attempts int, p_scheduled_at timestamptz, p_expires_at timestamptz,
@@ -369,7 +382,7 @@ as $$
     select p_tags is null and p_retry is null and p_options is null and p_extra is null
         and p_type ~ '^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$' and octet_length(p_type) <= 255 and p_queue ~ '^[a-z0-9][a-z0-9.-]*$' and octet_length(p_queue) <= 128
         and ojs._tenant_valid(p_tenant) and p_priority between -100 and 100 and p_max_attempts between 0 and 1000
-        and (p_id is null or get_byte(uuid_send(p_id), 6) >> 4 = 7 and get_byte(uuid_send(p_id), 8) >> 6 = 2)
+        and (p_id is null or get_byte(uuid_send(p_id), 6) between 112 and 127 and get_byte(uuid_send(p_id), 8) between 128 and 191)
         and left(p_args::text, 1) = '[' and ojs._plain_json(p_args)
         and (p_meta = '{}' or jsonb_typeof(p_meta) = 'object' and octet_length(p_meta::text) < 200 and not p_meta ? 'tenant_id')
         and (p_scheduled_at is null or p_scheduled_at between '0001-01-01 00:00Z' and '9999-12-31 23:59:59Z')
@@ -401,17 +414,15 @@ begin
         perform ojs._raise('OJ400', 'the tenant is longer than 256 bytes', '{"field": "tenant"}');
     end if;
     if current_user <> 'ojs_owner' then
+        new.state := ojs._first_state(new.state = 'pending', new.scheduled_at, ojs.now());
+        if new.state <> 'available' then
+            new.seq := null;
+        end if;
         new.max_attempts := coalesce(ojs._retry_max_attempts(new.retry), new.max_attempts);
         if new.meta ? 'tenant_id' and new.tenant_id is distinct from new.meta ->> 'tenant_id' and ojs.current_tenant() is null
                 and new.tenant_id = (select s.default_tenant from ojs.settings s) and jsonb_typeof(new.meta -> 'tenant_id') = 'string' then
             new.tenant_id := new.meta ->> 'tenant_id';
         end if;
-    end if;
-    if new.state = 'available' then
-        new.state := ojs._first_state(false, new.scheduled_at, ojs.now());
-    end if;
-    if new.state <> 'available' then
-        new.seq := null;
     end if;
     return new;
 end;
@@ -439,45 +450,64 @@ $$;
 comment on function ojs._notify(text[]) is 'Notifies, when this transaction commits, every server with a worker waiting for one of the queues. Nobody waiting: nothing, and no lock at commit.';
 
 -- +goose StatementBegin
+create function ojs._check_job(
+    p_tenant text, p_id uuid, p_type text, p_queue text, p_priority int, p_max_attempts int, p_scheduled_at timestamptz, p_expires_at timestamptz,
+    p_timeout_ms int, p_visibility_timeout_ms int, p_tags text[], p_args json, p_meta jsonb, p_retry jsonb, p_options json, p_extra json
+) returns boolean
+language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_violation ojs.violation;
+begin
+    if not coalesce(ojs._ordinary(p_tenant, p_id, p_type, p_queue, p_priority, p_max_attempts, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags,
+            p_args, p_meta, p_retry, p_options, p_extra), false) then
+        v_violation := ojs._job_violation(p_tenant, p_id, p_type, p_queue, p_priority, p_max_attempts, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags,
+            p_args, p_meta, p_retry, p_options, p_extra);
+        if v_violation is not null then
+            perform ojs._raise(v_violation.sqlstate, v_violation.message, jsonb_strip_nulls(jsonb_build_object('field', v_violation.field, 'job_id', p_id)));
+        end if;
+    end if;
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._check_job(text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json) is
+'True, or raises why a job is refused.';
+
+-- +goose StatementBegin
 create function ojs._job_inserted() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_line   record;
-    v_bad    record;
-    v_queues text[];
+    v_line      record;
+    v_queues    text[];
+    v_scheduled boolean := false;
 begin
     for v_line in
-        select j.tenant_id, j.queue, j.priority, j.state, count(*) as jobs, min(j.seq) as lo, max(j.seq) as hi,
-            bool_and(ojs._ordinary(j.tenant_id, j.id, j.type, j.queue, j.priority, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms,
-                j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra)) as ordinary
-        from inserted j group by j.tenant_id, j.queue, j.priority, j.state
+        insert into ojs.wake as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
+        select j.tenant_id, j.queue, j.priority, j.state, count(*), min(j.seq), max(j.seq)
+        from inserted j
+        group by j.tenant_id, j.queue, j.priority, j.state
+        having bool_and(num_nonnulls(j.tags, j.retry, j.options, j.extra, j.scheduled_at, j.expires_at, j.timeout_ms, j.visibility_timeout_ms) = 0
+                and ojs._simple(j.tenant_id, j.type, j.queue, j.priority, j.max_attempts, j.args, j.meta)
+                and get_byte(uuid_send(j.id), 6) between 112 and 127 and get_byte(uuid_send(j.id), 8) between 128 and 191
+            or ojs._check_job(j.tenant_id, j.id, j.type, j.queue, j.priority, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms,
+                j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra))
+        returning k.queue, k.to_state, exists (select from ojs.waiter w where w.queue = k.queue) as awaited
     loop
-        if not v_line.ordinary then
-            for v_bad in
-                select j.id, (v.violation).*
-                from inserted j
-                cross join lateral (select ojs._job_violation(j.tenant_id, j.id, j.type, j.queue, j.priority, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms,
-                    j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra) as violation) v
-                where v.violation is not null and j.tenant_id = v_line.tenant_id and j.queue = v_line.queue and j.priority = v_line.priority and j.state = v_line.state
-                limit 1
-            loop
-                perform ojs._raise(v_bad.sqlstate, v_bad.message, jsonb_build_object('field', v_bad.field, 'job_id', v_bad.id));
-            end loop;
-        end if;
-        insert into ojs.wake (tenant_id, queue, priority, to_state, jobs, lo, hi)
-        values (v_line.tenant_id, v_line.queue, v_line.priority, v_line.state, v_line.jobs, v_line.lo, v_line.hi);
-        if v_line.state = 'available' then
+        if v_line.to_state = 'available' and v_line.awaited then
             v_queues := v_queues || v_line.queue;
-        elsif v_line.state = 'scheduled' then
-            insert into ojs.timer (due_at, kind, tenant_ids, ids)
-            select j.scheduled_at, 'due', array_agg(j.tenant_id), array_agg(j.id)
-            from (select j.*, row_number() over (partition by j.scheduled_at) / 1000 as part from inserted j
-                where j.state = 'scheduled' and j.tenant_id = v_line.tenant_id and j.queue = v_line.queue and j.priority = v_line.priority) j
-            group by j.scheduled_at, j.part;
+        elsif v_line.to_state = 'scheduled' then
+            v_scheduled := true;
         end if;
     end loop;
-    if v_queues is not null and exists (select from ojs.waiter w where w.queue = any (v_queues)) then
+    if v_scheduled then
+        insert into ojs.timer (due_at, kind, tenant_ids, ids)
+        select j.scheduled_at, 'due', array_agg(j.tenant_id), array_agg(j.id)
+        from (select j.*, row_number() over (partition by j.scheduled_at) / 1000 as part from inserted j where j.state = 'scheduled') j
+        group by j.scheduled_at, j.part;
+    end if;
+    if v_queues is not null then
         perform ojs._notify(v_queues);
     end if;
     return null;
@@ -486,7 +516,9 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._job_inserted() is
 'Trigger: refuses a statement that inserts a job which breaks a rule, appends to the wake journal and notifies. The only thing a producer writes besides its jobs.';
-create trigger job_inserted after insert on ojs.job referencing new table as inserted for each statement execute function ojs._job_inserted();
+-- The enqueue functions do all of this themselves, because they know what they insert.
+create trigger job_inserted after insert on ojs.job referencing new table as inserted for each statement
+    when (current_user <> 'ojs_owner') execute function ojs._job_inserted();
 
 -- +goose StatementBegin
 create function ojs.enqueue(
@@ -498,37 +530,46 @@ create function ojs.enqueue(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_tenant    text := coalesce(ojs._session_tenant(p_tenant), ojs._unnamed_tenant(p_meta));
-    v_attempts  int := coalesce(p_max_attempts, ojs._retry_max_attempts(p_retry), 3);
-    v_now       timestamptz := ojs.now();
-    v_violation ojs.violation;
-    v_job       ojs.job;
+    v_tenant   text := case when ojs._trusted() then p_tenant else ojs._session_tenant(p_tenant) end;
+    v_attempts int := coalesce(p_max_attempts, ojs._retry_max_attempts(p_retry), 3);
+    v_now      timestamptz := ojs.now();
+    v_state    ojs.job_state := ojs._first_state(p_pending, p_scheduled_at, v_now);
+    v_awaited  boolean;
+    v_job      ojs.job;
 begin
-    -- The rest is the trigger's to say.
-    if num_nulls(p_type, p_queue, p_priority, p_args, p_meta) > 0 then
-        v_violation := ojs._job_violation(v_tenant, p_id, p_type, p_queue, p_priority, v_attempts, p_scheduled_at, p_expires_at, p_timeout_ms,
-            p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry, p_options, p_extra);
-        perform ojs._raise(v_violation.sqlstate, v_violation.message, jsonb_build_object('field', v_violation.field));
+    if v_tenant is null then
+        v_tenant := ojs._unnamed_tenant(p_meta);
+    end if;
+    if not coalesce(num_nonnulls(p_tags, p_retry, p_options, p_extra, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_id) = 0
+            and ojs._simple(v_tenant, p_type, p_queue, p_priority, v_attempts, p_args, p_meta), false) then
+        perform ojs._check_job(v_tenant, p_id, p_type, p_queue, p_priority, v_attempts, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args,
+            p_meta, p_retry, p_options, p_extra);
     end if;
     if p_id is null then
         insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms,
             visibility_timeout_ms, tags, args, meta, retry, options, extra)
-        values (case when p_pending then 'pending' else 'available' end::ojs.job_state, case when p_pending then null else nextval('ojs.job_seq') end, v_now, v_now,
-            v_tenant, p_queue, p_type, p_priority, v_attempts, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry,
-            p_options, p_extra)
+        values (v_state, case when v_state = 'available' then nextval('ojs.job_seq') end, v_now, v_now, v_tenant, p_queue, p_type, p_priority, v_attempts, p_scheduled_at,
+            p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry, p_options, p_extra)
         returning * into v_job;
-        return v_job;
+    else
+        -- Looking for a conflict costs, and only an id of the caller's can have one.
+        insert into ojs.job (id, state, seq, enqueued_at, created_at, tenant_id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms,
+            visibility_timeout_ms, tags, args, meta, retry, options, extra)
+        values (p_id, v_state, case when v_state = 'available' then nextval('ojs.job_seq') end, v_now, v_now, v_tenant, p_queue, p_type, p_priority, v_attempts, p_scheduled_at,
+            p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry, p_options, p_extra)
+        on conflict do nothing
+        returning * into v_job;
+        if not found then
+            perform ojs._raise('OJ410', format('job %s exists already', p_id), jsonb_build_object('field', 'id', 'job_id', p_id));
+        end if;
     end if;
-    -- Looking for a conflict costs, and only an id of the caller's can have one.
-    insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms,
-        visibility_timeout_ms, tags, args, meta, retry, options, extra)
-    values (case when p_pending then 'pending' else 'available' end::ojs.job_state, case when p_pending then null else nextval('ojs.job_seq') end, v_now, v_now,
-        v_tenant, p_id, p_queue, p_type, p_priority, v_attempts, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry,
-        p_options, p_extra)
-    on conflict do nothing
-    returning * into v_job;
-    if not found then
-        perform ojs._raise('OJ410', format('job %s exists already', p_id), jsonb_build_object('field', 'id', 'job_id', p_id));
+    insert into ojs.wake (tenant_id, queue, priority, to_state, jobs, lo, hi)
+    values (v_job.tenant_id, v_job.queue, v_job.priority, v_job.state, 1, v_job.seq, v_job.seq)
+    returning v_job.state = 'available' and exists (select from ojs.waiter w where w.queue = v_job.queue) into v_awaited;
+    if v_awaited then
+        perform ojs._notify(array[v_job.queue]);
+    elsif v_job.state = 'scheduled' then
+        insert into ojs.timer (due_at, kind, tenant_ids, ids) values (v_job.scheduled_at, 'due', array[v_job.tenant_id], array[v_job.id]);
     end if;
     return v_job;
 end;
@@ -734,13 +775,26 @@ begin
         select g.n, ojs._indexed(row('OJ410', format('job %s exists already', g.id), jsonb_build_object('field', 'id', 'job_id', g.id))::ojs.refusal, g.n, p_each) as refusal
         from (select d.n, d.id, d.tenant_id, row_number() over (partition by d.id, d.tenant_id order by d.n) as nth from good d where d.named) g
         where g.nth > 1 or (g.id, g.tenant_id) not in (select a.id, a.tenant_id from named a)
+    ), kept as materialized (
+        select g.* from good g where not g.named or g.n not in (select t.n from twice t)
+    ), woken as (
+        insert into ojs.wake as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
+        select g.tenant_id, g.queue, g.priority, g.state, count(*), min(g.seq), max(g.seq) from kept g group by g.tenant_id, g.queue, g.priority, g.state
+        returning case when k.to_state = 'available' and exists (select from ojs.waiter w where w.queue = k.queue) then k.queue end as awaited
+    ), notified as materialized (
+        select ojs._notify(array_agg(distinct w.awaited)) from woken w having count(w.awaited) > 0
+    ), reminded as (
+        insert into ojs.timer (due_at, kind, tenant_ids, ids)
+        select g.scheduled_at, 'due', array_agg(g.tenant_id), array_agg(g.id)
+        from (select d.*, row_number() over (partition by d.scheduled_at) / 1000 as part from kept d where d.state = 'scheduled') g
+        group by g.scheduled_at, g.part
     )
     select o.*
     from (
         select g.n, null::text, null::text, null::jsonb, g.state, 0, null::uuid, null::timestamptz, null::timestamptz, null::timestamptz, null::timestamptz, v_now, null::text, null::jsonb,
             null::json, g.seq, g.tenant_id, g.id, g.queue, g.type, g.priority, g.max_attempts, v_now, g.scheduled_at, g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags,
             g.args, g.meta, g.retry, g.options, g.extra
-        from good g where not g.named or g.n not in (select t.n from twice t)
+        from kept g left join notified on true
         union all
         select r.n, (r.refusal).sqlstate, (r.refusal).message, (r.refusal).detail, (null::ojs.job).*
         from (select s.n, s.refusal from shaped s where s.refusal is not null union all select j.n, j.refusal from judged j where j.refusal is not null
@@ -802,9 +856,11 @@ drop function ojs._indexed(ojs.refusal, int, boolean);
 drop function ojs._unnamed_tenant(jsonb);
 drop function ojs.enqueue(text, json, text, int, timestamptz, timestamptz, jsonb, jsonb, int, int, int, text[], boolean, json, json, uuid, text);
 drop function ojs._job_inserted();
+drop function ojs._check_job(text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json);
 drop function ojs._notify(text[]);
 drop function ojs._job_arriving();
 drop function ojs._retry_max_attempts(jsonb);
+drop function ojs._simple(text, text, text, int, int, json, jsonb);
 drop function ojs._ordinary(text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json);
 drop function ojs._first_state(boolean, timestamptz, timestamptz);
 drop function ojs._plain_time(json);

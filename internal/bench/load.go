@@ -18,7 +18,7 @@ const (
 	payloads = 64
 )
 
-// loader puts a backlog into a table, set-based, as its owner: quicker than any producer could, but through the same triggers.
+// loader puts a backlog into a table, set-based, as a superuser: in larger pieces than any producer would, but through the same triggers.
 type loader struct {
 	conn    *pgx.Conn
 	sql     string
@@ -27,11 +27,7 @@ type loader struct {
 
 // loader for ojs.job, or for the baseline.
 func (d *database) loader(ctx context.Context, table string, argsBytes int) (*loader, error) {
-	role := ""
-	if table == "ojs.job" {
-		role = "ojs_owner"
-	}
-	conn, err := connectAs(ctx, d.admin, role)
+	conn, err := connectAs(ctx, d.admin, "")
 	if err != nil {
 		return nil, err
 	}

@@ -112,17 +112,24 @@ func (d *DB) fromPostgres(pgErr *pgconn.PgError, err error) *Error {
 		if pgErr.Hint != "" {
 			e.Hint = pgErr.Hint
 		}
-		// PostgreSQL's own DETAIL quotes rows; ours is an object made for the caller.
-		if details := map[string]any{}; json.Unmarshal([]byte(pgErr.Detail), &details) == nil && len(details) > 0 {
-			e.Details = details
-		}
+		e.Details = ownDetails(pgErr)
 	case strings.HasPrefix(pgErr.Code, dataClass):
 		// Says which value it was, and quotes nothing but what the caller sent.
 		e.Message = pgErr.Message
+		e.Details = ownDetails(pgErr)
 	case pgErr.Code == notNullViolation:
 		e.Details = map[string]any{"field": pgErr.ColumnName}
 	case pgErr.ConstraintName != "":
 		e.Details = map[string]any{"constraint": pgErr.ConstraintName}
 	}
 	return e
+}
+
+// ownDetails is the object that our functions send as DETAIL, for the caller. PostgreSQL's own is text, and may quote rows.
+func ownDetails(pgErr *pgconn.PgError) map[string]any {
+	details := map[string]any{}
+	if json.Unmarshal([]byte(pgErr.Detail), &details) != nil || len(details) == 0 {
+		return nil
+	}
+	return details
 }
