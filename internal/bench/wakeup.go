@@ -145,8 +145,11 @@ func commitOne(ctx context.Context, conn *pgx.Conn, queue, tenant, args string) 
 	return begun, time.Now(), id, nil
 }
 
-// The transactions of a session that has ended are on display after so long.
-const statisticsDelay = 2 * time.Second
+const (
+	// The transactions of a session that has ended are on display after so long.
+	statisticsDelay = 2 * time.Second
+	leaseDelay      = 35 * time.Second
+)
 
 // idle lets workers wait for nothing and looks at what that costs. No request begins or ends meanwhile.
 func (d *database) idle(ctx context.Context, server *engine, opts WakeupOptions, r *WakeupResult) error {
@@ -202,7 +205,16 @@ func (d *database) idle(ctx context.Context, server *engine, opts WakeupOptions,
 		server.db.Pool().Reset()
 		return pause("settling", statisticsDelay)
 	}
-	if err := pause("settling", min(statisticsDelay, window)); err != nil {
+	if d.env.own != nil {
+		// Its transactions would count as the server's.
+		for _, quiet := range []string{"alter system set autovacuum = off", "select pg_reload_conf()"} {
+			if _, err := d.control.Exec(ctx, quiet); err != nil {
+				return fmt.Errorf("%s: %w", quiet, err)
+			}
+		}
+	}
+	// Until the clock has looked at the leases of the jobs before, which last 30 seconds.
+	if err := pause("settling", min(leaseDelay, 2*window)); err != nil {
 		return err
 	}
 	if err := told(); err != nil {
