@@ -93,7 +93,7 @@ func TestPartitionsAreCutWithoutARewriteAndDropped(t *testing.T) {
 		total += len(batch.jobs)
 	}
 	exec(t, service, "select ojs.enqueue('later', p_id => $1, p_scheduled_at => now() + interval '1 day', p_tenant => 'acme')", uuidAt(time.Now().Add(-time.Hour)))
-	exec(t, service, "select ojs.enqueue('failed', p_id => $1, p_queue => 'other', p_tenant => 'acme')", uuidAt(time.Now().Add(-2 * time.Hour)))
+	exec(t, service, "select ojs.enqueue('failed', p_id => $1, p_queue => 'other', p_tenant => 'acme')", uuidAt(time.Now().Add(-2*time.Hour)))
 	exec(t, service, `select ojs.nack(f.id, '{"message": "x"}') from ojs.fetch('{other}') f`)
 
 	stats := func() []string {
