@@ -691,7 +691,7 @@ comment on function ojs._tenant_of_job(jsonb, int) is 'Why a job for which nobod
 
 -- +goose StatementBegin
 create function ojs._enqueue(p_jobs json, p_tenant text, p_each boolean) returns setof ojs._outcome
-language plpgsql set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_now     timestamptz := ojs.now();

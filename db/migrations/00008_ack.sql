@@ -378,7 +378,7 @@ comment on function ojs._settlement_refusal(json, int, text) is
 -- +goose StatementBegin
 create function ojs.settle(p_settlements json, p_jobs boolean default true) returns setof ojs._outcome
 language plpgsql security definer set search_path = pg_catalog, pg_temp
-    set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+    set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
     v_now timestamptz := ojs.now();
