@@ -68,6 +68,24 @@ func (l *loader) load(ctx context.Context, tenants []string, jobs []int64, done 
 	return nil
 }
 
+// loadWhole adds jobs for many tenants, all jobs of a tenant by one statement, so that the journal has as few rows as it can.
+func (l *loader) loadWhole(ctx context.Context, tenants []string, jobs []int64, done func(int64)) error {
+	loaded := int64(0)
+	for first := 0; first < len(tenants); {
+		end, chunk := first, int64(0)
+		for ; end < len(tenants) && (end == first || chunk+jobs[end] <= loadChunk); end++ {
+			chunk += jobs[end]
+		}
+		if err := l.load(ctx, tenants[first:end], jobs[first:end], nil); err != nil {
+			return err
+		}
+		loaded += chunk
+		done(loaded)
+		first = end
+	}
+	return nil
+}
+
 // makeArgs returns JSON arrays of a size in bytes, filled with what does not compress well.
 func makeArgs(size int) []string {
 	random := rand.New(rand.NewPCG(1, uint64(size)))

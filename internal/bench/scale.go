@@ -111,7 +111,11 @@ func Scale(ctx context.Context, env *Env, opts ScaleOptions) (*ScaleResult, erro
 			names[i] = "t" + strconv.Itoa(i)
 			counts[i] = int64(jobs*(i+1)/tenants - jobs*i/tenants)
 		}
-		err = l.load(ctx, names, counts, func(done int64) { env.progress("loading jobs", done, int64(jobs)) })
+		load := l.loadWhole
+		if tenants <= 100 {
+			load = l.load
+		}
+		err = load(ctx, names, counts, func(done int64) { env.progress("loading jobs", done, int64(jobs)) })
 		loaded += int64(jobs)
 		r.LoadSeconds += time.Since(begun).Seconds()
 		return err
