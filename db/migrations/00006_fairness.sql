@@ -201,7 +201,7 @@ begin
     return query
     select w.* from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold) and w.to_state = 'available'
     union all
-    select w.* from pg_snapshot_xip(v_fold) x join ojs.wake w on w.xid = x where w.to_state = 'available';
+    select w.* from pg_snapshot_xip(v_fold) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' offset 0) w;
 end;
 $$;
 -- +goose StatementEnd
@@ -312,7 +312,7 @@ begin
         from (
             select l.* from ojs.lease l where l.owed > 0 and l.xid >= pg_snapshot_xmax(p_since)
             union all
-            select l.* from pg_snapshot_xip(p_since) x join ojs.lease l on l.xid = x and l.owed > 0
+            select l.* from pg_snapshot_xip(p_since) x(xid) cross join lateral (select l.* from ojs.lease l where l.xid = x.xid and l.owed > 0 offset 0) l
         ) l
         left join ojs.tenant t on t.tenant_id = l.tenant_id
         where pg_visible_in_snapshot(l.xid, v_mark)
@@ -341,11 +341,12 @@ begin
     select * into v_fold from ojs.fold f where f.lane = 0 order by f.rev desc limit 1;
     if exists (select from ojs.run_mark) then
         -- What was decided ahead knows nothing of whoever joins now.
-        perform ojs._revoke(w.queue) from (select distinct w.queue from ojs._unfolded() w where exists (select from ojs.run_mark m where m.queue = w.queue)) w
+        perform ojs._revoke(w.queue) from (
+            select distinct w.queue from ojs._unfolded() w where exists (select from ojs.run_mark m where m.queue = w.queue) offset 0) w
         where ojs._stale(w.queue);
     end if;
     v_owes := exists (select from ojs.lease l where l.owed > 0 and l.xid >= pg_snapshot_xmax(v_fold.snapshot))
-        or exists (select from pg_snapshot_xip(v_fold.snapshot) x join ojs.lease l on l.xid = x and l.owed > 0);
+        or exists (select from pg_snapshot_xip(v_fold.snapshot) x(xid) cross join lateral (select l.* from ojs.lease l where l.xid = x.xid and l.owed > 0 offset 0) l);
     -- A long journal is taken in bites, a transaction always whole.
     select w.xid into v_until from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) order by w.xid, w.seq offset c_bite limit 1;
     if v_until = (select w.xid from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) order by w.xid, w.seq limit 1) then
@@ -358,7 +359,7 @@ begin
             select w.* from ojs.wake w
             where w.xid >= pg_snapshot_xmax(v_fold.snapshot) and w.to_state = 'available' and (v_until is null or w.xid < v_until)
             union all
-            select w.* from pg_snapshot_xip(v_fold.snapshot) x join ojs.wake w on w.xid = x where w.to_state = 'available'
+            select w.* from pg_snapshot_xip(v_fold.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' offset 0) w
         ), shard as materialized (
             select s.*, s.job_priority + coalesce(t.priority_boost, 0) as priority, coalesce(t.weight, 1) as weight
             from (select f.queue, f.priority as job_priority, f.tenant_id, min(f.lo) as lo, array_agg(f.lo) as los, array_agg(f.hi) as his from fresh f group by f.queue, f.priority, f.tenant_id) s

@@ -12,7 +12,7 @@ declare
 begin
     select * into v_fold from ojs.fold f where f.lane = 0 order by f.rev desc limit 1;
     return exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) and w.to_state = 'available')
-        or exists (select from pg_snapshot_xip(v_fold.snapshot) x join ojs.wake w on w.xid = x and w.to_state = 'available')
+        or exists (select from pg_snapshot_xip(v_fold.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' offset 0) w)
         or pg_snapshot_xmax(v_fold.snapshot) > pg_snapshot_xmax(pg_current_snapshot())
         or exists (select from unnest(p_queues) q(queue)
             cross join lateral (select m.lo from ojs.run_mark m where m.queue = q.queue order by m.rev desc limit 1) m
@@ -874,7 +874,7 @@ begin
     v_queue := p_queues[1];
     select ojs.current_tenant(), exists (select from ojs.queue c where c.queue = v_queue and c.paused), m.*, m.queue is not null
         and (exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) and w.to_state = 'available' and w.queue = v_queue)
-            or exists (select from pg_snapshot_xip(f.snapshot) x join ojs.wake w on w.xid = x and w.to_state = 'available' and w.queue = v_queue))
+            or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' and w.queue = v_queue offset 0) w))
     into v_own, v_paused, v_mark.queue, v_mark.rev, v_mark.lo, v_mark.hi, v_mark.ahead, v_fresh
     from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f
     left join lateral (select m.* from ojs.run_mark m where v_single and m.queue = v_queue order by m.rev desc limit 1) m on true;

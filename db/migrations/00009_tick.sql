@@ -63,7 +63,7 @@ begin
     from (
         select m.* from ojs._movement m where m.xid >= pg_snapshot_xmax(v_mark)
         union all
-        select m.* from pg_snapshot_xip(v_mark) x join ojs._movement m on m.xid = x
+        select m.* from pg_snapshot_xip(v_mark) x(xid) cross join lateral (select m.* from ojs._movement m where m.xid = x.xid offset 0) m
     ) m
     group by m.tenant_id, m.queue, m.priority;
 end;
@@ -86,7 +86,7 @@ begin
             and not exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(v_mark.snapshot))
             and not exists (select from ojs.lease l where l.xid >= pg_snapshot_xmax(v_mark.snapshot))
             and not exists (select from ojs.release r where r.xid >= pg_snapshot_xmax(v_mark.snapshot))
-            and not exists (select from pg_snapshot_xip(v_mark.snapshot) x join ojs._movement m on m.xid = x) then
+            and not exists (select from pg_snapshot_xip(v_mark.snapshot) x(xid) cross join lateral (select m.* from ojs._movement m where m.xid = x.xid offset 0) m) then
         return 0;
     end if;
     perform from ojs.tally_mark t where t.rev = v_mark.rev for update skip locked;
