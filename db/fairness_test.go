@@ -1016,3 +1016,79 @@ func TestHeartbeatOfAnIDInTwoTenants(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What was decided ahead is not what is handed out once something speaks against it: a higher priority, a pause, a cancelled job,
+// another weight, a tenant that comes.
+func TestLookAheadIsRevoked(t *testing.T) {
+	t.Parallel()
+	database := pgtest.New(t)
+	service := database.Service()
+	next := func() dispatched {
+		t.Helper()
+		d, err := fetchJobs(t.Context(), service, "default", 1)
+		if err != nil || len(d.jobs) != 1 {
+			t.Fatalf("fetched %v, %v; want one job", d.jobs, err)
+		}
+		return d.jobs[0]
+	}
+	planned := func() string {
+		t.Helper()
+		ids := list[string](t, database.Pool, `select id::text from ojs.run order by n limit 1`)
+		if len(ids) == 0 {
+			t.Fatal("nothing is decided ahead")
+		}
+		return ids[0]
+	}
+	enqueueFor(t, service, "default", "acme", 200)
+	next()
+	if first := planned(); next().id != first {
+		t.Error("what was decided ahead is not handed out")
+	}
+
+	planned()
+	urgent := one[string](t, service, `select id::text from ojs.enqueue('x.y', p_priority => 7, p_tenant => 'acme')`)
+	if got := next().id; got != urgent {
+		t.Errorf("after a job of higher priority came, %s was handed out, want %s", got, urgent)
+	}
+
+	next()
+	planned()
+	exec(t, service, `select ojs.pause_queue('default')`)
+	if d, err := fetchJobs(t.Context(), service, "default", 1); err != nil || len(d.jobs) != 0 {
+		t.Errorf("a paused queue handed out %v, %v", d.jobs, err)
+	}
+	exec(t, service, `select ojs.resume_queue('default')`)
+
+	cancelled := planned()
+	exec(t, service, `select ojs.cancel($1)`, cancelled)
+	before := one[int](t, database.Pool, `select count(*) from ojs.lease l cross join lateral unnest(l.ids) u(id)`)
+	for range 30 {
+		if next().id == cancelled {
+			t.Error("a cancelled job was handed out")
+		}
+	}
+	if n := one[int](t, database.Pool, `select count(*) from ojs.lease l cross join lateral unnest(l.ids) u(id)`); n != before+30 {
+		t.Errorf("%d jobs were handed out, want 30", n-before)
+	}
+
+	planned()
+	enqueueFor(t, service, "default", "globex", 100)
+	got := map[string]int{}
+	for range 20 {
+		got[next().tenant]++
+	}
+	if got["globex"] < 9 || got["globex"] > 11 {
+		t.Errorf("of 20 jobs since it came a tenant had %d, want its half", got["globex"])
+	}
+
+	planned()
+	configureWeight(t, service, "globex", 9)
+	got = map[string]int{}
+	for range 20 {
+		got[next().tenant]++
+	}
+	if got["globex"] < 17 || got["globex"] > 19 {
+		t.Errorf("of 20 jobs since its weight is 9 a tenant had %d, want 18", got["globex"])
+	}
+	ringsAgree(t, database.Pool)
+}
