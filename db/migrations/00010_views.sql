@@ -28,8 +28,11 @@ begin
     end if;
     return query
     select f.queue, f.priority, f.tenant_id, f.vtime, f.weight, f.class, f.backlogged,
-        case when f.backlogged then coalesce(round((r.v - f.vtime) * f.weight, 6), f.deficit) else 0 end, f.dispatched, f.job_priority, f.head, f.reentry_head
+        case when f.backlogged then coalesce(round((r.v - f.vtime) * f.weight, 6), f.deficit) else 0 end, f.dispatched - coalesce(a.jobs, 0), f.job_priority, f.head, f.reentry_head
     from ojs.tenant_fairness f
+    -- Decided ahead is not handed out.
+    left join (select r.queue, r.priority, r.tenant_id, count(*) as jobs from ojs.run r group by r.queue, r.priority, r.tenant_id) a
+        on a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id
     left join lateral (select r.v from ojs.ring r where r.queue = f.queue and r.priority = f.priority order by r.rev desc limit 1) r on f.backlogged
     where v_tenant is null or f.tenant_id = v_tenant;
 end;
