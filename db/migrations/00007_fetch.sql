@@ -4,6 +4,18 @@
 set local role ojs_owner;
 
 -- +goose StatementBegin
+create function ojs._has_run(p_queue text) returns boolean
+language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (select from (select m.lo from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1) m
+        cross join lateral (select r.n from ojs.run r where r.queue = p_queue and r.n >= m.lo order by r.n limit 1) r);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._has_run(text) is 'Whether anything is left of what was decided ahead for a queue.';
+
+-- +goose StatementBegin
 create function ojs._anything_for(p_queues text[], p_tenant text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -14,9 +26,7 @@ begin
     return exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) and w.to_state = 'available')
         or exists (select from pg_snapshot_xip(v_fold.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' offset 0) w)
         or pg_snapshot_xmax(v_fold.snapshot) > pg_snapshot_xmax(pg_current_snapshot())
-        or exists (select from unnest(p_queues) q(queue)
-            cross join lateral (select m.lo from ojs.run_mark m where m.queue = q.queue order by m.rev desc limit 1) m
-            cross join lateral (select r.n from ojs.run r where r.queue = q.queue and r.n >= m.lo order by r.n limit 1) r)
+        or exists (select from unnest(p_queues) q(queue) where ojs._has_run(q.queue))
         or case when p_tenant is null then
             exists (select from ojs.queue_priority q
                 cross join lateral (select r.members from ojs.ring r where r.queue = q.queue and r.priority = q.priority order by r.rev desc limit 1) r
@@ -88,7 +98,6 @@ declare
     v_best     int;
     v_owed     float8;
     v_most     float8;
-    v_beyond   float8;
     v_at       int;
     v_who      int;
     v_held     int[];
@@ -516,9 +525,7 @@ begin
         perform ojs.rebuild();
     end if;
     -- What was decided ahead for direct callers is decided again.
-    perform ojs._revoke(q.queue) from unnest(p_queues) q(queue)
-    where exists (select from (select m.lo from ojs.run_mark m where m.queue = q.queue order by m.rev desc limit 1) m
-        cross join lateral (select r.n from ojs.run r where r.queue = q.queue and r.n >= m.lo order by r.n limit 1) r);
+    perform ojs._revoke(q.queue) from unnest(p_queues) q(queue) where ojs._has_run(q.queue);
     -- One job from each queue per turn, beginning where the last decision over the same queues stopped.
     if v_n > 1 then
         select * into v_rotation from ojs.rotation r where r.queues = p_queues order by r.rev desc limit 1;
@@ -1107,4 +1114,5 @@ drop function ojs._first_free(text, uuid[], boolean);
 drop function ojs._look_again(text[], uuid[]);
 drop function ojs._serve(ojs.ring, int, text, bigint, boolean);
 drop function ojs._anything_for(text[], text);
+drop function ojs._has_run(text);
 reset role;
