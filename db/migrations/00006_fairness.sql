@@ -333,6 +333,7 @@ as $$
 declare
     c_bite   constant int := 10000;
     v_fold   ojs.fold;
+    v_mark   pg_snapshot := ojs._snapshot();
     v_until  xid8;
     v_joined record;
     v_ring   ojs.ring;
@@ -340,7 +341,7 @@ declare
 begin
     select * into v_fold from ojs.fold f where f.lane = 0 order by f.rev desc limit 1;
     if exists (select from ojs.run_mark) then
-        -- What was decided ahead knows nothing of whoever joins now.
+        -- What was decided ahead knows nothing of whoever joins now: this looks at what v_mark sees, and more.
         perform ojs._revoke(w.queue) from (
             select distinct w.queue from ojs._unfolded() w where exists (select from ojs.run_mark m where m.queue = w.queue) offset 0) w
         where ojs._stale(w.queue);
@@ -352,14 +353,16 @@ begin
     if v_until = (select w.xid from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) order by w.xid, w.seq limit 1) then
         v_until := (select w.xid from ojs.wake w where w.xid > v_until order by w.xid, w.seq limit 1);
     end if;
+    v_mark := ojs._snapshot_before(v_mark, v_until);
     for v_joined in
-        with mark as materialized (
-            select ojs._snapshot_before(ojs._snapshot(), v_until) as snapshot
-        ), fresh as materialized (
-            select w.* from ojs.wake w
-            where w.xid >= pg_snapshot_xmax(v_fold.snapshot) and w.to_state = 'available' and (v_until is null or w.xid < v_until)
-            union all
-            select w.* from pg_snapshot_xip(v_fold.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' offset 0) w
+        with fresh as materialized (
+            select w.* from (
+                select w.* from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) and w.to_state = 'available'
+                union all
+                select w.* from pg_snapshot_xip(v_fold.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' offset 0) w
+            ) w
+            -- What the transaction itself did counts, but not as folded: it may do more.
+            where pg_visible_in_snapshot(w.xid, v_mark) or w.xid = pg_current_xact_id_if_assigned()
         ), shard as materialized (
             select s.*, s.job_priority + coalesce(t.priority_boost, 0) as priority, coalesce(t.weight, 1) as weight
             from (select f.queue, f.priority as job_priority, f.tenant_id, min(f.lo) as lo, array_agg(f.lo) as los, array_agg(f.hi) as his from fresh f group by f.queue, f.priority, f.tenant_id) s
@@ -396,7 +399,7 @@ begin
             where not k.backlogged and f.queue = k.queue and f.priority = k.priority and f.tenant_id = k.tenant_id and f.vtime = k.vtime
             returning f.queue, f.priority, f.class, f.weight, f.vtime
         ), folded as (
-            update ojs.fold f set rev = f.rev + 1, snapshot = m.snapshot from mark m
+            update ojs.fold f set rev = f.rev + 1, snapshot = v_mark
             where f.lane = 0 and f.rev = v_fold.rev and (v_owes or v_until is not null or exists (select from fresh)
                 or exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot)))
         )

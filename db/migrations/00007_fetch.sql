@@ -897,18 +897,16 @@ begin
     elsif v_paused then
         return;
     end if;
-    if v_fresh and not v_aside then
-        while not v_in_lane and v_waits < c_waits and ojs._stale(v_queue) loop
-            -- Work has come that may go before what was decided ahead.
-            v_in_lane := ojs._enter_lane(-1);
-            if v_in_lane then
-                perform ojs._fold();
-            else
-                perform ojs._await_lane(c_patience_ms);
-                v_waits := v_waits + 1;
-            end if;
-        end loop;
-    end if;
+    while v_fresh and not v_aside and not v_in_lane and ojs._stale(v_queue) loop
+        -- Work has come that may go before what was decided ahead: whoever decides at this moment may well see to it.
+        v_in_lane := ojs._enter_lane(case when v_waits < c_waits then -1 else c_patience_ms end);
+        if v_in_lane then
+            perform ojs._fold();
+        else
+            v_aside := v_waits = c_waits or not ojs._await_lane(c_patience_ms);
+            v_waits := v_waits + 1;
+        end if;
+    end loop;
 
     loop
         if v_mark.queue is not null and (v_tenant is null or v_aside) then
