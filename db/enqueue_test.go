@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -235,7 +236,9 @@ type call struct {
 	params [][]byte
 }
 
-// doors are the three ways in. Each begins with a sound job and spoils one field of it.
+var bulkArgs = regexp.MustCompile(`p_args => (\$\d+::json)`)
+
+// doors are the ways in. Each begins with a sound job and spoils one field of it.
 func (m malformed) doors() map[string]call {
 	value := []byte(m.text)
 	if m.null {
@@ -261,6 +264,10 @@ func (m malformed) doors() map[string]call {
 	if m.only == "" || strings.Contains(m.only, "e") {
 		args, params := build("p_%s => $%d::%s")
 		doors["enqueue"] = call{"select from ojs.enqueue(" + args + ")", params}
+		if !slices.Contains([]string{"pending", "options", "extra", "id"}, m.field) {
+			// args of the second job.
+			doors["bulk"] = call{"select from ojs.enqueue_bulk(" + bulkArgs.ReplaceAllString(args, "p_args => array['[0]'::json, $1]") + ")", params}
+		}
 	}
 	if (m.only == "" || strings.Contains(m.only, "i")) && sqlType[m.field] != "" {
 		var columns []string
@@ -325,7 +332,7 @@ func TestMalformedJobsAreRefusedAtEveryDoor(t *testing.T) {
 					t.Errorf("%s: the error names field %v, want %s", what, got["field"], names)
 				}
 				// A tenant is looked at before the batch is taken apart.
-				if door == "many" && failure.Code != "OJ403" && got["index"] != 1.0 {
+				if (door == "many" || door == "bulk" && c.field == "args") && failure.Code != "OJ403" && got["index"] != 1.0 {
 					t.Errorf("%s: the error names index %v, want 1", what, got["index"])
 				}
 			}
@@ -334,6 +341,57 @@ func TestMalformedJobsAreRefusedAtEveryDoor(t *testing.T) {
 	t.Logf("%d malformed values, %d statements", len(cases), tried)
 	if got := stored(t, d); got != nothing {
 		t.Errorf("stored: %s\n%s", got, strings.Join(lines(t, d.Pool, "select type, queue, priority, left(args::text, 100), left(meta::text, 100), retry from ojs.job"), "\n"))
+	}
+}
+
+// Jobs that differ in their args only are what as many single jobs would be.
+func TestBulkIsManyOfOneKind(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	acme := connect(t, d.TenantURL("acme"))
+	const options = `p_queue => 'bulk', p_priority => 3, p_expires_at => '2999-01-01Z', p_meta => '{"a": 1}', p_retry => '{"max_attempts": 7}', p_timeout_ms => 5,
+		p_visibility_timeout_ms => 6000, p_tags => '{x,y}'`
+	ids := list[string](t, acme, "select ojs.enqueue_bulk('bulk.job', array(select json_build_array(i) from generate_series(1, 2500) i), "+options+")::text")
+	order := list[string](t, d.Pool, "select id::text from ojs.job where queue = 'bulk' order by seq")
+	if len(ids) != 2500 || !slices.Equal(ids, order) {
+		t.Fatalf("%d ids, in the order of the jobs: %t", len(ids), slices.Equal(ids, order))
+	}
+	if got := list[bool](t, d.Pool, "select json_agg(args -> 0 order by seq)::text = json_agg(row_number order by row_number)::text from (select j.*, row_number() over (order by seq) from ojs.job j) j"); !got[0] {
+		t.Error("the args are not in order")
+	}
+	exec(t, acme, "select from ojs.enqueue('bulk.job', '[1]', "+options+")")
+	kinds := `select distinct tenant_id, state::text, queue, type, priority, max_attempts, expires_at, timeout_ms, visibility_timeout_ms, tags::text, meta, retry, attempt,
+		enqueued_at = created_at from ojs.jobs`
+	if got := lines(t, acme, kinds); len(got) != 1 {
+		t.Errorf("the jobs differ:\n  %s", strings.Join(got, "\n  "))
+	}
+	if got := stored(t, d); got != "2501 jobs, 2 wakes, 0 timers, 0 leases, 0 releases" {
+		t.Error(got)
+	}
+	if got := one[int](t, d.Service(), "select count(*)::int from ojs.fetch('{bulk}', 3000)"); got != 2501 {
+		t.Errorf("%d of 2501 jobs were fetched", got)
+	}
+
+	exec(t, acme, "select from ojs.enqueue_bulk('late.job', array(select json_build_array(i) from generate_series(1, 2500) i), p_scheduled_at => '2999-01-01Z')")
+	if got := lines(t, d.Pool, "select cardinality(ids), cardinality(tenant_ids) from ojs.timer where kind = 'due' order by 1"); !slices.Equal(got, []string{"500 500", "1000 1000", "1000 1000"}) {
+		t.Errorf("the timers are %v", got)
+	}
+	if got := one[int](t, d.Pool, "select count(*)::int from ojs.job where state = 'scheduled' and seq is null"); got != 2500 {
+		t.Errorf("%d of 2500 jobs are scheduled", got)
+	}
+
+	for _, c := range []struct{ args, field string }{{"null", "args"}, {"'{}'", "args"}, {"array[array['[]'::json]]", "args"}, {"array(select '[]'::json from generate_series(1, 10001))", "args"}} {
+		failure := refused(t, acme, "OJ400", "select from ojs.enqueue_bulk('bulk.job', "+c.args+")")
+		if detail(t, failure)["field"] != c.field {
+			t.Errorf("%s: %s", c.args, failure.Detail)
+		}
+	}
+	refused(t, acme, "OJ403", "select from ojs.enqueue_bulk('bulk.job', array['[]'::json], p_tenant => 'globex')")
+	if got := list[string](t, d.Service(), `select tenant_id from ojs.jobs where id in (select ojs.enqueue_bulk('bulk.job', array['[]'::json], p_meta => '{"tenant_id": "initech"}'))`); len(got) != 0 {
+		t.Errorf("a job is seen by the statement that makes it: %v", got)
+	}
+	if got := one[int](t, d.Service(), "select count(*)::int from ojs.jobs where tenant_id = 'initech'"); got != 1 {
+		t.Errorf("initech has %d jobs, want 1", got)
 	}
 }
 

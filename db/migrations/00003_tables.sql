@@ -358,7 +358,8 @@ create table ojs.tenant_fairness (
     job_priority  int not null,
     head          bigint not null,
     reentry_head  bigint not null default 0,
-    primary key (queue, priority, tenant_id, vtime)
+    rev           bigint not null default 1,
+    primary key (queue, priority, tenant_id, rev)
 );
 -- The ring: who is next within a weight class.
 create index tenant_fairness_ring_idx on ojs.tenant_fairness (queue, priority, class, vtime) where backlogged;
@@ -366,15 +367,16 @@ comment on table ojs.tenant_fairness is 'Deficit round robin: one row per (queue
 comment on column ojs.tenant_fairness.queue is 'The queue.';
 comment on column ojs.tenant_fairness.priority is 'The effective priority: the jobs'' own plus the tenant''s boost.';
 comment on column ojs.tenant_fairness.tenant_id is 'The tenant.';
-comment on column ojs.tenant_fairness.vtime is 'The tenant''s virtual time: jobs it was given per unit of weight. Only grows; part of the key, so that the live row is found newest first.';
+comment on column ojs.tenant_fairness.vtime is 'The tenant''s virtual time: jobs it was given per unit of weight.';
 comment on column ojs.tenant_fairness.weight is 'The weight in effect.';
 comment on column ojs.tenant_fairness.class is 'The weight''s class (ojs._weight_class).';
 comment on column ojs.tenant_fairness.backlogged is 'Whether the tenant takes part in the round.';
 comment on column ojs.tenant_fairness.deficit is 'Jobs owed to the tenant (negative: had ahead of its share) when it was last served; ojs.tenant_stats shows the present value.';
 comment on column ojs.tenant_fairness.dispatched is 'Jobs handed out to the tenant here, ever.';
 comment on column ojs.tenant_fairness.job_priority is 'The jobs'' own priority.';
-comment on column ojs.tenant_fairness.head is 'Cursor: jobs up to this job.seq have been looked at. Only grows.';
-comment on column ojs.tenant_fairness.reentry_head is 'Cursor into ojs.reentry. Only grows.';
+comment on column ojs.tenant_fairness.head is 'Cursor: jobs up to this job.seq have been looked at. Moves back when what was decided ahead is revoked.';
+comment on column ojs.tenant_fairness.reentry_head is 'Cursor into ojs.reentry. Moves back when what was decided ahead is revoked.';
+comment on column ojs.tenant_fairness.rev is 'Grows with each change, so that the live version is found newest first.';
 
 create table ojs.reentry (
     queue     text not null,

@@ -825,6 +825,59 @@ comment on function ojs.enqueue_many(json, text) is
 keys are the names of ojs.enqueue''s parameters without p_ (type, args, queue, ...). Raises what ojs.enqueue raises; the detail names index and field.';
 
 -- +goose StatementBegin
+create function ojs.enqueue_bulk(
+    p_type text, p_args json[], p_queue text default 'default', p_priority int default 0, p_scheduled_at timestamptz default null, p_expires_at timestamptz default null,
+    p_meta jsonb default '{}', p_retry jsonb default null, p_max_attempts int default null, p_timeout_ms int default null, p_visibility_timeout_ms int default null,
+    p_tags text[] default null, p_tenant text default null
+) returns setof uuid
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_tenant   text := coalesce(ojs._session_tenant(p_tenant), ojs._unnamed_tenant(p_meta));
+    v_attempts int := coalesce(p_max_attempts, ojs._retry_max_attempts(p_retry), 3);
+    v_now      timestamptz := ojs.now();
+    v_state    ojs.job_state := ojs._first_state(false, p_scheduled_at, v_now);
+    v_lo       bigint;
+    v_ids      uuid[];
+begin
+    if p_args is null or cardinality(p_args) not between 1 and 10000 or array_ndims(p_args) <> 1 then
+        perform ojs._raise('OJ400', 'args must hold between 1 and 10000 arrays, one for each job', '{"field": "args"}');
+    end if;
+    -- What the jobs have in common is looked at once.
+    perform ojs._check_job(v_tenant, null, p_type, p_queue, p_priority, v_attempts, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, '[]', p_meta, p_retry, null, null);
+    perform ojs._indexed(ojs._violation_refusal(case when a.args is null then row('OJ400', 'args', 'args is required')::ojs.violation
+            else ojs._json_violation(a.args, 'args', 'array', 1048576) end, a.n::int - 1), a.n::int - 1, false)
+    from unnest(p_args) with ordinality a(args, n) where (a.args::text ~ '^\[[^][{\\]*\]$' and octet_length(a.args::text) <= 65536) is not true;
+    if v_state = 'available' then
+        v_lo := nextval('ojs.job_seq');
+    end if;
+    with added as (
+        insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags,
+            args, meta, retry)
+        select v_state, case when v_lo is not null then nextval('ojs.job_seq') end, v_now, v_now, v_tenant, p_queue, p_type, p_priority, v_attempts, p_scheduled_at, p_expires_at,
+            p_timeout_ms, p_visibility_timeout_ms, p_tags, a.args, p_meta, p_retry
+        from unnest(p_args) a(args)
+        returning id
+    )
+    select array_agg(a.id) into v_ids from added a;
+    insert into ojs.wake (tenant_id, queue, priority, to_state, jobs, lo, hi)
+    values (v_tenant, p_queue, p_priority, v_state, cardinality(p_args), v_lo, case when v_lo is not null then currval('ojs.job_seq') end);
+    if v_lo is not null then
+        perform ojs._notify(array[p_queue]);
+    else
+        insert into ojs.timer (due_at, kind, tenant_ids, ids)
+        select p_scheduled_at, 'due', array_fill(v_tenant, array[cardinality(p.ids)]), p.ids
+        from (select array_agg(i.id order by i.n) as ids from unnest(v_ids) with ordinality i(id, n) group by (i.n - 1) / 1000) p;
+    end if;
+    return query select i.id from unnest(v_ids) i(id);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.enqueue_bulk(text, json[], text, int, timestamptz, timestamptz, jsonb, jsonb, int, int, int, text[], text) is
+'Enqueues 1 to 10000 jobs that differ in their args only, all or none, in the caller''s transaction: the fastest way to enqueue many. Returns their ids in
+the order of p_args; the other parameters are those of ojs.enqueue. Raises what ojs.enqueue raises; the detail of a problem with args names index and field.';
+
+-- +goose StatementBegin
 create function ojs.enqueue_each(p_jobs json) returns setof ojs._outcome
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -840,7 +893,8 @@ invalid_request when p_jobs as a whole is malformed. A job with the id of one th
 
 grant execute on function ojs._retry_max_attempts(jsonb), ojs._first_state(boolean, timestamptz, timestamptz) to ojs_service, ojs_operator, ojs_tenant;
 grant execute on function ojs.enqueue(text, json, text, int, timestamptz, timestamptz, jsonb, jsonb, int, int, int, text[], boolean, json, json, uuid, text),
-    ojs.enqueue_many(json, text), ojs.enqueue_each(json) to ojs_service, ojs_operator, ojs_tenant;
+    ojs.enqueue_many(json, text), ojs.enqueue_each(json),
+    ojs.enqueue_bulk(text, json[], text, int, timestamptz, timestamptz, jsonb, jsonb, int, int, int, text[], text) to ojs_service, ojs_operator, ojs_tenant;
 reset role;
 
 -- +goose Down
@@ -848,6 +902,7 @@ set local role ojs_owner;
 drop trigger job_inserted on ojs.job;
 drop trigger job_arriving on ojs.job;
 drop function ojs.enqueue_each(json);
+drop function ojs.enqueue_bulk(text, json[], text, int, timestamptz, timestamptz, jsonb, jsonb, int, int, int, text[], text);
 drop function ojs.enqueue_many(json, text);
 drop function ojs._enqueue(json, text, boolean);
 drop function ojs._tenant_of_job(jsonb, int);

@@ -210,20 +210,23 @@ grant execute on function ojs._unfolded() to ojs_service, ojs_operator, ojs_tena
 
 -- +goose StatementBegin
 create function ojs._stale(p_queue text) returns boolean
-language sql stable set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+    set jit = off
 as $$
-    select exists (
+begin
+    return exists (
         select from (select w.queue, w.priority, w.tenant_id from ojs._unfolded() w where w.queue = p_queue group by w.queue, w.priority, w.tenant_id) w
         left join ojs.tenant t on t.tenant_id = w.tenant_id
         left join lateral (select f.backlogged from ojs.tenant_fairness f
-            where f.queue = w.queue and f.priority = w.priority + coalesce(t.priority_boost, 0) and f.tenant_id = w.tenant_id order by f.vtime desc limit 1) f on true
-        where f.backlogged is not true)
+            where f.queue = w.queue and f.priority = w.priority + coalesce(t.priority_boost, 0) and f.tenant_id = w.tenant_id order by f.rev desc limit 1) f on true
+        where f.backlogged is not true);
+end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._stale(text) is 'Whether a tenant has got work in a queue, or work of another priority, of which the decisions made ahead know nothing.';
 
 -- +goose StatementBegin
-create function ojs._charge(p_queue text, p_priority int, p_tenant text, p_jobs int, p_v float8) returns void
+create function ojs._charge(p_queue text, p_priority int, p_tenant text, p_jobs int, p_v float8, p_line bigint default null, p_back bigint default null) returns void
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -233,7 +236,7 @@ declare
     v_at    int;
 begin
     select f.* into v_fair from ojs.tenant_fairness f
-    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant order by f.vtime desc limit 1;
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant order by f.rev desc limit 1;
     if v_fair.queue is null or v_ring.queue is null then
         return;
     end if;
@@ -246,15 +249,16 @@ begin
         v_ring.class_head[v_at] := least(v_ring.class_head[v_at], v_vtime);
     end if;
     update ojs.tenant_fairness f
-    set vtime = v_vtime, dispatched = f.dispatched + p_jobs, backlogged = f.backlogged or p_jobs < 0, deficit = round((v_ring.v - v_vtime) * f.weight, 6)
-    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.vtime = v_fair.vtime;
+    set rev = f.rev + 1, vtime = v_vtime, dispatched = f.dispatched + p_jobs, backlogged = f.backlogged or p_jobs < 0, deficit = round((v_ring.v - v_vtime) * f.weight, 6),
+        head = least(f.head, p_line - 1), reentry_head = least(f.reentry_head, p_back - 1)
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
     perform ojs._ring_changed(v_ring);
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._charge(text, int, text, int, float8) is
+comment on function ojs._charge(text, int, text, int, float8, bigint, bigint) is
 'Charges a tenant for p_jobs jobs outside of a decision, or, negative, gives back what it was charged for jobs that return to the line; the virtual time of
-the ring moves by p_v. Only under the row of ojs.lane.';
+the ring moves by p_v. p_line, p_back: the first of those jobs in line and on the small list, to which the cursors move back. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
 create function ojs._revoke(p_queue text) returns void
@@ -282,9 +286,7 @@ begin
         from gone g group by g.priority, g.tenant_id order by g.priority, g.tenant_id
     loop
         v_any := true;
-        perform ojs._charge(p_queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, -v_taken.v);
-        update ojs.tenant_fairness f set head = least(f.head, v_taken.line - 1), reentry_head = least(f.reentry_head, v_taken.back - 1)
-        where f.queue = p_queue and f.priority = v_taken.priority and f.tenant_id = v_taken.tenant_id;
+        perform ojs._charge(p_queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, -v_taken.v, v_taken.line, v_taken.back);
     end loop;
     if v_any then
         update ojs.run_mark m set rev = m.rev + 1, ahead = m.ahead / 2
@@ -340,10 +342,10 @@ declare
     v_owes   boolean;
 begin
     select * into v_fold from ojs.fold f where f.lane = 0 order by f.rev desc limit 1;
-    if exists (select from ojs.run_mark) then
+    if (select m.rev from ojs.run_mark m order by m.queue desc, m.rev desc limit 1) is not null then
         -- What was decided ahead knows nothing of whoever joins now: this looks at what v_mark sees, and more.
         perform ojs._revoke(w.queue) from (
-            select distinct w.queue from ojs._unfolded() w where exists (select from ojs.run_mark m where m.queue = w.queue) offset 0) w
+            select distinct w.queue from ojs._unfolded() w where (select m.rev from ojs.run_mark m where m.queue = w.queue order by m.rev desc limit 1) is not null offset 0) w
         where ojs._stale(w.queue);
     end if;
     v_owes := exists (select from ojs.lease l where l.owed > 0 and l.xid >= pg_snapshot_xmax(v_fold.snapshot))
@@ -368,11 +370,11 @@ begin
             from (select f.queue, f.priority as job_priority, f.tenant_id, min(f.lo) as lo, array_agg(f.lo) as los, array_agg(f.hi) as his from fresh f group by f.queue, f.priority, f.tenant_id) s
             left join ojs.tenant t on t.tenant_id = s.tenant_id
         ), known as materialized (
-            select s.*, coalesce(r.v, 0) as v, f.vtime, f.backlogged, f.head
+            select s.*, coalesce(r.v, 0) as v, f.rev, f.backlogged, f.head
             from shard s
             left join lateral (select r.v from ojs.ring r where r.queue = s.queue and r.priority = s.priority order by r.rev desc limit 1) r on true
-            left join lateral (select f.vtime, f.backlogged, f.head from ojs.tenant_fairness f
-                where f.queue = s.queue and f.priority = s.priority and f.tenant_id = s.tenant_id order by f.vtime desc limit 1) f on true
+            left join lateral (select f.rev, f.backlogged, f.head from ojs.tenant_fairness f
+                where f.queue = s.queue and f.priority = s.priority and f.tenant_id = s.tenant_id order by f.rev desc limit 1) f on true
         ), behind as (
             -- Jobs that became visible behind the cursor: each statement's own narrow range is searched for them.
             insert into ojs.reentry (queue, priority, tenant_id, id)
@@ -390,13 +392,13 @@ begin
         ), joined as (
             insert into ojs.tenant_fairness (queue, priority, tenant_id, vtime, weight, class, backlogged, job_priority, head)
             select k.queue, k.priority, k.tenant_id, k.v, k.weight, ojs._weight_class(k.weight), true, k.job_priority, k.lo - 1
-            from known k where k.vtime is null
+            from known k where k.rev is null
             returning queue, priority, class, weight, vtime
         ), rejoined as (
             update ojs.tenant_fairness f
-            set backlogged = true, vtime = greatest(f.vtime, k.v), weight = k.weight, class = ojs._weight_class(k.weight)
+            set rev = f.rev + 1, backlogged = true, vtime = greatest(f.vtime, k.v), weight = k.weight, class = ojs._weight_class(k.weight)
             from known k
-            where not k.backlogged and f.queue = k.queue and f.priority = k.priority and f.tenant_id = k.tenant_id and f.vtime = k.vtime
+            where not k.backlogged and f.queue = k.queue and f.priority = k.priority and f.tenant_id = k.tenant_id and f.rev = k.rev
             returning f.queue, f.priority, f.class, f.weight, f.vtime
         ), folded as (
             update ojs.fold f set rev = f.rev + 1, snapshot = v_mark
@@ -490,7 +492,7 @@ begin
     end if;
     perform ojs._enter_lane();
     -- What was decided under the old settings is decided again.
-    perform ojs._revoke(m.queue) from (select distinct m.queue from ojs.run_mark m) m;
+    perform ojs._revoke(q.queue) from (select distinct q.queue from ojs.queue_priority q offset 0) q where ojs._has_run(q.queue);
     -- Wakes of this tenant that are not folded yet join under the settings that held when they committed.
     while ojs._fold() loop
     end loop;
@@ -505,7 +507,7 @@ begin
     for v_row in
         select f.* from ojs.queue_priority q
         cross join lateral (select f.* from ojs.tenant_fairness f
-            where f.queue = q.queue and f.priority = q.priority and f.tenant_id = p_tenant order by f.vtime desc limit 1) f
+            where f.queue = q.queue and f.priority = q.priority and f.tenant_id = p_tenant order by f.rev desc limit 1) f
         order by f.queue, f.priority * case when v_new.priority_boost > coalesce(v_old.priority_boost, 0) then -1 else 1 end
     loop
         v_ring := ojs._ring(v_row.queue, v_row.priority);
@@ -526,8 +528,8 @@ begin
             v_vtime := v_ring.v;
         end if;
         update ojs.tenant_fairness f
-        set priority = v_row.job_priority + v_new.priority_boost, vtime = v_vtime, weight = v_new.weight, class = ojs._weight_class(v_new.weight)
-        where f.queue = v_row.queue and f.priority = v_row.priority and f.tenant_id = p_tenant and f.vtime = v_row.vtime;
+        set priority = v_row.job_priority + v_new.priority_boost, rev = f.rev + 1, vtime = v_vtime, weight = v_new.weight, class = ojs._weight_class(v_new.weight)
+        where f.queue = v_row.queue and f.priority = v_row.priority and f.tenant_id = p_tenant and f.rev = v_row.rev;
         if v_row.backlogged then
             perform ojs._ring_changed(ojs._ring_join(ojs._ring(v_row.queue, v_row.job_priority + v_new.priority_boost),
                 ojs._weight_class(v_new.weight), 1, v_new.weight, v_vtime));
@@ -550,7 +552,7 @@ drop function ojs.rebuild();
 drop function ojs._fold();
 drop function ojs._charge_owed(pg_snapshot);
 drop function ojs._revoke(text);
-drop function ojs._charge(text, int, text, int, float8);
+drop function ojs._charge(text, int, text, int, float8, bigint, bigint);
 drop function ojs._stale(text);
 drop function ojs._unfolded();
 drop function ojs._snapshot_before(pg_snapshot, xid8);

@@ -16,6 +16,13 @@ $$;
 comment on function ojs._has_run(text) is 'Whether anything is left of what was decided ahead for a queue.';
 
 -- +goose StatementBegin
+create function ojs._lingers() returns boolean
+language sql stable
+as $$ select statement_timestamp() - transaction_timestamp() > interval '20 milliseconds' $$;
+-- +goose StatementEnd
+comment on function ojs._lingers() is 'Whether the caller has been in its transaction for a while: it may stay there, and must not keep decisions waiting. Becomes part of the expression that asks.';
+
+-- +goose StatementBegin
 create function ojs._anything_for(p_queues text[], p_tenant text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -34,7 +41,7 @@ begin
         else
             exists (select from ojs.queue_priority q
                 cross join lateral (select f.backlogged from ojs.tenant_fairness f
-                    where f.queue = q.queue and f.priority = q.priority and f.tenant_id = p_tenant order by f.vtime desc limit 1) f
+                    where f.queue = q.queue and f.priority = q.priority and f.tenant_id = p_tenant order by f.rev desc limit 1) f
                 where q.queue = any (p_queues) and f.backlogged)
         end;
 end;
@@ -140,7 +147,7 @@ begin
         select f.*, p_count + 1
         from (select f.*, f.ctid as row_at from ojs.tenant_fairness f
             where p_tenant is not null and f.queue = p_ring.queue and f.priority = p_ring.priority and f.tenant_id = p_tenant
-            order by f.vtime desc limit 1) f
+            order by f.rev desc limit 1) f
         where f.backlogged and f.class = c.class
     ) f;
     if f_class is null then
@@ -363,7 +370,7 @@ begin
     -- By the place of the row, which only decisions change: a join by key could be turned around, and then it would walk the ring, dead versions
     -- included.
     update ojs.tenant_fairness f
-    set vtime = u.vtime, head = greatest(f.head, u.line), reentry_head = greatest(f.reentry_head, u.back), backlogged = u.stays,
+    set rev = f.rev + 1, vtime = u.vtime, head = greatest(f.head, u.line), reentry_head = greatest(f.reentry_head, u.back), backlogged = u.stays,
         dispatched = f.dispatched + u.taken, deficit = round((o_ring.v - u.vtime) * f.weight, 6)
     from unnest(u_row, u_vtime, u_line, u_back, u_stays, u_taken) u(row_at, vtime, line, back, stays, taken)
     where f.ctid = u.row_at;
@@ -439,7 +446,7 @@ declare
     v_stop    int;
 begin
     select f.* into v_fair from ojs.tenant_fairness f
-    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant order by f.vtime desc limit 1;
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant order by f.rev desc limit 1;
     -- The small list up to the first job that can be had.
     select count(*) as seen, max(e.n) as last, array_agg(e.n order by e.n) filter (where j.state = 'available') as at,
         array_agg(e.id order by e.n) filter (where j.state = 'available') as ready
@@ -451,7 +458,7 @@ begin
     if v_list.seen > 0 then
         v_stop := ojs._first_free(p_tenant, v_list.ready, p_locked);
         update ojs.tenant_fairness f set reentry_head = coalesce(v_list.at[v_stop] - 1, v_list.last)
-        where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.vtime = v_fair.vtime;
+        where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
         return v_list.seen;
     end if;
     -- Then the line.
@@ -465,7 +472,7 @@ begin
     v_stop := ojs._first_free(p_tenant, v_line.ready, p_locked);
     perform ojs._expire(v_line.expired, array_fill(p_tenant, array[cardinality(v_line.expired)])) where v_line.expired is not null;
     update ojs.tenant_fairness f set head = greatest(f.head, coalesce(v_line.at[v_stop] - 1, v_line.last))
-    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.vtime = v_fair.vtime and v_line.seen > 0;
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev and v_line.seen > 0;
     return v_line.seen;
 end;
 $$;
@@ -654,6 +661,22 @@ comment on function ojs._plan(text, int) is
 'Decides up to p_count jobs ahead and appends them to the run queue of a queue, where direct callers take them without a decision of their own. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
+create function ojs._refill(p_queue text, p_count int, p_in_lane boolean default false) returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off
+    set plan_cache_mode = force_generic_plan set max_parallel_workers_per_gather = 0 set jit = off
+as $$
+begin
+    if p_in_lane or not ojs._lingers() and ojs._enter_lane(-1) then
+        perform ojs._fold();
+        perform ojs._plan(p_queue, greatest(128, 32 * p_count));
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._refill(text, int, boolean) is 'Decides ahead for callers who ask for p_count jobs each, unless somebody decides at this moment. p_in_lane: the caller is the one.';
+
+-- +goose StatementBegin
 create function ojs._take(
     p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_ids uuid[], p_tenants text[], p_owed boolean,
     p_skip int default 0, p_queue text default null, p_lo bigint default null, p_count int default 0, p_tenant text default null
@@ -777,13 +800,13 @@ begin
                 select f.tenant_id, f.job_priority, f.vtime, f.weight, f.head, f.reentry_head
                 from (select f.* from ojs.tenant_fairness f
                     where p_tenant is not null and f.queue = p_queues[q] and f.priority = v_priority and f.tenant_id = p_tenant
-                    order by f.vtime desc limit 1) f
+                    order by f.rev desc limit 1) f
                 where f.backlogged
                 union all
                 select w.tenant_id, w.job_priority, greatest(f.vtime, v_ring.v, 0), w.weight, coalesce(f.head, w.lo - 1), coalesce(f.reentry_head, 0)
                 from (select w.tenant_id, w.job_priority, w.weight, min(w.lo) as lo from fresh w group by w.tenant_id, w.job_priority, w.weight) w
                 left join lateral (select f.* from ojs.tenant_fairness f
-                    where f.queue = p_queues[q] and f.priority = v_priority and f.tenant_id = w.tenant_id order by f.vtime desc limit 1) f on true
+                    where f.queue = p_queues[q] and f.priority = v_priority and f.tenant_id = w.tenant_id order by f.rev desc limit 1) f on true
                 where f.backlogged is not true
             ), line as (
                 -- Jobs on the small list, jobs that became visible behind the cursor, and the line.
@@ -844,7 +867,7 @@ $$;
 comment on function ojs._unpaused(text[]) is 'Those of the queues that are not paused, each once, in the order given.';
 
 -- +goose StatementBegin
-create function ojs._fetch(p_queues text[], p_count int, p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_tenant text) returns setof ojs.job
+create function ojs._fetch(p_queues text[], p_count int, p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_tenant text, p_ahead boolean) returns setof ojs.job
 language plpgsql set search_path = pg_catalog, pg_temp
     -- Index order only: a bitmap or a sort would read every dead version of the few rows that change all the time.
     set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off
@@ -855,7 +878,6 @@ declare
     c_waits       constant int := 3;
     -- Deciding ahead pays where few jobs are asked for at once: enough then to keep sixteen callers going while one of them decides.
     c_few         constant int := 16;
-    v_ahead       int := greatest(128, 32 * p_count);
     v_tenant      text;
     v_own         text;
     v_paused      boolean;
@@ -869,8 +891,6 @@ declare
     v_mark        ojs.run_mark;
     v_seen        bigint;
     v_waits       int := 0;
-    v_now         timestamptz := ojs.now();
-    v_one         record;
     v_got         int := 0;
     v_rows        int;
     v_ids         uuid[];
@@ -888,7 +908,7 @@ begin
     if v_own is not null or p_tenant is not null or not pg_has_role(session_user, 'ojs_service', 'member') then
         v_tenant := ojs._session_tenant(p_tenant);
     end if;
-    v_aside := v_own is not null or statement_timestamp() - transaction_timestamp() > interval '20 milliseconds';
+    v_aside := v_own is not null or ojs._lingers();
     if not v_single then
         v_queues := ojs._unpaused(p_queues);
         if cardinality(v_queues) = 0 then
@@ -910,43 +930,10 @@ begin
 
     loop
         if v_mark.queue is not null and (v_tenant is null or v_aside) then
-            if p_count = 1 then
-                -- What ojs._take does, at half the cost for a single job.
-                with free as materialized (
-                    select r.n, r.id, r.tenant_id from ojs.run r
-                    where r.queue = v_queue and r.n >= v_mark.lo and (v_tenant is null or r.tenant_id = v_tenant) order by r.n limit 1 for update skip locked
-                ), held as materialized (
-                    select f.n, f.id, f.tenant_id from free f
-                    cross join lateral (select j.id from ojs.job j
-                        where j.id = f.id and j.tenant_id = f.tenant_id and j.state = 'available' and (j.expires_at > v_now) is not false for update skip locked) j
-                ), gone as (
-                    delete from ojs.run r using held h where r.queue = v_queue and r.n = h.n
-                ), taken as (
-                    update ojs.job j
-                    set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = nullif(p_worker_ids[1], ''),
-                        lease_expires_at = v_now + coalesce(nullif(p_visibility_timeouts_ms[1], 0), j.visibility_timeout_ms, 30000) * interval '1 millisecond'
-                    from held h where j.id = h.id and j.tenant_id = h.tenant_id
-                    returning h.n, j.*
-                ), leased as (
-                    insert into ojs.lease (tenant_id, queue, priority, jobs, ids, turns, at)
-                    select t.tenant_id, t.queue, t.priority, 1, array[t.id], array[t.n], v_now from taken t
-                ), timed as (
-                    insert into ojs.timer (due_at, kind, tenant_ids, ids) select t.lease_expires_at, 'lease', array[t.tenant_id], array[t.id] from taken t
-                )
-                select (t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id, t.errors, t.result, t.seq, t.tenant_id, t.id,
-                    t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at, t.expires_at, t.timeout_ms, t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options,
-                    t.extra)::ojs.job as job, t.n into v_one from taken t;
-                if found then
-                    return next v_one.job;
-                    v_got := 1;
-                    v_low := v_one.n > v_mark.hi - v_mark.ahead / 2;
-                end if;
-            else
-                return query select * from ojs._take(p_counts, p_worker_ids, p_visibility_timeouts_ms, '{}', '{}', false,
-                    v_got, v_queue, v_mark.lo, p_count - v_got, v_tenant);
-                get diagnostics v_rows = row_count;
-                v_got := v_got + v_rows;
-            end if;
+            return query select * from ojs._take(p_counts, p_worker_ids, p_visibility_timeouts_ms, '{}', '{}', false,
+                v_got, v_queue, v_mark.lo, p_count - v_got, v_tenant);
+            get diagnostics v_rows = row_count;
+            v_got := v_got + v_rows;
             exit when v_got = p_count;
         end if;
         exit when v_aside or v_in_lane and v_seen = v_mark.rev or not v_in_lane and not ojs._anything_for(v_queues, v_tenant);
@@ -979,13 +966,13 @@ begin
     elsif v_single and v_low is null then
         v_low := coalesce((select r.n > v_mark.hi - v_mark.ahead / 2 from ojs.run r where r.queue = v_queue and r.n >= v_mark.lo order by r.n limit 1), true);
     end if;
-    if v_got = p_count and v_low and p_count <= c_few and v_single and v_tenant is null and not v_aside and (v_in_lane or ojs._enter_lane(-1)) then
-        perform ojs._plan(v_queue, v_ahead);
+    if p_ahead and v_got = p_count and v_low and p_count <= c_few and v_single and v_tenant is null and not v_aside then
+        perform ojs._refill(v_queue, p_count, v_in_lane);
     end if;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._fetch(text[], int, int[], text[], int[], text) is 'What ojs.fetch and ojs.fetch_many do, once their arguments are known to be good; p_count: the sum of p_counts.';
+comment on function ojs._fetch(text[], int, int[], text[], int[], text, boolean) is 'What ojs.fetch and ojs.fetch_many do, once their arguments are known to be good; p_count: the sum of p_counts; p_ahead: decide ahead for the next callers, too.';
 
 -- +goose StatementBegin
 create function ojs.fetch_many(
@@ -998,7 +985,8 @@ begin
     if cardinality(p_worker_ids) <> cardinality(p_counts) or cardinality(p_visibility_timeouts_ms) <> cardinality(p_counts) then
         perform ojs._raise('OJ400', 'counts, worker_ids and visibility_timeouts_ms must be of one length', '{"field": "counts"}');
     end if;
-    return query select * from ojs._fetch(p_queues, (select sum(c) from unnest(p_counts) c)::int, p_counts, p_worker_ids, p_visibility_timeouts_ms, p_tenant);
+    return query select * from ojs._fetch(p_queues, (select sum(c) from unnest(p_counts) c)::int, p_counts, p_worker_ids, p_visibility_timeouts_ms, p_tenant,
+        (select sum(c) < 2 * count(*) from unnest(p_counts) c));
 end;
 $$;
 -- +goose StatementEnd
@@ -1013,16 +1001,61 @@ create function ojs.fetch(
     p_queues text[], p_count int default 1, p_worker_id text default null, p_visibility_timeout_ms int default null, p_tenant text default null
 ) returns setof ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off
+    set plan_cache_mode = force_generic_plan set jit = off
 as $$
+declare
+    v_mark ojs.run_mark;
+    v_now  timestamptz;
+    v_one  record;
 begin
-    if cardinality(p_queues) = 1 and p_queues[1] ~ '^[a-z0-9][a-z0-9.-]{0,127}$' and p_count between 1 and 10000 and p_visibility_timeout_ms is null
-            and length(p_worker_id) <= 255 and current_setting('transaction_isolation') = 'read committed' then
-        -- As ordinary as can be.
-    else
-        -- Here 0 would mean that nothing was given.
-        perform ojs._check_fetch(p_queues, array[p_count], array[p_worker_id], array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end]);
+    if p_count = 1 and cardinality(p_queues) = 1 and p_visibility_timeout_ms is null and p_tenant is null and length(p_worker_id) <= 255 then
+        -- As ordinary as can be. Most such calls find what they want in the run queue, and need little else.
+        select m.*, ojs.now() into v_mark.queue, v_mark.rev, v_mark.lo, v_mark.hi, v_mark.ahead, v_now
+        from (select m.* from ojs.run_mark m where m.queue = p_queues[1] order by m.rev desc limit 1) m
+        cross join lateral (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f
+        where ojs._trusted() and current_setting('transaction_isolation') = 'read committed'
+          and not exists (select from ojs.queue c where c.queue = m.queue and c.paused)
+          and not (case when exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) and w.to_state = 'available' and w.queue = m.queue)
+                  or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' and w.queue = m.queue offset 0) w)
+              then ojs._stale(m.queue) else false end);
+        if found then
+            -- What ojs._take does, at half the cost for a single job.
+            with free as materialized (
+                select r.n, r.id, r.tenant_id, r.ctid as place from ojs.run r where r.queue = v_mark.queue and r.n >= v_mark.lo order by r.n limit 1 for update skip locked
+            ), held as materialized (
+                select f.n, f.id, f.tenant_id, f.place from free f
+                cross join lateral (select j.id from ojs.job j
+                    where j.id = f.id and j.tenant_id = f.tenant_id and j.state = 'available' and (j.expires_at > v_now) is not false for update skip locked) j
+            ), gone as (
+                delete from ojs.run r using held h where r.ctid = h.place
+            ), taken as (
+                update ojs.job j
+                set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = nullif(p_worker_id, ''),
+                    lease_expires_at = v_now + coalesce(j.visibility_timeout_ms, 30000) * interval '1 millisecond'
+                from held h where j.id = h.id and j.tenant_id = h.tenant_id
+                returning h.n, j.*
+            ), leased as (
+                insert into ojs.lease (tenant_id, queue, priority, jobs, ids, turns, at)
+                select t.tenant_id, t.queue, t.priority, 1, array[t.id], array[t.n], v_now from taken t
+            ), timed as (
+                insert into ojs.timer (due_at, kind, tenant_ids, ids) select t.lease_expires_at, 'lease', array[t.tenant_id], array[t.id] from taken t
+            )
+            select (t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id, t.errors, t.result, t.seq, t.tenant_id, t.id,
+                t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at, t.expires_at, t.timeout_ms, t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options,
+                t.extra)::ojs.job as job, t.n into v_one from taken t;
+            if found then
+                return next v_one.job;
+                if v_one.n > v_mark.hi - v_mark.ahead / 2 then
+                    perform ojs._refill(v_mark.queue, 1);
+                end if;
+                return;
+            end if;
+        end if;
     end if;
-    return query select * from ojs._fetch(p_queues, p_count, array[p_count], array[p_worker_id], array[p_visibility_timeout_ms], p_tenant);
+    -- Here 0 would mean that nothing was given.
+    perform ojs._check_fetch(p_queues, array[p_count], array[p_worker_id], array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end]);
+    return query select * from ojs._fetch(p_queues, p_count, array[p_count], array[p_worker_id], array[p_visibility_timeout_ms], p_tenant, true);
 end;
 $$;
 -- +goose StatementEnd
@@ -1099,11 +1132,12 @@ drop function ojs.resume_queue(text);
 drop function ojs.pause_queue(text);
 drop function ojs.fetch(text[], int, text, int, text);
 drop function ojs.fetch_many(text[], int[], text[], int[], text);
-drop function ojs._fetch(text[], int, int[], text[], int[], text);
+drop function ojs._fetch(text[], int, int[], text[], int[], text, boolean);
 drop function ojs._unpaused(text[]);
 drop function ojs._aside(text[], int, text);
 drop function ojs._check_fetch(text[], int[], text[], int[]);
 drop function ojs._take(int[], text[], int[], uuid[], text[], boolean, int, text, bigint, int, text);
+drop function ojs._refill(text, int, boolean);
 drop function ojs._plan(text, int);
 drop function ojs._decide(text[], int, text);
 drop function ojs._expire(uuid[], text[]);
@@ -1112,5 +1146,6 @@ drop function ojs._first_free(text, uuid[], boolean);
 drop function ojs._look_again(text[], uuid[]);
 drop function ojs._serve(ojs.ring, int, text, bigint, boolean);
 drop function ojs._anything_for(text[], text);
+drop function ojs._lingers();
 drop function ojs._has_run(text);
 reset role;

@@ -617,8 +617,9 @@ $$;
 -- +goose StatementEnd
 comment on function ojs.job_info(uuid, text) is 'The job with that id (ojs-core section 7.7). Raises not_found, also for a job of another tenant; ambiguous_job.';
 -- +goose StatementBegin
-create function ojs.ack_many(p_ids uuid[], p_leases uuid[] default '{}', p_results json[] default '{}', p_worker_ids text[] default '{}', p_tenants text[] default '{}')
-returns table (n int, id uuid, tenant_id text, attempt int, finished_at timestamptz)
+create function ojs.ack_many(
+    p_ids uuid[], p_leases uuid[] default '{}', p_results json[] default '{}', p_worker_ids text[] default '{}', p_tenants text[] default '{}', p_jobs boolean default false
+) returns table (n int, id uuid, tenant_id text, attempt int, finished_at timestamptz, job ojs.job)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
     set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
     set plan_cache_mode = force_generic_plan
@@ -645,27 +646,27 @@ begin
         update ojs.job j
         set state = 'completed', finished_at = v_now, lease = null, lease_expires_at = null, result = h.result
         from held h where j.id = h.id and j.tenant_id = h.tenant_id and h.twins = 1
-        returning h.n, h.lease is not null or h.worker_id is not null as fenced, j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt, j.started_at
+        returning h.n, h.lease is not null or h.worker_id is not null as fenced, j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt, j.started_at, case when p_jobs then j end as job
     ), released as (
         insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced, at)
         select a.tenant_id, a.queue, a.priority, a.id, a.type, a.attempt, 'active', 'completed', a.started_at, a.fenced, v_now from acked a
     )
-    select a.n, a.id, a.tenant_id, a.attempt, v_now from acked a;
+    select a.n, a.id, a.tenant_id, a.attempt, v_now, a.job from acked a;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.ack_many(uuid[], uuid[], json[], text[], text[]) is
-'Completes many active jobs as ojs.ack does, in the caller''s own transaction, and returns those it completed with their place (from 1) in p_ids. The other arrays are in
-step with p_ids or empty. A job that is not returned was not completed: it is not active, another holds it, it is locked at this moment, its id is unknown or
+comment on function ojs.ack_many(uuid[], uuid[], json[], text[], text[], boolean) is
+'Completes many active jobs as ojs.ack does, in the caller''s own transaction, and returns those it completed with their place (from 1) in p_ids, and with p_jobs each job
+as it is then. The other arrays are in step with p_ids or empty. A job that is not returned was not completed: it is not active, another holds it, it is locked at this moment, its id is unknown or
 ambiguous, or its result wants a closer look; ojs.ack and ojs.settle say which. At most 10000. Waits for nothing.';
-grant execute on function ojs.ack_many(uuid[], uuid[], json[], text[], text[]) to ojs_service, ojs_operator, ojs_tenant;
+grant execute on function ojs.ack_many(uuid[], uuid[], json[], text[], text[], boolean) to ojs_service, ojs_operator, ojs_tenant;
 grant execute on function ojs.ack(uuid, uuid, json, text, text), ojs.nack(uuid, jsonb, uuid, text, boolean, text), ojs.settle(json, boolean), ojs.heartbeat(text, uuid[], int, text),
     ojs.release(uuid, uuid), ojs.cancel(uuid, text), ojs.activate(uuid, text), ojs.job_info(uuid, text) to ojs_service, ojs_operator, ojs_tenant;
 reset role;
 
 -- +goose Down
 set local role ojs_owner;
-drop function ojs.ack_many(uuid[], uuid[], json[], text[], text[]);
+drop function ojs.ack_many(uuid[], uuid[], json[], text[], text[], boolean);
 drop function ojs.job_info(uuid, text);
 drop function ojs.activate(uuid, text);
 drop function ojs.cancel(uuid, text);

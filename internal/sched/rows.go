@@ -59,6 +59,29 @@ func readJobs(rows pgx.Rows, about int) ([]sqlcgen.OjsJob, error) {
 	return jobs, rows.Err()
 }
 
+// readNumbered reads rows of a number and a job, each into its place, to their end.
+func readNumbered(rows pgx.Rows, place func(n int) *sqlcgen.OjsJob) error {
+	defer rows.Close()
+	var r reader
+	number := make([]any, 1+jobWidth)
+	var n int
+	number[0] = &n
+	for rows.Next() {
+		if err := rows.Scan(number...); err != nil {
+			return err
+		}
+		j := place(n)
+		if byHand(rows.FieldDescriptions()) {
+			if err := r.job(rows, 1, j); err != nil {
+				return err
+			}
+		} else if err := rows.Scan(append([]any{nil}, fieldsOf(j)...)...); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
 // result is a job, or why there is none.
 type result struct {
 	job sqlcgen.OjsJob

@@ -141,16 +141,19 @@ func (d *Dispatcher) settleNow(ctx context.Context, items []Settlement) ([]Settl
 	return out, nil
 }
 
-const ackMany = "select n, attempt, finished_at from ojs.ack_many($1, $2, $3, $4, $5)"
+const (
+	ackMany     = "select n, attempt, finished_at from ojs.ack_many($1, $2, $3, $4, $5)"
+	ackManyJobs = "select n, (job).* from ojs.ack_many($1, $2, $3, $4, $5, true)"
+)
 
-// ackPlain acknowledges what needs no closer look and whose job nobody wants back, which is most of what
-// comes, and returns the places of the rest.
+// ackPlain acknowledges what needs no closer look, which is most of what comes, and returns the places of the rest.
 func (d *Dispatcher) ackPlain(ctx context.Context, items []Settlement) (out []Settled, rest []int, err error) {
 	var (
 		ids, leases      []pgtype.UUID
 		results          [][]byte
 		workers, tenants []*string
 		places           []int
+		jobs             bool
 	)
 	out = make([]Settled, len(items))
 	for i := range items {
@@ -161,7 +164,7 @@ func (d *Dispatcher) ackPlain(ctx context.Context, items []Settlement) (out []Se
 		if item.Lease != nil {
 			lease, errLease = uuid.Parse(*item.Lease)
 		}
-		if item.jobs || item.Error != nil || item.Requeue || errID != nil || errLease != nil {
+		if item.Error != nil || item.Requeue || errID != nil || errLease != nil {
 			rest = append(rest, i)
 			continue
 		}
@@ -171,23 +174,31 @@ func (d *Dispatcher) ackPlain(ctx context.Context, items []Settlement) (out []Se
 		workers = append(workers, item.WorkerID)
 		tenants = append(tenants, item.Tenant)
 		places = append(places, i)
+		jobs = jobs || item.jobs
 	}
 	if len(places) == 0 {
 		return out, rest, nil
 	}
-	rows, err := d.db.Pool().Query(ctx, ackMany, ids, leases, results, workers, tenants)
+	sql := ackMany
+	if jobs {
+		sql = ackManyJobs
+	}
+	rows, err := d.db.Pool().Query(ctx, sql, ids, leases, results, workers, tenants)
 	if err != nil {
 		return nil, nil, err
 	}
 	var n int
-	var attempt int32
-	var at time.Time
-	_, err = pgx.ForEachRow(rows, []any{&n, &attempt, &at}, func() error {
-		done := &out[places[n-1]]
-		finished := at
-		done.Job = sqlcgen.OjsJob{ID: items[places[n-1]].ID, State: "completed", Attempt: attempt, FinishedAt: &finished}
-		return nil
-	})
+	if jobs {
+		err = readNumbered(rows, func(n int) *sqlcgen.OjsJob { return &out[places[n-1]].Job })
+	} else {
+		var attempt int32
+		var at time.Time
+		_, err = pgx.ForEachRow(rows, []any{&n, &attempt, &at}, func() error {
+			finished := at
+			out[places[n-1]].Job = sqlcgen.OjsJob{ID: items[places[n-1]].ID, State: "completed", Attempt: attempt, FinishedAt: &finished}
+			return nil
+		})
+	}
 	if err != nil {
 		return nil, nil, err
 	}
