@@ -222,7 +222,8 @@ create table ojs.lease (
     turns     bigint[] not null,
     at        timestamptz not null default ojs.now(),
     primary key (xid, seq)
-);
+-- Lists of jobs stay in the row as they are: they are short-lived, and compressing them costs more than it saves.
+) with (toast_tuple_target = 8160);
 create index lease_recent_idx on ojs.lease (at);
 create index lease_owed_idx on ojs.lease (xid) where owed > 0;
 comment on table ojs.lease is 'Journal: jobs handed out, one row per decision and (queue, priority, tenant).';
@@ -279,7 +280,7 @@ create table ojs.timer (
     ids        uuid[] not null,
     xid        xid8 not null default pg_current_xact_id(),
     primary key (due_at, seq)
-);
+) with (toast_tuple_target = 8160);
 -- What committed after the clock had passed its time: looked up by the few transactions that were in progress then.
 create index timer_xid_idx on ojs.timer (xid);
 comment on table ojs.timer is 'What the tick has to look at, and when: jobs that become due, leases that may have expired. A row is a reminder; the job''s own row decides.';

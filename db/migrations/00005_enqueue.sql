@@ -530,46 +530,46 @@ create function ojs.enqueue(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_tenant   text := case when ojs._trusted() then p_tenant else ojs._session_tenant(p_tenant) end;
-    v_attempts int := coalesce(p_max_attempts, ojs._retry_max_attempts(p_retry), 3);
+    v_tenant   text := p_tenant;
+    v_attempts int;
     v_now      timestamptz := ojs.now();
-    v_state    ojs.job_state := ojs._first_state(p_pending, p_scheduled_at, v_now);
+    v_state    ojs.job_state;
     v_awaited  boolean;
     v_job      ojs.job;
 begin
-    if v_tenant is null then
-        v_tenant := ojs._unnamed_tenant(p_meta);
+    -- Few expressions, because each is prepared anew in every transaction.
+    if not ojs._trusted() then
+        v_tenant := ojs._session_tenant(p_tenant);
     end if;
-    if not coalesce(num_nonnulls(p_tags, p_retry, p_options, p_extra, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_id) = 0
-            and ojs._simple(v_tenant, p_type, p_queue, p_priority, v_attempts, p_args, p_meta), false) then
-        perform ojs._check_job(v_tenant, p_id, p_type, p_queue, p_priority, v_attempts, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args,
-            p_meta, p_retry, p_options, p_extra);
-    end if;
-    if p_id is null then
-        insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms,
-            visibility_timeout_ms, tags, args, meta, retry, options, extra)
-        values (v_state, case when v_state = 'available' then nextval('ojs.job_seq') end, v_now, v_now, v_tenant, p_queue, p_type, p_priority, v_attempts, p_scheduled_at,
-            p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry, p_options, p_extra)
+    if num_nonnulls(p_tags, p_retry, p_options, p_extra, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_id, p_max_attempts) = 0 and not p_pending
+            and ojs._simple(v_tenant, p_type, p_queue, p_priority, 3, p_args, p_meta) then
+        insert into ojs.job (enqueued_at, created_at, tenant_id, queue, type, priority, args) values (v_now, v_now, v_tenant, p_queue, p_type, p_priority, p_args)
         returning * into v_job;
     else
-        -- Looking for a conflict costs, and only an id of the caller's can have one.
+        if v_tenant is null then
+            v_tenant := ojs._unnamed_tenant(p_meta);
+        end if;
+        v_attempts := coalesce(p_max_attempts, ojs._retry_max_attempts(p_retry), 3);
+        perform ojs._check_job(v_tenant, p_id, p_type, p_queue, p_priority, v_attempts, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args,
+            p_meta, p_retry, p_options, p_extra);
+        v_state := ojs._first_state(p_pending, p_scheduled_at, v_now);
         insert into ojs.job (id, state, seq, enqueued_at, created_at, tenant_id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms,
             visibility_timeout_ms, tags, args, meta, retry, options, extra)
-        values (p_id, v_state, case when v_state = 'available' then nextval('ojs.job_seq') end, v_now, v_now, v_tenant, p_queue, p_type, p_priority, v_attempts, p_scheduled_at,
-            p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry, p_options, p_extra)
+        values (coalesce(p_id, ojs._uuid_v7()), v_state, case when v_state = 'available' then nextval('ojs.job_seq') end, v_now, v_now, v_tenant, p_queue, p_type, p_priority,
+            v_attempts, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry, p_options, p_extra)
         on conflict do nothing
         returning * into v_job;
         if not found then
             perform ojs._raise('OJ410', format('job %s exists already', p_id), jsonb_build_object('field', 'id', 'job_id', p_id));
         end if;
     end if;
-    insert into ojs.wake (tenant_id, queue, priority, to_state, jobs, lo, hi)
-    values (v_job.tenant_id, v_job.queue, v_job.priority, v_job.state, 1, v_job.seq, v_job.seq)
-    returning v_job.state = 'available' and exists (select from ojs.waiter w where w.queue = v_job.queue) into v_awaited;
-    if v_awaited then
-        perform ojs._notify(array[v_job.queue]);
-    elsif v_job.state = 'scheduled' then
+    insert into ojs.wake (tenant_id, queue, priority, to_state, jobs, lo, hi, at)
+    values (v_job.tenant_id, v_job.queue, v_job.priority, v_job.state, 1, v_job.seq, v_job.seq, v_now)
+    returning exists (select from ojs.waiter w where w.queue = v_job.queue) into v_awaited;
+    if v_job.state = 'scheduled' then
         insert into ojs.timer (due_at, kind, tenant_ids, ids) values (v_job.scheduled_at, 'due', array[v_job.tenant_id], array[v_job.id]);
+    elsif v_awaited and v_job.state = 'available' then
+        perform ojs._notify(array[v_job.queue]);
     end if;
     return v_job;
 end;

@@ -65,6 +65,7 @@ declare
     f_tenant   text[];
     f_vtime    numeric[];
     f_weight   numeric[];
+    f_w        float8[];
     f_own      float8[];
     f_step     float8[];
     f_look     int[];
@@ -85,6 +86,7 @@ declare
     r_start    float8[];
     r_pos      bigint[];
     r_id       uuid[];
+    r_last     boolean[];
     -- Jobs in the way that have ended, or expired.
     g_who      int[];
     g_pos      bigint[];
@@ -100,6 +102,7 @@ declare
     v_picks    int := 0;
     v_v        float8 := 0;
     v_due      float8;
+    v_step     float8;
     v_weight   float8 := p_ring.weight::float8;
     v_classes  int := cardinality(p_ring.class);
     v_best     int;
@@ -134,8 +137,8 @@ begin
     o_skimmed := 0;
 
     select array_agg(c.ord::int), array_agg(f.row_at), array_agg(f.tenant_id), array_agg(f.vtime), array_agg(f.weight), array_agg((f.vtime - p_ring.v)::float8),
-        array_agg(1 / f.weight::float8), array_agg(f.look), array_agg(f.job_priority), array_agg(f.head), array_agg(f.reentry_head)
-    into f_class, f_row, f_tenant, f_vtime, f_weight, f_own, f_step, f_look, f_job_priority, f_head, f_reentry
+        array_agg(f.weight::float8), array_agg(1 / f.weight::float8), array_agg(f.look), array_agg(f.job_priority), array_agg(f.head), array_agg(f.reentry_head)
+    into f_class, f_row, f_tenant, f_vtime, f_weight, f_own, f_w, f_step, f_look, f_job_priority, f_head, f_reentry
     from unnest(p_ring.class, p_ring.class_members, p_ring.class_weight, p_ring.class_head) with ordinality c(class, members, weight, head, ord)
     cross join lateral (
         (select f.*, f.ctid as row_at, ceil(p_count * f.weight / p_ring.weight)::int + 2 as look
@@ -172,9 +175,10 @@ begin
             limit t.look
         ) j
     ), placed as materialized (
-        select j.who, j.class, j.pos, j.id, j.own + (row_number() over (partition by j.who order by j.pos) - 1) * j.step as start from job j where j.ready
+        select j.who, j.class, j.pos, j.id, j.own + (row_number() over w - 1) * j.step as start, lead(j.pos) over w is null as last
+        from job j where j.ready window w as (partition by j.who order by j.pos)
     ), line as (
-        select array_agg(p.who) as who, array_agg(p.start) as start, array_agg(p.pos) as pos, array_agg(p.id) as id
+        select array_agg(p.who) as who, array_agg(p.start) as start, array_agg(p.pos) as pos, array_agg(p.id) as id, array_agg(p.last) as last
         from (select * from placed p order by p.class, p.start, p.who, p.pos) p
     ), gone as (
         select array_agg(j.who) as who, array_agg(j.pos) as pos, array_agg(case when j.waits then j.id end) as expired from job j where not j.ready
@@ -183,8 +187,8 @@ begin
         from generate_series(1, cardinality(f_class)) g(i)
         left join (select j.who, count(*)::int as seen, count(*) filter (where j.ready)::int as ready from job j group by j.who) c on c.who = g.i
     )
-    select l.who, l.start, l.pos, l.id, c.seen, c.ready, g.who, g.pos, g.expired
-    into r_who, r_start, r_pos, r_id, f_seen, f_total, g_who, g_pos, g_expired
+    select l.who, l.start, l.pos, l.id, l.last, c.seen, c.ready, g.who, g.pos, g.expired
+    into r_who, r_start, r_pos, r_id, r_last, f_seen, f_total, g_who, g_pos, g_expired
     from line l, count c, gone g;
     f_done := array_fill(0, array[cardinality(f_class)]);
     f_lost := f_done;
@@ -209,7 +213,7 @@ begin
         if f_seen[i] >= f_look[i] then
             c_known[v_at] := least(c_known[v_at], f_own[i] + f_total[i] * f_step[i]);
         elsif f_total[i] = 0 then
-            v_weight := v_weight - f_weight[i]::float8;
+            v_weight := v_weight - f_w[i];
         end if;
     end loop;
     v_at := 0;
@@ -222,62 +226,79 @@ begin
         end if;
         if c_at[c] <= v_at and r_start[c_at[c]] <= c_known[c] then
             c_start[c] := r_start[c_at[c]];
-            c_weight[c] := f_weight[r_who[c_at[c]]];
+            c_weight[c] := f_w[r_who[c_at[c]]];
         else
             v_ends := true;
         end if;
     end loop;
 
-    -- The largest deficit is next, as long as nobody beyond what was read can be owed more.
-    <<pick>>
-    while v_picks < p_count and v_weight > 1e-9 loop
-        v_best := 0;
-        v_most := '-infinity';
-        v_due := v_v + 1 / v_weight;
-        for c in 1 .. v_classes loop
-            if c_start[c] < 'infinity' then
+    -- The largest deficit is next, as long as nobody beyond what was read can be owed more. Whether a tenant has more jobs decides what the others are
+    -- due: where that is not known, picking ends, and whoever called reads on.
+    if v_classes = 1 then
+        -- In a single class that is the order of the line, and there is nothing to choose.
+        select array_agg(x.at order by x.at), array_agg(x.step order by x.at), count(*), coalesce(sum(x.step), 0) into v_picked, o_steps, v_picks, v_v
+        from (
+            select r.at, 1 / greatest(v_weight - coalesce(sum(case when r.last then f_w[r.who] end) over before, 0), 1e-9) as step,
+                coalesce(bool_or(r.last and f_seen[r.who] >= f_look[r.who]) over before, false) as beyond
+            from unnest(r_who, r_start, r_last) with ordinality r(who, start, last, at)
+            where r.at <= p_count and r.start <= c_known[1]
+            window before as (order by r.at rows between unbounded preceding and 1 preceding)
+        ) x
+        where not x.beyond;
+    else
+        v_step := 1 / greatest(v_weight, 1e-9);
+        <<pick>>
+        while v_picks < p_count loop
+            v_best := 0;
+            v_most := '-infinity';
+            v_due := v_v + v_step;
+            for c in 1 .. v_classes loop
                 v_owed := (v_due - c_start[c]) * c_weight[c];
                 if v_owed > v_most then
                     v_best := c;
                     v_most := v_owed;
                 end if;
+            end loop;
+            exit pick when v_best = 0;
+            if v_ends and p_tenant is null then
+                for c in 1 .. v_classes loop
+                    exit pick when c_start[c] = 'infinity' and (v_due - c_known[c]) * power(2, (p_ring.class[c] + 1) / 8.0) > v_most;
+                end loop;
+            end if;
+            v_at := c_at[v_best];
+            v_picks := v_picks + 1;
+            v_picked[v_picks] := v_at;
+            o_steps[v_picks] := v_step;
+            v_v := v_due;
+            if r_last[v_at] then
+                v_who := r_who[v_at];
+                exit pick when f_seen[v_who] >= f_look[v_who];
+                v_weight := v_weight - f_w[v_who];
+                exit pick when v_weight <= 1e-9;
+                v_step := 1 / v_weight;
+            end if;
+            v_at := v_at + 1;
+            c_at[v_best] := v_at;
+            if v_at <= c_end[v_best] and r_start[v_at] <= c_known[v_best] then
+                c_start[v_best] := r_start[v_at];
+                c_weight[v_best] := f_w[r_who[v_at]];
+            else
+                c_start[v_best] := 'infinity';
+                v_ends := true;
             end if;
         end loop;
-        exit pick when v_best = 0;
-        if v_ends and p_tenant is null then
-            for c in 1 .. v_classes loop
-                exit pick when c_start[c] = 'infinity' and (v_due - c_known[c]) * power(2, (p_ring.class[c] + 1) / 8.0) > v_most;
-            end loop;
-        end if;
-        v_at := c_at[v_best];
-        v_who := r_who[v_at];
-        v_picks := v_picks + 1;
-        v_picked[v_picks] := v_at;
-        f_done[v_who] := f_done[v_who] + 1;
-        if r_pos[v_at] < c_line then
-            f_back[v_who] := r_pos[v_at];
-        else
-            f_line[v_who] := r_pos[v_at] - c_line;
-        end if;
-        if not p_lock then
-            o_places[v_picks] := r_pos[v_at];
-            o_steps[v_picks] := v_due - v_v;
-        end if;
-        v_v := v_due;
-        if f_done[v_who] = f_total[v_who] then
-            -- Whether a tenant has more decides what the others are due: where that is not known, read on.
-            exit pick when f_seen[v_who] >= f_look[v_who];
-            v_weight := v_weight - f_weight[v_who]::float8;
-        end if;
-        v_at := v_at + 1;
-        c_at[v_best] := v_at;
-        if v_at <= c_end[v_best] and r_start[v_at] <= c_known[v_best] then
-            c_start[v_best] := r_start[v_at];
-            c_weight[v_best] := f_weight[r_who[v_at]];
-        else
-            c_start[v_best] := 'infinity';
-            v_ends := true;
-        end if;
+    end if;
+    if not p_lock then
+        o_places := array(select r_pos[p] from unnest(v_picked) p);
+    end if;
+    for v_passed in
+        select r_who[p] as who, count(*) as done, coalesce(max(r_pos[p]) filter (where r_pos[p] < c_line), 0) as back,
+            coalesce(max(r_pos[p]) filter (where r_pos[p] >= c_line) - c_line, 0) as line
+        from unnest(v_picked) p group by r_who[p]
+    loop
+        f_done[v_passed.who] := v_passed.done;
+        f_back[v_passed.who] := v_passed.back;
+        f_line[v_passed.who] := v_passed.line;
     end loop;
 
     if p_lock and v_picks > 0 then
@@ -677,59 +698,6 @@ $$;
 comment on function ojs._refill(text, int, boolean) is 'Decides ahead for callers who ask for p_count jobs each, unless somebody decides at this moment. p_in_lane: the caller is the one.';
 
 -- +goose StatementBegin
-create function ojs._take(
-    p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_ids uuid[], p_tenants text[], p_owed boolean,
-    p_skip int default 0, p_queue text default null, p_lo bigint default null, p_count int default 0, p_tenant text default null
-) returns setof ojs.job
-language plpgsql set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_now     timestamptz := ojs.now();
-    -- The request that each job is for.
-    v_request int[] := case when cardinality(p_counts) > 1
-        then array(select r.n from unnest(p_counts) with ordinality r(jobs, n) cross join lateral generate_series(1, r.jobs) order by r.n) end;
-begin
-    return query
-    with free as materialized (
-        select r.n, r.id, r.tenant_id from ojs.run r
-        where r.queue = p_queue and r.n >= p_lo and (p_tenant is null or r.tenant_id = p_tenant) order by r.n limit p_count for update skip locked
-    ), held as materialized (
-        select f.n, f.id, f.tenant_id from free f
-        cross join lateral (select j.id from ojs.job j
-            where j.id = f.id and j.tenant_id = f.tenant_id and j.state = 'available' and (j.expires_at > v_now) is not false for update skip locked) j
-    ), gone as (
-        delete from ojs.run r using held h where r.queue = p_queue and r.n = h.n
-    ), given as (
-        select h.id, h.tenant_id, coalesce(v_request[p_skip + row_number() over (order by h.n)], 1) as request, h.n as turn from held h
-        union all
-        select g.id, g.tenant_id, coalesce(v_request[p_skip + g.n], 1), nextval('ojs.run_n_seq') from unnest(p_ids, p_tenants) with ordinality g(id, tenant_id, n)
-    ), taken as (
-        update ojs.job j
-        set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = nullif(p_worker_ids[g.request], ''),
-            lease_expires_at = v_now + coalesce(nullif(p_visibility_timeouts_ms[g.request], 0), j.visibility_timeout_ms, 30000) * interval '1 millisecond'
-        from given g
-        where j.id = g.id and j.tenant_id = g.tenant_id and j.state = 'available'
-        returning g.turn, j.*
-    ), leased as (
-        insert into ojs.lease (tenant_id, queue, priority, jobs, owed, ids, turns, at)
-        select t.tenant_id, t.queue, t.priority, count(*), case when p_owed then count(*) else 0 end, array_agg(t.id), array_agg(t.turn), v_now
-        from taken t group by t.tenant_id, t.queue, t.priority
-    ), timed as (
-        insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select t.lease_expires_at, 'lease', array_agg(t.tenant_id), array_agg(t.id) from taken t group by t.lease_expires_at
-    )
-    select t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id, t.errors, t.result, t.seq, t.tenant_id, t.id,
-        t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at, t.expires_at, t.timeout_ms, t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options,
-        t.extra
-    from taken t order by t.turn;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._take(int[], text[], int[], uuid[], text[], boolean, int, text, bigint, int, text) is
-'Hands out jobs: the next p_count of the run queue of p_queue from p_lo on, of p_tenant or of all, and then those that this transaction has locked, p_ids of p_tenants.
-The first p_counts[1] are for the first worker, the next p_counts[2] for the second, and so on; p_skip of them have theirs. p_owed: their tenants have not been charged yet.';
-
--- +goose StatementBegin
 create function ojs._check_fetch(p_queues text[], p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -748,6 +716,9 @@ begin
     end if;
     if exists (select from unnest(p_worker_ids) w where length(w) > 255) then
         perform ojs._raise('OJ400', 'worker_id is longer than 255 characters', '{"field": "worker_id"}');
+    end if;
+    if cardinality(p_worker_ids) <> cardinality(p_counts) or cardinality(p_visibility_timeouts_ms) <> cardinality(p_counts) then
+        perform ojs._raise('OJ400', 'counts, worker_ids and visibility_timeouts_ms must be of one length', '{"field": "counts"}');
     end if;
     if current_setting('transaction_isolation') <> 'read committed' then
         perform ojs._raise('OJ408', 'ojs.fetch needs a transaction of isolation level read committed', '{"field": "transaction_isolation"}');
@@ -867,8 +838,10 @@ $$;
 comment on function ojs._unpaused(text[]) is 'Those of the queues that are not paused, each once, in the order given.';
 
 -- +goose StatementBegin
-create function ojs._fetch(p_queues text[], p_count int, p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_tenant text, p_ahead boolean) returns setof ojs.job
-language plpgsql set search_path = pg_catalog, pg_temp
+create function ojs.fetch_many(
+    p_queues text[], p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_tenant text default null, p_ahead boolean default null
+) returns setof ojs.job
+language plpgsql security definer set search_path = pg_catalog, pg_temp
     -- Index order only: a bitmap or a sort would read every dead version of the few rows that change all the time.
     set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off
     set plan_cache_mode = force_generic_plan set max_parallel_workers_per_gather = 0 set jit = off
@@ -878,6 +851,7 @@ declare
     c_waits       constant int := 3;
     -- Deciding ahead pays where few jobs are asked for at once: enough then to keep sixteen callers going while one of them decides.
     c_few         constant int := 16;
+    v_count       int;
     v_tenant      text;
     v_own         text;
     v_paused      boolean;
@@ -893,18 +867,36 @@ declare
     v_waits       int := 0;
     v_got         int := 0;
     v_rows        int;
-    v_ids         uuid[];
-    v_tenants     text[];
-    v_low         boolean;
+    v_want        int;
+    v_decided     boolean := false;
+    v_owed        boolean := false;
+    v_ids         uuid[] := '{}';
+    v_tenants     text[] := '{}';
+    v_now         timestamptz;
+    v_plain       boolean;
+    -- The request that each job is for; null when there is one request, or each asks for one job.
+    v_request     int[];
+    v_ones        boolean;
 begin
     -- All that has to be known before, in one statement: each costs more to begin than to do.
     v_queue := p_queues[1];
-    select ojs.current_tenant(), exists (select from ojs.queue c where c.queue = v_queue and c.paused), m.*, m.queue is not null
+    select (select least(sum(c), 10001) from unnest(p_counts) c), cardinality(p_queues) between 1 and 100 and array_ndims(p_queues) = 1 and octet_length(array_to_string(p_queues, '/')) <= 128
+        and array_to_string(p_queues, '/', '') ~ '^[a-z0-9][a-z0-9.-]*(/[a-z0-9][a-z0-9.-]*)*$' and strpos(array_to_string(p_queues, ''), '/') = 0 and 0 < all (p_counts) and 0 = all (p_visibility_timeouts_ms)
+        and (select max(length(w)) from unnest(p_worker_ids) w) <= 255 and cardinality(p_worker_ids) = cardinality(p_counts)
+        and cardinality(p_visibility_timeouts_ms) = cardinality(p_counts) and current_setting('transaction_isolation') = 'read committed',
+        ojs.current_tenant(), exists (select from ojs.queue c where c.queue = v_queue and c.paused), m.*, m.queue is not null
         and (exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) and w.to_state = 'available' and w.queue = v_queue)
             or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' and w.queue = v_queue offset 0) w))
-    into v_own, v_paused, v_mark.queue, v_mark.rev, v_mark.lo, v_mark.hi, v_mark.ahead, v_fresh
+    into v_count, v_plain, v_own, v_paused, v_mark.queue, v_mark.rev, v_mark.lo, v_mark.hi, v_mark.ahead, v_fresh
     from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f
     left join lateral (select m.* from ojs.run_mark m where v_single and m.queue = v_queue order by m.rev desc limit 1) m on true;
+    if (v_plain and v_count <= 10000) is not true then
+        perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_visibility_timeouts_ms);
+    end if;
+    v_ones := v_count = cardinality(p_counts);
+    if not v_ones and cardinality(p_counts) > 1 then
+        v_request := array(select r.n from unnest(p_counts) with ordinality r(jobs, n) cross join lateral generate_series(1, r.jobs) order by r.n);
+    end if;
     if v_own is not null or p_tenant is not null or not pg_has_role(session_user, 'ojs_service', 'member') then
         v_tenant := ojs._session_tenant(p_tenant);
     end if;
@@ -929,72 +921,94 @@ begin
     end loop;
 
     loop
-        if v_mark.queue is not null and (v_tenant is null or v_aside) then
-            return query select * from ojs._take(p_counts, p_worker_ids, p_visibility_timeouts_ms, '{}', '{}', false,
-                v_got, v_queue, v_mark.lo, p_count - v_got, v_tenant);
+        if not v_decided then
+            v_want := case when v_mark.queue is not null and (v_tenant is null or v_aside) then v_count - v_got else 0 end;
+        end if;
+        if v_want > 0 or v_decided then
+            -- Handed out are the next v_want jobs of the run queue, or those that this transaction has just decided on and locked.
+            v_now := ojs.now();
+            return query
+            with free as materialized (
+                select r.n, r.id, r.tenant_id, r.ctid as place from ojs.run r
+                where r.queue = v_queue and r.n >= v_mark.lo and (v_tenant is null or r.tenant_id = v_tenant) order by r.n limit v_want for update skip locked
+            ), held as materialized (
+                select f.n, f.id, f.tenant_id, f.place from free f
+                cross join lateral (select j.id from ojs.job j
+                    where j.id = f.id and j.tenant_id = f.tenant_id and j.state = 'available' and (j.expires_at > v_now) is not false for update skip locked) j
+            ), gone as (
+                delete from ojs.run r using held h where r.ctid = h.place
+            ), given as (
+                select g.*, case when v_ones then g.place else coalesce(v_request[g.place], 1) end as request
+                from (
+                    select h.id, h.tenant_id, v_got + row_number() over (order by h.n) as place, h.n as turn from held h
+                    union all
+                    select g.id, g.tenant_id, v_got + g.n, nextval('ojs.run_n_seq') from unnest(v_ids, v_tenants) with ordinality g(id, tenant_id, n)
+                ) g
+            ), taken as (
+                update ojs.job j
+                set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = nullif(p_worker_ids[g.request], ''),
+                    lease_expires_at = v_now + coalesce(nullif(p_visibility_timeouts_ms[g.request], 0), j.visibility_timeout_ms, 30000) * interval '1 millisecond'
+                from given g
+                where j.id = g.id and j.tenant_id = g.tenant_id and j.state = 'available'
+                returning g.turn, j.*
+            ), leased as (
+                insert into ojs.lease (tenant_id, queue, priority, jobs, owed, ids, turns, at)
+                select t.tenant_id, t.queue, t.priority, count(*), case when v_owed then count(*) else 0 end, array_agg(t.id), array_agg(t.turn), v_now
+                from taken t group by t.tenant_id, t.queue, t.priority
+            ), timed as (
+                insert into ojs.timer (due_at, kind, tenant_ids, ids)
+                select t.lease_expires_at, 'lease', array_agg(t.tenant_id), array_agg(t.id) from taken t group by t.lease_expires_at
+            )
+            select t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id, t.errors, t.result, t.seq, t.tenant_id, t.id,
+                t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at, t.expires_at, t.timeout_ms, t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options,
+                t.extra
+            from taken t order by t.turn;
             get diagnostics v_rows = row_count;
             v_got := v_got + v_rows;
-            exit when v_got = p_count;
+            exit when v_decided or v_got = v_count;
         end if;
-        exit when v_aside or v_in_lane and v_seen = v_mark.rev or not v_in_lane and not ojs._anything_for(v_queues, v_tenant);
-        -- Whoever decides at this moment may well decide ahead for this caller, too.
-        v_in_lane := v_in_lane or ojs._enter_lane(-1);
-        if not v_in_lane then
-            v_aside := not ojs._await_lane(c_patience_ms);
-            v_waits := v_waits + 1;
-            if v_waits > c_waits then
-                v_in_lane := ojs._enter_lane(c_patience_ms);
-                v_aside := not v_in_lane;
+        if v_aside or v_in_lane and v_seen = v_mark.rev then
+            if v_in_lane then
+                select d.o_ids, d.o_tenants into v_ids, v_tenants from ojs._decide(v_queues, v_count - v_got, v_tenant) d;
+            else
+                select a.o_ids, a.o_tenants into v_ids, v_tenants from ojs._aside(v_queues, v_count - v_got, v_tenant) a;
+                v_owed := true;
             end if;
+            exit when v_ids = '{}';
+            v_decided := true;
+            v_want := 0;
+        else
+            exit when not v_in_lane and not ojs._anything_for(v_queues, v_tenant);
+            -- Whoever decides at this moment may well decide ahead for this caller, too.
+            v_in_lane := v_in_lane or ojs._enter_lane(-1);
+            if not v_in_lane then
+                v_aside := not ojs._await_lane(c_patience_ms);
+                v_waits := v_waits + 1;
+                if v_waits > c_waits then
+                    v_in_lane := ojs._enter_lane(c_patience_ms);
+                    v_aside := not v_in_lane;
+                end if;
+            end if;
+            v_seen := coalesce(v_mark.rev, 0);
+            if v_single then
+                select * into v_mark from ojs.run_mark m where m.queue = v_queue order by m.rev desc limit 1;
+            end if;
+            v_mark.rev := coalesce(v_mark.rev, 0);
         end if;
-        v_seen := coalesce(v_mark.rev, 0);
-        if v_single then
-            select * into v_mark from ojs.run_mark m where m.queue = v_queue order by m.rev desc limit 1;
-        end if;
-        v_mark.rev := coalesce(v_mark.rev, 0);
     end loop;
 
-    if v_got < p_count and (v_in_lane or v_aside) then
-        if v_in_lane then
-            select d.o_ids, d.o_tenants into v_ids, v_tenants from ojs._decide(v_queues, p_count - v_got, v_tenant) d;
-        else
-            select a.o_ids, a.o_tenants into v_ids, v_tenants from ojs._aside(v_queues, p_count - v_got, v_tenant) a;
-        end if;
-        return query select * from ojs._take(p_counts, p_worker_ids, p_visibility_timeouts_ms, v_ids, v_tenants, not v_in_lane, v_got);
-        v_got := v_got + cardinality(v_ids);
-        v_low := true;
-    elsif v_single and v_low is null then
-        v_low := coalesce((select r.n > v_mark.hi - v_mark.ahead / 2 from ojs.run r where r.queue = v_queue and r.n >= v_mark.lo order by r.n limit 1), true);
-    end if;
-    if p_ahead and v_got = p_count and v_low and p_count <= c_few and v_single and v_tenant is null and not v_aside then
-        perform ojs._refill(v_queue, p_count, v_in_lane);
+    if coalesce(p_ahead, v_count < 2 * cardinality(p_counts)) and v_got = v_count and v_count <= c_few and v_single and v_tenant is null and not v_aside
+            and (v_decided or coalesce((select r.n > v_mark.hi - v_mark.ahead / 2 from ojs.run r where r.queue = v_queue and r.n >= v_mark.lo order by r.n limit 1), true)) then
+        perform ojs._refill(v_queue, v_count, v_in_lane);
     end if;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._fetch(text[], int, int[], text[], int[], text, boolean) is 'What ojs.fetch and ojs.fetch_many do, once their arguments are known to be good; p_count: the sum of p_counts; p_ahead: decide ahead for the next callers, too.';
-
--- +goose StatementBegin
-create function ojs.fetch_many(
-    p_queues text[], p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_tenant text default null
-) returns setof ojs.job
-language plpgsql security definer set search_path = pg_catalog, pg_temp
-as $$
-begin
-    perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_visibility_timeouts_ms);
-    if cardinality(p_worker_ids) <> cardinality(p_counts) or cardinality(p_visibility_timeouts_ms) <> cardinality(p_counts) then
-        perform ojs._raise('OJ400', 'counts, worker_ids and visibility_timeouts_ms must be of one length', '{"field": "counts"}');
-    end if;
-    return query select * from ojs._fetch(p_queues, (select sum(c) from unnest(p_counts) c)::int, p_counts, p_worker_ids, p_visibility_timeouts_ms, p_tenant,
-        (select sum(c) < 2 * count(*) from unnest(p_counts) c));
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs.fetch_many(text[], int[], text[], int[], text) is
+comment on function ojs.fetch_many(text[], int[], text[], int[], text, boolean) is
 'One decision for several FETCH requests over the same queues: the first p_counts[1] rows are those of the first request, for worker p_worker_ids[1] under a lease of
 p_visibility_timeouts_ms[1], the next p_counts[2] those of the second, and so on; only the last get fewer, or none. Empty text and 0: none given. The counts sum to 10000
-at most. The order is that of ojs.fetch, and so is what fewer than asked proves. Commit at once. Raises what ojs.fetch raises.';
-grant execute on function ojs.fetch_many(text[], int[], text[], int[], text) to ojs_service, ojs_operator;
+at most. p_ahead: decide ahead for later calls, too; by default where the requests ask for about one job each. The order is that of ojs.fetch, and so is what fewer than asked proves. Commit at once. Raises what ojs.fetch raises.';
+grant execute on function ojs.fetch_many(text[], int[], text[], int[], text, boolean) to ojs_service, ojs_operator;
 
 -- +goose StatementBegin
 create function ojs.fetch(
@@ -1020,7 +1034,7 @@ begin
                   or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' and w.queue = m.queue offset 0) w)
               then ojs._stale(m.queue) else false end);
         if found then
-            -- What ojs._take does, at half the cost for a single job.
+            -- What ojs.fetch_many does, at half the cost for a single job.
             with free as materialized (
                 select r.n, r.id, r.tenant_id, r.ctid as place from ojs.run r where r.queue = v_mark.queue and r.n >= v_mark.lo order by r.n limit 1 for update skip locked
             ), held as materialized (
@@ -1053,9 +1067,9 @@ begin
             end if;
         end if;
     end if;
-    -- Here 0 would mean that nothing was given.
-    perform ojs._check_fetch(p_queues, array[p_count], array[p_worker_id], array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end]);
-    return query select * from ojs._fetch(p_queues, p_count, array[p_count], array[p_worker_id], array[p_visibility_timeout_ms], p_tenant, true);
+    -- To fetch_many 0 means that nothing was given.
+    return query select * from ojs.fetch_many(p_queues, array[p_count], array[p_worker_id], array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end],
+        p_tenant, true);
 end;
 $$;
 -- +goose StatementEnd
@@ -1131,12 +1145,10 @@ drop function ojs.register_waiter(uuid, text);
 drop function ojs.resume_queue(text);
 drop function ojs.pause_queue(text);
 drop function ojs.fetch(text[], int, text, int, text);
-drop function ojs.fetch_many(text[], int[], text[], int[], text);
-drop function ojs._fetch(text[], int, int[], text[], int[], text, boolean);
+drop function ojs.fetch_many(text[], int[], text[], int[], text, boolean);
 drop function ojs._unpaused(text[]);
 drop function ojs._aside(text[], int, text);
 drop function ojs._check_fetch(text[], int[], text[], int[]);
-drop function ojs._take(int[], text[], int[], uuid[], text[], boolean, int, text, bigint, int, text);
 drop function ojs._refill(text, int, boolean);
 drop function ojs._plan(text, int);
 drop function ojs._decide(text[], int, text);
