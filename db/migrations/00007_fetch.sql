@@ -111,22 +111,14 @@ declare
     v_at       int;
     v_who      int;
     v_held     int[];
-    v_open     boolean;
-    v_stays    boolean;
     v_own      numeric;
-    v_heads    numeric[];
     v_lasts    numeric[];
     v_members  int[];
-    u_row      tid[] := '{}';
-    u_vtime    numeric[] := '{}';
-    u_line     bigint[] := '{}';
-    u_back     bigint[] := '{}';
-    u_stays    boolean[] := '{}';
-    u_taken    int[] := '{}';
     v_barren   text[] := '{}';
     v_blocked  text[] := '{}';
     v_tenant   text;
     v_passed   record;
+    v_charged  record;
 begin
     o_ring := p_ring;
     o_ids := '{}';
@@ -141,7 +133,7 @@ begin
     into f_class, f_row, f_tenant, f_vtime, f_weight, f_own, f_w, f_step, f_look, f_job_priority, f_head, f_reentry
     from unnest(p_ring.class, p_ring.class_members, p_ring.class_weight, p_ring.class_head) with ordinality c(class, members, weight, head, ord)
     cross join lateral (
-        (select f.*, f.ctid as row_at, ceil(p_count * f.weight / p_ring.weight)::int + 2 as look
+        (select f.*, f.ctid as row_at, ceil(p_count * f.weight / p_ring.weight)::int + case when 2 * p_count * f.weight < p_ring.weight then 1 else 2 end as look
         from ojs.tenant_fairness f
         where p_tenant is null and f.queue = p_ring.queue and f.priority = p_ring.priority and f.class = c.class and f.backlogged and f.vtime >= c.head
         order by f.vtime
@@ -204,7 +196,6 @@ begin
     c_known := c_start;
     c_weight := c_start;
     v_lasts := array_fill(null::numeric, array[v_classes]);
-    v_heads := v_lasts;
     for i in 1 .. cardinality(f_class) loop
         v_at := f_class[i];
         v_members[v_at] := v_members[v_at] + 1;
@@ -342,66 +333,56 @@ begin
         perform ojs._expire(array_agg(e.id), array_agg(f_tenant[e.who])) from unnest(g_expired, g_who) e(id, who) where e.id is not null having count(*) > 0;
     end if;
 
-    -- Charge: own time forward by the jobs taken, cursors past what was taken or is gone, out of the round who has no more.
+    -- Charge: own time forward by the jobs taken, cursors past what was taken or is gone, out of the round who has no more. Rows are found by their
+    -- place, which only decisions change: a join by key could be turned around, and then it would walk the ring, dead versions included.
     o_ring.v := round(p_ring.v + v_v::numeric, 15);
-    for i in 1 .. cardinality(f_class) loop
-        v_open := f_seen[i] >= f_look[i];
-        v_stays := v_open or f_done[i] < f_total[i];
-        if v_open and f_done[i] = f_seen[i] then
-            -- All that was read is taken. A tenant without more is out of the round now, else it would return with what it is owed today.
-            v_stays := exists (select from ojs.job j where j.queue = p_ring.queue and j.priority = f_job_priority[i] and j.tenant_id = f_tenant[i]
-                    and j.seq > greatest(f_head[i], f_line[i]) and j.seq is not null)
-                or exists (select from ojs.reentry e where e.queue = p_ring.queue and e.priority = p_ring.priority and e.tenant_id = f_tenant[i]
-                    and e.n > greatest(f_reentry[i], f_back[i]) and e.n <= p_reentry_max);
-        end if;
-        v_own := f_vtime[i] + (f_done[i] - f_lost[i]) * ojs._step(f_weight[i]);
-        if f_lost[i] > 0 then
-            v_blocked := v_blocked || f_tenant[i];
-            if f_done[i] = f_lost[i] then
-                -- A tenant whose jobs were all locked was owed nothing meanwhile.
-                v_own := greatest(v_own, o_ring.v);
-            end if;
-        elsif v_open and f_done[i] = f_total[i] and f_total[i] < f_seen[i] then
-            -- Nothing but ended jobs in sight, and more behind them.
-            v_barren := v_barren || f_tenant[i];
-        end if;
-        if f_done[i] > 0 or not v_stays or f_line[i] > 0 or f_back[i] > 0 then
-            o_progress := true;
-            u_row := u_row || f_row[i];
-            u_vtime := u_vtime || v_own;
-            u_line := u_line || f_line[i];
-            u_back := u_back || f_back[i];
-            u_stays := u_stays || v_stays;
-            u_taken := u_taken || f_done[i] - f_lost[i];
-        end if;
-        if f_back[i] > 0 then
+    for v_charged in
+        with charge as materialized (
+            select t.*, t.seen >= t.look as open, t.seen >= t.look and t.done = t.total and t.total < t.seen and t.lost = 0 as barren, t.vtime + (t.done - t.lost) * ojs._step(t.weight) as own,
+                t.done < t.total or t.seen >= t.look and (t.done < t.seen
+                    -- All that was read is taken. A tenant without more is out of the round now, else it would return with what it is owed today.
+                    or exists (select from ojs.job j where j.queue = p_ring.queue and j.priority = t.job_priority and j.tenant_id = t.tenant_id
+                        and j.seq > greatest(t.head, t.line) and j.seq is not null)
+                    or exists (select from ojs.reentry e where e.queue = p_ring.queue and e.priority = p_ring.priority and e.tenant_id = t.tenant_id
+                        and e.n > greatest(t.reentry, t.back) and e.n <= p_reentry_max)) as stays
+            from unnest(f_row, f_class, f_tenant, f_vtime, f_weight, f_job_priority, f_head, f_reentry, f_look, f_seen, f_total, f_done, f_lost, f_line, f_back)
+                t(row_at, class, tenant_id, vtime, weight, job_priority, head, reentry, look, seen, total, done, lost, line, back)
+        ), due as materialized (
+            -- A tenant whose jobs were all locked was owed nothing meanwhile.
+            select c.*, case when c.lost > 0 and c.done = c.lost then greatest(c.own, o_ring.v) else c.own end as now, c.done > 0 or not c.stays or c.line > 0 or c.back > 0 as moves
+            from charge c
+        ), charged as (
+            update ojs.tenant_fairness f
+            set rev = f.rev + 1, vtime = d.now, head = greatest(f.head, d.line), reentry_head = greatest(f.reentry_head, d.back), backlogged = d.stays,
+                dispatched = f.dispatched + d.done - d.lost, deficit = round((o_ring.v - d.now) * f.weight, 6)
+            from due d where d.moves and f.ctid = d.row_at
+        ), passed as (
             delete from ojs.reentry e
-            where e.queue = p_ring.queue and e.priority = p_ring.priority and e.tenant_id = f_tenant[i] and e.n <= f_back[i];
+            using (select x.place from due d
+                cross join lateral (select e.ctid as place from ojs.reentry e
+                    where e.queue = p_ring.queue and e.priority = p_ring.priority and e.tenant_id = d.tenant_id and e.n <= d.back order by e.n limit 2147483647) x
+                where d.back > 0) p
+            where e.ctid = p.place
+        )
+        select d.class, count(*)::int as members, max(d.vtime) as last, min(d.now) filter (where d.stays) as head, count(*) filter (where not d.stays)::int as left,
+            sum(d.weight) filter (where not d.stays) as weight, bool_or(d.moves) as moves, array_agg(d.tenant_id) filter (where d.lost > 0) as blocked,
+            array_agg(d.tenant_id) filter (where d.barren) as barren
+        from due d group by d.class
+    loop
+        v_at := v_charged.class;
+        o_progress := o_progress or v_charged.moves;
+        v_blocked := v_blocked || v_charged.blocked;
+        v_barren := v_barren || v_charged.barren;
+        if v_charged.left > 0 then
+            o_ring.class_members[v_at] := o_ring.class_members[v_at] - v_charged.left;
+            o_ring.class_weight[v_at] := o_ring.class_weight[v_at] - v_charged.weight;
+            o_ring.members := o_ring.members - v_charged.left;
+            o_ring.weight := o_ring.weight - v_charged.weight;
         end if;
-        v_at := f_class[i];
-        if v_stays then
-            v_heads[v_at] := least(v_heads[v_at], v_own);
-        else
-            o_ring.class_members[v_at] := o_ring.class_members[v_at] - 1;
-            o_ring.class_weight[v_at] := o_ring.class_weight[v_at] - f_weight[i];
-            o_ring.members := o_ring.members - 1;
-            o_ring.weight := o_ring.weight - f_weight[i];
+        if p_tenant is null then
+            o_ring.class_head[v_at] := coalesce(least(v_charged.head, case when v_charged.members < p_ring.class_members[v_at] then v_charged.last end), o_ring.v);
         end if;
     end loop;
-    -- By the place of the row, which only decisions change: a join by key could be turned around, and then it would walk the ring, dead versions
-    -- included.
-    update ojs.tenant_fairness f
-    set rev = f.rev + 1, vtime = u.vtime, head = greatest(f.head, u.line), reentry_head = greatest(f.reentry_head, u.back), backlogged = u.stays,
-        dispatched = f.dispatched + u.taken, deficit = round((o_ring.v - u.vtime) * f.weight, 6)
-    from unnest(u_row, u_vtime, u_line, u_back, u_stays, u_taken) u(row_at, vtime, line, back, stays, taken)
-    where f.ctid = u.row_at;
-    if p_tenant is null then
-        for c in 1 .. v_classes loop
-            if v_members[c] > 0 then
-                o_ring.class_head[c] := coalesce(least(v_heads[c], case when v_members[c] < p_ring.class_members[c] then v_lasts[c] end), o_ring.v);
-            end if;
-        end loop;
-    end if;
     foreach v_tenant in array v_barren || v_blocked loop
         o_skimmed := o_skimmed + ojs._skim(p_ring.queue, p_ring.priority, v_tenant, p_reentry_max, v_tenant = any (v_blocked));
     end loop;
