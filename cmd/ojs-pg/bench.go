@@ -158,8 +158,8 @@ update skip locked limit n) returning' all columns, and acknowledge the n jobs b
                         handlers answer with jobs that were made before
   wal_bytes_per_job     log written while a job is fetched and acknowledged; not while it is enqueued
 
-The sequence of dispatches is that of the decisions, which are serial, and within them that of the rows. While tenants come and
-go (--zipf), what is due follows from those that have work at the time.`,
+The sequence of dispatches is that of the decisions, which are serial, and within them that of the rows. What is due is
+what a server would have done that works for all tenants with work at once, by weight.`,
 		Flags: b.flags(append([]cli.Flag{
 			&cli.StringFlag{Name: "path", Value: "combined", Usage: "`WAY` to the jobs: combined, sql or http", Validator: oneOf("combined", "sql", "http")},
 			clientFlag(),

@@ -332,18 +332,20 @@ create table ojs.ring (
     class_members int[] not null,
     class_weight  numeric[] not null,
     class_head    numeric[] not null,
+    drift         numeric not null default 0,
     primary key (queue, priority, rev)
 );
 comment on table ojs.ring is 'The tenants with work at one effective priority of a queue, in sum. The row moves to a higher rev with each decision.';
 comment on column ojs.ring.queue is 'The queue.';
 comment on column ojs.ring.priority is 'The effective priority.';
 comment on column ojs.ring.rev is 'Grows with each change; the highest counts.';
-comment on column ojs.ring.v is 'Virtual time: jobs dispatched per unit of weight since the ring began.';
+comment on column ojs.ring.v is 'Virtual time: where a tenant stands that is owed nothing.';
 comment on column ojs.ring.members is 'Tenants with work.';
 comment on column ojs.ring.weight is 'The sum of their weights.';
 comment on column ojs.ring.class is 'Weight classes present: tenants of (almost) equal weight, among whom the lowest virtual time is next.';
 comment on column ojs.ring.class_members is 'Tenants in each class.';
 comment on column ojs.ring.class_weight is 'Sum of weights in each class.';
+comment on column ojs.ring.drift is 'By how much v lags behind the clock, which is jobs dispatched per unit of weight since the ring began: what tenants had ahead of their share when they left the round, the others get back.';
 comment on column ojs.ring.class_head is 'Lower bound of the virtual times in each class: where a scan may begin.';
 
 create table ojs.tenant_fairness (
@@ -359,6 +361,7 @@ create table ojs.tenant_fairness (
     job_priority  int not null,
     head          bigint not null,
     reentry_head  bigint not null default 0,
+    drift         numeric not null default 0,
     rev           bigint not null default 1,
     primary key (queue, priority, tenant_id, rev)
 );
@@ -368,7 +371,7 @@ comment on table ojs.tenant_fairness is 'Deficit round robin: one row per (queue
 comment on column ojs.tenant_fairness.queue is 'The queue.';
 comment on column ojs.tenant_fairness.priority is 'The effective priority: the jobs'' own plus the tenant''s boost.';
 comment on column ojs.tenant_fairness.tenant_id is 'The tenant.';
-comment on column ojs.tenant_fairness.vtime is 'The tenant''s virtual time: jobs it was given per unit of weight.';
+comment on column ojs.tenant_fairness.vtime is 'The tenant''s virtual time: jobs it was given per unit of weight. While it has no work: by the clock, from which ring.v drifts.';
 comment on column ojs.tenant_fairness.weight is 'The weight in effect.';
 comment on column ojs.tenant_fairness.class is 'The weight''s class (ojs._weight_class).';
 comment on column ojs.tenant_fairness.backlogged is 'Whether the tenant takes part in the round.';
@@ -377,6 +380,7 @@ comment on column ojs.tenant_fairness.dispatched is 'Jobs handed out to the tena
 comment on column ojs.tenant_fairness.job_priority is 'The jobs'' own priority.';
 comment on column ojs.tenant_fairness.head is 'Cursor: jobs up to this job.seq have been looked at. Moves back when what was decided ahead is revoked.';
 comment on column ojs.tenant_fairness.reentry_head is 'Cursor into ojs.reentry. Moves back when what was decided ahead is revoked.';
+comment on column ojs.tenant_fairness.drift is 'The drift of the ring when the tenant left the round, which is in its vtime.';
 comment on column ojs.tenant_fairness.rev is 'Grows with each change, so that the live version is found newest first.';
 
 create table ojs.reentry (
@@ -414,6 +418,7 @@ create table ojs.run (
     id        uuid not null,
     pos       bigint not null,
     step      float8 not null,
+    drift     float8 not null,
     primary key (queue, n)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 comment on table ojs.run is 'Run queue: jobs in the fair order in which direct callers of ojs.fetch take them next. Their tenants have been charged; a decision may revoke what is not taken.';
@@ -423,7 +428,8 @@ comment on column ojs.run.priority is 'The effective priority.';
 comment on column ojs.run.tenant_id is 'The tenant.';
 comment on column ojs.run.id is 'The job; its own row says whether it is still available.';
 comment on column ojs.run.pos is 'Where it stood: its n in ojs.reentry, or 2^62 + its seq in line. Revoked, it returns there.';
-comment on column ojs.run.step is 'By how much the job advanced the virtual time of its ring.';
+comment on column ojs.run.step is 'By how much the job advanced the clock of its ring.';
+comment on column ojs.run.drift is 'By how much it moved the drift of its ring: it was its tenant''s last.';
 
 create table ojs.run_mark (
     queue text not null,

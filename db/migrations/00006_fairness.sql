@@ -118,7 +118,7 @@ as $$
 begin
     update ojs.ring r
     set rev = r.rev + 1, v = p_ring.v, members = p_ring.members, weight = p_ring.weight, class = p_ring.class, class_members = p_ring.class_members,
-        class_weight = p_ring.class_weight, class_head = p_ring.class_head
+        class_weight = p_ring.class_weight, class_head = p_ring.class_head, drift = p_ring.drift
     where r.queue = p_ring.queue and r.priority = p_ring.priority and r.rev = p_ring.rev;
 end;
 $$;
@@ -226,7 +226,7 @@ $$;
 comment on function ojs._stale(text) is 'Whether a tenant has got work in a queue, or work of another priority, of which the decisions made ahead know nothing.';
 
 -- +goose StatementBegin
-create function ojs._charge(p_queue text, p_priority int, p_tenant text, p_jobs int, p_v float8, p_line bigint default null, p_back bigint default null) returns void
+create function ojs._charge(p_queue text, p_priority int, p_tenant text, p_jobs int, p_v float8, p_drift float8 default 0, p_line bigint default null, p_back bigint default null) returns void
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -241,24 +241,26 @@ begin
         return;
     end if;
     v_vtime := v_fair.vtime + p_jobs * ojs._step(v_fair.weight);
-    v_ring.v := v_ring.v + round(coalesce(p_v, 0)::numeric, 15);
+    v_ring.v := v_ring.v + round((coalesce(p_v, 0) - p_drift)::numeric, 15);
+    v_ring.drift := v_ring.drift + round(p_drift::numeric, 15);
     if p_jobs < 0 and not v_fair.backlogged then
+        v_vtime := v_vtime - v_fair.drift;
         v_ring := ojs._ring_join(v_ring, v_fair.class, 1, v_fair.weight, v_vtime);
     elsif v_fair.backlogged then
         v_at := array_position(v_ring.class, v_fair.class);
         v_ring.class_head[v_at] := least(v_ring.class_head[v_at], v_vtime);
     end if;
     update ojs.tenant_fairness f
-    set rev = f.rev + 1, vtime = v_vtime, dispatched = f.dispatched + p_jobs, backlogged = f.backlogged or p_jobs < 0, deficit = round((v_ring.v - v_vtime) * f.weight, 6),
+    set rev = f.rev + 1, vtime = v_vtime, drift = case when p_jobs < 0 then 0 else f.drift end, dispatched = f.dispatched + p_jobs, backlogged = f.backlogged or p_jobs < 0, deficit = round((v_ring.v - v_vtime) * f.weight, 6),
         head = least(f.head, p_line - 1), reentry_head = least(f.reentry_head, p_back - 1)
     where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
     perform ojs._ring_changed(v_ring);
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._charge(text, int, text, int, float8, bigint, bigint) is
-'Charges a tenant for p_jobs jobs outside of a decision, or, negative, gives back what it was charged for jobs that return to the line; the virtual time of
-the ring moves by p_v. p_line, p_back: the first of those jobs in line and on the small list, to which the cursors move back. Only under the row of ojs.lane.';
+comment on function ojs._charge(text, int, text, int, float8, float8, bigint, bigint) is
+'Charges a tenant for p_jobs jobs outside of a decision, or, negative, gives back what it was charged for jobs that return to the line; the clock of
+the ring moves by p_v and its drift by p_drift. p_line, p_back: the first of those jobs in line and on the small list, to which the cursors move back. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
 create function ojs._revoke(p_queue text) returns void
@@ -281,12 +283,12 @@ begin
             insert into ojs.reentry (queue, priority, tenant_id, n, id) overriding system value
             select g.queue, g.priority, g.tenant_id, g.pos, g.id from gone g where g.pos < c_line
         )
-        select g.priority, g.tenant_id, count(*)::int as jobs, sum(g.step) as v,
+        select g.priority, g.tenant_id, count(*)::int as jobs, sum(g.step) as v, sum(g.drift) as drift,
             min(g.pos) filter (where g.pos < c_line) as back, min(g.pos) filter (where g.pos >= c_line) - c_line as line
         from gone g group by g.priority, g.tenant_id order by g.priority, g.tenant_id
     loop
         v_any := true;
-        perform ojs._charge(p_queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, -v_taken.v, v_taken.line, v_taken.back);
+        perform ojs._charge(p_queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, -v_taken.v, -v_taken.drift, v_taken.line, v_taken.back);
     end loop;
     if v_any then
         update ojs.run_mark m set rev = m.rev + 1, ahead = m.ahead / 2
@@ -370,9 +372,9 @@ begin
             from (select f.queue, f.priority as job_priority, f.tenant_id, min(f.lo) as lo, array_agg(f.lo) as los, array_agg(f.hi) as his from fresh f group by f.queue, f.priority, f.tenant_id) s
             left join ojs.tenant t on t.tenant_id = s.tenant_id
         ), known as materialized (
-            select s.*, coalesce(r.v, 0) as v, f.rev, f.backlogged, f.head
+            select s.*, coalesce(r.v, 0) as v, coalesce(r.drift, 0) as drift, f.rev, f.backlogged, f.head
             from shard s
-            left join lateral (select r.v from ojs.ring r where r.queue = s.queue and r.priority = s.priority order by r.rev desc limit 1) r on true
+            left join lateral (select r.v, r.drift from ojs.ring r where r.queue = s.queue and r.priority = s.priority order by r.rev desc limit 1) r on true
             left join lateral (select f.rev, f.backlogged, f.head from ojs.tenant_fairness f
                 where f.queue = s.queue and f.priority = s.priority and f.tenant_id = s.tenant_id order by f.rev desc limit 1) f on true
         ), behind as (
@@ -396,7 +398,7 @@ begin
             returning queue, priority, class, weight, vtime
         ), rejoined as (
             update ojs.tenant_fairness f
-            set rev = f.rev + 1, backlogged = true, vtime = greatest(f.vtime, k.v), weight = k.weight, class = ojs._weight_class(k.weight)
+            set rev = f.rev + 1, backlogged = true, vtime = greatest(f.vtime, k.v + k.drift) - k.drift, drift = 0, weight = k.weight, class = ojs._weight_class(k.weight)
             from known k
             where not k.backlogged and f.queue = k.queue and f.priority = k.priority and f.tenant_id = k.tenant_id and f.rev = k.rev
             returning f.queue, f.priority, f.class, f.weight, f.vtime
@@ -525,7 +527,7 @@ begin
             insert into ojs.reentry (queue, priority, tenant_id, id)
             select m.queue, v_row.job_priority + v_new.priority_boost, m.tenant_id, m.id from moved m where m.n > v_row.reentry_head order by m.n;
             v_ring := ojs._ring_here(v_row.queue, v_row.job_priority + v_new.priority_boost);
-            v_vtime := v_ring.v;
+            v_vtime := v_ring.v + case when v_row.backlogged then 0 else v_ring.drift end;
         end if;
         update ojs.tenant_fairness f
         set priority = v_row.job_priority + v_new.priority_boost, rev = f.rev + 1, vtime = v_vtime, weight = v_new.weight, class = ojs._weight_class(v_new.weight)
@@ -552,7 +554,7 @@ drop function ojs.rebuild();
 drop function ojs._fold();
 drop function ojs._charge_owed(pg_snapshot);
 drop function ojs._revoke(text);
-drop function ojs._charge(text, int, text, int, float8, bigint, bigint);
+drop function ojs._charge(text, int, text, int, float8, float8, bigint, bigint);
 drop function ojs._stale(text);
 drop function ojs._unfolded();
 drop function ojs._snapshot_before(pg_snapshot, xid8);

@@ -52,7 +52,7 @@ comment on function ojs._anything_for(text[], text) is 'Whether a decision could
 -- +goose StatementBegin
 create function ojs._serve(
     p_ring ojs.ring, p_count int, p_tenant text, p_reentry_max bigint, p_lock boolean,
-    out o_ring ojs.ring, out o_ids uuid[], out o_tenants text[], out o_places bigint[], out o_steps float8[], out o_progress boolean, out o_skimmed int
+    out o_ring ojs.ring, out o_ids uuid[], out o_tenants text[], out o_places bigint[], out o_steps float8[], out o_drifts float8[], out o_progress boolean, out o_skimmed int
 )
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -103,6 +103,10 @@ declare
     v_v        float8 := 0;
     v_due      float8;
     v_step     float8;
+    v_shift    float8 := 0;
+    v_drift    float8 := 0;
+    v_first    float8 := 0;
+    v_late     numeric := 0;
     v_weight   float8 := p_ring.weight::float8;
     v_classes  int := cardinality(p_ring.class);
     v_best     int;
@@ -125,6 +129,7 @@ begin
     o_tenants := '{}';
     o_places := '{}';
     o_steps := '{}';
+    o_drifts := '{}';
     o_progress := false;
     o_skimmed := 0;
 
@@ -205,6 +210,7 @@ begin
             c_known[v_at] := least(c_known[v_at], f_own[i] + f_total[i] * f_step[i]);
         elsif f_total[i] = 0 then
             v_weight := v_weight - f_w[i];
+            v_shift := v_shift - f_own[i] * f_w[i];
         end if;
     end loop;
     v_at := 0;
@@ -223,20 +229,44 @@ begin
         end if;
     end loop;
 
+    -- Who leaves the round hands what it was owed, or had ahead, to those who stay: their deficits keep their sum, and virtual time stays where somebody is
+    -- owed nothing. Else it would run ahead of all who stay, and whoever joins would have to wait for them.
+    if v_weight > 1e-9 then
+        v_v := v_shift / v_weight;
+        v_drift := -v_v;
+    end if;
     -- The largest deficit is next, as long as nobody beyond what was read can be owed more. Whether a tenant has more jobs decides what the others are
     -- due: where that is not known, picking ends, and whoever called reads on.
     if v_classes = 1 then
         -- In a single class that is the order of the line, and there is nothing to choose.
-        select array_agg(x.at order by x.at), array_agg(x.step order by x.at), count(*), coalesce(sum(x.step), 0) into v_picked, o_steps, v_picks, v_v
+        select array_agg(y.at order by y.at), array_agg(y.step order by y.at), array_agg(coalesce(y.drift, y.before) - y.before order by y.at), count(*)
+        into v_picked, o_steps, o_drifts, v_picks
         from (
-            select r.at, 1 / greatest(v_weight - coalesce(sum(case when r.last then f_w[r.who] end) over before, 0), 1e-9) as step,
-                coalesce(bool_or(r.last and f_seen[r.who] >= f_look[r.who]) over before, false) as beyond
-            from unnest(r_who, r_start, r_last) with ordinality r(who, start, last, at)
-            where r.at <= p_count and r.start <= c_known[1]
-            window before as (order by r.at rows between unbounded preceding and 1 preceding)
-        ) x
-        where not x.beyond;
+            select x.at, x.step, x.drift, lag(x.drift, 1, v_drift) over (order by x.at) as before
+            from (
+                -- Between clock and drift lies virtual time: the sum of deficits does not change, and a pick is one job.
+                select x.at, x.step, case when x.left > 1e-9 then sum(x.step) over upto - (v_shift + x.at - coalesce(sum(x.gone) over upto, 0)) / x.left end as drift
+                from (
+                    select r.at, 1 / greatest(v_weight - coalesce(sum(r.leaves) over before, 0), 1e-9) as step, r.start * r.leaves + 1 as gone,
+                        v_weight - coalesce(sum(r.leaves) over upto, 0) as left, coalesce(bool_or(r.last and r.open) over before, false) as beyond
+                    from (
+                        select l.at, l.start, l.last, f_seen[l.who] >= f_look[l.who] as open, case when l.last and f_seen[l.who] < f_look[l.who] then f_w[l.who] end as leaves
+                        from unnest(r_who, r_start, r_last) with ordinality l(who, start, last, at)
+                        where l.at <= p_count and l.start <= c_known[1]
+                    ) r
+                    window upto as (order by r.at), before as (order by r.at rows between unbounded preceding and 1 preceding)
+                ) x
+                where not x.beyond
+                window upto as (order by x.at)
+            ) x
+        ) y;
+        if v_picks > 0 then
+            v_first := v_drift;
+            v_drift := v_drift + (select sum(d) from unnest(o_drifts) d);
+            v_v := (select sum(t) from unnest(o_steps) t) - v_drift;
+        end if;
     else
+        v_first := v_drift;
         v_step := 1 / greatest(v_weight, 1e-9);
         <<pick>>
         while v_picks < p_count loop
@@ -260,6 +290,7 @@ begin
             v_picks := v_picks + 1;
             v_picked[v_picks] := v_at;
             o_steps[v_picks] := v_step;
+            o_drifts[v_picks] := 0;
             v_v := v_due;
             if r_last[v_at] then
                 v_who := r_who[v_at];
@@ -267,6 +298,10 @@ begin
                 v_weight := v_weight - f_w[v_who];
                 exit pick when v_weight <= 1e-9;
                 v_step := 1 / v_weight;
+                v_shift := ((v_v - r_start[v_at]) * f_w[v_who] - 1) * v_step;
+                v_v := v_v + v_shift;
+                v_drift := v_drift - v_shift;
+                o_drifts[v_picks] := -v_shift;
             end if;
             v_at := v_at + 1;
             c_at[v_best] := v_at;
@@ -279,8 +314,9 @@ begin
             end if;
         end loop;
     end if;
-    if not p_lock then
+    if not p_lock and v_picks > 0 then
         o_places := array(select r_pos[p] from unnest(v_picked) p);
+        o_drifts[1] := o_drifts[1] + v_first;
     end if;
     for v_passed in
         select r_who[p] as who, count(*) as done, coalesce(max(r_pos[p]) filter (where r_pos[p] < c_line), 0) as back,
@@ -306,6 +342,7 @@ begin
             end loop;
             perform ojs._look_again(array(select f_tenant[r_who[p]] from unnest(v_picked) p where p <> all (v_held)), array(select r_id[p] from unnest(v_picked) p where p <> all (v_held)));
             v_v := v_v * cardinality(v_held) / v_picks;
+            v_drift := v_drift * cardinality(v_held) / v_picks;
             v_picked := v_held;
         end if;
     end if;
@@ -336,6 +373,7 @@ begin
     -- Charge: own time forward by the jobs taken, cursors past what was taken or is gone, out of the round who has no more. Rows are found by their
     -- place, which only decisions change: a join by key could be turned around, and then it would walk the ring, dead versions included.
     o_ring.v := round(p_ring.v + v_v::numeric, 15);
+    o_ring.drift := round(p_ring.drift + v_drift::numeric, 15);
     for v_charged in
         with charge as materialized (
             select t.*, t.seen >= t.look as open, t.seen >= t.look and t.done = t.total and t.total < t.seen and t.lost = 0 as barren, t.vtime + (t.done - t.lost) * ojs._step(t.weight) as own,
@@ -353,7 +391,7 @@ begin
             from charge c
         ), charged as (
             update ojs.tenant_fairness f
-            set rev = f.rev + 1, vtime = d.now, head = greatest(f.head, d.line), reentry_head = greatest(f.reentry_head, d.back), backlogged = d.stays,
+            set rev = f.rev + 1, vtime = d.now + case when d.stays then 0 else p_ring.drift end, drift = case when d.stays then 0 else p_ring.drift end, head = greatest(f.head, d.line), reentry_head = greatest(f.reentry_head, d.back), backlogged = d.stays,
                 dispatched = f.dispatched + d.done - d.lost, deficit = round((o_ring.v - d.now) * f.weight, 6)
             from due d where d.moves and f.ctid = d.row_at
         ), passed as (
@@ -365,7 +403,7 @@ begin
             where e.ctid = p.place
         )
         select d.class, count(*)::int as members, max(d.vtime) as last, min(d.now) filter (where d.stays) as head, count(*) filter (where not d.stays)::int as left,
-            sum(d.weight) filter (where not d.stays) as weight, bool_or(d.moves) as moves, array_agg(d.tenant_id) filter (where d.lost > 0) as blocked,
+            sum(d.weight) filter (where not d.stays) as weight, coalesce(sum((o_ring.v - d.now) * d.weight) filter (where not d.stays and d.open), 0) as late, bool_or(d.moves) as moves, array_agg(d.tenant_id) filter (where d.lost > 0) as blocked,
             array_agg(d.tenant_id) filter (where d.barren) as barren
         from due d group by d.class
     loop
@@ -373,6 +411,7 @@ begin
         o_progress := o_progress or v_charged.moves;
         v_blocked := v_blocked || v_charged.blocked;
         v_barren := v_barren || v_charged.barren;
+        v_late := v_late + v_charged.late;
         if v_charged.left > 0 then
             o_ring.class_members[v_at] := o_ring.class_members[v_at] - v_charged.left;
             o_ring.class_weight[v_at] := o_ring.class_weight[v_at] - v_charged.weight;
@@ -388,9 +427,10 @@ begin
     end loop;
     o_ring := ojs._ring_tidy(o_ring);
     if o_ring.members > 0 then
-        v_own := greatest(o_ring.v, (select min(h) from unnest(o_ring.class_head) h));
+        v_own := greatest(o_ring.v + round(v_late / o_ring.weight, 15), (select min(h) from unnest(o_ring.class_head) h));
+        o_ring.drift := o_ring.drift - (v_own - o_ring.v);
         if v_picks > 0 and not p_lock then
-            o_steps[v_picks] := o_steps[v_picks] + (v_own - o_ring.v)::float8;
+            o_drifts[v_picks] := o_drifts[v_picks] - (v_own - o_ring.v)::float8;
         end if;
         o_ring.v := v_own;
     end if;
@@ -399,7 +439,7 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._serve(ojs.ring, int, text, bigint, boolean) is
 'Chooses up to p_count jobs of one ring in fair order and charges their tenants. Returns the ring as it is then (to be stored by the caller), the jobs in order, where
-each stood and by how much it advanced V (unless p_lock), whether cursors moved (fewer jobs than asked with progress means there may be more), and how many ended or locked
+each stood and by how much it moved the clock and the drift of the ring (unless p_lock), whether cursors moved (fewer jobs than asked with progress means there may be more), and how many ended or locked
 jobs were passed over. p_lock: locks the jobs, and passes over what somebody else has locked. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
@@ -634,9 +674,9 @@ begin
             v_ring := v_served.o_ring;
             if cardinality(v_served.o_ids) > 0 then
                 with added as (
-                    insert into ojs.run (queue, priority, tenant_id, id, pos, step)
-                    select p_queue, v_priority, s.tenant_id, s.id, s.pos, s.step
-                    from unnest(v_served.o_ids, v_served.o_tenants, v_served.o_places, v_served.o_steps) s(id, tenant_id, pos, step)
+                    insert into ojs.run (queue, priority, tenant_id, id, pos, step, drift)
+                    select p_queue, v_priority, s.tenant_id, s.id, s.pos, s.step, s.drift
+                    from unnest(v_served.o_ids, v_served.o_tenants, v_served.o_places, v_served.o_steps, v_served.o_drifts) s(id, tenant_id, pos, step, drift)
                     returning n
                 )
                 select min(a.n) as lo, max(a.n) as hi into v_added from added a;
@@ -755,7 +795,7 @@ begin
                     order by f.rev desc limit 1) f
                 where f.backlogged
                 union all
-                select w.tenant_id, w.job_priority, greatest(f.vtime, v_ring.v, 0), w.weight, coalesce(f.head, w.lo - 1), coalesce(f.reentry_head, 0)
+                select w.tenant_id, w.job_priority, greatest(f.vtime - v_ring.drift, v_ring.v, 0), w.weight, coalesce(f.head, w.lo - 1), coalesce(f.reentry_head, 0)
                 from (select w.tenant_id, w.job_priority, w.weight, min(w.lo) as lo from fresh w group by w.tenant_id, w.job_priority, w.weight) w
                 left join lateral (select f.* from ojs.tenant_fairness f
                     where f.queue = p_queues[q] and f.priority = v_priority and f.tenant_id = w.tenant_id order by f.rev desc limit 1) f on true

@@ -28,7 +28,7 @@ begin
     end if;
     return query
     select f.queue, f.priority, f.tenant_id, f.vtime, f.weight, f.class, f.backlogged,
-        case when f.backlogged then coalesce(round((r.v - f.vtime) * f.weight, 6), f.deficit) else 0 end, f.dispatched - coalesce(a.jobs, 0), f.job_priority, f.head, f.reentry_head, f.rev
+        case when f.backlogged then coalesce(round((r.v - f.vtime) * f.weight, 6), f.deficit) else 0 end, f.dispatched - coalesce(a.jobs, 0), f.job_priority, f.head, f.reentry_head, f.drift, f.rev
     from ojs.tenant_fairness f
     -- Decided ahead is not handed out.
     left join (select r.queue, r.priority, r.tenant_id, count(*) as jobs from ojs.run r group by r.queue, r.priority, r.tenant_id) a

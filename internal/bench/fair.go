@@ -4,57 +4,63 @@ package bench
 
 import (
 	"cmp"
+	"container/heap"
 	"fmt"
 	"math"
 	"slices"
 )
 
-// fluid is the ideal that the dispatch sequence is compared with: while tenants have work, each dispatch is due to all of them by
-// weight. It knows nothing of how the database chooses; it only follows what was dispatched. Tenants are numbers.
+// fluid is the ideal that the dispatch sequence is compared with: a server that works for all tenants with work at once, by weight, and has done as many
+// jobs in sum as were dispatched. A tenant is done there when as much was done for it as it has jobs. It knows nothing of how the database chooses; it only
+// follows what was dispatched. Tenants are numbers.
 type fluid struct {
 	weight  []float64
-	backlog []int64
-	v       float64 // due to each tenant with work, per unit of weight
-	sum     float64 // of the weights of the tenants with work
-
-	// own is what a tenant was served, per unit of weight, on the scale of v. Idleness earns nothing: who comes back begins no earlier than now.
-	own []float64
-	// What was due to a tenant and what it got, for shares: due grows only while it has work.
-	due    []float64 // per unit of weight, until since
-	since  []float64
-	served []int64
+	backlog []int64   // jobs not dispatched
+	served  []int64   // jobs dispatched
+	v       float64   // done for each tenant with work, per unit of weight
+	sum     float64   // of the weights of the tenants with work
+	base    []float64 // done for a tenant until since
+	since   []float64 // of v
+	until   []float64 // the v at which nothing is left to do for a tenant
+	working []bool
+	ends    ends // tenants with work, the next to be done first
 }
 
 func newFluid(weights []float64) *fluid {
 	n := len(weights)
 	return &fluid{
-		weight: weights, backlog: make([]int64, n), own: make([]float64, n), due: make([]float64, n), since: make([]float64, n), served: make([]int64, n),
+		weight: weights, backlog: make([]int64, n), served: make([]int64, n), base: make([]float64, n), since: make([]float64, n), until: make([]float64, n),
+		working: make([]bool, n),
 	}
 }
 
 func (f *fluid) arrive(tenant int, jobs int64) {
-	if jobs > 0 && f.backlog[tenant] == 0 {
-		f.own[tenant] = max(f.own[tenant], f.v)
+	if jobs <= 0 {
+		return
+	}
+	f.backlog[tenant] += jobs
+	from := f.v
+	if f.working[tenant] {
+		from = f.until[tenant]
+	} else {
+		f.working[tenant] = true
 		f.since[tenant] = f.v
 		f.sum += f.weight[tenant]
 	}
-	f.backlog[tenant] += jobs
+	f.until[tenant] = from + float64(jobs)/f.weight[tenant]
+	heap.Push(&f.ends, end{f.until[tenant], tenant})
 }
-
-// lag is the number of jobs a tenant is owed; negative: it is ahead.
-func (f *fluid) lag(tenant int) float64 { return f.weight[tenant] * (f.v - f.own[tenant]) }
 
 // ideal is the number of jobs that were due to a tenant so far.
 func (f *fluid) ideal(tenant int) float64 {
-	due := f.due[tenant]
-	if f.backlog[tenant] > 0 {
-		due += f.v - f.since[tenant]
+	if !f.working[tenant] {
+		return f.base[tenant]
 	}
-	return f.weight[tenant] * due
+	return f.base[tenant] + f.weight[tenant]*(f.v-f.since[tenant])
 }
 
-// over is by how many jobs a tenant had more than was due to it; negative: less.
-func (f *fluid) over(tenant int) float64 { return float64(f.served[tenant]) - f.ideal(tenant) }
+// lag is the number of jobs a tenant is owed; negative: it is ahead.
+func (f *fluid) lag(tenant int) float64 { return f.ideal(tenant) - float64(f.served[tenant]) }
 
 // dispatch follows one job, and returns the largest |lag| of its tenant before and after. Between two jobs of its own a tenant's lag only
 // grows, so no other moment has to be looked at, except the end.
@@ -63,17 +69,28 @@ func (f *fluid) dispatch(tenant int) (float64, error) {
 		return 0, fmt.Errorf("a job was dispatched of tenant %d, which should have none", tenant)
 	}
 	worst := math.Abs(f.lag(tenant))
-	f.v += 1 / f.sum
-	f.own[tenant] += 1 / f.weight[tenant]
+	for work := 1.0; work > 0 && len(f.ends) > 0; {
+		next := f.ends[0]
+		if next.at != f.until[next.tenant] || !f.working[next.tenant] {
+			heap.Pop(&f.ends) // more arrived meanwhile
+			continue
+		}
+		if need := (next.at - f.v) * f.sum; need > work {
+			f.v += work / f.sum
+			break
+		} else {
+			work -= max(0, need)
+		}
+		heap.Pop(&f.ends)
+		f.v = max(f.v, next.at)
+		f.base[next.tenant] += f.weight[next.tenant] * (next.at - f.since[next.tenant])
+		f.working[next.tenant] = false
+		f.sum -= f.weight[next.tenant]
+	}
 	f.served[tenant]++
 	f.backlog[tenant]--
 	if f.backlog[tenant] > 0 {
 		return max(worst, math.Abs(f.lag(tenant))), nil
-	}
-	f.due[tenant] += f.v - f.since[tenant]
-	f.sum -= f.weight[tenant]
-	if f.sum < 1e-9 {
-		f.sum = 0
 	}
 	return worst, nil
 }
@@ -87,6 +104,24 @@ func (f *fluid) worst() float64 {
 		}
 	}
 	return worst
+}
+
+// end is when the ideal is done with a tenant.
+type end struct {
+	at     float64
+	tenant int
+}
+
+type ends []end
+
+func (e ends) Len() int           { return len(e) }
+func (e ends) Less(i, j int) bool { return e[i].at < e[j].at }
+func (e ends) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
+func (e *ends) Push(x any)        { *e = append(*e, x.(end)) }
+func (e *ends) Pop() any {
+	last := (*e)[len(*e)-1]
+	*e = (*e)[:len(*e)-1]
+	return last
 }
 
 // dispatched is one job in the order of dispatch: whose it was, in which response it went out, and when, in microseconds. Times do not fall.
@@ -149,7 +184,7 @@ func judge(weights []float64, stretches []stretch) (Fairness, error) {
 	fair.MaxLagQuanta = max(fair.MaxLagQuanta, f.worst())
 	if fair.Dispatches > 0 {
 		for tenant := range weights {
-			fair.ShareErrorPP = max(fair.ShareErrorPP, math.Abs(f.over(tenant))/float64(fair.Dispatches)*100)
+			fair.ShareErrorPP = max(fair.ShareErrorPP, math.Abs(f.lag(tenant))/float64(fair.Dispatches)*100)
 		}
 	}
 	var err error
@@ -214,7 +249,7 @@ func judgeWindows(weights []float64, stretches []stretch, width int64) (worst fl
 		worst := 0.0
 		for tenant := range weights {
 			dispatched += to.served[tenant] - from.served[tenant]
-			worst = max(worst, math.Abs(to.over(tenant)-from.over(tenant)))
+			worst = max(worst, math.Abs(to.lag(tenant)-from.lag(tenant)))
 		}
 		if dispatched == 0 {
 			return 0
