@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -359,6 +360,150 @@ func ringsAgree(t *testing.T, pool *pgxpool.Pool) {
 		}
 	}
 }
+
+// A FETCH that returns fewer than it asked for missed nothing: every job that had committed before it began was with a caller who had begun before it
+// ended. Producers commit at random times, single callers take from the run queue, several at once are combined, and weights change.
+func TestShortFetchMissedNothing(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	type call struct {
+		begin, end time.Duration
+		short      bool
+	}
+	var (
+		mu        sync.Mutex
+		calls     []call
+		takenBy   = map[string]int{}
+		committed = map[string]time.Duration{}
+		started   = time.Now()
+		producers sync.WaitGroup
+		fetchers  sync.WaitGroup
+		done      = make(chan struct{})
+	)
+	fetch := func(ask int, sql string, args ...any) (got int, err error) {
+		c := call{begin: time.Since(started)}
+		rows, err := service.Query(context.Background(), sql, args...)
+		if err != nil {
+			return 0, err
+		}
+		ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return 0, err
+		}
+		c.end = time.Since(started)
+		c.short = len(ids) < ask
+		mu.Lock()
+		defer mu.Unlock()
+		for _, id := range ids {
+			if _, twice := takenBy[id]; twice {
+				return 0, fmt.Errorf("job %s was handed out twice", id)
+			}
+			takenBy[id] = len(calls)
+		}
+		calls = append(calls, c)
+		return len(ids), nil
+	}
+	for n := range 5 {
+		r := rand.New(rand.NewPCG(seed, uint64(n)))
+		producers.Go(func() {
+			for range 80 {
+				tx, err := service.Begin(context.Background())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				ids, err := pgx.CollectRows(first(tx.Query(context.Background(), `
+					insert into ojs.jobs (tenant_id, type, queue, priority) select 't' || $1::int, 'a.b', 'short', $2 from generate_series(1, $3::int) returning id::text`,
+					r.IntN(6), []int{0, 0, 0, 4}[r.IntN(4)], 1+r.IntN(4))), pgx.RowTo[string])
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(time.Duration(r.IntN(15)) * time.Millisecond)
+				if r.IntN(6) == 0 {
+					err = tx.Rollback(context.Background())
+					ids = nil
+				} else {
+					err = tx.Commit(context.Background())
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				at := time.Since(started)
+				mu.Lock()
+				for _, id := range ids {
+					committed[id] = at
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for n := range 6 {
+		r := rand.New(rand.NewPCG(seed, uint64(100+n)))
+		fetchers.Go(func() {
+			for over := false; !over; {
+				select {
+				case <-done:
+					over = true // and a last look
+				default:
+				}
+				var err error
+				switch r.IntN(12) {
+				case 0:
+					_, err = service.Exec(context.Background(), "select ojs.configure_tenant('t' || $1::int, $2::int)", r.IntN(6), 1+r.IntN(5))
+				case 1, 2, 3:
+					_, err = fetch(13, "select id::text from ojs.fetch_many('{short}', '{1,4,8}', '{a,b,c}', '{0,0,0}')")
+				case 4, 5:
+					_, err = fetch(40, "select id::text from ojs.fetch('{short}', 40)")
+				default:
+					count := []int{1, 1, 1, 2, 6}[r.IntN(5)]
+					_, err = fetch(count, "select id::text from ojs.fetch('{short}', $1)", count)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(time.Duration(r.IntN(4)) * time.Millisecond)
+			}
+		})
+	}
+	producers.Wait()
+	close(done)
+	fetchers.Wait()
+	for {
+		got, err := fetch(100, "select id::text from ojs.fetch('{short}', 100)")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got == 0 {
+			break
+		}
+	}
+	if len(takenBy) != len(committed) {
+		t.Errorf("%d jobs were handed out, %d had been committed", len(takenBy), len(committed))
+	}
+	short := 0
+	for _, c := range calls {
+		if !c.short {
+			continue
+		}
+		short++
+		for id, at := range committed {
+			if by, taken := takenBy[id]; at < c.begin && (!taken || calls[by].begin > c.end) {
+				t.Fatalf("a fetch from %s to %s returned fewer than it asked for, but job %s, committed at %s, was left", c.begin, c.end, id, at)
+			}
+		}
+	}
+	t.Logf("%d jobs, %d calls, %d of them short", len(committed), len(calls), short)
+	if short == 0 {
+		t.Error("no call was short")
+	}
+}
+
+func first(rows pgx.Rows, _ error) pgx.Rows { return rows }
 
 // Everything at once: enqueue, fetch of all kinds, ack, nack, requeue, release, cancel, activate, ticks, changes of weight and boost, expiring
 // leases, in transactions that commit, roll back or stay open for a while. Afterwards the sums agree with the rows, every
