@@ -359,18 +359,26 @@ as $$ select case when p_pending then 'pending' when p_scheduled_at > p_now then
 comment on function ojs._first_state(boolean, timestamptz, timestamptz) is 'The state of a new job.';
 
 -- Every statement prepares its expressions anew, so what most jobs pass is tested with few of them; what those do not let pass is
--- looked at more closely. Both are narrower than the rules, never wider.
+-- looked at more closely. All are narrower than the rules, never wider.
 -- +goose StatementBegin
-create function ojs._simple(p_tenant text, p_type text, p_queue text, p_priority int, p_max_attempts int, p_args json, p_meta jsonb) returns boolean
+create function ojs._flat_args(p_args json) returns boolean
+language sql stable
+as $$
+    select case when octet_length(p_args::text) <= 200 then starts_with(p_args::text, '[') and strpos(p_args::text, '{') = 0 and strpos(p_args::text, '\') = 0
+        else octet_length(p_args::text) <= 65536 and p_args::text ~ '^\[[^][{\\]*\]$' end
+$$;
+-- +goose StatementEnd
+comment on function ojs._flat_args(json) is 'Whether the args of a job break no rule for certain: without objects, escapes and deep arrays in them. Becomes part of the query that asks.';
+
+-- +goose StatementBegin
+create function ojs._simple_names(p_tenant text, p_type text, p_queue text, p_priority int) returns boolean
 language sql stable
 as $$
     select (p_type || '/' || p_queue || '/' || p_tenant) ~ '^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*/[a-z0-9][a-z0-9.-]*/[a-zA-Z0-9][a-zA-Z0-9._:-]*$'
-        and octet_length(p_type || p_queue || p_tenant) <= 128 and p_priority between -100 and 100 and p_max_attempts between 0 and 1000
-        and p_meta = '{}' and p_args::text ~ '^\[[^][{\\]*\]$' and octet_length(p_args::text) <= 65536
+        and octet_length(p_type || p_queue || p_tenant) <= 128 and p_priority between -100 and 100
 $$;
 -- +goose StatementEnd
-comment on function ojs._simple(text, text, text, int, int, json, jsonb) is
-'Whether a job that has nothing but these breaks no rule of ojs._job_violation for certain: short names, args without objects and arrays in them. Becomes part of the query that asks.';
+comment on function ojs._simple_names(text, text, text, int) is 'Whether tenant, type, queue and priority of a job break no rule for certain: short names. Becomes part of the query that asks.';
 
 -- +goose StatementBegin
 create function ojs._ordinary(
@@ -485,14 +493,21 @@ declare
 begin
     for v_line in
         insert into ojs.wake as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
-        select j.tenant_id, j.queue, j.priority, j.state, count(*), min(j.seq), max(j.seq)
-        from inserted j
+        select j.tenant_id, j.queue, j.priority, j.state, sum(j.jobs), min(j.lo), max(j.hi)
+        from (
+            -- What jobs have in common is looked at once.
+            select j.tenant_id, j.queue, j.priority, j.state, j.type, count(*) as jobs, min(j.seq) as lo, max(j.seq) as hi
+            from inserted j
+            group by j.tenant_id, j.queue, j.priority, j.state, j.type
+            having bool_and(num_nonnulls(j.tags, j.retry, j.options, j.extra, j.scheduled_at, j.expires_at, j.timeout_ms, j.visibility_timeout_ms) = 0
+                    and j.max_attempts between 0 and 1000 and j.meta = '{}' and ojs._flat_args(j.args)
+                    and get_byte(uuid_send(j.id), 6) between 112 and 127 and get_byte(uuid_send(j.id), 8) between 128 and 191
+                or ojs._check_job(j.tenant_id, j.id, j.type, j.queue, j.priority, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms,
+                    j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra))
+        ) j
         group by j.tenant_id, j.queue, j.priority, j.state
-        having bool_and(num_nonnulls(j.tags, j.retry, j.options, j.extra, j.scheduled_at, j.expires_at, j.timeout_ms, j.visibility_timeout_ms) = 0
-                and ojs._simple(j.tenant_id, j.type, j.queue, j.priority, j.max_attempts, j.args, j.meta)
-                and get_byte(uuid_send(j.id), 6) between 112 and 127 and get_byte(uuid_send(j.id), 8) between 128 and 191
-            or ojs._check_job(j.tenant_id, j.id, j.type, j.queue, j.priority, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms,
-                j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra))
+        having bool_and(ojs._simple_names(j.tenant_id, j.type, j.queue, j.priority)
+            or ojs._check_job(j.tenant_id, null, j.type, j.queue, j.priority, 3, null, null, null, null, null, '[]', '{}', null, null, null))
         returning k.queue, k.to_state, exists (select from ojs.waiter w where w.queue = k.queue) as awaited
     loop
         if v_line.to_state = 'available' and v_line.awaited then
@@ -542,7 +557,7 @@ begin
         v_tenant := ojs._session_tenant(p_tenant);
     end if;
     if num_nonnulls(p_tags, p_retry, p_options, p_extra, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_id, p_max_attempts) = 0 and not p_pending
-            and ojs._simple(v_tenant, p_type, p_queue, p_priority, 3, p_args, p_meta) then
+            and ojs._simple_names(v_tenant, p_type, p_queue, p_priority) and p_meta = '{}' and ojs._flat_args(p_args) then
         insert into ojs.job (enqueued_at, created_at, tenant_id, queue, type, priority, args) values (v_now, v_now, v_tenant, p_queue, p_type, p_priority, p_args)
         returning * into v_job;
     else
@@ -847,7 +862,7 @@ begin
     perform ojs._check_job(v_tenant, null, p_type, p_queue, p_priority, v_attempts, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, '[]', p_meta, p_retry, null, null);
     perform ojs._indexed(ojs._violation_refusal(case when a.args is null then row('OJ400', 'args', 'args is required')::ojs.violation
             else ojs._json_violation(a.args, 'args', 'array', 1048576) end, a.n::int - 1), a.n::int - 1, false)
-    from unnest(p_args) with ordinality a(args, n) where (a.args::text ~ '^\[[^][{\\]*\]$' and octet_length(a.args::text) <= 65536) is not true;
+    from unnest(p_args) with ordinality a(args, n) where ojs._flat_args(a.args) is not true;
     if v_state = 'available' then
         v_lo := nextval('ojs.job_seq');
     end if;
@@ -915,7 +930,8 @@ drop function ojs._check_job(text, uuid, text, text, int, int, timestamptz, time
 drop function ojs._notify(text[]);
 drop function ojs._job_arriving();
 drop function ojs._retry_max_attempts(jsonb);
-drop function ojs._simple(text, text, text, int, int, json, jsonb);
+drop function ojs._simple_names(text, text, text, int);
+drop function ojs._flat_args(json);
 drop function ojs._ordinary(text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json);
 drop function ojs._first_state(boolean, timestamptz, timestamptz);
 drop function ojs._plain_time(json);
