@@ -182,7 +182,7 @@ func (b benchmarks) enqueue() *cli.Command {
 		Usage: "jobs per second that producers commit",
 		Description: `PRODUCERS producers, each on a connection of its own as a role under row security, each call one transaction, prepared statements.
 
-  --path sql   by ojs.enqueue (BATCH above 1: ojs.enqueue_many), and by plain insert into the view ojs.jobs (several rows in one statement)
+  --path sql   by ojs.enqueue (BATCH above 1: ojs.enqueue_bulk, and ojs.enqueue_many), and by plain insert into the view ojs.jobs (several rows in one statement)
   --path http  by POST /ojs/v1/jobs (or /jobs/batch) to a server in this process, on the loopback interface
 
 The baseline is a bare insert of the same columns into a table with the columns of ojs.job and the same primary key, and nothing else: no trigger,
@@ -191,6 +191,7 @@ time, and rolls up what the producers write.
 
   ratio         jobs per second, the function's (with --path http: the server's) to the baseline's: the median of the slices
   insert_ratio  the same for the plain insert
+  json_ratio    the same for ojs.enqueue_many, which takes any jobs as JSON
   http_ceiling_ratio  with --path http: jobs per second to those of the same server and clients with the database cut out`,
 		Flags: b.flags(append([]cli.Flag{
 			&cli.StringFlag{Name: "path", Value: "sql", Usage: "`WAY` in: sql or http", Validator: oneOf("sql", "http")},

@@ -35,12 +35,16 @@ type EnqueueResult struct {
 	Seconds               float64  `json:"seconds"`
 	JobsPerSecond         float64  `json:"jobs_per_second"`
 	InsertJobsPerSecond   *float64 `json:"insert_jobs_per_second,omitempty"`
+	JSONJobsPerSecond     *float64 `json:"json_jobs_per_second,omitempty"`
 	BaselineJobsPerSecond float64  `json:"baseline_jobs_per_second"`
 	Ratio                 float64  `json:"ratio"`
 	Interval              Interval `json:"interval"`
 
 	InsertRatio    *float64  `json:"insert_ratio,omitempty"`
 	InsertInterval *Interval `json:"insert_interval,omitempty"`
+
+	JSONRatio    *float64  `json:"json_ratio,omitempty"`
+	JSONInterval *Interval `json:"json_interval,omitempty"`
 
 	Ceiling
 
@@ -50,6 +54,7 @@ type EnqueueResult struct {
 	BaselineWALBytesPerJob float64   `json:"baseline_wal_bytes_per_job"`
 	SliceRatios            []float64 `json:"slice_ratios"`
 	SliceInsertRatios      []float64 `json:"slice_insert_ratios,omitempty"`
+	SliceJSONRatios        []float64 `json:"slice_json_ratios,omitempty"`
 	Machine                Machine   `json:"machine"`
 	Settings               Settings  `json:"settings"`
 }
@@ -112,8 +117,9 @@ func callJSON(p *sqlProducer, tenant string, args []string) []any {
 var (
 	functionWay = [2]sqlProducer{
 		{sql: "select id from ojs.enqueue('bench.job', $3::json, $2, p_tenant => $1)", call: callOne},
-		{sql: "select id from ojs.enqueue_many($2::json, $1)", call: callJSON},
+		{sql: "select id from ojs.enqueue_bulk('bench.job', $3::json[], $2, p_tenant => $1) id", call: callMany},
 	}
+	jsonWay = [2]sqlProducer{{}, {sql: "select id from ojs.enqueue_many($2::json, $1)", call: callJSON}}
 	viewWay = [2]sqlProducer{insertInto("ojs.jobs", false), insertInto("ojs.jobs", true)}
 	bareWay = [2]sqlProducer{insertInto("ojs_bench.bare", false), insertInto("ojs_bench.bare", true)}
 )
@@ -232,6 +238,12 @@ func Enqueue(ctx context.Context, env *Env, opts EnqueueOptions) (_ *EnqueueResu
 		if err := sql("insert", viewWay); err != nil {
 			return nil, err
 		}
+		if opts.Batch > 1 {
+			order = append(order, "json")
+			if err := sql("json", jsonWay); err != nil {
+				return nil, err
+			}
+		}
 	}
 	if err := sql("bare", bareWay); err != nil {
 		return nil, err
@@ -244,7 +256,7 @@ func Enqueue(ctx context.Context, env *Env, opts EnqueueOptions) (_ *EnqueueResu
 	args := makeArgs(opts.ArgsBytes)
 	sinceReset := int64(0)
 	slice := func(w *way, length time.Duration, counts bool) error {
-		if w == ways["ours"] || w == ways["insert"] {
+		if w != ways["bare"] && w != ways["ceiling"] {
 			defer server.clock(ctx)()
 		}
 		from, _, err := d.wal(ctx)
@@ -297,11 +309,16 @@ func Enqueue(ctx context.Context, env *Env, opts EnqueueOptions) (_ *EnqueueResu
 		WALBytesPerJob: round(median(ours.walPerJob), 0), BaselineWALBytesPerJob: round(median(bare.walPerJob), 0),
 	}
 	r.SliceRatios, r.Ratio, r.Interval = ratios(ours.rates, bare.rates)
-	if insert := ways["insert"]; insert != nil {
-		all, ratio, interval := ratios(insert.rates, bare.rates)
-		rate := round(median(insert.rates), 0)
-		r.SliceInsertRatios, r.InsertRatio, r.InsertInterval, r.InsertJobsPerSecond = all, &ratio, &interval, &rate
+	beside := func(w *way) ([]float64, *float64, *Interval, *float64) {
+		if w == nil {
+			return nil, nil, nil, nil
+		}
+		all, ratio, interval := ratios(w.rates, bare.rates)
+		rate := round(median(w.rates), 0)
+		return all, &ratio, &interval, &rate
 	}
+	r.SliceInsertRatios, r.InsertRatio, r.InsertInterval, r.InsertJobsPerSecond = beside(ways["insert"])
+	r.SliceJSONRatios, r.JSONRatio, r.JSONInterval, r.JSONJobsPerSecond = beside(ways["json"])
 	if c := ways["ceiling"]; c != nil {
 		r.Client = opts.Client
 		r.Ceiling = ceilingOf(ours.rates, c.rates)
