@@ -1044,7 +1044,7 @@ declare
     v_now  timestamptz;
     v_one  record;
 begin
-    if p_count = 1 and cardinality(p_queues) = 1 and p_visibility_timeout_ms is null and p_tenant is null and length(p_worker_id) <= 255 then
+    if p_count = 1 and cardinality(p_queues) = 1 and p_visibility_timeout_ms is null and p_tenant is null and (length(p_worker_id) > 255) is not true then
         -- As ordinary as can be. Most such calls find what they want in the run queue, and need little else.
         select m.*, ojs.now() into v_mark.queue, v_mark.rev, v_mark.lo, v_mark.hi, v_mark.ahead, v_now
         from (select m.* from ojs.run_mark m where m.queue = p_queues[1] order by m.rev desc limit 1) m
@@ -1069,16 +1069,14 @@ begin
                 set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = nullif(p_worker_id, ''),
                     lease_expires_at = v_now + coalesce(j.visibility_timeout_ms, 30000) * interval '1 millisecond'
                 from held h where j.id = h.id and j.tenant_id = h.tenant_id
-                returning h.n, j.*
+                returning h.n, j.tenant_id, j.queue, j.priority, j.id, j.lease_expires_at, j as job
             ), leased as (
                 insert into ojs.lease (tenant_id, queue, priority, jobs, ids, turns, at)
                 select t.tenant_id, t.queue, t.priority, 1, array[t.id], array[t.n], v_now from taken t
             ), timed as (
                 insert into ojs.timer (due_at, kind, tenant_ids, ids) select t.lease_expires_at, 'lease', array[t.tenant_id], array[t.id] from taken t
             )
-            select (t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id, t.errors, t.result, t.seq, t.tenant_id, t.id,
-                t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at, t.expires_at, t.timeout_ms, t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options,
-                t.extra)::ojs.job as job, t.n into v_one from taken t;
+            select t.job, t.n into v_one from taken t;
             if found then
                 return next v_one.job;
                 if v_one.n > v_mark.hi - v_mark.ahead / 2 then
