@@ -342,16 +342,24 @@ declare
     v_joined record;
     v_ring   ojs.ring;
     v_owes   boolean;
+    v_fresh  boolean;
 begin
-    select * into v_fold from ojs.fold f where f.lane = 0 order by f.rev desc limit 1;
+    select f.rev, f.snapshot,
+        exists (select from ojs.lease l where l.owed > 0 and l.xid >= pg_snapshot_xmax(f.snapshot))
+            or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select l.* from ojs.lease l where l.xid = x.xid and l.owed > 0 offset 0) l),
+        exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot))
+            or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' offset 0) w)
+    into v_fold.rev, v_fold.snapshot, v_owes, v_fresh
+    from (select f.* from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f;
+    if not v_owes and not v_fresh then
+        return false;
+    end if;
     if (select m.rev from ojs.run_mark m order by m.queue desc, m.rev desc limit 1) is not null then
         -- What was decided ahead knows nothing of whoever joins now: this looks at what v_mark sees, and more.
         perform ojs._revoke(w.queue) from (
             select distinct w.queue from ojs._unfolded() w where (select m.rev from ojs.run_mark m where m.queue = w.queue order by m.rev desc limit 1) is not null offset 0) w
         where ojs._stale(w.queue);
     end if;
-    v_owes := exists (select from ojs.lease l where l.owed > 0 and l.xid >= pg_snapshot_xmax(v_fold.snapshot))
-        or exists (select from pg_snapshot_xip(v_fold.snapshot) x(xid) cross join lateral (select l.* from ojs.lease l where l.xid = x.xid and l.owed > 0 offset 0) l);
     -- A long journal is taken in bites, a transaction always whole.
     select w.xid into v_until from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) order by w.xid, w.seq offset c_bite limit 1;
     if v_until = (select w.xid from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) order by w.xid, w.seq limit 1) then

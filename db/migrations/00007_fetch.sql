@@ -550,6 +550,8 @@ as $$
 declare
     c_skim     constant int := 200000;
     v_queues   text[] := p_queues;
+    v_behind   boolean;
+    v_runs     text[];
     v_rotation ojs.rotation;
     v_share    int[];
     v_want     int;
@@ -570,11 +572,15 @@ declare
 begin
     o_ids := '{}';
     o_tenants := '{}';
-    if (select pg_snapshot_xmax(f.snapshot) from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) > pg_snapshot_xmax(pg_current_snapshot()) then
+    select pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot()), array(select q.queue from unnest(p_queues) q(queue) where ojs._has_run(q.queue))
+    into v_behind, v_runs
+    from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f;
+    if v_behind then
         perform ojs.rebuild();
+    elsif v_runs <> '{}' then
+        -- What was decided ahead for direct callers is decided again.
+        perform ojs._revoke(q.queue) from unnest(v_runs) q(queue);
     end if;
-    -- What was decided ahead for direct callers is decided again.
-    perform ojs._revoke(q.queue) from unnest(p_queues) q(queue) where ojs._has_run(q.queue);
     -- One job from each queue per turn, beginning where the last decision over the same queues stopped.
     if v_n > 1 then
         select * into v_rotation from ojs.rotation r where r.queues = p_queues order by r.rev desc limit 1;
