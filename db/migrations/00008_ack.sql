@@ -163,15 +163,15 @@ begin
             perform ojs._raise(v_refusal.sqlstate, v_refusal.message, v_refusal.detail);
         end if;
     end if;
-    v_tenant := ojs._session_tenant(p_tenant);
-    if v_tenant is null and exists (select from ojs.job j where j.id = p_id offset 1) then
-        perform ojs._job_for(p_id, null);
+    if p_tenant is not null or not ojs._trusted() then
+        v_tenant := ojs._session_tenant(p_tenant);
     end if;
     loop
         -- Written so that no parameter can be better known than the generic plan, or every call would be planned anew.
         update ojs.job j
         set state = 'completed', finished_at = ojs.now(), lease = null, lease_expires_at = null, result = p_result
         where j.id = p_id and (j.tenant_id = v_tenant) is not false and ojs._holds(j.state, j.lease, j.worker_id, p_lease, p_worker_id)
+          and (v_tenant is not null or not exists (select from ojs.job k where k.id = p_id and k.tenant_id <> j.tenant_id))
         returning * into v_job;
         exit when found;
         -- Says why not; if what it sees has changed meanwhile, try again.
@@ -627,8 +627,11 @@ as $$
 #variable_conflict use_column
 declare
     v_now timestamptz := ojs.now();
-    v_own text := ojs._session_tenant(null);
+    v_own text;
 begin
+    if not ojs._trusted() then
+        v_own := ojs._session_tenant(null);
+    end if;
     if p_ids is null or cardinality(p_ids) > 10000 then
         perform ojs._raise('OJ400', 'ids must name at most 10000 jobs', '{"field": "ids"}');
     end if;
