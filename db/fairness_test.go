@@ -1244,3 +1244,132 @@ func TestLookAheadIsRevoked(t *testing.T) {
 	}
 	ringsAgree(t, database.Pool)
 }
+
+// What happens to jobs decided ahead when somebody has hold of one of them, and lets go.
+func TestRunQueueCorners(t *testing.T) {
+	t.Parallel()
+	fetchSeqs := func(t *testing.T, q querier, queue string, count int) []int64 {
+		return list[int64](t, q, "select seq from ojs.fetch(array[$1], $2, 'w')", queue, count)
+	}
+	t.Run("a boost changes meanwhile", func(t *testing.T) {
+		t.Parallel()
+		service := pgtest.New(t).Service()
+		enqueueFor(t, service, "q", "t", 10)
+		fetchSeqs(t, service, "q", 1)
+		holder := begin(t, service)
+		if got := fetchSeqs(t, holder, "q", 1); len(got) != 1 {
+			t.Fatal(got)
+		}
+		exec(t, service, "select ojs.configure_tenant('t', null, 5)")
+		if err := holder.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		total := 0
+		for range 5 {
+			total += len(fetchSeqs(t, service, "q", 20))
+		}
+		if total != 9 {
+			t.Errorf("%d of 9 jobs were found again", total)
+		}
+	})
+	t.Run("a late commit lies within what is decided ahead", func(t *testing.T) {
+		t.Parallel()
+		service := pgtest.New(t).Service()
+		enqueueFor(t, service, "q", "t", 12)
+		late := begin(t, service)
+		exec(t, late, "insert into ojs.jobs (tenant_id, type, queue) values ('t', 'a', 'q')")
+		enqueueFor(t, service, "q", "t", 12)
+		fetchSeqs(t, service, "q", 1)
+		commit(t, late)
+		for range 9 {
+			fetchSeqs(t, service, "q", 1)
+		}
+		if got := fetchSeqs(t, service, "q", 20); len(got) != 15 {
+			t.Errorf("%d of 15 jobs", len(got))
+		}
+		if got := one[int](t, service, "select dispatched::int from ojs.tenant_fairness where queue = 'q' order by rev desc limit 1"); got != 25 {
+			t.Errorf("the tenant was charged for %d of 25 jobs", got)
+		}
+	})
+	t.Run("ended jobs of a high priority do not let a low one by", func(t *testing.T) {
+		t.Parallel()
+		service := pgtest.New(t).Service()
+		exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select 't', 'a', 'q', 7 from generate_series(1, 360)")
+		enqueueFor(t, service, "q", "t", 100)
+		exec(t, service, "select ojs.cancel(id) from (select id from ojs.jobs where priority = 7 order by id limit 300 offset 2) j")
+		for i := range 20 {
+			if got := list[int](t, service, "select priority from ojs.fetch('{q}', 1, 'w')"); len(got) != 1 || got[0] != 7 {
+				t.Fatalf("fetch %d: priority %v while jobs of priority 7 are available", i, got)
+			}
+		}
+	})
+	t.Run("tenants and those who linger find what is decided ahead", func(t *testing.T) {
+		t.Parallel()
+		d := pgtest.New(t)
+		service, tenant := d.Service(), connect(t, d.TenantURL("t"))
+		enqueueFor(t, service, "q", "t", 10)
+		fetchSeqs(t, service, "q", 1)
+		if got := list[int64](t, tenant, "select seq from ojs.fetch('{q,other}', 3)"); len(got) != 3 {
+			t.Errorf("a tenant got %d of 3 jobs from two queues", len(got))
+		}
+		exec(t, service, "select ojs.cancel(id) from (select id from ojs.jobs where state = 'available' order by id limit 1) j")
+		if got := fetchSeqs(t, tenant, "q", 1); len(got) != 1 {
+			t.Error("a cancelled job is in the way of a tenant")
+		}
+		lingering := begin(t, service)
+		exec(t, lingering, "select pg_sleep(0.05)")
+		if got := list[int64](t, lingering, "select seq from ojs.fetch('{q,other}', 2)"); len(got) != 2 {
+			t.Errorf("who lingers got %d of 2 jobs", len(got))
+		}
+		commit(t, lingering)
+	})
+	t.Run("a row that is held is not what scans begin at", func(t *testing.T) {
+		t.Parallel()
+		d := pgtest.New(t)
+		service := d.Service()
+		enqueueFor(t, service, "q", "t", 2000)
+		fetchSeqs(t, service, "q", 1)
+		holder := begin(t, service)
+		held := fetchSeqs(t, holder, "q", 1)
+		for range 600 {
+			fetchSeqs(t, service, "q", 1)
+		}
+		if behind := one[int](t, d.Pool, "select (hi - lo)::int from ojs.run_mark order by rev desc limit 1"); behind > 400 {
+			t.Errorf("scans begin %d rows before the end", behind)
+		}
+		if err := holder.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for range 300 {
+			if got := fetchSeqs(t, service, "q", 1); got[0] == held[0] {
+				return
+			}
+		}
+		t.Error("the job that was let go of did not come back")
+	})
+	t.Run("deficits keep their sum when what is decided ahead leaves a tenant out", func(t *testing.T) {
+		t.Parallel()
+		service := pgtest.New(t).Service()
+		for _, tenant := range []string{"a", "b", "d", "e"} {
+			enqueueFor(t, service, "q", tenant, 500)
+		}
+		for range 10 {
+			enqueueFor(t, service, "q", "c", 6)
+			exec(t, service, "select from ojs.fetch('{q}', 5, 'w', p_tenant => 'c')")
+			exec(t, service, "select ojs.cancel(id) from ojs.jobs where tenant_id = 'c' and state = 'available'")
+			fetchSeqs(t, service, "q", 1)
+			exec(t, service, "select from ojs.fetch('{q,other}', 1, 'w')")
+		}
+		enqueueFor(t, service, "q", "late", 50)
+		got := list[string](t, service, "select tenant_id from ojs.fetch('{q,other}', 40, 'w')")
+		n := 0
+		for _, tenant := range got {
+			if tenant == "late" {
+				n++
+			}
+		}
+		if n < 6 || n > 10 {
+			t.Errorf("who joined had %d of 40 dispatches, its share is 8", n)
+		}
+	})
+}

@@ -414,6 +414,7 @@ create table ojs.run (
     queue     text not null,
     n         bigint generated always as identity,
     priority  int not null,
+    job_priority int not null,
     tenant_id text not null,
     id        uuid not null,
     pos       bigint not null,
@@ -425,6 +426,7 @@ comment on table ojs.run is 'Run queue: jobs in the fair order in which direct c
 comment on column ojs.run.queue is 'The queue.';
 comment on column ojs.run.n is 'Place in the order of all decisions.';
 comment on column ojs.run.priority is 'The effective priority.';
+comment on column ojs.run.job_priority is 'The job''s own priority.';
 comment on column ojs.run.tenant_id is 'The tenant.';
 comment on column ojs.run.id is 'The job; its own row says whether it is still available.';
 comment on column ojs.run.pos is 'Where it stood: its n in ojs.reentry, or 2^62 + its seq in line. Revoked, it returns there.';
@@ -437,14 +439,16 @@ create table ojs.run_mark (
     lo    bigint not null,
     hi    bigint not null,
     ahead int not null,
+    held  bigint[] not null default '{}',
     primary key (queue, rev)
 );
 comment on table ojs.run_mark is 'Where the run queue of a queue begins and ends. The row moves to a higher rev with each refill.';
 comment on column ojs.run_mark.queue is 'The queue.';
 comment on column ojs.run_mark.rev is 'Grows with each change; the highest counts.';
-comment on column ojs.run_mark.lo is 'No row of ojs.run lies before this n: where a scan may begin.';
+comment on column ojs.run_mark.lo is 'No row of ojs.run lies before this n, except those in held: where a scan may begin.';
 comment on column ojs.run_mark.hi is 'The n of the last row.';
 comment on column ojs.run_mark.ahead is 'How many jobs were decided ahead at once.';
+comment on column ojs.run_mark.held is 'The n of rows before lo that somebody was taking when lo moved, and has not let go of since.';
 
 create table ojs.tally (
     tenant_id text not null,

@@ -1,6 +1,6 @@
 -- +goose Up
--- Enqueue. Functions and the plain insert into ojs.jobs end in the same insert into ojs.job, the same validation
--- (ojs._job_violation) and the same statement trigger, which appends to the wake journal and notifies who waits.
+-- Enqueue. Functions and the plain insert into ojs.jobs end in an insert into ojs.job under the same validation (ojs._job_violation), append to the wake
+-- journal and notify who waits: a plain insert by its statement trigger, the functions themselves.
 set local role ojs_owner;
 
 create type ojs.violation as (sqlstate text, field text, message text);
@@ -75,6 +75,21 @@ $$;
 comment on function ojs._bad_escape(text) is 'What a JSON text holds that json keeps and text cannot be made of, or null.';
 
 -- +goose StatementBegin
+create function ojs._too_deep(p_json jsonb) returns boolean
+language plpgsql immutable set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_text text := p_json::text;
+begin
+    -- Brackets are counted first: few values have so many.
+    return length(v_text) - length(translate(v_text, '[{', '')) > 100
+        and jsonb_path_exists(p_json, 'strict $.**{100} ? (@.type() == "array" || @.type() == "object")');
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._too_deep(jsonb) is 'Whether JSON is nested more than 100 levels deep.';
+
+-- +goose StatementBegin
 create function ojs._json_violation(p_json json, p_field text, p_kind text, p_max_bytes int) returns ojs.violation
 language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
@@ -91,9 +106,14 @@ begin
     if v_escape is not null then
         return row('OJ401', p_field, format('%s holds %s', p_field, v_escape))::ojs.violation;
     end if;
-    if length(v_text) - length(translate(v_text, '[{', '')) > 100
-            and jsonb_path_exists(p_json::jsonb, 'strict $.**{100} ? (@.type() == "array" || @.type() == "object")') then
-        return row('OJ401', p_field, format('%s is nested more than 100 levels deep', p_field))::ojs.violation;
+    if length(v_text) - length(translate(v_text, '[{', '')) > 100 then
+        begin
+            if ojs._too_deep(p_json::jsonb) then
+                return row('OJ401', p_field, format('%s is nested more than 100 levels deep', p_field))::ojs.violation;
+            end if;
+        exception when numeric_value_out_of_range then
+            return row('OJ401', p_field, format('%s holds more than 100 brackets and a number beyond 131072 digits', p_field))::ojs.violation;
+        end;
     end if;
     if ojs._repeats_key(p_json) then
         return row('OJ401', p_field, format('%s holds an object with the same key twice', p_field))::ojs.violation;
@@ -117,21 +137,6 @@ as $$
 $$;
 -- +goose StatementEnd
 comment on function ojs._plain_json(json) is 'Whether a JSON value certainly breaks no rule of ojs._json_violation, whatever its kind: short, without \u escapes, few brackets, no repeated key. Becomes part of the query that asks.';
-
--- +goose StatementBegin
-create function ojs._too_deep(p_json jsonb) returns boolean
-language plpgsql immutable set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_text text := p_json::text;
-begin
-    -- Brackets are counted first: few values have so many.
-    return length(v_text) - length(translate(v_text, '[{', '')) > 100
-        and jsonb_path_exists(p_json, 'strict $.**{100} ? (@.type() == "array" || @.type() == "object")');
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._too_deep(jsonb) is 'Whether JSON is nested more than 100 levels deep.';
 
 -- +goose StatementBegin
 create function ojs._duration(p_text text) returns interval
@@ -795,7 +800,7 @@ begin
     ), woken as (
         insert into ojs.wake as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
         select g.tenant_id, g.queue, g.priority, g.state, count(*), min(g.seq), max(g.seq) from kept g group by g.tenant_id, g.queue, g.priority, g.state
-        returning case when k.to_state = 'available' and exists (select from ojs.waiter w where w.queue = k.queue) then k.queue end as awaited
+        returning case when k.to_state = 'available' then k.queue end as awaited
     ), notified as materialized (
         select ojs._notify(array_agg(distinct w.awaited)) from woken w having count(w.awaited) > 0
     ), reminded as (

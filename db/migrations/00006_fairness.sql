@@ -14,9 +14,6 @@ as $$
 declare
     v_lock_timeout text := current_setting('lock_timeout');
 begin
-    if current_setting('idle_in_transaction_session_timeout')::interval not between '1 millisecond' and '10 seconds' then
-        perform set_config('idle_in_transaction_session_timeout', '10s', true);
-    end if;
     perform from ojs.lane l where l.lane = 0 for update skip locked;
     if not found then
         if p_patience_ms < 0 then
@@ -27,11 +24,15 @@ begin
             begin
                 perform set_config('lock_timeout', p_patience_ms::text, true);
                 perform from ojs.lane l where l.lane = 0 for update;
-            exception when lock_not_available then
+            exception when lock_not_available or deadlock_detected then
                 return false;
             end;
             perform set_config('lock_timeout', v_lock_timeout, true);
         end if;
+    end if;
+    perform set_config('ojs.lane', 'held', true);
+    if current_setting('idle_in_transaction_session_timeout')::interval not between '1 millisecond' and '10 seconds' then
+        perform set_config('idle_in_transaction_session_timeout', '10s', true);
     end if;
     if current_setting('server_version_num')::int >= 170000 and current_setting('transaction_timeout')::interval not between '1 millisecond' and '10 seconds' then
         perform set_config('transaction_timeout', '10s', true);
@@ -56,7 +57,7 @@ begin
 exception
     when sqlstate 'OJ000' then
         return true;
-    when lock_not_available then
+    when lock_not_available or deadlock_detected then
         return false;
 end;
 $$;
@@ -241,8 +242,13 @@ begin
         return;
     end if;
     v_vtime := v_fair.vtime + p_jobs * ojs._step(v_fair.weight);
-    v_ring.v := v_ring.v + round((coalesce(p_v, 0) - p_drift)::numeric, 15);
-    v_ring.drift := v_ring.drift + round(p_drift::numeric, 15);
+    if p_jobs > 0 and not v_fair.backlogged then
+        -- A matter between the clock and a tenant that has left: those who stay are owed nothing for it.
+        v_ring.drift := v_ring.drift + round(coalesce(p_v, 0)::numeric, 15);
+    else
+        v_ring.v := v_ring.v + round((coalesce(p_v, 0) - p_drift)::numeric, 15);
+        v_ring.drift := v_ring.drift + round(p_drift::numeric, 15);
+    end if;
     if p_jobs < 0 and not v_fair.backlogged then
         v_vtime := v_vtime - v_fair.drift;
         v_ring := ojs._ring_join(v_ring, v_fair.class, 1, v_fair.weight, v_vtime);
@@ -268,31 +274,37 @@ language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
     c_line  constant bigint := 4611686018427387904;
-    v_lo    bigint;
+    v_mark  ojs.run_mark;
     v_any   boolean := false;
     v_taken record;
 begin
-    select m.lo into v_lo from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1;
+    select m.* into v_mark from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1;
     for v_taken in
         -- From the end: callers take from the beginning, and nobody may get a job behind one that is revoked.
         with free as materialized (
-            select r.n from ojs.run r where r.queue = p_queue and r.n >= v_lo order by r.n desc for update skip locked
+            select r.n, r.ctid as place from ojs.run r where r.queue = p_queue and r.n >= v_mark.lo order by r.n desc for update skip locked
+        ), late as materialized (
+            select r.n, r.place from unnest(v_mark.held) h(n)
+            cross join lateral (select r.n, r.ctid as place from ojs.run r where r.queue = p_queue and r.n = h.n for update skip locked) r
         ), gone as (
-            delete from ojs.run r using free f where r.queue = p_queue and r.n = f.n returning r.*
+            delete from ojs.run r using (select f.place from free f union all select l.place from late l) f where r.ctid = f.place returning r.*
+        ), home as materialized (
+            -- A boost that changed while somebody had hold of a row has moved its tenant to another ring.
+            select g.queue, g.job_priority + coalesce(t.priority_boost, 0) as priority, g.tenant_id, g.id, g.pos, g.step, g.drift
+            from gone g left join lateral (select t.priority_boost from ojs.tenant t where t.tenant_id = g.tenant_id limit 1) t on true
         ), back as (
             insert into ojs.reentry (queue, priority, tenant_id, n, id) overriding system value
-            select g.queue, g.priority, g.tenant_id, g.pos, g.id from gone g where g.pos < c_line
+            select h.queue, h.priority, h.tenant_id, h.pos, h.id from home h where h.pos < c_line
         )
-        select g.priority, g.tenant_id, count(*)::int as jobs, sum(g.step) as v, sum(g.drift) as drift,
-            min(g.pos) filter (where g.pos < c_line) as back, min(g.pos) filter (where g.pos >= c_line) - c_line as line
-        from gone g group by g.priority, g.tenant_id order by g.priority, g.tenant_id
+        select h.priority, h.tenant_id, count(*)::int as jobs, sum(h.step) as v, sum(h.drift) as drift,
+            min(h.pos) filter (where h.pos < c_line) as back, min(h.pos) filter (where h.pos >= c_line) - c_line as line
+        from home h group by h.priority, h.tenant_id order by h.priority, h.tenant_id
     loop
         v_any := true;
         perform ojs._charge(p_queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, -v_taken.v, -v_taken.drift, v_taken.line, v_taken.back);
     end loop;
     if v_any then
-        update ojs.run_mark m set rev = m.rev + 1, ahead = m.ahead / 2
-        where m.queue = p_queue and m.rev = (select x.rev from ojs.run_mark x where x.queue = p_queue order by x.rev desc limit 1);
+        update ojs.run_mark m set rev = m.rev + 1, ahead = m.ahead / 2 where m.queue = p_queue and m.rev = v_mark.rev;
     end if;
 end;
 $$;
@@ -357,8 +369,8 @@ begin
     if (select m.rev from ojs.run_mark m order by m.queue desc, m.rev desc limit 1) is not null then
         -- What was decided ahead knows nothing of whoever joins now: this looks at what v_mark sees, and more.
         perform ojs._revoke(w.queue) from (
-            select distinct w.queue from ojs._unfolded() w where (select m.rev from ojs.run_mark m where m.queue = w.queue order by m.rev desc limit 1) is not null offset 0) w
-        where ojs._stale(w.queue);
+            select distinct w.queue from ojs._unfolded() w offset 0) w
+        where ojs._has_run(w.queue) and ojs._stale(w.queue);
     end if;
     -- A long journal is taken in bites, a transaction always whole.
     select w.xid into v_until from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) order by w.xid, w.seq offset c_bite limit 1;
@@ -388,7 +400,8 @@ begin
         ), behind as (
             -- Jobs that became visible behind the cursor: each statement's own narrow range is searched for them.
             insert into ojs.reentry (queue, priority, tenant_id, id)
-            select k.queue, k.priority, k.tenant_id, j.id
+            select b.queue, b.priority, b.tenant_id, b.id
+            from (select k.queue, k.priority, k.tenant_id, j.id, min(j.seq) as seq
             from known k
             cross join lateral unnest(k.los, k.his) w(lo, hi)
             -- The limit keeps this from being turned around: one index range per wake row.
@@ -398,7 +411,11 @@ begin
                 order by j.seq limit 2147483647
             ) j
             where k.lo <= k.head and w.lo <= k.head
-            order by j.seq
+            group by k.queue, k.priority, k.tenant_id, j.id) b
+            -- What was decided ahead is on its way.
+            where not exists (select from (select m.lo from ojs.run_mark m where m.queue = b.queue order by m.rev desc limit 1) m
+                cross join lateral (select r.id from ojs.run r where r.queue = b.queue and r.n >= m.lo order by r.n limit 100000) r where r.id = b.id)
+            order by b.seq
         ), joined as (
             insert into ojs.tenant_fairness (queue, priority, tenant_id, vtime, weight, class, backlogged, job_priority, head)
             select k.queue, k.priority, k.tenant_id, k.v, k.weight, ojs._weight_class(k.weight), true, k.job_priority, k.lo - 1

@@ -9,7 +9,9 @@ language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 begin
     return exists (select from (select m.lo from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1) m
-        cross join lateral (select r.n from ojs.run r where r.queue = p_queue and r.n >= m.lo order by r.n limit 1) r);
+        cross join lateral (select r.n from ojs.run r where r.queue = p_queue and r.n >= m.lo order by r.n limit 1) r)
+        or exists (select from (select m.held from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1) m
+            cross join lateral unnest(m.held) h(n) cross join lateral (select r.n from ojs.run r where r.queue = p_queue and r.n = h.n limit 1) r);
 end;
 $$;
 -- +goose StatementEnd
@@ -105,7 +107,6 @@ declare
     v_step     float8;
     v_shift    float8 := 0;
     v_drift    float8 := 0;
-    v_first    float8 := 0;
     v_late     numeric := 0;
     v_weight   float8 := p_ring.weight::float8;
     v_classes  int := cardinality(p_ring.class);
@@ -155,8 +156,8 @@ begin
     end if;
 
     -- Of each tenant the first jobs, from the small list and then from the cursor.
-    with job as materialized (
-        select j.*, t.class, j.waits and j.expired is not true as ready, t.own, t.step
+    with seen as materialized (
+        select j.*, t.class, t.own, t.step
         from unnest(f_class, f_tenant, f_own, f_step, f_look, f_job_priority, f_head, f_reentry) with ordinality
             t(class, tenant_id, own, step, look, job_priority, head, reentry_head, ord)
         cross join lateral (
@@ -171,6 +172,12 @@ begin
             order by j.seq limit t.look)
             limit t.look
         ) j
+    ), twice as materialized (
+        -- On the small list twice, or in line, too: its later places are passed over.
+        select s.who, s.id, min(s.pos) as pos from seen s group by s.who, s.id having count(*) > 1
+    ), job as materialized (
+        select s.who, s.pos, s.id, s.expired, s.class, s.own, s.step, s.waits and t.pos is null as waits, s.waits and t.pos is null and s.expired is not true as ready
+        from seen s left join twice t on t.who = s.who and t.id = s.id and t.pos < s.pos
     ), placed as materialized (
         select j.who, j.class, j.pos, j.id, j.own + (row_number() over w - 1) * j.step as start, lead(j.pos) over w is null as last
         from job j where j.ready window w as (partition by j.who order by j.pos)
@@ -261,12 +268,10 @@ begin
             ) x
         ) y;
         if v_picks > 0 then
-            v_first := v_drift;
             v_drift := v_drift + (select sum(d) from unnest(o_drifts) d);
             v_v := (select sum(t) from unnest(o_steps) t) - v_drift;
         end if;
     else
-        v_first := v_drift;
         v_step := 1 / greatest(v_weight, 1e-9);
         <<pick>>
         while v_picks < p_count loop
@@ -316,7 +321,6 @@ begin
     end if;
     if not p_lock and v_picks > 0 then
         o_places := array(select r_pos[p] from unnest(v_picked) p);
-        o_drifts[1] := o_drifts[1] + v_first;
     end if;
     for v_passed in
         select r_who[p] as who, count(*) as done, coalesce(max(r_pos[p]) filter (where r_pos[p] < c_line), 0) as back,
@@ -659,6 +663,7 @@ declare
     v_ahead    int;
     v_left     int;
     v_mark     ojs.run_mark;
+    v_held     bigint[];
     v_lo       bigint;
     v_hi       bigint;
     v_priority int;
@@ -668,7 +673,21 @@ declare
 begin
     select s.last_value into v_max from ojs.reentry_n_seq s;
     select * into v_mark from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1;
+    -- Whoever has hold of a row may keep it for long. One that was the first at the last refill, too, is remembered, and scans begin behind it; let go of
+    -- untaken, it is revoked with all the rest, and so is one whose job has ended.
     select r.n into v_lo from ojs.run r where r.queue = p_queue and r.n >= v_mark.lo order by r.n limit 1;
+    v_held := array(select r.n from unnest(v_mark.held) h(n) cross join lateral (select r.n from ojs.run r where r.queue = p_queue and r.n = h.n limit 1) r);
+    if v_lo = v_mark.lo then
+        v_held := v_held || v_lo;
+        select r.n into v_lo from ojs.run r where r.queue = p_queue and r.n > v_mark.lo order by r.n limit 1;
+    end if;
+    if exists (select from unnest(v_mark.held) h(n) cross join lateral (select from ojs.run r where r.queue = p_queue and r.n = h.n limit 1 for update skip locked) r)
+            or exists (select from ojs.run r where r.queue = p_queue and r.n = v_lo
+                and not exists (select from ojs.job j where j.id = r.id and j.tenant_id = r.tenant_id and j.state = 'available')) then
+        perform ojs._revoke(p_queue);
+        v_lo := null;
+        select * into v_mark from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1;
+    end if;
     -- Further each time, and half as far after each revocation: what is decided ahead and not taken is decided twice.
     v_ahead := least(p_count, greatest(2 * v_mark.ahead, p_count / 8));
     v_left := v_ahead;
@@ -680,8 +699,8 @@ begin
             v_ring := v_served.o_ring;
             if cardinality(v_served.o_ids) > 0 then
                 with added as (
-                    insert into ojs.run (queue, priority, tenant_id, id, pos, step, drift)
-                    select p_queue, v_priority, s.tenant_id, s.id, s.pos, s.step, s.drift
+                    insert into ojs.run (queue, priority, job_priority, tenant_id, id, pos, step, drift)
+                    select p_queue, v_priority, v_priority - coalesce((select t.priority_boost from ojs.tenant t where t.tenant_id = s.tenant_id), 0), s.tenant_id, s.id, s.pos, s.step, s.drift
                     from unnest(v_served.o_ids, v_served.o_tenants, v_served.o_places, v_served.o_steps, v_served.o_drifts) s(id, tenant_id, pos, step, drift)
                     returning n
                 )
@@ -693,14 +712,15 @@ begin
             exit when v_left <= 0 or v_ring.members = 0 or not v_served.o_progress or v_served.o_skimmed > 0;
         end loop;
         perform ojs._ring_changed(v_ring);
-        exit when v_left <= 0;
+        -- Nothing of a lower priority goes before what is left here.
+        exit when v_left <= 0 or v_ring.members > 0;
     end loop;
     if v_hi is null then
         return;
     elsif v_mark.queue is null then
         insert into ojs.run_mark (queue, rev, lo, hi, ahead) values (p_queue, 1, v_lo, v_hi, v_ahead);
     else
-        update ojs.run_mark m set rev = m.rev + 1, lo = v_lo, hi = v_hi, ahead = v_ahead where m.queue = p_queue and m.rev = v_mark.rev;
+        update ojs.run_mark m set rev = m.rev + 1, lo = v_lo, hi = v_hi, ahead = v_ahead, held = v_held where m.queue = p_queue and m.rev = v_mark.rev;
     end if;
 end;
 $$;
@@ -729,7 +749,7 @@ create function ojs._check_fetch(p_queues text[], p_counts int[], p_worker_ids t
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if p_queues is null or cardinality(p_queues) not between 1 and 100 or array_ndims(p_queues) <> 1 then
+    if p_queues is null or cardinality(p_queues) not between 1 and 100 or array_ndims(p_queues) <> 1 or array_lower(p_queues, 1) <> 1 then
         perform ojs._raise('OJ400', 'queues must name between 1 and 100 queues', '{"field": "queues"}');
     end if;
     if exists (select from unnest(p_queues) q where q is null or q !~ '^[a-z0-9][a-z0-9.-]*$' or length(q) > 128) then
@@ -744,7 +764,8 @@ begin
     if exists (select from unnest(p_worker_ids) w where length(w) > 255) then
         perform ojs._raise('OJ400', 'worker_id is longer than 255 characters', '{"field": "worker_id"}');
     end if;
-    if cardinality(p_worker_ids) <> cardinality(p_counts) or cardinality(p_visibility_timeouts_ms) <> cardinality(p_counts) then
+    if cardinality(p_worker_ids) <> cardinality(p_counts) or cardinality(p_visibility_timeouts_ms) <> cardinality(p_counts)
+            or array_ndims(p_counts) <> 1 or array_ndims(p_worker_ids) <> 1 or array_ndims(p_visibility_timeouts_ms) <> 1 then
         perform ojs._raise('OJ400', 'counts, worker_ids and visibility_timeouts_ms must be of one length', '{"field": "counts"}');
     end if;
     if current_setting('transaction_isolation') <> 'read committed' then
@@ -907,16 +928,17 @@ declare
 begin
     -- All that has to be known before, in one statement: each costs more to begin than to do.
     v_queue := p_queues[1];
-    select (select least(sum(c), 10001) from unnest(p_counts) c), cardinality(p_queues) between 1 and 100 and array_ndims(p_queues) = 1 and octet_length(array_to_string(p_queues, '/')) <= 128
+    select (select least(sum(c), 10001) from unnest(p_counts) c), cardinality(p_queues) between 1 and 100 and array_ndims(p_queues) = 1 and array_lower(p_queues, 1) = 1 and octet_length(array_to_string(p_queues, '/')) <= 128
         and array_to_string(p_queues, '/', '') ~ '^[a-z0-9][a-z0-9.-]*(/[a-z0-9][a-z0-9.-]*)*$' and strpos(array_to_string(p_queues, ''), '/') = 0 and 0 < all (p_counts) and 0 = all (p_visibility_timeouts_ms)
         and (select max(length(w)) from unnest(p_worker_ids) w) <= 255 and cardinality(p_worker_ids) = cardinality(p_counts)
-        and cardinality(p_visibility_timeouts_ms) = cardinality(p_counts) and current_setting('transaction_isolation') = 'read committed',
+        and cardinality(p_visibility_timeouts_ms) = cardinality(p_counts) and array_ndims(p_counts) = 1 and array_ndims(p_worker_ids) = 1 and current_setting('transaction_isolation') = 'read committed',
         ojs.current_tenant(), exists (select from ojs.queue c where c.queue = v_queue and c.paused), m.*, m.queue is not null
         and (exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) and w.to_state = 'available' and w.queue = v_queue)
             or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' and w.queue = v_queue offset 0) w))
-    into v_count, v_plain, v_own, v_paused, v_mark.queue, v_mark.rev, v_mark.lo, v_mark.hi, v_mark.ahead, v_fresh
+    into v_count, v_plain, v_own, v_paused, v_mark.queue, v_mark.rev, v_mark.lo, v_mark.hi, v_mark.ahead, v_mark.held, v_fresh
     from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f
-    left join lateral (select m.* from ojs.run_mark m where v_single and m.queue = v_queue order by m.rev desc limit 1) m on true;
+    left join lateral (select m.* from ojs.run_mark m where v_single and m.queue = v_queue and pg_snapshot_xmax(f.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
+        order by m.rev desc limit 1) m on true;
     if (v_plain and v_count <= 10000) is not true then
         perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_visibility_timeouts_ms);
     end if;
@@ -927,11 +949,28 @@ begin
     if v_own is not null or p_tenant is not null or not pg_has_role(session_user, 'ojs_service', 'member') then
         v_tenant := ojs._session_tenant(p_tenant);
     end if;
-    v_aside := v_own is not null or ojs._lingers();
+    v_aside := v_own is not null or ojs._lingers() and current_setting('ojs.lane', true) is distinct from 'held';
     if not v_single then
         v_queues := ojs._unpaused(p_queues);
         if cardinality(v_queues) = 0 then
             return;
+        end if;
+        if v_aside and cardinality(v_queues) > 1 and cardinality(p_counts) = 1 then
+            -- Beside a decision there is no round over queues: from each its part, and then from each what is missing.
+            for v_turn in 1 .. 2 * cardinality(v_queues) loop
+                exit when v_got = v_count;
+                return query select * from ojs.fetch_many(array[v_queues[(v_turn - 1) % cardinality(v_queues) + 1]],
+                    array[case when v_turn > cardinality(v_queues) then v_count - v_got else ceil((v_count - v_got) / (cardinality(v_queues) - v_turn + 1)::numeric)::int end],
+                    p_worker_ids, p_visibility_timeouts_ms, p_tenant);
+                get diagnostics v_rows = row_count;
+                v_got := v_got + v_rows;
+            end loop;
+            return;
+        end if;
+        v_single := cardinality(v_queues) = 1;
+        v_queue := v_queues[1];
+        if v_single then
+            select * into v_mark from ojs.run_mark m where m.queue = v_queue order by m.rev desc limit 1;
         end if;
     elsif v_paused then
         return;
@@ -957,7 +996,9 @@ begin
             return query
             with free as materialized (
                 select r.n, r.id, r.tenant_id, r.ctid as place from ojs.run r
-                where r.queue = v_queue and r.n >= v_mark.lo and (v_tenant is null or r.tenant_id = v_tenant) order by r.n limit v_want for update skip locked
+                where r.queue = v_queue and r.n >= v_mark.lo and (v_tenant is null or r.tenant_id = v_tenant)
+                  and exists (select from ojs.job j where j.id = r.id and j.tenant_id = r.tenant_id and j.state = 'available')
+                order by r.n limit v_want for update of r skip locked
             ), held as materialized (
                 select f.n, f.id, f.tenant_id, f.place from free f
                 cross join lateral (select j.id from ojs.job j
@@ -992,7 +1033,8 @@ begin
             from taken t order by t.turn;
             get diagnostics v_rows = row_count;
             v_got := v_got + v_rows;
-            exit when v_decided or v_got = v_count;
+            exit when v_got = v_count or v_decided and (v_aside or v_rows = cardinality(v_ids));
+            v_decided := false;
         end if;
         if v_aside or v_in_lane and v_seen = v_mark.rev then
             if v_in_lane then
@@ -1052,10 +1094,10 @@ declare
 begin
     if p_count = 1 and cardinality(p_queues) = 1 and p_visibility_timeout_ms is null and p_tenant is null and (length(p_worker_id) > 255) is not true then
         -- As ordinary as can be. Most such calls find what they want in the run queue, and need little else.
-        select m.*, ojs.now() into v_mark.queue, v_mark.rev, v_mark.lo, v_mark.hi, v_mark.ahead, v_now
+        select m.*, ojs.now() into v_mark.queue, v_mark.rev, v_mark.lo, v_mark.hi, v_mark.ahead, v_mark.held, v_now
         from (select m.* from ojs.run_mark m where m.queue = p_queues[1] order by m.rev desc limit 1) m
         cross join lateral (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f
-        where ojs._trusted() and current_setting('transaction_isolation') = 'read committed'
+        where ojs._trusted() and current_setting('transaction_isolation') = 'read committed' and pg_snapshot_xmax(f.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
           and not exists (select from ojs.queue c where c.queue = m.queue and c.paused)
           and not (case when exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) and w.to_state = 'available' and w.queue = m.queue)
                   or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' and w.queue = m.queue offset 0) w)
@@ -1063,7 +1105,10 @@ begin
         if found then
             -- What ojs.fetch_many does, at half the cost for a single job.
             with free as materialized (
-                select r.n, r.id, r.tenant_id, r.ctid as place from ojs.run r where r.queue = v_mark.queue and r.n >= v_mark.lo order by r.n limit 1 for update skip locked
+                select r.n, r.id, r.tenant_id, r.ctid as place from ojs.run r
+                where r.queue = v_mark.queue and r.n >= v_mark.lo
+                  and exists (select from ojs.job j where j.id = r.id and j.tenant_id = r.tenant_id and j.state = 'available')
+                order by r.n limit 1 for update of r skip locked
             ), held as materialized (
                 select f.n, f.id, f.tenant_id, f.place from free f
                 cross join lateral (select j.id from ojs.job j

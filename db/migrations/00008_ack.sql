@@ -418,7 +418,8 @@ begin
         from checked c
         order by id, tenant
     ), held as materialized (
-        select g.n, g.lease, g.worker_id, g.result, g.error, g.requeue, j.*, count(*) over (partition by g.n) as twins
+        select g.n, g.lease, g.worker_id, g.result, g.error, g.requeue, j.*,
+            (select count(*) from (select from ojs.job k where k.id = g.id and (g.tenant is null or k.tenant_id = g.tenant) limit 2) k) as twins
         from given g
         cross join lateral (
             select j.id, j.tenant_id, j.state, j.lease as job_lease, j.worker_id as job_worker, j.attempt, j.max_attempts, j.retry
@@ -633,22 +634,23 @@ begin
         v_own := ojs._session_tenant(null);
     end if;
     if p_ids is null or cardinality(p_ids) > 10000 then
-        perform ojs._raise('OJ400', 'ids must name at most 10000 jobs', '{"field": "ids"}');
+        perform ojs._raise('OJ400', 'ids must be given, and name at most 10000 jobs', '{"field": "ids"}');
     end if;
     return query
     with held as materialized (
-        select g.n::int as n, g.lease, g.worker_id, g.result, j.id, j.tenant_id, count(*) over (partition by g.n) as twins
+        select g.n::int as n, g.lease, g.worker_id, g.result, j.id, j.tenant_id
         from (select g.* from unnest(p_ids, p_leases, p_results, p_worker_ids, p_tenants) with ordinality g(id, lease, result, worker_id, tenant, n) order by g.id) g
         cross join lateral (
             select j.id, j.tenant_id from ojs.job j
             where j.id = g.id and (j.tenant_id = coalesce(v_own, g.tenant)) is not false and ojs._holds(j.state, j.lease, j.worker_id, g.lease, g.worker_id)
             for update skip locked
         ) j
-        where (v_own is null or g.tenant is null or g.tenant = v_own) and (g.result is null or ojs._plain_json(g.result))
+        where (coalesce(v_own, g.tenant) is not null or not exists (select from ojs.job k where k.id = j.id and k.tenant_id <> j.tenant_id))
+          and (v_own is null or g.tenant is null or g.tenant = v_own) and (g.result is null or ojs._plain_json(g.result))
     ), acked as (
         update ojs.job j
         set state = 'completed', finished_at = v_now, lease = null, lease_expires_at = null, result = h.result
-        from held h where j.id = h.id and j.tenant_id = h.tenant_id and h.twins = 1
+        from held h where j.id = h.id and j.tenant_id = h.tenant_id
         returning h.n, h.lease is not null or h.worker_id is not null as fenced, j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt, j.started_at, case when p_jobs then j end as job
     ), released as (
         insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced, at)

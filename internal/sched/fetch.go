@@ -288,7 +288,9 @@ func (g *group) rest() {
 			g.plan()
 		}
 	case g.fresh.Len() == 0 && !g.ready:
-		delete(g.d.groups, g.key)
+		if g.d.groups[g.key] == g {
+			delete(g.d.groups, g.key)
+		}
 	}
 }
 
@@ -489,7 +491,6 @@ func (p *part) arguments() []any {
 // handOut answers the requests of a part in the order in which they arrived.
 func (d *Dispatcher) handOut(p *part) {
 	g, jobs, got := p.g, p.jobs, 0
-	g.flying--
 	var back []sqlcgen.OjsJob
 	var empty []*request
 	for i, r := range p.requests {
@@ -534,7 +535,7 @@ func (d *Dispatcher) handOut(p *part) {
 	case p.woken:
 		g.vain++
 	}
-	if got < p.asked && p.err == nil {
+	if got < p.asked && p.err == nil && p.each == nil {
 		// Nothing more was there when the decision began, so there is nothing for those it had no room for.
 		for e := g.fresh.Front(); e != nil && e.Value.(*request).arrived <= p.until; e = g.fresh.Front() {
 			g.park(e.Value.(*request), false)
@@ -542,6 +543,7 @@ func (d *Dispatcher) handOut(p *part) {
 	} else if p.left {
 		g.woken = true
 	}
+	g.flying--
 	d.due(g)
 	g.rest()
 }

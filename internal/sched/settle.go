@@ -107,7 +107,25 @@ func (d *Dispatcher) settleNow(ctx context.Context, items []Settlement) ([]Settl
 	if err != nil || len(rest) == 0 {
 		return out, err
 	}
-	items = pick(items, rest)
+	others, err := d.settleSome(ctx, pick(items, rest))
+	if err != nil {
+		if len(rest) == len(out) {
+			return nil, err
+		}
+		// The others are acknowledged, whatever became of these.
+		for _, at := range rest {
+			out[at].Err = d.db.Err(err)
+		}
+		return out, nil
+	}
+	for i, settled := range others {
+		out[rest[i]] = settled
+	}
+	return out, nil
+}
+
+// settleSome settles in one statement, and in halves when one of them makes it fail as a whole.
+func (d *Dispatcher) settleSome(ctx context.Context, items []Settlement) ([]Settled, error) {
 	size, jobs := 2, false
 	for i := range items {
 		size += sizeOfSettlement(&items[i])
@@ -125,20 +143,28 @@ func (d *Dispatcher) settleNow(ctx context.Context, items []Settlement) ([]Settl
 	if err == nil {
 		var results []result
 		if results, err = readResults(rows, len(items)); err == nil {
-			for i, settled := range d.settled(results) {
-				out[rest[i]] = settled
-			}
-			return out, nil
+			return d.settled(results), nil
 		}
 	}
-	if len(rest) == len(out) {
+	if !oneOfThem(err) {
 		return nil, err
 	}
-	// The others are acknowledged, whatever became of these.
-	for _, at := range rest {
-		out[at].Err = d.db.Err(err)
+	if len(items) == 1 {
+		return []Settled{{Err: d.db.Err(err)}}, nil
 	}
-	return out, nil
+	half := len(items) / 2
+	first, err := d.settleSome(ctx, items[:half])
+	if err != nil {
+		return nil, err
+	}
+	second, err := d.settleSome(ctx, items[half:])
+	if err != nil {
+		// What is settled is settled.
+		for range items[half:] {
+			second = append(second, Settled{Err: d.db.Err(err)})
+		}
+	}
+	return append(first, second...), nil
 }
 
 const (
