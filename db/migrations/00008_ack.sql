@@ -1,6 +1,6 @@
 -- +goose Up
--- What a worker, a producer or an operator says about one job: ack, nack, heartbeat, release, cancel, activate. Each locks its job row, changes
--- it, and appends to the journal; none touches fairness state. An invalid transition is a typed error (ojs-core section 6.4).
+-- What a worker, a producer or an operator says about a job: ack, nack, heartbeat, release, cancel, activate; and about many: ack_many, settle. Each locks its
+-- job rows, changes them, and appends to the journal; none touches fairness state. An invalid transition is a typed error (ojs-core section 6.4).
 set local role ojs_owner;
 
 -- +goose StatementBegin

@@ -295,7 +295,7 @@ func (c *combiner[T, R]) solve(items []*item[T, R]) {
 	}
 }
 
-// safely runs a statement, and once more if it certainly did nothing and may well succeed now.
+// safely runs a statement, and up to twice more if it certainly did nothing and may well succeed now.
 func safely(limit time.Duration, run func(context.Context) error) error {
 	for attempt := 0; ; attempt++ {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)

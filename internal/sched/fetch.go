@@ -21,6 +21,8 @@ const (
 	// spaced, up to slowest.
 	fruitless   = 4
 	slowestLook = 64 * time.Millisecond
+	// Looks that are further apart are nobody's burden, whatever called for them.
+	rare = time.Second
 	// While commits are not heard of, every so often.
 	deafFallback = 2 * time.Second
 )
@@ -69,7 +71,7 @@ type group struct {
 	lingers       bool        // the latter
 	flying        int         // parts of decisions
 
-	// Looks since the last one that found a job, and when that was.
+	// Looks for those who wait since the last one that found a job, and when the latest was.
 	vain     int
 	lookedAt time.Time
 	later    bool // a look is put off
@@ -402,7 +404,12 @@ func (d *Dispatcher) take() (parts []*part) {
 		p.left = g.woken && g.parked.Len() > 0
 		g.woken = false
 		if len(p.requests) > 0 {
-			g.lookedAt = time.Now()
+			if p.woken {
+				if time.Since(g.lookedAt) > rare {
+					g.vain = 0
+				}
+				g.lookedAt = time.Now()
+			}
 			g.flying++
 			parts = append(parts, p)
 		} else {

@@ -1,8 +1,8 @@
 // Package sched says when the database is asked, never what is done. The Scheduler is the clock: it calls ojs.tick, which
 // promotes due jobs, takes back expired leases and rolls up statistics, and sleeps until that is next due. Any
 // number of servers may tick at once; what they do is divided in SQL. The Dispatcher puts requests that come at the
-// same time into one statement, and keeps those who wait for a job until a commit brings one. Jobs come from ojs.fetch_many, ojs.settle and
-// ojs.enqueue_each, and go to internal/http.
+// same time into one statement, and keeps those who wait for a job until a commit brings one. Jobs come from ojs.fetch_many,
+// ojs.ack_many, ojs.settle and ojs.enqueue_each, and go to internal/http.
 package sched
 
 import (
