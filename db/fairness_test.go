@@ -1347,6 +1347,44 @@ func TestRunQueueCorners(t *testing.T) {
 		}
 		t.Error("the job that was let go of did not come back")
 	})
+	t.Run("a row that is held outlives the revocation of another", func(t *testing.T) {
+		t.Parallel()
+		d := pgtest.New(t)
+		service := d.Service()
+		enqueueFor(t, service, "q", "t", 2000)
+		fetchSeqs(t, service, "q", 1)
+		early := begin(t, service)
+		first := fetchSeqs(t, early, "q", 1)[0]
+		for one[int](t, d.Pool, "select cardinality(held) from ojs.run_mark order by rev desc limit 1") == 0 {
+			fetchSeqs(t, service, "q", 1)
+		}
+		late := begin(t, service)
+		fetchSeqs(t, late, "q", 1)
+		if err := early.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for fetchSeqs(t, service, "q", 1)[0] != first {
+		}
+		if err := late.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for len(fetchSeqs(t, service, "q", 100)) > 0 {
+		}
+		if got := one[int](t, service, "select count(*)::int from ojs.jobs where state = 'available'"); got != 0 {
+			t.Errorf("%d jobs are never found again", got)
+		}
+	})
+	t.Run("queues of which one is not paused are that queue", func(t *testing.T) {
+		t.Parallel()
+		service := pgtest.New(t).Service()
+		enqueueFor(t, service, "q", "t", 20)
+		exec(t, service, "select ojs.pause_queue('p')")
+		fetchSeqs(t, service, "q", 1)
+		exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) values ('t', 'a', 'q', 9)")
+		if got := list[int](t, service, "select priority from ojs.fetch('{p,q}', 1, 'w')"); len(got) != 1 || got[0] != 9 {
+			t.Errorf("priority %v went before 9", got)
+		}
+	})
 	t.Run("deficits keep their sum when what is decided ahead leaves a tenant out", func(t *testing.T) {
 		t.Parallel()
 		service := pgtest.New(t).Service()

@@ -401,17 +401,19 @@ begin
             -- Jobs that became visible behind the cursor: each statement's own narrow range is searched for them.
             insert into ojs.reentry (queue, priority, tenant_id, id)
             select b.queue, b.priority, b.tenant_id, b.id
-            from (select k.queue, k.priority, k.tenant_id, j.id, min(j.seq) as seq
-            from known k
-            cross join lateral unnest(k.los, k.his) w(lo, hi)
-            -- The limit keeps this from being turned around: one index range per wake row.
-            cross join lateral (
-                select j.id, j.seq from ojs.job j
-                where j.queue = k.queue and j.priority = k.job_priority and j.tenant_id = k.tenant_id and j.seq between w.lo and least(w.hi, k.head) and j.state = 'available'
-                order by j.seq limit 2147483647
-            ) j
-            where k.lo <= k.head and w.lo <= k.head
-            group by k.queue, k.priority, k.tenant_id, j.id) b
+            from (
+                select k.queue, k.priority, k.tenant_id, j.id, min(j.seq) as seq
+                from known k
+                cross join lateral unnest(k.los, k.his) w(lo, hi)
+                -- The limit keeps this from being turned around: one index range per wake row.
+                cross join lateral (
+                    select j.id, j.seq from ojs.job j
+                    where j.queue = k.queue and j.priority = k.job_priority and j.tenant_id = k.tenant_id and j.seq between w.lo and least(w.hi, k.head) and j.state = 'available'
+                    order by j.seq limit 2147483647
+                ) j
+                where k.lo <= k.head and w.lo <= k.head
+                group by k.queue, k.priority, k.tenant_id, j.id
+            ) b
             -- What was decided ahead is on its way.
             where not exists (select from (select m.lo from ojs.run_mark m where m.queue = b.queue order by m.rev desc limit 1) m
                 cross join lateral (select r.id from ojs.run r where r.queue = b.queue and r.n >= m.lo order by r.n limit 100000) r where r.id = b.id)
@@ -429,8 +431,7 @@ begin
             returning f.queue, f.priority, f.class, f.weight, f.vtime
         ), folded as (
             update ojs.fold f set rev = f.rev + 1, snapshot = v_mark
-            where f.lane = 0 and f.rev = v_fold.rev and (v_owes or v_until is not null or exists (select from fresh)
-                or exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot)))
+            where f.lane = 0 and f.rev = v_fold.rev
         )
         select j.queue, j.priority, j.class, count(*)::int as members, sum(j.weight) as weight, min(j.vtime) as head
         from (select * from joined union all select * from rejoined) j

@@ -395,7 +395,8 @@ begin
             from charge c
         ), charged as (
             update ojs.tenant_fairness f
-            set rev = f.rev + 1, vtime = d.now + case when d.stays then 0 else p_ring.drift end, drift = case when d.stays then 0 else p_ring.drift end, head = greatest(f.head, d.line), reentry_head = greatest(f.reentry_head, d.back), backlogged = d.stays,
+            set rev = f.rev + 1, vtime = d.now + case when d.stays then 0 else p_ring.drift end, drift = case when d.stays then 0 else p_ring.drift end,
+                head = greatest(f.head, d.line), reentry_head = greatest(f.reentry_head, d.back), backlogged = d.stays,
                 dispatched = f.dispatched + d.done - d.lost, deficit = round((o_ring.v - d.now) * f.weight, 6)
             from due d where d.moves and f.ctid = d.row_at
         ), passed as (
@@ -407,7 +408,8 @@ begin
             where e.ctid = p.place
         )
         select d.class, count(*)::int as members, max(d.vtime) as last, min(d.now) filter (where d.stays) as head, count(*) filter (where not d.stays)::int as left,
-            sum(d.weight) filter (where not d.stays) as weight, coalesce(sum((o_ring.v - d.now) * d.weight) filter (where not d.stays and d.open), 0) as late, bool_or(d.moves) as moves, array_agg(d.tenant_id) filter (where d.lost > 0) as blocked,
+            sum(d.weight) filter (where not d.stays) as weight, coalesce(sum((o_ring.v - d.now) * d.weight) filter (where not d.stays and d.open), 0) as late,
+            bool_or(d.moves) as moves, array_agg(d.tenant_id) filter (where d.lost > 0) as blocked,
             array_agg(d.tenant_id) filter (where d.barren) as barren
         from due d group by d.class
     loop
@@ -675,18 +677,17 @@ begin
     select * into v_mark from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1;
     -- Whoever has hold of a row may keep it for long. One that was the first at the last refill, too, is remembered, and scans begin behind it; let go of
     -- untaken, it is revoked with all the rest, and so is one whose job has ended.
+    if exists (select from unnest(v_mark.held) h(n) cross join lateral (select from ojs.run r where r.queue = p_queue and r.n = h.n limit 1 for update skip locked) r)
+            or exists (select from (select r.id, r.tenant_id from ojs.run r where r.queue = p_queue and r.n >= v_mark.lo order by r.n limit 1) r
+                where not exists (select from ojs.job j where j.id = r.id and j.tenant_id = r.tenant_id and j.state = 'available')) then
+        perform ojs._revoke(p_queue);
+        select * into v_mark from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1;
+    end if;
     select r.n into v_lo from ojs.run r where r.queue = p_queue and r.n >= v_mark.lo order by r.n limit 1;
     v_held := array(select r.n from unnest(v_mark.held) h(n) cross join lateral (select r.n from ojs.run r where r.queue = p_queue and r.n = h.n limit 1) r);
     if v_lo = v_mark.lo then
         v_held := v_held || v_lo;
         select r.n into v_lo from ojs.run r where r.queue = p_queue and r.n > v_mark.lo order by r.n limit 1;
-    end if;
-    if exists (select from unnest(v_mark.held) h(n) cross join lateral (select from ojs.run r where r.queue = p_queue and r.n = h.n limit 1 for update skip locked) r)
-            or exists (select from ojs.run r where r.queue = p_queue and r.n = v_lo
-                and not exists (select from ojs.job j where j.id = r.id and j.tenant_id = r.tenant_id and j.state = 'available')) then
-        perform ojs._revoke(p_queue);
-        v_lo := null;
-        select * into v_mark from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1;
     end if;
     -- Further each time, and half as far after each revocation: what is decided ahead and not taken is decided twice.
     v_ahead := least(p_count, greatest(2 * v_mark.ahead, p_count / 8));
@@ -917,7 +918,6 @@ declare
     v_rows        int;
     v_want        int;
     v_decided     boolean := false;
-    v_owed        boolean := false;
     v_ids         uuid[] := '{}';
     v_tenants     text[] := '{}';
     v_now         timestamptz;
@@ -954,8 +954,10 @@ begin
         v_queues := ojs._unpaused(p_queues);
         if cardinality(v_queues) = 0 then
             return;
-        end if;
-        if v_aside and cardinality(v_queues) > 1 and cardinality(p_counts) = 1 then
+        elsif cardinality(v_queues) = 1 then
+            return query select * from ojs.fetch_many(v_queues, p_counts, p_worker_ids, p_visibility_timeouts_ms, p_tenant, p_ahead);
+            return;
+        elsif v_aside and cardinality(p_counts) = 1 then
             -- Beside a decision there is no round over queues: from each its part, and then from each what is missing.
             for v_turn in 1 .. 2 * cardinality(v_queues) loop
                 exit when v_got = v_count;
@@ -966,11 +968,6 @@ begin
                 v_got := v_got + v_rows;
             end loop;
             return;
-        end if;
-        v_single := cardinality(v_queues) = 1;
-        v_queue := v_queues[1];
-        if v_single then
-            select * into v_mark from ojs.run_mark m where m.queue = v_queue order by m.rev desc limit 1;
         end if;
     elsif v_paused then
         return;
@@ -1021,7 +1018,7 @@ begin
                 returning g.turn, j.*
             ), leased as (
                 insert into ojs.lease (tenant_id, queue, priority, jobs, owed, ids, turns, at)
-                select t.tenant_id, t.queue, t.priority, count(*), case when v_owed then count(*) else 0 end, array_agg(t.id), array_agg(t.turn), v_now
+                select t.tenant_id, t.queue, t.priority, count(*), case when v_decided and v_aside then count(*) else 0 end, array_agg(t.id), array_agg(t.turn), v_now
                 from taken t group by t.tenant_id, t.queue, t.priority
             ), timed as (
                 insert into ojs.timer (due_at, kind, tenant_ids, ids)
@@ -1035,13 +1032,14 @@ begin
             v_got := v_got + v_rows;
             exit when v_got = v_count or v_decided and (v_aside or v_rows = cardinality(v_ids));
             v_decided := false;
+            v_ids := '{}';
+            v_tenants := '{}';
         end if;
         if v_aside or v_in_lane and v_seen = v_mark.rev then
             if v_in_lane then
                 select d.o_ids, d.o_tenants into v_ids, v_tenants from ojs._decide(v_queues, v_count - v_got, v_tenant) d;
             else
                 select a.o_ids, a.o_tenants into v_ids, v_tenants from ojs._aside(v_queues, v_count - v_got, v_tenant) a;
-                v_owed := true;
             end if;
             exit when v_ids = '{}';
             v_decided := true;
