@@ -75,12 +75,12 @@ func (f *fluid) dispatch(tenant int) (float64, error) {
 			heap.Pop(&f.ends) // more arrived meanwhile
 			continue
 		}
-		if need := (next.at - f.v) * f.sum; need > work {
+		need := max(0, (next.at-f.v)*f.sum)
+		if need > work {
 			f.v += work / f.sum
 			break
-		} else {
-			work -= max(0, need)
 		}
+		work -= need
 		heap.Pop(&f.ends)
 		f.v = max(f.v, next.at)
 		f.base[next.tenant] += f.weight[next.tenant] * (next.at - f.since[next.tenant])

@@ -63,19 +63,24 @@ func readJobs(rows pgx.Rows, about int) ([]sqlcgen.OjsJob, error) {
 func readNumbered(rows pgx.Rows, place func(n int) *sqlcgen.OjsJob) error {
 	defer rows.Close()
 	var r reader
-	number := make([]any, 1+jobWidth)
 	var n int
+	number := make([]any, 1+jobWidth) // the rest is not scanned
 	number[0] = &n
-	for rows.Next() {
+	hand := false
+	for first := true; rows.Next(); first = false {
+		if first {
+			hand = byHand(rows.FieldDescriptions())
+		}
 		if err := rows.Scan(number...); err != nil {
 			return err
 		}
-		j := place(n)
-		if byHand(rows.FieldDescriptions()) {
-			if err := r.job(rows, 1, j); err != nil {
-				return err
-			}
-		} else if err := rows.Scan(append([]any{nil}, fieldsOf(j)...)...); err != nil {
+		var err error
+		if hand {
+			err = r.job(rows, 1, place(n))
+		} else {
+			err = rows.Scan(append([]any{nil}, fieldsOf(place(n))...)...)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -213,10 +213,10 @@ func (d *Dispatcher) ackPlain(ctx context.Context, items []Settlement) (out []Se
 	if err != nil {
 		return nil, nil, err
 	}
-	var n int
 	if jobs {
 		err = readNumbered(rows, func(n int) *sqlcgen.OjsJob { return &out[places[n-1]].Job })
 	} else {
+		var n int
 		var attempt int32
 		var at time.Time
 		_, err = pgx.ForEachRow(rows, []any{&n, &attempt, &at}, func() error {
