@@ -1374,6 +1374,104 @@ func TestRunQueueCorners(t *testing.T) {
 			t.Errorf("%d jobs are never found again", got)
 		}
 	})
+	t.Run("a row that outlives its revocation goes before nothing", func(t *testing.T) {
+		t.Parallel()
+		service := pgtest.New(t).Service()
+		enqueueFor(t, service, "q", "t", 20)
+		fetchSeqs(t, service, "q", 1)
+		holder := begin(t, service)
+		held := fetchSeqs(t, holder, "q", 1)[0]
+		exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select 't', 'a', 'q', 9 from generate_series(1, 3)")
+		fetchSeqs(t, service, "q", 1)
+		if err := holder.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := list[int](t, service, "select priority from ojs.fetch('{q}', 1, 'w')"); len(got) != 1 || got[0] != 9 {
+			t.Errorf("priority %v went before 9", got)
+		}
+		for range 30 {
+			if got := fetchSeqs(t, service, "q", 1); len(got) == 1 && got[0] == held {
+				return
+			}
+		}
+		t.Error("the job that was let go of did not come back")
+	})
+	t.Run("the tick has a row looked at that somebody lets go of", func(t *testing.T) {
+		t.Parallel()
+		d := pgtest.New(t)
+		service := d.Service()
+		enqueueFor(t, service, "q", "t", 20)
+		fetchSeqs(t, service, "q", 1)
+		holder := begin(t, service)
+		fetchSeqs(t, holder, "q", 1)
+		if got := fetchSeqs(t, service, "q", 100); len(got) != 18 {
+			t.Fatalf("%d of 18 jobs", len(got))
+		}
+		if err := holder.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		exec(t, d.Pool, "update ojs.timer set due_at = now() where kind = 'again'")
+		exec(t, service, "select ojs.tick()")
+		if got := one[int](t, d.Pool, "select count(*)::int from ojs._unfolded()"); got != 1 {
+			t.Errorf("%d looks are called for, want 1", got)
+		}
+		if got := fetchSeqs(t, service, "q", 1); len(got) != 1 {
+			t.Error("the job that was let go of did not come back")
+		}
+	})
+	t.Run("beside a decision, too, a priority goes before what was decided ahead", func(t *testing.T) {
+		t.Parallel()
+		d := pgtest.New(t)
+		service, tenant := d.Service(), connect(t, d.TenantURL("t"))
+		enqueueFor(t, service, "q", "t", 20)
+		fetchSeqs(t, service, "q", 1)
+		exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select 't', 'a', 'q', 9 from generate_series(1, 2)")
+		if got := list[int](t, tenant, "select priority from ojs.fetch('{q}', 4)"); !slices.Equal(got, []int{9, 9, 0, 0}) {
+			t.Errorf("priorities %v", got)
+		}
+	})
+	t.Run("the tick moves the cursor of a tenant that fetches alone", func(t *testing.T) {
+		t.Parallel()
+		d := pgtest.New(t)
+		service, tenant := d.Service(), connect(t, d.TenantURL("t"))
+		enqueueFor(t, service, "q", "t", 300)
+		for range 2 {
+			if got := fetchSeqs(t, tenant, "q", 100); len(got) != 100 {
+				t.Fatalf("%d of 100 jobs", len(got))
+			}
+			exec(t, service, "select ojs.tick()")
+		}
+		if got := one[int](t, d.Pool, "select count(*)::int from ojs.tenant_fairness f join ojs.job j on j.seq > f.head"); got != 100 {
+			t.Errorf("%d jobs lie behind the cursor, want 100", got)
+		}
+		if got := one[int](t, d.Pool, "select dispatched::int from ojs.tenant_fairness order by rev desc limit 1"); got != 200 {
+			t.Errorf("the tenant was charged for %d of 200 jobs", got)
+		}
+	})
+	t.Run("a rebuild does not wait for who has hold of a row", func(t *testing.T) {
+		t.Parallel()
+		d := pgtest.New(t)
+		service := d.Service()
+		enqueueFor(t, service, "q", "t", 10)
+		fetchSeqs(t, service, "q", 1)
+		holder := begin(t, service)
+		fetchSeqs(t, holder, "q", 1)
+		operator := begin(t, d.Pool)
+		exec(t, operator, "set local lock_timeout = '2s'")
+		exec(t, operator, "select ojs.rebuild()")
+		commit(t, operator)
+		if err := holder.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		total := 0
+		for range 12 {
+			total += len(fetchSeqs(t, service, "q", 1))
+		}
+		if total != 9 {
+			t.Errorf("%d of 9 jobs", total)
+		}
+		ringsAgree(t, d.Pool)
+	})
 	t.Run("queues of which one is not paused are that queue", func(t *testing.T) {
 		t.Parallel()
 		service := pgtest.New(t).Service()

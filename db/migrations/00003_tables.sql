@@ -222,11 +222,11 @@ create table ojs.lease (
     turns     bigint[] not null,
     at        timestamptz not null default ojs.now(),
     primary key (xid, seq)
--- Lists of jobs stay in the row as they are: they are short-lived, and compressing them costs more than it saves.
+-- Lists of jobs stay in the row as they are.
 ) with (toast_tuple_target = 8160);
 create index lease_recent_idx on ojs.lease (at);
 create index lease_owed_idx on ojs.lease (xid) where owed > 0;
-comment on table ojs.lease is 'Journal: jobs handed out, one row per decision and (queue, priority, tenant).';
+comment on table ojs.lease is 'Journal: jobs handed out, one row per decision and (queue, priority, tenant), or more when there are many jobs.';
 comment on column ojs.lease.xid is 'The transaction of the decision.';
 comment on column ojs.lease.seq is 'Order within the transaction.';
 comment on column ojs.lease.tenant_id is 'The tenant.';

@@ -30,13 +30,10 @@ begin
             perform set_config('lock_timeout', v_lock_timeout, true);
         end if;
     end if;
-    perform set_config('ojs.lane', 'held', true);
-    if current_setting('idle_in_transaction_session_timeout')::interval not between '1 millisecond' and '10 seconds' then
-        perform set_config('idle_in_transaction_session_timeout', '10s', true);
-    end if;
-    if current_setting('server_version_num')::int >= 170000 and current_setting('transaction_timeout')::interval not between '1 millisecond' and '10 seconds' then
-        perform set_config('transaction_timeout', '10s', true);
-    end if;
+    perform set_config('ojs.lane', 'held', true),
+        case when current_setting('idle_in_transaction_session_timeout')::interval not between '1 millisecond' and '10 seconds' then set_config('idle_in_transaction_session_timeout', '10s', true) end,
+        -- Unknown before PostgreSQL 17.
+        case when current_setting('transaction_timeout', true)::interval not between '1 millisecond' and '10 seconds' then set_config('transaction_timeout', '10s', true) end;
     return true;
 end;
 $$;
@@ -210,21 +207,23 @@ comment on function ojs._unfolded() is 'What the wake journal has gained since t
 grant execute on function ojs._unfolded() to ojs_service, ojs_operator, ojs_tenant;
 
 -- +goose StatementBegin
-create function ojs._stale(p_queue text) returns boolean
+create function ojs._stale_queues(p_queue text default null) returns setof text
 language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
     set jit = off
 as $$
 begin
-    return exists (
-        select from (select w.queue, w.priority, w.tenant_id from ojs._unfolded() w where w.queue = p_queue group by w.queue, w.priority, w.tenant_id) w
-        left join ojs.tenant t on t.tenant_id = w.tenant_id
-        left join lateral (select f.backlogged from ojs.tenant_fairness f
-            where f.queue = w.queue and f.priority = w.priority + coalesce(t.priority_boost, 0) and f.tenant_id = w.tenant_id order by f.rev desc limit 1) f on true
-        where f.backlogged is not true);
+    return query
+    select distinct w.queue
+    from (select w.queue, w.priority, w.tenant_id from ojs._unfolded() w where p_queue is null or w.queue = p_queue group by w.queue, w.priority, w.tenant_id) w
+    left join ojs.tenant t on t.tenant_id = w.tenant_id
+    left join lateral (select f.backlogged from ojs.tenant_fairness f
+        where f.queue = w.queue and f.priority = w.priority + coalesce(t.priority_boost, 0) and f.tenant_id = w.tenant_id order by f.rev desc limit 1) f on true
+    where f.backlogged is not true;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._stale(text) is 'Whether a tenant has got work in a queue, or work of another priority, of which the decisions made ahead know nothing.';
+comment on function ojs._stale_queues(text) is
+'Queues (p_queue: only that one) in which a tenant has got work, or work of another priority, of which the decisions made ahead know nothing.';
 
 -- +goose StatementBegin
 create function ojs._charge(p_queue text, p_priority int, p_tenant text, p_jobs int, p_v float8, p_drift float8 default 0, p_line bigint default null, p_back bigint default null) returns void
@@ -277,6 +276,7 @@ declare
     v_mark  ojs.run_mark;
     v_any   boolean := false;
     v_taken record;
+    v_held  record;
 begin
     select m.* into v_mark from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1;
     for v_taken in
@@ -303,8 +303,20 @@ begin
         v_any := true;
         perform ojs._charge(p_queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, -v_taken.v, -v_taken.drift, v_taken.line, v_taken.back);
     end loop;
-    if v_any then
-        update ojs.run_mark m set rev = m.rev + 1, ahead = m.ahead / 2 where m.queue = p_queue and m.rev = v_mark.rev;
+    -- Rows that somebody has hold of are out of everybody else's reach from now on: let go of untaken, their jobs must not go before what is decided next. They are
+    -- revoked by a later decision, which the tick brings about where nothing else does.
+    select coalesce(array_agg(r.n order by r.n), '{}') as n, array_agg(r.tenant_id) filter (where r.n <> all (v_mark.held)) as tenants, array_agg(r.id) filter (where r.n <> all (v_mark.held)) as ids
+    into v_held
+    from (
+        (select r.n, r.tenant_id, r.id from ojs.run r where r.queue = p_queue and r.n >= v_mark.lo order by r.n)
+        union all
+        select r.n, r.tenant_id, r.id from unnest(v_mark.held) h(n) cross join lateral (select r.* from ojs.run r where r.queue = p_queue and r.n = h.n limit 1) r
+    ) r;
+    if v_held.ids is not null then
+        perform ojs._look_again(v_held.tenants, v_held.ids);
+    end if;
+    if v_any or v_held.n <> v_mark.held then
+        update ojs.run_mark m set rev = m.rev + 1, lo = m.hi + 1, held = v_held.n, ahead = case when v_any then m.ahead / 2 else m.ahead end where m.queue = p_queue and m.rev = v_mark.rev;
     end if;
 end;
 $$;
@@ -336,11 +348,15 @@ begin
     loop
         perform ojs._charge(v_owed.queue, v_owed.priority, v_owed.tenant_id, v_owed.jobs,
             (select v_owed.jobs / nullif(r.weight, 0) from ojs._ring(v_owed.queue, v_owed.priority) r)::float8);
+        -- Cursors move on past what was taken, so that the next one who takes beside a decision need not.
+        for i in 0 .. v_owed.jobs / 5000 loop
+            perform ojs._skim(v_owed.queue, v_owed.priority, v_owed.tenant_id, (select s.last_value from ojs.reentry_n_seq s), false);
+        end loop;
     end loop;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._charge_owed(pg_snapshot) is 'Charges the tenants for jobs that were taken beside a decision and became visible to the fold since a snapshot.';
+comment on function ojs._charge_owed(pg_snapshot) is 'Charges the tenants for jobs that were taken beside a decision and became visible to the fold since a snapshot, and moves their cursors past them.';
 
 -- +goose StatementBegin
 create function ojs._fold() returns boolean
@@ -349,7 +365,7 @@ as $$
 declare
     c_bite   constant int := 10000;
     v_fold   ojs.fold;
-    v_mark   pg_snapshot := ojs._snapshot();
+    v_mark   pg_snapshot;
     v_until  xid8;
     v_joined record;
     v_ring   ojs.ring;
@@ -366,11 +382,10 @@ begin
     if not v_owes and not v_fresh then
         return false;
     end if;
+    v_mark := ojs._snapshot();
     if (select m.rev from ojs.run_mark m order by m.queue desc, m.rev desc limit 1) is not null then
         -- What was decided ahead knows nothing of whoever joins now: this looks at what v_mark sees, and more.
-        perform ojs._revoke(w.queue) from (
-            select distinct w.queue from ojs._unfolded() w offset 0) w
-        where ojs._has_run(w.queue) and ojs._stale(w.queue);
+        perform ojs._revoke(s.queue) from ojs._stale_queues() s(queue) where ojs._has_run(s.queue);
     end if;
     -- A long journal is taken in bites, a transaction always whole.
     select w.xid into v_until from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) order by w.xid, w.seq offset c_bite limit 1;
@@ -415,8 +430,12 @@ begin
                 group by k.queue, k.priority, k.tenant_id, j.id
             ) b
             -- What was decided ahead is on its way.
-            where not exists (select from (select m.lo from ojs.run_mark m where m.queue = b.queue order by m.rev desc limit 1) m
-                cross join lateral (select r.id from ojs.run r where r.queue = b.queue and r.n >= m.lo order by r.n limit 100000) r where r.id = b.id)
+            where not exists (select from (select m.lo, m.held from ojs.run_mark m where m.queue = b.queue order by m.rev desc limit 1) m
+                cross join lateral (
+                    (select r.id from ojs.run r where r.queue = b.queue and r.n >= m.lo order by r.n limit 100000)
+                    union all
+                    select r.id from unnest(m.held) h(n) cross join lateral (select r.id from ojs.run r where r.queue = b.queue and r.n = h.n limit 1) r
+                ) r where r.id = b.id)
             order by b.seq
         ), joined as (
             insert into ojs.tenant_fairness (queue, priority, tenant_id, vtime, weight, class, backlogged, job_priority, head)
@@ -476,7 +495,8 @@ begin
     end if;
     update ojs.fold f set rev = f.rev + 1, snapshot = ojs._snapshot() where f.lane = 0;
     delete from ojs.reentry;
-    delete from ojs.run;
+    -- What somebody is taking at this moment stays, out of reach without a mark.
+    delete from ojs.run r using (select r.ctid as place from ojs.run r for update skip locked) f where r.ctid = f.place;
     delete from ojs.run_mark;
     delete from ojs.ring;
     delete from ojs.queue_priority;
@@ -556,7 +576,8 @@ begin
             v_vtime := v_ring.v + case when v_row.backlogged then 0 else v_ring.drift end;
         end if;
         update ojs.tenant_fairness f
-        set priority = v_row.job_priority + v_new.priority_boost, rev = f.rev + 1, vtime = v_vtime, weight = v_new.weight, class = ojs._weight_class(v_new.weight)
+        set priority = v_row.job_priority + v_new.priority_boost, rev = f.rev + 1, vtime = v_vtime, weight = v_new.weight, class = ojs._weight_class(v_new.weight),
+            drift = case when v_row.backlogged then 0 when v_row.job_priority + v_new.priority_boost <> v_row.priority then v_ring.drift else f.drift end
         where f.queue = v_row.queue and f.priority = v_row.priority and f.tenant_id = p_tenant and f.rev = v_row.rev;
         if v_row.backlogged then
             perform ojs._ring_changed(ojs._ring_join(ojs._ring(v_row.queue, v_row.job_priority + v_new.priority_boost),
@@ -581,7 +602,7 @@ drop function ojs._fold();
 drop function ojs._charge_owed(pg_snapshot);
 drop function ojs._revoke(text);
 drop function ojs._charge(text, int, text, int, float8, float8, bigint, bigint);
-drop function ojs._stale(text);
+drop function ojs._stale_queues(text);
 drop function ojs._unfolded();
 drop function ojs._snapshot_before(pg_snapshot, xid8);
 drop function ojs._ring_tidy(ojs.ring);

@@ -28,24 +28,21 @@ comment on function ojs._lingers() is 'Whether the caller has been in its transa
 create function ojs._anything_for(p_queues text[], p_tenant text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_fold ojs.fold;
 begin
-    select * into v_fold from ojs.fold f where f.lane = 0 order by f.rev desc limit 1;
-    return exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) and w.to_state = 'available')
-        or exists (select from pg_snapshot_xip(v_fold.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' offset 0) w)
-        or pg_snapshot_xmax(v_fold.snapshot) > pg_snapshot_xmax(pg_current_snapshot())
-        or exists (select from unnest(p_queues) q(queue) where ojs._has_run(q.queue))
-        or case when p_tenant is null then
-            exists (select from ojs.queue_priority q
-                cross join lateral (select r.members from ojs.ring r where r.queue = q.queue and r.priority = q.priority order by r.rev desc limit 1) r
-                where q.queue = any (p_queues) and r.members > 0)
-        else
-            exists (select from ojs.queue_priority q
-                cross join lateral (select f.backlogged from ojs.tenant_fairness f
-                    where f.queue = q.queue and f.priority = q.priority and f.tenant_id = p_tenant order by f.rev desc limit 1) f
-                where q.queue = any (p_queues) and f.backlogged)
-        end;
+    if p_tenant is null and exists (select from ojs.queue_priority q
+            cross join lateral (select r.members from ojs.ring r where r.queue = q.queue and r.priority = q.priority order by r.rev desc limit 1) r
+            where q.queue = any (p_queues) and r.members > 0) then
+        return true;
+    end if;
+    return p_tenant is not null and exists (select from ojs.queue_priority q
+            cross join lateral (select f.backlogged from ojs.tenant_fairness f
+                where f.queue = q.queue and f.priority = q.priority and f.tenant_id = p_tenant order by f.rev desc limit 1) f
+            where q.queue = any (p_queues) and f.backlogged)
+        or exists (select from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f
+            where exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) and w.to_state = 'available')
+                or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' offset 0) w)
+                or pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot()))
+        or exists (select from unnest(p_queues) q(queue) where ojs._has_run(q.queue));
 end;
 $$;
 -- +goose StatementEnd
@@ -174,7 +171,7 @@ begin
         ) j
     ), twice as materialized (
         -- On the small list twice, or in line, too: its later places are passed over.
-        select s.who, s.id, min(s.pos) as pos from seen s group by s.who, s.id having count(*) > 1
+        select s.who, s.id, min(s.pos) as pos from seen s where (select bool_or(b.pos < c_line) from seen b) group by s.who, s.id having count(*) > 1
     ), job as materialized (
         select s.who, s.pos, s.id, s.expired, s.class, s.own, s.step, s.waits and t.pos is null as waits, s.waits and t.pos is null and s.expired is not true as ready
         from seen s left join twice t on t.who = s.who and t.id = s.id and t.pos < s.pos
@@ -319,9 +316,6 @@ begin
             end if;
         end loop;
     end if;
-    if not p_lock and v_picks > 0 then
-        o_places := array(select r_pos[p] from unnest(v_picked) p);
-    end if;
     for v_passed in
         select r_who[p] as who, count(*) as done, coalesce(max(r_pos[p]) filter (where r_pos[p] < c_line), 0) as back,
             coalesce(max(r_pos[p]) filter (where r_pos[p] >= c_line) - c_line, 0) as line
@@ -332,11 +326,14 @@ begin
         f_line[v_passed.who] := v_passed.line;
     end loop;
 
-    if p_lock and v_picks > 0 then
-        v_held := array(select p.at from unnest(v_picked) with ordinality p(at, turn)
-            cross join lateral (select j.id from ojs.job j
+    if v_picks > 0 and p_lock then
+        select coalesce(array_agg(p.at), '{}'), coalesce(array_agg(p.id), '{}'), coalesce(array_agg(p.tenant_id), '{}') into v_held, o_ids, o_tenants
+        from (
+            select p.at, j.id, j.tenant_id from unnest(v_picked) with ordinality p(at, turn)
+            cross join lateral (select j.id, j.tenant_id from ojs.job j
                 where j.id = r_id[p.at] and j.tenant_id = f_tenant[r_who[p.at]] and j.state = 'available' for update skip locked) j
-            order by p.turn);
+            order by p.turn
+        ) p;
         if cardinality(v_held) < v_picks then
             -- Locked by somebody, who may let go of them unchanged: the tick has them looked at again. Nobody is charged for them.
             foreach v_at in array v_picked loop
@@ -347,11 +344,11 @@ begin
             perform ojs._look_again(array(select f_tenant[r_who[p]] from unnest(v_picked) p where p <> all (v_held)), array(select r_id[p] from unnest(v_picked) p where p <> all (v_held)));
             v_v := v_v * cardinality(v_held) / v_picks;
             v_drift := v_drift * cardinality(v_held) / v_picks;
-            v_picked := v_held;
         end if;
+    elsif v_picks > 0 then
+        select array_agg(r_id[p.at]), array_agg(f_tenant[r_who[p.at]]), array_agg(r_pos[p.at]) into o_ids, o_tenants, o_places
+        from (select p.at from unnest(v_picked) with ordinality p(at, turn) order by p.turn) p;
     end if;
-    o_ids := array(select r_id[p] from unnest(v_picked) p);
-    o_tenants := array(select f_tenant[r_who[p]] from unnest(v_picked) p);
 
     if g_who is not null then
         -- What ended lies in the way: cursors move up to the first job that is left.
@@ -518,7 +515,7 @@ begin
         where j.queue = p_queue and j.priority = v_fair.job_priority and j.tenant_id = p_tenant and j.seq > v_fair.head and j.seq is not null
         order by j.seq limit c_rows) j;
     v_stop := ojs._first_free(p_tenant, v_line.ready, p_locked);
-    perform ojs._expire(v_line.expired, array_fill(p_tenant, array[cardinality(v_line.expired)])) where v_line.expired is not null;
+    perform ojs._expire(v_line.expired, array(select p_tenant from unnest(v_line.expired))) where v_line.expired is not null;
     update ojs.tenant_fairness f set head = greatest(f.head, coalesce(v_line.at[v_stop] - 1, v_line.last))
     where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev and v_line.seen > 0;
     return v_line.seen;
@@ -550,35 +547,72 @@ $$;
 comment on function ojs._expire(uuid[], text[]) is 'Discards available jobs whose expires_at has passed (ojs-core section 5.2).';
 
 -- +goose StatementBegin
+create function ojs._serve_queue(p_queue text, p_count int, p_tenant text, p_reentry_max bigint, out o_ids uuid[], out o_tenants text[], out o_skimmed int)
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c_skim   constant int := 200000;
+    v_ring   ojs.ring;
+    v_left   int := p_count;
+    v_served record;
+begin
+    o_ids := '{}';
+    o_tenants := '{}';
+    o_skimmed := 0;
+    for v_ring in
+        select r.* from ojs.queue_priority q
+        cross join lateral (select r.* from ojs.ring r where r.queue = q.queue and r.priority = q.priority order by r.rev desc limit 1) r
+        where q.queue = p_queue and r.members > 0 order by q.priority desc
+    loop
+        loop
+            v_served := ojs._serve(v_ring, v_left, p_tenant, p_reentry_max, true);
+            v_ring := v_served.o_ring;
+            o_ids := o_ids || v_served.o_ids;
+            o_tenants := o_tenants || v_served.o_tenants;
+            o_skimmed := o_skimmed + v_served.o_skimmed;
+            v_left := p_count - cardinality(o_ids);
+            exit when v_left <= 0 or v_ring.members = 0 or not v_served.o_progress or o_skimmed > c_skim;
+        end loop;
+        perform ojs._ring_changed(v_ring);
+        exit when v_left <= 0 or o_skimmed > c_skim;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._serve_queue(text, int, text, bigint) is
+'The next p_count jobs of one queue, of one tenant or of all, locked and in fair order, and how many ended or locked jobs were passed over: when these are more than
+200000, there may be more. Only under the row of ojs.lane.';
+
+-- +goose StatementBegin
 create function ojs._decide(p_queues text[], p_count int, p_tenant text, out o_ids uuid[], out o_tenants text[])
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
     c_skim     constant int := 200000;
-    v_queues   text[] := p_queues;
     v_behind   boolean;
     v_runs     text[];
+    v_n        int := cardinality(p_queues);
+    v_more     boolean;
+    v_max      bigint;
+    v_served   record;
+    v_total    int := 0;
+    v_skimmed  int := 0;
+    -- The round over several queues.
     v_rotation ojs.rotation;
+    v_queues   text[];
     v_share    int[];
     v_want     int;
     v_got      int;
     v_left     int;
     v_open     int;
     v_at       int;
-    v_n        int := cardinality(p_queues);
-    v_priority int;
-    v_ring     ojs.ring;
-    v_served   record;
-    v_more     boolean;
-    v_skimmed  int := 0;
-    v_max      bigint;
-    v_turn     int[] := '{}';
+    v_turn     int[];
     v_empty    boolean[];
-    v_total    int := 0;
 begin
     o_ids := '{}';
     o_tenants := '{}';
-    select pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot()), array(select q.queue from unnest(p_queues) q(queue) where ojs._has_run(q.queue))
+    select pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot()), array(select q.queue from unnest(p_queues) q(queue)
+        where case when (select m.rev from ojs.run_mark m where m.queue = q.queue order by m.rev desc limit 1) is not null then ojs._has_run(q.queue) end)
     into v_behind, v_runs
     from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f;
     if v_behind then
@@ -591,46 +625,42 @@ begin
     if v_n > 1 then
         select * into v_rotation from ojs.rotation r where r.queues = p_queues order by r.rev desc limit 1;
         v_at := coalesce(v_rotation.next, 1);
-        v_queues := v_queues[v_at:] || v_queues[:v_at - 1];
+        v_queues := p_queues[v_at:] || p_queues[:v_at - 1];
+        v_share := array_fill(0, array[v_n]);
+        v_turn := '{}';
     end if;
-    v_share := array_fill(0, array[v_n]);
     loop
         v_more := ojs._fold();
         select s.last_value into v_max from ojs.reentry_n_seq s;
-        v_empty := array_fill(false, array[v_n]);
-        while v_total < p_count and false = any (v_empty) loop
-            v_left := p_count - v_total;
-            v_open := (select count(*) from unnest(v_empty) e where not e)::int;
-            v_at := 0;
-            for q in 1 .. v_n loop
-                continue when v_empty[q];
-                v_at := v_at + 1;
-                v_want := v_left / v_open + case when v_at <= v_left % v_open then 1 else 0 end;
-                exit when v_want = 0;
-                v_got := 0;
-                for v_priority in select p.priority from ojs.queue_priority p where p.queue = v_queues[q] order by p.priority desc loop
-                    v_ring := ojs._ring(v_queues[q], v_priority);
-                    continue when v_ring.members = 0;
-                    loop
-                        v_served := ojs._serve(v_ring, v_want - v_got, p_tenant, v_max, true);
-                        v_ring := v_served.o_ring;
-                        o_ids := o_ids || v_served.o_ids;
-                        o_tenants := o_tenants || v_served.o_tenants;
-                        if v_n > 1 then
-                            v_turn := v_turn || array(select (v_share[q] + t) * v_n + q from generate_subscripts(v_served.o_ids, 1) t);
-                            v_share[q] := v_share[q] + cardinality(v_served.o_ids);
-                        end if;
-                        v_got := v_got + cardinality(v_served.o_ids);
-                        v_skimmed := v_skimmed + v_served.o_skimmed;
-                        exit when v_got >= v_want or v_ring.members = 0 or not v_served.o_progress or v_skimmed > c_skim;
-                    end loop;
-                    perform ojs._ring_changed(v_ring);
-                    exit when v_got >= v_want or v_skimmed > c_skim;
+        if v_n = 1 then
+            v_served := ojs._serve_queue(p_queues[1], p_count - v_total, p_tenant, v_max);
+            o_ids := o_ids || v_served.o_ids;
+            o_tenants := o_tenants || v_served.o_tenants;
+            v_skimmed := v_skimmed + v_served.o_skimmed;
+            v_total := cardinality(o_ids);
+        else
+            v_empty := array_fill(false, array[v_n]);
+            while v_total < p_count and false = any (v_empty) loop
+                v_left := p_count - v_total;
+                v_open := (select count(*) from unnest(v_empty) e where not e)::int;
+                v_at := 0;
+                for q in 1 .. v_n loop
+                    continue when v_empty[q];
+                    v_at := v_at + 1;
+                    v_want := v_left / v_open + case when v_at <= v_left % v_open then 1 else 0 end;
+                    exit when v_want = 0;
+                    v_served := ojs._serve_queue(v_queues[q], v_want, p_tenant, v_max);
+                    v_got := cardinality(v_served.o_ids);
+                    o_ids := o_ids || v_served.o_ids;
+                    o_tenants := o_tenants || v_served.o_tenants;
+                    v_turn := v_turn || array(select (v_share[q] + t) * v_n + q from generate_subscripts(v_served.o_ids, 1) t);
+                    v_share[q] := v_share[q] + v_got;
+                    v_skimmed := v_skimmed + v_served.o_skimmed;
+                    v_empty[q] := v_got < v_want;
+                    v_total := v_total + v_got;
                 end loop;
-                v_empty[q] := v_got < v_want;
-                v_total := v_total + v_got;
             end loop;
-        end loop;
+        end if;
         exit when v_total >= p_count or not v_more or v_skimmed > c_skim;
     end loop;
     if v_skimmed > c_skim and v_total < p_count then
@@ -777,7 +807,7 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._check_fetch(text[], int[], text[], int[]) is 'Raises why a FETCH is refused; else does nothing. 0 and empty text mean that nothing was given.';
 -- +goose StatementBegin
-create function ojs._aside(p_queues text[], p_count int, p_tenant text, out o_ids uuid[], out o_tenants text[])
+create function ojs._aside(p_queues text[], p_count int, p_tenant text, p_above int default null, out o_ids uuid[], out o_tenants text[])
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -800,6 +830,7 @@ begin
                 union
                 select w.priority + coalesce(t.priority_boost, 0) from ojs._unfolded() w left join ojs.tenant t on t.tenant_id = w.tenant_id where w.queue = p_queues[q]
             ) p
+            where (p.priority <= p_above) is not true
             order by p.priority desc
         loop
             exit when v_want <= 0;
@@ -870,9 +901,9 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._aside(text[], int, text) is
-'Jobs for a caller that must not wait for a decision, or hold one up: those whose tenants are owed most as far as is known, locked, in order. Whoever takes them is to
-leave word that their tenants are still to be charged. Writes nothing else; several callers at once take different jobs.';
+comment on function ojs._aside(text[], int, text, int) is
+'Jobs for a caller that must not wait for a decision, or hold one up: those whose tenants are owed most as far as is known, locked, in order; p_above: only those of a higher
+effective priority. Whoever takes them is to leave word that their tenants are still to be charged. Writes nothing else; several callers at once take different jobs.';
 
 -- +goose StatementBegin
 create function ojs._unpaused(p_queues text[]) returns text[]
@@ -911,6 +942,8 @@ declare
     -- Who stays in its transaction, and any tenant, must not keep others waiting.
     v_aside       boolean;
     v_in_lane     boolean := false;
+    v_above       int;
+    v_looked      boolean := false;
     v_mark        ojs.run_mark;
     v_seen        bigint;
     v_waits       int := 0;
@@ -929,8 +962,8 @@ begin
     -- All that has to be known before, in one statement: each costs more to begin than to do.
     v_queue := p_queues[1];
     select (select least(sum(c), 10001) from unnest(p_counts) c), cardinality(p_queues) between 1 and 100 and array_ndims(p_queues) = 1 and array_lower(p_queues, 1) = 1 and octet_length(array_to_string(p_queues, '/')) <= 128
-        and array_to_string(p_queues, '/', '') ~ '^[a-z0-9][a-z0-9.-]*(/[a-z0-9][a-z0-9.-]*)*$' and strpos(array_to_string(p_queues, ''), '/') = 0 and 0 < all (p_counts) and 0 = all (p_visibility_timeouts_ms)
-        and (select max(length(w)) from unnest(p_worker_ids) w) <= 255 and cardinality(p_worker_ids) = cardinality(p_counts)
+        and array_to_string(p_queues, '/', '') ~ '^[a-z0-9][a-z0-9.-]*(/[a-z0-9][a-z0-9.-]*)*$' and strpos(array_to_string(p_queues, ''), '/') = 0 and 0 < all (p_counts) and (0 = all (p_visibility_timeouts_ms)) is not false
+        and (select coalesce(max(length(w)), 0) from unnest(p_worker_ids) w) <= 255 and cardinality(p_worker_ids) = cardinality(p_counts)
         and cardinality(p_visibility_timeouts_ms) = cardinality(p_counts) and array_ndims(p_counts) = 1 and array_ndims(p_worker_ids) = 1 and current_setting('transaction_isolation') = 'read committed',
         ojs.current_tenant(), exists (select from ojs.queue c where c.queue = v_queue and c.paused), m.*, m.queue is not null
         and (exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) and w.to_state = 'available' and w.queue = v_queue)
@@ -972,7 +1005,7 @@ begin
     elsif v_paused then
         return;
     end if;
-    while v_fresh and not v_aside and not v_in_lane and ojs._stale(v_queue) loop
+    while v_fresh and not v_aside and not v_in_lane and exists (select from ojs._stale_queues(v_queue)) loop
         -- Work has come that may go before what was decided ahead: whoever decides at this moment may well see to it.
         v_in_lane := ojs._enter_lane(case when v_waits < c_waits then -1 else c_patience_ms end);
         if v_in_lane then
@@ -984,6 +1017,16 @@ begin
     end loop;
 
     loop
+        if v_aside and v_mark.queue is not null and not v_looked then
+            -- What was decided ahead cannot be revoked from here. Work that has come since and goes before it is taken first.
+            v_looked := true;
+            select max(r.priority) into v_above from ojs.run r where r.queue = v_queue and r.n >= v_mark.lo and exists (select from ojs._stale_queues(v_queue));
+            if v_above is not null then
+                select a.o_ids, a.o_tenants into v_ids, v_tenants from ojs._aside(v_queues, v_count, v_tenant, v_above) a;
+                v_decided := true;
+                v_want := 0;
+            end if;
+        end if;
         if not v_decided then
             v_want := case when v_mark.queue is not null and (v_tenant is null or v_aside) then v_count - v_got else 0 end;
         end if;
@@ -1015,14 +1058,15 @@ begin
                     lease_expires_at = v_now + coalesce(nullif(p_visibility_timeouts_ms[g.request], 0), j.visibility_timeout_ms, 30000) * interval '1 millisecond'
                 from given g
                 where j.id = g.id and j.tenant_id = g.tenant_id and j.state = 'available'
-                returning g.turn, j.*
+                returning g.turn, g.place, j.*
             ), leased as (
                 insert into ojs.lease (tenant_id, queue, priority, jobs, owed, ids, turns, at)
                 select t.tenant_id, t.queue, t.priority, count(*), case when v_decided and v_aside then count(*) else 0 end, array_agg(t.id), array_agg(t.turn), v_now
-                from taken t group by t.tenant_id, t.queue, t.priority
+                -- Lists that fit into a row as they are: compressing them would cost more than it saves.
+                from taken t group by t.tenant_id, t.queue, t.priority, t.place / 128
             ), timed as (
                 insert into ojs.timer (due_at, kind, tenant_ids, ids)
-                select t.lease_expires_at, 'lease', array_agg(t.tenant_id), array_agg(t.id) from taken t group by t.lease_expires_at
+                select t.lease_expires_at, 'lease', array_agg(t.tenant_id), array_agg(t.id) from taken t group by t.lease_expires_at, t.place / 128
             )
             select t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id, t.errors, t.result, t.seq, t.tenant_id, t.id,
                 t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at, t.expires_at, t.timeout_ms, t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options,
@@ -1030,7 +1074,8 @@ begin
             from taken t order by t.turn;
             get diagnostics v_rows = row_count;
             v_got := v_got + v_rows;
-            exit when v_got = v_count or v_decided and (v_aside or v_rows = cardinality(v_ids));
+            exit when v_got = v_count or v_decided and v_above is null and (v_aside or v_rows = cardinality(v_ids));
+            v_above := null;
             v_decided := false;
             v_ids := '{}';
             v_tenants := '{}';
@@ -1099,7 +1144,7 @@ begin
           and not exists (select from ojs.queue c where c.queue = m.queue and c.paused)
           and not (case when exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) and w.to_state = 'available' and w.queue = m.queue)
                   or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' and w.queue = m.queue offset 0) w)
-              then ojs._stale(m.queue) else false end);
+              then exists (select from ojs._stale_queues(m.queue)) else false end);
         if found then
             -- What ojs.fetch_many does, at half the cost for a single job.
             with free as materialized (
@@ -1215,11 +1260,12 @@ drop function ojs.pause_queue(text);
 drop function ojs.fetch(text[], int, text, int, text);
 drop function ojs.fetch_many(text[], int[], text[], int[], text, boolean);
 drop function ojs._unpaused(text[]);
-drop function ojs._aside(text[], int, text);
+drop function ojs._aside(text[], int, text, int);
 drop function ojs._check_fetch(text[], int[], text[], int[]);
 drop function ojs._refill(text, int, boolean);
 drop function ojs._plan(text, int);
 drop function ojs._decide(text[], int, text);
+drop function ojs._serve_queue(text, int, text, bigint);
 drop function ojs._expire(uuid[], text[]);
 drop function ojs._skim(text, int, text, bigint, boolean);
 drop function ojs._first_free(text, uuid[], boolean);

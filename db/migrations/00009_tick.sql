@@ -29,8 +29,9 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._timer_arriving() is 'Trigger: a timer that is due soon notifies, at commit, the clocks that would sleep past it.';
+-- Not ojs.now(): each insert would parse it anew.
 create trigger timer_arriving before insert on ojs.timer for each row
-    when (new.due_at < ojs.now() + interval '10 seconds') execute function ojs._timer_arriving();
+    when (new.due_at < clock_timestamp() + interval '10 seconds') execute function ojs._timer_arriving();
 
 create view ojs._movement with (security_invoker = true) as
 select w.xid, w.tenant_id, w.queue, w.priority, w.from_state, w.to_state, w.jobs, false as failure from ojs.wake w
@@ -193,8 +194,10 @@ declare
     v_queues text[];
     v_jobs   int;
 begin
+    -- Nearly all of them are done by now.
     with asked as materialized (
-        select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)
+        select distinct j.id, j.tenant_id, j.lease_expires_at from unnest(p_ids, p_tenants) a(id, tenant_id)
+        cross join lateral (select j.id, j.tenant_id, j.lease_expires_at from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'active' limit 1) j
     ), held as materialized (
         select j.* from asked a
         cross join lateral (select j.* from ojs.job j
@@ -218,11 +221,10 @@ begin
     ), later as (
         -- Extended by a heartbeat, handed out anew, or locked by an acknowledgement at this moment: look again.
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select greatest(j.lease_expires_at, v_now + interval '1 second'), 'lease', array[j.tenant_id], array[j.id]
+        select greatest(a.lease_expires_at, v_now + interval '1 second'), 'lease', array[a.tenant_id], array[a.id]
         from asked a
-        cross join lateral (select j.* from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'active' limit 1) j
         where (a.id, a.tenant_id) not in (select h.id, h.tenant_id from held h)
-          and not exists (select from ojs.timer t where t.due_at = j.lease_expires_at and t.kind = 'lease' and j.id = any (t.ids))
+          and not exists (select from ojs.timer t where t.due_at = a.lease_expires_at and t.kind = 'lease' and a.id = any (t.ids))
     )
     select (select array_agg(distinct w.queue) from woken w), (select count(*) from reaped) into v_queues, v_jobs;
     if v_queues is not null then
@@ -252,6 +254,14 @@ begin
     if v_queues is not null then
         perform ojs._notify(v_queues);
     end if;
+    -- As long as somebody has hold of what was decided ahead.
+    perform ojs._look_again(array_agg(r.tenant_id), array_agg(r.id))
+    from unnest(v_queues) q(queue)
+    cross join lateral (select m.held from ojs.run_mark m where m.queue = q.queue order by m.rev desc limit 1) m
+    cross join lateral unnest(m.held) h(n)
+    cross join lateral (select r.tenant_id, r.id from ojs.run r where r.queue = q.queue and r.n = h.n limit 1) r
+    where r.id = any (p_ids)
+    having count(*) > 0;
 end;
 $$;
 -- +goose StatementEnd
@@ -391,7 +401,7 @@ begin
         ), taken as (
             delete from ojs.timer t using due d where t.due_at = d.due_at and t.seq = d.seq returning t.*
         )
-        select t.kind, array_agg(x.tenant_id order by t.due_at, t.seq) as tenants, array_agg(x.id order by t.due_at, t.seq) as ids
+        select t.kind, array_agg(x.tenant_id) as tenants, array_agg(x.id) as ids
         from taken t cross join lateral unnest(t.tenant_ids, t.ids) x(tenant_id, id)
         group by t.kind
     loop
@@ -428,9 +438,10 @@ begin
     if exists (select from ojs.cut c where c.cut_at < v_now + interval '1 minute') then
         perform ojs._cut_undo();
     end if;
-    -- Nobody fetches for hours while producers go on: the journal must not grow into a decision that takes forever. Last, because from
-    -- here on decisions wait for this transaction to end.
-    if exists (select from ojs.wake w where w.xid >= (select pg_snapshot_xmax(f.snapshot) from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) offset 1000 limit 1) then
+    -- Nobody fetches for hours while producers go on: the journal must not grow into a decision that takes forever. Or everybody fetches beside decisions, and
+    -- nobody charges. Last, because from here on decisions wait for this transaction to end.
+    if (select exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) offset 1000 limit 1) or exists (select from ojs.lease l where l.owed > 0 and l.xid >= pg_snapshot_xmax(f.snapshot))
+            from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f) then
         perform from ojs.lane l where l.lane = 0 for update skip locked;
         if found then
             perform ojs._fold();
