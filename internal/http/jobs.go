@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -26,9 +27,7 @@ func (s *Server) enqueue(c echo.Context) error {
 	if err := job.err(); err != nil {
 		return err
 	}
-	ctx, cancel := s.query(c)
-	defer cancel()
-	row, err := s.dispatch.Enqueue(ctx, flat, whose)
+	row, err := s.dispatch.Enqueue(c.Request().Context(), flat, whose)
 	if err != nil {
 		var known *pg.Error
 		if errors.As(err, &known) && known.Status < http.StatusInternalServerError {
@@ -108,9 +107,7 @@ func (s *Server) push(c echo.Context, jobs []*object) ([]sqlcgen.OjsJob, error) 
 	}
 	flat = append(flat, ']')
 
-	ctx, cancel := s.query(c)
-	defer cancel()
-	rows, err := s.dispatch.EnqueueMany(ctx, flat, len(jobs), header)
+	rows, err := s.dispatch.EnqueueMany(c.Request().Context(), flat, len(jobs), header)
 	if err != nil {
 		err = s.db.Err(err)
 		var known *pg.Error
@@ -144,9 +141,9 @@ func (s *Server) cancel(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := s.query(c)
-	defer cancel()
-	job, err := s.q.Cancel(ctx, sqlcgen.CancelParams{ID: id, Tenant: scope})
+	job, err := patiently(s, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
+		return q.Cancel(ctx, sqlcgen.CancelParams{ID: id, Tenant: scope})
+	})
 	if err != nil {
 		return err
 	}
@@ -158,9 +155,9 @@ func (s *Server) activate(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := s.query(c)
-	defer cancel()
-	job, err := s.q.Activate(ctx, sqlcgen.ActivateParams{ID: id, Tenant: scope})
+	job, err := patiently(s, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
+		return q.Activate(ctx, sqlcgen.ActivateParams{ID: id, Tenant: scope})
+	})
 	if err != nil {
 		return err
 	}

@@ -184,10 +184,7 @@ func (s *Server) settle(c echo.Context, read func(*object, *sched.Settlement), s
 	}
 	ctx, cancel := s.query(c)
 	defer cancel()
-	done, err := s.dispatch.Settle(ctx, one, whole)
-	if err != nil {
-		return err
-	}
+	done := s.dispatch.Settle(ctx, one, whole)
 	if done[0].Err != nil {
 		return done[0].Err
 	}
@@ -220,10 +217,7 @@ func (s *Server) settleMany(
 	}
 	ctx, cancel := s.query(c)
 	defer cancel()
-	settled, err := s.dispatch.Settle(ctx, many, whole)
-	if err != nil {
-		return err
-	}
+	settled := s.dispatch.Settle(ctx, many, whole)
 	w := writer{}
 	w.open()
 	w.key("results")

@@ -21,7 +21,7 @@ type Options struct {
 	Enqueues    int // jobs enqueued by one statement; default 500
 	Bytes       int // of JSON in one statement, unless a single job has more; default 4 MiB
 	Statements  int // settling, and as many enqueueing, at once; default 3
-	Alone       int // enqueueing jobs whose id the client chose, at once; default 4
+	Alone       int // enqueueing jobs whose id the client chose, at once, and as many again where ids are locked; default 4
 
 	Query    time.Duration // longest a statement may take; default 15 s
 	Spacing  time.Duration // a statement starts beside one of its kind when that has been under way for so long; default 10 ms
@@ -60,7 +60,7 @@ type Dispatcher struct {
 
 	settles  combiner[Settlement, Settled]
 	enqueues combiner[newJob, Settled]
-	alone    combiner[newJob, Settled]
+	alone    []*combiner[newJob, Settled] // jobs whose id the client chose; who meets a lock goes on to the next
 
 	mu       sync.Mutex
 	idle     sync.Cond // a decision or a release has ended
@@ -84,8 +84,15 @@ func NewDispatcher(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Opti
 	d.enqueues = combiner[newJob, Settled]{
 		run: d.enqueueNow, most: d.opts.Enqueues, bytes: d.opts.Bytes, flights: d.opts.Statements, spacing: d.opts.Spacing, limit: d.opts.Query,
 	}
-	d.alone = combiner[newJob, Settled]{
-		run: d.enqueueAlone, most: d.opts.Enqueues, bytes: d.opts.Bytes, flights: d.opts.Alone, limit: d.opts.Query, apart: true,
+	// Who was in a statement that met a lock may be innocent. Fewer go together then, and at last each by itself; nobody new is behind them.
+	for i, most := range [...]int{d.opts.Enqueues, min(d.opts.Enqueues, 20), 1} {
+		flights := d.opts.Alone
+		if i > 0 {
+			flights = max(1, flights/2)
+		}
+		d.alone = append(d.alone, &combiner[newJob, Settled]{
+			run: d.enqueueAlone, most: most, bytes: d.opts.Bytes, flights: flights, limit: d.opts.Query, apart: true,
+		})
 	}
 	return d
 }
@@ -96,7 +103,9 @@ func (d *Dispatcher) Run(ctx context.Context) {
 	d.Drain()
 	d.settles.wait()
 	d.enqueues.wait()
-	d.alone.wait()
+	for _, c := range d.alone {
+		c.wait()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for d.deciding+d.giving > 0 {

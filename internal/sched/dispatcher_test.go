@@ -545,10 +545,7 @@ func TestSettlementsShareAStatementAndEachHasItsOwnResult(t *testing.T) {
 				s[0].Lease = jobs[i-1].Lease
 				s = append(s, Settlement{ID: "019539a4-0000-7000-8000-000000000000"})
 			}
-			var err error
-			if results[i], err = b.Settle(t.Context(), s, i != 0); err != nil {
-				t.Error(err)
-			}
+			results[i] = b.Settle(t.Context(), s, i != 0)
 		})
 		if i == 0 {
 			b.blocked(1)
@@ -593,14 +590,13 @@ func TestALockedJobDelaysNobodyElse(t *testing.T) {
 	end := b.session("select from ojs.job where id = $1 for update", jobs[0].ID)
 	locked := make(chan []Settled, 1)
 	go func() {
-		r, _ := b.Settle(t.Context(), []Settlement{{ID: jobs[0].ID, Lease: jobs[0].Lease}, {ID: jobs[1].ID}}, true)
-		locked <- r
+		locked <- b.Settle(t.Context(), []Settlement{{ID: jobs[0].ID, Lease: jobs[0].Lease}, {ID: jobs[1].ID}}, true)
 	}()
 	b.eventually("what is not locked is settled", func() bool {
 		return b.count("select count(*) from ojs.job where state = 'completed'") == 1
 	})
-	if r, err := b.Settle(t.Context(), []Settlement{{ID: jobs[2].ID}}, true); err != nil || r[0].Err != nil {
-		t.Fatalf("%+v %v", r, err)
+	if r := b.Settle(t.Context(), []Settlement{{ID: jobs[2].ID}}, true); r[0].Err != nil {
+		t.Fatalf("%+v", r)
 	}
 	select {
 	case r := <-locked:
@@ -620,10 +616,10 @@ func TestAJobThatStaysLockedIsRefusedInTheEnd(t *testing.T) {
 	b := dispatcher(t, Options{Query: time.Second})
 	jobs := b.active(1)
 	end := b.session("select from ojs.job where id = $1 for update", jobs[0].ID)
-	r, err := b.Settle(t.Context(), []Settlement{{ID: jobs[0].ID}}, true)
+	r := b.Settle(t.Context(), []Settlement{{ID: jobs[0].ID}}, true)
 	var known *pg.Error
-	if err != nil || !errors.As(r[0].Err, &known) || known.Code != "backend_unavailable" || !known.Retryable {
-		t.Errorf("%+v %v", r, err)
+	if !errors.As(r[0].Err, &known) || known.Code != "backend_unavailable" || !known.Retryable {
+		t.Errorf("%+v", r)
 	}
 	end("commit")
 }
@@ -726,6 +722,89 @@ func TestAnIDThatAnotherTransactionIsAddingDelaysNobodyElse(t *testing.T) {
 	}
 }
 
+// Tenants that send many ids which other transactions are adding cost few statements, and nobody else's turn.
+func TestManyLockedIDsDelayNobodyElse(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	const each = 100
+	tenants := []string{"a", "b", "c", "d"}
+	id := func(i int) string { return fmt.Sprintf("019539a4-0000-7000-8000-%012d", i) }
+	end := b.session(`select ojs.enqueue('x', p_id => format('019539a4-0000-7000-8000-%s', lpad(i::text, 12, '0'))::uuid, p_tenant => t)
+		from unnest($1::text[]) t, generate_series(1, $2) i`, tenants, each)
+	send := func(tenant string, i int) error {
+		_, err := b.Enqueue(t.Context(), fmt.Appendf(nil, `{"id": "%s", "type": "x", "args": []}`, id(i)), &tenant)
+		return err
+	}
+	before := b.Statements()
+	var all sync.WaitGroup
+	var early atomic.Int64 // answers before the locks are gone
+	for _, tenant := range tenants {
+		for i := range each + 1 {
+			all.Go(func() {
+				err := send(tenant, i) // 0 is nobody's
+				early.Add(1)
+				if want := map[bool]string{true: "<nil>", false: "duplicate"}[i == 0]; problem(err) != want {
+					t.Errorf("%s %d: %v, want %s", tenant, i, err, want)
+				}
+			})
+		}
+	}
+	b.eventually("they are at it", func() bool { return b.Statements()-before > 20 })
+	sent := b.Statements()
+	if err := send("e", 1); err != nil {
+		t.Error(err)
+	}
+	if sent = b.Statements() - sent; sent > 50 {
+		t.Errorf("%d statements before it was another's turn", sent)
+	}
+	b.eventually("what is not locked is added", func() bool {
+		return b.count("select count(*) from ojs.job where id::text = $1", id(0)) == len(tenants)
+	})
+	b.eventually("that is told", func() bool { return early.Load() >= 4 })
+	if n := early.Load(); n != 4 {
+		t.Errorf("%d answers while the ids were locked", n)
+	}
+	end("commit")
+	all.Wait()
+}
+
+func TestALockedIDIsRefusedInTheEnd(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{Query: time.Second})
+	const taken = "019539a4-0000-7000-8000-000000000001"
+	end := b.session("select ojs.enqueue('x', p_id => $1)", taken)
+	job := []byte(`{"id": "` + taken + `", "type": "x", "args": []}`)
+	one := func() error { _, err := b.Enqueue(t.Context(), job, nil); return err }
+	many := func() error {
+		_, err := b.EnqueueMany(t.Context(), slices.Concat([]byte("["), job, []byte("]")), 1, nil)
+		return err
+	}
+	for _, enqueue := range []func() error{one, many} {
+		var known *pg.Error
+		if err := b.Dispatcher.db.Err(enqueue()); !errors.As(err, &known) || known.Code != "backend_unavailable" || !known.Retryable {
+			t.Errorf("%v", err)
+		}
+	}
+
+	// A caller who leaves has it tried no more.
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		_, _ = b.Enqueue(ctx, job, nil)
+		_, _ = b.EnqueueMany(ctx, slices.Concat([]byte("["), job, []byte("]")), 1, nil)
+	}()
+	before := b.Statements()
+	b.eventually("it was tried", func() bool { return b.Statements() > before })
+	cancel()
+	<-gone
+	b.quiet()
+	end("rollback")
+	if n := b.count("select count(*) from ojs.job"); n != 0 {
+		t.Errorf("%d jobs", n)
+	}
+}
+
 func TestNamesID(t *testing.T) {
 	t.Parallel()
 	for job, want := range map[string]bool{
@@ -792,10 +871,7 @@ func TestNothingIsLostWhenCallersComeAndGo(t *testing.T) {
 				for i := range jobs {
 					acks[i] = Settlement{ID: jobs[i].ID, Lease: jobs[i].Lease}
 				}
-				settled, err := b.Settle(t.Context(), acks, false)
-				if err != nil {
-					t.Error(err)
-				}
+				settled := b.Settle(t.Context(), acks, false)
 				for i := range settled {
 					if settled[i].Err != nil || settled[i].Job.Attempt != 1 {
 						t.Errorf("%+v", settled[i])

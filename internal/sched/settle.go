@@ -11,12 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
-
-// lockedState is what SQL says of a job that somebody has locked: nobody waits for a lock in a statement that
-// serves others, too.
-const lockedState = "55P03"
 
 // Settlement ends one attempt: an ACK, or with Error a NACK.
 type Settlement struct {
@@ -36,11 +33,10 @@ type Settled struct {
 }
 
 // Settle ends attempts, each of which succeeds or fails by itself, in one statement with those of other
-// callers. jobs: the answer is to hold args, meta, options, extra and result, too. An error means that of none the
-// outcome is known.
-func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) ([]Settled, error) {
+// callers. jobs: the answer is to hold args, meta, options, extra and result, too.
+func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) []Settled {
 	if len(s) == 0 {
-		return nil, nil
+		return nil
 	}
 	tenant := ""
 	if s[0].Tenant != nil {
@@ -53,45 +49,28 @@ func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) ([]S
 		in[i] = s[i]
 		in[i].jobs = jobs
 	}
-	return d.patiently(ctx, len(in), func(which []int) ([]Settled, []error) {
-		some := in
-		if len(which) < len(in) {
-			some = pick(in, which)
-		}
-		return d.settles.do(ctx, tenant, some, sizeOfSettlement)
-	})
-}
-
-// patiently tries those again that are locked, with growing pauses and without a connection meanwhile, until
-// ctx ends.
-func (d *Dispatcher) patiently(ctx context.Context, n int, try func(which []int) ([]Settled, []error)) ([]Settled, error) {
-	results := make([]Settled, n)
-	which := make([]int, n)
+	results := make([]Settled, len(in))
+	which := make([]int, len(in))
 	for i := range which {
 		which[i] = i
 	}
-	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		some, errs := try(which)
-		var locked []int
+	// SQL skips jobs that somebody has locked: nobody waits for a lock in a statement that serves others, too.
+	pg.Retry(ctx, func() (locked bool) {
+		some, errs := d.settles.do(ctx, tenant, in, sizeOfSettlement)
+		var left []int
 		for i, at := range which {
 			results[at] = some[i]
 			if errs[i] != nil {
 				results[at].Err = d.db.Err(errs[i])
 			}
-			if isLocked(results[at].Err) {
-				locked = append(locked, at)
+			if pg.Locked(results[at].Err) {
+				left = append(left, i)
 			}
 		}
-		if len(locked) == 0 {
-			return results, nil
-		}
-		which = locked
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return results, nil
-		}
-	}
+		in, which = pick(in, left), pick(which, left)
+		return len(left) > 0
+	})
+	return results
 }
 
 func sizeOfSettlement(s *Settlement) int { return len(s.Result) + len(s.Error) + 200 }
@@ -237,8 +216,8 @@ func (d *Dispatcher) ackPlain(ctx context.Context, items []Settlement) (out []Se
 	return out, rest, nil
 }
 
-func pick(items []Settlement, which []int) []Settlement {
-	some := make([]Settlement, len(which))
+func pick[T any](items []T, which []int) []T {
+	some := make([]T, len(which))
 	for i, at := range which {
 		some[i] = items[at]
 	}
