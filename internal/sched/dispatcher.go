@@ -20,7 +20,7 @@ type Options struct {
 	Settlements int // attempts ended by one statement; default 1000
 	Enqueues    int // jobs enqueued by one statement; default 500
 	Bytes       int // of JSON in one statement, unless a single job has more; default 4 MiB
-	Statements  int // settling, and as many enqueueing, at once; default 3
+	Statements  int // settling, and as many enqueueing, and as many decisions that are likely to be refused, at once; default 3
 	Alone       int // enqueueing jobs whose id the client chose, at once, and as many again where ids are locked; default 4
 
 	Query    time.Duration // longest a statement may take; default 15 s
@@ -65,8 +65,8 @@ type Dispatcher struct {
 	mu       sync.Mutex
 	idle     sync.Cond // a decision or a release has ended
 	groups   map[groupKey]*group
-	ready    []*group // with requests that are due a look, in turn
-	deciding int
+	plain    slots
+	odd      slots
 	giving   int
 	arrivals uint64
 	draining bool
@@ -78,6 +78,8 @@ type Dispatcher struct {
 func NewDispatcher(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Dispatcher {
 	d := &Dispatcher{db: db, listener: listener, log: log, opts: opts.withDefaults(), groups: map[groupKey]*group{}}
 	d.idle.L = &d.mu
+	d.plain = slots{groups: d.opts.Groups, most: d.opts.Decisions}
+	d.odd = slots{groups: 1, most: d.opts.Statements}
 	d.settles = combiner[Settlement, Settled]{
 		run: d.settleNow, most: d.opts.Settlements, bytes: d.opts.Bytes, flights: d.opts.Statements, spacing: d.opts.Spacing, limit: d.opts.Query,
 	}
@@ -108,7 +110,7 @@ func (d *Dispatcher) Run(ctx context.Context) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for d.deciding+d.giving > 0 {
+	for d.plain.taken+d.odd.taken+d.giving > 0 {
 		d.idle.Wait()
 	}
 	for _, g := range d.groups {

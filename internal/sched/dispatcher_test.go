@@ -117,7 +117,7 @@ func (b *bench) parked(n int) {
 				return false
 			}
 		}
-		return total == n && b.deciding == 0
+		return total == n && b.plain.taken+b.odd.taken == 0
 	})
 }
 
@@ -236,6 +236,7 @@ func TestGroupsShareADecisionAndABadRequestSpoilsNoOther(t *testing.T) {
 		b.later(t.Context(), Fetch{Queues: []string{"q2"}, Tenant: &tenant}),
 		b.later(t.Context(), Fetch{Queues: []string{"q3", "q2"}, Count: 3}),
 	}
+	b.arrived(3)
 	refused := []<-chan answer{
 		b.later(t.Context(), Fetch{Queues: []string{"Not A Queue"}, Wait: time.Hour}),
 		b.later(t.Context(), Fetch{Queues: []string{"q1"}, Tenant: &bad}),
@@ -245,7 +246,6 @@ func TestGroupsShareADecisionAndABadRequestSpoilsNoOther(t *testing.T) {
 		b.later(t.Context(), Fetch{Queues: []string{"q1"}, Count: 20000}),
 		b.later(t.Context(), Fetch{}),
 	}
-	b.arrived(10)
 	end("rollback")
 	b.want(first, 1)
 	for i, n := range []int{1, 1, 3} {
@@ -261,6 +261,29 @@ func TestGroupsShareADecisionAndABadRequestSpoilsNoOther(t *testing.T) {
 	if len(b.groups) > 0 {
 		t.Errorf("%d groups are left", len(b.groups))
 	}
+}
+
+func TestWhatIsLikelyToBeRefusedHoldsUpNoDecision(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{Statements: 2})
+	b.exec("select ojs.enqueue('x', p_queue => 'q')")
+	end := b.session("lock table ojs.lease in share mode")
+	first := b.later(t.Context(), Fetch{Queues: []string{"q"}})
+	b.blocked(1)
+	var refused []<-chan answer
+	for range 20 {
+		refused = append(refused, b.later(t.Context(), Fetch{Queues: []string{"q"}, VisibilityTimeoutMs: 5}))
+	}
+	for i, c := range refused {
+		if a := <-c; problem(a.err) != "invalid_request" {
+			t.Errorf("request %d got %d jobs and %v", i, len(a.jobs), a.err)
+		}
+	}
+	if len(first) > 0 {
+		t.Error("they waited for the decision under way")
+	}
+	end("rollback")
+	b.want(first, 1)
 }
 
 // What plain lets pass and SQL refuses is found out one by one.
