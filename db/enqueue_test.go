@@ -880,11 +880,14 @@ func TestNotifyReachesWhoWaits(t *testing.T) {
 
 	exec(t, acme, "select from ojs.enqueue('a')")
 	expect("nobody waits")
-	register := "select ojs.register_waiter($1, $2)"
+	register := "select token from ojs.register_waiters($1, array[$2])"
 	const server, second = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
 	token := one[string](t, service, register, server, "default")
 	if again := one[string](t, service, register, server, "default"); again != token {
 		t.Error("registering again changed the token")
+	}
+	if n := one[int](t, service, "select count(*) filter (where queue = 'default' and token = $2 or queue <> 'default') from ojs.register_waiters($1, '{elsewhere,default,elsewhere}')", server, token); n != 2 {
+		t.Errorf("registering several returned %d of 2 queues", n)
 	}
 	for _, c := range []struct{ what, sql string }{
 		{"enqueue", "select from ojs.enqueue('a')"},

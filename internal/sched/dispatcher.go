@@ -57,6 +57,7 @@ type Dispatcher struct {
 	listener *pg.Listener
 	log      *slog.Logger
 	opts     Options
+	began    time.Time
 
 	settles  combiner[Settlement, Settled]
 	enqueues combiner[newJob, Settled]
@@ -76,7 +77,7 @@ type Dispatcher struct {
 
 // NewDispatcher makes a Dispatcher, which works at once; Run is for the end.
 func NewDispatcher(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Dispatcher {
-	d := &Dispatcher{db: db, listener: listener, log: log, opts: opts.withDefaults(), groups: map[groupKey]*group{}}
+	d := &Dispatcher{db: db, listener: listener, log: log, opts: opts.withDefaults(), began: time.Now(), groups: map[groupKey]*group{}}
 	d.idle.L = &d.mu
 	d.plain = slots{groups: d.opts.Groups, most: d.opts.Decisions}
 	d.odd = slots{groups: 1, most: d.opts.Statements}

@@ -470,6 +470,25 @@ func TestACommitWhileTheListenerIsCutOff(t *testing.T) {
 	}
 }
 
+func TestLooksThatAreDueAtAboutTheSameTimeShareABeat(t *testing.T) {
+	t.Parallel()
+	d := &Dispatcher{began: time.Now()}
+	const round, beat = 20 * time.Second, time.Second
+	beats := map[time.Time]int{}
+	for range 1000 {
+		now := d.began.Add(rand.N(round))
+		wanted := rand.N(round)
+		in := d.onBeat(now, wanted, beat)
+		if in <= wanted || in > wanted+beat {
+			t.Errorf("%v became %v", wanted, in)
+		}
+		beats[now.Add(in)]++
+	}
+	if len(beats) > 40 {
+		t.Errorf("%d beats", len(beats))
+	}
+}
+
 func TestResumeWakesAndAPausedQueueIsNotAskedAllTheTime(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})

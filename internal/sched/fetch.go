@@ -259,14 +259,19 @@ func (g *group) plan() {
 		if !g.sub.Heard() {
 			in = min(in, deafFallback)
 		}
-		// Spread, so that groups that began together do not look together.
-		in += rand.N(in/4+1) - in/8
+		// Spread, so that not all groups that began together look together, and then on a beat, so that some share a decision.
+		in = g.d.onBeat(time.Now(), in+rand.N(in/4+1)-in/8, in/16)
 	}
 	if g.timer == nil {
 		g.timer = time.AfterFunc(in, g.timeout)
 	} else {
 		g.timer.Reset(in)
 	}
+}
+
+// onBeat puts off what is due after in to the next beat.
+func (d *Dispatcher) onBeat(now time.Time, in, beat time.Duration) time.Duration {
+	return in + beat - (now.Sub(d.began)+in)%max(beat, 1)
 }
 
 func (g *group) timeout() {
