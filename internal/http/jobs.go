@@ -11,6 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sched"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -95,7 +96,7 @@ func (s *Server) push(c echo.Context, jobs []*object) ([]sqlcgen.OjsJob, error) 
 		flat, whose = appendFlat(flat, job, header, headerName, now)
 		if whose != nil {
 			flat = append(flat[:len(flat)-1], `,"tenant":`...)
-			flat = append(appendString(flat, *whose), '}')
+			flat = append(sched.AppendString(flat, *whose), '}')
 		}
 		if err := job.err(); err != nil {
 			var known *pg.Error

@@ -85,7 +85,7 @@ func (s *Server) fetch(c echo.Context) error {
 func leaseOf(j *sqlcgen.OjsJob) []attr {
 	var more []attr
 	if j.Lease != nil {
-		more = append(more, attr{"lease", appendString(nil, *j.Lease)})
+		more = append(more, attr{"lease", sched.AppendString(nil, *j.Lease)})
 	}
 	if j.LeaseExpiresAt != nil {
 		more = append(more, attr{"lease_expires_at", appendTime(nil, *j.LeaseExpiresAt)})

@@ -847,6 +847,28 @@ func TestALockedIDIsRefusedInTheEnd(t *testing.T) {
 	}
 }
 
+func TestCannedJobsTouchNoDatabase(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	held := b.active(1)
+	canned := NewDispatcher(b.Dispatcher.db, nil, b.log, Options{Canned: func(n int) []sqlcgen.OjsJob { return make([]sqlcgen.OjsJob, n) }})
+	for _, job := range []string{`{"type": "x", "args": []}`, `{"type": "x", "args": [], "id": "019539a4-0000-7000-8000-000000000001"}`} {
+		if _, err := canned.Enqueue(t.Context(), []byte(job), nil); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := canned.EnqueueMany(t.Context(), []byte(`[{"type": "x", "args": []}]`), 1, nil); err != nil {
+		t.Error(err)
+	}
+	if r := canned.Settle(t.Context(), []Settlement{{ID: held[0].ID}, {ID: held[0].ID, Requeue: true}}, true); r[0].Err != nil || r[1].Err != nil {
+		t.Errorf("%+v", r)
+	}
+	canned.GiveBack(held)
+	if n := b.count("select count(*) from ojs.job where state = 'active'"); n != 1 || b.count("select count(*) from ojs.job") != 1 {
+		t.Errorf("%d jobs are active", n)
+	}
+}
+
 func TestNamesID(t *testing.T) {
 	t.Parallel()
 	for job, want := range map[string]bool{

@@ -32,7 +32,7 @@ func (d *Dispatcher) Enqueue(ctx context.Context, job []byte, tenant *string) (s
 	if tenant != nil {
 		name = *tenant
 		flat = append(make([]byte, 0, len(job)+len(name)+20), `{"tenant":`...)
-		flat = quote(flat, name)
+		flat = AppendString(flat, name)
 		if rest := bytes.TrimLeft(job[1:], " \t\r\n"); len(rest) > 0 && rest[0] != '}' {
 			flat = append(flat, ',')
 		}
@@ -104,6 +104,21 @@ func namesID(job []byte) bool {
 		}
 	}
 	return false
+}
+
+// AppendString writes a JSON string and escapes only what JSON demands; invalid UTF-8 becomes U+FFFD.
+func AppendString(b []byte, s string) []byte {
+	plain := true
+	for i := range len(s) {
+		plain = plain && s[i] >= ' ' && s[i] <= '~' && s[i] != '"' && s[i] != '\\'
+	}
+	if plain {
+		b = append(b, '"')
+		b = append(b, s...)
+		return append(b, '"')
+	}
+	b, _ = jsontext.AppendQuote(b, s)
+	return b
 }
 
 const enqueueEach = "select " + resultColumns + " from ojs.enqueue_each($1)"

@@ -3,10 +3,8 @@ package sched
 import (
 	"context"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -226,14 +224,14 @@ func pick[T any](items []T, which []int) []T {
 
 func (s *Settlement) append(b []byte) []byte {
 	b = append(b, `{"id":`...)
-	b = quote(b, s.ID)
+	b = AppendString(b, s.ID)
 	for _, field := range [...]struct {
 		name  string
 		value *string
 	}{{`,"lease":`, s.Lease}, {`,"worker_id":`, s.WorkerID}, {`,"tenant":`, s.Tenant}} {
 		if field.value != nil {
 			b = append(b, field.name...)
-			b = quote(b, *field.value)
+			b = AppendString(b, *field.value)
 		}
 	}
 	if s.Result != nil {
@@ -248,14 +246,4 @@ func (s *Settlement) append(b []byte) []byte {
 		b = append(b, `,"requeue":true`...)
 	}
 	return append(b, '}')
-}
-
-func quote(b []byte, s string) []byte {
-	if strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) < 0 {
-		b = append(b, '"')
-		b = append(b, s...)
-		return append(b, '"')
-	}
-	b, _ = jsontext.AppendQuote(b, s)
-	return b
 }
