@@ -681,6 +681,21 @@ func TestAttemptsOfANewJob(t *testing.T) {
 	}
 }
 
+func TestNumbersBeyondNumericAreNamed(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	for _, field := range []string{"meta", "retry"} {
+		jobs := `[{"type": "a", "args": [], "` + field + `": {"x": 0.` + strings.Repeat("1", 17_000) + `}}]`
+		if got := one[string](t, d.Pool, "select sqlstate || ' ' || (detail ->> 'field') || ' ' || (detail ->> 'index') from ojs.enqueue_each($1::text::json)", jobs); got != "22003 "+field+" 0" {
+			t.Errorf("each: %s", got)
+		}
+		_, err := d.Pool.Exec(t.Context(), "select from ojs.enqueue_many($1::text::json)", jobs)
+		if failure := sqlstate(t, err, "22003", field); !strings.Contains(failure.Detail, `"`+field+`"`) {
+			t.Errorf("many: %s", explain(failure))
+		}
+	}
+}
+
 // What is not ours to interpret comes back as it was sent.
 func TestFidelity(t *testing.T) {
 	t.Parallel()
@@ -693,6 +708,8 @@ func TestFidelity(t *testing.T) {
 		`[true,false,null,"",{},[]]`, `[{"a":"x:y","b":":"},{"a":1}]`, `["` + "\u2028\u2029\u007f\ufeff" + `"]`,
 		strings.Repeat("[", 100) + "1" + strings.Repeat("]", 100), `["` + strings.Repeat("x", 1<<20-4) + `"]`,
 		`[{"args": [{"type": "b"}]}]`, `[{"x":[1,2],"X":[1,2]}]`,
+		// More than numeric holds behind the point.
+		`[{"a":0.` + strings.Repeat("1", 17_000) + `,"b":` + strings.Repeat("1", 17_000) + `}]`,
 	}
 	for _, args := range values {
 		object := `{ "unique" : ` + args + `}`

@@ -152,6 +152,31 @@ func TestFidelity(t *testing.T) {
 }
 
 // Attributes that a SQL producer puts under extra never repeat the server's own.
+// As text a number has any length; where it has to become one, the field is named.
+func TestNumbersOfManyDigits(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	number := "0." + strings.Repeat("1", 17_000)
+	object := `{"n":` + number + `}`
+	id := a.push(`{"type":"x","args":[` + object + `],"options":{"queue":"q","unknown":` + object + `},"extra":` + object + `}`)
+	if got := a.do("GET", "/ojs/v1/jobs/"+id, ""); strings.Count(got.body, object) != 3 {
+		t.Error("the number came back different")
+	}
+	a.fetchOne("q").want(200)
+	if got := a.do("POST", "/ojs/v1/jobs/"+id+"/ack", `{"result":`+object+`}`).want(200); strings.Count(got.body, object) != 4 {
+		t.Error("the result came back different")
+	}
+	for field, body := range map[string]string{
+		"meta.n":          `{"type":"x","args":[],"meta":` + object + `}`,
+		"options.retry.n": `{"type":"x","args":[],"options":{"retry":` + object + `}}`,
+	} {
+		r := a.do("POST", "/ojs/v1/jobs", body).want(400).is(map[string]any{"error.details.field": field})
+		if !strings.Contains(r.text("error.message"), "digits") {
+			t.Error(r.body)
+		}
+	}
+}
+
 func TestExtraOfSQLProducers(t *testing.T) {
 	t.Parallel()
 	a := start(t)
