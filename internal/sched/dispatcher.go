@@ -20,7 +20,7 @@ type Options struct {
 	Settlements int // attempts ended by one statement; default 1000
 	Enqueues    int // jobs enqueued by one statement; default 500
 	Bytes       int // of JSON in one statement, unless a single job has more; default 4 MiB
-	Statements  int // settling, and as many enqueueing, and as many decisions that are likely to be refused, at once; default 3
+	Statements  int // of each kind at once: ACKs, what settles otherwise, what enqueues, decisions that are likely to be refused; default 3
 	Alone       int // enqueueing jobs whose id the client chose, at once, and as many again where ids are locked; default 4
 
 	Query    time.Duration // longest a statement may take; default 15 s
@@ -59,6 +59,7 @@ type Dispatcher struct {
 	opts     Options
 	began    time.Time
 
+	acks     combiner[ack, *sqlcgen.OjsJob] // nil: it needs a closer look
 	settles  combiner[Settlement, Settled]
 	enqueues combiner[newJob, Settled]
 	alone    []*combiner[newJob, Settled] // jobs whose id the client chose; who meets a lock goes on to the next
@@ -81,6 +82,9 @@ func NewDispatcher(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Opti
 	d.idle.L = &d.mu
 	d.plain = slots{groups: d.opts.Groups, most: d.opts.Decisions}
 	d.odd = slots{groups: 1, most: d.opts.Statements}
+	d.acks = combiner[ack, *sqlcgen.OjsJob]{
+		run: d.ackNow, most: d.opts.Settlements, bytes: d.opts.Bytes, flights: d.opts.Statements, spacing: d.opts.Spacing, limit: d.opts.Query,
+	}
 	d.settles = combiner[Settlement, Settled]{
 		run: d.settleNow, most: d.opts.Settlements, bytes: d.opts.Bytes, flights: d.opts.Statements, spacing: d.opts.Spacing, limit: d.opts.Query,
 	}
@@ -104,6 +108,7 @@ func NewDispatcher(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Opti
 func (d *Dispatcher) Run(ctx context.Context) {
 	<-ctx.Done()
 	d.Drain()
+	d.acks.wait()
 	d.settles.wait()
 	d.enqueues.wait()
 	for _, c := range d.alone {
