@@ -651,8 +651,8 @@ func TestMalformedCalls(t *testing.T) {
 		{"ojs.pause_queue('')", "OJ400", "queue", nil},
 		{"ojs.pause_queue(repeat('q', 9000))", "OJ400", "queue", nil},
 		{"ojs.resume_queue('No Such')", "OJ400", "queue", nil},
-		{"ojs.register_waiter(null, 'q')", "OJ400 23502", "", nil},
-		{"ojs.register_waiter($1, null)", "OJ400 23502", "", []any{someID}},
+		{"ojs.register_waiters(null, '{q}')", "OJ400 23502", "", nil},
+		{"ojs.register_waiters($1, '{null}')", "OJ400 23502", "", []any{someID}},
 
 		{"ojs.configure_tenant(null)", "OJ400", "tenant", nil},
 		{"ojs.configure_tenant('no such')", "OJ400", "tenant", nil},

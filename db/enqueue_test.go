@@ -681,6 +681,21 @@ func TestAttemptsOfANewJob(t *testing.T) {
 	}
 }
 
+func TestNumbersBeyondNumericAreNamed(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	for _, field := range []string{"meta", "retry"} {
+		jobs := `[{"type": "a", "args": [], "` + field + `": {"x": 0.` + strings.Repeat("1", 17_000) + `}}]`
+		if got := one[string](t, d.Pool, "select sqlstate || ' ' || (detail ->> 'field') || ' ' || (detail ->> 'index') from ojs.enqueue_each($1::text::json)", jobs); got != "22003 "+field+" 0" {
+			t.Errorf("each: %s", got)
+		}
+		_, err := d.Pool.Exec(t.Context(), "select from ojs.enqueue_many($1::text::json)", jobs)
+		if failure := sqlstate(t, err, "22003", field); !strings.Contains(failure.Detail, `"`+field+`"`) {
+			t.Errorf("many: %s", explain(failure))
+		}
+	}
+}
+
 // What is not ours to interpret comes back as it was sent.
 func TestFidelity(t *testing.T) {
 	t.Parallel()
@@ -693,6 +708,8 @@ func TestFidelity(t *testing.T) {
 		`[true,false,null,"",{},[]]`, `[{"a":"x:y","b":":"},{"a":1}]`, `["` + "\u2028\u2029\u007f\ufeff" + `"]`,
 		strings.Repeat("[", 100) + "1" + strings.Repeat("]", 100), `["` + strings.Repeat("x", 1<<20-4) + `"]`,
 		`[{"args": [{"type": "b"}]}]`, `[{"x":[1,2],"X":[1,2]}]`,
+		// More than numeric holds behind the point.
+		`[{"a":0.` + strings.Repeat("1", 17_000) + `,"b":` + strings.Repeat("1", 17_000) + `}]`,
 	}
 	for _, args := range values {
 		object := `{ "unique" : ` + args + `}`
@@ -880,11 +897,14 @@ func TestNotifyReachesWhoWaits(t *testing.T) {
 
 	exec(t, acme, "select from ojs.enqueue('a')")
 	expect("nobody waits")
-	register := "select ojs.register_waiter($1, $2)"
+	register := "select token from ojs.register_waiters($1, array[$2])"
 	const server, second = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
 	token := one[string](t, service, register, server, "default")
 	if again := one[string](t, service, register, server, "default"); again != token {
 		t.Error("registering again changed the token")
+	}
+	if n := one[int](t, service, "select count(*) filter (where queue = 'default' and token = $2 or queue <> 'default') from ojs.register_waiters($1, '{elsewhere,default,elsewhere}')", server, token); n != 2 {
+		t.Errorf("registering several returned %d of 2 queues", n)
 	}
 	for _, c := range []struct{ what, sql string }{
 		{"enqueue", "select from ojs.enqueue('a')"},

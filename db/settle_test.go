@@ -77,6 +77,7 @@ func TestSettleMany(t *testing.T) {
 		at(`{"id":"?","result":{"a":1,"a":2}}`, 5),
 		at(`{"id":"?","result":"\u0000"}`, 5),
 		at(`{"id":"?","error":{"message":"x","n":1e999999}}`, 5),
+		at(`{"id":"?","error":{"message":"x","n":0.`+strings.Repeat("1", 17_000)+`}}`, 5),
 		at(`{"id":"?","tenant":"no such"}`, 5),
 		at(`{"id":"?","result":null,"lease":null,"worker_id":null,"tenant":null,"requeue":null}`, 6),
 		at(`{"id":"?"}`, 0),
@@ -85,7 +86,7 @@ func TestSettleMany(t *testing.T) {
 	)
 	want := []string{
 		"completed", "completed", "retryable", "discarded", "available", "OJ409 lease", "OJ409 worker_id", "OJ404", "OJ409", "OJ404", "22P02 id", "OJ400 id", "OJ400 id", "22P02 lease",
-		"OJ400 error", "OJ400 error.message", "OJ401 result", "OJ401 settlement", "22003 error", "OJ400 tenant", "completed", "OJ409", "OJ409", "OJ409 lease", "completed", "OJ409",
+		"OJ400 error", "OJ400 error.message", "OJ401 result", "OJ401 settlement", "22003 error", "22003 error", "OJ400 tenant", "completed", "OJ409", "OJ409", "OJ409 lease", "completed", "OJ409",
 	}
 	for i, w := range want {
 		o := got[i]
@@ -97,7 +98,7 @@ func TestSettleMany(t *testing.T) {
 			t.Errorf("element %d: %s, want %s (%+v)", i, text, w, o)
 		}
 	}
-	for i, state := range map[int]string{8: "cancelled", 21: "completed", 22: "retryable", 25: "completed"} {
+	for i, state := range map[int]string{8: "cancelled", 22: "completed", 23: "retryable", 26: "completed"} {
 		if got[i].Detail["current_state"] != state {
 			t.Errorf("element %d meets the job as %v, want %s", i, got[i].Detail["current_state"], state)
 		}

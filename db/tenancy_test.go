@@ -125,7 +125,7 @@ func TestEveryTableCanBePublished(t *testing.T) {
 	}
 	exec(t, d.Operator(), "select from ojs.configure_tenant('acme', 2)")
 	exec(t, d.Operator(), "select from ojs.pause_queue('q')")
-	exec(t, d.Service(), "select ojs.register_waiter($1, 'q')", someID)
+	exec(t, d.Service(), "select ojs.register_waiters($1, '{q}')", someID)
 	oneJob(t, d.Service(), "ojs.fetch('{q.available,q.pending}')")
 	tick(t, d.Service(), 1000)
 	tx := begin(t, d.Pool)
@@ -459,7 +459,7 @@ func TestTenantsMayNot(t *testing.T) {
 		{denied, "select from ojs.configure_tenant('acme', 100)"},
 		{denied, "select from ojs.configure('acme', false)"},
 		{denied, "select ojs.rebuild()"},
-		{denied, "select ojs.register_waiter('" + someID + "', 'shared')"},
+		{denied, "select ojs.register_waiters('" + someID + "', '{shared}')"},
 		{denied, "select ojs.drop_waiter('" + someID + "', 'shared')"},
 		{denied, "select ojs.create_tenant_role('globex', session_user)"},
 		{denied, "select ojs._map_tenant_role('globex', session_user)"},

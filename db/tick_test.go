@@ -316,7 +316,7 @@ func TestPruning(t *testing.T) {
 	bring(t, d, "completed", "q")
 	bring(t, d, "discarded", "q")
 	bring(t, d, "available", "never-fetched")
-	exec(t, service, "select ojs.register_waiter($1, 'q')", someID)
+	exec(t, service, "select ojs.register_waiters($1, '{q}')", someID)
 	stats := func() string {
 		t.Helper()
 		return strings.Join(lines(t, service, "select queue, available, completed, discarded, total_jobs, failed from ojs.shard_stats order by queue = 'more', 1"), "\n")

@@ -11,6 +11,15 @@ create view ojs._outcome with (security_invoker = true) as
 select 0 as n, null::text as sqlstate, null::text as message, null::jsonb as detail, j.* from ojs.job j where false;
 comment on view ojs._outcome is 'Row type of calls in which each element succeeds or fails by itself; holds no rows. n: which element, from 0. A problem as it would be raised: sqlstate, message, detail; then the columns of the job are null.';
 
+-- What a number can be in jsonb is 131072 digits before the point and 16383 behind it. The longest text that cannot be beyond that without a long run of
+-- digits or a large exponent.
+-- +goose StatementBegin
+create function ojs._fits_jsonb(p_json json) returns boolean
+language sql stable
+as $$ select p_json::text !~ '[0-9][eE][-+]?[0-9]{3}' and (octet_length(p_json::text) < 16000 or p_json::text !~ '[0-9]{255}') $$;
+-- +goose StatementEnd
+comment on function ojs._fits_jsonb(json) is 'Whether all numbers of a JSON text certainly fit numeric, and with them the text jsonb. Becomes part of the query that asks.';
+
 -- PostgreSQL 16 finds repeated keys by itself. Before that, the pairs in the text are counted (every colon outside of strings) and compared with
 -- the pairs that are left once the text has become jsonb, which keeps one of each. Without escapes that could be a colon the strings
 -- need not be set aside, because they keep their colons; which values can become jsonb is a question of their numbers.
@@ -41,7 +50,7 @@ begin
             as $$
                 select case
                     when strpos(p_json::text, '{') = 0 then false
-                    when strpos(p_json::text, '\u') > 0 or octet_length(p_json::text) > 100000 or p_json::text ~ '[0-9][eE][-+]?[0-9]{3}' then ojs._repeats_key_exactly(p_json)
+                    when strpos(p_json::text, '\u') > 0 or octet_length(p_json::text) > 100000 or not ojs._fits_jsonb(p_json) then ojs._repeats_key_exactly(p_json)
                     else octet_length(p_json::text) - octet_length(replace(p_json::text, ':', ''))
                         <> octet_length(p_json::jsonb::text) - octet_length(replace(p_json::jsonb::text, ':', '')) end
             $$
@@ -749,8 +758,8 @@ begin
                 and (p.timeout_ms is null or p.timeout_ms::text ~ '^-?\d{1,9}$') and (p.visibility_timeout_ms is null or p.visibility_timeout_ms::text ~ '^-?\d{1,9}$')
                 and (p.id is null or ojs._plain_uuid(p.id)) and json_typeof(p.args) = 'array'
                 and (p.scheduled_at is null or ojs._plain_time(p.scheduled_at)) and (p.expires_at is null or ojs._plain_time(p.expires_at))
-                and (p.meta is null or json_typeof(p.meta) = 'object' and ojs._plain_json(p.meta) and p.meta::text !~ '[0-9][eE][-+]?[0-9]{3}')
-                and (p.retry is null or json_typeof(p.retry) = 'object' and ojs._plain_json(p.retry) and p.retry::text !~ '[0-9][eE][-+]?[0-9]{3}')
+                and (p.meta is null or json_typeof(p.meta) = 'object' and ojs._plain_json(p.meta) and ojs._fits_jsonb(p.meta))
+                and (p.retry is null or json_typeof(p.retry) = 'object' and ojs._plain_json(p.retry) and ojs._fits_jsonb(p.retry))
                 and (p.tags is null or p.tags::text ~ '^\["[^"\\]*"(,"[^"\\]*")*\]$') and (p.pending is null or json_typeof(p.pending) = 'boolean')
                 and (p.options is null or json_typeof(p.options) = 'object') and (p.extra is null or json_typeof(p.extra) = 'object') then null
             else ojs._indexed(ojs._shape_refusal(p.job, p.n, v_own, p_tenant), p.n, p_each) end as refusal
@@ -952,6 +961,7 @@ drop function ojs._json_violation(json, text, text, int);
 drop function ojs._bad_escape(text);
 drop function ojs._repeats_key(json);
 drop function if exists ojs._repeats_key_exactly(json);
+drop function ojs._fits_jsonb(json);
 drop view ojs._outcome;
 drop type ojs.violation;
 reset role;

@@ -1224,22 +1224,17 @@ comment on function ojs.resume_queue(text) is 'Lets dispatch from a paused queue
 grant execute on function ojs.pause_queue(text), ojs.resume_queue(text) to ojs_operator, ojs_service;
 
 -- +goose StatementBegin
-create function ojs.register_waiter(p_server uuid, p_queue text) returns text
-language plpgsql security definer set search_path = pg_catalog, pg_temp
+create function ojs.register_waiters(p_server uuid, p_queues text[]) returns table (queue text, token text)
+language sql security definer set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_token text;
-begin
     insert into ojs.waiter as w (server_id, queue, token, expires_at)
-    values (p_server, p_queue, encode(uuid_send(gen_random_uuid()), 'hex'), ojs.now() + interval '60 seconds')
+    select p_server, q.queue, encode(uuid_send(gen_random_uuid()), 'hex'), ojs.now() + interval '60 seconds' from (select distinct unnest(p_queues) as queue) q
     on conflict (queue, server_id) do update set expires_at = excluded.expires_at
-    returning w.token into v_token;
-    return v_token;
-end;
+    returning w.queue, w.token
 $$;
 -- +goose StatementEnd
-comment on function ojs.register_waiter(uuid, text) is
-'Says that a server has a worker waiting for a queue, for 60 seconds, and returns the token that a commit with jobs for it sends on channel ojs_wake. A producer
+comment on function ojs.register_waiters(uuid, text[]) is
+'Says that a server has a worker waiting for each of some queues, for 60 seconds, and returns with each queue the token that a commit with jobs for it sends on channel ojs_wake. A producer
 whose statement ran before this registration committed does not see it: look again a few times after registering.';
 
 -- +goose StatementBegin
@@ -1248,13 +1243,13 @@ language sql security definer set search_path = pg_catalog, pg_temp
 as $$ delete from ojs.waiter w where w.server_id = p_server and w.queue = p_queue $$;
 -- +goose StatementEnd
 comment on function ojs.drop_waiter(uuid, text) is 'Says that a server has no worker waiting for a queue any more.';
-grant execute on function ojs.register_waiter(uuid, text), ojs.drop_waiter(uuid, text) to ojs_service;
+grant execute on function ojs.register_waiters(uuid, text[]), ojs.drop_waiter(uuid, text) to ojs_service;
 reset role;
 
 -- +goose Down
 set local role ojs_owner;
 drop function ojs.drop_waiter(uuid, text);
-drop function ojs.register_waiter(uuid, text);
+drop function ojs.register_waiters(uuid, text[]);
 drop function ojs.resume_queue(text);
 drop function ojs.pause_queue(text);
 drop function ojs.fetch(text[], int, text, int, text);

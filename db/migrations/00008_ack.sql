@@ -397,7 +397,7 @@ begin
             k.plain and ojs._plain_uuid(x.id) and (x.lease is null or ojs._plain_uuid(x.lease)) and (x.worker_id is null or json_typeof(x.worker_id) = 'string')
                 and (x.tenant is null or json_typeof(x.tenant) = 'string') and (x.requeue is null or json_typeof(x.requeue) = 'boolean')
                 and (x.result is null or ojs._plain_json(x.result)) and case when x.error is null then true
-                    when ojs._plain_json(x.error) and x.error::text !~ '[0-9][eE][-+]?[0-9]{3}' then ojs._error_refusal(x.error::jsonb) is null end as plain
+                    when ojs._plain_json(x.error) and ojs._fits_jsonb(x.error) then ojs._error_refusal(x.error::jsonb) is null end as plain
         from json_array_elements(p_settlements) with ordinality e(given, ord)
         cross join lateral (select case when json_typeof(e.given) = 'object' and ojs._readable(e.given) then e.given else '{}' end as given) r
         cross join lateral json_to_record(r.given) as x(id json, lease json, worker_id json, tenant json, result json, error json, requeue json)

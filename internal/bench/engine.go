@@ -122,10 +122,7 @@ func (w *engineWorker) fetch(ctx context.Context, name string, count int) ([]job
 
 // ack ends what was fetched last.
 func (w *engineWorker) ack(ctx context.Context, jobs []job) error {
-	done, err := w.dispatch.Settle(ctx, w.end, false)
-	if err != nil {
-		return err
-	}
+	done := w.dispatch.Settle(ctx, w.end, false)
 	for i := range done {
 		if done[i].Err != nil {
 			return done[i].Err

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sched"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -26,9 +28,7 @@ func (s *Server) enqueue(c echo.Context) error {
 	if err := job.err(); err != nil {
 		return err
 	}
-	ctx, cancel := s.query(c)
-	defer cancel()
-	row, err := s.dispatch.Enqueue(ctx, flat, whose)
+	row, err := s.dispatch.Enqueue(c.Request().Context(), flat, whose)
 	if err != nil {
 		var known *pg.Error
 		if errors.As(err, &known) && known.Status < http.StatusInternalServerError {
@@ -96,7 +96,7 @@ func (s *Server) push(c echo.Context, jobs []*object) ([]sqlcgen.OjsJob, error) 
 		flat, whose = appendFlat(flat, job, header, headerName, now)
 		if whose != nil {
 			flat = append(flat[:len(flat)-1], `,"tenant":`...)
-			flat = append(appendString(flat, *whose), '}')
+			flat = append(sched.AppendString(flat, *whose), '}')
 		}
 		if err := job.err(); err != nil {
 			var known *pg.Error
@@ -108,9 +108,7 @@ func (s *Server) push(c echo.Context, jobs []*object) ([]sqlcgen.OjsJob, error) 
 	}
 	flat = append(flat, ']')
 
-	ctx, cancel := s.query(c)
-	defer cancel()
-	rows, err := s.dispatch.EnqueueMany(ctx, flat, len(jobs), header)
+	rows, err := s.dispatch.EnqueueMany(c.Request().Context(), flat, len(jobs), header)
 	if err != nil {
 		err = s.db.Err(err)
 		var known *pg.Error
@@ -144,9 +142,9 @@ func (s *Server) cancel(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := s.query(c)
-	defer cancel()
-	job, err := s.q.Cancel(ctx, sqlcgen.CancelParams{ID: id, Tenant: scope})
+	job, err := patiently(s, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
+		return q.Cancel(ctx, sqlcgen.CancelParams{ID: id, Tenant: scope})
+	})
 	if err != nil {
 		return err
 	}
@@ -158,9 +156,9 @@ func (s *Server) activate(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := s.query(c)
-	defer cancel()
-	job, err := s.q.Activate(ctx, sqlcgen.ActivateParams{ID: id, Tenant: scope})
+	job, err := patiently(s, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
+		return q.Activate(ctx, sqlcgen.ActivateParams{ID: id, Tenant: scope})
+	})
 	if err != nil {
 		return err
 	}

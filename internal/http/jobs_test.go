@@ -152,6 +152,31 @@ func TestFidelity(t *testing.T) {
 }
 
 // Attributes that a SQL producer puts under extra never repeat the server's own.
+// As text a number has any length; where it has to become one, the field is named.
+func TestNumbersOfManyDigits(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	number := "0." + strings.Repeat("1", 17_000)
+	object := `{"n":` + number + `}`
+	id := a.push(`{"type":"x","args":[` + object + `],"options":{"queue":"q","unknown":` + object + `},"extra":` + object + `}`)
+	if got := a.do("GET", "/ojs/v1/jobs/"+id, ""); strings.Count(got.body, object) != 3 {
+		t.Error("the number came back different")
+	}
+	a.fetchOne("q").want(200)
+	if got := a.do("POST", "/ojs/v1/jobs/"+id+"/ack", `{"result":`+object+`}`).want(200); strings.Count(got.body, object) != 4 {
+		t.Error("the result came back different")
+	}
+	for field, body := range map[string]string{
+		"meta.n":          `{"type":"x","args":[],"meta":` + object + `}`,
+		"options.retry.n": `{"type":"x","args":[],"options":{"retry":` + object + `}}`,
+	} {
+		r := a.do("POST", "/ojs/v1/jobs", body).want(400).is(map[string]any{"error.details.field": field})
+		if !strings.Contains(r.text("error.message"), "digits") {
+			t.Error(r.body)
+		}
+	}
+}
+
 func TestExtraOfSQLProducers(t *testing.T) {
 	t.Parallel()
 	a := start(t)
@@ -354,4 +379,83 @@ func TestSingleEnqueuesThatCameTogether(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// Whoever has to wait for a lock holds no connection meanwhile, so that others are served.
+func TestWaitingForLocksKeepsNobodyElse(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	locked := a.push(`{"type":"x","args":[]}`)
+	pending := a.push(`{"type":"x","args":[],"options":{"pending":true}}`)
+	const added = "019539a4-0000-7000-8000-000000000001"
+	a.do("POST", "/ojs/v1/queues/q/pause", "").want(200)
+	tx, err := a.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background()) //nolint:errcheck // done already when the test passes
+	if _, err := tx.Exec(t.Context(), "select from ojs.job where id = any ($1::uuid[]) for update", []string{locked, pending}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "select ojs.enqueue('x', p_id => $1), ojs.resume_queue('q')", added); err != nil {
+		t.Fatal(err)
+	}
+	const each = 10
+	answers := make(chan *reply, 4*each)
+	for i := range cap(answers) {
+		go func() {
+			var r *reply
+			switch i % 4 {
+			case 0:
+				r, _ = a.send(context.Background(), "POST", "/ojs/v1/jobs/batch", `{"jobs":[{"type":"x","args":[],"id":"`+added+`"}]}`)
+			case 1:
+				r, _ = a.send(context.Background(), "POST", "/ojs/v1/jobs/"+locked+"/cancel", "")
+			case 2:
+				r, _ = a.send(context.Background(), "POST", "/ojs/v1/jobs/"+pending+"/activate", "")
+			case 3:
+				r, _ = a.send(context.Background(), "POST", "/ojs/v1/queues/q/pause", "")
+			}
+			answers <- r
+		}()
+	}
+	stat := a.srv.db.Pool().Stat()
+	before := stat.AcquireCount()
+	a.eventually("they are at it", func() bool { return a.srv.db.Pool().Stat().AcquireCount() >= before+12 })
+	a.do("GET", "/ojs/v1/jobs/"+locked, "").want(200)
+	if len(answers) > 0 {
+		t.Error("answered before the locks were gone")
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := map[int]int{}
+	for range cap(answers) {
+		if r := <-answers; r != nil {
+			got[r.status]++
+		}
+	}
+	if got[201] != 1 || got[200] != 2+each || got[409] != 3*(each-1) {
+		t.Errorf("statuses %v", got)
+	}
+	if n := a.count("select count(*) from ojs.job where id = $1", added); n != 1 {
+		t.Errorf("%d jobs", n)
+	}
+}
+
+func TestALockThatStaysIsToldInTheEnd(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(c *Config) { c.Limits.Query = time.Second })
+	id := a.push(`{"type":"x","args":[]}`)
+	tx, err := a.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background()) //nolint:errcheck // nothing was done
+	if _, err := tx.Exec(t.Context(), "select from ojs.job where id = $1 for update", id); err != nil {
+		t.Fatal(err)
+	}
+	r := a.do("DELETE", "/ojs/v1/jobs/"+id, "").want(503).is(map[string]any{"error.code": "backend_unavailable", "error.retryable": true})
+	if r.header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
 }

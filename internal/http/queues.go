@@ -187,15 +187,15 @@ func (s *Server) queueStats(c echo.Context) error {
 }
 
 func (s *Server) pauseQueue(c echo.Context) error {
-	return s.setPaused(c, s.q.PauseQueue)
+	return s.setPaused(c, (*sqlcgen.Queries).PauseQueue)
 }
 
 func (s *Server) resumeQueue(c echo.Context) error {
-	return s.setPaused(c, s.q.ResumeQueue)
+	return s.setPaused(c, (*sqlcgen.Queries).ResumeQueue)
 }
 
 // setPaused stops or resumes a queue, for all tenants: there is no such switch for one.
-func (s *Server) setPaused(c echo.Context, do func(context.Context, string) (sqlcgen.OjsQueue, error)) error {
+func (s *Server) setPaused(c echo.Context, do func(*sqlcgen.Queries, context.Context, string) (sqlcgen.OjsQueue, error)) error {
 	name := c.Param("name")
 	if !queueName.MatchString(name) {
 		return noSuch("queue", name)
@@ -207,9 +207,7 @@ func (s *Server) setPaused(c echo.Context, do func(context.Context, string) (sql
 	if scope != nil {
 		return refuse(codeUnsupported, header, "a queue cannot be paused for one tenant; send the request without %s", header)
 	}
-	ctx, cancel := s.query(c)
-	defer cancel()
-	queue, err := do(ctx, name)
+	queue, err := patiently(s, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsQueue, error) { return do(q, ctx, name) })
 	if err != nil {
 		return err
 	}

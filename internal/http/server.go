@@ -259,6 +259,15 @@ func (s *Server) query(c echo.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(c.Request().Context()), s.limits.Query)
 }
 
+// patiently is a call that may have to wait for another transaction's lock.
+func patiently[T any](s *Server, c echo.Context, call func(context.Context, *sqlcgen.Queries) (T, error)) (out T, err error) {
+	err = s.db.Patiently(c.Request().Context(), s.limits.Query, func(ctx context.Context, db pg.Brief) (err error) {
+		out, err = call(ctx, sqlcgen.New(db))
+		return err
+	})
+	return out, err
+}
+
 // defaultTenant is the tenant of jobs that named none. It can be reconfigured at run time, and is
 // only needed to leave a name out of meta, so half a minute of staleness is harmless.
 func (s *Server) defaultTenant() string {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ojs-pg/ojs-pg/internal/sched"
 )
 
 func TestCheckJSONAccepts(t *testing.T) {
@@ -150,8 +152,8 @@ func FuzzCheckJSON(f *testing.F) {
 				t.Fatalf("%q is %q, want %q", src, got, want)
 			}
 			var again string
-			if err := json.Unmarshal(appendString(nil, want), &again); err != nil || again != want {
-				t.Fatalf("%q written as %q", want, appendString(nil, want))
+			if err := json.Unmarshal(sched.AppendString(nil, want), &again); err != nil || again != want {
+				t.Fatalf("%q written as %q", want, sched.AppendString(nil, want))
 			}
 		}
 	})

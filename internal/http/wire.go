@@ -6,8 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
-
+	"github.com/ojs-pg/ojs-pg/internal/sched"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -58,7 +57,7 @@ func (w *writer) verbatim(m member) {
 
 func (w *writer) text(name, v string) {
 	w.key(name)
-	w.b = appendString(w.b, v)
+	w.b = sched.AppendString(w.b, v)
 }
 
 func (w *writer) integer(name string, v int64) {
@@ -85,25 +84,9 @@ func (w *writer) texts(name string, values []string) {
 		if i > 0 {
 			w.b = append(w.b, ',')
 		}
-		w.b = appendString(w.b, v)
+		w.b = sched.AppendString(w.b, v)
 	}
 	w.b = append(w.b, ']')
-}
-
-// appendString writes a JSON string and escapes only what JSON demands. checkJSON and PostgreSQL
-// both refuse invalid UTF-8; what arrives otherwise (headers) becomes U+FFFD.
-func appendString(b []byte, s string) []byte {
-	plain := true
-	for i := range len(s) {
-		plain = plain && s[i] >= ' ' && s[i] <= '~' && s[i] != '"' && s[i] != '\\'
-	}
-	if plain {
-		b = append(b, '"')
-		b = append(b, s...)
-		return append(b, '"')
-	}
-	b, _ = jsontext.AppendQuote(b, s)
-	return b
 }
 
 // appendTime writes RFC 3339 in UTC, with a fraction only when there is one, so that a client
@@ -220,7 +203,7 @@ func (s *Server) appendMeta(b []byte, j *sqlcgen.OjsJob) []byte {
 		return append(b, j.Meta...)
 	}
 	b = append(b, `{"tenant_id":`...)
-	b = appendString(b, j.TenantID)
+	b = sched.AppendString(b, j.TenantID)
 	for _, m := range fields {
 		b = append(b, ',')
 		b = append(b, m.rawKey...)

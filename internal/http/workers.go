@@ -85,7 +85,7 @@ func (s *Server) fetch(c echo.Context) error {
 func leaseOf(j *sqlcgen.OjsJob) []attr {
 	var more []attr
 	if j.Lease != nil {
-		more = append(more, attr{"lease", appendString(nil, *j.Lease)})
+		more = append(more, attr{"lease", sched.AppendString(nil, *j.Lease)})
 	}
 	if j.LeaseExpiresAt != nil {
 		more = append(more, attr{"lease_expires_at", appendTime(nil, *j.LeaseExpiresAt)})
@@ -184,10 +184,7 @@ func (s *Server) settle(c echo.Context, read func(*object, *sched.Settlement), s
 	}
 	ctx, cancel := s.query(c)
 	defer cancel()
-	done, err := s.dispatch.Settle(ctx, one, whole)
-	if err != nil {
-		return err
-	}
+	done := s.dispatch.Settle(ctx, one, whole)
 	if done[0].Err != nil {
 		return done[0].Err
 	}
@@ -220,10 +217,7 @@ func (s *Server) settleMany(
 	}
 	ctx, cancel := s.query(c)
 	defer cancel()
-	settled, err := s.dispatch.Settle(ctx, many, whole)
-	if err != nil {
-		return err
-	}
+	settled := s.dispatch.Settle(ctx, many, whole)
 	w := writer{}
 	w.open()
 	w.key("results")

@@ -19,6 +19,7 @@ const (
 	invalidSchemaName     = "3F000"
 	insufficientPrivilege = "42501"
 	notNullViolation      = "23502"
+	lockNotAvailable      = "55P03"
 
 	ownClass         = "OJ" // errors that our functions raise
 	dataClass        = "22" // a value the caller sent does not fit

@@ -1,7 +1,6 @@
 package pg
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -327,6 +326,7 @@ func (l *Listener) keep(ctx context.Context) {
 // due says which queues are to be registered and which withdrawn now, and how long to wait until there are more.
 func (l *Listener) due(now time.Time) (add, drop []string, next time.Duration) {
 	next = time.Hour
+	var soon []string
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, q := range l.queues {
@@ -341,17 +341,15 @@ func (l *Listener) due(now time.Time) (add, drop []string, next time.Duration) {
 		default:
 			if in = q.renewedAt.Add(l.renewAfter).Sub(now); in <= 0 {
 				add = append(add, q.name)
+			} else if in <= l.renewAfter/2 {
+				soon = append(soon, q.name)
 			}
 		}
 		next = min(next, in)
 	}
 	if len(add) > 0 {
 		// What is due soon is renewed with the rest, so that the queues come into step.
-		for _, q := range l.queues {
-			if len(q.subs) > 0 && q.token != "" && !q.stale && q.renewedAt.Add(l.renewAfter/2).Before(now) && !slices.Contains(add, q.name) {
-				add = append(add, q.name)
-			}
-		}
+		add = append(add, soon...)
 	}
 	return add, drop, next
 }
@@ -361,7 +359,6 @@ func (l *Listener) register(ctx context.Context, names []string) error {
 	ctx, cancel := context.WithTimeout(ctx, upkeepLimit)
 	defer cancel()
 	began := time.Now()
-	slices.Sort(names)
 	l.mu.Lock()
 	for _, name := range names {
 		// A connection that comes back meanwhile wants it registered once more.
@@ -379,16 +376,16 @@ func (l *Listener) register(ctx context.Context, names []string) error {
 	}
 	l.mu.Lock()
 	wake := waked{}
-	for i, name := range names {
+	for _, name := range names {
 		q := l.queues[name]
 		switch {
 		case q == nil:
 		case err != nil:
 			q.stale = true
 		default:
-			if q.token != tokens[i] || began.Sub(q.renewedAt) > lapsedAfter {
+			if q.token != tokens[name] || began.Sub(q.renewedAt) > lapsedAfter {
 				delete(l.tokens, q.token)
-				q.token = tokens[i]
+				q.token = tokens[name]
 				l.tokens[q.token] = q
 				q.open = open
 				if len(open) > 0 {
@@ -409,15 +406,23 @@ func (l *Listener) register(ctx context.Context, names []string) error {
 	return err
 }
 
-func (l *Listener) tokensOf(ctx context.Context, names []string) ([]string, error) {
-	rows, err := l.db.pool.Query(Unchecked(ctx), "select ojs.register_waiter($1, q) from unnest($2::text[]) with ordinality u(q, n) order by n", l.server, names)
+func (l *Listener) tokensOf(ctx context.Context, names []string) (map[string]string, error) {
+	tokens := make(map[string]string, len(names))
+	rows, err := l.db.pool.Query(Unchecked(ctx), "select queue, token from ojs.register_waiters($1, $2)", l.server, names)
 	if err == nil {
-		var tokens []string
-		if tokens, err = pgx.CollectRows(rows, pgx.RowTo[string]); err == nil && len(tokens) == len(names) {
-			return tokens, nil
-		}
+		var name, token string
+		_, err = pgx.ForEachRow(rows, []any{&name, &token}, func() error {
+			tokens[name] = token
+			return nil
+		})
 	}
-	return nil, fmt.Errorf("register waiters: %w", cmp.Or(err, errors.New("an unexpected number of rows")))
+	if err == nil && len(tokens) != len(names) {
+		err = errors.New("an unexpected number of rows")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("register waiters: %w", err)
+	}
+	return tokens, nil
 }
 
 // underWay lists the transactions that have written something and not ended.

@@ -37,7 +37,8 @@ type DB struct {
 	// Problems are the rows of ojs.problem by SQLSTATE, or by its class of two characters.
 	Problems map[string]Problem
 
-	pool *pgxpool.Pool
+	pool    *pgxpool.Pool
+	retries chan struct{} // those that Patiently has under way
 }
 
 // Open connects and loads the table of problems. A database without our schema opens too,
@@ -47,7 +48,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &DB{pool: pool}
+	d := &DB{pool: pool, retries: make(chan struct{}, patientRetries)}
 	if err := d.loadProblems(ctx); err != nil {
 		pool.Close()
 		return nil, err

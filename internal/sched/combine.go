@@ -286,13 +286,26 @@ func (c *combiner[T, R]) solve(items []*item[T, R]) {
 			items[i].out = out[i]
 		}
 	case len(items) > 1 && oneOfThem(err):
-		c.solve(items[:len(items)/2])
-		c.solve(items[len(items)/2:])
+		half := len(items) / 2
+		c.solve(c.wanted(items[:half]))
+		c.solve(c.wanted(items[half:]))
 	default:
 		for i := range items {
 			items[i].err = err
 		}
 	}
+}
+
+// wanted are the items somebody still waits for.
+func (c *combiner[T, R]) wanted(items []*item[T, R]) (some []*item[T, R]) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, i := range items {
+		if !i.call.gone {
+			some = append(some, i)
+		}
+	}
+	return some
 }
 
 // safely runs a statement, and up to twice more if it certainly did nothing and may well succeed now.
@@ -317,14 +330,14 @@ func nothingDone(err error) bool {
 }
 
 // oneOfThem: an error that Postgres answered with and that a single item may have caused. Not: it is not
-// there, it stops, it lacks something, the statement took too long.
+// there, it stops, it lacks something, the statement took too long. Nor a lock in the way: to look for whose it is would be to wait for it over and over.
 func oneOfThem(err error) bool {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
 		return false
 	}
 	switch pgErr.Code[:2] {
-	case "08", "25", "28", "53", "57", "58", "XX":
+	case "08", "25", "28", "53", "55", "57", "58", "XX":
 		return false
 	}
 	return true

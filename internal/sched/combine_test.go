@@ -194,6 +194,51 @@ func TestWhatWasNotSentIsWithdrawn(t *testing.T) {
 	}
 }
 
+func TestHalvesOfThoseWhoLeftAreNotTried(t *testing.T) {
+	t.Parallel()
+	c := &combiner[string, string]{most: 8, bytes: 100, flights: 1}
+	ran, gate := echoing(c)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	all.Go(func() { _, _ = c.do(t.Context(), "a", []string{"1", "2"}, one) })
+	<-ran
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		_, _ = c.do(ctx, "a", []string{"3", "4", "5"}, one)
+	}()
+	c.inLine(3)
+	all.Go(func() {
+		if out, errs := c.do(t.Context(), "a", []string{"6"}, one); out[0] != "6" || errs[0] != nil {
+			t.Errorf("%v %v", out, errs)
+		}
+	})
+	c.inLine(4)
+	gate <- nil
+	<-ran
+	cancel()
+	<-left
+	gate <- &pgconn.PgError{Code: "22P02"}
+	if got := <-ran; !slices.Equal(got, []string{"6"}) {
+		t.Errorf("ran %v", got)
+	}
+	gate <- nil
+	all.Wait()
+	c.wait()
+}
+
+// A lock is somebody's: waiting for it again and again to find out whose helps nobody.
+func TestALockInTheWayIsMetOnce(t *testing.T) {
+	t.Parallel()
+	c := &combiner[string, string]{most: 100, bytes: 100, flights: 1}
+	ran, gate := echoing(c)
+	gate <- &pgconn.PgError{Code: "55P03"}
+	_, errs := c.do(t.Context(), "a", []string{"1", "2", "3"}, one)
+	if len(ran) != 1 || slices.Contains(errs, nil) {
+		t.Errorf("%d statements, %v", len(ran), errs)
+	}
+}
+
 // A statement that gets stuck does not hold up the others; one that does not is not divided.
 func TestAFlightTakesOffBesideAnotherOnlyLater(t *testing.T) {
 	t.Parallel()

@@ -20,8 +20,8 @@ type Options struct {
 	Settlements int // attempts ended by one statement; default 1000
 	Enqueues    int // jobs enqueued by one statement; default 500
 	Bytes       int // of JSON in one statement, unless a single job has more; default 4 MiB
-	Statements  int // settling, and as many enqueueing, at once; default 3
-	Alone       int // enqueueing jobs whose id the client chose, at once; default 4
+	Statements  int // of each kind at once: ACKs, what settles otherwise, what enqueues, decisions that are likely to be refused; default 3
+	Alone       int // enqueueing jobs whose id the client chose, at once, and as many again where ids are locked; default 4
 
 	Query    time.Duration // longest a statement may take; default 15 s
 	Spacing  time.Duration // a statement starts beside one of its kind when that has been under way for so long; default 10 ms
@@ -57,16 +57,18 @@ type Dispatcher struct {
 	listener *pg.Listener
 	log      *slog.Logger
 	opts     Options
+	began    time.Time
 
+	acks     combiner[ack, *sqlcgen.OjsJob] // nil: it needs a closer look
 	settles  combiner[Settlement, Settled]
 	enqueues combiner[newJob, Settled]
-	alone    combiner[newJob, Settled]
+	alone    []*combiner[newJob, Settled] // jobs whose id the client chose; who meets a lock goes on to the next
 
 	mu       sync.Mutex
 	idle     sync.Cond // a decision or a release has ended
 	groups   map[groupKey]*group
-	ready    []*group // with requests that are due a look, in turn
-	deciding int
+	plain    slots
+	odd      slots
 	giving   int
 	arrivals uint64
 	draining bool
@@ -76,16 +78,28 @@ type Dispatcher struct {
 
 // NewDispatcher makes a Dispatcher, which works at once; Run is for the end.
 func NewDispatcher(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Dispatcher {
-	d := &Dispatcher{db: db, listener: listener, log: log, opts: opts.withDefaults(), groups: map[groupKey]*group{}}
+	d := &Dispatcher{db: db, listener: listener, log: log, opts: opts.withDefaults(), began: time.Now(), groups: map[groupKey]*group{}}
 	d.idle.L = &d.mu
+	d.plain = slots{groups: d.opts.Groups, most: d.opts.Decisions}
+	d.odd = slots{groups: 1, most: d.opts.Statements}
+	d.acks = combiner[ack, *sqlcgen.OjsJob]{
+		run: d.ackNow, most: d.opts.Settlements, bytes: d.opts.Bytes, flights: d.opts.Statements, spacing: d.opts.Spacing, limit: d.opts.Query,
+	}
 	d.settles = combiner[Settlement, Settled]{
 		run: d.settleNow, most: d.opts.Settlements, bytes: d.opts.Bytes, flights: d.opts.Statements, spacing: d.opts.Spacing, limit: d.opts.Query,
 	}
 	d.enqueues = combiner[newJob, Settled]{
 		run: d.enqueueNow, most: d.opts.Enqueues, bytes: d.opts.Bytes, flights: d.opts.Statements, spacing: d.opts.Spacing, limit: d.opts.Query,
 	}
-	d.alone = combiner[newJob, Settled]{
-		run: d.enqueueAlone, most: d.opts.Enqueues, bytes: d.opts.Bytes, flights: d.opts.Alone, limit: d.opts.Query, apart: true,
+	// Who was in a statement that met a lock may be innocent. Fewer go together then, and at last each by itself; nobody new is behind them.
+	for i, most := range [...]int{d.opts.Enqueues, min(d.opts.Enqueues, 20), 1} {
+		flights := d.opts.Alone
+		if i > 0 {
+			flights = max(1, flights/2)
+		}
+		d.alone = append(d.alone, &combiner[newJob, Settled]{
+			run: d.enqueueAlone, most: most, bytes: d.opts.Bytes, flights: flights, limit: d.opts.Query, apart: true,
+		})
 	}
 	return d
 }
@@ -94,12 +108,15 @@ func NewDispatcher(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Opti
 func (d *Dispatcher) Run(ctx context.Context) {
 	<-ctx.Done()
 	d.Drain()
+	d.acks.wait()
 	d.settles.wait()
 	d.enqueues.wait()
-	d.alone.wait()
+	for _, c := range d.alone {
+		c.wait()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for d.deciding+d.giving > 0 {
+	for d.plain.taken+d.odd.taken+d.giving > 0 {
 		d.idle.Wait()
 	}
 	for _, g := range d.groups {

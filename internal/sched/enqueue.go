@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
@@ -21,33 +20,45 @@ type newJob struct{ flat []byte }
 // tenant; tenant: whose job it is, nil: meta.tenant_id's or the default tenant's. The error is a *pg.Error.
 //
 // A job whose id the client chose may have to wait for another transaction with the same id, so it goes only with
-// jobs of the same tenant, does not wait long, and tries again.
+// jobs of the same tenant, does not wait long, and tries again until ctx ends.
 func (d *Dispatcher) Enqueue(ctx context.Context, job []byte, tenant *string) (sqlcgen.OjsJob, error) {
-	ctx, cancel := context.WithTimeout(ctx, d.opts.Query)
+	waiting, cancel := context.WithTimeout(ctx, d.opts.Query)
+	defer cancel()
+	// What has come is tried, whether or not its caller stays for the answer; only again and again it is not.
+	trying, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.opts.Query)
 	defer cancel()
 	name := ""
 	flat := job
 	if tenant != nil {
 		name = *tenant
 		flat = append(make([]byte, 0, len(job)+len(name)+20), `{"tenant":`...)
-		flat = quote(flat, name)
+		flat = AppendString(flat, name)
 		if rest := bytes.TrimLeft(job[1:], " \t\r\n"); len(rest) > 0 && rest[0] != '}' {
 			flat = append(flat, ',')
 		}
 		flat = append(flat, job[1:]...)
 	}
-	combine := &d.enqueues
+	combine, slower := &d.enqueues, d.alone
 	if namesID(job) {
-		combine = &d.alone
+		combine, slower = slower[0], slower[1:]
 	}
-	done, err := d.patiently(ctx, 1, func([]int) ([]Settled, []error) {
-		return combine.do(ctx, name, []newJob{{flat}}, func(j *newJob) int { return len(j.flat) })
+	var made Settled
+	pg.Retry(waiting, func() (locked bool) {
+		out, errs := combine.do(trying, name, []newJob{{flat}}, func(j *newJob) int { return len(j.flat) })
+		if errs[0] != nil {
+			out[0].Err = d.db.Err(errs[0])
+			if pg.Locked(made.Err) && errors.Is(errs[0], errWithdrawn) {
+				return false
+			}
+		}
+		made, trying = out[0], waiting
+		if len(slower) > 0 {
+			combine, slower = slower[0], slower[1:]
+		}
+		return pg.Locked(made.Err)
 	})
-	if err != nil {
-		return sqlcgen.OjsJob{}, err
-	}
 	var known *pg.Error
-	if errors.As(done[0].Err, &known) {
+	if errors.As(made.Err, &known) {
 		// Where the job stood among others' is nobody's business.
 		if n, ok := known.Details["index"].(float64); ok {
 			delete(known.Details, "index")
@@ -56,17 +67,22 @@ func (d *Dispatcher) Enqueue(ctx context.Context, job []byte, tenant *string) (s
 			}
 		}
 	}
-	return done[0].Job, done[0].Err
+	return made.Job, made.Err
 }
 
 // EnqueueMany makes all of a batch, or none, in a transaction of its own. jobs is a JSON array of count objects as ojs.enqueue_many takes it. The error is the
 // database's.
-func (d *Dispatcher) EnqueueMany(ctx context.Context, jobs []byte, count int, tenant *string) ([]sqlcgen.OjsJob, error) {
-	d.statements.Add(1)
+func (d *Dispatcher) EnqueueMany(ctx context.Context, jobs []byte, count int, tenant *string) (made []sqlcgen.OjsJob, err error) {
 	if d.opts.Canned != nil {
+		d.statements.Add(1)
 		return d.opts.Canned(count), nil
 	}
-	return sqlcgen.New(d.db.Pool()).EnqueueMany(ctx, sqlcgen.EnqueueManyParams{Jobs: jobs, Tenant: tenant})
+	err = d.db.Patiently(ctx, d.opts.Query, func(ctx context.Context, db pg.Brief) (err error) {
+		d.statements.Add(1)
+		made, err = sqlcgen.New(db).EnqueueMany(ctx, sqlcgen.EnqueueManyParams{Jobs: jobs, Tenant: tenant})
+		return err
+	})
+	return made, err
 }
 
 // namesID reports whether the object has a member id.
@@ -90,42 +106,42 @@ func namesID(job []byte) bool {
 	return false
 }
 
+// AppendString writes a JSON string and escapes only what JSON demands; invalid UTF-8 becomes U+FFFD.
+func AppendString(b []byte, s string) []byte {
+	plain := true
+	for i := range len(s) {
+		plain = plain && s[i] >= ' ' && s[i] <= '~' && s[i] != '"' && s[i] != '\\'
+	}
+	if plain {
+		b = append(b, '"')
+		b = append(b, s...)
+		return append(b, '"')
+	}
+	b, _ = jsontext.AppendQuote(b, s)
+	return b
+}
+
 const enqueueEach = "select " + resultColumns + " from ojs.enqueue_each($1)"
 
 func (d *Dispatcher) enqueueNow(ctx context.Context, items []newJob) ([]Settled, error) {
+	return d.enqueueIn(ctx, d.db.Pool(), items)
+}
+
+// enqueueAlone does not wait long for a transaction that may be about to commit the same id.
+func (d *Dispatcher) enqueueAlone(ctx context.Context, items []newJob) ([]Settled, error) {
+	return d.enqueueIn(ctx, d.db.Brief(), items)
+}
+
+func (d *Dispatcher) enqueueIn(ctx context.Context, db sqlcgen.DBTX, items []newJob) ([]Settled, error) {
 	d.statements.Add(1)
 	if d.opts.Canned != nil {
 		return d.canned(len(items)), nil
 	}
-	rows, err := d.db.Pool().Query(ctx, enqueueEach, arrayOf(items))
+	rows, err := db.Query(ctx, enqueueEach, arrayOf(items))
 	if err != nil {
 		return nil, err
 	}
 	results, err := readResults(rows, len(items))
-	if err != nil {
-		return nil, err
-	}
-	return d.settled(results), nil
-}
-
-// enqueueAlone waits a moment for a transaction that may be about to commit the same id.
-func (d *Dispatcher) enqueueAlone(ctx context.Context, items []newJob) ([]Settled, error) {
-	d.statements.Add(1)
-	batch := &pgx.Batch{}
-	batch.Queue("select set_config('lock_timeout', '50ms', true)")
-	batch.Queue(enqueueEach, arrayOf(items))
-	sent := d.db.Pool().SendBatch(ctx, batch)
-	_, err := sent.Exec()
-	var results []result
-	if err == nil {
-		var rows pgx.Rows
-		if rows, err = sent.Query(); err == nil {
-			results, err = readResults(rows, len(items))
-		}
-	}
-	if closed := sent.Close(); err == nil {
-		err = closed
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -164,9 +180,4 @@ func arrayOf(items []newJob) []byte {
 		b = append(b, items[i].flat...)
 	}
 	return append(b, ']')
-}
-
-func isLocked(err error) bool {
-	var known *pg.Error
-	return errors.As(err, &known) && known.SQLState == lockedState
 }

@@ -57,14 +57,13 @@ type groupKey struct{ queues, tenant string }
 
 // group are the requests that one call of ojs.fetch_many can serve: same queues, same tenant.
 type group struct {
-	d      *Dispatcher
-	key    groupKey
-	queues []string
-	tenant *string
-	odd    bool // it is likely to be refused, so that nobody shares a transaction with it
-
+	d             *Dispatcher
+	key           groupKey
+	queues        []string
+	tenant        *string
+	slots         *slots
 	fresh, parked list.List // of *request, in order of arrival
-	ready         bool      // is in Dispatcher.ready
+	ready         bool      // is in slots.ready
 	woken         bool      // the parked ones are due a look, too
 	sub           *pg.Subscription
 	timer         *time.Timer // the next look without being woken, or the end of the subscription
@@ -142,7 +141,7 @@ func (d *Dispatcher) GiveBack(jobs []sqlcgen.OjsJob) {
 			return err
 		})
 	}
-	if len(ids) == 0 || release(ids, leases) == nil {
+	if len(ids) == 0 || d.opts.Canned != nil || release(ids, leases) == nil {
 		return
 	}
 	for i := range ids {
@@ -176,15 +175,16 @@ func (d *Dispatcher) groupOf(f *Fetch) *group {
 	if f.Tenant != nil {
 		key.tenant = *f.Tenant
 	}
-	odd := !f.plain()
-	if odd {
+	slots := &d.plain
+	if !f.plain() {
 		// Alone, under a key that no other has.
+		slots = &d.odd
 		d.arrivals++
 		key.tenant += "\x00" + strconv.FormatUint(d.arrivals, 10)
 	}
 	g := d.groups[key]
 	if g == nil {
-		g = &group{d: d, key: key, queues: f.Queues, tenant: f.Tenant, odd: odd}
+		g = &group{d: d, key: key, queues: f.Queues, tenant: f.Tenant, slots: slots}
 		d.groups[key] = g
 	}
 	return g
@@ -215,13 +215,14 @@ func (f *Fetch) plain() bool {
 
 // due puts the group in line for a decision if it has something to decide.
 func (d *Dispatcher) due(g *group) {
+	s := g.slots
 	if !g.ready && (g.fresh.Len() > 0 || g.woken && g.parked.Len() > 0) {
 		g.ready = true
-		d.ready = append(d.ready, g)
+		s.ready = append(s.ready, g)
 	}
-	if d.deciding < d.opts.Decisions && len(d.ready) > 0 {
-		d.deciding++
-		go d.decide()
+	if s.taken < s.most && len(s.ready) > 0 {
+		s.taken++
+		go d.decide(s)
 	}
 }
 
@@ -258,14 +259,19 @@ func (g *group) plan() {
 		if !g.sub.Heard() {
 			in = min(in, deafFallback)
 		}
-		// Spread, so that groups that began together do not look together.
-		in += rand.N(in/4+1) - in/8
+		// Spread, so that not all groups that began together look together, and then on a beat, so that some share a decision.
+		in = g.d.onBeat(time.Now(), in+rand.N(in/4+1)-in/8, in/16)
 	}
 	if g.timer == nil {
 		g.timer = time.AfterFunc(in, g.timeout)
 	} else {
 		g.timer.Reset(in)
 	}
+}
+
+// onBeat puts off what is due after in to the next beat.
+func (d *Dispatcher) onBeat(now time.Time, in, beat time.Duration) time.Duration {
+	return in + beat - (now.Sub(d.began)+in)%max(beat, 1)
 }
 
 func (g *group) timeout() {
@@ -340,6 +346,14 @@ func (g *group) look() {
 
 // --- decisions ---
 
+// slots are where decisions are taken: one for all that are plain, so that they are taken together, and others for what is
+// likely to be refused, so that nobody shares a transaction with it or waits for it.
+type slots struct {
+	groups      int // in one decision
+	taken, most int
+	ready       []*group // with requests that are due a look, in turn
+}
+
 // part is one group's share of a decision.
 type part struct {
 	g        *group
@@ -359,11 +373,11 @@ type outcome struct {
 	err  error
 }
 
-func (d *Dispatcher) decide() {
+func (d *Dispatcher) decide(s *slots) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for len(d.ready) > 0 {
-		parts := d.take()
+	for len(s.ready) > 0 {
+		parts := d.take(s)
 		d.mu.Unlock()
 		d.ask(parts)
 		d.mu.Lock()
@@ -371,18 +385,15 @@ func (d *Dispatcher) decide() {
 			d.handOut(p)
 		}
 	}
-	d.deciding--
+	s.taken--
 	d.idle.Broadcast()
 }
 
 // take chooses what the next decision is about. Groups take turns.
-func (d *Dispatcher) take() (parts []*part) {
+func (d *Dispatcher) take(s *slots) (parts []*part) {
 	room := d.opts.Jobs
-	for len(d.ready) > 0 && len(parts) < d.opts.Groups {
-		g := d.ready[0]
-		if len(parts) > 0 && (g.odd || parts[0].g.odd) {
-			break
-		}
+	for len(s.ready) > 0 && len(parts) < s.groups {
+		g := s.ready[0]
 		p := &part{g: g, woken: g.woken, until: d.arrivals}
 		full := false
 		for _, l := range [...]*list.List{&g.parked, &g.fresh} {
@@ -399,7 +410,7 @@ func (d *Dispatcher) take() (parts []*part) {
 		if full && len(p.requests) == 0 {
 			break // its turn is the next decision
 		}
-		d.ready = d.ready[1:]
+		s.ready = s.ready[1:]
 		g.ready = false
 		p.left = g.woken && g.parked.Len() > 0
 		g.woken = false

@@ -3,20 +3,15 @@ package sched
 import (
 	"context"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
-
-// lockedState is what SQL says of a job that somebody has locked: nobody waits for a lock in a statement that
-// serves others, too.
-const lockedState = "55P03"
 
 // Settlement ends one attempt: an ACK, or with Error a NACK.
 type Settlement struct {
@@ -36,11 +31,10 @@ type Settled struct {
 }
 
 // Settle ends attempts, each of which succeeds or fails by itself, in one statement with those of other
-// callers. jobs: the answer is to hold args, meta, options, extra and result, too. An error means that of none the
-// outcome is known.
-func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) ([]Settled, error) {
+// callers. jobs: the answer is to hold args, meta, options, extra and result, too.
+func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) []Settled {
 	if len(s) == 0 {
-		return nil, nil
+		return nil
 	}
 	tenant := ""
 	if s[0].Tenant != nil {
@@ -53,45 +47,51 @@ func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) ([]S
 		in[i] = s[i]
 		in[i].jobs = jobs
 	}
-	return d.patiently(ctx, len(in), func(which []int) ([]Settled, []error) {
-		some := in
-		if len(which) < len(in) {
-			some = pick(in, which)
+	results := make([]Settled, len(in))
+	var acks []ack
+	var plain, rest []int
+	for i := range in {
+		if a, ok := plainAck(&in[i]); ok {
+			acks, plain = append(acks, a), append(plain, i)
+		} else {
+			rest = append(rest, i)
 		}
-		return d.settles.do(ctx, tenant, some, sizeOfSettlement)
-	})
-}
-
-// patiently tries those again that are locked, with growing pauses and without a connection meanwhile, until
-// ctx ends.
-func (d *Dispatcher) patiently(ctx context.Context, n int, try func(which []int) ([]Settled, []error)) ([]Settled, error) {
-	results := make([]Settled, n)
-	which := make([]int, n)
-	for i := range which {
-		which[i] = i
 	}
-	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		some, errs := try(which)
-		var locked []int
-		for i, at := range which {
+	if len(acks) > 0 {
+		acked, errs := d.acks.do(ctx, tenant, acks, func(a *ack) int { return sizeOfSettlement(a.Settlement) })
+		for i, at := range plain {
+			switch {
+			case errs[i] != nil:
+				results[at].Err = d.db.Err(errs[i])
+			case acked[i] == nil:
+				rest = append(rest, at)
+			default:
+				results[at].Job = *acked[i]
+			}
+		}
+	}
+	if len(rest) == 0 {
+		return results
+	}
+	slices.Sort(rest)
+	in = pick(in, rest)
+	// SQL skips jobs that somebody has locked: nobody waits for a lock in a statement that serves others, too.
+	pg.Retry(ctx, func() (locked bool) {
+		some, errs := d.settles.do(ctx, tenant, in, sizeOfSettlement)
+		var left []int
+		for i, at := range rest {
 			results[at] = some[i]
 			if errs[i] != nil {
 				results[at].Err = d.db.Err(errs[i])
 			}
-			if isLocked(results[at].Err) {
-				locked = append(locked, at)
+			if pg.Locked(results[at].Err) {
+				left = append(left, i)
 			}
 		}
-		if len(locked) == 0 {
-			return results, nil
-		}
-		which = locked
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return results, nil
-		}
-	}
+		in, rest = pick(in, left), pick(rest, left)
+		return len(left) > 0
+	})
+	return results
 }
 
 func sizeOfSettlement(s *Settlement) int { return len(s.Result) + len(s.Error) + 200 }
@@ -103,29 +103,6 @@ func (d *Dispatcher) settleNow(ctx context.Context, items []Settlement) ([]Settl
 	if d.opts.Canned != nil {
 		return d.canned(len(items)), nil
 	}
-	out, rest, err := d.ackPlain(ctx, items)
-	if err != nil || len(rest) == 0 {
-		return out, err
-	}
-	others, err := d.settleSome(ctx, pick(items, rest))
-	if err != nil {
-		if len(rest) == len(out) {
-			return nil, err
-		}
-		// The others are acknowledged, whatever became of these.
-		for _, at := range rest {
-			out[at].Err = d.db.Err(err)
-		}
-		return out, nil
-	}
-	for i, settled := range others {
-		out[rest[i]] = settled
-	}
-	return out, nil
-}
-
-// settleSome settles in one statement, and in halves when one of them makes it fail as a whole.
-func (d *Dispatcher) settleSome(ctx context.Context, items []Settlement) ([]Settled, error) {
 	size, jobs := 2, false
 	for i := range items {
 		size += sizeOfSettlement(&items[i])
@@ -140,31 +117,30 @@ func (d *Dispatcher) settleSome(ctx context.Context, items []Settlement) ([]Sett
 	}
 	b = append(b, ']')
 	rows, err := d.db.Pool().Query(ctx, settle, b, jobs)
-	if err == nil {
-		var results []result
-		if results, err = readResults(rows, len(items)); err == nil {
-			return d.settled(results), nil
-		}
-	}
-	if !oneOfThem(err) {
-		return nil, err
-	}
-	if len(items) == 1 {
-		return []Settled{{Err: d.db.Err(err)}}, nil
-	}
-	half := len(items) / 2
-	first, err := d.settleSome(ctx, items[:half])
 	if err != nil {
 		return nil, err
 	}
-	second, err := d.settleSome(ctx, items[half:])
+	results, err := readResults(rows, len(items))
 	if err != nil {
-		// What is settled is settled.
-		for range items[half:] {
-			second = append(second, Settled{Err: d.db.Err(err)})
-		}
+		return nil, err
 	}
-	return append(first, second...), nil
+	return d.settled(results), nil
+}
+
+// ack is an ACK that ojs.ack_many can read.
+type ack struct {
+	*Settlement
+	id, lease pgtype.UUID
+}
+
+func plainAck(s *Settlement) (a ack, ok bool) {
+	id, err := uuid.Parse(s.ID)
+	a = ack{Settlement: s, id: pgtype.UUID{Bytes: id, Valid: true}}
+	if err == nil && s.Lease != nil {
+		a.lease.Valid = true
+		a.lease.Bytes, err = uuid.Parse(*s.Lease)
+	}
+	return a, err == nil && s.Error == nil && !s.Requeue
 }
 
 const (
@@ -172,73 +148,52 @@ const (
 	ackManyJobs = "select n, (job).* from ojs.ack_many($1, $2, $3, $4, $5, true)"
 )
 
-// ackPlain acknowledges what needs no closer look, which is most of what comes, and returns the places of the rest.
-func (d *Dispatcher) ackPlain(ctx context.Context, items []Settlement) (out []Settled, rest []int, err error) {
-	var (
-		ids, leases      []pgtype.UUID
-		results          [][]byte
-		workers, tenants []*string
-		places           []int
-		jobs             bool
-	)
-	out = make([]Settled, len(items))
-	for i := range items {
-		item := &items[i]
-		id, errID := uuid.Parse(item.ID)
-		var lease uuid.UUID
-		var errLease error
-		if item.Lease != nil {
-			lease, errLease = uuid.Parse(*item.Lease)
+// ackNow acknowledges what needs no closer look, which is most of what comes, and returns nil for the rest.
+func (d *Dispatcher) ackNow(ctx context.Context, items []ack) ([]*sqlcgen.OjsJob, error) {
+	d.statements.Add(1)
+	out := make([]*sqlcgen.OjsJob, len(items))
+	if d.opts.Canned != nil {
+		for i, j := range d.opts.Canned(len(items)) {
+			out[i] = &j
 		}
-		if item.Error != nil || item.Requeue || errID != nil || errLease != nil {
-			rest = append(rest, i)
-			continue
-		}
-		ids = append(ids, pgtype.UUID{Bytes: id, Valid: true})
-		leases = append(leases, pgtype.UUID{Bytes: lease, Valid: item.Lease != nil})
-		results = append(results, item.Result)
-		workers = append(workers, item.WorkerID)
-		tenants = append(tenants, item.Tenant)
-		places = append(places, i)
-		jobs = jobs || item.jobs
+		return out, nil
 	}
-	if len(places) == 0 {
-		return out, rest, nil
+	ids, leases := make([]pgtype.UUID, len(items)), make([]pgtype.UUID, len(items))
+	results := make([][]byte, len(items))
+	workers, tenants := make([]*string, len(items)), make([]*string, len(items))
+	sql, whole := ackMany, false
+	for i, a := range items {
+		ids[i], leases[i], results[i], workers[i], tenants[i] = a.id, a.lease, a.Result, a.WorkerID, a.Tenant
+		whole = whole || a.jobs
 	}
-	sql := ackMany
-	if jobs {
+	if whole {
 		sql = ackManyJobs
 	}
 	rows, err := d.db.Pool().Query(ctx, sql, ids, leases, results, workers, tenants)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if jobs {
-		err = readNumbered(rows, func(n int) *sqlcgen.OjsJob { return &out[places[n-1]].Job })
-	} else {
-		var n int
-		var attempt int32
-		var at time.Time
-		_, err = pgx.ForEachRow(rows, []any{&n, &attempt, &at}, func() error {
-			finished := at
-			out[places[n-1]].Job = sqlcgen.OjsJob{ID: items[places[n-1]].ID, State: "completed", Attempt: attempt, FinishedAt: &finished}
-			return nil
-		})
+	jobs := make([]sqlcgen.OjsJob, len(items))
+	place := func(n int) *sqlcgen.OjsJob {
+		out[n-1] = &jobs[n-1]
+		return out[n-1]
 	}
-	if err != nil {
-		return nil, nil, err
+	if whole {
+		return out, readNumbered(rows, place)
 	}
-	for _, i := range places {
-		if out[i].Job.ID == "" {
-			rest = append(rest, i)
-		}
-	}
-	slices.Sort(rest)
-	return out, rest, nil
+	var n int
+	var attempt int32
+	var at time.Time
+	_, err = pgx.ForEachRow(rows, []any{&n, &attempt, &at}, func() error {
+		finished := at
+		*place(n) = sqlcgen.OjsJob{ID: items[n-1].ID, State: "completed", Attempt: attempt, FinishedAt: &finished}
+		return nil
+	})
+	return out, err
 }
 
-func pick(items []Settlement, which []int) []Settlement {
-	some := make([]Settlement, len(which))
+func pick[T any](items []T, which []int) []T {
+	some := make([]T, len(which))
 	for i, at := range which {
 		some[i] = items[at]
 	}
@@ -247,14 +202,14 @@ func pick(items []Settlement, which []int) []Settlement {
 
 func (s *Settlement) append(b []byte) []byte {
 	b = append(b, `{"id":`...)
-	b = quote(b, s.ID)
+	b = AppendString(b, s.ID)
 	for _, field := range [...]struct {
 		name  string
 		value *string
 	}{{`,"lease":`, s.Lease}, {`,"worker_id":`, s.WorkerID}, {`,"tenant":`, s.Tenant}} {
 		if field.value != nil {
 			b = append(b, field.name...)
-			b = quote(b, *field.value)
+			b = AppendString(b, *field.value)
 		}
 	}
 	if s.Result != nil {
@@ -269,14 +224,4 @@ func (s *Settlement) append(b []byte) []byte {
 		b = append(b, `,"requeue":true`...)
 	}
 	return append(b, '}')
-}
-
-func quote(b []byte, s string) []byte {
-	if strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) < 0 {
-		b = append(b, '"')
-		b = append(b, s...)
-		return append(b, '"')
-	}
-	b, _ = jsontext.AppendQuote(b, s)
-	return b
 }

@@ -7,7 +7,6 @@ package sqlcgen
 
 import (
 	"context"
-	"time"
 )
 
 const activate = `-- name: Activate :one
@@ -100,106 +99,6 @@ func (q *Queries) Cancel(ctx context.Context, arg CancelParams) (OjsJob, error) 
 		&i.Extra,
 	)
 	return i, err
-}
-
-const enqueueEach = `-- name: EnqueueEach :many
-select s.n, coalesce(s.sqlstate, '') as sqlstate, coalesce(s.message, '') as message, s.detail,
-    coalesce(s.state, 'available') as state, coalesce(s.attempt, 0) as attempt, s.lease, s.started_at, s.lease_expires_at, s.finished_at, s.retry_at,
-    coalesce(s.enqueued_at, 'epoch') as enqueued_at, s.worker_id, s.errors, s.result, s.seq, coalesce(s.tenant_id, '') as tenant_id,
-    coalesce(s.id, '00000000-0000-0000-0000-000000000000') as id, coalesce(s.queue, '') as queue, coalesce(s.type, '') as type,
-    coalesce(s.priority, 0) as priority, coalesce(s.max_attempts, 0) as max_attempts, coalesce(s.created_at, 'epoch') as created_at,
-    s.scheduled_at, s.expires_at, s.timeout_ms, s.visibility_timeout_ms, s.tags, s.args, s.meta, s.retry, s.options, s.extra
-from ojs.enqueue_each($1::json) s
-`
-
-type EnqueueEachRow struct {
-	N                   int32
-	Sqlstate            string
-	Message             string
-	Detail              []byte
-	State               string
-	Attempt             int32
-	Lease               *string
-	StartedAt           *time.Time
-	LeaseExpiresAt      *time.Time
-	FinishedAt          *time.Time
-	RetryAt             *time.Time
-	EnqueuedAt          time.Time
-	WorkerID            *string
-	Errors              []byte
-	Result              []byte
-	Seq                 *int64
-	TenantID            string
-	ID                  string
-	Queue               string
-	Type                string
-	Priority            int32
-	MaxAttempts         int32
-	CreatedAt           time.Time
-	ScheduledAt         *time.Time
-	ExpiresAt           *time.Time
-	TimeoutMs           *int32
-	VisibilityTimeoutMs *int32
-	Tags                []string
-	Args                []byte
-	Meta                []byte
-	Retry               []byte
-	Options             []byte
-	Extra               []byte
-}
-
-func (q *Queries) EnqueueEach(ctx context.Context, jobs []byte) ([]EnqueueEachRow, error) {
-	rows, err := q.db.Query(ctx, enqueueEach, jobs)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []EnqueueEachRow
-	for rows.Next() {
-		var i EnqueueEachRow
-		if err := rows.Scan(
-			&i.N,
-			&i.Sqlstate,
-			&i.Message,
-			&i.Detail,
-			&i.State,
-			&i.Attempt,
-			&i.Lease,
-			&i.StartedAt,
-			&i.LeaseExpiresAt,
-			&i.FinishedAt,
-			&i.RetryAt,
-			&i.EnqueuedAt,
-			&i.WorkerID,
-			&i.Errors,
-			&i.Result,
-			&i.Seq,
-			&i.TenantID,
-			&i.ID,
-			&i.Queue,
-			&i.Type,
-			&i.Priority,
-			&i.MaxAttempts,
-			&i.CreatedAt,
-			&i.ScheduledAt,
-			&i.ExpiresAt,
-			&i.TimeoutMs,
-			&i.VisibilityTimeoutMs,
-			&i.Tags,
-			&i.Args,
-			&i.Meta,
-			&i.Retry,
-			&i.Options,
-			&i.Extra,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const enqueueMany = `-- name: EnqueueMany :many

@@ -1,0 +1,151 @@
+package pg
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Whoever waits for another transaction's lock holds a connection meanwhile, and a few who wait hold all. So statements that may meet such a
+// lock wait for a moment only, are rolled back then, and are tried again with growing pauses that hold nothing.
+
+const (
+	lockPatience   = "20ms"
+	shortestPause  = 5 * time.Millisecond
+	longestPause   = 100 * time.Millisecond
+	patientRetries = 4 // at once, of all connections
+)
+
+// Locked reports whether the error is that somebody else's lock was in the way.
+func Locked(err error) bool {
+	var known *Error
+	var pgErr *pgconn.PgError
+	return errors.As(err, &known) && known.SQLState == lockNotAvailable || errors.As(err, &pgErr) && pgErr.Code == lockNotAvailable
+}
+
+// Retry calls try, with pauses, until it says that no lock was in the way, or ctx ends.
+func Retry(ctx context.Context, try func() (locked bool)) {
+	for pause := shortestPause; try(); pause = min(2*pause, longestPause) {
+		select {
+		// Two that were in each other's way must not come back together.
+		case <-time.After(pause/2 + rand.N(pause)):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Patiently has do run one statement through Brief, again and again until no lock is in its way, for at most limit. A caller who is gone ends
+// that, but not a statement under way: its outcome would be unknown and its connection lost. The error is the last statement's.
+func (d *DB) Patiently(ctx context.Context, limit time.Duration, do func(context.Context, Brief) error) (err error) {
+	running, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	waiting, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	first := true
+	Retry(waiting, func() (locked bool) {
+		if !first {
+			select {
+			case d.retries <- struct{}{}:
+				defer func() { <-d.retries }()
+			case <-waiting.Done():
+				return false
+			}
+		}
+		first = false
+		err = do(running, d.Brief())
+		return Locked(err)
+	})
+	return err
+}
+
+// Brief runs statements, each in a transaction of its own and in one round trip, that fail instead of waiting for a lock for longer than a moment.
+type Brief struct{ pool *pgxpool.Pool }
+
+// Brief is for those who try again: see Patiently and Retry.
+func (d *DB) Brief() Brief { return Brief{d.pool} }
+
+// Query is as a pool's.
+func (b Brief) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	batch := &pgx.Batch{}
+	batch.Queue("select set_config('lock_timeout', '" + lockPatience + "', true)")
+	batch.Queue(sql, args...)
+	sent := b.pool.SendBatch(ctx, batch)
+	_, err := sent.Exec()
+	if err != nil {
+		_ = sent.Close() // the same error
+		return nil, err
+	}
+	rows, err := sent.Query()
+	if err != nil {
+		_ = sent.Close() // the same error
+		return nil, err
+	}
+	return &lastRows{Rows: rows, sent: sent}, nil
+}
+
+// QueryRow is as a pool's.
+func (b Brief) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	rows, err := b.Query(ctx, sql, args...)
+	return oneRow{rows, err}
+}
+
+// Exec is as a pool's.
+func (b Brief) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	rows, err := b.Query(ctx, sql, args...)
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	rows.Close()
+	return rows.CommandTag(), rows.Err()
+}
+
+// lastRows are those of a batch's last statement: their end is the end of the transaction, which may still fail.
+type lastRows struct {
+	pgx.Rows
+	sent pgx.BatchResults // nil: closed, and the connection is another's
+	end  error
+}
+
+func (r *lastRows) Next() bool {
+	if r.Rows.Next() {
+		return true
+	}
+	r.Close()
+	return false
+}
+
+func (r *lastRows) Close() {
+	r.Rows.Close()
+	if r.sent != nil {
+		r.end, r.sent = r.sent.Close(), nil
+	}
+}
+
+func (r *lastRows) Err() error { return cmp.Or(r.Rows.Err(), r.end) }
+
+type oneRow struct {
+	rows pgx.Rows
+	err  error
+}
+
+func (r oneRow) Scan(into ...any) error {
+	if r.err != nil {
+		return r.err
+	}
+	defer r.rows.Close()
+	if !r.rows.Next() {
+		return cmp.Or(r.rows.Err(), pgx.ErrNoRows)
+	}
+	if err := r.rows.Scan(into...); err != nil {
+		return err
+	}
+	r.rows.Close()
+	return r.rows.Err()
+}
