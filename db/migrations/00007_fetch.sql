@@ -766,7 +766,8 @@ language plpgsql set search_path = pg_catalog, pg_temp
     set plan_cache_mode = force_generic_plan set max_parallel_workers_per_gather = 0 set jit = off
 as $$
 begin
-    if p_in_lane or not ojs._lingers() and ojs._enter_lane(-1) then
+    -- Most often, under light load, there is nothing left.
+    if ojs._anything_for(array[p_queue], null) and (p_in_lane or not ojs._lingers() and ojs._enter_lane(-1)) then
         perform ojs._fold();
         perform ojs._plan(p_queue, greatest(128, 32 * p_count));
     end if;

@@ -147,8 +147,9 @@ func commitOne(ctx context.Context, conn *pgx.Conn, queue, tenant, args string) 
 
 const (
 	// The transactions of a session that has ended are on display after so long.
-	statisticsDelay = 2 * time.Second
-	leaseDelay      = 35 * time.Second
+	statisticsDelay   = 2 * time.Second
+	leaseDelay        = 35 * time.Second
+	registrationDelay = 5 * time.Second
 )
 
 // idle lets workers wait for nothing and looks at what that costs. No request begins or ends meanwhile.
@@ -160,24 +161,6 @@ func (d *database) idle(ctx context.Context, server *engine, opts WakeupOptions,
 	defer waiting.Wait()
 	defer cancel()
 	failed := make(chan error, opts.Workers)
-	for range opts.Workers {
-		c, err := dial(ctx, server.address)
-		if err != nil {
-			return err
-		}
-		stop := context.AfterFunc(ctx, c.close)
-		waiting.Go(func() {
-			defer c.close()
-			defer stop()
-			w := &httpWorker{poster: c, lean: true, wait: longWait}
-			for ctx.Err() == nil {
-				if jobs, err := w.fetch(ctx, "w", 1); ctx.Err() == nil && (err != nil || len(jobs) > 0) {
-					failed <- fmt.Errorf("a worker that waited for nothing got %d jobs: %w", len(jobs), err)
-					return
-				}
-			}
-		})
-	}
 	// From another database, so that looking is not counted.
 	onlooker := d.control
 	if address, err := withDatabase(d.admin, "postgres"); err == nil {
@@ -215,6 +198,28 @@ func (d *database) idle(ctx context.Context, server *engine, opts WakeupOptions,
 	}
 	// Until the clock has looked at the leases of the jobs before, which last 30 seconds.
 	if err := pause("settling", min(leaseDelay, 2*window)); err != nil {
+		return err
+	}
+	for range opts.Workers {
+		c, err := dial(ctx, server.address)
+		if err != nil {
+			return err
+		}
+		stop := context.AfterFunc(ctx, c.close)
+		waiting.Go(func() {
+			defer c.close()
+			defer stop()
+			w := &httpWorker{poster: c, lean: true, wait: longWait}
+			for ctx.Err() == nil {
+				if jobs, err := w.fetch(ctx, "w", 1); ctx.Err() == nil && (err != nil || len(jobs) > 0) {
+					failed <- fmt.Errorf("a worker that waited for nothing got %d jobs: %w", len(jobs), err)
+					return
+				}
+			}
+		})
+	}
+	// Until the looks are over that follow the registration of the first.
+	if err := pause("settling", min(registrationDelay, window)); err != nil {
 		return err
 	}
 	if err := told(); err != nil {
