@@ -51,7 +51,7 @@ comment on function ojs._anything_for(text[], text) is 'Whether a decision could
 -- +goose StatementBegin
 create function ojs._serve(
     p_ring ojs.ring, p_count int, p_tenant text, p_reentry_max bigint, p_lock boolean,
-    out o_ring ojs.ring, out o_ids uuid[], out o_tenants text[], out o_places bigint[], out o_steps float8[], out o_drifts float8[], out o_progress boolean, out o_skimmed int
+    out o_ring ojs.ring, out o_ids uuid[], out o_rows tid[], out o_tenants text[], out o_places bigint[], out o_steps float8[], out o_drifts float8[], out o_progress boolean, out o_skimmed int
 )
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -85,6 +85,7 @@ declare
     r_start    float8[];
     r_pos      bigint[];
     r_id       uuid[];
+    r_row      tid[];
     r_last     boolean[];
     -- Jobs in the way that have ended, or expired.
     g_who      int[];
@@ -124,6 +125,7 @@ declare
 begin
     o_ring := p_ring;
     o_ids := '{}';
+    o_rows := '{}';
     o_tenants := '{}';
     o_places := '{}';
     o_steps := '{}';
@@ -158,12 +160,12 @@ begin
         from unnest(f_class, f_tenant, f_own, f_step, f_look, f_job_priority, f_head, f_reentry) with ordinality
             t(class, tenant_id, own, step, look, job_priority, head, reentry_head, ord)
         cross join lateral (
-            (select t.ord::int as who, e.n as pos, j.id, j.state = 'available' as waits, j.expires_at <= v_now as expired
+            (select t.ord::int as who, e.n as pos, j.id, j.ctid as row_at, j.state = 'available' as waits, j.expires_at <= v_now as expired
             from ojs.reentry e join ojs.job j on j.id = e.id and j.tenant_id = e.tenant_id
             where e.queue = p_ring.queue and e.priority = p_ring.priority and e.tenant_id = t.tenant_id and e.n > t.reentry_head and e.n <= p_reentry_max
             order by e.n limit t.look)
             union all
-            (select t.ord::int, c_line + j.seq, j.id, j.state = 'available', j.expires_at <= v_now
+            (select t.ord::int, c_line + j.seq, j.id, j.ctid, j.state = 'available', j.expires_at <= v_now
             from ojs.job j
             where j.queue = p_ring.queue and j.priority = t.job_priority and j.tenant_id = t.tenant_id and j.seq > t.head and j.seq is not null
             order by j.seq limit t.look)
@@ -173,13 +175,13 @@ begin
         -- On the small list twice, or in line, too: its later places are passed over.
         select s.who, s.id, min(s.pos) as pos from seen s where (select bool_or(b.pos < c_line) from seen b) group by s.who, s.id having count(*) > 1
     ), job as materialized (
-        select s.who, s.pos, s.id, s.expired, s.class, s.own, s.step, s.waits and t.pos is null as waits, s.waits and t.pos is null and s.expired is not true as ready
+        select s.who, s.pos, s.id, s.row_at, s.expired, s.class, s.own, s.step, s.waits and t.pos is null as waits, s.waits and t.pos is null and s.expired is not true as ready
         from seen s left join twice t on t.who = s.who and t.id = s.id and t.pos < s.pos
     ), placed as materialized (
-        select j.who, j.class, j.pos, j.id, j.own + (row_number() over w - 1) * j.step as start, lead(j.pos) over w is null as last
+        select j.who, j.class, j.pos, j.id, j.row_at, j.own + (row_number() over w - 1) * j.step as start, lead(j.pos) over w is null as last
         from job j where j.ready window w as (partition by j.who order by j.pos)
     ), line as (
-        select array_agg(p.who) as who, array_agg(p.start) as start, array_agg(p.pos) as pos, array_agg(p.id) as id, array_agg(p.last) as last
+        select array_agg(p.who) as who, array_agg(p.start) as start, array_agg(p.pos) as pos, array_agg(p.id) as id, array_agg(p.row_at) as row_at, array_agg(p.last) as last
         from (select * from placed p order by p.class, p.start, p.who, p.pos) p
     ), gone as (
         select array_agg(j.who) as who, array_agg(j.pos) as pos, array_agg(case when j.waits then j.id end) as expired from job j where not j.ready
@@ -188,8 +190,8 @@ begin
         from generate_series(1, cardinality(f_class)) g(i)
         left join (select j.who, count(*)::int as seen, count(*) filter (where j.ready)::int as ready from job j group by j.who) c on c.who = g.i
     )
-    select l.who, l.start, l.pos, l.id, l.last, c.seen, c.ready, g.who, g.pos, g.expired
-    into r_who, r_start, r_pos, r_id, r_last, f_seen, f_total, g_who, g_pos, g_expired
+    select l.who, l.start, l.pos, l.id, l.row_at, l.last, c.seen, c.ready, g.who, g.pos, g.expired
+    into r_who, r_start, r_pos, r_id, r_row, r_last, f_seen, f_total, g_who, g_pos, g_expired
     from line l, count c, gone g;
     f_done := array_fill(0, array[cardinality(f_class)]);
     f_lost := f_done;
@@ -327,11 +329,12 @@ begin
     end loop;
 
     if v_picks > 0 and p_lock then
-        select coalesce(array_agg(p.at), '{}'), coalesce(array_agg(p.id), '{}'), coalesce(array_agg(p.tenant_id), '{}') into v_held, o_ids, o_tenants
+        -- By their place: who has changed one since is told from who has it locked when it is looked at again.
+        select coalesce(array_agg(p.at), '{}'), coalesce(array_agg(p.id), '{}'), coalesce(array_agg(p.row_at), '{}') into v_held, o_ids, o_rows
         from (
-            select p.at, j.id, j.tenant_id from unnest(v_picked) with ordinality p(at, turn)
-            cross join lateral (select j.id, j.tenant_id from ojs.job j
-                where j.id = r_id[p.at] and j.tenant_id = f_tenant[r_who[p.at]] and j.state = 'available' for update skip locked) j
+            select p.at, j.id, j.row_at from unnest(v_picked) with ordinality p(at, turn)
+            cross join lateral (select j.id, j.ctid as row_at from ojs.job j
+                where j.ctid = r_row[p.at] and j.id = r_id[p.at] and j.tenant_id = f_tenant[r_who[p.at]] and j.state = 'available' for update skip locked) j
             order by p.turn
         ) p;
         if cardinality(v_held) < v_picks then
@@ -441,8 +444,8 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._serve(ojs.ring, int, text, bigint, boolean) is
-'Chooses up to p_count jobs of one ring in fair order and charges their tenants. Returns the ring as it is then (to be stored by the caller), the jobs in order, where
-each stood and by how much it moved the clock and the drift of the ring (unless p_lock), whether cursors moved (fewer jobs than asked with progress means there may be more), and how many ended or locked
+'Chooses up to p_count jobs of one ring in fair order and charges their tenants. Returns the ring as it is then (to be stored by the caller), the jobs in order, the places
+of their rows (p_lock) or their tenants, where each stood and by how much it moved the clock and the drift of the ring, whether cursors moved (fewer jobs than asked with progress means there may be more), and how many ended or locked
 jobs were passed over. p_lock: locks the jobs, and passes over what somebody else has locked. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
@@ -547,7 +550,7 @@ $$;
 comment on function ojs._expire(uuid[], text[]) is 'Discards available jobs whose expires_at has passed (ojs-core section 5.2).';
 
 -- +goose StatementBegin
-create function ojs._serve_queue(p_queue text, p_count int, p_tenant text, p_reentry_max bigint, out o_ids uuid[], out o_tenants text[], out o_skimmed int)
+create function ojs._serve_queue(p_queue text, p_count int, p_tenant text, p_reentry_max bigint, out o_ids uuid[], out o_rows tid[], out o_skimmed int)
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -557,7 +560,7 @@ declare
     v_served record;
 begin
     o_ids := '{}';
-    o_tenants := '{}';
+    o_rows := '{}';
     o_skimmed := 0;
     for v_ring in
         select r.* from ojs.queue_priority q
@@ -568,7 +571,7 @@ begin
             v_served := ojs._serve(v_ring, v_left, p_tenant, p_reentry_max, true);
             v_ring := v_served.o_ring;
             o_ids := o_ids || v_served.o_ids;
-            o_tenants := o_tenants || v_served.o_tenants;
+            o_rows := o_rows || v_served.o_rows;
             o_skimmed := o_skimmed + v_served.o_skimmed;
             v_left := p_count - cardinality(o_ids);
             exit when v_left <= 0 or v_ring.members = 0 or not v_served.o_progress or o_skimmed > c_skim;
@@ -580,11 +583,11 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._serve_queue(text, int, text, bigint) is
-'The next p_count jobs of one queue, of one tenant or of all, locked and in fair order, and how many ended or locked jobs were passed over: when these are more than
+'The next p_count jobs of one queue, of one tenant or of all, locked and in fair order, with the places of their rows, and how many ended or locked jobs were passed over: when these are more than
 200000, there may be more. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
-create function ojs._decide(p_queues text[], p_count int, p_tenant text, out o_ids uuid[], out o_tenants text[])
+create function ojs._decide(p_queues text[], p_count int, p_tenant text, out o_ids uuid[], out o_rows tid[])
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -610,7 +613,7 @@ declare
     v_empty    boolean[];
 begin
     o_ids := '{}';
-    o_tenants := '{}';
+    o_rows := '{}';
     select pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot()), array(select q.queue from unnest(p_queues) q(queue)
         where case when (select m.rev from ojs.run_mark m where m.queue = q.queue order by m.rev desc limit 1) is not null then ojs._has_run(q.queue) end)
     into v_behind, v_runs
@@ -635,7 +638,7 @@ begin
         if v_n = 1 then
             v_served := ojs._serve_queue(p_queues[1], p_count - v_total, p_tenant, v_max);
             o_ids := o_ids || v_served.o_ids;
-            o_tenants := o_tenants || v_served.o_tenants;
+            o_rows := o_rows || v_served.o_rows;
             v_skimmed := v_skimmed + v_served.o_skimmed;
             v_total := cardinality(o_ids);
         else
@@ -652,7 +655,7 @@ begin
                     v_served := ojs._serve_queue(v_queues[q], v_want, p_tenant, v_max);
                     v_got := cardinality(v_served.o_ids);
                     o_ids := o_ids || v_served.o_ids;
-                    o_tenants := o_tenants || v_served.o_tenants;
+                    o_rows := o_rows || v_served.o_rows;
                     v_turn := v_turn || array(select (v_share[q] + t) * v_n + q from generate_subscripts(v_served.o_ids, 1) t);
                     v_share[q] := v_share[q] + v_got;
                     v_skimmed := v_skimmed + v_served.o_skimmed;
@@ -677,13 +680,13 @@ begin
         elsif v_rotation.next <> v_at then
             update ojs.rotation r set rev = r.rev + 1, next = v_at where r.queues = v_rotation.queues and r.rev = v_rotation.rev;
         end if;
-        select array_agg(g.id order by g.turn), array_agg(g.tenant_id order by g.turn) into o_ids, o_tenants from unnest(o_ids, o_tenants, v_turn) g(id, tenant_id, turn);
+        select array_agg(g.id order by g.turn), array_agg(g.row_at order by g.turn) into o_ids, o_rows from unnest(o_ids, o_rows, v_turn) g(id, row_at, turn);
     end if;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._decide(text[], int, text) is
-'The decision: the next p_count jobs of the queues (unpaused ones, each once), of one tenant or of all, locked and in fair order. Their tenants have been charged.
+'The decision: the next p_count jobs of the queues (unpaused ones, each once), of one tenant or of all, locked and in fair order, with the places of their rows. Their tenants have been charged.
 Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
@@ -808,7 +811,7 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._check_fetch(text[], int[], text[], int[]) is 'Raises why a FETCH is refused; else does nothing. 0 and empty text mean that nothing was given.';
 -- +goose StatementBegin
-create function ojs._aside(p_queues text[], p_count int, p_tenant text, p_above int default null, out o_ids uuid[], out o_tenants text[])
+create function ojs._aside(p_queues text[], p_count int, p_tenant text, p_above int default null, out o_ids uuid[], out o_rows tid[])
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -821,7 +824,7 @@ declare
     v_got      record;
 begin
     o_ids := '{}';
-    o_tenants := '{}';
+    o_rows := '{}';
     for q in 1 .. cardinality(p_queues) loop
         v_want := ceil((p_count - cardinality(o_ids)) / (cardinality(p_queues) - q + 1)::numeric);
         for v_priority in
@@ -887,15 +890,15 @@ begin
             ), due as (
                 select l.id, l.tenant_id from line l order by l.vtime + row_number() over (partition by l.tenant_id order by l.pos) / l.weight
             )
-            select coalesce(array_agg(x.id), '{}') as ids, coalesce(array_agg(x.tenant_id), '{}') as tenants into v_got
+            select coalesce(array_agg(x.id), '{}') as ids, coalesce(array_agg(x.row_at), '{}') as rows into v_got
             from (
-                select d.id, d.tenant_id from due d
-                cross join lateral (select j.id from ojs.job j
+                select d.id, j.row_at from due d
+                cross join lateral (select j.ctid as row_at from ojs.job j
                     where j.id = d.id and j.tenant_id = d.tenant_id and j.state = 'available' for update skip locked) j
                 limit v_want
             ) x;
             o_ids := o_ids || v_got.ids;
-            o_tenants := o_tenants || v_got.tenants;
+            o_rows := o_rows || v_got.rows;
             v_want := v_want - cardinality(v_got.ids);
         end loop;
     end loop;
@@ -903,7 +906,7 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._aside(text[], int, text, int) is
-'Jobs for a caller that must not wait for a decision, or hold one up: those whose tenants are owed most as far as is known, locked, in order; p_above: only those of a higher
+'Jobs for a caller that must not wait for a decision, or hold one up: those whose tenants are owed most as far as is known, locked, in order, with the places of their rows; p_above: only those of a higher
 effective priority. Whoever takes them is to leave word that their tenants are still to be charged. Writes nothing else; several callers at once take different jobs.';
 
 -- +goose StatementBegin
@@ -953,7 +956,8 @@ declare
     v_want        int;
     v_decided     boolean := false;
     v_ids         uuid[] := '{}';
-    v_tenants     text[] := '{}';
+    v_places      tid[] := '{}';
+    v_turns       bigint[];
     v_now         timestamptz;
     v_plain       boolean;
     -- The request that each job is for; null when there is one request, or each asks for one job.
@@ -1023,7 +1027,7 @@ begin
             v_looked := true;
             select max(r.priority) into v_above from ojs.run r where r.queue = v_queue and r.n >= v_mark.lo and exists (select from ojs._stale_queues(v_queue));
             if v_above is not null then
-                select a.o_ids, a.o_tenants into v_ids, v_tenants from ojs._aside(v_queues, v_count, v_tenant, v_above) a;
+                select a.o_ids, a.o_rows into v_ids, v_places from ojs._aside(v_queues, v_count, v_tenant, v_above) a;
                 v_decided := true;
                 v_want := 0;
             end if;
@@ -1034,58 +1038,61 @@ begin
         if v_want > 0 or v_decided then
             -- Handed out are the next v_want jobs of the run queue, or those that this transaction has just decided on and locked.
             v_now := ojs.now();
-            return query
-            with free as materialized (
-                select r.n, r.id, r.tenant_id, r.ctid as place from ojs.run r
-                where r.queue = v_queue and r.n >= v_mark.lo and (v_tenant is null or r.tenant_id = v_tenant)
-                  and exists (select from ojs.job j where j.id = r.id and j.tenant_id = r.tenant_id and j.state = 'available')
-                order by r.n limit v_want for update of r skip locked
-            ), held as materialized (
-                select f.n, f.id, f.tenant_id, f.place from free f
-                cross join lateral (select j.id from ojs.job j
-                    where j.id = f.id and j.tenant_id = f.tenant_id and j.state = 'available' and (j.expires_at > v_now) is not false for update skip locked) j
-            ), gone as (
-                delete from ojs.run r using held h where r.ctid = h.place
-            ), given as (
-                select g.*, case when v_ones then g.place else coalesce(v_request[g.place], 1) end as request
-                from (
-                    select h.id, h.tenant_id, v_got + row_number() over (order by h.n) as place, h.n as turn from held h
-                    union all
-                    select g.id, g.tenant_id, v_got + g.n, nextval('ojs.run_n_seq') from unnest(v_ids, v_tenants) with ordinality g(id, tenant_id, n)
-                ) g
-            ), taken as (
-                update ojs.job j
-                set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = nullif(p_worker_ids[g.request], ''),
-                    lease_expires_at = v_now + coalesce(nullif(p_visibility_timeouts_ms[g.request], 0), j.visibility_timeout_ms, 30000) * interval '1 millisecond'
-                from given g
-                where j.id = g.id and j.tenant_id = g.tenant_id and j.state = 'available'
-                returning g.turn, g.place, j.*
-            ), leased as (
-                insert into ojs.lease (tenant_id, queue, priority, jobs, owed, ids, turns, at)
-                select t.tenant_id, t.queue, t.priority, count(*), case when v_decided and v_aside then count(*) else 0 end, array_agg(t.id), array_agg(t.turn), v_now
-                -- Lists that fit into a row as they are: compressing them would cost more than it saves.
-                from taken t group by t.tenant_id, t.queue, t.priority, t.place / 128
-            ), timed as (
-                insert into ojs.timer (due_at, kind, tenant_ids, ids)
-                select t.lease_expires_at, 'lease', array_agg(t.tenant_id), array_agg(t.id) from taken t group by t.lease_expires_at, t.place / 128
-            )
-            select t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id, t.errors, t.result, t.seq, t.tenant_id, t.id,
-                t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at, t.expires_at, t.timeout_ms, t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options,
-                t.extra
-            from taken t order by t.turn;
-            get diagnostics v_rows = row_count;
-            v_got := v_got + v_rows;
+            if not v_decided then
+                with free as materialized (
+                    select r.n, r.id, r.tenant_id, r.ctid as place from ojs.run r
+                    where r.queue = v_queue and r.n >= v_mark.lo and (v_tenant is null or r.tenant_id = v_tenant)
+                      and exists (select from ojs.job j where j.id = r.id and j.tenant_id = r.tenant_id and j.state = 'available')
+                    order by r.n limit v_want for update of r skip locked
+                ), held as materialized (
+                    select f.n, f.id, f.place, j.row_at from free f
+                    cross join lateral (select j.ctid as row_at from ojs.job j
+                        where j.id = f.id and j.tenant_id = f.tenant_id and j.state = 'available' and (j.expires_at > v_now) is not false for update skip locked) j
+                ), gone as (
+                    delete from ojs.run r using held h where r.ctid = h.place
+                )
+                select array_agg(h.id), array_agg(h.row_at), array_agg(h.n) into v_ids, v_places, v_turns from (select h.* from held h order by h.n) h;
+            end if;
+            if v_ids <> '{}' then
+                -- A statement of its own: it sees what those who locked the jobs found, whoever changed them before.
+                return query
+                with given as materialized (
+                    select g.*, case when v_ones then g.place else coalesce(v_request[g.place], 1) end as request
+                    from (select g.id, g.row_at, coalesce(g.turn, nextval('ojs.run_n_seq')) as turn, v_got + g.n as place
+                        from unnest(v_ids, v_places, v_turns) with ordinality g(id, row_at, turn, n)) g
+                ), taken as (
+                    update ojs.job j
+                    set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = nullif(p_worker_ids[g.request], ''),
+                        lease_expires_at = v_now + coalesce(nullif(p_visibility_timeouts_ms[g.request], 0), j.visibility_timeout_ms, 30000) * interval '1 millisecond'
+                    from given g
+                    where j.ctid = g.row_at and j.id = g.id and j.state = 'available'
+                    returning g.turn, g.place, j.*
+                ), leased as (
+                    insert into ojs.lease (tenant_id, queue, priority, jobs, owed, ids, turns, at)
+                    select t.tenant_id, t.queue, t.priority, count(*), case when v_decided and v_aside then count(*) else 0 end, array_agg(t.id), array_agg(t.turn), v_now
+                    -- Lists that fit into a row as they are: compressing them would cost more than it saves.
+                    from taken t group by t.tenant_id, t.queue, t.priority, t.place / 128
+                ), timed as (
+                    insert into ojs.timer (due_at, kind, tenant_ids, ids)
+                    select t.lease_expires_at, 'lease', array_agg(t.tenant_id), array_agg(t.id) from taken t group by t.lease_expires_at, t.place / 128
+                )
+                select t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id, t.errors, t.result, t.seq, t.tenant_id, t.id,
+                    t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at, t.expires_at, t.timeout_ms, t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options,
+                    t.extra
+                from taken t order by t.turn;
+                get diagnostics v_rows = row_count;
+                v_got := v_got + v_rows;
+            end if;
             exit when v_got = v_count or v_decided and v_above is null and (v_aside or v_rows = cardinality(v_ids));
             v_above := null;
             v_decided := false;
-            v_ids := '{}';
-            v_tenants := '{}';
+            v_turns := null;
         end if;
         if v_aside or v_in_lane and v_seen = v_mark.rev then
             if v_in_lane then
-                select d.o_ids, d.o_tenants into v_ids, v_tenants from ojs._decide(v_queues, v_count - v_got, v_tenant) d;
+                select d.o_ids, d.o_rows into v_ids, v_places from ojs._decide(v_queues, v_count - v_got, v_tenant) d;
             else
-                select a.o_ids, a.o_tenants into v_ids, v_tenants from ojs._aside(v_queues, v_count - v_got, v_tenant) a;
+                select a.o_ids, a.o_rows into v_ids, v_places from ojs._aside(v_queues, v_count - v_got, v_tenant) a;
             end if;
             exit when v_ids = '{}';
             v_decided := true;
