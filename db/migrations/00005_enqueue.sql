@@ -612,7 +612,7 @@ begin
     end if;
     insert into ojs.wake as k (tenant_id, queue, priority, to_state, jobs, lo, hi, at)
     values (v_tenant, p_queue, p_priority, v_job.state, 1, v_job.seq, v_job.seq, v_now)
-    returning k.lo is not null and exists (select from ojs.waiter w where w.queue = k.queue) into v_awaited;
+    returning k.lo is not null and exists (select from ojs.waiter w where w.queue = p_queue) into v_awaited;
     if v_awaited then
         perform ojs._notify(array[p_queue]);
     end if;
@@ -895,16 +895,17 @@ begin
     from unnest(p_args) with ordinality a(args, n) where ojs._flat_args(a.args) is not true;
     if v_state = 'available' then
         v_lo := nextval('ojs.job_seq');
+    else
+        -- Chosen here, because the clock is to know them; else they go to the caller without being collected.
+        v_ids := array(select ojs._uuid_v7() from unnest(p_args));
     end if;
-    with added as (
-        insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags,
-            args, meta, retry)
-        select v_state, case when v_lo is not null then nextval('ojs.job_seq') end, v_now, v_now, v_tenant, p_queue, p_type, p_priority, v_attempts, p_scheduled_at, p_expires_at,
-            p_timeout_ms, p_visibility_timeout_ms, p_tags, a.args, p_meta, p_retry
-        from unnest(p_args) a(args)
-        returning id
-    )
-    select array_agg(a.id) into v_ids from added a;
+    return query
+    insert into ojs.job as j (id, state, seq, enqueued_at, created_at, tenant_id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms,
+        tags, args, meta, retry)
+    select coalesce(a.id, ojs._uuid_v7()), v_state, case when v_lo is not null then nextval('ojs.job_seq') end, v_now, v_now, v_tenant, p_queue, p_type, p_priority, v_attempts,
+        p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, a.args, p_meta, p_retry
+    from unnest(p_args, v_ids) a(args, id)
+    returning j.id;
     insert into ojs.wake (tenant_id, queue, priority, to_state, jobs, lo, hi)
     values (v_tenant, p_queue, p_priority, v_state, cardinality(p_args), v_lo, case when v_lo is not null then currval('ojs.job_seq') end);
     if v_lo is not null then
@@ -914,7 +915,6 @@ begin
         select p_scheduled_at, 'due', array_fill(v_tenant, array[cardinality(p.ids)]), p.ids
         from (select array_agg(i.id order by i.n) as ids from unnest(v_ids) with ordinality i(id, n) group by (i.n - 1) / 1000) p;
     end if;
-    return query select i.id from unnest(v_ids) i(id);
 end;
 $$;
 -- +goose StatementEnd
