@@ -50,11 +50,12 @@ func TestEveryTableWithTenantDataHasRowSecurity(t *testing.T) {
 		where p.schemaname = 'ojs' and not p.roles <@ '{ojs_owner,ojs_service,ojs_operator,ojs_tenant}'::name[]`)
 	expectNone(t, d.Pool, "policies that let tenants see more than their own", `
 		select p.tablename, p.policyname, p.qual, p.with_check from pg_catalog.pg_policies p
-		where p.schemaname = 'ojs' and 'ojs_tenant' = any (p.roles)
+		where p.schemaname = 'ojs' and 'ojs_tenant' = any (p.roles) and p.permissive = 'PERMISSIVE'
 		  and coalesce(p.qual, '') !~ '^\(tenant_id = ANY \(ARRAY\[\( SELECT ojs.current_tenant\(\) AS current_tenant\)\]\)\)$' and p.tablename not in ('queue', 'tally_mark')`)
 	expectNone(t, d.Pool, "policies by which tenants could write for others", `
 		select p.tablename, p.policyname, p.cmd, p.with_check from pg_catalog.pg_policies p
-		where p.schemaname = 'ojs' and 'ojs_tenant' = any (p.roles) and p.cmd <> 'SELECT' and coalesce(p.with_check, '') not like '%tenant_id = %ojs.current_tenant()%'`)
+		where p.schemaname = 'ojs' and 'ojs_tenant' = any (p.roles) and p.permissive = 'PERMISSIVE' and p.cmd <> 'SELECT'
+		  and coalesce(p.with_check, '') not like '%tenant_id = %ojs.current_tenant()%'`)
 	expectNone(t, d.Pool, "permissive policies on partitions, which would be reached past their parent's", `
 		select p.tablename, p.policyname from pg_catalog.pg_policies p join pg_catalog.pg_class c on c.oid = format('%I.%I', p.schemaname, p.tablename)::pg_catalog.regclass
 		where p.schemaname = 'ojs' and c.relispartition and p.roles <> '{ojs_owner}'`)
@@ -167,6 +168,7 @@ execute ojs._first_state(boolean,timestamp with time zone,timestamp with time zo
 execute ojs._raise(text,text,jsonb,text)
 execute ojs._oldest_aside()
 execute ojs._recent()
+execute ojs._refuse_long(text,text)
 execute ojs._retry_max_attempts(jsonb)
 execute ojs._tenant_valid(text)
 execute ojs._unfolded()

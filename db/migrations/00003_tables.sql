@@ -20,15 +20,15 @@ as $$ select pg_catalog.clock_timestamp() $$;
 comment on function ojs.now() is 'The wall clock. All times in this schema come from here.';
 grant execute on function ojs.now() to ojs_service, ojs_operator, ojs_tenant;
 
--- Forty-eight bits of milliseconds laid over a random UUID, version 7 (RFC 9562). As a column's default it runs with the search_path of
--- whoever inserts, so every name is qualified; a pinned path would keep it from being inlined.
+-- Forty-eight bits of milliseconds before what a random UUID has behind its version: version 7 (RFC 9562). As a column's default it runs with
+-- the search_path of whoever inserts, so every name is qualified; a pinned path would keep it from being inlined. And every insert prepares
+-- it anew, so it is made of few calls.
 -- +goose StatementBegin
 create function ojs._uuid_v7() returns uuid
 language sql volatile
 as $$
-    select pg_catalog.encode(pg_catalog.set_bit(pg_catalog.set_bit(overlay(pg_catalog.uuid_send(pg_catalog.gen_random_uuid())
-        placing substring(pg_catalog.int8send((extract(epoch from pg_catalog.clock_timestamp()) operator(pg_catalog.*) 1000)::pg_catalog.int8) from 3) from 1 for 6),
-        52, 1), 53, 1), 'hex')::pg_catalog.uuid
+    select (pg_catalog.lpad(pg_catalog.to_hex((pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) operator(pg_catalog.*) 1000)::pg_catalog.int8), 12, '0')
+        operator(pg_catalog.||) '7' operator(pg_catalog.||) pg_catalog.substr(pg_catalog.gen_random_uuid()::pg_catalog.text, 16))::pg_catalog.uuid
 $$;
 -- +goose StatementEnd
 comment on function ojs._uuid_v7() is 'A new UUIDv7: ordered by time to the millisecond.';

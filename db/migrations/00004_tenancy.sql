@@ -130,6 +130,27 @@ $$;
 create policy tenant on ojs.job to ojs_tenant
     using (tenant_id = any (array[(select ojs.current_tenant())])) with check (tenant_id = any (array[(select ojs.current_tenant())]));
 create policy staff_insert on ojs.job for insert to ojs_service, ojs_operator with check (true);
+
+-- Jobs are validated when they are all there, by a trigger; but what no index could hold is met before. A policy is part of the plan, and
+-- costs an insert less than a trigger's condition, which every statement reads anew.
+-- +goose StatementBegin
+create function ojs._refuse_long(p_queue text, p_tenant text) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if length(p_queue) > 128 then
+        perform ojs._raise('OJ400', 'queue is longer than 128 characters', '{"field": "queue"}');
+    elsif octet_length(p_tenant) > 256 then
+        perform ojs._raise('OJ400', 'the tenant is longer than 256 bytes', '{"field": "tenant"}');
+    end if;
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._refuse_long(text, text) is 'True, or raises that the queue or the tenant is too long.';
+grant execute on function ojs._refuse_long(text, text) to ojs_service, ojs_operator, ojs_tenant;
+create policy indexable on ojs.job as restrictive for insert to ojs_service, ojs_operator, ojs_tenant
+    with check ((octet_length(queue || tenant_id) > 384) is not true or ojs._refuse_long(queue, tenant_id));
 grant select (state, attempt, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, errors, result, seq, tenant_id, id, queue, type, priority,
               max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra),
       insert (id, queue, type, priority, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra)
@@ -229,6 +250,8 @@ drop function ojs.configure(text, boolean);
 drop function ojs.create_tenant_role(text, name, text);
 drop function ojs._map_tenant_role(text, name);
 drop policy tenant on ojs.job;
+drop policy indexable on ojs.job;
+drop function ojs._refuse_long(text, text);
 alter table ojs.job alter column tenant_id drop default;
 -- +goose StatementBegin
 do $$

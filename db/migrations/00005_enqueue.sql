@@ -395,6 +395,27 @@ $$;
 comment on function ojs._simple_names(text, text, text, int) is 'Whether tenant, type, queue and priority of a job break no rule for certain: short names. Becomes part of the query that asks.';
 
 -- +goose StatementBegin
+create function ojs._v7(p_id uuid) returns boolean
+language sql immutable
+as $$ select get_byte(uuid_send(p_id), 6) / 16 = 7 and get_byte(uuid_send(p_id), 8) / 64 = 2 $$;
+-- +goose StatementEnd
+comment on function ojs._v7(uuid) is 'Whether an id is a UUIDv7. Becomes part of the query that asks.';
+
+-- +goose StatementBegin
+create function ojs._simple_rest(
+    p_id uuid, p_max_attempts int, p_scheduled_at timestamptz, p_expires_at timestamptz, p_timeout_ms int, p_visibility_timeout_ms int, p_tags text[], p_args json, p_meta jsonb,
+    p_retry jsonb, p_options json, p_extra json
+) returns boolean
+language sql stable
+as $$
+    select num_nonnulls(p_tags, p_retry, p_options, p_extra, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms) = 0
+        and p_max_attempts between 0 and 1000 and p_meta = '{}' and ojs._flat_args(p_args) and ojs._v7(p_id)
+$$;
+-- +goose StatementEnd
+comment on function ojs._simple_rest(uuid, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json) is
+'Whether what ojs._simple_names does not look at breaks no rule for certain: nothing but args. Becomes part of the query that asks.';
+
+-- +goose StatementBegin
 create function ojs._ordinary(
     p_tenant text, p_id uuid, p_type text, p_queue text, p_priority int, p_max_attempts int, p_scheduled_at timestamptz, p_expires_at timestamptz,
     p_timeout_ms int, p_visibility_timeout_ms int, p_tags text[], p_args json, p_meta jsonb, p_retry jsonb, p_options json, p_extra json
@@ -404,7 +425,7 @@ as $$
     select p_tags is null and p_retry is null and p_options is null and p_extra is null
         and p_type ~ '^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$' and octet_length(p_type) <= 255 and p_queue ~ '^[a-z0-9][a-z0-9.-]*$' and octet_length(p_queue) <= 128
         and ojs._tenant_valid(p_tenant) and p_priority between -100 and 100 and p_max_attempts between 0 and 1000
-        and (p_id is null or get_byte(uuid_send(p_id), 6) between 112 and 127 and get_byte(uuid_send(p_id), 8) between 128 and 191)
+        and (p_id is null or ojs._v7(p_id))
         and left(p_args::text, 1) = '[' and ojs._plain_json(p_args)
         and (p_meta = '{}' or jsonb_typeof(p_meta) = 'object' and octet_length(p_meta::text) < 200 and not p_meta ? 'tenant_id')
         and (p_scheduled_at is null or p_scheduled_at between '0001-01-01 00:00Z' and '9999-12-31 23:59:59Z')
@@ -430,11 +451,6 @@ create function ojs._job_arriving() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if length(new.queue) > 128 then
-        perform ojs._raise('OJ400', 'queue is longer than 128 characters', '{"field": "queue"}');
-    elsif octet_length(new.tenant_id) > 256 then
-        perform ojs._raise('OJ400', 'the tenant is longer than 256 bytes', '{"field": "tenant"}');
-    end if;
     if current_user <> 'ojs_owner' then
         new.state := ojs._first_state(new.state = 'pending', new.scheduled_at, ojs.now());
         if new.state <> 'available' then
@@ -451,10 +467,9 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._job_arriving() is
-'Trigger: gives a new job the state, tenant and attempts that follow from its other attributes, and refuses what no index could hold, which is met before the rest is validated.';
+'Trigger: gives a new job the state, tenant and attempts that follow from its other attributes.';
 create trigger job_arriving before insert on ojs.job for each row
-    when (new.scheduled_at is not null or new.retry is not null or new.meta <> '{}' or octet_length(new.queue || new.tenant_id) > 384)
-    execute function ojs._job_arriving();
+    when (new.scheduled_at is not null or new.retry is not null or new.meta <> '{}') execute function ojs._job_arriving();
 
 -- +goose StatementBegin
 create function ojs._notify(p_queues text[]) returns void
@@ -505,6 +520,19 @@ declare
     v_queues    text[];
     v_scheduled boolean := false;
 begin
+    -- Most statements insert one simple job, and for one job aggregates cost more than all the rest.
+    insert into ojs.wake as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
+    select j.tenant_id, j.queue, j.priority, j.state, 1, j.seq, j.seq
+    from inserted j
+    where not exists (select from inserted offset 1) and j.state = 'available' and ojs._simple_names(j.tenant_id, j.type, j.queue, j.priority)
+      and ojs._simple_rest(j.id, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra)
+    returning case when exists (select from ojs.waiter w where w.queue = k.queue) then array[k.queue] end into v_queues;
+    if found then
+        if v_queues is not null then
+            perform ojs._notify(v_queues);
+        end if;
+        return null;
+    end if;
     for v_line in
         insert into ojs.wake as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
         select j.tenant_id, j.queue, j.priority, j.state, sum(j.jobs), min(j.lo), max(j.hi)
@@ -513,9 +541,8 @@ begin
             select j.tenant_id, j.queue, j.priority, j.state, j.type, count(*) as jobs, min(j.seq) as lo, max(j.seq) as hi
             from inserted j
             group by j.tenant_id, j.queue, j.priority, j.state, j.type
-            having bool_and(num_nonnulls(j.tags, j.retry, j.options, j.extra, j.scheduled_at, j.expires_at, j.timeout_ms, j.visibility_timeout_ms) = 0
-                    and j.max_attempts between 0 and 1000 and j.meta = '{}' and ojs._flat_args(j.args)
-                    and get_byte(uuid_send(j.id), 6) between 112 and 127 and get_byte(uuid_send(j.id), 8) between 128 and 191
+            having bool_and(ojs._simple_rest(j.id, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options,
+                    j.extra)
                 or ojs._check_job(j.tenant_id, j.id, j.type, j.queue, j.priority, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms,
                     j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra))
         ) j
@@ -545,9 +572,10 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._job_inserted() is
 'Trigger: refuses a statement that inserts a job which breaks a rule, appends to the wake journal and notifies. The only thing a producer writes besides its jobs.';
--- The enqueue functions do all of this themselves, because they know what they insert.
+-- The enqueue functions do all of this themselves, because they know what they insert. As text, because every statement reads the condition
+-- anew, and a constant of type name takes 64 numbers.
 create trigger job_inserted after insert on ojs.job referencing new table as inserted for each statement
-    when (current_user <> 'ojs_owner') execute function ojs._job_inserted();
+    when (current_user::text <> 'ojs_owner') execute function ojs._job_inserted();
 
 -- +goose StatementBegin
 create function ojs.enqueue(
@@ -559,17 +587,14 @@ create function ojs.enqueue(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_tenant   text := p_tenant;
-    v_attempts int;
+    v_tenant   text := case when ojs._trusted() then p_tenant else ojs._session_tenant(p_tenant) end;
     v_now      timestamptz := ojs.now();
+    v_attempts int;
     v_state    ojs.job_state;
     v_awaited  boolean;
     v_job      ojs.job;
 begin
     -- Few expressions, because each is prepared anew in every transaction.
-    if not ojs._trusted() then
-        v_tenant := ojs._session_tenant(p_tenant);
-    end if;
     if num_nonnulls(p_tags, p_retry, p_options, p_extra, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_id, p_max_attempts) = 0 and not p_pending
             and ojs._simple_names(v_tenant, p_type, p_queue, p_priority) and p_meta = '{}' and ojs._flat_args(p_args) then
         insert into ojs.job (enqueued_at, created_at, tenant_id, queue, type, priority, args) values (v_now, v_now, v_tenant, p_queue, p_type, p_priority, p_args)
@@ -590,15 +615,15 @@ begin
         returning * into v_job;
         if not found then
             perform ojs._raise('OJ410', format('job %s exists already', p_id), jsonb_build_object('field', 'id', 'job_id', p_id));
+        elsif v_state = 'scheduled' then
+            insert into ojs.timer (due_at, kind, tenant_ids, ids) values (p_scheduled_at, 'due', array[v_tenant], array[v_job.id]);
         end if;
     end if;
-    insert into ojs.wake (tenant_id, queue, priority, to_state, jobs, lo, hi, at)
-    values (v_job.tenant_id, v_job.queue, v_job.priority, v_job.state, 1, v_job.seq, v_job.seq, v_now)
-    returning exists (select from ojs.waiter w where w.queue = v_job.queue) into v_awaited;
-    if v_job.state = 'scheduled' then
-        insert into ojs.timer (due_at, kind, tenant_ids, ids) values (v_job.scheduled_at, 'due', array[v_job.tenant_id], array[v_job.id]);
-    elsif v_awaited and v_job.state = 'available' then
-        perform ojs._notify(array[v_job.queue]);
+    insert into ojs.wake as k (tenant_id, queue, priority, to_state, jobs, lo, hi, at)
+    values (v_tenant, p_queue, p_priority, v_job.state, 1, v_job.seq, v_job.seq, v_now)
+    returning k.lo is not null and exists (select from ojs.waiter w where w.queue = p_queue) into v_awaited;
+    if v_awaited then
+        perform ojs._notify(array[p_queue]);
     end if;
     return v_job;
 end;
@@ -879,16 +904,17 @@ begin
     from unnest(p_args) with ordinality a(args, n) where ojs._flat_args(a.args) is not true;
     if v_state = 'available' then
         v_lo := nextval('ojs.job_seq');
+    else
+        -- Chosen here, because the clock is to know them; else they go to the caller without being collected.
+        v_ids := array(select ojs._uuid_v7() from unnest(p_args));
     end if;
-    with added as (
-        insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags,
-            args, meta, retry)
-        select v_state, case when v_lo is not null then nextval('ojs.job_seq') end, v_now, v_now, v_tenant, p_queue, p_type, p_priority, v_attempts, p_scheduled_at, p_expires_at,
-            p_timeout_ms, p_visibility_timeout_ms, p_tags, a.args, p_meta, p_retry
-        from unnest(p_args) a(args)
-        returning id
-    )
-    select array_agg(a.id) into v_ids from added a;
+    return query
+    insert into ojs.job as j (id, state, seq, enqueued_at, created_at, tenant_id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms,
+        tags, args, meta, retry)
+    select coalesce(a.id, ojs._uuid_v7()), v_state, case when v_lo is not null then nextval('ojs.job_seq') end, v_now, v_now, v_tenant, p_queue, p_type, p_priority, v_attempts,
+        p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, a.args, p_meta, p_retry
+    from unnest(p_args, v_ids) a(args, id)
+    returning j.id;
     insert into ojs.wake (tenant_id, queue, priority, to_state, jobs, lo, hi)
     values (v_tenant, p_queue, p_priority, v_state, cardinality(p_args), v_lo, case when v_lo is not null then currval('ojs.job_seq') end);
     if v_lo is not null then
@@ -898,7 +924,6 @@ begin
         select p_scheduled_at, 'due', array_fill(v_tenant, array[cardinality(p.ids)]), p.ids
         from (select array_agg(i.id order by i.n) as ids from unnest(v_ids) with ordinality i(id, n) group by (i.n - 1) / 1000) p;
     end if;
-    return query select i.id from unnest(v_ids) i(id);
 end;
 $$;
 -- +goose StatementEnd
@@ -946,7 +971,9 @@ drop function ojs._job_arriving();
 drop function ojs._retry_max_attempts(jsonb);
 drop function ojs._simple_names(text, text, text, int);
 drop function ojs._flat_args(json);
+drop function ojs._simple_rest(uuid, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json);
 drop function ojs._ordinary(text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json);
+drop function ojs._v7(uuid);
 drop function ojs._first_state(boolean, timestamptz, timestamptz);
 drop function ojs._plain_time(json);
 drop function ojs._plain_uuid(json);
