@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -1446,6 +1447,115 @@ func TestRunQueueCorners(t *testing.T) {
 		}
 		if got := one[int](t, d.Pool, "select dispatched::int from ojs.tenant_fairness order by rev desc limit 1"); got != 200 {
 			t.Errorf("the tenant was charged for %d of 200 jobs", got)
+		}
+	})
+	t.Run("beside a decision, too, what was decided ahead goes before what came behind it", func(t *testing.T) {
+		t.Parallel()
+		service := pgtest.New(t).Service()
+		enqueueFor(t, service, "q", "a", 10)
+		seqs := fetchSeqs(t, service, "q", 1)
+		enqueueFor(t, service, "q", "b", 1)
+		lingering := begin(t, service)
+		exec(t, lingering, "select pg_sleep(0.05)")
+		for range 2 {
+			seqs = append(seqs, fetchSeqs(t, lingering, "q", 5)...)
+		}
+		commit(t, lingering)
+		if len(seqs) != 11 || !slices.IsSorted(seqs[:10]) {
+			t.Errorf("jobs %v, want 11 in order", seqs)
+		}
+	})
+	t.Run("who goes beside a decision after having taken some gets no more than asked", func(t *testing.T) {
+		t.Parallel()
+		d := pgtest.New(t)
+		service := d.Service()
+		enqueueFor(t, service, "q", "a", 5)
+		enqueueFor(t, service, "z", "a", 5)
+		fetchSeqs(t, service, "q", 1)
+		decider, holder := begin(t, service), begin(t, service)
+		exec(t, decider, "select from ojs.fetch_many('{z}', '{1}', '{w}', '{0}', null, false)")
+		fetchSeqs(t, holder, "q", 1)
+		got := make(chan int, 1)
+		go func() {
+			n := -1
+			_ = service.QueryRow(t.Context(), "select count(*)::int from ojs.fetch('{q}', 5)").Scan(&n)
+			got <- n
+		}()
+		for one[int](t, d.Pool, "select count(*)::int from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == 0 {
+			runtime.Gosched()
+		}
+		exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select 'b', 'a', 'q', 10 from generate_series(1, 9)")
+		if n := <-got; n != 5 {
+			t.Errorf("%d jobs were handed out to who asked for 5", n)
+		}
+		commit(t, decider)
+		commit(t, holder)
+	})
+	t.Run("another tenant's job of the same id is not taken for one decided ahead", func(t *testing.T) {
+		t.Parallel()
+		service := pgtest.New(t).Service()
+		const id = "01890a5d-ac96-7fff-8000-000000000001"
+		exec(t, service, "insert into ojs.jobs (id, tenant_id, type, queue) values ($1, 'b', 'a', 'q')", id)
+		exec(t, service, "select from ojs.fetch_many('{q}', '{1}', '{w}', '{0}', null, false)")
+		enqueueFor(t, service, "q", "b", 200)
+		enqueueFor(t, service, "q", "a", 7)
+		exec(t, service, "insert into ojs.jobs (id, tenant_id, type, queue) values ($1, 'a', 'a', 'q')", id)
+		enqueueFor(t, service, "q", "a", 100)
+		fetchSeqs(t, service, "q", 1)
+		exec(t, service, "select ojs.nack($1, '{\"code\": \"x\", \"message\": \"m\"}', p_requeue => true, p_tenant => 'b')", id)
+		for range 11 {
+			fetchSeqs(t, service, "q", 1)
+		}
+		for len(fetchSeqs(t, service, "q", 1000)) > 0 {
+		}
+		if got := one[int](t, service, "select count(*)::int from ojs.jobs where state = 'available'"); got != 0 {
+			t.Errorf("%d jobs are never found again", got)
+		}
+	})
+	t.Run("a job that comes back to another ring does not move its clock", func(t *testing.T) {
+		t.Parallel()
+		service := pgtest.New(t).Service()
+		exec(t, service, "select ojs.configure_tenant('lite', 0.001)")
+		exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select 'back', 'a', 'q', 7 from generate_series(1, 2)")
+		fetchSeqs(t, service, "q", 2)
+		enqueueFor(t, service, "q", "lite", 60)
+		fetchSeqs(t, service, "q", 1)
+		holder := begin(t, service)
+		fetchSeqs(t, holder, "q", 1)
+		exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select 'stays', 'a', 'q', 7 from generate_series(1, 400)")
+		exec(t, service, "select ojs.configure_tenant('lite', null, 7)")
+		fetchSeqs(t, service, "q", 100)
+		if err := holder.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		fetchSeqs(t, service, "q", 100)
+		exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select 'back', 'a', 'q', 7 from generate_series(1, 60)")
+		n := 0
+		for _, tenant := range list[string](t, service, "select tenant_id from ojs.fetch('{q}', 100, 'w')") {
+			if tenant == "back" {
+				n++
+			}
+		}
+		if n < 48 || n > 52 {
+			t.Errorf("who came back had %d of 100 dispatches, its share is 50", n)
+		}
+	})
+	t.Run("the tick has a row looked at that a refill passes over", func(t *testing.T) {
+		t.Parallel()
+		d := pgtest.New(t)
+		service := d.Service()
+		enqueueFor(t, service, "q", "t", 200)
+		fetchSeqs(t, service, "q", 1)
+		holder := begin(t, service)
+		fetchSeqs(t, holder, "q", 1)
+		for one[int](t, d.Pool, "select cardinality(held) from ojs.run_mark order by rev desc limit 1") == 0 {
+			fetchSeqs(t, service, "q", 1)
+		}
+		if got := one[int](t, d.Pool, "select count(*)::int from ojs.timer where kind = 'again'"); got != 1 {
+			t.Errorf("%d looks are planned, want 1", got)
+		}
+		if err := holder.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
 		}
 	})
 	t.Run("a rebuild does not wait for who has hold of a row", func(t *testing.T) {

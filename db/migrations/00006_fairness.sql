@@ -289,9 +289,10 @@ begin
         ), gone as (
             delete from ojs.run r using (select f.place from free f union all select l.place from late l) f where r.ctid = f.place returning r.*
         ), home as materialized (
-            -- A boost that changed while somebody had hold of a row has moved its tenant to another ring.
-            select g.queue, g.job_priority + coalesce(t.priority_boost, 0) as priority, g.tenant_id, g.id, g.pos, g.step, g.drift
+            -- A boost that changed while somebody had hold of a row has moved its tenant to another ring, whose clock the job has not moved.
+            select g.queue, b.priority, g.tenant_id, g.id, g.pos, case when b.priority = g.priority then g.step else 0 end as step, case when b.priority = g.priority then g.drift else 0 end as drift
             from gone g left join lateral (select t.priority_boost from ojs.tenant t where t.tenant_id = g.tenant_id limit 1) t on true
+            cross join lateral (select g.job_priority + coalesce(t.priority_boost, 0) as priority) b
         ), back as (
             insert into ojs.reentry (queue, priority, tenant_id, n, id) overriding system value
             select h.queue, h.priority, h.tenant_id, h.pos, h.id from home h where h.pos < c_line
@@ -372,17 +373,16 @@ declare
     v_owes   boolean;
     v_fresh  boolean;
 begin
-    select f.rev, f.snapshot,
+    select f.rev, f.snapshot, ojs._snapshot(),
         exists (select from ojs.lease l where l.owed > 0 and l.xid >= pg_snapshot_xmax(f.snapshot))
             or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select l.* from ojs.lease l where l.xid = x.xid and l.owed > 0 offset 0) l),
         exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot))
             or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' offset 0) w)
-    into v_fold.rev, v_fold.snapshot, v_owes, v_fresh
+    into v_fold.rev, v_fold.snapshot, v_mark, v_owes, v_fresh
     from (select f.* from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f;
     if not v_owes and not v_fresh then
         return false;
     end if;
-    v_mark := ojs._snapshot();
     if (select m.rev from ojs.run_mark m order by m.queue desc, m.rev desc limit 1) is not null then
         -- What was decided ahead knows nothing of whoever joins now: this looks at what v_mark sees, and more.
         perform ojs._revoke(s.queue) from ojs._stale_queues() s(queue) where ojs._has_run(s.queue);
@@ -432,10 +432,10 @@ begin
             -- What was decided ahead is on its way.
             where not exists (select from (select m.lo, m.held from ojs.run_mark m where m.queue = b.queue order by m.rev desc limit 1) m
                 cross join lateral (
-                    (select r.id from ojs.run r where r.queue = b.queue and r.n >= m.lo order by r.n limit 100000)
+                    (select r.id, r.tenant_id from ojs.run r where r.queue = b.queue and r.n >= m.lo order by r.n limit 100000)
                     union all
-                    select r.id from unnest(m.held) h(n) cross join lateral (select r.id from ojs.run r where r.queue = b.queue and r.n = h.n limit 1) r
-                ) r where r.id = b.id)
+                    select r.id, r.tenant_id from unnest(m.held) h(n) cross join lateral (select r.id, r.tenant_id from ojs.run r where r.queue = b.queue and r.n = h.n limit 1) r
+                ) r where r.id = b.id and r.tenant_id = b.tenant_id)
             order by b.seq
         ), joined as (
             insert into ojs.tenant_fairness (queue, priority, tenant_id, vtime, weight, class, backlogged, job_priority, head)

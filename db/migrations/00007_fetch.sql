@@ -550,11 +550,10 @@ $$;
 comment on function ojs._expire(uuid[], text[]) is 'Discards available jobs whose expires_at has passed (ojs-core section 5.2).';
 
 -- +goose StatementBegin
-create function ojs._serve_queue(p_queue text, p_count int, p_tenant text, p_reentry_max bigint, out o_ids uuid[], out o_rows tid[], out o_skimmed int)
+create function ojs._serve_queue(p_queue text, p_count int, p_tenant text, p_reentry_max bigint, p_skim int, out o_ids uuid[], out o_rows tid[], out o_skimmed int)
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
-    c_skim   constant int := 200000;
     v_ring   ojs.ring;
     v_left   int := p_count;
     v_served record;
@@ -574,17 +573,17 @@ begin
             o_rows := o_rows || v_served.o_rows;
             o_skimmed := o_skimmed + v_served.o_skimmed;
             v_left := p_count - cardinality(o_ids);
-            exit when v_left <= 0 or v_ring.members = 0 or not v_served.o_progress or o_skimmed > c_skim;
+            exit when v_left <= 0 or v_ring.members = 0 or not v_served.o_progress or o_skimmed > p_skim;
         end loop;
         perform ojs._ring_changed(v_ring);
-        exit when v_left <= 0 or o_skimmed > c_skim;
+        exit when v_left <= 0 or o_skimmed > p_skim;
     end loop;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._serve_queue(text, int, text, bigint) is
+comment on function ojs._serve_queue(text, int, text, bigint, int) is
 'The next p_count jobs of one queue, of one tenant or of all, locked and in fair order, with the places of their rows, and how many ended or locked jobs were passed over: when these are more than
-200000, there may be more. Only under the row of ojs.lane.';
+p_skim, there may be more. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
 create function ojs._decide(p_queues text[], p_count int, p_tenant text, out o_ids uuid[], out o_rows tid[])
@@ -636,7 +635,7 @@ begin
         v_more := ojs._fold();
         select s.last_value into v_max from ojs.reentry_n_seq s;
         if v_n = 1 then
-            v_served := ojs._serve_queue(p_queues[1], p_count - v_total, p_tenant, v_max);
+            v_served := ojs._serve_queue(p_queues[1], p_count - v_total, p_tenant, v_max, c_skim - v_skimmed);
             o_ids := o_ids || v_served.o_ids;
             o_rows := o_rows || v_served.o_rows;
             v_skimmed := v_skimmed + v_served.o_skimmed;
@@ -652,7 +651,7 @@ begin
                     v_at := v_at + 1;
                     v_want := v_left / v_open + case when v_at <= v_left % v_open then 1 else 0 end;
                     exit when v_want = 0;
-                    v_served := ojs._serve_queue(v_queues[q], v_want, p_tenant, v_max);
+                    v_served := ojs._serve_queue(v_queues[q], v_want, p_tenant, v_max, c_skim - v_skimmed);
                     v_got := cardinality(v_served.o_ids);
                     o_ids := o_ids || v_served.o_ids;
                     o_rows := o_rows || v_served.o_rows;
@@ -720,6 +719,7 @@ begin
     v_held := array(select r.n from unnest(v_mark.held) h(n) cross join lateral (select r.n from ojs.run r where r.queue = p_queue and r.n = h.n limit 1) r);
     if v_lo = v_mark.lo then
         v_held := v_held || v_lo;
+        perform ojs._look_again(array[r.tenant_id], array[r.id]) from ojs.run r where r.queue = p_queue and r.n = v_lo;
         select r.n into v_lo from ojs.run r where r.queue = p_queue and r.n > v_mark.lo order by r.n limit 1;
     end if;
     -- Further each time, and half as far after each revocation: what is decided ahead and not taken is decided twice.
@@ -1027,7 +1027,7 @@ begin
             v_looked := true;
             select max(r.priority) into v_above from ojs.run r where r.queue = v_queue and r.n >= v_mark.lo and exists (select from ojs._stale_queues(v_queue));
             if v_above is not null then
-                select a.o_ids, a.o_rows into v_ids, v_places from ojs._aside(v_queues, v_count, v_tenant, v_above) a;
+                select a.o_ids, a.o_rows into v_ids, v_places from ojs._aside(v_queues, v_count - v_got, v_tenant, v_above) a;
                 v_decided := true;
                 v_want := 0;
             end if;
@@ -1084,9 +1084,12 @@ begin
                 v_got := v_got + v_rows;
             end if;
             exit when v_got = v_count or v_decided and v_above is null and (v_aside or v_rows = cardinality(v_ids));
-            v_above := null;
             v_decided := false;
             v_turns := null;
+            if v_above is not null then
+                v_above := null;
+                continue;
+            end if;
         end if;
         if v_aside or v_in_lane and v_seen = v_mark.rev then
             if v_in_lane then
@@ -1268,7 +1271,7 @@ drop function ojs._check_fetch(text[], int[], text[], int[]);
 drop function ojs._refill(text, int, boolean);
 drop function ojs._plan(text, int);
 drop function ojs._decide(text[], int, text);
-drop function ojs._serve_queue(text, int, text, bigint);
+drop function ojs._serve_queue(text, int, text, bigint, int);
 drop function ojs._expire(uuid[], text[]);
 drop function ojs._skim(text, int, text, bigint, boolean);
 drop function ojs._first_free(text, uuid[], boolean);

@@ -441,6 +441,7 @@ begin
     -- Nobody fetches for hours while producers go on: the journal must not grow into a decision that takes forever. Or everybody fetches beside decisions, and
     -- nobody charges. Last, because from here on decisions wait for this transaction to end.
     if (select exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) offset 1000 limit 1) or exists (select from ojs.lease l where l.owed > 0 and l.xid >= pg_snapshot_xmax(f.snapshot))
+                or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select l.* from ojs.lease l where l.xid = x.xid and l.owed > 0 offset 0) l)
             from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f) then
         perform from ojs.lane l where l.lane = 0 for update skip locked;
         if found then

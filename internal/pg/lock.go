@@ -76,6 +76,8 @@ func (b Brief) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 	batch := &pgx.Batch{}
 	batch.Queue("select set_config('lock_timeout', '" + lockPatience + "', true)")
 	batch.Queue(sql, args...)
+	// Those who notify queue up for a lock when they commit, which is no sign of anybody sitting.
+	batch.Queue("select set_config('lock_timeout', '0', true)")
 	sent := b.pool.SendBatch(ctx, batch)
 	_, err := sent.Exec()
 	if err != nil {
