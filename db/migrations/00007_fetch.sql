@@ -25,23 +25,36 @@ as $$ select statement_timestamp() - transaction_timestamp() > interval '20 mill
 comment on function ojs._lingers() is 'Whether the caller has been in its transaction for a while: it may stay there, and must not keep decisions waiting. Becomes part of the expression that asks.';
 
 -- +goose StatementBegin
+create function ojs._has_work(p_queues text[]) returns boolean
+language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (select from ojs.queue_priority q
+        cross join lateral (select r.members from ojs.ring r where r.queue = q.queue and r.priority = q.priority order by r.rev desc limit 1) r
+        where q.queue = any (p_queues) and r.members > 0);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._has_work(text[]) is 'Whether a tenant had work in one of the queues when the last decision ended.';
+
+-- +goose StatementBegin
 create function ojs._anything_for(p_queues text[], p_tenant text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if p_tenant is null and exists (select from ojs.queue_priority q
-            cross join lateral (select r.members from ojs.ring r where r.queue = q.queue and r.priority = q.priority order by r.rev desc limit 1) r
-            where q.queue = any (p_queues) and r.members > 0) then
+    -- Each of them costs more to begin than to do.
+    if p_tenant is null and ojs._has_work(p_queues) then
+        return true;
+    elsif exists (select from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f
+            where exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) and w.to_state = 'available')
+                or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' offset 0) w)
+                or pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot())) then
         return true;
     end if;
     return p_tenant is not null and exists (select from ojs.queue_priority q
             cross join lateral (select f.backlogged from ojs.tenant_fairness f
                 where f.queue = q.queue and f.priority = q.priority and f.tenant_id = p_tenant order by f.rev desc limit 1) f
             where q.queue = any (p_queues) and f.backlogged)
-        or exists (select from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f
-            where exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) and w.to_state = 'available')
-                or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' offset 0) w)
-                or pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot()))
         or exists (select from unnest(p_queues) q(queue) where ojs._has_run(q.queue));
 end;
 $$;
@@ -770,7 +783,7 @@ language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- Most often, under light load, there is nothing left.
-    if ojs._anything_for(array[p_queue], null) and (p_in_lane or not ojs._lingers() and ojs._enter_lane(-1)) then
+    if ojs._has_work(array[p_queue]) and (p_in_lane or not ojs._lingers() and ojs._enter_lane(-1)) then
         perform ojs._fold();
         perform ojs._plan(p_queue, greatest(128, 32 * p_count));
     end if;
@@ -976,7 +989,7 @@ begin
     into v_count, v_plain, v_own, v_paused, v_mark.queue, v_mark.rev, v_mark.lo, v_mark.hi, v_mark.ahead, v_mark.held, v_fresh
     from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f
     left join lateral (select m.* from ojs.run_mark m where v_single and m.queue = v_queue and pg_snapshot_xmax(f.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
-        order by m.rev desc limit 1) m on true;
+        order by m.rev desc limit 1) m on exists (select from ojs.run r where r.queue = m.queue and r.n >= m.lo);
     if (v_plain and v_count <= 10000) is not true then
         perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_visibility_timeouts_ms);
     end if;
@@ -1040,14 +1053,14 @@ begin
             v_now := ojs.now();
             if not v_decided then
                 with free as materialized (
-                    select r.n, r.id, r.tenant_id, r.ctid as place from ojs.run r
+                    select r.n, r.id, r.ctid as place, j.row_at from ojs.run r
+                    cross join lateral (select j.ctid as row_at from ojs.job j where j.id = r.id and j.tenant_id = r.tenant_id and j.state = 'available' limit 1) j
                     where r.queue = v_queue and r.n >= v_mark.lo and (v_tenant is null or r.tenant_id = v_tenant)
-                      and exists (select from ojs.job j where j.id = r.id and j.tenant_id = r.tenant_id and j.state = 'available')
                     order by r.n limit v_want for update of r skip locked
                 ), held as materialized (
                     select f.n, f.id, f.place, j.row_at from free f
                     cross join lateral (select j.ctid as row_at from ojs.job j
-                        where j.id = f.id and j.tenant_id = f.tenant_id and j.state = 'available' and (j.expires_at > v_now) is not false for update skip locked) j
+                        where j.ctid = f.row_at and j.id = f.id and j.state = 'available' and (j.expires_at > v_now) is not false for update skip locked) j
                 ), gone as (
                     delete from ojs.run r using held h where r.ctid = h.place
                 )
@@ -1114,7 +1127,8 @@ begin
             end if;
             v_seen := coalesce(v_mark.rev, 0);
             if v_single then
-                select * into v_mark from ojs.run_mark m where m.queue = v_queue order by m.rev desc limit 1;
+                select * into v_mark from (select m.* from ojs.run_mark m where m.queue = v_queue order by m.rev desc limit 1) m
+                where exists (select from ojs.run r where r.queue = m.queue and r.n >= m.lo);
             end if;
             v_mark.rev := coalesce(v_mark.rev, 0);
         end if;
@@ -1278,6 +1292,7 @@ drop function ojs._first_free(text, uuid[], boolean);
 drop function ojs._look_again(text[], uuid[]);
 drop function ojs._serve(ojs.ring, int, text, bigint, boolean);
 drop function ojs._anything_for(text[], text);
+drop function ojs._has_work(text[]);
 drop function ojs._lingers();
 drop function ojs._has_run(text);
 reset role;
