@@ -441,6 +441,70 @@ func TestErrorsHistory(t *testing.T) {
 	}
 }
 
+// The kinds of jitter spread delays over different ranges, none of which goes beyond max_interval.
+func TestRetryJitter(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	for _, c := range []struct {
+		jitter    string
+		attempt   int
+		low, high int64
+	}{
+		{`true`, 3, 2000, 6000},
+		{`"full"`, 3, 0, 4000},
+		{`"equal"`, 3, 2000, 4000},
+		{`"decorrelated"`, 1, 1000, 3000},
+		{`"decorrelated"`, 3, 1000, 6000},
+		{`true`, 9, 3500, 7000},
+		{`"full"`, 9, 0, 7000},
+		{`"equal"`, 9, 3500, 7000},
+		{`"decorrelated"`, 9, 1000, 7000},
+	} {
+		got := list[int64](t, d.Pool, "select ojs._retry_delay_ms(jsonb_build_object('jitter', $1::text::jsonb, 'max_interval', 'PT7S'), $2) from generate_series(1, 500)", c.jitter, c.attempt)
+		slices.Sort(got)
+		if got[0] < c.low || got[len(got)-1] > c.high || got[len(got)-1]-got[0] < (c.high-c.low)*3/4 {
+			t.Errorf("%s after attempt %d: %d to %d ms, want %d to %d", c.jitter, c.attempt, got[0], got[len(got)-1], c.low, c.high)
+		}
+	}
+}
+
+// Handlers' codes go before the policy, and the policy's patterns before what attempts are left (ojs-retry sections 6 and 7).
+func TestFailuresThatEndAJob(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	const policy = `{"max_attempts": 5, "non_retryable_errors": ["validation.payload_invalid", "auth.*", "E%.*"]}`
+	for failure, want := range map[string]string{
+		`{"message": "m"}`: "retryable",
+		`{"message": "m", "type": "validation.payload_invalid"}`:              "discarded",
+		`{"message": "m", "type": "validation.payload_invalid.really"}`:       "retryable",
+		`{"message": "m", "type": "validation.schema_error"}`:                 "retryable",
+		`{"message": "m", "type": "auth.token_expired"}`:                      "discarded",
+		`{"message": "m", "code": "auth.forbidden"}`:                          "discarded",
+		`{"message": "m", "type": "auth"}`:                                    "retryable",
+		`{"message": "m", "type": "external.auth.failure"}`:                   "retryable",
+		`{"message": "m", "type": "E100.x"}`:                                  "retryable",
+		`{"message": "m", "type": "E%.x"}`:                                    "discarded",
+		`{"message": "m", "code": "RETRY"}`:                                   "retryable",
+		`{"message": "m", "code": "DISCARD"}`:                                 "discarded",
+		`{"message": "m", "code": "FAIL", "type": "external.card_declined"}`:  "discarded",
+		`{"message": "m", "code": "DEAD_LETTER"}`:                             "discarded",
+		`{"message": "m", "retryable": false}`:                                "discarded",
+		`{"message": "m", "retryable": true, "type": "auth.token_expired"}`:   "discarded",
+		`{"message": "m", "code": "handler_error", "details": {"auth.x": 1}}`: "retryable",
+	} {
+		id := one[string](t, d.Service(), "select id::text from ojs.enqueue('a', p_queue => 'q', p_retry => $1::text::jsonb)", policy)
+		exec(t, d.Service(), "select from ojs.fetch('{q}')")
+		if got := one[string](t, d.Service(), "select state::text from ojs.nack($1, $2::text::jsonb)", id, failure); got != want {
+			t.Errorf("%s: %s, want %s", failure, got, want)
+		}
+		again := one[string](t, d.Service(), "select id::text from ojs.enqueue('a', p_queue => 'q', p_retry => $1::text::jsonb)", policy)
+		exec(t, d.Service(), "select from ojs.fetch('{q}')")
+		if got := one[string](t, d.Service(), "select state::text from ojs.settle(json_build_array(json_build_object('id', $1::text, 'error', $2::text::json)))", again, failure); got != want {
+			t.Errorf("%s, of many: %s, want %s", failure, got, want)
+		}
+	}
+}
+
 func TestRetryDelay(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -455,7 +519,6 @@ func TestRetryDelay(t *testing.T) {
 		{`null`, []int64{1000, 2000, 4000, 8000, 16000, 32000, 64000, 128000, 256000, 300000, 300000}, 300000, true},
 		{`{}`, []int64{1000, 2000, 4000}, 300000, true},
 		{`{"jitter": true}`, []int64{1000, 2000, 4000}, 300000, true},
-		{`{"jitter": "full"}`, []int64{1000}, 300000, true},
 		{`{"jitter": false}`, []int64{1000, 2000, 4000, 8000, 16000, 32000, 64000, 128000, 256000, 300000, 300000}, 0, false},
 		{`{"jitter": "none"}`, []int64{1000, 2000}, 0, false},
 		{`{"jitter": false, "initial_interval": "PT0.1S"}`, []int64{100, 200, 400}, 0, false},
@@ -464,12 +527,19 @@ func TestRetryDelay(t *testing.T) {
 		{`{"jitter": false, "initial_interval": "PT1M30S", "max_interval": "PT2M"}`, []int64{90000, 120000, 120000}, 0, false},
 		{`{"jitter": false, "initial_interval": "PT1M30S", "max_interval_ms": 100000}`, []int64{90000, 100000}, 0, false},
 		{`{"jitter": false, "initial_interval": "P1DT2H", "max_interval": "P2W"}`, []int64{93600000, 187200000}, 0, false},
-		{`{"jitter": false, "initial_interval": "PT10S", "max_interval": "PT5S"}`, []int64{5000, 5000}, 0, false},
+		{`{"jitter": false, "initial_interval": "PT10M"}`, []int64{600000, 600000}, 0, false},
 		{`{"jitter": false, "backoff_coefficient": 1.0}`, []int64{1000, 1000, 1000}, 0, false},
 		{`{"jitter": false, "backoff_coefficient": 1.5}`, []int64{1000, 1500, 2250, 3375}, 0, false},
 		{`{"jitter": false, "backoff_coefficient": 100, "max_interval": "P365D"}`, []int64{1000, 100_000, 10_000_000, 1_000_000_000, year, year}, 0, false},
-		{`{"jitter": false, "initial_interval_ms": 0}`, []int64{0, 0, 0}, 0, false},
-		{`{"jitter": false, "max_interval": "PT0S"}`, []int64{0, 0}, 0, false},
+		{`{"jitter": false, "backoff_strategy": "exponential", "backoff_coefficient": 3}`, []int64{1000, 3000, 9000, 27000}, 0, false},
+		{`{"jitter": false, "backoff_strategy": "none", "initial_interval": "PT5S", "backoff_coefficient": 3}`, []int64{5000, 5000, 5000}, 0, false},
+		{`{"jitter": false, "backoff_strategy": "constant", "initial_interval_ms": 5000}`, []int64{5000, 5000, 5000}, 0, false},
+		{`{"jitter": false, "backoff_strategy": "linear", "initial_interval": "PT5S", "backoff_coefficient": 3, "max_interval": "PT12S"}`, []int64{5000, 10000, 12000, 12000}, 0, false},
+		{`{"jitter": false, "backoff_strategy": "polynomial", "backoff_coefficient": 4}`, []int64{1000, 16000, 81000, 256000, 300000}, 0, false},
+		{`{"jitter": false, "backoff_strategy": "polynomial", "backoff_coefficient": 100, "max_interval": "P365D"}`, []int64{1000, year, year}, 0, false},
+		{`{"jitter": false, "backoff_strategy": "custom", "intervals": ["PT1S", 5000, "P1D"]}`, []int64{1000, 5000, 86400000, 86400000}, 0, false},
+		{`{"jitter": false, "backoff_strategy": "custom", "intervals": [100, 90000], "max_interval": "PT1M"}`, []int64{100, 60000, 60000}, 0, false},
+		{`{"backoff_strategy": "linear"}`, []int64{1000, 2000, 3000}, 300000, true},
 		{`{"initial_interval": "PT10S", "max_interval": "PT12S"}`, []int64{10000, 12000, 12000}, 12000, true},
 	} {
 		for i, want := range c.delays {

@@ -206,8 +206,8 @@ func malformedJobs() []malformed {
 		{name: "a malformed tenant", field: "tenant", text: "no such", state: "OJ403", only: "em"},
 	}
 	for name, value := range map[string]string{
-		"max_attempts": `-1|1001|1.5|"3"|null|true|99999999999999999999`, "initial_interval": `"1s"|""|"P"|"PT"|"P1DT"|"-PT1S"|"PT1S1S"|"PT1H1H"|5|null|"PT.5S"|"P99999999999Y"|"P400D"|"PT1S "|" PT1S"`,
-		"max_interval": `"soon"|"P2Y"|"PT99999999H"|[]`, "initial_interval_ms": `-1|1.5|"5"|31536000001|1e400|null`, "max_interval_ms": `-1|1e20|{}`,
+		"max_attempts": `-1|1001|1.5|"3"|null|true|99999999999999999999`, "initial_interval": `"1s"|""|"P"|"PT"|"P1DT"|"-PT1S"|"PT1S1S"|"PT1H1H"|5|null|"PT.5S"|"P99999999999Y"|"P400D"|"PT1S "|" PT1S"|"PT0S"`, "backoff_strategy": `"quadratic"|""|5|null|["linear"]`, "intervals": `[]|"PT1S"|[0]|["PT0S"]|["soon"]|[1e400]|[null]|[{}]|null`,
+		"max_interval": `"soon"|"P2Y"|"PT99999999H"|[]`, "initial_interval_ms": `0|-1|1.5|"5"|31536000001|1e400|null`, "max_interval_ms": `-1|1e20|{}`,
 		"backoff_coefficient": `0.5|0|-2|100.1|"2"|null|1e400`, "jitter": `"maybe"|5|null|["none"]|{}`, "on_exhaustion": `"explode"|null|5|["discard"]`,
 		"non_retryable_errors": `"x"|[1]|[null]|{}|null`,
 	} {

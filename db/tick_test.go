@@ -658,7 +658,7 @@ func TestTicksBesideWork(t *testing.T) {
 	const producers, each = 3, 40
 	work := func(ctx context.Context, pool *pgxpool.Pool) error {
 		for range each {
-			if _, err := pool.Exec(ctx, "select from ojs.enqueue('a', p_retry => '{\"initial_interval_ms\": 0}', p_scheduled_at => clock_timestamp())"); err != nil {
+			if _, err := pool.Exec(ctx, "select from ojs.enqueue('a', p_retry => '{\"initial_interval_ms\": 1}', p_scheduled_at => clock_timestamp())"); err != nil {
 				return err
 			}
 		}

@@ -172,6 +172,18 @@ $$;
 comment on function ojs._retry_interval_ms(jsonb, text, bigint) is 'A duration of a retry policy in milliseconds, in either spelling: name as ISO 8601 text, name_ms as a number.';
 
 -- +goose StatementBegin
+create function ojs._interval_ms(p_interval jsonb) returns bigint
+language sql immutable
+as $$
+    select case jsonb_typeof(p_interval)
+        when 'string' then (extract(epoch from ojs._duration(p_interval #>> '{}')) * 1000)::bigint
+        when 'number' then case when (p_interval #>> '{}')::numeric between 0 and 1e15 then (p_interval #>> '{}')::numeric::bigint end
+        end
+$$;
+-- +goose StatementEnd
+comment on function ojs._interval_ms(jsonb) is 'A duration in milliseconds: ISO 8601 text, or a number of milliseconds; null when it is neither.';
+
+-- +goose StatementBegin
 create function ojs._retry_violation(p_retry jsonb) returns ojs.violation
 language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
@@ -208,8 +220,24 @@ begin
         end if;
         if ojs._retry_interval_ms(p_retry, v_name, 0) > 31536000000 then
             return row('OJ422', 'retry.' || v_name, format('retry.%s must be at most a year', v_name))::ojs.violation;
+        elsif ojs._retry_interval_ms(p_retry, v_name, 1) < 1 then
+            return row('OJ422', 'retry.' || v_name, format('retry.%s must be at least a millisecond', v_name))::ojs.violation;
         end if;
     end loop;
+    if ojs._retry_interval_ms(p_retry, 'max_interval', null) < ojs._retry_interval_ms(p_retry, 'initial_interval', 1000) and p_retry ?| array['initial_interval', 'initial_interval_ms'] then
+        return row('OJ422', 'retry.max_interval', 'retry.max_interval must not be less than retry.initial_interval')::ojs.violation;
+    end if;
+    if p_retry ? 'backoff_strategy' and coalesce(p_retry ->> 'backoff_strategy', '') not in ('exponential', 'linear', 'polynomial', 'constant', 'none', 'custom') then
+        return row('OJ422', 'retry.backoff_strategy', 'retry.backoff_strategy must be "exponential", "linear", "polynomial", "constant", "none" or "custom"')::ojs.violation;
+    end if;
+    if p_retry ? 'intervals' then
+        if case when jsonb_typeof(p_retry -> 'intervals') = 'array' then jsonb_array_length(p_retry -> 'intervals') not between 1 and 1000
+                or exists (select from jsonb_array_elements(p_retry -> 'intervals') i where (ojs._interval_ms(i) between 1 and 31536000000) is not true) else true end then
+            return row('OJ422', 'retry.intervals', 'retry.intervals must be an array of 1 to 1000 ISO 8601 durations or numbers of milliseconds, each from a millisecond to a year')::ojs.violation;
+        end if;
+    elsif p_retry ->> 'backoff_strategy' = 'custom' then
+        return row('OJ422', 'retry.intervals', 'retry.intervals is required with backoff_strategy "custom"')::ojs.violation;
+    end if;
     if p_retry ? 'backoff_coefficient' then
         if jsonb_typeof(p_retry -> 'backoff_coefficient') <> 'number' then
             return row('OJ422', 'retry.backoff_coefficient', 'retry.backoff_coefficient must be a number')::ojs.violation;
@@ -220,7 +248,7 @@ begin
         end if;
     end if;
     if p_retry ? 'jitter' and jsonb_typeof(p_retry -> 'jitter') <> 'boolean' and coalesce(p_retry ->> 'jitter', '') not in ('none', 'full', 'equal', 'decorrelated') then
-        return row('OJ422', 'retry.jitter', 'retry.jitter must be a boolean')::ojs.violation;
+        return row('OJ422', 'retry.jitter', 'retry.jitter must be a boolean, "none", "full", "equal" or "decorrelated"')::ojs.violation;
     end if;
     if p_retry ? 'on_exhaustion' and coalesce(p_retry ->> 'on_exhaustion', '') not in ('discard', 'dead_letter') then
         return row('OJ422', 'retry.on_exhaustion', 'retry.on_exhaustion must be "discard" or "dead_letter"')::ojs.violation;
@@ -980,6 +1008,7 @@ drop function ojs._plain_uuid(json);
 drop function ojs._violation_refusal(ojs.violation, int);
 drop function ojs._job_violation(text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json);
 drop function ojs._retry_violation(jsonb);
+drop function ojs._interval_ms(jsonb);
 drop function ojs._retry_interval_ms(jsonb, text, bigint);
 drop function ojs._duration(text);
 drop function ojs._too_deep(jsonb);
