@@ -214,8 +214,8 @@ begin
                 return row('OJ422', 'retry.' || v_name || '_ms', format('retry.%s_ms must be a number of milliseconds', v_name))::ojs.violation;
             end if;
             v_num := (p_retry ->> (v_name || '_ms'))::numeric;
-            if v_num < 0 or v_num > 31536000000 or v_num <> trunc(v_num) then
-                return row('OJ422', 'retry.' || v_name || '_ms', format('retry.%s_ms must be an integer between 0 and 31536000000', v_name))::ojs.violation;
+            if v_num < 1 or v_num > 31536000000 or v_num <> trunc(v_num) then
+                return row('OJ422', 'retry.' || v_name || '_ms', format('retry.%s_ms must be an integer between 1 and 31536000000', v_name))::ojs.violation;
             end if;
         end if;
         if ojs._retry_interval_ms(p_retry, v_name, 0) > 31536000000 then
@@ -231,8 +231,8 @@ begin
         return row('OJ422', 'retry.backoff_strategy', 'retry.backoff_strategy must be "exponential", "linear", "polynomial", "constant", "none" or "custom"')::ojs.violation;
     end if;
     if p_retry ? 'intervals' then
-        if case when jsonb_typeof(p_retry -> 'intervals') = 'array' then jsonb_array_length(p_retry -> 'intervals') not between 1 and 1000
-                or exists (select from jsonb_array_elements(p_retry -> 'intervals') i where (ojs._interval_ms(i) between 1 and 31536000000) is not true) else true end then
+        if (case when jsonb_typeof(p_retry -> 'intervals') = 'array' then jsonb_array_length(p_retry -> 'intervals') not between 1 and 1000
+                or exists (select from jsonb_array_elements(p_retry -> 'intervals') i where (ojs._interval_ms(i) between 1 and 31536000000) is not true) else true end) then
             return row('OJ422', 'retry.intervals', 'retry.intervals must be an array of 1 to 1000 ISO 8601 durations or numbers of milliseconds, each from a millisecond to a year')::ojs.violation;
         end if;
     elsif p_retry ->> 'backoff_strategy' = 'custom' then
