@@ -162,16 +162,6 @@ $$;
 comment on function ojs._duration(text) is 'An ISO 8601 duration (PT1.5S, P1DT2H) as an interval; null when it is none.';
 
 -- +goose StatementBegin
-create function ojs._retry_interval_ms(p_retry jsonb, p_name text, p_default bigint) returns bigint
-language sql immutable
-as $$
-    select coalesce((p_retry ->> (p_name || '_ms'))::numeric::bigint,
-                    (extract(epoch from ojs._duration(p_retry ->> p_name)) * 1000)::bigint, p_default)
-$$;
--- +goose StatementEnd
-comment on function ojs._retry_interval_ms(jsonb, text, bigint) is 'A duration of a retry policy in milliseconds, in either spelling: name as ISO 8601 text, name_ms as a number.';
-
--- +goose StatementBegin
 create function ojs._interval_ms(p_interval jsonb) returns bigint
 language sql immutable
 as $$
@@ -182,6 +172,15 @@ as $$
 $$;
 -- +goose StatementEnd
 comment on function ojs._interval_ms(jsonb) is 'A duration in milliseconds: ISO 8601 text, or a number of milliseconds; null when it is neither.';
+
+-- +goose StatementBegin
+create function ojs._retry_interval_ms(p_retry jsonb, p_name text, p_default bigint) returns bigint
+language sql immutable
+as $$
+    select coalesce(ojs._interval_ms(p_retry -> (p_name || '_ms')), ojs._interval_ms(p_retry -> p_name), p_default)
+$$;
+-- +goose StatementEnd
+comment on function ojs._retry_interval_ms(jsonb, text, bigint) is 'A duration of a retry policy in milliseconds, in either spelling: name as ISO 8601 text, name_ms as a number.';
 
 -- +goose StatementBegin
 create function ojs._retry_violation(p_retry jsonb) returns ojs.violation
@@ -1008,8 +1007,8 @@ drop function ojs._plain_uuid(json);
 drop function ojs._violation_refusal(ojs.violation, int);
 drop function ojs._job_violation(text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json);
 drop function ojs._retry_violation(jsonb);
-drop function ojs._interval_ms(jsonb);
 drop function ojs._retry_interval_ms(jsonb, text, bigint);
+drop function ojs._interval_ms(jsonb);
 drop function ojs._duration(text);
 drop function ojs._too_deep(jsonb);
 drop function ojs._plain_json(json);

@@ -313,9 +313,7 @@ begin
         union all
         select r.n, r.tenant_id, r.id from unnest(v_mark.held) h(n) cross join lateral (select r.* from ojs.run r where r.queue = p_queue and r.n = h.n limit 1) r
     ) r;
-    if v_held.ids is not null then
-        perform ojs._look_again(v_held.tenants, v_held.ids);
-    end if;
+    perform ojs._look_again(v_held.tenants, v_held.ids);
     if v_any or v_held.n <> v_mark.held then
         update ojs.run_mark m set rev = m.rev + 1, lo = m.hi + 1, held = v_held.n, ahead = case when v_any then m.ahead / 2 else m.ahead end where m.queue = p_queue and m.rev = v_mark.rev;
     end if;

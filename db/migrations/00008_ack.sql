@@ -230,15 +230,14 @@ create function ojs._retry_delay_ms(p_retry jsonb, p_attempt int) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_delay  float8 := ojs._backoff_ms(p_retry, p_attempt);
-    v_first  float8 := ojs._backoff_ms(p_retry, 1);
+    v_delay float8 := ojs._backoff_ms(p_retry, p_attempt);
 begin
     return least(ojs._retry_cap_ms(p_retry), case coalesce(p_retry ->> 'jitter', 'true')
         when 'false' then v_delay
         when 'none' then v_delay
         when 'full' then random() * v_delay
         when 'equal' then v_delay * (1 + random()) / 2
-        when 'decorrelated' then v_first + random() * (3 * ojs._backoff_ms(p_retry, p_attempt - 1) - v_first)
+        when 'decorrelated' then (select b.first + random() * (3 * b.before - b.first) from (select ojs._backoff_ms(p_retry, 1) as first, ojs._backoff_ms(p_retry, p_attempt - 1) as before) b)
         else v_delay * (0.5 + random()) end)::bigint;
 end;
 $$;

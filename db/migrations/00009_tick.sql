@@ -206,9 +206,9 @@ begin
     ), reaped as (
         update ojs.job j
         set state = 'available', lease = null, lease_expires_at = null, started_at = null, enqueued_at = v_now,
-            errors = case when jsonb_array_length(j.errors) >= 100 then j.errors - 0 else coalesce(j.errors, '[]') end || jsonb_build_object(
-                'attempt', j.attempt, 'code', 'lease_expired', 'type', 'lease_expired', 'message', 'The worker neither finished the job nor sent a heartbeat in time.',
-                'occurred_at', to_char(v_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+            errors = ojs._errors_with(j.errors, jsonb_build_object('attempt', j.attempt, 'code', 'lease_expired', 'type', 'lease_expired',
+                'message', 'The worker neither finished the job nor sent a heartbeat in time.',
+                'occurred_at', to_char(v_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')))
         from held h where j.id = h.id and j.tenant_id = h.tenant_id
         returning j.tenant_id, j.queue, j.priority, j.seq
     ), released as (
@@ -260,8 +260,7 @@ begin
     cross join lateral (select m.held from ojs.run_mark m where m.queue = q.queue order by m.rev desc limit 1) m
     cross join lateral unnest(m.held) h(n)
     cross join lateral (select r.tenant_id, r.id from ojs.run r where r.queue = q.queue and r.n = h.n limit 1) r
-    where r.id = any (p_ids)
-    having count(*) > 0;
+    where r.id = any (p_ids);
 end;
 $$;
 -- +goose StatementEnd
