@@ -517,6 +517,23 @@ comment on column ojs.sleeper.token is 'Payload of the notification on channel o
 comment on column ojs.sleeper.stride is 'How long the clock sleeps at most between two looks.';
 comment on column ojs.sleeper.expires_at is 'When the row lapses unless renewed.';
 
+create table ojs.duty (
+    rev        bigint primary key,
+    holder     text,
+    backend    int,
+    session    text,
+    since      timestamptz not null,
+    expires_at timestamptz not null
+);
+insert into ojs.duty (rev, since, expires_at) values (1, '-infinity', '-infinity');
+comment on table ojs.duty is 'Which of the servers is on duty: it does what is to be done once for all of them. The row moves to a higher rev with each change.';
+comment on column ojs.duty.rev is 'Grows with each change; the highest counts.';
+comment on column ojs.duty.holder is 'The token of its clock; null: nobody is on duty.';
+comment on column ojs.duty.backend is 'The process id of its session that listens: when that has ended, so has the duty. Null: the server listens to nothing, and holds the duty by short leases.';
+comment on column ojs.duty.session is 'By what that session is told from a later one with the same process id: its role and application_name.';
+comment on column ojs.duty.since is 'When it went on duty.';
+comment on column ojs.duty.expires_at is 'When the duty ends unless renewed, whatever the session does.';
+
 -- Timers and journals are consumed from their low ends. What was deleted there stays in the index for as long as some session's
 -- snapshot is older, so readers begin where the live rows do.
 create table ojs.clock_mark (
@@ -555,7 +572,7 @@ declare
     v_table text;
 begin
     foreach v_table in array array['timer', 'fold', 'queue_priority', 'ring', 'tenant_fairness', 'reentry', 'rotation', 'run', 'run_mark', 'tally', 'tally_mark', 'waiter',
-                                   'sleeper', 'clock_mark'] loop
+                                   'sleeper', 'duty', 'clock_mark'] loop
         execute format('alter table ojs.%I set (vacuum_truncate = off)', v_table);
     end loop;
 end;
@@ -565,7 +582,7 @@ reset role;
 
 -- +goose Down
 set local role ojs_owner;
-drop table ojs.cut, ojs.clock_mark, ojs.sleeper, ojs.waiter, ojs.tally_mark, ojs.tally, ojs.run_mark, ojs.run, ojs.rotation, ojs.reentry, ojs.tenant_fairness, ojs.ring, ojs.queue_priority,
+drop table ojs.cut, ojs.clock_mark, ojs.duty, ojs.sleeper, ojs.waiter, ojs.tally_mark, ojs.tally, ojs.run_mark, ojs.run, ojs.rotation, ojs.reentry, ojs.tenant_fairness, ojs.ring, ojs.queue_priority,
     ojs.fold, ojs.lane, ojs.timer, ojs.release, ojs.lease, ojs.wake, ojs.job, ojs.queue, ojs.tenant_role, ojs.tenant, ojs.settings;
 drop function ojs._snapshot();
 drop function ojs._uuid_v7();

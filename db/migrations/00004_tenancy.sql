@@ -105,7 +105,7 @@ declare
     v_table text;
 begin
     foreach v_table in array array['job', 'job_all', 'wake', 'lease', 'release', 'tally', 'tenant', 'tenant_fairness', 'tenant_role', 'reentry', 'timer',
-                                   'ring', 'queue', 'queue_priority', 'tally_mark', 'waiter', 'rotation', 'run', 'run_mark', 'sleeper', 'clock_mark', 'cut'] loop
+                                   'ring', 'queue', 'queue_priority', 'tally_mark', 'waiter', 'rotation', 'run', 'run_mark', 'sleeper', 'duty', 'clock_mark', 'cut'] loop
         execute format('alter table ojs.%I enable row level security', v_table);
         execute format('alter table ojs.%I force row level security', v_table);
         execute format('create policy functions on ojs.%I to ojs_owner using (true) with check (true)', v_table);
@@ -123,6 +123,8 @@ begin
         execute format('create policy everybody on ojs.%I for select to ojs_tenant using (true)', v_table);
         execute format('grant select on ojs.%I to ojs_tenant', v_table);
     end loop;
+    create policy staff on ojs.duty for select to ojs_service, ojs_operator using (true);
+    grant select (rev, backend, since, expires_at) on ojs.duty to ojs_service, ojs_operator;
     grant select on ojs.fold to ojs_service, ojs_operator, ojs_tenant;
 end;
 $$;

@@ -7,8 +7,8 @@
 -- ojs.timer before that committed, and the look after it either sees the timer or sees the lock, and then looks again soon.
 set local role ojs_owner;
 
-create type ojs.tick_result as (promoted int, reaped int, rolled_up int, next_in_ms int);
-comment on type ojs.tick_result is 'What a tick did: jobs made available, leases ended, movements rolled up; and milliseconds until there is more to do, 0: now.';
+create type ojs.tick_result as (promoted int, reaped int, rolled_up int, next_in_ms int, on_duty boolean);
+comment on type ojs.tick_result is 'What a tick did: jobs made available, leases ended, movements rolled up; milliseconds until there is more to do, 0: now; and whether the caller is the one to do it.';
 
 -- Timers further ahead, like those of ordinary leases, pay a comparison.
 -- +goose StatementBegin
@@ -341,12 +341,12 @@ comment on function ojs._sleeps(text, int) is
 Writes every half minute.';
 
 -- +goose StatementBegin
-create function ojs.tick(p_limit int default 1000, p_token text default null, p_stride_ms int default 0) returns ojs.tick_result
+create function ojs.tick(p_limit int default 1000, p_token text default null, p_stride_ms int default 0, p_backend int default null) returns ojs.tick_result
 language plpgsql security definer set search_path = pg_catalog, pg_temp
     set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set max_parallel_workers_per_gather = 0 set jit = off
 as $$
 declare
-    v_result ojs.tick_result := (0, 0, 0, 10000);
+    v_result ojs.tick_result := (0, 0, 0, 10000, true);
     v_now    timestamptz := ojs.now();
     v_first  boolean := pg_current_xact_id_if_assigned() is null;
     v_known  boolean := true;
@@ -366,6 +366,10 @@ begin
         perform ojs._raise('OJ400', 'stride_ms must be an integer between 0 and 10000', '{"field": "stride_ms"}');
     end if;
     if p_token is not null then
+        if not ojs._on_duty(p_token, p_backend) then
+            perform ojs._sleeps(p_token, 0);
+            return (0, 0, 0, 1000, false);
+        end if;
         v_known := ojs._sleeps(p_token, p_stride_ms);
         if p_stride_ms > 0 then
             -- Before the timers are looked at: whoever is not seen here has committed, or will see that we sleep.
@@ -462,18 +466,20 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.tick(int, text, int) is
+comment on function ojs.tick(int, text, int, int) is
 'Does what is due now: promotes scheduled and retryable jobs, takes back jobs whose lease expired, rolls up statistics, removes old journal rows. Looks at
 timers of about p_limit (1 to 100000) jobs. Returns what it did and when to call again: next_in_ms milliseconds later, at most 10000. A caller that listens on
 channel ojs_wake may sleep that long if it gives a p_token of its own and the most it ever sleeps, p_stride_ms (up to 10000): a commit with a timer that is due
-sooner sends the token. Without both, timers that are inserted meanwhile have to wait, so call it every 150 ms or so. p_stride_ms 0 with a token withdraws it. Servers
-call it all the time; without a server, call it yourself. Safe from many sessions at once.';
-grant execute on function ojs.tick(int, text, int) to ojs_service, ojs_operator;
+sooner sends the token. Without both, timers that are inserted meanwhile have to wait, so call it every 150 ms or so. p_stride_ms 0 with a token withdraws it.
+Of all who give a token, one is on duty (ojs.duty); for the others nothing is done, on_duty is false and next_in_ms at most 1000. The duty passes on when the session
+of p_backend has ended, the process id of the one on which its holder listens for notifications, when its holder has not called for 30 seconds (2 without p_backend), or by
+ojs.stand_down. Servers call it all the time; without a server, call it yourself, without a token. Safe from many sessions at once.';
+grant execute on function ojs.tick(int, text, int, int) to ojs_service, ojs_operator;
 reset role;
 
 -- +goose Down
 set local role ojs_owner;
-drop function ojs.tick(int, text, int);
+drop function ojs.tick(int, text, int, int);
 drop function ojs._sleeps(text, int);
 drop function ojs._prune(int);
 drop function ojs._wake_again(text[], uuid[]);

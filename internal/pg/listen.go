@@ -31,6 +31,10 @@ const (
 	crossingLast  = 5 * time.Second
 )
 
+// The session ends within seconds after our machine, or the way to it, has.
+const announceDeath = `select pg_backend_pid() from (select set_config('tcp_keepalives_idle', '2', false), set_config('tcp_keepalives_interval', '1', false),
+	set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', '5000', false)) s`
+
 // A transaction above read committed may have begun before a registration and write only after it, so that it is
 // not seen to cross it; unless it is a long one, looking again at these times finds its jobs.
 var againAfter = [...]time.Duration{50 * time.Millisecond, 500 * time.Millisecond}
@@ -191,7 +195,10 @@ func (l *Listener) Run(ctx context.Context) {
 }
 
 func (l *Listener) listen(ctx context.Context) error {
-	conn, err := pgx.ConnectConfig(ctx, l.db.pool.Config().ConnConfig.Copy())
+	config := l.db.pool.Config().ConnConfig.Copy()
+	// Other servers tell by the name whether the session is still the one that they have seen (ojs.duty).
+	config.RuntimeParams["application_name"] += " listens " + rand.Text()[:8]
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return err
 	}
@@ -200,11 +207,16 @@ func (l *Listener) listen(ctx context.Context) error {
 		defer cancel()
 		_ = conn.Close(closing)
 	}()
+	// Not what the protocol told: a proxy makes that up.
+	var backend int32
+	if err := conn.QueryRow(ctx, announceDeath).Scan(&backend); err != nil {
+		return err
+	}
 	if _, err := conn.Exec(ctx, "listen "+channel); err != nil {
 		return err
 	}
-	l.others.connected(true)
-	defer l.others.connected(false)
+	l.others.connected(backend)
+	defer l.others.connected(0)
 	l.hearing()
 	for {
 		waiting, cancel := context.WithTimeout(ctx, probeEvery)

@@ -2,11 +2,11 @@ package pg
 
 import "sync"
 
-// others are the parts of the server that wait for a token of their own instead of a queue: the clock.
+// others are the parts of the server that wait for a token instead of a queue: the clock.
 type others struct {
-	mu        sync.Mutex
-	listening bool
-	hear      map[string]func()
+	mu      sync.Mutex
+	backend int32 // of the connection that listens; 0: there is none
+	hear    map[string]func()
 }
 
 // OnToken has f called at every notification that carries token, and when the connection that listens
@@ -25,17 +25,17 @@ func (l *Listener) OnToken(token string, f func()) (stop func()) {
 	}
 }
 
-// Listening tells whether notifications arrive at present.
-func (l *Listener) Listening() bool {
+// Backend is the process id of the session that listens, while notifications arrive; else 0.
+func (l *Listener) Backend() int32 {
 	l.others.mu.Lock()
 	defer l.others.mu.Unlock()
-	return l.others.listening
+	return l.others.backend
 }
 
-func (o *others) connected(listening bool) {
+func (o *others) connected(backend int32) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.listening = listening
+	o.backend = backend
 	for _, f := range o.hear {
 		f()
 	}

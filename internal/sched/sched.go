@@ -1,6 +1,6 @@
 // Package sched says when the database is asked, never what is done. The Scheduler is the clock: it calls ojs.tick, which
-// promotes due jobs, takes back expired leases and rolls up statistics, and sleeps until that is next due. Any
-// number of servers may tick at once; what they do is divided in SQL. The Dispatcher puts requests that come at the
+// promotes due jobs, takes back expired leases and rolls up statistics, and sleeps until that is next due. Of any
+// number of servers one is on duty, which SQL settles at each tick; the others look whether it still is. The Dispatcher puts requests that come at the
 // same time into one statement, and keeps those who wait for a job until a commit brings one. Jobs come from ojs.fetch_many,
 // ojs.ack_many, ojs.settle and ojs.enqueue_each, and go to internal/http.
 package sched
@@ -34,16 +34,22 @@ const (
 	slowest = 5 * time.Second
 	// So long a clock that stops may take to say that it need not be woken any more.
 	farewell = 2 * time.Second
+	// Notifications with this payload say that nobody is on duty.
+	vacancy = "duty"
 )
 
 // Scheduler calls ojs.tick whenever something is due.
 type Scheduler struct {
+	// Duty is for the other loops of which one in all servers is enough.
+	Duty Duty
+
 	q        *sqlcgen.Queries
 	listener *pg.Listener
 	log      *slog.Logger
 	every    time.Duration
 	token    string
 	woken    chan struct{}
+	vacant   chan struct{}
 }
 
 // New makes a Scheduler that pauses for every between two ticks when there is much to do; zero
@@ -54,7 +60,7 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, every time.Duration
 	}
 	return &Scheduler{
 		q: sqlcgen.New(db.Pool()), listener: listener, log: log, every: every,
-		token: rand.Text(), woken: make(chan struct{}, 1),
+		token: rand.Text(), woken: make(chan struct{}, 1), vacant: make(chan struct{}, 1),
 	}
 }
 
@@ -62,14 +68,10 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, every time.Duration
 // a server outlives its database's restart.
 func (s *Scheduler) Run(ctx context.Context) {
 	if s.listener != nil {
-		stop := s.listener.OnToken(s.token, func() {
-			select {
-			case s.woken <- struct{}{}:
-			default:
-			}
-		})
-		defer stop()
+		defer s.listener.OnToken(s.token, signal(s.woken))()
+		defer s.listener.OnToken(vacancy, signal(s.vacant))()
 	}
+	defer s.Duty.set(false)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var (
@@ -87,10 +89,13 @@ func (s *Scheduler) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			if sleeps {
-				s.withdraw(ctx)
-			}
+			s.standDown(ctx)
 			return
+		case <-s.vacant:
+			if !s.Duty.Held() {
+				timer.Reset(0)
+			}
+			continue
 		case <-s.woken:
 			if !sleeps {
 				continue
@@ -107,7 +112,7 @@ func (s *Scheduler) Run(ctx context.Context) {
 			continue
 		case <-timer.C:
 		}
-		sleeps = s.listener != nil && s.listener.Listening() && !time.Now().Before(beatUntil)
+		sleeps = s.listener != nil && s.listener.Backend() != 0 && !time.Now().Before(beatUntil)
 		done, err := s.tick(ctx, sleeps)
 		ticked = time.Now()
 		switch {
@@ -117,9 +122,15 @@ func (s *Scheduler) Run(ctx context.Context) {
 			pause := min(s.every<<min(failures, 10), slowest)
 			s.log.Warn("the tick failed", "error", err, "failures", failures, "next_in", pause)
 			sleeps = false
+			s.Duty.set(false)
 			plan(pause)
 		default:
 			failures = 0
+			sleeps = sleeps && done.OnDuty
+			if done.OnDuty != s.Duty.Held() {
+				s.log.Debug("duty", "held", done.OnDuty)
+			}
+			s.Duty.set(done.OnDuty)
 			plan(s.pause(done, sleeps))
 		}
 	}
@@ -132,7 +143,7 @@ func (s *Scheduler) pause(done sqlcgen.TickRow, sleeps bool) time.Duration {
 	switch {
 	case done.NextInMs == 0:
 		return 0
-	case !sleeps:
+	case !sleeps && done.OnDuty:
 		return s.every - spread
 	}
 	return max(time.Duration(done.NextInMs)*time.Millisecond, s.every) + spread
@@ -144,6 +155,9 @@ func (s *Scheduler) tick(ctx context.Context, sleeps bool) (sqlcgen.TickRow, err
 	params := sqlcgen.TickParams{Batch: batch}
 	if s.listener != nil {
 		params.Token = &s.token
+		if backend := s.listener.Backend(); backend != 0 {
+			params.Backend = &backend
+		}
 	}
 	if sleeps {
 		params.StrideMs = int32(stride.Milliseconds())
@@ -155,11 +169,24 @@ func (s *Scheduler) tick(ctx context.Context, sleeps bool) (sqlcgen.TickRow, err
 	return done, err
 }
 
-// withdraw spares others waking a clock that has stopped; else its registration lapses within a minute.
-func (s *Scheduler) withdraw(ctx context.Context) {
+// standDown has another server take the duty at once, and spares others waking a clock that has stopped; else both lapse within a minute.
+func (s *Scheduler) standDown(ctx context.Context) {
+	if s.listener == nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 	defer cancel()
-	if _, err := s.tick(ctx, false); err != nil {
+	if _, err := s.q.StandDown(ctx, s.token); err != nil {
 		s.log.Debug("the clock could not say that it has stopped", "error", err)
+	}
+}
+
+// signal sends without waiting; who has not received the one before needs no second.
+func signal(c chan<- struct{}) func() {
+	return func() {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
 	}
 }

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -102,7 +104,7 @@ func TestMoreThanOneBatchIsDoneWithoutPause(t *testing.T) {
 func TestErrorsAreLoggedAndSurvived(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	if _, err := db.Pool.Exec(t.Context(), "alter function ojs.tick(int, text, int) rename to tick_away"); err != nil {
+	if _, err := db.Pool.Exec(t.Context(), "alter function ojs.tick(int, text, int, int) rename to tick_away"); err != nil {
 		t.Fatal(err)
 	}
 	log := &logs{}
@@ -114,7 +116,7 @@ func TestErrorsAreLoggedAndSurvived(t *testing.T) {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	if _, err := db.Pool.Exec(t.Context(), `alter function ojs.tick_away(int, text, int) rename to tick;
+	if _, err := db.Pool.Exec(t.Context(), `alter function ojs.tick_away(int, text, int, int) rename to tick;
 		select ojs.enqueue('later', p_scheduled_at => now() + interval '10 milliseconds')`); err != nil {
 		t.Fatal(err)
 	}
@@ -127,10 +129,10 @@ func heavySleepers(t *testing.T, db *pgtest.DB) (ticks func() int) {
 	t.Helper()
 	if _, err := db.Pool.Exec(t.Context(), `
 		create sequence public.ticks minvalue 0 start 0;
-		alter function ojs.tick(int, text, int) rename to tick_itself;
-		create function ojs.tick(p_limit int, p_token text, p_stride_ms int) returns ojs.tick_result language plpgsql security definer as $$
+		alter function ojs.tick(int, text, int, int) rename to tick_itself;
+		create function ojs.tick(p_limit int, p_token text, p_stride_ms int, p_backend int) returns ojs.tick_result language plpgsql security definer as $$
 		declare
-			v_result ojs.tick_result := ojs.tick_itself(p_limit, p_token, p_stride_ms);
+			v_result ojs.tick_result := ojs.tick_itself(p_limit, p_token, p_stride_ms, p_backend);
 		begin
 			perform nextval('public.ticks');
 			if v_result.next_in_ms > 8000 then
@@ -150,21 +152,29 @@ func heavySleepers(t *testing.T, db *pgtest.DB) (ticks func() int) {
 	}
 }
 
-// asleep starts a clock with a listener of its own and returns when it is registered and has looked again.
-func asleep(t *testing.T, db *pgtest.DB, log *logs, every time.Duration) *Scheduler {
+// start starts a clock with a listener of its own, which stop ends in good order.
+func start(t *testing.T, db *pgtest.DB, log *logs, every time.Duration) (s *Scheduler, stop func()) {
 	t.Helper()
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	opened := db.Open()
 	logger := slog.New(slog.NewTextHandler(log, nil))
 	listener := pg.NewListener(opened, logger)
-	s := New(opened, listener, logger, every)
+	s = New(opened, listener, logger, every)
 	running.Go(func() { listener.Run(ctx) })
 	running.Go(func() { s.Run(ctx) })
-	t.Cleanup(func() {
-		stop()
+	stop = func() {
+		cancel()
 		running.Wait()
-	})
+	}
+	t.Cleanup(stop)
+	return s, stop
+}
+
+// asleep starts a clock and returns when it is registered and has looked again.
+func asleep(t *testing.T, db *pgtest.DB, log *logs, every time.Duration) *Scheduler {
+	t.Helper()
+	s, _ := start(t, db, log, every)
 	eventually(t, db, "the clock sleeps", fmt.Sprintf("select exists (select from ojs.sleeper where token = '%s')", s.token))
 	return s
 }
@@ -246,13 +256,13 @@ func TestNothingIsLostBetweenLookingAndSleeping(t *testing.T) {
 	}
 }
 
-func TestTwoClocksSleep(t *testing.T) {
+func TestOneOfTwoClocksSleepsAndTheOtherStandsBy(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	ticks := heavySleepers(t, db)
 	log := &logs{}
 	asleep(t, db, log, Every)
-	asleep(t, db, log, Every)
+	second, _ := start(t, db, log, Every)
 	before := ticks()
 	for i := range 20 {
 		if _, err := db.Pool.Exec(t.Context(), "insert into ojs.jobs (tenant_id, type, scheduled_at) values ('acme', 'a', clock_timestamp() + $1::interval)",
@@ -266,9 +276,63 @@ func TestTwoClocksSleep(t *testing.T) {
 	}
 	eventually(t, db, "each became available once",
 		"select sum(jobs) filter (where from_state = 'scheduled') is not distinct from sum(jobs) filter (where to_state = 'scheduled') from ojs.wake")
+	if second.Duty.Held() {
+		t.Error("the second clock is on duty, too")
+	}
 	if log.String() != "" {
 		t.Errorf("logged %s", log)
 	}
+}
+
+// Every clock in turn is stopped, in good order or by the end of its connections, and the work that hangs on its duty moves on.
+func TestDutyPassesOn(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	log := &logs{}
+	var working atomic.Int32
+	type server struct {
+		clock *Scheduler
+		stop  func()
+	}
+	begin := func() server {
+		clock, stop := start(t, db, log, 10*time.Millisecond)
+		ctx, cancel := context.WithCancel(context.Background())
+		var loop sync.WaitGroup
+		loop.Go(func() {
+			clock.Duty.While(ctx, func(ctx context.Context) {
+				working.Add(1)
+				<-ctx.Done()
+				working.Add(-1)
+			})
+		})
+		both := func() { stop(); cancel(); loop.Wait() }
+		t.Cleanup(both)
+		return server{clock, both}
+	}
+	until := func(what string, ok func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("not within 20 s: %s; logged %s", what, log)
+			}
+		}
+	}
+	first := begin()
+	until("the first is on duty", first.clock.Duty.Held)
+	servers := []server{first, begin(), begin()}
+	for len(servers) > 0 {
+		if _, err := db.Pool.Exec(t.Context(), "insert into ojs.jobs (tenant_id, type, scheduled_at) values ('acme', 'a', clock_timestamp() + interval '100 milliseconds')"); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, db, "all are available", "select not exists (select from ojs.job where state = 'scheduled')")
+		until("one of them works", func() bool { return working.Load() == 1 })
+		at := slices.IndexFunc(servers, func(s server) bool { return s.clock.Duty.Held() })
+		servers[at].stop()
+		servers = slices.Delete(servers, at, at+1)
+	}
+	until("nobody works", func() bool { return working.Load() == 0 })
+	eventually(t, db, "nobody is on duty", "select holder is null from ojs.duty")
+	eventually(t, db, "no clock is registered", "select not exists (select from ojs.sleeper)")
 }
 
 func TestClockThatNobodyCanWakeBeats(t *testing.T) {

@@ -20,16 +20,28 @@ func (q *Queries) DefaultTenant(ctx context.Context) (string, error) {
 	return default_tenant, err
 }
 
+const standDown = `-- name: StandDown :one
+select ojs.stand_down($1::text)::boolean as was_on_duty
+`
+
+func (q *Queries) StandDown(ctx context.Context, token string) (bool, error) {
+	row := q.db.QueryRow(ctx, standDown, token)
+	var was_on_duty bool
+	err := row.Scan(&was_on_duty)
+	return was_on_duty, err
+}
+
 const tick = `-- name: Tick :one
-with tick as (select ojs.tick($1::int, $2::text, $3::int) as done)
+with tick as (select ojs.tick($1::int, $2::text, $3::int, $4::int) as done)
 select (tick.done).promoted::int as promoted, (tick.done).reaped::int as reaped, (tick.done).rolled_up::int as rolled_up,
-    (tick.done).next_in_ms::int as next_in_ms from tick
+    (tick.done).next_in_ms::int as next_in_ms, (tick.done).on_duty::boolean as on_duty from tick
 `
 
 type TickParams struct {
 	Batch    int32
 	Token    *string
 	StrideMs int32
+	Backend  *int32
 }
 
 type TickRow struct {
@@ -37,16 +49,23 @@ type TickRow struct {
 	Reaped   int32
 	RolledUp int32
 	NextInMs int32
+	OnDuty   bool
 }
 
 func (q *Queries) Tick(ctx context.Context, arg TickParams) (TickRow, error) {
-	row := q.db.QueryRow(ctx, tick, arg.Batch, arg.Token, arg.StrideMs)
+	row := q.db.QueryRow(ctx, tick,
+		arg.Batch,
+		arg.Token,
+		arg.StrideMs,
+		arg.Backend,
+	)
 	var i TickRow
 	err := row.Scan(
 		&i.Promoted,
 		&i.Reaped,
 		&i.RolledUp,
 		&i.NextInMs,
+		&i.OnDuty,
 	)
 	return i, err
 }

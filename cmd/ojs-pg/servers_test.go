@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// Three servers, and the one on duty is killed, twice: what is due later becomes available all the same, once.
+func TestServersDieOnDuty(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	servers := map[string]*program{}
+	for i := range 3 {
+		name := fmt.Sprintf("server%d", i+1)
+		servers[name] = launch(t, []string{"DATABASE_URL=" + d.ServiceURL + "?application_name=" + name}, "serve", "--listen", "127.0.0.1:0")
+		servers[name].find(`msg=(serving)`)
+	}
+	const holder = "select coalesce((select split_part(a.application_name, ' ', 1) from ojs.duty u join pg_stat_activity a on a.pid = u.backend and u.session like '% ' || a.application_name), '')"
+	if _, err := d.Pool.Exec(t.Context(), `
+		insert into ojs.jobs (tenant_id, type, scheduled_at) select 'acme', 'later', clock_timestamp() + n * interval '20 milliseconds' from generate_series(1, 400) n;
+		insert into ojs.jobs (tenant_id, type, queue) select 'acme', 'lost', 'lost' from generate_series(1, 20);
+		select from ojs.fetch('{lost}', 20, p_visibility_timeout_ms => 4000)`); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(time.Minute)
+	until := func(sql string, ok func(string) bool) string {
+		t.Helper()
+		for {
+			if got := query(t, d.URL, sql); ok(got) {
+				return got
+			} else if time.Now().After(deadline) {
+				t.Fatalf("%s: still %q", sql, got)
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	for len(servers) > 1 {
+		name := until(holder, func(name string) bool { return servers[name] != nil })
+		servers[name].signal(syscall.SIGKILL)
+		killed := time.Now()
+		delete(servers, name)
+		next := until(holder, func(next string) bool { return servers[next] != nil })
+		t.Logf("%s, on duty, was killed; %s took over after %d ms", name, next, time.Since(killed).Milliseconds())
+	}
+	until("select count(*)::text from ojs.job where state <> 'available'", func(n string) bool { return n == "0" })
+	for what, sql := range map[string]string{
+		"400 became due once":     "select sum(jobs)::text from ojs.wake where from_state = 'scheduled' and to_state = 'available'",
+		"20 were taken back once": "select count(*)::text from ojs.release where from_state = 'active' and to_state = 'available'",
+	} {
+		if got := query(t, d.URL, sql); got != strings.Fields(what)[0] {
+			t.Errorf("want that %s, got %s", what, got)
+		}
+	}
+	for name, p := range servers {
+		p.signal(syscall.SIGTERM)
+		if status := p.wait(); status != 0 {
+			t.Errorf("%s ended with %d", name, status)
+		}
+	}
+	if got := query(t, d.URL, "select (holder is null)::text from ojs.duty"); got != "true" {
+		t.Error("the last server did not stand down")
+	}
+}

@@ -1,0 +1,81 @@
+-- +goose Up
+-- Any number of servers on one database; one of them is on duty, and does what is to be done once for all: it promotes, takes back, fires, rolls up. The others look once a
+-- second whether it still does. No session lock says so: a lock that servers could hold for hours either belongs to an open transaction, which would keep vacuum from
+-- removing anything, or is one that any login role can take. So its listening session stands for a server: when that is gone, the server is, and a server that
+-- hangs or is cut off stops renewing its lease. Two may believe for a moment that they are on duty; what they do skips what another one has locked.
+set local role ojs_owner;
+
+-- +goose StatementBegin
+create function ojs._session(p_backend int) returns text
+language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select concat_ws(' ', a.usesysid, a.application_name) from pg_stat_get_activity(p_backend) a
+    where a.pid = p_backend and a.datid = (select d.oid from pg_database d where d.datname = current_database())
+$$;
+-- +goose StatementEnd
+comment on function ojs._session(int) is 'By what a session of this database is told from another one that had its process id before, as far as any role may know; null if there is none.';
+
+-- +goose StatementBegin
+create function ojs._on_duty(p_token text, p_backend int) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c_lease   constant interval := '30 seconds';
+    v_now     timestamptz := ojs.now();
+    v_duty    ojs.duty;
+    v_session text;
+begin
+    select * into v_duty from ojs.duty d order by d.rev desc limit 1;
+    -- A lease longer than any that is given out: the wall clock was set back.
+    if v_duty.expires_at > v_now and v_duty.expires_at <= v_now + c_lease then
+        if v_duty.holder = p_token then
+            if v_duty.backend is not distinct from p_backend and v_duty.expires_at > v_now + c_lease / 2 then
+                return true;
+            end if;
+        elsif v_duty.backend is null or ojs._session(v_duty.backend) = v_duty.session then
+            return false;
+        end if;
+    end if;
+    perform from ojs.duty d where d.rev = v_duty.rev for update skip locked;
+    if not found then
+        return false;
+    end if;
+    v_session := ojs._session(p_backend);
+    update ojs.duty d
+    set rev = d.rev + 1, holder = p_token, backend = case when v_session is not null then p_backend end, session = v_session,
+        since = case when d.holder = p_token then d.since else v_now end,
+        expires_at = v_now + case when v_session is null then interval '2 seconds' else c_lease end
+    where d.rev = v_duty.rev;
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._on_duty(text, int) is
+'Whether the server whose clock has this token is on duty, which it becomes if nobody is. Writes when the duty changes hands and every 15 seconds. Locks the row of ojs.duty then; another session at it: false.';
+
+-- +goose StatementBegin
+create function ojs.stand_down(p_token text) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform ojs._sleeps(p_token, 0);
+    update ojs.duty d set rev = d.rev + 1, holder = null, backend = null, session = null, since = ojs.now(), expires_at = '-infinity'
+    where d.rev = (select max(m.rev) from ojs.duty m) and d.holder = p_token;
+    if found then
+        perform pg_notify('ojs_wake', 'duty');
+    end if;
+    return found;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.stand_down(text) is
+'Ends the duty of the server whose clock has this token (ojs.tick), and notifies the others (channel ojs_wake, payload duty), so that one of them takes it at once. Returns whether it was on duty. For servers that stop.';
+grant execute on function ojs.stand_down(text) to ojs_service, ojs_operator;
+reset role;
+
+-- +goose Down
+set local role ojs_owner;
+drop function ojs.stand_down(text);
+drop function ojs._on_duty(text, int);
+drop function ojs._session(int);
+reset role;

@@ -1,0 +1,72 @@
+package sched
+
+import (
+	"context"
+	"sync"
+)
+
+// Duty tells whether this server is the one that does what is to be done once for all servers. It may have lost the duty a few seconds before it knows, so
+// what is done on duty must bear being done by two.
+type Duty struct {
+	mu      sync.Mutex
+	held    bool
+	changed chan struct{} // closed at the next change; nil until somebody waits for it
+}
+
+// Held reports whether this server was on duty when it asked last.
+func (d *Duty) Held() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.held
+}
+
+// While runs work whenever this server is on duty, and returns when ctx has ended and work has returned. The context of work ends with the duty; if work
+// returns before, it runs again with the next duty.
+func (d *Duty) While(ctx context.Context, work func(context.Context)) {
+	for {
+		held, changed := d.watch()
+		if held {
+			d.once(ctx, changed, work)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (d *Duty) once(ctx context.Context, changed <-chan struct{}, work func(context.Context)) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-changed:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	work(ctx)
+}
+
+func (d *Duty) watch() (held bool, changed <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.changed == nil {
+		d.changed = make(chan struct{})
+	}
+	return d.held, d.changed
+}
+
+func (d *Duty) set(held bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if held == d.held {
+		return
+	}
+	d.held = held
+	if d.changed != nil {
+		close(d.changed)
+		d.changed = nil
+	}
+}
