@@ -1,0 +1,375 @@
+//go:build unix
+
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// DueOptions say what Promote and Reap measure.
+type DueOptions struct {
+	Waiting, FewWaiting int // what is not due yet, in the large and in the small database
+	Batch               int // due at once, looked at by one tick
+	Samples             int // ticks in each database
+	Tenants             int
+	ArgsBytes           int
+	Late                int // Promote: jobs due in the same second
+}
+
+// Ticks before the first that counts.
+const dueWarm = 5
+
+// DueSide is what a tick costs in one of the two databases, per job that was due.
+type DueSide struct {
+	P50ms      float64 `json:"p50_ms"` // of the whole tick
+	P99ms      float64 `json:"p99_ms"`
+	WALBytes   float64 `json:"wal_bytes_per_job"`
+	Buffers    float64 `json:"buffers_per_job"`
+	BufferRead float64 `json:"buffers_read_per_job"`
+	DiskBytes  int64   `json:"disk_bytes"`
+}
+
+// DueResult is one run of Promote or Reap.
+type DueResult struct {
+	Benchmark    string    `json:"benchmark"`
+	Waiting      int       `json:"waiting"`
+	FewWaiting   int       `json:"few_waiting"`
+	Batch        int       `json:"batch"`
+	Samples      int       `json:"samples"`
+	Tenants      int       `json:"tenants"`
+	ArgsBytes    int       `json:"args_bytes"`
+	Ratio        float64   `json:"ratio"`
+	Interval     Interval  `json:"interval"`
+	WALRatio     float64   `json:"wal_ratio"`
+	BuffersRatio float64   `json:"buffers_ratio"`
+	LargeP50ms   float64   `json:"large_p50_ms"`
+	SmallP50ms   float64   `json:"small_p50_ms"`
+	Late         *Lateness `json:"late,omitempty"`
+	LateMsMax    float64   `json:"late_ms_max,omitempty"`
+	InstantMsMax float64   `json:"instant_late_ms_max,omitempty"`
+	DiskGiB      float64   `json:"disk_gib"`
+	LoadSeconds  float64   `json:"load_seconds"`
+	Large        DueSide   `json:"large"`
+	Small        DueSide   `json:"small"`
+	Machine      Machine   `json:"machine"`
+	Settings     Settings  `json:"settings"`
+}
+
+// Lateness is how long after its time a job was there for workers, in the large database, by the clock of the database.
+type Lateness struct {
+	Jobs         int     `json:"jobs"`
+	P50ms        float64 `json:"p50_ms"`
+	P99ms        float64 `json:"p99_ms"`
+	MaxMs        float64 `json:"max_ms"`
+	InstantP50ms float64 `json:"instant_p50_ms"`
+	InstantMaxMs float64 `json:"instant_max_ms"`
+}
+
+// What waits: each job has a time of its own, a millisecond after the one before, and a timer of its own, as after single calls.
+const (
+	scheduledRows = `
+		insert into ojs.job (scheduled_at, tenant_id, type, queue, args)
+		select $5::timestamptz + g.i * $6::interval, 't' || g.i % $4, 'bench.job', $3, ($1::text[])[1 + g.i % cardinality($1)]::json
+		from generate_series(0, $2::int - 1) g(i)`
+	leasedRows = `
+		with made as (
+			insert into ojs.job (state, attempt, lease, started_at, worker_id, lease_expires_at, tenant_id, type, queue, args)
+			select 'active', 1, gen_random_uuid(), clock_timestamp(), 'w' || g.i % 16, $5::timestamptz + g.i * $6::interval, 't' || g.i % $4, 'bench.job', $3,
+				($1::text[])[1 + g.i % cardinality($1)]::json
+			from generate_series(0, $2::int - 1) g(i)
+			returning tenant_id, id, lease_expires_at
+		)
+		insert into ojs.timer (due_at, kind, tenant_ids, ids) select m.lease_expires_at, 'lease', array[m.tenant_id], array[m.id] from made m`
+)
+
+// Jobs between two checkpoints while loading, so that the log stays smaller than what it is about.
+const checkpointEvery = 2_000_000
+
+// Promote measures whether promoting due jobs takes longer when more are not due yet, and how late they are.
+func Promote(ctx context.Context, env *Env, opts DueOptions) (*DueResult, error) {
+	return due(ctx, env, "promote", scheduledRows, opts)
+}
+
+func due(ctx context.Context, env *Env, benchmark, rows string, opts DueOptions) (*DueResult, error) {
+	r := &DueResult{
+		Benchmark: benchmark, Waiting: opts.Waiting, FewWaiting: opts.FewWaiting, Batch: opts.Batch, Samples: opts.Samples, Tenants: opts.Tenants, ArgsBytes: opts.ArgsBytes,
+	}
+	sides := []*dueSide{{DueSide: &r.Large, waiting: opts.Waiting}, {DueSide: &r.Small, waiting: opts.FewWaiting}}
+	begun := time.Now()
+	for i, side := range sides {
+		var err error
+		if side.d, err = env.database(ctx, []string{"ojs_bench", "ojs_bench_small"}[i]); err != nil {
+			return nil, err
+		}
+		side.rows, side.opts, side.payload = rows, opts, makeArgs(opts.ArgsBytes)
+		if err := side.load(ctx); err != nil {
+			return nil, err
+		}
+	}
+	r.LoadSeconds = round(time.Since(begun).Seconds(), 1)
+	for i, side := range sides {
+		env.progress("vacuuming", int64(i), 2)
+		if err := side.settle(ctx); err != nil {
+			return nil, err
+		}
+		defer side.conn.Close(context.Background())
+	}
+
+	var ratios []float64
+	for n := range opts.Samples + dueWarm {
+		env.progress("ticking", int64(n), int64(opts.Samples+dueWarm))
+		// Jobs that are scheduled for a time that has passed are available at once.
+		at := time.Now().Add(200*time.Millisecond + time.Duration(opts.Batch)*50*time.Microsecond)
+		for _, side := range sides {
+			if err := side.insert(ctx, queue, opts.Batch, at, time.Microsecond); err != nil {
+				return nil, err
+			}
+		}
+		var took [2]time.Duration
+		for k := range sides {
+			i := (k + n) % 2
+			cost, err := sides[i].tick(ctx)
+			if err != nil {
+				return nil, err
+			}
+			took[i] = cost.took
+			if n >= dueWarm {
+				sides[i].costs = append(sides[i].costs, cost)
+			}
+		}
+		if n >= dueWarm {
+			ratios = append(ratios, took[0].Seconds()/took[1].Seconds())
+		}
+	}
+	r.Ratio, r.Interval = round(median(ratios), 3), medianInterval(ratios)
+	for _, side := range sides {
+		side.sum()
+		var moved int
+		err := side.d.control.QueryRow(ctx, "select coalesce(sum(w.jobs), 0) from ojs.wake w where w.to_state = 'available'").Scan(&moved)
+		if want := (opts.Samples + dueWarm) * opts.Batch; err == nil && moved != want {
+			err = fmt.Errorf("%d jobs became available, not %d", moved, want)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look at what was measured: %w", err)
+		}
+	}
+	r.WALRatio, r.BuffersRatio = round(r.Large.WALBytes/r.Small.WALBytes, 3), round(r.Large.Buffers/r.Small.Buffers, 3)
+	r.LargeP50ms, r.SmallP50ms = r.Large.P50ms, r.Small.P50ms
+	r.DiskGiB = round(float64(r.Large.DiskBytes)/(1<<30), 2)
+	if opts.Late > 0 {
+		late, err := sides[0].lateness(ctx)
+		if err != nil {
+			return nil, err
+		}
+		r.Late, r.LateMsMax, r.InstantMsMax = late, late.MaxMs, late.InstantMaxMs
+	}
+	var err error
+	r.Machine, r.Settings, err = env.describe(ctx, sides[0].d)
+	return r, err
+}
+
+// dueSide is one of the two databases.
+type dueSide struct {
+	*DueSide
+	opts    DueOptions
+	d       *database
+	rows    string
+	payload []string
+	waiting int
+	conn    *pgx.Conn // ticks, as a server does
+	costs   []tickCost
+}
+
+type tickCost struct {
+	took               time.Duration
+	wal, buffers, read float64
+}
+
+// insert adds jobs, the first of which is due at an instant.
+func (s *dueSide) insert(ctx context.Context, queue string, jobs int, at time.Time, step time.Duration) error {
+	_, err := s.d.control.Exec(ctx, s.rows, s.payload, jobs, queue, s.opts.Tenants, at, step)
+	if err != nil {
+		return fmt.Errorf("load jobs: %w", err)
+	}
+	return nil
+}
+
+func (s *dueSide) load(ctx context.Context) error {
+	at := time.Now().Add(24 * time.Hour)
+	for done := 0; done < s.waiting; {
+		s.d.env.progress("loading jobs", int64(done), int64(s.waiting))
+		chunk := min(loadChunk, s.waiting-done)
+		if err := s.insert(ctx, queue, chunk, at.Add(time.Duration(done)*time.Millisecond), time.Millisecond); err != nil {
+			return err
+		}
+		if done += chunk; done%checkpointEvery == 0 {
+			if err := s.d.exec(ctx, "checkpoint"); err != nil {
+				return fmt.Errorf("write what was loaded: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// settle brings everything to rest that follows from loading, and opens the session that is measured.
+func (s *dueSide) settle(ctx context.Context) (err error) {
+	if err := s.d.exec(ctx, "vacuum analyze"); err != nil {
+		return fmt.Errorf("vacuum: %w", err)
+	}
+	if err := s.d.exec(ctx, "checkpoint"); err != nil {
+		return fmt.Errorf("write what was loaded: %w", err)
+	}
+	if err := s.d.control.QueryRow(ctx, "select pg_database_size(current_database())").Scan(&s.DiskBytes); err != nil {
+		return fmt.Errorf("ask for the size of a database: %w", err)
+	}
+	if s.conn, err = s.d.connect(ctx); err != nil {
+		return err
+	}
+	// The flush of the log takes as long in both, and would hide a difference.
+	if _, err := s.conn.Exec(ctx, "set synchronous_commit = off"); err != nil {
+		return fmt.Errorf("set up a session: %w", err)
+	}
+	for more := 1; more > 0; {
+		if err := s.conn.QueryRow(ctx, "select promoted + reaped + rolled_up from ojs.tick()").Scan(&more); err != nil {
+			return fmt.Errorf("tick: %w", err)
+		}
+	}
+	return nil
+}
+
+// tick does a batch, once all of it is due.
+func (s *dueSide) tick(ctx context.Context) (cost tickCost, err error) {
+	for n := 0; n < s.opts.Batch; {
+		if n, err = s.due(ctx); err != nil {
+			return cost, err
+		}
+		if n < s.opts.Batch {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	var raw []byte
+	err = s.conn.QueryRow(ctx, "explain (analyze, buffers, wal, timing off, format json) select ojs.tick("+strconv.Itoa(s.opts.Batch)+")").Scan(&raw)
+	if err != nil {
+		return cost, fmt.Errorf("tick: %w", err)
+	}
+	var explained []struct {
+		Plan struct {
+			Hit  float64 `json:"Shared Hit Blocks"`
+			Read float64 `json:"Shared Read Blocks"`
+			WAL  float64 `json:"WAL Bytes"`
+		}
+		Ms float64 `json:"Execution Time"`
+	}
+	if err := json.Unmarshal(raw, &explained); err != nil || len(explained) != 1 {
+		return cost, fmt.Errorf("read what a tick cost: %w", err)
+	}
+	if n, err := s.due(ctx); err != nil || n > 0 {
+		return cost, errors.Join(err, fmt.Errorf("a tick left %d of %d jobs that were due", n, s.opts.Batch))
+	}
+	p := explained[0].Plan
+	return tickCost{took: time.Duration(explained[0].Ms * float64(time.Millisecond)), wal: p.WAL, buffers: p.Hit + p.Read, read: p.Read}, nil
+}
+
+// due counts what a tick would look at.
+func (s *dueSide) due(ctx context.Context) (n int, err error) {
+	err = s.d.control.QueryRow(ctx, "select count(*) from ojs.timer t where t.due_at <= clock_timestamp()").Scan(&n)
+	if err != nil {
+		err = fmt.Errorf("look for timers: %w", err)
+	}
+	return n, err
+}
+
+func (s *dueSide) sum() {
+	var took times
+	var wal, buffers, read []float64
+	for _, c := range s.costs {
+		took = append(took, c.took)
+		wal, buffers, read = append(wal, c.wal), append(buffers, c.buffers), append(read, c.read)
+	}
+	jobs := float64(s.opts.Batch)
+	s.P50ms, s.P99ms = took.ms(0.5), took.ms(0.99)
+	s.WALBytes, s.Buffers, s.BufferRead = round(median(wal)/jobs, 1), round(median(buffers)/jobs, 2), round(median(read)/jobs, 3)
+}
+
+// lateness has the clock of a server promote jobs at their time, and watches when they are there.
+func (s *dueSide) lateness(ctx context.Context) (*Lateness, error) {
+	engine, err := s.d.engine(ctx, 16, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer engine.stopQuietly()
+	defer engine.clock(ctx)()
+	late := &Lateness{Jobs: s.opts.Late}
+	// Within the same second, and at the same instant.
+	spread, err := s.watch(ctx, queue+"-spread", time.Second/time.Duration(s.opts.Late))
+	if err != nil {
+		return nil, err
+	}
+	instant, err := s.watch(ctx, queue+"-instant", 0)
+	late.P50ms, late.P99ms, late.MaxMs = spread.ms(0.5), spread.ms(0.99), spread.ms(1)
+	late.InstantP50ms, late.InstantMaxMs = instant.ms(0.5), instant.ms(1)
+	return late, err
+}
+
+// watch schedules jobs in a queue of their own and returns how late each was seen to be available.
+func (s *dueSide) watch(ctx context.Context, queue string, step time.Duration) (times, error) {
+	var since string
+	if err := s.d.control.QueryRow(ctx, "select pg_snapshot_xmin(pg_current_snapshot())::text").Scan(&since); err != nil {
+		return nil, fmt.Errorf("read the id of a transaction: %w", err)
+	}
+	if err := s.insert(ctx, queue, s.opts.Late, time.Now().Add(3*time.Second), step); err != nil {
+		return nil, err
+	}
+	// The journal says in few rows what has become visible; the clock is read after the snapshot.
+	seen := map[int64]time.Time{}
+	for jobs, deadline := 0, time.Now().Add(time.Minute); jobs < s.opts.Late; {
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("%d of %d jobs were promoted within a minute of their time", jobs, s.opts.Late)
+		}
+		s.d.env.progress("watching the clock", int64(jobs), int64(s.opts.Late))
+		rows, err := s.d.control.Query(ctx, `
+			select w.seq, w.jobs, clock_timestamp() from ojs.wake w where w.xid >= $1::text::xid8 and w.queue = $2 and w.from_state = 'scheduled' and w.to_state = 'available'`, since, queue)
+		if err != nil {
+			return nil, fmt.Errorf("look for promoted jobs: %w", err)
+		}
+		var seq int64
+		var n int
+		var at time.Time
+		jobs = 0
+		_, err = pgx.ForEachRow(rows, []any{&seq, &n, &at}, func() error {
+			jobs += n
+			if _, known := seen[seq]; !known {
+				seen[seq] = at
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("look for promoted jobs: %w", err)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	rows, err := s.d.control.Query(ctx, `
+		select w.seq, j.scheduled_at from ojs.wake w join ojs.job j on j.queue = w.queue and j.priority = w.priority and j.tenant_id = w.tenant_id and j.seq between w.lo and w.hi
+		where w.xid >= $1::text::xid8 and w.queue = $2 and w.from_state = 'scheduled'`, since, queue)
+	if err != nil {
+		return nil, fmt.Errorf("read when jobs were due: %w", err)
+	}
+	var late times
+	var seq int64
+	var due time.Time
+	_, err = pgx.ForEachRow(rows, []any{&seq, &due}, func() error { late = append(late, seen[seq].Sub(due)); return nil })
+	if err == nil && len(late) != s.opts.Late {
+		err = fmt.Errorf("%d of %d jobs are found", len(late), s.opts.Late)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read when jobs were due: %w", err)
+	}
+	return late, nil
+}
