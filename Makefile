@@ -9,7 +9,7 @@ DATA_DIR ?= .dev
 FOLDER ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race pg18 conformance soak bench generate golden generated verify lint fmt dev psql
+.PHONY: help build test race pg18 conformance soak faults bench generate golden generated verify lint fmt dev psql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +31,10 @@ conformance: ## the public suites; FOLDER=level-0-core for one; OJS_CONFORMANCE_
 	  cd conformance && OJS_CONFORMANCE_SUITES=$$suites FOLDER=$(FOLDER) $(GO) test -count=1 -run 'TestPublic$$'
 
 soak: ## a minute of producers, workers and a server that die; OJS_SOAK_DURATION for another time
-	OJS_SOAK_DURATION=$${OJS_SOAK_DURATION:-1m} $(GO) test -count=1 -v ./soak
+	OJS_SOAK_DURATION=$${OJS_SOAK_DURATION:-1m} $(GO) test -count=1 -v -run 'TestNothingIsLost' ./soak
+
+faults: ## ROUNDS of load in each of which something dies; SEED repeats a campaign, FAULT='kill server' does only that
+	OJS_FAULTS_SEED=$(SEED) OJS_FAULTS_ROUNDS=$(or $(ROUNDS),200) OJS_FAULTS_ONLY="$(FAULT)" $(GO) test -count=1 -v -timeout 3h -run 'TestFaults$$' ./soak
 
 bench: ## all benchmarks at their full size, about an hour on an idle machine; the output goes to docs/benchmarks
 	scripts/benchmarks

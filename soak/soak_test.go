@@ -1,6 +1,8 @@
 // Package soak is the test that people, networks and servers fail while work goes on: producers that roll back, dawdle and
 // die, workers that die holding jobs, a server killed in the middle. It asks two things: does every committed job complete, and is
 // a job ever in two hands at once. The answers come from what the clients themselves wrote down, never from our tables.
+//
+// TestFaults does that to every part, Postgres and its disks among them, in rounds, and holds what the clients wrote down against the tables.
 package soak
 
 import (
@@ -27,8 +29,6 @@ import (
 
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
-
-func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 const (
 	workers    = 16

@@ -1,0 +1,399 @@
+package soak
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// row is a job as the database has it.
+type row struct {
+	ID, Tenant, State    string
+	Attempt, MaxAttempts int
+	ScheduledAt          *time.Time
+	Errors               int
+}
+
+func (r row) ended() bool {
+	return r.State == "completed" || r.State == "cancelled" || r.State == "discarded"
+}
+
+// move is a row of the release journal.
+type move struct {
+	ID       string
+	Attempt  int
+	From, To string
+	At       time.Time
+}
+
+// findings are what a check says: what must not be, and what was there.
+type findings struct {
+	violations []string
+	jobs       int // acknowledged, or found although nobody knew
+	states     map[string]int
+	unknown    int // enqueues of which the client had no answer
+	turnedUp   int // those of them that had happened
+	withdrawn  int
+	handouts   int
+	again      int // jobs handed out more than once
+	refused    int // answers 503
+	unanswered int // requests without an answer
+}
+
+func (f *findings) violation(format string, args ...any) {
+	f.violations = append(f.violations, fmt.Sprintf(format, args...))
+}
+
+// The state machine (ojs-core section 6), as the release and wake journals spell it. Handing out is the lease journal.
+var (
+	releases = map[[2]string]bool{
+		{"active", "completed"}: true, {"active", "retryable"}: true, {"active", "discarded"}: true, {"active", "available"}: true, {"active", "cancelled"}: true,
+		{"scheduled", "cancelled"}: true, {"available", "cancelled"}: true, {"pending", "cancelled"}: true, {"retryable", "cancelled"}: true,
+	}
+	wakes = []string{" scheduled", " available", " pending", "scheduled available", "retryable available", "pending available", "available available"}
+)
+
+// check holds what the clients wrote down against what the database has of the jobs created since an instant, in the snapshot of tx.
+// drained: everybody had time to finish what there was to do.
+func check(ctx context.Context, tx pgx.Tx, ledger []entry, since time.Time, drained bool) (*findings, error) {
+	f := &findings{states: map[string]int{}}
+	rows, err := collect[row](ctx, tx, `select j.id::text, j.tenant_id, j.state::text, j.attempt, j.max_attempts, j.scheduled_at, coalesce(jsonb_array_length(j.errors), 0) from ojs.job j
+		where j.created_at >= $1`, since)
+	if err != nil {
+		return nil, err
+	}
+	moves, err := collect[move](ctx, tx, `select r.job_id::text, r.attempt, r.from_state::text, r.to_state::text, r.at from ojs.release r where r.at >= $1 order by r.at, r.xid, r.seq`, since)
+	if err != nil {
+		return nil, err
+	}
+	handouts, err := collect[struct {
+		ID string
+		N  int
+	}](ctx, tx, `select i.id::text, count(*) from ojs.lease l cross join lateral unnest(l.ids) i(id) where l.at >= $1 group by i.id`, since)
+	if err != nil {
+		return nil, err
+	}
+	leases := map[string]int{}
+	for _, h := range handouts {
+		leases[h.ID] = h.N
+		f.handouts += h.N
+	}
+	f.compare(ledger, rows, moves, leases, drained)
+	return f, f.counters(ctx, tx, since)
+}
+
+func collect[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]T, error) {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+}
+
+// story is all that clients wrote about one job.
+type story struct {
+	tenant                       string
+	intended, acknowledged, gone bool
+	cancels, cancelled           bool
+	held                         []holding
+	finishes                     []entry
+	finished                     []entry
+}
+
+func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[string]int, drained bool) {
+	stories := map[string]*story{}
+	of := func(id string) *story {
+		if stories[id] == nil {
+			stories[id] = &story{}
+		}
+		return stories[id]
+	}
+	for _, e := range ledger {
+		switch e.What {
+		case wrong:
+			f.violation("%s saw: %s", e.Client, e.Text)
+		case failed:
+			if e.Status == 0 {
+				f.unanswered++
+			} else {
+				f.refused++
+			}
+		}
+		for _, id := range e.IDs {
+			s := of(id)
+			switch e.What {
+			case enqueues:
+				s.intended, s.tenant = true, e.Tenant
+			case enqueued:
+				s.acknowledged = true
+			case withdrew:
+				s.gone = true
+			case cancels:
+				s.cancels = true
+			case cancelled:
+				s.cancelled = s.cancelled || e.Status == 200
+			case fetched_:
+				s.held = append(s.held, holding{lease: e.Lease, attempt: e.Attempt, from: e.At, until: e.Until})
+			case finishes:
+				s.finishes = append(s.finishes, e)
+			case finished:
+				s.finished = append(s.finished, e)
+			}
+		}
+	}
+	// A worker has hold of a job until the lease can have run out, or until it began to finish it.
+	for _, e := range ledger {
+		if e.What != extended && e.What != finishes {
+			continue
+		}
+		for _, id := range e.IDs {
+			for i := range stories[id].held {
+				h := &stories[id].held[i]
+				switch {
+				case h.lease != e.Lease:
+				case e.What == extended && !h.acked:
+					h.until = later(h.until, e.Until)
+				case e.What == finishes:
+					h.until, h.acked = minTime(h.until, e.At), true
+				}
+			}
+		}
+	}
+	found := map[string]row{}
+	for _, r := range rows {
+		if _, twice := found[r.ID]; twice {
+			f.violation("job %s is there twice", r.ID)
+		}
+		found[r.ID] = r
+		if s := stories[r.ID]; s == nil || !s.intended {
+			f.violation("job %s is there, and nobody enqueued it", r.ID)
+		}
+	}
+	past := map[string][]move{}
+	for _, m := range moves {
+		past[m.ID] = append(past[m.ID], m)
+	}
+	for id, s := range stories {
+		r, there := found[id]
+		switch {
+		case s.gone:
+			f.withdrawn++
+			if there {
+				f.violation("job %s is there although its transaction did not commit", id)
+			}
+		case s.acknowledged && !there:
+			f.violation("job %s is lost: its enqueue was acknowledged and it is not there", id)
+		case !s.intended && len(s.held) > 0:
+			f.violation("job %s was handed out and nobody enqueued it", id)
+		case !s.acknowledged:
+			f.unknown++
+			if there {
+				f.turnedUp++
+			}
+		}
+		if !there {
+			if len(s.held) > 0 {
+				f.violation("job %s was handed out and is not there", id)
+			}
+			continue
+		}
+		f.jobs++
+		f.states[r.State]++
+		if r.Tenant != s.tenant {
+			f.violation("job %s of tenant %s belongs to %s", id, s.tenant, r.Tenant)
+		}
+		if leases[id] > 1 {
+			f.again++
+		}
+		f.machine(r, past[id], leases[id])
+		f.claims(r, s, past[id])
+		if drained && !r.ended() && r.State != "pending" && (r.State != "scheduled" || time.Until(*r.ScheduledAt) < 10*time.Minute) {
+			f.violation("job %s is stuck: state %s, attempt %d, tenant %s", id, r.State, r.Attempt, r.Tenant)
+		}
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// machine holds a job's row against its journals.
+func (f *findings) machine(r row, moves []move, handouts int) {
+	var out, ends, withoutError int // attempts that ended, final states, ends of attempts that are no failure
+	final := ""
+	attempts := map[int]int{}
+	for _, m := range moves {
+		if !releases[[2]string{m.From, m.To}] {
+			f.violation("job %s went from %s to %s", r.ID, m.From, m.To)
+		}
+		if final != "" {
+			f.violation("job %s went from %s to %s after it had ended as %s", r.ID, m.From, m.To, final)
+		}
+		if m.From == "active" {
+			out++
+			if m.To == "completed" || m.To == "cancelled" {
+				withoutError++
+			}
+			if m.To != "available" {
+				attempts[m.Attempt]++
+			}
+		}
+		if m.To == "completed" || m.To == "cancelled" || m.To == "discarded" {
+			ends++
+			final = m.To
+		}
+		if m.To == "retryable" && m.Attempt >= r.MaxAttempts {
+			f.violation("job %s is to be tried again after attempt %d of %d", r.ID, m.Attempt, r.MaxAttempts)
+		}
+	}
+	for n, ends := range attempts {
+		if ends > 1 {
+			f.violation("attempt %d of job %s ended %d times", n, r.ID, ends)
+		}
+	}
+	if ends > 1 || r.ended() != (ends == 1) || r.ended() && final != r.State {
+		f.violation("job %s is %s, and the journal says %q (%d ends)", r.ID, r.State, final, ends)
+	}
+	running := 0
+	if r.State == "active" {
+		running = 1
+	}
+	if handouts != out+running {
+		f.violation("job %s was handed out %d times, %d attempts ended, and it is %s", r.ID, handouts, out, r.State)
+	}
+	// What was given back unread burns no attempt and leaves no error.
+	if back := out - withoutError - r.Errors; r.Attempt != handouts-back || back < 0 {
+		f.violation("job %s is at attempt %d after %d hand-outs, %d of them given back (%d errors)", r.ID, r.Attempt, handouts, back, r.Errors)
+	}
+}
+
+// claims holds a job's row against what clients were told.
+func (f *findings) claims(r row, s *story, moves []move) {
+	to := func(attempt int) []string {
+		var states []string
+		for _, m := range moves {
+			if m.From == "active" && m.Attempt == attempt {
+				states = append(states, m.To)
+			}
+		}
+		return states
+	}
+	for _, e := range s.finished {
+		states := to(e.Attempt)
+		switch e.Status {
+		case 200:
+			want := map[string][]string{ack: {"completed"}, fail: {"retryable", "discarded"}, requeue: {"available"}, discard: {"discarded"}}[e.How]
+			if !slices.ContainsFunc(states, func(to string) bool { return slices.Contains(want, to) }) {
+				f.violation("%s of job %s, attempt %d, was acknowledged, and the journal says %v", e.How, r.ID, e.Attempt, states)
+			}
+		case 409:
+			// Asked once only, nobody but the one who asks can have completed this attempt.
+			if e.Asked == 1 && slices.Contains(states, "completed") {
+				f.violation("ack of job %s, attempt %d, was refused, and the attempt is completed", r.ID, e.Attempt)
+			}
+		}
+	}
+	wanted := func(attempt int, how ...string) bool {
+		return slices.ContainsFunc(s.finishes, func(e entry) bool { return e.Attempt == attempt && slices.Contains(how, e.How) })
+	}
+	for _, m := range moves {
+		switch m.To {
+		case "completed":
+			if !wanted(m.Attempt, ack) {
+				f.violation("job %s was completed in attempt %d, and nobody acknowledged that", r.ID, m.Attempt)
+			}
+		case "retryable":
+			if !wanted(m.Attempt, fail) {
+				f.violation("job %s failed in attempt %d, and nobody said so", r.ID, m.Attempt)
+			}
+		case "discarded":
+			if !wanted(m.Attempt, discard) && (m.Attempt < r.MaxAttempts || !wanted(m.Attempt, fail)) {
+				f.violation("job %s was discarded in attempt %d of %d by no policy", r.ID, m.Attempt, r.MaxAttempts)
+			}
+		case "cancelled":
+			if !s.cancels {
+				f.violation("job %s was cancelled, and nobody asked for it", r.ID)
+			}
+		}
+	}
+	if s.cancelled && r.State != "cancelled" {
+		f.violation("the cancellation of job %s was acknowledged, and it is %s", r.ID, r.State)
+	}
+	sort.Slice(s.held, func(i, j int) bool { return s.held[i].from.Before(s.held[j].from) })
+	for i, h := range s.held {
+		for _, before := range s.held[:i] {
+			if h.from.Before(before.until) {
+				f.violation("job %s was in two hands: under lease %s until %v, under lease %s from %v", r.ID, before.lease, before.until, h.lease, h.from)
+			}
+			if h.lease == before.lease || h.attempt <= before.attempt {
+				f.violation("job %s: attempt %d under lease %s followed attempt %d under lease %s", r.ID, h.attempt, h.lease, before.attempt, before.lease)
+			}
+		}
+	}
+}
+
+// counters holds what is counted against what there is, all in the snapshot of tx.
+func (f *findings) counters(ctx context.Context, tx pgx.Tx, since time.Time) error {
+	for _, q := range []struct {
+		what, sql string
+		args      []any
+	}{
+		{"the wake journal knows a move that the state machine does not", `
+			select distinct coalesce(w.from_state::text, 'nothing') || ' to ' || w.to_state from ojs.wake w
+			where w.at >= $1 and not (coalesce(w.from_state::text, '') || ' ' || w.to_state = any ($2))`, []any{since, wakes}},
+		{"ojs.shard_stats and the rows disagree", `
+			select coalesce(s.tenant_id, r.tenant_id) || '/' || coalesce(s.queue, r.queue) || ' says ' || coalesce(s.n::text, 'nothing') || ', there are ' || coalesce(r.n::text, 'none')
+			from (select s.tenant_id, s.queue, array[s.scheduled, s.available, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded, s.total_jobs] as n from ojs.shard_stats s) s
+			full join (select j.tenant_id, j.queue, array[count(*) filter (where j.state = 'scheduled'), count(*) filter (where j.state = 'available'), count(*) filter (where j.state = 'pending'),
+				count(*) filter (where j.state = 'active'), count(*) filter (where j.state = 'retryable'), count(*) filter (where j.state = 'completed'),
+				count(*) filter (where j.state = 'cancelled'), count(*) filter (where j.state = 'discarded'), count(*)] as n from ojs.job j group by j.tenant_id, j.queue) r
+				on r.tenant_id = s.tenant_id and r.queue = s.queue
+			where s.n is distinct from r.n`, nil},
+		{"ojs.shard_stats and the journal disagree about failures", `
+			select s.tenant_id || '/' || s.queue || ' says ' || s.failed || ', there are ' || coalesce(r.n, 0) from ojs.shard_stats s
+			left join (select r.tenant_id, r.queue, count(*) as n from ojs.release r where r.from_state = 'active' and r.to_state in ('retryable', 'discarded') group by r.tenant_id, r.queue) r
+				on r.tenant_id = s.tenant_id and r.queue = s.queue
+			where s.failed <> coalesce(r.n, 0)`, nil},
+		{"a ring does not count its members", `
+			select r.queue || '/' || r.priority || ' says ' || r.members || ' of weight ' || r.weight || ', there are ' || coalesce(f.n, 0) || ' of weight ' || coalesce(f.weight, 0)
+			from (select distinct on (r.queue, r.priority) r.* from ojs.ring r order by r.queue, r.priority, r.rev desc) r
+			left join (select f.queue, f.priority, count(*) as n, sum(f.weight) as weight from ojs.tenant_fairness f where f.backlogged group by f.queue, f.priority) f
+				on f.queue = r.queue and f.priority = r.priority
+			where r.members <> coalesce(f.n, 0) or r.weight <> coalesce(f.weight, 0)`, nil},
+		{"a row that is to be one is several", `
+			select x.what || ' ' || x.key from (
+				select 'tenant_fairness' as what, f.queue || '/' || f.priority || '/' || f.tenant_id as key from ojs.tenant_fairness f
+				union all select 'ring', r.queue || '/' || r.priority from ojs.ring r
+				union all select 'fold', f.lane::text from ojs.fold f
+				union all select 'tally', t.tenant_id || '/' || t.queue || '/' || t.priority from ojs.tally t
+				union all select 'tally_mark', '' from ojs.tally_mark
+				union all select 'clock_mark', '' from ojs.clock_mark
+			) x group by x.what, x.key having count(*) > 1`, nil},
+		{"a mark lies in the future", `
+			select m.what || ' ' || m.snapshot from (select 'fold' as what, f.snapshot from ojs.fold f union all select 'tally_mark', t.snapshot from ojs.tally_mark t) m
+			where pg_snapshot_xmax(m.snapshot) > pg_snapshot_xmax(pg_current_snapshot())
+			union all select 'clock_mark ' || c.xid from ojs.clock_mark c where c.xid > pg_snapshot_xmax(pg_current_snapshot())`, nil},
+		{"a tenant was charged for another number of jobs than it was given", `
+			select coalesce(f.tenant_id, l.tenant_id) || '/' || coalesce(f.queue, l.queue) || ': charged ' || coalesce(f.n, 0) || ', given ' || coalesce(l.n, 0)
+			from (select f.tenant_id, f.queue, sum(f.dispatched) as n from ojs._fairness() f group by f.tenant_id, f.queue) f
+			full join (select l.tenant_id, l.queue, sum(l.jobs) - coalesce(sum(l.owed) filter (where not pg_visible_in_snapshot(l.xid, (select x.snapshot from ojs.fold x))), 0) as n
+				from ojs.lease l group by l.tenant_id, l.queue) l on l.tenant_id = f.tenant_id and l.queue = f.queue
+			where coalesce(f.n, 0) <> coalesce(l.n, 0)`, nil},
+	} {
+		found, err := collect[struct{ S string }](ctx, tx, q.sql, q.args...)
+		if err != nil {
+			return fmt.Errorf("%s: %w", q.what, err)
+		}
+		for _, s := range found {
+			f.violation("%s: %s", q.what, s.S)
+		}
+	}
+	return nil
+}

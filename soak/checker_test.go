@@ -1,0 +1,164 @@
+package soak
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// A campaign that finds nothing says something only if it would have found it.
+func TestTheCheckerSees(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	ctx := t.Context()
+	var since time.Time
+	if err := d.Pool.QueryRow(ctx, "select ojs.now()").Scan(&since); err != nil {
+		t.Fatal(err)
+	}
+	var ledger []entry
+	write := func(e entry) {
+		e.At = time.Now()
+		ledger = append(ledger, e)
+	}
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := d.Pool.Exec(ctx, sql, args...); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	enqueue := func() string {
+		id := newID()
+		write(entry{What: enqueues, IDs: []string{id}, Tenant: "acme"})
+		exec("select ojs.enqueue('x', '[]', 'work', p_id => $1, p_tenant => 'acme', p_retry => $2)", id, retryPolicy)
+		write(entry{What: enqueued, IDs: []string{id}, Tenant: "acme"})
+		return id
+	}
+	fetch := func(id string) entry {
+		t.Helper()
+		sent := time.Now()
+		e := entry{What: fetched_, IDs: []string{id}, Sent: sent, Until: sent.Add(time.Minute)}
+		var got string
+		err := d.Pool.QueryRow(ctx, "select id, lease, attempt from ojs.fetch('{work}', 1, 'w', 60000)").Scan(&got, &e.Lease, &e.Attempt)
+		if err != nil || got != id {
+			t.Fatalf("fetch: %v, %s", err, got)
+		}
+		write(e)
+		return e
+	}
+	end := func(id, how string, status int, sql string) {
+		t.Helper()
+		e := fetch(id)
+		e.What, e.How, e.Status, e.Asked = finishes, how, status, 1
+		write(e)
+		exec(sql, id, e.Lease)
+		e.What = finished
+		write(e)
+	}
+	const failing = `select ojs.nack($1, '{"message": "no", "code": "%"}', $2)`
+	done, again := enqueue(), ""
+	end(done, ack, 200, "select ojs.ack($1, $2)")
+	dead := enqueue()
+	end(dead, discard, 200, strings.ReplaceAll(failing, "%", "DISCARD"))
+	again = enqueue()
+	end(again, fail, 200, strings.ReplaceAll(failing, "%", "x"))
+	gone := enqueue()
+	write(entry{What: cancels, IDs: []string{gone}})
+	exec("select ojs.cancel($1)", gone)
+	write(entry{What: cancelled, IDs: []string{gone}, Status: 200})
+	running := enqueue()
+	hold := fetch(running)
+	left := enqueue()
+
+	exec("select ojs.tick()")
+
+	look := func(t *testing.T, ledger []entry, drained bool, spoil string) []string {
+		t.Helper()
+		tx, err := d.Pool.BeginTx(ctx, pgx.TxOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(ctx) }()
+		if spoil != "" {
+			spoil = strings.NewReplacer("$done", "'"+done+"'", "$dead", "'"+dead+"'", "$again", "'"+again+"'", "$gone", "'"+gone+"'",
+				"$running", "'"+running+"'", "$left", "'"+left+"'").Replace(spoil)
+			tag, err := tx.Exec(ctx, spoil)
+			if err != nil || tag.RowsAffected() == 0 {
+				t.Fatalf("%s: %v, %s", spoil, err, tag)
+			}
+		}
+		f, err := check(ctx, tx, ledger, since, drained)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f.violations
+	}
+	if got := look(t, ledger, false, ""); len(got) > 0 {
+		t.Fatalf("where nothing is wrong: %v", got)
+	}
+	add := func(more ...entry) []entry {
+		for i := range more {
+			more[i].At = time.Now()
+		}
+		return append(ledger[:len(ledger):len(ledger)], more...)
+	}
+	without := func(w what, id string) []entry {
+		var rest []entry
+		for _, e := range ledger {
+			if e.What != w || e.IDs[0] != id {
+				rest = append(rest, e)
+			}
+		}
+		return rest
+	}
+	for _, c := range []struct {
+		name, want string
+		spoil      string
+		ledger     []entry
+		drained    bool
+	}{
+		{name: "a job is lost", spoil: "delete from ojs.job where id = $left", want: "is lost"},
+		{name: "a job came from nowhere", ledger: without(enqueues, left), want: "nobody enqueued it"},
+		{name: "a job was not committed", ledger: add(entry{What: withdrew, IDs: []string{left}}), want: "did not commit"},
+		{name: "another tenant's", spoil: "update ojs.job set tenant_id = 'beta' where id = $left", want: "belongs to beta"},
+		{name: "completed twice", spoil: "insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state) select tenant_id, queue, 0, id, type, 1, 'active', 'completed' from ojs.job where id = $done", want: "ended 2 times"},
+		{name: "completed without an ack", ledger: without(finishes, done), want: "nobody acknowledged that"},
+		{name: "an ack is forgotten", spoil: "update ojs.job set state = 'active' where id = $done", want: "is active, and the journal says"},
+		{name: "an ack is lost", spoil: "delete from ojs.release where job_id = $done", want: "was acknowledged, and the journal says"},
+		{name: "refused and done", ledger: add(entry{What: finished, IDs: []string{done}, Attempt: 1, How: ack, Status: 409, Asked: 1}), want: "was refused, and the attempt is completed"},
+		{name: "failed by nobody", ledger: without(finishes, again), want: "nobody said so"},
+		{name: "discarded by no policy", ledger: without(finishes, dead), want: "by no policy"},
+		{name: "cancelled by nobody", ledger: without(cancels, gone), want: "nobody asked for it"},
+		{name: "a cancellation is lost", ledger: add(entry{What: cancelled, IDs: []string{done}, Status: 200}), want: "was acknowledged, and it is completed"},
+		{name: "a retry too many", spoil: "update ojs.job set max_attempts = 1 where id = $again", want: "to be tried again after attempt 1 of 1"},
+		{name: "an attempt that did not happen", spoil: "update ojs.job set attempt = 2 where id = $running", want: "is at attempt 2"},
+		{name: "a hand-out without a trace", spoil: "update ojs.job set state = 'available' where id = $running", want: "was handed out 1 times"},
+		{name: "an impossible move", spoil: "update ojs.release set from_state = 'scheduled' where job_id = $done", want: "from scheduled to completed"},
+		{name: "an impossible beginning", spoil: "update ojs.wake set to_state = 'completed' where seq = (select min(seq) from ojs.wake)", want: "nothing to completed"},
+		{name: "life after the end", spoil: "insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state) select tenant_id, queue, 0, id, type, 2, 'active', 'retryable' from ojs.job where id = $done", want: "after it had ended"},
+		{name: "two hands", ledger: add(entry{What: fetched_, IDs: []string{running}, Lease: newID(), Attempt: 2, Until: time.Now()}), want: "in two hands"},
+		{name: "one lease twice", ledger: add(entry{What: fetched_, IDs: []string{running}, Lease: hold.Lease, Attempt: 1}), want: "followed attempt 1 under lease"},
+		{name: "a job is stuck", drained: true, want: "is stuck"},
+		{name: "a counter is off", spoil: "insert into ojs.wake (tenant_id, queue, priority, to_state, jobs) values ('acme', 'work', 0, 'available', 1)", want: "ojs.shard_stats and the rows disagree"},
+		{name: "a failure too many", spoil: "update ojs.tally set failed = failed + 1 where failed > 0", want: "disagree about failures"},
+		{name: "a member is forgotten", spoil: "update ojs.ring set members = members + 1", want: "does not count its members"},
+		{name: "charged too much", spoil: "update ojs.tenant_fairness set dispatched = dispatched + 1", want: "was charged for another number"},
+		{name: "a mark beyond", spoil: "update ojs.fold set snapshot = '900000000:900000000:'", want: "lies in the future"},
+		{name: "a row in two versions", spoil: "insert into ojs.ring select queue, priority, rev + 1, v, members, weight, class, class_members, class_weight, class_head, drift from ojs.ring", want: "is to be one is several"},
+		{name: "a client's complaint", ledger: add(entry{What: wrong, Text: "500"}), want: "saw: 500"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			with := c.ledger
+			if with == nil {
+				with = ledger
+			}
+			got := strings.Join(look(t, with, c.drained, c.spoil), "\n")
+			if !strings.Contains(got, c.want) {
+				t.Errorf("found %q, want %q", got, c.want)
+			}
+		})
+	}
+}

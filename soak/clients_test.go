@@ -1,0 +1,559 @@
+//go:build linux
+
+package soak
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const leaseTime = time.Second // the shortest there is
+
+var campaignQueues = []string{"mail", "work"}
+
+// orders is what a client process is told to do.
+type orders struct {
+	Role     string        `json:"role"` // one of the roles
+	Name     string        `json:"name"`
+	Ledger   string        `json:"ledger"`
+	Seed     uint64        `json:"seed"`
+	Servers  []string      `json:"servers"`
+	Database string        `json:"database"`
+	Tenants  []string      `json:"tenants"`
+	For      time.Duration `json:"for"`  // of producers
+	Skew     time.Duration `json:"skew"` // by how much its clock is wrong
+}
+
+const (
+	producerHTTP = "producer-http"
+	producerSQL  = "producer-sql"
+	workerHTTP   = "worker"
+)
+
+func (o orders) command() *exec.Cmd {
+	raw, err := json.Marshal(o)
+	if err != nil {
+		panic(err)
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), clientEnv+"="+string(raw))
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	return cmd
+}
+
+type client struct {
+	orders
+	book *book
+	http *http.Client
+
+	calm atomic.Bool // no more mischief
+	stop context.Context
+	next atomic.Uint64
+}
+
+// clientMain is the process. SIGUSR1: from now on behave; SIGTERM: finish what is under way and end.
+func clientMain(raw string) int {
+	c := &client{http: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 32}}}
+	err := json.Unmarshal([]byte(raw), &c.orders)
+	if err == nil {
+		c.book, err = openBook(c.Ledger, c.Name)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "client:", err)
+		return 1
+	}
+	stop, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c.stop = stop
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGTERM)
+	go func() {
+		for s := range signals {
+			if s == syscall.SIGTERM {
+				cancel()
+			}
+			c.calm.Store(true)
+		}
+	}()
+	var hands sync.WaitGroup
+	run := func(n int, f func(*rand.Rand)) {
+		for i := range n {
+			hands.Go(func() { f(rand.New(rand.NewPCG(c.Seed, uint64(i)))) })
+		}
+	}
+	switch c.Role {
+	case producerHTTP:
+		producing, enough := context.WithTimeout(stop, c.For)
+		defer enough()
+		c.stop = producing
+		run(3, c.produceByHTTP)
+	case producerSQL:
+		producing, enough := context.WithTimeout(stop, c.For)
+		defer enough()
+		c.stop = producing
+		run(2, c.produceBySQL)
+	case workerHTTP:
+		run(5, c.work)
+	}
+	hands.Wait()
+	return 0
+}
+
+// now is the time by this client's clock.
+func (c *client) now() time.Time { return time.Now().Add(c.Skew) }
+
+// pause sleeps, or less when it is time to stop.
+func (c *client) pause(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-c.stop.Done():
+	}
+}
+
+type answer struct {
+	status int // 0: none, so nobody knows
+	body   []byte
+}
+
+// ask sends to one of the servers, with the tenant if there is one.
+func (c *client) ask(r *rand.Rand, method, path, tenant string, body any) answer {
+	a := c.send(r, method, path, tenant, body)
+	if a.unknown() {
+		c.book.write(entry{What: failed, Status: a.status})
+	}
+	return a
+}
+
+func (c *client) send(r *rand.Rand, method, path, tenant string, body any) answer {
+	raw, err := json.Marshal(body)
+	if err != nil {
+		panic(err)
+	}
+	req, err := http.NewRequest(method, c.Servers[r.IntN(len(c.Servers))]+path, bytes.NewReader(raw))
+	if err != nil {
+		panic(err)
+	}
+	req.Header.Set("Content-Type", "application/openjobspec+json")
+	if tenant != "" {
+		req.Header.Set("X-OJS-Tenant", tenant)
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return answer{}
+	}
+	defer res.Body.Close()
+	got, err := io.ReadAll(res.Body)
+	if err != nil {
+		return answer{}
+	}
+	if res.StatusCode == http.StatusServiceUnavailable && res.Header.Get("Retry-After") == "" {
+		c.book.wrong("%s %s: 503 without Retry-After: %s", method, path, got)
+	}
+	return answer{res.StatusCode, got}
+}
+
+// unknown is whether an answer leaves open what happened: none, or one of a server whose database failed it.
+func (a answer) unknown() bool { return a.status == 0 || a.status == http.StatusServiceUnavailable }
+
+// --- producers ---
+
+type planned struct {
+	id, queue string
+	http      map[string]any
+	at        *time.Time
+	pending   bool
+}
+
+// plan makes up a job.
+func (c *client) plan(r *rand.Rand) planned {
+	p := planned{id: newID(), queue: campaignQueues[r.IntN(len(campaignQueues))]}
+	options := map[string]any{
+		"queue": p.queue, "priority": 5 * r.IntN(2), "retry": json.RawMessage(retryPolicy), "max_attempts": 3,
+	}
+	switch n := r.IntN(40); {
+	case n < 5:
+		// By the producer's clock; if that is wrong, in an hour or long ago.
+		at := c.now().Add(time.Duration(100+r.IntN(1200)) * time.Millisecond)
+		p.at, options["scheduled_at"] = &at, at.Format(time.RFC3339Nano)
+	case n < 7:
+		options["delay_until"] = "+PT1S"
+	case n == 7:
+		at := c.now().Add(time.Hour)
+		p.at, options["scheduled_at"] = &at, at.Format(time.RFC3339Nano)
+	case n == 8:
+		p.pending, options["pending"] = true, true
+	}
+	p.http = map[string]any{"type": "fault.job", "id": p.id, "args": []any{c.next.Add(1), c.Name}, "options": options}
+	return p
+}
+
+func (c *client) produceByHTTP(r *rand.Rand) {
+	type known struct{ id, tenant string }
+	var mine, waiting []known
+	for c.stop.Err() == nil {
+		tenant := c.Tenants[r.IntN(len(c.Tenants))]
+		switch n := r.IntN(20); {
+		case n < 2 && len(mine) > 0:
+			k := mine[r.IntN(len(mine))]
+			c.book.write(entry{What: cancels, IDs: []string{k.id}})
+			a := c.ask(r, http.MethodPost, "/ojs/v1/jobs/"+k.id+"/cancel", k.tenant, map[string]any{})
+			c.book.write(entry{What: cancelled, IDs: []string{k.id}, Status: a.status, Asked: 1})
+			if !a.unknown() && a.status != http.StatusOK && a.status != http.StatusConflict {
+				c.book.wrong("cancel of %s: %d: %s", k.id, a.status, a.body)
+			}
+		case n < 4 && len(waiting) > 0:
+			k := waiting[len(waiting)-1]
+			waiting = waiting[:len(waiting)-1]
+			c.book.write(entry{What: activates, IDs: []string{k.id}})
+			a := c.ask(r, http.MethodPost, "/ojs/v1/jobs/"+k.id+"/activate", k.tenant, map[string]any{})
+			// A job of which nobody answered may be active, done or cancelled by now.
+			if !a.unknown() && a.status != http.StatusOK && a.status != http.StatusConflict {
+				c.book.wrong("activation of %s: %d: %s", k.id, a.status, a.body)
+			}
+		case n < 7:
+			jobs, ids := make([]any, 2+r.IntN(5)), []string{}
+			queue := ""
+			for i := range jobs {
+				p := c.plan(r)
+				jobs[i], queue = p.http, p.queue
+				ids = append(ids, p.id)
+			}
+			c.enqueue(r, ids, tenant, queue, "/ojs/v1/jobs/batch", map[string]any{"jobs": jobs})
+		default:
+			p := c.plan(r)
+			if c.enqueue(r, []string{p.id}, tenant, p.queue, "/ojs/v1/jobs", p.http) {
+				if p.pending {
+					waiting = append(waiting, known{p.id, tenant})
+				}
+				mine = append(mine, known{p.id, tenant})
+			}
+		}
+		c.pause(time.Duration(5+r.IntN(30)) * time.Millisecond)
+	}
+}
+
+// enqueue asks again under the same ids as long as nobody answers.
+func (c *client) enqueue(r *rand.Rand, ids []string, tenant, queue, path string, body any) bool {
+	c.book.write(entry{What: enqueues, IDs: ids, Tenant: tenant})
+	for asked := 1; asked <= 8; asked++ {
+		a := c.ask(r, http.MethodPost, path, tenant, body)
+		switch {
+		case a.status == http.StatusCreated, a.status == http.StatusConflict && asked > 1:
+			c.book.write(entry{What: enqueued, IDs: ids, Tenant: tenant, Asked: asked})
+			return true
+		case !a.unknown():
+			c.book.wrong("enqueue of %v in queue %s: %d: %s", ids, queue, a.status, a.body)
+			return false
+		case c.stop.Err() != nil:
+			return false
+		}
+		c.pause(time.Duration(20+r.IntN(150)) * time.Millisecond)
+	}
+	return false
+}
+
+// expected is whether an error of Postgres may be met while it is being killed, starved and replaced.
+func expected(err error) bool {
+	var told *pgconn.PgError
+	if !errors.As(err, &told) {
+		return true // the connection
+	}
+	switch told.Code[:2] {
+	case "08", "25", "53", "57", "58", "55":
+		return true
+	}
+	return false
+}
+
+// produceBySQL enqueues some jobs beside business rows, and then commits, rolls back, dawdles, or dies.
+func (c *client) produceBySQL(r *rand.Rand) {
+	for c.stop.Err() == nil {
+		c.session(r)
+		c.pause(time.Duration(20+r.IntN(50)) * time.Millisecond)
+	}
+}
+
+func (c *client) session(r *rand.Rand) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, c.Database)
+	if err != nil {
+		return
+	}
+	defer conn.Close(context.Background())
+	var mine []string
+	// A tenant's login role may name no other tenant, and need not name its own.
+	tenant := func() *string {
+		if len(c.Tenants) == 1 {
+			return nil
+		}
+		return &c.Tenants[r.IntN(len(c.Tenants))]
+	}
+	for c.stop.Err() == nil {
+		if r.IntN(8) == 0 && len(mine) > 0 {
+			id := mine[r.IntN(len(mine))]
+			c.book.write(entry{What: cancels, IDs: []string{id}})
+			status := http.StatusOK
+			if _, err := conn.Exec(ctx, "select ojs.cancel($1)", id); err != nil {
+				var told *pgconn.PgError
+				switch {
+				case errors.As(err, &told) && told.Code == "OJ409":
+					status = http.StatusConflict
+				case expected(err):
+					return
+				default:
+					c.book.wrong("cancel of %s by SQL: %v", id, err)
+					return
+				}
+			}
+			c.book.write(entry{What: cancelled, IDs: []string{id}, Status: status, Asked: 1})
+		}
+		tx, err := conn.Begin(ctx)
+		if err != nil {
+			return
+		}
+		of, ids := tenant(), make([]string, 1+r.IntN(4))
+		name := c.Tenants[0]
+		if of != nil {
+			name = *of
+		}
+		for i := range ids {
+			p := c.plan(r)
+			ids[i] = p.id
+			if _, err = tx.Exec(ctx, "insert into public.orders (job) values ($1)", p.id); err == nil {
+				if of != nil || r.IntN(2) == 0 {
+					_, err = tx.Exec(ctx, "select ojs.enqueue('fault.job', '[1]', $1, p_id => $2, p_tenant => $3, p_scheduled_at => $4, p_retry => $5, p_max_attempts => 3)",
+						p.queue, p.id, of, p.at, retryPolicy)
+				} else {
+					_, err = tx.Exec(ctx, "insert into ojs.jobs (type, queue, id, scheduled_at, retry) values ('fault.job', $1, $2, $3, $4)", p.queue, p.id, p.at, retryPolicy)
+				}
+			}
+			if err != nil {
+				break
+			}
+		}
+		if err != nil {
+			if !expected(err) {
+				c.book.wrong("enqueue by SQL: %v", err)
+			}
+			return
+		}
+		switch fate := r.IntN(20); {
+		case fate == 0:
+			// Dies: the connection goes, and with it the transaction.
+			c.book.write(entry{What: withdrew, IDs: ids})
+			_ = conn.PgConn().Conn().Close()
+			return
+		case fate <= 2:
+			c.book.write(entry{What: withdrew, IDs: ids})
+			if tx.Rollback(ctx) != nil {
+				return
+			}
+			continue
+		case fate <= 4:
+			c.pause(time.Duration(r.IntN(800)) * time.Millisecond)
+		}
+		c.book.write(entry{What: enqueues, IDs: ids, Tenant: name})
+		if err := tx.Commit(ctx); err != nil {
+			if !expected(err) {
+				c.book.wrong("commit: %v", err)
+			}
+			return
+		}
+		c.book.write(entry{What: enqueued, IDs: ids, Tenant: name, Asked: 1})
+		mine = append(mine, ids...)
+		c.pause(time.Duration(5+r.IntN(40)) * time.Millisecond)
+	}
+}
+
+// --- workers ---
+
+type held struct {
+	ID      string    `json:"id"`
+	Lease   string    `json:"lease"`
+	Attempt int       `json:"attempt"`
+	State   string    `json:"state"`
+	Queue   string    `json:"queue"`
+	Until   time.Time `json:"lease_expires_at"`
+}
+
+func (c *client) work(r *rand.Rand) {
+	name := newID()
+	for c.stop.Err() == nil {
+		queues := campaignQueues
+		if r.IntN(3) == 0 {
+			queues = queues[r.IntN(2):][:1]
+		}
+		count, sent := 1+r.IntN(6), time.Now()
+		a := c.ask(r, http.MethodPost, "/ojs/v1/workers/fetch", "", map[string]any{
+			"queues": queues, "count": count, "worker_id": name, "visibility_timeout_ms": leaseTime.Milliseconds(), "wait_ms": 300,
+		})
+		if a.unknown() {
+			c.pause(time.Duration(20+r.IntN(80)) * time.Millisecond)
+			continue
+		}
+		var got struct {
+			Jobs []held `json:"jobs"`
+		}
+		if err := json.Unmarshal(a.body, &got); a.status != http.StatusOK || err != nil {
+			c.book.wrong("FETCH: %d, %v: %s", a.status, err, a.body)
+			c.pause(100 * time.Millisecond)
+			continue
+		}
+		for _, j := range got.Jobs {
+			// The lease began at some moment after the request was sent.
+			c.book.write(entry{What: fetched_, IDs: []string{j.ID}, Queue: j.Queue, Lease: j.Lease, Attempt: j.Attempt, Sent: sent, Until: sent.Add(leaseTime)})
+			if j.State != "active" || j.Lease == "" {
+				c.book.wrong("job %s was handed out in state %q with lease %q", j.ID, j.State, j.Lease)
+			}
+		}
+		if len(got.Jobs) > count {
+			c.book.wrong("a FETCH for %d jobs got %d", count, len(got.Jobs))
+		}
+		if !c.handle(r, name, got.Jobs) {
+			name = newID() // dead; another takes its place
+		}
+	}
+}
+
+// handle works on jobs and finishes them, most of the time. It returns false if the worker vanished with what it held.
+func (c *client) handle(r *rand.Rand, name string, jobs []held) bool {
+	calm := c.calm.Load()
+	if !calm && len(jobs) > 1 && r.IntN(3) == 0 {
+		c.finish(r, name, jobs, ack)
+		return true
+	}
+	for _, j := range jobs {
+		if !calm {
+			if left := j.Until.Sub(c.now()); c.Skew != 0 && left < 0 {
+				// By a clock that is an hour fast the lease ran out long ago.
+				if r.IntN(4) == 0 {
+					continue
+				}
+			} else if left > time.Minute && r.IntN(12) == 0 {
+				// By one that is an hour slow there is plenty of time.
+				c.pause(leaseTime + time.Duration(r.IntN(600))*time.Millisecond)
+			}
+			switch n := r.IntN(60); {
+			case n == 0:
+				return false
+			case n < 10:
+				c.pause(time.Duration(r.IntN(40)) * time.Millisecond)
+			case n < 12:
+				c.beat(r, name, j)
+			}
+		}
+		how := ack
+		if !calm {
+			switch n := r.IntN(20); {
+			case n < 3:
+				how = fail
+			case n == 3:
+				how = requeue
+			case n == 4 && r.IntN(3) == 0:
+				how = discard
+			}
+		}
+		c.finish(r, name, []held{j}, how)
+	}
+	return true
+}
+
+// beat holds on to a job for longer than its lease.
+func (c *client) beat(r *rand.Rand, name string, j held) {
+	for range 2 {
+		c.pause(leaseTime / 2)
+		sent := time.Now()
+		a := c.ask(r, http.MethodPost, "/ojs/v1/workers/heartbeat", "", map[string]any{
+			"worker_id": name, "active_jobs": []string{j.ID}, "visibility_timeout_ms": leaseTime.Milliseconds(),
+		})
+		if a.unknown() {
+			continue
+		}
+		var got struct {
+			Extended []string `json:"jobs_extended"`
+		}
+		if err := json.Unmarshal(a.body, &got); a.status != http.StatusOK || err != nil {
+			c.book.wrong("heartbeat: %d, %v: %s", a.status, err, a.body)
+			return
+		}
+		if len(got.Extended) == 1 {
+			c.book.write(entry{What: extended, IDs: got.Extended, Lease: j.Lease, Until: sent.Add(leaseTime)})
+		}
+	}
+}
+
+// finish acknowledges or fails jobs, asking again as long as nobody answers.
+func (c *client) finish(r *rand.Rand, name string, jobs []held, how string) {
+	path, items := "/ojs/v1/workers/nack", make([]any, len(jobs))
+	for i, j := range jobs {
+		item := map[string]any{"job_id": j.ID, "lease": j.Lease}
+		// What the client believes the time to be decides nothing.
+		failure := map[string]any{"code": "fault", "message": "made to fail", "occurred_at": c.now()}
+		switch how {
+		case ack:
+			path = "/ojs/v1/workers/ack"
+			item["result"] = map[string]any{"by": name, "at": c.now()}
+		case fail:
+			item["error"] = failure
+		case discard:
+			failure["code"] = "DISCARD"
+			item["error"] = failure
+		case requeue:
+			item["error"], item["requeue"] = failure, true
+		}
+		items[i] = item
+		c.book.write(entry{What: finishes, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: how})
+	}
+	var body any = map[string]any{"jobs": items}
+	if len(jobs) == 1 {
+		body = items[0]
+	}
+	for asked := 1; asked <= 6; asked++ {
+		a := c.ask(r, http.MethodPost, path, "", body)
+		if a.unknown() {
+			c.pause(time.Duration(20+r.IntN(100)) * time.Millisecond)
+			continue
+		}
+		statuses := []int{a.status}
+		if len(jobs) > 1 {
+			var got struct {
+				Results []struct {
+					Status int `json:"status"`
+				} `json:"results"`
+			}
+			if err := json.Unmarshal(a.body, &got); a.status != http.StatusOK || err != nil || len(got.Results) != len(jobs) {
+				c.book.wrong("%s of %d jobs: %d, %v: %s", how, len(jobs), a.status, err, a.body)
+				return
+			}
+			statuses = statuses[:0]
+			for _, result := range got.Results {
+				statuses = append(statuses, cmp.Or(result.Status, http.StatusOK))
+			}
+		}
+		for i, status := range statuses {
+			c.book.write(entry{What: finished, IDs: []string{jobs[i].ID}, Lease: jobs[i].Lease, Attempt: jobs[i].Attempt, How: how, Status: status, Asked: asked})
+			if status != http.StatusOK && status != http.StatusConflict && status != http.StatusServiceUnavailable {
+				c.book.wrong("%s of %s: %d: %s", how, jobs[i].ID, status, a.body)
+			}
+		}
+		return
+	}
+}

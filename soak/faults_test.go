@@ -1,0 +1,562 @@
+//go:build linux
+
+package soak
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+)
+
+// fault is one thing that goes wrong. It returns when the cause is gone; what it broke is to heal by itself.
+type fault struct {
+	name string
+	do   func(*campaign, *rand.Rand) error
+	// Clients with a wrong clock are a fault from the beginning of their round.
+	skew bool
+	// standby: a synchronous standby is there.
+	standby bool
+	disk    bool // needs file systems of its own
+}
+
+var faults = []fault{
+	{name: "kill server", do: func(c *campaign, r *rand.Rand) error {
+		for i := range c.servers {
+			if i == 0 || r.IntN(3) == 0 {
+				c.servers[(i+r.IntN(2))%2].kill()
+			}
+		}
+		return nil
+	}},
+	{name: "kill worker", do: func(c *campaign, r *rand.Rand) error { c.workers[r.IntN(len(c.workers))].kill(); return nil }},
+	{name: "kill producer", do: func(c *campaign, r *rand.Rand) error { c.producers[r.IntN(len(c.producers))].kill(); return nil }},
+	{name: "kill Postgres", do: func(c *campaign, r *rand.Rand) error {
+		if r.IntN(2) == 0 {
+			if err := c.pg.primary.killBackend(r.IntN(1000)); err != nil {
+				return err
+			}
+		} else {
+			c.pg.primary.process.signal(syscall.SIGKILL)
+			<-c.pg.primary.process.gone
+			pause(r, 500)
+		}
+		c.pg.primary.back()
+		return nil
+	}},
+	{name: "stop Postgres", do: func(c *campaign, r *rand.Rand) error {
+		c.pg.primary.process.end([]syscall.Signal{syscall.SIGQUIT, syscall.SIGINT}[r.IntN(2)], 20*time.Second)
+		pause(r, 1000)
+		c.pg.primary.start()
+		return nil
+	}},
+	{name: "terminate sessions", do: func(c *campaign, r *rand.Rand) error {
+		for range 1 + r.IntN(4) {
+			if err := c.pg.primary.do(fmt.Sprintf(`select count(pg_terminate_backend(a.pid)) from pg_stat_activity a
+				where a.datname = current_database() and a.pid <> pg_backend_pid() and random() < %.2f`, 0.2+0.8*r.Float64())); err != nil {
+				return err
+			}
+			pause(r, 250)
+		}
+		return nil
+	}},
+	{name: "cut database", do: func(c *campaign, r *rand.Rand) error { return cut(r, c.toDatabase) }},
+	{name: "slow database", do: func(c *campaign, r *rand.Rand) error { return slow(r, c.toDatabase) }},
+	{name: "cut HTTP", do: func(c *campaign, r *rand.Rand) error { return cut(r, c.toServers) }},
+	{name: "slow HTTP", do: func(c *campaign, r *rand.Rand) error { return slow(r, c.toServers) }},
+	{name: "wrong clock", skew: true, do: func(*campaign, *rand.Rand) error { return nil }},
+	{name: "full disk", disk: true, do: func(c *campaign, r *rand.Rand) error { return c.fillDisk(r, c.pg.data) }},
+	{name: "full log disk", disk: true, do: func(c *campaign, r *rand.Rand) error { return c.fillDisk(r, c.pg.wal) }},
+	{name: "failover", standby: true, do: func(c *campaign, _ *rand.Rand) error {
+		killed, promoted, err := c.pg.failover()
+		c.killed, c.promoted = killed, promoted
+		return err
+	}},
+}
+
+func pause(r *rand.Rand, ms int) { time.Sleep(time.Duration(r.IntN(ms)) * time.Millisecond) }
+
+// cut ends connections, several times perhaps, and perhaps no new ones can be made for a while.
+func cut(r *rand.Rand, proxies []*proxy) error {
+	for range 1 + r.IntN(4) {
+		if r.IntN(3) == 0 {
+			for _, p := range proxies {
+				p.refuse.Store(true)
+			}
+		}
+		for _, p := range proxies {
+			p.cut(r)
+		}
+		pause(r, 400)
+		for _, p := range proxies {
+			p.refuse.Store(false)
+		}
+		pause(r, 200)
+	}
+	return nil
+}
+
+// slow lets every piece of data wait, and what still waits is sometimes lost.
+func slow(r *rand.Rand, proxies []*proxy) error {
+	some := proxies[:1+r.IntN(len(proxies))]
+	for _, p := range some {
+		p.delay.Store(int64(20+r.IntN(280)) * int64(time.Millisecond))
+	}
+	time.Sleep(time.Duration(500+r.IntN(1000)) * time.Millisecond)
+	for _, p := range some {
+		if r.IntN(2) == 0 {
+			p.cut(r)
+		}
+		p.delay.Store(0)
+	}
+	return nil
+}
+
+const noSpace = "No space left on device"
+
+func (c *campaign) fillDisk(r *rand.Rand, d *disk) error {
+	before := c.pg.primary.logged(noSpace)
+	if err := d.fill(); err != nil {
+		return err
+	}
+	if d == c.pg.wal {
+		// Whoever writes next needs a new file.
+		_ = c.pg.primary.do("select pg_switch_wal()")
+	}
+	for deadline := time.Now().Add(5 * time.Second); c.pg.primary.logged(noSpace) == before && time.Now().Before(deadline); {
+		time.Sleep(20 * time.Millisecond)
+	}
+	pause(r, 1200)
+	if err := d.free(); err != nil {
+		return err
+	}
+	c.pg.primary.back()
+	return nil
+}
+
+type campaign struct {
+	t      *testing.T
+	seed   uint64
+	dir    string
+	binary string
+	pg     *cluster
+
+	servers    []*kept
+	toServers  []*proxy // one per server, from its clients
+	toDatabase []*proxy // two per server and two for SQL producers, one per node of the cluster
+	serverURLs []string // through toServers
+	direct     []string
+	sqlProxies []*proxy
+
+	workers   []*kept
+	producers []*kept
+
+	killed, promoted time.Time // of the failover in this round
+	total            totals
+}
+
+type totals struct {
+	rounds    map[string]int
+	failovers []time.Duration
+	felt      int // rounds in which PostgreSQL found a disk full
+	found     findings
+	began     time.Time
+}
+
+func number(t *testing.T, name string, otherwise uint64) uint64 {
+	t.Helper()
+	s := os.Getenv(name)
+	if s == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// TestFaults: rounds of load, in each of which something dies at a random moment. OJS_FAULTS_SEED repeats a campaign as far as chance is ours,
+// OJS_FAULTS_ROUNDS says how long it is, OJS_FAULTS_ONLY names one fault.
+func TestFaults(t *testing.T) {
+	c := &campaign{t: t, seed: number(t, "OJS_FAULTS_SEED", uint64(time.Now().UnixNano())%1e9), binary: build(t)}
+	rounds := int(number(t, "OJS_FAULTS_ROUNDS", 4))
+	t.Logf("seed %d, %d rounds", c.seed, rounds)
+	var err error
+	if c.dir, err = os.MkdirTemp("", "ojs-faults-"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(c.dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if !t.Failed() {
+			_ = os.RemoveAll(c.dir)
+		}
+	})
+	c.pg = newCluster(t, c.dir)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s; ledgers and logs are in %s", c.pg.salvage(c.dir), c.dir)
+		}
+	})
+	c.prepare()
+
+	deck := c.deck(rounds)
+	c.total = totals{rounds: map[string]int{}, found: findings{states: map[string]int{}}, began: time.Now()}
+	for i, f := range deck {
+		if !c.round(i, f) {
+			t.Fatalf("round %d of seed %d failed: %s", i, c.seed, f.name)
+		}
+		c.total.rounds[f.name]++
+	}
+	c.end()
+}
+
+// deck is the order of faults: each as often as any other, shuffled.
+func (c *campaign) deck(rounds int) []fault {
+	r := rand.New(rand.NewPCG(c.seed, 0))
+	possible := slices.Clone(faults)
+	if c.pg.data.max == 0 || c.pg.wal.max == 0 {
+		possible = slices.DeleteFunc(possible, func(f fault) bool { return f.disk })
+		c.t.Log("no file system can be mounted here (that takes root), so none fills up")
+	}
+	if only := os.Getenv("OJS_FAULTS_ONLY"); only != "" {
+		possible = slices.DeleteFunc(possible, func(f fault) bool { return f.name != only })
+		if len(possible) == 0 {
+			c.t.Fatalf("OJS_FAULTS_ONLY is %q; there are: %v", only, faultNames())
+		}
+	}
+	var deck []fault
+	for len(deck) < rounds {
+		hand := slices.Clone(possible)
+		r.Shuffle(len(hand), func(i, j int) { hand[i], hand[j] = hand[j], hand[i] })
+		deck = append(deck, hand...)
+	}
+	return deck[:rounds]
+}
+
+func faultNames() []string {
+	var names []string
+	for _, f := range faults {
+		names = append(names, f.name)
+	}
+	return names
+}
+
+const (
+	serverRole = "campaign_server"
+	tenantRole = "campaign_acme"
+)
+
+// prepare makes the database, its roles, the servers and what lies between.
+func (c *campaign) prepare() {
+	t := c.t
+	admin, err := c.pg.primary.connect("postgres")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(context.Background())
+	if _, err := admin.Exec(t.Context(), "create database "+database); err != nil {
+		t.Fatal(err)
+	}
+	if err := pg.Migrate(t.Context(), c.pg.primary.url("ojs", c.pg.password, ""), pg.Up, nil); err != nil {
+		t.Fatal(err)
+	}
+	err = c.pg.primary.do(
+		fmt.Sprintf("create role %s login in role ojs_service password '%s'", serverRole, c.pg.password),
+		fmt.Sprintf("select ojs.create_tenant_role('acme', '%s', '%s')", tenantRole, c.pg.password),
+		"create table public.orders (job uuid)", "grant insert, select on public.orders to public",
+		"select ojs.configure_tenant('beta', p_weight => 3)",
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	through := func() []*proxy {
+		var two []*proxy
+		for _, n := range c.pg.nodes {
+			two = append(two, newProxy(t, fmt.Sprintf("127.0.0.1:%d", n.port)))
+		}
+		c.toDatabase = append(c.toDatabase, two...)
+		return two
+	}
+	for i := range 2 {
+		address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+		url := throughURL(through(), serverRole, c.pg.password)
+		c.direct = append(c.direct, "http://"+address)
+		p := newProxy(t, address)
+		c.toServers = append(c.toServers, p)
+		c.serverURLs = append(c.serverURLs, "http://"+p.address())
+		log := filepath.Join(c.dir, fmt.Sprintf("server-%d.log", i))
+		c.servers = append(c.servers, keep(t, 100*time.Millisecond, func() *exec.Cmd {
+			cmd := exec.Command(c.binary, "serve", "--listen", address, "--max-conns", "8")
+			cmd.Env = append(os.Environ(), "DATABASE_URL="+url)
+			if file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err == nil {
+				cmd.Stdout, cmd.Stderr = file, file
+			}
+			return cmd
+		}))
+	}
+	c.sqlProxies = through()
+	c.healthy()
+}
+
+// healthy waits until both servers answer.
+func (c *campaign) healthy() {
+	c.t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	client := &http.Client{Timeout: time.Second}
+	for _, url := range c.direct {
+		for {
+			res, err := client.Get(url + "/ojs/v1/health")
+			if err == nil {
+				res.Body.Close()
+				if res.StatusCode == http.StatusOK {
+					break
+				}
+			}
+			if time.Now().After(deadline) {
+				c.t.Fatalf("%s does not become healthy: %v", url, err)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+}
+
+// round is a few seconds of load with one fault in it, then the rest of the work, then the questions.
+func (c *campaign) round(n int, f fault) bool {
+	t := c.t
+	began := time.Now()
+	r := rand.New(rand.NewPCG(c.seed, uint64(n)+1))
+	load := time.Duration(1800+r.IntN(1000)) * time.Millisecond
+	moment := time.Duration(300+r.IntN(1000)) * time.Millisecond
+	if f.standby {
+		c.pg.addStandby()
+	}
+	books := filepath.Join(c.dir, fmt.Sprintf("round-%03d", n))
+	if err := os.Mkdir(books, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	since, err := c.databaseTime()
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := c.pg.primary.logged(noSpace)
+	skewed := func() time.Duration {
+		if !f.skew {
+			return 0
+		}
+		return time.Duration(r.IntN(3)-1) * time.Hour
+	}
+	var skews []string
+	start := func(role string, i int, o orders) *kept {
+		o.Role, o.Seed, o.Skew = role, r.Uint64(), skewed()
+		if o.Skew != 0 {
+			skews = append(skews, fmt.Sprintf("%s %v", role, o.Skew))
+		}
+		o.Servers = c.serverURLs
+		name := fmt.Sprintf("%s-%d", role, i)
+		ends, lives := time.Now().Add(load), 0
+		return keep(t, 50*time.Millisecond, func() *exec.Cmd {
+			if lives++; lives > 1 && role != workerHTTP && time.Now().After(ends) {
+				return nil
+			}
+			mine := o
+			mine.Name = fmt.Sprintf("%s.%d", name, lives)
+			mine.Ledger = filepath.Join(books, mine.Name)
+			mine.Seed += uint64(lives)
+			mine.For = max(time.Until(ends), time.Millisecond)
+			return mine.command()
+		})
+	}
+	several := []string{"beta", "gamma", "delta", "acme"}
+	c.workers = []*kept{start(workerHTTP, 0, orders{}), start(workerHTTP, 1, orders{})}
+	c.producers = []*kept{
+		start(producerHTTP, 0, orders{Tenants: several}),
+		start(producerSQL, 1, orders{Tenants: several, Database: throughURL(c.sqlProxies, serverRole, c.pg.password)}),
+		start(producerSQL, 2, orders{Tenants: []string{"acme"}, Database: throughURL(c.sqlProxies, tenantRole, c.pg.password)}),
+	}
+	time.Sleep(moment)
+	c.killed, c.promoted = time.Time{}, time.Time{}
+	if err := f.do(c, r); err != nil {
+		t.Errorf("%s: %v", f.name, err)
+		return false
+	}
+	time.Sleep(time.Until(began.Add(load)))
+	for _, p := range c.producers {
+		p.stop(syscall.SIGTERM, 15*time.Second)
+	}
+	// Where everybody is still at it, the numbers have to be right already.
+	c.healthy()
+	live, err := c.check(books, since, false)
+	if err != nil {
+		t.Error(err)
+		return false
+	}
+	for _, w := range c.workers {
+		w.signal(syscall.SIGUSR1)
+	}
+	drained := c.drain(since)
+	for _, w := range c.workers {
+		w.stop(syscall.SIGTERM, 15*time.Second)
+	}
+	found, err := c.check(books, since, true)
+	if err != nil {
+		t.Error(err)
+		return false
+	}
+	took := ""
+	if f.standby {
+		seconds, ok := c.firstFetch(books)
+		if !ok {
+			found.violation("no FETCH succeeded after the failover")
+		}
+		c.total.failovers = append(c.total.failovers, seconds)
+		took = fmt.Sprintf(", first FETCH %.2f s after the kill (promoted after %.2f s)", seconds.Seconds(), c.promoted.Sub(c.killed).Seconds())
+	}
+	if len(skews) > 0 {
+		took = ", " + strings.Join(skews, ", ")
+	}
+	if f.disk {
+		felt := c.pg.primary.logged(noSpace) - full
+		if felt > 0 {
+			c.total.felt++
+		}
+		took = fmt.Sprintf(", felt %d times", felt)
+	}
+	t.Logf("round %d: %s after %.1f s: %d jobs %v, %d unknown (%d of them there), %d times 503, %d times no answer, drained in %.1f s, %.1f s in all%s",
+		n, f.name, moment.Seconds(), found.jobs, found.states, found.unknown, found.turnedUp, found.refused, found.unanswered, drained.Seconds(), time.Since(began).Seconds(), took)
+	c.total.found.add(found)
+	bad := append(live.violations, found.violations...)
+	for i, v := range bad {
+		if i == 30 {
+			t.Errorf("and %d more", len(bad)-i)
+			break
+		}
+		t.Error(v)
+	}
+	if len(bad) == 0 {
+		_ = os.RemoveAll(books)
+	}
+	return len(bad) == 0
+}
+
+func (f *findings) add(g *findings) {
+	f.jobs += g.jobs
+	f.unknown += g.unknown
+	f.turnedUp += g.turnedUp
+	f.withdrawn += g.withdrawn
+	f.handouts += g.handouts
+	f.again += g.again
+	f.refused += g.refused
+	f.unanswered += g.unanswered
+	for state, n := range g.states {
+		f.states[state] += n
+	}
+	f.violations = append(f.violations, g.violations...)
+}
+
+func (c *campaign) databaseTime() (at time.Time, err error) {
+	conn, err := c.pg.primary.connect(database)
+	if err != nil {
+		return at, err
+	}
+	defer conn.Close(context.Background())
+	return at, conn.QueryRow(c.t.Context(), "select ojs.now()").Scan(&at)
+}
+
+func (c *campaign) check(books string, since time.Time, drained bool) (*findings, error) {
+	conn, err := c.pg.primary.connect(database)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.Background())
+	tx, err := conn.BeginTx(c.t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return nil, err
+	}
+	if drained {
+		return check(c.t.Context(), tx, readBooks(c.t, books), since, true)
+	}
+	f := &findings{}
+	return f, f.counters(c.t.Context(), tx, since)
+}
+
+// drain waits until nothing is left to do, for as long as there is less and less of it.
+func (c *campaign) drain(since time.Time) time.Duration {
+	began := time.Now()
+	conn, err := c.pg.primary.connect(database)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	fewest, deadline := -1, time.Now().Add(20*time.Second)
+	for {
+		var left int
+		err := conn.QueryRow(c.t.Context(), `select count(*) from ojs.job j where j.created_at >= $1
+			and (j.state in ('available', 'active', 'retryable') or j.state = 'scheduled' and j.scheduled_at < ojs.now() + interval '10 minutes')`, since).Scan(&left)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if fewest < 0 || left < fewest {
+			fewest, deadline = left, time.Now().Add(20*time.Second)
+		}
+		if left == 0 || time.Now().After(deadline) {
+			return time.Since(began)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// firstFetch is how long after the kill of the primary a worker had a job in hand for which it had asked after the kill.
+func (c *campaign) firstFetch(books string) (time.Duration, bool) {
+	var first time.Time
+	for _, e := range readBooks(c.t, books) {
+		if e.What == fetched_ && e.Sent.After(c.killed) && (first.IsZero() || e.At.Before(first)) {
+			first = e.At
+		}
+	}
+	return first.Sub(c.killed), !first.IsZero()
+}
+
+// end asks the questions that concern all rounds together, and prints the figures.
+func (c *campaign) end() {
+	t := c.t
+	for i, s := range c.servers {
+		if !s.stop(syscall.SIGINT, 30*time.Second) {
+			t.Errorf("server %d did not stop when it was told to", i)
+		}
+	}
+	found, total := c.total.found, c.total
+	rounds := 0
+	for _, name := range slices.Sorted(maps.Keys(total.rounds)) {
+		t.Logf("%-20s %d rounds", name, total.rounds[name])
+		rounds += total.rounds[name]
+	}
+	t.Logf("seed %d: %d rounds in %v, %d jobs %v; %d hand-outs, %d jobs handed out more than once; %d jobs rolled back, %d enqueued without an answer (%d of them there); %d times 503, %d times no answer",
+		c.seed, rounds, time.Since(total.began).Round(time.Second), found.jobs, found.states, found.handouts, found.again, found.withdrawn, found.unknown, found.turnedUp, found.refused, found.unanswered)
+	if full := total.rounds["full disk"] + total.rounds["full log disk"]; full > 0 {
+		t.Logf("PostgreSQL found a disk full in %d rounds of %d", total.felt, full)
+	}
+	if n := len(total.failovers); n > 0 {
+		slices.Sort(total.failovers)
+		t.Logf("from the kill of the primary to the first job in hand: min %.2f s, median %.2f s, max %.2f s", total.failovers[0].Seconds(), total.failovers[n/2].Seconds(), total.failovers[n-1].Seconds())
+	}
+	if found.jobs < 20*rounds || found.states["completed"] == 0 {
+		t.Errorf("the campaign did not happen: %d jobs", found.jobs)
+	}
+}

@@ -1,0 +1,121 @@
+package soak
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A client writes down what it is about to do, does it, and writes down what came of it: one line, one write, appended. What a killed client
+// does not know is therefore known to be unknown. Times are of the machine's clock, whatever the client believes.
+type entry struct {
+	At      time.Time `json:"at"`
+	What    what      `json:"what"`
+	Client  string    `json:"client,omitempty"`
+	IDs     []string  `json:"ids,omitempty"`
+	Tenant  string    `json:"tenant,omitempty"`
+	Queue   string    `json:"queue,omitempty"`
+	Lease   string    `json:"lease,omitempty"`
+	Attempt int       `json:"attempt,omitempty"`
+	How     string    `json:"how,omitempty"`    // of finishing: one of the finish constants
+	Status  int       `json:"status,omitempty"` // of an answer; 0: none
+	Asked   int       `json:"asked,omitempty"`  // how many times the question was put before that answer
+	Sent    time.Time `json:"sent,omitzero"`    // of fetched: when the FETCH was sent
+	Until   time.Time `json:"until,omitzero"`   // the job is certainly the worker's until then
+	Text    string    `json:"text,omitempty"`
+}
+
+type what string
+
+const (
+	enqueues  what = "enqueues"  // is about to
+	enqueued  what = "enqueued"  // it is acknowledged
+	withdrew  what = "withdrew"  // it certainly did not happen
+	cancels   what = "cancels"   // is about to
+	cancelled what = "cancelled" // with the status of the answer
+	activates what = "activates" // is about to
+	fetched_  what = "fetched"   // one job
+	extended  what = "extended"  // by a heartbeat
+	finishes  what = "finishes"  // is about to ACK or NACK
+	finished  what = "finished"  // with the status of the answer
+	failed    what = "failed"    // a request was answered 503, or not at all
+	wrong     what = "wrong"     // the client saw what must not be
+)
+
+// The policy of all jobs.
+const retryPolicy = `{"max_attempts": 3, "backoff_strategy": "constant", "initial_interval": "PT0.1S", "jitter": "none"}`
+
+// Ways to finish.
+const (
+	ack     = "ack"
+	fail    = "fail"
+	discard = "discard" // a NACK whose code ends the job
+	requeue = "requeue"
+)
+
+type book struct {
+	mu     sync.Mutex
+	file   *os.File
+	client string
+}
+
+func openBook(path, client string) (*book, error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return &book{file: file, client: client}, nil
+}
+
+func (b *book) write(e entry) {
+	e.At, e.Client = time.Now(), b.client
+	line, err := json.Marshal(e)
+	if err != nil {
+		panic(err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, err := b.file.Write(append(line, '\n')); err != nil {
+		panic(err)
+	}
+}
+
+func (b *book) wrong(format string, args ...any) {
+	b.write(entry{What: wrong, Text: fmt.Sprintf(format, args...)})
+}
+
+// readBooks reads all ledgers of a directory. The last line of a killed client may have been cut off; it had not done then what it was
+// about to write, or knows nothing of the answer.
+func readBooks(t testing.TB, dir string) []entry {
+	t.Helper()
+	var all []entry
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		file, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		lines := bufio.NewScanner(file)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			var e entry
+			if json.Unmarshal(lines.Bytes(), &e) == nil {
+				all = append(all, e)
+			}
+		}
+		return lines.Err()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}

@@ -1,0 +1,59 @@
+//go:build linux
+
+package soak
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"testing"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+const (
+	clientEnv = "OJS_SOAK_CLIENT"
+	mountsEnv = "OJS_SOAK_MOUNTS"
+)
+
+// The binary of these tests is also its clients, so that a producer or a worker is a process that can be killed. And as root it runs once
+// more in a mount namespace of its own: file systems that the tests fill up are gone with it, however it ends.
+func TestMain(m *testing.M) {
+	if raw := os.Getenv(clientEnv); raw != "" {
+		os.Exit(clientMain(raw))
+	}
+	if os.Geteuid() == 0 && os.Getenv(mountsEnv) == "" {
+		if code, err := withOwnMounts(); err == nil {
+			os.Exit(code)
+		}
+	}
+	os.Exit(pgtest.Main(m))
+}
+
+// withOwnMounts runs this program again where nobody else sees what it mounts. An error means that it did not start.
+func withOwnMounts() (int, error) {
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(), mountsEnv+"=own")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	child, err := spawn(cmd, syscall.SIGKILL)
+	if err != nil {
+		return 0, fmt.Errorf("run in a mount namespace: %w", err)
+	}
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
+	go func() {
+		for s := range signals {
+			_ = child.cmd.Process.Signal(s)
+		}
+	}()
+	<-child.gone
+	var exit *exec.ExitError
+	if errors.As(child.err, &exit) {
+		return max(exit.ExitCode(), 1), nil
+	}
+	return 0, child.err
+}

@@ -1,0 +1,390 @@
+//go:build linux
+
+package soak
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojs-pg/ojs-pg/internal/embedpg"
+)
+
+const database = "campaign"
+
+// cluster is a primary that can be killed, starved of disk and replaced by a standby.
+// Its processes are ours to signal, which is why it is not one of internal/embedpg.
+type cluster struct {
+	t        *testing.T
+	bin      string
+	owner    *syscall.Credential // PostgreSQL refuses root; nil: we are not root
+	password string
+	nodes    [2]*node
+	primary  *node
+	data     *disk
+	wal      *disk
+}
+
+type node struct {
+	c        *cluster
+	name     string
+	dir, wal string
+	port     int
+	process  *process
+}
+
+// disk is a directory, and where we may mount, a file system of its own.
+type disk struct {
+	dir string
+	max int64 // bytes; 0: not mounted
+}
+
+func newDisk(t *testing.T, dir string, size int64) *disk {
+	t.Helper()
+	d := &disk{dir: dir}
+	if err := os.Mkdir(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getenv(mountsEnv) == "own" && syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=711", size)) == nil {
+		d.max = size
+		t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+	}
+	return d
+}
+
+// fill makes the file system as small as what is in it.
+func (d *disk) fill() error {
+	for {
+		var st syscall.Statfs_t
+		if err := syscall.Statfs(d.dir, &st); err != nil {
+			return err
+		}
+		used := (int64(st.Blocks) - int64(st.Bfree)) * st.Bsize
+		if err := d.resize(used); err == nil || err != syscall.EINVAL {
+			return err
+		}
+		// It grew meanwhile.
+	}
+}
+
+func (d *disk) free() error { return d.resize(d.max) }
+
+func (d *disk) resize(size int64) error {
+	return syscall.Mount("tmpfs", d.dir, "tmpfs", syscall.MS_REMOUNT, fmt.Sprintf("size=%d,mode=711", size))
+}
+
+func newCluster(t *testing.T, dir string) *cluster {
+	t.Helper()
+	found, err := embedpg.Find(os.Getenv("OJS_TEST_PG_BIN"))
+	if err != nil || len(found) == 0 {
+		t.Fatalf("the fault campaign needs PostgreSQL's programs on this machine (OJS_TEST_PG_BIN): %v", err)
+	}
+	c := &cluster{
+		t: t, bin: found[0].Dir, password: newID(),
+		data: newDisk(t, filepath.Join(dir, "data"), 4<<30), wal: newDisk(t, filepath.Join(dir, "wal"), 1<<30),
+	}
+	if os.Geteuid() == 0 {
+		account, err := user.Lookup("postgres")
+		if err != nil {
+			t.Fatalf("PostgreSQL does not run as root: %v", err)
+		}
+		uid, _ := strconv.Atoi(account.Uid)
+		gid, _ := strconv.Atoi(account.Gid)
+		c.owner = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	}
+	for i, name := range []string{"a", "b"} {
+		c.nodes[i] = &node{c: c, name: name, dir: filepath.Join(c.data.dir, name), wal: filepath.Join(c.wal.dir, name), port: freePort(t)}
+	}
+	n := c.nodes[0]
+	n.makeDirs()
+	secret := filepath.Join(n.wal, "..", "secret")
+	if err := os.WriteFile(secret, []byte(c.password), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c.run("initdb", "--pgdata="+n.dir, "--waldir="+n.wal, "--wal-segsize=1", "--username=ojs", "--pwfile="+secret, "--auth=scram-sha-256",
+		"--encoding=UTF8", "--locale=C", "--data-checksums", "--no-sync")
+	// Small segments, and none in stock: a full disk is felt soon.
+	config := `
+listen_addresses = '127.0.0.1'
+unix_socket_directories = ''
+max_connections = 120
+shared_buffers = 64MB
+min_wal_size = 2MB
+max_wal_size = 128MB
+wal_recycle = off
+log_min_messages = warning
+wal_level = replica
+hot_standby = on
+`
+	file, err := os.OpenFile(filepath.Join(n.dir, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.WriteString(config); err != nil {
+		t.Fatal(err)
+	}
+	file.Close()
+	t.Cleanup(func() {
+		for _, n := range c.nodes {
+			if n.process != nil {
+				n.process.end(syscall.SIGQUIT, 10*time.Second)
+			}
+		}
+	})
+	n.start()
+	c.primary = n
+	return c
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func (c *cluster) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(c.bin, name), args...)
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), "PGPASSWORD="+c.password, "LC_ALL=C")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c.owner, Setpgid: true}
+	return cmd
+}
+
+func (c *cluster) run(name string, args ...string) {
+	c.t.Helper()
+	if out, err := c.command(name, args...).CombinedOutput(); err != nil {
+		c.t.Fatalf("%s: %v\n%s", name, err, out)
+	}
+}
+
+func (n *node) makeDirs() {
+	n.c.t.Helper()
+	for _, dir := range []string{n.dir, n.wal} {
+		if err := os.RemoveAll(dir); err != nil {
+			n.c.t.Fatal(err)
+		}
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			n.c.t.Fatal(err)
+		}
+		if n.c.owner != nil {
+			if err := os.Chown(dir, int(n.c.owner.Uid), int(n.c.owner.Gid)); err != nil {
+				n.c.t.Fatal(err)
+			}
+		}
+	}
+}
+
+func (n *node) url(user, password, options string) string {
+	u := url.URL{Scheme: "postgres", User: url.UserPassword(user, password), Host: fmt.Sprintf("127.0.0.1:%d", n.port), Path: "/" + database, RawQuery: options}
+	return u.String()
+}
+
+// start returns when the node answers. Processes of a killed postmaster may hold on for a moment, so it tries again.
+func (n *node) start() {
+	n.c.t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		logFile, err := os.OpenFile(n.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			n.c.t.Fatal(err)
+		}
+		cmd := n.c.command("postgres", "-D", n.dir, "-p", strconv.Itoa(n.port))
+		cmd.Stdout, cmd.Stderr = logFile, logFile
+		n.process, err = spawn(cmd, syscall.SIGQUIT)
+		logFile.Close()
+		if err != nil {
+			n.c.t.Fatal(err)
+		}
+		for n.process.alive() && time.Now().Before(deadline) {
+			if conn, err := n.connect("postgres"); err == nil {
+				conn.Close(context.Background())
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		if time.Now().After(deadline) {
+			n.c.t.Fatalf("PostgreSQL does not start:\n%s", n.logTail())
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func (n *node) logFile() string {
+	return filepath.Join(filepath.Dir(n.c.data.dir), "postgres-"+n.name+".log")
+}
+
+func (n *node) logTail() string {
+	raw, _ := os.ReadFile(n.logFile())
+	return string(raw[max(0, len(raw)-3000):])
+}
+
+// logged counts a phrase in the node's log.
+func (n *node) logged(phrase string) int {
+	raw, _ := os.ReadFile(n.logFile())
+	return bytes.Count(raw, []byte(phrase))
+}
+
+func (n *node) connect(database string) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return pgx.Connect(ctx, fmt.Sprintf("postgres://ojs:%s@127.0.0.1:%d/%s", n.c.password, n.port, database))
+}
+
+// back waits until the node is there by itself, after a crash say, and starts it if its postmaster is gone.
+func (n *node) back() {
+	n.c.t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		if !n.process.alive() {
+			n.start()
+			return
+		}
+		conn, err := n.connect(database)
+		if err == nil {
+			conn.Close(context.Background())
+			return
+		}
+		if time.Now().After(deadline) {
+			n.c.t.Fatalf("PostgreSQL does not come back: %v\n%s", err, n.logTail())
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// do runs statements on the node as superuser; what a fault interrupts is told.
+func (n *node) do(statements ...string) error {
+	conn, err := n.connect(database)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	for _, s := range statements {
+		if _, err := conn.Exec(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// killBackend ends one random session the hard way, at which the postmaster starts all over.
+func (n *node) killBackend(pick int) error {
+	conn, err := n.connect(database)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	var pid int
+	err = conn.QueryRow(context.Background(), `select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
+		order by pid offset $1 % (select count(*) - 1 from pg_stat_activity where datname = current_database()) limit 1`, pick).Scan(&pid)
+	if err != nil {
+		return err
+	}
+	return syscall.Kill(pid, syscall.SIGKILL)
+}
+
+func (c *cluster) other() *node {
+	if c.primary == c.nodes[0] {
+		return c.nodes[1]
+	}
+	return c.nodes[0]
+}
+
+// addStandby copies the primary and waits until commits wait for the copy.
+func (c *cluster) addStandby() {
+	c.t.Helper()
+	n := c.other()
+	if n.process != nil {
+		n.process.end(syscall.SIGQUIT, 10*time.Second)
+	}
+	n.makeDirs()
+	c.run("pg_basebackup", "-h", "127.0.0.1", "-p", strconv.Itoa(c.primary.port), "-U", "ojs", "-D", n.dir, "--waldir="+n.wal,
+		"-X", "stream", "-c", "fast", "-R", "--no-sync")
+	// Once promoted it has no standby to wait for.
+	auto := filepath.Join(n.dir, "postgresql.auto.conf")
+	raw, err := os.ReadFile(auto)
+	if err == nil {
+		raw = append(bytes.TrimSpace(raw), "\nsynchronous_standby_names = ''\n"...)
+		err = os.WriteFile(auto, raw, 0o600)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	n.start()
+	if err := c.primary.do("alter system set synchronous_standby_names = '*'", "select pg_reload_conf()"); err != nil {
+		c.t.Fatal(err)
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		var state string
+		conn, err := c.primary.connect(database)
+		if err == nil {
+			err = conn.QueryRow(context.Background(), "select coalesce(string_agg(sync_state, ' '), '') from pg_stat_replication").Scan(&state)
+			conn.Close(context.Background())
+		}
+		if state == "sync" {
+			return
+		}
+		if time.Now().After(deadline) {
+			c.t.Fatalf("the standby is %q, not sync: %v\n%s", state, err, n.logTail())
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// failover kills the primary, with all its sessions, and promotes the standby. It returns when the kill was and when the standby was writable.
+func (c *cluster) failover() (killed, promoted time.Time, err error) {
+	old, heir := c.primary, c.other()
+	killed = time.Now()
+	old.process.signal(syscall.SIGKILL)
+	<-old.process.gone
+	conn, err := heir.connect(database)
+	if err != nil {
+		return killed, killed, fmt.Errorf("connect to the standby: %w", err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(context.Background(), "select pg_promote(true, 60)"); err != nil {
+		return killed, killed, fmt.Errorf("promote: %w", err)
+	}
+	c.primary = heir
+	old.process = nil
+	return killed, time.Now(), nil
+}
+
+// salvage stops the cluster and copies the primary's files to where they survive the test.
+func (c *cluster) salvage(to string) string {
+	c.primary.process.end(syscall.SIGINT, 20*time.Second)
+	target := filepath.Join(to, "pgdata")
+	if out, err := exec.Command("cp", "-aL", c.primary.dir, target).CombinedOutput(); err != nil {
+		return fmt.Sprintf("the database could not be kept: %v: %s", err, out)
+	}
+	return fmt.Sprintf("the database is kept; as the owner of the files: %s/postgres -D %s -p %d -k /tmp, user ojs, password %s",
+		c.bin, target, c.primary.port, c.password)
+}
+
+// throughURL is the address of the database by way of proxies, one per node, for whoever needs the primary.
+func throughURL(proxies []*proxy, user, password string) string {
+	var hosts []string
+	for _, x := range proxies {
+		hosts = append(hosts, x.address())
+	}
+	return fmt.Sprintf("postgres://%s:%s@%s/%s?target_session_attrs=read-write&connect_timeout=3", user, password, strings.Join(hosts, ","), database)
+}

@@ -1,0 +1,122 @@
+package soak
+
+import (
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// proxy passes TCP through until it is told to cut, hold up or refuse it.
+type proxy struct {
+	listener net.Listener
+	target   string
+	delay    atomic.Int64 // nanoseconds that each piece of data waits
+	refuse   atomic.Bool
+
+	mu    sync.Mutex
+	pairs map[*pair]bool
+}
+
+type pair struct{ client, server *net.TCPConn }
+
+func newProxy(t *testing.T, target string) *proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{listener: listener, target: target, pairs: map[*pair]bool{}}
+	go p.run()
+	t.Cleanup(func() {
+		listener.Close()
+		p.cut(nil)
+	})
+	return p
+}
+
+func (p *proxy) address() string { return p.listener.Addr().String() }
+
+func (p *proxy) run() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		go p.serve(client.(*net.TCPConn))
+	}
+}
+
+func (p *proxy) serve(client *net.TCPConn) {
+	defer client.Close()
+	if p.refuse.Load() {
+		_ = client.SetLinger(0)
+		return
+	}
+	conn, err := net.DialTimeout("tcp", p.target, 5*time.Second)
+	if err != nil {
+		_ = client.SetLinger(0)
+		return
+	}
+	server := conn.(*net.TCPConn)
+	defer server.Close()
+	both := &pair{client, server}
+	p.mu.Lock()
+	p.pairs[both] = true
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		delete(p.pairs, both)
+		p.mu.Unlock()
+	}()
+	var ways sync.WaitGroup
+	ways.Go(func() { p.pass(server, client) })
+	ways.Go(func() { p.pass(client, server) })
+	ways.Wait()
+}
+
+func (p *proxy) pass(to, from *net.TCPConn) {
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buffer)
+		if n > 0 {
+			if delay := time.Duration(p.delay.Load()); delay > 0 {
+				time.Sleep(delay)
+			}
+			if _, err := to.Write(buffer[:n]); err != nil {
+				_ = from.CloseRead()
+				return
+			}
+		}
+		if err != nil {
+			_ = to.CloseWrite()
+			return
+		}
+	}
+}
+
+// cut ends the connections, each with or without a word of farewell; with a source of chance, only most of them.
+func (p *proxy) cut(r *rand.Rand) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for both := range p.pairs {
+		if r != nil {
+			switch r.IntN(4) {
+			case 0:
+				continue
+			case 1:
+				_ = both.client.SetLinger(0)
+				_ = both.server.SetLinger(0)
+			case 2:
+				// The client goes first: what it had sent may still arrive.
+				_ = both.client.SetLinger(0)
+				both.client.Close()
+				continue
+			}
+		}
+		both.client.Close()
+		both.server.Close()
+	}
+}
