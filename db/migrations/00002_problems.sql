@@ -48,6 +48,7 @@ insert into ojs.problem (sqlstate, code, http_status, retryable, title, hint) va
     ('42501', 'TENANT_ACCESS_DENIED', 403, false, 'Permission denied.',                                'Use a role with the needed rights.'),
     ('40001', 'backend_unavailable',  503, true,  'A concurrent transaction won.',                     'Try again.'),
     ('40P01', 'backend_unavailable',  503, true,  'A concurrent transaction won.',                     'Try again.'),
+    ('0A000', 'backend_unavailable',  503, true,  'The schema has changed at this moment.',             'Try again.'),
     ('55P03', 'backend_unavailable',  503, true,  'A lock was not available in time.',                 'Try again.'),
     ('25006', 'backend_unavailable',  503, true,  'The database accepts reads only at the moment.',    'Try again; a failover may be under way.'),
     ('08',    'backend_unavailable',  503, true,  'The database cannot be reached.',                   'Try again.'),

@@ -38,8 +38,14 @@ func start(t *testing.T, adjust ...func(*Config)) *api {
 	t.Helper()
 	db := pgtest.New(t)
 	a := &api{t: t, db: db, pool: db.Pool, log: &logs{}}
+	a.serve(db.Open(), adjust...)
+	return a
+}
+
+func (a *api) serve(door *pg.DB, adjust ...func(*Config)) {
+	t := a.t
+	t.Helper()
 	log := slog.New(slog.NewTextHandler(a.log, &slog.HandlerOptions{Level: slog.LevelInfo}))
-	door := db.Open()
 	listener := pg.NewListener(door, log)
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -60,7 +66,6 @@ func start(t *testing.T, adjust ...func(*Config)) *api {
 			t.Log(a.log.String())
 		}
 	})
-	return a
 }
 
 // logs collects what the server logs.

@@ -48,9 +48,6 @@ func (s *Server) problem(err error, c echo.Context) {
 		body = []byte(`{"error":{"code":"internal_error","message":"internal error","retryable":false}}`)
 	}
 	h := c.Response().Header()
-	if problem.Status == http.StatusServiceUnavailable {
-		h.Set("Retry-After", "1")
-	}
 	if problem.Status == http.StatusRequestEntityTooLarge || problem.Status == http.StatusRequestHeaderFieldsTooLarge {
 		h.Set("Connection", "close")
 	}
@@ -142,6 +139,9 @@ func requestID(c echo.Context) string {
 func blob(c echo.Context, status int, body []byte) error {
 	res := c.Response()
 	res.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	if status == http.StatusServiceUnavailable {
+		res.Header().Set("Retry-After", "1")
+	}
 	res.WriteHeader(status)
 	if _, err := res.Write(body); err != nil {
 		return err

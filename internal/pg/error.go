@@ -20,6 +20,8 @@ const (
 	insufficientPrivilege = "42501"
 	notNullViolation      = "23502"
 	lockNotAvailable      = "55P03"
+	readOnly              = "25006"
+	notSupported          = "0A000"
 
 	ownClass         = "OJ" // errors that our functions raise
 	dataClass        = "22" // a value the caller sent does not fit
@@ -87,6 +89,13 @@ func (d *DB) Err(err error) error {
 	return &Error{Code: codeInternal, Status: http.StatusInternalServerError, Message: "internal error", Err: err}
 }
 
+// Outdated reports whether the error is that a prepared statement would return other columns than before: a migration has changed them
+// meanwhile. The statement did nothing, and is prepared anew the next time.
+func Outdated(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && pgErr.Code == notSupported && pgErr.Routine == "RevalidateCachedQuery"
+}
+
 func (d *DB) unreachable(err error) *Error {
 	row, ok := d.Problems[connectionClass]
 	if !ok {
@@ -97,7 +106,9 @@ func (d *DB) unreachable(err error) *Error {
 
 func (d *DB) fromPostgres(pgErr *pgconn.PgError, err error) *Error {
 	row, ok := d.Problems[pgErr.Code]
-	if !ok {
+	if pgErr.Code == notSupported {
+		ok = Outdated(pgErr)
+	} else if !ok {
 		row, ok = d.Problems[pgErr.Code[:min(2, len(pgErr.Code))]]
 	}
 	if !ok {

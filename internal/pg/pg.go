@@ -10,6 +10,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -68,9 +70,7 @@ func openPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	poolCfg.MaxConnLifetime = time.Hour
 	poolCfg.MaxConnLifetimeJitter = 10 * time.Minute
 	poolCfg.MaxConnIdleTime = 10 * time.Minute
-	if poolCfg.ConnConfig.ConnectTimeout == 0 {
-		poolCfg.ConnConfig.ConnectTimeout = 10 * time.Second
-	}
+	survive(&poolCfg.ConnConfig.Config)
 	// All our SQL names its schema, and times leave as instants.
 	defaults := map[string]string{"search_path": "", "timezone": "UTC"}
 	if cfg.AppName != "" {
@@ -99,6 +99,33 @@ func openPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
 	return pool, nil
+}
+
+const (
+	connectLimit = 5 * time.Second // for each host, unless the URL has connect_timeout
+	silence      = 5 * time.Second // after which a host that confirms nothing is taken for dead
+)
+
+// survive makes connections that notice when their database is gone or no longer the one to write to.
+func survive(cfg *pgconn.Config) {
+	if cfg.ConnectTimeout == 0 {
+		cfg.ConnectTimeout = connectLimit
+	}
+	dialer := net.Dialer{
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 2 * time.Second, Interval: time.Second, Count: 3},
+		Control:         giveUp,
+	}
+	cfg.DialFunc = dialer.DialContext
+	elsewhere := func(f *pgconn.FallbackConfig) bool { return f.Host != cfg.Host || f.Port != cfg.Port }
+	if cfg.ValidateConnect == nil && slices.ContainsFunc(cfg.Fallbacks, elsewhere) {
+		// Of several hosts only one can be meant.
+		cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	report := cfg.OnPgError
+	cfg.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
+		// A standby, or a primary that is one no more: the next connection may find the right one.
+		return report(conn, err) && err.Code != readOnly
+	}
 }
 
 // A connection that was idle for longer is asked whether it is still there before it is used.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
 // combiner puts the items of concurrent calls into few statements. An item that finds no statement under way
@@ -320,11 +322,11 @@ func safely(limit time.Duration, run func(context.Context) error) error {
 	}
 }
 
-// nothingDone: the statement never left, or the transaction lost against another one and was rolled back.
+// nothingDone: the statement never left, or was prepared for another schema, or the transaction lost against another one and was rolled back.
 func nothingDone(err error) bool {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) {
-		return pgErr.Code == "40001" || pgErr.Code == "40P01"
+		return pgErr.Code == "40001" || pgErr.Code == "40P01" || pg.Outdated(err)
 	}
 	return pgconn.SafeToRetry(err) && !errors.Is(err, context.DeadlineExceeded)
 }

@@ -3,6 +3,7 @@ package sched
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -143,10 +144,10 @@ func plainAck(s *Settlement) (a ack, ok bool) {
 	return a, err == nil && s.Error == nil && !s.Requeue
 }
 
-const (
-	ackMany     = "select n, attempt, finished_at from ojs.ack_many($1, $2, $3, $4, $5)"
-	ackManyJobs = "select n, (job).* from ojs.ack_many($1, $2, $3, $4, $5, true)"
-)
+const ackMany = "select n, attempt, finished_at from ojs.ack_many($1, $2, $3, $4, $5)"
+
+// Not (job).*, which a migration may make wider.
+var ackManyJobs = "select n, (job)." + strings.ReplaceAll(jobColumns, ", ", ", (job).") + " from ojs.ack_many($1, $2, $3, $4, $5, true)"
 
 // ackNow acknowledges what needs no closer look, which is most of what comes, and returns nil for the rest.
 func (d *Dispatcher) ackNow(ctx context.Context, items []ack) ([]*sqlcgen.OjsJob, error) {

@@ -1,0 +1,148 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// Bodies with which a route asks the database; others are sent an empty object, which some refuse.
+var someBody = map[string]string{
+	"/ojs/v1/jobs":              `{"type":"a","args":[]}`,
+	"/ojs/v1/jobs/batch":        `{"jobs":[{"type":"a","args":[]}]}`,
+	"/ojs/v1/workers/fetch":     `{"queues":["default"],"worker_id":"w"}`,
+	"/ojs/v1/workers/ack":       `{"job_id":"019539a4-b68c-7def-8000-1a2b3c4d5e6f"}`,
+	"/ojs/v1/workers/nack":      `{"job_id":"019539a4-b68c-7def-8000-1a2b3c4d5e6f","error":{"code":"x","message":"x"}}`,
+	"/ojs/v1/jobs/:id/nack":     `{"error":{"code":"x","message":"x"}}`,
+	"/ojs/v1/workers/heartbeat": `{"worker_id":"w","active_jobs":["019539a4-b68c-7def-8000-1a2b3c4d5e6f"]}`,
+	"/ojs/v1/admin/tenants/:id": `{"weight":2}`,
+}
+
+// every asks each route once, and returns the answers by method and path.
+func (a *api) every() map[string]*reply {
+	a.t.Helper()
+	replies := map[string]*reply{}
+	for _, route := range a.srv.handler.(*echo.Echo).Routes() {
+		if route.Method == http.MethodHead || strings.HasPrefix(route.Method, "echo") {
+			continue
+		}
+		path := strings.NewReplacer(":id", "019539a4-b68c-7def-8000-1a2b3c4d5e6f", ":name", "default").Replace(route.Path)
+		if at := strings.Index(path, ":"); at >= 0 {
+			path = path[:at] + "x"
+		}
+		name := route.Method + " " + route.Path
+		body, known := someBody[route.Path]
+		switch {
+		case route.Method == http.MethodGet || route.Method == http.MethodDelete:
+			body = ""
+		case !known:
+			body = "{}"
+		}
+		ctx, cancel := context.WithTimeout(a.t.Context(), time.Minute)
+		r, err := a.send(ctx, route.Method, path, body)
+		cancel()
+		if err != nil {
+			a.t.Fatalf("%s: %v", name, err)
+		}
+		replies[name] = r
+	}
+	return replies
+}
+
+// withoutDatabase are routes that need none.
+var withoutDatabase = []string{"GET /ojs/manifest"}
+
+func TestEveryRouteSurvivesPostgres(t *testing.T) {
+	t.Parallel()
+	database := pgtest.NewPrivate(t, nil)
+	door, err := pg.Open(t.Context(), pg.Config{URL: database.ServiceURL, AppName: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(door.Close)
+	a := &api{t: t, log: &logs{}}
+	if a.pool, err = pgxpool.New(context.Background(), database.URL); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.pool.Close)
+	a.serve(door)
+	before := a.every()
+	for name, r := range before {
+		if r.status >= 500 {
+			t.Errorf("%s answers %d: %s", name, r.status, r.body)
+		}
+	}
+	for what, away := range map[string]func(){"stopped": database.Stop, "killed": database.Kill} {
+		waiting := make(chan *reply, 1)
+		go func() {
+			r, err := a.send(t.Context(), "POST", "/ojs/v1/workers/fetch", `{"queues":["slow"],"worker_id":"w"}`, "Prefer: wait=50")
+			if err != nil {
+				t.Errorf("a FETCH that waited while Postgres was %s: %v", what, err)
+			}
+			waiting <- r
+		}()
+		a.eventually("the FETCH waits", func() bool { return a.count("select count(*) from ojs.waiter where queue = 'slow'") > 0 })
+		away()
+		if r := <-waiting; r != nil && r.status != 503 {
+			t.Errorf("a FETCH that waited while Postgres was %s answers %d: %s", what, r.status, r.body)
+		}
+		for name, r := range a.every() {
+			switch {
+			case slices.Contains(withoutDatabase, name):
+				if r.status != 200 {
+					t.Errorf("%s answers %d with Postgres %s", name, r.status, what)
+				}
+			case r.status == 503:
+				if r.header.Get("Retry-After") != "1" {
+					t.Errorf("%s says no Retry-After", name)
+				}
+				if r.get("error") != nil && r.get("error.retryable") != true {
+					t.Errorf("%s says %s", name, r.body)
+				}
+			case before[name].status == r.status && r.status >= 400 && r.status < 500 && r.text("error.code") != codeNotFound:
+				// The body was refused before the database was asked.
+			default:
+				t.Errorf("%s answers %d with Postgres %s: %s", name, r.status, what, r.body)
+			}
+		}
+		database.Start()
+		a.eventually("the server is ready again", func() bool { return a.do("GET", "/ojs/v1/ready", "").status == 200 })
+		for name, r := range a.every() {
+			if r.status >= 500 {
+				t.Errorf("after Postgres was %s %s answers %d: %s", what, name, r.status, r.body)
+			}
+		}
+	}
+}
+
+// A FETCH that waits is woken by what was committed while the listening connection was away.
+func TestWaitersLookAgainAfterReconnect(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	for range 5 {
+		got := make(chan *reply, 1)
+		go func() {
+			got <- a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["q"],"worker_id":"w"}`, "Prefer: wait=50")
+		}()
+		a.eventually("the FETCH waits", func() bool {
+			return a.count("select count(*) from ojs.waiter where queue = 'q' and expires_at > now()") > 0
+		})
+		if _, err := a.pool.Exec(t.Context(), `
+			select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query = 'listen ojs_wake';
+			insert into ojs.jobs (tenant_id, type, queue) values ('acme', 'a', 'q')`); err != nil {
+			t.Fatal(err)
+		}
+		if r := <-got; r.status != 200 || r.get("jobs.0.id") == nil {
+			t.Errorf("the FETCH answers %d: %s", r.status, r.body)
+		}
+	}
+}
