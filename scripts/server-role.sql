@@ -4,7 +4,7 @@
 --
 --   OJS_SERVER_PASSWORD=... psql "$DATABASE_URL" -f scripts/server-role.sql
 --
--- Running it again changes the password and nothing else.
+-- Running it again sets the password again.
 
 \getenv password OJS_SERVER_PASSWORD
 
@@ -12,3 +12,5 @@ select 'create role ojs_server login in role ojs_service'
 where not exists (select from pg_catalog.pg_roles where rolname = 'ojs_server') \gexec
 
 alter role ojs_server password :'password';
+-- The server sets it for itself, except through PgBouncer.
+alter role ojs_server set search_path = '';

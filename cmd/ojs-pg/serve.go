@@ -20,7 +20,13 @@ A schema of another version is refused, with what to do about it.
 
 SIGINT or SIGTERM: /ojs/v1/ready answers 503, requests under way are finished, then the server ends.
 A second signal ends it at once.`,
-		Flags: append([]cli.Flag{databaseFlag(true)}, serverFlags()...),
+		Flags: append([]cli.Flag{
+			databaseFlag(true),
+			&cli.StringFlag{
+				Name: "listen-url", Sources: cli.EnvVars("OJS_LISTEN_URL"), DefaultText: "that of the database",
+				Usage: "`URL` of PostgreSQL itself, for the one connection that listens, when the database's leads to PgBouncer in transaction mode",
+			},
+		}, serverFlags()...),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if err := noArguments(c); err != nil {
 				return err
@@ -36,7 +42,7 @@ A second signal ends it at once.`,
 
 func serve(ctx context.Context, c *cli.Command, url string) error {
 	log := newLogger(c)
-	db, err := pg.Open(ctx, pg.Config{URL: url, MaxConns: c.Int32("max-conns"), AppName: "ojs-pg serve"})
+	db, err := pg.Open(ctx, pg.Config{URL: url, ListenURL: c.String("listen-url"), MaxConns: c.Int32("max-conns"), AppName: "ojs-pg serve"})
 	if err != nil {
 		return err
 	}

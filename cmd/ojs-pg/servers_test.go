@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"syscall"
 	"testing"
@@ -64,5 +66,48 @@ func TestServersDieOnDuty(t *testing.T) {
 	}
 	if got := query(t, d.URL, "select (holder is null)::text from ojs.duty"); got != "true" {
 		t.Error("the last server did not stand down")
+	}
+}
+
+// The server's statements go through PgBouncer, what it hears comes from PostgreSQL itself, and its clock is woken by it.
+func TestServeThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	p := launch(t, []string{"DATABASE_URL=" + pgtest.Bouncer(t, d.ServiceURL), "OJS_LISTEN_URL=" + d.ServiceURL}, "serve", "--listen", "127.0.0.1:0")
+	base := p.find(`msg=serving address=(http://\S+)$`)
+	got := make(chan string, 1)
+	go func() {
+		req, err := http.NewRequestWithContext(t.Context(), "POST", base+"/ojs/v1/workers/fetch", strings.NewReader(`{"queues": ["default"], "worker_id": "w"}`))
+		if err != nil {
+			t.Error(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Prefer", "wait=50")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Error(err)
+			got <- ""
+			return
+		}
+		defer res.Body.Close()
+		raw, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- string(raw)
+	}()
+	for query(t, d.URL, "select (count(*) > 0 and exists (select from ojs.sleeper) and exists (select from ojs.duty where backend is not null))::text from ojs.waiter") != "true" {
+		time.Sleep(5 * time.Millisecond)
+	}
+	id := query(t, d.URL, "select id::text from ojs.enqueue('a', p_scheduled_at => clock_timestamp() + interval '200 milliseconds')")
+	if answer := <-got; !strings.Contains(answer, id) {
+		t.Errorf("the worker that waited got %s", answer)
+	}
+	if status, answer := request(t, "POST", base+"/ojs/v1/workers/ack", `{"job_id": "`+id+`"}`); status != 200 {
+		t.Errorf("ACK answers %d: %s", status, answer)
+	}
+	p.signal(syscall.SIGTERM)
+	if status := p.wait(); status != 0 || strings.Contains(p.output(), "level=WARN") {
+		t.Errorf("it ended with %d", status)
 	}
 }

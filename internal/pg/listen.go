@@ -195,7 +195,7 @@ func (l *Listener) Run(ctx context.Context) {
 }
 
 func (l *Listener) listen(ctx context.Context) error {
-	config := l.db.pool.Config().ConnConfig.Copy()
+	config := l.db.listen.Copy()
 	// Other servers tell by the name whether the session is still the one that they have seen (ojs.duty).
 	config.RuntimeParams["application_name"] += " listens " + rand.Text()[:8]
 	conn, err := pgx.ConnectConfig(ctx, config)

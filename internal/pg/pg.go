@@ -12,8 +12,10 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -25,6 +27,9 @@ type Config struct {
 	// URL is a postgres:// address or a keyword/value string; what it leaves out comes
 	// from the PG* variables.
 	URL string
+	// ListenURL, if set, is for the one connection that listens, which must be PostgreSQL's own. URL may then lead through
+	// a pooler that gives a session of its own to each transaction only: PgBouncer in transaction mode.
+	ListenURL string
 	// MaxConns bounds the pool; 0 means 16. The listener needs one connection more.
 	MaxConns int32
 	// AppName is what pg_stat_activity shows.
@@ -40,6 +45,7 @@ type DB struct {
 	Problems map[string]Problem
 
 	pool    *pgxpool.Pool
+	listen  *pgx.ConnConfig
 	retries chan struct{} // those that Patiently has under way
 }
 
@@ -50,8 +56,14 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &DB{pool: pool, retries: make(chan struct{}, patientRetries)}
-	if err := d.loadProblems(ctx); err != nil {
+	d := &DB{pool: pool, listen: pool.Config().ConnConfig, retries: make(chan struct{}, patientRetries)}
+	if cfg.ListenURL != "" {
+		d.listen, err = listenConfig(cfg)
+	}
+	if err == nil {
+		err = d.loadProblems(ctx)
+	}
+	if err != nil {
 		pool.Close()
 		return nil, err
 	}
@@ -70,21 +82,14 @@ func openPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	poolCfg.MaxConnLifetime = time.Hour
 	poolCfg.MaxConnLifetimeJitter = 10 * time.Minute
 	poolCfg.MaxConnIdleTime = 10 * time.Minute
-	survive(&poolCfg.ConnConfig.Config)
-	// All our SQL names its schema, and times leave as instants.
-	defaults := map[string]string{"search_path": "", "timezone": "UTC"}
-	if cfg.AppName != "" {
-		defaults["application_name"] = cfg.AppName
-	}
-	if cfg.Role != "" {
-		defaults["role"] = cfg.Role
-	}
-	for name, value := range poolCfg.ConnConfig.RuntimeParams {
-		if name != "role" || cfg.Role == "" {
-			defaults[name] = value
+	configure(poolCfg.ConnConfig, cfg)
+	if cfg.ListenURL != "" {
+		// The session of the next statement may be another one. PgBouncer takes no settings that it does not know.
+		delete(poolCfg.ConnConfig.RuntimeParams, "search_path")
+		if !strings.Contains(cfg.URL, "default_query_exec_mode") {
+			poolCfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 		}
 	}
-	poolCfg.ConnConfig.RuntimeParams = defaults
 
 	poolCfg.ShouldPing = func(ctx context.Context, p pgxpool.ShouldPingParams) bool {
 		return p.IdleDuration > pingAfter && ctx.Value(unchecked{}) == nil
@@ -99,6 +104,34 @@ func openPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
 	return pool, nil
+}
+
+func listenConfig(cfg Config) (*pgx.ConnConfig, error) {
+	listen, err := pgx.ParseConfig(cfg.ListenURL)
+	if err != nil {
+		return nil, fmt.Errorf("read the URL to listen at: %w", err)
+	}
+	configure(listen, cfg)
+	return listen, nil
+}
+
+// configure completes what a URL says.
+func configure(conn *pgx.ConnConfig, cfg Config) {
+	survive(&conn.Config)
+	// All our SQL names its schema, and times leave as instants.
+	params := map[string]string{"search_path": "", "timezone": "UTC"}
+	if cfg.AppName != "" {
+		params["application_name"] = cfg.AppName
+	}
+	if cfg.Role != "" {
+		params["role"] = cfg.Role
+	}
+	for name, value := range conn.RuntimeParams {
+		if name != "role" || cfg.Role == "" {
+			params[name] = value
+		}
+	}
+	conn.RuntimeParams = params
 }
 
 const (
