@@ -279,7 +279,7 @@ func (s *dueSide) tick(ctx context.Context) (cost tickCost, err error) {
 
 // due counts what a tick would look at.
 func (s *dueSide) due(ctx context.Context) (n int, err error) {
-	err = s.d.control.QueryRow(ctx, "select count(*) from ojs.timer t where t.due_at <= clock_timestamp()").Scan(&n)
+	err = s.d.control.QueryRow(ctx, "select count(*) from ojs.timer t where t.due_at <= (select clock_timestamp())").Scan(&n)
 	if err != nil {
 		err = fmt.Errorf("look for timers: %w", err)
 	}
