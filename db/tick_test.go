@@ -427,7 +427,8 @@ func (w *statsWalk) run(steps int) {
 }
 
 func (w *statsWalk) kind() string {
-	return w.pick("enqueue", "enqueue", "fetch", "fetch", "fetch", "ack", "ack", "nack", "nack", "requeue", "fail", "cancel", "activate", "release", "heartbeat", "tick", "tick", "weight")
+	return w.pick("enqueue", "enqueue", "fetch", "fetch", "fetch", "ack", "ack", "nack", "nack", "requeue", "fail", "fail", "cancel", "activate", "release", "heartbeat", "revive", "revive",
+		"tick", "tick", "weight")
 }
 
 func (w *statsWalk) end(i int) {
@@ -477,7 +478,7 @@ func (w *statsWalk) operate(in *walker, kind string) {
 		}
 		w.did[kind]++
 		return
-	case err != nil && !(errors.As(err, &failure) && strings.Contains("55P03 OJ409 OJ400", failure.Code)):
+	case err != nil && !(errors.As(err, &failure) && strings.Contains("55P03 OJ404 OJ409 OJ400", failure.Code)):
 		w.t.Fatalf("%s: %s", kind, explain(err))
 	}
 	rollback(w.t, tx)
@@ -518,7 +519,7 @@ func (w *statsWalk) call(tx pgx.Tx, kind string, failed map[string]int) error {
 		return run("select from ojs.configure_tenant($1, $2, $3)", w.pick("t1", "t2"), w.pick("1", "2", "7.5"), w.pick("0", "0", "5", "-5"))
 	}
 	// One of the jobs for which it can mean something, as the transaction sees them.
-	states := map[string]string{"activate": "pending", "cancel": "scheduled available pending active retryable"}[kind]
+	states := map[string]string{"activate": "pending", "cancel": "scheduled available pending active retryable", "revive": "discarded"}[kind]
 	if states == "" {
 		states = "active"
 	}
@@ -533,11 +534,13 @@ func (w *statsWalk) call(tx pgx.Tx, kind string, failed map[string]int) error {
 	switch kind {
 	case "nack", "fail", "requeue":
 		var state string
-		err := tx.QueryRow(ctx, "select state from ojs.nack($1, $2::text::jsonb, p_requeue => $3)", id, `{"message": "x", "retryable": `+strconv.FormatBool(kind != "fail")+`}`, kind == "requeue").Scan(&state)
+		err := tx.QueryRow(ctx, "select state from ojs.nack($1, $2::text::jsonb, p_requeue => $3)", id, map[bool]string{true: `{"message": "x", "code": "DEAD_LETTER"}`, false: `{"message": "x"}`}[kind == "fail"], kind == "requeue").Scan(&state)
 		if err == nil && state != "available" {
 			failed[shard]++
 		}
 		return err
+	case "revive":
+		return run("select from ojs.retry_dead_letter($1)", id)
 	case "release":
 		return run("select from ojs.release($1, (select lease from ojs.job where id = $1))", id)
 	case "heartbeat":

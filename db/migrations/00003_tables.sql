@@ -56,12 +56,16 @@ comment on function ojs._snapshot() is 'What the running statement sees committe
 create table ojs.settings (
     one             boolean primary key default true check (one),
     default_tenant  text not null default '_default',
-    tenant_required boolean not null default false
+    tenant_required boolean not null default false,
+    dead_letter_max_age   interval not null default '180 days',
+    dead_letter_max_count int not null default 10000
 );
 insert into ojs.settings default values;
 comment on table ojs.settings is 'Settings of this deployment; one row. Changed by ojs.configure.';
 comment on column ojs.settings.one is 'Always true: there is one row.';
 comment on column ojs.settings.default_tenant is 'The tenant of jobs enqueued without one (multi-tenancy section 15.3).';
+comment on column ojs.settings.dead_letter_max_age is 'How long a job stays in the dead letter queue (ojs-dead-letter section 5). Changed by ojs.configure_dead_letters.';
+comment on column ojs.settings.dead_letter_max_count is 'How many jobs of a tenant the dead letter queue holds; beyond, the oldest go. Changed by ojs.configure_dead_letters.';
 comment on column ojs.settings.tenant_required is 'Refuse jobs without a tenant instead of giving them to the default tenant (multi-tenancy section 5.1).';
 
 create table ojs.tenant (
@@ -181,6 +185,49 @@ comment on column ojs.job.retry is 'The retry policy as sent (ojs-retry section 
 comment on column ojs.job.options is 'Options that have no column of their own, byte for byte.';
 comment on column ojs.job.extra is 'Attributes the specification does not know, byte for byte (ojs-core section 5.5).';
 
+-- Jobs that failed for good and are kept for a person to look at. The job itself stays where it is, discarded.
+create table ojs.dead_letter (
+    tenant_id  text not null,
+    id         uuid not null,
+    queue      text not null,
+    type       text not null,
+    error_type text not null,
+    error_code text not null,
+    at         timestamptz not null,
+    aside      boolean not null default false,
+    constraint dead_letter_pkey primary key (id, tenant_id)
+);
+create index dead_letter_tenant_idx on ojs.dead_letter (tenant_id, at, id);
+create index dead_letter_age_idx on ojs.dead_letter (at, tenant_id, id);
+create index dead_letter_home_idx on ojs.dead_letter (id) where not aside;
+comment on table ojs.dead_letter is 'The dead letter queue (ojs-dead-letter): one row per discarded job that is kept. Written by the transaction that discards the job, or retries or deletes it.';
+comment on column ojs.dead_letter.tenant_id is 'The tenant.';
+comment on column ojs.dead_letter.id is 'The job.';
+comment on column ojs.dead_letter.queue is 'The queue it came from.';
+comment on column ojs.dead_letter.type is 'The job''s type.';
+comment on column ojs.dead_letter.error_type is 'Type of its last error.';
+comment on column ojs.dead_letter.error_code is 'Code of its last error.';
+comment on column ojs.dead_letter.at is 'When it was discarded.';
+comment on column ojs.dead_letter.aside is 'Whether the job lies in ojs.dead_job, its partition having been dropped.';
+
+-- Retention drops whole partitions of ojs.job. Dead letters in them are put here before, in small steps beside running work.
+create table ojs.dead_job (
+    like ojs.job including comments,
+    constraint dead_job_pkey primary key (id, tenant_id)
+) with (toast_tuple_target = 512);
+comment on table ojs.dead_job is 'Jobs in the dead letter queue that are older than the partitions of ojs.job. Retried, they return there.';
+
+create table ojs.dead_letter_mark (
+    rev       bigint primary key,
+    next_at   timestamptz not null,
+    tenant_id text not null
+);
+insert into ojs.dead_letter_mark values (1, '-infinity', '');
+comment on table ojs.dead_letter_mark is 'How far the present round of removing old dead letters has come. The row moves to a higher rev with each step.';
+comment on column ojs.dead_letter_mark.rev is 'Grows with each change; the highest counts.';
+comment on column ojs.dead_letter_mark.next_at is 'When the next round begins; passed while one is under way.';
+comment on column ojs.dead_letter_mark.tenant_id is 'Tenants up to this one have been counted in this round.';
+
 -- The journal: what happened, appended by the transaction that did it and never changed. xid lets a reader ask for exactly
 -- what has become visible since a snapshot it remembers, whatever order transactions committed in.
 create table ojs.wake (
@@ -269,8 +316,8 @@ comment on column ojs.release.started_at is 'When the attempt was handed out; nu
 comment on column ojs.release.fenced is 'Whether the caller proved with the lease or the worker''s name that it held the job.';
 comment on column ojs.release.at is 'When.';
 
-create type ojs.timer_kind as enum ('due', 'lease', 'again');
-comment on type ojs.timer_kind is 'What the tick has to look at: due: scheduled or retryable jobs; lease: running attempts; again: available jobs that were locked when their turn came.';
+create type ojs.timer_kind as enum ('due', 'lease', 'again', 'expiry', 'replay');
+comment on type ojs.timer_kind is 'What the tick has to look at: due: scheduled or retryable jobs; lease: running attempts; again: available jobs that were locked when their turn came; expiry: jobs that may not be started any more; replay: dead letters to be retried by a rule.';
 
 create table ojs.timer (
     due_at     timestamptz not null,
@@ -286,7 +333,7 @@ create index timer_xid_idx on ojs.timer (xid);
 comment on table ojs.timer is 'What the tick has to look at, and when: jobs that become due, leases that may have expired. A row is a reminder; the job''s own row decides.';
 comment on column ojs.timer.due_at is 'When to look.';
 comment on column ojs.timer.seq is 'Tells apart what is due at the same instant.';
-comment on column ojs.timer.kind is 'due: scheduled or retryable jobs; lease: running attempts; again: available jobs that were locked when their turn came.';
+comment on column ojs.timer.kind is 'due: scheduled or retryable jobs; lease: running attempts; again: available jobs that were locked when their turn came; expiry: jobs that may not be started any more; replay: dead letters to be retried by a rule.';
 comment on column ojs.timer.tenant_ids is 'Tenants of the jobs, in step with ids.';
 comment on column ojs.timer.ids is 'The jobs.';
 comment on column ojs.timer.xid is 'The transaction that inserted it.';
@@ -478,7 +525,7 @@ comment on column ojs.tally.active is 'Jobs in workers'' hands.';
 comment on column ojs.tally.retryable is 'Failed jobs waiting for their next attempt.';
 comment on column ojs.tally.completed is 'Jobs completed, ever.';
 comment on column ojs.tally.cancelled is 'Jobs cancelled, ever.';
-comment on column ojs.tally.discarded is 'Jobs discarded, ever.';
+comment on column ojs.tally.discarded is 'Jobs discarded, ever, less those retried from the dead letter queue.';
 comment on column ojs.tally.total is 'Jobs enqueued, ever.';
 comment on column ojs.tally.failed is 'Failed attempts, ever.';
 comment on column ojs.tally.rev is 'Grows with each change, so that the live version is found newest first.';
@@ -572,7 +619,8 @@ declare
     v_table text;
 begin
     foreach v_table in array array['timer', 'fold', 'queue_priority', 'ring', 'tenant_fairness', 'reentry', 'rotation', 'run', 'run_mark', 'tally', 'tally_mark', 'waiter',
-                                   'sleeper', 'duty', 'clock_mark'] loop
+                                   'sleeper', 'duty', 'clock_mark',
+                                   'dead_letter_mark'] loop
         execute format('alter table ojs.%I set (vacuum_truncate = off)', v_table);
     end loop;
 end;
@@ -582,6 +630,7 @@ reset role;
 
 -- +goose Down
 set local role ojs_owner;
+drop table ojs.dead_letter_mark, ojs.dead_job, ojs.dead_letter;
 drop table ojs.cut, ojs.clock_mark, ojs.duty, ojs.sleeper, ojs.waiter, ojs.tally_mark, ojs.tally, ojs.run_mark, ojs.run, ojs.rotation, ojs.reentry, ojs.tenant_fairness, ojs.ring, ojs.queue_priority,
     ojs.fold, ojs.lane, ojs.timer, ojs.release, ojs.lease, ojs.wake, ojs.job, ojs.queue, ojs.tenant_role, ojs.tenant, ojs.settings;
 drop function ojs._snapshot();

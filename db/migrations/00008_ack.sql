@@ -302,6 +302,30 @@ as $$ select case when jsonb_array_length(p_errors) >= 100 then p_errors - 0 els
 comment on function ojs._errors_with(jsonb, jsonb) is 'The errors of a job and one more; the latest 100.';
 
 -- +goose StatementBegin
+create function ojs._to_dead_letters(p_retry jsonb, p_entry jsonb) returns boolean
+language sql immutable
+as $$ select p_entry ->> 'code' = 'DEAD_LETTER' or p_retry ->> 'on_exhaustion' = 'dead_letter' and p_entry ->> 'code' not in ('DISCARD', 'FAIL') $$;
+-- +goose StatementEnd
+comment on function ojs._to_dead_letters(jsonb, jsonb) is
+'Whether a job that is discarded for an error enters the dead letter queue: its policy says so, which by default it does not, or the handler did (ojs-retry section 7). p_entry: the error as ojs._error_entry made it.';
+
+-- +goose StatementBegin
+create function ojs._bury(p_tenants text[], p_ids uuid[], p_queues text[], p_types text[], p_entries jsonb[], p_at timestamptz) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into ojs.dead_letter as d (tenant_id, id, queue, type, error_type, error_code, at)
+    select b.tenant_id, b.id, b.queue, b.type, left(b.entry ->> 'type', 1000), left(b.entry ->> 'code', 1000), p_at
+    from unnest(p_tenants, p_ids, p_queues, p_types, p_entries) b(tenant_id, id, queue, type, entry)
+    on conflict (id, tenant_id) do update set queue = excluded.queue, type = excluded.type, error_type = excluded.error_type, error_code = excluded.error_code, at = excluded.at, aside = false;
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._bury(text[], uuid[], text[], text[], jsonb[], timestamptz) is
+'Puts jobs that the same transaction discards at p_at into the dead letter queue; which ones ojs._to_dead_letters says. The arrays are in step; p_entries: the last error of each. True.';
+
+-- +goose StatementBegin
 create function ojs.nack(
     p_id uuid, p_error jsonb, p_lease uuid default null, p_worker_id text default null, p_requeue boolean default false, p_tenant text default null
 ) returns ojs.job
@@ -333,6 +357,8 @@ begin
         perform ojs._woken(v_job, 'available');
     elsif v_to = 'retryable' then
         insert into ojs.timer (due_at, kind, tenant_ids, ids) values (v_job.retry_at, 'due', array[v_job.tenant_id], array[v_job.id]);
+    elsif ojs._to_dead_letters(v_job.retry, v_entry) then
+        perform ojs._bury(array[v_job.tenant_id], array[v_job.id], array[v_job.queue], array[v_job.type], array[v_entry], v_now);
     end if;
     return v_job;
 end;
@@ -340,7 +366,8 @@ $$;
 -- +goose StatementEnd
 comment on function ojs.nack(uuid, jsonb, uuid, text, boolean, text) is
 'Reports that an active job failed and returns it (ojs-core section 7.4): retryable, to come back at retry_at by its retry policy; discarded, when attempts are
-exhausted, p_error ->> ''retryable'' is false or the policy lists its code or type as non-retryable, or the code is DISCARD, FAIL or DEAD_LETTER; with p_requeue available again at once. p_error: an
+exhausted, p_error ->> ''retryable'' is false or the policy lists its code or type as non-retryable, or the code is DISCARD, FAIL or DEAD_LETTER, and then kept in the dead letter queue
+if the policy says on_exhaustion dead_letter or the code is DEAD_LETTER; with p_requeue available again at once. p_error: an
 object {message, code, type, retryable, details} up to 65536 bytes, kept in errors. p_lease, p_worker_id as for ojs.ack. Raises invalid_request,
 not_found, conflict, ambiguous_job, payload_too_large. Locks the job row.';
 
@@ -500,6 +527,9 @@ begin
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select max(s.retry_at), 'due', array_agg(s.tenant_id), array_agg(s.id)
         from settled s where s.state = 'retryable' group by date_bin('50 milliseconds', s.retry_at, 'epoch')
+    ), buried as materialized (
+        select ojs._bury(array_agg(s.tenant_id), array_agg(s.id), array_agg(s.queue), array_agg(s.type), array_agg(s.errors -> -1), v_now)
+        from settled s where s.state = 'discarded' and ojs._to_dead_letters(s.retry, s.errors -> -1) having count(*) > 0
     ), refused as (
         select d.n, case when d.twins > 1 then ojs._ambiguous(d.id)
             when d.n > d.winner then ojs._hold_refusal(d.action, d.id, (select w.to_state from winning w where w.n = d.winner), null, d.job_worker, d.lease, d.worker_id)
@@ -519,7 +549,7 @@ begin
             s.errors, case when p_jobs then s.result end, s.seq, s.tenant_id, s.id, s.queue, s.type, s.priority, s.max_attempts, s.created_at, s.scheduled_at, s.expires_at,
             s.timeout_ms, s.visibility_timeout_ms, s.tags, case when p_jobs then s.args end, case when p_jobs then s.meta end, s.retry, case when p_jobs then s.options end,
             case when p_jobs then s.extra end
-        from settled s
+        from settled s left join buried on true
         union all
         select r.n, (r.refusal).sqlstate, (r.refusal).message, (r.refusal).detail, (null::ojs.job).* from refused r
     ) o
@@ -726,6 +756,8 @@ drop function ojs._settlement_refusal(json, int, text);
 drop function ojs._uuid(text);
 drop function ojs._readable(json);
 drop function ojs.nack(uuid, jsonb, uuid, text, boolean, text);
+drop function ojs._bury(text[], uuid[], text[], text[], jsonb[], timestamptz);
+drop function ojs._to_dead_letters(jsonb, jsonb);
 drop function ojs._errors_with(jsonb, jsonb);
 drop function ojs._failed_state(jsonb, boolean, int, int, jsonb);
 drop function ojs._error_entry(jsonb, int, timestamptz);

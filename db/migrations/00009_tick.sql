@@ -59,7 +59,8 @@ begin
         (coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'active'), 0))::bigint,
         (coalesce(sum(m.jobs) filter (where m.to_state = 'retryable'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'retryable'), 0))::bigint,
         coalesce(sum(m.jobs) filter (where m.to_state = 'completed'), 0)::bigint, coalesce(sum(m.jobs) filter (where m.to_state = 'cancelled'), 0)::bigint,
-        coalesce(sum(m.jobs) filter (where m.to_state = 'discarded'), 0)::bigint, coalesce(sum(m.jobs) filter (where m.from_state is null), 0)::bigint,
+        (coalesce(sum(m.jobs) filter (where m.to_state = 'discarded'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'discarded'), 0))::bigint,
+        coalesce(sum(m.jobs) filter (where m.from_state is null), 0)::bigint,
         coalesce(sum(m.jobs) filter (where m.failure), 0)::bigint, 0::bigint
     from (
         select m.* from ojs._movement m where m.xid >= pg_snapshot_xmax(v_mark)
@@ -438,6 +439,9 @@ begin
             or (select r.at from ojs.release r where r.xid >= v_mark.release order by r.xid, r.seq limit 1) < v_now - interval '1 day' then
         v_more := ojs._prune(10 * p_limit);
     end if;
+    if (select m.next_at <= v_now from ojs.dead_letter_mark m order by m.rev desc limit 1) then
+        v_more := ojs._prune_dead_letters(p_limit) or v_more;
+    end if;
     if exists (select from ojs.cut c where c.cut_at < v_now + interval '1 minute') then
         perform ojs._cut_undo();
     end if;
@@ -467,7 +471,7 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.tick(int, text, int, int) is
-'Does what is due now: promotes scheduled and retryable jobs, takes back jobs whose lease expired, rolls up statistics, removes old journal rows. Looks at
+'Does what is due now: promotes scheduled and retryable jobs, takes back jobs whose lease expired, rolls up statistics, removes old journal rows and old dead letters. Looks at
 timers of about p_limit (1 to 100000) jobs. Returns what it did and when to call again: next_in_ms milliseconds later, at most 10000. A caller that listens on
 channel ojs_wake may sleep that long if it gives a p_token of its own and the most it ever sleeps, p_stride_ms (up to 10000): a commit with a timer that is due
 sooner sends the token. Without both, timers that are inserted meanwhile have to wait, so call it every 150 ms or so. p_stride_ms 0 with a token withdraws it.

@@ -198,13 +198,19 @@ begin
           and (p_queues is null or j.queue = any (p_queues))
         order by j.id desc limit p_limit)
         union all
+        (select 'evt_' || d.id || '_dead_lettered_' || extract(epoch from d.at), 'job.dead_lettered', d.at, d.tenant_id, d.queue, d.id::text,
+            jsonb_build_object('job_type', d.type, 'queue', d.queue, 'error_type', d.error_type, 'error_code', d.error_code, 'tenant_id', d.tenant_id)
+        from ojs.dead_letter d
+        where (v_tenant is null or d.tenant_id = v_tenant) and (p_types is null or 'job.dead_lettered' = any (p_types)) and (p_queues is null or d.queue = any (p_queues))
+        order by d.at desc limit p_limit)
+        union all
         (select 'evt_' || r.job_id || '_' || r.xid || '_' || r.seq, t.type, r.at, r.tenant_id, r.queue, r.job_id::text,
             jsonb_strip_nulls(jsonb_build_object('job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt,
                 'duration_ms', (extract(epoch from r.at - r.started_at) * 1000)::bigint))
         from ojs.release r
         cross join lateral (select case
-            when r.to_state = 'completed' then 'job.completed' when r.to_state = 'cancelled' then 'job.cancelled' when r.to_state = 'discarded' and r.from_state = 'available' then 'job.expired'
-            when r.to_state = 'discarded' then 'job.discarded' when r.to_state = 'retryable' then 'job.retrying' else 'job.released' end as type) t
+            when r.to_state = 'completed' then 'job.completed' when r.to_state = 'cancelled' then 'job.cancelled' when r.to_state = 'discarded' and r.from_state <> 'active' then 'job.expired'
+            when r.from_state = 'discarded' then 'dead_letter.retried' when r.to_state = 'discarded' then 'job.discarded' when r.to_state = 'retryable' then 'job.retrying' else 'job.released' end as type) t
         where (v_tenant is null or r.tenant_id = v_tenant) and (p_types is null or t.type = any (p_types)) and (p_queues is null or r.queue = any (p_queues))
         order by r.xid desc, r.seq desc limit p_limit)
     ) e(id, type, "time", tenant_id, queue, subject, data)
@@ -213,8 +219,8 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.events(text[], text[], int, text) is
-'The latest lifecycle events, newest first: job.enqueued, job.started (of the latest attempt), job.completed, job.retrying, job.discarded, job.cancelled, job.expired,
-job.released, as far back as jobs and the journal (a day) reach. p_types, p_queues: only those; p_limit 1 to 1000. Derived, not recorded: nothing is written twice.';
+'The latest lifecycle events, newest first: job.enqueued, job.started (of the latest attempt), job.completed, job.retrying, job.discarded, job.dead_lettered, dead_letter.retried,
+job.cancelled, job.expired, job.released, as far back as jobs and the journal (a day) reach. p_types, p_queues: only those; p_limit 1 to 1000. Derived, not recorded: nothing is written twice.';
 grant execute on function ojs.events(text[], text[], int, text) to ojs_service, ojs_operator, ojs_tenant;
 reset role;
 

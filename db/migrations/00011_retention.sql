@@ -152,7 +152,8 @@ language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms
 as $$
 declare
     v_home  name := (select p.partition from ojs.job_partitions p where p.lo is null);
-    v_where constant text := $w$j.state not in ('completed', 'cancelled', 'discarded') and not exists (select from ojs.job k where k.id = j.id and k.tenant_id = j.tenant_id)$w$;
+    v_where constant text := $w$(j.state not in ('completed', 'cancelled', 'discarded') or j.state = 'discarded' and exists
+        (select from ojs.dead_letter d where d.id = j.id and d.tenant_id = j.tenant_id and not d.aside)) and not exists (select from ojs.job k where k.id = j.id and k.tenant_id = j.tenant_id)$w$;
     v_any   boolean;
     v_rows  int;
 begin
@@ -168,7 +169,7 @@ begin
         )
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select ojs.now(), case when m.state = 'active' then 'lease' when m.state = 'available' then 'again' else 'due' end::ojs.timer_kind, array[m.tenant_id], array[m.id]
-        from moved m where m.state <> 'pending'
+        from moved m where m.state not in ('pending', 'discarded')
         $f$, v_home, p_table, v_where);
     get diagnostics v_rows = row_count;
     execute format('alter table ojs.%I enable trigger user', v_home);
@@ -176,7 +177,33 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._rescue(text) is 'Moves jobs that came into a partition at the moment it was taken out into the oldest partition, and has the clock look at them. Returns how many.';
+comment on function ojs._rescue(text) is 'Moves jobs that came into a partition, or back to life, or into the dead letter queue at the moment it was taken out into the oldest partition, and has the clock look at them. Returns how many.';
+
+-- +goose StatementBegin
+create function ojs._put_aside(p_before uuid) returns int
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
+as $$
+declare
+    v_jobs int;
+begin
+    with held as materialized (
+        select j.id, j.tenant_id
+        from (select d.id, d.tenant_id from ojs.dead_letter d where d.id < p_before and not d.aside order by d.id limit 2147483647) d
+        cross join lateral (select j.id, j.tenant_id from ojs.job j where j.id = d.id and j.tenant_id = d.tenant_id and j.state = 'discarded' for update skip locked) j
+        limit 1000
+    ), moved as (
+        delete from ojs.job j using held h where j.id = h.id and j.tenant_id = h.tenant_id returning j.*
+    ), kept as (
+        insert into ojs.dead_job select m.* from moved m
+    ), marked as (
+        update ojs.dead_letter d set aside = true from held h where d.id = h.id and d.tenant_id = h.tenant_id
+    )
+    select count(*) into v_jobs from held;
+    return v_jobs;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._put_aside(uuid) is 'Moves up to 1000 dead letters with ids before p_before out of ojs.job, and returns how many.';
 
 -- +goose StatementBegin
 create function ojs.drop_finished(p_before timestamptz, p_keep int default 0) returns text
@@ -209,7 +236,12 @@ begin
     if v_hi is null or v_name = 'job_before_' || to_char(ojs._id_time(v_hi) at time zone 'UTC', 'YYYYMMDD_HH24MISS') then
         return 'done';
     end if;
-    -- A job that has ended stays so: those found unfinished here are all there will be, except for new ones, which are looked for again before the drop.
+    -- Dead letters stay when their partition goes, and there may be many.
+    if ojs._put_aside(v_hi) > 0 then
+        return 'again: put dead letters aside';
+    end if;
+    -- A job that has ended stays so: those found unfinished here are all there will be, except for new ones and dead letters come or retried meanwhile, which are
+    -- looked for again before the drop.
     for v_part in select p.partition from ojs.job_partitions p where p.hi <= v_hi loop
         execute format($f$select array(select j.id from ojs.%I j where j.state not in ('completed', 'cancelled', 'discarded') limit %s)$f$, v_part.partition, p_keep + 1) into v_some;
         v_ids := v_ids || v_some;
@@ -238,7 +270,7 @@ $$;
 comment on function ojs.drop_finished(timestamptz, int) is
 'Drops the partitions of ojs.job that hold only ids made before p_before, and with them their finished jobs. One step per call; returns done, or again and why: call it
 again, in a transaction of its own. Refused with conflict while more than p_keep jobs there have not ended (default 0, at most 10000; the detail names some); up
-to that many move to the oldest partition, which takes ids of any time before and is otherwise empty. Statistics keep counting what was dropped. Reads the
+to that many move to the oldest partition, which takes ids of any time before and is otherwise empty. Dead letters are kept beside, a thousand per step. Statistics keep counting what was dropped. Reads the
 partitions beside running work, then waits for a lock at most 200 ms. Raises invalid_request, conflict.';
 grant execute on function ojs.cut_partition(timestamptz), ojs.drop_finished(timestamptz, int) to ojs_operator;
 reset role;
@@ -246,6 +278,7 @@ reset role;
 -- +goose Down
 set local role ojs_owner;
 drop function ojs.drop_finished(timestamptz, int);
+drop function ojs._put_aside(uuid);
 drop function ojs._rescue(text);
 drop function ojs.cut_partition(timestamptz);
 drop function ojs._cut_undo();

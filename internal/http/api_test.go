@@ -134,6 +134,9 @@ func (a *api) send(ctx context.Context, method, path, body string, headers ...st
 		return nil, err
 	}
 	r := &reply{t: a.t, status: res.StatusCode, header: res.Header, body: string(raw)}
+	if res.StatusCode == http.StatusNoContent && len(raw) == 0 {
+		return r, nil
+	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber() // float64 has no room for some of our numbers
 	if err := dec.Decode(&r.value); err != nil {

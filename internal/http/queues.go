@@ -66,20 +66,25 @@ type paginationJSON struct {
 	PerPage int  `json:"per_page"`
 }
 
-// page cuts a page out of a list: limit and offset, or the admin API's page and per_page.
-func page[T any](c echo.Context, all []T) ([]T, paginationJSON, error) {
-	limit, err := queryInteger(c, "limit", 50, 1, 1000)
-	if err != nil {
-		return nil, paginationJSON{}, err
+// paging reads which page of a list is asked for: limit and offset, or the admin API's page and per_page.
+func paging(c echo.Context) (limit, offset int, err error) {
+	if limit, err = queryInteger(c, "limit", 50, 1, 1000); err != nil {
+		return 0, 0, err
 	}
 	if limit, err = queryInteger(c, "per_page", limit, 1, 1000); err != nil {
-		return nil, paginationJSON{}, err
+		return 0, 0, err
 	}
 	number, err := queryInteger(c, "page", 1, 1, 1<<20)
 	if err != nil {
-		return nil, paginationJSON{}, err
+		return 0, 0, err
 	}
-	offset, err := queryInteger(c, "offset", (number-1)*limit, 0, 1<<30)
+	offset, err = queryInteger(c, "offset", (number-1)*limit, 0, 1<<30)
+	return limit, offset, err
+}
+
+// page cuts a page out of a list.
+func page[T any](c echo.Context, all []T) ([]T, paginationJSON, error) {
+	limit, offset, err := paging(c)
 	if err != nil {
 		return nil, paginationJSON{}, err
 	}

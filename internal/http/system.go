@@ -94,7 +94,7 @@ func (s *Server) manifest(c echo.Context) error {
 		Capabilities: map[string]bool{
 			"batch_enqueue":     true,
 			"cron_jobs":         false,
-			"dead_letter":       false,
+			"dead_letter":       true,
 			"delayed_jobs":      true,
 			"job_ttl":           true,
 			"pause_resume":      true,
@@ -104,7 +104,7 @@ func (s *Server) manifest(c echo.Context) error {
 			"unique_jobs":       false,
 			"workflows":         false,
 		},
-		Extensions: []string{},
+		Extensions: []string{"urn:ojs:ext:dead-letter"},
 		Endpoints:  map[string]string{"base_url": "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health"},
 	})
 }
