@@ -361,6 +361,12 @@ func (f *findings) counters(ctx context.Context, tx pgx.Tx, since time.Time) err
 			left join (select r.tenant_id, r.queue, count(*) as n from ojs.release r where r.from_state = 'active' and r.to_state in ('retryable', 'discarded') group by r.tenant_id, r.queue) r
 				on r.tenant_id = s.tenant_id and r.queue = s.queue
 			where s.failed <> coalesce(r.n, 0)`, nil},
+		{"a job and what was written in its producer's transaction are not there together", `
+			select coalesce(j.id, o.job)::text from (select j.id from ojs.job j where j.type = 'fault.sql') j full join public.orders o on o.job = j.id
+			where j.id is null or o.job is null`, nil},
+		{"a job was not completed once together with what its worker wrote", `
+			select r.job || ' is ' || coalesce(max(j.state::text), 'gone') || ', results: ' || count(*) from public.results r left join ojs.job j on j.id = r.job
+			group by r.job having count(*) > 1 or max(j.state::text) is distinct from 'completed'`, nil},
 		{"a ring does not count its members", `
 			select r.queue || '/' || r.priority || ' says ' || r.members || ' of weight ' || r.weight || ', there are ' || coalesce(f.n, 0) || ' of weight ' || coalesce(f.weight, 0)
 			from (select distinct on (r.queue, r.priority) r.* from ojs.ring r order by r.queue, r.priority, r.rev desc) r

@@ -30,6 +30,8 @@ func TestTheCheckerSees(t *testing.T) {
 			t.Fatalf("%s: %v", sql, err)
 		}
 	}
+	exec("create table public.orders (job uuid)")
+	exec("create table public.results (job uuid, lease uuid)")
 	enqueue := func() string {
 		id := newID()
 		write(entry{What: enqueues, IDs: []string{id}, Tenant: "acme"})
@@ -148,6 +150,8 @@ func TestTheCheckerSees(t *testing.T) {
 		{name: "charged too much", spoil: "update ojs.tenant_fairness set dispatched = dispatched + 1", want: "was charged for another number"},
 		{name: "a mark beyond", spoil: "update ojs.fold set snapshot = '900000000:900000000:'", want: "lies in the future"},
 		{name: "a row in two versions", spoil: "insert into ojs.ring select queue, priority, rev + 1, v, members, weight, class, class_members, class_weight, class_head, drift from ojs.ring", want: "is to be one is several"},
+		{name: "half a transaction of a producer", spoil: "insert into public.orders values (gen_random_uuid())", want: "producer's transaction"},
+		{name: "half a transaction of a worker", spoil: "insert into public.results values ($running)", want: "what its worker wrote"},
 		{name: "a client's complaint", ledger: add(entry{What: wrong, Text: "500"}), want: "saw: 500"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

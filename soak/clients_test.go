@@ -44,7 +44,8 @@ type orders struct {
 const (
 	producerHTTP = "producer-http"
 	producerSQL  = "producer-sql"
-	workerHTTP   = "worker"
+	workerHTTP   = "worker-http"
+	workerSQL    = "worker-sql"
 )
 
 func (o orders) command() *exec.Cmd {
@@ -110,7 +111,9 @@ func clientMain(raw string) int {
 		c.stop = producing
 		run(2, c.produceBySQL)
 	case workerHTTP:
-		run(5, c.work)
+		run(4, c.work)
+	case workerSQL:
+		run(1, c.workBySQL)
 	}
 	hands.Wait()
 	return 0
@@ -279,7 +282,7 @@ func expected(err error) bool {
 	case "08", "25", "53", "57", "58", "55":
 		return true
 	}
-	return false
+	return told.Code == "OJ503"
 }
 
 // produceBySQL enqueues some jobs beside business rows, and then commits, rolls back, dawdles, or dies.
@@ -339,10 +342,10 @@ func (c *client) session(r *rand.Rand) {
 			ids[i] = p.id
 			if _, err = tx.Exec(ctx, "insert into public.orders (job) values ($1)", p.id); err == nil {
 				if of != nil || r.IntN(2) == 0 {
-					_, err = tx.Exec(ctx, "select ojs.enqueue('fault.job', '[1]', $1, p_id => $2, p_tenant => $3, p_scheduled_at => $4, p_retry => $5, p_max_attempts => 3)",
+					_, err = tx.Exec(ctx, "select ojs.enqueue('fault.sql', '[1]', $1, p_id => $2, p_tenant => $3, p_scheduled_at => $4, p_retry => $5, p_max_attempts => 3)",
 						p.queue, p.id, of, p.at, retryPolicy)
 				} else {
-					_, err = tx.Exec(ctx, "insert into ojs.jobs (type, queue, id, scheduled_at, retry) values ('fault.job', $1, $2, $3, $4)", p.queue, p.id, p.at, retryPolicy)
+					_, err = tx.Exec(ctx, "insert into ojs.jobs (type, queue, id, scheduled_at, retry) values ('fault.sql', $1, $2, $3, $4)", p.queue, p.id, p.at, retryPolicy)
 				}
 			}
 			if err != nil {
@@ -384,6 +387,107 @@ func (c *client) session(r *rand.Rand) {
 }
 
 // --- workers ---
+
+// workBySQL acknowledges in the transaction in which it writes what a job produced; sometimes it fetched in that transaction, too.
+func (c *client) workBySQL(r *rand.Rand) {
+	for c.stop.Err() == nil {
+		c.shift(r)
+		c.pause(time.Duration(20+r.IntN(50)) * time.Millisecond)
+	}
+}
+
+func (c *client) shift(r *rand.Rand) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, c.Database)
+	if err != nil {
+		return
+	}
+	defer conn.Close(context.Background())
+	for c.stop.Err() == nil {
+		jobs, err := c.turn(ctx, r, conn)
+		if err != nil {
+			if !expected(err) {
+				c.book.wrong("work by SQL: %v", err)
+			}
+			return
+		}
+		if jobs == 0 {
+			c.pause(50 * time.Millisecond)
+		}
+	}
+}
+
+// turn is one FETCH and what follows. It returns how many jobs there were.
+func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, error) {
+	calm := c.calm.Load()
+	whole := !calm && r.IntN(3) == 0 // all in one transaction
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	sent := time.Now()
+	rows, err := tx.Query(ctx, "select id::text, lease::text, attempt, state::text, queue, lease_expires_at from ojs.fetch($1, $2, $3, $4)",
+		campaignQueues, 1+r.IntN(4), c.Name, leaseTime.Milliseconds())
+	if err != nil {
+		return 0, err
+	}
+	jobs, err := pgx.CollectRows(rows, pgx.RowToStructByPos[held])
+	if err != nil {
+		return 0, err
+	}
+	if !whole {
+		if err := tx.Commit(ctx); err != nil {
+			return 0, err
+		}
+		// A FETCH that may be undone yet gives nothing into anybody's hands.
+		for _, j := range jobs {
+			c.book.write(entry{What: fetched_, IDs: []string{j.ID}, Queue: j.Queue, Lease: j.Lease, Attempt: j.Attempt, Sent: sent, Until: sent.Add(leaseTime)})
+		}
+		if tx, err = conn.Begin(ctx); err != nil {
+			return 0, err
+		}
+		defer func() { _ = tx.Rollback(context.Background()) }()
+	}
+	if !calm && r.IntN(10) == 0 {
+		// Until dispatch goes on beside it; or, if this was all of it, until somebody else may have the jobs.
+		c.pause(time.Duration(r.IntN(1500)) * time.Millisecond)
+	}
+	for _, j := range jobs {
+		c.book.write(entry{What: finishes, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: ack})
+		_, err := tx.Exec(ctx, "insert into public.results (job, lease) values ($1, $2)", j.ID, j.Lease)
+		if err == nil {
+			_, err = tx.Exec(ctx, "select ojs.ack($1, $2)", j.ID, j.Lease)
+		}
+		var told *pgconn.PgError
+		if errors.As(err, &told) && told.Code == "OJ409" {
+			c.book.write(entry{What: finished, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: ack, Status: http.StatusConflict, Asked: 1})
+			if whole {
+				c.book.wrong("job %s was fetched in this transaction, and its ack is refused: %v", j.ID, err)
+			}
+			return len(jobs), nil
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	switch fate := r.IntN(20); {
+	case calm:
+	case fate == 0:
+		_ = conn.PgConn().Conn().Close()
+		return 0, nil
+	case fate == 1:
+		return len(jobs), nil
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return 0, err
+	}
+	for _, j := range jobs {
+		c.book.write(entry{What: finished, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: ack, Status: http.StatusOK, Asked: 1})
+	}
+	return len(jobs), nil
+}
 
 type held struct {
 	ID      string    `json:"id"`

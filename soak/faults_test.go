@@ -4,6 +4,7 @@ package soak
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -41,6 +43,13 @@ var faults = []fault{
 				c.servers[(i+r.IntN(2))%2].kill()
 			}
 		}
+		return nil
+	}},
+	{name: "freeze server", do: func(c *campaign, r *rand.Rand) error {
+		s := c.servers[r.IntN(len(c.servers))]
+		s.signal(syscall.SIGSTOP)
+		time.Sleep(time.Duration(200+r.IntN(2000)) * time.Millisecond)
+		s.signal(syscall.SIGCONT)
 		return nil
 	}},
 	{name: "kill worker", do: func(c *campaign, r *rand.Rand) error { c.workers[r.IntN(len(c.workers))].kill(); return nil }},
@@ -92,8 +101,8 @@ func pause(r *rand.Rand, ms int) { time.Sleep(time.Duration(r.IntN(ms)) * time.M
 
 // cut ends connections, several times perhaps, and perhaps no new ones can be made for a while.
 func cut(r *rand.Rand, proxies []*proxy) error {
-	for range 1 + r.IntN(4) {
-		if r.IntN(3) == 0 {
+	for range 2 + r.IntN(6) {
+		if r.IntN(4) == 0 {
 			for _, p := range proxies {
 				p.refuse.Store(true)
 			}
@@ -101,11 +110,11 @@ func cut(r *rand.Rand, proxies []*proxy) error {
 		for _, p := range proxies {
 			p.cut(r)
 		}
-		pause(r, 400)
+		pause(r, 300)
 		for _, p := range proxies {
 			p.refuse.Store(false)
 		}
-		pause(r, 200)
+		pause(r, 100)
 	}
 	return nil
 }
@@ -115,6 +124,9 @@ func slow(r *rand.Rand, proxies []*proxy) error {
 	some := proxies[:1+r.IntN(len(proxies))]
 	for _, p := range some {
 		p.delay.Store(int64(20+r.IntN(280)) * int64(time.Millisecond))
+		if r.IntN(4) == 0 {
+			p.delay.Store(int64(1500 * time.Millisecond))
+		}
 	}
 	time.Sleep(time.Duration(500+r.IntN(1000)) * time.Millisecond)
 	for _, p := range some {
@@ -280,7 +292,7 @@ func (c *campaign) prepare() {
 	err = c.pg.primary.do(
 		fmt.Sprintf("create role %s login in role ojs_service password '%s'", serverRole, c.pg.password),
 		fmt.Sprintf("select ojs.create_tenant_role('acme', '%s', '%s')", tenantRole, c.pg.password),
-		"create table public.orders (job uuid)", "grant insert, select on public.orders to public",
+		"create table public.orders (job uuid)", "create table public.results (job uuid, lease uuid)", "grant insert on public.orders, public.results to public",
 		"select ojs.configure_tenant('beta', p_weight => 3)",
 	)
 	if err != nil {
@@ -372,7 +384,7 @@ func (c *campaign) round(n int, f fault) bool {
 		name := fmt.Sprintf("%s-%d", role, i)
 		ends, lives := time.Now().Add(load), 0
 		return keep(t, 50*time.Millisecond, func() *exec.Cmd {
-			if lives++; lives > 1 && role != workerHTTP && time.Now().After(ends) {
+			if lives++; lives > 1 && role != workerHTTP && role != workerSQL && time.Now().After(ends) {
 				return nil
 			}
 			mine := o
@@ -384,11 +396,15 @@ func (c *campaign) round(n int, f fault) bool {
 		})
 	}
 	several := []string{"beta", "gamma", "delta", "acme"}
-	c.workers = []*kept{start(workerHTTP, 0, orders{}), start(workerHTTP, 1, orders{})}
+	asServer, asTenant := throughURL(c.sqlProxies, serverRole, c.pg.password), throughURL(c.sqlProxies, tenantRole, c.pg.password)
+	c.workers = []*kept{
+		start(workerHTTP, 0, orders{}), start(workerHTTP, 1, orders{}),
+		start(workerSQL, 2, orders{Database: asServer}), start(workerSQL, 3, orders{Database: asTenant}),
+	}
 	c.producers = []*kept{
 		start(producerHTTP, 0, orders{Tenants: several}),
-		start(producerSQL, 1, orders{Tenants: several, Database: throughURL(c.sqlProxies, serverRole, c.pg.password)}),
-		start(producerSQL, 2, orders{Tenants: []string{"acme"}, Database: throughURL(c.sqlProxies, tenantRole, c.pg.password)}),
+		start(producerSQL, 1, orders{Tenants: several, Database: asServer}),
+		start(producerSQL, 2, orders{Tenants: []string{"acme"}, Database: asTenant}),
 	}
 	time.Sleep(moment)
 	c.killed, c.promoted = time.Time{}, time.Time{}
@@ -414,6 +430,7 @@ func (c *campaign) round(n int, f fault) bool {
 	for _, w := range c.workers {
 		w.stop(syscall.SIGTERM, 15*time.Second)
 	}
+	woken := c.wakeUps(books, r)
 	found, err := c.check(books, since, true)
 	if err != nil {
 		t.Error(err)
@@ -438,8 +455,8 @@ func (c *campaign) round(n int, f fault) bool {
 		}
 		took = fmt.Sprintf(", felt %d times", felt)
 	}
-	t.Logf("round %d: %s after %.1f s: %d jobs %v, %d unknown (%d of them there), %d times 503, %d times no answer, drained in %.1f s, %.1f s in all%s",
-		n, f.name, moment.Seconds(), found.jobs, found.states, found.unknown, found.turnedUp, found.refused, found.unanswered, drained.Seconds(), time.Since(began).Seconds(), took)
+	t.Logf("round %d: %s after %.1f s: %d jobs %v, %d unknown (%d of them there), %d times 503, %d times no answer, drained in %.1f s, woken after %d ms, %.1f s in all%s",
+		n, f.name, moment.Seconds(), found.jobs, found.states, found.unknown, found.turnedUp, found.refused, found.unanswered, drained.Seconds(), woken.Milliseconds(), time.Since(began).Seconds(), took)
 	c.total.found.add(found)
 	bad := append(live.violations, found.violations...)
 	for i, v := range bad {
@@ -520,6 +537,63 @@ func (c *campaign) drain(since time.Time) time.Duration {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
+}
+
+// wakeUps has a FETCH wait at each server, and then commits a job for each. It returns how long the slower one took; one that was not woken says so in its ledger.
+func (c *campaign) wakeUps(books string, r *rand.Rand) time.Duration {
+	t, queue := c.t, "probe-"+filepath.Base(books)
+	conn, err := c.pg.primary.connect(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	book, err := openBook(filepath.Join(books, "probe"), "probe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answers sync.WaitGroup
+	came := make(chan time.Time, len(c.direct))
+	for _, url := range c.direct {
+		random := rand.New(rand.NewPCG(r.Uint64(), 0))
+		answers.Go(func() {
+			cl := &client{orders: orders{Servers: []string{url}}, book: book, http: &http.Client{Timeout: 30 * time.Second}, stop: t.Context()}
+			sent := time.Now()
+			a := cl.ask(random, http.MethodPost, "/ojs/v1/workers/fetch", "", map[string]any{"queues": []string{queue}, "worker_id": url, "wait_ms": 10000})
+			read := time.Now()
+			var got struct {
+				Jobs []held `json:"jobs"`
+			}
+			if err := json.Unmarshal(a.body, &got); err != nil || len(got.Jobs) != 1 {
+				book.wrong("a FETCH that waited was not woken: %d: %s", a.status, a.body)
+				return
+			}
+			came <- read
+			j := got.Jobs[0]
+			book.write(entry{What: fetched_, IDs: []string{j.ID}, Queue: queue, Lease: j.Lease, Attempt: j.Attempt, Sent: sent, Until: sent.Add(leaseTime)})
+			cl.finish(random, url, got.Jobs, ack)
+		})
+	}
+	for waiting, deadline := 0, time.Now().Add(5*time.Second); waiting < len(c.direct) && time.Now().Before(deadline); {
+		if err := conn.QueryRow(t.Context(), "select count(*) from ojs.waiter w where w.queue = $1 and w.expires_at > ojs.now()", queue).Scan(&waiting); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	for range c.direct {
+		id := newID()
+		book.write(entry{What: enqueues, IDs: []string{id}, Tenant: "acme"})
+		if _, err := conn.Exec(t.Context(), "select ojs.enqueue('fault.probe', '[]', $1, p_id => $2, p_tenant => 'acme')", queue, id); err != nil {
+			t.Fatal(err)
+		}
+		book.write(entry{What: enqueued, IDs: []string{id}, Tenant: "acme"})
+	}
+	answers.Wait()
+	close(came)
+	last := began
+	for at := range came {
+		last = later(last, at)
+	}
+	return last.Sub(began)
 }
 
 // firstFetch is how long after the kill of the primary a worker had a job in hand for which it had asked after the kill.

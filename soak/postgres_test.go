@@ -125,6 +125,7 @@ shared_buffers = 64MB
 min_wal_size = 2MB
 max_wal_size = 128MB
 wal_recycle = off
+wal_retrieve_retry_interval = 200ms
 log_min_messages = warning
 wal_level = replica
 hot_standby = on
