@@ -40,7 +40,7 @@ func TestEveryTableWithTenantDataHasRowSecurity(t *testing.T) {
 		select c.relname || case when c.relrowsecurity and c.relforcerowsecurity then '' else ' open' end from pg_catalog.pg_class c
 		where `+ours+` and c.relkind in ('r', 'p')
 		  and not exists (select from pg_catalog.pg_attribute a where a.attrelid = c.oid and a.attname in ('tenant_id', 'tenant_ids', 'tenant') and not a.attisdropped) order by 1`)
-	want := []string{"clock_mark", "cut", "duty", "fold open", "lane open", "problem open", "queue", "queue_priority", "ring", "rotation", "run_mark", "schema_hash open", "settings open", "sleeper", "tally_mark", "waiter"}
+	want := []string{"clock_mark", "cut", "duty", "fold open", "lane open", "problem open", "queue", "queue_priority", "ring", "rotation", "run_mark", "schema_hash open", "settings open", "sleeper", "tally_mark", "upkeep_task", "waiter"}
 	if !slices.Equal(got, want) {
 		t.Errorf("tables without a tenant column are %q, want %q: look at row security and grants before adding one", got, want)
 	}

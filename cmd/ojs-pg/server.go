@@ -40,6 +40,8 @@ func (s server) run(ctx context.Context) error {
 	running.Go(func() { dispatcher.Run(behind) })
 	clock := sched.New(s.db, listener, s.log, s.tick)
 	running.Go(func() { clock.Run(behind) })
+	upkeep := sched.NewUpkeep(s.db, listener, s.log)
+	running.Go(func() { clock.Duty.While(behind, upkeep.Run) })
 
 	api := httpapi.New(httpapi.Config{
 		DB: s.db, Dispatcher: dispatcher, Logger: s.log, Version: versionText(),

@@ -54,11 +54,17 @@ $$;
 comment on function ojs._snapshot() is 'What the running statement sees committed: pg_current_snapshot() with the transaction itself counted among those in progress.';
 
 create table ojs.settings (
-    one             boolean primary key default true check (one),
-    default_tenant  text not null default '_default',
-    tenant_required boolean not null default false,
+    one                   boolean primary key default true check (one),
+    default_tenant        text not null default '_default',
+    tenant_required       boolean not null default false,
+    retention             interval not null default '7 days',
+    journal_retention     interval not null default '1 day',
     dead_letter_max_age   interval not null default '180 days',
-    dead_letter_max_count int not null default 10000
+    dead_letter_max_count int not null default 10000,
+    constraint retention_in_range check (retention = '0' or retention between '10 seconds' and '36500 days'
+        or ojs._raise('OJ422', 'retention must be between 10 seconds and 36500 days, or 0: finished jobs stay', '{"field": "retention"}')),
+    constraint journal_retention_in_range check (journal_retention between '1 minute' and '36500 days'
+        or ojs._raise('OJ422', 'journal_retention must be between 1 minute and 36500 days', '{"field": "journal_retention"}'))
 );
 insert into ojs.settings default values;
 comment on table ojs.settings is 'Settings of this deployment; one row. Changed by ojs.configure.';
@@ -67,6 +73,8 @@ comment on column ojs.settings.default_tenant is 'The tenant of jobs enqueued wi
 comment on column ojs.settings.dead_letter_max_age is 'How long a job stays in the dead letter queue (ojs-dead-letter section 5). Changed by ojs.configure_dead_letters.';
 comment on column ojs.settings.dead_letter_max_count is 'How many jobs of a tenant the dead letter queue holds; beyond, the oldest go. Changed by ojs.configure_dead_letters.';
 comment on column ojs.settings.tenant_required is 'Refuse jobs without a tenant instead of giving them to the default tenant (multi-tenancy section 5.1).';
+comment on column ojs.settings.retention is 'How long jobs are kept after they have ended, at least; 0: until an operator drops them.';
+comment on column ojs.settings.journal_retention is 'How long the journal is kept, at most; where retention is shorter, that long, but a minute at least.';
 
 create table ojs.tenant (
     tenant_id      text primary key,
@@ -611,6 +619,20 @@ create table ojs.cut (
 comment on table ojs.cut is 'The cut of a partition of ojs.job that is being prepared (ojs.cut_partition), at most one.';
 comment on column ojs.cut.cut_at is 'Where. Until the cut is made, jobs with later ids are refused.';
 comment on column ojs.cut.partition is 'The partition.';
+
+create table ojs.upkeep_task (
+    task       text primary key,
+    last_step  text not null,
+    last_at    timestamptz not null,
+    failures   int not null default 0,
+    not_before timestamptz not null
+);
+comment on table ojs.upkeep_task is 'What ojs.upkeep did last, one row per task; see ojs.upkeep_status.';
+comment on column ojs.upkeep_task.task is 'The task.';
+comment on column ojs.upkeep_task.last_step is 'What its last step came to: done, again and why, or not yet and why.';
+comment on column ojs.upkeep_task.last_at is 'When that was.';
+comment on column ojs.upkeep_task.failures is 'How many steps in a row came to nothing.';
+comment on column ojs.upkeep_task.not_before is 'When the next step may come.';
 -- Small tables that change all the time are vacuumed every minute as it is, having few live rows. To give their last pages back to the system,
 -- vacuum would lock them against everybody, and they would be needed again in the next second.
 -- +goose StatementBegin
@@ -631,7 +653,7 @@ reset role;
 -- +goose Down
 set local role ojs_owner;
 drop table ojs.dead_letter_mark, ojs.dead_job, ojs.dead_letter;
-drop table ojs.cut, ojs.clock_mark, ojs.duty, ojs.sleeper, ojs.waiter, ojs.tally_mark, ojs.tally, ojs.run_mark, ojs.run, ojs.rotation, ojs.reentry, ojs.tenant_fairness, ojs.ring, ojs.queue_priority,
+drop table ojs.upkeep_task, ojs.cut, ojs.clock_mark, ojs.duty, ojs.sleeper, ojs.waiter, ojs.tally_mark, ojs.tally, ojs.run_mark, ojs.run, ojs.rotation, ojs.reentry, ojs.tenant_fairness, ojs.ring, ojs.queue_priority,
     ojs.fold, ojs.lane, ojs.timer, ojs.release, ojs.lease, ojs.wake, ojs.job, ojs.queue, ojs.tenant_role, ojs.tenant, ojs.settings;
 drop function ojs._snapshot();
 drop function ojs._uuid_v7();

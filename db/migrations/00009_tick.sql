@@ -1,5 +1,5 @@
 -- +goose Up
--- The clock's work: scheduled and retryable jobs become available, expired leases end, the journal is rolled up and, a day later, removed.
+-- The clock's work: scheduled and retryable jobs become available, expired leases end, the journal is rolled up and, later, removed.
 -- Any number of servers may tick at once; what another one holds is skipped.
 --
 -- A server's clock sleeps until the next timer is due, or for its stride. It is in ojs.sleeper meanwhile, and a timer that is inserted with less
@@ -268,13 +268,20 @@ $$;
 comment on function ojs._wake_again(text[], uuid[]) is 'Has the next decision look again at those of the jobs that are still available.';
 
 -- +goose StatementBegin
+create function ojs._journal_retention() returns interval
+language sql stable
+as $$ select greatest(case when s.retention = '0' then s.journal_retention else least(s.journal_retention, s.retention) end, interval '1 minute') from ojs.settings s $$;
+-- +goose StatementEnd
+comment on function ojs._journal_retention() is 'How long the journal is kept: the statistics of the last minute come from it, and it would outweigh jobs that stay for less.';
+
+-- +goose StatementBegin
 create function ojs._prune(p_limit int) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_mark   ojs.clock_mark;
     v_until  xid8;
-    v_before timestamptz := ojs.now() - interval '1 day';
+    v_before timestamptz := ojs.now() - ojs._journal_retention();
     v_rows   int;
     v_more   boolean := false;
 begin
@@ -311,7 +318,7 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._prune(int) is
-'Removes journal rows that are older than a day and have been folded and rolled up, up to p_limit of each, and returns whether there are more. Another
+'Removes journal rows that are old (ojs._journal_retention) and have been folded and rolled up, up to p_limit of each, and returns whether there are more. Another
 session at it: does nothing.';
 
 -- +goose StatementBegin
@@ -349,6 +356,7 @@ as $$
 declare
     v_result ojs.tick_result := (0, 0, 0, 10000, true);
     v_now    timestamptz := ojs.now();
+    v_old    timestamptz := v_now - ojs._journal_retention();
     v_first  boolean := pg_current_xact_id_if_assigned() is null;
     v_known  boolean := true;
     v_busy   boolean := false;
@@ -434,9 +442,9 @@ begin
         end if;
     end if;
 
-    if (select w.at from ojs.wake w where w.xid >= v_mark.wake order by w.xid, w.seq limit 1) < v_now - interval '1 day'
-            or (select l.at from ojs.lease l where l.xid >= v_mark.lease order by l.xid, l.seq limit 1) < v_now - interval '1 day'
-            or (select r.at from ojs.release r where r.xid >= v_mark.release order by r.xid, r.seq limit 1) < v_now - interval '1 day' then
+    if (select w.at from ojs.wake w where w.xid >= v_mark.wake order by w.xid, w.seq limit 1) < v_old
+            or (select l.at from ojs.lease l where l.xid >= v_mark.lease order by l.xid, l.seq limit 1) < v_old
+            or (select r.at from ojs.release r where r.xid >= v_mark.release order by r.xid, r.seq limit 1) < v_old then
         v_more := ojs._prune(10 * p_limit);
     end if;
     if (select m.next_at <= v_now from ojs.dead_letter_mark m order by m.rev desc limit 1) then
@@ -486,6 +494,7 @@ set local role ojs_owner;
 drop function ojs.tick(int, text, int, int);
 drop function ojs._sleeps(text, int);
 drop function ojs._prune(int);
+drop function ojs._journal_retention();
 drop function ojs._wake_again(text[], uuid[]);
 drop function ojs._reap(text[], uuid[]);
 drop function ojs._promote(text[], uuid[]);

@@ -220,7 +220,7 @@ $$;
 -- +goose StatementEnd
 comment on function ojs.events(text[], text[], int, text) is
 'The latest lifecycle events, newest first: job.enqueued, job.started (of the latest attempt), job.completed, job.retrying, job.discarded, job.dead_lettered, dead_letter.retried,
-job.cancelled, job.expired, job.released, as far back as jobs and the journal (a day) reach. p_types, p_queues: only those; p_limit 1 to 1000. Derived, not recorded: nothing is written twice.';
+job.cancelled, job.expired, job.released, as far back as jobs and the journal (ojs.configure) reach. p_types, p_queues: only those; p_limit 1 to 1000. Derived, not recorded: nothing is written twice.';
 grant execute on function ojs.events(text[], text[], int, text) to ojs_service, ojs_operator, ojs_tenant;
 reset role;
 

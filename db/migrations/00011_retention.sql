@@ -35,6 +35,41 @@ comment on view ojs.job_partitions is
 indexes and wide values; lo, hi: the ids. A job''s id says when the job was made, unless its producer chose another.';
 grant select on ojs.job_partitions to ojs_service, ojs_operator;
 
+-- Becomes part of the query that asks.
+-- +goose StatementBegin
+create function ojs._stays(p_state ojs.job_state, p_finished_at timestamptz, p_before timestamptz) returns boolean
+language sql immutable
+as $$ select p_state not in ('completed', 'cancelled', 'discarded') or p_finished_at >= p_before $$;
+-- +goose StatementEnd
+comment on function ojs._stays(ojs.job_state, timestamptz, timestamptz) is 'Whether a job is kept when its partition is dropped: it has not ended, or only from p_before on.';
+
+-- +goose StatementBegin
+create function ojs._held_long(p_tables oid[]) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c_database constant oid := (select d.oid from pg_database d where d.datname = current_database());
+    v_holders text[];
+begin
+    v_holders := array(select l.virtualtransaction from pg_locks l where l.database = c_database and l.relation = any (p_tables) and l.granted and l.pid <> pg_backend_pid());
+    if cardinality(v_holders) = 0 then
+        return false;
+    end if;
+    perform pg_sleep(0.1);
+    return exists (select from pg_locks l where l.database = c_database and l.relation = any (p_tables) and l.granted and l.virtualtransaction = any (v_holders));
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._held_long(oid[]) is
+'Whether a transaction has had one of the tables locked for a tenth of a second. To wait for such a one with a request for a lock against everybody would make everybody wait.';
+
+-- +goose StatementBegin
+create function ojs._cut_ahead(p_table text) returns interval
+language sql stable
+as $$ select case when pg_relation_size(format('ojs.%I', p_table)::regclass) > 4 * 1024 * 1024 then interval '10 minutes' else interval '0' end $$;
+-- +goose StatementEnd
+comment on function ojs._cut_ahead(text) is 'How long before its time the cut of a partition has to be begun: a large one is read for it.';
+
 -- +goose StatementBegin
 create function ojs._partition_ready(p_table text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -84,7 +119,6 @@ create function ojs.cut_partition(p_at timestamptz) returns text
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
 as $$
 declare
-    c_small constant bigint := 4 * 1024 * 1024;
     v_at    timestamptz := date_trunc('second', p_at);
     v_id    uuid := ojs._id_at(v_at);
     v_last  record;
@@ -99,7 +133,7 @@ begin
         return 'done';
     end if;
     lock table ojs.cut in share row exclusive mode;
-    select p.partition, p.lo, pg_relation_size(format('ojs.%I', p.partition)::regclass) as bytes into v_last from ojs.job_partitions p where p.hi is null;
+    select p.partition, p.lo, ojs._cut_ahead(p.partition) as ahead into v_last from ojs.job_partitions p where p.hi is null;
     if v_id <= v_last.lo then
         perform ojs._raise('OJ409', format('%s begins later than that', v_last.partition), jsonb_build_object('field', 'at'));
     end if;
@@ -112,9 +146,12 @@ begin
     if v_latest >= v_id then
         perform ojs._raise('OJ409', format('%s holds jobs with ids later than that', v_last.partition), jsonb_build_object('field', 'at'));
     end if;
-    if v_cut.cut_at is null and v_last.bytes > c_small then
+    if ojs._held_long(array['ojs.job', format('ojs.%I', v_last.partition)]::regclass[]::oid[]) then
+        return 'again: the table was in use';
+    end if;
+    if v_cut.cut_at is null and v_last.ahead > interval '0' then
         -- Reading a large partition takes a while. A constraint lets that be done beside running work.
-        if v_at < ojs.now() + interval '10 minutes' then
+        if v_at < ojs.now() + v_last.ahead then
             perform ojs._raise('OJ400', 'at must be at least 10 minutes ahead, since the last partition is large', '{"field": "at"}');
         end if;
         execute format('alter table ojs.%I add constraint job_cut check (id < %L) not valid', v_last.partition, v_id);
@@ -147,20 +184,21 @@ the partition is read once beside running work, and until the cut is made, a job
 finished a minute before p_at is undone by the tick. Waits for a lock at most 200 ms, then gives up and says again. Raises invalid_request, conflict.';
 
 -- +goose StatementBegin
-create function ojs._rescue(p_table text) returns int
+create function ojs._rescue(p_table text, p_before timestamptz) returns int
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
 as $$
 declare
-    v_home  name := (select p.partition from ojs.job_partitions p where p.lo is null);
-    v_where constant text := $w$(j.state not in ('completed', 'cancelled', 'discarded') or j.state = 'discarded' and exists
-        (select from ojs.dead_letter d where d.id = j.id and d.tenant_id = j.tenant_id and not d.aside)) and not exists (select from ojs.job k where k.id = j.id and k.tenant_id = j.tenant_id)$w$;
-    v_any   boolean;
+    v_where constant text := $w$(ojs._stays(j.state, j.finished_at, $1) or j.state = 'discarded' and exists (select from ojs.dead_letter d where d.id = j.id and d.tenant_id = j.tenant_id and not d.aside))
+        and not exists (select from ojs.job k where k.id = j.id and k.tenant_id = j.tenant_id)$w$;
+    v_id    uuid;
+    v_home  name;
     v_rows  int;
 begin
-    execute format('select exists (select from ojs.%I j where %s)', p_table, v_where) into v_any;
-    if not v_any then
+    execute format('select j.id from ojs.%I j where %s limit 1', p_table, v_where) into v_id using p_before;
+    if v_id is null then
         return 0;
     end if;
+    select p.partition into v_home from ojs.job_partitions p where (p.lo is null or p.lo <= v_id) and v_id < p.hi;
     -- Not as new jobs: the journal knows them.
     execute format('alter table ojs.%I disable trigger user', v_home);
     execute format($f$
@@ -169,15 +207,16 @@ begin
         )
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select ojs.now(), case when m.state = 'active' then 'lease' when m.state = 'available' then 'again' else 'due' end::ojs.timer_kind, array[m.tenant_id], array[m.id]
-        from moved m where m.state not in ('pending', 'discarded')
-        $f$, v_home, p_table, v_where);
+        from moved m where m.state in ('active', 'available', 'scheduled', 'retryable')
+        $f$, v_home, p_table, v_where) using p_before;
     get diagnostics v_rows = row_count;
     execute format('alter table ojs.%I enable trigger user', v_home);
     return v_rows;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._rescue(text) is 'Moves jobs that came into a partition, or back to life, or into the dead letter queue at the moment it was taken out into the oldest partition, and has the clock look at them. Returns how many.';
+comment on function ojs._rescue(text, timestamptz) is
+'Moves jobs that came into a partition, or back to life, or into the dead letter queue at the moment it was taken out into the one in its place, and has the clock look at them. Returns how many of them it will look at.';
 
 -- +goose StatementBegin
 create function ojs._put_aside(p_before uuid) returns int
@@ -212,7 +251,12 @@ as $$
 declare
     v_old     record;
     v_part    record;
+    v_parts   name[] := '{}';
+    v_lo      uuid;
     v_hi      uuid;
+    v_until   timestamptz;
+    v_worth   boolean := false;
+    v_full    name;
     v_name    text;
     v_storage text;
     v_some    uuid[];
@@ -227,39 +271,65 @@ begin
     lock table ojs.cut in share row exclusive mode;
     -- What an earlier call has taken out.
     for v_old in select c.relname from pg_class c where c.relnamespace = 'ojs'::regnamespace and c.relname like 'job\_dropped\_%' and c.relkind = 'r' order by c.relname limit 1 loop
-        perform ojs._rescue(v_old.relname);
+        perform ojs._rescue(v_old.relname, p_before);
         execute format('drop table ojs.%I', v_old.relname);
         return 'again: dropped ' || v_old.relname;
     end loop;
 
-    select p.hi, p.partition into v_hi, v_name from ojs.job_partitions p where p.hi <= ojs._id_at(p_before) order by p.hi desc limit 1;
-    if v_hi is null or v_name = 'job_before_' || to_char(ojs._id_time(v_hi) at time zone 'UTC', 'YYYYMMDD_HH24MISS') then
+    select max(p.until_at) into v_until from ojs.job_partitions p where p.hi <= ojs._id_at(p_before) and p.partition not like 'job\_before\_%';
+    if v_until is null then
         return 'done';
     end if;
     -- Dead letters stay when their partition goes, and there may be many.
-    if ojs._put_aside(v_hi) > 0 then
+    if ojs._put_aside(ojs._id_at(v_until)) > 0 then
         return 'again: put dead letters aside';
     end if;
-    -- A job that has ended stays so: those found unfinished here are all there will be, except for new ones and dead letters come or retried meanwhile, which are
-    -- looked for again before the drop.
-    for v_part in select p.partition from ojs.job_partitions p where p.hi <= v_hi loop
-        execute format($f$select array(select j.id from ojs.%I j where j.state not in ('completed', 'cancelled', 'discarded') limit %s)$f$, v_part.partition, p_keep + 1) into v_some;
-        v_ids := v_ids || v_some;
-        if cardinality(v_ids) > p_keep then
-            perform ojs._raise('OJ409', format('%s holds jobs that have not ended', v_part.partition), jsonb_build_object('partition', v_part.partition, 'job_ids', v_ids[:10]));
+    -- Neighbours are replaced together, as far as what they have to keep goes into one. A job that has ended stays so: those found here are all there
+    -- will be, except for new ones and dead letters come or retried meanwhile, which are looked for again before the drop.
+    for v_part in select p.partition, p.lo, p.hi from ojs.job_partitions p where p.hi <= ojs._id_at(p_before) order by p.lo nulls first loop
+        execute format('select array(select j.id from ojs.%I j where ojs._stays(j.state, j.finished_at, $1) limit %s)', v_part.partition, p_keep + 1) into v_some using p_before;
+        if cardinality(v_some) > p_keep then
+            exit when v_worth;
+            if v_part.partition not like 'job\_before\_%' and v_full is null then
+                v_full := v_part.partition;
+                v_old := row(v_some[:10]);
+            end if;
+            v_parts := '{}';
+            v_ids := '{}';
+        elsif cardinality(v_ids) + cardinality(v_some) > p_keep and v_worth then
+            exit;
+        else
+            if cardinality(v_parts) = 0 or cardinality(v_ids) + cardinality(v_some) > p_keep then
+                v_parts := '{}';
+                v_ids := '{}';
+                v_lo := v_part.lo;
+            end if;
+            v_parts := v_parts || v_part.partition;
+            v_ids := v_ids || v_some;
+            v_hi := v_part.hi;
+            v_worth := v_worth or v_part.partition not like 'job\_before\_%';
         end if;
     end loop;
+    if not v_worth then
+        if v_full is not null then
+            perform ojs._raise('OJ409', format('%s holds more than %s jobs that have not ended, or not long ago', v_full, p_keep), jsonb_build_object('partition', v_full, 'job_ids', v_old.f1));
+        end if;
+        return 'done';
+    end if;
+    if ojs._held_long('ojs.job'::regclass::oid || array(select format('ojs.%I', p)::regclass::oid from unnest(v_parts) p)) then
+        return 'again: the table was in use';
+    end if;
 
     lock table only ojs.job in access exclusive mode;
     v_storage := ojs._storage((select p.partition from ojs.job_partitions p where p.hi is null));
     v_name := 'job_before_' || to_char(ojs._id_time(v_hi) at time zone 'UTC', 'YYYYMMDD_HH24MISS');
     execute format('create table ojs.%I (like ojs.job including defaults including constraints including indexes) %s', v_name, v_storage);
-    for v_part in select p.partition, format('ojs.%I', p.partition)::regclass::oid as oid from ojs.job_partitions p where p.hi <= v_hi loop
+    for v_part in select p as partition, format('ojs.%I', p)::regclass::oid as oid from unnest(v_parts) p loop
         execute format('alter table ojs.job detach partition ojs.%I', v_part.partition);
-        execute format($f$insert into ojs.%I select j.* from ojs.%I j where j.id = any ($1) and j.state not in ('completed', 'cancelled', 'discarded')$f$, v_name, v_part.partition) using v_ids;
+        execute format('insert into ojs.%I select j.* from ojs.%I j where j.id = any ($1) and ojs._stays(j.state, j.finished_at, $2)', v_name, v_part.partition) using v_ids, p_before;
         execute format('alter table ojs.%I rename to %I', v_part.partition, 'job_dropped_' || v_part.oid);
     end loop;
-    execute format('alter table ojs.job attach partition ojs.%I for values from (minvalue) to (%L)', v_name, v_hi);
+    execute format('alter table ojs.job attach partition ojs.%I for values from (%s) to (%L)', v_name, coalesce(quote_literal(v_lo), 'minvalue'), v_hi);
     perform ojs._partition_ready(v_name);
     return 'again: to drop what was taken out';
 exception when lock_not_available then
@@ -268,10 +338,10 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.drop_finished(timestamptz, int) is
-'Drops the partitions of ojs.job that hold only ids made before p_before, and with them their finished jobs. One step per call; returns done, or again and why: call it
-again, in a transaction of its own. Refused with conflict while more than p_keep jobs there have not ended (default 0, at most 10000; the detail names some); up
-to that many move to the oldest partition, which takes ids of any time before and is otherwise empty. Dead letters are kept beside, a thousand per step. Statistics keep counting what was dropped. Reads the
-partitions beside running work, then waits for a lock at most 200 ms. Raises invalid_request, conflict.';
+'Drops the partitions of ojs.job that hold only ids made before p_before, and with them the jobs that ended before p_before. One step per call; returns done, or again and
+why: call it again, in a transaction of its own. Up to p_keep other jobs (default 0, at most 10000) move into a new partition in the place of those dropped. A partition
+that holds more of them stays, and when only such are left, the call is refused with conflict; the detail names some. Dead letters are kept beside, a thousand
+per step. Statistics keep counting what was dropped. Reads the partitions beside running work, then waits for a lock at most 200 ms, and not while a transaction is seen to hold on to it. Raises invalid_request, conflict.';
 grant execute on function ojs.cut_partition(timestamptz), ojs.drop_finished(timestamptz, int) to ojs_operator;
 reset role;
 
@@ -279,11 +349,14 @@ reset role;
 set local role ojs_owner;
 drop function ojs.drop_finished(timestamptz, int);
 drop function ojs._put_aside(uuid);
-drop function ojs._rescue(text);
+drop function ojs._rescue(text, timestamptz);
 drop function ojs.cut_partition(timestamptz);
 drop function ojs._cut_undo();
 drop function ojs._storage(text);
 drop function ojs._partition_ready(text);
+drop function ojs._cut_ahead(text);
+drop function ojs._held_long(oid[]);
+drop function ojs._stays(ojs.job_state, timestamptz, timestamptz);
 drop view ojs.job_partitions;
 drop function ojs._id_time(uuid);
 drop function ojs._id_at(timestamptz);

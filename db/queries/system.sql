@@ -8,3 +8,7 @@ select (tick.done).promoted::int as promoted, (tick.done).reaped::int as reaped,
 
 -- name: StandDown :one
 select ojs.stand_down(@token::text)::boolean as was_on_duty;
+
+-- name: Upkeep :one
+with upkeep as (select ojs.upkeep() as done)
+select coalesce((upkeep.done).task, '')::text as task, coalesce((upkeep.done).step, '')::text as step, (upkeep.done).next_in_ms::int as next_in_ms from upkeep;

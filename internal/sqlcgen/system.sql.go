@@ -69,3 +69,21 @@ func (q *Queries) Tick(ctx context.Context, arg TickParams) (TickRow, error) {
 	)
 	return i, err
 }
+
+const upkeep = `-- name: Upkeep :one
+with upkeep as (select ojs.upkeep() as done)
+select coalesce((upkeep.done).task, '')::text as task, coalesce((upkeep.done).step, '')::text as step, (upkeep.done).next_in_ms::int as next_in_ms from upkeep
+`
+
+type UpkeepRow struct {
+	Task     string
+	Step     string
+	NextInMs int32
+}
+
+func (q *Queries) Upkeep(ctx context.Context) (UpkeepRow, error) {
+	row := q.db.QueryRow(ctx, upkeep)
+	var i UpkeepRow
+	err := row.Scan(&i.Task, &i.Step, &i.NextInMs)
+	return i, err
+}

@@ -1,0 +1,114 @@
+-- +goose Up
+-- Upkeep: what has to be done every few hours or days, so that finished jobs leave by themselves. ojs.job always has a partition ready for the jobs to
+-- come, and partitions are dropped once everything in them ended ojs.settings.retention ago. What is due, and when, is ojs.upkeep_status; a step of it
+-- is ojs.upkeep, which servers call when it says so. A partition lasts for two thirds of the retention: that makes four or five at any time.
+set local role ojs_owner;
+
+create view ojs._upkeep_plan with (security_invoker = true) as
+select make_interval(secs => r.seconds) as retention, p.period, greatest(least(p.period / 4, interval '1 day'), interval '5 seconds') as lead
+from (select nullif(extract(epoch from s.retention), 0)::float8 as seconds from ojs.settings s) r
+cross join lateral (select make_interval(secs => trunc(r.seconds * 2 / 3)) as period) p;
+comment on view ojs._upkeep_plan is
+'The settings in effect, in seconds, whatever the length of a month: retention, null: none; period: how long a partition lasts; lead: how long before its time a cut is made.';
+grant select on ojs._upkeep_plan to ojs_service, ojs_operator;
+
+create view ojs.upkeep_status with (security_invoker = true) as
+select d.task, case when d.due_at is not null then greatest(d.due_at, t.not_before) end as next_at, d.due_at, t.last_step, t.last_at, coalesce(t.failures, 0) as failures
+from (
+    -- The last partition is cut while it is empty: before it begins.
+    select 'cut' as task, case
+        when exists (select from ojs.cut) then '-infinity'
+        when p.retention is null then null
+        when l.from_at > ojs.now() then l.from_at - p.lead
+        else '-infinity' end as due_at
+    from ojs._upkeep_plan p, ojs.job_partitions l where l.hi is null
+    union all
+    select 'drop', case
+        when exists (select from pg_catalog.pg_class c where c.relnamespace = 'ojs'::regnamespace and c.relname like 'job\_dropped\_%' and c.relkind = 'r') then '-infinity'
+        else (select min(o.until_at) from ojs.job_partitions o where o.partition not like 'job\_before\_%') + p.retention end
+    from ojs._upkeep_plan p
+) d
+left join ojs.upkeep_task t on t.task = d.task;
+comment on view ojs.upkeep_status is
+'What ojs.upkeep has to do, one row per task. cut: a partition for the jobs to come; drop: partitions whose jobs all ended before the retention. due_at: when it is due by
+itself, -infinity: at once, null: not at all; next_at: when the next step is made, which is later after one that came to nothing. last_step: what the last step came
+to: done; again and why; not yet and why (what an operator has to look at); last_at: when; failures: how many steps in a row came to nothing.';
+grant select on ojs.upkeep_status to ojs_service, ojs_operator;
+
+create type ojs.upkeep_result as (task text, step text, next_in_ms int);
+comment on type ojs.upkeep_result is 'What a call of ojs.upkeep did: the task and what its step came to, null when nothing was due; and milliseconds until the next call.';
+
+-- +goose StatementBegin
+create function ojs._upkeep_next_ms() returns int
+language sql volatile
+as $$
+    select coalesce(ceil(extract(epoch from greatest(least(min(s.next_at), ojs.now() + interval '1 minute'), ojs.now()) - ojs.now()) * 1000), 60000)::int
+    from ojs.upkeep_status s
+$$;
+-- +goose StatementEnd
+comment on function ojs._upkeep_next_ms() is 'Milliseconds until a task is due, at most a minute.';
+
+-- +goose StatementBegin
+create function ojs.upkeep() returns ojs.upkeep_result
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_result ojs.upkeep_result;
+    v_now    timestamptz := ojs.now();
+    v_plan   ojs._upkeep_plan;
+    v_last   record;
+    v_at     timestamptz;
+    v_vain   boolean;
+begin
+    select s.task into v_result.task from ojs.upkeep_status s where s.next_at <= v_now order by s.task limit 1;
+    if not found then
+        v_result.next_in_ms := ojs._upkeep_next_ms();
+        return v_result;
+    end if;
+    insert into ojs.upkeep_task (task, last_step, last_at, not_before) values (v_result.task, 'begun', v_now, '-infinity') on conflict do nothing;
+    perform from ojs.upkeep_task t where t.task = v_result.task for update skip locked;
+    if not found then
+        v_result.task := null;
+        v_result.next_in_ms := 1000;
+        return v_result;
+    end if;
+    select * into v_plan from ojs._upkeep_plan;
+    begin
+        if v_result.task = 'cut' then
+            select p.lo, p.from_at, ojs._cut_ahead(p.partition) as ahead into v_last from ojs.job_partitions p where p.hi is null;
+            v_at := coalesce((select c.cut_at from ojs.cut c), case when v_last.from_at > v_now then v_last.from_at + v_plan.period
+                else v_now + 1.5 * greatest(v_plan.lead, v_last.ahead) end);
+            v_result.step := ojs.cut_partition(v_at);
+        else
+            -- Few jobs are moved, in a moment; more when waiting does not help.
+            v_result.step := ojs.drop_finished(v_now - coalesce(v_plan.retention, interval '36500 days'), case when (select s.due_at from ojs.upkeep_status s where s.task = 'drop') > v_now - v_plan.lead then 1000 else 10000 end);
+        end if;
+    exception when sqlstate 'OJ400' or sqlstate 'OJ409' then
+        v_result.step := 'not yet: ' || sqlerrm;
+    end;
+    v_vain := v_result.step = 'again: the table was in use' or v_result.step like 'not yet%';
+    update ojs.upkeep_task t
+    set last_step = v_result.step, last_at = v_now, failures = case when v_vain then t.failures + 1 else 0 end,
+        -- Twice as long from time to time, because a look reads partitions, and a request for a lock makes others wait.
+        not_before = case when v_vain then ojs.now() + least(interval '1 second' * 2 ^ least(t.failures, 20), greatest(v_plan.lead / 2, interval '2 seconds'), interval '1 hour') else '-infinity' end
+    where t.task = v_result.task;
+    v_result.next_in_ms := ojs._upkeep_next_ms();
+    return v_result;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.upkeep() is
+'Does the next step of what is due (ojs.upkeep_status), and returns task and step, or nulls when nothing is due, and when to call again: next_in_ms milliseconds later, at most a
+minute; 0: there is more to do. Call it in a transaction of its own. Servers call it all the time; without a server, call it yourself. Safe from many sessions at once:
+what another one is doing is left to it. Steps are those of ojs.cut_partition and ojs.drop_finished, of which up to 10000 jobs that have to stay move along.';
+grant execute on function ojs.upkeep() to ojs_service, ojs_operator;
+reset role;
+
+-- +goose Down
+set local role ojs_owner;
+drop function ojs.upkeep();
+drop function ojs._upkeep_next_ms();
+drop type ojs.upkeep_result;
+drop view ojs.upkeep_status;
+drop view ojs._upkeep_plan;
+reset role;

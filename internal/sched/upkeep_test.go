@@ -1,0 +1,128 @@
+package sched
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// keepsUp starts an upkeep with a listener of its own, and waits until that listens.
+func keepsUp(t *testing.T, db *pgtest.DB, log *logs) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	opened := db.Open()
+	logger := slog.New(slog.NewTextHandler(log, nil))
+	listener := pg.NewListener(opened, logger)
+	running.Go(func() { listener.Run(ctx) })
+	running.Go(func() { NewUpkeep(opened, listener, logger).Run(ctx) })
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+	})
+	for listener.Backend() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestUpkeepNoticesNewSettings(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if _, err := db.Pool.Exec(t.Context(), "select ojs.configure(p_retention => '0')"); err != nil {
+		t.Fatal(err)
+	}
+	log := &logs{}
+	keepsUp(t, db, log)
+	if _, err := db.Pool.Exec(t.Context(), "select ojs.configure(p_retention => '1 day')"); err != nil {
+		t.Fatal(err)
+	}
+	// By itself it looks once a minute.
+	eventually(t, db, "the table is cut", "select count(*) = 2 from ojs.job_partitions")
+	if log.String() != "" {
+		t.Errorf("logged %s", log)
+	}
+}
+
+// Two servers keep up a system whose jobs leave after ten seconds, beside producers and workers: nobody sees an error, no job is lost.
+func TestUpkeepBesideWork(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if _, err := db.Pool.Exec(t.Context(), "select ojs.configure(p_retention => '10 seconds')"); err != nil {
+		t.Fatal(err)
+	}
+	log := &logs{}
+	run(t, db, log, Every)
+	keepsUp(t, db, log)
+	keepsUp(t, db, log)
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	work := func(sql string) {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := db.Service().Exec(t.Context(), sql); err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+		})
+	}
+	work("insert into ojs.jobs (tenant_id, type, scheduled_at) select 'acme', 'a', clock_timestamp() + n * interval '1 second' from generate_series(0, 4) n")
+	for range 2 {
+		work("select ojs.ack(id, lease) from ojs.fetch('{default}', 10)")
+	}
+	const drops = "select coalesce(max(until_at) > ojs.now() - %s * interval '1 second', false) from ojs.job_partitions where partition like 'job\\_before\\_%%'"
+	eventually(t, db, "the first drop", fmt.Sprintf(drops, "3600"))
+	eventually(t, db, "it is long ago", "select not "+fmt.Sprintf("(%s)", fmt.Sprintf(drops, "14")))
+	eventually(t, db, "another drop", fmt.Sprintf(drops, "14"))
+	stop()
+	running.Wait()
+	eventually(t, db, "all jobs are due", "select not exists (select from ojs.job where state = 'scheduled')")
+	for {
+		tag, err := db.Service().Exec(t.Context(), "select ojs.ack(id, lease) from ojs.fetch('{default}', 1000)")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tag.RowsAffected() == 0 {
+			break
+		}
+	}
+	var made, completed, there int
+	if err := db.Pool.QueryRow(t.Context(), "select sum(total_jobs)::int, sum(completed)::int, (select count(*) from ojs.job) from ojs.shard_stats").Scan(&made, &completed, &there); err != nil {
+		t.Fatal(err)
+	}
+	if made != completed || there >= made {
+		t.Errorf("of %d jobs %d were completed, and %d are there", made, completed, there)
+	}
+	if log.String() != "" {
+		t.Errorf("logged %s", log)
+	}
+}
+
+func TestUpkeepSurvivesErrors(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if _, err := db.Pool.Exec(t.Context(), "alter function ojs.upkeep() rename to upkeep_away"); err != nil {
+		t.Fatal(err)
+	}
+	log := &logs{}
+	keepsUp(t, db, log)
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(log.String(), "the upkeep failed"); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the failure was not logged")
+		}
+	}
+	if _, err := db.Pool.Exec(t.Context(), "alter function ojs.upkeep_away() rename to upkeep"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, db, "the table is cut", "select count(*) = 2 from ojs.job_partitions")
+}
