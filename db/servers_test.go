@@ -106,3 +106,96 @@ func TestTickOffDuty(t *testing.T) {
 		t.Error("nobody takes a duty after the one who wanted it failed")
 	}
 }
+
+// While dispatch is held nothing runs, whoever asks and however; everything else goes on, and afterwards everything does.
+func TestHeldDispatch(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service, acme := d.Service(), d.As("acme")
+	exec(t, service, "insert into ojs.jobs (tenant_id, type, queue) select t, 'a', q from unnest(array['acme', 'globex']) t, unnest(array['default', 'other']) q, generate_series(1, 20)")
+	// Some are decided ahead, some are in workers' hands, one is due later.
+	held := jobs(t, service, "ojs.fetch('{default}')")
+	jobs(t, service, "ojs.fetch('{other}', 2)")
+	exec(t, service, "select from ojs.enqueue('later', p_scheduled_at => ojs.now() + interval '1 second')")
+	if one[int](t, d.Pool, "select count(*) from ojs.run") == 0 {
+		t.Fatal("nothing is decided ahead, so this test tests less than it should")
+	}
+	fetches := []struct {
+		as  querier
+		sql string
+	}{
+		{service, "ojs.fetch('{default}')"},
+		{service, "ojs.fetch('{default}', 100)"},
+		{service, "ojs.fetch('{other}', 1, p_tenant => 'acme')"},
+		{service, "ojs.fetch('{default,other}', 5)"},
+		{service, "ojs.fetch_many('{default}', '{1,2}', '{a,b}', '{0,0}')"},
+		{acme, "ojs.fetch('{default}')"},
+		{acme, "ojs.fetch('{default,other}', 5)"},
+	}
+	nothing := func(when string) {
+		t.Helper()
+		for _, f := range fetches {
+			if got := jobs(t, f.as, f.sql); len(got) > 0 {
+				t.Errorf("%s %s hands out %d jobs", when, f.sql, len(got))
+			}
+		}
+		if got := lines(t, service, "select * from ojs.tick()"); got[0] != "0 0 0 1000 false" {
+			t.Errorf("%s a tick says %s", when, got[0])
+		}
+		if one[bool](t, service, "select on_duty from ojs.tick(1000, 'token', 0, null)") {
+			t.Errorf("%s somebody is on duty", when)
+		}
+	}
+	if got := lines(t, service, "select held_at is not null, available, active, scheduled from ojs.hold_dispatch()"); got[0] != "true 77 3 1" {
+		t.Errorf("held: %s", got[0])
+	}
+	d.SetNow(noon.Add(time.Hour))
+	nothing("held")
+	exec(t, service, "select ojs.hold_dispatch()")
+	exec(t, service, "select from ojs.enqueue('b', p_tenant => 'globex', p_priority => 5)")
+	exec(t, service, "select from ojs.ack($1)", held[0].ID)
+	exec(t, d.Operator(), "select from ojs.configure_tenant('acme', 2)")
+	nothing("after changes")
+	exec(t, d.Pool, "select ojs.rebuild()")
+	nothing("rebuilt")
+	if got := one[time.Time](t, service, "select held_at from ojs.dispatch"); !got.Equal(noon) {
+		t.Errorf("held since %s", got)
+	}
+	if got := lines(t, service, "select held_at is null from ojs.resume_dispatch()"); got[0] != "true" {
+		t.Error("still held")
+	}
+	if got := tick(t, service, 1000); got != "1 2" {
+		t.Errorf("resumed, a tick promoted and reaped %s, want 1 2", got)
+	}
+	if got := jobs(t, service, "ojs.fetch('{default,other}', 1000)"); len(got) != 81 {
+		t.Errorf("resumed, a fetch hands out %d jobs, want 81", len(got))
+	}
+	refusedTo := d.As("acme")
+	refused(t, refusedTo, "42501", "select ojs.hold_dispatch()")
+	refused(t, refusedTo, "42501", "select ojs.resume_dispatch()")
+}
+
+// A decision that waited for the one who holds dispatch hands out nothing.
+func TestDispatchIsHeldBesideAFetch(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	exec(t, d.Service(), "insert into ojs.jobs (tenant_id, type) select 'acme', 'a' from generate_series(1, 20)")
+	jobs(t, d.Service(), "ojs.fetch_many('{default}', '{1}', '{a}', '{0}', p_ahead => false)")
+	tx := begin(t, d.Service())
+	exec(t, tx, "select ojs.hold_dispatch()")
+	conn := connect(t, d.ServiceURL)
+	got := make(chan int, 1)
+	go func() {
+		var n int
+		if err := conn.QueryRow(t.Context(), "select count(*) from ojs.fetch('{default}', 5)").Scan(&n); err != nil {
+			t.Error(err)
+		}
+		got <- n
+	}()
+	d.Blocked(conn.PgConn().PID())
+	commit(t, tx)
+	if n := <-got; n != 0 {
+		t.Errorf("it hands out %d jobs", n)
+	}
+}

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/urfave/cli/v3"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 func serveCommand() *cli.Command {
@@ -25,6 +27,10 @@ A second signal ends it at once.`,
 			&cli.StringFlag{
 				Name: "listen-url", Sources: cli.EnvVars("OJS_LISTEN_URL"), DefaultText: "that of the database",
 				Usage: "`URL` of PostgreSQL itself, for the one connection that listens, when the database's leads to PgBouncer in transaction mode",
+			},
+			&cli.BoolFlag{
+				Name: "after-restore", Sources: cli.EnvVars("OJS_AFTER_RESTORE"),
+				Usage: "hold dispatch at the start, of all servers: nothing that was restored runs before you have looked and resumed it (docs/runbooks/after-restore.md)",
 			},
 		}, serverFlags()...),
 		Action: func(ctx context.Context, c *cli.Command) error {
@@ -49,6 +55,17 @@ func serve(ctx context.Context, c *cli.Command, url string) error {
 	defer db.Close()
 	if err := db.CheckSchema(ctx); err != nil {
 		return err
+	}
+	q := sqlcgen.New(db.Pool())
+	if c.Bool("after-restore") {
+		if _, err := q.HoldDispatch(ctx); err != nil {
+			return fmt.Errorf("hold dispatch: %w", err)
+		}
+	}
+	if dispatch, err := q.Dispatch(ctx); err != nil {
+		return fmt.Errorf("ask whether dispatch is held: %w", err)
+	} else if dispatch.HeldAt != nil {
+		log.Warn("dispatch is held: nothing runs until POST /ojs/v1/admin/dispatch/resume, or ojs.resume_dispatch() in psql", "since", dispatch.HeldAt, "available", dispatch.Available, "active", dispatch.Active)
 	}
 	socket, err := listen(ctx, c.String("listen"))
 	if err != nil {

@@ -111,3 +111,31 @@ func TestServeThroughPgBouncer(t *testing.T) {
 		t.Errorf("it ended with %d", status)
 	}
 }
+
+func TestAfterRestore(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	id := query(t, d.URL, "select id::text from ojs.enqueue('a')")
+	p := launch(t, []string{"DATABASE_URL=" + d.ServiceURL}, "serve", "--listen", "127.0.0.1:0", "--after-restore")
+	p.find(`level=WARN msg="(dispatch is held)[^"]*" .*available=1`)
+	base := p.find(`msg=serving address=(http://\S+)$`)
+	fetch := `{"queues": ["default"], "worker_id": "w"}`
+	if status, answer := request(t, "POST", base+"/ojs/v1/workers/fetch", fetch); status != 200 || strings.Contains(answer, id) {
+		t.Errorf("a FETCH answers %d: %s", status, answer)
+	}
+	if status, answer := request(t, "GET", base+"/ojs/v1/admin/dispatch", ""); status != 200 || !strings.Contains(answer, `{"dispatch":{"held":true,"held_at":"20`) {
+		t.Errorf("the dispatch is %d: %s", status, answer)
+	}
+	// A server that is started without the switch does not change it.
+	second := launch(t, []string{"DATABASE_URL=" + d.ServiceURL}, "serve", "--listen", "127.0.0.1:0")
+	second.find(`msg="(dispatch is held)`)
+	if status, answer := request(t, "POST", base+"/ojs/v1/admin/dispatch/resume", ""); status != 200 || !strings.Contains(answer, `"held":false,"held_at":null,"available":1`) {
+		t.Errorf("resuming answers %d: %s", status, answer)
+	}
+	if status, answer := request(t, "POST", base+"/ojs/v1/workers/fetch", fetch); status != 200 || !strings.Contains(answer, id) {
+		t.Errorf("resumed, a FETCH answers %d: %s", status, answer)
+	}
+	if status, answer := request(t, "POST", base+"/ojs/v1/admin/dispatch/hold", ""); status != 200 || !strings.Contains(answer, `"held":true`) {
+		t.Errorf("holding answers %d: %s", status, answer)
+	}
+}

@@ -61,6 +61,7 @@ create table ojs.settings (
     journal_retention     interval not null default '1 day',
     dead_letter_max_age   interval not null default '180 days',
     dead_letter_max_count int not null default 10000,
+    held_at               timestamptz,
     constraint retention_in_range check (retention = '0' or retention between '10 seconds' and '36500 days'
         or ojs._raise('OJ422', 'retention must be between 10 seconds and 36500 days, or 0: finished jobs stay', '{"field": "retention"}')),
     constraint journal_retention_in_range check (journal_retention between '1 minute' and '36500 days'
@@ -75,6 +76,7 @@ comment on column ojs.settings.dead_letter_max_count is 'How many jobs of a tena
 comment on column ojs.settings.tenant_required is 'Refuse jobs without a tenant instead of giving them to the default tenant (multi-tenancy section 5.1).';
 comment on column ojs.settings.retention is 'How long jobs are kept after they have ended, at least; 0: until an operator drops them.';
 comment on column ojs.settings.journal_retention is 'How long the journal is kept, at most; where retention is shorter, that long, but a minute at least.';
+comment on column ojs.settings.held_at is 'Since when nothing is handed out and the clock stands still (ojs.hold_dispatch); null: dispatch goes on.';
 
 create table ojs.tenant (
     tenant_id      text primary key,
@@ -363,7 +365,7 @@ create table ojs.fold (
 );
 insert into ojs.fold values (0, 1, pg_current_snapshot());
 comment on table ojs.fold is 'How far the decision has folded the wake journal: everything visible to this snapshot. The row moves to a higher rev with each change.';
-comment on column ojs.fold.lane is 'The lane.';
+comment on column ojs.fold.lane is 'The lane; -1 while dispatch is held (ojs.hold_dispatch), so that no decision finds it.';
 comment on column ojs.fold.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.fold.snapshot is 'What has been folded.';
 

@@ -378,7 +378,7 @@ begin
             or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' offset 0) w)
     into v_fold.rev, v_fold.snapshot, v_mark, v_owes, v_fresh
     from (select f.* from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f;
-    if not v_owes and not v_fresh then
+    if (v_owes or v_fresh) is not true then
         return false;
     end if;
     if (select m.rev from ojs.run_mark m order by m.queue desc, m.rev desc limit 1) is not null then
@@ -491,7 +491,7 @@ begin
         -- Reading all jobs takes as long as it takes.
         perform set_config('transaction_timeout', '0', true);
     end if;
-    update ojs.fold f set rev = f.rev + 1, snapshot = ojs._snapshot() where f.lane = 0;
+    update ojs.fold f set rev = f.rev + 1, snapshot = ojs._snapshot();
     delete from ojs.reentry;
     -- What somebody is taking at this moment stays, out of reach without a mark.
     delete from ojs.run r using (select r.ctid as place from ojs.run r for update skip locked) f where r.ctid = f.place;

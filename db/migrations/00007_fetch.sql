@@ -635,6 +635,9 @@ begin
     elsif v_runs <> '{}' then
         -- What was decided ahead for direct callers is decided again.
         perform ojs._revoke(q.queue) from unnest(v_runs) q(queue);
+    elsif v_runs is null then
+        -- Dispatch is held since this call began.
+        return;
     end if;
     -- One job from each queue per turn, beginning where the last decision over the same queues stopped.
     if v_n > 1 then
@@ -992,6 +995,10 @@ begin
         order by m.rev desc limit 1) m on exists (select from ojs.run r where r.queue = m.queue and r.n >= m.lo);
     if (v_plain and v_count <= 10000) is not true then
         perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_visibility_timeouts_ms);
+        if v_plain is null and exists (select from ojs.settings s where s.held_at is not null) then
+            -- There is no fold to be found.
+            return;
+        end if;
     end if;
     v_ones := v_count = cardinality(p_counts);
     if not v_ones and cardinality(p_counts) > 1 then

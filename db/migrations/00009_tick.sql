@@ -374,6 +374,9 @@ begin
     if p_stride_ms is null or p_stride_ms not between 0 and 10000 then
         perform ojs._raise('OJ400', 'stride_ms must be an integer between 0 and 10000', '{"field": "stride_ms"}');
     end if;
+    if exists (select from ojs.settings s where s.held_at is not null) then
+        return (0, 0, 0, 1000, false);
+    end if;
     if p_token is not null then
         if not ojs._on_duty(p_token, p_backend) then
             perform ojs._sleeps(p_token, 0);
@@ -483,7 +486,7 @@ comment on function ojs.tick(int, text, int, int) is
 timers of about p_limit (1 to 100000) jobs. Returns what it did and when to call again: next_in_ms milliseconds later, at most 10000. A caller that listens on
 channel ojs_wake may sleep that long if it gives a p_token of its own and the most it ever sleeps, p_stride_ms (up to 10000): a commit with a timer that is due
 sooner sends the token. Without both, timers that are inserted meanwhile have to wait, so call it every 150 ms or so. p_stride_ms 0 with a token withdraws it.
-Of all who give a token, one is on duty (ojs.duty); for the others nothing is done, on_duty is false and next_in_ms at most 1000. The duty passes on when the session
+Of all who give a token, one is on duty (ojs.duty); for the others, and for everybody while dispatch is held, nothing is done, on_duty is false and next_in_ms 1000. The duty passes on when the session
 of p_backend has ended, the process id of the one on which its holder listens for notifications, when its holder has not called for 30 seconds (2 without p_backend), or by
 ojs.stand_down. Servers call it all the time; without a server, call it yourself, without a token. Safe from many sessions at once.';
 grant execute on function ojs.tick(int, text, int, int) to ojs_service, ojs_operator;

@@ -71,10 +71,55 @@ $$;
 comment on function ojs.stand_down(text) is
 'Ends the duty of the server whose clock has this token (ojs.tick), and notifies the others (channel ojs_wake, payload duty), so that one of them takes it at once. Returns whether it was on duty. For servers that stop.';
 grant execute on function ojs.stand_down(text) to ojs_service, ojs_operator;
+
+-- After a restore jobs may seem undone that were done after the moment restored. Until somebody has looked, nothing is to run again. Every way to a job
+-- leads past the row of ojs.fold; with that put aside, a fetch finds nothing, and pays nothing for the question as long as it is there.
+create view ojs.dispatch with (security_invoker = true) as
+select s.held_at, coalesce(sum(q.available), 0)::bigint as available, coalesce(sum(q.active), 0)::bigint as active, coalesce(sum(q.scheduled), 0)::bigint as scheduled,
+    coalesce(sum(q.retryable), 0)::bigint as retryable, coalesce(sum(q.pending), 0)::bigint as pending
+from ojs.settings s left join ojs.queue_stats q on true group by s.held_at;
+comment on view ojs.dispatch is
+'Whether dispatch is held (held_at: since when, else null), and how many jobs would run if it went on: available at once, active when their leases end, unless they are acknowledged
+before, scheduled and retryable when they are due. One row.';
+grant select on ojs.dispatch to ojs_service, ojs_operator;
+
+-- +goose StatementBegin
+create function ojs.hold_dispatch() returns ojs.dispatch
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform ojs._enter_lane();
+    update ojs.settings s set held_at = ojs.now() where s.held_at is null;
+    update ojs.fold f set lane = -1, rev = f.rev + 1 where f.lane = 0;
+    return (select d from ojs.dispatch d);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.hold_dispatch() is
+'Holds dispatch of all queues until ojs.resume_dispatch: a fetch finds nothing; the clock promotes, takes back and fires nothing. Enqueue, ACK, NACK, heartbeat and cancel go on. For the time after a
+restore (ojs-pg serve --after-restore), before anything runs again. Waits for the decision under way. Returns the row of ojs.dispatch.';
+
+-- +goose StatementBegin
+create function ojs.resume_dispatch() returns ojs.dispatch
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update ojs.settings s set held_at = null;
+    update ojs.fold f set lane = 0, rev = f.rev + 1 where f.lane = -1;
+    perform ojs._notify(array(select distinct w.queue from ojs.waiter w)), pg_notify('ojs_wake', 'duty');
+    return (select d from ojs.dispatch d);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.resume_dispatch() is 'Lets dispatch go on that ojs.hold_dispatch has held, and wakes waiting workers and clocks. Returns the row of ojs.dispatch.';
+grant execute on function ojs.hold_dispatch(), ojs.resume_dispatch() to ojs_service, ojs_operator;
 reset role;
 
 -- +goose Down
 set local role ojs_owner;
+drop function ojs.resume_dispatch();
+drop function ojs.hold_dispatch();
+drop view ojs.dispatch;
 drop function ojs.stand_down(text);
 drop function ojs._on_duty(text, int);
 drop function ojs._session(int);

@@ -18,6 +18,15 @@ select * from ojs.pause_queue(@queue::text);
 -- name: ResumeQueue :one
 select * from ojs.resume_queue(@queue::text);
 
+-- name: Dispatch :one
+select * from ojs.dispatch;
+
+-- name: HoldDispatch :one
+select * from ojs.hold_dispatch();
+
+-- name: ResumeDispatch :one
+select * from ojs.resume_dispatch();
+
 -- name: TenantStats :many
 select s.tenant_id, t.priority_boost, t.created_at, s.weight::numeric as weight, s.backlog as available, s.active, s.scheduled, s.pending, s.retryable,
     s.completed, s.cancelled, s.discarded, s.failed, s.total_jobs, s.dispatched, coalesce(extract(epoch from s.oldest_wait), 0)::float8 as oldest_wait_seconds,

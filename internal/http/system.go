@@ -8,6 +8,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 type healthJSON struct {
@@ -107,6 +108,34 @@ func (s *Server) manifest(c echo.Context) error {
 		Extensions: []string{"urn:ojs:ext:dead-letter"},
 		Endpoints:  map[string]string{"base_url": "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health"},
 	})
+}
+
+type dispatchJSON struct {
+	Held      bool       `json:"held"`
+	HeldAt    *time.Time `json:"held_at"`
+	Available int64      `json:"available"`
+	Active    int64      `json:"active"`
+	Scheduled int64      `json:"scheduled"`
+	Retryable int64      `json:"retryable"`
+	Pending   int64      `json:"pending"`
+}
+
+// dispatching is a handler that reads or changes whether dispatch is held.
+func (s *Server) dispatching(call func(*sqlcgen.Queries, context.Context) (sqlcgen.OjsDispatch, error)) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		ctx, cancel := s.query(c)
+		defer cancel()
+		d, err := call(s.q, ctx)
+		if err != nil {
+			return err
+		}
+		if d.HeldAt != nil {
+			*d.HeldAt = d.HeldAt.UTC()
+		}
+		return encode(c, http.StatusOK, map[string]dispatchJSON{"dispatch": {
+			d.HeldAt != nil, d.HeldAt, d.Available, d.Active, d.Scheduled, d.Retryable, d.Pending,
+		}})
+	}
 }
 
 func (s *Server) resetAll(c echo.Context) error {

@@ -34,6 +34,7 @@ func Reset(ctx context.Context, url string) error {
 				where relnamespace = 'ojs'::regnamespace and relkind in ('r', 'p') and not relispartition
 					and relname not in ('problem', 'schema_hash', 'lane', 'fold', 'tally_mark', 'clock_mark', 'cut', 'upkeep_task', 'settings', 'waiter', 'sleeper', 'duty', 'tenant_role');
 				execute 'truncate ' || v_tables;
+				update ojs.fold f set lane = 0;
 				delete from ojs.settings;
 				insert into ojs.settings default values;
 			end $$`)

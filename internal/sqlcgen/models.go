@@ -8,6 +8,17 @@ import (
 	"time"
 )
 
+// Whether dispatch is held (held_at: since when, else null), and how many jobs would run if it went on: available at once, active when their leases end, unless they are acknowledged
+// before, scheduled and retryable when they are due. One row.
+type OjsDispatch struct {
+	HeldAt    *time.Time
+	Available int64
+	Active    int64
+	Scheduled int64
+	Retryable int64
+	Pending   int64
+}
+
 // Every job, one row. Private: written through functions and the view ojs.jobs; the dispatcher's order is (queue, priority, tenant, seq).
 type OjsJob struct {
 	// Where the job is in its life (ojs-core section 6).

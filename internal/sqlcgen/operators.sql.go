@@ -32,6 +32,24 @@ func (q *Queries) ConfigureTenant(ctx context.Context, arg ConfigureTenantParams
 	return i, err
 }
 
+const dispatch = `-- name: Dispatch :one
+select held_at, available, active, scheduled, retryable, pending from ojs.dispatch
+`
+
+func (q *Queries) Dispatch(ctx context.Context) (OjsDispatch, error) {
+	row := q.db.QueryRow(ctx, dispatch)
+	var i OjsDispatch
+	err := row.Scan(
+		&i.HeldAt,
+		&i.Available,
+		&i.Active,
+		&i.Scheduled,
+		&i.Retryable,
+		&i.Pending,
+	)
+	return i, err
+}
+
 const events = `-- name: Events :many
 select e.id::text as id, e.type::text as type, e.at::timestamptz as at, e.tenant_id::text as tenant_id, e.queue::text as queue, e.subject::text as subject, e.data::jsonb as data
 from ojs.events($1::text[], $2::text[], $3::int, $4::text) e(id, type, at, tenant_id, queue, subject, data)
@@ -85,6 +103,24 @@ func (q *Queries) Events(ctx context.Context, arg EventsParams) ([]EventsRow, er
 		return nil, err
 	}
 	return items, nil
+}
+
+const holdDispatch = `-- name: HoldDispatch :one
+select held_at, available, active, scheduled, retryable, pending from ojs.hold_dispatch()
+`
+
+func (q *Queries) HoldDispatch(ctx context.Context) (OjsDispatch, error) {
+	row := q.db.QueryRow(ctx, holdDispatch)
+	var i OjsDispatch
+	err := row.Scan(
+		&i.HeldAt,
+		&i.Available,
+		&i.Active,
+		&i.Scheduled,
+		&i.Retryable,
+		&i.Pending,
+	)
+	return i, err
 }
 
 const pauseQueue = `-- name: PauseQueue :one
@@ -156,6 +192,24 @@ func (q *Queries) QueueStats(ctx context.Context, queue *string) ([]QueueStatsRo
 		return nil, err
 	}
 	return items, nil
+}
+
+const resumeDispatch = `-- name: ResumeDispatch :one
+select held_at, available, active, scheduled, retryable, pending from ojs.resume_dispatch()
+`
+
+func (q *Queries) ResumeDispatch(ctx context.Context) (OjsDispatch, error) {
+	row := q.db.QueryRow(ctx, resumeDispatch)
+	var i OjsDispatch
+	err := row.Scan(
+		&i.HeldAt,
+		&i.Available,
+		&i.Active,
+		&i.Scheduled,
+		&i.Retryable,
+		&i.Pending,
+	)
+	return i, err
 }
 
 const resumeQueue = `-- name: ResumeQueue :one
