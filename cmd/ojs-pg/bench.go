@@ -28,7 +28,7 @@ the median with at least 95 %. Nothing else should run on the machine. docs/benc
 
     ojs-pg bench dispatch --workers 16 --batch 10
     ojs-pg bench dispatch --json > dispatch.json`,
-		Commands: []*cli.Command{b.dispatch(), b.enqueue(), b.scale(), b.pinned(), b.neighbour(), b.wakeup(), b.promote(), b.reap()},
+		Commands: []*cli.Command{b.dispatch(), b.enqueue(), b.scale(), b.pinned(), b.neighbour(), b.wakeup(), b.promote(), b.reap(), b.mixed()},
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Present() {
 				return usageError{fmt.Errorf("there is no benchmark %q", c.Args().First())}
@@ -359,6 +359,48 @@ ojs.tick makes their jobs available again.
 			return bench.Reap(ctx, env, dueOptions(c))
 		}),
 	}
+}
+
+func (b benchmarks) mixed() *cli.Command {
+	return &cli.Command{
+		Name:  "mixed",
+		Usage: "whether throughput decays, or the database grows, while everything happens to jobs",
+		Description: `PRODUCERS producers enqueue, a hundred jobs to a transaction, and rest while OPEN jobs have not ended. AHEAD percent of the jobs are scheduled up to ten
+seconds ahead, and CANCEL percent are cancelled after the next transaction. WORKERS workers take BATCH jobs at a time, in the server's process, under
+leases of five seconds: of the attempts FAIL percent fail and are retried by the default policy, and for LOST percent nobody is heard of again, so that the lease
+has to end. Finished jobs stay for RETENTION seconds, and the journal for a minute; what a server's clock and upkeep do is done meanwhile.
+
+  throughput_ratio        jobs completed in the last minute to those in the second; in runs of less than five minutes, fifths for minutes
+  size_ratio              bytes of the database per job in it, finished ones included, in the last minute to the third: means of six looks a minute
+  bytes_per_retained_job  in the last minute; minutes holds all figures of each minute, and in which tables the bytes are`,
+		Flags: b.flags(
+			&cli.FloatFlag{Name: "seconds", Value: 600, Usage: "`SECONDS` of the whole", Validator: aboveZero},
+			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "batch", Value: 10, Usage: "`NUMBER` of jobs asked for at once", Validator: between(1, 1000)},
+			&cli.IntFlag{Name: "producers", Value: 4, Usage: "`NUMBER` of producers at once", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: atLeast(1)},
+			&cli.IntFlag{Name: "open", Value: 20_000, Usage: "`NUMBER` of jobs that have not ended at any time", Validator: atLeast(100)},
+			&cli.FloatFlag{Name: "fail", Value: 20, Usage: "`PERCENT` of attempts that fail", Validator: percent},
+			&cli.FloatFlag{Name: "ahead", Value: 10, Usage: "`PERCENT` of jobs scheduled ahead", Validator: percent},
+			&cli.FloatFlag{Name: "cancel", Value: 5, Usage: "`PERCENT` of jobs cancelled", Validator: percent},
+			&cli.FloatFlag{Name: "lost", Value: 2, Usage: "`PERCENT` of attempts whose worker is lost", Validator: percent},
+			&cli.FloatFlag{Name: "retention", Value: 60, Usage: "`SECONDS` that finished jobs stay, at least 10", Validator: func(v float64) error { return atLeast(10)(int(v)) }},
+			argsFlag(),
+		),
+		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
+			return bench.Mixed(ctx, env, bench.MixedOptions{
+				Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"), Open: c.Int("open"), Fail: c.Float("fail"), Ahead: c.Float("ahead"),
+				Cancel: c.Float("cancel"), Lost: c.Float("lost"), Retention: c.Float("retention"),
+			})
+		}),
+	}
+}
+
+func percent(v float64) error {
+	if v < 0 || v > 100 {
+		return fmt.Errorf("%v is not between 0 and 100", v)
+	}
+	return nil
 }
 
 func dueFlags(what string) []cli.Flag {

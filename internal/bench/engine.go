@@ -58,9 +58,18 @@ func (e *engine) stopQuietly() {
 
 // clock is what a server does beside its requests.
 func (e *engine) clock(ctx context.Context) (stop func()) {
+	return beside(ctx, sched.New(e.db, e.listener, e.log, 0).Run)
+}
+
+// upkeep is what a server does beside its requests and its clock: finished jobs leave after their retention.
+func (e *engine) upkeep(ctx context.Context) (stop func()) {
+	return beside(ctx, sched.NewUpkeep(e.db, e.listener, e.log).Run)
+}
+
+func beside(ctx context.Context, run func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	running.Go(func() { sched.New(e.db, e.listener, e.log, 0).Run(ctx) })
+	running.Go(func() { run(ctx) })
 	return func() {
 		cancel()
 		running.Wait()
