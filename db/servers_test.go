@@ -83,7 +83,7 @@ func TestTickOffDuty(t *testing.T) {
 	exec(t, conn, "select from ojs.tick(1000, 'a', 10000, pg_backend_pid())")
 	exec(t, service, "select from ojs.enqueue('a', p_scheduled_at => ojs.now() + interval '1 second')")
 	d.SetNow(noon.Add(4 * time.Second))
-	if got := lines(t, service, "select * from ojs.tick(1000, 'b', 10000, pg_backend_pid())"); got[0] != "0 0 0 1000 false" {
+	if got := lines(t, service, "select * from ojs.tick(1000, 'b', 10000, pg_backend_pid())"); got[0] != "0 0 0 1000 false 0" {
 		t.Errorf("off duty a tick says %s", got[0])
 	}
 	if got := list[string](t, d.Pool, "select token from ojs.sleeper"); len(got) != 1 || got[0] != "a" {

@@ -177,7 +177,10 @@ execute ojs.ack(uuid,uuid,json,text,text)
 execute ojs.ack_many(uuid[],uuid[],json[],text[],text[],boolean)
 execute ojs.activate(uuid,text)
 execute ojs.cancel(uuid,text)
+execute ojs.configure_cron(text,boolean,text,text,text,text,text,text)
+execute ojs.cron_info(text,text)
 execute ojs.current_tenant()
+execute ojs.delete_cron(text,text)
 execute ojs.enqueue(text,json,text,integer,timestamp with time zone,timestamp with time zone,jsonb,jsonb,integer,integer,integer,text[],boolean,json,json,uuid,text)
 execute ojs.enqueue_bulk(text,json[],text,integer,timestamp with time zone,timestamp with time zone,jsonb,jsonb,integer,integer,integer,text[],text)
 execute ojs.enqueue_each(json)
@@ -195,12 +198,18 @@ execute ojs.heartbeat(text,uuid[],integer,text)
 execute ojs.job_info(uuid,text)
 execute ojs.nack(uuid,jsonb,uuid,text,boolean,text)
 execute ojs.now()
+execute ojs.put_cron(text,text,text,json,text,text,integer,jsonb,jsonb,integer,integer,integer,text[],json,json,text,text,boolean,text,text)
 execute ojs.release(uuid,uuid)
 execute ojs.settle(json,boolean)
+execute ojs.trigger_cron(text,text)
 insert ojs.job (args, expires_at, extra, id, meta, options, priority, queue, retry, scheduled_at, tags, timeout_ms, type, visibility_timeout_ms)
 insert ojs.jobs (args, expires_at, extra, id, meta, options, priority, queue, retry, scheduled_at, tags, timeout_ms, type, visibility_timeout_ms)
 select ojs._line
 select ojs._movement
+select ojs.cron
+select ojs.cron_run
+select ojs.cron_runs
+select ojs.crons
 select ojs.fold
 select ojs.job (args, attempt, created_at, enqueued_at, errors, expires_at, extra, finished_at, id, lease_expires_at, max_attempts, meta, options, priority, queue, result, retry, retry_at, scheduled_at, seq, started_at, state, tags, tenant_id, timeout_ms, type, visibility_timeout_ms, worker_id)
 select ojs.jobs
@@ -285,6 +294,8 @@ func newNeighbours(t *testing.T) neighbours {
 	for range 3 {
 		jobs(t, n.Service(), "ojs.fetch('{shared}', 3, 'shared-worker')")
 	}
+	exec(t, n.Service(), "select ojs.put_cron('nightly', '@daily', 'a', p_tenant => t) from unnest('{acme,globex}'::text[]) t")
+	exec(t, n.Pool, "insert into ojs.cron_run (tenant_id, name, due_at) select tenant_id, name, now() from ojs.cron")
 	exec(t, n.Operator(), "select from ojs.configure_tenant('acme', 2)")
 	exec(t, n.Operator(), "select from ojs.configure_tenant('globex', 7.5)")
 	tick(t, n.Service(), 1000)

@@ -326,8 +326,8 @@ comment on column ojs.release.started_at is 'When the attempt was handed out; nu
 comment on column ojs.release.fenced is 'Whether the caller proved with the lease or the worker''s name that it held the job.';
 comment on column ojs.release.at is 'When.';
 
-create type ojs.timer_kind as enum ('due', 'lease', 'again', 'expiry', 'replay');
-comment on type ojs.timer_kind is 'What the tick has to look at: due: scheduled or retryable jobs; lease: running attempts; again: available jobs that were locked when their turn came; expiry: jobs that may not be started any more; replay: dead letters to be retried by a rule.';
+create type ojs.timer_kind as enum ('due', 'lease', 'again', 'expiry', 'replay', 'cron');
+comment on type ojs.timer_kind is 'What the tick has to look at: due: scheduled or retryable jobs; lease: running attempts; again: available jobs that were locked when their turn came; expiry: jobs that may not be started any more; replay: dead letters to be retried by a rule; cron: cron jobs.';
 
 create table ojs.timer (
     due_at     timestamptz not null,
@@ -343,9 +343,9 @@ create index timer_xid_idx on ojs.timer (xid);
 comment on table ojs.timer is 'What the tick has to look at, and when: jobs that become due, leases that may have expired. A row is a reminder; the job''s own row decides.';
 comment on column ojs.timer.due_at is 'When to look.';
 comment on column ojs.timer.seq is 'Tells apart what is due at the same instant.';
-comment on column ojs.timer.kind is 'due: scheduled or retryable jobs; lease: running attempts; again: available jobs that were locked when their turn came; expiry: jobs that may not be started any more; replay: dead letters to be retried by a rule.';
+comment on column ojs.timer.kind is 'due: scheduled or retryable jobs; lease: running attempts; again: available jobs that were locked when their turn came; expiry: jobs that may not be started any more; replay: dead letters to be retried by a rule; cron: cron jobs.';
 comment on column ojs.timer.tenant_ids is 'Tenants of the jobs, in step with ids.';
-comment on column ojs.timer.ids is 'The jobs.';
+comment on column ojs.timer.ids is 'The jobs, or the ids of cron jobs.';
 comment on column ojs.timer.xid is 'The transaction that inserted it.';
 
 -- Fairness state. Virtual time advances by 1 / (weights of the tenants with work) per dispatched job; a tenant's own
@@ -635,6 +635,99 @@ comment on column ojs.upkeep_task.last_step is 'What its last step came to: done
 comment on column ojs.upkeep_task.last_at is 'When that was.';
 comment on column ojs.upkeep_task.failures is 'How many steps in a row came to nothing.';
 comment on column ojs.upkeep_task.not_before is 'When the next step may come.';
+
+create table ojs.cron (
+    tenant_id             text not null,
+    name                  text not null,
+    id                    uuid not null default ojs._uuid_v7(),
+    rev                   bigint not null default 1,
+    enabled               boolean not null default true,
+    upcoming              timestamptz[] not null default '{}',
+    look_at               timestamptz,
+    open                  uuid[] not null default '{}',
+    run_count             bigint not null default 0,
+    last_run_at           timestamptz,
+    error                 text,
+    expression            text not null,
+    timezone              text not null,
+    overlap_policy        text not null,
+    catch_up              text not null,
+    description           text,
+    anchor_at             timestamptz not null,
+    created_at            timestamptz not null,
+    updated_at            timestamptz not null,
+    type                  text not null,
+    queue                 text not null,
+    priority              int not null,
+    max_attempts          int,
+    timeout_ms            int,
+    visibility_timeout_ms int,
+    tags                  text[],
+    args                  json not null,
+    meta                  jsonb not null,
+    retry                 jsonb,
+    options               json,
+    extra                 json,
+    primary key (tenant_id, name)
+);
+create unique index cron_id_idx on ojs.cron (id);
+comment on table ojs.cron is 'Cron jobs (ojs-cron). Written by ojs.put_cron and its like; what fires them is the tick.';
+comment on column ojs.cron.tenant_id is 'Whose it is, and whose the jobs it makes are.';
+comment on column ojs.cron.name is 'Its name, unique within the tenant.';
+comment on column ojs.cron.id is 'By which timers know it.';
+comment on column ojs.cron.rev is 'Grows with each change.';
+comment on column ojs.cron.enabled is 'Whether it fires.';
+comment on column ojs.cron.upcoming is 'When it fires next, soonest first, as far as a server has translated the expression; the first is next_run_at.';
+comment on column ojs.cron.look_at is 'When the soonest timer for it is due, if that time has not passed.';
+comment on column ojs.cron.open is 'The jobs it made that had not ended when it last fired, and the one it made then; at most 100.';
+comment on column ojs.cron.run_count is 'How many jobs it has made.';
+comment on column ojs.cron.last_run_at is 'When it last made a job.';
+comment on column ojs.cron.error is 'Why a server could not translate the expression; until it is changed the cron job does not fire.';
+comment on column ojs.cron.expression is 'The cron expression as sent (ojs-cron sections 3 and 4).';
+comment on column ojs.cron.timezone is 'IANA name of the time zone that the expression is meant in.';
+comment on column ojs.cron.overlap_policy is 'What happens when it is due and a job it made has not ended: skip, allow, cancel_previous or enqueue (ojs-cron section 6).';
+comment on column ojs.cron.catch_up is 'What happens when it was due more than a minute ago: once: it fires once, however often it was due; skip: it does not.';
+comment on column ojs.cron.description is 'What it is for, in its owner''s words.';
+comment on column ojs.cron.anchor_at is 'What @every counts from.';
+comment on column ojs.cron.created_at is 'When it was first registered.';
+comment on column ojs.cron.updated_at is 'When somebody last changed it.';
+comment on column ojs.cron.type is 'Type of the jobs it makes; this and what follows is as in ojs.job.';
+comment on column ojs.cron.queue is 'Their queue.';
+comment on column ojs.cron.priority is 'Their priority.';
+comment on column ojs.cron.max_attempts is 'How many attempts they may have; null: as the retry policy or the default says.';
+comment on column ojs.cron.timeout_ms is 'How long an attempt may run, milliseconds.';
+comment on column ojs.cron.visibility_timeout_ms is 'How long a lease lasts without a heartbeat, milliseconds; null: 600000.';
+comment on column ojs.cron.tags is 'Their labels.';
+comment on column ojs.cron.args is 'Their arguments, byte for byte.';
+comment on column ojs.cron.meta is 'Their meta, to which cron_name, cron_scheduled_at and cron_triggered_at are added.';
+comment on column ojs.cron.retry is 'Their retry policy.';
+comment on column ojs.cron.options is 'Their options that have no column of their own.';
+comment on column ojs.cron.extra is 'Their attributes the specification does not know.';
+
+create table ojs.cron_run (
+    tenant_id text not null,
+    name      text not null,
+    due_at    timestamptz not null,
+    at        timestamptz not null default ojs.now(),
+    manual    boolean not null default false,
+    missed    int not null default 0,
+    job_id    uuid,
+    reason    text,
+    message   text,
+    blocker   uuid,
+    primary key (tenant_id, name, due_at)
+);
+comment on table ojs.cron_run is 'History of cron jobs: one row per time they were due. What two servers fire at once, this key lets happen once.';
+comment on column ojs.cron_run.tenant_id is 'The tenant.';
+comment on column ojs.cron_run.name is 'The cron job.';
+comment on column ojs.cron_run.due_at is 'When it was due; for a trigger by hand, when that was.';
+comment on column ojs.cron_run.at is 'When it was fired or skipped.';
+comment on column ojs.cron_run.manual is 'Whether somebody triggered it by hand.';
+comment on column ojs.cron_run.missed is 'How many times it had been due before, since it last fired, for which this one stands.';
+comment on column ojs.cron_run.job_id is 'The job that was made; null: none, it was skipped.';
+comment on column ojs.cron_run.reason is 'Why it was skipped: overlap_skip (the run before has not ended), misfire (too late to catch up), waiting (100 runs wait already), refused (the job was refused).';
+comment on column ojs.cron_run.message is 'What the refusal said.';
+comment on column ojs.cron_run.blocker is 'The unfinished job because of which it was skipped.';
 -- Small tables that change all the time are vacuumed every minute as it is, having few live rows. To give their last pages back to the system,
 -- vacuum would lock them against everybody, and they would be needed again in the next second.
 -- +goose StatementBegin
@@ -654,6 +747,7 @@ reset role;
 
 -- +goose Down
 set local role ojs_owner;
+drop table ojs.cron_run, ojs.cron;
 drop table ojs.dead_letter_mark, ojs.dead_job, ojs.dead_letter;
 drop table ojs.upkeep_task, ojs.cut, ojs.clock_mark, ojs.duty, ojs.sleeper, ojs.waiter, ojs.tally_mark, ojs.tally, ojs.run_mark, ojs.run, ojs.rotation, ojs.reentry, ojs.tenant_fairness, ojs.ring, ojs.queue_priority,
     ojs.fold, ojs.lane, ojs.timer, ojs.release, ojs.lease, ojs.wake, ojs.job, ojs.queue, ojs.tenant_role, ojs.tenant, ojs.settings;

@@ -7,8 +7,8 @@
 -- ojs.timer before that committed, and the look after it either sees the timer or sees the lock, and then looks again soon.
 set local role ojs_owner;
 
-create type ojs.tick_result as (promoted int, reaped int, rolled_up int, next_in_ms int, on_duty boolean);
-comment on type ojs.tick_result is 'What a tick did: jobs made available, leases ended, movements rolled up; milliseconds until there is more to do, 0: now; and whether the caller is the one to do it.';
+create type ojs.tick_result as (promoted int, reaped int, rolled_up int, next_in_ms int, on_duty boolean, unplanned int);
+comment on type ojs.tick_result is 'What a tick did: jobs made available, leases ended, movements rolled up; milliseconds until there is more to do, 0: now; whether the caller is the one to do it; and how many cron jobs want to be told when they are due (ojs.unplanned_crons).';
 
 -- Timers further ahead, like those of ordinary leases, pay a comparison.
 -- +goose StatementBegin
@@ -354,7 +354,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
     set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set max_parallel_workers_per_gather = 0 set jit = off
 as $$
 declare
-    v_result ojs.tick_result := (0, 0, 0, 10000, true);
+    v_result ojs.tick_result := (0, 0, 0, 10000, true, 0);
     v_now    timestamptz := ojs.now();
     v_old    timestamptz := v_now - ojs._journal_retention();
     v_first  boolean := pg_current_xact_id_if_assigned() is null;
@@ -380,7 +380,7 @@ begin
     if p_token is not null then
         if not ojs._on_duty(p_token, p_backend) then
             perform ojs._sleeps(p_token, 0);
-            return (0, 0, 0, 1000, false);
+            return (0, 0, 0, 1000, false, 0);
         end if;
         v_known := ojs._sleeps(p_token, p_stride_ms);
         if p_stride_ms > 0 then
@@ -425,6 +425,8 @@ begin
             v_result.promoted := ojs._promote(v_timer.tenants, v_timer.ids);
         elsif v_timer.kind = 'again' then
             perform ojs._wake_again(v_timer.tenants, v_timer.ids);
+        elsif v_timer.kind = 'cron' then
+            v_result.unplanned := ojs._fire_crons(v_timer.tenants, v_timer.ids);
         else
             v_result.reaped := ojs._reap(v_timer.tenants, v_timer.ids);
         end if;
@@ -482,7 +484,7 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.tick(int, text, int, int) is
-'Does what is due now: promotes scheduled and retryable jobs, takes back jobs whose lease expired, rolls up statistics, removes old journal rows and old dead letters. Looks at
+'Does what is due now: promotes scheduled and retryable jobs, takes back jobs whose lease expired, fires cron jobs, rolls up statistics, removes old journal rows and old dead letters. Looks at
 timers of about p_limit (1 to 100000) jobs. Returns what it did and when to call again: next_in_ms milliseconds later, at most 10000. A caller that listens on
 channel ojs_wake may sleep that long if it gives a p_token of its own and the most it ever sleeps, p_stride_ms (up to 10000): a commit with a timer that is due
 sooner sends the token. Without both, timers that are inserted meanwhile have to wait, so call it every 150 ms or so. p_stride_ms 0 with a token withdraws it.

@@ -155,16 +155,7 @@ func (s *Server) listDeadLetters(c echo.Context) error {
 	list := w.b[at:len(w.b):len(w.b)]
 	w.raw("items", list)
 	w.integer("total", total)
-	w.key("pagination")
-	w.comma = false
-	w.open()
-	w.integer("total", total)
-	w.integer("limit", int64(limit))
-	w.integer("offset", int64(offset))
-	w.flag("has_more", int64(offset+len(jobs)) < total)
-	w.integer("page", int64(offset/limit+1))
-	w.integer("per_page", int64(limit))
-	w.close()
+	w.pagination(pagination(int(total), limit, offset))
 	w.close()
 	return blob(c, http.StatusOK, w.b)
 }

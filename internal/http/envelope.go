@@ -16,10 +16,10 @@ import (
 // survive.
 //
 // What becomes of each attribute of the envelope:
-//   - type, args, id, meta: themselves. options.metadata is merged into meta; meta wins.
+//   - type, args, id, meta: themselves. options.metadata and options.meta are merged into meta; meta wins.
 //   - queue, priority, retry, tags, max_attempts, timeout_ms, visibility_timeout_ms,
 //     scheduled_at, delay_until, expires_at: accepted in options and at the top; two that
-//     disagree are refused. timeout, in seconds, stands for timeout_ms. options.pending.
+//     disagree are refused. timeout, in seconds, stands for timeout_ms, in both places. options.pending.
 //   - any other option is kept verbatim and comes back under options. A top-level unique counts
 //     as the option.
 //   - attributes this server writes (state, attempt, created_at, ...) are ignored (ojs-core 5.3).
@@ -34,7 +34,7 @@ var written = set("specversion", "id", "type", "queue", "state", "args", "meta",
 
 // optionColumns are the options that SQL has a parameter for.
 var optionColumns = set("queue", "priority", "retry", "tags", "max_attempts", "timeout_ms", "visibility_timeout_ms",
-	"scheduled_at", "delay_until", "expires_at", "pending", "metadata")
+	"scheduled_at", "delay_until", "expires_at", "pending", "metadata", "meta", "timeout")
 
 // topLevel are core spellings consumed from the top of the envelope although no attribute of
 // that name comes back.
@@ -161,19 +161,25 @@ func (f *flattener) integer(key string) {
 
 // timeout knows the core's attribute in seconds (0: no limit) beside the option in milliseconds.
 func (f *flattener) timeout() {
-	seconds := f.job.integer("timeout", 0)
+	seconds, at := f.job.integer("timeout", 0), f.job.at("timeout")
+	if v := f.options.integer("timeout", 0); v != nil {
+		if seconds != nil && *seconds != *v {
+			f.disagree(f.options.at("timeout"), at)
+		}
+		seconds, at = v, f.options.at("timeout")
+	}
 	if seconds == nil {
 		f.integer("timeout_ms")
 		return
 	}
 	ms := int64(*seconds) * 1000
 	if ms > 1<<31-1 {
-		f.job.fail(invalid(f.job.at("timeout"), "must be at most %d", (1<<31-1)/1000))
+		f.job.fail(invalid(at, "must be at most %d", (1<<31-1)/1000))
 		return
 	}
 	for _, o := range [...]*object{f.options, f.job} {
 		if v := o.integer("timeout_ms", -1<<31); v != nil && int64(*v) != ms {
-			f.disagree(o.at("timeout_ms"), f.job.at("timeout"))
+			f.disagree(o.at("timeout_ms"), at)
 		}
 	}
 	f.raw("timeout_ms", strconv.AppendInt(nil, ms, 10))
@@ -200,28 +206,30 @@ func (f *flattener) times(key string, aliases ...string) {
 	}
 }
 
-// meta joins options.metadata and meta, and settles whose job it is.
+// meta joins meta, options.metadata and options.meta, and settles whose job it is.
 func (f *flattener) meta(header *string, headerName string) (tenant *string) {
-	meta := f.job.child("meta")
-	more := f.options.child("metadata")
+	sources := [...]*object{f.job.child("meta"), f.options.child("metadata"), f.options.child("meta")}
 	var fields []member
-	if meta != nil {
-		fields = meta.fields
-	}
-	if more != nil {
-		given := make(map[string]bool, len(fields))
-		for _, m := range fields {
-			given[m.key] = true
-		}
-		fields = fields[:len(fields):len(fields)]
-		for _, m := range more.fields {
-			if !given[m.key] {
-				fields = append(fields, m)
+	for _, o := range sources {
+		switch {
+		case o == nil:
+		case fields == nil:
+			fields = o.fields
+		default:
+			given := make(map[string]bool, len(fields))
+			for _, m := range fields {
+				given[m.key] = true
+			}
+			fields = fields[:len(fields):len(fields)]
+			for _, m := range o.fields {
+				if !given[m.key] {
+					fields = append(fields, m)
+				}
 			}
 		}
 	}
 	id := header
-	for _, o := range [...]*object{meta, more} {
+	for _, o := range sources {
 		if o == nil || !o.has("tenant_id") {
 			continue
 		}

@@ -89,10 +89,11 @@ func page[T any](c echo.Context, all []T) ([]T, paginationJSON, error) {
 		return nil, paginationJSON{}, err
 	}
 	from := min(offset, len(all))
-	to := min(from+limit, len(all))
-	return all[from:to], paginationJSON{
-		Total: len(all), Limit: limit, Offset: offset, HasMore: to < len(all), Page: offset/limit + 1, PerPage: limit,
-	}, nil
+	return all[from:min(from+limit, len(all))], pagination(len(all), limit, offset), nil
+}
+
+func pagination(total, limit, offset int) paginationJSON {
+	return paginationJSON{Total: total, Limit: limit, Offset: offset, HasMore: offset+limit < total, Page: offset/limit + 1, PerPage: limit}
 }
 
 func queryInteger(c echo.Context, name string, missing, lowest, highest int) (int, error) {

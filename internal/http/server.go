@@ -84,6 +84,7 @@ type Server struct {
 	db       *pg.DB
 	q        *sqlcgen.Queries
 	dispatch *sched.Dispatcher
+	cron     *sched.Cron
 	log      *slog.Logger
 	limits   Limits
 	version  string
@@ -108,6 +109,7 @@ func New(cfg Config) *Server {
 		db:       cfg.DB,
 		q:        sqlcgen.New(cfg.DB.Pool()),
 		dispatch: cfg.Dispatcher,
+		cron:     sched.NewCron(cfg.DB, cfg.Logger),
 		log:      cfg.Logger,
 		limits:   cfg.Limits.withDefaults(),
 		version:  orDefault(cfg.Version, "dev"),
@@ -158,6 +160,23 @@ func (s *Server) routes() http.Handler {
 		{http.MethodGet, "/ojs/v1/queues/:name/stats", s.queueStats},
 		{http.MethodPost, "/ojs/v1/queues/:name/pause", s.pauseQueue},
 		{http.MethodPost, "/ojs/v1/queues/:name/resume", s.resumeQueue},
+		{http.MethodGet, "/ojs/v1/cron", s.listCrons},
+		{http.MethodPost, "/ojs/v1/cron", s.putCron},
+		{http.MethodGet, "/ojs/v1/cron/:name", s.getCron},
+		{http.MethodPut, "/ojs/v1/cron/:name", s.putCron},
+		{http.MethodPatch, "/ojs/v1/cron/:name", s.patchCron},
+		{http.MethodDelete, "/ojs/v1/cron/:name", s.deleteCron},
+		{http.MethodPost, "/ojs/v1/cron/:name/pause", s.pauseCron},
+		{http.MethodPost, "/ojs/v1/cron/:name/resume", s.resumeCron},
+		{http.MethodPost, "/ojs/v1/cron/:name/trigger", s.triggerCron},
+		{http.MethodGet, "/ojs/v1/cron/:name/history", s.cronHistory},
+		// As the admin UI calls them.
+		{http.MethodGet, "/ojs/v1/crons", s.listCrons},
+		{http.MethodPost, "/ojs/v1/crons", s.putCron},
+		{http.MethodGet, "/ojs/v1/crons/:name", s.getCron},
+		{http.MethodPut, "/ojs/v1/crons/:name", s.putCron},
+		{http.MethodPatch, "/ojs/v1/crons/:name", s.patchCron},
+		{http.MethodDelete, "/ojs/v1/crons/:name", s.deleteCron},
 		{http.MethodGet, "/ojs/v1/events", s.listEvents},
 		{http.MethodGet, "/ojs/v1/dead-letter", s.listDeadLetters},
 		{http.MethodDelete, "/ojs/v1/dead-letter", s.purgeDeadLetters},

@@ -94,7 +94,7 @@ func (s *Server) manifest(c echo.Context) error {
 		Backend:          "postgres",
 		Capabilities: map[string]bool{
 			"batch_enqueue":     true,
-			"cron_jobs":         false,
+			"cron_jobs":         true,
 			"dead_letter":       true,
 			"delayed_jobs":      true,
 			"job_ttl":           true,

@@ -77,6 +77,12 @@ func (w *writer) time(name string, at *time.Time) {
 	}
 }
 
+func (w *writer) pagination(p paginationJSON) {
+	w.key("pagination")
+	shown, _ := json.Marshal(p) // numbers and a boolean
+	w.b = append(w.b, shown...)
+}
+
 func (w *writer) texts(name string, values []string) {
 	w.key(name)
 	w.b = append(w.b, '[')

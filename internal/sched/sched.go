@@ -1,5 +1,5 @@
 // Package sched says when the database is asked, never what is done. The Scheduler is the clock: it calls ojs.tick, which
-// promotes due jobs, takes back expired leases and rolls up statistics, and sleeps until that is next due. Of any
+// promotes due jobs, takes back expired leases, fires cron jobs and rolls up statistics, and sleeps until that is next due. Of any
 // number of servers one is on duty, which SQL settles at each tick; the others look whether it still is. The Dispatcher puts requests that come at the
 // same time into one statement, and keeps those who wait for a job until a commit brings one. Jobs come from ojs.fetch_many,
 // ojs.ack_many, ojs.settle and ojs.enqueue_each, and go to internal/http.
@@ -44,6 +44,7 @@ type Scheduler struct {
 	Duty Duty
 
 	q        *sqlcgen.Queries
+	cron     *Cron
 	listener *pg.Listener
 	log      *slog.Logger
 	every    time.Duration
@@ -59,7 +60,7 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, every time.Duration
 		every = Every
 	}
 	return &Scheduler{
-		q: sqlcgen.New(db.Pool()), listener: listener, log: log, every: every,
+		q: sqlcgen.New(db.Pool()), cron: NewCron(db, log), listener: listener, log: log, every: every,
 		token: rand.Text(), woken: make(chan struct{}, 1), vacant: make(chan struct{}, 1),
 	}
 }
@@ -163,6 +164,12 @@ func (s *Scheduler) tick(ctx context.Context, sleeps bool) (sqlcgen.TickRow, err
 		params.StrideMs = int32(stride.Milliseconds())
 	}
 	done, err := s.q.Tick(ctx, params)
+	if err == nil && done.Unplanned > 0 {
+		if err := s.cron.Plan(ctx); err != nil {
+			// The database asks again.
+			s.log.Warn("cron jobs could not be planned", "error", err)
+		}
+	}
 	if err == nil && done.Promoted+done.Reaped+done.RolledUp > 0 {
 		s.log.Debug("tick", "promoted", done.Promoted, "reaped", done.Reaped, "rolled_up", done.RolledUp)
 	}

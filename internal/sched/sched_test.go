@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,7 +18,29 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	if url := os.Getenv("OJS_TEST_CLOCK"); url != "" {
+		clock(url)
+		return
+	}
+	pgtest.Main(m)
+}
+
+// clock is a process that can be killed: a server's listener and Scheduler.
+func clock(url string) {
+	ctx, stop := context.WithTimeout(context.Background(), 5*time.Minute) // should nobody kill it
+	defer stop()
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	db, err := pg.Open(ctx, pg.Config{URL: url, AppName: os.Getenv("OJS_TEST_CLOCK_NAME")})
+	if err != nil {
+		log.Error(err.Error())
+		return
+	}
+	defer db.Close()
+	listener := pg.NewListener(db, log)
+	go listener.Run(ctx)
+	New(db, listener, log, 0).Run(ctx)
+}
 
 type logs struct {
 	mu  sync.Mutex

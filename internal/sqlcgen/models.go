@@ -8,6 +8,72 @@ import (
 	"time"
 )
 
+// Cron jobs (ojs-cron). Written by ojs.put_cron and its like; what fires them is the tick.
+type OjsCron struct {
+	// Whose it is, and whose the jobs it makes are.
+	TenantID string
+	// Its name, unique within the tenant.
+	Name string
+	// By which timers know it.
+	ID string
+	// Grows with each change.
+	Rev int64
+	// Whether it fires.
+	Enabled bool
+	// When it fires next, soonest first, as far as a server has translated the expression; the first is next_run_at.
+	Upcoming []time.Time
+	// When the soonest timer for it is due, if that time has not passed.
+	LookAt *time.Time
+	// The jobs it made that had not ended when it last fired, and the one it made then; at most 100.
+	Open []string
+	// How many jobs it has made.
+	RunCount int64
+	// When it last made a job.
+	LastRunAt *time.Time
+	// Why a server could not translate the expression; until it is changed the cron job does not fire.
+	Error *string
+	// The cron expression as sent (ojs-cron sections 3 and 4).
+	Expression string
+	// IANA name of the time zone that the expression is meant in.
+	Timezone string
+	// What happens when it is due and a job it made has not ended: skip, allow, cancel_previous or enqueue (ojs-cron section 6).
+	OverlapPolicy string
+	// What happens when it was due more than a minute ago: once: it fires once, however often it was due; skip: it does not.
+	CatchUp string
+	// What it is for, in its owner's words.
+	Description *string
+	// What @every counts from.
+	AnchorAt time.Time
+	// When it was first registered.
+	CreatedAt time.Time
+	// When somebody last changed it.
+	UpdatedAt time.Time
+	// Type of the jobs it makes; this and what follows is as in ojs.job.
+	Type string
+	// Their queue.
+	Queue string
+	// Their priority.
+	Priority int32
+	// How many attempts they may have; null: as the retry policy or the default says.
+	MaxAttempts *int32
+	// How long an attempt may run, milliseconds.
+	TimeoutMs *int32
+	// How long a lease lasts without a heartbeat, milliseconds; null: 600000.
+	VisibilityTimeoutMs *int32
+	// Their labels.
+	Tags []string
+	// Their arguments, byte for byte.
+	Args []byte
+	// Their meta, to which cron_name, cron_scheduled_at and cron_triggered_at are added.
+	Meta []byte
+	// Their retry policy.
+	Retry []byte
+	// Their options that have no column of their own.
+	Options []byte
+	// Their attributes the specification does not know.
+	Extra []byte
+}
+
 // Whether dispatch is held (held_at: since when, else null), and how many jobs would run if it went on: available at once, active when their leases end, unless they are acknowledged
 // before, scheduled and retryable when they are due. One row.
 type OjsDispatch struct {

@@ -34,7 +34,7 @@ func (q *Queries) StandDown(ctx context.Context, token string) (bool, error) {
 const tick = `-- name: Tick :one
 with tick as (select ojs.tick($1::int, $2::text, $3::int, $4::int) as done)
 select (tick.done).promoted::int as promoted, (tick.done).reaped::int as reaped, (tick.done).rolled_up::int as rolled_up,
-    (tick.done).next_in_ms::int as next_in_ms, (tick.done).on_duty::boolean as on_duty from tick
+    (tick.done).next_in_ms::int as next_in_ms, (tick.done).on_duty::boolean as on_duty, (tick.done).unplanned::int as unplanned from tick
 `
 
 type TickParams struct {
@@ -45,11 +45,12 @@ type TickParams struct {
 }
 
 type TickRow struct {
-	Promoted int32
-	Reaped   int32
-	RolledUp int32
-	NextInMs int32
-	OnDuty   bool
+	Promoted  int32
+	Reaped    int32
+	RolledUp  int32
+	NextInMs  int32
+	OnDuty    bool
+	Unplanned int32
 }
 
 func (q *Queries) Tick(ctx context.Context, arg TickParams) (TickRow, error) {
@@ -66,6 +67,7 @@ func (q *Queries) Tick(ctx context.Context, arg TickParams) (TickRow, error) {
 		&i.RolledUp,
 		&i.NextInMs,
 		&i.OnDuty,
+		&i.Unplanned,
 	)
 	return i, err
 }

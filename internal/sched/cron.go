@@ -1,0 +1,242 @@
+package sched
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+	_ "time/tzdata" // where the machine has no time zone database
+
+	"github.com/netresearch/go-cron"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+// Cron tells the database when cron jobs are due: what an expression means is read here, everything
+// else is SQL's (db/migrations/00014_cron.sql). Any number of servers may do so at once.
+type Cron struct {
+	q   *sqlcgen.Queries
+	log *slog.Logger
+}
+
+// NewCron makes a Cron. Nothing runs by itself: the Scheduler calls Plan when a tick says so.
+func NewCron(db *pg.DB, log *slog.Logger) *Cron {
+	return &Cron{q: sqlcgen.New(db.Pool()), log: log}
+}
+
+// planned cron jobs in one go; the next tick brings the others.
+const planned = 1000
+
+// Plan tells the times of all cron jobs that want them.
+func (c *Cron) Plan(ctx context.Context) error {
+	rows, err := c.q.UnplannedCrons(pg.Unchecked(ctx), planned)
+	if err != nil {
+		return fmt.Errorf("look for cron jobs without a plan: %w", err)
+	}
+	for _, r := range rows {
+		if _, err := c.plan(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PlanNew tells the times of a cron job just written, and returns it as it is then.
+func (c *Cron) PlanNew(ctx context.Context, row sqlcgen.OjsCron) (sqlcgen.OjsCron, error) {
+	if !row.Enabled || row.Error != nil || len(row.Upcoming) > 0 {
+		return row, nil
+	}
+	rows, err := c.plan(ctx, sqlcgen.UnplannedCronsRow{
+		ID: row.ID, Rev: row.Rev, Expression: row.Expression, Timezone: row.Timezone, AnchorAt: row.AnchorAt, AfterAt: row.UpdatedAt,
+	})
+	switch {
+	case err != nil:
+		return row, err
+	case len(rows) == 1:
+		return rows[0], nil
+	}
+	// Another server was faster.
+	return c.q.GetCron(ctx, sqlcgen.GetCronParams{Name: row.Name, Tenant: &row.TenantID})
+}
+
+func (c *Cron) plan(ctx context.Context, r sqlcgen.UnplannedCronsRow) ([]sqlcgen.OjsCron, error) {
+	params := sqlcgen.PlanCronParams{ID: r.ID, Rev: r.Rev, Upcoming: []time.Time{}}
+	if schedule, err := ParseCron(r.Expression, r.Timezone); err != nil {
+		text := err.Error()
+		params.Error = &text
+		c.log.Warn("a cron job cannot be planned", "id", r.ID, "expression", r.Expression, "timezone", r.Timezone, "error", err)
+	} else {
+		params.Upcoming = schedule.upcoming(r.AfterAt, r.AnchorAt)
+	}
+	rows, err := c.q.PlanCron(pg.Unchecked(ctx), params)
+	if err != nil {
+		return nil, fmt.Errorf("plan a cron job: %w", err)
+	}
+	return rows, nil
+}
+
+// Schedule is a cron expression in a time zone.
+type Schedule struct {
+	every  time.Duration // of @every; else zero
+	wall   cron.Schedule // asked in UTC, whose clock never jumps
+	zone   *time.Location
+	hourly bool // due in every hour
+}
+
+// CronError says which of the two fields is at fault.
+type CronError struct{ Field, What string }
+
+func (e *CronError) Error() string { return e.Field + " " + e.What }
+
+var (
+	// Day and month may be names; L, W and # make sense of days only, which the library knows.
+	cronField = regexp.MustCompile(`^[0-9A-Za-z*?#/-]+(,[0-9A-Za-z*?#/-]+)*$`)
+	cronRange = regexp.MustCompile(`(?:^|,)(\d+)-(\d+)`)
+	// The last Friday is FRIL here and 5#L to the library.
+	lastWeekday = regexp.MustCompile(`(?i)(^|,)([0-7]|SUN|MON|TUE|WED|THU|FRI|SAT)L(,|$)`)
+	everyText   = regexp.MustCompile(`^(\d+(\.\d+)?(ms|s|m|h))+$`)
+	zoneName    = regexp.MustCompile(`^[A-Z][A-Za-z]*[a-z-][A-Za-z-]*$|^[A-Z][A-Za-z]+(/[A-Z][A-Za-z0-9_+-]*)+$`)
+
+	cronParser = cron.MustNewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor | cron.Extended | cron.DowOrDom).
+			WithMaxSearchYears(12) // 29 February skips 2100
+)
+
+const longestEvery = 10 * 366 * 24 * time.Hour
+
+// ParseCron reads an expression (ojs-cron sections 3 and 4) and the name of a time zone. An error
+// is a *CronError.
+func ParseCron(expression, timezone string) (*Schedule, error) {
+	fail := func(format string, args ...any) (*Schedule, error) {
+		return nil, &CronError{"expression", fmt.Sprintf(format, args...)}
+	}
+	zone := time.UTC
+	switch timezone {
+	case "UTC", "GMT":
+	default:
+		var err error
+		if zone, err = time.LoadLocation(timezone); err != nil || !zoneName.MatchString(timezone) || timezone == "Local" {
+			return nil, &CronError{"timezone", "must be a name of the IANA time zone database such as Europe/Berlin"}
+		}
+	}
+	fields := strings.Fields(expression)
+	switch {
+	case len(fields) == 0:
+		return fail("must not be empty")
+	case len(expression) > 255:
+		return fail("is longer than 255 characters")
+	case fields[0] == "@every":
+		if len(fields) != 2 || !everyText.MatchString(fields[1]) {
+			return fail("must name a duration after @every, such as 1h30m")
+		}
+		every, err := time.ParseDuration(fields[1])
+		if err != nil || every <= 0 || every > longestEvery {
+			return fail("must name a duration above zero and of at most ten years after @every")
+		}
+		// Nothing is finer than a second.
+		if rest := every % time.Second; rest > 0 {
+			every += time.Second - rest
+		}
+		return &Schedule{every: every, zone: zone}, nil
+	case fields[0][0] == '@':
+		if len(fields) > 1 {
+			return fail("must be nothing but %s", fields[0])
+		}
+	case len(fields) != 5 && len(fields) != 6:
+		return fail("must have five or six fields, not %d", len(fields))
+	}
+	hours := "0"
+	if fields[0][0] != '@' {
+		for _, f := range fields {
+			if !cronField.MatchString(f) {
+				return fail("has the malformed field %q", f)
+			}
+			for _, m := range cronRange.FindAllStringSubmatch(f, -1) {
+				from, _ := strconv.Atoi(m[1])
+				to, _ := strconv.Atoi(m[2])
+				if from > to {
+					return fail("has the range %s-%s, which ends before it begins", m[1], m[2])
+				}
+			}
+		}
+		hours = fields[len(fields)-4]
+		last := len(fields) - 1
+		fields[last] = lastWeekday.ReplaceAllString(fields[last], "$1$2#L$3")
+	} else if fields[0] == "@hourly" {
+		hours = "*"
+	}
+	wall, err := cronParser.Parse(strings.Join(fields, " "))
+	if err != nil {
+		return fail("is not understood: %v", err)
+	}
+	if wall.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
+		return fail("names a day that no month has")
+	}
+	return &Schedule{wall: wall, zone: zone, hourly: hours == "*" || hours == "*/1"}, nil
+}
+
+// Next is the first time after `after` at which the schedule is due; zero: there is none. A local time
+// that a clock put forward leaves out is not due. One that comes twice, because the clock is put back, is
+// due the first time only (ojs-cron section 5.2); but what is due in every hour is due in the hour that
+// comes twice, too. anchor is what @every counts from.
+func (s *Schedule) Next(after, anchor time.Time) time.Time {
+	if s.every > 0 {
+		if after.Before(anchor) {
+			return anchor
+		}
+		return anchor.Add((after.Sub(anchor)/s.every + 1) * s.every)
+	}
+	for stretch := after; ; {
+		// Between two changes of the clock the wall shows UTC, shifted.
+		local := stretch.In(s.zone)
+		_, offset := local.Zone()
+		begin, end := local.ZoneBounds()
+		shift := time.Duration(offset) * time.Second
+		due := s.wall.Next(after.UTC().Add(shift))
+		if due.IsZero() {
+			return due
+		}
+		due = due.Add(-shift)
+		switch {
+		case !end.IsZero() && !due.Before(end):
+			stretch, after = end, end.Add(-1)
+		case !s.hourly && again(begin, due, s.zone, shift):
+			after = due
+		default:
+			return due
+		}
+	}
+}
+
+// again reports whether the wall showed the same time before the clock was put back at begin.
+func again(begin, at time.Time, zone *time.Location, shift time.Duration) bool {
+	if begin.IsZero() {
+		return false
+	}
+	_, before := begin.Add(-1).In(zone).Zone()
+	return at.Sub(begin) < time.Duration(before)*time.Second-shift
+}
+
+const (
+	// So many times are told at once, so that what is due every second costs a plan a quarter of a minute.
+	mostUpcoming = 16
+	// Further ahead, time zones may change their rules meanwhile.
+	ahead = 24 * time.Hour
+)
+
+// upcoming are the next times: two, and those up to a day after the first.
+func (s *Schedule) upcoming(after, anchor time.Time) []time.Time {
+	var times []time.Time
+	for len(times) < mostUpcoming {
+		next := s.Next(after, anchor)
+		if next.IsZero() || len(times) >= 2 && next.Sub(times[0]) > ahead {
+			break
+		}
+		times = append(times, next)
+		after = next
+	}
+	return times
+}
