@@ -1620,3 +1620,24 @@ func TestRunQueueCorners(t *testing.T) {
 		}
 	})
 }
+
+// A job returns to the small list, and then the cursor moves back behind its place in line, because what was decided ahead is revoked. One decision that
+// reads its tenant's jobs in two turns finds it in both, and hands it out and charges for it once.
+func TestAJobInTwoPlacesIsChargedOnce(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	exec(t, service, "select ojs.enqueue_bulk('x', array_fill('[]'::json, array[30]), 'work', p_tenant => 'beta')")
+	exec(t, service, "select ojs.enqueue_bulk('x', array_fill('[]'::json, array[1]), 'work', p_tenant => 'acme')")
+	exec(t, d.Pool, "insert into ojs.reentry (queue, priority, tenant_id, id) select j.queue, j.priority, j.tenant_id, j.id from ojs.job j where j.tenant_id = 'beta' order by j.seq offset 24 limit 1")
+	if got := exec(t, service, "select ojs.fetch('{work}', 28)"); got != 28 {
+		t.Errorf("%d jobs, want 28", got)
+	}
+	for _, tenant := range []string{"acme", "beta"} {
+		charged := one[int](t, d.Pool, "select dispatched from ojs.tenant_fairness where tenant_id = $1", tenant)
+		given := one[int](t, d.Pool, "select sum(jobs) from ojs.lease where tenant_id = $1", tenant)
+		if charged != given {
+			t.Errorf("tenant %s was charged for %d jobs and given %d", tenant, charged, given)
+		}
+	}
+}

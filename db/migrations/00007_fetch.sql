@@ -1102,6 +1102,17 @@ begin
                 from taken t order by t.turn;
                 get diagnostics v_rows = row_count;
                 v_got := v_got + v_rows;
+                if v_in_lane and v_decided and v_rows < cardinality(v_ids) then
+                    -- A job on the small list may stand in line, too, and a decision that reads on finds it again.
+                    perform ojs._charge(x.queue, x.priority, x.tenant_id, -x.twice, (select -x.twice / nullif(r.weight, 0) from ojs._ring(x.queue, x.priority) r)::float8)
+                    from (
+                        select j.queue, j.priority + coalesce(t.priority_boost, 0) as priority, j.tenant_id, sum(g.n - 1)::int as twice
+                        from (select g.id, count(*) as n from unnest(v_ids) g(id) group by g.id having count(*) > 1) g
+                        cross join lateral (select j.* from ojs.job j where j.id = g.id and j.started_at = v_now limit 1) j
+                        left join ojs.tenant t on t.tenant_id = j.tenant_id
+                        group by j.queue, j.priority, t.priority_boost, j.tenant_id
+                    ) x;
+                end if;
             end if;
             exit when v_got = v_count or v_decided and v_above is null and (v_aside or v_rows = cardinality(v_ids));
             v_decided := false;
