@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,8 +16,16 @@ type row struct {
 	ID, Tenant, State    string
 	Attempt, MaxAttempts int
 	ScheduledAt          *time.Time
-	Errors               int
+	Errors               []string // attempt and type of each
 }
+
+// lost is whether an attempt ended without a word from its worker.
+func (r row) lost(attempt int, causes ...string) bool {
+	return slices.ContainsFunc(causes, func(c string) bool { return slices.Contains(r.Errors, strconv.Itoa(attempt)+" "+c) })
+}
+
+// Why the clock ends attempts.
+var lossCauses = []string{"lease_expired", "visibility_timeout", "worker_death", "timeout"}
 
 func (r row) ended() bool {
 	return r.State == "completed" || r.State == "cancelled" || r.State == "discarded"
@@ -42,6 +51,8 @@ type findings struct {
 	again      int // jobs handed out more than once
 	refused    int // answers 503
 	unanswered int // requests without an answer
+	replays    int // requests to retry dead letters
+	revived    int // dead letters retried
 }
 
 func (f *findings) violation(format string, args ...any) {
@@ -52,6 +63,8 @@ func (f *findings) violation(format string, args ...any) {
 var (
 	releases = map[[2]string]bool{
 		{"active", "completed"}: true, {"active", "retryable"}: true, {"active", "discarded"}: true, {"active", "available"}: true, {"active", "cancelled"}: true,
+		// From the dead letter queue: another life, with attempts counted anew.
+		{"discarded", "available"}: true,
 		{"scheduled", "cancelled"}: true, {"available", "cancelled"}: true, {"pending", "cancelled"}: true, {"retryable", "cancelled"}: true,
 	}
 	wakes = []string{" scheduled", " available", " pending", "scheduled available", "retryable available", "pending available", "available available"}
@@ -61,8 +74,8 @@ var (
 // drained: everybody had time to finish what there was to do.
 func check(ctx context.Context, tx pgx.Tx, ledger []entry, since time.Time, drained bool) (*findings, error) {
 	f := &findings{states: map[string]int{}}
-	rows, err := collect[row](ctx, tx, `select j.id::text, j.tenant_id, j.state::text, j.attempt, j.max_attempts, j.scheduled_at, coalesce(jsonb_array_length(j.errors), 0) from ojs.job j
-		where j.created_at >= $1`, since)
+	rows, err := collect[row](ctx, tx, `select j.id::text, j.tenant_id, j.state::text, j.attempt, j.max_attempts, j.scheduled_at, array(select (e ->> 'attempt') || ' ' || (e ->> 'type') from jsonb_array_elements(j.errors) e)
+		from ojs.job j where j.created_at >= $1`, since)
 	if err != nil {
 		return nil, err
 	}
@@ -72,15 +85,15 @@ func check(ctx context.Context, tx pgx.Tx, ledger []entry, since time.Time, drai
 	}
 	handouts, err := collect[struct {
 		ID string
-		N  int
-	}](ctx, tx, `select i.id::text, count(*) from ojs.lease l cross join lateral unnest(l.ids) i(id) where l.at >= $1 group by i.id`, since)
+		At []time.Time
+	}](ctx, tx, `select i.id::text, array_agg(l.at) from ojs.lease l cross join lateral unnest(l.ids) i(id) where l.at >= $1 group by i.id`, since)
 	if err != nil {
 		return nil, err
 	}
-	leases := map[string]int{}
+	leases := map[string][]time.Time{}
 	for _, h := range handouts {
-		leases[h.ID] = h.N
-		f.handouts += h.N
+		leases[h.ID] = h.At
+		f.handouts += len(h.At)
 	}
 	f.compare(ledger, rows, moves, leases, drained)
 	return f, f.counters(ctx, tx, since)
@@ -104,7 +117,7 @@ type story struct {
 	finished                     []entry
 }
 
-func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[string]int, drained bool) {
+func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[string][]time.Time, drained bool) {
 	stories := map[string]*story{}
 	of := func(id string) *story {
 		if stories[id] == nil {
@@ -114,6 +127,8 @@ func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[
 	}
 	for _, e := range ledger {
 		switch e.What {
+		case replays:
+			f.replays++
 		case wrong:
 			f.violation("%s saw: %s", e.Client, e.Text)
 		case failed:
@@ -206,7 +221,7 @@ func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[
 		if r.Tenant != s.tenant {
 			f.violation("job %s of tenant %s belongs to %s", id, s.tenant, r.Tenant)
 		}
-		if leases[id] > 1 {
+		if len(leases[id]) > 1 {
 			f.again++
 		}
 		f.machine(r, past[id], leases[id])
@@ -225,13 +240,22 @@ func later(a, b time.Time) time.Time {
 }
 
 // machine holds a job's row against its journals.
-func (f *findings) machine(r row, moves []move, handouts int) {
-	var out, ends, withoutError int // attempts that ended, final states, ends of attempts that are no failure
+func (f *findings) machine(r row, moves []move, handouts []time.Time) {
+	var out, withoutError int // attempts that ended, and those of them that were no failure
 	final := ""
+	var reborn time.Time
 	attempts := map[int]int{}
 	for _, m := range moves {
 		if !releases[[2]string{m.From, m.To}] {
 			f.violation("job %s went from %s to %s", r.ID, m.From, m.To)
+		}
+		if m.From == "discarded" {
+			if final != "discarded" || f.replays == 0 {
+				f.violation("job %s was revived, %q before and %d times asked for", r.ID, final, f.replays)
+			}
+			f.revived++
+			final, reborn, attempts = "", m.At, map[int]int{}
+			continue
 		}
 		if final != "" {
 			f.violation("job %s went from %s to %s after it had ended as %s", r.ID, m.From, m.To, final)
@@ -242,35 +266,37 @@ func (f *findings) machine(r row, moves []move, handouts int) {
 				withoutError++
 			}
 			if m.To != "available" {
-				attempts[m.Attempt]++
+				if attempts[m.Attempt]++; attempts[m.Attempt] > 1 {
+					f.violation("attempt %d of job %s ended %d times", m.Attempt, r.ID, attempts[m.Attempt])
+				}
 			}
 		}
 		if m.To == "completed" || m.To == "cancelled" || m.To == "discarded" {
-			ends++
 			final = m.To
 		}
 		if m.To == "retryable" && m.Attempt >= r.MaxAttempts {
 			f.violation("job %s is to be tried again after attempt %d of %d", r.ID, m.Attempt, r.MaxAttempts)
 		}
 	}
-	for n, ends := range attempts {
-		if ends > 1 {
-			f.violation("attempt %d of job %s ended %d times", n, r.ID, ends)
-		}
+	if r.ended() != (final != "") || r.ended() && final != r.State {
+		f.violation("job %s is %s, and the journal says %q", r.ID, r.State, final)
 	}
-	if ends > 1 || r.ended() != (ends == 1) || r.ended() && final != r.State {
-		f.violation("job %s is %s, and the journal says %q (%d ends)", r.ID, r.State, final, ends)
-	}
-	running := 0
+	running, latest := 0, 0
 	if r.State == "active" {
 		running = 1
 	}
-	if handouts != out+running {
-		f.violation("job %s was handed out %d times, %d attempts ended, and it is %s", r.ID, handouts, out, r.State)
+	for _, at := range handouts {
+		if at.After(reborn) {
+			latest++
+		}
 	}
-	// What was given back unread burns no attempt and leaves no error.
-	if back := out - withoutError - r.Errors; r.Attempt != handouts-back || back < 0 {
-		f.violation("job %s is at attempt %d after %d hand-outs, %d of them given back (%d errors)", r.ID, r.Attempt, handouts, back, r.Errors)
+	if len(handouts) != out+running {
+		f.violation("job %s was handed out %d times, %d attempts ended, and it is %s", r.ID, len(handouts), out, r.State)
+	}
+	// What was given back unread burns no attempt and leaves no error. Of a job of several lives nobody knows in which of them that was.
+	back := out - withoutError - len(r.Errors)
+	if back < 0 || r.Attempt > latest || r.Attempt < latest-back || reborn.IsZero() && r.Attempt != latest-back {
+		f.violation("job %s is at attempt %d after %d hand-outs, %d of them given back (%d errors)", r.ID, r.Attempt, latest, back, len(r.Errors))
 	}
 }
 
@@ -310,11 +336,11 @@ func (f *findings) claims(r row, s *story, moves []move) {
 				f.violation("job %s was completed in attempt %d, and nobody acknowledged that", r.ID, m.Attempt)
 			}
 		case "retryable":
-			if !wanted(m.Attempt, fail) {
+			if !wanted(m.Attempt, fail) && !r.lost(m.Attempt, "timeout") {
 				f.violation("job %s failed in attempt %d, and nobody said so", r.ID, m.Attempt)
 			}
 		case "discarded":
-			if !wanted(m.Attempt, discard) && (m.Attempt < r.MaxAttempts || !wanted(m.Attempt, fail)) {
+			if !wanted(m.Attempt, discard) && (m.Attempt < r.MaxAttempts || !wanted(m.Attempt, fail) && !r.lost(m.Attempt, lossCauses...)) {
 				f.violation("job %s was discarded in attempt %d of %d by no policy", r.ID, m.Attempt, r.MaxAttempts)
 			}
 		case "cancelled":
@@ -326,13 +352,14 @@ func (f *findings) claims(r row, s *story, moves []move) {
 	if s.cancelled && r.State != "cancelled" {
 		f.violation("the cancellation of job %s was acknowledged, and it is %s", r.ID, r.State)
 	}
+	lives := slices.ContainsFunc(moves, func(m move) bool { return m.From == "discarded" })
 	sort.Slice(s.held, func(i, j int) bool { return s.held[i].from.Before(s.held[j].from) })
 	for i, h := range s.held {
 		for _, before := range s.held[:i] {
 			if h.from.Before(before.until) {
 				f.violation("job %s was in two hands: under lease %s until %v, under lease %s from %v", r.ID, before.lease, before.until, h.lease, h.from)
 			}
-			if h.lease == before.lease || h.attempt <= before.attempt {
+			if h.lease == before.lease || h.attempt <= before.attempt && !lives {
 				f.violation("job %s: attempt %d under lease %s followed attempt %d under lease %s", r.ID, h.attempt, h.lease, before.attempt, before.lease)
 			}
 		}
@@ -367,6 +394,10 @@ func (f *findings) counters(ctx context.Context, tx pgx.Tx, since time.Time) err
 		{"a job was not completed once together with what its worker wrote", `
 			select r.job || ' is ' || coalesce(max(j.state::text), 'gone') || ', results: ' || count(*) from public.results r left join ojs.job j on j.id = r.job
 			group by r.job having count(*) > 1 or max(j.state::text) is distinct from 'completed'`, nil},
+		{"a dead letter and its job disagree", `
+			select coalesce(j.id, d.id) || ' is ' || coalesce(j.state::text, 'gone') || case when d.id is null then ', and no dead letter' else ', and a dead letter' end
+			from (select j.* from ojs.job j where j.state = 'discarded' and ojs._to_dead_letters(j.retry, j.errors -> -1)) j full join ojs.dead_letter d on d.id = j.id and d.tenant_id = j.tenant_id
+			where j.id is null or d.id is null`, nil},
 		{"a ring does not count its members", `
 			select r.queue || '/' || r.priority || ' says ' || r.members || ' of weight ' || r.weight || ', there are ' || coalesce(f.n, 0) || ' of weight ' || coalesce(f.weight, 0)
 			from (select distinct on (r.queue, r.priority) r.* from ojs.ring r order by r.queue, r.priority, r.rev desc) r

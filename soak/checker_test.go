@@ -152,6 +152,8 @@ func TestTheCheckerSees(t *testing.T) {
 		{name: "a row in two versions", spoil: "insert into ojs.ring select queue, priority, rev + 1, v, members, weight, class, class_members, class_weight, class_head, drift from ojs.ring", want: "is to be one is several"},
 		{name: "half a transaction of a producer", spoil: "insert into public.orders values (gen_random_uuid())", want: "producer's transaction"},
 		{name: "half a transaction of a worker", spoil: "insert into public.results values ($running)", want: "what its worker wrote"},
+		{name: "a dead letter too many", spoil: "insert into ojs.dead_letter (tenant_id, id, queue, type, error_type, error_code, at) values ('acme', $done, 'work', 'x', 'x', 'x', ojs.now())", want: "a dead letter and its job disagree"},
+		{name: "revived by nobody", spoil: "insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state) select tenant_id, queue, 0, id, type, 1, 'discarded', 'available' from ojs.job where id = $dead", want: "was revived"},
 		{name: "a client's complaint", ledger: add(entry{What: wrong, Text: "500"}), want: "saw: 500"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

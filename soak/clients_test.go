@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -64,14 +65,15 @@ type client struct {
 	book *book
 	http *http.Client
 
-	calm atomic.Bool // no more mischief
-	stop context.Context
-	next atomic.Uint64
+	began time.Time
+	calm  atomic.Bool // no more mischief
+	stop  context.Context
+	next  atomic.Uint64
 }
 
 // clientMain is the process. SIGUSR1: from now on behave; SIGTERM: finish what is under way and end.
 func clientMain(raw string) int {
-	c := &client{http: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 32}}}
+	c := &client{began: time.Now(), http: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 32}}}
 	err := json.Unmarshal([]byte(raw), &c.orders)
 	if err == nil {
 		c.book, err = openBook(c.Ledger, c.Name)
@@ -178,15 +180,18 @@ func (a answer) unknown() bool { return a.status == 0 || a.status == http.Status
 // --- producers ---
 
 type planned struct {
-	id, queue string
-	http      map[string]any
-	at        *time.Time
-	pending   bool
+	id, queue, kind string
+	http            map[string]any
+	at              *time.Time
+	pending         bool
 }
 
 // plan makes up a job.
 func (c *client) plan(r *rand.Rand) planned {
-	p := planned{id: newID(), queue: campaignQueues[r.IntN(len(campaignQueues))]}
+	p := planned{id: newID(), queue: campaignQueues[r.IntN(len(campaignQueues))], kind: "fault.job"}
+	if r.IntN(20) == 0 {
+		p.kind = poison
+	}
 	options := map[string]any{
 		"queue": p.queue, "priority": 5 * r.IntN(2), "retry": json.RawMessage(retryPolicy), "max_attempts": 3,
 	}
@@ -203,9 +208,12 @@ func (c *client) plan(r *rand.Rand) planned {
 	case n == 8:
 		p.pending, options["pending"] = true, true
 	}
-	p.http = map[string]any{"type": "fault.job", "id": p.id, "args": []any{c.next.Add(1), c.Name}, "options": options}
+	p.http = map[string]any{"type": p.kind, "id": p.id, "args": []any{c.next.Add(1), c.Name}, "options": options}
 	return p
 }
+
+// poison is the type of jobs that fail as long as there is mischief.
+const poison = "fault.poison"
 
 func (c *client) produceByHTTP(r *rand.Rand) {
 	type known struct{ id, tenant string }
@@ -229,6 +237,12 @@ func (c *client) produceByHTTP(r *rand.Rand) {
 			// A job of which nobody answered may be active, done or cancelled by now.
 			if !a.unknown() && a.status != http.StatusOK && a.status != http.StatusConflict {
 				c.book.wrong("activation of %s: %d: %s", k.id, a.status, a.body)
+			}
+		case n == 4 && r.IntN(4) == 0:
+			c.book.write(entry{What: replays})
+			a := c.ask(r, http.MethodPost, "/ojs/v1/dead-letter/retry", tenant, map[string]any{"limit": 1 + r.IntN(10), "since": c.began.Format(time.RFC3339Nano), "confirm": true})
+			if !a.unknown() && a.status != http.StatusOK {
+				c.book.wrong("retry of dead letters: %d: %s", a.status, a.body)
 			}
 		case n < 7:
 			jobs, ids := make([]any, 2+r.IntN(5)), []string{}
@@ -428,7 +442,7 @@ func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, e
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	sent := time.Now()
-	rows, err := tx.Query(ctx, "select id::text, lease::text, attempt, state::text, queue, lease_expires_at from ojs.fetch($1, $2, $3, $4)",
+	rows, err := tx.Query(ctx, "select id::text, lease::text, attempt, state::text, queue, type, lease_expires_at from ojs.fetch($1, $2, $3, $4)",
 		campaignQueues, 1+r.IntN(4), c.Name, leaseTime.Milliseconds())
 	if err != nil {
 		return 0, err
@@ -454,15 +468,22 @@ func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, e
 		// Until dispatch goes on beside it; or, if this was all of it, until somebody else may have the jobs.
 		c.pause(time.Duration(r.IntN(1500)) * time.Millisecond)
 	}
+	how := func(j held) string {
+		if j.Type == poison && !calm {
+			return fail
+		}
+		return ack
+	}
 	for _, j := range jobs {
-		c.book.write(entry{What: finishes, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: ack})
-		_, err := tx.Exec(ctx, "insert into public.results (job, lease) values ($1, $2)", j.ID, j.Lease)
-		if err == nil {
+		c.book.write(entry{What: finishes, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: how(j)})
+		if how(j) == fail {
+			_, err = tx.Exec(ctx, `select ojs.nack($1, '{"message": "made to fail", "code": "fault"}', $2)`, j.ID, j.Lease)
+		} else if _, err = tx.Exec(ctx, "insert into public.results (job, lease) values ($1, $2)", j.ID, j.Lease); err == nil {
 			_, err = tx.Exec(ctx, "select ojs.ack($1, $2)", j.ID, j.Lease)
 		}
 		var told *pgconn.PgError
 		if errors.As(err, &told) && told.Code == "OJ409" {
-			c.book.write(entry{What: finished, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: ack, Status: http.StatusConflict, Asked: 1})
+			c.book.write(entry{What: finished, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: how(j), Status: http.StatusConflict, Asked: 1})
 			if whole {
 				c.book.wrong("job %s was fetched in this transaction, and its ack is refused: %v", j.ID, err)
 			}
@@ -484,7 +505,7 @@ func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, e
 		return 0, err
 	}
 	for _, j := range jobs {
-		c.book.write(entry{What: finished, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: ack, Status: http.StatusOK, Asked: 1})
+		c.book.write(entry{What: finished, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: how(j), Status: http.StatusOK, Asked: 1})
 	}
 	return len(jobs), nil
 }
@@ -495,6 +516,7 @@ type held struct {
 	Attempt int       `json:"attempt"`
 	State   string    `json:"state"`
 	Queue   string    `json:"queue"`
+	Type    string    `json:"type"`
 	Until   time.Time `json:"lease_expires_at"`
 }
 
@@ -541,7 +563,11 @@ func (c *client) work(r *rand.Rand) {
 func (c *client) handle(r *rand.Rand, name string, jobs []held) bool {
 	calm := c.calm.Load()
 	if !calm && len(jobs) > 1 && r.IntN(3) == 0 {
-		c.finish(r, name, jobs, ack)
+		how := ack
+		if slices.ContainsFunc(jobs, func(j held) bool { return j.Type == poison }) {
+			how = fail
+		}
+		c.finish(r, name, jobs, how)
 		return true
 	}
 	for _, j := range jobs {
@@ -567,7 +593,7 @@ func (c *client) handle(r *rand.Rand, name string, jobs []held) bool {
 		how := ack
 		if !calm {
 			switch n := r.IntN(20); {
-			case n < 3:
+			case n < 3 || j.Type == poison:
 				how = fail
 			case n == 3:
 				how = requeue

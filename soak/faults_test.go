@@ -479,6 +479,7 @@ func (f *findings) add(g *findings) {
 	f.withdrawn += g.withdrawn
 	f.handouts += g.handouts
 	f.again += g.again
+	f.revived += g.revived
 	f.refused += g.refused
 	f.unanswered += g.unanswered
 	for state, n := range g.states {
@@ -621,8 +622,8 @@ func (c *campaign) end() {
 		t.Logf("%-20s %d rounds", name, total.rounds[name])
 		rounds += total.rounds[name]
 	}
-	t.Logf("seed %d: %d rounds in %v, %d jobs %v; %d hand-outs, %d jobs handed out more than once; %d jobs rolled back, %d enqueued without an answer (%d of them there); %d times 503, %d times no answer",
-		c.seed, rounds, time.Since(total.began).Round(time.Second), found.jobs, found.states, found.handouts, found.again, found.withdrawn, found.unknown, found.turnedUp, found.refused, found.unanswered)
+	t.Logf("seed %d: %d rounds in %v, %d jobs %v; %d hand-outs, %d jobs handed out more than once, %d dead letters retried; %d jobs rolled back, %d enqueued without an answer (%d of them there); %d times 503, %d times no answer",
+		c.seed, rounds, time.Since(total.began).Round(time.Second), found.jobs, found.states, found.handouts, found.again, found.revived, found.withdrawn, found.unknown, found.turnedUp, found.refused, found.unanswered)
 	if full := total.rounds["full disk"] + total.rounds["full log disk"]; full > 0 {
 		t.Logf("PostgreSQL found a disk full in %d rounds of %d", total.felt, full)
 	}

@@ -44,12 +44,13 @@ const (
 	extended  what = "extended"  // by a heartbeat
 	finishes  what = "finishes"  // is about to ACK or NACK
 	finished  what = "finished"  // with the status of the answer
+	replays   what = "replays"   // is about to have dead letters retried
 	failed    what = "failed"    // a request was answered 503, or not at all
 	wrong     what = "wrong"     // the client saw what must not be
 )
 
 // The policy of all jobs.
-const retryPolicy = `{"max_attempts": 3, "backoff_strategy": "constant", "initial_interval": "PT0.1S", "jitter": "none"}`
+const retryPolicy = `{"max_attempts": 3, "backoff_strategy": "constant", "initial_interval": "PT0.1S", "jitter": "none", "on_exhaustion": "dead_letter"}`
 
 // Ways to finish.
 const (

@@ -180,7 +180,7 @@ func newID() string {
 func (w *world) produceHTTP(r *rand.Rand) {
 	id, tenant := newID(), w.tenants[r.IntN(len(w.tenants))]
 	w.ledger.wrote([]string{id}, unknown)
-	body := map[string]any{"type": "soak.http", "id": id, "args": []any{1}, "options": map[string]any{"queue": queue}}
+	body := map[string]any{"type": "soak.http", "id": id, "args": []any{1}, "options": map[string]any{"queue": queue, "max_attempts": 100}}
 	for attempt := range 5 {
 		status, answer := w.post(r, "/ojs/v1/jobs", tenant, body)
 		switch {
@@ -219,7 +219,7 @@ func (w *world) produceSQL(ctx context.Context, r *rand.Rand) {
 		}
 		for _, id := range ids {
 			if _, err = tx.Exec(ctx, `insert into public.orders (job) values ($1)`, id); err == nil {
-				_, err = tx.Exec(ctx, `select ojs.enqueue('soak.sql', '[1]', $1, p_id => $2, p_tenant => $3)`, queue, id, tenant)
+				_, err = tx.Exec(ctx, `select ojs.enqueue('soak.sql', '[1]', $1, p_id => $2, p_tenant => $3, p_max_attempts => 100)`, queue, id, tenant)
 			}
 			if err != nil {
 				if ctx.Err() == nil {
