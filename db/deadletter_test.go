@@ -453,3 +453,75 @@ func TestDeadLettersOutliveTheirPartition(t *testing.T) {
 		t.Errorf("handed out %d", got)
 	}
 }
+
+// Rules retry what matches them after their delay, as often as they may, those buried before the rule and those after it.
+func TestReplayRules(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service, operator := d.Service(), d.Operator()
+	for field, bad := range map[string]string{"name": "''", "delay": "'a', '0'", "max_replays": "'a', p_max_replays => 0", "of_tenant": "'a', p_of_tenant => '!'", "enabled": "'a', p_enabled => null"} {
+		if got := detail(t, refused(t, operator, "OJ400", "select ojs.set_replay_rule("+bad+")")); got["field"] != field {
+			t.Errorf("%s is refused for %v", bad, got["field"])
+		}
+	}
+	refused(t, operator, "OJ404", "select ojs.delete_replay_rule('none')")
+	refused(t, d.As("acme"), "42501", "select ojs.set_replay_rule('mine')")
+
+	before := bury(t, d, "acme", "q", "Timeout", 3)
+	other := bury(t, d, "globex", "q", "Timeout", 1)
+	fatal := bury(t, d, "acme", "q", "Fatal", 1)
+	// Failing while the rule is made, in a transaction that does not know it.
+	late := one[string](t, service, "select id::text from ojs.enqueue('dead.job', p_queue => 'q', p_retry => $1::text::jsonb, p_tenant => 'acme')", deadPolicy)
+	oneJob(t, service, "ojs.fetch('{q}')")
+	open := begin(t, service)
+	exec(t, open, `select from ojs.nack($1, '{"message": "m", "type": "Timeout"}')`, late)
+
+	exec(t, operator, "select ojs.set_replay_rule('flaky', '1 hour', 2, p_error_type => 'Timeout', p_of_tenant => 'acme')")
+	exec(t, operator, "select ojs.set_replay_rule('off', '1 minute', 2, p_enabled => false)")
+	tick(t, service, 1000)
+	tick(t, service, 1000)
+	if got := one[bool](t, d.Pool, "select caught_up from ojs.replay_rule where name = 'flaky'"); got {
+		t.Error("the rule has caught up beside a transaction that does not know it")
+	}
+	commit(t, open)
+	// Transactions in other databases of the cluster count, too.
+	for !one[bool](t, d.Pool, "select caught_up from ojs.replay_rule where name = 'flaky'") {
+		tick(t, service, 1000)
+	}
+	after := bury(t, d, "acme", "q", "Timeout", 2)
+
+	count := func(ids []string) int {
+		t.Helper()
+		return one[int](t, service, "select count(*)::int from ojs.dead_letters(p_limit => 1000) where id = any ($1)", ids)
+	}
+	all := slices.Concat(before, after, []string{late})
+	d.SetNow(noon.Add(59 * time.Minute))
+	tick(t, service, 1000)
+	if got := count(all); got != 6 {
+		t.Errorf("before the delay has passed %d of 6 are left", got)
+	}
+	now := noon
+	for replay := 1; replay <= 3; replay++ {
+		now = now.Add(61 * time.Minute)
+		d.SetNow(now)
+		tick(t, service, 1000)
+		left := 0
+		if replay == 3 {
+			left = 6
+		}
+		if got := count(all); got != left {
+			t.Errorf("after replay %d, %d are dead letters, want %d", replay, got, left)
+		}
+		if replay < 3 {
+			if got := list[string](t, service, "select distinct meta ->> 'ojs.replay_rule' || ' ' || (meta ->> 'ojs.replay_count') from ojs.fetch('{q}', 100)"); !slices.Equal(got, []string{fmt.Sprint("flaky ", replay)}) {
+				t.Errorf("replay %d says %v", replay, got)
+			}
+			exec(t, service, `select ojs.nack(id, '{"message": "m", "type": "Timeout"}') from ojs.job where state = 'active'`)
+		}
+	}
+	if got := count(slices.Concat(other, fatal)); got != 2 {
+		t.Errorf("%d of the 2 that no rule is for are left", got)
+	}
+	exec(t, operator, "select ojs.delete_replay_rule('flaky')")
+}

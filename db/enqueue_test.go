@@ -365,7 +365,7 @@ func TestBulkIsManyOfOneKind(t *testing.T) {
 	if got := lines(t, acme, kinds); len(got) != 1 {
 		t.Errorf("the jobs differ:\n  %s", strings.Join(got, "\n  "))
 	}
-	if got := stored(t, d); got != "2501 jobs, 2 wakes, 0 timers, 0 leases, 0 releases" {
+	if got := stored(t, d); got != "2501 jobs, 2 wakes, 4 timers, 0 leases, 0 releases" {
 		t.Error(got)
 	}
 	if got := one[int](t, d.Service(), "select count(*)::int from ojs.fetch('{bulk}', 3000)"); got != 2501 {

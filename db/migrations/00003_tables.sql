@@ -227,6 +227,32 @@ create table ojs.dead_job (
 ) with (toast_tuple_target = 512);
 comment on table ojs.dead_job is 'Jobs in the dead letter queue that are older than the partitions of ojs.job. Retried, they return there.';
 
+create table ojs.replay_rule (
+    name        text primary key,
+    tenant_id   text,
+    queue       text,
+    type        text,
+    error_type  text,
+    delay       interval not null,
+    max_replays int not null,
+    enabled     boolean not null default true,
+    seen        xid8,
+    caught_up   boolean not null default false,
+    created_at  timestamptz not null default ojs.now()
+);
+comment on table ojs.replay_rule is 'Rules by which the clock retries dead letters (ojs-dead-letter section 7). Changed by ojs.set_replay_rule.';
+comment on column ojs.replay_rule.name is 'The rule''s name.';
+comment on column ojs.replay_rule.tenant_id is 'For dead letters of this tenant only; null: of all.';
+comment on column ojs.replay_rule.queue is 'From this queue only.';
+comment on column ojs.replay_rule.type is 'Of this job type only.';
+comment on column ojs.replay_rule.error_type is 'With this type or code of the last error only.';
+comment on column ojs.replay_rule.delay is 'How long after it was discarded a job is retried.';
+comment on column ojs.replay_rule.max_replays is 'How many times a job may have been retried by rules at all for this one to do it once more.';
+comment on column ojs.replay_rule.enabled is 'Whether the rule applies.';
+comment on column ojs.replay_rule.seen is 'Transactions from this one on know the rule; null until the clock has seen it.';
+comment on column ojs.replay_rule.caught_up is 'Whether the clock has been told of the dead letters that were there before the rule.';
+comment on column ojs.replay_rule.created_at is 'When the rule was first set.';
+
 create table ojs.dead_letter_mark (
     rev       bigint primary key,
     next_at   timestamptz not null,
@@ -748,7 +774,7 @@ reset role;
 -- +goose Down
 set local role ojs_owner;
 drop table ojs.cron_run, ojs.cron;
-drop table ojs.dead_letter_mark, ojs.dead_job, ojs.dead_letter;
+drop table ojs.replay_rule, ojs.dead_letter_mark, ojs.dead_job, ojs.dead_letter;
 drop table ojs.upkeep_task, ojs.cut, ojs.clock_mark, ojs.duty, ojs.sleeper, ojs.waiter, ojs.tally_mark, ojs.tally, ojs.run_mark, ojs.run, ojs.rotation, ojs.reentry, ojs.tenant_fairness, ojs.ring, ojs.queue_priority,
     ojs.fold, ojs.lane, ojs.timer, ojs.release, ojs.lease, ojs.wake, ojs.job, ojs.queue, ojs.tenant_role, ojs.tenant, ojs.settings;
 drop function ojs._snapshot();

@@ -106,12 +106,14 @@ declare
 begin
     foreach v_table in array array['job', 'job_all', 'wake', 'lease', 'release', 'tally', 'tenant', 'tenant_fairness', 'tenant_role', 'reentry', 'timer',
                                    'ring', 'queue', 'queue_priority', 'tally_mark', 'waiter', 'rotation', 'run', 'run_mark', 'sleeper', 'duty', 'clock_mark', 'cut',
+                                   'replay_rule',
                                    'dead_letter', 'dead_job', 'dead_letter_mark', 'upkeep_task', 'cron', 'cron_run'] loop
         execute format('alter table ojs.%I enable row level security', v_table);
         execute format('alter table ojs.%I force row level security', v_table);
         execute format('create policy functions on ojs.%I to ojs_owner using (true) with check (true)', v_table);
     end loop;
     foreach v_table in array array['job', 'wake', 'lease', 'release', 'tally', 'tenant', 'tenant_fairness', 'reentry', 'run', 'ring', 'queue', 'tally_mark',
+                                   'replay_rule',
                                    'dead_letter', 'dead_job', 'cut', 'upkeep_task', 'cron', 'cron_run'] loop
         execute format('create policy staff on ojs.%I for select to ojs_service, ojs_operator using (true)', v_table);
         execute format('grant select on ojs.%I to ojs_service, ojs_operator', v_table);

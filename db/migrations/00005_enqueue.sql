@@ -590,6 +590,12 @@ begin
         from (select j.*, row_number() over (partition by j.scheduled_at) / 1000 as part from inserted j where j.state = 'scheduled') j
         group by j.scheduled_at, j.part;
     end if;
+    if exists (select from inserted j where j.expires_at is not null) then
+        insert into ojs.timer (due_at, kind, tenant_ids, ids)
+        select j.expires_at, 'expiry', array_agg(j.tenant_id), array_agg(j.id)
+        from (select j.*, row_number() over (partition by j.expires_at) / 1000 as part from inserted j where j.expires_at is not null) j
+        group by j.expires_at, j.part;
+    end if;
     if v_queues is not null then
         perform ojs._notify(v_queues);
     end if;
@@ -644,6 +650,9 @@ begin
             perform ojs._raise('OJ410', format('job %s exists already', p_id), jsonb_build_object('field', 'id', 'job_id', p_id));
         elsif v_state = 'scheduled' then
             insert into ojs.timer (due_at, kind, tenant_ids, ids) values (p_scheduled_at, 'due', array[v_tenant], array[v_job.id]);
+        end if;
+        if p_expires_at is not null then
+            insert into ojs.timer (due_at, kind, tenant_ids, ids) values (p_expires_at, 'expiry', array[v_tenant], array[v_job.id]);
         end if;
     end if;
     insert into ojs.wake as k (tenant_id, queue, priority, to_state, jobs, lo, hi, at)
@@ -866,9 +875,13 @@ begin
         select ojs._notify(array_agg(distinct w.awaited)) from woken w having count(w.awaited) > 0
     ), reminded as (
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select g.scheduled_at, 'due', array_agg(g.tenant_id), array_agg(g.id)
+        select g.scheduled_at, 'due'::ojs.timer_kind, array_agg(g.tenant_id), array_agg(g.id)
         from (select d.*, row_number() over (partition by d.scheduled_at) / 1000 as part from kept d where d.state = 'scheduled') g
         group by g.scheduled_at, g.part
+        union all
+        select g.expires_at, 'expiry', array_agg(g.tenant_id), array_agg(g.id)
+        from (select d.*, row_number() over (partition by d.expires_at) / 1000 as part from kept d where d.expires_at is not null) g
+        group by g.expires_at, g.part
     )
     select o.*
     from (
@@ -931,7 +944,8 @@ begin
     from unnest(p_args) with ordinality a(args, n) where ojs._flat_args(a.args) is not true;
     if v_state = 'available' then
         v_lo := nextval('ojs.job_seq');
-    else
+    end if;
+    if v_lo is null or p_expires_at is not null then
         -- Chosen here, because the clock is to know them; else they go to the caller without being collected.
         v_ids := array(select ojs._uuid_v7() from unnest(p_args));
     end if;
@@ -946,10 +960,13 @@ begin
     values (v_tenant, p_queue, p_priority, v_state, cardinality(p_args), v_lo, case when v_lo is not null then currval('ojs.job_seq') end);
     if v_lo is not null then
         perform ojs._notify(array[p_queue]);
-    else
+    end if;
+    if v_ids is not null then
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select p_scheduled_at, 'due', array_fill(v_tenant, array[cardinality(p.ids)]), p.ids
-        from (select array_agg(i.id order by i.n) as ids from unnest(v_ids) with ordinality i(id, n) group by (i.n - 1) / 1000) p;
+        select t.due_at, t.kind, array_fill(v_tenant, array[cardinality(p.ids)]), p.ids
+        from (select array_agg(i.id order by i.n) as ids from unnest(v_ids) with ordinality i(id, n) group by (i.n - 1) / 1000) p
+        cross join (values (case when v_state = 'scheduled' then p_scheduled_at end, 'due'::ojs.timer_kind), (p_expires_at, 'expiry')) t(due_at, kind)
+        where t.due_at is not null;
     end if;
 end;
 $$;

@@ -543,24 +543,36 @@ comment on function ojs._skim(text, int, text, bigint, boolean) is
 Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
-create function ojs._expire(p_ids uuid[], p_tenants text[]) returns void
+create function ojs._discard_expired(p_ids uuid[], p_tenants text[]) returns table (id uuid, tenant_id text)
 language sql set search_path = pg_catalog, pg_temp
 as $$
     with held as materialized (
-        select j.id, j.tenant_id from unnest(p_ids, p_tenants) e(id, tenant_id)
-        cross join lateral (select j.id, j.tenant_id from ojs.job j
-            where j.id = e.id and j.tenant_id = e.tenant_id and j.state = 'available' for update skip locked) j
+        select j.* from unnest(p_ids, p_tenants) e(id, tenant_id)
+        cross join lateral (select j.id, j.tenant_id, j.state from ojs.job j
+            where j.id = e.id and j.tenant_id = e.tenant_id and j.state in ('available', 'scheduled', 'retryable', 'pending') and j.expires_at <= ojs.now() for update skip locked) j
     ), ended as (
-        update ojs.job j set state = 'discarded', finished_at = ojs.now() from held h where j.id = h.id and j.tenant_id = h.tenant_id returning j.*
+        update ojs.job j set state = 'discarded', finished_at = ojs.now(), retry_at = null from held h where j.id = h.id and j.tenant_id = h.tenant_id
+        returning j.tenant_id, j.queue, j.priority, j.id, j.type, j.attempt, h.state as from_state
     ), released as (
         insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state)
-        select e.tenant_id, e.queue, e.priority, e.id, e.type, e.attempt, 'available', 'discarded' from ended e
+        select e.tenant_id, e.queue, e.priority, e.id, e.type, e.attempt, e.from_state, 'discarded' from ended e
     )
-    select ojs._look_again(array_agg(e.tenant_id), array_agg(e.id))
-    from unnest(p_ids, p_tenants) e(id, tenant_id) where (e.id, e.tenant_id) not in (select h.id, h.tenant_id from held h)
+    select h.id, h.tenant_id from held h
 $$;
 -- +goose StatementEnd
-comment on function ojs._expire(uuid[], text[]) is 'Discards available jobs whose expires_at has passed (ojs-core section 5.2).';
+comment on function ojs._discard_expired(uuid[], text[]) is
+'Discards those of the jobs that wait past their expires_at, for a worker or for their time, and that nobody else has locked (ojs-core section 5.2); says which.';
+
+-- +goose StatementBegin
+create function ojs._expire(p_ids uuid[], p_tenants text[]) returns void
+language sql set search_path = pg_catalog, pg_temp
+as $$
+    with ended as materialized (select x.id, x.tenant_id from ojs._discard_expired(p_ids, p_tenants) x)
+    select ojs._look_again(array_agg(e.tenant_id), array_agg(e.id))
+    from unnest(p_ids, p_tenants) e(id, tenant_id) where (e.id, e.tenant_id) not in (select x.id, x.tenant_id from ended x)
+$$;
+-- +goose StatementEnd
+comment on function ojs._expire(uuid[], text[]) is 'Discards available jobs whose expires_at has passed, when their turn has come; those that are locked are looked at again.';
 
 -- +goose StatementBegin
 create function ojs._serve_queue(p_queue text, p_count int, p_tenant text, p_reentry_max bigint, p_skim int, out o_ids uuid[], out o_rows tid[], out o_skimmed int)
@@ -1305,6 +1317,7 @@ drop function ojs._plan(text, int);
 drop function ojs._decide(text[], int, text);
 drop function ojs._serve_queue(text, int, text, bigint, int);
 drop function ojs._expire(uuid[], text[]);
+drop function ojs._discard_expired(uuid[], text[]);
 drop function ojs._skim(text, int, text, bigint, boolean);
 drop function ojs._first_free(text, uuid[], boolean);
 drop function ojs._look_again(text[], uuid[]);

@@ -310,6 +310,16 @@ comment on function ojs._to_dead_letters(jsonb, jsonb) is
 'Whether a job that is discarded for an error enters the dead letter queue: its policy says so, which by default it does not, or the handler did (ojs-retry section 7). p_entry: the error as ojs._error_entry made it.';
 
 -- +goose StatementBegin
+create function ojs._ruled(p_rule ojs.replay_rule, p_dead ojs.dead_letter) returns boolean
+language sql immutable
+as $$
+    select (p_rule.tenant_id is null or p_rule.tenant_id = p_dead.tenant_id) and (p_rule.queue is null or p_rule.queue = p_dead.queue) and (p_rule.type is null or p_rule.type = p_dead.type)
+        and (p_rule.error_type is null or p_rule.error_type in (p_dead.error_type, p_dead.error_code))
+$$;
+-- +goose StatementEnd
+comment on function ojs._ruled(ojs.replay_rule, ojs.dead_letter) is 'Whether a dead letter is one that a rule is for. Becomes part of the query that asks.';
+
+-- +goose StatementBegin
 create function ojs._bury(p_tenants text[], p_ids uuid[], p_queues text[], p_types text[], p_entries jsonb[], p_at timestamptz) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -318,6 +328,14 @@ begin
     select b.tenant_id, b.id, b.queue, b.type, left(b.entry ->> 'type', 1000), left(b.entry ->> 'code', 1000), p_at
     from unnest(p_tenants, p_ids, p_queues, p_types, p_entries) b(tenant_id, id, queue, type, entry)
     on conflict (id, tenant_id) do update set queue = excluded.queue, type = excluded.type, error_type = excluded.error_type, error_code = excluded.error_code, at = excluded.at, aside = false;
+    if exists (select from ojs.replay_rule r where r.enabled) then
+        insert into ojs.timer (due_at, kind, tenant_ids, ids)
+        select p_at + r.delay, 'replay', array_agg(d.tenant_id), array_agg(d.id)
+        from unnest(p_ids, p_tenants) b(id, tenant_id)
+        join ojs.dead_letter d on d.id = b.id and d.tenant_id = b.tenant_id
+        join ojs.replay_rule r on r.enabled and ojs._ruled(r, d)
+        group by r.name, r.delay;
+    end if;
     return true;
 end;
 $$;
@@ -757,6 +775,7 @@ drop function ojs._uuid(text);
 drop function ojs._readable(json);
 drop function ojs.nack(uuid, jsonb, uuid, text, boolean, text);
 drop function ojs._bury(text[], uuid[], text[], text[], jsonb[], timestamptz);
+drop function ojs._ruled(ojs.replay_rule, ojs.dead_letter);
 drop function ojs._to_dead_letters(jsonb, jsonb);
 drop function ojs._errors_with(jsonb, jsonb);
 drop function ojs._failed_state(jsonb, boolean, int, int, jsonb);

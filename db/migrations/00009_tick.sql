@@ -238,6 +238,27 @@ $$;
 comment on function ojs._reap(text[], uuid[]) is 'Takes back those of the jobs whose lease has expired: available again, the attempt counted and recorded as an error. Returns how many.';
 
 -- +goose StatementBegin
+create function ojs._expire_due(p_tenants text[], p_ids uuid[]) returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now timestamptz := ojs.now();
+begin
+    with ended as materialized (
+        select x.id, x.tenant_id from ojs._discard_expired(p_ids, p_tenants) x
+    )
+    -- Locked by somebody just now: look again. In a worker's hands: it may come back.
+    insert into ojs.timer (due_at, kind, tenant_ids, ids)
+    select case when j.state = 'active' then greatest(j.lease_expires_at, v_now + interval '1 second') else greatest(j.expires_at, v_now + interval '1 second') end, 'expiry', array[j.tenant_id], array[j.id]
+    from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
+    cross join lateral (select j.* from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state not in ('completed', 'cancelled', 'discarded') and j.expires_at is not null limit 1) j
+    where (a.id, a.tenant_id) not in (select e.id, e.tenant_id from ended e);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._expire_due(text[], uuid[]) is 'Discards those of the jobs that wait past their expires_at.';
+
+-- +goose StatementBegin
 create function ojs._wake_again(p_tenants text[], p_ids uuid[]) returns void
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -427,6 +448,10 @@ begin
             perform ojs._wake_again(v_timer.tenants, v_timer.ids);
         elsif v_timer.kind = 'cron' then
             v_result.unplanned := ojs._fire_crons(v_timer.tenants, v_timer.ids);
+        elsif v_timer.kind = 'expiry' then
+            perform ojs._expire_due(v_timer.tenants, v_timer.ids);
+        elsif v_timer.kind = 'replay' then
+            perform ojs._replay(v_timer.tenants, v_timer.ids);
         else
             v_result.reaped := ojs._reap(v_timer.tenants, v_timer.ids);
         end if;
@@ -454,6 +479,9 @@ begin
     end if;
     if (select m.next_at <= v_now from ojs.dead_letter_mark m order by m.rev desc limit 1) then
         v_more := ojs._prune_dead_letters(p_limit) or v_more;
+    end if;
+    if exists (select from ojs.replay_rule r where not r.caught_up) then
+        perform ojs._catch_up_replays();
     end if;
     if exists (select from ojs.cut c where c.cut_at < v_now + interval '1 minute') then
         perform ojs._cut_undo();
@@ -484,7 +512,7 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.tick(int, text, int, int) is
-'Does what is due now: promotes scheduled and retryable jobs, takes back jobs whose lease expired, fires cron jobs, rolls up statistics, removes old journal rows and old dead letters. Looks at
+'Does what is due now: promotes scheduled and retryable jobs, discards jobs that expired, retries dead letters by their rules, takes back jobs whose lease expired, fires cron jobs, rolls up statistics, removes old journal rows and old dead letters. Looks at
 timers of about p_limit (1 to 100000) jobs. Returns what it did and when to call again: next_in_ms milliseconds later, at most 10000. A caller that listens on
 channel ojs_wake may sleep that long if it gives a p_token of its own and the most it ever sleeps, p_stride_ms (up to 10000): a commit with a timer that is due
 sooner sends the token. Without both, timers that are inserted meanwhile have to wait, so call it every 150 ms or so. p_stride_ms 0 with a token withdraws it.
@@ -501,6 +529,7 @@ drop function ojs._sleeps(text, int);
 drop function ojs._prune(int);
 drop function ojs._journal_retention();
 drop function ojs._wake_again(text[], uuid[]);
+drop function ojs._expire_due(text[], uuid[]);
 drop function ojs._reap(text[], uuid[]);
 drop function ojs._promote(text[], uuid[]);
 drop function ojs._roll_up();

@@ -151,7 +151,14 @@ $$;
 comment on function ojs._return_dead(text[], uuid[]) is 'Moves those of the dead letters that were put aside back into ojs.job.';
 
 -- +goose StatementBegin
-create function ojs._retry_dead(p_tenants text[], p_ids uuid[]) returns int
+create function ojs._replay_count(p_meta jsonb) returns int
+language sql immutable
+as $$ select case when jsonb_typeof(p_meta -> 'ojs.replay_count') = 'number' and p_meta ->> 'ojs.replay_count' ~ '^\d{1,8}$' then (p_meta ->> 'ojs.replay_count')::int else 0 end $$;
+-- +goose StatementEnd
+comment on function ojs._replay_count(jsonb) is 'How many times a job has been retried by rules, as its meta says.';
+
+-- +goose StatementBegin
+create function ojs._retry_dead(p_tenants text[], p_ids uuid[], p_rules text[] default '{}') returns int
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
@@ -161,7 +168,7 @@ declare
 begin
     perform ojs._return_dead(p_tenants, p_ids);
     with held as materialized (
-        select j.* from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
+        select j.*, a.rule from (select a.id, a.tenant_id, min(a.rule) as rule from unnest(p_ids, p_tenants, p_rules) a(id, tenant_id, rule) group by a.id, a.tenant_id) a
         cross join lateral (select j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt from ojs.job j
             where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'discarded' and (j.expires_at > v_now) is not false
             for update skip locked) j
@@ -171,7 +178,9 @@ begin
         select g.*, nextval('ojs.job_seq') as seq from (select * from gone order by at, id) g
     ), retried as (
         update ojs.job j
-        set state = 'available', attempt = 0, seq = n.seq, enqueued_at = v_now, started_at = null, finished_at = null, retry_at = null, worker_id = null
+        set state = 'available', attempt = 0, seq = n.seq, enqueued_at = v_now, started_at = null, finished_at = null, retry_at = null, worker_id = null,
+            meta = case when n.rule is null then j.meta else j.meta || jsonb_build_object('ojs.replay_count', ojs._replay_count(j.meta) + 1, 'ojs.replay_rule', n.rule,
+                'ojs.last_replayed_at', to_char(v_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) end
         from numbered n where j.id = n.id and j.tenant_id = n.tenant_id
     ), released as (
         insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state)
@@ -190,8 +199,8 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._retry_dead(text[], uuid[]) is
-'Makes those of the jobs that lie in the dead letter queue, nobody else has locked and have not expired available again, behind what is available. Returns how many.';
+comment on function ojs._retry_dead(text[], uuid[], text[]) is
+'Makes those of the jobs that lie in the dead letter queue, nobody else has locked and have not expired available again, behind what is available. Returns how many. p_rules: by which rule each, noted in its meta; empty: by a person.';
 
 -- +goose StatementBegin
 create function ojs._drop_dead(p_tenants text[], p_ids uuid[]) returns int
@@ -274,6 +283,9 @@ begin
         -- Another line of the statistics.
         insert into ojs.wake (tenant_id, queue, priority, to_state, jobs)
         values (p_job.tenant_id, p_job.queue, p_job.priority, 'discarded', -1), (p_job.tenant_id, v_job.queue, v_job.priority, 'discarded', 1);
+    end if;
+    if v_job.expires_at is distinct from p_job.expires_at and v_job.expires_at is not null then
+        insert into ojs.timer (due_at, kind, tenant_ids, ids) values (v_job.expires_at, 'expiry', array[v_job.tenant_id], array[v_job.id]);
     end if;
     update ojs.job j
     set queue = v_job.queue, priority = v_job.priority, args = v_job.args, meta = v_job.meta, retry = v_job.retry, max_attempts = v_job.max_attempts, expires_at = v_job.expires_at
@@ -470,6 +482,114 @@ $$;
 comment on function ojs._prune_dead_letters(int) is
 'A step of removing dead letters beyond their age or number: deletes up to about p_limit and returns whether there may be more. When done, the next round is due in five minutes. Another session at it: does nothing.';
 
+-- +goose StatementBegin
+create function ojs.set_replay_rule(
+    p_name text, p_delay interval default '1 hour', p_max_replays int default 3, p_queue text default null, p_type text default null, p_error_type text default null,
+    p_of_tenant text default null, p_enabled boolean default true
+) returns ojs.replay_rule
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_rule ojs.replay_rule;
+begin
+    if p_name is null or p_name = '' or length(p_name) > 128 then
+        perform ojs._raise('OJ400', 'name is required and has at most 128 characters', '{"field": "name"}');
+    elsif p_delay is null or p_delay not between interval '1 second' and interval '180 days' then
+        perform ojs._raise('OJ400', 'delay must be between a second and 180 days', '{"field": "delay"}');
+    elsif p_max_replays is null or p_max_replays not between 1 and 1000 then
+        perform ojs._raise('OJ400', 'max_replays must be an integer between 1 and 1000', '{"field": "max_replays"}');
+    elsif not ojs._tenant_valid(p_of_tenant) then
+        perform ojs._raise('OJ400', 'of_tenant is no valid tenant', '{"field": "of_tenant"}');
+    elsif p_enabled is null then
+        perform ojs._raise('OJ400', 'enabled must be true or false', '{"field": "enabled"}');
+    end if;
+    insert into ojs.replay_rule as r (name, tenant_id, queue, type, error_type, delay, max_replays, enabled)
+    values (p_name, p_of_tenant, p_queue, p_type, p_error_type, p_delay, p_max_replays, p_enabled)
+    on conflict (name) do update set tenant_id = excluded.tenant_id, queue = excluded.queue, type = excluded.type, error_type = excluded.error_type, delay = excluded.delay,
+        max_replays = excluded.max_replays, enabled = excluded.enabled, seen = null, caught_up = false
+    returning * into v_rule;
+    return v_rule;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.set_replay_rule(text, interval, int, text, text, text, text, boolean) is
+'Sets a rule, new or with the name of an old one, and returns it (ojs-dead-letter section 7): dead letters of p_queue, p_type, with p_error_type as type or code of the last error, of tenant p_of_tenant, null
+being any, are retried by the clock p_delay (a second to 180 days) after they were discarded, until rules have retried them p_max_replays (1 to 1000) times. What is in the queue already is included, once the
+transactions that are open now have ended. The meta of a job that is retried gets ojs.replay_count, ojs.last_replayed_at, ojs.replay_rule. Rules stand in ojs.replay_rule. Raises invalid_request.';
+
+-- +goose StatementBegin
+create function ojs.delete_replay_rule(p_name text) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    delete from ojs.replay_rule r where r.name = p_name;
+    if not found then
+        perform ojs._raise('OJ404', format('replay rule %s not found', p_name), jsonb_build_object('resource_type', 'replay_rule', 'resource_id', p_name));
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.delete_replay_rule(text) is 'Deletes a rule of ojs.set_replay_rule. Raises not_found.';
+
+-- +goose StatementBegin
+create function ojs._catch_up_replays() returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_rule ojs.replay_rule;
+begin
+    for v_rule in select * from ojs.replay_rule r where not r.caught_up for update skip locked loop
+        if v_rule.seen is null or v_rule.seen > pg_snapshot_xmax(pg_current_snapshot()) then
+            update ojs.replay_rule r set seen = pg_snapshot_xmax(pg_current_snapshot()) where r.name = v_rule.name;
+        elsif v_rule.seen <= pg_snapshot_xmin(pg_current_snapshot()) then
+            -- Whoever did not know the rule has ended: all that they left is visible, and the others told the clock themselves.
+            insert into ojs.timer (due_at, kind, tenant_ids, ids)
+            select max(d.at) + v_rule.delay, 'replay', array_agg(d.tenant_id), array_agg(d.id)
+            from (select d.*, date_trunc('minute', d.at) as minute, row_number() over (order by d.at) / 1000 as part from ojs.dead_letter d where v_rule.enabled and ojs._ruled(v_rule, d)) d
+            group by d.minute, d.part;
+            update ojs.replay_rule r set caught_up = true where r.name = v_rule.name;
+        end if;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._catch_up_replays() is 'Tells the clock of the dead letters that new rules are for, as soon as no transaction is open that may not have known them.';
+
+-- +goose StatementBegin
+create function ojs._replay(p_tenants text[], p_ids uuid[]) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_custom_plan
+as $$
+declare
+    v_now  timestamptz := ojs.now();
+    v_dead record;
+begin
+    select array_agg(x.tenant_id) as tenants, array_agg(x.id) as ids, array_agg(x.name) as rules into v_dead
+    from (
+        select distinct on (d.id, d.tenant_id) d.id, d.tenant_id, r.name
+        from unnest(p_ids, p_tenants) a(id, tenant_id)
+        join ojs.dead_letter d on d.id = a.id and d.tenant_id = a.tenant_id
+        join ojs.replay_rule r on r.enabled and ojs._ruled(r, d) and d.at + r.delay <= v_now
+        cross join lateral (
+            select j.meta, j.expires_at from ojs.job j where j.id = d.id and j.tenant_id = d.tenant_id
+            union all
+            select k.meta, k.expires_at from ojs.dead_job k where k.id = d.id and k.tenant_id = d.tenant_id
+            limit 1) j
+        where ojs._replay_count(j.meta) < r.max_replays and (j.expires_at > v_now) is not false
+        order by d.id, d.tenant_id, r.delay, r.name
+    ) x;
+    if v_dead.ids is not null and ojs._retry_dead(v_dead.tenants, v_dead.ids, v_dead.rules) < cardinality(v_dead.ids) then
+        -- Locked by somebody just now: look again.
+        insert into ojs.timer (due_at, kind, tenant_ids, ids)
+        select v_now + interval '1 second', 'replay', array_agg(d.tenant_id), array_agg(d.id)
+        from unnest(v_dead.ids, v_dead.tenants) a(id, tenant_id) join ojs.dead_letter d on d.id = a.id and d.tenant_id = a.tenant_id
+        having count(*) > 0;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._replay(text[], uuid[]) is 'Retries those of the dead letters for which a rule says that it is time.';
+
+grant execute on function ojs.set_replay_rule(text, interval, int, text, text, text, text, boolean), ojs.delete_replay_rule(text) to ojs_operator;
 grant execute on function ojs.dead_letters(text, text, text, timestamptz, timestamptz, int, int, text), ojs.dead_letter_count(text, text, text, timestamptz, timestamptz, text),
     ojs.dead_letter_info(uuid, text), ojs.retry_dead_letter(uuid, json, text), ojs.retry_dead_letters(text, text, text, timestamptz, timestamptz, int, text),
     ojs.delete_dead_letter(uuid, text), ojs.purge_dead_letters(text, text, text, timestamptz, timestamptz, int, text), ojs.dead_letter_stats(text)
@@ -479,6 +599,10 @@ reset role;
 
 -- +goose Down
 set local role ojs_owner;
+drop function ojs._replay(text[], uuid[]);
+drop function ojs._catch_up_replays();
+drop function ojs.delete_replay_rule(text);
+drop function ojs.set_replay_rule(text, interval, int, text, text, text, text, boolean);
 drop function ojs._prune_dead_letters(int);
 drop function ojs.configure_dead_letters(interval, int);
 drop function ojs.dead_letter_stats(text);
@@ -489,7 +613,8 @@ drop function ojs.retry_dead_letter(uuid, json, text);
 drop function ojs._override(ojs.job, json);
 drop function ojs._lock_dead(uuid, text);
 drop function ojs._drop_dead(text[], uuid[]);
-drop function ojs._retry_dead(text[], uuid[]);
+drop function ojs._retry_dead(text[], uuid[], text[]);
+drop function ojs._replay_count(jsonb);
 drop function ojs._return_dead(text[], uuid[]);
 drop function ojs._hold_dead(text, text, text, text, timestamptz, timestamptz, int, boolean);
 drop function ojs.dead_letter_info(uuid, text);
