@@ -371,6 +371,8 @@ leases of five seconds: of the attempts FAIL percent fail and are retried by the
 has to end. Finished jobs stay for RETENTION seconds, and the journal for a minute; what a server's clock and upkeep do is done meanwhile.
 
   throughput_ratio        jobs completed in the last minute to those in the second; in runs of less than five minutes, fifths for minutes
+  cpu_ratio               the same of what this process and PostgreSQL compute per completed job: it says what the work costs, where the machine has other
+                          things to do; on Linux and with a PostgreSQL of its own, else null
   size_ratio              bytes of the database per job in it, finished ones included, in the last minute to the third: means of six looks a minute
   bytes_per_retained_job  in the last minute; minutes holds all figures of each minute, and in which tables the bytes are`,
 		Flags: b.flags(

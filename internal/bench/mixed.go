@@ -35,17 +35,19 @@ type MixedOptions struct {
 // MixedMinute is one minute, or a tenth of a short run.
 type MixedMinute struct {
 	JobsPerSecond float64 `json:"completed_jobs_per_second"`
-	Enqueued      int64   `json:"enqueued"`
-	Completed     int64   `json:"completed"`
-	Failed        int64   `json:"failed_attempts"`
-	Lost          int64   `json:"lost_attempts"`
-	Cancelled     int64   `json:"cancelled"`
-	Discarded     int64   `json:"discarded"`
-	Refused       int64   `json:"refused_acknowledgements"` // cancelled meanwhile, or the lease had ended
-	RetainedJobs  float64 `json:"retained_jobs"`
-	OpenJobs      float64 `json:"open_jobs"`
-	Bytes         float64 `json:"bytes"`
-	BytesPerJob   float64 `json:"bytes_per_retained_job"`
+	// What this process and PostgreSQL computed, for each of them: it grows with the work, and hardly with what else the machine does. Null where nobody knows.
+	CPUms        *float64 `json:"cpu_ms_per_completed_job"`
+	Enqueued     int64    `json:"enqueued"`
+	Completed    int64    `json:"completed"`
+	Failed       int64    `json:"failed_attempts"`
+	Lost         int64    `json:"lost_attempts"`
+	Cancelled    int64    `json:"cancelled"`
+	Discarded    int64    `json:"discarded"`
+	Refused      int64    `json:"refused_acknowledgements"` // cancelled meanwhile, or the lease had ended
+	RetainedJobs float64  `json:"retained_jobs"`
+	OpenJobs     float64  `json:"open_jobs"`
+	Bytes        float64  `json:"bytes"`
+	BytesPerJob  float64  `json:"bytes_per_retained_job"`
 	// Where they are, at the end of it: tables with indexes and wide values, all partitions of jobs together.
 	BytesByTable map[string]int64 `json:"bytes_by_table"`
 }
@@ -68,6 +70,7 @@ type MixedResult struct {
 	RetentionSeconds float64       `json:"retention_seconds"`
 	ThroughputRatio  float64       `json:"throughput_ratio"`
 	SizeRatio        float64       `json:"size_ratio"`
+	CPURatio         *float64      `json:"cpu_ratio"`
 	JobsPerSecond    float64       `json:"jobs_per_second"`
 	BytesPerJob      float64       `json:"bytes_per_retained_job"`
 	Minutes          []MixedMinute `json:"minutes"`
@@ -88,9 +91,11 @@ const (
 type mixedPart struct {
 	enqueued, completed, failed, lost, cancelled, discarded, refused atomic.Int64
 
-	mu                    sync.Mutex
+	// Written by who looks at the database, alone.
 	retained, open, bytes []float64
 	byTable               map[string]int64
+	cpu                   time.Duration // computed since the beginning, at the end of the part
+	cpuKnown              bool
 }
 
 // mix is a run of Mixed under way.
@@ -101,6 +106,7 @@ type mix struct {
 	parts  []*mixedPart
 	spare  mixedPart    // for what happens after the last
 	open   atomic.Int64 // jobs that have not ended
+	cpu    time.Duration
 }
 
 func (m *mix) part() *mixedPart {
@@ -132,6 +138,7 @@ func Mixed(ctx context.Context, env *Env, opts MixedOptions) (*MixedResult, erro
 		return nil, err
 	}
 
+	cpu := m.cpu
 	for _, p := range m.parts {
 		n := MixedMinute{
 			JobsPerSecond: round(float64(p.completed.Load())/opts.part().Seconds(), 0), Enqueued: p.enqueued.Load(), Completed: p.completed.Load(), Failed: p.failed.Load(),
@@ -139,6 +146,10 @@ func Mixed(ctx context.Context, env *Env, opts MixedOptions) (*MixedResult, erro
 			RetainedJobs: round(mean(p.retained), 0), OpenJobs: round(mean(p.open), 0), Bytes: round(mean(p.bytes), 0), BytesByTable: p.byTable,
 		}
 		n.BytesPerJob = round(n.Bytes/n.RetainedJobs, 1)
+		if p.cpuKnown {
+			perJob := round((p.cpu-cpu).Seconds()*1000/float64(p.completed.Load()), 3)
+			n.CPUms, cpu = &perJob, p.cpu
+		}
 		r.JobsPerSecond += n.JobsPerSecond / float64(len(m.parts))
 		r.Minutes = append(r.Minutes, n)
 	}
@@ -146,6 +157,10 @@ func Mixed(ctx context.Context, env *Env, opts MixedOptions) (*MixedResult, erro
 	r.JobsPerSecond, r.BytesPerJob = round(r.JobsPerSecond, 0), last.BytesPerJob
 	r.ThroughputRatio = round(last.JobsPerSecond/second.JobsPerSecond, 3)
 	r.SizeRatio = round(last.BytesPerJob/third.BytesPerJob, 3)
+	if second.CPUms != nil && last.CPUms != nil {
+		ratio := round(*last.CPUms / *second.CPUms, 3)
+		r.CPURatio = &ratio
+	}
 	r.Machine, r.Settings, err = env.describe(ctx, d)
 	return r, err
 }
@@ -179,6 +194,7 @@ func (m *mix) run(ctx context.Context, d *database) error {
 		}
 	}
 	m.begun = time.Now()
+	m.cpu, _ = d.env.cpu()
 	over, stop := context.WithDeadline(ctx, m.begun.Add(m.opts.length()))
 	defer stop()
 	for i := range m.opts.Producers {
@@ -358,8 +374,7 @@ func (m *mix) look(ctx context.Context, d *database, part *mixedPart) error {
 		return fmt.Errorf("look at the size of the database: %w", err)
 	}
 	m.open.Add(open - believed)
-	part.mu.Lock()
-	defer part.mu.Unlock()
+	part.cpu, part.cpuKnown = d.env.cpu()
 	part.retained, part.open, part.bytes, part.byTable = append(part.retained, float64(retained)), append(part.open, float64(open)), append(part.bytes, float64(bytes)), byTable
 	return nil
 }
