@@ -183,6 +183,32 @@ func TestRunThatIsToBeCancelledAndIsLockedIsWaitedFor(t *testing.T) {
 	}
 }
 
+func TestCronEventsAndTimesThatAreLeftOut(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db.Pool, "select ojs.put_cron('c', '30 2 * * *', 'a', p_timezone => 'Europe/Berlin', p_queue => 'q', p_tenant => 'acme')")
+	exec(t, db.Pool, `select ojs.plan_cron(id, rev, array[ojs.now() - interval '1 millisecond', ojs.now() + interval '1 hour'], null, array[ojs.now() - interval '1 second', ojs.now() + interval '10 minutes']) from ojs.cron`)
+	tick(t, db.Pool, 1000)
+	due(t, db.Pool, "c", "-1 millisecond", "1 hour")
+	tick(t, db.Pool, 1000)
+	got := lines(t, db.As("acme"), `select type, queue, subject, data ->> 'cron_expr', data ->> 'timezone', data ->> 'job_type', data ->> 'reason', (data ->> 'job_id') is not null, (data ->> 'existing_job_id') is not null
+		from ojs.events(array['cron.triggered', 'cron.skipped']) order by data ->> 'scheduled_at'`)
+	want := []string{
+		"cron.skipped q c 30 2 * * * Europe/Berlin a dst_skip false false",
+		"cron.triggered q c 30 2 * * * Europe/Berlin a - true false",
+		"cron.skipped q c 30 2 * * * Europe/Berlin a overlap_skip false true",
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("%q", got)
+	}
+	if got := lines(t, db.As("globex"), "select from ojs.events(array['cron.triggered', 'cron.skipped'])"); len(got) > 0 {
+		t.Errorf("globex sees %q", got)
+	}
+	if got := one[int](t, db.Pool, "select cardinality(left_out) from ojs.cron"); got != 1 {
+		t.Errorf("%d left", got)
+	}
+}
+
 func TestTicksAtTheSameTimeFireOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -669,6 +669,7 @@ create table ojs.cron (
     rev                   bigint not null default 1,
     enabled               boolean not null default true,
     upcoming              timestamptz[] not null default '{}',
+    left_out              timestamptz[] not null default '{}',
     look_at               timestamptz,
     open                  uuid[] not null default '{}',
     run_count             bigint not null default 0,
@@ -704,6 +705,7 @@ comment on column ojs.cron.id is 'By which timers know it.';
 comment on column ojs.cron.rev is 'Grows with each change.';
 comment on column ojs.cron.enabled is 'Whether it fires.';
 comment on column ojs.cron.upcoming is 'When it fires next, soonest first, as far as a server has translated the expression; the first is next_run_at.';
+comment on column ojs.cron.left_out is 'When a clock that is put forward leaves out a local time at which it would be due, soonest first.';
 comment on column ojs.cron.look_at is 'When the soonest timer for it is due, if that time has not passed.';
 comment on column ojs.cron.open is 'The jobs it made that had not ended when it last fired, and the one it made then; at most 100.';
 comment on column ojs.cron.run_count is 'How many jobs it has made.';
@@ -743,6 +745,7 @@ create table ojs.cron_run (
     blocker   uuid,
     primary key (tenant_id, name, due_at)
 );
+create index cron_run_recent_idx on ojs.cron_run (at);
 comment on table ojs.cron_run is 'History of cron jobs: one row per time they were due. What two servers fire at once, this key lets happen once.';
 comment on column ojs.cron_run.tenant_id is 'The tenant.';
 comment on column ojs.cron_run.name is 'The cron job.';
@@ -751,7 +754,7 @@ comment on column ojs.cron_run.at is 'When it was fired or skipped.';
 comment on column ojs.cron_run.manual is 'Whether somebody triggered it by hand.';
 comment on column ojs.cron_run.missed is 'How many times it had been due before, since it last fired, for which this one stands.';
 comment on column ojs.cron_run.job_id is 'The job that was made; null: none, it was skipped.';
-comment on column ojs.cron_run.reason is 'Why it was skipped: overlap_skip (the run before has not ended), misfire (too late to catch up), waiting (100 runs wait already), refused (the job was refused).';
+comment on column ojs.cron_run.reason is 'Why it was skipped: overlap_skip (the run before has not ended), misfire (too late to catch up), waiting (100 runs wait already), refused (the job was refused), dst_skip (there was no such local time: the clock was put forward at due_at).';
 comment on column ojs.cron_run.message is 'What the refusal said.';
 comment on column ojs.cron_run.blocker is 'The unfinished job because of which it was skipped.';
 -- Small tables that change all the time are vacuumed every minute as it is, having few live rows. To give their last pages back to the system,

@@ -213,6 +213,17 @@ begin
             when r.from_state = 'discarded' then 'dead_letter.retried' when r.to_state = 'discarded' then 'job.discarded' when r.to_state = 'retryable' then 'job.retrying' else 'job.released' end as type) t
         where (v_tenant is null or r.tenant_id = v_tenant) and (p_types is null or t.type = any (p_types)) and (p_queues is null or r.queue = any (p_queues))
         order by r.xid desc, r.seq desc limit p_limit)
+        union all
+        (select 'evt_' || c.id || '_' || (extract(epoch from r.due_at) * 1000000)::bigint, t.type, r.at, r.tenant_id, c.queue, r.name,
+            jsonb_strip_nulls(jsonb_build_object('cron_name', r.name, 'cron_expr', c.expression, 'cron_expression', c.expression, 'timezone', c.timezone, 'job_type', c.type,
+                'job_id', r.job_id, 'reason', r.reason, 'existing_job_id', r.blocker, 'active_job_id', r.blocker, 'scheduled_at', t.due, 'scheduled_time', t.due,
+                'actual_time', to_char(r.at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')))
+        from ojs.cron_run r
+        join ojs.cron c on c.tenant_id = r.tenant_id and c.name = r.name
+        cross join lateral (select case when r.job_id is null then 'cron.skipped' else 'cron.triggered' end as type,
+            to_char(r.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as due) t
+        where (v_tenant is null or r.tenant_id = v_tenant) and (p_types is null or t.type = any (p_types)) and (p_queues is null or c.queue = any (p_queues))
+        order by r.at desc limit p_limit)
     ) e(id, type, "time", tenant_id, queue, subject, data)
     order by e."time" desc limit p_limit;
 end;
@@ -220,7 +231,7 @@ $$;
 -- +goose StatementEnd
 comment on function ojs.events(text[], text[], int, text) is
 'The latest lifecycle events, newest first: job.enqueued, job.started (of the latest attempt), job.completed, job.retrying, job.discarded, job.dead_lettered, dead_letter.retried,
-job.cancelled, job.expired, job.released, as far back as jobs and the journal (ojs.configure) reach. p_types, p_queues: only those; p_limit 1 to 1000. Derived, not recorded: nothing is written twice.';
+job.cancelled, job.expired, job.released, cron.triggered, cron.skipped (of the latest thousand times of each cron job), as far back as jobs and the journal (ojs.configure) reach. p_types, p_queues: only those; p_limit 1 to 1000. Derived, not recorded: nothing is written twice.';
 grant execute on function ojs.events(text[], text[], int, text) to ojs_service, ojs_operator, ojs_tenant;
 reset role;
 

@@ -16,7 +16,7 @@ grant select on ojs.crons to ojs_service, ojs_operator, ojs_tenant;
 create view ojs.cron_runs with (security_invoker = true) as
 select r.tenant_id, r.name, r.due_at, r.at, r.job_id, r.reason, r.message, r.blocker, r.missed, r.manual, r.at - r.due_at as late from ojs.cron_run r;
 comment on view ojs.cron_runs is
-'What cron jobs did when they were due: job_id, or why there is none (reason: overlap_skip, misfire, waiting, refused; message, blocker); missed: how many earlier times it stands for; manual:
+'What cron jobs did when they were due: job_id, or why there is none (reason: overlap_skip, misfire, waiting, refused, dst_skip; message, blocker); missed: how many earlier times it stands for; manual:
 triggered by hand. The latest thousand or so of each cron job.';
 grant select on ojs.cron_runs to ojs_service, ojs_operator, ojs_tenant;
 
@@ -196,7 +196,7 @@ declare
     v_cron ojs.cron;
 begin
     update ojs.cron c
-    set upcoming = '{}', error = null, anchor_at = case when c.expression = p_old.expression then c.anchor_at else ojs.now() end,
+    set upcoming = '{}', left_out = '{}', error = null, anchor_at = case when c.expression = p_old.expression then c.anchor_at else ojs.now() end,
         look_at = case when c.enabled then ojs._cron_look(p_cron, ojs.now()) else c.look_at end
     where c.id = p_cron.id
     returning * into v_cron;
@@ -389,6 +389,9 @@ begin
             end if;
             select * into v_cron from ojs.cron c where c.id = v_key.id;
         end if;
+        insert into ojs.cron_run (tenant_id, name, due_at, reason)
+        select v_cron.tenant_id, v_cron.name, u, 'dst_skip' from unnest(v_cron.left_out) u where u <= v_now and u <> all (v_rest)
+        on conflict do nothing;
         v_open := ojs._cron_open(v_cron);
         -- One after the other (ojs-cron section 6.1, enqueue).
         perform ojs.activate(j.id, j.tenant_id)
@@ -405,7 +408,9 @@ begin
         end if;
         if v_rest <> v_old or coalesce(v_again, v_rest[1]) is not null then
             v_again := ojs._cron_look(v_cron, least(v_again, case when v_cron.enabled then greatest(v_rest[1], v_now) end));
-            update ojs.cron c set rev = c.rev + (v_rest <> c.upcoming)::int, upcoming = v_rest, look_at = v_again where c.id = v_cron.id and (c.upcoming, c.look_at) is distinct from (v_rest, v_again);
+            update ojs.cron c
+            set rev = c.rev + (v_rest <> c.upcoming)::int, upcoming = v_rest, left_out = array(select u from unnest(c.left_out) u where u > v_now order by u), look_at = v_again
+            where c.id = v_cron.id and (c.upcoming, c.look_at) is distinct from (v_rest, v_again);
         end if;
     end loop;
     return v_unplanned;
@@ -458,29 +463,29 @@ $$;
 comment on function ojs.unplanned_crons(int) is 'Cron jobs of which too few times to come are known: a server works out when they are due after after_at and says so (ojs.plan_cron). anchor_at is what @every counts from.';
 
 -- +goose StatementBegin
-create function ojs.plan_cron(p_id uuid, p_rev bigint, p_upcoming timestamptz[], p_error text default null) returns setof ojs.cron
+create function ojs.plan_cron(p_id uuid, p_rev bigint, p_upcoming timestamptz[], p_error text default null, p_left_out timestamptz[] default '{}') returns setof ojs.cron
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     return query
     update ojs.cron c
-    set rev = c.rev + 1, upcoming = c.upcoming || p_upcoming, error = p_error, look_at = ojs._cron_look(c, greatest((c.upcoming || p_upcoming)[1], ojs.now()))
+    set rev = c.rev + 1, upcoming = c.upcoming || p_upcoming, left_out = c.left_out || p_left_out, error = p_error, look_at = ojs._cron_look(c, greatest((c.upcoming || p_upcoming)[1], ojs.now()))
     where c.id = p_id and c.rev = p_rev
     returning c.*;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.plan_cron(uuid, bigint, timestamptz[], text) is
-'Appends the times at which a cron job is due, ascending, or says why there are none (p_error), and returns it. Nothing happens unless its rev is still p_rev. For servers. Locks the row.';
+comment on function ojs.plan_cron(uuid, bigint, timestamptz[], text, timestamptz[]) is
+'Appends the times at which a cron job is due, ascending, or says why there are none (p_error), and returns it. p_left_out: when clocks that are put forward leave out times between them. Nothing happens unless its rev is still p_rev. For servers. Locks the row.';
 
 grant execute on function ojs.put_cron(text, text, text, json, text, text, int, jsonb, jsonb, int, int, int, text[], json, json, text, text, boolean, text, text),
     ojs.configure_cron(text, boolean, text, text, text, text, text, text), ojs.delete_cron(text, text), ojs.trigger_cron(text, text), ojs.cron_info(text, text) to ojs_service, ojs_operator, ojs_tenant;
-grant execute on function ojs.unplanned_crons(int), ojs.plan_cron(uuid, bigint, timestamptz[], text) to ojs_service, ojs_operator;
+grant execute on function ojs.unplanned_crons(int), ojs.plan_cron(uuid, bigint, timestamptz[], text, timestamptz[]) to ojs_service, ojs_operator;
 reset role;
 
 -- +goose Down
 set local role ojs_owner;
-drop function ojs.plan_cron(uuid, bigint, timestamptz[], text);
+drop function ojs.plan_cron(uuid, bigint, timestamptz[], text, timestamptz[]);
 drop function ojs.unplanned_crons(int);
 drop function ojs.trigger_cron(text, text);
 drop function ojs._fire_crons(text[], uuid[]);

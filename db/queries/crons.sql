@@ -35,4 +35,4 @@ select c.id::uuid as id, c.rev::bigint as rev, c.expression::text as expression,
 from ojs.unplanned_crons(@max_rows::int) c(id, rev, expression, timezone, anchor_at, after_at);
 
 -- name: PlanCron :many
-select * from ojs.plan_cron(@id::uuid, @rev::bigint, @upcoming::timestamptz[], sqlc.narg('error')::text);
+select * from ojs.plan_cron(@id::uuid, @rev::bigint, @upcoming::timestamptz[], sqlc.narg('error')::text, @left_out::timestamptz[]);

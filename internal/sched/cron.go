@@ -64,13 +64,13 @@ func (c *Cron) PlanNew(ctx context.Context, row sqlcgen.OjsCron) (sqlcgen.OjsCro
 }
 
 func (c *Cron) plan(ctx context.Context, r sqlcgen.UnplannedCronsRow) ([]sqlcgen.OjsCron, error) {
-	params := sqlcgen.PlanCronParams{ID: r.ID, Rev: r.Rev, Upcoming: []time.Time{}}
+	params := sqlcgen.PlanCronParams{ID: r.ID, Rev: r.Rev, Upcoming: []time.Time{}, LeftOut: []time.Time{}}
 	if schedule, err := ParseCron(r.Expression, r.Timezone); err != nil {
 		text := err.Error()
 		params.Error = &text
 		c.log.Warn("a cron job cannot be planned", "id", r.ID, "expression", r.Expression, "timezone", r.Timezone, "error", err)
 	} else {
-		params.Upcoming = schedule.upcoming(r.AfterAt, r.AnchorAt)
+		params.Upcoming, params.LeftOut = schedule.upcoming(r.AfterAt, r.AnchorAt)
 	}
 	rows, err := c.q.PlanCron(pg.Unchecked(ctx), params)
 	if err != nil {
@@ -183,11 +183,17 @@ func ParseCron(expression, timezone string) (*Schedule, error) {
 // due the first time only (ojs-cron section 5.2); but what is due in every hour is due in the hour that
 // comes twice, too. anchor is what @every counts from.
 func (s *Schedule) Next(after, anchor time.Time) time.Time {
+	next, _ := s.next(after, anchor)
+	return next
+}
+
+// next tells, too, when clocks were put forward over a local time before it.
+func (s *Schedule) next(after, anchor time.Time) (next time.Time, leftOut []time.Time) {
 	if s.every > 0 {
 		if after.Before(anchor) {
-			return anchor
+			return anchor, nil
 		}
-		return anchor.Add((after.Sub(anchor)/s.every + 1) * s.every)
+		return anchor.Add((after.Sub(anchor)/s.every + 1) * s.every), nil
 	}
 	for stretch := after; ; {
 		// Between two changes of the clock the wall shows UTC, shifted.
@@ -197,16 +203,19 @@ func (s *Schedule) Next(after, anchor time.Time) time.Time {
 		shift := time.Duration(offset) * time.Second
 		due := s.wall.Next(after.UTC().Add(shift))
 		if due.IsZero() {
-			return due
+			return due, leftOut
 		}
 		due = due.Add(-shift)
 		switch {
 		case !end.IsZero() && !due.Before(end):
+			if _, then := end.In(s.zone).Zone(); !s.hourly && due.Sub(end) < time.Duration(then)*time.Second-shift {
+				leftOut = append(leftOut, end)
+			}
 			stretch, after = end, end.Add(-1)
 		case !s.hourly && again(begin, due, s.zone, shift):
 			after = due
 		default:
-			return due
+			return due, leftOut
 		}
 	}
 }
@@ -227,16 +236,17 @@ const (
 	ahead = 24 * time.Hour
 )
 
-// upcoming are the next times: two, and those up to a day after the first.
-func (s *Schedule) upcoming(after, anchor time.Time) []time.Time {
-	var times []time.Time
+// upcoming are the next times: two, and those up to a day after the first. leftOut is when clocks are
+// put forward between them.
+func (s *Schedule) upcoming(after, anchor time.Time) (times, leftOut []time.Time) {
+	times, leftOut = []time.Time{}, []time.Time{}
 	for len(times) < mostUpcoming {
-		next := s.Next(after, anchor)
+		next, left := s.next(after, anchor)
 		if next.IsZero() || len(times) >= 2 && next.Sub(times[0]) > ahead {
 			break
 		}
-		times = append(times, next)
+		times, leftOut = append(times, next), append(leftOut, left...)
 		after = next
 	}
-	return times
+	return times, leftOut
 }

@@ -107,6 +107,33 @@ func TestWhatExpressionsMean(t *testing.T) {
 	}
 }
 
+func TestTimesThatAreLeftOutAreTold(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ expression, zone, after, want string }{
+		"the hour that Berlin leaves out":   {"30 2 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", "2026-03-29T01:00:00Z"},
+		"three times, but one hour":         {"*/20 2 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", "2026-03-29T01:00:00Z"},
+		"Lord Howe's half hour":             {"15 2 * * *", "Australia/Lord_Howe", "2026-10-02T00:00:00Z", "2026-10-03T15:30:00Z"},
+		"another hour":                      {"30 3 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", ""},
+		"every hour":                        {"30 * * * *", "Europe/Berlin", "2026-03-29T00:00:00Z", ""},
+		"the hour that comes twice":         {"30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", ""},
+		"years before the time comes again": {"30 2 29 3 *", "Europe/Berlin", "2025-12-01T00:00:00Z", "2026-03-29T01:00:00Z"},
+	} {
+		schedule, err := ParseCron(c.expression, c.zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := utc(t, c.after)
+		times, left := schedule.upcoming(after, after)
+		var got []string
+		for _, at := range left {
+			got = append(got, at.UTC().Format(time.RFC3339))
+		}
+		if strings.Join(got, " ") != c.want || len(times) < 2 {
+			t.Errorf("%s: %q, want %q; %v", name, got, c.want, times)
+		}
+	}
+}
+
 func TestEveryCountsFromItsAnchor(t *testing.T) {
 	t.Parallel()
 	schedule, err := ParseCron("@every 30m", "UTC")

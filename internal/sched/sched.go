@@ -21,6 +21,8 @@ const (
 	// clock that sleeps: a retry is promised within 200 ms of its time, and a tick takes time too.
 	Every = 150 * time.Millisecond
 	batch = 1000
+	// A tick that makes so many jobs available is followed by the next one sooner.
+	crowd = 100
 	// The longest sleep. What is due sooner wakes the clock, so this bounds only how long a timer
 	// waits after the connection that listens has died without a word. ojs.tick allows no more.
 	stride = 10 * time.Second
@@ -141,13 +143,18 @@ func (s *Scheduler) Run(ctx context.Context) {
 func (s *Scheduler) pause(done sqlcgen.TickRow, sleeps bool) time.Duration {
 	// Servers that started together, or wait for the same job, must not tick together.
 	spread := mathrand.N(s.every/10 + 1)
+	every := s.every
+	if done.Promoted >= crowd {
+		// Where many are due, the more wait for the next tick the longer it takes.
+		every /= 3
+	}
 	switch {
 	case done.NextInMs == 0:
 		return 0
 	case !sleeps && done.OnDuty:
-		return s.every - spread
+		return every - spread
 	}
-	return max(time.Duration(done.NextInMs)*time.Millisecond, s.every) + spread
+	return max(time.Duration(done.NextInMs)*time.Millisecond, every) + spread
 }
 
 func (s *Scheduler) tick(ctx context.Context, sleeps bool) (sqlcgen.TickRow, error) {

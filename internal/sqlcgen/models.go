@@ -22,6 +22,8 @@ type OjsCron struct {
 	Enabled bool
 	// When it fires next, soonest first, as far as a server has translated the expression; the first is next_run_at.
 	Upcoming []time.Time
+	// When a clock that is put forward leaves out a local time at which it would be due, soonest first.
+	LeftOut []time.Time
 	// When the soonest timer for it is due, if that time has not passed.
 	LookAt *time.Time
 	// The jobs it made that had not ended when it last fired, and the one it made then; at most 100.
