@@ -13,7 +13,7 @@ import (
 )
 
 // declared are the public folders every one of whose cases passes. A folder is added when it does.
-var declared = []string{"ext-dead-letter", "ext-multi-tenancy", "level-0-core", "level-2-scheduled"}
+var declared = []string{"ext-dead-letter", "ext-graceful-shutdown", "ext-multi-tenancy", "level-0-core", "level-2-scheduled"}
 
 // caseTimeout ends a case that hangs; the longest public one sleeps a bit more than two minutes.
 const caseTimeout = 4 * time.Minute
@@ -58,6 +58,12 @@ var spelledOut = map[string]map[string]string{
 	},
 	"ext-multi-tenancy/multi-tenancy-tenant-fetch-isolation": {
 		"step-3": `{"body": {"$.jobs": "array:length:1"}}`,
+	},
+	"ext-graceful-shutdown/graceful-shutdown-health-degraded": {
+		"step-2": `{"status": 503}`,
+	},
+	"ext-graceful-shutdown/graceful-shutdown-no-new-jobs": {
+		"step-3": `{"body": {"$.jobs": "array:length:0"}}`,
 	},
 	"ext-rate-limiting/rate-limit-concurrency": {
 		"step-3": `{"body": {"$.jobs": "array:length:1"}}`,

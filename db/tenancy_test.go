@@ -170,17 +170,22 @@ execute ojs._oldest_aside()
 execute ojs._recent()
 execute ojs._refuse_long(text,text)
 execute ojs._retry_max_attempts(jsonb)
+execute ojs._silence()
 execute ojs._tenant_valid(text)
 execute ojs._unfolded()
 execute ojs._uuid_v7()
 execute ojs.ack(uuid,uuid,json,text,text)
 execute ojs.ack_many(uuid[],uuid[],json[],text[],text[],boolean)
 execute ojs.activate(uuid,text)
+execute ojs.beat(text,uuid[],text,integer,text,integer,text,integer,text[],integer,text[],text,jsonb,timestamp with time zone)
 execute ojs.cancel(uuid,text)
 execute ojs.configure_cron(text,boolean,text,text,text,text,text,text)
 execute ojs.cron_info(text,text)
 execute ojs.current_tenant()
 execute ojs.delete_cron(text,text)
+execute ojs.deregister_worker(text,text)
+execute ojs.direct_worker(text,text,text)
+execute ojs.direct_workers(text,text)
 execute ojs.enqueue(text,json,text,integer,timestamp with time zone,timestamp with time zone,jsonb,jsonb,integer,integer,integer,text[],boolean,json,json,uuid,text)
 execute ojs.enqueue_bulk(text,json[],text,integer,timestamp with time zone,timestamp with time zone,jsonb,jsonb,integer,integer,integer,text[],text)
 execute ojs.enqueue_each(json)
@@ -199,9 +204,12 @@ execute ojs.job_info(uuid,text)
 execute ojs.nack(uuid,jsonb,uuid,text,boolean,text)
 execute ojs.now()
 execute ojs.put_cron(text,text,text,json,text,text,integer,jsonb,jsonb,integer,integer,integer,text[],json,json,text,text,boolean,text,text)
+execute ojs.register_worker(text,text,integer,text[],integer,text[],text,jsonb,timestamp with time zone,text)
 execute ojs.release(uuid,uuid)
+execute ojs.remove_worker(text,text)
 execute ojs.settle(json,boolean)
 execute ojs.trigger_cron(text,text)
+execute ojs.worker_info(text,text)
 insert ojs.job (args, expires_at, extra, id, meta, options, priority, queue, retry, scheduled_at, tags, timeout_ms, type, visibility_timeout_ms)
 insert ojs.jobs (args, expires_at, extra, id, meta, options, priority, queue, retry, scheduled_at, tags, timeout_ms, type, visibility_timeout_ms)
 select ojs._line
@@ -225,6 +233,9 @@ select ojs.tally_mark
 select ojs.tenant
 select ojs.tenant_stats
 select ojs.wake
+select ojs.worker
+select ojs.worker_beat
+select ojs.workers
 usage ojs
 usage ojs.job_seq`), "\n")
 
@@ -296,6 +307,7 @@ func newNeighbours(t *testing.T) neighbours {
 	}
 	exec(t, n.Service(), "select ojs.put_cron('nightly', '@daily', 'a', p_tenant => t) from unnest('{acme,globex}'::text[]) t")
 	exec(t, n.Pool, "insert into ojs.cron_run (tenant_id, name, due_at) select tenant_id, name, now() from ojs.cron")
+	exec(t, n.Service(), "select ojs.beat('worker of ' || t, p_tenant => t), ojs.beat('shared-worker') from unnest('{acme,globex}'::text[]) t")
 	exec(t, n.Operator(), "select from ojs.configure_tenant('acme', 2)")
 	exec(t, n.Operator(), "select from ojs.configure_tenant('globex', 7.5)")
 	tick(t, n.Service(), 1000)

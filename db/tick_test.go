@@ -96,7 +96,7 @@ func TestTickHonoursHeartbeats(t *testing.T) {
 			t.Errorf("after %s a tick promoted and reaped %s, want %s", c.at, got, c.want)
 		}
 	}
-	want := `available 1 lease_expired lease_expired 1 2031-05-04T12:01:15.000Z`
+	want := `available 1 visibility_timeout visibility_timeout 1 2031-05-04T12:01:15.000Z`
 	if got := lines(t, d.Pool, "select state, attempt, errors -> 0 ->> 'code', errors -> 0 ->> 'type', errors -> 0 ->> 'attempt', errors -> 0 ->> 'occurred_at' from ojs.job where type = 'kept'"); got[0] != want {
 		t.Errorf("a job taken back is\n  %s, want\n  %s", got[0], want)
 	}

@@ -57,6 +57,8 @@ create table ojs.settings (
     one                   boolean primary key default true check (one),
     default_tenant        text not null default '_default',
     tenant_required       boolean not null default false,
+    timeout_ms            int not null default 1800000,
+    heartbeat_timeout_ms  int not null default 30000,
     retention             interval not null default '7 days',
     journal_retention     interval not null default '1 day',
     dead_letter_max_age   interval not null default '180 days',
@@ -77,6 +79,8 @@ comment on column ojs.settings.tenant_required is 'Refuse jobs without a tenant 
 comment on column ojs.settings.retention is 'How long jobs are kept after they have ended, at least; 0: until an operator drops them.';
 comment on column ojs.settings.journal_retention is 'How long the journal is kept, at most; where retention is shorter, that long, but a minute at least.';
 comment on column ojs.settings.held_at is 'Since when nothing is handed out and the clock stands still (ojs.hold_dispatch); null: dispatch goes on.';
+comment on column ojs.settings.timeout_ms is 'How long heartbeats keep an attempt of a job that has no timeout_ms of its own, milliseconds; 0: for ever (ojs-timeouts section 5.1).';
+comment on column ojs.settings.heartbeat_timeout_ms is 'A worker that has sent heartbeats and is silent for so long is dead, milliseconds (ojs-worker-protocol section 10.1).';
 
 create table ojs.tenant (
     tenant_id      text primary key,
@@ -186,7 +190,7 @@ comment on column ojs.job.max_attempts is 'How many attempts it may have; defaul
 comment on column ojs.job.created_at is 'When it was enqueued.';
 comment on column ojs.job.scheduled_at is 'Not before this time.';
 comment on column ojs.job.expires_at is 'Discarded when not started by this time.';
-comment on column ojs.job.timeout_ms is 'How long an attempt may run, milliseconds; 0 or null: no limit of its own.';
+comment on column ojs.job.timeout_ms is 'How long an attempt may run, milliseconds; 0 or null: no limit of its own, settings.timeout_ms holds.';
 comment on column ojs.job.visibility_timeout_ms is 'How long a lease lasts without a heartbeat, milliseconds; null: 30000 or what the FETCH asks for.';
 comment on column ojs.job.tags is 'Labels for filtering.';
 comment on column ojs.job.args is 'The job''s arguments, a JSON array, byte for byte as sent.';
@@ -334,6 +338,7 @@ create table ojs.release (
     to_state   ojs.job_state not null,
     started_at timestamptz,
     fenced     boolean not null default true,
+    cause      text,
     at         timestamptz not null default ojs.now(),
     primary key (xid, seq)
 );
@@ -350,10 +355,12 @@ comment on column ojs.release.from_state is 'The state it left.';
 comment on column ojs.release.to_state is 'The state it entered.';
 comment on column ojs.release.started_at is 'When the attempt was handed out; null if there was none.';
 comment on column ojs.release.fenced is 'Whether the caller proved with the lease or the worker''s name that it held the job.';
+comment on column ojs.release.cause is 'Why the clock ended the attempt: timeout, visibility_timeout, worker_death; null: somebody said so.';
 comment on column ojs.release.at is 'When.';
 
-create type ojs.timer_kind as enum ('due', 'lease', 'again', 'expiry', 'replay', 'cron');
-comment on type ojs.timer_kind is 'What the tick has to look at: due: scheduled or retryable jobs; lease: running attempts; again: available jobs that were locked when their turn came; expiry: jobs that may not be started any more; replay: dead letters to be retried by a rule; cron: cron jobs.';
+create type ojs.timer_kind as enum ('due', 'lease', 'again', 'expiry', 'replay', 'cron', 'worker');
+comment on type ojs.timer_kind is
+'What the tick has to look at: due: scheduled or retryable jobs; lease: running attempts; again: available jobs that were locked when their turn came; expiry: jobs that may not be started any more; replay: dead letters to be retried by a rule; cron: cron jobs; worker: workers that may be silent.';
 
 create table ojs.timer (
     due_at     timestamptz not null,
@@ -369,9 +376,9 @@ create index timer_xid_idx on ojs.timer (xid);
 comment on table ojs.timer is 'What the tick has to look at, and when: jobs that become due, leases that may have expired. A row is a reminder; the job''s own row decides.';
 comment on column ojs.timer.due_at is 'When to look.';
 comment on column ojs.timer.seq is 'Tells apart what is due at the same instant.';
-comment on column ojs.timer.kind is 'due: scheduled or retryable jobs; lease: running attempts; again: available jobs that were locked when their turn came; expiry: jobs that may not be started any more; replay: dead letters to be retried by a rule; cron: cron jobs.';
-comment on column ojs.timer.tenant_ids is 'Tenants of the jobs, in step with ids.';
-comment on column ojs.timer.ids is 'The jobs, or the ids of cron jobs.';
+comment on column ojs.timer.kind is 'due: scheduled or retryable jobs; lease: running attempts; again: available jobs that were locked when their turn came; expiry: jobs that may not be started any more; replay: dead letters to be retried by a rule; cron: cron jobs; worker: workers that may be silent.';
+comment on column ojs.timer.tenant_ids is 'Tenants of the jobs or workers, in step with ids.';
+comment on column ojs.timer.ids is 'The jobs, the ids of cron jobs, or registrations of workers.';
 comment on column ojs.timer.xid is 'The transaction that inserted it.';
 
 -- Fairness state. Virtual time advances by 1 / (weights of the tenants with work) per dispatched job; a tenant's own
@@ -590,6 +597,65 @@ comment on column ojs.waiter.queue is 'The queue.';
 comment on column ojs.waiter.token is 'Payload of the notification on channel ojs_wake; says nothing to anybody else.';
 comment on column ojs.waiter.expires_at is 'When the row lapses unless renewed.';
 
+-- What is said once of a worker stands here, what each heartbeat says in worker_beat. The row of worker is locked while its worker_beat is
+-- changed, so that a heartbeat and the end of a registration come one after the other.
+create type ojs.worker_state as enum ('running', 'quiet', 'drain', 'terminate');
+comment on type ojs.worker_state is 'What a worker does (ojs-worker-protocol section 2): running: fetches and works; quiet, drain: finishes what it has; terminate: ends within its grace period.';
+create table ojs.worker (
+    tenant_id     text not null,
+    worker_id     text not null,
+    id            uuid not null default ojs._uuid_v7(),
+    state         ojs.worker_state not null default 'running',
+    directive     ojs.worker_state,
+    resting       boolean not null generated always as (coalesce(directive, state) <> 'running') stored,
+    hostname      text,
+    pid           int,
+    queues        text[],
+    concurrency   int,
+    labels        text[],
+    version       text,
+    metadata      jsonb,
+    started_at    timestamptz,
+    registered_at timestamptz not null default ojs.now(),
+    primary key (tenant_id, worker_id)
+);
+create unique index worker_registration_idx on ojs.worker (tenant_id, id);
+-- Asked by every FETCH, and empty most of the time.
+create index worker_resting_idx on ojs.worker (tenant_id, worker_id) where resting;
+comment on table ojs.worker is 'Workers that have registered or sent a heartbeat, until they sign off or fall silent. One that never does either has no row: its leases alone tell.';
+comment on column ojs.worker.tenant_id is 'The tenant it works for; empty: it serves all. Two tenants may have workers of one name.';
+comment on column ojs.worker.worker_id is 'As it names itself.';
+comment on column ojs.worker.id is 'This registration; a worker that comes back after its end gets another.';
+comment on column ojs.worker.state is 'What it says it does.';
+comment on column ojs.worker.directive is 'What it is told to do by its next heartbeat; null: as it likes.';
+comment on column ojs.worker.resting is 'Whether FETCH gives it nothing.';
+comment on column ojs.worker.hostname is 'Where it runs, as it says.';
+comment on column ojs.worker.pid is 'Its process, as it says.';
+comment on column ojs.worker.queues is 'The queues it serves, as it says.';
+comment on column ojs.worker.concurrency is 'How many jobs it runs at once, as it says.';
+comment on column ojs.worker.labels is 'Labels for grouping, as it says.';
+comment on column ojs.worker.version is 'Its version, as it says.';
+comment on column ojs.worker.metadata is 'Whatever else it says of itself, a JSON object.';
+comment on column ojs.worker.started_at is 'When its process began, as it says.';
+comment on column ojs.worker.registered_at is 'When this registration began.';
+
+create table ojs.worker_beat (
+    tenant_id text not null,
+    worker_id text not null,
+    rev       bigint not null,
+    seen_at   timestamptz not null,
+    active    int,
+    ids       uuid[] not null,
+    primary key (tenant_id, worker_id, rev)
+);
+comment on table ojs.worker_beat is 'The latest heartbeat of each worker that was worth writing down. The row moves to a higher rev with each change.';
+comment on column ojs.worker_beat.tenant_id is 'The tenant of the worker; empty: all.';
+comment on column ojs.worker_beat.worker_id is 'The worker.';
+comment on column ojs.worker_beat.rev is 'Grows with each change; the highest counts.';
+comment on column ojs.worker_beat.seen_at is 'When. Heartbeats in quick succession are written down once.';
+comment on column ojs.worker_beat.active is 'How many jobs it runs, as it says.';
+comment on column ojs.worker_beat.ids is 'The jobs it runs, as it says.';
+
 create table ojs.sleeper (
     token      text primary key,
     stride     interval not null,
@@ -765,7 +831,7 @@ declare
     v_table text;
 begin
     foreach v_table in array array['timer', 'fold', 'queue_priority', 'ring', 'tenant_fairness', 'reentry', 'rotation', 'run', 'run_mark', 'tally', 'tally_mark', 'waiter',
-                                   'sleeper', 'duty', 'clock_mark',
+                                   'sleeper', 'duty', 'clock_mark', 'worker_beat',
                                    'dead_letter_mark'] loop
         execute format('alter table ojs.%I set (vacuum_truncate = off)', v_table);
     end loop;
@@ -778,11 +844,12 @@ reset role;
 set local role ojs_owner;
 drop table ojs.cron_run, ojs.cron;
 drop table ojs.replay_rule, ojs.dead_letter_mark, ojs.dead_job, ojs.dead_letter;
-drop table ojs.upkeep_task, ojs.cut, ojs.clock_mark, ojs.duty, ojs.sleeper, ojs.waiter, ojs.tally_mark, ojs.tally, ojs.run_mark, ojs.run, ojs.rotation, ojs.reentry, ojs.tenant_fairness, ojs.ring, ojs.queue_priority,
+drop table ojs.upkeep_task, ojs.cut, ojs.clock_mark, ojs.duty, ojs.sleeper, ojs.worker_beat, ojs.worker, ojs.waiter, ojs.tally_mark, ojs.tally, ojs.run_mark, ojs.run, ojs.rotation, ojs.reentry, ojs.tenant_fairness, ojs.ring, ojs.queue_priority,
     ojs.fold, ojs.lane, ojs.timer, ojs.release, ojs.lease, ojs.wake, ojs.job, ojs.queue, ojs.tenant_role, ojs.tenant, ojs.settings;
 drop function ojs._snapshot();
 drop function ojs._uuid_v7();
 drop function ojs.now();
+drop type ojs.worker_state;
 drop type ojs.timer_kind;
 drop type ojs.job_state;
 reset role;

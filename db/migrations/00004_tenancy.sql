@@ -106,19 +106,19 @@ declare
 begin
     foreach v_table in array array['job', 'job_all', 'wake', 'lease', 'release', 'tally', 'tenant', 'tenant_fairness', 'tenant_role', 'reentry', 'timer',
                                    'ring', 'queue', 'queue_priority', 'tally_mark', 'waiter', 'rotation', 'run', 'run_mark', 'sleeper', 'duty', 'clock_mark', 'cut',
-                                   'replay_rule',
+                                   'replay_rule', 'worker', 'worker_beat',
                                    'dead_letter', 'dead_job', 'dead_letter_mark', 'upkeep_task', 'cron', 'cron_run'] loop
         execute format('alter table ojs.%I enable row level security', v_table);
         execute format('alter table ojs.%I force row level security', v_table);
         execute format('create policy functions on ojs.%I to ojs_owner using (true) with check (true)', v_table);
     end loop;
     foreach v_table in array array['job', 'wake', 'lease', 'release', 'tally', 'tenant', 'tenant_fairness', 'reentry', 'run', 'ring', 'queue', 'tally_mark',
-                                   'replay_rule',
+                                   'replay_rule', 'worker', 'worker_beat',
                                    'dead_letter', 'dead_job', 'cut', 'upkeep_task', 'cron', 'cron_run'] loop
         execute format('create policy staff on ojs.%I for select to ojs_service, ojs_operator using (true)', v_table);
         execute format('grant select on ojs.%I to ojs_service, ojs_operator', v_table);
     end loop;
-    foreach v_table in array array['wake', 'lease', 'release', 'tally', 'tenant', 'cron', 'cron_run'] loop
+    foreach v_table in array array['wake', 'lease', 'release', 'tally', 'tenant', 'worker', 'worker_beat', 'cron', 'cron_run'] loop
         execute format('create policy tenant on ojs.%I for select to ojs_tenant using (tenant_id = any (array[(select ojs.current_tenant())]))', v_table);
         execute format('grant select on ojs.%I to ojs_tenant', v_table);
     end loop;
@@ -227,8 +227,10 @@ comment on function ojs._map_tenant_role(text, name) is 'Maps a login role to it
 grant execute on function ojs.create_tenant_role(text, name, text), ojs._map_tenant_role(text, name) to ojs_operator;
 
 -- +goose StatementBegin
-create function ojs.configure(p_default_tenant text default null, p_tenant_required boolean default null, p_retention interval default null, p_journal_retention interval default null)
-    returns ojs.settings
+create function ojs.configure(
+    p_default_tenant text default null, p_tenant_required boolean default null, p_retention interval default null, p_journal_retention interval default null,
+    p_timeout_ms int default null, p_heartbeat_timeout_ms int default null
+) returns ojs.settings
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -237,9 +239,16 @@ begin
     if p_default_tenant is not null and not ojs._tenant_valid(p_default_tenant) then
         perform ojs._raise('OJ400', 'default_tenant is no valid tenant', '{"field": "default_tenant"}');
     end if;
+    if p_timeout_ms < 0 then
+        perform ojs._raise('OJ400', 'timeout_ms must not be negative', '{"field": "timeout_ms"}');
+    end if;
+    if p_heartbeat_timeout_ms not between 1000 and 86400000 then
+        perform ojs._raise('OJ400', 'heartbeat_timeout_ms must be between 1000 and 86400000', '{"field": "heartbeat_timeout_ms"}');
+    end if;
     update ojs.settings s
     set default_tenant = coalesce(p_default_tenant, s.default_tenant), tenant_required = coalesce(p_tenant_required, s.tenant_required),
-        retention = coalesce(p_retention, s.retention), journal_retention = coalesce(p_journal_retention, s.journal_retention)
+        retention = coalesce(p_retention, s.retention), journal_retention = coalesce(p_journal_retention, s.journal_retention),
+        timeout_ms = coalesce(p_timeout_ms, s.timeout_ms), heartbeat_timeout_ms = coalesce(p_heartbeat_timeout_ms, s.heartbeat_timeout_ms)
     returning * into v_settings;
     if p_retention is not null then
         perform pg_notify('ojs_wake', 'upkeep');
@@ -248,17 +257,19 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.configure(text, boolean, interval, interval) is
+comment on function ojs.configure(text, boolean, interval, interval, int, int) is
 'Changes deployment settings and returns them; a null argument leaves its setting as it is. p_default_tenant: tenant of jobs that name none
 (default _default). p_tenant_required: refuse such jobs instead (default false). p_retention: how long jobs are kept after they have ended (default 7 days; 10 seconds
-to 36500 days; 0: until an operator drops them). p_journal_retention: how long the journal is kept (default 1 day; from 1 minute), if retention is not shorter.';
-grant execute on function ojs.configure(text, boolean, interval, interval) to ojs_operator;
+to 36500 days; 0: until an operator drops them). p_journal_retention: how long the journal is kept (default 1 day; from 1 minute), if retention is not shorter.
+p_timeout_ms: how long heartbeats keep an attempt of a job without a timeout_ms of its own, milliseconds, 0 for ever (default 1800000). p_heartbeat_timeout_ms: how long a
+worker that has sent heartbeats may be silent before it is taken for dead, 1000 to 86400000 (default 30000). Raises invalid_request.';
+grant execute on function ojs.configure(text, boolean, interval, interval, int, int) to ojs_operator;
 grant select on ojs.settings to ojs_service, ojs_operator, ojs_tenant;
 reset role;
 
 -- +goose Down
 set local role ojs_owner;
-drop function ojs.configure(text, boolean, interval, interval);
+drop function ojs.configure(text, boolean, interval, interval, int, int);
 drop function ojs.create_tenant_role(text, name, text);
 drop function ojs._map_tenant_role(text, name);
 drop policy tenant on ojs.job;

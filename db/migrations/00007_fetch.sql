@@ -967,6 +967,8 @@ declare
     v_tenant      text;
     v_own         text;
     v_paused      boolean;
+    v_resting     boolean;
+    v_awake       record;
     v_fresh       boolean;
     v_queues      text[] := p_queues;
     v_queue       text;
@@ -998,10 +1000,11 @@ begin
         and array_to_string(p_queues, '/', '') ~ '^[a-z0-9][a-z0-9.-]*(/[a-z0-9][a-z0-9.-]*)*$' and strpos(array_to_string(p_queues, ''), '/') = 0 and 0 < all (p_counts) and (0 = all (p_visibility_timeouts_ms)) is not false
         and (select coalesce(max(length(w)), 0) from unnest(p_worker_ids) w) <= 255 and cardinality(p_worker_ids) = cardinality(p_counts)
         and cardinality(p_visibility_timeouts_ms) = cardinality(p_counts) and array_ndims(p_counts) = 1 and array_ndims(p_worker_ids) = 1 and current_setting('transaction_isolation') = 'read committed',
-        ojs.current_tenant(), exists (select from ojs.queue c where c.queue = v_queue and c.paused), m.*, m.queue is not null
+        ojs.current_tenant(), exists (select from ojs.queue c where c.queue = v_queue and c.paused),
+        exists (select from ojs.worker w where w.resting and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)), m.*, m.queue is not null
         and (exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) and w.to_state = 'available' and w.queue = v_queue)
             or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' and w.queue = v_queue offset 0) w))
-    into v_count, v_plain, v_own, v_paused, v_mark.queue, v_mark.rev, v_mark.lo, v_mark.hi, v_mark.ahead, v_mark.held, v_fresh
+    into v_count, v_plain, v_own, v_paused, v_resting, v_mark.queue, v_mark.rev, v_mark.lo, v_mark.hi, v_mark.ahead, v_mark.held, v_fresh
     from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f
     left join lateral (select m.* from ojs.run_mark m where v_single and m.queue = v_queue and pg_snapshot_xmax(f.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
         order by m.rev desc limit 1) m on exists (select from ojs.run r where r.queue = m.queue and r.n >= m.lo);
@@ -1018,6 +1021,21 @@ begin
     end if;
     if v_own is not null or p_tenant is not null or not pg_has_role(session_user, 'ojs_service', 'member') then
         v_tenant := ojs._session_tenant(p_tenant);
+    end if;
+    if v_resting or v_own is not null then
+        -- Each gets its answer all the same.
+        select array_agg(r.jobs order by r.n) as counts, array_agg(r.worker_id order by r.n) as worker_ids, array_agg(r.timeout order by r.n) as timeouts, count(*) as requests
+        into v_awake
+        from unnest(p_counts, p_worker_ids, p_visibility_timeouts_ms) with ordinality r(jobs, worker_id, timeout, n)
+        where not exists (select from ojs.worker w where w.resting and w.tenant_id = coalesce(v_tenant, '') and w.worker_id = r.worker_id);
+        if v_awake.requests < cardinality(p_counts) then
+            if v_awake.requests > 0 then
+                return query select * from ojs.fetch_many(p_queues, v_awake.counts, v_awake.worker_ids, v_awake.timeouts, p_tenant, p_ahead);
+            end if;
+            return query select j.* from (select distinct r.worker_id from unnest(p_worker_ids) r(worker_id) where (r.worker_id = any (v_awake.worker_ids)) is not true) w
+                cross join lateral jsonb_populate_record(null::ojs.job, jsonb_build_object('worker_id', w.worker_id)) j;
+            return;
+        end if;
     end if;
     v_aside := v_own is not null or ojs._lingers() and current_setting('ojs.lane', true) is distinct from 'held';
     if not v_single then
@@ -1095,7 +1113,7 @@ begin
                 ), taken as (
                     update ojs.job j
                     set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = nullif(p_worker_ids[g.request], ''),
-                        lease_expires_at = v_now + coalesce(nullif(p_visibility_timeouts_ms[g.request], 0), j.visibility_timeout_ms, 30000) * interval '1 millisecond'
+                        lease_expires_at = v_now + least(coalesce(nullif(p_visibility_timeouts_ms[g.request], 0), j.visibility_timeout_ms, 30000), nullif(j.timeout_ms, 0)) * interval '1 millisecond'
                     from given g
                     where j.ctid = g.row_at and j.id = g.id and j.state = 'available'
                     returning g.turn, g.place, j.*
@@ -1174,7 +1192,7 @@ $$;
 comment on function ojs.fetch_many(text[], int[], text[], int[], text, boolean) is
 'One decision for several FETCH requests over the same queues: the first p_counts[1] rows are those of the first request, for worker p_worker_ids[1] under a lease of
 p_visibility_timeouts_ms[1], the next p_counts[2] those of the second, and so on; only the last get fewer, or none. Empty text and 0: none given. The counts sum to 10000
-at most. p_ahead: decide ahead for later calls, too; by default where the requests ask for about one job each. The order is that of ojs.fetch, and so is what fewer than asked proves. Commit at once. Raises what ojs.fetch raises.';
+at most. Requests of workers that are to get nothing (ojs.direct_worker) are left out: for each such worker there is, after the jobs, one row that is null but for worker_id. p_ahead: decide ahead for later calls, too; by default where the requests ask for about one job each. The order is that of ojs.fetch, and so is what fewer than asked proves. Commit at once. Raises what ojs.fetch raises.';
 grant execute on function ojs.fetch_many(text[], int[], text[], int[], text, boolean) to ojs_service, ojs_operator;
 
 -- +goose StatementBegin
@@ -1197,6 +1215,7 @@ begin
         cross join lateral (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f
         where ojs._trusted() and current_setting('transaction_isolation') = 'read committed' and pg_snapshot_xmax(f.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
           and not exists (select from ojs.queue c where c.queue = m.queue and c.paused)
+          and not exists (select from ojs.worker w where w.resting and w.tenant_id = '' and w.worker_id = p_worker_id)
           and not (case when exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) and w.to_state = 'available' and w.queue = m.queue)
                   or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' and w.queue = m.queue offset 0) w)
               then exists (select from ojs._stale_queues(m.queue)) else false end);
@@ -1216,7 +1235,7 @@ begin
             ), taken as (
                 update ojs.job j
                 set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = nullif(p_worker_id, ''),
-                    lease_expires_at = v_now + coalesce(j.visibility_timeout_ms, 30000) * interval '1 millisecond'
+                    lease_expires_at = v_now + least(coalesce(j.visibility_timeout_ms, 30000), nullif(j.timeout_ms, 0)) * interval '1 millisecond'
                 from held h where j.id = h.id and j.tenant_id = h.tenant_id
                 returning h.n, j.tenant_id, j.queue, j.priority, j.id, j.lease_expires_at, j as job
             ), leased as (
@@ -1237,15 +1256,15 @@ begin
     end if;
     -- To fetch_many 0 means that nothing was given.
     return query select * from ojs.fetch_many(p_queues, array[p_count], array[p_worker_id], array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end],
-        p_tenant, true);
+        p_tenant, true) f where f.id is not null;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.fetch(text[], int, text, int, text) is
 'Hands out up to p_count jobs (1 to 10000) of the queues and returns them in fair order (ojs-core section 7.2): highest effective priority of a queue first,
 within it tenants by weight, within a tenant first in first out; over several queues one from each per turn. Each is active from then on, attempt
-counted, under a lease of p_visibility_timeout_ms (else the job''s own, else 30000 ms) that heartbeats extend. p_tenant: that tenant''s jobs only; a tenant''s login
-role always its own. The jobs are the caller''s when its transaction commits.
+counted, under a lease of p_visibility_timeout_ms (else the job''s own, else 30000 ms) that heartbeats extend, but never beyond the job''s timeout_ms. p_tenant: that tenant''s
+jobs only; a tenant''s login role always its own. A worker that drains or was told to rest (ojs.direct_worker) gets none. The jobs are the caller''s when its transaction commits.
 Callers of one queue take from a run queue that one of them fills ahead, so they need not wait for each other; a priority, a pause, a weight or a tenant that comes
 acts on the next call all the same. Fewer than asked: no eligible job had committed before the call began, other than one that somebody had locked
 when its turn came (the tick has it looked at again after a second), or 200000 ended jobs in a row lay in the way (the next call goes on behind them).

@@ -1,5 +1,5 @@
 -- +goose Up
--- What a worker, a producer or an operator says about a job: ack, nack, heartbeat, release, cancel, activate; and about many: ack_many, settle. Each locks its
+-- What a worker, a producer or an operator says about a job: ack, nack, release, cancel, activate; and about many: ack_many, settle. Each locks its
 -- job rows, changes them, and appends to the journal; none touches fairness state. An invalid transition is a typed error (ojs-core section 6.4).
 set local role ojs_owner;
 
@@ -582,44 +582,31 @@ requeue}; with error it is a nack, else an ack. Never waits: a job that another 
 for it. Without p_jobs, args, meta, options, extra and result stay null. Raises invalid_request when p_settlements as a whole is malformed.';
 
 -- +goose StatementBegin
-create function ojs.heartbeat(
-    p_worker_id text, p_ids uuid[] default '{}', p_visibility_timeout_ms int default null, p_tenant text default null
-) returns setof ojs.job
-language plpgsql security definer set search_path = pg_catalog, pg_temp
+create function ojs._timeout_ms(p_timeout_ms int) returns int
+language sql stable
+as $$ select coalesce(nullif(p_timeout_ms, 0), (select nullif(s.timeout_ms, 0) from ojs.settings s)) $$;
+-- +goose StatementEnd
+comment on function ojs._timeout_ms(int) is 'How long an attempt may run, milliseconds, or null for ever. p_timeout_ms: the job''s own.';
+
+-- +goose StatementBegin
+create function ojs._extend(p_worker_id text, p_ids uuid[], p_visibility_timeout_ms int, p_tenant text) returns setof ojs.job
+language sql set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_tenant text := ojs._session_tenant(p_tenant);
-begin
-    if p_worker_id is null or p_worker_id = '' or length(p_worker_id) > 255 then
-        perform ojs._raise('OJ400', 'worker_id is required and has at most 255 characters', '{"field": "worker_id"}');
-    end if;
-    if p_visibility_timeout_ms not between 1000 and 604800000 then
-        perform ojs._raise('OJ400', 'visibility_timeout_ms must be between 1000 and 604800000', '{"field": "visibility_timeout_ms"}');
-    end if;
-    if cardinality(p_ids) > 10000 then
-        perform ojs._raise('OJ400', 'active_jobs must name at most 10000 jobs', '{"field": "active_jobs"}');
-    end if;
-    if v_tenant is null and exists (select from ojs.job j where j.id = any (p_ids) group by j.id having count(*) > 1) then
-        perform ojs._raise('OJ411', 'a job id in active_jobs exists in more than one tenant', '{"field": "X-OJS-Tenant"}');
-    end if;
-    return query
     with held as materialized (
         select j.id, j.tenant_id from ojs.job j
-        where j.id = any (p_ids) and (v_tenant is null or j.tenant_id = v_tenant) and j.state = 'active'
+        where j.id = any (p_ids) and (p_tenant is null or j.tenant_id = p_tenant) and j.state = 'active'
           and (j.worker_id is null or j.worker_id = p_worker_id)
         for update of j skip locked
     )
     update ojs.job j
     set lease_expires_at = greatest(j.lease_expires_at,
-        ojs.now() + coalesce(p_visibility_timeout_ms, j.visibility_timeout_ms, 30000) * interval '1 millisecond')
+        least(ojs.now() + coalesce(p_visibility_timeout_ms, j.visibility_timeout_ms, 30000) * interval '1 millisecond', j.started_at + ojs._timeout_ms(j.timeout_ms) * interval '1 millisecond'))
     from held h where j.id = h.id and j.tenant_id = h.tenant_id
-    returning j.*;
-end;
+    returning j.*
 $$;
 -- +goose StatementEnd
-comment on function ojs.heartbeat(text, uuid[], int, text) is
-'Says that a worker is alive and still runs the jobs p_ids; extends their leases by p_visibility_timeout_ms (else the job''s own, else 30000 ms) from now and
-returns those it extended (ojs-core section 7.5). A job not returned is no longer this worker''s, or is being ended at this moment. Raises invalid_request, ambiguous_job.';
+comment on function ojs._extend(text, uuid[], int, text) is
+'Extends the leases of those of the jobs that a worker holds, never beyond the time that the attempt may run, and returns them. Passes over what is locked.';
 
 -- +goose StatementBegin
 create function ojs.release(p_id uuid, p_lease uuid) returns ojs.job
@@ -757,7 +744,7 @@ comment on function ojs.ack_many(uuid[], uuid[], json[], text[], text[], boolean
 as it is then. The other arrays are in step with p_ids or empty. A job that is not returned was not completed: it is not active, another holds it, it is locked at this moment, its id is unknown or
 ambiguous, or its result wants a closer look; ojs.ack and ojs.settle say which. At most 10000. Waits for nothing.';
 grant execute on function ojs.ack_many(uuid[], uuid[], json[], text[], text[], boolean) to ojs_service, ojs_operator, ojs_tenant;
-grant execute on function ojs.ack(uuid, uuid, json, text, text), ojs.nack(uuid, jsonb, uuid, text, boolean, text), ojs.settle(json, boolean), ojs.heartbeat(text, uuid[], int, text),
+grant execute on function ojs.ack(uuid, uuid, json, text, text), ojs.nack(uuid, jsonb, uuid, text, boolean, text), ojs.settle(json, boolean),
     ojs.release(uuid, uuid), ojs.cancel(uuid, text), ojs.activate(uuid, text), ojs.job_info(uuid, text) to ojs_service, ojs_operator, ojs_tenant;
 reset role;
 
@@ -768,7 +755,8 @@ drop function ojs.job_info(uuid, text);
 drop function ojs.activate(uuid, text);
 drop function ojs.cancel(uuid, text);
 drop function ojs.release(uuid, uuid);
-drop function ojs.heartbeat(text, uuid[], int, text);
+drop function ojs._extend(text, uuid[], int, text);
+drop function ojs._timeout_ms(int);
 drop function ojs.settle(json, boolean);
 drop function ojs._settlement_refusal(json, int, text);
 drop function ojs._uuid(text);

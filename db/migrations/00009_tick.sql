@@ -187,7 +187,7 @@ $$;
 comment on function ojs._promote(text[], uuid[]) is 'Makes those of the jobs that are due available; they line up behind what was available before. Returns how many.';
 
 -- +goose StatementBegin
-create function ojs._reap(p_tenants text[], p_ids uuid[]) returns int
+create function ojs._reap(p_tenants text[], p_ids uuid[], p_lost text[] default null) returns int
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -197,28 +197,51 @@ declare
 begin
     -- Nearly all of them are done by now.
     with asked as materialized (
-        select distinct j.id, j.tenant_id, j.lease_expires_at from unnest(p_ids, p_tenants) a(id, tenant_id)
+        select distinct j.id, j.tenant_id, j.lease_expires_at, a.lost from unnest(p_ids, p_tenants, p_lost) a(id, tenant_id, lost)
         cross join lateral (select j.id, j.tenant_id, j.lease_expires_at from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'active' limit 1) j
     ), held as materialized (
-        select j.* from asked a
+        select j.*, case when a.lost is not null then 'worker_death' when j.started_at + l.limit_ms * interval '1 millisecond' <= j.lease_expires_at then 'timeout' else 'visibility_timeout' end as cause,
+            l.limit_ms
+        from asked a
         cross join lateral (select j.* from ojs.job j
-            where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'active' and j.lease_expires_at <= v_now
+            where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'active' and (j.lease_expires_at <= v_now or j.worker_id = a.lost)
             for update skip locked) j
+        cross join lateral (select ojs._timeout_ms(j.timeout_ms) as limit_ms) l
+    ), judged as materialized (
+        -- A lost attempt goes back at once; one that ran for too long failed. Either was the last if no attempts are left.
+        select e.*, case when ojs._failed_state(e.entry, false, e.attempt, e.max_attempts, e.retry) = 'discarded' then 'discarded' when e.cause = 'timeout' then 'retryable' else 'available'
+            end::ojs.job_state as to_state
+        from (
+            select h.*, ojs._error_entry(jsonb_strip_nulls(jsonb_build_object('type', h.cause, 'message', case h.cause
+                    when 'timeout' then format('Job execution exceeded timeout of %s seconds', trim_scale(h.limit_ms / 1000.0))
+                    when 'worker_death' then 'The worker stopped sending heartbeats.'
+                    else 'The worker neither finished the job nor sent a heartbeat in time.' end,
+                'timeout_kind', case h.cause when 'timeout' then 'execution' else 'stalled' end, 'limit_seconds', case h.cause when 'timeout' then trim_scale(h.limit_ms / 1000.0) end,
+                'elapsed_seconds', round(extract(epoch from v_now - h.started_at), 3))), h.attempt, v_now) as entry
+            from held h
+        ) e
     ), reaped as (
         update ojs.job j
-        set state = 'available', lease = null, lease_expires_at = null, started_at = null, enqueued_at = v_now,
-            errors = ojs._errors_with(j.errors, jsonb_build_object('attempt', j.attempt, 'code', 'lease_expired', 'type', 'lease_expired',
-                'message', 'The worker neither finished the job nor sent a heartbeat in time.',
-                'occurred_at', to_char(v_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')))
-        from held h where j.id = h.id and j.tenant_id = h.tenant_id
-        returning j.tenant_id, j.queue, j.priority, j.seq
+        set state = g.to_state, lease = null, lease_expires_at = null, errors = ojs._errors_with(j.errors, g.entry),
+            started_at = case when g.to_state <> 'available' then j.started_at end, enqueued_at = case when g.to_state = 'available' then v_now else j.enqueued_at end,
+            finished_at = case when g.to_state = 'discarded' then v_now end,
+            retry_at = case when g.to_state = 'retryable' then v_now + ojs._retry_delay_ms(j.retry, j.attempt) * interval '1 millisecond' else j.retry_at end
+        from judged g where j.id = g.id and j.tenant_id = g.tenant_id
+        returning j.tenant_id, j.id, j.queue, j.priority, j.seq, j.state, j.retry_at
     ), released as (
-        insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at)
-        select h.tenant_id, h.queue, h.priority, h.id, h.type, h.attempt, h.state, 'available', h.started_at from held h
+        insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, cause)
+        select g.tenant_id, g.queue, g.priority, g.id, g.type, g.attempt, g.state, g.to_state, g.started_at, g.cause from judged g
     ), woken as (
         insert into ojs.wake (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
-        select r.tenant_id, r.queue, r.priority, 'available', 'available', 1, r.seq, r.seq from reaped r
+        select r.tenant_id, r.queue, r.priority, 'available', 'available', 1, r.seq, r.seq from reaped r where r.state = 'available'
         returning queue
+    ), reminded as (
+        insert into ojs.timer (due_at, kind, tenant_ids, ids)
+        select max(r.retry_at), 'due', array_agg(r.tenant_id), array_agg(r.id)
+        from reaped r where r.state = 'retryable' group by date_bin('50 milliseconds', r.retry_at, 'epoch')
+    ), buried as materialized (
+        select ojs._bury(array_agg(g.tenant_id), array_agg(g.id), array_agg(g.queue), array_agg(g.type), array_agg(g.entry), v_now)
+        from judged g where g.to_state = 'discarded' and ojs._to_dead_letters(g.retry, g.entry) having count(*) > 0
     ), later as (
         -- Extended by a heartbeat, handed out anew, or locked by an acknowledgement at this moment: look again.
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
@@ -227,7 +250,7 @@ begin
         where (a.id, a.tenant_id) not in (select h.id, h.tenant_id from held h)
           and not exists (select from ojs.timer t where t.due_at = a.lease_expires_at and t.kind = 'lease' and a.id = any (t.ids))
     )
-    select (select array_agg(distinct w.queue) from woken w), (select count(*) from reaped) into v_queues, v_jobs;
+    select (select array_agg(distinct w.queue) from woken w), (select count(*) from reaped, (select count(*) from buried) b) into v_queues, v_jobs;
     if v_queues is not null then
         perform ojs._notify(v_queues);
     end if;
@@ -235,7 +258,10 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._reap(text[], uuid[]) is 'Takes back those of the jobs whose lease has expired: available again, the attempt counted and recorded as an error. Returns how many.';
+comment on function ojs._reap(text[], uuid[], text[]) is
+'Ends the attempts of those of the jobs whose lease has expired, or whose worker is the one in p_lost, in step with p_ids: the attempt counts and is recorded as an error. One that ran for as long as it
+may failed (timeout) and is retried by its policy; else its worker was lost (visibility_timeout, worker_death) and it is available again at once. Discarded in either case, and put among the dead letters if the policy
+says so, when attempts are exhausted or the policy does not retry such errors: a job that kills its workers ends. Returns how many.';
 
 -- +goose StatementBegin
 create function ojs._expire_due(p_tenants text[], p_ids uuid[]) returns void
@@ -452,8 +478,10 @@ begin
             perform ojs._expire_due(v_timer.tenants, v_timer.ids);
         elsif v_timer.kind = 'replay' then
             perform ojs._replay(v_timer.tenants, v_timer.ids);
+        elsif v_timer.kind = 'worker' then
+            v_result.reaped := v_result.reaped + ojs._check_workers(v_timer.tenants, v_timer.ids);
         else
-            v_result.reaped := ojs._reap(v_timer.tenants, v_timer.ids);
+            v_result.reaped := v_result.reaped + ojs._reap(v_timer.tenants, v_timer.ids);
         end if;
     end loop;
     if v_first and (v_taken > 0 and v_mark.due_at < v_now - interval '1 second' or v_from < v_mark.due_at) then
@@ -512,7 +540,7 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.tick(int, text, int, int) is
-'Does what is due now: promotes scheduled and retryable jobs, discards jobs that expired, retries dead letters by their rules, takes back jobs whose lease expired, fires cron jobs, rolls up statistics, removes old journal rows and old dead letters. Looks at
+'Does what is due now: promotes scheduled and retryable jobs, discards jobs that expired, retries dead letters by their rules, takes back jobs whose lease expired or whose worker fell silent, fires cron jobs, rolls up statistics, removes old journal rows and old dead letters. Looks at
 timers of about p_limit (1 to 100000) jobs. Returns what it did and when to call again: next_in_ms milliseconds later, at most 10000. A caller that listens on
 channel ojs_wake may sleep that long if it gives a p_token of its own and the most it ever sleeps, p_stride_ms (up to 10000): a commit with a timer that is due
 sooner sends the token. Without both, timers that are inserted meanwhile have to wait, so call it every 150 ms or so. p_stride_ms 0 with a token withdraws it.
@@ -530,7 +558,7 @@ drop function ojs._prune(int);
 drop function ojs._journal_retention();
 drop function ojs._wake_again(text[], uuid[]);
 drop function ojs._expire_due(text[], uuid[]);
-drop function ojs._reap(text[], uuid[]);
+drop function ojs._reap(text[], uuid[], text[]);
 drop function ojs._promote(text[], uuid[]);
 drop function ojs._roll_up();
 drop function ojs._recent();

@@ -224,6 +224,16 @@ begin
             to_char(r.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as due) t
         where (v_tenant is null or r.tenant_id = v_tenant) and (p_types is null or t.type = any (p_types)) and (p_queues is null or c.queue = any (p_queues))
         order by r.at desc limit p_limit)
+        union all
+        (select 'evt_' || r.job_id || '_' || r.xid || '_' || r.seq || '_ended', t.type, r.at, r.tenant_id, r.queue, r.job_id::text,
+            jsonb_strip_nulls(jsonb_build_object('job_id', r.job_id, 'job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt,
+                'timeout_kind', case t.type when 'job.timeout' then 'execution' else 'stalled' end, 'limit_seconds', case t.type when 'job.timeout' then trim_scale(ojs._timeout_ms(j.timeout_ms) / 1000.0) end,
+                'elapsed_seconds', round(extract(epoch from r.at - r.started_at), 3)))
+        from ojs.release r
+        cross join lateral (select case r.cause when 'timeout' then 'job.timeout' else 'job.stalled' end as type) t
+        left join ojs.job j on j.id = r.job_id and j.tenant_id = r.tenant_id
+        where r.cause is not null and (v_tenant is null or r.tenant_id = v_tenant) and (p_types is null or t.type = any (p_types)) and (p_queues is null or r.queue = any (p_queues))
+        order by r.xid desc, r.seq desc limit p_limit)
     ) e(id, type, "time", tenant_id, queue, subject, data)
     order by e."time" desc limit p_limit;
 end;
@@ -231,7 +241,7 @@ $$;
 -- +goose StatementEnd
 comment on function ojs.events(text[], text[], int, text) is
 'The latest lifecycle events, newest first: job.enqueued, job.started (of the latest attempt), job.completed, job.retrying, job.discarded, job.dead_lettered, dead_letter.retried,
-job.cancelled, job.expired, job.released, cron.triggered, cron.skipped (of the latest thousand times of each cron job), as far back as jobs and the journal (ojs.configure) reach. p_types, p_queues: only those; p_limit 1 to 1000. Derived, not recorded: nothing is written twice.';
+job.cancelled, job.expired, job.released, and job.timeout or job.stalled beside it for an attempt that the clock ended, cron.triggered, cron.skipped (of the latest thousand times of each cron job), as far back as jobs and the journal (ojs.configure) reach. p_types, p_queues: only those; p_limit 1 to 1000. Derived, not recorded: nothing is written twice.';
 grant execute on function ojs.events(text[], text[], int, text) to ojs_service, ojs_operator, ojs_tenant;
 reset role;
 

@@ -18,10 +18,9 @@ import (
 )
 
 const (
-	maxFetchQueues   = 100
-	maxFetchCount    = 1000
-	maxAckJobs       = 1000
-	maxHeartbeatJobs = 10000
+	maxFetchQueues = 100
+	maxFetchCount  = 1000
+	maxAckJobs     = 1000
 )
 
 func (s *Server) fetch(c echo.Context) error {
@@ -365,57 +364,4 @@ func (s *Server) appendNacked(w *writer, job *sqlcgen.OjsJob, whole bool) {
 		w.b = s.appendJob(w.b, job)
 	}
 	w.close()
-}
-
-// heartbeat extends the leases of the jobs it names. active_jobs is an array of ids or, in the
-// official SDKs, their number beside active_job_ids.
-func (s *Server) heartbeat(c echo.Context) error {
-	req, err := s.body(c, s.limits.Body, false)
-	if err != nil {
-		return err
-	}
-	scope, _, err := tenant(c.Request().Header)
-	if err != nil {
-		return err
-	}
-	params := sqlcgen.HeartbeatParams{
-		VisibilityTimeoutMs: req.integer("visibility_timeout_ms", 1),
-		Tenant:              scope,
-		Ids:                 []string{},
-	}
-	if worker := req.name("worker_id"); worker != nil {
-		params.WorkerID = *worker
-	} else {
-		req.missing("worker_id")
-	}
-	if raw := req.raw("active_jobs"); raw != nil && kind(raw) == "number" {
-		req.integer("active_jobs", 0)
-	} else {
-		params.Ids = append(params.Ids, req.ids("active_jobs")...)
-	}
-	params.Ids = append(params.Ids, req.ids("active_job_ids")...)
-	if len(params.Ids) > maxHeartbeatJobs {
-		req.fail(invalid("active_jobs", "must hold at most %d ids", maxHeartbeatJobs))
-	}
-	if err := req.err(); err != nil {
-		return err
-	}
-	ctx, cancel := s.query(c)
-	defer cancel()
-	jobs, err := s.q.Heartbeat(ctx, params)
-	if err != nil {
-		return err
-	}
-	extended := make([]string, len(jobs))
-	for i := range jobs {
-		extended[i] = jobs[i].ID
-	}
-	now := time.Now()
-	w := writer{}
-	w.open()
-	w.text("state", "running")
-	w.texts("jobs_extended", extended)
-	w.time("server_time", &now)
-	w.close()
-	return blob(c, http.StatusOK, w.b)
 }

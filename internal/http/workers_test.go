@@ -142,9 +142,9 @@ func TestHeartbeat(t *testing.T) {
 		return at
 	}
 	before := until(one)
-	r := a.do("POST", "/ojs/v1/workers/heartbeat", `{"worker_id":"w1","active_jobs":["`+one+`"],"visibility_timeout_ms":3600000}`).want(200)
+	r := a.do("POST", "/ojs/v1/workers/heartbeat", `{"worker_id":"w1","active_jobs":["`+one+`"],"visibility_timeout_ms":1500000}`).want(200)
 	r.is(map[string]any{"state": "running", "jobs_extended": []any{one}}).present("server_time")
-	if after := until(one); after.Sub(before) < 30*time.Minute {
+	if after := until(one); after.Sub(before) < 20*time.Minute {
 		t.Errorf("the lease went from %s to %s", before, after)
 	}
 	// As the official SDKs say it.

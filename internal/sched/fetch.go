@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -363,9 +364,10 @@ type part struct {
 	left     bool   // some of them had no room
 	until    uint64 // the last arrival before the decision
 
-	jobs []sqlcgen.OjsJob
-	err  error
-	each []outcome // instead of jobs and err, where requests were decided one by one
+	jobs    []sqlcgen.OjsJob
+	resting []string // workers that are to get no jobs
+	err     error
+	each    []outcome // instead of jobs and err, where requests were decided one by one
 }
 
 type outcome struct {
@@ -454,7 +456,7 @@ func (d *Dispatcher) ask(parts []*part) {
 		}
 	default:
 		for _, p := range parts {
-			p.jobs, p.err = nil, fmt.Errorf("fetch: %w", d.db.Err(err))
+			p.jobs, p.resting, p.err = nil, nil, fmt.Errorf("fetch: %w", d.db.Err(err))
 		}
 	}
 }
@@ -475,7 +477,7 @@ func (d *Dispatcher) fetchMany(ctx context.Context, parts []*part) error {
 		if err != nil {
 			return err
 		}
-		parts[0].jobs, err = readJobs(rows, parts[0].asked)
+		parts[0].jobs, parts[0].resting, err = readJobs(rows, parts[0].asked)
 		return err
 	}
 	batch := &pgx.Batch{}
@@ -486,7 +488,7 @@ func (d *Dispatcher) fetchMany(ctx context.Context, parts []*part) error {
 	for _, p := range parts {
 		rows, err := results.Query()
 		if err == nil {
-			p.jobs, err = readJobs(rows, p.asked)
+			p.jobs, p.resting, err = readJobs(rows, p.asked)
 		}
 		if err != nil {
 			_ = results.Close() // the same error
@@ -515,6 +517,9 @@ func (d *Dispatcher) handOut(p *part) {
 		o := outcome{err: p.err}
 		if p.each != nil {
 			o = p.each[i]
+		} else if slices.Contains(p.resting, r.WorkerID) {
+			// It waits like anybody else, and may be told to go on.
+			p.asked -= r.Count
 		} else {
 			n := min(r.Count, len(jobs))
 			o.jobs, jobs = jobs[:n:n], jobs[n:]

@@ -35,13 +35,17 @@ func byHand(fields []pgconn.FieldDescription) bool {
 	return true
 }
 
-// readJobs reads rows to their end, which is the end of the transaction unless they belong to a batch.
-func readJobs(rows pgx.Rows, about int) ([]sqlcgen.OjsJob, error) {
+// readJobs reads rows to their end, which is the end of the transaction unless they belong to a batch. Rows without a job name the
+// workers that are to get none.
+func readJobs(rows pgx.Rows, about int) (jobs []sqlcgen.OjsJob, resting []string, err error) {
 	defer rows.Close()
-	var jobs []sqlcgen.OjsJob
 	var r reader
 	hand := false
 	for rows.Next() {
+		if raw := rows.RawValues(); raw[13] == nil {
+			resting = append(resting, string(raw[8]))
+			continue
+		}
 		if jobs == nil {
 			jobs = make([]sqlcgen.OjsJob, 0, min(about, 64))
 			hand = byHand(rows.FieldDescriptions())
@@ -50,13 +54,13 @@ func readJobs(rows pgx.Rows, about int) ([]sqlcgen.OjsJob, error) {
 		j := &jobs[len(jobs)-1]
 		if hand {
 			if err := r.job(rows, 0, j); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 		} else if err := rows.Scan(fieldsOf(j)...); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return jobs, rows.Err()
+	return jobs, resting, rows.Err()
 }
 
 // readNumbered reads rows of a number and a job, each into its place, to their end.

@@ -131,7 +131,7 @@ type OjsJob struct {
 	ScheduledAt *time.Time
 	// Discarded when not started by this time.
 	ExpiresAt *time.Time
-	// How long an attempt may run, milliseconds; 0 or null: no limit of its own.
+	// How long an attempt may run, milliseconds; 0 or null: no limit of its own, settings.timeout_ms holds.
 	TimeoutMs *int32
 	// How long a lease lasts without a heartbeat, milliseconds; null: 30000 or what the FETCH asks for.
 	VisibilityTimeoutMs *int32

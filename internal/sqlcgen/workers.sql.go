@@ -7,63 +7,362 @@ package sqlcgen
 
 import (
 	"context"
+	"time"
 )
 
-const heartbeat = `-- name: Heartbeat :many
-select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.heartbeat($1::text, $2::uuid[], $3::int, $4::text)
+const beat = `-- name: Beat :one
+with beat as (select ojs.beat($1::text, $2::uuid[], $3::text, $4::int, $5::text, $6::int,
+    $7::text, $8::int, $9::text[], $10::int, $11::text[], $12::text,
+    $13::jsonb, $14::timestamptz) as done)
+select (beat.done).state::text as state, (beat.done).jobs_extended::uuid[] as jobs_extended, (beat.done).server_time::timestamptz as server_time,
+    (beat.done).heartbeat_interval_ms::int as heartbeat_interval_ms, (beat.done).heartbeat_timeout_ms::int as heartbeat_timeout_ms from beat
 `
 
-type HeartbeatParams struct {
+type BeatParams struct {
 	WorkerID            string
 	Ids                 []string
+	State               *string
 	VisibilityTimeoutMs *int32
 	Tenant              *string
+	Active              *int32
+	Hostname            *string
+	Pid                 *int32
+	Queues              []string
+	Concurrency         *int32
+	Labels              []string
+	Version             *string
+	Metadata            []byte
+	StartedAt           *time.Time
 }
 
-func (q *Queries) Heartbeat(ctx context.Context, arg HeartbeatParams) ([]OjsJob, error) {
-	rows, err := q.db.Query(ctx, heartbeat,
+type BeatRow struct {
+	State               string
+	JobsExtended        []string
+	ServerTime          time.Time
+	HeartbeatIntervalMs int32
+	HeartbeatTimeoutMs  int32
+}
+
+func (q *Queries) Beat(ctx context.Context, arg BeatParams) (BeatRow, error) {
+	row := q.db.QueryRow(ctx, beat,
 		arg.WorkerID,
 		arg.Ids,
+		arg.State,
 		arg.VisibilityTimeoutMs,
 		arg.Tenant,
+		arg.Active,
+		arg.Hostname,
+		arg.Pid,
+		arg.Queues,
+		arg.Concurrency,
+		arg.Labels,
+		arg.Version,
+		arg.Metadata,
+		arg.StartedAt,
 	)
+	var i BeatRow
+	err := row.Scan(
+		&i.State,
+		&i.JobsExtended,
+		&i.ServerTime,
+		&i.HeartbeatIntervalMs,
+		&i.HeartbeatTimeoutMs,
+	)
+	return i, err
+}
+
+const deregisterWorker = `-- name: DeregisterWorker :one
+select ojs.deregister_worker($1::text, $2::text)::boolean
+`
+
+type DeregisterWorkerParams struct {
+	WorkerID string
+	Tenant   *string
+}
+
+func (q *Queries) DeregisterWorker(ctx context.Context, arg DeregisterWorkerParams) (bool, error) {
+	row := q.db.QueryRow(ctx, deregisterWorker, arg.WorkerID, arg.Tenant)
+	var column_1 bool
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
+const directWorker = `-- name: DirectWorker :one
+select w.worker_id from ojs.direct_worker($1::text, $2::text, $3::text) w
+`
+
+type DirectWorkerParams struct {
+	WorkerID  string
+	Directive string
+	Tenant    *string
+}
+
+func (q *Queries) DirectWorker(ctx context.Context, arg DirectWorkerParams) (string, error) {
+	row := q.db.QueryRow(ctx, directWorker, arg.WorkerID, arg.Directive, arg.Tenant)
+	var worker_id string
+	err := row.Scan(&worker_id)
+	return worker_id, err
+}
+
+const directWorkers = `-- name: DirectWorkers :one
+select ojs.direct_workers($1::text, $2::text)::int
+`
+
+type DirectWorkersParams struct {
+	Directive string
+	Tenant    *string
+}
+
+func (q *Queries) DirectWorkers(ctx context.Context, arg DirectWorkersParams) (int32, error) {
+	row := q.db.QueryRow(ctx, directWorkers, arg.Directive, arg.Tenant)
+	var column_1 int32
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
+const registerWorker = `-- name: RegisterWorker :one
+with beat as (select ojs.register_worker($1::text, $2::text, $3::int, $4::text[], $5::int,
+    $6::text[], $7::text, $8::jsonb, $9::timestamptz, $10::text) as done)
+select (beat.done).state::text as state, (beat.done).server_time::timestamptz as server_time,
+    (beat.done).heartbeat_interval_ms::int as heartbeat_interval_ms, (beat.done).heartbeat_timeout_ms::int as heartbeat_timeout_ms from beat
+`
+
+type RegisterWorkerParams struct {
+	WorkerID    string
+	Hostname    *string
+	Pid         *int32
+	Queues      []string
+	Concurrency *int32
+	Labels      []string
+	Version     *string
+	Metadata    []byte
+	StartedAt   *time.Time
+	Tenant      *string
+}
+
+type RegisterWorkerRow struct {
+	State               string
+	ServerTime          time.Time
+	HeartbeatIntervalMs int32
+	HeartbeatTimeoutMs  int32
+}
+
+func (q *Queries) RegisterWorker(ctx context.Context, arg RegisterWorkerParams) (RegisterWorkerRow, error) {
+	row := q.db.QueryRow(ctx, registerWorker,
+		arg.WorkerID,
+		arg.Hostname,
+		arg.Pid,
+		arg.Queues,
+		arg.Concurrency,
+		arg.Labels,
+		arg.Version,
+		arg.Metadata,
+		arg.StartedAt,
+		arg.Tenant,
+	)
+	var i RegisterWorkerRow
+	err := row.Scan(
+		&i.State,
+		&i.ServerTime,
+		&i.HeartbeatIntervalMs,
+		&i.HeartbeatTimeoutMs,
+	)
+	return i, err
+}
+
+const removeWorker = `-- name: RemoveWorker :one
+select ojs.remove_worker($1::text, $2::text)::int
+`
+
+type RemoveWorkerParams struct {
+	WorkerID string
+	Tenant   *string
+}
+
+func (q *Queries) RemoveWorker(ctx context.Context, arg RemoveWorkerParams) (int32, error) {
+	row := q.db.QueryRow(ctx, removeWorker, arg.WorkerID, arg.Tenant)
+	var column_1 int32
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
+const workerInfo = `-- name: WorkerInfo :many
+select coalesce(w.tenant_id, '')::text as tenant_id, w.worker_id, w.state, coalesce(w.directive, '')::text as directive, w.stale, w.resting, w.hostname, w.pid,
+    w.queues, w.concurrency, w.active_jobs, w.active_job_ids, w.labels, w.version, w.metadata, w.started_at, w.registered_at, w.last_heartbeat_at
+from ojs.worker_info($1::text, $2::text) w
+`
+
+type WorkerInfoParams struct {
+	WorkerID string
+	Tenant   *string
+}
+
+type WorkerInfoRow struct {
+	TenantID        string
+	WorkerID        string
+	State           string
+	Directive       string
+	Stale           bool
+	Resting         bool
+	Hostname        *string
+	Pid             *int32
+	Queues          []string
+	Concurrency     *int32
+	ActiveJobs      int32
+	ActiveJobIds    []string
+	Labels          []string
+	Version         *string
+	Metadata        []byte
+	StartedAt       *time.Time
+	RegisteredAt    time.Time
+	LastHeartbeatAt time.Time
+}
+
+func (q *Queries) WorkerInfo(ctx context.Context, arg WorkerInfoParams) ([]WorkerInfoRow, error) {
+	rows, err := q.db.Query(ctx, workerInfo, arg.WorkerID, arg.Tenant)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []OjsJob
+	var items []WorkerInfoRow
 	for rows.Next() {
-		var i OjsJob
+		var i WorkerInfoRow
 		if err := rows.Scan(
+			&i.TenantID,
+			&i.WorkerID,
 			&i.State,
+			&i.Directive,
+			&i.Stale,
+			&i.Resting,
+			&i.Hostname,
+			&i.Pid,
+			&i.Queues,
+			&i.Concurrency,
+			&i.ActiveJobs,
+			&i.ActiveJobIds,
+			&i.Labels,
+			&i.Version,
+			&i.Metadata,
+			&i.StartedAt,
+			&i.RegisteredAt,
+			&i.LastHeartbeatAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workerJobs = `-- name: WorkerJobs :many
+select j.id, j.tenant_id, j.type, j.queue, j.attempt, j.started_at, j.lease_expires_at
+from ojs.jobs j
+where j.id = any ($1::uuid[]) and j.state = 'active' and j.worker_id = $2::text and (j.tenant_id = $3::text or $3::text is null)
+order by j.started_at, j.id
+`
+
+type WorkerJobsParams struct {
+	Ids      []string
+	WorkerID string
+	Tenant   *string
+}
+
+type WorkerJobsRow struct {
+	ID             string
+	TenantID       string
+	Type           string
+	Queue          string
+	Attempt        int32
+	StartedAt      *time.Time
+	LeaseExpiresAt *time.Time
+}
+
+func (q *Queries) WorkerJobs(ctx context.Context, arg WorkerJobsParams) ([]WorkerJobsRow, error) {
+	rows, err := q.db.Query(ctx, workerJobs, arg.Ids, arg.WorkerID, arg.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkerJobsRow
+	for rows.Next() {
+		var i WorkerJobsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.TenantID,
+			&i.Type,
+			&i.Queue,
 			&i.Attempt,
-			&i.Lease,
 			&i.StartedAt,
 			&i.LeaseExpiresAt,
-			&i.FinishedAt,
-			&i.RetryAt,
-			&i.EnqueuedAt,
-			&i.WorkerID,
-			&i.Errors,
-			&i.Result,
-			&i.Seq,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workers = `-- name: Workers :many
+select coalesce(w.tenant_id, '')::text as tenant_id, w.worker_id, w.state, coalesce(w.directive, '')::text as directive, w.stale, w.resting, w.hostname, w.pid,
+    w.queues, w.concurrency, w.active_jobs, w.active_job_ids, w.labels, w.version, w.metadata, w.started_at, w.registered_at, w.last_heartbeat_at
+from ojs.workers w where w.tenant_id = $1::text or $1::text is null order by w.tenant_id nulls first, w.worker_id
+`
+
+type WorkersRow struct {
+	TenantID        string
+	WorkerID        string
+	State           string
+	Directive       string
+	Stale           bool
+	Resting         bool
+	Hostname        *string
+	Pid             *int32
+	Queues          []string
+	Concurrency     *int32
+	ActiveJobs      int32
+	ActiveJobIds    []string
+	Labels          []string
+	Version         *string
+	Metadata        []byte
+	StartedAt       *time.Time
+	RegisteredAt    time.Time
+	LastHeartbeatAt time.Time
+}
+
+func (q *Queries) Workers(ctx context.Context, tenant *string) ([]WorkersRow, error) {
+	rows, err := q.db.Query(ctx, workers, tenant)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkersRow
+	for rows.Next() {
+		var i WorkersRow
+		if err := rows.Scan(
 			&i.TenantID,
-			&i.ID,
-			&i.Queue,
-			&i.Type,
-			&i.Priority,
-			&i.MaxAttempts,
-			&i.CreatedAt,
-			&i.ScheduledAt,
-			&i.ExpiresAt,
-			&i.TimeoutMs,
-			&i.VisibilityTimeoutMs,
-			&i.Tags,
-			&i.Args,
-			&i.Meta,
-			&i.Retry,
-			&i.Options,
-			&i.Extra,
+			&i.WorkerID,
+			&i.State,
+			&i.Directive,
+			&i.Stale,
+			&i.Resting,
+			&i.Hostname,
+			&i.Pid,
+			&i.Queues,
+			&i.Concurrency,
+			&i.ActiveJobs,
+			&i.ActiveJobIds,
+			&i.Labels,
+			&i.Version,
+			&i.Metadata,
+			&i.StartedAt,
+			&i.RegisteredAt,
+			&i.LastHeartbeatAt,
 		); err != nil {
 			return nil, err
 		}

@@ -1,0 +1,532 @@
+package db_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// beat is what a worker is told.
+func beat(t testing.TB, q querier, arguments string, args ...any) string {
+	t.Helper()
+	return one[string](t, q, "select state from ojs.beat("+arguments+")", args...)
+}
+
+// workers are their names, what they say they do and what they are told.
+func workers(t testing.TB, q querier) []string {
+	t.Helper()
+	return lines(t, q, "select tenant_id, worker_id, state, directive, case when stale then 'stale' else 'fresh' end from ojs.workers order by tenant_id nulls first, worker_id")
+}
+
+func fetched(t testing.TB, q querier, worker string, count int) int {
+	t.Helper()
+	return len(jobs(t, q, "ojs.fetch('{default}', $1, $2)", count, worker))
+}
+
+func TestWorkersAreKnown(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	got := lines(t, service, `select state, jobs_extended, heartbeat_interval_ms, heartbeat_timeout_ms
+		from ojs.register_worker('w1', 'host', 17, '{mail,default}', 5, '{canary}', '1.2', '{"node": 3}', ojs.now() - interval '1 hour')`)
+	if want := []string{"running [] 5000 30000"}; !slices.Equal(got, want) {
+		t.Errorf("a registration is answered with %q, want %q", got, want)
+	}
+	exec(t, service, "select from ojs.enqueue('a')")
+	held := oneJob(t, service, "ojs.fetch('{default}', 1, 'w1')")
+	d.SetNow(noon.Add(5 * time.Second))
+	// What is not said again stays known.
+	beat(t, service, "'w1', array[$1::uuid], 'running', p_concurrency => 6", held.ID)
+	beat(t, service, "'w2', p_active => 3")
+	got = lines(t, service, `select worker_id, state, hostname, pid, queues, concurrency, active_jobs, active_job_ids = array[$1::uuid], labels, version, metadata, started_at at time zone 'UTC',
+		registered_at at time zone 'UTC', last_heartbeat_at at time zone 'UTC' from ojs.workers order by worker_id`, held.ID)
+	want := []string{
+		"w1 running host 17 [mail default] 6 1 true [canary] 1.2 map[node:3] 2031-05-04 11:00:00 +0000 UTC 2031-05-04 12:00:00 +0000 UTC 2031-05-04 12:00:05 +0000 UTC",
+		"w2 running - - - - 3 false - - - - 2031-05-04 12:00:05 +0000 UTC 2031-05-04 12:00:05 +0000 UTC",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("known are\n  %s, want\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+	// Heartbeats in quick succession are written down once.
+	rev := one[int](t, d.Pool, "select rev from ojs.worker_beat where worker_id = 'w1'")
+	d.SetNow(noon.Add(6 * time.Second))
+	beat(t, service, "'w1', array[$1::uuid]", held.ID)
+	if got := one[int](t, d.Pool, "select rev from ojs.worker_beat where worker_id = 'w1'"); got != rev {
+		t.Errorf("a second after a heartbeat another one was written down, as number %d after %d", got, rev)
+	}
+	d.SetNow(noon.Add(21 * time.Second))
+	if got, want := workers(t, service), []string{"- w1 running - stale", "- w2 running - stale"}; !slices.Equal(got, want) {
+		t.Errorf("after a while workers are %q, want %q", got, want)
+	}
+	if !one[bool](t, service, "select ojs.deregister_worker('w1')") || one[bool](t, service, "select ojs.deregister_worker('w1')") {
+		t.Error("a worker that signs off was not known, or is still")
+	}
+	if got := row(t, d, held.ID); !strings.HasPrefix(got, "(active,") {
+		t.Errorf("a job of a worker that signed off is %s", got)
+	}
+	if got := one[int](t, d.Pool, "select (select count(*) from ojs.worker) + (select count(*) from ojs.worker_beat)"); got != 2 {
+		t.Errorf("%d rows are left of one worker", got)
+	}
+}
+
+// Who rests gets nothing, by whatever door; others of the same call get theirs.
+func TestDirectives(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	exec(t, service, "insert into ojs.jobs (type) select 'a' from generate_series(1, 100)")
+	for _, c := range []struct {
+		name, say, told string
+		gets            int
+	}{
+		{"runs", "select ojs.beat('w', p_state => 'running')", "running", 1},
+		{"drains by itself", "select ojs.beat('w', p_state => 'drain')", "quiet", 0},
+		{"is quiet by itself", "select ojs.beat('w', p_state => 'quiet')", "quiet", 0},
+		{"says nothing new", "select ojs.beat('w')", "quiet", 0},
+		{"is told to go on", "select ojs.direct_worker('w', 'running')", "running", 1},
+		{"goes on", "select ojs.beat('w', p_state => 'running')", "running", 1},
+		{"rests again by itself, having gone on", "select ojs.beat('w', p_state => 'quiet')", "quiet", 0},
+		{"runs again", "select ojs.beat('w', p_state => 'running')", "running", 1},
+		{"is told to rest", "select ojs.direct_worker('w', 'quiet')", "quiet", 0},
+		{"has not heard it", "select ojs.beat('w', p_state => 'running')", "quiet", 0},
+		{"rests as told", "select ojs.beat('w', p_state => 'quiet')", "quiet", 0},
+		{"is told to end", "select ojs.direct_workers('terminate')", "terminate", 0},
+		{"cannot be told to go on with all others", "select ojs.direct_workers('running')", "terminate", 0},
+		{"ends", "select ojs.beat('w', p_state => 'terminate')", "terminate", 0},
+		{"came back under its name", "select ojs.beat('w', p_state => 'running')", "running", 1},
+		{"ends by itself", "select ojs.beat('w', p_state => 'terminate')", "terminate", 0},
+		{"registers anew", "select ojs.register_worker('w')", "running", 1},
+		{"is told to end", "select ojs.direct_worker('w', 'terminate')", "terminate", 0},
+		{"is another process", "select ojs.beat('w', p_state => 'running', p_pid => 1), ojs.beat('w', p_state => 'running', p_pid => 2)", "running", 1},
+	} {
+		exec(t, service, c.say)
+		if got := beat(t, service, "'w'"); got != c.told {
+			t.Errorf("a worker that %s is told %s, want %s", c.name, got, c.told)
+		}
+		for _, count := range []int{1, 3} {
+			if got := fetched(t, service, "w", count); got != c.gets*count {
+				t.Errorf("a worker that %s gets %d jobs of %d", c.name, got, count)
+			}
+		}
+		got := lines(t, service, "select worker_id, count(id) from ojs.fetch_many('{default}', '{1,2,1}', '{w,v,w}', '{0,0,0}') group by worker_id order by 1")
+		want := []string{"v 2", fmt.Sprintf("w %d", 2*c.gets)}
+		if !slices.Equal(got, want) {
+			t.Errorf("beside a worker that %s one call got %q, want %q", c.name, got, want)
+		}
+	}
+	exec(t, service, "select ojs.direct_worker('w', 'terminate')")
+	refused(t, service, "OJ409", "select ojs.direct_worker('w', 'running')")
+	refused(t, service, "OJ409", "select ojs.direct_worker('w', 'quiet')")
+	if got := lines(t, service, "select worker_id, count(id) from ojs.fetch_many('{default,other}', '{1,1}', '{w,w}', '{0,0}') group by worker_id"); !slices.Equal(got, []string{"w 0"}) {
+		t.Errorf("where all rest, a call for two queues got %q", got)
+	}
+	// It is the name that rests, and a worker without one does not.
+	if got := len(jobs(t, service, "ojs.fetch('{default}', 2)")); got != 2 {
+		t.Errorf("a worker without a name gets %d jobs", got)
+	}
+}
+
+// Workers of one name in two tenants, and one that serves all, do not know of each other.
+func TestWorkersOfTenants(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, acme, globex := d.Service(), d.As("acme"), d.As("globex")
+	exec(t, service, "select ojs.beat('w')")
+	exec(t, acme, "select ojs.beat('w')")
+	exec(t, globex, "select ojs.beat('w')")
+	exec(t, globex, "select ojs.beat('only')")
+	for _, tenant := range []string{"acme", "globex"} {
+		exec(t, service, "select ojs.enqueue('a', p_tenant => $1) from generate_series(1, 10)", tenant)
+	}
+	for _, c := range []struct {
+		q    querier
+		want []string
+	}{
+		{acme, []string{"acme w running - fresh"}},
+		{globex, []string{"globex only running - fresh", "globex w running - fresh"}},
+		{service, []string{"- w running - fresh", "acme w running - fresh", "globex only running - fresh", "globex w running - fresh"}},
+	} {
+		if got := workers(t, c.q); !slices.Equal(got, c.want) {
+			t.Errorf("somebody sees %q, want %q", got, c.want)
+		}
+	}
+	// A tenant tells its own, and nobody else rests.
+	if got := one[int](t, acme, "select ojs.direct_workers('quiet')"); got != 1 {
+		t.Errorf("a tenant told %d workers", got)
+	}
+	for _, call := range []string{
+		"ojs.direct_worker('only', 'quiet')", "ojs.direct_worker('nobody', 'quiet')", "ojs.remove_worker('only')", "ojs.remove_worker('nobody')", "ojs.worker_info('only')", "ojs.worker_info('nobody')",
+	} {
+		if got := refused(t, acme, "OJ404", "select "+call).Message; !strings.HasSuffix(got, "not found") {
+			t.Errorf("%s: %s", call, got)
+		}
+	}
+	for _, call := range []string{
+		"ojs.direct_worker('w', 'quiet', 'globex')", "ojs.direct_workers('quiet', 'globex')", "ojs.remove_worker('w', 'globex')", "ojs.worker_info('w', 'globex')",
+		"ojs.beat('w', p_tenant => 'globex')", "ojs.register_worker('w', p_tenant => 'globex')", "ojs.deregister_worker('w', 'globex')",
+	} {
+		refused(t, acme, "OJ403", "select "+call)
+	}
+	if one[bool](t, acme, "select ojs.deregister_worker('only')") {
+		t.Error("a tenant signed off another's worker")
+	}
+	for _, c := range []struct {
+		who, tenant string
+		q           querier
+		want        int
+	}{
+		{"acme's worker", "", acme, 0},
+		{"acme's worker by the service", "acme", service, 0},
+		{"globex's worker", "", globex, 1},
+		{"globex's worker by the service", "globex", service, 1},
+		{"the worker of all", "", service, 1},
+	} {
+		call := "ojs.fetch('{default}', 1, 'w', p_tenant => nullif($1, ''))"
+		if got := len(jobs(t, c.q, call, c.tenant)); got != c.want {
+			t.Errorf("%s got %d jobs, want %d", c.who, got, c.want)
+		}
+	}
+	// Without a tenant the one that serves all is meant, else the only one of that name.
+	if got := one[string](t, service, "select coalesce(tenant_id, 'all') from ojs.worker_info('w')"); got != "all" {
+		t.Errorf("a bare name means the worker of %s", got)
+	}
+	if got := one[string](t, service, "select tenant_id from ojs.worker_info('only')"); got != "globex" {
+		t.Errorf("the only worker of a name is that of %s", got)
+	}
+	exec(t, service, "select ojs.deregister_worker('w')")
+	refused(t, service, "OJ411", "select ojs.direct_worker('w', 'quiet')")
+}
+
+func TestDeadWorkers(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	exec(t, service, "select ojs.enqueue('said', p_visibility_timeout_ms => 3600000), ojs.enqueue('since', p_visibility_timeout_ms => 3600000), ojs.enqueue('last', p_visibility_timeout_ms => 3600000, p_retry => '{\"max_attempts\": 1, \"on_exhaustion\": \"dead_letter\"}'), ojs.enqueue('other', p_visibility_timeout_ms => 3600000)")
+	held := jobs(t, service, "ojs.fetch('{default}', 1, 'w')")
+	d.SetNow(noon.Add(10 * time.Second))
+	beat(t, service, "'w', array[$1::uuid]", held[0].ID)
+	beat(t, service, "'v'")
+	// Handed out after the heartbeat, and never said.
+	held = append(held, jobs(t, service, "ojs.fetch('{default}', 2, 'w')")...)
+	held = append(held, jobs(t, service, "ojs.fetch('{default}', 1, 'v')")...)
+	for _, c := range []struct {
+		at   time.Duration
+		want string
+		left int
+	}{
+		{40 * time.Second, "0 0", 2}, // a fifteenth of its time is for heartbeats that were not written down
+		{41 * time.Second, "0 0", 2},
+		{42 * time.Second, "0 3", 1},
+		{43 * time.Second, "0 0", 1},
+	} {
+		d.SetNow(noon.Add(c.at - time.Millisecond))
+		beat(t, service, "'v'")
+		d.SetNow(noon.Add(c.at))
+		if got := tick(t, service, 1000); got != c.want {
+			t.Errorf("after %s a tick promoted and reaped %s, want %s", c.at, got, c.want)
+		}
+		if got := len(workers(t, service)); got != c.left {
+			t.Errorf("after %s %d workers are known, want %d", c.at, got, c.left)
+		}
+	}
+	got := lines(t, d.Pool, "select type, state, attempt, errors -> -1 ->> 'type', errors -> -1 ->> 'timeout_kind', lease is null, started_at is null, finished_at is null from ojs.job order by seq")
+	want := []string{
+		"said available 1 worker_death stalled true true true", "since available 1 worker_death stalled true true true", "last discarded 1 worker_death stalled true false false",
+		"other active 1 - - false false true",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the jobs are\n  %s, want\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+	if got, want := list[string](t, service, "select type from ojs.events('{job.stalled,job.timeout}')"), []string{"job.stalled", "job.stalled", "job.stalled"}; !slices.Equal(got, want) {
+		t.Errorf("events tell %q, want %q", got, want)
+	}
+	if got, want := lines(t, service, "select j.type, d.error_type from ojs.dead_letter d join ojs.jobs j using (id)"), []string{"last worker_death"}; !slices.Equal(got, want) {
+		t.Errorf("dead letters are %q, want %q", got, want)
+	}
+	// It comes back: what it holds is no longer its own, and its next heartbeat registers it.
+	refused(t, service, "OJ409", "select ojs.ack($1, $2)", held[0].ID, held[0].Lease)
+	if got := list[[]string](t, service, "select jobs_extended::text[] from ojs.beat('w', array[$1::uuid])", held[0].ID); len(got[0]) != 0 {
+		t.Errorf("a worker that came back still holds %v", got)
+	}
+	if got := fetched(t, service, "w", 2); got != 2 {
+		t.Errorf("a worker that came back gets %d jobs", got)
+	}
+	if got := len(workers(t, service)); got != 2 {
+		t.Errorf("%d workers are known after one came back", got)
+	}
+}
+
+// A worker that only fetches is known by its leases alone; one that fetches under another's name in another tenant is not taken for it.
+func TestSilenceIsOfOneWorker(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	for _, tenant := range []string{"acme", "globex"} {
+		exec(t, service, "select ojs.enqueue('a', p_visibility_timeout_ms => 3600000, p_tenant => $1) from generate_series(1, 2)", tenant)
+	}
+	beat(t, service, "'w'")
+	exec(t, service, "select ojs.beat('w', p_tenant => 'acme')")
+	own := oneJob(t, service, "ojs.fetch('{default}', 1, 'w', p_tenant => 'acme')")
+	jobs(t, service, "ojs.fetch('{default}', 1, 'w', p_tenant => 'globex')")
+	jobs(t, service, "ojs.fetch('{default}', 1, 'mute', p_tenant => 'acme')")
+	d.SetNow(noon.Add(31 * time.Second))
+	exec(t, service, "select ojs.beat('w', array[$1::uuid], p_tenant => 'acme')", own.ID)
+	d.SetNow(noon.Add(33 * time.Second))
+	if got := tick(t, service, 1000); got != "0 0" {
+		t.Errorf("the end of a worker whose name two have reaped %s", got)
+	}
+	if got, want := workers(t, service), []string{"acme w running - fresh"}; !slices.Equal(got, want) {
+		t.Errorf("left are %q, want %q", got, want)
+	}
+	d.SetNow(noon.Add(64 * time.Second))
+	if got := tick(t, service, 1000); got != "0 1" {
+		t.Errorf("the end of a tenant's worker reaped %s, want its one job", got)
+	}
+	if got := list[string](t, d.Pool, "select tenant_id || ' ' || worker_id from ojs.job where state = 'active' order by 1"); !slices.Equal(got, []string{"acme mute", "globex w"}) {
+		t.Errorf("active are %q", got)
+	}
+}
+
+func TestRemovingAWorker(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	exec(t, service, "select ojs.enqueue('a', p_visibility_timeout_ms => 3600000)")
+	jobs(t, service, "ojs.fetch('{default}', 1, 'w')")
+	beat(t, service, "'w'")
+	d.SetNow(noon.Add(15 * time.Second))
+	refused(t, service, "OJ409", "select ojs.remove_worker('w')")
+	d.SetNow(noon.Add(16 * time.Second))
+	if got := one[int](t, service, "select ojs.remove_worker('w')"); got != 1 {
+		t.Errorf("a stale worker that is removed leaves %d jobs", got)
+	}
+	refused(t, service, "OJ404", "select ojs.remove_worker('w')")
+	d.SetNow(noon.Add(time.Minute))
+	if got := tick(t, service, 1000); got != "0 0" {
+		t.Errorf("afterwards a tick reaped %s", got)
+	}
+}
+
+// A heartbeat under way keeps its worker alive, and one that comes while the clock ends the registration begins a new one.
+func TestHeartbeatAndDeathRace(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	exec(t, service, "select ojs.enqueue('a', p_visibility_timeout_ms => 3600000)")
+	held := oneJob(t, service, "ojs.fetch('{default}', 1, 'w')")
+	beat(t, service, "'w', array[$1::uuid]", held.ID)
+	d.SetNow(noon.Add(time.Minute))
+
+	living := begin(t, service)
+	exec(t, living, "select ojs.beat('w', array[$1::uuid])", held.ID)
+	if got := tick(t, service, 1000); got != "0 0" {
+		t.Errorf("beside a heartbeat a tick reaped %s", got)
+	}
+	rollback(t, living)
+	// The heartbeat was never to be: the clock looks again a second later.
+	d.SetNow(noon.Add(61 * time.Second))
+	dying := begin(t, service)
+	if got := tick(t, dying, 1000); got != "0 1" {
+		t.Errorf("a tick reaped %s, want the job of the silent worker", got)
+	}
+	var extended []string
+	var running sync.WaitGroup
+	late := begin(t, service)
+	running.Go(func() {
+		if err := late.QueryRow(context.WithoutCancel(t.Context()), "select jobs_extended::text[] from ojs.beat('w', array[$1::uuid])", held.ID).Scan(&extended); err != nil {
+			t.Error(err)
+		}
+	})
+	d.Blocked(backendPID(late))
+	commit(t, dying)
+	running.Wait()
+	commit(t, late)
+	if len(extended) != 0 {
+		t.Errorf("a worker that was declared dead still holds %v", extended)
+	}
+	if got, want := workers(t, service), []string{"- w running - fresh"}; !slices.Equal(got, want) {
+		t.Errorf("known are %q, want %q", got, want)
+	}
+}
+
+// Many workers beat while the clock runs: none of them dies, and those that stop do.
+func TestNobodyDiesWhoBeats(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	exec(t, d.Pool, "select ojs.configure(p_heartbeat_timeout_ms => 1500)")
+	const alive, dead = 8, 4
+	exec(t, service, "insert into ojs.jobs (type, visibility_timeout_ms) select 'a', 3600000 from generate_series(1, $1::int)", alive+dead)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var running sync.WaitGroup
+	for n := range alive + dead {
+		worker := fmt.Sprintf("w%d", n)
+		job := oneJob(t, service, "ojs.fetch('{default}', 1, $1)", worker)
+		exec(t, service, "select ojs.beat($1, array[$2::uuid])", worker, job.ID)
+		if n >= alive {
+			continue
+		}
+		for range 2 { // two of one name at once must not hurt
+			running.Go(func() {
+				for ctx.Err() == nil {
+					var extended []string
+					if err := service.QueryRow(context.WithoutCancel(ctx), "select jobs_extended::text[] from ojs.beat($1, array[$2::uuid])", worker, job.ID).Scan(&extended); err != nil {
+						t.Errorf("heartbeat of %s: %v", worker, err)
+						return
+					}
+					time.Sleep(50 * time.Millisecond)
+				}
+			})
+		}
+	}
+	for range 2 {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := service.Exec(context.WithoutCancel(ctx), "select ojs.tick(1000)"); err != nil {
+					t.Errorf("tick: %v", err)
+					return
+				}
+				time.Sleep(20 * time.Millisecond)
+			}
+		})
+	}
+	// Until those that are silent have gone, and for as long again.
+	deadline := time.Now().Add(time.Minute)
+	for one[int](t, d.Pool, "select count(*) from ojs.worker") > alive && time.Now().Before(deadline) {
+		time.Sleep(20 * time.Millisecond)
+	}
+	time.Sleep(2 * time.Second)
+	stop()
+	running.Wait()
+	if got := one[string](t, d.Pool, "select count(*) || ' ' || count(distinct worker_id) from ojs.worker_beat"); got != fmt.Sprintf("%d %d", alive, alive) {
+		t.Errorf("%s workers are left, want %d", got, alive)
+	}
+	if got := one[string](t, d.Pool, "select count(*) filter (where state = 'active') || ' ' || count(*) filter (where errors -> -1 ->> 'type' = 'worker_death') from ojs.job"); got != fmt.Sprintf("%d %d", alive, dead) {
+		t.Errorf("jobs active, and taken from the dead: %s, want %d %d", got, alive, dead)
+	}
+}
+
+func TestExecutionTimeouts(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	const policy = `{"max_attempts": 2, "initial_interval_ms": 5000, "jitter": false}`
+	exec(t, service, "select ojs.enqueue('short', p_timeout_ms => 2500, p_retry => $1), ojs.enqueue('kept', p_timeout_ms => 60000, p_retry => $1), ojs.enqueue('lost', p_timeout_ms => 60000, p_retry => $1), ojs.enqueue('picky', p_timeout_ms => 2500, p_retry => '{\"non_retryable_errors\": [\"timeout\"]}')", policy)
+	held := jobs(t, service, "ojs.fetch('{default}', 4, 'w')")
+	step := func(at time.Duration, want string, states string) {
+		t.Helper()
+		d.SetNow(noon.Add(at))
+		if got := tick(t, service, 1000); got != want {
+			t.Errorf("after %s a tick promoted and reaped %s, want %s", at, got, want)
+		}
+		if got := strings.Join(list[string](t, d.Pool, "select type || ' ' || state || ' ' || attempt || coalesce(' ' || (errors -> -1 ->> 'type'), '') from ojs.job order by type"), ", "); got != states {
+			t.Errorf("after %s: %s, want %s", at, got, states)
+		}
+	}
+	step(2400*time.Millisecond, "0 0", "kept active 1, lost active 1, picky active 1, short active 1")
+	step(2500*time.Millisecond, "0 2", "kept active 1, lost active 1, picky discarded 1 timeout, short retryable 1 timeout")
+	got := one[string](t, d.Pool, `select (errors -> -1 ->> 'message') || ' ' || (errors -> -1 ->> 'timeout_kind') || ' ' || (errors -> -1 ->> 'limit_seconds') || ' ' || (errors -> -1 ->> 'elapsed_seconds') || ' '
+		|| (retry_at - $1) || ' ' || (lease is null)  from ojs.job where type = 'short'`, noon)
+	if want := "Job execution exceeded timeout of 2.5 seconds execution 2.5 2.500 00:00:07.5 true"; got != want {
+		t.Errorf("a timeout is told as %q, want %q", got, want)
+	}
+	// A heartbeat keeps it, but not for longer than it may run.
+	d.SetNow(noon.Add(25 * time.Second))
+	exec(t, service, "select from ojs.heartbeat('w', array[$1::uuid], 600000)", held[1].ID)
+	if got := one[string](t, d.Pool, "select (lease_expires_at - started_at)::text from ojs.job where type = 'kept'"); got != "00:01:00" {
+		t.Errorf("a lease was extended to %s of its attempt, want 00:01:00", got)
+	}
+	step(30*time.Second, "1 1", "kept active 1, lost available 1 visibility_timeout, picky discarded 1 timeout, short available 1 timeout")
+	again := jobs(t, service, "ojs.fetch('{default}', 2)")
+	if len(again) != 2 {
+		t.Fatalf("handed out again are %v", again)
+	}
+	step(33*time.Second, "0 1", "kept active 1, lost active 2 visibility_timeout, picky discarded 1 timeout, short discarded 2 timeout")
+	// A job that loses its workers ends, too.
+	step(60*time.Second, "0 2", "kept retryable 1 timeout, lost discarded 2 visibility_timeout, picky discarded 1 timeout, short discarded 2 timeout")
+	if got, want := list[string](t, service, "select type || ' ' || (data ->> 'job_type') || ' ' || (data ->> 'timeout_kind') || coalesce(' ' || (data ->> 'limit_seconds'), '') from ojs.events('{job.timeout,job.stalled}') order by 1"),
+		[]string{"job.stalled lost stalled", "job.stalled lost stalled", "job.timeout kept execution 60", "job.timeout picky execution 2.5", "job.timeout short execution 2.5", "job.timeout short execution 2.5"}; !slices.Equal(got, want) {
+		t.Errorf("events tell\n  %s, want\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+	if got := one[string](t, service, "select active || ' ' || available || ' ' || retryable || ' ' || discarded || ' ' || failed from ojs.queue_stats"); got != "0 0 1 3 5" {
+		t.Errorf("statistics say %s", got)
+	}
+}
+
+// The deployment's timeout holds for jobs without one of their own: heartbeats keep them no longer.
+func TestDefaultTimeout(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	exec(t, service, "select ojs.enqueue('a'), ojs.enqueue('zero', p_timeout_ms => 0), ojs.enqueue('long', p_visibility_timeout_ms => 7200000)")
+	held := jobs(t, service, "ojs.fetch('{default}', 3, 'w')")
+	ends := func(want string) {
+		t.Helper()
+		d.SetNow(noon.Add(20 * time.Second))
+		for _, j := range held {
+			exec(t, service, "select from ojs.heartbeat('w', array[$1::uuid], 604800000)", j.ID)
+		}
+		if got := strings.Join(list[string](t, d.Pool, "select (lease_expires_at - started_at)::text from ojs.job order by seq"), " "); got != want {
+			t.Errorf("leases last %s, want %s", got, want)
+		}
+	}
+	ends("00:30:00 00:30:00 02:00:00")
+	exec(t, d.Pool, "select ojs.configure(p_timeout_ms => 3600000)")
+	ends("01:00:00 01:00:00 02:00:00")
+	exec(t, d.Pool, "select ojs.configure(p_timeout_ms => 0)")
+	ends("7 days 00:00:20 7 days 00:00:20 7 days 00:00:20")
+	refused(t, d.Pool, "OJ400", "select ojs.configure(p_timeout_ms => -1)")
+	refused(t, d.Pool, "OJ400", "select ojs.configure(p_heartbeat_timeout_ms => 999)")
+}
+
+func TestMalformedWorkers(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	for _, c := range []struct{ call, field, states string }{
+		{"ojs.beat(null)", "worker_id", "OJ400"},
+		{"ojs.beat('')", "worker_id", "OJ400"},
+		{"ojs.beat(repeat('w', 256))", "worker_id", "OJ400"},
+		{"ojs.beat('w', p_state => 'idle')", "state", "OJ400"},
+		{"ojs.beat('w', p_active => -1)", "active_jobs", "OJ400"},
+		{"ojs.beat('w', p_visibility_timeout_ms => 1)", "visibility_timeout_ms", "OJ400"},
+		{"ojs.beat('w', p_pid => -1)", "pid", "OJ400"},
+		{"ojs.beat('w', p_concurrency => 0)", "concurrency", "OJ400"},
+		{"ojs.beat('w', p_hostname => repeat('h', 256))", "hostname", "OJ400"},
+		{"ojs.beat('w', p_version => repeat('v', 256))", "version", "OJ400"},
+		{"ojs.beat('w', p_queues => '{A}')", "queues", "OJ400"},
+		{"ojs.beat('w', p_queues => array[null])", "queues", "OJ400"},
+		{"ojs.beat('w', p_queues => array_fill('q'::text, array[101]))", "queues", "OJ400"},
+		{"ojs.beat('w', p_labels => array[repeat('l', 256)])", "labels", "OJ400"},
+		{"ojs.beat('w', p_metadata => '[]')", "metadata", "OJ400"},
+		{"ojs.beat('w', p_metadata => jsonb_build_object('a', repeat('x', 16384)))", "metadata", "OJ413"},
+		{"ojs.register_worker('', 'h')", "worker_id", "OJ400"},
+		{"ojs.register_worker('w', p_concurrency => -1)", "concurrency", "OJ400"},
+		{"ojs.deregister_worker(null)", "worker_id", "OJ400"},
+		{"ojs.direct_worker(null, 'quiet')", "worker_id", "OJ400"},
+		{"ojs.direct_worker('w', 'drain')", "directive", "OJ400"},
+		{"ojs.direct_worker('w', null)", "directive", "OJ400"},
+		{"ojs.direct_workers('stop')", "directive", "OJ400"},
+	} {
+		if got := detail(t, refused(t, service, c.states, "select "+c.call))["field"]; got != c.field {
+			t.Errorf("%s names the field %v, want %s", c.call, got, c.field)
+		}
+	}
+	if got := one[int](t, d.Pool, "select count(*) from ojs.worker"); got != 0 {
+		t.Errorf("refused calls left %d workers", got)
+	}
+}
