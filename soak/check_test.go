@@ -14,8 +14,10 @@ import (
 // row is a job as the database has it.
 type row struct {
 	ID, Tenant, State    string
+	Type                 string
 	Attempt, MaxAttempts int
 	ScheduledAt          *time.Time
+	ExpiresAt            *time.Time
 	Errors               []string // attempt and type of each
 }
 
@@ -39,6 +41,9 @@ type move struct {
 	At       time.Time
 }
 
+// cronJob is the type of jobs that come from cron.
+const cronJob = "fault.cron"
+
 // findings are what a check says: what must not be, and what was there.
 type findings struct {
 	violations []string
@@ -53,6 +58,8 @@ type findings struct {
 	unanswered int // requests without an answer
 	replays    int // requests to retry dead letters
 	revived    int // dead letters retried
+	fired      int // jobs of cron jobs
+	expired    int
 }
 
 func (f *findings) violation(format string, args ...any) {
@@ -65,6 +72,8 @@ var (
 		{"active", "completed"}: true, {"active", "retryable"}: true, {"active", "discarded"}: true, {"active", "available"}: true, {"active", "cancelled"}: true,
 		// From the dead letter queue: another life, with attempts counted anew.
 		{"discarded", "available"}: true,
+		// Expired.
+		{"scheduled", "discarded"}: true, {"available", "discarded"}: true, {"pending", "discarded"}: true, {"retryable", "discarded"}: true,
 		{"scheduled", "cancelled"}: true, {"available", "cancelled"}: true, {"pending", "cancelled"}: true, {"retryable", "cancelled"}: true,
 	}
 	wakes = []string{" scheduled", " available", " pending", "scheduled available", "retryable available", "pending available", "available available"}
@@ -74,7 +83,7 @@ var (
 // drained: everybody had time to finish what there was to do.
 func check(ctx context.Context, tx pgx.Tx, ledger []entry, since time.Time, drained bool) (*findings, error) {
 	f := &findings{states: map[string]int{}}
-	rows, err := collect[row](ctx, tx, `select j.id::text, j.tenant_id, j.state::text, j.attempt, j.max_attempts, j.scheduled_at, array(select (e ->> 'attempt') || ' ' || (e ->> 'type') from jsonb_array_elements(j.errors) e)
+	rows, err := collect[row](ctx, tx, `select j.id::text, j.tenant_id, j.state::text, j.type, j.attempt, j.max_attempts, j.scheduled_at, j.expires_at, array(select (e ->> 'attempt') || ' ' || (e ->> 'type') from jsonb_array_elements(j.errors) e)
 		from ojs.job j where j.created_at >= $1`, since)
 	if err != nil {
 		return nil, err
@@ -107,12 +116,18 @@ func collect[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
 }
 
+// hold is a lease in a worker's hands, and when the worker had asked for it.
+type hold struct {
+	holding
+	sent time.Time
+}
+
 // story is all that clients wrote about one job.
 type story struct {
 	tenant                       string
 	intended, acknowledged, gone bool
 	cancels, cancelled           bool
-	held                         []holding
+	held                         []hold
 	finishes                     []entry
 	finished                     []entry
 }
@@ -152,7 +167,7 @@ func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[
 			case cancelled:
 				s.cancelled = s.cancelled || e.Status == 200
 			case fetched_:
-				s.held = append(s.held, holding{lease: e.Lease, attempt: e.Attempt, from: e.At, until: e.Until})
+				s.held = append(s.held, hold{holding{lease: e.Lease, attempt: e.Attempt, from: e.At, until: e.Until}, e.Sent})
 			case finishes:
 				s.finishes = append(s.finishes, e)
 			case finished:
@@ -184,6 +199,11 @@ func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[
 			f.violation("job %s is there twice", r.ID)
 		}
 		found[r.ID] = r
+		if r.Type == cronJob {
+			// Nobody's ledger knows of it; the history of the cron job does.
+			f.fired++
+			of(r.ID).intended, of(r.ID).acknowledged, of(r.ID).tenant = true, true, r.Tenant
+		}
 		if s := stories[r.ID]; s == nil || !s.intended {
 			f.violation("job %s is there, and nobody enqueued it", r.ID)
 		}
@@ -226,7 +246,8 @@ func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[
 		}
 		f.machine(r, past[id], leases[id])
 		f.claims(r, s, past[id])
-		if drained && !r.ended() && r.State != "pending" && (r.State != "scheduled" || time.Until(*r.ScheduledAt) < 10*time.Minute) {
+		// A pending job of cron waits for the one before it, and not for somebody to activate it.
+		if drained && !r.ended() && (r.State != "pending" || r.Type == cronJob) && (r.State != "scheduled" || time.Until(*r.ScheduledAt) < 10*time.Minute) {
 			f.violation("job %s is stuck: state %s, attempt %d, tenant %s", id, r.State, r.Attempt, r.Tenant)
 		}
 	}
@@ -286,6 +307,10 @@ func (f *findings) machine(r row, moves []move, handouts []time.Time) {
 		running = 1
 	}
 	for _, at := range handouts {
+		// A decision may take its time.
+		if r.ExpiresAt != nil && at.After(r.ExpiresAt.Add(time.Second)) {
+			f.violation("job %s was handed out at %v, and had expired at %v", r.ID, at, r.ExpiresAt)
+		}
 		if at.After(reborn) {
 			latest++
 		}
@@ -340,7 +365,12 @@ func (f *findings) claims(r row, s *story, moves []move) {
 				f.violation("job %s failed in attempt %d, and nobody said so", r.ID, m.Attempt)
 			}
 		case "discarded":
-			if !wanted(m.Attempt, discard) && (m.Attempt < r.MaxAttempts || !wanted(m.Attempt, fail) && !r.lost(m.Attempt, lossCauses...)) {
+			if m.From != "active" {
+				if r.ExpiresAt == nil || m.At.Before(*r.ExpiresAt) {
+					f.violation("job %s was discarded as expired, and expires at %v", r.ID, r.ExpiresAt)
+				}
+				f.expired++
+			} else if !wanted(m.Attempt, discard) && (m.Attempt < r.MaxAttempts || !wanted(m.Attempt, fail) && !r.lost(m.Attempt, lossCauses...)) {
 				f.violation("job %s was discarded in attempt %d of %d by no policy", r.ID, m.Attempt, r.MaxAttempts)
 			}
 		case "cancelled":
@@ -359,7 +389,8 @@ func (f *findings) claims(r row, s *story, moves []move) {
 			if h.from.Before(before.until) {
 				f.violation("job %s was in two hands: under lease %s until %v, under lease %s from %v", r.ID, before.lease, before.until, h.lease, h.from)
 			}
-			if h.lease == before.lease || h.attempt <= before.attempt && !lives {
+			// An answer may be read long after it was given.
+			if h.lease == before.lease || !lives && (h.attempt == before.attempt || h.attempt < before.attempt && h.sent.After(before.from)) {
 				f.violation("job %s: attempt %d under lease %s followed attempt %d under lease %s", r.ID, h.attempt, h.lease, before.attempt, before.lease)
 			}
 		}
@@ -394,10 +425,23 @@ func (f *findings) counters(ctx context.Context, tx pgx.Tx, since time.Time) err
 		{"a job was not completed once together with what its worker wrote", `
 			select r.job || ' is ' || coalesce(max(j.state::text), 'gone') || ', results: ' || count(*) from public.results r left join ojs.job j on j.id = r.job
 			group by r.job having count(*) > 1 or max(j.state::text) is distinct from 'completed'`, nil},
+		{"a cron job and its history disagree", `
+			select coalesce(j.id, r.job_id) || ': ' || count(r.job_id) || ' firings' from (select j.id from ojs.job j where j.type = $1 and j.created_at >= $2) j
+			full join (select r.job_id from ojs.cron_runs r where r.job_id is not null and r.at >= $2) r on r.job_id = j.id
+			group by coalesce(j.id, r.job_id) having count(j.id) <> 1 or count(r.job_id) <> 1`, []any{cronJob, since}},
+		{"a cron job did not fire once for each time it was due", `
+			select r.tenant_id || '/' || r.name || ' ' || r.before || ', then ' || r.due_at || ' after ' || r.missed || ' missed'
+			from (select r.*, lag(r.due_at) over (partition by r.tenant_id, r.name order by r.due_at) as before from ojs.cron_runs r where not r.manual and r.due_at >= $1) r
+			where r.due_at - r.before <> (1 + r.missed) * interval '1 second'`, []any{since}},
 		{"a dead letter and its job disagree", `
 			select coalesce(j.id, d.id) || ' is ' || coalesce(j.state::text, 'gone') || case when d.id is null then ', and no dead letter' else ', and a dead letter' end
-			from (select j.* from ojs.job j where j.state = 'discarded' and ojs._to_dead_letters(j.retry, j.errors -> -1)) j full join ojs.dead_letter d on d.id = j.id and d.tenant_id = j.tenant_id
-			where j.id is null or d.id is null`, nil},
+			from (
+				select j.* from ojs.job j
+				-- What expired is no dead letter.
+				join (select distinct on (r.job_id, r.tenant_id) r.* from ojs.release r where r.at >= $1 order by r.job_id, r.tenant_id, r.at desc) r on r.job_id = j.id and r.tenant_id = j.tenant_id
+				where j.state = 'discarded' and r.from_state = 'active' and ojs._to_dead_letters(j.retry, j.errors -> -1)
+			) j full join (select * from ojs.dead_letter d where d.at >= $1) d on d.id = j.id and d.tenant_id = j.tenant_id
+			where j.id is null or d.id is null`, []any{since}},
 		{"a ring does not count its members", `
 			select r.queue || '/' || r.priority || ' says ' || r.members || ' of weight ' || r.weight || ', there are ' || coalesce(f.n, 0) || ' of weight ' || coalesce(f.weight, 0)
 			from (select distinct on (r.queue, r.priority) r.* from ojs.ring r order by r.queue, r.priority, r.rev desc) r

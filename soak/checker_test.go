@@ -153,6 +153,8 @@ func TestTheCheckerSees(t *testing.T) {
 		{name: "half a transaction of a producer", spoil: "insert into public.orders values (gen_random_uuid())", want: "producer's transaction"},
 		{name: "half a transaction of a worker", spoil: "insert into public.results values ($running)", want: "what its worker wrote"},
 		{name: "a dead letter too many", spoil: "insert into ojs.dead_letter (tenant_id, id, queue, type, error_type, error_code, at) values ('acme', $done, 'work', 'x', 'x', 'x', ojs.now())", want: "a dead letter and its job disagree"},
+		{name: "discarded too early", spoil: "insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state) select tenant_id, queue, 0, id, type, 0, 'available', 'discarded' from ojs.job where id = $left", want: "was discarded as expired"},
+		{name: "handed out too late", spoil: "update ojs.job set expires_at = ojs.now() - interval '1 minute' where id = $running", want: "and had expired at"},
 		{name: "revived by nobody", spoil: "insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state) select tenant_id, queue, 0, id, type, 1, 'discarded', 'available' from ojs.job where id = $dead", want: "was revived"},
 		{name: "a client's complaint", ledger: add(entry{What: wrong, Text: "500"}), want: "saw: 500"},
 	} {

@@ -25,7 +25,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-const leaseTime = time.Second // the shortest there is
+const (
+	leaseTime = time.Second // the shortest there is
+	longLease = 10 * time.Minute
+	silence   = 1500 * time.Millisecond // after which a worker that sent heartbeats is dead
+)
 
 var campaignQueues = []string{"mail", "work"}
 
@@ -40,6 +44,7 @@ type orders struct {
 	Tenants  []string      `json:"tenants"`
 	For      time.Duration `json:"for"`  // of producers
 	Skew     time.Duration `json:"skew"` // by how much its clock is wrong
+	Long     bool          `json:"long"` // a worker with long leases, which heartbeats keep and only its death ends
 }
 
 const (
@@ -182,7 +187,7 @@ func (a answer) unknown() bool { return a.status == 0 || a.status == http.Status
 type planned struct {
 	id, queue, kind string
 	http            map[string]any
-	at              *time.Time
+	at, expires     *time.Time
 	pending         bool
 }
 
@@ -205,7 +210,10 @@ func (c *client) plan(r *rand.Rand) planned {
 	case n == 7:
 		at := c.now().Add(time.Hour)
 		p.at, options["scheduled_at"] = &at, at.Format(time.RFC3339Nano)
-	case n == 8:
+	case n < 11:
+		at := c.now().Add(time.Duration(50+r.IntN(1000)) * time.Millisecond)
+		p.expires, options["expires_at"] = &at, at.Format(time.RFC3339Nano)
+	case n == 11:
 		p.pending, options["pending"] = true, true
 	}
 	p.http = map[string]any{"type": p.kind, "id": p.id, "args": []any{c.next.Add(1), c.Name}, "options": options}
@@ -356,10 +364,10 @@ func (c *client) session(r *rand.Rand) {
 			ids[i] = p.id
 			if _, err = tx.Exec(ctx, "insert into public.orders (job) values ($1)", p.id); err == nil {
 				if of != nil || r.IntN(2) == 0 {
-					_, err = tx.Exec(ctx, "select ojs.enqueue('fault.sql', '[1]', $1, p_id => $2, p_tenant => $3, p_scheduled_at => $4, p_retry => $5, p_max_attempts => 3)",
-						p.queue, p.id, of, p.at, retryPolicy)
+					_, err = tx.Exec(ctx, "select ojs.enqueue('fault.sql', '[1]', $1, p_id => $2, p_tenant => $3, p_scheduled_at => $4, p_expires_at => $5, p_retry => $6, p_max_attempts => 3)",
+						p.queue, p.id, of, p.at, p.expires, retryPolicy)
 				} else {
-					_, err = tx.Exec(ctx, "insert into ojs.jobs (type, queue, id, scheduled_at, retry) values ('fault.sql', $1, $2, $3, $4)", p.queue, p.id, p.at, retryPolicy)
+					_, err = tx.Exec(ctx, "insert into ojs.jobs (type, queue, id, scheduled_at, expires_at, retry) values ('fault.sql', $1, $2, $3, $4, $5)", p.queue, p.id, p.at, p.expires, retryPolicy)
 				}
 			}
 			if err != nil {
@@ -521,42 +529,123 @@ type held struct {
 }
 
 func (c *client) work(r *rand.Rand) {
-	name := newID()
-	for c.stop.Err() == nil {
-		queues := campaignQueues
-		if r.IntN(3) == 0 {
-			queues = queues[r.IntN(2):][:1]
-		}
-		count, sent := 1+r.IntN(6), time.Now()
-		a := c.ask(r, http.MethodPost, "/ojs/v1/workers/fetch", "", map[string]any{
-			"queues": queues, "count": count, "worker_id": name, "visibility_timeout_ms": leaseTime.Milliseconds(), "wait_ms": 300,
-		})
-		if a.unknown() {
-			c.pause(time.Duration(20+r.IntN(80)) * time.Millisecond)
-			continue
-		}
-		var got struct {
-			Jobs []held `json:"jobs"`
-		}
-		if err := json.Unmarshal(a.body, &got); a.status != http.StatusOK || err != nil {
-			c.book.wrong("FETCH: %d, %v: %s", a.status, err, a.body)
-			c.pause(100 * time.Millisecond)
-			continue
-		}
-		for _, j := range got.Jobs {
-			// The lease began at some moment after the request was sent.
-			c.book.write(entry{What: fetched_, IDs: []string{j.ID}, Queue: j.Queue, Lease: j.Lease, Attempt: j.Attempt, Sent: sent, Until: sent.Add(leaseTime)})
-			if j.State != "active" || j.Lease == "" {
-				c.book.wrong("job %s was handed out in state %q with lease %q", j.ID, j.State, j.Lease)
+	w := &worker{name: newID()}
+	if c.Long {
+		ended := make(chan struct{})
+		defer close(ended)
+		random := rand.New(rand.NewPCG(r.Uint64(), 0))
+		go func() {
+			for {
+				select {
+				case <-ended:
+					return
+				case <-time.After(silence / 5):
+					c.alive(random, w)
+				}
 			}
-		}
-		if len(got.Jobs) > count {
-			c.book.wrong("a FETCH for %d jobs got %d", count, len(got.Jobs))
-		}
-		if !c.handle(r, name, got.Jobs) {
-			name = newID() // dead; another takes its place
+		}()
+	}
+	for c.stop.Err() == nil {
+		if !c.fetch(r, w) {
+			// Dead, or as good as: another takes its place.
+			w.mu.Lock()
+			w.name, w.heard, w.holds = newID(), time.Time{}, nil
+			w.mu.Unlock()
 		}
 	}
+}
+
+// worker is what one worker knows of itself.
+type worker struct {
+	mu    sync.Mutex
+	name  string
+	heard time.Time // when the latest heartbeat was sent that was answered
+	holds []held
+}
+
+// alive sends a heartbeat.
+func (c *client) alive(r *rand.Rand, w *worker) bool {
+	w.mu.Lock()
+	name, holds := w.name, slices.Clone(w.holds)
+	w.mu.Unlock()
+	ids := []string{}
+	for _, j := range holds {
+		ids = append(ids, j.ID)
+	}
+	sent := time.Now()
+	a := c.ask(r, http.MethodPost, "/ojs/v1/workers/heartbeat", "", map[string]any{"worker_id": name, "active_jobs": ids, "visibility_timeout_ms": longLease.Milliseconds()})
+	if a.unknown() {
+		return false
+	}
+	var got struct {
+		Extended []string `json:"jobs_extended"`
+	}
+	if err := json.Unmarshal(a.body, &got); a.status != http.StatusOK || err != nil {
+		c.book.wrong("heartbeat: %d, %v: %s", a.status, err, a.body)
+		return false
+	}
+	for _, j := range holds {
+		if slices.Contains(got.Extended, j.ID) {
+			c.book.write(entry{What: extended, IDs: []string{j.ID}, Lease: j.Lease, Until: sent.Add(silence)})
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.name == name {
+		w.heard = later(w.heard, sent)
+	}
+	return true
+}
+
+// fetch asks for jobs and works on them. It returns false if the worker vanished, or lost sight of what it may hold.
+func (c *client) fetch(r *rand.Rand, w *worker) bool {
+	lease := leaseTime
+	if c.Long {
+		w.mu.Lock()
+		known := !w.heard.IsZero()
+		w.mu.Unlock()
+		if lease = longLease; !known && !c.alive(r, w) {
+			c.pause(time.Duration(20+r.IntN(80)) * time.Millisecond)
+			return true
+		}
+	}
+	queues := campaignQueues
+	if r.IntN(3) == 0 {
+		queues = queues[r.IntN(2):][:1]
+	}
+	count, sent := 1+r.IntN(6), time.Now()
+	a := c.ask(r, http.MethodPost, "/ojs/v1/workers/fetch", "", map[string]any{
+		"queues": queues, "count": count, "worker_id": w.name, "visibility_timeout_ms": lease.Milliseconds(), "wait_ms": 300,
+	})
+	if a.unknown() {
+		c.pause(time.Duration(20+r.IntN(80)) * time.Millisecond)
+		return false
+	}
+	var got struct {
+		Jobs []held `json:"jobs"`
+	}
+	if err := json.Unmarshal(a.body, &got); a.status != http.StatusOK || err != nil {
+		c.book.wrong("FETCH: %d, %v: %s", a.status, err, a.body)
+		c.pause(100 * time.Millisecond)
+		return false
+	}
+	// The lease began at some moment after the request was sent.
+	until := sent.Add(leaseTime)
+	if c.Long {
+		w.mu.Lock()
+		w.holds, until = got.Jobs, w.heard.Add(silence)
+		w.mu.Unlock()
+	}
+	for _, j := range got.Jobs {
+		c.book.write(entry{What: fetched_, IDs: []string{j.ID}, Queue: j.Queue, Lease: j.Lease, Attempt: j.Attempt, Sent: sent, Until: until})
+		if j.State != "active" || j.Lease == "" {
+			c.book.wrong("job %s was handed out in state %q with lease %q", j.ID, j.State, j.Lease)
+		}
+	}
+	if len(got.Jobs) > count {
+		c.book.wrong("a FETCH for %d jobs got %d", count, len(got.Jobs))
+	}
+	return c.handle(r, w.name, got.Jobs)
 }
 
 // handle works on jobs and finishes them, most of the time. It returns false if the worker vanished with what it held.
@@ -567,17 +656,18 @@ func (c *client) handle(r *rand.Rand, name string, jobs []held) bool {
 		if slices.ContainsFunc(jobs, func(j held) bool { return j.Type == poison }) {
 			how = fail
 		}
-		c.finish(r, name, jobs, how)
-		return true
+		return c.finish(r, name, jobs, how)
 	}
+	all := true
 	for _, j := range jobs {
 		if !calm {
 			if left := j.Until.Sub(c.now()); c.Skew != 0 && left < 0 {
 				// By a clock that is an hour fast the lease ran out long ago.
 				if r.IntN(4) == 0 {
+					all = false
 					continue
 				}
-			} else if left > time.Minute && r.IntN(12) == 0 {
+			} else if left > 30*time.Minute && r.IntN(12) == 0 {
 				// By one that is an hour slow there is plenty of time.
 				c.pause(leaseTime + time.Duration(r.IntN(600))*time.Millisecond)
 			}
@@ -586,8 +676,10 @@ func (c *client) handle(r *rand.Rand, name string, jobs []held) bool {
 				return false
 			case n < 10:
 				c.pause(time.Duration(r.IntN(40)) * time.Millisecond)
-			case n < 12:
+			case n < 12 && !c.Long:
 				c.beat(r, name, j)
+				// From now on its silence would count, so it goes on under another name.
+				all = false
 			}
 		}
 		how := ack
@@ -601,9 +693,9 @@ func (c *client) handle(r *rand.Rand, name string, jobs []held) bool {
 				how = discard
 			}
 		}
-		c.finish(r, name, []held{j}, how)
+		all = c.finish(r, name, []held{j}, how) && all
 	}
-	return true
+	return all
 }
 
 // beat holds on to a job for longer than its lease.
@@ -630,8 +722,8 @@ func (c *client) beat(r *rand.Rand, name string, j held) {
 	}
 }
 
-// finish acknowledges or fails jobs, asking again as long as nobody answers.
-func (c *client) finish(r *rand.Rand, name string, jobs []held, how string) {
+// finish acknowledges or fails jobs, asking again as long as nobody answers. It returns whether there was an answer about each.
+func (c *client) finish(r *rand.Rand, name string, jobs []held, how string) bool {
 	path, items := "/ojs/v1/workers/nack", make([]any, len(jobs))
 	for i, j := range jobs {
 		item := map[string]any{"job_id": j.ID, "lease": j.Lease}
@@ -671,7 +763,7 @@ func (c *client) finish(r *rand.Rand, name string, jobs []held, how string) {
 			}
 			if err := json.Unmarshal(a.body, &got); a.status != http.StatusOK || err != nil || len(got.Results) != len(jobs) {
 				c.book.wrong("%s of %d jobs: %d, %v: %s", how, len(jobs), a.status, err, a.body)
-				return
+				return false
 			}
 			statuses = statuses[:0]
 			for _, result := range got.Results {
@@ -684,6 +776,7 @@ func (c *client) finish(r *rand.Rand, name string, jobs []held, how string) {
 				c.book.wrong("%s of %s: %d: %s", how, jobs[i].ID, status, a.body)
 			}
 		}
-		return
+		return !slices.Contains(statuses, http.StatusServiceUnavailable)
 	}
+	return false
 }

@@ -275,6 +275,18 @@ const (
 	tenantRole = "campaign_acme"
 )
 
+// Cron jobs fire every second while there is load.
+var crons = []struct{ name, tenant, overlap string }{{"each", "acme", "allow"}, {"skipping", "beta", "skip"}, {"waiting", "gamma", "enqueue"}}
+
+func (c *campaign) fire(enabled bool) {
+	c.t.Helper()
+	for _, cr := range crons {
+		if err := c.pg.primary.do(fmt.Sprintf("select ojs.configure_cron('%s', p_enabled => %t, p_tenant => '%s')", cr.name, enabled, cr.tenant)); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
 // prepare makes the database, its roles, the servers and what lies between.
 func (c *campaign) prepare() {
 	t := c.t
@@ -297,6 +309,12 @@ func (c *campaign) prepare() {
 	)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, cr := range crons {
+		if err := c.pg.primary.do(fmt.Sprintf(`select ojs.put_cron('%s', '* * * * * *', '%s', p_queue => '%s', p_tenant => '%s', p_overlap_policy => '%s', p_retry => '%s', p_max_attempts => 3, p_enabled => false)`,
+			cr.name, cronJob, campaignQueues[0], cr.tenant, cr.overlap, retryPolicy)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	through := func() []*proxy {
 		var two []*proxy
@@ -406,6 +424,7 @@ func (c *campaign) round(n int, f fault) bool {
 		start(producerSQL, 1, orders{Tenants: several, Database: asServer}),
 		start(producerSQL, 2, orders{Tenants: []string{"acme"}, Database: asTenant}),
 	}
+	c.fire(true)
 	time.Sleep(moment)
 	c.killed, c.promoted = time.Time{}, time.Time{}
 	if err := f.do(c, r); err != nil {
@@ -416,6 +435,7 @@ func (c *campaign) round(n int, f fault) bool {
 	for _, p := range c.producers {
 		p.stop(syscall.SIGTERM, 15*time.Second)
 	}
+	c.fire(false)
 	// Where everybody is still at it, the numbers have to be right already.
 	c.healthy()
 	live, err := c.check(books, since, false)
@@ -480,6 +500,8 @@ func (f *findings) add(g *findings) {
 	f.handouts += g.handouts
 	f.again += g.again
 	f.revived += g.revived
+	f.fired += g.fired
+	f.expired += g.expired
 	f.refused += g.refused
 	f.unanswered += g.unanswered
 	for state, n := range g.states {
@@ -526,7 +548,8 @@ func (c *campaign) drain(since time.Time) time.Duration {
 	for {
 		var left int
 		err := conn.QueryRow(c.t.Context(), `select count(*) from ojs.job j where j.created_at >= $1
-			and (j.state in ('available', 'active', 'retryable') or j.state = 'scheduled' and j.scheduled_at < ojs.now() + interval '10 minutes')`, since).Scan(&left)
+			and (j.state in ('available', 'active', 'retryable') or j.state = 'scheduled' and j.scheduled_at < ojs.now() + interval '10 minutes'
+			or j.state = 'pending' and j.type = $2)`, since, cronJob).Scan(&left)
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -622,8 +645,8 @@ func (c *campaign) end() {
 		t.Logf("%-20s %d rounds", name, total.rounds[name])
 		rounds += total.rounds[name]
 	}
-	t.Logf("seed %d: %d rounds in %v, %d jobs %v; %d hand-outs, %d jobs handed out more than once, %d dead letters retried; %d jobs rolled back, %d enqueued without an answer (%d of them there); %d times 503, %d times no answer",
-		c.seed, rounds, time.Since(total.began).Round(time.Second), found.jobs, found.states, found.handouts, found.again, found.revived, found.withdrawn, found.unknown, found.turnedUp, found.refused, found.unanswered)
+	t.Logf("seed %d: %d rounds in %v, %d jobs %v; %d hand-outs, %d jobs handed out more than once, %d dead letters retried, %d jobs of cron, %d expired; %d jobs rolled back, %d enqueued without an answer (%d of them there); %d times 503, %d times no answer",
+		c.seed, rounds, time.Since(total.began).Round(time.Second), found.jobs, found.states, found.handouts, found.again, found.revived, found.fired, found.expired, found.withdrawn, found.unknown, found.turnedUp, found.refused, found.unanswered)
 	if full := total.rounds["full disk"] + total.rounds["full log disk"]; full > 0 {
 		t.Logf("PostgreSQL found a disk full in %d rounds of %d", total.felt, full)
 	}
