@@ -653,7 +653,7 @@ func TestMalformedCalls(t *testing.T) {
 		{"ojs.ack(null)", "OJ400", "id", nil},
 		{"ojs.ack('x')", "22P02", "", nil},
 		{"ojs.ack($1)", "OJ404", "", []any{someID}},
-		{"ojs.ack($1, p_result => $2::text::json)", "OJ413", "result", []any{held.ID, `"` + strings.Repeat("x", 1<<20) + `"`}},
+		{"ojs.ack($1, p_result => $2::text::json)", "OJ412", "result", []any{held.ID, `"` + strings.Repeat("x", 1<<20) + `"`}},
 		{"ojs.ack($1, p_result => $2::text::json)", "22P02", "", []any{held.ID, `{"a":`}},
 		{"ojs.ack($1, p_result => $2::text::json)", "OJ401", "result", []any{held.ID, `{"a": "\u0000"}`}},
 		{"ojs.ack($1, p_result => $2::text::json)", "OJ401", "result", []any{held.ID, `{"a": 1, "a": 2}`}},

@@ -440,17 +440,24 @@ func TestDeadLettersOutliveTheirPartition(t *testing.T) {
 		t.Errorf("retried, it is %v", got)
 	}
 	exec(t, service, "select from ojs.delete_dead_letter($1)", ids[8])
-	if got := one[int](t, service, "select ojs.retry_dead_letters(p_limit => 100)"); got != 100 {
-		t.Errorf("retried %d", got)
+	// An id that is used again is the new job's, and the old one stays where it is until it is purged.
+	exec(t, service, "select from ojs.enqueue('again', p_queue => 'new', p_id => $1, p_tenant => 'acme')", ids[9])
+	refused(t, service, "OJ409", "select from ojs.retry_dead_letter($1)", ids[9])
+	refused(t, service, "OJ409", "select from ojs.delete_dead_letter($1)", ids[9])
+	if got := one[int](t, service, "select ojs.retry_dead_letters(p_limit => 100)"); got != 99 {
+		t.Errorf("retried %d, want all but the one whose id is used again", got)
 	}
-	if got := one[int](t, service, "select ojs.purge_dead_letters(p_limit => 10000)"); got != 1098 {
+	if got := one[int](t, service, "select ojs.purge_dead_letters(p_limit => 10000)"); got != 1099 {
 		t.Errorf("purged %d", got)
 	}
-	if got := shards(t, service); !slices.Equal(got, []string{"acme done 0 0 0 5 0", "acme q 101 0 1099 1200 1200"}) {
+	if got := shards(t, service); !slices.Equal(got, []string{"acme done 0 0 0 5 0", "acme new 1 0 0 1 0", "acme q 100 0 1100 1200 1200"}) {
 		t.Errorf("the statistics are %v", got)
 	}
-	if got := one[int](t, service, "select count(*)::int from ojs.fetch('{q}', 1000)"); got != 101 {
+	if got := one[int](t, service, "select count(*)::int from ojs.fetch('{q}', 1000)"); got != 100 {
 		t.Errorf("handed out %d", got)
+	}
+	if got := oneJob(t, service, "ojs.job_info($1)", ids[9]); got.State != "available" || got.Queue != "new" {
+		t.Errorf("the job that has an old one's id is %v", got)
 	}
 }
 

@@ -169,6 +169,7 @@ execute ojs._raise(text,text,jsonb,text)
 execute ojs._oldest_aside()
 execute ojs._recent()
 execute ojs._refuse_long(text,text)
+execute ojs._result_until(timestamp with time zone,json,json)
 execute ojs._retry_max_attempts(jsonb)
 execute ojs._silence()
 execute ojs._tenant_valid(text)
@@ -201,6 +202,7 @@ execute ojs.retry_dead_letters(text,text,text,timestamp with time zone,timestamp
 execute ojs.events(text[],text[],integer,text)
 execute ojs.heartbeat(text,uuid[],integer,text)
 execute ojs.job_info(uuid,text)
+execute ojs.job_results(uuid[],text)
 execute ojs.nack(uuid,jsonb,uuid,text,boolean,text)
 execute ojs.now()
 execute ojs.put_cron(text,text,text,json,text,text,integer,jsonb,jsonb,integer,integer,integer,text[],json,json,text,text,boolean,text,text)
@@ -226,6 +228,7 @@ select ojs.problem
 select ojs.queue
 select ojs.queue_stats
 select ojs.release
+select ojs.results
 select ojs.settings
 select ojs.shard_stats
 select ojs.tally

@@ -265,6 +265,13 @@ $$;
 comment on function ojs._retry_violation(jsonb) is 'Why a retry policy is refused (ojs-retry section 11), or null.';
 
 -- +goose StatementBegin
+create function ojs._ttl_valid(p_ttl json) returns boolean
+language sql immutable
+as $$ select p_ttl is null or json_typeof(p_ttl) = 'number' and case when p_ttl::text ~ '^(-1|\d{1,9})$' then p_ttl::text::int <= 315360000 else false end $$;
+-- +goose StatementEnd
+comment on function ojs._ttl_valid(json) is 'Whether a value can be the result_ttl of a job: whole seconds up to ten years, -1 for ever, or absent.';
+
+-- +goose StatementBegin
 create function ojs._job_violation(
     p_tenant text, p_id uuid, p_type text, p_queue text, p_priority int, p_max_attempts int, p_scheduled_at timestamptz, p_expires_at timestamptz,
     p_timeout_ms int, p_visibility_timeout_ms int, p_tags text[], p_args json, p_meta jsonb, p_retry jsonb, p_options json, p_extra json
@@ -358,6 +365,11 @@ begin
                                    'cancelled_at', 'discarded_at', 'scheduled_at', 'expires_at', 'timeout_ms', 'visibility_timeout_ms')) then
             return row('OJ400', 'extra', 'extra must not hold attributes that the specification defines')::ojs.violation;
         end if;
+    end if;
+    if p_options is not null and not ojs._ttl_valid(p_options -> 'result_ttl') then
+        return row('OJ400', 'options.result_ttl', 'options.result_ttl must be an integer of seconds between -1 and 315360000')::ojs.violation;
+    elsif p_extra is not null and not ojs._ttl_valid(p_extra -> 'result_ttl') then
+        return row('OJ400', 'result_ttl', 'result_ttl must be an integer of seconds between -1 and 315360000')::ojs.violation;
     end if;
     return null;
 end;
@@ -1023,6 +1035,7 @@ drop function ojs._plain_time(json);
 drop function ojs._plain_uuid(json);
 drop function ojs._violation_refusal(ojs.violation, int);
 drop function ojs._job_violation(text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json);
+drop function ojs._ttl_valid(json);
 drop function ojs._retry_violation(jsonb);
 drop function ojs._retry_interval_ms(jsonb, text, bigint);
 drop function ojs._interval_ms(jsonb);

@@ -142,7 +142,7 @@ begin
     if v_violation is null then
         return null;
     end if;
-    return row(v_violation.sqlstate, v_violation.message, jsonb_build_object('field', v_violation.field))::ojs.refusal;
+    return row(case v_violation.sqlstate when 'OJ413' then 'OJ412' else v_violation.sqlstate end, v_violation.message, jsonb_build_object('field', v_violation.field))::ojs.refusal;
 end;
 $$;
 -- +goose StatementEnd
@@ -188,7 +188,7 @@ comment on function ojs.ack(uuid, uuid, json, text, text) is
 'Completes an active job and returns it (ojs-core section 7.3). Works in the caller''s own transaction: the rows the job produced and its completion commit
 together. p_lease: the token ojs.fetch returned, or p_worker_id: either proves that the caller still holds the job; with neither the running attempt
 is completed, counted as unfenced. p_result: any JSON up to 1048576 bytes, kept byte for byte. Raises not_found, conflict (not active, or another
-holds it), ambiguous_job, invalid_payload, payload_too_large. Locks the job row.';
+holds it), ambiguous_job, invalid_payload, RESULT_TOO_LARGE. Locks the job row.';
 
 -- +goose StatementBegin
 create function ojs._backoff_ms(p_retry jsonb, p_attempt int) returns bigint
@@ -687,15 +687,31 @@ comment on function ojs.activate(uuid, text) is
 'Makes a pending job available and returns it (ojs-http-binding section 9.5). Raises not_found, conflict (not pending), ambiguous_job. Locks the job row.';
 
 -- +goose StatementBegin
+create function ojs._result_until(p_finished_at timestamptz, p_options json, p_extra json) returns timestamptz
+language sql immutable
+as $$
+    select case t.ttl when -1 then 'infinity' else p_finished_at + t.ttl * interval '1 second' end
+    from (select coalesce((p_options ->> 'result_ttl')::int, (p_extra ->> 'result_ttl')::int, 604800) as ttl) t
+$$;
+-- +goose StatementEnd
+comment on function ojs._result_until(timestamptz, json, json) is
+'Until when the result of a job that ended is kept (ojs-results section 7): result_ttl seconds from then, which is 604800 unless the option or attribute of that name says otherwise; -1: for ever.';
+
+-- +goose StatementBegin
 create function ojs.job_info(p_id uuid, p_tenant text default null) returns ojs.job
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_job ojs.job := ojs._job_for(p_id, ojs._session_tenant(p_tenant));
 begin
-    return ojs._job_for(p_id, ojs._session_tenant(p_tenant));
+    if v_job.result is not null and ojs._result_until(v_job.finished_at, v_job.options, v_job.extra) <= ojs.now() then
+        v_job.result := null;
+    end if;
+    return v_job;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.job_info(uuid, text) is 'The job with that id (ojs-core section 7.7). Raises not_found, also for a job of another tenant; ambiguous_job.';
+comment on function ojs.job_info(uuid, text) is 'The job with that id (ojs-core section 7.7), without its result once its result_ttl has passed. Raises not_found, also for a job of another tenant; ambiguous_job.';
 -- +goose StatementBegin
 create function ojs.ack_many(
     p_ids uuid[], p_leases uuid[] default '{}', p_results json[] default '{}', p_worker_ids text[] default '{}', p_tenants text[] default '{}', p_jobs boolean default false
@@ -743,6 +759,7 @@ comment on function ojs.ack_many(uuid[], uuid[], json[], text[], text[], boolean
 'Completes many active jobs as ojs.ack does, in the caller''s own transaction, and returns those it completed with their place (from 1) in p_ids, and with p_jobs each job
 as it is then. The other arrays are in step with p_ids or empty. A job that is not returned was not completed: it is not active, another holds it, it is locked at this moment, its id is unknown or
 ambiguous, or its result wants a closer look; ojs.ack and ojs.settle say which. At most 10000. Waits for nothing.';
+grant execute on function ojs._result_until(timestamptz, json, json) to ojs_service, ojs_operator, ojs_tenant;
 grant execute on function ojs.ack_many(uuid[], uuid[], json[], text[], text[], boolean) to ojs_service, ojs_operator, ojs_tenant;
 grant execute on function ojs.ack(uuid, uuid, json, text, text), ojs.nack(uuid, jsonb, uuid, text, boolean, text), ojs.settle(json, boolean),
     ojs.release(uuid, uuid), ojs.cancel(uuid, text), ojs.activate(uuid, text), ojs.job_info(uuid, text) to ojs_service, ojs_operator, ojs_tenant;
@@ -752,6 +769,7 @@ reset role;
 set local role ojs_owner;
 drop function ojs.ack_many(uuid[], uuid[], json[], text[], text[], boolean);
 drop function ojs.job_info(uuid, text);
+drop function ojs._result_until(timestamptz, json, json);
 drop function ojs.activate(uuid, text);
 drop function ojs.cancel(uuid, text);
 drop function ojs.release(uuid, uuid);

@@ -107,7 +107,8 @@ begin
             count(*) filter (where j.state = 'pending'), count(*) filter (where j.state = 'active'), count(*) filter (where j.state = 'retryable'),
             count(*) filter (where j.state = 'completed'), count(*) filter (where j.state = 'cancelled'), count(*) filter (where j.state = 'discarded'), count(*),
             coalesce(sum(jsonb_array_length(j.errors)), 0)
-        from ojs.job j group by j.tenant_id, j.queue, j.priority;
+        from (select j.tenant_id, j.queue, j.priority, j.state, j.errors from ojs.job j union all select k.tenant_id, k.queue, k.priority, k.state, k.errors from ojs.dead_job k) j
+        group by j.tenant_id, j.queue, j.priority;
         update ojs.tally_mark t set rev = t.rev + 1, snapshot = ojs._snapshot(), at = ojs.now() where t.rev = v_mark.rev;
         return 1;
     end if;

@@ -170,6 +170,37 @@ counts attempts); how long its first job in line has waited; deficit: jobs it is
 its weight among the tenants with work; actual_share: its part of what was handed out in the last minute. A tenant sees its own row only, and shares among itself.';
 grant select on ojs.tenant_stats to ojs_service, ojs_operator, ojs_tenant;
 
+create view ojs.results with (security_invoker = true) as
+select j.tenant_id, j.id, j.state, case when not x.pruned then j.result end as result, case when j.state in ('cancelled', 'discarded') then j.errors -> -1 end as error,
+    j.finished_at as result_stored_at, nullif(u.until, 'infinity') as result_expires_at, octet_length(j.result::text) as result_size_bytes, x.pruned
+from ojs.job j
+cross join lateral (select ojs._result_until(j.finished_at, j.options, j.extra) as until) u
+cross join lateral (select coalesce(j.state = 'completed' and u.until <= ojs.now(), false) as pruned) x;
+comment on view ojs.results is
+'What became of jobs (ojs-results): result as the worker acknowledged with, of a job that ended otherwise its last error; when that was, until when the result is shown (null: for ever), how many bytes it has; pruned: its
+result_ttl has passed. A tenant sees its own.';
+grant select on ojs.results to ojs_service, ojs_operator, ojs_tenant;
+
+-- +goose StatementBegin
+create function ojs.job_results(p_ids uuid[], p_tenant text default null) returns setof ojs.results
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off
+as $$
+declare
+    v_tenant text := ojs._session_tenant(p_tenant);
+begin
+    if p_ids is null or cardinality(p_ids) > 1000 then
+        perform ojs._raise('OJ400', 'ids must be given, and name at most 1000 jobs', '{"field": "ids"}');
+    elsif v_tenant is null and exists (select from ojs.job j where j.id = any (p_ids) group by j.id having count(*) > 1) then
+        perform ojs._raise('OJ411', 'a job id in ids exists in more than one tenant', '{"field": "X-OJS-Tenant"}');
+    end if;
+    return query select r.* from ojs.results r where r.id = any (p_ids) and (v_tenant is null or r.tenant_id = v_tenant);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.job_results(uuid[], text) is
+'What became of those of up to 1000 jobs that there are, as a row of ojs.results each (ojs-results section 9.3). Raises invalid_request, ambiguous_job.';
+grant execute on function ojs.job_results(uuid[], text) to ojs_service, ojs_operator, ojs_tenant;
+
 create type ojs.event as (id text, type text, "time" timestamptz, tenant_id text, queue text, subject text, data jsonb);
 comment on type ojs.event is 'A lifecycle event (ojs-events): id, type (job.enqueued, ...), when, whose, from which queue, which job, and its data.';
 
@@ -249,6 +280,8 @@ reset role;
 set local role ojs_owner;
 drop function ojs.events(text[], text[], int, text);
 drop type ojs.event;
+drop function ojs.job_results(uuid[], text);
+drop view ojs.results;
 drop view ojs.tenant_stats;
 drop view ojs.queue_stats;
 drop view ojs.shard_stats;

@@ -140,6 +140,8 @@ as $$
     with held as materialized (
         select k.id, k.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)
         cross join lateral (select k.id, k.tenant_id from ojs.dead_job k where k.id = a.id and k.tenant_id = a.tenant_id for update skip locked) k
+        -- Its producer may have used the id again.
+        where not exists (select from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id)
     ), moved as (
         delete from ojs.dead_job k using held h where k.id = h.id and k.tenant_id = h.tenant_id returning k.*
     ), back as (
@@ -173,7 +175,7 @@ begin
             where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'discarded' and (j.expires_at > v_now) is not false
             for update skip locked) j
     ), gone as (
-        delete from ojs.dead_letter d using held h where d.id = h.id and d.tenant_id = h.tenant_id returning d.at, h.*
+        delete from ojs.dead_letter d using held h where d.id = h.id and d.tenant_id = h.tenant_id and not d.aside returning d.at, h.*
     ), numbered as materialized (
         select g.*, nextval('ojs.job_seq') as seq from (select * from gone order by at, id) g
     ), retried as (
@@ -212,17 +214,18 @@ begin
     with asked as materialized (
         select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)
     ), held as materialized (
-        select j.id, j.tenant_id from asked a
+        select j.id, j.tenant_id, false as aside from asked a
         cross join lateral (select j.id, j.tenant_id from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'discarded' for update skip locked) j
     ), old as materialized (
-        select k.id, k.tenant_id from asked a
+        select k.id, k.tenant_id, true as aside from asked a
         cross join lateral (select k.id, k.tenant_id from ojs.dead_job k where k.id = a.id and k.tenant_id = a.tenant_id for update skip locked) k
     ), gone as (
-        delete from ojs.dead_letter d using (select * from held union select * from old) h where d.id = h.id and d.tenant_id = h.tenant_id returning d.id, d.tenant_id
+        delete from ojs.dead_letter d using (select * from held union all select * from old) h where d.id = h.id and d.tenant_id = h.tenant_id and d.aside = h.aside
+        returning d.id, d.tenant_id, d.aside
     ), deleted as (
-        delete from ojs.job j using gone g where j.id = g.id and j.tenant_id = g.tenant_id
+        delete from ojs.job j using gone g where not g.aside and j.id = g.id and j.tenant_id = g.tenant_id
     ), dropped as (
-        delete from ojs.dead_job k using gone g where k.id = g.id and k.tenant_id = g.tenant_id
+        delete from ojs.dead_job k using gone g where g.aside and k.id = g.id and k.tenant_id = g.tenant_id
     )
     select count(*) into v_jobs from gone;
     return v_jobs;
@@ -239,15 +242,20 @@ declare
     v_dead ojs.dead_letter := ojs._dead_for(p_id, p_tenant);
     v_job  ojs.job;
 begin
-    perform ojs._return_dead(array[v_dead.tenant_id], array[v_dead.id]);
-    select * into v_job from ojs.job j where j.id = v_dead.id and j.tenant_id = v_dead.tenant_id for update;
-    -- Whoever had it locked may have retried or deleted it.
-    perform ojs._dead_for(p_id, v_dead.tenant_id);
-    return v_job;
+    for i in 1 .. 10 loop
+        perform ojs._return_dead(array[v_dead.tenant_id], array[v_dead.id]);
+        select * into v_job from ojs.job j where j.id = v_dead.id and j.tenant_id = v_dead.tenant_id for update;
+        -- Whoever had it locked may have retried, deleted or moved it.
+        v_dead := ojs._dead_for(p_id, v_dead.tenant_id);
+        if v_job.id is not null and not v_dead.aside then
+            return v_job;
+        end if;
+    end loop;
+    perform ojs._raise('OJ409', format('job %s cannot be taken out of the dead letter queue: another job has got its id since', p_id), jsonb_build_object('job_id', p_id));
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._lock_dead(uuid, text) is 'Locks a job in the dead letter queue and returns it. Raises not_found, ambiguous_job.';
+comment on function ojs._lock_dead(uuid, text) is 'Locks a job in the dead letter queue, in ojs.job, and returns it. Raises not_found, ambiguous_job, conflict (the id is another job''s by now).';
 
 -- +goose StatementBegin
 create function ojs._override(p_job ojs.job, p_override json) returns ojs.job

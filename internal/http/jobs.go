@@ -134,7 +134,14 @@ func (s *Server) getJob(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.writeJob(c, http.StatusOK, &job)
+	if job.Result == nil {
+		return s.writeJob(c, http.StatusOK, &job)
+	}
+	result, err := s.result(ctx, id, &job.TenantID)
+	if err != nil {
+		return err
+	}
+	return s.writeJob(c, http.StatusOK, &job, result.attrs()...)
 }
 
 func (s *Server) cancel(c echo.Context) error {

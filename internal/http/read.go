@@ -25,6 +25,8 @@ const (
 	codeTooLarge       = "payload_too_large"
 	codeUnsupported    = "unsupported"
 	codeTenantMismatch = "TENANT_MISMATCH"
+	codeResultPruned   = "RESULT_PRUNED"
+	codeTimeout        = "timeout"
 )
 
 func refuse(code, field, format string, args ...any) *pg.Error {

@@ -146,6 +146,8 @@ func (s *Server) routes() http.Handler {
 		{http.MethodPost, "/ojs/v1/jobs", s.enqueue},
 		{http.MethodPost, "/ojs/v1/jobs/batch", s.enqueueBatch},
 		{http.MethodGet, "/ojs/v1/jobs/:id", s.getJob},
+		{http.MethodGet, "/ojs/v1/jobs/:id/result", s.getResult},
+		{http.MethodPost, "/ojs/v1/jobs/results", s.listResults},
 		{http.MethodDelete, "/ojs/v1/jobs/:id", s.cancel},
 		{http.MethodPost, "/ojs/v1/jobs/:id/cancel", s.cancel},
 		{http.MethodPost, "/ojs/v1/jobs/:id/activate", s.activate},

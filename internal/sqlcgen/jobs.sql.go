@@ -7,6 +7,7 @@ package sqlcgen
 
 import (
 	"context"
+	"time"
 )
 
 const activate = `-- name: Activate :one
@@ -204,4 +205,55 @@ func (q *Queries) JobInfo(ctx context.Context, arg JobInfoParams) (OjsJob, error
 		&i.Extra,
 	)
 	return i, err
+}
+
+const jobResults = `-- name: JobResults :many
+select r.id, r.state, r.result::json as result, r.error::jsonb as error, r.result_stored_at, coalesce(r.result_expires_at, 'epoch')::timestamptz as result_expires_at,
+    coalesce(r.result_size_bytes, 0)::int as result_size_bytes, r.pruned::boolean as pruned
+from ojs.job_results($1::uuid[], $2::text) r
+`
+
+type JobResultsParams struct {
+	Ids    []string
+	Tenant *string
+}
+
+type JobResultsRow struct {
+	ID              string
+	State           string
+	Result          []byte
+	Error           []byte
+	ResultStoredAt  *time.Time
+	ResultExpiresAt time.Time
+	ResultSizeBytes int32
+	Pruned          bool
+}
+
+func (q *Queries) JobResults(ctx context.Context, arg JobResultsParams) ([]JobResultsRow, error) {
+	rows, err := q.db.Query(ctx, jobResults, arg.Ids, arg.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []JobResultsRow
+	for rows.Next() {
+		var i JobResultsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.State,
+			&i.Result,
+			&i.Error,
+			&i.ResultStoredAt,
+			&i.ResultExpiresAt,
+			&i.ResultSizeBytes,
+			&i.Pruned,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
