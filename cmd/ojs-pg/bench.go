@@ -332,6 +332,7 @@ server's own clock, with synchronous_commit off in that session, because the flu
 With DATABASE_URL the second database is made beside the given one, and dropped at the end.
 
   ratio                what a tick takes in the large one to what it takes in the small one: the median of neighbouring ticks
+  cpu_ratio            the same of the time for which a processor worked for it; on Linux and with a PostgreSQL of its own, else null
   wal_ratio            the same of the log it writes; buffers_ratio: of the pages it touches
   late_ms_max          then, with the clock of a server: LATE jobs are due within the same second in the large one; the longest time from when a job
                        was due to when another session saw it available; instant_late_ms_max: all of them due at the same instant
@@ -352,6 +353,7 @@ func (b benchmarks) reap() *cli.Command {
 ojs.tick makes their jobs available again.
 
   ratio                what a tick takes in the large database to what it takes in the small one: the median of neighbouring ticks
+  cpu_ratio            the same of the time for which a processor worked for it; on Linux and with a PostgreSQL of its own, else null
   wal_ratio            the same of the log it writes; buffers_ratio: of the pages it touches
   disk_gib             size of the large one`,
 		Flags: b.flags(dueFlags("jobs whose lease has not expired")...),

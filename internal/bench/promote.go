@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -47,6 +48,7 @@ type DueResult struct {
 	ArgsBytes    int       `json:"args_bytes"`
 	Ratio        float64   `json:"ratio"`
 	Interval     Interval  `json:"interval"`
+	CPURatio     *float64  `json:"cpu_ratio"`
 	WALRatio     float64   `json:"wal_ratio"`
 	BuffersRatio float64   `json:"buffers_ratio"`
 	LargeP50ms   float64   `json:"large_p50_ms"`
@@ -72,32 +74,41 @@ type Lateness struct {
 	InstantMaxMs float64 `json:"instant_max_ms"`
 }
 
-// What waits: each job has a time of its own, a millisecond after the one before, and a timer of its own, as after single calls.
-const (
-	scheduledRows = `
-		insert into ojs.job (scheduled_at, tenant_id, type, queue, args)
-		select $5::timestamptz + g.i * $6::interval, 't' || g.i % $4, 'bench.job', $3, ($1::text[])[1 + g.i % cardinality($1)]::json
-		from generate_series(0, $2::int - 1) g(i)`
-	leasedRows = `
-		with made as (
-			insert into ojs.job (state, attempt, lease, started_at, worker_id, lease_expires_at, tenant_id, type, queue, args)
-			select 'active', 1, gen_random_uuid(), clock_timestamp(), 'w' || g.i % 16, $5::timestamptz + g.i * $6::interval, 't' || g.i % $4, 'bench.job', $3,
-				($1::text[])[1 + g.i % cardinality($1)]::json
-			from generate_series(0, $2::int - 1) g(i)
-			returning tenant_id, id, lease_expires_at
-		)
-		insert into ojs.timer (due_at, kind, tenant_ids, ids) select m.lease_expires_at, 'lease', array[m.tenant_id], array[m.id] from made m`
+// dueKind is what waits, and becomes due.
+type dueKind struct{ state, columns, values, due, timer string }
+
+var (
+	scheduledJobs = dueKind{"scheduled", "seq, scheduled_at", "null, %s", "scheduled_at", "due"}
+	leasedJobs    = dueKind{
+		"active", "attempt, lease, started_at, worker_id, lease_expires_at", "1, gen_random_uuid(), c.now, 'w' || g.i % 16, %s", "lease_expires_at", "lease",
+	}
 )
+
+// rows adds $2 jobs of $4 tenants to the queue $3, the first due $5 from now and each $6 after the one before, with a timer of its own, as after single calls. It does
+// what the triggers would do, and is to run without them: they would look at each of ten million jobs, and make those available that are due by then.
+func (k dueKind) rows() string {
+	return `
+		with made as (
+			insert into ojs.job (state, ` + k.columns + `, tenant_id, type, queue, args)
+			select '` + k.state + `', ` + strings.ReplaceAll(k.values, "%s", "c.now + $5::interval + g.i * $6::interval") + `, 't' || g.i % $4, 'bench.job', $3,
+				($1::text[])[1 + g.i % cardinality($1)]::json
+			from (select clock_timestamp() as now offset 0) c cross join generate_series(0, $2::int - 1) g(i)
+			returning tenant_id, id, ` + k.due + ` as due_at
+		), noted as (
+			insert into ojs.wake (tenant_id, queue, priority, to_state, jobs) select m.tenant_id, $3, 0, '` + k.state + `', count(*) from made m group by m.tenant_id
+		)
+		insert into ojs.timer (due_at, kind, tenant_ids, ids) select m.due_at, '` + k.timer + `', array[m.tenant_id], array[m.id] from made m`
+}
 
 // Jobs between two checkpoints while loading, so that the log stays smaller than what it is about.
 const checkpointEvery = 2_000_000
 
 // Promote measures whether promoting due jobs takes longer when more are not due yet, and how late they are.
 func Promote(ctx context.Context, env *Env, opts DueOptions) (*DueResult, error) {
-	return due(ctx, env, "promote", scheduledRows, opts)
+	return due(ctx, env, "promote", scheduledJobs, opts)
 }
 
-func due(ctx context.Context, env *Env, benchmark, rows string, opts DueOptions) (*DueResult, error) {
+func due(ctx context.Context, env *Env, benchmark string, kind dueKind, opts DueOptions) (*DueResult, error) {
 	r := &DueResult{
 		Benchmark: benchmark, Waiting: opts.Waiting, FewWaiting: opts.FewWaiting, Batch: opts.Batch, Samples: opts.Samples, Tenants: opts.Tenants, ArgsBytes: opts.ArgsBytes,
 	}
@@ -108,7 +119,7 @@ func due(ctx context.Context, env *Env, benchmark, rows string, opts DueOptions)
 		if side.d, err = env.database(ctx, []string{"ojs_bench", "ojs_bench_small"}[i]); err != nil {
 			return nil, err
 		}
-		side.rows, side.opts, side.payload = rows, opts, makeArgs(opts.ArgsBytes)
+		side.kind, side.opts, side.payload = kind, opts, makeArgs(opts.ArgsBytes)
 		if err := side.load(ctx); err != nil {
 			return nil, err
 		}
@@ -120,39 +131,42 @@ func due(ctx context.Context, env *Env, benchmark, rows string, opts DueOptions)
 			return nil, err
 		}
 		defer side.conn.Close(context.Background())
+		defer side.loading.Close(context.Background())
 	}
 
-	var ratios []float64
+	var ratios, cpuRatios []float64
 	for n := range opts.Samples + dueWarm {
 		env.progress("ticking", int64(n), int64(opts.Samples+dueWarm))
-		for _, side := range sides {
-			if err := side.prepare(ctx); err != nil {
-				return nil, err
-			}
-		}
-		var took [2]time.Duration
+		var costs [2]tickCost
 		for k := range sides {
 			i := (k + n) % 2
 			cost, err := sides[i].tick(ctx)
 			if err != nil {
 				return nil, err
 			}
-			took[i] = cost.took
+			costs[i] = cost
 			if n >= dueWarm {
 				sides[i].costs = append(sides[i].costs, cost)
 			}
 		}
 		if n >= dueWarm {
-			ratios = append(ratios, took[0].Seconds()/took[1].Seconds())
+			ratios = append(ratios, costs[0].took.Seconds()/costs[1].took.Seconds())
+			if costs[0].cpuKnown && costs[1].cpuKnown {
+				cpuRatios = append(cpuRatios, costs[0].cpu.Seconds()/costs[1].cpu.Seconds())
+			}
 		}
 	}
 	r.Ratio, r.Interval = round(median(ratios), 3), medianInterval(ratios)
+	if len(cpuRatios) > 0 {
+		ratio := round(median(cpuRatios), 3)
+		r.CPURatio = &ratio
+	}
 	for _, side := range sides {
 		side.sum()
 		var moved int
 		err := side.d.control.QueryRow(ctx, "select coalesce(sum(w.jobs), 0) from ojs.wake w where w.from_state is not null and w.to_state = 'available'").Scan(&moved)
-		if err == nil && moved != side.ticked {
-			err = fmt.Errorf("%d jobs became available, not %d", moved, side.ticked)
+		if err == nil && moved != (opts.Samples+dueWarm)*opts.Batch {
+			err = fmt.Errorf("%d jobs became available, not %d", moved, (opts.Samples+dueWarm)*opts.Batch)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("look at what was measured: %w", err)
@@ -178,34 +192,39 @@ type dueSide struct {
 	*DueSide
 	opts    DueOptions
 	d       *database
-	rows    string
+	kind    dueKind
 	payload []string
 	waiting int
+	loading *pgx.Conn // without triggers
 	conn    *pgx.Conn // ticks, as a server does
 	costs   []tickCost
-	ticked  int // jobs that were due, all in all
 }
 
 type tickCost struct {
-	took               time.Duration
+	took, cpu          time.Duration
+	cpuKnown           bool
 	wal, buffers, read float64
 }
 
-// insert adds jobs, the first of which is due at an instant.
-func (s *dueSide) insert(ctx context.Context, queue string, jobs int, at time.Time, step time.Duration) error {
-	_, err := s.d.control.Exec(ctx, s.rows, s.payload, jobs, queue, s.opts.Tenants, at, step)
-	if err != nil {
+// insert adds jobs, the first of which is due so much later than now.
+func (s *dueSide) insert(ctx context.Context, jobs int, later, step time.Duration) error {
+	if _, err := s.loading.Exec(ctx, s.kind.rows(), s.payload, jobs, queue, s.opts.Tenants, later, step); err != nil {
 		return fmt.Errorf("load jobs: %w", err)
 	}
 	return nil
 }
 
-func (s *dueSide) load(ctx context.Context) error {
-	at := time.Now().Add(24 * time.Hour)
+func (s *dueSide) load(ctx context.Context) (err error) {
+	if s.loading, err = connectAs(ctx, s.d.admin, ""); err != nil {
+		return err
+	}
+	if _, err := s.loading.Exec(ctx, "set session_replication_role = replica"); err != nil {
+		return fmt.Errorf("load without triggers: %w", err)
+	}
 	for done := 0; done < s.waiting; {
 		s.d.env.progress("loading jobs", int64(done), int64(s.waiting))
 		chunk := min(loadChunk, s.waiting-done)
-		if err := s.insert(ctx, queue, chunk, at.Add(time.Duration(done)*time.Millisecond), time.Millisecond); err != nil {
+		if err := s.insert(ctx, chunk, 24*time.Hour+time.Duration(done)*time.Millisecond, time.Millisecond); err != nil {
 			return err
 		}
 		if done += chunk; done%checkpointEvery == 0 {
@@ -243,31 +262,26 @@ func (s *dueSide) settle(ctx context.Context) (err error) {
 	return nil
 }
 
-// prepare makes a batch due. What is scheduled for a time that has passed is available at once, so on a slow machine it takes another try.
-func (s *dueSide) prepare(ctx context.Context) error {
-	for margin := 200 * time.Millisecond; ; margin *= 2 {
-		at := time.Now().Add(margin)
-		if err := s.insert(ctx, queue, s.opts.Batch, at, time.Microsecond); err != nil {
-			return err
-		}
-		time.Sleep(time.Until(at) + 20*time.Millisecond + time.Duration(s.opts.Batch)*time.Microsecond)
-		n, err := s.due(ctx)
-		if s.ticked += n; err != nil || n == s.opts.Batch {
-			return err
-		}
-		if _, err := s.conn.Exec(ctx, "select ojs.tick("+strconv.Itoa(s.opts.Batch)+")"); err != nil {
-			return fmt.Errorf("tick: %w", err)
-		}
-	}
-}
-
-// tick does a batch.
+// tick makes a batch due, and has one tick do it.
 func (s *dueSide) tick(ctx context.Context) (cost tickCost, err error) {
+	if err := s.insert(ctx, s.opts.Batch, 0, time.Microsecond); err != nil {
+		return cost, err
+	}
+	time.Sleep(time.Duration(s.opts.Batch) * time.Microsecond)
+	n, err := s.due(ctx)
+	if err == nil && n != s.opts.Batch {
+		err = fmt.Errorf("%d jobs are due, not %d", n, s.opts.Batch)
+	}
+	if err != nil {
+		return cost, err
+	}
 	var raw []byte
+	before, _ := s.d.env.session(s.conn.PgConn().PID())
 	err = s.conn.QueryRow(ctx, "explain (analyze, buffers, wal, timing off, format json) select ojs.tick("+strconv.Itoa(s.opts.Batch)+")").Scan(&raw)
 	if err != nil {
 		return cost, fmt.Errorf("tick: %w", err)
 	}
+	after, known := s.d.env.session(s.conn.PgConn().PID())
 	var explained []struct {
 		Plan struct {
 			Hit  float64 `json:"Shared Hit Blocks"`
@@ -283,7 +297,7 @@ func (s *dueSide) tick(ctx context.Context) (cost tickCost, err error) {
 		return cost, errors.Join(err, fmt.Errorf("a tick left %d of %d jobs that were due", n, s.opts.Batch))
 	}
 	p := explained[0].Plan
-	return tickCost{took: time.Duration(explained[0].Ms * float64(time.Millisecond)), wal: p.WAL, buffers: p.Hit + p.Read, read: p.Read}, nil
+	return tickCost{cpu: after - before, cpuKnown: known, took: time.Duration(explained[0].Ms * float64(time.Millisecond)), wal: p.WAL, buffers: p.Hit + p.Read, read: p.Read}, nil
 }
 
 // due counts what a tick would look at.
@@ -333,8 +347,12 @@ func (s *dueSide) watch(ctx context.Context, queue string, step time.Duration) (
 	if err := s.d.control.QueryRow(ctx, "select pg_snapshot_xmin(pg_current_snapshot())::text").Scan(&since); err != nil {
 		return nil, fmt.Errorf("read the id of a transaction: %w", err)
 	}
-	if err := s.insert(ctx, queue, s.opts.Late, time.Now().Add(3*time.Second), step); err != nil {
-		return nil, err
+	_, err := s.d.control.Exec(ctx, `
+		insert into ojs.job (scheduled_at, tenant_id, type, queue, args)
+		select c.now + interval '3 seconds' + g.i * $5::interval, 't' || g.i % $4, 'bench.job', $3, ($1::text[])[1 + g.i % cardinality($1)]::json
+		from (select clock_timestamp() as now offset 0) c cross join generate_series(0, $2::int - 1) g(i)`, s.payload, s.opts.Late, queue, s.opts.Tenants, step)
+	if err != nil {
+		return nil, fmt.Errorf("schedule jobs: %w", err)
 	}
 	// The journal says in few rows what has become visible; the clock is read after the snapshot.
 	seen := map[int64]time.Time{}
