@@ -55,6 +55,8 @@ var promises = []func(*testing.T, *stage){
 	ackAgainWithoutAnAnswer,
 	ackWithoutProof,
 	endedJobsStayEnded,
+	deadLettersAreReplayed,
+	expiredJobsAreDiscarded,
 	leasesOutlivePostgres,
 	acksOutlivePostgres,
 	onlyTheDatabasesClockCounts,
@@ -986,6 +988,39 @@ func endedJobsStayEnded(t *testing.T, s *stage) {
 	if after := read(); after != before {
 		t.Errorf("the jobs are\n%s\nand were\n%s", after, before)
 	}
+}
+
+func deadLettersAreReplayed(t *testing.T, s *stage) {
+	s.set()
+	s.at(0)
+	id := s.one(`select (ojs.enqueue('a', p_retry => '{"max_attempts": 1, "on_exhaustion": "dead_letter"}')).id`)
+	h := s.fetchOne("")
+	s.exec(`select ojs.nack($1, '{"message": "x"}', $2)`, h.id, h.lease)
+	s.at(3600)
+	s.want("discarded 1", stateOf, id)
+	if got := s.fetch(", 10"); len(got) > 0 {
+		t.Errorf("handed out: %v", got)
+	}
+	s.exec("select ojs.retry_dead_letter($1)", id)
+	if again := s.fetchOne(""); again.id != id || again.attempt != 1 || again.lease == h.lease {
+		t.Errorf("handed out again: %v, first %v", again, h)
+	}
+}
+
+func expiredJobsAreDiscarded(t *testing.T, s *stage) {
+	s.set()
+	s.at(0)
+	for range 2 {
+		s.exec("select ojs.enqueue('a', p_expires_at => ojs.now() + interval '10 seconds')")
+	}
+	inTime := s.fetchOne("")
+	s.db.SetNow(noon.Add(10 * time.Second))
+	if got := s.fetch(", 10"); len(got) > 0 {
+		t.Errorf("handed out: %v", got)
+	}
+	s.at(11)
+	s.want("active 1", stateOf, inTime.id)
+	s.want("discarded", "select state from ojs.job where id <> $1", inTime.id)
 }
 
 func leasesOutlivePostgres(t *testing.T, s *stage) {
