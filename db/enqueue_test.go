@@ -1010,3 +1010,24 @@ func TestEnqueueAfterFetchInOneTransaction(t *testing.T) {
 		t.Errorf("fetched %v, want the job enqueued and the job given back after a fetch in one transaction", got)
 	}
 }
+
+func TestTimesThatCountFromNow(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	for _, call := range []string{"ojs.enqueue_many($1)", "ojs.enqueue_each($1)"} {
+		got := lines(t, d.Service(), "select state, scheduled_at - ojs.now(), expires_at - ojs.now() from "+call+" where id is not null", `[{"type": "a", "args": [], "scheduled_at": "+PT2S", "expires_at": "+P1DT1.5S"},
+			{"type": "a", "args": [], "scheduled_at": "+PT0S"}, {"type": "a", "args": [], "scheduled_at": "`+noon.Add(time.Minute).Format(time.RFC3339)+`"}, {"type": "a", "args": []}]`)
+		if want := []string{"scheduled {2000000 0 0 true} {1500000 1 0 true}", "available {0 0 0 true} -", "scheduled {60000000 0 0 true} -", "available - -"}; !slices.Equal(got, want) {
+			t.Errorf("%s: %q", call, got)
+		}
+	}
+	for _, bad := range []string{"+", "+2", "+PT", "+P", "+PT-2S", "+-PT2S", "PT2S", "+infinity", "+PT2S ", "++PT2S", "+P99999999Y"} {
+		for _, field := range []string{"scheduled_at", "expires_at"} {
+			failure := refused(t, d.Service(), "OJ400 22007 22008 22015", "select ojs.enqueue_many($1)", `[{"type": "a", "args": [], "`+field+`": "`+bad+`"}]`)
+			if got := detail(t, failure)["field"]; strings.HasPrefix(failure.Code, "OJ") && got != field {
+				t.Errorf("%s %q: field %v (%s)", field, bad, got, failure.Message)
+			}
+		}
+	}
+}

@@ -405,6 +405,13 @@ $$;
 comment on function ojs._plain_time(json) is 'Whether a JSON value is a text that is certainly a time.';
 
 -- +goose StatementBegin
+create function ojs._when(p_text text, p_now timestamptz) returns timestamptz
+language sql stable
+as $$ select case when left(p_text, 1) = '+' then p_now + ojs._duration(substr(p_text, 2)) else p_text::timestamptz end $$;
+-- +goose StatementEnd
+comment on function ojs._when(text, timestamptz) is 'A time as clients write it: with an offset, or + and an ISO 8601 duration from p_now on; null if the duration is none. Becomes part of the query that asks.';
+
+-- +goose StatementBegin
 create function ojs._first_state(p_pending boolean, p_scheduled_at timestamptz, p_now timestamptz) returns ojs.job_state
 language sql stable
 as $$ select case when p_pending then 'pending' when p_scheduled_at > p_now then 'scheduled' else 'available' end::ojs.job_state $$;
@@ -747,6 +754,8 @@ begin
             when v_field.given = 'null' then null
             when v_field.kind = 'integer' then case when v_field.given <> 'number' or v_field.value::text !~ '^-?\d{1,10}$' then format('%I must be an integer', v_field.key) end
             when v_field.kind <> v_field.given then format('%I must be a JSON %s', v_field.key, v_field.kind)
+            when v_field.key in ('scheduled_at', 'expires_at') then case when ojs._when(v_field.value #>> '{}', ojs.now()) is null
+                then format('%I must be a time with an offset, or + and an ISO 8601 duration such as +PT90S', v_field.key) end
             when v_field.key = 'tags' then case when exists (select from json_array_elements(v_field.value) t where json_typeof(t) <> 'string') then 'tags must be strings' end
             when v_field.key in ('meta', 'retry') then case when ojs._repeats_key(v_field.value) then format('%I holds an object with the same key twice', v_field.key) end
             end;
@@ -758,7 +767,6 @@ begin
             perform case
                 when v_field.kind = 'integer' then v_field.value::text::int is null
                 when v_field.key = 'id' then (v_field.value #>> '{}')::uuid is null
-                when v_field.key in ('scheduled_at', 'expires_at') then (v_field.value #>> '{}')::timestamptz is null
                 when v_field.key in ('meta', 'retry') then v_field.value::jsonb is null
                 end;
         end if;
@@ -839,7 +847,7 @@ begin
         from parsed p
     ), read as materialized (
         select s.n, s.type #>> '{}' as type, s.args, coalesce(s.queue #>> '{}', 'default') as queue, coalesce(s.priority::text::int, 0) as priority,
-            (s.scheduled_at #>> '{}')::timestamptz as scheduled_at, (s.expires_at #>> '{}')::timestamptz as expires_at, coalesce(s.meta::jsonb, '{}') as meta,
+            ojs._when(s.scheduled_at #>> '{}', v_now) as scheduled_at, ojs._when(s.expires_at #>> '{}', v_now) as expires_at, coalesce(s.meta::jsonb, '{}') as meta,
             s.retry::jsonb as retry, coalesce(s.max_attempts::text::int, ojs._retry_max_attempts(s.retry::jsonb), 3) as max_attempts, s.timeout_ms::text::int as timeout_ms,
             s.visibility_timeout_ms::text::int as visibility_timeout_ms, case when s.tags is not null then array(select json_array_elements_text(s.tags)) end as tags,
             coalesce(s.pending::text::boolean, false) as pending, s.options, s.extra, (s.id #>> '{}')::uuid as id, coalesce(s.tenant #>> '{}', v_tenant) as tenant
@@ -928,7 +936,7 @@ $$;
 -- +goose StatementEnd
 comment on function ojs.enqueue_many(json, text) is
 'Enqueues 1 to 10000 jobs, all or none, in the caller''s transaction, and returns them in the order given. p_jobs: a JSON array of objects whose
-keys are the names of ojs.enqueue''s parameters without p_ (type, args, queue, ...). Raises what ojs.enqueue raises; the detail names index and field.';
+keys are the names of ojs.enqueue''s parameters without p_ (type, args, queue, ...); scheduled_at and expires_at may be + and an ISO 8601 duration from now on (+PT90S). Raises what ojs.enqueue raises; the detail names index and field.';
 
 -- +goose StatementBegin
 create function ojs.enqueue_bulk(
@@ -1031,6 +1039,7 @@ drop function ojs._simple_rest(uuid, int, timestamptz, timestamptz, int, int, te
 drop function ojs._ordinary(text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json);
 drop function ojs._v7(uuid);
 drop function ojs._first_state(boolean, timestamptz, timestamptz);
+drop function ojs._when(text, timestamptz);
 drop function ojs._plain_time(json);
 drop function ojs._plain_uuid(json);
 drop function ojs._violation_refusal(ojs.violation, int);

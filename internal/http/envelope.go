@@ -185,25 +185,28 @@ func (f *flattener) timeout() {
 	f.raw("timeout_ms", strconv.AppendInt(nil, ms, 10))
 }
 
-// times takes a time that may be spelled several ways.
+// times takes a time that may be spelled several ways. What counts from now is counted by the
+// database, whose clock says when it has come.
 func (f *flattener) times(key string, aliases ...string) {
 	var at *time.Time
 	var from string
+	var raw []byte
 	for _, name := range append([]string{key}, aliases...) {
 		for _, o := range [...]*object{f.options, f.job} {
 			v := o.when(name, f.now)
 			switch {
 			case v == nil:
 			case at == nil:
-				at, from = v, o.at(name)
+				at, from, raw = v, o.at(name), appendTime(nil, *v)
+				if text := unquote(o.raw(name)); text[0] == '+' {
+					raw = o.raw(name)
+				}
 			case !at.Equal(*v):
 				f.disagree(o.at(name), from)
 			}
 		}
 	}
-	if at != nil {
-		f.raw(key, appendTime(nil, *at))
-	}
+	f.raw(key, raw)
 }
 
 // meta joins meta, options.metadata and options.meta, and settles whose job it is.

@@ -141,7 +141,7 @@ func TestManifestAndHealth(t *testing.T) {
 	m.is(map[string]any{
 		"specversion": "1.0", "ojs_version": "1.0", "implementation.name": "ojs-pg", "implementation.version": "1.2.3", "implementation.language": "go",
 		"conformance_level": 0, "protocols": []any{"http"}, "backend": "postgres", "extensions.0": "urn:ojs:ext:dead-letter", "capabilities.batch_enqueue": true,
-		"capabilities.cron_jobs": false, "capabilities.workflows": false,
+		"capabilities.cron_jobs": true, "capabilities.workflows": false,
 	})
 	for name, value := range m.get("capabilities").(map[string]any) {
 		if _, ok := value.(bool); !ok {
