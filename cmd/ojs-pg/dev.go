@@ -139,7 +139,7 @@ func dev(ctx context.Context, c *cli.Command, interrupt *interrupt) (err error) 
 	if err := db.CheckSchema(ctx); err != nil {
 		return err
 	}
-	s := server{db: db, socket: socket, log: log, tick: c.Duration("tick"), drain: c.Duration("drain")}
+	s := server{db: db, socket: socket, log: log, tick: c.Duration("tick"), drain: c.Duration("drain"), delay: c.Duration("drain-delay")}
 	if c.Bool("allow-reset") {
 		log.Warn("anybody who reaches the HTTP port can delete all jobs (--allow-reset)")
 		s.reset = func(ctx context.Context) error { return pg.Reset(ctx, adminURL) }

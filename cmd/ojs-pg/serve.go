@@ -20,7 +20,8 @@ A schema of another version is refused, with what to do about it.
 
     DATABASE_URL=postgres://ojs_server:secret@db.internal/app ojs-pg serve --listen 10.0.0.5:8080
 
-SIGINT or SIGTERM: /ojs/v1/ready answers 503, requests under way are finished, then the server ends.
+SIGINT or SIGTERM: /ojs/v1/ready answers 503; --drain-delay later nobody is let in any more, requests under
+way are finished, and the server ends.
 A second signal ends it at once.`,
 		Flags: append([]cli.Flag{
 			databaseFlag(true),
@@ -71,5 +72,5 @@ func serve(ctx context.Context, c *cli.Command, url string) error {
 	if err != nil {
 		return err
 	}
-	return server{db: db, socket: socket, log: log, tick: c.Duration("tick"), drain: c.Duration("drain")}.run(ctx)
+	return server{db: db, socket: socket, log: log, tick: c.Duration("tick"), drain: c.Duration("drain"), delay: c.Duration("drain-delay")}.run(ctx)
 }

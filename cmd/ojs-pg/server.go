@@ -23,6 +23,7 @@ type server struct {
 	log    *slog.Logger
 	tick   time.Duration
 	drain  time.Duration
+	delay  time.Duration
 	reset  func(context.Context) error // nil: there is no such switch
 }
 
@@ -45,7 +46,7 @@ func (s server) run(ctx context.Context) error {
 
 	api := httpapi.New(httpapi.Config{
 		DB: s.db, Dispatcher: dispatcher, Logger: s.log, Version: versionText(),
-		Limits:     httpapi.Limits{Drain: s.drain},
+		Limits:     httpapi.Limits{Drain: s.drain, DrainDelay: s.delay},
 		AllowReset: s.reset != nil, Reset: s.reset,
 	})
 	s.log.Info("serving", "address", "http://"+s.socket.Addr().String())
@@ -72,12 +73,23 @@ func serverFlags() []cli.Flag {
 			Name: "drain", Value: 20 * time.Second, Sources: cli.EnvVars("OJS_DRAIN"),
 			Usage: "`TIME` that requests under way get when the server is told to stop", Validator: positive[time.Duration],
 		},
+		&cli.DurationFlag{
+			Name: "drain-delay", Value: time.Second, Sources: cli.EnvVars("OJS_DRAIN_DELAY"),
+			Usage: "`TIME` for which a server that is told to stop still answers, no longer ready, before it closes its door", Validator: notNegative,
+		},
 	}
 }
 
 func positive[T int32 | time.Duration](v T) error {
 	if v <= 0 {
 		return fmt.Errorf("%v is not above zero", v)
+	}
+	return nil
+}
+
+func notNegative(v time.Duration) error {
+	if v < 0 {
+		return fmt.Errorf("%v is below zero", v)
 	}
 	return nil
 }

@@ -46,6 +46,8 @@ type Limits struct {
 	Write time.Duration // to send a response, beyond Wait; default 30 s
 	Idle  time.Duration // between two requests of a connection; default 120 s
 	Drain time.Duration // for requests under way when the server stops; default 20 s
+
+	DrainDelay time.Duration // from the moment when the server is no longer ready until it closes its door; default none
 }
 
 func (l Limits) withDefaults() Limits {
@@ -53,7 +55,7 @@ func (l Limits) withDefaults() Limits {
 		Body: orDefault(l.Body, 1<<20), BatchBody: orDefault(l.BatchBody, 16<<20), BatchJobs: orDefault(l.BatchJobs, 1000),
 		Depth: orDefault(l.Depth, 100), Headers: orDefault(l.Headers, 32<<10),
 		Wait: orDefault(l.Wait, 60*time.Second), Query: orDefault(l.Query, 15*time.Second), Read: orDefault(l.Read, 30*time.Second),
-		Write: orDefault(l.Write, 30*time.Second), Idle: orDefault(l.Idle, 120*time.Second), Drain: orDefault(l.Drain, 20*time.Second),
+		Write: orDefault(l.Write, 30*time.Second), Idle: orDefault(l.Idle, 120*time.Second), Drain: orDefault(l.Drain, 20*time.Second), DrainDelay: l.DrainDelay,
 	}
 }
 
@@ -241,6 +243,14 @@ func (s *Server) headers(next echo.HandlerFunc) echo.HandlerFunc {
 			id = "req_" + uuid.Must(uuid.NewV7()).String()
 		}
 		h.Set(requestIDHeader, id)
+		c.Response().Before(func() {
+			select {
+			case <-s.draining:
+				// The client is to come back elsewhere, or by a new connection as long as there is a door. On a connection that is kept, its next request could cross our goodbye.
+				h.Set("Connection", "close")
+			default:
+			}
+		})
 
 		size := 0
 		for name, values := range r.Header {
@@ -344,8 +354,8 @@ func (s *Server) defaultTenant() string {
 	return fresh
 }
 
-// Serve answers requests on ln until ctx ends, then lets waiting fetches return empty, finishes
-// what is under way and returns. It closes ln.
+// Serve answers requests on ln until ctx ends. Then it is no longer ready and lets waiting fetches return empty, goes on answering for DrainDelay,
+// so that load balancers and clients notice, closes ln, finishes what is under way and returns.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	server := &http.Server{
 		Handler:           s.handler,
@@ -366,6 +376,11 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}
 	s.drain.Do(func() { close(s.draining) })
 	s.dispatch.Drain()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve %s: %w", ln.Addr(), err)
+	case <-time.After(s.limits.DrainDelay):
+	}
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limits.Drain)
 	defer cancel()
 	err := server.Shutdown(stop)

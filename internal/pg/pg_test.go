@@ -238,3 +238,35 @@ func TestOpenWaitsForNoSchema(t *testing.T) {
 		t.Errorf("a bad address: %v", err)
 	}
 }
+
+// Whoever resets gives way to those who work: it takes its locks in an order of its own, and nobody else is to lose to it.
+func TestResetGivesWay(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	ctx := t.Context()
+	tx, err := d.Pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx))
+	if _, err := tx.Exec(ctx, "lock table ojs.wake in row exclusive mode"); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- pg.Reset(context.WithoutCancel(ctx), d.URL) }()
+	// It holds tables that come before ojs.wake, and waits for that.
+	for blocked := 0; blocked == 0; {
+		if err := d.Pool.QueryRow(ctx, "select count(*) from pg_catalog.pg_locks where relation = 'ojs.wake'::pg_catalog.regclass and not granted").Scan(&blocked); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := tx.Exec(ctx, "lock table ojs.job in row exclusive mode"); err != nil {
+		t.Errorf("somebody at work lost to a reset: %v", err)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// caller is a client with a connection of its own, which it keeps.
+type caller struct {
+	client *http.Client
+	base   string
+}
+
+func newCaller(base string) *caller {
+	return &caller{client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1}, Timeout: 2 * time.Minute}, base: base}
+}
+
+var errDoorClosed = errors.New("nobody is let in any more")
+
+// call answers errDoorClosed when there is no server, which a client meets at once and may take elsewhere: the connection is refused, or closed by the
+// kernel before the server has accepted it. A connection that was kept must not break.
+func (c *caller) call(method, path, body string, answer any) (status int, err error) {
+	reused := false
+	ctx := httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }})
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader([]byte(body)))
+	if err != nil {
+		return 0, err
+	}
+	// A request that may be repeated would be, behind our back.
+	req.GetBody = nil
+	res, err := c.client.Do(req)
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED), err != nil && !reused && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF)):
+		return 0, errDoorClosed
+	case err != nil:
+		return 0, err
+	}
+	defer res.Body.Close()
+	raw, err := io.ReadAll(res.Body)
+	if err == nil && answer != nil && res.StatusCode < 300 {
+		err = json.Unmarshal(raw, answer)
+	}
+	if err != nil {
+		err = fmt.Errorf("%d %s: %w", res.StatusCode, raw, err)
+	}
+	return res.StatusCode, err
+}
+
+// A server that is told to stop under load fails no request, loses no job and leaves none in nobody's hands.
+func TestStoppingUnderLoad(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	p := launch(t, []string{"DATABASE_URL=" + d.ServiceURL}, "serve", "--listen", "127.0.0.1:0", "--drain-delay", "2s")
+	base := p.find(`msg=serving address=(http://\S+)$`)
+
+	type ledger struct {
+		enqueued, received, acknowledged []string
+		calls                            int
+	}
+	var (
+		mu      sync.Mutex
+		all     ledger
+		running sync.WaitGroup
+	)
+	each := func(name string, step func(c *caller, l *ledger) error) {
+		running.Go(func() {
+			c, l := newCaller(base), ledger{}
+			defer c.client.CloseIdleConnections()
+			var err error
+			for err == nil {
+				err = step(c, &l)
+				l.calls++
+			}
+			if !errors.Is(err, errDoorClosed) {
+				t.Errorf("%s: %v", name, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all.enqueued, all.received, all.acknowledged = append(all.enqueued, l.enqueued...), append(all.received, l.received...), append(all.acknowledged, l.acknowledged...)
+			all.calls += l.calls
+		})
+	}
+	expect := func(status int, err error) error {
+		if err == nil && status >= 300 && status != http.StatusServiceUnavailable {
+			return fmt.Errorf("answered with %d", status)
+		}
+		return err
+	}
+	type jobs struct {
+		Jobs []struct {
+			ID, Lease string
+		}
+	}
+	for range 3 {
+		each("a producer", func(c *caller, l *ledger) error {
+			var made struct{ Job struct{ ID string } }
+			status, err := c.call("POST", "/ojs/v1/jobs", `{"type":"a","args":[],"options":{"queue":"busy"}}`, &made)
+			if made.Job.ID != "" {
+				l.enqueued = append(l.enqueued, made.Job.ID)
+			}
+			return expect(status, err)
+		})
+		each("a worker", func(c *caller, l *ledger) error {
+			var got jobs
+			status, err := c.call("POST", "/ojs/v1/workers/fetch", `{"queues":["busy"],"count":2,"wait_ms":5000}`, &got)
+			if err := expect(status, err); err != nil {
+				return err
+			}
+			for i, j := range got.Jobs {
+				l.received = append(l.received, j.ID)
+				status, err := c.call("POST", "/ojs/v1/workers/ack", `{"job_id":"`+j.ID+`","lease":"`+j.Lease+`"}`, nil)
+				if err := expect(status, err); err != nil {
+					for _, left := range got.Jobs[i+1:] {
+						l.received = append(l.received, left.ID)
+					}
+					return err
+				}
+				if status == http.StatusOK {
+					l.acknowledged = append(l.acknowledged, j.ID)
+				}
+			}
+			return nil
+		})
+	}
+	// One that waits for what never comes is let go.
+	waited := make(chan error, 1)
+	go func() {
+		var got jobs
+		status, err := newCaller(base).call("POST", "/ojs/v1/workers/fetch", `{"queues":["idle"],"wait_ms":60000}`, &got)
+		if err == nil && (status != http.StatusOK || len(got.Jobs) > 0) {
+			err = fmt.Errorf("answered with %d and %d jobs", status, len(got.Jobs))
+		}
+		waited <- err
+	}()
+	conn, err := pgx.Connect(t.Context(), d.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	count := func(sql string, args ...any) (n int) {
+		t.Helper()
+		if err := conn.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for count("select count(*) from ojs.job where state = 'completed'") < 50 || count("select count(*) from ojs.waiter where queue = 'idle'") == 0 {
+		time.Sleep(10 * time.Millisecond)
+	}
+
+	p.signal(syscall.SIGTERM)
+	ready := newCaller(base)
+	for {
+		status, err := ready.call("GET", "/ojs/v1/ready", "", nil)
+		if err != nil {
+			t.Errorf("readiness was not taken back before the door closed: %v", err)
+		}
+		if err != nil || status == http.StatusServiceUnavailable {
+			break
+		}
+	}
+	if err := <-waited; err != nil {
+		t.Errorf("a waiting fetch: %v", err)
+	}
+	running.Wait()
+	if status := p.wait(); status != 0 {
+		t.Errorf("SIGTERM ended it with %d", status)
+	}
+	t.Logf("%d calls, %d enqueued, %d received, %d acknowledged", all.calls, len(all.enqueued), len(all.received), len(all.acknowledged))
+	if lost := count("select count(*) from unnest($1::uuid[]) i(id) where not exists (select from ojs.job j where j.id = i.id)", all.enqueued); lost > 0 {
+		t.Errorf("%d acknowledged jobs are lost", lost)
+	}
+	if open := count("select count(*) from ojs.job where id = any ($1::uuid[]) and state <> 'completed'", all.acknowledged); open > 0 {
+		t.Errorf("%d jobs whose end was acknowledged have not ended", open)
+	}
+	if held := count("select count(*) from ojs.job where state = 'active' and not id = any ($1::uuid[])", all.received); held > 0 {
+		t.Errorf("%d jobs are in nobody's hands", held)
+	}
+	slices.Sort(all.received)
+	if twice := len(all.received) - len(slices.Compact(all.received)); twice > 0 {
+		t.Errorf("%d jobs were handed out twice", twice)
+	}
+}
