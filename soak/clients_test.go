@@ -246,7 +246,7 @@ func (c *client) produceByHTTP(r *rand.Rand) {
 			if !a.unknown() && a.status != http.StatusOK && a.status != http.StatusConflict {
 				c.book.wrong("activation of %s: %d: %s", k.id, a.status, a.body)
 			}
-		case n == 4 && r.IntN(4) == 0:
+		case n == 4:
 			c.book.write(entry{What: replays})
 			a := c.ask(r, http.MethodPost, "/ojs/v1/dead-letter/retry", tenant, map[string]any{"limit": 1 + r.IntN(10), "since": c.began.Format(time.RFC3339Nano), "confirm": true})
 			if !a.unknown() && a.status != http.StatusOK {

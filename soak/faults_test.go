@@ -305,7 +305,7 @@ func (c *campaign) prepare() {
 		fmt.Sprintf("create role %s login in role ojs_service password '%s'", serverRole, c.pg.password),
 		fmt.Sprintf("select ojs.create_tenant_role('acme', '%s', '%s')", tenantRole, c.pg.password),
 		"create table public.orders (job uuid)", "create table public.results (job uuid, lease uuid)", "grant insert on public.orders, public.results to public",
-		"select ojs.configure_tenant('beta', p_weight => 3)",
+		"select ojs.configure_tenant('beta', p_weight => 3)", fmt.Sprintf("select ojs.configure(p_heartbeat_timeout_ms => %d)", silence.Milliseconds()),
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -416,7 +416,7 @@ func (c *campaign) round(n int, f fault) bool {
 	several := []string{"beta", "gamma", "delta", "acme"}
 	asServer, asTenant := throughURL(c.sqlProxies, serverRole, c.pg.password), throughURL(c.sqlProxies, tenantRole, c.pg.password)
 	c.workers = []*kept{
-		start(workerHTTP, 0, orders{}), start(workerHTTP, 1, orders{}),
+		start(workerHTTP, 0, orders{}), start(workerHTTP, 1, orders{Long: true}),
 		start(workerSQL, 2, orders{Database: asServer}), start(workerSQL, 3, orders{Database: asTenant}),
 	}
 	c.producers = []*kept{
