@@ -386,10 +386,10 @@ func (f *findings) claims(r row, s *story, moves []move) {
 	sort.Slice(s.held, func(i, j int) bool { return s.held[i].from.Before(s.held[j].from) })
 	for i, h := range s.held {
 		for _, before := range s.held[:i] {
-			if h.from.Before(before.until) {
+			// An answer may be read when the lease in it is over.
+			if h.from.Before(before.until) && h.from.Before(h.until) {
 				f.violation("job %s was in two hands: under lease %s until %v, under lease %s from %v", r.ID, before.lease, before.until, h.lease, h.from)
 			}
-			// An answer may be read long after it was given.
 			if h.lease == before.lease || !lives && (h.attempt == before.attempt || h.attempt < before.attempt && h.sent.After(before.from)) {
 				f.violation("job %s: attempt %d under lease %s followed attempt %d under lease %s", r.ID, h.attempt, h.lease, before.attempt, before.lease)
 			}

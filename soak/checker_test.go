@@ -141,7 +141,7 @@ func TestTheCheckerSees(t *testing.T) {
 		{name: "an impossible move", spoil: "update ojs.release set from_state = 'scheduled' where job_id = $done", want: "from scheduled to completed"},
 		{name: "an impossible beginning", spoil: "update ojs.wake set to_state = 'completed' where seq = (select min(seq) from ojs.wake)", want: "nothing to completed"},
 		{name: "life after the end", spoil: "insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state) select tenant_id, queue, 0, id, type, 2, 'active', 'retryable' from ojs.job where id = $done", want: "after it had ended"},
-		{name: "two hands", ledger: add(entry{What: fetched_, IDs: []string{running}, Lease: newID(), Attempt: 2, Until: time.Now()}), want: "in two hands"},
+		{name: "two hands", ledger: add(entry{What: fetched_, IDs: []string{running}, Lease: newID(), Attempt: 2, Until: time.Now().Add(time.Minute)}), want: "in two hands"},
 		{name: "one lease twice", ledger: add(entry{What: fetched_, IDs: []string{running}, Lease: hold.Lease, Attempt: 1}), want: "followed attempt 1 under lease"},
 		{name: "a job is stuck", drained: true, want: "is stuck"},
 		{name: "a counter is off", spoil: "insert into ojs.wake (tenant_id, queue, priority, to_state, jobs) values ('acme', 'work', 0, 'available', 1)", want: "ojs.shard_stats and the rows disagree"},

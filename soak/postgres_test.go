@@ -125,6 +125,7 @@ shared_buffers = 64MB
 min_wal_size = 2MB
 max_wal_size = 128MB
 wal_recycle = off
+wal_keep_size = 128MB
 wal_retrieve_retry_interval = 200ms
 log_min_messages = warning
 wal_level = replica
@@ -184,10 +185,8 @@ func (n *node) makeDirs() {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			n.c.t.Fatal(err)
 		}
-		if n.c.owner != nil {
-			if err := os.Chown(dir, int(n.c.owner.Uid), int(n.c.owner.Gid)); err != nil {
-				n.c.t.Fatal(err)
-			}
+		if err := n.c.give(dir); err != nil {
+			n.c.t.Fatal(err)
 		}
 	}
 }
@@ -316,18 +315,8 @@ func (c *cluster) addStandby() {
 	if n.process != nil {
 		n.process.end(syscall.SIGQUIT, 10*time.Second)
 	}
-	n.makeDirs()
-	c.run("pg_basebackup", "-h", "127.0.0.1", "-p", strconv.Itoa(c.primary.port), "-U", "ojs", "-D", n.dir, "--waldir="+n.wal,
-		"-X", "stream", "-c", "fast", "-R", "--no-sync")
-	// Once promoted it has no standby to wait for.
-	auto := filepath.Join(n.dir, "postgresql.auto.conf")
-	raw, err := os.ReadFile(auto)
-	if err == nil {
-		raw = append(bytes.TrimSpace(raw), "\nsynchronous_standby_names = ''\n"...)
-		err = os.WriteFile(auto, raw, 0o600)
-	}
-	if err != nil {
-		c.t.Fatal(err)
+	if err := c.copyTo(n); err != nil {
+		c.t.Fatalf("copy the primary: %v", err)
 	}
 	n.start()
 	if err := c.primary.do("alter system set synchronous_standby_names = '*'", "select pg_reload_conf()"); err != nil {
@@ -349,6 +338,60 @@ func (c *cluster) addStandby() {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+// copyTo makes a node a standby of the primary. Not every installation brings pg_basebackup along.
+func (c *cluster) copyTo(n *node) error {
+	n.makeDirs()
+	ctx := context.Background()
+	conn, err := c.primary.connect(database)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, "select pg_backup_start('campaign', true)"); err != nil {
+		return err
+	}
+	out, err := exec.Command("cp", "-a", c.primary.dir+"/.", n.dir).CombinedOutput()
+	for line := range strings.Lines(string(out)) {
+		// Files come and go meanwhile; the log knows.
+		if err != nil && !strings.Contains(line, "No such file") {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	var label string
+	if err := conn.QueryRow(ctx, "select labelfile from pg_backup_stop(false)").Scan(&label); err != nil {
+		return err
+	}
+	auto, err := os.ReadFile(filepath.Join(n.dir, "postgresql.auto.conf"))
+	if err != nil {
+		return err
+	}
+	// Once promoted it has no standby to wait for.
+	settings := fmt.Sprintf("%s\nsynchronous_standby_names = ''\nprimary_conninfo = 'host=127.0.0.1 port=%d user=ojs password=%s'\n", bytes.TrimSpace(auto), c.primary.port, c.password)
+	for name, content := range map[string]string{"backup_label": label, "standby.signal": "", "postgresql.auto.conf": settings} {
+		path := filepath.Join(n.dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			return err
+		}
+		if err := c.give(path); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"pg_wal", "postmaster.pid", "postmaster.opts"} {
+		if err := os.Remove(filepath.Join(n.dir, name)); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+	}
+	return os.Symlink(n.wal, filepath.Join(n.dir, "pg_wal"))
+}
+
+// give makes a file PostgreSQL's own.
+func (c *cluster) give(path string) error {
+	if c.owner == nil {
+		return nil
+	}
+	return os.Chown(path, int(c.owner.Uid), int(c.owner.Gid))
 }
 
 // failover kills the primary, with all its sessions, and promotes the standby. It returns when the kill was and when the standby was writable.
