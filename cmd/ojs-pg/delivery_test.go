@@ -49,6 +49,8 @@ var promises = []func(*testing.T, *stage){
 	effectsKeyedByTheID,
 	resultsWithTheAck,
 	heartbeatsKeepAJob,
+	silentWorkersAreTakenForDead,
+	lostAttemptsCount,
 	oneCompletionUnderOneLease,
 	oldLeasesAreRefused,
 	lateAcksAreAccepted,
@@ -809,18 +811,53 @@ func resultsWithTheAck(t *testing.T, s *stage) {
 func heartbeatsKeepAJob(t *testing.T, s *stage) {
 	s.set()
 	s.at(0)
-	s.enqueue()
+	s.exec("select ojs.enqueue('a', p_timeout_ms => 190000)")
 	h := s.fetchOne(", p_worker_id => 'w'")
-	for i := range 10 {
-		s.at(20 * (i + 1))
+	for seconds := 20; seconds < 190; seconds += 20 {
+		s.at(seconds)
 		s.exec("select ojs.heartbeat('w', array[$1::uuid])", h.id)
 		if got := s.fetch(""); len(got) > 0 {
-			t.Fatalf("after %d seconds somebody else gets %v", 20*(i+1), got)
+			t.Fatalf("after %d seconds somebody else gets %v", seconds, got)
 		}
 	}
-	s.at(231)
+	s.at(191)
+	s.want("retryable 1", stateOf, h.id)
+	s.at(300)
 	if again := s.fetchOne(""); again.id != h.id || again.attempt != 2 {
-		t.Errorf("without heartbeats somebody else gets %v", again)
+		t.Errorf("after its time somebody else gets %v", again)
+	}
+}
+
+func silentWorkersAreTakenForDead(t *testing.T, s *stage) {
+	s.set()
+	s.at(0)
+	s.enqueue()
+	s.enqueue()
+	held := s.fetch(", 2, 'w', 3600000")
+	s.exec("select ojs.heartbeat('w', array[$1::uuid], 3600000)", held[0].id)
+	s.exec("select ojs.configure(p_heartbeat_timeout_ms => 60000)")
+	s.at(59)
+	s.want("2", "select count(*) from ojs.job where state = 'active'")
+	// It may have been heard of up to a fifteenth of that time later than was written down.
+	s.at(65)
+	if again := s.fetch(", 10"); len(again) != 2 || again[0].attempt != 2 || again[1].attempt != 2 {
+		t.Errorf("handed out again: %v", again)
+	}
+}
+
+func lostAttemptsCount(t *testing.T, s *stage) {
+	s.set()
+	s.at(0)
+	id := s.one("select (ojs.enqueue('a', p_max_attempts => 2)).id")
+	for i := range 2 {
+		if h := s.fetchOne(""); h.id != id || h.attempt != i+1 {
+			t.Errorf("handed out: %v", h)
+		}
+		s.at(31 * (i + 1))
+	}
+	s.want("discarded 2", stateOf, id)
+	if got := s.fetch(", 10"); len(got) > 0 {
+		t.Errorf("handed out: %v", got)
 	}
 }
 
