@@ -233,6 +233,24 @@ func TestTicksAtTheSameTimeFireOnce(t *testing.T) {
 	}
 }
 
+func TestManyThatAreDueAtOnceTakeSeveralTicks(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	exec(t, db.Pool, "select ojs.put_cron('c' || n, '@daily', 'a') from generate_series(1, 450) n")
+	exec(t, db.Pool, "delete from ojs.timer")
+	exec(t, db.Pool, "update ojs.cron set look_at = null")
+	exec(t, db.Pool, "select ojs.plan_cron(id, rev, array[ojs.now(), ojs.now() + interval '1 day']) from ojs.cron")
+	for _, want := range []int{200, 400, 450} {
+		tick(t, db.Pool, 1000)
+		if got := one[int](t, db.Pool, "select count(*)::int from ojs.cron_run"); got != want {
+			t.Errorf("%d are fired, want %d", got, want)
+		}
+	}
+	if got := one[int](t, db.Pool, "select count(*)::int from ojs.timer where due_at <= ojs.now()"); got != 0 {
+		t.Errorf("%d timers are left", got)
+	}
+}
+
 func TestSessionThatDiesWhileItFiresHasFiredNothing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

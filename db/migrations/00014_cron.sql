@@ -357,6 +357,7 @@ create function ojs._fire_crons(p_tenants text[], p_ids uuid[]) returns int
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
+    c_most      constant int := 200;
     v_key       record;
     v_cron      ojs.cron;
     v_run       ojs.cron_run;
@@ -368,7 +369,11 @@ declare
     v_again     timestamptz;
     v_unplanned int := 0;
 begin
-    for v_key in select distinct a.tenant_id, a.id from unnest(p_tenants, p_ids) a(tenant_id, id) loop
+    if cardinality(p_ids) > c_most then
+        -- Half the world is due at midnight, and jobs that become due then are not to wait for all of it.
+        insert into ojs.timer (due_at, kind, tenant_ids, ids) values (ojs.now(), 'cron', p_tenants[c_most + 1:], p_ids[c_most + 1:]);
+    end if;
+    for v_key in select distinct a.tenant_id, a.id from unnest(p_tenants[:c_most], p_ids[:c_most]) a(tenant_id, id) loop
         v_now := ojs.now();
         select * into v_cron from ojs.cron c where c.id = v_key.id and c.tenant_id = v_key.tenant_id for update skip locked;
         if not found then
@@ -418,7 +423,7 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._fire_crons(text[], uuid[]) is
-'Fires those of the cron jobs that are due, each once, and activates what waits for a run before that has ended. What another session has locked is looked at again. Returns how many are in
+'Fires those of the cron jobs that are due, each once, and activates what waits for a run before that has ended. What another session has locked is looked at again, and beyond 200 the next tick goes on. Returns how many are in
 want of a plan (ojs.unplanned_crons).';
 
 -- +goose StatementBegin
