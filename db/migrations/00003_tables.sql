@@ -64,8 +64,11 @@ create table ojs.settings (
     dead_letter_max_age   interval not null default '180 days',
     dead_letter_max_count int not null default 10000,
     held_at               timestamptz,
+    idempotency_window    interval not null default '1 day',
     constraint retention_in_range check (retention = '0' or retention between '10 seconds' and '36500 days'
         or ojs._raise('OJ422', 'retention must be between 10 seconds and 36500 days, or 0: finished jobs stay', '{"field": "retention"}')),
+    constraint idempotency_window_in_range check (idempotency_window between '1 minute' and '365 days'
+        or ojs._raise('OJ422', 'idempotency_window must be between 1 minute and 365 days', '{"field": "idempotency_window"}')),
     constraint journal_retention_in_range check (journal_retention between '1 minute' and '36500 days'
         or ojs._raise('OJ422', 'journal_retention must be between 1 minute and 36500 days', '{"field": "journal_retention"}'))
 );
@@ -77,6 +80,7 @@ comment on column ojs.settings.dead_letter_max_age is 'How long a job stays in t
 comment on column ojs.settings.dead_letter_max_count is 'How many jobs of a tenant the dead letter queue holds; beyond, the oldest go. Changed by ojs.configure_dead_letters.';
 comment on column ojs.settings.tenant_required is 'Refuse jobs without a tenant instead of giving them to the default tenant (multi-tenancy section 5.1).';
 comment on column ojs.settings.retention is 'How long jobs are kept after they have ended, at least; 0: until an operator drops them.';
+comment on column ojs.settings.idempotency_window is 'How long a request with the same idempotency key is answered as the first one was.';
 comment on column ojs.settings.journal_retention is 'How long the journal is kept, at most; where retention is shorter, that long, but a minute at least.';
 comment on column ojs.settings.held_at is 'Since when nothing is handed out and the clock stands still (ojs.hold_dispatch); null: dispatch goes on.';
 comment on column ojs.settings.timeout_ms is 'How long heartbeats keep an attempt of a job that has no timeout_ms of its own, milliseconds; 0: for ever (ojs-timeouts section 5.1).';
@@ -714,6 +718,22 @@ comment on table ojs.cut is 'The cut of a partition of ojs.job that is being pre
 comment on column ojs.cut.cut_at is 'Where. Until the cut is made, jobs with later ids are refused.';
 comment on column ojs.cut.partition is 'The partition.';
 
+create table ojs.idempotency (
+    tenant_id   text not null,
+    key         text not null,
+    fingerprint bytea not null,
+    answer      json,
+    expires_at  timestamptz not null,
+    primary key (tenant_id, key)
+);
+create index idempotency_expiry_idx on ojs.idempotency (expires_at);
+comment on table ojs.idempotency is 'Requests that named an idempotency key (ojs.enqueue_once), and what they were answered.';
+comment on column ojs.idempotency.tenant_id is 'The tenant of the request, else of its first job.';
+comment on column ojs.idempotency.key is 'The key, as the client chose it.';
+comment on column ojs.idempotency.fingerprint is 'Tells whether a request is the same: SHA-256 of it.';
+comment on column ojs.idempotency.answer is 'The jobs as they were when they were enqueued.';
+comment on column ojs.idempotency.expires_at is 'When the key may be used anew.';
+
 create table ojs.upkeep_task (
     task       text primary key,
     last_step  text not null,
@@ -843,6 +863,7 @@ reset role;
 -- +goose Down
 set local role ojs_owner;
 drop table ojs.cron_run, ojs.cron;
+drop table ojs.idempotency;
 drop table ojs.replay_rule, ojs.dead_letter_mark, ojs.dead_job, ojs.dead_letter;
 drop table ojs.upkeep_task, ojs.cut, ojs.clock_mark, ojs.duty, ojs.sleeper, ojs.worker_beat, ojs.worker, ojs.waiter, ojs.tally_mark, ojs.tally, ojs.run_mark, ojs.run, ojs.rotation, ojs.reentry, ojs.tenant_fairness, ojs.ring, ojs.queue_priority,
     ojs.fold, ojs.lane, ojs.timer, ojs.release, ojs.lease, ojs.wake, ojs.job, ojs.queue, ojs.tenant_role, ojs.tenant, ojs.settings;

@@ -106,6 +106,7 @@ declare
 begin
     foreach v_table in array array['job', 'job_all', 'wake', 'lease', 'release', 'tally', 'tenant', 'tenant_fairness', 'tenant_role', 'reentry', 'timer',
                                    'ring', 'queue', 'queue_priority', 'tally_mark', 'waiter', 'rotation', 'run', 'run_mark', 'sleeper', 'duty', 'clock_mark', 'cut',
+                                   'idempotency',
                                    'replay_rule', 'worker', 'worker_beat',
                                    'dead_letter', 'dead_job', 'dead_letter_mark', 'upkeep_task', 'cron', 'cron_run'] loop
         execute format('alter table ojs.%I enable row level security', v_table);
@@ -229,7 +230,8 @@ grant execute on function ojs.create_tenant_role(text, name, text), ojs._map_ten
 -- +goose StatementBegin
 create function ojs.configure(
     p_default_tenant text default null, p_tenant_required boolean default null, p_retention interval default null, p_journal_retention interval default null,
-    p_timeout_ms int default null, p_heartbeat_timeout_ms int default null
+    p_timeout_ms int default null, p_heartbeat_timeout_ms int default null,
+    p_idempotency_window interval default null
 ) returns ojs.settings
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -248,7 +250,8 @@ begin
     update ojs.settings s
     set default_tenant = coalesce(p_default_tenant, s.default_tenant), tenant_required = coalesce(p_tenant_required, s.tenant_required),
         retention = coalesce(p_retention, s.retention), journal_retention = coalesce(p_journal_retention, s.journal_retention),
-        timeout_ms = coalesce(p_timeout_ms, s.timeout_ms), heartbeat_timeout_ms = coalesce(p_heartbeat_timeout_ms, s.heartbeat_timeout_ms)
+        timeout_ms = coalesce(p_timeout_ms, s.timeout_ms), heartbeat_timeout_ms = coalesce(p_heartbeat_timeout_ms, s.heartbeat_timeout_ms),
+        idempotency_window = coalesce(p_idempotency_window, s.idempotency_window)
     returning * into v_settings;
     if p_retention is not null then
         perform pg_notify('ojs_wake', 'upkeep');
@@ -257,19 +260,20 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.configure(text, boolean, interval, interval, int, int) is
+comment on function ojs.configure(text, boolean, interval, interval, int, int, interval) is
 'Changes deployment settings and returns them; a null argument leaves its setting as it is. p_default_tenant: tenant of jobs that name none
 (default _default). p_tenant_required: refuse such jobs instead (default false). p_retention: how long jobs are kept after they have ended (default 7 days; 10 seconds
 to 36500 days; 0: until an operator drops them). p_journal_retention: how long the journal is kept (default 1 day; from 1 minute), if retention is not shorter.
 p_timeout_ms: how long heartbeats keep an attempt of a job without a timeout_ms of its own, milliseconds, 0 for ever (default 1800000). p_heartbeat_timeout_ms: how long a
-worker that has sent heartbeats may be silent before it is taken for dead, 1000 to 86400000 (default 30000). Raises invalid_request.';
-grant execute on function ojs.configure(text, boolean, interval, interval, int, int) to ojs_operator;
+worker that has sent heartbeats may be silent before it is taken for dead, 1000 to 86400000 (default 30000). p_idempotency_window: how long an idempotency
+key is remembered (default 1 day; 1 minute to 365 days), for requests from now on. Raises invalid_request.';
+grant execute on function ojs.configure(text, boolean, interval, interval, int, int, interval) to ojs_operator;
 grant select on ojs.settings to ojs_service, ojs_operator, ojs_tenant;
 reset role;
 
 -- +goose Down
 set local role ojs_owner;
-drop function ojs.configure(text, boolean, interval, interval, int, int);
+drop function ojs.configure(text, boolean, interval, interval, int, int, interval);
 drop function ojs.create_tenant_role(text, name, text);
 drop function ojs._map_tenant_role(text, name);
 drop policy tenant on ojs.job;

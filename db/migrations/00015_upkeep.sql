@@ -1,5 +1,5 @@
 -- +goose Up
--- Upkeep: what has to be done every few hours or days, so that finished jobs leave by themselves. ojs.job always has a partition ready for the jobs to
+-- Upkeep: what has to be done every few hours or days, so that finished jobs and old idempotency keys leave by themselves. ojs.job always has a partition ready for the jobs to
 -- come, and partitions are dropped once everything in them ended ojs.settings.retention ago. What is due, and when, is ojs.upkeep_status; a step of it
 -- is ojs.upkeep, which servers call when it says so. A partition lasts for two thirds of the retention: that makes four or five at any time.
 set local role ojs_owner;
@@ -12,8 +12,36 @@ comment on view ojs._upkeep_plan is
 'The settings in effect, in seconds, whatever the length of a month: retention, null: none; period: how long a partition lasts; lead: how long before its time a cut is made.';
 grant select on ojs._upkeep_plan to ojs_service, ojs_operator;
 
+-- +goose StatementBegin
+create function ojs._first_expiry() returns timestamptz
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (select i.expires_at from ojs.idempotency i order by i.expires_at limit 1);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._first_expiry() is 'When the first idempotency key expires; null if there is none.';
+grant execute on function ojs._first_expiry() to ojs_service, ojs_operator;
+
+-- +goose StatementBegin
+create function ojs._forget(p_limit int) returns text
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_rows int;
+begin
+    delete from ojs.idempotency i using (select x.tenant_id, x.key from ojs.idempotency x where x.expires_at <= ojs.now() order by x.expires_at limit p_limit for update skip locked) old
+    where i.tenant_id = old.tenant_id and i.key = old.key;
+    get diagnostics v_rows = row_count;
+    return case when v_rows < p_limit then 'done' else 'again: there are more' end;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._forget(int) is 'Removes idempotency keys that have expired, up to p_limit.';
+
 create view ojs.upkeep_status with (security_invoker = true) as
-select d.task, case when d.due_at is not null then greatest(d.due_at, t.not_before) end as next_at, d.due_at, t.last_step, t.last_at, coalesce(t.failures, 0) as failures
+select d.task, case when d.due_at is not null and (d.task = 'cut' or h.held_at is null) then greatest(d.due_at, t.not_before) end as next_at, d.due_at, t.last_step, t.last_at, coalesce(t.failures, 0) as failures
 from (
     -- The last partition is cut while it is empty: before it begins.
     select 'cut' as task, case
@@ -27,11 +55,16 @@ from (
         when exists (select from pg_catalog.pg_class c where c.relnamespace = 'ojs'::regnamespace and c.relname like 'job\_dropped\_%' and c.relkind = 'r') then '-infinity'
         else (select min(o.until_at) from ojs.job_partitions o where o.partition not like 'job\_before\_%') + p.retention end
     from ojs._upkeep_plan p
+    union all
+    -- A minute late, so that many go at once.
+    select 'forget', ojs._first_expiry() + interval '1 minute'
 ) d
+cross join ojs.settings h
 left join ojs.upkeep_task t on t.task = d.task;
 comment on view ojs.upkeep_status is
-'What ojs.upkeep has to do, one row per task. cut: a partition for the jobs to come; drop: partitions whose jobs all ended before the retention. due_at: when it is due by
-itself, -infinity: at once, null: not at all; next_at: when the next step is made, which is later after one that came to nothing. last_step: what the last step came
+'What ojs.upkeep has to do, one row per task. cut: a partition for the jobs to come; drop: partitions whose jobs all ended before the retention. forget: idempotency keys whose time is over. due_at: when it is due by
+itself, -infinity: at once, null: not at all; next_at: when the next step is made, which is later after one that came to nothing, and null for what removes anything while
+ojs.hold_dispatch is in force. last_step: what the last step came
 to: done; again and why; not yet and why (what an operator has to look at); last_at: when; failures: how many steps in a row came to nothing.';
 grant select on ojs.upkeep_status to ojs_service, ojs_operator;
 
@@ -79,6 +112,8 @@ begin
             v_at := coalesce((select c.cut_at from ojs.cut c), case when v_last.from_at > v_now then v_last.from_at + v_plan.period
                 else v_now + 1.5 * greatest(v_plan.lead, v_last.ahead) end);
             v_result.step := ojs.cut_partition(v_at);
+        elsif v_result.task = 'forget' then
+            v_result.step := ojs._forget(1000);
         else
             -- Few jobs are moved, in a moment; more when waiting does not help.
             v_result.step := ojs.drop_finished(v_now - coalesce(v_plan.retention, interval '36500 days'), case when (select s.due_at from ojs.upkeep_status s where s.task = 'drop') > v_now - v_plan.lead then 1000 else 10000 end);
@@ -100,7 +135,8 @@ $$;
 comment on function ojs.upkeep() is
 'Does the next step of what is due (ojs.upkeep_status), and returns task and step, or nulls when nothing is due, and when to call again: next_in_ms milliseconds later, at most a
 minute; 0: there is more to do. Call it in a transaction of its own. Servers call it all the time; without a server, call it yourself. Safe from many sessions at once:
-what another one is doing is left to it. Steps are those of ojs.cut_partition and ojs.drop_finished, of which up to 10000 jobs that have to stay move along.';
+what another one is doing is left to it. Steps are those of ojs.cut_partition and ojs.drop_finished, of which up to 10000 jobs that have to stay move along,
+and 1000 idempotency keys.';
 grant execute on function ojs.upkeep() to ojs_service, ojs_operator;
 reset role;
 
@@ -110,5 +146,7 @@ drop function ojs.upkeep();
 drop function ojs._upkeep_next_ms();
 drop type ojs.upkeep_result;
 drop view ojs.upkeep_status;
+drop function ojs._forget(int);
+drop function ojs._first_expiry();
 drop view ojs._upkeep_plan;
 reset role;

@@ -20,6 +20,17 @@ func (s *Server) enqueue(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	key, err := idempotencyKey(c, job, false)
+	if err != nil {
+		return err
+	}
+	if key != nil {
+		rows, err := s.push(c, []*object{job}, key, false)
+		if err != nil {
+			return err
+		}
+		return s.writeEnqueued(c, &rows[0])
+	}
 	header, headerName, err := tenant(c.Request().Header)
 	if err != nil {
 		return err
@@ -36,8 +47,12 @@ func (s *Server) enqueue(c echo.Context) error {
 		}
 		return err
 	}
-	c.Response().Header().Set(echo.HeaderLocation, "/ojs/v1/jobs/"+row.ID)
-	return s.writeJob(c, http.StatusCreated, &row)
+	return s.writeEnqueued(c, &row)
+}
+
+func (s *Server) writeEnqueued(c echo.Context, job *sqlcgen.OjsJob) error {
+	c.Response().Header().Set(echo.HeaderLocation, "/ojs/v1/jobs/"+job.ID)
+	return s.writeJob(c, http.StatusCreated, job)
 }
 
 func (s *Server) enqueueBatch(c echo.Context) error {
@@ -49,6 +64,10 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 		req.missing("jobs")
 	}
 	items := req.list("jobs")
+	key, err := idempotencyKey(c, req, true)
+	if err != nil {
+		return err
+	}
 	if err := req.err(); err != nil {
 		return err
 	}
@@ -65,7 +84,7 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 		}
 		jobs[i] = &object{path: path, fields: members(raw), fault: new(error)}
 	}
-	rows, err := s.push(c, jobs)
+	rows, err := s.push(c, jobs, key, true)
 	if err != nil {
 		return err
 	}
@@ -80,8 +99,8 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 	return blob(c, http.StatusCreated, w.b)
 }
 
-// push sends envelopes to ojs.enqueue_many: all of them become jobs, or none.
-func (s *Server) push(c echo.Context, jobs []*object) ([]sqlcgen.OjsJob, error) {
+// push sends envelopes to ojs.enqueue_many: all of them become jobs, or none. With a key: once. batch: how the client reads errors.
+func (s *Server) push(c echo.Context, jobs []*object, key *idempotency, batch bool) ([]sqlcgen.OjsJob, error) {
 	header, headerName, err := tenant(c.Request().Header)
 	if err != nil {
 		return nil, err
@@ -100,7 +119,7 @@ func (s *Server) push(c echo.Context, jobs []*object) ([]sqlcgen.OjsJob, error) 
 		}
 		if err := job.err(); err != nil {
 			var known *pg.Error
-			if errors.As(err, &known) {
+			if errors.As(err, &known) && batch {
 				known.Details["index"] = i
 			}
 			return nil, err
@@ -108,12 +127,25 @@ func (s *Server) push(c echo.Context, jobs []*object) ([]sqlcgen.OjsJob, error) 
 	}
 	flat = append(flat, ']')
 
-	rows, err := s.dispatch.EnqueueMany(c.Request().Context(), flat, len(jobs), header)
+	var rows []sqlcgen.OjsJob
+	if key != nil {
+		var replayed bool
+		rows, replayed, err = s.dispatch.EnqueueOnce(c.Request().Context(), key.Key, flat, len(jobs), header)
+		if replayed {
+			c.Response().Header().Set(replayedHeader, "true")
+		}
+	} else {
+		rows, err = s.dispatch.EnqueueMany(c.Request().Context(), flat, len(jobs), header)
+	}
 	if err != nil {
 		err = s.db.Err(err)
 		var known *pg.Error
 		if errors.As(err, &known) && known.Status < http.StatusInternalServerError {
-			relocate(known, jobs, headerName, true)
+			if known.Details["field"] == idempotencyField {
+				known.Details["field"] = key.field
+			} else {
+				relocate(known, jobs, headerName, batch)
+			}
 		}
 		return nil, err
 	}

@@ -62,7 +62,7 @@ func (s *Server) body(c echo.Context, limit int64, optional bool) (*object, erro
 	if kind(raw) != "object" {
 		return nil, refuse(codeInvalidPayload, "body", "the body must be a JSON object, not %s", kind(raw))
 	}
-	return &object{fields: members(raw), fault: new(error)}, nil
+	return &object{source: raw, fields: members(raw), fault: new(error)}, nil
 }
 
 // checkContentType takes the OJS media type and its alias. A missing header counts as JSON:
@@ -89,6 +89,7 @@ func checkContentType(h http.Header) error {
 // nested objects share, so a handler reads everything and asks once. Of an optional field, null
 // means absent.
 type object struct {
+	source []byte // of a request's body
 	path   string
 	fields []member
 	fault  *error

@@ -85,6 +85,35 @@ func (d *Dispatcher) EnqueueMany(ctx context.Context, jobs []byte, count int, te
 	return made, err
 }
 
+const enqueueOnce = "select replayed, " + jobColumns + " from ojs.enqueue_once($1, $2, $3, $4)"
+
+// Key makes requests that are repeated known again: the same Name and tenant, and the same Fingerprint, else the request is refused.
+type Key struct {
+	Name        string
+	Fingerprint []byte
+}
+
+// EnqueueOnce is EnqueueMany, unless a request with that key was answered before: then it returns what that was answered, and replayed.
+func (d *Dispatcher) EnqueueOnce(ctx context.Context, key Key, jobs []byte, count int, tenant *string) (made []sqlcgen.OjsJob, replayed bool, err error) {
+	err = d.db.Patiently(ctx, d.opts.Query, func(ctx context.Context, db pg.Brief) error {
+		d.statements.Add(1)
+		made = make([]sqlcgen.OjsJob, 0, count)
+		rows, err := db.Query(ctx, enqueueOnce, key.Name, jobs, tenant, key.Fingerprint)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			made = append(made, sqlcgen.OjsJob{})
+			if err := rows.Scan(append([]any{&replayed}, fieldsOf(&made[len(made)-1])...)...); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	})
+	return made, replayed, err
+}
+
 // namesID reports whether the object has a member id.
 func namesID(job []byte) bool {
 	if !bytes.Contains(job, []byte(`"id"`)) {

@@ -1,0 +1,61 @@
+-- +goose Up
+-- Enqueue that may be repeated: a request that names an idempotency key is answered as the first one with that key was. The key is a row that is inserted before the jobs, in the
+-- same transaction: a second request waits for the first one to end, and what failed has left nothing behind. Requests without a key know nothing of it.
+set local role ojs_owner;
+
+create view ojs._once with (security_invoker = true) as
+select false as replayed, j.* from ojs.job j where false;
+comment on view ojs._once is 'Row type of ojs.enqueue_once; holds no rows. replayed: the jobs were enqueued by an earlier call; then the job, as it was at first.';
+
+-- +goose StatementBegin
+create function ojs.enqueue_once(p_idempotency_key text, p_jobs json, p_tenant text default null, p_fingerprint bytea default null) returns setof ojs._once
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_tenant      text := ojs._session_tenant(p_tenant);
+    v_now         timestamptz := ojs.now();
+    v_fingerprint bytea := coalesce(p_fingerprint, sha256(convert_to(p_jobs::text, 'UTF8')));
+    v_known       ojs.idempotency;
+begin
+    if p_idempotency_key is null or length(p_idempotency_key) not between 1 and 256 then
+        perform ojs._raise('OJ400', 'idempotency_key must have between 1 and 256 characters', '{"field": "idempotency_key"}');
+    end if;
+    v_known.tenant_id := coalesce(v_tenant, p_jobs #>> '{0,tenant}', p_jobs #>> '{0,meta,tenant_id}', ojs._default_tenant());
+    if v_fingerprint is null or not ojs._tenant_valid(v_known.tenant_id) then
+        -- Refused there, with what is wrong.
+        perform ojs.enqueue_many(p_jobs, v_tenant);
+    end if;
+    insert into ojs.idempotency as i (tenant_id, key, fingerprint, expires_at)
+    select v_known.tenant_id, p_idempotency_key, v_fingerprint, v_now + s.idempotency_window from ojs.settings s
+    on conflict (tenant_id, key) do update set fingerprint = excluded.fingerprint, expires_at = excluded.expires_at, answer = null where i.expires_at <= v_now;
+    if not found then
+        select * into v_known from ojs.idempotency i where i.tenant_id = v_known.tenant_id and i.key = p_idempotency_key;
+        if v_known.fingerprint <> v_fingerprint then
+            perform ojs._raise('OJ409', 'the idempotency key was used for another request', '{"field": "idempotency_key"}', 'Choose a new key for each request, and repeat a request unchanged.');
+        end if;
+        return query select true, j.* from json_populate_recordset(null::ojs.job, v_known.answer) j;
+        return;
+    end if;
+    return query
+    with made as materialized (
+        select m.* from ojs.enqueue_many(p_jobs, v_tenant) m
+    ), kept as (
+        update ojs.idempotency i set answer = (select json_agg(row_to_json(m)) from made m) where i.tenant_id = v_known.tenant_id and i.key = p_idempotency_key
+    )
+    select false, m.* from made m;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.enqueue_once(text, json, text, bytea) is
+'Enqueues as ojs.enqueue_many does, once for each p_idempotency_key (1 to 256 characters) and tenant within ojs.settings.idempotency_window: a later call returns the
+jobs as the first one did, with replayed true, whatever has become of them. The tenant: p_tenant, else that of the first job. A call beside one with the same key waits until that
+ends; what failed may be repeated with its key. p_fingerprint: by what the request is known again (default: SHA-256 of p_jobs as sent); another one is refused
+with conflict. Raises that and what ojs.enqueue_many raises.';
+grant execute on function ojs.enqueue_once(text, json, text, bytea) to ojs_service, ojs_operator, ojs_tenant;
+reset role;
+
+-- +goose Down
+set local role ojs_owner;
+drop function ojs.enqueue_once(text, json, text, bytea);
+drop view ojs._once;
+reset role;

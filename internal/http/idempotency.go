@@ -1,0 +1,61 @@
+package httpapi
+
+import (
+	"crypto/sha256"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/sched"
+)
+
+const (
+	idempotencyHeader = "Idempotency-Key"
+	idempotencyField  = "idempotency_key"
+	replayedHeader    = "Idempotency-Replayed"
+)
+
+// idempotency is the key of an enqueue that may be repeated, and where the client wrote it.
+type idempotency struct {
+	sched.Key
+	field string
+}
+
+// idempotencyKey reads the header or, where inBody, the field beside jobs; nil if there is neither. The header wins. A request is the same if path, tenant
+// header and body are, byte for byte.
+func idempotencyKey(c echo.Context, req *object, inBody bool) (*idempotency, error) {
+	h := c.Request().Header
+	var key string
+	values, field := h.Values(idempotencyHeader), idempotencyHeader
+	switch {
+	case len(values) > 1:
+		return nil, invalid(idempotencyHeader, "must be sent once")
+	case len(values) == 1:
+		key = values[0]
+	case inBody && req.raw(idempotencyField) != nil:
+		field = idempotencyField
+		text := req.text(idempotencyField)
+		if err := req.err(); err != nil || text == nil {
+			return nil, err
+		}
+		key = *text
+	default:
+		return nil, nil //nolint:nilnil // no key is usual
+	}
+	if n := utf8.RuneCountInString(key); n < 1 || n > 256 || !utf8.ValidString(key) || strings.ContainsRune(key, 0) {
+		return nil, invalid(field, "must have between 1 and 256 characters")
+	}
+	scope, _, err := tenant(h)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.New()
+	sum.Write([]byte(c.Path()))
+	if scope != nil {
+		sum.Write([]byte("\x00" + *scope))
+	}
+	sum.Write([]byte{0})
+	sum.Write(req.source)
+	return &idempotency{sched.Key{Name: key, Fingerprint: sum.Sum(nil)}, field}, nil
+}
