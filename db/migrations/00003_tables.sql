@@ -115,6 +115,8 @@ create table ojs.queue (
     queue      text primary key,
     paused     boolean not null default false,
     created_at timestamptz not null default ojs.now(),
+    updated_at timestamptz,
+    config     jsonb not null default '{}',
     constraint queue_name check (queue ~ '^[a-z0-9][a-z0-9.-]*$' and length(queue) <= 128
         or ojs._raise('OJ400', 'queue must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters', '{"field": "queue"}'))
 );
@@ -122,6 +124,8 @@ comment on table ojs.queue is 'Configured queues. A queue without a row is not p
 comment on column ojs.queue.queue is 'The queue''s name.';
 comment on column ojs.queue.paused is 'Whether dispatch from it stands still.';
 comment on column ojs.queue.created_at is 'When it was first configured.';
+comment on column ojs.queue.updated_at is 'When its configuration was changed last.';
+comment on column ojs.queue.config is 'Its configuration (ojs.configure_queue).';
 
 -- The order of the columns is deliberate: what changes comes first and what never changes after it, so that the log
 -- record of an update holds the changed head of the row and not its tail.

@@ -247,6 +247,9 @@ begin
     if p_heartbeat_timeout_ms not between 1000 and 86400000 then
         perform ojs._raise('OJ400', 'heartbeat_timeout_ms must be between 1000 and 86400000', '{"field": "heartbeat_timeout_ms"}');
     end if;
+    if p_retention > '0' then
+        perform ojs._check_retention(p_retention, array(select q.queue from ojs.queue q where q.config ? 'retention'));
+    end if;
     update ojs.settings s
     set default_tenant = coalesce(p_default_tenant, s.default_tenant), tenant_required = coalesce(p_tenant_required, s.tenant_required),
         retention = coalesce(p_retention, s.retention), journal_retention = coalesce(p_journal_retention, s.journal_retention),

@@ -27,6 +27,15 @@ select * from ojs.hold_dispatch();
 -- name: ResumeDispatch :one
 select * from ojs.resume_dispatch();
 
+-- name: ConfiguredQueue :many
+select * from ojs.queue where queue = @queue::text;
+
+-- name: ConfigureQueue :one
+select * from ojs.configure_queue(@queue::text, @config::jsonb);
+
+-- name: DeleteQueue :exec
+select ojs.delete_queue(@queue::text, @strategy::text);
+
 -- name: TenantStats :many
 select s.tenant_id, t.priority_boost, t.created_at, s.weight::numeric as weight, s.backlog as available, s.active, s.scheduled, s.pending, s.retryable,
     s.completed, s.cancelled, s.discarded, s.failed, s.total_jobs, s.dispatched, coalesce(extract(epoch from s.oldest_wait), 0)::float8 as oldest_wait_seconds,

@@ -161,7 +161,16 @@ func (s *Server) getQueue(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return encode(c, http.StatusOK, map[string]any{"queue": queueOf(q)})
+	configured, err := s.configuration(c, q.Name)
+	if err != nil {
+		return err
+	}
+	shown := queueOf(q)
+	return encode(c, http.StatusOK, struct {
+		Queue queueJSON `json:"queue"`
+		configuredJSON
+		Stats countsJSON `json:"stats"`
+	}{shown, configured, shown.countsJSON})
 }
 
 // queueStats merges what the clients read: the suite takes queue as an object, some SDKs the
@@ -206,12 +215,8 @@ func (s *Server) setPaused(c echo.Context, do func(*sqlcgen.Queries, context.Con
 	if !queueName.MatchString(name) {
 		return noSuch("queue", name)
 	}
-	scope, header, err := tenant(c.Request().Header)
-	if err != nil {
+	if err := forAllTenants(c, "paused"); err != nil {
 		return err
-	}
-	if scope != nil {
-		return refuse(codeUnsupported, header, "a queue cannot be paused for one tenant; send the request without %s", header)
 	}
 	queue, err := patiently(s, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsQueue, error) { return do(q, ctx, name) })
 	if err != nil {

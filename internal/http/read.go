@@ -22,6 +22,7 @@ const (
 	codeInvalidPayload = "invalid_payload"
 	codeInvalidRequest = "invalid_request"
 	codeNotFound       = "not_found"
+	codeDuplicate      = "duplicate"
 	codeTooLarge       = "payload_too_large"
 	codeUnsupported    = "unsupported"
 	codeTenantMismatch = "TENANT_MISMATCH"

@@ -34,7 +34,7 @@ func TestHeaders(t *testing.T) {
 		{"GET", "/ojs/v1/jobs/", "", 404},
 		{"PATCH", "/ojs/v1/jobs", `{}`, 405},
 		{"GET", "/ojs/v1/workers/fetch", "", 405},
-		{"DELETE", "/ojs/v1/queues/q", "", 405},
+		{"DELETE", "/ojs/v1/queues/q/stats", "", 405},
 		{"POST", "/ojs/v1/jobs", "", 400},
 	} {
 		r := a.do(tc.method, tc.path, tc.body).want(tc.status)

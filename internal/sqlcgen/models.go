@@ -157,6 +157,10 @@ type OjsQueue struct {
 	Paused bool
 	// When it was first configured.
 	CreatedAt time.Time
+	// When its configuration was changed last.
+	UpdatedAt *time.Time
+	// Its configuration (ojs.configure_queue).
+	Config []byte
 }
 
 // Configured tenants. A tenant without a row has weight 1 and no boost. Changed by ojs.configure_tenant.

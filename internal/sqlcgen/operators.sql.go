@@ -10,6 +10,28 @@ import (
 	"time"
 )
 
+const configureQueue = `-- name: ConfigureQueue :one
+select queue, paused, created_at, updated_at, config from ojs.configure_queue($1::text, $2::jsonb)
+`
+
+type ConfigureQueueParams struct {
+	Queue  string
+	Config []byte
+}
+
+func (q *Queries) ConfigureQueue(ctx context.Context, arg ConfigureQueueParams) (OjsQueue, error) {
+	row := q.db.QueryRow(ctx, configureQueue, arg.Queue, arg.Config)
+	var i OjsQueue
+	err := row.Scan(
+		&i.Queue,
+		&i.Paused,
+		&i.CreatedAt,
+		&i.UpdatedAt,
+		&i.Config,
+	)
+	return i, err
+}
+
 const configureTenant = `-- name: ConfigureTenant :one
 select tenant_id, weight, priority_boost, created_at from ojs.configure_tenant($1::text, $2::numeric, $3::int)
 `
@@ -30,6 +52,50 @@ func (q *Queries) ConfigureTenant(ctx context.Context, arg ConfigureTenantParams
 		&i.CreatedAt,
 	)
 	return i, err
+}
+
+const configuredQueue = `-- name: ConfiguredQueue :many
+select queue, paused, created_at, updated_at, config from ojs.queue where queue = $1::text
+`
+
+func (q *Queries) ConfiguredQueue(ctx context.Context, queue string) ([]OjsQueue, error) {
+	rows, err := q.db.Query(ctx, configuredQueue, queue)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OjsQueue
+	for rows.Next() {
+		var i OjsQueue
+		if err := rows.Scan(
+			&i.Queue,
+			&i.Paused,
+			&i.CreatedAt,
+			&i.UpdatedAt,
+			&i.Config,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const deleteQueue = `-- name: DeleteQueue :exec
+select ojs.delete_queue($1::text, $2::text)
+`
+
+type DeleteQueueParams struct {
+	Queue    string
+	Strategy string
+}
+
+func (q *Queries) DeleteQueue(ctx context.Context, arg DeleteQueueParams) error {
+	_, err := q.db.Exec(ctx, deleteQueue, arg.Queue, arg.Strategy)
+	return err
 }
 
 const dispatch = `-- name: Dispatch :one
@@ -124,13 +190,19 @@ func (q *Queries) HoldDispatch(ctx context.Context) (OjsDispatch, error) {
 }
 
 const pauseQueue = `-- name: PauseQueue :one
-select queue, paused, created_at from ojs.pause_queue($1::text)
+select queue, paused, created_at, updated_at, config from ojs.pause_queue($1::text)
 `
 
 func (q *Queries) PauseQueue(ctx context.Context, queue string) (OjsQueue, error) {
 	row := q.db.QueryRow(ctx, pauseQueue, queue)
 	var i OjsQueue
-	err := row.Scan(&i.Queue, &i.Paused, &i.CreatedAt)
+	err := row.Scan(
+		&i.Queue,
+		&i.Paused,
+		&i.CreatedAt,
+		&i.UpdatedAt,
+		&i.Config,
+	)
 	return i, err
 }
 
@@ -213,13 +285,19 @@ func (q *Queries) ResumeDispatch(ctx context.Context) (OjsDispatch, error) {
 }
 
 const resumeQueue = `-- name: ResumeQueue :one
-select queue, paused, created_at from ojs.resume_queue($1::text)
+select queue, paused, created_at, updated_at, config from ojs.resume_queue($1::text)
 `
 
 func (q *Queries) ResumeQueue(ctx context.Context, queue string) (OjsQueue, error) {
 	row := q.db.QueryRow(ctx, resumeQueue, queue)
 	var i OjsQueue
-	err := row.Scan(&i.Queue, &i.Paused, &i.CreatedAt)
+	err := row.Scan(
+		&i.Queue,
+		&i.Paused,
+		&i.CreatedAt,
+		&i.UpdatedAt,
+		&i.Config,
+	)
 	return i, err
 }
 

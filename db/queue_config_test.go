@@ -1,0 +1,126 @@
+package db_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// Whichever way a job comes, it gets what its queue gives, and other jobs get nothing.
+func TestQueuesGiveDefaults(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator, acme := d.Service(), d.Operator(), d.As("acme")
+	armed := func() int {
+		t.Helper()
+		return one[int](t, d.Pool, "select count(*) from pg_catalog.pg_trigger where tgname = 'job_defaults'")
+	}
+	exec(t, operator, `select ojs.configure_queue('described', '{"description": "x", "retention": {"completed": "P1D"}}')`)
+	if armed() != 0 {
+		t.Error("a queue without defaults costs a trigger")
+	}
+	exec(t, service, "select ojs.enqueue('before', p_queue => 'mail')")
+	exec(t, operator, `select ojs.configure_queue('mail', '{"visibility_timeout": 60, "default_timeout": 5, "default_retry": {"max_attempts": 7, "initial_interval": "PT2S"}}')`)
+	exec(t, service, "select ojs.enqueue('plain', p_queue => 'mail', p_tenant => 'acme')")
+	exec(t, service, "select ojs.enqueue('own', p_queue => 'mail', p_timeout_ms => 1, p_visibility_timeout_ms => 2000, p_retry => '{\"initial_interval_ms\": 1}', p_max_attempts => 4)")
+	exec(t, service, "select ojs.enqueue('asks', p_queue => 'mail', p_max_attempts => 4)")
+	exec(t, service, `select from ojs.enqueue_many('[{"type": "many", "args": [], "queue": "mail"}, {"type": "elsewhere", "args": []}]')`)
+	exec(t, service, "select ojs.enqueue_bulk('bulk', array['[]', '[1]']::json[], 'mail', p_scheduled_at => now() + interval '1 hour')")
+	exec(t, acme, "insert into ojs.jobs (type, queue) values ('insert', 'mail')")
+	exec(t, acme, "insert into ojs.jobs (type) values ('insert.elsewhere')")
+	got := lines(t, d.Pool, "select type, coalesce(visibility_timeout_ms, 0), coalesce(timeout_ms, 0), max_attempts, retry ->> 'initial_interval' from ojs.job order by type")
+	want := []string{
+		"asks 60000 5000 4 PT2S", "before 0 0 3 -", "bulk 60000 5000 7 PT2S", "bulk 60000 5000 7 PT2S", "elsewhere 0 0 3 -", "insert 60000 5000 7 PT2S",
+		"insert.elsewhere 0 0 3 -", "many 60000 5000 7 PT2S", "own 2000 1 4 -", "plain 60000 5000 7 PT2S",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("jobs are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+
+	// New partitions give them, too.
+	exec(t, operator, "select ojs.configure(p_retention => '1 day')")
+	now := time.Now()
+	d.SetNow(now)
+	keepUp(t, d)
+	exec(t, service, "select ojs.cancel(id) from ojs.job where state <> 'completed'")
+	d.SetNow(now.AddDate(0, 0, 3))
+	keepUp(t, d)
+	for i, at := range []time.Time{now.AddDate(-1, 0, 0), now, now.AddDate(0, 0, 3)} {
+		if got := one[int](t, service, "select (ojs.enqueue('a', p_queue => 'mail', p_id => $1)).timeout_ms", uuidAt(at)); got != 5000 {
+			t.Errorf("job %d has a timeout of %d", i, got)
+		}
+	}
+
+	exec(t, operator, `select ojs.configure_queue('other', '{"default_timeout": 0}')`)
+	exec(t, operator, `select ojs.configure_queue('mail', '{"visibility_timeout": null, "default_timeout": null, "default_retry": null}')`)
+	exec(t, service, "select ojs.enqueue('z', p_queue => 'mail')")
+	if got := lines(t, d.Pool, "select visibility_timeout_ms is null, timeout_ms is null, max_attempts from ojs.job where type = 'z'"); !slices.Equal(got, []string{"true true 3"}) {
+		t.Errorf("without defaults a job is %v", got)
+	}
+	exec(t, operator, "select ojs.delete_queue('other')")
+	if armed() != 0 {
+		t.Error("the trigger outlives the defaults")
+	}
+}
+
+func TestWhatAQueueCannotBe(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator := d.Service(), d.Operator()
+	const configure = "select ojs.configure_queue('q', $1)"
+	for _, c := range []struct{ config, state, field string }{
+		{`{"max_size": 5}`, "OJ408", "max_size"},
+		{`{"allowed_job_types": ["a.*"]}`, "OJ408", "allowed_job_types"},
+		{`{"dead_letter_queue": "dlq"}`, "OJ408", "dead_letter_queue"},
+		{`{"retention": {"completed": "P8D"}}`, "OJ408", "retention.completed"},
+		{`{"retention": {"completed": "a week"}}`, "OJ422", "retention.completed"},
+		{`{"retention": "P1D"}`, "OJ422", "retention"},
+		{`{"visibility_timeout": 1.5}`, "OJ422", "visibility_timeout"},
+		{`{"visibility_timeout": "60"}`, "OJ422", "visibility_timeout"},
+		{`{"default_timeout": 99999999999}`, "OJ422", "default_timeout"},
+		{`{"default_retry": {"backoff_coefficient": 0.5}}`, "OJ422", "default_retry.backoff_coefficient"},
+		{`{"default_retry": 3}`, "OJ422", "default_retry"},
+		{`{"description": 1}`, "OJ422", "description"},
+		{`{"color": 1}`, "OJ400", "color"},
+		{`[]`, "OJ400", "config"},
+	} {
+		if got := detail(t, refused(t, operator, c.state, configure, c.config)); got["field"] != c.field {
+			t.Errorf("%s: %v", c.config, got)
+		}
+	}
+	refused(t, operator, "OJ400", "select ojs.configure_queue('Q')")
+	refused(t, d.As("acme"), "42501", configure, `{}`)
+	refused(t, d.As("acme"), "42501", "select ojs.delete_queue('q')")
+	if got := one[int](t, d.Pool, "select count(*) from ojs.queue"); got != 0 {
+		t.Errorf("%d queues were configured", got)
+	}
+	// What a queue promises, the deployment keeps.
+	exec(t, operator, configure, `{"retention": {"completed": "P7D", "cancelled": "PT1H"}}`)
+	if got := detail(t, refused(t, operator, "OJ408", "select ojs.configure(p_retention => '6 days')")); got["queue"] != "q" {
+		t.Errorf("the refusal says %v", got)
+	}
+	exec(t, operator, "select ojs.configure(p_retention => '0')")
+	exec(t, operator, configure, `{"retention": {"completed": "P1Y"}}`)
+	exec(t, operator, configure, `{"max_size": null, "retention": null}`)
+
+	// A transaction that stays open is not waited for.
+	tx := begin(t, service)
+	exec(t, tx, "select ojs.enqueue('a', p_queue => 'busy')")
+	refused(t, operator, "OJ503", "select ojs.configure_queue('busy', '{\"default_timeout\": 1}')")
+	commit(t, tx)
+	exec(t, operator, "select ojs.configure_queue('busy', '{\"default_timeout\": 1}')")
+
+	refused(t, operator, "OJ409", "select ojs.delete_queue('busy')")
+	if got := one[int](t, d.Pool, "select count(*) from ojs.queue where queue = 'busy'"); got != 1 {
+		t.Error("a refused deletion deletes")
+	}
+	exec(t, service, "select ojs.cancel(id) from ojs.job")
+	exec(t, operator, "select ojs.delete_queue('busy')")
+	exec(t, operator, "select ojs.delete_queue('busy')")
+	refused(t, operator, "OJ404", "select ojs.delete_queue('never')")
+	refused(t, operator, "OJ408", "select ojs.delete_queue('q', 'discard')")
+	refused(t, operator, "OJ400", "select ojs.delete_queue('q', null)")
+}
