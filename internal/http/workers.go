@@ -164,7 +164,11 @@ func (s *Server) settle(c echo.Context, read func(*object, *sched.Settlement), s
 			return err
 		}
 	}
-	req, err := s.body(c, s.limits.Body, pathID != "")
+	limit := s.limits.Body
+	if pathID == "" {
+		limit = max(limit, s.limits.BatchBody)
+	}
+	req, err := s.body(c, limit, pathID != "")
 	if err != nil {
 		return err
 	}
@@ -174,6 +178,9 @@ func (s *Server) settle(c echo.Context, read func(*object, *sched.Settlement), s
 	}
 	if pathID == "" && req.raw("jobs") != nil {
 		return s.settleMany(c, req, scope, read, shape)
+	}
+	if int64(len(req.source)) > s.limits.Body {
+		return refuse(codeTooLarge, "body", "the body is larger than %d bytes", s.limits.Body)
 	}
 	one := []sched.Settlement{{ID: jobID(req, pathID), Tenant: scope}}
 	read(req, &one[0])
@@ -199,24 +206,42 @@ func (s *Server) settleMany(
 	if items != nil && (len(items) < 1 || len(items) > maxAckJobs) {
 		req.fail(invalid("jobs", "must hold between 1 and %d jobs", maxAckJobs))
 	}
-	many := make([]sched.Settlement, len(items))
-	for i, raw := range items {
-		path := "jobs[" + strconv.Itoa(i) + "]"
-		if got := kind(raw); got != "object" {
-			req.fail(invalid(path, "must be an object, not %s", got))
-			break
-		}
-		item := &object{path: path, fields: members(raw), fault: req.fault}
-		many[i] = sched.Settlement{ID: jobID(item, ""), Tenant: scope}
-		read(item, &many[i])
-	}
-	whole := representation(c, false)
+	worker := req.name("worker_id")
 	if err := req.err(); err != nil {
 		return err
 	}
-	ctx, cancel := s.query(c)
-	defer cancel()
-	settled := s.dispatch.Settle(ctx, many, whole)
+	whole := representation(c, false)
+	many := make([]sched.Settlement, len(items))
+	settled := make([]sched.Settled, len(items))
+	good := make([]int, 0, len(items))
+	for i, raw := range items {
+		// One that cannot be read must not cost the others their leases.
+		item := &object{path: "jobs[" + strconv.Itoa(i) + "]", fault: &settled[i].Err}
+		if got := kind(raw); got == "object" {
+			item.fields = members(raw)
+			many[i] = sched.Settlement{ID: jobID(item, ""), Tenant: scope}
+			read(item, &many[i])
+		} else {
+			item.fail(invalid(item.path, "must be an object, not %s", got))
+		}
+		if many[i].WorkerID == nil {
+			many[i].WorkerID = worker
+		}
+		if settled[i].Err == nil {
+			good = append(good, i)
+		}
+	}
+	if len(good) > 0 {
+		asked := make([]sched.Settlement, len(good))
+		for n, i := range good {
+			asked[n] = many[i]
+		}
+		ctx, cancel := s.query(c)
+		defer cancel()
+		for n, done := range s.dispatch.Settle(ctx, asked, whole) {
+			settled[good[n]] = done
+		}
+	}
 	w := writer{}
 	w.open()
 	w.key("results")
@@ -236,13 +261,19 @@ func (s *Server) settleMany(
 		if problem.Status >= http.StatusInternalServerError {
 			s.log.Error("a job could not be settled", "request_id", requestID(c), "job", many[i].ID, "error", err)
 		}
+		if problem.Details == nil {
+			problem.Details = map[string]any{}
+		}
+		problem.Details["index"] = i
 		body, err := json.Marshal(problemBody(problem, requestID(c)))
 		if err != nil {
 			return fmt.Errorf("encode an error: %w", err)
 		}
 		w.open()
-		w.text("id", many[i].ID)
-		w.text("job_id", many[i].ID)
+		if many[i].ID != "" {
+			w.text("id", many[i].ID)
+			w.text("job_id", many[i].ID)
+		}
 		w.integer("status", int64(problem.Status))
 		w.raw("error", body)
 		w.close()

@@ -99,6 +99,38 @@ func TestSettleMany(t *testing.T) {
 	a.do("POST", "/ojs/v1/workers/nack", `{"jobs":[{"job_id":"`+two+`","error":{"message":"m"}}]}`).want(200).is(map[string]any{"succeeded": 1, "results.0.state": "retryable"})
 }
 
+// Whatever is wrong with one of many, the others are settled.
+func TestEachOfManyHasItsOwnResult(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	var ids []string
+	for _, tenant := range []string{"acme", "acme", "globex", "globex", "globex"} {
+		ids = append(ids, a.push(`{"type":"a","args":[]}`, "X-OJS-Tenant: "+tenant))
+	}
+	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["default"],"count":5,"worker_id":"w"}`).want(200)
+	a.do("POST", "/ojs/v1/workers/nack", `{"worker_id":"w","jobs":[{"job_id":"`+ids[0]+`"},7,{"error":{"message":"m"}},{"job_id":"no","error":{"message":"m"}},
+		{"job_id":"`+ids[0]+`","error":{"message":"m"}},{"job_id":"`+ids[0]+`","error":{"message":"again"}},{"job_id":"`+ids[1]+`","worker_id":"other","error":{"message":"m"}}]}`).want(200).is(map[string]any{
+		"succeeded": 1, "failed": 6,
+		"results.0.status": 400, "results.0.job_id": ids[0], "results.0.error.details.field": "jobs[0].error", "results.0.error.details.index": 0,
+		"results.1.status": 400, "results.1.error.details.field": "jobs[1]",
+		"results.2.status": 400, "results.2.error.details.field": "jobs[2].job_id",
+		"results.3.status": 400, "results.3.error.details.field": "jobs[3].job_id",
+		"results.4.state":  "retryable",
+		"results.5.status": 409, "results.5.error.details.index": 5,
+		"results.6.status": 409,
+	})
+	// With a header, other tenants' jobs are unknown; without one, a shared worker settles everybody's.
+	a.do("POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"`+ids[1]+`"},{"job_id":"`+ids[2]+`"}]}`, "X-OJS-Tenant: globex").want(200).
+		is(map[string]any{"succeeded": 1, "results.0.status": 404, "results.1.state": "completed"})
+	large := `"` + strings.Repeat("x", 1<<19) + `"`
+	a.do("POST", "/ojs/v1/workers/ack", `{"worker_id":"w","jobs":[{"job_id":"`+ids[1]+`","result":`+large+`},{"job_id":"`+ids[3]+`","result":`+large+`},{"job_id":"`+ids[4]+`","result":`+large+`}]}`).want(200).
+		is(map[string]any{"succeeded": 3, "failed": 0})
+	a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+ids[0]+`","result":"`+strings.Repeat("x", 1<<20)+`"}`).want(413)
+	for _, body := range []string{`{"jobs":[]}`, `{"jobs":{}}`, `{"jobs":[{}` + strings.Repeat(",{}", 1000) + `]}`, `{"jobs":[{}],"worker_id":""}`} {
+		a.do("POST", "/ojs/v1/workers/ack", body).want(400)
+	}
+}
+
 // For one job the answer holds it, for many it does not, unless the client prefers otherwise.
 func TestWholeJobOrNot(t *testing.T) {
 	t.Parallel()
