@@ -77,6 +77,39 @@ func TestFinishedJobsLeaveAfterTheRetention(t *testing.T) {
 	}
 }
 
+// Ids that a producer takes from a time to come hold up nothing.
+func TestIdsFromTheFuture(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator := d.Service(), d.Operator()
+	exec(t, operator, "select ojs.configure(p_retention => '1 hour')")
+	now := time.Now().Truncate(time.Second)
+	ids := []string{uuidAt(now.Add(20 * time.Minute)), uuidAt(now.Add(3 * time.Hour)), uuidAt(time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC))}
+	for _, id := range ids {
+		exec(t, service, "select ojs.enqueue('a', p_id => $1, p_meta => '{\"k\": 1}')", id)
+	}
+	wakes := one[int](t, service, "select count(*) from ojs.wake")
+	for range 24 {
+		now = now.Add(10 * time.Minute)
+		d.SetNow(now)
+		if steps := keepUp(t, d); slices.ContainsFunc(steps, func(s string) bool { return strings.Contains(s, "not yet") }) {
+			t.Errorf("at %s: %v", now, steps)
+		}
+	}
+	if got := partitions(t, d); len(got) > 5 {
+		t.Errorf("the partitions are %v", got)
+	}
+	if got := one[int](t, service, "select count(*) from ojs.wake"); got != wakes {
+		t.Errorf("%d lines in the journal, were %d", got, wakes)
+	}
+	if got := list[string](t, service, "select id::text from ojs.fetch('{default}', 10)"); !slices.Equal(got, ids) {
+		t.Errorf("handed out %v, want %v", got, ids)
+	}
+	for _, id := range ids {
+		exec(t, service, "select ojs.ack($1)", id)
+	}
+}
+
 // A partition that has to stay is no reason to keep the others.
 func TestWhatStaysKeepsNothingElse(t *testing.T) {
 	t.Parallel()
