@@ -191,6 +191,7 @@ execute ojs.enqueue(text,json,text,integer,timestamp with time zone,timestamp wi
 execute ojs.enqueue_bulk(text,json[],text,integer,timestamp with time zone,timestamp with time zone,jsonb,jsonb,integer,integer,integer,text[],text)
 execute ojs.enqueue_each(json)
 execute ojs.enqueue_many(json,text)
+execute ojs.enqueue_once(text,json,text,bytea)
 execute ojs.dead_letter_count(text,text,text,timestamp with time zone,timestamp with time zone,text)
 execute ojs.dead_letter_info(uuid,text)
 execute ojs.dead_letter_stats(text)
