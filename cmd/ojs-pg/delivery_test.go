@@ -38,6 +38,7 @@ var promises = []func(*testing.T, *stage){
 	theStandbyHasWhatIsAnswered,
 	nobodySetsSynchronousCommit,
 	enqueueingAgainUnderTheSameID,
+	enqueueingAgainUnderTheSameKey,
 	oneHolderAtATime,
 	fetchIsPartOfItsTransaction,
 	hangingUpBeforeTheAnswer,
@@ -405,13 +406,16 @@ type reply struct {
 	}
 }
 
-// ask fails only where there is no answer.
-func ask(ctx context.Context, method, url, body string) (r reply, err error) {
+// ask fails only where there is no answer. headers are names and values in turn.
+func ask(ctx context.Context, method, url, body string, headers ...string) (r reply, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		return r, err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return r, err
@@ -606,6 +610,29 @@ func enqueueingAgainUnderTheSameID(t *testing.T, s *stage) {
 		t.Errorf("enqueued again, the job that was not committed is answered with %d %s", r.status, r.Error.Code)
 	}
 	s.want("2", "select count(*) from ojs.job")
+}
+
+func enqueueingAgainUnderTheSameKey(t *testing.T, s *stage) {
+	s.set()
+	first, second := s.serve(), s.serve()
+	enqueue := func(w *web, kind string) (reply, error) {
+		return ask(t.Context(), "POST", w.base+"/jobs", `{"type": "`+kind+`", "args": []}`, "Idempotency-Key", "order-1")
+	}
+	letGo := s.holding("lock table ojs.wake in share row exclusive mode")
+	go enqueue(first, "a") //nolint:errcheck // nobody hears the answer
+	s.blocked("%ojs.enqueue_once%")
+	first.kill()
+	letGo()
+	s.becomes("1", "select count(*) from ojs.job")
+	for range 2 {
+		if r, err := enqueue(second, "a"); err != nil || r.status != http.StatusCreated || r.Job.ID != s.one("select id from ojs.job") {
+			t.Errorf("repeated, it is answered with %d %s, %v", r.status, r.Job.ID, err)
+		}
+	}
+	if r, err := enqueue(second, "b"); err != nil || r.status != http.StatusConflict {
+		t.Errorf("another request with the key is answered with %d, %v", r.status, err)
+	}
+	s.want("1", "select count(*) from ojs.job")
 }
 
 func oneHolderAtATime(t *testing.T, s *stage) {
