@@ -58,6 +58,10 @@ func TestJobsExpireByThemselves(t *testing.T) {
 		[]string{"0 3 0 0 1 14 1 1"}) {
 		t.Errorf("the statistics are %v", got)
 	}
+	if got := lines(t, service, "select data ->> 'job_type', data ->> 'ttl_ms', (data ->> 'expired_at')::timestamptz = $1, data ? 'created_at' from ojs.events('{job.expired}') where data ->> 'job_type' = 'single'", at); !slices.Equal(got,
+		[]string{"single 60000 true true"}) {
+		t.Errorf("the event says %v", got)
+	}
 	if got := one[int](t, service, "select count(*)::int from ojs.events('{job.expired}')"); got != 14 {
 		t.Errorf("%d events say that a job expired", got)
 	}

@@ -237,11 +237,13 @@ begin
         union all
         (select 'evt_' || r.job_id || '_' || r.xid || '_' || r.seq, t.type, r.at, r.tenant_id, r.queue, r.job_id::text,
             jsonb_strip_nulls(jsonb_build_object('job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt,
-                'duration_ms', (extract(epoch from r.at - r.started_at) * 1000)::bigint))
+                'duration_ms', (extract(epoch from r.at - r.started_at) * 1000)::bigint, 'created_at', j.created_at, 'expired_at', case when t.type = 'job.expired' then r.at end,
+                'ttl_ms', (extract(epoch from j.expires_at - j.created_at) * 1000)::bigint))
         from ojs.release r
         cross join lateral (select case
             when r.to_state = 'completed' then 'job.completed' when r.to_state = 'cancelled' then 'job.cancelled' when r.to_state = 'discarded' and r.from_state <> 'active' then 'job.expired'
             when r.from_state = 'discarded' then 'dead_letter.retried' when r.to_state = 'discarded' then 'job.discarded' when r.to_state = 'retryable' then 'job.retrying' else 'job.released' end as type) t
+        left join lateral (select j.created_at, j.expires_at from ojs.job j where t.type = 'job.expired' and j.id = r.job_id and j.tenant_id = r.tenant_id limit 1) j on true
         where (v_tenant is null or r.tenant_id = v_tenant) and (p_types is null or t.type = any (p_types)) and (p_queues is null or r.queue = any (p_queues))
         order by r.xid desc, r.seq desc limit p_limit)
         union all
