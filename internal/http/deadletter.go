@@ -74,20 +74,25 @@ func (s *Server) deadBody(c echo.Context) (f deadFilter, limit int32, err error)
 	if err != nil {
 		return f, 0, err
 	}
+	for name := range c.QueryParams() {
+		return f, 0, invalid(clip(name), "belongs in the body here")
+	}
 	now := time.Now()
-	read := func(o *object) {
-		f.queue, f.jobType, f.errorType = o.name("queue"), o.name("type"), o.name("error_type")
-		f.since, f.until = o.when("since", now), o.when("until", now)
-		if older := o.when("older_than", now); older != nil {
-			f.until = older
-		}
+	fields := []string{"queue", "type", "error_type", "since", "until", "older_than"}
+	// The filter may stand by itself or be the body, but not half of it here and half there.
+	filter := req.child("filter")
+	if filter == nil {
+		filter = req
+		known(req, append(fields, "filter", "limit", "confirm")...)
+	} else {
+		known(req, "filter", "limit", "confirm")
+		known(filter, fields...)
 	}
-	read(req)
-	if filter := req.child("filter"); filter != nil {
-		read(filter)
-		known(filter, "queue", "type", "error_type", "since", "until", "older_than")
+	f.queue, f.jobType, f.errorType = filter.name("queue"), filter.name("type"), filter.name("error_type")
+	f.since, f.until = filter.when("since", now), filter.when("until", now)
+	if older := filter.when("older_than", now); older != nil {
+		f.until = older
 	}
-	known(req, "filter", "queue", "type", "error_type", "since", "until", "older_than", "limit", "confirm")
 	limit = 1000
 	if v := req.integer("limit", 1); v != nil {
 		limit = *v

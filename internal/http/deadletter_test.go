@@ -65,6 +65,10 @@ func TestDeadLetters(t *testing.T) {
 			a.do("DELETE", base, body).want(400).is(map[string]any{"error.details.field": "confirm"})
 		}
 		a.do("POST", base+"/retry", `{"filter":{"que":"billing"},"confirm":true}`).want(400).is(map[string]any{"error.details.field": "filter.que"})
+		a.do("POST", base+"/retry", `{"queue":"billing","filter":{},"confirm":true}`).want(400).is(map[string]any{"error.details.field": "queue"})
+		a.do("POST", base+"/retry", `{"filter":{"queue":""},"confirm":true}`).want(400).is(map[string]any{"error.details.field": "filter.queue"})
+		a.do("POST", base+"/retry", `{"queue":"nothing-there","confirm":true}`).want(200).is(map[string]any{"retried": 0, "remaining": 0})
+		a.do("DELETE", base+"?queue=billing", `{"confirm":true}`).want(400).is(map[string]any{"error.details.field": "queue"})
 		a.do("POST", base+"/retry", `{"limit":10001,"confirm":true}`).want(400).is(map[string]any{"error.details.field": "limit"})
 		a.do("POST", base+"/retry", `{"filter":{"queue":"mail"},"confirm":true}`, "X-OJS-Tenant: globex").want(200).is(map[string]any{"retried": 0, "remaining": 0})
 		a.do("POST", base+"/retry", `{"filter":{"error_type":"BadCard","since":"2000-01-01T00:00:00Z"},"confirm":true}`).want(200).is(map[string]any{"retried": 1, "remaining": 0})
