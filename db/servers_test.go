@@ -140,7 +140,7 @@ func TestHeldDispatch(t *testing.T) {
 				t.Errorf("%s %s hands out %d jobs", when, f.sql, len(got))
 			}
 		}
-		if got := lines(t, service, "select * from ojs.tick()"); got[0] != "0 0 0 1000 false" {
+		if got := lines(t, service, "select * from ojs.tick()"); got[0] != "0 0 0 1000 false 0" {
 			t.Errorf("%s a tick says %s", when, got[0])
 		}
 		if one[bool](t, service, "select on_duty from ojs.tick(1000, 'token', 0, null)") {

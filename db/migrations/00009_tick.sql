@@ -423,7 +423,7 @@ begin
         perform ojs._raise('OJ400', 'stride_ms must be an integer between 0 and 10000', '{"field": "stride_ms"}');
     end if;
     if exists (select from ojs.settings s where s.held_at is not null) then
-        return (0, 0, 0, 1000, false);
+        return (0, 0, 0, 1000, false, 0);
     end if;
     if p_token is not null then
         if not ojs._on_duty(p_token, p_backend) then
