@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,21 +29,37 @@ func Hash() string { return hash() }
 
 var hash = sync.OnceValue(func() string { return HashUpTo(math.MaxInt64) })
 
-// HashUpTo is the hash of a database that stopped at a version: over the files whose number
-// is not above it.
-func HashUpTo(version int64) string {
-	// ReadDir sorts by name and cannot fail on files that were compiled in.
-	entries, err := fs.ReadDir(Migrations, "migrations")
+// Version is the number of the last migration.
+func Version() int64 { return version() }
+
+var version = sync.OnceValue(func() (last int64) {
+	for _, entry := range files(Files()) {
+		last = number(entry)
+	}
+	return last
+})
+
+// Files are the migrations without their directory.
+func Files() fs.FS {
+	sub, err := fs.Sub(Migrations, "migrations")
 	if err != nil {
 		panic(err)
 	}
+	return sub
+}
+
+// HashUpTo is the hash of a database that stopped at a version: over the files whose number
+// is not above it.
+func HashUpTo(version int64) string { return HashOf(Files(), version) }
+
+// HashOf is HashUpTo for other migrations.
+func HashOf(migrations fs.FS, version int64) string {
 	sum := sha256.New()
-	for _, entry := range entries {
-		number, _, _ := strings.Cut(entry.Name(), "_")
-		if n, err := strconv.ParseInt(number, 10, 64); err != nil || n > version {
+	for _, entry := range files(migrations) {
+		if number(entry) > version {
 			continue
 		}
-		body, err := fs.ReadFile(Migrations, "migrations/"+entry.Name())
+		body, err := fs.ReadFile(migrations, entry.Name())
 		if err != nil {
 			panic(err)
 		}
@@ -51,4 +68,23 @@ func HashUpTo(version int64) string {
 		sum.Write(body)
 	}
 	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// files are sorted by name. Reading files that were compiled in cannot fail.
+func files(migrations fs.FS) []fs.DirEntry {
+	entries, err := fs.ReadDir(migrations, ".")
+	if err != nil {
+		panic(err)
+	}
+	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return number(e) < 0 })
+}
+
+// number is -1 for what is no migration.
+func number(entry fs.DirEntry) int64 {
+	prefix, _, _ := strings.Cut(entry.Name(), "_")
+	n, err := strconv.ParseInt(prefix, 10, 64)
+	if err != nil {
+		return -1
+	}
+	return n
 }

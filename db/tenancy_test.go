@@ -419,7 +419,7 @@ func TestTenantsMayNot(t *testing.T) {
 	fingerprint := func() string {
 		t.Helper()
 		return one[string](t, n.Pool, `select md5((select string_agg(j::text, '' order by id, tenant_id) from ojs.job j) || (select string_agg(r::text, '' order by role_name) from ojs.tenant_role r)
-			|| (select string_agg(w::text, '' order by xid, seq) from ojs.wake w) || (select s::text from ojs.settings s) || (select h::text from ojs.schema_hash h))`)
+			|| (select string_agg(w::text, '' order by xid, seq) from ojs.wake w) || (select s::text from ojs.settings s) || (select string_agg(h::text, '' order by version) from ojs.schema_hash h))`)
 	}
 	before := fingerprint()
 	foreign := n.theirs["available"]
@@ -500,7 +500,7 @@ func TestTenantsMayNot(t *testing.T) {
 		{denied, "select ojs.drop_waiter('" + someID + "', 'shared')"},
 		{denied, "select ojs.create_tenant_role('globex', session_user)"},
 		{denied, "select ojs._map_tenant_role('globex', session_user)"},
-		{denied, "select ojs._set_schema_hash('x')"},
+		{denied, "select ojs._set_schema_hash(1, 'x')"},
 		{denied, "select ojs.schema_hash()"},
 		{denied, "select ojs._job_for('" + foreign + "', null)"},
 		{denied, "select ojs._held_job('" + foreign + "', null, null, null, 'x')"},
@@ -651,13 +651,13 @@ func TestTheServiceMayNot(t *testing.T) {
 	n := newNeighbours(t)
 	for _, sql := range []string{
 		"update ojs.job set state = 'completed'", "delete from ojs.job", "truncate ojs.job", "select * from ojs.tenant_role", "select from ojs.lane for update", "insert into ojs.job (type, seq) values ('a', 1)",
-		"insert into ojs.jobs (type, state) values ('a', 'completed')", "select ojs._set_schema_hash('x')", "select ojs.rebuild()", "set role ojs_owner", "alter table ojs.job disable row level security",
+		"insert into ojs.jobs (type, state) values ('a', 'completed')", "select ojs._set_schema_hash(1, 'x')", "select ojs.rebuild()", "set role ojs_owner", "alter table ojs.job disable row level security",
 		"select ojs.create_tenant_role('acme', 'mallory')", "select from ojs.configure('acme')", "delete from ojs.wake", "select * from ojs.waiter",
 	} {
 		refused(t, n.Service(), "42501", sql)
 	}
 	for _, sql := range []string{
-		"update ojs.job set state = 'completed'", "delete from ojs.job", "select * from ojs.tenant_role", "set role ojs_owner", "select ojs._set_schema_hash('x')", "update ojs.tenant set weight = 5",
+		"update ojs.job set state = 'completed'", "delete from ojs.job", "select * from ojs.tenant_role", "set role ojs_owner", "select ojs._set_schema_hash(1, 'x')", "update ojs.tenant set weight = 5",
 		"select ojs.create_tenant_role('acme', 'mallory')",
 	} {
 		refused(t, n.Operator(), "42501", sql)

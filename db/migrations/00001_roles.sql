@@ -32,32 +32,46 @@ alter default privileges for role ojs_owner revoke execute on functions from pub
 
 -- The migrations that made this schema, by hash: before the first release they change in place, and a server must notice.
 create table ojs.schema_hash (
-    hash       text primary key,
-    applied_at timestamptz not null default clock_timestamp()
+    version    bigint primary key,
+    hash       text not null,
+    applied_at timestamptz not null default clock_timestamp(),
+    left_at    timestamptz
 );
-comment on table ojs.schema_hash is 'The hash of the migrations this schema was made from; one row.';
-comment on column ojs.schema_hash.hash is 'SHA-256 over the migration files, hex.';
-comment on column ojs.schema_hash.applied_at is 'When the migrations were applied.';
+comment on table ojs.schema_hash is 'The hashes of the migrations this schema was made from, one row for each version that it has passed.';
+comment on column ojs.schema_hash.version is 'The number of the last migration.';
+comment on column ojs.schema_hash.hash is 'SHA-256 over the migration files up to that one, hex.';
+comment on column ojs.schema_hash.applied_at is 'When it was applied.';
+comment on column ojs.schema_hash.left_at is 'When a migration from here to another version was begun last.';
 
 -- +goose StatementBegin
-create function ojs.schema_hash() returns text
+create function ojs.schema_hash(p_version bigint default null) returns text
 language sql stable security definer set search_path = pg_catalog, pg_temp
-as $$ select h.hash from ojs.schema_hash h $$;
+as $$ select h.hash from ojs.schema_hash h where h.version = p_version or p_version is null order by h.version desc limit 1 $$;
 -- +goose StatementEnd
-comment on function ojs.schema_hash() is 'The hash of the migrations this schema was made from, or null. A server compares it with its own and refuses to serve another.';
-grant execute on function ojs.schema_hash() to ojs_service, ojs_operator;
+comment on function ojs.schema_hash(bigint) is
+'The hash of the migrations this schema was made from, up to p_version (null: all), or null. A server compares it with its own: it serves its own schema, and one that was made from its own by further migrations.';
+grant execute on function ojs.schema_hash(bigint) to ojs_service, ojs_operator;
 
 -- +goose StatementBegin
-create function ojs._set_schema_hash(p_hash text) returns void
+create function ojs.schema_changing() returns boolean
+language sql stable security definer set search_path = pg_catalog, pg_temp
+as $$ select exists (select from ojs.schema_hash h where h.left_at > clock_timestamp() - interval '1 minute') $$;
+-- +goose StatementEnd
+comment on function ojs.schema_changing() is
+'Whether a migration is under way or was begun within the last minute. A statement that was under way when it committed may then have failed for not fitting the schema, and fits the next time.';
+grant execute on function ojs.schema_changing() to ojs_service, ojs_operator;
+
+-- +goose StatementBegin
+create function ojs._set_schema_hash(p_version bigint, p_hash text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 begin
-    delete from ojs.schema_hash;
-    insert into ojs.schema_hash (hash) values (p_hash);
+    delete from ojs.schema_hash h where h.version >= p_version;
+    insert into ojs.schema_hash (version, hash) values (p_version, p_hash);
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._set_schema_hash(text) is 'Records the hash of the migrations just applied. Only whoever migrates may call it.';
+comment on function ojs._set_schema_hash(bigint, text) is 'Records the hash of the migrations up to p_version, which is the last now. Only whoever migrates may call it.';
 reset role;
 
 -- +goose Down

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -15,16 +16,20 @@ import (
 // SQLSTATEs that Go has to tell apart. What they mean to a caller is in ojs.problem.
 const (
 	undefinedTable        = "42P01"
+	undefinedColumn       = "42703"
 	undefinedFunction     = "42883"
 	invalidSchemaName     = "3F000"
 	insufficientPrivilege = "42501"
 	notNullViolation      = "23502"
 	lockNotAvailable      = "55P03"
 	readOnly              = "25006"
+	deadlocked            = "40P01"
 	notSupported          = "0A000"
+	internalError         = "XX000"
 
 	ownClass         = "OJ" // errors that our functions raise
 	dataClass        = "22" // a value the caller sent does not fit
+	syntaxClass      = "42" // or an object that is not there
 	connectionClass  = "08"
 	codeInternal     = "internal_error"
 	codeNotReachable = "backend_unavailable"
@@ -89,11 +94,27 @@ func (d *DB) Err(err error) error {
 	return &Error{Code: codeInternal, Status: http.StatusInternalServerError, Message: "internal error", Err: err}
 }
 
-// Outdated reports whether the error is that a prepared statement would return other columns than before: a migration has changed them
-// meanwhile. The statement did nothing, and is prepared anew the next time.
+// Outdated reports whether the error can only mean that a statement, or a function under way, does not fit the schema: a mistake of ours, or
+// a migration has changed the schema meanwhile, and it fits the next time. It did nothing.
 func Outdated(err error) bool {
 	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && pgErr.Code == notSupported && pgErr.Routine == "RevalidateCachedQuery"
+	if !errors.As(err, &pgErr) {
+		return false
+	}
+	switch pgErr.Code {
+	case notSupported, internalError:
+		return true
+	case insufficientPrivilege:
+		return false
+	}
+	return strings.HasPrefix(pgErr.Code, syntaxClass)
+}
+
+// changing reports whether the schema is being migrated, or was a moment ago.
+func (d *DB) changing() (is bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return d.pool.QueryRow(ctx, "select ojs.schema_changing()").Scan(&is) == nil && is
 }
 
 func (d *DB) unreachable(err error) *Error {
@@ -106,8 +127,8 @@ func (d *DB) unreachable(err error) *Error {
 
 func (d *DB) fromPostgres(pgErr *pgconn.PgError, err error) *Error {
 	row, ok := d.Problems[pgErr.Code]
-	if pgErr.Code == notSupported {
-		ok = Outdated(pgErr)
+	if Outdated(pgErr) {
+		row, ok = d.Problems[notSupported], d.changing()
 	} else if !ok {
 		row, ok = d.Problems[pgErr.Code[:min(2, len(pgErr.Code))]]
 	}

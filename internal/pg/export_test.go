@@ -6,3 +6,6 @@ import "time"
 func (l *Listener) Impatient() {
 	l.renewAfter, l.dropAfter = time.Millisecond, time.Millisecond
 }
+
+// MigrateFrom is Migrate with other migrations.
+var MigrateFrom = migrate

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -43,10 +45,14 @@ type Progress func(name string, done, total int64)
 // Migrate changes the schema of the database at url, whose role must be a superuser or have
 // CREATEROLE and own the database. Several may run at once: they take turns.
 func Migrate(ctx context.Context, url string, direction Direction, progress Progress) error {
+	return migrate(ctx, db.Files(), url, direction, progress)
+}
+
+func migrate(ctx context.Context, files fs.FS, url string, direction Direction, progress Progress) error {
 	if progress == nil {
 		progress = func(string, int64, int64) {}
 	}
-	m, err := newMigrator(url)
+	m, err := newMigrator(url, files)
 	if err != nil {
 		return err
 	}
@@ -81,7 +87,7 @@ type SchemaStatus struct {
 
 // Status compares the database at url with the migrations compiled in, and changes nothing.
 func Status(ctx context.Context, url string) (SchemaStatus, error) {
-	m, err := newMigrator(url)
+	m, err := newMigrator(url, db.Files())
 	if err != nil {
 		return SchemaStatus{}, err
 	}
@@ -97,7 +103,7 @@ func Status(ctx context.Context, url string) (SchemaStatus, error) {
 		}
 	}
 	var status SchemaStatus
-	if status.Hash, err = m.storedHash(ctx); err != nil {
+	if status.Hash, _, err = m.storedHash(ctx); err != nil {
 		return SchemaStatus{}, err
 	}
 	status.Current = status.Hash == db.Hash()
@@ -109,12 +115,26 @@ func Status(ctx context.Context, url string) (SchemaStatus, error) {
 	return status, nil
 }
 
+const (
+	// So long a migration waits for a lock, and so long those wait who come behind it. It waits longer each time, so that at last PostgreSQL
+	// ends an automatic vacuum that is in the way, for which somebody has to wait a second.
+	shortestWait = 200 * time.Millisecond
+	longestWait  = 2 * time.Second
+	// Between two tries, all who waited get their turn.
+	breath = 300 * time.Millisecond
+	// So often it is tried, for about five minutes.
+	tries = 130
+)
+
 type migrator struct {
 	db       *sql.DB
 	provider *goose.Provider
+	files    fs.FS
+	inUse    bool         // somebody may be served
+	wait     atomic.Int64 // time.Duration, for a lock
 }
 
-func newMigrator(url string) (*migrator, error) {
+func newMigrator(url string, files fs.FS) (*migrator, error) {
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("read the database URL: %w", err)
@@ -123,11 +143,9 @@ func newMigrator(url string) (*migrator, error) {
 	if cfg.RuntimeParams["application_name"] == "" {
 		cfg.RuntimeParams["application_name"] = "ojs-pg migrate"
 	}
-	files, err := fs.Sub(db.Migrations, "migrations")
-	if err != nil {
-		return nil, fmt.Errorf("open the migrations: %w", err)
-	}
-	conn := stdlib.OpenDB(*cfg)
+	m := &migrator{files: files}
+	m.wait.Store(int64(shortestWait))
+	conn := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(m.hurry), stdlib.OptionResetSession(m.hurry))
 	provider, err := goose.NewProvider(goose.DialectPostgres, conn, files,
 		goose.WithTableName(versionTable),
 		goose.WithDisableGlobalRegistry(true),
@@ -136,7 +154,37 @@ func newMigrator(url string) (*migrator, error) {
 		conn.Close()
 		return nil, fmt.Errorf("read the migrations: %w", err)
 	}
-	return &migrator{db: conn, provider: provider}, nil
+	m.db, m.provider = conn, provider
+	return m, nil
+}
+
+// hurry bounds how long the statements of a session wait for a lock.
+func (m *migrator) hurry(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, "set lock_timeout = "+strconv.FormatInt(time.Duration(m.wait.Load()).Milliseconds(), 10))
+	return err
+}
+
+// patiently runs a step again while running work is in its way. A step that failed has done nothing.
+func (m *migrator) patiently(ctx context.Context, step func() error) error {
+	m.wait.Store(int64(shortestWait))
+	for n := 1; ; n++ {
+		err := m.announce(ctx)
+		if err == nil {
+			err = step()
+		}
+		if !gaveWay(err) || ctx.Err() != nil {
+			return err
+		}
+		if n == tries {
+			return fmt.Errorf("running work was in the way %d times; see pg_stat_activity for whose transaction is open for long: %w", n, err)
+		}
+		m.wait.Store(min(2*m.wait.Load(), int64(longestWait)))
+		select {
+		case <-time.After(breath):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 func (m *migrator) close() { m.db.Close() }
@@ -185,9 +233,24 @@ func (m *migrator) up(ctx context.Context, progress Progress) error {
 		if next == "" {
 			break
 		}
-		if _, err = m.provider.UpByOne(ctx); err != nil {
+		err = m.patiently(ctx, func() error {
+			_, err := m.provider.UpByOne(ctx)
+			return err
+		})
+		if err == nil {
+			err = m.storeHash(ctx)
+		}
+		if err != nil {
 			return fmt.Errorf("migrate up: %w", explain(err))
 		}
+	}
+	// An earlier run may have ended between the two.
+	version, err := m.provider.GetDBVersion(ctx)
+	if err != nil {
+		return fmt.Errorf("read the schema's version: %w", err)
+	}
+	if _, stored, err := m.storedHash(ctx); err != nil || stored == version {
+		return err
 	}
 	return m.storeHash(ctx)
 }
@@ -200,9 +263,18 @@ func (m *migrator) down(ctx context.Context, to int64, progress Progress) error 
 	if to > start {
 		return fmt.Errorf("the schema is at version %d, which is below %d already", start, to)
 	}
+	stored, _, err := m.storedHash(ctx)
+	if err != nil {
+		return err
+	}
+	m.inUse = stored != ""
 	for version := start; version > to; {
 		progress(fmt.Sprintf("%05d", version), start-version, start-to)
-		if _, err := m.provider.Down(ctx); err != nil {
+		err := m.patiently(ctx, func() error {
+			_, err := m.provider.Down(ctx)
+			return err
+		})
+		if err != nil {
 			return fmt.Errorf("migrate down: %w", explain(err))
 		}
 		if version, err = m.provider.GetDBVersion(ctx); err != nil {
@@ -216,33 +288,31 @@ func (m *migrator) down(ctx context.Context, to int64, progress Progress) error 
 // refuseChanged stops before new migrations are put on top of old ones that have changed
 // since they were applied.
 func (m *migrator) refuseChanged(ctx context.Context) error {
-	version, err := m.provider.GetDBVersion(ctx)
-	if err != nil {
-		return fmt.Errorf("read the schema's version: %w", explain(err))
-	}
-	stored, err := m.storedHash(ctx)
+	stored, version, err := m.storedHash(ctx)
 	if err != nil {
 		return err
 	}
-	// No hash: nothing applied yet, or interrupted before the end.
-	if version == 0 || stored == "" || stored == db.HashUpTo(version) {
+	m.inUse = stored != ""
+	// No hash: nothing applied yet, or interrupted before the first was stored.
+	if stored == "" || stored == db.HashOf(m.files, version) {
 		return nil
 	}
 	return fmt.Errorf("%w: %s", ErrSchema, recreateAdvice)
 }
 
-// storedHash is empty if the database has none.
-func (m *migrator) storedHash(ctx context.Context) (string, error) {
-	var hash sql.NullString
-	err := m.db.QueryRowContext(ctx, "select ojs.schema_hash()").Scan(&hash)
+// storedHash is the latest that the database has, and up to which version it goes; empty if it has none.
+func (m *migrator) storedHash(ctx context.Context) (hash string, version int64, err error) {
+	err = m.db.QueryRowContext(ctx, "select hash, version from ojs.schema_hash order by version desc limit 1").Scan(&hash, &version)
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && (pgErr.Code == invalidSchemaName || pgErr.Code == undefinedFunction) {
-		return "", nil
+	switch {
+	case err == nil, errors.Is(err, sql.ErrNoRows):
+	case errors.As(err, &pgErr) && (pgErr.Code == invalidSchemaName || pgErr.Code == undefinedTable):
+	case errors.As(err, &pgErr) && pgErr.Code == undefinedColumn:
+		return "", 0, fmt.Errorf("%w: %s", ErrSchema, recreateAdvice)
+	default:
+		return "", 0, fmt.Errorf("read the schema's hash: %w", explain(err))
 	}
-	if err != nil {
-		return "", fmt.Errorf("read the schema's hash: %w", err)
-	}
-	return hash.String, nil
+	return hash, version, nil
 }
 
 // storeHash remembers what the database was made from, as far as it goes.
@@ -254,10 +324,25 @@ func (m *migrator) storeHash(ctx context.Context) error {
 	if version == 0 {
 		return nil // nothing is left to remember it in
 	}
-	if _, err := m.db.ExecContext(ctx, "select ojs._set_schema_hash($1)", db.HashUpTo(version)); err != nil {
+	if _, err := m.db.ExecContext(ctx, "select ojs._set_schema_hash($1, $2)", version, db.HashOf(m.files, version)); err != nil {
 		return fmt.Errorf("store the schema's hash: %w", explain(err))
 	}
 	return nil
+}
+
+// gaveWay: running work was in the way.
+func gaveWay(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && (pgErr.Code == lockNotAvailable || pgErr.Code == deadlocked)
+}
+
+// announce lets servers know that what does not fit the schema now may fit in a moment. A new schema nobody serves yet.
+func (m *migrator) announce(ctx context.Context) error {
+	if !m.inUse {
+		return nil
+	}
+	_, err := m.db.ExecContext(ctx, "update ojs.schema_hash set left_at = clock_timestamp() where version = (select max(version) from ojs.schema_hash)")
+	return err
 }
 
 func (m *migrator) applied(ctx context.Context) (map[int64]time.Time, error) {

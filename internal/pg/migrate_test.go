@@ -141,7 +141,7 @@ func TestForeignSchema(t *testing.T) {
 	d := pgtest.New(t)
 	ctx := t.Context()
 	opened := d.Open()
-	if _, err := d.Pool.Exec(ctx, "select ojs._set_schema_hash('another')"); err != nil {
+	if _, err := d.Pool.Exec(ctx, "select ojs._set_schema_hash($1, 'another')", db.Version()); err != nil {
 		t.Fatal(err)
 	}
 	if err := opened.CheckSchema(ctx); !errors.Is(err, pg.ErrSchema) || !strings.Contains(err.Error(), "drop schema ojs cascade") {

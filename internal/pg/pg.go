@@ -211,10 +211,11 @@ func ignoreMissing(err error) error {
 // ErrSchema means that the database does not hold the schema this program was built for.
 var ErrSchema = errors.New("the database does not have this program's schema")
 
-// CheckSchema compares the schema with the one compiled in; its error says what to do.
+// CheckSchema compares the schema with the one compiled in; its error says what to do. One that later migrations have been applied to is
+// accepted: they keep what the programs before them call.
 func (d *DB) CheckSchema(ctx context.Context) error {
-	var stored *string
-	err := d.pool.QueryRow(ctx, "select ojs.schema_hash()").Scan(&stored)
+	var stored, ours *string
+	err := d.pool.QueryRow(ctx, "select ojs.schema_hash(), ojs.schema_hash($1)", db.Version()).Scan(&stored, &ours)
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) {
 		switch pgErr.Code {
@@ -230,7 +231,7 @@ func (d *DB) CheckSchema(ctx context.Context) error {
 	switch {
 	case stored == nil:
 		return fmt.Errorf("%w: a migration was interrupted. Run: ojs-pg migrate up", ErrSchema)
-	case *stored == db.Hash():
+	case ours != nil && *ours == db.Hash():
 		return nil
 	}
 	return fmt.Errorf("%w: %s", ErrSchema, recreateAdvice)

@@ -2,16 +2,9 @@ package pg
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-)
-
-const (
-	lockTimeout = "55P03"
-	deadlocked  = "40P01"
 )
 
 // Reset removes everything that clients have put into the database at url, whose role must be
@@ -44,8 +37,7 @@ func Reset(ctx context.Context, url string) error {
 				delete from ojs.settings;
 				insert into ojs.settings default values;
 			end $$`)
-		var pgErr *pgconn.PgError
-		if errors.As(err, &pgErr) && (pgErr.Code == lockTimeout || pgErr.Code == deadlocked) && ctx.Err() == nil {
+		if gaveWay(err) && ctx.Err() == nil {
 			continue
 		}
 		if err != nil {
