@@ -3,9 +3,11 @@ package db_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -440,4 +442,34 @@ func TestCronJobsThatAreRefused(t *testing.T) {
 		t.Errorf("%s %v", f.Message, d)
 	}
 	exec(t, db.Service(), "select ojs.put_cron('c7', '@hourly', 'a', p_tenant => 'full')")
+}
+
+// Runs that wait for the one before are called up although the overlap policy has changed and many have been made since.
+func TestRunsThatWaitAreNotForgotten(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	exec(t, service, "select ojs.put_cron('c', '0 0 1 1 *', 'a', p_overlap_policy => 'enqueue', p_tenant => 'acme')")
+	now := noon
+	trigger := func(times int) {
+		t.Helper()
+		for range times {
+			now = now.Add(time.Millisecond)
+			d.SetNow(now)
+			exec(t, service, "select ojs.trigger_cron('c')")
+		}
+	}
+	trigger(3)
+	exec(t, service, "select ojs.configure_cron('c', p_overlap_policy => 'allow')")
+	trigger(110)
+	for range 4 {
+		now = now.Add(time.Second)
+		d.SetNow(now)
+		tick(t, service, 1000)
+		exec(t, service, "select ojs.ack(id) from ojs.fetch('{default}', 1000)")
+	}
+	if got := lines(t, service, "select state, count(*) from ojs.job group by 1"); !slices.Equal(got, []string{"completed 113"}) {
+		t.Errorf("of 113 runs are %q", got)
+	}
 }

@@ -532,3 +532,30 @@ func TestReplayRules(t *testing.T) {
 	}
 	exec(t, operator, "select ojs.delete_replay_rule('flaky')")
 }
+
+// An id whose job was put aside is used again, and the new job becomes a dead letter, too: it takes the old one's place, and is put aside in its turn.
+func TestAnIdIsBuriedTwice(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator := d.Service(), d.Operator()
+	id := bury(t, d, "acme", "q", "Timeout", 2)[0]
+	untilDone(t, operator, "select ojs.cut_partition($1)", time.Now().Add(2*time.Second))
+	now := time.Now().Add(time.Hour)
+	d.SetNow(now)
+	untilDone(t, operator, "select ojs.drop_finished($1)", now)
+	exec(t, service, `select from ojs.enqueue('again', '[7]', 'q', p_retry => '{"max_attempts": 1, "on_exhaustion": "dead_letter"}', p_id => $1, p_tenant => 'acme')`, id)
+	exec(t, service, `select ojs.nack(id, '{"message": "m"}') from ojs.fetch('{q}')`)
+	untilDone(t, operator, "select ojs.cut_partition($1)", now.Add(time.Second))
+	now = now.Add(time.Hour)
+	d.SetNow(now)
+	untilDone(t, operator, "select ojs.drop_finished($1)", now)
+	if got := lines(t, service, "select type, args::text from ojs.dead_letters() order by type"); !slices.Equal(got, []string{"again [7]", "dead.job [1]"}) {
+		t.Errorf("dead letters are %q", got)
+	}
+	if got := one[int](t, d.Pool, "select count(*)::int from ojs.dead_job"); got != 2 {
+		t.Errorf("%d are aside, want 2", got)
+	}
+	if got := oneJob(t, service, "ojs.retry_dead_letter($1)", id); got.State != "available" {
+		t.Errorf("retried, it is %v", got)
+	}
+}

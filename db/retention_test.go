@@ -286,3 +286,23 @@ func TestPartitionsChangeBesideWork(t *testing.T) {
 		t.Errorf("in the end the partitions are %v", got)
 	}
 }
+
+// Times that no id can hold are refused, or are before all jobs.
+func TestPartitionsAtAbsurdTimes(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator := d.Service(), d.Operator()
+	for _, at := range []string{"infinity", "-infinity", "294276-01-01", "10000-01-01 00:00Z"} {
+		refused(t, operator, "OJ400", "select ojs.cut_partition($1::text::timestamptz)", at)
+	}
+	refused(t, operator, "OJ400", "select ojs.drop_finished('infinity')")
+	enqueueFor(t, service, "default", "acme", 5)
+	exec(t, service, "select ojs.ack(id) from ojs.fetch('{default}', 5)")
+	untilDone(t, operator, "select ojs.cut_partition($1)", time.Now().Add(2*time.Second))
+	d.SetNow(time.Now().Add(time.Hour))
+	for _, before := range []string{"-infinity", "1500-01-01", "1969-12-31"} {
+		if got := one[string](t, operator, "select ojs.drop_finished($1::text::timestamptz, 10)", before); got != "done" {
+			t.Errorf("dropping what ended before %s: %s", before, got)
+		}
+	}
+}

@@ -530,3 +530,36 @@ func TestMalformedWorkers(t *testing.T) {
 		t.Errorf("refused calls left %d workers", got)
 	}
 }
+
+// What the end of a worker and a heartbeat cost does not depend on how many jobs of others there are.
+func TestAWorkersJobsAreFoundByTheirIds(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	enqueueFor(t, service, "default", "acme", 6000)
+	beat(t, service, "'w1'")
+	if got := fetched(t, service, "w1", 300); got != 300 {
+		t.Fatalf("handed out %d", got)
+	}
+	tx := begin(t, d.Pool)
+	defer rollback(t, tx)
+	exec(t, tx, "set local role ojs_owner")
+	read := func() int {
+		t.Helper()
+		return one[int](t, tx, `select sum(coalesce(pg_stat_get_xact_tuples_fetched(i.inhrelid), 0) + coalesce(pg_stat_get_xact_tuples_returned(i.inhrelid), 0))::int
+			from pg_inherits i where i.inhparent = 'ojs.job'::regclass`)
+	}
+	for _, step := range []string{
+		"ojs.heartbeat('w1', (select array_agg(j.id) from (select i as id from ojs.lease l, unnest(l.ids) i) j))",
+		"ojs._end_workers('{\"\"}', '{w1}')",
+	} {
+		before := read()
+		exec(t, tx, "select count(*) from "+step)
+		if got := read() - before; got > 3000 {
+			t.Errorf("%s read %d rows for 300 jobs", step, got)
+		}
+	}
+	if got := one[int](t, tx, "select count(*)::int from ojs.job where state = 'active'"); got != 0 {
+		t.Errorf("%d jobs are still the dead worker's", got)
+	}
+}

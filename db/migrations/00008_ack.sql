@@ -324,6 +324,8 @@ create function ojs._bury(p_tenants text[], p_ids uuid[], p_queues text[], p_typ
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- One that was put aside, and whose id its producer has used again since, gives way.
+    delete from ojs.dead_job k using unnest(p_ids, p_tenants) b(id, tenant_id) where k.id = b.id and k.tenant_id = b.tenant_id;
     insert into ojs.dead_letter as d (tenant_id, id, queue, type, error_type, error_code, at)
     select b.tenant_id, b.id, b.queue, b.type, left(b.entry ->> 'type', 1000), left(b.entry ->> 'code', 1000), p_at
     from unnest(p_tenants, p_ids, p_queues, p_types, p_entries) b(tenant_id, id, queue, type, entry)
@@ -590,7 +592,7 @@ comment on function ojs._timeout_ms(int) is 'How long an attempt may run, millis
 
 -- +goose StatementBegin
 create function ojs._extend(p_worker_id text, p_ids uuid[], p_visibility_timeout_ms int, p_tenant text) returns setof ojs.job
-language sql set search_path = pg_catalog, pg_temp
+language sql set search_path = pg_catalog, pg_temp set enable_seqscan = off
 as $$
     with held as materialized (
         select j.id, j.tenant_id from ojs.job j

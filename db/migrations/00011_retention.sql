@@ -9,10 +9,10 @@ create function ojs._id_at(p_at timestamptz) returns uuid
 language sql immutable
 as $$
     select (left(h, 8) || '-' || right(h, 4) || '-0000-0000-000000000000')::uuid
-    from (select lpad(to_hex(floor(extract(epoch from p_at) * 1000)::bigint), 12, '0') as h) x
+    from (select lpad(to_hex(least(greatest(floor(extract(epoch from p_at) * 1000), 0), 281474976710655)::bigint), 12, '0') as h) x
 $$;
 -- +goose StatementEnd
-comment on function ojs._id_at(timestamptz) is 'A bound between the UUIDv7 made before an instant and those made from it on.';
+comment on function ojs._id_at(timestamptz) is 'A bound between the UUIDv7 made before an instant and those made from it on. Instants that no such id can hold count as the first or the last one.';
 
 -- +goose StatementBegin
 create function ojs._id_time(p_id uuid) returns timestamptz
@@ -126,8 +126,8 @@ declare
     v_later int;
     v_name  text := 'job_from_' || to_char(v_at at time zone 'UTC', 'YYYYMMDD_HH24MISS');
 begin
-    if v_at is null or v_at <= ojs.now() then
-        perform ojs._raise('OJ400', 'at must be a time to come', '{"field": "at"}');
+    if v_at is null or v_at <= ojs.now() or v_at >= '10000-01-01 00:00Z' then
+        perform ojs._raise('OJ400', 'at must be a time to come, before the year 10000', '{"field": "at"}');
     end if;
     if exists (select from ojs.job_partitions p where p.lo = v_id) then
         return 'done';

@@ -137,11 +137,12 @@ comment on function ojs._hold_dead(text, text, text, text, timestamptz, timestam
 create function ojs._return_dead(p_tenants text[], p_ids uuid[]) returns void
 language sql set search_path = pg_catalog, pg_temp
 as $$
-    with held as materialized (
-        select k.id, k.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)
+    with asked as materialized (
+        -- Its producer may have used the id again; then the job comes first in the order of locks, and this one stays.
+        select a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id) where not exists (select from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id)
+    ), held as materialized (
+        select k.id, k.tenant_id from asked a
         cross join lateral (select k.id, k.tenant_id from ojs.dead_job k where k.id = a.id and k.tenant_id = a.tenant_id for update skip locked) k
-        -- Its producer may have used the id again.
-        where not exists (select from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id)
     ), moved as (
         delete from ojs.dead_job k using held h where k.id = h.id and k.tenant_id = h.tenant_id returning k.*
     ), back as (

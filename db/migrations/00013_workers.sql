@@ -175,7 +175,7 @@ comment on function ojs._beat(ojs.worker, uuid[]) is 'The answer to a worker. Wh
 
 -- +goose StatementBegin
 create function ojs._check_beat_ids(p_ids uuid[], p_tenant text) returns void
-language plpgsql stable set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off
 as $$
 begin
     if p_tenant is null and exists (select from ojs.job j where j.id = any (p_ids) group by j.id having count(*) > 1) then
@@ -320,10 +320,11 @@ begin
         join dead d on d.worker_id = j.worker_id and (d.tenant_id = '' or d.tenant_id = l.tenant_id) and not d.shared and l.at >= d.since
         where l.at >= (select min(d.since) from dead d)
     )
+    -- Fenced, one by one: ids have no statistics, and a join would read the whole table to find them.
     select array_agg(j.tenant_id) as tenants, array_agg(j.id) as ids, array_agg(c.worker_id) as lost into v_jobs
     from candidate c
     cross join lateral (select j.id, j.tenant_id from ojs.job j
-        where j.id = c.id and (c.scope = '' or j.tenant_id = c.scope) and j.state = 'active' and j.worker_id = c.worker_id) j;
+        where j.id = c.id and (c.scope = '' or j.tenant_id = c.scope) and j.state = 'active' and j.worker_id = c.worker_id offset 0) j;
     delete from ojs.worker_beat b using unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id) where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id;
     delete from ojs.worker w using unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id) where w.tenant_id = d.tenant_id and w.worker_id = d.worker_id;
     if v_jobs.ids is null then

@@ -335,8 +335,13 @@ begin
     end if;
     if v_run.job_id is not null then
         v_open := case when p_cron.overlap_policy = 'cancel_previous' then '{}' else v_open end || v_run.job_id;
+        if cardinality(v_open) > c_waiting then
+            -- The latest, and those that wait for the run before, since the policy was another one then: who falls off the list is called up by nobody.
+            v_open := array(select o.id from unnest(v_open) with ordinality o(id, n)
+                where o.n > cardinality(v_open) - c_waiting or exists (select from ojs.job j where j.id = o.id and j.tenant_id = p_cron.tenant_id and j.state = 'pending') order by o.n);
+        end if;
         update ojs.cron c
-        set rev = c.rev + 1, open = v_open[greatest(1, cardinality(v_open) - c_waiting + 1):], run_count = c.run_count + 1, last_run_at = v_now,
+        set rev = c.rev + 1, open = v_open, run_count = c.run_count + 1, last_run_at = v_now,
             look_at = case when cardinality(v_open) > 1 and c.overlap_policy = 'enqueue' then ojs._cron_look(c, v_now + interval '1 second') else c.look_at end
         where c.id = p_cron.id;
         if p_cron.run_count % 100 = 99 then
