@@ -267,6 +267,7 @@ declare
     v_new  jsonb := p_override::jsonb;
     v_name text;
     v_kind text;
+    v_bad  ojs.violation;
 begin
     if jsonb_typeof(v_new) <> 'object' then
         perform ojs._raise('OJ400', 'override must be a JSON object', '{"field": "override"}');
@@ -285,9 +286,21 @@ begin
     v_job.meta := v_job.meta || coalesce(v_new -> 'meta', '{}');
     v_job.retry := case when v_new ? 'retry' then coalesce(v_job.retry, '{}') || (v_new -> 'retry') else v_job.retry end;
     v_job.max_attempts := coalesce((v_new ->> 'max_attempts')::int, ojs._retry_max_attempts(v_new -> 'retry'), v_job.max_attempts);
-    v_job.expires_at := case when v_new ? 'expires_at' then (v_new ->> 'expires_at')::timestamptz else v_job.expires_at end;
-    perform ojs._check_job(v_job.tenant_id, v_job.id, v_job.type, v_job.queue, v_job.priority, v_job.max_attempts, v_job.scheduled_at, v_job.expires_at, v_job.timeout_ms,
+    if v_new ? 'expires_at' then
+        begin
+            v_job.expires_at := ojs._when(v_new ->> 'expires_at', ojs.now());
+        exception when data_exception then
+            v_job.expires_at := null;
+        end;
+        if v_job.expires_at is null and v_new -> 'expires_at' <> 'null' then
+            perform ojs._raise('OJ400', 'override.expires_at must be a time with an offset, or + and an ISO 8601 duration such as +PT90S', '{"field": "override.expires_at"}');
+        end if;
+    end if;
+    v_bad := ojs._job_violation(v_job.tenant_id, v_job.id, v_job.type, v_job.queue, v_job.priority, v_job.max_attempts, v_job.scheduled_at, v_job.expires_at, v_job.timeout_ms,
         v_job.visibility_timeout_ms, v_job.tags, v_job.args, v_job.meta, v_job.retry, v_job.options, v_job.extra);
+    if v_bad.sqlstate is not null then
+        perform ojs._raise(v_bad.sqlstate, 'override.' || v_bad.message, jsonb_build_object('field', 'override.' || v_bad.field, 'job_id', v_job.id));
+    end if;
     if v_job.queue <> p_job.queue or v_job.priority <> p_job.priority then
         -- Another line of the statistics.
         insert into ojs.wake (tenant_id, queue, priority, to_state, jobs)

@@ -424,8 +424,9 @@ begin
     update ojs.worker w set directive = case when p_directive <> 'running' or w.state <> 'running' then p_directive::ojs.worker_state end
     where w.tenant_id = v_worker.tenant_id and w.worker_id = v_worker.worker_id
     returning * into v_worker;
-    if p_directive = 'running' and v_worker.queues <> '{}' then
-        perform ojs._notify(v_worker.queues);
+    if p_directive = 'running' then
+        -- It may wait for queues other than those it has registered with.
+        perform ojs._notify(array(select distinct w.queue from ojs.waiter w));
     end if;
     return v_worker;
 end;
@@ -452,6 +453,9 @@ begin
     update ojs.worker w set directive = case when p_directive <> 'running' or w.state <> 'running' then p_directive::ojs.worker_state end
     where (w.tenant_id = v_tenant) is not false and (p_directive = 'terminate' or w.state <> 'terminate' and w.directive is distinct from 'terminate');
     get diagnostics v_workers = row_count;
+    if p_directive = 'running' then
+        perform ojs._notify(array(select distinct w.queue from ojs.waiter w));
+    end if;
     return v_workers;
 end;
 $$;

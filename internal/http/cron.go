@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -82,6 +83,9 @@ func (s *Server) putCron(c echo.Context) error {
 	if path := c.Param("name"); path != "" {
 		if name != nil && *name != path {
 			req.fail(invalid("name", "is %q, but the path names %q", clip(*name), clip(path)))
+		}
+		if strings.ContainsRune(path, 0) {
+			req.fail(invalid("name", "must not hold a NUL character")) // SQL, which knows the other rules, cannot even be asked
 		}
 		name = &path
 	} else if name == nil {

@@ -160,5 +160,6 @@ func TestCronRequestsThatAreRefused(t *testing.T) {
 	a.do("PATCH", "/ojs/v1/cron/a", `{"timezone":"Nowhere/Land"}`).want(400).is(map[string]any{"error.details.field": "timezone"})
 	for _, name := range []string{"BAD", "%00", "a%2fb", strings.Repeat("a", 300), "%ff"} {
 		a.do("GET", "/ojs/v1/cron/"+name, "").want(404)
+		a.do("PUT", "/ojs/v1/cron/"+name, `{"cron":"@daily","type":"b"}`).want(400).is(map[string]any{"error.details.field": "name"})
 	}
 }

@@ -204,6 +204,7 @@ func (s *Server) retryDeadLetter(c echo.Context) error {
 	override := req.typed("override", "object")
 	if override != nil {
 		req.storable(override, "override")
+		req.child("override").when("expires_at", time.Now()) // SQL takes more than RFC 3339
 	}
 	known(req, "override")
 	if err := req.err(); err != nil {

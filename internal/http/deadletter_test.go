@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -55,7 +56,16 @@ func TestDeadLetters(t *testing.T) {
 		a.do("POST", base+"/"+first+"/retry", `{"overide":{}}`).want(400).is(map[string]any{"error.details.field": "overide"})
 		a.do("POST", base+"/"+first+"/retry", `{"override":5}`).want(400).is(map[string]any{"error.details.field": "override"})
 		a.do("POST", base+"/"+first+"/retry", `{"override":{"state":"active"}}`).want(400).is(map[string]any{"error.details.field": "override.state"})
-		a.do("POST", base+"/"+first+"/retry", `{"override":{"meta":{"by":"me"}}}`).want(200).is(map[string]any{
+		for override, field := range map[string]string{
+			`"queue":"No"`: "queue", `"priority":101`: "priority", `"retry":{"max_attempts":-1}`: "retry.max_attempts", `"expires_at":"tomorrow"`: "expires_at", `"expires_at":"2031-01-01"`: "expires_at",
+			`"expires_at":"+PT"`: "expires_at", `"meta":{"tenant_id":"acme"}`: "meta.tenant_id",
+		} {
+			r := a.do("POST", base+"/"+first+"/retry", `{"override":{`+override+`}}`)
+			if r.is(map[string]any{"error.details.field": "override." + field}); r.status >= 500 || !strings.HasPrefix(r.text("error.message"), "override."+field) {
+				t.Errorf("%s: %d %s", override, r.status, r.body)
+			}
+		}
+		a.do("POST", base+"/"+first+"/retry", `{"override":{"meta":{"by":"me"},"expires_at":"+PT1H"}}`).want(200).is(map[string]any{
 			"job.id": first, "job.state": "available", "job.attempt": 0, "job.meta.by": "me", "job.previous_state": "discarded",
 		}).present("job.re_enqueued_at", "job.errors.0").absent("job.discarded_at")
 		a.do("POST", base+"/"+first+"/retry", "").want(404)

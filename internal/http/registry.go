@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
@@ -257,15 +259,27 @@ func (s *Server) listWorkers(c echo.Context) error {
 	return encode(c, http.StatusOK, map[string]any{"items": items, "workers": items, "summary": summary, "pagination": pagination})
 }
 
+// workerRef reads the name of a worker in a path. What PostgreSQL cannot hold as text names none.
+func workerRef(c echo.Context) (id string, scope *string, err error) {
+	scope, _, err = tenant(c.Request().Header)
+	if err != nil {
+		return "", nil, err
+	}
+	id = c.Param("id")
+	if !utf8.ValidString(id) || strings.ContainsRune(id, 0) {
+		return "", nil, noSuch("worker", id)
+	}
+	return id, scope, nil
+}
+
 // oneWorker reads the worker that a path names.
 func (s *Server) oneWorker(c echo.Context) (worker workerJSON, err error) {
-	scope, _, err := tenant(c.Request().Header)
+	id, scope, err := workerRef(c)
 	if err != nil {
 		return worker, err
 	}
 	ctx, cancel := s.query(c)
 	defer cancel()
-	id := c.Param("id")
 	rows, err := s.q.WorkerInfo(ctx, sqlcgen.WorkerInfoParams{WorkerID: id, Tenant: scope})
 	if err != nil {
 		return worker, err
@@ -315,13 +329,13 @@ func (s *Server) workerHealth(c echo.Context) error {
 
 // direct tells the worker that the path names what to do, and answers with it.
 func (s *Server) direct(c echo.Context, directive string) error {
-	scope, _, err := tenant(c.Request().Header)
+	id, scope, err := workerRef(c)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := s.query(c)
 	defer cancel()
-	if _, err := s.q.DirectWorker(ctx, sqlcgen.DirectWorkerParams{WorkerID: c.Param("id"), Directive: directive, Tenant: scope}); err != nil {
+	if _, err := s.q.DirectWorker(ctx, sqlcgen.DirectWorkerParams{WorkerID: id, Directive: directive, Tenant: scope}); err != nil {
 		return err
 	}
 	return s.getWorker(c)
@@ -370,13 +384,12 @@ func (s *Server) readDirective(c echo.Context) (string, error) {
 }
 
 func (s *Server) removeWorker(c echo.Context) error {
-	scope, _, err := tenant(c.Request().Header)
+	id, scope, err := workerRef(c)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := s.query(c)
 	defer cancel()
-	id := c.Param("id")
 	jobs, err := s.q.RemoveWorker(ctx, sqlcgen.RemoveWorkerParams{WorkerID: id, Tenant: scope})
 	if err != nil {
 		return err

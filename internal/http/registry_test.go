@@ -85,7 +85,11 @@ func TestDirectingWorkers(t *testing.T) {
 	gets("w1", 0)
 	a.do("POST", "/ojs/v1/admin/workers/w1/quiet", "").want(409).is(map[string]any{"error.code": "conflict"})
 	a.do("POST", "/ojs/v1/admin/workers/w1/directive", `{"directive":"stop"}`).want(400).is(map[string]any{"error.details.field": "directive"})
-	a.do("POST", "/ojs/v1/admin/workers/none/quiet", "").want(404)
+	for _, name := range []string{"none", "%00", "w1%00", "%ff", "w%2F1"} {
+		a.do("POST", "/ojs/v1/admin/workers/"+name+"/quiet", "").want(404).is(map[string]any{"error.details.resource_type": "worker"})
+		a.do("GET", "/ojs/v1/workers/"+name+"/health", "").want(404)
+		a.do("DELETE", "/ojs/v1/admin/workers/"+name, "").want(404)
+	}
 	a.do("DELETE", "/ojs/v1/admin/workers/w1", "").want(409)
 	if _, err := a.pool.Exec(context.Background(), "update ojs.worker_beat set seen_at = now() - interval '20 seconds'"); err != nil {
 		t.Fatal(err)
@@ -126,6 +130,31 @@ func TestRestingWorkersWait(t *testing.T) {
 	a.push(`{"type":"a","args":[]}`)
 	if got := <-answers; got != (answer{"w2", 1}) {
 		t.Errorf("then answered is %v, want the other one with a job", got)
+	}
+}
+
+// Whoever is told to go on while it waits gets what has been there all the time, whichever queues it had named when it registered.
+func TestWaitingWorkersGoOn(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	for _, route := range []string{"/ojs/v1/admin/workers/w1/directive", "/ojs/v1/admin/workers/directive"} {
+		a.do("POST", "/ojs/v1/workers/register", `{"worker_id":"w1","queues":["elsewhere"]}`).want(200)
+		a.do("POST", "/ojs/v1/admin/workers/w1/quiet", "").want(200)
+		id := a.push(`{"type":"a","args":[]}`)
+		answer := make(chan *reply, 1)
+		go func() {
+			r, err := a.send(context.Background(), "POST", "/ojs/v1/workers/fetch", `{"queues":["default"],"worker_id":"w1","wait_ms":30000}`)
+			if err != nil {
+				t.Error(err)
+			}
+			answer <- r
+		}()
+		a.eventually("the fetch waits", func() bool { return a.count("select count(*) from ojs.waiter where queue = 'default'") == 1 })
+		a.do("POST", route, `{"directive":"running"}`).want(200)
+		if r := <-answer; r != nil {
+			r.want(200).is(map[string]any{"jobs.0.id": id})
+		}
+		a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+id+`"}`).want(200)
 	}
 }
 
