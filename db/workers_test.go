@@ -564,3 +564,31 @@ func TestAWorkersJobsAreFoundByTheirIds(t *testing.T) {
 		t.Errorf("%d jobs are still the dead worker's", got)
 	}
 }
+
+// Workers that claim many jobs each and fall silent together do not make one tick as long as all of them.
+func TestManyWorkersFallSilentAtOnce(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	enqueueFor(t, service, "default", "acme", 3)
+	for n := range 3 {
+		worker := fmt.Sprintf("w%d", n)
+		if got := fetched(t, service, worker, 1); got != 1 {
+			t.Fatalf("handed out %d", got)
+		}
+		exec(t, service, "select ojs.beat($1, (select array_agg(gen_random_uuid()) from generate_series(1, 6000)))", worker)
+	}
+	d.SetNow(noon.Add(29 * time.Second))
+	tick(t, service, 1000)
+	for n, want := range []int{3, 1, 0} {
+		if got := one[int](t, service, "select count(*)::int from ojs.workers"); got != want {
+			t.Errorf("after %d ticks %d workers are left, want %d", n, got, want)
+		}
+		d.SetNow(noon.Add(time.Minute + time.Duration(n)*time.Second))
+		tick(t, service, 1000)
+	}
+	if got := len(jobs(t, service, "ojs.fetch('{default}', 10)")); got != 3 {
+		t.Errorf("%d jobs went back, want 3", got)
+	}
+}

@@ -344,6 +344,7 @@ language plpgsql set search_path = pg_catalog, pg_temp
     set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 declare
+    c_jobs    constant int := 10000;
     v_now     timestamptz := ojs.now();
     v_quiet   interval := ojs._silence() * 16 / 15;
     v_locked  uuid[];
@@ -354,11 +355,15 @@ begin
     v_locked := array(select w.id from unnest(p_tenants, p_ids) a(tenant_id, id)
         cross join lateral (select w.id from ojs.worker w where w.tenant_id = a.tenant_id and w.id = a.id for update skip locked) w);
     -- A statement of its own: it sees the last heartbeat before the lock.
-    with known as materialized (
-        select w.tenant_id, w.worker_id, w.id, case when w.id = any (v_locked) then b.seen_at + v_quiet else v_now + interval '1 second' end as dead_at
+    with found as materialized (
+        select w.tenant_id, w.worker_id, w.id, case when w.id = any (v_locked) then b.seen_at + v_quiet else v_now + interval '1 second' end as dead_at, cardinality(b.ids) as jobs
         from unnest(p_tenants, p_ids) a(tenant_id, id)
         cross join lateral (select w.* from ojs.worker w where w.tenant_id = a.tenant_id and w.id = a.id) w
-        cross join lateral (select b.seen_at from ojs.worker_beat b where b.tenant_id = w.tenant_id and b.worker_id = w.worker_id order by b.rev desc limit 1) b
+        cross join lateral (select b.seen_at, b.ids from ojs.worker_beat b where b.tenant_id = w.tenant_id and b.worker_id = w.worker_id order by b.rev desc limit 1) b
+    ), known as materialized (
+        -- Each may claim thousands of jobs: after so many the next tick goes on.
+        select f.tenant_id, f.worker_id, f.id, case when f.dead_at <= v_now and f.before >= c_jobs then v_now + interval '50 milliseconds' else f.dead_at end as dead_at
+        from (select f.*, sum(f.jobs) over (partition by f.dead_at <= v_now order by f.dead_at, f.id) - f.jobs as before from found f) f
     ), later as (
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select max(k.dead_at), 'worker', array_agg(k.tenant_id), array_agg(k.id) from known k where k.dead_at > v_now group by date_bin('1 second', k.dead_at, 'epoch')
