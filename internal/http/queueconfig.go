@@ -42,14 +42,14 @@ func configurable(c echo.Context) (name string, err error) {
 	if c.Request().Method == http.MethodGet {
 		return name, nil
 	}
-	return name, forAllTenants(c, "configured")
+	return name, forAllTenants(c, "a queue cannot be configured")
 }
 
 // forAllTenants refuses a request that names a tenant.
-func forAllTenants(c echo.Context, done string) error {
+func forAllTenants(c echo.Context, cannot string) error {
 	scope, header, err := tenant(c.Request().Header)
 	if err == nil && scope != nil {
-		err = refuse(codeUnsupported, header, "a queue cannot be %s for one tenant; send the request without %s", done, header)
+		err = refuse(codeUnsupported, header, "%s for one tenant; send the request without %s", cannot, header)
 	}
 	return err
 }
@@ -109,7 +109,7 @@ func (s *Server) putQueueConfig(c echo.Context) error {
 
 // createQueue configures a queue that nobody has configured.
 func (s *Server) createQueue(c echo.Context) error {
-	if err := forAllTenants(c, "created"); err != nil {
+	if err := forAllTenants(c, "a queue cannot be created"); err != nil {
 		return err
 	}
 	req, err := s.body(c, s.limits.Body, false)

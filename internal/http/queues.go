@@ -215,7 +215,7 @@ func (s *Server) setPaused(c echo.Context, do func(*sqlcgen.Queries, context.Con
 	if !queueName.MatchString(name) {
 		return noSuch("queue", name)
 	}
-	if err := forAllTenants(c, "paused"); err != nil {
+	if err := forAllTenants(c, "a queue cannot be paused"); err != nil {
 		return err
 	}
 	queue, err := patiently(s, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsQueue, error) { return do(q, ctx, name) })

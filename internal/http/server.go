@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -274,6 +275,10 @@ func (s *Server) headers(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		if err := checkVersion(r.Header.Values(versionHeader)); err != nil {
 			return err
+		}
+		// What cannot be read would be overlooked, and a filter with it.
+		if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
+			return invalid("query", "must be names and values joined by &, escaped as in a URL")
 		}
 		return next(c)
 	}

@@ -134,6 +134,28 @@ func TestReset(t *testing.T) {
 	}
 }
 
+// What is for all tenants is no single tenant's to change or to see.
+func TestDispatchIsHeldForAll(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	for method, route := range map[string]string{"GET": "", "POST": "/hold"} {
+		a.do(method, "/ojs/v1/admin/dispatch"+route, "", "X-OJS-Tenant: acme").want(422).is(map[string]any{"error.code": "unsupported", "error.details.field": "X-OJS-Tenant"})
+	}
+	a.do("GET", "/ojs/v1/admin/dispatch", "").want(200).is(map[string]any{"dispatch.held": false})
+}
+
+// A query of which a part cannot be read is refused: half a filter would let too much pass.
+func TestQueriesAreRead(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	id := a.bury("mail", "Timeout")
+	for _, query := range []string{"queue=%zz", "limit=1;offset=3", "%zz=1", "queue=other;x"} {
+		a.do("GET", "/ojs/v1/dead-letter?"+query, "").want(400).is(map[string]any{"error.code": "invalid_request", "error.details.field": "query"})
+		a.do("DELETE", "/ojs/v1/dead-letter?"+query, `{"confirm":true}`).want(400)
+	}
+	a.do("GET", "/ojs/v1/dead-letter/"+id, "").want(200)
+}
+
 func TestManifestAndHealth(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(c *Config) { c.Version = "1.2.3" })

@@ -120,9 +120,12 @@ type dispatchJSON struct {
 	Pending   int64      `json:"pending"`
 }
 
-// dispatching is a handler that reads or changes whether dispatch is held.
+// dispatching is a handler that reads or changes whether dispatch is held, for all tenants.
 func (s *Server) dispatching(call func(*sqlcgen.Queries, context.Context) (sqlcgen.OjsDispatch, error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
+		if err := forAllTenants(c, "dispatch cannot be held"); err != nil {
+			return err
+		}
 		ctx, cancel := s.query(c)
 		defer cancel()
 		d, err := call(s.q, ctx)
