@@ -172,7 +172,7 @@ func TestEvents(t *testing.T) {
 	d := aDay(t)
 	service := d.Service()
 	types := list[string](t, service, "select distinct type from ojs.events(p_limit => 1000) order by 1")
-	want := []string{"job.cancelled", "job.completed", "job.discarded", "job.enqueued", "job.expired", "job.released", "job.retrying", "job.started"}
+	want := []string{"job.cancelled", "job.completed", "job.discarded", "job.enqueued", "job.expired", "job.released", "job.retrying", "job.stalled", "job.started"}
 	if !slices.Equal(types, want) {
 		t.Errorf("the day had events of the types %q, want %q", types, want)
 	}

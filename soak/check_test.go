@@ -18,6 +18,7 @@ type row struct {
 	Attempt, MaxAttempts int
 	ScheduledAt          *time.Time
 	ExpiresAt            *time.Time
+	LeaseUntil           *time.Time
 	Errors               []string // attempt and type of each
 }
 
@@ -83,7 +84,7 @@ var (
 // drained: everybody had time to finish what there was to do.
 func check(ctx context.Context, tx pgx.Tx, ledger []entry, since time.Time, drained bool) (*findings, error) {
 	f := &findings{states: map[string]int{}}
-	rows, err := collect[row](ctx, tx, `select j.id::text, j.tenant_id, j.state::text, j.type, j.attempt, j.max_attempts, j.scheduled_at, j.expires_at, array(select (e ->> 'attempt') || ' ' || (e ->> 'type') from jsonb_array_elements(j.errors) e)
+	rows, err := collect[row](ctx, tx, `select j.id::text, j.tenant_id, j.state::text, j.type, j.attempt, j.max_attempts, j.scheduled_at, j.expires_at, j.lease_expires_at, array(select (e ->> 'attempt') || ' ' || (e ->> 'type') from jsonb_array_elements(j.errors) e)
 		from ojs.job j where j.created_at >= $1`, since)
 	if err != nil {
 		return nil, err
@@ -246,8 +247,10 @@ func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[
 		}
 		f.machine(r, past[id], leases[id])
 		f.claims(r, s, past[id])
+		// A worker that lives, to which the answer got lost, does not know of the job: it has until the end of its lease.
+		lost := r.State == "active" && r.LeaseUntil != nil && time.Until(*r.LeaseUntil) > time.Minute && !slices.ContainsFunc(s.held, func(h hold) bool { return h.attempt == r.Attempt })
 		// A pending job of cron waits for the one before it, and not for somebody to activate it.
-		if drained && !r.ended() && (r.State != "pending" || r.Type == cronJob) && (r.State != "scheduled" || time.Until(*r.ScheduledAt) < 10*time.Minute) {
+		if drained && !lost && !r.ended() && (r.State != "pending" || r.Type == cronJob) && (r.State != "scheduled" || time.Until(*r.ScheduledAt) < 10*time.Minute) {
 			f.violation("job %s is stuck: state %s, attempt %d, tenant %s", id, r.State, r.Attempt, r.Tenant)
 		}
 	}
