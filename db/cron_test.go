@@ -461,6 +461,9 @@ func TestRunsThatWaitAreNotForgotten(t *testing.T) {
 		}
 	}
 	trigger(3)
+	if got := refused(t, service, "OJ409", "select ojs.trigger_cron('c')").Message; !strings.Contains(got, "the clock was set back") {
+		t.Errorf("triggered at the same time again: %s", got)
+	}
 	exec(t, service, "select ojs.configure_cron('c', p_overlap_policy => 'allow')")
 	trigger(110)
 	for range 4 {

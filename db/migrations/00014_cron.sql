@@ -447,6 +447,8 @@ begin
     v_run := ojs._run_cron(v_cron, ojs.now(), 0, true);
     if v_run.name is null then
         perform ojs._raise('55P03', format('a run of cron job %s is being ended', p_name));
+    elsif v_run.job_id is null and v_run.reason is null then
+        perform ojs._raise('OJ409', format('cron job %s was not triggered: it has a run of this very time, since the clock was set back', p_name), jsonb_build_object('cron_name', p_name), 'Try again.');
     elsif v_run.job_id is null then
         perform ojs._raise('OJ409', format('cron job %s was not triggered: job %s of it has not ended', p_name, v_run.blocker),
             jsonb_strip_nulls(jsonb_build_object('cron_name', p_name, 'reason', v_run.reason, 'job_id', v_run.blocker)), 'Wait for that job, cancel it, or choose another overlap policy.');
