@@ -224,8 +224,19 @@ func (s *Server) listCrons(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	total := 0
+	if len(rows) == 0 && offset > 0 {
+		// Beyond the end nothing tells how many there are.
+		params.Skip, params.MaxRows = 0, 1
+		first, err := s.q.Crons(ctx, params)
+		if err != nil {
+			return err
+		}
+		if len(first) > 0 {
+			total = int(first[0].Total)
+		}
+	}
 	list := []byte{'['}
-	total := offset
 	for i := range rows {
 		if i > 0 {
 			list = append(list, ',')
@@ -383,12 +394,23 @@ func (s *Server) cronHistory(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	runs, err := s.q.CronRuns(ctx, sqlcgen.CronRunsParams{Tenant: row.TenantID, Name: row.Name, Skip: int32(offset), MaxRows: int32(limit)})
+	params := sqlcgen.CronRunsParams{Tenant: row.TenantID, Name: row.Name, Skip: int32(offset), MaxRows: int32(limit)}
+	runs, err := s.q.CronRuns(ctx, params)
 	if err != nil {
 		return err
 	}
 	items := make([]cronRunJSON, len(runs))
-	total := offset
+	total := 0
+	if len(runs) == 0 && offset > 0 {
+		params.Skip, params.MaxRows = 0, 1
+		first, err := s.q.CronRuns(ctx, params)
+		if err != nil {
+			return err
+		}
+		if len(first) > 0 {
+			total = int(first[0].Total)
+		}
+	}
 	for i, r := range runs {
 		status := "triggered"
 		if r.JobID == nil {

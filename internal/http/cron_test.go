@@ -158,6 +158,9 @@ func TestCronRequestsThatAreRefused(t *testing.T) {
 	a.do("PATCH", "/ojs/v1/cron/a", `{"type":"b"}`).want(422).is(map[string]any{"error.code": "unsupported", "error.details.field": "type"})
 	a.do("PATCH", "/ojs/v1/cron/a", `{"cron":"61 * * * *"}`).want(400)
 	a.do("PATCH", "/ojs/v1/cron/a", `{"timezone":"Nowhere/Land"}`).want(400).is(map[string]any{"error.details.field": "timezone"})
+	all := a.do("GET", "/ojs/v1/cron", "").want(200).get("pagination.total")
+	a.do("GET", "/ojs/v1/cron?offset=500", "").want(200).is(map[string]any{"count": 0, "pagination.total": all, "pagination.has_more": false})
+	a.do("GET", "/ojs/v1/cron/a/history?offset=500", "").want(200).is(map[string]any{"pagination.total": 0})
 	for _, name := range []string{"BAD", "%00", "a%2fb", strings.Repeat("a", 300), "%ff"} {
 		a.do("GET", "/ojs/v1/cron/"+name, "").want(404)
 		a.do("PUT", "/ojs/v1/cron/"+name, `{"cron":"@daily","type":"b"}`).want(400).is(map[string]any{"error.details.field": "name"})
