@@ -116,7 +116,7 @@ func (s *Scheduler) Run(ctx context.Context) {
 		case <-timer.C:
 		}
 		sleeps = s.listener != nil && s.listener.Backend() != 0 && !time.Now().Before(beatUntil)
-		done, err := s.tick(ctx, sleeps)
+		done, err := s.tick(ctx, sleeps, failures)
 		ticked = time.Now()
 		switch {
 		case ctx.Err() != nil:
@@ -157,10 +157,11 @@ func (s *Scheduler) pause(done sqlcgen.TickRow, sleeps bool) time.Duration {
 	return max(time.Duration(done.NextInMs)*time.Millisecond, every) + spread
 }
 
-func (s *Scheduler) tick(ctx context.Context, sleeps bool) (sqlcgen.TickRow, error) {
+// tick takes on less after each failure, for what failed may have been too much for one transaction.
+func (s *Scheduler) tick(ctx context.Context, sleeps bool, failures int) (sqlcgen.TickRow, error) {
 	ctx, cancel := context.WithTimeout(pg.Unchecked(ctx), patience)
 	defer cancel()
-	params := sqlcgen.TickParams{Batch: batch}
+	params := sqlcgen.TickParams{Batch: int32(max(1, batch>>min(2*failures, 10)))}
 	if s.listener != nil {
 		params.Token = &s.token
 		if backend := s.listener.Backend(); backend != 0 {

@@ -146,6 +146,25 @@ func TestErrorsAreLoggedAndSurvived(t *testing.T) {
 	eventually(t, db, "the scheduled job is available", "select state = 'available' from ojs.job")
 }
 
+func TestATickThatIsTooMuchIsMadeSmaller(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if _, err := db.Pool.Exec(t.Context(), `alter function ojs.tick(int, text, int, int) rename to tick_itself;
+		create function ojs.tick(p_limit int, p_token text, p_stride_ms int, p_backend int) returns ojs.tick_result language plpgsql security definer as $$
+		begin
+			if p_limit > 100 then
+				raise query_canceled;
+			end if;
+			return ojs.tick_itself(p_limit, p_token, p_stride_ms, p_backend);
+		end $$;
+		grant execute on function ojs.tick(int, text, int, int) to ojs_service;
+		select ojs.enqueue('later', p_scheduled_at => now() + interval '10 milliseconds')`); err != nil {
+		t.Fatal(err)
+	}
+	run(t, db, &logs{}, 5*time.Millisecond)
+	eventually(t, db, "the scheduled job is available", "select state = 'available' from ojs.job")
+}
+
 // heavySleepers counts ticks, and makes a clock that may sleep for its whole stride sleep for an hour: what happens
 // then happens because somebody woke it.
 func heavySleepers(t *testing.T, db *pgtest.DB) (ticks func() int) {
