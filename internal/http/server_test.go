@@ -162,7 +162,7 @@ func TestManifestAndHealth(t *testing.T) {
 	m := a.do("GET", "/ojs/manifest", "").want(200)
 	m.is(map[string]any{
 		"specversion": "1.0", "ojs_version": "1.0", "implementation.name": "ojs-pg", "implementation.version": "1.2.3", "implementation.language": "go",
-		"conformance_level": 0, "protocols": []any{"http"}, "backend": "postgres", "extensions.0": "urn:ojs:ext:dead-letter", "capabilities.batch_enqueue": true,
+		"conformance_level": 2, "protocols": []any{"http"}, "backend": "postgres", "extensions.0": "urn:ojs:ext:dead-letter", "capabilities.batch_enqueue": true,
 		"capabilities.cron_jobs": true, "capabilities.workflows": false,
 	})
 	for name, value := range m.get("capabilities").(map[string]any) {

@@ -89,7 +89,7 @@ func (s *Server) manifest(c echo.Context) error {
 		Specversion:      specVersion,
 		OJSVersion:       specVersion,
 		Implementation:   implementationJSON{"ojs-pg", s.version, "go", "https://github.com/ojs-pg/ojs-pg"},
-		ConformanceLevel: 0,
+		ConformanceLevel: 2,
 		Protocols:        []string{"http"},
 		Backend:          "postgres",
 		Capabilities: map[string]bool{
