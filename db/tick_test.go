@@ -514,7 +514,19 @@ func (w *statsWalk) call(tx pgx.Tx, kind string, failed map[string]int) error {
 	case "fetch":
 		return run("select from ojs.fetch($1, $2, 'w', 10000)", []string{w.pick("a", "b"), "b"}, 1+w.r.IntN(4))
 	case "tick":
-		return run("select ojs.tick($1)", 1+w.r.IntN(50))
+		// Jobs whose last attempt is lost fail without anybody's word.
+		before, err := w.lost(tx)
+		if err == nil {
+			err = run("select ojs.tick($1)", 1+w.r.IntN(50))
+		}
+		if err != nil {
+			return err
+		}
+		after, err := w.lost(tx)
+		for shard, n := range after {
+			failed[shard] += n - before[shard]
+		}
+		return err
 	case "weight":
 		return run("select from ojs.configure_tenant($1, $2, $3)", w.pick("t1", "t2"), w.pick("1", "2", "7.5"), w.pick("0", "0", "5", "-5"))
 	}
@@ -547,6 +559,20 @@ func (w *statsWalk) call(tx pgx.Tx, kind string, failed map[string]int) error {
 		return run("select from ojs.heartbeat('w', array[$1::uuid])", id)
 	}
 	return run("select from ojs."+kind+"($1)", id)
+}
+
+// lost counts the jobs of each shard that were discarded because their last attempt was lost.
+func (w *statsWalk) lost(tx pgx.Tx) (map[string]int, error) {
+	rows, err := tx.Query(w.t.Context(), `select tenant_id || '/' || queue, count(*)::int from ojs.job
+		where state = 'discarded' and attempt = max_attempts and errors -> -1 ->> 'type' in ('visibility_timeout', 'worker_death', 'timeout') group by 1`)
+	if err != nil {
+		return nil, err
+	}
+	n := map[string]int{}
+	var shard string
+	var jobs int
+	_, err = pgx.ForEachRow(rows, []any{&shard, &jobs}, func() error { n[shard] = jobs; return nil })
+	return n, err
 }
 
 // Counts all jobs. $1 tells the failed attempts, which no job's row tells.

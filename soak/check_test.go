@@ -348,8 +348,9 @@ func (f *findings) claims(r row, s *story, moves []move) {
 				f.violation("%s of job %s, attempt %d, was acknowledged, and the journal says %v", e.How, r.ID, e.Attempt, states)
 			}
 		case 409:
-			// Asked once only, nobody but the one who asks can have completed this attempt.
-			if e.Asked == 1 && slices.Contains(states, "completed") {
+			// Asked once only, nobody but the one who asks can have completed this attempt; unless a dead letter came back to life, which begins to count anew.
+			lives := slices.ContainsFunc(moves, func(m move) bool { return m.From == "discarded" })
+			if e.Asked == 1 && !lives && slices.Contains(states, "completed") {
 				f.violation("ack of job %s, attempt %d, was refused, and the attempt is completed", r.ID, e.Attempt)
 			}
 		}
