@@ -204,6 +204,23 @@ func TestWorkersOfTenants(t *testing.T) {
 	refused(t, service, "OJ411", "select ojs.direct_worker('w', 'quiet')")
 }
 
+// The worker lived on, and knew nothing of the job: its answer was late.
+func TestAJobWhoseAnswerWasLateComesBack(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	exec(t, d.Operator(), "select from ojs.configure(p_heartbeat_timeout_ms => 2000)")
+	exec(t, service, "select ojs.enqueue('a', p_visibility_timeout_ms => 3600000)")
+	fetched(t, service, "w", 1)
+	d.SetNow(noon.Add(5 * time.Second))
+	beat(t, service, "'w'")
+	d.SetNow(noon.Add(10 * time.Second))
+	if got := tick(t, service, 1000); got != "0 1" {
+		t.Errorf("a tick promoted and reaped %s, want 0 1", got)
+	}
+}
+
 func TestDeadWorkers(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

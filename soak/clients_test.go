@@ -448,7 +448,11 @@ func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, e
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = tx.Rollback(context.Background()) }()
+	defer func() {
+		if tx != nil { // a later one may not have begun
+			_ = tx.Rollback(context.Background())
+		}
+	}()
 	sent := time.Now()
 	rows, err := tx.Query(ctx, "select id::text, lease::text, attempt, state::text, queue, type, lease_expires_at from ojs.fetch($1, $2, $3, $4)",
 		campaignQueues, 1+r.IntN(4), c.Name, leaseTime.Milliseconds())

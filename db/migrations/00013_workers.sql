@@ -304,9 +304,9 @@ as $$
 declare
     v_jobs record;
 begin
-    -- What it said it ran, and what it was handed since. Of two workers of one name, only what this one said is surely its own.
+    -- What it said it ran, and what it was handed since, or so shortly before that the answer may have been on its way. Of two workers of one name, only what this one said is surely its own.
     with dead as materialized (
-        select d.tenant_id, d.worker_id, b.ids, b.seen_at - ojs._silence() as since,
+        select d.tenant_id, d.worker_id, b.ids, b.seen_at - greatest(ojs._silence(), interval '30 seconds') as since,
             exists (select from ojs.worker o where o.tenant_id <> d.tenant_id and o.worker_id = d.worker_id) as shared
         from unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
         cross join lateral (select b.* from ojs.worker_beat b where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id order by b.rev desc limit 1) b
