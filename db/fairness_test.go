@@ -1467,35 +1467,38 @@ func TestRunQueueCorners(t *testing.T) {
 	})
 	t.Run("who goes beside a decision after having taken some gets no more than asked", func(t *testing.T) {
 		t.Parallel()
-		d := pgtest.New(t)
-		service := d.Service()
-		enqueueFor(t, service, "q", "a", 5)
-		enqueueFor(t, service, "z", "a", 5)
-		fetchSeqs(t, service, "q", 1)
-		decider, holder := begin(t, service), begin(t, service)
-		exec(t, decider, "select from ojs.fetch_many('{z}', '{1}', '{w}', '{0}', null, false)")
-		fetchSeqs(t, holder, "q", 1)
-		got := make(chan int, 1)
-		go func() {
-			n := -1
-			_ = service.QueryRow(t.Context(), "select count(*)::int from ojs.fetch('{q}', 5)").Scan(&n)
-			got <- n
-		}()
-		// It waits for a moment only, and may have gone on unseen: then it found the three that nobody has.
-		want := 5
-		for one[int](t, d.Pool, "select count(*)::int from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == 0 {
-			if len(got) > 0 {
-				want = 3
-				break
+		try := func() int {
+			d := pgtest.New(t)
+			service := d.Service()
+			enqueueFor(t, service, "q", "a", 5)
+			enqueueFor(t, service, "z", "a", 5)
+			fetchSeqs(t, service, "q", 1)
+			decider, holder := begin(t, service), begin(t, service)
+			exec(t, decider, "select from ojs.fetch_many('{z}', '{1}', '{w}', '{0}', null, false)")
+			fetchSeqs(t, holder, "q", 1)
+			got := make(chan int, 1)
+			go func() {
+				n := -1
+				_ = service.QueryRow(t.Context(), "select count(*)::int from ojs.fetch('{q}', 5)").Scan(&n)
+				got <- n
+			}()
+			for one[int](t, d.Pool, "select count(*)::int from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == 0 && len(got) == 0 {
+				runtime.Gosched()
 			}
-			runtime.Gosched()
+			exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select 'b', 'a', 'q', 10 from generate_series(1, 9)")
+			n := <-got
+			commit(t, decider)
+			commit(t, holder)
+			return n
 		}
-		exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select 'b', 'a', 'q', 10 from generate_series(1, 9)")
-		if n := <-got; n != want && n != 3 {
-			t.Errorf("%d jobs were handed out to who asked for 5, want %d", n, want)
+		// It waits for a second only: where that was over before the priority came, it found the three that nobody has.
+		n := try()
+		for tries := 1; n == 3 && tries < 10; tries++ {
+			n = try()
 		}
-		commit(t, decider)
-		commit(t, holder)
+		if n != 5 {
+			t.Errorf("%d jobs were handed out to who asked for 5, want 5", n)
+		}
 	})
 	t.Run("another tenant's job of the same id is not taken for one decided ahead", func(t *testing.T) {
 		t.Parallel()

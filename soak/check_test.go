@@ -348,9 +348,10 @@ func (f *findings) claims(r row, s *story, moves []move) {
 				f.violation("%s of job %s, attempt %d, was acknowledged, and the journal says %v", e.How, r.ID, e.Attempt, states)
 			}
 		case 409:
-			// Asked once only, nobody but the one who asks can have completed this attempt; unless a dead letter came back to life, which begins to count anew.
-			lives := slices.ContainsFunc(moves, func(m move) bool { return m.From == "discarded" })
-			if e.Asked == 1 && !lives && slices.Contains(states, "completed") {
+			// Asked once only, nobody but the one who asks can have completed this attempt; unless a dead letter came back to life, which begins to count anew, and
+			// whoever had the other attempt of this number completed it.
+			other := slices.ContainsFunc(s.finishes, func(o entry) bool { return o.Attempt == e.Attempt && o.Lease != e.Lease && o.How == ack })
+			if e.Asked == 1 && !other && slices.Contains(states, "completed") {
 				f.violation("ack of job %s, attempt %d, was refused, and the attempt is completed", r.ID, e.Attempt)
 			}
 		}

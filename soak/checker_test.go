@@ -63,6 +63,7 @@ func TestTheCheckerSees(t *testing.T) {
 	const failing = `select ojs.nack($1, '{"message": "no", "code": "%"}', $2)`
 	done, again := enqueue(), ""
 	end(done, ack, 200, "select ojs.ack($1, $2)")
+	acked := ledger[len(ledger)-1]
 	dead := enqueue()
 	end(dead, discard, 200, strings.ReplaceAll(failing, "%", "DISCARD"))
 	again = enqueue()
@@ -130,7 +131,7 @@ func TestTheCheckerSees(t *testing.T) {
 		{name: "completed without an ack", ledger: without(finishes, done), want: "nobody acknowledged that"},
 		{name: "an ack is forgotten", spoil: "update ojs.job set state = 'active' where id = $done", want: "is active, and the journal says"},
 		{name: "an ack is lost", spoil: "delete from ojs.release where job_id = $done", want: "was acknowledged, and the journal says"},
-		{name: "refused and done", ledger: add(entry{What: finished, IDs: []string{done}, Attempt: 1, How: ack, Status: 409, Asked: 1}), want: "was refused, and the attempt is completed"},
+		{name: "refused and done", ledger: add(entry{What: finished, IDs: acked.IDs, Lease: acked.Lease, Attempt: 1, How: ack, Status: 409, Asked: 1}), want: "was refused, and the attempt is completed"},
 		{name: "failed by nobody", ledger: without(finishes, again), want: "nobody said so"},
 		{name: "discarded by no policy", ledger: without(finishes, dead), want: "by no policy"},
 		{name: "cancelled by nobody", ledger: without(cancels, gone), want: "nobody asked for it"},

@@ -39,10 +39,11 @@ comment on function ojs._has_work(text[]) is 'Whether a tenant had work in one o
 
 -- +goose StatementBegin
 create function ojs._anything_for(p_queues text[], p_tenant text) returns boolean
-language plpgsql set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Each of them costs more to begin than to do.
+    -- Each of them costs more to begin than to do. All look at one moment: between two of them a decision could take a job from where the second looks to
+    -- where the first has looked.
     if p_tenant is null and ojs._has_work(p_queues) then
         return true;
     elsif exists (select from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f

@@ -209,7 +209,7 @@ func (s *Server) listCrons(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	params := sqlcgen.CronsParams{Tenant: scope, Skip: int32(offset), MaxRows: int32(limit)}
+	params := sqlcgen.CronsParams{Tenant: scope}
 	switch v := c.QueryParam("enabled"); v {
 	case "":
 	case "true", "false":
@@ -220,21 +220,12 @@ func (s *Server) listCrons(c echo.Context) error {
 	}
 	ctx, cancel := s.query(c)
 	defer cancel()
-	rows, err := s.q.Crons(ctx, params)
+	rows, total, err := pageOf(limit, offset, func(limit, offset int32) ([]sqlcgen.CronsRow, error) {
+		params.MaxRows, params.Skip = limit, offset
+		return s.q.Crons(ctx, params)
+	}, func(r sqlcgen.CronsRow) int64 { return r.Total })
 	if err != nil {
 		return err
-	}
-	total := 0
-	if len(rows) == 0 && offset > 0 {
-		// Beyond the end nothing tells how many there are.
-		params.Skip, params.MaxRows = 0, 1
-		first, err := s.q.Crons(ctx, params)
-		if err != nil {
-			return err
-		}
-		if len(first) > 0 {
-			total = int(first[0].Total)
-		}
 	}
 	list := []byte{'['}
 	for i := range rows {
@@ -242,7 +233,6 @@ func (s *Server) listCrons(c echo.Context) error {
 			list = append(list, ',')
 		}
 		list = s.appendCron(list, &rows[i].OjsCron)
-		total = int(rows[i].Total)
 	}
 	list = append(list, ']')
 	w := writer{}
@@ -298,7 +288,7 @@ func (s *Server) patchCron(c echo.Context) error {
 		Name: name, Tenant: scope, Enabled: req.flag("enabled"), Expression: expression, Timezone: req.text("timezone"),
 		OverlapPolicy: req.text("overlap_policy"), CatchUp: req.text("catch_up"), Description: req.text("description"),
 	}
-	only(req, "enabled", "expression", "cron", "timezone", "overlap_policy", "catch_up", "description")
+	only(req, notConfigurable, "enabled", "expression", "cron", "timezone", "overlap_policy", "catch_up", "description")
 	if err := req.err(); err != nil {
 		return err
 	}
@@ -394,23 +384,13 @@ func (s *Server) cronHistory(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	params := sqlcgen.CronRunsParams{Tenant: row.TenantID, Name: row.Name, Skip: int32(offset), MaxRows: int32(limit)}
-	runs, err := s.q.CronRuns(ctx, params)
+	runs, total, err := pageOf(limit, offset, func(limit, offset int32) ([]sqlcgen.CronRunsRow, error) {
+		return s.q.CronRuns(ctx, sqlcgen.CronRunsParams{Tenant: row.TenantID, Name: row.Name, MaxRows: limit, Skip: offset})
+	}, func(r sqlcgen.CronRunsRow) int64 { return r.Total })
 	if err != nil {
 		return err
 	}
 	items := make([]cronRunJSON, len(runs))
-	total := 0
-	if len(runs) == 0 && offset > 0 {
-		params.Skip, params.MaxRows = 0, 1
-		first, err := s.q.CronRuns(ctx, params)
-		if err != nil {
-			return err
-		}
-		if len(first) > 0 {
-			total = int(first[0].Total)
-		}
-	}
 	for i, r := range runs {
 		status := "triggered"
 		if r.JobID == nil {
@@ -420,7 +400,6 @@ func (s *Server) cronHistory(c echo.Context) error {
 			ScheduledAt: stamp(r.DueAt), TriggeredAt: stamp(r.At), Status: status, Manual: r.Manual, Missed: r.Missed,
 			JobID: r.JobID, Reason: r.Reason, Message: r.Message, ExistingJobID: r.Blocker,
 		}
-		total = int(r.Total)
 	}
 	return encode(c, http.StatusOK, map[string]any{
 		"name": row.Name, "history": items, "items": items, "pagination": pagination(total, limit, offset),

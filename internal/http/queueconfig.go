@@ -93,7 +93,7 @@ func (s *Server) putQueueConfig(c echo.Context) error {
 	config := req.source
 	path := ""
 	if req.has("config") {
-		known(req, "config")
+		only(req, notKnown, "config")
 		config = req.typed("config", "object")
 		path = "config"
 		if config == nil && req.err() == nil {
@@ -124,7 +124,7 @@ func (s *Server) createQueue(c echo.Context) error {
 	case !queueName.MatchString(*name):
 		req.fail(invalid("name", "must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters"))
 	}
-	known(req, "name", "config")
+	only(req, notKnown, "name", "config")
 	config := req.typed("config", "object")
 	if config == nil {
 		config = []byte("{}")

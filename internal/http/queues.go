@@ -92,6 +92,20 @@ func page[T any](c echo.Context, all []T) ([]T, paginationJSON, error) {
 	return all[from:min(from+limit, len(all))], pagination(len(all), limit, offset), nil
 }
 
+// pageOf asks for a page of a list whose rows say how many there are in all.
+func pageOf[T any](limit, offset int, ask func(limit, offset int32) ([]T, error), total func(T) int64) (rows []T, all int, err error) {
+	rows, err = ask(int32(limit), int32(offset))
+	counted := rows
+	if err == nil && len(rows) == 0 && offset > 0 {
+		// Beyond the end no row says it.
+		counted, err = ask(1, 0)
+	}
+	if err == nil && len(counted) > 0 {
+		all = int(total(counted[0]))
+	}
+	return rows, all, err
+}
+
 func pagination(total, limit, offset int) paginationJSON {
 	return paginationJSON{Total: total, Limit: limit, Offset: offset, HasMore: offset+limit < total, Page: offset/limit + 1, PerPage: limit}
 }

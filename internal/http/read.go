@@ -109,6 +109,22 @@ func (o *object) at(key string) string {
 	return string(appendKey([]byte(o.path), key))
 }
 
+// only refuses fields that would be overlooked: a filter with a slip of the pen would let everything pass.
+func only(o *object, refusal func(at string) *pg.Error, names ...string) {
+	allowed := set(names...)
+	for _, m := range o.fields {
+		if at := o.at(m.key); !allowed[m.key] {
+			o.fail(refusal(at))
+		}
+	}
+}
+
+func notKnown(at string) *pg.Error { return invalid(at, "is not known here") }
+
+func notConfigurable(at string) *pg.Error {
+	return refuse(codeUnsupported, at, "%s cannot be configured on this server", at)
+}
+
 func (o *object) has(key string) bool {
 	for i := range o.fields {
 		if o.fields[i].key == key {

@@ -68,11 +68,16 @@ func (s *Server) heartbeat(c echo.Context) error {
 	w.flag("acknowledged", true)
 	w.text("state", beat.State)
 	w.texts("jobs_extended", beat.JobsExtended)
-	w.time("server_time", &beat.ServerTime)
-	w.raw("heartbeat_interval", wholeSeconds(beat.HeartbeatIntervalMs))
-	w.raw("heartbeat_timeout", wholeSeconds(beat.HeartbeatTimeoutMs))
+	w.rhythm(beat.ServerTime, beat.HeartbeatIntervalMs, beat.HeartbeatTimeoutMs)
 	w.close()
 	return blob(c, http.StatusOK, w.b)
+}
+
+// rhythm writes by which clock and how often heartbeats are expected.
+func (w *writer) rhythm(now time.Time, intervalMs, timeoutMs int32) {
+	w.time("server_time", &now)
+	w.raw("heartbeat_interval", wholeSeconds(intervalMs))
+	w.raw("heartbeat_timeout", wholeSeconds(timeoutMs))
 }
 
 // wholeSeconds writes milliseconds as seconds, with a fraction only where there is one.
@@ -151,9 +156,7 @@ func (s *Server) registerWorker(c echo.Context) error {
 	w.flag("ok", true)
 	w.text("worker_id", about.WorkerID)
 	w.text("state", beat.State)
-	w.time("server_time", &beat.ServerTime)
-	w.raw("heartbeat_interval", wholeSeconds(beat.HeartbeatIntervalMs))
-	w.raw("heartbeat_timeout", wholeSeconds(beat.HeartbeatTimeoutMs))
+	w.rhythm(beat.ServerTime, beat.HeartbeatIntervalMs, beat.HeartbeatTimeoutMs)
 	w.integer("visibility_timeout_default", defaultVisibilitySeconds)
 	w.close()
 	return blob(c, http.StatusOK, w.b)

@@ -139,9 +139,9 @@ func (s *Server) putTenant(c echo.Context) error {
 	weight(req, "fairness_weight")
 	if fairness := req.child("fairness"); fairness != nil {
 		weight(fairness, "weight")
-		only(fairness, "weight")
+		only(fairness, notConfigurable, "weight")
 	}
-	only(req, "weight", "fairness_weight", "fairness", "priority_boost")
+	only(req, notConfigurable, "weight", "fairness_weight", "fairness", "priority_boost")
 	if err := req.err(); err != nil {
 		return err
 	}
@@ -158,14 +158,4 @@ func (s *Server) putTenant(c echo.Context) error {
 		return noSuch("tenant", id)
 	}
 	return encode(c, http.StatusOK, tenantOf(tenants[0]))
-}
-
-// only refuses the fields it does not know.
-func only(o *object, known ...string) {
-	allowed := set(known...)
-	for _, m := range o.fields {
-		if !allowed[m.key] {
-			o.fail(refuse(codeUnsupported, o.at(m.key), "%s cannot be configured on this server", o.at(m.key)))
-		}
-	}
 }

@@ -36,12 +36,7 @@ func NewUpkeep(db *pg.DB, listener *pg.Listener, log *slog.Logger) *Upkeep {
 func (u *Upkeep) Run(ctx context.Context) {
 	changed := make(chan struct{}, 1)
 	if u.listener != nil {
-		stop := u.listener.OnToken(upkeepToken, func() {
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
-		})
+		stop := u.listener.OnToken(upkeepToken, signal(changed))
 		defer stop()
 	}
 	// Servers that started together take turns.
