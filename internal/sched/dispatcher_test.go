@@ -589,8 +589,9 @@ func TestSettlementsShareAStatementAndEachHasItsOwnResult(t *testing.T) {
 			}
 			results[i] = b.Settle(t.Context(), s, i != 0)
 		})
-		if i == 0 {
-			b.blocked(1)
+		// The first ACK and the first NACK go alone.
+		if i < 2 {
+			b.blocked(i + 1)
 		}
 	}
 	b.eventually("the others are in line", func() bool {
@@ -598,7 +599,6 @@ func TestSettlementsShareAStatementAndEachHasItsOwnResult(t *testing.T) {
 		defer b.acks.mu.Unlock()
 		b.settles.mu.Lock()
 		defer b.settles.mu.Unlock()
-		// The first ACK and the first NACK are under way.
 		return len(b.acks.lines) == 1 && len(b.acks.lines[""].items) == 29 && len(b.settles.lines) == 1 && len(b.settles.lines[""].items) == 9
 	})
 	end("rollback")
