@@ -130,6 +130,12 @@ func Mixed(ctx context.Context, env *Env, opts MixedOptions) (*MixedResult, erro
 	if err := d.exec(ctx, "select ojs.configure(p_retention => make_interval(secs => $1), p_journal_retention => '1 minute')", opts.Retention); err != nil {
 		return nil, fmt.Errorf("configure the retention: %w", err)
 	}
+	// The partition for the jobs to come is cut while there are none, as in a database that has been running for a while.
+	for more := true; more; {
+		if err := d.control.QueryRow(ctx, "select (u).task is not null from ojs.upkeep() u").Scan(&more); err != nil {
+			return nil, fmt.Errorf("prepare partitions: %w", err)
+		}
+	}
 	m := &mix{opts: opts, people: newPopulation(opts.Tenants, false)}
 	for range int(opts.length() / opts.part()) {
 		m.parts = append(m.parts, &mixedPart{})
