@@ -879,9 +879,18 @@ func silentWorkersAreTakenForDead(t *testing.T, s *stage) {
 	s.want("2", "select count(*) from ojs.job where state = 'active'")
 	// It may have been heard of up to a fifteenth of that time later than was written down.
 	s.at(65)
-	if again := s.fetch(", 10"); len(again) != 2 || again[0].attempt != 2 || again[1].attempt != 2 {
+	again := s.fetch(", 10, 'v', 1200000")
+	if len(again) != 2 || again[0].attempt != 2 || again[1].attempt != 2 {
 		t.Errorf("handed out again: %v", again)
 	}
+	// The next worker says how many it has, and lists one of them.
+	s.at(300)
+	s.exec("select ojs.beat('v', array[$1::uuid], p_visibility_timeout_ms => 1200000, p_active => 2)", again[0].id)
+	s.at(365)
+	s.want("available 2", stateOf, again[0].id)
+	s.want("active 2", stateOf, again[1].id)
+	s.at(65 + 1200)
+	s.want("available 2", stateOf, again[1].id)
 }
 
 func lostAttemptsCount(t *testing.T, s *stage) {
