@@ -247,8 +247,10 @@ func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[
 		}
 		f.machine(r, past[id], leases[id])
 		f.claims(r, s, past[id])
-		// A worker that lives, to which the answer got lost, does not know of the job: it has until the end of its lease.
-		lost := r.State == "active" && r.LeaseUntil != nil && time.Until(*r.LeaseUntil) > time.Minute && !slices.ContainsFunc(s.held, func(h hold) bool { return h.attempt == r.Attempt })
+		// A worker that lives, to which the answer got lost, does not know of the job; one that had been silent for too long when it asked had no registration that could
+		// end again, if it sent no heartbeat since. Both have until the end of the lease.
+		lost := r.State == "active" && r.LeaseUntil != nil && time.Until(*r.LeaseUntil) > time.Minute &&
+			!slices.ContainsFunc(s.held, func(h hold) bool { return h.attempt == r.Attempt && h.until.After(h.sent) })
 		// A pending job of cron waits for the one before it, and not for somebody to activate it.
 		if drained && !lost && !r.ended() && (r.State != "pending" || r.Type == cronJob) && (r.State != "scheduled" || time.Until(*r.ScheduledAt) < 10*time.Minute) {
 			f.violation("job %s is stuck: state %s, attempt %d, tenant %s", id, r.State, r.Attempt, r.Tenant)
