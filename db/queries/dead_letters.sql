@@ -25,3 +25,6 @@ select * from ojs.delete_dead_letter(@id::uuid, sqlc.narg('tenant')::text);
 -- name: PurgeDeadLetters :one
 select ojs.purge_dead_letters(sqlc.narg('queue')::text, sqlc.narg('type')::text, sqlc.narg('error_type')::text, sqlc.narg('since')::timestamptz,
     sqlc.narg('until')::timestamptz, @max_jobs::int, sqlc.narg('tenant')::text)::int as jobs;
+
+-- name: Ago :one
+select (ojs.now() - make_interval(secs => @age_seconds::float8))::timestamptz as at;

@@ -17,6 +17,7 @@ import (
 type deadFilter struct {
 	queue, jobType, errorType *string
 	since, until              *time.Time
+	age                       *time.Duration // instead of until: how long ago, by the database's clock
 }
 
 // maxBulk is the most jobs that one bulk request changes.
@@ -36,18 +37,18 @@ func queryText(c echo.Context, name string) (*string, error) {
 }
 
 func queryTime(c echo.Context, name string) (*time.Time, error) {
-	v := c.QueryParam(name)
-	if v == "" {
-		return nil, nil
+	v, err := queryText(c, name)
+	if v == nil || err != nil {
+		return nil, err
 	}
-	at, err := parseTime(v)
+	at, err := parseTime(*v)
 	if err != nil {
 		return nil, invalid(name, "%s", err)
 	}
 	return &at, nil
 }
 
-// deadQuery reads a filter from the query; older_than is another name of until.
+// deadQuery reads a filter from the query.
 func deadQuery(c echo.Context) (f deadFilter, err error) {
 	for name, to := range map[string]**string{"queue": &f.queue, "type": &f.jobType, "error_type": &f.errorType} {
 		if *to, err = queryText(c, name); err != nil {
@@ -59,12 +60,43 @@ func deadQuery(c echo.Context) (f deadFilter, err error) {
 			return f, err
 		}
 	}
-	if older, err := queryTime(c, "older_than"); err != nil {
+	older, err := queryText(c, "older_than")
+	if older == nil || err != nil {
 		return f, err
-	} else if older != nil {
-		f.until = older
 	}
-	return f, nil
+	return f, f.olderThan("older_than", "until", *older)
+}
+
+// olderThan reads another spelling of until, which may also be an age: P30D for until 30 days ago. Nothing here counts forward from now, so
+// what does, +P30D, is refused.
+func (f *deadFilter) olderThan(name, until, v string) error {
+	at, err := parseTime(v)
+	age, noAge := parseDuration(v)
+	switch {
+	case err == nil && f.until != nil && !f.until.Equal(at), noAge == nil && f.until != nil:
+		return invalid(name, "disagrees with %s", until)
+	case err == nil:
+		f.until = &at
+	case noAge == nil:
+		f.age = &age
+	default:
+		return invalid(name, "must be a time as in RFC 3339 with an offset, or an age as an ISO 8601 duration of weeks to seconds, such as P30D")
+	}
+	return nil
+}
+
+// bound turns an age into a time, by the clock that dead letters are dated with; it gives a filter without either the present, if it is to have a bound.
+func (s *Server) bound(ctx context.Context, f *deadFilter, required bool) error {
+	age := f.age
+	if age == nil && required {
+		age = new(time.Duration)
+	}
+	if f.until != nil || age == nil {
+		return nil
+	}
+	at, err := s.q.Ago(ctx, age.Seconds())
+	f.until = &at
+	return err
 }
 
 // deadBody reads what a bulk request is about: {"filter": {...}, "limit": n, "confirm": true}. What the client does not confirm is
@@ -77,7 +109,6 @@ func (s *Server) deadBody(c echo.Context) (f deadFilter, limit int32, err error)
 	for name := range c.QueryParams() {
 		return f, 0, invalid(clip(name), "belongs in the body here")
 	}
-	now := time.Now()
 	fields := []string{"queue", "type", "error_type", "since", "until", "older_than"}
 	// The filter may stand by itself or be the body, but not half of it here and half there.
 	filter := req.child("filter")
@@ -89,9 +120,11 @@ func (s *Server) deadBody(c echo.Context) (f deadFilter, limit int32, err error)
 		only(filter, notKnown, fields...)
 	}
 	f.queue, f.jobType, f.errorType = filter.name("queue"), filter.name("type"), filter.name("error_type")
-	f.since, f.until = filter.when("since", now), filter.when("until", now)
-	if older := filter.when("older_than", now); older != nil {
-		f.until = older
+	f.since, f.until = filter.time("since"), filter.time("until")
+	if older := filter.text("older_than"); older != nil {
+		if err := f.olderThan(filter.at("older_than"), filter.at("until"), *older); err != nil {
+			filter.fail(err)
+		}
 	}
 	limit = 1000
 	if v := req.integer("limit", 1); v != nil {
@@ -106,10 +139,6 @@ func (s *Server) deadBody(c echo.Context) (f deadFilter, limit int32, err error)
 	}
 	if confirmed == nil || !*confirmed {
 		return f, 0, invalid("confirm", "must be true: this changes every job that the filter lets pass")
-	}
-	if f.until == nil {
-		// What fails again meanwhile is not meant.
-		f.until = &now
 	}
 	return f, limit, nil
 }
@@ -129,6 +158,9 @@ func (s *Server) listDeadLetters(c echo.Context) error {
 	}
 	ctx, cancel := s.query(c)
 	defer cancel()
+	if err := s.bound(ctx, &f, false); err != nil {
+		return err
+	}
 	total, err := s.q.DeadLetterCount(ctx, sqlcgen.DeadLetterCountParams{
 		Queue: f.queue, Type: f.jobType, ErrorType: f.errorType, Since: f.since, Until: f.until, Tenant: scope,
 	})
@@ -237,6 +269,10 @@ func (s *Server) bulk(c echo.Context, done string, do func(context.Context, dead
 	}
 	ctx, cancel := s.query(c)
 	defer cancel()
+	// What fails again meanwhile is not meant, neither by what is done nor by what remains.
+	if err := s.bound(ctx, &f, true); err != nil {
+		return err
+	}
 	n, err := do(ctx, f, limit, scope)
 	if err != nil {
 		return err

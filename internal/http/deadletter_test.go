@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
 
 // bury makes a dead letter.
@@ -100,4 +101,49 @@ func TestDeadLetters(t *testing.T) {
 			a.do("DELETE", "/ojs/v1/jobs/"+a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["mail","billing"]}`).want(200).text("jobs.0.id"), "").want(200)
 		}
 	}
+}
+
+// Ages and the present are told by the clock of the database, which dead letters are dated with.
+func TestDeadLettersByAge(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	const base = "/ojs/v1/dead-letter"
+	now := time.Now().Add(time.Hour)
+	a.db.SetNow(now)
+	old := a.bury("mail", "Timeout")
+	a.db.SetNow(now.Add(40 * 24 * time.Hour))
+	a.bury("mail", "Timeout")
+	a.db.SetNow(now.Add(40*24*time.Hour + time.Minute))
+
+	for _, tc := range [][2]string{
+		{`"older_than":"+P30D"`, "older_than"},
+		{`"older_than":"+PT0S"`, "older_than"},
+		{`"older_than":"-P30D"`, "older_than"},
+		{`"older_than":"30 days"`, "older_than"},
+		{`"older_than":"P1M"`, "older_than"},
+		{`"older_than":""`, "older_than"},
+		{`"since":"+P1D"`, "since"},
+		{`"since":"P1D"`, "since"},
+		{`"until":"+P1D"`, "until"},
+		{`"until":"P1D"`, "until"},
+		{`"older_than":"P30D","until":"2031-01-01T00:00:00Z"`, "older_than"},
+		{`"older_than":"2030-01-01T00:00:00Z","until":"2031-01-01T00:00:00Z"`, "older_than"},
+	} {
+		for _, route := range []string{"/purge", "/retry"} {
+			a.do("POST", base+route, `{"filter":{`+tc[0]+`},"confirm":true}`).want(400).is(map[string]any{"error.code": "invalid_request", "error.details.field": "filter." + tc[1]})
+			a.do("POST", base+route, `{`+tc[0]+`,"confirm":true}`).want(400).is(map[string]any{"error.details.field": tc[1]})
+		}
+	}
+	for query, field := range map[string]string{
+		"older_than=%2BP30D": "older_than", "older_than=30": "older_than", "since=P1D": "since", "until=%2BP1D": "until", "older_than=P30D&until=2031-01-01T00:00:00Z": "older_than",
+	} {
+		a.do("GET", base+"?"+query, "").want(400).is(map[string]any{"error.details.field": field})
+	}
+	a.do("GET", base+"?older_than=P30D", "").want(200).is(map[string]any{"total": 1, "jobs.0.id": old})
+	a.do("GET", base+"?older_than=P41D", "").want(200).is(map[string]any{"total": 0})
+	a.do("GET", base+"?older_than=2031-01-01T01:00:00%2B01:00&until=2031-01-01T00:00:00Z", "").want(200)
+
+	a.do("POST", base+"/purge", `{"filter":{"older_than":"P6W"},"confirm":true}`).want(200).is(map[string]any{"deleted": 0, "remaining": 0})
+	a.do("POST", base+"/purge", `{"filter":{"older_than":"P30D"},"confirm":true}`).want(200).is(map[string]any{"deleted": 1, "remaining": 0})
+	a.do("POST", base+"/retry", `{"confirm":true}`).want(200).is(map[string]any{"retried": 1, "remaining": 0})
 }

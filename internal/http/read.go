@@ -360,6 +360,15 @@ func (o *object) when(key string, now time.Time) *time.Time {
 		at := now.Add(d).UTC()
 		return &at
 	}
+	return o.time(key)
+}
+
+// time reads an optional time: RFC 3339 with an offset.
+func (o *object) time(key string) *time.Time {
+	v := o.text(key)
+	if v == nil {
+		return nil
+	}
 	at, err := parseTime(*v)
 	if err != nil {
 		o.fail(invalid(o.at(key), "%s", err))

@@ -10,6 +10,17 @@ import (
 	"time"
 )
 
+const ago = `-- name: Ago :one
+select (ojs.now() - make_interval(secs => $1::float8))::timestamptz as at
+`
+
+func (q *Queries) Ago(ctx context.Context, ageSeconds float64) (time.Time, error) {
+	row := q.db.QueryRow(ctx, ago, ageSeconds)
+	var at time.Time
+	err := row.Scan(&at)
+	return at, err
+}
+
 const deadLetterCount = `-- name: DeadLetterCount :one
 select ojs.dead_letter_count($1::text, $2::text, $3::text, $4::timestamptz,
     $5::timestamptz, $6::text)::bigint as jobs
