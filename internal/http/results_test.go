@@ -75,3 +75,26 @@ func TestResults(t *testing.T) {
 	a.do("POST", "/ojs/v1/jobs/results", `{"ids":["x"]}`).want(400).is(map[string]any{"error.details.field": "ids[0]"})
 	a.do("POST", "/ojs/v1/jobs/results", `{}`).want(400).is(map[string]any{"error.details.field": "ids"})
 }
+
+// What a result may have is the same by every door, and one that has more is told so; its job stays active.
+func TestLargeResults(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	result := func(size int) string { return `"` + strings.Repeat("x", size-2) + `"` }
+	for _, byPath := range []bool{false, true} {
+		id := a.push(`{"type":"a","args":[]}`)
+		lease := a.fetchOne("default").text("jobs.0.lease")
+		route := "/ojs/v1/workers/ack"
+		if byPath {
+			route = "/ojs/v1/jobs/" + id + "/ack"
+		}
+		for _, size := range []int{1<<20 + 1, 3 << 20, 15 << 20} {
+			a.do("POST", route, `{"job_id":"`+id+`","lease":"`+lease+`","result":`+result(size)+`}`).want(413).is(map[string]any{"error.code": "RESULT_TOO_LARGE", "error.details.field": "result"})
+		}
+		a.do("POST", route, `{"job_id":"`+id+`","lease":"`+lease+`","result":`+result(17<<20)+`}`).want(413)
+		a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+id+`","error":{"message":`+result(2<<20)+`}}`).want(413).is(map[string]any{"error.details.field": "error"})
+		a.do("GET", "/ojs/v1/jobs/"+id, "").want(200).is(map[string]any{"job.state": "active"})
+		a.do("POST", route, `{"job_id":"`+id+`","lease":"`+lease+`","result":`+result(1<<20)+`}`, "Prefer: return=minimal").want(200)
+		a.do("GET", "/ojs/v1/jobs/"+id+"/result", "").want(200).is(map[string]any{"result_size_bytes": 1 << 20})
+	}
+}

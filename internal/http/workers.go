@@ -164,11 +164,8 @@ func (s *Server) settle(c echo.Context, read func(*object, *sched.Settlement), s
 			return err
 		}
 	}
-	limit := s.limits.Body
-	if pathID == "" {
-		limit = max(limit, s.limits.BatchBody)
-	}
-	req, err := s.body(c, limit, pathID != "")
+	// Room for more than a result may have, so that SQL says when one is too large.
+	req, err := s.body(c, max(s.limits.Body, s.limits.BatchBody), pathID != "")
 	if err != nil {
 		return err
 	}
@@ -178,9 +175,6 @@ func (s *Server) settle(c echo.Context, read func(*object, *sched.Settlement), s
 	}
 	if pathID == "" && req.raw("jobs") != nil {
 		return s.settleMany(c, req, scope, read, shape)
-	}
-	if int64(len(req.source)) > s.limits.Body {
-		return refuse(codeTooLarge, "body", "the body is larger than %d bytes", s.limits.Body)
 	}
 	one := []sched.Settlement{{ID: jobID(req, pathID), Tenant: scope}}
 	read(req, &one[0])
