@@ -140,7 +140,7 @@ func blob(c echo.Context, status int, body []byte) error {
 	res := c.Response()
 	res.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	if status == http.StatusServiceUnavailable {
-		res.Header().Set("Retry-After", "1")
+		retryLater(c)
 	}
 	res.WriteHeader(status)
 	if _, err := res.Write(body); err != nil {
@@ -148,6 +148,8 @@ func blob(c echo.Context, status int, body []byte) error {
 	}
 	return http.NewResponseController(res).Flush()
 }
+
+func retryLater(c echo.Context) { c.Response().Header().Set("Retry-After", "1") }
 
 // encode writes a response made of structs, without HTML escapes.
 func encode(c echo.Context, status int, v any) error {

@@ -97,7 +97,7 @@ func (s *Server) getResult(c echo.Context) error {
 			w.outcome(found)
 			w.close()
 			if !found.ended() {
-				c.Response().Header().Set("Retry-After", "1")
+				retryLater(c)
 			}
 			return blob(c, http.StatusOK, w.b)
 		case left <= 0:

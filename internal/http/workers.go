@@ -232,10 +232,22 @@ func (s *Server) settleMany(
 		}
 		ctx, cancel := s.query(c)
 		defer cancel()
+		away := 0
 		for n, done := range s.dispatch.Settle(ctx, asked, whole) {
 			settled[good[n]] = done
+			if done.Err != nil && s.classify(done.Err).Status == http.StatusServiceUnavailable {
+				away++
+			}
+		}
+		switch {
+		case away == len(good):
+			// None of them is settled: a client need not look at each to know that it is to send all of them again.
+			return settled[good[0]].Err
+		case away > 0:
+			retryLater(c)
 		}
 	}
+	s.logUnsettled(c, many, settled)
 	w := writer{}
 	w.open()
 	w.key("results")
@@ -252,9 +264,6 @@ func (s *Server) settleMany(
 			continue
 		}
 		problem := s.classify(err)
-		if problem.Status >= http.StatusInternalServerError {
-			s.log.Error("a job could not be settled", "request_id", requestID(c), "job", many[i].ID, "error", err)
-		}
 		if problem.Details == nil {
 			problem.Details = map[string]any{}
 		}
@@ -278,6 +287,27 @@ func (s *Server) settleMany(
 	w.integer("failed", int64(len(settled)-done))
 	w.close()
 	return blob(c, http.StatusOK, w.b)
+}
+
+// logUnsettled tells what is not the client's fault, each problem once, however many jobs share it.
+func (s *Server) logUnsettled(c echo.Context, many []sched.Settlement, settled []sched.Settled) {
+	jobs, first := map[[2]string]int{}, map[[2]string]int{}
+	for i := range settled {
+		if settled[i].Err == nil {
+			continue
+		}
+		problem := s.classify(settled[i].Err)
+		if problem.Status < http.StatusInternalServerError {
+			continue
+		}
+		which := [2]string{problem.Code, problem.SQLState}
+		if jobs[which]++; jobs[which] == 1 {
+			first[which] = i
+		}
+	}
+	for which, i := range first {
+		s.log.Error("jobs could not be settled", "request_id", requestID(c), "jobs", jobs[which], "first", many[i].ID, "error", settled[i].Err)
+	}
 }
 
 // representation is whether the answer is to hold the whole job: as the preference of RFC 7240 says, else as is usual.

@@ -131,6 +131,36 @@ func TestEachOfManyHasItsOwnResult(t *testing.T) {
 	}
 }
 
+// Some of many are out of reach for the moment: the answer says when to send them again, and the log tells once.
+func TestSomeOfManyAreToBeSentAgain(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(c *Config) { c.Limits.Query = time.Second })
+	held := []string{a.push(`{"type":"a","args":[]}`), a.push(`{"type":"a","args":[]}`)}
+	free := a.push(`{"type":"a","args":[]}`)
+	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["default"],"count":3}`).want(200)
+	tx, err := a.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background()) //nolint:errcheck // nothing was done
+	if _, err := tx.Exec(t.Context(), "select from ojs.job where id = any ($1) for update", held); err != nil {
+		t.Fatal(err)
+	}
+	r := a.do("POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"`+held[0]+`"},{"job_id":"`+free+`"},{"job_id":"`+held[1]+`"},{}]}`, "X-Request-Id: some").want(200).is(map[string]any{
+		"succeeded": 1, "failed": 3, "results.0.status": 503, "results.0.error.retryable": true, "results.1.state": "completed", "results.2.status": 503, "results.3.status": 400,
+	})
+	if r.header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+	if told := strings.Count(a.log.String(), "level=ERROR"); told != 1 || !strings.Contains(a.log.String(), "request_id=some") {
+		t.Errorf("the log tells %d times: %s", told, a.log)
+	}
+	r = a.do("POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"`+held[0]+`"},{"job_id":"`+held[1]+`"}]}`).want(503).is(map[string]any{"error.code": "backend_unavailable", "error.retryable": true})
+	if r.header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+}
+
 // For one job the answer holds it, for many it does not, unless the client prefers otherwise.
 func TestWholeJobOrNot(t *testing.T) {
 	t.Parallel()
@@ -451,13 +481,20 @@ func TestDatabaseGone(t *testing.T) {
 	}
 	url, stop, done := serve(t, a)
 	a.url = url
-	for _, req := range [][3]string{
+	const id = "019539a4-0000-7000-8000-000000000000"
+	for i, req := range [][3]string{
 		{"POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`},
 		{"POST", "/ojs/v1/workers/fetch", `{"queues":["q"]}`},
+		{"POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"` + id + `"},{"job_id":"` + id + `"},{}]}`},
+		{"POST", "/ojs/v1/workers/nack", `{"jobs":[{"job_id":"` + id + `","error":{"message":"m"}},{"job_id":"` + id + `","error":{"message":"m"}}]}`},
 		{"GET", "/ojs/v1/queues", ""},
 		{"GET", "/ojs/v1/admin/tenants", ""},
 	} {
-		r := a.do(req[0], req[1], req[2]).want(503)
+		name := fmt.Sprintf("request-%d", i)
+		r := a.do(req[0], req[1], req[2], "X-Request-Id: "+name).want(503)
+		if told := strings.Count(a.log.String(), "request_id="+name); told != 1 {
+			t.Errorf("%s %s: the log tells %d times: %s", req[0], req[1], told, a.log)
+		}
 		r.is(map[string]any{"error.code": "backend_unavailable", "error.retryable": true})
 		if r.header.Get("Retry-After") == "" {
 			t.Errorf("%s %s says nothing of when to retry", req[0], req[1])
