@@ -281,7 +281,7 @@ func TestDeadWorkers(t *testing.T) {
 	}
 }
 
-// A worker that only fetches is known by its leases alone; one that fetches under another's name in another tenant is not taken for it.
+// A worker that only fetches is known by its leases alone; a tenant's is not taken for one of that name that serves all.
 func TestSilenceIsOfOneWorker(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -298,8 +298,8 @@ func TestSilenceIsOfOneWorker(t *testing.T) {
 	d.SetNow(noon.Add(31 * time.Second))
 	exec(t, service, "select ojs.beat('w', array[$1::uuid], p_tenant => 'acme')", own.ID)
 	d.SetNow(noon.Add(33 * time.Second))
-	if got := tick(t, service, 1000); got != "0 0" {
-		t.Errorf("the end of a worker whose name two have reaped %s", got)
+	if got := tick(t, service, 1000); got != "0 1" {
+		t.Errorf("the end of a worker whose name a tenant's has, too, reaped %s, want the other tenant's job", got)
 	}
 	if got, want := workers(t, service), []string{"acme w running - fresh"}; !slices.Equal(got, want) {
 		t.Errorf("left are %q, want %q", got, want)
@@ -308,7 +308,30 @@ func TestSilenceIsOfOneWorker(t *testing.T) {
 	if got := tick(t, service, 1000); got != "0 1" {
 		t.Errorf("the end of a tenant's worker reaped %s, want its one job", got)
 	}
-	if got := list[string](t, d.Pool, "select tenant_id || ' ' || worker_id from ojs.job where state = 'active' order by 1"); !slices.Equal(got, []string{"acme mute", "globex w"}) {
+	if got := list[string](t, d.Pool, "select tenant_id || ' ' || worker_id from ojs.job where state = 'active' order by 1"); !slices.Equal(got, []string{"acme mute"}) {
+		t.Errorf("active are %q", got)
+	}
+}
+
+// Another tenant's worker of that name cannot have been handed its jobs.
+func TestNamesakesElsewhereKeepNoJobs(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	for _, tenant := range []string{"acme", "globex"} {
+		exec(t, service, "select ojs.enqueue('a', p_visibility_timeout_ms => 3600000, p_tenant => $1)", tenant)
+		jobs(t, service, "ojs.fetch('{default}', 1, 'w', p_tenant => $1)", tenant)
+	}
+	exec(t, service, "select ojs.beat('w', p_active => 2)")
+	d.SetNow(noon.Add(31 * time.Second))
+	exec(t, d.As("globex"), "select ojs.beat('w')")
+	exec(t, d.As("evil"), "select ojs.beat('w')")
+	d.SetNow(noon.Add(33 * time.Second))
+	if got := tick(t, service, 1000); got != "0 1" {
+		t.Errorf("the end of a worker that serves all reaped %s, want the job of the tenant that has no worker of that name", got)
+	}
+	if got := list[string](t, d.Pool, "select tenant_id from ojs.job where state = 'active'"); !slices.Equal(got, []string{"globex"}) {
 		t.Errorf("active are %q", got)
 	}
 }
@@ -531,6 +554,10 @@ func TestMalformedWorkers(t *testing.T) {
 		{"ojs.beat('w', p_labels => array[repeat('l', 256)])", "labels", "OJ400"},
 		{"ojs.beat('w', p_metadata => '[]')", "metadata", "OJ400"},
 		{"ojs.beat('w', p_metadata => jsonb_build_object('a', repeat('x', 16384)))", "metadata", "OJ413"},
+		{"ojs.beat('w', p_started_at => 'infinity')", "started_at", "OJ400"},
+		{"ojs.beat('w', p_started_at => '0044-03-15 12:00Z BC')", "started_at", "OJ400"},
+		{"ojs.register_worker('w', p_started_at => '-infinity')", "started_at", "OJ400"},
+		{"ojs.register_worker('w', p_started_at => '10000-01-01 00:00Z')", "started_at", "OJ400"},
 		{"ojs.register_worker('', 'h')", "worker_id", "OJ400"},
 		{"ojs.register_worker('w', p_concurrency => -1)", "concurrency", "OJ400"},
 		{"ojs.deregister_worker(null)", "worker_id", "OJ400"},

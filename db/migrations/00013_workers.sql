@@ -9,7 +9,7 @@ set local role ojs_owner;
 -- +goose StatementBegin
 create function ojs._check_worker(
     p_worker_id text, p_ids uuid[], p_state text, p_active int, p_visibility_timeout_ms int, p_hostname text, p_pid int, p_queues text[], p_concurrency int, p_labels text[],
-    p_version text, p_metadata jsonb
+    p_version text, p_metadata jsonb, p_started_at timestamptz
 ) returns void
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
@@ -53,10 +53,13 @@ begin
     if octet_length(p_metadata::text) > 16384 then
         perform ojs._raise('OJ413', 'metadata is larger than 16384 bytes', '{"field": "metadata"}');
     end if;
+    if not isfinite(p_started_at) or p_started_at not between '0001-01-01 00:00Z' and '9999-12-31 23:59:59.999999Z' then
+        perform ojs._raise('OJ400', 'started_at must be a time between the years 1 and 9999', '{"field": "started_at"}');
+    end if;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._check_worker(text, uuid[], text, int, int, text, int, text[], int, text[], text, jsonb) is 'Raises why what a worker says of itself is refused; else does nothing.';
+comment on function ojs._check_worker(text, uuid[], text, int, int, text, int, text[], int, text[], text, jsonb, timestamptz) is 'Raises why what a worker says of itself is refused; else does nothing.';
 
 -- +goose StatementBegin
 create function ojs._silence() returns interval
@@ -196,7 +199,7 @@ declare
     v_tenant text := ojs._session_tenant(p_tenant);
     v_said   ojs.worker;
 begin
-    perform ojs._check_worker(p_worker_id, p_ids, null, null, p_visibility_timeout_ms, null, null, null, null, null, null, null);
+    perform ojs._check_worker(p_worker_id, p_ids, null, null, p_visibility_timeout_ms, null, null, null, null, null, null, null, null);
     perform ojs._check_beat_ids(p_ids, v_tenant);
     v_said.worker_id := p_worker_id;
     perform ojs._seen(v_tenant, v_said, cardinality(p_ids), p_ids);
@@ -222,7 +225,7 @@ declare
     v_said     ojs.worker;
     v_extended uuid[];
 begin
-    perform ojs._check_worker(p_worker_id, p_ids, p_state, p_active, p_visibility_timeout_ms, p_hostname, p_pid, p_queues, p_concurrency, p_labels, p_version, p_metadata);
+    perform ojs._check_worker(p_worker_id, p_ids, p_state, p_active, p_visibility_timeout_ms, p_hostname, p_pid, p_queues, p_concurrency, p_labels, p_version, p_metadata, p_started_at);
     perform ojs._check_beat_ids(p_ids, v_tenant);
     v_said.worker_id := p_worker_id;
     v_said.state := case p_state when 'draining' then 'drain' else p_state end;
@@ -258,7 +261,7 @@ declare
     v_tenant text := ojs._session_tenant(p_tenant);
     v_said   ojs.worker;
 begin
-    perform ojs._check_worker(p_worker_id, '{}', null, null, null, p_hostname, p_pid, p_queues, p_concurrency, p_labels, p_version, p_metadata);
+    perform ojs._check_worker(p_worker_id, '{}', null, null, null, p_hostname, p_pid, p_queues, p_concurrency, p_labels, p_version, p_metadata, p_started_at);
     v_said.worker_id := p_worker_id;
     v_said.hostname := p_hostname;
     v_said.pid := p_pid;
@@ -283,7 +286,7 @@ as $$
 declare
     v_tenant text := coalesce(ojs._session_tenant(p_tenant), '');
 begin
-    perform ojs._check_worker(p_worker_id, '{}', null, null, null, null, null, null, null, null, null, null);
+    perform ojs._check_worker(p_worker_id, '{}', null, null, null, null, null, null, null, null, null, null, null);
     delete from ojs.worker w where w.tenant_id = v_tenant and w.worker_id = p_worker_id;
     if not found then
         return false;
@@ -304,10 +307,10 @@ as $$
 declare
     v_jobs record;
 begin
-    -- What it said it ran, and what it was handed since, or so shortly before that the answer may have been on its way. Of two workers of one name, only what this one said is surely its own.
+    -- What it said it ran, and what it was handed since, or so shortly before that the answer may have been on its way. Where a tenant's worker and one that serves all have one name, only
+    -- what this one said is surely its own; workers of other tenants cannot have been handed the job.
     with dead as materialized (
-        select d.tenant_id, d.worker_id, b.ids, b.seen_at - greatest(ojs._silence(), interval '30 seconds') as since,
-            exists (select from ojs.worker o where o.tenant_id <> d.tenant_id and o.worker_id = d.worker_id) as shared
+        select d.tenant_id, d.worker_id, b.ids, b.seen_at - greatest(ojs._silence(), interval '30 seconds') as since
         from unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
         cross join lateral (select b.* from ojs.worker_beat b where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id order by b.rev desc limit 1) b
     ), candidate as (
@@ -317,8 +320,9 @@ begin
         from ojs.lease l
         cross join lateral unnest(l.ids) i(id)
         cross join lateral (select j.id, j.worker_id from ojs.job j where j.id = i.id and j.tenant_id = l.tenant_id and j.state = 'active' limit 1) j
-        join dead d on d.worker_id = j.worker_id and (d.tenant_id = '' or d.tenant_id = l.tenant_id) and not d.shared and l.at >= d.since
+        join dead d on d.worker_id = j.worker_id and (d.tenant_id = '' or d.tenant_id = l.tenant_id) and l.at >= d.since
         where l.at >= (select min(d.since) from dead d)
+          and not exists (select from ojs.worker o where o.tenant_id = case d.tenant_id when '' then l.tenant_id else '' end and o.worker_id = d.worker_id)
     )
     -- Fenced, one by one: ids have no statistics, and a join would read the whole table to find them.
     select array_agg(j.tenant_id) as tenants, array_agg(j.id) as ids, array_agg(c.worker_id) as lost into v_jobs
@@ -540,5 +544,5 @@ drop type ojs.beat;
 drop function ojs._said(ojs.worker, ojs.worker, boolean);
 drop function ojs._seen(text, ojs.worker, int, uuid[], boolean);
 drop function ojs._silence();
-drop function ojs._check_worker(text, uuid[], text, int, int, text, int, text[], int, text[], text, jsonb);
+drop function ojs._check_worker(text, uuid[], text, int, int, text, int, text[], int, text[], text, jsonb, timestamptz);
 reset role;
