@@ -1,6 +1,7 @@
 package db_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -123,4 +124,63 @@ func TestWhatAQueueCannotBe(t *testing.T) {
 	refused(t, operator, "OJ404", "select ojs.delete_queue('never')")
 	refused(t, operator, "OJ408", "select ojs.delete_queue('q', 'discard')")
 	refused(t, operator, "OJ400", "select ojs.delete_queue('q', null)")
+}
+
+// What queues give is armed by whoever configures last, who therefore has to know of all.
+func TestQueuesAreConfiguredOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator := d.Service(), d.Operator()
+	exec(t, operator, `select ojs.configure_queue('gone', '{"default_timeout": 1, "retention": {"completed": "PT1H"}}')`)
+	for i, c := range []struct{ second, states, want string }{
+		{`select ojs.configure_queue('b', '{"default_timeout": 22}')`, "", "a 10000, b 22000"},
+		{"select ojs.delete_queue('gone')", "", "a 11000, b 22000"},
+		{"select ojs.delete_queue('b')", "", "a 12000, b -"},
+		{"select ojs.configure(p_retention => '1 hour')", "OJ408", "a 13000, b -"},
+	} {
+		first, second := begin(t, operator), begin(t, operator)
+		exec(t, first, "select ojs.configure_queue('a', $1)", fmt.Sprintf(`{"default_timeout": %d, "retention": {"completed": "PT2H"}}`, 10+i))
+		waited := make(chan error, 1)
+		go func() {
+			_, err := second.Exec(t.Context(), c.second)
+			waited <- err
+		}()
+		d.Blocked(backendPID(second))
+		exec(t, operator, "select ojs.pause_queue('b')")
+		commit(t, first)
+		if err := <-waited; c.states != "" {
+			sqlstate(t, err, c.states, c.second)
+		} else if err != nil {
+			t.Fatalf("%s: %s", c.second, explain(err))
+		}
+		if c.states == "" {
+			commit(t, second)
+		} else {
+			rollback(t, second)
+		}
+		if got := one[string](t, service, `select string_agg(concat_ws(' ', e.queue, coalesce(e.timeout_ms::text, '-')), ', ' order by e.queue)
+			from (values ('a'), ('b')) q(name) cross join lateral ojs.enqueue('t', p_queue => q.name) e`); got != c.want {
+			t.Errorf("after %s jobs are %s, want %s", c.second, got, c.want)
+		}
+		exec(t, service, "select ojs.cancel(id) from ojs.job where state = 'available'")
+	}
+	tx := begin(t, operator)
+	exec(t, tx, "set transaction isolation level repeatable read")
+	refused(t, tx, "OJ408", "select ojs.configure_queue('a', '{}')")
+}
+
+// A dead letter that comes back is the job it was.
+func TestDeadLettersGetNoDefaults(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator := d.Service(), d.Operator()
+	id := one[string](t, service, "select id::text from ojs.enqueue('a', p_queue => 'q')")
+	exec(t, service, `select ojs.nack(id, '{"message": "m", "code": "DEAD_LETTER"}') from ojs.fetch('{q}')`)
+	exec(t, operator, `select ojs.configure_queue('q', '{"default_timeout": 77, "visibility_timeout": 60, "default_retry": {"max_attempts": 9}}')`)
+	if got := one[int](t, d.Pool, "select ojs._put_aside('ffffffff-ffff-ffff-ffff-ffffffffffff')"); got != 1 {
+		t.Fatalf("%d were put aside", got)
+	}
+	if got := lines(t, service, "select state, timeout_ms is null, visibility_timeout_ms is null, retry is null, max_attempts from ojs.retry_dead_letter($1)", id); !slices.Equal(got, []string{"available true true true 3"}) {
+		t.Errorf("retried, it is %v", got)
+	}
 }

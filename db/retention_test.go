@@ -306,3 +306,27 @@ func TestPartitionsAtAbsurdTimes(t *testing.T) {
 		}
 	}
 }
+
+// A prepared transaction holds what it holds, though no session does.
+func TestPreparedTransactionsAreSeen(t *testing.T) {
+	t.Parallel()
+	p := pgtest.NewPrivate(t, map[string]string{"max_prepared_transactions": "1", "fsync": "off"})
+	conn := connect(t, p.URL)
+	held := func() bool {
+		t.Helper()
+		return one[bool](t, conn, "select ojs._held_long(array['ojs.job'::regclass::oid])")
+	}
+	exec(t, conn, "begin")
+	exec(t, conn, "select count(*) from ojs.job")
+	if held() {
+		t.Error("what this session itself holds counts")
+	}
+	exec(t, conn, "prepare transaction 'open'")
+	if !held() {
+		t.Error("a prepared transaction does not count")
+	}
+	exec(t, conn, "rollback prepared 'open'")
+	if held() {
+		t.Error("one that has ended counts")
+	}
+}

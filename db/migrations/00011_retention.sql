@@ -51,7 +51,7 @@ declare
     c_database constant oid := (select d.oid from pg_database d where d.datname = current_database());
     v_holders text[];
 begin
-    v_holders := array(select l.virtualtransaction from pg_locks l where l.database = c_database and l.relation = any (p_tables) and l.granted and l.pid <> pg_backend_pid());
+    v_holders := array(select l.virtualtransaction from pg_locks l where l.database = c_database and l.relation = any (p_tables) and l.granted and l.pid is distinct from pg_backend_pid());
     if cardinality(v_holders) = 0 then
         return false;
     end if;

@@ -8,8 +8,13 @@ create function ojs._job_defaults() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_config jsonb := (select q.config from ojs.queue q where q.queue = new.queue);
+    v_config jsonb;
 begin
+    if new.state = 'discarded' then
+        -- A dead letter that comes back is not new.
+        return new;
+    end if;
+    v_config := (select q.config from ojs.queue q where q.queue = new.queue);
     new.visibility_timeout_ms := coalesce(new.visibility_timeout_ms, (v_config ->> 'visibility_timeout')::int * 1000);
     new.timeout_ms := coalesce(new.timeout_ms, (v_config ->> 'default_timeout')::int * 1000);
     if new.retry is null and v_config ? 'default_retry' then
@@ -24,6 +29,21 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._job_defaults() is
 'Trigger: gives a new job what its queue is configured to give. A job without a policy whose max_attempts is the usual 3 counts as one that does not say.';
+
+-- +goose StatementBegin
+create function ojs._alone_with_queues() returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform ojs._raise('OJ408', 'queues are configured in transactions of isolation level read committed', '{"field": "transaction_isolation"}');
+    end if;
+    lock table ojs.queue in share update exclusive mode;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._alone_with_queues() is
+'Waits until nobody else configures queues. What follows looks at all of them, and so has to see what the one before wrote. Pausing a queue goes on.';
 
 -- +goose StatementBegin
 create function ojs._arm_defaults() returns void
@@ -94,7 +114,7 @@ declare
     v_queue     ojs.queue;
     v_field     text;
     v_violation ojs.violation;
-    v_retention interval := (select nullif(s.retention, '0') from ojs.settings s);
+    v_retention interval;
 begin
     if p_config is null or jsonb_typeof(p_config) <> 'object' then
         perform ojs._raise('OJ400', 'config must be a JSON object', '{"field": "config"}');
@@ -128,11 +148,13 @@ begin
             perform ojs._raise('OJ400', format('%s is no field of a queue''s configuration', left(v_field, 100)), jsonb_build_object('field', left(v_field, 100)));
         end if;
     end loop;
+    perform ojs._alone_with_queues();
     insert into ojs.queue as q (queue, config, updated_at) values (p_queue, jsonb_strip_nulls(p_config), ojs.now())
     on conflict (queue) do update
     set updated_at = excluded.updated_at,
         config = (q.config || p_config) - array(select e.key from jsonb_each(p_config) e where e.value = 'null')
     returning * into v_queue;
+    v_retention := (select nullif(s.retention, '0') from ojs.settings s);
     if v_retention is not null then
         perform ojs._check_retention(v_retention, array[p_queue]);
     end if;
@@ -145,7 +167,7 @@ comment on function ojs.configure_queue(text, jsonb) is
 'Configures a queue for all tenants, and returns it (ojs-queue-config section 6). p_config: fields that are absent stay as they are, null removes one. visibility_timeout: seconds, 1 to
 604800; default_timeout: seconds of an attempt; default_retry: a retry policy, taken whole by jobs that have none; these are what jobs get that do not say themselves, from now on.
 retention: {completed, discarded, cancelled}, ISO 8601 durations, at most ojs.settings.retention, which is what is kept; description. Raises unsupported for fields that this
-server does not honour, a longer retention among them, invalid_request for unknown ones, validation_error, and backend_unavailable while a transaction stays open that uses jobs.';
+server does not honour, a longer retention among them, invalid_request for unknown ones, validation_error, and backend_unavailable while a transaction stays open that uses jobs. Waits for whoever else configures queues.';
 
 -- +goose StatementBegin
 create function ojs.delete_queue(p_queue text, p_strategy text default 'reject') returns ojs.queue
@@ -160,6 +182,7 @@ begin
     elsif p_strategy is distinct from 'reject' then
         perform ojs._raise('OJ400', 'strategy must be "reject"', '{"field": "strategy"}');
     end if;
+    perform ojs._alone_with_queues();
     delete from ojs.queue q where q.queue = p_queue returning * into v_queue;
     select sum(s.scheduled + s.available + s.pending + s.active + s.retryable) into v_jobs from ojs.shard_stats s where s.queue = p_queue;
     if v_jobs > 0 then
@@ -185,6 +208,7 @@ drop function ojs.configure_queue(text, jsonb);
 drop function ojs._check_retention(interval, text[]);
 drop function ojs._check_seconds(jsonb, text, int, int);
 drop function ojs._arm_defaults();
+drop function ojs._alone_with_queues();
 drop trigger if exists job_defaults on ojs.job;
 drop function ojs._job_defaults();
 reset role;
