@@ -2,12 +2,17 @@ package httpapi
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
@@ -94,6 +99,25 @@ func (a *api) every() map[string]*reply {
 // withoutDatabase are routes that need none.
 var withoutDatabase = []string{"GET /ojs/manifest"}
 
+// unavailable checks that every route that asks the database says that it is not there and may be asked again.
+func (a *api) unavailable(when string) {
+	a.t.Helper()
+	for name, r := range a.every() {
+		switch {
+		case slices.Contains(withoutDatabase, name):
+			if r.status != 200 {
+				a.t.Errorf("%s answers %d %s", name, r.status, when)
+			}
+		case r.status != 503:
+			a.t.Errorf("%s answers %d %s: %s", name, r.status, when, r.body)
+		case r.header.Get("Retry-After") != "1":
+			a.t.Errorf("%s says no Retry-After %s", name, when)
+		case r.get("error") != nil && (r.get("error.retryable") != true || r.text("error.code") != "backend_unavailable"):
+			a.t.Errorf("%s says %s %s", name, r.body, when)
+		}
+	}
+}
+
 func TestEveryRouteSurvivesPostgres(t *testing.T) {
 	t.Parallel()
 	database := pgtest.NewPrivate(t, nil)
@@ -129,20 +153,7 @@ func TestEveryRouteSurvivesPostgres(t *testing.T) {
 		if r := <-waiting; r != nil && r.status != 503 {
 			t.Errorf("a FETCH that waited while Postgres was %s answers %d: %s", what, r.status, r.body)
 		}
-		for name, r := range a.every() {
-			switch {
-			case slices.Contains(withoutDatabase, name):
-				if r.status != 200 {
-					t.Errorf("%s answers %d with Postgres %s", name, r.status, what)
-				}
-			case r.status != 503:
-				t.Errorf("%s answers %d with Postgres %s: %s", name, r.status, what, r.body)
-			case r.header.Get("Retry-After") != "1":
-				t.Errorf("%s says no Retry-After", name)
-			case r.get("error") != nil && (r.get("error.retryable") != true || r.text("error.code") != "backend_unavailable"):
-				t.Errorf("%s says %s", name, r.body)
-			}
-		}
+		a.unavailable("with Postgres " + what)
 		database.Start()
 		a.pool.Reset()
 		a.eventually("the server is ready again", func() bool { return a.do("GET", "/ojs/v1/ready", "").status == 200 })
@@ -151,6 +162,68 @@ func TestEveryRouteSurvivesPostgres(t *testing.T) {
 				t.Errorf("after Postgres was %s %s answers %d: %s", what, name, r.status, r.body)
 			}
 		}
+	}
+}
+
+// PostgreSQL gives the server fewer connections than it would like, or none: what cannot be done is to be asked again, and nobody has to restart anything
+// when there are some.
+func TestTooManyConnections(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	role := pgx.Identifier{a.db.RoleName("service")}.Sanitize()
+	limit := func(connections int) {
+		t.Helper()
+		if _, err := a.pool.Exec(t.Context(), fmt.Sprintf("alter role %s connection limit %d", role, connections)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.pool.Exec(t.Context(), "select pg_terminate_backend(pid, 10000) from pg_stat_activity where usename = $1", a.db.RoleName("service")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit(2)
+	var all sync.WaitGroup
+	made := make(chan string, 200)
+	for range 20 {
+		all.Go(func() {
+			for range cap(made) / 20 {
+				r := a.do("POST", "/ojs/v1/jobs/batch", `{"jobs":[{"type":"a","args":[],"options":{"queue":"few"}}]}`)
+				switch {
+				case r.status == 201:
+					made <- r.text("jobs.0.id")
+				case r.status != 503 || r.header.Get("Retry-After") == "" || r.get("error.retryable") != true:
+					t.Errorf("with few connections an enqueue answers %d: %s", r.status, r.body)
+				}
+			}
+		})
+	}
+	all.Wait()
+	// A refused one has certainly left nothing behind: it had no connection.
+	if n := a.count("select count(*) from ojs.job where queue = 'few'"); n != len(made) {
+		t.Errorf("%d jobs, and %d were confirmed", n, len(made))
+	}
+
+	limit(0)
+	var refused *pgconn.PgError
+	if _, err := pgx.Connect(t.Context(), a.db.ServiceURL); !errors.As(err, &refused) || refused.Code != "53300" {
+		t.Fatalf("a connection more is refused with %v", err)
+	}
+	a.unavailable("without a connection")
+
+	limit(-1)
+	a.eventually("the server is ready again", func() bool { return a.do("GET", "/ojs/v1/ready", "").status == 200 })
+	for name, r := range a.every() {
+		if r.status >= 500 {
+			t.Errorf("afterwards %s answers %d: %s", name, r.status, r.body)
+		}
+	}
+	got := make(chan *reply, 1)
+	go func() {
+		got <- a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["later"],"worker_id":"later"}`, "Prefer: wait=50")
+	}()
+	a.eventually("the FETCH waits", func() bool { return a.count("select count(*) from ojs.waiter where queue = 'later'") > 0 })
+	id := a.push(`{"type":"a","args":[],"options":{"queue":"later"}}`)
+	if r := <-got; r.text("jobs.0.id") != id {
+		t.Errorf("the FETCH that waited answers %d: %s", r.status, r.body)
 	}
 }
 
