@@ -196,7 +196,7 @@ declare
     v_cron ojs.cron;
 begin
     update ojs.cron c
-    set upcoming = '{}', left_out = '{}', error = null, anchor_at = case when c.expression = p_old.expression then c.anchor_at else ojs.now() end,
+    set upcoming = '{}', left_out = '{}', error = null, anchor_at = case when c.expression = p_old.expression then c.anchor_at else c.updated_at end,
         look_at = case when c.enabled then ojs._cron_look(p_cron, ojs.now()) else c.look_at end
     where c.id = p_cron.id
     returning * into v_cron;

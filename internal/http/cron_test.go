@@ -68,6 +68,36 @@ func TestCronJobInTheSuitesWords(t *testing.T) {
 	a.do("GET", "/ojs/v1/cron", "").want(200).is(map[string]any{"count": 1, "crons.0.name": "d"})
 }
 
+// It is registered over HTTP, in SQL and changed: in all cases it is due when the time that it names is over, not before.
+func TestEveryIsDueAfterItsTime(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	replies := []*reply{
+		a.do("POST", "/ojs/v1/cron", `{"name":"posted","cron":"@every 24h","type":"a"}`).want(201),
+		a.do("POST", "/ojs/v1/cron", `{"name":"posted","cron":"@every 36h","type":"a"}`).want(200),
+		a.do("PATCH", "/ojs/v1/cron/posted", `{"cron":"@every 12h"}`).want(200),
+		a.do("PATCH", "/ojs/v1/cron/posted", `{"cron":"@every 48h","timezone":"Europe/Berlin"}`).want(200),
+	}
+	for _, change := range []string{"select ojs.put_cron('sql', '@every 24h', 'a')", "select ojs.configure_cron('sql', p_expression => '@every 12h')"} {
+		if _, err := a.pool.Exec(t.Context(), change); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.srv.cron.Plan(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		replies = append(replies, a.do("GET", "/ojs/v1/cron/sql", "").want(200))
+	}
+	for i, every := range []time.Duration{24 * time.Hour, 36 * time.Hour, 12 * time.Hour, 48 * time.Hour, 24 * time.Hour, 12 * time.Hour} {
+		since, err := time.Parse(time.RFC3339Nano, replies[i].text("cron.updated_at"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if next := replies[i].text("cron.next_run_at"); next != since.Add(every).Format(time.RFC3339Nano) {
+			t.Errorf("%d: since %s, every %s, and next at %s", i, since, every, next)
+		}
+	}
+}
+
 func TestTriggerAndHistoryOfACronJob(t *testing.T) {
 	t.Parallel()
 	a := start(t)

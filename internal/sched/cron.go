@@ -102,7 +102,7 @@ var (
 	zoneName    = regexp.MustCompile(`^[A-Z][A-Za-z]*[a-z-][A-Za-z-]*$|^[A-Z][A-Za-z]+(/[A-Z][A-Za-z0-9_+-]*)+$`)
 
 	cronParser = cron.MustNewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor | cron.Extended | cron.DowOrDom).
-			WithMaxSearchYears(12) // 29 February skips 2100
+			WithMaxSearchYears(40) // after a Monday, 29 February 2072, the next one is in 2112
 )
 
 const longestEvery = 10 * 366 * 24 * time.Hour
@@ -191,21 +191,29 @@ func (s *Schedule) Next(after, anchor time.Time) time.Time {
 func (s *Schedule) next(after, anchor time.Time) (next time.Time, leftOut []time.Time) {
 	if s.every > 0 {
 		if after.Before(anchor) {
-			return anchor, nil
+			return anchor.Add(s.every), nil
 		}
 		return anchor.Add((after.Sub(anchor)/s.every + 1) * s.every), nil
 	}
+	var asked, shown time.Time // what the wall shows next after it showed asked
 	for stretch := after; ; {
 		// Between two changes of the clock the wall shows UTC, shifted.
 		local := stretch.In(s.zone)
 		_, offset := local.Zone()
 		begin, end := local.ZoneBounds()
-		shift := time.Duration(offset) * time.Second
-		due := s.wall.Next(after.UTC().Add(shift))
-		if due.IsZero() {
-			return due, leftOut
+		if !end.IsZero() && !end.After(stretch) {
+			// Far ahead, ZoneBounds takes every year for one of 365 days.
+			end = stretch.Add(24 * time.Hour)
 		}
-		due = due.Add(-shift)
+		shift := time.Duration(offset) * time.Second
+		if from := after.UTC().Add(shift); from.Before(asked) || !from.Before(shown) {
+			// A search through decades, which is not to be made for every stretch of them.
+			asked, shown = from, s.wall.Next(from)
+		}
+		if shown.IsZero() {
+			return shown, leftOut
+		}
+		due := shown.Add(-shift)
 		switch {
 		case !end.IsZero() && !due.Before(end):
 			if _, then := end.In(s.zone).Zone(); !s.hourly && due.Sub(end) < time.Duration(then)*time.Second-shift {

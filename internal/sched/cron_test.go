@@ -53,8 +53,13 @@ func TestLocalTimesThatAreLeftOutOrComeTwice(t *testing.T) {
 			"2026-04-04T14:45:00Z", "2026-04-04T15:00:00Z", "2026-04-04T15:15:00Z", "2026-04-04T15:30:00Z",
 		}},
 		"midnight that a clock put forward leaves out": {"0 0 * * *", "America/Santiago", "2026-09-04T12:00:00Z", []string{"2026-09-05T04:00:00Z", "2026-09-07T03:00:00Z"}},
-		"a day that an island left out":                {"0 12 30 12 *", "Pacific/Apia", "2011-12-01T00:00:00Z", []string{"2012-12-29T22:00:00Z"}},
-		"seconds":                                      {"*/20 59 1 * * *", "America/New_York", "2026-11-01T05:59:00Z", []string{"2026-11-01T05:59:20Z", "2026-11-01T05:59:40Z", "2026-11-02T06:59:00Z"}},
+		"a Monday, 29 February, and the next one": {"0 0 * FEB MON#5", "Europe/Berlin", "2026-11-22T00:00:00Z", []string{
+			"2044-02-28T23:00:00Z", "2072-02-28T23:00:00Z", "2112-02-28T23:00:00Z",
+		}},
+		"the last day of a leap year far ahead":                 {"30 12 * * *", "Europe/Berlin", "2040-12-30T00:00:00Z", []string{"2040-12-30T11:30:00Z", "2040-12-31T11:30:00Z", "2041-01-01T11:30:00Z"}},
+		"the summer time of a leap year that begins at its end": {"0 3 1 4 *", "Europe/Berlin", "2040-12-31T15:00:00Z", []string{"2041-04-01T01:00:00Z"}},
+		"a day that an island left out":                         {"0 12 30 12 *", "Pacific/Apia", "2011-12-01T00:00:00Z", []string{"2012-12-29T22:00:00Z"}},
+		"seconds":                                               {"*/20 59 1 * * *", "America/New_York", "2026-11-01T05:59:00Z", []string{"2026-11-01T05:59:20Z", "2026-11-01T05:59:40Z", "2026-11-02T06:59:00Z"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -142,7 +147,7 @@ func TestEveryCountsFromItsAnchor(t *testing.T) {
 	}
 	anchor := utc(t, "2026-01-30T10:07:03Z")
 	for after, want := range map[string]string{
-		"2026-01-30T10:07:03Z": "2026-01-30T10:37:03Z", "2026-01-30T10:37:02Z": "2026-01-30T10:37:03Z", "2026-01-30T10:37:03Z": "2026-01-30T11:07:03Z", "2026-01-30T15:00:00Z": "2026-01-30T15:07:03Z",
+		"2026-01-30T10:07:02.999Z": "2026-01-30T10:37:03Z", "2026-01-30T10:07:03Z": "2026-01-30T10:37:03Z", "2026-01-30T10:37:02Z": "2026-01-30T10:37:03Z", "2026-01-30T10:37:03Z": "2026-01-30T11:07:03Z", "2026-01-30T15:00:00Z": "2026-01-30T15:07:03Z",
 	} {
 		if got := schedule.Next(utc(t, after), anchor).UTC().Format(time.RFC3339); got != want {
 			t.Errorf("after %s: %s, want %s", after, got, want)
