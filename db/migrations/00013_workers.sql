@@ -118,6 +118,9 @@ begin
                 version = v_new.version, metadata = v_new.metadata, started_at = v_new.started_at, registered_at = v_new.registered_at
             where w.tenant_id = v_tenant and w.worker_id = p_said.worker_id
             returning * into v_new;
+            if v_known.resting and not v_new.resting then
+                perform pg_notify('ojs_wake', 'awake');
+            end if;
         end if;
         update ojs.worker_beat b set rev = b.rev + 1, seen_at = greatest(b.seen_at, v_now), active = p_active, ids = v_ids
         where b.tenant_id = v_tenant and b.worker_id = p_said.worker_id
@@ -434,8 +437,8 @@ begin
     where w.tenant_id = v_worker.tenant_id and w.worker_id = v_worker.worker_id
     returning * into v_worker;
     if p_directive = 'running' then
-        -- It may wait for queues other than those it has registered with.
-        perform ojs._notify(array(select distinct w.queue from ojs.waiter w));
+        -- It may be waiting, at any server.
+        perform pg_notify('ojs_wake', 'awake');
     end if;
     return v_worker;
 end;
@@ -463,7 +466,7 @@ begin
     where (w.tenant_id = v_tenant) is not false and (p_directive = 'terminate' or w.state <> 'terminate' and w.directive is distinct from 'terminate');
     get diagnostics v_workers = row_count;
     if p_directive = 'running' then
-        perform ojs._notify(array(select distinct w.queue from ojs.waiter w));
+        perform pg_notify('ojs_wake', 'awake');
     end if;
     return v_workers;
 end;

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"container/list"
 	"context"
 	"log/slog"
 	"sync"
@@ -73,6 +74,12 @@ type Dispatcher struct {
 	arrivals uint64
 	draining bool
 
+	resting  list.List // of *request of workers that are to get no jobs
+	rouser   *time.Timer
+	rouses   uint64
+	rousedAt time.Time
+	deafen   func()
+
 	statements atomic.Int64
 }
 
@@ -101,6 +108,13 @@ func NewDispatcher(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Opti
 			run: d.enqueueAlone, most: most, bytes: d.opts.Bytes, flights: flights, limit: d.opts.Query, apart: true,
 		})
 	}
+	if listener != nil {
+		// rouse may be called before that is assigned.
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.rouser = time.AfterFunc(d.opts.Fallback, d.rouse)
+		d.deafen = listener.OnToken(awakeToken, func() { d.rouser.Reset(0) })
+	}
 	return d
 }
 
@@ -122,6 +136,10 @@ func (d *Dispatcher) Run(ctx context.Context) {
 	for _, g := range d.groups {
 		g.forget()
 	}
+	if d.listener != nil {
+		d.deafen()
+		d.rouser.Stop()
+	}
 }
 
 // Drain lets those who wait for a job go without one, at once and from now on. Everything else goes on.
@@ -133,6 +151,10 @@ func (d *Dispatcher) Drain() {
 		for e := g.parked.Front(); e != nil; e = g.parked.Front() {
 			g.answer(e.Value.(*request), nil, nil)
 		}
+	}
+	for e := d.resting.Front(); e != nil; e = d.resting.Front() {
+		r := e.Value.(*request)
+		r.group.answer(r, nil, nil)
 	}
 }
 

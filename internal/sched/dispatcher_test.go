@@ -511,6 +511,135 @@ func TestResumeWakesAndAPausedQueueIsNotAskedAllTheTime(t *testing.T) {
 	b.want(waiting, 1)
 }
 
+// rest waits until so many requests wait whose workers are to get no jobs.
+func (b *bench) rest(n int) {
+	b.t.Helper()
+	b.eventually("the requests rest", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.resting.Len() == n && b.plain.taken == 0
+	})
+}
+
+// However many they are and whatever they ask for: those who wait and rest cost one look, and the others nothing.
+func TestThoseWhoRestTakeNobodysPlace(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{Jobs: 100})
+	const polls = 55
+	b.exec("select ojs.beat('old' || i) from generate_series(1, 5) i")
+	var old []<-chan answer
+	for i := range polls {
+		f := Fetch{Queues: []string{"q"}, Count: 10, WorkerID: fmt.Sprint("old", 1+i%5), Wait: time.Hour}
+		if i%11 == 0 {
+			f.Count = 1000
+		}
+		old = append(old, b.later(t.Context(), f))
+	}
+	b.parked(polls)
+	before := b.quiet()
+	b.exec("select ojs.direct_workers('quiet')")
+	good := b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "new", Wait: time.Hour})
+	b.parked(polls + 1)
+	b.exec("select ojs.enqueue('x', p_queue => 'q')")
+	b.want(good, 1)
+	b.rest(polls)
+	// Its first look, and one for each hundred jobs that the others would take, or for one of them that would take more.
+	if sent := b.quiet() - before; sent > 20 {
+		t.Errorf("%d statements until they rest", sent)
+	}
+	before = b.Statements()
+	for range 5 {
+		good = b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "new", Wait: time.Hour})
+		b.parked(1)
+		b.exec("select ojs.enqueue('x', p_queue => 'q')")
+		b.want(good, 1)
+	}
+	// Who does not wait is told so; who comes and waits is looked at once.
+	b.want(b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "old1"}), 0)
+	ctx, hangUp := context.WithCancel(t.Context())
+	gone := b.later(ctx, Fetch{Queues: []string{"q"}, WorkerID: "old1", Wait: time.Hour})
+	b.rest(polls + 1)
+	if sent := b.quiet() - before; sent > 5*3+2 {
+		t.Errorf("%d statements beside those who rest", sent)
+	}
+	for i := range old {
+		if len(old[i]) > 0 {
+			t.Fatalf("request %d was answered", i)
+		}
+	}
+	hangUp()
+	if a := <-gone; !errors.Is(a.err, context.Canceled) {
+		t.Errorf("got %v", a.err)
+	}
+	b.want(b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "old1", Wait: 50 * time.Millisecond}), 0)
+	b.rest(polls)
+
+	// Told to go on, by whomever, they get what there is.
+	b.exec("select ojs.enqueue('x', p_queue => 'q') from generate_series(1, 10)")
+	b.exec("select ojs.direct_worker('old2', 'running')")
+	b.eventually("a worker told to go on has a job", func() bool {
+		return slices.ContainsFunc(old, func(c <-chan answer) bool { return len(c) > 0 })
+	})
+	b.exec("select ojs.direct_workers('running')")
+	b.eventually("nobody rests", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.resting.Len() == 0
+	})
+	b.exec("select ojs.enqueue('x', p_queue => 'q') from generate_series(1, 10000)")
+	for _, c := range old {
+		a := <-c
+		if a.err != nil || len(a.jobs) == 0 {
+			t.Errorf("got %d jobs and %v", len(a.jobs), a.err)
+		}
+	}
+}
+
+// A worker that rests by itself goes on by itself.
+func TestAWorkerThatSaysItRunsGoesOn(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	b.exec("select ojs.enqueue('x', p_queue => 'q') from generate_series(1, 2)")
+	for _, on := range []string{"select ojs.beat('w', p_state => 'running')", "select ojs.register_worker('w')"} {
+		b.exec("select ojs.beat('w', p_state => 'quiet')")
+		waiting := b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "w", Wait: time.Hour})
+		b.rest(1)
+		b.exec(on)
+		b.want(waiting, 1)
+	}
+	b.exec("select ojs.beat('w', p_state => 'quiet')")
+	waiting := b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "w", Wait: time.Hour})
+	b.rest(1)
+	b.stop()
+	b.want(waiting, 0)
+}
+
+// A worker that goes on while the decision is under way that still sees it rest is not forgotten.
+func TestAWorkerGoesOnWhileADecisionIsUnderWay(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	b.exec("select ojs.beat('w')")
+	waiting := b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "w", Wait: time.Hour})
+	other := b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "other", Wait: time.Hour})
+	b.parked(2)
+	b.exec("select ojs.direct_worker('w', 'quiet')")
+	end := b.session("select from ojs.lane for update")
+	b.exec("select ojs.enqueue('x', p_queue => 'q')")
+	b.blocked(1)
+	rouses := func() uint64 {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.rouses
+	}
+	before := rouses()
+	b.exec("select ojs.direct_worker('w', 'running')")
+	b.eventually("that is heard", func() bool { return rouses() > before })
+	end("rollback")
+	b.want(other, 1)
+	b.exec("select ojs.enqueue('x', p_queue => 'q')")
+	b.want(waiting, 1)
+}
+
 // Each round is a queue that nobody has waited for, so that each commit crosses a registration somehow.
 func TestNoCommitIsMissed(t *testing.T) {
 	t.Parallel()

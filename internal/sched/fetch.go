@@ -26,6 +26,8 @@ const (
 	rare = time.Second
 	// While commits are not heard of, every so often.
 	deafFallback = 2 * time.Second
+	// Notifications with this payload say that a worker that rested is to rest no more.
+	awakeToken = "awake"
 )
 
 // Fetch is what a worker asks for.
@@ -38,8 +40,8 @@ type Fetch struct {
 	Wait                time.Duration
 }
 
-// request is a fetch under way: fresh until it has been looked at once, then parked while it waits, and in no
-// list while a decision has it. Guarded by Dispatcher.mu until done is closed.
+// request is a fetch under way: fresh until it has been looked at once, then parked while it waits, or resting while its worker is to get no jobs,
+// and in no list while a decision has it. Guarded by Dispatcher.mu until done is closed.
 type request struct {
 	Fetch
 	group   *group
@@ -64,6 +66,7 @@ type group struct {
 	tenant        *string
 	slots         *slots
 	fresh, parked list.List // of *request, in order of arrival
+	roused        list.List // of *request that rested, and may go on now
 	ready         bool      // is in slots.ready
 	woken         bool      // the parked ones are due a look, too
 	sub           *pg.Subscription
@@ -106,7 +109,7 @@ func (d *Dispatcher) Fetch(ctx context.Context, f Fetch) ([]sqlcgen.OjsJob, erro
 		case <-over:
 			d.mu.Lock()
 			r.over = true
-			if r.in == &r.group.parked {
+			if r.in != nil && r.in != &r.group.fresh {
 				r.group.answer(r, nil, nil)
 			}
 			d.mu.Unlock()
@@ -217,7 +220,7 @@ func (f *Fetch) plain() bool {
 // due puts the group in line for a decision if it has something to decide.
 func (d *Dispatcher) due(g *group) {
 	s := g.slots
-	if !g.ready && (g.fresh.Len() > 0 || g.woken && g.parked.Len() > 0) {
+	if !g.ready && (g.fresh.Len()+g.roused.Len() > 0 || g.woken && g.parked.Len() > 0) {
 		g.ready = true
 		s.ready = append(s.ready, g)
 	}
@@ -248,6 +251,48 @@ func (g *group) park(r *request, front bool) {
 	}
 	if g.lingers {
 		g.plan()
+	}
+}
+
+// putToRest has a request wait whose worker is to get no jobs, where it takes nobody's place.
+func (d *Dispatcher) putToRest(r *request, rouses uint64) {
+	switch {
+	case r.over || r.Wait <= 0 || d.draining:
+		r.group.answer(r, nil, nil)
+	case rouses != d.rouses:
+		// Since the decision began somebody has been told to go on.
+		r.queue(&r.group.roused, false)
+	default:
+		r.queue(&d.resting, false)
+	}
+}
+
+// rouse has all who rest asked about again, after those who do not. A timer calls it, which the listener sets off when a worker has been told to go on.
+func (d *Dispatcher) rouse() {
+	in := d.opts.Fallback
+	if d.listener.Backend() == 0 {
+		in = min(in, deafFallback)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.draining {
+		return
+	}
+	// Whoever tells workers to go on all the time must not keep everybody's decisions busy with it.
+	if left := time.Until(d.rousedAt.Add(slowestLook)); left > 0 {
+		d.rouser.Reset(left)
+		return
+	}
+	// Before the rest: what the listener says from now on is for the next time.
+	d.rouser.Reset(in)
+	d.rousedAt = time.Now()
+	d.rouses++
+	for e := d.resting.Front(); e != nil; e = d.resting.Front() {
+		r := e.Value.(*request)
+		r.leave()
+		r.group = d.groupOf(&r.Fetch)
+		r.queue(&r.group.roused, false)
+		d.due(r.group)
 	}
 }
 
@@ -363,6 +408,7 @@ type part struct {
 	woken    bool   // the parked ones are looked at, too
 	left     bool   // some of them had no room
 	until    uint64 // the last arrival before the decision
+	rouses   uint64 // before the decision
 
 	jobs    []sqlcgen.OjsJob
 	resting []string // workers that are to get no jobs
@@ -396,10 +442,10 @@ func (d *Dispatcher) take(s *slots) (parts []*part) {
 	room := d.opts.Jobs
 	for len(s.ready) > 0 && len(parts) < s.groups {
 		g := s.ready[0]
-		p := &part{g: g, woken: g.woken, until: d.arrivals}
+		p := &part{g: g, woken: g.woken, until: d.arrivals, rouses: d.rouses}
 		full := false
-		for _, l := range [...]*list.List{&g.parked, &g.fresh} {
-			for l.Len() > 0 && !full && (l == &g.fresh || g.woken) {
+		for _, l := range [...]*list.List{&g.parked, &g.fresh, &g.roused} {
+			for l.Len() > 0 && !full && (l != &g.parked || g.woken) {
 				r := l.Front().Value.(*request)
 				if full = r.Count > room && len(parts)+len(p.requests) > 0; !full {
 					r.leave()
@@ -453,6 +499,7 @@ func (d *Dispatcher) ask(parts []*part) {
 			one := &part{g: p.g, requests: []*request{r}, asked: r.Count}
 			d.ask([]*part{one})
 			p.each = append(p.each, outcome{one.jobs, one.err})
+			p.resting = append(p.resting, one.resting...)
 		}
 	default:
 		for _, p := range parts {
@@ -514,13 +561,13 @@ func (d *Dispatcher) handOut(p *part) {
 	var back []sqlcgen.OjsJob
 	var empty []*request
 	for i, r := range p.requests {
-		o := outcome{err: p.err}
-		if p.each != nil {
+		o, rests := outcome{err: p.err}, slices.Contains(p.resting, r.WorkerID)
+		switch {
+		case p.each != nil:
 			o = p.each[i]
-		} else if slices.Contains(p.resting, r.WorkerID) {
-			// It waits like anybody else, and may be told to go on.
+		case rests:
 			p.asked -= r.Count
-		} else {
+		default:
 			n := min(r.Count, len(jobs))
 			o.jobs, jobs = jobs[:n:n], jobs[n:]
 		}
@@ -530,6 +577,8 @@ func (d *Dispatcher) handOut(p *part) {
 			back = append(back, o.jobs...)
 		case len(o.jobs) > 0 || o.err != nil:
 			g.answer(r, o.jobs, o.err)
+		case rests:
+			d.putToRest(r, p.rouses)
 		default:
 			empty = append(empty, r)
 		}
