@@ -762,6 +762,7 @@ create table ojs.cron (
     left_out              timestamptz[] not null default '{}',
     look_at               timestamptz,
     open                  uuid[] not null default '{}',
+    waiting               boolean not null default false,
     run_count             bigint not null default 0,
     last_run_at           timestamptz,
     error                 text,
@@ -797,7 +798,8 @@ comment on column ojs.cron.enabled is 'Whether it fires.';
 comment on column ojs.cron.upcoming is 'When it fires next, soonest first, as far as a server has translated the expression; the first is next_run_at.';
 comment on column ojs.cron.left_out is 'When a clock that is put forward leaves out a local time at which it would be due, soonest first.';
 comment on column ojs.cron.look_at is 'When the soonest timer for it is due, if that time has not passed.';
-comment on column ojs.cron.open is 'The jobs it made that had not ended when it last fired, and the one it made then; at most 100.';
+comment on column ojs.cron.open is 'The latest jobs it made, among them those that had not ended when they were last looked at; at most 100.';
+comment on column ojs.cron.waiting is 'Whether some of them may wait for the run before to end.';
 comment on column ojs.cron.run_count is 'How many jobs it has made.';
 comment on column ojs.cron.last_run_at is 'When it last made a job.';
 comment on column ojs.cron.error is 'Why a server could not translate the expression; until it is changed the cron job does not fire.';

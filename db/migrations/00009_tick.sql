@@ -466,7 +466,8 @@ begin
         )
         select t.kind, array_agg(x.tenant_id) as tenants, array_agg(x.id) as ids
         from taken t cross join lateral unnest(t.tenant_ids, t.ids) x(tenant_id, id)
-        group by t.kind
+        -- Last, because it is bounded by the time it takes.
+        group by t.kind order by t.kind = 'cron'
     loop
         v_taken := v_taken + cardinality(v_timer.ids);
         if v_timer.kind = 'due' then

@@ -22,7 +22,7 @@ grant select on ojs.cron_runs to ojs_service, ojs_operator, ojs_tenant;
 
 -- +goose StatementBegin
 create function ojs._cron_check(p_name text, p_expression text, p_timezone text, p_overlap_policy text, p_catch_up text, p_description text) returns void
-language plpgsql stable set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_name is null or p_name !~ '^[a-z0-9][a-z0-9.-]*$' or length(p_name) > 255 then
@@ -54,17 +54,18 @@ comment on function ojs._cron_check(text, text, text, text, text, text) is 'Rais
 
 -- +goose StatementBegin
 create function ojs._is_timezone(p_timezone text) returns boolean
-language plpgsql stable set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp set timezone = 'UTC'
 as $$
 begin
-    perform ojs.now() at time zone p_timezone;
-    return true;
+    -- PostgreSQL takes Foo/Bar+5 for a rule, whose name it tells in capitals, and europe/berlin for Europe/Berlin. pg_timezone_names would tell, too, but reads hundreds of files.
+    perform set_config('timezone', p_timezone, true);
+    return current_setting('timezone') = p_timezone and (p_timezone ~ '[a-z]' or p_timezone !~ '\d');
 exception when invalid_parameter_value then
     return false;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._is_timezone(text) is 'Whether PostgreSQL knows a time zone.';
+comment on function ojs._is_timezone(text) is 'Whether PostgreSQL has a time zone of exactly that name in its database.';
 
 -- +goose StatementBegin
 create function ojs._cron_for(p_name text, p_tenant text) returns ojs.cron
@@ -218,6 +219,9 @@ declare
     v_cron ojs.cron;
 begin
     select * into v_old from ojs.cron c where c.id = v_old.id for update;
+    if not found then
+        perform ojs._raise('OJ404', format('cron job %s does not exist', p_name), jsonb_build_object('field', 'name', 'cron_name', p_name));
+    end if;
     perform ojs._cron_check(p_name, coalesce(p_expression, v_old.expression), coalesce(p_timezone, v_old.timezone), coalesce(p_overlap_policy, v_old.overlap_policy),
         coalesce(p_catch_up, v_old.catch_up), p_description);
     update ojs.cron c
@@ -226,9 +230,6 @@ begin
         updated_at = greatest(ojs.now(), c.created_at + interval '1 microsecond')
     where c.id = v_old.id
     returning * into v_cron;
-    if not found then
-        perform ojs._raise('OJ404', format('cron job %s does not exist', p_name), jsonb_build_object('field', 'name', 'cron_name', p_name));
-    end if;
     if (v_cron.enabled, v_cron.expression, v_cron.timezone) is distinct from (v_old.enabled, v_old.expression, v_old.timezone) then
         v_cron := ojs._cron_rescheduled(v_cron, v_old);
     end if;
@@ -277,14 +278,28 @@ $$;
 comment on function ojs._cron_open(ojs.cron) is 'The jobs that a cron job made and that have not ended, oldest first: waiting, running, or to be retried.';
 
 -- +goose StatementBegin
+create function ojs._cron_forget(p_tenant text, p_name text) returns void
+language sql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+    delete from ojs.cron_run r
+    using (select k.due_at from ojs.cron_run k where k.tenant_id = p_tenant and k.name = p_name
+            and k.due_at < (select l.due_at from ojs.cron_run l where l.tenant_id = p_tenant and l.name = p_name order by l.due_at desc offset 1000 limit 1)
+        order by k.due_at limit 1000) old
+    where r.tenant_id = p_tenant and r.name = p_name and r.due_at = old.due_at
+$$;
+-- +goose StatementEnd
+comment on function ojs._cron_forget(text, text) is 'Deletes up to a thousand of what the history of a cron job has beyond its latest thousand.';
+
+-- +goose StatementBegin
 create function ojs._run_cron(p_cron ojs.cron, p_due timestamptz, p_missed int, p_manual boolean) returns ojs.cron_run
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
     c_waiting constant int := 100;
-    c_kept    constant int := 1000;
     v_now  timestamptz := ojs.now();
-    v_open uuid[] := ojs._cron_open(p_cron);
+    -- Whom nothing keeps from running need not know what runs: that is looked up when the list is full.
+    v_open uuid[] := case when p_cron.overlap_policy = 'allow' then p_cron.open else ojs._cron_open(p_cron) end;
+    v_waits boolean := false;
     v_run  ojs.cron_run;
     v_job  uuid := ojs._uuid_v7();
     v_held int;
@@ -308,7 +323,7 @@ begin
     end if;
     if v_run.reason is not null then
         v_run.job_id := null;
-        v_run.blocker := v_open[1];
+        v_run.blocker := case when v_run.reason <> 'misfire' then v_open[1] end;
     end if;
     insert into ojs.cron_run values (v_run.*) on conflict do nothing;
     if not found then
@@ -316,12 +331,17 @@ begin
         v_run.job_id := null;
         return v_run;
     end if;
+    if p_cron.rev % 100 < 5 then
+        -- Each time that it is due adds one or two to rev, and now and then a plan does.
+        perform ojs._cron_forget(p_cron.tenant_id, p_cron.name);
+    end if;
     if v_run.job_id is not null then
+        v_waits := v_open <> '{}' and p_cron.overlap_policy = 'enqueue';
         begin
             perform ojs.enqueue(p_cron.type, p_cron.args, p_cron.queue, p_cron.priority, p_meta => ojs._cron_meta(p_cron.meta, p_cron.name, p_due, v_now), p_retry => p_cron.retry,
                 p_max_attempts => p_cron.max_attempts, p_timeout_ms => p_cron.timeout_ms, p_visibility_timeout_ms => coalesce(p_cron.visibility_timeout_ms, 600000), p_tags => p_cron.tags,
                 -- Behind the run before: ojs._fire_crons activates it when that has ended.
-                p_pending => v_open <> '{}' and p_cron.overlap_policy = 'enqueue', p_options => p_cron.options, p_extra => p_cron.extra, p_id => v_run.job_id, p_tenant => p_cron.tenant_id);
+                p_pending => v_waits, p_options => p_cron.options, p_extra => p_cron.extra, p_id => v_run.job_id, p_tenant => p_cron.tenant_id);
         exception when others then
             -- What another attempt can mend is attempted again with the rest of the transaction; a refusal is that of this time alone.
             get stacked diagnostics v_state = returned_sqlstate, v_run.message = message_text;
@@ -336,18 +356,16 @@ begin
     if v_run.job_id is not null then
         v_open := case when p_cron.overlap_policy = 'cancel_previous' then '{}' else v_open end || v_run.job_id;
         if cardinality(v_open) > c_waiting then
-            -- The latest, and those that wait for the run before, since the policy was another one then: who falls off the list is called up by nobody.
-            v_open := array(select o.id from unnest(v_open) with ordinality o(id, n)
-                where o.n > cardinality(v_open) - c_waiting or exists (select from ojs.job j where j.id = o.id and j.tenant_id = p_cron.tenant_id and j.state = 'pending') order by o.n);
+            -- The latest half of what has not ended, and those that wait for the run before, since the policy was another one then: who falls off the list is called up by nobody.
+            v_open := array(select x.id
+                from (select o.id, o.n, j.state, row_number() over (order by o.n desc) as back from unnest(v_open) with ordinality o(id, n)
+                    cross join lateral (select j.state from ojs.job j where j.id = o.id and j.tenant_id = p_cron.tenant_id and j.state not in ('completed', 'cancelled', 'discarded') limit 1) j) x
+                where x.back <= c_waiting / 2 or x.state = 'pending' order by x.n);
         end if;
         update ojs.cron c
-        set rev = c.rev + 1, open = v_open, run_count = c.run_count + 1, last_run_at = v_now,
-            look_at = case when cardinality(v_open) > 1 and c.overlap_policy = 'enqueue' then ojs._cron_look(c, v_now + interval '1 second') else c.look_at end
+        set rev = c.rev + 1, open = v_open, waiting = c.waiting or v_waits, run_count = c.run_count + 1, last_run_at = v_now,
+            look_at = case when v_waits then ojs._cron_look(c, v_now + interval '1 second') else c.look_at end
         where c.id = p_cron.id;
-        if p_cron.run_count % 100 = 99 then
-            delete from ojs.cron_run r where r.tenant_id = p_cron.tenant_id and r.name = p_cron.name
-              and r.due_at < (select k.due_at from ojs.cron_run k where k.tenant_id = p_cron.tenant_id and k.name = p_cron.name order by k.due_at desc offset c_kept limit 1);
-        end if;
     end if;
     return v_run;
 end;
@@ -362,74 +380,90 @@ create function ojs._fire_crons(p_tenants text[], p_ids uuid[]) returns int
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
-    c_most      constant int := 200;
-    v_key       record;
+    c_most      constant int := 100;
+    c_least     constant int := 20;
+    v_until     timestamptz := clock_timestamp() + interval '50 milliseconds';
+    v_due       record;
+    v_fired     int := 0;
     v_cron      ojs.cron;
     v_run       ojs.cron_run;
     v_now       timestamptz;
-    v_due       timestamptz[];
+    v_past      timestamptz[];
     v_rest      timestamptz[];
-    v_old       timestamptz[];
     v_open      uuid[];
     v_again     timestamptz;
     v_unplanned int := 0;
 begin
-    if cardinality(p_ids) > c_most then
-        -- Half the world is due at midnight, and jobs that become due then are not to wait for all of it.
-        insert into ojs.timer (due_at, kind, tenant_ids, ids) values (ojs.now(), 'cron', p_tenants[c_most + 1:], p_ids[c_most + 1:]);
-    end if;
-    for v_key in select distinct a.tenant_id, a.id from unnest(p_tenants[:c_most], p_ids[:c_most]) a(tenant_id, id) loop
+    -- One of each tenant's in turn, whatever has been due for longest first.
+    select array_agg(d.tenant_id order by d.turn, d.look_at, d.id) as tenants, array_agg(d.id order by d.turn, d.look_at, d.id) as ids, array_agg(d.turn order by d.turn, d.look_at, d.id) as turns into v_due
+    from (
+        select a.tenant_id, a.id, c.look_at, row_number() over (partition by a.tenant_id order by c.look_at, a.id) as turn
+        from (select distinct a.tenant_id, a.id from unnest(p_tenants, p_ids) a(tenant_id, id)) a
+        join ojs.cron c on c.id = a.id and c.tenant_id = a.tenant_id
+    ) d;
+    for i in 1 .. coalesce(cardinality(v_due.ids), 0) loop
+        exit when v_fired >= c_most or v_fired >= c_least and v_due.turns[i] > 1 and clock_timestamp() > v_until;
+        v_fired := i;
         v_now := ojs.now();
-        select * into v_cron from ojs.cron c where c.id = v_key.id and c.tenant_id = v_key.tenant_id for update skip locked;
+        select * into v_cron from ojs.cron c where c.id = v_due.ids[i] and c.tenant_id = v_due.tenants[i] for update skip locked;
         if not found then
             -- Gone, or in the hands of somebody who may change it, or fire it and fail.
             insert into ojs.timer (due_at, kind, tenant_ids, ids)
-            select v_now + interval '200 milliseconds', 'cron', array[c.tenant_id], array[c.id] from ojs.cron c where c.id = v_key.id and c.tenant_id = v_key.tenant_id;
+            select v_now + interval '200 milliseconds', 'cron', array[c.tenant_id], array[c.id] from ojs.cron c where c.id = v_due.ids[i] and c.tenant_id = v_due.tenants[i];
             continue;
         end if;
         v_again := null;
-        v_due := array(select u from unnest(v_cron.upcoming) u where u <= v_now order by u);
+        v_past := array(select u from unnest(v_cron.upcoming) u where u <= v_now order by u);
         v_rest := array(select u from unnest(v_cron.upcoming) u where u > v_now order by u);
-        if v_cron.enabled and v_due <> '{}' then
+        if v_cron.enabled and v_past <> '{}' then
             -- However often it was due, it fires once.
-            v_run := ojs._run_cron(v_cron, v_due[cardinality(v_due)], cardinality(v_due) - 1, false);
+            v_run := ojs._run_cron(v_cron, v_past[cardinality(v_past)], cardinality(v_past) - 1, false);
             if v_run.name is null then
                 v_rest := v_cron.upcoming;
                 v_again := v_now + interval '200 milliseconds';
             end if;
-            select * into v_cron from ojs.cron c where c.id = v_key.id;
+            select * into v_cron from ojs.cron c where c.id = v_cron.id;
         end if;
-        insert into ojs.cron_run (tenant_id, name, due_at, reason)
-        select v_cron.tenant_id, v_cron.name, u, 'dst_skip' from unnest(v_cron.left_out) u where u <= v_now and u <> all (v_rest)
-        on conflict do nothing;
-        v_open := ojs._cron_open(v_cron);
-        -- One after the other (ojs-cron section 6.1, enqueue).
-        perform ojs.activate(j.id, j.tenant_id)
-        from (select j.id, j.tenant_id from ojs.job j where j.id = v_open[1] and j.tenant_id = v_cron.tenant_id and j.state = 'pending' for update skip locked) j;
-        if cardinality(v_open) > 1 and exists (select from unnest(v_open) o(id) join ojs.job j on j.id = o.id and j.tenant_id = v_cron.tenant_id where j.state = 'pending') then
-            v_again := least(v_again, v_now + interval '1 second');
+        if v_cron.left_out <> '{}' then
+            insert into ojs.cron_run (tenant_id, name, due_at, reason)
+            select v_cron.tenant_id, v_cron.name, u, 'dst_skip' from unnest(v_cron.left_out) u where u <= v_now and u <> all (v_rest)
+            on conflict do nothing;
         end if;
-        v_old := v_cron.upcoming;
+        if v_cron.waiting then
+            v_open := ojs._cron_open(v_cron);
+            -- One after the other (ojs-cron section 6.1, enqueue).
+            perform ojs.activate(j.id, j.tenant_id)
+            from (select j.id, j.tenant_id from ojs.job j where j.id = v_open[1] and j.tenant_id = v_cron.tenant_id and j.state = 'pending' for update skip locked) j;
+            v_cron.waiting := exists (select from unnest(v_open) o(id)
+                cross join lateral (select j.id from ojs.job j where j.id = o.id and j.tenant_id = v_cron.tenant_id and j.state = 'pending' limit 1) j);
+            if v_cron.waiting then
+                v_again := least(v_again, v_now + interval '1 second');
+            end if;
+        end if;
         v_cron.upcoming := v_rest;
         if ojs._wants_plan(v_cron) then
             v_unplanned := v_unplanned + 1;
             -- Whoever is told of it may die.
             v_again := least(v_again, v_now + interval '5 seconds');
         end if;
-        if v_rest <> v_old or coalesce(v_again, v_rest[1]) is not null then
-            v_again := ojs._cron_look(v_cron, least(v_again, case when v_cron.enabled then greatest(v_rest[1], v_now) end));
-            update ojs.cron c
-            set rev = c.rev + (v_rest <> c.upcoming)::int, upcoming = v_rest, left_out = array(select u from unnest(c.left_out) u where u > v_now order by u), look_at = v_again
-            where c.id = v_cron.id and (c.upcoming, c.look_at) is distinct from (v_rest, v_again);
-        end if;
+        v_again := ojs._cron_look(v_cron, least(v_again, case when v_cron.enabled then greatest(v_rest[1], v_now) end));
+        update ojs.cron c
+        set rev = c.rev + (v_rest <> c.upcoming)::int, upcoming = v_rest, left_out = array(select u from unnest(c.left_out) u where u > v_now order by u), look_at = v_again,
+            waiting = v_cron.waiting
+        where c.id = v_cron.id and (c.upcoming, c.look_at, c.waiting) is distinct from (v_rest, v_again, v_cron.waiting);
     end loop;
+    -- Half the world is due at midnight, and somebody's jobs fire every second: jobs that become due then are not to wait for all of it. What is left comes up again in its order, and not all
+    -- of it at once, or nothing else would get into the next tick.
+    insert into ojs.timer (due_at, kind, tenant_ids, ids)
+    select ojs.now() + min((i - v_fired - 1) / c_most) * interval '10 milliseconds', 'cron', array_agg(v_due.tenants[i] order by i), array_agg(v_due.ids[i] order by i)
+    from generate_series(v_fired + 1, cardinality(v_due.ids)) i group by (i - v_fired - 1) / c_most;
     return v_unplanned;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._fire_crons(text[], uuid[]) is
-'Fires those of the cron jobs that are due, each once, and activates what waits for a run before that has ended. What another session has locked is looked at again, and beyond 200 the next tick goes on. Returns how many are in
-want of a plan (ojs.unplanned_crons).';
+'Fires those of the cron jobs that are due, each once, one of each tenant''s in turn, and activates what waits for a run before that has ended. What another session has locked is looked at again. After
+100, or 20 when each tenant had one and 50 ms are over, the next tick goes on. Returns how many are in want of a plan (ojs.unplanned_crons).';
 
 -- +goose StatementBegin
 create function ojs.trigger_cron(p_name text, p_tenant text default null) returns ojs.job
@@ -502,6 +536,7 @@ drop function ojs.unplanned_crons(int);
 drop function ojs.trigger_cron(text, text);
 drop function ojs._fire_crons(text[], uuid[]);
 drop function ojs._run_cron(ojs.cron, timestamptz, int, boolean);
+drop function ojs._cron_forget(text, text);
 drop function ojs._cron_open(ojs.cron);
 drop function ojs.delete_cron(text, text);
 drop function ojs.configure_cron(text, boolean, text, text, text, text, text, text);

@@ -11,7 +11,7 @@ import (
 )
 
 const configureCron = `-- name: ConfigureCron :one
-select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, run_count, last_run_at, error, expression, timezone, overlap_policy, catch_up, description, anchor_at, created_at, updated_at, type, queue, priority, max_attempts, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.configure_cron($1::text, $2::boolean, $3::text, $4::text, $5::text,
+select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, waiting, run_count, last_run_at, error, expression, timezone, overlap_policy, catch_up, description, anchor_at, created_at, updated_at, type, queue, priority, max_attempts, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.configure_cron($1::text, $2::boolean, $3::text, $4::text, $5::text,
     $6::text, $7::text, $8::text)
 `
 
@@ -48,6 +48,7 @@ func (q *Queries) ConfigureCron(ctx context.Context, arg ConfigureCronParams) (O
 		&i.LeftOut,
 		&i.LookAt,
 		&i.Open,
+		&i.Waiting,
 		&i.RunCount,
 		&i.LastRunAt,
 		&i.Error,
@@ -138,7 +139,7 @@ func (q *Queries) CronRuns(ctx context.Context, arg CronRunsParams) ([]CronRunsR
 }
 
 const crons = `-- name: Crons :many
-select c.tenant_id, c.name, c.id, c.rev, c.enabled, c.upcoming, c.left_out, c.look_at, c.open, c.run_count, c.last_run_at, c.error, c.expression, c.timezone, c.overlap_policy, c.catch_up, c.description, c.anchor_at, c.created_at, c.updated_at, c.type, c.queue, c.priority, c.max_attempts, c.timeout_ms, c.visibility_timeout_ms, c.tags, c.args, c.meta, c.retry, c.options, c.extra, count(*) over () as total
+select c.tenant_id, c.name, c.id, c.rev, c.enabled, c.upcoming, c.left_out, c.look_at, c.open, c.waiting, c.run_count, c.last_run_at, c.error, c.expression, c.timezone, c.overlap_policy, c.catch_up, c.description, c.anchor_at, c.created_at, c.updated_at, c.type, c.queue, c.priority, c.max_attempts, c.timeout_ms, c.visibility_timeout_ms, c.tags, c.args, c.meta, c.retry, c.options, c.extra, count(*) over () as total
 from ojs.cron c
 where ($1::text is null or c.tenant_id = $1) and ($2::boolean is null or c.enabled = $2)
 order by c.name, c.tenant_id
@@ -181,6 +182,7 @@ func (q *Queries) Crons(ctx context.Context, arg CronsParams) ([]CronsRow, error
 			&i.OjsCron.LeftOut,
 			&i.OjsCron.LookAt,
 			&i.OjsCron.Open,
+			&i.OjsCron.Waiting,
 			&i.OjsCron.RunCount,
 			&i.OjsCron.LastRunAt,
 			&i.OjsCron.Error,
@@ -217,7 +219,7 @@ func (q *Queries) Crons(ctx context.Context, arg CronsParams) ([]CronsRow, error
 }
 
 const deleteCron = `-- name: DeleteCron :one
-select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, run_count, last_run_at, error, expression, timezone, overlap_policy, catch_up, description, anchor_at, created_at, updated_at, type, queue, priority, max_attempts, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.delete_cron($1::text, $2::text)
+select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, waiting, run_count, last_run_at, error, expression, timezone, overlap_policy, catch_up, description, anchor_at, created_at, updated_at, type, queue, priority, max_attempts, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.delete_cron($1::text, $2::text)
 `
 
 type DeleteCronParams struct {
@@ -238,6 +240,7 @@ func (q *Queries) DeleteCron(ctx context.Context, arg DeleteCronParams) (OjsCron
 		&i.LeftOut,
 		&i.LookAt,
 		&i.Open,
+		&i.Waiting,
 		&i.RunCount,
 		&i.LastRunAt,
 		&i.Error,
@@ -266,7 +269,7 @@ func (q *Queries) DeleteCron(ctx context.Context, arg DeleteCronParams) (OjsCron
 }
 
 const getCron = `-- name: GetCron :one
-select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, run_count, last_run_at, error, expression, timezone, overlap_policy, catch_up, description, anchor_at, created_at, updated_at, type, queue, priority, max_attempts, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.cron_info($1::text, $2::text)
+select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, waiting, run_count, last_run_at, error, expression, timezone, overlap_policy, catch_up, description, anchor_at, created_at, updated_at, type, queue, priority, max_attempts, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.cron_info($1::text, $2::text)
 `
 
 type GetCronParams struct {
@@ -287,6 +290,7 @@ func (q *Queries) GetCron(ctx context.Context, arg GetCronParams) (OjsCron, erro
 		&i.LeftOut,
 		&i.LookAt,
 		&i.Open,
+		&i.Waiting,
 		&i.RunCount,
 		&i.LastRunAt,
 		&i.Error,
@@ -315,7 +319,7 @@ func (q *Queries) GetCron(ctx context.Context, arg GetCronParams) (OjsCron, erro
 }
 
 const planCron = `-- name: PlanCron :many
-select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, run_count, last_run_at, error, expression, timezone, overlap_policy, catch_up, description, anchor_at, created_at, updated_at, type, queue, priority, max_attempts, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.plan_cron($1::uuid, $2::bigint, $3::timestamptz[], $4::text, $5::timestamptz[])
+select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, waiting, run_count, last_run_at, error, expression, timezone, overlap_policy, catch_up, description, anchor_at, created_at, updated_at, type, queue, priority, max_attempts, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.plan_cron($1::uuid, $2::bigint, $3::timestamptz[], $4::text, $5::timestamptz[])
 `
 
 type PlanCronParams struct {
@@ -351,6 +355,7 @@ func (q *Queries) PlanCron(ctx context.Context, arg PlanCronParams) ([]OjsCron, 
 			&i.LeftOut,
 			&i.LookAt,
 			&i.Open,
+			&i.Waiting,
 			&i.RunCount,
 			&i.LastRunAt,
 			&i.Error,
@@ -386,7 +391,7 @@ func (q *Queries) PlanCron(ctx context.Context, arg PlanCronParams) ([]OjsCron, 
 }
 
 const putCron = `-- name: PutCron :one
-select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, run_count, last_run_at, error, expression, timezone, overlap_policy, catch_up, description, anchor_at, created_at, updated_at, type, queue, priority, max_attempts, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.put_cron($1::text, $2::text, $3::text, $4::json, $5::text, $6::text, $7::int, $8::jsonb, $9::jsonb,
+select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, waiting, run_count, last_run_at, error, expression, timezone, overlap_policy, catch_up, description, anchor_at, created_at, updated_at, type, queue, priority, max_attempts, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.put_cron($1::text, $2::text, $3::text, $4::json, $5::text, $6::text, $7::int, $8::jsonb, $9::jsonb,
     $10::int, $11::int, $12::int, $13::text[], $14::json, $15::json,
     $16::text, $17::text, $18::boolean, $19::text, $20::text)
 `
@@ -448,6 +453,7 @@ func (q *Queries) PutCron(ctx context.Context, arg PutCronParams) (OjsCron, erro
 		&i.LeftOut,
 		&i.LookAt,
 		&i.Open,
+		&i.Waiting,
 		&i.RunCount,
 		&i.LastRunAt,
 		&i.Error,

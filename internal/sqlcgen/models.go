@@ -26,8 +26,10 @@ type OjsCron struct {
 	LeftOut []time.Time
 	// When the soonest timer for it is due, if that time has not passed.
 	LookAt *time.Time
-	// The jobs it made that had not ended when it last fired, and the one it made then; at most 100.
+	// The latest jobs it made, among them those that had not ended when they were last looked at; at most 100.
 	Open []string
+	// Whether some of them may wait for the run before to end.
+	Waiting bool
 	// How many jobs it has made.
 	RunCount int64
 	// When it last made a job.
