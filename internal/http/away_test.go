@@ -56,6 +56,7 @@ var someBody = map[string][]string{
 	"/ojs/v1/dead-letter/retry":           {`{"confirm":true}`, `{"until":"2031-01-01T00:00:00Z","confirm":true}`},
 	"/ojs/v1/dead-letter/purge":           {`{"confirm":true}`},
 	"/ojs/v1/admin/dead-letter/retry":     {`{"confirm":true}`},
+	"/ojs/v1/admin/dead-letter/purge":     {`{"confirm":true}`},
 	"/ojs/v1/admin/workers/directive":     {`{"directive":"running"}`},
 	"/ojs/v1/admin/workers/:id/directive": {`{"directive":"running"}`},
 	"PUT /ojs/v1/admin/tenants/:id":       {`{"weight":2}`},

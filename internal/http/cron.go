@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -84,8 +83,8 @@ func (s *Server) putCron(c echo.Context) error {
 		if name != nil && *name != path {
 			req.fail(invalid("name", "is %q, but the path names %q", clip(*name), clip(path)))
 		}
-		if strings.ContainsRune(path, 0) {
-			req.fail(invalid("name", "must not hold a NUL character")) // SQL, which knows the other rules, cannot even be asked
+		if !isText(path) {
+			req.fail(invalid("name", "must be text in UTF-8 without NUL characters")) // SQL, which knows the other rules, cannot even be asked
 		}
 		name = &path
 	} else if name == nil {

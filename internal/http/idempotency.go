@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"crypto/sha256"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
@@ -43,7 +42,7 @@ func idempotencyKey(c echo.Context, req *object, inBody bool) (*idempotency, err
 	default:
 		return nil, nil //nolint:nilnil // no key is usual
 	}
-	if n := utf8.RuneCountInString(key); n < 1 || n > 256 || !utf8.ValidString(key) || strings.ContainsRune(key, 0) {
+	if n := utf8.RuneCountInString(key); n < 1 || n > 256 || !isText(key) {
 		return nil, invalid(field, "must have between 1 and 256 characters")
 	}
 	scope, _, err := tenant(h)

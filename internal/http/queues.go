@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
@@ -299,7 +298,7 @@ func commaList(c echo.Context, name string) ([]string, error) {
 		return nil, nil
 	}
 	list := strings.Split(v, ",")
-	if len(list) > maxFetchQueues || !utf8.ValidString(v) || strings.ContainsRune(v, 0) {
+	if len(list) > maxFetchQueues || !isText(v) {
 		return nil, invalid(name, "must hold at most %d names, separated by commas", maxFetchQueues)
 	}
 	return list, nil

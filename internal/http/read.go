@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
@@ -85,6 +86,9 @@ func checkContentType(h http.Header) error {
 	}
 	return nil
 }
+
+// isText reports whether PostgreSQL can hold v as text.
+func isText(v string) bool { return utf8.ValidString(v) && !strings.ContainsRune(v, 0) }
 
 // object reads the fields of one JSON object. The first fault wins and is kept in fault, which
 // nested objects share, so a handler reads everything and asks once. Of an optional field, null

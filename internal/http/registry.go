@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
@@ -269,7 +267,7 @@ func workerRef(c echo.Context) (id string, scope *string, err error) {
 		return "", nil, err
 	}
 	id = c.Param("id")
-	if !utf8.ValidString(id) || strings.ContainsRune(id, 0) {
+	if !isText(id) {
 		return "", nil, noSuch("worker", id)
 	}
 	return id, scope, nil

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/url"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -140,12 +141,13 @@ func (s *Server) routes() http.Handler {
 	e := echo.New()
 	e.HTTPErrorHandler = s.problem
 	e.Pre(s.headers)
-	e.Use(s.recover)
+	e.Use(s.recover, unescape)
 
-	for _, r := range []struct {
+	type route struct {
 		method, path string
 		handler      echo.HandlerFunc
-	}{
+	}
+	routes := []route{
 		{http.MethodPost, "/ojs/v1/jobs", s.enqueue},
 		{http.MethodPost, "/ojs/v1/jobs/batch", s.enqueueBatch},
 		{http.MethodGet, "/ojs/v1/jobs/:id", s.getJob},
@@ -169,48 +171,10 @@ func (s *Server) routes() http.Handler {
 		{http.MethodGet, "/ojs/v1/queues/:name", s.getQueue},
 		{http.MethodPost, "/ojs/v1/queues", s.createQueue},
 		{http.MethodDelete, "/ojs/v1/queues/:name", s.deleteQueue},
-		{http.MethodGet, "/ojs/v1/queues/:name/config", s.getQueueConfig},
-		{http.MethodPut, "/ojs/v1/queues/:name/config", s.putQueueConfig},
-		{http.MethodPatch, "/ojs/v1/queues/:name/config", s.putQueueConfig},
-		{http.MethodGet, "/ojs/v1/admin/queues/:name/config", s.getQueueConfig},
-		{http.MethodPut, "/ojs/v1/admin/queues/:name/config", s.putQueueConfig},
-		{http.MethodPatch, "/ojs/v1/admin/queues/:name/config", s.putQueueConfig},
 		{http.MethodGet, "/ojs/v1/queues/:name/stats", s.queueStats},
 		{http.MethodPost, "/ojs/v1/queues/:name/pause", s.pauseQueue},
 		{http.MethodPost, "/ojs/v1/queues/:name/resume", s.resumeQueue},
-		{http.MethodGet, "/ojs/v1/cron", s.listCrons},
-		{http.MethodPost, "/ojs/v1/cron", s.putCron},
-		{http.MethodGet, "/ojs/v1/cron/:name", s.getCron},
-		{http.MethodPut, "/ojs/v1/cron/:name", s.putCron},
-		{http.MethodPatch, "/ojs/v1/cron/:name", s.patchCron},
-		{http.MethodDelete, "/ojs/v1/cron/:name", s.deleteCron},
-		{http.MethodPost, "/ojs/v1/cron/:name/pause", s.pauseCron},
-		{http.MethodPost, "/ojs/v1/cron/:name/resume", s.resumeCron},
-		{http.MethodPost, "/ojs/v1/cron/:name/trigger", s.triggerCron},
-		{http.MethodGet, "/ojs/v1/cron/:name/history", s.cronHistory},
-		// As the admin UI calls them.
-		{http.MethodGet, "/ojs/v1/crons", s.listCrons},
-		{http.MethodPost, "/ojs/v1/crons", s.putCron},
-		{http.MethodGet, "/ojs/v1/crons/:name", s.getCron},
-		{http.MethodPut, "/ojs/v1/crons/:name", s.putCron},
-		{http.MethodPatch, "/ojs/v1/crons/:name", s.patchCron},
-		{http.MethodDelete, "/ojs/v1/crons/:name", s.deleteCron},
 		{http.MethodGet, "/ojs/v1/events", s.listEvents},
-		{http.MethodGet, "/ojs/v1/dead-letter", s.listDeadLetters},
-		{http.MethodDelete, "/ojs/v1/dead-letter", s.purgeDeadLetters},
-		{http.MethodGet, "/ojs/v1/dead-letter/stats", s.deadLetterStats},
-		{http.MethodPost, "/ojs/v1/dead-letter/retry", s.retryDeadLetters},
-		{http.MethodPost, "/ojs/v1/dead-letter/purge", s.purgeDeadLetters},
-		{http.MethodGet, "/ojs/v1/dead-letter/:id", s.getDeadLetter},
-		{http.MethodDelete, "/ojs/v1/dead-letter/:id", s.deleteDeadLetter},
-		{http.MethodPost, "/ojs/v1/dead-letter/:id/retry", s.retryDeadLetter},
-		{http.MethodGet, "/ojs/v1/admin/dead-letter", s.listDeadLetters},
-		{http.MethodDelete, "/ojs/v1/admin/dead-letter", s.purgeDeadLetters},
-		{http.MethodGet, "/ojs/v1/admin/dead-letter/stats", s.deadLetterStats},
-		{http.MethodPost, "/ojs/v1/admin/dead-letter/retry", s.retryDeadLetters},
-		{http.MethodGet, "/ojs/v1/admin/dead-letter/:id", s.getDeadLetterFlat},
-		{http.MethodDelete, "/ojs/v1/admin/dead-letter/:id", s.deleteDeadLetterSilently},
-		{http.MethodPost, "/ojs/v1/admin/dead-letter/:id/retry", s.retryDeadLetter},
 		{http.MethodGet, "/ojs/v1/admin/workers", s.listWorkers},
 		{http.MethodPost, "/ojs/v1/admin/workers/directive", s.directWorkers},
 		{http.MethodGet, "/ojs/v1/admin/workers/:id", s.getWorker},
@@ -229,7 +193,48 @@ func (s *Server) routes() http.Handler {
 		{http.MethodGet, "/health", s.health},
 		{http.MethodGet, "/ojs/v1/ready", s.ready},
 		{http.MethodGet, "/ready", s.ready},
+	}
+	// What has two names has all of it under both.
+	for _, queues := range []string{"/ojs/v1/queues", "/ojs/v1/admin/queues"} {
+		routes = append(routes, []route{
+			{http.MethodGet, queues + "/:name/config", s.getQueueConfig},
+			{http.MethodPut, queues + "/:name/config", s.putQueueConfig},
+			{http.MethodPatch, queues + "/:name/config", s.putQueueConfig},
+		}...)
+	}
+	for _, cron := range []string{"/ojs/v1/cron", "/ojs/v1/crons"} {
+		routes = append(routes, []route{
+			{http.MethodGet, cron, s.listCrons},
+			{http.MethodPost, cron, s.putCron},
+			{http.MethodGet, cron + "/:name", s.getCron},
+			{http.MethodPut, cron + "/:name", s.putCron},
+			{http.MethodPatch, cron + "/:name", s.patchCron},
+			{http.MethodDelete, cron + "/:name", s.deleteCron},
+			{http.MethodPost, cron + "/:name/pause", s.pauseCron},
+			{http.MethodPost, cron + "/:name/resume", s.resumeCron},
+			{http.MethodPost, cron + "/:name/trigger", s.triggerCron},
+			{http.MethodGet, cron + "/:name/history", s.cronHistory},
+		}...)
+	}
+	for _, dead := range []struct {
+		path     string
+		get, del echo.HandlerFunc
+	}{
+		{"/ojs/v1/dead-letter", s.getDeadLetter, s.deleteDeadLetter},
+		{"/ojs/v1/admin/dead-letter", s.getDeadLetterFlat, s.deleteDeadLetterSilently},
 	} {
+		routes = append(routes, []route{
+			{http.MethodGet, dead.path, s.listDeadLetters},
+			{http.MethodDelete, dead.path, s.purgeDeadLetters},
+			{http.MethodGet, dead.path + "/stats", s.deadLetterStats},
+			{http.MethodPost, dead.path + "/retry", s.retryDeadLetters},
+			{http.MethodPost, dead.path + "/purge", s.purgeDeadLetters},
+			{http.MethodGet, dead.path + "/:id", dead.get},
+			{http.MethodDelete, dead.path + "/:id", dead.del},
+			{http.MethodPost, dead.path + "/:id/retry", s.retryDeadLetter},
+		}...)
+	}
+	for _, r := range routes {
 		e.Add(r.method, r.path, r.handler)
 		if r.method == http.MethodGet {
 			e.HEAD(r.path, r.handler) // net/http leaves out the body
@@ -310,6 +315,26 @@ func visible(id string) bool {
 		}
 	}
 	return true
+}
+
+// unescape makes of the names in a path what the client meant by them: the router, where it reads an escape that could have been left out or hides a
+// slash, reads the path as it was sent.
+func unescape(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if c.Request().URL.RawPath == "" {
+			return next(c)
+		}
+		names, values := c.ParamNames(), slices.Clone(c.ParamValues())
+		for i, v := range values {
+			plain, err := url.PathUnescape(v)
+			if err != nil {
+				return invalid(names[i], "must be escaped as in a URL")
+			}
+			values[i] = plain
+		}
+		c.SetParamValues(values...)
+		return next(c)
+	}
 }
 
 func (s *Server) recover(next echo.HandlerFunc) echo.HandlerFunc {
