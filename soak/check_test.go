@@ -20,6 +20,7 @@ type row struct {
 	ExpiresAt            *time.Time
 	LeaseUntil           *time.Time
 	Errors               []string // attempt and type of each
+	Key                  string   // the Idempotency-Key under which it was enqueued, if any
 }
 
 // lost is whether an attempt ended without a word from its worker.
@@ -80,11 +81,28 @@ var (
 	wakes = []string{" scheduled", " available", " pending", "scheduled available", "retryable available", "pending available", "available available"}
 )
 
-// check holds what the clients wrote down against what the database has of the jobs created since an instant, in the snapshot of tx.
-// drained: everybody had time to finish what there was to do.
-func check(ctx context.Context, tx pgx.Tx, ledger []entry, since time.Time, drained bool) (*findings, error) {
+// explains is what a fault may bring about, and no other part of a round.
+type explains struct {
+	database bool // answers 503, and sessions of SQL that end
+	network  bool // requests without an answer
+	clock    bool // times at which nobody fires cron jobs
+}
+
+// course is what the checker is told of a round.
+type course struct {
+	since   time.Time // when it began, as all times
+	drained bool      // everybody had time to finish what there was to do
+
+	fault        explains
+	broke, whole time.Time // when it happened, and when both servers were healthy again; cron jobs had time to fire for what was due until then
+}
+
+// check holds what the clients wrote down against what the database has of the jobs created since the round began, in the snapshot of tx.
+func check(ctx context.Context, tx pgx.Tx, ledger []entry, of course) (*findings, error) {
 	f := &findings{states: map[string]int{}}
-	rows, err := collect[row](ctx, tx, `select j.id::text, j.tenant_id, j.state::text, j.type, j.attempt, j.max_attempts, j.scheduled_at, j.expires_at, j.lease_expires_at, array(select (e ->> 'attempt') || ' ' || (e ->> 'type') from jsonb_array_elements(j.errors) e)
+	since := of.since
+	rows, err := collect[row](ctx, tx, `select j.id::text, j.tenant_id, j.state::text, j.type, j.attempt, j.max_attempts, j.scheduled_at, j.expires_at, j.lease_expires_at, array(select (e ->> 'attempt') || ' ' || (e ->> 'type') from jsonb_array_elements(j.errors) e),
+		coalesce(j.meta ->> 'once', '')
 		from ojs.job j where j.created_at >= $1`, since)
 	if err != nil {
 		return nil, err
@@ -105,7 +123,11 @@ func check(ctx context.Context, tx pgx.Tx, ledger []entry, since time.Time, drai
 		leases[h.ID] = h.At
 		f.handouts += len(h.At)
 	}
-	f.compare(ledger, rows, moves, leases, drained)
+	f.answers(ledger, of)
+	f.compare(ledger, rows, moves, leases, of.drained)
+	if err := f.crons(ctx, tx, of); err != nil {
+		return nil, err
+	}
 	return f, f.counters(ctx, tx, since)
 }
 
@@ -121,16 +143,52 @@ func collect[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]
 type hold struct {
 	holding
 	sent time.Time
+	sure time.Time // until then nothing but somebody's word can have ended the lease
 }
 
 // story is all that clients wrote about one job.
 type story struct {
 	tenant                       string
 	intended, acknowledged, gone bool
-	cancels, cancelled           bool
+	cancels                      time.Time // when somebody first set about it
+	cancelled                    bool
 	held                         []hold
 	finishes                     []entry
 	finished                     []entry
+	dropped                      []entry
+}
+
+// holds is whether the lease of an entry was certainly its client's when the answer in it was read, so that whatever it was an answer to happened under that lease.
+func (s *story) holds(e entry) bool {
+	return (s.cancels.IsZero() || e.At.Before(s.cancels)) && slices.ContainsFunc(s.held, func(h hold) bool { return h.lease == e.Lease && e.At.Before(h.sure) })
+}
+
+// ends counts the attempts to end a lease that began before an instant.
+func (s *story) ends(lease string, before time.Time) int {
+	n := 0
+	for _, e := range s.finishes {
+		if e.Lease == lease && e.At.Before(before) {
+			n++
+		}
+	}
+	return n
+}
+
+// answers judges requests that failed: whether the fault explains that.
+func (f *findings) answers(ledger []entry, of course) {
+	for _, e := range ledger {
+		since := !of.broke.IsZero() && !e.At.Before(of.broke)
+		switch {
+		case e.What == hung:
+			f.violation("%s waited in vain: %s", e.Client, e.Text)
+		case e.What == broke && !(since && of.fault.database):
+			f.violation("%s lost its session, and nothing explains that: %s", e.Client, e.Text)
+		case e.What == failed && e.Status == 0 && !(since && of.fault.network):
+			f.violation("%s got no answer, and nothing explains that: %s", e.Client, e.Text)
+		case e.What == failed && e.Status != 0 && !(since && of.fault.database):
+			f.violation("%s was answered %d, and nothing explains that: %s", e.Client, e.Status, e.Text)
+		}
+	}
 }
 
 func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[string][]time.Time, drained bool) {
@@ -141,8 +199,13 @@ func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[
 		}
 		return stories[id]
 	}
+	keys := map[string]entry{}
 	for _, e := range ledger {
 		switch e.What {
+		case enqueues:
+			if e.Key != "" {
+				keys[e.Key] = e
+			}
 		case replays:
 			f.replays++
 		case wrong:
@@ -164,15 +227,19 @@ func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[
 			case withdrew:
 				s.gone = true
 			case cancels:
-				s.cancels = true
+				if s.cancels.IsZero() || e.At.Before(s.cancels) {
+					s.cancels = e.At
+				}
 			case cancelled:
 				s.cancelled = s.cancelled || e.Status == 200
 			case fetched_:
-				s.held = append(s.held, hold{holding{lease: e.Lease, attempt: e.Attempt, from: e.At, until: e.Until}, e.Sent})
+				s.held = append(s.held, hold{holding{lease: e.Lease, attempt: e.Attempt, from: e.At, until: e.Until}, e.Sent, e.Until})
 			case finishes:
 				s.finishes = append(s.finishes, e)
 			case finished:
 				s.finished = append(s.finished, e)
+			case dropped:
+				s.dropped = append(s.dropped, e)
 			}
 		}
 	}
@@ -184,6 +251,9 @@ func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[
 		for _, id := range e.IDs {
 			for i := range stories[id].held {
 				h := &stories[id].held[i]
+				if h.lease == e.Lease && e.What == extended {
+					h.sure = later(h.sure, e.Until)
+				}
 				switch {
 				case h.lease != e.Lease:
 				case e.What == extended && !h.acked:
@@ -194,7 +264,7 @@ func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[
 			}
 		}
 	}
-	found := map[string]row{}
+	found, made := map[string]row{}, map[string]int{}
 	for _, r := range rows {
 		if _, twice := found[r.ID]; twice {
 			f.violation("job %s is there twice", r.ID)
@@ -205,8 +275,36 @@ func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[
 			f.fired++
 			of(r.ID).intended, of(r.ID).acknowledged, of(r.ID).tenant = true, true, r.Tenant
 		}
+		if e, known := keys[r.Key]; known {
+			of(r.ID).intended, of(r.ID).tenant = true, e.Tenant
+			made[r.Key]++
+		}
 		if s := stories[r.ID]; s == nil || !s.intended {
 			f.violation("job %s is there, and nobody enqueued it", r.ID)
+		}
+	}
+	for _, e := range ledger {
+		switch {
+		case e.What == enqueues && e.Key != "":
+			if n := made[e.Key]; n > 0 && n != e.Jobs {
+				f.violation("of %d jobs enqueued under key %s there are %d", e.Jobs, e.Key, n)
+			}
+		case e.What == enqueues:
+			n := 0
+			for _, id := range e.IDs {
+				if _, there := found[id]; there {
+					n++
+				}
+			}
+			if n > 0 && n != len(e.IDs) {
+				f.violation("of jobs enqueued together there are %d of %d: %v", n, len(e.IDs), e.IDs)
+			}
+		case e.What == enqueued && e.Key != "":
+			for _, id := range e.IDs {
+				if r, there := found[id]; there && r.Key != e.Key {
+					f.violation("job %s was the answer to key %s and was enqueued under %q", id, e.Key, r.Key)
+				}
+			}
 		}
 	}
 	past := map[string][]move{}
@@ -356,6 +454,14 @@ func (f *findings) claims(r row, s *story, moves []move) {
 			if e.Asked == 1 && !other && slices.Contains(states, "completed") {
 				f.violation("ack of job %s, attempt %d, was refused, and the attempt is completed", r.ID, e.Attempt)
 			}
+			if e.Asked == 1 && s.holds(e) && s.ends(e.Lease, e.At) <= 1 {
+				f.violation("%s of job %s, attempt %d, was refused at %v although lease %s was held", e.How, r.ID, e.Attempt, e.At, e.Lease)
+			}
+		}
+	}
+	for _, e := range s.dropped {
+		if s.holds(e) && s.ends(e.Lease, e.At) == 0 {
+			f.violation("a heartbeat of %v was answered at %v without job %s, attempt %d, although lease %s was held", e.Sent, e.At, r.ID, e.Attempt, e.Lease)
 		}
 	}
 	wanted := func(attempt int, how ...string) bool {
@@ -381,7 +487,7 @@ func (f *findings) claims(r row, s *story, moves []move) {
 				f.violation("job %s was discarded in attempt %d of %d by no policy", r.ID, m.Attempt, r.MaxAttempts)
 			}
 		case "cancelled":
-			if !s.cancels {
+			if s.cancels.IsZero() {
 				f.violation("job %s was cancelled, and nobody asked for it", r.ID)
 			}
 		}
@@ -402,6 +508,54 @@ func (f *findings) claims(r row, s *story, moves []move) {
 			}
 		}
 	}
+}
+
+// slack is how much later than a fault explains a cron job may fire: less than the clock sleeps when nothing wakes it.
+const slack = 6 * time.Second
+
+// crons asks whether cron jobs fired as their policies say, to the last time they were due.
+func (f *findings) crons(ctx context.Context, tx pgx.Tx, of course) error {
+	lasted := time.Duration(0)
+	if of.fault.clock {
+		lasted = of.whole.Sub(of.broke)
+	}
+	if of.whole.IsZero() {
+		return nil
+	}
+	for _, q := range []struct {
+		what, sql string
+		args      []any
+	}{
+		{"a cron job did not fire any more", `
+			select c.tenant_id || '/' || c.name || ' fired for ' || coalesce(max(r.due_at)::text, 'nothing') || ' at last, and time went on until ' || $2::timestamptz from ojs.crons c
+			left join ojs.cron_runs r on r.tenant_id = c.tenant_id and r.name = c.name and not r.manual and r.due_at >= $1
+			group by c.tenant_id, c.name having max(r.due_at) >= date_trunc('second', $2::timestamptz) is not true`, []any{of.since, of.whole}},
+		{"a cron job stands for more times than the fault explains", `
+			select r.tenant_id || '/' || r.name || ' ' || r.due_at || ' stands for ' || r.missed || ' more, and the fault lasted ' || $2::interval from ojs.cron_runs r
+			where r.due_at >= $1 and r.missed * interval '1 second' > $2::interval + $3::interval`, []any{of.since, lasted, slack}},
+		{"a cron job was skipped by no policy", `
+			select r.tenant_id || '/' || r.name || ' ' || r.due_at || ': ' || coalesce(r.reason, 'no reason') from ojs.cron_runs r join ojs.crons c on c.tenant_id = r.tenant_id and c.name = r.name
+			where r.due_at >= $1 and r.job_id is null
+			  and not (r.reason = 'overlap_skip' and c.overlap_policy = 'skip' and r.blocker is not null) and not (r.reason = 'waiting' and c.overlap_policy = 'enqueue')
+			  and not (r.reason = 'misfire' and c.catch_up = 'skip')`, []any{of.since}},
+	} {
+		if err := f.none(ctx, tx, q.what, q.sql, q.args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// none takes every row that a query finds for a violation.
+func (f *findings) none(ctx context.Context, tx pgx.Tx, what, sql string, args ...any) error {
+	found, err := collect[struct{ S string }](ctx, tx, sql, args...)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	for _, s := range found {
+		f.violation("%s: %s", what, s.S)
+	}
+	return nil
 }
 
 // counters holds what is counted against what there is, all in the snapshot of tx.
@@ -475,12 +629,8 @@ func (f *findings) counters(ctx context.Context, tx pgx.Tx, since time.Time) err
 				from ojs.lease l group by l.tenant_id, l.queue) l on l.tenant_id = f.tenant_id and l.queue = f.queue
 			where coalesce(f.n, 0) <> coalesce(l.n, 0)`, nil},
 	} {
-		found, err := collect[struct{ S string }](ctx, tx, q.sql, q.args...)
-		if err != nil {
-			return fmt.Errorf("%s: %w", q.what, err)
-		}
-		for _, s := range found {
-			f.violation("%s: %s", q.what, s.S)
+		if err := f.none(ctx, tx, q.what, q.sql, q.args...); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -1,6 +1,13 @@
 package soak
 
 import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +28,7 @@ func TestTheCheckerSees(t *testing.T) {
 	}
 	var ledger []entry
 	write := func(e entry) {
-		e.At = time.Now()
+		e.At, e.Client = time.Now(), "w"
 		ledger = append(ledger, e)
 	}
 	exec := func(sql string, args ...any) {
@@ -75,10 +82,21 @@ func TestTheCheckerSees(t *testing.T) {
 	running := enqueue()
 	hold := fetch(running)
 	left := enqueue()
+	const key = "k"
+	write(entry{What: enqueues, Key: key, Jobs: 1, Tenant: "acme"})
+	once := newID()
+	exec("select ojs.enqueue('x', '[]', 'work', p_id => $1, p_tenant => 'acme', p_meta => $2)", once, `{"once": "k"}`)
+	write(entry{What: enqueued, Key: key, IDs: []string{once}, Tenant: "acme"})
+	exec("select ojs.put_cron('each', '* * * * * *', $1, p_queue => 'cron', p_tenant => 'acme', p_overlap_policy => 'allow', p_enabled => false)", cronJob)
+	for i := range 2 {
+		id := newID()
+		exec("select ojs.enqueue($1, '[]', 'cron', p_id => $2, p_tenant => 'acme')", cronJob, id)
+		exec("insert into ojs.cron_run (tenant_id, name, due_at, job_id) values ('acme', 'each', date_trunc('second', $1::timestamptz) + $2 * interval '1 second', $3)", since, 1+i, id)
+	}
 
 	exec("select ojs.tick()")
 
-	look := func(t *testing.T, ledger []entry, drained bool, spoil string) []string {
+	look := func(t *testing.T, ledger []entry, of course, spoil string) []string {
 		t.Helper()
 		tx, err := d.Pool.BeginTx(ctx, pgx.TxOptions{})
 		if err != nil {
@@ -93,35 +111,53 @@ func TestTheCheckerSees(t *testing.T) {
 				t.Fatalf("%s: %v, %s", spoil, err, tag)
 			}
 		}
-		f, err := check(ctx, tx, ledger, since, drained)
+		f, err := check(ctx, tx, ledger, of)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return f.violations
 	}
-	if got := look(t, ledger, false, ""); len(got) > 0 {
+	if got := look(t, ledger, course{since: since, whole: since.Truncate(time.Second).Add(2 * time.Second)}, ""); len(got) > 0 {
 		t.Fatalf("where nothing is wrong: %v", got)
 	}
 	add := func(more ...entry) []entry {
 		for i := range more {
-			more[i].At = time.Now()
+			if more[i].At.IsZero() {
+				more[i].At = time.Now()
+			}
 		}
 		return append(ledger[:len(ledger):len(ledger)], more...)
 	}
 	without := func(w what, id string) []entry {
 		var rest []entry
 		for _, e := range ledger {
-			if e.What != w || e.IDs[0] != id {
+			if e.What != w || !slices.Contains(e.IDs, id) {
 				rest = append(rest, e)
 			}
 		}
 		return rest
 	}
+	// What somebody says about the job that is running.
+	about := func(w what, status int) entry {
+		return entry{What: w, IDs: []string{running}, Lease: hold.Lease, Attempt: 1, How: ack, Status: status, Asked: 1}
+	}
+	with := func(e entry, change func(*entry)) entry { change(&e); return e }
+	late := func(e *entry) { e.At = hold.Until.Add(time.Second) }
+	before := func(e *entry) { e.At = since }
+	var (
+		fired  = course{whole: since.Truncate(time.Second).Add(2 * time.Second)}
+		lost   = course{fault: explains{network: true}, broke: since}
+		absent = course{fault: explains{database: true}, broke: since}
+		no     = entry{What: failed, Client: "w"}
+		busy   = entry{What: failed, Client: "w", Status: 503}
+		ended  = entry{What: broke, Client: "w"}
+	)
 	for _, c := range []struct {
-		name, want string
+		name, want string // empty: nothing
 		spoil      string
 		ledger     []entry
 		drained    bool
+		of         course
 	}{
 		{name: "a job is lost", spoil: "delete from ojs.job where id = $left", want: "is lost"},
 		{name: "a job came from nowhere", ledger: without(enqueues, left), want: "nobody enqueued it"},
@@ -157,6 +193,40 @@ func TestTheCheckerSees(t *testing.T) {
 		{name: "discarded too early", spoil: "insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state) select tenant_id, queue, 0, id, type, 0, 'available', 'discarded' from ojs.job where id = $left", want: "was discarded as expired"},
 		{name: "handed out too late", spoil: "update ojs.job set expires_at = ojs.now() - interval '1 minute' where id = $running", want: "and had expired at"},
 		{name: "revived by nobody", spoil: "insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state) select tenant_id, queue, 0, id, type, 1, 'discarded', 'available' from ojs.job where id = $dead", want: "was revived"},
+		{name: "a held lease is refused", ledger: add(about(finishes, 0), about(finished, 409)), want: "although lease " + hold.Lease + " was held"},
+		{name: "refused when the lease was over", ledger: add(about(finishes, 0), with(about(finished, 409), late))},
+		{name: "refused after a cancellation", ledger: add(entry{What: cancels, IDs: []string{running}}, about(finishes, 0), about(finished, 409))},
+		{name: "refused before a cancellation", ledger: add(with(entry{What: cancels, IDs: []string{running}}, late), about(finishes, 0), about(finished, 409)), want: "was refused at"},
+		{name: "refused at the second time of asking", ledger: add(about(finishes, 0), with(about(finished, 409), func(e *entry) { e.Asked = 2 }))},
+		{
+			name: "refused under a lease that was extended", want: "was refused at",
+			ledger: add(with(about(extended, 0), func(e *entry) { e.Until = hold.Until.Add(time.Minute) }), about(finishes, 0), with(about(finished, 409), late)),
+		},
+		{name: "refused to somebody who held nothing", ledger: add(with(about(finishes, 0), func(e *entry) { e.Lease = newID() }), with(about(finished, 409), func(e *entry) { e.Lease = newID() }))},
+		{name: "a heartbeat forgets a job", ledger: add(about(dropped, 0)), want: "a heartbeat of"},
+		{name: "a heartbeat passes over what is being finished", ledger: add(about(finishes, 0), about(dropped, 0))},
+		{name: "a heartbeat passes over what is being cancelled", ledger: add(entry{What: cancels, IDs: []string{running}}, about(dropped, 0))},
+		{name: "a heartbeat comes too late", ledger: add(with(about(dropped, 0), late))},
+		{name: "half a batch", ledger: add(entry{What: enqueues, IDs: []string{left, newID()}, Tenant: "acme"}), want: "there are 1 of 2"},
+		{name: "a batch of which nothing came", ledger: add(entry{What: enqueues, IDs: []string{newID(), newID()}, Tenant: "acme"})},
+		{name: "a second job under a key", spoil: `update ojs.job set meta = '{"once": "k"}' where id = $left`, want: "of 1 jobs enqueued under key k there are 2"},
+		{name: "half a batch under a key", ledger: add(entry{What: enqueues, Key: key, Jobs: 2, Tenant: "acme"}), want: "of 2 jobs enqueued under key k there are 1"},
+		{name: "another job for a key", ledger: add(entry{What: enqueued, Key: key, IDs: []string{left}}), want: "was the answer to key k"},
+		{name: "nothing under a key", ledger: add(entry{What: enqueues, Key: "l", Jobs: 2, Tenant: "acme"})},
+		{name: "no answer", ledger: add(no), want: "got no answer"},
+		{name: "no answer when the database is away", ledger: add(no), of: absent, want: "got no answer"},
+		{name: "no answer when the network is", ledger: add(no), of: lost},
+		{name: "no answer before anything happened", ledger: add(with(no, before)), of: course{fault: lost.fault, broke: time.Now()}, want: "got no answer"},
+		{name: "a 503", ledger: add(busy), want: "was answered 503"},
+		{name: "a 503 when the network is away", ledger: add(busy), of: lost, want: "was answered 503"},
+		{name: "a 503 when the database is", ledger: add(busy), of: absent},
+		{name: "a session ends", ledger: add(ended), of: lost, want: "lost its session"},
+		{name: "a session ends when the database does", ledger: add(ended), of: absent},
+		{name: "a request hangs", ledger: add(with(no, func(e *entry) { e.What = hung })), of: lost, want: "waited in vain"},
+		{name: "cron stops", spoil: "delete from ojs.cron_run where due_at = (select max(due_at) from ojs.cron_run)", of: fired, want: "did not fire any more"},
+		{name: "cron never begins", spoil: "delete from ojs.cron_run", of: fired, want: "fired for nothing at last"},
+		{name: "cron sleeps", spoil: "update ojs.cron_run set missed = 100, due_at = due_at + interval '100 s' where due_at = (select max(due_at) from ojs.cron_run)", of: fired, want: "stands for 100 more"},
+		{name: "cron skips", spoil: "update ojs.cron_run set job_id = null, reason = 'misfire'", of: fired, want: "skipped by no policy"},
 		{name: "a client's complaint", ledger: add(entry{What: wrong, Text: "500"}), want: "saw: 500"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -164,10 +234,78 @@ func TestTheCheckerSees(t *testing.T) {
 			if with == nil {
 				with = ledger
 			}
-			got := strings.Join(look(t, with, c.drained, c.spoil), "\n")
-			if !strings.Contains(got, c.want) {
+			c.of.since, c.of.drained = since, c.drained
+			got := strings.Join(look(t, with, c.of, c.spoil), "\n")
+			if !strings.Contains(got, c.want) || c.want == "" && got != "" {
 				t.Errorf("found %q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+// That a server which is deaf finds the job by itself is not enough.
+func TestTheProbeSees(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	address, err := pgx.ParseConfig(d.ServiceURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	books := t.TempDir()
+	through := func() (*proxy, string) {
+		p := newProxy(t, fmt.Sprintf("%s:%d", address.Host, address.Port))
+		u, err := url.Parse(d.ServiceURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.Host, u.RawQuery = p.address(), "sslmode=disable"
+		return p, u.String()
+	}
+	work, workURL := through()
+	ear, earURL := through()
+	servers := []listener{{url: start(t, build(t), workURL, "OJS_LISTEN_URL="+earURL).url, from: []*proxy{work, ear}}}
+	conn, err := pgx.Connect(t.Context(), d.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	probe := func(name string, limit time.Duration) (complaints []string) {
+		t.Helper()
+		dir := filepath.Join(books, name)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		book, err := openBook(filepath.Join(dir, "probe"), "probe")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := wakeUps(t.Context(), conn, book, rand.New(rand.NewPCG(1, 1)), servers, name, limit); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range readBooks(t, dir) {
+			if e.What == wrong {
+				complaints = append(complaints, e.Text)
+			}
+		}
+		return complaints
+	}
+	if got := probe("all", 30*time.Second); len(got) > 0 {
+		t.Fatalf("where nothing is wrong: %v", got)
+	}
+	// The session that listens ends, and no other can be had.
+	ear.refuse.Store(true)
+	ear.cut(nil)
+	if got := probe("deaf", 3*time.Second); len(got) != 1 || !strings.Contains(got[0], "hears nothing of commits") {
+		t.Errorf("a deaf server: %v", got)
+	}
+	ear.refuse.Store(false)
+	if got := probe("again", 30*time.Second); len(got) > 0 {
+		t.Errorf("when it listens again: %v", got)
+	}
+	if _, err := conn.Exec(t.Context(), "create or replace function ojs._notify(p_queues text[]) returns void language sql as ''"); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(probe("mute", 3*time.Second), "\n"); !strings.Contains(got, "did not notify it") {
+		t.Errorf("commits that say nothing: %q", got)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -29,6 +30,8 @@ const (
 	leaseTime = time.Second // the shortest there is
 	longLease = 10 * time.Minute
 	silence   = 1500 * time.Millisecond // after which a worker that sent heartbeats is dead
+	patience  = 10 * time.Second        // of clients; what a fault holds up goes on long before
+	sessions  = 5 * time.Second         // of SQL last about as long
 )
 
 var campaignQueues = []string{"mail", "work"}
@@ -78,7 +81,7 @@ type client struct {
 
 // clientMain is the process. SIGUSR1: from now on behave; SIGTERM: finish what is under way and end.
 func clientMain(raw string) int {
-	c := &client{began: time.Now(), http: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 32}}}
+	c := &client{began: time.Now(), http: &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 32}}}
 	err := json.Unmarshal([]byte(raw), &c.orders)
 	if err == nil {
 		c.book, err = openBook(c.Ledger, c.Name)
@@ -138,20 +141,36 @@ func (c *client) pause(d time.Duration) {
 }
 
 type answer struct {
-	status int // 0: none, so nobody knows
-	body   []byte
+	status   int // 0: none, so nobody knows
+	body     []byte
+	replayed bool // as its header says
+	err      error
 }
 
 // ask sends to one of the servers, with the tenant if there is one.
 func (c *client) ask(r *rand.Rand, method, path, tenant string, body any) answer {
-	a := c.send(r, method, path, tenant, body)
+	return c.askAgain(r, method, path, tenant, "", body)
+}
+
+// askAgain is ask with an Idempotency-Key, if there is one.
+func (c *client) askAgain(r *rand.Rand, method, path, tenant, key string, body any) answer {
+	a := c.send(r, method, path, tenant, key, body)
 	if a.unknown() {
-		c.book.write(entry{What: failed, Status: a.status})
+		e := entry{What: failed, Status: a.status, Text: fmt.Sprintf("%s %s: %s", method, path, a.body)}
+		if a.status == 0 {
+			e.Text = a.err.Error()
+		}
+		c.book.write(e)
+		var late net.Error
+		if errors.As(a.err, &late) && late.Timeout() {
+			e.What = hung
+			c.book.write(e)
+		}
 	}
 	return a
 }
 
-func (c *client) send(r *rand.Rand, method, path, tenant string, body any) answer {
+func (c *client) send(r *rand.Rand, method, path, tenant, key string, body any) answer {
 	raw, err := json.Marshal(body)
 	if err != nil {
 		panic(err)
@@ -164,19 +183,22 @@ func (c *client) send(r *rand.Rand, method, path, tenant string, body any) answe
 	if tenant != "" {
 		req.Header.Set("X-OJS-Tenant", tenant)
 	}
+	if key != "" {
+		req.Header.Set("Idempotency-Key", key)
+	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		return answer{}
+		return answer{err: err}
 	}
 	defer res.Body.Close()
 	got, err := io.ReadAll(res.Body)
 	if err != nil {
-		return answer{}
+		return answer{err: fmt.Errorf("%s %s: %d: %w", method, path, res.StatusCode, err)}
 	}
 	if res.StatusCode == http.StatusServiceUnavailable && res.Header.Get("Retry-After") == "" {
 		c.book.wrong("%s %s: 503 without Retry-After: %s", method, path, got)
 	}
-	return answer{res.StatusCode, got}
+	return answer{status: res.StatusCode, body: got, replayed: res.Header.Get("Idempotency-Replayed") == "true"}
 }
 
 // unknown is whether an answer leaves open what happened: none, or one of a server whose database failed it.
@@ -261,6 +283,8 @@ func (c *client) produceByHTTP(r *rand.Rand) {
 				ids = append(ids, p.id)
 			}
 			c.enqueue(r, ids, tenant, queue, "/ojs/v1/jobs/batch", map[string]any{"jobs": jobs})
+		case n < 10:
+			c.enqueueOnce(r, tenant)
 		default:
 			p := c.plan(r)
 			if c.enqueue(r, []string{p.id}, tenant, p.queue, "/ojs/v1/jobs", p.http) {
@@ -294,8 +318,75 @@ func (c *client) enqueue(r *rand.Rand, ids []string, tenant, queue, path string,
 	return false
 }
 
-// expected is whether an error of Postgres may be met while it is being killed, starved and replaced.
-func expected(err error) bool {
+// enqueueOnce has the server make up the ids, so that nothing but the key keeps a repeated request from enqueueing once more. It repeats it as long as nobody
+// answers, and sometimes when somebody did.
+func (c *client) enqueueOnce(r *rand.Rand, tenant string) {
+	key, n := newID(), 1
+	if r.IntN(3) == 0 {
+		n = 2 + r.IntN(4)
+	}
+	jobs := make([]any, n)
+	for i := range jobs {
+		p := c.plan(r)
+		delete(p.http, "id")
+		p.http["meta"] = map[string]any{"once": key}
+		jobs[i] = p.http
+	}
+	path, body := "/ojs/v1/jobs", jobs[0]
+	if n > 1 {
+		path, body = "/ojs/v1/jobs/batch", map[string]any{"jobs": jobs}
+	}
+	c.book.write(entry{What: enqueues, Key: key, Jobs: n, Tenant: tenant})
+	var first []byte
+	for asked := 1; asked <= 8; asked++ {
+		a := c.askAgain(r, http.MethodPost, path, tenant, key, body)
+		switch {
+		case a.unknown():
+		case a.status != http.StatusCreated:
+			c.book.wrong("enqueue under key %s: %d: %s", key, a.status, a.body)
+			return
+		case first != nil:
+			if !a.replayed || !bytes.Equal(a.body, first) {
+				c.book.wrong("the repeated enqueue under key %s was answered, replayed %t: %s\nand at first: %s", key, a.replayed, a.body, first)
+			}
+			return
+		default:
+			var got struct {
+				Job  held   `json:"job"`
+				Jobs []held `json:"jobs"`
+			}
+			err := json.Unmarshal(a.body, &got)
+			if n == 1 {
+				got.Jobs = []held{got.Job}
+			}
+			if err != nil || len(got.Jobs) != n {
+				c.book.wrong("enqueue of %d jobs under key %s: %v: %s", n, key, err, a.body)
+				return
+			}
+			first = a.body
+			e := entry{What: enqueued, Key: key, Tenant: tenant, Asked: asked}
+			for _, j := range got.Jobs {
+				e.IDs = append(e.IDs, j.ID)
+			}
+			c.book.write(e)
+			if r.IntN(3) > 0 {
+				return
+			}
+		}
+		if c.stop.Err() != nil {
+			return
+		}
+		c.pause(time.Duration(20+r.IntN(150)) * time.Millisecond)
+	}
+}
+
+// expected is whether an error of Postgres may be met while it is being killed, starved and replaced. It is written down, since at other times it may not.
+func (c *client) expected(ctx context.Context, err error) bool {
+	e := entry{What: broke, Text: err.Error()}
+	if ctx.Err() != nil {
+		e.What = hung
+	}
+	c.book.write(e)
 	var told *pgconn.PgError
 	if !errors.As(err, &told) {
 		return true // the connection
@@ -307,6 +398,21 @@ func expected(err error) bool {
 	return told.Code == "OJ503"
 }
 
+// connect begins a session that ends with the context, which leaves its last statement some patience.
+func (c *client) connect() (context.Context, func(), *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), sessions+patience)
+	conn, err := pgx.Connect(ctx, c.Database)
+	if err != nil {
+		c.expected(ctx, err)
+		cancel()
+		return nil, nil, nil
+	}
+	return ctx, func() {
+		conn.Close(context.Background())
+		cancel()
+	}, conn
+}
+
 // produceBySQL enqueues some jobs beside business rows, and then commits, rolls back, dawdles, or dies.
 func (c *client) produceBySQL(r *rand.Rand) {
 	for c.stop.Err() == nil {
@@ -316,13 +422,12 @@ func (c *client) produceBySQL(r *rand.Rand) {
 }
 
 func (c *client) session(r *rand.Rand) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, c.Database)
-	if err != nil {
+	began := time.Now()
+	ctx, end, conn := c.connect()
+	if conn == nil {
 		return
 	}
-	defer conn.Close(context.Background())
+	defer end()
 	var mine []string
 	// A tenant's login role may name no other tenant, and need not name its own.
 	tenant := func() *string {
@@ -331,7 +436,7 @@ func (c *client) session(r *rand.Rand) {
 		}
 		return &c.Tenants[r.IntN(len(c.Tenants))]
 	}
-	for c.stop.Err() == nil {
+	for c.stop.Err() == nil && time.Since(began) < sessions {
 		if r.IntN(8) == 0 && len(mine) > 0 {
 			id := mine[r.IntN(len(mine))]
 			c.book.write(entry{What: cancels, IDs: []string{id}})
@@ -341,7 +446,7 @@ func (c *client) session(r *rand.Rand) {
 				switch {
 				case errors.As(err, &told) && told.Code == "OJ409":
 					status = http.StatusConflict
-				case expected(err):
+				case c.expected(ctx, err):
 					return
 				default:
 					c.book.wrong("cancel of %s by SQL: %v", id, err)
@@ -352,6 +457,7 @@ func (c *client) session(r *rand.Rand) {
 		}
 		tx, err := conn.Begin(ctx)
 		if err != nil {
+			c.expected(ctx, err)
 			return
 		}
 		of, ids := tenant(), make([]string, 1+r.IntN(4))
@@ -375,7 +481,7 @@ func (c *client) session(r *rand.Rand) {
 			}
 		}
 		if err != nil {
-			if !expected(err) {
+			if !c.expected(ctx, err) {
 				c.book.wrong("enqueue by SQL: %v", err)
 			}
 			return
@@ -388,7 +494,8 @@ func (c *client) session(r *rand.Rand) {
 			return
 		case fate <= 2:
 			c.book.write(entry{What: withdrew, IDs: ids})
-			if tx.Rollback(ctx) != nil {
+			if err := tx.Rollback(ctx); err != nil {
+				c.expected(ctx, err)
 				return
 			}
 			continue
@@ -397,7 +504,7 @@ func (c *client) session(r *rand.Rand) {
 		}
 		c.book.write(entry{What: enqueues, IDs: ids, Tenant: name})
 		if err := tx.Commit(ctx); err != nil {
-			if !expected(err) {
+			if !c.expected(ctx, err) {
 				c.book.wrong("commit: %v", err)
 			}
 			return
@@ -419,17 +526,19 @@ func (c *client) workBySQL(r *rand.Rand) {
 }
 
 func (c *client) shift(r *rand.Rand) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, c.Database)
-	if err != nil {
+	began := time.Now()
+	ctx, end, conn := c.connect()
+	if conn == nil {
 		return
 	}
-	defer conn.Close(context.Background())
-	for c.stop.Err() == nil {
+	defer end()
+	for c.stop.Err() == nil && time.Since(began) < sessions {
 		jobs, err := c.turn(ctx, r, conn)
+		if errors.Is(err, errDied) {
+			return
+		}
 		if err != nil {
-			if !expected(err) {
+			if !c.expected(ctx, err) {
 				c.book.wrong("work by SQL: %v", err)
 			}
 			return
@@ -439,6 +548,8 @@ func (c *client) shift(r *rand.Rand) {
 		}
 	}
 }
+
+var errDied = errors.New("died in the middle of it")
 
 // turn is one FETCH and what follows. It returns how many jobs there were.
 func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, error) {
@@ -509,7 +620,7 @@ func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, e
 	case calm:
 	case fate == 0:
 		_ = conn.PgConn().Conn().Close()
-		return 0, nil
+		return 0, errDied
 	case fate == 1:
 		return len(jobs), nil
 	}
@@ -565,12 +676,23 @@ type worker struct {
 	name  string
 	heard time.Time // when the latest heartbeat was sent that was answered
 	holds []held
+	doubt bool // a heartbeat is without an answer, and perhaps still at it
+}
+
+// missing writes down which jobs a heartbeat named and its answer did not.
+func (c *client) missing(sent time.Time, holds []held, extended []string) {
+	for _, j := range holds {
+		if !slices.Contains(extended, j.ID) {
+			c.book.write(entry{What: dropped, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, Sent: sent})
+		}
+	}
 }
 
 // alive sends a heartbeat.
 func (c *client) alive(r *rand.Rand, w *worker) bool {
 	w.mu.Lock()
-	name, holds := w.name, slices.Clone(w.holds)
+	name, holds, doubt := w.name, slices.Clone(w.holds), w.doubt
+	w.doubt = true
 	w.mu.Unlock()
 	ids := []string{}
 	for _, j := range holds {
@@ -593,9 +715,12 @@ func (c *client) alive(r *rand.Rand, w *worker) bool {
 			c.book.write(entry{What: extended, IDs: []string{j.ID}, Lease: j.Lease, Until: sent.Add(silence)})
 		}
 	}
+	if !doubt {
+		c.missing(sent, holds, got.Extended)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.name == name {
+	if w.doubt = false; w.name == name {
 		w.heard = later(w.heard, sent)
 	}
 	return true
@@ -704,6 +829,7 @@ func (c *client) handle(r *rand.Rand, name string, jobs []held) bool {
 
 // beat holds on to a job for longer than its lease.
 func (c *client) beat(r *rand.Rand, name string, j held) {
+	doubt := false
 	for range 2 {
 		c.pause(leaseTime / 2)
 		sent := time.Now()
@@ -711,6 +837,7 @@ func (c *client) beat(r *rand.Rand, name string, j held) {
 			"worker_id": name, "active_jobs": []string{j.ID}, "visibility_timeout_ms": leaseTime.Milliseconds(),
 		})
 		if a.unknown() {
+			doubt = true
 			continue
 		}
 		var got struct {
@@ -722,6 +849,9 @@ func (c *client) beat(r *rand.Rand, name string, j held) {
 		}
 		if len(got.Extended) == 1 {
 			c.book.write(entry{What: extended, IDs: got.Extended, Lease: j.Lease, Until: sent.Add(leaseTime)})
+		}
+		if !doubt {
+			c.missing(sent, []held{j}, got.Extended)
 		}
 	}
 }

@@ -4,7 +4,6 @@ package soak
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -15,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -29,6 +27,7 @@ import (
 type fault struct {
 	name string
 	do   func(*campaign, *rand.Rand) error
+	explains
 	// Clients with a wrong clock are a fault from the beginning of their round.
 	skew bool
 	// standby: a synchronous standby is there.
@@ -36,8 +35,11 @@ type fault struct {
 	disk    bool // needs file systems of its own
 }
 
+// away is what follows when the database is.
+var away = explains{database: true, clock: true}
+
 var faults = []fault{
-	{name: "kill server", do: func(c *campaign, r *rand.Rand) error {
+	{name: "kill server", explains: explains{network: true, clock: true}, do: func(c *campaign, r *rand.Rand) error {
 		for i := range c.servers {
 			if i == 0 || r.IntN(3) == 0 {
 				c.servers[(i+r.IntN(2))%2].kill()
@@ -45,7 +47,7 @@ var faults = []fault{
 		}
 		return nil
 	}},
-	{name: "freeze server", do: func(c *campaign, r *rand.Rand) error {
+	{name: "freeze server", explains: explains{clock: true}, do: func(c *campaign, r *rand.Rand) error {
 		s := c.servers[r.IntN(len(c.servers))]
 		s.signal(syscall.SIGSTOP)
 		time.Sleep(time.Duration(200+r.IntN(2000)) * time.Millisecond)
@@ -54,7 +56,7 @@ var faults = []fault{
 	}},
 	{name: "kill worker", do: func(c *campaign, r *rand.Rand) error { c.workers[r.IntN(len(c.workers))].kill(); return nil }},
 	{name: "kill producer", do: func(c *campaign, r *rand.Rand) error { c.producers[r.IntN(len(c.producers))].kill(); return nil }},
-	{name: "kill Postgres", do: func(c *campaign, r *rand.Rand) error {
+	{name: "kill Postgres", explains: away, do: func(c *campaign, r *rand.Rand) error {
 		if r.IntN(2) == 0 {
 			if err := c.pg.primary.killBackend(r.IntN(1000)); err != nil {
 				return err
@@ -67,13 +69,13 @@ var faults = []fault{
 		c.pg.primary.back()
 		return nil
 	}},
-	{name: "stop Postgres", do: func(c *campaign, r *rand.Rand) error {
+	{name: "stop Postgres", explains: away, do: func(c *campaign, r *rand.Rand) error {
 		c.pg.primary.process.end([]syscall.Signal{syscall.SIGQUIT, syscall.SIGINT}[r.IntN(2)], 20*time.Second)
 		pause(r, 1000)
 		c.pg.primary.start()
 		return nil
 	}},
-	{name: "terminate sessions", do: func(c *campaign, r *rand.Rand) error {
+	{name: "terminate sessions", explains: away, do: func(c *campaign, r *rand.Rand) error {
 		for range 1 + r.IntN(4) {
 			if err := c.pg.primary.do(fmt.Sprintf(`select count(pg_terminate_backend(a.pid)) from pg_stat_activity a
 				where a.datname = current_database() and a.pid <> pg_backend_pid() and random() < %.2f`, 0.2+0.8*r.Float64())); err != nil {
@@ -83,14 +85,14 @@ var faults = []fault{
 		}
 		return nil
 	}},
-	{name: "cut database", do: func(c *campaign, r *rand.Rand) error { return cut(r, c.toDatabase) }},
-	{name: "slow database", do: func(c *campaign, r *rand.Rand) error { return slow(r, c.toDatabase) }},
-	{name: "cut HTTP", do: func(c *campaign, r *rand.Rand) error { return cut(r, c.toServers) }},
-	{name: "slow HTTP", do: func(c *campaign, r *rand.Rand) error { return slow(r, c.toServers) }},
+	{name: "cut database", explains: away, do: func(c *campaign, r *rand.Rand) error { return cut(r, c.toDatabase) }},
+	{name: "slow database", explains: away, do: func(c *campaign, r *rand.Rand) error { return slow(r, c.toDatabase) }},
+	{name: "cut HTTP", explains: explains{network: true}, do: func(c *campaign, r *rand.Rand) error { return cut(r, c.toServers) }},
+	{name: "slow HTTP", explains: explains{network: true}, do: func(c *campaign, r *rand.Rand) error { return slow(r, c.toServers) }},
 	{name: "wrong clock", skew: true, do: func(*campaign, *rand.Rand) error { return nil }},
-	{name: "full disk", disk: true, do: func(c *campaign, r *rand.Rand) error { return c.fillDisk(r, c.pg.data) }},
-	{name: "full log disk", disk: true, do: func(c *campaign, r *rand.Rand) error { return c.fillDisk(r, c.pg.wal) }},
-	{name: "failover", standby: true, do: func(c *campaign, _ *rand.Rand) error {
+	{name: "full disk", explains: away, disk: true, do: func(c *campaign, r *rand.Rand) error { return c.fillDisk(r, c.pg.data) }},
+	{name: "full log disk", explains: away, disk: true, do: func(c *campaign, r *rand.Rand) error { return c.fillDisk(r, c.pg.wal) }},
+	{name: "failover", explains: away, standby: true, do: func(c *campaign, _ *rand.Rand) error {
 		killed, promoted, err := c.pg.failover()
 		c.killed, c.promoted = killed, promoted
 		return err
@@ -427,18 +429,27 @@ func (c *campaign) round(n int, f fault) bool {
 	c.fire(true)
 	time.Sleep(moment)
 	c.killed, c.promoted = time.Time{}, time.Time{}
+	of := course{since: since, fault: f.explains, broke: time.Now()}
 	if err := f.do(c, r); err != nil {
 		t.Errorf("%s: %v", f.name, err)
 		return false
 	}
+	c.healthy()
+	of.whole = time.Now()
 	time.Sleep(time.Until(began.Add(load)))
-	for _, p := range c.producers {
-		p.stop(syscall.SIGTERM, 15*time.Second)
+	var stuck findings
+	stop := func(clients []*kept, what string) {
+		for i, k := range clients {
+			if !k.stop(syscall.SIGTERM, sessions+2*patience) {
+				stuck.violation("%s %d did not stop when it was told to", what, i)
+			}
+		}
 	}
+	stop(c.producers, "producer")
+	c.fired(of.whole)
 	c.fire(false)
 	// Where everybody is still at it, the numbers have to be right already.
-	c.healthy()
-	live, err := c.check(books, since, false)
+	live, err := c.check(books, of)
 	if err != nil {
 		t.Error(err)
 		return false
@@ -447,11 +458,10 @@ func (c *campaign) round(n int, f fault) bool {
 		w.signal(syscall.SIGUSR1)
 	}
 	drained := c.drain(since)
-	for _, w := range c.workers {
-		w.stop(syscall.SIGTERM, 15*time.Second)
-	}
+	stop(c.workers, "worker")
 	woken := c.wakeUps(books, r)
-	found, err := c.check(books, since, true)
+	of.drained = true
+	found, err := c.check(books, of)
 	if err != nil {
 		t.Error(err)
 		return false
@@ -478,7 +488,7 @@ func (c *campaign) round(n int, f fault) bool {
 	t.Logf("round %d: %s after %.1f s: %d jobs %v, %d unknown (%d of them there), %d times 503, %d times no answer, drained in %.1f s, woken after %d ms, %.1f s in all%s",
 		n, f.name, moment.Seconds(), found.jobs, found.states, found.unknown, found.turnedUp, found.refused, found.unanswered, drained.Seconds(), woken.Milliseconds(), time.Since(began).Seconds(), took)
 	c.total.found.add(found)
-	bad := append(live.violations, found.violations...)
+	bad := slices.Concat(stuck.violations, live.violations, found.violations)
 	for i, v := range bad {
 		if i == 30 {
 			t.Errorf("and %d more", len(bad)-i)
@@ -519,7 +529,7 @@ func (c *campaign) databaseTime() (at time.Time, err error) {
 	return at, conn.QueryRow(c.t.Context(), "select ojs.now()").Scan(&at)
 }
 
-func (c *campaign) check(books string, since time.Time, drained bool) (*findings, error) {
+func (c *campaign) check(books string, of course) (*findings, error) {
 	conn, err := c.pg.primary.connect(database)
 	if err != nil {
 		return nil, err
@@ -529,11 +539,31 @@ func (c *campaign) check(books string, since time.Time, drained bool) (*findings
 	if err != nil {
 		return nil, err
 	}
-	if drained {
-		return check(c.t.Context(), tx, readBooks(c.t, books), since, true)
+	if of.drained {
+		return check(c.t.Context(), tx, readBooks(c.t, books), of)
 	}
 	f := &findings{}
-	return f, f.counters(c.t.Context(), tx, since)
+	return f, f.counters(c.t.Context(), tx, of.since)
+}
+
+// fired gives cron jobs the time to fire for what was due until an instant.
+func (c *campaign) fired(until time.Time) {
+	conn, err := c.pg.primary.connect(database)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		var behind int
+		err := conn.QueryRow(c.t.Context(), `select count(*) from ojs.crons c
+			where not exists (select from ojs.cron_runs r where r.tenant_id = c.tenant_id and r.name = c.name and r.due_at >= date_trunc('second', $1::timestamptz))`, until).Scan(&behind)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if behind == 0 {
+			return
+		}
+	}
 }
 
 // drain waits until nothing is left to do, for as long as there is less and less of it.
@@ -563,61 +593,26 @@ func (c *campaign) drain(since time.Time) time.Duration {
 	}
 }
 
-// wakeUps has a FETCH wait at each server, and then commits a job for each. It returns how long the slower one took; one that was not woken says so in its ledger.
+// wakeUps has a FETCH wait at each server, and then commits a job for each. It returns how long the slowest took.
 func (c *campaign) wakeUps(books string, r *rand.Rand) time.Duration {
-	t, queue := c.t, "probe-"+filepath.Base(books)
 	conn, err := c.pg.primary.connect(database)
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
 	book, err := openBook(filepath.Join(books, "probe"), "probe")
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
-	var answers sync.WaitGroup
-	came := make(chan time.Time, len(c.direct))
-	for _, url := range c.direct {
-		random := rand.New(rand.NewPCG(r.Uint64(), 0))
-		answers.Go(func() {
-			cl := &client{orders: orders{Servers: []string{url}}, book: book, http: &http.Client{Timeout: 30 * time.Second}, stop: t.Context()}
-			sent := time.Now()
-			a := cl.ask(random, http.MethodPost, "/ojs/v1/workers/fetch", "", map[string]any{"queues": []string{queue}, "worker_id": url, "wait_ms": 10000})
-			read := time.Now()
-			var got struct {
-				Jobs []held `json:"jobs"`
-			}
-			if err := json.Unmarshal(a.body, &got); err != nil || len(got.Jobs) != 1 {
-				book.wrong("a FETCH that waited was not woken: %d: %s", a.status, a.body)
-				return
-			}
-			came <- read
-			j := got.Jobs[0]
-			book.write(entry{What: fetched_, IDs: []string{j.ID}, Queue: queue, Lease: j.Lease, Attempt: j.Attempt, Sent: sent, Until: sent.Add(leaseTime)})
-			cl.finish(random, url, got.Jobs, ack)
-		})
+	var servers []listener
+	for i, url := range c.direct {
+		servers = append(servers, listener{url: url, from: c.toDatabase[2*i : 2*i+2]})
 	}
-	for waiting, deadline := 0, time.Now().Add(5*time.Second); waiting < len(c.direct) && time.Now().Before(deadline); {
-		if err := conn.QueryRow(t.Context(), "select count(*) from ojs.waiter w where w.queue = $1 and w.expires_at > ojs.now()", queue).Scan(&waiting); err != nil {
-			t.Fatal(err)
-		}
+	took, err := wakeUps(c.t.Context(), conn, book, r, servers, "probe-"+filepath.Base(books), 20*time.Second)
+	if err != nil {
+		c.t.Fatal(err)
 	}
-	began := time.Now()
-	for range c.direct {
-		id := newID()
-		book.write(entry{What: enqueues, IDs: []string{id}, Tenant: "acme"})
-		if _, err := conn.Exec(t.Context(), "select ojs.enqueue('fault.probe', '[]', $1, p_id => $2, p_tenant => 'acme')", queue, id); err != nil {
-			t.Fatal(err)
-		}
-		book.write(entry{What: enqueued, IDs: []string{id}, Tenant: "acme"})
-	}
-	answers.Wait()
-	close(came)
-	last := began
-	for at := range came {
-		last = later(last, at)
-	}
-	return last.Sub(began)
+	return took
 }
 
 // firstFetch is how long after the kill of the primary a worker had a job in hand for which it had asked after the kill.

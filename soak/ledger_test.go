@@ -26,8 +26,10 @@ type entry struct {
 	How     string    `json:"how,omitempty"`    // of finishing: one of the finish constants
 	Status  int       `json:"status,omitempty"` // of an answer; 0: none
 	Asked   int       `json:"asked,omitempty"`  // how many times the question was put before that answer
-	Sent    time.Time `json:"sent,omitzero"`    // of fetched: when the FETCH was sent
+	Sent    time.Time `json:"sent,omitzero"`    // of fetched and dropped: when the question was put
 	Until   time.Time `json:"until,omitzero"`   // the job is certainly the worker's until then
+	Key     string    `json:"key,omitempty"`    // of an enqueue under an Idempotency-Key, whose jobs have ids of the server's
+	Jobs    int       `json:"jobs,omitempty"`   // how many those are
 	Text    string    `json:"text,omitempty"`
 }
 
@@ -42,10 +44,13 @@ const (
 	activates what = "activates" // is about to
 	fetched_  what = "fetched"   // one job
 	extended  what = "extended"  // by a heartbeat
+	dropped   what = "dropped"   // a heartbeat named the job, and the answer did not
 	finishes  what = "finishes"  // is about to ACK or NACK
 	finished  what = "finished"  // with the status of the answer
 	replays   what = "replays"   // is about to have dead letters retried
 	failed    what = "failed"    // a request was answered 503, or not at all
+	broke     what = "broke"     // a session of SQL ended by an error
+	hung      what = "hung"      // nothing was heard for as long as no fault lasts
 	wrong     what = "wrong"     // the client saw what must not be
 )
 

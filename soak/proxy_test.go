@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -15,10 +16,22 @@ type proxy struct {
 	target   string
 	delay    atomic.Int64 // nanoseconds that each piece of data waits
 	refuse   atomic.Bool
+	watch    atomic.Pointer[watch]
 
 	mu    sync.Mutex
 	pairs map[*pair]bool
 }
+
+// watch is for something that is to pass.
+type watch struct {
+	text   []byte
+	passed atomic.Bool
+}
+
+// expect watches for a text, and forgets what it watched for before.
+func (p *proxy) expect(text string) { p.watch.Store(&watch{text: []byte(text)}) }
+
+func (p *proxy) passed() bool { return p.watch.Load().passed.Load() }
 
 type pair struct{ client, server *net.TCPConn }
 
@@ -78,7 +91,7 @@ func (p *proxy) serve(client *net.TCPConn) {
 }
 
 func (p *proxy) pass(to, from *net.TCPConn) {
-	buffer := make([]byte, 32<<10)
+	buffer, tail := make([]byte, 32<<10), []byte(nil)
 	for {
 		n, err := from.Read(buffer)
 		if n > 0 {
@@ -88,6 +101,14 @@ func (p *proxy) pass(to, from *net.TCPConn) {
 			if _, err := to.Write(buffer[:n]); err != nil {
 				_ = from.CloseRead()
 				return
+			}
+			if w := p.watch.Load(); w != nil {
+				// It may come in two pieces.
+				tail = append(tail, buffer[:n]...)
+				if bytes.Contains(tail, w.text) {
+					w.passed.Store(true)
+				}
+				tail = append(tail[:0], tail[max(0, len(tail)-len(w.text)):]...)
 			}
 		}
 		if err != nil {

@@ -95,7 +95,7 @@ func build(t *testing.T) string {
 	return binary
 }
 
-func start(t *testing.T, binary, databaseURL string) *server {
+func start(t *testing.T, binary, databaseURL string, environment ...string) *server {
 	t.Helper()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -104,7 +104,7 @@ func start(t *testing.T, binary, databaseURL string) *server {
 	address := free.Addr().String()
 	free.Close()
 	s := &server{url: "http://" + address, cmd: exec.Command(binary, "serve", "--listen", address)}
-	s.cmd.Env = append(os.Environ(), "DATABASE_URL="+databaseURL)
+	s.cmd.Env = append(append(os.Environ(), "DATABASE_URL="+databaseURL), environment...)
 	var log bytes.Buffer
 	s.cmd.Stdout, s.cmd.Stderr = &log, &log
 	if err := s.cmd.Start(); err != nil {
