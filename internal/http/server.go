@@ -359,7 +359,11 @@ func (s *Server) query(c echo.Context) (context.Context, context.CancelFunc) {
 
 // patiently is a call that may have to wait for another transaction's lock.
 func patiently[T any](s *Server, c echo.Context, call func(context.Context, *sqlcgen.Queries) (T, error)) (out T, err error) {
-	err = s.db.Patiently(c.Request().Context(), s.limits.Query, func(ctx context.Context, db pg.Brief) (err error) {
+	scope, _, err := tenant(c.Request().Header)
+	if err != nil {
+		return out, err
+	}
+	err = s.db.Patiently(c.Request().Context(), scope, s.limits.Query, func(ctx context.Context, db pg.Brief) (err error) {
 		out, err = call(ctx, sqlcgen.New(db))
 		return err
 	})

@@ -9,3 +9,13 @@ func (l *Listener) Impatient() {
 
 // MigrateFrom is Migrate with other migrations.
 var MigrateFrom = migrate
+
+// InLine is how many wait for their turn to try again.
+func (d *DB) InLine() (n int) {
+	d.retries.mu.Lock()
+	defer d.retries.mu.Unlock()
+	for _, line := range d.retries.lines {
+		n += len(line)
+	}
+	return n
+}

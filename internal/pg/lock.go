@@ -19,7 +19,7 @@ const (
 	lockPatience   = "20ms"
 	shortestPause  = 5 * time.Millisecond
 	longestPause   = 100 * time.Millisecond
-	patientRetries = 4 // at once, of all connections
+	patientRetries = 4 // at once, of all connections; tenants take turns
 )
 
 // Locked reports whether the error is that somebody else's lock was in the way.
@@ -41,22 +41,24 @@ func Retry(ctx context.Context, try func() (locked bool)) {
 	}
 }
 
-// Patiently has do run one statement through Brief, again and again until no lock is in its way, for at most limit. A caller who is gone ends
-// that, but not a statement under way: its outcome would be unknown and its connection lost. The error is the last statement's.
-func (d *DB) Patiently(ctx context.Context, limit time.Duration, do func(context.Context, Brief) error) (err error) {
+// Patiently has do run one statement for a tenant, or for none, through Brief, again and again until no lock is in its way, for at most limit. A
+// caller who is gone ends that, but not a statement under way: its outcome would be unknown and its connection lost. The error is the last statement's.
+func (d *DB) Patiently(ctx context.Context, tenant *string, limit time.Duration, do func(context.Context, Brief) error) (err error) {
 	running, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	name := ""
+	if tenant != nil {
+		name = *tenant
+	}
 	first := true
 	Retry(waiting, func() (locked bool) {
 		if !first {
-			select {
-			case d.retries <- struct{}{}:
-				defer func() { <-d.retries }()
-			case <-waiting.Done():
+			if !d.retries.enter(waiting, name) {
 				return false
 			}
+			defer d.retries.leave()
 		}
 		first = false
 		err = do(running, d.Brief())

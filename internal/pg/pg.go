@@ -46,7 +46,7 @@ type DB struct {
 
 	pool    *pgxpool.Pool
 	listen  *pgx.ConnConfig
-	retries chan struct{} // those that Patiently has under way
+	retries turns // of those that Patiently has under way
 }
 
 // Open connects and loads the table of problems. A database without our schema opens too,
@@ -56,7 +56,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &DB{pool: pool, listen: pool.Config().ConnConfig, retries: make(chan struct{}, patientRetries)}
+	d := &DB{pool: pool, listen: pool.Config().ConnConfig, retries: turns{free: patientRetries}}
 	if cfg.ListenURL != "" {
 		d.listen, err = listenConfig(cfg)
 	}

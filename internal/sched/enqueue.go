@@ -77,7 +77,7 @@ func (d *Dispatcher) EnqueueMany(ctx context.Context, jobs []byte, count int, te
 		d.statements.Add(1)
 		return d.opts.Canned(count), nil
 	}
-	err = d.db.Patiently(ctx, d.opts.Query, func(ctx context.Context, db pg.Brief) (err error) {
+	err = d.db.Patiently(ctx, tenant, d.opts.Query, func(ctx context.Context, db pg.Brief) (err error) {
 		d.statements.Add(1)
 		made, err = sqlcgen.New(db).EnqueueMany(ctx, sqlcgen.EnqueueManyParams{Jobs: jobs, Tenant: tenant})
 		return err
@@ -95,7 +95,7 @@ type Key struct {
 
 // EnqueueOnce is EnqueueMany, unless a request with that key was answered before: then it returns what that was answered, and replayed.
 func (d *Dispatcher) EnqueueOnce(ctx context.Context, key Key, jobs []byte, count int, tenant *string) (made []sqlcgen.OjsJob, replayed bool, err error) {
-	err = d.db.Patiently(ctx, d.opts.Query, func(ctx context.Context, db pg.Brief) error {
+	err = d.db.Patiently(ctx, tenant, d.opts.Query, func(ctx context.Context, db pg.Brief) error {
 		d.statements.Add(1)
 		made = make([]sqlcgen.OjsJob, 0, count)
 		rows, err := db.Query(ctx, enqueueOnce, key.Name, jobs, tenant, key.Fingerprint)

@@ -1,0 +1,103 @@
+package pg_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// One tenant's calls that meet a lock, however many, take one turn while another tenant waits, too.
+func TestTenantsThatMeetLocksTakeTurns(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	db := d.Open()
+	var id string
+	if err := d.Pool.QueryRow(t.Context(), "select id from ojs.enqueue('x')").Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := d.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background()) //nolint:errcheck // nothing was done
+	if _, err := tx.Exec(t.Context(), "select ojs.cancel($1)", id); err != nil {
+		t.Fatal(err)
+	}
+	var (
+		all   sync.WaitGroup
+		tried = make(chan string)   // who tries again
+		on    = make(chan struct{}) // lets one go on
+	)
+	call := func(ctx context.Context, tenant *string) {
+		all.Go(func() {
+			first := true
+			err := db.Patiently(ctx, tenant, time.Hour, func(ctx context.Context, brief pg.Brief) error {
+				if first {
+					first = false
+					_, err := brief.Exec(ctx, "select ojs.cancel($1)", id)
+					if !pg.Locked(err) {
+						t.Errorf("%v is not a lock", err)
+					}
+					return err
+				}
+				name := "none"
+				if tenant != nil {
+					name = *tenant
+				}
+				tried <- name
+				<-on
+				return nil
+			})
+			if err != nil && (ctx.Err() == nil || !pg.Locked(err)) {
+				t.Error(err)
+			}
+		})
+	}
+	inLine := func(n int) {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); db.InLine() != n; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d in line, want %d", db.InLine(), n)
+			}
+		}
+	}
+	big, small := "big", "small"
+	const crowd = 60
+	for range crowd {
+		call(t.Context(), &big)
+	}
+	inLine(crowd - 4)
+	call(t.Context(), &small)
+	inLine(crowd - 4 + 1)
+	call(t.Context(), nil)
+	inLine(crowd - 4 + 2)
+	// Whoever leaves takes nobody's turn along.
+	gone, leave := context.WithCancel(t.Context())
+	other := "other"
+	for _, tenant := range []*string{&big, &other} {
+		call(gone, tenant)
+	}
+	inLine(crowd - 4 + 4)
+	leave()
+	inLine(crowd - 4 + 2)
+	var order []string
+	for range 4 {
+		order = append(order, <-tried)
+	}
+	for len(order) < crowd+2 {
+		on <- struct{}{}
+		order = append(order, <-tried)
+	}
+	close(on)
+	all.Wait()
+	want := []string{"big", "big", "big", "big", "big", "small", "none", "big"}
+	if !slices.Equal(order[:len(want)], want) {
+		t.Errorf("tried again in the order %v", order)
+	}
+	inLine(0)
+}
