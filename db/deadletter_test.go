@@ -427,6 +427,9 @@ func TestDeadLettersOutliveTheirPartition(t *testing.T) {
 	if got := one[int](t, service, "select ojs.dead_letter_count()::int"); got != 1200 {
 		t.Errorf("%d dead letters are left", got)
 	}
+	if got := one[int](t, service, "select count(*)::int from ojs.dead_letters(p_limit => 1000, p_max_bytes => 1)"); got != 1 {
+		t.Errorf("a page of one byte holds %d", got)
+	}
 	if got := one[int](t, service, "select count(*)::int from ojs.dead_letters(p_limit => 1000)"); got != 1000 {
 		t.Errorf("%d dead letters are listed", got)
 	}

@@ -67,6 +67,7 @@ func TestResultsAreKeptForTheirTime(t *testing.T) {
 	}
 	refused(t, d.As("globex"), "OJ403", "select from ojs.job_results('{}', 'acme')")
 	refused(t, service, "OJ400", "select from ojs.job_results(null)")
+	refused(t, service, "OJ413", "select from ojs.job_results($1, p_max_bytes => 2)", all)
 	refused(t, service, "OJ400", "select from ojs.job_results(array(select gen_random_uuid() from generate_series(1, 1001)))")
 	for _, bad := range []string{"-2", "1.5", `"7"`, "315360001", "99999999999", "{}"} {
 		for field, call := range map[string]string{"options.result_ttl": "p_options", "result_ttl": "p_extra"} {

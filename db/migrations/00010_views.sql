@@ -182,24 +182,33 @@ result_ttl has passed. A tenant sees its own.';
 grant select on ojs.results to ojs_service, ojs_operator, ojs_tenant;
 
 -- +goose StatementBegin
-create function ojs.job_results(p_ids uuid[], p_tenant text default null) returns setof ojs.results
+create function ojs.job_results(p_ids uuid[], p_tenant text default null, p_max_bytes bigint default null) returns setof ojs.results
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off
 as $$
 declare
     v_tenant text := ojs._session_tenant(p_tenant);
+    v_bytes  bigint := 0;
+    v_result ojs.results;
 begin
     if p_ids is null or cardinality(p_ids) > 1000 then
         perform ojs._raise('OJ400', 'ids must be given, and name at most 1000 jobs', '{"field": "ids"}');
     elsif v_tenant is null and exists (select from ojs.job j where j.id = any (p_ids) group by j.id having count(*) > 1) then
         perform ojs._raise('OJ411', 'a job id in ids exists in more than one tenant', '{"field": "X-OJS-Tenant"}');
     end if;
-    return query select r.* from ojs.results r where r.id = any (p_ids) and (v_tenant is null or r.tenant_id = v_tenant);
+    for v_result in select r.* from ojs.results r where r.id = any (p_ids) and (v_tenant is null or r.tenant_id = v_tenant) loop
+        v_bytes := v_bytes + case when v_result.result is null then 0 else v_result.result_size_bytes end + coalesce(octet_length(v_result.error::text), 0);
+        if v_bytes > p_max_bytes then
+            perform ojs._raise('OJ413', format('the results of ids have more than %s bytes', p_max_bytes), '{"field": "ids"}', 'Ask for fewer at once.');
+        end if;
+        return next v_result;
+    end loop;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.job_results(uuid[], text) is
-'What became of those of up to 1000 jobs that there are, as a row of ojs.results each (ojs-results section 9.3). Raises invalid_request, ambiguous_job.';
-grant execute on function ojs.job_results(uuid[], text) to ojs_service, ojs_operator, ojs_tenant;
+comment on function ojs.job_results(uuid[], text, bigint) is
+'What became of those of up to 1000 jobs that there are, as a row of ojs.results each (ojs-results section 9.3). Raises invalid_request, ambiguous_job, and payload_too_large where
+results and errors have more than p_max_bytes: none of them may be left out.';
+grant execute on function ojs.job_results(uuid[], text, bigint) to ojs_service, ojs_operator, ojs_tenant;
 
 create type ojs.event as (id text, type text, "time" timestamptz, tenant_id text, queue text, subject text, data jsonb);
 comment on type ojs.event is 'A lifecycle event (ojs-events): id, type (job.enqueued, ...), when, whose, from which queue, which job, and its data.';
@@ -282,7 +291,7 @@ reset role;
 set local role ojs_owner;
 drop function ojs.events(text[], text[], int, text);
 drop type ojs.event;
-drop function ojs.job_results(uuid[], text);
+drop function ojs.job_results(uuid[], text, bigint);
 drop view ojs.results;
 drop view ojs.tenant_stats;
 drop view ojs.queue_stats;

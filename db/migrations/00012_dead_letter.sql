@@ -45,30 +45,42 @@ comment on function ojs._dead_for(uuid, text) is 'The dead letter with that id o
 -- +goose StatementBegin
 create function ojs.dead_letters(
     p_queue text default null, p_type text default null, p_error_type text default null, p_since timestamptz default null, p_until timestamptz default null,
-    p_limit int default 50, p_offset int default 0, p_tenant text default null
+    p_limit int default 50, p_offset int default 0, p_tenant text default null, p_max_bytes bigint default null
 ) returns setof ojs.job
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set plan_cache_mode = force_custom_plan set jit = off
 as $$
 declare
     v_tenant text := ojs._session_tenant(p_tenant);
+    v_bytes  bigint := 0;
+    v_first  boolean := true;
+    v_job    ojs.job;
 begin
     if p_limit is null or p_limit not between 1 and 1000 then
         perform ojs._raise('OJ400', 'limit must be an integer between 1 and 1000', '{"field": "limit"}');
     elsif p_offset is null or p_offset < 0 then
         perform ojs._raise('OJ400', 'offset must not be negative', '{"field": "offset"}');
     end if;
-    return query
-    select j.*
-    from (select d.* from ojs._dead(v_tenant, p_queue, p_type, p_error_type, p_since, p_until) d order by d.at desc, d.tenant_id desc, d.id desc limit p_limit offset p_offset) d
-    cross join lateral (
-        select j.* from ojs.job j where j.id = d.id and j.tenant_id = d.tenant_id union all select k.* from ojs.dead_job k where k.id = d.id and k.tenant_id = d.tenant_id limit 1) j
-    order by d.at desc, d.tenant_id desc, d.id desc;
+    for v_job in
+        select j.*
+        from (select d.* from ojs._dead(v_tenant, p_queue, p_type, p_error_type, p_since, p_until) d order by d.at desc, d.tenant_id desc, d.id desc limit p_limit offset p_offset) d
+        cross join lateral (
+            select j.* from ojs.job j where j.id = d.id and j.tenant_id = d.tenant_id union all select k.* from ojs.dead_job k where k.id = d.id and k.tenant_id = d.tenant_id limit 1) j
+        order by d.at desc, d.tenant_id desc, d.id desc
+    loop
+        -- What is wide; a thousand of the rest is less than a megabyte.
+        if p_max_bytes is not null then
+            v_bytes := v_bytes + octet_length(concat(v_job.args, v_job.meta, v_job.errors, v_job.result, v_job.options, v_job.extra, v_job.retry));
+            exit when v_bytes > p_max_bytes and not v_first;
+            v_first := false;
+        end if;
+        return next v_job;
+    end loop;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.dead_letters(text, text, text, timestamptz, timestamptz, int, int, text) is
+comment on function ojs.dead_letters(text, text, text, timestamptz, timestamptz, int, int, text, bigint) is
 'The jobs in the dead letter queue, the latest first (ojs-dead-letter section 9): of a queue, of a job type, with a type or code of their last error, discarded from p_since on and before
-p_until. p_limit 1 to 1000. A tenant''s login role sees its own; others name p_tenant, or see all. Raises invalid_request.';
+p_until. p_limit 1 to 1000. p_max_bytes: the list ends before the job with which its JSON would have more than that, but not before the first. A tenant''s login role sees its own; others name p_tenant, or see all. Raises invalid_request.';
 
 -- +goose StatementBegin
 create function ojs.dead_letter_count(
@@ -612,7 +624,7 @@ $$;
 comment on function ojs._replay(text[], uuid[]) is 'Retries those of the dead letters for which a rule says that it is time.';
 
 grant execute on function ojs.set_replay_rule(text, interval, int, text, text, text, text, boolean), ojs.delete_replay_rule(text) to ojs_operator;
-grant execute on function ojs.dead_letters(text, text, text, timestamptz, timestamptz, int, int, text), ojs.dead_letter_count(text, text, text, timestamptz, timestamptz, text),
+grant execute on function ojs.dead_letters(text, text, text, timestamptz, timestamptz, int, int, text, bigint), ojs.dead_letter_count(text, text, text, timestamptz, timestamptz, text),
     ojs.dead_letter_info(uuid, text), ojs.retry_dead_letter(uuid, json, text), ojs.retry_dead_letters(text, text, text, timestamptz, timestamptz, int, text),
     ojs.delete_dead_letter(uuid, text), ojs.purge_dead_letters(text, text, text, timestamptz, timestamptz, int, text), ojs.dead_letter_stats(text)
     to ojs_service, ojs_operator, ojs_tenant;
@@ -641,7 +653,7 @@ drop function ojs._return_dead(text[], uuid[]);
 drop function ojs._hold_dead(text, text, text, text, timestamptz, timestamptz, int, boolean);
 drop function ojs.dead_letter_info(uuid, text);
 drop function ojs.dead_letter_count(text, text, text, timestamptz, timestamptz, text);
-drop function ojs.dead_letters(text, text, text, timestamptz, timestamptz, int, int, text);
+drop function ojs.dead_letters(text, text, text, timestamptz, timestamptz, int, int, text, bigint);
 drop function ojs._dead_for(uuid, text);
 drop function ojs._dead(text, text, text, text, timestamptz, timestamptz);
 reset role;

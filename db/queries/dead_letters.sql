@@ -1,6 +1,6 @@
 -- name: DeadLetters :many
 select * from ojs.dead_letters(sqlc.narg('queue')::text, sqlc.narg('type')::text, sqlc.narg('error_type')::text, sqlc.narg('since')::timestamptz,
-    sqlc.narg('until')::timestamptz, @max_rows::int, @skipped::int, sqlc.narg('tenant')::text);
+    sqlc.narg('until')::timestamptz, @max_rows::int, @skipped::int, sqlc.narg('tenant')::text, @max_bytes::bigint);
 
 -- name: DeadLetterCount :one
 select ojs.dead_letter_count(sqlc.narg('queue')::text, sqlc.narg('type')::text, sqlc.narg('error_type')::text, sqlc.narg('since')::timestamptz,

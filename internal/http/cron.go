@@ -234,15 +234,10 @@ func (s *Server) listCrons(c echo.Context) error {
 		list = s.appendCron(list, &rows[i].OjsCron)
 	}
 	list = append(list, ']')
-	w := writer{}
-	w.open()
-	w.raw("cron_jobs", list)
-	w.raw("crons", list)
-	w.raw("items", list)
-	w.integer("count", int64(len(rows)))
-	w.pagination(pagination(total, limit, offset))
-	w.close()
-	return blob(c, http.StatusOK, w.b)
+	return blob(c, http.StatusOK, listed(list, []string{"cron_jobs", "crons", "items"}, func(w *writer) {
+		w.integer("count", int64(len(rows)))
+		w.pagination(pagination(total, limit, offset, limit))
+	})...)
 }
 
 // cronRef reads the cron job a path names.
@@ -401,7 +396,7 @@ func (s *Server) cronHistory(c echo.Context) error {
 		}
 	}
 	return encode(c, http.StatusOK, map[string]any{
-		"name": row.Name, "history": items, "items": items, "pagination": pagination(total, limit, offset),
+		"name": row.Name, "history": items, "items": items, "pagination": pagination(total, limit, offset, limit),
 	})
 }
 

@@ -169,22 +169,15 @@ func (s *Server) listDeadLetters(c echo.Context) error {
 	}
 	jobs, err := s.q.DeadLetters(ctx, sqlcgen.DeadLettersParams{
 		Queue: f.queue, Type: f.jobType, ErrorType: f.errorType, Since: f.since, Until: f.until, MaxRows: int32(limit), Skipped: int32(offset), Tenant: scope,
+		MaxBytes: s.limits.List,
 	})
 	if err != nil {
 		return err
 	}
-	w := writer{}
-	w.open()
-	// Clients read one of two names.
-	w.key("jobs")
-	at := len(w.b)
-	w.b = s.appendJobs(w.b, jobs, nil)
-	list := w.b[at:len(w.b):len(w.b)]
-	w.raw("items", list)
-	w.integer("total", total)
-	w.pagination(pagination(int(total), limit, offset))
-	w.close()
-	return blob(c, http.StatusOK, w.b)
+	return blob(c, http.StatusOK, listed(s.appendJobs(nil, jobs, nil), []string{"jobs", "items"}, func(w *writer) {
+		w.integer("total", total)
+		w.pagination(pagination(int(total), limit, offset, len(jobs)))
+	})...)
 }
 
 func (s *Server) deadLetter(c echo.Context) (sqlcgen.OjsJob, error) {

@@ -2,6 +2,8 @@ package httpapi
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -146,4 +148,42 @@ func TestDeadLettersByAge(t *testing.T) {
 	a.do("POST", base+"/purge", `{"filter":{"older_than":"P6W"},"confirm":true}`).want(200).is(map[string]any{"deleted": 0, "remaining": 0})
 	a.do("POST", base+"/purge", `{"filter":{"older_than":"P30D"},"confirm":true}`).want(200).is(map[string]any{"deleted": 1, "remaining": 0})
 	a.do("POST", base+"/retry", `{"confirm":true}`).want(200).is(map[string]any{"retried": 1, "remaining": 0})
+}
+
+// A page ends before it grows too large; what it holds and how many there are says where the next begins.
+func TestLargeDeadLetters(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(c *Config) { c.Limits.List = 100_000 })
+	for i := range 7 {
+		size := 45_000
+		if i == 3 {
+			size = 200_000 // more than a page, and yet a page
+		}
+		if _, err := a.pool.Exec(t.Context(), `select ojs.enqueue('large', json_build_array($1::int, repeat('x', $2)), p_queue => 'large', p_retry => '{"max_attempts":1,"on_exhaustion":"dead_letter"}')`, i, size); err != nil {
+			t.Fatal(err)
+		}
+		a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+a.fetchOne("large").text("jobs.0.id")+`","error":{"message":"m"}}`).want(200)
+	}
+	var pages, seen []int
+	for offset, more := 0, true; more; more = len(seen) < 7 {
+		r := a.do("GET", fmt.Sprint("/ojs/v1/dead-letter?limit=1000&offset=", offset), "").want(200)
+		jobs := r.get("jobs").([]any)
+		for i := range jobs {
+			n, err := strconv.Atoi(fmt.Sprint(r.get(fmt.Sprint("items.", i, ".args.0"))))
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen = append(seen, n)
+		}
+		if len(jobs) == 0 {
+			t.Fatalf("nothing at %d: %s", offset, r.body)
+		}
+		offset += len(jobs)
+		r.is(map[string]any{"total": 7, "pagination.has_more": offset < 7, "pagination.total": 7})
+		pages = append(pages, len(jobs))
+	}
+	if !slices.Equal(pages, []int{2, 1, 1, 2, 1}) || !slices.Equal(seen, []int{6, 5, 4, 3, 2, 1, 0}) {
+		t.Errorf("pages of %v: %v", pages, seen)
+	}
+	a.do("GET", "/ojs/v1/dead-letter?limit=1", "").want(200).is(map[string]any{"pagination.has_more": true})
 }

@@ -136,15 +136,21 @@ func requestID(c echo.Context) string {
 
 // blob writes a response and learns whether it left: Flush returns the socket's error, which a
 // buffered write hides.
-func blob(c echo.Context, status int, body []byte) error {
+func blob(c echo.Context, status int, body ...[]byte) error {
 	res := c.Response()
-	res.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	size := 0
+	for _, part := range body {
+		size += len(part)
+	}
+	res.Header().Set("Content-Length", strconv.Itoa(size))
 	if status == http.StatusServiceUnavailable {
 		retryLater(c)
 	}
 	res.WriteHeader(status)
-	if _, err := res.Write(body); err != nil {
-		return err
+	for _, part := range body {
+		if _, err := res.Write(part); err != nil {
+			return err
+		}
 	}
 	return http.NewResponseController(res).Flush()
 }

@@ -88,7 +88,7 @@ func page[T any](c echo.Context, all []T) ([]T, paginationJSON, error) {
 		return nil, paginationJSON{}, err
 	}
 	from := min(offset, len(all))
-	return all[from:min(from+limit, len(all))], pagination(len(all), limit, offset), nil
+	return all[from:min(from+limit, len(all))], pagination(len(all), limit, offset, limit), nil
 }
 
 // pageOf asks for a page of a list whose rows say how many there are in all.
@@ -105,8 +105,9 @@ func pageOf[T any](limit, offset int, ask func(limit, offset int32) ([]T, error)
 	return rows, all, err
 }
 
-func pagination(total, limit, offset int) paginationJSON {
-	return paginationJSON{Total: total, Limit: limit, Offset: offset, HasMore: offset+limit < total, Page: offset/limit + 1, PerPage: limit}
+// pagination of a page that may hold fewer than limit, although there are more.
+func pagination(total, limit, offset, shown int) paginationJSON {
+	return paginationJSON{Total: total, Limit: limit, Offset: offset, HasMore: offset+shown < total, Page: offset/limit + 1, PerPage: limit}
 }
 
 func queryInteger(c echo.Context, name string, missing, lowest, highest int) (int, error) {

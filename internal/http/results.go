@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -52,7 +53,7 @@ func (w *writer) outcome(o *outcome) {
 }
 
 func (s *Server) result(ctx context.Context, id string, scope *string) (*outcome, error) {
-	rows, err := s.q.JobResults(ctx, sqlcgen.JobResultsParams{Ids: []string{id}, Tenant: scope})
+	rows, err := s.q.JobResults(ctx, sqlcgen.JobResultsParams{Ids: []string{id}, Tenant: scope, MaxBytes: math.MaxInt64})
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +136,7 @@ func (s *Server) listResults(c echo.Context) error {
 	}
 	ctx, cancel := s.query(c)
 	defer cancel()
-	rows, err := s.q.JobResults(ctx, sqlcgen.JobResultsParams{Ids: ids, Tenant: scope})
+	rows, err := s.q.JobResults(ctx, sqlcgen.JobResultsParams{Ids: ids, Tenant: scope, MaxBytes: s.limits.List})
 	if err != nil {
 		return err
 	}

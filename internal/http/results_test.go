@@ -98,3 +98,21 @@ func TestLargeResults(t *testing.T) {
 		a.do("GET", "/ojs/v1/jobs/"+id+"/result", "").want(200).is(map[string]any{"result_size_bytes": 1 << 20})
 	}
 }
+
+// Results of many are told all, or none if they are too many bytes.
+func TestLargeAnswersAreRefused(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(c *Config) { c.Limits.List = 100_000 })
+	var ids []string
+	for range 3 {
+		ids = append(ids, a.push(`{"type":"a","args":[]}`))
+		a.fetchOne("default")
+		a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+ids[len(ids)-1]+`","result":"`+strings.Repeat("x", 45_000)+`"}`).want(200)
+	}
+	ask := func(ids ...string) *reply {
+		return a.do("POST", "/ojs/v1/jobs/results", `{"ids":["`+strings.Join(ids, `","`)+`"]}`)
+	}
+	ask(ids...).want(413).is(map[string]any{"error.code": "payload_too_large", "error.details.field": "ids"})
+	ask(ids[:2]...).want(200).is(map[string]any{"results." + ids[1] + ".result_size_bytes": 45_002})
+	ask(ids[2]).want(200).present("results." + ids[2] + ".result")
+}

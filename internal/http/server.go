@@ -39,6 +39,7 @@ type Limits struct {
 	Body      int64 // bytes of a request body; default 1 MiB
 	BatchBody int64 // bytes of a batch enqueue's body; default 16 MiB
 	BatchJobs int   // jobs in one batch; default 1000
+	List      int64 // bytes of jobs or results in one answer that lists them; default 16 MiB
 	Depth     int   // levels of JSON, the body itself being the first; default 100
 	Headers   int   // bytes of all request headers; default 32 KiB
 
@@ -55,6 +56,7 @@ type Limits struct {
 func (l Limits) withDefaults() Limits {
 	return Limits{
 		Body: orDefault(l.Body, 1<<20), BatchBody: orDefault(l.BatchBody, 16<<20), BatchJobs: orDefault(l.BatchJobs, 1000),
+		List:  orDefault(l.List, 16<<20),
 		Depth: orDefault(l.Depth, 100), Headers: orDefault(l.Headers, 32<<10),
 		Wait: orDefault(l.Wait, 60*time.Second), Query: orDefault(l.Query, 15*time.Second), Read: orDefault(l.Read, 30*time.Second),
 		Write: orDefault(l.Write, 30*time.Second), Idle: orDefault(l.Idle, 120*time.Second), Drain: orDefault(l.Drain, 20*time.Second), DrainDelay: l.DrainDelay,

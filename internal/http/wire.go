@@ -83,6 +83,20 @@ func (w *writer) pagination(p paginationJSON) {
 	w.b = append(w.b, shown...)
 }
 
+// listed is a list under each of the names that clients read, and what follows it, in parts: the list is there once.
+func listed(list []byte, names []string, rest func(*writer)) (body [][]byte) {
+	w := writer{}
+	w.open()
+	for _, name := range names {
+		w.key(name)
+		body = append(body, w.b, list)
+		w.b = nil
+	}
+	rest(&w)
+	w.close()
+	return append(body, w.b)
+}
+
 func (w *writer) texts(name string, values []string) {
 	w.key(name)
 	w.b = append(w.b, '[')
@@ -248,7 +262,7 @@ func retryDelay(j *sqlcgen.OjsJob, last []byte) (int64, bool) {
 func (s *Server) appendJobs(b []byte, jobs []sqlcgen.OjsJob, more func(*sqlcgen.OjsJob) []attr) []byte {
 	size := 2
 	for i := range jobs {
-		size += 700 + len(jobs[i].Args) + len(jobs[i].Meta) + len(jobs[i].Options) + len(jobs[i].Extra) + len(jobs[i].Errors)
+		size += 700 + len(jobs[i].Args) + len(jobs[i].Meta) + len(jobs[i].Options) + len(jobs[i].Extra) + len(jobs[i].Errors) + len(jobs[i].Result)
 	}
 	b = append(slices.Grow(b, size), '[')
 	for i := range jobs {

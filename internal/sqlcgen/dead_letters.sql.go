@@ -108,7 +108,7 @@ func (q *Queries) DeadLetterStats(ctx context.Context, tenant *string) ([]byte, 
 
 const deadLetters = `-- name: DeadLetters :many
 select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.dead_letters($1::text, $2::text, $3::text, $4::timestamptz,
-    $5::timestamptz, $6::int, $7::int, $8::text)
+    $5::timestamptz, $6::int, $7::int, $8::text, $9::bigint)
 `
 
 type DeadLettersParams struct {
@@ -120,6 +120,7 @@ type DeadLettersParams struct {
 	MaxRows   int32
 	Skipped   int32
 	Tenant    *string
+	MaxBytes  int64
 }
 
 func (q *Queries) DeadLetters(ctx context.Context, arg DeadLettersParams) ([]OjsJob, error) {
@@ -132,6 +133,7 @@ func (q *Queries) DeadLetters(ctx context.Context, arg DeadLettersParams) ([]Ojs
 		arg.MaxRows,
 		arg.Skipped,
 		arg.Tenant,
+		arg.MaxBytes,
 	)
 	if err != nil {
 		return nil, err

@@ -210,12 +210,13 @@ func (q *Queries) JobInfo(ctx context.Context, arg JobInfoParams) (OjsJob, error
 const jobResults = `-- name: JobResults :many
 select r.id, r.state, r.result::json as result, r.error::jsonb as error, r.result_stored_at, coalesce(r.result_expires_at, 'epoch')::timestamptz as result_expires_at,
     coalesce(r.result_size_bytes, 0)::int as result_size_bytes, r.pruned::boolean as pruned
-from ojs.job_results($1::uuid[], $2::text) r
+from ojs.job_results($1::uuid[], $2::text, $3::bigint) r
 `
 
 type JobResultsParams struct {
-	Ids    []string
-	Tenant *string
+	Ids      []string
+	Tenant   *string
+	MaxBytes int64
 }
 
 type JobResultsRow struct {
@@ -230,7 +231,7 @@ type JobResultsRow struct {
 }
 
 func (q *Queries) JobResults(ctx context.Context, arg JobResultsParams) ([]JobResultsRow, error) {
-	rows, err := q.db.Query(ctx, jobResults, arg.Ids, arg.Tenant)
+	rows, err := q.db.Query(ctx, jobResults, arg.Ids, arg.Tenant, arg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
