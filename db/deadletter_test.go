@@ -128,6 +128,7 @@ func TestDeadLetterRetriedWithChanges(t *testing.T) {
 		`{"queue": "No"}`: "override.queue", `{"priority": 101}`: "override.priority", `{"priority": 1.5}`: "override.priority", `{"args": {}}`: "override.args", `{"meta": {"tenant_id": "globex"}}`: "override.meta.tenant_id",
 		`{"retry": {"max_attempts": -1}}`: "override.retry.max_attempts", `{"max_attempts": 1001}`: "override.max_attempts", `{"args": [{"a": 1, "a": 2}]}`: "override.args",
 		`{"expires_at": "soon"}`: "override.expires_at", `{"expires_at": "+soon"}`: "override.expires_at", `{"expires_at": "infinity"}`: "override.expires_at",
+		`{"expires_at": "tomorrow"}`: "override.expires_at", `{"expires_at": "02/03/2099 10:00"}`: "override.expires_at", `{"expires_at": "2099-02-03T10:00:00"}`: "override.expires_at",
 	} {
 		if got := detail(t, refused(t, service, "OJ400 OJ401 OJ405 OJ422", "select from ojs.retry_dead_letter($1, $2::text::json)", id, override)); got["field"] != field {
 			t.Errorf("%s is refused for %v, want %s", override, got["field"], field)
@@ -534,6 +535,42 @@ func TestReplayRules(t *testing.T) {
 		t.Errorf("%d of the 2 that no rule is for are left", got)
 	}
 	exec(t, operator, "select ojs.delete_replay_rule('flaky')")
+}
+
+// What a rule is for and cannot be retried, because another job has got its id, does not keep the clock busy.
+func TestReplayWaitsForAnIdThatIsUsedAgain(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator := d.Service(), d.Operator()
+	ids := bury(t, d, "acme", "q", "Timeout", 2)
+	untilDone(t, operator, "select ojs.cut_partition($1)", time.Now().Add(2*time.Second))
+	now := time.Now().Add(time.Hour)
+	d.SetNow(now)
+	untilDone(t, operator, "select ojs.drop_finished($1)", now)
+	exec(t, service, "select from ojs.enqueue('again', p_queue => 'other', p_id => $1, p_tenant => 'acme')", ids[0])
+	exec(t, operator, "select ojs.set_replay_rule('r', '1 second', 1000)")
+	for !one[bool](t, d.Pool, "select caught_up from ojs.replay_rule") {
+		tick(t, service, 1000)
+	}
+	replay := func(after time.Duration, want ...string) {
+		t.Helper()
+		now = now.Add(after)
+		d.SetNow(now)
+		tick(t, service, 1000)
+		if got := list[string](t, d.Pool, "select id::text from ojs.dead_letter"); !slices.Equal(got, want) {
+			t.Errorf("after %s dead letters are %q, want %q", after, got, want)
+		}
+		if got := one[int](t, d.Pool, "select count(*)::int from ojs.timer where kind = 'replay' and due_at < ojs.now() + interval '30 minutes'"); got != 0 {
+			t.Errorf("after %s the clock is to look again soon", after)
+		}
+	}
+	replay(time.Minute, ids[0])
+	replay(time.Minute, ids[0])
+	exec(t, d.Pool, "delete from ojs.job where type = 'again'")
+	replay(time.Hour)
+	if got := list[string](t, service, "select type || ' ' || (meta ->> 'ojs.replay_count') from ojs.jobs"); !slices.Equal(got, []string{"dead.job 1", "dead.job 1"}) {
+		t.Errorf("the jobs are %q", got)
+	}
 }
 
 // An id whose job was put aside is used again, and the new job becomes a dead letter, too: it takes the old one's place, and is put aside in its turn.

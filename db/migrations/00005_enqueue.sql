@@ -412,6 +412,13 @@ as $$ select case when left(p_text, 1) = '+' then p_now + ojs._duration(substr(p
 comment on function ojs._when(text, timestamptz) is 'A time as clients write it: with an offset, or + and an ISO 8601 duration from p_now on; null if the duration is none. Becomes part of the query that asks.';
 
 -- +goose StatementBegin
+create function ojs._tells_time(p_text text) returns boolean
+language sql immutable
+as $$ select p_text like '+%' or p_text ~ '^\d{4,6}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[-+]\d\d(:?\d\d)?)$' $$;
+-- +goose StatementEnd
+comment on function ojs._tells_time(text) is 'Whether a text has a form that ojs._when is for: PostgreSQL also reads tomorrow, and 02/03/2031 by the settings of the session.';
+
+-- +goose StatementBegin
 create function ojs._first_state(p_pending boolean, p_scheduled_at timestamptz, p_now timestamptz) returns ojs.job_state
 language sql stable
 as $$ select case when p_pending then 'pending' when p_scheduled_at > p_now then 'scheduled' else 'available' end::ojs.job_state $$;
@@ -754,7 +761,7 @@ begin
             when v_field.given = 'null' then null
             when v_field.kind = 'integer' then case when v_field.given <> 'number' or v_field.value::text !~ '^-?\d{1,10}$' then format('%I must be an integer', v_field.key) end
             when v_field.kind <> v_field.given then format('%I must be a JSON %s', v_field.key, v_field.kind)
-            when v_field.key in ('scheduled_at', 'expires_at') then case when ojs._when(v_field.value #>> '{}', ojs.now()) is null
+            when v_field.key in ('scheduled_at', 'expires_at') then case when case when ojs._tells_time(v_field.value #>> '{}') then ojs._when(v_field.value #>> '{}', ojs.now()) end is null
                 then format('%I must be a time with an offset, or + and an ISO 8601 duration such as +PT90S', v_field.key) end
             when v_field.key = 'tags' then case when exists (select from json_array_elements(v_field.value) t where json_typeof(t) <> 'string') then 'tags must be strings' end
             when v_field.key in ('meta', 'retry') then case when ojs._repeats_key(v_field.value) then format('%I holds an object with the same key twice', v_field.key) end
@@ -1039,6 +1046,7 @@ drop function ojs._simple_rest(uuid, int, timestamptz, timestamptz, int, int, te
 drop function ojs._ordinary(text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json);
 drop function ojs._v7(uuid);
 drop function ojs._first_state(boolean, timestamptz, timestamptz);
+drop function ojs._tells_time(text);
 drop function ojs._when(text, timestamptz);
 drop function ojs._plain_time(json);
 drop function ojs._plain_uuid(json);

@@ -300,7 +300,7 @@ begin
     v_job.max_attempts := coalesce((v_new ->> 'max_attempts')::int, ojs._retry_max_attempts(v_new -> 'retry'), v_job.max_attempts);
     if v_new ? 'expires_at' then
         begin
-            v_job.expires_at := ojs._when(v_new ->> 'expires_at', ojs.now());
+            v_job.expires_at := case when ojs._tells_time(v_new ->> 'expires_at') then ojs._when(v_new ->> 'expires_at', ojs.now()) end;
         exception when data_exception then
             v_job.expires_at := null;
         end;
@@ -604,19 +604,22 @@ begin
         join ojs.dead_letter d on d.id = a.id and d.tenant_id = a.tenant_id
         join ojs.replay_rule r on r.enabled and ojs._ruled(r, d) and d.at + r.delay <= v_now
         cross join lateral (
-            select j.meta, j.expires_at from ojs.job j where j.id = d.id and j.tenant_id = d.tenant_id
+            select j.meta, j.expires_at from ojs.job j where not d.aside and j.id = d.id and j.tenant_id = d.tenant_id
             union all
-            select k.meta, k.expires_at from ojs.dead_job k where k.id = d.id and k.tenant_id = d.tenant_id
+            select k.meta, k.expires_at from ojs.dead_job k where d.aside and k.id = d.id and k.tenant_id = d.tenant_id
             limit 1) j
         where ojs._replay_count(j.meta) < r.max_replays and (j.expires_at > v_now) is not false
         order by d.id, d.tenant_id, r.delay, r.name
     ) x;
     if v_dead.ids is not null and ojs._retry_dead(v_dead.tenants, v_dead.ids, v_dead.rules) < cardinality(v_dead.ids) then
-        -- Locked by somebody just now: look again.
+        -- Locked by somebody just now: look again. Put aside, and another job has got its id since: nothing tells when that one is gone.
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select v_now + interval '1 second', 'replay', array_agg(d.tenant_id), array_agg(d.id)
-        from unnest(v_dead.ids, v_dead.tenants) a(id, tenant_id) join ojs.dead_letter d on d.id = a.id and d.tenant_id = a.tenant_id
-        having count(*) > 0;
+        select v_now + l.wait, 'replay', array_agg(l.tenant_id), array_agg(l.id)
+        from (
+            select d.tenant_id, d.id, case when d.aside and exists (select from ojs.job j where j.id = d.id and j.tenant_id = d.tenant_id) then interval '1 hour' else interval '1 second' end as wait
+            from unnest(v_dead.ids, v_dead.tenants) a(id, tenant_id) join ojs.dead_letter d on d.id = a.id and d.tenant_id = a.tenant_id
+        ) l
+        group by l.wait;
     end if;
 end;
 $$;
