@@ -10,6 +10,7 @@ import (
 	"crypto/rand"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
@@ -53,6 +54,7 @@ type Scheduler struct {
 	token    string
 	woken    chan struct{}
 	vacant   chan struct{}
+	planless chan struct{}
 }
 
 // New makes a Scheduler that pauses for every between two ticks when there is much to do; zero
@@ -63,7 +65,7 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, every time.Duration
 	}
 	return &Scheduler{
 		q: sqlcgen.New(db.Pool()), cron: NewCron(db, log), listener: listener, log: log, every: every,
-		token: rand.Text(), woken: make(chan struct{}, 1), vacant: make(chan struct{}, 1),
+		token: rand.Text(), woken: make(chan struct{}, 1), vacant: make(chan struct{}, 1), planless: make(chan struct{}, 1),
 	}
 }
 
@@ -75,6 +77,9 @@ func (s *Scheduler) Run(ctx context.Context) {
 		defer s.listener.OnToken(vacancy, signal(s.vacant))()
 	}
 	defer s.Duty.set(false)
+	var planning sync.WaitGroup
+	defer planning.Wait()
+	planning.Go(func() { s.planCrons(ctx) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var (
@@ -173,15 +178,33 @@ func (s *Scheduler) tick(ctx context.Context, sleeps bool, failures int) (sqlcge
 	}
 	done, err := s.q.Tick(ctx, params)
 	if err == nil && done.Unplanned > 0 {
-		if err := s.cron.Plan(ctx); err != nil {
-			// The database asks again.
-			s.log.Warn("cron jobs could not be planned", "error", err)
-		}
+		signal(s.planless)()
 	}
 	if err == nil && done.Promoted+done.Reaped+done.RolledUp > 0 {
 		s.log.Debug("tick", "promoted", done.Promoted, "reaped", done.Reaped, "rolled_up", done.RolledUp)
 	}
 	return done, err
+}
+
+// planCrons plans when a tick says so, beside the clock: whatever else is due does not wait until a thousand cron jobs are planned.
+func (s *Scheduler) planCrons(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.planless:
+		}
+		if err := s.plan(ctx); err != nil && ctx.Err() == nil {
+			// The database asks again.
+			s.log.Warn("cron jobs could not be planned", "error", err)
+		}
+	}
+}
+
+func (s *Scheduler) plan(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return s.cron.Plan(ctx)
 }
 
 // standDown has another server take the duty at once, and spares others waking a clock that has stopped; else both lapse within a minute.

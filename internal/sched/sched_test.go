@@ -165,6 +165,48 @@ func TestATickThatIsTooMuchIsMadeSmaller(t *testing.T) {
 	eventually(t, db, "the scheduled job is available", "select state = 'available' from ojs.job")
 }
 
+// Planning cron jobs takes as long as it takes, and nothing else waits for it.
+func TestTheClockGoesOnWhileCronJobsArePlanned(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	held, err := db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Rollback(context.Background()) }()
+	for _, sql := range []string{
+		`create table public.slow (); alter function ojs.unplanned_crons(int) rename to unplanned_itself;
+		create function ojs.unplanned_crons(p_limit int) returns table (id uuid, rev bigint, expression text, timezone text, anchor_at timestamptz, after_at timestamptz) language sql security definer as $$
+			select from public.slow; select * from ojs.unplanned_itself(p_limit) $$;
+		grant execute on function ojs.unplanned_crons(int) to ojs_service; select ojs.put_cron('c', '@daily', 'a')`,
+	} {
+		if _, err := db.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := held.Exec(t.Context(), "lock table public.slow"); err != nil {
+		t.Fatal(err)
+	}
+	run(t, db, &logs{}, 5*time.Millisecond)
+	eventually(t, db, "cron jobs are being planned", "select exists (select from pg_locks where relation = 'public.slow'::regclass and not granted)")
+	const planning = "select coalesce(min(a.query_start), 'epoch') from pg_locks l join pg_stat_activity a using (pid) where l.relation = 'public.slow'::regclass and not l.granted"
+	var began, begun time.Time
+	if err := db.Pool.QueryRow(t.Context(), planning).Scan(&began); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Pool.Exec(t.Context(), "select ojs.enqueue('later', p_scheduled_at => now() + interval '10 milliseconds')"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, db, "the scheduled job is available", "select state = 'available' from ojs.job")
+	if err := db.Pool.QueryRow(t.Context(), planning).Scan(&begun); err != nil || !begun.Equal(began) {
+		t.Errorf("the scheduled job waited for the plan that began at %s: %s, %v", began, begun, err)
+	}
+	if err := held.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, db, "the cron job is planned", "select upcoming <> '{}' from ojs.cron")
+}
+
 // heavySleepers counts ticks, and makes a clock that may sleep for its whole stride sleep for an hour: what happens
 // then happens because somebody woke it.
 func heavySleepers(t *testing.T, db *pgtest.DB) (ticks func() int) {
