@@ -51,6 +51,18 @@ func settle(t testing.TB, q querier, settlements ...string) []outcome {
 	return outcomes(t, q, "ojs.settle($1::text::json)", "["+strings.Join(settlements, ",")+"]")
 }
 
+func TestNullsInAnErrorAreAbsent(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	exec(t, service, "select from ojs.enqueue('a')")
+	held := jobs(t, service, "ojs.fetch('{default}')")
+	if got := lines(t, service, "select n.state, n.errors -> -1 ->> 'code', n.errors -> -1 ->> 'type' from ojs.nack($1, '{\"message\": \"x\", \"code\": null, \"type\": null, \"retryable\": null}') n", held[0].ID); !slices.Equal(got,
+		[]string{"retryable handler_error handler_error"}) {
+		t.Errorf("it is %v", got)
+	}
+}
+
 func TestSettleMany(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -63,7 +75,7 @@ func TestSettleMany(t *testing.T) {
 		at(`{"id":"?"}`, 0),
 		fmt.Sprintf(`{ "id": "%s", "lease": "%s", "worker_id": "w1", "tenant": "acme", "result": { "b":1, "a":[2.50]} }`, held[1].ID, *held[1].Lease),
 		at(`{"id":"?","error":{"message":"x"}}`, 2),
-		at(`{"id":"?","error":{"message":"x","retryable":false}}`, 3),
+		at(`{"id":"?","error":{"message":"x","retryable":false,"code":null,"type":null}}`, 3),
 		at(`{"id":"?","error":{"message":"x"},"requeue":true}`, 4),
 		fmt.Sprintf(`{"id":"%s","lease":"%s"}`, held[5].ID, *held[1].Lease),
 		at(`{"id":"?","worker_id":"w2"}`, 5),

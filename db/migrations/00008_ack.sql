@@ -253,9 +253,9 @@ as $$
     select case
         when p_error is null or jsonb_typeof(p_error) <> 'object' then row('OJ400', 'error must be a JSON object', '{"field": "error"}')::ojs.refusal
         when coalesce(jsonb_typeof(p_error -> 'message'), 'null') <> 'string' then row('OJ400', 'error.message must be a string', '{"field": "error.message"}')::ojs.refusal
-        when p_error ? 'code' and jsonb_typeof(p_error -> 'code') <> 'string' then row('OJ400', 'error.code must be a string', '{"field": "error.code"}')::ojs.refusal
-        when p_error ? 'type' and jsonb_typeof(p_error -> 'type') <> 'string' then row('OJ400', 'error.type must be a string', '{"field": "error.type"}')::ojs.refusal
-        when p_error ? 'retryable' and jsonb_typeof(p_error -> 'retryable') <> 'boolean' then
+        when jsonb_typeof(p_error -> 'code') not in ('string', 'null') then row('OJ400', 'error.code must be a string', '{"field": "error.code"}')::ojs.refusal
+        when jsonb_typeof(p_error -> 'type') not in ('string', 'null') then row('OJ400', 'error.type must be a string', '{"field": "error.type"}')::ojs.refusal
+        when jsonb_typeof(p_error -> 'retryable') not in ('boolean', 'null') then
             row('OJ400', 'error.retryable must be a boolean', '{"field": "error.retryable"}')::ojs.refusal
         when octet_length(p_error::text) > 65536 then row('OJ413', 'error is larger than 65536 bytes', '{"field": "error"}')::ojs.refusal
         when ojs._too_deep(p_error) then row('OJ401', 'error is nested more than 100 levels deep', '{"field": "error"}')::ojs.refusal
@@ -388,7 +388,7 @@ comment on function ojs.nack(uuid, jsonb, uuid, text, boolean, text) is
 'Reports that an active job failed and returns it (ojs-core section 7.4): retryable, to come back at retry_at by its retry policy; discarded, when attempts are
 exhausted, p_error ->> ''retryable'' is false or the policy lists its code or type as non-retryable, or the code is DISCARD, FAIL or DEAD_LETTER, and then kept in the dead letter queue
 if the policy says on_exhaustion dead_letter or the code is DEAD_LETTER; with p_requeue available again at once. p_error: an
-object {message, code, type, retryable, details} up to 65536 bytes, kept in errors. p_lease, p_worker_id as for ojs.ack. Raises invalid_request,
+object {message, code, type, retryable, details} up to 65536 bytes, kept in errors; of all but the message, null means absent. p_lease, p_worker_id as for ojs.ack. Raises invalid_request,
 not_found, conflict, ambiguous_job, payload_too_large. Locks the job row.';
 
 -- +goose StatementBegin

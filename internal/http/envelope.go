@@ -364,10 +364,14 @@ func relocate(err *pg.Error, jobs []*object, header string, batch bool) {
 	if field == "" || index < 0 || index >= len(jobs) {
 		return
 	}
-	path := locate(jobs[index], header, field)
-	err.Details["field"] = path
 	// The message begins with the index and SQL's name of the field; people read the path they wrote.
 	err.Message = strings.TrimPrefix(err.Message, fmt.Sprintf("jobs[%d]: ", index))
+	rename(err, field, locate(jobs[index], header, field))
+}
+
+// rename says path, which the client wrote, where SQL says field.
+func rename(err *pg.Error, field, path string) {
+	err.Details["field"] = path
 	if rest, ok := strings.CutPrefix(err.Message, field); ok {
 		err.Message = path + rest
 	} else if !strings.Contains(err.Message, path) {

@@ -31,11 +31,7 @@ func (s *Server) problem(err error, c echo.Context) {
 		return
 	}
 	problem := s.classify(err)
-	if _, header, err := tenant(r.Header); err == nil && header != "" && problem.Details["field"] == "tenant" {
-		// SQL calls it by its parameter, the client by its header.
-		problem.Details["field"] = header
-		problem.Message = header + strings.TrimPrefix(problem.Message, "tenant")
-	}
+	nameHeader(problem, r.Header)
 	level := slog.LevelDebug
 	if problem.Status >= 500 {
 		level = slog.LevelError
@@ -53,6 +49,14 @@ func (s *Server) problem(err error, c echo.Context) {
 	}
 	if err := blob(c, problem.Status, body); err != nil {
 		log.Debug("the response could not be written", "error", err)
+	}
+}
+
+// nameHeader: SQL calls the tenant by its parameter, the client by its header.
+func nameHeader(problem *pg.Error, h http.Header) {
+	if _, header, err := tenant(h); err == nil && header != "" && problem.Details["field"] == "tenant" {
+		problem.Details["field"] = header
+		problem.Message = header + strings.TrimPrefix(problem.Message, "tenant")
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"math"
 	"net/http"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -264,10 +266,13 @@ func (s *Server) settleMany(
 			continue
 		}
 		problem := s.classify(err)
+		problem.Details = maps.Clone(problem.Details) // several may share it
 		if problem.Details == nil {
 			problem.Details = map[string]any{}
 		}
 		problem.Details["index"] = i
+		nameHeader(problem, c.Request().Header)
+		relocateSettled(problem, "jobs["+strconv.Itoa(i)+"].", many[i].WorkerID == worker)
 		body, err := json.Marshal(problemBody(problem, requestID(c)))
 		if err != nil {
 			return fmt.Errorf("encode an error: %w", err)
@@ -287,6 +292,20 @@ func (s *Server) settleMany(
 	w.integer("failed", int64(len(settled)-done))
 	w.close()
 	return blob(c, http.StatusOK, w.b)
+}
+
+// relocateSettled rewrites an error of ojs.settle about one of many, in the client's terms. shared: worker_id stands beside jobs.
+func relocateSettled(err *pg.Error, path string, shared bool) {
+	field, _ := err.Details["field"].(string)
+	switch root, _, _ := strings.Cut(field, "."); root {
+	case "worker_id":
+		if shared {
+			return
+		}
+		fallthrough
+	case "lease", "result", "error":
+		rename(err, field, path+field)
+	}
 }
 
 // logUnsettled tells what is not the client's fault, each problem once, however many jobs share it.

@@ -99,6 +99,16 @@ func TestSettleMany(t *testing.T) {
 	a.do("POST", "/ojs/v1/workers/nack", `{"jobs":[{"job_id":"`+two+`","error":{"message":"m"}}]}`).want(200).is(map[string]any{"succeeded": 1, "results.0.state": "retryable"})
 }
 
+func TestNullsInAnErrorAreAbsent(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	one, two := a.push(`{"type":"a","args":[]}`), a.push(`{"type":"a","args":[]}`)
+	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["default"],"count":2}`).want(200)
+	failure := `{"message":"m","code":null,"type":null,"retryable":null,"details":null}`
+	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+one+`","error":`+failure+`}`).want(200).is(map[string]any{"state": "retryable", "job.error.code": "handler_error", "job.error.type": "handler_error"})
+	a.do("POST", "/ojs/v1/workers/nack", `{"jobs":[{"job_id":"`+two+`","error":`+failure+`}]}`).want(200).is(map[string]any{"succeeded": 1, "results.0.state": "retryable"})
+}
+
 // Whatever is wrong with one of many, the others are settled.
 func TestEachOfManyHasItsOwnResult(t *testing.T) {
 	t.Parallel()
@@ -118,6 +128,15 @@ func TestEachOfManyHasItsOwnResult(t *testing.T) {
 		"results.4.state":  "retryable",
 		"results.5.status": 409, "results.5.error.details.index": 5,
 		"results.6.status": 409,
+	})
+	// SQL's names of fields are those of the client, in its place.
+	a.do("POST", "/ojs/v1/workers/nack", `{"worker_id":"nobody","jobs":[{"job_id":"`+ids[1]+`","error":{"message":"`+strings.Repeat("x", 1<<16)+`"}},{"job_id":"`+ids[1]+`","lease":"`+ids[1]+`","error":{"message":"m"}},
+		{"job_id":"`+ids[1]+`","error":{"message":"m"}},{"job_id":"`+ids[1]+`","worker_id":"other","error":{"message":"m"}}]}`).want(200).is(map[string]any{
+		"failed": 4, "results.0.error.details.field": "jobs[0].error", "results.0.error.message": "jobs[0].error is larger than 65536 bytes", "results.1.error.details.field": "jobs[1].lease",
+		"results.2.error.details.field": "worker_id", "results.3.error.details.field": "jobs[3].worker_id",
+	})
+	a.do("POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"`+ids[1]+`"}]}`, "X-OJS-Tenant: _mine").want(200).is(map[string]any{
+		"results.0.error.details.field": "X-OJS-Tenant", "results.0.error.message": "X-OJS-Tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes",
 	})
 	// With a header, other tenants' jobs are unknown; without one, a shared worker settles everybody's.
 	a.do("POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"`+ids[1]+`"},{"job_id":"`+ids[2]+`"}]}`, "X-OJS-Tenant: globex").want(200).
