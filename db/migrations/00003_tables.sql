@@ -20,6 +20,13 @@ as $$ select pg_catalog.clock_timestamp() $$;
 comment on function ojs.now() is 'The wall clock. All times in this schema come from here.';
 grant execute on function ojs.now() to ojs_service, ojs_operator, ojs_tenant;
 
+-- +goose StatementBegin
+create function ojs._utc(p_at timestamptz) returns text
+language sql immutable
+as $$ select to_json(p_at at time zone 'UTC') #>> '{}' || 'Z' $$;
+-- +goose StatementEnd
+comment on function ojs._utc(timestamptz) is 'A time in JSON: RFC 3339 in UTC, whatever the session''s time zone.';
+
 -- Forty-eight bits of milliseconds before what a random UUID has behind its version: version 7 (RFC 9562). As a column's default it runs with
 -- the search_path of whoever inserts, so every name is qualified; a pinned path would keep it from being inlined. And every insert prepares
 -- it anew, so it is made of few calls.
@@ -875,6 +882,7 @@ drop table ojs.upkeep_task, ojs.cut, ojs.clock_mark, ojs.duty, ojs.sleeper, ojs.
     ojs.fold, ojs.lane, ojs.timer, ojs.release, ojs.lease, ojs.wake, ojs.job, ojs.queue, ojs.tenant_role, ojs.tenant, ojs.settings;
 drop function ojs._snapshot();
 drop function ojs._uuid_v7();
+drop function ojs._utc(timestamptz);
 drop function ojs.now();
 drop type ojs.worker_state;
 drop type ojs.timer_kind;

@@ -246,7 +246,7 @@ begin
         union all
         (select 'evt_' || r.job_id || '_' || r.xid || '_' || r.seq, t.type, r.at, r.tenant_id, r.queue, r.job_id::text,
             jsonb_strip_nulls(jsonb_build_object('job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt,
-                'duration_ms', (extract(epoch from r.at - r.started_at) * 1000)::bigint, 'created_at', j.created_at, 'expired_at', case when t.type = 'job.expired' then r.at end,
+                'duration_ms', (extract(epoch from r.at - r.started_at) * 1000)::bigint, 'created_at', ojs._utc(j.created_at), 'expired_at', case when t.type = 'job.expired' then ojs._utc(r.at) end,
                 'ttl_ms', (extract(epoch from j.expires_at - j.created_at) * 1000)::bigint))
         from ojs.release r
         cross join lateral (select case

@@ -432,9 +432,9 @@ begin
             'by_type', coalesce((select jsonb_object_agg(x.type, x.jobs) from (select l.type, sum(l.jobs) as jobs from line l group by l.type order by 2 desc limit 1000) x), '{}'),
             'by_error_type', coalesce((select jsonb_object_agg(x.error_type, x.jobs)
                 from (select l.error_type, sum(l.jobs) as jobs from line l group by l.error_type order by 2 desc limit 1000) x), '{}'),
-            'oldest_at', (select min(l.oldest_at) from line l), 'newest_at', (select max(l.newest_at) from line l),
+            'oldest_at', (select ojs._utc(min(l.oldest_at)) from line l), 'newest_at', (select ojs._utc(max(l.newest_at)) from line l),
             'retention', (select jsonb_build_object('max_age', s.dead_letter_max_age::text, 'max_count', s.dead_letter_max_count,
-                    'next_prune_at', greatest(ojs.now(), (select m.next_at from ojs.dead_letter_mark m order by m.rev desc limit 1)))
+                    'next_prune_at', ojs._utc(greatest(ojs.now(), (select m.next_at from ojs.dead_letter_mark m order by m.rev desc limit 1))))
                 from ojs.settings s)));
 end;
 $$;

@@ -485,7 +485,7 @@ declare
 begin
     select b.seen_at into v_seen from ojs.worker_beat b where b.tenant_id = v_worker.tenant_id and b.worker_id = v_worker.worker_id order by b.rev desc limit 1;
     if v_seen >= ojs.now() - ojs._silence() / 2 then
-        perform ojs._raise('OJ409', format('worker %s sends heartbeats', p_worker_id), jsonb_build_object('worker_id', p_worker_id, 'last_heartbeat_at', v_seen),
+        perform ojs._raise('OJ409', format('worker %s sends heartbeats', p_worker_id), jsonb_build_object('worker_id', p_worker_id, 'last_heartbeat_at', ojs._utc(v_seen)),
             'Tell it to terminate, or wait until it is stale.');
     end if;
     return ojs._end_workers(array[v_worker.tenant_id], array[v_worker.worker_id]);

@@ -40,7 +40,11 @@ func TestDeadLetters(t *testing.T) {
 		}
 		a.do("GET", base+"/stats", "").want(200).is(map[string]any{
 			"total": 3, "by_queue.mail": 2, "by_queue.billing": 1, "by_error_type.BadCard": 1, "retention.max_age": "P180D", "retention.max_count": 10000,
-		}).present("oldest_at", "newest_at", "retention.next_prune_at")
+			"oldest_at": a.do("GET", "/ojs/v1/jobs/"+first, "").want(200).text("job.discarded_at"), "newest_at": a.do("GET", "/ojs/v1/jobs/"+foreign, "").want(200).text("job.discarded_at"),
+		})
+		if next := a.do("GET", base+"/stats", "").want(200).text("retention.next_prune_at"); !strings.HasSuffix(next, "Z") {
+			t.Errorf("it is pruned next at %s", next)
+		}
 		a.do("GET", base+"/stats", "", "X-OJS-Tenant: acme").want(200).is(map[string]any{"total": 1, "by_queue.mail": 1}).absent("by_queue.billing")
 
 		one := a.do("GET", base+"/"+first, "").want(200)

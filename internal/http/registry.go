@@ -323,9 +323,14 @@ func (s *Server) workerHealth(c echo.Context) error {
 	if worker.State != "running" || worker.Directive != "" && worker.Directive != "running" {
 		status, health = http.StatusServiceUnavailable, "degraded"
 	}
-	return encode(c, status, map[string]any{
-		"status": health, "worker_id": worker.ID, "state": worker.State, "active_jobs": worker.ActiveJobs, "last_heartbeat_at": worker.LastHeartbeatAt,
-	})
+	return encode(c, status, struct {
+		Status          string `json:"status"`
+		WorkerID        string `json:"worker_id"`
+		State           string `json:"state"`
+		Directive       string `json:"directive,omitempty"`
+		ActiveJobs      int32  `json:"active_jobs"`
+		LastHeartbeatAt stamp  `json:"last_heartbeat_at"`
+	}{health, worker.ID, worker.State, worker.Directive, worker.ActiveJobs, worker.LastHeartbeatAt})
 }
 
 // direct tells the worker that the path names what to do, and answers with it.

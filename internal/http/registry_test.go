@@ -42,7 +42,7 @@ func TestWorkerShapes(t *testing.T) {
 	a.do("GET", "/ojs/v1/admin/workers/w1", "").want(200).is(map[string]any{"id": "w1", "jobs.0.id": one, "jobs.0.type": "a", "jobs.0.attempt": 1}).present("jobs.0.lease_expires_at")
 	a.do("GET", "/ojs/v1/admin/workers/w1", "", "X-OJS-Tenant: acme").want(404).is(map[string]any{"error.code": "not_found"})
 	a.do("GET", "/ojs/v1/admin/workers/none", "").want(404).is(map[string]any{"error.code": "not_found", "error.details.resource_type": "worker"})
-	a.do("GET", "/ojs/v1/workers/w1/health", "").want(200).is(map[string]any{"status": "ok", "state": "running", "active_jobs": 1})
+	a.do("GET", "/ojs/v1/workers/w1/health", "").want(200).is(map[string]any{"status": "ok", "state": "running", "active_jobs": 1}).absent("directive")
 	a.do("GET", "/ojs/v1/workers/w2/health", "").want(503).is(map[string]any{"status": "degraded", "state": "drain"})
 
 	a.do("POST", "/ojs/v1/workers/deregister", `{"worker_id":"w2"}`).want(200).is(map[string]any{"ok": true, "deregistered": true})
@@ -74,7 +74,7 @@ func TestDirectingWorkers(t *testing.T) {
 	beat("quiet")
 	gets("w1", 0)
 	gets("w2", 1)
-	a.do("GET", "/ojs/v1/workers/w1/health", "").want(503)
+	a.do("GET", "/ojs/v1/workers/w1/health", "").want(503).is(map[string]any{"status": "degraded", "state": "running", "directive": "quiet"})
 	a.do("POST", "/ojs/v1/admin/workers/w1/directive", `{"directive":"running"}`).want(200).absent("directive")
 	beat("running")
 	gets("w1", 1)
