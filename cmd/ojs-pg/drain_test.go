@@ -196,3 +196,44 @@ func TestStoppingUnderLoad(t *testing.T) {
 		t.Errorf("%d jobs were handed out twice", twice)
 	}
 }
+
+// Whom PostgreSQL does not answer until the drain is over is told so, and the server ends.
+func TestStoppingWhilePostgresAnswersNobody(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	p := launch(t, []string{"DATABASE_URL=" + d.ServiceURL}, "serve", "--listen", "127.0.0.1:0", "--drain-delay", "0", "--drain", "500ms")
+	base := p.find(`msg=serving address=(http://\S+)$`)
+	tx, err := d.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background()) //nolint:errcheck // nothing was done
+	if _, err := tx.Exec(t.Context(), "lock table ojs.job_all in access exclusive mode"); err != nil {
+		t.Fatal(err)
+	}
+	calls := []struct{ method, path, body string }{
+		{"GET", "/ojs/v1/jobs/019539a4-0000-7000-8000-000000000001", ""},
+		{"POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`},
+		{"POST", "/ojs/v1/jobs/batch", `{"jobs":[{"type":"a","args":[]}]}`},
+		{"POST", "/ojs/v1/workers/ack", `{"job_id":"019539a4-0000-7000-8000-000000000001"}`},
+	}
+	var all sync.WaitGroup
+	for _, c := range calls {
+		all.Go(func() {
+			if status, err := newCaller(base).call(c.method, c.path, c.body, nil); status != http.StatusServiceUnavailable || err != nil {
+				t.Errorf("%s %s: answered with %d, %v", c.method, c.path, status, err)
+			}
+		})
+	}
+	for blocked := 0; blocked < len(calls); time.Sleep(time.Millisecond) {
+		err := d.Pool.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'ojs-pg serve' and wait_event_type = 'Lock' and query not like '%tick%'").Scan(&blocked)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.signal(syscall.SIGTERM)
+	all.Wait()
+	if status := p.wait(); status != 0 {
+		t.Errorf("it ended with %d", status)
+	}
+}

@@ -44,6 +44,7 @@ type DB struct {
 	// Problems are the rows of ojs.problem by SQLSTATE, or by its class of two characters.
 	Problems map[string]Problem
 
+	cut     context.CancelFunc
 	pool    *pgxpool.Pool
 	listen  *pgx.ConnConfig
 	retries turns // of those that Patiently has under way
@@ -52,25 +53,27 @@ type DB struct {
 // Open connects and loads the table of problems. A database without our schema opens too,
 // for CheckSchema to explain.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
-	pool, err := openPool(ctx, cfg)
+	whole, cut := context.WithCancel(context.Background())
+	pool, err := openPool(ctx, cfg, whole)
 	if err != nil {
+		cut()
 		return nil, err
 	}
-	d := &DB{pool: pool, listen: pool.Config().ConnConfig, retries: turns{free: patientRetries}}
+	d := &DB{cut: cut, pool: pool, listen: pool.Config().ConnConfig, retries: turns{free: patientRetries}}
 	if cfg.ListenURL != "" {
-		d.listen, err = listenConfig(cfg)
+		d.listen, err = listenConfig(cfg, whole)
 	}
 	if err == nil {
 		err = d.loadProblems(ctx)
 	}
 	if err != nil {
-		pool.Close()
+		d.Close()
 		return nil, err
 	}
 	return d, nil
 }
 
-func openPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
+func openPool(ctx context.Context, cfg Config, whole context.Context) (*pgxpool.Pool, error) {
 	poolCfg, err := pgxpool.ParseConfig(cfg.URL)
 	if err != nil {
 		return nil, fmt.Errorf("read the database URL: %w", err)
@@ -82,7 +85,7 @@ func openPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	poolCfg.MaxConnLifetime = time.Hour
 	poolCfg.MaxConnLifetimeJitter = 10 * time.Minute
 	poolCfg.MaxConnIdleTime = 10 * time.Minute
-	configure(poolCfg.ConnConfig, cfg)
+	configure(poolCfg.ConnConfig, cfg, whole)
 	if cfg.ListenURL != "" {
 		// The session of the next statement may be another one. PgBouncer takes no settings that it does not know.
 		delete(poolCfg.ConnConfig.RuntimeParams, "search_path")
@@ -106,18 +109,19 @@ func openPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-func listenConfig(cfg Config) (*pgx.ConnConfig, error) {
+func listenConfig(cfg Config, whole context.Context) (*pgx.ConnConfig, error) {
 	listen, err := pgx.ParseConfig(cfg.ListenURL)
 	if err != nil {
 		return nil, fmt.Errorf("read the URL to listen at: %w", err)
 	}
-	configure(listen, cfg)
+	configure(listen, cfg, whole)
 	return listen, nil
 }
 
-// configure completes what a URL says.
-func configure(conn *pgx.ConnConfig, cfg Config) {
+// configure completes what a URL says. Connections end with whole.
+func configure(conn *pgx.ConnConfig, cfg Config, whole context.Context) {
 	survive(&conn.Config)
+	conn.DialFunc = until(whole, conn.DialFunc)
 	// All our SQL names its schema, and times leave as instants.
 	params := map[string]string{"search_path": "", "timezone": "UTC"}
 	if cfg.AppName != "" {
@@ -173,8 +177,11 @@ func Unchecked(ctx context.Context) context.Context { return context.WithValue(c
 // Pool is for those who run generated queries; errors go through Err.
 func (d *DB) Pool() *pgxpool.Pool { return d.pool }
 
-// Close waits for connections in use, then closes all.
-func (d *DB) Close() { d.pool.Close() }
+// Close waits for connections in use, then closes all; Cut spares it that.
+func (d *DB) Close() {
+	d.pool.Close()
+	d.cut()
+}
 
 func (d *DB) loadProblems(ctx context.Context) error {
 	rows, err := d.pool.Query(ctx, "select sqlstate, code, http_status, retryable, title, hint from ojs.problem")
