@@ -260,11 +260,7 @@ func retryDelay(j *sqlcgen.OjsJob, last []byte) (int64, bool) {
 }
 
 func (s *Server) appendJobs(b []byte, jobs []sqlcgen.OjsJob, more func(*sqlcgen.OjsJob) []attr) []byte {
-	size := 2
-	for i := range jobs {
-		size += 700 + len(jobs[i].Args) + len(jobs[i].Meta) + len(jobs[i].Options) + len(jobs[i].Extra) + len(jobs[i].Errors) + len(jobs[i].Result)
-	}
-	b = append(slices.Grow(b, size), '[')
+	b = append(slices.Grow(b, sizeOf(jobs)), '[')
 	for i := range jobs {
 		if i > 0 {
 			b = append(b, ',')
@@ -276,6 +272,15 @@ func (s *Server) appendJobs(b []byte, jobs []sqlcgen.OjsJob, more func(*sqlcgen.
 		b = s.appendJob(b, &jobs[i], extra...)
 	}
 	return append(b, ']')
+}
+
+// sizeOf is about how many bytes jobs will have.
+func sizeOf(jobs []sqlcgen.OjsJob) int {
+	size := 2
+	for i := range jobs {
+		size += 700 + len(jobs[i].Args) + len(jobs[i].Meta) + len(jobs[i].Options) + len(jobs[i].Extra) + len(jobs[i].Errors) + len(jobs[i].Result)
+	}
+	return size
 }
 
 // stamp is a time in a response made of structs.

@@ -66,21 +66,51 @@ func (s *Server) fetch(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	w := writer{}
-	w.open()
-	w.key("jobs")
-	w.b = s.appendJobs(w.b, jobs, leaseOf)
-	w.close()
 	// Whoever hung up while the jobs were being claimed must not keep them until the lease ends.
 	err = c.Request().Context().Err()
 	if err == nil {
-		err = blob(c, http.StatusOK, w.b)
+		err = s.handOver(c, jobs)
 	}
 	if err != nil {
 		s.dispatch.GiveBack(jobs)
 		return fmt.Errorf("hand over %d jobs: %w", len(jobs), err)
 	}
 	return nil
+}
+
+// handOver writes the answer, a large one bit by bit: its jobs are in memory already.
+func (s *Server) handOver(c echo.Context, jobs []sqlcgen.OjsJob) error {
+	const bit = 1 << 20
+	w := writer{}
+	w.open()
+	w.key("jobs")
+	if sizeOf(jobs) <= bit {
+		w.b = s.appendJobs(w.b, jobs, leaseOf)
+		w.close()
+		return blob(c, http.StatusOK, w.b)
+	}
+	res := c.Response()
+	res.WriteHeader(http.StatusOK)
+	w.b = append(w.b, '[')
+	for i := range jobs {
+		if i > 0 {
+			w.b = append(w.b, ',')
+		}
+		w.b = s.appendJob(w.b, &jobs[i], leaseOf(&jobs[i])...)
+		if len(w.b) < bit {
+			continue
+		}
+		if _, err := res.Write(w.b); err != nil {
+			return err
+		}
+		w.b = w.b[:0]
+	}
+	w.b = append(w.b, ']')
+	w.close()
+	if _, err := res.Write(w.b); err != nil {
+		return err
+	}
+	return http.NewResponseController(res).Flush()
 }
 
 func leaseOf(j *sqlcgen.OjsJob) []attr {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -471,11 +472,51 @@ func TestUnwritableResponse(t *testing.T) {
 	a.do("GET", "/ojs/v1/jobs/"+id, "").want(200).is(map[string]any{"job.state": "available", "job.attempt": 0})
 }
 
-type brokenWriter struct{ header http.Header }
+// A large answer leaves bit by bit, and is the same; one that breaks off half-way gives all its jobs back.
+func TestLargeFetch(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	var ids []string
+	for i := range 5 {
+		ids = append(ids, a.push(fmt.Sprintf(`{"type":"a","args":[%d, "%s"],"options":{"queue":"q"}}`, i, strings.Repeat("x", 700_000))))
+	}
+	for _, failing := range []int{0, 1, 2} {
+		req, err := http.NewRequest("POST", "/ojs/v1/workers/fetch", strings.NewReader(`{"queues":["q"],"count":5}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := &brokenWriter{header: http.Header{}, good: failing}
+		if a.srv.Handler().ServeHTTP(w, req); w.good >= 0 {
+			t.Errorf("the answer left in fewer than %d bits", failing+1)
+		}
+		for _, id := range ids {
+			a.do("GET", "/ojs/v1/jobs/"+id, "").want(200).is(map[string]any{"job.state": "available", "job.attempt": 0})
+		}
+	}
+	r := a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["q"],"count":5}`).want(200)
+	for i, id := range ids {
+		at := fmt.Sprintf("jobs.%d.", i)
+		if r.present(at+"lease", at+"lease_expires_at"); r.text(at+"id") != id || fmt.Sprint(r.get(at+"args.0")) != strconv.Itoa(i) || len(r.text(at+"args.1")) != 700_000 {
+			t.Errorf("job %d is %s, and not %s with its args", i, r.text(at+"id"), id)
+		}
+	}
+}
 
-func (w *brokenWriter) Header() http.Header       { return w.header }
-func (w *brokenWriter) WriteHeader(int)           {}
-func (w *brokenWriter) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+// brokenWriter takes a few writes and then no more.
+type brokenWriter struct {
+	header http.Header
+	good   int
+}
+
+func (w *brokenWriter) Header() http.Header { return w.header }
+func (w *brokenWriter) WriteHeader(int)     {}
+
+func (w *brokenWriter) Write(b []byte) (int, error) {
+	if w.good--; w.good < 0 {
+		return 0, errors.New("broken pipe")
+	}
+	return len(b), nil
+}
 
 // A database that is gone is a 503 that may be tried again, everywhere.
 func TestDatabaseGone(t *testing.T) {
