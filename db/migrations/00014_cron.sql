@@ -278,6 +278,18 @@ $$;
 comment on function ojs._cron_open(ojs.cron) is 'The jobs that a cron job made and that have not ended, oldest first: waiting, running, or to be retried.';
 
 -- +goose StatementBegin
+create function ojs._cron_first(p_cron ojs.cron) returns bigint
+language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    -- In the order of the array, which a nested loop keeps: it ends with the first one.
+    select o.n from unnest(p_cron.open) with ordinality o(id, n)
+    cross join lateral (select j.id from ojs.job j where j.id = o.id and j.tenant_id = p_cron.tenant_id and j.state not in ('completed', 'cancelled', 'discarded') limit 1) j
+    limit 1
+$$;
+-- +goose StatementEnd
+comment on function ojs._cron_first(ojs.cron) is 'Where in open the oldest job stands that has not ended; null: all have.';
+
+-- +goose StatementBegin
 create function ojs._cron_forget(p_tenant text, p_name text) returns void
 language sql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
@@ -297,14 +309,17 @@ as $$
 declare
     c_waiting constant int := 100;
     v_now  timestamptz := ojs.now();
-    -- Whom nothing keeps from running need not know what runs: that is looked up when the list is full.
-    v_open uuid[] := case when p_cron.overlap_policy = 'allow' then p_cron.open else ojs._cron_open(p_cron) end;
+    -- Looked up as far as the policy asks, and entirely when the list is full.
+    v_open uuid[] := case p_cron.overlap_policy when 'allow' then p_cron.open when 'cancel_previous' then ojs._cron_open(p_cron) else coalesce(p_cron.open[ojs._cron_first(p_cron):], '{}') end;
     v_waits boolean := false;
     v_run  ojs.cron_run;
     v_job  uuid := ojs._uuid_v7();
     v_held int;
     v_state text;
 begin
+    if cardinality(v_open) >= c_waiting and p_cron.overlap_policy = 'enqueue' then
+        v_open := ojs._cron_open(p_cron);
+    end if;
     v_run := row(p_cron.tenant_id, p_cron.name, p_due, v_now, p_manual, p_missed, v_job, null, null, null);
     if not p_manual and p_cron.catch_up = 'skip' and p_due < v_now - interval '1 minute' then
         v_run.reason := 'misfire';
@@ -430,7 +445,7 @@ begin
             on conflict do nothing;
         end if;
         if v_cron.waiting then
-            v_open := ojs._cron_open(v_cron);
+            v_open := v_cron.open[ojs._cron_first(v_cron):];
             -- One after the other (ojs-cron section 6.1, enqueue).
             perform ojs.activate(j.id, j.tenant_id)
             from (select j.id, j.tenant_id from ojs.job j where j.id = v_open[1] and j.tenant_id = v_cron.tenant_id and j.state = 'pending' for update skip locked) j;
@@ -537,6 +552,7 @@ drop function ojs.trigger_cron(text, text);
 drop function ojs._fire_crons(text[], uuid[]);
 drop function ojs._run_cron(ojs.cron, timestamptz, int, boolean);
 drop function ojs._cron_forget(text, text);
+drop function ojs._cron_first(ojs.cron);
 drop function ojs._cron_open(ojs.cron);
 drop function ojs.delete_cron(text, text);
 drop function ojs.configure_cron(text, boolean, text, text, text, text, text, text);
