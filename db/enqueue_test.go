@@ -1034,3 +1034,39 @@ func TestTimesThatCountFromNow(t *testing.T) {
 		}
 	}
 }
+
+// An id says when a job was made, by a clock that may be wrong, but not by a day: from far ahead it would lie where no partition ends soon.
+func TestIdsFromFarAheadAreRefused(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, acme := d.Service(), d.As("acme")
+	now := time.Now()
+	d.SetNow(now)
+	far := []string{uuidAt(now.Add(24*time.Hour + time.Second)), uuidAt(time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)), "ffffffff-f000-7000-8000-000000000001"}
+	for _, id := range far {
+		for _, way := range []string{
+			"select ojs.enqueue('a', p_id => $1)", "select ojs.enqueue('a', p_id => $1, p_tags => '{x}')", "insert into ojs.jobs (type, id) values ('a', $1)",
+			"insert into ojs.jobs (type, id, tags) values ('a', $1, '{x}')", "insert into ojs.jobs (type, id) select 'a', case n when 2 then $1::uuid else ojs._uuid_v7() end from generate_series(1, 3) n",
+			"select from ojs.enqueue_many(json_build_array(json_build_object('type', 'a', 'args', '[]'::json, 'id', $1::uuid)))",
+			"select from ojs.enqueue_once($1, json_build_array(json_build_object('type', 'a', 'args', '[]'::json, 'id', $1::text)))",
+		} {
+			failure := refused(t, acme, "OJ400", way, id)
+			if got := detail(t, failure); got["field"] != "id" || !strings.Contains(failure.Message, "more than a day ahead") {
+				t.Errorf("%s: %s %v", way, failure.Message, got)
+			}
+		}
+		if got := lines(t, service, `select sqlstate, detail ->> 'field' from ojs.enqueue_each(json_build_array(json_build_object('type', 'a', 'args', '[]'::json, 'id', $1::uuid), json_build_object('type', 'a', 'args', '[]'::json)))`, id); !slices.Equal(got, []string{"OJ400 id", "- -"}) {
+			t.Errorf("each by itself: %v", got)
+		}
+	}
+	for i, near := range []string{uuidAt(now.Add(time.Hour)), uuidAt(now.Add(23 * time.Hour)), uuidAt(now.Add(24 * time.Hour)), uuidAt(now.AddDate(-30, 0, 0))} {
+		if i%2 == 0 {
+			exec(t, acme, "select ojs.enqueue('b', p_id => $1)", near)
+		} else {
+			exec(t, acme, "insert into ojs.jobs (type, id) values ('b', $1)", near)
+		}
+	}
+	if got := one[int](t, service, "select count(*) from ojs.jobs where type = 'b'"); got != 4 {
+		t.Errorf("%d jobs, want 4", got)
+	}
+}

@@ -180,16 +180,18 @@ func TestALargePartitionIsCutInSteps(t *testing.T) {
 	if got := one[string](t, operator, "select ojs.cut_partition($1)", at); got != "again: to read what is there" {
 		t.Fatalf("the first step says %q", got)
 	}
-	refused(t, service, "23514", "select ojs.enqueue('a', p_id => $1)", uuidAt(at.Add(time.Second)))
+	refused(t, service, "OJ503", "select ojs.enqueue('a', p_id => $1)", uuidAt(at.Add(time.Second)))
+	refused(t, service, "OJ503", "insert into ojs.jobs (tenant_id, type, id) values ('acme', 'a', $1)", uuidAt(at.Add(time.Second)))
 	exec(t, service, "select ojs.enqueue('a')")
-	tick(t, service, 1000)
 	if got := one[int](t, d.Pool, "select count(*) from ojs.cut"); got != 1 {
 		t.Errorf("%d cuts in preparation", got)
 	}
 	// Its time comes, and it has not been made.
-	d.SetNow(at.Add(-30 * time.Second))
-	tick(t, service, 1000)
-	exec(t, service, "select ojs.enqueue('a', p_id => $1)", uuidAt(at.Add(-10*time.Second)))
+	d.SetNow(at.Add(-10 * time.Minute))
+	if got := one[string](t, service, "select (ojs.upkeep()).step"); got != "again: a cut that was not made in time was given up" {
+		t.Errorf("the upkeep says %q", got)
+	}
+	exec(t, service, "select ojs.enqueue('a', p_id => $1)", uuidAt(at.Add(-9*time.Minute)))
 	if got := one[int](t, d.Pool, "select (select count(*) from ojs.cut) + (select count(*) from pg_catalog.pg_constraint where conname = 'job_cut')"); got != 0 {
 		t.Error("the preparation was not undone")
 	}
@@ -328,5 +330,121 @@ func TestPreparedTransactionsAreSeen(t *testing.T) {
 	exec(t, conn, "rollback prepared 'open'")
 	if held() {
 		t.Error("one that has ended counts")
+	}
+}
+
+// A cut that is not made, because a tenant's transaction stays open, is given up as soon as that ends, whether or not dispatch is held. Meanwhile what is refused can be tried again.
+func TestACutNobodyCanMakeIsGivenUp(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator, acme := d.Service(), d.Operator(), d.As("acme")
+	start := time.Now().Add(-3 * time.Hour).Truncate(time.Second)
+	d.SetNow(start)
+	exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, id) select 'acme', 'a', 'old', ($1 || lpad(to_hex(n), 12, '0'))::uuid from generate_series(1, 20000) n", uuidAt(start)[:24])
+	exec(t, service, "select ojs.put_cron('c', '* * * * *', 'a')")
+	at := start.Add(time.Hour)
+	for _, want := range []string{"again: to read what is there", "again: to make the cut"} {
+		if got := one[string](t, operator, "select ojs.cut_partition($1)", at); got != want {
+			t.Fatalf("the step says %q, want %q", got, want)
+		}
+	}
+	tx := begin(t, acme)
+	exec(t, tx, "select count(*) from ojs.jobs where id = $1", uuidAt(start))
+	const inUse, given = "again: the table was in use", "again: a cut that was not made in time was given up"
+	if got := one[string](t, operator, "select ojs.cut_partition($1)", at); got != inUse {
+		t.Fatalf("the last step says %q", got)
+	}
+	step := func(want string) {
+		t.Helper()
+		if got := one[string](t, service, "select (ojs.upkeep()).step"); got != want {
+			t.Errorf("the upkeep says %q, want %q", got, want)
+		}
+	}
+	// A quarter of an hour before, after 45 minutes, however long it was put off before.
+	d.SetNow(start.Add(44 * time.Minute))
+	step(inUse)
+	exec(t, d.Pool, "update ojs.upkeep_task set not_before = 'infinity'")
+	if got := one[string](t, service, "select (next_at - $1)::text from ojs.upkeep_status where task = 'cut'", start); got != "00:45:00" {
+		t.Errorf("it is looked at after %s", got)
+	}
+	d.SetNow(start.Add(45 * time.Minute))
+	step(inUse)
+	if got := one[int](t, service, "select (ojs.upkeep()).next_in_ms"); got != 2000 {
+		t.Errorf("it is tried again in %d ms", got)
+	}
+
+	// Ids are made later than the cut by now.
+	d.SetNow(start.Add(2 * time.Hour))
+	exec(t, operator, "select ojs.hold_dispatch()")
+	step(inUse)
+	server := d.Open()
+	for _, sql := range []string{
+		"select ojs.enqueue('a')", "select ojs.enqueue('a', p_priority => 7, p_tags => '{x}')", `select from ojs.enqueue_many('[{"type": "a", "args": []}]')`,
+		`select from ojs.enqueue_each('[{"type": "a", "args": []}]')`, `select from ojs.enqueue_once('k', '[{"type": "a", "args": []}]')`,
+		"select ojs.enqueue_bulk('a', array['[]']::json[])", "insert into ojs.jobs (tenant_id, type) values ('acme', 'a')",
+	} {
+		if failure := answers(t, server, refused(t, service, "OJ503", sql)); failure.Status != 503 || !failure.Retryable {
+			t.Errorf("%s is answered with %d, retryable %v", sql, failure.Status, failure.Retryable)
+		}
+	}
+	refused(t, acme, "OJ503", "insert into ojs.jobs (type) values ('a')")
+	exec(t, operator, "select ojs.resume_dispatch()")
+	due(t, d.Pool, "c", "-1 millisecond", "1 hour", "2 hours")
+	tick(t, service, 1000)
+	if got := one[int](t, d.Pool, "select count(*) from ojs.cron_run"); got != 0 {
+		t.Errorf("the cron job's history has %d rows", got)
+	}
+	exec(t, operator, "select ojs.hold_dispatch()")
+	rollback(t, tx)
+	d.SetNow(start.Add(2*time.Hour + time.Minute))
+	step(given)
+	exec(t, service, "select ojs.enqueue('a')")
+	exec(t, operator, "select ojs.resume_dispatch()")
+	tick(t, service, 1000)
+	if got := list[string](t, d.Pool, "select coalesce(reason, 'fired') from ojs.cron_run"); !slices.Equal(got, []string{"fired"}) {
+		t.Errorf("the cron job's history is %v", got)
+	}
+	// The next one lies where there is time.
+	step("again: to read what is there")
+	if got := one[bool](t, d.Pool, "select cut_at > ojs.now() + interval '1 day' from ojs.cut"); !got {
+		t.Error("the next cut is not a day ahead")
+	}
+}
+
+// Transactions that overlap for ever, none of them for long, keep nobody from giving up a cut.
+func TestACutIsGivenUpBetweenTransactions(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator, acme := d.Service(), d.Operator(), d.As("acme")
+	exec(t, service, "insert into ojs.jobs (tenant_id, type, queue) select 'acme', 'a', 'q' from generate_series(1, 20000)")
+	at := time.Now().Add(time.Hour)
+	exec(t, operator, "select ojs.cut_partition($1)", at)
+	d.SetNow(at)
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	for range 3 {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				tx, err := acme.Begin(t.Context())
+				if err == nil {
+					_, err = tx.Exec(t.Context(), "select count(*) from ojs.jobs where id = $1", uuidAt(at))
+				}
+				if err != nil {
+					t.Error(explain(err))
+					return
+				}
+				time.Sleep(400 * time.Millisecond)
+				if err := tx.Rollback(t.Context()); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for one[string](t, service, "select (ojs.upkeep()).step") != "again: a cut that was not made in time was given up" {
+		at = at.Add(2 * time.Second)
+		d.SetNow(at)
 	}
 }

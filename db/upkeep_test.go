@@ -84,7 +84,7 @@ func TestIdsFromTheFuture(t *testing.T) {
 	service, operator := d.Service(), d.Operator()
 	exec(t, operator, "select ojs.configure(p_retention => '1 hour')")
 	now := time.Now().Truncate(time.Second)
-	ids := []string{uuidAt(now.Add(20 * time.Minute)), uuidAt(now.Add(3 * time.Hour)), uuidAt(time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC))}
+	ids := []string{uuidAt(now.Add(20 * time.Minute)), uuidAt(now.Add(3 * time.Hour)), uuidAt(now.Add(23 * time.Hour))}
 	for _, id := range ids {
 		exec(t, service, "select ojs.enqueue('a', p_id => $1, p_meta => '{\"k\": 1}')", id)
 	}
@@ -287,5 +287,37 @@ func TestTheJournalIsKeptNoLongerThanJobs(t *testing.T) {
 	}
 	if got := one[int](t, service, "select sum(completed)::int from ojs.shard_stats"); got != 10 {
 		t.Errorf("the statistics count %d jobs", got)
+	}
+}
+
+// However many ids of the day to come a tenant takes, and however short the retention is, the jobs of all leave, a day later at most.
+func TestManyIdsFromTheFuture(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator, acme := d.Service(), d.Operator(), d.As("acme")
+	exec(t, operator, "select ojs.configure(p_retention => '1 hour')")
+	now := time.Now().Truncate(time.Second)
+	take := func() {
+		t.Helper()
+		exec(t, acme, "insert into ojs.jobs (type, queue, id) select 'a', 'mine', ($1 || lpad(to_hex(n), 12, '0'))::uuid from generate_series(1, 10001) n", uuidAt(now.Add(23 * time.Hour))[:24])
+	}
+	take()
+	if got := keepUp(t, d); !strings.HasPrefix(got[len(got)-1], "cut: done") {
+		t.Errorf("the upkeep did %v", got)
+	}
+	first := one[time.Time](t, operator, "select max(from_at) from ojs.job_partitions")
+	if ahead := first.Sub(now); ahead < 24*time.Hour || ahead > 26*time.Hour {
+		t.Errorf("the cut lies %s ahead", ahead)
+	}
+	exec(t, service, "select ojs.enqueue('b')")
+	exec(t, service, "select ojs.ack(id, lease) from ojs.fetch('{default}')")
+	exec(t, service, "select ojs.cancel(id) from ojs.job where queue = 'mine'")
+	for now.Before(first.Add(3 * time.Hour)) {
+		now = now.Add(30 * time.Minute)
+		d.SetNow(now)
+		keepUp(t, d)
+	}
+	if got := one[int](t, d.Pool, "select count(*) from ojs.job"); got != 0 {
+		t.Errorf("%d jobs are left", got)
 	}
 }

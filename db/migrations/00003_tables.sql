@@ -40,6 +40,17 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._uuid_v7() is 'A new UUIDv7: ordered by time to the millisecond.';
 
+-- Ids say in which partition a job lies. With ids from far ahead, one client could keep a partition from being cut, and so the jobs of all from leaving.
+-- +goose StatementBegin
+create function ojs._latest_id() returns uuid
+language sql volatile
+as $$
+    select (pg_catalog.lpad(pg_catalog.to_hex((pg_catalog.date_part('epoch', ojs.now()) operator(pg_catalog.*) 1000)::pg_catalog.int8 operator(pg_catalog.+) 86400000), 12, '0')
+        operator(pg_catalog.||) '7fffbfffffffffffffff')::pg_catalog.uuid
+$$;
+-- +goose StatementEnd
+comment on function ojs._latest_id() is 'The last UUIDv7 that a client may choose: of a day from now. Becomes part of the query that asks.';
+
 -- PostgreSQL leaves the asking transaction out of the list of those in progress. To a reader who remembers the snapshot, what that
 -- transaction does afterwards would look done already.
 -- +goose StatementBegin
@@ -723,11 +734,13 @@ comment on column ojs.clock_mark.release is 'Rows of ojs.release with a lower xi
 
 create table ojs.cut (
     cut_at    timestamptz primary key,
-    partition name not null
+    partition name not null,
+    undo_at   timestamptz not null
 );
 comment on table ojs.cut is 'The cut of a partition of ojs.job that is being prepared (ojs.cut_partition), at most one.';
-comment on column ojs.cut.cut_at is 'Where. Until the cut is made, jobs with later ids are refused.';
+comment on column ojs.cut.cut_at is 'Where. Until the cut is made or given up, jobs with later ids are refused.';
 comment on column ojs.cut.partition is 'The partition.';
+comment on column ojs.cut.undo_at is 'From when on it is given up rather than made.';
 
 create table ojs.idempotency (
     tenant_id   text not null,
@@ -881,6 +894,7 @@ drop table ojs.replay_rule, ojs.dead_letter_mark, ojs.dead_job, ojs.dead_letter;
 drop table ojs.upkeep_task, ojs.cut, ojs.clock_mark, ojs.duty, ojs.sleeper, ojs.worker_beat, ojs.worker, ojs.waiter, ojs.tally_mark, ojs.tally, ojs.run_mark, ojs.run, ojs.rotation, ojs.reentry, ojs.tenant_fairness, ojs.ring, ojs.queue_priority,
     ojs.fold, ojs.lane, ojs.timer, ojs.release, ojs.lease, ojs.wake, ojs.job, ojs.queue, ojs.tenant_role, ojs.tenant, ojs.settings;
 drop function ojs._snapshot();
+drop function ojs._latest_id();
 drop function ojs._uuid_v7();
 drop function ojs._utc(timestamptz);
 drop function ojs.now();

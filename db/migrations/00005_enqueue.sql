@@ -276,7 +276,7 @@ create function ojs._job_violation(
     p_tenant text, p_id uuid, p_type text, p_queue text, p_priority int, p_max_attempts int, p_scheduled_at timestamptz, p_expires_at timestamptz,
     p_timeout_ms int, p_visibility_timeout_ms int, p_tags text[], p_args json, p_meta jsonb, p_retry jsonb, p_options json, p_extra json
 ) returns ojs.violation
-language plpgsql immutable set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_violation ojs.violation;
@@ -324,6 +324,8 @@ begin
     end if;
     if p_id is not null and p_id::text !~ '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab]' then
         return row('OJ400', 'id', 'id must be a UUIDv7')::ojs.violation;
+    elsif p_id > ojs._latest_id() then
+        return row('OJ400', 'id', format('id is of %s, which is more than a day ahead', to_char(ojs._id_time(p_id) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')))::ojs.violation;
     end if;
     if not isfinite(p_scheduled_at) or p_scheduled_at not between '0001-01-01 00:00Z' and '9999-12-31 23:59:59.999999Z' then
         return row('OJ400', 'scheduled_at', 'scheduled_at must be a time between the years 1 and 9999')::ojs.violation;
@@ -473,12 +475,12 @@ create function ojs._ordinary(
     p_tenant text, p_id uuid, p_type text, p_queue text, p_priority int, p_max_attempts int, p_scheduled_at timestamptz, p_expires_at timestamptz,
     p_timeout_ms int, p_visibility_timeout_ms int, p_tags text[], p_args json, p_meta jsonb, p_retry jsonb, p_options json, p_extra json
 ) returns boolean
-language sql stable
+language sql volatile
 as $$
     select p_tags is null and p_retry is null and p_options is null and p_extra is null
         and p_type ~ '^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$' and octet_length(p_type) <= 255 and p_queue ~ '^[a-z0-9][a-z0-9.-]*$' and octet_length(p_queue) <= 128
         and ojs._tenant_valid(p_tenant) and p_priority between -100 and 100 and p_max_attempts between 0 and 1000
-        and (p_id is null or ojs._v7(p_id))
+        and (p_id is null or ojs._v7(p_id) and p_id <= ojs._latest_id())
         and left(p_args::text, 1) = '[' and ojs._plain_json(p_args)
         and (p_meta = '{}' or jsonb_typeof(p_meta) = 'object' and octet_length(p_meta::text) < 200 and not p_meta ? 'tenant_id')
         and (p_scheduled_at is null or p_scheduled_at between '0001-01-01 00:00Z' and '9999-12-31 23:59:59Z')
@@ -572,6 +574,7 @@ declare
     v_line      record;
     v_queues    text[];
     v_scheduled boolean := false;
+    v_latest    uuid;
 begin
     -- Most statements insert one simple job, and for one job aggregates cost more than all the rest.
     insert into ojs.wake as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
@@ -579,6 +582,7 @@ begin
     from inserted j
     where not exists (select from inserted offset 1) and j.state = 'available' and ojs._simple_names(j.tenant_id, j.type, j.queue, j.priority)
       and ojs._simple_rest(j.id, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra)
+      and j.id <= ojs._latest_id()
     returning case when exists (select from ojs.waiter w where w.queue = k.queue) then array[k.queue] end into v_queues;
     if found then
         if v_queues is not null then
@@ -586,6 +590,7 @@ begin
         end if;
         return null;
     end if;
+    v_latest := ojs._latest_id();
     for v_line in
         insert into ojs.wake as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
         select j.tenant_id, j.queue, j.priority, j.state, sum(j.jobs), min(j.lo), max(j.hi)
@@ -595,7 +600,7 @@ begin
             from inserted j
             group by j.tenant_id, j.queue, j.priority, j.state, j.type
             having bool_and(ojs._simple_rest(j.id, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options,
-                    j.extra)
+                    j.extra) and j.id <= v_latest
                 or ojs._check_job(j.tenant_id, j.id, j.type, j.queue, j.priority, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms,
                     j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra))
         ) j
@@ -695,7 +700,7 @@ comment on function ojs.enqueue(text, json, text, int, timestamptz, timestamptz,
 'Enqueues one job in the caller''s transaction and returns it (ojs-core section 7.1). It exists when the transaction commits, and then wakes a
 waiting worker. p_scheduled_at in the future: scheduled; p_pending: pending until ojs.activate; else available. p_retry: retry policy (ojs-retry),
 p_max_attempts overrides its max_attempts; default 3. p_timeout_ms, p_visibility_timeout_ms: milliseconds. p_options, p_extra: JSON objects kept
-byte for byte. p_id: a UUIDv7 of the caller''s, else one is made. p_tenant: a tenant''s login role needs none; others name it here or in
+byte for byte. p_id: a UUIDv7 of the caller''s, of at most a day ahead, else one is made. p_tenant: a tenant''s login role needs none; others name it here or in
 p_meta ->> ''tenant_id'', else the default tenant. Raises invalid_request, invalid_payload, validation_error, payload_too_large (field in the
 detail), duplicate, TENANT_REQUIRED, TENANT_ACCESS_DENIED, TENANT_MISMATCH.';
 

@@ -513,9 +513,6 @@ begin
     if exists (select from ojs.replay_rule r where not r.caught_up) then
         perform ojs._catch_up_replays();
     end if;
-    if exists (select from ojs.cut c where c.cut_at < v_now + interval '1 minute') then
-        perform ojs._cut_undo();
-    end if;
     -- Nobody fetches for hours while producers go on: the journal must not grow into a decision that takes forever. Or everybody fetches beside decisions, and
     -- nobody charges. Last, because from here on decisions wait for this transaction to end.
     if (select exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) offset 1000 limit 1) or exists (select from ojs.lease l where l.owed > 0 and l.xid >= pg_snapshot_xmax(f.snapshot))

@@ -8,7 +8,7 @@ select j.tenant_id, j.id, j.type, j.queue, j.priority, j.state, j.attempt, j.max
 from ojs.job j;
 comment on view ojs.jobs is
 'Jobs, for reading and for plain inserts: insert into ojs.jobs (type, args, queue, ...) in a transaction of your own enqueues like ojs.enqueue, with
-the same rules and the same errors. May be given: id, type, queue, priority, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags,
+the same rules and the same errors. May be given: id (of at most a day ahead), type, queue, priority, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags,
 args, meta, retry, options, extra; and tenant_id by a role that is no tenant''s. A tenant''s role sees and inserts its own jobs only.';
 grant select on ojs.jobs to ojs_service, ojs_operator, ojs_tenant;
 grant insert (id, type, queue, priority, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra)

@@ -44,7 +44,7 @@ as $$ select p_state not in ('completed', 'cancelled', 'discarded') or p_finishe
 comment on function ojs._stays(ojs.job_state, timestamptz, timestamptz) is 'Whether a job is kept when its partition is dropped: it has not ended, or only from p_before on.';
 
 -- +goose StatementBegin
-create function ojs._held_long(p_tables oid[]) returns boolean
+create function ojs._held_long(p_tables oid[], p_tenths int default 1) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -52,23 +52,24 @@ declare
     v_holders text[];
 begin
     v_holders := array(select l.virtualtransaction from pg_locks l where l.database = c_database and l.relation = any (p_tables) and l.granted and l.pid is distinct from pg_backend_pid());
-    if cardinality(v_holders) = 0 then
-        return false;
-    end if;
-    perform pg_sleep(0.1);
-    return exists (select from pg_locks l where l.database = c_database and l.relation = any (p_tables) and l.granted and l.virtualtransaction = any (v_holders));
+    for i in 1..p_tenths loop
+        exit when cardinality(v_holders) = 0;
+        perform pg_sleep(0.1);
+        v_holders := array(select l.virtualtransaction from pg_locks l where l.database = c_database and l.relation = any (p_tables) and l.granted and l.virtualtransaction = any (v_holders));
+    end loop;
+    return cardinality(v_holders) > 0;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._held_long(oid[]) is
-'Whether a transaction has had one of the tables locked for a tenth of a second. To wait for such a one with a request for a lock against everybody would make everybody wait.';
+comment on function ojs._held_long(oid[], int) is
+'Whether a transaction has had one of the tables locked for p_tenths of a second. To wait for such a one with a request for a lock against everybody would make everybody wait.';
 
 -- +goose StatementBegin
 create function ojs._cut_ahead(p_table text) returns interval
 language sql stable
-as $$ select case when pg_relation_size(format('ojs.%I', p_table)::regclass) > 4 * 1024 * 1024 then interval '10 minutes' else interval '0' end $$;
+as $$ select case when b > 4 * 1024 * 1024 then make_interval(mins => (10 + b / 1073741824)::int) else interval '0' end from pg_relation_size(format('ojs.%I', p_table)::regclass) b $$;
 -- +goose StatementEnd
-comment on function ojs._cut_ahead(text) is 'How long before its time the cut of a partition has to be begun: a large one is read for it.';
+comment on function ojs._cut_ahead(text) is 'How long before its time the cut of a partition has to be begun: a large one is read for it, a gigabyte in a minute at least.';
 
 -- +goose StatementBegin
 create function ojs._partition_ready(p_table text) returns void
@@ -97,22 +98,50 @@ as $$ select coalesce('with (' || array_to_string(c.reloptions, ', ') || ')', ''
 comment on function ojs._storage(text) is 'The storage parameters of a table, for another one like it.';
 
 -- +goose StatementBegin
-create function ojs._cut_undo() returns void
-language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
+create function ojs._later(p_table text, p_id uuid) returns int
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_cut ojs.cut;
+    v_jobs int;
 begin
-    for v_cut in select * from ojs.cut loop
-        execute format('alter table ojs.%I drop constraint if exists job_cut', v_cut.partition);
-    end loop;
-    delete from ojs.cut;
-exception when lock_not_available then
-    null;
+    execute format('select count(*) from (select from ojs.%I j where j.id >= $1 limit 10001) j', p_table) into v_jobs using p_id;
+    return v_jobs;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._cut_undo() is 'Gives up a cut in preparation whose time is about to come, since later ids are refused until it is made. The tick does it; if it cannot get the lock, the next one does.';
+comment on function ojs._later(text, uuid) is 'How many jobs of a partition have an id from p_id on, which clients chose; 10001: too many to move along with a cut.';
+
+-- +goose StatementBegin
+create function ojs._cut_undo() returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
+as $$
+declare
+    v_cut  ojs.cut;
+    v_late boolean;
+begin
+    lock table ojs.cut in share row exclusive mode;
+    select * into v_cut from ojs.cut;
+    if not found then
+        return true;
+    end if;
+    -- When everybody is about to be refused, others may wait for a second, if that helps: transactions that overlap leave no gap by themselves.
+    v_late := v_cut.cut_at < ojs.now() + interval '1 minute';
+    if ojs._held_long(array[format('ojs.%I', v_cut.partition)::regclass::oid], case when v_late then 10 else 1 end) then
+        return false;
+    end if;
+    if v_late then
+        set local lock_timeout = '1s';
+    end if;
+    execute format('alter table ojs.%I drop constraint if exists job_cut', v_cut.partition);
+    delete from ojs.cut;
+    return true;
+exception when lock_not_available then
+    return false;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._cut_undo() is
+'Gives up the cut in preparation, if there is one, since later ids are refused until it is made or given up. False: somebody holds on to the partition, and it has to be tried again.';
 
 -- +goose StatementBegin
 create function ojs.cut_partition(p_at timestamptz) returns text
@@ -139,11 +168,10 @@ begin
     end if;
     select * into v_cut from ojs.cut;
     if v_cut.cut_at <> v_at then
-        perform ojs._cut_undo();
-        return 'again: another cut was being prepared';
+        return case when ojs._cut_undo() then 'again: another cut was being prepared' else 'again: the table was in use' end;
     end if;
-    -- Ids that clients chose. A few move along, so that nobody can hold up the cut; but a constraint could not be validated with them.
-    execute format('select count(*) from (select from ojs.%I j where j.id >= %L limit 10001) j', v_last.partition, v_id) into v_later;
+    -- A few move along, so that nobody can hold up the cut; but a constraint could not be validated with them.
+    v_later := ojs._later(v_last.partition, v_id);
     if v_later > 10000 or v_later > 0 and (v_last.ahead > interval '0' or v_cut.cut_at is not null) then
         perform ojs._raise('OJ409', format('%s holds jobs with ids later than that', v_last.partition), jsonb_build_object('field', 'at'));
     end if;
@@ -153,10 +181,12 @@ begin
     if v_cut.cut_at is null and v_last.ahead > interval '0' then
         -- Reading a large partition takes a while. A constraint lets that be done beside running work.
         if v_at < ojs.now() + v_last.ahead then
-            perform ojs._raise('OJ400', 'at must be at least 10 minutes ahead, since the last partition is large', '{"field": "at"}');
+            perform ojs._raise('OJ400', format('at must be at least %s minutes ahead, since the last partition is large', extract(epoch from v_last.ahead)::int / 60), '{"field": "at"}');
         end if;
-        execute format('alter table ojs.%I add constraint job_cut check (id < %L) not valid', v_last.partition, v_id);
-        insert into ojs.cut (cut_at, partition) values (v_at, v_last.partition);
+        -- Behind the cut it refuses, with an error that says so; before, it is what lets the partition be attached again unread.
+        execute format('alter table ojs.%1$I add constraint job_cut check ((id < %2$L or ojs._raise(%3$L, %4$L)) and id < %2$L) not valid', v_last.partition, v_id, 'OJ503',
+            'a partition is being cut, and holds no later ids meanwhile');
+        insert into ojs.cut (cut_at, partition, undo_at) values (v_at, v_last.partition, v_at - greatest((v_at - ojs.now()) / 4, interval '5 minutes'));
         return 'again: to read what is there';
     end if;
     if v_cut.cut_at is not null and not (select c.convalidated from pg_constraint c where c.conrelid = format('ojs.%I', v_cut.partition)::regclass and c.conname = 'job_cut') then
@@ -187,8 +217,9 @@ comment on function ojs.cut_partition(timestamptz) is
 'Cuts the last partition of ojs.job: jobs whose ids are made from p_at on will lie in a new one. One step per call; returns done, or again and why: call it again,
 in a transaction of its own. While the last partition holds little, one call does it, so cut before the time comes: the next partition is empty then, and up to 10000
 jobs that have later ids already move along. Else
-the partition is read once beside running work, and until the cut is made, a job whose id claims a time after p_at is refused; a preparation that is not
-finished a minute before p_at is undone by the tick. Waits for a lock at most 200 ms, then gives up and says again. Raises invalid_request, conflict.';
+the partition is read once beside running work, and until the cut is made, a job whose id claims a time after p_at is refused with backend_unavailable. So choose p_at ten minutes
+ahead, and one more for each gigabyte, and rather a day; ojs.upkeep gives a preparation up when a quarter of that time, or five minutes, are left. Waits for a lock at most 200 ms, then
+gives up and says again. Raises invalid_request, conflict.';
 
 -- +goose StatementBegin
 create function ojs._rescue(p_table text, p_before timestamptz) returns int
@@ -359,10 +390,11 @@ drop function ojs._put_aside(uuid);
 drop function ojs._rescue(text, timestamptz);
 drop function ojs.cut_partition(timestamptz);
 drop function ojs._cut_undo();
+drop function ojs._later(text, uuid);
 drop function ojs._storage(text);
 drop function ojs._partition_ready(text);
 drop function ojs._cut_ahead(text);
-drop function ojs._held_long(oid[]);
+drop function ojs._held_long(oid[], int);
 drop function ojs._stays(ojs.job_state, timestamptz, timestamptz);
 drop view ojs.job_partitions;
 drop function ojs._id_time(uuid);

@@ -363,6 +363,11 @@ begin
             if p_manual or v_state not like 'OJ%' and exists (select from ojs.problem p where p.sqlstate in (v_state, left(v_state, 2)) and p.retryable) then
                 raise;
             end if;
+            if v_state = 'OJ503' then
+                -- Nobody can enqueue at this moment.
+                delete from ojs.cron_run r where r.tenant_id = v_run.tenant_id and r.name = v_run.name and r.due_at = p_due;
+                return null;
+            end if;
             v_run.job_id := null;
             v_run.reason := 'refused';
             update ojs.cron_run r set job_id = null, reason = v_run.reason, message = v_run.message where r.tenant_id = v_run.tenant_id and r.name = v_run.name and r.due_at = p_due;
@@ -387,7 +392,7 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._run_cron(ojs.cron, timestamptz, int, boolean) is
-'Makes the job of a cron job that was due at p_due, or writes down why not, and returns the history''s row; null: a job that is to be cancelled is locked at this moment. The caller holds
+'Makes the job of a cron job that was due at p_due, or writes down why not, and returns the history''s row; null: a job that is to be cancelled is locked at this moment, or nobody can enqueue. The caller holds
 the cron job''s row. p_missed: how many times before it stands for.';
 
 -- +goose StatementBegin

@@ -41,29 +41,30 @@ $$;
 comment on function ojs._forget(int) is 'Removes idempotency keys that have expired, up to p_limit.';
 
 create view ojs.upkeep_status with (security_invoker = true) as
-select d.task, case when d.due_at is not null and (d.task = 'cut' or h.held_at is null) then greatest(d.due_at, t.not_before) end as next_at, d.due_at, t.last_step, t.last_at, coalesce(t.failures, 0) as failures
+select d.task, case when d.due_at is not null and (d.task = 'cut' or h.held_at is null)
+    then least(greatest(d.due_at, t.not_before), case when d.undo_at is not null then greatest(d.undo_at, t.last_at + interval '2 seconds') end) end as next_at, d.due_at, t.last_step, t.last_at, coalesce(t.failures, 0) as failures
 from (
     -- The last partition is cut while it is empty: before it begins.
     select 'cut' as task, case
         when exists (select from ojs.cut) then '-infinity'
         when p.retention is null then null
         when l.from_at > ojs.now() then l.from_at - p.lead
-        else '-infinity' end as due_at
+        else '-infinity' end as due_at, (select min(c.undo_at) from ojs.cut c) as undo_at
     from ojs._upkeep_plan p, ojs.job_partitions l where l.hi is null
     union all
     select 'drop', case
         when exists (select from pg_catalog.pg_class c where c.relnamespace = 'ojs'::regnamespace and c.relname like 'job\_dropped\_%' and c.relkind = 'r') then '-infinity'
-        else (select min(o.until_at) from ojs.job_partitions o where o.partition not like 'job\_before\_%') + p.retention end
+        else (select min(o.until_at) from ojs.job_partitions o where o.partition not like 'job\_before\_%') + p.retention end, null
     from ojs._upkeep_plan p
     union all
     -- A minute late, so that many go at once.
-    select 'forget', ojs._first_expiry() + interval '1 minute'
+    select 'forget', ojs._first_expiry() + interval '1 minute', null
 ) d
 cross join ojs.settings h
 left join ojs.upkeep_task t on t.task = d.task;
 comment on view ojs.upkeep_status is
 'What ojs.upkeep has to do, one row per task. cut: a partition for the jobs to come; drop: partitions whose jobs all ended before the retention. forget: idempotency keys whose time is over. due_at: when it is due by
-itself, -infinity: at once, null: not at all; next_at: when the next step is made, which is later after one that came to nothing, and null for what removes anything while
+itself, -infinity: at once, null: not at all; next_at: when the next step is made, which is later after one that came to nothing, soon when a cut has to be given up, and null for what removes anything while
 ojs.hold_dispatch is in force. last_step: what the last step came
 to: done; again and why; not yet and why (what an operator has to look at); last_at: when; failures: how many steps in a row came to nothing.';
 grant select on ojs.upkeep_status to ojs_service, ojs_operator;
@@ -89,6 +90,7 @@ declare
     v_result ojs.upkeep_result;
     v_now    timestamptz := ojs.now();
     v_plan   ojs._upkeep_plan;
+    v_cut    ojs.cut;
     v_last   record;
     v_at     timestamptz;
     v_vain   boolean;
@@ -108,10 +110,18 @@ begin
     select * into v_plan from ojs._upkeep_plan;
     begin
         if v_result.task = 'cut' then
-            select p.lo, p.from_at, ojs._cut_ahead(p.partition) as ahead into v_last from ojs.job_partitions p where p.hi is null;
-            v_at := coalesce((select c.cut_at from ojs.cut c), case when v_last.from_at > v_now then v_last.from_at + v_plan.period
-                else v_now + 1.5 * greatest(v_plan.lead, v_last.ahead) end);
-            v_result.step := ojs.cut_partition(v_at);
+            select * into v_cut from ojs.cut;
+            if v_cut.undo_at <= v_now then
+                v_result.step := case when ojs._cut_undo() then 'again: a cut that was not made in time was given up' else 'again: the table was in use' end;
+            else
+                select p.partition, p.from_at, ojs._cut_ahead(p.partition) as ahead into v_last from ojs.job_partitions p where p.hi is null;
+                v_at := case when v_last.from_at > v_now then v_last.from_at + v_plan.period else v_now + 1.5 * v_plan.lead end;
+                if v_last.ahead > interval '0' or ojs._later(v_last.partition, ojs._id_at(v_at)) > 10000 then
+                    -- Where no client's ids can be, and with hours to prepare it, or to give it up.
+                    v_at := greatest(v_at, v_now + interval '1 day' + 1.5 * greatest(v_plan.lead, v_last.ahead));
+                end if;
+                v_result.step := ojs.cut_partition(coalesce(v_cut.cut_at, v_at));
+            end if;
         elsif v_result.task = 'forget' then
             v_result.step := ojs._forget(1000);
         else
