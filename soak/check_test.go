@@ -177,7 +177,8 @@ func (s *story) ends(lease string, before time.Time) int {
 // answers judges requests that failed: whether the fault explains that.
 func (f *findings) answers(ledger []entry, of course) {
 	for _, e := range ledger {
-		since := !of.broke.IsZero() && !e.At.Before(of.broke)
+		// The probe asks when all is over.
+		since := !of.broke.IsZero() && !e.At.Before(of.broke) && e.Client != prober
 		switch {
 		case e.What == hung:
 			f.violation("%s waited in vain: %s", e.Client, e.Text)

@@ -1,12 +1,6 @@
 package soak
 
 import (
-	"context"
-	"fmt"
-	"math/rand/v2"
-	"net/url"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -219,6 +213,7 @@ func TestTheCheckerSees(t *testing.T) {
 		{name: "no answer before anything happened", ledger: add(with(no, before)), of: course{fault: lost.fault, broke: time.Now()}, want: "got no answer"},
 		{name: "a 503", ledger: add(busy), want: "was answered 503"},
 		{name: "a 503 when the network is away", ledger: add(busy), of: lost, want: "was answered 503"},
+		{name: "a 503 when all is over", ledger: add(with(busy, func(e *entry) { e.Client = prober })), of: absent, want: "was answered 503"},
 		{name: "a 503 when the database is", ledger: add(busy), of: absent},
 		{name: "a session ends", ledger: add(ended), of: lost, want: "lost its session"},
 		{name: "a session ends when the database does", ledger: add(ended), of: absent},
@@ -240,72 +235,5 @@ func TestTheCheckerSees(t *testing.T) {
 				t.Errorf("found %q, want %q", got, c.want)
 			}
 		})
-	}
-}
-
-// That a server which is deaf finds the job by itself is not enough.
-func TestTheProbeSees(t *testing.T) {
-	t.Parallel()
-	d := pgtest.New(t)
-	address, err := pgx.ParseConfig(d.ServiceURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	books := t.TempDir()
-	through := func() (*proxy, string) {
-		p := newProxy(t, fmt.Sprintf("%s:%d", address.Host, address.Port))
-		u, err := url.Parse(d.ServiceURL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		u.Host, u.RawQuery = p.address(), "sslmode=disable"
-		return p, u.String()
-	}
-	work, workURL := through()
-	ear, earURL := through()
-	servers := []listener{{url: start(t, build(t), workURL, "OJS_LISTEN_URL="+earURL).url, from: []*proxy{work, ear}}}
-	conn, err := pgx.Connect(t.Context(), d.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
-	probe := func(name string, limit time.Duration) (complaints []string) {
-		t.Helper()
-		dir := filepath.Join(books, name)
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		book, err := openBook(filepath.Join(dir, "probe"), "probe")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := wakeUps(t.Context(), conn, book, rand.New(rand.NewPCG(1, 1)), servers, name, limit); err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range readBooks(t, dir) {
-			if e.What == wrong {
-				complaints = append(complaints, e.Text)
-			}
-		}
-		return complaints
-	}
-	if got := probe("all", 30*time.Second); len(got) > 0 {
-		t.Fatalf("where nothing is wrong: %v", got)
-	}
-	// The session that listens ends, and no other can be had.
-	ear.refuse.Store(true)
-	ear.cut(nil)
-	if got := probe("deaf", 3*time.Second); len(got) != 1 || !strings.Contains(got[0], "hears nothing of commits") {
-		t.Errorf("a deaf server: %v", got)
-	}
-	ear.refuse.Store(false)
-	if got := probe("again", 30*time.Second); len(got) > 0 {
-		t.Errorf("when it listens again: %v", got)
-	}
-	if _, err := conn.Exec(t.Context(), "create or replace function ojs._notify(p_queues text[]) returns void language sql as ''"); err != nil {
-		t.Fatal(err)
-	}
-	if got := strings.Join(probe("mute", 3*time.Second), "\n"); !strings.Contains(got, "did not notify it") {
-		t.Errorf("commits that say nothing: %q", got)
 	}
 }

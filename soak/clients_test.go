@@ -664,7 +664,7 @@ func (c *client) work(r *rand.Rand) {
 		if !c.fetch(r, w) {
 			// Dead, or as good as: another takes its place.
 			w.mu.Lock()
-			w.name, w.heard, w.holds = newID(), time.Time{}, nil
+			w.name, w.heard, w.lives, w.holds = newID(), time.Time{}, time.Time{}, nil
 			w.mu.Unlock()
 		}
 	}
@@ -675,8 +675,25 @@ type worker struct {
 	mu    sync.Mutex
 	name  string
 	heard time.Time // when the latest heartbeat was sent that was answered
+	lives time.Time // since then it has certainly not been taken for dead
 	holds []held
 	doubt bool // a heartbeat is without an answer, and perhaps still at it
+}
+
+// answered notes that a heartbeat was sent and its answer read. If another one was not answered shortly before, the registration may have ended, with all the worker held.
+func (w *worker) answered(sent, read time.Time) {
+	if !read.Before(w.heard.Add(silence)) {
+		w.lives = read
+	}
+	w.heard = later(w.heard, sent)
+}
+
+// until is when what a FETCH brought may be taken from it at the earliest.
+func (w *worker) until(sent time.Time) time.Time {
+	if sent.Before(w.lives) {
+		return sent
+	}
+	return w.heard.Add(silence)
 }
 
 // missing writes down which jobs a heartbeat named and its answer did not.
@@ -700,6 +717,7 @@ func (c *client) alive(r *rand.Rand, w *worker) bool {
 	}
 	sent := time.Now()
 	a := c.ask(r, http.MethodPost, "/ojs/v1/workers/heartbeat", "", map[string]any{"worker_id": name, "active_jobs": ids, "visibility_timeout_ms": longLease.Milliseconds()})
+	read := time.Now()
 	if a.unknown() {
 		return false
 	}
@@ -721,7 +739,7 @@ func (c *client) alive(r *rand.Rand, w *worker) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.doubt = false; w.name == name {
-		w.heard = later(w.heard, sent)
+		w.answered(sent, read)
 	}
 	return true
 }
@@ -762,7 +780,7 @@ func (c *client) fetch(r *rand.Rand, w *worker) bool {
 	until := sent.Add(leaseTime)
 	if c.Long {
 		w.mu.Lock()
-		w.holds, until = got.Jobs, w.heard.Add(silence)
+		w.holds, until = got.Jobs, w.until(sent)
 		w.mu.Unlock()
 	}
 	for _, j := range got.Jobs {

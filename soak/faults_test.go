@@ -600,7 +600,7 @@ func (c *campaign) wakeUps(books string, r *rand.Rand) time.Duration {
 		c.t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	book, err := openBook(filepath.Join(books, "probe"), "probe")
+	book, err := openBook(filepath.Join(books, prober), prober)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -608,6 +608,7 @@ func (c *campaign) wakeUps(books string, r *rand.Rand) time.Duration {
 	for i, url := range c.direct {
 		servers = append(servers, listener{url: url, from: c.toDatabase[2*i : 2*i+2]})
 	}
+	ready(c.t.Context(), book, servers)
 	took, err := wakeUps(c.t.Context(), conn, book, r, servers, "probe-"+filepath.Base(books), 20*time.Second)
 	if err != nil {
 		c.t.Fatal(err)

@@ -54,6 +54,9 @@ const (
 	wrong     what = "wrong"     // the client saw what must not be
 )
 
+// prober is the client that asks at the end of a round.
+const prober = "probe"
+
 // The policy of all jobs.
 const retryPolicy = `{"max_attempts": 3, "backoff_strategy": "constant", "initial_interval": "PT0.1S", "jitter": "none", "on_exhaustion": "dead_letter"}`
 

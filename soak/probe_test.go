@@ -1,3 +1,5 @@
+//go:build linux
+
 package soak
 
 import (
@@ -6,11 +8,18 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
 // listener is a server that is to hear of commits by way of proxies.
@@ -27,6 +36,22 @@ func (l listener) expect(token string) {
 }
 
 func (l listener) heard() bool { return slices.ContainsFunc(l.from, (*proxy).passed) }
+
+// ready asks each server so many things at once that all its connections are used, and wants to be answered.
+func ready(ctx context.Context, book *book, servers []listener) {
+	var answers sync.WaitGroup
+	for _, l := range servers {
+		cl := &client{orders: orders{Servers: []string{l.url}}, book: book, http: &http.Client{Timeout: patience}, stop: ctx}
+		for range 16 {
+			answers.Go(func() {
+				if a := cl.ask(rand.New(rand.NewPCG(0, 0)), http.MethodGet, "/ojs/v1/queues", "", nil); !a.unknown() && a.status != http.StatusOK {
+					book.wrong("GET /ojs/v1/queues: %d: %s", a.status, a.body)
+				}
+			})
+		}
+	}
+	answers.Wait()
+}
 
 // wakeUps has a FETCH wait at each server, and then commits a job for each. It returns how long the slowest took. A server finds jobs without being told, so that it was told is read
 // off its connections: one that does not say for what it waits, hears nothing, or was not woken, is in the book.
@@ -108,4 +133,97 @@ func wakeUps(ctx context.Context, conn *pgx.Conn, book *book, r *rand.Rand, serv
 		last = later(last, at)
 	}
 	return last.Sub(began), nil
+}
+
+// A worker that was silent for too long may have lost what it was handed, even if it is heard again when it reads the answer.
+func TestWhatAWorkerMayBelieve(t *testing.T) {
+	t.Parallel()
+	at := func(d time.Duration) time.Time { return time.Unix(1e9, 0).Add(d) }
+	for _, c := range []struct {
+		name        string
+		second      time.Duration // a heartbeat is answered at once, and a second one is sent then
+		answer      time.Duration // when that is answered
+		asked, want time.Duration
+	}{
+		{name: "heard all the time", second: time.Second, answer: time.Second, asked: 500 * time.Millisecond, want: time.Second + silence},
+		{name: "silent for too long", second: 2 * time.Second, answer: 2 * time.Second, asked: 500 * time.Millisecond, want: 500 * time.Millisecond},
+		{name: "perhaps silent for too long", second: time.Second, answer: 2 * time.Second, asked: 500 * time.Millisecond, want: 500 * time.Millisecond},
+		{name: "asked since", second: 2 * time.Second, answer: 2 * time.Second, asked: 3 * time.Second, want: 2*time.Second + silence},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var w worker
+			w.answered(at(0), at(0))
+			w.answered(at(c.second), at(c.answer))
+			if got := w.until(at(c.asked)); !got.Equal(at(c.want)) {
+				t.Errorf("until %v, want %v", got.Sub(at(0)), c.want)
+			}
+		})
+	}
+}
+
+// That a server which is deaf finds the job by itself is not enough.
+func TestTheProbeSees(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	address, err := pgx.ParseConfig(d.ServiceURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	books := t.TempDir()
+	through := func() (*proxy, string) {
+		p := newProxy(t, fmt.Sprintf("%s:%d", address.Host, address.Port))
+		u, err := url.Parse(d.ServiceURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.Host, u.RawQuery = p.address(), "sslmode=disable"
+		return p, u.String()
+	}
+	work, workURL := through()
+	ear, earURL := through()
+	servers := []listener{{url: start(t, build(t), workURL, "OJS_LISTEN_URL="+earURL).url, from: []*proxy{work, ear}}}
+	conn, err := pgx.Connect(t.Context(), d.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	probe := func(name string, limit time.Duration) (complaints []string) {
+		t.Helper()
+		dir := filepath.Join(books, name)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		book, err := openBook(filepath.Join(dir, prober), prober)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := wakeUps(t.Context(), conn, book, rand.New(rand.NewPCG(1, 1)), servers, name, limit); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range readBooks(t, dir) {
+			if e.What == wrong {
+				complaints = append(complaints, e.Text)
+			}
+		}
+		return complaints
+	}
+	if got := probe("all", 30*time.Second); len(got) > 0 {
+		t.Fatalf("where nothing is wrong: %v", got)
+	}
+	// The session that listens ends, and no other can be had.
+	ear.refuse.Store(true)
+	ear.cut(nil)
+	if got := probe("deaf", 3*time.Second); len(got) != 1 || !strings.Contains(got[0], "hears nothing of commits") {
+		t.Errorf("a deaf server: %v", got)
+	}
+	ear.refuse.Store(false)
+	if got := probe("again", 30*time.Second); len(got) > 0 {
+		t.Errorf("when it listens again: %v", got)
+	}
+	if _, err := conn.Exec(t.Context(), "create or replace function ojs._notify(p_queues text[]) returns void language sql as ''"); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(probe("mute", 3*time.Second), "\n"); !strings.Contains(got, "did not notify it") {
+		t.Errorf("commits that say nothing: %q", got)
+	}
 }
