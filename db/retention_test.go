@@ -3,6 +3,7 @@ package db_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -446,5 +447,41 @@ func TestACutIsGivenUpBetweenTransactions(t *testing.T) {
 	for one[string](t, service, "select (ojs.upkeep()).step") != "again: a cut that was not made in time was given up" {
 		at = at.Add(2 * time.Second)
 		d.SetNow(at)
+	}
+}
+
+// Statements that find rows changed under them look again, with what they know of the partitions.
+func TestContendedJobsInSeveralPartitions(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	untilDone(t, d.Operator(), "select ojs.cut_partition($1)", time.Now().Add(time.Hour))
+	const jobs, rounds = 30, 150
+	enqueueFor(t, service, "default", "acme", jobs)
+	ids := one[[]string](t, service, "select array_agg(f.id::text) from ojs.fetch('{default}', $1, 'w') f", jobs)
+	var working sync.WaitGroup
+	for i := range 8 {
+		random := rand.New(rand.NewPCG(uint64(i), 1))
+		working.Go(func() {
+			for n := 0; n < rounds && !t.Failed(); n++ {
+				some := slices.Clone(ids)
+				random.Shuffle(jobs, func(a, b int) { some[a], some[b] = some[b], some[a] })
+				sql, args := "select count(*) from ojs.heartbeat('w', $1::uuid[])", []any{some}
+				switch i {
+				case 0, 1:
+					sql = `select count(*) from ojs.settle((select json_agg(json_build_object('id', i, 'worker_id', 'w', 'requeue', true, 'error', json_build_object('message', 'm'))) from unnest($1::uuid[]) i))`
+					args = []any{some[:5]}
+				case 2, 3:
+					sql, args = "select count(*) from ojs.fetch('{default}', 40, 'w')", nil
+				}
+				if _, err := service.Exec(t.Context(), sql, args...); err != nil {
+					t.Errorf("%s: %v", sql, err)
+				}
+			}
+		})
+	}
+	working.Wait()
+	if got := one[int](t, service, "select count(*)::int from ojs.jobs where state in ('active', 'available')"); got != jobs {
+		t.Errorf("%d jobs are left, want %d", got, jobs)
 	}
 }

@@ -73,6 +73,9 @@ func TestFunctionsAndViewsAreClosed(t *testing.T) {
 		select p.oid::pg_catalog.regprocedure::text, p.proconfig::text from pg_catalog.pg_proc p join pg_catalog.pg_language l on l.oid = p.prolang
 		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and (p.prosecdef or l.lanname <> 'sql')
 		  and not coalesce('search_path=pg_catalog, pg_temp' = any (p.proconfig), false)`)
+	expectNone(t, d.Pool, "functions that write with partitions pruned, which ends a server of version 18", `
+		select p.oid::pg_catalog.regprocedure::text from pg_catalog.pg_proc p
+		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and p.prosecdef and p.provolatile = 'v' and not coalesce('enable_partition_pruning=off' = any (p.proconfig), false)`)
 	expectNone(t, d.Pool, "functions in a language that can do anything", `
 		select p.oid::pg_catalog.regprocedure::text from pg_catalog.pg_proc p join pg_catalog.pg_language l on l.oid = p.prolang
 		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and l.lanname not in ('sql', 'plpgsql')`)
