@@ -142,6 +142,9 @@ func slow(r *rand.Rand, proxies []*proxy) error {
 
 const noSpace = "No space left on device"
 
+// ownCrash is what PostgreSQL writes of a session that ended by a mistake of its own; by signal 9 and 6 it ends where it is killed, or has no room for its log.
+const ownCrash = "was terminated by signal 11"
+
 func (c *campaign) fillDisk(r *rand.Rand, d *disk) error {
 	before := c.pg.primary.logged(noSpace)
 	if err := d.fill(); err != nil {
@@ -388,6 +391,7 @@ func (c *campaign) round(n int, f fault) bool {
 		t.Fatal(err)
 	}
 	full := c.pg.primary.logged(noSpace)
+	crashes := c.pg.logged(ownCrash)
 	skewed := func() time.Duration {
 		if !f.skew {
 			return 0
@@ -487,6 +491,9 @@ func (c *campaign) round(n int, f fault) bool {
 	}
 	t.Logf("round %d: %s after %.1f s: %d jobs %v, %d unknown (%d of them there), %d times 503, %d times no answer, drained in %.1f s, woken after %d ms, %.1f s in all%s",
 		n, f.name, moment.Seconds(), found.jobs, found.states, found.unknown, found.turnedUp, found.refused, found.unanswered, drained.Seconds(), woken.Milliseconds(), time.Since(began).Seconds(), took)
+	if n := c.pg.logged(ownCrash) - crashes; n > 0 {
+		found.violation("PostgreSQL crashed %d times", n)
+	}
 	c.total.found.add(found)
 	bad := slices.Concat(stuck.violations, live.violations, found.violations)
 	for i, v := range bad {

@@ -238,6 +238,16 @@ func (n *node) logTail() string {
 	return string(raw[max(0, len(raw)-3000):])
 }
 
+// logged counts a phrase in the logs of all nodes.
+func (c *cluster) logged(phrase string) (times int) {
+	for _, n := range c.nodes {
+		if n != nil {
+			times += n.logged(phrase)
+		}
+	}
+	return times
+}
+
 // logged counts a phrase in the node's log.
 func (n *node) logged(phrase string) int {
 	raw, _ := os.ReadFile(n.logFile())
