@@ -113,6 +113,14 @@ func (o *object) at(key string) string {
 	return string(appendKey([]byte(o.path), key))
 }
 
+// scoped is body, and whose tenant the request is for.
+func (s *Server) scoped(c echo.Context, limit int64, optional bool) (req *object, scope *string, err error) {
+	if req, err = s.body(c, limit, optional); err == nil {
+		scope, _, err = tenant(c.Request().Header)
+	}
+	return req, scope, err
+}
+
 // only refuses fields that would be overlooked: a filter with a slip of the pen would let everything pass.
 func only(o *object, refusal func(at string) *pg.Error, names ...string) {
 	allowed := set(names...)

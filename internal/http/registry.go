@@ -22,11 +22,7 @@ const (
 // heartbeat extends the leases of the jobs it names, and tells the worker what to do. active_jobs is an array of ids or, in the
 // official SDKs, their number beside active_job_ids.
 func (s *Server) heartbeat(c echo.Context) error {
-	req, err := s.body(c, s.limits.Body, false)
-	if err != nil {
-		return err
-	}
-	scope, _, err := tenant(c.Request().Header)
+	req, scope, err := s.scoped(c, s.limits.Body, false)
 	if err != nil {
 		return err
 	}
@@ -130,11 +126,7 @@ func (s *Server) testDirective(ctx context.Context, params sqlcgen.BeatParams, b
 }
 
 func (s *Server) registerWorker(c echo.Context) error {
-	req, err := s.body(c, s.limits.Body, false)
-	if err != nil {
-		return err
-	}
-	scope, _, err := tenant(c.Request().Header)
+	req, scope, err := s.scoped(c, s.limits.Body, false)
 	if err != nil {
 		return err
 	}
@@ -162,11 +154,7 @@ func (s *Server) registerWorker(c echo.Context) error {
 
 // deregisterWorker: one that is not registered is no error, because its goodbye may have been sent twice.
 func (s *Server) deregisterWorker(c echo.Context) error {
-	req, err := s.body(c, s.limits.Body, false)
-	if err != nil {
-		return err
-	}
-	scope, _, err := tenant(c.Request().Header)
+	req, scope, err := s.scoped(c, s.limits.Body, false)
 	if err != nil {
 		return err
 	}

@@ -116,11 +116,7 @@ func (s *Server) getResult(c echo.Context) error {
 
 // listResults answers for every id; what is not there, has not ended or was removed is null.
 func (s *Server) listResults(c echo.Context) error {
-	req, err := s.body(c, s.limits.Body, false)
-	if err != nil {
-		return err
-	}
-	scope, _, err := tenant(c.Request().Header)
+	req, scope, err := s.scoped(c, s.limits.Body, false)
 	if err != nil {
 		return err
 	}

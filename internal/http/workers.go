@@ -26,11 +26,7 @@ const (
 )
 
 func (s *Server) fetch(c echo.Context) error {
-	req, err := s.body(c, s.limits.Body, false)
-	if err != nil {
-		return err
-	}
-	scope, _, err := tenant(c.Request().Header)
+	req, scope, err := s.scoped(c, s.limits.Body, false)
 	if err != nil {
 		return err
 	}
@@ -197,11 +193,7 @@ func (s *Server) settle(c echo.Context, read func(*object, *sched.Settlement), s
 		}
 	}
 	// Room for more than a result may have, so that SQL says when one is too large.
-	req, err := s.body(c, max(s.limits.Body, s.limits.BatchBody), pathID != "")
-	if err != nil {
-		return err
-	}
-	scope, _, err := tenant(c.Request().Header)
+	req, scope, err := s.scoped(c, max(s.limits.Body, s.limits.BatchBody), pathID != "")
 	if err != nil {
 		return err
 	}
@@ -273,7 +265,7 @@ func (s *Server) settleMany(
 		}
 		switch {
 		case away == len(good):
-			// None of them is settled: a client need not look at each to know that it is to send all of them again.
+			// Nothing is known of any of them: a client need not look at each to know that it is to send all of them again.
 			return settled[good[0]].Err
 		case away > 0:
 			retryLater(c)
