@@ -311,7 +311,12 @@ func (n *node) killBackend(pick int) error {
 	if err != nil {
 		return err
 	}
-	return syscall.Kill(pid, syscall.SIGKILL)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return err
+	}
+	// Before the postmaster has noticed, it still lets people in: it has when it ends this session, too.
+	_, _ = conn.Exec(context.Background(), "select pg_sleep(10)")
+	return nil
 }
 
 func (c *cluster) other() *node {
