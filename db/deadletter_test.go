@@ -431,6 +431,10 @@ func TestDeadLettersOutliveTheirPartition(t *testing.T) {
 	if got := one[int](t, service, "select count(*)::int from ojs.dead_letters(p_limit => 1000, p_max_bytes => 1)"); got != 1 {
 		t.Errorf("a page of one byte holds %d", got)
 	}
+	exec(t, d.Pool, "update ojs.dead_job set tags = array_fill(repeat('x', 250), array[100])")
+	if got := one[int](t, service, "select count(*)::int from ojs.dead_letters(p_limit => 1000, p_max_bytes => 100000)"); got != 3 {
+		t.Errorf("a page of 100000 bytes holds %d with 25000 bytes of tags each", got)
+	}
 	if got := one[int](t, service, "select count(*)::int from ojs.dead_letters(p_limit => 1000)"); got != 1000 {
 		t.Errorf("%d dead letters are listed", got)
 	}
@@ -584,6 +588,9 @@ func TestAnIdIsBuriedTwice(t *testing.T) {
 	d.SetNow(now)
 	untilDone(t, operator, "select ojs.drop_finished($1)", now)
 	exec(t, service, `select from ojs.enqueue('again', '[7]', 'q', p_retry => '{"max_attempts": 1, "on_exhaustion": "dead_letter"}', p_id => $1, p_tenant => 'acme')`, id)
+	if got := lines(t, service, "select type, state::text from ojs.dead_letters() order by id"); !slices.Equal(got, []string{"dead.job discarded", "dead.job discarded"}) {
+		t.Errorf("while the new job lives, the dead letters are %q", got)
+	}
 	exec(t, service, `select ojs.nack(id, '{"message": "m"}') from ojs.fetch('{q}')`)
 	untilDone(t, operator, "select ojs.cut_partition($1)", now.Add(time.Second))
 	now = now.Add(time.Hour)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -344,7 +345,8 @@ func TestACutNobodyCanMakeIsGivenUp(t *testing.T) {
 	start := time.Now().Add(-3 * time.Hour).Truncate(time.Second)
 	d.SetNow(start)
 	exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, id) select 'acme', 'a', 'old', ($1 || lpad(to_hex(n), 12, '0'))::uuid from generate_series(1, 20000) n", uuidAt(start)[:24])
-	exec(t, service, "select ojs.put_cron('c', '* * * * *', 'a')")
+	exec(t, service, "select ojs.put_cron('c', '* * * * *', 'a', p_overlap_policy => 'cancel_previous', p_tenant => 'acme')")
+	exec(t, d.Pool, "update ojs.cron set open = array[(select j.id from ojs.job j limit 1)]")
 	at := start.Add(time.Hour)
 	for _, want := range []string{"again: to read what is there", "again: to make the cut"} {
 		if got := one[string](t, operator, "select ojs.cut_partition($1)", at); got != want {
@@ -396,6 +398,9 @@ func TestACutNobodyCanMakeIsGivenUp(t *testing.T) {
 	tick(t, service, 1000)
 	if got := one[int](t, d.Pool, "select count(*) from ojs.cron_run"); got != 0 {
 		t.Errorf("the cron job's history has %d rows", got)
+	}
+	if got := one[int](t, d.Pool, "select count(*) from ojs.job where state = 'cancelled'"); got != 0 {
+		t.Errorf("%d jobs were cancelled, and none came after them", got)
 	}
 	exec(t, operator, "select ojs.hold_dispatch()")
 	rollback(t, tx)
@@ -509,5 +514,34 @@ func TestTheCutOfALargePartitionReadsNothing(t *testing.T) {
 	const proved = `partition constraint for table "job_all" is implied by existing constraints`
 	if !slices.Contains(said, proved) {
 		t.Errorf("nothing says that %s: %q", proved, said)
+	}
+}
+
+// A job that is enqueued while the preparation of a cut looks around is not caught behind it.
+func TestALateIDIsSeenBeforeTheCutRefusesIt(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator := d.Service(), d.Operator()
+	enqueueFor(t, service, "default", "acme", 20000)
+	at := time.Now().Add(time.Hour)
+	// It is seen to hold on to the table, and has let go when it is looked at again.
+	tx := begin(t, service)
+	exec(t, tx, "insert into ojs.jobs (tenant_id, type, id) values ('acme', 'a', $1)", uuidAt(at.Add(time.Minute)))
+	answer := make(chan error, 1)
+	go func() {
+		_, err := operator.Exec(t.Context(), "select ojs.cut_partition($1)", at)
+		answer <- err
+	}()
+	for one[int](t, d.Pool, "select count(*)::int from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'") == 0 && len(answer) == 0 {
+		runtime.Gosched()
+	}
+	commit(t, tx)
+	err := <-answer
+	if got := one[bool](t, d.Pool, "select exists (select from ojs.cut)"); got {
+		t.Errorf("a cut is being prepared (%v) before a job that is there", err)
+	}
+	if got := one[int](t, service, "select count(*)::int from ojs.fetch('{default}', 10000)") + one[int](t, service, "select count(*)::int from ojs.fetch('{default}', 10000)") +
+		one[int](t, service, "select count(*)::int from ojs.fetch('{default}', 10000)"); got != 20001 {
+		t.Errorf("%d jobs were handed out", got)
 	}
 }

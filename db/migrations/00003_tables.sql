@@ -818,7 +818,7 @@ comment on column ojs.cron.enabled is 'Whether it fires.';
 comment on column ojs.cron.upcoming is 'When it fires next, soonest first, as far as a server has translated the expression; the first is next_run_at.';
 comment on column ojs.cron.left_out is 'When a clock that is put forward leaves out a local time at which it would be due, soonest first.';
 comment on column ojs.cron.look_at is 'When the soonest timer for it is due, if that time has not passed.';
-comment on column ojs.cron.open is 'The latest jobs it made, among them those that had not ended when they were last looked at; at most 100.';
+comment on column ojs.cron.open is 'The latest jobs it made, among them those that had not ended when they were last looked at; about 100 at most.';
 comment on column ojs.cron.waiting is 'Whether some of them may wait for the run before to end.';
 comment on column ojs.cron.run_count is 'How many jobs it has made.';
 comment on column ojs.cron.last_run_at is 'When it last made a job.';

@@ -183,6 +183,11 @@ begin
         if v_at < ojs.now() + v_last.ahead then
             perform ojs._raise('OJ400', format('at must be at least %s minutes ahead, since the last partition is large', extract(epoch from v_last.ahead)::int / 60), '{"field": "at"}');
         end if;
+        -- What was enqueued while this call looked around would be caught behind it: jobs that nobody could change.
+        execute format('lock table ojs.%I in access exclusive mode', v_last.partition);
+        if ojs._later(v_last.partition, v_id) > 0 then
+            perform ojs._raise('OJ409', format('%s holds jobs with ids later than that', v_last.partition), jsonb_build_object('field', 'at'));
+        end if;
         -- Behind the cut it refuses, with an error that says so; before, it is what lets the partition be attached again unread.
         execute format('alter table ojs.%1$I add constraint job_cut check ((id < %2$L or ojs._raise(%3$L, %4$L)) and id < %2$L) not valid', v_last.partition, v_id, 'OJ503',
             'a partition is being cut, and holds no later ids meanwhile');

@@ -64,12 +64,13 @@ begin
         select j.*
         from (select d.* from ojs._dead(v_tenant, p_queue, p_type, p_error_type, p_since, p_until) d order by d.at desc, d.tenant_id desc, d.id desc limit p_limit offset p_offset) d
         cross join lateral (
-            select j.* from ojs.job j where j.id = d.id and j.tenant_id = d.tenant_id union all select k.* from ojs.dead_job k where k.id = d.id and k.tenant_id = d.tenant_id limit 1) j
+            select j.* from ojs.job j where not d.aside and j.id = d.id and j.tenant_id = d.tenant_id
+            union all select k.* from ojs.dead_job k where d.aside and k.id = d.id and k.tenant_id = d.tenant_id limit 1) j
         order by d.at desc, d.tenant_id desc, d.id desc
     loop
         -- What is wide; a thousand of the rest is less than a megabyte.
         if p_max_bytes is not null then
-            v_bytes := v_bytes + octet_length(concat(v_job.args, v_job.meta, v_job.errors, v_job.result, v_job.options, v_job.extra, v_job.retry));
+            v_bytes := v_bytes + octet_length(concat(v_job.args, v_job.meta, v_job.errors, v_job.result, v_job.options, v_job.extra, v_job.retry, v_job.tags));
             exit when v_bytes > p_max_bytes and not v_first;
             v_first := false;
         end if;

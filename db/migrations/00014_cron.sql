@@ -334,7 +334,6 @@ begin
             -- Somebody is at one of them, and probably ends it.
             return null;
         end if;
-        perform ojs.cancel(o.id, p_cron.tenant_id) from unnest(v_open) o(id);
     end if;
     if v_run.reason is not null then
         v_run.job_id := null;
@@ -353,6 +352,8 @@ begin
     if v_run.job_id is not null then
         v_waits := v_open <> '{}' and p_cron.overlap_policy = 'enqueue';
         begin
+            -- Both or neither: who cannot be followed goes on.
+            perform ojs.cancel(o.id, p_cron.tenant_id) from unnest(v_open) o(id) where p_cron.overlap_policy = 'cancel_previous';
             perform ojs.enqueue(p_cron.type, p_cron.args, p_cron.queue, p_cron.priority, p_meta => ojs._cron_meta(p_cron.meta, p_cron.name, p_due, v_now), p_retry => p_cron.retry,
                 p_max_attempts => p_cron.max_attempts, p_timeout_ms => p_cron.timeout_ms, p_visibility_timeout_ms => coalesce(p_cron.visibility_timeout_ms, 600000), p_tags => p_cron.tags,
                 -- Behind the run before: ojs._fire_crons activates it when that has ended.

@@ -26,7 +26,7 @@ type OjsCron struct {
 	LeftOut []time.Time
 	// When the soonest timer for it is due, if that time has not passed.
 	LookAt *time.Time
-	// The latest jobs it made, among them those that had not ended when they were last looked at; at most 100.
+	// The latest jobs it made, among them those that had not ended when they were last looked at; about 100 at most.
 	Open []string
 	// Whether some of them may wait for the run before to end.
 	Waiting bool
