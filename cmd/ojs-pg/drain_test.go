@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -226,7 +228,7 @@ func TestStoppingWhilePostgresAnswersNobody(t *testing.T) {
 		})
 	}
 	for blocked := 0; blocked < len(calls); time.Sleep(time.Millisecond) {
-		err := d.Pool.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'ojs-pg serve' and wait_event_type = 'Lock' and query not like '%tick%'").Scan(&blocked)
+		err := d.Pool.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'ojs-pg serve' and wait_event_type = 'Lock' and query ~ $1", "ojs[.](job_info|enqueue_each|enqueue_many|ack_many|settle)[(]").Scan(&blocked)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -235,5 +237,39 @@ func TestStoppingWhilePostgresAnswersNobody(t *testing.T) {
 	all.Wait()
 	if status := p.wait(); status != 0 {
 		t.Errorf("it ended with %d", status)
+	}
+}
+
+// What a client has not read when the drain is over goes back to the queue, while the database is still there.
+func TestStoppingWhileAClientDoesNotRead(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	p := launch(t, []string{"DATABASE_URL=" + d.ServiceURL}, "serve", "--listen", "127.0.0.1:0", "--drain-delay", "0", "--drain", "500ms")
+	base := p.find(`msg=serving address=(http://\S+)$`)
+	// More than the kernel buffers for a client that has not said how much it takes.
+	const jobs = 24
+	if _, err := d.Pool.Exec(t.Context(), "select ojs.enqueue('a', json_build_array(repeat('x', 1000000))) from generate_series(1, $1)", jobs); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	body := fmt.Sprintf(`{"queues":["default"],"count":%d}`, jobs)
+	fmt.Fprintf(conn, "POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	p.signal(syscall.SIGTERM)
+	if status := p.wait(); status != 0 {
+		t.Errorf("it ended with %d", status)
+	}
+	var back int
+	if err := d.Pool.QueryRow(t.Context(), "select count(*) from ojs.job where state = 'available' and attempt = 0 and lease is null").Scan(&back); err != nil {
+		t.Fatal(err)
+	}
+	if back != jobs {
+		t.Errorf("of %d jobs that nobody has read %d came back", jobs, back)
 	}
 }

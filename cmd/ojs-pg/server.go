@@ -27,8 +27,12 @@ type server struct {
 	reset  func(context.Context) error // nil: there is no such switch
 }
 
-// So long those get whose statement was cut off at the end of the drain, to be told.
-const lastWords = time.Second
+// So long after the drain, at the end of which jobs that clients have not read are given back, all statements are cut off; and so long after that those
+// whose statement it was have to be told.
+const (
+	lastDeeds = 500 * time.Millisecond
+	lastWords = 500 * time.Millisecond
+)
 
 // run serves until ctx ends, then stops in the order in which one part needs the other: no new
 // requests, the requests under way, the clock and the listener.
@@ -47,15 +51,17 @@ func (s server) run(ctx context.Context) error {
 	upkeep := sched.NewUpkeep(s.db, listener, s.log)
 	running.Go(func() { clock.Duty.While(behind, upkeep.Run) })
 
-	// Whom PostgreSQL has not answered when the drain is over it will hardly answer, and is told so. This outlives us, because closing the database would
-	// wait for it, too.
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(s.delay+s.drain, s.db.Cut) })()
-
 	api := httpapi.New(httpapi.Config{
 		DB: s.db, Dispatcher: dispatcher, Logger: s.log, Version: versionText(),
-		Limits:     httpapi.Limits{Drain: s.drain + lastWords, DrainDelay: s.delay},
+		Limits:     httpapi.Limits{Drain: s.drain + lastDeeds + lastWords, DrainDelay: s.delay},
 		AllowReset: s.reset != nil, Reset: s.reset,
 	})
+	// Whom PostgreSQL has not answered when the drain is over it will hardly answer, and is told so. This outlives us, because closing the database would
+	// wait for it, too.
+	defer context.AfterFunc(ctx, func() {
+		time.AfterFunc(s.delay+s.drain, api.TakeBack)
+		time.AfterFunc(s.delay+s.drain+lastDeeds, s.db.Cut)
+	})()
 	s.log.Info("serving", "address", "http://"+s.socket.Addr().String())
 	err := api.Serve(ctx, s.socket)
 	s.log.Info("stopped serving")

@@ -102,6 +102,9 @@ type Server struct {
 	drain    sync.Once
 	draining chan struct{} // closed when the server begins to stop
 
+	handing  context.Context // until TakeBack
+	takeBack context.CancelFunc
+
 	noTenant struct {
 		sync.Mutex
 		name    string // empty until read
@@ -123,6 +126,7 @@ func New(cfg Config) *Server {
 		started:  time.Now(),
 		draining: make(chan struct{}),
 	}
+	s.handing, s.takeBack = context.WithCancel(context.Background())
 	for _, p := range cfg.DB.Problems {
 		// Several SQLSTATEs share a code; the OJ one is the code's own.
 		if _, taken := s.problems[p.Code]; !taken || p.SQLState[:2] == "OJ" {
@@ -135,6 +139,10 @@ func New(cfg Config) *Server {
 	s.handler = s.routes()
 	return s
 }
+
+// TakeBack ends all answers to FETCHes that clients have not read, and gives their jobs back while the database is still there. Call it when the server
+// is about to stop.
+func (s *Server) TakeBack() { s.takeBack() }
 
 // Handler is the server without its sockets.
 func (s *Server) Handler() http.Handler { return s.handler }

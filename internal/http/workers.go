@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -77,6 +78,9 @@ func (s *Server) fetch(c echo.Context) error {
 // handOver writes the answer, a large one bit by bit: its jobs are in memory already.
 func (s *Server) handOver(c echo.Context, jobs []sqlcgen.OjsJob) error {
 	const bit = 1 << 20
+	// The writer itself: c is somebody else's when this has returned.
+	rc := http.NewResponseController(c.Response().Writer)
+	defer context.AfterFunc(s.handing, func() { _ = rc.SetWriteDeadline(time.Now()) })()
 	w := writer{}
 	w.open()
 	w.key("jobs")
@@ -265,7 +269,8 @@ func (s *Server) settleMany(
 		}
 		switch {
 		case away == len(good):
-			// Nothing is known of any of them: a client need not look at each to know that it is to send all of them again.
+			// Nothing is known to be settled: the database was away, or others hold all of them. A client need not look at each to know that it is to send all of
+			// them again, those that cannot be read, too.
 			return settled[good[0]].Err
 		case away > 0:
 			retryLater(c)
