@@ -640,6 +640,37 @@ func TestAWorkerGoesOnWhileADecisionIsUnderWay(t *testing.T) {
 	b.want(waiting, 1)
 }
 
+// Those who come fill every decision, and whoever goes on has a place before them all the same.
+func TestAWorkerGoesOnBeforeThoseWhoComeLater(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{Jobs: 1})
+	b.exec("select ojs.beat('w', p_state => 'quiet')")
+	waiting := b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "w", Wait: time.Hour})
+	b.rest(1)
+	b.exec("select ojs.enqueue('x', p_queue => 'q') from generate_series(1, 2)")
+	end := b.session("select from ojs.lane for update")
+	first := b.later(t.Context(), Fetch{Queues: []string{"q"}})
+	b.blocked(1)
+	b.exec("select ojs.direct_worker('w', 'running')")
+	b.exec("select ojs.beat('w', p_state => 'running')")
+	b.eventually("it goes on", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.resting.Len() == 0
+	})
+	var others []<-chan answer
+	for range 3 {
+		others = append(others, b.later(t.Context(), Fetch{Queues: []string{"q"}}))
+	}
+	b.arrived(len(others))
+	end("rollback")
+	b.want(first, 1)
+	b.want(waiting, 1)
+	for _, other := range others {
+		b.want(other, 0)
+	}
+}
+
 // Each round is a queue that nobody has waited for, so that each commit crosses a registration somehow.
 func TestNoCommitIsMissed(t *testing.T) {
 	t.Parallel()

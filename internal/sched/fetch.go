@@ -267,7 +267,7 @@ func (d *Dispatcher) putToRest(r *request, rouses uint64) {
 	}
 }
 
-// rouse has all who rest asked about again, after those who do not. A timer calls it, which the listener sets off when a worker has been told to go on.
+// rouse has all who rest asked about again, before those who come from now on, who might leave them no room. A timer calls it, which the listener sets off when a worker has been told to go on.
 func (d *Dispatcher) rouse() {
 	in := d.opts.Fallback
 	if d.listener.Backend() == 0 {
@@ -444,7 +444,7 @@ func (d *Dispatcher) take(s *slots) (parts []*part) {
 		g := s.ready[0]
 		p := &part{g: g, woken: g.woken, until: d.arrivals, rouses: d.rouses}
 		full := false
-		for _, l := range [...]*list.List{&g.parked, &g.fresh, &g.roused} {
+		for _, l := range [...]*list.List{&g.parked, &g.roused, &g.fresh} {
 			for l.Len() > 0 && !full && (l != &g.parked || g.woken) {
 				r := l.Front().Value.(*request)
 				if full = r.Count > room && len(parts)+len(p.requests) > 0; !full {

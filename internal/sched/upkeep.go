@@ -12,11 +12,9 @@ import (
 
 const (
 	// upkeepToken is notified when settings change. Anybody may send it, so upkeepRest passes between two calls.
-	upkeepToken = "upkeep"
-	upkeepRest  = time.Second
-	// Reading a large partition takes its time, beside everything else.
-	upkeepPatience = 30 * time.Minute
-	upkeepSlowest  = time.Minute
+	upkeepToken   = "upkeep"
+	upkeepRest    = time.Second
+	upkeepSlowest = time.Minute
 )
 
 // Upkeep calls ojs.upkeep whenever it says that something is due: finished jobs leave by the partition. Beside the clock, because
@@ -61,7 +59,8 @@ func (u *Upkeep) Run(ctx context.Context) {
 			continue
 		case <-timer.C:
 		}
-		done, err := u.step(ctx)
+		// Reading a large partition takes hours, beside everything else. Broken off, it would begin anew and never end; what comes too late, SQL gives up.
+		done, err := u.q.Upkeep(pg.Unchecked(ctx))
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
@@ -78,10 +77,4 @@ func (u *Upkeep) Run(ctx context.Context) {
 			plan(pause + rand.N(pause/20+1))
 		}
 	}
-}
-
-func (u *Upkeep) step(ctx context.Context) (sqlcgen.UpkeepRow, error) {
-	ctx, cancel := context.WithTimeout(pg.Unchecked(ctx), upkeepPatience)
-	defer cancel()
-	return u.q.Upkeep(ctx)
 }

@@ -126,3 +126,25 @@ func TestUpkeepSurvivesErrors(t *testing.T) {
 	}
 	eventually(t, db, "the table is cut", "select count(*) = 2 from ojs.job_partitions")
 }
+
+// A step has no end of its own, but that of the server.
+func TestUpkeepEndsWithItsServer(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if _, err := db.Pool.Exec(t.Context(), `alter function ojs.upkeep() rename to upkeep_away;
+		create function ojs.upkeep() returns ojs.upkeep_result begin atomic select null::ojs.upkeep_result from pg_sleep(3600); end`); err != nil {
+		t.Fatal(err)
+	}
+	opened := db.Open()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		NewUpkeep(opened, nil, slog.New(slog.DiscardHandler)).Run(ctx)
+	}()
+	const asleep = "select %s exists (select from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep')"
+	eventually(t, db, "a step is under way", fmt.Sprintf(asleep, ""))
+	stop()
+	<-ended
+	eventually(t, db, "the step has ended", fmt.Sprintf(asleep, "not"))
+}
