@@ -278,7 +278,11 @@ func (s *Server) appendJobs(b []byte, jobs []sqlcgen.OjsJob, more func(*sqlcgen.
 func sizeOf(jobs []sqlcgen.OjsJob) int {
 	size := 2
 	for i := range jobs {
-		size += 700 + len(jobs[i].Args) + len(jobs[i].Meta) + len(jobs[i].Options) + len(jobs[i].Extra) + len(jobs[i].Errors) + len(jobs[i].Result)
+		j := &jobs[i]
+		size += 700 + len(j.Args) + len(j.Meta) + len(j.Retry) + len(j.Options) + len(j.Extra) + len(j.Errors) + len(j.Result)
+		for _, tag := range j.Tags {
+			size += len(tag) + 3
+		}
 	}
 	return size
 }
