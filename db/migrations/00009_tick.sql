@@ -466,8 +466,8 @@ begin
         )
         select t.kind, array_agg(x.tenant_id) as tenants, array_agg(x.id) as ids
         from taken t cross join lateral unnest(t.tenant_ids, t.ids) x(tenant_id, id)
-        -- Last, because it is bounded by the time it takes.
-        group by t.kind order by t.kind = 'cron'
+        -- Cron last, because it is bounded by the time it takes. The time of an attempt before the silence of its worker, where both are over.
+        group by t.kind order by t.kind = 'cron', t.kind
     loop
         v_taken := v_taken + cardinality(v_timer.ids);
         if v_timer.kind = 'due' then
