@@ -79,10 +79,3 @@ $$;
 comment on function ojs._raise(text, text, jsonb, text) is
 'Raises the problem with that SQLSTATE. p_detail is a JSON object for programs (field, index, job_id, ...), sent as the error''s DETAIL; p_hint replaces the problem''s own. Never returns.';
 reset role;
-
--- +goose Down
-set local role ojs_owner;
-drop function ojs._raise(text, text, jsonb, text);
-drop type ojs.refusal;
-drop table ojs.problem;
-reset role;

@@ -78,8 +78,8 @@ type OjsCron struct {
 	Extra []byte
 }
 
-// Whether dispatch is held (held_at: since when, else null), and how many jobs would run if it went on: available at once, active when their leases end, unless they are acknowledged
-// before, scheduled and retryable when they are due. One row.
+// Whether dispatch is held (held_at: since when, else null), and how many jobs would run if it went on: available at once, active when
+// their leases end, unless they are acknowledged before, scheduled and retryable when they are due. One row.
 type OjsDispatch struct {
 	HeldAt    *time.Time
 	Available int64

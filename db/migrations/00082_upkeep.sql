@@ -1,16 +1,14 @@
 -- +goose Up
--- Upkeep: what has to be done every few hours or days, so that finished jobs and old idempotency keys leave by themselves. ojs.job always has a partition ready for the jobs to
--- come, and partitions are dropped once everything in them ended ojs.settings.retention ago. What is due, and when, is ojs.upkeep_status; a step of it
--- is ojs.upkeep, which servers call when it says so. A partition lasts for two thirds of the retention: that makes four or five at any time.
 set local role ojs_owner;
+set local check_function_bodies = off;
 
 create view ojs._upkeep_plan with (security_invoker = true) as
 select make_interval(secs => r.seconds) as retention, p.period, greatest(least(p.period / 4, interval '1 day'), interval '5 seconds') as lead
 from (select nullif(extract(epoch from s.retention), 0)::float8 as seconds from ojs.settings s) r
 cross join lateral (select make_interval(secs => trunc(r.seconds * 2 / 3)) as period) p;
 comment on view ojs._upkeep_plan is
-'The settings in effect, in seconds, whatever the length of a month: retention, null: none; period: how long a partition lasts; lead: how long before its time a cut is made.';
-grant select on ojs._upkeep_plan to ojs_service, ojs_operator;
+'The settings in effect, in seconds, whatever the length of a month: retention, null: none; period: how long a partition lasts; lead: how
+long before its time a cut is made.';
 
 -- +goose StatementBegin
 create function ojs._first_expiry() returns timestamptz
@@ -22,11 +20,10 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._first_expiry() is 'When the first idempotency key expires; null if there is none.';
-grant execute on function ojs._first_expiry() to ojs_service, ojs_operator;
 
 -- +goose StatementBegin
 create function ojs._forget(p_limit int) returns text
-language plpgsql set search_path = pg_catalog, pg_temp
+language plpgsql
 as $$
 declare
     v_rows int;
@@ -63,14 +60,15 @@ from (
 cross join ojs.settings h
 left join ojs.upkeep_task t on t.task = d.task;
 comment on view ojs.upkeep_status is
-'What ojs.upkeep has to do, one row per task. cut: a partition for the jobs to come; drop: partitions whose jobs all ended before the retention. forget: idempotency keys whose time is over. due_at: when it is due by
-itself, -infinity: at once, null: not at all; next_at: when the next step is made, which is later after one that came to nothing, soon when a cut has to be given up, and null for what removes anything while
-ojs.hold_dispatch is in force. last_step: what the last step came
-to: done; again and why; not yet and why (what an operator has to look at); last_at: when; failures: how many steps in a row came to nothing.';
-grant select on ojs.upkeep_status to ojs_service, ojs_operator;
+'What ojs.upkeep has to do, one row per task. cut: a partition for the jobs to come; drop: partitions whose jobs all ended before the
+retention. forget: idempotency keys whose time is over. due_at: when it is due by itself, -infinity: at once, null: not at all; next_at:
+when the next step is made, which is later after one that came to nothing, soon when a cut has to be given up, and null for what removes
+anything while ojs.hold_dispatch is in force. last_step: what the last step came to: done; again and why; not yet and why (what an
+operator has to look at); last_at: when; failures: how many steps in a row came to nothing.';
 
 create type ojs.upkeep_result as (task text, step text, next_in_ms int);
-comment on type ojs.upkeep_result is 'What a call of ojs.upkeep did: the task and what its step came to, null when nothing was due; and milliseconds until the next call.';
+comment on type ojs.upkeep_result is
+'What a call of ojs.upkeep did: the task and what its step came to, null when nothing was due; and milliseconds until the next call.';
 
 -- +goose StatementBegin
 create function ojs._upkeep_next_ms() returns int
@@ -143,20 +141,8 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.upkeep() is
-'Does the next step of what is due (ojs.upkeep_status), and returns task and step, or nulls when nothing is due, and when to call again: next_in_ms milliseconds later, at most a
-minute; 0: there is more to do. Call it in a transaction of its own. Servers call it all the time; without a server, call it yourself. Safe from many sessions at once:
-what another one is doing is left to it. Steps are those of ojs.cut_partition and ojs.drop_finished, of which up to 10000 jobs that have to stay move along,
-and 1000 idempotency keys.';
-grant execute on function ojs.upkeep() to ojs_service, ojs_operator;
-reset role;
-
--- +goose Down
-set local role ojs_owner;
-drop function ojs.upkeep();
-drop function ojs._upkeep_next_ms();
-drop type ojs.upkeep_result;
-drop view ojs.upkeep_status;
-drop function ojs._forget(int);
-drop function ojs._first_expiry();
-drop view ojs._upkeep_plan;
+'Does the next step of what is due (ojs.upkeep_status), and returns task and step, or nulls when nothing is due, and when to call again:
+next_in_ms milliseconds later, at most a minute; 0: there is more to do. Call it in a transaction of its own. Servers call it all the
+time; without a server, call it yourself. Safe from many sessions at once: what another one is doing is left to it. Steps are those of
+ojs.cut_partition and ojs.drop_finished, of which up to 10000 jobs that have to stay move along, and 1000 idempotency keys.';
 reset role;

@@ -1,11 +1,11 @@
 -- +goose Up
--- Enqueue that may be repeated: a request that names an idempotency key is answered as the first one with that key was. The key is a row that is inserted before the jobs, in the
--- same transaction: a second request waits for the first one to end, and what failed has left nothing behind. Requests without a key know nothing of it.
 set local role ojs_owner;
+set local check_function_bodies = off;
 
 create view ojs._once with (security_invoker = true) as
 select false as replayed, j.* from ojs.job j where false;
-comment on view ojs._once is 'Row type of ojs.enqueue_once; holds no rows. replayed: the jobs were enqueued by an earlier call; then the job, as it was at first.';
+comment on view ojs._once is
+'Row type of ojs.enqueue_once; holds no rows. replayed: the jobs were enqueued by an earlier call; then the job, as it was at first.';
 
 -- +goose StatementBegin
 create function ojs.enqueue_once(p_idempotency_key text, p_jobs json, p_tenant text default null, p_fingerprint bytea default null) returns setof ojs._once
@@ -47,15 +47,9 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.enqueue_once(text, json, text, bytea) is
-'Enqueues as ojs.enqueue_many does, once for each p_idempotency_key (1 to 256 characters) and tenant within ojs.settings.idempotency_window: a later call returns the
-jobs as the first one did, with replayed true, whatever has become of them. The tenant: p_tenant, else that of the first job. A call beside one with the same key waits until that
-ends; what failed may be repeated with its key. p_fingerprint: by what the request is known again (default: SHA-256 of p_jobs as sent); another one is refused
-with conflict. Raises that and what ojs.enqueue_many raises.';
-grant execute on function ojs.enqueue_once(text, json, text, bytea) to ojs_service, ojs_operator, ojs_tenant;
-reset role;
-
--- +goose Down
-set local role ojs_owner;
-drop function ojs.enqueue_once(text, json, text, bytea);
-drop view ojs._once;
+'Enqueues as ojs.enqueue_many does, once for each p_idempotency_key (1 to 256 characters) and tenant within
+ojs.settings.idempotency_window: a later call returns the jobs as the first one did, with replayed true, whatever has become of them. The
+tenant: p_tenant, else that of the first job. A call beside one with the same key waits until that ends; what failed may be repeated with
+its key. p_fingerprint: by what the request is known again (default: SHA-256 of p_jobs as sent); another one is refused with conflict.
+Raises that and what ojs.enqueue_many raises.';
 reset role;

@@ -1,23 +1,22 @@
 -- +goose Up
--- Any number of servers on one database; one of them is on duty, and does what is to be done once for all: it promotes, takes back, fires, rolls up. The others look once a
--- second whether it still does. No session lock says so: a lock that servers could hold for hours either belongs to an open transaction, which would keep vacuum from
--- removing anything, or is one that any login role can take. So its listening session stands for a server: when that is gone, the server is, and a server that
--- hangs or is cut off stops renewing its lease. Two may believe for a moment that they are on duty; what they do skips what another one has locked.
 set local role ojs_owner;
+set local check_function_bodies = off;
 
 -- +goose StatementBegin
 create function ojs._session(p_backend int) returns text
-language sql stable set search_path = pg_catalog, pg_temp
+language sql stable
 as $$
     select concat_ws(' ', a.usesysid, a.application_name) from pg_stat_get_activity(p_backend) a
     where a.pid = p_backend and a.datid = (select d.oid from pg_database d where d.datname = current_database())
 $$;
 -- +goose StatementEnd
-comment on function ojs._session(int) is 'By what a session of this database is told from another one that had its process id before, as far as any role may know; null if there is none.';
+comment on function ojs._session(int) is
+'By what a session of this database is told from another one that had its process id before, as far as any role may know; null if there is
+none.';
 
 -- +goose StatementBegin
 create function ojs._on_duty(p_token text, p_backend int) returns boolean
-language plpgsql set search_path = pg_catalog, pg_temp
+language plpgsql
 as $$
 declare
     c_lease   constant interval := '30 seconds';
@@ -51,7 +50,8 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._on_duty(text, int) is
-'Whether the server whose clock has this token is on duty, which it becomes if nobody is. Writes when the duty changes hands and every 15 seconds. Locks the row of ojs.duty then; another session at it: false.';
+'Whether the server whose clock has this token is on duty, which it becomes if nobody is. Writes when the duty changes hands and every 15
+seconds. Locks the row of ojs.duty then; another session at it: false.';
 
 -- +goose StatementBegin
 create function ojs.stand_down(p_token text) returns boolean
@@ -69,8 +69,8 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.stand_down(text) is
-'Ends the duty of the server whose clock has this token (ojs.tick), and notifies the others (channel ojs_wake, payload duty), so that one of them takes it at once. Returns whether it was on duty. For servers that stop.';
-grant execute on function ojs.stand_down(text) to ojs_service, ojs_operator;
+'Ends the duty of the server whose clock has this token (ojs.tick), and notifies the others (channel ojs_wake, payload duty), so that one
+of them takes it at once. Returns whether it was on duty. For servers that stop.';
 
 -- After a restore jobs may seem undone that were done after the moment restored. Until somebody has looked, nothing is to run again. Every way to a job
 -- leads past the row of ojs.fold; with that put aside, a fetch finds nothing, and pays nothing for the question as long as it is there.
@@ -79,9 +79,8 @@ select s.held_at, coalesce(sum(q.available), 0)::bigint as available, coalesce(s
     coalesce(sum(q.retryable), 0)::bigint as retryable, coalesce(sum(q.pending), 0)::bigint as pending
 from ojs.settings s left join ojs.queue_stats q on true group by s.held_at;
 comment on view ojs.dispatch is
-'Whether dispatch is held (held_at: since when, else null), and how many jobs would run if it went on: available at once, active when their leases end, unless they are acknowledged
-before, scheduled and retryable when they are due. One row.';
-grant select on ojs.dispatch to ojs_service, ojs_operator;
+'Whether dispatch is held (held_at: since when, else null), and how many jobs would run if it went on: available at once, active when
+their leases end, unless they are acknowledged before, scheduled and retryable when they are due. One row.';
 
 -- +goose StatementBegin
 create function ojs.hold_dispatch() returns ojs.dispatch
@@ -96,8 +95,9 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.hold_dispatch() is
-'Holds dispatch of all queues until ojs.resume_dispatch: a fetch finds nothing; the clock promotes, takes back and fires nothing. Enqueue, ACK, NACK, heartbeat and cancel go on. For the time after a
-restore (ojs-pg serve --after-restore), before anything runs again. Waits for the decision under way. Returns the row of ojs.dispatch.';
+'Holds dispatch of all queues until ojs.resume_dispatch: a fetch finds nothing; the clock promotes, takes back and fires nothing. Enqueue,
+ACK, NACK, heartbeat and cancel go on. For the time after a restore (ojs-pg serve --after-restore), before anything runs again. Waits for
+the decision under way. Returns the row of ojs.dispatch.';
 
 -- +goose StatementBegin
 create function ojs.resume_dispatch() returns ojs.dispatch
@@ -111,16 +111,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.resume_dispatch() is 'Lets dispatch go on that ojs.hold_dispatch has held, and wakes waiting workers and clocks. Returns the row of ojs.dispatch.';
-grant execute on function ojs.hold_dispatch(), ojs.resume_dispatch() to ojs_service, ojs_operator;
-reset role;
-
--- +goose Down
-set local role ojs_owner;
-drop function ojs.resume_dispatch();
-drop function ojs.hold_dispatch();
-drop view ojs.dispatch;
-drop function ojs.stand_down(text);
-drop function ojs._on_duty(text, int);
-drop function ojs._session(int);
+comment on function ojs.resume_dispatch() is
+'Lets dispatch go on that ojs.hold_dispatch has held, and wakes waiting workers and clocks. Returns the row of ojs.dispatch.';
 reset role;

@@ -1,7 +1,6 @@
 -- +goose Up
--- Configuration of queues (ojs-queue-config): what jobs get that do not say themselves. It is written into the job when it is enqueued, by a trigger that exists only while
--- a queue has such defaults and fires for the jobs of those queues only; all others pay one comparison then, and nothing else.
 set local role ojs_owner;
+set local check_function_bodies = off;
 
 -- +goose StatementBegin
 create function ojs._job_defaults() returns trigger
@@ -28,11 +27,12 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._job_defaults() is
-'Trigger: gives a new job what its queue is configured to give. A job without a policy whose max_attempts is the usual 3 counts as one that does not say.';
+'Trigger: gives a new job what its queue is configured to give. A job without a policy whose max_attempts is the usual 3 counts as one
+that does not say.';
 
 -- +goose StatementBegin
 create function ojs._alone_with_queues() returns void
-language plpgsql set search_path = pg_catalog, pg_temp
+language plpgsql
 as $$
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
@@ -43,11 +43,12 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._alone_with_queues() is
-'Waits until nobody else configures queues. What follows looks at all of them, and so has to see what the one before wrote. Pausing a queue goes on.';
+'Waits until nobody else configures queues. What follows looks at all of them, and so has to see what the one before wrote. Pausing a
+queue goes on.';
 
 -- +goose StatementBegin
 create function ojs._arm_defaults() returns void
-language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
+language plpgsql set lock_timeout = '200ms'
 as $$
 declare
     v_queues text[] := array(select q.queue from ojs.queue q where q.config ?| array['visibility_timeout', 'default_timeout', 'default_retry'] order by 1);
@@ -68,11 +69,13 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._arm_defaults() is 'Has ojs._job_defaults called for the queues that have defaults, and for no others. Locks the table of jobs for a moment when that changes.';
+comment on function ojs._arm_defaults() is
+'Has ojs._job_defaults called for the queues that have defaults, and for no others. Locks the table of jobs for a moment when that
+changes.';
 
 -- +goose StatementBegin
 create function ojs._check_seconds(p_config jsonb, p_field text, p_least int, p_most int) returns void
-language plpgsql immutable set search_path = pg_catalog, pg_temp
+language plpgsql immutable
 as $$
 begin
     if jsonb_typeof(p_config -> p_field) <> 'number' or p_config ->> p_field !~ '^\d{1,9}$' or (p_config ->> p_field)::int not between p_least and p_most then
@@ -85,7 +88,7 @@ comment on function ojs._check_seconds(jsonb, text, int, int) is 'Raises that a 
 
 -- +goose StatementBegin
 create function ojs._check_retention(p_retention interval, p_queues text[]) returns void
-language plpgsql stable set search_path = pg_catalog, pg_temp
+language plpgsql stable
 as $$
 declare
     v_bad record;
@@ -102,7 +105,8 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._check_retention(interval, text[]) is 'Raises that a queue promises to keep jobs for longer than the deployment does.';
+comment on function ojs._check_retention(interval, text[]) is
+'Raises that a queue promises to keep jobs for longer than the deployment does.';
 
 -- +goose StatementBegin
 create function ojs.configure_queue(p_queue text, p_config jsonb default '{}') returns ojs.queue
@@ -164,10 +168,12 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.configure_queue(text, jsonb) is
-'Configures a queue for all tenants, and returns it (ojs-queue-config section 6). p_config: fields that are absent stay as they are, null removes one. visibility_timeout: seconds, 1 to
-604800; default_timeout: seconds of an attempt; default_retry: a retry policy, taken whole by jobs that have none; these are what jobs get that do not say themselves, from now on.
-retention: {completed, discarded, cancelled}, ISO 8601 durations, at most ojs.settings.retention, which is what is kept; description. Raises unsupported for fields that this
-server does not honour, a longer retention among them, invalid_request for unknown ones, validation_error, and backend_unavailable while a transaction stays open that uses jobs. Waits for whoever else configures queues.';
+'Configures a queue for all tenants, and returns it (ojs-queue-config section 6). p_config: fields that are absent stay as they are, null
+removes one. visibility_timeout: seconds, 1 to 604800; default_timeout: seconds of an attempt; default_retry: a retry policy, taken whole
+by jobs that have none; these are what jobs get that do not say themselves, from now on. retention: {completed, discarded, cancelled},
+ISO 8601 durations, at most ojs.settings.retention, which is what is kept; description. Raises unsupported for fields that this server
+does not honour, a longer retention among them, invalid_request for unknown ones, validation_error, and backend_unavailable while a
+transaction stays open that uses jobs. Waits for whoever else configures queues.';
 
 -- +goose StatementBegin
 create function ojs.delete_queue(p_queue text, p_strategy text default 'reject') returns ojs.queue
@@ -196,19 +202,7 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.delete_queue(text, text) is
-'Removes the configuration of a queue, its being paused included; nulls if it had none. Refused with conflict while jobs there have not ended (p_strategy reject, the only one so far). The
-next job makes the queue anew. Raises conflict, not_found, unsupported, invalid_request, backend_unavailable.';
-grant execute on function ojs.configure_queue(text, jsonb), ojs.delete_queue(text, text) to ojs_operator, ojs_service;
-reset role;
-
--- +goose Down
-set local role ojs_owner;
-drop function ojs.delete_queue(text, text);
-drop function ojs.configure_queue(text, jsonb);
-drop function ojs._check_retention(interval, text[]);
-drop function ojs._check_seconds(jsonb, text, int, int);
-drop function ojs._arm_defaults();
-drop function ojs._alone_with_queues();
-drop trigger if exists job_defaults on ojs.job;
-drop function ojs._job_defaults();
+'Removes the configuration of a queue, its being paused included; nulls if it had none. Refused with conflict while jobs there have not
+ended (p_strategy reject, the only one so far). The next job makes the queue anew. Raises conflict, not_found, unsupported,
+invalid_request, backend_unavailable.';
 reset role;

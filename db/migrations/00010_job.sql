@@ -1,0 +1,132 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+create type ojs.job_state as enum ('scheduled', 'available', 'pending', 'active', 'completed', 'retryable', 'cancelled', 'discarded');
+comment on type ojs.job_state is 'The eight states of a job (ojs-core section 6). completed, cancelled and discarded are final.';
+
+-- +goose StatementBegin
+create function ojs.now() returns timestamptz
+language sql volatile
+as $$ select pg_catalog.clock_timestamp() $$;
+-- +goose StatementEnd
+comment on function ojs.now() is 'The wall clock. All times in this schema come from here.';
+
+-- +goose StatementBegin
+create function ojs._utc(p_at timestamptz) returns text
+language sql immutable
+as $$ select to_json(p_at at time zone 'UTC') #>> '{}' || 'Z' $$;
+-- +goose StatementEnd
+comment on function ojs._utc(timestamptz) is 'A time in JSON: RFC 3339 in UTC, whatever the session''s time zone.';
+
+-- Forty-eight bits of milliseconds before what a random UUID has behind its version: version 7 (RFC 9562). As a column's default it runs with
+-- the search_path of whoever inserts, so every name is qualified; a pinned path would keep it from being inlined. And every insert prepares
+-- it anew, so it is made of few calls.
+-- +goose StatementBegin
+create function ojs._uuid_v7() returns uuid
+language sql volatile
+as $$
+    select (pg_catalog.lpad(pg_catalog.to_hex((pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) operator(pg_catalog.*) 1000)::pg_catalog.int8), 12, '0')
+        operator(pg_catalog.||) '7' operator(pg_catalog.||) pg_catalog.substr(pg_catalog.gen_random_uuid()::pg_catalog.text, 16))::pg_catalog.uuid
+$$;
+-- +goose StatementEnd
+comment on function ojs._uuid_v7() is 'A new UUIDv7: ordered by time to the millisecond.';
+
+-- Ids say in which partition a job lies. With ids from far ahead, one client could keep a partition from being cut, and so the jobs of all from leaving.
+-- +goose StatementBegin
+create function ojs._latest_id() returns uuid
+language sql volatile
+as $$
+    select (pg_catalog.lpad(pg_catalog.to_hex((pg_catalog.date_part('epoch', ojs.now()) operator(pg_catalog.*) 1000)::pg_catalog.int8 operator(pg_catalog.+) 86400000), 12, '0')
+        operator(pg_catalog.||) '7fffbfffffffffffffff')::pg_catalog.uuid
+$$;
+-- +goose StatementEnd
+comment on function ojs._latest_id() is 'The last UUIDv7 that a client may choose: of a day from now. Becomes part of the query that asks.';
+
+-- The order of the columns is deliberate: what changes comes first and what never changes after it, so that the log
+-- record of an update holds the changed head of the row and not its tail.
+create sequence ojs.job_seq as bigint cache 1;
+
+create table ojs.job (
+    state                 ojs.job_state not null default 'available',
+    attempt               int not null default 0,
+    lease                 uuid,
+    started_at            timestamptz,
+    lease_expires_at      timestamptz,
+    finished_at           timestamptz,
+    retry_at              timestamptz,
+    enqueued_at           timestamptz not null default ojs.now(),
+    worker_id             text,
+    errors                jsonb,
+    result                json,
+    seq                   bigint default nextval('ojs.job_seq'),
+    tenant_id             text not null,
+    id                    uuid not null default ojs._uuid_v7(),
+    queue                 text not null default 'default',
+    type                  text not null,
+    priority              int not null default 0,
+    max_attempts          int not null default 3,
+    created_at            timestamptz not null default ojs.now(),
+    scheduled_at          timestamptz,
+    expires_at            timestamptz,
+    timeout_ms            int,
+    visibility_timeout_ms int,
+    tags                  text[],
+    args                  json not null default '[]',
+    meta                  jsonb not null default '{}',
+    retry                 jsonb,
+    options               json,
+    extra                 json,
+    -- No check constraints: their expressions would be read anew by every update. Triggers validate what is inserted, and nothing they validate changes.
+    constraint job_pkey primary key (id, tenant_id)
+) partition by range (id);
+
+-- One partition for now. Ids are ordered by time, so retention will become a matter of cutting new partitions off the future and
+-- dropping old ones, without a rewrite (docs/design/0001-job-table-and-retention.md).
+create table ojs.job_all partition of ojs.job for values from (minvalue) to (maxvalue) with (
+    -- Room for the two heap-only versions an ordinary life needs: fetched, then completed.
+    fillfactor = 50,
+    -- Wide values leave the row early, so that a change of state rewrites a narrow row.
+    toast_tuple_target = 512,
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05
+);
+comment on table ojs.job_all is 'The partition of ojs.job that holds every id.';
+alter sequence ojs.job_seq owned by ojs.job.seq;
+-- The dispatcher walks it forward from a cursor that only grows. It knows nothing of state.
+create index job_dispatch_idx on ojs.job (queue, priority, tenant_id, seq) where seq is not null;
+comment on table ojs.job is
+'Every job, one row. Private: written through functions and the view ojs.jobs; the dispatcher''s order is (queue, priority, tenant, seq).';
+comment on column ojs.job.state is 'Where the job is in its life (ojs-core section 6).';
+comment on column ojs.job.attempt is 'How many times it has been handed to a worker.';
+comment on column ojs.job.lease is 'Token of the running attempt; ack, nack and heartbeat may prove with it that they still hold the job.';
+comment on column ojs.job.started_at is 'When the latest attempt was handed out.';
+comment on column ojs.job.lease_expires_at is 'When the running attempt is taken back unless extended by a heartbeat.';
+comment on column ojs.job.finished_at is 'When it was completed, cancelled or discarded.';
+comment on column ojs.job.retry_at is 'When a retryable job becomes available again.';
+comment on column ojs.job.enqueued_at is 'When it became available; for one not yet available, when it was created.';
+comment on column ojs.job.worker_id is 'The worker of the latest attempt, as it named itself.';
+comment on column ojs.job.errors is
+'Failed attempts, oldest first: {attempt, code, type, message, occurred_at, retryable, details}; the latest 100.';
+comment on column ojs.job.result is 'What the worker acknowledged with, byte for byte.';
+comment on column ojs.job.seq is
+'First-in-first-out order among the jobs of a (queue, priority, tenant); null until the job is available for the first time.';
+comment on column ojs.job.tenant_id is 'Whose job it is; never changes.';
+comment on column ojs.job.id is 'UUIDv7, unique within the tenant. First in the key, so that a worker''s bare id is one index probe.';
+comment on column ojs.job.queue is 'The queue; default ''default''.';
+comment on column ojs.job.type is 'What kind of work (ojs-core section 5.1).';
+comment on column ojs.job.priority is 'Higher goes first within a queue; -100 to 100, default 0.';
+comment on column ojs.job.max_attempts is 'How many attempts it may have; default 3.';
+comment on column ojs.job.created_at is 'When it was enqueued.';
+comment on column ojs.job.scheduled_at is 'Not before this time.';
+comment on column ojs.job.expires_at is 'Discarded when not started by this time.';
+comment on column ojs.job.timeout_ms is
+'How long an attempt may run, milliseconds; 0 or null: no limit of its own, settings.timeout_ms holds.';
+comment on column ojs.job.visibility_timeout_ms is
+'How long a lease lasts without a heartbeat, milliseconds; null: 30000 or what the FETCH asks for.';
+comment on column ojs.job.tags is 'Labels for filtering.';
+comment on column ojs.job.args is 'The job''s arguments, a JSON array, byte for byte as sent.';
+comment on column ojs.job.meta is 'A JSON object of the producer''s.';
+comment on column ojs.job.retry is 'The retry policy as sent (ojs-retry section 2); null: the default policy.';
+comment on column ojs.job.options is 'Options that have no column of their own, byte for byte.';
+comment on column ojs.job.extra is 'Attributes the specification does not know, byte for byte (ojs-core section 5.5).';
+reset role;

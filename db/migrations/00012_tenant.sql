@@ -1,0 +1,86 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+create table ojs.settings (
+    one                   boolean primary key default true check (one),
+    default_tenant        text not null default '_default',
+    tenant_required       boolean not null default false,
+    timeout_ms            int not null default 1800000,
+    heartbeat_timeout_ms  int not null default 30000,
+    retention             interval not null default '7 days',
+    journal_retention     interval not null default '1 day',
+    dead_letter_max_age   interval not null default '180 days',
+    dead_letter_max_count int not null default 10000,
+    held_at               timestamptz,
+    idempotency_window    interval not null default '1 day',
+    constraint retention_in_range check (retention = '0' or retention between '10 seconds' and '36500 days'
+        or ojs._raise('OJ422', 'retention must be between 10 seconds and 36500 days, or 0: finished jobs stay', '{"field": "retention"}')),
+    constraint idempotency_window_in_range check (idempotency_window between '1 minute' and '365 days'
+        or ojs._raise('OJ422', 'idempotency_window must be between 1 minute and 365 days', '{"field": "idempotency_window"}')),
+    constraint journal_retention_in_range check (journal_retention between '1 minute' and '36500 days'
+        or ojs._raise('OJ422', 'journal_retention must be between 1 minute and 36500 days', '{"field": "journal_retention"}'))
+);
+insert into ojs.settings default values;
+comment on table ojs.settings is 'Settings of this deployment; one row. Changed by ojs.configure.';
+comment on column ojs.settings.one is 'Always true: there is one row.';
+comment on column ojs.settings.default_tenant is 'The tenant of jobs enqueued without one (multi-tenancy section 15.3).';
+comment on column ojs.settings.dead_letter_max_age is
+'How long a job stays in the dead letter queue (ojs-dead-letter section 5). Changed by ojs.configure_dead_letters.';
+comment on column ojs.settings.dead_letter_max_count is
+'How many jobs of a tenant the dead letter queue holds; beyond, the oldest go. Changed by ojs.configure_dead_letters.';
+comment on column ojs.settings.tenant_required is
+'Refuse jobs without a tenant instead of giving them to the default tenant (multi-tenancy section 5.1).';
+comment on column ojs.settings.retention is 'How long jobs are kept after they have ended, at least; 0: until an operator drops them.';
+comment on column ojs.settings.idempotency_window is 'How long a request with the same idempotency key is answered as the first one was.';
+comment on column ojs.settings.journal_retention is
+'How long the journal is kept, at most; where retention is shorter, that long, but a minute at least.';
+comment on column ojs.settings.held_at is
+'Since when nothing is handed out and the clock stands still (ojs.hold_dispatch); null: dispatch goes on.';
+comment on column ojs.settings.timeout_ms is
+'How long heartbeats keep an attempt of a job that has no timeout_ms of its own, milliseconds; 0: for ever (ojs-timeouts section 5.1).';
+comment on column ojs.settings.heartbeat_timeout_ms is
+'A worker that has sent heartbeats and is silent for so long is dead, milliseconds (ojs-worker-protocol section 10.1).';
+
+create table ojs.tenant (
+    tenant_id      text primary key,
+    weight         numeric not null default 1,
+    priority_boost int not null default 0,
+    created_at     timestamptz not null default ojs.now(),
+    constraint weight_in_range check (weight between 0.000001 and 1000000
+        or ojs._raise('OJ422', 'weight must be between 0.000001 and 1000000', '{"field": "weight"}')),
+    constraint priority_boost_in_range check (priority_boost between -100 and 100
+        or ojs._raise('OJ422', 'priority_boost must be between -100 and 100', '{"field": "priority_boost"}'))
+);
+comment on table ojs.tenant is 'Configured tenants. A tenant without a row has weight 1 and no boost. Changed by ojs.configure_tenant.';
+comment on column ojs.tenant.tenant_id is 'The tenant (multi-tenancy section 5.2).';
+comment on column ojs.tenant.weight is 'Share of dispatch relative to the other tenants with work; 0.000001 to 1000000.';
+comment on column ojs.tenant.priority_boost is
+'Added to the priority of the tenant''s jobs when they are dispatched; -100 to 100. The jobs keep their own priority.';
+comment on column ojs.tenant.created_at is 'When the tenant was first configured.';
+
+create table ojs.tenant_role (
+    role_name name primary key,
+    tenant_id text not null
+);
+create index tenant_role_tenant_idx on ojs.tenant_role (tenant_id);
+comment on table ojs.tenant_role is 'Which tenant a login role is. Private; written by ojs.create_tenant_role.';
+comment on column ojs.tenant_role.role_name is 'The login role.';
+comment on column ojs.tenant_role.tenant_id is 'Its tenant.';
+
+create table ojs.queue (
+    queue      text primary key,
+    paused     boolean not null default false,
+    created_at timestamptz not null default ojs.now(),
+    updated_at timestamptz,
+    config     jsonb not null default '{}',
+    constraint queue_name check (queue ~ '^[a-z0-9][a-z0-9.-]*$' and length(queue) <= 128
+        or ojs._raise('OJ400', 'queue must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters', '{"field": "queue"}'))
+);
+comment on table ojs.queue is 'Configured queues. A queue without a row is not paused; queues need not be created.';
+comment on column ojs.queue.queue is 'The queue''s name.';
+comment on column ojs.queue.paused is 'Whether dispatch from it stands still.';
+comment on column ojs.queue.created_at is 'When it was first configured.';
+comment on column ojs.queue.updated_at is 'When its configuration was changed last.';
+comment on column ojs.queue.config is 'Its configuration (ojs.configure_queue).';
+reset role;

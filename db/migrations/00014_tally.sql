@@ -1,0 +1,50 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+create table ojs.tally (
+    tenant_id text not null,
+    queue     text not null,
+    priority  int not null,
+    scheduled bigint not null default 0,
+    available bigint not null default 0,
+    pending   bigint not null default 0,
+    active    bigint not null default 0,
+    retryable bigint not null default 0,
+    completed bigint not null default 0,
+    cancelled bigint not null default 0,
+    discarded bigint not null default 0,
+    total     bigint not null default 0,
+    failed    bigint not null default 0,
+    rev       bigint not null default 1,
+    primary key (tenant_id, queue, priority, rev)
+);
+comment on table ojs.tally is
+'Jobs by state per (tenant, queue, priority) as of ojs.tally_mark; the journal after it is added by ojs.shard_stats. A row moves to a
+higher rev with each change.';
+comment on column ojs.tally.tenant_id is 'The tenant.';
+comment on column ojs.tally.queue is 'The queue.';
+comment on column ojs.tally.priority is 'The jobs'' own priority.';
+comment on column ojs.tally.scheduled is 'Jobs waiting for their time.';
+comment on column ojs.tally.available is 'Jobs ready to be handed out.';
+comment on column ojs.tally.pending is 'Jobs waiting to be activated.';
+comment on column ojs.tally.active is 'Jobs in workers'' hands.';
+comment on column ojs.tally.retryable is 'Failed jobs waiting for their next attempt.';
+comment on column ojs.tally.completed is 'Jobs completed, ever.';
+comment on column ojs.tally.cancelled is 'Jobs cancelled, ever.';
+comment on column ojs.tally.discarded is 'Jobs discarded, ever, less those retried from the dead letter queue.';
+comment on column ojs.tally.total is 'Jobs enqueued, ever.';
+comment on column ojs.tally.failed is 'Failed attempts, ever.';
+comment on column ojs.tally.rev is 'Grows with each change, so that the live version is found newest first.';
+
+create table ojs.tally_mark (
+    rev      bigint primary key,
+    snapshot pg_snapshot not null,
+    at       timestamptz not null
+);
+insert into ojs.tally_mark values (1, pg_current_snapshot(), '-infinity');
+comment on table ojs.tally_mark is 'How far the journal has been rolled up into ojs.tally. The row moves to a higher rev with each change.';
+comment on column ojs.tally_mark.rev is 'Grows with each change; the highest counts.';
+comment on column ojs.tally_mark.snapshot is 'What has been rolled up.';
+comment on column ojs.tally_mark.at is 'When.';
+reset role;

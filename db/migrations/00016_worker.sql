@@ -1,0 +1,69 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- What is said once of a worker stands here, what each heartbeat says in worker_beat. The row of worker is locked while its worker_beat is
+-- changed, so that a heartbeat and the end of a registration come one after the other.
+create type ojs.worker_state as enum ('running', 'quiet', 'drain', 'terminate');
+comment on type ojs.worker_state is
+'What a worker does (ojs-worker-protocol section 2): running: fetches and works; quiet, drain: finishes what it has; terminate: ends
+within its grace period.';
+
+create table ojs.worker (
+    tenant_id     text not null,
+    worker_id     text not null,
+    id            uuid not null default ojs._uuid_v7(),
+    state         ojs.worker_state not null default 'running',
+    directive     ojs.worker_state,
+    resting       boolean not null generated always as (coalesce(directive, state) <> 'running') stored,
+    hostname      text,
+    pid           int,
+    queues        text[],
+    concurrency   int,
+    labels        text[],
+    version       text,
+    metadata      jsonb,
+    started_at    timestamptz,
+    registered_at timestamptz not null default ojs.now(),
+    primary key (tenant_id, worker_id)
+);
+create unique index worker_registration_idx on ojs.worker (tenant_id, id);
+-- Asked by every FETCH, and empty most of the time.
+create index worker_resting_idx on ojs.worker (tenant_id, worker_id) where resting;
+comment on table ojs.worker is
+'Workers that have registered or sent a heartbeat, until they sign off or fall silent. One that never does either has no row: its leases
+alone tell.';
+comment on column ojs.worker.tenant_id is 'The tenant it works for; empty: it serves all. Two tenants may have workers of one name.';
+comment on column ojs.worker.worker_id is 'As it names itself.';
+comment on column ojs.worker.id is 'This registration; a worker that comes back after its end gets another.';
+comment on column ojs.worker.state is 'What it says it does.';
+comment on column ojs.worker.directive is 'What it is told to do by its next heartbeat; null: as it likes.';
+comment on column ojs.worker.resting is 'Whether FETCH gives it nothing.';
+comment on column ojs.worker.hostname is 'Where it runs, as it says.';
+comment on column ojs.worker.pid is 'Its process, as it says.';
+comment on column ojs.worker.queues is 'The queues it serves, as it says.';
+comment on column ojs.worker.concurrency is 'How many jobs it runs at once, as it says.';
+comment on column ojs.worker.labels is 'Labels for grouping, as it says.';
+comment on column ojs.worker.version is 'Its version, as it says.';
+comment on column ojs.worker.metadata is 'Whatever else it says of itself, a JSON object.';
+comment on column ojs.worker.started_at is 'When its process began, as it says.';
+comment on column ojs.worker.registered_at is 'When this registration began.';
+
+create table ojs.worker_beat (
+    tenant_id text not null,
+    worker_id text not null,
+    rev       bigint not null,
+    seen_at   timestamptz not null,
+    active    int,
+    ids       uuid[] not null,
+    primary key (tenant_id, worker_id, rev)
+);
+comment on table ojs.worker_beat is
+'The latest heartbeat of each worker that was worth writing down. The row moves to a higher rev with each change.';
+comment on column ojs.worker_beat.tenant_id is 'The tenant of the worker; empty: all.';
+comment on column ojs.worker_beat.worker_id is 'The worker.';
+comment on column ojs.worker_beat.rev is 'Grows with each change; the highest counts.';
+comment on column ojs.worker_beat.seen_at is 'When. Heartbeats in quick succession are written down once.';
+comment on column ojs.worker_beat.active is 'How many jobs it runs, as it says.';
+comment on column ojs.worker_beat.ids is 'The jobs it runs, as it says.';
+reset role;

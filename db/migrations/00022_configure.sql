@@ -1,0 +1,91 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- +goose StatementBegin
+create function ojs.create_tenant_role(p_tenant text, p_role name, p_password text default null) returns void
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if p_tenant is null or not ojs._tenant_valid(p_tenant) then
+        perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
+    end if;
+    if coalesce(p_role, '') = '' or p_role in ('ojs_owner', 'ojs_service', 'ojs_operator', 'ojs_tenant') or p_role like 'pg\_%' then
+        perform ojs._raise('OJ400', format('%s cannot be a tenant''s login role', coalesce(quote_ident(p_role), 'null')), '{"field": "role"}');
+    end if;
+    if not exists (select from pg_roles where rolname = p_role) then
+        execute format('create role %I login', p_role);
+    elsif exists (select from pg_roles where rolname = p_role and (rolsuper or rolbypassrls))
+            or pg_has_role(p_role, 'ojs_service', 'member') or pg_has_role(p_role, 'ojs_operator', 'member') or pg_has_role(p_role, 'ojs_owner', 'member') then
+        perform ojs._raise('OJ400', format('role %I sees more than one tenant', p_role), '{"field": "role"}');
+    end if;
+    if p_password is not null then
+        execute format('alter role %I password %L', p_role, p_password);
+    end if;
+    execute format('grant ojs_tenant to %I', p_role);
+    perform ojs._map_tenant_role(p_tenant, p_role);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.create_tenant_role(text, name, text) is
+'Makes p_role a login role of tenant p_tenant: creates it if absent, sets p_password if given, grants ojs_tenant, and maps it. From then
+on the role sees and writes that tenant''s jobs and no others. A tenant may have several roles; calling it again moves the role to
+another tenant. Runs with the rights of its caller, who must be an operator that may create roles (and administer ojs_tenant), or a
+superuser.';
+
+-- +goose StatementBegin
+create function ojs._map_tenant_role(p_tenant text, p_role name) returns void
+language sql security definer set search_path = pg_catalog, pg_temp
+as $$
+    insert into ojs.tenant_role (role_name, tenant_id) values (p_role, p_tenant)
+    on conflict (role_name) do update set tenant_id = excluded.tenant_id
+$$;
+-- +goose StatementEnd
+comment on function ojs._map_tenant_role(text, name) is 'Maps a login role to its tenant.';
+
+-- +goose StatementBegin
+create function ojs.configure(
+    p_default_tenant text default null, p_tenant_required boolean default null, p_retention interval default null, p_journal_retention interval default null,
+    p_timeout_ms int default null, p_heartbeat_timeout_ms int default null,
+    p_idempotency_window interval default null
+) returns ojs.settings
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_settings ojs.settings;
+begin
+    if p_default_tenant is not null and not ojs._tenant_valid(p_default_tenant) then
+        perform ojs._raise('OJ400', 'default_tenant is no valid tenant', '{"field": "default_tenant"}');
+    end if;
+    if p_timeout_ms < 0 then
+        perform ojs._raise('OJ400', 'timeout_ms must not be negative', '{"field": "timeout_ms"}');
+    end if;
+    if p_heartbeat_timeout_ms not between 1000 and 86400000 then
+        perform ojs._raise('OJ400', 'heartbeat_timeout_ms must be between 1000 and 86400000', '{"field": "heartbeat_timeout_ms"}');
+    end if;
+    if p_retention > '0' then
+        perform ojs._alone_with_queues();
+        perform ojs._check_retention(p_retention, array(select q.queue from ojs.queue q where q.config ? 'retention'));
+    end if;
+    update ojs.settings s
+    set default_tenant = coalesce(p_default_tenant, s.default_tenant), tenant_required = coalesce(p_tenant_required, s.tenant_required),
+        retention = coalesce(p_retention, s.retention), journal_retention = coalesce(p_journal_retention, s.journal_retention),
+        timeout_ms = coalesce(p_timeout_ms, s.timeout_ms), heartbeat_timeout_ms = coalesce(p_heartbeat_timeout_ms, s.heartbeat_timeout_ms),
+        idempotency_window = coalesce(p_idempotency_window, s.idempotency_window)
+    returning * into v_settings;
+    if p_retention is not null then
+        perform pg_notify('ojs_wake', 'upkeep');
+    end if;
+    return v_settings;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.configure(text, boolean, interval, interval, int, int, interval) is
+'Changes deployment settings and returns them; a null argument leaves its setting as it is. p_default_tenant: tenant of jobs that name
+none (default _default). p_tenant_required: refuse such jobs instead (default false). p_retention: how long jobs are kept after they have
+ended (default 7 days; 10 seconds to 36500 days; 0: until an operator drops them). p_journal_retention: how long the journal is kept
+(default 1 day; from 1 minute), if retention is not shorter. p_timeout_ms: how long heartbeats keep an attempt of a job without a
+timeout_ms of its own, milliseconds, 0 for ever (default 1800000). p_heartbeat_timeout_ms: how long a worker that has sent heartbeats may
+be silent before it is taken for dead, 1000 to 86400000 (default 30000). p_idempotency_window: how long an idempotency key is remembered
+(default 1 day; 1 minute to 365 days), for requests from now on. Raises invalid_request.';
+reset role;

@@ -1,0 +1,167 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+create type ojs.violation as (sqlstate text, field text, message text);
+comment on type ojs.violation is 'Why a job is refused: the problem''s SQLSTATE, the field at fault, and a sentence.';
+
+-- What a number can be in jsonb is 131072 digits before the point and 16383 behind it. The longest text that cannot be beyond that without a long run of
+-- digits or a large exponent.
+-- +goose StatementBegin
+create function ojs._fits_jsonb(p_json json) returns boolean
+language sql stable
+as $$ select p_json::text !~ '[0-9][eE][-+]?[0-9]{3}' and (octet_length(p_json::text) < 16000 or p_json::text !~ '[0-9]{255}') $$;
+-- +goose StatementEnd
+comment on function ojs._fits_jsonb(json) is
+'Whether all numbers of a JSON text certainly fit numeric, and with them the text jsonb. Becomes part of the query that asks.';
+
+-- PostgreSQL 16 finds repeated keys by itself. Before that, the pairs in the text are counted (every colon outside of strings) and compared with
+-- the pairs that are left once the text has become jsonb, which keeps one of each. Without escapes that could be a colon the strings
+-- need not be set aside, because they keep their colons; which values can become jsonb is a question of their numbers.
+-- +goose StatementBegin
+do $do$
+begin
+    if current_setting('server_version_num')::int >= 160000 then
+        execute $fn$
+            create function ojs._repeats_key(p_json json) returns boolean language sql stable
+            as $$ select not (p_json is json with unique keys) $$
+        $fn$;
+    else
+        execute $fn$
+            create function ojs._repeats_key_exactly(p_json json) returns boolean language plpgsql immutable
+            as $$
+            begin
+                return length(regexp_replace(regexp_replace(p_json::text, '"(?:[^"\\]|\\.)*"', '', 'g'), '[^:]', '', 'g'))
+                    <> length(regexp_replace(regexp_replace(p_json::jsonb::text, '"(?:[^"\\]|\\.)*"', '', 'g'), '[^:]', '', 'g'));
+            exception when numeric_value_out_of_range then
+                -- A number beyond numeric: fine as text, but it cannot become jsonb to be compared.
+                return false;
+            end;
+            $$
+        $fn$;
+        comment on function ojs._repeats_key_exactly(json) is 'ojs._repeats_key for texts with escapes or large numbers.';
+        execute $fn$
+            create function ojs._repeats_key(p_json json) returns boolean language sql stable
+            as $$
+                select case
+                    when strpos(p_json::text, '{') = 0 then false
+                    when strpos(p_json::text, '\u') > 0 or octet_length(p_json::text) > 100000 or not ojs._fits_jsonb(p_json) then ojs._repeats_key_exactly(p_json)
+                    else octet_length(p_json::text) - octet_length(replace(p_json::text, ':', ''))
+                        <> octet_length(p_json::jsonb::text) - octet_length(replace(p_json::jsonb::text, ':', '')) end
+            $$
+        $fn$;
+    end if;
+end;
+$do$;
+-- +goose StatementEnd
+comment on function ojs._repeats_key(json) is 'Whether an object anywhere in a JSON text has the same key twice.';
+
+-- +goose StatementBegin
+create function ojs._bad_escape(p_text text) returns text
+language plpgsql immutable
+as $$
+declare
+    v_escapes text;
+begin
+    if strpos(p_text, '\u') > 0 then
+        -- Escaped backslashes and whole surrogate pairs set aside.
+        v_escapes := regexp_replace(p_text, '\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}', '', 'g');
+        if strpos(v_escapes, '\u0000') > 0 then
+            return 'a NUL character (\u0000)';
+        elsif v_escapes ~ '\\u[dD][89a-fA-F]' then
+            return 'half of a surrogate pair';
+        end if;
+    end if;
+    return null;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._bad_escape(text) is 'What a JSON text holds that json keeps and text cannot be made of, or null.';
+
+-- +goose StatementBegin
+create function ojs._too_deep(p_json jsonb) returns boolean
+language plpgsql immutable
+as $$
+declare
+    v_text text := p_json::text;
+begin
+    -- Brackets are counted first: few values have so many.
+    return length(v_text) - length(translate(v_text, '[{', '')) > 100
+        and jsonb_path_exists(p_json, 'strict $.**{100} ? (@.type() == "array" || @.type() == "object")');
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._too_deep(jsonb) is 'Whether JSON is nested more than 100 levels deep.';
+
+-- +goose StatementBegin
+create function ojs._json_violation(p_json json, p_field text, p_kind text, p_max_bytes int) returns ojs.violation
+language plpgsql immutable
+as $$
+declare
+    v_text   text := p_json::text;
+    v_escape text := ojs._bad_escape(v_text);
+begin
+    if octet_length(v_text) > p_max_bytes then
+        return row('OJ413', p_field, format('%s is larger than %s bytes', p_field, p_max_bytes))::ojs.violation;
+    end if;
+    if p_kind is not null and json_typeof(p_json) <> p_kind then
+        return row('OJ400', p_field, format('%s must be a JSON %s', p_field, p_kind))::ojs.violation;
+    end if;
+    if v_escape is not null then
+        return row('OJ401', p_field, format('%s holds %s', p_field, v_escape))::ojs.violation;
+    end if;
+    if length(v_text) - length(translate(v_text, '[{', '')) > 100 then
+        begin
+            if ojs._too_deep(p_json::jsonb) then
+                return row('OJ401', p_field, format('%s is nested more than 100 levels deep', p_field))::ojs.violation;
+            end if;
+        exception when numeric_value_out_of_range then
+            return row('OJ401', p_field, format('%s holds more than 100 brackets and a number beyond 131072 digits', p_field))::ojs.violation;
+        end;
+    end if;
+    if ojs._repeats_key(p_json) then
+        return row('OJ401', p_field, format('%s holds an object with the same key twice', p_field))::ojs.violation;
+    end if;
+    return null;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._json_violation(json, text, text, int) is
+'Why a JSON value that is stored byte for byte is refused, or null: larger than p_max_bytes, not of kind p_kind (a json_typeof; null:
+any), a NUL character, half of a surrogate pair, more than 100 levels, a repeated key.';
+
+-- Narrower than the rules, never wider: what it lets pass, ojs._json_violation would.
+-- +goose StatementBegin
+create function ojs._plain_json(p_json json) returns boolean
+language sql stable
+as $$
+    select octet_length(p_json::text) <= 65536 and strpos(p_json::text, '\u') = 0
+        and (octet_length(p_json::text) < 200 or octet_length(p_json::text) - octet_length(replace(replace(p_json::text, '[', ''), '{', '')) <= 100)
+        and not ojs._repeats_key(p_json)
+$$;
+-- +goose StatementEnd
+comment on function ojs._plain_json(json) is
+'Whether a JSON value certainly breaks no rule of ojs._json_violation, whatever its kind: short, without \u escapes, few brackets, no
+repeated key. Becomes part of the query that asks.';
+
+-- +goose StatementBegin
+create function ojs._readable(p_json json) returns boolean
+language sql stable
+as $$ select strpos(p_json::text, '\u') = 0 or ojs._bad_escape(p_json::text) is null $$;
+-- +goose StatementEnd
+comment on function ojs._readable(json) is
+'Whether PostgreSQL can take a JSON value apart: it stumbles over escapes of characters that text cannot hold.';
+
+-- +goose StatementBegin
+create function ojs._uuid(p_text text) returns uuid
+language plpgsql immutable
+as $$
+begin
+    return p_text::uuid;
+exception when invalid_text_representation then
+    return null;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._uuid(text) is 'A text as a UUID; null when it is none.';
+reset role;

@@ -1,0 +1,69 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- +goose StatementBegin
+create function ojs._enter_lane(p_patience_ms int default 0) returns boolean
+language plpgsql
+as $$
+declare
+    v_lock_timeout text := current_setting('lock_timeout');
+begin
+    perform from ojs.lane l where l.lane = 0 for update skip locked;
+    if not found then
+        if p_patience_ms < 0 then
+            return false;
+        elsif p_patience_ms = 0 then
+            perform from ojs.lane l where l.lane = 0 for update;
+        else
+            begin
+                perform set_config('lock_timeout', p_patience_ms::text, true);
+                perform from ojs.lane l where l.lane = 0 for update;
+            exception when lock_not_available or deadlock_detected then
+                return false;
+            end;
+            perform set_config('lock_timeout', v_lock_timeout, true);
+        end if;
+    end if;
+    perform set_config('ojs.lane', 'held', true),
+        case when current_setting('idle_in_transaction_session_timeout')::interval not between '1 millisecond' and '10 seconds' then set_config('idle_in_transaction_session_timeout', '10s', true) end,
+        -- Unknown before PostgreSQL 17.
+        case when current_setting('transaction_timeout', true)::interval not between '1 millisecond' and '10 seconds' then set_config('transaction_timeout', '10s', true) end;
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._enter_lane(int) is
+'Waits for the row of ojs.lane, p_patience_ms at most (0: as long as it takes; negative: not at all), and says whether it holds it, which
+it does until the transaction ends. Whoever holds it keeps decisions waiting, so the session is ended when it then idles for 10 seconds,
+and from PostgreSQL 17 on when its transaction is still open after 10 seconds.';
+
+-- +goose StatementBegin
+create function ojs._await_lane(p_patience_ms int) returns boolean
+language plpgsql
+as $$
+begin
+    perform set_config('lock_timeout', p_patience_ms::text, true);
+    perform from ojs.lane l where l.lane = 0 for update;
+    raise sqlstate 'OJ000';
+exception
+    when sqlstate 'OJ000' then
+        return true;
+    when lock_not_available or deadlock_detected then
+        return false;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._await_lane(int) is
+'Waits until the decision under way has ended, p_patience_ms at most, and says whether it has. Holds nothing afterwards: the row lock goes
+with the subtransaction.';
+
+-- +goose StatementBegin
+create function ojs._lingers() returns boolean
+language sql stable
+as $$ select statement_timestamp() - transaction_timestamp() > interval '20 milliseconds' $$;
+-- +goose StatementEnd
+comment on function ojs._lingers() is
+'Whether the caller has been in its transaction for a while: it may stay there, and must not keep decisions waiting. Becomes part of the
+expression that asks.';
+reset role;

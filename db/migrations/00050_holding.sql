@@ -1,0 +1,115 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- +goose StatementBegin
+create function ojs._unknown(p_id uuid) returns ojs.refusal
+language sql stable
+as $$ select row('OJ404', format('job %s not found', p_id), jsonb_build_object('resource_type', 'job', 'resource_id', p_id))::ojs.refusal $$;
+-- +goose StatementEnd
+comment on function ojs._unknown(uuid) is 'There is no such job, or it is another tenant''s.';
+
+-- +goose StatementBegin
+create function ojs._ambiguous(p_id uuid) returns ojs.refusal
+language sql stable
+as $$ select row('OJ411', format('job id %s exists in more than one tenant', p_id), jsonb_build_object('field', 'X-OJS-Tenant', 'job_id', p_id))::ojs.refusal $$;
+-- +goose StatementEnd
+comment on function ojs._ambiguous(uuid) is 'Two tenants have a job with that id.';
+
+-- +goose StatementBegin
+create function ojs._job_for(p_id uuid, p_tenant text) returns ojs.job
+language plpgsql
+as $$
+declare
+    v_job     ojs.job;
+    v_found   ojs.job;
+    v_refusal ojs.refusal;
+begin
+    if p_id is null then
+        perform ojs._raise('OJ400', 'id is required', '{"field": "id"}');
+    end if;
+    for v_found in select j.* from ojs.job j where j.id = p_id and (j.tenant_id = p_tenant) is not false limit 2 loop
+        if v_job.id is not null then
+            v_refusal := ojs._ambiguous(p_id);
+        end if;
+        v_job := v_found;
+    end loop;
+    if v_job.id is null then
+        v_refusal := ojs._unknown(p_id);
+    end if;
+    if v_refusal is not null then
+        perform ojs._raise(v_refusal.sqlstate, v_refusal.message, v_refusal.detail);
+    end if;
+    return v_job;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._job_for(uuid, text) is
+'The job with that id of a tenant, or of any tenant for null. Raises not_found, ambiguous_job.';
+
+-- +goose StatementBegin
+create function ojs._holds(p_state ojs.job_state, p_job_lease uuid, p_job_worker text, p_lease uuid, p_worker_id text) returns boolean
+language sql immutable
+as $$ select p_state = 'active' and (p_lease <> p_job_lease) is not true and (p_worker_id <> p_job_worker) is not true $$;
+-- +goose StatementEnd
+comment on function ojs._holds(ojs.job_state, uuid, text, uuid, text) is
+'Whether a caller may end the running attempt of a job: it is active, and the lease and the worker are those of the caller as far as it
+named them.';
+
+-- +goose StatementBegin
+create function ojs._hold_refusal(p_action text, p_id uuid, p_state ojs.job_state, p_job_lease uuid, p_job_worker text, p_lease uuid, p_worker_id text) returns ojs.refusal
+language sql stable
+as $$
+    select case
+        when ojs._holds(p_state, p_job_lease, p_job_worker, p_lease, p_worker_id) then null
+        when p_state <> 'active' then row('OJ409', format('cannot %s job %s: its state is %s, not active', p_action, p_id, p_state),
+            jsonb_build_object('job_id', p_id, 'current_state', p_state, 'expected_state', 'active'))::ojs.refusal
+        when p_lease <> p_job_lease then row('OJ409', format('cannot %s job %s: the lease is not that of the running attempt', p_action, p_id),
+            jsonb_build_object('job_id', p_id, 'field', 'lease', 'current_state', p_state))::ojs.refusal
+        else row('OJ409', format('cannot %s job %s: another worker holds it', p_action, p_id),
+            jsonb_build_object('job_id', p_id, 'field', 'worker_id', 'current_state', p_state))::ojs.refusal
+        end
+$$;
+-- +goose StatementEnd
+comment on function ojs._hold_refusal(text, uuid, ojs.job_state, uuid, text, uuid, text) is
+'Why ojs._holds says no, or null. p_action: what the caller wants to do.';
+
+-- +goose StatementBegin
+create function ojs._check_hold(p_action text, p_job ojs.job, p_lease uuid, p_worker_id text) returns void
+language plpgsql
+as $$
+declare
+    v_refusal ojs.refusal := ojs._hold_refusal(p_action, p_job.id, p_job.state, p_job.lease, p_job.worker_id, p_lease, p_worker_id);
+begin
+    if v_refusal is not null then
+        perform ojs._raise(v_refusal.sqlstate, v_refusal.message, v_refusal.detail);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._check_hold(text, ojs.job, uuid, text) is 'Raises conflict when a caller may not end the running attempt of a job.';
+
+-- +goose StatementBegin
+create function ojs._held_job(p_id uuid, p_tenant text, p_lease uuid, p_worker_id text, p_action text) returns ojs.job
+language plpgsql
+as $$
+declare
+    v_job ojs.job := ojs._job_for(p_id, p_tenant);
+begin
+    select * into v_job from ojs.job j where j.id = v_job.id and j.tenant_id = v_job.tenant_id for update;
+    perform ojs._check_hold(p_action, v_job, p_lease, p_worker_id);
+    return v_job;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._held_job(uuid, text, uuid, text, text) is
+'Locks an active job and returns it. p_lease and p_worker_id, when given, must be those of the running attempt. Raises not_found,
+ambiguous_job, conflict.';
+
+-- +goose StatementBegin
+create function ojs._timeout_ms(p_timeout_ms int) returns int
+language sql stable
+as $$ select coalesce(nullif(p_timeout_ms, 0), (select nullif(s.timeout_ms, 0) from ojs.settings s)) $$;
+-- +goose StatementEnd
+comment on function ojs._timeout_ms(int) is 'How long an attempt may run, milliseconds, or null for ever. p_timeout_ms: the job''s own.';
+reset role;

@@ -1,0 +1,104 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- +goose StatementBegin
+create function ojs._extend(p_worker_id text, p_ids uuid[], p_visibility_timeout_ms int, p_tenant text) returns setof ojs.job
+language sql
+as $$
+    with held as materialized (
+        select j.id, j.tenant_id from ojs.job j
+        where j.id = any (p_ids) and (p_tenant is null or j.tenant_id = p_tenant) and j.state = 'active'
+          and (j.worker_id is null or j.worker_id = p_worker_id)
+        for update of j skip locked
+    )
+    update ojs.job j
+    set lease_expires_at = greatest(j.lease_expires_at,
+        least(ojs.now() + coalesce(p_visibility_timeout_ms, j.visibility_timeout_ms, 30000) * interval '1 millisecond', j.started_at + ojs._timeout_ms(j.timeout_ms) * interval '1 millisecond'))
+    from held h where j.id = h.id and j.tenant_id = h.tenant_id
+    returning j.*
+$$;
+-- +goose StatementEnd
+comment on function ojs._extend(text, uuid[], int, text) is
+'Extends the leases of those of the jobs that a worker holds, never beyond the time that the attempt may run, and returns them. Passes
+over what is locked.';
+
+-- +goose StatementBegin
+create function ojs.release(p_id uuid, p_lease uuid) returns ojs.job
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_old ojs.job;
+    v_job ojs.job;
+begin
+    if p_lease is null then
+        perform ojs._raise('OJ400', 'lease is required', '{"field": "lease"}');
+    end if;
+    -- An id that two tenants use is told apart by the lease.
+    v_old := ojs._held_job(p_id, coalesce(ojs._session_tenant(null), (select j.tenant_id from ojs.job j where j.id = p_id and j.lease = p_lease)), p_lease, null, 'release');
+    update ojs.job j
+    set state = 'available', attempt = j.attempt - 1, lease = null, lease_expires_at = null, started_at = null, worker_id = null
+    where j.id = v_old.id and j.tenant_id = v_old.tenant_id
+    returning * into v_job;
+    perform ojs._released(v_old, 'available', true);
+    perform ojs._woken(v_job, 'available');
+    return v_job;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.release(uuid, uuid) is
+'Gives back a job that never reached its worker, and returns it: available at once, first among its tenant''s, the attempt not counted.
+p_lease is required. Raises not_found, conflict.';
+
+-- +goose StatementBegin
+create function ojs.cancel(p_id uuid, p_tenant text default null) returns ojs.job
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_old ojs.job := ojs._job_for(p_id, ojs._session_tenant(p_tenant));
+    v_job ojs.job;
+begin
+    select * into v_old from ojs.job j where j.id = v_old.id and j.tenant_id = v_old.tenant_id for update;
+    if v_old.state in ('completed', 'cancelled', 'discarded') then
+        perform ojs._raise('OJ409', format('cannot cancel job %s: it is %s already', p_id, v_old.state),
+            jsonb_build_object('job_id', p_id, 'current_state', v_old.state));
+    end if;
+    update ojs.job j
+    set state = 'cancelled', finished_at = ojs.now(), lease = null, lease_expires_at = null, retry_at = null
+    where j.id = v_old.id and j.tenant_id = v_old.tenant_id
+    returning * into v_job;
+    perform ojs._released(v_old, 'cancelled', true);
+    return v_job;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.cancel(uuid, text) is
+'Cancels a job that has not ended, whether waiting or running, and returns it (ojs-core section 7.6). A worker that runs it learns from
+its next heartbeat or ack. Raises not_found, conflict (ended already), ambiguous_job. Locks the job row.';
+
+-- +goose StatementBegin
+create function ojs.activate(p_id uuid, p_tenant text default null) returns ojs.job
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_old ojs.job := ojs._job_for(p_id, ojs._session_tenant(p_tenant));
+    v_job ojs.job;
+begin
+    select * into v_old from ojs.job j where j.id = v_old.id and j.tenant_id = v_old.tenant_id for update;
+    if v_old.state <> 'pending' then
+        perform ojs._raise('OJ409', format('cannot activate job %s: its state is %s, not pending', p_id, v_old.state),
+            jsonb_build_object('job_id', p_id, 'current_state', v_old.state, 'expected_state', 'pending'));
+    end if;
+    update ojs.job j
+    set state = 'available', seq = nextval('ojs.job_seq'), enqueued_at = ojs.now()
+    where j.id = v_old.id and j.tenant_id = v_old.tenant_id
+    returning * into v_job;
+    perform ojs._woken(v_job, 'pending');
+    return v_job;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.activate(uuid, text) is
+'Makes a pending job available and returns it (ojs-http-binding section 9.5). Raises not_found, conflict (not pending), ambiguous_job.
+Locks the job row.';
+reset role;

@@ -1,0 +1,158 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- The fairness state has an index without a tenant in it, by which explain analyze would count the others: so tenants read it here.
+-- +goose StatementBegin
+create function ojs._fairness() returns setof ojs.tenant_fairness
+language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_tenant text := ojs.current_tenant();
+begin
+    if v_tenant is null and not (pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member')) then
+        return;
+    end if;
+    return query
+    select f.queue, f.priority, f.tenant_id, f.vtime, f.weight, f.class, f.backlogged,
+        case when f.backlogged then coalesce(round((r.v - f.vtime) * f.weight, 6), f.deficit) else 0 end, f.dispatched - coalesce(a.jobs, 0), f.job_priority, f.head, f.reentry_head, f.drift, f.rev
+    from ojs.tenant_fairness f
+    -- Decided ahead is not handed out.
+    left join (select r.queue, r.priority, r.tenant_id, count(*) as jobs from ojs.run r group by r.queue, r.priority, r.tenant_id) a
+        on a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id
+    left join lateral (select r.v from ojs.ring r where r.queue = f.queue and r.priority = f.priority order by r.rev desc limit 1) r on f.backlogged
+    where v_tenant is null or f.tenant_id = v_tenant;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._fairness() is
+'The rows of ojs.tenant_fairness that are the caller''s to see, with the deficit as it is at this moment.';
+
+-- +goose StatementBegin
+create function ojs._oldest_aside() returns table (queue text, priority int, tenant_id text, oldest_at timestamptz)
+language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_tenant text := ojs.current_tenant();
+begin
+    if v_tenant is null and not (pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member')) then
+        return;
+    end if;
+    return query
+    select a.queue, a.priority, a.tenant_id, min(j.enqueued_at)
+    from (
+        select e.queue, e.priority, e.tenant_id, e.id from ojs.reentry e
+        union all
+        select r.queue, r.priority, r.tenant_id, r.id from ojs.run r
+        union all
+        select j.queue, j.priority + coalesce(t.priority_boost, 0), j.tenant_id, j.id
+        from ojs.timer m
+        cross join lateral unnest(m.tenant_ids, m.ids) x(tenant_id, id)
+        cross join lateral (select j.* from ojs.job j where j.id = x.id and j.tenant_id = x.tenant_id limit 1) j
+        left join ojs.tenant t on t.tenant_id = j.tenant_id
+        where m.kind = 'again' and m.due_at <= ojs.now() + interval '1 second'
+    ) a
+    cross join lateral (select j.enqueued_at from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'available' limit 1) j
+    where v_tenant is null or a.tenant_id = v_tenant
+    group by a.queue, a.priority, a.tenant_id;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._oldest_aside() is
+'Per effective priority of a queue and tenant the time of the oldest job that is available but not in line: on the small list, decided
+ahead, or locked when its turn came. The caller''s to see only.';
+
+-- Per (tenant, queue, priority): the tally plus what the journal says since, and the oldest job in line.
+create view ojs._line with (security_invoker = true) as
+select n.*, least(w.oldest_at, b.oldest_at) as oldest_at
+from (
+    select u.tenant_id, u.queue, u.priority, sum(u.scheduled) as scheduled, sum(u.available) as available, sum(u.pending) as pending, sum(u.active) as active,
+        sum(u.retryable) as retryable, sum(u.completed) as completed, sum(u.cancelled) as cancelled, sum(u.discarded) as discarded, sum(u.total) as total, sum(u.failed) as failed
+    from (
+        select t.tenant_id, t.queue, t.priority, t.scheduled, t.available, t.pending, t.active, t.retryable, t.completed, t.cancelled, t.discarded, t.total, t.failed
+        from ojs.tally t
+        union all
+        select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled, r.discarded, r.total, r.failed
+        from ojs._recent() r
+    ) u
+    group by u.tenant_id, u.queue, u.priority
+) n
+left join ojs._fairness() f on n.available > 0 and f.queue = n.queue and f.job_priority = n.priority and f.tenant_id = n.tenant_id
+-- Made available since the last decision: new jobs whose producer committed late begin before the cursor, jobs that came back are single.
+left join (
+    select u.tenant_id, u.queue, u.priority, min(u.lo) as lo from ojs._unfolded() u where u.from_state is distinct from 'available'
+    group by u.tenant_id, u.queue, u.priority
+) u on u.tenant_id = n.tenant_id and u.queue = n.queue and u.priority = n.priority
+left join (
+    select u.tenant_id, u.queue, u.priority, min(j.enqueued_at) as oldest_at
+    from ojs._unfolded() u
+    join ojs.job j on j.queue = u.queue and j.priority = u.priority and j.tenant_id = u.tenant_id and j.seq = u.lo and j.state = 'available'
+    where u.from_state = 'available'
+    group by u.tenant_id, u.queue, u.priority
+) b on b.tenant_id = n.tenant_id and b.queue = n.queue and b.priority = n.priority
+left join lateral (
+    select min(o.enqueued_at) as oldest_at
+    from (
+        (select j.enqueued_at from ojs.job j
+        where j.queue = n.queue and j.priority = n.priority and j.tenant_id = n.tenant_id and j.seq > least(coalesce(f.head, 0), u.lo - 1) and j.state = 'available'
+        order by j.seq limit 1)
+        union all
+        select a.oldest_at from ojs._oldest_aside() a where a.queue = n.queue and a.priority = f.priority and a.tenant_id = n.tenant_id
+    ) o
+) w on n.available > 0;
+comment on view ojs._line is 'Numbers of jobs per (tenant, queue, priority) as of now, and when the first in line became available.';
+
+create view ojs.shard_stats with (security_invoker = true) as
+select l.tenant_id, l.queue, sum(l.scheduled)::bigint as scheduled, sum(l.available)::bigint as available, sum(l.pending)::bigint as pending, sum(l.active)::bigint as active,
+    sum(l.retryable)::bigint as retryable, sum(l.completed)::bigint as completed, sum(l.cancelled)::bigint as cancelled, sum(l.discarded)::bigint as discarded,
+    ojs.now() - min(l.oldest_at) as oldest_wait, sum(l.total)::bigint as total_jobs, sum(l.failed)::bigint as failed
+from ojs._line l
+group by l.tenant_id, l.queue;
+comment on view ojs.shard_stats is
+'One row per tenant and queue: jobs by state now (scheduled, available, pending, active, retryable) and ever (completed, cancelled,
+discarded, total_jobs; failed counts attempts), and how long the first in line has waited. Exact as of the reading transaction; costs as
+much as there are rows, not jobs.';
+
+create view ojs.queue_stats with (security_invoker = true) as
+select coalesce(s.queue, c.queue) as queue, coalesce(s.scheduled, 0) as scheduled, coalesce(s.available, 0) as available, coalesce(s.pending, 0) as pending, coalesce(s.active, 0) as active,
+    coalesce(s.retryable, 0) as retryable, coalesce(s.completed, 0) as completed, coalesce(s.cancelled, 0) as cancelled, coalesce(s.discarded, 0) as discarded,
+    s.oldest_wait, coalesce(s.total_jobs, 0) as total_jobs, coalesce(s.failed, 0) as failed, coalesce(s.tenants, 0) as tenants, coalesce(c.paused, false) as paused
+from (
+    select s.queue, sum(s.scheduled)::bigint as scheduled, sum(s.available)::bigint as available, sum(s.pending)::bigint as pending, sum(s.active)::bigint as active,
+        sum(s.retryable)::bigint as retryable, sum(s.completed)::bigint as completed, sum(s.cancelled)::bigint as cancelled, sum(s.discarded)::bigint as discarded,
+        max(s.oldest_wait) as oldest_wait, sum(s.total_jobs)::bigint as total_jobs, sum(s.failed)::bigint as failed,
+        count(*) filter (where s.available > 0 or s.active > 0) as tenants
+    from ojs.shard_stats s group by s.queue
+) s
+full join ojs.queue c on c.queue = s.queue;
+comment on view ojs.queue_stats is
+'One row per queue: as ojs.shard_stats, summed over the tenants the reader may see; tenants: how many have jobs available or
+active; paused: dispatch stands still.';
+
+create view ojs.tenant_stats with (security_invoker = true) as
+with shard as (
+    select s.tenant_id, sum(s.available)::bigint as backlog, sum(s.active)::bigint as active, sum(s.scheduled)::bigint as scheduled, sum(s.pending)::bigint as pending,
+        sum(s.retryable)::bigint as retryable, sum(s.completed)::bigint as completed, sum(s.cancelled)::bigint as cancelled, sum(s.discarded)::bigint as discarded,
+        sum(s.failed)::bigint as failed, sum(s.total_jobs)::bigint as total_jobs, max(s.oldest_wait) as oldest_wait
+    from ojs.shard_stats s group by s.tenant_id
+), owed as (
+    select f.tenant_id, sum(f.dispatched)::bigint as dispatched, sum(f.deficit) as deficit from ojs._fairness() f group by f.tenant_id
+), minute as (
+    select l.tenant_id, sum(l.jobs) as jobs from ojs.lease l where l.at > ojs.now() - interval '1 minute' group by l.tenant_id
+)
+select coalesce(s.tenant_id, c.tenant_id) as tenant_id, coalesce(c.weight, 1) as weight, coalesce(s.backlog, 0) as backlog, coalesce(s.active, 0) as active, coalesce(s.scheduled, 0) as scheduled,
+    coalesce(s.pending, 0) as pending, coalesce(s.retryable, 0) as retryable, coalesce(s.completed, 0) as completed, coalesce(s.cancelled, 0) as cancelled,
+    coalesce(s.discarded, 0) as discarded, coalesce(s.failed, 0) as failed, coalesce(s.total_jobs, 0) as total_jobs, s.oldest_wait, coalesce(o.deficit, 0) as deficit,
+    case when s.backlog > 0 or s.active > 0
+        then round(coalesce(c.weight, 1) / sum(coalesce(c.weight, 1)) filter (where s.backlog > 0 or s.active > 0) over (), 4) end as effective_share,
+    round(m.jobs / sum(m.jobs) over (), 4) as actual_share, coalesce(o.dispatched, 0) as dispatched
+from shard s
+full join ojs.tenant c on c.tenant_id = s.tenant_id
+left join owed o on o.tenant_id = coalesce(s.tenant_id, c.tenant_id)
+left join minute m on m.tenant_id = coalesce(s.tenant_id, c.tenant_id);
+comment on view ojs.tenant_stats is
+'One row per tenant: weight; jobs now (backlog = available, active, scheduled, pending, retryable) and ever (completed, cancelled,
+discarded, total_jobs, dispatched; failed counts attempts); how long its first job in line has waited; deficit: jobs it is owed at this
+moment, negative when it had more; effective_share: its weight among the tenants with work; actual_share: its part of what was handed out
+in the last minute. A tenant sees its own row only, and shares among itself.';
+reset role;
