@@ -9,9 +9,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
@@ -413,49 +410,6 @@ func (d *database) wal(ctx context.Context) (bytes int64, mark string, err error
 		return 0, "", fmt.Errorf("read the position of the log: %w", err)
 	}
 	return bytes, mark, nil
-}
-
-// sequence reads from the journal in which order the jobs were dispatched that were handed out after a transaction, and finds each in the response that held it.
-// The journal numbers them in the order of the decisions, whatever way they took afterwards. A job that is in one and not in the other is an error.
-func (d *database) sequence(ctx context.Context, mark string, tenants map[string]int32, responses [][][16]byte) ([]dispatched, error) {
-	in := map[[16]byte]int32{}
-	for i, ids := range responses {
-		for _, id := range ids {
-			if _, twice := in[id]; twice {
-				return nil, fmt.Errorf("job %s was handed out twice", uuid.UUID(id))
-			}
-			in[id] = int32(i)
-		}
-	}
-	rows, err := d.control.Query(ctx, `
-		select l.tenant_id, (extract(epoch from l.at) * 1000000)::bigint, g.id, g.turn
-		from ojs.lease l cross join lateral unnest(l.ids, l.turns) g(id, turn) where l.xid > $1::xid8 and l.queue = $2`, mark, queue)
-	if err != nil {
-		return nil, fmt.Errorf("read the journal: %w", err)
-	}
-	turns := make([]turn, 0, len(in))
-	var (
-		tenant string
-		id     [16]byte
-		t      turn
-	)
-	_, err = pgx.ForEachRow(rows, []any{&tenant, &t.at, &id, &t.n}, func() error {
-		response, ok := in[id]
-		if !ok {
-			return fmt.Errorf("job %s was handed out and in no response", uuid.UUID(id))
-		}
-		delete(in, id)
-		t.tenant, t.response = tenants[tenant], response
-		turns = append(turns, t)
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the journal: %w", err)
-	}
-	if len(in) > 0 {
-		return nil, fmt.Errorf("%d jobs of the responses are not in the journal", len(in))
-	}
-	return inTurn(turns), nil
 }
 
 // compare holds what was counted here against what the database says, so that no figure rests on jobs that were not handed out.

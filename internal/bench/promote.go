@@ -80,22 +80,23 @@ type dueKind struct{ state, columns, values, due, timer string }
 var (
 	scheduledJobs = dueKind{"scheduled", "seq, scheduled_at", "null, %s", "scheduled_at", "due"}
 	leasedJobs    = dueKind{
-		"active", "attempt, lease, started_at, worker_id, lease_expires_at", "1, gen_random_uuid(), c.now, 'w' || g.i % 16, %s", "lease_expires_at", "lease",
+		"active", "attempt, lease, started_at, worker_id, lease_expires_at", "1, gen_random_uuid(), c.now, 'w' || g.i % 16, %s",
+		"lease_expires_at", "lease",
 	}
 )
 
-// rows adds $2 jobs of $4 tenants to the queue $3, the first due $5 from now and each $6 after the one before, with a timer of its own, as after single calls. It does
-// what the triggers would do, and is to run without them: they would look at each of ten million jobs, and make those available that are due by then.
+// rows adds $2 jobs of $4 tenants to the queue $3, the first due $5 from now and each $6 after the one before, with a timer of its own,
+// as after single calls. It does what the triggers would do, and is to run without them: they would look at each of ten million jobs,
+// and make those available that are due by then.
 func (k dueKind) rows() string {
 	return `
 		with made as (
 			insert into ojs.job (state, ` + k.columns + `, tenant_id, type, queue, args)
-			select '` + k.state + `', ` + strings.ReplaceAll(k.values, "%s", "c.now + $5::interval + g.i * $6::interval") + `, 't' || g.i % $4, 'bench.job', $3,
-				($1::text[])[1 + g.i % cardinality($1)]::json
+			select '` + k.state + `', ` + strings.ReplaceAll(k.values, "%s", "c.now + $5::interval + g.i * $6::interval") + `,
+				't' || g.i % $4, 'bench.job', $3, ($1::text[])[1 + g.i % cardinality($1)]::json
 			from (select clock_timestamp() as now offset 0) c cross join generate_series(0, $2::int - 1) g(i)
 			returning tenant_id, id, ` + k.due + ` as due_at
-		), noted as (
-			insert into ojs.wake (tenant_id, queue, priority, to_state, jobs) select m.tenant_id, $3, 0, '` + k.state + `', count(*) from made m group by m.tenant_id
+		), noted as (` + noteLoaded(k.state) + `
 		)
 		insert into ojs.timer (due_at, kind, tenant_ids, ids) select m.due_at, '` + k.timer + `', array[m.tenant_id], array[m.id] from made m`
 }
@@ -110,9 +111,15 @@ func Promote(ctx context.Context, env *Env, opts DueOptions) (*DueResult, error)
 
 func due(ctx context.Context, env *Env, benchmark string, kind dueKind, opts DueOptions) (*DueResult, error) {
 	r := &DueResult{
-		Benchmark: benchmark, Waiting: opts.Waiting, FewWaiting: opts.FewWaiting, Batch: opts.Batch, Samples: opts.Samples, Tenants: opts.Tenants, ArgsBytes: opts.ArgsBytes,
+		Benchmark: benchmark, Waiting: opts.Waiting, FewWaiting: opts.FewWaiting, Batch: opts.Batch, Samples: opts.Samples,
+		Tenants: opts.Tenants, ArgsBytes: opts.ArgsBytes,
 	}
 	sides := []*dueSide{{DueSide: &r.Large, waiting: opts.Waiting}, {DueSide: &r.Small, waiting: opts.FewWaiting}}
+	defer func() {
+		for _, side := range sides {
+			side.close()
+		}
+	}()
 	begun := time.Now()
 	for i, side := range sides {
 		var err error
@@ -130,51 +137,10 @@ func due(ctx context.Context, env *Env, benchmark string, kind dueKind, opts Due
 		if err := side.settle(ctx); err != nil {
 			return nil, err
 		}
-		defer side.conn.Close(context.Background())
-		defer side.loading.Close(context.Background())
 	}
-
-	var ratios, cpuRatios []float64
-	for n := range opts.Samples + dueWarm {
-		env.progress("ticking", int64(n), int64(opts.Samples+dueWarm))
-		var costs [2]tickCost
-		for k := range sides {
-			i := (k + n) % 2
-			cost, err := sides[i].tick(ctx)
-			if err != nil {
-				return nil, err
-			}
-			costs[i] = cost
-			if n >= dueWarm {
-				sides[i].costs = append(sides[i].costs, cost)
-			}
-		}
-		if n >= dueWarm {
-			ratios = append(ratios, costs[0].took.Seconds()/costs[1].took.Seconds())
-			if costs[0].cpuKnown && costs[1].cpuKnown {
-				cpuRatios = append(cpuRatios, costs[0].cpu.Seconds()/costs[1].cpu.Seconds())
-			}
-		}
+	if err := r.tick(ctx, env, sides); err != nil {
+		return nil, err
 	}
-	r.Ratio, r.Interval = round(median(ratios), 3), medianInterval(ratios)
-	if len(cpuRatios) > 0 {
-		ratio := round(median(cpuRatios), 3)
-		r.CPURatio = &ratio
-	}
-	for _, side := range sides {
-		side.sum()
-		var moved int
-		err := side.d.control.QueryRow(ctx, "select coalesce(sum(w.jobs), 0) from ojs.wake w where w.from_state is not null and w.to_state = 'available'").Scan(&moved)
-		if err == nil && moved != (opts.Samples+dueWarm)*opts.Batch {
-			err = fmt.Errorf("%d jobs became available, not %d", moved, (opts.Samples+dueWarm)*opts.Batch)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("look at what was measured: %w", err)
-		}
-	}
-	r.WALRatio, r.BuffersRatio = round(r.Large.WALBytes/r.Small.WALBytes, 3), round(r.Large.Buffers/r.Small.Buffers, 3)
-	r.LargeP50ms, r.SmallP50ms = r.Large.P50ms, r.Small.P50ms
-	r.DiskGiB = round(float64(r.Large.DiskBytes)/(1<<30), 2)
 	if opts.Late > 0 {
 		late, err := sides[0].lateness(ctx)
 		if err != nil {
@@ -185,6 +151,52 @@ func due(ctx context.Context, env *Env, benchmark string, kind dueKind, opts Due
 	var err error
 	r.Machine, r.Settings, err = env.describe(ctx, sides[0].d)
 	return r, err
+}
+
+// tick lets the two databases tick in turns, and compares what that costs.
+func (r *DueResult) tick(ctx context.Context, env *Env, sides []*dueSide) error {
+	var ratios, cpuRatios []float64
+	ticks := r.Samples + dueWarm
+	for n := range ticks {
+		env.progress("ticking", int64(n), int64(ticks))
+		var costs [2]tickCost
+		for k := range sides {
+			i := (k + n) % 2
+			var err error
+			if costs[i], err = sides[i].tick(ctx); err != nil {
+				return err
+			}
+		}
+		if n < dueWarm {
+			continue
+		}
+		for i := range sides {
+			sides[i].costs = append(sides[i].costs, costs[i])
+		}
+		ratios = append(ratios, costs[0].took.Seconds()/costs[1].took.Seconds())
+		if costs[0].cpuKnown && costs[1].cpuKnown {
+			cpuRatios = append(cpuRatios, costs[0].cpu.Seconds()/costs[1].cpu.Seconds())
+		}
+	}
+	r.Ratio, r.Interval = round(median(ratios), 3), medianInterval(ratios)
+	if len(cpuRatios) > 0 {
+		ratio := round(median(cpuRatios), 3)
+		r.CPURatio = &ratio
+	}
+	for _, side := range sides {
+		side.sum()
+		moved, err := side.d.becameAvailable(ctx)
+		if err == nil && moved != ticks*r.Batch {
+			err = fmt.Errorf("%d jobs became available, not %d", moved, ticks*r.Batch)
+		}
+		if err != nil {
+			return fmt.Errorf("look at what was measured: %w", err)
+		}
+	}
+	r.WALRatio, r.BuffersRatio = round(r.Large.WALBytes/r.Small.WALBytes, 3), round(r.Large.Buffers/r.Small.Buffers, 3)
+	r.LargeP50ms, r.SmallP50ms = r.Large.P50ms, r.Small.P50ms
+	r.DiskGiB = round(float64(r.Large.DiskBytes)/(1<<30), 2)
+	return nil
 }
 
 // dueSide is one of the two databases.
@@ -204,6 +216,14 @@ type tickCost struct {
 	took, cpu          time.Duration
 	cpuKnown           bool
 	wal, buffers, read float64
+}
+
+func (s *dueSide) close() {
+	for _, conn := range []*pgx.Conn{s.loading, s.conn} {
+		if conn != nil {
+			_ = conn.Close(context.Background())
+		}
+	}
 }
 
 // insert adds jobs, the first of which is due so much later than now.
@@ -277,7 +297,8 @@ func (s *dueSide) tick(ctx context.Context) (cost tickCost, err error) {
 	}
 	var raw []byte
 	before, _ := s.d.env.session(s.conn.PgConn().PID())
-	err = s.conn.QueryRow(ctx, "explain (analyze, buffers, wal, timing off, format json) select ojs.tick("+strconv.Itoa(s.opts.Batch)+")").Scan(&raw)
+	const explain = "explain (analyze, buffers, wal, timing off, format json) "
+	err = s.conn.QueryRow(ctx, explain+"select ojs.tick("+strconv.Itoa(s.opts.Batch)+")").Scan(&raw)
 	if err != nil {
 		return cost, fmt.Errorf("tick: %w", err)
 	}
@@ -297,7 +318,8 @@ func (s *dueSide) tick(ctx context.Context) (cost tickCost, err error) {
 		return cost, errors.Join(err, fmt.Errorf("a tick left %d of %d jobs that were due", n, s.opts.Batch))
 	}
 	p := explained[0].Plan
-	return tickCost{cpu: after - before, cpuKnown: known, took: time.Duration(explained[0].Ms * float64(time.Millisecond)), wal: p.WAL, buffers: p.Hit + p.Read, read: p.Read}, nil
+	took := time.Duration(explained[0].Ms * float64(time.Millisecond))
+	return tickCost{took: took, cpu: after - before, cpuKnown: known, wal: p.WAL, buffers: p.Hit + p.Read, read: p.Read}, nil
 }
 
 // due counts what a tick would look at.
@@ -350,53 +372,34 @@ func (s *dueSide) watch(ctx context.Context, queue string, step time.Duration) (
 	_, err := s.d.control.Exec(ctx, `
 		insert into ojs.job (scheduled_at, tenant_id, type, queue, args)
 		select c.now + interval '3 seconds' + g.i * $5::interval, 't' || g.i % $4, 'bench.job', $3, ($1::text[])[1 + g.i % cardinality($1)]::json
-		from (select clock_timestamp() as now offset 0) c cross join generate_series(0, $2::int - 1) g(i)`, s.payload, s.opts.Late, queue, s.opts.Tenants, step)
+		from (select clock_timestamp() as now offset 0) c cross join generate_series(0, $2::int - 1) g(i)`,
+		s.payload, s.opts.Late, queue, s.opts.Tenants, step)
 	if err != nil {
 		return nil, fmt.Errorf("schedule jobs: %w", err)
 	}
-	// The journal says in few rows what has become visible; the clock is read after the snapshot.
+	// The journal says in few rows what has become visible.
 	seen := map[int64]time.Time{}
 	for jobs, deadline := 0, time.Now().Add(time.Minute); jobs < s.opts.Late; {
 		if time.Now().After(deadline) {
 			return nil, fmt.Errorf("%d of %d jobs were promoted within a minute of their time", jobs, s.opts.Late)
 		}
 		s.d.env.progress("watching the clock", int64(jobs), int64(s.opts.Late))
-		rows, err := s.d.control.Query(ctx, `
-			select w.seq, w.jobs, clock_timestamp() from ojs.wake w where w.xid >= $1::text::xid8 and w.queue = $2 and w.from_state = 'scheduled' and w.to_state = 'available'`, since, queue)
-		if err != nil {
-			return nil, fmt.Errorf("look for promoted jobs: %w", err)
-		}
-		var seq int64
-		var n int
-		var at time.Time
 		jobs = 0
-		_, err = pgx.ForEachRow(rows, []any{&seq, &n, &at}, func() error {
+		err := s.d.promoted(ctx, since, queue, func(row int64, n int, at time.Time) {
 			jobs += n
-			if _, known := seen[seq]; !known {
-				seen[seq] = at
+			if _, known := seen[row]; !known {
+				seen[row] = at
 			}
-			return nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("look for promoted jobs: %w", err)
+			return nil, err
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
-	rows, err := s.d.control.Query(ctx, `
-		select w.seq, j.scheduled_at from ojs.wake w join ojs.job j on j.queue = w.queue and j.priority = w.priority and j.tenant_id = w.tenant_id and j.seq between w.lo and w.hi
-		where w.xid >= $1::text::xid8 and w.queue = $2 and w.from_state = 'scheduled'`, since, queue)
-	if err != nil {
-		return nil, fmt.Errorf("read when jobs were due: %w", err)
-	}
 	var late times
-	var seq int64
-	var due time.Time
-	_, err = pgx.ForEachRow(rows, []any{&seq, &due}, func() error { late = append(late, seen[seq].Sub(due)); return nil })
+	err = s.d.promotedDue(ctx, since, queue, func(row int64, due time.Time) { late = append(late, seen[row].Sub(due)) })
 	if err == nil && len(late) != s.opts.Late {
 		err = fmt.Errorf("%d of %d jobs are found", len(late), s.opts.Late)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read when jobs were due: %w", err)
-	}
-	return late, nil
+	return late, err
 }

@@ -1,0 +1,125 @@
+//go:build unix
+
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// What the benchmarks know of the journal of the schema is in this file, so that a change of its tables is a change of this file.
+
+// handedOut reads which jobs were handed out of the queue after a transaction: whose each was, when, in microseconds, and its place in
+// the order of all decisions.
+func (d *database) handedOut(ctx context.Context, mark string, each func(tenant string, at int64, id [16]byte, turn int64) error) error {
+	rows, err := d.control.Query(ctx, `
+		select l.tenant_id, (extract(epoch from l.at) * 1000000)::bigint, g.id, g.turn
+		from ojs.lease l cross join lateral unnest(l.ids, l.turns) g(id, turn)
+		where l.xid > $1::xid8 and l.queue = $2`, mark, queue)
+	if err != nil {
+		return fmt.Errorf("read the journal: %w", err)
+	}
+	var (
+		tenant   string
+		at, turn int64
+		id       [16]byte
+	)
+	if _, err = pgx.ForEachRow(rows, []any{&tenant, &at, &id, &turn}, func() error { return each(tenant, at, id, turn) }); err != nil {
+		return fmt.Errorf("read the journal: %w", err)
+	}
+	return nil
+}
+
+// sequence reads in which order the jobs were dispatched that were handed out after a transaction, and finds each in the response that
+// held it. The journal numbers them in the order of the decisions, whatever way they took afterwards. A job that is in one and not in
+// the other is an error.
+func (d *database) sequence(ctx context.Context, mark string, tenants map[string]int32, responses [][][16]byte) ([]dispatched, error) {
+	in := map[[16]byte]int32{}
+	for i, ids := range responses {
+		for _, id := range ids {
+			if _, twice := in[id]; twice {
+				return nil, fmt.Errorf("job %s was handed out twice", uuid.UUID(id))
+			}
+			in[id] = int32(i)
+		}
+	}
+	turns := make([]turn, 0, len(in))
+	err := d.handedOut(ctx, mark, func(tenant string, at int64, id [16]byte, n int64) error {
+		response, ok := in[id]
+		if !ok {
+			return fmt.Errorf("job %s was handed out and in no response", uuid.UUID(id))
+		}
+		delete(in, id)
+		turns = append(turns, turn{n, dispatched{tenants[tenant], response, at}})
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(in) > 0 {
+		return nil, fmt.Errorf("%d jobs of the responses are not in the journal", len(in))
+	}
+	return inTurn(turns), nil
+}
+
+// noteLoaded is a part of a statement that tells the journal of the jobs of made (tenant_id) in the queue $3 and in a state, as their
+// triggers would.
+func noteLoaded(state string) string {
+	return `
+		insert into ojs.wake (tenant_id, queue, priority, to_state, jobs)
+		select m.tenant_id, $3, 0, '` + state + `', count(*) from made m group by m.tenant_id`
+}
+
+// becameAvailable counts the jobs that were in another state before.
+func (d *database) becameAvailable(ctx context.Context) (jobs int, err error) {
+	err = d.control.QueryRow(ctx, `
+		select coalesce(sum(w.jobs), 0) from ojs.wake w where w.from_state is not null and w.to_state = 'available'`).Scan(&jobs)
+	if err != nil {
+		err = fmt.Errorf("read how many jobs became available: %w", err)
+	}
+	return jobs, err
+}
+
+// promoted reads the rows of the journal about the scheduled jobs of a queue that became available from a transaction on, and when each
+// is seen.
+func (d *database) promoted(ctx context.Context, since, queue string, each func(row int64, jobs int, seen time.Time)) error {
+	// The clock is read after the snapshot.
+	rows, err := d.control.Query(ctx, `
+		select w.seq, w.jobs, clock_timestamp() from ojs.wake w
+		where w.xid >= $1::text::xid8 and w.queue = $2 and w.from_state = 'scheduled' and w.to_state = 'available'`, since, queue)
+	if err != nil {
+		return fmt.Errorf("look for promoted jobs: %w", err)
+	}
+	var (
+		row  int64
+		jobs int
+		seen time.Time
+	)
+	if _, err = pgx.ForEachRow(rows, []any{&row, &jobs, &seen}, func() error { each(row, jobs, seen); return nil }); err != nil {
+		return fmt.Errorf("look for promoted jobs: %w", err)
+	}
+	return nil
+}
+
+// promotedDue reads when each of these jobs was due, and in which row it is.
+func (d *database) promotedDue(ctx context.Context, since, queue string, each func(row int64, due time.Time)) error {
+	rows, err := d.control.Query(ctx, `
+		select w.seq, j.scheduled_at from ojs.wake w
+		join ojs.job j on j.queue = w.queue and j.priority = w.priority and j.tenant_id = w.tenant_id and j.seq between w.lo and w.hi
+		where w.xid >= $1::text::xid8 and w.queue = $2 and w.from_state = 'scheduled'`, since, queue)
+	if err != nil {
+		return fmt.Errorf("read when jobs were due: %w", err)
+	}
+	var (
+		row int64
+		due time.Time
+	)
+	if _, err = pgx.ForEachRow(rows, []any{&row, &due}, func() error { each(row, due); return nil }); err != nil {
+		return fmt.Errorf("read when jobs were due: %w", err)
+	}
+	return nil
+}
