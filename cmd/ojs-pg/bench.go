@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"text/tabwriter"
 
@@ -18,17 +20,19 @@ func benchCommand(interrupt *interrupt) *cli.Command {
 	return &cli.Command{
 		Name:  "bench",
 		Usage: "measure this system beside a baseline, on this machine",
-		Description: `Each benchmark runs against a PostgreSQL that it starts itself and deletes at the end, on Ctrl-C too; fsync and
-synchronous_commit are on. With DATABASE_URL it uses that database instead: it must be empty, or migrated and without any
-job, tenant or queue in it (else the benchmark refuses), and the role must be a superuser. What it makes there, jobs, the schema ojs_bench,
-and the schema ojs where there was none, it deletes in the end; the four group roles of the schema stay.
+		Description: `Each benchmark runs against a PostgreSQL that it starts itself and deletes at the end, on Ctrl-C too; fsync
+and synchronous_commit are on. With DATABASE_URL it uses that database instead: it must be empty, or migrated and without any job,
+tenant or queue in it (else the benchmark refuses), and the role must be a superuser. What it makes there, jobs, the schema
+ojs_bench, and the schema ojs where there was none, it deletes in the end; the four group roles of the schema stay.
 
 Ours and the baseline take turns in slices of one run; the figure is the median of the ratios of the slices, with an interval that holds
 the median with at least 95 %. Nothing else should run on the machine. docs/benchmarks says more about each figure.
 
     ojs-pg bench dispatch --workers 16 --batch 10
     ojs-pg bench dispatch --json > dispatch.json`,
-		Commands: []*cli.Command{b.dispatch(), b.enqueue(), b.scale(), b.pinned(), b.neighbour(), b.wakeup(), b.promote(), b.reap(), b.mixed()},
+		Commands: []*cli.Command{
+			b.dispatch(), b.enqueue(), b.scale(), b.pinned(), b.neighbour(), b.wakeup(), b.promote(), b.reap(), b.mixed(), b.child(),
+		},
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Present() {
 				return usageError{fmt.Errorf("there is no benchmark %q", c.Args().First())}
@@ -40,13 +44,49 @@ the median with at least 95 %. Nothing else should run on the machine. docs/benc
 
 type benchmarks struct{ interrupt *interrupt }
 
+// child is the command of the processes that benchmarks start: this program again.
+func (benchmarks) child() *cli.Command {
+	return &cli.Command{
+		Name: "child", Hidden: true, Usage: "what other benchmarks start",
+		Action: func(ctx context.Context, c *cli.Command) error {
+			return bench.RunChild(ctx, c.Args().First(), os.Stdin, c.Root().Writer, newLogger(c))
+		},
+	}
+}
+
+// self is how this program is started as a child.
+func self(c *cli.Command) ([]string, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find the program that runs: %w", err)
+	}
+	return []string{program, "--log-level", c.String("log-level"), "--log-format", c.String("log-format"), "bench", "child"}, nil
+}
+
+// stressFlags are conditions that are worse than those of an idle, tuned machine.
+func stressFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.BoolFlag{Name: "stock", Usage: "leave all settings of the own PostgreSQL at their defaults"},
+		&cli.IntFlag{Name: "hogs", Usage: "`NUMBER` of busy processes beside, which compete for the processors", Validator: atLeast(0)},
+	}
+}
+
 // flags that every benchmark has, after its own.
 func (benchmarks) flags(own ...cli.Flag) []cli.Flag {
 	return append(own,
 		&cli.BoolFlag{Name: "json", Usage: "print one JSON object"},
-		&cli.StringFlag{Name: "database-url", Sources: cli.EnvVars("DATABASE_URL"), Usage: "`URL` of a database without jobs, for a superuser. Without it a PostgreSQL of its own is started"},
-		&cli.StringFlag{Name: "dir", Sources: cli.EnvVars("OJS_BENCH_DIR"), DefaultText: "that for temporary files", Usage: "`DIRECTORY` in which the own PostgreSQL keeps its data meanwhile; on the disk to be measured, not in memory"},
-		&cli.StringFlag{Name: "postgres-bin", Sources: cli.EnvVars(embedpg.BinEnv), Usage: "`DIRECTORY` of PostgreSQL's programs (15 or later), instead of searching"},
+		&cli.StringFlag{
+			Name: "database-url", Sources: cli.EnvVars("DATABASE_URL"),
+			Usage: "`URL` of a database without jobs, for a superuser. Without it a PostgreSQL of its own is started",
+		},
+		&cli.StringFlag{
+			Name: "dir", Sources: cli.EnvVars("OJS_BENCH_DIR"), DefaultText: "that for temporary files",
+			Usage: "`DIRECTORY` in which the own PostgreSQL keeps its data meanwhile; on the disk to be measured, not in memory",
+		},
+		&cli.StringFlag{
+			Name: "postgres-bin", Sources: cli.EnvVars(embedpg.BinEnv),
+			Usage: "`DIRECTORY` of PostgreSQL's programs (15 or later), instead of searching",
+		},
 	)
 }
 
@@ -60,8 +100,8 @@ func sliceFlags(slices int, seconds float64) []cli.Flag {
 
 func clientFlag() cli.Flag {
 	return &cli.StringFlag{
-		Name: "client", Value: "usual", Usage: "`KIND` of HTTP clients: usual (Go's own and encoding/json) or lean (by hand, which leaves the processors to the server)",
-		Validator: oneOf("usual", "lean"),
+		Name: "client", Value: "usual", Validator: oneOf("usual", "lean"),
+		Usage: "`KIND` of HTTP clients: usual (Go's own and encoding/json) or lean (by hand, which leaves the processors to the server)",
 	}
 }
 
@@ -95,10 +135,15 @@ func aboveZero(v float64) error {
 }
 
 // run opens the server, measures, prints, and takes everything back.
-func (b benchmarks) run(measure func(context.Context, *bench.Env, *cli.Command) (any, error), checks ...func(*cli.Command) error) cli.ActionFunc {
+func (b benchmarks) run(
+	measure func(context.Context, *bench.Env, *cli.Command) (any, error), checks ...func(*cli.Command) error,
+) cli.ActionFunc {
 	return func(ctx context.Context, c *cli.Command) (err error) {
 		if err := noArguments(c); err != nil {
 			return err
+		}
+		if c.String("database-url") != "" && (c.Bool("stock") || c.Int("partitions") > 1) {
+			return usageError{errors.New("--stock and --partitions are for the PostgreSQL that is started here, and DATABASE_URL names another one")}
 		}
 		for _, check := range checks {
 			if err := check(c); err != nil {
@@ -108,8 +153,13 @@ func (b benchmarks) run(measure func(context.Context, *bench.Env, *cli.Command) 
 		log := newLogger(c)
 		bar := newProgress(c.Root().ErrWriter, log)
 		defer bar.finish()
+		again, err := self(c)
+		if err != nil {
+			return err
+		}
 		env, err := bench.Open(ctx, bench.Options{
-			DatabaseURL: c.String("database-url"), Dir: c.String("dir"), BinDir: c.String("postgres-bin"), Log: log, Progress: bar.report,
+			DatabaseURL: c.String("database-url"), Dir: c.String("dir"), BinDir: c.String("postgres-bin"), Stock: c.Bool("stock"),
+			Self: again, Log: log, Progress: bar.report,
 			Started: func(own *embedpg.Server) { b.interrupt.onEmergency(own.Kill) },
 		})
 		if err != nil {
@@ -135,73 +185,116 @@ func (b benchmarks) run(measure func(context.Context, *bench.Env, *cli.Command) 
 	}
 }
 
-func (b benchmarks) dispatch() *cli.Command {
-	return &cli.Command{
-		Name:  "dispatch",
-		Usage: "jobs per second that workers take and acknowledge, and how fairly",
-		Description: `WORKERS workers each ask for BATCH jobs, acknowledge them, and ask again; a job that was acknowledged counts.
+const dispatchHelp = `WORKERS workers each ask for BATCH jobs, acknowledge them, and ask again; a job that was acknowledged counts.
 
   --path combined  in the server's process, by the engine that also answers HTTP
   --path sql       each worker on a connection of its own: select * from ojs.fetch(...), then ojs.ack or ojs.ack_many
-  --path http      each worker by HTTP to a server in this process, on the loopback interface, connections kept alive
+  --path http      each worker by HTTP to a server in a process of its own, on the loopback interface, connections kept alive
 
-Ours runs with everything on: as a role under row security, with leases and attempts, and with the clock. The baseline is an unfair queue on the same
-server: one table with the same columns and an index on what waits; its workers take the oldest jobs by 'update ... where id in (select ... for
-update skip locked limit n) returning' all columns, and acknowledge the n jobs by one update; prepared statements, a connection each.
+Ours runs with everything on: as a role under row security, with leases and attempts, and with the clock. The baseline is an unfair
+queue on the same server: one table with the same columns and an index on what waits; its workers take the oldest jobs by 'update ...
+where id in (select ... for update skip locked limit n) returning' all columns, and acknowledge the n jobs by one update; prepared
+statements, a connection each.
 
   ratio                 jobs per second, ours to the baseline's: the median of the slices
-  share_error_pp        by how many percentage points a tenant's share of all dispatches was off, the worst tenant; share_error_1s_pp: of the
-                        dispatches within one second, the worst second
-  max_lag_quanta        by how many jobs a tenant was away from what was due to it, the worst over every prefix of the sequence of dispatches
+  cpu_us_per_job        microseconds of a processor per job: {postgresql, server, client}, the median of the slices. postgresql: all
+                        its processes, those that ended included; server: the Go server; client: workers and producers, null with
+                        --path combined, where they are in the server's process. baseline_cpu_us_per_job: of the baseline, which has
+                        no server
+  cpu_ratio             that of PostgreSQL, ours to the baseline's; null but on Linux with a PostgreSQL of its own
+  share_error_pp        by how many percentage points a tenant's share of all dispatches was off, the worst tenant; share_error_1s_pp:
+                        of the dispatches within one second, the worst second
+  max_lag_quanta        by how many jobs a tenant was away from what was due to it, the worst over every prefix of the sequence of
+                        dispatches
   response_share_error  the same within one response, in jobs
-  http_ceiling_ratio    with --path http: jobs per second to those of the same server and clients with the database cut out, where the same
-                        handlers answer with jobs that were made before
-  wal_bytes_per_job     log written while a job is fetched and acknowledged; not while it is enqueued
+  http_ceiling_ratio    with --path http: jobs per second to those of the same server and clients with the database cut out, where the
+                        same handlers answer with jobs that were made before
+  wal_bytes_per_job     log written while a job is fetched and acknowledged, and with --producers while one is enqueued
 
 The sequence of dispatches is that of the decisions, which are serial, and within them that of the rows. What is due is
-what a server would have done that works for all tenants with work at once, by weight.`,
-		Flags: b.flags(append([]cli.Flag{
-			&cli.StringFlag{Name: "path", Value: "combined", Usage: "`WAY` to the jobs: combined, sql or http", Validator: oneOf("combined", "sql", "http")},
-			clientFlag(),
-			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
-			&cli.IntFlag{Name: "batch", Value: 1, Usage: "`NUMBER` of jobs asked for at once", Validator: atLeast(1)},
-			&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: atLeast(1)},
-			&cli.BoolFlag{Name: "zipf", Usage: "backlogs by Zipf's law and equal weights, so that small tenants come and go"},
-		}, sliceFlags(10, 3)...)...),
-		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
-			return bench.Dispatch(ctx, env, bench.DispatchOptions{
-				Load: loadOf(c), Path: c.String("path"), Client: c.String("client"), Tenants: c.Int("tenants"), Zipf: c.Bool("zipf"),
-			})
-		}),
+what a server would have done that works for all tenants with work at once, by weight.
+
+With --producers, each side's producers enqueue a hundred jobs to a transaction, and rest when they have enqueued as many as were taken:
+so a job is enqueued for each one dispatched, on both sides, and what that costs is in all figures. Where live_jobs_per_second is far
+from jobs_per_second the producers could not keep up, and cpu_ratio compares different work: give more of them.`
+
+func dispatchFlags() []cli.Flag {
+	own := []cli.Flag{
+		&cli.StringFlag{
+			Name: "path", Value: "combined", Usage: "`WAY` to the jobs: combined, sql or http", Validator: oneOf("combined", "sql", "http"),
+		},
+		clientFlag(),
+		&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
+		&cli.IntFlag{Name: "batch", Value: 1, Usage: "`NUMBER` of jobs asked for at once", Validator: atLeast(1)},
+		&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: atLeast(1)},
+		&cli.BoolFlag{Name: "zipf", Usage: "backlogs by Zipf's law and equal weights, so that small tenants come and go"},
+		&cli.IntFlag{Name: "producers", Usage: "`NUMBER` of connections of each side that enqueue meanwhile", Validator: atLeast(0)},
+		&cli.IntFlag{
+			Name: "partitions", Value: 1, Validator: between(1, 200),
+			Usage: "`NUMBER` of partitions that our table of jobs is cut into before, all with jobs in them; a second is needed for each",
+		},
+	}
+	return append(append(own, stressFlags()...), sliceFlags(10, 3)...)
+}
+
+func dispatchOptions(c *cli.Command) bench.DispatchOptions {
+	return bench.DispatchOptions{
+		Load: loadOf(c), Path: c.String("path"), Client: c.String("client"), Tenants: c.Int("tenants"), Zipf: c.Bool("zipf"),
+		Partitions: c.Int("partitions"), Producers: c.Int("producers"), Hogs: c.Int("hogs"),
 	}
 }
 
-func (b benchmarks) enqueue() *cli.Command {
+func (b benchmarks) dispatch() *cli.Command {
 	return &cli.Command{
-		Name:  "enqueue",
-		Usage: "jobs per second that producers commit",
-		Description: `PRODUCERS producers, each on a connection of its own as a role under row security, each call one transaction, prepared statements.
-
-  --path sql   by ojs.enqueue (BATCH above 1: ojs.enqueue_bulk, and ojs.enqueue_many), and by plain insert into the view ojs.jobs (several rows in one statement)
-  --path http  by POST /ojs/v1/jobs (or /jobs/batch) to a server in this process, on the loopback interface
-
-The baseline is a bare insert of the same columns into a table with the columns of ojs.job and the same primary key, and nothing else: no trigger,
-no check, no second index, no row security; its ids are gen_random_uuid(). Every way returns the ids. A server's clock runs all the
-time, and rolls up what the producers write.
-
-  ratio         jobs per second, the function's (with --path http: the server's) to the baseline's: the median of the slices
-  insert_ratio  the same for the plain insert
-  json_ratio    the same for ojs.enqueue_many, which takes any jobs as JSON
-  http_ceiling_ratio  with --path http: jobs per second to those of the same server and clients with the database cut out`,
-		Flags: b.flags(append([]cli.Flag{
-			&cli.StringFlag{Name: "path", Value: "sql", Usage: "`WAY` in: sql or http", Validator: oneOf("sql", "http")},
-			clientFlag(),
-			&cli.IntFlag{Name: "producers", Value: 16, Usage: "`NUMBER` of producers at once", Validator: atLeast(1)},
-			&cli.IntFlag{Name: "batch", Value: 1, Usage: "`NUMBER` of jobs per transaction, at most 1000", Validator: between(1, 1000)},
-			&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants, one per transaction", Validator: atLeast(1)},
-		}, sliceFlags(10, 2)...)...),
+		Name:        "dispatch",
+		Usage:       "jobs per second that workers take and acknowledge, and how fairly",
+		Description: dispatchHelp,
+		Flags:       b.flags(dispatchFlags()...),
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
-			return bench.Enqueue(ctx, env, bench.EnqueueOptions{Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"), Path: c.String("path"), Client: c.String("client")})
+			return bench.Dispatch(ctx, env, dispatchOptions(c))
+		}, func(c *cli.Command) error { return dispatchOptions(c).Check() }),
+	}
+}
+
+const enqueueHelp = `PRODUCERS producers, each on a connection of its own as a role under row security, each call one transaction,
+prepared statements.
+
+  --path sql   by ojs.enqueue (BATCH above 1: ojs.enqueue_bulk, and ojs.enqueue_many), and by plain insert into the view ojs.jobs
+               (several rows in one statement)
+  --path http  by POST /ojs/v1/jobs (or /jobs/batch) to a server in a process of its own, on the loopback interface
+
+The baseline is a bare insert of the same columns into a table with the columns of ojs.job and the same primary key, and nothing else:
+no trigger, no check, no second index, no row security; its ids are gen_random_uuid(). Every way returns the ids. A server's clock runs
+all the time, and rolls up what the producers write.
+
+  ratio               jobs per second, the function's (with --path http: the server's) to the baseline's: the median of the slices
+  insert_ratio        the same for the plain insert
+  json_ratio          the same for ojs.enqueue_many, which takes any jobs as JSON
+  http_ceiling_ratio  with --path http: jobs per second to those of the same server and clients with the database cut out
+  cpu_us_per_job      microseconds of a processor per job, of what ratio is about: {postgresql, server, client}, the median of the slices.
+                      postgresql: all its processes, those that ended included; server: the Go server, with --path sql its clock; client:
+                      the producers. baseline_cpu_us_per_job: of the baseline, which has no server
+  cpu_ratio           that of PostgreSQL, ours to the baseline's; insert_cpu_ratio, json_cpu_ratio; null but on Linux with a PostgreSQL
+                      of its own`
+
+func (b benchmarks) enqueue() *cli.Command {
+	own := []cli.Flag{
+		&cli.StringFlag{Name: "path", Value: "sql", Usage: "`WAY` in: sql or http", Validator: oneOf("sql", "http")},
+		clientFlag(),
+		&cli.IntFlag{Name: "producers", Value: 16, Usage: "`NUMBER` of producers at once", Validator: atLeast(1)},
+		&cli.IntFlag{Name: "batch", Value: 1, Usage: "`NUMBER` of jobs per transaction, at most 1000", Validator: between(1, 1000)},
+		&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants, one per transaction", Validator: atLeast(1)},
+	}
+	return &cli.Command{
+		Name:        "enqueue",
+		Usage:       "jobs per second that producers commit",
+		Description: enqueueHelp,
+		Flags:       b.flags(append(append(own, stressFlags()...), sliceFlags(10, 2)...)...),
+		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
+			return bench.Enqueue(ctx, env, bench.EnqueueOptions{
+				Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"), Path: c.String("path"), Client: c.String("client"),
+				Hogs: c.Int("hogs"),
+			})
 		}),
 	}
 }
@@ -210,10 +303,10 @@ func (b benchmarks) scale() *cli.Command {
 	return &cli.Command{
 		Name:  "scale",
 		Usage: "whether a fetch takes longer when there are more jobs, or more tenants",
-		Description: `Fetches of 1 and of 10 jobs from two databases of one server in turns, a large one and a small one. Whole calls are timed, with
-synchronous_commit off in these sessions, because the flush of the log takes as long in both and would hide a difference. Calls are ojs.fetch,
-and ojs.fetch_many, which servers use. Each figure is the p50 of the large one to that of the small one, the worst of the calls and counts. With
-DATABASE_URL the second database is made beside the given one, and dropped at the end.
+		Description: `Fetches of 1 and of 10 jobs from two databases of one server in turns, a large one and a small one. Whole
+calls are timed, with synchronous_commit off in these sessions, because the flush of the log takes as long in both and would hide a
+difference. Calls are ojs.fetch, and ojs.fetch_many, which servers use. Each figure is the p50 of the large one to that of the small
+one, the worst of the calls and counts. With DATABASE_URL the second database is made beside the given one, and dropped at the end.
 
   jobs_ratio          JOBS jobs to FEW-JOBS, all available, of FEW-TENANTS tenants
   tenants_ratio       TENANTS tenants with work to FEW-TENANTS, with as many jobs in sum
@@ -235,7 +328,8 @@ DATABASE_URL the second database is made beside the given one, and dropped at th
 
 func scaleOptions(c *cli.Command) bench.ScaleOptions {
 	return bench.ScaleOptions{
-		Jobs: c.Int("jobs"), FewJobs: c.Int("few-jobs"), Tenants: c.Int("tenants"), FewTenants: c.Int("few-tenants"), Samples: c.Int("samples"), ArgsBytes: c.Int("args-bytes"),
+		Jobs: c.Int("jobs"), FewJobs: c.Int("few-jobs"), Tenants: c.Int("tenants"), FewTenants: c.Int("few-tenants"),
+		Samples: c.Int("samples"), ArgsBytes: c.Int("args-bytes"),
 	}
 }
 
@@ -243,12 +337,13 @@ func (b benchmarks) pinned() *cli.Command {
 	return &cli.Command{
 		Name:  "pinned",
 		Usage: "whether throughput decays while somebody holds a transaction open",
-		Description: `WORKERS workers take and acknowledge BATCH jobs at a time, in the server's process, while PRODUCERS producers enqueue, a hundred jobs to a transaction,
-and rest while BACKLOG jobs wait. Meanwhile another session holds a repeatable-read transaction that began before, so that no
-dead row version can be removed. Three runs of SECONDS each, from an empty database: ours, ours without that transaction, and the unfair queue
-that 'bench dispatch --help' describes, with that transaction.
+		Description: `WORKERS workers take and acknowledge BATCH jobs at a time, in the server's process, while PRODUCERS producers
+enqueue, a hundred jobs to a transaction, and rest while BACKLOG jobs wait. Meanwhile another session holds a repeatable-read
+transaction that began before, so that no dead row version can be removed. Three runs of SECONDS each, from an empty database: ours,
+ours without that transaction, and the unfair queue that 'bench dispatch --help' describes, with that transaction.
 
-  last_over_first           jobs per second in the last minute to those in the second minute; in runs of less than five minutes, fifths for minutes
+  last_over_first           jobs per second in the last minute to those in the second minute; in runs of less than five minutes,
+                            fifths for minutes
   control                   the same without the transaction
   baseline_last_over_first  the same of the unfair queue`,
 		Flags: b.flags(
@@ -261,7 +356,9 @@ that 'bench dispatch --help' describes, with that transaction.
 			argsFlag(),
 		),
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
-			return bench.Pinned(ctx, env, bench.PinnedOptions{Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"), Backlog: c.Int("backlog")})
+			return bench.Pinned(ctx, env, bench.PinnedOptions{
+				Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"), Backlog: c.Int("backlog"),
+			})
 		}),
 	}
 }
@@ -270,10 +367,11 @@ func (b benchmarks) neighbour() *cli.Command {
 	return &cli.Command{
 		Name:  "neighbour",
 		Usage: "what a tenant of few jobs suffers from one of a million",
-		Description: `A large tenant holds BACKLOG jobs in a queue and adds FLOOD per second. A small one commits RATE jobs per second, one to a transaction, into the same
-queue, and at the same time as many into another queue, which is the control: the same flood, the same machine, the same moments. WORKERS workers
-take BATCH jobs at a time from both queues, in the server's process; together CONSUME jobs per second, which keeps the backlog where it is, or
-with --consume 0 as fast as they can. The time of a job is taken from before its COMMIT is sent to when a worker has it.
+		Description: `A large tenant holds BACKLOG jobs in a queue and adds FLOOD per second. A small one commits RATE jobs per
+second, one to a transaction, into the same queue, and at the same time as many into another queue, which is the control: the same
+flood, the same machine, the same moments. WORKERS workers take BATCH jobs at a time from both queues, in the server's process;
+together CONSUME jobs per second, which keeps the backlog where it is, or with --consume 0 as fast as they can. The time of a job is
+taken from before its COMMIT is sent to when a worker has it.
 
   p99_ratio          the p99 of these times beside the flood to that in the other queue
   p99_difference_ms  their difference`,
@@ -300,14 +398,16 @@ func (b benchmarks) wakeup() *cli.Command {
 	return &cli.Command{
 		Name:  "wakeup",
 		Usage: "from a commit to the worker who waits, and what waiting costs",
-		Description: `A server in this process, on the loopback interface, and one worker whose FETCH waits. After a pause of 4 to 24 ms a job is committed on
-another connection; the time is taken from the moment before COMMIT is sent to the moment when the worker has read the answer, so the flush of
-that commit and of the dispatch are in it. Then the job is acknowledged, and the next one follows. There is no baseline.
+		Description: `A server in this process, on the loopback interface, and one worker whose FETCH waits. After a pause of 4 to
+24 ms a job is committed on another connection; the time is taken from the moment before COMMIT is sent to the moment when the
+worker has read the answer, so the flush of that commit and of the dispatch are in it. Then the job is acknowledged, and the next
+one follows. There is no baseline.
 
   p50_ms, p99_ms           of these times; commit_p50_ms is what the COMMIT alone took
-  idle_queries_per_second  transactions that the database counts while WORKERS requests wait and nothing happens, for IDLE-SECONDS; none of
-                           the requests begins or ends meanwhile, a longest wait being 60 s
-  idle_cpu_percent         of one processor meanwhile, this process and PostgreSQL together; on Linux and with a PostgreSQL of its own, else null`,
+  idle_queries_per_second  transactions that the database counts while WORKERS requests wait and nothing happens, for IDLE-SECONDS;
+                           none of the requests begins or ends meanwhile, a longest wait being 60 s
+  idle_cpu_percent         of one processor meanwhile, this process and PostgreSQL together; on Linux and with a PostgreSQL of its
+                           own, else null`,
 		Flags: b.flags(
 			&cli.IntFlag{Name: "samples", Value: 1000, Usage: "`NUMBER` of jobs", Validator: atLeast(1)},
 			&cli.IntFlag{Name: "workers", Value: 100, Usage: "`NUMBER` of workers who wait for nothing", Validator: atLeast(1)},
@@ -326,16 +426,18 @@ func (b benchmarks) promote() *cli.Command {
 	return &cli.Command{
 		Name:  "promote",
 		Usage: "whether promoting due jobs takes longer when more are not due, and how late they are",
-		Description: `Two databases of one server: in the large one WAITING jobs are scheduled for tomorrow, in the small one FEW-WAITING, each with a timer of its own. In
-turns, BATCH jobs more are enqueued in one of them whose time has come, and one ojs.tick makes them available, which is what is measured: by the
-server's own clock, with synchronous_commit off in that session, because the flush of the log takes as long in both and would hide a difference.
-With DATABASE_URL the second database is made beside the given one, and dropped at the end.
+		Description: `Two databases of one server: in the large one WAITING jobs are scheduled for tomorrow, in the small one
+FEW-WAITING, each with a timer of its own. In turns, BATCH jobs more are enqueued in one of them whose time has come, and one
+ojs.tick makes them available, which is what is measured: by the server's own clock, with synchronous_commit off in that session,
+because the flush of the log takes as long in both and would hide a difference. With DATABASE_URL the second database is made beside
+the given one, and dropped at the end.
 
   ratio                what a tick takes in the large one to what it takes in the small one: the median of neighbouring ticks
   cpu_ratio            the same of the time for which a processor worked for it; on Linux and with a PostgreSQL of its own, else null
   wal_ratio            the same of the log it writes; buffers_ratio: of the pages it touches
-  late_ms_max          then, with the clock of a server: LATE jobs are due within the same second in the large one; the longest time from when a job
-                       was due to when another session saw it available; instant_late_ms_max: all of them due at the same instant
+  late_ms_max          then, with the clock of a server: LATE jobs are due within the same second in the large one; the longest time
+                       from when a job was due to when another session saw it available; instant_late_ms_max: all of them due at the
+                       same instant
   disk_gib             size of the large one`,
 		Flags: b.flags(append(dueFlags("jobs that are not due"),
 			&cli.IntFlag{Name: "late", Value: 10_000, Usage: "`NUMBER` of jobs that are due within the same second", Validator: atLeast(1)})...),
@@ -349,8 +451,8 @@ func (b benchmarks) reap() *cli.Command {
 	return &cli.Command{
 		Name:  "reap",
 		Usage: "whether taking back jobs takes longer when more are held by workers",
-		Description: `As 'bench promote', but what waits are jobs in the hands of workers, whose leases end tomorrow, and what is due are leases that have expired: one
-ojs.tick makes their jobs available again.
+		Description: `As 'bench promote', but what waits are jobs in the hands of workers, whose leases end tomorrow, and what is
+due are leases that have expired: one ojs.tick makes their jobs available again.
 
   ratio                what a tick takes in the large database to what it takes in the small one: the median of neighbouring ticks
   cpu_ratio            the same of the time for which a processor worked for it; on Linux and with a PostgreSQL of its own, else null
@@ -367,15 +469,17 @@ func (b benchmarks) mixed() *cli.Command {
 	return &cli.Command{
 		Name:  "mixed",
 		Usage: "whether throughput decays, or the database grows, while everything happens to jobs",
-		Description: `PRODUCERS producers enqueue, a hundred jobs to a transaction, and rest while OPEN jobs have not ended. AHEAD percent of the jobs are scheduled up to ten
-seconds ahead, and CANCEL percent are cancelled after the next transaction. WORKERS workers take BATCH jobs at a time, in the server's process, under
-leases of five seconds: of the attempts FAIL percent fail and are retried by the default policy, and for LOST percent nobody is heard of again, so that the lease
-has to end. Finished jobs stay for RETENTION seconds, and the journal for a minute; what a server's clock and upkeep do is done meanwhile.
+		Description: `PRODUCERS producers enqueue, a hundred jobs to a transaction, and rest while OPEN jobs have not ended. AHEAD
+percent of the jobs are scheduled up to ten seconds ahead, and CANCEL percent are cancelled after the next transaction. WORKERS
+workers take BATCH jobs at a time, in the server's process, under leases of five seconds: of the attempts FAIL percent fail and are
+retried by the default policy, and for LOST percent nobody is heard of again, so that the lease has to end. Finished jobs stay for
+RETENTION seconds, and the journal for a minute; what a server's clock and upkeep do is done meanwhile.
 
   throughput_ratio        jobs completed in the last minute to those in the second; in runs of less than five minutes, fifths for minutes
-  cpu_ratio               the same of what this process and PostgreSQL compute per completed job: it says what the work costs, where the machine has other
-                          things to do; on Linux and with a PostgreSQL of its own, else null
-  size_ratio              bytes of the database per job in it, finished ones included, in the last minute to the third: means of six looks a minute
+  cpu_ratio               the same of what this process and PostgreSQL compute per completed job: it says what the work costs, where
+                          the machine has other things to do; on Linux and with a PostgreSQL of its own, else null
+  size_ratio              bytes of the database per job in it, finished ones included, in the last minute to the third: means of six
+                          looks a minute
   bytes_per_retained_job  in the last minute; minutes holds all figures of each minute, and in which tables the bytes are`,
 		Flags: b.flags(
 			&cli.FloatFlag{Name: "seconds", Value: 600, Usage: "`SECONDS` of the whole", Validator: aboveZero},
@@ -388,13 +492,16 @@ has to end. Finished jobs stay for RETENTION seconds, and the journal for a minu
 			&cli.FloatFlag{Name: "ahead", Value: 10, Usage: "`PERCENT` of jobs scheduled ahead", Validator: percent},
 			&cli.FloatFlag{Name: "cancel", Value: 5, Usage: "`PERCENT` of jobs cancelled", Validator: percent},
 			&cli.FloatFlag{Name: "lost", Value: 2, Usage: "`PERCENT` of attempts whose worker is lost", Validator: percent},
-			&cli.FloatFlag{Name: "retention", Value: 60, Usage: "`SECONDS` that finished jobs stay, at least 10", Validator: func(v float64) error { return atLeast(10)(int(v)) }},
+			&cli.FloatFlag{
+				Name: "retention", Value: 60, Usage: "`SECONDS` that finished jobs stay, at least 10",
+				Validator: func(v float64) error { return atLeast(10)(int(v)) },
+			},
 			argsFlag(),
 		),
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
 			return bench.Mixed(ctx, env, bench.MixedOptions{
-				Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"), Open: c.Int("open"), Fail: c.Float("fail"), Ahead: c.Float("ahead"),
-				Cancel: c.Float("cancel"), Lost: c.Float("lost"), Retention: c.Float("retention"),
+				Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"), Open: c.Int("open"),
+				Fail: c.Float("fail"), Ahead: c.Float("ahead"), Cancel: c.Float("cancel"), Lost: c.Float("lost"), Retention: c.Float("retention"),
 			})
 		}),
 	}
@@ -420,13 +527,15 @@ func dueFlags(what string) []cli.Flag {
 
 func dueOptions(c *cli.Command) bench.DueOptions {
 	return bench.DueOptions{
-		Waiting: c.Int("waiting"), FewWaiting: c.Int("few-waiting"), Batch: c.Int("batch"), Samples: c.Int("samples"), Tenants: c.Int("tenants"), ArgsBytes: c.Int("args-bytes"),
-		Late: c.Int("late"),
+		Waiting: c.Int("waiting"), FewWaiting: c.Int("few-waiting"), Batch: c.Int("batch"), Samples: c.Int("samples"),
+		Tenants: c.Int("tenants"), ArgsBytes: c.Int("args-bytes"), Late: c.Int("late"),
 	}
 }
 
 func loadOf(c *cli.Command) bench.Load {
-	return bench.Load{Workers: c.Int("workers"), Batch: c.Int("batch"), ArgsBytes: c.Int("args-bytes"), Slices: c.Int("slices"), Seconds: c.Float("seconds")}
+	return bench.Load{
+		Workers: c.Int("workers"), Batch: c.Int("batch"), ArgsBytes: c.Int("args-bytes"), Slices: c.Int("slices"), Seconds: c.Float("seconds"),
+	}
 }
 
 // printTable writes the same fields as JSON does, but the long lists, one to a line.
@@ -451,8 +560,16 @@ func printTable(w interface{ Write([]byte) (int, error) }, result any) error {
 			return err
 		}
 		name := strings.ReplaceAll(fmt.Sprint(key), "_", " ")
-		// Lists and objects are for programs, but for the interval.
+		// Lists and objects are for programs, but for these.
 		switch {
+		case string(value) == "null":
+			fmt.Fprintf(out, "%s\tnot known\n", name)
+		case strings.HasSuffix(name, "cpu us per job"):
+			var cpu bench.CPU
+			if err := json.Unmarshal(value, &cpu); err != nil {
+				return err
+			}
+			fmt.Fprintf(out, "%s\t%s\n", name, cpu)
 		case strings.HasSuffix(name, "interval"):
 			var interval bench.Interval
 			if err := json.Unmarshal(value, &interval); err != nil {

@@ -27,8 +27,9 @@ var (
 	columnTenantID = slices.Index(jobColumns, "tenant_id")
 )
 
-// baselineSchema is the queue of a competent person who does not ask who is next: one table with the columns of ours, first in first out, an index on what
-// waits, and vacuum as eager as on ours. bare is what enqueueing is compared with: the same columns and key, and nothing that fires.
+// baselineSchema is the queue of a competent person who does not ask who is next: one table with the columns of ours, first in first
+// out, an index on what waits, and vacuum as eager as on ours. bare is what enqueueing is compared with: the same columns and key, and
+// nothing that fires.
 const baselineSchema = `
 	create schema ojs_bench;
 	comment on schema ojs_bench is '` + mark + `';
@@ -85,8 +86,8 @@ func (w *baselineWorker) ack(ctx context.Context, jobs []job) error {
 
 func (w *baselineWorker) close() { _ = w.conn.Close(context.Background()) }
 
-// queryJobs receives whole jobs and reads of them what a worker needs: its arguments, what to acknowledge with, and for the judge whose it was. Reading is the
-// client's affair, so it is kept as cheap as it can be, for the baseline and for ours alike.
+// queryJobs receives whole jobs and reads of them what a worker needs: its arguments, what to acknowledge with, and for the judge whose
+// it was. Reading is the client's affair, so it is kept as cheap as it can be, for the baseline and for ours alike.
 func queryJobs(ctx context.Context, conn *pgx.Conn, count int, tenants map[string]int32, sql string, args ...any) ([]job, error) {
 	rows, err := conn.Query(ctx, sql, args...)
 	if err != nil {

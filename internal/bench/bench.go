@@ -41,7 +41,11 @@ type Options struct {
 	// Dir is where the PostgreSQL of our own keeps its data; empty: the directory for temporary files.
 	Dir string
 	// BinDir holds the programs of PostgreSQL; empty: searched.
-	BinDir   string
+	BinDir string
+	// Stock leaves all settings of the PostgreSQL of our own at their defaults.
+	Stock bool
+	// Self is the command line that runs RunChild, but for the kind of child, which comes last. It begins with a program.
+	Self     []string
 	Log      *slog.Logger
 	Progress func(step string, done, total int64)
 	// Started is told of the server that was started.
@@ -51,6 +55,8 @@ type Options struct {
 // Env is the server that everything is measured on.
 type Env struct {
 	log       *slog.Logger
+	self      []string
+	stock     bool
 	progress  func(step string, done, total int64)
 	own       *embedpg.Server // nil: not ours
 	ownDir    string
@@ -75,11 +81,14 @@ const dirPrefix = "ojs-pg-bench-"
 
 // Open starts the server, or looks at the one given. The caller must Close it.
 func Open(ctx context.Context, opts Options) (_ *Env, err error) {
-	env := &Env{log: opts.Log, progress: opts.Progress, suffix: randomName()}
+	env := &Env{log: opts.Log, self: opts.Self, stock: opts.Stock, progress: opts.Progress, suffix: randomName()}
 	if env.progress == nil {
 		env.progress = func(string, int64, int64) {}
 	}
 	if opts.DatabaseURL != "" {
+		if opts.Stock {
+			return nil, errors.New("stock settings are for the PostgreSQL that is started here: one that is already there has the settings it has")
+		}
 		env.url = opts.DatabaseURL
 		return env, nil
 	}
@@ -92,8 +101,12 @@ func Open(ctx context.Context, opts Options) (_ *Env, err error) {
 	if env.ownDir, err = os.MkdirTemp(parent, prefix); err != nil {
 		return nil, fmt.Errorf("make a directory for PostgreSQL: %w", err)
 	}
+	tuned := settings
+	if opts.Stock {
+		tuned = nil
+	}
 	env.own, err = embedpg.Start(ctx, embedpg.Options{
-		DataDir: env.ownDir, BinDir: opts.BinDir, Settings: settings, Throwaway: true, Logger: opts.Log, Progress: opts.Progress,
+		DataDir: env.ownDir, BinDir: opts.BinDir, Settings: tuned, Throwaway: true, Logger: opts.Log, Progress: opts.Progress,
 	})
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(env.ownDir))
@@ -219,7 +232,8 @@ const mark = "Made by ojs-pg bench, which deletes it, and all jobs of this datab
 func (d *database) claim(ctx context.Context) error {
 	var schema, marked bool
 	err := d.control.QueryRow(ctx, `
-		select to_regnamespace('ojs') is not null, coalesce(obj_description(to_regnamespace('ojs_bench'), 'pg_namespace') = $1, false)`, mark).Scan(&schema, &marked)
+		select to_regnamespace('ojs') is not null, coalesce(obj_description(to_regnamespace('ojs_bench'), 'pg_namespace') = $1, false)`, mark).
+		Scan(&schema, &marked)
 	if err != nil {
 		return fmt.Errorf("look at the database: %w", err)
 	}
@@ -235,12 +249,14 @@ func (d *database) claim(ctx context.Context) error {
 	default:
 		var used bool
 		err := d.control.QueryRow(ctx, `
-			select exists (select from ojs.job) or exists (select from ojs.tenant) or exists (select from ojs.queue) or exists (select from ojs.tenant_role)`).Scan(&used)
+			select exists (select from ojs.job) or exists (select from ojs.tenant) or exists (select from ojs.queue)
+				or exists (select from ojs.tenant_role)`).Scan(&used)
 		if err != nil {
 			return fmt.Errorf("look whether the database is in use: %w (the role must be the one that migrated it)", err)
 		}
 		if used {
-			return errors.New("the database holds jobs or configuration (tenants, queues): a benchmark would spoil them. Name an empty database, or none, and a PostgreSQL is started for it")
+			return errors.New("the database holds jobs or configuration (tenants, queues): a benchmark would spoil them. " +
+				"Name an empty database, or none, and a PostgreSQL is started for it")
 		}
 	}
 	var taken bool

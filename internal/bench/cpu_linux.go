@@ -7,53 +7,102 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // cpu is the time that this process and all of PostgreSQL have computed, where that can be known: on the machine at hand.
 func (e *Env) cpu() (time.Duration, bool) {
+	own, known := ownTime()
+	if !known {
+		return 0, false
+	}
+	postgres, known := e.postgresTime()
+	return own + postgres, known
+}
+
+// ownTime is what this process has computed.
+func ownTime() (time.Duration, bool) {
 	var own syscall.Rusage
-	if e.own == nil || syscall.Getrusage(syscall.RUSAGE_SELF, &own) != nil {
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &own) != nil {
 		return 0, false
 	}
-	total := time.Duration(own.Utime.Nano() + own.Stime.Nano())
-	root := e.own.PID()
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return 0, false
+	return time.Duration(own.Utime.Nano() + own.Stime.Nano()), true
+}
+
+// stat is what the kernel has counted for one process: what it computed itself, and what those of its children did that have ended.
+type stat struct {
+	parent      int
+	self, ended time.Duration
+}
+
+// processTimes reads them, in user and in system mode together.
+func processTimes(path string) (t stat, known bool) {
+	raw, err := os.ReadFile(path)
+	// The name of the program stands in brackets and may hold anything.
+	end := bytes.LastIndexByte(raw, ')')
+	if err != nil || end < 0 {
+		return t, false
 	}
-	for _, path := range stats {
-		raw, err := os.ReadFile(path)
+	fields := bytes.Fields(raw[end+1:])
+	if len(fields) < 15 {
+		return t, false
+	}
+	if t.parent, err = strconv.Atoi(string(fields[1])); err != nil {
+		return t, false
+	}
+	for i, into := range [4]*time.Duration{&t.self, &t.self, &t.ended, &t.ended} {
+		ticks, err := strconv.ParseInt(string(fields[11+i]), 10, 64)
 		if err != nil {
-			continue // gone meanwhile
+			return t, false
 		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		// The name of the program stands in brackets and may hold anything.
-		end := bytes.LastIndexByte(raw, ')')
-		if err != nil || end < 0 {
-			continue
+		const perSecond = 100 // what /proc counts in, on every architecture that Go knows
+		*into += time.Duration(ticks) * time.Second / perSecond
+	}
+	return t, true
+}
+
+func statOf(pid int) string { return "/proc/" + strconv.Itoa(pid) + "/stat" }
+
+// processTime is what another process has computed, without its children, by the nanosecond: a clock that rests computes less in a
+// slice than /proc could tell.
+func processTime(pid int) (time.Duration, bool) {
+	const scheduled = 2 // of the clocks of a process, the one that counts when it runs; see clock_getcpuclockid
+	var at unix.Timespec
+	if unix.ClockGettime(int32(^pid<<3|scheduled), &at) != nil {
+		return 0, false
+	}
+	return time.Duration(at.Nano()), true
+}
+
+// postgresTime is what the postmaster and all of its children have computed, those that have ended included.
+func (e *Env) postgresTime() (time.Duration, bool) {
+	if e.own == nil {
+		return 0, false
+	}
+	root := e.own.PID()
+	for range 10 {
+		before, known := processTimes(statOf(root))
+		if !known {
+			return 0, false
 		}
-		fields := bytes.Fields(raw[end+1:])
-		if len(fields) < 15 {
-			continue
+		total := before.self + before.ended
+		stats, err := filepath.Glob("/proc/[0-9]*/stat")
+		if err != nil {
+			return 0, false
 		}
-		parent, err := strconv.Atoi(string(fields[1]))
-		if err != nil || pid != root && parent != root {
-			continue
-		}
-		columns := fields[11:13]
-		if pid == root {
-			columns = fields[11:15] // with the sessions that have ended
-		}
-		for _, field := range columns {
-			ticks, err := strconv.ParseInt(string(field), 10, 64)
-			if err != nil {
-				return 0, false
+		for _, path := range stats {
+			// A process that cannot be read is gone meanwhile.
+			if t, known := processTimes(path); known && t.parent == root {
+				total += t.self
 			}
-			const perSecond = 100 // what /proc counts in, on every architecture that Go knows
-			total += time.Duration(ticks) * time.Second / perSecond
+		}
+		// A child that ended while the others were read would be counted twice, or not at all.
+		if after, known := processTimes(statOf(root)); known && after.ended == before.ended {
+			return total, true
 		}
 	}
-	return total, true
+	return 0, false
 }
 
 // session is the time that one session has computed, by the nanosecond.

@@ -6,4 +6,10 @@ import "time"
 
 func (e *Env) cpu() (time.Duration, bool) { return 0, false }
 
+func ownTime() (time.Duration, bool) { return 0, false }
+
+func processTime(int) (time.Duration, bool) { return 0, false }
+
+func (e *Env) postgresTime() (time.Duration, bool) { return 0, false }
+
 func (e *Env) session(uint32) (time.Duration, bool) { return 0, false }

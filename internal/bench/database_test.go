@@ -3,18 +3,41 @@
 package bench
 
 import (
+	"context"
 	"log/slog"
+	"os"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+// childFlag is what this program is started with by benchmarks.
+const childFlag = "bench-child"
 
-func open(t *testing.T, url string) *Env {
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == childFlag {
+		if err := RunChild(context.Background(), os.Args[2], os.Stdin, os.Stdout, slog.New(slog.DiscardHandler)); err != nil {
+			os.Exit(1)
+		}
+		return
+	}
+	pgtest.Main(m)
+}
+
+// open looks at a database, or starts a PostgreSQL for no URL.
+func open(t *testing.T, url string, stock bool) *Env {
 	t.Helper()
-	env, err := Open(t.Context(), Options{DatabaseURL: url, Log: slog.New(slog.DiscardHandler)})
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	env, err := Open(t.Context(), Options{
+		DatabaseURL: url, BinDir: os.Getenv("OJS_TEST_PG_BIN"), Stock: stock, Self: []string{program, childFlag},
+		Log: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,15 +60,17 @@ func TestADatabaseInUseIsRefused(t *testing.T) {
 			if _, err := database.Pool.Exec(t.Context(), use); err != nil {
 				t.Fatal(err)
 			}
-			env := open(t, database.URL)
-			if _, err := Dispatch(t.Context(), env, DispatchOptions{Load: brief, Path: "combined", Tenants: 3}); err == nil || !strings.Contains(err.Error(), "holds jobs or configuration") {
+			env := open(t, database.URL, false)
+			_, err := Dispatch(t.Context(), env, DispatchOptions{Load: brief, Path: "combined", Tenants: 3})
+			if err == nil || !strings.Contains(err.Error(), "holds jobs or configuration") {
 				t.Errorf("it answered %v", err)
 			}
 			if err := env.Close(); err != nil {
 				t.Error(err)
 			}
 			var left int
-			err := database.Pool.QueryRow(t.Context(), `select (select count(*) from ojs.job) + (select count(*) from ojs.tenant) + (select count(*) from ojs.queue)`).Scan(&left)
+			err = database.Pool.QueryRow(t.Context(), `
+				select (select count(*) from ojs.job) + (select count(*) from ojs.tenant) + (select count(*) from ojs.queue)`).Scan(&left)
 			if err != nil || left != 1 {
 				t.Errorf("%d rows are left, %v; want the one that was there", left, err)
 			}
@@ -53,7 +78,8 @@ func TestADatabaseInUseIsRefused(t *testing.T) {
 	}
 }
 
-// Every way to the jobs gives a sequence that agrees with the responses, and the database is left as it was, also when the run before was killed.
+// Every way to the jobs gives a sequence that agrees with the responses, and the database is left as it was, also when the run before
+// was killed.
 func TestEveryPathIsFollowedAndNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"combined", "sql", "http"} {
@@ -64,7 +90,7 @@ func TestEveryPathIsFollowedAndNothingIsLeft(t *testing.T) {
 			if _, err := database.Pool.Exec(t.Context(), baselineSchema+`; select ojs.enqueue('bench.job', p_queue => 'bench')`); err != nil {
 				t.Fatal(err)
 			}
-			env := open(t, database.URL)
+			env := open(t, database.URL, false)
 			r, err := Dispatch(t.Context(), env, DispatchOptions{Load: brief, Path: path, Client: "usual", Tenants: 3})
 			if err != nil {
 				t.Fatal(err)
@@ -77,7 +103,8 @@ func TestEveryPathIsFollowedAndNothingIsLeft(t *testing.T) {
 			}
 			var left bool
 			err = database.Pool.QueryRow(t.Context(), `
-				select exists (select from ojs.job) or exists (select from ojs.lease) or exists (select from ojs.tenant) or to_regnamespace('ojs_bench') is not null`).Scan(&left)
+				select exists (select from ojs.job) or exists (select from ojs.lease) or exists (select from ojs.tenant)
+					or to_regnamespace('ojs_bench') is not null`).Scan(&left)
 			if err != nil || left {
 				t.Errorf("something is left behind: %t, %v", left, err)
 			}
@@ -92,11 +119,82 @@ func TestASchemaOfTheSameNameIsRefused(t *testing.T) {
 	if _, err := database.Pool.Exec(t.Context(), `create schema ojs_bench`); err != nil {
 		t.Fatal(err)
 	}
-	env := open(t, database.URL)
+	env := open(t, database.URL, false)
 	if _, err := Wakeup(t.Context(), env, WakeupOptions{}); err == nil || !strings.Contains(err.Error(), "did not make") {
 		t.Errorf("it answered %v", err)
 	}
 	if err := env.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// All that makes a run worse than one on an idle, tuned machine goes together, and the processors' time is known for each part of it.
+func TestStockSettingsHogsPartitionsAndProducers(t *testing.T) {
+	t.Parallel()
+	env := open(t, "", true)
+	defer func() {
+		if err := env.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	r, err := Dispatch(t.Context(), env, DispatchOptions{Load: brief, Path: "sql", Tenants: 3, Partitions: 3, Producers: 1, Hogs: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Partitions != 3 || r.Live.PerSecond == nil || *r.Live.PerSecond <= 0 || *r.Live.BaselinePerSecond <= 0 {
+		t.Errorf("jobs in %d partitions, live %+v", r.Partitions, r.Live)
+	}
+	if r.MaxLagQuanta <= 0 || r.MaxLagQuanta > 2 {
+		t.Errorf("lag %v", r.MaxLagQuanta)
+	}
+	if runtime.GOOS == "linux" && (r.CPU == nil || r.CPU.PostgreSQL <= 0 || r.CPU.Server == nil || *r.CPU.Client <= 0 ||
+		r.BaselineCPU.Server != nil || *r.CPURatio <= 0) {
+		t.Errorf("processors %+v", r.Processors)
+	}
+	var set int
+	err = env.databases[0].control.QueryRow(t.Context(), `
+		select count(*) from pg_settings
+		where name in ('shared_buffers', 'max_wal_size', 'checkpoint_timeout', 'max_connections') and source = 'command line'`).Scan(&set)
+	if err != nil || set != 0 {
+		t.Errorf("%d settings are not stock, %v", set, err)
+	}
+}
+
+// A hog computes until it is stopped, or until whoever started it gives up.
+func TestHogsEnd(t *testing.T) {
+	t.Parallel()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := &Env{self: []string{program, childFlag}}
+	stop, err := env.hogs(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	stop()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c, err := env.child(ctx, "hog")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.hear(); err != nil {
+		t.Fatal(err)
+	}
+	if runtime.GOOS == "linux" {
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			if computed, known := processTime(c.cmd.Process.Pid); !known || time.Now().After(deadline) {
+				t.Fatalf("it computed for %v, %t", computed, known)
+			} else if computed > 100*time.Millisecond {
+				break
+			}
+		}
+	}
+	cancel()
+	if err := c.cmd.Wait(); err != nil {
 		t.Error(err)
 	}
 }

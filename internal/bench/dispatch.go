@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"math"
 	"time"
-
-	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
 // Load is what most benchmarks have in common.
@@ -26,10 +24,21 @@ func (l Load) length() time.Duration { return time.Duration(l.Seconds * float64(
 // DispatchOptions say what Dispatch measures.
 type DispatchOptions struct {
 	Load
-	Path    string // combined, sql or http
-	Client  string // of the latter: usual or lean
-	Tenants int
-	Zipf    bool
+	Path       string // combined, sql or http
+	Client     string // of the latter: usual or lean
+	Tenants    int
+	Zipf       bool
+	Partitions int // of ojs.job; 0 or 1: as it is
+	Producers  int // that enqueue meanwhile
+	Hogs       int // busy processes beside
+}
+
+// Check finds options that do not go together.
+func (o DispatchOptions) Check() error {
+	if o.Zipf && o.Producers > 0 {
+		return errors.New("--producers does not go with --zipf: where tenants run dry, the judge would have to know which jobs a decision saw")
+	}
+	return nil
 }
 
 // DispatchResult is one run of Dispatch.
@@ -41,12 +50,18 @@ type DispatchResult struct {
 	Batch                 int      `json:"batch"`
 	ArgsBytes             int      `json:"args_bytes"`
 	Tenants               string   `json:"tenants"`
+	Producers             int      `json:"producers"`
+	Hogs                  int      `json:"hogs"`
+	Stock                 bool     `json:"stock"`
+	Partitions            int      `json:"partitions"` // that hold jobs, at the end
 	Slices                int      `json:"slices"`
 	Seconds               float64  `json:"seconds"`
 	JobsPerSecond         float64  `json:"jobs_per_second"`
 	BaselineJobsPerSecond float64  `json:"baseline_jobs_per_second"`
 	Ratio                 float64  `json:"ratio"`
 	Interval              Interval `json:"interval"`
+	Processors
+	Live
 	Ceiling
 	Fairness
 	FetchP50ms             float64   `json:"fetch_p50_ms"`
@@ -61,6 +76,12 @@ type DispatchResult struct {
 	SliceBaseline          []float64 `json:"slice_baseline_jobs_per_second"`
 	Machine                Machine   `json:"machine"`
 	Settings               Settings  `json:"settings"`
+}
+
+// Live is what producers enqueued meanwhile: as many jobs as were dispatched, if they could.
+type Live struct {
+	PerSecond         *float64 `json:"live_jobs_per_second,omitempty"`
+	BaselinePerSecond *float64 `json:"baseline_live_jobs_per_second,omitempty"`
 }
 
 // population is the tenants of a run: their weights, and how much of the backlog is whose.
@@ -104,224 +125,161 @@ func newPopulation(tenants int, zipf bool) population {
 }
 
 // configure tells the database the weights that are not the default.
-func (p population) configure(ctx context.Context, db *pg.DB) error {
+func (p population) configure(ctx context.Context, d *database) error {
 	for i, weight := range p.weights {
 		if weight == 1 {
 			continue
 		}
-		if _, err := db.Pool().Exec(ctx, "select ojs.configure_tenant($1, $2::float8::numeric)", p.names[i], weight); err != nil {
+		if err := d.exec(ctx, "select ojs.configure_tenant($1, $2::float8::numeric)", p.names[i], weight); err != nil {
 			return fmt.Errorf("configure a tenant: %w", err)
 		}
 	}
 	return nil
 }
 
-// side is one of the two that take turns.
-type side struct {
-	workers []worker
-	loader  *loader
-	backlog []int64 // by tenant; of the baseline only the sum counts
-	rate    float64 // jobs/s seen so far, to know how much to load
-	before  func() (after func())
+// dispatching is a run of Dispatch under way.
+type dispatching struct {
+	opts   DispatchOptions
+	env    *Env
+	d      *database
+	people population
+	args   []string
+	hogs   int // beside the next slice
 
-	rates, walPerJob []float64
-	fetches          times
-	short            int64
-	stretches        []stretch
-}
-
-func (s *side) total() int64 {
-	var n int64
-	for _, jobs := range s.backlog {
-		n += jobs
-	}
-	return n
-}
-
-func (s *side) closeAll() {
-	for _, w := range s.workers {
-		w.close()
-	}
-	if s.loader != nil {
-		s.loader.close()
-	}
+	ours, base, ceiling *side // the last is nil but for HTTP
+	sides               []*side
 }
 
 // Dispatch measures how many jobs per second workers take and acknowledge.
 func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchResult, err error) {
+	if err := opts.Check(); err != nil {
+		return nil, err
+	}
 	d, err := env.database(ctx, "ojs_bench")
 	if err != nil {
 		return nil, err
 	}
-	people := newPopulation(opts.Tenants, opts.Zipf)
-	engine, err := d.engine(ctx, maxConns(opts.Path, opts.Workers), nil)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, engine.stop()) }()
-	if err := people.configure(ctx, engine.db); err != nil {
-		return nil, err
-	}
-
-	ours := &side{before: func() func() { return engine.clock(ctx) }, backlog: make([]int64, opts.Tenants)}
-	base := &side{before: func() func() { return func() {} }, backlog: make([]int64, 1)}
-	sides := []*side{ours, base}
-	var ceiling *side
+	r := &dispatching{opts: opts, env: env, d: d, people: newPopulation(opts.Tenants, opts.Zipf), args: makeArgs(opts.ArgsBytes)}
 	defer func() {
-		for _, s := range sides {
-			s.closeAll()
+		for _, s := range r.sides {
+			err = errors.Join(err, s.close())
 		}
 	}()
-	if ours.loader, err = d.loader(ctx, "ojs.job", opts.ArgsBytes); err != nil {
+	if err := r.people.configure(ctx, d); err != nil {
 		return nil, err
 	}
-	if base.loader, err = d.loader(ctx, "ojs_bench.job", opts.ArgsBytes); err != nil {
+	if err := r.open(ctx); err != nil {
 		return nil, err
 	}
-	if opts.Path == "http" {
-		if err := engine.serve(ctx); err != nil {
+	if opts.Partitions > 1 {
+		if err := r.age(ctx); err != nil {
 			return nil, err
 		}
-		without, err := d.engine(ctx, 4, canned(opts.ArgsBytes))
+	}
+	// Not before: beside live producers, the jobs of the past would never run dry.
+	if err := r.openProducers(ctx); err != nil {
+		return nil, err
+	}
+	r.hogs = opts.Hogs
+	if err := r.warm(ctx); err != nil {
+		return nil, err
+	}
+	for done := 0; done < opts.Slices; {
+		counts, err := r.round(ctx, done)
 		if err != nil {
 			return nil, err
 		}
-		defer without.stopQuietly()
-		if err := without.serve(ctx); err != nil {
-			return nil, err
+		if counts {
+			done++
 		}
-		ceiling = &side{before: base.before, backlog: []int64{math.MaxInt64 / 2}}
-		sides = append(sides, ceiling)
-		for range opts.Workers {
-			w, err := d.worker(ctx, opts, without, people)
+	}
+	env.progress("measuring", int64(opts.Slices), int64(opts.Slices))
+	if err := d.compare(ctx, r.ours, r.base); err != nil {
+		return nil, err
+	}
+	return r.result(ctx)
+}
+
+// open makes the sides, with their servers, workers and producers.
+func (r *dispatching) open(ctx context.Context) (err error) {
+	r.ours, r.base = &side{backlog: make([]int64, r.opts.Tenants)}, &side{backlog: make([]int64, 1)}
+	r.sides = []*side{r.ours, r.base}
+	if r.ours.server, err = r.server(ctx, 0); err != nil {
+		return err
+	}
+	for s, table := range map[*side]string{r.ours: "ojs.job", r.base: "ojs_bench.job"} {
+		if s.loader, err = r.d.loader(ctx, table, r.opts.ArgsBytes); err != nil {
+			return err
+		}
+	}
+	if r.opts.Path == "http" {
+		r.ceiling = &side{backlog: []int64{math.MaxInt64 / 2}}
+		r.sides = append(r.sides, r.ceiling)
+		if r.ceiling.server, err = r.server(ctx, r.opts.ArgsBytes); err != nil {
+			return err
+		}
+	}
+	for _, s := range r.sides {
+		for range r.opts.Workers {
+			w, err := r.worker(ctx, s)
 			if err != nil {
-				return nil, err
+				return err
 			}
-			ceiling.workers = append(ceiling.workers, w)
+			s.workers = append(s.workers, w)
 		}
 	}
-	for range opts.Workers {
-		w, err := d.worker(ctx, opts, engine, people)
-		if err != nil {
-			return nil, err
-		}
-		ours.workers = append(ours.workers, w)
-		if w, err = d.baselineWorker(ctx); err != nil {
-			return nil, err
-		}
-		base.workers = append(base.workers, w)
-	}
+	return nil
+}
 
-	slice := func(s *side, length time.Duration) (*spell, error) {
-		from, mark, err := d.wal(ctx)
-		if err != nil {
-			return nil, err
-		}
-		after := s.before()
-		got, err := drive(ctx, s.workers, opts.Batch, s.total(), length, s == ours)
-		after()
-		if err != nil {
-			return nil, err
-		}
-		to, _, err := d.wal(ctx)
-		if err != nil {
-			return nil, err
-		}
-		got.wal = to - from
-		s.rate = max(s.rate, got.rate())
-		if s != ours {
-			s.backlog[0] -= got.jobs
-			return got, nil
-		}
-		now := &s.stretches[len(s.stretches)-1]
-		now.responses = len(got.responses)
-		if now.sequence, err = d.sequence(ctx, mark, people.number, got.responses); err != nil {
-			return nil, err
-		}
-		got.responses = nil
-		for _, j := range now.sequence {
-			s.backlog[j.tenant]--
-		}
-		return got, nil
-	}
-	step := func(done int) { env.progress("measuring", int64(done), int64(opts.Slices)) }
+// livePerCall is how many jobs a live producer enqueues at once: so many that a few producers keep up with workers on either side,
+// since the costs of a job could not be compared if more were enqueued for each one of one side than of the other.
+const livePerCall = 100
 
-	// The first loads are a guess; a short slice that does not count then says how much a slice takes.
-	ours.rate, base.rate = 12_000, 12_000
-	if opts.Batch > 1 {
-		ours.rate, base.rate = 60_000, 60_000
-	}
-	warm := min(opts.length(), time.Second)
-	for _, s := range []*side{ours, base} {
-		if err := s.top(ctx, env, people, s.rate*warm.Seconds(), opts.Load); err != nil {
-			return nil, err
-		}
-		s.rate = 0
-	}
-	if err := d.exec(ctx, "vacuum analyze ojs_bench.job"); err != nil {
-		return nil, fmt.Errorf("analyze the baseline: %w", err)
-	}
-	for _, s := range sides {
-		if _, err := slice(s, warm); err != nil {
-			return nil, err
-		}
-	}
-	for done := 0; done < opts.Slices; done++ {
-		step(done)
-		for _, s := range []*side{ours, base} {
-			if err := s.top(ctx, env, people, s.rate*opts.Seconds, opts.Load); err != nil {
-				return nil, err
+func (r *dispatching) openProducers(ctx context.Context) (err error) {
+	for range r.opts.Producers {
+		for s, way := range map[*side]sqlProducer{r.ours: functionWay[1], r.base: insertInto("ojs_bench.job", true)} {
+			if way.conn, err = r.d.connect(ctx); err != nil {
+				return err
 			}
-		}
-		step(done)
-		// Who goes first takes turns, too.
-		got := map[*side]*spell{}
-		for i := range sides {
-			s := sides[(i+done)%len(sides)]
-			if got[s], err = slice(s, opts.length()); err != nil {
-				return nil, err
-			}
-		}
-		if got[ours].dry || got[base].dry {
-			// It was faster than ever before, and the slice ended early. The next one is prepared for that.
-			env.log.Debug("the backlog ran dry; the slice is repeated", "ours", got[ours].rate(), "baseline", got[base].rate())
-			done--
-			continue
-		}
-		for _, s := range sides {
-			s.rates = append(s.rates, got[s].rate())
-			s.walPerJob = append(s.walPerJob, float64(got[s].wal)/float64(got[s].jobs))
-			s.fetches = append(s.fetches, got[s].fetches...)
-			s.short += got[s].short
+			s.producers = append(s.producers, &way)
 		}
 	}
-	step(opts.Slices)
-	if err := d.compare(ctx, ours, base); err != nil {
-		return nil, err
-	}
+	return nil
+}
 
-	r := &DispatchResult{
-		Benchmark: "dispatch", Path: opts.Path, Workers: opts.Workers, Batch: opts.Batch, ArgsBytes: opts.ArgsBytes, Tenants: people.text, Slices: opts.Slices, Seconds: opts.Seconds,
-		JobsPerSecond: round(median(ours.rates), 0), BaselineJobsPerSecond: round(median(base.rates), 0),
-		FetchP50ms: ours.fetches.ms(0.5), FetchP99ms: ours.fetches.ms(0.99), BaselineFetchP50ms: base.fetches.ms(0.5), BaselineFetchP99ms: base.fetches.ms(0.99),
-		WALBytesPerJob: round(median(ours.walPerJob), 0), BaselineWALBytesPerJob: round(median(base.walPerJob), 0), ShortResponses: ours.short,
+// server is in this process if workers call it, else in one of its own. With --path sql it is there for its clock.
+func (r *dispatching) server(ctx context.Context, canned int) (*server, error) {
+	if r.opts.Path == "combined" {
+		e, err := r.d.engine(ctx, maxConns(r.opts.Path, r.opts.Workers), nil)
+		if err != nil {
+			return nil, err
+		}
+		return &server{engine: e}, nil
 	}
-	r.SliceRatios, r.Ratio, r.Interval = ratios(ours.rates, base.rates)
-	if ceiling != nil {
-		r.Client = opts.Client
-		r.Ceiling = ceilingOf(ours.rates, ceiling.rates)
+	conns := maxConns(r.opts.Path, r.opts.Workers)
+	if canned > 0 {
+		conns = 4
 	}
-	for i := range ours.rates {
-		r.SliceJobsPerSecond = append(r.SliceJobsPerSecond, round(ours.rates[i], 0))
-		r.SliceBaseline = append(r.SliceBaseline, round(base.rates[i], 0))
+	return r.d.apart(ctx, serverOptions{MaxConns: conns, Canned: canned, HTTP: r.opts.Path == "http"})
+}
+
+func (r *dispatching) worker(ctx context.Context, s *side) (worker, error) {
+	if s == r.base {
+		return r.d.baselineWorker(ctx)
 	}
-	if r.Fairness, err = judge(people.weights, ours.stretches); err != nil {
-		return nil, fmt.Errorf("follow the dispatch sequence: %w", err)
+	switch r.opts.Path {
+	case "combined":
+		return s.server.engine.worker([]string{queue}, r.people.number), nil
+	case "sql":
+		return r.d.sqlWorker(ctx, r.people.number)
+	case "http":
+		c, err := httpClient(ctx, r.opts.Client, s.server.address)
+		if err != nil {
+			return nil, err
+		}
+		return &httpWorker{poster: c, lean: r.opts.Client == "lean", tenants: r.people.number}, nil
 	}
-	if r.Machine, r.Settings, err = env.describe(ctx, d); err != nil {
-		return nil, err
-	}
-	return r, nil
+	return nil, fmt.Errorf("there is no path %q", r.opts.Path)
 }
 
 // maxConns is how many connections a server has for its workers: by HTTP as many as by default.
@@ -332,20 +290,93 @@ func maxConns(path string, workers int) int {
 	return max(16, workers)
 }
 
-func (d *database) worker(ctx context.Context, opts DispatchOptions, engine *engine, people population) (worker, error) {
-	switch opts.Path {
-	case "combined":
-		return engine.worker([]string{queue}, people.number), nil
-	case "sql":
-		return d.sqlWorker(ctx, people.number)
-	case "http":
-		c, err := httpClient(ctx, opts.Client, engine.address)
-		if err != nil {
-			return nil, err
-		}
-		return &httpWorker{poster: c, lean: opts.Client == "lean", tenants: people.number}, nil
+// warm loads jobs by a guess, and lets each side have a short slice that does not count and says how much a slice takes.
+func (r *dispatching) warm(ctx context.Context) error {
+	guess := 12_000.0
+	if r.opts.Batch > 1 {
+		guess = 60_000
 	}
-	return nil, fmt.Errorf("there is no path %q", opts.Path)
+	length := min(r.opts.length(), time.Second)
+	for _, s := range []*side{r.ours, r.base} {
+		if err := s.top(ctx, r.env, r.people, guess*length.Seconds(), r.opts.Load); err != nil {
+			return err
+		}
+		s.rate = 0
+	}
+	if err := r.d.exec(ctx, "vacuum analyze ojs_bench.job"); err != nil {
+		return fmt.Errorf("analyze the baseline: %w", err)
+	}
+	for _, s := range r.sides {
+		if _, err := r.slice(ctx, s, length); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// round is a slice of each side. It does not count if a backlog ran dry.
+func (r *dispatching) round(ctx context.Context, done int) (counts bool, err error) {
+	step := func() { r.env.progress("measuring", int64(done), int64(r.opts.Slices)) }
+	step()
+	for _, s := range []*side{r.ours, r.base} {
+		if err := s.top(ctx, r.env, r.people, s.rate*r.opts.Seconds, r.opts.Load); err != nil {
+			return false, err
+		}
+	}
+	step()
+	// Who goes first takes turns, too.
+	got := map[*side]*spell{}
+	for i := range r.sides {
+		s := r.sides[(i+done)%len(r.sides)]
+		if got[s], err = r.slice(ctx, s, r.opts.length()); err != nil {
+			return false, err
+		}
+	}
+	if got[r.ours].dry || got[r.base].dry {
+		// It was faster than ever before, and the slice ended early. The next one is prepared for that.
+		r.env.log.Debug("the backlog ran dry; the slice is repeated", "ours", got[r.ours].rate(), "baseline", got[r.base].rate())
+		return false, nil
+	}
+	for _, s := range r.sides {
+		s.count(got[s])
+	}
+	return true, nil
+}
+
+func (r *dispatching) result(ctx context.Context) (*DispatchResult, error) {
+	ours, base := r.ours, r.base
+	result := &DispatchResult{
+		Benchmark: "dispatch", Path: r.opts.Path, Workers: r.opts.Workers, Batch: r.opts.Batch, ArgsBytes: r.opts.ArgsBytes,
+		Tenants: r.people.text, Producers: r.opts.Producers, Hogs: r.opts.Hogs, Stock: r.env.stock,
+		Slices: r.opts.Slices, Seconds: r.opts.Seconds,
+		JobsPerSecond: round(median(ours.rates), 0), BaselineJobsPerSecond: round(median(base.rates), 0),
+		FetchP50ms: ours.fetches.ms(0.5), FetchP99ms: ours.fetches.ms(0.99),
+		BaselineFetchP50ms: base.fetches.ms(0.5), BaselineFetchP99ms: base.fetches.ms(0.99),
+		WALBytesPerJob: round(median(ours.walPerJob), 0), BaselineWALBytesPerJob: round(median(base.walPerJob), 0), ShortResponses: ours.short,
+		Processors: processorsOf(ours.efforts, base.efforts),
+	}
+	result.SliceRatios, result.Ratio, result.Interval = ratios(ours.rates, base.rates)
+	if r.opts.Producers > 0 {
+		live, baseLive := round(median(ours.live), 0), round(median(base.live), 0)
+		result.Live = Live{&live, &baseLive}
+	}
+	if r.ceiling != nil {
+		result.Client = r.opts.Client
+		result.Ceiling = ceilingOf(ours.rates, r.ceiling.rates)
+	}
+	for i := range ours.rates {
+		result.SliceJobsPerSecond = append(result.SliceJobsPerSecond, round(ours.rates[i], 0))
+		result.SliceBaseline = append(result.SliceBaseline, round(base.rates[i], 0))
+	}
+	var err error
+	if result.Fairness, err = judge(r.people.weights, ours.stretches); err != nil {
+		return nil, fmt.Errorf("follow the dispatch sequence: %w", err)
+	}
+	if err := r.d.control.QueryRow(ctx, "select count(distinct j.tableoid) from ojs.job j").Scan(&result.Partitions); err != nil {
+		return nil, fmt.Errorf("count the partitions: %w", err)
+	}
+	result.Machine, result.Settings, err = r.env.describe(ctx, r.d)
+	return result, err
 }
 
 // Ceiling is what the same server and the same clients reach without a database.
@@ -368,65 +399,4 @@ func ratios(ours, base []float64) ([]float64, float64, Interval) {
 		all[i] = round(ours[i]/base[i], 4)
 	}
 	return all, round(median(all), 3), medianInterval(all)
-}
-
-// top fills a side's backlog up to half as much again as a slice has taken so far. Of tenants whose backlogs may not run dry, each is filled up to its share; by
-// Zipf's law small ones may.
-func (s *side) top(ctx context.Context, env *Env, people population, expected float64, load Load) error {
-	want := expected*1.5 + float64(4*load.Workers*load.Batch)
-	jobs := make([]int64, len(people.names))
-	need := int64(want) - s.total()
-	var loading int64
-	for i, share := range people.shares {
-		n := int64(want*share) + 1
-		if len(s.backlog) == len(jobs) {
-			n += int64(2 * load.Workers * load.Batch)
-			if len(people.names) > 10 {
-				n = int64(want*share) + 1
-			}
-			jobs[i] = max(0, n-s.backlog[i])
-		} else if need > 0 {
-			jobs[i] = int64(float64(need)*share) + 1
-		}
-		loading += jobs[i]
-	}
-	if err := s.loader.load(ctx, people.names, jobs, func(done int64) { env.progress("loading jobs", done, loading) }); err != nil {
-		return err
-	}
-	if len(s.backlog) == 1 {
-		s.backlog[0] += loading
-		return nil
-	}
-	for i, n := range jobs {
-		s.backlog[i] += n
-	}
-	s.stretches = append(s.stretches, stretch{arrived: jobs})
-	return nil
-}
-
-// wal is how much log the server has written, in bytes, and a transaction that is later than all before.
-func (d *database) wal(ctx context.Context) (bytes int64, mark string, err error) {
-	if err := d.control.QueryRow(ctx, "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint, pg_current_xact_id()::text").Scan(&bytes, &mark); err != nil {
-		return 0, "", fmt.Errorf("read the position of the log: %w", err)
-	}
-	return bytes, mark, nil
-}
-
-// compare holds what was counted here against what the database says, so that no figure rests on jobs that were not handed out.
-func (d *database) compare(ctx context.Context, ours, base *side) error {
-	var available, held, baseAvailable, baseHeld int64
-	err := d.control.QueryRow(ctx, `
-		select (select count(*) from ojs.job where state = 'available'), (select count(*) from ojs.job where state not in ('available', 'completed')),
-			(select count(*) from ojs_bench.job where state = 'available'), (select count(*) from ojs_bench.job where state not in ('available', 'completed'))`).
-		Scan(&available, &held, &baseAvailable, &baseHeld)
-	if err != nil {
-		return fmt.Errorf("count the jobs: %w", err)
-	}
-	if held != 0 || baseHeld != 0 {
-		return fmt.Errorf("%d jobs, and %d of the baseline, were handed out and not acknowledged", held, baseHeld)
-	}
-	if available != ours.total() || baseAvailable != base.total() {
-		return errors.New("the jobs that are left are not those that were not dispatched")
-	}
-	return nil
 }

@@ -145,6 +145,14 @@ func (w *engineWorker) ack(ctx context.Context, jobs []job) error {
 
 func (w *engineWorker) close() {}
 
+// cannedOf is canned, or nil for no bytes.
+func cannedOf(argsBytes int) func(count int) []sqlcgen.OjsJob {
+	if argsBytes == 0 {
+		return nil
+	}
+	return canned(argsBytes)
+}
+
 // canned makes jobs like those that are loaded, for a server without a database. They are the same ones again and again.
 func canned(argsBytes int) func(count int) []sqlcgen.OjsJob {
 	args := makeArgs(argsBytes)
@@ -154,8 +162,9 @@ func canned(argsBytes int) func(count int) []sqlcgen.OjsJob {
 	for i := range jobs {
 		seq := int64(i)
 		jobs[i] = sqlcgen.OjsJob{
-			State: "active", Attempt: 1, Lease: &lease, StartedAt: &at, LeaseExpiresAt: &at, EnqueuedAt: at, WorkerID: &worker, Seq: &seq, TenantID: "t0",
-			ID: uuid.NewString(), Queue: queue, Type: "bench.job", MaxAttempts: 3, CreatedAt: at, Args: []byte(args[i%len(args)]), Meta: []byte("{}"),
+			State: "active", Attempt: 1, Lease: &lease, StartedAt: &at, LeaseExpiresAt: &at, EnqueuedAt: at, WorkerID: &worker, Seq: &seq,
+			TenantID: "t0", ID: uuid.NewString(), Queue: queue, Type: "bench.job", MaxAttempts: 3, CreatedAt: at,
+			Args: []byte(args[i%len(args)]), Meta: []byte("{}"),
 		}
 	}
 	return func(count int) []sqlcgen.OjsJob { return jobs[:min(count, len(jobs))] }

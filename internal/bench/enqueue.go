@@ -20,6 +20,7 @@ type EnqueueOptions struct {
 	Tenants   int
 	Path      string // sql or http
 	Client    string // of the latter: usual or lean
+	Hogs      int    // busy processes beside
 }
 
 // EnqueueResult is one run of Enqueue.
@@ -31,6 +32,8 @@ type EnqueueResult struct {
 	Batch                 int      `json:"batch"`
 	ArgsBytes             int      `json:"args_bytes"`
 	Tenants               int      `json:"tenants"`
+	Hogs                  int      `json:"hogs"`
+	Stock                 bool     `json:"stock"`
 	Slices                int      `json:"slices"`
 	Seconds               float64  `json:"seconds"`
 	JobsPerSecond         float64  `json:"jobs_per_second"`
@@ -39,12 +42,15 @@ type EnqueueResult struct {
 	BaselineJobsPerSecond float64  `json:"baseline_jobs_per_second"`
 	Ratio                 float64  `json:"ratio"`
 	Interval              Interval `json:"interval"`
+	Processors
 
 	InsertRatio    *float64  `json:"insert_ratio,omitempty"`
 	InsertInterval *Interval `json:"insert_interval,omitempty"`
+	InsertCPURatio *float64  `json:"insert_cpu_ratio,omitempty"`
 
 	JSONRatio    *float64  `json:"json_ratio,omitempty"`
 	JSONInterval *Interval `json:"json_interval,omitempty"`
+	JSONCPURatio *float64  `json:"json_cpu_ratio,omitempty"`
 
 	Ceiling
 
@@ -125,10 +131,11 @@ var (
 )
 
 func insertInto(table string, many bool) sqlProducer {
+	into := "insert into " + table + " (tenant_id, type, queue, args) "
 	if many {
-		return sqlProducer{sql: "insert into " + table + " (tenant_id, type, queue, args) select $1, 'bench.job', $2, a::json from unnest($3::text[]) a returning id", call: callMany}
+		return sqlProducer{call: callMany, sql: into + "select $1, 'bench.job', $2, a::json from unnest($3::text[]) a returning id"}
 	}
-	return sqlProducer{sql: "insert into " + table + " (tenant_id, type, queue, args) values ($1, 'bench.job', $2, $3::json) returning id", call: callOne}
+	return sqlProducer{call: callOne, sql: into + "values ($1, 'bench.job', $2, $3::json) returning id"}
 }
 
 // httpProducer posts jobs to a server.
@@ -161,16 +168,27 @@ func (p *httpProducer) enqueue(_ context.Context, tenant string, args []string) 
 
 // way is one of those that take turns.
 type way struct {
+	name      string
+	server    *server // nil: none
+	clock     bool    // of the server runs meanwhile
 	producers []producer
 
 	rates, walPerJob []float64
+	efforts          []effort
 	calls            times
 }
 
-func (w *way) closeAll() {
-	for _, p := range w.producers {
-		p.close()
-	}
+// enqueuing is a run of Enqueue under way.
+type enqueuing struct {
+	opts    EnqueueOptions
+	env     *Env
+	d       *database
+	tenants []string
+	args    []string
+	servers []*server
+	ways    []*way // the first is ours, the last the baseline
+
+	sinceReset int64
 }
 
 // Enqueue measures how many jobs per second producers commit.
@@ -179,152 +197,195 @@ func Enqueue(ctx context.Context, env *Env, opts EnqueueOptions) (_ *EnqueueResu
 	if err != nil {
 		return nil, err
 	}
-	server, err := d.engine(ctx, 16, nil)
+	r := &enqueuing{opts: opts, env: env, d: d, args: makeArgs(opts.ArgsBytes)}
+	for i := range opts.Tenants {
+		r.tenants = append(r.tenants, "t"+strconv.Itoa(i))
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	if opts.Path == "http" {
+		err = r.openHTTP(ctx)
+	} else {
+		err = r.openSQL(ctx)
+	}
+	if err == nil {
+		err = r.addSQL(ctx, "bare", nil, bareWay)
+	}
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, server.stop()) }()
-
-	form := 0
-	if opts.Batch > 1 {
-		form = 1
-	}
-	ways := map[string]*way{"bare": {}}
-	sql := func(name string, what [2]sqlProducer) error {
-		w := &way{}
-		ways[name] = w
-		for range opts.Producers {
-			conn, err := d.connect(ctx)
-			if err != nil {
-				return err
-			}
-			p := what[form]
-			p.conn = conn
-			w.producers = append(w.producers, &p)
-		}
-		return nil
-	}
-	defer func() {
-		for _, w := range ways {
-			w.closeAll()
-		}
-	}()
-	order := []string{"ours", "insert", "bare"}
-	if opts.Path == "http" {
-		order = []string{"ours", "ceiling", "bare"}
-		without, err := d.engine(ctx, 4, canned(opts.ArgsBytes))
-		if err != nil {
-			return nil, err
-		}
-		defer without.stopQuietly()
-		for name, e := range map[string]*engine{"ours": server, "ceiling": without} {
-			if err := e.serve(ctx); err != nil {
-				return nil, err
-			}
-			w := &way{}
-			ways[name] = w
-			for range opts.Producers {
-				c, err := httpClient(ctx, opts.Client, e.address)
-				if err != nil {
-					return nil, err
-				}
-				w.producers = append(w.producers, &httpProducer{poster: c})
-			}
-		}
-	} else {
-		if err := sql("ours", functionWay); err != nil {
-			return nil, err
-		}
-		if err := sql("insert", viewWay); err != nil {
-			return nil, err
-		}
-		if opts.Batch > 1 {
-			order = append(order, "json")
-			if err := sql("json", jsonWay); err != nil {
-				return nil, err
-			}
-		}
-	}
-	if err := sql("bare", bareWay); err != nil {
-		return nil, err
-	}
-
-	tenants := make([]string, opts.Tenants)
-	for i := range tenants {
-		tenants[i] = "t" + strconv.Itoa(i)
-	}
-	args := makeArgs(opts.ArgsBytes)
-	sinceReset := int64(0)
-	slice := func(w *way, length time.Duration, counts bool) error {
-		if w != ways["bare"] && w != ways["ceiling"] {
-			defer server.clock(ctx)()
-		}
-		from, _, err := d.wal(ctx)
-		if err != nil {
-			return err
-		}
-		jobs, elapsed, calls, err := produce(ctx, w.producers, tenants, args, opts.Batch, length)
-		if err != nil {
-			return err
-		}
-		to, _, err := d.wal(ctx)
-		if err != nil {
-			return err
-		}
-		sinceReset += jobs
-		if counts {
-			w.rates = append(w.rates, float64(jobs)/elapsed.Seconds())
-			w.walPerJob = append(w.walPerJob, float64(to-from)/float64(jobs))
-			w.calls = append(w.calls, calls...)
-		}
-		return nil
-	}
-	for _, name := range order {
-		if err := slice(ways[name], min(opts.length(), time.Second), false); err != nil {
+	for _, w := range r.ways {
+		if err := r.slice(ctx, w, min(opts.length(), time.Second), false); err != nil {
 			return nil, err
 		}
 	}
 	for done := range opts.Slices {
 		env.progress("measuring", int64(done), int64(opts.Slices))
-		if sinceReset > 2_000_000 {
+		if r.sinceReset > 2_000_000 {
 			// Tables of a size that nobody looks at do not make the figures better, only the disk fuller.
 			if err := d.reset(ctx); err != nil {
 				return nil, err
 			}
-			sinceReset = 0
+			r.sinceReset = 0
 		}
 		// Who goes first takes turns.
-		for i := range order {
-			if err := slice(ways[order[(i+done)%len(order)]], opts.length(), true); err != nil {
+		for i := range r.ways {
+			if err := r.slice(ctx, r.ways[(i+done)%len(r.ways)], opts.length(), true); err != nil {
 				return nil, err
 			}
 		}
 	}
+	return r.result(ctx)
+}
 
-	ours, bare := ways["ours"], ways["bare"]
-	r := &EnqueueResult{
-		Benchmark: "enqueue", Path: opts.Path, Producers: opts.Producers, Batch: opts.Batch, ArgsBytes: opts.ArgsBytes, Tenants: opts.Tenants, Slices: opts.Slices, Seconds: opts.Seconds,
+func (r *enqueuing) close() error {
+	for _, w := range r.ways {
+		for _, p := range w.producers {
+			p.close()
+		}
+	}
+	var errs []error
+	for _, s := range r.servers {
+		errs = append(errs, s.stop())
+	}
+	return errors.Join(errs...)
+}
+
+// serve starts a server, in a process of its own.
+func (r *enqueuing) serve(ctx context.Context, opts serverOptions) (*server, error) {
+	s, err := r.d.apart(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	r.servers = append(r.servers, s)
+	return s, nil
+}
+
+// openSQL makes the ways of producers that speak SQL. The server is there for its clock.
+func (r *enqueuing) openSQL(ctx context.Context) error {
+	server, err := r.serve(ctx, serverOptions{MaxConns: 16})
+	if err != nil {
+		return err
+	}
+	if err := r.addSQL(ctx, "ours", server, functionWay); err != nil {
+		return err
+	}
+	if err := r.addSQL(ctx, "insert", server, viewWay); err != nil {
+		return err
+	}
+	if r.opts.Batch == 1 {
+		return nil
+	}
+	return r.addSQL(ctx, "json", server, jsonWay)
+}
+
+// openHTTP makes the way over HTTP, and the same without a database.
+func (r *enqueuing) openHTTP(ctx context.Context) error {
+	for _, w := range []struct {
+		name  string
+		opts  serverOptions
+		clock bool
+	}{
+		{"ours", serverOptions{MaxConns: 16, HTTP: true}, true},
+		{"ceiling", serverOptions{MaxConns: 4, HTTP: true, Canned: r.opts.ArgsBytes}, false},
+	} {
+		server, err := r.serve(ctx, w.opts)
+		if err != nil {
+			return err
+		}
+		way := &way{name: w.name, server: server, clock: w.clock}
+		r.ways = append(r.ways, way)
+		for range r.opts.Producers {
+			c, err := httpClient(ctx, r.opts.Client, server.address)
+			if err != nil {
+				return err
+			}
+			way.producers = append(way.producers, &httpProducer{poster: c})
+		}
+	}
+	return nil
+}
+
+func (r *enqueuing) addSQL(ctx context.Context, name string, server *server, what [2]sqlProducer) error {
+	w := &way{name: name, server: server, clock: server != nil}
+	r.ways = append(r.ways, w)
+	for range r.opts.Producers {
+		conn, err := r.d.connect(ctx)
+		if err != nil {
+			return err
+		}
+		p := what[min(r.opts.Batch-1, 1)]
+		p.conn = conn
+		w.producers = append(w.producers, &p)
+	}
+	return nil
+}
+
+// slice lets the producers of a way enqueue for some time.
+func (r *enqueuing) slice(ctx context.Context, w *way, length time.Duration, counts bool) error {
+	stopHogs, err := r.env.hogs(ctx, r.opts.Hogs)
+	if err != nil {
+		return err
+	}
+	defer stopHogs()
+	rest := func() error { return nil }
+	if w.clock {
+		if rest, err = w.server.clock(ctx); err != nil {
+			return err
+		}
+	}
+	from, _, err := r.d.wal(ctx)
+	if err != nil {
+		return err
+	}
+	before := r.env.effort(w.server)
+	jobs, elapsed, calls, err := produce(ctx, w.producers, r.tenants, r.args, r.opts.Batch, length)
+	cost := r.env.effort(w.server).since(before, jobs)
+	if err := errors.Join(err, rest()); err != nil {
+		return err
+	}
+	to, _, err := r.d.wal(ctx)
+	if err != nil {
+		return err
+	}
+	r.sinceReset += jobs
+	if counts {
+		w.rates = append(w.rates, float64(jobs)/elapsed.Seconds())
+		w.walPerJob = append(w.walPerJob, float64(to-from)/float64(jobs))
+		w.efforts = append(w.efforts, cost)
+		w.calls = append(w.calls, calls...)
+	}
+	return nil
+}
+
+func (r *enqueuing) result(ctx context.Context) (*EnqueueResult, error) {
+	opts, ours, bare := r.opts, r.ways[0], r.ways[len(r.ways)-1]
+	result := &EnqueueResult{
+		Benchmark: "enqueue", Path: opts.Path, Producers: opts.Producers, Batch: opts.Batch, ArgsBytes: opts.ArgsBytes, Tenants: opts.Tenants,
+		Hogs: opts.Hogs, Stock: r.env.stock, Slices: opts.Slices, Seconds: opts.Seconds,
 		JobsPerSecond: round(median(ours.rates), 0), BaselineJobsPerSecond: round(median(bare.rates), 0),
 		P50ms: ours.calls.ms(0.5), P99ms: ours.calls.ms(0.99),
 		WALBytesPerJob: round(median(ours.walPerJob), 0), BaselineWALBytesPerJob: round(median(bare.walPerJob), 0),
+		Processors: processorsOf(ours.efforts, bare.efforts),
 	}
-	r.SliceRatios, r.Ratio, r.Interval = ratios(ours.rates, bare.rates)
-	beside := func(w *way) ([]float64, *float64, *Interval, *float64) {
-		if w == nil {
-			return nil, nil, nil, nil
-		}
+	result.SliceRatios, result.Ratio, result.Interval = ratios(ours.rates, bare.rates)
+	for _, w := range r.ways[1 : len(r.ways)-1] {
 		all, ratio, interval := ratios(w.rates, bare.rates)
-		rate := round(median(w.rates), 0)
-		return all, &ratio, &interval, &rate
+		rate, cpu := round(median(w.rates), 0), processorsOf(w.efforts, bare.efforts).CPURatio
+		switch w.name {
+		case "insert":
+			result.SliceInsertRatios, result.InsertRatio, result.InsertInterval = all, &ratio, &interval
+			result.InsertJobsPerSecond, result.InsertCPURatio = &rate, cpu
+		case "json":
+			result.SliceJSONRatios, result.JSONRatio, result.JSONInterval = all, &ratio, &interval
+			result.JSONJobsPerSecond, result.JSONCPURatio = &rate, cpu
+		case "ceiling":
+			result.Client = opts.Client
+			result.Ceiling = ceilingOf(ours.rates, w.rates)
+		}
 	}
-	r.SliceInsertRatios, r.InsertRatio, r.InsertInterval, r.InsertJobsPerSecond = beside(ways["insert"])
-	r.SliceJSONRatios, r.JSONRatio, r.JSONInterval, r.JSONJobsPerSecond = beside(ways["json"])
-	if c := ways["ceiling"]; c != nil {
-		r.Client = opts.Client
-		r.Ceiling = ceilingOf(ours.rates, c.rates)
-	}
-	r.Machine, r.Settings, err = env.describe(ctx, d)
-	return r, err
+	var err error
+	result.Machine, result.Settings, err = r.env.describe(ctx, r.d)
+	return result, err
 }
 
 // produce lets producers enqueue until the time is over.

@@ -10,9 +10,9 @@ import (
 	"slices"
 )
 
-// fluid is the ideal that the dispatch sequence is compared with: a server that works for all tenants with work at once, by weight, and has done as many
-// jobs in sum as were dispatched. A tenant is done there when as much was done for it as it has jobs. It knows nothing of how the database chooses; it only
-// follows what was dispatched. Tenants are numbers.
+// fluid is the ideal that the dispatch sequence is compared with: a server that works for all tenants with work at once, by weight, and
+// has done as many jobs in sum as were dispatched. A tenant is done there when as much was done for it as it has jobs. It knows nothing
+// of how the database chooses; it only follows what was dispatched. Tenants are numbers.
 type fluid struct {
 	weight  []float64
 	backlog []int64   // jobs not dispatched
@@ -124,7 +124,8 @@ func (e *ends) Pop() any {
 	return last
 }
 
-// dispatched is one job in the order of dispatch: whose it was, in which response it went out, and when, in microseconds. Times do not fall.
+// dispatched is one job in the order of dispatch: whose it was, in which response it went out, and when, in microseconds. Times do not
+// fall.
 type dispatched struct {
 	tenant, response int32
 	at               int64
@@ -139,8 +140,8 @@ type stretch struct {
 
 // Fairness is how far a dispatch sequence was from the fluid ideal.
 type Fairness struct {
-	// ShareErrorPP is the largest difference over tenants between the share of all dispatches that a tenant had and the share that was due to it, in
-	// percentage points.
+	// ShareErrorPP is the largest difference over tenants between the share of all dispatches that a tenant had and the share that was
+	// due to it, in percentage points.
 	ShareErrorPP float64 `json:"share_error_pp"`
 	// ShareError1sPP is the same within one second, the worst over all seconds that begin with a decision.
 	ShareError1sPP float64 `json:"share_error_1s_pp"`
@@ -196,8 +197,8 @@ func judge(weights []float64, stretches []stretch) (Fairness, error) {
 	return fair, nil
 }
 
-// answer is what one response held so far. Its jobs need not follow each other in the sequence: callers who take from a run queue at the same time
-// take turns there. What was due to a tenant in it is what its own jobs were worth, to all tenants by weight.
+// answer is what one response held so far. Its jobs need not follow each other in the sequence: callers who take from a run queue at
+// the same time take turns there. What was due to a tenant in it is what its own jobs were worth, to all tenants by weight.
 type answer struct {
 	asked  int     // jobs that are still to come
 	due    float64 // per unit of weight
@@ -241,8 +242,8 @@ func (a *answer) worst(f *fluid) float64 {
 	return worst
 }
 
-// judgeWindows moves two copies of the ideal through the sequence, the second one window behind, beginning at each decision in turn. A window
-// that does not fit into its stretch is left out; where none fits, each stretch is one, and their number is returned as 0.
+// judgeWindows moves two copies of the ideal through the sequence, the second one window behind, beginning at each decision in turn. A
+// window that does not fit into its stretch is left out; where none fits, each stretch is one, and their number is returned as 0.
 func judgeWindows(weights []float64, stretches []stretch, width int64) (worst float64, windows int, err error) {
 	compare := func(from, to *fluid) float64 {
 		var dispatched int64
@@ -296,8 +297,8 @@ type turn struct {
 	dispatched
 }
 
-// inTurn puts jobs in the order of their turns. Their times are those at which they were handed out, and who takes from a run queue may be overtaken; a
-// job belongs to the time of those before it.
+// inTurn puts jobs in the order of their turns. Their times are those at which they were handed out, and who takes from a run queue may
+// be overtaken; a job belongs to the time of those before it.
 func inTurn(turns []turn) []dispatched {
 	slices.SortFunc(turns, func(a, b turn) int { return cmp.Compare(a.n, b.n) })
 	sequence := make([]dispatched, len(turns))

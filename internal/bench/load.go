@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"math/rand/v2"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -21,7 +22,7 @@ const (
 // loader puts a backlog into a table, set-based, as a superuser: in larger pieces than any producer would, but through the same triggers.
 type loader struct {
 	conn    *pgx.Conn
-	sql     string
+	table   string
 	payload []string
 }
 
@@ -31,11 +32,25 @@ func (d *database) loader(ctx context.Context, table string, argsBytes int) (*lo
 	if err != nil {
 		return nil, err
 	}
-	return &loader{conn: conn, payload: makeArgs(argsBytes), sql: `
-		insert into ` + table + ` (tenant_id, type, queue, args)
-		select t.tenant, 'bench.job', $4, ($3::text[])[1 + g.i % cardinality($3)]::json
+	return &loader{conn: conn, table: table, payload: makeArgs(argsBytes)}, nil
+}
+
+// sql adds jobs of the tenants $1, $2 of each, with columns more than those that every job has.
+func (l *loader) sql(columns, values string) string {
+	return `
+		insert into ` + l.table + ` (tenant_id, type, queue, args` + columns + `)
+		select t.tenant, 'bench.job', $4, ($3::text[])[1 + g.i % cardinality($3)]::json` + values + `
 		from unnest($1::text[], $2::int[]) t(tenant, jobs) cross join lateral generate_series(1, t.jobs) g(i)
-		order by g.i::float8 / t.jobs, t.tenant`}, nil
+		order by g.i::float8 / t.jobs, t.tenant`
+}
+
+// loadAt adds jobs with ids that were made at an instant, all by one statement.
+func (l *loader) loadAt(ctx context.Context, tenants []string, jobs []int64, at time.Time) error {
+	sql := l.sql(", id", ", (left(ojs._id_at($5)::text, 14) || '7' || substr(gen_random_uuid()::text, 16))::uuid")
+	if _, err := l.conn.Exec(ctx, sql, tenants, jobs, l.payload, queue, at); err != nil {
+		return fmt.Errorf("load jobs of the past: %w", err)
+	}
+	return nil
 }
 
 func (l *loader) close() { _ = l.conn.Close(context.Background()) }
@@ -58,7 +73,7 @@ func (l *loader) load(ctx context.Context, tenants []string, jobs []int64, done 
 				loaded += part
 			}
 		}
-		if _, err := l.conn.Exec(ctx, l.sql, names, counts, l.payload, queue); err != nil {
+		if _, err := l.conn.Exec(ctx, l.sql("", ""), names, counts, l.payload, queue); err != nil {
 			return fmt.Errorf("load jobs: %w", err)
 		}
 		if done != nil {

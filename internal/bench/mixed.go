@@ -35,7 +35,8 @@ type MixedOptions struct {
 // MixedMinute is one minute, or a tenth of a short run.
 type MixedMinute struct {
 	JobsPerSecond float64 `json:"completed_jobs_per_second"`
-	// What this process and PostgreSQL computed, for each of them: it grows with the work, and hardly with what else the machine does. Null where nobody knows.
+	// What this process and PostgreSQL computed, for each of them: it grows with the work, and hardly with what else the machine does.
+	// Null where nobody knows.
 	CPUms        *float64 `json:"cpu_ms_per_completed_job"`
 	Enqueued     int64    `json:"enqueued"`
 	Completed    int64    `json:"completed"`
@@ -189,7 +190,7 @@ func (m *mix) run(ctx context.Context, d *database) error {
 	defer engine.stopQuietly()
 	defer engine.clock(ctx)()
 	defer engine.upkeep(ctx)()
-	if err := m.people.configure(ctx, engine.db); err != nil {
+	if err := m.people.configure(ctx, d); err != nil {
 		return err
 	}
 	var working sync.WaitGroup
@@ -240,7 +241,8 @@ func (m *mix) run(ctx context.Context, d *database) error {
 	}
 }
 
-// produce enqueues, and rests while enough jobs are open, so that the rate is that of the workers and of what promotes, takes back and drops.
+// produce enqueues, and rests while enough jobs are open, so that the rate is that of the workers and of what promotes, takes back and
+// drops.
 func (m *mix) produce(ctx context.Context, conn *pgx.Conn, n int) error {
 	random := rand.New(rand.NewPCG(uint64(n), 1))
 	payload := makeArgs(m.opts.ArgsBytes)
@@ -362,7 +364,8 @@ func (m *mix) work(ctx context.Context, dispatch *sched.Dispatcher, name string)
 	return nil
 }
 
-// look measures the database, and sets right how many jobs are open: a job may also end by running out of attempts in the hands of lost workers.
+// look measures the database, and sets right how many jobs are open: a job may also end by running out of attempts in the hands of lost
+// workers.
 func (m *mix) look(ctx context.Context, d *database, part *mixedPart) error {
 	believed := m.open.Load()
 	var retained, open, bytes int64

@@ -108,8 +108,8 @@ func (d *database) pin(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// pinned produces and consumes at the same time. Producers rest while enough jobs wait, so that the rate is that of the workers, and the backlog neither
-// runs dry nor grows.
+// pinned produces and consumes at the same time. Producers rest while enough jobs wait, so that the rate is that of the workers, and
+// the backlog neither runs dry nor grows.
 func (d *database) pinned(ctx context.Context, opts PinnedOptions, step string, ours, pinned bool) (run PinnedRun, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -151,7 +151,7 @@ func (d *database) pinned(ctx context.Context, opts PinnedOptions, step string, 
 		}
 		defer engine.stopQuietly()
 		defer engine.clock(ctx)()
-		if err := people.configure(ctx, engine.db); err != nil {
+		if err := people.configure(ctx, d); err != nil {
 			return run, err
 		}
 		for range opts.Workers {

@@ -51,7 +51,8 @@ func (w *sqlWorker) fetch(ctx context.Context, name string, count int) ([]job, e
 func (w *sqlWorker) ack(ctx context.Context, jobs []job) error {
 	if len(jobs) == 1 {
 		var state string
-		return w.conn.QueryRow(ctx, "select state from ojs.ack($1, $2)", pgtype.UUID{Bytes: jobs[0].id, Valid: true}, pgtype.UUID{Bytes: jobs[0].lease, Valid: true}).Scan(&state)
+		id, lease := pgtype.UUID{Bytes: jobs[0].id, Valid: true}, pgtype.UUID{Bytes: jobs[0].lease, Valid: true}
+		return w.conn.QueryRow(ctx, "select state from ojs.ack($1, $2)", id, lease).Scan(&state)
 	}
 	var done int
 	ids, leases := make([]pgtype.UUID, len(jobs)), make([]pgtype.UUID, len(jobs))
@@ -95,60 +96,47 @@ type spell struct {
 	short     int64        // responses with fewer jobs than asked though there were more
 	dry       bool         // the backlog came to its end
 	wal       int64
+	added     int64  // jobs enqueued meanwhile
+	effort    effort // per job
+}
+
+// stock is how many jobs wait while workers take them, as far as is known here.
+type stock struct {
+	loaded       int64
+	added, taken atomic.Int64
 }
 
 // drive lets workers fetch and acknowledge until the time is over or the backlog is. judged: somebody asks who got what.
-func drive(ctx context.Context, workers []worker, count int, backlog int64, length time.Duration, judged bool) (*spell, error) {
+func drive(ctx context.Context, workers []worker, count int, stock *stock, length time.Duration, judged bool) (*spell, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	total := &spell{}
 	var (
-		taken   atomic.Int64
 		dry     atomic.Bool
 		running sync.WaitGroup
 		mu      sync.Mutex
 	)
 	begun := time.Now()
 	end := begun.Add(length)
+	// What others are about to take is not left for anybody.
+	few := int64(count * len(workers))
 	for i, w := range workers {
 		running.Go(func() {
 			own := &spell{}
 			name := "w" + strconv.Itoa(i)
-			for !dry.Load() && ctx.Err() == nil {
-				before := time.Now()
-				if before.After(end) {
-					break
-				}
-				jobs, err := w.fetch(ctx, name, count)
+			for !dry.Load() && ctx.Err() == nil && time.Now().Before(end) {
+				got, err := own.turn(ctx, w, name, count, judged)
 				if err != nil {
-					cancel(fmt.Errorf("fetch: %w", err))
+					cancel(err)
 					break
 				}
-				own.fetches = append(own.fetches, time.Since(before))
-				all := taken.Add(int64(len(jobs)))
-				if len(jobs) < count {
-					// What others are about to take is not left for anybody.
-					if all+int64(count*len(workers)) >= backlog {
+				if all := stock.taken.Add(int64(got)); got < count {
+					if all+few >= stock.loaded+stock.added.Load() {
 						dry.Store(true)
 					} else {
 						own.short++
 					}
 				}
-				if len(jobs) == 0 {
-					continue
-				}
-				if judged {
-					ids := make([][16]byte, len(jobs))
-					for k := range jobs {
-						ids[k] = jobs[k].id
-					}
-					own.responses = append(own.responses, ids)
-				}
-				if err := w.ack(ctx, jobs); err != nil {
-					cancel(fmt.Errorf("acknowledge: %w", err))
-					break
-				}
-				own.jobs += int64(len(jobs))
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -165,6 +153,31 @@ func drive(ctx context.Context, workers []worker, count int, backlog int64, leng
 		return nil, err
 	}
 	return total, ctx.Err()
+}
+
+// turn fetches once and acknowledges, and returns how many jobs it were.
+func (s *spell) turn(ctx context.Context, w worker, name string, count int, judged bool) (int, error) {
+	before := time.Now()
+	jobs, err := w.fetch(ctx, name, count)
+	if err != nil {
+		return 0, fmt.Errorf("fetch: %w", err)
+	}
+	s.fetches = append(s.fetches, time.Since(before))
+	if len(jobs) == 0 {
+		return 0, nil
+	}
+	if judged {
+		ids := make([][16]byte, len(jobs))
+		for k := range jobs {
+			ids[k] = jobs[k].id
+		}
+		s.responses = append(s.responses, ids)
+	}
+	if err := w.ack(ctx, jobs); err != nil {
+		return 0, fmt.Errorf("acknowledge: %w", err)
+	}
+	s.jobs += int64(len(jobs))
+	return len(jobs), nil
 }
 
 func (s *spell) rate() float64 { return float64(s.jobs) / s.elapsed.Seconds() }

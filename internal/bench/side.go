@@ -1,0 +1,235 @@
+//go:build unix
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// side is one of those that take turns in Dispatch.
+type side struct {
+	server    *server // nil: none
+	workers   []worker
+	producers []producer
+	loader    *loader
+	backlog   []int64 // by tenant; of the baseline only the sum counts
+	rate      float64 // jobs/s seen so far, to know how much to load
+
+	rates, live, walPerJob []float64
+	efforts                []effort
+	fetches                times
+	short                  int64
+	stretches              []stretch
+}
+
+func (s *side) total() int64 {
+	var n int64
+	for _, jobs := range s.backlog {
+		n += jobs
+	}
+	return n
+}
+
+func (s *side) close() error {
+	for _, w := range s.workers {
+		w.close()
+	}
+	for _, p := range s.producers {
+		p.close()
+	}
+	if s.loader != nil {
+		s.loader.close()
+	}
+	if s.server != nil {
+		return s.server.stop()
+	}
+	return nil
+}
+
+// count keeps the figures of a slice.
+func (s *side) count(got *spell) {
+	s.rates = append(s.rates, got.rate())
+	s.live = append(s.live, float64(got.added)/got.elapsed.Seconds())
+	s.walPerJob = append(s.walPerJob, float64(got.wal)/float64(got.jobs))
+	s.efforts = append(s.efforts, got.effort)
+	s.fetches = append(s.fetches, got.fetches...)
+	s.short += got.short
+}
+
+// slice lets the workers of a side work for some time, and keeps account of its backlog.
+func (r *dispatching) slice(ctx context.Context, s *side, length time.Duration) (*spell, error) {
+	from, mark, err := r.d.wal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stopHogs, err := r.env.hogs(ctx, r.hogs)
+	if err != nil {
+		return nil, err
+	}
+	defer stopHogs()
+	got, arrived, err := r.drive(ctx, s, length)
+	stopHogs()
+	if err != nil {
+		return nil, err
+	}
+	to, _, err := r.d.wal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	got.wal = to - from
+	s.rate = max(s.rate, got.rate())
+	for tenant, jobs := range arrived {
+		s.backlog[min(tenant, len(s.backlog)-1)] += jobs
+	}
+	if s != r.ours {
+		s.backlog[0] -= got.jobs
+		return got, nil
+	}
+	now := &s.stretches[len(s.stretches)-1]
+	for tenant, jobs := range arrived {
+		now.arrived[tenant] += jobs
+	}
+	now.responses = len(got.responses)
+	if now.sequence, err = r.d.sequence(ctx, mark, r.people.number, got.responses); err != nil {
+		return nil, err
+	}
+	got.responses = nil
+	for _, j := range now.sequence {
+		s.backlog[j.tenant]--
+	}
+	return got, nil
+}
+
+// drive is the measured part of a slice: workers, producers, and the clock of our server. arrived is what producers added, by tenant.
+func (r *dispatching) drive(ctx context.Context, s *side, length time.Duration) (got *spell, arrived []int64, err error) {
+	rest := func() error { return nil }
+	if s == r.ours {
+		if rest, err = s.server.clock(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	stock := &stock{loaded: s.total()}
+	before := r.env.effort(s.server)
+	stop := r.enqueueBeside(ctx, s, stock)
+	got, err = drive(ctx, s.workers, r.opts.Batch, stock, length, s == r.ours)
+	arrived, stopped := stop()
+	if err = errors.Join(err, stopped); err == nil {
+		got.effort = r.env.effort(s.server).since(before, got.jobs)
+		got.added = stock.added.Load()
+	}
+	return got, arrived, errors.Join(err, rest())
+}
+
+// enqueueBeside lets producers enqueue a job for each one that is taken, until they are stopped: so both sides enqueue at the rate at
+// which they dispatch, and no backlog grows by more than a call of each producer. Where producers are slower than workers, it shrinks.
+func (r *dispatching) enqueueBeside(ctx context.Context, s *side, stock *stock) (stop func() (arrived []int64, err error)) {
+	var (
+		over    atomic.Bool
+		running sync.WaitGroup
+		mu      sync.Mutex
+		failed  error
+	)
+	arrived := make([]int64, len(r.people.names))
+	for i, p := range s.producers {
+		running.Go(func() {
+			batch := make([]string, livePerCall)
+			for n := i; !over.Load() && ctx.Err() == nil; n += len(s.producers) {
+				if stock.added.Load() >= stock.taken.Load() {
+					time.Sleep(time.Millisecond)
+					continue
+				}
+				for k := range batch {
+					batch[k] = r.args[(n+k)%len(r.args)]
+				}
+				tenant := r.people.next(n)
+				err := p.enqueue(ctx, tenant, batch)
+				mu.Lock()
+				if err != nil {
+					failed = errors.Join(failed, fmt.Errorf("enqueue: %w", err))
+				} else {
+					arrived[r.people.number[tenant]] += int64(len(batch))
+				}
+				mu.Unlock()
+				if err != nil {
+					return
+				}
+				stock.added.Add(int64(len(batch)))
+			}
+		})
+	}
+	return func() ([]int64, error) {
+		over.Store(true)
+		running.Wait()
+		return arrived, failed
+	}
+}
+
+// top fills a side's backlog up to half as much again as a slice has taken so far. Of tenants whose backlogs may not run dry, each is
+// filled up to its share; by Zipf's law small ones may.
+func (s *side) top(ctx context.Context, env *Env, people population, expected float64, load Load) error {
+	want := expected*1.5 + float64(4*load.Workers*load.Batch)
+	jobs := make([]int64, len(people.names))
+	need := int64(want) - s.total()
+	var loading int64
+	for i, share := range people.shares {
+		n := int64(want*share) + 1
+		if len(s.backlog) == len(jobs) {
+			n += int64(2 * load.Workers * load.Batch)
+			if len(people.names) > 10 {
+				n = int64(want*share) + 1
+			}
+			jobs[i] = max(0, n-s.backlog[i])
+		} else if need > 0 {
+			jobs[i] = int64(float64(need)*share) + 1
+		}
+		loading += jobs[i]
+	}
+	if err := s.loader.load(ctx, people.names, jobs, func(done int64) { env.progress("loading jobs", done, loading) }); err != nil {
+		return err
+	}
+	if len(s.backlog) == 1 {
+		s.backlog[0] += loading
+		return nil
+	}
+	for i, n := range jobs {
+		s.backlog[i] += n
+	}
+	s.stretches = append(s.stretches, stretch{arrived: jobs})
+	return nil
+}
+
+// wal is how much log the server has written, in bytes, and a transaction that is later than all before.
+func (d *database) wal(ctx context.Context) (bytes int64, mark string, err error) {
+	err = d.control.QueryRow(ctx, `
+		select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint, pg_current_xact_id()::text`).Scan(&bytes, &mark)
+	if err != nil {
+		return 0, "", fmt.Errorf("read the position of the log: %w", err)
+	}
+	return bytes, mark, nil
+}
+
+// compare holds what was counted here against what the database says, so that no figure rests on jobs that were not handed out.
+func (d *database) compare(ctx context.Context, ours, base *side) error {
+	var available, held, baseAvailable, baseHeld int64
+	err := d.control.QueryRow(ctx, `
+		with jobs as (select true as ours, state from ojs.job union all select false, state from ojs_bench.job)
+		select count(*) filter (where ours and state = 'available'), count(*) filter (where ours and state not in ('available', 'completed')),
+			count(*) filter (where not ours and state = 'available'), count(*) filter (where not ours and state not in ('available', 'completed'))
+		from jobs`).
+		Scan(&available, &held, &baseAvailable, &baseHeld)
+	if err != nil {
+		return fmt.Errorf("count the jobs: %w", err)
+	}
+	if held != 0 || baseHeld != 0 {
+		return fmt.Errorf("%d jobs, and %d of the baseline, were handed out and not acknowledged", held, baseHeld)
+	}
+	if available != ours.total() || baseAvailable != base.total() {
+		return errors.New("the jobs that are left are not those that were not dispatched")
+	}
+	return nil
+}
