@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"text/tabwriter"
@@ -216,7 +217,12 @@ what a server would have done that works for all tenants with work at once, by w
 
 With --producers, each side's producers enqueue a hundred jobs to a transaction, and rest when they have enqueued as many as were taken:
 so a job is enqueued for each one dispatched, on both sides, and what that costs is in all figures. Where live_jobs_per_second is far
-from jobs_per_second the producers could not keep up, and cpu_ratio compares different work: give more of them.`
+from jobs_per_second the producers could not keep up, and cpu_ratio compares different work: give more of them.
+
+--churn judges the order and not the speed, over one connection: a tenant with a backlog beside many of weight 1 that send single jobs,
+or one to three, at half the rate of service, fetched by ones and by tens. max_lag is that of the first, small_max_lag that of the worst
+of the others, and within_bounds says whether they keep to the bounds of the design. Of the flags only --dispatches, --seed, --stock and
+--args-bytes count then.`
 
 func dispatchFlags() []cli.Flag {
 	own := []cli.Flag{
@@ -234,7 +240,12 @@ func dispatchFlags() []cli.Flag {
 			Usage: "`NUMBER` of partitions that our table of jobs is cut into before, all with jobs in them; a second is needed for each",
 		},
 	}
-	return append(append(own, stressFlags()...), sliceFlags(10, 3)...)
+	churn := []cli.Flag{
+		&cli.BoolFlag{Name: "churn", Usage: "judge the order where tenants come and go"},
+		&cli.IntFlag{Name: "dispatches", Value: 3000, Usage: "`NUMBER` of dispatches in each scenario of --churn", Validator: atLeast(1)},
+		&cli.Uint64Flag{Name: "seed", DefaultText: "a random one", Usage: "`NUMBER` that decides who arrives in --churn"},
+	}
+	return append(append(append(own, stressFlags()...), churn...), sliceFlags(10, 3)...)
 }
 
 func dispatchOptions(c *cli.Command) bench.DispatchOptions {
@@ -251,7 +262,14 @@ func (b benchmarks) dispatch() *cli.Command {
 		Description: dispatchHelp,
 		Flags:       b.flags(dispatchFlags()...),
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
-			return bench.Dispatch(ctx, env, dispatchOptions(c))
+			if !c.Bool("churn") {
+				return bench.Dispatch(ctx, env, dispatchOptions(c))
+			}
+			seed := c.Uint64("seed")
+			if !c.IsSet("seed") {
+				seed = rand.Uint64N(1_000_000)
+			}
+			return bench.Churn(ctx, env, bench.ChurnOptions{Dispatches: c.Int("dispatches"), ArgsBytes: c.Int("args-bytes"), Seed: seed})
 		}, func(c *cli.Command) error { return dispatchOptions(c).Check() }),
 	}
 }
@@ -570,6 +588,14 @@ func printTable(w interface{ Write([]byte) (int, error) }, result any) error {
 				return err
 			}
 			fmt.Fprintf(out, "%s\t%s\n", name, cpu)
+		case name == "scenarios":
+			var scenarios []bench.ChurnScenario
+			if err := json.Unmarshal(value, &scenarios); err != nil {
+				return err
+			}
+			for _, s := range scenarios {
+				fmt.Fprintf(out, "%s\tlag %v of %v, of the small ones %v of %v\n", s.Name, s.MaxLag, s.Bound, s.SmallMaxLag, s.SmallBound)
+			}
 		case strings.HasSuffix(name, "interval"):
 			var interval bench.Interval
 			if err := json.Unmarshal(value, &interval); err != nil {

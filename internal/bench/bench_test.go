@@ -243,3 +243,41 @@ func TestTheBaselineReturnsWholeJobs(t *testing.T) {
 		}
 	}
 }
+
+// Who comes and goes is judged also when its last job is gone: being early counts like being late.
+func TestLagWhereTenantsComeAndGo(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name       string
+		weight     float64
+		arrived    [][]int64 // by response, of the small tenants
+		sequence   []int32   // a response each
+		big, small float64
+	}{
+		// It waits for one dispatch, of which half was due to each.
+		{"late", 1, [][]int64{{1}, {0}}, []int32{0, 1}, 0.5, 0.5},
+		// It gets three jobs in a row where one and a half were due, and has no work afterwards.
+		{"early, and then gone", 1, [][]int64{{3}, {0}, {0}, {0}}, []int32{1, 1, 1, 0}, 1.5, 1.5},
+		// It comes before the third dispatch and gets the fifth: its whole job was due in the two between.
+		{"after a time alone", 1, [][]int64{{0}, {0}, {1}, {0}, {0}}, []int32{0, 0, 0, 0, 1}, 1, 1},
+		// 2:1:1. Both small ones go first, and half of that was due to the big one.
+		{"those who join go first", 2, [][]int64{{1, 1}, {0, 0}, {0, 0}}, []int32{1, 2, 0}, 1, 0.75},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			run := &churning{scenario: &ChurnScenario{Bound: 1, SmallBound: 1}, people: newPopulation(len(c.arrived[0])+1, true)}
+			run.people.weights[0] = c.weight
+			var sequence []dispatched
+			for i, tenant := range c.sequence {
+				run.arrived = append(run.arrived, append([]int64{0}, c.arrived[i]...))
+				sequence = append(sequence, dispatched{tenant: tenant, response: int32(i)})
+			}
+			if err := run.judge(sequence, 100); err != nil {
+				t.Fatal(err)
+			}
+			if s := run.scenario; s.MaxLag != c.big || s.SmallMaxLag != c.small || s.Within != (c.big <= 1 && c.small <= 1) {
+				t.Errorf("lags %v and %v, within bounds %t; want %v and %v", s.MaxLag, s.SmallMaxLag, s.Within, c.big, c.small)
+			}
+		})
+	}
+}

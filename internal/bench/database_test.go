@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -196,5 +197,30 @@ func TestHogsEnd(t *testing.T) {
 	cancel()
 	if err := c.cmd.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A scenario judges as many jobs as were dispatched, and a seed repeats who arrives.
+func TestChurnIsJudged(t *testing.T) {
+	t.Parallel()
+	var arrivals [2][]int64
+	for i := range arrivals {
+		env := open(t, pgtest.New(t).URL, false)
+		r, err := Churn(t.Context(), env, ChurnOptions{Dispatches: 30, ArgsBytes: 20, Seed: 11})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := env.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, s := range r.Scenarios {
+			if s.Dispatches != 30 || s.MaxLag <= 0 || s.SmallMaxLag <= 0 || s.Within != (s.MaxLag <= s.Bound && s.SmallMaxLag <= s.SmallBound) {
+				t.Errorf("%+v", s)
+			}
+			arrivals[i] = append(arrivals[i], s.Arrivals)
+		}
+	}
+	if !slices.Equal(arrivals[0], arrivals[1]) {
+		t.Errorf("jobs arrived: %v, and with the same seed %v", arrivals[0], arrivals[1])
 	}
 }
