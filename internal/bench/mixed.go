@@ -124,11 +124,12 @@ func Mixed(ctx context.Context, env *Env, opts MixedOptions) (*MixedResult, erro
 		return nil, err
 	}
 	r := &MixedResult{
-		Benchmark: "mixed", Workers: opts.Workers, Batch: opts.Batch, Producers: opts.Producers, Tenants: opts.Tenants, Open: opts.Open, ArgsBytes: opts.ArgsBytes,
-		Seconds: opts.Seconds, PartSeconds: round(opts.part().Seconds(), 2), FailPercent: opts.Fail, AheadPercent: opts.Ahead, CancelPercent: opts.Cancel,
-		LostPercent: opts.Lost, RetentionSeconds: opts.Retention,
+		Benchmark: "mixed", Workers: opts.Workers, Batch: opts.Batch, Producers: opts.Producers, Tenants: opts.Tenants, Open: opts.Open,
+		ArgsBytes: opts.ArgsBytes, Seconds: opts.Seconds, PartSeconds: round(opts.part().Seconds(), 2),
+		FailPercent: opts.Fail, AheadPercent: opts.Ahead, CancelPercent: opts.Cancel, LostPercent: opts.Lost, RetentionSeconds: opts.Retention,
 	}
-	if err := d.exec(ctx, "select ojs.configure(p_retention => make_interval(secs => $1), p_journal_retention => '1 minute')", opts.Retention); err != nil {
+	const retain = "select ojs.configure(p_retention => make_interval(secs => $1), p_journal_retention => '1 minute')"
+	if err := d.exec(ctx, retain, opts.Retention); err != nil {
 		return nil, fmt.Errorf("configure the retention: %w", err)
 	}
 	// The partition for the jobs to come is cut while there are none, as in a database that has been running for a while.
@@ -148,8 +149,9 @@ func Mixed(ctx context.Context, env *Env, opts MixedOptions) (*MixedResult, erro
 	cpu := m.cpu
 	for _, p := range m.parts {
 		n := MixedMinute{
-			JobsPerSecond: round(float64(p.completed.Load())/opts.part().Seconds(), 0), Enqueued: p.enqueued.Load(), Completed: p.completed.Load(), Failed: p.failed.Load(),
-			Lost: p.lost.Load(), Cancelled: p.cancelled.Load(), Discarded: p.discarded.Load(), Refused: p.refused.Load(),
+			JobsPerSecond: round(float64(p.completed.Load())/opts.part().Seconds(), 0),
+			Enqueued:      p.enqueued.Load(), Completed: p.completed.Load(), Failed: p.failed.Load(), Lost: p.lost.Load(),
+			Cancelled: p.cancelled.Load(), Discarded: p.discarded.Load(), Refused: p.refused.Load(),
 			RetainedJobs: round(mean(p.retained), 0), OpenJobs: round(mean(p.open), 0), Bytes: round(mean(p.bytes), 0), BytesByTable: p.byTable,
 		}
 		n.BytesPerJob = round(n.Bytes/n.RetainedJobs, 1)
@@ -276,7 +278,8 @@ func (m *mix) produce(ctx context.Context, conn *pgx.Conn, n int) error {
 		}
 		if len(later) > 0 {
 			both.Queue(`insert into ojs.jobs (tenant_id, type, queue, args, scheduled_at)
-				select $1, 'bench.job', $2, a::json, clock_timestamp() + random() * $4::interval from unnest($3::text[]) a returning id::text`, tenant, queue, later, mixedAhead).Query(collect)
+				select $1, 'bench.job', $2, a::json, clock_timestamp() + random() * $4::interval from unnest($3::text[]) a
+				returning id::text`, tenant, queue, later, mixedAhead).Query(collect)
 		}
 		if err := conn.SendBatch(ctx, &both).Close(); err != nil {
 			return err
@@ -326,7 +329,9 @@ func isConflict(err error) bool {
 
 // work takes jobs once and ends them, but for those whose worker is lost.
 func (m *mix) work(ctx context.Context, dispatch *sched.Dispatcher, name string) error {
-	got, err := dispatch.Fetch(ctx, sched.Fetch{Queues: []string{queue}, Count: m.opts.Batch, WorkerID: name, VisibilityTimeoutMs: int(mixedLease.Milliseconds()), Wait: time.Second})
+	got, err := dispatch.Fetch(ctx, sched.Fetch{
+		Queues: []string{queue}, Count: m.opts.Batch, WorkerID: name, VisibilityTimeoutMs: int(mixedLease.Milliseconds()), Wait: time.Second,
+	})
 	if err != nil {
 		return err
 	}
@@ -371,12 +376,14 @@ func (m *mix) look(ctx context.Context, d *database, part *mixedPart) error {
 	var retained, open, bytes int64
 	byTable := map[string]int64{}
 	err := d.control.QueryRow(ctx, `
-		select count(*), count(*) filter (where j.state not in ('completed', 'cancelled', 'discarded')), pg_database_size(current_database()) from ojs.job j`).Scan(&retained, &open, &bytes)
+		select count(*), count(*) filter (where j.state not in ('completed', 'cancelled', 'discarded')), pg_database_size(current_database())
+		from ojs.job j`).Scan(&retained, &open, &bytes)
 	if err == nil {
 		err = d.control.QueryRow(ctx, `
 			select json_object_agg(t.name, t.bytes) from (
 				select case when c.relname like 'job\_%' then 'job' else c.relname end as name, sum(pg_total_relation_size(c.oid))::bigint as bytes
-				from pg_class c where c.relnamespace = 'ojs'::regnamespace and c.relkind = 'r' group by 1 having sum(pg_total_relation_size(c.oid)) > 1048576
+				from pg_class c where c.relnamespace = 'ojs'::regnamespace and c.relkind = 'r'
+				group by 1 having sum(pg_total_relation_size(c.oid)) > 1048576
 			) t`).Scan(&byTable)
 	}
 	if err != nil {
@@ -384,6 +391,7 @@ func (m *mix) look(ctx context.Context, d *database, part *mixedPart) error {
 	}
 	m.open.Add(open - believed)
 	part.cpu, part.cpuKnown = d.env.cpu()
-	part.retained, part.open, part.bytes, part.byTable = append(part.retained, float64(retained)), append(part.open, float64(open)), append(part.bytes, float64(bytes)), byTable
+	part.retained, part.open = append(part.retained, float64(retained)), append(part.open, float64(open))
+	part.bytes, part.byTable = append(part.bytes, float64(bytes)), byTable
 	return nil
 }

@@ -99,7 +99,8 @@ func (d *database) pin(ctx context.Context) (*pgx.Conn, error) {
 		return nil, fmt.Errorf("connect to hold a transaction open: %w", err)
 	}
 	for _, sql := range []string{
-		"set idle_in_transaction_session_timeout = 0", "begin isolation level repeatable read", "select pg_current_xact_id(), count(*) from ojs.lane",
+		"set idle_in_transaction_session_timeout = 0", "begin isolation level repeatable read",
+		"select pg_current_xact_id(), count(*) from ojs.lane",
 	} {
 		if _, err := conn.Exec(ctx, sql); err != nil {
 			return nil, errors.Join(fmt.Errorf("hold a transaction open: %w", err), conn.Close(ctx))
@@ -108,26 +109,25 @@ func (d *database) pin(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
+// pinning is one of the three runs under way.
+type pinning struct {
+	opts    PinnedOptions
+	d       *database
+	ours    bool
+	people  population
+	begun   time.Time
+	parts   []atomic.Int64
+	waiting atomic.Int64
+}
+
 // pinned produces and consumes at the same time. Producers rest while enough jobs wait, so that the rate is that of the workers, and
 // the backlog neither runs dry nor grows.
 func (d *database) pinned(ctx context.Context, opts PinnedOptions, step string, ours, pinned bool) (run PinnedRun, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	table := "ojs_bench.job"
-	if ours {
-		table = "ojs.job"
-	}
-	loader, err := d.loader(ctx, table, opts.ArgsBytes)
-	if err != nil {
-		return run, err
-	}
-	defer loader.close()
-	people := newPopulation(opts.Tenants, false)
-	jobs := make([]int64, opts.Tenants)
-	for i, share := range people.shares {
-		jobs[i] = int64(share*float64(opts.Backlog)) + 1
-	}
-	if err := loader.load(ctx, people.names, jobs, nil); err != nil {
+	p := &pinning{opts: opts, d: d, ours: ours, people: newPopulation(opts.Tenants, false)}
+	p.parts = make([]atomic.Int64, int(opts.length()/opts.part()))
+	if err := p.load(ctx); err != nil {
 		return run, err
 	}
 	if pinned {
@@ -137,132 +137,189 @@ func (d *database) pinned(ctx context.Context, opts PinnedOptions, step string, 
 		}
 		defer conn.Close(context.Background())
 	}
-
-	var workers []worker
-	defer func() {
-		for _, w := range workers {
-			w.close()
-		}
-	}()
-	if ours {
-		engine, err := d.engine(ctx, max(16, opts.Workers), nil)
-		if err != nil {
-			return run, err
-		}
-		defer engine.stopQuietly()
-		defer engine.clock(ctx)()
-		if err := people.configure(ctx, d); err != nil {
-			return run, err
-		}
-		for range opts.Workers {
-			workers = append(workers, engine.worker([]string{queue}, nil))
-		}
-	} else {
-		for range opts.Workers {
-			w, err := d.baselineWorker(ctx)
-			if err != nil {
-				return run, err
-			}
-			workers = append(workers, w)
-		}
+	workers, stopWorkers, err := p.workers(ctx)
+	defer stopWorkers()
+	if err != nil {
+		return run, err
 	}
 
-	length := opts.length()
-	parts := make([]atomic.Int64, int(length/opts.part()))
-	var waiting atomic.Int64
-	for _, n := range jobs {
-		waiting.Add(n)
-	}
-	var running sync.WaitGroup
-	begun := time.Now()
-	end := begun.Add(length)
 	// Producers stop with their context; an insert that is under way then is of no interest.
 	producing, stop := context.WithCancel(ctx)
-	args := makeArgs(opts.ArgsBytes)
-	const perCall = 100
+	var running, consuming sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	p.begun = time.Now()
 	for i := range opts.Producers {
-		way := insertInto("ojs_bench.job", true)
-		if ours {
-			way = functionWay[1]
-		}
-		if way.conn, err = d.connect(ctx); err != nil {
-			stop()
-			running.Wait()
+		way, err := p.producer(ctx)
+		if err != nil {
 			return run, err
 		}
 		running.Go(func() {
 			defer way.close()
-			batch := make([]string, perCall)
-			for n := i; producing.Err() == nil; n++ {
-				if waiting.Load() > int64(opts.Backlog) {
-					time.Sleep(time.Millisecond)
-					continue
-				}
-				for k := range batch {
-					batch[k] = args[(n+k)%len(args)]
-				}
-				if err := way.enqueue(producing, people.next(n), batch); err != nil && producing.Err() == nil {
-					cancel(fmt.Errorf("enqueue: %w", err))
-					return
-				}
-				waiting.Add(perCall)
+			if err := p.produce(producing, way, i); err != nil {
+				cancel(err)
 			}
 		})
 	}
-	var consuming sync.WaitGroup
 	for i, w := range workers {
 		consuming.Go(func() {
-			for n := 0; ctx.Err() == nil && time.Now().Before(end); n++ {
-				got, err := w.fetch(ctx, "w"+strconv.Itoa(i)+"-"+strconv.Itoa(n), opts.Batch)
-				if err == nil && len(got) > 0 {
-					waiting.Add(-int64(len(got)))
-					err = w.ack(ctx, got)
-				}
-				if err != nil {
-					if ctx.Err() == nil {
-						cancel(fmt.Errorf("work: %w", err))
-					}
-					return
-				}
-				if len(got) == 0 {
-					time.Sleep(time.Millisecond)
-				}
-				if part := int(time.Since(begun) / opts.part()); part < len(parts) {
-					parts[part].Add(int64(len(got)))
-				}
+			if err := p.consume(ctx, w, i); err != nil {
+				cancel(err)
 			}
 		})
 	}
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
 	done := make(chan struct{})
 	go func() {
 		consuming.Wait()
 		close(done)
 	}()
-	for over := false; !over; {
+	d.watch(step, p.begun, opts.length(), done)
+	elapsed := time.Since(p.begun)
+	stop()
+	running.Wait()
+	if context.Cause(ctx) != nil {
+		return run, context.Cause(ctx)
+	}
+	return p.sum(ctx, elapsed)
+}
+
+// watch says how far it is, until it is done.
+func (d *database) watch(step string, begun time.Time, length time.Duration, done <-chan struct{}) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
 		d.env.progress(step, time.Since(begun).Milliseconds(), length.Milliseconds())
 		select {
 		case <-done:
-			over = true
+			return
 		case <-ticker.C:
 		}
 	}
-	elapsed := time.Since(begun)
-	stop()
-	running.Wait()
-	if err := context.Cause(ctx); err != nil {
-		return run, err
+}
+
+// load fills the backlog.
+func (p *pinning) load(ctx context.Context) error {
+	table := "ojs_bench.job"
+	if p.ours {
+		table = "ojs.job"
 	}
-	for i := range parts {
-		n := parts[i].Load()
+	loader, err := p.d.loader(ctx, table, p.opts.ArgsBytes)
+	if err != nil {
+		return err
+	}
+	defer loader.close()
+	jobs := make([]int64, p.opts.Tenants)
+	for i, share := range p.people.shares {
+		jobs[i] = int64(share*float64(p.opts.Backlog)) + 1
+		p.waiting.Add(jobs[i])
+	}
+	return loader.load(ctx, p.people.names, jobs, nil)
+}
+
+// workers are those of a server, which runs until they are stopped, or of the baseline.
+func (p *pinning) workers(ctx context.Context) (workers []worker, stop func(), err error) {
+	stop = func() {
+		for _, w := range workers {
+			w.close()
+		}
+	}
+	if !p.ours {
+		for range p.opts.Workers {
+			w, err := p.d.baselineWorker(ctx)
+			if err != nil {
+				return workers, stop, err
+			}
+			workers = append(workers, w)
+		}
+		return workers, stop, nil
+	}
+	engine, err := p.d.engine(ctx, max(16, p.opts.Workers), nil)
+	if err != nil {
+		return nil, stop, err
+	}
+	rest := engine.clock(ctx)
+	stop = func() {
+		rest()
+		engine.stopQuietly()
+	}
+	for range p.opts.Workers {
+		workers = append(workers, engine.worker([]string{queue}, nil))
+	}
+	return workers, stop, p.people.configure(ctx, p.d)
+}
+
+func (p *pinning) producer(ctx context.Context) (producer, error) {
+	way := insertInto("ojs_bench.job", true)
+	if p.ours {
+		way = functionWay[1]
+	}
+	conn, err := p.d.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	way.conn = conn
+	return &way, nil
+}
+
+// produce enqueues until the context ends.
+func (p *pinning) produce(ctx context.Context, way producer, n int) error {
+	args := makeArgs(p.opts.ArgsBytes)
+	batch := make([]string, livePerCall)
+	for ; ctx.Err() == nil; n++ {
+		if p.waiting.Load() > int64(p.opts.Backlog) {
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		for k := range batch {
+			batch[k] = args[(n+k)%len(args)]
+		}
+		if err := way.enqueue(ctx, p.people.next(n), batch); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("enqueue: %w", err)
+		}
+		p.waiting.Add(livePerCall)
+	}
+	return nil
+}
+
+// consume fetches and acknowledges until the time is over.
+func (p *pinning) consume(ctx context.Context, w worker, number int) error {
+	end := p.begun.Add(p.opts.length())
+	for n := 0; ctx.Err() == nil && time.Now().Before(end); n++ {
+		got, err := w.fetch(ctx, "w"+strconv.Itoa(number)+"-"+strconv.Itoa(n), p.opts.Batch)
+		if err == nil && len(got) > 0 {
+			p.waiting.Add(-int64(len(got)))
+			err = w.ack(ctx, got)
+		}
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("work: %w", err)
+		}
+		if len(got) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		if part := int(time.Since(p.begun) / p.opts.part()); part < len(p.parts) {
+			p.parts[part].Add(int64(len(got)))
+		}
+	}
+	return nil
+}
+
+func (p *pinning) sum(ctx context.Context, elapsed time.Duration) (run PinnedRun, err error) {
+	part := p.opts.part().Seconds()
+	for i := range p.parts {
+		n := p.parts[i].Load()
 		run.Jobs += n
-		run.Parts = append(run.Parts, round(float64(n)/opts.part().Seconds(), 0))
+		run.Parts = append(run.Parts, round(float64(n)/part, 0))
 	}
-	run.JobsPerSecond = round(float64(run.Jobs)/min(elapsed.Seconds(), float64(len(parts))*opts.part().Seconds()), 0)
+	run.JobsPerSecond = round(float64(run.Jobs)/min(elapsed.Seconds(), float64(len(p.parts))*part), 0)
 	run.FirstPart, run.LastPart = run.Parts[1], run.Parts[len(run.Parts)-1]
 	run.LastOverFirst = round(run.LastPart/run.FirstPart, 3)
-	if err := d.control.QueryRow(ctx, "select pg_database_size(current_database())").Scan(&run.DiskBytes); err != nil {
+	if err := p.d.control.QueryRow(ctx, "select pg_database_size(current_database())").Scan(&run.DiskBytes); err != nil {
 		return run, fmt.Errorf("ask for the size of the database: %w", err)
 	}
 	return run, nil
