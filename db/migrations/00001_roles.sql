@@ -1,4 +1,5 @@
 -- +goose Up
+-- The roles, the schema, and which migrations the schema was made from (internal/pg migrates and compares).
 -- Four group roles, cluster-wide, created if absent and never dropped:
 --   ojs_owner     owns every object of schema ojs; nobody logs in as it
 --   ojs_service   the server and trusted producers; names the tenant in each call
@@ -30,7 +31,7 @@ grant usage on schema ojs to ojs_service, ojs_operator, ojs_tenant;
 set local role ojs_owner;
 alter default privileges for role ojs_owner revoke execute on functions from public;
 
--- The migrations that made this schema, by hash: before the first release they change in place, and a server must notice.
+-- Before the first release migrations change in place, so that their numbers alone do not tell whether a schema is the one a server knows.
 create table ojs.schema_hash (
     version    bigint primary key,
     hash       text not null,
@@ -43,23 +44,31 @@ comment on column ojs.schema_hash.hash is 'SHA-256 over the migration files up t
 comment on column ojs.schema_hash.applied_at is 'When it was applied.';
 comment on column ojs.schema_hash.left_at is 'When a migration from here to another version was begun last.';
 
+-- The hash of the migrations that made this schema; a server asks it at start and refuses to serve another schema than its own.
+-- Reads only.
 -- +goose StatementBegin
 create function ojs.schema_hash(p_version bigint default null) returns text
 language sql stable security definer set search_path = pg_catalog, pg_temp
-as $$ select h.hash from ojs.schema_hash h where h.version = p_version or p_version is null order by h.version desc limit 1 $$;
+as $$
+    select h.hash from ojs.schema_hash h
+    where h.version = p_version or p_version is null
+    order by h.version desc limit 1
+$$;
 -- +goose StatementEnd
 comment on function ojs.schema_hash(bigint) is
-'The hash of the migrations this schema was made from, up to p_version (null: all), or null. A server compares it with its own: it serves its own schema, and one that was made from its own by further migrations.';
-grant execute on function ojs.schema_hash(bigint) to ojs_service, ojs_operator;
+'The hash of the migrations this schema was made from, up to p_version (null: all), or null. A server compares it with its own: it serves
+its own schema, and one that was made from its own by further migrations.';
 
+-- Whether a statement that failed for not fitting the schema may fit the next time; servers ask after such an error.
+-- Reads only.
 -- +goose StatementBegin
 create function ojs.schema_changing() returns boolean
 language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$ select exists (select from ojs.schema_hash h where h.left_at > clock_timestamp() - interval '1 minute') $$;
 -- +goose StatementEnd
 comment on function ojs.schema_changing() is
-'Whether a migration is under way or was begun within the last minute. A statement that was under way when it committed may then have failed for not fitting the schema, and fits the next time.';
-grant execute on function ojs.schema_changing() to ojs_service, ojs_operator;
+'Whether a migration is under way or was begun within the last minute. A statement that was under way when it committed may then have
+failed for not fitting the schema, and fits the next time.';
 
 -- +goose StatementBegin
 create function ojs._set_schema_hash(p_version bigint, p_hash text) returns void
@@ -71,7 +80,8 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._set_schema_hash(bigint, text) is 'Records the hash of the migrations up to p_version, which is the last now. Only whoever migrates may call it.';
+comment on function ojs._set_schema_hash(bigint, text) is
+'Records the hash of the migrations up to p_version, which is the last now. Only whoever migrates may call it.';
 reset role;
 
 -- +goose Down

@@ -6,6 +6,13 @@ create type ojs.job_state as enum ('scheduled', 'available', 'pending', 'active'
 comment on type ojs.job_state is 'The eight states of a job (ojs-core section 6). completed, cancelled and discarded are final.';
 
 -- +goose StatementBegin
+create function ojs._ended(p_state ojs.job_state) returns boolean
+language sql immutable
+as $$ select p_state in ('completed', 'cancelled', 'discarded') $$;
+-- +goose StatementEnd
+comment on function ojs._ended(ojs.job_state) is 'Whether a state is final. Becomes part of the query that asks.';
+
+-- +goose StatementBegin
 create function ojs.now() returns timestamptz
 language sql volatile
 as $$ select pg_catalog.clock_timestamp() $$;

@@ -2,6 +2,8 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
+-- What is configured: the deployment (settings, one row), tenants, their login roles, queues.
+-- Written by ojs.configure, ojs.configure_tenant, ojs.create_tenant_role, ojs.configure_queue; read by nearly everything else.
 create table ojs.settings (
     one                   boolean primary key default true check (one),
     default_tenant        text not null default '_default',
@@ -25,25 +27,25 @@ insert into ojs.settings default values;
 comment on table ojs.settings is 'Settings of this deployment; one row. Changed by ojs.configure.';
 comment on column ojs.settings.one is 'Always true: there is one row.';
 comment on column ojs.settings.default_tenant is 'The tenant of jobs enqueued without one (multi-tenancy section 15.3).';
-comment on column ojs.settings.dead_letter_max_age is
-'How long a job stays in the dead letter queue (ojs-dead-letter section 5). Changed by ojs.configure_dead_letters.';
-comment on column ojs.settings.dead_letter_max_count is
-'How many jobs of a tenant the dead letter queue holds; beyond, the oldest go. Changed by ojs.configure_dead_letters.';
 comment on column ojs.settings.tenant_required is
 'Refuse jobs without a tenant instead of giving them to the default tenant (multi-tenancy section 5.1).';
-comment on column ojs.settings.retention is 'How long jobs are kept after they have ended, at least; 0: until an operator drops them.';
-comment on column ojs.settings.idempotency_window is 'How long a request with the same idempotency key is answered as the first one was.';
-comment on column ojs.settings.journal_retention is
-'How long the journal is kept, at most; where retention is shorter, that long, but a minute at least.';
-comment on column ojs.settings.held_at is
-'Since when nothing is handed out and the clock stands still (ojs.hold_dispatch); null: dispatch goes on.';
 comment on column ojs.settings.timeout_ms is
 'How long heartbeats keep an attempt of a job that has no timeout_ms of its own, milliseconds; 0: for ever (ojs-timeouts section 5.1).';
 comment on column ojs.settings.heartbeat_timeout_ms is
 'A worker that has sent heartbeats and is silent for so long is dead, milliseconds (ojs-worker-protocol section 10.1).';
+comment on column ojs.settings.retention is 'How long jobs are kept after they have ended, at least; 0: until an operator drops them.';
+comment on column ojs.settings.journal_retention is
+'How long the journal is kept, at most; where retention is shorter, that long, but a minute at least.';
+comment on column ojs.settings.dead_letter_max_age is
+'How long a job stays in the dead letter queue (ojs-dead-letter section 5). Changed by ojs.configure_dead_letters.';
+comment on column ojs.settings.dead_letter_max_count is
+'How many jobs of a tenant the dead letter queue holds; beyond, the oldest go. Changed by ojs.configure_dead_letters.';
+comment on column ojs.settings.held_at is
+'Since when nothing is handed out and the clock stands still (ojs.hold_dispatch); null: dispatch goes on.';
+comment on column ojs.settings.idempotency_window is 'How long a request with the same idempotency key is answered as the first one was.';
 
 create table ojs.tenant (
-    tenant_id      text primary key,
+    tenant_id      text collate "C" primary key,
     weight         numeric not null default 1,
     priority_boost int not null default 0,
     created_at     timestamptz not null default ojs.now(),
@@ -61,21 +63,29 @@ comment on column ojs.tenant.created_at is 'When the tenant was first configured
 
 create table ojs.tenant_role (
     role_name name primary key,
-    tenant_id text not null
+    tenant_id text collate "C" not null
 );
 create index tenant_role_tenant_idx on ojs.tenant_role (tenant_id);
 comment on table ojs.tenant_role is 'Which tenant a login role is. Private; written by ojs.create_tenant_role.';
 comment on column ojs.tenant_role.role_name is 'The login role.';
 comment on column ojs.tenant_role.tenant_id is 'Its tenant.';
 
+-- +goose StatementBegin
+create function ojs._queue_valid(p_queue text) returns boolean
+language sql immutable
+as $$ select p_queue ~ '^[a-z0-9][a-z0-9.-]*$' and length(p_queue) <= 128 $$;
+-- +goose StatementEnd
+comment on function ojs._queue_valid(text) is 'Whether a text may name a queue; null for null. Becomes part of the query that asks.';
+
 create table ojs.queue (
-    queue      text primary key,
+    queue      text collate "C" primary key,
     paused     boolean not null default false,
     created_at timestamptz not null default ojs.now(),
     updated_at timestamptz,
     config     jsonb not null default '{}',
-    constraint queue_name check (queue ~ '^[a-z0-9][a-z0-9.-]*$' and length(queue) <= 128
-        or ojs._raise('OJ400', 'queue must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters', '{"field": "queue"}'))
+    constraint queue_name check (ojs._queue_valid(queue)
+        or ojs._raise('OJ400', 'queue must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters',
+            '{"field": "queue"}'))
 );
 comment on table ojs.queue is 'Configured queues. A queue without a row is not paused; queues need not be created.';
 comment on column ojs.queue.queue is 'The queue''s name.';

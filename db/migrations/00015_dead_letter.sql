@@ -2,11 +2,12 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
--- Jobs that failed for good and are kept for a person to look at. The job itself stays where it is, discarded.
+-- The dead letter queue: jobs that failed for good and are kept for a person to look at. The job itself stays in ojs.job, discarded, until
+-- its partition is dropped; then it moves to ojs.dead_job. Written where jobs fail (fail), and by dead letters, retry and retention.
 create table ojs.dead_letter (
-    tenant_id  text not null,
+    tenant_id  text collate "C" not null,
     id         uuid not null,
-    queue      text not null,
+    queue      text collate "C" not null,
     type       text not null,
     error_type text not null,
     error_code text not null,
@@ -29,7 +30,7 @@ comment on column ojs.dead_letter.error_code is 'Code of its last error.';
 comment on column ojs.dead_letter.at is 'When it was discarded.';
 comment on column ojs.dead_letter.aside is 'Whether the job lies in ojs.dead_job, its partition having been dropped.';
 
--- Retention drops whole partitions of ojs.job. Dead letters in them are put here before, in small steps beside running work.
+-- Before retention drops a partition of ojs.job, the dead letters in it move here, a thousand at a time, beside running work.
 create table ojs.dead_job (
     like ojs.job including comments,
     constraint dead_job_pkey primary key (id, tenant_id)
@@ -37,15 +38,15 @@ create table ojs.dead_job (
 comment on table ojs.dead_job is 'Jobs in the dead letter queue that are older than the partitions of ojs.job. Retried, they return there.';
 
 create table ojs.replay_rule (
-    name        text primary key,
-    tenant_id   text,
-    queue       text,
+    name        text collate "C" primary key,
+    tenant_id   text collate "C",
+    queue       text collate "C",
     type        text,
     error_type  text,
     delay       interval not null,
     max_replays int not null,
     enabled     boolean not null default true,
-    seen        xid8,
+    known_from  xid8,
     caught_up   boolean not null default false,
     created_at  timestamptz not null default ojs.now()
 );
@@ -60,19 +61,18 @@ comment on column ojs.replay_rule.delay is 'How long after it was discarded a jo
 comment on column ojs.replay_rule.max_replays is
 'How many times a job may have been retried by rules at all for this one to do it once more.';
 comment on column ojs.replay_rule.enabled is 'Whether the rule applies.';
-comment on column ojs.replay_rule.seen is 'Transactions from this one on know the rule; null until the clock has seen it.';
+comment on column ojs.replay_rule.known_from is 'Transactions from this one on know the rule; null until the clock has noticed it.';
 comment on column ojs.replay_rule.caught_up is 'Whether the clock has been told of the dead letters that were there before the rule.';
 comment on column ojs.replay_rule.created_at is 'When the rule was first set.';
 
 create table ojs.dead_letter_mark (
-    rev       bigint primary key,
-    next_at   timestamptz not null,
-    tenant_id text not null
+    one       boolean primary key default true check (one),
+    next_at   timestamptz not null default '-infinity',
+    tenant_id text collate "C" not null default ''
 );
-insert into ojs.dead_letter_mark values (1, '-infinity', '');
-comment on table ojs.dead_letter_mark is
-'How far the present round of removing old dead letters has come. The row moves to a higher rev with each step.';
-comment on column ojs.dead_letter_mark.rev is 'Grows with each change; the highest counts.';
+insert into ojs.dead_letter_mark default values;
+comment on table ojs.dead_letter_mark is 'How far the present round of removing old dead letters has come; one row.';
+comment on column ojs.dead_letter_mark.one is 'Always true: there is one row.';
 comment on column ojs.dead_letter_mark.next_at is 'When the next round begins; passed while one is under way.';
 comment on column ojs.dead_letter_mark.tenant_id is 'Tenants up to this one have been counted in this round.';
 reset role;

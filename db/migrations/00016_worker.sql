@@ -2,16 +2,17 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
--- What is said once of a worker stands here, what each heartbeat says in worker_beat. The row of worker is locked while its worker_beat is
--- changed, so that a heartbeat and the end of a registration come one after the other.
+-- Workers that have registered or send heartbeats. Written by heartbeats and by the end of a registration; FETCH asks whether a worker
+-- rests. What a worker says once stands in worker, what each heartbeat says in worker_beat. The row of worker is locked while its
+-- worker_beat is changed, so that a heartbeat and the end of a registration come one after the other.
 create type ojs.worker_state as enum ('running', 'quiet', 'drain', 'terminate');
 comment on type ojs.worker_state is
 'What a worker does (ojs-worker-protocol section 2): running: fetches and works; quiet, drain: finishes what it has; terminate: ends
 within its grace period.';
 
 create table ojs.worker (
-    tenant_id     text not null,
-    worker_id     text not null,
+    tenant_id     text collate "C" not null,
+    worker_id     text collate "C" not null,
     id            uuid not null default ojs._uuid_v7(),
     state         ojs.worker_state not null default 'running',
     directive     ojs.worker_state,
@@ -28,7 +29,7 @@ create table ojs.worker (
     primary key (tenant_id, worker_id)
 );
 create unique index worker_registration_idx on ojs.worker (tenant_id, id);
--- Asked by every FETCH, and empty most of the time.
+-- Every FETCH asks it, and most of the time it is empty.
 create index worker_resting_idx on ojs.worker (tenant_id, worker_id) where resting;
 comment on table ojs.worker is
 'Workers that have registered or sent a heartbeat, until they sign off or fall silent. One that never does either has no row: its leases
@@ -50,8 +51,8 @@ comment on column ojs.worker.started_at is 'When its process began, as it says.'
 comment on column ojs.worker.registered_at is 'When this registration began.';
 
 create table ojs.worker_beat (
-    tenant_id text not null,
-    worker_id text not null,
+    tenant_id text collate "C" not null,
+    worker_id text collate "C" not null,
     rev       bigint not null,
     seen_at   timestamptz not null,
     active    int,

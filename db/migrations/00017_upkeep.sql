@@ -2,24 +2,24 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
+-- Small tables for what is done once for all servers: who is on duty, the cut of a partition that is being prepared, idempotency keys, and
+-- what upkeep did last. Written by the tick (servers), ojs.cut_partition, ojs.enqueue_once and ojs.upkeep.
 create table ojs.duty (
-    rev        bigint primary key,
+    one        boolean primary key default true check (one),
     holder     text,
     backend    int,
     session    text,
-    since      timestamptz not null,
-    expires_at timestamptz not null
+    since      timestamptz not null default '-infinity',
+    expires_at timestamptz not null default '-infinity'
 );
-insert into ojs.duty (rev, since, expires_at) values (1, '-infinity', '-infinity');
-comment on table ojs.duty is
-'Which of the servers is on duty: it does what is to be done once for all of them. The row moves to a higher rev with each change.';
-comment on column ojs.duty.rev is 'Grows with each change; the highest counts.';
+insert into ojs.duty default values;
+comment on table ojs.duty is 'Which of the servers is on duty: it does what is to be done once for all of them. One row.';
+comment on column ojs.duty.one is 'Always true: there is one row.';
 comment on column ojs.duty.holder is 'The token of its clock; null: nobody is on duty.';
 comment on column ojs.duty.backend is
 'The process id of its session that listens: when that has ended, so has the duty. Null: the server listens to nothing, and holds the duty
 by short leases.';
-comment on column ojs.duty.session is
-'By what that session is told from a later one with the same process id: its role and application_name.';
+comment on column ojs.duty.session is 'Role and application_name of that session, which tell it from a later one with the same process id.';
 comment on column ojs.duty.since is 'When it went on duty.';
 comment on column ojs.duty.expires_at is 'When the duty ends unless renewed, whatever the session does.';
 
@@ -34,8 +34,8 @@ comment on column ojs.cut.partition is 'The partition.';
 comment on column ojs.cut.undo_at is 'From when on it is given up rather than made.';
 
 create table ojs.idempotency (
-    tenant_id   text not null,
-    key         text not null,
+    tenant_id   text collate "C" not null,
+    key         text collate "C" not null,
     fingerprint bytea not null,
     answer      json,
     expires_at  timestamptz not null,
@@ -50,7 +50,7 @@ comment on column ojs.idempotency.answer is 'The jobs as they were when they wer
 comment on column ojs.idempotency.expires_at is 'When the key may be used anew.';
 
 create table ojs.upkeep_task (
-    task       text primary key,
+    task       text collate "C" primary key,
     last_step  text not null,
     last_at    timestamptz not null,
     failures   int not null default 0,

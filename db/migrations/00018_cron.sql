@@ -2,9 +2,10 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
+-- Cron jobs and their history. Written by ojs.put_cron and its like (cron) and by the tick that fires them (cron_fire).
 create table ojs.cron (
-    tenant_id             text not null,
-    name                  text not null,
+    tenant_id             text collate "C" not null,
+    name                  text collate "C" not null,
     id                    uuid not null default ojs._uuid_v7(),
     rev                   bigint not null default 1,
     enabled               boolean not null default true,
@@ -25,7 +26,7 @@ create table ojs.cron (
     created_at            timestamptz not null,
     updated_at            timestamptz not null,
     type                  text not null,
-    queue                 text not null,
+    queue                 text collate "C" not null,
     priority              int not null,
     max_attempts          int,
     timeout_ms            int,
@@ -42,7 +43,7 @@ create unique index cron_id_idx on ojs.cron (id);
 comment on table ojs.cron is 'Cron jobs (ojs-cron). Written by ojs.put_cron and its like; what fires them is the tick.';
 comment on column ojs.cron.tenant_id is 'Whose it is, and whose the jobs it makes are.';
 comment on column ojs.cron.name is 'Its name, unique within the tenant.';
-comment on column ojs.cron.id is 'By which timers know it.';
+comment on column ojs.cron.id is 'Timers name it by this.';
 comment on column ojs.cron.rev is 'Grows with each change.';
 comment on column ojs.cron.enabled is 'Whether it fires.';
 comment on column ojs.cron.upcoming is
@@ -79,8 +80,8 @@ comment on column ojs.cron.options is 'Their options that have no column of thei
 comment on column ojs.cron.extra is 'Their attributes the specification does not know.';
 
 create table ojs.cron_run (
-    tenant_id text not null,
-    name      text not null,
+    tenant_id text collate "C" not null,
+    name      text collate "C" not null,
     due_at    timestamptz not null,
     at        timestamptz not null default ojs.now(),
     manual    boolean not null default false,
@@ -93,7 +94,7 @@ create table ojs.cron_run (
 );
 create index cron_run_recent_idx on ojs.cron_run (at);
 comment on table ojs.cron_run is
-'History of cron jobs: one row per time they were due. What two servers fire at once, this key lets happen once.';
+'History of cron jobs: one row per time they were due. Its key keeps two servers from firing a cron job twice for the same time.';
 comment on column ojs.cron_run.tenant_id is 'The tenant.';
 comment on column ojs.cron_run.name is 'The cron job.';
 comment on column ojs.cron_run.due_at is 'When it was due; for a trigger by hand, when that was.';

@@ -36,7 +36,7 @@ begin
         execute format('grant select on ojs.%I to ojs_tenant', v_table);
     end loop;
     create policy staff on ojs.duty for select to ojs_service, ojs_operator using (true);
-    grant select (rev, backend, since, expires_at) on ojs.duty to ojs_service, ojs_operator;
+    grant select (backend, since, expires_at) on ojs.duty to ojs_service, ojs_operator;
     grant select on ojs.fold to ojs_service, ojs_operator, ojs_tenant;
 end;
 $$;

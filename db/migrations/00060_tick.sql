@@ -144,7 +144,7 @@ begin
             or (select r.at from ojs.release r where r.xid >= v_mark.release order by r.xid, r.seq limit 1) < v_old then
         v_more := ojs._prune(10 * p_limit);
     end if;
-    if (select m.next_at <= v_now from ojs.dead_letter_mark m order by m.rev desc limit 1) then
+    if (select m.next_at <= v_now from ojs.dead_letter_mark m) then
         v_more := ojs._prune_dead_letters(p_limit) or v_more;
     end if;
     if exists (select from ojs.replay_rule r where not r.caught_up) then

@@ -2,12 +2,17 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
+-- Partitions of ojs.job, and how the last one is cut so that jobs to come get a partition of their own (docs/design/0001).
+-- Called by ojs.upkeep, which servers call all the time, and by operators. ojs.drop_finished (retention) takes old partitions out.
+
 -- +goose StatementBegin
 create function ojs._id_at(p_at timestamptz) returns uuid
 language sql immutable
 as $$
-    select (left(h, 8) || '-' || right(h, 4) || '-0000-0000-000000000000')::uuid
-    from (select lpad(to_hex(least(greatest(floor(extract(epoch from p_at) * 1000), 0), 281474976710655)::bigint), 12, '0') as h) x
+    select (left(x.ms, 8) || '-' || right(x.ms, 4) || '-0000-0000-000000000000')::uuid
+    from (
+        select lpad(to_hex(least(greatest(floor(extract(epoch from p_at) * 1000), 0), 281474976710655)::bigint), 12, '0') as ms
+    ) x
 $$;
 -- +goose StatementEnd
 comment on function ojs._id_at(timestamptz) is
@@ -22,88 +27,134 @@ as $$ select to_timestamp(('x' || left(replace(p_id::text, '-', ''), 12))::bit(4
 comment on function ojs._id_time(uuid) is 'The instant in a UUIDv7.';
 
 create view ojs.job_partitions with (security_invoker = true) as
-select c.relname as partition, ojs._id_time(b.lo) as from_at, ojs._id_time(b.hi) as until_at, greatest(c.reltuples, 0)::bigint as jobs, pg_total_relation_size(c.oid) as bytes, b.lo, b.hi
+select c.relname as partition, ojs._id_time(b.lo) as from_at, ojs._id_time(b.hi) as until_at,
+    greatest(c.reltuples, 0)::bigint as jobs, pg_total_relation_size(c.oid) as bytes, b.lo, b.hi
 from pg_catalog.pg_inherits i
 join pg_catalog.pg_class c on c.oid = i.inhrelid
-cross join lateral (select substring(pg_get_expr(c.relpartbound, c.oid) from 'FROM \(''([^'']+)''\)')::uuid as lo,
-    substring(pg_get_expr(c.relpartbound, c.oid) from 'TO \(''([^'']+)''\)')::uuid as hi) b
+cross join lateral (
+    select substring(x.bound from 'FROM \(''([^'']+)''\)')::uuid as lo, substring(x.bound from 'TO \(''([^'']+)''\)')::uuid as hi
+    from (select pg_get_expr(c.relpartbound, c.oid) as bound) x
+) b
 where i.inhparent = 'ojs.job'::regclass
 order by b.lo nulls first;
 comment on view ojs.job_partitions is
 'Partitions of ojs.job, oldest first. from_at, until_at: the times in the ids of its jobs, null where it is open; jobs: about how
 many; bytes: with indexes and wide values; lo, hi: the ids. A job''s id says when the job was made, unless its producer chose another.';
 
+-- The next step of cutting the last partition at p_at; a small one is cut in one call, a large one is read in between.
+-- Locks ojs.cut against other cuts, then, for at most 200 ms of waiting, ojs.job and its last partition.
+-- Writes ojs.cut; makes a partition, and moves up to 10000 jobs into it.
 -- +goose StatementBegin
-create function ojs._held_long(p_tables oid[], p_tenths int default 1) returns boolean
+create function ojs.cut_partition(p_at timestamptz) returns text
+language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
+as $$
+declare
+    v_at   timestamptz := date_trunc('second', p_at);
+    v_id   uuid := ojs._id_at(v_at);
+    v_last record;
+    v_cut  ojs.cut;
+begin
+    if v_at is null or v_at <= ojs.now() or v_at >= '10000-01-01 00:00Z' then
+        perform ojs._raise('OJ400', 'at must be a time to come, before the year 10000', '{"field": "at"}');
+    end if;
+    if exists (select from ojs.job_partitions p where p.lo = v_id) then
+        return 'done';
+    end if;
+    lock table ojs.cut in share row exclusive mode;
+    select p.partition, p.lo, ojs._cut_lead(p.partition) as lead into v_last from ojs.job_partitions p where p.hi is null;
+    if v_id <= v_last.lo then
+        perform ojs._raise('OJ409', format('%s begins later than that', v_last.partition), '{"field": "at"}');
+    end if;
+    select * into v_cut from ojs.cut;
+    if v_cut.cut_at <> v_at then
+        return case when ojs._cut_undo() then 'again: another cut was being prepared' else ojs._in_use() end;
+    end if;
+    -- A few move along, or a client could hold up the cut with one id from the future. But no constraint could be validated with them.
+    perform ojs._refuse_later(v_last.partition, v_id, case when v_last.lead = '0' and v_cut.cut_at is null then 10000 else 0 end);
+    if ojs._held_long(array['ojs.job', format('ojs.%I', v_last.partition)]::regclass[]::oid[]) then
+        return ojs._in_use();
+    end if;
+    if v_cut.cut_at is null and v_last.lead > '0' then
+        perform ojs._prepare_cut(v_at, v_last.partition, v_last.lead);
+        return 'again: to read what is there';
+    end if;
+    if v_cut.cut_at is not null and not (select c.convalidated from pg_constraint c
+            where c.conrelid = format('ojs.%I', v_cut.partition)::regclass and c.conname = 'job_cut') then
+        execute format('alter table ojs.%I validate constraint job_cut', v_cut.partition);
+        return 'again: to make the cut';
+    end if;
+    perform ojs._make_cut(v_at, v_last.partition, v_last.lo, v_cut.cut_at is not null);
+    return 'done';
+exception when lock_not_available then
+    return ojs._in_use();
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.cut_partition(timestamptz) is
+'Cuts the last partition of ojs.job: jobs whose ids are made from p_at on will lie in a new one. One step per call; returns done, or again
+and why: call it again, in a transaction of its own. While the last partition holds little, one call does it, so cut before the time
+comes: the next partition is empty then, and up to 10000 jobs that have later ids already move along. Else the partition is read once
+beside running work, and until the cut is made, a job whose id claims a time after p_at is refused with backend_unavailable. So choose
+p_at ten minutes ahead, and one more for each gigabyte, and rather a day; ojs.upkeep gives a preparation up when a quarter of that time,
+or five minutes, are left. Waits for a lock at most 200 ms, then gives up and says again. Raises invalid_request, conflict.';
+
+-- +goose StatementBegin
+create function ojs._prepare_cut(p_at timestamptz, p_partition text, p_lead interval) returns void
 language plpgsql
 as $$
 declare
-    c_database constant oid := (select d.oid from pg_database d where d.datname = current_database());
-    v_holders text[];
+    v_id uuid := ojs._id_at(p_at);
 begin
-    v_holders := array(select l.virtualtransaction from pg_locks l where l.database = c_database and l.relation = any (p_tables) and l.granted and l.pid is distinct from pg_backend_pid());
-    for i in 1..p_tenths loop
-        exit when cardinality(v_holders) = 0;
-        perform pg_sleep(0.1);
-        v_holders := array(select l.virtualtransaction from pg_locks l where l.database = c_database and l.relation = any (p_tables) and l.granted and l.virtualtransaction = any (v_holders));
-    end loop;
-    return cardinality(v_holders) > 0;
+    if p_at < ojs.now() + p_lead then
+        perform ojs._raise('OJ400', format('at must be at least %s minutes ahead, since the last partition is large',
+            extract(epoch from p_lead)::int / 60), '{"field": "at"}');
+    end if;
+    -- Without the lock, what is enqueued between the look and the constraint would break the constraint, and no such job could be changed.
+    execute format('lock table ojs.%I in access exclusive mode', p_partition);
+    perform ojs._refuse_later(p_partition, v_id, 0);
+    -- The first half refuses later jobs with an error that says so. The second lets the partition be attached again without being read.
+    execute format('alter table ojs.%1$I add constraint job_cut check ((id < %2$L or ojs._raise(%3$L, %4$L)) and id < %2$L) not valid',
+        p_partition, v_id, 'OJ503', 'a partition is being cut, and holds no later ids meanwhile');
+    insert into ojs.cut (cut_at, partition, undo_at)
+    values (p_at, p_partition, p_at - greatest((p_at - ojs.now()) / 4, interval '5 minutes'));
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._held_long(oid[], int) is
-'Whether a transaction has had one of the tables locked for p_tenths of a second. To wait for such a one with a request for a lock against
-everybody would make everybody wait.';
+comment on function ojs._prepare_cut(timestamptz, text, interval) is
+'Gives a large partition the constraint that no id is later than the cut, which is then validated beside running work. Raises
+invalid_request when p_at is nearer than p_lead, conflict when there are later ids.';
 
 -- +goose StatementBegin
-create function ojs._cut_ahead(p_table text) returns interval
-language sql stable
-as $$ select case when b > 4 * 1024 * 1024 then make_interval(mins => (10 + b / 1073741824)::int) else interval '0' end from pg_relation_size(format('ojs.%I', p_table)::regclass) b $$;
--- +goose StatementEnd
-comment on function ojs._cut_ahead(text) is
-'How long before its time the cut of a partition has to be begun: a large one is read for it, a gigabyte in a minute at least.';
-
--- +goose StatementBegin
-create function ojs._partition_ready(p_table text) returns void
+create function ojs._make_cut(p_at timestamptz, p_partition text, p_lo uuid, p_prepared boolean) returns void
 language plpgsql
 as $$
 declare
-    v_column name;
+    v_id   uuid := ojs._id_at(p_at);
+    v_name text := 'job_from_' || to_char(p_at at time zone 'UTC', 'YYYYMMDD_HH24MISS');
 begin
-    execute format('alter table ojs.%I enable row level security', p_table);
-    execute format('alter table ojs.%I force row level security', p_table);
-    execute format('create policy functions on ojs.%I to ojs_owner using (true) with check (true)', p_table);
-    execute format('comment on table ojs.%I is %L', p_table, 'A partition of ojs.job; see ojs.job_partitions.');
-    for v_column in select a.attname from pg_attribute a where a.attrelid = 'ojs.job'::regclass and a.attnum > 0 and not a.attisdropped and a.attname <> 'seq' loop
-        execute format('alter table ojs.%I alter column %I set statistics 0', p_table, v_column);
-    end loop;
+    lock table only ojs.job in access exclusive mode;
+    execute format('alter table ojs.job detach partition ojs.%I', p_partition);
+    execute format('create table ojs.%I partition of ojs.job for values from (%L) to (maxvalue) %s',
+        v_name, v_id, ojs._storage_options(p_partition));
+    perform ojs._protect_partition(v_name);
+    if not p_prepared then
+        -- With triggers the jobs that move along would be journalled as new ones.
+        execute format('alter table ojs.%I disable trigger user', v_name);
+        execute format('with moved as (delete from ojs.%I j where j.id >= %L returning j.*) insert into ojs.%I select m.* from moved m',
+            p_partition, v_id, v_name);
+        execute format('alter table ojs.%I enable trigger user', v_name);
+    end if;
+    execute format('alter table ojs.job attach partition ojs.%I for values from (%s) to (%L)',
+        p_partition, coalesce(quote_literal(p_lo), 'minvalue'), v_id);
+    if p_prepared then
+        execute format('alter table ojs.%I drop constraint job_cut', p_partition);
+    end if;
+    delete from ojs.cut;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._partition_ready(text) is
-'Gives a new partition what migrations gave the first: row security, and no statistics that would tell tenants of each other.';
-
--- +goose StatementBegin
-create function ojs._storage(p_table text) returns text
-language sql stable
-as $$ select coalesce('with (' || array_to_string(c.reloptions, ', ') || ')', '') from pg_class c where c.oid = format('ojs.%I', p_table)::regclass $$;
--- +goose StatementEnd
-comment on function ojs._storage(text) is 'The storage parameters of a table, for another one like it.';
-
--- +goose StatementBegin
-create function ojs._later(p_table text, p_id uuid) returns int
-language plpgsql stable
-as $$
-declare
-    v_jobs int;
-begin
-    execute format('select count(*) from (select from ojs.%I j where j.id >= $1 limit 10001) j', p_table) into v_jobs using p_id;
-    return v_jobs;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._later(text, uuid) is
-'How many jobs of a partition have an id from p_id on, which clients chose; 10001: too many to move along with a cut.';
+comment on function ojs._make_cut(timestamptz, text, uuid, boolean) is
+'Cuts the last partition, which begins at p_lo. p_prepared: a validated constraint says that no id is later; else later jobs move along.';
 
 -- +goose StatementBegin
 create function ojs._cut_undo() returns boolean
@@ -118,7 +169,7 @@ begin
     if not found then
         return true;
     end if;
-    -- When everybody is about to be refused, others may wait for a second, if that helps: transactions that overlap leave no gap by themselves.
+    -- Transactions that overlap leave no gap by themselves. When later ids are about to be refused, others may wait a second for one.
     v_late := v_cut.cut_at < ojs.now() + interval '1 minute';
     if ojs._held_long(array[format('ojs.%I', v_cut.partition)::regclass::oid], case when v_late then 10 else 1 end) then
         return false;
@@ -139,85 +190,110 @@ comment on function ojs._cut_undo() is
 the partition, and it has to be tried again.';
 
 -- +goose StatementBegin
-create function ojs.cut_partition(p_at timestamptz) returns text
-language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
+create function ojs._cut_lead(p_table text) returns interval
+language sql stable
+as $$
+    select case when b > 4 * 1024 * 1024 then make_interval(mins => (10 + b / 1073741824)::int) else interval '0' end
+    from pg_relation_size(format('ojs.%I', p_table)::regclass) b
+$$;
+-- +goose StatementEnd
+comment on function ojs._cut_lead(text) is
+'How long before its time the cut of a partition has to be begun: a large one is read for it, a gigabyte in a minute at least. 0: a small
+one, which is cut in one call.';
+
+-- +goose StatementBegin
+create function ojs._has_later(p_table text, p_id uuid, p_most int default 10000) returns boolean
+language plpgsql stable
 as $$
 declare
-    v_at    timestamptz := date_trunc('second', p_at);
-    v_id    uuid := ojs._id_at(v_at);
-    v_last  record;
-    v_cut   ojs.cut;
-    v_later int;
-    v_name  text := 'job_from_' || to_char(v_at at time zone 'UTC', 'YYYYMMDD_HH24MISS');
+    v_more boolean;
 begin
-    if v_at is null or v_at <= ojs.now() or v_at >= '10000-01-01 00:00Z' then
-        perform ojs._raise('OJ400', 'at must be a time to come, before the year 10000', '{"field": "at"}');
-    end if;
-    if exists (select from ojs.job_partitions p where p.lo = v_id) then
-        return 'done';
-    end if;
-    lock table ojs.cut in share row exclusive mode;
-    select p.partition, p.lo, ojs._cut_ahead(p.partition) as ahead into v_last from ojs.job_partitions p where p.hi is null;
-    if v_id <= v_last.lo then
-        perform ojs._raise('OJ409', format('%s begins later than that', v_last.partition), jsonb_build_object('field', 'at'));
-    end if;
-    select * into v_cut from ojs.cut;
-    if v_cut.cut_at <> v_at then
-        return case when ojs._cut_undo() then 'again: another cut was being prepared' else 'again: the table was in use' end;
-    end if;
-    -- A few move along, so that nobody can hold up the cut; but a constraint could not be validated with them.
-    v_later := ojs._later(v_last.partition, v_id);
-    if v_later > 10000 or v_later > 0 and (v_last.ahead > interval '0' or v_cut.cut_at is not null) then
-        perform ojs._raise('OJ409', format('%s holds jobs with ids later than that', v_last.partition), jsonb_build_object('field', 'at'));
-    end if;
-    if ojs._held_long(array['ojs.job', format('ojs.%I', v_last.partition)]::regclass[]::oid[]) then
-        return 'again: the table was in use';
-    end if;
-    if v_cut.cut_at is null and v_last.ahead > interval '0' then
-        -- Reading a large partition takes a while. A constraint lets that be done beside running work.
-        if v_at < ojs.now() + v_last.ahead then
-            perform ojs._raise('OJ400', format('at must be at least %s minutes ahead, since the last partition is large', extract(epoch from v_last.ahead)::int / 60), '{"field": "at"}');
-        end if;
-        -- What was enqueued while this call looked around would be caught behind it: jobs that nobody could change.
-        execute format('lock table ojs.%I in access exclusive mode', v_last.partition);
-        if ojs._later(v_last.partition, v_id) > 0 then
-            perform ojs._raise('OJ409', format('%s holds jobs with ids later than that', v_last.partition), jsonb_build_object('field', 'at'));
-        end if;
-        -- Behind the cut it refuses, with an error that says so; before, it is what lets the partition be attached again unread.
-        execute format('alter table ojs.%1$I add constraint job_cut check ((id < %2$L or ojs._raise(%3$L, %4$L)) and id < %2$L) not valid', v_last.partition, v_id, 'OJ503',
-            'a partition is being cut, and holds no later ids meanwhile');
-        insert into ojs.cut (cut_at, partition, undo_at) values (v_at, v_last.partition, v_at - greatest((v_at - ojs.now()) / 4, interval '5 minutes'));
-        return 'again: to read what is there';
-    end if;
-    if v_cut.cut_at is not null and not (select c.convalidated from pg_constraint c where c.conrelid = format('ojs.%I', v_cut.partition)::regclass and c.conname = 'job_cut') then
-        execute format('alter table ojs.%I validate constraint job_cut', v_cut.partition);
-        return 'again: to make the cut';
-    end if;
-    lock table only ojs.job in access exclusive mode;
-    execute format('alter table ojs.job detach partition ojs.%I', v_last.partition);
-    execute format('create table ojs.%I partition of ojs.job for values from (%L) to (maxvalue) %s', v_name, v_id, ojs._storage(v_last.partition));
-    perform ojs._partition_ready(v_name);
-    if v_cut.cut_at is null then
-        execute format('alter table ojs.%I disable trigger user', v_name);
-        execute format('with moved as (delete from ojs.%I j where j.id >= %L returning j.*) insert into ojs.%I select m.* from moved m', v_last.partition, v_id, v_name);
-        execute format('alter table ojs.%I enable trigger user', v_name);
-    end if;
-    execute format('alter table ojs.job attach partition ojs.%I for values from (%s) to (%L)', v_last.partition, coalesce(quote_literal(v_last.lo), 'minvalue'), v_id);
-    if v_cut.cut_at is not null then
-        execute format('alter table ojs.%I drop constraint job_cut', v_last.partition);
-    end if;
-    delete from ojs.cut;
-    return 'done';
-exception when lock_not_available then
-    return 'again: the table was in use';
+    execute format('select exists (select from ojs.%I j where j.id >= $1 offset $2)', p_table) into v_more using p_id, p_most;
+    return v_more;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.cut_partition(timestamptz) is
-'Cuts the last partition of ojs.job: jobs whose ids are made from p_at on will lie in a new one. One step per call; returns done, or again
-and why: call it again, in a transaction of its own. While the last partition holds little, one call does it, so cut before the time
-comes: the next partition is empty then, and up to 10000 jobs that have later ids already move along. Else the partition is read once
-beside running work, and until the cut is made, a job whose id claims a time after p_at is refused with backend_unavailable. So choose
-p_at ten minutes ahead, and one more for each gigabyte, and rather a day; ojs.upkeep gives a preparation up when a quarter of that time,
-or five minutes, are left. Waits for a lock at most 200 ms, then gives up and says again. Raises invalid_request, conflict.';
+comment on function ojs._has_later(text, uuid, int) is
+'Whether a partition holds more than p_most jobs with ids from p_id on, which clients chose. Up to 10000 may move along with a cut.';
+
+-- +goose StatementBegin
+create function ojs._refuse_later(p_table text, p_id uuid, p_most int) returns void
+language plpgsql
+as $$
+begin
+    if ojs._has_later(p_table, p_id, p_most) then
+        perform ojs._raise('OJ409', format('%s holds jobs with ids later than that', p_table), '{"field": "at"}');
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._refuse_later(text, uuid, int) is
+'Raises conflict when a partition holds more than p_most jobs with ids from p_id on.';
+
+-- +goose StatementBegin
+create function ojs._held_long(p_tables oid[], p_tenths int default 1) returns boolean
+language plpgsql
+as $$
+declare
+    c_database constant oid := (select d.oid from pg_database d where d.datname = current_database());
+    v_holders text[];
+begin
+    v_holders := array(
+        select l.virtualtransaction from pg_locks l
+        where l.database = c_database and l.relation = any (p_tables) and l.granted and l.pid is distinct from pg_backend_pid());
+    for i in 1..p_tenths loop
+        exit when cardinality(v_holders) = 0;
+        perform pg_sleep(0.1);
+        v_holders := array(
+            select l.virtualtransaction from pg_locks l
+            where l.database = c_database and l.relation = any (p_tables) and l.granted and l.virtualtransaction = any (v_holders));
+    end loop;
+    return cardinality(v_holders) > 0;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._held_long(oid[], int) is
+'Whether a transaction has had one of the tables locked for p_tenths of a second. A request for a lock against everybody would wait for it,
+and everybody else would wait behind the request.';
+
+-- +goose StatementBegin
+create function ojs._in_use() returns text
+language sql immutable
+as $$ select 'again: the table was in use' $$;
+-- +goose StatementEnd
+comment on function ojs._in_use() is
+'What a step on partitions comes to when it gets no lock. ojs.upkeep then waits longer before the next.';
+
+-- +goose StatementBegin
+create function ojs._protect_partition(p_table text) returns void
+language plpgsql
+as $$
+declare
+    v_column name;
+begin
+    execute format('alter table ojs.%I enable row level security', p_table);
+    execute format('alter table ojs.%I force row level security', p_table);
+    execute format('create policy functions on ojs.%I to ojs_owner using (true) with check (true)', p_table);
+    execute format('comment on table ojs.%I is %L', p_table, 'A partition of ojs.job; see ojs.job_partitions.');
+    for v_column in
+        select a.attname from pg_attribute a
+        where a.attrelid = 'ojs.job'::regclass and a.attnum > 0 and not a.attisdropped and a.attname <> 'seq'
+    loop
+        execute format('alter table ojs.%I alter column %I set statistics 0', p_table, v_column);
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._protect_partition(text) is
+'Gives a new partition what migrations gave the first: row security, and no statistics that would tell tenants of each other.';
+
+-- +goose StatementBegin
+create function ojs._storage_options(p_table text) returns text
+language sql stable
+as $$
+    select coalesce('with (' || array_to_string(c.reloptions, ', ') || ')', '')
+    from pg_class c where c.oid = format('ojs.%I', p_table)::regclass
+$$;
+-- +goose StatementEnd
+comment on function ojs._storage_options(text) is 'The storage parameters of a table, for another one like it.';
 reset role;

@@ -14,7 +14,7 @@ type OjsCron struct {
 	TenantID string
 	// Its name, unique within the tenant.
 	Name string
-	// By which timers know it.
+	// Timers name it by this.
 	ID string
 	// Grows with each change.
 	Rev int64

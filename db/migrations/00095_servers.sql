@@ -2,65 +2,20 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
--- +goose StatementBegin
-create function ojs._session(p_backend int) returns text
-language sql stable
-as $$
-    select concat_ws(' ', a.usesysid, a.application_name) from pg_stat_get_activity(p_backend) a
-    where a.pid = p_backend and a.datid = (select d.oid from pg_database d where d.datname = current_database())
-$$;
--- +goose StatementEnd
-comment on function ojs._session(int) is
-'By what a session of this database is told from another one that had its process id before, as far as any role may know; null if there is
-none.';
+-- Which server is on duty, and holding dispatch after a restore. Called by servers (internal/sched, ojs-pg serve) and operators; _on_duty
+-- by the tick.
 
--- +goose StatementBegin
-create function ojs._on_duty(p_token text, p_backend int) returns boolean
-language plpgsql
-as $$
-declare
-    c_lease   constant interval := '30 seconds';
-    v_now     timestamptz := ojs.now();
-    v_duty    ojs.duty;
-    v_session text;
-begin
-    select * into v_duty from ojs.duty d order by d.rev desc limit 1;
-    -- A lease longer than any that is given out: the wall clock was set back.
-    if v_duty.expires_at > v_now and v_duty.expires_at <= v_now + c_lease then
-        if v_duty.holder = p_token then
-            if v_duty.backend is not distinct from p_backend and v_duty.expires_at > v_now + c_lease / 2 then
-                return true;
-            end if;
-        elsif v_duty.backend is null or ojs._session(v_duty.backend) = v_duty.session then
-            return false;
-        end if;
-    end if;
-    perform from ojs.duty d where d.rev = v_duty.rev for update skip locked;
-    if not found then
-        return false;
-    end if;
-    v_session := ojs._session(p_backend);
-    update ojs.duty d
-    set rev = d.rev + 1, holder = p_token, backend = case when v_session is not null then p_backend end, session = v_session,
-        since = case when d.holder = p_token then d.since else v_now end,
-        expires_at = v_now + case when v_session is null then interval '2 seconds' else c_lease end
-    where d.rev = v_duty.rev;
-    return true;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._on_duty(text, int) is
-'Whether the server whose clock has this token is on duty, which it becomes if nobody is. Writes when the duty changes hands and every 15
-seconds. Locks the row of ojs.duty then; another session at it: false.';
-
+-- Ends the duty of a server that stops, so that another takes it at once.
+-- Locks the row of ojs.duty.
+-- Writes ojs.duty and ojs.sleeper.
 -- +goose StatementBegin
 create function ojs.stand_down(p_token text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform ojs._sleeps(p_token, 0);
-    update ojs.duty d set rev = d.rev + 1, holder = null, backend = null, session = null, since = ojs.now(), expires_at = '-infinity'
-    where d.rev = (select max(m.rev) from ojs.duty m) and d.holder = p_token;
+    update ojs.duty d set holder = null, backend = null, session = null, since = ojs.now(), expires_at = '-infinity'
+    where d.holder = p_token;
     if found then
         perform pg_notify('ojs_wake', 'duty');
     end if;
@@ -72,16 +27,71 @@ comment on function ojs.stand_down(text) is
 'Ends the duty of the server whose clock has this token (ojs.tick), and notifies the others (channel ojs_wake, payload duty), so that one
 of them takes it at once. Returns whether it was on duty. For servers that stop.';
 
--- After a restore jobs may seem undone that were done after the moment restored. Until somebody has looked, nothing is to run again. Every way to a job
--- leads past the row of ojs.fold; with that put aside, a fetch finds nothing, and pays nothing for the question as long as it is there.
+-- +goose StatementBegin
+create function ojs._on_duty(p_token text, p_backend int) returns boolean
+language plpgsql
+as $$
+declare
+    c_lease   constant interval := '30 seconds';
+    v_now     timestamptz := ojs.now();
+    v_duty    ojs.duty;
+    v_session text;
+begin
+    select * into v_duty from ojs.duty;
+    -- A lease longer than any that is given out is not believed: the wall clock was set back since.
+    if v_duty.expires_at > v_now and v_duty.expires_at <= v_now + c_lease then
+        if v_duty.holder = p_token then
+            if v_duty.backend is not distinct from p_backend and v_duty.expires_at > v_now + c_lease / 2 then
+                return true;
+            end if;
+        elsif v_duty.backend is null or ojs._session(v_duty.backend) = v_duty.session then
+            return false;
+        end if;
+    end if;
+    perform from ojs.duty d where d = v_duty for update skip locked;
+    if not found then
+        return false;
+    end if;
+    v_session := ojs._session(p_backend);
+    update ojs.duty d
+    set holder = p_token, backend = case when v_session is not null then p_backend end, session = v_session,
+        since = case when d.holder = p_token then d.since else v_now end,
+        expires_at = v_now + case when v_session is null then interval '2 seconds' else c_lease end;
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._on_duty(text, int) is
+'Whether the server whose clock has this token is on duty, which it becomes if nobody is. Writes when the duty changes hands and every 15
+seconds. Locks the row of ojs.duty then; another session at it, or faster: false.';
+
+-- +goose StatementBegin
+create function ojs._session(p_backend int) returns text
+language sql stable
+as $$
+    select concat_ws(' ', a.usesysid, a.application_name) from pg_stat_get_activity(p_backend) a
+    where a.pid = p_backend and a.datid = (select d.oid from pg_database d where d.datname = current_database())
+$$;
+-- +goose StatementEnd
+comment on function ojs._session(int) is
+'What tells a session of this database from another one that had its process id before, as far as any role may know; null if there is
+none.';
+
+-- After a restore, jobs that were done after the moment restored seem undone. They must not run again before somebody has looked. Every way
+-- to a job leads past the row of ojs.fold: while dispatch is held that row has another key, so that a fetch finds nothing, and otherwise no
+-- fetch pays for the question.
 create view ojs.dispatch with (security_invoker = true) as
-select s.held_at, coalesce(sum(q.available), 0)::bigint as available, coalesce(sum(q.active), 0)::bigint as active, coalesce(sum(q.scheduled), 0)::bigint as scheduled,
-    coalesce(sum(q.retryable), 0)::bigint as retryable, coalesce(sum(q.pending), 0)::bigint as pending
+select s.held_at, coalesce(sum(q.available), 0)::bigint as available, coalesce(sum(q.active), 0)::bigint as active,
+    coalesce(sum(q.scheduled), 0)::bigint as scheduled, coalesce(sum(q.retryable), 0)::bigint as retryable,
+    coalesce(sum(q.pending), 0)::bigint as pending
 from ojs.settings s left join ojs.queue_stats q on true group by s.held_at;
 comment on view ojs.dispatch is
 'Whether dispatch is held (held_at: since when, else null), and how many jobs would run if it went on: available at once, active when
 their leases end, unless they are acknowledged before, scheduled and retryable when they are due. One row.';
 
+-- Holds dispatch of all queues.
+-- Locks the row of ojs.lane, so it waits for the decision under way.
+-- Writes ojs.settings and ojs.fold.
 -- +goose StatementBegin
 create function ojs.hold_dispatch() returns ojs.dispatch
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -99,6 +109,9 @@ comment on function ojs.hold_dispatch() is
 ACK, NACK, heartbeat and cancel go on. For the time after a restore (ojs-pg serve --after-restore), before anything runs again. Waits for
 the decision under way. Returns the row of ojs.dispatch.';
 
+-- Lets dispatch go on.
+-- Locks the rows it writes.
+-- Writes ojs.settings and ojs.fold.
 -- +goose StatementBegin
 create function ojs.resume_dispatch() returns ojs.dispatch
 language plpgsql security definer set search_path = pg_catalog, pg_temp

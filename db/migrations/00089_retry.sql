@@ -1,0 +1,232 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- How dead letters become available again: one, perhaps with other attributes, or all that a filter lets pass.
+-- Called by tenants and operators; _retry_dead also by the rules of the next file.
+
+-- Takes one job out of the dead letter queue, with what p_override changes.
+-- Locks the job row.
+-- Writes ojs.job (and ojs.dead_job, if it lay there), ojs.dead_letter, the journal, and ojs.timer for a new expires_at.
+-- +goose StatementBegin
+create function ojs.retry_dead_letter(p_id uuid, p_override json default null, p_tenant text default null) returns ojs.job
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_job ojs.job := ojs._lock_dead(p_id, ojs._session_tenant(p_tenant));
+begin
+    if p_override is not null then
+        v_job := ojs._override(v_job, p_override);
+    end if;
+    if v_job.expires_at <= ojs.now() then
+        perform ojs._raise('OJ409', format('cannot retry job %s: it expired at %s',
+                p_id, to_char(v_job.expires_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')),
+            jsonb_build_object('job_id', p_id, 'field', 'override.expires_at'), 'Override expires_at with a later time, or with null.');
+    end if;
+    perform ojs._retry_dead(array[v_job.tenant_id], array[v_job.id]);
+    select * into v_job from ojs.job j where j.id = v_job.id and j.tenant_id = v_job.tenant_id;
+    return v_job;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.retry_dead_letter(uuid, json, text) is
+'Takes a job out of the dead letter queue and returns it (ojs-dead-letter section 6.1): available at once, behind what is available,
+attempt 0, its errors kept, its place in the fair order that of a new job. p_override: an object of attributes to change before (section
+6.3): queue, priority, args, meta (merged), retry (merged), max_attempts, expires_at (null: never). Raises not_found, ambiguous_job,
+conflict (expired), and what ojs.enqueue raises about an override. Locks the job row.';
+
+-- Retries the oldest dead letters that a filter lets pass.
+-- Locks the job rows (skip locked).
+-- Writes ojs.job, ojs.dead_job, ojs.dead_letter, the journal.
+-- +goose StatementBegin
+create function ojs.retry_dead_letters(
+    p_queue text default null, p_type text default null, p_error_type text default null,
+    p_since timestamptz default null, p_until timestamptz default null, p_limit int default 1000, p_tenant text default null
+) returns int
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_held record;
+begin
+    perform ojs._check_limit(p_limit, 10000);
+    v_held := ojs._lock_matching(ojs._session_tenant(p_tenant), p_queue, p_type, p_error_type, p_since, p_until, p_limit, true);
+    return ojs._retry_dead(v_held.o_tenants, v_held.o_ids);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.retry_dead_letters(text, text, text, timestamptz, timestamptz, int, text) is
+'Retries, as ojs.retry_dead_letter does, the oldest p_limit (1 to 10000) of the jobs that ojs.dead_letters would list, and returns how
+many (ojs-dead-letter section 6.2). Call it again until it returns 0, with p_until in the past, or jobs that fail again are retried
+again. Leaves out jobs that have expired, and skips those that another session is at. Raises invalid_request.';
+
+-- +goose StatementBegin
+create function ojs._retry_dead(p_tenants text[], p_ids uuid[], p_rules text[] default '{}') returns int
+language plpgsql
+as $$
+declare
+    v_now    timestamptz := ojs.now();
+    v_queues text[];
+    v_jobs   int;
+begin
+    perform ojs._restore_dead(p_tenants, p_ids);
+    with asked as materialized (
+        select a.id, a.tenant_id, min(a.rule) as rule
+        from unnest(p_ids, p_tenants, p_rules) a(id, tenant_id, rule) group by a.id, a.tenant_id
+    ), held as materialized (
+        select j.*, a.rule from asked a
+        cross join lateral (
+            select j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt from ojs.job j
+            where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'discarded' and (j.expires_at > v_now) is not false
+            for update skip locked
+        ) j
+    ), gone as (
+        delete from ojs.dead_letter d using held h where d.id = h.id and d.tenant_id = h.tenant_id and not d.aside returning d.at, h.*
+    ), numbered as materialized (
+        select g.*, nextval('ojs.job_seq') as seq from (select * from gone order by at, id) g
+    ), retried as (
+        update ojs.job j
+        set state = 'available', attempt = 0, seq = n.seq, enqueued_at = v_now,
+            started_at = null, finished_at = null, retry_at = null, worker_id = null,
+            meta = ojs._replayed_meta(j.meta, n.rule, v_now)
+        from numbered n where j.id = n.id and j.tenant_id = n.tenant_id
+    ), released as (
+        insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state)
+        select n.tenant_id, n.queue, n.priority, n.id, n.type, n.attempt, 'discarded', 'available' from numbered n
+    ), woken as (
+        -- Counted as a movement to the end of what is available; ojs.release says which state they left.
+        insert into ojs.wake (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
+        select n.tenant_id, n.queue, n.priority, 'available', 'available', 1, n.seq, n.seq from numbered n order by n.seq
+        returning queue
+    )
+    select (select array_agg(distinct w.queue) from woken w), (select count(*) from numbered) into v_queues, v_jobs;
+    if v_queues is not null then
+        perform ojs._notify(v_queues);
+    end if;
+    return v_jobs;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._retry_dead(text[], uuid[], text[]) is
+'Makes those of the jobs that lie in the dead letter queue, nobody else has locked and have not expired available again, behind what is
+available. Returns how many. p_rules: by which rule each, noted in its meta; empty: by a person.';
+
+-- +goose StatementBegin
+create function ojs._restore_dead(p_tenants text[], p_ids uuid[]) returns void
+language sql
+as $$
+    with asked as materialized (
+        -- If its producer has used the id again, that job comes first in the order of locks, and this one stays where it is.
+        select a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)
+        where not exists (select from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id)
+    ), held as materialized (
+        select k.id, k.tenant_id from asked a
+        cross join lateral (
+            select k.id, k.tenant_id from ojs.dead_job k where k.id = a.id and k.tenant_id = a.tenant_id for update skip locked
+        ) k
+    ), moved as (
+        delete from ojs.dead_job k using held h where k.id = h.id and k.tenant_id = h.tenant_id returning k.*
+    ), back as (
+        insert into ojs.job select m.* from moved m
+    )
+    update ojs.dead_letter d set aside = false from held h where d.id = h.id and d.tenant_id = h.tenant_id
+$$;
+-- +goose StatementEnd
+comment on function ojs._restore_dead(text[], uuid[]) is 'Moves those of the dead letters that were put aside back into ojs.job.';
+
+-- +goose StatementBegin
+create function ojs._override(p_job ojs.job, p_override json) returns ojs.job
+language plpgsql
+as $$
+declare
+    v_job ojs.job := p_job;
+    v_new jsonb := p_override::jsonb;
+    v_bad ojs.violation;
+begin
+    perform ojs._check_override(v_new);
+    v_job.queue := coalesce(v_new ->> 'queue', v_job.queue);
+    v_job.priority := coalesce((v_new ->> 'priority')::int, v_job.priority);
+    v_job.args := coalesce(p_override -> 'args', v_job.args);
+    v_job.meta := v_job.meta || coalesce(v_new -> 'meta', '{}');
+    v_job.retry := case when v_new ? 'retry' then coalesce(v_job.retry, '{}') || (v_new -> 'retry') else v_job.retry end;
+    v_job.max_attempts := coalesce((v_new ->> 'max_attempts')::int, ojs._retry_max_attempts(v_new -> 'retry'), v_job.max_attempts);
+    if v_new ? 'expires_at' then
+        v_job.expires_at := ojs._override_expiry(v_new ->> 'expires_at');
+    end if;
+    v_bad := ojs._job_violation(v_job.tenant_id, v_job.id, v_job.type, v_job.queue, v_job.priority, v_job.max_attempts,
+        v_job.scheduled_at, v_job.expires_at, v_job.timeout_ms, v_job.visibility_timeout_ms,
+        v_job.tags, v_job.args, v_job.meta, v_job.retry, v_job.options, v_job.extra);
+    if v_bad.sqlstate is not null then
+        perform ojs._raise(v_bad.sqlstate, 'override.' || v_bad.message,
+            jsonb_build_object('field', 'override.' || v_bad.field, 'job_id', v_job.id));
+    end if;
+    if (v_job.queue, v_job.priority) <> (p_job.queue, p_job.priority) then
+        -- Statistics count it where it goes to, and no longer where it was.
+        insert into ojs.wake (tenant_id, queue, priority, to_state, jobs)
+        values (p_job.tenant_id, p_job.queue, p_job.priority, 'discarded', -1),
+            (p_job.tenant_id, v_job.queue, v_job.priority, 'discarded', 1);
+    end if;
+    if v_job.expires_at is distinct from p_job.expires_at and v_job.expires_at is not null then
+        insert into ojs.timer (due_at, kind, tenant_ids, ids) values (v_job.expires_at, 'expiry', array[v_job.tenant_id], array[v_job.id]);
+    end if;
+    update ojs.job j
+    set queue = v_job.queue, priority = v_job.priority, args = v_job.args, meta = v_job.meta, retry = v_job.retry,
+        max_attempts = v_job.max_attempts, expires_at = v_job.expires_at
+    where j.id = v_job.id and j.tenant_id = v_job.tenant_id;
+    return v_job;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._override(ojs.job, json) is
+'Changes attributes of a job that is about to be retried, and returns it as it is then. Raises what ojs.enqueue would raise about them.';
+
+-- +goose StatementBegin
+create function ojs._check_override(p_override jsonb) returns void
+language plpgsql
+as $$
+declare
+    c_kinds constant jsonb := '{"queue": "string", "priority": "number", "args": "array", "meta": "object", "retry": "object",
+        "max_attempts": "number", "expires_at": "string"}';
+    v_name text;
+    v_kind text;
+begin
+    if jsonb_typeof(p_override) <> 'object' then
+        perform ojs._raise('OJ400', 'override must be a JSON object', '{"field": "override"}');
+    end if;
+    for v_name, v_kind in select k.key, jsonb_typeof(k.value) from jsonb_each(p_override) k loop
+        if not c_kinds ? v_name then
+            perform ojs._raise('OJ400', format('override.%s cannot be changed', left(v_name, 100)),
+                jsonb_build_object('field', 'override.' || left(v_name, 100)));
+        elsif v_kind <> c_kinds ->> v_name and (v_name, v_kind) <> ('expires_at', 'null')
+                or v_kind = 'number' and p_override ->> v_name !~ '^-?\d{1,9}$' then
+            perform ojs._raise('OJ400', format('override.%s has a value of the wrong kind', v_name),
+                jsonb_build_object('field', 'override.' || v_name));
+        end if;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._check_override(jsonb) is
+'Raises that an override names something that cannot be changed, or has a value of the wrong kind.';
+
+-- +goose StatementBegin
+create function ojs._override_expiry(p_text text) returns timestamptz
+language plpgsql
+as $$
+declare
+    v_at timestamptz;
+begin
+    begin
+        v_at := case when ojs._tells_time(p_text) then ojs._when(p_text, ojs.now()) end;
+    exception when data_exception then
+        v_at := null;
+    end;
+    if v_at is null and p_text is not null then
+        perform ojs._raise('OJ400', 'override.expires_at must be a time with an offset, or + and an ISO 8601 duration such as +PT90S',
+            '{"field": "override.expires_at"}');
+    end if;
+    return v_at;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._override_expiry(text) is 'The time that an override gives for expires_at; null: never. Raises invalid_request.';
+reset role;

@@ -1,0 +1,258 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- Configuration of queues (ojs-queue-config): what jobs get that do not say themselves, and for how long jobs are kept at least. Called by
+-- operators. Queues need not be configured: a trigger on ojs.job exists only while some queue has defaults, and only for those queues.
+
+-- Configures a queue.
+-- Locks ojs.queue against others who configure, and ojs.job for a moment when defaults are set or removed.
+-- Writes ojs.queue; makes and drops the trigger job_defaults.
+-- +goose StatementBegin
+create function ojs.configure_queue(p_queue text, p_config jsonb default '{}') returns ojs.queue
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_queue     ojs.queue;
+    v_retention interval;
+begin
+    perform ojs._check_queue_config(p_config);
+    perform ojs._alone_with_queues();
+    insert into ojs.queue as q (queue, config, updated_at) values (p_queue, jsonb_strip_nulls(p_config), ojs.now())
+    on conflict (queue) do update
+    set updated_at = excluded.updated_at,
+        config = (q.config || p_config) - array(select e.key from jsonb_each(p_config) e where e.value = 'null')
+    returning * into v_queue;
+    v_retention := (select nullif(s.retention, '0') from ojs.settings s);
+    if v_retention is not null then
+        perform ojs._check_retention(v_retention, array[p_queue]);
+    end if;
+    perform ojs._arm_defaults();
+    return v_queue;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.configure_queue(text, jsonb) is
+'Configures a queue for all tenants, and returns it (ojs-queue-config section 6). p_config: fields that are absent stay as they are, null
+removes one. visibility_timeout: seconds, 1 to 604800; default_timeout: seconds of an attempt; default_retry: a retry policy, taken whole
+by jobs that have none; these are what jobs get that do not say themselves, from now on. retention: {completed, discarded, cancelled},
+ISO 8601 durations, at most ojs.settings.retention, which is what is kept; description. Raises unsupported for fields that this server
+does not honour, a longer retention among them, invalid_request for unknown ones, validation_error, and backend_unavailable while a
+transaction stays open that uses jobs. Waits for whoever else configures queues.';
+
+-- Removes the configuration of an empty queue.
+-- Locks ojs.queue against others who configure, and ojs.job for a moment when defaults are removed.
+-- Writes ojs.queue; makes and drops the trigger job_defaults.
+-- +goose StatementBegin
+create function ojs.delete_queue(p_queue text, p_strategy text default 'reject') returns ojs.queue
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_queue ojs.queue;
+    v_jobs  bigint;
+begin
+    if p_strategy in ('discard', 'move') then
+        perform ojs._raise('OJ408', format('strategy %s is not supported', p_strategy), '{"field": "strategy"}');
+    elsif p_strategy is distinct from 'reject' then
+        perform ojs._raise('OJ400', 'strategy must be "reject"', '{"field": "strategy"}');
+    end if;
+    perform ojs._alone_with_queues();
+    delete from ojs.queue q where q.queue = p_queue returning * into v_queue;
+    select sum(s.scheduled + s.available + s.pending + s.active + s.retryable) into v_jobs from ojs.shard_stats s where s.queue = p_queue;
+    if v_jobs > 0 then
+        perform ojs._raise('OJ409', format('queue %s holds %s jobs that have not ended', p_queue, v_jobs),
+            jsonb_build_object('field', 'strategy', 'jobs', v_jobs), 'Let workers finish them, or cancel them.');
+    elsif v_queue.queue is null and v_jobs is null then
+        perform ojs._raise('OJ404', format('queue %s does not exist', left(p_queue, 128)), '{"field": "queue"}');
+    end if;
+    perform ojs._arm_defaults();
+    return v_queue;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.delete_queue(text, text) is
+'Removes the configuration of a queue, its being paused included; nulls if it had none. Refused with conflict while jobs there have not
+ended (p_strategy reject, the only one so far). The next job makes the queue anew. Raises conflict, not_found, unsupported,
+invalid_request, backend_unavailable.';
+
+-- +goose StatementBegin
+create function ojs._check_queue_config(p_config jsonb) returns void
+language plpgsql
+as $$
+declare
+    c_unsupported constant text[] := '{max_size, max_size_bytes, overflow_policy, concurrency, rate_limit, dead_letter_queue,
+        dead_letter_max_size, dead_letter_ttl, allowed_job_types, producers}';
+    v_field     text;
+    v_violation ojs.violation;
+begin
+    if p_config is null or jsonb_typeof(p_config) <> 'object' then
+        perform ojs._raise('OJ400', 'config must be a JSON object', '{"field": "config"}');
+    end if;
+    for v_field in select e.key from jsonb_each(p_config) e where e.value <> 'null' loop
+        if v_field = any (c_unsupported) then
+            perform ojs._raise('OJ408', format('%s of a queue is not supported', v_field), jsonb_build_object('field', v_field));
+        elsif v_field = 'visibility_timeout' then
+            perform ojs._check_seconds(p_config, v_field, 1, 604800);
+        elsif v_field = 'default_timeout' then
+            perform ojs._check_seconds(p_config, v_field, 0, 2147483);
+        elsif v_field = 'description' then
+            if jsonb_typeof(p_config -> v_field) <> 'string' or length(p_config ->> v_field) > 1000 then
+                perform ojs._raise('OJ422', 'description must be a string of at most 1000 characters', '{"field": "description"}');
+            end if;
+        elsif v_field = 'default_retry' then
+            v_violation := ojs._retry_violation(p_config -> v_field);
+            if v_violation.sqlstate is not null then
+                perform ojs._raise(v_violation.sqlstate, replace(v_violation.message, 'retry', 'default_retry'),
+                    jsonb_build_object('field', 'default_' || v_violation.field));
+            end if;
+        elsif v_field = 'retention' then
+            perform ojs._check_queue_retention(p_config -> v_field);
+        else
+            perform ojs._raise('OJ400', format('%s is no field of a queue''s configuration', left(v_field, 100)),
+                jsonb_build_object('field', left(v_field, 100)));
+        end if;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._check_queue_config(jsonb) is 'Raises why the configuration of a queue is refused.';
+
+-- +goose StatementBegin
+create function ojs._check_seconds(p_config jsonb, p_field text, p_least int, p_most int) returns void
+language plpgsql immutable
+as $$
+begin
+    if jsonb_typeof(p_config -> p_field) <> 'number' or p_config ->> p_field !~ '^\d{1,9}$'
+            or (p_config ->> p_field)::int not between p_least and p_most then
+        perform ojs._raise('OJ422', format('%s must be an integer of seconds between %s and %s', p_field, p_least, p_most),
+            jsonb_build_object('field', p_field));
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._check_seconds(jsonb, text, int, int) is 'Raises that a field is not a number of seconds in a range.';
+
+-- +goose StatementBegin
+create function ojs._check_queue_retention(p_retention jsonb) returns void
+language plpgsql
+as $$
+declare
+    v_state text;
+begin
+    if jsonb_typeof(p_retention) <> 'object' then
+        perform ojs._raise('OJ422', 'retention must be a JSON object', '{"field": "retention"}');
+    end if;
+    select r.key into v_state from jsonb_each(p_retention) r
+    where r.key not in ('completed', 'discarded', 'cancelled')
+       or jsonb_typeof(r.value) <> 'string' or ojs._duration(r.value #>> '{}') is null
+    limit 1;
+    if found then
+        perform ojs._raise('OJ422', 'retention holds completed, discarded and cancelled, each an ISO 8601 duration such as P7D',
+            jsonb_build_object('field', 'retention.' || left(v_state, 100)));
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._check_queue_retention(jsonb) is
+'Raises that the retention of a queue has another form than durations by final state.';
+
+-- +goose StatementBegin
+create function ojs._check_retention(p_retention interval, p_queues text[]) returns void
+language plpgsql stable
+as $$
+declare
+    v_bad record;
+begin
+    -- Compared in seconds, as partitions are cut.
+    select q.queue, r.key, r.value into v_bad
+    from ojs.queue q cross join lateral jsonb_each_text(q.config -> 'retention') r
+    where q.queue = any (p_queues) and extract(epoch from ojs._duration(r.value)) > extract(epoch from p_retention)
+    limit 1;
+    if found then
+        perform ojs._raise('OJ408', format('retention.%s of queue %s, %s, is longer than that of the deployment, %s',
+                v_bad.key, v_bad.queue, v_bad.value, p_retention),
+            jsonb_build_object('field', 'retention.' || v_bad.key, 'queue', v_bad.queue),
+            'Jobs leave by the partition, for all queues together: set ojs.configure(p_retention => ...) to the longest.');
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._check_retention(interval, text[]) is
+'Raises that a queue promises to keep jobs for longer than the deployment does.';
+
+-- +goose StatementBegin
+create function ojs._alone_with_queues() returns void
+language plpgsql
+as $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform ojs._raise('OJ408', 'queues are configured in transactions of isolation level read committed',
+            '{"field": "transaction_isolation"}');
+    end if;
+    lock table ojs.queue in share update exclusive mode;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._alone_with_queues() is
+'Waits until nobody else configures queues. What follows looks at all of them, and so has to see what the one before wrote. Pausing a
+queue goes on.';
+
+-- +goose StatementBegin
+create function ojs._arm_defaults() returns void
+language plpgsql set lock_timeout = '200ms'
+as $$
+declare
+    v_queues text[] := array(
+        select q.queue from ojs.queue q where q.config ?| array['visibility_timeout', 'default_timeout', 'default_retry'] order by 1);
+    v_when   text := format('new.queue = any (%L::text[])', v_queues);
+    v_now    text := (
+        select coalesce(obj_description(t.oid, 'pg_trigger'), '') from pg_trigger t
+        where t.tgrelid = 'ojs.job'::regclass and t.tgname = 'job_defaults');
+begin
+    if v_now = v_when or v_now is null and cardinality(v_queues) = 0 then
+        return;
+    end if;
+    if ojs._held_long(array(select i.inhrelid from pg_inherits i where i.inhparent = 'ojs.job'::regclass) || 'ojs.job'::regclass::oid) then
+        perform ojs._raise('OJ503', 'a transaction that stays open holds on to the table of jobs');
+    end if;
+    drop trigger if exists job_defaults on ojs.job;
+    if cardinality(v_queues) > 0 then
+        execute format('create trigger job_defaults before insert on ojs.job for each row when (%s) execute function ojs._job_defaults()',
+            v_when);
+        execute format('comment on trigger job_defaults on ojs.job is %L', v_when);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._arm_defaults() is
+'Has ojs._job_defaults called for the queues that have defaults, and for no others. Locks the table of jobs for a moment when that
+changes.';
+
+-- +goose StatementBegin
+create function ojs._job_defaults() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_config jsonb;
+begin
+    if new.state = 'discarded' then
+        -- A dead letter that comes back is not new.
+        return new;
+    end if;
+    v_config := (select q.config from ojs.queue q where q.queue = new.queue);
+    new.visibility_timeout_ms := coalesce(new.visibility_timeout_ms, (v_config ->> 'visibility_timeout')::int * 1000);
+    new.timeout_ms := coalesce(new.timeout_ms, (v_config ->> 'default_timeout')::int * 1000);
+    if new.retry is null and v_config ? 'default_retry' then
+        new.retry := v_config -> 'default_retry';
+        if new.max_attempts = 3 then
+            new.max_attempts := coalesce(ojs._retry_max_attempts(new.retry), 3);
+        end if;
+    end if;
+    return new;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._job_defaults() is
+'Trigger: gives a new job what its queue is configured to give. A job without a policy whose max_attempts is the usual 3 counts as one
+that does not say.';
+reset role;
