@@ -1,0 +1,141 @@
+package db_test
+
+import (
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/ojs-pg/ojs-pg/db"
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// What a reader can hold: a file, a function, a line.
+const (
+	mostLines         = 300
+	mostFunctionLines = 60
+	mostColumns       = 140
+	mostHeaderLines   = 3
+)
+
+// Files that are not in shape yet, each with what is left to do. One that has come into shape has to leave the list.
+var notInShape = map[string]string{
+	"00010_job.sql":          "lines still to be cut",
+	"00011_journal.sql":      "file and lines still to be cut",
+	"00020_session.sql":      "lines still to be cut, headers to be written",
+	"00021_boundary.sql":     "lines still to be cut",
+	"00022_configure.sql":    "lines still to be cut, headers to be written",
+	"00030_json_rules.sql":   "lines still to be cut",
+	"00031_retry_rules.sql":  "_retry_violation and lines still to be cut",
+	"00032_job_rules.sql":    "_job_violation and lines still to be cut",
+	"00033_enqueue.sql":      "lines still to be cut, headers to be written",
+	"00034_enqueue_many.sql": "_enqueue and lines still to be cut, headers to be written",
+	"00035_plain_insert.sql": "_job_inserted and lines still to be cut",
+	"00036_idempotency.sql":  "lines still to be cut, headers to be written",
+	"00040_lane.sql":         "lines still to be cut",
+	"00041_ring.sql":         "lines still to be cut",
+	"00042_fold.sql":         "_fold and lines still to be cut, headers to be written",
+	"00043_weights.sql":      "configure_tenant and lines still to be cut, headers to be written",
+	"00044_serve.sql":        "file, _serve and lines still to be cut",
+	"00045_decide.sql":       "_decide, _plan and lines still to be cut",
+	"00046_fetch.sql":        "file, _aside, fetch_many, fetch and lines still to be cut, headers to be written",
+	"00047_pause.sql":        "lines still to be cut, headers to be written",
+	"00050_holding.sql":      "lines still to be cut, headers to be written",
+	"00051_ack.sql":          "lines still to be cut, headers to be written",
+	"00052_retry_policy.sql": "lines still to be cut",
+	"00053_fail.sql":         "lines still to be cut, headers to be written",
+	"00054_settle.sql":       "settle and lines still to be cut, headers to be written",
+	"00055_cancel.sql":       "lines still to be cut, headers to be written",
+	"00060_tick.sql":         "tick and lines still to be cut, headers to be written",
+	"00061_promote.sql":      "lines still to be cut",
+	"00062_reap.sql":         "_reap and lines still to be cut",
+	"00063_tally.sql":        "_roll_up and lines still to be cut",
+	"00064_prune.sql":        "lines still to be cut",
+	"00070_tenant_views.sql": "lines still to be cut",
+	"00071_results.sql":      "lines still to be cut, headers to be written",
+	"00072_events.sql":       "events and lines still to be cut, headers to be written",
+}
+
+var functionStart = regexp.MustCompile(`^create (?:or replace )?function ojs\.(\w+)\(`)
+
+// Migrations are read more often than they are run.
+func TestMigrationsAreInShape(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	callable := list[string](t, d.Pool, `
+		select distinct p.proname::text from pg_catalog.pg_proc p, pg_catalog.aclexplode(p.proacl) a
+		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and p.proname not like '\_%' and a.grantee::pg_catalog.regrole::text in ('ojs_service', 'ojs_operator', 'ojs_tenant')`)
+	names, err := fs.Glob(db.Files(), "*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		text, err := fs.ReadFile(db.Files(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := shapeOf(string(text), callable)
+		left, exempt := notInShape[name]
+		switch {
+		case !exempt && len(found) > 0:
+			t.Errorf("%s:\n  %s", name, strings.Join(found, "\n  "))
+		case exempt && len(found) == 0:
+			t.Errorf("%s is in shape: take it off the list (%s)", name, left)
+		}
+	}
+	for name := range notInShape {
+		if !slices.Contains(names, name) {
+			t.Errorf("%s is on the list, but there is no such file", name)
+		}
+	}
+}
+
+// shapeOf says what is too long, and which of the callable functions have no header or no comment.
+func shapeOf(text string, callable []string) (found []string) {
+	say := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
+	all := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if len(all) > mostLines {
+		say("%d lines, more than %d", len(all), mostLines)
+	}
+	function, from := "", 0
+	for i, line := range all {
+		if n := utf8.RuneCountInString(line); n > mostColumns {
+			say("line %d has %d columns, more than %d", i+1, n, mostColumns)
+		}
+		if m := functionStart.FindStringSubmatch(line); m != nil {
+			function, from = m[1], i
+			if slices.Contains(callable, function) {
+				if header := headerLines(all[:i]); header < 1 || header > mostHeaderLines {
+					say("%s has a header of %d lines, want 1 to %d that say what it does, locks and writes", function, header, mostHeaderLines)
+				}
+				if !strings.Contains(text, "comment on function ojs."+function+"(") {
+					say("%s has no comment in this file", function)
+				}
+			}
+		}
+		if function != "" && strings.HasSuffix(line, "$$;") {
+			if n := i - from + 1; n > mostFunctionLines {
+				say("%s has %d lines, more than %d", function, n, mostFunctionLines)
+			}
+			function = ""
+		}
+	}
+	return found
+}
+
+// headerLines counts the lines of the comment right above.
+func headerLines(above []string) (n int) {
+	for _, line := range slices.Backward(above) {
+		switch {
+		case strings.HasPrefix(line, "-- +goose"):
+		case strings.HasPrefix(line, "--"):
+			n++
+		default:
+			return n
+		}
+	}
+	return n
+}
