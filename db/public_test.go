@@ -1,0 +1,79 @@
+package db_test
+
+import (
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ojs-pg/ojs-pg/db"
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// What the server and operators may call beyond what tenants may (tenantMay).
+var (
+	serviceMayCall  = strings.Fields("drop_waiter register_waiters " + staffMayCall)
+	operatorMayCall = strings.Fields("_map_tenant_role configure configure_dead_letters create_tenant_role cut_partition delete_replay_rule drop_finished rebuild set_replay_rule " + staffMayCall)
+)
+
+const staffMayCall = "_detached_partitions _first_expiry _id_time _is_replacement configure_queue configure_tenant delete_queue fetch_many hold_dispatch pause_queue plan_cron " +
+	"resume_dispatch resume_queue schema_changing schema_hash stand_down tick unplanned_crons upkeep"
+
+func TestGrantsOfStaff(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	for role, want := range map[string][]string{"ojs_service": serviceMayCall, "ojs_operator": operatorMayCall} {
+		got := list[string](t, d.Pool, `
+			select distinct p.proname::text collate "C" from pg_catalog.pg_proc p
+			where p.pronamespace = 'ojs'::pg_catalog.regnamespace and exists (select from pg_catalog.aclexplode(p.proacl) a where a.grantee = $1::text::pg_catalog.regrole)
+			  and not exists (select from pg_catalog.aclexplode(p.proacl) a where a.grantee = 'ojs_tenant'::pg_catalog.regrole) order by 1`, role)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s may call beyond what tenants may\n  %s\ninstead of\n  %s", role, strings.Join(got, " "), strings.Join(want, " "))
+		}
+	}
+	expectNone(t, d.Pool, "functions that tenants may call and the server or operators may not, or that somebody else may", `
+		select p.oid::pg_catalog.regprocedure::text from pg_catalog.pg_proc p
+		cross join lateral (select array_agg(a.grantee::pg_catalog.regrole::text) as roles from pg_catalog.aclexplode(p.proacl) a where a.grantee <> p.proowner) g
+		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and ('ojs_tenant' = any (g.roles) and not g.roles @> '{ojs_service,ojs_operator}'
+			or not g.roles <@ '{ojs_service,ojs_operator,ojs_tenant}')`)
+}
+
+// Plans must not depend on statistics, which are not kept. So the settings are few, and are those of 00099_public.
+func TestPlannerSettings(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	got := list[string](t, d.Pool, `
+		select distinct x.settings collate "C" from pg_catalog.pg_proc p
+		cross join lateral (select string_agg(s, ' ' order by s) as settings from unnest(p.proconfig) s where s ~ '^(enable_|jit|max_parallel|plan_)' and s !~ 'pruning') x
+		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and x.settings is not null order by 1`)
+	want := []string{
+		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off enable_sort=off jit=off max_parallel_workers_per_gather=0 plan_cache_mode=force_generic_plan",
+		"jit=off plan_cache_mode=force_custom_plan",
+		"plan_cache_mode=force_generic_plan",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("functions are planned with\n  %s\ninstead of\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+// Grants and settings that stand beside the page are found by nobody.
+func TestGrantsStandOnOnePage(t *testing.T) {
+	t.Parallel()
+	names, err := fs.Glob(db.Files(), "*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		text, err := fs.ReadFile(db.Files(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		up, _, _ := strings.Cut(string(text), "-- +goose Down")
+		for _, words := range []string{"grant execute", "alter function", "set enable_", "set jit", "set plan_cache_mode"} {
+			if name != "00099_public.sql" && strings.Contains(up, words) {
+				t.Errorf("%s: %q belongs into 00099_public.sql", name, words)
+			}
+		}
+	}
+}
