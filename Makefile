@@ -42,7 +42,7 @@ bench: ## all benchmarks at their full size, about an hour on an idle machine; t
 generate: ## internal/sqlcgen from db/queries and db/migrations
 	$(TOOL) sqlc generate
 
-golden: ## golden files and docs/sql-api.md from the database as it is
+golden: ## golden files, docs/sql-api.md and db/schema.sql (needs PostgreSQL 15) from the database as it is
 	$(GO) test -count=1 ./db -update -run "^($$(awk '/^func Test/ { name = $$2; sub(/\(.*/, "", name) } /golden\(t,/ { print name }' db/*_test.go | sort -u | paste -sd '|'))$$"
 
 verify: lint generated ## what CI asks before it runs the tests

@@ -20,7 +20,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// -update rewrites what these tests compare with: testdata, docs/sql-api.md.
+// -update rewrites what these tests compare with: testdata, schema.sql, docs/sql-api.md.
 var update = flag.Bool("update", false, "rewrite golden and generated files")
 
 // -seed repeats a random walk; each prints its own.
@@ -261,13 +261,19 @@ func golden(t *testing.T, path, got string) {
 		}
 		return
 	}
+	if want := readFile(t, path); got != want {
+		t.Errorf("%s is not what the database says any more; go test ./db -update rewrites it.\n%s", path, firstDifference(want, got))
+	}
+}
+
+// readFile is a golden or generated file.
+func readFile(t *testing.T, path string) string {
+	t.Helper()
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatalf("%v; go test ./db -update writes it", err)
 	}
-	if want := string(raw); got != want {
-		t.Errorf("%s is not what the database says any more; go test ./db -update rewrites it.\n%s", path, firstDifference(want, got))
-	}
+	return string(raw)
 }
 
 func firstDifference(want, got string) string {
