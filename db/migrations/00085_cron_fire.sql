@@ -76,7 +76,7 @@ $$;
 comment on function ojs._fire_crons(text[], uuid[]) is
 'Fires those of the cron jobs that are due, each once, one of each tenant''s in turn, and activates what waits for a run before that has
 ended. What another session has locked is looked at again. After 100, or 20 when each tenant had one and 50 ms are over, the next tick
-goes on. Returns how many are in want of a plan (ojs.unplanned_crons).';
+goes on. Returns of how many too few times to come are known (ojs.unplanned_crons).';
 
 -- +goose StatementBegin
 create function ojs._fire_cron(p_tenant text, p_id uuid) returns boolean
@@ -132,7 +132,7 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._fire_cron(text, uuid) is
 'Fires a cron job if it is due, calls up what waits for the run before, and has the clock look at it again when it is due next. Returns
-whether it is in want of a plan; one that another session has locked is looked at again in 200 ms.';
+whether too few times to come are known; one that another session has locked is looked at again in 200 ms.';
 
 -- +goose StatementBegin
 create function ojs._run_cron(p_cron ojs.cron, p_due timestamptz, p_missed int, p_manual boolean) returns ojs.cron_run

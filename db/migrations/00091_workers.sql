@@ -95,8 +95,8 @@ $$;
 -- +goose StatementEnd
 comment on function ojs.register_worker(text, text, int, text[], int, text[], text, jsonb, timestamptz, text) is
 'Says that a worker has started (ojs-worker-protocol section 3), and returns how often it is to send heartbeats. What was known of a
-worker of that name, and what it was told to do, is forgotten; jobs it still held are its leases'' affair. A heartbeat registers, too.
-Raises as ojs.beat does.';
+worker of that name, and what it was told to do, is forgotten; jobs it still held go back when their leases end. A heartbeat registers,
+too. Raises as ojs.beat does.';
 
 -- Says that a worker has ended.
 -- Locks the row of ojs.worker.
