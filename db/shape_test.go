@@ -93,6 +93,26 @@ func TestMigrationsAreInShape(t *testing.T) {
 	}
 }
 
+// Tables whose keys still compare in the database's collation. One that compares bytes has to leave the list.
+var notBytes = []string{
+	"dead_job", "job", "queue_priority", "reentry", "ring", "rotation", "run", "run_mark", "sleeper", "tally", "tenant_fairness", "waiter",
+}
+
+// Under another collation a new version of the system's library, or a standby on another system, would not find the keys any more; and every
+// comparison would cost more.
+func TestKeysCompareBytes(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	got := list[string](t, d.Pool, `
+		select distinct c.relname::text collate "C" from pg_catalog.pg_index i
+		join pg_catalog.pg_class c on c.oid = i.indrelid
+		join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum = any (i.indkey::int2[])
+		where `+ours+` and not c.relispartition and a.attcollation not in (0, 'pg_catalog."C"'::pg_catalog.regcollation) order by 1`)
+	if !slices.Equal(got, notBytes) {
+		t.Errorf("keys of %q compare in the database's collation, and the list of those says %q", got, notBytes)
+	}
+}
+
 // Names in README.md that do not exist yet. One that exists has to leave the list.
 var notYet = []string{"ojs.again", "ojs.journal", "ojs.level", "ojs.turn"}
 
