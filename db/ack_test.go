@@ -318,7 +318,8 @@ func TestUnfencedIsRecorded(t *testing.T) {
 			params = append(params, held.Lease)
 		}
 		exec(t, d.As("acme"), "select from "+c.call, params...)
-		if got := one[bool](t, d.Pool, "select fenced from ojs.release where job_id = $1", held.ID); got != c.fenced {
+		if got := one[bool](t, d.Pool, `
+			select fenced from ojs.release where job_id = $1 union all select unfenced = 0 from ojs.journal where to_state = 'completed' and queue = $2`, held.ID, held.Queue); got != c.fenced {
 			t.Errorf("%s is recorded as fenced: %t, want %t", c.call, got, c.fenced)
 		}
 	}
@@ -342,8 +343,8 @@ func TestAckWithProducedRows(t *testing.T) {
 	}
 	outcome := func() string {
 		t.Helper()
-		return one[string](t, d.Pool, `select format('%s, %s invoices, %s next, %s releases', (select state from ojs.job where id = $1),
-			(select count(*) from shop.invoice), (select count(*) from ojs.job where queue = 'next'), (select count(*) from ojs.release))`, held.ID)
+		return one[string](t, d.Pool, `select format('%s, %s invoices, %s next, %s journalled', (select state from ojs.job where id = $1),
+			(select count(*) from shop.invoice), (select count(*) from ojs.job where queue = 'next'), (select coalesce(sum(jobs), 0) from ojs.journal where to_state = 'completed'))`, held.ID)
 	}
 	tx := begin(t, acme)
 	work(tx)
@@ -351,7 +352,7 @@ func TestAckWithProducedRows(t *testing.T) {
 		t.Errorf("before the commit others see the job %s", got.State)
 	}
 	rollback(t, tx)
-	if got, want := outcome(), "active, 0 invoices, 0 next, 0 releases"; got != want {
+	if got, want := outcome(), "active, 0 invoices, 0 next, 0 journalled"; got != want {
 		t.Errorf("after the rollback: %s, want %s", got, want)
 	}
 	// Somebody else's lease: the whole transaction is refused.
@@ -362,7 +363,7 @@ func TestAckWithProducedRows(t *testing.T) {
 	tx = begin(t, acme)
 	work(tx)
 	commit(t, tx)
-	if got, want := outcome(), "completed, 1 invoices, 1 next, 1 releases"; got != want {
+	if got, want := outcome(), "completed, 1 invoices, 1 next, 1 journalled"; got != want {
 		t.Errorf("after the commit: %s, want %s", got, want)
 	}
 }
@@ -611,13 +612,16 @@ func TestHeartbeat(t *testing.T) {
 			t.Errorf("a heartbeat without jobs extended %v", got)
 		}
 	}
-	// One that is being ended at this moment is passed over instead of waited for.
+	// One that is being ended at this moment is not waited for. It is held as far as anybody knows, and its lease stays as it is.
 	tx := begin(t, service)
 	exec(t, tx, "select from ojs.ack($1)", held[0].ID)
-	if got := jobs(t, service, "ojs.heartbeat('w1', $1)", []string{held[0].ID, held[1].ID}); len(got) != 1 || got[0].ID != held[1].ID {
-		t.Errorf("a heartbeat beside an acknowledgement extended %v", got)
+	if got := jobs(t, service, "ojs.heartbeat('w1', $1, 600000)", []string{held[0].ID, held[1].ID}); len(got) != 2 {
+		t.Errorf("a heartbeat beside an acknowledgement lists %v", got)
 	}
 	rollback(t, tx)
+	if got := ends(held[0].ID); got != "12:02:10" {
+		t.Errorf("a heartbeat beside an acknowledgement has moved the lease to %s", got)
+	}
 }
 
 func TestReleaseTakesTheAttemptBack(t *testing.T) {

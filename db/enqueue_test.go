@@ -233,6 +233,25 @@ func (m malformed) json() []byte {
 	return []byte(`"` + m.text + `"`)
 }
 
+// Fields whose list in ojs.enqueue_rows has another name than p_, the field and s, or another type than that of the field.
+var listName = map[string]string{
+	"args": "p_args", "priority": "p_priorities", "scheduled_at": "p_scheduled_at", "expires_at": "p_expires_at", "retry": "p_retries", "max_attempts": "p_max_attempts",
+	"timeout_ms": "p_timeouts_ms", "visibility_timeout_ms": "p_visibility_timeouts_ms", "tags": "p_tags", "pending": "p_pending", "options": "p_options",
+}
+var listType = map[string]string{"scheduled_at": "text", "expires_at": "text", "tags": "json"}
+
+// listed is a field's list in ojs.enqueue_rows, with the value, a parameter, as that of the second job.
+func listed(field, first, value string) string {
+	name, kind := listName[field], listType[field]
+	if name == "" {
+		name = "p_" + field + "s"
+	}
+	if kind == "" {
+		kind = sqlType[field]
+	}
+	return fmt.Sprintf("%s => array[%s, %s::text::%s]", name, first, value, kind)
+}
+
 // call is a statement with parameters as bytes, which the driver would not let through otherwise.
 type call struct {
 	sql    string
@@ -272,6 +291,21 @@ func (m malformed) doors() map[string]call {
 			doors["bulk"] = call{"select from ojs.enqueue_bulk(" + bulkArgs.ReplaceAllString(args, "p_args => array['[0]'::json, $1]") + ")", params}
 		}
 	}
+	if m.only == "" {
+		given := value
+		if m.field == "tags" {
+			given = m.json()
+		}
+		lists := listed(m.field, "null", "$1")
+		if m.field == "type" {
+			lists = listed("type", "'email.send'", "$1") + ", p_args => array['[]', '[1]']::json[]"
+		} else if m.field == "args" {
+			lists = listed("args", "'[]'", "$1") + ", p_types => array['a', 'email.send']"
+		} else {
+			lists += ", p_types => array['a', 'email.send'], p_args => array['[]', '[1]']::json[]"
+		}
+		doors["rows"] = call{"select from ojs.enqueue_rows(" + lists + ", p_tenant => 'acme')", [][]byte{given}}
+	}
 	if (m.only == "" || strings.Contains(m.only, "i")) && sqlType[m.field] != "" {
 		var columns []string
 		args, params := build("%s $%d::%s")
@@ -304,7 +338,7 @@ func TestMalformedJobsAreRefusedAtEveryDoor(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	server := d.Open()
-	conn := connect(t, d.TenantURL("acme")).PgConn()
+	conn, service := connect(t, d.TenantURL("acme")).PgConn(), connect(t, d.ServiceURL).PgConn()
 	cases := malformedJobs()
 	if len(cases) < 60 {
 		t.Fatalf("only %d cases", len(cases))
@@ -315,13 +349,17 @@ func TestMalformedJobsAreRefusedAtEveryDoor(t *testing.T) {
 			tried++
 			what := c.name + ", " + door
 			states, names := c.state, c.names
-			if door == "many" && c.batch != "" {
+			asks := conn
+			if door == "rows" {
+				asks = service
+			}
+			if c.batch != "" && (door == "many" || door == "rows" && listType[c.field] != "") {
 				states = c.batch
 			}
 			if names == "" {
 				names = c.field
 			}
-			failure := sqlstate(t, conn.ExecParams(t.Context(), call.sql, call.params, nil, nil, nil).Read().Err, states, what)
+			failure := sqlstate(t, asks.ExecParams(t.Context(), call.sql, call.params, nil, nil, nil).Read().Err, states, what)
 			if failure.Code == "" {
 				continue
 			}
@@ -335,7 +373,7 @@ func TestMalformedJobsAreRefusedAtEveryDoor(t *testing.T) {
 					t.Errorf("%s: the error names field %v, want %s", what, got["field"], names)
 				}
 				// A tenant is looked at before the batch is taken apart.
-				if (door == "many" || door == "bulk" && c.field == "args") && failure.Code != "OJ403" && got["index"] != 1.0 {
+				if (door == "many" || door == "rows" || door == "bulk" && c.field == "args") && failure.Code != "OJ403" && got["index"] != 1.0 {
 					t.Errorf("%s: the error names index %v, want 1", what, got["index"])
 				}
 			}
@@ -344,6 +382,80 @@ func TestMalformedJobsAreRefusedAtEveryDoor(t *testing.T) {
 	t.Logf("%d malformed values, %d statements", len(cases), tried)
 	if got := stored(t, d); got != nothing {
 		t.Errorf("stored: %s\n%s", got, strings.Join(lines(t, d.Pool, "select type, queue, priority, left(args::text, 100), left(meta::text, 100), retry from ojs.job"), "\n"))
+	}
+}
+
+// Whichever way a job comes, what becomes of it is the same.
+func TestEveryDoorMakesTheSameJob(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	const kept = `select concat_ws(' ', state, seq is null, tenant_id, queue, type, priority, max_attempts, attempt, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta,
+		retry, options, extra, created_at = enqueued_at, created_at) from ojs.job where type <> 'beside' order by seq nulls first, id limit 1`
+	for i, fields := range []map[string]string{
+		{"args": `[]`},
+		{"args": `[{"a": [1, "x:y"], "b": null}]`, "queue": "mail", "priority": "-7"},
+		{"args": `["\u00e9\\", 1e999999]`, "queue": strings.Repeat("q", 128)},
+		{"args": `[1]`, "meta": `{"a": {"b": [1.50]}}`, "tags": `["a,b", "\"", "é", "\\"]`},
+		{"args": `[1]`, "meta": `{"tenant_id": "globex"}`, "timeout_ms": "0", "visibility_timeout_ms": "604800000"},
+		{"args": `[1]`, "retry": `{"max_attempts": 9, "initial_interval": "PT2S"}`, "expires_at": "2999-01-01T00:00:00+02:00"},
+		{"args": `[1]`, "scheduled_at": "2999-01-01T00:00:00Z", "options": `{"x": 1,  "x2": [ ]}`, "extra": `{"y": 2}`},
+		{"args": `[1]`, "scheduled_at": "1999-01-01T00:00:00Z", "id": someID},
+		{"args": `[1]`, "pending": "true", "max_attempts": "0", "priority": "100"},
+	} {
+		fields["type"] = "some.job-" + strconv.Itoa(i)
+		var named, columns, values, lists, members []string
+		insertable := true
+		for name, value := range fields {
+			kind := sqlType[name]
+			text := "'" + strings.ReplaceAll(value, "'", "''") + "'"
+			member := value
+			if kind == "text" || kind == "uuid" || kind == "timestamptz" {
+				member = strconv.Quote(value)
+			}
+			members = append(members, strconv.Quote(name)+": "+member)
+			first := "null"
+			if name == "type" {
+				first = "'beside'"
+			} else if name == "args" {
+				first = "'[]'"
+			}
+			lists = append(lists, listed(name, first, text))
+			if name == "tags" {
+				text = "array(select json_array_elements_text(" + text + "))"
+			}
+			named = append(named, "p_"+name+" => "+text+"::"+kind)
+			columns, values = append(columns, name), append(values, text+"::"+kind)
+			insertable = insertable && name != "pending" && name != "max_attempts"
+		}
+		one := "{" + strings.Join(members, ", ") + "}"
+		beside := `[{"type": "beside", "args": []}, ` + one + `]`
+		doors := map[string]string{
+			"enqueue": "select from ojs.enqueue(" + strings.Join(named, ", ") + ")",
+			"many":    "select from ojs.enqueue_many('" + beside + "')",
+			"each":    "select from ojs.enqueue_each('" + beside + "')",
+			"rows":    "select from ojs.enqueue_rows(" + strings.Join(lists, ", ") + ")",
+			"once":    "select from ojs.enqueue_once('k', '" + beside + "')",
+		}
+		if insertable {
+			doors["insert"] = "insert into ojs.jobs (" + strings.Join(columns, ", ") + ") values (" + strings.Join(values, ", ") + ")"
+		}
+		want := ""
+		for door, sql := range doors {
+			tx := begin(t, d.Service())
+			exec(t, tx, sql)
+			got := lines(t, tx, kept)
+			rollback(t, tx)
+			if len(got) != 1 || !strings.Contains(got[0], "some.job-") {
+				t.Fatalf("%s: %v", door, got)
+			}
+			if want == "" {
+				want = got[0]
+			}
+			if got[0] != want {
+				t.Errorf("%s makes\n  %s, another way\n  %s", door, got[0], want)
+			}
+		}
 	}
 }
 
@@ -495,8 +607,9 @@ func TestAnIDIsUniqueWithinItsTenant(t *testing.T) {
 		t.Errorf("the duplicate is described as %v", got)
 	}
 	refused(t, acme, "23505", "insert into ojs.jobs (type, id) values ('a', $1)", someID)
-	if got := exec(t, acme, "insert into ojs.jobs (type, id) values ('a', $1) on conflict do nothing", someID); got != 0 {
-		t.Errorf("on conflict do nothing inserted %d jobs", got)
+	refused(t, acme, "0A000", "insert into ojs.jobs (type, id) values ('a', $1) on conflict do nothing", someID)
+	if got := exec(t, acme, "insert into ojs.jobs (type, id) select 'a', i from unnest(array[$1::uuid]) i where not exists (select from ojs.jobs j where j.id = i)", someID); got != 0 {
+		t.Errorf("%d jobs were inserted beside the one with their id", got)
 	}
 	// Another tenant neither collides nor learns of it, in a batch either.
 	exec(t, globex, "select from ojs.enqueue_many(json_build_array(json_build_object('type', 'a', 'args', '[]'::json, 'id', $1::text)))", someID)
@@ -631,7 +744,7 @@ func TestStatesOfNewJobs(t *testing.T) {
 			"enqueue": "select id::text from ojs.enqueue('a'" + named + ")",
 			"insert":  "insert into ojs.jobs (type" + inserted + ") values ('a'" + given + ") returning id::text",
 		} {
-			got := one[string](t, acme, "select state::text || (seq is null) from ojs.job where id = $1", one[string](t, acme, sql))
+			got := one[string](t, d.Pool, "select state::text || (seq is null) from ojs.job where id = $1", one[string](t, acme, sql))
 			want := c.want + strconv.FormatBool(c.want != "available")
 			if got != want {
 				t.Errorf("%s, %s: %s, want %s", c.name, door, got, want)
@@ -645,6 +758,7 @@ func TestStatesOfNewJobs(t *testing.T) {
 	if got := one[int](t, d.Service(), "select count(*) from ojs.fetch('{default}', 100)"); got != 6 {
 		t.Errorf("fetched %d jobs, want the 6 available ones that have not expired", got)
 	}
+	exec(t, d.Service(), "select ojs.tick()")
 	if got := one[int](t, d.Pool, "select count(*) from ojs.job where state = 'discarded' and finished_at = $1", now); got != 2 {
 		t.Errorf("%d jobs were discarded, want the two expired ones", got)
 	}
@@ -814,7 +928,7 @@ func TestWakeRows(t *testing.T) {
 	exec(t, tx, "insert into ojs.jobs (tenant_id, type, queue, scheduled_at) select 'globex', 'a', 'q', case when i > 2 then '2999-01-01Z'::timestamptz end from generate_series(1, 5) i")
 	exec(t, tx, "insert into ojs.jobs (tenant_id, type) select 'none', 'a' where false")
 	commit(t, tx)
-	got := lines(t, d.Pool, `select tenant_id, queue, priority, from_state is null, to_state::text, jobs, lo is not null, hi - lo < 100 from ojs.wake order by 1, 3, 5`)
+	got := lines(t, d.Pool, `select tenant_id, queue, priority, from_state is null, to_state::text, jobs, lo is not null, hi - lo < 100 from ojs.journal order by 1, 3, 5`)
 	want := []string{"acme q 0 true available 5 true true", "acme q 1 true available 5 true true", "globex q 0 true available 2 true true", "globex q 0 true scheduled 3 false -"}
 	if !slices.Equal(got, want) {
 		t.Errorf("the journal says\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))

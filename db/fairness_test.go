@@ -76,8 +76,12 @@ func (f *fluid) dispatch(tenant string) (float64, error) {
 	return worst, nil
 }
 
-// lagBound is one quantum and one job, the quantum being one job: what any tenant may be away from its fluid share.
-const lagBound = 2.0
+const (
+	// What a tenant may be away from its fluid share, in jobs, while the same tenants have work.
+	lagBound = 1.5
+	// And while tenants come and go.
+	churnBound = 3.0
+)
 
 type dispatched struct {
 	tenant string
@@ -143,7 +147,7 @@ func race(t *testing.T, pool *pgxpool.Pool, queue string, counts [][]int) []disp
 	}
 	var sequence []dispatched
 	for _, id := range list[string](t, pool, `
-		select u.id::text from ojs.lease l cross join lateral unnest(l.ids, l.turns) u(id, turn) where u.id = any ($1::uuid[]) order by u.turn`, ids) {
+		select u.id::text from ojs.lease l cross join lateral unnest(l.ids) with ordinality u(id, n) where u.id = any ($1::uuid[]) order by l.turn + u.n, u.n`, ids) {
 		sequence = append(sequence, all[id])
 	}
 	if len(sequence) != len(all) {
@@ -194,7 +198,7 @@ func TestFairnessFollowsTheFluidModel(t *testing.T) {
 			last := map[string]int64{}
 			worst, total := 0.0, 0
 			// A weight that changes changes what is due from then on, of jobs that were due under the old one, too.
-			bound, changes := lagBound, run%2 == 0
+			bound, changes := churnBound, run%2 == 0
 			if changes {
 				bound++
 			}
@@ -280,7 +284,7 @@ func TestWeightsGiveShares(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if lag > 1 {
+		if lag > lagBound {
 			t.Fatalf("dispatch %d: a tenant is %.3f jobs away from its share", i, lag)
 		}
 	}
@@ -324,33 +328,30 @@ func TestSmallTenantBehindAMillion(t *testing.T) {
 func ringsAgree(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	for what, sql := range map[string]string{
-		"rings whose sums disagree with their tenants": `
-			with ring as (
-				select r.* from ojs.queue_priority q cross join lateral (select ojs._ring(q.queue, q.priority) as r) x cross join lateral (select (x.r).*) r
-			), tenant as (
-				select queue, priority, class, count(*) as members, sum(weight) as weight, min(vtime) as head from ojs.tenant_fairness where backlogged group by 1, 2, 3
-			), kept as (
-				select r.queue, r.priority, c.* from ring r cross join lateral unnest(r.class, r.class_members, r.class_weight, r.class_head) c(class, members, weight, head)
-			)
-			select count(*) from kept k full join tenant t using (queue, priority, class)
-			where k.members is distinct from t.members or k.weight is distinct from t.weight or k.head > t.head`,
-		"rings whose members are not those of their classes": `
-			select count(*) from ojs.ring r where r.members <> coalesce((select sum(m) from unnest(r.class_members) m), 0)
-				or r.weight <> coalesce((select sum(m) from unnest(r.class_weight) m), 0)`,
+		"levels whose sums disagree with their tenants": `
+			select count(*) from ojs.level l
+			full join (select queue, priority, count(*) as tenants, sum(weight) as weight, sum(weight * vtime) as moment, min(vtime) as low
+				from ojs.tenant_fairness where ready group by 1, 2) f using (queue, priority)
+			where l.tenants is distinct from coalesce(f.tenants, 0) or l.weight is distinct from coalesce(f.weight, 0)
+				or l.moment is distinct from coalesce(f.moment, 0) or l.low > f.low`,
+		"queues whose backlog names other levels than those with work": `
+			select count(*) from ojs.backlog b
+			full join (select queue, array_agg(priority order by priority desc) as priorities from ojs.level where tenants > 0 group by 1) l using (queue)
+			where coalesce(b.priorities, '{}') <> coalesce(l.priorities, '{}')`,
 		"tenants with two rows": `select count(*) from (select from ojs.tenant_fairness group by queue, priority, tenant_id having count(*) > 1) x`,
-		"rings with two rows":   `select count(*) from (select from ojs.ring group by queue, priority having count(*) > 1) x`,
+		"levels with two rows":  `select count(*) from (select from ojs.level group by queue, priority having count(*) > 1) x`,
 		"available jobs no decision would find": `
 			select count(*) from ojs.job j
 			left join ojs.tenant c on c.tenant_id = j.tenant_id
 			left join ojs.tenant_fairness f on f.queue = j.queue and f.priority = j.priority + coalesce(c.priority_boost, 0) and f.tenant_id = j.tenant_id
-			where j.state = 'available' and not coalesce(f.backlogged and (j.seq > f.head or exists (
-				select from ojs.reentry e where e.queue = f.queue and e.priority = f.priority and e.tenant_id = f.tenant_id and e.id = j.id and e.n > f.reentry_head)), false)
-			and not exists (select from ojs.wake w, (select snapshot from ojs.fold order by rev desc limit 1) s
-				where w.queue = j.queue and w.priority = j.priority and w.tenant_id = j.tenant_id and w.to_state = 'available' and j.seq between w.lo and w.hi
-				and not pg_visible_in_snapshot(w.xid, s.snapshot))
+			where j.state = 'available' and (j.expires_at > ojs.now()) is not false and not coalesce(f.ready and (j.seq > f.head or f.behind and exists (
+				select from ojs.again a where a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id and j.seq between a.lo and a.hi
+					and a.lo >= f.again_lo and j.seq > f.again_seq)), false)
+			and not exists (select from ojs._unfolded() u
+				where u.queue = j.queue and u.priority = j.priority and u.tenant_id = j.tenant_id and j.seq between u.lo and u.hi)
 			and not exists (select from ojs.timer m where m.kind = 'again' and j.id = any (m.ids))
-			and not exists (select from ojs.run r where r.queue = j.queue and r.id = j.id and r.tenant_id = j.tenant_id
-				and r.n >= (select m.lo from ojs.run_mark m where m.queue = r.queue order by m.rev desc limit 1))`,
+			and not exists (select from ojs.turn t where t.queue = j.queue and t.id = j.id and t.tenant_id = j.tenant_id
+				and t.n >= (select case when m.held > 0 then 0 else m.lo end from ojs._turn_mark(j.queue) m))`,
 	} {
 		var n int
 		if err := pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {
@@ -360,6 +361,24 @@ func ringsAgree(t *testing.T, pool *pgxpool.Pool) {
 			t.Errorf("%d %s", n, what)
 		}
 	}
+}
+
+// A long range whose first jobs have all ended hides no job of its own behind those of the next range: the cursor passes only what was read.
+func TestASecondRangeHidesNothing(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	enqueueFor(t, service, "q", "t", 3000)
+	if got := list[int64](t, service, "select seq from ojs.fetch('{q}', 3000)"); len(got) != 3000 {
+		t.Fatalf("%d of 3000 jobs", len(got))
+	}
+	seqs := list[int64](t, d.Pool, "update ojs.job set state = 'available', lease = null where seq in (select seq from ojs.job order by seq offset 900 limit 1) or seq = (select max(seq) from ojs.job) returning seq")
+	exec(t, d.Pool, "select ojs._refund('q', 0, 't', 1, min(seq), min(seq) + 1000) from ojs.job")
+	exec(t, d.Pool, "select ojs._refund('q', 0, 't', 1, max(seq), max(seq)) from ojs.job")
+	if got := list[int64](t, service, "select seq from ojs.fetch('{q}', 10)"); len(got) != 2 || got[0] != min(seqs[0], seqs[1]) || got[1] != max(seqs[0], seqs[1]) {
+		t.Errorf("jobs %v came back, want %v", got, seqs)
+	}
+	ringsAgree(t, d.Pool)
 }
 
 // A FETCH that returns fewer than it asked for missed nothing: every job that had committed before it began was with a caller who had begun before it
@@ -777,9 +796,20 @@ func TestEndedBacklogsArePassedOver(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d, err := fetchJobs(t.Context(), service, "default", 1)
-	if err != nil || len(d.jobs) != 1 {
-		t.Fatalf("fetched %d jobs, %v; want the one behind those that ended", len(d.jobs), err)
+	// Each decision passes over some 20000 of them at most, because others wait; the next one goes on behind them.
+	found, calls := 0, 0
+	for ; found == 0 && calls < 4; calls++ {
+		d, err := fetchJobs(t.Context(), service, "default", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = len(d.jobs)
+	}
+	if found != 1 || calls < 2 {
+		t.Fatalf("found %d jobs in %d calls; want the one behind those that ended, in more than one", found, calls)
+	}
+	if _, err := service.Exec(t.Context(), `select ojs.tick(100000)`); err != nil {
+		t.Fatal(err)
 	}
 	var expired int
 	if err := service.QueryRow(t.Context(), `select count(*) from ojs.jobs where state = 'discarded'`).Scan(&expired); err != nil || expired != 12_000 {
@@ -1135,13 +1165,16 @@ func TestRebuildAfterTransactionIDsRanBackwards(t *testing.T) {
 		}
 	}
 	enqueueFor(t, service, "default", "gamma", 5)
+	// A fetch does not do the work of beginning anew, and says who does.
+	refused(t, service, "OJ503", "select from ojs.fetch('{default}', 100)")
+	if _, err := service.Exec(t.Context(), `select ojs.tick()`); err != nil {
+		t.Fatal(err)
+	}
 	d, err := fetchJobs(t.Context(), service, "default", 100)
 	if err != nil || len(d.jobs) != 13 {
 		t.Fatalf("fetched %d jobs, %v; want 13", len(d.jobs), err)
 	}
-	if _, err := service.Exec(t.Context(), `select ojs.tick()`); err != nil {
-		t.Fatal(err)
-	}
+	ringsAgree(t, database.Pool)
 	var active, total int
 	if err := service.QueryRow(t.Context(), `select active, total_jobs from ojs.queue_stats`).Scan(&active, &total); err != nil || active != 15 || total != 15 {
 		t.Errorf("statistics say %d active of %d, %v; want 15 of 15", active, total, err)
@@ -1186,7 +1219,7 @@ func TestLookAheadIsRevoked(t *testing.T) {
 	}
 	planned := func() string {
 		t.Helper()
-		ids := list[string](t, database.Pool, `select id::text from ojs.run order by n limit 1`)
+		ids := list[string](t, database.Pool, `select id::text from ojs.turn order by n limit 1`)
 		if len(ids) == 0 {
 			t.Fatal("nothing is decided ahead")
 		}
@@ -1335,7 +1368,7 @@ func TestRunQueueCorners(t *testing.T) {
 		for range 600 {
 			fetchSeqs(t, service, "q", 1)
 		}
-		if behind := one[int](t, d.Pool, "select (hi - lo)::int from ojs.run_mark order by rev desc limit 1"); behind > 400 {
+		if behind := one[int](t, d.Pool, "select (hi - lo)::int from ojs.turn_mark order by rev desc limit 1"); behind > 11000 {
 			t.Errorf("scans begin %d rows before the end", behind)
 		}
 		if err := holder.Rollback(t.Context()); err != nil {
@@ -1356,7 +1389,7 @@ func TestRunQueueCorners(t *testing.T) {
 		fetchSeqs(t, service, "q", 1)
 		early := begin(t, service)
 		first := fetchSeqs(t, early, "q", 1)[0]
-		for one[int](t, d.Pool, "select cardinality(held) from ojs.run_mark order by rev desc limit 1") == 0 {
+		for one[int](t, d.Pool, "select held from ojs.turn_mark order by rev desc limit 1") == 0 {
 			fetchSeqs(t, service, "q", 1)
 		}
 		late := begin(t, service)
@@ -1557,7 +1590,7 @@ func TestRunQueueCorners(t *testing.T) {
 		fetchSeqs(t, service, "q", 1)
 		holder := begin(t, service)
 		fetchSeqs(t, holder, "q", 1)
-		for one[int](t, d.Pool, "select cardinality(held) from ojs.run_mark order by rev desc limit 1") == 0 {
+		for one[int](t, d.Pool, "select held from ojs.turn_mark order by rev desc limit 1") == 0 {
 			fetchSeqs(t, service, "q", 1)
 		}
 		if got := one[int](t, d.Pool, "select count(*)::int from ojs.timer where kind = 'again'"); got != 1 {
@@ -1629,21 +1662,33 @@ func TestRunQueueCorners(t *testing.T) {
 	})
 }
 
-// A job returns to the small list, and then the cursor moves back behind its place in line, because what was decided ahead is revoked. One decision that
-// reads its tenant's jobs in two turns finds it in both, and hands it out and charges for it once.
+// Ranges that are looked at again may overlap: a job that lies in two of them is handed out and charged for once, and the jobs behind it
+// go to the requests they were chosen for.
 func TestAJobInTwoPlacesIsChargedOnce(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	service := d.Service()
 	exec(t, service, "select ojs.enqueue_bulk('x', array_fill('[]'::json, array[30]), 'work', p_tenant => 'beta')")
 	exec(t, service, "select ojs.enqueue_bulk('x', array_fill('[]'::json, array[1]), 'work', p_tenant => 'acme')")
-	exec(t, d.Pool, "insert into ojs.reentry (queue, priority, tenant_id, id) select j.queue, j.priority, j.tenant_id, j.id from ojs.job j where j.tenant_id = 'beta' order by j.seq offset 24 limit 1")
-	if got := exec(t, service, "select ojs.fetch('{work}', 28)"); got != 28 {
-		t.Errorf("%d jobs, want 28", got)
+	exec(t, service, "select ojs.release(f.id, f.lease) from ojs.fetch('{work}', 20) f where f.tenant_id = 'beta'")
+	exec(t, d.Pool, `select ojs._look_back('work', 0, 'beta', array[min(seq), min(seq) + 3], array[max(seq), max(seq)])
+		from (select seq from ojs.job where tenant_id = 'beta' and attempt = 0 and seq < (select head from ojs.tenant_fairness where tenant_id = 'beta')) j`)
+	counts, workers := make([]int, 28), make([]string, 28)
+	for i := range counts {
+		counts[i], workers[i] = 1, fmt.Sprintf("w%d", i+1)
+	}
+	got := list[string](t, service, "select format('w%s %s', request, worker_id) from ojs.fetch_many('{work}', $1, $2, array_fill(0, array[28]))", counts, workers)
+	for i, row := range got {
+		if want := fmt.Sprintf("w%d w%d", i+1, i+1); row != want {
+			t.Errorf("row %d is for request and worker %q, want %q", i, row, want)
+		}
+	}
+	if len(got) != 28 {
+		t.Errorf("%d jobs, want 28", len(got))
 	}
 	for _, tenant := range []string{"acme", "beta"} {
 		charged := one[int](t, d.Pool, "select dispatched from ojs.tenant_fairness where tenant_id = $1", tenant)
-		given := one[int](t, d.Pool, "select sum(jobs) from ojs.lease where tenant_id = $1", tenant)
+		given := one[int](t, d.Pool, "select count(*) from ojs.lease l cross join lateral unnest(l.tenants) u(tenant_id) where tenant_id = $1", tenant)
 		if charged != given {
 			t.Errorf("tenant %s was charged for %d jobs and given %d", tenant, charged, given)
 		}

@@ -233,7 +233,7 @@ func backendPID(tx pgx.Tx) uint32 { return tx.Conn().PgConn().PID() }
 func stored(t testing.TB, d *pgtest.DB) string {
 	t.Helper()
 	return one[string](t, d.Pool, `select format('%s jobs, %s wakes, %s timers, %s leases, %s releases',
-		(select count(*) from ojs.job), (select count(*) from ojs.wake), (select count(*) from ojs.timer),
+		(select count(*) from ojs.job), (select count(*) from ojs.journal), (select count(*) from ojs.timer),
 		(select count(*) from ojs.lease), (select count(*) from ojs.release))`)
 }
 

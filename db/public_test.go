@@ -16,7 +16,7 @@ var (
 	operatorMayCall = strings.Fields("_map_tenant_role configure configure_dead_letters create_tenant_role cut_partition delete_replay_rule drop_finished rebuild set_replay_rule " + staffMayCall)
 )
 
-const staffMayCall = "_detached_partitions _first_expiry _id_time _is_replacement configure_queue configure_tenant delete_queue fetch_many hold_dispatch pause_queue plan_cron " +
+const staffMayCall = "_detached_partitions _first_expiry _id_time _is_replacement configure_queue configure_tenant delete_queue enqueue_rows fetch_many hold_dispatch pause_queue plan_cron " +
 	"resume_dispatch resume_queue schema_changing schema_hash stand_down tick unplanned_crons upkeep"
 
 func TestGrantsOfStaff(t *testing.T) {
@@ -49,6 +49,7 @@ func TestPlannerSettings(t *testing.T) {
 		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and x.settings is not null order by 1`)
 	want := []string{
 		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off enable_sort=off jit=off max_parallel_workers_per_gather=0 plan_cache_mode=force_generic_plan",
+		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off jit=off max_parallel_workers_per_gather=0 plan_cache_mode=force_custom_plan",
 		"jit=off plan_cache_mode=force_custom_plan",
 		"plan_cache_mode=force_generic_plan",
 	}

@@ -4,12 +4,132 @@
 
 CREATE SCHEMA ojs;
 
+CREATE TYPE ojs.job_state AS ENUM (
+    'scheduled',
+    'available',
+    'pending',
+    'active',
+    'completed',
+    'retryable',
+    'cancelled',
+    'discarded'
+);
+
+CREATE TYPE ojs._attempt_end AS (
+	tenant_id text,
+	id uuid,
+	queue text,
+	priority integer,
+	type text,
+	seq bigint,
+	attempt integer,
+	started_at timestamp with time zone,
+	to_state ojs.job_state,
+	retry_at timestamp with time zone,
+	retry jsonb,
+	entry jsonb,
+	fenced boolean,
+	cause text
+);
+
+CREATE TYPE ojs._job_fields AS (
+	type json,
+	args json,
+	queue json,
+	priority json,
+	scheduled_at json,
+	expires_at json,
+	meta json,
+	retry json,
+	max_attempts json,
+	timeout_ms json,
+	visibility_timeout_ms json,
+	tags json,
+	pending json,
+	options json,
+	extra json,
+	id json,
+	tenant json
+);
+
+CREATE TYPE ojs.refusal AS (
+	sqlstate text,
+	message text,
+	detail jsonb
+);
+
+CREATE TYPE ojs._new_jobs AS (
+	types text[],
+	args json[],
+	queues text[],
+	priorities integer[],
+	scheduled_at text[],
+	expires_at text[],
+	metas jsonb[],
+	retries jsonb[],
+	max_attempts integer[],
+	timeouts_ms integer[],
+	visibility_timeouts_ms integer[],
+	tags json[],
+	pending boolean[],
+	options json[],
+	extras json[],
+	ids uuid[],
+	tenants text[],
+	refusals ojs.refusal[]
+);
+
+CREATE TYPE ojs._settlement AS (
+	n integer,
+	tenant text,
+	id uuid,
+	lease uuid,
+	worker_id text,
+	result json,
+	error json,
+	requeue boolean,
+	refusal ojs.refusal
+);
+
+CREATE TYPE ojs._verdict AS (
+	n integer,
+	tenant_id text,
+	id uuid,
+	to_state ojs.job_state,
+	fenced boolean,
+	result json,
+	entry jsonb,
+	refusal ojs.refusal
+);
+
+CREATE TYPE ojs.ask AS (
+	queues text[],
+	count integer,
+	tenant text,
+	aside boolean,
+	resting text[],
+	requests integer[],
+	starts integer[],
+	workers text[],
+	lease_ms integer[],
+	max_bytes bigint
+);
+
 CREATE TYPE ojs.beat AS (
 	state text,
 	jobs_extended uuid[],
 	server_time timestamp with time zone,
 	heartbeat_interval_ms integer,
 	heartbeat_timeout_ms integer
+);
+
+CREATE TYPE ojs.decided AS (
+	ids uuid[],
+	places tid[],
+	turns bigint[],
+	bytes bigint,
+	skimmed integer,
+	cut boolean
 );
 
 CREATE TYPE ojs.event AS (
@@ -22,21 +142,20 @@ CREATE TYPE ojs.event AS (
 	data jsonb
 );
 
-CREATE TYPE ojs.job_state AS ENUM (
-    'scheduled',
-    'available',
-    'pending',
-    'active',
-    'completed',
-    'retryable',
-    'cancelled',
-    'discarded'
-);
-
-CREATE TYPE ojs.refusal AS (
-	sqlstate text,
-	message text,
-	detail jsonb
+CREATE TYPE ojs.picks AS (
+	spots tid[],
+	tenants text[],
+	ids uuid[],
+	places tid[],
+	seqs bigint[],
+	agains boolean[],
+	more boolean[],
+	bytes integer[],
+	rest numeric,
+	skims text[],
+	blocked text[],
+	size bigint,
+	cut boolean
 );
 
 CREATE TYPE ojs.tick_result AS (
@@ -80,8 +199,10 @@ CREATE TYPE ojs.worker_state AS ENUM (
 CREATE FUNCTION ojs._uuid_v7() RETURNS uuid
     LANGUAGE sql
     AS $$
-    select (pg_catalog.lpad(pg_catalog.to_hex((pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) operator(pg_catalog.*) 1000)::pg_catalog.int8), 12, '0')
-        operator(pg_catalog.||) '7' operator(pg_catalog.||) pg_catalog.substr(pg_catalog.gen_random_uuid()::pg_catalog.text, 16))::pg_catalog.uuid
+    select (pg_catalog.lpad(pg_catalog.to_hex(
+            (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) operator(pg_catalog.*) 1000)::pg_catalog.int8), 12, '0')
+        operator(pg_catalog.||) '7'
+        operator(pg_catalog.||) pg_catalog.substr(pg_catalog.gen_random_uuid()::pg_catalog.text, 16))::pg_catalog.uuid
 $$;
 
 CREATE FUNCTION ojs.now() RETURNS timestamp with time zone
@@ -148,7 +269,8 @@ $$;
 
 CREATE FUNCTION ojs._ambiguous(p_id uuid) RETURNS ojs.refusal
     LANGUAGE sql STABLE
-    AS $$ select row('OJ411', format('job id %s exists in more than one tenant', p_id), jsonb_build_object('field', 'X-OJS-Tenant', 'job_id', p_id))::ojs.refusal $$;
+    AS $$ select row('OJ411', format('job id %s exists in more than one tenant', p_id),
+    jsonb_build_object('field', 'X-OJS-Tenant', 'job_id', p_id))::ojs.refusal $$;
 
 CREATE FUNCTION ojs._answer_beat(p_worker ojs.worker, p_extended uuid[]) RETURNS ojs.beat
     LANGUAGE sql STABLE
@@ -166,21 +288,17 @@ CREATE FUNCTION ojs._anything_for(p_queues text[], p_tenant text) RETURNS boolea
     LANGUAGE plpgsql STABLE
     AS $$
 begin
-    -- Each of them costs more to begin than to do. All look at one moment: between two of them a decision could take a job from where the second looks to
-    -- where the first has looked.
-    if p_tenant is null and ojs._has_work(p_queues) then
-        return true;
-    elsif exists (select from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f
-            where exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) and w.to_state = 'available')
-                or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' offset 0) w)
-                or pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot())) then
-        return true;
-    end if;
-    return p_tenant is not null and exists (select from ojs.queue_priority q
-            cross join lateral (select f.backlogged from ojs.tenant_fairness f
-                where f.queue = q.queue and f.priority = q.priority and f.tenant_id = p_tenant order by f.rev desc limit 1) f
-            where q.queue = any (p_queues) and f.backlogged)
-        or exists (select from unnest(p_queues) q(queue) where ojs._has_run(q.queue));
+    -- All at one moment: between two looks a decision could take a job from where the second looks to where the first has looked.
+    return exists (
+            select from unnest(p_queues) q(queue)
+            cross join lateral (select b.priorities from ojs.backlog b where b.queue = q.queue order by b.rev desc limit 1) b
+            where case when p_tenant is null then b.priorities <> '{}'
+                else exists (select from unnest(b.priorities) p(priority) cross join lateral ojs._fair(q.queue, p.priority, p_tenant) f
+                    where f.ready) end)
+        or exists (select from ojs._unfolded() u where u.queue = any (p_queues))
+        or exists (select from unnest(p_queues) q(queue) cross join lateral ojs._turn_mark(q.queue) m
+            where (m.hi >= m.lo or m.held > 0)
+              and exists (select from ojs.turn t where t.queue = m.queue and t.n >= case when m.held > 0 then 0 else m.lo end));
 end;
 $$;
 
@@ -211,99 +329,208 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._aside(p_queues text[], p_count integer, p_tenant text, p_above integer DEFAULT NULL::integer, OUT o_ids uuid[], OUT o_rows tid[]) RETURNS record
+CREATE FUNCTION ojs._seconds(p_interval interval) RETURNS real
+    LANGUAGE sql IMMUTABLE
+    AS $$ select date_part('epoch', p_interval)::real $$;
+
+CREATE TABLE ojs.journal (
+    xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    queue text NOT NULL COLLATE pg_catalog."C",
+    priority integer NOT NULL,
+    from_state ojs.job_state,
+    to_state ojs.job_state NOT NULL,
+    jobs integer NOT NULL,
+    lo bigint,
+    hi bigint,
+    failed integer DEFAULT 0 NOT NULL,
+    unfenced integer DEFAULT 0 NOT NULL,
+    owed integer DEFAULT 0 NOT NULL,
+    seconds real,
+    at timestamp with time zone DEFAULT ojs.now() NOT NULL
+);
+
+ALTER TABLE ONLY ojs.journal REPLICA IDENTITY FULL;
+
+ALTER TABLE ONLY ojs.journal FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE ojs.lease (
+    xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    n bigint NOT NULL,
+    due_at timestamp with time zone NOT NULL,
+    queue text NOT NULL COLLATE pg_catalog."C",
+    priority integer NOT NULL,
+    jobs integer NOT NULL,
+    ids uuid[] NOT NULL,
+    tenants text[] NOT NULL,
+    turn bigint NOT NULL,
+    at timestamp with time zone DEFAULT ojs.now() NOT NULL
+)
+WITH (toast_tuple_target='8160');
+
+ALTER TABLE ONLY ojs.lease FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE ojs.release (
+    xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    seq bigint NOT NULL,
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    queue text NOT NULL COLLATE pg_catalog."C",
+    priority integer NOT NULL,
+    job_id uuid NOT NULL,
+    job_type text NOT NULL,
+    attempt integer NOT NULL,
+    from_state ojs.job_state NOT NULL,
+    to_state ojs.job_state NOT NULL,
+    started_at timestamp with time zone,
+    fenced boolean DEFAULT true NOT NULL,
+    cause text,
+    at timestamp with time zone DEFAULT ojs.now() NOT NULL
+);
+
+ALTER TABLE ONLY ojs.release FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs._movement WITH (security_invoker='true') AS
+ SELECT j.xid,
+    j.tenant_id,
+    j.queue,
+    j.priority,
+    j.from_state,
+    j.to_state,
+    j.jobs,
+    j.lo,
+    j.hi,
+    j.failed,
+    j.owed,
+    j.seconds,
+    j.at
+   FROM ojs.journal j
+UNION ALL
+ SELECT l.xid,
+    t.tenant_id,
+    l.queue,
+    l.priority,
+    'available'::ojs.job_state AS from_state,
+    'active'::ojs.job_state AS to_state,
+    t.jobs,
+    NULL::bigint AS lo,
+    NULL::bigint AS hi,
+    0 AS failed,
+    0 AS owed,
+    NULL::real AS seconds,
+    l.at
+   FROM (ojs.lease l
+     CROSS JOIN LATERAL ( SELECT u.tenant_id,
+            (count(*))::integer AS jobs
+           FROM unnest(l.tenants) u(tenant_id)
+          GROUP BY u.tenant_id) t)
+UNION ALL
+ SELECT r.xid,
+    r.tenant_id,
+    r.queue,
+    r.priority,
+    r.from_state,
+    r.to_state,
+    1 AS jobs,
+    NULL::bigint AS lo,
+    NULL::bigint AS hi,
+    (((r.from_state = 'active'::ojs.job_state) AND (r.to_state = ANY (ARRAY['retryable'::ojs.job_state, 'discarded'::ojs.job_state]))))::integer AS failed,
+    0 AS owed,
+        CASE
+            WHEN (r.from_state = 'active'::ojs.job_state) THEN ojs._seconds((r.at - r.started_at))
+            ELSE NULL::real
+        END AS seconds,
+    r.at
+   FROM ojs.release r;
+
+CREATE FUNCTION ojs._arrivals() RETURNS SETOF ojs._movement
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+    v_tenant text := ojs.current_tenant();
+begin
+    if v_tenant is null and not ojs._sees_all() then
+        return;
+    end if;
+    return query select u.* from ojs._unfolded() u where v_tenant is null or u.tenant_id = v_tenant;
+end;
+$$;
+
+CREATE FUNCTION ojs._ask(p_queues text[], p_counts integer[], p_worker_ids text[], p_timeouts_ms integer[], p_tenant text, p_max_bytes bigint) RETURNS ojs.ask
     LANGUAGE plpgsql
     AS $$
 declare
-    c_line     constant bigint := 4611686018427387904;
-    c_more     constant int := 100;
-    v_now      timestamptz := ojs.now();
-    v_ring     ojs.ring;
-    v_priority int;
-    v_want     int;
-    v_got      record;
+    v_ask     ojs.ask;
+    v_trusted boolean;
+    v_good    boolean;
+    v_rests   boolean;
+    v_foreign boolean;
 begin
-    o_ids := '{}';
-    o_rows := '{}';
-    for q in 1 .. cardinality(p_queues) loop
-        v_want := ceil((p_count - cardinality(o_ids)) / (cardinality(p_queues) - q + 1)::numeric);
-        for v_priority in
-            select p.priority
-            from (
-                select p.priority from ojs.queue_priority p where p.queue = p_queues[q]
-                union
-                select w.priority + coalesce(t.priority_boost, 0) from ojs._unfolded() w left join ojs.tenant t on t.tenant_id = w.tenant_id where w.queue = p_queues[q]
-            ) p
-            where (p.priority <= p_above) is not true
-            order by p.priority desc
-        loop
-            exit when v_want <= 0;
-            v_ring := ojs._ring(p_queues[q], v_priority);
-            with fresh as materialized (
-                select w.tenant_id, w.priority as job_priority, w.lo, w.hi, coalesce(t.weight, 1) as weight
-                from ojs._unfolded() w left join ojs.tenant t on t.tenant_id = w.tenant_id
-                where w.queue = p_queues[q] and w.priority + coalesce(t.priority_boost, 0) = v_priority and (p_tenant is null or w.tenant_id = p_tenant)
-            ), shard as materialized (
-                select f.tenant_id, f.job_priority, f.vtime, f.weight, f.head, f.reentry_head
-                from unnest(v_ring.class, v_ring.class_head) c(class, head)
-                cross join lateral (
-                    select f.* from ojs.tenant_fairness f
-                    where p_tenant is null and f.queue = p_queues[q] and f.priority = v_priority and f.class = c.class and f.backlogged and f.vtime >= c.head
-                    order by f.vtime limit p_count + c_more
-                ) f
-                union all
-                select f.tenant_id, f.job_priority, f.vtime, f.weight, f.head, f.reentry_head
-                from (select f.* from ojs.tenant_fairness f
-                    where p_tenant is not null and f.queue = p_queues[q] and f.priority = v_priority and f.tenant_id = p_tenant
-                    order by f.rev desc limit 1) f
-                where f.backlogged
-                union all
-                select w.tenant_id, w.job_priority, greatest(f.vtime - v_ring.drift, v_ring.v, 0), w.weight, coalesce(f.head, w.lo - 1), coalesce(f.reentry_head, 0)
-                from (select w.tenant_id, w.job_priority, w.weight, min(w.lo) as lo from fresh w group by w.tenant_id, w.job_priority, w.weight) w
-                left join lateral (select f.* from ojs.tenant_fairness f
-                    where f.queue = p_queues[q] and f.priority = v_priority and f.tenant_id = w.tenant_id order by f.rev desc limit 1) f on true
-                where f.backlogged is not true
-            ), line as (
-                -- Jobs on the small list, jobs that became visible behind the cursor, and the line.
-                select s.tenant_id, s.vtime, s.weight, j.id, min(j.pos) as pos
-                from shard s
-                cross join lateral (
-                    (select e.n as pos, j.id from ojs.reentry e
-                    cross join lateral (select j.id from ojs.job j
-                        where j.id = e.id and j.tenant_id = e.tenant_id and j.state = 'available' and (j.expires_at > v_now) is not false limit 1) j
-                    where e.queue = p_queues[q] and e.priority = v_priority and e.tenant_id = s.tenant_id and e.n > s.reentry_head
-                    order by e.n limit p_count + c_more)
-                    union all
-                    (select c_line + j.seq, j.id from fresh w
-                    cross join lateral (select j.seq, j.id from ojs.job j
-                        where j.queue = p_queues[q] and j.priority = s.job_priority and j.tenant_id = s.tenant_id and j.seq between w.lo and least(w.hi, s.head)
-                          and j.state = 'available' and (j.expires_at > v_now) is not false
-                        order by j.seq limit p_count + c_more) j
-                    where w.tenant_id = s.tenant_id and w.lo <= s.head)
-                    union all
-                    (select c_line + j.seq, j.id from ojs.job j
-                    where j.queue = p_queues[q] and j.priority = s.job_priority and j.tenant_id = s.tenant_id and j.seq > s.head and j.seq is not null
-                      and j.state = 'available' and (j.expires_at > v_now) is not false
-                    order by j.seq limit p_count + c_more)
-                ) j
-                group by s.tenant_id, s.vtime, s.weight, j.id
-            ), due as (
-                select l.id, l.tenant_id from line l order by l.vtime + row_number() over (partition by l.tenant_id order by l.pos) / l.weight
-            )
-            select coalesce(array_agg(x.id), '{}') as ids, coalesce(array_agg(x.row_at), '{}') as rows into v_got
-            from (
-                select d.id, j.row_at from due d
-                cross join lateral (select j.ctid as row_at from ojs.job j
-                    where j.id = d.id and j.tenant_id = d.tenant_id and j.state = 'available' for update skip locked) j
-                limit v_want
-            ) x;
-            o_ids := o_ids || v_got.ids;
-            o_rows := o_rows || v_got.rows;
-            v_want := v_want - cardinality(v_got.ids);
-        end loop;
-    end loop;
+    -- All that has to be known before, in one statement: each costs more to begin than to do.
+    select ojs._trusted() and p_tenant is null, ojs._well_asked(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes),
+        pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot()),
+        exists (select from ojs.worker w where w.resting and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)),
+        case when s.held_at is null then array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
+            where not exists (select from ojs.queue c where c.queue = q.queue and c.paused) group by q.queue order by min(q.n))
+                else '{}' end,
+        (select least(sum(c), 10001) from unnest(p_counts) c),
+        array(select least(sum(c.jobs) over (order by c.n) - c.jobs + 1, 10001)::int from unnest(p_counts) with ordinality c(jobs, n))
+    into v_trusted, v_good, v_foreign, v_rests, v_ask.queues, v_ask.count, v_ask.starts
+    from ojs.settings s, (select f.snapshot from ojs.fold f order by f.rev desc limit 1) f;
+    if v_good is not true then
+        perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes);
+    elsif v_foreign then
+        perform ojs._raise('OJ503', 'the jobs come from another cluster, and dispatch has not begun here', null,
+            'The next tick begins it, or select ojs.rebuild().');
+    end if;
+    v_ask.workers := p_worker_ids;
+    v_ask.lease_ms := p_timeouts_ms;
+    v_ask.max_bytes := p_max_bytes;
+    v_ask.resting := '{}';
+    v_ask.aside := false;
+    if not v_trusted then
+        v_ask.tenant := ojs._session_tenant(p_tenant);
+        v_ask.aside := ojs.current_tenant() is not null;
+    end if;
+    -- Who stays in its transaction, and any tenant, must not keep others waiting.
+    v_ask.aside := v_ask.aside or ojs._lingers() and current_setting('ojs.lane', true) is distinct from 'held';
+    if v_rests or v_ask.aside then
+        v_ask := ojs._without_resting(v_ask, p_counts);
+    end if;
+    if v_ask.queues = '{}' then
+        v_ask.count := 0;
+    end if;
+    return v_ask;
 end;
 $$;
+
+CREATE FUNCTION ojs._attempt_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
+    LANGUAGE sql STABLE
+    AS $$
+    select 'evt_' || j.id || e.mark || j.attempt, e.type, e.at, j.tenant_id, j.queue, j.id::text,
+        jsonb_strip_nulls(jsonb_build_object('job_type', j.type, 'queue', j.queue, 'attempt', j.attempt, 'duration_ms', e.duration_ms))
+    from ojs._newest_jobs(case when p_types is null or 'job.started' = any (p_types) then 'job.started' else 'job.completed' end, p_queues,
+        p_limit, p_tenant) j
+    cross join lateral (
+        select 'job.started' as type, '_started_' as mark, j.started_at as at, null::bigint as duration_ms
+        union all
+        select 'job.completed', '_completed_', j.finished_at, (extract(epoch from j.finished_at - j.started_at) * 1000)::bigint
+            where j.state = 'completed'
+    ) e
+    where p_types is null or p_types && '{job.started,job.completed}' and e.type = any (p_types)
+$$;
+
+CREATE FUNCTION ojs._attempts(p_given integer, p_retry jsonb) RETURNS integer
+    LANGUAGE sql IMMUTABLE
+    AS $$ select coalesce(p_given, ojs._retry_max_attempts(p_retry), 3) $$;
 
 CREATE FUNCTION ojs._await_lane(p_patience_ms integer) RETURNS boolean
     LANGUAGE plpgsql
@@ -339,6 +566,37 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._backoff_violation(p_retry jsonb) RETURNS ojs.violation
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+    if p_retry ? 'backoff_strategy' and coalesce(p_retry ->> 'backoff_strategy', '')
+            not in ('exponential', 'linear', 'polynomial', 'constant', 'none', 'custom') then
+        return row('OJ422', 'retry.backoff_strategy',
+            'retry.backoff_strategy must be "exponential", "linear", "polynomial", "constant", "none" or "custom"')::ojs.violation;
+    end if;
+    if p_retry ? 'intervals' then
+        if (case when jsonb_typeof(p_retry -> 'intervals') <> 'array' then true
+                else jsonb_array_length(p_retry -> 'intervals') not between 1 and 1000
+                    or exists (select from jsonb_array_elements(p_retry -> 'intervals') i
+                        where (ojs._interval_ms(i) between 1 and 31536000000) is not true) end) then
+            return row('OJ422', 'retry.intervals', 'retry.intervals must be an array of 1 to 1000 ISO 8601 durations or numbers of '
+                || 'milliseconds, each from a millisecond to a year')::ojs.violation;
+        end if;
+    elsif p_retry ->> 'backoff_strategy' = 'custom' then
+        return row('OJ422', 'retry.intervals', 'retry.intervals is required with backoff_strategy "custom"')::ojs.violation;
+    end if;
+    if not p_retry ? 'backoff_coefficient' then
+        return null;
+    elsif jsonb_typeof(p_retry -> 'backoff_coefficient') <> 'number' then
+        return row('OJ422', 'retry.backoff_coefficient', 'retry.backoff_coefficient must be a number')::ojs.violation;
+    elsif (p_retry ->> 'backoff_coefficient')::numeric not between 1 and 100 then
+        return row('OJ422', 'retry.backoff_coefficient', 'retry.backoff_coefficient must be between 1.0 and 100')::ojs.violation;
+    end if;
+    return null;
+end;
+$$;
+
 CREATE FUNCTION ojs._bad_escape(p_text text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -346,7 +604,7 @@ declare
     v_escapes text;
 begin
     if strpos(p_text, '\u') > 0 then
-        -- Escaped backslashes and whole surrogate pairs set aside.
+        -- Without removing escaped backslashes and whole surrogate pairs first, both would be taken for what is looked for.
         v_escapes := regexp_replace(p_text, '\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}', '', 'g');
         if strpos(v_escapes, '\u0000') > 0 then
             return 'a NUL character (\u0000)';
@@ -358,16 +616,147 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._bare_job(p_tenant text, p_type text, p_queue text, p_priority integer, p_args json, p_meta jsonb) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+    select p_priority between -100 and 100 and p_meta = '{}' and ojs._ordinary_names(p_tenant, p_type, p_queue, p_args)
+        and octet_length(p_args::text) <= 65536
+$$;
+
+CREATE FUNCTION ojs._beside(p_queue text, p_count integer, p_tenant text, p_above integer, p_max_bytes bigint, p_done ojs.decided) RETURNS ojs.decided
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_priority int;
+    v_reach    int;
+    v_left     int;
+    v_picks    record;
+begin
+    for v_priority in
+        select p.priority
+        from (
+            select unnest(b.priorities) as priority from (select b.priorities from ojs.backlog b where b.queue = p_queue
+                order by b.rev desc limit 1) b
+            union
+            select w.priority from ojs._waiting() w where w.queue = p_queue
+        ) p
+        where (p.priority <= p_above) is not true
+        order by p.priority desc
+    loop
+        -- Enough for several callers at once, each of whom passes over what another one has locked; further only where that was not.
+        foreach v_reach in array array[p_count + 100, 10000, 1000000] loop
+            v_left := p_count - cardinality(p_done.ids);
+            exit when v_left <= 0 or p_done.cut;
+            v_picks := ojs._claim_beside(p_queue, v_priority, v_reach, p_tenant, v_left, p_max_bytes - p_done.bytes, p_done.ids);
+            p_done.ids := p_done.ids || v_picks.o_ids;
+            p_done.places := p_done.places || v_picks.o_places;
+            p_done.bytes := p_done.bytes + v_picks.o_bytes;
+            p_done.cut := v_picks.o_cut;
+            exit when v_picks.o_seen = 0;
+        end loop;
+    end loop;
+    return p_done;
+end;
+$$;
+
+CREATE FUNCTION ojs._beside_all(p_ask ojs.ask, p_count integer) RETURNS ojs.decided
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_done ojs.decided := row('{}', '{}', null, 0, 0, false)::ojs.decided;
+    v_n    int := cardinality(p_ask.queues);
+    v_left  int;
+    v_upto  int;
+    v_queue text;
+    v_ahead ojs.decided;
+begin
+    -- Beside a decision there is no round over queues: from each its part, and then from each what is missing.
+    for v_turn in 1 .. case when v_n = 1 then 1 else 2 * v_n end loop
+        exit when cardinality(v_done.ids) = p_count or v_done.cut;
+        v_left := p_count - cardinality(v_done.ids);
+        v_upto := case when v_turn >= v_n then p_count else p_count - v_left + ceil(v_left::numeric / (v_n - v_turn + 1)) end;
+        v_queue := p_ask.queues[(v_turn - 1) % v_n + 1];
+        if v_n > 1 and exists (select from ojs._turn_mark(v_queue) m where m.hi >= m.lo) then
+            v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenant, p_ask.max_bytes);
+            v_done.ids := v_done.ids || v_ahead.ids;
+            v_done.places := v_done.places || v_ahead.places;
+            v_done.bytes := v_done.bytes + v_ahead.bytes;
+        end if;
+        v_done := ojs._beside(v_queue, v_upto, p_ask.tenant, null, p_ask.max_bytes, v_done);
+    end loop;
+    return v_done;
+end;
+$$;
+
+CREATE FUNCTION ojs._bite_end(p_from pg_snapshot, p_to pg_snapshot, p_rows integer, OUT o_xid xid8, OUT o_lo bigint) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_left int := p_rows;
+    v_seen record;
+begin
+    for o_xid in select x from pg_snapshot_xip(p_from) x where pg_visible_in_snapshot(x, p_to) order by x loop
+        select count(*) as rows, max(j.lo) as lo into v_seen
+        from (select j.lo from ojs.journal j where j.xid = o_xid and j.lo is not null order by j.lo limit v_left) j;
+        o_lo := v_seen.lo;
+        v_left := v_left - v_seen.rows;
+        if v_left <= 0 then
+            return;
+        end if;
+    end loop;
+    select j.xid, j.lo into o_xid, o_lo from ojs.journal j
+    where j.xid >= pg_snapshot_xmax(p_from) and pg_visible_in_snapshot(j.xid, p_to) and j.lo is not null
+    order by j.xid, j.lo offset v_left - 1 limit 1;
+end;
+$$;
+
+CREATE FUNCTION ojs._book(p_ends ojs._attempt_end[], p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+begin
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at)
+    select e.tenant_id, e.queue, e.priority, 'active', 'completed', count(*), count(*) filter (where not e.fenced),
+        sum(ojs._seconds(p_now - e.started_at)), p_now
+    from unnest(p_ends) e where e.to_state = 'completed' group by e.tenant_id, e.queue, e.priority;
+
+    insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced, cause, at)
+    select e.tenant_id, e.queue, e.priority, e.id, e.type, e.attempt, 'active', e.to_state, e.started_at, e.fenced, e.cause, p_now
+    from unnest(p_ends) e where e.to_state <> 'completed';
+
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi, at)
+    select e.tenant_id, e.queue, e.priority, 'available', 'available', 1, e.seq, e.seq, p_now from unnest(p_ends) e
+        where e.to_state = 'available';
+    perform ojs._notify(array_agg(distinct e.queue)) from unnest(p_ends) e where e.to_state = 'available' having count(*) > 0;
+
+    -- Jobs that come back within the same twentieth of a second share a reminder; one each would be a row more for each failure.
+    insert into ojs.timer (due_at, kind, tenant_ids, ids)
+    select max(e.retry_at), 'due', array_agg(e.tenant_id), array_agg(e.id)
+    from unnest(p_ends) e where e.to_state = 'retryable' group by date_bin('50 milliseconds', e.retry_at, 'epoch');
+
+    -- The reminder of its expiry came while the job was in a worker's hands: nobody hands it out any more, and the tick ends it.
+    insert into ojs.timer (due_at, kind, tenant_ids, ids)
+    select p_now, 'expiry', array_agg(e.tenant_id), array_agg(e.id) from unnest(p_ends) e
+    cross join lateral (select from ojs.job j where j.id = e.id and j.tenant_id = e.tenant_id and j.expires_at <= p_now limit 1) j
+    where e.to_state = 'available' having count(*) > 0;
+
+    perform ojs._bury(array_agg(e.tenant_id), array_agg(e.id), array_agg(e.queue), array_agg(e.type), array_agg(e.entry), p_now)
+    from unnest(p_ends) e where e.to_state = 'discarded' and ojs._to_dead_letters(e.retry, e.entry) having count(*) > 0;
+    return true;
+end;
+$$;
+
 CREATE FUNCTION ojs._bury(p_tenants text[], p_ids uuid[], p_queues text[], p_types text[], p_entries jsonb[], p_at timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 begin
-    -- One that was put aside, and whose id its producer has used again since, gives way.
+    -- If retention has put aside a dead letter whose id its producer has used again since, that one gives way. Otherwise the id would stand
+    -- for two dead letters.
     delete from ojs.dead_job k using unnest(p_ids, p_tenants) b(id, tenant_id) where k.id = b.id and k.tenant_id = b.tenant_id;
     insert into ojs.dead_letter as d (tenant_id, id, queue, type, error_type, error_code, at)
     select b.tenant_id, b.id, b.queue, b.type, left(b.entry ->> 'type', 1000), left(b.entry ->> 'code', 1000), p_at
     from unnest(p_tenants, p_ids, p_queues, p_types, p_entries) b(tenant_id, id, queue, type, entry)
-    on conflict (id, tenant_id) do update set queue = excluded.queue, type = excluded.type, error_type = excluded.error_type, error_code = excluded.error_code, at = excluded.at, aside = false;
+    on conflict (id, tenant_id) do update set queue = excluded.queue, type = excluded.type, error_type = excluded.error_type,
+        error_code = excluded.error_code, at = excluded.at, aside = false;
     if exists (select from ojs.replay_rule r where r.enabled) then
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select p_at + r.delay, 'replay', array_agg(d.tenant_id), array_agg(d.id)
@@ -379,6 +768,11 @@ begin
     return true;
 end;
 $$;
+
+CREATE FUNCTION ojs._bytes(p_args json, p_meta jsonb, p_options json, p_extra json) RETURNS integer
+    LANGUAGE sql STABLE
+    AS $$ select pg_column_size(p_args) + pg_column_size(p_meta) + coalesce(pg_column_size(p_options), 0) + coalesce(pg_column_size(p_extra),
+    0) $$;
 
 CREATE TABLE ojs.cron (
     tenant_id text NOT NULL COLLATE pg_catalog."C",
@@ -434,6 +828,30 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._catch_up() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_fold ojs.fold;
+begin
+    select f.* into v_fold from ojs.fold f order by f.rev desc limit 1;
+    if v_fold.part_xid is null and pg_snapshot_xmax(v_fold.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
+            and not exists (select from ojs._fresh(v_fold.snapshot, null, null, null, null) offset 1000)
+            and not exists (select from ojs._fresh(v_fold.snapshot, null, null, null, null) f
+                where f.owed > 0 or f.at < ojs.now() - interval '1 minute') then
+        return;
+    end if;
+    perform from ojs.lane l where l.lane = 0 for update skip locked;
+    if not found then
+        return;
+    elsif pg_snapshot_xmax(v_fold.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then
+        perform ojs.rebuild();
+    else
+        perform ojs._fold();
+    end if;
+end;
+$$;
+
 CREATE FUNCTION ojs._catch_up_replays() RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -478,68 +896,135 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._charge(p_queue text, p_priority integer, p_tenant text, p_jobs integer, p_v double precision, p_drift double precision DEFAULT 0, p_line bigint DEFAULT NULL::bigint, p_back bigint DEFAULT NULL::bigint) RETURNS void
+CREATE TABLE ojs.tally (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    queue text NOT NULL COLLATE pg_catalog."C",
+    priority integer NOT NULL,
+    scheduled bigint DEFAULT 0 NOT NULL,
+    available bigint DEFAULT 0 NOT NULL,
+    pending bigint DEFAULT 0 NOT NULL,
+    active bigint DEFAULT 0 NOT NULL,
+    retryable bigint DEFAULT 0 NOT NULL,
+    completed bigint DEFAULT 0 NOT NULL,
+    cancelled bigint DEFAULT 0 NOT NULL,
+    discarded bigint DEFAULT 0 NOT NULL,
+    total bigint DEFAULT 0 NOT NULL,
+    failed bigint DEFAULT 0 NOT NULL,
+    rev bigint DEFAULT 1 NOT NULL
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.tally FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._changes(p_from pg_snapshot, p_to pg_snapshot) RETURNS SETOF ojs.tally
+    LANGUAGE sql STABLE ROWS 100
+    AS $$
+    select m.tenant_id, m.queue, m.priority,
+        sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'scheduled')),
+        sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'available')),
+        sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'pending')),
+        sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'active')),
+        sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'retryable')),
+        coalesce(sum(m.jobs) filter (where m.to_state = 'completed'), 0),
+        coalesce(sum(m.jobs) filter (where m.to_state = 'cancelled'), 0),
+        sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'discarded')),
+        coalesce(sum(m.jobs) filter (where m.from_state is null), 0),
+        sum(m.failed), 0::bigint
+    from ojs._since(p_from, p_to) m
+    group by m.tenant_id, m.queue, m.priority
+$$;
+
+CREATE TABLE ojs.level (
+    queue text NOT NULL COLLATE pg_catalog."C",
+    priority integer NOT NULL,
+    rev bigint NOT NULL,
+    low numeric NOT NULL,
+    tenants integer NOT NULL,
+    weight numeric NOT NULL,
+    moment numeric NOT NULL,
+    used_at timestamp with time zone DEFAULT ojs.now() NOT NULL
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.level FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._charge(p_level ojs.level, p_picks ojs.picks, p_of_one boolean) RETURNS ojs.level
     LANGUAGE plpgsql
     AS $$
 declare
-    v_fair  ojs.tenant_fairness;
-    v_ring  ojs.ring := ojs._ring(p_queue, p_priority);
-    v_vtime numeric;
-    v_at    int;
+    v_level ojs.level := p_level;
 begin
-    select f.* into v_fair from ojs.tenant_fairness f
-    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant order by f.rev desc limit 1;
-    if v_fair.queue is null or v_ring.queue is null then
-        return;
+    with bill as materialized (
+        select b.spot, count(b.place) as jobs, count(b.id) as dealt, max(b.seq) filter (where not b.again) as line,
+            max(b.seq) filter (where b.again) as back, bool_or(b.more) as more
+        from unnest(p_picks.spots, p_picks.ids, p_picks.places, p_picks.seqs, p_picks.agains, p_picks.more) b(spot, id, place, seq, again,
+            more)
+        group by b.spot
+    ), moved as materialized (
+        select b.spot, b.jobs, f.tenant_id, f.weight, f.vtime as was,
+            -- Who holds all its own jobs locked lets the next one go first.
+            case when b.jobs = 0 and b.dealt > 0 then greatest(f.vtime, p_picks.rest + round(ojs._price()::numeric / f.weight, 15))
+                else f.vtime + round((b.jobs * ojs._price())::numeric / f.weight, 15) end as vtime,
+            greatest(f.head, b.line) as head, f.behind as was_behind, f.again_lo as was_again_lo, greatest(f.again_seq,
+                b.back) as again_seq, r.lo as again_lo,
+            b.more or r.lo is not null or exists (select from ojs.job j
+                where j.queue = f.queue and j.priority = f.job_priority and j.tenant_id = f.tenant_id and j.seq > greatest(f.head, b.line)
+                  and j.seq is not null) as stays
+        from bill b
+        cross join lateral (select f.* from ojs.tenant_fairness f where f.ctid = b.spot) f
+        left join lateral (select a.lo from ojs.again a
+            where f.behind and a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id and a.lo >= f.again_lo
+              and a.hi > greatest(f.again_seq, b.back)
+            order by a.lo limit 1) r on true
+    ), total as materialized (
+        select p_level.tenants - count(*) filter (where not m.stays) as tenants,
+            p_level.weight - coalesce(sum(m.weight) filter (where not m.stays), 0) as weight,
+            p_level.moment + sum(m.weight * (m.vtime - m.was)) - coalesce(sum(m.weight * m.vtime) filter (where not m.stays), 0) as moment,
+            -- Where nobody stays, those who come begin where the last one was: else they would go before whoever comes back.
+            greatest(p_level.low, case when not p_of_one then coalesce(least(min(m.vtime) filter (where m.stays), p_picks.rest),
+                max(m.vtime)) end) as low
+        from moved m
+    ), charged as (
+        update ojs.tenant_fairness f
+        set rev = f.rev + 1, vtime = m.vtime, head = m.head, behind = m.again_lo is not null, again_seq = m.again_seq,
+            again_lo = coalesce(m.again_lo, f.again_lo), ready = m.stays,
+            dispatched = f.dispatched + m.jobs, deficit = case when m.stays then ojs._deficit(t.tenants::int, t.weight, t.moment, t.low,
+                f.weight, m.vtime) else 0 end
+        from moved m, total t where f.ctid = m.spot
+    ), passed as (
+        delete from ojs.again a using moved m
+        where m.was_behind and a.queue = p_level.queue and a.priority = p_level.priority and a.tenant_id = m.tenant_id
+          and a.lo >= m.was_again_lo and a.hi <= m.again_seq
+    )
+    update ojs.level l
+    set rev = l.rev + 1, low = t.low, tenants = t.tenants, weight = t.weight, moment = case when t.tenants > 0 then t.moment else 0 end,
+        used_at = case when t.tenants > 0 then l.used_at else ojs.now() end
+    from total t where l.queue = p_level.queue and l.priority = p_level.priority and l.rev = p_level.rev
+    returning l.* into v_level;
+    if v_level.tenants = 0 then
+        perform ojs._set_backlog(v_level.queue, v_level.priority, false);
     end if;
-    v_vtime := v_fair.vtime + p_jobs * ojs._step(v_fair.weight);
-    if p_jobs > 0 and not v_fair.backlogged then
-        -- A matter between the clock and a tenant that has left: those who stay are owed nothing for it.
-        v_ring.drift := v_ring.drift + round(coalesce(p_v, 0)::numeric, 15);
-    else
-        v_ring.v := v_ring.v + round((coalesce(p_v, 0) - p_drift)::numeric, 15);
-        v_ring.drift := v_ring.drift + round(p_drift::numeric, 15);
-    end if;
-    if p_jobs < 0 and not v_fair.backlogged then
-        v_vtime := v_vtime - v_fair.drift;
-        v_ring := ojs._ring_join(v_ring, v_fair.class, 1, v_fair.weight, v_vtime);
-    elsif v_fair.backlogged then
-        v_at := array_position(v_ring.class, v_fair.class);
-        v_ring.class_head[v_at] := least(v_ring.class_head[v_at], v_vtime);
-    end if;
-    update ojs.tenant_fairness f
-    set rev = f.rev + 1, vtime = v_vtime, drift = case when p_jobs < 0 then 0 else f.drift end, dispatched = f.dispatched + p_jobs, backlogged = f.backlogged or p_jobs < 0, deficit = round((v_ring.v - v_vtime) * f.weight, 6),
-        head = least(f.head, p_line - 1), reentry_head = least(f.reentry_head, p_back - 1)
-    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
-    perform ojs._ring_changed(v_ring);
+    return v_level;
 end;
 $$;
 
-CREATE FUNCTION ojs._charge_owed(p_since pg_snapshot) RETURNS void
+CREATE FUNCTION ojs._charge_taken(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-    v_mark pg_snapshot;
-    v_owed record;
+    v_taken record;
 begin
-    -- Exactly what the fold has just passed: no charge is left out and none made twice.
-    select f.snapshot into v_mark from ojs.fold f where f.lane = 0 order by f.rev desc limit 1;
-    for v_owed in
-        select l.queue, l.priority + coalesce(t.priority_boost, 0) as priority, l.tenant_id, sum(l.owed)::int as jobs
-        from (
-            select l.* from ojs.lease l where l.owed > 0 and l.xid >= pg_snapshot_xmax(p_since)
-            union all
-            select l.* from pg_snapshot_xip(p_since) x(xid) cross join lateral (select l.* from ojs.lease l where l.xid = x.xid and l.owed > 0 offset 0) l
-        ) l
-        left join ojs.tenant t on t.tenant_id = l.tenant_id
-        where pg_visible_in_snapshot(l.xid, v_mark)
-        group by l.queue, l.priority, t.priority_boost, l.tenant_id
+    for v_taken in
+        select f.queue, f.priority + coalesce(t.priority_boost, 0) as priority, f.tenant_id, sum(f.owed)::int as jobs
+        from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f left join ojs.tenant t on t.tenant_id = f.tenant_id
+        where f.to_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
+        group by f.queue, f.priority, t.priority_boost, f.tenant_id
     loop
-        perform ojs._charge(v_owed.queue, v_owed.priority, v_owed.tenant_id, v_owed.jobs,
-            (select v_owed.jobs / nullif(r.weight, 0) from ojs._ring(v_owed.queue, v_owed.priority) r)::float8);
-        -- Cursors move on past what was taken, so that the next one who takes beside a decision need not.
-        for i in 0 .. v_owed.jobs / 5000 loop
-            perform ojs._skim(v_owed.queue, v_owed.priority, v_owed.tenant_id, (select s.last_value from ojs.reentry_n_seq s), false);
+        perform ojs._refund(v_taken.queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, null, null);
+        -- Where all callers take jobs beside decisions, no decision moves the cursor. Without moving it here, each of them would walk past
+        -- all jobs that were taken before.
+        for i in 0 .. least(v_taken.jobs / 5000, 4) loop
+            exit when ojs._skim(v_taken.queue, v_taken.priority, v_taken.tenant_id) = 0;
         end loop;
     end loop;
 end;
@@ -618,32 +1103,30 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._check_fetch(p_queues text[], p_counts integer[], p_worker_ids text[], p_visibility_timeouts_ms integer[]) RETURNS void
+CREATE FUNCTION ojs._check_fetch(p_queues text[], p_counts integer[], p_worker_ids text[], p_visibility_timeouts_ms integer[], p_max_bytes bigint) RETURNS void
     LANGUAGE plpgsql
     AS $_$
 begin
     if p_queues is null or cardinality(p_queues) not between 1 and 100 or array_ndims(p_queues) <> 1 or array_lower(p_queues, 1) <> 1 then
         perform ojs._raise('OJ400', 'queues must name between 1 and 100 queues', '{"field": "queues"}');
-    end if;
-    if exists (select from unnest(p_queues) q where q is null or q !~ '^[a-z0-9][a-z0-9.-]*$' or length(q) > 128) then
-        perform ojs._raise('OJ400', 'queues must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters', '{"field": "queues"}');
-    end if;
-    if exists (select from unnest(p_counts) c where c is null or c < 1) or (select sum(c) from unnest(p_counts) c) is null or (select sum(c::bigint) from unnest(p_counts) c) > 10000 then
+    elsif exists (select from unnest(p_queues) q where q is null or q !~ '^[a-z0-9][a-z0-9.-]*$' or length(q) > 128) then
+        perform ojs._raise('OJ400',
+            'queues must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters',
+            '{"field": "queues"}');
+    elsif exists (select from unnest(p_counts) c where c is null or c < 1) or (select sum(c::bigint) from unnest(p_counts) c) between 1
+        and 10000 is not true then
         perform ojs._raise('OJ400', 'count must be an integer between 1 and 10000', '{"field": "count"}');
-    end if;
-    if exists (select from unnest(p_visibility_timeouts_ms) v where v not between 1000 and 604800000 and v <> 0) then
+    elsif exists (select from unnest(p_visibility_timeouts_ms) v where v not between 1000 and 604800000 and v <> 0) then
         perform ojs._raise('OJ400', 'visibility_timeout_ms must be between 1000 and 604800000', '{"field": "visibility_timeout_ms"}');
-    end if;
-    if exists (select from unnest(p_worker_ids) w where length(w) > 255) then
+    elsif exists (select from unnest(p_worker_ids) w where length(w) > 255) then
         perform ojs._raise('OJ400', 'worker_id is longer than 255 characters', '{"field": "worker_id"}');
+    elsif (p_max_bytes > 0) is not true then
+        perform ojs._raise('OJ400', 'max_bytes must be more than 0', '{"field": "max_bytes"}');
+    elsif current_setting('transaction_isolation') <> 'read committed' then
+        perform ojs._raise('OJ408', 'ojs.fetch needs a transaction of isolation level read committed',
+            '{"field": "transaction_isolation"}');
     end if;
-    if cardinality(p_worker_ids) <> cardinality(p_counts) or cardinality(p_visibility_timeouts_ms) <> cardinality(p_counts)
-            or array_ndims(p_counts) <> 1 or array_ndims(p_worker_ids) <> 1 or array_ndims(p_visibility_timeouts_ms) <> 1 then
-        perform ojs._raise('OJ400', 'counts, worker_ids and visibility_timeouts_ms must be of one length', '{"field": "counts"}');
-    end if;
-    if current_setting('transaction_isolation') <> 'read committed' then
-        perform ojs._raise('OJ408', 'ojs.fetch needs a transaction of isolation level read committed', '{"field": "transaction_isolation"}');
-    end if;
+    perform ojs._raise('OJ400', 'counts, worker_ids and visibility_timeouts_ms must be of one length', '{"field": "counts"}');
 end;
 $_$;
 
@@ -679,9 +1162,9 @@ CREATE TABLE ojs.job (
     errors jsonb,
     result json,
     seq bigint,
-    tenant_id text DEFAULT ojs._default_tenant() NOT NULL,
+    tenant_id text DEFAULT ojs._default_tenant() NOT NULL COLLATE pg_catalog."C",
     id uuid DEFAULT ojs._uuid_v7() NOT NULL,
-    queue text DEFAULT 'default'::text NOT NULL,
+    queue text DEFAULT 'default'::text NOT NULL COLLATE pg_catalog."C",
     type text NOT NULL,
     priority integer DEFAULT 0 NOT NULL,
     max_attempts integer DEFAULT 3 NOT NULL,
@@ -719,13 +1202,18 @@ CREATE FUNCTION ojs._check_job(p_tenant text, p_id uuid, p_type text, p_queue te
 declare
     v_violation ojs.violation;
 begin
-    if not coalesce(ojs._ordinary(p_tenant, p_id, p_type, p_queue, p_priority, p_max_attempts, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags,
-            p_args, p_meta, p_retry, p_options, p_extra), false) then
-        v_violation := ojs._job_violation(p_tenant, p_id, p_type, p_queue, p_priority, p_max_attempts, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags,
-            p_args, p_meta, p_retry, p_options, p_extra);
-        if v_violation is not null then
-            perform ojs._raise(v_violation.sqlstate, v_violation.message, jsonb_strip_nulls(jsonb_build_object('field', v_violation.field, 'job_id', p_id)));
+    if num_nonnulls(p_tags, p_retry, p_options, p_extra) = 0 then
+        if ojs._ordinary_names(p_tenant, p_type, p_queue) and ojs._ordinary_id(p_id, ojs._latest_id())
+                and ojs._ordinary_rest(p_tenant, p_priority, p_max_attempts, p_scheduled_at, p_expires_at, p_timeout_ms,
+                    p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry, p_options, p_extra) then
+            return true;
         end if;
+    end if;
+    v_violation := ojs._job_violation(p_tenant, p_id, p_type, p_queue, p_priority, p_max_attempts, p_scheduled_at, p_expires_at,
+        p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry, p_options, p_extra);
+    if v_violation is not null then
+        perform ojs._raise(v_violation.sqlstate, v_violation.message,
+            jsonb_strip_nulls(jsonb_build_object('field', v_violation.field, 'job_id', p_id)));
     end if;
     return true;
 end;
@@ -857,6 +1345,31 @@ begin
 end;
 $_$;
 
+CREATE FUNCTION ojs._check_settlements(p_settlements json) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if p_settlements is null or json_typeof(p_settlements) <> 'array' then
+        perform ojs._raise('OJ400', 'settlements must be a JSON array', '{"field": "settlements"}');
+    elsif json_array_length(p_settlements) not between 1 and 10000 then
+        perform ojs._raise('OJ400', 'settlements must hold between 1 and 10000 settlements', '{"field": "settlements"}');
+    end if;
+end;
+$$;
+
+CREATE FUNCTION ojs._check_tick(p_limit integer, p_stride_ms integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if p_limit is null or p_limit not between 1 and 100000 then
+        perform ojs._raise('OJ400', 'limit must be an integer between 1 and 100000', '{"field": "limit"}');
+    end if;
+    if p_stride_ms is null or p_stride_ms not between 0 and 10000 then
+        perform ojs._raise('OJ400', 'stride_ms must be an integer between 0 and 10000', '{"field": "stride_ms"}');
+    end if;
+end;
+$$;
+
 CREATE FUNCTION ojs._check_workers(p_tenants text[], p_ids uuid[]) RETURNS integer
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'off'
@@ -959,6 +1472,135 @@ begin
     end if;
 end;
 $_$;
+
+CREATE FUNCTION ojs._claim(p_level ojs.level, p_count integer, p_tenant text, p_lock boolean) RETURNS ojs.picks
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_now     timestamptz := ojs.now();
+    v_picks   ojs.picks;
+    v_tenants text[];
+    v_ids     uuid[];
+begin
+    select array_agg(d.spot) filter (where d.dealt or d.id is null), array_agg(d.tenant_id) filter (where d.dealt or d.id is null),
+        array_agg(d.id) filter (where d.dealt or d.id is null), array_agg(d.held) filter (where d.dealt or d.id is null),
+        array_agg(d.seq) filter (where d.dealt or d.id is null), array_agg(d.again) filter (where d.dealt or d.id is null),
+        array_agg(d.more) filter (where d.dealt or d.id is null), array_agg(d.bytes) filter (where d.dealt or d.id is null),
+        least(min(d.vtime) filter (where not d.served), min(d.edge)), array_agg(distinct d.tenant_id) filter (where d.skims and (d.dealt
+            or d.id is null)),
+        coalesce(sum(d.bytes) filter (where d.dealt), 0), array_agg(d.tenant_id) filter (where d.dealt and d.held is null),
+        array_agg(d.id) filter (where d.dealt and d.held is null)
+    into v_picks.spots, v_picks.tenants, v_picks.ids, v_picks.places, v_picks.seqs, v_picks.agains, v_picks.more, v_picks.bytes,
+        v_picks.rest,
+        v_picks.skims, v_picks.size, v_tenants, v_ids
+    from (
+        select d.*, case when p_lock then h.place when d.dealt then d.place end as held
+        from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_tenant, false, v_now) d
+        left join lateral (select j.ctid as place from ojs.job j
+            where p_lock and d.dealt and j.ctid = d.place and j.id = d.id and j.state = 'available' for update skip locked) h on true
+        order by d.turn
+    ) d;
+    if v_ids is not null then
+        perform ojs._look_again(v_tenants, v_ids);
+        v_picks.blocked := array(select distinct t from unnest(v_tenants) t);
+    end if;
+    return v_picks;
+end;
+$$;
+
+CREATE FUNCTION ojs._claim_beside(p_queue text, p_priority integer, p_reach integer, p_tenant text, p_count integer, p_max_bytes bigint, p_but uuid[], OUT o_ids uuid[], OUT o_places tid[], OUT o_bytes bigint, OUT o_cut boolean, OUT o_seen integer) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_now timestamptz := ojs.now();
+    v_low numeric := coalesce((select l.low from ojs._level(p_queue, p_priority) l), 0);
+begin
+    with due as materialized (
+        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_tenant, true, v_now) d where d.id is not null order by d.turn
+    ), held as materialized (
+        select d.turn, d.tenant_id, d.id, d.seq, j.priority, j.place, j.bytes from due d
+        cross join lateral (select j.ctid as place, j.priority, ojs._bytes(j.args, j.meta, j.options, j.extra) as bytes from ojs.job j
+            where j.ctid = d.place and j.id = d.id and j.state = 'available' and j.id <> all (p_but) for update skip locked) j
+        limit p_count
+    ), kept as materialized (
+        select h.* from (select h.*, sum(h.bytes) over (order by h.turn) as size, row_number() over (order by h.turn) as nth from held h) h
+        where h.size <= p_max_bytes or h.nth = 1 and p_but = '{}'
+    ), noted as (
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, lo, hi)
+        select k.tenant_id, p_queue, k.priority, 'available', 'active', 0, count(*), min(k.seq), max(k.seq) from kept k
+            group by k.tenant_id, k.priority
+    )
+    select coalesce(array_agg(k.id order by k.turn), '{}'), coalesce(array_agg(k.place order by k.turn), '{}'), coalesce(sum(k.bytes), 0),
+        count(*) < (select count(*) from held), (select count(*) from due)
+    into o_ids, o_places, o_bytes, o_cut, o_seen from kept k;
+end;
+$$;
+
+CREATE FUNCTION ojs._clock_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
+    LANGUAGE sql STABLE
+    AS $$
+    select 'evt_' || r.job_id || '_' || r.xid || '_' || r.seq || '_ended', n.type, r.at, r.tenant_id, r.queue, r.job_id::text,
+        jsonb_strip_nulls(jsonb_build_object('job_id', r.job_id, 'job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt,
+            'timeout_kind', case n.type when 'job.timeout' then 'execution' else 'stalled' end,
+            'limit_seconds', case n.type when 'job.timeout' then trim_scale(ojs._timeout_ms(j.timeout_ms) / 1000.0) end,
+            'elapsed_seconds', round(extract(epoch from r.at - r.started_at), 3)))
+    from ojs._newest_releases(true, p_types, p_queues, p_limit, p_tenant) n
+    cross join lateral (select (n.r).*) r
+    left join lateral (select j.timeout_ms from ojs.job j where j.id = r.job_id and j.tenant_id = r.tenant_id limit 1) j on true
+    where p_types is null or p_types && '{job.timeout,job.stalled}'
+$$;
+
+CREATE TABLE ojs.clock_mark (
+    rev bigint NOT NULL,
+    seen pg_snapshot NOT NULL,
+    due_at timestamp with time zone NOT NULL,
+    lease_at timestamp with time zone NOT NULL,
+    journal xid8 NOT NULL,
+    lease xid8 NOT NULL,
+    release xid8 NOT NULL,
+    open xid8[] NOT NULL
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.clock_mark FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._clock_mark() RETURNS ojs.clock_mark
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    v_mark ojs.clock_mark;
+begin
+    select m.* into v_mark from ojs.clock_mark m order by m.rev desc limit 1;
+    if pg_snapshot_xmax(v_mark.seen) > pg_snapshot_xmax(pg_current_snapshot()) then
+        -- Transaction ids ran backwards, so this is a logical copy in another cluster, and the mark says nothing about its rows.
+        v_mark.seen := '1:1:';
+        v_mark.due_at := '-infinity';
+        v_mark.lease_at := '-infinity';
+        v_mark.journal := '0';
+        v_mark.lease := '0';
+        v_mark.release := '0';
+        v_mark.open := '{}';
+    end if;
+    return v_mark;
+end;
+$$;
+
+CREATE FUNCTION ojs._cron_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
+    LANGUAGE sql STABLE
+    AS $$
+    select 'evt_' || c.id || '_' || (extract(epoch from r.due_at) * 1000000)::bigint, t.type, r.at, r.tenant_id, c.queue, r.name,
+        jsonb_strip_nulls(jsonb_build_object('cron_name', r.name, 'cron_expr', c.expression, 'cron_expression', c.expression,
+            'timezone', c.timezone, 'job_type', c.type, 'job_id', r.job_id, 'reason', r.reason, 'existing_job_id', r.blocker,
+            'active_job_id', r.blocker, 'scheduled_at', t.due, 'scheduled_time', t.due,
+            'actual_time', to_char(r.at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')))
+    from ojs.cron_run r
+    join ojs.cron c on c.tenant_id = r.tenant_id and c.name = r.name
+    cross join lateral (select case when r.job_id is null then 'cron.skipped' else 'cron.triggered' end as type,
+        to_char(r.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as due) t
+    where (p_types is null or p_types && '{cron.triggered,cron.skipped}' and t.type = any (p_types))
+      and (p_tenant is null or r.tenant_id = p_tenant) and (p_queues is null or c.queue = any (p_queues))
+    order by r.at desc limit p_limit
+$$;
 
 CREATE FUNCTION ojs._cron_for(p_name text, p_tenant text, p_lock boolean DEFAULT false) RETURNS ojs.cron
     LANGUAGE plpgsql
@@ -1083,6 +1725,18 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._dead_letter_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
+    LANGUAGE sql STABLE
+    AS $$
+    select 'evt_' || d.id || '_dead_lettered_' || extract(epoch from d.at), 'job.dead_lettered', d.at, d.tenant_id, d.queue, d.id::text,
+        jsonb_build_object('job_type', d.type, 'queue', d.queue, 'error_type', d.error_type, 'error_code', d.error_code,
+            'tenant_id', d.tenant_id)
+    from ojs.dead_letter d
+    where (p_types is null or 'job.dead_lettered' = any (p_types)) and (p_tenant is null or d.tenant_id = p_tenant)
+      and (p_queues is null or d.queue = any (p_queues))
+    order by d.at desc limit p_limit
+$$;
+
 CREATE FUNCTION ojs._dead_letter_job(p_id uuid, p_tenant text, p_aside boolean) RETURNS SETOF ojs.job
     LANGUAGE sql STABLE
     AS $$
@@ -1104,106 +1758,125 @@ CREATE FUNCTION ojs._dead_matching(p_tenant text, p_queue text, p_type text, p_e
       and (p_until is null or d.at < p_until)
 $$;
 
-CREATE FUNCTION ojs._decide(p_queues text[], p_count integer, p_tenant text, OUT o_ids uuid[], OUT o_rows tid[]) RETURNS record
+CREATE FUNCTION ojs._decide(p_queues text[], p_count integer, p_tenant text, p_max_bytes bigint) RETURNS ojs.decided
     LANGUAGE plpgsql
     AS $$
 declare
-    c_skim     constant int := 200000;
-    v_behind   boolean;
-    v_runs     text[];
-    v_n        int := cardinality(p_queues);
-    v_more     boolean;
-    v_max      bigint;
-    v_served   record;
-    v_total    int := 0;
-    v_skimmed  int := 0;
-    -- The round over several queues.
-    v_rotation ojs.rotation;
-    v_queues   text[];
-    v_share    int[];
-    v_want     int;
-    v_got      int;
-    v_left     int;
-    v_open     int;
-    v_at       int;
-    v_turn     int[];
-    v_empty    boolean[];
+    v_done  ojs.decided := row('{}', '{}', null, 0, 0, false)::ojs.decided;
+    c_bites constant int := 5;
+    v_held  boolean;
+    v_ahead text[];
+    v_more  boolean;
 begin
-    o_ids := '{}';
-    o_rows := '{}';
-    select pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot()), array(select q.queue from unnest(p_queues) q(queue)
-        where case when (select m.rev from ojs.run_mark m where m.queue = q.queue order by m.rev desc limit 1) is not null then ojs._has_run(q.queue) end)
-    into v_behind, v_runs
-    from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f;
-    if v_behind then
-        perform ojs.rebuild();
-    elsif v_runs <> '{}' then
-        -- What was decided ahead for direct callers is decided again.
-        perform ojs._revoke(q.queue) from unnest(v_runs) q(queue);
-    elsif v_runs is null then
-        -- Dispatch is held since this call began.
-        return;
+    select s.held_at is not null, array(select q.queue from unnest(p_queues) q(queue) cross join lateral ojs._turn_mark(q.queue) m
+            where m.hi >= m.lo or m.held > 0)
+    into v_held, v_ahead from ojs.settings s;
+    if v_held then
+        -- Since this call began.
+        return v_done;
+    elsif v_ahead <> '{}' then
+        -- What was decided ahead is decided again, with what came since.
+        perform ojs._revoke(q.queue) from unnest(v_ahead) q(queue);
     end if;
-    -- One job from each queue per turn, beginning where the last decision over the same queues stopped.
-    if v_n > 1 then
-        select * into v_rotation from ojs.rotation r where r.queues = p_queues order by r.rev desc limit 1;
-        v_at := coalesce(v_rotation.next, 1);
-        v_queues := p_queues[v_at:] || p_queues[:v_at - 1];
-        v_share := array_fill(0, array[v_n]);
-        v_turn := '{}';
-    end if;
-    loop
+    for v_bite in 1 .. c_bites loop
         v_more := ojs._fold();
-        select s.last_value into v_max from ojs.reentry_n_seq s;
-        if v_n = 1 then
-            v_served := ojs._serve_queue(p_queues[1], p_count - v_total, p_tenant, v_max, c_skim - v_skimmed);
-            o_ids := o_ids || v_served.o_ids;
-            o_rows := o_rows || v_served.o_rows;
-            v_skimmed := v_skimmed + v_served.o_skimmed;
-            v_total := cardinality(o_ids);
+        if cardinality(p_queues) = 1 then
+            v_done := ojs._serve_queue(p_queues[1], p_count, p_tenant, p_max_bytes, null, v_done);
         else
-            v_empty := array_fill(false, array[v_n]);
-            while v_total < p_count and false = any (v_empty) loop
-                v_left := p_count - v_total;
-                v_open := (select count(*) from unnest(v_empty) e where not e)::int;
-                v_at := 0;
-                for q in 1 .. v_n loop
-                    continue when v_empty[q];
-                    v_at := v_at + 1;
-                    v_want := v_left / v_open + case when v_at <= v_left % v_open then 1 else 0 end;
-                    exit when v_want = 0;
-                    v_served := ojs._serve_queue(v_queues[q], v_want, p_tenant, v_max, c_skim - v_skimmed);
-                    v_got := cardinality(v_served.o_ids);
-                    o_ids := o_ids || v_served.o_ids;
-                    o_rows := o_rows || v_served.o_rows;
-                    v_turn := v_turn || array(select (v_share[q] + t) * v_n + q from generate_subscripts(v_served.o_ids, 1) t);
-                    v_share[q] := v_share[q] + v_got;
-                    v_skimmed := v_skimmed + v_served.o_skimmed;
-                    v_empty[q] := v_got < v_want;
-                    v_total := v_total + v_got;
-                end loop;
-            end loop;
+            v_done := ojs._serve_round(p_queues, p_count, p_tenant, p_max_bytes, v_done);
         end if;
-        exit when v_total >= p_count or not v_more or v_skimmed > c_skim;
+        exit when cardinality(v_done.ids) >= p_count or v_done.cut or not v_more;
     end loop;
-    if v_skimmed > c_skim and v_total < p_count then
-        -- Enough for one decision: others wait. What was passed over stays passed over, and whoever waits is told to come again.
-        perform ojs._notify(p_queues);
-    end if;
+    v_done.cut := v_done.cut or v_more and cardinality(v_done.ids) < p_count;
+    return v_done;
+end;
+$$;
 
-    if v_n > 1 and v_total > 0 then
-        -- The next turn is that of the queue after the one that had the last.
-        select (m.turn - 1) % v_n + 1 into v_at from unnest(v_turn) m(turn) order by m.turn desc limit 1;
-        v_at := (coalesce(v_rotation.next, 1) - 1 + v_at) % v_n + 1;
-        if v_rotation.queues is null then
-            insert into ojs.rotation (queues, rev, next) values (p_queues, 1, v_at);
-        elsif v_rotation.next <> v_at then
-            update ojs.rotation r set rev = r.rev + 1, next = v_at where r.queues = v_rotation.queues and r.rev = v_rotation.rev;
-        end if;
-        select array_agg(g.id order by g.turn), array_agg(g.row_at order by g.turn) into o_ids, o_rows from unnest(o_ids, o_rows, v_turn) g(id, row_at, turn);
+CREATE FUNCTION ojs._decide_ahead(p_queue text, p_count integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    c_bytes constant bigint := 16777216;
+    v_mark  ojs.turn_mark;
+    v_base  bigint := nextval('ojs.decision_seq') * 10000;
+    v_first record;
+    v_ahead int;
+    v_done  ojs.decided;
+begin
+    select * into v_mark from ojs._turn_mark(p_queue);
+    if v_mark.held > 0 then
+        perform ojs._revoke(p_queue, false);
+        select * into v_mark from ojs._turn_mark(p_queue);
+    end if;
+    select t.n, t.tenant_id, t.id into v_first from ojs.turn t where t.queue = p_queue and t.n >= v_mark.lo order by t.n limit 1;
+    if v_first.n = v_mark.lo and v_mark.hi >= v_mark.lo then
+        -- It was the first the last time, too. Somebody has hold of it and may keep it, or its job has ended: scans begin behind it.
+        perform ojs._look_again(array[v_first.tenant_id], array[v_first.id]);
+        select t.n into v_first.n from ojs.turn t where t.queue = p_queue and t.n > v_mark.lo order by t.n limit 1;
+        v_mark.held := v_mark.held + 1;
+    end if;
+    -- Further each time, and half as far after jobs were taken back: what is decided ahead and not taken is decided twice.
+    v_ahead := least(p_count, greatest(2 * v_mark.ahead, p_count / 8));
+    v_done := ojs._serve_queue(p_queue, v_ahead, null, c_bytes, v_base, row('{}', '{}', null, 0, 0, false)::ojs.decided);
+    if v_mark.queue is null then
+        insert into ojs.turn_mark (queue, rev, lo, hi, ahead) values (p_queue, 1, v_base, v_base + cardinality(v_done.ids) - 1, v_ahead);
+    elsif v_done.ids <> '{}' then
+        update ojs.turn_mark m set rev = m.rev + 1, lo = coalesce(v_first.n, v_base), hi = v_base + cardinality(v_done.ids) - 1,
+            ahead = v_ahead, held = v_mark.held
+        where m.queue = p_queue and m.rev = v_mark.rev;
     end if;
 end;
 $$;
+
+CREATE FUNCTION ojs._decided_already(p_ask ojs.ask, p_got integer) RETURNS ojs.decided
+    LANGUAGE plpgsql
+    AS $$
+declare
+    c_many   constant int := 32;
+    v_queue text := p_ask.queues[1];
+    v_mark  ojs.turn_mark;
+    v_done  ojs.decided;
+    v_above int;
+    v_stale  boolean;
+    v_unread bigint;
+begin
+    if cardinality(p_ask.queues) > 1 or p_ask.count > 1000 or p_ask.tenant is not null and not p_ask.aside then
+        return null;
+    end if;
+    select * into v_mark from ojs._turn_mark(v_queue) m where m.hi >= m.lo;
+    if v_mark.queue is null then
+        return null;
+    end if;
+    v_unread := (select count(*) from (select from ojs._unfolded() u where u.queue = v_queue limit c_many + 1) u);
+    if v_unread > c_many and not p_ask.aside and ojs._enter_lane(-1) then
+        -- Each caller would read all of it again, until somebody decides.
+        perform ojs._fold();
+        select * into v_mark from ojs._turn_mark(v_queue) m where m.hi >= m.lo;
+        if v_mark.queue is null then
+            return null;
+        end if;
+        v_unread := 0;
+    end if;
+    v_stale := v_unread > 0 and exists (select from ojs._stale_queues(v_queue));
+    if not v_stale then
+        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenant, p_ask.max_bytes);
+    elsif not p_ask.aside then
+        return null;
+    end if;
+    -- What was decided ahead cannot be taken back from here. Work that has come since and goes before it is taken first.
+    select max(t.priority) into v_above from ojs.turn t where t.queue = v_queue and t.n >= v_mark.lo;
+    v_done := row('{}', '{}', null, 0, 0, false)::ojs.decided;
+    v_done := ojs._beside(v_queue, p_ask.count - p_got, p_ask.tenant, v_above, p_ask.max_bytes, v_done);
+    if v_done.ids = '{}' then
+        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenant, p_ask.max_bytes);
+    end if;
+    return v_done;
+end;
+$$;
+
+CREATE FUNCTION ojs._deficit(p_tenants integer, p_weight numeric, p_moment numeric, p_low numeric, p_own_weight numeric, p_vtime numeric) RETURNS numeric
+    LANGUAGE sql IMMUTABLE
+    AS $$ select round((p_moment - p_low * p_weight) / p_tenants - (p_vtime - p_low) * p_own_weight, 6) $$;
 
 CREATE FUNCTION ojs._delete_dead(p_tenants text[], p_ids uuid[]) RETURNS integer
     LANGUAGE plpgsql
@@ -1298,9 +1971,12 @@ CREATE FUNCTION ojs._discard_expired(p_ids uuid[], p_tenants text[]) RETURNS TAB
     with held as materialized (
         select j.* from unnest(p_ids, p_tenants) e(id, tenant_id)
         cross join lateral (select j.id, j.tenant_id, j.state from ojs.job j
-            where j.id = e.id and j.tenant_id = e.tenant_id and j.state in ('available', 'scheduled', 'retryable', 'pending') and j.expires_at <= ojs.now() for update skip locked) j
+            where j.id = e.id and j.tenant_id = e.tenant_id and j.state in ('available', 'scheduled', 'retryable', 'pending')
+              and j.expires_at <= ojs.now()
+            for update skip locked) j
     ), ended as (
-        update ojs.job j set state = 'discarded', finished_at = ojs.now(), retry_at = null from held h where j.id = h.id and j.tenant_id = h.tenant_id
+        update ojs.job j set state = 'discarded', finished_at = ojs.now(), retry_at = null
+        from held h where j.id = h.id and j.tenant_id = h.tenant_id
         returning j.tenant_id, j.queue, j.priority, j.id, j.type, j.attempt, h.state as from_state
     ), released as (
         insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state)
@@ -1309,11 +1985,98 @@ CREATE FUNCTION ojs._discard_expired(p_ids uuid[], p_tenants text[]) RETURNS TAB
     select h.id, h.tenant_id from held h
 $$;
 
+CREATE FUNCTION ojs._do_timers(p_mark ojs.clock_mark, p_now timestamp with time zone, p_limit integer, p_result ojs.tick_result, OUT o_result ojs.tick_result, OUT o_taken integer) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_timer record;
+begin
+    o_result := p_result;
+    o_taken := 0;
+    for v_timer in
+        with late as materialized (
+            select t.due_at, t.seq, cardinality(t.ids) as jobs
+            from ojs._late_timers(p_mark) l
+            cross join lateral (select t.* from ojs.timer t
+                where t.due_at = l.due_at and t.seq = l.seq and t.due_at <= p_now for update skip locked) t
+        ), held as materialized (
+            select t.due_at, t.seq, cardinality(t.ids) as jobs from ojs.timer t
+            where t.due_at >= p_mark.due_at and t.due_at <= p_now order by t.due_at, t.seq limit p_limit for update skip locked
+        ), due as materialized (
+            select c.due_at, c.seq from (select h.*, sum(h.jobs) over (order by h.due_at, h.seq) - h.jobs as before
+                from (select * from late union all select * from held) h) c where c.before < p_limit
+        ), taken as (
+            delete from ojs.timer t using due d where t.due_at = d.due_at and t.seq = d.seq returning t.*
+        )
+        select t.kind, array_agg(x.tenant_id) as tenants, array_agg(x.id) as ids
+        from taken t cross join lateral unnest(t.tenant_ids, t.ids) x(tenant_id, id)
+        -- Cron comes last, because it may work until its time is up, and the others would wait for it. Leases come before
+        -- workers: an attempt whose time is over counts as timed out even if its worker has fallen silent, too.
+        group by t.kind order by t.kind = 'cron', t.kind
+    loop
+        o_taken := o_taken + cardinality(v_timer.ids);
+        case v_timer.kind
+            when 'due' then o_result.promoted := ojs._promote(v_timer.tenants, v_timer.ids);
+            when 'lease' then o_result.reaped := o_result.reaped + ojs._reap(v_timer.tenants, v_timer.ids);
+            when 'again' then perform ojs._wake_again(v_timer.tenants, v_timer.ids);
+            when 'expiry' then perform ojs._expire_due(v_timer.tenants, v_timer.ids);
+            when 'replay' then perform ojs._replay(v_timer.tenants, v_timer.ids);
+            when 'cron' then o_result.unplanned := ojs._fire_crons(v_timer.tenants, v_timer.ids);
+            when 'worker' then o_result.reaped := o_result.reaped + ojs._check_workers(v_timer.tenants, v_timer.ids);
+        end case;
+    end loop;
+end;
+$$;
+
+CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_count integer, p_tenant text, p_beside boolean, p_now timestamp with time zone) RETURNS TABLE(turn integer, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, skims boolean, dealt boolean, again boolean, seq bigint, id uuid, place tid, bytes integer)
+    LANGUAGE sql STABLE ROWS 100
+    AS $$
+    with front as materialized (
+        -- While nobody runs out of jobs, no tenant can be due more of them than its part of p_count and one. Whether more tenants
+        -- follow, the last tells.
+        select f.*, (f.vtime - p_low)::float8 as own,
+            least(1 + floor(p_count * f.weight / sum(f.weight) over ())::int, ojs._room(p_queue, f.tenant_id)) as look,
+            case when count(*) over () > p_count then max(f.vtime) over () end as edge
+        from ojs._front(p_queue, p_priority, p_low, p_count, p_tenant, p_beside) f
+    ), seen as materialized (
+        select f.spot, f.tenant_id, f.vtime, f.edge, l.again, l.seq, l.id, l.place, l.bytes, coalesce(l.last, false) as last,
+            f.own + (l.nth - 1) * ojs._price() / f.weight as tag,
+            case when l.last then f.own + l.nth * ojs._price() / f.weight end as beyond
+        from front f
+        left join lateral (
+            -- Behind the last one that was read there may be more: of a tenant that is to look again, only one range is read.
+            select x.*, x.nth = f.look or f.behind and x.nth = x.found as last
+            from (
+                select y.*, row_number() over (order by y.seq) as nth, count(*) over () as found
+                from ojs._line(p_queue, p_priority, f.job_priority, f.tenant_id, f.head, f.behind, f.again_lo, f.again_seq, f.look,
+                    p_beside, p_now) y
+            ) x
+        ) l on true
+    ), known as materialized (
+        -- From this time on, somebody who was not looked at may be due: a job behind a tenant's last one that was read, or a tenant
+        -- behind the front.
+        select least(min(s.beyond), (min(s.edge) - p_low)::float8) as until from seen s
+    ), ranked as (
+        select s.*, (row_number() over (order by s.tag, s.tenant_id))::int as turn from seen s
+    ), dealt as (
+        select r.*, r.id is not null and r.turn <= p_count and (r.tag <= k.until) is not false as dealt from ranked r, known k
+    )
+    select d.turn, d.spot, d.tenant_id, d.vtime, bool_or(d.dealt or d.id is null) over mine,
+        bool_or(d.last or d.id is not null and not d.dealt) over mine, d.edge, d.id is null, d.dealt, d.again, d.seq, d.id, d.place, d.bytes
+    from dealt d
+    window mine as (partition by d.tenant_id)
+$$;
+
+CREATE FUNCTION ojs._duplicate(p_id uuid) RETURNS ojs.refusal
+    LANGUAGE sql IMMUTABLE
+    AS $$ select row('OJ410', format('job %s exists already', p_id), jsonb_build_object('field', 'id', 'job_id', p_id))::ojs.refusal $$;
+
 CREATE FUNCTION ojs._duration(p_text text) RETURNS interval
     LANGUAGE plpgsql IMMUTABLE
     AS $_$
 begin
-    if p_text ~ '^P(\d{1,8}Y)?(\d{1,8}M)?(\d{1,8}W)?(\d{1,8}D)?(T(\d{1,8}H)?(\d{1,8}M)?(\d{1,8}(\.\d{1,9})?S)?)?$' and p_text !~ '(P|T)$' then
+    if p_text ~ '^P(\d{1,8}Y)?(\d{1,8}M)?(\d{1,8}W)?(\d{1,8}D)?(T(\d{1,8}H)?(\d{1,8}M)?(\d{1,8}(\.\d{1,9})?S)?)?$'
+            and p_text !~ '(P|T)$' then
         return p_text::interval;
     end if;
     return null;
@@ -1348,15 +2111,15 @@ begin
         union
         select d.tenant_id, d.worker_id, j.id
         from ojs.lease l
-        cross join lateral unnest(l.ids) i(id)
+        cross join lateral unnest(l.ids, l.tenants) i(id, tenant_id)
         cross join lateral (
-            select j.id, j.worker_id from ojs.job j where j.id = i.id and j.tenant_id = l.tenant_id and j.state = 'active' limit 1
+            select j.id, j.worker_id from ojs.job j where j.id = i.id and j.tenant_id = i.tenant_id and j.state = 'active' limit 1
         ) j
-        join dead d on d.worker_id = j.worker_id and (d.tenant_id = '' or d.tenant_id = l.tenant_id) and l.at >= d.since
+        join dead d on d.worker_id = j.worker_id and (d.tenant_id = '' or d.tenant_id = i.tenant_id) and l.at >= d.since
         where l.at >= (select min(d.since) from dead d)
           and not exists (
             select from ojs.worker o
-            where o.tenant_id = case d.tenant_id when '' then l.tenant_id else '' end and o.worker_id = d.worker_id)
+            where o.tenant_id = case d.tenant_id when '' then i.tenant_id else '' end and o.worker_id = d.worker_id)
     )
     -- Each job by its key (offset 0): nothing is known of the ids, and a join would read the whole table to find them.
     select array_agg(j.tenant_id) as tenants, array_agg(j.id) as ids, array_agg(c.worker_id) as lost into v_jobs
@@ -1380,161 +2143,48 @@ CREATE FUNCTION ojs._ended(p_state ojs.job_state) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$ select p_state in ('completed', 'cancelled', 'discarded') $$;
 
-CREATE VIEW ojs._outcome WITH (security_invoker='true') AS
- SELECT 0 AS n,
-    NULL::text AS sqlstate,
-    NULL::text AS message,
-    NULL::jsonb AS detail,
-    j.state,
-    j.attempt,
-    j.lease,
-    j.started_at,
-    j.lease_expires_at,
-    j.finished_at,
-    j.retry_at,
-    j.enqueued_at,
-    j.worker_id,
-    j.errors,
-    j.result,
-    j.seq,
-    j.tenant_id,
-    j.id,
-    j.queue,
-    j.type,
-    j.priority,
-    j.max_attempts,
-    j.created_at,
-    j.scheduled_at,
-    j.expires_at,
-    j.timeout_ms,
-    j.visibility_timeout_ms,
-    j.tags,
-    j.args,
-    j.meta,
-    j.retry,
-    j.options,
-    j.extra
-   FROM ojs.job j
-  WHERE false;
-
-CREATE FUNCTION ojs._enqueue(p_jobs json, p_tenant text, p_each boolean) RETURNS SETOF ojs._outcome
+CREATE FUNCTION ojs._enqueue_one(p_type text, p_args json, p_queue text, p_priority integer, p_scheduled_at timestamp with time zone, p_expires_at timestamp with time zone, p_meta jsonb, p_retry jsonb, p_max_attempts integer, p_timeout_ms integer, p_visibility_timeout_ms integer, p_tags text[], p_pending boolean, p_options json, p_extra json, p_id uuid, p_tenant text, p_now timestamp with time zone) RETURNS ojs.job
     LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_generic_plan'
-    AS $_$
+    AS $$
 declare
-    v_now     timestamptz := ojs.now();
-    v_own     text := ojs._session_tenant(null);
-    v_tenant  text := ojs._session_tenant(p_tenant);
-    v_default text := case when v_tenant is null then (select s.default_tenant from ojs.settings s where not s.tenant_required) end;
+    v_state ojs.job_state := ojs._first_state(p_pending, p_scheduled_at, p_now);
+    v_job   ojs.job;
 begin
-    if p_jobs is null or json_typeof(p_jobs) <> 'array' then
-        perform ojs._raise('OJ400', 'jobs must be a JSON array', '{"field": "jobs"}');
+    perform ojs._check_job(p_tenant, p_id, p_type, p_queue, p_priority, p_max_attempts, p_scheduled_at, p_expires_at, p_timeout_ms,
+        p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry, p_options, p_extra);
+    insert into ojs.job (id, state, seq, enqueued_at, created_at, tenant_id, queue, type, priority, max_attempts, scheduled_at, expires_at,
+        timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra)
+    values (coalesce(p_id, ojs._uuid_v7()), v_state, case when v_state = 'available' then nextval('ojs.job_seq') end, p_now, p_now,
+        p_tenant, p_queue, p_type, p_priority, p_max_attempts, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags,
+        p_args, p_meta, p_retry, p_options, p_extra)
+    on conflict do nothing
+    returning * into v_job;
+    if not found then
+        perform ojs._raise('OJ410', format('job %s exists already', p_id), jsonb_build_object('field', 'id', 'job_id', p_id));
     end if;
-    if json_array_length(p_jobs) not between 1 and 10000 then
-        perform ojs._raise('OJ400', 'jobs must hold between 1 and 10000 jobs', '{"field": "jobs"}');
+    insert into ojs.journal (tenant_id, queue, priority, to_state, jobs, lo, hi, at)
+    values (p_tenant, p_queue, p_priority, v_state, 1, v_job.seq, v_job.seq, p_now);
+    if v_state = 'available' then
+        perform ojs._notify(array[p_queue]);
     end if;
-    return query
-    with parsed as materialized (
-        select (e.ord - 1)::int as n, e.job, x.*,
-            -- Nothing but the fields asked for, each once and none null: as many bytes as they take when written without blanks, or as many fields.
-            case when octet_length(r.job::text) = 1 + coalesce(octet_length(x.type::text) + 8, 0) + coalesce(octet_length(x.args::text) + 8, 0) + coalesce(octet_length(x.queue::text) + 9, 0) +
-            coalesce(octet_length(x.priority::text) + 12, 0) + coalesce(octet_length(x.scheduled_at::text) + 16, 0) + coalesce(octet_length(x.expires_at::text) + 14,
-            0) + coalesce(octet_length(x.meta::text) + 8, 0) + coalesce(octet_length(x.retry::text) + 9, 0) + coalesce(octet_length(x.max_attempts::text) + 16, 0) +
-            coalesce(octet_length(x.timeout_ms::text) + 14, 0) + coalesce(octet_length(x.visibility_timeout_ms::text) + 25, 0) + coalesce(octet_length(x.tags::text)
-            + 8, 0) + coalesce(octet_length(x.pending::text) + 11, 0) + coalesce(octet_length(x.options::text) + 11, 0) + coalesce(octet_length(x.extra::text) + 9,
-            0) + coalesce(octet_length(x.id::text) + 6, 0) + coalesce(octet_length(x.tenant::text) + 10, 0) then true
-            else (select count(*) from json_object_keys(r.job)) = num_nonnulls(x.type, x.args, x.queue, x.priority, x.scheduled_at, x.expires_at, x.meta, x.retry, x.max_attempts, x.timeout_ms, x.visibility_timeout_ms, x.tags,
-                x.pending, x.options, x.extra, x.id, x.tenant) end as whole
-        from json_array_elements(p_jobs) with ordinality e(job, ord)
-        cross join lateral (select case when json_typeof(e.job) = 'object' and (strpos(e.job::text, '\u') = 0 or ojs._bad_escape(e.job::text) is null) then e.job else '{}' end as job) r
-        cross join lateral json_to_record(r.job) as x(type json, args json, queue json, priority json, scheduled_at json, expires_at json, meta json, retry json, max_attempts json, timeout_ms json,
-            visibility_timeout_ms json, tags json, pending json, options json, extra json, id json, tenant json)
-    ), shaped as materialized (
-        select p.*, case
-            when p.whole and json_typeof(p.type) = 'string' and (p.queue is null or json_typeof(p.queue) = 'string') and (p.tenant is null or p.tenant #>> '{}' = v_tenant
-                    or v_tenant is null and json_typeof(p.tenant) = 'string' and ojs._tenant_valid(p.tenant #>> '{}'))
-                and (p.priority is null or p.priority::text ~ '^-?\d{1,9}$') and (p.max_attempts is null or p.max_attempts::text ~ '^-?\d{1,9}$')
-                and (p.timeout_ms is null or p.timeout_ms::text ~ '^-?\d{1,9}$') and (p.visibility_timeout_ms is null or p.visibility_timeout_ms::text ~ '^-?\d{1,9}$')
-                and (p.id is null or ojs._plain_uuid(p.id)) and json_typeof(p.args) = 'array'
-                and (p.scheduled_at is null or ojs._plain_time(p.scheduled_at)) and (p.expires_at is null or ojs._plain_time(p.expires_at))
-                and (p.meta is null or json_typeof(p.meta) = 'object' and ojs._plain_json(p.meta) and ojs._fits_jsonb(p.meta))
-                and (p.retry is null or json_typeof(p.retry) = 'object' and ojs._plain_json(p.retry) and ojs._fits_jsonb(p.retry))
-                and (p.tags is null or p.tags::text ~ '^\["[^"\\]*"(,"[^"\\]*")*\]$') and (p.pending is null or json_typeof(p.pending) = 'boolean')
-                and (p.options is null or json_typeof(p.options) = 'object') and (p.extra is null or json_typeof(p.extra) = 'object') then null
-            else ojs._indexed(ojs._shape_refusal(p.job, p.n, v_own, p_tenant), p.n, p_each) end as refusal
-        from parsed p
-    ), read as materialized (
-        select s.n, s.type #>> '{}' as type, s.args, coalesce(s.queue #>> '{}', 'default') as queue, coalesce(s.priority::text::int, 0) as priority,
-            ojs._when(s.scheduled_at #>> '{}', v_now) as scheduled_at, ojs._when(s.expires_at #>> '{}', v_now) as expires_at, coalesce(s.meta::jsonb, '{}') as meta,
-            s.retry::jsonb as retry, coalesce(s.max_attempts::text::int, ojs._retry_max_attempts(s.retry::jsonb), 3) as max_attempts, s.timeout_ms::text::int as timeout_ms,
-            s.visibility_timeout_ms::text::int as visibility_timeout_ms, case when s.tags is not null then array(select json_array_elements_text(s.tags)) end as tags,
-            coalesce(s.pending::text::boolean, false) as pending, s.options, s.extra, (s.id #>> '{}')::uuid as id, coalesce(s.tenant #>> '{}', v_tenant) as tenant
-        from shaped s where s.refusal is null
-    ), judged as materialized (
-        select r.*, coalesce(r.tenant, case when r.meta ? 'tenant_id' then r.meta ->> 'tenant_id' else v_default end) as tenant_id, case
-            when (r.tenant is not null or v_default is not null) and ojs._ordinary(coalesce(r.tenant, v_default), r.id, r.type, r.queue, r.priority, r.max_attempts, r.scheduled_at,
-                r.expires_at, r.timeout_ms, r.visibility_timeout_ms, r.tags, r.args, r.meta, r.retry, r.options, r.extra) then null
-            else ojs._indexed(coalesce(case when r.tenant is null then ojs._tenant_of_job(r.meta, r.n) end, ojs._violation_refusal(ojs._job_violation(
-                coalesce(r.tenant, nullif(r.meta ->> 'tenant_id', ''), v_default), r.id, r.type, r.queue, r.priority, r.max_attempts, r.scheduled_at, r.expires_at, r.timeout_ms,
-                r.visibility_timeout_ms, r.tags, r.args, r.meta, r.retry, r.options, r.extra), r.n)), r.n, p_each) end as refusal
-        from read r
-    ), good as materialized (
-        select j.n, t.state, case when t.state = 'available' then nextval('ojs.job_seq') end as seq, j.id is not null as named, j.tenant_id, coalesce(j.id, ojs._uuid_v7()) as id, j.queue,
-            j.type, j.priority, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra
-        from judged j
-        cross join lateral (select ojs._first_state(j.pending, j.scheduled_at, v_now) as state) t
-        where j.refusal is null
-    ), added as (
-        insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms,
-            visibility_timeout_ms, tags, args, meta, retry, options, extra)
-        select g.state, g.seq, v_now, v_now, g.tenant_id, g.id, g.queue, g.type, g.priority, g.max_attempts, g.scheduled_at, g.expires_at, g.timeout_ms,
-            g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
-        from good g where not g.named
-    ), named as (
-        -- Looking for a conflict costs, and only an id of the caller's can have one.
-        insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms,
-            visibility_timeout_ms, tags, args, meta, retry, options, extra)
-        select g.state, g.seq, v_now, v_now, g.tenant_id, g.id, g.queue, g.type, g.priority, g.max_attempts, g.scheduled_at, g.expires_at, g.timeout_ms,
-            g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
-        from good g where g.named
-        on conflict do nothing
-        returning id, tenant_id
-    ), twice as materialized (
-        select g.n, ojs._indexed(row('OJ410', format('job %s exists already', g.id), jsonb_build_object('field', 'id', 'job_id', g.id))::ojs.refusal, g.n, p_each) as refusal
-        from (select d.n, d.id, d.tenant_id, row_number() over (partition by d.id, d.tenant_id order by d.n) as nth from good d where d.named) g
-        where g.nth > 1 or (g.id, g.tenant_id) not in (select a.id, a.tenant_id from named a)
-    ), kept as materialized (
-        select g.* from good g where not g.named or g.n not in (select t.n from twice t)
-    ), woken as (
-        insert into ojs.wake as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
-        select g.tenant_id, g.queue, g.priority, g.state, count(*), min(g.seq), max(g.seq) from kept g group by g.tenant_id, g.queue, g.priority, g.state
-        returning case when k.to_state = 'available' then k.queue end as awaited
-    ), notified as materialized (
-        select ojs._notify(array_agg(distinct w.awaited)) from woken w having count(w.awaited) > 0
-    ), reminded as (
-        insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select g.scheduled_at, 'due'::ojs.timer_kind, array_agg(g.tenant_id), array_agg(g.id)
-        from (select d.*, row_number() over (partition by d.scheduled_at) / 1000 as part from kept d where d.state = 'scheduled') g
-        group by g.scheduled_at, g.part
-        union all
-        select g.expires_at, 'expiry', array_agg(g.tenant_id), array_agg(g.id)
-        from (select d.*, row_number() over (partition by d.expires_at) / 1000 as part from kept d where d.expires_at is not null) g
-        group by g.expires_at, g.part
-    )
-    select o.*
-    from (
-        select g.n, null::text, null::text, null::jsonb, g.state, 0, null::uuid, null::timestamptz, null::timestamptz, null::timestamptz, null::timestamptz, v_now, null::text, null::jsonb,
-            null::json, g.seq, g.tenant_id, g.id, g.queue, g.type, g.priority, g.max_attempts, v_now, g.scheduled_at, g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags,
-            g.args, g.meta, g.retry, g.options, g.extra
-        from kept g left join notified on true
-        union all
-        select r.n, (r.refusal).sqlstate, (r.refusal).message, (r.refusal).detail, (null::ojs.job).*
-        from (select s.n, s.refusal from shaped s where s.refusal is not null union all select j.n, j.refusal from judged j where j.refusal is not null
-            union all select t.n, t.refusal from twice t) r
-    ) o(n)
-    order by o.n;
+    if v_state = 'scheduled' then
+        perform ojs._remind('due', array[p_scheduled_at], array[p_tenant], array[v_job.id]);
+    end if;
+    if p_expires_at is not null then
+        perform ojs._remind('expiry', array[p_expires_at], array[p_tenant], array[v_job.id]);
+    end if;
+    return v_job;
 end;
-$_$;
+$$;
+
+CREATE FUNCTION ojs._enqueued_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
+    LANGUAGE sql STABLE
+    AS $$
+    select 'evt_' || j.id || '_enqueued', 'job.enqueued', j.created_at, j.tenant_id, j.queue, j.id::text,
+        jsonb_build_object('job_type', j.type, 'queue', j.queue, 'priority', j.priority, 'attempt', 0)
+    from ojs._newest_jobs('job.enqueued', p_queues, p_limit, p_tenant) j
+    where p_types is null or 'job.enqueued' = any (p_types)
+$$;
 
 CREATE FUNCTION ojs._enter_lane(p_patience_ms integer DEFAULT 0) RETURNS boolean
     LANGUAGE plpgsql
@@ -1559,9 +2209,11 @@ begin
         end if;
     end if;
     perform set_config('ojs.lane', 'held', true),
-        case when current_setting('idle_in_transaction_session_timeout')::interval not between '1 millisecond' and '10 seconds' then set_config('idle_in_transaction_session_timeout', '10s', true) end,
-        -- Unknown before PostgreSQL 17.
-        case when current_setting('transaction_timeout', true)::interval not between '1 millisecond' and '10 seconds' then set_config('transaction_timeout', '10s', true) end;
+        case when current_setting('idle_in_transaction_session_timeout')::interval not between '1 millisecond' and '10 seconds' then
+            set_config('idle_in_transaction_session_timeout', '10s', true) end,
+        -- Before PostgreSQL 17 this setting is unknown, and null here.
+        case when current_setting('transaction_timeout', true)::interval not between '1 millisecond' and '10 seconds' then
+            set_config('transaction_timeout', '10s', true) end;
     return true;
 end;
 $$;
@@ -1580,10 +2232,14 @@ CREATE FUNCTION ojs._error_refusal(p_error jsonb) RETURNS ojs.refusal
     LANGUAGE sql STABLE
     AS $$
     select case
-        when p_error is null or jsonb_typeof(p_error) <> 'object' then row('OJ400', 'error must be a JSON object', '{"field": "error"}')::ojs.refusal
-        when coalesce(jsonb_typeof(p_error -> 'message'), 'null') <> 'string' then row('OJ400', 'error.message must be a string', '{"field": "error.message"}')::ojs.refusal
-        when jsonb_typeof(p_error -> 'code') not in ('string', 'null') then row('OJ400', 'error.code must be a string', '{"field": "error.code"}')::ojs.refusal
-        when jsonb_typeof(p_error -> 'type') not in ('string', 'null') then row('OJ400', 'error.type must be a string', '{"field": "error.type"}')::ojs.refusal
+        when p_error is null or jsonb_typeof(p_error) <> 'object' then row('OJ400', 'error must be a JSON object',
+            '{"field": "error"}')::ojs.refusal
+        when coalesce(jsonb_typeof(p_error -> 'message'), 'null') <> 'string' then row('OJ400', 'error.message must be a string',
+            '{"field": "error.message"}')::ojs.refusal
+        when jsonb_typeof(p_error -> 'code') not in ('string', 'null') then row('OJ400', 'error.code must be a string',
+            '{"field": "error.code"}')::ojs.refusal
+        when jsonb_typeof(p_error -> 'type') not in ('string', 'null') then row('OJ400', 'error.type must be a string',
+            '{"field": "error.type"}')::ojs.refusal
         when jsonb_typeof(p_error -> 'retryable') not in ('boolean', 'null') then
             row('OJ400', 'error.retryable must be a boolean', '{"field": "error.retryable"}')::ojs.refusal
         when octet_length(p_error::text) > 65536 then row('OJ413', 'error is larger than 65536 bytes', '{"field": "error"}')::ojs.refusal
@@ -1595,13 +2251,24 @@ CREATE FUNCTION ojs._errors_with(p_errors jsonb, p_entry jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     AS $$ select case when jsonb_array_length(p_errors) >= 100 then p_errors - 0 else coalesce(p_errors, '[]') end || p_entry $$;
 
-CREATE FUNCTION ojs._expire(p_ids uuid[], p_tenants text[]) RETURNS void
-    LANGUAGE sql
-    AS $$
-    with ended as materialized (select x.id, x.tenant_id from ojs._discard_expired(p_ids, p_tenants) x)
-    select ojs._look_again(array_agg(e.tenant_id), array_agg(e.id))
-    from unnest(p_ids, p_tenants) e(id, tenant_id) where (e.id, e.tenant_id) not in (select x.id, x.tenant_id from ended x)
-$$;
+CREATE FUNCTION ojs._exhaustion_violation(p_retry jsonb) RETURNS ojs.violation
+    LANGUAGE plpgsql IMMUTABLE
+    AS $_$
+begin
+    if p_retry ? 'jitter' and jsonb_typeof(p_retry -> 'jitter') <> 'boolean'
+            and coalesce(p_retry ->> 'jitter', '') not in ('none', 'full', 'equal', 'decorrelated') then
+        return row('OJ422', 'retry.jitter', 'retry.jitter must be a boolean, "none", "full", "equal" or "decorrelated"')::ojs.violation;
+    end if;
+    if p_retry ? 'on_exhaustion' and coalesce(p_retry ->> 'on_exhaustion', '') not in ('discard', 'dead_letter') then
+        return row('OJ422', 'retry.on_exhaustion', 'retry.on_exhaustion must be "discard" or "dead_letter"')::ojs.violation;
+    end if;
+    if p_retry ? 'non_retryable_errors' and (jsonb_typeof(p_retry -> 'non_retryable_errors') <> 'array'
+            or jsonb_path_exists(p_retry -> 'non_retryable_errors', '$[*] ? (@.type() != "string")')) then
+        return row('OJ422', 'retry.non_retryable_errors', 'retry.non_retryable_errors must be an array of strings')::ojs.violation;
+    end if;
+    return null;
+end;
+$_$;
 
 CREATE FUNCTION ojs._expire_due(p_tenants text[], p_ids uuid[]) RETURNS void
     LANGUAGE plpgsql
@@ -1612,11 +2279,13 @@ begin
     with ended as materialized (
         select x.id, x.tenant_id from ojs._discard_expired(p_ids, p_tenants) x
     )
-    -- Locked by somebody just now: look again. In a worker's hands: it may come back.
+    -- Jobs that somebody has locked just now get a new reminder, and so do jobs in workers' hands, which may come back.
     insert into ojs.timer (due_at, kind, tenant_ids, ids)
-    select case when j.state = 'active' then greatest(j.lease_expires_at, v_now + interval '1 second') else greatest(j.expires_at, v_now + interval '1 second') end, 'expiry', array[j.tenant_id], array[j.id]
+    select greatest(case when j.state = 'active' then j.lease_expires_at else j.expires_at end, v_now + ojs._moment()), 'expiry',
+        array[j.tenant_id], array[j.id]
     from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
-    cross join lateral (select j.* from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state not in ('completed', 'cancelled', 'discarded') and j.expires_at is not null limit 1) j
+    cross join lateral (select j.* from ojs.job j
+        where j.id = a.id and j.tenant_id = a.tenant_id and not ojs._ended(j.state) and j.expires_at is not null limit 1) j
     where (a.id, a.tenant_id) not in (select e.id, e.tenant_id from ended e);
 end;
 $$;
@@ -1632,17 +2301,32 @@ CREATE FUNCTION ojs._extend(p_worker_id text, p_ids uuid[], p_visibility_timeout
     SET max_parallel_workers_per_gather TO '0'
     SET plan_cache_mode TO 'force_generic_plan'
     AS $$
-    with held as materialized (
-        select j.id, j.tenant_id from ojs.job j
+    with mine as materialized (
+        select j as job, n.now, ojs._lease_end(n.now, coalesce(p_visibility_timeout_ms, j.visibility_timeout_ms), j.started_at,
+            coalesce(nullif(j.timeout_ms, 0), n.limit_ms)) as until
+        from (select ojs.now() as now, ojs._timeout_ms(null) as limit_ms offset 0) n
+        cross join ojs.job j
         where j.id = any (p_ids) and (p_tenant is null or j.tenant_id = p_tenant) and j.state = 'active'
           and (j.worker_id is null or j.worker_id = p_worker_id)
-        for update of j skip locked
+    ), held as materialized (
+        -- Only rows whose lease moves are locked: a lock on another row would keep the clock from ending its attempt in time.
+        select j.id, j.tenant_id, m.until from mine m
+        cross join lateral (
+            select j.id, j.tenant_id from ojs.job j
+            where j.id = (m.job).id and j.tenant_id = (m.job).tenant_id and j.state = 'active' and j.started_at = (m.job).started_at
+            for update skip locked
+        ) j
+        where m.until > (m.job).lease_expires_at and m.until > m.now
+    ), extended as (
+        update ojs.job j set lease_expires_at = greatest(j.lease_expires_at, h.until)
+        from held h where j.id = h.id and j.tenant_id = h.tenant_id
+        returning j.*
     )
-    update ojs.job j
-    set lease_expires_at = greatest(j.lease_expires_at,
-        least(ojs.now() + coalesce(p_visibility_timeout_ms, j.visibility_timeout_ms, 30000) * interval '1 millisecond', j.started_at + ojs._timeout_ms(j.timeout_ms) * interval '1 millisecond'))
-    from held h where j.id = h.id and j.tenant_id = h.tenant_id
-    returning j.*
+    select e.* from extended e
+    union all
+    -- A job that another heartbeat has locked at this moment is held all the same: left out, its worker would abort it.
+    select (m.job).* from mine m
+    where (m.job).lease_expires_at > m.now and ((m.job).id, (m.job).tenant_id) not in (select h.id, h.tenant_id from held h)
 $$;
 
 CREATE FUNCTION ojs._failed_state(p_entry jsonb, p_requeue boolean, p_attempt integer, p_max_attempts integer, p_retry jsonb) RETURNS ojs.job_state
@@ -1651,31 +2335,40 @@ CREATE FUNCTION ojs._failed_state(p_entry jsonb, p_requeue boolean, p_attempt in
     select case
         when p_requeue then 'available'
         when p_attempt >= p_max_attempts or p_entry -> 'retryable' = 'false' or p_entry ->> 'code' in ('DISCARD', 'DEAD_LETTER', 'FAIL')
-            or p_retry ? 'non_retryable_errors' and exists (select from jsonb_array_elements_text(p_retry -> 'non_retryable_errors') e(pattern)
+            or p_retry ? 'non_retryable_errors'
+                and exists (select from jsonb_array_elements_text(p_retry -> 'non_retryable_errors') e(pattern)
                 where e.pattern in (p_entry ->> 'code', p_entry ->> 'type')
-                   or e.pattern like '%.*' and (starts_with(p_entry ->> 'code', left(e.pattern, -1)) or starts_with(p_entry ->> 'type', left(e.pattern, -1)))) then 'discarded'
+                   or e.pattern like '%.*' and (starts_with(p_entry ->> 'code', left(e.pattern, -1))
+                       or starts_with(p_entry ->> 'type', left(e.pattern, -1)))) then 'discarded'
         else 'retryable' end::ojs.job_state
 $$;
 
 CREATE TABLE ojs.tenant_fairness (
-    queue text NOT NULL,
+    queue text NOT NULL COLLATE pg_catalog."C",
     priority integer NOT NULL,
-    tenant_id text NOT NULL,
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    rev bigint DEFAULT 1 NOT NULL,
+    ready boolean NOT NULL,
     vtime numeric NOT NULL,
     weight numeric NOT NULL,
-    class integer NOT NULL,
-    backlogged boolean NOT NULL,
     deficit numeric DEFAULT 0 NOT NULL,
     dispatched bigint DEFAULT 0 NOT NULL,
     job_priority integer NOT NULL,
     head bigint NOT NULL,
-    reentry_head bigint DEFAULT 0 NOT NULL,
-    drift numeric DEFAULT 0 NOT NULL,
-    rev bigint DEFAULT 1 NOT NULL
+    behind boolean DEFAULT false NOT NULL,
+    again_lo bigint DEFAULT 0 NOT NULL,
+    again_seq bigint DEFAULT 0 NOT NULL
 )
 WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.tenant_fairness FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._fair(p_queue text, p_priority integer, p_tenant text) RETURNS SETOF ojs.tenant_fairness
+    LANGUAGE sql STABLE ROWS 1
+    AS $$
+    select f.* from ojs.tenant_fairness f
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant order by f.rev desc limit 1
+$$;
 
 CREATE FUNCTION ojs._fairness() RETURNS SETOF ojs.tenant_fairness
     LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100
@@ -1686,20 +2379,56 @@ CREATE FUNCTION ojs._fairness() RETURNS SETOF ojs.tenant_fairness
 declare
     v_tenant text := ojs.current_tenant();
 begin
-    if v_tenant is null and not (pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member')) then
+    if v_tenant is null and not ojs._sees_all() then
         return;
     end if;
     return query
-    select f.queue, f.priority, f.tenant_id, f.vtime, f.weight, f.class, f.backlogged,
-        case when f.backlogged then coalesce(round((r.v - f.vtime) * f.weight, 6), f.deficit) else 0 end, f.dispatched - coalesce(a.jobs, 0), f.job_priority, f.head, f.reentry_head, f.drift, f.rev
+    select f.queue, f.priority, f.tenant_id, f.rev, f.ready, f.vtime, f.weight,
+        case when f.ready and l.tenants > 0 then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
+        -- Jobs decided ahead have been charged, but are not handed out yet.
+        f.dispatched - coalesce(a.jobs, 0), f.job_priority, f.head, f.behind, f.again_lo, f.again_seq
     from ojs.tenant_fairness f
-    -- Decided ahead is not handed out.
-    left join (select r.queue, r.priority, r.tenant_id, count(*) as jobs from ojs.run r group by r.queue, r.priority, r.tenant_id) a
-        on a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id
-    left join lateral (select r.v from ojs.ring r where r.queue = f.queue and r.priority = f.priority order by r.rev desc limit 1) r on f.backlogged
+    left join (
+        select t.queue, t.priority, t.tenant_id, count(*) as jobs
+        from (select distinct x.queue from ojs.turn_mark x) q cross join lateral ojs._turn_mark(q.queue) m
+        join ojs.turn t on t.queue = m.queue and t.n >= m.lo
+        group by t.queue, t.priority, t.tenant_id
+    ) a on a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id
+    left join lateral ojs._level(f.queue, f.priority) l on f.ready
     where v_tenant is null or f.tenant_id = v_tenant;
 end;
 $$;
+
+CREATE FUNCTION ojs._field_fault(p_name text, p_kind text, p_value json) RETURNS text
+    LANGUAGE plpgsql STABLE
+    AS $_$
+begin
+    if p_kind = 'integer' then
+        if json_typeof(p_value) <> 'number' or p_value::text !~ '^-?\d{1,10}$' then
+            return format('%I must be an integer', p_name);
+        end if;
+        perform p_value::text::int;
+    elsif json_typeof(p_value) <> p_kind then
+        return format('%I must be a JSON %s', p_name, p_kind);
+    elsif p_name in ('scheduled_at', 'expires_at') then
+        -- This raises what PostgreSQL says of times such as the 30th of February. A text that is no time at all is refused later, with the
+        -- other rules.
+        perform ojs._when(p_value #>> '{}', ojs.now());
+    elsif p_name = 'tags' then
+        if exists (select from json_array_elements(p_value) t where json_typeof(t) <> 'string') then
+            return 'tags must be strings';
+        end if;
+    elsif p_name in ('meta', 'retry') then
+        if ojs._repeats_key(p_value) then
+            return format('%I holds an object with the same key twice', p_name);
+        end if;
+        perform p_value::jsonb;
+    elsif p_name = 'id' then
+        perform (p_value #>> '{}')::uuid;
+    end if;
+    return null;
+end;
+$_$;
 
 CREATE FUNCTION ojs._fire_cron(p_tenant text, p_id uuid) RETURNS boolean
     LANGUAGE plpgsql
@@ -1796,157 +2525,197 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._first_free(p_tenant text, p_ids uuid[], p_test boolean) RETURNS integer
-    LANGUAGE plpgsql
-    AS $$
-declare
-    v_free uuid[];
-    v_at   int;
-begin
-    if p_ids is null or not p_test then
-        return case when p_ids is not null then 1 end;
-    end if;
-    v_free := array(select j.id from unnest(p_ids) i
-        cross join lateral (select j.id from ojs.job j where j.id = i and j.tenant_id = p_tenant and j.state = 'available' for update skip locked) j);
-    select min(i.at) into v_at from unnest(p_ids) with ordinality i(id, at) where i.id in (select f.id from unnest(v_free) f(id));
-    perform ojs._look_again(array_fill(p_tenant, array[coalesce(v_at - 1, cardinality(p_ids))]), p_ids[:coalesce(v_at - 1, cardinality(p_ids))]);
-    return v_at;
-end;
-$$;
-
 CREATE FUNCTION ojs._first_state(p_pending boolean, p_scheduled_at timestamp with time zone, p_now timestamp with time zone) RETURNS ojs.job_state
     LANGUAGE sql STABLE
     AS $$ select case when p_pending then 'pending' when p_scheduled_at > p_now then 'scheduled' else 'available' end::ojs.job_state $$;
 
 CREATE FUNCTION ojs._fits_jsonb(p_json json) RETURNS boolean
     LANGUAGE sql STABLE
-    AS $$ select p_json::text !~ '[0-9][eE][-+]?[0-9]{3}' and (octet_length(p_json::text) < 16000 or p_json::text !~ '[0-9]{255}') $$;
-
-CREATE FUNCTION ojs._flat_args(p_args json) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $_$
-    select case when octet_length(p_args::text) <= 200 then starts_with(p_args::text, '[') and strpos(p_args::text, '{') = 0 and strpos(p_args::text, '\') = 0
-        else octet_length(p_args::text) <= 65536 and p_args::text ~ '^\[[^][{\\]*\]$' end
-$_$;
+    AS $$
+    select p_json::text !~ '[0-9][eE][-+]?[0-9]{3}' and (octet_length(p_json::text) < 16000 or p_json::text !~ '[0-9]{255}')
+$$;
 
 CREATE FUNCTION ojs._fold() RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 declare
-    c_bite   constant int := 10000;
-    v_fold   ojs.fold;
-    v_mark   pg_snapshot;
-    v_until  xid8;
-    v_joined record;
-    v_ring   ojs.ring;
-    v_owes   boolean;
-    v_fresh  boolean;
+    c_bite  constant int := 10000;
+    v_fold  ojs.fold;
+    v_to    pg_snapshot := ojs._snapshot();
+    v_rows  bigint;
+    v_taken boolean;
+    v_end   record;
 begin
-    select f.rev, f.snapshot, ojs._snapshot(),
-        exists (select from ojs.lease l where l.owed > 0 and l.xid >= pg_snapshot_xmax(f.snapshot))
-            or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select l.* from ojs.lease l where l.xid = x.xid and l.owed > 0 offset 0) l),
-        exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot))
-            or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' offset 0) w)
-    into v_fold.rev, v_fold.snapshot, v_mark, v_owes, v_fresh
-    from (select f.* from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f;
-    if (v_owes or v_fresh) is not true then
+    select f.* into v_fold from ojs.fold f order by f.rev desc limit 1;
+    if v_fold.part_xid is not null then
+        return ojs._fold_part(v_fold, c_bite);
+    end if;
+    select count(*), bool_or(x.to_state = 'active') into v_rows, v_taken
+    from (select s.to_state from ojs._fresh(v_fold.snapshot, v_to, null, null, null) s limit c_bite + 1) x;
+    if v_rows = 0 then
         return false;
     end if;
-    if (select m.rev from ojs.run_mark m order by m.queue desc, m.rev desc limit 1) is not null then
-        -- What was decided ahead knows nothing of whoever joins now: this looks at what v_mark sees, and more.
-        perform ojs._revoke(s.queue) from ojs._stale_queues() s(queue) where ojs._has_run(s.queue);
+    if exists (select from ojs.turn_mark) then
+        -- A tenant that joins is placed among the others as they stand. What was decided ahead without it is taken back first; otherwise it
+        -- would wait behind all of that.
+        perform ojs._revoke(q.queue) from ojs._stale_queues(null) q(queue);
     end if;
-    -- A long journal is taken in bites, a transaction always whole.
-    select w.xid into v_until from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) order by w.xid, w.seq offset c_bite limit 1;
-    if v_until = (select w.xid from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) order by w.xid, w.seq limit 1) then
-        v_until := (select w.xid from ojs.wake w where w.xid > v_until order by w.xid, w.seq limit 1);
+    if v_rows <= c_bite then
+        perform ojs._take_in(v_fold.snapshot, v_to, null, null, null, v_taken);
+        update ojs.fold f set rev = f.rev + 1, snapshot = v_to where f.rev = v_fold.rev;
+        return false;
     end if;
-    v_mark := ojs._snapshot_before(v_mark, v_until);
-    for v_joined in
-        with fresh as materialized (
-            select w.* from (
-                select w.* from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold.snapshot) and w.to_state = 'available'
-                union all
-                select w.* from pg_snapshot_xip(v_fold.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' offset 0) w
-            ) w
-            -- What the transaction itself did counts, but not as folded: it may do more.
-            where pg_visible_in_snapshot(w.xid, v_mark) or w.xid = pg_current_xact_id_if_assigned()
-        ), shard as materialized (
-            select s.*, s.job_priority + coalesce(t.priority_boost, 0) as priority, coalesce(t.weight, 1) as weight
-            from (select f.queue, f.priority as job_priority, f.tenant_id, min(f.lo) as lo, array_agg(f.lo) as los, array_agg(f.hi) as his from fresh f group by f.queue, f.priority, f.tenant_id) s
-            left join ojs.tenant t on t.tenant_id = s.tenant_id
-        ), known as materialized (
-            select s.*, coalesce(r.v, 0) as v, coalesce(r.drift, 0) as drift, f.rev, f.backlogged, f.head
-            from shard s
-            left join lateral (select r.v, r.drift from ojs.ring r where r.queue = s.queue and r.priority = s.priority order by r.rev desc limit 1) r on true
-            left join lateral (select f.rev, f.backlogged, f.head from ojs.tenant_fairness f
-                where f.queue = s.queue and f.priority = s.priority and f.tenant_id = s.tenant_id order by f.rev desc limit 1) f on true
-        ), behind as (
-            -- Jobs that became visible behind the cursor: each statement's own narrow range is searched for them.
-            insert into ojs.reentry (queue, priority, tenant_id, id)
-            select b.queue, b.priority, b.tenant_id, b.id
-            from (
-                select k.queue, k.priority, k.tenant_id, j.id, min(j.seq) as seq
-                from known k
-                cross join lateral unnest(k.los, k.his) w(lo, hi)
-                -- The limit keeps this from being turned around: one index range per wake row.
-                cross join lateral (
-                    select j.id, j.seq from ojs.job j
-                    where j.queue = k.queue and j.priority = k.job_priority and j.tenant_id = k.tenant_id and j.seq between w.lo and least(w.hi, k.head) and j.state = 'available'
-                    order by j.seq limit 2147483647
-                ) j
-                where k.lo <= k.head and w.lo <= k.head
-                group by k.queue, k.priority, k.tenant_id, j.id
-            ) b
-            -- What was decided ahead is on its way.
-            where not exists (select from (select m.lo, m.held from ojs.run_mark m where m.queue = b.queue order by m.rev desc limit 1) m
-                cross join lateral (
-                    (select r.id, r.tenant_id from ojs.run r where r.queue = b.queue and r.n >= m.lo order by r.n limit 100000)
-                    union all
-                    select r.id, r.tenant_id from unnest(m.held) h(n) cross join lateral (select r.id, r.tenant_id from ojs.run r where r.queue = b.queue and r.n = h.n limit 1) r
-                ) r where r.id = b.id and r.tenant_id = b.tenant_id)
-            order by b.seq
-        ), joined as (
-            insert into ojs.tenant_fairness (queue, priority, tenant_id, vtime, weight, class, backlogged, job_priority, head)
-            select k.queue, k.priority, k.tenant_id, k.v, k.weight, ojs._weight_class(k.weight), true, k.job_priority, k.lo - 1
-            from known k where k.rev is null
-            returning queue, priority, class, weight, vtime
-        ), rejoined as (
-            update ojs.tenant_fairness f
-            set rev = f.rev + 1, backlogged = true, vtime = greatest(f.vtime, k.v + k.drift) - k.drift, drift = 0, weight = k.weight, class = ojs._weight_class(k.weight)
-            from known k
-            where not k.backlogged and f.queue = k.queue and f.priority = k.priority and f.tenant_id = k.tenant_id and f.rev = k.rev
-            returning f.queue, f.priority, f.class, f.weight, f.vtime
-        ), folded as (
-            update ojs.fold f set rev = f.rev + 1, snapshot = v_mark
-            where f.lane = 0 and f.rev = v_fold.rev
-        )
-        select j.queue, j.priority, j.class, count(*)::int as members, sum(j.weight) as weight, min(j.vtime) as head
-        from (select * from joined union all select * from rejoined) j
-        group by j.queue, j.priority, j.class
-        order by j.queue, j.priority
-    loop
-        if v_ring.queue is distinct from v_joined.queue or v_ring.priority is distinct from v_joined.priority then
-            if v_ring.queue is not null then
-                perform ojs._ring_changed(v_ring);
-            end if;
-            v_ring := ojs._ring_here(v_joined.queue, v_joined.priority);
-        end if;
-        v_ring := ojs._ring_join(v_ring, v_joined.class, v_joined.members, v_joined.weight, v_joined.head);
-    end loop;
-    if v_ring.queue is not null then
-        perform ojs._ring_changed(v_ring);
-    end if;
-    if v_owes then
-        perform ojs._charge_owed(v_fold.snapshot);
-    end if;
-    return v_until is not null;
+    -- Taking in more at once would keep everybody waiting. So transactions are taken in by their order, and of the last one a part.
+    v_end := ojs._bite_end(v_fold.snapshot, v_to, c_bite);
+    perform ojs._take_in(
+        v_fold.snapshot, ojs._snapshot_part(v_fold.snapshot, v_to, v_end.o_xid, false), v_end.o_xid, 0, v_end.o_lo, true);
+    update ojs.fold f
+    set rev = f.rev + 1, snapshot = ojs._snapshot_part(v_fold.snapshot, v_to, v_end.o_xid, true), part_xid = v_end.o_xid,
+        part_lo = v_end.o_lo
+    where f.rev = v_fold.rev;
+    return true;
 end;
+$$;
+
+CREATE TABLE ojs.fold (
+    rev bigint NOT NULL,
+    snapshot pg_snapshot NOT NULL,
+    part_xid xid8,
+    part_lo bigint
+)
+WITH (vacuum_truncate=off);
+
+CREATE FUNCTION ojs._fold_part(p_fold ojs.fold, p_rows integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_hi bigint;
+begin
+    select max(j.lo) into v_hi
+    from (select j.lo from ojs.journal j where j.xid = p_fold.part_xid and j.lo > p_fold.part_lo order by j.lo limit p_rows) j;
+    if v_hi is not null then
+        if exists (select from ojs.turn_mark) then
+            perform ojs._revoke(q.queue) from ojs._stale_queues(null) q(queue);
+        end if;
+        perform ojs._take_in(null, null, p_fold.part_xid, p_fold.part_lo, v_hi, true);
+    end if;
+    update ojs.fold f set rev = f.rev + 1, part_lo = v_hi, part_xid = case when v_hi is not null then f.part_xid end
+    where f.rev = p_fold.rev;
+    return true;
+end;
+$$;
+
+CREATE FUNCTION ojs._fresh(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS SETOF ojs._movement
+    LANGUAGE sql STABLE ROWS 10
+    AS $$
+    select s.* from ojs._since(p_from, p_to) s where s.lo is not null
+    union all
+    select m.* from ojs._movement m where m.xid = p_xid and m.lo > p_lo and m.lo <= p_hi
+    union all
+    -- What the running transaction did counts. It stays fresh, because the transaction may do more that must not be missed.
+    select m.* from ojs._movement m where m.xid = pg_current_xact_id_if_assigned() and m.lo is not null
 $$;
 
 CREATE FUNCTION ojs._from_first_open(p_cron ojs.cron) RETURNS uuid[]
     LANGUAGE sql STABLE
     AS $$ select coalesce(p_cron.open[(select o.n from ojs._open_jobs(p_cron, p_cron.open) o limit 1):], '{}') $$;
+
+CREATE FUNCTION ojs._front(p_queue text, p_priority integer, p_low numeric, p_count integer, p_tenant text, p_beside boolean) RETURNS TABLE(spot tid, tenant_id text, job_priority integer, head bigint, behind boolean, again_lo bigint, again_seq bigint, weight double precision, vtime numeric)
+    LANGUAGE sql STABLE ROWS 10
+    AS $$
+    (select f.ctid, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime
+    from ojs.tenant_fairness f
+    where p_tenant is null and f.queue = p_queue and f.priority = p_priority and f.ready and f.vtime >= p_low
+    order by f.vtime limit p_count + 1)
+    union all
+    select f.spot, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime
+    from (select f.*, f.ctid as spot from ojs.tenant_fairness f
+        where p_tenant is not null and f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant
+        order by f.rev desc limit 1) f
+    where f.ready
+    union all
+    select null, w.tenant_id, w.job_priority, coalesce(f.head, w.lo - 1), coalesce(f.behind, false), coalesce(f.again_lo, 0),
+        coalesce(f.again_seq, 0), w.weight::float8, greatest(f.vtime, p_low)
+    from ojs._waiting() w
+    left join lateral (select f.* from ojs.tenant_fairness f
+        where f.queue = w.queue and f.priority = w.priority and f.tenant_id = w.tenant_id order by f.rev desc limit 1) f on true
+    where p_beside and w.queue = p_queue and w.priority = p_priority and (w.tenant_id = p_tenant or p_tenant is null)
+        and f.ready is not true
+$$;
+
+CREATE VIEW ojs._handed WITH (security_invoker='true') AS
+ SELECT 0 AS request,
+    j.state,
+    j.attempt,
+    j.lease,
+    j.started_at,
+    j.lease_expires_at,
+    j.finished_at,
+    j.retry_at,
+    j.enqueued_at,
+    j.worker_id,
+    j.errors,
+    j.result,
+    j.seq,
+    j.tenant_id,
+    j.id,
+    j.queue,
+    j.type,
+    j.priority,
+    j.max_attempts,
+    j.created_at,
+    j.scheduled_at,
+    j.expires_at,
+    j.timeout_ms,
+    j.visibility_timeout_ms,
+    j.tags,
+    j.args,
+    j.meta,
+    j.retry,
+    j.options,
+    j.extra
+   FROM ojs.job j
+  WHERE false;
+
+CREATE FUNCTION ojs._hand_out(p_done ojs.decided, p_ask ojs.ask, p_got integer) RETURNS SETOF ojs._handed
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_now  timestamptz := ojs.now();
+    v_base bigint;
+begin
+    if p_done.turns is null then
+        v_base := nextval('ojs.decision_seq') * 10000 - 1;
+    end if;
+    -- A statement of its own: it sees the jobs as those who locked them found them, whoever changed them before.
+    return query
+    with given as materialized (
+        select g.id, g.place, coalesce(g.turn, v_base + g.n) as turn, g.n, coalesce(p_ask.requests[r.at], r.at) as request,
+            nullif(p_ask.workers[r.at], '') as worker_id, nullif(p_ask.lease_ms[r.at], 0) as lease_ms
+        from unnest(p_done.ids, p_done.places, p_done.turns) with ordinality g(id, place, turn, n)
+        cross join lateral (select width_bucket(p_got + g.n::int, p_ask.starts) as at) r
+    ), taken as (
+        update ojs.job j
+        set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = g.worker_id,
+            lease_expires_at = v_now + least(coalesce(g.lease_ms, j.visibility_timeout_ms, 30000), nullif(j.timeout_ms,
+                0)) * interval '1 millisecond'
+        from given g
+        where j.ctid = g.place and j.id = g.id and j.state = 'available'
+        returning g.n, g.turn, g.request, j.*
+    ), leased as (
+        -- Rows of at most 128 jobs, so that they need not be compressed or put aside; in each the turns follow one another.
+        insert into ojs.lease (due_at, queue, priority, jobs, ids, tenants, turn, at)
+        select t.lease_expires_at, t.queue, t.priority, count(*), array_agg(t.id), array_agg(t.tenant_id), min(t.turn), v_now
+        from taken t group by t.lease_expires_at, t.queue, t.priority, (t.n - 1) / 128, t.turn - t.n
+    )
+    select t.request, t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id,
+        t.errors,
+        t.result, t.seq, t.tenant_id, t.id, t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at, t.expires_at,
+            t.timeout_ms,
+        t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options, t.extra
+    from taken t order by t.n;
+end;
+$$;
 
 CREATE FUNCTION ojs._has_later(p_table text, p_id uuid, p_most integer DEFAULT 10000) RETURNS boolean
     LANGUAGE plpgsql STABLE
@@ -1959,30 +2728,9 @@ begin
 end;
 $_$;
 
-CREATE FUNCTION ojs._has_run(p_queue text) RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-    return exists (select from (select m.lo from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1) m
-        cross join lateral (select r.n from ojs.run r where r.queue = p_queue and r.n >= m.lo order by r.n limit 1) r)
-        or exists (select from (select m.held from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1) m
-            cross join lateral unnest(m.held) h(n) cross join lateral (select r.n from ojs.run r where r.queue = p_queue and r.n = h.n limit 1) r);
-end;
-$$;
-
 CREATE FUNCTION ojs._has_to_stay(p_state ojs.job_state, p_finished_at timestamp with time zone, p_before timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$ select not ojs._ended(p_state) or p_finished_at >= p_before $$;
-
-CREATE FUNCTION ojs._has_work(p_queues text[]) RETURNS boolean
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-    return exists (select from ojs.queue_priority q
-        cross join lateral (select r.members from ojs.ring r where r.queue = q.queue and r.priority = q.priority order by r.rev desc limit 1) r
-        where q.queue = any (p_queues) and r.members > 0);
-end;
-$$;
 
 CREATE FUNCTION ojs._heartbeat_timeout() RETURNS interval
     LANGUAGE sql STABLE
@@ -2028,7 +2776,8 @@ CREATE FUNCTION ojs._hold_refusal(p_action text, p_id uuid, p_state ojs.job_stat
         when ojs._holds(p_state, p_job_lease, p_job_worker, p_lease, p_worker_id) then null
         when p_state <> 'active' then row('OJ409', format('cannot %s job %s: its state is %s, not active', p_action, p_id, p_state),
             jsonb_build_object('job_id', p_id, 'current_state', p_state, 'expected_state', 'active'))::ojs.refusal
-        when p_lease <> p_job_lease then row('OJ409', format('cannot %s job %s: the lease is not that of the running attempt', p_action, p_id),
+        when p_lease <> p_job_lease then row('OJ409', format('cannot %s job %s: the lease is not that of the running attempt',
+                p_action, p_id),
             jsonb_build_object('job_id', p_id, 'field', 'lease', 'current_state', p_state))::ojs.refusal
         else row('OJ409', format('cannot %s job %s: another worker holds it', p_action, p_id),
             jsonb_build_object('job_id', p_id, 'field', 'worker_id', 'current_state', p_state))::ojs.refusal
@@ -2052,6 +2801,18 @@ CREATE FUNCTION ojs._id_time(p_id uuid) RETURNS timestamp with time zone
     LANGUAGE sql IMMUTABLE
     AS $$ select to_timestamp(('x' || left(replace(p_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0) $$;
 
+CREATE FUNCTION ojs._id_violation(p_id uuid) RETURNS ojs.violation
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return case
+        when not ojs._v7(p_id) then row('OJ400', 'id', 'id must be a UUIDv7')::ojs.violation
+        when p_id > ojs._latest_id() then row('OJ400', 'id', format('id is of %s, which is more than a day ahead',
+            to_char(ojs._id_time(p_id) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')))::ojs.violation
+        end;
+end;
+$$;
+
 CREATE FUNCTION ojs._in_use() RETURNS text
     LANGUAGE sql IMMUTABLE
     AS $$ select 'again: the table was in use' $$;
@@ -2071,6 +2832,103 @@ begin
 end;
 $$;
 
+CREATE VIEW ojs._outcome WITH (security_invoker='true') AS
+ SELECT 0 AS n,
+    NULL::text AS sqlstate,
+    NULL::text AS message,
+    NULL::jsonb AS detail,
+    j.state,
+    j.attempt,
+    j.lease,
+    j.started_at,
+    j.lease_expires_at,
+    j.finished_at,
+    j.retry_at,
+    j.enqueued_at,
+    j.worker_id,
+    j.errors,
+    j.result,
+    j.seq,
+    j.tenant_id,
+    j.id,
+    j.queue,
+    j.type,
+    j.priority,
+    j.max_attempts,
+    j.created_at,
+    j.scheduled_at,
+    j.expires_at,
+    j.timeout_ms,
+    j.visibility_timeout_ms,
+    j.tags,
+    j.args,
+    j.meta,
+    j.retry,
+    j.options,
+    j.extra
+   FROM ojs.job j
+  WHERE false;
+
+CREATE FUNCTION ojs._insert_jobs(p_jobs ojs._new_jobs, p_tenant text, p_each boolean) RETURNS SETOF ojs._outcome
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_now    timestamptz := ojs.now();
+    v_own    text := ojs._session_tenant(null);
+    v_tenant text := ojs._session_tenant(p_tenant);
+    v_latest uuid := ojs._latest_id();
+begin
+    return query
+    with given as materialized (
+        select g.*, coalesce(g.given_id, ojs._uuid_v7()) as id, case when g.state = 'available' then nextval('ojs.job_seq') end as seq
+        from ojs._judged_jobs(p_jobs, v_own, v_tenant, p_tenant, p_each, v_now, v_latest) g
+    ), added as (
+        insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at,
+            expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra)
+        select g.state, g.seq, v_now, v_now, g.tenant_id, g.id, g.queue, g.type, g.priority, g.max_attempts, g.scheduled_at,
+            g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
+        from given g where g.refusal is null and g.given_id is null
+    ), named as (
+        -- Only an id of the caller's can exist already. Looking for a conflict takes time, so the insert above does not.
+        insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at,
+            expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra)
+        select g.state, g.seq, v_now, v_now, g.tenant_id, g.id, g.queue, g.type, g.priority, g.max_attempts, g.scheduled_at,
+            g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
+        from given g where g.refusal is null and g.given_id is not null
+        on conflict do nothing
+        returning id, tenant_id
+    ), twice as materialized (
+        select d.n, ojs._indexed(ojs._duplicate(d.id), d.n, p_each) as refusal
+        from (select g.*, row_number() over (partition by g.id, g.tenant_id order by g.n) as nth from given g
+            where g.refusal is null and g.given_id is not null) d
+        where d.nth > 1 or (d.id, d.tenant_id) not in (select a.id, a.tenant_id from named a)
+    ), kept as not materialized (
+        select g.* from given g where g.refusal is null and (g.given_id is null or g.n not in (select t.n from twice t))
+    ), noted as (
+        insert into ojs.journal as w (tenant_id, queue, priority, to_state, jobs, lo, hi)
+        select k.tenant_id, k.queue, k.priority, k.state, count(*), min(k.seq), max(k.seq)
+        from kept k group by k.tenant_id, k.queue, k.priority, k.state
+        returning case when w.to_state = 'available' then w.queue end as awaited
+    ), told as materialized (
+        select ojs._notify(array_agg(distinct n.awaited)) from noted n having count(n.awaited) > 0
+        union all
+        select ojs._remind('due', array_agg(k.scheduled_at), array_agg(k.tenant_id), array_agg(k.id))
+        from kept k where k.state = 'scheduled' having count(*) > 0
+        union all
+        select ojs._remind('expiry', array_agg(k.expires_at), array_agg(k.tenant_id), array_agg(k.id))
+        from kept k where k.expires_at is not null having count(*) > 0
+    )
+    select k.n, null::text, null::text, null::jsonb, k.state, 0, null::uuid, null::timestamptz, null::timestamptz, null::timestamptz,
+        null::timestamptz, v_now, null::text, null::jsonb, null::json, k.seq, k.tenant_id, k.id, k.queue, k.type, k.priority,
+        k.max_attempts, v_now, k.scheduled_at, k.expires_at, k.timeout_ms, k.visibility_timeout_ms, k.tags, k.args, k.meta, k.retry,
+        k.options, k.extra
+    from kept k, (select count(*) from told) t
+    union all
+    select o.* from (select g.n, g.refusal from given g where not g.refusal is null union all select t.n, t.refusal from twice t) r
+    cross join lateral jsonb_populate_record(null::ojs._outcome, to_jsonb(r.refusal) || jsonb_build_object('n', r.n)) o;
+end;
+$$;
+
 CREATE FUNCTION ojs._interval_ms(p_interval jsonb) RETURNS bigint
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -2078,6 +2936,34 @@ CREATE FUNCTION ojs._interval_ms(p_interval jsonb) RETURNS bigint
         when 'string' then (extract(epoch from ojs._duration(p_interval #>> '{}')) * 1000)::bigint
         when 'number' then case when (p_interval #>> '{}')::numeric between 0 and 1e15 then (p_interval #>> '{}')::numeric::bigint end
         end
+$$;
+
+CREATE FUNCTION ojs._interval_violation(p_retry jsonb, p_name text) RETURNS ojs.violation
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+    v_ms numeric;
+begin
+    if p_retry ? p_name and (jsonb_typeof(p_retry -> p_name) <> 'string' or ojs._duration(p_retry ->> p_name) is null) then
+        return row('OJ422', 'retry.' || p_name, format('retry.%s must be an ISO 8601 duration such as PT1S', p_name))::ojs.violation;
+    end if;
+    if p_retry ? (p_name || '_ms') then
+        if jsonb_typeof(p_retry -> (p_name || '_ms')) <> 'number' then
+            return row('OJ422', 'retry.' || p_name || '_ms', format('retry.%s_ms must be a number of milliseconds', p_name))::ojs.violation;
+        end if;
+        v_ms := (p_retry ->> (p_name || '_ms'))::numeric;
+        if v_ms < 1 or v_ms > 31536000000 or v_ms <> trunc(v_ms) then
+            return row('OJ422', 'retry.' || p_name || '_ms',
+                format('retry.%s_ms must be an integer between 1 and 31536000000', p_name))::ojs.violation;
+        end if;
+    end if;
+    if ojs._retry_interval_ms(p_retry, p_name, 0) > 31536000000 then
+        return row('OJ422', 'retry.' || p_name, format('retry.%s must be at most a year', p_name))::ojs.violation;
+    elsif ojs._retry_interval_ms(p_retry, p_name, 1) < 1 then
+        return row('OJ422', 'retry.' || p_name, format('retry.%s must be at least a millisecond', p_name))::ojs.violation;
+    end if;
+    return null;
+end;
 $$;
 
 CREATE FUNCTION ojs._is_replacement(p_partition name) RETURNS boolean
@@ -2134,8 +3020,8 @@ begin
     new.timeout_ms := coalesce(new.timeout_ms, (v_config ->> 'default_timeout')::int * 1000);
     if new.retry is null and v_config ? 'default_retry' then
         new.retry := v_config -> 'default_retry';
-        if new.max_attempts = 3 then
-            new.max_attempts := coalesce(ojs._retry_max_attempts(new.retry), 3);
+        if new.max_attempts = ojs._attempts(null, null) then
+            new.max_attempts := ojs._attempts(null, new.retry);
         end if;
     end if;
     return new;
@@ -2175,18 +3061,16 @@ CREATE FUNCTION ojs._job_inserted() RETURNS trigger
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
-    v_line      record;
-    v_queues    text[];
-    v_scheduled boolean := false;
-    v_latest    uuid;
+    v_queues text[];
+    v_latest uuid := ojs._latest_id();
 begin
-    -- Most statements insert one simple job, and for one job aggregates cost more than all the rest.
-    insert into ojs.wake as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
+    -- Most statements insert one ordinary job. For them the aggregates below would cost more than all the rest.
+    insert into ojs.journal as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
     select j.tenant_id, j.queue, j.priority, j.state, 1, j.seq, j.seq
     from inserted j
-    where not exists (select from inserted offset 1) and j.state = 'available' and ojs._simple_names(j.tenant_id, j.type, j.queue, j.priority)
-      and ojs._simple_rest(j.id, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra)
-      and j.id <= ojs._latest_id()
+    where not exists (select from inserted offset 1)
+      and num_nonnulls(j.tags, j.retry, j.options, j.extra, j.scheduled_at, j.expires_at, j.timeout_ms, j.visibility_timeout_ms) = 0
+      and ojs._bare_job(j.tenant_id, j.type, j.queue, j.priority, j.args, j.meta) and ojs._v7(j.id) and j.id <= v_latest
     returning case when exists (select from ojs.waiter w where w.queue = k.queue) then array[k.queue] end into v_queues;
     if found then
         if v_queues is not null then
@@ -2194,43 +3078,30 @@ begin
         end if;
         return null;
     end if;
-    v_latest := ojs._latest_id();
-    for v_line in
-        insert into ojs.wake as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
+    with noted as (
+        insert into ojs.journal as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
         select j.tenant_id, j.queue, j.priority, j.state, sum(j.jobs), min(j.lo), max(j.hi)
         from (
-            -- What jobs have in common is looked at once.
+            -- Grouped first, so that names which many jobs share are checked once and not for each job.
             select j.tenant_id, j.queue, j.priority, j.state, j.type, count(*) as jobs, min(j.seq) as lo, max(j.seq) as hi
             from inserted j
             group by j.tenant_id, j.queue, j.priority, j.state, j.type
-            having bool_and(ojs._simple_rest(j.id, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options,
-                    j.extra) and j.id <= v_latest
-                or ojs._check_job(j.tenant_id, j.id, j.type, j.queue, j.priority, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms,
-                    j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra))
+            having bool_and(ojs._ordinary_id(j.id, v_latest) and ojs._ordinary_rest(j.tenant_id, j.priority, j.max_attempts, j.scheduled_at,
+                    j.expires_at, j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra)
+                or ojs._check_job(j.tenant_id, j.id, j.type, j.queue, j.priority, j.max_attempts, j.scheduled_at, j.expires_at,
+                    j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra))
         ) j
         group by j.tenant_id, j.queue, j.priority, j.state
-        having bool_and(ojs._simple_names(j.tenant_id, j.type, j.queue, j.priority)
-            or ojs._check_job(j.tenant_id, null, j.type, j.queue, j.priority, 3, null, null, null, null, null, '[]', '{}', null, null, null))
-        returning k.queue, k.to_state, exists (select from ojs.waiter w where w.queue = k.queue) as awaited
-    loop
-        if v_line.to_state = 'available' and v_line.awaited then
-            v_queues := v_queues || v_line.queue;
-        elsif v_line.to_state = 'scheduled' then
-            v_scheduled := true;
-        end if;
-    end loop;
-    if v_scheduled then
-        insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select j.scheduled_at, 'due', array_agg(j.tenant_id), array_agg(j.id)
-        from (select j.*, row_number() over (partition by j.scheduled_at) / 1000 as part from inserted j where j.state = 'scheduled') j
-        group by j.scheduled_at, j.part;
-    end if;
-    if exists (select from inserted j where j.expires_at is not null) then
-        insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select j.expires_at, 'expiry', array_agg(j.tenant_id), array_agg(j.id)
-        from (select j.*, row_number() over (partition by j.expires_at) / 1000 as part from inserted j where j.expires_at is not null) j
-        group by j.expires_at, j.part;
-    end if;
+        having bool_and(ojs._ordinary_names(j.tenant_id, j.type, j.queue)
+            or ojs._check_job(j.tenant_id, null, j.type, j.queue, j.priority, 3, null, null, null, null, null, '[]', '{}', null, null,
+                null))
+        returning case when k.to_state = 'available' then k.queue end as awaited
+    )
+    select array_agg(distinct n.awaited) filter (where n.awaited is not null) into v_queues from noted n;
+    perform ojs._remind('due', array_agg(j.scheduled_at), array_agg(j.tenant_id), array_agg(j.id))
+    from (select j.*, row_number() over () / 100000 as part from inserted j where j.state = 'scheduled') j group by j.part;
+    perform ojs._remind('expiry', array_agg(j.expires_at), array_agg(j.tenant_id), array_agg(j.id))
+    from (select j.*, row_number() over () / 100000 as part from inserted j where j.expires_at is not null) j group by j.part;
     if v_queues is not null then
         perform ojs._notify(v_queues);
     end if;
@@ -2242,101 +3113,38 @@ CREATE FUNCTION ojs._job_violation(p_tenant text, p_id uuid, p_type text, p_queu
     LANGUAGE plpgsql STABLE
     AS $_$
 declare
-    v_violation ojs.violation;
+    v_violation ojs.violation := ojs._name_violation(p_type, p_queue, p_priority);
 begin
-    if p_type is null then
-        return row('OJ400', 'type', 'type is required')::ojs.violation;
-    elsif p_type !~ '^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$' then
-        return row('OJ400', 'type', 'type must be lowercase words of a-z, 0-9, _ and -, each beginning with a letter, separated by dots')::ojs.violation;
-    elsif length(p_type) > 255 then
-        return row('OJ400', 'type', 'type is longer than 255 characters')::ojs.violation;
+    if v_violation is null then
+        v_violation := case when p_args is null then row('OJ400', 'args', 'args is required')::ojs.violation
+            else ojs._json_violation(p_args, 'args', 'array', 1048576) end;
     end if;
-    if p_queue is null or p_queue !~ '^[a-z0-9][a-z0-9.-]*$' then
-        return row('OJ400', 'queue', 'queue must consist of a-z, 0-9, - and . and begin with a letter or digit')::ojs.violation;
-    elsif length(p_queue) > 128 then
-        return row('OJ400', 'queue', 'queue is longer than 128 characters')::ojs.violation;
+    if v_violation is null and (p_meta = '{}') is not true then
+        v_violation := ojs._meta_violation(p_meta, p_tenant);
     end if;
-    if p_priority is null or p_priority not between -100 and 100 then
-        return row('OJ400', 'priority', 'priority must be an integer between -100 and 100')::ojs.violation;
+    if v_violation is null and ojs._tenant_valid(p_tenant) is not true then
+        v_violation := row('OJ400', 'tenant', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes')::ojs.violation;
     end if;
-    if p_args is null then
-        return row('OJ400', 'args', 'args is required')::ojs.violation;
+    if v_violation is null and p_id is not null then
+        v_violation := ojs._id_violation(p_id);
     end if;
-    v_violation := ojs._json_violation(p_args, 'args', 'array', 1048576);
-    if v_violation is not null then
-        return v_violation;
+    if v_violation is null and num_nonnulls(p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms) > 0 then
+        v_violation := ojs._time_violation(p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms);
     end if;
-    if p_meta is null or jsonb_typeof(p_meta) <> 'object' then
-        return row('OJ400', 'meta', 'meta must be a JSON object')::ojs.violation;
-    elsif p_meta <> '{}' then
-        if octet_length(p_meta::text) > 65536 then
-            return row('OJ413', 'meta', 'meta is larger than 65536 bytes')::ojs.violation;
-        elsif ojs._too_deep(p_meta) then
-            return row('OJ401', 'meta', 'meta is nested more than 100 levels deep')::ojs.violation;
-        end if;
-        if p_meta ? 'tenant_id' then
-            if jsonb_typeof(p_meta -> 'tenant_id') <> 'string' or p_meta ->> 'tenant_id' = '' then
-                return row('OJ400', 'meta.tenant_id', 'meta.tenant_id must be a non-empty string')::ojs.violation;
-            elsif p_meta ->> 'tenant_id' <> p_tenant then
-                return row('OJ405', 'meta.tenant_id', 'meta.tenant_id names another tenant than the call')::ojs.violation;
-            end if;
-        end if;
+    if v_violation is null and (cardinality(p_tags) > 100 or array_ndims(p_tags) > 1
+            or exists (select from unnest(p_tags) t where t is null or t = '' or octet_length(t) > 255)) then
+        v_violation := row('OJ400', 'tags', 'tags must be at most 100 non-empty strings of at most 255 bytes')::ojs.violation;
     end if;
-    if p_tenant is null or not ojs._tenant_valid(p_tenant) then
-        return row('OJ400', 'tenant', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes')::ojs.violation;
-    end if;
-    if p_id is not null and p_id::text !~ '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab]' then
-        return row('OJ400', 'id', 'id must be a UUIDv7')::ojs.violation;
-    elsif p_id > ojs._latest_id() then
-        return row('OJ400', 'id', format('id is of %s, which is more than a day ahead', to_char(ojs._id_time(p_id) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')))::ojs.violation;
-    end if;
-    if not isfinite(p_scheduled_at) or p_scheduled_at not between '0001-01-01 00:00Z' and '9999-12-31 23:59:59.999999Z' then
-        return row('OJ400', 'scheduled_at', 'scheduled_at must be a time between the years 1 and 9999')::ojs.violation;
-    end if;
-    if not isfinite(p_expires_at) or p_expires_at not between '0001-01-01 00:00Z' and '9999-12-31 23:59:59.999999Z' then
-        return row('OJ400', 'expires_at', 'expires_at must be a time between the years 1 and 9999')::ojs.violation;
-    end if;
-    if p_timeout_ms < 0 then
-        return row('OJ400', 'timeout_ms', 'timeout_ms must not be negative')::ojs.violation;
-    end if;
-    if p_visibility_timeout_ms not between 1000 and 604800000 then
-        return row('OJ400', 'visibility_timeout_ms', 'visibility_timeout_ms must be between 1000 and 604800000')::ojs.violation;
-    end if;
-    if p_tags is not null and (cardinality(p_tags) > 100 or array_ndims(p_tags) > 1 or exists (select from unnest(p_tags) t where t is null or t = '' or octet_length(t) > 255)) then
-        return row('OJ400', 'tags', 'tags must be at most 100 non-empty strings of at most 255 bytes')::ojs.violation;
-    end if;
-    if p_retry is not null then
+    if v_violation is null and p_retry is not null then
         v_violation := ojs._retry_violation(p_retry);
-        if v_violation is not null then
-            return v_violation;
-        end if;
     end if;
-    if p_max_attempts is null or p_max_attempts not between 0 and 1000 then
-        return row('OJ422', 'max_attempts', 'max_attempts must be an integer between 0 and 1000')::ojs.violation;
+    if v_violation is null and (p_max_attempts between 0 and 1000) is not true then
+        v_violation := row('OJ422', 'max_attempts', 'max_attempts must be an integer between 0 and 1000')::ojs.violation;
     end if;
-    if p_options is not null then
-        v_violation := ojs._json_violation(p_options, 'options', 'object', 65536);
-        if v_violation is not null then
-            return v_violation;
-        end if;
+    if v_violation is null and num_nonnulls(p_options, p_extra) > 0 then
+        v_violation := ojs._options_violation(p_options, p_extra);
     end if;
-    if p_extra is not null then
-        v_violation := ojs._json_violation(p_extra, 'extra', 'object', 262144);
-        if v_violation is not null then
-            return v_violation;
-        end if;
-        if exists (select from json_object_keys(p_extra) k where k in ('specversion', 'id', 'type', 'queue', 'args', 'meta', 'priority', 'state', 'attempt', 'max_attempts', 'lease', 'errors', 'error',
-                                   'result', 'options', 'retry', 'tags', 'worker_id', 'created_at', 'enqueued_at', 'started_at', 'completed_at',
-                                   'cancelled_at', 'discarded_at', 'scheduled_at', 'expires_at', 'timeout_ms', 'visibility_timeout_ms')) then
-            return row('OJ400', 'extra', 'extra must not hold attributes that the specification defines')::ojs.violation;
-        end if;
-    end if;
-    if p_options is not null and not ojs._ttl_valid(p_options -> 'result_ttl') then
-        return row('OJ400', 'options.result_ttl', 'options.result_ttl must be an integer of seconds between -1 and 315360000')::ojs.violation;
-    elsif p_extra is not null and not ojs._ttl_valid(p_extra -> 'result_ttl') then
-        return row('OJ400', 'result_ttl', 'result_ttl must be an integer of seconds between -1 and 315360000')::ojs.violation;
-    end if;
-    return null;
+    return v_violation;
 end;
 $_$;
 
@@ -2360,9 +3168,14 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._join_at(p_own numeric, p_low numeric, p_weight numeric) RETURNS numeric
+    LANGUAGE sql
+    AS $$ select greatest(p_own, p_low + round((nextval('ojs.join_seq') * 0.6180339887498949) % 1 / p_weight, 15)) $$;
+
 CREATE FUNCTION ojs._journal_retention() RETURNS interval
     LANGUAGE sql STABLE
-    AS $$ select greatest(case when s.retention = '0' then s.journal_retention else least(s.journal_retention, s.retention) end, interval '1 minute') from ojs.settings s $$;
+    AS $$ select greatest(case when s.retention = '0' then s.journal_retention else least(s.journal_retention, s.retention) end,
+    interval '1 minute') from ojs.settings s $$;
 
 CREATE FUNCTION ojs._json_violation(p_json json, p_field text, p_kind text, p_max_bytes integer) RETURNS ojs.violation
     LANGUAGE plpgsql IMMUTABLE
@@ -2386,7 +3199,8 @@ begin
                 return row('OJ401', p_field, format('%s is nested more than 100 levels deep', p_field))::ojs.violation;
             end if;
         exception when numeric_value_out_of_range then
-            return row('OJ401', p_field, format('%s holds more than 100 brackets and a number beyond 131072 digits', p_field))::ojs.violation;
+            return row('OJ401', p_field,
+                format('%s holds more than 100 brackets and a number beyond 131072 digits', p_field))::ojs.violation;
         end;
     end if;
     if ojs._repeats_key(p_json) then
@@ -2396,12 +3210,153 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._judge(p_settlements json, p_own text, p_now timestamp with time zone) RETURNS SETOF ojs._verdict
+    LANGUAGE sql
+    AS $$
+    with given as materialized (
+        select g.* from ojs._settlements(p_settlements, p_own) g
+    ), held as materialized (
+        select g.n, g.lease, g.worker_id, g.result, g.error, g.requeue, j.*,
+            case when g.tenant is null then (select count(*) from (select from ojs.job k where k.id = g.id limit 2) k) else 1 end as twins
+        from given g
+        cross join lateral (
+            select j.id, j.tenant_id, j.state, j.lease as job_lease, j.worker_id as job_worker, j.attempt, j.max_attempts, j.retry
+            from ojs.job j where j.id = g.id and (g.tenant is null or j.tenant_id = g.tenant)
+            for update skip locked
+        ) j
+        where g.refusal is null
+    ), judged as materialized (
+        select h.*, min(h.n) filter (where h.twins = 1 and ojs._holds(h.state, h.job_lease, h.job_worker, h.lease, h.worker_id))
+            over (partition by h.id, h.tenant_id) as winner
+        from held h
+    ), winning as materialized (
+        select w.*, case when w.error is null then 'completed'
+            else ojs._failed_state(w.entry, w.requeue, w.attempt, w.max_attempts, w.retry) end as to_state
+        from (select d.*, case when d.error is not null then ojs._error_entry(d.error::jsonb, d.attempt, p_now) end as entry
+            from judged d where d.n = d.winner) w
+    )
+    select w.n, w.tenant_id, w.id, w.to_state, w.lease is not null or w.worker_id is not null, w.result, w.entry, null::ojs.refusal
+    from winning w
+    union all
+    -- If a call names a job twice, its second element is judged by the state that the first gives the job.
+    select d.n, null, null, null, null, null, null, case when d.twins > 1 then ojs._ambiguous(d.id)
+        else ojs._hold_refusal(case when d.error is null then 'acknowledge' else 'fail' end, d.id, coalesce(w.to_state, d.state),
+            case when w.n is null then d.job_lease end, d.job_worker, d.lease, d.worker_id) end
+    from (select distinct on (d.n) d.* from judged d where d.n is distinct from d.winner order by d.n) d
+    left join winning w on w.n = d.winner and w.n < d.n
+    union all
+    select g.n, null, null, null, null, null, null, coalesce(g.refusal, ojs._not_met(g.id, g.tenant))
+    from given g where g.n not in (select h.n from held h)
+$$;
+
+CREATE FUNCTION ojs._judged_jobs(p_jobs ojs._new_jobs, p_own text, p_tenant text, p_call text, p_each boolean, p_now timestamp with time zone, p_latest uuid) RETURNS TABLE(n integer, refusal ojs.refusal, tenant_id text, given_id uuid, state ojs.job_state, queue text, type text, priority integer, max_attempts integer, scheduled_at timestamp with time zone, expires_at timestamp with time zone, timeout_ms integer, visibility_timeout_ms integer, tags text[], args json, meta jsonb, retry jsonb, options json, extra json)
+    LANGUAGE sql STABLE
+    AS $$
+    select g.n, case
+            when g.sqlstate is not null then row(g.sqlstate, g.message, g.detail)::ojs.refusal
+            when g.untold is not null then ojs._indexed(ojs._not_a_time(g.untold, g.n), g.n, p_each)
+            when (g.named = p_tenant) is not false
+                and (g.names or ojs._ordinary_names(g.tenant_id, g.type, g.queue))
+                and ojs._ordinary_id(g.id, p_latest)
+                and ojs._ordinary_rest(g.tenant_id, g.priority, g.max_attempts, g.scheduled_at, g.expires_at, g.timeout_ms,
+                    g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra) then null
+            else ojs._new_job_refusal(g.n, p_each, p_own, p_call, g.named, g.tenant_id, g.id, g.type, g.queue, g.priority, g.max_attempts,
+                g.scheduled_at, g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra)
+            end,
+        g.tenant_id, g.id, ojs._first_state(g.pending, g.scheduled_at, p_now), g.queue, g.type, g.priority, g.max_attempts, g.scheduled_at,
+        g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
+    from (
+        select (u.n - 1)::int as n, u.type, u.args, coalesce(u.queue, 'default') as queue, coalesce(u.priority, 0) as priority,
+            w.scheduled_at, w.expires_at, case when u.scheduled_at is not null and w.scheduled_at is null then 'scheduled_at'
+                when u.expires_at is not null and w.expires_at is null then 'expires_at' end as untold,
+            coalesce(u.meta, '{}') as meta, u.retry, ojs._attempts(u.max_attempts, u.retry) as max_attempts, u.timeout_ms,
+            u.visibility_timeout_ms, case when u.tags is not null then ojs._tags(u.tags) end as tags,
+            u.pending, u.options, u.extra, u.id, u.tenant as named, u.sqlstate, u.message, u.detail,
+            coalesce(u.tenant, p_tenant, u.meta ->> 'tenant_id', s.default_tenant) as tenant_id,
+            coalesce((select bool_and(ojs._ordinary_names(coalesce(d.tenant, p_tenant), d.type, coalesce(d.queue, 'default')))
+                from (select distinct t.type, t.queue, t.tenant
+                    from unnest((p_jobs).types, (p_jobs).queues, (p_jobs).tenants) t(type, queue, tenant)) d), false) as names
+        from unnest((p_jobs).types, (p_jobs).args, (p_jobs).queues, (p_jobs).priorities, (p_jobs).scheduled_at, (p_jobs).expires_at,
+            (p_jobs).metas, (p_jobs).retries, (p_jobs).max_attempts, (p_jobs).timeouts_ms, (p_jobs).visibility_timeouts_ms, (p_jobs).tags,
+            (p_jobs).pending, (p_jobs).options, (p_jobs).extras, (p_jobs).ids, (p_jobs).tenants, (p_jobs).refusals)
+            with ordinality u(type, args, queue, priority, scheduled_at, expires_at, meta, retry, max_attempts, timeout_ms,
+                visibility_timeout_ms, tags, pending, options, extra, id, tenant, sqlstate, message, detail, n)
+        cross join lateral (select ojs._when(u.scheduled_at, p_now) as scheduled_at, ojs._when(u.expires_at, p_now) as expires_at) w
+        left join ojs.settings s on not s.tenant_required
+        offset 0
+    ) g
+    offset 0
+$$;
+
+CREATE FUNCTION ojs._keep(p_level ojs.level, p_picks ojs.picks, p_from bigint) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    insert into ojs.turn (queue, n, priority, job_priority, tenant_id, id, seq, bytes)
+    select p_level.queue, p_from + row_number() over (order by p.n) - 1, p_level.priority, p_level.priority - coalesce(t.priority_boost,
+        0), p.tenant_id,
+        p.id, p.seq, p.bytes
+    from unnest(p_picks.tenants, p_picks.ids, p_picks.seqs, p_picks.bytes) with ordinality p(tenant_id, id, seq, bytes, n)
+    left join ojs.tenant t on t.tenant_id = p.tenant_id
+    where p.id is not null;
+end;
+$$;
+
+CREATE FUNCTION ojs._late_leases(p_mark ojs.clock_mark) RETURNS SETOF ojs.lease
+    LANGUAGE sql STABLE ROWS 10
+    AS $$
+    select l.* from ojs.lease l where l.xid >= pg_snapshot_xmax(p_mark.seen) and l.due_at < p_mark.lease_at
+    union all
+    select l.* from pg_snapshot_xip(p_mark.seen) x(xid)
+    cross join lateral (select l.* from ojs.lease l where l.xid = x.xid and l.due_at < p_mark.lease_at offset 0) l
+    where pg_visible_in_snapshot(x.xid, (select pg_current_snapshot()))
+$$;
+
+CREATE TABLE ojs.timer (
+    due_at timestamp with time zone NOT NULL,
+    seq bigint NOT NULL,
+    kind ojs.timer_kind NOT NULL,
+    tenant_ids text[] NOT NULL,
+    ids uuid[] NOT NULL,
+    xid xid8 DEFAULT pg_current_xact_id() NOT NULL
+)
+WITH (toast_tuple_target='8160', vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.timer FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._late_timers(p_mark ojs.clock_mark) RETURNS SETOF ojs.timer
+    LANGUAGE sql STABLE ROWS 10
+    AS $$
+    select t.* from ojs.timer t where t.xid >= pg_snapshot_xmax(p_mark.seen) and t.due_at < p_mark.due_at
+    union all
+    select t.* from pg_snapshot_xip(p_mark.seen) x(xid)
+    cross join lateral (select t.* from ojs.timer t where t.xid = x.xid and t.due_at < p_mark.due_at offset 0) t
+    where pg_visible_in_snapshot(x.xid, (select pg_current_snapshot()))
+$$;
+
 CREATE FUNCTION ojs._latest_id() RETURNS uuid
     LANGUAGE sql
     AS $$
-    select (pg_catalog.lpad(pg_catalog.to_hex((pg_catalog.date_part('epoch', ojs.now()) operator(pg_catalog.*) 1000)::pg_catalog.int8 operator(pg_catalog.+) 86400000), 12, '0')
+    select (pg_catalog.lpad(pg_catalog.to_hex(
+            (pg_catalog.date_part('epoch', ojs.now()) operator(pg_catalog.*) 1000)::pg_catalog.int8
+            operator(pg_catalog.+) 86400000), 12, '0')
         operator(pg_catalog.||) '7fffbfffffffffffffff')::pg_catalog.uuid
 $$;
+
+CREATE FUNCTION ojs._lease_end(p_now timestamp with time zone, p_visibility_timeout_ms integer, p_started_at timestamp with time zone, p_limit_ms integer) RETURNS timestamp with time zone
+    LANGUAGE sql STABLE
+    AS $$
+    select least(p_now + coalesce(p_visibility_timeout_ms, 30000) * interval '1 millisecond',
+        p_started_at + p_limit_ms * interval '1 millisecond')
+$$;
+
+CREATE FUNCTION ojs._lease_length(p_ms integer) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $$ select p_ms between 1000 and 604800000 $$;
+
+CREATE FUNCTION ojs._level(p_queue text, p_priority integer) RETURNS SETOF ojs.level
+    LANGUAGE sql STABLE ROWS 1
+    AS $$ select l.* from ojs.level l where l.queue = p_queue and l.priority = p_priority order by l.rev desc limit 1 $$;
 
 CREATE FUNCTION ojs._limit_crons(p_tenant text) RETURNS void
     LANGUAGE plpgsql
@@ -2414,6 +3369,32 @@ begin
             jsonb_build_object('field', 'name', 'limit', c_most));
     end if;
 end;
+$$;
+
+CREATE FUNCTION ojs._line(p_queue text, p_priority integer, p_job_priority integer, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint, p_look integer, p_beside boolean, p_now timestamp with time zone) RETURNS TABLE(again boolean, seq bigint, id uuid, place tid, bytes integer)
+    LANGUAGE sql STABLE ROWS 10
+    AS $$
+    (select true, j.seq, j.id, j.place, j.bytes
+    from ojs._ranges(p_queue, p_priority, p_tenant, p_head, p_behind, p_again_lo, p_again_seq, p_look, p_beside) r
+    cross join lateral (
+        select j.seq, j.id, j.ctid as place, j.state, j.expires_at, ojs._bytes(j.args, j.meta, j.options, j.extra) as bytes from ojs.job j
+        where j.queue = p_queue and j.priority = p_job_priority and j.tenant_id = p_tenant and j.seq between r.lo and r.hi
+        order by j.seq limit p_look + case when p_beside then 1000000 else 64 end
+    ) j
+    where j.state = 'available' and (j.expires_at > p_now) is not false
+    group by j.seq, j.id, j.place, j.bytes order by j.seq limit p_look)
+    union all
+    (select false, j.seq, j.id, j.place, j.bytes
+    from (
+        select j.seq, j.id, j.ctid as place, j.state, j.expires_at, ojs._bytes(j.args, j.meta, j.options, j.extra) as bytes from ojs.job j
+        -- What came back goes first, all of it.
+        where (p_beside or not p_behind) and j.queue = p_queue and j.priority = p_job_priority and j.tenant_id = p_tenant and j.seq > p_head
+            and j.seq is not null
+        order by j.seq limit p_look + case when p_beside then 1000000 else 64 end
+    ) j
+    where j.state = 'available' and (j.expires_at > p_now) is not false
+    limit p_look)
+    limit p_look
 $$;
 
 CREATE FUNCTION ojs._lingers() RETURNS boolean
@@ -2488,8 +3469,57 @@ CREATE FUNCTION ojs._look_again(p_tenants text[], p_ids uuid[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
-    insert into ojs.timer (due_at, kind, tenant_ids, ids) select ojs.now() + interval '1 second', 'again', p_tenants, p_ids where cardinality(p_ids) > 0;
+    insert into ojs.timer (due_at, kind, tenant_ids, ids)
+    select ojs.now() + interval '1 second', 'again', p_tenants, p_ids where cardinality(p_ids) > 0;
 end;
+$$;
+
+CREATE FUNCTION ojs._look_back(p_queue text, p_priority integer, p_tenant text, p_los bigint[], p_his bigint[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_fair ojs.tenant_fairness;
+    v_lo   bigint := (select min(l) from unnest(p_los) l);
+begin
+    select * into v_fair from ojs._fair(p_queue, p_priority, p_tenant);
+    if v_fair.behind and v_lo <= v_fair.again_seq then
+        -- The cursor moves back, and what it has passed of a range is not looked at twice.
+        update ojs.again a set lo = v_fair.again_seq + 1
+        where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo >= v_fair.again_lo
+            and a.lo <= v_fair.again_seq
+          and a.hi > v_fair.again_seq;
+    end if;
+    -- Ranges that lie close together become one: each is read by itself, and few jobs between them are soon passed over.
+    insert into ojs.again (queue, priority, tenant_id, lo, hi)
+    select p_queue, p_priority, p_tenant, min(x.lo), max(x.hi)
+    from (
+        select r.lo, r.hi, sum(r.apart) over (order by r.lo, r.hi) as part
+        from (
+            select r.lo, r.hi, (r.lo > 1000 + max(r.hi) over (order by r.lo, r.hi rows between unbounded preceding
+                and 1 preceding))::int as apart
+            from unnest(p_los, p_his) r(lo, hi)
+        ) r
+    ) x
+    group by coalesce(x.part, 0);
+    update ojs.tenant_fairness f
+    set rev = f.rev + 1, behind = true, again_lo = case when f.behind then least(f.again_lo, v_lo) else v_lo end,
+        again_seq = case when f.behind then least(f.again_seq, v_lo - 1) else v_lo - 1 end
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
+end;
+$$;
+
+CREATE FUNCTION ojs._loss(p_cause text, p_attempt integer, p_started_at timestamp with time zone, p_limit_ms integer, p_now timestamp with time zone) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+    select ojs._error_entry(jsonb_strip_nulls(jsonb_build_object(
+        'type', p_cause,
+        'message', case p_cause
+            when 'timeout' then format('Job execution exceeded timeout of %s seconds', trim_scale(p_limit_ms / 1000.0))
+            when 'worker_death' then 'The worker stopped sending heartbeats.'
+            else 'The worker neither finished the job nor sent a heartbeat in time.' end,
+        'timeout_kind', case p_cause when 'timeout' then 'execution' else 'stalled' end,
+        'limit_seconds', case p_cause when 'timeout' then trim_scale(p_limit_ms / 1000.0) end,
+        'elapsed_seconds', round(extract(epoch from p_now - p_started_at), 3))), p_attempt, p_now)
 $$;
 
 CREATE TABLE ojs.cron_run (
@@ -2609,6 +3639,60 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._meta_violation(p_meta jsonb, p_tenant text) RETURNS ojs.violation
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+    if p_meta is null or jsonb_typeof(p_meta) <> 'object' then
+        return row('OJ400', 'meta', 'meta must be a JSON object')::ojs.violation;
+    elsif octet_length(p_meta::text) > 65536 then
+        return row('OJ413', 'meta', 'meta is larger than 65536 bytes')::ojs.violation;
+    elsif ojs._too_deep(p_meta) then
+        return row('OJ401', 'meta', 'meta is nested more than 100 levels deep')::ojs.violation;
+    elsif not p_meta ? 'tenant_id' then
+        return null;
+    elsif jsonb_typeof(p_meta -> 'tenant_id') <> 'string' or p_meta ->> 'tenant_id' = '' then
+        return row('OJ400', 'meta.tenant_id', 'meta.tenant_id must be a non-empty string')::ojs.violation;
+    elsif p_meta ->> 'tenant_id' <> p_tenant then
+        return row('OJ405', 'meta.tenant_id', 'meta.tenant_id names another tenant than the call')::ojs.violation;
+    end if;
+    return null;
+end;
+$$;
+
+CREATE FUNCTION ojs._moment() RETURNS interval
+    LANGUAGE sql IMMUTABLE
+    AS $$ select interval '100 milliseconds' $$;
+
+CREATE FUNCTION ojs._move_clock(p_mark ojs.clock_mark, p_now timestamp with time zone, p_looked integer, p_seen pg_snapshot, p_lease_at timestamp with time zone) RETURNS ojs.clock_mark
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_mark ojs.clock_mark;
+begin
+    -- Each tick reads all timers and leases that came after the mark, for those due before it. So the mark moves also where nothing is due;
+    -- otherwise they would become ever more.
+    if p_looked = 0 and (p_mark.lease_at between p_now - interval '1 second' and p_now
+            or not exists (select from ojs.timer t where t.xid >= pg_snapshot_xmax(p_mark.seen))
+            and not exists (select from ojs.lease l where l.xid >= pg_snapshot_xmax(p_mark.seen))) then
+        return p_mark;
+    end if;
+    perform from ojs.clock_mark m where m.rev = p_mark.rev for update skip locked;
+    if not found then
+        return p_mark;
+    end if;
+    -- Timers that another tick has taken and not committed are still there, and the mark stays before them: that tick may fail.
+    update ojs.clock_mark m
+    set rev = m.rev + 1, seen = p_seen, lease_at = p_lease_at, journal = p_mark.journal, lease = p_mark.lease, release = p_mark.release,
+        open = p_mark.open,
+        due_at = least(p_now, (select t.due_at from ojs.timer t where t.due_at >= p_mark.due_at order by t.due_at, t.seq limit 1),
+            (select min(t.due_at) from ojs._late_timers(p_mark) t))
+    where m.rev = p_mark.rev
+    returning * into v_mark;
+    return v_mark;
+end;
+$$;
+
 CREATE FUNCTION ojs._move_latecomers(p_table text, p_before timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql
     SET lock_timeout TO '200ms'
@@ -2644,6 +3728,167 @@ begin
     return v_rows;
 end;
 $_$;
+
+CREATE FUNCTION ojs._move_level(p_level ojs.level, p_tenants integer, p_weight numeric, p_moment numeric, p_own numeric) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if p_level.rev is null then
+        insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
+        values (p_level.queue, p_level.priority, 1, 0, p_tenants, p_weight, p_moment);
+    else
+        update ojs.level l
+        set rev = l.rev + 1, tenants = l.tenants + p_tenants, weight = l.weight + p_weight, moment = l.moment + p_moment,
+            low = least(l.low, p_own), used_at = ojs.now()
+        where l.queue = p_level.queue and l.priority = p_level.priority and l.rev = p_level.rev;
+    end if;
+    if p_tenants > 0 and coalesce(p_level.tenants, 0) = 0 or p_level.tenants + p_tenants = 0 then
+        perform ojs._set_backlog(p_level.queue, p_level.priority, p_tenants > 0);
+    end if;
+end;
+$$;
+
+CREATE FUNCTION ojs._moved(p_from ojs.job_state, p_to ojs.job_state, p_state ojs.job_state) RETURNS integer
+    LANGUAGE sql IMMUTABLE
+    AS $$ select (p_to = p_state)::int - (p_from is not distinct from p_state)::int $$;
+
+CREATE FUNCTION ojs._ms_until(p_at timestamp with time zone) RETURNS integer
+    LANGUAGE sql
+    AS $$
+    select greatest(0, least(10000, ceil(extract(epoch from least(p_at, n.now + interval '10 seconds') - n.now) * 1000)))::int
+    from (select ojs.now() as now where p_at is not null) n
+$$;
+
+CREATE FUNCTION ojs._name_violation(p_type text, p_queue text, p_priority integer) RETURNS ojs.violation
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+    return case
+        when p_type is null then row('OJ400', 'type', 'type is required')::ojs.violation
+        when length(p_type) > 255 then row('OJ400', 'type', 'type is longer than 255 characters')::ojs.violation
+        when not ojs._type_name(p_type) then
+            row('OJ400', 'type',
+                'type must be lowercase words of a-z, 0-9, _ and -, each beginning with a letter, separated by dots')::ojs.violation
+        when length(p_queue) > 128 then row('OJ400', 'queue', 'queue is longer than 128 characters')::ojs.violation
+        when ojs._queue_name(p_queue) is not true then
+            row('OJ400', 'queue', 'queue must consist of a-z, 0-9, - and . and begin with a letter or digit')::ojs.violation
+        when (p_priority between -100 and 100) is not true then
+            row('OJ400', 'priority', 'priority must be an integer between -100 and 100')::ojs.violation
+        end;
+end;
+$$;
+
+CREATE FUNCTION ojs._new_job_fields() RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select '{"type": "string", "args": "array", "queue": "string", "priority": "integer", "scheduled_at": "string", "expires_at": "string",
+        "meta": "object", "retry": "object", "max_attempts": "integer", "timeout_ms": "integer", "visibility_timeout_ms": "integer",
+        "tags": "array", "pending": "boolean", "options": "object", "extra": "object", "id": "string", "tenant": "string"}'::jsonb
+$$;
+
+CREATE FUNCTION ojs._new_job_refusal(p_n integer, p_each boolean, p_own text, p_call text, p_named text, p_tenant text, p_id uuid, p_type text, p_queue text, p_priority integer, p_max_attempts integer, p_scheduled_at timestamp with time zone, p_expires_at timestamp with time zone, p_timeout_ms integer, p_visibility_timeout_ms integer, p_tags text[], p_args json, p_meta jsonb, p_retry jsonb, p_options json, p_extra json) RETURNS ojs.refusal
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    v_violation ojs.violation;
+    v_refusal   ojs.refusal := case
+        when p_named <> p_call then
+            row('OJ405', format('jobs[%s] names another tenant than the call', p_n), '{"field": "tenant"}')::ojs.refusal
+        when p_named is not null then ojs._tenant_refusal(p_own, p_named)
+        when p_call is null and p_own is null then ojs._unnamed_refusal(p_meta) end;
+begin
+    if v_refusal is null then
+        v_violation := ojs._job_violation(p_tenant, p_id, p_type, p_queue, p_priority, p_max_attempts, p_scheduled_at, p_expires_at,
+            p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry, p_options, p_extra);
+        if v_violation is null then
+            return null;
+        end if;
+        v_refusal := row(v_violation.sqlstate, format('jobs[%s]: %s', p_n, v_violation.message),
+            jsonb_build_object('field', v_violation.field));
+    end if;
+    return ojs._indexed(v_refusal, p_n, p_each);
+end;
+$$;
+
+CREATE FUNCTION ojs._newest_jobs(p_event text, p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.job
+    LANGUAGE sql STABLE
+    AS $$
+    (select j.* from ojs.job j
+    where p_tenant is null and (p_queues is null or j.queue = any (p_queues))
+      and (p_event = 'job.enqueued' or j.started_at is not null and (p_event = 'job.started' or j.state = 'completed'))
+    order by j.id desc limit p_limit)
+    union all
+    select j.*
+    from ojs._shards(p_tenant) s
+    cross join lateral (
+        (select j.* from ojs.job j
+        where j.queue = s.queue and j.priority = s.priority and j.tenant_id = p_tenant and j.seq is not null
+          and (p_event = 'job.enqueued' or j.started_at is not null and (p_event = 'job.started' or j.state = 'completed'))
+        order by j.seq desc limit p_limit)
+        union all
+        -- Jobs that have not been available yet have no seq, so the part above does not find them.
+        (select j.* from ojs.job j
+        where p_event = 'job.enqueued' and j.queue = s.queue and j.priority = s.priority and j.tenant_id = p_tenant and j.seq is null
+        order by j.id desc limit p_limit)
+    ) j
+    where p_tenant is not null and (p_queues is null or s.queue = any (p_queues))
+$$;
+
+CREATE FUNCTION ojs._newest_releases(p_clock boolean, p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS TABLE(r ojs.release, type text)
+    LANGUAGE sql STABLE
+    AS $$
+    select r, t.type
+    from ojs.release r
+    cross join lateral (select case
+        when p_clock then case r.cause when 'timeout' then 'job.timeout' else 'job.stalled' end
+        when r.to_state = 'cancelled' then 'job.cancelled' when r.to_state = 'discarded' and r.from_state <> 'active' then 'job.expired'
+        when r.from_state = 'discarded' then 'dead_letter.retried' when r.to_state = 'discarded' then 'job.discarded'
+            when r.to_state = 'retryable' then 'job.retrying'
+        else 'job.released' end as type) t
+    where (r.cause is not null or not p_clock) and (p_tenant is null or r.tenant_id = p_tenant)
+      and (p_types is null or t.type = any (p_types)) and (p_queues is null or r.queue = any (p_queues))
+    order by r.xid desc, r.seq desc limit p_limit
+$$;
+
+CREATE FUNCTION ojs._next_look_ms(p_mark ojs.clock_mark, p_now timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    v_timer timestamptz := least((select t.due_at from ojs.timer t where t.due_at >= p_mark.due_at order by t.due_at, t.seq limit 1),
+        (select min(t.due_at) from ojs._late_timers(p_mark) t));
+    v_lease timestamptz := (select l.due_at from ojs.lease l where l.due_at >= greatest(p_mark.lease_at, p_now) order by l.due_at limit 1);
+begin
+    -- A timer that is due and still there is in the hands of another tick, which may fail; so this one looks again soon. Where much goes
+    -- on, a lease ends at every moment, and the clock would never rest without the least time of 100 milliseconds.
+    return least(
+        case when v_timer <= p_now then 100 when v_timer > p_now then ojs._ms_until(v_timer) end,
+        case when v_lease is not null then greatest(100, ojs._ms_until(v_lease)) end);
+end;
+$$;
+
+CREATE FUNCTION ojs._no_jobs(p_ask ojs.ask, p_cut boolean) RETURNS SETOF ojs._handed
+    LANGUAGE sql STABLE
+    AS $$
+    select h.* from unnest(p_ask.resting) r(worker_id)
+    cross join lateral jsonb_populate_record(null::ojs._handed, jsonb_build_object('worker_id', r.worker_id)) h
+    union all
+    select h.* from jsonb_populate_record(null::ojs._handed, '{"request": 0}') h where p_cut
+$$;
+
+CREATE FUNCTION ojs._not_a_time(p_field text, p_n integer) RETURNS ojs.refusal
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select row('OJ400', format('jobs[%s] %I must be a time with an offset, or + and an ISO 8601 duration such as +PT90S', p_n, p_field),
+        jsonb_build_object('field', p_field))::ojs.refusal
+$$;
+
+CREATE FUNCTION ojs._not_met(p_id uuid, p_tenant text) RETURNS ojs.refusal
+    LANGUAGE sql STABLE
+    AS $$
+    select case when exists (select from ojs.job j where j.id = p_id and (p_tenant is null or j.tenant_id = p_tenant))
+        then row('55P03', format('job %s is locked by another transaction', p_id), jsonb_build_object('job_id', p_id))::ojs.refusal
+        else ojs._unknown(p_id) end
+$$;
 
 CREATE FUNCTION ojs._note_cron_job(p_cron ojs.cron, p_run ojs.cron_run, p_open uuid[]) RETURNS void
     LANGUAGE plpgsql
@@ -2695,15 +3940,22 @@ CREATE FUNCTION ojs._oldest_aside() RETURNS TABLE(queue text, priority integer, 
 declare
     v_tenant text := ojs.current_tenant();
 begin
-    if v_tenant is null and not (pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member')) then
+    if v_tenant is null and not ojs._sees_all() then
         return;
     end if;
     return query
     select a.queue, a.priority, a.tenant_id, min(j.enqueued_at)
     from (
-        select e.queue, e.priority, e.tenant_id, e.id from ojs.reentry e
+        select g.queue, g.priority, g.tenant_id, x.id
+        from ojs.again g
+        cross join lateral ojs._fair(g.queue, g.priority, g.tenant_id) f
+        cross join lateral (select j.id from ojs.job j
+            where j.queue = g.queue and j.priority = f.job_priority and j.tenant_id = g.tenant_id and j.seq between g.lo and g.hi
+              and j.state = 'available' and j.seq > f.again_seq
+            order by j.seq limit 1) x
+        where f.behind and g.lo >= f.again_lo and g.hi > f.again_seq and (v_tenant is null or g.tenant_id = v_tenant)
         union all
-        select r.queue, r.priority, r.tenant_id, r.id from ojs.run r
+        select t.queue, t.priority, t.tenant_id, t.id from ojs.turn t where v_tenant is null or t.tenant_id = v_tenant
         union all
         select j.queue, j.priority + coalesce(t.priority_boost, 0), j.tenant_id, j.id
         from ojs.timer m
@@ -2712,7 +3964,9 @@ begin
         left join ojs.tenant t on t.tenant_id = j.tenant_id
         where m.kind = 'again' and m.due_at <= ojs.now() + interval '1 second'
     ) a
-    cross join lateral (select j.enqueued_at from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'available' limit 1) j
+    cross join lateral (
+        select j.enqueued_at from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'available' limit 1
+    ) j
     where v_tenant is null or a.tenant_id = v_tenant
     group by a.queue, a.priority, a.tenant_id;
 end;
@@ -2751,6 +4005,11 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._only_tenant() RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$ select case when not ojs._reads_all() then ojs.current_tenant() end $$;
+
 CREATE FUNCTION ojs._open_jobs(p_cron ojs.cron, p_ids uuid[]) RETURNS TABLE(id uuid, n bigint, state ojs.job_state)
     LANGUAGE sql STABLE
     AS $$
@@ -2761,19 +4020,57 @@ CREATE FUNCTION ojs._open_jobs(p_cron ojs.cron, p_ids uuid[]) RETURNS TABLE(id u
     ) j
 $$;
 
-CREATE FUNCTION ojs._ordinary(p_tenant text, p_id uuid, p_type text, p_queue text, p_priority integer, p_max_attempts integer, p_scheduled_at timestamp with time zone, p_expires_at timestamp with time zone, p_timeout_ms integer, p_visibility_timeout_ms integer, p_tags text[], p_args json, p_meta jsonb, p_retry jsonb, p_options json, p_extra json) RETURNS boolean
-    LANGUAGE sql
+CREATE FUNCTION ojs._options_violation(p_options json, p_extra json) RETURNS ojs.violation
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+    v_violation ojs.violation;
+begin
+    if p_options is not null then
+        v_violation := ojs._json_violation(p_options, 'options', 'object', 65536);
+    end if;
+    if v_violation is null and p_extra is not null then
+        v_violation := ojs._json_violation(p_extra, 'extra', 'object', 262144);
+    end if;
+    if v_violation is not null then
+        return v_violation;
+    elsif exists (select from json_object_keys(p_extra) k where k in (
+            'specversion', 'id', 'type', 'queue', 'args', 'meta', 'priority', 'state', 'attempt', 'max_attempts', 'lease', 'errors',
+            'error', 'result', 'options', 'retry', 'tags', 'worker_id', 'created_at', 'enqueued_at', 'started_at', 'completed_at',
+            'cancelled_at', 'discarded_at', 'scheduled_at', 'expires_at', 'timeout_ms', 'visibility_timeout_ms')) then
+        return row('OJ400', 'extra', 'extra must not hold attributes that the specification defines')::ojs.violation;
+    elsif not ojs._ttl_valid(p_options -> 'result_ttl') then
+        return row('OJ400', 'options.result_ttl',
+            'options.result_ttl must be an integer of seconds between -1 and 315360000')::ojs.violation;
+    elsif not ojs._ttl_valid(p_extra -> 'result_ttl') then
+        return row('OJ400', 'result_ttl', 'result_ttl must be an integer of seconds between -1 and 315360000')::ojs.violation;
+    end if;
+    return null;
+end;
+$$;
+
+CREATE FUNCTION ojs._ordinary_id(p_id uuid, p_latest uuid) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $$ select p_id is null or ojs._v7(p_id) and p_id <= p_latest $$;
+
+CREATE FUNCTION ojs._ordinary_names(p_tenant text, p_type text, p_queue text, p_args json DEFAULT NULL::json) RETURNS boolean
+    LANGUAGE sql STABLE
     AS $_$
-    select p_tags is null and p_retry is null and p_options is null and p_extra is null
-        and p_type ~ '^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$' and octet_length(p_type) <= 255 and p_queue ~ '^[a-z0-9][a-z0-9.-]*$' and octet_length(p_queue) <= 128
-        and ojs._tenant_valid(p_tenant) and p_priority between -100 and 100 and p_max_attempts between 0 and 1000
-        and (p_id is null or ojs._v7(p_id) and p_id <= ojs._latest_id())
-        and left(p_args::text, 1) = '[' and ojs._plain_json(p_args)
-        and (p_meta = '{}' or jsonb_typeof(p_meta) = 'object' and octet_length(p_meta::text) < 200 and not p_meta ? 'tenant_id')
-        and (p_scheduled_at is null or p_scheduled_at between '0001-01-01 00:00Z' and '9999-12-31 23:59:59Z')
-        and (p_expires_at is null or p_expires_at between '0001-01-01 00:00Z' and '9999-12-31 23:59:59Z')
-        and (p_timeout_ms is null or p_timeout_ms >= 0) and (p_visibility_timeout_ms is null or p_visibility_timeout_ms between 1000 and 604800000)
+    select concat_ws('/', p_type, p_queue, p_tenant, p_args) ~ ('^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*/[a-z0-9][a-z0-9.-]*'
+            || '/([a-zA-Z0-9][a-zA-Z0-9._:-]*|_default|_other)(/\[[^][{\\]*\])?$')
+        and octet_length(p_type || p_queue || p_tenant) <= 128
 $_$;
+
+CREATE FUNCTION ojs._ordinary_rest(p_tenant text, p_priority integer, p_max_attempts integer, p_scheduled_at timestamp with time zone, p_expires_at timestamp with time zone, p_timeout_ms integer, p_visibility_timeout_ms integer, p_tags text[], p_args json, p_meta jsonb, p_retry jsonb, p_options json, p_extra json) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+    select num_nonnulls(p_tags, p_retry, p_options, p_extra) = 0 and p_priority between -100 and 100 and p_max_attempts between 0 and 1000
+        and starts_with(p_args::text, '[') and ojs._plain_json(p_args)
+        and (p_meta = '{}' or jsonb_typeof(p_meta) = 'object' and octet_length(p_meta::text) < 200
+            and (p_meta -> 'tenant_id' = to_jsonb(p_tenant)) is not false)
+        and ojs._storable_time(p_scheduled_at) is not false and ojs._storable_time(p_expires_at) is not false
+        and (p_timeout_ms >= 0) is not false and ojs._lease_length(p_visibility_timeout_ms) is not false
+$$;
 
 CREATE FUNCTION ojs._override(p_job ojs.job, p_override json) RETURNS ojs.job
     LANGUAGE plpgsql
@@ -2802,7 +4099,7 @@ begin
     end if;
     if (v_job.queue, v_job.priority) <> (p_job.queue, p_job.priority) then
         -- Statistics count it where it goes to, and no longer where it was.
-        insert into ojs.wake (tenant_id, queue, priority, to_state, jobs)
+        insert into ojs.journal (tenant_id, queue, priority, to_state, jobs)
         values (p_job.tenant_id, p_job.queue, p_job.priority, 'discarded', -1),
             (p_job.tenant_id, v_job.queue, v_job.priority, 'discarded', 1);
     end if;
@@ -2836,95 +4133,207 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._recent() RETURNS SETOF ojs.tally
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+    v_mark pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+    v_own  text := ojs.current_tenant();
+    v_all  boolean := ojs._sees_all();
+begin
+    return query select c.* from ojs._changes(v_mark, null) c where v_all or c.tenant_id = v_own;
+end;
+$$;
+
+CREATE VIEW ojs._shard_counts AS
+ SELECT n.tenant_id,
+    n.queue,
+    n.priority,
+    n.scheduled,
+    n.available,
+    n.pending,
+    n.active,
+    n.retryable,
+    n.completed,
+    n.cancelled,
+    n.discarded,
+    n.total,
+    n.failed,
+    LEAST(w.oldest_at, b.oldest_at) AS oldest_at
+   FROM ((((( SELECT u_1.tenant_id,
+            u_1.queue,
+            u_1.priority,
+            sum(u_1.scheduled) AS scheduled,
+            sum(u_1.available) AS available,
+            sum(u_1.pending) AS pending,
+            sum(u_1.active) AS active,
+            sum(u_1.retryable) AS retryable,
+            sum(u_1.completed) AS completed,
+            sum(u_1.cancelled) AS cancelled,
+            sum(u_1.discarded) AS discarded,
+            sum(u_1.total) AS total,
+            sum(u_1.failed) AS failed
+           FROM ( SELECT t.tenant_id,
+                    t.queue,
+                    t.priority,
+                    t.scheduled,
+                    t.available,
+                    t.pending,
+                    t.active,
+                    t.retryable,
+                    t.completed,
+                    t.cancelled,
+                    t.discarded,
+                    t.total,
+                    t.failed
+                   FROM ojs.tally t
+                UNION ALL
+                 SELECT r.tenant_id,
+                    r.queue,
+                    r.priority,
+                    r.scheduled,
+                    r.available,
+                    r.pending,
+                    r.active,
+                    r.retryable,
+                    r.completed,
+                    r.cancelled,
+                    r.discarded,
+                    r.total,
+                    r.failed
+                   FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, rev)) u_1
+          GROUP BY u_1.tenant_id, u_1.queue, u_1.priority) n
+     LEFT JOIN ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, dispatched, job_priority, head, behind, again_lo, again_seq) ON (((n.available > (0)::numeric) AND (f.queue = n.queue) AND (f.job_priority = n.priority) AND (f.tenant_id = n.tenant_id))))
+     LEFT JOIN ( SELECT u_1.tenant_id,
+            u_1.queue,
+            u_1.priority,
+            min(u_1.lo) AS lo
+           FROM ojs._arrivals() u_1(xid, tenant_id, queue, priority, from_state, to_state, jobs, lo, hi, failed, owed, seconds, at)
+          WHERE (u_1.from_state IS DISTINCT FROM 'available'::ojs.job_state)
+          GROUP BY u_1.tenant_id, u_1.queue, u_1.priority) u ON (((u.tenant_id = n.tenant_id) AND (u.queue = n.queue) AND (u.priority = n.priority))))
+     LEFT JOIN ( SELECT u_1.tenant_id,
+            u_1.queue,
+            u_1.priority,
+            min(j.enqueued_at) AS oldest_at
+           FROM (ojs._arrivals() u_1(xid, tenant_id, queue, priority, from_state, to_state, jobs, lo, hi, failed, owed, seconds, at)
+             JOIN ojs.job j ON (((j.queue = u_1.queue) AND (j.priority = u_1.priority) AND (j.tenant_id = u_1.tenant_id) AND (j.seq = u_1.lo) AND (j.state = 'available'::ojs.job_state))))
+          WHERE (u_1.from_state = 'available'::ojs.job_state)
+          GROUP BY u_1.tenant_id, u_1.queue, u_1.priority) b ON (((b.tenant_id = n.tenant_id) AND (b.queue = n.queue) AND (b.priority = n.priority))))
+     LEFT JOIN LATERAL ( SELECT min(o.enqueued_at) AS oldest_at
+           FROM (( SELECT j.enqueued_at
+                   FROM ojs.job j
+                  WHERE ((j.queue = n.queue) AND (j.priority = n.priority) AND (j.tenant_id = n.tenant_id) AND (j.state = 'available'::ojs.job_state) AND (j.seq > LEAST(COALESCE(f.head, (0)::bigint), (u.lo - 1))))
+                  ORDER BY j.seq
+                 LIMIT 1)
+                UNION ALL
+                 SELECT a.oldest_at
+                   FROM ojs._oldest_aside() a(queue, priority, tenant_id, oldest_at)
+                  WHERE ((a.queue = n.queue) AND (a.priority = f.priority) AND (a.tenant_id = n.tenant_id))) o) w ON ((n.available > (0)::numeric)));
+
+CREATE FUNCTION ojs._own_shard_counts(p_tenant text) RETURNS SETOF ojs._shard_counts
+    LANGUAGE sql STABLE STRICT SECURITY DEFINER ROWS 10
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$ select c.* from ojs._shard_counts c where c.tenant_id = case p_tenant when ojs.current_tenant() then p_tenant end $$;
+
+CREATE FUNCTION ojs._own_shards(p_tenant text) RETURNS TABLE(queue text, priority integer)
+    LANGUAGE sql STABLE STRICT SECURITY DEFINER ROWS 10 PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$ select s.queue, s.priority from ojs._shards(case p_tenant when ojs.current_tenant() then p_tenant end) s $$;
+
+CREATE FUNCTION ojs._passed(p_fair ojs.tenant_fairness, p_lo bigint, p_hi bigint, p_rows integer, p_locked boolean, OUT o_rows integer, OUT o_upto bigint) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_now   timestamptz := ojs.now();
+    v_first bigint;
+begin
+    with line as materialized (
+        select j.seq, j.id, j.ctid as place, j.state = 'available' and (j.expires_at > v_now) is not false as waits from ojs.job j
+        where j.queue = p_fair.queue and j.priority = p_fair.job_priority and j.tenant_id = p_fair.tenant_id and j.seq >= p_lo
+          and j.seq <= coalesce(p_hi, 9223372036854775807)
+        order by j.seq limit p_rows
+    )
+    select (select count(*) from line), (select max(l.seq) from line l), case
+        when not p_locked then (select min(l.seq) from line l where l.waits)
+        else (select l.seq from line l cross join lateral (select from ojs.job j
+            where l.waits and j.ctid = l.place and j.id = l.id and j.state = 'available' for update skip locked) h limit 1) end
+    into o_rows, o_upto, v_first;
+    if o_rows < p_rows and p_hi is not null then
+        o_upto := p_hi;
+    end if;
+    if p_locked then
+        perform ojs._look_again(array_agg(p_fair.tenant_id), array_agg(j.id)) from ojs.job j
+        where j.queue = p_fair.queue and j.priority = p_fair.job_priority and j.tenant_id = p_fair.tenant_id and j.seq >= p_lo
+          and j.seq <= coalesce(v_first - 1, o_upto) and j.state = 'available';
+    end if;
+    o_upto := coalesce(v_first - 1, o_upto);
+end;
+$$;
+
+CREATE FUNCTION ojs._plain_fields(p_job ojs._job_fields, p_fields bigint) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $_$
+    select num_nonnulls(p.type, p.args, p.queue, p.priority, p.scheduled_at, p.expires_at, p.meta, p.retry, p.max_attempts, p.timeout_ms,
+            p.visibility_timeout_ms, p.tags, p.pending, p.options, p.extra, p.id, p.tenant) = p_fields
+        and json_typeof(p.type) = 'string' and (json_typeof(p.queue) = 'string') is not false
+        and (json_typeof(p.tenant) = 'string') is not false and (p.priority::text ~ '^-?\d{1,9}$') is not false
+        and (p.max_attempts::text ~ '^-?\d{1,9}$') is not false and (p.timeout_ms::text ~ '^-?\d{1,9}$') is not false
+        and (p.visibility_timeout_ms::text ~ '^-?\d{1,9}$') is not false and ojs._plain_uuid(p.id) is not false
+        and ojs._plain_time(p.scheduled_at) is not false and ojs._plain_time(p.expires_at) is not false
+        and (p.meta is null or json_typeof(p.meta) = 'object' and ojs._plain_json(p.meta) and ojs._fits_jsonb(p.meta))
+        and (p.retry is null or json_typeof(p.retry) = 'object' and ojs._plain_json(p.retry) and ojs._fits_jsonb(p.retry))
+        and (p.tags::text ~ '^\["[^"\\]*"(,"[^"\\]*")*\]$') is not false and (json_typeof(p.pending) = 'boolean') is not false
+        and (json_typeof(p.options) = 'object') is not false and (json_typeof(p.extra) = 'object') is not false
+    from (select (p_job).*) p
+$_$;
+
 CREATE FUNCTION ojs._plain_json(p_json json) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
     select octet_length(p_json::text) <= 65536 and strpos(p_json::text, '\u') = 0
-        and (octet_length(p_json::text) < 200 or octet_length(p_json::text) - octet_length(replace(replace(p_json::text, '[', ''), '{', '')) <= 100)
+        and (octet_length(p_json::text) < 200
+            or octet_length(p_json::text) - octet_length(replace(replace(p_json::text, '[', ''), '{', '')) <= 100)
         and not ojs._repeats_key(p_json)
 $$;
 
 CREATE FUNCTION ojs._plain_time(p_json json) RETURNS boolean
     LANGUAGE sql STABLE
     AS $_$
-    select p_json::text ~ '^"(19|20|21)\d\d-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[-+](0\d|1[0-4]):[0-5]\d)"$'
+    select p_json::text ~ ('^"(19|20|21)\d\d-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])'
+        || 'T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[-+](0\d|1[0-4]):[0-5]\d)"$')
 $_$;
 
 CREATE FUNCTION ojs._plain_uuid(p_json json) RETURNS boolean
     LANGUAGE sql STABLE
     AS $_$
-    select p_json::text like '"________-____-____-____-____________"' and octet_length(replace(p_json::text, '-', '')) = 34 and p_json::text ~ '^"[0-9a-fA-F-]+"$'
+    select p_json::text like '"________-____-____-____-____________"' and octet_length(replace(p_json::text, '-', '')) = 34
+        and p_json::text ~ '^"[0-9a-fA-F-]+"$'
 $_$;
-
-CREATE FUNCTION ojs._plan(p_queue text, p_count integer) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-declare
-    v_max      bigint;
-    v_ahead    int;
-    v_left     int;
-    v_mark     ojs.run_mark;
-    v_held     bigint[];
-    v_lo       bigint;
-    v_hi       bigint;
-    v_priority int;
-    v_ring     ojs.ring;
-    v_served   record;
-    v_added    record;
-begin
-    select s.last_value into v_max from ojs.reentry_n_seq s;
-    select * into v_mark from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1;
-    -- Whoever has hold of a row may keep it for long. One that was the first at the last refill, too, is remembered, and scans begin behind it; let go of
-    -- untaken, it is revoked with all the rest, and so is one whose job has ended.
-    if exists (select from unnest(v_mark.held) h(n) cross join lateral (select from ojs.run r where r.queue = p_queue and r.n = h.n limit 1 for update skip locked) r)
-            or exists (select from (select r.id, r.tenant_id from ojs.run r where r.queue = p_queue and r.n >= v_mark.lo order by r.n limit 1) r
-                where not exists (select from ojs.job j where j.id = r.id and j.tenant_id = r.tenant_id and j.state = 'available')) then
-        perform ojs._revoke(p_queue);
-        select * into v_mark from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1;
-    end if;
-    select r.n into v_lo from ojs.run r where r.queue = p_queue and r.n >= v_mark.lo order by r.n limit 1;
-    v_held := array(select r.n from unnest(v_mark.held) h(n) cross join lateral (select r.n from ojs.run r where r.queue = p_queue and r.n = h.n limit 1) r);
-    if v_lo = v_mark.lo then
-        v_held := v_held || v_lo;
-        perform ojs._look_again(array[r.tenant_id], array[r.id]) from ojs.run r where r.queue = p_queue and r.n = v_lo;
-        select r.n into v_lo from ojs.run r where r.queue = p_queue and r.n > v_mark.lo order by r.n limit 1;
-    end if;
-    -- Further each time, and half as far after each revocation: what is decided ahead and not taken is decided twice.
-    v_ahead := least(p_count, greatest(2 * v_mark.ahead, p_count / 8));
-    v_left := v_ahead;
-    for v_priority in select p.priority from ojs.queue_priority p where p.queue = p_queue order by p.priority desc loop
-        v_ring := ojs._ring(p_queue, v_priority);
-        continue when v_ring.members = 0;
-        loop
-            v_served := ojs._serve(v_ring, v_left, null, v_max, false);
-            v_ring := v_served.o_ring;
-            if cardinality(v_served.o_ids) > 0 then
-                with added as (
-                    insert into ojs.run (queue, priority, job_priority, tenant_id, id, pos, step, drift)
-                    select p_queue, v_priority, v_priority - coalesce((select t.priority_boost from ojs.tenant t where t.tenant_id = s.tenant_id), 0), s.tenant_id, s.id, s.pos, s.step, s.drift
-                    from unnest(v_served.o_ids, v_served.o_tenants, v_served.o_places, v_served.o_steps, v_served.o_drifts) s(id, tenant_id, pos, step, drift)
-                    returning n
-                )
-                select min(a.n) as lo, max(a.n) as hi into v_added from added a;
-                v_lo := coalesce(v_lo, v_added.lo);
-                v_hi := v_added.hi;
-                v_left := v_left - cardinality(v_served.o_ids);
-            end if;
-            exit when v_left <= 0 or v_ring.members = 0 or not v_served.o_progress or v_served.o_skimmed > 0;
-        end loop;
-        perform ojs._ring_changed(v_ring);
-        -- Nothing of a lower priority goes before what is left here.
-        exit when v_left <= 0 or v_ring.members > 0;
-    end loop;
-    if v_hi is null then
-        return;
-    elsif v_mark.queue is null then
-        insert into ojs.run_mark (queue, rev, lo, hi, ahead) values (p_queue, 1, v_lo, v_hi, v_ahead);
-    else
-        update ojs.run_mark m set rev = m.rev + 1, lo = v_lo, hi = v_hi, ahead = v_ahead, held = v_held where m.queue = p_queue and m.rev = v_mark.rev;
-    end if;
-end;
-$$;
 
 CREATE FUNCTION ojs._prepare_cut(p_at timestamp with time zone, p_partition text, p_lead interval) RETURNS void
     LANGUAGE plpgsql
@@ -2946,6 +4355,10 @@ begin
     values (p_at, p_partition, p_at - greatest((p_at - ojs.now()) / 4, interval '5 minutes'));
 end;
 $_$;
+
+CREATE FUNCTION ojs._price() RETURNS double precision
+    LANGUAGE sql IMMUTABLE
+    AS $$ select 1::float8 $$;
 
 CREATE FUNCTION ojs._promote(p_tenants text[], p_ids uuid[]) RETURNS integer
     LANGUAGE plpgsql
@@ -2970,20 +4383,21 @@ begin
         update ojs.job j set state = 'available', seq = n.seq, enqueued_at = v_now
         from numbered n where j.id = n.id and j.tenant_id = n.tenant_id
         returning j.tenant_id, j.queue, j.priority, n.state as from_state, j.seq
-    ), woken as (
-        insert into ojs.wake (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
+    ), noted as (
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
         select p.tenant_id, p.queue, p.priority, p.from_state, 'available', count(*), min(p.seq), max(p.seq)
         from promoted p group by p.tenant_id, p.queue, p.priority, p.from_state
         returning queue
     ), later as (
-        -- Locked by somebody just now, or moved to a later time: look again.
+        -- Jobs that somebody has locked just now, or that were moved to a later time, get a new reminder.
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select greatest(coalesce(j.retry_at, j.scheduled_at), v_now + interval '1 second'), 'due', array[j.tenant_id], array[j.id]
+        select greatest(coalesce(j.retry_at, j.scheduled_at), v_now + ojs._moment()), 'due', array[j.tenant_id], array[j.id]
         from asked a
-        cross join lateral (select j.* from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state in ('scheduled', 'retryable') limit 1) j
+        cross join lateral (select j.* from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id
+            and j.state in ('scheduled', 'retryable') limit 1) j
         where (a.id, a.tenant_id) not in (select h.id, h.tenant_id from held h)
     )
-    select (select array_agg(distinct w.queue) from woken w), (select count(*) from promoted) into v_queues, v_jobs;
+    select (select array_agg(distinct n.queue) from noted n), (select count(*) from promoted) into v_queues, v_jobs;
     if v_queues is not null then
         perform ojs._notify(v_queues);
     end if;
@@ -3014,41 +4428,45 @@ CREATE FUNCTION ojs._prune(p_limit integer) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 declare
-    v_mark   ojs.clock_mark;
-    v_until  xid8;
-    v_before timestamptz := ojs.now() - ojs._journal_retention();
-    v_rows   int;
-    v_more   boolean := false;
+    v_mark  ojs.clock_mark := ojs._clock_mark();
+    v_old   timestamptz := ojs.now() - ojs._journal_retention();
+    v_tally pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+    -- A transaction of which only a part was taken in is not folded yet; its rows must stay.
+    v_fold  pg_snapshot := (select case when f.part_xid is null then f.snapshot else ojs._snapshot_before(f.snapshot, f.part_xid) end
+        from ojs.fold f order by f.rev desc limit 1);
+    v_done  record;
+    v_rows  int[];
+    -- Transactions that pruning passes by and has to come back to.
+    v_open  xid8[];
 begin
-    select m.* into v_mark from ojs.clock_mark m order by m.rev desc limit 1;
     perform from ojs.clock_mark m where m.rev = v_mark.rev for update skip locked;
     if not found then
         return false;
     end if;
     delete from ojs.waiter w where w.expires_at < ojs.now() - interval '1 minute';
     delete from ojs.sleeper s where s.expires_at < ojs.now() - interval '1 minute';
-    select least(pg_snapshot_xmin((select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1)), pg_snapshot_xmin(t.snapshot))
-    into v_until from ojs.tally_mark t order by t.rev desc limit 1;
-    delete from ojs.wake w using (select x.xid, x.seq from ojs.wake x where x.xid >= v_mark.wake and x.xid < v_until order by x.xid, x.seq limit p_limit) old
-    where w.xid = old.xid and w.seq = old.seq and w.at < v_before;
-    get diagnostics v_rows = row_count;
-    v_more := v_more or v_rows >= p_limit;
-    delete from ojs.lease l using (select x.xid, x.seq from ojs.lease x where x.xid >= v_mark.lease and x.xid < v_until order by x.xid, x.seq limit p_limit) old
-    where l.xid = old.xid and l.seq = old.seq and l.at < v_before;
-    get diagnostics v_rows = row_count;
-    v_more := v_more or v_rows >= p_limit;
-    delete from ojs.release r using (select x.xid, x.seq from ojs.release x where x.xid >= v_mark.release and x.xid < v_until order by x.xid, x.seq limit p_limit) old
-    where r.xid = old.xid and r.seq = old.seq and r.at < v_before;
-    get diagnostics v_rows = row_count;
-    v_more := v_more or v_rows >= p_limit;
-    -- Nobody inserts below v_until any more: all those transactions had ended when the journal was folded and rolled up.
+
+    select * into v_done from ojs._prune_journal(v_mark, v_old, v_tally, v_fold, p_limit);
+    v_mark.journal := v_done.o_until;
+    v_rows := array[v_done.o_rows];
+    v_open := v_done.o_left;
+    select * into v_done from ojs._prune_leases(v_mark, v_old, v_tally, p_limit);
+    v_mark.lease := v_done.o_until;
+    v_rows := v_rows || v_done.o_rows;
+    v_open := v_open || v_done.o_left;
+    select * into v_done from ojs._prune_releases(v_mark, v_old, v_tally, p_limit);
+    v_mark.release := v_done.o_until;
+    v_rows := v_rows || v_done.o_rows;
+    v_open := v_open || v_done.o_left;
+    if 0 = all (v_rows) then
+        return false;
+    end if;
     update ojs.clock_mark m
-    set rev = m.rev + 1,
-        wake = greatest(m.wake, least(v_until, (select w.xid from ojs.wake w where w.xid >= m.wake order by w.xid, w.seq limit 1))),
-        lease = greatest(m.lease, least(v_until, (select l.xid from ojs.lease l where l.xid >= m.lease order by l.xid, l.seq limit 1))),
-        release = greatest(m.release, least(v_until, (select r.xid from ojs.release r where r.xid >= m.release order by r.xid, r.seq limit 1)))
+    set rev = m.rev + 1, journal = v_mark.journal, lease = v_mark.lease, release = v_mark.release,
+        open = array(select unnest(v_open) union select x from pg_snapshot_xip(v_tally) x
+            where x < greatest(v_mark.journal, v_mark.lease, v_mark.release))
     where m.rev = v_mark.rev;
-    return v_more;
+    return p_limit <= any (v_rows);
 end;
 $$;
 
@@ -3091,6 +4509,64 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._prune_journal(p_mark ojs.clock_mark, p_old timestamp with time zone, p_tally pg_snapshot, p_fold pg_snapshot, p_limit integer, OUT o_until xid8, OUT o_left xid8[], OUT o_rows integer) RETURNS record
+    LANGUAGE sql
+    AS $$
+    with line as materialized (
+        (select j.ctid as place, j.xid, j.lo, j.at from ojs.journal j where j.xid >= p_mark.journal order by j.xid limit p_limit)
+        union all
+        select j.* from unnest(p_mark.open) x(xid)
+        cross join lateral (select j.ctid as place, j.xid, j.lo, j.at from ojs.journal j where j.xid = x.xid
+            and j.xid < p_mark.journal offset 0) j
+    ), gone as (
+        delete from ojs.journal j using line l
+        where j.ctid = l.place and l.at < p_old and pg_visible_in_snapshot(l.xid, p_tally)
+          and (l.lo is null or pg_visible_in_snapshot(l.xid, p_fold))
+        returning j.xid, j.ctid as place
+    )
+    select u.xid, array(select distinct l.xid from line l where l.xid < u.xid and l.place not in (select g.place from gone g)), u.rows
+    from (select greatest(p_mark.journal, max(g.xid)) as xid, count(*)::int as rows from gone g) u
+$$;
+
+CREATE FUNCTION ojs._prune_leases(p_mark ojs.clock_mark, p_old timestamp with time zone, p_tally pg_snapshot, p_limit integer, OUT o_until xid8, OUT o_left xid8[], OUT o_rows integer) RETURNS record
+    LANGUAGE sql
+    AS $$
+    with line as materialized (
+        (select l.* from ojs.lease l where l.xid >= p_mark.lease order by l.xid, l.n limit p_limit)
+        union all
+        select l.* from unnest(p_mark.open) x(xid)
+        cross join lateral (select l.* from ojs.lease l where l.xid = x.xid and l.xid < p_mark.lease offset 0) l
+    ), gone as (
+        -- A lease is the reminder of its jobs, so it stays until the clock has seen it.
+        delete from ojs.lease d using line l
+        where d.xid = l.xid and d.n = l.n and l.at < p_old and pg_visible_in_snapshot(l.xid, p_tally)
+            and pg_visible_in_snapshot(l.xid, p_mark.seen)
+        returning d.xid, d.n, d.due_at, d.tenants, d.ids
+    ), reminded as (
+        insert into ojs.timer (due_at, kind, tenant_ids, ids)
+        select g.due_at, 'lease', g.tenants, g.ids from gone g where g.due_at >= p_mark.lease_at
+    )
+    select u.xid, array(select distinct l.xid from line l where l.xid < u.xid and l.n not in (select g.n from gone g)), u.rows
+    from (select greatest(p_mark.lease, max(g.xid)) as xid, count(*)::int as rows from gone g) u
+$$;
+
+CREATE FUNCTION ojs._prune_releases(p_mark ojs.clock_mark, p_old timestamp with time zone, p_tally pg_snapshot, p_limit integer, OUT o_until xid8, OUT o_left xid8[], OUT o_rows integer) RETURNS record
+    LANGUAGE sql
+    AS $$
+    with line as materialized (
+        (select r.xid, r.seq, r.at from ojs.release r where r.xid >= p_mark.release order by r.xid, r.seq limit p_limit)
+        union all
+        select r.* from unnest(p_mark.open) x(xid)
+        cross join lateral (select r.xid, r.seq, r.at from ojs.release r where r.xid = x.xid and r.xid < p_mark.release offset 0) r
+    ), gone as (
+        delete from ojs.release d using line l
+        where d.xid = l.xid and d.seq = l.seq and l.at < p_old and pg_visible_in_snapshot(l.xid, p_tally)
+        returning d.xid, d.seq
+    )
+    select u.xid, array(select distinct l.xid from line l where l.xid < u.xid and l.seq not in (select g.seq from gone g)), u.rows
+    from (select greatest(p_mark.release, max(g.xid)) as xid, count(*)::int as rows from gone g) u
+$$;
+
 CREATE FUNCTION ojs._put_aside(p_before uuid) RETURNS integer
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'off'
@@ -3127,9 +4603,9 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._queue_valid(p_queue text) RETURNS boolean
+CREATE FUNCTION ojs._queue_name(p_queue text) RETURNS boolean
     LANGUAGE sql IMMUTABLE
-    AS $_$ select p_queue ~ '^[a-z0-9][a-z0-9.-]*$' and length(p_queue) <= 128 $_$;
+    AS $_$ select p_queue ~ '^[a-z0-9][a-z0-9.-]*$' and octet_length(p_queue) <= 128 $_$;
 
 CREATE FUNCTION ojs._raise(p_sqlstate text, p_message text, p_detail jsonb DEFAULT NULL::jsonb, p_hint text DEFAULT NULL::text) RETURNS boolean
     LANGUAGE plpgsql
@@ -3144,133 +4620,142 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._ranges(p_queue text, p_priority integer, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint, p_look integer, p_beside boolean) RETURNS TABLE(lo bigint, hi bigint)
+    LANGUAGE sql STABLE ROWS 2
+    AS $$
+    (select greatest(a.lo, p_again_seq + 1), a.hi
+    from ojs.again a
+    where p_behind and a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo >= p_again_lo
+        and a.hi > p_again_seq
+    -- One at a time: jobs of a second one could lie behind jobs of the first that were not read, and the cursor would pass those.
+    order by a.lo limit case when p_beside then 10000 else 1 end)
+    union all
+    select u.lo, least(u.hi, p_head)
+    from ojs._unfolded() u left join ojs.tenant t on t.tenant_id = u.tenant_id
+    where p_beside and u.queue = p_queue and u.tenant_id = p_tenant and u.priority + coalesce(t.priority_boost, 0) = p_priority
+        and u.lo <= p_head
+$$;
+
+CREATE FUNCTION ojs._read_jobs(p_jobs json, p_each boolean) RETURNS ojs._new_jobs
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    v_jobs ojs._new_jobs;
+begin
+    if p_jobs is null or json_typeof(p_jobs) <> 'array' then
+        perform ojs._raise('OJ400', 'jobs must be a JSON array', '{"field": "jobs"}');
+    end if;
+    if json_array_length(p_jobs) not between 1 and 10000 then
+        perform ojs._raise('OJ400', 'jobs must hold between 1 and 10000 jobs', '{"field": "jobs"}');
+    end if;
+    select array_agg(s.type #>> '{}'), array_agg(s.args), array_agg(s.queue #>> '{}'),
+        case when count(s.priority) > 0 then array_agg(s.priority::text::int) end,
+        case when count(s.scheduled_at) > 0 then array_agg(s.scheduled_at #>> '{}') end,
+        case when count(s.expires_at) > 0 then array_agg(s.expires_at #>> '{}') end,
+        case when count(s.meta) > 0 then array_agg(s.meta::jsonb) end, case when count(s.retry) > 0 then array_agg(s.retry::jsonb) end,
+        case when count(s.max_attempts) > 0 then array_agg(s.max_attempts::text::int) end,
+        case when count(s.timeout_ms) > 0 then array_agg(s.timeout_ms::text::int) end,
+        case when count(s.visibility_timeout_ms) > 0 then array_agg(s.visibility_timeout_ms::text::int) end,
+        case when count(s.tags) > 0 then array_agg(s.tags) end, case when count(s.pending) > 0 then array_agg(s.pending::text::boolean) end,
+        case when count(s.options) > 0 then array_agg(s.options) end, case when count(s.extra) > 0 then array_agg(s.extra) end,
+        case when count(s.id) > 0 then array_agg((s.id #>> '{}')::uuid) end,
+        case when count(s.tenant) > 0 then array_agg(s.tenant #>> '{}') end,
+        case when count(s.refusal) > 0 then array_agg(s.refusal) end
+    into v_jobs
+    from ojs._shaped_jobs(p_jobs, p_each) s;
+    return v_jobs;
+end;
+$$;
+
 CREATE FUNCTION ojs._readable(p_json json) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$ select strpos(p_json::text, '\u') = 0 or ojs._bad_escape(p_json::text) is null $$;
+
+CREATE FUNCTION ojs._reads_all() RETURNS boolean
+    LANGUAGE sql STABLE PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$ select current_user = 'ojs_owner' or ojs._sees_all() $$;
 
 CREATE FUNCTION ojs._reap(p_tenants text[], p_ids uuid[], p_lost text[] DEFAULT NULL::text[]) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 declare
-    v_now    timestamptz := ojs.now();
-    v_queues text[];
-    v_jobs   int;
+    v_now  timestamptz := ojs.now();
+    v_jobs int;
 begin
-    -- Nearly all of them are done by now.
+    -- Nearly all of these jobs are done by now. Leaving them out first keeps the statement from locking their rows.
     with asked as materialized (
         select distinct j.id, j.tenant_id, j.lease_expires_at, a.lost from unnest(p_ids, p_tenants, p_lost) a(id, tenant_id, lost)
-        cross join lateral (select j.id, j.tenant_id, j.lease_expires_at from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'active' limit 1) j
+        cross join lateral (select j.id, j.tenant_id, j.lease_expires_at from ojs.job j
+            where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'active' limit 1) j
     ), held as materialized (
-        select j.*, case when a.lost is not null then 'worker_death' when j.started_at + l.limit_ms * interval '1 millisecond' <= j.lease_expires_at then 'timeout' else 'visibility_timeout' end as cause,
-            l.limit_ms
+        select j.*, ojs._loss(case when a.lost is not null then 'worker_death' when l.over then 'timeout' else 'visibility_timeout' end,
+            j.attempt, j.started_at, l.limit_ms, v_now) as entry
         from asked a
         cross join lateral (select j.* from ojs.job j
             where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'active' and (j.lease_expires_at <= v_now or j.worker_id = a.lost)
             for update skip locked) j
-        cross join lateral (select ojs._timeout_ms(j.timeout_ms) as limit_ms) l
+        cross join lateral (select t.limit_ms, j.started_at + t.limit_ms * interval '1 millisecond' <= j.lease_expires_at as over
+            from (select ojs._timeout_ms(j.timeout_ms) as limit_ms) t) l
     ), judged as materialized (
-        -- A lost attempt goes back at once; one that ran for too long failed. Either was the last if no attempts are left.
-        select e.*, case when ojs._failed_state(e.entry, false, e.attempt, e.max_attempts, e.retry) = 'discarded' then 'discarded' when e.cause = 'timeout' then 'retryable' else 'available'
-            end::ojs.job_state as to_state
-        from (
-            select h.*, ojs._error_entry(jsonb_strip_nulls(jsonb_build_object('type', h.cause, 'message', case h.cause
-                    when 'timeout' then format('Job execution exceeded timeout of %s seconds', trim_scale(h.limit_ms / 1000.0))
-                    when 'worker_death' then 'The worker stopped sending heartbeats.'
-                    else 'The worker neither finished the job nor sent a heartbeat in time.' end,
-                'timeout_kind', case h.cause when 'timeout' then 'execution' else 'stalled' end, 'limit_seconds', case h.cause when 'timeout' then trim_scale(h.limit_ms / 1000.0) end,
-                'elapsed_seconds', round(extract(epoch from v_now - h.started_at), 3))), h.attempt, v_now) as entry
-            from held h
-        ) e
+        -- An attempt whose worker was lost goes back at once; one that ran for too long has failed. If no attempts are left, the job is
+        -- discarded in either case.
+        select h.*, case when ojs._failed_state(h.entry, false, h.attempt, h.max_attempts, h.retry) = 'discarded' then 'discarded'
+            when h.entry ->> 'type' = 'timeout' then 'retryable' else 'available' end::ojs.job_state as to_state
+        from held h
     ), reaped as (
         update ojs.job j
         set state = g.to_state, lease = null, lease_expires_at = null, errors = ojs._errors_with(j.errors, g.entry),
-            started_at = case when g.to_state <> 'available' then j.started_at end, enqueued_at = case when g.to_state = 'available' then v_now else j.enqueued_at end,
+            started_at = case when g.to_state <> 'available' then j.started_at end,
+            enqueued_at = case when g.to_state = 'available' then v_now else j.enqueued_at end,
             finished_at = case when g.to_state = 'discarded' then v_now end,
-            retry_at = case when g.to_state = 'retryable' then v_now + ojs._retry_delay_ms(j.retry, j.attempt) * interval '1 millisecond' else j.retry_at end
+            retry_at = case when g.to_state = 'retryable' then ojs._retry_at(j.retry, j.attempt, v_now) else j.retry_at end
         from judged g where j.id = g.id and j.tenant_id = g.tenant_id
-        returning j.tenant_id, j.id, j.queue, j.priority, j.seq, j.state, j.retry_at
-    ), released as (
-        insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, cause)
-        select g.tenant_id, g.queue, g.priority, g.id, g.type, g.attempt, g.state, g.to_state, g.started_at, g.cause from judged g
-    ), woken as (
-        insert into ojs.wake (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
-        select r.tenant_id, r.queue, r.priority, 'available', 'available', 1, r.seq, r.seq from reaped r where r.state = 'available'
-        returning queue
-    ), reminded as (
-        insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select max(r.retry_at), 'due', array_agg(r.tenant_id), array_agg(r.id)
-        from reaped r where r.state = 'retryable' group by date_bin('50 milliseconds', r.retry_at, 'epoch')
-    ), buried as materialized (
-        select ojs._bury(array_agg(g.tenant_id), array_agg(g.id), array_agg(g.queue), array_agg(g.type), array_agg(g.entry), v_now)
-        from judged g where g.to_state = 'discarded' and ojs._to_dead_letters(g.retry, g.entry) having count(*) > 0
+        returning (j.tenant_id, j.id, j.queue, j.priority, j.type, j.seq, j.attempt, g.started_at, j.state, j.retry_at, j.retry,
+            g.entry, true, g.entry ->> 'type')::ojs._attempt_end as ended
+    ), booked as materialized (
+        select ojs._book(array_agg(r.ended), v_now) from reaped r
     ), later as (
-        -- Extended by a heartbeat, handed out anew, or locked by an acknowledgement at this moment: look again.
+        -- Jobs whose lease a heartbeat has extended, or that an acknowledgement has locked at this moment, get a new reminder. Those that
+        -- were handed out anew have one in their new lease.
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select greatest(a.lease_expires_at, v_now + interval '1 second'), 'lease', array[a.tenant_id], array[a.id]
-        from asked a
+        select a.again_at, 'lease', array_agg(a.tenant_id), array_agg(a.id)
+        from (select a.*, greatest(a.lease_expires_at, v_now + ojs._moment()) as again_at from asked a) a
         where (a.id, a.tenant_id) not in (select h.id, h.tenant_id from held h)
-          and not exists (select from ojs.timer t where t.due_at = a.lease_expires_at and t.kind = 'lease' and a.id = any (t.ids))
+          and not exists (select from ojs.timer t where t.due_at = a.again_at and t.kind = 'lease' and a.id = any (t.ids))
+          and not exists (select from ojs.lease l where l.due_at = a.again_at and a.id = any (l.ids))
+        group by a.again_at
     )
-    select (select array_agg(distinct w.queue) from woken w), (select count(*) from reaped, (select count(*) from buried) b) into v_queues, v_jobs;
-    if v_queues is not null then
-        perform ojs._notify(v_queues);
-    end if;
+    select count(r.ended) into v_jobs from booked left join reaped r on true;
     return v_jobs;
 end;
 $$;
 
-CREATE TABLE ojs.tally (
-    tenant_id text NOT NULL,
-    queue text NOT NULL,
-    priority integer NOT NULL,
-    scheduled bigint DEFAULT 0 NOT NULL,
-    available bigint DEFAULT 0 NOT NULL,
-    pending bigint DEFAULT 0 NOT NULL,
-    active bigint DEFAULT 0 NOT NULL,
-    retryable bigint DEFAULT 0 NOT NULL,
-    completed bigint DEFAULT 0 NOT NULL,
-    cancelled bigint DEFAULT 0 NOT NULL,
-    discarded bigint DEFAULT 0 NOT NULL,
-    total bigint DEFAULT 0 NOT NULL,
-    failed bigint DEFAULT 0 NOT NULL,
-    rev bigint DEFAULT 1 NOT NULL
-)
-WITH (vacuum_truncate=off);
-
-ALTER TABLE ONLY ojs.tally FORCE ROW LEVEL SECURITY;
-
-CREATE FUNCTION ojs._recent() RETURNS SETOF ojs.tally
-    LANGUAGE plpgsql STABLE ROWS 100
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET enable_seqscan TO 'off'
-    SET enable_sort TO 'off'
-    SET jit TO 'off'
-    SET max_parallel_workers_per_gather TO '0'
-    SET plan_cache_mode TO 'force_generic_plan'
+CREATE FUNCTION ojs._reap_leases(p_mark ojs.clock_mark, p_now timestamp with time zone, p_limit integer, OUT o_reaped integer, OUT o_looked integer, OUT o_seen pg_snapshot, OUT o_lease_at timestamp with time zone) RETURNS record
+    LANGUAGE plpgsql
     AS $$
 declare
-    v_mark pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+    v_jobs record;
 begin
-    return query
-    select m.tenant_id, m.queue, m.priority,
-        (coalesce(sum(m.jobs) filter (where m.to_state = 'scheduled'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'scheduled'), 0))::bigint,
-        (coalesce(sum(m.jobs) filter (where m.to_state = 'available'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'available'), 0))::bigint,
-        (coalesce(sum(m.jobs) filter (where m.to_state = 'pending'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'pending'), 0))::bigint,
-        (coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'active'), 0))::bigint,
-        (coalesce(sum(m.jobs) filter (where m.to_state = 'retryable'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'retryable'), 0))::bigint,
-        coalesce(sum(m.jobs) filter (where m.to_state = 'completed'), 0)::bigint, coalesce(sum(m.jobs) filter (where m.to_state = 'cancelled'), 0)::bigint,
-        (coalesce(sum(m.jobs) filter (where m.to_state = 'discarded'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'discarded'), 0))::bigint,
-        coalesce(sum(m.jobs) filter (where m.from_state is null), 0)::bigint,
-        coalesce(sum(m.jobs) filter (where m.failure), 0)::bigint, 0::bigint
-    from (
-        select m.* from ojs._movement m where m.xid >= pg_snapshot_xmax(v_mark)
+    with line as materialized (
+        select l.due_at, l.ids, l.tenants, l.jobs from ojs._late_leases(p_mark) l where l.due_at <= p_now
         union all
-        select m.* from pg_snapshot_xip(v_mark) x(xid) cross join lateral (select m.* from ojs._movement m where m.xid = x.xid offset 0) m
-    ) m
-    group by m.tenant_id, m.queue, m.priority;
+        (select l.due_at, l.ids, l.tenants, l.jobs from ojs.lease l
+        where l.due_at >= p_mark.lease_at and l.due_at <= p_now order by l.due_at fetch first (p_limit) rows with ties)
+    ), bite as (
+        -- Leases that end at the same instant are taken together: the mark is an instant, and the rest of them would be passed over.
+        select min(s.due_at) as until from (select l.due_at, sum(l.jobs) over (order by l.due_at) as jobs from line l) s
+            where s.jobs >= p_limit
+    )
+    select ojs._snapshot() as seen, min(b.until) as until, array_agg(j.tenant_id) as tenants, array_agg(j.id) as ids
+    into v_jobs
+    from bite b
+    left join line l on l.due_at <= b.until or b.until is null
+    left join lateral unnest(l.ids, l.tenants) j(id, tenant_id) on true;
+    o_seen := v_jobs.seen;
+    o_lease_at := coalesce(v_jobs.until + interval '1 microsecond', p_now);
+    o_looked := case when v_jobs.ids[1] is null then 0 else cardinality(v_jobs.ids) end;
+    o_reaped := case when o_looked > 0 then ojs._reap(v_jobs.tenants, v_jobs.ids) else 0 end;
 end;
 $$;
 
@@ -3328,22 +4813,74 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._refill(p_queue text, p_count integer, p_in_lane boolean DEFAULT false) RETURNS void
+CREATE FUNCTION ojs._recount() RETURNS void
     LANGUAGE plpgsql
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET enable_seqscan TO 'off'
-    SET enable_sort TO 'off'
-    SET jit TO 'off'
-    SET max_parallel_workers_per_gather TO '0'
-    SET plan_cache_mode TO 'force_generic_plan'
     AS $$
 begin
+    delete from ojs.tally;
+    insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled,
+        discarded, total, failed)
+    select j.tenant_id, j.queue, j.priority,
+        count(*) filter (where j.state = 'scheduled'), count(*) filter (where j.state = 'available'),
+        count(*) filter (where j.state = 'pending'), count(*) filter (where j.state = 'active'),
+        count(*) filter (where j.state = 'retryable'), count(*) filter (where j.state = 'completed'),
+        count(*) filter (where j.state = 'cancelled'), count(*) filter (where j.state = 'discarded'),
+        count(*), coalesce(sum(jsonb_array_length(j.errors)), 0)
+    from (
+        select j.tenant_id, j.queue, j.priority, j.state, j.errors from ojs.job j
+        union all
+        select k.tenant_id, k.queue, k.priority, k.state, k.errors from ojs.dead_job k
+    ) j
+    group by j.tenant_id, j.queue, j.priority;
+end;
+$$;
+
+CREATE FUNCTION ojs._refill(p_ask ojs.ask, p_in_lane boolean) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    -- Deciding ahead pays where few jobs are asked for at once: enough then to keep sixteen callers going while one of them decides.
+    c_few   constant int := 16;
+    v_queue text := p_ask.queues[1];
+begin
+    if cardinality(p_ask.queues) > 1 or p_ask.tenant is not null or p_ask.count > c_few
+            or exists (select from ojs._turn_mark(v_queue) m cross join lateral (select t.n from ojs.turn t
+                where t.queue = v_queue and t.n >= m.lo order by t.n limit 1) t where t.n <= m.hi - m.ahead / 2) then
+        return;
+    end if;
     -- Most often, under light load, there is nothing left.
-    if ojs._has_work(array[p_queue]) and (p_in_lane or not ojs._lingers() and ojs._enter_lane(-1)) then
+    if (select b.priorities <> '{}' from ojs.backlog b where b.queue = v_queue order by b.rev desc limit 1)
+            and (p_in_lane or not ojs._lingers() and ojs._enter_lane(-1)) then
         perform ojs._fold();
-        perform ojs._plan(p_queue, greatest(128, 32 * p_count));
+        perform ojs._decide_ahead(v_queue, greatest(128, 32 * p_ask.count));
+    end if;
+end;
+$$;
+
+CREATE FUNCTION ojs._refund(p_queue text, p_priority integer, p_tenant text, p_jobs integer, p_lo bigint, p_hi bigint) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_fair  ojs.tenant_fairness;
+    v_level ojs.level;
+    v_own   numeric;
+begin
+    select * into v_fair from ojs._fair(p_queue, p_priority, p_tenant);
+    select * into v_level from ojs._level(p_queue, p_priority);
+    if v_fair.queue is null or v_level.queue is null then
+        return;
+    end if;
+    v_own := v_fair.vtime - round((p_jobs * ojs._price())::numeric / v_fair.weight, 15);
+    update ojs.tenant_fairness f
+    set rev = f.rev + 1, vtime = v_own, ready = f.ready or p_hi is not null, dispatched = f.dispatched - p_jobs
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
+    if p_hi is not null then
+        perform ojs._look_back(p_queue, p_priority, p_tenant, array[p_lo], array[p_hi]);
+    end if;
+    if v_fair.ready then
+        perform ojs._move_level(v_level, 0, 0, v_fair.weight * (v_own - v_fair.vtime), v_own);
+    elsif p_hi is not null then
+        perform ojs._move_level(v_level, 1, v_fair.weight, v_fair.weight * v_own, v_own);
     end if;
 end;
 $$;
@@ -3376,12 +4913,42 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._release_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
+    LANGUAGE sql STABLE
+    AS $$
+    select 'evt_' || r.job_id || '_' || r.xid || '_' || r.seq, n.type, r.at, r.tenant_id, r.queue, r.job_id::text,
+        jsonb_strip_nulls(jsonb_build_object('job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt,
+            'duration_ms', (extract(epoch from r.at - r.started_at) * 1000)::bigint, 'created_at', ojs._utc(j.created_at),
+            'expired_at', case when n.type = 'job.expired' then ojs._utc(r.at) end,
+            'ttl_ms', (extract(epoch from j.expires_at - j.created_at) * 1000)::bigint))
+    from ojs._newest_releases(false, p_types, p_queues, p_limit, p_tenant) n
+    cross join lateral (select (n.r).*) r
+    left join lateral (select j.created_at, j.expires_at from ojs.job j where n.type = 'job.expired' and j.id = r.job_id
+        and j.tenant_id = r.tenant_id limit 1) j on true
+    where p_types is null or p_types && '{job.cancelled,job.expired,dead_letter.retried,job.discarded,job.retrying,job.released}'
+$$;
+
 CREATE FUNCTION ojs._released(p_job ojs.job, p_to ojs.job_state, p_fenced boolean) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
     insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced)
-    values (p_job.tenant_id, p_job.queue, p_job.priority, p_job.id, p_job.type, p_job.attempt, p_job.state, p_to, p_job.started_at, p_fenced);
+    values (p_job.tenant_id, p_job.queue, p_job.priority, p_job.id, p_job.type, p_job.attempt, p_job.state, p_to, p_job.started_at,
+        p_fenced);
+end;
+$$;
+
+CREATE FUNCTION ojs._remind(p_kind ojs.timer_kind, p_due timestamp with time zone[], p_tenants text[], p_ids uuid[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    insert into ojs.timer (due_at, kind, tenant_ids, ids)
+    select j.due_at, p_kind, array_agg(j.tenant_id), array_agg(j.id)
+    from (
+        select u.*, (row_number() over (partition by u.due_at order by u.n) - 1) / 1000 as part
+        from unnest(p_due, p_tenants, p_ids) with ordinality u(due_at, tenant_id, id, n)
+    ) j
+    group by j.due_at, j.part;
 end;
 $$;
 
@@ -3390,7 +4957,8 @@ CREATE FUNCTION ojs._repeats_key(p_json json) RETURNS boolean
     AS $$
                 select case
                     when strpos(p_json::text, '{') = 0 then false
-                    when strpos(p_json::text, '\u') > 0 or octet_length(p_json::text) > 100000 or not ojs._fits_jsonb(p_json) then ojs._repeats_key_exactly(p_json)
+                    when strpos(p_json::text, '\u') > 0 or octet_length(p_json::text) > 100000 or not ojs._fits_jsonb(p_json) then
+                        ojs._repeats_key_exactly(p_json)
                     else octet_length(p_json::text) - octet_length(replace(p_json::text, ':', ''))
                         <> octet_length(p_json::jsonb::text) - octet_length(replace(p_json::jsonb::text, ':', '')) end
             $$;
@@ -3534,7 +5102,8 @@ begin
     if v_violation is null then
         return null;
     end if;
-    return row(case v_violation.sqlstate when 'OJ413' then 'OJ412' else v_violation.sqlstate end, v_violation.message, jsonb_build_object('field', v_violation.field))::ojs.refusal;
+    return row(case v_violation.sqlstate when 'OJ413' then 'OJ412' else v_violation.sqlstate end, v_violation.message,
+        jsonb_build_object('field', v_violation.field))::ojs.refusal;
 end;
 $$;
 
@@ -3544,6 +5113,10 @@ CREATE FUNCTION ojs._result_until(p_finished_at timestamp with time zone, p_opti
     select case t.ttl when -1 then 'infinity' else p_finished_at + t.ttl * interval '1 second' end
     from (select coalesce((p_options ->> 'result_ttl')::int, (p_extra ->> 'result_ttl')::int, 604800) as ttl) t
 $$;
+
+CREATE FUNCTION ojs._retry_at(p_retry jsonb, p_attempt integer, p_now timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql
+    AS $$ select p_now + ojs._retry_delay_ms(p_retry, p_attempt) * interval '1 millisecond' $$;
 
 CREATE FUNCTION ojs._retry_cap_ms(p_retry jsonb) RETURNS bigint
     LANGUAGE sql IMMUTABLE
@@ -3594,7 +5167,7 @@ begin
         select n.tenant_id, n.queue, n.priority, n.id, n.type, n.attempt, 'discarded', 'available' from numbered n
     ), woken as (
         -- Counted as a movement to the end of what is available; ojs.release says which state they left.
-        insert into ojs.wake (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
         select n.tenant_id, n.queue, n.priority, 'available', 'available', 1, n.seq, n.seq from numbered n order by n.seq
         returning queue
     )
@@ -3617,7 +5190,8 @@ begin
         when 'none' then v_delay
         when 'full' then random() * v_delay
         when 'equal' then v_delay * (1 + random()) / 2
-        when 'decorrelated' then (select b.first + random() * (3 * b.before - b.first) from (select ojs._backoff_ms(p_retry, 1) as first, ojs._backoff_ms(p_retry, p_attempt - 1) as before) b)
+        when 'decorrelated' then (select b.first + random() * (3 * b.before - b.first)
+            from (select ojs._backoff_ms(p_retry, 1) as first, ojs._backoff_ms(p_retry, p_attempt - 1) as before) b)
         else v_delay * (0.5 + random()) end)::bigint;
 end;
 $$;
@@ -3630,234 +5204,137 @@ $$;
 
 CREATE FUNCTION ojs._retry_max_attempts(p_retry jsonb) RETURNS integer
     LANGUAGE sql IMMUTABLE
-    AS $_$ select case when jsonb_typeof(p_retry -> 'max_attempts') = 'number' and p_retry ->> 'max_attempts' ~ '^\d{1,4}$' then (p_retry ->> 'max_attempts')::int end $_$;
+    AS $_$
+    select case when jsonb_typeof(p_retry -> 'max_attempts') = 'number' and p_retry ->> 'max_attempts' ~ '^\d{1,4}$'
+        then (p_retry ->> 'max_attempts')::int end
+$_$;
 
 CREATE FUNCTION ojs._retry_violation(p_retry jsonb) RETURNS ojs.violation
     LANGUAGE plpgsql IMMUTABLE
-    AS $_$
+    AS $$
 declare
-    v_name text;
-    v_num  numeric;
+    v_violation ojs.violation;
 begin
     if jsonb_typeof(p_retry) <> 'object' then
         return row('OJ422', 'retry', 'retry must be a JSON object')::ojs.violation;
-    end if;
-    if octet_length(p_retry::text) > 16384 then
+    elsif octet_length(p_retry::text) > 16384 then
         return row('OJ413', 'retry', 'retry is larger than 16384 bytes')::ojs.violation;
-    end if;
-    if ojs._too_deep(p_retry) then
+    elsif ojs._too_deep(p_retry) then
         return row('OJ401', 'retry', 'retry is nested more than 100 levels deep')::ojs.violation;
     end if;
-    if p_retry ? 'max_attempts' then
-        if jsonb_typeof(p_retry -> 'max_attempts') <> 'number' or (p_retry ->> 'max_attempts') !~ '^\d{1,4}$' or (p_retry ->> 'max_attempts')::int > 1000 then
-            return row('OJ422', 'retry.max_attempts', 'retry.max_attempts must be an integer between 0 and 1000')::ojs.violation;
-        end if;
+    if p_retry ? 'max_attempts' and (ojs._retry_max_attempts(p_retry) <= 1000) is not true then
+        return row('OJ422', 'retry.max_attempts', 'retry.max_attempts must be an integer between 0 and 1000')::ojs.violation;
     end if;
-    foreach v_name in array array['initial_interval', 'max_interval'] loop
-        if p_retry ? v_name and (jsonb_typeof(p_retry -> v_name) <> 'string' or ojs._duration(p_retry ->> v_name) is null) then
-            return row('OJ422', 'retry.' || v_name, format('retry.%s must be an ISO 8601 duration such as PT1S', v_name))::ojs.violation;
-        end if;
-        if p_retry ? (v_name || '_ms') then
-            if jsonb_typeof(p_retry -> (v_name || '_ms')) <> 'number' then
-                return row('OJ422', 'retry.' || v_name || '_ms', format('retry.%s_ms must be a number of milliseconds', v_name))::ojs.violation;
-            end if;
-            v_num := (p_retry ->> (v_name || '_ms'))::numeric;
-            if v_num < 1 or v_num > 31536000000 or v_num <> trunc(v_num) then
-                return row('OJ422', 'retry.' || v_name || '_ms', format('retry.%s_ms must be an integer between 1 and 31536000000', v_name))::ojs.violation;
-            end if;
-        end if;
-        if ojs._retry_interval_ms(p_retry, v_name, 0) > 31536000000 then
-            return row('OJ422', 'retry.' || v_name, format('retry.%s must be at most a year', v_name))::ojs.violation;
-        elsif ojs._retry_interval_ms(p_retry, v_name, 1) < 1 then
-            return row('OJ422', 'retry.' || v_name, format('retry.%s must be at least a millisecond', v_name))::ojs.violation;
-        end if;
-    end loop;
-    if ojs._retry_interval_ms(p_retry, 'max_interval', null) < ojs._retry_interval_ms(p_retry, 'initial_interval', 1000) and p_retry ?| array['initial_interval', 'initial_interval_ms'] then
+    v_violation := coalesce(ojs._interval_violation(p_retry, 'initial_interval'), ojs._interval_violation(p_retry, 'max_interval'));
+    if v_violation is null
+            and ojs._retry_interval_ms(p_retry, 'max_interval', null) < ojs._retry_interval_ms(p_retry, 'initial_interval', 1000)
+            and p_retry ?| array['initial_interval', 'initial_interval_ms'] then
         return row('OJ422', 'retry.max_interval', 'retry.max_interval must not be less than retry.initial_interval')::ojs.violation;
     end if;
-    if p_retry ? 'backoff_strategy' and coalesce(p_retry ->> 'backoff_strategy', '') not in ('exponential', 'linear', 'polynomial', 'constant', 'none', 'custom') then
-        return row('OJ422', 'retry.backoff_strategy', 'retry.backoff_strategy must be "exponential", "linear", "polynomial", "constant", "none" or "custom"')::ojs.violation;
+    if v_violation is null then
+        v_violation := ojs._backoff_violation(p_retry);
     end if;
-    if p_retry ? 'intervals' then
-        if (case when jsonb_typeof(p_retry -> 'intervals') = 'array' then jsonb_array_length(p_retry -> 'intervals') not between 1 and 1000
-                or exists (select from jsonb_array_elements(p_retry -> 'intervals') i where (ojs._interval_ms(i) between 1 and 31536000000) is not true) else true end) then
-            return row('OJ422', 'retry.intervals', 'retry.intervals must be an array of 1 to 1000 ISO 8601 durations or numbers of milliseconds, each from a millisecond to a year')::ojs.violation;
-        end if;
-    elsif p_retry ->> 'backoff_strategy' = 'custom' then
-        return row('OJ422', 'retry.intervals', 'retry.intervals is required with backoff_strategy "custom"')::ojs.violation;
+    if v_violation is null then
+        v_violation := ojs._exhaustion_violation(p_retry);
     end if;
-    if p_retry ? 'backoff_coefficient' then
-        if jsonb_typeof(p_retry -> 'backoff_coefficient') <> 'number' then
-            return row('OJ422', 'retry.backoff_coefficient', 'retry.backoff_coefficient must be a number')::ojs.violation;
-        end if;
-        v_num := (p_retry ->> 'backoff_coefficient')::numeric;
-        if v_num < 1 or v_num > 100 then
-            return row('OJ422', 'retry.backoff_coefficient', 'retry.backoff_coefficient must be between 1.0 and 100')::ojs.violation;
-        end if;
-    end if;
-    if p_retry ? 'jitter' and jsonb_typeof(p_retry -> 'jitter') <> 'boolean' and coalesce(p_retry ->> 'jitter', '') not in ('none', 'full', 'equal', 'decorrelated') then
-        return row('OJ422', 'retry.jitter', 'retry.jitter must be a boolean, "none", "full", "equal" or "decorrelated"')::ojs.violation;
-    end if;
-    if p_retry ? 'on_exhaustion' and coalesce(p_retry ->> 'on_exhaustion', '') not in ('discard', 'dead_letter') then
-        return row('OJ422', 'retry.on_exhaustion', 'retry.on_exhaustion must be "discard" or "dead_letter"')::ojs.violation;
-    end if;
-    if p_retry ? 'non_retryable_errors' then
-        if jsonb_typeof(p_retry -> 'non_retryable_errors') <> 'array'
-            or jsonb_path_exists(p_retry -> 'non_retryable_errors', '$[*] ? (@.type() != "string")') then
-            return row('OJ422', 'retry.non_retryable_errors', 'retry.non_retryable_errors must be an array of strings')::ojs.violation;
-        end if;
-    end if;
-    return null;
+    return v_violation;
 end;
-$_$;
+$$;
 
-CREATE FUNCTION ojs._revoke(p_queue text) RETURNS void
+CREATE FUNCTION ojs._revoke(p_queue text, p_all boolean DEFAULT true) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-    c_line  constant bigint := 4611686018427387904;
-    v_mark  ojs.run_mark;
-    v_any   boolean := false;
-    v_taken record;
-    v_held  record;
+    v_mark ojs.turn_mark;
+    v_from bigint;
+    v_upto bigint;
+    v_back record;
+    v_any  boolean := false;
+    v_held record;
 begin
-    select m.* into v_mark from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1;
-    for v_taken in
-        -- From the end: callers take from the beginning, and nobody may get a job behind one that is revoked.
+    select * into v_mark from ojs._turn_mark(p_queue);
+    v_from := case when v_mark.held > 0 then 0 else v_mark.lo end;
+    v_upto := case when p_all then v_mark.hi else v_mark.lo - 1 end;
+    for v_back in
+        -- From the end: callers take from the beginning, and nobody may get a job behind one that is taken back.
         with free as materialized (
-            select r.n, r.ctid as place from ojs.run r where r.queue = p_queue and r.n >= v_mark.lo order by r.n desc for update skip locked
-        ), late as materialized (
-            select r.n, r.place from unnest(v_mark.held) h(n)
-            cross join lateral (select r.n, r.ctid as place from ojs.run r where r.queue = p_queue and r.n = h.n for update skip locked) r
+            select t.ctid as spot from ojs.turn t where t.queue = p_queue and t.n between v_from and v_upto
+                order by t.n desc for update skip locked
         ), gone as (
-            delete from ojs.run r using (select f.place from free f union all select l.place from late l) f where r.ctid = f.place returning r.*
-        ), home as materialized (
-            -- A boost that changed while somebody had hold of a row has moved its tenant to another ring, whose clock the job has not moved.
-            select g.queue, b.priority, g.tenant_id, g.id, g.pos, case when b.priority = g.priority then g.step else 0 end as step, case when b.priority = g.priority then g.drift else 0 end as drift
-            from gone g left join lateral (select t.priority_boost from ojs.tenant t where t.tenant_id = g.tenant_id limit 1) t on true
-            cross join lateral (select g.job_priority + coalesce(t.priority_boost, 0) as priority) b
-        ), back as (
-            insert into ojs.reentry (queue, priority, tenant_id, n, id) overriding system value
-            select h.queue, h.priority, h.tenant_id, h.pos, h.id from home h where h.pos < c_line
+            delete from ojs.turn t using free f where t.ctid = f.spot returning t.*
         )
-        select h.priority, h.tenant_id, count(*)::int as jobs, sum(h.step) as v, sum(h.drift) as drift,
-            min(h.pos) filter (where h.pos < c_line) as back, min(h.pos) filter (where h.pos >= c_line) - c_line as line
-        from home h group by h.priority, h.tenant_id order by h.priority, h.tenant_id
+        -- A boost that changed while somebody had hold of a row has moved its tenant to another level.
+        select g.job_priority + coalesce(t.priority_boost, 0) as priority, g.tenant_id, count(*)::int as jobs, min(g.seq) as lo,
+            max(g.seq) as hi
+        from gone g left join ojs.tenant t on t.tenant_id = g.tenant_id group by g.job_priority, t.priority_boost, g.tenant_id
     loop
         v_any := true;
-        perform ojs._charge(p_queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, -v_taken.v, -v_taken.drift, v_taken.line, v_taken.back);
+        perform ojs._refund(p_queue, v_back.priority, v_back.tenant_id, v_back.jobs, v_back.lo, v_back.hi);
     end loop;
-    -- Rows that somebody has hold of are out of everybody else's reach from now on: let go of untaken, their jobs must not go before what is decided next. They are
-    -- revoked by a later decision, which the tick brings about where nothing else does.
-    select coalesce(array_agg(r.n order by r.n), '{}') as n, array_agg(r.tenant_id) filter (where r.n <> all (v_mark.held)) as tenants, array_agg(r.id) filter (where r.n <> all (v_mark.held)) as ids
-    into v_held
-    from (
-        (select r.n, r.tenant_id, r.id from ojs.run r where r.queue = p_queue and r.n >= v_mark.lo order by r.n)
-        union all
-        select r.n, r.tenant_id, r.id from unnest(v_mark.held) h(n) cross join lateral (select r.* from ojs.run r where r.queue = p_queue and r.n = h.n limit 1) r
-    ) r;
+    -- Rows that somebody has hold of are out of everybody else's reach from now on: their jobs must not go before what is decided next.
+    -- If they are let go of, the next decision takes them back, which the tick brings about where nothing else does.
+    select count(*)::int as rows, array_agg(t.tenant_id) filter (where t.n >= v_mark.lo) as tenants,
+        array_agg(t.id) filter (where t.n >= v_mark.lo) as ids
+    into v_held from ojs.turn t where t.queue = p_queue and t.n between v_from and v_upto;
     perform ojs._look_again(v_held.tenants, v_held.ids);
-    if v_any or v_held.n <> v_mark.held then
-        update ojs.run_mark m set rev = m.rev + 1, lo = m.hi + 1, held = v_held.n, ahead = case when v_any then m.ahead / 2 else m.ahead end where m.queue = p_queue and m.rev = v_mark.rev;
-    end if;
+    update ojs.turn_mark m set rev = m.rev + 1, lo = v_upto + 1, held = v_held.rows, ahead = case when v_any and p_all then m.ahead / 2
+        else m.ahead end
+    where m.queue = p_queue and m.rev = v_mark.rev and (v_any or v_upto >= m.lo or m.held <> v_held.rows);
 end;
 $$;
 
-CREATE TABLE ojs.ring (
-    queue text NOT NULL,
-    priority integer NOT NULL,
-    rev bigint NOT NULL,
-    v numeric NOT NULL,
-    members integer NOT NULL,
-    weight numeric NOT NULL,
-    class integer[] NOT NULL,
-    class_members integer[] NOT NULL,
-    class_weight numeric[] NOT NULL,
-    class_head numeric[] NOT NULL,
-    drift numeric DEFAULT 0 NOT NULL
-)
-WITH (vacuum_truncate=off);
+CREATE TABLE ojs.tenant (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    weight numeric DEFAULT 1 NOT NULL,
+    priority_boost integer DEFAULT 0 NOT NULL,
+    created_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
+    CONSTRAINT priority_boost_in_range CHECK ((((priority_boost >= '-100'::integer) AND (priority_boost <= 100)) OR ojs._raise('OJ422'::text, 'priority_boost must be between -100 and 100'::text, '{"field": "priority_boost"}'::jsonb))),
+    CONSTRAINT weight_in_range CHECK ((((weight >= 0.000001) AND (weight <= (1000000)::numeric)) OR ojs._raise('OJ422'::text, 'weight must be between 0.000001 and 1000000'::text, '{"field": "weight"}'::jsonb)))
+);
 
-ALTER TABLE ONLY ojs.ring FORCE ROW LEVEL SECURITY;
+ALTER TABLE ONLY ojs.tenant FORCE ROW LEVEL SECURITY;
 
-CREATE FUNCTION ojs._ring(p_queue text, p_priority integer) RETURNS ojs.ring
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-    v_ring ojs.ring;
-begin
-    select r.* into v_ring from ojs.ring r where r.queue = p_queue and r.priority = p_priority order by r.rev desc limit 1;
-    return v_ring;
-end;
-$$;
-
-CREATE FUNCTION ojs._ring_changed(p_ring ojs.ring) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-    update ojs.ring r
-    set rev = r.rev + 1, v = p_ring.v, members = p_ring.members, weight = p_ring.weight, class = p_ring.class, class_members = p_ring.class_members,
-        class_weight = p_ring.class_weight, class_head = p_ring.class_head, drift = p_ring.drift
-    where r.queue = p_ring.queue and r.priority = p_ring.priority and r.rev = p_ring.rev;
-end;
-$$;
-
-CREATE FUNCTION ojs._ring_here(p_queue text, p_priority integer) RETURNS ojs.ring
+CREATE FUNCTION ojs._reweigh(p_tenant ojs.tenant, p_by integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-    v_ring ojs.ring := ojs._ring(p_queue, p_priority);
+    v_fair  ojs.tenant_fairness;
+    v_level ojs.level;
+    v_to    int;
+    v_own   numeric;
 begin
-    if v_ring.queue is null then
-        insert into ojs.queue_priority (queue, priority) values (p_queue, p_priority) on conflict do nothing;
-        insert into ojs.ring (queue, priority, rev, v, members, weight, class, class_members, class_weight, class_head)
-        values (p_queue, p_priority, 1, 0, 0, 0, '{}', '{}', '{}', '{}')
-        returning * into v_ring;
-    end if;
-    return v_ring;
-end;
-$$;
-
-CREATE FUNCTION ojs._ring_join(p_ring ojs.ring, p_class integer, p_members integer, p_weight numeric, p_head numeric) RETURNS ojs.ring
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-declare
-    v_at int := array_position(p_ring.class, p_class);
-begin
-    if v_at is null then
-        p_ring.class := p_ring.class || p_class;
-        p_ring.class_members := p_ring.class_members || p_members;
-        p_ring.class_weight := p_ring.class_weight || p_weight;
-        p_ring.class_head := p_ring.class_head || p_head;
-    else
-        p_ring.class_members[v_at] := p_ring.class_members[v_at] + p_members;
-        p_ring.class_weight[v_at] := p_ring.class_weight[v_at] + p_weight;
-        p_ring.class_head[v_at] := least(p_ring.class_head[v_at], p_head);
-    end if;
-    p_ring.members := p_ring.members + p_members;
-    p_ring.weight := p_ring.weight + p_weight;
-    return p_ring;
-end;
-$$;
-
-CREATE FUNCTION ojs._ring_tidy(p_ring ojs.ring) RETURNS ojs.ring
-    LANGUAGE plpgsql IMMUTABLE
-    AS $$
-begin
-    if 0 = any (p_ring.class_members) then
-        select array_agg(c.class), array_agg(c.members), array_agg(c.weight), array_agg(c.head)
-        into p_ring.class, p_ring.class_members, p_ring.class_weight, p_ring.class_head
-        from unnest(p_ring.class, p_ring.class_members, p_ring.class_weight, p_ring.class_head) c(class, members, weight, head)
-        where c.members > 0;
-        p_ring.class := coalesce(p_ring.class, '{}');
-        p_ring.class_members := coalesce(p_ring.class_members, '{}');
-        p_ring.class_weight := coalesce(p_ring.class_weight, '{}');
-        p_ring.class_head := coalesce(p_ring.class_head, '{}');
-    end if;
-    if p_ring.members = 0 then
-        p_ring.weight := 0;
-    end if;
-    return p_ring;
+    -- A boost moves rows to other levels. The row at the end to which they move goes first; otherwise one would meet another's key.
+    for v_fair in
+        select f.* from (select distinct l.queue, l.priority from ojs.level l) l
+        cross join lateral ojs._fair(l.queue, l.priority, p_tenant.tenant_id) f
+        order by f.queue, f.priority * case when p_by > 0 then -1 else 1 end
+    loop
+        v_to := v_fair.job_priority + p_tenant.priority_boost;
+        select * into v_level from ojs._level(v_fair.queue, v_fair.priority);
+        v_own := v_fair.vtime;
+        if v_fair.ready then
+            -- The tenant's lead, counted in jobs, stays as it is; only its time is in units of the new weight.
+            v_own := v_level.low + round((v_fair.vtime - v_level.low) * v_fair.weight / p_tenant.weight, 15);
+            perform ojs._move_level(v_level, -1, -v_fair.weight, -v_fair.weight * v_fair.vtime, null);
+        end if;
+        if v_to <> v_fair.priority then
+            -- Each level has a time of its own. With its old time the tenant might wait there for long, or be served alone.
+            v_own := ojs._join_at(0, coalesce((select l.low from ojs._level(v_fair.queue, v_to) l), 0), p_tenant.weight);
+            update ojs.again a set priority = v_to
+            where a.queue = v_fair.queue and a.priority = v_fair.priority and a.tenant_id = v_fair.tenant_id;
+        end if;
+        update ojs.tenant_fairness f set priority = v_to, rev = f.rev + 1, vtime = v_own, weight = p_tenant.weight
+        where f.queue = v_fair.queue and f.priority = v_fair.priority and f.tenant_id = v_fair.tenant_id and f.rev = v_fair.rev;
+        select * into v_level from ojs._level(v_fair.queue, v_to);
+        v_level.queue := v_fair.queue;
+        v_level.priority := v_to;
+        if v_fair.ready then
+            perform ojs._move_level(v_level, 1, p_tenant.weight, p_tenant.weight * v_own, v_own);
+        elsif v_to <> v_fair.priority then
+            -- Rows are found by their levels. Without a level here, the next change would miss this one.
+            perform ojs._move_level(v_level, 0, 0, 0, null);
+        end if;
+    end loop;
 end;
 $$;
 
@@ -3868,13 +5345,10 @@ declare
     v_mark ojs.tally_mark;
     v_rows int;
 begin
-    -- Looked at first without a lock, so that an idle system writes nothing.
+    -- Without this look, an idle system would lock the mark and write at every tick.
     select t.* into v_mark from ojs.tally_mark t order by t.rev desc limit 1;
     if pg_snapshot_xmax(v_mark.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
-            and not exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(v_mark.snapshot))
-            and not exists (select from ojs.lease l where l.xid >= pg_snapshot_xmax(v_mark.snapshot))
-            and not exists (select from ojs.release r where r.xid >= pg_snapshot_xmax(v_mark.snapshot))
-            and not exists (select from pg_snapshot_xip(v_mark.snapshot) x(xid) cross join lateral (select m.* from ojs._movement m where m.xid = x.xid offset 0) m) then
+            and not exists (select from ojs._since(v_mark.snapshot, null)) then
         return 0;
     end if;
     perform from ojs.tally_mark t where t.rev = v_mark.rev for update skip locked;
@@ -3882,19 +5356,12 @@ begin
         return 0;
     end if;
     if exists (select from ojs._movement m where m.xid = pg_current_xact_id()) then
-        -- What this transaction did before is not committed yet; a tick after it will count it, once.
+        -- What this transaction did itself is not in the snapshot and would be counted twice: now and by the next tick.
         return 0;
     end if;
     if pg_snapshot_xmax(v_mark.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then
-        -- Transaction ids ran backwards: this is a logical copy in another cluster. Count anew.
-        delete from ojs.tally;
-        insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed)
-        select j.tenant_id, j.queue, j.priority, count(*) filter (where j.state = 'scheduled'), count(*) filter (where j.state = 'available'),
-            count(*) filter (where j.state = 'pending'), count(*) filter (where j.state = 'active'), count(*) filter (where j.state = 'retryable'),
-            count(*) filter (where j.state = 'completed'), count(*) filter (where j.state = 'cancelled'), count(*) filter (where j.state = 'discarded'), count(*),
-            coalesce(sum(jsonb_array_length(j.errors)), 0)
-        from (select j.tenant_id, j.queue, j.priority, j.state, j.errors from ojs.job j union all select k.tenant_id, k.queue, k.priority, k.state, k.errors from ojs.dead_job k) j
-        group by j.tenant_id, j.queue, j.priority;
+        -- Transaction ids ran backwards, so this is a logical copy in another cluster, where the stored snapshot says nothing.
+        perform ojs._recount();
         update ojs.tally_mark t set rev = t.rev + 1, snapshot = ojs._snapshot(), at = ojs.now() where t.rev = v_mark.rev;
         return 1;
     end if;
@@ -3902,20 +5369,24 @@ begin
         select ojs._snapshot() as snapshot
     ), recent as materialized (
         select r.*, t.rev as old_rev
-        from ojs._recent() r
+        from ojs._changes(v_mark.snapshot, null) r
         left join lateral (select t.rev from ojs.tally t where t.tenant_id = r.tenant_id and t.queue = r.queue and t.priority = r.priority
             order by t.rev desc limit 1) t on true
     ), marked as (
-        update ojs.tally_mark t set rev = t.rev + 1, snapshot = m.snapshot, at = ojs.now() from mark m where t.rev = v_mark.rev and exists (select from recent)
+        update ojs.tally_mark t set rev = t.rev + 1, snapshot = m.snapshot, at = ojs.now() from mark m where t.rev = v_mark.rev
+            and exists (select from recent)
     ), added as (
-        insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed)
-        select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled, r.discarded, r.total, r.failed
+        insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled,
+            discarded, total, failed)
+        select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled,
+            r.discarded, r.total, r.failed
         from recent r where r.old_rev is null
     ), changed as (
         update ojs.tally t
         set rev = t.rev + 1, scheduled = t.scheduled + r.scheduled, available = t.available + r.available, pending = t.pending + r.pending,
             active = t.active + r.active, retryable = t.retryable + r.retryable, completed = t.completed + r.completed,
-            cancelled = t.cancelled + r.cancelled, discarded = t.discarded + r.discarded, total = t.total + r.total, failed = t.failed + r.failed
+            cancelled = t.cancelled + r.cancelled, discarded = t.discarded + r.discarded, total = t.total + r.total,
+            failed = t.failed + r.failed
         from recent r
         where t.tenant_id = r.tenant_id and t.queue = r.queue and t.priority = r.priority and t.rev = r.old_rev
     )
@@ -3923,6 +5394,10 @@ begin
     return v_rows;
 end;
 $$;
+
+CREATE FUNCTION ojs._room(p_queue text, p_tenant text) RETURNS integer
+    LANGUAGE sql STABLE
+    AS $$ select null::int $$;
 
 CREATE TABLE ojs.replay_rule (
     name text NOT NULL COLLATE pg_catalog."C",
@@ -3943,7 +5418,8 @@ ALTER TABLE ONLY ojs.replay_rule FORCE ROW LEVEL SECURITY;
 CREATE FUNCTION ojs._ruled(p_rule ojs.replay_rule, p_dead ojs.dead_letter) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$
-    select (p_rule.tenant_id is null or p_rule.tenant_id = p_dead.tenant_id) and (p_rule.queue is null or p_rule.queue = p_dead.queue) and (p_rule.type is null or p_rule.type = p_dead.type)
+    select (p_rule.tenant_id is null or p_rule.tenant_id = p_dead.tenant_id) and (p_rule.queue is null or p_rule.queue = p_dead.queue)
+        and (p_rule.type is null or p_rule.type = p_dead.type)
         and (p_rule.error_type is null or p_rule.error_type in (p_dead.error_type, p_dead.error_code))
 $$;
 
@@ -3986,425 +5462,98 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._serve(p_ring ojs.ring, p_count integer, p_tenant text, p_reentry_max bigint, p_lock boolean, OUT o_ring ojs.ring, OUT o_ids uuid[], OUT o_rows tid[], OUT o_tenants text[], OUT o_places bigint[], OUT o_steps double precision[], OUT o_drifts double precision[], OUT o_progress boolean, OUT o_skimmed integer) RETURNS record
+CREATE FUNCTION ojs._sees_all() RETURNS boolean
+    LANGUAGE sql STABLE PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$ select pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member') $$;
+
+CREATE FUNCTION ojs._serve_queue(p_queue text, p_count integer, p_tenant text, p_max_bytes bigint, p_ahead bigint, p_done ojs.decided) RETURNS ojs.decided
     LANGUAGE plpgsql
     AS $$
 declare
-    c_line     constant bigint := 4611686018427387904;
-    v_now      timestamptz := ojs.now();
-    -- The tenants at the front of each class, as read.
-    f_class    int[];
-    f_row      tid[];
-    f_tenant   text[];
-    f_vtime    numeric[];
-    f_weight   numeric[];
-    f_w        float8[];
-    f_own      float8[];
-    f_step     float8[];
-    f_look     int[];
-    f_job_priority int[];
-    f_head     bigint[];
-    f_reentry  bigint[];
-    -- What was seen of each: jobs, and jobs that can be had.
-    f_seen     int[];
-    f_total    int[];
-    -- How far its picks go: how many, and the last of them on the small list and in line.
-    f_done     int[];
-    f_back     bigint[];
-    f_line     bigint[];
-    f_lost     int[];
-    -- The jobs that can be had, class by class in the order of their tenants' virtual time. A position on the small list is the n there, one in
-    -- line is c_line + seq.
-    r_who      int[];
-    r_start    float8[];
-    r_pos      bigint[];
-    r_id       uuid[];
-    r_row      tid[];
-    r_last     boolean[];
-    -- Jobs in the way that have ended, or expired.
-    g_who      int[];
-    g_pos      bigint[];
-    g_expired  uuid[];
-    -- Per class: the job that is next (infinity: none is known), its weight, the last one, and how far the order is known.
-    c_at       int[];
-    c_start    float8[];
-    c_weight   float8[];
-    c_end      int[];
-    c_known    float8[];
-    v_ends     boolean := false;
-    v_picked   int[] := '{}';
-    v_picks    int := 0;
-    v_v        float8 := 0;
-    v_due      float8;
-    v_step     float8;
-    v_shift    float8 := 0;
-    v_drift    float8 := 0;
-    v_late     numeric := 0;
-    v_weight   float8 := p_ring.weight::float8;
-    v_classes  int := cardinality(p_ring.class);
-    v_best     int;
-    v_owed     float8;
-    v_most     float8;
-    v_at       int;
-    v_who      int;
-    v_held     int[];
-    v_own      numeric;
-    v_lasts    numeric[];
-    v_members  int[];
-    v_barren   text[] := '{}';
-    v_blocked  text[] := '{}';
-    v_tenant   text;
-    v_passed   record;
-    v_charged  record;
+    c_skim     constant int := 20000;
+    v_left     int := p_count - cardinality(p_done.ids);
+    v_priority int;
+    v_level    ojs.level;
+    v_picks    ojs.picks;
+    v_skimmed  int;
+    v_tenants  int;
 begin
-    o_ring := p_ring;
-    o_ids := '{}';
-    o_rows := '{}';
-    o_tenants := '{}';
-    o_places := '{}';
-    o_steps := '{}';
-    o_drifts := '{}';
-    o_progress := false;
-    o_skimmed := 0;
-
-    select array_agg(c.ord::int), array_agg(f.row_at), array_agg(f.tenant_id), array_agg(f.vtime), array_agg(f.weight), array_agg((f.vtime - p_ring.v)::float8),
-        array_agg(f.weight::float8), array_agg(1 / f.weight::float8), array_agg(f.look), array_agg(f.job_priority), array_agg(f.head), array_agg(f.reentry_head)
-    into f_class, f_row, f_tenant, f_vtime, f_weight, f_own, f_w, f_step, f_look, f_job_priority, f_head, f_reentry
-    from unnest(p_ring.class, p_ring.class_members, p_ring.class_weight, p_ring.class_head) with ordinality c(class, members, weight, head, ord)
-    cross join lateral (
-        (select f.*, f.ctid as row_at, ceil(p_count * f.weight / p_ring.weight)::int + case when 2 * p_count * f.weight < p_ring.weight then 1 else 2 end as look
-        from ojs.tenant_fairness f
-        where p_tenant is null and f.queue = p_ring.queue and f.priority = p_ring.priority and f.class = c.class and f.backlogged and f.vtime >= c.head
-        order by f.vtime
-        limit least(c.members, ceil(p_count * c.weight / p_ring.weight)::int + 2))
-        union all
-        select f.*, p_count + 1
-        from (select f.*, f.ctid as row_at from ojs.tenant_fairness f
-            where p_tenant is not null and f.queue = p_ring.queue and f.priority = p_ring.priority and f.tenant_id = p_tenant
-            order by f.rev desc limit 1) f
-        where f.backlogged and f.class = c.class
-    ) f;
-    if f_class is null then
-        return;
-    end if;
-
-    -- Of each tenant the first jobs, from the small list and then from the cursor.
-    with seen as materialized (
-        select j.*, t.class, t.own, t.step
-        from unnest(f_class, f_tenant, f_own, f_step, f_look, f_job_priority, f_head, f_reentry) with ordinality
-            t(class, tenant_id, own, step, look, job_priority, head, reentry_head, ord)
-        cross join lateral (
-            (select t.ord::int as who, e.n as pos, j.id, j.ctid as row_at, j.state = 'available' as waits, j.expires_at <= v_now as expired
-            from ojs.reentry e join ojs.job j on j.id = e.id and j.tenant_id = e.tenant_id
-            where e.queue = p_ring.queue and e.priority = p_ring.priority and e.tenant_id = t.tenant_id and e.n > t.reentry_head and e.n <= p_reentry_max
-            order by e.n limit t.look)
-            union all
-            (select t.ord::int, c_line + j.seq, j.id, j.ctid, j.state = 'available', j.expires_at <= v_now
-            from ojs.job j
-            where j.queue = p_ring.queue and j.priority = t.job_priority and j.tenant_id = t.tenant_id and j.seq > t.head and j.seq is not null
-            order by j.seq limit t.look)
-            limit t.look
-        ) j
-    ), twice as materialized (
-        -- On the small list twice, or in line, too: its later places are passed over.
-        select s.who, s.id, min(s.pos) as pos from seen s where (select bool_or(b.pos < c_line) from seen b) group by s.who, s.id having count(*) > 1
-    ), job as materialized (
-        select s.who, s.pos, s.id, s.row_at, s.expired, s.class, s.own, s.step, s.waits and t.pos is null as waits, s.waits and t.pos is null and s.expired is not true as ready
-        from seen s left join twice t on t.who = s.who and t.id = s.id and t.pos < s.pos
-    ), placed as materialized (
-        select j.who, j.class, j.pos, j.id, j.row_at, j.own + (row_number() over w - 1) * j.step as start, lead(j.pos) over w is null as last
-        from job j where j.ready window w as (partition by j.who order by j.pos)
-    ), line as (
-        select array_agg(p.who) as who, array_agg(p.start) as start, array_agg(p.pos) as pos, array_agg(p.id) as id, array_agg(p.row_at) as row_at, array_agg(p.last) as last
-        from (select * from placed p order by p.class, p.start, p.who, p.pos) p
-    ), gone as (
-        select array_agg(j.who) as who, array_agg(j.pos) as pos, array_agg(case when j.waits then j.id end) as expired from job j where not j.ready
-    ), count as (
-        select array_agg(coalesce(c.seen, 0) order by g.i) as seen, array_agg(coalesce(c.ready, 0) order by g.i) as ready
-        from generate_series(1, cardinality(f_class)) g(i)
-        left join (select j.who, count(*)::int as seen, count(*) filter (where j.ready)::int as ready from job j group by j.who) c on c.who = g.i
-    )
-    select l.who, l.start, l.pos, l.id, l.row_at, l.last, c.seen, c.ready, g.who, g.pos, g.expired
-    into r_who, r_start, r_pos, r_id, r_row, r_last, f_seen, f_total, g_who, g_pos, g_expired
-    from line l, count c, gone g;
-    f_done := array_fill(0, array[cardinality(f_class)]);
-    f_lost := f_done;
-    f_back := array_fill(0::bigint, array[cardinality(f_class)]);
-    f_line := f_back;
-
-    -- How far the order within a class is known: an open tenant, one that may have more jobs than were read, up to its next one; a class of which
-    -- not all tenants were read up to the last of them. Who turns out to have nothing is due nothing.
-    c_at := array_fill(0, array[v_classes]);
-    c_end := c_at;
-    v_members := c_at;
-    c_start := array_fill('infinity'::float8, array[v_classes]);
-    c_known := c_start;
-    c_weight := c_start;
-    v_lasts := array_fill(null::numeric, array[v_classes]);
-    for i in 1 .. cardinality(f_class) loop
-        v_at := f_class[i];
-        v_members[v_at] := v_members[v_at] + 1;
-        v_lasts[v_at] := greatest(v_lasts[v_at], f_vtime[i]);
-        c_end[v_at] := c_end[v_at] + f_total[i];
-        if f_seen[i] >= f_look[i] then
-            c_known[v_at] := least(c_known[v_at], f_own[i] + f_total[i] * f_step[i]);
-        elsif f_total[i] = 0 then
-            v_weight := v_weight - f_w[i];
-            v_shift := v_shift - f_own[i] * f_w[i];
-        end if;
-    end loop;
-    v_at := 0;
-    for c in 1 .. v_classes loop
-        c_at[c] := v_at + 1;
-        v_at := v_at + c_end[c];
-        c_end[c] := v_at;
-        if p_tenant is null and v_members[c] < p_ring.class_members[c] then
-            c_known[c] := least(c_known[c], (v_lasts[c] - p_ring.v)::float8);
-        end if;
-        if c_at[c] <= v_at and r_start[c_at[c]] <= c_known[c] then
-            c_start[c] := r_start[c_at[c]];
-            c_weight[c] := f_w[r_who[c_at[c]]];
-        else
-            v_ends := true;
-        end if;
-    end loop;
-
-    -- Who leaves the round hands what it was owed, or had ahead, to those who stay: their deficits keep their sum, and virtual time stays where somebody is
-    -- owed nothing. Else it would run ahead of all who stay, and whoever joins would have to wait for them.
-    if v_weight > 1e-9 then
-        v_v := v_shift / v_weight;
-        v_drift := -v_v;
-    end if;
-    -- The largest deficit is next, as long as nobody beyond what was read can be owed more. Whether a tenant has more jobs decides what the others are
-    -- due: where that is not known, picking ends, and whoever called reads on.
-    if v_classes = 1 then
-        -- In a single class that is the order of the line, and there is nothing to choose.
-        select array_agg(y.at order by y.at), array_agg(y.step order by y.at), array_agg(coalesce(y.drift, y.before) - y.before order by y.at), count(*)
-        into v_picked, o_steps, o_drifts, v_picks
-        from (
-            select x.at, x.step, x.drift, lag(x.drift, 1, v_drift) over (order by x.at) as before
-            from (
-                -- Between clock and drift lies virtual time: the sum of deficits does not change, and a pick is one job.
-                select x.at, x.step, case when x.left > 1e-9 then sum(x.step) over upto - (v_shift + x.at - coalesce(sum(x.gone) over upto, 0)) / x.left end as drift
-                from (
-                    select r.at, 1 / greatest(v_weight - coalesce(sum(r.leaves) over before, 0), 1e-9) as step, r.start * r.leaves + 1 as gone,
-                        v_weight - coalesce(sum(r.leaves) over upto, 0) as left, coalesce(bool_or(r.last and r.open) over before, false) as beyond
-                    from (
-                        select l.at, l.start, l.last, f_seen[l.who] >= f_look[l.who] as open, case when l.last and f_seen[l.who] < f_look[l.who] then f_w[l.who] end as leaves
-                        from unnest(r_who, r_start, r_last) with ordinality l(who, start, last, at)
-                        where l.at <= p_count and l.start <= c_known[1]
-                    ) r
-                    window upto as (order by r.at), before as (order by r.at rows between unbounded preceding and 1 preceding)
-                ) x
-                where not x.beyond
-                window upto as (order by x.at)
-            ) x
-        ) y;
-        if v_picks > 0 then
-            v_drift := v_drift + (select sum(d) from unnest(o_drifts) d);
-            v_v := (select sum(t) from unnest(o_steps) t) - v_drift;
-        end if;
-    else
-        v_step := 1 / greatest(v_weight, 1e-9);
-        <<pick>>
-        while v_picks < p_count loop
-            v_best := 0;
-            v_most := '-infinity';
-            v_due := v_v + v_step;
-            for c in 1 .. v_classes loop
-                v_owed := (v_due - c_start[c]) * c_weight[c];
-                if v_owed > v_most then
-                    v_best := c;
-                    v_most := v_owed;
-                end if;
-            end loop;
-            exit pick when v_best = 0;
-            if v_ends and p_tenant is null then
-                for c in 1 .. v_classes loop
-                    exit pick when c_start[c] = 'infinity' and (v_due - c_known[c]) * power(2, (p_ring.class[c] + 1) / 8.0) > v_most;
-                end loop;
-            end if;
-            v_at := c_at[v_best];
-            v_picks := v_picks + 1;
-            v_picked[v_picks] := v_at;
-            o_steps[v_picks] := v_step;
-            o_drifts[v_picks] := 0;
-            v_v := v_due;
-            if r_last[v_at] then
-                v_who := r_who[v_at];
-                exit pick when f_seen[v_who] >= f_look[v_who];
-                v_weight := v_weight - f_w[v_who];
-                exit pick when v_weight <= 1e-9;
-                v_step := 1 / v_weight;
-                v_shift := ((v_v - r_start[v_at]) * f_w[v_who] - 1) * v_step;
-                v_v := v_v + v_shift;
-                v_drift := v_drift - v_shift;
-                o_drifts[v_picks] := -v_shift;
-            end if;
-            v_at := v_at + 1;
-            c_at[v_best] := v_at;
-            if v_at <= c_end[v_best] and r_start[v_at] <= c_known[v_best] then
-                c_start[v_best] := r_start[v_at];
-                c_weight[v_best] := f_w[r_who[v_at]];
-            else
-                c_start[v_best] := 'infinity';
-                v_ends := true;
-            end if;
-        end loop;
-    end if;
-    for v_passed in
-        select r_who[p] as who, count(*) as done, coalesce(max(r_pos[p]) filter (where r_pos[p] < c_line), 0) as back,
-            coalesce(max(r_pos[p]) filter (where r_pos[p] >= c_line) - c_line, 0) as line
-        from unnest(v_picked) p group by r_who[p]
+    for v_priority in
+        select unnest(b.priorities) from (select b.priorities from ojs.backlog b where b.queue = p_queue order by b.rev desc limit 1) b
     loop
-        f_done[v_passed.who] := v_passed.done;
-        f_back[v_passed.who] := v_passed.back;
-        f_line[v_passed.who] := v_passed.line;
-    end loop;
-
-    if v_picks > 0 and p_lock then
-        -- By their place: who has changed one since is told from who has it locked when it is looked at again.
-        select coalesce(array_agg(p.at), '{}'), coalesce(array_agg(p.id), '{}'), coalesce(array_agg(p.row_at), '{}') into v_held, o_ids, o_rows
-        from (
-            select p.at, j.id, j.row_at from unnest(v_picked) with ordinality p(at, turn)
-            cross join lateral (select j.id, j.ctid as row_at from ojs.job j
-                where j.ctid = r_row[p.at] and j.id = r_id[p.at] and j.tenant_id = f_tenant[r_who[p.at]] and j.state = 'available' for update skip locked) j
-            order by p.turn
-        ) p;
-        if cardinality(v_held) < v_picks then
-            -- Locked by somebody, who may let go of them unchanged: the tick has them looked at again. Nobody is charged for them.
-            foreach v_at in array v_picked loop
-                if v_at <> all (v_held) then
-                    f_lost[r_who[v_at]] := f_lost[r_who[v_at]] + 1;
-                end if;
-            end loop;
-            perform ojs._look_again(array(select f_tenant[r_who[p]] from unnest(v_picked) p where p <> all (v_held)), array(select r_id[p] from unnest(v_picked) p where p <> all (v_held)));
-            v_v := v_v * cardinality(v_held) / v_picks;
-            v_drift := v_drift * cardinality(v_held) / v_picks;
-        end if;
-    elsif v_picks > 0 then
-        select array_agg(r_id[p.at]), array_agg(f_tenant[r_who[p.at]]), array_agg(r_pos[p.at]) into o_ids, o_tenants, o_places
-        from (select p.at from unnest(v_picked) with ordinality p(at, turn) order by p.turn) p;
-    end if;
-
-    if g_who is not null then
-        -- What ended lies in the way: cursors move up to the first job that is left.
-        for v_passed in
-            select a.who, coalesce(max(a.pos) filter (where a.pos < c_line), 0) as back, coalesce(max(a.pos) filter (where a.pos >= c_line) - c_line, 0) as line
-            from (
-                select x.who, x.pos, count(*) filter (where x.ready) over (partition by x.who order by x.pos rows unbounded preceding) as nth
-                from (
-                    select r.who, r.pos, true as ready from unnest(r_who, r_pos) r(who, pos)
-                    union all
-                    select g.who, g.pos, false from unnest(g_who, g_pos) g(who, pos)
-                ) x
-            ) a
-            where a.nth <= f_done[a.who]
-            group by a.who
+        select * into v_level from ojs._level(p_queue, v_priority);
         loop
-            f_back[v_passed.who] := v_passed.back;
-            f_line[v_passed.who] := v_passed.line;
+            v_picks := ojs._claim(v_level, v_left, p_tenant, p_ahead is null);
+            exit when v_picks.spots is null;
+            if v_picks.size + p_done.bytes > p_max_bytes / 100 then
+                v_picks := ojs._within(v_picks, p_max_bytes - p_done.bytes, cardinality(p_done.ids) = 0, v_level.low);
+                exit when cardinality(v_picks.spots) = 0;
+            end if;
+            v_tenants := v_level.tenants;
+            v_level := ojs._charge(v_level, v_picks, p_tenant is not null);
+            if p_ahead is not null then
+                perform ojs._keep(v_level, v_picks, p_ahead + cardinality(p_done.ids));
+            end if;
+            v_skimmed := coalesce((select sum(ojs._skim(p_queue, v_priority, s)) from unnest(v_picks.skims) s), 0)
+                -- To find one locked costs four times as much.
+                + coalesce((select sum(4 * ojs._skim(p_queue, v_priority, s, true)) from unnest(v_picks.blocked) s), 0);
+            p_done := ojs._with_picks(p_done, v_picks, v_skimmed);
+            v_left := p_count - cardinality(p_done.ids);
+            p_done.cut := p_done.cut or v_left > 0 and p_done.skimmed > c_skim;
+            exit when v_left <= 0 or p_done.cut or v_level.tenants = 0
+                or v_level.tenants = v_tenants and v_skimmed = 0 and v_picks.ids = array_fill(null::uuid, array[cardinality(v_picks.ids)]);
         end loop;
-        perform ojs._expire(array_agg(e.id), array_agg(f_tenant[e.who])) from unnest(g_expired, g_who) e(id, who) where e.id is not null having count(*) > 0;
-    end if;
-
-    -- Charge: own time forward by the jobs taken, cursors past what was taken or is gone, out of the round who has no more. Rows are found by their
-    -- place, which only decisions change: a join by key could be turned around, and then it would walk the ring, dead versions included.
-    o_ring.v := round(p_ring.v + v_v::numeric, 15);
-    o_ring.drift := round(p_ring.drift + v_drift::numeric, 15);
-    for v_charged in
-        with charge as materialized (
-            select t.*, t.seen >= t.look as open, t.seen >= t.look and t.done = t.total and t.total < t.seen and t.lost = 0 as barren, t.vtime + (t.done - t.lost) * ojs._step(t.weight) as own,
-                t.done < t.total or t.seen >= t.look and (t.done < t.seen
-                    -- All that was read is taken. A tenant without more is out of the round now, else it would return with what it is owed today.
-                    or exists (select from ojs.job j where j.queue = p_ring.queue and j.priority = t.job_priority and j.tenant_id = t.tenant_id
-                        and j.seq > greatest(t.head, t.line) and j.seq is not null)
-                    or exists (select from ojs.reentry e where e.queue = p_ring.queue and e.priority = p_ring.priority and e.tenant_id = t.tenant_id
-                        and e.n > greatest(t.reentry, t.back) and e.n <= p_reentry_max)) as stays
-            from unnest(f_row, f_class, f_tenant, f_vtime, f_weight, f_job_priority, f_head, f_reentry, f_look, f_seen, f_total, f_done, f_lost, f_line, f_back)
-                t(row_at, class, tenant_id, vtime, weight, job_priority, head, reentry, look, seen, total, done, lost, line, back)
-        ), due as materialized (
-            -- A tenant whose jobs were all locked was owed nothing meanwhile.
-            select c.*, case when c.lost > 0 and c.done = c.lost then greatest(c.own, o_ring.v) else c.own end as now, c.done > 0 or not c.stays or c.line > 0 or c.back > 0 as moves
-            from charge c
-        ), charged as (
-            update ojs.tenant_fairness f
-            set rev = f.rev + 1, vtime = d.now + case when d.stays then 0 else p_ring.drift end, drift = case when d.stays then 0 else p_ring.drift end,
-                head = greatest(f.head, d.line), reentry_head = greatest(f.reentry_head, d.back), backlogged = d.stays,
-                dispatched = f.dispatched + d.done - d.lost, deficit = round((o_ring.v - d.now) * f.weight, 6)
-            from due d where d.moves and f.ctid = d.row_at
-        ), passed as (
-            delete from ojs.reentry e
-            using (select x.place from due d
-                cross join lateral (select e.ctid as place from ojs.reentry e
-                    where e.queue = p_ring.queue and e.priority = p_ring.priority and e.tenant_id = d.tenant_id and e.n <= d.back order by e.n limit 2147483647) x
-                where d.back > 0) p
-            where e.ctid = p.place
-        )
-        select d.class, count(*)::int as members, max(d.vtime) as last, min(d.now) filter (where d.stays) as head, count(*) filter (where not d.stays)::int as left,
-            sum(d.weight) filter (where not d.stays) as weight, coalesce(sum((o_ring.v - d.now) * d.weight) filter (where not d.stays and d.open), 0) as late,
-            bool_or(d.moves) as moves, array_agg(d.tenant_id) filter (where d.lost > 0) as blocked,
-            array_agg(d.tenant_id) filter (where d.barren) as barren
-        from due d group by d.class
-    loop
-        v_at := v_charged.class;
-        o_progress := o_progress or v_charged.moves;
-        v_blocked := v_blocked || v_charged.blocked;
-        v_barren := v_barren || v_charged.barren;
-        v_late := v_late + v_charged.late;
-        if v_charged.left > 0 then
-            o_ring.class_members[v_at] := o_ring.class_members[v_at] - v_charged.left;
-            o_ring.class_weight[v_at] := o_ring.class_weight[v_at] - v_charged.weight;
-            o_ring.members := o_ring.members - v_charged.left;
-            o_ring.weight := o_ring.weight - v_charged.weight;
-        end if;
-        if p_tenant is null then
-            o_ring.class_head[v_at] := coalesce(least(v_charged.head, case when v_charged.members < p_ring.class_members[v_at] then v_charged.last end), o_ring.v);
-        end if;
+        p_done.cut := p_done.cut or v_picks.cut is true;
+        exit when v_left <= 0 or p_done.cut;
     end loop;
-    foreach v_tenant in array v_barren || v_blocked loop
-        o_skimmed := o_skimmed + ojs._skim(p_ring.queue, p_ring.priority, v_tenant, p_reentry_max, v_tenant = any (v_blocked));
-    end loop;
-    o_ring := ojs._ring_tidy(o_ring);
-    if o_ring.members > 0 then
-        v_own := greatest(o_ring.v + round(v_late / o_ring.weight, 15), (select min(h) from unnest(o_ring.class_head) h));
-        o_ring.drift := o_ring.drift - (v_own - o_ring.v);
-        if v_picks > 0 and not p_lock then
-            o_drifts[v_picks] := o_drifts[v_picks] - (v_own - o_ring.v)::float8;
-        end if;
-        o_ring.v := v_own;
-    end if;
+    return p_done;
 end;
 $$;
 
-CREATE FUNCTION ojs._serve_queue(p_queue text, p_count integer, p_tenant text, p_reentry_max bigint, p_skim integer, OUT o_ids uuid[], OUT o_rows tid[], OUT o_skimmed integer) RETURNS record
+CREATE FUNCTION ojs._serve_round(p_queues text[], p_count integer, p_tenant text, p_max_bytes bigint, p_done ojs.decided) RETURNS ojs.decided
     LANGUAGE plpgsql
     AS $$
 declare
-    v_ring   ojs.ring;
-    v_left   int := p_count;
-    v_served record;
+    v_n        int := cardinality(p_queues);
+    v_rotation ojs.rotation;
+    v_first    int;
+    v_had      int := cardinality(p_done.ids);
+    v_before   int;
+    v_want     int;
+    v_got      int[] := array_fill(0, array[v_n]);
+    v_open     int[] := array(select generate_series(0, v_n - 1));
+    v_turns    int[] := '{}';
+    v_next     int;
+    v_q        int;
 begin
-    o_ids := '{}';
-    o_rows := '{}';
-    o_skimmed := 0;
-    for v_ring in
-        select r.* from ojs.queue_priority q
-        cross join lateral (select r.* from ojs.ring r where r.queue = q.queue and r.priority = q.priority order by r.rev desc limit 1) r
-        where q.queue = p_queue and r.members > 0 order by q.priority desc
-    loop
-        loop
-            v_served := ojs._serve(v_ring, v_left, p_tenant, p_reentry_max, true);
-            v_ring := v_served.o_ring;
-            o_ids := o_ids || v_served.o_ids;
-            o_rows := o_rows || v_served.o_rows;
-            o_skimmed := o_skimmed + v_served.o_skimmed;
-            v_left := p_count - cardinality(o_ids);
-            exit when v_left <= 0 or v_ring.members = 0 or not v_served.o_progress or o_skimmed > p_skim;
+    select * into v_rotation from ojs.rotation r where r.queues = p_queues order by r.rev desc limit 1;
+    v_first := coalesce(v_rotation.next, 1);
+    while cardinality(p_done.ids) < p_count and v_open <> '{}' and not p_done.cut loop
+        -- The q-th queue behind the first: each gets an equal part of what is left, the first ones one more.
+        foreach v_q in array v_open loop
+            v_before := cardinality(p_done.ids);
+            v_want := ceil((p_count - v_before)::numeric / (cardinality(v_open) - array_position(v_open, v_q) + 1));
+            exit when v_want = 0 or p_done.cut;
+            p_done := ojs._serve_queue(p_queues[(v_first - 1 + v_q) % v_n + 1], v_before + v_want, p_tenant, p_max_bytes, null, p_done);
+            v_turns := v_turns || array(select (v_got[v_q + 1] + t) * v_n + v_q from generate_series(1,
+                cardinality(p_done.ids) - v_before) t);
+            v_got[v_q + 1] := v_got[v_q + 1] + cardinality(p_done.ids) - v_before;
+            if cardinality(p_done.ids) - v_before < v_want then
+                v_open[array_position(v_open, v_q)] := null;
+            end if;
         end loop;
-        perform ojs._ring_changed(v_ring);
-        exit when v_left <= 0 or o_skimmed > p_skim;
+        v_open := array_remove(v_open, null);
     end loop;
+    if v_turns <> '{}' then
+        -- One job of each queue in turn, and the next round begins behind the queue that had the last.
+        select p_done.ids[:v_had] || array_agg(g.id order by g.turn), p_done.places[:v_had] || array_agg(g.place order by g.turn),
+            (v_first + max(g.turn) % v_n) % v_n + 1
+        into p_done.ids, p_done.places, v_next from unnest(p_done.ids[v_had + 1:], p_done.places[v_had + 1:], v_turns) g(id, place, turn);
+        insert into ojs.rotation (queues, rev, next) select p_queues, 1, v_next where v_rotation.queues is null;
+        update ojs.rotation r set rev = r.rev + 1, next = v_next where r.queues = p_queues and r.rev = v_rotation.rev and r.next <> v_next;
+    end if;
+    return p_done;
 end;
 $$;
 
@@ -4422,18 +5571,39 @@ declare
     v_own     text;
     v_refusal ojs.refusal;
 begin
-    -- A tenant's login role is always a member of the group, so that others need not be looked up.
+    -- A tenant's login role is always a member of ojs_tenant. Without the test, each call of the service would look for a mapping.
     if pg_has_role(session_user, 'ojs_tenant', 'member') then
         v_own := (select r.tenant_id from ojs.tenant_role r where r.role_name = session_user);
     end if;
-    if v_own is null and not (pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member')) then
-        perform ojs._raise('OJ403', format('role %I is mapped to no tenant', session_user), null, 'An operator maps it with ojs.create_tenant_role(tenant, role).');
+    if v_own is null
+            and not (pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member')) then
+        perform ojs._raise('OJ403', format('role %I is mapped to no tenant', session_user), null,
+            'An operator maps it with ojs.create_tenant_role(tenant, role).');
     end if;
     if p_tenant <> v_own or not ojs._tenant_valid(p_tenant) then
         v_refusal := ojs._tenant_refusal(v_own, p_tenant);
         perform ojs._raise(v_refusal.sqlstate, v_refusal.message, v_refusal.detail);
     end if;
     return coalesce(v_own, p_tenant);
+end;
+$$;
+
+CREATE FUNCTION ojs._set_backlog(p_queue text, p_priority integer, p_ready boolean) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_backlog ojs.backlog;
+begin
+    select b.* into v_backlog from ojs.backlog b where b.queue = p_queue order by b.rev desc limit 1;
+    if v_backlog.queue is null then
+        insert into ojs.backlog (queue, rev, priorities) values (p_queue, 1, array[p_priority]);
+    else
+        update ojs.backlog b
+        set rev = b.rev + 1, priorities = array(select p from unnest(array_remove(b.priorities, p_priority) || case when p_ready then
+            p_priority end) p
+            where p is not null order by p desc)
+        where b.queue = p_queue and b.rev = v_backlog.rev;
+    end if;
 end;
 $$;
 
@@ -4465,7 +5635,9 @@ begin
         else format('%I must be a JSON %s', m.key, m.kind) end as fault into v_bad
     from (
         select x.key, json_typeof(x.value) as given, lag(x.key) over (order by x.key) = x.key as again,
-            '{"id": "string", "lease": "string", "worker_id": "string", "tenant": "string", "result": "any", "error": "any", "requeue": "boolean"}'::jsonb ->> x.key as kind
+            jsonb_build_object('id', 'string', 'lease', 'string', 'worker_id', 'string', 'tenant', 'string', 'result', 'any', 'error',
+                'any',
+                'requeue', 'boolean') ->> x.key as kind
         from json_each(p_given) x
     ) m
     where m.kind is null or m.again or m.given <> 'null' and m.kind not in ('any', m.given) limit 1;
@@ -4473,7 +5645,8 @@ begin
         perform ojs._raise('OJ400', format('settlements[%s] %s', p_n, v_bad.fault), jsonb_build_object('field', v_bad.key, 'index', p_n));
     end if;
 
-    select '22P02', format('invalid input syntax for type uuid: "%s"', left(f.value, 100)), jsonb_build_object('field', f.field) into v_refusal
+    select '22P02', format('invalid input syntax for type uuid: "%s"', left(f.value, 100)),
+        jsonb_build_object('field', f.field) into v_refusal
     from (values (1, 'id', p_given ->> 'id'), (2, 'lease', p_given ->> 'lease')) f(ord, field, value)
     where f.value is not null and ojs._uuid(f.value) is null order by f.ord limit 1;
     if found then
@@ -4498,9 +5671,46 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._shape_refusal(p_job json, p_n integer, p_own text, p_tenant text) RETURNS ojs.refusal
+CREATE FUNCTION ojs._settlements(p_settlements json, p_own text) RETURNS SETOF ojs._settlement
+    LANGUAGE sql
+    AS $$
+    with parsed as materialized (
+        select (e.ord - 1)::int as n, e.given, x.id, x.lease, x.worker_id #>> '{}' as worker_id, x.tenant #>> '{}' as tenant,
+            x.requeue::text = 'true' as requeue,
+            -- A JSON null counts as a result or an error. json_to_record does not tell it from an absent one, so it is read from the
+            -- object.
+            case when k.known then x.result else r.given -> 'result' end as result,
+            case when k.known then x.error else r.given -> 'error' end as error,
+            k.known and ojs._plain_uuid(x.id) and (x.lease is null or ojs._plain_uuid(x.lease))
+                and (x.worker_id is null or json_typeof(x.worker_id) = 'string')
+                and (x.tenant is null or json_typeof(x.tenant) = 'string') and (x.requeue is null or json_typeof(x.requeue) = 'boolean')
+                and (x.result is null or ojs._plain_json(x.result)) and case when x.error is null then true
+                    when ojs._plain_json(x.error) and ojs._fits_jsonb(x.error) then ojs._error_refusal(x.error::jsonb) is null end as plain
+        from json_array_elements(p_settlements) with ordinality e(given, ord)
+        cross join lateral (select case when json_typeof(e.given) = 'object' and ojs._readable(e.given) then e.given
+            else '{}' end as given) r
+        cross join lateral json_to_record(r.given) as x(id json, lease json, worker_id json, tenant json, result json, error json,
+            requeue json)
+        -- Whether the object has nothing but the keys asked for, each once and none null.
+        cross join lateral (select (select count(*) from json_object_keys(r.given))
+            = num_nonnulls(x.id, x.lease, x.worker_id, x.tenant, x.result, x.error, x.requeue) as known offset 0) k
+    ), checked as materialized (
+        select p.*, case when p.plain and (p.tenant is null or p.tenant = p_own or p_own is null and ojs._tenant_valid(p.tenant)) then null
+            else ojs._settlement_refusal(p.given, p.n, p_own) end as refusal
+        from parsed p
+    )
+    -- Locks are taken in the order of the ids, so that two calls cannot lock each other out.
+    select c.n, coalesce(p_own, c.tenant) as tenant,
+        case when c.plain then substr(c.id::text, 2, 36)::uuid when c.refusal is null then (c.id #>> '{}')::uuid end as id,
+        case when c.plain then substr(c.lease::text, 2, 36)::uuid when c.refusal is null then (c.lease #>> '{}')::uuid end as lease,
+        c.worker_id, c.result, c.error, coalesce(c.requeue, false), c.refusal
+    from checked c
+    order by id, tenant
+$$;
+
+CREATE FUNCTION ojs._shape_refusal(p_job json, p_n integer) RETURNS ojs.refusal
     LANGUAGE plpgsql STABLE
-    AS $_$
+    AS $$
 declare
     v_field record;
     v_name  text;
@@ -4510,98 +5720,114 @@ begin
         return row('OJ400', format('jobs[%s] must be a JSON object', p_n), '{"field": ""}')::ojs.refusal;
     end if;
     for v_field in
-        -- json_to_record would make a text of a number and a number of a text.
-        select x.key, x.value, json_typeof(x.value) as given, lag(x.key) over (order by x.key) = x.key as again, '{"type": "string", "args": "array", "queue": "string",
-            "priority": "integer", "scheduled_at": "string", "expires_at": "string", "meta": "object", "retry": "object", "max_attempts": "integer",
-            "timeout_ms": "integer", "visibility_timeout_ms": "integer", "tags": "array", "pending": "boolean", "options": "object", "extra": "object",
-            "id": "string", "tenant": "string"}'::jsonb ->> x.key as kind
+        select x.key, x.value, ojs._new_job_fields() ->> x.key as kind, json_typeof(x.value) as given,
+            lag(x.key) over (order by x.key) = x.key as again
         from json_each(p_job) x
     loop
         v_name := v_field.key;
-        v_bad := case
-            when v_field.kind is null then format('has an unknown field %I', v_field.key)
-            when v_field.again then format('has the field %I twice', v_field.key)
-            when v_field.given = 'null' then null
-            when v_field.kind = 'integer' then case when v_field.given <> 'number' or v_field.value::text !~ '^-?\d{1,10}$' then format('%I must be an integer', v_field.key) end
-            when v_field.kind <> v_field.given then format('%I must be a JSON %s', v_field.key, v_field.kind)
-            when v_field.key in ('scheduled_at', 'expires_at') then case when case when ojs._tells_time(v_field.value #>> '{}') then ojs._when(v_field.value #>> '{}', ojs.now()) end is null
-                then format('%I must be a time with an offset, or + and an ISO 8601 duration such as +PT90S', v_field.key) end
-            when v_field.key = 'tags' then case when exists (select from json_array_elements(v_field.value) t where json_typeof(t) <> 'string') then 'tags must be strings' end
-            when v_field.key in ('meta', 'retry') then case when ojs._repeats_key(v_field.value) then format('%I holds an object with the same key twice', v_field.key) end
-            end;
+        v_bad := case when v_field.kind is null then format('has an unknown field %I', v_name)
+            when v_field.again then format('has the field %I twice', v_name)
+            when v_field.given <> 'null' then ojs._field_fault(v_name, v_field.kind, v_field.value) end;
         if v_bad is not null then
-            return row('OJ400', format('jobs[%s] %s', p_n, v_bad), jsonb_build_object('field', v_field.key))::ojs.refusal;
-        elsif v_field.key = 'tenant' and v_field.value #>> '{}' <> p_tenant then
-            return row('OJ405', format('jobs[%s] names another tenant than the call', p_n), '{"field": "tenant"}')::ojs.refusal;
-        elsif v_field.given <> 'null' then
-            perform case
-                when v_field.kind = 'integer' then v_field.value::text::int is null
-                when v_field.key = 'id' then (v_field.value #>> '{}')::uuid is null
-                when v_field.key in ('meta', 'retry') then v_field.value::jsonb is null
-                end;
+            return row('OJ400', format('jobs[%s] %s', p_n, v_bad), jsonb_build_object('field', v_name))::ojs.refusal;
         end if;
     end loop;
-    return ojs._tenant_refusal(p_own, p_job ->> 'tenant');
+    return null;
 exception when data_exception or statement_too_complex then
-    -- PostgreSQL's own words; a text that it cannot take apart names no field.
-    return row(sqlstate, format('jobs[%s]: %s', p_n, sqlerrm), case when v_name is null then '{}' else jsonb_build_object('field', v_name) end)::ojs.refusal;
+    -- The caller gets PostgreSQL's message. If PostgreSQL cannot take the text apart, there is no field to name.
+    return row(sqlstate, format('jobs[%s]: %s', p_n, sqlerrm),
+        case when v_name is null then '{}' else jsonb_build_object('field', v_name) end)::ojs.refusal;
 end;
-$_$;
-
-CREATE FUNCTION ojs._simple_names(p_tenant text, p_type text, p_queue text, p_priority integer) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $_$
-    select (p_type || '/' || p_queue || '/' || p_tenant) ~ '^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*/[a-z0-9][a-z0-9.-]*/[a-zA-Z0-9][a-zA-Z0-9._:-]*$'
-        and octet_length(p_type || p_queue || p_tenant) <= 128 and p_priority between -100 and 100
-$_$;
-
-CREATE FUNCTION ojs._simple_rest(p_id uuid, p_max_attempts integer, p_scheduled_at timestamp with time zone, p_expires_at timestamp with time zone, p_timeout_ms integer, p_visibility_timeout_ms integer, p_tags text[], p_args json, p_meta jsonb, p_retry jsonb, p_options json, p_extra json) RETURNS boolean
-    LANGUAGE sql STABLE
-    AS $$
-    select num_nonnulls(p_tags, p_retry, p_options, p_extra, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms) = 0
-        and p_max_attempts between 0 and 1000 and p_meta = '{}' and ojs._flat_args(p_args) and ojs._v7(p_id)
 $$;
 
-CREATE FUNCTION ojs._skim(p_queue text, p_priority integer, p_tenant text, p_reentry_max bigint, p_locked boolean) RETURNS integer
+CREATE FUNCTION ojs._shaped_jobs(p_jobs json, p_each boolean) RETURNS TABLE(type json, args json, queue json, priority json, scheduled_at json, expires_at json, meta json, retry json, max_attempts json, timeout_ms json, visibility_timeout_ms json, tags json, pending json, options json, extra json, id json, tenant json, refusal ojs.refusal)
+    LANGUAGE sql STABLE
+    AS $$
+    select (s.x).*, s.refusal
+    from (
+        select case when j.refusal is null then j.x end as x, j.refusal
+        from (
+            select p.x, case
+                when num_nonnulls((p.x).type, (p.x).args, (p.x).queue) = p.fields and json_typeof((p.x).type) = 'string'
+                    and (json_typeof((p.x).queue) = 'string') is not false then null
+                when ojs._plain_fields(p.x, p.fields) then null
+                else ojs._indexed(ojs._shape_refusal(p.job, p.n), p.n, p_each) end as refusal
+            from (
+                select e.n::int - 1 as n, e.job, json_populate_record(null::ojs._job_fields, r.job) as x,
+                    (select count(*) from (select json_object_keys(r.job) offset 0) k) as fields
+                from json_array_elements(p_jobs) with ordinality e(job, n)
+                cross join lateral (
+                    select case when json_typeof(e.job) = 'object' and ojs._readable(e.job) then e.job else '{}' end as job
+                ) r
+                offset 0
+            ) p
+            offset 0
+        ) j
+        offset 0
+    ) s
+$$;
+
+CREATE FUNCTION ojs._shards(p_tenant text) RETURNS TABLE(queue text, priority integer)
+    LANGUAGE sql STABLE ROWS 10
+    AS $$
+    select t.queue, t.priority from ojs.tally t where t.tenant_id = p_tenant
+    union
+    select r.queue, r.priority from ojs._recent() r where r.tenant_id = p_tenant
+$$;
+
+CREATE FUNCTION ojs._since(p_from pg_snapshot, p_to pg_snapshot) RETURNS SETOF ojs._movement
+    LANGUAGE sql STABLE ROWS 100
+    AS $$
+    select m.* from ojs._movement m
+    where m.xid >= pg_snapshot_xmax(p_from) and pg_visible_in_snapshot(m.xid, p_to) is not false
+    union all
+    select m.* from pg_snapshot_xip(p_from) x(xid)
+    cross join lateral (select m.* from ojs._movement m where m.xid = x.xid offset 0) m
+    where pg_visible_in_snapshot(x.xid, coalesce(p_to, (select pg_current_snapshot())))
+$$;
+
+CREATE FUNCTION ojs._skim(p_queue text, p_priority integer, p_tenant text, p_locked boolean DEFAULT false) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 declare
-    c_rows    constant int := 5000;
-    v_now     timestamptz := ojs.now();
-    v_fair    ojs.tenant_fairness;
-    v_list    record;
-    v_line    record;
-    v_stop    int;
+    c_rows  constant int := case when p_locked then 1000 else 5000 end;
+    v_fair  ojs.tenant_fairness;
+    v_seen  record;
+    v_range ojs.again;
+    v_rows  int := 0;
 begin
-    select f.* into v_fair from ojs.tenant_fairness f
-    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant order by f.rev desc limit 1;
-    -- The small list up to the first job that can be had.
-    select count(*) as seen, max(e.n) as last, array_agg(e.n order by e.n) filter (where j.state = 'available') as at,
-        array_agg(e.id order by e.n) filter (where j.state = 'available') as ready
-    into v_list
-    from (select e.n, e.id, e.tenant_id from ojs.reentry e
-        where e.queue = p_queue and e.priority = p_priority and e.tenant_id = p_tenant and e.n > v_fair.reentry_head and e.n <= p_reentry_max
-        order by e.n limit c_rows) e
-    left join ojs.job j on j.id = e.id and j.tenant_id = e.tenant_id;
-    if v_list.seen > 0 then
-        v_stop := ojs._first_free(p_tenant, v_list.ready, p_locked);
-        update ojs.tenant_fairness f set reentry_head = coalesce(v_list.at[v_stop] - 1, v_list.last)
-        where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
-        return v_list.seen;
+    select * into v_fair from ojs._fair(p_queue, p_priority, p_tenant);
+    if not v_fair.behind then
+        v_seen := ojs._passed(v_fair, v_fair.head + 1, null, c_rows, p_locked);
+        update ojs.tenant_fairness f set rev = f.rev + 1, head = v_seen.o_upto
+        where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev
+          and v_seen.o_upto > f.head;
+        return v_seen.o_rows;
     end if;
-    -- Then the line.
-    select count(*) as seen, max(j.seq) as last, array_agg(j.id) filter (where j.state = 'available' and j.expires_at <= v_now) as expired,
-        array_agg(j.seq order by j.seq) filter (where j.state = 'available' and (j.expires_at > v_now) is not false) as at,
-        array_agg(j.id order by j.seq) filter (where j.state = 'available' and (j.expires_at > v_now) is not false) as ready
-    into v_line
-    from (select j.seq, j.id, j.state, j.expires_at from ojs.job j
-        where j.queue = p_queue and j.priority = v_fair.job_priority and j.tenant_id = p_tenant and j.seq > v_fair.head and j.seq is not null
-        order by j.seq limit c_rows) j;
-    v_stop := ojs._first_free(p_tenant, v_line.ready, p_locked);
-    perform ojs._expire(v_line.expired, array(select p_tenant from unnest(v_line.expired))) where v_line.expired is not null;
-    update ojs.tenant_fairness f set head = greatest(f.head, coalesce(v_line.at[v_stop] - 1, v_line.last))
-    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev and v_line.seen > 0;
-    return v_line.seen;
+    for v_range in
+        select a.* from ojs.again a
+        where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo >= v_fair.again_lo
+          and a.hi > v_fair.again_seq
+        order by a.lo limit c_rows
+    loop
+        v_fair.again_lo := v_range.lo;
+        if v_range.hi > v_fair.again_seq then
+            v_seen := ojs._passed(v_fair, greatest(v_range.lo, v_fair.again_seq + 1), v_range.hi, c_rows - v_rows, p_locked);
+            v_fair.again_seq := coalesce(v_seen.o_upto, v_range.hi);
+            v_rows := v_rows + 1 + v_seen.o_rows;
+            exit when v_fair.again_seq < v_range.hi or v_rows >= c_rows;
+        end if;
+    end loop;
+    delete from ojs.again a
+    where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo <= v_fair.again_lo
+      and a.hi <= v_fair.again_seq;
+    update ojs.tenant_fairness f
+    set rev = f.rev + 1, again_lo = v_fair.again_lo, again_seq = v_fair.again_seq, behind = exists (
+        select from ojs.again a
+        where a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id and a.lo >= v_fair.again_lo
+          and a.hi > v_fair.again_seq)
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
+    return v_rows;
 end;
 $$;
 
@@ -4638,7 +5864,8 @@ begin
         return v_snapshot;
     end if;
     return (pg_snapshot_xmin(v_snapshot) || ':' || pg_snapshot_xmax(v_snapshot) || ':'
-        || (select string_agg(x.xid::text, ',' order by x.xid) from (select v_own union select pg_snapshot_xip(v_snapshot)) x(xid)))::pg_snapshot;
+        || (select string_agg(x.xid::text, ',' order by x.xid) from (select v_own union
+            select pg_snapshot_xip(v_snapshot)) x(xid)))::pg_snapshot;
 end;
 $$;
 
@@ -4654,31 +5881,44 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._stale_queues(p_queue text DEFAULT NULL::text) RETURNS SETOF text
-    LANGUAGE plpgsql STABLE
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET enable_seqscan TO 'off'
-    SET enable_sort TO 'off'
-    SET jit TO 'off'
-    SET max_parallel_workers_per_gather TO '0'
-    SET plan_cache_mode TO 'force_generic_plan'
+CREATE FUNCTION ojs._snapshot_part(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_with boolean) RETURNS pg_snapshot
+    LANGUAGE plpgsql IMMUTABLE
     AS $$
+declare
+    v_before xid8 := case when p_with then (p_xid::text::bigint + 1)::text::xid8 else p_xid end;
 begin
-    return query
-    select distinct w.queue
-    from (select w.queue, w.priority, w.tenant_id from ojs._unfolded() w where p_queue is null or w.queue = p_queue group by w.queue, w.priority, w.tenant_id) w
-    left join ojs.tenant t on t.tenant_id = w.tenant_id
-    left join lateral (select f.backlogged from ojs.tenant_fairness f
-        where f.queue = w.queue and f.priority = w.priority + coalesce(t.priority_boost, 0) and f.tenant_id = w.tenant_id order by f.rev desc limit 1) f on true
-    where f.backlogged is not true;
+    if v_before > pg_snapshot_xmax(p_from) then
+        return ojs._snapshot_before(p_to, v_before);
+    end if;
+    return (pg_snapshot_xmin(p_from) || ':' || pg_snapshot_xmax(p_from) || ':'
+        || coalesce((select string_agg(x::text, ',' order by x) from pg_snapshot_xip(p_from) x
+            where x >= v_before or not pg_visible_in_snapshot(x, p_to)), ''))::pg_snapshot;
 end;
 $$;
 
-CREATE FUNCTION ojs._step(p_weight numeric) RETURNS numeric
+CREATE FUNCTION ojs._somebody_reminds() RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+    select exists (
+        select from pg_locks l
+        where l.locktype = 'relation' and l.relation in ('ojs.timer'::regclass, 'ojs.lease'::regclass)
+          and l.mode = 'RowExclusiveLock' and l.granted and l.pid is distinct from pg_backend_pid()
+          and l.database = (select d.oid from pg_database d where d.datname = current_database()))
+$$;
+
+CREATE FUNCTION ojs._stale_queues(p_queue text) RETURNS SETOF text
+    LANGUAGE sql STABLE
+    AS $$
+    select distinct w.queue
+    from (select w.* from ojs._waiting() w where p_queue is null or w.queue = p_queue) w
+    cross join lateral ojs._turn_mark(w.queue) m
+    left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
+    where m.hi >= m.lo and (f.ready is not true or w.lo <= f.head)
+$$;
+
+CREATE FUNCTION ojs._storable_time(p_at timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE
-    AS $$ select round(1 / p_weight, 15) $$;
+    AS $$ select p_at between '0001-01-01 00:00:00+00' and '9999-12-31 23:59:59.999999+00' $$;
 
 CREATE FUNCTION ojs._storage_options(p_table text) RETURNS text
     LANGUAGE sql STABLE
@@ -4687,30 +5927,120 @@ CREATE FUNCTION ojs._storage_options(p_table text) RETURNS text
     from pg_class c where c.oid = format('ojs.%I', p_table)::regclass
 $$;
 
+CREATE FUNCTION ojs._tags(p_tags json) RETURNS text[]
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select array_agg(case when json_typeof(t.tag) = 'string' then t.tag #>> '{}' end order by t.n)
+    from json_array_elements(case when json_typeof(p_tags) = 'array' then p_tags else '[null]' end) with ordinality t(tag, n)
+$$;
+
+CREATE FUNCTION ojs._take(p_queue text, p_count integer, p_tenant text, p_max_bytes bigint) RETURNS ojs.decided
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_done ojs.decided := row('{}', '{}', '{}', 0, 0, false)::ojs.decided;
+    v_now  timestamptz := ojs.now();
+    v_lo   bigint;
+begin
+    select m.lo into v_lo from ojs._turn_mark(p_queue) m where m.hi >= m.lo;
+    with free as materialized (
+        select t.n, t.id, t.bytes, t.ctid as spot, j.place from ojs.turn t
+        cross join lateral (select j.ctid as place from ojs.job j where j.id = t.id and j.tenant_id = t.tenant_id
+            and j.state = 'available' limit 1) j
+        where t.queue = p_queue and t.n >= v_lo and (p_tenant is null or t.tenant_id = p_tenant)
+        order by t.n limit p_count for update of t skip locked
+    ), fits as (
+        select f.*, sum(f.bytes) over (order by f.n) as size from free f
+    ), held as materialized (
+        select f.n, f.id, f.spot, f.bytes, j.place from fits f
+        cross join lateral (select j.ctid as place from ojs.job j
+            where j.ctid = f.place and j.id = f.id and j.state = 'available'
+                and (j.expires_at > v_now) is not false for update skip locked) j
+        where f.size <= p_max_bytes or f.size = f.bytes
+    ), gone as (
+        delete from ojs.turn t using held h where t.ctid = h.spot
+    )
+    select coalesce(array_agg(h.id), '{}'), coalesce(array_agg(h.place), '{}'), array_agg(h.n), coalesce(sum(h.bytes), 0),
+        (select max(f.size) > p_max_bytes from fits f)
+    into v_done.ids, v_done.places, v_done.turns, v_done.bytes, v_done.cut
+    from (select h.* from held h order by h.n) h;
+    return v_done;
+end;
+$$;
+
+CREATE FUNCTION ojs._take_in(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint, p_taken boolean) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_came record;
+begin
+    for v_came in
+        with came as materialized (
+            select x.queue, x.tenant_id, x.priority as job_priority, x.priority + coalesce(t.priority_boost, 0) as priority,
+                coalesce(t.weight, 1) as weight, min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
+            from (
+                select f.queue, f.tenant_id, f.priority, min(f.lo) as lo, max(f.hi) as hi from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
+                where f.to_state = 'available' group by f.queue, f.tenant_id, f.priority, f.xid
+            ) x left join ojs.tenant t on t.tenant_id = x.tenant_id
+            group by x.queue, x.tenant_id, x.priority, t.priority_boost, t.weight
+        ), known as materialized (
+            select c.*, f.rev, f.ready, f.head, l.rev as level_rev,
+                ojs._join_at(coalesce(f.vtime, 0), coalesce(l.low, 0), c.weight) as joins_at
+            from came c
+            left join lateral ojs._fair(c.queue, c.priority, c.tenant_id) f on true
+            left join lateral ojs._level(c.queue, c.priority) l on true
+            where f.ready is not true or c.lo <= f.head
+        ), joined as (
+            insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, job_priority, head)
+            select k.queue, k.priority, k.tenant_id, true, k.joins_at, k.weight, k.job_priority, k.lo - 1 from known k where k.rev is null
+        ), rejoined as (
+            update ojs.tenant_fairness f set rev = f.rev + 1, ready = true, vtime = k.joins_at, weight = k.weight
+            from known k
+            where not k.ready and f.queue = k.queue and f.priority = k.priority and f.tenant_id = k.tenant_id and f.rev = k.rev
+        ), coming as materialized (
+            select k.queue, k.priority, k.level_rev, count(*) as tenants, sum(k.weight) as weight, sum(k.weight * k.joins_at) as moment
+            from known k where k.ready is not true group by k.queue, k.priority, k.level_rev
+        ), opened as (
+            insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
+            select c.queue, c.priority, 1, 0, c.tenants, c.weight, c.moment from coming c where c.level_rev is null
+            returning queue, priority
+        ), reopened as (
+            update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, weight = l.weight + c.weight,
+                moment = l.moment + c.moment, used_at = ojs.now()
+            from coming c where l.queue = c.queue and l.priority = c.priority and l.rev = c.level_rev
+            returning l.queue, l.priority, l.tenants = c.tenants as opened
+        )
+        select o.queue, o.priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his from opened o
+        union all
+        select r.queue, r.priority, null, null, null from reopened r where r.opened
+        union all
+        select k.queue, k.priority, k.tenant_id, array_agg(r.lo), array_agg(least(r.hi, k.head))
+        from known k cross join lateral unnest(k.los, k.his) r(lo, hi) where r.lo <= k.head group by k.queue, k.priority, k.tenant_id
+    loop
+        if v_came.tenant_id is null then
+            perform ojs._set_backlog(v_came.queue, v_came.priority, true);
+        else
+            perform ojs._look_back(v_came.queue, v_came.priority, v_came.tenant_id, v_came.los, v_came.his);
+        end if;
+    end loop;
+    if p_taken then
+        perform ojs._charge_taken(p_from, p_to, p_xid, p_lo, p_hi);
+    end if;
+end;
+$$;
+
 CREATE FUNCTION ojs._tells_time(p_text text) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $_$ select p_text like '+%' or p_text ~ '^\d{4,6}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[-+]\d\d(:?\d\d)?)$' $_$;
-
-CREATE FUNCTION ojs._tenant_of_job(p_meta jsonb, p_n integer) RETURNS ojs.refusal
-    LANGUAGE plpgsql STABLE
-    AS $$
-declare
-    v_detail text;
-begin
-    perform ojs._unnamed_tenant(p_meta);
-    return null;
-exception when others then
-    get stacked diagnostics v_detail = pg_exception_detail;
-    return row(sqlstate, sqlerrm, nullif(v_detail, '')::jsonb)::ojs.refusal;
-end;
-$$;
 
 CREATE FUNCTION ojs._tenant_refusal(p_own text, p_tenant text) RETURNS ojs.refusal
     LANGUAGE sql IMMUTABLE
     AS $_$
     select case
         when p_tenant is null or p_tenant = p_own then null
-        when p_own is not null then row('OJ403', 'this role may act for its own tenant only', jsonb_build_object('field', 'tenant', 'tenant_id', left(p_tenant, 256)))::ojs.refusal
+        when p_own is not null then
+            row('OJ403', 'this role may act for its own tenant only',
+                jsonb_build_object('field', 'tenant', 'tenant_id', left(p_tenant, 256)))::ojs.refusal
         when not ojs._tenant_valid(p_tenant) then
             row('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}')::ojs.refusal
         end
@@ -4719,6 +6049,49 @@ $_$;
 CREATE FUNCTION ojs._tenant_valid(p_tenant text) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $_$ select (p_tenant ~ '^[a-zA-Z0-9][a-zA-Z0-9._:-]*$' or p_tenant in ('_default', '_other')) and octet_length(p_tenant) <= 256 $_$;
+
+CREATE FUNCTION ojs._tidy(p_mark ojs.clock_mark, p_now timestamp with time zone, p_limit integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_old  timestamptz := p_now - ojs._journal_retention();
+    v_more boolean := false;
+begin
+    if (select j.at from ojs.journal j where j.xid >= p_mark.journal order by j.xid limit 1) < v_old
+            or (select l.at from ojs.lease l where l.xid >= p_mark.lease order by l.xid, l.n limit 1) < v_old
+            or (select r.at from ojs.release r where r.xid >= p_mark.release order by r.xid, r.seq limit 1) < v_old
+            or exists (select from unnest(p_mark.open) x(xid)
+                where pg_visible_in_snapshot(x.xid, (select pg_current_snapshot())) and (
+                    exists (select from ojs.journal j where j.xid = x.xid and j.at < v_old)
+                    or exists (select from ojs.lease l where l.xid = x.xid and l.at < v_old)
+                    or exists (select from ojs.release r where r.xid = x.xid and r.at < v_old))) then
+        v_more := ojs._prune(10 * p_limit);
+    end if;
+    if (select m.next_at <= p_now from ojs.dead_letter_mark m) then
+        v_more := ojs._prune_dead_letters(p_limit) or v_more;
+    end if;
+    if exists (select from ojs.replay_rule r where not r.caught_up) then
+        perform ojs._catch_up_replays();
+    end if;
+    return v_more;
+end;
+$$;
+
+CREATE FUNCTION ojs._time_violation(p_scheduled_at timestamp with time zone, p_expires_at timestamp with time zone, p_timeout_ms integer, p_visibility_timeout_ms integer) RETURNS ojs.violation
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+    return case
+        when not ojs._storable_time(p_scheduled_at) then
+            row('OJ400', 'scheduled_at', 'scheduled_at must be a time between the years 1 and 9999')::ojs.violation
+        when not ojs._storable_time(p_expires_at) then
+            row('OJ400', 'expires_at', 'expires_at must be a time between the years 1 and 9999')::ojs.violation
+        when p_timeout_ms < 0 then row('OJ400', 'timeout_ms', 'timeout_ms must not be negative')::ojs.violation
+        when not ojs._lease_length(p_visibility_timeout_ms) then
+            row('OJ400', 'visibility_timeout_ms', 'visibility_timeout_ms must be between 1000 and 604800000')::ojs.violation
+        end;
+end;
+$$;
 
 CREATE FUNCTION ojs._timeout_ms(p_timeout_ms integer) RETURNS integer
     LANGUAGE sql STABLE
@@ -4732,8 +6105,6 @@ declare
     v_now   timestamptz := ojs.now();
     v_token text;
 begin
-    -- A time that passed while the transaction waited for a lock could lie before where the clock looks.
-    new.due_at := greatest(new.due_at, v_now);
     for v_token in select s.token from ojs.sleeper s where s.expires_at > v_now and new.due_at < v_now + s.stride loop
         perform pg_notify('ojs_wake', v_token);
     end loop;
@@ -4743,7 +6114,8 @@ $$;
 
 CREATE FUNCTION ojs._to_dead_letters(p_retry jsonb, p_entry jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE
-    AS $$ select p_entry ->> 'code' = 'DEAD_LETTER' or p_retry ->> 'on_exhaustion' = 'dead_letter' and p_entry ->> 'code' not in ('DISCARD', 'FAIL') $$;
+    AS $$ select p_entry ->> 'code' = 'DEAD_LETTER' or p_retry ->> 'on_exhaustion' = 'dead_letter'
+    and p_entry ->> 'code' not in ('DISCARD', 'FAIL') $$;
 
 CREATE FUNCTION ojs._too_deep(p_json jsonb) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE
@@ -4751,7 +6123,7 @@ CREATE FUNCTION ojs._too_deep(p_json jsonb) RETURNS boolean
 declare
     v_text text := p_json::text;
 begin
-    -- Brackets are counted first: few values have so many.
+    -- Brackets are counted first, because few values have so many and the path query is slow.
     return length(v_text) - length(translate(v_text, '[{', '')) > 100
         and jsonb_path_exists(p_json, 'strict $.**{100} ? (@.type() == "array" || @.type() == "object")');
 end;
@@ -4786,70 +6158,71 @@ CREATE FUNCTION ojs._trusted() RETURNS boolean
 
 CREATE FUNCTION ojs._ttl_valid(p_ttl json) RETURNS boolean
     LANGUAGE sql IMMUTABLE
-    AS $_$ select p_ttl is null or json_typeof(p_ttl) = 'number' and case when p_ttl::text ~ '^(-1|\d{1,9})$' then p_ttl::text::int <= 315360000 else false end $_$;
+    AS $_$
+    select p_ttl is null or json_typeof(p_ttl) = 'number'
+        and case when p_ttl::text ~ '^(-1|\d{1,9})$' then p_ttl::text::int <= 315360000 else false end
+$_$;
 
-CREATE TABLE ojs.wake (
-    xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
-    seq bigint NOT NULL,
-    tenant_id text NOT NULL,
-    queue text NOT NULL,
-    priority integer NOT NULL,
-    from_state ojs.job_state,
-    to_state ojs.job_state NOT NULL,
-    jobs integer NOT NULL,
-    lo bigint,
-    hi bigint,
-    at timestamp with time zone DEFAULT ojs.now() NOT NULL
-);
+CREATE TABLE ojs.turn_mark (
+    queue text NOT NULL COLLATE pg_catalog."C",
+    rev bigint NOT NULL,
+    lo bigint NOT NULL,
+    hi bigint NOT NULL,
+    ahead integer NOT NULL,
+    held integer DEFAULT 0 NOT NULL
+)
+WITH (vacuum_truncate=off);
 
-ALTER TABLE ONLY ojs.wake FORCE ROW LEVEL SECURITY;
+ALTER TABLE ONLY ojs.turn_mark FORCE ROW LEVEL SECURITY;
 
-CREATE FUNCTION ojs._unfolded() RETURNS SETOF ojs.wake
-    LANGUAGE plpgsql STABLE ROWS 100
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
-    SET enable_seqscan TO 'off'
-    SET enable_sort TO 'off'
-    SET jit TO 'off'
-    SET max_parallel_workers_per_gather TO '0'
-    SET plan_cache_mode TO 'force_generic_plan'
+CREATE FUNCTION ojs._turn_mark(p_queue text) RETURNS SETOF ojs.turn_mark
+    LANGUAGE sql STABLE ROWS 1
+    AS $$ select m.* from ojs.turn_mark m where m.queue = p_queue order by m.rev desc limit 1 $$;
+
+CREATE FUNCTION ojs._type_name(p_type text) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $_$ select p_type ~ '^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$' and octet_length(p_type) <= 255 $_$;
+
+CREATE FUNCTION ojs._unfolded() RETURNS SETOF ojs._movement
+    LANGUAGE sql STABLE ROWS 10
     AS $$
-declare
-    v_fold pg_snapshot := (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1);
-begin
-    return query
-    select w.* from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold) and w.to_state = 'available'
+    select s.* from (select f.* from ojs.fold f order by f.rev desc limit 1) f cross join lateral ojs._since(f.snapshot, null) s
+    where s.lo is not null and s.to_state = 'available'
     union all
-    select w.* from pg_snapshot_xip(v_fold) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' offset 0) w;
-end;
+    select m.* from (select f.* from ojs.fold f order by f.rev desc limit 1) f cross join lateral (
+        select m.* from ojs._movement m where m.xid = f.part_xid and m.lo > f.part_lo and m.to_state = 'available') m
 $$;
 
 CREATE FUNCTION ojs._unknown(p_id uuid) RETURNS ojs.refusal
     LANGUAGE sql STABLE
-    AS $$ select row('OJ404', format('job %s not found', p_id), jsonb_build_object('resource_type', 'job', 'resource_id', p_id))::ojs.refusal $$;
+    AS $$
+    select row('OJ404', format('job %s not found', p_id), jsonb_build_object('resource_type', 'job', 'resource_id', p_id))::ojs.refusal
+$$;
+
+CREATE FUNCTION ojs._unnamed_refusal(p_meta jsonb) RETURNS ojs.refusal
+    LANGUAGE sql STABLE
+    AS $_$
+    select case
+        when jsonb_typeof(p_meta -> 'tenant_id') = 'string' and p_meta ->> 'tenant_id' <> '' then
+            case when not ojs._tenant_valid(p_meta ->> 'tenant_id') then
+                row('OJ400', 'meta.tenant_id must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes',
+                    '{"field": "meta.tenant_id"}')::ojs.refusal end
+        when (select s.tenant_required from ojs.settings s) then
+            row('OJ402', 'a tenant is required', '{"field": "meta.tenant_id"}')::ojs.refusal
+        end
+$_$;
 
 CREATE FUNCTION ojs._unnamed_tenant(p_meta jsonb) RETURNS text
     LANGUAGE plpgsql STABLE
-    AS $_$
-begin
-    if jsonb_typeof(p_meta -> 'tenant_id') = 'string' and p_meta ->> 'tenant_id' <> '' then
-        if not ojs._tenant_valid(p_meta ->> 'tenant_id') then
-            perform ojs._raise('OJ400', 'meta.tenant_id must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "meta.tenant_id"}');
-        end if;
-        return p_meta ->> 'tenant_id';
-    end if;
-    return ojs._default_tenant();
-end;
-$_$;
-
-CREATE FUNCTION ojs._unpaused(p_queues text[]) RETURNS text[]
-    LANGUAGE plpgsql STABLE
     AS $$
+declare
+    v_refusal ojs.refusal := ojs._unnamed_refusal(p_meta);
 begin
-    return array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
-        where not exists (select from ojs.queue c where c.queue = q.queue and c.paused) group by q.queue order by min(q.n));
+    if v_refusal is null then
+        return coalesce(nullif(case when jsonb_typeof(p_meta -> 'tenant_id') = 'string' then p_meta ->> 'tenant_id' end, ''),
+            (select s.default_tenant from ojs.settings s));
+    end if;
+    perform ojs._raise(v_refusal.sqlstate, v_refusal.message, v_refusal.detail);
 end;
 $$;
 
@@ -4941,9 +6314,13 @@ CREATE FUNCTION ojs._v7(p_id uuid) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$ select get_byte(uuid_send(p_id), 6) / 16 = 7 and get_byte(uuid_send(p_id), 8) / 64 = 2 $$;
 
-CREATE FUNCTION ojs._violation_refusal(p_violation ojs.violation, p_n integer) RETURNS ojs.refusal
-    LANGUAGE sql IMMUTABLE
-    AS $$ select case when p_violation is not null then row((p_violation).sqlstate, format('jobs[%s]: %s', p_n, (p_violation).message), jsonb_build_object('field', (p_violation).field))::ojs.refusal end $$;
+CREATE FUNCTION ojs._waiting() RETURNS TABLE(queue text, priority integer, tenant_id text, job_priority integer, weight numeric, lo bigint)
+    LANGUAGE sql STABLE ROWS 10
+    AS $$
+    select u.queue, u.priority + coalesce(t.priority_boost, 0), u.tenant_id, u.priority, coalesce(t.weight, 1), u.lo
+    from (select u.queue, u.priority, u.tenant_id, min(u.lo) as lo from ojs._unfolded() u group by u.queue, u.priority, u.tenant_id) u
+    left join ojs.tenant t on t.tenant_id = u.tenant_id
+$$;
 
 CREATE FUNCTION ojs._waits_for_run(p_cron ojs.cron, p_open uuid[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE
@@ -4955,24 +6332,17 @@ CREATE FUNCTION ojs._wake_again(p_tenants text[], p_ids uuid[]) RETURNS void
 declare
     v_queues text[];
 begin
-    with woken as (
-        insert into ojs.wake (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
+    with noted as (
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
         select j.tenant_id, j.queue, j.priority, 'available', 'available', 1, j.seq, j.seq
         from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
         cross join lateral (select j.* from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'available' limit 1) j
         returning queue
     )
-    select array_agg(distinct w.queue) into v_queues from woken w;
+    select array_agg(distinct n.queue) into v_queues from noted n;
     if v_queues is not null then
         perform ojs._notify(v_queues);
     end if;
-    -- As long as somebody has hold of what was decided ahead.
-    perform ojs._look_again(array_agg(r.tenant_id), array_agg(r.id))
-    from unnest(v_queues) q(queue)
-    cross join lateral (select m.held from ojs.run_mark m where m.queue = q.queue order by m.rev desc limit 1) m
-    cross join lateral unnest(m.held) h(n)
-    cross join lateral (select r.tenant_id, r.id from ojs.run r where r.queue = q.queue and r.n = h.n limit 1) r
-    where r.id = any (p_ids);
 end;
 $$;
 
@@ -4983,21 +6353,122 @@ CREATE FUNCTION ojs._wants_plan(p_cron ojs.cron) RETURNS boolean
         and (cardinality(p_cron.upcoming) < 2 or p_cron.upcoming[cardinality(p_cron.upcoming)] < ojs.now() + interval '5 seconds')
 $$;
 
-CREATE FUNCTION ojs._weight_class(p_weight numeric) RETURNS integer
-    LANGUAGE sql IMMUTABLE
-    AS $$ select floor(8 * ln(p_weight::float8) / ln(2::float8))::int $$;
+CREATE FUNCTION ojs._well_asked(p_queues text[], p_counts integer[], p_worker_ids text[], p_timeouts_ms integer[], p_max_bytes bigint) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $_$
+begin
+    return (
+        select cardinality(p_queues) between 1 and 100 and array_ndims(p_queues) = 1 and array_lower(p_queues, 1) = 1
+            and not exists (select from unnest(p_queues) q where (q ~ '^[a-z0-9][a-z0-9.-]*$' and length(q) <= 128) is not true)
+            and array_ndims(p_counts) = 1 and array_ndims(p_worker_ids) = 1 and array_ndims(p_timeouts_ms) = 1
+            and cardinality(p_worker_ids) = cardinality(p_counts) and cardinality(p_timeouts_ms) = cardinality(p_counts)
+            and not exists (select from unnest(p_counts, p_worker_ids, p_timeouts_ms) r(jobs, worker_id, timeout_ms)
+                where (r.jobs > 0) is not true or length(r.worker_id) > 255 or r.timeout_ms not between 1000 and 604800000
+                    and r.timeout_ms <> 0)
+            and (select sum(c::bigint) from unnest(p_counts) c) <= 10000 and p_max_bytes > 0
+                and current_setting('transaction_isolation') = 'read committed');
+end;
+$_$;
 
 CREATE FUNCTION ojs._when(p_text text, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE
-    AS $$ select case when left(p_text, 1) = '+' then p_now + ojs._duration(substr(p_text, 2)) else p_text::timestamptz end $$;
+    AS $$
+    select case when not ojs._tells_time(p_text) then null when left(p_text, 1) = '+' then p_now + ojs._duration(substr(p_text, 2))
+        else p_text::timestamptz end
+$$;
+
+CREATE FUNCTION ojs._with_picks(p_done ojs.decided, p_picks ojs.picks, p_skimmed integer) RETURNS ojs.decided
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if array_position(p_picks.places, null) is not null then
+        select coalesce(array_agg(p.id order by p.n), '{}'), coalesce(array_agg(p.place order by p.n), '{}') into p_picks.ids,
+            p_picks.places
+        from unnest(p_picks.ids, p_picks.places) with ordinality p(id, place, n) where p.place is not null;
+    end if;
+    p_done.ids := p_done.ids || p_picks.ids;
+    p_done.places := p_done.places || p_picks.places;
+    p_done.bytes := p_done.bytes + p_picks.size;
+    p_done.skimmed := p_done.skimmed + p_skimmed;
+    return p_done;
+end;
+$$;
+
+CREATE FUNCTION ojs._within(p_picks ojs.picks, p_bytes bigint, p_first boolean, p_low numeric) RETURNS ojs.picks
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_sum   bigint := 0;
+    v_exact bigint;
+    v_keep  int := cardinality(p_picks.spots);
+begin
+    for i in 1 .. cardinality(p_picks.spots) loop
+        continue when p_picks.places[i] is null;
+        v_exact := p_picks.bytes[i];
+        if v_exact > 500 then
+            -- Perhaps compressed.
+            select octet_length(j.args::text) + octet_length(j.meta::text) + coalesce(octet_length(j.options::text),
+                0) + coalesce(octet_length(j.extra::text), 0)
+            into v_exact from ojs.job j where j.ctid = p_picks.places[i] and j.id = p_picks.ids[i];
+        end if;
+        v_sum := v_sum + v_exact;
+        if v_sum > p_bytes and not (p_first and v_sum = v_exact) then
+            v_keep := i - 1;
+            p_picks.cut := true;
+            exit;
+        end if;
+        p_picks.bytes[i] := v_exact;
+    end loop;
+    p_picks.size := v_sum;
+    if p_picks.cut then
+        p_picks.spots := p_picks.spots[:v_keep];
+        p_picks.tenants := p_picks.tenants[:v_keep];
+        p_picks.ids := p_picks.ids[:v_keep];
+        p_picks.places := p_picks.places[:v_keep];
+        p_picks.seqs := p_picks.seqs[:v_keep];
+        p_picks.agains := p_picks.agains[:v_keep];
+        p_picks.bytes := p_picks.bytes[:v_keep];
+        -- Tenants whose jobs were left out still have them, and stand where they stood.
+        p_picks.more := array_fill(true, array[v_keep]);
+        p_picks.rest := p_low;
+        p_picks.skims := null;
+        p_picks.size := v_sum - v_exact;
+    end if;
+    return p_picks;
+end;
+$$;
+
+CREATE FUNCTION ojs._without_resting(p_ask ojs.ask, p_counts integer[]) RETURNS ojs.ask
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return (
+    with request as (
+        select r.*, exists (select from ojs.worker w where w.resting and w.tenant_id = coalesce(p_ask.tenant, '')
+            and w.worker_id = r.worker_id) as rests
+        from unnest(p_counts, p_ask.workers, p_ask.lease_ms) with ordinality r(jobs, worker_id, lease_ms, n)
+    )
+    select row(p_ask.queues, coalesce(sum(r.jobs) filter (where not r.rests), 0), p_ask.tenant, p_ask.aside,
+        coalesce(array_agg(distinct r.worker_id) filter (where r.rests), '{}'), coalesce(array_agg(r.n
+            order by r.n) filter (where not r.rests), '{}'),
+        coalesce(array_agg(r.start order by r.n) filter (where not r.rests), '{}'), coalesce(array_agg(r.worker_id
+            order by r.n) filter (where not r.rests), '{}'),
+        coalesce(array_agg(r.lease_ms order by r.n) filter (where not r.rests), '{}'), p_ask.max_bytes)::ojs.ask
+    from (select r.*, sum(r.jobs) filter (where not r.rests) over (order by r.n) - r.jobs + 1 as start from request r) r);
+end;
+$$;
 
 CREATE FUNCTION ojs._woken(p_job ojs.job, p_from ojs.job_state) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
-    insert into ojs.wake (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
     values (p_job.tenant_id, p_job.queue, p_job.priority, p_from, 'available', 1, p_job.seq, p_job.seq);
     perform ojs._notify(array[p_job.queue]);
+    if p_job.expires_at <= ojs.now() then
+        -- The reminder of its expiry came before: nobody hands it out any more, and the tick ends it.
+        insert into ojs.timer (due_at, kind, tenant_ids, ids) values (ojs.now(), 'expiry', array[p_job.tenant_id], array[p_job.id]);
+    end if;
 end;
 $$;
 
@@ -5048,7 +6519,7 @@ begin
         perform ojs._raise('OJ400', 'hostname is longer than 255 characters', '{"field": "hostname"}');
     elsif length(p_version) > 255 then
         perform ojs._raise('OJ400', 'version is longer than 255 characters', '{"field": "version"}');
-    elsif cardinality(p_queues) > 100 or exists (select from unnest(p_queues) q where ojs._queue_valid(q) is not true) then
+    elsif cardinality(p_queues) > 100 or exists (select from unnest(p_queues) q where ojs._queue_name(q) is not true) then
         perform ojs._raise('OJ400', 'queues must be at most 100, consist of a-z, 0-9, - and ., begin with a letter or digit and have '
             'at most 128 characters', '{"field": "queues"}');
     elsif cardinality(p_labels) > 100 or exists (select from unnest(p_labels) l where l is null or octet_length(l) > 255) then
@@ -5093,19 +6564,22 @@ begin
         v_tenant := ojs._session_tenant(p_tenant);
     end if;
     loop
-        -- Written so that no parameter can be better known than the generic plan, or every call would be planned anew.
+        -- Conditions like "p_lease is null or ..." would make plans for known parameters look cheaper than the generic one, and PostgreSQL
+        -- would plan every call anew.
         update ojs.job j
         set state = 'completed', finished_at = ojs.now(), lease = null, lease_expires_at = null, result = p_result
         where j.id = p_id and (j.tenant_id = v_tenant) is not false and ojs._holds(j.state, j.lease, j.worker_id, p_lease, p_worker_id)
-          and (v_tenant is not null or not exists (select from ojs.job k where k.id = p_id and k.tenant_id <> j.tenant_id))
+          -- A lease tells the job by itself, because no two jobs have the same. Without one, an id that two tenants use is refused.
+          and (v_tenant is not null or p_lease is not null
+              or not exists (select from ojs.job k where k.id = p_id and k.tenant_id <> j.tenant_id))
         returning * into v_job;
         exit when found;
-        -- Says why not; if what it sees has changed meanwhile, try again.
+        -- This raises why the job cannot be completed. If it can by now, because the row has changed since, the loop tries again.
         perform ojs._check_hold('acknowledge', ojs._job_for(p_id, v_tenant), p_lease, p_worker_id);
     end loop;
-    insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced)
-    values (v_job.tenant_id, v_job.queue, v_job.priority, v_job.id, v_job.type, v_job.attempt, 'active', 'completed', v_job.started_at,
-        p_lease is not null or p_worker_id is not null);
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at)
+    values (v_job.tenant_id, v_job.queue, v_job.priority, 'active', 'completed', 1, (p_lease is null and p_worker_id is null)::int,
+        ojs._seconds(v_job.finished_at - v_job.started_at), v_job.finished_at);
     return v_job;
 end;
 $$;
@@ -5136,25 +6610,35 @@ begin
     end if;
     return query
     with held as materialized (
-        select g.n::int as n, g.lease, g.worker_id, g.result, j.id, j.tenant_id
-        from (select g.* from unnest(p_ids, p_leases, p_results, p_worker_ids, p_tenants) with ordinality g(id, lease, result, worker_id, tenant, n) order by g.id) g
+        -- Locks are taken in the order of the ids, so that two calls cannot lock each other out.
+        select g.n, g.lease, g.worker_id, g.result, j.id, j.place
+        from (
+            select a.id, a.n, a.lease, a.result, a.worker_id, coalesce(v_own, a.tenant) as tenant
+            from unnest(p_ids, p_leases, p_results, p_worker_ids, p_tenants) with ordinality a(id, lease, result, worker_id, tenant, n)
+            where (v_own is null or a.tenant is null or a.tenant = v_own) and (a.result is null or ojs._plain_json(a.result))
+            order by a.id, a.n
+        ) g
         cross join lateral (
-            select j.id, j.tenant_id from ojs.job j
-            where j.id = g.id and (j.tenant_id = coalesce(v_own, g.tenant)) is not false and ojs._holds(j.state, j.lease, j.worker_id, g.lease, g.worker_id)
+            select j.id, j.ctid as place, j.tenant_id from ojs.job j
+            where j.id = g.id and (j.tenant_id = g.tenant) is not false and ojs._holds(j.state, j.lease, j.worker_id, g.lease, g.worker_id)
             for update skip locked
         ) j
-        where (coalesce(v_own, g.tenant) is not null or not exists (select from ojs.job k where k.id = j.id and k.tenant_id <> j.tenant_id))
-          and (v_own is null or g.tenant is null or g.tenant = v_own) and (g.result is null or ojs._plain_json(g.result))
+        -- As in ojs.ack, an id that two tenants use needs a lease or a tenant.
+        where g.lease is not null or g.tenant is not null
+           or not exists (select from ojs.job k where k.id = g.id and k.tenant_id <> j.tenant_id)
     ), acked as (
         update ojs.job j
         set state = 'completed', finished_at = v_now, lease = null, lease_expires_at = null, result = h.result
-        from held h where j.id = h.id and j.tenant_id = h.tenant_id
-        returning h.n, h.lease is not null or h.worker_id is not null as fenced, j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt, j.started_at, case when p_jobs then j end as job
-    ), released as (
-        insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced, at)
-        select a.tenant_id, a.queue, a.priority, a.id, a.type, a.attempt, 'active', 'completed', a.started_at, a.fenced, v_now from acked a
+        from held h where j.ctid = h.place and j.id = h.id
+        returning h.n, h.lease is null and h.worker_id is null as unfenced, j.id, j.tenant_id, j.queue, j.priority, j.attempt, j.started_at,
+            case when p_jobs then j end as job
+    ), journalled as (
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at)
+        select a.tenant_id, a.queue, a.priority, 'active', 'completed', count(*), count(*) filter (where a.unfenced),
+            sum(ojs._seconds(v_now - a.started_at)), v_now
+        from acked a group by a.tenant_id, a.queue, a.priority
     )
-    select a.n, a.id, a.tenant_id, a.attempt, v_now, a.job from acked a;
+    select a.n::int, a.id, a.tenant_id, a.attempt, v_now, a.job from acked a;
 end;
 $$;
 
@@ -5213,7 +6697,7 @@ declare
     v_job ojs.job;
 begin
     select * into v_old from ojs.job j where j.id = v_old.id and j.tenant_id = v_old.tenant_id for update;
-    if v_old.state in ('completed', 'cancelled', 'discarded') then
+    if ojs._ended(v_old.state) then
         perform ojs._raise('OJ409', format('cannot cancel job %s: it is %s already', p_id, v_old.state),
             jsonb_build_object('job_id', p_id, 'current_state', v_old.state));
     end if;
@@ -5311,7 +6795,7 @@ CREATE TABLE ojs.queue (
     created_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
     updated_at timestamp with time zone,
     config jsonb DEFAULT '{}'::jsonb NOT NULL,
-    CONSTRAINT queue_name CHECK ((ojs._queue_valid(queue) OR ojs._raise('OJ400'::text, 'queue must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters'::text, '{"field": "queue"}'::jsonb)))
+    CONSTRAINT queue_name CHECK ((ojs._queue_name(queue) OR ojs._raise('OJ400'::text, 'queue must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters'::text, '{"field": "queue"}'::jsonb)))
 );
 
 ALTER TABLE ONLY ojs.queue FORCE ROW LEVEL SECURITY;
@@ -5341,17 +6825,6 @@ begin
 end;
 $$;
 
-CREATE TABLE ojs.tenant (
-    tenant_id text NOT NULL COLLATE pg_catalog."C",
-    weight numeric DEFAULT 1 NOT NULL,
-    priority_boost integer DEFAULT 0 NOT NULL,
-    created_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
-    CONSTRAINT priority_boost_in_range CHECK ((((priority_boost >= '-100'::integer) AND (priority_boost <= 100)) OR ojs._raise('OJ422'::text, 'priority_boost must be between -100 and 100'::text, '{"field": "priority_boost"}'::jsonb))),
-    CONSTRAINT weight_in_range CHECK ((((weight >= 0.000001) AND (weight <= (1000000)::numeric)) OR ojs._raise('OJ422'::text, 'weight must be between 0.000001 and 1000000'::text, '{"field": "weight"}'::jsonb)))
-);
-
-ALTER TABLE ONLY ojs.tenant FORCE ROW LEVEL SECURITY;
-
 CREATE FUNCTION ojs.configure_tenant(p_tenant text, p_weight numeric DEFAULT NULL::numeric, p_priority_boost integer DEFAULT NULL::integer) RETURNS ojs.tenant
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -5366,64 +6839,31 @@ CREATE FUNCTION ojs.configure_tenant(p_tenant text, p_weight numeric DEFAULT NUL
     SET enable_partition_pruning TO 'off'
     AS $_$
 declare
-    v_old    ojs.tenant;
-    v_new    ojs.tenant;
-    v_row    ojs.tenant_fairness;
-    v_ring   ojs.ring;
-    v_vtime  numeric;
+    v_old   ojs.tenant;
+    v_new   ojs.tenant;
+    v_queue text;
 begin
     if p_tenant is null or not ojs._tenant_valid(p_tenant) then
         perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
-    end if;
-    if p_weight = 'NaN' then
+    elsif p_weight = 'NaN' then
         perform ojs._raise('OJ422', 'weight must be a number', '{"field": "weight"}');
     end if;
     perform ojs._enter_lane();
-    -- What was decided under the old settings is decided again.
-    perform ojs._revoke(q.queue) from (select distinct q.queue from ojs.queue_priority q offset 0) q where ojs._has_run(q.queue);
-    -- Wakes of this tenant that are not folded yet join under the settings that held when they committed.
+    -- Jobs decided ahead go back; otherwise the next fetches would still follow the old settings.
+    for v_queue in select distinct t.queue from ojs.turn t loop
+        perform ojs._revoke(v_queue);
+    end loop;
+    -- Jobs that have not been taken in yet join now, under the settings that held when they committed.
     while ojs._fold() loop
     end loop;
     select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
     insert into ojs.tenant (tenant_id, weight, priority_boost) values (p_tenant, coalesce(p_weight, 1), coalesce(p_priority_boost, 0))
-    on conflict (tenant_id) do update set weight = coalesce(p_weight, ojs.tenant.weight), priority_boost = coalesce(p_priority_boost, ojs.tenant.priority_boost)
+    on conflict (tenant_id) do update
+    set weight = coalesce(p_weight, ojs.tenant.weight), priority_boost = coalesce(p_priority_boost, ojs.tenant.priority_boost)
     returning * into v_new;
-    if v_new.weight = coalesce(v_old.weight, 1) and v_new.priority_boost = coalesce(v_old.priority_boost, 0) then
-        return v_new;
+    if v_new.weight <> coalesce(v_old.weight, 1) or v_new.priority_boost <> coalesce(v_old.priority_boost, 0) then
+        perform ojs._reweigh(v_new, v_new.priority_boost - coalesce(v_old.priority_boost, 0));
     end if;
-
-    for v_row in
-        select f.* from ojs.queue_priority q
-        cross join lateral (select f.* from ojs.tenant_fairness f
-            where f.queue = q.queue and f.priority = q.priority and f.tenant_id = p_tenant order by f.rev desc limit 1) f
-        order by f.queue, f.priority * case when v_new.priority_boost > coalesce(v_old.priority_boost, 0) then -1 else 1 end
-    loop
-        v_ring := ojs._ring(v_row.queue, v_row.priority);
-        v_vtime := v_row.vtime;
-        if v_row.backlogged then
-            -- What it is owed stays the same number of jobs.
-            v_vtime := v_ring.v - round((v_ring.v - v_row.vtime) * v_row.weight / v_new.weight, 15);
-            perform ojs._ring_changed(ojs._ring_tidy(ojs._ring_join(v_ring, v_row.class, -1, -v_row.weight, v_row.vtime)));
-        end if;
-        if v_row.job_priority + v_new.priority_boost <> v_row.priority then
-            -- Jobs on the small list move along; a ring of another priority has a virtual time of its own.
-            with moved as (
-                delete from ojs.reentry e where e.queue = v_row.queue and e.priority = v_row.priority and e.tenant_id = p_tenant returning e.*
-            )
-            insert into ojs.reentry (queue, priority, tenant_id, id)
-            select m.queue, v_row.job_priority + v_new.priority_boost, m.tenant_id, m.id from moved m where m.n > v_row.reentry_head order by m.n;
-            v_ring := ojs._ring_here(v_row.queue, v_row.job_priority + v_new.priority_boost);
-            v_vtime := v_ring.v + case when v_row.backlogged then 0 else v_ring.drift end;
-        end if;
-        update ojs.tenant_fairness f
-        set priority = v_row.job_priority + v_new.priority_boost, rev = f.rev + 1, vtime = v_vtime, weight = v_new.weight, class = ojs._weight_class(v_new.weight),
-            drift = case when v_row.backlogged then 0 when v_row.job_priority + v_new.priority_boost <> v_row.priority then v_ring.drift else f.drift end
-        where f.queue = v_row.queue and f.priority = v_row.priority and f.tenant_id = p_tenant and f.rev = v_row.rev;
-        if v_row.backlogged then
-            perform ojs._ring_changed(ojs._ring_join(ojs._ring(v_row.queue, v_row.job_priority + v_new.priority_boost),
-                ojs._weight_class(v_new.weight), 1, v_new.weight, v_vtime));
-        end if;
-    end loop;
     return v_new;
 end;
 $_$;
@@ -5434,15 +6874,18 @@ CREATE FUNCTION ojs.create_tenant_role(p_tenant text, p_role name, p_password te
     AS $_$
 begin
     if p_tenant is null or not ojs._tenant_valid(p_tenant) then
-        perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
+        perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes',
+            '{"field": "tenant"}');
     end if;
     if coalesce(p_role, '') = '' or p_role in ('ojs_owner', 'ojs_service', 'ojs_operator', 'ojs_tenant') or p_role like 'pg\_%' then
-        perform ojs._raise('OJ400', format('%s cannot be a tenant''s login role', coalesce(quote_ident(p_role), 'null')), '{"field": "role"}');
+        perform ojs._raise('OJ400', format('%s cannot be a tenant''s login role', coalesce(quote_ident(p_role), 'null')),
+            '{"field": "role"}');
     end if;
     if not exists (select from pg_roles where rolname = p_role) then
         execute format('create role %I login', p_role);
     elsif exists (select from pg_roles where rolname = p_role and (rolsuper or rolbypassrls))
-            or pg_has_role(p_role, 'ojs_service', 'member') or pg_has_role(p_role, 'ojs_operator', 'member') or pg_has_role(p_role, 'ojs_owner', 'member') then
+            or pg_has_role(p_role, 'ojs_service', 'member') or pg_has_role(p_role, 'ojs_operator', 'member')
+            or pg_has_role(p_role, 'ojs_owner', 'member') then
         perform ojs._raise('OJ400', format('role %I sees more than one tenant', p_role), '{"field": "role"}');
     end if;
     if p_password is not null then
@@ -5808,122 +7251,92 @@ CREATE FUNCTION ojs.enqueue(p_type text, p_args json DEFAULT '[]'::json, p_queue
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
-    v_tenant   text := case when ojs._trusted() then p_tenant else ojs._session_tenant(p_tenant) end;
-    v_now      timestamptz := ojs.now();
-    v_attempts int;
-    v_state    ojs.job_state;
-    v_awaited  boolean;
-    v_job      ojs.job;
+    v_tenant text := case when ojs._trusted() then p_tenant else ojs._session_tenant(p_tenant) end;
+    v_now    timestamptz := ojs.now();
+    v_made   record;
 begin
-    -- Few expressions, because each is prepared anew in every transaction.
-    if num_nonnulls(p_tags, p_retry, p_options, p_extra, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_id, p_max_attempts) = 0 and not p_pending
-            and ojs._simple_names(v_tenant, p_type, p_queue, p_priority) and p_meta = '{}' and ojs._flat_args(p_args) then
-        insert into ojs.job (enqueued_at, created_at, tenant_id, queue, type, priority, args) values (v_now, v_now, v_tenant, p_queue, p_type, p_priority, p_args)
-        returning * into v_job;
-    else
-        if v_tenant is null then
-            v_tenant := ojs._unnamed_tenant(p_meta);
+    -- PostgreSQL prepares each expression anew in every transaction. An ordinary job takes this branch, which has few of them.
+    if num_nonnulls(p_tags, p_retry, p_options, p_extra, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_id,
+            p_max_attempts) = 0 and not p_pending and ojs._bare_job(v_tenant, p_type, p_queue, p_priority, p_args, p_meta) then
+        with made as (
+            insert into ojs.job (enqueued_at, created_at, tenant_id, queue, type, priority, args)
+            values (v_now, v_now, v_tenant, p_queue, p_type, p_priority, p_args)
+            returning *
+        ), noted as (
+            insert into ojs.journal (tenant_id, queue, priority, to_state, jobs, lo, hi, at)
+            select m.tenant_id, m.queue, m.priority, m.state, 1, m.seq, m.seq, v_now from made m
+        )
+        select m as job, exists (select from ojs.waiter w where w.queue = p_queue) as awaited into v_made from made m;
+        if v_made.awaited then
+            perform ojs._notify(array[p_queue]);
         end if;
-        v_attempts := coalesce(p_max_attempts, ojs._retry_max_attempts(p_retry), 3);
-        perform ojs._check_job(v_tenant, p_id, p_type, p_queue, p_priority, v_attempts, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args,
-            p_meta, p_retry, p_options, p_extra);
-        v_state := ojs._first_state(p_pending, p_scheduled_at, v_now);
-        insert into ojs.job (id, state, seq, enqueued_at, created_at, tenant_id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms,
-            visibility_timeout_ms, tags, args, meta, retry, options, extra)
-        values (coalesce(p_id, ojs._uuid_v7()), v_state, case when v_state = 'available' then nextval('ojs.job_seq') end, v_now, v_now, v_tenant, p_queue, p_type, p_priority,
-            v_attempts, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry, p_options, p_extra)
-        on conflict do nothing
-        returning * into v_job;
-        if not found then
-            perform ojs._raise('OJ410', format('job %s exists already', p_id), jsonb_build_object('field', 'id', 'job_id', p_id));
-        elsif v_state = 'scheduled' then
-            insert into ojs.timer (due_at, kind, tenant_ids, ids) values (p_scheduled_at, 'due', array[v_tenant], array[v_job.id]);
-        end if;
-        if p_expires_at is not null then
-            insert into ojs.timer (due_at, kind, tenant_ids, ids) values (p_expires_at, 'expiry', array[v_tenant], array[v_job.id]);
-        end if;
+        return v_made.job;
     end if;
-    insert into ojs.wake as k (tenant_id, queue, priority, to_state, jobs, lo, hi, at)
-    values (v_tenant, p_queue, p_priority, v_job.state, 1, v_job.seq, v_job.seq, v_now)
-    returning k.lo is not null and exists (select from ojs.waiter w where w.queue = p_queue) into v_awaited;
-    if v_awaited then
-        perform ojs._notify(array[p_queue]);
-    end if;
-    return v_job;
+    return ojs._enqueue_one(p_type, p_args, p_queue, p_priority, p_scheduled_at, p_expires_at, p_meta, p_retry,
+        ojs._attempts(p_max_attempts, p_retry), p_timeout_ms, p_visibility_timeout_ms, p_tags, p_pending, p_options, p_extra, p_id,
+        coalesce(v_tenant, ojs._unnamed_tenant(p_meta)), v_now);
 end;
 $$;
 
 CREATE FUNCTION ojs.enqueue_bulk(p_type text, p_args json[], p_queue text DEFAULT 'default'::text, p_priority integer DEFAULT 0, p_scheduled_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_meta jsonb DEFAULT '{}'::jsonb, p_retry jsonb DEFAULT NULL::jsonb, p_max_attempts integer DEFAULT NULL::integer, p_timeout_ms integer DEFAULT NULL::integer, p_visibility_timeout_ms integer DEFAULT NULL::integer, p_tags text[] DEFAULT NULL::text[], p_tenant text DEFAULT NULL::text) RETURNS SETOF uuid
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
-    v_tenant   text := coalesce(ojs._session_tenant(p_tenant), ojs._unnamed_tenant(p_meta));
-    v_attempts int := coalesce(p_max_attempts, ojs._retry_max_attempts(p_retry), 3);
-    v_now      timestamptz := ojs.now();
-    v_state    ojs.job_state := ojs._first_state(false, p_scheduled_at, v_now);
-    v_lo       bigint;
-    v_ids      uuid[];
+    v_tenant text := coalesce(ojs._session_tenant(p_tenant), ojs._unnamed_tenant(p_meta));
+    v_n      int[] := array[cardinality(p_args)];
+    v_jobs   ojs._new_jobs;
 begin
     if p_args is null or cardinality(p_args) not between 1 and 10000 or array_ndims(p_args) <> 1 then
         perform ojs._raise('OJ400', 'args must hold between 1 and 10000 arrays, one for each job', '{"field": "args"}');
     end if;
-    -- What the jobs have in common is looked at once.
-    perform ojs._check_job(v_tenant, null, p_type, p_queue, p_priority, v_attempts, p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, '[]', p_meta, p_retry, null, null);
-    perform ojs._indexed(ojs._violation_refusal(case when a.args is null then row('OJ400', 'args', 'args is required')::ojs.violation
-            else ojs._json_violation(a.args, 'args', 'array', 1048576) end, a.n::int - 1), a.n::int - 1, false)
-    from unnest(p_args) with ordinality a(args, n) where ojs._flat_args(a.args) is not true;
-    if v_state = 'available' then
-        v_lo := nextval('ojs.job_seq');
-    end if;
-    if v_lo is null or p_expires_at is not null then
-        -- Chosen here, because the clock is to know them; else they go to the caller without being collected.
-        v_ids := array(select ojs._uuid_v7() from unnest(p_args));
-    end if;
-    return query
-    insert into ojs.job as j (id, state, seq, enqueued_at, created_at, tenant_id, queue, type, priority, max_attempts, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms,
-        tags, args, meta, retry)
-    select coalesce(a.id, ojs._uuid_v7()), v_state, case when v_lo is not null then nextval('ojs.job_seq') end, v_now, v_now, v_tenant, p_queue, p_type, p_priority, v_attempts,
-        p_scheduled_at, p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, a.args, p_meta, p_retry
-    from unnest(p_args, v_ids) a(args, id)
-    returning j.id;
-    insert into ojs.wake (tenant_id, queue, priority, to_state, jobs, lo, hi)
-    values (v_tenant, p_queue, p_priority, v_state, cardinality(p_args), v_lo, case when v_lo is not null then currval('ojs.job_seq') end);
-    if v_lo is not null then
-        perform ojs._notify(array[p_queue]);
-    end if;
-    if v_ids is not null then
-        insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select t.due_at, t.kind, array_fill(v_tenant, array[cardinality(p.ids)]), p.ids
-        from (select array_agg(i.id order by i.n) as ids from unnest(v_ids) with ordinality i(id, n) group by (i.n - 1) / 1000) p
-        cross join (values (case when v_state = 'scheduled' then p_scheduled_at end, 'due'::ojs.timer_kind), (p_expires_at, 'expiry')) t(due_at, kind)
-        where t.due_at is not null;
-    end if;
+    -- Below, null in a list stands for the default. Here a null is one parameter for all jobs and a mistake, which this check raises.
+    perform ojs._check_job(v_tenant, null, p_type, p_queue, p_priority, ojs._attempts(p_max_attempts, p_retry), p_scheduled_at,
+        p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, '[]', p_meta, p_retry, null, null);
+    v_jobs.types := array_fill(p_type, v_n);
+    v_jobs.args := p_args;
+    v_jobs.queues := array_fill(p_queue, v_n);
+    v_jobs.priorities := case when p_priority <> 0 then array_fill(p_priority, v_n) end;
+    v_jobs.scheduled_at := case when p_scheduled_at is not null then array_fill(ojs._utc(p_scheduled_at), v_n) end;
+    v_jobs.expires_at := case when p_expires_at is not null then array_fill(ojs._utc(p_expires_at), v_n) end;
+    v_jobs.metas := case when p_meta <> '{}' then array_fill(p_meta, v_n) end;
+    v_jobs.retries := case when p_retry is not null then array_fill(p_retry, v_n) end;
+    v_jobs.max_attempts := case when p_max_attempts is not null then array_fill(p_max_attempts, v_n) end;
+    v_jobs.timeouts_ms := case when p_timeout_ms is not null then array_fill(p_timeout_ms, v_n) end;
+    v_jobs.visibility_timeouts_ms := case when p_visibility_timeout_ms is not null then array_fill(p_visibility_timeout_ms, v_n) end;
+    v_jobs.tags := case when p_tags is not null then array_fill(array_to_json(p_tags), v_n) end;
+    return query select o.id from ojs._insert_jobs(v_jobs, v_tenant, false) o;
 end;
 $$;
 
 CREATE FUNCTION ojs.enqueue_each(p_jobs json) RETURNS SETOF ojs._outcome
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET enable_partition_pruning TO 'off'
     AS $$
 begin
-    return query select * from ojs._enqueue(p_jobs, null, true);
+    return query
+    select o.*
+    from ojs._insert_jobs(ojs._read_jobs(p_jobs, true), null, true) o
+    order by o.n;
 end;
 $$;
 
 CREATE FUNCTION ojs.enqueue_many(p_jobs json, p_tenant text DEFAULT NULL::text) RETURNS SETOF ojs.job
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET enable_partition_pruning TO 'off'
     AS $$
 begin
     return query
-    select o.state, o.attempt, o.lease, o.started_at, o.lease_expires_at, o.finished_at, o.retry_at, o.enqueued_at, o.worker_id, o.errors, o.result, o.seq, o.tenant_id, o.id,
-        o.queue, o.type, o.priority, o.max_attempts, o.created_at, o.scheduled_at, o.expires_at, o.timeout_ms, o.visibility_timeout_ms, o.tags, o.args, o.meta, o.retry,
-        o.options, o.extra
-    from ojs._enqueue(p_jobs, p_tenant, false) o;
+    select o.state, o.attempt, o.lease, o.started_at, o.lease_expires_at, o.finished_at, o.retry_at, o.enqueued_at, o.worker_id, o.errors,
+        o.result, o.seq, o.tenant_id, o.id, o.queue, o.type, o.priority, o.max_attempts, o.created_at, o.scheduled_at, o.expires_at,
+        o.timeout_ms, o.visibility_timeout_ms, o.tags, o.args, o.meta, o.retry, o.options, o.extra
+    from ojs._insert_jobs(ojs._read_jobs(p_jobs, false), p_tenant, false) o;
 end;
 $$;
 
@@ -5977,16 +7390,18 @@ begin
     end if;
     v_known.tenant_id := coalesce(v_tenant, p_jobs #>> '{0,tenant}', p_jobs #>> '{0,meta,tenant_id}', ojs._default_tenant());
     if v_fingerprint is null or not ojs._tenant_valid(v_known.tenant_id) then
-        -- Refused there, with what is wrong.
+        -- ojs.enqueue_many raises what is wrong with such jobs or such a tenant.
         perform ojs.enqueue_many(p_jobs, v_tenant);
     end if;
     insert into ojs.idempotency as i (tenant_id, key, fingerprint, expires_at)
     select v_known.tenant_id, p_idempotency_key, v_fingerprint, v_now + s.idempotency_window from ojs.settings s
-    on conflict (tenant_id, key) do update set fingerprint = excluded.fingerprint, expires_at = excluded.expires_at, answer = null where i.expires_at <= v_now;
+    on conflict (tenant_id, key) do update set fingerprint = excluded.fingerprint, expires_at = excluded.expires_at, answer = null
+    where i.expires_at <= v_now;
     if not found then
         select * into v_known from ojs.idempotency i where i.tenant_id = v_known.tenant_id and i.key = p_idempotency_key;
         if v_known.fingerprint <> v_fingerprint then
-            perform ojs._raise('OJ409', 'the idempotency key was used for another request', '{"field": "idempotency_key"}', 'Choose a new key for each request, and repeat a request unchanged.');
+            perform ojs._raise('OJ409', 'the idempotency key was used for another request', '{"field": "idempotency_key"}',
+                'Choose a new key for each request, and repeat a request unchanged.');
         end if;
         return query select true, j.* from json_populate_recordset(null::ojs.job, v_known.answer) j;
         return;
@@ -5995,15 +7410,42 @@ begin
     with made as materialized (
         select m.* from ojs.enqueue_many(p_jobs, v_tenant) m
     ), kept as (
-        update ojs.idempotency i set answer = (select json_agg(row_to_json(m)) from made m) where i.tenant_id = v_known.tenant_id and i.key = p_idempotency_key
+        update ojs.idempotency i set answer = (select json_agg(row_to_json(m)) from made m)
+        where i.tenant_id = v_known.tenant_id and i.key = p_idempotency_key
     )
     select false, m.* from made m;
+end;
+$$;
+
+CREATE FUNCTION ojs.enqueue_rows(p_types text[], p_args json[], p_queues text[] DEFAULT NULL::text[], p_priorities integer[] DEFAULT NULL::integer[], p_scheduled_at text[] DEFAULT NULL::text[], p_expires_at text[] DEFAULT NULL::text[], p_metas jsonb[] DEFAULT NULL::jsonb[], p_retries jsonb[] DEFAULT NULL::jsonb[], p_max_attempts integer[] DEFAULT NULL::integer[], p_timeouts_ms integer[] DEFAULT NULL::integer[], p_visibility_timeouts_ms integer[] DEFAULT NULL::integer[], p_tags json[] DEFAULT NULL::json[], p_pending boolean[] DEFAULT NULL::boolean[], p_options json[] DEFAULT NULL::json[], p_extras json[] DEFAULT NULL::json[], p_ids uuid[] DEFAULT NULL::uuid[], p_tenants text[] DEFAULT NULL::text[], p_tenant text DEFAULT NULL::text, p_each boolean DEFAULT false) RETURNS TABLE(n integer, sqlstate text, message text, detail jsonb, tenant_id text, id uuid, state ojs.job_state, max_attempts integer, created_at timestamp with time zone, scheduled_at timestamp with time zone, expires_at timestamp with time zone, meta jsonb, retry jsonb)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+begin
+    if (cardinality(p_types) between 1 and 10000) is not true then
+        perform ojs._raise('OJ400', 'there must be between 1 and 10000 jobs', '{"field": "types"}');
+    end if;
+    return query
+    select o.n, o.sqlstate, o.message, o.detail, o.tenant_id, o.id, o.state, o.max_attempts, o.created_at, o.scheduled_at, o.expires_at,
+        nullif(o.meta, '{}'), o.retry
+    from ojs._insert_jobs(row(p_types, p_args, p_queues, p_priorities, p_scheduled_at, p_expires_at, p_metas, p_retries, p_max_attempts,
+        p_timeouts_ms, p_visibility_timeouts_ms, p_tags, p_pending, p_options, p_extras, p_ids, p_tenants, null)::ojs._new_jobs,
+        p_tenant, p_each) o;
 end;
 $$;
 
 CREATE FUNCTION ojs.events(p_types text[] DEFAULT NULL::text[], p_queues text[] DEFAULT NULL::text[], p_limit integer DEFAULT 100, p_tenant text DEFAULT NULL::text) RETURNS SETOF ojs.event
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_custom_plan'
     AS $$
 declare
     v_tenant text := ojs._session_tenant(p_tenant);
@@ -6013,58 +7455,18 @@ begin
     end if;
     return query
     select e.* from (
-        (select 'evt_' || j.id || '_enqueued', 'job.enqueued', j.created_at, j.tenant_id, j.queue, j.id::text,
-            jsonb_build_object('job_type', j.type, 'queue', j.queue, 'priority', j.priority, 'attempt', 0)
-        from ojs.job j
-        where (v_tenant is null or j.tenant_id = v_tenant) and (p_types is null or 'job.enqueued' = any (p_types)) and (p_queues is null or j.queue = any (p_queues))
-        order by j.id desc limit p_limit)
+        select * from ojs._enqueued_events(p_types, p_queues, p_limit, v_tenant)
         union all
-        (select 'evt_' || j.id || '_started_' || j.attempt, 'job.started', j.started_at, j.tenant_id, j.queue, j.id::text,
-            jsonb_build_object('job_type', j.type, 'queue', j.queue, 'attempt', j.attempt)
-        from ojs.job j
-        where j.started_at is not null and (v_tenant is null or j.tenant_id = v_tenant) and (p_types is null or 'job.started' = any (p_types))
-          and (p_queues is null or j.queue = any (p_queues))
-        order by j.id desc limit p_limit)
+        select * from ojs._attempt_events(p_types, p_queues, p_limit, v_tenant)
         union all
-        (select 'evt_' || d.id || '_dead_lettered_' || extract(epoch from d.at), 'job.dead_lettered', d.at, d.tenant_id, d.queue, d.id::text,
-            jsonb_build_object('job_type', d.type, 'queue', d.queue, 'error_type', d.error_type, 'error_code', d.error_code, 'tenant_id', d.tenant_id)
-        from ojs.dead_letter d
-        where (v_tenant is null or d.tenant_id = v_tenant) and (p_types is null or 'job.dead_lettered' = any (p_types)) and (p_queues is null or d.queue = any (p_queues))
-        order by d.at desc limit p_limit)
+        select * from ojs._release_events(p_types, p_queues, p_limit, v_tenant)
         union all
-        (select 'evt_' || r.job_id || '_' || r.xid || '_' || r.seq, t.type, r.at, r.tenant_id, r.queue, r.job_id::text,
-            jsonb_strip_nulls(jsonb_build_object('job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt,
-                'duration_ms', (extract(epoch from r.at - r.started_at) * 1000)::bigint, 'created_at', ojs._utc(j.created_at), 'expired_at', case when t.type = 'job.expired' then ojs._utc(r.at) end,
-                'ttl_ms', (extract(epoch from j.expires_at - j.created_at) * 1000)::bigint))
-        from ojs.release r
-        cross join lateral (select case
-            when r.to_state = 'completed' then 'job.completed' when r.to_state = 'cancelled' then 'job.cancelled' when r.to_state = 'discarded' and r.from_state <> 'active' then 'job.expired'
-            when r.from_state = 'discarded' then 'dead_letter.retried' when r.to_state = 'discarded' then 'job.discarded' when r.to_state = 'retryable' then 'job.retrying' else 'job.released' end as type) t
-        left join lateral (select j.created_at, j.expires_at from ojs.job j where t.type = 'job.expired' and j.id = r.job_id and j.tenant_id = r.tenant_id limit 1) j on true
-        where (v_tenant is null or r.tenant_id = v_tenant) and (p_types is null or t.type = any (p_types)) and (p_queues is null or r.queue = any (p_queues))
-        order by r.xid desc, r.seq desc limit p_limit)
+        select * from ojs._clock_events(p_types, p_queues, p_limit, v_tenant)
         union all
-        (select 'evt_' || c.id || '_' || (extract(epoch from r.due_at) * 1000000)::bigint, t.type, r.at, r.tenant_id, c.queue, r.name,
-            jsonb_strip_nulls(jsonb_build_object('cron_name', r.name, 'cron_expr', c.expression, 'cron_expression', c.expression, 'timezone', c.timezone, 'job_type', c.type,
-                'job_id', r.job_id, 'reason', r.reason, 'existing_job_id', r.blocker, 'active_job_id', r.blocker, 'scheduled_at', t.due, 'scheduled_time', t.due,
-                'actual_time', to_char(r.at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')))
-        from ojs.cron_run r
-        join ojs.cron c on c.tenant_id = r.tenant_id and c.name = r.name
-        cross join lateral (select case when r.job_id is null then 'cron.skipped' else 'cron.triggered' end as type,
-            to_char(r.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as due) t
-        where (v_tenant is null or r.tenant_id = v_tenant) and (p_types is null or t.type = any (p_types)) and (p_queues is null or c.queue = any (p_queues))
-        order by r.at desc limit p_limit)
+        select * from ojs._dead_letter_events(p_types, p_queues, p_limit, v_tenant)
         union all
-        (select 'evt_' || r.job_id || '_' || r.xid || '_' || r.seq || '_ended', t.type, r.at, r.tenant_id, r.queue, r.job_id::text,
-            jsonb_strip_nulls(jsonb_build_object('job_id', r.job_id, 'job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt,
-                'timeout_kind', case t.type when 'job.timeout' then 'execution' else 'stalled' end, 'limit_seconds', case t.type when 'job.timeout' then trim_scale(ojs._timeout_ms(j.timeout_ms) / 1000.0) end,
-                'elapsed_seconds', round(extract(epoch from r.at - r.started_at), 3)))
-        from ojs.release r
-        cross join lateral (select case r.cause when 'timeout' then 'job.timeout' else 'job.stalled' end as type) t
-        left join ojs.job j on j.id = r.job_id and j.tenant_id = r.tenant_id
-        where r.cause is not null and (v_tenant is null or r.tenant_id = v_tenant) and (p_types is null or t.type = any (p_types)) and (p_queues is null or r.queue = any (p_queues))
-        order by r.xid desc, r.seq desc limit p_limit)
-    ) e(id, type, "time", tenant_id, queue, subject, data)
+        select * from ojs._cron_events(p_types, p_queues, p_limit, v_tenant)
+    ) e
     order by e."time" desc limit p_limit;
 end;
 $$;
@@ -6082,64 +7484,20 @@ CREATE FUNCTION ojs."fetch"(p_queues text[], p_count integer DEFAULT 1, p_worker
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_partition_pruning TO 'off'
     AS $$
-declare
-    v_mark ojs.run_mark;
-    v_now  timestamptz;
-    v_one  record;
 begin
-    if p_count = 1 and cardinality(p_queues) = 1 and p_visibility_timeout_ms is null and p_tenant is null and (length(p_worker_id) > 255) is not true then
-        -- As ordinary as can be. Most such calls find what they want in the run queue, and need little else.
-        select m.*, ojs.now() into v_mark.queue, v_mark.rev, v_mark.lo, v_mark.hi, v_mark.ahead, v_mark.held, v_now
-        from (select m.* from ojs.run_mark m where m.queue = p_queues[1] order by m.rev desc limit 1) m
-        cross join lateral (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f
-        where ojs._trusted() and current_setting('transaction_isolation') = 'read committed' and pg_snapshot_xmax(f.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
-          and not exists (select from ojs.queue c where c.queue = m.queue and c.paused)
-          and not exists (select from ojs.worker w where w.resting and w.tenant_id = '' and w.worker_id = p_worker_id)
-          and not (case when exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) and w.to_state = 'available' and w.queue = m.queue)
-                  or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' and w.queue = m.queue offset 0) w)
-              then exists (select from ojs._stale_queues(m.queue)) else false end);
-        if found then
-            -- What ojs.fetch_many does, at half the cost for a single job.
-            with free as materialized (
-                select r.n, r.id, r.tenant_id, r.ctid as place from ojs.run r
-                where r.queue = v_mark.queue and r.n >= v_mark.lo
-                  and exists (select from ojs.job j where j.id = r.id and j.tenant_id = r.tenant_id and j.state = 'available')
-                order by r.n limit 1 for update of r skip locked
-            ), held as materialized (
-                select f.n, f.id, f.tenant_id, f.place from free f
-                cross join lateral (select j.id from ojs.job j
-                    where j.id = f.id and j.tenant_id = f.tenant_id and j.state = 'available' and (j.expires_at > v_now) is not false for update skip locked) j
-            ), gone as (
-                delete from ojs.run r using held h where r.ctid = h.place
-            ), taken as (
-                update ojs.job j
-                set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = nullif(p_worker_id, ''),
-                    lease_expires_at = v_now + least(coalesce(j.visibility_timeout_ms, 30000), nullif(j.timeout_ms, 0)) * interval '1 millisecond'
-                from held h where j.id = h.id and j.tenant_id = h.tenant_id
-                returning h.n, j.tenant_id, j.queue, j.priority, j.id, j.lease_expires_at, j as job
-            ), leased as (
-                insert into ojs.lease (tenant_id, queue, priority, jobs, ids, turns, at)
-                select t.tenant_id, t.queue, t.priority, 1, array[t.id], array[t.n], v_now from taken t
-            ), timed as (
-                insert into ojs.timer (due_at, kind, tenant_ids, ids) select t.lease_expires_at, 'lease', array[t.tenant_id], array[t.id] from taken t
-            )
-            select t.job, t.n into v_one from taken t;
-            if found then
-                return next v_one.job;
-                if v_one.n > v_mark.hi - v_mark.ahead / 2 then
-                    perform ojs._refill(v_mark.queue, 1);
-                end if;
-                return;
-            end if;
-        end if;
-    end if;
     -- To fetch_many 0 means that nothing was given.
-    return query select * from ojs.fetch_many(p_queues, array[p_count], array[p_worker_id], array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end],
-        p_tenant, true) f where f.id is not null;
+    return query
+    select f.state, f.attempt, f.lease, f.started_at, f.lease_expires_at, f.finished_at, f.retry_at, f.enqueued_at, f.worker_id, f.errors,
+        f.result, f.seq,
+        f.tenant_id, f.id, f.queue, f.type, f.priority, f.max_attempts, f.created_at, f.scheduled_at, f.expires_at, f.timeout_ms,
+        f.visibility_timeout_ms, f.tags, f.args, f.meta, f.retry, f.options, f.extra
+    from ojs.fetch_many(p_queues, array[p_count], array[p_worker_id],
+        array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end], p_tenant, true) f
+    where f.id is not null;
 end;
 $$;
 
-CREATE FUNCTION ojs.fetch_many(p_queues text[], p_counts integer[], p_worker_ids text[], p_visibility_timeouts_ms integer[], p_tenant text DEFAULT NULL::text, p_ahead boolean DEFAULT NULL::boolean) RETURNS SETOF ojs.job
+CREATE FUNCTION ojs.fetch_many(p_queues text[], p_counts integer[], p_worker_ids text[], p_visibility_timeouts_ms integer[], p_tenant text DEFAULT NULL::text, p_ahead boolean DEFAULT NULL::boolean, p_max_bytes bigint DEFAULT 16777216) RETURNS SETOF ojs._handed
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_bitmapscan TO 'off'
@@ -6151,237 +7509,47 @@ CREATE FUNCTION ojs.fetch_many(p_queues text[], p_counts integer[], p_worker_ids
     SET max_parallel_workers_per_gather TO '0'
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_partition_pruning TO 'off'
-    AS $_$
+    AS $$
 declare
-    c_patience_ms constant int := 1000;
-    c_waits       constant int := 3;
-    -- Deciding ahead pays where few jobs are asked for at once: enough then to keep sixteen callers going while one of them decides.
-    c_few         constant int := 16;
-    v_count       int;
-    v_tenant      text;
-    v_own         text;
-    v_paused      boolean;
-    v_resting     boolean;
-    v_awake       record;
-    v_fresh       boolean;
-    v_queues      text[] := p_queues;
-    v_queue       text;
-    v_single      boolean := cardinality(p_queues) = 1;
-    -- Who stays in its transaction, and any tenant, must not keep others waiting.
-    v_aside       boolean;
-    v_in_lane     boolean := false;
-    v_above       int;
-    v_looked      boolean := false;
-    v_mark        ojs.run_mark;
-    v_seen        bigint;
-    v_waits       int := 0;
-    v_got         int := 0;
-    v_rows        int;
-    v_want        int;
-    v_decided     boolean := false;
-    v_ids         uuid[] := '{}';
-    v_places      tid[] := '{}';
-    v_turns       bigint[];
-    v_now         timestamptz;
-    v_plain       boolean;
-    -- The request that each job is for; null when there is one request, or each asks for one job.
-    v_request     int[];
-    v_ones        boolean;
+    c_waits constant int := 3;
+    v_ask   ojs.ask := ojs._ask(p_queues, p_counts, p_worker_ids, p_visibility_timeouts_ms, p_tenant, p_max_bytes);
+    v_done  ojs.decided;
+    v_got   int := 0;
+    v_lane  boolean := false;
+    v_end   boolean := v_ask.count = 0;
+    v_waits int := 0;
 begin
-    -- All that has to be known before, in one statement: each costs more to begin than to do.
-    v_queue := p_queues[1];
-    select (select least(sum(c), 10001) from unnest(p_counts) c), cardinality(p_queues) between 1 and 100 and array_ndims(p_queues) = 1 and array_lower(p_queues, 1) = 1 and octet_length(array_to_string(p_queues, '/')) <= 128
-        and array_to_string(p_queues, '/', '') ~ '^[a-z0-9][a-z0-9.-]*(/[a-z0-9][a-z0-9.-]*)*$' and strpos(array_to_string(p_queues, ''), '/') = 0 and 0 < all (p_counts) and (0 = all (p_visibility_timeouts_ms)) is not false
-        and (select coalesce(max(length(w)), 0) from unnest(p_worker_ids) w) <= 255 and cardinality(p_worker_ids) = cardinality(p_counts)
-        and cardinality(p_visibility_timeouts_ms) = cardinality(p_counts) and array_ndims(p_counts) = 1 and array_ndims(p_worker_ids) = 1 and current_setting('transaction_isolation') = 'read committed',
-        ojs.current_tenant(), exists (select from ojs.queue c where c.queue = v_queue and c.paused),
-        exists (select from ojs.worker w where w.resting and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)), m.*, m.queue is not null
-        and (exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) and w.to_state = 'available' and w.queue = v_queue)
-            or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' and w.queue = v_queue offset 0) w))
-    into v_count, v_plain, v_own, v_paused, v_resting, v_mark.queue, v_mark.rev, v_mark.lo, v_mark.hi, v_mark.ahead, v_mark.held, v_fresh
-    from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f
-    left join lateral (select m.* from ojs.run_mark m where v_single and m.queue = v_queue and pg_snapshot_xmax(f.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
-        order by m.rev desc limit 1) m on exists (select from ojs.run r where r.queue = m.queue and r.n >= m.lo);
-    if (v_plain and v_count <= 10000) is not true then
-        perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_visibility_timeouts_ms);
-        if v_plain is null and exists (select from ojs.settings s where s.held_at is not null) then
-            -- There is no fold to be found.
-            return;
-        end if;
-    end if;
-    v_ones := v_count = cardinality(p_counts);
-    if not v_ones and cardinality(p_counts) > 1 then
-        v_request := array(select r.n from unnest(p_counts) with ordinality r(jobs, n) cross join lateral generate_series(1, r.jobs) order by r.n);
-    end if;
-    if v_own is not null or p_tenant is not null or not pg_has_role(session_user, 'ojs_service', 'member') then
-        v_tenant := ojs._session_tenant(p_tenant);
-    end if;
-    if v_resting or v_own is not null then
-        -- Each gets its answer all the same.
-        select array_agg(r.jobs order by r.n) as counts, array_agg(r.worker_id order by r.n) as worker_ids, array_agg(r.timeout order by r.n) as timeouts, count(*) as requests
-        into v_awake
-        from unnest(p_counts, p_worker_ids, p_visibility_timeouts_ms) with ordinality r(jobs, worker_id, timeout, n)
-        where not exists (select from ojs.worker w where w.resting and w.tenant_id = coalesce(v_tenant, '') and w.worker_id = r.worker_id);
-        if v_awake.requests < cardinality(p_counts) then
-            if v_awake.requests > 0 then
-                return query select * from ojs.fetch_many(p_queues, v_awake.counts, v_awake.worker_ids, v_awake.timeouts, p_tenant, p_ahead);
-            end if;
-            return query select j.* from (select distinct r.worker_id from unnest(p_worker_ids) r(worker_id) where (r.worker_id = any (v_awake.worker_ids)) is not true) w
-                cross join lateral jsonb_populate_record(null::ojs.job, jsonb_build_object('worker_id', w.worker_id)) j;
-            return;
-        end if;
-    end if;
-    v_aside := v_own is not null or ojs._lingers() and current_setting('ojs.lane', true) is distinct from 'held';
-    if not v_single then
-        v_queues := ojs._unpaused(p_queues);
-        if cardinality(v_queues) = 0 then
-            return;
-        elsif cardinality(v_queues) = 1 then
-            return query select * from ojs.fetch_many(v_queues, p_counts, p_worker_ids, p_visibility_timeouts_ms, p_tenant, p_ahead);
-            return;
-        elsif v_aside and cardinality(p_counts) = 1 then
-            -- Beside a decision there is no round over queues: from each its part, and then from each what is missing.
-            for v_turn in 1 .. 2 * cardinality(v_queues) loop
-                exit when v_got = v_count;
-                return query select * from ojs.fetch_many(array[v_queues[(v_turn - 1) % cardinality(v_queues) + 1]],
-                    array[case when v_turn > cardinality(v_queues) then v_count - v_got else ceil((v_count - v_got) / (cardinality(v_queues) - v_turn + 1)::numeric)::int end],
-                    p_worker_ids, p_visibility_timeouts_ms, p_tenant);
-                get diagnostics v_rows = row_count;
-                v_got := v_got + v_rows;
-            end loop;
-            return;
-        end if;
-    elsif v_paused then
-        return;
-    end if;
-    while v_fresh and not v_aside and not v_in_lane and exists (select from ojs._stale_queues(v_queue)) loop
-        -- Work has come that may go before what was decided ahead: whoever decides at this moment may well see to it.
-        v_in_lane := ojs._enter_lane(case when v_waits < c_waits then -1 else c_patience_ms end);
-        if v_in_lane then
-            perform ojs._fold();
-        else
-            v_aside := v_waits = c_waits or not ojs._await_lane(c_patience_ms);
-            v_waits := v_waits + 1;
-        end if;
-    end loop;
-
-    loop
-        if v_aside and v_mark.queue is not null and not v_looked then
-            -- What was decided ahead cannot be revoked from here. Work that has come since and goes before it is taken first.
-            v_looked := true;
-            select max(r.priority) into v_above from ojs.run r where r.queue = v_queue and r.n >= v_mark.lo and exists (select from ojs._stale_queues(v_queue));
-            if v_above is not null then
-                select a.o_ids, a.o_rows into v_ids, v_places from ojs._aside(v_queues, v_count - v_got, v_tenant, v_above) a;
-                v_decided := true;
-                v_want := 0;
-            end if;
-        end if;
-        if not v_decided then
-            v_want := case when v_mark.queue is not null and (v_tenant is null or v_aside) then v_count - v_got else 0 end;
-        end if;
-        if v_want > 0 or v_decided then
-            -- Handed out are the next v_want jobs of the run queue, or those that this transaction has just decided on and locked.
-            v_now := ojs.now();
-            if not v_decided then
-                with free as materialized (
-                    select r.n, r.id, r.ctid as place, j.row_at from ojs.run r
-                    cross join lateral (select j.ctid as row_at from ojs.job j where j.id = r.id and j.tenant_id = r.tenant_id and j.state = 'available' limit 1) j
-                    where r.queue = v_queue and r.n >= v_mark.lo and (v_tenant is null or r.tenant_id = v_tenant)
-                    order by r.n limit v_want for update of r skip locked
-                ), held as materialized (
-                    select f.n, f.id, f.place, j.row_at from free f
-                    cross join lateral (select j.ctid as row_at from ojs.job j
-                        where j.ctid = f.row_at and j.id = f.id and j.state = 'available' and (j.expires_at > v_now) is not false for update skip locked) j
-                ), gone as (
-                    delete from ojs.run r using held h where r.ctid = h.place
-                )
-                select array_agg(h.id), array_agg(h.row_at), array_agg(h.n) into v_ids, v_places, v_turns from (select h.* from held h order by h.n) h;
-            end if;
-            if v_ids <> '{}' then
-                -- A statement of its own: it sees what those who locked the jobs found, whoever changed them before.
-                return query
-                with given as materialized (
-                    select g.*, case when v_ones then g.place else coalesce(v_request[g.place], 1) end as request
-                    from (select g.id, g.row_at, coalesce(g.turn, nextval('ojs.run_n_seq')) as turn, v_got + g.n as place
-                        from unnest(v_ids, v_places, v_turns) with ordinality g(id, row_at, turn, n)) g
-                ), taken as (
-                    update ojs.job j
-                    set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = nullif(p_worker_ids[g.request], ''),
-                        lease_expires_at = v_now + least(coalesce(nullif(p_visibility_timeouts_ms[g.request], 0), j.visibility_timeout_ms, 30000), nullif(j.timeout_ms, 0)) * interval '1 millisecond'
-                    from given g
-                    where j.ctid = g.row_at and j.id = g.id and j.state = 'available'
-                    returning g.turn, g.place, j.*
-                ), leased as (
-                    insert into ojs.lease (tenant_id, queue, priority, jobs, owed, ids, turns, at)
-                    select t.tenant_id, t.queue, t.priority, count(*), case when v_decided and v_aside then count(*) else 0 end, array_agg(t.id), array_agg(t.turn), v_now
-                    -- Lists that fit into a row as they are: compressing them would cost more than it saves.
-                    from taken t group by t.tenant_id, t.queue, t.priority, t.place / 128
-                ), timed as (
-                    insert into ojs.timer (due_at, kind, tenant_ids, ids)
-                    select t.lease_expires_at, 'lease', array_agg(t.tenant_id), array_agg(t.id) from taken t group by t.lease_expires_at, t.place / 128
-                )
-                select t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id, t.errors, t.result, t.seq, t.tenant_id, t.id,
-                    t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at, t.expires_at, t.timeout_ms, t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options,
-                    t.extra
-                from taken t order by t.turn;
-                get diagnostics v_rows = row_count;
-                v_got := v_got + v_rows;
-                if v_in_lane and v_decided and v_rows < cardinality(v_ids) then
-                    -- A job on the small list may stand in line, too, and a decision that reads on finds it again.
-                    perform ojs._charge(x.queue, x.priority, x.tenant_id, -x.twice, (select -x.twice / nullif(r.weight, 0) from ojs._ring(x.queue, x.priority) r)::float8)
-                    from (
-                        select j.queue, j.priority + coalesce(t.priority_boost, 0) as priority, j.tenant_id, sum(g.n - 1)::int as twice
-                        from (select g.id, count(*) as n from unnest(v_ids) g(id) group by g.id having count(*) > 1) g
-                        cross join lateral (select j.* from ojs.job j where j.id = g.id and j.started_at = v_now limit 1) j
-                        left join ojs.tenant t on t.tenant_id = j.tenant_id
-                        group by j.queue, j.priority, t.priority_boost, j.tenant_id
-                    ) x;
-                end if;
-            end if;
-            exit when v_got = v_count or v_decided and v_above is null and (v_aside or v_rows = cardinality(v_ids));
-            v_decided := false;
-            v_turns := null;
-            if v_above is not null then
-                v_above := null;
-                continue;
-            end if;
-        end if;
-        if v_aside or v_in_lane and v_seen = v_mark.rev then
-            if v_in_lane then
-                select d.o_ids, d.o_rows into v_ids, v_places from ojs._decide(v_queues, v_count - v_got, v_tenant) d;
-            else
-                select a.o_ids, a.o_rows into v_ids, v_places from ojs._aside(v_queues, v_count - v_got, v_tenant) a;
-            end if;
-            exit when v_ids = '{}';
-            v_decided := true;
-            v_want := 0;
-        else
-            exit when not v_in_lane and not ojs._anything_for(v_queues, v_tenant);
-            -- Whoever decides at this moment may well decide ahead for this caller, too.
-            v_in_lane := v_in_lane or ojs._enter_lane(-1);
-            if not v_in_lane then
-                v_aside := not ojs._await_lane(c_patience_ms);
+    while not v_end loop
+        v_done := ojs._decided_already(v_ask, v_got);
+        if coalesce(v_done.ids, '{}') = '{}' then
+            exit when not ojs._anything_for(v_ask.queues, v_ask.tenant);
+            v_lane := not v_ask.aside and ojs._enter_lane(case when v_waits < c_waits then -1 else 1000 end);
+            if not v_lane and not v_ask.aside then
+                -- Whoever decides at this moment may well decide ahead for this caller, too.
+                v_ask.aside := v_waits = c_waits or not ojs._await_lane(1000);
                 v_waits := v_waits + 1;
-                if v_waits > c_waits then
-                    v_in_lane := ojs._enter_lane(c_patience_ms);
-                    v_aside := not v_in_lane;
-                end if;
+                continue when not v_ask.aside;
             end if;
-            v_seen := coalesce(v_mark.rev, 0);
-            if v_single then
-                select * into v_mark from (select m.* from ojs.run_mark m where m.queue = v_queue order by m.rev desc limit 1) m
-                where exists (select from ojs.run r where r.queue = m.queue and r.n >= m.lo);
+            if v_lane then
+                v_done := ojs._decide(v_ask.queues, v_ask.count - v_got, v_ask.tenant, v_ask.max_bytes);
+            else
+                v_done := ojs._beside_all(v_ask, v_ask.count - v_got);
             end if;
-            v_mark.rev := coalesce(v_mark.rev, 0);
+            v_end := true;
         end if;
+        if v_done.ids <> '{}' then
+            return query select * from ojs._hand_out(v_done, v_ask, v_got);
+            v_got := v_got + cardinality(v_done.ids);
+            v_ask.max_bytes := v_ask.max_bytes - v_done.bytes;
+        end if;
+        v_end := v_end or v_got = v_ask.count or v_done.cut is true;
     end loop;
-
-    if coalesce(p_ahead, v_count < 2 * cardinality(p_counts)) and v_got = v_count and v_count <= c_few and v_single and v_tenant is null and not v_aside
-            and (v_decided or coalesce((select r.n > v_mark.hi - v_mark.ahead / 2 from ojs.run r where r.queue = v_queue and r.n >= v_mark.lo order by r.n limit 1), true)) then
-        perform ojs._refill(v_queue, v_count, v_in_lane);
+    return query select * from ojs._no_jobs(v_ask, v_got < v_ask.count and v_done.cut is true);
+    if coalesce(p_ahead, v_ask.count < 2 * cardinality(p_counts)) and v_got = v_ask.count and not v_ask.aside then
+        perform ojs._refill(v_ask, v_lane);
     end if;
 end;
-$_$;
+$$;
 
 CREATE FUNCTION ojs.heartbeat(p_worker_id text, p_ids uuid[] DEFAULT '{}'::uuid[], p_visibility_timeout_ms integer DEFAULT NULL::integer, p_tenant text DEFAULT NULL::text) RETURNS SETOF ojs.job
     LANGUAGE plpgsql SECURITY DEFINER
@@ -6398,92 +7566,7 @@ begin
 end;
 $$;
 
-CREATE VIEW ojs._line WITH (security_invoker='true') AS
- SELECT n.tenant_id,
-    n.queue,
-    n.priority,
-    n.scheduled,
-    n.available,
-    n.pending,
-    n.active,
-    n.retryable,
-    n.completed,
-    n.cancelled,
-    n.discarded,
-    n.total,
-    n.failed,
-    LEAST(w.oldest_at, b.oldest_at) AS oldest_at
-   FROM ((((( SELECT u_1.tenant_id,
-            u_1.queue,
-            u_1.priority,
-            sum(u_1.scheduled) AS scheduled,
-            sum(u_1.available) AS available,
-            sum(u_1.pending) AS pending,
-            sum(u_1.active) AS active,
-            sum(u_1.retryable) AS retryable,
-            sum(u_1.completed) AS completed,
-            sum(u_1.cancelled) AS cancelled,
-            sum(u_1.discarded) AS discarded,
-            sum(u_1.total) AS total,
-            sum(u_1.failed) AS failed
-           FROM ( SELECT t.tenant_id,
-                    t.queue,
-                    t.priority,
-                    t.scheduled,
-                    t.available,
-                    t.pending,
-                    t.active,
-                    t.retryable,
-                    t.completed,
-                    t.cancelled,
-                    t.discarded,
-                    t.total,
-                    t.failed
-                   FROM ojs.tally t
-                UNION ALL
-                 SELECT r.tenant_id,
-                    r.queue,
-                    r.priority,
-                    r.scheduled,
-                    r.available,
-                    r.pending,
-                    r.active,
-                    r.retryable,
-                    r.completed,
-                    r.cancelled,
-                    r.discarded,
-                    r.total,
-                    r.failed
-                   FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, rev)) u_1
-          GROUP BY u_1.tenant_id, u_1.queue, u_1.priority) n
-     LEFT JOIN ojs._fairness() f(queue, priority, tenant_id, vtime, weight, class, backlogged, deficit, dispatched, job_priority, head, reentry_head, drift, rev) ON (((n.available > (0)::numeric) AND (f.queue = n.queue) AND (f.job_priority = n.priority) AND (f.tenant_id = n.tenant_id))))
-     LEFT JOIN ( SELECT u_1.tenant_id,
-            u_1.queue,
-            u_1.priority,
-            min(u_1.lo) AS lo
-           FROM ojs._unfolded() u_1(xid, seq, tenant_id, queue, priority, from_state, to_state, jobs, lo, hi, at)
-          WHERE (u_1.from_state IS DISTINCT FROM 'available'::ojs.job_state)
-          GROUP BY u_1.tenant_id, u_1.queue, u_1.priority) u ON (((u.tenant_id = n.tenant_id) AND (u.queue = n.queue) AND (u.priority = n.priority))))
-     LEFT JOIN ( SELECT u_1.tenant_id,
-            u_1.queue,
-            u_1.priority,
-            min(j.enqueued_at) AS oldest_at
-           FROM (ojs._unfolded() u_1(xid, seq, tenant_id, queue, priority, from_state, to_state, jobs, lo, hi, at)
-             JOIN ojs.job j ON (((j.queue = u_1.queue) AND (j.priority = u_1.priority) AND (j.tenant_id = u_1.tenant_id) AND (j.seq = u_1.lo) AND (j.state = 'available'::ojs.job_state))))
-          WHERE (u_1.from_state = 'available'::ojs.job_state)
-          GROUP BY u_1.tenant_id, u_1.queue, u_1.priority) b ON (((b.tenant_id = n.tenant_id) AND (b.queue = n.queue) AND (b.priority = n.priority))))
-     LEFT JOIN LATERAL ( SELECT min(o.enqueued_at) AS oldest_at
-           FROM (( SELECT j.enqueued_at
-                   FROM ojs.job j
-                  WHERE ((j.queue = n.queue) AND (j.priority = n.priority) AND (j.tenant_id = n.tenant_id) AND (j.seq > LEAST(COALESCE(f.head, (0)::bigint), (u.lo - 1))) AND (j.state = 'available'::ojs.job_state))
-                  ORDER BY j.seq
-                 LIMIT 1)
-                UNION ALL
-                 SELECT a.oldest_at
-                   FROM ojs._oldest_aside() a(queue, priority, tenant_id, oldest_at)
-                  WHERE ((a.queue = n.queue) AND (a.priority = f.priority) AND (a.tenant_id = n.tenant_id))) o) w ON ((n.available > (0)::numeric)));
-
-CREATE VIEW ojs.shard_stats WITH (security_invoker='true') AS
+CREATE VIEW ojs.shard_stats AS
  SELECT l.tenant_id,
     l.queue,
     (sum(l.scheduled))::bigint AS scheduled,
@@ -6497,10 +7580,42 @@ CREATE VIEW ojs.shard_stats WITH (security_invoker='true') AS
     (ojs.now() - min(l.oldest_at)) AS oldest_wait,
     (sum(l.total))::bigint AS total_jobs,
     (sum(l.failed))::bigint AS failed
-   FROM ojs._line l
+   FROM ( SELECT c.tenant_id,
+            c.queue,
+            c.priority,
+            c.scheduled,
+            c.available,
+            c.pending,
+            c.active,
+            c.retryable,
+            c.completed,
+            c.cancelled,
+            c.discarded,
+            c.total,
+            c.failed,
+            c.oldest_at
+           FROM ojs._shard_counts c
+          WHERE ojs._reads_all()
+        UNION ALL
+         SELECT c.tenant_id,
+            c.queue,
+            c.priority,
+            c.scheduled,
+            c.available,
+            c.pending,
+            c.active,
+            c.retryable,
+            c.completed,
+            c.cancelled,
+            c.discarded,
+            c.total,
+            c.failed,
+            c.oldest_at
+           FROM (ojs._only_tenant() t(tenant_id)
+             CROSS JOIN LATERAL ojs._own_shard_counts(t.tenant_id) c(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, oldest_at))) l
   GROUP BY l.tenant_id, l.queue;
 
-CREATE VIEW ojs.queue_stats WITH (security_invoker='true') AS
+CREATE VIEW ojs.queue_stats AS
  SELECT COALESCE(s.queue, c.queue) AS queue,
     COALESCE(s.scheduled, (0)::bigint) AS scheduled,
     COALESCE(s.available, (0)::bigint) AS available,
@@ -6551,7 +7666,6 @@ CREATE FUNCTION ojs.hold_dispatch() RETURNS ojs.dispatch
 begin
     perform ojs._enter_lane();
     update ojs.settings s set held_at = ojs.now() where s.held_at is null;
-    update ojs.fold f set lane = -1, rev = f.rev + 1 where f.lane = 0;
     return (select d from ojs.dispatch d);
 end;
 $$;
@@ -6570,6 +7684,128 @@ begin
 end;
 $$;
 
+CREATE VIEW ojs._own_job AS
+ SELECT t.tenant_id,
+    j.id,
+    j.type,
+    s.queue,
+    s.priority,
+    j.state,
+    j.attempt,
+    j.max_attempts,
+    j.args,
+    j.meta,
+    j.created_at,
+    j.enqueued_at,
+    j.scheduled_at,
+    j.expires_at,
+    j.started_at,
+    j.lease_expires_at,
+    j.finished_at,
+    j.retry_at,
+    j.worker_id,
+    j.errors,
+    j.result,
+    j.timeout_ms,
+    j.visibility_timeout_ms,
+    j.tags,
+    j.retry,
+    j.options,
+    j.extra
+   FROM ((ojs._only_tenant() t(tenant_id)
+     CROSS JOIN LATERAL ojs._own_shards(t.tenant_id) s(queue, priority))
+     CROSS JOIN LATERAL ( SELECT j_1.state,
+            j_1.attempt,
+            j_1.lease,
+            j_1.started_at,
+            j_1.lease_expires_at,
+            j_1.finished_at,
+            j_1.retry_at,
+            j_1.enqueued_at,
+            j_1.worker_id,
+            j_1.errors,
+            j_1.result,
+            j_1.seq,
+            j_1.tenant_id,
+            j_1.id,
+            j_1.queue,
+            j_1.type,
+            j_1.priority,
+            j_1.max_attempts,
+            j_1.created_at,
+            j_1.scheduled_at,
+            j_1.expires_at,
+            j_1.timeout_ms,
+            j_1.visibility_timeout_ms,
+            j_1.tags,
+            j_1.args,
+            j_1.meta,
+            j_1.retry,
+            j_1.options,
+            j_1.extra
+           FROM ojs.job j_1
+          WHERE ((j_1.queue = s.queue) AND (j_1.priority = s.priority) AND (j_1.tenant_id = t.tenant_id))
+         OFFSET 0) j);
+
+CREATE VIEW ojs.jobs WITH (security_invoker='true') AS
+ SELECT j.tenant_id,
+    j.id,
+    j.type,
+    j.queue,
+    j.priority,
+    j.state,
+    j.attempt,
+    j.max_attempts,
+    j.args,
+    j.meta,
+    j.created_at,
+    j.enqueued_at,
+    j.scheduled_at,
+    j.expires_at,
+    j.started_at,
+    j.lease_expires_at,
+    j.finished_at,
+    j.retry_at,
+    j.worker_id,
+    j.errors,
+    j.result,
+    j.timeout_ms,
+    j.visibility_timeout_ms,
+    j.tags,
+    j.retry,
+    j.options,
+    j.extra
+   FROM ojs.job j
+UNION ALL
+ SELECT _own_job.tenant_id,
+    _own_job.id,
+    _own_job.type,
+    _own_job.queue,
+    _own_job.priority,
+    _own_job.state,
+    _own_job.attempt,
+    _own_job.max_attempts,
+    _own_job.args,
+    _own_job.meta,
+    _own_job.created_at,
+    _own_job.enqueued_at,
+    _own_job.scheduled_at,
+    _own_job.expires_at,
+    _own_job.started_at,
+    _own_job.lease_expires_at,
+    _own_job.finished_at,
+    _own_job.retry_at,
+    _own_job.worker_id,
+    _own_job.errors,
+    _own_job.result,
+    _own_job.timeout_ms,
+    _own_job.visibility_timeout_ms,
+    _own_job.tags,
+    _own_job.retry,
+    _own_job.options,
+    _own_job.extra
+   FROM ojs._own_job;
+
 CREATE VIEW ojs.results WITH (security_invoker='true') AS
  SELECT j.tenant_id,
     j.id,
@@ -6586,7 +7822,7 @@ CREATE VIEW ojs.results WITH (security_invoker='true') AS
     NULLIF(u.until, 'infinity'::timestamp with time zone) AS result_expires_at,
     octet_length((j.result)::text) AS result_size_bytes,
     x.pruned
-   FROM ((ojs.job j
+   FROM ((ojs.jobs j
      CROSS JOIN LATERAL ( SELECT ojs._result_until(j.finished_at, j.options, j.extra) AS until) u)
      CROSS JOIN LATERAL ( SELECT COALESCE(((j.state = 'completed'::ojs.job_state) AND (u.until <= ojs.now())), false) AS pruned) x);
 
@@ -6613,9 +7849,11 @@ begin
         perform ojs._raise('OJ411', 'a job id in ids exists in more than one tenant', '{"field": "X-OJS-Tenant"}');
     end if;
     for v_result in select r.* from ojs.results r where r.id = any (p_ids) and (v_tenant is null or r.tenant_id = v_tenant) loop
-        v_bytes := v_bytes + case when v_result.result is null then 0 else v_result.result_size_bytes end + coalesce(octet_length(v_result.error::text), 0);
+        v_bytes := v_bytes + case when v_result.result is null then 0 else v_result.result_size_bytes end
+            + coalesce(octet_length(v_result.error::text), 0);
         if v_bytes > p_max_bytes then
-            perform ojs._raise('OJ413', format('the results of ids have more than %s bytes', p_max_bytes), '{"field": "ids"}', 'Ask for fewer at once.');
+            perform ojs._raise('OJ413', format('the results of ids have more than %s bytes', p_max_bytes), '{"field": "ids"}',
+                'Ask for fewer at once.');
         end if;
         return next v_result;
     end loop;
@@ -6644,18 +7882,13 @@ begin
     update ojs.job j
     set state = v_to, lease = null, lease_expires_at = null, errors = ojs._errors_with(j.errors, v_entry),
         finished_at = case when v_to = 'discarded' then v_now end,
-        retry_at = case when v_to = 'retryable' then v_now + ojs._retry_delay_ms(j.retry, j.attempt) * interval '1 millisecond' end,
+        retry_at = case when v_to = 'retryable' then ojs._retry_at(j.retry, j.attempt, v_now) end,
         enqueued_at = case when v_to = 'available' then v_now else j.enqueued_at end
     where j.id = v_old.id and j.tenant_id = v_old.tenant_id
     returning * into v_job;
-    perform ojs._released(v_old, v_to, p_lease is not null or p_worker_id is not null);
-    if v_to = 'available' then
-        perform ojs._woken(v_job, 'available');
-    elsif v_to = 'retryable' then
-        insert into ojs.timer (due_at, kind, tenant_ids, ids) values (v_job.retry_at, 'due', array[v_job.tenant_id], array[v_job.id]);
-    elsif ojs._to_dead_letters(v_job.retry, v_entry) then
-        perform ojs._bury(array[v_job.tenant_id], array[v_job.id], array[v_job.queue], array[v_job.type], array[v_entry], v_now);
-    end if;
+    perform ojs._book(array[(v_job.tenant_id, v_job.id, v_job.queue, v_job.priority, v_job.type, v_job.seq, v_job.attempt,
+        v_job.started_at, v_to, v_job.retry_at,
+        v_job.retry, v_entry, p_lease is not null or p_worker_id is not null, null)::ojs._attempt_end], v_now);
     return v_job;
 end;
 $$;
@@ -6743,33 +7976,39 @@ CREATE FUNCTION ojs.rebuild() RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_partition_pruning TO 'off'
     AS $$
-declare
-    v_ring   ojs.ring;
-    v_joined record;
 begin
     perform ojs._enter_lane();
     if current_setting('server_version_num')::int >= 170000 then
-        -- Reading all jobs takes as long as it takes.
+        -- ojs._enter_lane has limited the transaction to ten seconds; a rebuild of many tenants may take longer.
         perform set_config('transaction_timeout', '0', true);
     end if;
-    update ojs.fold f set rev = f.rev + 1, snapshot = ojs._snapshot();
-    delete from ojs.reentry;
-    -- What somebody is taking at this moment stays, out of reach without a mark.
-    delete from ojs.run r using (select r.ctid as place from ojs.run r for update skip locked) f where r.ctid = f.place;
-    delete from ojs.run_mark;
-    delete from ojs.ring;
-    delete from ojs.queue_priority;
+    update ojs.fold f set rev = f.rev + 1, snapshot = ojs._snapshot(), part_xid = null, part_lo = null;
+    delete from ojs.again;
+    delete from ojs.turn r using (select r.ctid as place from ojs.turn r for update skip locked) f where r.ctid = f.place;
+    update ojs.turn_mark m set rev = m.rev + 1, lo = m.hi + 1;
+    delete from ojs.backlog;
+    delete from ojs.level;
     delete from ojs.tenant_fairness;
-    insert into ojs.tenant_fairness (queue, priority, tenant_id, vtime, weight, class, backlogged, job_priority, head)
-    select j.queue, j.priority + coalesce(t.priority_boost, 0), j.tenant_id, 0, coalesce(t.weight, 1), ojs._weight_class(coalesce(t.weight, 1)), true, j.priority, j.lo - 1
-    from (select j.queue, j.priority, j.tenant_id, min(j.seq) as lo from ojs.job j where j.state = 'available' group by j.queue, j.priority, j.tenant_id) j
-    left join ojs.tenant t on t.tenant_id = j.tenant_id;
-    for v_joined in
-        select f.queue, f.priority, f.class, count(*)::int as members, sum(f.weight) as weight from ojs.tenant_fairness f group by f.queue, f.priority, f.class
-    loop
-        v_ring := ojs._ring_join(ojs._ring_here(v_joined.queue, v_joined.priority), v_joined.class, v_joined.members, v_joined.weight, 0);
-        perform ojs._ring_changed(v_ring);
-    end loop;
+    -- The recursion looks up the first job of each tenant, queue and priority in the index, however many jobs there are. Decisions then
+    -- move the cursors past jobs that have ended.
+    with recursive shard as (
+        (select j.queue, j.priority, j.tenant_id, j.seq from ojs.job j where j.seq is not null
+        order by j.queue, j.priority, j.tenant_id, j.seq limit 1)
+        union all
+        select n.* from shard s cross join lateral (
+            select j.queue, j.priority, j.tenant_id, j.seq from ojs.job j
+            where (j.queue, j.priority, j.tenant_id) > (s.queue, s.priority, s.tenant_id) and j.seq is not null
+            order by j.queue, j.priority, j.tenant_id, j.seq limit 1) n
+    )
+    insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, job_priority, head)
+    select s.queue, s.priority + coalesce(t.priority_boost, 0), s.tenant_id, true, ojs._join_at(0, 0, coalesce(t.weight, 1)),
+        coalesce(t.weight, 1), s.priority, s.seq - 1
+    from shard s left join ojs.tenant t on t.tenant_id = s.tenant_id;
+    insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
+    select f.queue, f.priority, 1, 0, count(*), sum(f.weight), sum(f.weight * f.vtime)
+    from ojs.tenant_fairness f group by f.queue, f.priority;
+    insert into ojs.backlog (queue, rev, priorities)
+    select l.queue, 1, array_agg(l.priority order by l.priority desc) from ojs.level l group by l.queue;
 end;
 $$;
 
@@ -6779,7 +8018,8 @@ CREATE FUNCTION ojs.register_waiters(p_server uuid, p_queues text[]) RETURNS TAB
     SET enable_partition_pruning TO 'off'
     AS $$
     insert into ojs.waiter as w (server_id, queue, token, expires_at)
-    select p_server, q.queue, encode(uuid_send(gen_random_uuid()), 'hex'), ojs.now() + interval '60 seconds' from (select distinct unnest(p_queues) as queue) q
+    select p_server, q.queue, encode(uuid_send(gen_random_uuid()), 'hex'), ojs.now() + interval '60 seconds'
+    from (select distinct unnest(p_queues) as queue) q
     on conflict (queue, server_id) do update set expires_at = excluded.expires_at
     returning w.queue, w.token
 $$;
@@ -6810,8 +8050,9 @@ begin
     if p_lease is null then
         perform ojs._raise('OJ400', 'lease is required', '{"field": "lease"}');
     end if;
-    -- An id that two tenants use is told apart by the lease.
-    v_old := ojs._held_job(p_id, coalesce(ojs._session_tenant(null), (select j.tenant_id from ojs.job j where j.id = p_id and j.lease = p_lease)), p_lease, null, 'release');
+    -- Where two tenants use the same id, the lease tells whose job is meant.
+    v_old := ojs._held_job(p_id, coalesce(ojs._session_tenant(null),
+        (select j.tenant_id from ojs.job j where j.id = p_id and j.lease = p_lease)), p_lease, null, 'release');
     update ojs.job j
     set state = 'available', attempt = j.attempt - 1, lease = null, lease_expires_at = null, started_at = null, worker_id = null
     where j.id = v_old.id and j.tenant_id = v_old.tenant_id
@@ -6849,7 +8090,6 @@ CREATE FUNCTION ojs.resume_dispatch() RETURNS ojs.dispatch
     AS $$
 begin
     update ojs.settings s set held_at = null;
-    update ojs.fold f set lane = 0, rev = f.rev + 1 where f.lane = -1;
     perform ojs._notify(array(select distinct w.queue from ojs.waiter w)), pg_notify('ojs_wake', 'duty');
     return (select d from ojs.dispatch d);
 end;
@@ -6966,103 +8206,35 @@ declare
     v_now timestamptz := ojs.now();
     v_own text := ojs._session_tenant(null);
 begin
-    if p_settlements is null or json_typeof(p_settlements) <> 'array' then
-        perform ojs._raise('OJ400', 'settlements must be a JSON array', '{"field": "settlements"}');
-    elsif json_array_length(p_settlements) not between 1 and 10000 then
-        perform ojs._raise('OJ400', 'settlements must hold between 1 and 10000 settlements', '{"field": "settlements"}');
-    end if;
+    perform ojs._check_settlements(p_settlements);
     return query
-    with parsed as materialized (
-        select (e.ord - 1)::int as n, e.given, x.id, x.lease, x.worker_id #>> '{}' as worker_id, x.tenant #>> '{}' as tenant, x.requeue::text = 'true' as requeue,
-            -- What is null as JSON is null here, too; the count tells.
-            case when k.plain then x.result else r.given -> 'result' end as result, case when k.plain then x.error else r.given -> 'error' end as error,
-            k.plain and ojs._plain_uuid(x.id) and (x.lease is null or ojs._plain_uuid(x.lease)) and (x.worker_id is null or json_typeof(x.worker_id) = 'string')
-                and (x.tenant is null or json_typeof(x.tenant) = 'string') and (x.requeue is null or json_typeof(x.requeue) = 'boolean')
-                and (x.result is null or ojs._plain_json(x.result)) and case when x.error is null then true
-                    when ojs._plain_json(x.error) and ojs._fits_jsonb(x.error) then ojs._error_refusal(x.error::jsonb) is null end as plain
-        from json_array_elements(p_settlements) with ordinality e(given, ord)
-        cross join lateral (select case when json_typeof(e.given) = 'object' and ojs._readable(e.given) then e.given else '{}' end as given) r
-        cross join lateral json_to_record(r.given) as x(id json, lease json, worker_id json, tenant json, result json, error json, requeue json)
-        -- Nothing but the keys asked for, each once and none null: as many bytes as they take when written without blanks, or as many keys.
-        cross join lateral (select case when octet_length(r.given::text) = 1 + coalesce(octet_length(x.id::text) + 6, 0) + coalesce(octet_length(x.lease::text) + 9, 0)
-            + coalesce(octet_length(x.worker_id::text) + 13, 0) + coalesce(octet_length(x.tenant::text) + 10, 0) + coalesce(octet_length(x.result::text) + 10, 0)
-            + coalesce(octet_length(x.error::text) + 9, 0) + coalesce(octet_length(x.requeue::text) + 11, 0) then true
-            else (select count(*) from json_object_keys(r.given)) = num_nonnulls(x.id, x.lease, x.worker_id, x.tenant, x.result, x.error, x.requeue) end as plain offset 0) k
-    ), checked as materialized (
-        select p.*, case when p.plain and (p.tenant is null or p.tenant = v_own or v_own is null and ojs._tenant_valid(p.tenant)) then null
-            else ojs._settlement_refusal(p.given, p.n, v_own) end as refusal
-        from parsed p
-    ), given as materialized (
-        -- Locks are taken in the order of the ids, so that two calls cannot lock each other out.
-        select c.n, c.worker_id, c.result, c.error, coalesce(c.requeue, false) as requeue, c.refusal, coalesce(v_own, c.tenant) as tenant,
-            case when c.plain then substr(c.id::text, 2, 36)::uuid when c.refusal is null then (c.id #>> '{}')::uuid end as id,
-            case when c.plain then substr(c.lease::text, 2, 36)::uuid when c.refusal is null then (c.lease #>> '{}')::uuid end as lease
-        from checked c
-        order by id, tenant
-    ), held as materialized (
-        select g.n, g.lease, g.worker_id, g.result, g.error, g.requeue, j.*,
-            (select count(*) from (select from ojs.job k where k.id = g.id and (g.tenant is null or k.tenant_id = g.tenant) limit 2) k) as twins
-        from given g
-        cross join lateral (
-            select j.id, j.tenant_id, j.state, j.lease as job_lease, j.worker_id as job_worker, j.attempt, j.max_attempts, j.retry
-            from ojs.job j where j.id = g.id and (g.tenant is null or j.tenant_id = g.tenant)
-            for update skip locked
-        ) j
-        where g.refusal is null
-    ), judged as materialized (
-        select h.*, min(h.n) filter (where h.twins = 1 and ojs._holds(h.state, h.job_lease, h.job_worker, h.lease, h.worker_id)) over (partition by h.id, h.tenant_id) as winner
-        from held h
-    ), winning as materialized (
-        select w.*, case when w.error is null then 'completed' else ojs._failed_state(w.entry, w.requeue, w.attempt, w.max_attempts, w.retry) end as to_state
-        from (select d.*, case when d.error is not null then ojs._error_entry(d.error::jsonb, d.attempt, v_now) end as entry from judged d where d.n = d.winner) w
+    with judged as materialized (
+        select v.* from ojs._judge(p_settlements, v_own, v_now) v
     ), settled as (
         update ojs.job j
         set state = w.to_state, lease = null, lease_expires_at = null,
             finished_at = case when w.to_state in ('completed', 'discarded') then v_now end,
-            result = case when w.error is null then w.result else j.result end,
-            errors = case when w.error is null then j.errors else ojs._errors_with(j.errors, w.entry) end,
-            retry_at = case when w.error is null then j.retry_at when w.to_state = 'retryable' then v_now + ojs._retry_delay_ms(j.retry, j.attempt) * interval '1 millisecond' end,
+            result = case when w.entry is null then w.result else j.result end,
+            errors = case when w.entry is null then j.errors else ojs._errors_with(j.errors, w.entry) end,
+            retry_at = case when w.entry is null then j.retry_at
+                when w.to_state = 'retryable' then ojs._retry_at(j.retry, j.attempt, v_now) end,
             enqueued_at = case when w.to_state = 'available' then v_now else j.enqueued_at end
-        from winning w where j.id = w.id and j.tenant_id = w.tenant_id
-        returning w.n, w.lease is not null or w.worker_id is not null as fenced, j.*
-    ), released as (
-        insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced)
-        select s.tenant_id, s.queue, s.priority, s.id, s.type, s.attempt, 'active', s.state, s.started_at, s.fenced from settled s order by s.n
-    ), notified as materialized (
-        select ojs._notify(array_agg(distinct s.queue)) as done from settled s where s.state = 'available' having count(*) > 0
-    ), woken as (
-        insert into ojs.wake (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
-        select s.tenant_id, s.queue, s.priority, 'available', 'available', 1, s.seq, s.seq from settled s, notified d where s.state = 'available' and d.done is not null order by s.n
-    ), reminded as (
-        -- Jobs that come back within the same twentieth of a second share a reminder.
-        insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select max(s.retry_at), 'due', array_agg(s.tenant_id), array_agg(s.id)
-        from settled s where s.state = 'retryable' group by date_bin('50 milliseconds', s.retry_at, 'epoch')
-    ), buried as materialized (
-        select ojs._bury(array_agg(s.tenant_id), array_agg(s.id), array_agg(s.queue), array_agg(s.type), array_agg(s.errors -> -1), v_now)
-        from settled s where s.state = 'discarded' and ojs._to_dead_letters(s.retry, s.errors -> -1) having count(*) > 0
-    ), refused as (
-        select d.n, case when d.twins > 1 then ojs._ambiguous(d.id)
-            when d.n > d.winner then ojs._hold_refusal(d.action, d.id, (select w.to_state from winning w where w.n = d.winner), null, d.job_worker, d.lease, d.worker_id)
-            else ojs._hold_refusal(d.action, d.id, d.state, d.job_lease, d.job_worker, d.lease, d.worker_id) end as refusal
-        from (select d.*, case when d.error is null then 'acknowledge' else 'fail' end as action, row_number() over (partition by d.n) as twin from judged d) d
-        where d.twin = 1 and d.n is distinct from d.winner
-        union all
-        select g.n, coalesce(g.refusal, case
-            when exists (select from ojs.job j where j.id = g.id and (g.tenant is null or j.tenant_id = g.tenant)) then
-                row('55P03', format('job %s is locked by another transaction', g.id), jsonb_build_object('job_id', g.id))::ojs.refusal
-            else ojs._unknown(g.id) end)
-        from given g where g.n not in (select h.n from held h)
+        from judged w where w.to_state is not null and j.id = w.id and j.tenant_id = w.tenant_id
+        returning w.n, w.entry, w.fenced, j.*
+    ), booked as materialized (
+        select ojs._book(array_agg((s.tenant_id, s.id, s.queue, s.priority, s.type, s.seq, s.attempt, s.started_at, s.state, s.retry_at,
+            s.retry, s.entry, s.fenced, null)::ojs._attempt_end order by s.n), v_now) from settled s
     )
     select o.*
     from (
-        select s.n, null::text, null::text, null::jsonb, s.state, s.attempt, s.lease, s.started_at, s.lease_expires_at, s.finished_at, s.retry_at, s.enqueued_at, s.worker_id,
-            s.errors, case when p_jobs then s.result end, s.seq, s.tenant_id, s.id, s.queue, s.type, s.priority, s.max_attempts, s.created_at, s.scheduled_at, s.expires_at,
-            s.timeout_ms, s.visibility_timeout_ms, s.tags, case when p_jobs then s.args end, case when p_jobs then s.meta end, s.retry, case when p_jobs then s.options end,
+        select s.n, null::text, null::text, null::jsonb, s.state, s.attempt, s.lease, s.started_at, s.lease_expires_at, s.finished_at,
+            s.retry_at, s.enqueued_at, s.worker_id, s.errors, case when p_jobs then s.result end, s.seq, s.tenant_id, s.id, s.queue,
+            s.type, s.priority, s.max_attempts, s.created_at, s.scheduled_at, s.expires_at, s.timeout_ms, s.visibility_timeout_ms,
+            s.tags, case when p_jobs then s.args end, case when p_jobs then s.meta end, s.retry, case when p_jobs then s.options end,
             case when p_jobs then s.extra end
-        from settled s left join buried on true
+        from settled s cross join booked
         union all
-        select r.n, (r.refusal).sqlstate, (r.refusal).message, (r.refusal).detail, (null::ojs.job).* from refused r
+        select w.n, (w.refusal).sqlstate, (w.refusal).message, (w.refusal).detail, (null::ojs.job).* from judged w where w.to_state is null
     ) o
     order by o.n;
 end;
@@ -7100,24 +8272,15 @@ CREATE FUNCTION ojs.tick(p_limit integer DEFAULT 1000, p_token text DEFAULT NULL
 declare
     v_result ojs.tick_result := (0, 0, 0, 10000, true, 0);
     v_now    timestamptz := ojs.now();
-    v_old    timestamptz := v_now - ojs._journal_retention();
-    v_first  boolean := pg_current_xact_id_if_assigned() is null;
     v_known  boolean := true;
     v_busy   boolean := false;
-    v_more   boolean := false;
-    v_early  boolean;
-    v_taken  int := 0;
+    v_more   boolean;
+    v_rested boolean;
     v_mark   ojs.clock_mark;
-    v_from   timestamptz;
-    v_next   timestamptz;
-    v_timer  record;
+    v_timers record;
+    v_leases record;
 begin
-    if p_limit is null or p_limit not between 1 and 100000 then
-        perform ojs._raise('OJ400', 'limit must be an integer between 1 and 100000', '{"field": "limit"}');
-    end if;
-    if p_stride_ms is null or p_stride_ms not between 0 and 10000 then
-        perform ojs._raise('OJ400', 'stride_ms must be an integer between 0 and 10000', '{"field": "stride_ms"}');
-    end if;
+    perform ojs._check_tick(p_limit, p_stride_ms);
     if exists (select from ojs.settings s where s.held_at is not null) then
         return (0, 0, 0, 1000, false, 0);
     end if;
@@ -7127,109 +8290,31 @@ begin
             return (0, 0, 0, 1000, false, 0);
         end if;
         v_known := ojs._sleeps(p_token, p_stride_ms);
-        if p_stride_ms > 0 then
-            -- Before the timers are looked at: whoever is not seen here has committed, or will see that we sleep.
-            v_busy := exists (select from pg_locks l where l.locktype = 'relation' and l.relation = 'ojs.timer'::regclass and l.mode = 'RowExclusiveLock' and l.granted
-                and l.database = (select d.oid from pg_database d where d.datname = current_database()) and l.pid is distinct from pg_backend_pid());
-        end if;
+        -- This must come before the tick looks at timers. A transaction that is not open now has committed, and its timers are seen below;
+        -- or it begins later and sees that this clock sleeps. Asked afterwards, one could slip through between both.
+        v_busy := p_stride_ms > 0 and ojs._somebody_reminds();
     end if;
-    -- A roll-up writes a row for each shard that moved; the views add what is not rolled up yet. So servers let two seconds pass.
-    v_early := p_token is not null and (select t.at between v_now - interval '2 seconds' and v_now from ojs.tally_mark t order by t.rev desc limit 1);
-    if not v_early then
+    -- A roll-up writes a row for each shard that moved, so servers let two seconds pass between two. The views add what is not rolled up
+    -- yet.
+    v_rested := p_token is null
+        or (select t.at not between v_now - interval '2 seconds' and v_now from ojs.tally_mark t order by t.rev desc limit 1);
+    if v_rested then
         v_result.rolled_up := ojs._roll_up();
     end if;
 
-    select m.* into v_mark from ojs.clock_mark m order by m.rev desc limit 1;
-    v_from := v_mark.due_at;
-    if v_from > v_now or v_mark.swept_at < v_now - interval '15 minutes' or v_mark.xid > pg_snapshot_xmax(pg_current_snapshot()) then
-        -- The wall clock was set back, perhaps; or this is a logical copy in another cluster.
-        v_from := '-infinity';
-    end if;
-    for v_timer in
-        with late as materialized (
-            select t.due_at, t.seq, t.jobs
-            from unnest(v_mark.open) x
-            cross join lateral (select t.due_at, t.seq, cardinality(t.ids) as jobs from ojs.timer t
-                where t.xid = x and t.due_at < v_from and t.due_at <= v_now for update skip locked) t
-        ), held as materialized (
-            select t.due_at, t.seq, cardinality(t.ids) as jobs from ojs.timer t
-            where t.due_at >= v_from and t.due_at <= v_now order by t.due_at, t.seq limit p_limit for update skip locked
-        ), due as materialized (
-            select c.due_at, c.seq from (select h.*, sum(h.jobs) over (order by h.due_at, h.seq) - h.jobs as before
-                from (select * from late union all select * from held) h) c where c.before < p_limit
-        ), taken as (
-            delete from ojs.timer t using due d where t.due_at = d.due_at and t.seq = d.seq returning t.*
-        )
-        select t.kind, array_agg(x.tenant_id) as tenants, array_agg(x.id) as ids
-        from taken t cross join lateral unnest(t.tenant_ids, t.ids) x(tenant_id, id)
-        -- Cron last, because it is bounded by the time it takes. The time of an attempt before the silence of its worker, where both are over.
-        group by t.kind order by t.kind = 'cron', t.kind
-    loop
-        v_taken := v_taken + cardinality(v_timer.ids);
-        if v_timer.kind = 'due' then
-            v_result.promoted := ojs._promote(v_timer.tenants, v_timer.ids);
-        elsif v_timer.kind = 'again' then
-            perform ojs._wake_again(v_timer.tenants, v_timer.ids);
-        elsif v_timer.kind = 'cron' then
-            v_result.unplanned := ojs._fire_crons(v_timer.tenants, v_timer.ids);
-        elsif v_timer.kind = 'expiry' then
-            perform ojs._expire_due(v_timer.tenants, v_timer.ids);
-        elsif v_timer.kind = 'replay' then
-            perform ojs._replay(v_timer.tenants, v_timer.ids);
-        elsif v_timer.kind = 'worker' then
-            v_result.reaped := v_result.reaped + ojs._check_workers(v_timer.tenants, v_timer.ids);
-        else
-            v_result.reaped := v_result.reaped + ojs._reap(v_timer.tenants, v_timer.ids);
-        end if;
-    end loop;
-    if v_first and (v_taken > 0 and v_mark.due_at < v_now - interval '1 second' or v_from < v_mark.due_at) then
-        perform from ojs.clock_mark m where m.rev = v_mark.rev for update skip locked;
-        if found then
-            -- Up to the first timer that is left. Transactions that began to write before this one and have not ended may still bring earlier ones. This one
-            -- began after v_now, and so did later ones, whose timers come no earlier (ojs._timer_arriving). xmax is one past the latest that has ended.
-            update ojs.clock_mark m
-            set rev = m.rev + 1, xid = pg_current_xact_id(), swept_at = case when v_from = '-infinity' then v_now else m.swept_at end,
-                open = array(select x from pg_snapshot_xip(pg_current_snapshot()) x
-                    union select x::text::xid8 from generate_series(pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_current_xact_id()::text::bigint - 1) x),
-                due_at = least(v_now,
-                    (select t.due_at from ojs.timer t where t.due_at >= v_from order by t.due_at, t.seq limit 1),
-                    (select min(t.due_at) from unnest(v_mark.open) x join ojs.timer t on t.xid = x where t.due_at < v_from))
-            where m.rev = v_mark.rev;
-        end if;
-    end if;
+    v_mark := ojs._clock_mark();
+    select t.* into v_timers from ojs._do_timers(v_mark, v_now, p_limit, v_result) t;
+    v_result := v_timers.o_result;
+    select l.* into v_leases from ojs._reap_leases(v_mark, v_now, p_limit) l;
+    v_result.reaped := v_result.reaped + v_leases.o_reaped;
+    v_mark := ojs._move_clock(v_mark, v_now, v_timers.o_taken + v_leases.o_looked, v_leases.o_seen, v_leases.o_lease_at);
+    v_more := ojs._tidy(v_mark, v_now, p_limit);
+    -- This comes last, because from here on decisions wait for this transaction to end.
+    perform ojs._catch_up();
 
-    if (select w.at from ojs.wake w where w.xid >= v_mark.wake order by w.xid, w.seq limit 1) < v_old
-            or (select l.at from ojs.lease l where l.xid >= v_mark.lease order by l.xid, l.seq limit 1) < v_old
-            or (select r.at from ojs.release r where r.xid >= v_mark.release order by r.xid, r.seq limit 1) < v_old then
-        v_more := ojs._prune(10 * p_limit);
-    end if;
-    if (select m.next_at <= v_now from ojs.dead_letter_mark m) then
-        v_more := ojs._prune_dead_letters(p_limit) or v_more;
-    end if;
-    if exists (select from ojs.replay_rule r where not r.caught_up) then
-        perform ojs._catch_up_replays();
-    end if;
-    -- Nobody fetches for hours while producers go on: the journal must not grow into a decision that takes forever. Or everybody fetches beside decisions, and
-    -- nobody charges. Last, because from here on decisions wait for this transaction to end.
-    if (select exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(f.snapshot) offset 1000 limit 1) or exists (select from ojs.lease l where l.owed > 0 and l.xid >= pg_snapshot_xmax(f.snapshot))
-                or exists (select from pg_snapshot_xip(f.snapshot) x(xid) cross join lateral (select l.* from ojs.lease l where l.xid = x.xid and l.owed > 0 offset 0) l)
-            from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f) then
-        perform from ojs.lane l where l.lane = 0 for update skip locked;
-        if found then
-            perform ojs._fold();
-        end if;
-    end if;
-
-    if v_taken >= p_limit or not v_known then
-        v_result.next_in_ms := 0;
-    else
-        -- What is due and still there is in the hands of another tick, which may fail.
-        v_next := least((select t.due_at from ojs.timer t where t.due_at >= v_from order by t.due_at, t.seq limit 1),
-            (select min(t.due_at) from unnest(v_mark.open) x join ojs.timer t on t.xid = x where t.due_at < v_from));
-        v_result.next_in_ms := least(case when p_stride_ms > 0 then p_stride_ms else 10000 end, case when v_busy or v_more or v_next <= v_now then 100 end,
-            case when v_early or v_result.rolled_up > 0 then 2000 end,
-            case when v_next > v_now then ceil(extract(epoch from least(v_next, v_now + interval '10 seconds') - least(ojs.now(), v_next)) * 1000) end);
-    end if;
+    v_result.next_in_ms := case when greatest(v_timers.o_taken, v_leases.o_looked) < p_limit and v_known then
+        least(case when p_stride_ms > 0 then p_stride_ms else 10000 end, case when v_busy or v_more then 100 end,
+            case when not v_rested or v_result.rolled_up > 0 then 2000 end, ojs._next_look_ms(v_mark, v_now)) else 0 end;
     return v_result;
 end;
 $$;
@@ -7328,36 +8413,127 @@ WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.worker_beat FORCE ROW LEVEL SECURITY;
 
-CREATE VIEW ojs.workers WITH (security_invoker='true') AS
+CREATE VIEW ojs._own_worker AS
+ SELECT r.tenant_id,
+    r.worker_id,
+    r.id,
+    r.state,
+    r.directive,
+    r.resting,
+    r.hostname,
+    r.pid,
+    r.queues,
+    r.concurrency,
+    r.labels,
+    r.version,
+    r.metadata,
+    r.started_at,
+    r.registered_at,
+    r.seen_at,
+    r.active,
+    r.ids
+   FROM (ojs._only_tenant() t(tenant_id)
+     CROSS JOIN LATERAL ( SELECT w.tenant_id,
+            w.worker_id,
+            w.id,
+            w.state,
+            w.directive,
+            w.resting,
+            w.hostname,
+            w.pid,
+            w.queues,
+            w.concurrency,
+            w.labels,
+            w.version,
+            w.metadata,
+            w.started_at,
+            w.registered_at,
+            b.seen_at,
+            b.active,
+            b.ids
+           FROM (ojs.worker w
+             CROSS JOIN LATERAL ( SELECT b_1.tenant_id,
+                    b_1.worker_id,
+                    b_1.rev,
+                    b_1.seen_at,
+                    b_1.active,
+                    b_1.ids
+                   FROM ojs.worker_beat b_1
+                  WHERE ((b_1.tenant_id = w.tenant_id) AND (b_1.worker_id = w.worker_id))
+                  ORDER BY b_1.rev DESC
+                 LIMIT 1) b)
+          WHERE (w.tenant_id = t.tenant_id)
+         OFFSET 0) r);
+
+CREATE VIEW ojs.workers AS
  SELECT NULLIF(w.tenant_id, ''::text) AS tenant_id,
     w.worker_id,
     (w.state)::text AS state,
     (w.directive)::text AS directive,
-    (b.seen_at < (ojs.now() - (ojs._heartbeat_timeout() / (2)::double precision))) AS stale,
+    (w.seen_at < (ojs.now() - (ojs._heartbeat_timeout() / (2)::double precision))) AS stale,
     w.resting,
     w.hostname,
     w.pid,
     w.queues,
     w.concurrency,
-    COALESCE(b.active, 0) AS active_jobs,
-    b.ids AS active_job_ids,
+    COALESCE(w.active, 0) AS active_jobs,
+    w.ids AS active_job_ids,
     w.labels,
     w.version,
     w.metadata,
     w.started_at,
     w.registered_at,
-    b.seen_at AS last_heartbeat_at
-   FROM (ojs.worker w
-     CROSS JOIN LATERAL ( SELECT b_1.tenant_id,
-            b_1.worker_id,
-            b_1.rev,
-            b_1.seen_at,
-            b_1.active,
-            b_1.ids
-           FROM ojs.worker_beat b_1
-          WHERE ((b_1.tenant_id = w.tenant_id) AND (b_1.worker_id = w.worker_id))
-          ORDER BY b_1.rev DESC
-         LIMIT 1) b);
+    w.seen_at AS last_heartbeat_at
+   FROM ( SELECT w_1.tenant_id,
+            w_1.worker_id,
+            w_1.id,
+            w_1.state,
+            w_1.directive,
+            w_1.resting,
+            w_1.hostname,
+            w_1.pid,
+            w_1.queues,
+            w_1.concurrency,
+            w_1.labels,
+            w_1.version,
+            w_1.metadata,
+            w_1.started_at,
+            w_1.registered_at,
+            b.seen_at,
+            b.active,
+            b.ids
+           FROM (ojs.worker w_1
+             CROSS JOIN LATERAL ( SELECT b_1.tenant_id,
+                    b_1.worker_id,
+                    b_1.rev,
+                    b_1.seen_at,
+                    b_1.active,
+                    b_1.ids
+                   FROM ojs.worker_beat b_1
+                  WHERE ((b_1.tenant_id = w_1.tenant_id) AND (b_1.worker_id = w_1.worker_id))
+                  ORDER BY b_1.rev DESC
+                 LIMIT 1) b)
+          WHERE ojs._reads_all()
+        UNION ALL
+         SELECT _own_worker.tenant_id,
+            _own_worker.worker_id,
+            _own_worker.id,
+            _own_worker.state,
+            _own_worker.directive,
+            _own_worker.resting,
+            _own_worker.hostname,
+            _own_worker.pid,
+            _own_worker.queues,
+            _own_worker.concurrency,
+            _own_worker.labels,
+            _own_worker.version,
+            _own_worker.metadata,
+            _own_worker.started_at,
+            _own_worker.registered_at,
+            _own_worker.seen_at,
+            _own_worker.active,
+            _own_worker.ids
+           FROM ojs._own_worker) w;
 
 CREATE FUNCTION ojs.worker_info(p_worker_id text, p_tenant text DEFAULT NULL::text) RETURNS SETOF ojs.workers
     LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 1
@@ -7372,87 +8548,149 @@ begin
 end;
 $$;
 
-CREATE TABLE ojs.lease (
-    xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
-    seq bigint NOT NULL,
-    tenant_id text NOT NULL,
-    queue text NOT NULL,
-    priority integer NOT NULL,
-    jobs integer NOT NULL,
-    owed integer DEFAULT 0 NOT NULL,
-    ids uuid[] NOT NULL,
-    turns bigint[] NOT NULL,
-    at timestamp with time zone DEFAULT ojs.now() NOT NULL
-)
-WITH (toast_tuple_target='8160');
-
-ALTER TABLE ONLY ojs.lease FORCE ROW LEVEL SECURITY;
-
-CREATE TABLE ojs.release (
-    xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
-    seq bigint NOT NULL,
-    tenant_id text NOT NULL,
-    queue text NOT NULL,
-    priority integer NOT NULL,
-    job_id uuid NOT NULL,
-    job_type text NOT NULL,
-    attempt integer NOT NULL,
-    from_state ojs.job_state NOT NULL,
-    to_state ojs.job_state NOT NULL,
-    started_at timestamp with time zone,
-    fenced boolean DEFAULT true NOT NULL,
-    cause text,
-    at timestamp with time zone DEFAULT ojs.now() NOT NULL
-);
-
-ALTER TABLE ONLY ojs.release FORCE ROW LEVEL SECURITY;
-
-CREATE VIEW ojs._movement WITH (security_invoker='true') AS
- SELECT w.xid,
-    w.tenant_id,
-    w.queue,
-    w.priority,
-    w.from_state,
-    w.to_state,
-    w.jobs,
-    false AS failure
-   FROM ojs.wake w
-UNION ALL
- SELECT l.xid,
-    l.tenant_id,
-    l.queue,
-    l.priority,
-    'available'::ojs.job_state AS from_state,
-    'active'::ojs.job_state AS to_state,
-    l.jobs,
-    false AS failure
-   FROM ojs.lease l
-UNION ALL
- SELECT r.xid,
-    r.tenant_id,
+CREATE VIEW ojs._own_cron AS
+ SELECT r.tenant_id,
+    r.name,
+    r.id,
+    r.rev,
+    r.enabled,
+    r.upcoming,
+    r.left_out,
+    r.look_at,
+    r.open,
+    r.waiting,
+    r.run_count,
+    r.last_run_at,
+    r.error,
+    r.expression,
+    r.timezone,
+    r.overlap_policy,
+    r.catch_up,
+    r.description,
+    r.anchor_at,
+    r.created_at,
+    r.updated_at,
+    r.type,
     r.queue,
     r.priority,
-    r.from_state,
-    r.to_state,
-    1 AS jobs,
-    ((r.from_state = 'active'::ojs.job_state) AND (r.to_state = ANY (ARRAY['retryable'::ojs.job_state, 'discarded'::ojs.job_state]))) AS failure
-   FROM ojs.release r;
+    r.max_attempts,
+    r.timeout_ms,
+    r.visibility_timeout_ms,
+    r.tags,
+    r.args,
+    r.meta,
+    r.retry,
+    r.options,
+    r.extra
+   FROM (ojs._only_tenant() t(tenant_id)
+     CROSS JOIN LATERAL ( SELECT r_1.tenant_id,
+            r_1.name,
+            r_1.id,
+            r_1.rev,
+            r_1.enabled,
+            r_1.upcoming,
+            r_1.left_out,
+            r_1.look_at,
+            r_1.open,
+            r_1.waiting,
+            r_1.run_count,
+            r_1.last_run_at,
+            r_1.error,
+            r_1.expression,
+            r_1.timezone,
+            r_1.overlap_policy,
+            r_1.catch_up,
+            r_1.description,
+            r_1.anchor_at,
+            r_1.created_at,
+            r_1.updated_at,
+            r_1.type,
+            r_1.queue,
+            r_1.priority,
+            r_1.max_attempts,
+            r_1.timeout_ms,
+            r_1.visibility_timeout_ms,
+            r_1.tags,
+            r_1.args,
+            r_1.meta,
+            r_1.retry,
+            r_1.options,
+            r_1.extra
+           FROM ojs.cron r_1
+          WHERE (r_1.tenant_id = t.tenant_id)
+         OFFSET 0) r);
 
-CREATE TABLE ojs.clock_mark (
-    rev bigint NOT NULL,
-    due_at timestamp with time zone NOT NULL,
-    xid xid8 NOT NULL,
-    open xid8[] NOT NULL,
-    swept_at timestamp with time zone NOT NULL,
-    wake xid8 NOT NULL,
-    lease xid8 NOT NULL,
-    release xid8 NOT NULL
+CREATE VIEW ojs._own_cron_run AS
+ SELECT r.tenant_id,
+    r.name,
+    r.due_at,
+    r.at,
+    r.manual,
+    r.missed,
+    r.job_id,
+    r.reason,
+    r.message,
+    r.blocker
+   FROM (ojs._only_tenant() t(tenant_id)
+     CROSS JOIN LATERAL ( SELECT r_1.tenant_id,
+            r_1.name,
+            r_1.due_at,
+            r_1.at,
+            r_1.manual,
+            r_1.missed,
+            r_1.job_id,
+            r_1.reason,
+            r_1.message,
+            r_1.blocker
+           FROM ojs.cron_run r_1
+          WHERE (r_1.tenant_id = t.tenant_id)
+         OFFSET 0) r);
+
+CREATE VIEW ojs._own_tenant AS
+ SELECT r.tenant_id,
+    r.weight,
+    r.priority_boost,
+    r.created_at
+   FROM (ojs._only_tenant() t(tenant_id)
+     CROSS JOIN LATERAL ( SELECT r_1.tenant_id,
+            r_1.weight,
+            r_1.priority_boost,
+            r_1.created_at
+           FROM ojs.tenant r_1
+          WHERE (r_1.tenant_id = t.tenant_id)
+         OFFSET 0) r);
+
+CREATE TABLE ojs.again (
+    queue text NOT NULL COLLATE pg_catalog."C",
+    priority integer NOT NULL,
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    lo bigint NOT NULL,
+    hi bigint NOT NULL,
+    n bigint NOT NULL
 )
 WITH (vacuum_truncate=off);
 
-ALTER TABLE ONLY ojs.clock_mark FORCE ROW LEVEL SECURITY;
+ALTER TABLE ONLY ojs.again FORCE ROW LEVEL SECURITY;
 
-CREATE VIEW ojs.cron_runs WITH (security_invoker='true') AS
+ALTER TABLE ojs.again ALTER COLUMN n ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME ojs.again_n_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE ojs.backlog (
+    queue text NOT NULL COLLATE pg_catalog."C",
+    rev bigint NOT NULL,
+    priorities integer[] NOT NULL
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.backlog FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs.cron_runs AS
  SELECT r.tenant_id,
     r.name,
     r.due_at,
@@ -7464,9 +8702,32 @@ CREATE VIEW ojs.cron_runs WITH (security_invoker='true') AS
     r.missed,
     r.manual,
     (r.at - r.due_at) AS late
-   FROM ojs.cron_run r;
+   FROM ( SELECT r_1.tenant_id,
+            r_1.name,
+            r_1.due_at,
+            r_1.at,
+            r_1.manual,
+            r_1.missed,
+            r_1.job_id,
+            r_1.reason,
+            r_1.message,
+            r_1.blocker
+           FROM ojs.cron_run r_1
+          WHERE ojs._reads_all()
+        UNION ALL
+         SELECT _own_cron_run.tenant_id,
+            _own_cron_run.name,
+            _own_cron_run.due_at,
+            _own_cron_run.at,
+            _own_cron_run.manual,
+            _own_cron_run.missed,
+            _own_cron_run.job_id,
+            _own_cron_run.reason,
+            _own_cron_run.message,
+            _own_cron_run.blocker
+           FROM ojs._own_cron_run) r;
 
-CREATE VIEW ojs.crons WITH (security_invoker='true') AS
+CREATE VIEW ojs.crons AS
  SELECT c.tenant_id,
     c.name,
     c.expression,
@@ -7497,7 +8758,76 @@ CREATE VIEW ojs.crons WITH (security_invoker='true') AS
     c.description,
     c.created_at,
     c.updated_at
-   FROM ojs.cron c;
+   FROM ( SELECT c_1.tenant_id,
+            c_1.name,
+            c_1.id,
+            c_1.rev,
+            c_1.enabled,
+            c_1.upcoming,
+            c_1.left_out,
+            c_1.look_at,
+            c_1.open,
+            c_1.waiting,
+            c_1.run_count,
+            c_1.last_run_at,
+            c_1.error,
+            c_1.expression,
+            c_1.timezone,
+            c_1.overlap_policy,
+            c_1.catch_up,
+            c_1.description,
+            c_1.anchor_at,
+            c_1.created_at,
+            c_1.updated_at,
+            c_1.type,
+            c_1.queue,
+            c_1.priority,
+            c_1.max_attempts,
+            c_1.timeout_ms,
+            c_1.visibility_timeout_ms,
+            c_1.tags,
+            c_1.args,
+            c_1.meta,
+            c_1.retry,
+            c_1.options,
+            c_1.extra
+           FROM ojs.cron c_1
+          WHERE ojs._reads_all()
+        UNION ALL
+         SELECT _own_cron.tenant_id,
+            _own_cron.name,
+            _own_cron.id,
+            _own_cron.rev,
+            _own_cron.enabled,
+            _own_cron.upcoming,
+            _own_cron.left_out,
+            _own_cron.look_at,
+            _own_cron.open,
+            _own_cron.waiting,
+            _own_cron.run_count,
+            _own_cron.last_run_at,
+            _own_cron.error,
+            _own_cron.expression,
+            _own_cron.timezone,
+            _own_cron.overlap_policy,
+            _own_cron.catch_up,
+            _own_cron.description,
+            _own_cron.anchor_at,
+            _own_cron.created_at,
+            _own_cron.updated_at,
+            _own_cron.type,
+            _own_cron.queue,
+            _own_cron.priority,
+            _own_cron.max_attempts,
+            _own_cron.timeout_ms,
+            _own_cron.visibility_timeout_ms,
+            _own_cron.tags,
+            _own_cron.args,
+            _own_cron.meta,
+            _own_cron.retry,
+            _own_cron.options,
+            _own_cron.extra
+           FROM ojs._own_cron) c;
 
 CREATE TABLE ojs.cut (
     cut_at timestamp with time zone NOT NULL,
@@ -7520,9 +8850,9 @@ CREATE TABLE ojs.dead_job (
     errors jsonb,
     result json,
     seq bigint,
-    tenant_id text NOT NULL,
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
     id uuid NOT NULL,
-    queue text NOT NULL,
+    queue text NOT NULL COLLATE pg_catalog."C",
     type text NOT NULL,
     priority integer NOT NULL,
     max_attempts integer NOT NULL,
@@ -7552,6 +8882,13 @@ WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.dead_letter_mark FORCE ROW LEVEL SECURITY;
 
+CREATE SEQUENCE ojs.decision_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
+
 CREATE TABLE ojs.duty (
     one boolean DEFAULT true NOT NULL,
     holder text,
@@ -7564,13 +8901,6 @@ CREATE TABLE ojs.duty (
 WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.duty FORCE ROW LEVEL SECURITY;
-
-CREATE TABLE ojs.fold (
-    lane smallint NOT NULL,
-    rev bigint NOT NULL,
-    snapshot pg_snapshot NOT NULL
-)
-WITH (vacuum_truncate=off);
 
 CREATE TABLE ojs.idempotency (
     tenant_id text NOT NULL COLLATE pg_catalog."C",
@@ -7604,9 +8934,9 @@ CREATE TABLE ojs.job_all (
     errors jsonb,
     result json,
     seq bigint DEFAULT nextval('ojs.job_seq'::regclass),
-    tenant_id text DEFAULT ojs._default_tenant() NOT NULL,
+    tenant_id text DEFAULT ojs._default_tenant() NOT NULL COLLATE pg_catalog."C",
     id uuid DEFAULT ojs._uuid_v7() NOT NULL,
-    queue text DEFAULT 'default'::text NOT NULL,
+    queue text DEFAULT 'default'::text NOT NULL COLLATE pg_catalog."C",
     type text NOT NULL,
     priority integer DEFAULT 0 NOT NULL,
     max_attempts integer DEFAULT 3 NOT NULL,
@@ -7642,42 +8972,19 @@ CREATE VIEW ojs.job_partitions WITH (security_invoker='true') AS
   WHERE (i.inhparent = ('ojs.job'::regclass)::oid)
   ORDER BY b.lo NULLS FIRST;
 
-CREATE VIEW ojs.jobs WITH (security_invoker='true') AS
- SELECT j.tenant_id,
-    j.id,
-    j.type,
-    j.queue,
-    j.priority,
-    j.state,
-    j.attempt,
-    j.max_attempts,
-    j.args,
-    j.meta,
-    j.created_at,
-    j.enqueued_at,
-    j.scheduled_at,
-    j.expires_at,
-    j.started_at,
-    j.lease_expires_at,
-    j.finished_at,
-    j.retry_at,
-    j.worker_id,
-    j.errors,
-    j.result,
-    j.timeout_ms,
-    j.visibility_timeout_ms,
-    j.tags,
-    j.retry,
-    j.options,
-    j.extra
-   FROM ojs.job j;
+CREATE SEQUENCE ojs.join_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1;
 
 CREATE TABLE ojs.lane (
     lane smallint NOT NULL
 );
 
-ALTER TABLE ojs.lease ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
-    SEQUENCE NAME ojs.lease_seq_seq
+ALTER TABLE ojs.lease ALTER COLUMN n ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME ojs.lease_n_seq
     START WITH 1
     INCREMENT BY 1
     NO MINVALUE
@@ -7694,34 +9001,6 @@ CREATE TABLE ojs.problem (
     hint text NOT NULL
 );
 
-CREATE TABLE ojs.queue_priority (
-    queue text NOT NULL,
-    priority integer NOT NULL
-)
-WITH (vacuum_truncate=off);
-
-ALTER TABLE ONLY ojs.queue_priority FORCE ROW LEVEL SECURITY;
-
-CREATE TABLE ojs.reentry (
-    queue text NOT NULL,
-    priority integer NOT NULL,
-    tenant_id text NOT NULL,
-    n bigint NOT NULL,
-    id uuid NOT NULL
-)
-WITH (vacuum_truncate=off);
-
-ALTER TABLE ONLY ojs.reentry FORCE ROW LEVEL SECURITY;
-
-ALTER TABLE ojs.reentry ALTER COLUMN n ADD GENERATED ALWAYS AS IDENTITY (
-    SEQUENCE NAME ojs.reentry_n_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1
-);
-
 ALTER TABLE ojs.release ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME ojs.release_seq_seq
     START WITH 1
@@ -7732,49 +9011,13 @@ ALTER TABLE ojs.release ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
 );
 
 CREATE TABLE ojs.rotation (
-    queues text[] NOT NULL,
+    queues text[] NOT NULL COLLATE pg_catalog."C",
     rev bigint NOT NULL,
     next integer NOT NULL
 )
 WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.rotation FORCE ROW LEVEL SECURITY;
-
-CREATE TABLE ojs.run (
-    queue text NOT NULL,
-    n bigint NOT NULL,
-    priority integer NOT NULL,
-    job_priority integer NOT NULL,
-    tenant_id text NOT NULL,
-    id uuid NOT NULL,
-    pos bigint NOT NULL,
-    step double precision NOT NULL,
-    drift double precision NOT NULL
-)
-WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', vacuum_truncate=off);
-
-ALTER TABLE ONLY ojs.run FORCE ROW LEVEL SECURITY;
-
-CREATE TABLE ojs.run_mark (
-    queue text NOT NULL,
-    rev bigint NOT NULL,
-    lo bigint NOT NULL,
-    hi bigint NOT NULL,
-    ahead integer NOT NULL,
-    held bigint[] DEFAULT '{}'::bigint[] NOT NULL
-)
-WITH (vacuum_truncate=off);
-
-ALTER TABLE ONLY ojs.run_mark FORCE ROW LEVEL SECURITY;
-
-ALTER TABLE ojs.run ALTER COLUMN n ADD GENERATED ALWAYS AS IDENTITY (
-    SEQUENCE NAME ojs.run_n_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1
-);
 
 CREATE TABLE ojs.schema_hash (
     version bigint NOT NULL,
@@ -7784,7 +9027,7 @@ CREATE TABLE ojs.schema_hash (
 );
 
 CREATE TABLE ojs.sleeper (
-    token text NOT NULL,
+    token text NOT NULL COLLATE pg_catalog."C",
     stride interval NOT NULL,
     expires_at timestamp with time zone NOT NULL
 )
@@ -7808,7 +9051,7 @@ CREATE TABLE ojs.tenant_role (
 
 ALTER TABLE ONLY ojs.tenant_role FORCE ROW LEVEL SECURITY;
 
-CREATE VIEW ojs.tenant_stats WITH (security_invoker='true') AS
+CREATE VIEW ojs.tenant_stats AS
  WITH shard AS (
          SELECT s_1.tenant_id,
             (sum(s_1.available))::bigint AS backlog,
@@ -7828,14 +9071,15 @@ CREATE VIEW ojs.tenant_stats WITH (security_invoker='true') AS
          SELECT f.tenant_id,
             (sum(f.dispatched))::bigint AS dispatched,
             sum(f.deficit) AS deficit
-           FROM ojs._fairness() f(queue, priority, tenant_id, vtime, weight, class, backlogged, deficit, dispatched, job_priority, head, reentry_head, drift, rev)
+           FROM ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, dispatched, job_priority, head, behind, again_lo, again_seq)
           GROUP BY f.tenant_id
         ), minute AS (
-         SELECT l.tenant_id,
-            sum(l.jobs) AS jobs
-           FROM ojs.lease l
-          WHERE (l.at > (ojs.now() - '00:01:00'::interval))
-          GROUP BY l.tenant_id
+         SELECT t.tenant_id,
+            count(*) AS jobs
+           FROM (ojs.lease l
+             CROSS JOIN LATERAL unnest(l.tenants) t(tenant_id))
+          WHERE (ojs._reads_all() AND (l.at > (ojs.now() - '00:01:00'::interval)))
+          GROUP BY t.tenant_id
         )
  SELECT COALESCE(s.tenant_id, c.tenant_id) AS tenant_id,
     COALESCE(c.weight, (1)::numeric) AS weight,
@@ -7858,21 +9102,20 @@ CREATE VIEW ojs.tenant_stats WITH (security_invoker='true') AS
     round(((m.jobs)::numeric / sum(m.jobs) OVER ()), 4) AS actual_share,
     COALESCE(o.dispatched, (0)::bigint) AS dispatched
    FROM (((shard s
-     FULL JOIN ojs.tenant c ON ((c.tenant_id = s.tenant_id)))
+     FULL JOIN ( SELECT c_1.tenant_id,
+            c_1.weight,
+            c_1.priority_boost,
+            c_1.created_at
+           FROM ojs.tenant c_1
+          WHERE ojs._reads_all()
+        UNION ALL
+         SELECT _own_tenant.tenant_id,
+            _own_tenant.weight,
+            _own_tenant.priority_boost,
+            _own_tenant.created_at
+           FROM ojs._own_tenant) c ON ((c.tenant_id = s.tenant_id)))
      LEFT JOIN owed o ON ((o.tenant_id = COALESCE(s.tenant_id, c.tenant_id))))
      LEFT JOIN minute m ON ((m.tenant_id = COALESCE(s.tenant_id, c.tenant_id))));
-
-CREATE TABLE ojs.timer (
-    due_at timestamp with time zone NOT NULL,
-    seq bigint NOT NULL,
-    kind ojs.timer_kind NOT NULL,
-    tenant_ids text[] NOT NULL,
-    ids uuid[] NOT NULL,
-    xid xid8 DEFAULT pg_current_xact_id() NOT NULL
-)
-WITH (toast_tuple_target='8160', vacuum_truncate=off);
-
-ALTER TABLE ONLY ojs.timer FORCE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.timer ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME ojs.timer_seq_seq
@@ -7882,6 +9125,20 @@ ALTER TABLE ojs.timer ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE TABLE ojs.turn (
+    queue text NOT NULL COLLATE pg_catalog."C",
+    n bigint NOT NULL,
+    priority integer NOT NULL,
+    job_priority integer NOT NULL,
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    id uuid NOT NULL,
+    seq bigint NOT NULL,
+    bytes integer NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.turn FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE ojs.upkeep_task (
     task text NOT NULL COLLATE pg_catalog."C",
@@ -7940,7 +9197,7 @@ CREATE VIEW ojs.upkeep_status WITH (security_invoker='true') AS
 
 CREATE TABLE ojs.waiter (
     server_id uuid NOT NULL,
-    queue text NOT NULL,
+    queue text NOT NULL COLLATE pg_catalog."C",
     token text NOT NULL,
     expires_at timestamp with time zone NOT NULL
 )
@@ -7948,18 +9205,27 @@ WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.waiter FORCE ROW LEVEL SECURITY;
 
-ALTER TABLE ojs.wake ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
-    SEQUENCE NAME ojs.wake_seq_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1
-);
-
 ALTER TABLE ONLY ojs.job ATTACH PARTITION ojs.job_all FOR VALUES FROM (MINVALUE) TO (MAXVALUE);
 
 ALTER TABLE ONLY ojs.job ALTER COLUMN seq SET DEFAULT nextval('ojs.job_seq'::regclass);
+
+ALTER TABLE ONLY ojs.jobs ALTER COLUMN tenant_id SET DEFAULT ojs._default_tenant();
+
+ALTER TABLE ONLY ojs.jobs ALTER COLUMN id SET DEFAULT ojs._uuid_v7();
+
+ALTER TABLE ONLY ojs.jobs ALTER COLUMN queue SET DEFAULT 'default'::text;
+
+ALTER TABLE ONLY ojs.jobs ALTER COLUMN priority SET DEFAULT 0;
+
+ALTER TABLE ONLY ojs.jobs ALTER COLUMN args SET DEFAULT '[]'::json;
+
+ALTER TABLE ONLY ojs.jobs ALTER COLUMN meta SET DEFAULT '{}'::jsonb;
+
+ALTER TABLE ONLY ojs.again
+    ADD CONSTRAINT again_pkey PRIMARY KEY (queue, priority, tenant_id, lo, n);
+
+ALTER TABLE ONLY ojs.backlog
+    ADD CONSTRAINT backlog_pkey PRIMARY KEY (queue, rev);
 
 ALTER TABLE ONLY ojs.clock_mark
     ADD CONSTRAINT clock_mark_pkey PRIMARY KEY (rev);
@@ -7986,7 +9252,7 @@ ALTER TABLE ONLY ojs.duty
     ADD CONSTRAINT duty_pkey PRIMARY KEY (one);
 
 ALTER TABLE ONLY ojs.fold
-    ADD CONSTRAINT fold_pkey PRIMARY KEY (lane, rev);
+    ADD CONSTRAINT fold_pkey PRIMARY KEY (rev);
 
 ALTER TABLE ONLY ojs.idempotency
     ADD CONSTRAINT idempotency_pkey PRIMARY KEY (tenant_id, key);
@@ -8001,7 +9267,10 @@ ALTER TABLE ONLY ojs.lane
     ADD CONSTRAINT lane_pkey PRIMARY KEY (lane);
 
 ALTER TABLE ONLY ojs.lease
-    ADD CONSTRAINT lease_pkey PRIMARY KEY (xid, seq);
+    ADD CONSTRAINT lease_pkey PRIMARY KEY (xid, n);
+
+ALTER TABLE ONLY ojs.level
+    ADD CONSTRAINT level_pkey PRIMARY KEY (queue, priority, rev);
 
 ALTER TABLE ONLY ojs.problem
     ADD CONSTRAINT problem_pkey PRIMARY KEY (sqlstate);
@@ -8009,29 +9278,14 @@ ALTER TABLE ONLY ojs.problem
 ALTER TABLE ONLY ojs.queue
     ADD CONSTRAINT queue_pkey PRIMARY KEY (queue);
 
-ALTER TABLE ONLY ojs.queue_priority
-    ADD CONSTRAINT queue_priority_pkey PRIMARY KEY (queue, priority);
-
-ALTER TABLE ONLY ojs.reentry
-    ADD CONSTRAINT reentry_pkey PRIMARY KEY (queue, priority, tenant_id, n);
-
 ALTER TABLE ONLY ojs.release
     ADD CONSTRAINT release_pkey PRIMARY KEY (xid, seq);
 
 ALTER TABLE ONLY ojs.replay_rule
     ADD CONSTRAINT replay_rule_pkey PRIMARY KEY (name);
 
-ALTER TABLE ONLY ojs.ring
-    ADD CONSTRAINT ring_pkey PRIMARY KEY (queue, priority, rev);
-
 ALTER TABLE ONLY ojs.rotation
     ADD CONSTRAINT rotation_pkey PRIMARY KEY (queues, rev);
-
-ALTER TABLE ONLY ojs.run_mark
-    ADD CONSTRAINT run_mark_pkey PRIMARY KEY (queue, rev);
-
-ALTER TABLE ONLY ojs.run
-    ADD CONSTRAINT run_pkey PRIMARY KEY (queue, n);
 
 ALTER TABLE ONLY ojs.schema_hash
     ADD CONSTRAINT schema_hash_pkey PRIMARY KEY (version);
@@ -8060,14 +9314,17 @@ ALTER TABLE ONLY ojs.tenant_role
 ALTER TABLE ONLY ojs.timer
     ADD CONSTRAINT timer_pkey PRIMARY KEY (due_at, seq);
 
+ALTER TABLE ONLY ojs.turn_mark
+    ADD CONSTRAINT turn_mark_pkey PRIMARY KEY (queue, rev);
+
+ALTER TABLE ONLY ojs.turn
+    ADD CONSTRAINT turn_pkey PRIMARY KEY (queue, n);
+
 ALTER TABLE ONLY ojs.upkeep_task
     ADD CONSTRAINT upkeep_task_pkey PRIMARY KEY (task);
 
 ALTER TABLE ONLY ojs.waiter
     ADD CONSTRAINT waiter_pkey PRIMARY KEY (queue, server_id);
-
-ALTER TABLE ONLY ojs.wake
-    ADD CONSTRAINT wake_pkey PRIMARY KEY (xid, seq);
 
 ALTER TABLE ONLY ojs.worker_beat
     ADD CONSTRAINT worker_beat_pkey PRIMARY KEY (tenant_id, worker_id, rev);
@@ -8087,15 +9344,23 @@ CREATE INDEX dead_letter_tenant_idx ON ojs.dead_letter USING btree (tenant_id, a
 
 CREATE INDEX idempotency_expiry_idx ON ojs.idempotency USING btree (expires_at);
 
-CREATE INDEX job_dispatch_idx ON ONLY ojs.job USING btree (queue, priority, tenant_id, seq) WHERE (seq IS NOT NULL);
+CREATE INDEX job_dispatch_idx ON ONLY ojs.job USING btree (queue, priority, tenant_id, seq);
 
-CREATE INDEX job_all_queue_priority_tenant_id_seq_idx ON ojs.job_all USING btree (queue, priority, tenant_id, seq) WHERE (seq IS NOT NULL);
+CREATE INDEX job_all_queue_priority_tenant_id_seq_idx ON ojs.job_all USING btree (queue, priority, tenant_id, seq);
 
-CREATE INDEX lease_owed_idx ON ojs.lease USING btree (xid) WHERE (owed > 0);
+CREATE INDEX journal_fold_idx ON ojs.journal USING btree (xid, lo) WHERE (lo IS NOT NULL);
 
-CREATE INDEX lease_recent_idx ON ojs.lease USING btree (at);
+CREATE INDEX journal_xid_idx ON ojs.journal USING btree (xid);
 
-CREATE INDEX tenant_fairness_ring_idx ON ojs.tenant_fairness USING btree (queue, priority, class, vtime) WHERE backlogged;
+CREATE INDEX lease_at_idx ON ojs.lease USING btree (at);
+
+CREATE INDEX lease_due_idx ON ojs.lease USING btree (due_at);
+
+CREATE INDEX level_idle_idx ON ojs.level USING btree (used_at) WHERE (tenants = 0);
+
+CREATE INDEX release_tenant_idx ON ojs.release USING btree (tenant_id, xid, seq);
+
+CREATE INDEX tenant_fairness_ring_idx ON ojs.tenant_fairness USING btree (queue, priority, vtime) WHERE ready;
 
 CREATE INDEX tenant_role_tenant_idx ON ojs.tenant_role USING btree (tenant_id);
 
@@ -8109,11 +9374,48 @@ ALTER INDEX ojs.job_pkey ATTACH PARTITION ojs.job_all_pkey;
 
 ALTER INDEX ojs.job_dispatch_idx ATTACH PARTITION ojs.job_all_queue_priority_tenant_id_seq_idx;
 
+CREATE RULE jobs_insert AS
+    ON INSERT TO ojs.jobs DO INSTEAD  INSERT INTO ojs.job AS j (tenant_id, id, type, queue, priority, args, meta, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, retry, options, extra)
+  VALUES (new.tenant_id, new.id, new.type, new.queue, new.priority, new.args, new.meta, new.scheduled_at, new.expires_at, new.timeout_ms, new.visibility_timeout_ms, new.tags, new.retry, new.options, new.extra)
+  RETURNING j.tenant_id,
+    j.id,
+    j.type,
+    j.queue,
+    j.priority,
+    j.state,
+    j.attempt,
+    j.max_attempts,
+    j.args,
+    j.meta,
+    j.created_at,
+    j.enqueued_at,
+    j.scheduled_at,
+    j.expires_at,
+    j.started_at,
+    j.lease_expires_at,
+    j.finished_at,
+    j.retry_at,
+    j.worker_id,
+    j.errors,
+    j.result,
+    j.timeout_ms,
+    j.visibility_timeout_ms,
+    j.tags,
+    j.retry,
+    j.options,
+    j.extra;
+
 CREATE TRIGGER job_arriving BEFORE INSERT ON ojs.job FOR EACH ROW WHEN (((new.scheduled_at IS NOT NULL) OR (new.retry IS NOT NULL) OR (new.meta <> '{}'::jsonb))) EXECUTE FUNCTION ojs._job_arriving();
 
 CREATE TRIGGER job_inserted AFTER INSERT ON ojs.job REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT WHEN (((CURRENT_USER)::text <> 'ojs_owner'::text)) EXECUTE FUNCTION ojs._job_inserted();
 
+CREATE TRIGGER timer_arriving BEFORE INSERT ON ojs.lease FOR EACH ROW WHEN ((new.due_at < (clock_timestamp() + '00:00:10'::interval))) EXECUTE FUNCTION ojs._timer_arriving();
+
 CREATE TRIGGER timer_arriving BEFORE INSERT ON ojs.timer FOR EACH ROW WHEN ((new.due_at < (clock_timestamp() + '00:00:10'::interval))) EXECUTE FUNCTION ojs._timer_arriving();
+
+ALTER TABLE ojs.again ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.backlog ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.clock_mark ENABLE ROW LEVEL SECURITY;
 
@@ -8133,7 +9435,9 @@ ALTER TABLE ojs.duty ENABLE ROW LEVEL SECURITY;
 
 CREATE POLICY everybody ON ojs.queue FOR SELECT TO ojs_tenant USING (true);
 
-CREATE POLICY everybody ON ojs.tally_mark FOR SELECT TO ojs_tenant USING (true);
+CREATE POLICY functions ON ojs.again TO ojs_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY functions ON ojs.backlog TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.clock_mark TO ojs_owner USING (true) WITH CHECK (true);
 
@@ -8157,25 +9461,19 @@ CREATE POLICY functions ON ojs.job TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.job_all TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.journal TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.lease TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.level TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.queue TO ojs_owner USING (true) WITH CHECK (true);
-
-CREATE POLICY functions ON ojs.queue_priority TO ojs_owner USING (true) WITH CHECK (true);
-
-CREATE POLICY functions ON ojs.reentry TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.release TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.replay_rule TO ojs_owner USING (true) WITH CHECK (true);
 
-CREATE POLICY functions ON ojs.ring TO ojs_owner USING (true) WITH CHECK (true);
-
 CREATE POLICY functions ON ojs.rotation TO ojs_owner USING (true) WITH CHECK (true);
-
-CREATE POLICY functions ON ojs.run TO ojs_owner USING (true) WITH CHECK (true);
-
-CREATE POLICY functions ON ojs.run_mark TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.sleeper TO ojs_owner USING (true) WITH CHECK (true);
 
@@ -8191,11 +9489,13 @@ CREATE POLICY functions ON ojs.tenant_role TO ojs_owner USING (true) WITH CHECK 
 
 CREATE POLICY functions ON ojs.timer TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.turn TO ojs_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY functions ON ojs.turn_mark TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.upkeep_task TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.waiter TO ojs_owner USING (true) WITH CHECK (true);
-
-CREATE POLICY functions ON ojs.wake TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.worker TO ojs_owner USING (true) WITH CHECK (true);
 
@@ -8203,33 +9503,31 @@ CREATE POLICY functions ON ojs.worker_beat TO ojs_owner USING (true) WITH CHECK 
 
 ALTER TABLE ojs.idempotency ENABLE ROW LEVEL SECURITY;
 
-CREATE POLICY indexable ON ojs.job AS RESTRICTIVE FOR INSERT TO ojs_service, ojs_operator, ojs_tenant WITH CHECK ((((octet_length((queue || tenant_id)) > 384) IS NOT TRUE) OR ojs._refuse_long(queue, tenant_id)));
+CREATE POLICY indexable ON ojs.job AS RESTRICTIVE FOR INSERT TO ojs_owner WITH CHECK ((((octet_length((queue || tenant_id)) > 384) IS NOT TRUE) OR ojs._refuse_long(queue, tenant_id)));
 
 ALTER TABLE ojs.job ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.job_all ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE ojs.journal ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE ojs.lease ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE ojs.level ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE ojs.queue ENABLE ROW LEVEL SECURITY;
-
-ALTER TABLE ojs.queue_priority ENABLE ROW LEVEL SECURITY;
-
-ALTER TABLE ojs.reentry ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.release ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.replay_rule ENABLE ROW LEVEL SECURITY;
 
-ALTER TABLE ojs.ring ENABLE ROW LEVEL SECURITY;
-
 ALTER TABLE ojs.rotation ENABLE ROW LEVEL SECURITY;
 
-ALTER TABLE ojs.run ENABLE ROW LEVEL SECURITY;
-
-ALTER TABLE ojs.run_mark ENABLE ROW LEVEL SECURITY;
-
 ALTER TABLE ojs.sleeper ENABLE ROW LEVEL SECURITY;
+
+CREATE POLICY staff ON ojs.again FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.backlog FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.cron FOR SELECT TO ojs_service, ojs_operator USING (true);
 
@@ -8245,19 +9543,17 @@ CREATE POLICY staff ON ojs.duty FOR SELECT TO ojs_service, ojs_operator USING (t
 
 CREATE POLICY staff ON ojs.job FOR SELECT TO ojs_service, ojs_operator USING (true);
 
+CREATE POLICY staff ON ojs.journal FOR SELECT TO ojs_service, ojs_operator USING (true);
+
 CREATE POLICY staff ON ojs.lease FOR SELECT TO ojs_service, ojs_operator USING (true);
 
-CREATE POLICY staff ON ojs.queue FOR SELECT TO ojs_service, ojs_operator USING (true);
+CREATE POLICY staff ON ojs.level FOR SELECT TO ojs_service, ojs_operator USING (true);
 
-CREATE POLICY staff ON ojs.reentry FOR SELECT TO ojs_service, ojs_operator USING (true);
+CREATE POLICY staff ON ojs.queue FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.release FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.replay_rule FOR SELECT TO ojs_service, ojs_operator USING (true);
-
-CREATE POLICY staff ON ojs.ring FOR SELECT TO ojs_service, ojs_operator USING (true);
-
-CREATE POLICY staff ON ojs.run FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.tally FOR SELECT TO ojs_service, ojs_operator USING (true);
 
@@ -8267,41 +9563,21 @@ CREATE POLICY staff ON ojs.tenant FOR SELECT TO ojs_service, ojs_operator USING 
 
 CREATE POLICY staff ON ojs.tenant_fairness FOR SELECT TO ojs_service, ojs_operator USING (true);
 
-CREATE POLICY staff ON ojs.upkeep_task FOR SELECT TO ojs_service, ojs_operator USING (true);
+CREATE POLICY staff ON ojs.turn FOR SELECT TO ojs_service, ojs_operator USING (true);
 
-CREATE POLICY staff ON ojs.wake FOR SELECT TO ojs_service, ojs_operator USING (true);
+CREATE POLICY staff ON ojs.turn_mark FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.upkeep_task FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.worker FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.worker_beat FOR SELECT TO ojs_service, ojs_operator USING (true);
 
-CREATE POLICY staff_insert ON ojs.job FOR INSERT TO ojs_service, ojs_operator WITH CHECK (true);
-
 ALTER TABLE ojs.tally ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.tally_mark ENABLE ROW LEVEL SECURITY;
 
-CREATE POLICY tenant ON ojs.cron FOR SELECT TO ojs_tenant USING ((tenant_id = ANY (ARRAY[( SELECT ojs.current_tenant() AS current_tenant)])));
-
-CREATE POLICY tenant ON ojs.cron_run FOR SELECT TO ojs_tenant USING ((tenant_id = ANY (ARRAY[( SELECT ojs.current_tenant() AS current_tenant)])));
-
-CREATE POLICY tenant ON ojs.job TO ojs_tenant USING ((tenant_id = ANY (ARRAY[( SELECT ojs.current_tenant() AS current_tenant)]))) WITH CHECK ((tenant_id = ANY (ARRAY[( SELECT ojs.current_tenant() AS current_tenant)])));
-
-CREATE POLICY tenant ON ojs.lease FOR SELECT TO ojs_tenant USING ((tenant_id = ANY (ARRAY[( SELECT ojs.current_tenant() AS current_tenant)])));
-
-CREATE POLICY tenant ON ojs.release FOR SELECT TO ojs_tenant USING ((tenant_id = ANY (ARRAY[( SELECT ojs.current_tenant() AS current_tenant)])));
-
-CREATE POLICY tenant ON ojs.tally FOR SELECT TO ojs_tenant USING ((tenant_id = ANY (ARRAY[( SELECT ojs.current_tenant() AS current_tenant)])));
-
 ALTER TABLE ojs.tenant ENABLE ROW LEVEL SECURITY;
-
-CREATE POLICY tenant ON ojs.tenant FOR SELECT TO ojs_tenant USING ((tenant_id = ANY (ARRAY[( SELECT ojs.current_tenant() AS current_tenant)])));
-
-CREATE POLICY tenant ON ojs.wake FOR SELECT TO ojs_tenant USING ((tenant_id = ANY (ARRAY[( SELECT ojs.current_tenant() AS current_tenant)])));
-
-CREATE POLICY tenant ON ojs.worker FOR SELECT TO ojs_tenant USING ((tenant_id = ANY (ARRAY[( SELECT ojs.current_tenant() AS current_tenant)])));
-
-CREATE POLICY tenant ON ojs.worker_beat FOR SELECT TO ojs_tenant USING ((tenant_id = ANY (ARRAY[( SELECT ojs.current_tenant() AS current_tenant)])));
 
 ALTER TABLE ojs.tenant_fairness ENABLE ROW LEVEL SECURITY;
 
@@ -8309,11 +9585,13 @@ ALTER TABLE ojs.tenant_role ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.timer ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE ojs.turn ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.turn_mark ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE ojs.upkeep_task ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.waiter ENABLE ROW LEVEL SECURITY;
-
-ALTER TABLE ojs.wake ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.worker ENABLE ROW LEVEL SECURITY;
 

@@ -118,7 +118,7 @@ func TestHeldDispatch(t *testing.T) {
 	held := jobs(t, service, "ojs.fetch('{default}')")
 	jobs(t, service, "ojs.fetch('{other}', 2)")
 	exec(t, service, "select from ojs.enqueue('later', p_scheduled_at => ojs.now() + interval '1 second')")
-	if one[int](t, d.Pool, "select count(*) from ojs.run") == 0 {
+	if one[int](t, d.Pool, "select count(*) from ojs.turn") == 0 {
 		t.Fatal("nothing is decided ahead, so this test tests less than it should")
 	}
 	fetches := []struct {

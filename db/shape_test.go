@@ -21,44 +21,6 @@ const (
 	mostHeaderLines   = 3
 )
 
-// Files that are not in shape yet, each with what is left to do. One that has come into shape has to leave the list.
-var notInShape = map[string]string{
-	"00010_job.sql":          "lines still to be cut",
-	"00011_journal.sql":      "file and lines still to be cut",
-	"00020_session.sql":      "lines still to be cut, headers to be written",
-	"00021_boundary.sql":     "lines still to be cut",
-	"00022_configure.sql":    "lines still to be cut, headers to be written",
-	"00030_json_rules.sql":   "lines still to be cut",
-	"00031_retry_rules.sql":  "_retry_violation and lines still to be cut",
-	"00032_job_rules.sql":    "_job_violation and lines still to be cut",
-	"00033_enqueue.sql":      "lines still to be cut, headers to be written",
-	"00034_enqueue_many.sql": "_enqueue and lines still to be cut, headers to be written",
-	"00035_plain_insert.sql": "_job_inserted and lines still to be cut",
-	"00036_idempotency.sql":  "lines still to be cut, headers to be written",
-	"00040_lane.sql":         "lines still to be cut",
-	"00041_ring.sql":         "lines still to be cut",
-	"00042_fold.sql":         "_fold and lines still to be cut, headers to be written",
-	"00043_weights.sql":      "configure_tenant and lines still to be cut, headers to be written",
-	"00044_serve.sql":        "file, _serve and lines still to be cut",
-	"00045_decide.sql":       "_decide, _plan and lines still to be cut",
-	"00046_fetch.sql":        "file, _aside, fetch_many, fetch and lines still to be cut, headers to be written",
-	"00047_pause.sql":        "lines still to be cut, headers to be written",
-	"00050_holding.sql":      "lines still to be cut, headers to be written",
-	"00051_ack.sql":          "lines still to be cut, headers to be written",
-	"00052_retry_policy.sql": "lines still to be cut",
-	"00053_fail.sql":         "lines still to be cut, headers to be written",
-	"00054_settle.sql":       "settle and lines still to be cut, headers to be written",
-	"00055_cancel.sql":       "lines still to be cut, headers to be written",
-	"00060_tick.sql":         "tick and lines still to be cut, headers to be written",
-	"00061_promote.sql":      "lines still to be cut",
-	"00062_reap.sql":         "_reap and lines still to be cut",
-	"00063_tally.sql":        "_roll_up and lines still to be cut",
-	"00064_prune.sql":        "lines still to be cut",
-	"00070_tenant_views.sql": "lines still to be cut",
-	"00071_results.sql":      "lines still to be cut, headers to be written",
-	"00072_events.sql":       "events and lines still to be cut, headers to be written",
-}
-
 var functionStart = regexp.MustCompile(`^create (?:or replace )?function ojs\.(\w+)\(`)
 
 // Migrations are read more often than they are run.
@@ -77,25 +39,10 @@ func TestMigrationsAreInShape(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		found := shapeOf(string(text), callable)
-		left, exempt := notInShape[name]
-		switch {
-		case !exempt && len(found) > 0:
+		if found := shapeOf(string(text), callable); len(found) > 0 {
 			t.Errorf("%s:\n  %s", name, strings.Join(found, "\n  "))
-		case exempt && len(found) == 0:
-			t.Errorf("%s is in shape: take it off the list (%s)", name, left)
 		}
 	}
-	for name := range notInShape {
-		if !slices.Contains(names, name) {
-			t.Errorf("%s is on the list, but there is no such file", name)
-		}
-	}
-}
-
-// Tables whose keys still compare in the database's collation. One that compares bytes has to leave the list.
-var notBytes = []string{
-	"dead_job", "job", "queue_priority", "reentry", "ring", "rotation", "run", "run_mark", "sleeper", "tally", "tenant_fairness", "waiter",
 }
 
 // Under another collation a new version of the system's library, or a standby on another system, would not find the keys any more; and every
@@ -103,18 +50,12 @@ var notBytes = []string{
 func TestKeysCompareBytes(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	got := list[string](t, d.Pool, `
+	expectNone(t, d.Pool, "tables whose keys compare in the database's collation", `
 		select distinct c.relname::text collate "C" from pg_catalog.pg_index i
 		join pg_catalog.pg_class c on c.oid = i.indrelid
 		join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum = any (i.indkey::int2[])
 		where `+ours+` and not c.relispartition and a.attcollation not in (0, 'pg_catalog."C"'::pg_catalog.regcollation) order by 1`)
-	if !slices.Equal(got, notBytes) {
-		t.Errorf("keys of %q compare in the database's collation, and the list of those says %q", got, notBytes)
-	}
 }
-
-// Names in README.md that do not exist yet. One that exists has to leave the list.
-var notYet = []string{"ojs.again", "ojs.journal", "ojs.level", "ojs.turn"}
 
 // The page a newcomer reads first speaks of what is there.
 func TestReadmeNamesWhatExists(t *testing.T) {
@@ -125,10 +66,7 @@ func TestReadmeNamesWhatExists(t *testing.T) {
 	slices.Sort(named)
 	for _, name := range slices.Compact(named) {
 		exists := one[bool](t, d.Pool, "select pg_catalog.to_regclass($1) is not null or pg_catalog.to_regproc($1) is not null", name)
-		switch listed := slices.Contains(notYet, name); {
-		case exists && listed:
-			t.Errorf("%s exists: take it off the list", name)
-		case !exists && !listed:
+		if !exists {
 			t.Errorf("README.md names %s, which does not exist", name)
 		}
 	}

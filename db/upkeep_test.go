@@ -88,7 +88,7 @@ func TestIdsFromTheFuture(t *testing.T) {
 	for _, id := range ids {
 		exec(t, service, "select ojs.enqueue('a', p_id => $1, p_meta => '{\"k\": 1}')", id)
 	}
-	wakes := one[int](t, service, "select count(*) from ojs.wake")
+	wakes := one[int](t, service, "select count(*) from ojs.journal")
 	for range 24 {
 		now = now.Add(10 * time.Minute)
 		d.SetNow(now)
@@ -99,7 +99,7 @@ func TestIdsFromTheFuture(t *testing.T) {
 	if got := partitions(t, d); len(got) > 5 {
 		t.Errorf("the partitions are %v", got)
 	}
-	if got := one[int](t, service, "select count(*) from ojs.wake"); got != wakes {
+	if got := one[int](t, service, "select count(*) from ojs.journal"); got != wakes {
 		t.Errorf("%d lines in the journal, were %d", got, wakes)
 	}
 	if got := list[string](t, service, "select id::text from ojs.fetch('{default}', 10)"); !slices.Equal(got, ids) {
@@ -261,7 +261,7 @@ func TestTheJournalIsKeptNoLongerThanJobs(t *testing.T) {
 	d.SetNow(now)
 	journal := func() int {
 		t.Helper()
-		return one[int](t, service, "select (select count(*) from ojs.wake where at = $1) + (select count(*) from ojs.lease where at = $1) + (select count(*) from ojs.release where at = $1)", now)
+		return one[int](t, service, "select (select count(*) from ojs.journal where at = $1) + (select count(*) from ojs.lease where at = $1) + (select count(*) from ojs.release where at = $1)", now)
 	}
 	enqueueFor(t, service, "default", "acme", 10)
 	exec(t, service, "select ojs.ack(id) from ojs.fetch('{default}', 10)")

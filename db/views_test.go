@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
@@ -197,5 +198,55 @@ func TestEvents(t *testing.T) {
 	}
 	if got := one[int](t, service, "select count(*) from ojs.events('{none}')"); got != 0 {
 		t.Errorf("%d events of an unknown type", got)
+	}
+}
+
+// examined is how many rows of tables and index entries' rows a statement has read, from the counters of its transaction.
+func examined(t *testing.T, q *pgxpool.Pool, sql string) (rows int64) {
+	t.Helper()
+	tx, err := q.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rollback(t, tx)
+	const counted = `select coalesce(sum(pg_catalog.pg_stat_get_xact_tuples_returned(c.oid) + pg_catalog.pg_stat_get_xact_tuples_fetched(c.oid)), 0)::bigint
+		from pg_catalog.pg_class c where c.relkind in ('r', 'i') and c.relnamespace = 'ojs'::pg_catalog.regnamespace`
+	before := one[int64](t, tx, counted)
+	exec(t, tx, sql)
+	return one[int64](t, tx, counted) - before
+}
+
+// What a tenant is told costs what it has, and what the service is told what it asks for, however many jobs there are.
+func TestEventsCostWhatIsTold(t *testing.T) {
+	t.Parallel()
+	n := newNeighbours(t)
+	calls := []struct {
+		who *pgxpool.Pool
+		sql string
+	}{
+		{n.As("initech"), "select from ojs.events()"},
+		{n.As("acme"), "select from ojs.events(p_limit => 1000)"},
+		{n.As("acme"), "select from ojs.events('{job.completed}', p_limit => 5)"},
+		{n.As("acme"), "select from ojs.events('{job.cancelled,job.expired}', p_limit => 5)"},
+		{n.As("acme"), "select from ojs.events('{none}')"},
+		{n.Service(), "select from ojs.events(p_limit => 20, p_tenant => 'acme')"},
+		{n.Service(), "select from ojs.events('{job.enqueued}', p_limit => 20)"},
+		{n.Service(), "select from ojs.events('{job.cancelled}', p_limit => 20)"},
+	}
+	read := func() (rows []int64) {
+		t.Helper()
+		for _, call := range calls {
+			rows = append(rows, examined(t, call.who, call.sql))
+		}
+		return rows
+	}
+	secretJobs(t, n.DB, 500)
+	few := read()
+	secretJobs(t, n.DB, 5000)
+	many := read()
+	for i, call := range calls {
+		if few[i] > 1000 || many[i] > few[i]+few[i]/4+20 {
+			t.Errorf("%s as %s examines %d rows beside 500 foreign jobs and %d beside 5500", call.sql, one[string](t, call.who, "select session_user::text"), few[i], many[i])
+		}
 	}
 }

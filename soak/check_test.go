@@ -68,7 +68,7 @@ func (f *findings) violation(format string, args ...any) {
 	f.violations = append(f.violations, fmt.Sprintf(format, args...))
 }
 
-// The state machine (ojs-core section 6), as the release and wake journals spell it. Handing out is the lease journal.
+// The state machine (ojs-core section 6), job by job and as the journal of sums spells it. Handing out is the lease journal.
 var (
 	releases = map[[2]string]bool{
 		{"active", "completed"}: true, {"active", "retryable"}: true, {"active", "discarded"}: true, {"active", "available"}: true, {"active", "cancelled"}: true,
@@ -78,7 +78,7 @@ var (
 		{"scheduled", "discarded"}: true, {"available", "discarded"}: true, {"pending", "discarded"}: true, {"retryable", "discarded"}: true,
 		{"scheduled", "cancelled"}: true, {"available", "cancelled"}: true, {"pending", "cancelled"}: true, {"retryable", "cancelled"}: true,
 	}
-	wakes = []string{" scheduled", " available", " pending", "scheduled available", "retryable available", "pending available", "available available"}
+	sums = []string{" scheduled", " available", " pending", "scheduled available", "retryable available", "pending available", "available available", "available active", "active completed"}
 )
 
 // explains is what a fault may bring about, and no other part of a round.
@@ -107,7 +107,13 @@ func check(ctx context.Context, tx pgx.Tx, ledger []entry, of course) (*findings
 	if err != nil {
 		return nil, err
 	}
-	moves, err := collect[move](ctx, tx, `select r.job_id::text, r.attempt, r.from_state::text, r.to_state::text, r.at from ojs.release r where r.at >= $1 order by r.at, r.xid, r.seq`, since)
+	// Completions are journalled in sum: of a job that is completed its row tells when, and counters compares the sums.
+	moves, err := collect[move](ctx, tx, `
+		select m.id::text, m.attempt, m.from_state::text, m.to_state::text, m.at from (
+			select r.job_id, r.attempt, r.from_state, r.to_state, r.at, r.xid, r.seq from ojs.release r
+			union all
+			select j.id, j.attempt, 'active', 'completed', j.finished_at, null, null from ojs.job j where j.state = 'completed'
+		) m(id, attempt, from_state, to_state, at, xid, seq) where m.at >= $1 order by m.at, m.xid, m.seq`, since)
 	if err != nil {
 		return nil, err
 	}
@@ -565,9 +571,9 @@ func (f *findings) counters(ctx context.Context, tx pgx.Tx, since time.Time) err
 		what, sql string
 		args      []any
 	}{
-		{"the wake journal knows a move that the state machine does not", `
-			select distinct coalesce(w.from_state::text, 'nothing') || ' to ' || w.to_state from ojs.wake w
-			where w.at >= $1 and not (coalesce(w.from_state::text, '') || ' ' || w.to_state = any ($2))`, []any{since, wakes}},
+		{"the journal knows a move that the state machine does not", `
+			select distinct coalesce(w.from_state::text, 'nothing') || ' to ' || w.to_state from ojs.journal w
+			where w.at >= $1 and not (coalesce(w.from_state::text, '') || ' ' || w.to_state = any ($2))`, []any{since, sums}},
 		{"ojs.shard_stats and the rows disagree", `
 			select coalesce(s.tenant_id, r.tenant_id) || '/' || coalesce(s.queue, r.queue) || ' says ' || coalesce(s.n::text, 'nothing') || ', there are ' || coalesce(r.n::text, 'none')
 			from (select s.tenant_id, s.queue, array[s.scheduled, s.available, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded, s.total_jobs] as n from ojs.shard_stats s) s
@@ -604,17 +610,18 @@ func (f *findings) counters(ctx context.Context, tx pgx.Tx, since time.Time) err
 				where j.state = 'discarded' and r.from_state = 'active' and ojs._to_dead_letters(j.retry, j.errors -> -1)
 			) j full join (select * from ojs.dead_letter d where d.at >= $1) d on d.id = j.id and d.tenant_id = j.tenant_id
 			where j.id is null or d.id is null`, []any{since}},
-		{"a ring does not count its members", `
-			select r.queue || '/' || r.priority || ' says ' || r.members || ' of weight ' || r.weight || ', there are ' || coalesce(f.n, 0) || ' of weight ' || coalesce(f.weight, 0)
-			from (select distinct on (r.queue, r.priority) r.* from ojs.ring r order by r.queue, r.priority, r.rev desc) r
-			left join (select f.queue, f.priority, count(*) as n, sum(f.weight) as weight from ojs.tenant_fairness f where f.backlogged group by f.queue, f.priority) f
-				on f.queue = r.queue and f.priority = r.priority
-			where r.members <> coalesce(f.n, 0) or r.weight <> coalesce(f.weight, 0)`, nil},
+		{"a level does not count its tenants", `
+			select l.queue || '/' || l.priority || ' says ' || l.tenants || ' of weight ' || l.weight || ', there are ' || coalesce(f.n, 0) || ' of weight ' || coalesce(f.weight, 0)
+			from ojs.level l
+			left join (select f.queue, f.priority, count(*) as n, sum(f.weight) as weight, sum(f.weight * f.vtime) as moment from ojs.tenant_fairness f where f.ready
+				group by f.queue, f.priority) f on f.queue = l.queue and f.priority = l.priority
+			where l.tenants <> coalesce(f.n, 0) or l.weight <> coalesce(f.weight, 0) or l.moment <> coalesce(f.moment, 0)`, nil},
 		{"a row that is to be one is several", `
 			select x.what || ' ' || x.key from (
 				select 'tenant_fairness' as what, f.queue || '/' || f.priority || '/' || f.tenant_id as key from ojs.tenant_fairness f
-				union all select 'ring', r.queue || '/' || r.priority from ojs.ring r
-				union all select 'fold', f.lane::text from ojs.fold f
+				union all select 'level', l.queue || '/' || l.priority from ojs.level l
+				union all select 'backlog', b.queue from ojs.backlog b
+				union all select 'fold', '' from ojs.fold f
 				union all select 'tally', t.tenant_id || '/' || t.queue || '/' || t.priority from ojs.tally t
 				union all select 'tally_mark', '' from ojs.tally_mark
 				union all select 'clock_mark', '' from ojs.clock_mark
@@ -622,12 +629,12 @@ func (f *findings) counters(ctx context.Context, tx pgx.Tx, since time.Time) err
 		{"a mark lies in the future", `
 			select m.what || ' ' || m.snapshot from (select 'fold' as what, f.snapshot from ojs.fold f union all select 'tally_mark', t.snapshot from ojs.tally_mark t) m
 			where pg_snapshot_xmax(m.snapshot) > pg_snapshot_xmax(pg_current_snapshot())
-			union all select 'clock_mark ' || c.xid from ojs.clock_mark c where c.xid > pg_snapshot_xmax(pg_current_snapshot())`, nil},
+			union all select 'clock_mark ' || c.seen from ojs.clock_mark c where pg_snapshot_xmax(c.seen) > pg_snapshot_xmax(pg_current_snapshot())`, nil},
 		{"a tenant was charged for another number of jobs than it was given", `
 			select coalesce(f.tenant_id, l.tenant_id) || '/' || coalesce(f.queue, l.queue) || ': charged ' || coalesce(f.n, 0) || ', given ' || coalesce(l.n, 0)
 			from (select f.tenant_id, f.queue, sum(f.dispatched) as n from ojs._fairness() f group by f.tenant_id, f.queue) f
-			full join (select l.tenant_id, l.queue, sum(l.jobs) - coalesce(sum(l.owed) filter (where not pg_visible_in_snapshot(l.xid, (select x.snapshot from ojs.fold x))), 0) as n
-				from ojs.lease l group by l.tenant_id, l.queue) l on l.tenant_id = f.tenant_id and l.queue = f.queue
+			full join (select m.tenant_id, m.queue, sum(m.jobs) - coalesce(sum(m.owed) filter (where not pg_visible_in_snapshot(m.xid, (select x.snapshot from ojs.fold x))), 0) as n
+				from ojs._movement m where m.to_state = 'active' group by m.tenant_id, m.queue) l on l.tenant_id = f.tenant_id and l.queue = f.queue
 			where coalesce(f.n, 0) <> coalesce(l.n, 0)`, nil},
 	} {
 		if err := f.none(ctx, tx, q.what, q.sql, q.args...); err != nil {

@@ -606,9 +606,9 @@ func enqueueingAgainUnderTheSameID(t *testing.T, s *stage) {
 		id = uuid.Must(uuid.NewV7()).String()
 		job = `{"type": "a", "args": [], "id": "` + id + `"}`
 		first := s.serve()
-		letGo := s.holding("lock table ojs.wake in share row exclusive mode")
+		letGo := s.holding("lock table ojs.journal in share row exclusive mode")
 		first.later("/jobs", "%s", job)
-		there = s.outlives(first, "ojs.enqueue_each", letGo, "select count(*) from ojs.job j where j.id = $1", id)
+		there = s.outlives(first, "ojs.enqueue_rows", letGo, "select count(*) from ojs.job j where j.id = $1", id)
 	}
 	if r := second.post("/jobs", "%s", job); r.status != http.StatusConflict || r.Error.Code != "duplicate" {
 		t.Errorf("enqueued again, the job that was committed is answered with %d %s", r.status, r.Error.Code)
@@ -632,7 +632,7 @@ func enqueueingAgainUnderTheSameKey(t *testing.T, s *stage) {
 	}
 	for there := false; !there; {
 		first := s.serve()
-		letGo := s.holding("lock table ojs.wake in share row exclusive mode")
+		letGo := s.holding("lock table ojs.journal in share row exclusive mode")
 		go enqueue(first, "a") //nolint:errcheck // nobody hears the answer
 		there = s.outlives(first, "ojs.enqueue_once", letGo, "select count(*) from ojs.job")
 	}
@@ -916,7 +916,7 @@ func oneCompletionUnderOneLease(t *testing.T, s *stage) {
 		s.enqueue()
 		h := w.takes("")
 		// None of them gets ahead before all are under way.
-		letGo := s.holding("lock table ojs.release in share row exclusive mode")
+		letGo := s.holding("lock table ojs.journal in share row exclusive mode")
 		answers := make(chan string, 8)
 		for range 4 {
 			go func() {
@@ -954,7 +954,7 @@ func oneCompletionUnderOneLease(t *testing.T, s *stage) {
 		if done != 1 {
 			t.Errorf("%d of 8 ACKs completed the job", done)
 		}
-		s.want("1", "select count(*) from ojs.release where job_id = $1 and to_state = 'completed'", h.id)
+		s.want("1", "select sum(w.jobs) from ojs.journal w, ojs.job j where j.id = $1 and w.to_state = 'completed' and w.at = j.finished_at", h.id)
 	}
 }
 
@@ -1007,7 +1007,7 @@ func ackAgainWithoutAnAnswer(t *testing.T, s *stage) {
 		id := s.enqueue()
 		h := first.takes("")
 		ack := fmt.Sprintf(`{"job_id": %q, "lease": %q}`, h.id, h.lease)
-		letGo := s.holding("lock table ojs.release in share row exclusive mode")
+		letGo := s.holding("lock table ojs.journal in share row exclusive mode")
 		first.later("/workers/ack", "%s", ack)
 		session := s.blocked("%ojs.ack%")
 		first.kill()
@@ -1038,7 +1038,7 @@ func ackWithoutProof(t *testing.T, s *stage) {
 		t.Errorf("answered with %d", r.status)
 	}
 	s.want("completed 1", stateOf, id)
-	s.want("false", "select fenced from ojs.release where job_id = $1", id)
+	s.want("1", "select sum(w.unfenced) from ojs.journal w, ojs.job j where j.id = $1 and w.to_state = 'completed' and w.at = j.finished_at", id)
 }
 
 func endedJobsStayEnded(t *testing.T, s *stage) {
@@ -1169,8 +1169,7 @@ func acksOutlivePostgres(t *testing.T, s *stage) {
 		})
 	}
 	s.want(strconv.Itoa(jobs), "select count(*) from ojs.job where state = 'completed' and attempt = 1")
-	s.want(strconv.Itoa(jobs), "select count(distinct r.job_id) from ojs.release r where r.to_state = 'completed'")
-	s.want(strconv.Itoa(jobs), "select count(*) from ojs.release r where r.to_state = 'completed'")
+	s.want(strconv.Itoa(jobs), "select sum(w.jobs) from ojs.journal w where w.to_state = 'completed'")
 }
 
 func onlyTheDatabasesClockCounts(t *testing.T, s *stage) {
@@ -1324,7 +1323,7 @@ func dueOnce(t *testing.T, s *stage) {
 	if sum != jobs {
 		t.Errorf("%d jobs were promoted, want %d", sum, jobs)
 	}
-	s.want(strconv.Itoa(jobs), "select sum(w.jobs) from ojs.wake w where w.to_state = 'available'")
+	s.want(strconv.Itoa(jobs), "select sum(w.jobs) from ojs.journal w where w.to_state = 'available'")
 	if got := s.fetch(", 1000"); len(got) != jobs {
 		t.Errorf("%d jobs were handed out, want %d", len(got), jobs)
 	}

@@ -51,7 +51,7 @@ func TestServersDieOnDuty(t *testing.T) {
 	}
 	until("select count(*)::text from ojs.job where state <> 'available'", func(n string) bool { return n == "0" })
 	for what, sql := range map[string]string{
-		"400 became due once":     "select sum(jobs)::text from ojs.wake where from_state = 'scheduled' and to_state = 'available'",
+		"400 became due once":     "select sum(jobs)::text from ojs.journal where from_state = 'scheduled' and to_state = 'available'",
 		"20 were taken back once": "select count(*)::text from ojs.release where from_state = 'active' and to_state = 'available'",
 	} {
 		if got := query(t, d.URL, sql); got != strings.Fields(what)[0] {

@@ -12,6 +12,7 @@ as $$ select p_state in ('completed', 'cancelled', 'discarded') $$;
 -- +goose StatementEnd
 comment on function ojs._ended(ojs.job_state) is 'Whether a state is final. Becomes part of the query that asks.';
 
+-- Tells the time by the wall clock. Reads only.
 -- +goose StatementBegin
 create function ojs.now() returns timestamptz
 language sql volatile
@@ -26,29 +27,49 @@ as $$ select to_json(p_at at time zone 'UTC') #>> '{}' || 'Z' $$;
 -- +goose StatementEnd
 comment on function ojs._utc(timestamptz) is 'A time in JSON: RFC 3339 in UTC, whatever the session''s time zone.';
 
--- Forty-eight bits of milliseconds before what a random UUID has behind its version: version 7 (RFC 9562). As a column's default it runs with
--- the search_path of whoever inserts, so every name is qualified; a pinned path would keep it from being inlined. And every insert prepares
--- it anew, so it is made of few calls.
+-- Version 7 (RFC 9562): forty-eight bits of milliseconds, then what a random UUID has behind its version. A column's default runs with the
+-- search_path of whoever inserts, so every name is qualified: a pinned path would keep the planner from inlining the function. Every insert
+-- prepares the expression anew, so each further call in it would slow all inserts.
 -- +goose StatementBegin
 create function ojs._uuid_v7() returns uuid
 language sql volatile
 as $$
-    select (pg_catalog.lpad(pg_catalog.to_hex((pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) operator(pg_catalog.*) 1000)::pg_catalog.int8), 12, '0')
-        operator(pg_catalog.||) '7' operator(pg_catalog.||) pg_catalog.substr(pg_catalog.gen_random_uuid()::pg_catalog.text, 16))::pg_catalog.uuid
+    select (pg_catalog.lpad(pg_catalog.to_hex(
+            (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) operator(pg_catalog.*) 1000)::pg_catalog.int8), 12, '0')
+        operator(pg_catalog.||) '7'
+        operator(pg_catalog.||) pg_catalog.substr(pg_catalog.gen_random_uuid()::pg_catalog.text, 16))::pg_catalog.uuid
 $$;
 -- +goose StatementEnd
 comment on function ojs._uuid_v7() is 'A new UUIDv7: ordered by time to the millisecond.';
 
--- Ids say in which partition a job lies. With ids from far ahead, one client could keep a partition from being cut, and so the jobs of all from leaving.
+-- Ids say in which partition a job lies. With ids from far ahead one client could keep a partition from ever being cut off, and then
+-- retention would drop nobody's jobs.
 -- +goose StatementBegin
 create function ojs._latest_id() returns uuid
 language sql volatile
 as $$
-    select (pg_catalog.lpad(pg_catalog.to_hex((pg_catalog.date_part('epoch', ojs.now()) operator(pg_catalog.*) 1000)::pg_catalog.int8 operator(pg_catalog.+) 86400000), 12, '0')
+    select (pg_catalog.lpad(pg_catalog.to_hex(
+            (pg_catalog.date_part('epoch', ojs.now()) operator(pg_catalog.*) 1000)::pg_catalog.int8
+            operator(pg_catalog.+) 86400000), 12, '0')
         operator(pg_catalog.||) '7fffbfffffffffffffff')::pg_catalog.uuid
 $$;
 -- +goose StatementEnd
 comment on function ojs._latest_id() is 'The last UUIDv7 that a client may choose: of a day from now. Becomes part of the query that asks.';
+
+-- +goose StatementBegin
+create function ojs._queue_name(p_queue text) returns boolean
+language sql immutable
+as $$ select p_queue ~ '^[a-z0-9][a-z0-9.-]*$' and octet_length(p_queue) <= 128 $$;
+-- +goose StatementEnd
+comment on function ojs._queue_name(text) is 'Whether a text can be the name of a queue. Becomes part of the query that asks.';
+
+-- +goose StatementBegin
+create function ojs._lease_length(p_ms int) returns boolean
+language sql immutable
+as $$ select p_ms between 1000 and 604800000 $$;
+-- +goose StatementEnd
+comment on function ojs._lease_length(int) is
+'Whether a lease may last so many milliseconds: a second to a week. Becomes part of the query that asks.';
 
 -- The order of the columns is deliberate: what changes comes first and what never changes after it, so that the log
 -- record of an update holds the changed head of the row and not its tail.
@@ -67,9 +88,9 @@ create table ojs.job (
     errors                jsonb,
     result                json,
     seq                   bigint default nextval('ojs.job_seq'),
-    tenant_id             text not null,
+    tenant_id             text collate "C" not null,
     id                    uuid not null default ojs._uuid_v7(),
-    queue                 text not null default 'default',
+    queue                 text collate "C" not null default 'default',
     type                  text not null,
     priority              int not null default 0,
     max_attempts          int not null default 3,
@@ -84,14 +105,16 @@ create table ojs.job (
     retry                 jsonb,
     options               json,
     extra                 json,
-    -- No check constraints: their expressions would be read anew by every update. Triggers validate what is inserted, and nothing they validate changes.
+    -- No check constraints: every update would read their expressions anew. Triggers validate what is inserted, and nothing that they
+    -- validate changes later.
     constraint job_pkey primary key (id, tenant_id)
 ) partition by range (id);
 
 -- One partition for now. Ids are ordered by time, so retention will become a matter of cutting new partitions off the future and
 -- dropping old ones, without a rewrite (docs/design/0001-job-table-and-retention.md).
 create table ojs.job_all partition of ojs.job for values from (minvalue) to (maxvalue) with (
-    -- Room for the two heap-only versions an ordinary life needs: fetched, then completed.
+    -- Leaves room on the page for the two versions of an ordinary life, fetched and completed; without it both would go to other pages and
+    -- write every index.
     fillfactor = 50,
     -- Wide values leave the row early, so that a change of state rewrites a narrow row.
     toast_tuple_target = 512,
@@ -99,8 +122,9 @@ create table ojs.job_all partition of ojs.job for values from (minvalue) to (max
 );
 comment on table ojs.job_all is 'The partition of ojs.job that holds every id.';
 alter sequence ojs.job_seq owned by ojs.job.seq;
--- The dispatcher walks it forward from a cursor that only grows. It knows nothing of state.
-create index job_dispatch_idx on ojs.job (queue, priority, tenant_id, seq) where seq is not null;
+-- The dispatcher walks this index forward from a cursor that only grows. The state is not part of it, or every change of state would write
+-- it. Jobs that have not been available yet have no seq and stand last, so a tenant finds all of its jobs by it.
+create index job_dispatch_idx on ojs.job (queue, priority, tenant_id, seq);
 comment on table ojs.job is
 'Every job, one row. Private: written through functions and the view ojs.jobs; the dispatcher''s order is (queue, priority, tenant, seq).';
 comment on column ojs.job.state is 'Where the job is in its life (ojs-core section 6).';

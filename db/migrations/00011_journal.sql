@@ -2,8 +2,8 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
--- PostgreSQL leaves the asking transaction out of the list of those in progress. To a reader who remembers the snapshot, what that
--- transaction does afterwards would look done already.
+-- PostgreSQL leaves the asking transaction out of the list of those in progress. Without adding it, whoever remembers the snapshot would
+-- take what that transaction does afterwards for seen, and miss it.
 -- +goose StatementBegin
 create function ojs._snapshot() returns pg_snapshot
 language plpgsql stable
@@ -16,79 +16,92 @@ begin
         return v_snapshot;
     end if;
     return (pg_snapshot_xmin(v_snapshot) || ':' || pg_snapshot_xmax(v_snapshot) || ':'
-        || (select string_agg(x.xid::text, ',' order by x.xid) from (select v_own union select pg_snapshot_xip(v_snapshot)) x(xid)))::pg_snapshot;
+        || (select string_agg(x.xid::text, ',' order by x.xid) from (select v_own union
+            select pg_snapshot_xip(v_snapshot)) x(xid)))::pg_snapshot;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._snapshot() is
 'What the running statement sees committed: pg_current_snapshot() with the transaction itself counted among those in progress.';
 
--- The journal: what happened, appended by the transaction that did it and never changed. xid lets a reader ask for exactly
--- what has become visible since a snapshot it remembers, whatever order transactions committed in.
-create table ojs.wake (
+-- The three journals, ojs.journal, ojs.lease and ojs.release, say what happened. The transaction that did it appends the rows, and nobody
+-- changes them. By xid a reader asks for exactly the rows that have become visible since a snapshot it remembers; by a serial number it
+-- would miss the rows of transactions that commit late.
+create table ojs.journal (
     xid        xid8 not null default pg_current_xact_id(),
-    seq        bigint generated always as identity,
-    tenant_id  text not null,
-    queue      text not null,
+    tenant_id  text collate "C" not null,
+    queue      text collate "C" not null,
     priority   int not null,
     from_state ojs.job_state,
     to_state   ojs.job_state not null,
     jobs       int not null,
     lo         bigint,
     hi         bigint,
-    at         timestamptz not null default ojs.now(),
-    primary key (xid, seq)
+    failed     int not null default 0,
+    unfenced   int not null default 0,
+    owed       int not null default 0,
+    seconds    real,
+    at         timestamptz not null default ojs.now()
 );
-comment on table ojs.wake is
-'Journal: jobs that came into being or became available, one row per statement and (queue, priority, tenant). The next decision folds it.';
-comment on column ojs.wake.xid is 'The transaction that did it.';
-comment on column ojs.wake.seq is 'Order within the transaction.';
-comment on column ojs.wake.tenant_id is 'The tenant.';
-comment on column ojs.wake.queue is 'The queue.';
-comment on column ojs.wake.priority is 'The jobs'' own priority.';
-comment on column ojs.wake.from_state is
-'The state they left; null for new jobs; available for jobs that came back, whose old state the release journal tells.';
-comment on column ojs.wake.to_state is 'The state they entered.';
-comment on column ojs.wake.jobs is 'How many.';
-comment on column ojs.wake.lo is 'Lowest job.seq among them; null unless available.';
-comment on column ojs.wake.hi is 'Highest job.seq among them; null unless available.';
-comment on column ojs.wake.at is 'When.';
+alter table ojs.journal replica identity full;
+create index journal_xid_idx on ojs.journal (xid);
+create index journal_fold_idx on ojs.journal (xid, lo) where lo is not null;
+comment on table ojs.journal is
+'What happened, in sum: one row per statement, tenant, queue, priority and move from one state to another. The next decision folds the
+rows that have a lo.';
+comment on column ojs.journal.xid is 'The transaction that did it.';
+comment on column ojs.journal.tenant_id is 'The tenant.';
+comment on column ojs.journal.queue is 'The queue.';
+comment on column ojs.journal.priority is 'The jobs'' own priority.';
+comment on column ojs.journal.from_state is
+'The state they left; null for new jobs; available for jobs that came back, whose old state ojs.release tells.';
+comment on column ojs.journal.to_state is 'The state they entered.';
+comment on column ojs.journal.jobs is 'How many.';
+comment on column ojs.journal.lo is 'Lowest job.seq among them where they became available or were taken beside a decision, else null.';
+comment on column ojs.journal.hi is 'Highest job.seq among them; null where lo is.';
+comment on column ojs.journal.failed is 'How many attempts among them failed.';
+comment on column ojs.journal.unfenced is
+'How many of them were completed by callers that proved neither by lease nor by name that they held the job.';
+comment on column ojs.journal.owed is
+'Jobs taken beside a decision, for which the next decision charges the tenant. Such a row goes from available to active and counts no
+jobs, because ojs.lease does.';
+comment on column ojs.journal.seconds is 'How long the attempts that ended had run, in sum; null where none ended.';
+comment on column ojs.journal.at is 'When.';
 
 create table ojs.lease (
-    xid       xid8 not null default pg_current_xact_id(),
-    seq       bigint generated always as identity,
-    tenant_id text not null,
-    queue     text not null,
-    priority  int not null,
-    jobs      int not null,
-    owed      int not null default 0,
-    ids       uuid[] not null,
-    turns     bigint[] not null,
-    at        timestamptz not null default ojs.now(),
-    primary key (xid, seq)
--- Lists of jobs stay in the row as they are.
+    xid      xid8 not null default pg_current_xact_id(),
+    n        bigint generated always as identity,
+    due_at   timestamptz not null,
+    queue    text collate "C" not null,
+    priority int not null,
+    jobs     int not null,
+    ids      uuid[] not null,
+    tenants  text[] not null,
+    turn     bigint not null,
+    at       timestamptz not null default ojs.now(),
+    primary key (xid, n)
+-- PostgreSQL would compress longer lists of jobs, or move them out of the row, which would slow every decision.
 ) with (toast_tuple_target = 8160);
-create index lease_recent_idx on ojs.lease (at);
-create index lease_owed_idx on ojs.lease (xid) where owed > 0;
+create index lease_due_idx on ojs.lease (due_at);
+create index lease_at_idx on ojs.lease (at);
 comment on table ojs.lease is
-'Journal: jobs handed out, one row per decision and (queue, priority, tenant), or more when there are many jobs.';
+'Journal: jobs handed out, up to 128 jobs of one decision, queue, priority and due time in a row, whatever their tenants.';
 comment on column ojs.lease.xid is 'The transaction of the decision.';
-comment on column ojs.lease.seq is 'Order within the transaction.';
-comment on column ojs.lease.tenant_id is 'The tenant.';
+comment on column ojs.lease.n is 'Tells apart the rows of a transaction.';
+comment on column ojs.lease.due_at is 'When the leases end, unless heartbeats extend them.';
 comment on column ojs.lease.queue is 'The queue.';
 comment on column ojs.lease.priority is 'The jobs'' own priority.';
 comment on column ojs.lease.jobs is 'How many.';
-comment on column ojs.lease.ids is 'The jobs.';
-comment on column ojs.lease.turns is 'Their places in the order of all decisions, in step with ids.';
-comment on column ojs.lease.owed is
-'How many of them the tenant is still to be charged for: those taken beside a decision. The next decision charges them.';
+comment on column ojs.lease.ids is 'The jobs, in the order of the decision.';
+comment on column ojs.lease.tenants is 'Their tenants, in step with ids.';
+comment on column ojs.lease.turn is 'The place of the first job in the order of all decisions; the others follow.';
 comment on column ojs.lease.at is 'When.';
 
 create table ojs.release (
     xid        xid8 not null default pg_current_xact_id(),
     seq        bigint generated always as identity,
-    tenant_id  text not null,
-    queue      text not null,
+    tenant_id  text collate "C" not null,
+    queue      text collate "C" not null,
     priority   int not null,
     job_id     uuid not null,
     job_type   text not null,
@@ -101,8 +114,11 @@ create table ojs.release (
     at         timestamptz not null default ojs.now(),
     primary key (xid, seq)
 );
+-- Without this index a tenant's newest events would be found by reading everybody's.
+create index release_tenant_idx on ojs.release (tenant_id, xid, seq);
 comment on table ojs.release is
-'Journal: jobs that left a worker''s hands or were ended, one row per job: completed, failed, given back, cancelled, expired.';
+'Journal: jobs whose attempt or life ended otherwise than by completion, one row per job: failed, given back, cancelled, expired, retried.
+Completions are in ojs.journal.';
 comment on column ojs.release.xid is 'The transaction that did it.';
 comment on column ojs.release.seq is 'Order within the transaction.';
 comment on column ojs.release.tenant_id is 'The tenant.';
@@ -118,101 +134,6 @@ comment on column ojs.release.fenced is 'Whether the caller proved with the leas
 comment on column ojs.release.cause is
 'Why the clock ended the attempt: timeout, visibility_timeout, worker_death; null: somebody said so.';
 comment on column ojs.release.at is 'When.';
-
-create type ojs.timer_kind as enum ('due', 'lease', 'again', 'expiry', 'replay', 'cron', 'worker');
-comment on type ojs.timer_kind is
-'What the tick has to look at: due: scheduled or retryable jobs; lease: running attempts; again: available jobs that were locked when
-their turn came; expiry: jobs that may not be started any more; replay: dead letters to be retried by a rule; cron: cron jobs; worker:
-workers that may be silent.';
-
-create table ojs.timer (
-    due_at     timestamptz not null,
-    seq        bigint generated always as identity,
-    kind       ojs.timer_kind not null,
-    tenant_ids text[] not null,
-    ids        uuid[] not null,
-    xid        xid8 not null default pg_current_xact_id(),
-    primary key (due_at, seq)
-) with (toast_tuple_target = 8160);
--- What committed after the clock had passed its time: looked up by the few transactions that were in progress then.
-create index timer_xid_idx on ojs.timer (xid);
-comment on table ojs.timer is
-'What the tick has to look at, and when: jobs that become due, leases that may have expired. A row is a reminder; the job''s own row
-decides.';
-comment on column ojs.timer.due_at is 'When to look.';
-comment on column ojs.timer.seq is 'Tells apart what is due at the same instant.';
-comment on column ojs.timer.kind is
-'due: scheduled or retryable jobs; lease: running attempts; again: available jobs that were locked when their turn came; expiry: jobs that
-may not be started any more; replay: dead letters to be retried by a rule; cron: cron jobs; worker: workers that may be silent.';
-comment on column ojs.timer.tenant_ids is 'Tenants of the jobs or workers, in step with ids.';
-comment on column ojs.timer.ids is 'The jobs, the ids of cron jobs, or registrations of workers.';
-comment on column ojs.timer.xid is 'The transaction that inserted it.';
-
-create table ojs.waiter (
-    server_id  uuid not null,
-    queue      text not null,
-    token      text not null,
-    expires_at timestamptz not null,
-    primary key (queue, server_id)
-);
-comment on table ojs.waiter is
-'Servers with a worker waiting for a queue. A commit that makes a job of that queue available notifies the token.';
-comment on column ojs.waiter.server_id is 'The server.';
-comment on column ojs.waiter.queue is 'The queue.';
-comment on column ojs.waiter.token is 'Payload of the notification on channel ojs_wake; says nothing to anybody else.';
-comment on column ojs.waiter.expires_at is 'When the row lapses unless renewed.';
-
-create table ojs.sleeper (
-    token      text primary key,
-    stride     interval not null,
-    expires_at timestamptz not null
-);
-comment on table ojs.sleeper is
-'Servers whose clock sleeps. A commit with a timer that is due sooner than they would look by themselves notifies them.';
-comment on column ojs.sleeper.token is 'Payload of the notification on channel ojs_wake.';
-comment on column ojs.sleeper.stride is 'How long the clock sleeps at most between two looks.';
-comment on column ojs.sleeper.expires_at is 'When the row lapses unless renewed.';
-
--- Timers and journals are consumed from their low ends. What was deleted there stays in the index for as long as some session's
--- snapshot is older, so readers begin where the live rows do.
-create table ojs.clock_mark (
-    rev      bigint primary key,
-    due_at   timestamptz not null,
-    xid      xid8 not null,
-    open     xid8[] not null,
-    swept_at timestamptz not null,
-    wake     xid8 not null,
-    lease    xid8 not null,
-    release  xid8 not null
-);
-insert into ojs.clock_mark values (1, '-infinity', '0', '{}', '-infinity', '0', '0', '0');
-comment on table ojs.clock_mark is 'How far the clock has come. The row moves to a higher rev with each change.';
-comment on column ojs.clock_mark.rev is 'Grows with each change; the highest counts.';
-comment on column ojs.clock_mark.due_at is
-'Timers before are done, except those of transactions in open. Later transactions insert none before.';
-comment on column ojs.clock_mark.xid is 'The transaction that chose due_at.';
-comment on column ojs.clock_mark.open is 'Transactions before xid that had not ended then.';
-comment on column ojs.clock_mark.swept_at is 'When timers were last looked for before due_at, too, in case the wall clock was set back.';
-comment on column ojs.clock_mark.wake is 'Rows of ojs.wake with a lower xid are pruned.';
-comment on column ojs.clock_mark.lease is 'Rows of ojs.lease with a lower xid are pruned.';
-comment on column ojs.clock_mark.release is 'Rows of ojs.release with a lower xid are pruned.';
-
--- +goose StatementBegin
-create function ojs._notify(p_queues text[]) returns void
-language plpgsql
-as $$
-declare
-    v_token text;
-begin
-    for v_token in select w.token from ojs.waiter w where w.queue = any (p_queues) and w.expires_at > ojs.now() loop
-        perform pg_notify('ojs_wake', v_token);
-    end loop;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._notify(text[]) is
-'Notifies, when this transaction commits, every server with a worker waiting for one of the queues. Nobody waiting: nothing, and no lock
-at commit.';
 
 -- +goose StatementBegin
 create function ojs._snapshot_before(p_snapshot pg_snapshot, p_xid xid8) returns pg_snapshot
@@ -230,21 +151,23 @@ $$;
 comment on function ojs._snapshot_before(pg_snapshot, xid8) is 'The part of a snapshot that lies before a transaction; null: all of it.';
 
 -- +goose StatementBegin
-create function ojs._unfolded() returns setof ojs.wake
-language plpgsql stable rows 100 set search_path = pg_catalog, pg_temp
+create function ojs._snapshot_part(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_with boolean) returns pg_snapshot
+language plpgsql immutable
 as $$
 declare
-    v_fold pg_snapshot := (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1);
+    v_before xid8 := case when p_with then (p_xid::text::bigint + 1)::text::xid8 else p_xid end;
 begin
-    return query
-    select w.* from ojs.wake w where w.xid >= pg_snapshot_xmax(v_fold) and w.to_state = 'available'
-    union all
-    select w.* from pg_snapshot_xip(v_fold) x(xid) cross join lateral (select w.* from ojs.wake w where w.xid = x.xid and w.to_state = 'available' offset 0) w;
+    if v_before > pg_snapshot_xmax(p_from) then
+        return ojs._snapshot_before(p_to, v_before);
+    end if;
+    return (pg_snapshot_xmin(p_from) || ':' || pg_snapshot_xmax(p_from) || ':'
+        || coalesce((select string_agg(x::text, ',' order by x) from pg_snapshot_xip(p_from) x
+            where x >= v_before or not pg_visible_in_snapshot(x, p_to)), ''))::pg_snapshot;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._unfolded() is
-'What the wake journal has gained since the last decision: jobs that may be available behind their tenant''s cursor.';
+comment on function ojs._snapshot_part(pg_snapshot, pg_snapshot, xid8, boolean) is
+'What p_from sees, and of what p_to sees more the transactions before p_xid, and (p_with) that one.';
 
 -- +goose StatementBegin
 create function ojs._released(p_job ojs.job, p_to ojs.job_state, p_fenced boolean) returns void
@@ -252,7 +175,8 @@ language plpgsql
 as $$
 begin
     insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced)
-    values (p_job.tenant_id, p_job.queue, p_job.priority, p_job.id, p_job.type, p_job.attempt, p_job.state, p_to, p_job.started_at, p_fenced);
+    values (p_job.tenant_id, p_job.queue, p_job.priority, p_job.id, p_job.type, p_job.attempt, p_job.state, p_to, p_job.started_at,
+        p_fenced);
 end;
 $$;
 -- +goose StatementEnd
@@ -264,46 +188,59 @@ create function ojs._woken(p_job ojs.job, p_from ojs.job_state) returns void
 language plpgsql
 as $$
 begin
-    insert into ojs.wake (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
     values (p_job.tenant_id, p_job.queue, p_job.priority, p_from, 'available', 1, p_job.seq, p_job.seq);
     perform ojs._notify(array[p_job.queue]);
+    if p_job.expires_at <= ojs.now() then
+        -- The reminder of its expiry came before: nobody hands it out any more, and the tick ends it.
+        insert into ojs.timer (due_at, kind, tenant_ids, ids) values (ojs.now(), 'expiry', array[p_job.tenant_id], array[p_job.id]);
+    end if;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._woken(ojs.job, ojs.job_state) is
-'Appends to the wake journal that one job became available, and notifies. p_from: the state it left; available when the release journal
-tells that.';
+'Appends to the journal that one job became available, and notifies. p_from: the state it left; available when the release journal tells
+that.';
 
--- Timers further ahead, like those of ordinary leases, pay a comparison.
 -- +goose StatementBegin
-create function ojs._timer_arriving() returns trigger
-language plpgsql set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_now   timestamptz := ojs.now();
-    v_token text;
-begin
-    -- A time that passed while the transaction waited for a lock could lie before where the clock looks.
-    new.due_at := greatest(new.due_at, v_now);
-    for v_token in select s.token from ojs.sleeper s where s.expires_at > v_now and new.due_at < v_now + s.stride loop
-        perform pg_notify('ojs_wake', v_token);
-    end loop;
-    return new;
-end;
-$$;
+create function ojs._seconds(p_interval interval) returns real
+language sql immutable
+as $$ select date_part('epoch', p_interval)::real $$;
 -- +goose StatementEnd
-comment on function ojs._timer_arriving() is 'Trigger: a timer that is due soon notifies, at commit, the clocks that would sleep past it.';
-
--- Not ojs.now(): each insert would parse it anew.
-create trigger timer_arriving before insert on ojs.timer for each row
-    when (new.due_at < clock_timestamp() + interval '10 seconds') execute function ojs._timer_arriving();
+comment on function ojs._seconds(interval) is 'An interval in seconds, as the journals keep it. Becomes part of the expression that asks.';
 
 create view ojs._movement with (security_invoker = true) as
-select w.xid, w.tenant_id, w.queue, w.priority, w.from_state, w.to_state, w.jobs, false as failure from ojs.wake w
+select j.xid, j.tenant_id, j.queue, j.priority, j.from_state, j.to_state, j.jobs, j.lo, j.hi, j.failed, j.owed, j.seconds, j.at
+    from ojs.journal j
 union all
-select l.xid, l.tenant_id, l.queue, l.priority, 'available', 'active', l.jobs, false from ojs.lease l
+select l.xid, t.tenant_id, l.queue, l.priority, 'available', 'active', t.jobs, null, null, 0, 0, null, l.at
+from ojs.lease l
+cross join lateral (select u.tenant_id, count(*)::int as jobs from unnest(l.tenants) u(tenant_id) group by u.tenant_id) t
 union all
-select r.xid, r.tenant_id, r.queue, r.priority, r.from_state, r.to_state, 1, r.from_state = 'active' and r.to_state in ('retryable', 'discarded') from ojs.release r;
+select r.xid, r.tenant_id, r.queue, r.priority, r.from_state, r.to_state, 1, null, null,
+    (r.from_state = 'active' and r.to_state in ('retryable', 'discarded'))::int, 0,
+    case when r.from_state = 'active' then ojs._seconds(r.at - r.started_at) end, r.at
+from ojs.release r;
 comment on view ojs._movement is
-'The three journals as one: how many jobs of a (tenant, queue, priority) went from one state (null: they are new) into another.';
+'The three journals as one: how many jobs of a (tenant, queue, priority) went from one state (null: they are new) into another, how many
+attempts failed, how many jobs are still to be charged, and how many seconds the attempts that ended had run. Not for tenants, because a
+row of ojs.lease names jobs of several.';
+
+-- The planner inlines this function where it is asked, and so sees the indexes. Of each transaction in the list the function asks first
+-- whether it has ended; otherwise each open transaction would cost a look into three journals.
+-- +goose StatementBegin
+create function ojs._since(p_from pg_snapshot, p_to pg_snapshot) returns setof ojs._movement
+language sql stable rows 100
+as $$
+    select m.* from ojs._movement m
+    where m.xid >= pg_snapshot_xmax(p_from) and pg_visible_in_snapshot(m.xid, p_to) is not false
+    union all
+    select m.* from pg_snapshot_xip(p_from) x(xid)
+    cross join lateral (select m.* from ojs._movement m where m.xid = x.xid offset 0) m
+    where pg_visible_in_snapshot(x.xid, coalesce(p_to, (select pg_current_snapshot())))
+$$;
+-- +goose StatementEnd
+comment on function ojs._since(pg_snapshot, pg_snapshot) is
+'Rows of the journals that p_from does not see and p_to does; p_to null: all that the running statement sees, its own transaction''s
+included. Arguments must be variables or columns, not subqueries, or the function cannot be inlined.';
 reset role;

@@ -70,20 +70,13 @@ comment on table ojs.tenant_role is 'Which tenant a login role is. Private; writ
 comment on column ojs.tenant_role.role_name is 'The login role.';
 comment on column ojs.tenant_role.tenant_id is 'Its tenant.';
 
--- +goose StatementBegin
-create function ojs._queue_valid(p_queue text) returns boolean
-language sql immutable
-as $$ select p_queue ~ '^[a-z0-9][a-z0-9.-]*$' and length(p_queue) <= 128 $$;
--- +goose StatementEnd
-comment on function ojs._queue_valid(text) is 'Whether a text may name a queue; null for null. Becomes part of the query that asks.';
-
 create table ojs.queue (
     queue      text collate "C" primary key,
     paused     boolean not null default false,
     created_at timestamptz not null default ojs.now(),
     updated_at timestamptz,
     config     jsonb not null default '{}',
-    constraint queue_name check (ojs._queue_valid(queue)
+    constraint queue_name check (ojs._queue_name(queue)
         or ojs._raise('OJ400', 'queue must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters',
             '{"field": "queue"}'))
 );

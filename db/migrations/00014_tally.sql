@@ -3,8 +3,8 @@ set local role ojs_owner;
 set local check_function_bodies = off;
 
 create table ojs.tally (
-    tenant_id text not null,
-    queue     text not null,
+    tenant_id text collate "C" not null,
+    queue     text collate "C" not null,
     priority  int not null,
     scheduled bigint not null default 0,
     available bigint not null default 0,

@@ -2,14 +2,8 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
--- +goose StatementBegin
-create function ojs._tenant_valid(p_tenant text) returns boolean
-language sql immutable
-as $$ select (p_tenant ~ '^[a-zA-Z0-9][a-zA-Z0-9._:-]*$' or p_tenant in ('_default', '_other')) and octet_length(p_tenant) <= 256 $$;
--- +goose StatementEnd
-comment on function ojs._tenant_valid(text) is
-'Whether a text can be a tenant: the pattern of multi-tenancy section 5.2, at most 256 bytes, or one of the two reserved names.';
-
+-- Tells whose role has logged in.
+-- Reads only.
 -- +goose StatementBegin
 create function ojs.current_tenant() returns text
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
@@ -22,12 +16,22 @@ $$;
 comment on function ojs.current_tenant() is 'The tenant of the role that logged in; null for a role that is no tenant''s.';
 
 -- +goose StatementBegin
+create function ojs._tenant_valid(p_tenant text) returns boolean
+language sql immutable
+as $$ select (p_tenant ~ '^[a-zA-Z0-9][a-zA-Z0-9._:-]*$' or p_tenant in ('_default', '_other')) and octet_length(p_tenant) <= 256 $$;
+-- +goose StatementEnd
+comment on function ojs._tenant_valid(text) is
+'Whether a text can be a tenant: the pattern of multi-tenancy section 5.2, at most 256 bytes, or one of the two reserved names.';
+
+-- +goose StatementBegin
 create function ojs._tenant_refusal(p_own text, p_tenant text) returns ojs.refusal
 language sql immutable
 as $$
     select case
         when p_tenant is null or p_tenant = p_own then null
-        when p_own is not null then row('OJ403', 'this role may act for its own tenant only', jsonb_build_object('field', 'tenant', 'tenant_id', left(p_tenant, 256)))::ojs.refusal
+        when p_own is not null then
+            row('OJ403', 'this role may act for its own tenant only',
+                jsonb_build_object('field', 'tenant', 'tenant_id', left(p_tenant, 256)))::ojs.refusal
         when not ojs._tenant_valid(p_tenant) then
             row('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}')::ojs.refusal
         end
@@ -46,6 +50,14 @@ comment on function ojs._trusted() is
 part of the expression that asks.';
 
 -- +goose StatementBegin
+create function ojs._sees_all() returns boolean
+language sql stable parallel safe set search_path = pg_catalog, pg_temp
+as $$ select pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member') $$;
+-- +goose StatementEnd
+comment on function ojs._sees_all() is
+'Whether the role that logged in may read what concerns several tenants, as the service and operators may.';
+
+-- +goose StatementBegin
 create function ojs._session_tenant(p_tenant text) returns text
 language plpgsql stable
 as $$
@@ -53,12 +65,14 @@ declare
     v_own     text;
     v_refusal ojs.refusal;
 begin
-    -- A tenant's login role is always a member of the group, so that others need not be looked up.
+    -- A tenant's login role is always a member of ojs_tenant. Without the test, each call of the service would look for a mapping.
     if pg_has_role(session_user, 'ojs_tenant', 'member') then
         v_own := (select r.tenant_id from ojs.tenant_role r where r.role_name = session_user);
     end if;
-    if v_own is null and not (pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member')) then
-        perform ojs._raise('OJ403', format('role %I is mapped to no tenant', session_user), null, 'An operator maps it with ojs.create_tenant_role(tenant, role).');
+    if v_own is null
+            and not (pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member')) then
+        perform ojs._raise('OJ403', format('role %I is mapped to no tenant', session_user), null,
+            'An operator maps it with ojs.create_tenant_role(tenant, role).');
     end if;
     if p_tenant <> v_own or not ojs._tenant_valid(p_tenant) then
         v_refusal := ojs._tenant_refusal(v_own, p_tenant);

@@ -2,21 +2,27 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
+-- Makes a role a login of a tenant.
+-- Locks what "create role" and "grant" lock, and the row of the role in tenant_role.
+-- Writes the role, its password and membership, and tenant_role.
 -- +goose StatementBegin
 create function ojs.create_tenant_role(p_tenant text, p_role name, p_password text default null) returns void
 language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_tenant is null or not ojs._tenant_valid(p_tenant) then
-        perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
+        perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes',
+            '{"field": "tenant"}');
     end if;
     if coalesce(p_role, '') = '' or p_role in ('ojs_owner', 'ojs_service', 'ojs_operator', 'ojs_tenant') or p_role like 'pg\_%' then
-        perform ojs._raise('OJ400', format('%s cannot be a tenant''s login role', coalesce(quote_ident(p_role), 'null')), '{"field": "role"}');
+        perform ojs._raise('OJ400', format('%s cannot be a tenant''s login role', coalesce(quote_ident(p_role), 'null')),
+            '{"field": "role"}');
     end if;
     if not exists (select from pg_roles where rolname = p_role) then
         execute format('create role %I login', p_role);
     elsif exists (select from pg_roles where rolname = p_role and (rolsuper or rolbypassrls))
-            or pg_has_role(p_role, 'ojs_service', 'member') or pg_has_role(p_role, 'ojs_operator', 'member') or pg_has_role(p_role, 'ojs_owner', 'member') then
+            or pg_has_role(p_role, 'ojs_service', 'member') or pg_has_role(p_role, 'ojs_operator', 'member')
+            or pg_has_role(p_role, 'ojs_owner', 'member') then
         perform ojs._raise('OJ400', format('role %I sees more than one tenant', p_role), '{"field": "role"}');
     end if;
     if p_password is not null then
@@ -43,10 +49,13 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._map_tenant_role(text, name) is 'Maps a login role to its tenant.';
 
+-- Changes settings of the deployment.
+-- Locks the row of settings; with p_retention, what ojs._alone_with_queues locks.
+-- Writes settings.
 -- +goose StatementBegin
 create function ojs.configure(
-    p_default_tenant text default null, p_tenant_required boolean default null, p_retention interval default null, p_journal_retention interval default null,
-    p_timeout_ms int default null, p_heartbeat_timeout_ms int default null,
+    p_default_tenant text default null, p_tenant_required boolean default null, p_retention interval default null,
+    p_journal_retention interval default null, p_timeout_ms int default null, p_heartbeat_timeout_ms int default null,
     p_idempotency_window interval default null
 ) returns ojs.settings
 language plpgsql security definer set search_path = pg_catalog, pg_temp

@@ -5,19 +5,21 @@ set local check_function_bodies = off;
 create type ojs.violation as (sqlstate text, field text, message text);
 comment on type ojs.violation is 'Why a job is refused: the problem''s SQLSTATE, the field at fault, and a sentence.';
 
--- What a number can be in jsonb is 131072 digits before the point and 16383 behind it. The longest text that cannot be beyond that without a long run of
--- digits or a large exponent.
+-- A number in jsonb has at most 131072 digits before the point and 16383 behind it. Whatever has more shows a long run of digits or a
+-- large exponent.
 -- +goose StatementBegin
 create function ojs._fits_jsonb(p_json json) returns boolean
 language sql stable
-as $$ select p_json::text !~ '[0-9][eE][-+]?[0-9]{3}' and (octet_length(p_json::text) < 16000 or p_json::text !~ '[0-9]{255}') $$;
+as $$
+    select p_json::text !~ '[0-9][eE][-+]?[0-9]{3}' and (octet_length(p_json::text) < 16000 or p_json::text !~ '[0-9]{255}')
+$$;
 -- +goose StatementEnd
 comment on function ojs._fits_jsonb(json) is
 'Whether all numbers of a JSON text certainly fit numeric, and with them the text jsonb. Becomes part of the query that asks.';
 
--- PostgreSQL 16 finds repeated keys by itself. Before that, the pairs in the text are counted (every colon outside of strings) and compared with
--- the pairs that are left once the text has become jsonb, which keeps one of each. Without escapes that could be a colon the strings
--- need not be set aside, because they keep their colons; which values can become jsonb is a question of their numbers.
+-- PostgreSQL 16 finds repeated keys by itself. Before that, the pairs in the text are counted (every colon outside of strings) and
+-- compared with the pairs that are left once the text has become jsonb, which keeps one of each. Without escapes that could be a colon
+-- the strings need not be set aside, because they keep their colons.
 -- +goose StatementBegin
 do $do$
 begin
@@ -45,7 +47,8 @@ begin
             as $$
                 select case
                     when strpos(p_json::text, '{') = 0 then false
-                    when strpos(p_json::text, '\u') > 0 or octet_length(p_json::text) > 100000 or not ojs._fits_jsonb(p_json) then ojs._repeats_key_exactly(p_json)
+                    when strpos(p_json::text, '\u') > 0 or octet_length(p_json::text) > 100000 or not ojs._fits_jsonb(p_json) then
+                        ojs._repeats_key_exactly(p_json)
                     else octet_length(p_json::text) - octet_length(replace(p_json::text, ':', ''))
                         <> octet_length(p_json::jsonb::text) - octet_length(replace(p_json::jsonb::text, ':', '')) end
             $$
@@ -64,7 +67,7 @@ declare
     v_escapes text;
 begin
     if strpos(p_text, '\u') > 0 then
-        -- Escaped backslashes and whole surrogate pairs set aside.
+        -- Without removing escaped backslashes and whole surrogate pairs first, both would be taken for what is looked for.
         v_escapes := regexp_replace(p_text, '\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}', '', 'g');
         if strpos(v_escapes, '\u0000') > 0 then
             return 'a NUL character (\u0000)';
@@ -85,7 +88,7 @@ as $$
 declare
     v_text text := p_json::text;
 begin
-    -- Brackets are counted first: few values have so many.
+    -- Brackets are counted first, because few values have so many and the path query is slow.
     return length(v_text) - length(translate(v_text, '[{', '')) > 100
         and jsonb_path_exists(p_json, 'strict $.**{100} ? (@.type() == "array" || @.type() == "object")');
 end;
@@ -116,7 +119,8 @@ begin
                 return row('OJ401', p_field, format('%s is nested more than 100 levels deep', p_field))::ojs.violation;
             end if;
         exception when numeric_value_out_of_range then
-            return row('OJ401', p_field, format('%s holds more than 100 brackets and a number beyond 131072 digits', p_field))::ojs.violation;
+            return row('OJ401', p_field,
+                format('%s holds more than 100 brackets and a number beyond 131072 digits', p_field))::ojs.violation;
         end;
     end if;
     if ojs._repeats_key(p_json) then
@@ -130,13 +134,14 @@ comment on function ojs._json_violation(json, text, text, int) is
 'Why a JSON value that is stored byte for byte is refused, or null: larger than p_max_bytes, not of kind p_kind (a json_typeof; null:
 any), a NUL character, half of a surrogate pair, more than 100 levels, a repeated key.';
 
--- Narrower than the rules, never wider: what it lets pass, ojs._json_violation would.
+-- This test must stay narrower than the rules: a value that passes here is stored without a call of ojs._json_violation.
 -- +goose StatementBegin
 create function ojs._plain_json(p_json json) returns boolean
 language sql stable
 as $$
     select octet_length(p_json::text) <= 65536 and strpos(p_json::text, '\u') = 0
-        and (octet_length(p_json::text) < 200 or octet_length(p_json::text) - octet_length(replace(replace(p_json::text, '[', ''), '{', '')) <= 100)
+        and (octet_length(p_json::text) < 200
+            or octet_length(p_json::text) - octet_length(replace(replace(p_json::text, '[', ''), '{', '')) <= 100)
         and not ojs._repeats_key(p_json)
 $$;
 -- +goose StatementEnd

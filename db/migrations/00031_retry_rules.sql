@@ -7,7 +7,8 @@ create function ojs._duration(p_text text) returns interval
 language plpgsql immutable
 as $$
 begin
-    if p_text ~ '^P(\d{1,8}Y)?(\d{1,8}M)?(\d{1,8}W)?(\d{1,8}D)?(T(\d{1,8}H)?(\d{1,8}M)?(\d{1,8}(\.\d{1,9})?S)?)?$' and p_text !~ '(P|T)$' then
+    if p_text ~ '^P(\d{1,8}Y)?(\d{1,8}M)?(\d{1,8}W)?(\d{1,8}D)?(T(\d{1,8}H)?(\d{1,8}M)?(\d{1,8}(\.\d{1,9})?S)?)?$'
+            and p_text !~ '(P|T)$' then
         return p_text::interval;
     end if;
     return null;
@@ -44,88 +45,142 @@ create function ojs._retry_violation(p_retry jsonb) returns ojs.violation
 language plpgsql immutable
 as $$
 declare
-    v_name text;
-    v_num  numeric;
+    v_violation ojs.violation;
 begin
     if jsonb_typeof(p_retry) <> 'object' then
         return row('OJ422', 'retry', 'retry must be a JSON object')::ojs.violation;
-    end if;
-    if octet_length(p_retry::text) > 16384 then
+    elsif octet_length(p_retry::text) > 16384 then
         return row('OJ413', 'retry', 'retry is larger than 16384 bytes')::ojs.violation;
-    end if;
-    if ojs._too_deep(p_retry) then
+    elsif ojs._too_deep(p_retry) then
         return row('OJ401', 'retry', 'retry is nested more than 100 levels deep')::ojs.violation;
     end if;
-    if p_retry ? 'max_attempts' then
-        if jsonb_typeof(p_retry -> 'max_attempts') <> 'number' or (p_retry ->> 'max_attempts') !~ '^\d{1,4}$' or (p_retry ->> 'max_attempts')::int > 1000 then
-            return row('OJ422', 'retry.max_attempts', 'retry.max_attempts must be an integer between 0 and 1000')::ojs.violation;
-        end if;
+    if p_retry ? 'max_attempts' and (ojs._retry_max_attempts(p_retry) <= 1000) is not true then
+        return row('OJ422', 'retry.max_attempts', 'retry.max_attempts must be an integer between 0 and 1000')::ojs.violation;
     end if;
-    foreach v_name in array array['initial_interval', 'max_interval'] loop
-        if p_retry ? v_name and (jsonb_typeof(p_retry -> v_name) <> 'string' or ojs._duration(p_retry ->> v_name) is null) then
-            return row('OJ422', 'retry.' || v_name, format('retry.%s must be an ISO 8601 duration such as PT1S', v_name))::ojs.violation;
-        end if;
-        if p_retry ? (v_name || '_ms') then
-            if jsonb_typeof(p_retry -> (v_name || '_ms')) <> 'number' then
-                return row('OJ422', 'retry.' || v_name || '_ms', format('retry.%s_ms must be a number of milliseconds', v_name))::ojs.violation;
-            end if;
-            v_num := (p_retry ->> (v_name || '_ms'))::numeric;
-            if v_num < 1 or v_num > 31536000000 or v_num <> trunc(v_num) then
-                return row('OJ422', 'retry.' || v_name || '_ms', format('retry.%s_ms must be an integer between 1 and 31536000000', v_name))::ojs.violation;
-            end if;
-        end if;
-        if ojs._retry_interval_ms(p_retry, v_name, 0) > 31536000000 then
-            return row('OJ422', 'retry.' || v_name, format('retry.%s must be at most a year', v_name))::ojs.violation;
-        elsif ojs._retry_interval_ms(p_retry, v_name, 1) < 1 then
-            return row('OJ422', 'retry.' || v_name, format('retry.%s must be at least a millisecond', v_name))::ojs.violation;
-        end if;
-    end loop;
-    if ojs._retry_interval_ms(p_retry, 'max_interval', null) < ojs._retry_interval_ms(p_retry, 'initial_interval', 1000) and p_retry ?| array['initial_interval', 'initial_interval_ms'] then
+    v_violation := coalesce(ojs._interval_violation(p_retry, 'initial_interval'), ojs._interval_violation(p_retry, 'max_interval'));
+    if v_violation is null
+            and ojs._retry_interval_ms(p_retry, 'max_interval', null) < ojs._retry_interval_ms(p_retry, 'initial_interval', 1000)
+            and p_retry ?| array['initial_interval', 'initial_interval_ms'] then
         return row('OJ422', 'retry.max_interval', 'retry.max_interval must not be less than retry.initial_interval')::ojs.violation;
     end if;
-    if p_retry ? 'backoff_strategy' and coalesce(p_retry ->> 'backoff_strategy', '') not in ('exponential', 'linear', 'polynomial', 'constant', 'none', 'custom') then
-        return row('OJ422', 'retry.backoff_strategy', 'retry.backoff_strategy must be "exponential", "linear", "polynomial", "constant", "none" or "custom"')::ojs.violation;
+    if v_violation is null then
+        v_violation := ojs._backoff_violation(p_retry);
     end if;
-    if p_retry ? 'intervals' then
-        if (case when jsonb_typeof(p_retry -> 'intervals') = 'array' then jsonb_array_length(p_retry -> 'intervals') not between 1 and 1000
-                or exists (select from jsonb_array_elements(p_retry -> 'intervals') i where (ojs._interval_ms(i) between 1 and 31536000000) is not true) else true end) then
-            return row('OJ422', 'retry.intervals', 'retry.intervals must be an array of 1 to 1000 ISO 8601 durations or numbers of milliseconds, each from a millisecond to a year')::ojs.violation;
-        end if;
-    elsif p_retry ->> 'backoff_strategy' = 'custom' then
-        return row('OJ422', 'retry.intervals', 'retry.intervals is required with backoff_strategy "custom"')::ojs.violation;
+    if v_violation is null then
+        v_violation := ojs._exhaustion_violation(p_retry);
     end if;
-    if p_retry ? 'backoff_coefficient' then
-        if jsonb_typeof(p_retry -> 'backoff_coefficient') <> 'number' then
-            return row('OJ422', 'retry.backoff_coefficient', 'retry.backoff_coefficient must be a number')::ojs.violation;
-        end if;
-        v_num := (p_retry ->> 'backoff_coefficient')::numeric;
-        if v_num < 1 or v_num > 100 then
-            return row('OJ422', 'retry.backoff_coefficient', 'retry.backoff_coefficient must be between 1.0 and 100')::ojs.violation;
-        end if;
-    end if;
-    if p_retry ? 'jitter' and jsonb_typeof(p_retry -> 'jitter') <> 'boolean' and coalesce(p_retry ->> 'jitter', '') not in ('none', 'full', 'equal', 'decorrelated') then
-        return row('OJ422', 'retry.jitter', 'retry.jitter must be a boolean, "none", "full", "equal" or "decorrelated"')::ojs.violation;
-    end if;
-    if p_retry ? 'on_exhaustion' and coalesce(p_retry ->> 'on_exhaustion', '') not in ('discard', 'dead_letter') then
-        return row('OJ422', 'retry.on_exhaustion', 'retry.on_exhaustion must be "discard" or "dead_letter"')::ojs.violation;
-    end if;
-    if p_retry ? 'non_retryable_errors' then
-        if jsonb_typeof(p_retry -> 'non_retryable_errors') <> 'array'
-            or jsonb_path_exists(p_retry -> 'non_retryable_errors', '$[*] ? (@.type() != "string")') then
-            return row('OJ422', 'retry.non_retryable_errors', 'retry.non_retryable_errors must be an array of strings')::ojs.violation;
-        end if;
-    end if;
-    return null;
+    return v_violation;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._retry_violation(jsonb) is 'Why a retry policy is refused (ojs-retry section 11), or null.';
 
 -- +goose StatementBegin
+create function ojs._interval_violation(p_retry jsonb, p_name text) returns ojs.violation
+language plpgsql immutable
+as $$
+declare
+    v_ms numeric;
+begin
+    if p_retry ? p_name and (jsonb_typeof(p_retry -> p_name) <> 'string' or ojs._duration(p_retry ->> p_name) is null) then
+        return row('OJ422', 'retry.' || p_name, format('retry.%s must be an ISO 8601 duration such as PT1S', p_name))::ojs.violation;
+    end if;
+    if p_retry ? (p_name || '_ms') then
+        if jsonb_typeof(p_retry -> (p_name || '_ms')) <> 'number' then
+            return row('OJ422', 'retry.' || p_name || '_ms', format('retry.%s_ms must be a number of milliseconds', p_name))::ojs.violation;
+        end if;
+        v_ms := (p_retry ->> (p_name || '_ms'))::numeric;
+        if v_ms < 1 or v_ms > 31536000000 or v_ms <> trunc(v_ms) then
+            return row('OJ422', 'retry.' || p_name || '_ms',
+                format('retry.%s_ms must be an integer between 1 and 31536000000', p_name))::ojs.violation;
+        end if;
+    end if;
+    if ojs._retry_interval_ms(p_retry, p_name, 0) > 31536000000 then
+        return row('OJ422', 'retry.' || p_name, format('retry.%s must be at most a year', p_name))::ojs.violation;
+    elsif ojs._retry_interval_ms(p_retry, p_name, 1) < 1 then
+        return row('OJ422', 'retry.' || p_name, format('retry.%s must be at least a millisecond', p_name))::ojs.violation;
+    end if;
+    return null;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._interval_violation(jsonb, text) is
+'Why a duration of a retry policy is refused, or null. p_name: initial_interval or max_interval, in either spelling.';
+
+-- +goose StatementBegin
+create function ojs._backoff_violation(p_retry jsonb) returns ojs.violation
+language plpgsql immutable
+as $$
+begin
+    if p_retry ? 'backoff_strategy' and coalesce(p_retry ->> 'backoff_strategy', '')
+            not in ('exponential', 'linear', 'polynomial', 'constant', 'none', 'custom') then
+        return row('OJ422', 'retry.backoff_strategy',
+            'retry.backoff_strategy must be "exponential", "linear", "polynomial", "constant", "none" or "custom"')::ojs.violation;
+    end if;
+    if p_retry ? 'intervals' then
+        if (case when jsonb_typeof(p_retry -> 'intervals') <> 'array' then true
+                else jsonb_array_length(p_retry -> 'intervals') not between 1 and 1000
+                    or exists (select from jsonb_array_elements(p_retry -> 'intervals') i
+                        where (ojs._interval_ms(i) between 1 and 31536000000) is not true) end) then
+            return row('OJ422', 'retry.intervals', 'retry.intervals must be an array of 1 to 1000 ISO 8601 durations or numbers of '
+                || 'milliseconds, each from a millisecond to a year')::ojs.violation;
+        end if;
+    elsif p_retry ->> 'backoff_strategy' = 'custom' then
+        return row('OJ422', 'retry.intervals', 'retry.intervals is required with backoff_strategy "custom"')::ojs.violation;
+    end if;
+    if not p_retry ? 'backoff_coefficient' then
+        return null;
+    elsif jsonb_typeof(p_retry -> 'backoff_coefficient') <> 'number' then
+        return row('OJ422', 'retry.backoff_coefficient', 'retry.backoff_coefficient must be a number')::ojs.violation;
+    elsif (p_retry ->> 'backoff_coefficient')::numeric not between 1 and 100 then
+        return row('OJ422', 'retry.backoff_coefficient', 'retry.backoff_coefficient must be between 1.0 and 100')::ojs.violation;
+    end if;
+    return null;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._backoff_violation(jsonb) is 'Why the way in which a retry policy lets intervals grow is refused, or null.';
+
+-- +goose StatementBegin
+create function ojs._exhaustion_violation(p_retry jsonb) returns ojs.violation
+language plpgsql immutable
+as $$
+begin
+    if p_retry ? 'jitter' and jsonb_typeof(p_retry -> 'jitter') <> 'boolean'
+            and coalesce(p_retry ->> 'jitter', '') not in ('none', 'full', 'equal', 'decorrelated') then
+        return row('OJ422', 'retry.jitter', 'retry.jitter must be a boolean, "none", "full", "equal" or "decorrelated"')::ojs.violation;
+    end if;
+    if p_retry ? 'on_exhaustion' and coalesce(p_retry ->> 'on_exhaustion', '') not in ('discard', 'dead_letter') then
+        return row('OJ422', 'retry.on_exhaustion', 'retry.on_exhaustion must be "discard" or "dead_letter"')::ojs.violation;
+    end if;
+    if p_retry ? 'non_retryable_errors' and (jsonb_typeof(p_retry -> 'non_retryable_errors') <> 'array'
+            or jsonb_path_exists(p_retry -> 'non_retryable_errors', '$[*] ? (@.type() != "string")')) then
+        return row('OJ422', 'retry.non_retryable_errors', 'retry.non_retryable_errors must be an array of strings')::ojs.violation;
+    end if;
+    return null;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._exhaustion_violation(jsonb) is
+'Why the jitter of a retry policy, or what it says about the end of retrying, is refused, or null.';
+
+-- +goose StatementBegin
 create function ojs._retry_max_attempts(p_retry jsonb) returns int
 language sql immutable
-as $$ select case when jsonb_typeof(p_retry -> 'max_attempts') = 'number' and p_retry ->> 'max_attempts' ~ '^\d{1,4}$' then (p_retry ->> 'max_attempts')::int end $$;
+as $$
+    select case when jsonb_typeof(p_retry -> 'max_attempts') = 'number' and p_retry ->> 'max_attempts' ~ '^\d{1,4}$'
+        then (p_retry ->> 'max_attempts')::int end
+$$;
 -- +goose StatementEnd
 comment on function ojs._retry_max_attempts(jsonb) is
 'max_attempts of a retry policy; null when absent or malformed, which validation reports.';
+
+-- +goose StatementBegin
+create function ojs._attempts(p_given int, p_retry jsonb) returns int
+language sql immutable
+as $$ select coalesce(p_given, ojs._retry_max_attempts(p_retry), 3) $$;
+-- +goose StatementEnd
+comment on function ojs._attempts(int, jsonb) is
+'How many attempts a job has: as many as given beside its retry policy, else as the policy says, else 3. Becomes part of the query that
+asks.';
 reset role;

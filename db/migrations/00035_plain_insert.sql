@@ -2,9 +2,9 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
--- With its caller's rights: who that is tells whether this is a plain insert. The enqueue functions know the tenant, and whether
--- max_attempts was given beside the policy. Only for rows that need it (the trigger's condition, which every statement reads
--- anew and which therefore is short), so that ordinary inserts call no function per row.
+-- It runs with its caller's rights, because current_user tells a plain insert from one by the enqueue functions. Those have filled in
+-- tenant and max_attempts already, and filling in again would overrule a max_attempts given beside the policy. The trigger's condition
+-- spares ordinary rows the call; it is short, because every statement reads it anew.
 -- +goose StatementBegin
 create function ojs._job_arriving() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp
@@ -35,18 +35,16 @@ create function ojs._job_inserted() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_line      record;
-    v_queues    text[];
-    v_scheduled boolean := false;
-    v_latest    uuid;
+    v_queues text[];
+    v_latest uuid := ojs._latest_id();
 begin
-    -- Most statements insert one simple job, and for one job aggregates cost more than all the rest.
-    insert into ojs.wake as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
+    -- Most statements insert one ordinary job. For them the aggregates below would cost more than all the rest.
+    insert into ojs.journal as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
     select j.tenant_id, j.queue, j.priority, j.state, 1, j.seq, j.seq
     from inserted j
-    where not exists (select from inserted offset 1) and j.state = 'available' and ojs._simple_names(j.tenant_id, j.type, j.queue, j.priority)
-      and ojs._simple_rest(j.id, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra)
-      and j.id <= ojs._latest_id()
+    where not exists (select from inserted offset 1)
+      and num_nonnulls(j.tags, j.retry, j.options, j.extra, j.scheduled_at, j.expires_at, j.timeout_ms, j.visibility_timeout_ms) = 0
+      and ojs._bare_job(j.tenant_id, j.type, j.queue, j.priority, j.args, j.meta) and ojs._v7(j.id) and j.id <= v_latest
     returning case when exists (select from ojs.waiter w where w.queue = k.queue) then array[k.queue] end into v_queues;
     if found then
         if v_queues is not null then
@@ -54,43 +52,30 @@ begin
         end if;
         return null;
     end if;
-    v_latest := ojs._latest_id();
-    for v_line in
-        insert into ojs.wake as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
+    with noted as (
+        insert into ojs.journal as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
         select j.tenant_id, j.queue, j.priority, j.state, sum(j.jobs), min(j.lo), max(j.hi)
         from (
-            -- What jobs have in common is looked at once.
+            -- Grouped first, so that names which many jobs share are checked once and not for each job.
             select j.tenant_id, j.queue, j.priority, j.state, j.type, count(*) as jobs, min(j.seq) as lo, max(j.seq) as hi
             from inserted j
             group by j.tenant_id, j.queue, j.priority, j.state, j.type
-            having bool_and(ojs._simple_rest(j.id, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options,
-                    j.extra) and j.id <= v_latest
-                or ojs._check_job(j.tenant_id, j.id, j.type, j.queue, j.priority, j.max_attempts, j.scheduled_at, j.expires_at, j.timeout_ms,
-                    j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra))
+            having bool_and(ojs._ordinary_id(j.id, v_latest) and ojs._ordinary_rest(j.tenant_id, j.priority, j.max_attempts, j.scheduled_at,
+                    j.expires_at, j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra)
+                or ojs._check_job(j.tenant_id, j.id, j.type, j.queue, j.priority, j.max_attempts, j.scheduled_at, j.expires_at,
+                    j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra))
         ) j
         group by j.tenant_id, j.queue, j.priority, j.state
-        having bool_and(ojs._simple_names(j.tenant_id, j.type, j.queue, j.priority)
-            or ojs._check_job(j.tenant_id, null, j.type, j.queue, j.priority, 3, null, null, null, null, null, '[]', '{}', null, null, null))
-        returning k.queue, k.to_state, exists (select from ojs.waiter w where w.queue = k.queue) as awaited
-    loop
-        if v_line.to_state = 'available' and v_line.awaited then
-            v_queues := v_queues || v_line.queue;
-        elsif v_line.to_state = 'scheduled' then
-            v_scheduled := true;
-        end if;
-    end loop;
-    if v_scheduled then
-        insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select j.scheduled_at, 'due', array_agg(j.tenant_id), array_agg(j.id)
-        from (select j.*, row_number() over (partition by j.scheduled_at) / 1000 as part from inserted j where j.state = 'scheduled') j
-        group by j.scheduled_at, j.part;
-    end if;
-    if exists (select from inserted j where j.expires_at is not null) then
-        insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select j.expires_at, 'expiry', array_agg(j.tenant_id), array_agg(j.id)
-        from (select j.*, row_number() over (partition by j.expires_at) / 1000 as part from inserted j where j.expires_at is not null) j
-        group by j.expires_at, j.part;
-    end if;
+        having bool_and(ojs._ordinary_names(j.tenant_id, j.type, j.queue)
+            or ojs._check_job(j.tenant_id, null, j.type, j.queue, j.priority, 3, null, null, null, null, null, '[]', '{}', null, null,
+                null))
+        returning case when k.to_state = 'available' then k.queue end as awaited
+    )
+    select array_agg(distinct n.awaited) filter (where n.awaited is not null) into v_queues from noted n;
+    perform ojs._remind('due', array_agg(j.scheduled_at), array_agg(j.tenant_id), array_agg(j.id))
+    from (select j.*, row_number() over () / 100000 as part from inserted j where j.state = 'scheduled') j group by j.part;
+    perform ojs._remind('expiry', array_agg(j.expires_at), array_agg(j.tenant_id), array_agg(j.id))
+    from (select j.*, row_number() over () / 100000 as part from inserted j where j.expires_at is not null) j group by j.part;
     if v_queues is not null then
         perform ojs._notify(v_queues);
     end if;
@@ -99,21 +84,41 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._job_inserted() is
-'Trigger: refuses a statement that inserts a job which breaks a rule, appends to the wake journal and notifies. The only thing a producer
+'Trigger: refuses a statement that inserts a job which breaks a rule, appends to the journal and notifies. The only thing a producer
 writes besides its jobs.';
 
--- The enqueue functions do all of this themselves, because they know what they insert. As text, because every statement reads the condition
--- anew, and a constant of type name takes 64 numbers.
+-- The enqueue functions do all of this themselves, because they know what they insert. The condition compares texts: every statement reads
+-- it anew, and a constant of type name is stored as 64 numbers.
 create trigger job_inserted after insert on ojs.job referencing new table as inserted for each statement
     when (current_user::text <> 'ojs_owner') execute function ojs._job_inserted();
 
 create view ojs.jobs with (security_invoker = true) as
-select j.tenant_id, j.id, j.type, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.args, j.meta, j.created_at, j.enqueued_at, j.scheduled_at, j.expires_at,
-    j.started_at, j.lease_expires_at, j.finished_at, j.retry_at, j.worker_id, j.errors, j.result, j.timeout_ms, j.visibility_timeout_ms, j.tags, j.retry, j.options, j.extra
-from ojs.job j;
+select j.tenant_id, j.id, j.type, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.args, j.meta, j.created_at, j.enqueued_at,
+    j.scheduled_at, j.expires_at, j.started_at, j.lease_expires_at, j.finished_at, j.retry_at, j.worker_id, j.errors, j.result,
+    j.timeout_ms, j.visibility_timeout_ms, j.tags, j.retry, j.options, j.extra
+from ojs.job j
+union all
+select * from ojs._own_job;
+
+-- An insert into the view becomes one into ojs.job with the rights of the view's owner, so that nobody else needs rights on the table; the
+-- grants on the view say which columns may be given. The rule names each column once: an expression given for a column named twice would
+-- run twice.
+create rule jobs_insert as on insert to ojs.jobs do instead
+insert into ojs.job as j (tenant_id, id, type, queue, priority, args, meta, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms,
+    tags, retry, options, extra)
+values (new.tenant_id, new.id, new.type, new.queue, new.priority, new.args, new.meta, new.scheduled_at, new.expires_at, new.timeout_ms,
+    new.visibility_timeout_ms, new.tags, new.retry, new.options, new.extra)
+returning j.tenant_id, j.id, j.type, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.args, j.meta, j.created_at, j.enqueued_at,
+    j.scheduled_at, j.expires_at, j.started_at, j.lease_expires_at, j.finished_at, j.retry_at, j.worker_id, j.errors, j.result,
+    j.timeout_ms, j.visibility_timeout_ms, j.tags, j.retry, j.options, j.extra;
+
+-- Without these defaults, the rule would insert null for each column that is not given.
+alter view ojs.jobs alter tenant_id set default ojs._default_tenant(), alter id set default ojs._uuid_v7(),
+    alter queue set default 'default', alter priority set default 0, alter args set default '[]', alter meta set default '{}';
 comment on view ojs.jobs is
 'Jobs, for reading and for plain inserts: insert into ojs.jobs (type, args, queue, ...) in a transaction of your own enqueues like
 ojs.enqueue, with the same rules and the same errors. May be given: id (of at most a day ahead), type, queue, priority, scheduled_at,
 expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra; and tenant_id by a role that is no tenant''s. A
-tenant''s role sees and inserts its own jobs only.';
+tenant''s role sees and inserts its own jobs only; its queries read all jobs of the queues they name, so ojs.job_info is the way to a single
+one. An insert cannot have "on conflict"; ojs.enqueue_once enqueues once.';
 reset role;

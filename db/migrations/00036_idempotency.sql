@@ -7,8 +7,12 @@ select false as replayed, j.* from ojs.job j where false;
 comment on view ojs._once is
 'Row type of ojs.enqueue_once; holds no rows. replayed: the jobs were enqueued by an earlier call; then the job, as it was at first.';
 
+-- Does ojs.enqueue_many, once for each key and tenant.
+-- Locks the key, so that a second call with it waits for the first.
+-- Writes idempotency, and what ojs.enqueue_many writes.
 -- +goose StatementBegin
-create function ojs.enqueue_once(p_idempotency_key text, p_jobs json, p_tenant text default null, p_fingerprint bytea default null) returns setof ojs._once
+create function ojs.enqueue_once(p_idempotency_key text, p_jobs json, p_tenant text default null, p_fingerprint bytea default null)
+returns setof ojs._once
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -22,16 +26,18 @@ begin
     end if;
     v_known.tenant_id := coalesce(v_tenant, p_jobs #>> '{0,tenant}', p_jobs #>> '{0,meta,tenant_id}', ojs._default_tenant());
     if v_fingerprint is null or not ojs._tenant_valid(v_known.tenant_id) then
-        -- Refused there, with what is wrong.
+        -- ojs.enqueue_many raises what is wrong with such jobs or such a tenant.
         perform ojs.enqueue_many(p_jobs, v_tenant);
     end if;
     insert into ojs.idempotency as i (tenant_id, key, fingerprint, expires_at)
     select v_known.tenant_id, p_idempotency_key, v_fingerprint, v_now + s.idempotency_window from ojs.settings s
-    on conflict (tenant_id, key) do update set fingerprint = excluded.fingerprint, expires_at = excluded.expires_at, answer = null where i.expires_at <= v_now;
+    on conflict (tenant_id, key) do update set fingerprint = excluded.fingerprint, expires_at = excluded.expires_at, answer = null
+    where i.expires_at <= v_now;
     if not found then
         select * into v_known from ojs.idempotency i where i.tenant_id = v_known.tenant_id and i.key = p_idempotency_key;
         if v_known.fingerprint <> v_fingerprint then
-            perform ojs._raise('OJ409', 'the idempotency key was used for another request', '{"field": "idempotency_key"}', 'Choose a new key for each request, and repeat a request unchanged.');
+            perform ojs._raise('OJ409', 'the idempotency key was used for another request', '{"field": "idempotency_key"}',
+                'Choose a new key for each request, and repeat a request unchanged.');
         end if;
         return query select true, j.* from json_populate_recordset(null::ojs.job, v_known.answer) j;
         return;
@@ -40,7 +46,8 @@ begin
     with made as materialized (
         select m.* from ojs.enqueue_many(p_jobs, v_tenant) m
     ), kept as (
-        update ojs.idempotency i set answer = (select json_agg(row_to_json(m)) from made m) where i.tenant_id = v_known.tenant_id and i.key = p_idempotency_key
+        update ojs.idempotency i set answer = (select json_agg(row_to_json(m)) from made m)
+        where i.tenant_id = v_known.tenant_id and i.key = p_idempotency_key
     )
     select false, m.* from made m;
 end;

@@ -26,9 +26,11 @@ begin
         end if;
     end if;
     perform set_config('ojs.lane', 'held', true),
-        case when current_setting('idle_in_transaction_session_timeout')::interval not between '1 millisecond' and '10 seconds' then set_config('idle_in_transaction_session_timeout', '10s', true) end,
-        -- Unknown before PostgreSQL 17.
-        case when current_setting('transaction_timeout', true)::interval not between '1 millisecond' and '10 seconds' then set_config('transaction_timeout', '10s', true) end;
+        case when current_setting('idle_in_transaction_session_timeout')::interval not between '1 millisecond' and '10 seconds' then
+            set_config('idle_in_transaction_session_timeout', '10s', true) end,
+        -- Before PostgreSQL 17 this setting is unknown, and null here.
+        case when current_setting('transaction_timeout', true)::interval not between '1 millisecond' and '10 seconds' then
+            set_config('transaction_timeout', '10s', true) end;
     return true;
 end;
 $$;

@@ -1,237 +1,275 @@
 -- +goose Up
+-- The decision: one at a time, under the row of ojs.lane. It takes in what is new, asks who is due, locks the jobs, and books. The
+-- caller hands them out. Locked in this order: the lane, then jobs with skip locked; nothing is waited for in between.
 set local role ojs_owner;
 set local check_function_bodies = off;
 
--- +goose StatementBegin
-create function ojs._serve_queue(p_queue text, p_count int, p_tenant text, p_reentry_max bigint, p_skim int, out o_ids uuid[], out o_rows tid[], out o_skimmed int)
-language plpgsql
-as $$
-declare
-    v_ring   ojs.ring;
-    v_left   int := p_count;
-    v_served record;
-begin
-    o_ids := '{}';
-    o_rows := '{}';
-    o_skimmed := 0;
-    for v_ring in
-        select r.* from ojs.queue_priority q
-        cross join lateral (select r.* from ojs.ring r where r.queue = q.queue and r.priority = q.priority order by r.rev desc limit 1) r
-        where q.queue = p_queue and r.members > 0 order by q.priority desc
-    loop
-        loop
-            v_served := ojs._serve(v_ring, v_left, p_tenant, p_reentry_max, true);
-            v_ring := v_served.o_ring;
-            o_ids := o_ids || v_served.o_ids;
-            o_rows := o_rows || v_served.o_rows;
-            o_skimmed := o_skimmed + v_served.o_skimmed;
-            v_left := p_count - cardinality(o_ids);
-            exit when v_left <= 0 or v_ring.members = 0 or not v_served.o_progress or o_skimmed > p_skim;
-        end loop;
-        perform ojs._ring_changed(v_ring);
-        exit when v_left <= 0 or o_skimmed > p_skim;
-    end loop;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._serve_queue(text, int, text, bigint, int) is
-'The next p_count jobs of one queue, of one tenant or of all, locked and in fair order, with the places of their rows, and how many ended
-or locked jobs were passed over: when these are more than p_skim, there may be more. Only under the row of ojs.lane.';
+create type ojs.decided as (ids uuid[], places tid[], turns bigint[], bytes bigint, skimmed int, cut boolean);
+comment on type ojs.decided is
+'Jobs that the transaction has locked for its caller, in order: their ids, the places of their rows, their places in the order of all
+decisions (null: the next ones), their bytes in sum, how many rows were passed over, and whether it stopped early, so that there may be
+more.';
 
 -- +goose StatementBegin
-create function ojs._decide(p_queues text[], p_count int, p_tenant text, out o_ids uuid[], out o_rows tid[])
+create function ojs._decide(p_queues text[], p_count int, p_tenant text, p_max_bytes bigint) returns ojs.decided
 language plpgsql
 as $$
 declare
-    c_skim     constant int := 200000;
-    v_behind   boolean;
-    v_runs     text[];
-    v_n        int := cardinality(p_queues);
-    v_more     boolean;
-    v_max      bigint;
-    v_served   record;
-    v_total    int := 0;
-    v_skimmed  int := 0;
-    -- The round over several queues.
-    v_rotation ojs.rotation;
-    v_queues   text[];
-    v_share    int[];
-    v_want     int;
-    v_got      int;
-    v_left     int;
-    v_open     int;
-    v_at       int;
-    v_turn     int[];
-    v_empty    boolean[];
+    v_done  ojs.decided := row('{}', '{}', null, 0, 0, false)::ojs.decided;
+    c_bites constant int := 5;
+    v_held  boolean;
+    v_ahead text[];
+    v_more  boolean;
 begin
-    o_ids := '{}';
-    o_rows := '{}';
-    select pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot()), array(select q.queue from unnest(p_queues) q(queue)
-        where case when (select m.rev from ojs.run_mark m where m.queue = q.queue order by m.rev desc limit 1) is not null then ojs._has_run(q.queue) end)
-    into v_behind, v_runs
-    from (select f.snapshot from ojs.fold f where f.lane = 0 order by f.rev desc limit 1) f;
-    if v_behind then
-        perform ojs.rebuild();
-    elsif v_runs <> '{}' then
-        -- What was decided ahead for direct callers is decided again.
-        perform ojs._revoke(q.queue) from unnest(v_runs) q(queue);
-    elsif v_runs is null then
-        -- Dispatch is held since this call began.
-        return;
+    select s.held_at is not null, array(select q.queue from unnest(p_queues) q(queue) cross join lateral ojs._turn_mark(q.queue) m
+            where m.hi >= m.lo or m.held > 0)
+    into v_held, v_ahead from ojs.settings s;
+    if v_held then
+        -- Since this call began.
+        return v_done;
+    elsif v_ahead <> '{}' then
+        -- What was decided ahead is decided again, with what came since.
+        perform ojs._revoke(q.queue) from unnest(v_ahead) q(queue);
     end if;
-    -- One job from each queue per turn, beginning where the last decision over the same queues stopped.
-    if v_n > 1 then
-        select * into v_rotation from ojs.rotation r where r.queues = p_queues order by r.rev desc limit 1;
-        v_at := coalesce(v_rotation.next, 1);
-        v_queues := p_queues[v_at:] || p_queues[:v_at - 1];
-        v_share := array_fill(0, array[v_n]);
-        v_turn := '{}';
-    end if;
-    loop
+    for v_bite in 1 .. c_bites loop
         v_more := ojs._fold();
-        select s.last_value into v_max from ojs.reentry_n_seq s;
-        if v_n = 1 then
-            v_served := ojs._serve_queue(p_queues[1], p_count - v_total, p_tenant, v_max, c_skim - v_skimmed);
-            o_ids := o_ids || v_served.o_ids;
-            o_rows := o_rows || v_served.o_rows;
-            v_skimmed := v_skimmed + v_served.o_skimmed;
-            v_total := cardinality(o_ids);
+        if cardinality(p_queues) = 1 then
+            v_done := ojs._serve_queue(p_queues[1], p_count, p_tenant, p_max_bytes, null, v_done);
         else
-            v_empty := array_fill(false, array[v_n]);
-            while v_total < p_count and false = any (v_empty) loop
-                v_left := p_count - v_total;
-                v_open := (select count(*) from unnest(v_empty) e where not e)::int;
-                v_at := 0;
-                for q in 1 .. v_n loop
-                    continue when v_empty[q];
-                    v_at := v_at + 1;
-                    v_want := v_left / v_open + case when v_at <= v_left % v_open then 1 else 0 end;
-                    exit when v_want = 0;
-                    v_served := ojs._serve_queue(v_queues[q], v_want, p_tenant, v_max, c_skim - v_skimmed);
-                    v_got := cardinality(v_served.o_ids);
-                    o_ids := o_ids || v_served.o_ids;
-                    o_rows := o_rows || v_served.o_rows;
-                    v_turn := v_turn || array(select (v_share[q] + t) * v_n + q from generate_subscripts(v_served.o_ids, 1) t);
-                    v_share[q] := v_share[q] + v_got;
-                    v_skimmed := v_skimmed + v_served.o_skimmed;
-                    v_empty[q] := v_got < v_want;
-                    v_total := v_total + v_got;
-                end loop;
-            end loop;
+            v_done := ojs._serve_round(p_queues, p_count, p_tenant, p_max_bytes, v_done);
         end if;
-        exit when v_total >= p_count or not v_more or v_skimmed > c_skim;
+        exit when cardinality(v_done.ids) >= p_count or v_done.cut or not v_more;
     end loop;
-    if v_skimmed > c_skim and v_total < p_count then
-        -- Enough for one decision: others wait. What was passed over stays passed over, and whoever waits is told to come again.
-        perform ojs._notify(p_queues);
-    end if;
-
-    if v_n > 1 and v_total > 0 then
-        -- The next turn is that of the queue after the one that had the last.
-        select (m.turn - 1) % v_n + 1 into v_at from unnest(v_turn) m(turn) order by m.turn desc limit 1;
-        v_at := (coalesce(v_rotation.next, 1) - 1 + v_at) % v_n + 1;
-        if v_rotation.queues is null then
-            insert into ojs.rotation (queues, rev, next) values (p_queues, 1, v_at);
-        elsif v_rotation.next <> v_at then
-            update ojs.rotation r set rev = r.rev + 1, next = v_at where r.queues = v_rotation.queues and r.rev = v_rotation.rev;
-        end if;
-        select array_agg(g.id order by g.turn), array_agg(g.row_at order by g.turn) into o_ids, o_rows from unnest(o_ids, o_rows, v_turn) g(id, row_at, turn);
-    end if;
+    v_done.cut := v_done.cut or v_more and cardinality(v_done.ids) < p_count;
+    return v_done;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._decide(text[], int, text) is
-'The decision: the next p_count jobs of the queues (unpaused ones, each once), of one tenant or of all, locked and in fair order, with the
-places of their rows. Their tenants have been charged. Only under the row of ojs.lane.';
+comment on function ojs._decide(text[], int, text, bigint) is
+'The next p_count jobs of the queues (unpaused ones, each once), of one tenant or of all, locked and in fair order, of at most
+p_max_bytes in sum but one at least. Their tenants have been charged. Stops early (cut) for the bytes, and when it has passed over
+20000 rows of jobs that ended, because others wait. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
-create function ojs._plan(p_queue text, p_count int) returns void
+create function ojs._serve_queue(
+    p_queue text, p_count int, p_tenant text, p_max_bytes bigint, p_ahead bigint, p_done ojs.decided
+) returns ojs.decided
 language plpgsql
 as $$
 declare
-    v_max      bigint;
-    v_ahead    int;
-    v_left     int;
-    v_mark     ojs.run_mark;
-    v_held     bigint[];
-    v_lo       bigint;
-    v_hi       bigint;
+    c_skim     constant int := 20000;
+    v_left     int := p_count - cardinality(p_done.ids);
     v_priority int;
-    v_ring     ojs.ring;
-    v_served   record;
-    v_added    record;
+    v_level    ojs.level;
+    v_picks    ojs.picks;
+    v_skimmed  int;
+    v_tenants  int;
 begin
-    select s.last_value into v_max from ojs.reentry_n_seq s;
-    select * into v_mark from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1;
-    -- Whoever has hold of a row may keep it for long. One that was the first at the last refill, too, is remembered, and scans begin behind it; let go of
-    -- untaken, it is revoked with all the rest, and so is one whose job has ended.
-    if exists (select from unnest(v_mark.held) h(n) cross join lateral (select from ojs.run r where r.queue = p_queue and r.n = h.n limit 1 for update skip locked) r)
-            or exists (select from (select r.id, r.tenant_id from ojs.run r where r.queue = p_queue and r.n >= v_mark.lo order by r.n limit 1) r
-                where not exists (select from ojs.job j where j.id = r.id and j.tenant_id = r.tenant_id and j.state = 'available')) then
-        perform ojs._revoke(p_queue);
-        select * into v_mark from ojs.run_mark m where m.queue = p_queue order by m.rev desc limit 1;
-    end if;
-    select r.n into v_lo from ojs.run r where r.queue = p_queue and r.n >= v_mark.lo order by r.n limit 1;
-    v_held := array(select r.n from unnest(v_mark.held) h(n) cross join lateral (select r.n from ojs.run r where r.queue = p_queue and r.n = h.n limit 1) r);
-    if v_lo = v_mark.lo then
-        v_held := v_held || v_lo;
-        perform ojs._look_again(array[r.tenant_id], array[r.id]) from ojs.run r where r.queue = p_queue and r.n = v_lo;
-        select r.n into v_lo from ojs.run r where r.queue = p_queue and r.n > v_mark.lo order by r.n limit 1;
-    end if;
-    -- Further each time, and half as far after each revocation: what is decided ahead and not taken is decided twice.
-    v_ahead := least(p_count, greatest(2 * v_mark.ahead, p_count / 8));
-    v_left := v_ahead;
-    for v_priority in select p.priority from ojs.queue_priority p where p.queue = p_queue order by p.priority desc loop
-        v_ring := ojs._ring(p_queue, v_priority);
-        continue when v_ring.members = 0;
+    for v_priority in
+        select unnest(b.priorities) from (select b.priorities from ojs.backlog b where b.queue = p_queue order by b.rev desc limit 1) b
+    loop
+        select * into v_level from ojs._level(p_queue, v_priority);
         loop
-            v_served := ojs._serve(v_ring, v_left, null, v_max, false);
-            v_ring := v_served.o_ring;
-            if cardinality(v_served.o_ids) > 0 then
-                with added as (
-                    insert into ojs.run (queue, priority, job_priority, tenant_id, id, pos, step, drift)
-                    select p_queue, v_priority, v_priority - coalesce((select t.priority_boost from ojs.tenant t where t.tenant_id = s.tenant_id), 0), s.tenant_id, s.id, s.pos, s.step, s.drift
-                    from unnest(v_served.o_ids, v_served.o_tenants, v_served.o_places, v_served.o_steps, v_served.o_drifts) s(id, tenant_id, pos, step, drift)
-                    returning n
-                )
-                select min(a.n) as lo, max(a.n) as hi into v_added from added a;
-                v_lo := coalesce(v_lo, v_added.lo);
-                v_hi := v_added.hi;
-                v_left := v_left - cardinality(v_served.o_ids);
+            v_picks := ojs._claim(v_level, v_left, p_tenant, p_ahead is null);
+            exit when v_picks.spots is null;
+            if v_picks.size + p_done.bytes > p_max_bytes / 100 then
+                v_picks := ojs._within(v_picks, p_max_bytes - p_done.bytes, cardinality(p_done.ids) = 0, v_level.low);
+                exit when cardinality(v_picks.spots) = 0;
             end if;
-            exit when v_left <= 0 or v_ring.members = 0 or not v_served.o_progress or v_served.o_skimmed > 0;
+            v_tenants := v_level.tenants;
+            v_level := ojs._charge(v_level, v_picks, p_tenant is not null);
+            if p_ahead is not null then
+                perform ojs._keep(v_level, v_picks, p_ahead + cardinality(p_done.ids));
+            end if;
+            v_skimmed := coalesce((select sum(ojs._skim(p_queue, v_priority, s)) from unnest(v_picks.skims) s), 0)
+                -- To find one locked costs four times as much.
+                + coalesce((select sum(4 * ojs._skim(p_queue, v_priority, s, true)) from unnest(v_picks.blocked) s), 0);
+            p_done := ojs._with_picks(p_done, v_picks, v_skimmed);
+            v_left := p_count - cardinality(p_done.ids);
+            p_done.cut := p_done.cut or v_left > 0 and p_done.skimmed > c_skim;
+            exit when v_left <= 0 or p_done.cut or v_level.tenants = 0
+                or v_level.tenants = v_tenants and v_skimmed = 0 and v_picks.ids = array_fill(null::uuid, array[cardinality(v_picks.ids)]);
         end loop;
-        perform ojs._ring_changed(v_ring);
-        -- Nothing of a lower priority goes before what is left here.
-        exit when v_left <= 0 or v_ring.members > 0;
+        p_done.cut := p_done.cut or v_picks.cut is true;
+        exit when v_left <= 0 or p_done.cut;
     end loop;
-    if v_hi is null then
-        return;
-    elsif v_mark.queue is null then
-        insert into ojs.run_mark (queue, rev, lo, hi, ahead) values (p_queue, 1, v_lo, v_hi, v_ahead);
-    else
-        update ojs.run_mark m set rev = m.rev + 1, lo = v_lo, hi = v_hi, ahead = v_ahead, held = v_held where m.queue = p_queue and m.rev = v_mark.rev;
-    end if;
+    return p_done;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._plan(text, int) is
-'Decides up to p_count jobs ahead and appends them to the run queue of a queue, where direct callers take them without a decision of their
-own. Only under the row of ojs.lane.';
+comment on function ojs._serve_queue(text, int, text, bigint, bigint, ojs.decided) is
+'Adds jobs of one queue to p_done until it has p_count, highest effective priority first. p_ahead: decides ahead, for whoever takes
+them: the jobs are not locked but kept in ojs.turn, from that place on.';
 
 -- +goose StatementBegin
-create function ojs._refill(p_queue text, p_count int, p_in_lane boolean default false) returns void
+create function ojs._claim(p_level ojs.level, p_count int, p_tenant text, p_lock boolean) returns ojs.picks
+language plpgsql
+as $$
+declare
+    v_now     timestamptz := ojs.now();
+    v_picks   ojs.picks;
+    v_tenants text[];
+    v_ids     uuid[];
+begin
+    select array_agg(d.spot) filter (where d.dealt or d.id is null), array_agg(d.tenant_id) filter (where d.dealt or d.id is null),
+        array_agg(d.id) filter (where d.dealt or d.id is null), array_agg(d.held) filter (where d.dealt or d.id is null),
+        array_agg(d.seq) filter (where d.dealt or d.id is null), array_agg(d.again) filter (where d.dealt or d.id is null),
+        array_agg(d.more) filter (where d.dealt or d.id is null), array_agg(d.bytes) filter (where d.dealt or d.id is null),
+        least(min(d.vtime) filter (where not d.served), min(d.edge)), array_agg(distinct d.tenant_id) filter (where d.skims and (d.dealt
+            or d.id is null)),
+        coalesce(sum(d.bytes) filter (where d.dealt), 0), array_agg(d.tenant_id) filter (where d.dealt and d.held is null),
+        array_agg(d.id) filter (where d.dealt and d.held is null)
+    into v_picks.spots, v_picks.tenants, v_picks.ids, v_picks.places, v_picks.seqs, v_picks.agains, v_picks.more, v_picks.bytes,
+        v_picks.rest,
+        v_picks.skims, v_picks.size, v_tenants, v_ids
+    from (
+        select d.*, case when p_lock then h.place when d.dealt then d.place end as held
+        from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_tenant, false, v_now) d
+        left join lateral (select j.ctid as place from ojs.job j
+            where p_lock and d.dealt and j.ctid = d.place and j.id = d.id and j.state = 'available' for update skip locked) h on true
+        order by d.turn
+    ) d;
+    if v_ids is not null then
+        perform ojs._look_again(v_tenants, v_ids);
+        v_picks.blocked := array(select distinct t from unnest(v_tenants) t);
+    end if;
+    return v_picks;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._claim(ojs.level, int, text, boolean) is
+'Asks who is due at one level and locks the jobs (p_lock). Those that somebody else has locked are passed over, and the tick has them
+looked at again.';
+
+-- +goose StatementBegin
+create function ojs._within(p_picks ojs.picks, p_bytes bigint, p_first boolean, p_low numeric) returns ojs.picks
+language plpgsql
+as $$
+declare
+    v_sum   bigint := 0;
+    v_exact bigint;
+    v_keep  int := cardinality(p_picks.spots);
+begin
+    for i in 1 .. cardinality(p_picks.spots) loop
+        continue when p_picks.places[i] is null;
+        v_exact := p_picks.bytes[i];
+        if v_exact > 500 then
+            -- Perhaps compressed.
+            select octet_length(j.args::text) + octet_length(j.meta::text) + coalesce(octet_length(j.options::text),
+                0) + coalesce(octet_length(j.extra::text), 0)
+            into v_exact from ojs.job j where j.ctid = p_picks.places[i] and j.id = p_picks.ids[i];
+        end if;
+        v_sum := v_sum + v_exact;
+        if v_sum > p_bytes and not (p_first and v_sum = v_exact) then
+            v_keep := i - 1;
+            p_picks.cut := true;
+            exit;
+        end if;
+        p_picks.bytes[i] := v_exact;
+    end loop;
+    p_picks.size := v_sum;
+    if p_picks.cut then
+        p_picks.spots := p_picks.spots[:v_keep];
+        p_picks.tenants := p_picks.tenants[:v_keep];
+        p_picks.ids := p_picks.ids[:v_keep];
+        p_picks.places := p_picks.places[:v_keep];
+        p_picks.seqs := p_picks.seqs[:v_keep];
+        p_picks.agains := p_picks.agains[:v_keep];
+        p_picks.bytes := p_picks.bytes[:v_keep];
+        -- Tenants whose jobs were left out still have them, and stand where they stood.
+        p_picks.more := array_fill(true, array[v_keep]);
+        p_picks.rest := p_low;
+        p_picks.skims := null;
+        p_picks.size := v_sum - v_exact;
+    end if;
+    return p_picks;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._within(ojs.picks, bigint, boolean, numeric) is
+'The first picks whose jobs have p_bytes in sum, as large as they are in an answer; p_first: one at least.';
+
+-- +goose StatementBegin
+create function ojs._with_picks(p_done ojs.decided, p_picks ojs.picks, p_skimmed int) returns ojs.decided
 language plpgsql
 as $$
 begin
-    -- Most often, under light load, there is nothing left.
-    if ojs._has_work(array[p_queue]) and (p_in_lane or not ojs._lingers() and ojs._enter_lane(-1)) then
-        perform ojs._fold();
-        perform ojs._plan(p_queue, greatest(128, 32 * p_count));
+    if array_position(p_picks.places, null) is not null then
+        select coalesce(array_agg(p.id order by p.n), '{}'), coalesce(array_agg(p.place order by p.n), '{}') into p_picks.ids,
+            p_picks.places
+        from unnest(p_picks.ids, p_picks.places) with ordinality p(id, place, n) where p.place is not null;
     end if;
+    p_done.ids := p_done.ids || p_picks.ids;
+    p_done.places := p_done.places || p_picks.places;
+    p_done.bytes := p_done.bytes + p_picks.size;
+    p_done.skimmed := p_done.skimmed + p_skimmed;
+    return p_done;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._refill(text, int, boolean) is
-'Decides ahead for callers who ask for p_count jobs each, unless somebody decides at this moment. p_in_lane: the caller is the one.';
+comment on function ojs._with_picks(ojs.decided, ojs.picks, int) is 'What is decided, and the picks that are locked behind it.';
+
+-- +goose StatementBegin
+create function ojs._serve_round(p_queues text[], p_count int, p_tenant text, p_max_bytes bigint, p_done ojs.decided) returns ojs.decided
+language plpgsql
+as $$
+declare
+    v_n        int := cardinality(p_queues);
+    v_rotation ojs.rotation;
+    v_first    int;
+    v_had      int := cardinality(p_done.ids);
+    v_before   int;
+    v_want     int;
+    v_got      int[] := array_fill(0, array[v_n]);
+    v_open     int[] := array(select generate_series(0, v_n - 1));
+    v_turns    int[] := '{}';
+    v_next     int;
+    v_q        int;
+begin
+    select * into v_rotation from ojs.rotation r where r.queues = p_queues order by r.rev desc limit 1;
+    v_first := coalesce(v_rotation.next, 1);
+    while cardinality(p_done.ids) < p_count and v_open <> '{}' and not p_done.cut loop
+        -- The q-th queue behind the first: each gets an equal part of what is left, the first ones one more.
+        foreach v_q in array v_open loop
+            v_before := cardinality(p_done.ids);
+            v_want := ceil((p_count - v_before)::numeric / (cardinality(v_open) - array_position(v_open, v_q) + 1));
+            exit when v_want = 0 or p_done.cut;
+            p_done := ojs._serve_queue(p_queues[(v_first - 1 + v_q) % v_n + 1], v_before + v_want, p_tenant, p_max_bytes, null, p_done);
+            v_turns := v_turns || array(select (v_got[v_q + 1] + t) * v_n + v_q from generate_series(1,
+                cardinality(p_done.ids) - v_before) t);
+            v_got[v_q + 1] := v_got[v_q + 1] + cardinality(p_done.ids) - v_before;
+            if cardinality(p_done.ids) - v_before < v_want then
+                v_open[array_position(v_open, v_q)] := null;
+            end if;
+        end loop;
+        v_open := array_remove(v_open, null);
+    end loop;
+    if v_turns <> '{}' then
+        -- One job of each queue in turn, and the next round begins behind the queue that had the last.
+        select p_done.ids[:v_had] || array_agg(g.id order by g.turn), p_done.places[:v_had] || array_agg(g.place order by g.turn),
+            (v_first + max(g.turn) % v_n) % v_n + 1
+        into p_done.ids, p_done.places, v_next from unnest(p_done.ids[v_had + 1:], p_done.places[v_had + 1:], v_turns) g(id, place, turn);
+        insert into ojs.rotation (queues, rev, next) select p_queues, 1, v_next where v_rotation.queues is null;
+        update ojs.rotation r set rev = r.rev + 1, next = v_next where r.queues = p_queues and r.rev = v_rotation.rev and r.next <> v_next;
+    end if;
+    return p_done;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._serve_round(text[], int, text, bigint, ojs.decided) is
+'Adds jobs of several queues to p_done until it has p_count: one of each in turn, from where the last decision over the same queues
+stopped.';
+
+-- +goose StatementBegin
+create function ojs._look_again(p_tenants text[], p_ids uuid[]) returns void
+language plpgsql
+as $$
+begin
+    insert into ojs.timer (due_at, kind, tenant_ids, ids)
+    select ojs.now() + interval '1 second', 'again', p_tenants, p_ids where cardinality(p_ids) > 0;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._look_again(text[], uuid[]) is
+'Has the tick look again, in a second, at jobs that were passed over because somebody had them locked.';
 reset role;

@@ -5,14 +5,17 @@ set local check_function_bodies = off;
 -- +goose StatementBegin
 create function ojs._unknown(p_id uuid) returns ojs.refusal
 language sql stable
-as $$ select row('OJ404', format('job %s not found', p_id), jsonb_build_object('resource_type', 'job', 'resource_id', p_id))::ojs.refusal $$;
+as $$
+    select row('OJ404', format('job %s not found', p_id), jsonb_build_object('resource_type', 'job', 'resource_id', p_id))::ojs.refusal
+$$;
 -- +goose StatementEnd
 comment on function ojs._unknown(uuid) is 'There is no such job, or it is another tenant''s.';
 
 -- +goose StatementBegin
 create function ojs._ambiguous(p_id uuid) returns ojs.refusal
 language sql stable
-as $$ select row('OJ411', format('job id %s exists in more than one tenant', p_id), jsonb_build_object('field', 'X-OJS-Tenant', 'job_id', p_id))::ojs.refusal $$;
+as $$ select row('OJ411', format('job id %s exists in more than one tenant', p_id),
+    jsonb_build_object('field', 'X-OJS-Tenant', 'job_id', p_id))::ojs.refusal $$;
 -- +goose StatementEnd
 comment on function ojs._ambiguous(uuid) is 'Two tenants have a job with that id.';
 
@@ -57,14 +60,16 @@ comment on function ojs._holds(ojs.job_state, uuid, text, uuid, text) is
 named them.';
 
 -- +goose StatementBegin
-create function ojs._hold_refusal(p_action text, p_id uuid, p_state ojs.job_state, p_job_lease uuid, p_job_worker text, p_lease uuid, p_worker_id text) returns ojs.refusal
+create function ojs._hold_refusal(p_action text, p_id uuid, p_state ojs.job_state, p_job_lease uuid, p_job_worker text, p_lease uuid,
+    p_worker_id text) returns ojs.refusal
 language sql stable
 as $$
     select case
         when ojs._holds(p_state, p_job_lease, p_job_worker, p_lease, p_worker_id) then null
         when p_state <> 'active' then row('OJ409', format('cannot %s job %s: its state is %s, not active', p_action, p_id, p_state),
             jsonb_build_object('job_id', p_id, 'current_state', p_state, 'expected_state', 'active'))::ojs.refusal
-        when p_lease <> p_job_lease then row('OJ409', format('cannot %s job %s: the lease is not that of the running attempt', p_action, p_id),
+        when p_lease <> p_job_lease then row('OJ409', format('cannot %s job %s: the lease is not that of the running attempt',
+                p_action, p_id),
             jsonb_build_object('job_id', p_id, 'field', 'lease', 'current_state', p_state))::ojs.refusal
         else row('OJ409', format('cannot %s job %s: another worker holds it', p_action, p_id),
             jsonb_build_object('job_id', p_id, 'field', 'worker_id', 'current_state', p_state))::ojs.refusal
@@ -112,4 +117,16 @@ language sql stable
 as $$ select coalesce(nullif(p_timeout_ms, 0), (select nullif(s.timeout_ms, 0) from ojs.settings s)) $$;
 -- +goose StatementEnd
 comment on function ojs._timeout_ms(int) is 'How long an attempt may run, milliseconds, or null for ever. p_timeout_ms: the job''s own.';
+
+-- +goose StatementBegin
+create function ojs._lease_end(p_now timestamptz, p_visibility_timeout_ms int, p_started_at timestamptz, p_limit_ms int) returns timestamptz
+language sql stable
+as $$
+    select least(p_now + coalesce(p_visibility_timeout_ms, 30000) * interval '1 millisecond',
+        p_started_at + p_limit_ms * interval '1 millisecond')
+$$;
+-- +goose StatementEnd
+comment on function ojs._lease_end(timestamptz, int, timestamptz, int) is
+'When a lease that is given or extended at p_now ends: after p_visibility_timeout_ms (null: 30000), and not after the attempt may have run
+for p_limit_ms (null: for ever). Becomes part of the expression that asks.';
 reset role;

@@ -2,28 +2,13 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
+-- Completes one job.
+-- Locks the job's row.
+-- Writes job, journal.
 -- +goose StatementBegin
-create function ojs._result_refusal(p_result json) returns ojs.refusal
-language plpgsql immutable
-as $$
-declare
-    v_violation ojs.violation;
-begin
-    if p_result is null or ojs._plain_json(p_result) then
-        return null;
-    end if;
-    v_violation := ojs._json_violation(p_result, 'result', null, 1048576);
-    if v_violation is null then
-        return null;
-    end if;
-    return row(case v_violation.sqlstate when 'OJ413' then 'OJ412' else v_violation.sqlstate end, v_violation.message, jsonb_build_object('field', v_violation.field))::ojs.refusal;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._result_refusal(json) is 'Why a result is refused, or null.';
-
--- +goose StatementBegin
-create function ojs.ack(p_id uuid, p_lease uuid default null, p_result json default null, p_worker_id text default null, p_tenant text default null) returns ojs.job
+create function ojs.ack(
+    p_id uuid, p_lease uuid default null, p_result json default null, p_worker_id text default null, p_tenant text default null
+) returns ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -41,19 +26,22 @@ begin
         v_tenant := ojs._session_tenant(p_tenant);
     end if;
     loop
-        -- Written so that no parameter can be better known than the generic plan, or every call would be planned anew.
+        -- Conditions like "p_lease is null or ..." would make plans for known parameters look cheaper than the generic one, and PostgreSQL
+        -- would plan every call anew.
         update ojs.job j
         set state = 'completed', finished_at = ojs.now(), lease = null, lease_expires_at = null, result = p_result
         where j.id = p_id and (j.tenant_id = v_tenant) is not false and ojs._holds(j.state, j.lease, j.worker_id, p_lease, p_worker_id)
-          and (v_tenant is not null or not exists (select from ojs.job k where k.id = p_id and k.tenant_id <> j.tenant_id))
+          -- A lease tells the job by itself, because no two jobs have the same. Without one, an id that two tenants use is refused.
+          and (v_tenant is not null or p_lease is not null
+              or not exists (select from ojs.job k where k.id = p_id and k.tenant_id <> j.tenant_id))
         returning * into v_job;
         exit when found;
-        -- Says why not; if what it sees has changed meanwhile, try again.
+        -- This raises why the job cannot be completed. If it can by now, because the row has changed since, the loop tries again.
         perform ojs._check_hold('acknowledge', ojs._job_for(p_id, v_tenant), p_lease, p_worker_id);
     end loop;
-    insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced)
-    values (v_job.tenant_id, v_job.queue, v_job.priority, v_job.id, v_job.type, v_job.attempt, 'active', 'completed', v_job.started_at,
-        p_lease is not null or p_worker_id is not null);
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at)
+    values (v_job.tenant_id, v_job.queue, v_job.priority, 'active', 'completed', 1, (p_lease is null and p_worker_id is null)::int,
+        ojs._seconds(v_job.finished_at - v_job.started_at), v_job.finished_at);
     return v_job;
 end;
 $$;
@@ -64,9 +52,13 @@ completion commit together. p_lease: the token ojs.fetch returned, or p_worker_i
 job; with neither the running attempt is completed, counted as unfenced. p_result: any JSON up to 1048576 bytes, kept byte for byte. Raises
 not_found, conflict (not active, or another holds it), ambiguous_job, invalid_payload, RESULT_TOO_LARGE. Locks the job row.';
 
+-- Completes many jobs.
+-- Locks their rows in the order of the ids, and passes over those that others have locked.
+-- Writes job, journal: a row per tenant, queue and priority.
 -- +goose StatementBegin
 create function ojs.ack_many(
-    p_ids uuid[], p_leases uuid[] default '{}', p_results json[] default '{}', p_worker_ids text[] default '{}', p_tenants text[] default '{}', p_jobs boolean default false
+    p_ids uuid[], p_leases uuid[] default '{}', p_results json[] default '{}', p_worker_ids text[] default '{}',
+    p_tenants text[] default '{}', p_jobs boolean default false
 ) returns table (n int, id uuid, tenant_id text, attempt int, finished_at timestamptz, job ojs.job)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -83,25 +75,35 @@ begin
     end if;
     return query
     with held as materialized (
-        select g.n::int as n, g.lease, g.worker_id, g.result, j.id, j.tenant_id
-        from (select g.* from unnest(p_ids, p_leases, p_results, p_worker_ids, p_tenants) with ordinality g(id, lease, result, worker_id, tenant, n) order by g.id) g
+        -- Locks are taken in the order of the ids, so that two calls cannot lock each other out.
+        select g.n, g.lease, g.worker_id, g.result, j.id, j.place
+        from (
+            select a.id, a.n, a.lease, a.result, a.worker_id, coalesce(v_own, a.tenant) as tenant
+            from unnest(p_ids, p_leases, p_results, p_worker_ids, p_tenants) with ordinality a(id, lease, result, worker_id, tenant, n)
+            where (v_own is null or a.tenant is null or a.tenant = v_own) and (a.result is null or ojs._plain_json(a.result))
+            order by a.id, a.n
+        ) g
         cross join lateral (
-            select j.id, j.tenant_id from ojs.job j
-            where j.id = g.id and (j.tenant_id = coalesce(v_own, g.tenant)) is not false and ojs._holds(j.state, j.lease, j.worker_id, g.lease, g.worker_id)
+            select j.id, j.ctid as place, j.tenant_id from ojs.job j
+            where j.id = g.id and (j.tenant_id = g.tenant) is not false and ojs._holds(j.state, j.lease, j.worker_id, g.lease, g.worker_id)
             for update skip locked
         ) j
-        where (coalesce(v_own, g.tenant) is not null or not exists (select from ojs.job k where k.id = j.id and k.tenant_id <> j.tenant_id))
-          and (v_own is null or g.tenant is null or g.tenant = v_own) and (g.result is null or ojs._plain_json(g.result))
+        -- As in ojs.ack, an id that two tenants use needs a lease or a tenant.
+        where g.lease is not null or g.tenant is not null
+           or not exists (select from ojs.job k where k.id = g.id and k.tenant_id <> j.tenant_id)
     ), acked as (
         update ojs.job j
         set state = 'completed', finished_at = v_now, lease = null, lease_expires_at = null, result = h.result
-        from held h where j.id = h.id and j.tenant_id = h.tenant_id
-        returning h.n, h.lease is not null or h.worker_id is not null as fenced, j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt, j.started_at, case when p_jobs then j end as job
-    ), released as (
-        insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced, at)
-        select a.tenant_id, a.queue, a.priority, a.id, a.type, a.attempt, 'active', 'completed', a.started_at, a.fenced, v_now from acked a
+        from held h where j.ctid = h.place and j.id = h.id
+        returning h.n, h.lease is null and h.worker_id is null as unfenced, j.id, j.tenant_id, j.queue, j.priority, j.attempt, j.started_at,
+            case when p_jobs then j end as job
+    ), journalled as (
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at)
+        select a.tenant_id, a.queue, a.priority, 'active', 'completed', count(*), count(*) filter (where a.unfenced),
+            sum(ojs._seconds(v_now - a.started_at)), v_now
+        from acked a group by a.tenant_id, a.queue, a.priority
     )
-    select a.n, a.id, a.tenant_id, a.attempt, v_now, a.job from acked a;
+    select a.n::int, a.id, a.tenant_id, a.attempt, v_now, a.job from acked a;
 end;
 $$;
 -- +goose StatementEnd
@@ -110,4 +112,25 @@ comment on function ojs.ack_many(uuid[], uuid[], json[], text[], text[], boolean
 p_ids, and with p_jobs each job as it is then. The other arrays are in step with p_ids or empty. A job that is not returned was not
 completed: it is not active, another holds it, it is locked at this moment, its id is unknown or ambiguous, or its result wants a closer
 look; ojs.ack and ojs.settle say which. At most 10000. Waits for nothing.';
+
+-- +goose StatementBegin
+create function ojs._result_refusal(p_result json) returns ojs.refusal
+language plpgsql immutable
+as $$
+declare
+    v_violation ojs.violation;
+begin
+    if p_result is null or ojs._plain_json(p_result) then
+        return null;
+    end if;
+    v_violation := ojs._json_violation(p_result, 'result', null, 1048576);
+    if v_violation is null then
+        return null;
+    end if;
+    return row(case v_violation.sqlstate when 'OJ413' then 'OJ412' else v_violation.sqlstate end, v_violation.message,
+        jsonb_build_object('field', v_violation.field))::ojs.refusal;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._result_refusal(json) is 'Why a result is refused, or null.';
 reset role;

@@ -52,7 +52,8 @@ begin
         when 'none' then v_delay
         when 'full' then random() * v_delay
         when 'equal' then v_delay * (1 + random()) / 2
-        when 'decorrelated' then (select b.first + random() * (3 * b.before - b.first) from (select ojs._backoff_ms(p_retry, 1) as first, ojs._backoff_ms(p_retry, p_attempt - 1) as before) b)
+        when 'decorrelated' then (select b.first + random() * (3 * b.before - b.first)
+            from (select ojs._backoff_ms(p_retry, 1) as first, ojs._backoff_ms(p_retry, p_attempt - 1) as before) b)
         else v_delay * (0.5 + random()) end)::bigint;
 end;
 $$;
@@ -63,15 +64,24 @@ max_interval. jitter: true, the default, times 0.5 to 1.5; full: 0 to the whole;
 interval to three times the one before; false, none: as it is.';
 
 -- +goose StatementBegin
+create function ojs._retry_at(p_retry jsonb, p_attempt int, p_now timestamptz) returns timestamptz
+language sql
+as $$ select p_now + ojs._retry_delay_ms(p_retry, p_attempt) * interval '1 millisecond' $$;
+-- +goose StatementEnd
+comment on function ojs._retry_at(jsonb, int, timestamptz) is 'When an attempt that failed at p_now is followed by the next one.';
+
+-- +goose StatementBegin
 create function ojs._failed_state(p_entry jsonb, p_requeue boolean, p_attempt int, p_max_attempts int, p_retry jsonb) returns ojs.job_state
 language sql stable
 as $$
     select case
         when p_requeue then 'available'
         when p_attempt >= p_max_attempts or p_entry -> 'retryable' = 'false' or p_entry ->> 'code' in ('DISCARD', 'DEAD_LETTER', 'FAIL')
-            or p_retry ? 'non_retryable_errors' and exists (select from jsonb_array_elements_text(p_retry -> 'non_retryable_errors') e(pattern)
+            or p_retry ? 'non_retryable_errors'
+                and exists (select from jsonb_array_elements_text(p_retry -> 'non_retryable_errors') e(pattern)
                 where e.pattern in (p_entry ->> 'code', p_entry ->> 'type')
-                   or e.pattern like '%.*' and (starts_with(p_entry ->> 'code', left(e.pattern, -1)) or starts_with(p_entry ->> 'type', left(e.pattern, -1)))) then 'discarded'
+                   or e.pattern like '%.*' and (starts_with(p_entry ->> 'code', left(e.pattern, -1))
+                       or starts_with(p_entry ->> 'type', left(e.pattern, -1)))) then 'discarded'
         else 'retryable' end::ojs.job_state
 $$;
 -- +goose StatementEnd

@@ -2,15 +2,65 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
+-- Fails one job.
+-- Locks the job's row.
+-- Writes the job and what ojs._book writes.
+-- +goose StatementBegin
+create function ojs.nack(
+    p_id uuid, p_error jsonb, p_lease uuid default null, p_worker_id text default null, p_requeue boolean default false,
+    p_tenant text default null
+) returns ojs.job
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_refusal ojs.refusal := ojs._error_refusal(p_error);
+    v_old     ojs.job;
+    v_job     ojs.job;
+    v_entry   jsonb;
+    v_now     timestamptz := ojs.now();
+    v_to      ojs.job_state;
+begin
+    if v_refusal is not null then
+        perform ojs._raise(v_refusal.sqlstate, v_refusal.message, v_refusal.detail);
+    end if;
+    v_old := ojs._held_job(p_id, ojs._session_tenant(p_tenant), p_lease, p_worker_id, 'fail');
+    v_entry := ojs._error_entry(p_error, v_old.attempt, v_now);
+    v_to := ojs._failed_state(v_entry, p_requeue, v_old.attempt, v_old.max_attempts, v_old.retry);
+    update ojs.job j
+    set state = v_to, lease = null, lease_expires_at = null, errors = ojs._errors_with(j.errors, v_entry),
+        finished_at = case when v_to = 'discarded' then v_now end,
+        retry_at = case when v_to = 'retryable' then ojs._retry_at(j.retry, j.attempt, v_now) end,
+        enqueued_at = case when v_to = 'available' then v_now else j.enqueued_at end
+    where j.id = v_old.id and j.tenant_id = v_old.tenant_id
+    returning * into v_job;
+    perform ojs._book(array[(v_job.tenant_id, v_job.id, v_job.queue, v_job.priority, v_job.type, v_job.seq, v_job.attempt,
+        v_job.started_at, v_to, v_job.retry_at,
+        v_job.retry, v_entry, p_lease is not null or p_worker_id is not null, null)::ojs._attempt_end], v_now);
+    return v_job;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.nack(uuid, jsonb, uuid, text, boolean, text) is
+'Reports that an active job failed and returns it (ojs-core section 7.4): retryable, to come back at retry_at by its retry
+policy; discarded, when attempts are exhausted, p_error ->> ''retryable'' is false or the policy lists its code or type as non-retryable,
+or the code is DISCARD, FAIL or DEAD_LETTER, and then kept in the dead letter queue if the policy says on_exhaustion dead_letter or the
+code is DEAD_LETTER; with p_requeue available again at once. p_error: an object {message, code, type, retryable, details} up to 65536
+bytes, kept in errors; of all but the message, null means absent. p_lease, p_worker_id as for ojs.ack. Raises invalid_request, not_found,
+conflict, ambiguous_job, payload_too_large. Locks the job row.';
+
 -- +goose StatementBegin
 create function ojs._error_refusal(p_error jsonb) returns ojs.refusal
 language sql stable
 as $$
     select case
-        when p_error is null or jsonb_typeof(p_error) <> 'object' then row('OJ400', 'error must be a JSON object', '{"field": "error"}')::ojs.refusal
-        when coalesce(jsonb_typeof(p_error -> 'message'), 'null') <> 'string' then row('OJ400', 'error.message must be a string', '{"field": "error.message"}')::ojs.refusal
-        when jsonb_typeof(p_error -> 'code') not in ('string', 'null') then row('OJ400', 'error.code must be a string', '{"field": "error.code"}')::ojs.refusal
-        when jsonb_typeof(p_error -> 'type') not in ('string', 'null') then row('OJ400', 'error.type must be a string', '{"field": "error.type"}')::ojs.refusal
+        when p_error is null or jsonb_typeof(p_error) <> 'object' then row('OJ400', 'error must be a JSON object',
+            '{"field": "error"}')::ojs.refusal
+        when coalesce(jsonb_typeof(p_error -> 'message'), 'null') <> 'string' then row('OJ400', 'error.message must be a string',
+            '{"field": "error.message"}')::ojs.refusal
+        when jsonb_typeof(p_error -> 'code') not in ('string', 'null') then row('OJ400', 'error.code must be a string',
+            '{"field": "error.code"}')::ojs.refusal
+        when jsonb_typeof(p_error -> 'type') not in ('string', 'null') then row('OJ400', 'error.type must be a string',
+            '{"field": "error.type"}')::ojs.refusal
         when jsonb_typeof(p_error -> 'retryable') not in ('boolean', 'null') then
             row('OJ400', 'error.retryable must be a boolean', '{"field": "error.retryable"}')::ojs.refusal
         when octet_length(p_error::text) > 65536 then row('OJ413', 'error is larger than 65536 bytes', '{"field": "error"}')::ojs.refusal
@@ -43,7 +93,8 @@ comment on function ojs._errors_with(jsonb, jsonb) is 'The errors of a job and o
 -- +goose StatementBegin
 create function ojs._to_dead_letters(p_retry jsonb, p_entry jsonb) returns boolean
 language sql immutable
-as $$ select p_entry ->> 'code' = 'DEAD_LETTER' or p_retry ->> 'on_exhaustion' = 'dead_letter' and p_entry ->> 'code' not in ('DISCARD', 'FAIL') $$;
+as $$ select p_entry ->> 'code' = 'DEAD_LETTER' or p_retry ->> 'on_exhaustion' = 'dead_letter'
+    and p_entry ->> 'code' not in ('DISCARD', 'FAIL') $$;
 -- +goose StatementEnd
 comment on function ojs._to_dead_letters(jsonb, jsonb) is
 'Whether a job that is discarded for an error enters the dead letter queue: its policy says so, which by default it does not, or the
@@ -53,7 +104,8 @@ handler did (ojs-retry section 7). p_entry: the error as ojs._error_entry made i
 create function ojs._ruled(p_rule ojs.replay_rule, p_dead ojs.dead_letter) returns boolean
 language sql immutable
 as $$
-    select (p_rule.tenant_id is null or p_rule.tenant_id = p_dead.tenant_id) and (p_rule.queue is null or p_rule.queue = p_dead.queue) and (p_rule.type is null or p_rule.type = p_dead.type)
+    select (p_rule.tenant_id is null or p_rule.tenant_id = p_dead.tenant_id) and (p_rule.queue is null or p_rule.queue = p_dead.queue)
+        and (p_rule.type is null or p_rule.type = p_dead.type)
         and (p_rule.error_type is null or p_rule.error_type in (p_dead.error_type, p_dead.error_code))
 $$;
 -- +goose StatementEnd
@@ -61,16 +113,19 @@ comment on function ojs._ruled(ojs.replay_rule, ojs.dead_letter) is
 'Whether a dead letter is one that a rule is for. Becomes part of the query that asks.';
 
 -- +goose StatementBegin
-create function ojs._bury(p_tenants text[], p_ids uuid[], p_queues text[], p_types text[], p_entries jsonb[], p_at timestamptz) returns boolean
+create function ojs._bury(p_tenants text[], p_ids uuid[], p_queues text[], p_types text[], p_entries jsonb[],
+    p_at timestamptz) returns boolean
 language plpgsql
 as $$
 begin
-    -- One that was put aside, and whose id its producer has used again since, gives way.
+    -- If retention has put aside a dead letter whose id its producer has used again since, that one gives way. Otherwise the id would stand
+    -- for two dead letters.
     delete from ojs.dead_job k using unnest(p_ids, p_tenants) b(id, tenant_id) where k.id = b.id and k.tenant_id = b.tenant_id;
     insert into ojs.dead_letter as d (tenant_id, id, queue, type, error_type, error_code, at)
     select b.tenant_id, b.id, b.queue, b.type, left(b.entry ->> 'type', 1000), left(b.entry ->> 'code', 1000), p_at
     from unnest(p_tenants, p_ids, p_queues, p_types, p_entries) b(tenant_id, id, queue, type, entry)
-    on conflict (id, tenant_id) do update set queue = excluded.queue, type = excluded.type, error_type = excluded.error_type, error_code = excluded.error_code, at = excluded.at, aside = false;
+    on conflict (id, tenant_id) do update set queue = excluded.queue, type = excluded.type, error_type = excluded.error_type,
+        error_code = excluded.error_code, at = excluded.at, aside = false;
     if exists (select from ojs.replay_rule r where r.enabled) then
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select p_at + r.delay, 'replay', array_agg(d.tenant_id), array_agg(d.id)
@@ -87,50 +142,52 @@ comment on function ojs._bury(text[], uuid[], text[], text[], jsonb[], timestamp
 'Puts jobs that the same transaction discards at p_at into the dead letter queue; which ones ojs._to_dead_letters says. The arrays are in
 step; p_entries: the last error of each. True.';
 
+create type ojs._attempt_end as (
+    tenant_id text, id uuid, queue text, priority int, type text, seq bigint, attempt int, started_at timestamptz, to_state ojs.job_state,
+    retry_at timestamptz, retry jsonb, entry jsonb, fenced boolean, cause text
+);
+comment on type ojs._attempt_end is
+'An attempt that has ended: its job, the state it entered, when it is retried and by which policy, the error as it is kept in the job''s
+errors, whether the caller proved that it held the job, and why the clock ended it.';
+
 -- +goose StatementBegin
-create function ojs.nack(
-    p_id uuid, p_error jsonb, p_lease uuid default null, p_worker_id text default null, p_requeue boolean default false, p_tenant text default null
-) returns ojs.job
-language plpgsql security definer set search_path = pg_catalog, pg_temp
+create function ojs._book(p_ends ojs._attempt_end[], p_now timestamptz) returns boolean
+language plpgsql
 as $$
-declare
-    v_refusal ojs.refusal := ojs._error_refusal(p_error);
-    v_old     ojs.job;
-    v_job     ojs.job;
-    v_entry   jsonb;
-    v_now     timestamptz := ojs.now();
-    v_to      ojs.job_state;
 begin
-    if v_refusal is not null then
-        perform ojs._raise(v_refusal.sqlstate, v_refusal.message, v_refusal.detail);
-    end if;
-    v_old := ojs._held_job(p_id, ojs._session_tenant(p_tenant), p_lease, p_worker_id, 'fail');
-    v_entry := ojs._error_entry(p_error, v_old.attempt, v_now);
-    v_to := ojs._failed_state(v_entry, p_requeue, v_old.attempt, v_old.max_attempts, v_old.retry);
-    update ojs.job j
-    set state = v_to, lease = null, lease_expires_at = null, errors = ojs._errors_with(j.errors, v_entry),
-        finished_at = case when v_to = 'discarded' then v_now end,
-        retry_at = case when v_to = 'retryable' then v_now + ojs._retry_delay_ms(j.retry, j.attempt) * interval '1 millisecond' end,
-        enqueued_at = case when v_to = 'available' then v_now else j.enqueued_at end
-    where j.id = v_old.id and j.tenant_id = v_old.tenant_id
-    returning * into v_job;
-    perform ojs._released(v_old, v_to, p_lease is not null or p_worker_id is not null);
-    if v_to = 'available' then
-        perform ojs._woken(v_job, 'available');
-    elsif v_to = 'retryable' then
-        insert into ojs.timer (due_at, kind, tenant_ids, ids) values (v_job.retry_at, 'due', array[v_job.tenant_id], array[v_job.id]);
-    elsif ojs._to_dead_letters(v_job.retry, v_entry) then
-        perform ojs._bury(array[v_job.tenant_id], array[v_job.id], array[v_job.queue], array[v_job.type], array[v_entry], v_now);
-    end if;
-    return v_job;
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at)
+    select e.tenant_id, e.queue, e.priority, 'active', 'completed', count(*), count(*) filter (where not e.fenced),
+        sum(ojs._seconds(p_now - e.started_at)), p_now
+    from unnest(p_ends) e where e.to_state = 'completed' group by e.tenant_id, e.queue, e.priority;
+
+    insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced, cause, at)
+    select e.tenant_id, e.queue, e.priority, e.id, e.type, e.attempt, 'active', e.to_state, e.started_at, e.fenced, e.cause, p_now
+    from unnest(p_ends) e where e.to_state <> 'completed';
+
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi, at)
+    select e.tenant_id, e.queue, e.priority, 'available', 'available', 1, e.seq, e.seq, p_now from unnest(p_ends) e
+        where e.to_state = 'available';
+    perform ojs._notify(array_agg(distinct e.queue)) from unnest(p_ends) e where e.to_state = 'available' having count(*) > 0;
+
+    -- Jobs that come back within the same twentieth of a second share a reminder; one each would be a row more for each failure.
+    insert into ojs.timer (due_at, kind, tenant_ids, ids)
+    select max(e.retry_at), 'due', array_agg(e.tenant_id), array_agg(e.id)
+    from unnest(p_ends) e where e.to_state = 'retryable' group by date_bin('50 milliseconds', e.retry_at, 'epoch');
+
+    -- The reminder of its expiry came while the job was in a worker's hands: nobody hands it out any more, and the tick ends it.
+    insert into ojs.timer (due_at, kind, tenant_ids, ids)
+    select p_now, 'expiry', array_agg(e.tenant_id), array_agg(e.id) from unnest(p_ends) e
+    cross join lateral (select from ojs.job j where j.id = e.id and j.tenant_id = e.tenant_id and j.expires_at <= p_now limit 1) j
+    where e.to_state = 'available' having count(*) > 0;
+
+    perform ojs._bury(array_agg(e.tenant_id), array_agg(e.id), array_agg(e.queue), array_agg(e.type), array_agg(e.entry), p_now)
+    from unnest(p_ends) e where e.to_state = 'discarded' and ojs._to_dead_letters(e.retry, e.entry) having count(*) > 0;
+    return true;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.nack(uuid, jsonb, uuid, text, boolean, text) is
-'Reports that an active job failed and returns it (ojs-core section 7.4): retryable, to come back at retry_at by its retry
-policy; discarded, when attempts are exhausted, p_error ->> ''retryable'' is false or the policy lists its code or type as non-retryable, or the
-code is DISCARD, FAIL or DEAD_LETTER, and then kept in the dead letter queue if the policy says on_exhaustion dead_letter or the code is
-DEAD_LETTER; with p_requeue available again at once. p_error: an object {message, code, type, retryable, details} up to 65536 bytes, kept
-in errors; of all but the message, null means absent. p_lease, p_worker_id as for ojs.ack. Raises invalid_request, not_found, conflict,
-ambiguous_job, payload_too_large. Locks the job row.';
+comment on function ojs._book(ojs._attempt_end[], timestamptz) is
+'Writes what follows from the end of attempts whose jobs the same statement has changed: the journals, reminders of retries, dead letters,
+and notifies. True.';
+
 reset role;

@@ -2,27 +2,9 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
--- +goose StatementBegin
-create function ojs._extend(p_worker_id text, p_ids uuid[], p_visibility_timeout_ms int, p_tenant text) returns setof ojs.job
-language sql
-as $$
-    with held as materialized (
-        select j.id, j.tenant_id from ojs.job j
-        where j.id = any (p_ids) and (p_tenant is null or j.tenant_id = p_tenant) and j.state = 'active'
-          and (j.worker_id is null or j.worker_id = p_worker_id)
-        for update of j skip locked
-    )
-    update ojs.job j
-    set lease_expires_at = greatest(j.lease_expires_at,
-        least(ojs.now() + coalesce(p_visibility_timeout_ms, j.visibility_timeout_ms, 30000) * interval '1 millisecond', j.started_at + ojs._timeout_ms(j.timeout_ms) * interval '1 millisecond'))
-    from held h where j.id = h.id and j.tenant_id = h.tenant_id
-    returning j.*
-$$;
--- +goose StatementEnd
-comment on function ojs._extend(text, uuid[], int, text) is
-'Extends the leases of those of the jobs that a worker holds, never beyond the time that the attempt may run, and returns them. Passes
-over what is locked.';
-
+-- Gives back a job that never reached its worker.
+-- Locks the job's row.
+-- Writes job, release, journal; notifies.
 -- +goose StatementBegin
 create function ojs.release(p_id uuid, p_lease uuid) returns ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -34,8 +16,9 @@ begin
     if p_lease is null then
         perform ojs._raise('OJ400', 'lease is required', '{"field": "lease"}');
     end if;
-    -- An id that two tenants use is told apart by the lease.
-    v_old := ojs._held_job(p_id, coalesce(ojs._session_tenant(null), (select j.tenant_id from ojs.job j where j.id = p_id and j.lease = p_lease)), p_lease, null, 'release');
+    -- Where two tenants use the same id, the lease tells whose job is meant.
+    v_old := ojs._held_job(p_id, coalesce(ojs._session_tenant(null),
+        (select j.tenant_id from ojs.job j where j.id = p_id and j.lease = p_lease)), p_lease, null, 'release');
     update ojs.job j
     set state = 'available', attempt = j.attempt - 1, lease = null, lease_expires_at = null, started_at = null, worker_id = null
     where j.id = v_old.id and j.tenant_id = v_old.tenant_id
@@ -50,6 +33,9 @@ comment on function ojs.release(uuid, uuid) is
 'Gives back a job that never reached its worker, and returns it: available at once, first among its tenant''s, the attempt not counted.
 p_lease is required. Raises not_found, conflict.';
 
+-- Cancels a job.
+-- Locks the job's row.
+-- Writes job, release.
 -- +goose StatementBegin
 create function ojs.cancel(p_id uuid, p_tenant text default null) returns ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -59,7 +45,7 @@ declare
     v_job ojs.job;
 begin
     select * into v_old from ojs.job j where j.id = v_old.id and j.tenant_id = v_old.tenant_id for update;
-    if v_old.state in ('completed', 'cancelled', 'discarded') then
+    if ojs._ended(v_old.state) then
         perform ojs._raise('OJ409', format('cannot cancel job %s: it is %s already', p_id, v_old.state),
             jsonb_build_object('job_id', p_id, 'current_state', v_old.state));
     end if;
@@ -76,6 +62,9 @@ comment on function ojs.cancel(uuid, text) is
 'Cancels a job that has not ended, whether waiting or running, and returns it (ojs-core section 7.6). A worker that runs it learns from
 its next heartbeat or ack. Raises not_found, conflict (ended already), ambiguous_job. Locks the job row.';
 
+-- Makes a pending job available.
+-- Locks the job's row.
+-- Writes job, journal; notifies.
 -- +goose StatementBegin
 create function ojs.activate(p_id uuid, p_tenant text default null) returns ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -101,4 +90,41 @@ $$;
 comment on function ojs.activate(uuid, text) is
 'Makes a pending job available and returns it (ojs-http-binding section 9.5). Raises not_found, conflict (not pending), ambiguous_job.
 Locks the job row.';
+
+-- +goose StatementBegin
+create function ojs._extend(p_worker_id text, p_ids uuid[], p_visibility_timeout_ms int, p_tenant text) returns setof ojs.job
+language sql
+as $$
+    with mine as materialized (
+        select j as job, n.now, ojs._lease_end(n.now, coalesce(p_visibility_timeout_ms, j.visibility_timeout_ms), j.started_at,
+            coalesce(nullif(j.timeout_ms, 0), n.limit_ms)) as until
+        from (select ojs.now() as now, ojs._timeout_ms(null) as limit_ms offset 0) n
+        cross join ojs.job j
+        where j.id = any (p_ids) and (p_tenant is null or j.tenant_id = p_tenant) and j.state = 'active'
+          and (j.worker_id is null or j.worker_id = p_worker_id)
+    ), held as materialized (
+        -- Only rows whose lease moves are locked: a lock on another row would keep the clock from ending its attempt in time.
+        select j.id, j.tenant_id, m.until from mine m
+        cross join lateral (
+            select j.id, j.tenant_id from ojs.job j
+            where j.id = (m.job).id and j.tenant_id = (m.job).tenant_id and j.state = 'active' and j.started_at = (m.job).started_at
+            for update skip locked
+        ) j
+        where m.until > (m.job).lease_expires_at and m.until > m.now
+    ), extended as (
+        update ojs.job j set lease_expires_at = greatest(j.lease_expires_at, h.until)
+        from held h where j.id = h.id and j.tenant_id = h.tenant_id
+        returning j.*
+    )
+    select e.* from extended e
+    union all
+    -- A job that another heartbeat has locked at this moment is held all the same: left out, its worker would abort it.
+    select (m.job).* from mine m
+    where (m.job).lease_expires_at > m.now and ((m.job).id, (m.job).tenant_id) not in (select h.id, h.tenant_id from held h)
+$$;
+-- +goose StatementEnd
+comment on function ojs._extend(text, uuid[], int, text) is
+'Extends the leases of those of the jobs that a worker holds, never beyond the time that the attempt may run, and returns those whose lease
+goes on. Locks and writes only rows whose lease moves; of those that somebody else has
+locked, the leases stay as they are.';
 reset role;

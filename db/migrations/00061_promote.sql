@@ -26,20 +26,21 @@ begin
         update ojs.job j set state = 'available', seq = n.seq, enqueued_at = v_now
         from numbered n where j.id = n.id and j.tenant_id = n.tenant_id
         returning j.tenant_id, j.queue, j.priority, n.state as from_state, j.seq
-    ), woken as (
-        insert into ojs.wake (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
+    ), noted as (
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
         select p.tenant_id, p.queue, p.priority, p.from_state, 'available', count(*), min(p.seq), max(p.seq)
         from promoted p group by p.tenant_id, p.queue, p.priority, p.from_state
         returning queue
     ), later as (
-        -- Locked by somebody just now, or moved to a later time: look again.
+        -- Jobs that somebody has locked just now, or that were moved to a later time, get a new reminder.
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select greatest(coalesce(j.retry_at, j.scheduled_at), v_now + interval '1 second'), 'due', array[j.tenant_id], array[j.id]
+        select greatest(coalesce(j.retry_at, j.scheduled_at), v_now + ojs._moment()), 'due', array[j.tenant_id], array[j.id]
         from asked a
-        cross join lateral (select j.* from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state in ('scheduled', 'retryable') limit 1) j
+        cross join lateral (select j.* from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id
+            and j.state in ('scheduled', 'retryable') limit 1) j
         where (a.id, a.tenant_id) not in (select h.id, h.tenant_id from held h)
     )
-    select (select array_agg(distinct w.queue) from woken w), (select count(*) from promoted) into v_queues, v_jobs;
+    select (select array_agg(distinct n.queue) from noted n), (select count(*) from promoted) into v_queues, v_jobs;
     if v_queues is not null then
         perform ojs._notify(v_queues);
     end if;
@@ -60,11 +61,13 @@ begin
     with ended as materialized (
         select x.id, x.tenant_id from ojs._discard_expired(p_ids, p_tenants) x
     )
-    -- Locked by somebody just now: look again. In a worker's hands: it may come back.
+    -- Jobs that somebody has locked just now get a new reminder, and so do jobs in workers' hands, which may come back.
     insert into ojs.timer (due_at, kind, tenant_ids, ids)
-    select case when j.state = 'active' then greatest(j.lease_expires_at, v_now + interval '1 second') else greatest(j.expires_at, v_now + interval '1 second') end, 'expiry', array[j.tenant_id], array[j.id]
+    select greatest(case when j.state = 'active' then j.lease_expires_at else j.expires_at end, v_now + ojs._moment()), 'expiry',
+        array[j.tenant_id], array[j.id]
     from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
-    cross join lateral (select j.* from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state not in ('completed', 'cancelled', 'discarded') and j.expires_at is not null limit 1) j
+    cross join lateral (select j.* from ojs.job j
+        where j.id = a.id and j.tenant_id = a.tenant_id and not ojs._ended(j.state) and j.expires_at is not null limit 1) j
     where (a.id, a.tenant_id) not in (select e.id, e.tenant_id from ended e);
 end;
 $$;
@@ -78,26 +81,45 @@ as $$
 declare
     v_queues text[];
 begin
-    with woken as (
-        insert into ojs.wake (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
+    with noted as (
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
         select j.tenant_id, j.queue, j.priority, 'available', 'available', 1, j.seq, j.seq
         from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
         cross join lateral (select j.* from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'available' limit 1) j
         returning queue
     )
-    select array_agg(distinct w.queue) into v_queues from woken w;
+    select array_agg(distinct n.queue) into v_queues from noted n;
     if v_queues is not null then
         perform ojs._notify(v_queues);
     end if;
-    -- As long as somebody has hold of what was decided ahead.
-    perform ojs._look_again(array_agg(r.tenant_id), array_agg(r.id))
-    from unnest(v_queues) q(queue)
-    cross join lateral (select m.held from ojs.run_mark m where m.queue = q.queue order by m.rev desc limit 1) m
-    cross join lateral unnest(m.held) h(n)
-    cross join lateral (select r.tenant_id, r.id from ojs.run r where r.queue = q.queue and r.n = h.n limit 1) r
-    where r.id = any (p_ids);
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._wake_again(text[], uuid[]) is 'Has the next decision look again at those of the jobs that are still available.';
+
+-- +goose StatementBegin
+create function ojs._discard_expired(p_ids uuid[], p_tenants text[]) returns table (id uuid, tenant_id text)
+language sql
+as $$
+    with held as materialized (
+        select j.* from unnest(p_ids, p_tenants) e(id, tenant_id)
+        cross join lateral (select j.id, j.tenant_id, j.state from ojs.job j
+            where j.id = e.id and j.tenant_id = e.tenant_id and j.state in ('available', 'scheduled', 'retryable', 'pending')
+              and j.expires_at <= ojs.now()
+            for update skip locked) j
+    ), ended as (
+        update ojs.job j set state = 'discarded', finished_at = ojs.now(), retry_at = null
+        from held h where j.id = h.id and j.tenant_id = h.tenant_id
+        returning j.tenant_id, j.queue, j.priority, j.id, j.type, j.attempt, h.state as from_state
+    ), released as (
+        insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state)
+        select e.tenant_id, e.queue, e.priority, e.id, e.type, e.attempt, e.from_state, 'discarded' from ended e
+    )
+    select h.id, h.tenant_id from held h
+$$;
+-- +goose StatementEnd
+comment on function ojs._discard_expired(uuid[], text[]) is
+'Discards those of the jobs that wait past their expires_at, for a worker or for their time, and that nobody else has locked (ojs-core
+section 5.2); says which.';
+
 reset role;

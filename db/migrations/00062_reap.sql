@@ -2,74 +2,120 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
+-- Reads leases in the order in which they end, from where the clock was on, and before them those of transactions that committed late. So
+-- the clock looks at each row once, however long it stays.
+-- +goose StatementBegin
+create function ojs._reap_leases(
+    p_mark ojs.clock_mark, p_now timestamptz, p_limit int, out o_reaped int, out o_looked int, out o_seen pg_snapshot,
+    out o_lease_at timestamptz
+)
+language plpgsql
+as $$
+declare
+    v_jobs record;
+begin
+    with line as materialized (
+        select l.due_at, l.ids, l.tenants, l.jobs from ojs._late_leases(p_mark) l where l.due_at <= p_now
+        union all
+        (select l.due_at, l.ids, l.tenants, l.jobs from ojs.lease l
+        where l.due_at >= p_mark.lease_at and l.due_at <= p_now order by l.due_at fetch first (p_limit) rows with ties)
+    ), bite as (
+        -- Leases that end at the same instant are taken together: the mark is an instant, and the rest of them would be passed over.
+        select min(s.due_at) as until from (select l.due_at, sum(l.jobs) over (order by l.due_at) as jobs from line l) s
+            where s.jobs >= p_limit
+    )
+    select ojs._snapshot() as seen, min(b.until) as until, array_agg(j.tenant_id) as tenants, array_agg(j.id) as ids
+    into v_jobs
+    from bite b
+    left join line l on l.due_at <= b.until or b.until is null
+    left join lateral unnest(l.ids, l.tenants) j(id, tenant_id) on true;
+    o_seen := v_jobs.seen;
+    o_lease_at := coalesce(v_jobs.until + interval '1 microsecond', p_now);
+    o_looked := case when v_jobs.ids[1] is null then 0 else cardinality(v_jobs.ids) end;
+    o_reaped := case when o_looked > 0 then ojs._reap(v_jobs.tenants, v_jobs.ids) else 0 end;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._reap_leases(ojs.clock_mark, timestamptz, int) is
+'Looks at the jobs of leases that have ended, of about p_limit jobs, and ends the attempts of those that still run. o_looked: how many it
+looked at; o_seen: what it saw; o_lease_at: of what it saw, leases that end before are done.';
+
+-- +goose StatementBegin
+create function ojs._moment() returns interval
+language sql immutable
+as $$ select interval '100 milliseconds' $$;
+-- +goose StatementEnd
+comment on function ojs._moment() is 'How soon the clock looks again at a row that somebody had locked.';
+
+-- +goose StatementBegin
+create function ojs._late_leases(p_mark ojs.clock_mark) returns setof ojs.lease
+language sql stable rows 10
+as $$
+    select l.* from ojs.lease l where l.xid >= pg_snapshot_xmax(p_mark.seen) and l.due_at < p_mark.lease_at
+    union all
+    select l.* from pg_snapshot_xip(p_mark.seen) x(xid)
+    cross join lateral (select l.* from ojs.lease l where l.xid = x.xid and l.due_at < p_mark.lease_at offset 0) l
+    where pg_visible_in_snapshot(x.xid, (select pg_current_snapshot()))
+$$;
+-- +goose StatementEnd
+comment on function ojs._late_leases(ojs.clock_mark) is
+'Leases that the clock has passed without seeing them: their transactions had not committed, or the wall clock was set back.';
+
+-- Ends attempts whose time is over or whose worker is lost.
+-- Locks the rows of the jobs, and passes over those that others have locked, which are looked at again in a moment.
+-- Writes the jobs, what ojs._book writes, and timers.
 -- +goose StatementBegin
 create function ojs._reap(p_tenants text[], p_ids uuid[], p_lost text[] default null) returns int
 language plpgsql
 as $$
 declare
-    v_now    timestamptz := ojs.now();
-    v_queues text[];
-    v_jobs   int;
+    v_now  timestamptz := ojs.now();
+    v_jobs int;
 begin
-    -- Nearly all of them are done by now.
+    -- Nearly all of these jobs are done by now. Leaving them out first keeps the statement from locking their rows.
     with asked as materialized (
         select distinct j.id, j.tenant_id, j.lease_expires_at, a.lost from unnest(p_ids, p_tenants, p_lost) a(id, tenant_id, lost)
-        cross join lateral (select j.id, j.tenant_id, j.lease_expires_at from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'active' limit 1) j
+        cross join lateral (select j.id, j.tenant_id, j.lease_expires_at from ojs.job j
+            where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'active' limit 1) j
     ), held as materialized (
-        select j.*, case when a.lost is not null then 'worker_death' when j.started_at + l.limit_ms * interval '1 millisecond' <= j.lease_expires_at then 'timeout' else 'visibility_timeout' end as cause,
-            l.limit_ms
+        select j.*, ojs._loss(case when a.lost is not null then 'worker_death' when l.over then 'timeout' else 'visibility_timeout' end,
+            j.attempt, j.started_at, l.limit_ms, v_now) as entry
         from asked a
         cross join lateral (select j.* from ojs.job j
             where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'active' and (j.lease_expires_at <= v_now or j.worker_id = a.lost)
             for update skip locked) j
-        cross join lateral (select ojs._timeout_ms(j.timeout_ms) as limit_ms) l
+        cross join lateral (select t.limit_ms, j.started_at + t.limit_ms * interval '1 millisecond' <= j.lease_expires_at as over
+            from (select ojs._timeout_ms(j.timeout_ms) as limit_ms) t) l
     ), judged as materialized (
-        -- A lost attempt goes back at once; one that ran for too long failed. Either was the last if no attempts are left.
-        select e.*, case when ojs._failed_state(e.entry, false, e.attempt, e.max_attempts, e.retry) = 'discarded' then 'discarded' when e.cause = 'timeout' then 'retryable' else 'available'
-            end::ojs.job_state as to_state
-        from (
-            select h.*, ojs._error_entry(jsonb_strip_nulls(jsonb_build_object('type', h.cause, 'message', case h.cause
-                    when 'timeout' then format('Job execution exceeded timeout of %s seconds', trim_scale(h.limit_ms / 1000.0))
-                    when 'worker_death' then 'The worker stopped sending heartbeats.'
-                    else 'The worker neither finished the job nor sent a heartbeat in time.' end,
-                'timeout_kind', case h.cause when 'timeout' then 'execution' else 'stalled' end, 'limit_seconds', case h.cause when 'timeout' then trim_scale(h.limit_ms / 1000.0) end,
-                'elapsed_seconds', round(extract(epoch from v_now - h.started_at), 3))), h.attempt, v_now) as entry
-            from held h
-        ) e
+        -- An attempt whose worker was lost goes back at once; one that ran for too long has failed. If no attempts are left, the job is
+        -- discarded in either case.
+        select h.*, case when ojs._failed_state(h.entry, false, h.attempt, h.max_attempts, h.retry) = 'discarded' then 'discarded'
+            when h.entry ->> 'type' = 'timeout' then 'retryable' else 'available' end::ojs.job_state as to_state
+        from held h
     ), reaped as (
         update ojs.job j
         set state = g.to_state, lease = null, lease_expires_at = null, errors = ojs._errors_with(j.errors, g.entry),
-            started_at = case when g.to_state <> 'available' then j.started_at end, enqueued_at = case when g.to_state = 'available' then v_now else j.enqueued_at end,
+            started_at = case when g.to_state <> 'available' then j.started_at end,
+            enqueued_at = case when g.to_state = 'available' then v_now else j.enqueued_at end,
             finished_at = case when g.to_state = 'discarded' then v_now end,
-            retry_at = case when g.to_state = 'retryable' then v_now + ojs._retry_delay_ms(j.retry, j.attempt) * interval '1 millisecond' else j.retry_at end
+            retry_at = case when g.to_state = 'retryable' then ojs._retry_at(j.retry, j.attempt, v_now) else j.retry_at end
         from judged g where j.id = g.id and j.tenant_id = g.tenant_id
-        returning j.tenant_id, j.id, j.queue, j.priority, j.seq, j.state, j.retry_at
-    ), released as (
-        insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, cause)
-        select g.tenant_id, g.queue, g.priority, g.id, g.type, g.attempt, g.state, g.to_state, g.started_at, g.cause from judged g
-    ), woken as (
-        insert into ojs.wake (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
-        select r.tenant_id, r.queue, r.priority, 'available', 'available', 1, r.seq, r.seq from reaped r where r.state = 'available'
-        returning queue
-    ), reminded as (
-        insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select max(r.retry_at), 'due', array_agg(r.tenant_id), array_agg(r.id)
-        from reaped r where r.state = 'retryable' group by date_bin('50 milliseconds', r.retry_at, 'epoch')
-    ), buried as materialized (
-        select ojs._bury(array_agg(g.tenant_id), array_agg(g.id), array_agg(g.queue), array_agg(g.type), array_agg(g.entry), v_now)
-        from judged g where g.to_state = 'discarded' and ojs._to_dead_letters(g.retry, g.entry) having count(*) > 0
+        returning (j.tenant_id, j.id, j.queue, j.priority, j.type, j.seq, j.attempt, g.started_at, j.state, j.retry_at, j.retry,
+            g.entry, true, g.entry ->> 'type')::ojs._attempt_end as ended
+    ), booked as materialized (
+        select ojs._book(array_agg(r.ended), v_now) from reaped r
     ), later as (
-        -- Extended by a heartbeat, handed out anew, or locked by an acknowledgement at this moment: look again.
+        -- Jobs whose lease a heartbeat has extended, or that an acknowledgement has locked at this moment, get a new reminder. Those that
+        -- were handed out anew have one in their new lease.
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
-        select greatest(a.lease_expires_at, v_now + interval '1 second'), 'lease', array[a.tenant_id], array[a.id]
-        from asked a
+        select a.again_at, 'lease', array_agg(a.tenant_id), array_agg(a.id)
+        from (select a.*, greatest(a.lease_expires_at, v_now + ojs._moment()) as again_at from asked a) a
         where (a.id, a.tenant_id) not in (select h.id, h.tenant_id from held h)
-          and not exists (select from ojs.timer t where t.due_at = a.lease_expires_at and t.kind = 'lease' and a.id = any (t.ids))
+          and not exists (select from ojs.timer t where t.due_at = a.again_at and t.kind = 'lease' and a.id = any (t.ids))
+          and not exists (select from ojs.lease l where l.due_at = a.again_at and a.id = any (l.ids))
+        group by a.again_at
     )
-    select (select array_agg(distinct w.queue) from woken w), (select count(*) from reaped, (select count(*) from buried) b) into v_queues, v_jobs;
-    if v_queues is not null then
-        perform ojs._notify(v_queues);
-    end if;
+    select count(r.ended) into v_jobs from booked left join reaped r on true;
     return v_jobs;
 end;
 $$;
@@ -80,4 +126,22 @@ counts and is recorded as an error. One that ran for as long as it may failed (t
 lost (visibility_timeout, worker_death) and it is available again at once. Discarded in either case, and put among the dead letters if
 the policy says so, when attempts are exhausted or the policy does not retry such errors: a job that kills its workers ends. Returns how
 many.';
+
+-- +goose StatementBegin
+create function ojs._loss(p_cause text, p_attempt int, p_started_at timestamptz, p_limit_ms int, p_now timestamptz) returns jsonb
+language sql stable
+as $$
+    select ojs._error_entry(jsonb_strip_nulls(jsonb_build_object(
+        'type', p_cause,
+        'message', case p_cause
+            when 'timeout' then format('Job execution exceeded timeout of %s seconds', trim_scale(p_limit_ms / 1000.0))
+            when 'worker_death' then 'The worker stopped sending heartbeats.'
+            else 'The worker neither finished the job nor sent a heartbeat in time.' end,
+        'timeout_kind', case p_cause when 'timeout' then 'execution' else 'stalled' end,
+        'limit_seconds', case p_cause when 'timeout' then trim_scale(p_limit_ms / 1000.0) end,
+        'elapsed_seconds', round(extract(epoch from p_now - p_started_at), 3))), p_attempt, p_now)
+$$;
+-- +goose StatementEnd
+comment on function ojs._loss(text, int, timestamptz, int, timestamptz) is
+'The error of an attempt that the clock ends, as it is kept in the errors of its job. p_cause: timeout, visibility_timeout, worker_death.';
 reset role;

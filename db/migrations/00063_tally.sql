@@ -2,36 +2,57 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
--- A function, so that the few rows at the end of the journal are read by index whatever the planner believes about their number.
+-- +goose StatementBegin
+create function ojs._moved(p_from ojs.job_state, p_to ojs.job_state, p_state ojs.job_state) returns int
+language sql immutable
+as $$ select (p_to = p_state)::int - (p_from is not distinct from p_state)::int $$;
+-- +goose StatementEnd
+comment on function ojs._moved(ojs.job_state, ojs.job_state, ojs.job_state) is
+'By how much a move of one job changes the number of those in p_state: 1, 0 or -1. Becomes part of the expression that asks.';
+
+-- +goose StatementBegin
+create function ojs._changes(p_from pg_snapshot, p_to pg_snapshot) returns setof ojs.tally
+language sql stable rows 100
+as $$
+    select m.tenant_id, m.queue, m.priority,
+        sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'scheduled')),
+        sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'available')),
+        sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'pending')),
+        sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'active')),
+        sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'retryable')),
+        coalesce(sum(m.jobs) filter (where m.to_state = 'completed'), 0),
+        coalesce(sum(m.jobs) filter (where m.to_state = 'cancelled'), 0),
+        sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'discarded')),
+        coalesce(sum(m.jobs) filter (where m.from_state is null), 0),
+        sum(m.failed), 0::bigint
+    from ojs._since(p_from, p_to) m
+    group by m.tenant_id, m.queue, m.priority
+$$;
+-- +goose StatementEnd
+comment on function ojs._changes(pg_snapshot, pg_snapshot) is
+'What the journals add to the numbers of ojs.tally between two snapshots; arguments as for ojs._since.';
+
+-- A plan of its own reads the few rows at the end of the journals by index, whatever the planner of the asking query believes about their
+-- number. The function has its owner's rights, because a row of ojs.lease names jobs of several tenants, which no policy could divide.
 -- +goose StatementBegin
 create function ojs._recent() returns setof ojs.tally
-language plpgsql stable rows 100 set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_mark pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+    v_own  text := ojs.current_tenant();
+    v_all  boolean := ojs._sees_all();
 begin
-    return query
-    select m.tenant_id, m.queue, m.priority,
-        (coalesce(sum(m.jobs) filter (where m.to_state = 'scheduled'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'scheduled'), 0))::bigint,
-        (coalesce(sum(m.jobs) filter (where m.to_state = 'available'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'available'), 0))::bigint,
-        (coalesce(sum(m.jobs) filter (where m.to_state = 'pending'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'pending'), 0))::bigint,
-        (coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'active'), 0))::bigint,
-        (coalesce(sum(m.jobs) filter (where m.to_state = 'retryable'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'retryable'), 0))::bigint,
-        coalesce(sum(m.jobs) filter (where m.to_state = 'completed'), 0)::bigint, coalesce(sum(m.jobs) filter (where m.to_state = 'cancelled'), 0)::bigint,
-        (coalesce(sum(m.jobs) filter (where m.to_state = 'discarded'), 0) - coalesce(sum(m.jobs) filter (where m.from_state = 'discarded'), 0))::bigint,
-        coalesce(sum(m.jobs) filter (where m.from_state is null), 0)::bigint,
-        coalesce(sum(m.jobs) filter (where m.failure), 0)::bigint, 0::bigint
-    from (
-        select m.* from ojs._movement m where m.xid >= pg_snapshot_xmax(v_mark)
-        union all
-        select m.* from pg_snapshot_xip(v_mark) x(xid) cross join lateral (select m.* from ojs._movement m where m.xid = x.xid offset 0) m
-    ) m
-    group by m.tenant_id, m.queue, m.priority;
+    return query select c.* from ojs._changes(v_mark, null) c where v_all or c.tenant_id = v_own;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._recent() is 'Changes of the numbers in ojs.tally that are visible now and not rolled up yet.';
+comment on function ojs._recent() is
+'Changes of the numbers in ojs.tally that are visible now and not rolled up yet. A tenant gets its own.';
 
+-- Adds what the journals say since the last time to ojs.tally.
+-- Locks the row of ojs.tally_mark, if nobody else has; waits for nobody.
+-- Writes a version of each row that changes and of the mark; nothing where nothing has happened.
 -- +goose StatementBegin
 create function ojs._roll_up() returns int
 language plpgsql
@@ -40,13 +61,10 @@ declare
     v_mark ojs.tally_mark;
     v_rows int;
 begin
-    -- Looked at first without a lock, so that an idle system writes nothing.
+    -- Without this look, an idle system would lock the mark and write at every tick.
     select t.* into v_mark from ojs.tally_mark t order by t.rev desc limit 1;
     if pg_snapshot_xmax(v_mark.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
-            and not exists (select from ojs.wake w where w.xid >= pg_snapshot_xmax(v_mark.snapshot))
-            and not exists (select from ojs.lease l where l.xid >= pg_snapshot_xmax(v_mark.snapshot))
-            and not exists (select from ojs.release r where r.xid >= pg_snapshot_xmax(v_mark.snapshot))
-            and not exists (select from pg_snapshot_xip(v_mark.snapshot) x(xid) cross join lateral (select m.* from ojs._movement m where m.xid = x.xid offset 0) m) then
+            and not exists (select from ojs._since(v_mark.snapshot, null)) then
         return 0;
     end if;
     perform from ojs.tally_mark t where t.rev = v_mark.rev for update skip locked;
@@ -54,19 +72,12 @@ begin
         return 0;
     end if;
     if exists (select from ojs._movement m where m.xid = pg_current_xact_id()) then
-        -- What this transaction did before is not committed yet; a tick after it will count it, once.
+        -- What this transaction did itself is not in the snapshot and would be counted twice: now and by the next tick.
         return 0;
     end if;
     if pg_snapshot_xmax(v_mark.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then
-        -- Transaction ids ran backwards: this is a logical copy in another cluster. Count anew.
-        delete from ojs.tally;
-        insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed)
-        select j.tenant_id, j.queue, j.priority, count(*) filter (where j.state = 'scheduled'), count(*) filter (where j.state = 'available'),
-            count(*) filter (where j.state = 'pending'), count(*) filter (where j.state = 'active'), count(*) filter (where j.state = 'retryable'),
-            count(*) filter (where j.state = 'completed'), count(*) filter (where j.state = 'cancelled'), count(*) filter (where j.state = 'discarded'), count(*),
-            coalesce(sum(jsonb_array_length(j.errors)), 0)
-        from (select j.tenant_id, j.queue, j.priority, j.state, j.errors from ojs.job j union all select k.tenant_id, k.queue, k.priority, k.state, k.errors from ojs.dead_job k) j
-        group by j.tenant_id, j.queue, j.priority;
+        -- Transaction ids ran backwards, so this is a logical copy in another cluster, where the stored snapshot says nothing.
+        perform ojs._recount();
         update ojs.tally_mark t set rev = t.rev + 1, snapshot = ojs._snapshot(), at = ojs.now() where t.rev = v_mark.rev;
         return 1;
     end if;
@@ -74,20 +85,24 @@ begin
         select ojs._snapshot() as snapshot
     ), recent as materialized (
         select r.*, t.rev as old_rev
-        from ojs._recent() r
+        from ojs._changes(v_mark.snapshot, null) r
         left join lateral (select t.rev from ojs.tally t where t.tenant_id = r.tenant_id and t.queue = r.queue and t.priority = r.priority
             order by t.rev desc limit 1) t on true
     ), marked as (
-        update ojs.tally_mark t set rev = t.rev + 1, snapshot = m.snapshot, at = ojs.now() from mark m where t.rev = v_mark.rev and exists (select from recent)
+        update ojs.tally_mark t set rev = t.rev + 1, snapshot = m.snapshot, at = ojs.now() from mark m where t.rev = v_mark.rev
+            and exists (select from recent)
     ), added as (
-        insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed)
-        select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled, r.discarded, r.total, r.failed
+        insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled,
+            discarded, total, failed)
+        select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled,
+            r.discarded, r.total, r.failed
         from recent r where r.old_rev is null
     ), changed as (
         update ojs.tally t
         set rev = t.rev + 1, scheduled = t.scheduled + r.scheduled, available = t.available + r.available, pending = t.pending + r.pending,
             active = t.active + r.active, retryable = t.retryable + r.retryable, completed = t.completed + r.completed,
-            cancelled = t.cancelled + r.cancelled, discarded = t.discarded + r.discarded, total = t.total + r.total, failed = t.failed + r.failed
+            cancelled = t.cancelled + r.cancelled, discarded = t.discarded + r.discarded, total = t.total + r.total,
+            failed = t.failed + r.failed
         from recent r
         where t.tenant_id = r.tenant_id and t.queue = r.queue and t.priority = r.priority and t.rev = r.old_rev
     )
@@ -99,4 +114,29 @@ $$;
 comment on function ojs._roll_up() is
 'Adds the movements since ojs.tally_mark to ojs.tally and moves the mark, in one statement: exact whenever it is read. Another server at
 it: does nothing.';
+
+-- +goose StatementBegin
+create function ojs._recount() returns void
+language plpgsql
+as $$
+begin
+    delete from ojs.tally;
+    insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled,
+        discarded, total, failed)
+    select j.tenant_id, j.queue, j.priority,
+        count(*) filter (where j.state = 'scheduled'), count(*) filter (where j.state = 'available'),
+        count(*) filter (where j.state = 'pending'), count(*) filter (where j.state = 'active'),
+        count(*) filter (where j.state = 'retryable'), count(*) filter (where j.state = 'completed'),
+        count(*) filter (where j.state = 'cancelled'), count(*) filter (where j.state = 'discarded'),
+        count(*), coalesce(sum(jsonb_array_length(j.errors)), 0)
+    from (
+        select j.tenant_id, j.queue, j.priority, j.state, j.errors from ojs.job j
+        union all
+        select k.tenant_id, k.queue, k.priority, k.state, k.errors from ojs.dead_job k
+    ) j
+    group by j.tenant_id, j.queue, j.priority;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._recount() is 'Makes ojs.tally anew from the jobs. Reads all of them.';
 reset role;

@@ -2,7 +2,8 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
--- The fairness state has an index without a tenant in it, by which explain analyze would count the others: so tenants read it here.
+-- Tenants read the fairness state by this function. The table has an index without a tenant in it, and explain analyze of a query on the
+-- table would count the rows of others.
 -- +goose StatementBegin
 create function ojs._fairness() returns setof ojs.tenant_fairness
 language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
@@ -10,17 +11,22 @@ as $$
 declare
     v_tenant text := ojs.current_tenant();
 begin
-    if v_tenant is null and not (pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member')) then
+    if v_tenant is null and not ojs._sees_all() then
         return;
     end if;
     return query
-    select f.queue, f.priority, f.tenant_id, f.vtime, f.weight, f.class, f.backlogged,
-        case when f.backlogged then coalesce(round((r.v - f.vtime) * f.weight, 6), f.deficit) else 0 end, f.dispatched - coalesce(a.jobs, 0), f.job_priority, f.head, f.reentry_head, f.drift, f.rev
+    select f.queue, f.priority, f.tenant_id, f.rev, f.ready, f.vtime, f.weight,
+        case when f.ready and l.tenants > 0 then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
+        -- Jobs decided ahead have been charged, but are not handed out yet.
+        f.dispatched - coalesce(a.jobs, 0), f.job_priority, f.head, f.behind, f.again_lo, f.again_seq
     from ojs.tenant_fairness f
-    -- Decided ahead is not handed out.
-    left join (select r.queue, r.priority, r.tenant_id, count(*) as jobs from ojs.run r group by r.queue, r.priority, r.tenant_id) a
-        on a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id
-    left join lateral (select r.v from ojs.ring r where r.queue = f.queue and r.priority = f.priority order by r.rev desc limit 1) r on f.backlogged
+    left join (
+        select t.queue, t.priority, t.tenant_id, count(*) as jobs
+        from (select distinct x.queue from ojs.turn_mark x) q cross join lateral ojs._turn_mark(q.queue) m
+        join ojs.turn t on t.queue = m.queue and t.n >= m.lo
+        group by t.queue, t.priority, t.tenant_id
+    ) a on a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id
+    left join lateral ojs._level(f.queue, f.priority) l on f.ready
     where v_tenant is null or f.tenant_id = v_tenant;
 end;
 $$;
@@ -35,15 +41,22 @@ as $$
 declare
     v_tenant text := ojs.current_tenant();
 begin
-    if v_tenant is null and not (pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member')) then
+    if v_tenant is null and not ojs._sees_all() then
         return;
     end if;
     return query
     select a.queue, a.priority, a.tenant_id, min(j.enqueued_at)
     from (
-        select e.queue, e.priority, e.tenant_id, e.id from ojs.reentry e
+        select g.queue, g.priority, g.tenant_id, x.id
+        from ojs.again g
+        cross join lateral ojs._fair(g.queue, g.priority, g.tenant_id) f
+        cross join lateral (select j.id from ojs.job j
+            where j.queue = g.queue and j.priority = f.job_priority and j.tenant_id = g.tenant_id and j.seq between g.lo and g.hi
+              and j.state = 'available' and j.seq > f.again_seq
+            order by j.seq limit 1) x
+        where f.behind and g.lo >= f.again_lo and g.hi > f.again_seq and (v_tenant is null or g.tenant_id = v_tenant)
         union all
-        select r.queue, r.priority, r.tenant_id, r.id from ojs.run r
+        select t.queue, t.priority, t.tenant_id, t.id from ojs.turn t where v_tenant is null or t.tenant_id = v_tenant
         union all
         select j.queue, j.priority + coalesce(t.priority_boost, 0), j.tenant_id, j.id
         from ojs.timer m
@@ -52,40 +65,62 @@ begin
         left join ojs.tenant t on t.tenant_id = j.tenant_id
         where m.kind = 'again' and m.due_at <= ojs.now() + interval '1 second'
     ) a
-    cross join lateral (select j.enqueued_at from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'available' limit 1) j
+    cross join lateral (
+        select j.enqueued_at from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'available' limit 1
+    ) j
     where v_tenant is null or a.tenant_id = v_tenant
     group by a.queue, a.priority, a.tenant_id;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._oldest_aside() is
-'Per effective priority of a queue and tenant the time of the oldest job that is available but not in line: on the small list, decided
-ahead, or locked when its turn came. The caller''s to see only.';
+'Per effective priority of a queue and tenant the time of the oldest job that is available and behind its tenant''s cursor: to be looked
+at again, decided ahead, or locked when its turn came. The caller''s to see only.';
 
--- Per (tenant, queue, priority): the tally plus what the journal says since, and the oldest job in line.
-create view ojs._line with (security_invoker = true) as
+-- +goose StatementBegin
+create function ojs._arrivals() returns setof ojs._movement
+language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_tenant text := ojs.current_tenant();
+begin
+    if v_tenant is null and not ojs._sees_all() then
+        return;
+    end if;
+    return query select u.* from ojs._unfolded() u where v_tenant is null or u.tenant_id = v_tenant;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._arrivals() is 'Jobs that became available since the last decision, per statement. The caller''s to see only.';
+
+-- Adds, per tenant, queue and priority, what the journals say since the roll-up to the tally, and finds the oldest job in line.
+create view ojs._shard_counts as
 select n.*, least(w.oldest_at, b.oldest_at) as oldest_at
 from (
-    select u.tenant_id, u.queue, u.priority, sum(u.scheduled) as scheduled, sum(u.available) as available, sum(u.pending) as pending, sum(u.active) as active,
-        sum(u.retryable) as retryable, sum(u.completed) as completed, sum(u.cancelled) as cancelled, sum(u.discarded) as discarded, sum(u.total) as total, sum(u.failed) as failed
+    select u.tenant_id, u.queue, u.priority, sum(u.scheduled) as scheduled, sum(u.available) as available, sum(u.pending) as pending,
+        sum(u.active) as active, sum(u.retryable) as retryable, sum(u.completed) as completed, sum(u.cancelled) as cancelled,
+        sum(u.discarded) as discarded, sum(u.total) as total, sum(u.failed) as failed
     from (
-        select t.tenant_id, t.queue, t.priority, t.scheduled, t.available, t.pending, t.active, t.retryable, t.completed, t.cancelled, t.discarded, t.total, t.failed
+        select t.tenant_id, t.queue, t.priority, t.scheduled, t.available, t.pending, t.active, t.retryable, t.completed, t.cancelled,
+            t.discarded, t.total, t.failed
         from ojs.tally t
         union all
-        select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled, r.discarded, r.total, r.failed
+        select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled,
+            r.discarded, r.total, r.failed
         from ojs._recent() r
     ) u
     group by u.tenant_id, u.queue, u.priority
 ) n
 left join ojs._fairness() f on n.available > 0 and f.queue = n.queue and f.job_priority = n.priority and f.tenant_id = n.tenant_id
--- Made available since the last decision: new jobs whose producer committed late begin before the cursor, jobs that came back are single.
+-- Jobs that became available since the last decision and may lie before the cursor: from the lowest one of those that committed late the
+-- line is searched; jobs that came back are looked up one by one.
 left join (
-    select u.tenant_id, u.queue, u.priority, min(u.lo) as lo from ojs._unfolded() u where u.from_state is distinct from 'available'
+    select u.tenant_id, u.queue, u.priority, min(u.lo) as lo from ojs._arrivals() u where u.from_state is distinct from 'available'
     group by u.tenant_id, u.queue, u.priority
 ) u on u.tenant_id = n.tenant_id and u.queue = n.queue and u.priority = n.priority
 left join (
     select u.tenant_id, u.queue, u.priority, min(j.enqueued_at) as oldest_at
-    from ojs._unfolded() u
+    from ojs._arrivals() u
     join ojs.job j on j.queue = u.queue and j.priority = u.priority and j.tenant_id = u.tenant_id and j.seq = u.lo and j.state = 'available'
     where u.from_state = 'available'
     group by u.tenant_id, u.queue, u.priority
@@ -94,33 +129,50 @@ left join lateral (
     select min(o.enqueued_at) as oldest_at
     from (
         (select j.enqueued_at from ojs.job j
-        where j.queue = n.queue and j.priority = n.priority and j.tenant_id = n.tenant_id and j.seq > least(coalesce(f.head, 0), u.lo - 1) and j.state = 'available'
+        where j.queue = n.queue and j.priority = n.priority and j.tenant_id = n.tenant_id and j.state = 'available'
+          and j.seq > least(coalesce(f.head, 0), u.lo - 1)
         order by j.seq limit 1)
         union all
         select a.oldest_at from ojs._oldest_aside() a where a.queue = n.queue and a.priority = f.priority and a.tenant_id = n.tenant_id
     ) o
 ) w on n.available > 0;
-comment on view ojs._line is 'Numbers of jobs per (tenant, queue, priority) as of now, and when the first in line became available.';
+comment on view ojs._shard_counts is
+'Numbers of jobs per (tenant, queue, priority) as of now, and when the first in line became available.';
 
-create view ojs.shard_stats with (security_invoker = true) as
-select l.tenant_id, l.queue, sum(l.scheduled)::bigint as scheduled, sum(l.available)::bigint as available, sum(l.pending)::bigint as pending, sum(l.active)::bigint as active,
-    sum(l.retryable)::bigint as retryable, sum(l.completed)::bigint as completed, sum(l.cancelled)::bigint as cancelled, sum(l.discarded)::bigint as discarded,
+-- +goose StatementBegin
+create function ojs._own_shard_counts(p_tenant text) returns setof ojs._shard_counts
+language sql stable strict security definer rows 10 set search_path = pg_catalog, pg_temp
+as $$ select c.* from ojs._shard_counts c where c.tenant_id = case p_tenant when ojs.current_tenant() then p_tenant end $$;
+-- +goose StatementEnd
+comment on function ojs._own_shard_counts(text) is 'The rows of ojs._shard_counts of the caller''s tenant; for another tenant none.';
+
+create view ojs.shard_stats as
+select l.tenant_id, l.queue, sum(l.scheduled)::bigint as scheduled, sum(l.available)::bigint as available,
+    sum(l.pending)::bigint as pending, sum(l.active)::bigint as active, sum(l.retryable)::bigint as retryable,
+    sum(l.completed)::bigint as completed, sum(l.cancelled)::bigint as cancelled, sum(l.discarded)::bigint as discarded,
     ojs.now() - min(l.oldest_at) as oldest_wait, sum(l.total)::bigint as total_jobs, sum(l.failed)::bigint as failed
-from ojs._line l
+from (
+    select c.* from ojs._shard_counts c where ojs._reads_all()
+    union all
+    select c.* from ojs._only_tenant() t(tenant_id) cross join lateral ojs._own_shard_counts(t.tenant_id) c
+) l
 group by l.tenant_id, l.queue;
 comment on view ojs.shard_stats is
 'One row per tenant and queue: jobs by state now (scheduled, available, pending, active, retryable) and ever (completed, cancelled,
 discarded, total_jobs; failed counts attempts), and how long the first in line has waited. Exact as of the reading transaction; costs as
 much as there are rows, not jobs.';
 
-create view ojs.queue_stats with (security_invoker = true) as
-select coalesce(s.queue, c.queue) as queue, coalesce(s.scheduled, 0) as scheduled, coalesce(s.available, 0) as available, coalesce(s.pending, 0) as pending, coalesce(s.active, 0) as active,
-    coalesce(s.retryable, 0) as retryable, coalesce(s.completed, 0) as completed, coalesce(s.cancelled, 0) as cancelled, coalesce(s.discarded, 0) as discarded,
-    s.oldest_wait, coalesce(s.total_jobs, 0) as total_jobs, coalesce(s.failed, 0) as failed, coalesce(s.tenants, 0) as tenants, coalesce(c.paused, false) as paused
+create view ojs.queue_stats as
+select coalesce(s.queue, c.queue) as queue, coalesce(s.scheduled, 0) as scheduled, coalesce(s.available, 0) as available,
+    coalesce(s.pending, 0) as pending, coalesce(s.active, 0) as active, coalesce(s.retryable, 0) as retryable,
+    coalesce(s.completed, 0) as completed, coalesce(s.cancelled, 0) as cancelled, coalesce(s.discarded, 0) as discarded, s.oldest_wait,
+    coalesce(s.total_jobs, 0) as total_jobs, coalesce(s.failed, 0) as failed, coalesce(s.tenants, 0) as tenants,
+    coalesce(c.paused, false) as paused
 from (
-    select s.queue, sum(s.scheduled)::bigint as scheduled, sum(s.available)::bigint as available, sum(s.pending)::bigint as pending, sum(s.active)::bigint as active,
-        sum(s.retryable)::bigint as retryable, sum(s.completed)::bigint as completed, sum(s.cancelled)::bigint as cancelled, sum(s.discarded)::bigint as discarded,
-        max(s.oldest_wait) as oldest_wait, sum(s.total_jobs)::bigint as total_jobs, sum(s.failed)::bigint as failed,
+    select s.queue, sum(s.scheduled)::bigint as scheduled, sum(s.available)::bigint as available, sum(s.pending)::bigint as pending,
+        sum(s.active)::bigint as active, sum(s.retryable)::bigint as retryable, sum(s.completed)::bigint as completed,
+        sum(s.cancelled)::bigint as cancelled, sum(s.discarded)::bigint as discarded, max(s.oldest_wait) as oldest_wait,
+        sum(s.total_jobs)::bigint as total_jobs, sum(s.failed)::bigint as failed,
         count(*) filter (where s.available > 0 or s.active > 0) as tenants
     from ojs.shard_stats s group by s.queue
 ) s
@@ -129,30 +181,35 @@ comment on view ojs.queue_stats is
 'One row per queue: as ojs.shard_stats, summed over the tenants the reader may see; tenants: how many have jobs available or
 active; paused: dispatch stands still.';
 
-create view ojs.tenant_stats with (security_invoker = true) as
+create view ojs.tenant_stats as
 with shard as (
-    select s.tenant_id, sum(s.available)::bigint as backlog, sum(s.active)::bigint as active, sum(s.scheduled)::bigint as scheduled, sum(s.pending)::bigint as pending,
-        sum(s.retryable)::bigint as retryable, sum(s.completed)::bigint as completed, sum(s.cancelled)::bigint as cancelled, sum(s.discarded)::bigint as discarded,
-        sum(s.failed)::bigint as failed, sum(s.total_jobs)::bigint as total_jobs, max(s.oldest_wait) as oldest_wait
+    select s.tenant_id, sum(s.available)::bigint as backlog, sum(s.active)::bigint as active, sum(s.scheduled)::bigint as scheduled,
+        sum(s.pending)::bigint as pending, sum(s.retryable)::bigint as retryable, sum(s.completed)::bigint as completed,
+        sum(s.cancelled)::bigint as cancelled, sum(s.discarded)::bigint as discarded, sum(s.failed)::bigint as failed,
+        sum(s.total_jobs)::bigint as total_jobs, max(s.oldest_wait) as oldest_wait
     from ojs.shard_stats s group by s.tenant_id
 ), owed as (
     select f.tenant_id, sum(f.dispatched)::bigint as dispatched, sum(f.deficit) as deficit from ojs._fairness() f group by f.tenant_id
 ), minute as (
-    select l.tenant_id, sum(l.jobs) as jobs from ojs.lease l where l.at > ojs.now() - interval '1 minute' group by l.tenant_id
+    select t.tenant_id, count(*) as jobs from ojs.lease l cross join lateral unnest(l.tenants) t(tenant_id)
+    where ojs._reads_all() and l.at > ojs.now() - interval '1 minute' group by t.tenant_id
 )
-select coalesce(s.tenant_id, c.tenant_id) as tenant_id, coalesce(c.weight, 1) as weight, coalesce(s.backlog, 0) as backlog, coalesce(s.active, 0) as active, coalesce(s.scheduled, 0) as scheduled,
-    coalesce(s.pending, 0) as pending, coalesce(s.retryable, 0) as retryable, coalesce(s.completed, 0) as completed, coalesce(s.cancelled, 0) as cancelled,
-    coalesce(s.discarded, 0) as discarded, coalesce(s.failed, 0) as failed, coalesce(s.total_jobs, 0) as total_jobs, s.oldest_wait, coalesce(o.deficit, 0) as deficit,
+select coalesce(s.tenant_id, c.tenant_id) as tenant_id, coalesce(c.weight, 1) as weight, coalesce(s.backlog, 0) as backlog,
+    coalesce(s.active, 0) as active, coalesce(s.scheduled, 0) as scheduled, coalesce(s.pending, 0) as pending,
+    coalesce(s.retryable, 0) as retryable, coalesce(s.completed, 0) as completed, coalesce(s.cancelled, 0) as cancelled,
+    coalesce(s.discarded, 0) as discarded, coalesce(s.failed, 0) as failed, coalesce(s.total_jobs, 0) as total_jobs, s.oldest_wait,
+    coalesce(o.deficit, 0) as deficit,
     case when s.backlog > 0 or s.active > 0
-        then round(coalesce(c.weight, 1) / sum(coalesce(c.weight, 1)) filter (where s.backlog > 0 or s.active > 0) over (), 4) end as effective_share,
+        then round(coalesce(c.weight, 1)
+            / sum(coalesce(c.weight, 1)) filter (where s.backlog > 0 or s.active > 0) over (), 4) end as effective_share,
     round(m.jobs / sum(m.jobs) over (), 4) as actual_share, coalesce(o.dispatched, 0) as dispatched
 from shard s
-full join ojs.tenant c on c.tenant_id = s.tenant_id
+full join (select c.* from ojs.tenant c where ojs._reads_all() union all select * from ojs._own_tenant) c on c.tenant_id = s.tenant_id
 left join owed o on o.tenant_id = coalesce(s.tenant_id, c.tenant_id)
 left join minute m on m.tenant_id = coalesce(s.tenant_id, c.tenant_id);
 comment on view ojs.tenant_stats is
 'One row per tenant: weight; jobs now (backlog = available, active, scheduled, pending, retryable) and ever (completed, cancelled,
 discarded, total_jobs, dispatched; failed counts attempts); how long its first job in line has waited; deficit: jobs it is owed at this
 moment, negative when it had more; effective_share: its weight among the tenants with work; actual_share: its part of what was handed out
-in the last minute. A tenant sees its own row only, and shares among itself.';
+in the last minute, null for a tenant''s login. A tenant sees its own row only, and its effective_share among itself.';
 reset role;

@@ -6,8 +6,12 @@ create type ojs.event as (id text, type text, "time" timestamptz, tenant_id text
 comment on type ojs.event is
 'A lifecycle event (ojs-events): id, type (job.enqueued, ...), when, whose, from which queue, which job, and its data.';
 
+-- Returns the latest events of the tenant the caller acts for, or of all; the functions below do not ask who calls.
+-- Reads: for one tenant its own rows, by its shards or by indexes that begin with the tenant; for all the newest rows of each source.
+-- Locks nothing, writes nothing.
 -- +goose StatementBegin
-create function ojs.events(p_types text[] default null, p_queues text[] default null, p_limit int default 100, p_tenant text default null) returns setof ojs.event
+create function ojs.events(p_types text[] default null, p_queues text[] default null, p_limit int default 100, p_tenant text default null)
+    returns setof ojs.event
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -18,58 +22,18 @@ begin
     end if;
     return query
     select e.* from (
-        (select 'evt_' || j.id || '_enqueued', 'job.enqueued', j.created_at, j.tenant_id, j.queue, j.id::text,
-            jsonb_build_object('job_type', j.type, 'queue', j.queue, 'priority', j.priority, 'attempt', 0)
-        from ojs.job j
-        where (v_tenant is null or j.tenant_id = v_tenant) and (p_types is null or 'job.enqueued' = any (p_types)) and (p_queues is null or j.queue = any (p_queues))
-        order by j.id desc limit p_limit)
+        select * from ojs._enqueued_events(p_types, p_queues, p_limit, v_tenant)
         union all
-        (select 'evt_' || j.id || '_started_' || j.attempt, 'job.started', j.started_at, j.tenant_id, j.queue, j.id::text,
-            jsonb_build_object('job_type', j.type, 'queue', j.queue, 'attempt', j.attempt)
-        from ojs.job j
-        where j.started_at is not null and (v_tenant is null or j.tenant_id = v_tenant) and (p_types is null or 'job.started' = any (p_types))
-          and (p_queues is null or j.queue = any (p_queues))
-        order by j.id desc limit p_limit)
+        select * from ojs._attempt_events(p_types, p_queues, p_limit, v_tenant)
         union all
-        (select 'evt_' || d.id || '_dead_lettered_' || extract(epoch from d.at), 'job.dead_lettered', d.at, d.tenant_id, d.queue, d.id::text,
-            jsonb_build_object('job_type', d.type, 'queue', d.queue, 'error_type', d.error_type, 'error_code', d.error_code, 'tenant_id', d.tenant_id)
-        from ojs.dead_letter d
-        where (v_tenant is null or d.tenant_id = v_tenant) and (p_types is null or 'job.dead_lettered' = any (p_types)) and (p_queues is null or d.queue = any (p_queues))
-        order by d.at desc limit p_limit)
+        select * from ojs._release_events(p_types, p_queues, p_limit, v_tenant)
         union all
-        (select 'evt_' || r.job_id || '_' || r.xid || '_' || r.seq, t.type, r.at, r.tenant_id, r.queue, r.job_id::text,
-            jsonb_strip_nulls(jsonb_build_object('job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt,
-                'duration_ms', (extract(epoch from r.at - r.started_at) * 1000)::bigint, 'created_at', ojs._utc(j.created_at), 'expired_at', case when t.type = 'job.expired' then ojs._utc(r.at) end,
-                'ttl_ms', (extract(epoch from j.expires_at - j.created_at) * 1000)::bigint))
-        from ojs.release r
-        cross join lateral (select case
-            when r.to_state = 'completed' then 'job.completed' when r.to_state = 'cancelled' then 'job.cancelled' when r.to_state = 'discarded' and r.from_state <> 'active' then 'job.expired'
-            when r.from_state = 'discarded' then 'dead_letter.retried' when r.to_state = 'discarded' then 'job.discarded' when r.to_state = 'retryable' then 'job.retrying' else 'job.released' end as type) t
-        left join lateral (select j.created_at, j.expires_at from ojs.job j where t.type = 'job.expired' and j.id = r.job_id and j.tenant_id = r.tenant_id limit 1) j on true
-        where (v_tenant is null or r.tenant_id = v_tenant) and (p_types is null or t.type = any (p_types)) and (p_queues is null or r.queue = any (p_queues))
-        order by r.xid desc, r.seq desc limit p_limit)
+        select * from ojs._clock_events(p_types, p_queues, p_limit, v_tenant)
         union all
-        (select 'evt_' || c.id || '_' || (extract(epoch from r.due_at) * 1000000)::bigint, t.type, r.at, r.tenant_id, c.queue, r.name,
-            jsonb_strip_nulls(jsonb_build_object('cron_name', r.name, 'cron_expr', c.expression, 'cron_expression', c.expression, 'timezone', c.timezone, 'job_type', c.type,
-                'job_id', r.job_id, 'reason', r.reason, 'existing_job_id', r.blocker, 'active_job_id', r.blocker, 'scheduled_at', t.due, 'scheduled_time', t.due,
-                'actual_time', to_char(r.at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')))
-        from ojs.cron_run r
-        join ojs.cron c on c.tenant_id = r.tenant_id and c.name = r.name
-        cross join lateral (select case when r.job_id is null then 'cron.skipped' else 'cron.triggered' end as type,
-            to_char(r.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as due) t
-        where (v_tenant is null or r.tenant_id = v_tenant) and (p_types is null or t.type = any (p_types)) and (p_queues is null or c.queue = any (p_queues))
-        order by r.at desc limit p_limit)
+        select * from ojs._dead_letter_events(p_types, p_queues, p_limit, v_tenant)
         union all
-        (select 'evt_' || r.job_id || '_' || r.xid || '_' || r.seq || '_ended', t.type, r.at, r.tenant_id, r.queue, r.job_id::text,
-            jsonb_strip_nulls(jsonb_build_object('job_id', r.job_id, 'job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt,
-                'timeout_kind', case t.type when 'job.timeout' then 'execution' else 'stalled' end, 'limit_seconds', case t.type when 'job.timeout' then trim_scale(ojs._timeout_ms(j.timeout_ms) / 1000.0) end,
-                'elapsed_seconds', round(extract(epoch from r.at - r.started_at), 3)))
-        from ojs.release r
-        cross join lateral (select case r.cause when 'timeout' then 'job.timeout' else 'job.stalled' end as type) t
-        left join ojs.job j on j.id = r.job_id and j.tenant_id = r.tenant_id
-        where r.cause is not null and (v_tenant is null or r.tenant_id = v_tenant) and (p_types is null or t.type = any (p_types)) and (p_queues is null or r.queue = any (p_queues))
-        order by r.xid desc, r.seq desc limit p_limit)
-    ) e(id, type, "time", tenant_id, queue, subject, data)
+        select * from ojs._cron_events(p_types, p_queues, p_limit, v_tenant)
+    ) e
     order by e."time" desc limit p_limit;
 end;
 $$;
@@ -79,4 +43,160 @@ comment on function ojs.events(text[], text[], int, text) is
 job.dead_lettered, dead_letter.retried, job.cancelled, job.expired, job.released, and job.timeout or job.stalled beside it for an attempt
 that the clock ended, cron.triggered, cron.skipped (of the latest thousand times of each cron job), as far back as jobs and the journal
 (ojs.configure) reach. p_types, p_queues: only those; p_limit 1 to 1000. Derived, not recorded: nothing is written twice.';
+
+-- +goose StatementBegin
+create function ojs._newest_jobs(p_event text, p_queues text[], p_limit int, p_tenant text) returns setof ojs.job
+language sql stable
+as $$
+    (select j.* from ojs.job j
+    where p_tenant is null and (p_queues is null or j.queue = any (p_queues))
+      and (p_event = 'job.enqueued' or j.started_at is not null and (p_event = 'job.started' or j.state = 'completed'))
+    order by j.id desc limit p_limit)
+    union all
+    select j.*
+    from ojs._shards(p_tenant) s
+    cross join lateral (
+        (select j.* from ojs.job j
+        where j.queue = s.queue and j.priority = s.priority and j.tenant_id = p_tenant and j.seq is not null
+          and (p_event = 'job.enqueued' or j.started_at is not null and (p_event = 'job.started' or j.state = 'completed'))
+        order by j.seq desc limit p_limit)
+        union all
+        -- Jobs that have not been available yet have no seq, so the part above does not find them.
+        (select j.* from ojs.job j
+        where p_event = 'job.enqueued' and j.queue = s.queue and j.priority = s.priority and j.tenant_id = p_tenant and j.seq is null
+        order by j.id desc limit p_limit)
+    ) j
+    where p_tenant is not null and (p_queues is null or s.queue = any (p_queues))
+$$;
+-- +goose StatementEnd
+comment on function ojs._newest_jobs(text, text[], int, text) is
+'The newest p_limit jobs that have had an event: job.enqueued, job.started or job.completed. Of all tenants, in order of id; of one tenant,
+as many of each of its shards, in the order in which they became available, and of those that have not.';
+
+-- +goose StatementBegin
+create function ojs._enqueued_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
+language sql stable
+as $$
+    select 'evt_' || j.id || '_enqueued', 'job.enqueued', j.created_at, j.tenant_id, j.queue, j.id::text,
+        jsonb_build_object('job_type', j.type, 'queue', j.queue, 'priority', j.priority, 'attempt', 0)
+    from ojs._newest_jobs('job.enqueued', p_queues, p_limit, p_tenant) j
+    where p_types is null or 'job.enqueued' = any (p_types)
+$$;
+-- +goose StatementEnd
+comment on function ojs._enqueued_events(text[], text[], int, text) is 'job.enqueued, as the rows of jobs tell it.';
+
+-- One walk finds both kinds. Beside a long backlog it passes over many jobs that nobody has started, and two walks would do so twice.
+-- +goose StatementBegin
+create function ojs._attempt_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
+language sql stable
+as $$
+    select 'evt_' || j.id || e.mark || j.attempt, e.type, e.at, j.tenant_id, j.queue, j.id::text,
+        jsonb_strip_nulls(jsonb_build_object('job_type', j.type, 'queue', j.queue, 'attempt', j.attempt, 'duration_ms', e.duration_ms))
+    from ojs._newest_jobs(case when p_types is null or 'job.started' = any (p_types) then 'job.started' else 'job.completed' end, p_queues,
+        p_limit, p_tenant) j
+    cross join lateral (
+        select 'job.started' as type, '_started_' as mark, j.started_at as at, null::bigint as duration_ms
+        union all
+        select 'job.completed', '_completed_', j.finished_at, (extract(epoch from j.finished_at - j.started_at) * 1000)::bigint
+            where j.state = 'completed'
+    ) e
+    where p_types is null or p_types && '{job.started,job.completed}' and e.type = any (p_types)
+$$;
+-- +goose StatementEnd
+comment on function ojs._attempt_events(text[], text[], int, text) is
+'job.started, of the latest attempt, and job.completed, as the rows of jobs tell them. Where both are asked for, job.completed of the
+jobs whose job.started is told.';
+
+-- +goose StatementBegin
+create function ojs._newest_releases(p_clock boolean, p_types text[], p_queues text[], p_limit int, p_tenant text)
+    returns table (r ojs.release, type text)
+language sql stable
+as $$
+    select r, t.type
+    from ojs.release r
+    cross join lateral (select case
+        when p_clock then case r.cause when 'timeout' then 'job.timeout' else 'job.stalled' end
+        when r.to_state = 'cancelled' then 'job.cancelled' when r.to_state = 'discarded' and r.from_state <> 'active' then 'job.expired'
+        when r.from_state = 'discarded' then 'dead_letter.retried' when r.to_state = 'discarded' then 'job.discarded'
+            when r.to_state = 'retryable' then 'job.retrying'
+        else 'job.released' end as type) t
+    where (r.cause is not null or not p_clock) and (p_tenant is null or r.tenant_id = p_tenant)
+      and (p_types is null or t.type = any (p_types)) and (p_queues is null or r.queue = any (p_queues))
+    order by r.xid desc, r.seq desc limit p_limit
+$$;
+-- +goose StatementEnd
+comment on function ojs._newest_releases(boolean, text[], text[], int, text) is
+'The newest rows of ojs.release and the type of the event that each stands for. p_clock: of those that the clock made, the event that tells
+why; else the event that tells what became of the job.';
+
+-- +goose StatementBegin
+create function ojs._release_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
+language sql stable
+as $$
+    select 'evt_' || r.job_id || '_' || r.xid || '_' || r.seq, n.type, r.at, r.tenant_id, r.queue, r.job_id::text,
+        jsonb_strip_nulls(jsonb_build_object('job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt,
+            'duration_ms', (extract(epoch from r.at - r.started_at) * 1000)::bigint, 'created_at', ojs._utc(j.created_at),
+            'expired_at', case when n.type = 'job.expired' then ojs._utc(r.at) end,
+            'ttl_ms', (extract(epoch from j.expires_at - j.created_at) * 1000)::bigint))
+    from ojs._newest_releases(false, p_types, p_queues, p_limit, p_tenant) n
+    cross join lateral (select (n.r).*) r
+    left join lateral (select j.created_at, j.expires_at from ojs.job j where n.type = 'job.expired' and j.id = r.job_id
+        and j.tenant_id = r.tenant_id limit 1) j on true
+    where p_types is null or p_types && '{job.cancelled,job.expired,dead_letter.retried,job.discarded,job.retrying,job.released}'
+$$;
+-- +goose StatementEnd
+comment on function ojs._release_events(text[], text[], int, text) is
+'Events that the journal tells: job.cancelled, job.expired, dead_letter.retried, job.discarded, job.retrying, job.released.';
+
+-- +goose StatementBegin
+create function ojs._clock_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
+language sql stable
+as $$
+    select 'evt_' || r.job_id || '_' || r.xid || '_' || r.seq || '_ended', n.type, r.at, r.tenant_id, r.queue, r.job_id::text,
+        jsonb_strip_nulls(jsonb_build_object('job_id', r.job_id, 'job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt,
+            'timeout_kind', case n.type when 'job.timeout' then 'execution' else 'stalled' end,
+            'limit_seconds', case n.type when 'job.timeout' then trim_scale(ojs._timeout_ms(j.timeout_ms) / 1000.0) end,
+            'elapsed_seconds', round(extract(epoch from r.at - r.started_at), 3)))
+    from ojs._newest_releases(true, p_types, p_queues, p_limit, p_tenant) n
+    cross join lateral (select (n.r).*) r
+    left join lateral (select j.timeout_ms from ojs.job j where j.id = r.job_id and j.tenant_id = r.tenant_id limit 1) j on true
+    where p_types is null or p_types && '{job.timeout,job.stalled}'
+$$;
+-- +goose StatementEnd
+comment on function ojs._clock_events(text[], text[], int, text) is 'Events of attempts that the clock ended: job.timeout, job.stalled.';
+
+-- +goose StatementBegin
+create function ojs._dead_letter_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
+language sql stable
+as $$
+    select 'evt_' || d.id || '_dead_lettered_' || extract(epoch from d.at), 'job.dead_lettered', d.at, d.tenant_id, d.queue, d.id::text,
+        jsonb_build_object('job_type', d.type, 'queue', d.queue, 'error_type', d.error_type, 'error_code', d.error_code,
+            'tenant_id', d.tenant_id)
+    from ojs.dead_letter d
+    where (p_types is null or 'job.dead_lettered' = any (p_types)) and (p_tenant is null or d.tenant_id = p_tenant)
+      and (p_queues is null or d.queue = any (p_queues))
+    order by d.at desc limit p_limit
+$$;
+-- +goose StatementEnd
+comment on function ojs._dead_letter_events(text[], text[], int, text) is 'job.dead_lettered, of the jobs that are dead letters now.';
+
+-- +goose StatementBegin
+create function ojs._cron_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
+language sql stable
+as $$
+    select 'evt_' || c.id || '_' || (extract(epoch from r.due_at) * 1000000)::bigint, t.type, r.at, r.tenant_id, c.queue, r.name,
+        jsonb_strip_nulls(jsonb_build_object('cron_name', r.name, 'cron_expr', c.expression, 'cron_expression', c.expression,
+            'timezone', c.timezone, 'job_type', c.type, 'job_id', r.job_id, 'reason', r.reason, 'existing_job_id', r.blocker,
+            'active_job_id', r.blocker, 'scheduled_at', t.due, 'scheduled_time', t.due,
+            'actual_time', to_char(r.at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')))
+    from ojs.cron_run r
+    join ojs.cron c on c.tenant_id = r.tenant_id and c.name = r.name
+    cross join lateral (select case when r.job_id is null then 'cron.skipped' else 'cron.triggered' end as type,
+        to_char(r.due_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as due) t
+    where (p_types is null or p_types && '{cron.triggered,cron.skipped}' and t.type = any (p_types))
+      and (p_tenant is null or r.tenant_id = p_tenant) and (p_queues is null or c.queue = any (p_queues))
+    order by r.at desc limit p_limit
+$$;
+-- +goose StatementEnd
+comment on function ojs._cron_events(text[], text[], int, text) is 'Events of cron jobs: cron.triggered, cron.skipped.';
 reset role;

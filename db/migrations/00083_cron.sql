@@ -5,20 +5,20 @@ set local check_function_bodies = off;
 -- Cron jobs as people see them: register, change, remove, look. When they are due is worked out by servers (cron_plan); the tick fires them
 -- (cron_fire). Called by tenants, over HTTP and in SQL.
 
-create view ojs.crons with (security_invoker = true) as
+create view ojs.crons as
 select c.tenant_id, c.name, c.expression, c.timezone, c.enabled, c.overlap_policy, c.catch_up,
     case when c.enabled then c.upcoming[1] end as next_run_at, c.upcoming, c.last_run_at, c.run_count, c.error,
     c.type, c.queue, c.priority, c.args, c.meta, c.retry, c.max_attempts, c.timeout_ms, c.visibility_timeout_ms, c.tags, c.options, c.extra,
     c.description, c.created_at, c.updated_at
-from ojs.cron c;
+from (select c.* from ojs.cron c where ojs._reads_all() union all select * from ojs._own_cron) c;
 comment on view ojs.crons is
 'Cron jobs (ojs-cron), changed by ojs.put_cron, ojs.configure_cron and ojs.delete_cron. next_run_at: null while it is disabled, has an
 error, or no server has looked at it yet; upcoming: the times after it that are known; error: why it does not fire. A tenant''s role sees
 its own.';
 
-create view ojs.cron_runs with (security_invoker = true) as
+create view ojs.cron_runs as
 select r.tenant_id, r.name, r.due_at, r.at, r.job_id, r.reason, r.message, r.blocker, r.missed, r.manual, r.at - r.due_at as late
-from ojs.cron_run r;
+from (select r.* from ojs.cron_run r where ojs._reads_all() union all select * from ojs._own_cron_run) r;
 comment on view ojs.cron_runs is
 'What cron jobs did when they were due: job_id, or why there is none (reason: overlap_skip, misfire, waiting, refused, dst_skip; message,
 blocker); missed: how many earlier times it stands for; manual: triggered by hand. The latest thousand or so of each cron job.';

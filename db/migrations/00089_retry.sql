@@ -94,7 +94,7 @@ begin
         select n.tenant_id, n.queue, n.priority, n.id, n.type, n.attempt, 'discarded', 'available' from numbered n
     ), woken as (
         -- Counted as a movement to the end of what is available; ojs.release says which state they left.
-        insert into ojs.wake (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
         select n.tenant_id, n.queue, n.priority, 'available', 'available', 1, n.seq, n.seq from numbered n order by n.seq
         returning queue
     )
@@ -161,7 +161,7 @@ begin
     end if;
     if (v_job.queue, v_job.priority) <> (p_job.queue, p_job.priority) then
         -- Statistics count it where it goes to, and no longer where it was.
-        insert into ojs.wake (tenant_id, queue, priority, to_state, jobs)
+        insert into ojs.journal (tenant_id, queue, priority, to_state, jobs)
         values (p_job.tenant_id, p_job.queue, p_job.priority, 'discarded', -1),
             (p_job.tenant_id, v_job.queue, v_job.priority, 'discarded', 1);
     end if;

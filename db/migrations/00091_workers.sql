@@ -165,7 +165,7 @@ begin
         perform ojs._raise('OJ400', 'hostname is longer than 255 characters', '{"field": "hostname"}');
     elsif length(p_version) > 255 then
         perform ojs._raise('OJ400', 'version is longer than 255 characters', '{"field": "version"}');
-    elsif cardinality(p_queues) > 100 or exists (select from unnest(p_queues) q where ojs._queue_valid(q) is not true) then
+    elsif cardinality(p_queues) > 100 or exists (select from unnest(p_queues) q where ojs._queue_name(q) is not true) then
         perform ojs._raise('OJ400', 'queues must be at most 100, consist of a-z, 0-9, - and ., begin with a letter or digit and have '
             'at most 128 characters', '{"field": "queues"}');
     elsif cardinality(p_labels) > 100 or exists (select from unnest(p_labels) l where l is null or octet_length(l) > 255) then

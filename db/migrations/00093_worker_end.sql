@@ -102,15 +102,15 @@ begin
         union
         select d.tenant_id, d.worker_id, j.id
         from ojs.lease l
-        cross join lateral unnest(l.ids) i(id)
+        cross join lateral unnest(l.ids, l.tenants) i(id, tenant_id)
         cross join lateral (
-            select j.id, j.worker_id from ojs.job j where j.id = i.id and j.tenant_id = l.tenant_id and j.state = 'active' limit 1
+            select j.id, j.worker_id from ojs.job j where j.id = i.id and j.tenant_id = i.tenant_id and j.state = 'active' limit 1
         ) j
-        join dead d on d.worker_id = j.worker_id and (d.tenant_id = '' or d.tenant_id = l.tenant_id) and l.at >= d.since
+        join dead d on d.worker_id = j.worker_id and (d.tenant_id = '' or d.tenant_id = i.tenant_id) and l.at >= d.since
         where l.at >= (select min(d.since) from dead d)
           and not exists (
             select from ojs.worker o
-            where o.tenant_id = case d.tenant_id when '' then l.tenant_id else '' end and o.worker_id = d.worker_id)
+            where o.tenant_id = case d.tenant_id when '' then i.tenant_id else '' end and o.worker_id = d.worker_id)
     )
     -- Each job by its key (offset 0): nothing is known of the ids, and a join would read the whole table to find them.
     select array_agg(j.tenant_id) as tenants, array_agg(j.id) as ids, array_agg(c.worker_id) as lost into v_jobs

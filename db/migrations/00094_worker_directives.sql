@@ -4,15 +4,21 @@ set local check_function_bodies = off;
 
 -- Looking at workers and telling them what to do (ojs-worker-protocol section 4.4). Called by tenants and operators, over HTTP and in SQL.
 
-create view ojs.workers with (security_invoker = true) as
+create view ojs.workers as
 select nullif(w.tenant_id, '') as tenant_id, w.worker_id, w.state::text as state, w.directive::text as directive,
-    b.seen_at < ojs.now() - ojs._heartbeat_timeout() / 2 as stale, w.resting,
-    w.hostname, w.pid, w.queues, w.concurrency, coalesce(b.active, 0) as active_jobs, b.ids as active_job_ids,
-    w.labels, w.version, w.metadata, w.started_at, w.registered_at, b.seen_at as last_heartbeat_at
-from ojs.worker w
-cross join lateral (
-    select b.* from ojs.worker_beat b where b.tenant_id = w.tenant_id and b.worker_id = w.worker_id order by b.rev desc limit 1
-) b;
+    w.seen_at < ojs.now() - ojs._heartbeat_timeout() / 2 as stale, w.resting,
+    w.hostname, w.pid, w.queues, w.concurrency, coalesce(w.active, 0) as active_jobs, w.ids as active_job_ids,
+    w.labels, w.version, w.metadata, w.started_at, w.registered_at, w.seen_at as last_heartbeat_at
+from (
+    select w.*, b.seen_at, b.active, b.ids
+    from ojs.worker w
+    cross join lateral (
+        select b.* from ojs.worker_beat b where b.tenant_id = w.tenant_id and b.worker_id = w.worker_id order by b.rev desc limit 1
+    ) b
+    where ojs._reads_all()
+    union all
+    select * from ojs._own_worker
+) w;
 comment on view ojs.workers is
 'Workers that have registered or send heartbeats: tenant_id null for one that serves all tenants; state: what it does, as it
 says; directive: what it is told to do; resting: FETCH gives it nothing; stale: silent for more than half of the heartbeat

@@ -77,9 +77,7 @@ comment on function ojs._session(int) is
 'What tells a session of this database from another one that had its process id before, as far as any role may know; null if there is
 none.';
 
--- After a restore, jobs that were done after the moment restored seem undone. They must not run again before somebody has looked. Every way
--- to a job leads past the row of ojs.fold: while dispatch is held that row has another key, so that a fetch finds nothing, and otherwise no
--- fetch pays for the question.
+-- After a restore, jobs that were done after the moment restored seem undone. They must not run again before somebody has looked.
 create view ojs.dispatch with (security_invoker = true) as
 select s.held_at, coalesce(sum(q.available), 0)::bigint as available, coalesce(sum(q.active), 0)::bigint as active,
     coalesce(sum(q.scheduled), 0)::bigint as scheduled, coalesce(sum(q.retryable), 0)::bigint as retryable,
@@ -91,7 +89,7 @@ their leases end, unless they are acknowledged before, scheduled and retryable w
 
 -- Holds dispatch of all queues.
 -- Locks the row of ojs.lane, so it waits for the decision under way.
--- Writes ojs.settings and ojs.fold.
+-- Writes ojs.settings.
 -- +goose StatementBegin
 create function ojs.hold_dispatch() returns ojs.dispatch
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -99,7 +97,6 @@ as $$
 begin
     perform ojs._enter_lane();
     update ojs.settings s set held_at = ojs.now() where s.held_at is null;
-    update ojs.fold f set lane = -1, rev = f.rev + 1 where f.lane = 0;
     return (select d from ojs.dispatch d);
 end;
 $$;
@@ -111,14 +108,13 @@ the decision under way. Returns the row of ojs.dispatch.';
 
 -- Lets dispatch go on.
 -- Locks the rows it writes.
--- Writes ojs.settings and ojs.fold.
+-- Writes ojs.settings.
 -- +goose StatementBegin
 create function ojs.resume_dispatch() returns ojs.dispatch
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     update ojs.settings s set held_at = null;
-    update ojs.fold f set lane = 0, rev = f.rev + 1 where f.lane = -1;
     perform ojs._notify(array(select distinct w.queue from ojs.waiter w)), pg_notify('ojs_wake', 'duty');
     return (select d from ojs.dispatch d);
 end;

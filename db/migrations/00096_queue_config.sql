@@ -244,8 +244,8 @@ begin
     new.timeout_ms := coalesce(new.timeout_ms, (v_config ->> 'default_timeout')::int * 1000);
     if new.retry is null and v_config ? 'default_retry' then
         new.retry := v_config -> 'default_retry';
-        if new.max_attempts = 3 then
-            new.max_attempts := coalesce(ojs._retry_max_attempts(new.retry), 3);
+        if new.max_attempts = ojs._attempts(null, null) then
+            new.max_attempts := ojs._attempts(null, new.retry);
         end if;
     end if;
     return new;

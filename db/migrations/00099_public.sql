@@ -38,13 +38,14 @@ select ojs._to_each('{
     'grant execute on function %s to ojs_service, ojs_operator, ojs_tenant');
 -- Helpers that views, columns' defaults, policies and triggers call with the rights of whoever reads or writes.
 select ojs._to_each('{
-        _default_tenant, _tenant_valid, _uuid_v7, _raise, _refuse_long, _first_state, _retry_max_attempts, _result_until,
-        _unfolded, _recent, _fairness, _oldest_aside, _heartbeat_timeout}',
+        _default_tenant, _tenant_valid, _uuid_v7, _raise, _refuse_long, _first_state, _attempts, _retry_max_attempts, _result_until,
+        _arrivals, _recent, _fairness, _oldest_aside, _heartbeat_timeout,
+        _sees_all, _reads_all, _only_tenant, _own_shards, _own_shard_counts}',
     'grant execute on function %s to ojs_service, ojs_operator, ojs_tenant');
 
 -- The server and operators.
 select ojs._to_each('{
-        fetch_many, tick, upkeep, unplanned_crons, plan_cron, stand_down,
+        fetch_many, enqueue_rows, tick, upkeep, unplanned_crons, plan_cron, stand_down,
         configure_tenant, configure_queue, delete_queue, pause_queue, resume_queue, hold_dispatch, resume_dispatch,
         schema_hash, schema_changing}',
     'grant execute on function %s to ojs_service, ojs_operator');
@@ -63,16 +64,16 @@ select ojs._to_each('{
         cut_partition, drop_finished}',
     'grant execute on function %s to ojs_operator');
 
--- Views, which run with their reader's rights. Those with an underscore are read by the others.
+-- Views. Those with an underscore are read by the others.
 grant select on
     ojs.jobs, ojs.results, ojs.workers, ojs.crons, ojs.cron_runs,
-    ojs.tenant_stats, ojs.queue_stats, ojs.shard_stats, ojs._line, ojs._movement
+    ojs.tenant_stats, ojs.queue_stats, ojs.shard_stats, ojs._own_job
     to ojs_service, ojs_operator, ojs_tenant;
 grant insert (id, type, queue, priority, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms,
     tags, args, meta, retry, options, extra)
     on ojs.jobs to ojs_service, ojs_operator, ojs_tenant;
 grant select on
-    ojs.dispatch, ojs.job_partitions, ojs.upkeep_status, ojs._upkeep_plan
+    ojs.dispatch, ojs.job_partitions, ojs.upkeep_status, ojs._upkeep_plan, ojs._movement, ojs._shard_counts
     to ojs_service, ojs_operator;
 grant insert (tenant_id)
     on ojs.jobs to ojs_service, ojs_operator;
@@ -82,9 +83,9 @@ grant insert (tenant_id)
 -- columns. One plan for all arguments: planning costs more than running it.
 -- +goose StatementBegin
 select ojs._to_each('{
-        fetch, fetch_many, _refill, configure_tenant, _stale_queues,
+        fetch, fetch_many, configure_tenant,
         ack_many, settle, _extend, tick, job_results,
-        _unfolded, _recent, _oldest_aside, _put_aside, _retry_dead, _delete_dead,
+        _arrivals, _recent, _oldest_aside, _own_shards, _own_shard_counts, _put_aside, _retry_dead, _delete_dead,
         _check_beat, _record_beat, _check_workers, _end_workers, _trim_cron_runs}',
     'alter function %1$s set enable_bitmapscan = off;
      alter function %1$s set enable_hashjoin = off;
@@ -98,8 +99,19 @@ select ojs._to_each('{
 -- A plan for these very arguments: a filter that is null lets all rows pass, one that is given perhaps a few.
 select ojs._to_each('{dead_letters, dead_letter_count, dead_letter_stats, _lock_matching, _replay, _fairness}',
     'alter function %1$s set jit = off; alter function %1$s set plan_cache_mode = force_custom_plan');
+-- Both: one tenant's rows are found by other indexes than everybody's.
+-- +goose StatementBegin
+select ojs._to_each('{events}',
+    'alter function %1$s set enable_bitmapscan = off;
+     alter function %1$s set enable_hashjoin = off;
+     alter function %1$s set enable_mergejoin = off;
+     alter function %1$s set enable_seqscan = off;
+     alter function %1$s set jit = off;
+     alter function %1$s set max_parallel_workers_per_gather = 0;
+     alter function %1$s set plan_cache_mode = force_custom_plan');
+-- +goose StatementEnd
 -- One plan, and no other restriction: batches are joined with each other, and hashing is right for that.
-select ojs._to_each('{_enqueue}',
+select ojs._to_each('{enqueue_many, enqueue_each, enqueue_rows, enqueue_bulk}',
     'alter function %s set plan_cache_mode = force_generic_plan');
 
 -- No partition pruning in whatever writes: PostgreSQL 18 crashes when a pruned statement comes to a row that another session has just
@@ -127,7 +139,7 @@ declare
     v_table text;
 begin
     foreach v_table in array '{
-        timer, fold, queue_priority, ring, tenant_fairness, reentry, rotation, run, run_mark, tally, tally_mark, waiter, sleeper,
+        timer, fold, backlog, level, tenant_fairness, again, rotation, turn, turn_mark, tally, tally_mark, waiter, sleeper,
         duty, clock_mark, worker_beat, dead_letter_mark}'::text[]
     loop
         execute format('alter table ojs.%I set (vacuum_truncate = off)', v_table);

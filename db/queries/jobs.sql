@@ -1,6 +1,3 @@
--- name: EnqueueMany :many
-select * from ojs.enqueue_many(@jobs::json, sqlc.narg('tenant')::text);
-
 -- name: JobInfo :one
 select * from ojs.job_info(@id::uuid, sqlc.narg('tenant')::text);
 

@@ -17,8 +17,8 @@ import (
 // the order of all decisions.
 func (d *database) handedOut(ctx context.Context, mark string, each func(tenant string, at int64, id [16]byte, turn int64) error) error {
 	rows, err := d.control.Query(ctx, `
-		select l.tenant_id, (extract(epoch from l.at) * 1000000)::bigint, g.id, g.turn
-		from ojs.lease l cross join lateral unnest(l.ids, l.turns) g(id, turn)
+		select g.tenant_id, (extract(epoch from l.at) * 1000000)::bigint, g.id, l.turn + g.n
+		from ojs.lease l cross join lateral unnest(l.ids, l.tenants) with ordinality g(id, tenant_id, n)
 		where l.xid > $1::xid8 and l.queue = $2`, mark, queue)
 	if err != nil {
 		return fmt.Errorf("read the journal: %w", err)
@@ -70,14 +70,14 @@ func (d *database) sequence(ctx context.Context, mark string, tenants map[string
 // triggers would.
 func noteLoaded(state string) string {
 	return `
-		insert into ojs.wake (tenant_id, queue, priority, to_state, jobs)
+		insert into ojs.journal (tenant_id, queue, priority, to_state, jobs)
 		select m.tenant_id, $3, 0, '` + state + `', count(*) from made m group by m.tenant_id`
 }
 
 // becameAvailable counts the jobs that were in another state before.
 func (d *database) becameAvailable(ctx context.Context) (jobs int, err error) {
 	err = d.control.QueryRow(ctx, `
-		select coalesce(sum(w.jobs), 0) from ojs.wake w where w.from_state is not null and w.to_state = 'available'`).Scan(&jobs)
+		select coalesce(sum(w.jobs), 0) from ojs.journal w where w.from_state is not null and w.to_state = 'available'`).Scan(&jobs)
 	if err != nil {
 		err = fmt.Errorf("read how many jobs became available: %w", err)
 	}
@@ -89,7 +89,7 @@ func (d *database) becameAvailable(ctx context.Context) (jobs int, err error) {
 func (d *database) promoted(ctx context.Context, since, queue string, each func(row int64, jobs int, seen time.Time)) error {
 	// The clock is read after the snapshot.
 	rows, err := d.control.Query(ctx, `
-		select w.seq, w.jobs, clock_timestamp() from ojs.wake w
+		select w.lo, w.jobs, clock_timestamp() from ojs.journal w
 		where w.xid >= $1::text::xid8 and w.queue = $2 and w.from_state = 'scheduled' and w.to_state = 'available'`, since, queue)
 	if err != nil {
 		return fmt.Errorf("look for promoted jobs: %w", err)
@@ -108,7 +108,7 @@ func (d *database) promoted(ctx context.Context, since, queue string, each func(
 // promotedDue reads when each of these jobs was due, and in which row it is.
 func (d *database) promotedDue(ctx context.Context, since, queue string, each func(row int64, due time.Time)) error {
 	rows, err := d.control.Query(ctx, `
-		select w.seq, j.scheduled_at from ojs.wake w
+		select w.lo, j.scheduled_at from ojs.journal w
 		join ojs.job j on j.queue = w.queue and j.priority = w.priority and j.tenant_id = w.tenant_id and j.seq between w.lo and w.hi
 		where w.xid >= $1::text::xid8 and w.queue = $2 and w.from_state = 'scheduled'`, since, queue)
 	if err != nil {

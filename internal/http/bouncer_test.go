@@ -78,7 +78,7 @@ func TestThroughPgBouncer(t *testing.T) {
 	}
 	producing.Wait()
 	working.Wait()
-	if got := a.count("select count(*) from ojs.release where queue = 'bouncer' and to_state = 'completed'"); got != jobs || done != jobs {
+	if got := a.count("select sum(jobs) from ojs.journal where queue = 'bouncer' and to_state = 'completed'"); got != jobs || done != jobs {
 		t.Errorf("%d jobs, %d completed, %d acknowledged", jobs, got, done)
 	}
 }

@@ -318,7 +318,7 @@ func TestMalformed(t *testing.T) {
 			wantErrorShape(r)
 		})
 	}
-	for _, table := range []string{"job", "wake", "lease", "tenant", "queue"} {
+	for _, table := range []string{"job", "journal", "lease", "tenant", "queue"} {
 		if n := a.count("select count(*) from ojs." + table); n != 0 {
 			t.Errorf("%d rows in ojs.%s", n, table)
 		}

@@ -59,16 +59,16 @@ declare
     v_before text := (select string_agg('(null::ojs.job).' || quote_ident(a.attname), ', ' order by a.attnum) from pg_catalog.pg_attribute a
         where a.attrelid = 'ojs.job'::regclass and a.attnum > 0 and not a.attisdropped and a.attname <> 'note');
 begin
-    execute regexp_replace(pg_get_functiondef('ojs.fetch_many'::regproc), 't\.options,\s+t\.extra', 't.options, t.extra, t.note');
+    execute replace(pg_get_functiondef('ojs.fetch'::regproc), 'f.options, f.extra', 'f.options, f.extra, null::text');
+    execute pg_get_functiondef('ojs.fetch_many'::regproc);
     execute replace(pg_get_functiondef('ojs.enqueue_many'::regproc), 'o.options, o.extra', 'o.options, o.extra, null::text');
-    execute replace(pg_get_functiondef('ojs._enqueue'::regproc), '(null::ojs.job).*', v_before);
     execute replace(pg_get_functiondef('ojs.settle'::regproc), '(null::ojs.job).*', v_before);
     execute pg_get_functiondef('ojs.ack_many'::regproc);
     execute pg_get_functiondef('ojs._woken'::regproc);
 end;
 $$;
 -- +goose StatementEnd
-create index note_idx on ojs.wake (at);
+create index note_idx on ojs.journal (at);
 reset role;
 
 -- +goose Down
@@ -78,7 +78,7 @@ alter table ojs.job drop column note;
 -- +goose StatementBegin
 do $$
 begin
-    execute replace(pg_get_functiondef('ojs.fetch_many'::regproc), 't.options, t.extra, t.note', 't.options, t.extra');
+    execute replace(pg_get_functiondef('ojs.fetch'::regproc), 'f.options, f.extra, null::text', 'f.options, f.extra');
     execute replace(pg_get_functiondef('ojs.enqueue_many'::regproc), 'o.options, o.extra, null::text', 'o.options, o.extra');
 end;
 $$;
@@ -218,7 +218,7 @@ func TestMigrateUnderLoad(t *testing.T) {
 		t.Error("nothing was enqueued")
 	}
 	var twice int
-	if err := d.Pool.QueryRow(t.Context(), "select count(*) from (select from ojs.release where to_state = 'completed' group by job_id having count(*) > 1) x").Scan(&twice); err != nil || twice > 0 {
+	if err := d.Pool.QueryRow(t.Context(), "select sum(w.jobs) - (select count(*) from ojs.job j where j.state = 'completed') from ojs.journal w where w.to_state = 'completed'").Scan(&twice); err != nil || twice != 0 {
 		t.Errorf("%d jobs were completed twice (%v)", twice, err)
 	}
 }

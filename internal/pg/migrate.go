@@ -1,12 +1,15 @@
 package pg
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -263,6 +266,11 @@ func (m *migrator) down(ctx context.Context, to int64, progress Progress) error 
 	if to > start {
 		return fmt.Errorf("the schema is at version %d, which is below %d already", start, to)
 	}
+	if to > 0 {
+		if err := m.refuseParts(to, start); err != nil {
+			return err
+		}
+	}
 	stored, _, err := m.storedHash(ctx)
 	if err != nil {
 		return err
@@ -283,6 +291,29 @@ func (m *migrator) down(ctx context.Context, to int64, progress Progress) error 
 	}
 	progress("", start-to, start-to)
 	return m.storeHash(ctx)
+}
+
+// refuseParts stops before a part of the schema is said to be gone and is not: the files of the first release have one way down, which is the first one's.
+func (m *migrator) refuseParts(to, start int64) error {
+	names, err := fs.Glob(m.files, "*.sql")
+	if err != nil {
+		return fmt.Errorf("look for migrations: %w", err)
+	}
+	for _, name := range slices.Backward(names) {
+		prefix, _, _ := strings.Cut(name, "_")
+		version, err := strconv.ParseInt(prefix, 10, 64)
+		if err != nil || version <= to || version > start {
+			continue
+		}
+		text, err := fs.ReadFile(m.files, name)
+		if err != nil {
+			return fmt.Errorf("read a migration: %w", err)
+		}
+		if !bytes.Contains(text, []byte("-- +goose Down")) {
+			return fmt.Errorf("migration %05d cannot be taken back by itself: only all of them can, which is to version 0", version)
+		}
+	}
+	return nil
 }
 
 // refuseChanged stops before new migrations are put on top of old ones that have changed

@@ -249,14 +249,14 @@ func TestResetGivesWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx))
-	if _, err := tx.Exec(ctx, "lock table ojs.wake in row exclusive mode"); err != nil {
+	if _, err := tx.Exec(ctx, "lock table ojs.journal in row exclusive mode"); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- pg.Reset(context.WithoutCancel(ctx), d.URL) }()
-	// It holds tables that come before ojs.wake, and waits for that.
+	// It holds tables that come before ojs.journal, and waits for that.
 	for blocked := 0; blocked == 0; {
-		if err := d.Pool.QueryRow(ctx, "select count(*) from pg_catalog.pg_locks where relation = 'ojs.wake'::pg_catalog.regclass and not granted").Scan(&blocked); err != nil {
+		if err := d.Pool.QueryRow(ctx, "select count(*) from pg_catalog.pg_locks where relation = 'ojs.journal'::pg_catalog.regclass and not granted").Scan(&blocked); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -33,7 +33,7 @@ func Reset(ctx context.Context, url string) error {
 				where relnamespace = 'ojs'::regnamespace and relkind in ('r', 'p') and not relispartition
 					and relname not in ('problem', 'schema_hash', 'lane', 'fold', 'tally_mark', 'clock_mark', 'cut', 'upkeep_task', 'settings', 'waiter', 'sleeper', 'duty', 'dead_letter_mark', 'tenant_role');
 				execute 'truncate ' || v_tables;
-				update ojs.fold f set lane = 0;
+				update ojs.fold f set part_xid = null, part_lo = null;
 				delete from ojs.settings;
 				insert into ojs.settings default values;
 			end $$`)

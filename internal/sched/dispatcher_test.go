@@ -715,7 +715,7 @@ func TestALapsedLeaseWakes(t *testing.T) {
 	b.want(b.later(t.Context(), Fetch{Queues: []string{"q"}, VisibilityTimeoutMs: 1000}), 1)
 	waiting := b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour})
 	b.parked(1)
-	b.exec("update ojs.job set lease_expires_at = now(); update ojs.timer set due_at = now(); select ojs.tick()")
+	b.exec("update ojs.job set lease_expires_at = now(); update ojs.lease set due_at = now(); select ojs.tick()")
 	if j := b.want(waiting, 1)[0]; j.Attempt != 2 {
 		t.Errorf("attempt %d", j.Attempt)
 	}
@@ -733,7 +733,7 @@ func TestSettlementsShareAStatementAndEachHasItsOwnResult(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{Spacing: time.Hour})
 	jobs := b.active(30)
-	end := b.session("lock table ojs.release in share mode")
+	end := b.session("lock table ojs.release, ojs.journal in share mode")
 	before := b.Statements()
 	results := make([][]Settled, len(jobs))
 	var all sync.WaitGroup
@@ -834,7 +834,7 @@ func TestAJobThatStaysLockedIsRefusedInTheEnd(t *testing.T) {
 func TestABadJobAmongMany(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{Spacing: time.Hour})
-	end := b.session("lock table ojs.wake in share mode")
+	end := b.session("lock table ojs.journal in share mode")
 	before := b.Statements()
 	ids := make([]string, 40)
 	var all sync.WaitGroup

@@ -77,10 +77,18 @@ func (d *Dispatcher) EnqueueMany(ctx context.Context, jobs []byte, count int, te
 		d.statements.Add(1)
 		return d.opts.Canned(count), nil
 	}
-	err = d.db.Patiently(ctx, tenant, d.opts.Query, func(ctx context.Context, db pg.Brief) (err error) {
+	flats, err := objectsOf(jobs, count)
+	if err != nil {
+		return nil, err
+	}
+	columns, err := columnsOf(flats)
+	if err != nil {
+		return nil, err
+	}
+	err = d.db.Patiently(ctx, tenant, d.opts.Query, func(ctx context.Context, db pg.Brief) error {
 		d.statements.Add(1)
-		made, err = sqlcgen.New(db).EnqueueMany(ctx, sqlcgen.EnqueueManyParams{Jobs: jobs, Tenant: tenant})
-		return err
+		made = make([]sqlcgen.OjsJob, count)
+		return columns.enqueue(ctx, db, tenant, false, func(n int, job sqlcgen.OjsJob, _ error) { made[n] = job })
 	})
 	return made, err
 }
@@ -150,8 +158,6 @@ func AppendString(b []byte, s string) []byte {
 	return b
 }
 
-const enqueueEach = "select " + resultColumns + " from ojs.enqueue_each($1)"
-
 func (d *Dispatcher) enqueueNow(ctx context.Context, items []newJob) ([]Settled, error) {
 	return d.enqueueIn(ctx, d.db.Pool(), items)
 }
@@ -166,15 +172,22 @@ func (d *Dispatcher) enqueueIn(ctx context.Context, db sqlcgen.DBTX, items []new
 	if d.opts.Canned != nil {
 		return d.canned(len(items)), nil
 	}
-	rows, err := db.Query(ctx, enqueueEach, arrayOf(items))
+	flats := make([][]byte, len(items))
+	for i := range items {
+		flats[i] = items[i].flat
+	}
+	columns, err := columnsOf(flats)
 	if err != nil {
 		return nil, err
 	}
-	results, err := readResults(rows, len(items))
-	if err != nil {
-		return nil, err
-	}
-	return d.settled(results), nil
+	out := make([]Settled, len(items))
+	err = columns.enqueue(ctx, db, nil, true, func(n int, job sqlcgen.OjsJob, err error) {
+		out[n].Job = job
+		if err != nil {
+			out[n].Err = d.db.Err(err)
+		}
+	})
+	return out, err
 }
 
 func (d *Dispatcher) settled(results []result) []Settled {
@@ -194,19 +207,4 @@ func (d *Dispatcher) canned(n int) []Settled {
 		out[i].Job = j
 	}
 	return out
-}
-
-func arrayOf(items []newJob) []byte {
-	size := 2
-	for i := range items {
-		size += len(items[i].flat) + 1
-	}
-	b := append(make([]byte, 0, size), '[')
-	for i := range items {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, items[i].flat...)
-	}
-	return append(b, ']')
 }

@@ -410,10 +410,17 @@ type part struct {
 	until    uint64 // the last arrival before the decision
 	rouses   uint64 // before the decision
 
+	handed
+	err  error
+	each []outcome // instead of jobs and err, where requests were decided one by one
+}
+
+// handed is what a call of ojs.fetch_many returned.
+type handed struct {
 	jobs    []sqlcgen.OjsJob
+	counts  []int    // how many of them, in order, each request got
 	resting []string // workers that are to get no jobs
-	err     error
-	each    []outcome // instead of jobs and err, where requests were decided one by one
+	cut     bool     // the call stopped early: there may be more
 }
 
 type outcome struct {
@@ -503,19 +510,24 @@ func (d *Dispatcher) ask(parts []*part) {
 		}
 	default:
 		for _, p := range parts {
-			p.jobs, p.resting, p.err = nil, nil, fmt.Errorf("fetch: %w", d.db.Err(err))
+			p.handed, p.err = handed{}, fmt.Errorf("fetch: %w", d.db.Err(err))
 		}
 	}
 }
 
-const fetchMany = "select " + jobColumns + " from ojs.fetch_many($1, $2, $3, $4, $5)"
+const fetchMany = "select request, " + jobColumns + " from ojs.fetch_many($1, $2, $3, $4, $5)"
 
 // fetchMany decides for several groups in one transaction. Nobody gets a job before it has committed.
 func (d *Dispatcher) fetchMany(ctx context.Context, parts []*part) error {
 	d.statements.Add(int64(len(parts)))
 	if d.opts.Canned != nil {
 		for _, p := range parts {
-			p.jobs = d.opts.Canned(p.asked)
+			p.handed = handed{jobs: d.opts.Canned(p.asked), counts: make([]int, len(p.requests))}
+			left := len(p.jobs)
+			for i, r := range p.requests {
+				p.counts[i] = min(r.Count, left)
+				left -= p.counts[i]
+			}
 		}
 		return nil
 	}
@@ -524,7 +536,7 @@ func (d *Dispatcher) fetchMany(ctx context.Context, parts []*part) error {
 		if err != nil {
 			return err
 		}
-		parts[0].jobs, parts[0].resting, err = readJobs(rows, parts[0].asked)
+		parts[0].handed, err = readHanded(rows, len(parts[0].requests), parts[0].asked)
 		return err
 	}
 	batch := &pgx.Batch{}
@@ -535,7 +547,7 @@ func (d *Dispatcher) fetchMany(ctx context.Context, parts []*part) error {
 	for _, p := range parts {
 		rows, err := results.Query()
 		if err == nil {
-			p.jobs, p.resting, err = readJobs(rows, p.asked)
+			p.handed, err = readHanded(rows, len(p.requests), p.asked)
 		}
 		if err != nil {
 			_ = results.Close() // the same error
@@ -567,8 +579,8 @@ func (d *Dispatcher) handOut(p *part) {
 			o = p.each[i]
 		case rests:
 			p.asked -= r.Count
-		default:
-			n := min(r.Count, len(jobs))
+		case p.err == nil:
+			n := p.counts[i]
 			o.jobs, jobs = jobs[:n:n], jobs[n:]
 		}
 		got += len(o.jobs)
@@ -594,7 +606,10 @@ func (d *Dispatcher) handOut(p *part) {
 		}()
 	}
 	for i := range empty {
-		if p.woken {
+		if p.cut {
+			// Nobody has looked for them yet.
+			empty[i].queue(&g.roused, false)
+		} else if p.woken {
 			// They were in front of those who are parked, and are again.
 			g.park(empty[len(empty)-1-i], true)
 		} else {
@@ -607,7 +622,7 @@ func (d *Dispatcher) handOut(p *part) {
 	case p.woken:
 		g.vain++
 	}
-	if got < p.asked && p.err == nil && p.each == nil {
+	if got < p.asked && p.err == nil && p.each == nil && !p.cut {
 		// Nothing more was there when the decision began, so there is nothing for those it had no room for.
 		for e := g.fresh.Front(); e != nil && e.Value.(*request).arrived <= p.until; e = g.fresh.Front() {
 			g.park(e.Value.(*request), false)

@@ -35,32 +35,46 @@ func byHand(fields []pgconn.FieldDescription) bool {
 	return true
 }
 
-// readJobs reads rows to their end, which is the end of the transaction unless they belong to a batch. Rows without a job name the
-// workers that are to get none.
-func readJobs(rows pgx.Rows, about int) (jobs []sqlcgen.OjsJob, resting []string, err error) {
+// readHanded reads the rows of ojs.fetch_many to their end, which is the end of the transaction unless they belong to a batch. Rows
+// without a job name the workers that are to get none, or say that the call stopped early.
+func readHanded(rows pgx.Rows, requests, about int) (handed, error) {
 	defer rows.Close()
+	h := handed{counts: make([]int, requests)}
 	var r reader
-	hand := false
+	hand, last := false, 0
 	for rows.Next() {
-		if raw := rows.RawValues(); raw[13] == nil {
-			resting = append(resting, string(raw[8]))
+		raw := rows.RawValues()
+		switch {
+		case raw[14] == nil && raw[9] == nil:
+			h.cut = true
 			continue
-		}
-		if jobs == nil {
-			jobs = make([]sqlcgen.OjsJob, 0, min(about, 64))
+		case raw[14] == nil:
+			h.resting = append(h.resting, string(raw[9]))
+			continue
+		case h.jobs == nil:
+			h.jobs = make([]sqlcgen.OjsJob, 0, min(about, 64))
 			hand = byHand(rows.FieldDescriptions())
 		}
-		jobs = append(jobs, sqlcgen.OjsJob{})
-		j := &jobs[len(jobs)-1]
+		h.jobs = append(h.jobs, sqlcgen.OjsJob{})
+		j := &h.jobs[len(h.jobs)-1]
+		var request int
+		var err error
 		if hand {
-			if err := r.job(rows, 0, j); err != nil {
-				return nil, nil, err
-			}
-		} else if err := rows.Scan(fieldsOf(j)...); err != nil {
-			return nil, nil, err
+			request, err = int(int4(raw[0])), r.job(rows, 1, j)
+		} else {
+			err = rows.Scan(append([]any{&request}, fieldsOf(j)...)...)
 		}
+		if err != nil {
+			return handed{}, err
+		}
+		// A worker must get no job that is leased to another one.
+		if request < max(last, 1) || request > requests {
+			return handed{}, fmt.Errorf("a job for request %d of %d, after one for %d", request, requests, last)
+		}
+		h.counts[request-1]++
+		last = request
 	}
-	return jobs, resting, rows.Err()
+	return h, rows.Err()
 }
 
 // readNumbered reads rows of a number and a job, each into its place, to their end.

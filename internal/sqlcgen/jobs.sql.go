@@ -102,65 +102,6 @@ func (q *Queries) Cancel(ctx context.Context, arg CancelParams) (OjsJob, error) 
 	return i, err
 }
 
-const enqueueMany = `-- name: EnqueueMany :many
-select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.enqueue_many($1::json, $2::text)
-`
-
-type EnqueueManyParams struct {
-	Jobs   []byte
-	Tenant *string
-}
-
-func (q *Queries) EnqueueMany(ctx context.Context, arg EnqueueManyParams) ([]OjsJob, error) {
-	rows, err := q.db.Query(ctx, enqueueMany, arg.Jobs, arg.Tenant)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []OjsJob
-	for rows.Next() {
-		var i OjsJob
-		if err := rows.Scan(
-			&i.State,
-			&i.Attempt,
-			&i.Lease,
-			&i.StartedAt,
-			&i.LeaseExpiresAt,
-			&i.FinishedAt,
-			&i.RetryAt,
-			&i.EnqueuedAt,
-			&i.WorkerID,
-			&i.Errors,
-			&i.Result,
-			&i.Seq,
-			&i.TenantID,
-			&i.ID,
-			&i.Queue,
-			&i.Type,
-			&i.Priority,
-			&i.MaxAttempts,
-			&i.CreatedAt,
-			&i.ScheduledAt,
-			&i.ExpiresAt,
-			&i.TimeoutMs,
-			&i.VisibilityTimeoutMs,
-			&i.Tags,
-			&i.Args,
-			&i.Meta,
-			&i.Retry,
-			&i.Options,
-			&i.Extra,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const jobInfo = `-- name: JobInfo :one
 select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.job_info($1::uuid, $2::text)
 `

@@ -2,6 +2,9 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
+-- Stops dispatch from a queue.
+-- Locks the queue's row.
+-- Writes queue.
 -- +goose StatementBegin
 create function ojs.pause_queue(p_queue text) returns ojs.queue
 language sql security definer set search_path = pg_catalog, pg_temp
@@ -12,6 +15,9 @@ $$;
 comment on function ojs.pause_queue(text) is
 'Stops dispatch from a queue from the next decision on; enqueue goes on, running jobs are not affected.';
 
+-- Lets dispatch from a queue go on.
+-- Locks the queue's row.
+-- Writes queue; notifies.
 -- +goose StatementBegin
 create function ojs.resume_queue(p_queue text) returns ojs.queue
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -27,12 +33,16 @@ $$;
 -- +goose StatementEnd
 comment on function ojs.resume_queue(text) is 'Lets dispatch from a paused queue go on and wakes its waiting workers.';
 
+-- Registers a server's workers as waiting.
+-- Locks the rows of that server and these queues.
+-- Writes waiter.
 -- +goose StatementBegin
 create function ojs.register_waiters(p_server uuid, p_queues text[]) returns table (queue text, token text)
 language sql security definer set search_path = pg_catalog, pg_temp
 as $$
     insert into ojs.waiter as w (server_id, queue, token, expires_at)
-    select p_server, q.queue, encode(uuid_send(gen_random_uuid()), 'hex'), ojs.now() + interval '60 seconds' from (select distinct unnest(p_queues) as queue) q
+    select p_server, q.queue, encode(uuid_send(gen_random_uuid()), 'hex'), ojs.now() + interval '60 seconds'
+    from (select distinct unnest(p_queues) as queue) q
     on conflict (queue, server_id) do update set expires_at = excluded.expires_at
     returning w.queue, w.token
 $$;
@@ -42,6 +52,9 @@ comment on function ojs.register_waiters(uuid, text[]) is
 jobs for it sends on channel ojs_wake. A producer whose statement ran before this registration committed does not see it: look again a
 few times after registering.';
 
+-- Withdraws a registration.
+-- Locks its row.
+-- Writes waiter.
 -- +goose StatementBegin
 create function ojs.drop_waiter(p_server uuid, p_queue text) returns void
 language sql security definer set search_path = pg_catalog, pg_temp

@@ -1,0 +1,128 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+create type ojs.timer_kind as enum ('due', 'lease', 'again', 'expiry', 'replay', 'cron', 'worker');
+comment on type ojs.timer_kind is
+'What the tick has to look at: due: scheduled or retryable jobs; lease: running attempts whose lease was extended or whose row was locked
+when it ended (ojs.lease tells the rest); again: available jobs that were locked when their turn came; expiry: jobs that may not be
+started any more; replay: dead letters to be retried by a rule; cron: cron jobs; worker: workers that may be silent.';
+
+create table ojs.timer (
+    due_at     timestamptz not null,
+    seq        bigint generated always as identity,
+    kind       ojs.timer_kind not null,
+    tenant_ids text[] not null,
+    ids        uuid[] not null,
+    xid        xid8 not null default pg_current_xact_id(),
+    primary key (due_at, seq)
+) with (toast_tuple_target = 8160);
+-- A timer may commit after the clock has passed its time. The clock looks up those of the transactions that were open then; without this
+-- index it would read all timers.
+create index timer_xid_idx on ojs.timer (xid);
+comment on table ojs.timer is
+'What the tick has to look at, and when: jobs that become due, workers that may be silent. A row is a reminder; the job''s own row decides.
+Of leases ojs.lease itself is the reminder.';
+comment on column ojs.timer.due_at is 'When to look.';
+comment on column ojs.timer.seq is 'Tells apart what is due at the same instant.';
+comment on column ojs.timer.kind is
+'due: scheduled or retryable jobs; lease: running attempts whose lease was extended or whose row was locked when it ended; again:
+available jobs that were locked when their turn came; expiry: jobs that may not be started any more; replay: dead letters to be retried by
+a rule; cron: cron jobs; worker: workers that may be silent.';
+comment on column ojs.timer.tenant_ids is 'Tenants of the jobs or workers, in step with ids.';
+comment on column ojs.timer.ids is 'The jobs, the ids of cron jobs, or registrations of workers.';
+comment on column ojs.timer.xid is 'The transaction that inserted it.';
+
+create table ojs.waiter (
+    server_id  uuid not null,
+    queue      text collate "C" not null,
+    token      text not null,
+    expires_at timestamptz not null,
+    primary key (queue, server_id)
+);
+comment on table ojs.waiter is
+'Servers with a worker waiting for a queue. A commit that makes a job of that queue available notifies the token.';
+comment on column ojs.waiter.server_id is 'The server.';
+comment on column ojs.waiter.queue is 'The queue.';
+comment on column ojs.waiter.token is 'Payload of the notification on channel ojs_wake; says nothing to anybody else.';
+comment on column ojs.waiter.expires_at is 'When the row lapses unless renewed.';
+
+create table ojs.sleeper (
+    token      text collate "C" primary key,
+    stride     interval not null,
+    expires_at timestamptz not null
+);
+comment on table ojs.sleeper is
+'Servers whose clock sleeps. A commit with a timer that is due sooner than they would look by themselves notifies them.';
+comment on column ojs.sleeper.token is 'Payload of the notification on channel ojs_wake.';
+comment on column ojs.sleeper.stride is 'How long the clock sleeps at most between two looks.';
+comment on column ojs.sleeper.expires_at is 'When the row lapses unless renewed.';
+
+-- Timers, leases and journals are read from their low ends. Entries of deleted rows stay in the index there for as long as some session has
+-- an older snapshot. These marks say where the live rows begin; without them readers would walk through the dead ones each time.
+create table ojs.clock_mark (
+    rev      bigint primary key,
+    seen     pg_snapshot not null,
+    due_at   timestamptz not null,
+    lease_at timestamptz not null,
+    journal  xid8 not null,
+    lease    xid8 not null,
+    release  xid8 not null,
+    open     xid8[] not null
+);
+insert into ojs.clock_mark values (1, pg_current_snapshot(), '-infinity', '-infinity', '0', '0', '0', '{}');
+comment on table ojs.clock_mark is 'How far the clock has come. The row moves to a higher rev with each change.';
+comment on column ojs.clock_mark.rev is 'Grows with each change; the highest counts.';
+comment on column ojs.clock_mark.seen is
+'What the clock saw when it looked last. Rows of ojs.timer and ojs.lease that it did not see may be due before due_at and lease_at, whatever
+the wall clock was set to.';
+comment on column ojs.clock_mark.due_at is 'Of the timers seen, those before are done.';
+comment on column ojs.clock_mark.lease_at is 'Of the leases seen, those that end before have been looked at.';
+comment on column ojs.clock_mark.journal is 'Rows of ojs.journal with a lower xid are pruned, except those of transactions in open.';
+comment on column ojs.clock_mark.lease is 'Rows of ojs.lease with a lower xid are pruned, except those of transactions in open.';
+comment on column ojs.clock_mark.release is 'Rows of ojs.release with a lower xid are pruned, except those of transactions in open.';
+comment on column ojs.clock_mark.open is
+'Transactions that pruning has passed by: they had not ended, or their rows were still needed. As many as were open at once.';
+
+-- +goose StatementBegin
+create function ojs._notify(p_queues text[]) returns void
+language plpgsql
+as $$
+declare
+    v_token text;
+begin
+    for v_token in select w.token from ojs.waiter w where w.queue = any (p_queues) and w.expires_at > ojs.now() loop
+        perform pg_notify('ojs_wake', v_token);
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._notify(text[]) is
+'Notifies, when this transaction commits, every server with a worker waiting for one of the queues. Nobody waiting: nothing, and no lock
+at commit.';
+
+-- Only rows that are due soon get here. Others, like ordinary leases, cost no more than the comparison in the trigger's condition.
+-- +goose StatementBegin
+create function ojs._timer_arriving() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now   timestamptz := ojs.now();
+    v_token text;
+begin
+    for v_token in select s.token from ojs.sleeper s where s.expires_at > v_now and new.due_at < v_now + s.stride loop
+        perform pg_notify('ojs_wake', v_token);
+    end loop;
+    return new;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._timer_arriving() is
+'Trigger: a timer or a lease that is due soon notifies, at commit, the clocks that would sleep past it.';
+
+-- With ojs.now() here, each insert would parse that function anew.
+create trigger timer_arriving before insert on ojs.timer for each row
+    when (new.due_at < clock_timestamp() + interval '10 seconds') execute function ojs._timer_arriving();
+create trigger timer_arriving before insert on ojs.lease for each row
+    when (new.due_at < clock_timestamp() + interval '10 seconds') execute function ojs._timer_arriving();
+reset role;

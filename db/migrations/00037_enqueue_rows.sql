@@ -1,0 +1,286 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- Makes jobs given field by field, as servers do.
+-- Locks nothing; with ids of the callers', waits for transactions that are adding the same ids.
+-- Writes job, journal; timer for jobs that are scheduled or expire.
+-- +goose StatementBegin
+create function ojs.enqueue_rows(
+    p_types text[], p_args json[], p_queues text[] default null, p_priorities int[] default null, p_scheduled_at text[] default null,
+    p_expires_at text[] default null, p_metas jsonb[] default null, p_retries jsonb[] default null, p_max_attempts int[] default null,
+    p_timeouts_ms int[] default null, p_visibility_timeouts_ms int[] default null, p_tags json[] default null,
+    p_pending boolean[] default null, p_options json[] default null, p_extras json[] default null, p_ids uuid[] default null,
+    p_tenants text[] default null, p_tenant text default null, p_each boolean default false
+) returns table (n int, sqlstate text, message text, detail jsonb, tenant_id text, id uuid, state ojs.job_state, max_attempts int,
+    created_at timestamptz, scheduled_at timestamptz, expires_at timestamptz, meta jsonb, retry jsonb)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if (cardinality(p_types) between 1 and 10000) is not true then
+        perform ojs._raise('OJ400', 'there must be between 1 and 10000 jobs', '{"field": "types"}');
+    end if;
+    return query
+    select o.n, o.sqlstate, o.message, o.detail, o.tenant_id, o.id, o.state, o.max_attempts, o.created_at, o.scheduled_at, o.expires_at,
+        nullif(o.meta, '{}'), o.retry
+    from ojs._insert_jobs(row(p_types, p_args, p_queues, p_priorities, p_scheduled_at, p_expires_at, p_metas, p_retries, p_max_attempts,
+        p_timeouts_ms, p_visibility_timeouts_ms, p_tags, p_pending, p_options, p_extras, p_ids, p_tenants, null)::ojs._new_jobs,
+        p_tenant, p_each) o;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.enqueue_rows(
+    text[], json[], text[], int[], text[], text[], jsonb[], jsonb[], int[], int[], int[], json[], boolean[], json[], json[], uuid[], text[],
+    text, boolean) is
+'Enqueues 1 to 10000 jobs given field by field: element i of each list is of job i; null, or a list that is null, says nothing. The fields
+are those of ojs.enqueue_many, tags as JSON arrays. p_each: each job succeeds or fails by itself, else all or none. Returns a row per job,
+those that failed last: n from 0, then what the caller could not know of the job (meta null: none), or sqlstate, message and detail.
+Raises what ojs.enqueue_many raises.';
+
+-- All ways to enqueue several jobs end in this insert.
+-- +goose StatementBegin
+create function ojs._insert_jobs(p_jobs ojs._new_jobs, p_tenant text, p_each boolean) returns setof ojs._outcome
+language plpgsql
+as $$
+declare
+    v_now    timestamptz := ojs.now();
+    v_own    text := ojs._session_tenant(null);
+    v_tenant text := ojs._session_tenant(p_tenant);
+    v_latest uuid := ojs._latest_id();
+begin
+    return query
+    with given as materialized (
+        select g.*, coalesce(g.given_id, ojs._uuid_v7()) as id, case when g.state = 'available' then nextval('ojs.job_seq') end as seq
+        from ojs._judged_jobs(p_jobs, v_own, v_tenant, p_tenant, p_each, v_now, v_latest) g
+    ), added as (
+        insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at,
+            expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra)
+        select g.state, g.seq, v_now, v_now, g.tenant_id, g.id, g.queue, g.type, g.priority, g.max_attempts, g.scheduled_at,
+            g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
+        from given g where g.refusal is null and g.given_id is null
+    ), named as (
+        -- Only an id of the caller's can exist already. Looking for a conflict takes time, so the insert above does not.
+        insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at,
+            expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra)
+        select g.state, g.seq, v_now, v_now, g.tenant_id, g.id, g.queue, g.type, g.priority, g.max_attempts, g.scheduled_at,
+            g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
+        from given g where g.refusal is null and g.given_id is not null
+        on conflict do nothing
+        returning id, tenant_id
+    ), twice as materialized (
+        select d.n, ojs._indexed(ojs._duplicate(d.id), d.n, p_each) as refusal
+        from (select g.*, row_number() over (partition by g.id, g.tenant_id order by g.n) as nth from given g
+            where g.refusal is null and g.given_id is not null) d
+        where d.nth > 1 or (d.id, d.tenant_id) not in (select a.id, a.tenant_id from named a)
+    ), kept as not materialized (
+        select g.* from given g where g.refusal is null and (g.given_id is null or g.n not in (select t.n from twice t))
+    ), noted as (
+        insert into ojs.journal as w (tenant_id, queue, priority, to_state, jobs, lo, hi)
+        select k.tenant_id, k.queue, k.priority, k.state, count(*), min(k.seq), max(k.seq)
+        from kept k group by k.tenant_id, k.queue, k.priority, k.state
+        returning case when w.to_state = 'available' then w.queue end as awaited
+    ), told as materialized (
+        select ojs._notify(array_agg(distinct n.awaited)) from noted n having count(n.awaited) > 0
+        union all
+        select ojs._remind('due', array_agg(k.scheduled_at), array_agg(k.tenant_id), array_agg(k.id))
+        from kept k where k.state = 'scheduled' having count(*) > 0
+        union all
+        select ojs._remind('expiry', array_agg(k.expires_at), array_agg(k.tenant_id), array_agg(k.id))
+        from kept k where k.expires_at is not null having count(*) > 0
+    )
+    select k.n, null::text, null::text, null::jsonb, k.state, 0, null::uuid, null::timestamptz, null::timestamptz, null::timestamptz,
+        null::timestamptz, v_now, null::text, null::jsonb, null::json, k.seq, k.tenant_id, k.id, k.queue, k.type, k.priority,
+        k.max_attempts, v_now, k.scheduled_at, k.expires_at, k.timeout_ms, k.visibility_timeout_ms, k.tags, k.args, k.meta, k.retry,
+        k.options, k.extra
+    from kept k, (select count(*) from told) t
+    union all
+    select o.* from (select g.n, g.refusal from given g where not g.refusal is null union all select t.n, t.refusal from twice t) r
+    cross join lateral jsonb_populate_record(null::ojs._outcome, to_jsonb(r.refusal) || jsonb_build_object('n', r.n)) o;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._insert_jobs(ojs._new_jobs, text, boolean) is
+'Enqueues several jobs. p_each: each job succeeds or fails by itself; else the first problem is raised. Rows come in the order given, those
+of jobs that failed last.';
+
+-- +goose StatementBegin
+create function ojs._judged_jobs(
+    p_jobs ojs._new_jobs, p_own text, p_tenant text, p_call text, p_each boolean, p_now timestamptz, p_latest uuid
+) returns table (n int, refusal ojs.refusal, tenant_id text, given_id uuid, state ojs.job_state, queue text, type text, priority int,
+    max_attempts int, scheduled_at timestamptz, expires_at timestamptz, timeout_ms int, visibility_timeout_ms int, tags text[], args json,
+    meta jsonb, retry jsonb, options json, extra json)
+language sql stable
+as $$
+    select g.n, case
+            when g.sqlstate is not null then row(g.sqlstate, g.message, g.detail)::ojs.refusal
+            when g.untold is not null then ojs._indexed(ojs._not_a_time(g.untold, g.n), g.n, p_each)
+            when (g.named = p_tenant) is not false
+                and (g.names or ojs._ordinary_names(g.tenant_id, g.type, g.queue))
+                and ojs._ordinary_id(g.id, p_latest)
+                and ojs._ordinary_rest(g.tenant_id, g.priority, g.max_attempts, g.scheduled_at, g.expires_at, g.timeout_ms,
+                    g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra) then null
+            else ojs._new_job_refusal(g.n, p_each, p_own, p_call, g.named, g.tenant_id, g.id, g.type, g.queue, g.priority, g.max_attempts,
+                g.scheduled_at, g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra)
+            end,
+        g.tenant_id, g.id, ojs._first_state(g.pending, g.scheduled_at, p_now), g.queue, g.type, g.priority, g.max_attempts, g.scheduled_at,
+        g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
+    from (
+        select (u.n - 1)::int as n, u.type, u.args, coalesce(u.queue, 'default') as queue, coalesce(u.priority, 0) as priority,
+            w.scheduled_at, w.expires_at, case when u.scheduled_at is not null and w.scheduled_at is null then 'scheduled_at'
+                when u.expires_at is not null and w.expires_at is null then 'expires_at' end as untold,
+            coalesce(u.meta, '{}') as meta, u.retry, ojs._attempts(u.max_attempts, u.retry) as max_attempts, u.timeout_ms,
+            u.visibility_timeout_ms, case when u.tags is not null then ojs._tags(u.tags) end as tags,
+            u.pending, u.options, u.extra, u.id, u.tenant as named, u.sqlstate, u.message, u.detail,
+            coalesce(u.tenant, p_tenant, u.meta ->> 'tenant_id', s.default_tenant) as tenant_id,
+            coalesce((select bool_and(ojs._ordinary_names(coalesce(d.tenant, p_tenant), d.type, coalesce(d.queue, 'default')))
+                from (select distinct t.type, t.queue, t.tenant
+                    from unnest((p_jobs).types, (p_jobs).queues, (p_jobs).tenants) t(type, queue, tenant)) d), false) as names
+        from unnest((p_jobs).types, (p_jobs).args, (p_jobs).queues, (p_jobs).priorities, (p_jobs).scheduled_at, (p_jobs).expires_at,
+            (p_jobs).metas, (p_jobs).retries, (p_jobs).max_attempts, (p_jobs).timeouts_ms, (p_jobs).visibility_timeouts_ms, (p_jobs).tags,
+            (p_jobs).pending, (p_jobs).options, (p_jobs).extras, (p_jobs).ids, (p_jobs).tenants, (p_jobs).refusals)
+            with ordinality u(type, args, queue, priority, scheduled_at, expires_at, meta, retry, max_attempts, timeout_ms,
+                visibility_timeout_ms, tags, pending, options, extra, id, tenant, sqlstate, message, detail, n)
+        cross join lateral (select ojs._when(u.scheduled_at, p_now) as scheduled_at, ojs._when(u.expires_at, p_now) as expires_at) w
+        left join ojs.settings s on not s.tenant_required
+        offset 0
+    ) g
+    offset 0
+$$;
+-- +goose StatementEnd
+comment on function ojs._judged_jobs(ojs._new_jobs, text, text, text, boolean, timestamptz, uuid) is
+'Jobs to be, with what they do not say filled in, each with why it is refused or null; without p_each the first refusal is raised. p_own:
+the tenant of the role that logged in; p_tenant: the tenant the call acts for; p_call: the one it named.';
+
+-- +goose StatementBegin
+create function ojs._new_job_refusal(
+    p_n int, p_each boolean, p_own text, p_call text, p_named text, p_tenant text, p_id uuid, p_type text, p_queue text, p_priority int,
+    p_max_attempts int, p_scheduled_at timestamptz, p_expires_at timestamptz, p_timeout_ms int, p_visibility_timeout_ms int, p_tags text[],
+    p_args json, p_meta jsonb, p_retry jsonb, p_options json, p_extra json
+) returns ojs.refusal
+language plpgsql stable
+as $$
+declare
+    v_violation ojs.violation;
+    v_refusal   ojs.refusal := case
+        when p_named <> p_call then
+            row('OJ405', format('jobs[%s] names another tenant than the call', p_n), '{"field": "tenant"}')::ojs.refusal
+        when p_named is not null then ojs._tenant_refusal(p_own, p_named)
+        when p_call is null and p_own is null then ojs._unnamed_refusal(p_meta) end;
+begin
+    if v_refusal is null then
+        v_violation := ojs._job_violation(p_tenant, p_id, p_type, p_queue, p_priority, p_max_attempts, p_scheduled_at, p_expires_at,
+            p_timeout_ms, p_visibility_timeout_ms, p_tags, p_args, p_meta, p_retry, p_options, p_extra);
+        if v_violation is null then
+            return null;
+        end if;
+        v_refusal := row(v_violation.sqlstate, format('jobs[%s]: %s', p_n, v_violation.message),
+            jsonb_build_object('field', v_violation.field));
+    end if;
+    return ojs._indexed(v_refusal, p_n, p_each);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._new_job_refusal(
+    int, boolean, text, text, text, text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json,
+    json) is
+'Why job p_n of several is refused, or null; raises it without p_each. p_named: the tenant that the job names, p_tenant: whose it is.';
+
+-- +goose StatementBegin
+create function ojs._indexed(p_refusal ojs.refusal, p_n int, p_each boolean) returns ojs.refusal
+language plpgsql immutable
+as $$
+begin
+    if p_refusal is null then
+        return null;
+    end if;
+    p_refusal.detail := coalesce(p_refusal.detail, '{}') || jsonb_build_object('index', p_n);
+    if not p_each then
+        perform ojs._raise(p_refusal.sqlstate, p_refusal.message, p_refusal.detail);
+    end if;
+    return p_refusal;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._indexed(ojs.refusal, int, boolean) is
+'Why job p_n of several is refused, with its index; raises it unless each job succeeds or fails by itself.';
+
+-- +goose StatementBegin
+create function ojs._tags(p_tags json) returns text[]
+language sql immutable
+as $$
+    select array_agg(case when json_typeof(t.tag) = 'string' then t.tag #>> '{}' end order by t.n)
+    from json_array_elements(case when json_typeof(p_tags) = 'array' then p_tags else '[null]' end) with ordinality t(tag, n)
+$$;
+-- +goose StatementEnd
+comment on function ojs._tags(json) is 'Tags as an array of text; null among them for whatever is no string, which the rules refuse.';
+
+-- +goose StatementBegin
+create function ojs._duplicate(p_id uuid) returns ojs.refusal
+language sql immutable
+as $$ select row('OJ410', format('job %s exists already', p_id), jsonb_build_object('field', 'id', 'job_id', p_id))::ojs.refusal $$;
+-- +goose StatementEnd
+comment on function ojs._duplicate(uuid) is 'Why a job is refused whose id another job of the tenant has.';
+
+-- +goose StatementBegin
+create function ojs._remind(p_kind ojs.timer_kind, p_due timestamptz[], p_tenants text[], p_ids uuid[]) returns void
+language plpgsql
+as $$
+begin
+    insert into ojs.timer (due_at, kind, tenant_ids, ids)
+    select j.due_at, p_kind, array_agg(j.tenant_id), array_agg(j.id)
+    from (
+        select u.*, (row_number() over (partition by u.due_at order by u.n) - 1) / 1000 as part
+        from unnest(p_due, p_tenants, p_ids) with ordinality u(due_at, tenant_id, id, n)
+    ) j
+    group by j.due_at, j.part;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._remind(ojs.timer_kind, timestamptz[], text[], uuid[]) is
+'Has the clock look at jobs when they are due: a reminder for each instant and thousand jobs. The lists are in step.';
+
+-- Makes jobs that differ in their args only.
+-- Locks nothing.
+-- Writes job, journal; timer for jobs that are scheduled or expire.
+-- +goose StatementBegin
+create function ojs.enqueue_bulk(
+    p_type text, p_args json[], p_queue text default 'default', p_priority int default 0, p_scheduled_at timestamptz default null,
+    p_expires_at timestamptz default null, p_meta jsonb default '{}', p_retry jsonb default null, p_max_attempts int default null,
+    p_timeout_ms int default null, p_visibility_timeout_ms int default null, p_tags text[] default null, p_tenant text default null
+) returns setof uuid
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_tenant text := coalesce(ojs._session_tenant(p_tenant), ojs._unnamed_tenant(p_meta));
+    v_n      int[] := array[cardinality(p_args)];
+    v_jobs   ojs._new_jobs;
+begin
+    if p_args is null or cardinality(p_args) not between 1 and 10000 or array_ndims(p_args) <> 1 then
+        perform ojs._raise('OJ400', 'args must hold between 1 and 10000 arrays, one for each job', '{"field": "args"}');
+    end if;
+    -- Below, null in a list stands for the default. Here a null is one parameter for all jobs and a mistake, which this check raises.
+    perform ojs._check_job(v_tenant, null, p_type, p_queue, p_priority, ojs._attempts(p_max_attempts, p_retry), p_scheduled_at,
+        p_expires_at, p_timeout_ms, p_visibility_timeout_ms, p_tags, '[]', p_meta, p_retry, null, null);
+    v_jobs.types := array_fill(p_type, v_n);
+    v_jobs.args := p_args;
+    v_jobs.queues := array_fill(p_queue, v_n);
+    v_jobs.priorities := case when p_priority <> 0 then array_fill(p_priority, v_n) end;
+    v_jobs.scheduled_at := case when p_scheduled_at is not null then array_fill(ojs._utc(p_scheduled_at), v_n) end;
+    v_jobs.expires_at := case when p_expires_at is not null then array_fill(ojs._utc(p_expires_at), v_n) end;
+    v_jobs.metas := case when p_meta <> '{}' then array_fill(p_meta, v_n) end;
+    v_jobs.retries := case when p_retry is not null then array_fill(p_retry, v_n) end;
+    v_jobs.max_attempts := case when p_max_attempts is not null then array_fill(p_max_attempts, v_n) end;
+    v_jobs.timeouts_ms := case when p_timeout_ms is not null then array_fill(p_timeout_ms, v_n) end;
+    v_jobs.visibility_timeouts_ms := case when p_visibility_timeout_ms is not null then array_fill(p_visibility_timeout_ms, v_n) end;
+    v_jobs.tags := case when p_tags is not null then array_fill(array_to_json(p_tags), v_n) end;
+    return query select o.id from ojs._insert_jobs(v_jobs, v_tenant, false) o;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.enqueue_bulk(
+    text, json[], text, int, timestamptz, timestamptz, jsonb, jsonb, int, int, int, text[], text) is
+'Enqueues 1 to 10000 jobs that differ in their args only, all or none, in the caller''s transaction: the fastest way to enqueue many.
+Returns their ids in the order of p_args; the other parameters are those of ojs.enqueue. Raises what ojs.enqueue raises; the detail of a
+problem with args names index and field.';
+
+reset role;

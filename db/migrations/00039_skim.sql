@@ -1,0 +1,91 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- +goose StatementBegin
+create function ojs._skim(p_queue text, p_priority int, p_tenant text, p_locked boolean default false) returns int
+language plpgsql
+as $$
+declare
+    c_rows  constant int := case when p_locked then 1000 else 5000 end;
+    v_fair  ojs.tenant_fairness;
+    v_seen  record;
+    v_range ojs.again;
+    v_rows  int := 0;
+begin
+    select * into v_fair from ojs._fair(p_queue, p_priority, p_tenant);
+    if not v_fair.behind then
+        v_seen := ojs._passed(v_fair, v_fair.head + 1, null, c_rows, p_locked);
+        update ojs.tenant_fairness f set rev = f.rev + 1, head = v_seen.o_upto
+        where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev
+          and v_seen.o_upto > f.head;
+        return v_seen.o_rows;
+    end if;
+    for v_range in
+        select a.* from ojs.again a
+        where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo >= v_fair.again_lo
+          and a.hi > v_fair.again_seq
+        order by a.lo limit c_rows
+    loop
+        v_fair.again_lo := v_range.lo;
+        if v_range.hi > v_fair.again_seq then
+            v_seen := ojs._passed(v_fair, greatest(v_range.lo, v_fair.again_seq + 1), v_range.hi, c_rows - v_rows, p_locked);
+            v_fair.again_seq := coalesce(v_seen.o_upto, v_range.hi);
+            v_rows := v_rows + 1 + v_seen.o_rows;
+            exit when v_fair.again_seq < v_range.hi or v_rows >= c_rows;
+        end if;
+    end loop;
+    delete from ojs.again a
+    where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo <= v_fair.again_lo
+      and a.hi <= v_fair.again_seq;
+    update ojs.tenant_fairness f
+    set rev = f.rev + 1, again_lo = v_fair.again_lo, again_seq = v_fair.again_seq, behind = exists (
+        select from ojs.again a
+        where a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id and a.lo >= v_fair.again_lo
+          and a.hi > v_fair.again_seq)
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
+    return v_rows;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._skim(text, int, text, boolean) is
+'Moves a tenant''s cursors past about 5000 jobs in a row that cannot be had, and returns how many rows it looked at. p_locked: past about
+1000, those that somebody has locked among them, which are looked at again.';
+
+-- +goose StatementBegin
+create function ojs._passed(
+    p_fair ojs.tenant_fairness, p_lo bigint, p_hi bigint, p_rows int, p_locked boolean, out o_rows int, out o_upto bigint
+)
+language plpgsql
+as $$
+declare
+    v_now   timestamptz := ojs.now();
+    v_first bigint;
+begin
+    with line as materialized (
+        select j.seq, j.id, j.ctid as place, j.state = 'available' and (j.expires_at > v_now) is not false as waits from ojs.job j
+        where j.queue = p_fair.queue and j.priority = p_fair.job_priority and j.tenant_id = p_fair.tenant_id and j.seq >= p_lo
+          and j.seq <= coalesce(p_hi, 9223372036854775807)
+        order by j.seq limit p_rows
+    )
+    select (select count(*) from line), (select max(l.seq) from line l), case
+        when not p_locked then (select min(l.seq) from line l where l.waits)
+        else (select l.seq from line l cross join lateral (select from ojs.job j
+            where l.waits and j.ctid = l.place and j.id = l.id and j.state = 'available' for update skip locked) h limit 1) end
+    into o_rows, o_upto, v_first;
+    if o_rows < p_rows and p_hi is not null then
+        o_upto := p_hi;
+    end if;
+    if p_locked then
+        perform ojs._look_again(array_agg(p_fair.tenant_id), array_agg(j.id)) from ojs.job j
+        where j.queue = p_fair.queue and j.priority = p_fair.job_priority and j.tenant_id = p_fair.tenant_id and j.seq >= p_lo
+          and j.seq <= coalesce(v_first - 1, o_upto) and j.state = 'available';
+    end if;
+    o_upto := coalesce(v_first - 1, o_upto);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._passed(ojs.tenant_fairness, bigint, bigint, int, boolean) is
+'Looks at up to p_rows of a tenant''s jobs from p_lo on, up to p_hi (null: without end): how many they are, and up to which job.seq none
+can be had. p_locked: has those that somebody has locked looked at again.';
+reset role;

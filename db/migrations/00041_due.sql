@@ -1,0 +1,221 @@
+-- +goose Up
+-- Due: who gets what next at one level of a queue, and in which order. It only reads, so that a decision, a decision taken ahead and a
+-- caller beside decisions ask the same question, and so may whoever wants to see the order. Tenants go by their own virtual time: a job
+-- is due at the time its tenant has when the job is handed out, the lowest first (docs/design/0002-fair-decision.md). Everything here is
+-- made of SQL functions that become part of the query that asks.
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- Measured and rejected: choosing the largest deficit first, which favours tenants that come with single jobs and delays those with a
+-- backlog by up to 128 jobs; and reading all jobs of the tenants at the front, which costs a decision as many reads as there are tenants
+-- times jobs asked for.
+-- +goose StatementBegin
+create function ojs._due(
+    p_queue text, p_priority int, p_low numeric, p_count int, p_tenant text, p_beside boolean, p_now timestamptz
+) returns table (
+    turn int, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, skims boolean, dealt boolean,
+        again boolean, seq bigint, id uuid,
+    place tid, bytes int
+)
+language sql stable rows 100
+as $$
+    with front as materialized (
+        -- While nobody runs out of jobs, no tenant can be due more of them than its part of p_count and one. Whether more tenants
+        -- follow, the last tells.
+        select f.*, (f.vtime - p_low)::float8 as own,
+            least(1 + floor(p_count * f.weight / sum(f.weight) over ())::int, ojs._room(p_queue, f.tenant_id)) as look,
+            case when count(*) over () > p_count then max(f.vtime) over () end as edge
+        from ojs._front(p_queue, p_priority, p_low, p_count, p_tenant, p_beside) f
+    ), seen as materialized (
+        select f.spot, f.tenant_id, f.vtime, f.edge, l.again, l.seq, l.id, l.place, l.bytes, coalesce(l.last, false) as last,
+            f.own + (l.nth - 1) * ojs._price() / f.weight as tag,
+            case when l.last then f.own + l.nth * ojs._price() / f.weight end as beyond
+        from front f
+        left join lateral (
+            -- Behind the last one that was read there may be more: of a tenant that is to look again, only one range is read.
+            select x.*, x.nth = f.look or f.behind and x.nth = x.found as last
+            from (
+                select y.*, row_number() over (order by y.seq) as nth, count(*) over () as found
+                from ojs._line(p_queue, p_priority, f.job_priority, f.tenant_id, f.head, f.behind, f.again_lo, f.again_seq, f.look,
+                    p_beside, p_now) y
+            ) x
+        ) l on true
+    ), known as materialized (
+        -- From this time on, somebody who was not looked at may be due: a job behind a tenant's last one that was read, or a tenant
+        -- behind the front.
+        select least(min(s.beyond), (min(s.edge) - p_low)::float8) as until from seen s
+    ), ranked as (
+        select s.*, (row_number() over (order by s.tag, s.tenant_id))::int as turn from seen s
+    ), dealt as (
+        select r.*, r.id is not null and r.turn <= p_count and (r.tag <= k.until) is not false as dealt from ranked r, known k
+    )
+    select d.turn, d.spot, d.tenant_id, d.vtime, bool_or(d.dealt or d.id is null) over mine,
+        bool_or(d.last or d.id is not null and not d.dealt) over mine, d.edge, d.id is null, d.dealt, d.again, d.seq, d.id, d.place, d.bytes
+    from dealt d
+    window mine as (partition by d.tenant_id)
+$$;
+-- +goose StatementEnd
+comment on function ojs._due(text, int, numeric, int, text, boolean, timestamptz) is
+'Who gets what next at one level, of one tenant or of all: up to p_count jobs with dealt, in the order of turn; behind them jobs that
+were seen and are not due yet, and tenants that were to be served and have no job within reach (id null). spot: the tenant''s row of
+ojs.tenant_fairness; vtime: its time; served: whether any of its rows is dealt, or it has no job; more: it may have more jobs than are
+dealt; edge: from this time on there may be tenants who were not looked at; skims: what it was to look at again is not to be
+had; again: the job was found behind its tenant''s cursor; place: the job''s row; bytes: as stored. Fewer than p_count dealt does not
+mean that there are no more: charge, and ask again. p_beside: for a caller who must not wait for a decision, looks at what decisions
+have not taken in, too.';
+
+-- +goose StatementBegin
+create function ojs._room(p_queue text, p_tenant text) returns int
+language sql stable
+as $$ select null::int $$;
+-- +goose StatementEnd
+comment on function ojs._room(text, text) is
+'Eligibility, the one place: how many more jobs of a tenant may be handed out from a queue now; null: as many as there are. No rule
+limits a tenant yet, and null costs nothing. Paused queues are left out by ojs._open_queues, before anything is read.';
+
+-- +goose StatementBegin
+create function ojs._price() returns float8
+language sql immutable
+as $$ select 1::float8 $$;
+-- +goose StatementEnd
+comment on function ojs._price() is 'Price, the one place: what a job costs its tenant when it is handed out. In jobs: 1.';
+
+-- +goose StatementBegin
+create function ojs._front(p_queue text, p_priority int, p_low numeric, p_count int, p_tenant text, p_beside boolean)
+returns table (
+    spot tid, tenant_id text, job_priority int, head bigint, behind boolean, again_lo bigint, again_seq bigint, weight float8, vtime numeric
+)
+language sql stable rows 10
+as $$
+    (select f.ctid, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime
+    from ojs.tenant_fairness f
+    where p_tenant is null and f.queue = p_queue and f.priority = p_priority and f.ready and f.vtime >= p_low
+    order by f.vtime limit p_count + 1)
+    union all
+    select f.spot, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime
+    from (select f.*, f.ctid as spot from ojs.tenant_fairness f
+        where p_tenant is not null and f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant
+        order by f.rev desc limit 1) f
+    where f.ready
+    union all
+    select null, w.tenant_id, w.job_priority, coalesce(f.head, w.lo - 1), coalesce(f.behind, false), coalesce(f.again_lo, 0),
+        coalesce(f.again_seq, 0), w.weight::float8, greatest(f.vtime, p_low)
+    from ojs._waiting() w
+    left join lateral (select f.* from ojs.tenant_fairness f
+        where f.queue = w.queue and f.priority = w.priority and f.tenant_id = w.tenant_id order by f.rev desc limit 1) f on true
+    where p_beside and w.queue = p_queue and w.priority = p_priority and (w.tenant_id = p_tenant or p_tenant is null)
+        and f.ready is not true
+$$;
+-- +goose StatementEnd
+comment on function ojs._front(text, int, numeric, int, text, boolean) is
+'The tenants whose turn comes first at one level: p_count and one more, or p_tenant alone. p_beside: those, too, whose jobs no decision
+has taken in yet.';
+
+-- +goose StatementBegin
+create function ojs._line(
+    p_queue text, p_priority int, p_job_priority int, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint,
+    p_look int, p_beside boolean, p_now timestamptz
+) returns table (again boolean, seq bigint, id uuid, place tid, bytes int)
+language sql stable rows 10
+as $$
+    (select true, j.seq, j.id, j.place, j.bytes
+    from ojs._ranges(p_queue, p_priority, p_tenant, p_head, p_behind, p_again_lo, p_again_seq, p_look, p_beside) r
+    cross join lateral (
+        select j.seq, j.id, j.ctid as place, j.state, j.expires_at, ojs._bytes(j.args, j.meta, j.options, j.extra) as bytes from ojs.job j
+        where j.queue = p_queue and j.priority = p_job_priority and j.tenant_id = p_tenant and j.seq between r.lo and r.hi
+        order by j.seq limit p_look + case when p_beside then 1000000 else 64 end
+    ) j
+    where j.state = 'available' and (j.expires_at > p_now) is not false
+    group by j.seq, j.id, j.place, j.bytes order by j.seq limit p_look)
+    union all
+    (select false, j.seq, j.id, j.place, j.bytes
+    from (
+        select j.seq, j.id, j.ctid as place, j.state, j.expires_at, ojs._bytes(j.args, j.meta, j.options, j.extra) as bytes from ojs.job j
+        -- What came back goes first, all of it.
+        where (p_beside or not p_behind) and j.queue = p_queue and j.priority = p_job_priority and j.tenant_id = p_tenant and j.seq > p_head
+            and j.seq is not null
+        order by j.seq limit p_look + case when p_beside then 1000000 else 64 end
+    ) j
+    where j.state = 'available' and (j.expires_at > p_now) is not false
+    limit p_look)
+    limit p_look
+$$;
+-- +goose StatementEnd
+comment on function ojs._line(text, int, int, text, bigint, boolean, bigint, bigint, int, boolean, timestamptz) is
+'A tenant''s first p_look jobs that can be had: those behind its cursor that are to be looked at again, and when there are none those
+ahead of it. Looks past 64 jobs that ended; behind longer runs of them ojs._skim moves the cursor.';
+
+-- +goose StatementBegin
+create function ojs._bytes(p_args json, p_meta jsonb, p_options json, p_extra json) returns int
+language sql stable
+as $$ select pg_column_size(p_args) + pg_column_size(p_meta) + coalesce(pg_column_size(p_options), 0) + coalesce(pg_column_size(p_extra),
+    0) $$;
+-- +goose StatementEnd
+comment on function ojs._bytes(json, jsonb, json, json) is
+'How large a job is as stored, which is less than it takes in an answer where PostgreSQL has compressed it. Reads nothing but the row.';
+
+-- +goose StatementBegin
+create function ojs._ranges(
+    p_queue text, p_priority int, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint, p_look int,
+    p_beside boolean
+) returns table (lo bigint, hi bigint)
+language sql stable rows 2
+as $$
+    (select greatest(a.lo, p_again_seq + 1), a.hi
+    from ojs.again a
+    where p_behind and a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo >= p_again_lo
+        and a.hi > p_again_seq
+    -- One at a time: jobs of a second one could lie behind jobs of the first that were not read, and the cursor would pass those.
+    order by a.lo limit case when p_beside then 10000 else 1 end)
+    union all
+    select u.lo, least(u.hi, p_head)
+    from ojs._unfolded() u left join ojs.tenant t on t.tenant_id = u.tenant_id
+    where p_beside and u.queue = p_queue and u.tenant_id = p_tenant and u.priority + coalesce(t.priority_boost, 0) = p_priority
+        and u.lo <= p_head
+$$;
+-- +goose StatementEnd
+comment on function ojs._ranges(text, int, text, bigint, boolean, bigint, bigint, int, boolean) is
+'Ranges of job.seq behind a tenant''s cursor that are still to be looked at. p_beside: those, too, that no decision has taken in yet.';
+
+-- +goose StatementBegin
+create function ojs._unfolded() returns setof ojs._movement
+language sql stable rows 10
+as $$
+    select s.* from (select f.* from ojs.fold f order by f.rev desc limit 1) f cross join lateral ojs._since(f.snapshot, null) s
+    where s.lo is not null and s.to_state = 'available'
+    union all
+    select m.* from (select f.* from ojs.fold f order by f.rev desc limit 1) f cross join lateral (
+        select m.* from ojs._movement m where m.xid = f.part_xid and m.lo > f.part_lo and m.to_state = 'available') m
+$$;
+-- +goose StatementEnd
+comment on function ojs._unfolded() is 'What ojs.journal says of jobs that became available since the last decision.';
+
+-- +goose StatementBegin
+create function ojs._waiting() returns table (queue text, priority int, tenant_id text, job_priority int, weight numeric, lo bigint)
+language sql stable rows 10
+as $$
+    select u.queue, u.priority + coalesce(t.priority_boost, 0), u.tenant_id, u.priority, coalesce(t.weight, 1), u.lo
+    from (select u.queue, u.priority, u.tenant_id, min(u.lo) as lo from ojs._unfolded() u group by u.queue, u.priority, u.tenant_id) u
+    left join ojs.tenant t on t.tenant_id = u.tenant_id
+$$;
+-- +goose StatementEnd
+comment on function ojs._waiting() is
+'Tenants with jobs that became available since the last decision, per queue and priority, with the first job.';
+
+-- +goose StatementBegin
+create function ojs._level(p_queue text, p_priority int) returns setof ojs.level
+language sql stable rows 1
+as $$ select l.* from ojs.level l where l.queue = p_queue and l.priority = p_priority order by l.rev desc limit 1 $$;
+-- +goose StatementEnd
+comment on function ojs._level(text, int) is 'A level as it is now; no row: there is none.';
+
+-- +goose StatementBegin
+create function ojs._fair(p_queue text, p_priority int, p_tenant text) returns setof ojs.tenant_fairness
+language sql stable rows 1
+as $$
+    select f.* from ojs.tenant_fairness f
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant order by f.rev desc limit 1
+$$;
+-- +goose StatementEnd
+comment on function ojs._fair(text, int, text) is 'A tenant''s row of ojs.tenant_fairness as it is now; no row: there is none.';
+reset role;

@@ -1,0 +1,194 @@
+-- +goose Up
+-- Charge: books what a level was served. Tenants pay with their virtual time and their cursors move past what they were given; who has
+-- no more work leaves the round. Joining: where a tenant begins that comes. All of it only under the row of ojs.lane.
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+create type ojs.picks as (
+    spots tid[], tenants text[], ids uuid[], places tid[], seqs bigint[], agains boolean[], more boolean[], bytes int[], rest numeric,
+    skims text[], blocked text[], size bigint, cut boolean
+);
+comment on type ojs.picks is
+'What ojs._due dealt at one level, in order, as arrays in step: the tenant''s row, the tenant, the job (null: the tenant had none within
+reach), the job''s row (null: somebody has it locked), its seq, whether it was found behind its tenant''s cursor, whether its tenant
+may have more, its bytes. rest: the lowest time of those at the front who were not served; skims: tenants whose cursors have to pass
+jobs that ended; blocked: tenants of jobs that somebody has locked; size: the bytes in sum; cut: some were left out for their bytes.';
+
+-- +goose StatementBegin
+create function ojs._charge(p_level ojs.level, p_picks ojs.picks, p_of_one boolean) returns ojs.level
+language plpgsql
+as $$
+declare
+    v_level ojs.level := p_level;
+begin
+    with bill as materialized (
+        select b.spot, count(b.place) as jobs, count(b.id) as dealt, max(b.seq) filter (where not b.again) as line,
+            max(b.seq) filter (where b.again) as back, bool_or(b.more) as more
+        from unnest(p_picks.spots, p_picks.ids, p_picks.places, p_picks.seqs, p_picks.agains, p_picks.more) b(spot, id, place, seq, again,
+            more)
+        group by b.spot
+    ), moved as materialized (
+        select b.spot, b.jobs, f.tenant_id, f.weight, f.vtime as was,
+            -- Who holds all its own jobs locked lets the next one go first.
+            case when b.jobs = 0 and b.dealt > 0 then greatest(f.vtime, p_picks.rest + round(ojs._price()::numeric / f.weight, 15))
+                else f.vtime + round((b.jobs * ojs._price())::numeric / f.weight, 15) end as vtime,
+            greatest(f.head, b.line) as head, f.behind as was_behind, f.again_lo as was_again_lo, greatest(f.again_seq,
+                b.back) as again_seq, r.lo as again_lo,
+            b.more or r.lo is not null or exists (select from ojs.job j
+                where j.queue = f.queue and j.priority = f.job_priority and j.tenant_id = f.tenant_id and j.seq > greatest(f.head, b.line)
+                  and j.seq is not null) as stays
+        from bill b
+        cross join lateral (select f.* from ojs.tenant_fairness f where f.ctid = b.spot) f
+        left join lateral (select a.lo from ojs.again a
+            where f.behind and a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id and a.lo >= f.again_lo
+              and a.hi > greatest(f.again_seq, b.back)
+            order by a.lo limit 1) r on true
+    ), total as materialized (
+        select p_level.tenants - count(*) filter (where not m.stays) as tenants,
+            p_level.weight - coalesce(sum(m.weight) filter (where not m.stays), 0) as weight,
+            p_level.moment + sum(m.weight * (m.vtime - m.was)) - coalesce(sum(m.weight * m.vtime) filter (where not m.stays), 0) as moment,
+            -- Where nobody stays, those who come begin where the last one was: else they would go before whoever comes back.
+            greatest(p_level.low, case when not p_of_one then coalesce(least(min(m.vtime) filter (where m.stays), p_picks.rest),
+                max(m.vtime)) end) as low
+        from moved m
+    ), charged as (
+        update ojs.tenant_fairness f
+        set rev = f.rev + 1, vtime = m.vtime, head = m.head, behind = m.again_lo is not null, again_seq = m.again_seq,
+            again_lo = coalesce(m.again_lo, f.again_lo), ready = m.stays,
+            dispatched = f.dispatched + m.jobs, deficit = case when m.stays then ojs._deficit(t.tenants::int, t.weight, t.moment, t.low,
+                f.weight, m.vtime) else 0 end
+        from moved m, total t where f.ctid = m.spot
+    ), passed as (
+        delete from ojs.again a using moved m
+        where m.was_behind and a.queue = p_level.queue and a.priority = p_level.priority and a.tenant_id = m.tenant_id
+          and a.lo >= m.was_again_lo and a.hi <= m.again_seq
+    )
+    update ojs.level l
+    set rev = l.rev + 1, low = t.low, tenants = t.tenants, weight = t.weight, moment = case when t.tenants > 0 then t.moment else 0 end,
+        used_at = case when t.tenants > 0 then l.used_at else ojs.now() end
+    from total t where l.queue = p_level.queue and l.priority = p_level.priority and l.rev = p_level.rev
+    returning l.* into v_level;
+    if v_level.tenants = 0 then
+        perform ojs._set_backlog(v_level.queue, v_level.priority, false);
+    end if;
+    return v_level;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._charge(ojs.level, ojs.picks, boolean) is
+'Books what the tenants of one level were dealt, and returns the level as it is then: times and cursors move on, past jobs that somebody
+has locked, too, for which nobody pays; who has no more jobs leaves. p_of_one: only one tenant was asked about, which says nothing of
+where the others begin.';
+
+-- +goose StatementBegin
+create function ojs._deficit(p_tenants int, p_weight numeric, p_moment numeric, p_low numeric, p_own_weight numeric,
+    p_vtime numeric) returns numeric
+language sql immutable
+as $$ select round((p_moment - p_low * p_weight) / p_tenants - (p_vtime - p_low) * p_own_weight, 6) $$;
+-- +goose StatementEnd
+comment on function ojs._deficit(int, numeric, numeric, numeric, numeric, numeric) is
+'Jobs owed to a tenant: how many fewer it has had ahead of the level''s lowest time than the tenants with work on average. The deficits
+of a level are 0 in sum. The first four parameters are those of the level.';
+
+-- +goose StatementBegin
+create function ojs._join_at(p_own numeric, p_low numeric, p_weight numeric) returns numeric
+language sql volatile
+as $$ select greatest(p_own, p_low + round((nextval('ojs.join_seq') * 0.6180339887498949) % 1 / p_weight, 15)) $$;
+-- +goose StatementEnd
+comment on function ojs._join_at(numeric, numeric, numeric) is
+'Joining, the one place: the time of a tenant that comes with work. Not before its own, and spread over one step of it, so that those
+who come together do not all go before those who wait. p_own: its time when it left; p_low: that of the level.';
+
+-- +goose StatementBegin
+create function ojs._set_backlog(p_queue text, p_priority int, p_ready boolean) returns void
+language plpgsql
+as $$
+declare
+    v_backlog ojs.backlog;
+begin
+    select b.* into v_backlog from ojs.backlog b where b.queue = p_queue order by b.rev desc limit 1;
+    if v_backlog.queue is null then
+        insert into ojs.backlog (queue, rev, priorities) values (p_queue, 1, array[p_priority]);
+    else
+        update ojs.backlog b
+        set rev = b.rev + 1, priorities = array(select p from unnest(array_remove(b.priorities, p_priority) || case when p_ready then
+            p_priority end) p
+            where p is not null order by p desc)
+        where b.queue = p_queue and b.rev = v_backlog.rev;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._set_backlog(text, int, boolean) is 'Notes whether a queue has tenants with work at an effective priority.';
+
+-- +goose StatementBegin
+create function ojs._refund(p_queue text, p_priority int, p_tenant text, p_jobs int, p_lo bigint, p_hi bigint) returns void
+language plpgsql
+as $$
+declare
+    v_fair  ojs.tenant_fairness;
+    v_level ojs.level;
+    v_own   numeric;
+begin
+    select * into v_fair from ojs._fair(p_queue, p_priority, p_tenant);
+    select * into v_level from ojs._level(p_queue, p_priority);
+    if v_fair.queue is null or v_level.queue is null then
+        return;
+    end if;
+    v_own := v_fair.vtime - round((p_jobs * ojs._price())::numeric / v_fair.weight, 15);
+    update ojs.tenant_fairness f
+    set rev = f.rev + 1, vtime = v_own, ready = f.ready or p_hi is not null, dispatched = f.dispatched - p_jobs
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
+    if p_hi is not null then
+        perform ojs._look_back(p_queue, p_priority, p_tenant, array[p_lo], array[p_hi]);
+    end if;
+    if v_fair.ready then
+        perform ojs._move_level(v_level, 0, 0, v_fair.weight * (v_own - v_fair.vtime), v_own);
+    elsif p_hi is not null then
+        perform ojs._move_level(v_level, 1, v_fair.weight, v_fair.weight * v_own, v_own);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._refund(text, int, text, int, bigint, bigint) is
+'Gives a tenant back what it was charged for p_jobs jobs that nobody has taken (negative: charges it for jobs that were taken beside
+decisions), and has the range of job.seq in which they lie looked at again (null: none).';
+
+-- +goose StatementBegin
+create function ojs._look_back(p_queue text, p_priority int, p_tenant text, p_los bigint[], p_his bigint[]) returns void
+language plpgsql
+as $$
+declare
+    v_fair ojs.tenant_fairness;
+    v_lo   bigint := (select min(l) from unnest(p_los) l);
+begin
+    select * into v_fair from ojs._fair(p_queue, p_priority, p_tenant);
+    if v_fair.behind and v_lo <= v_fair.again_seq then
+        -- The cursor moves back, and what it has passed of a range is not looked at twice.
+        update ojs.again a set lo = v_fair.again_seq + 1
+        where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo >= v_fair.again_lo
+            and a.lo <= v_fair.again_seq
+          and a.hi > v_fair.again_seq;
+    end if;
+    -- Ranges that lie close together become one: each is read by itself, and few jobs between them are soon passed over.
+    insert into ojs.again (queue, priority, tenant_id, lo, hi)
+    select p_queue, p_priority, p_tenant, min(x.lo), max(x.hi)
+    from (
+        select r.lo, r.hi, sum(r.apart) over (order by r.lo, r.hi) as part
+        from (
+            select r.lo, r.hi, (r.lo > 1000 + max(r.hi) over (order by r.lo, r.hi rows between unbounded preceding
+                and 1 preceding))::int as apart
+            from unnest(p_los, p_his) r(lo, hi)
+        ) r
+    ) x
+    group by coalesce(x.part, 0);
+    update ojs.tenant_fairness f
+    set rev = f.rev + 1, behind = true, again_lo = case when f.behind then least(f.again_lo, v_lo) else v_lo end,
+        again_seq = case when f.behind then least(f.again_seq, v_lo - 1) else v_lo - 1 end
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._look_back(text, int, text, bigint[], bigint[]) is
+'Has ranges of job.seq behind a tenant''s cursor looked at again, before what lies ahead of it, first in first out.';
+reset role;

@@ -1,0 +1,212 @@
+-- +goose Up
+-- The fold takes in what ojs.journal gained since the last decision: exactly the rows that are visible now and were not to the snapshot
+-- stored then, so that none is missed whose transaction committed late. A tenant that comes with work joins. Jobs behind its cursor become
+-- ranges that are looked at again, one per transaction, however many jobs it brought. Only under the row of ojs.lane.
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- +goose StatementBegin
+create function ojs._fold() returns boolean
+language plpgsql
+as $$
+declare
+    c_bite  constant int := 10000;
+    v_fold  ojs.fold;
+    v_to    pg_snapshot := ojs._snapshot();
+    v_rows  bigint;
+    v_taken boolean;
+    v_end   record;
+begin
+    select f.* into v_fold from ojs.fold f order by f.rev desc limit 1;
+    if v_fold.part_xid is not null then
+        return ojs._fold_part(v_fold, c_bite);
+    end if;
+    select count(*), bool_or(x.to_state = 'active') into v_rows, v_taken
+    from (select s.to_state from ojs._fresh(v_fold.snapshot, v_to, null, null, null) s limit c_bite + 1) x;
+    if v_rows = 0 then
+        return false;
+    end if;
+    if exists (select from ojs.turn_mark) then
+        -- A tenant that joins is placed among the others as they stand. What was decided ahead without it is taken back first; otherwise it
+        -- would wait behind all of that.
+        perform ojs._revoke(q.queue) from ojs._stale_queues(null) q(queue);
+    end if;
+    if v_rows <= c_bite then
+        perform ojs._take_in(v_fold.snapshot, v_to, null, null, null, v_taken);
+        update ojs.fold f set rev = f.rev + 1, snapshot = v_to where f.rev = v_fold.rev;
+        return false;
+    end if;
+    -- Taking in more at once would keep everybody waiting. So transactions are taken in by their order, and of the last one a part.
+    v_end := ojs._bite_end(v_fold.snapshot, v_to, c_bite);
+    perform ojs._take_in(
+        v_fold.snapshot, ojs._snapshot_part(v_fold.snapshot, v_to, v_end.o_xid, false), v_end.o_xid, 0, v_end.o_lo, true);
+    update ojs.fold f
+    set rev = f.rev + 1, snapshot = ojs._snapshot_part(v_fold.snapshot, v_to, v_end.o_xid, true), part_xid = v_end.o_xid,
+        part_lo = v_end.o_lo
+    where f.rev = v_fold.rev;
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._fold() is
+'Takes in what ojs.journal gained since the last decision, about 10000 rows at most, and returns whether there may be more.';
+
+-- +goose StatementBegin
+create function ojs._fold_part(p_fold ojs.fold, p_rows int) returns boolean
+language plpgsql
+as $$
+declare
+    v_hi bigint;
+begin
+    select max(j.lo) into v_hi
+    from (select j.lo from ojs.journal j where j.xid = p_fold.part_xid and j.lo > p_fold.part_lo order by j.lo limit p_rows) j;
+    if v_hi is not null then
+        if exists (select from ojs.turn_mark) then
+            perform ojs._revoke(q.queue) from ojs._stale_queues(null) q(queue);
+        end if;
+        perform ojs._take_in(null, null, p_fold.part_xid, p_fold.part_lo, v_hi, true);
+    end if;
+    update ojs.fold f set rev = f.rev + 1, part_lo = v_hi, part_xid = case when v_hi is not null then f.part_xid end
+    where f.rev = p_fold.rev;
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._fold_part(ojs.fold, int) is 'Takes in the next p_rows rows of a transaction of which a part was taken in.';
+
+-- +goose StatementBegin
+create function ojs._bite_end(p_from pg_snapshot, p_to pg_snapshot, p_rows int, out o_xid xid8, out o_lo bigint)
+language plpgsql
+as $$
+declare
+    v_left int := p_rows;
+    v_seen record;
+begin
+    for o_xid in select x from pg_snapshot_xip(p_from) x where pg_visible_in_snapshot(x, p_to) order by x loop
+        select count(*) as rows, max(j.lo) as lo into v_seen
+        from (select j.lo from ojs.journal j where j.xid = o_xid and j.lo is not null order by j.lo limit v_left) j;
+        o_lo := v_seen.lo;
+        v_left := v_left - v_seen.rows;
+        if v_left <= 0 then
+            return;
+        end if;
+    end loop;
+    select j.xid, j.lo into o_xid, o_lo from ojs.journal j
+    where j.xid >= pg_snapshot_xmax(p_from) and pg_visible_in_snapshot(j.xid, p_to) and j.lo is not null
+    order by j.xid, j.lo offset v_left - 1 limit 1;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._bite_end(pg_snapshot, pg_snapshot, int) is
+'The row of the journal with which the first p_rows end that p_to sees and p_from does not: its transaction and its lo.';
+
+-- +goose StatementBegin
+create function ojs._fresh(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) returns setof ojs._movement
+language sql stable rows 10
+as $$
+    select s.* from ojs._since(p_from, p_to) s where s.lo is not null
+    union all
+    select m.* from ojs._movement m where m.xid = p_xid and m.lo > p_lo and m.lo <= p_hi
+    union all
+    -- What the running transaction did counts. It stays fresh, because the transaction may do more that must not be missed.
+    select m.* from ojs._movement m where m.xid = pg_current_xact_id_if_assigned() and m.lo is not null
+$$;
+-- +goose StatementEnd
+comment on function ojs._fresh(pg_snapshot, pg_snapshot, xid8, bigint, bigint) is
+'Rows of the journal about jobs that became available or were taken beside decisions: those that p_to sees and p_from does not, those of
+the transaction p_xid whose lo lies behind p_lo and up to p_hi, and those of the running transaction.';
+
+-- Jobs of one transaction become one range. It may cover jobs that were looked at before; these are passed over. A range per row would
+-- keep everybody waiting when a transaction brings very many.
+-- +goose StatementBegin
+create function ojs._take_in(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint, p_taken boolean) returns void
+language plpgsql
+as $$
+declare
+    v_came record;
+begin
+    for v_came in
+        with came as materialized (
+            select x.queue, x.tenant_id, x.priority as job_priority, x.priority + coalesce(t.priority_boost, 0) as priority,
+                coalesce(t.weight, 1) as weight, min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
+            from (
+                select f.queue, f.tenant_id, f.priority, min(f.lo) as lo, max(f.hi) as hi from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
+                where f.to_state = 'available' group by f.queue, f.tenant_id, f.priority, f.xid
+            ) x left join ojs.tenant t on t.tenant_id = x.tenant_id
+            group by x.queue, x.tenant_id, x.priority, t.priority_boost, t.weight
+        ), known as materialized (
+            select c.*, f.rev, f.ready, f.head, l.rev as level_rev,
+                ojs._join_at(coalesce(f.vtime, 0), coalesce(l.low, 0), c.weight) as joins_at
+            from came c
+            left join lateral ojs._fair(c.queue, c.priority, c.tenant_id) f on true
+            left join lateral ojs._level(c.queue, c.priority) l on true
+            where f.ready is not true or c.lo <= f.head
+        ), joined as (
+            insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, job_priority, head)
+            select k.queue, k.priority, k.tenant_id, true, k.joins_at, k.weight, k.job_priority, k.lo - 1 from known k where k.rev is null
+        ), rejoined as (
+            update ojs.tenant_fairness f set rev = f.rev + 1, ready = true, vtime = k.joins_at, weight = k.weight
+            from known k
+            where not k.ready and f.queue = k.queue and f.priority = k.priority and f.tenant_id = k.tenant_id and f.rev = k.rev
+        ), coming as materialized (
+            select k.queue, k.priority, k.level_rev, count(*) as tenants, sum(k.weight) as weight, sum(k.weight * k.joins_at) as moment
+            from known k where k.ready is not true group by k.queue, k.priority, k.level_rev
+        ), opened as (
+            insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
+            select c.queue, c.priority, 1, 0, c.tenants, c.weight, c.moment from coming c where c.level_rev is null
+            returning queue, priority
+        ), reopened as (
+            update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, weight = l.weight + c.weight,
+                moment = l.moment + c.moment, used_at = ojs.now()
+            from coming c where l.queue = c.queue and l.priority = c.priority and l.rev = c.level_rev
+            returning l.queue, l.priority, l.tenants = c.tenants as opened
+        )
+        select o.queue, o.priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his from opened o
+        union all
+        select r.queue, r.priority, null, null, null from reopened r where r.opened
+        union all
+        select k.queue, k.priority, k.tenant_id, array_agg(r.lo), array_agg(least(r.hi, k.head))
+        from known k cross join lateral unnest(k.los, k.his) r(lo, hi) where r.lo <= k.head group by k.queue, k.priority, k.tenant_id
+    loop
+        if v_came.tenant_id is null then
+            perform ojs._set_backlog(v_came.queue, v_came.priority, true);
+        else
+            perform ojs._look_back(v_came.queue, v_came.priority, v_came.tenant_id, v_came.los, v_came.his);
+        end if;
+    end loop;
+    if p_taken then
+        perform ojs._charge_taken(p_from, p_to, p_xid, p_lo, p_hi);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._take_in(pg_snapshot, pg_snapshot, xid8, bigint, bigint, boolean) is
+'Has the tenants of jobs that became available join the round, and the jobs that lie behind their cursors looked at again.
+p_taken: jobs were taken beside decisions, too. The other parameters are those of ojs._fresh.';
+
+-- +goose StatementBegin
+create function ojs._charge_taken(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) returns void
+language plpgsql
+as $$
+declare
+    v_taken record;
+begin
+    for v_taken in
+        select f.queue, f.priority + coalesce(t.priority_boost, 0) as priority, f.tenant_id, sum(f.owed)::int as jobs
+        from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f left join ojs.tenant t on t.tenant_id = f.tenant_id
+        where f.to_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
+        group by f.queue, f.priority, t.priority_boost, f.tenant_id
+    loop
+        perform ojs._refund(v_taken.queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, null, null);
+        -- Where all callers take jobs beside decisions, no decision moves the cursor. Without moving it here, each of them would walk past
+        -- all jobs that were taken before.
+        for i in 0 .. least(v_taken.jobs / 5000, 4) loop
+            exit when ojs._skim(v_taken.queue, v_taken.priority, v_taken.tenant_id) = 0;
+        end loop;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._charge_taken(pg_snapshot, pg_snapshot, xid8, bigint, bigint) is
+'Charges the tenants for jobs that were taken beside decisions, and moves their cursors past them.';
+reset role;

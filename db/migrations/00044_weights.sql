@@ -1,0 +1,120 @@
+-- +goose Up
+-- Weights and boosts, which act on the whole backlog from the next decision on.
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- Sets a tenant's weight and boost.
+-- Waits for the decision under way, and locks ojs.lane until the end of the transaction.
+-- Writes tenant, tenant_fairness, level, backlog and again; takes back what was decided ahead.
+-- +goose StatementBegin
+create function ojs.configure_tenant(p_tenant text, p_weight numeric default null, p_priority_boost int default null) returns ojs.tenant
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_old   ojs.tenant;
+    v_new   ojs.tenant;
+    v_queue text;
+begin
+    if p_tenant is null or not ojs._tenant_valid(p_tenant) then
+        perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
+    elsif p_weight = 'NaN' then
+        perform ojs._raise('OJ422', 'weight must be a number', '{"field": "weight"}');
+    end if;
+    perform ojs._enter_lane();
+    -- Jobs decided ahead go back; otherwise the next fetches would still follow the old settings.
+    for v_queue in select distinct t.queue from ojs.turn t loop
+        perform ojs._revoke(v_queue);
+    end loop;
+    -- Jobs that have not been taken in yet join now, under the settings that held when they committed.
+    while ojs._fold() loop
+    end loop;
+    select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
+    insert into ojs.tenant (tenant_id, weight, priority_boost) values (p_tenant, coalesce(p_weight, 1), coalesce(p_priority_boost, 0))
+    on conflict (tenant_id) do update
+    set weight = coalesce(p_weight, ojs.tenant.weight), priority_boost = coalesce(p_priority_boost, ojs.tenant.priority_boost)
+    returning * into v_new;
+    if v_new.weight <> coalesce(v_old.weight, 1) or v_new.priority_boost <> coalesce(v_old.priority_boost, 0) then
+        perform ojs._reweigh(v_new, v_new.priority_boost - coalesce(v_old.priority_boost, 0));
+    end if;
+    return v_new;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.configure_tenant(text, numeric, int) is
+'Sets a tenant''s weight (0.000001 to 1000000, default 1) and priority boost (-100 to 100, default 0), and returns its configuration; a
+null argument leaves its setting as it is. Acts on the whole backlog from the next dispatch on. Waits for a running dispatch. Raises
+validation_error.';
+
+-- +goose StatementBegin
+create function ojs._reweigh(p_tenant ojs.tenant, p_by int) returns void
+language plpgsql
+as $$
+declare
+    v_fair  ojs.tenant_fairness;
+    v_level ojs.level;
+    v_to    int;
+    v_own   numeric;
+begin
+    -- A boost moves rows to other levels. The row at the end to which they move goes first; otherwise one would meet another's key.
+    for v_fair in
+        select f.* from (select distinct l.queue, l.priority from ojs.level l) l
+        cross join lateral ojs._fair(l.queue, l.priority, p_tenant.tenant_id) f
+        order by f.queue, f.priority * case when p_by > 0 then -1 else 1 end
+    loop
+        v_to := v_fair.job_priority + p_tenant.priority_boost;
+        select * into v_level from ojs._level(v_fair.queue, v_fair.priority);
+        v_own := v_fair.vtime;
+        if v_fair.ready then
+            -- The tenant's lead, counted in jobs, stays as it is; only its time is in units of the new weight.
+            v_own := v_level.low + round((v_fair.vtime - v_level.low) * v_fair.weight / p_tenant.weight, 15);
+            perform ojs._move_level(v_level, -1, -v_fair.weight, -v_fair.weight * v_fair.vtime, null);
+        end if;
+        if v_to <> v_fair.priority then
+            -- Each level has a time of its own. With its old time the tenant might wait there for long, or be served alone.
+            v_own := ojs._join_at(0, coalesce((select l.low from ojs._level(v_fair.queue, v_to) l), 0), p_tenant.weight);
+            update ojs.again a set priority = v_to
+            where a.queue = v_fair.queue and a.priority = v_fair.priority and a.tenant_id = v_fair.tenant_id;
+        end if;
+        update ojs.tenant_fairness f set priority = v_to, rev = f.rev + 1, vtime = v_own, weight = p_tenant.weight
+        where f.queue = v_fair.queue and f.priority = v_fair.priority and f.tenant_id = v_fair.tenant_id and f.rev = v_fair.rev;
+        select * into v_level from ojs._level(v_fair.queue, v_to);
+        v_level.queue := v_fair.queue;
+        v_level.priority := v_to;
+        if v_fair.ready then
+            perform ojs._move_level(v_level, 1, p_tenant.weight, p_tenant.weight * v_own, v_own);
+        elsif v_to <> v_fair.priority then
+            -- Rows are found by their levels. Without a level here, the next change would miss this one.
+            perform ojs._move_level(v_level, 0, 0, 0, null);
+        end if;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._reweigh(ojs.tenant, int) is
+'Has a tenant''s weight and boost act on its rows of ojs.tenant_fairness; p_by: by how much the boost has changed. Only under the row of
+ojs.lane.';
+
+-- +goose StatementBegin
+create function ojs._move_level(p_level ojs.level, p_tenants int, p_weight numeric, p_moment numeric, p_own numeric) returns void
+language plpgsql
+as $$
+begin
+    if p_level.rev is null then
+        insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
+        values (p_level.queue, p_level.priority, 1, 0, p_tenants, p_weight, p_moment);
+    else
+        update ojs.level l
+        set rev = l.rev + 1, tenants = l.tenants + p_tenants, weight = l.weight + p_weight, moment = l.moment + p_moment,
+            low = least(l.low, p_own), used_at = ojs.now()
+        where l.queue = p_level.queue and l.priority = p_level.priority and l.rev = p_level.rev;
+    end if;
+    if p_tenants > 0 and coalesce(p_level.tenants, 0) = 0 or p_level.tenants + p_tenants = 0 then
+        perform ojs._set_backlog(p_level.queue, p_level.priority, p_tenants > 0);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._move_level(ojs.level, int, numeric, numeric, numeric) is
+'Adds tenants to a level (takes them away, when negative): how many, their weights in sum, and those times their times; p_own: the lowest
+of their times.';
+reset role;

@@ -1,0 +1,246 @@
+-- +goose Up
+-- FETCH. ojs.fetch_many is for servers, which combine the requests of their workers into one call; ojs.fetch is the same for one caller.
+-- Both compose the parts of 00045_decide.sql and 00046_direct.sql, and end in ojs._hand_out.
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+create view ojs._handed with (security_invoker = true) as
+select 0 as request, j.* from ojs.job j where false;
+comment on view ojs._handed is
+'Row type of ojs.fetch_many; holds no rows. request: for which request of the call, from 1; then the columns of the job. Two kinds of
+rows have no job: with a worker_id, that worker is to get nothing (ojs.direct_worker); with request 0, the call stopped early, and
+there may be more.';
+
+create type ojs.ask as (
+    queues text[], count int, tenant text, aside boolean, resting text[], requests int[], starts int[], workers text[], lease_ms int[],
+        max_bytes bigint
+);
+comment on type ojs.ask is
+'What a FETCH asks for: queues that are not paused; how many jobs in sum; of which tenant (null: of all); whether the caller must not
+hold up decisions; workers that are to get nothing; and of the others in step the number of the request, its first place, its worker,
+and its lease in milliseconds (0: the job''s own).';
+
+-- fetch_many: one decision for several FETCH requests over the same queues. Locks ojs.lane until the end of the transaction, then jobs
+-- with skip locked. Writes ojs.job, ojs.lease, ojs.tenant_fairness and ojs.level; where something is new ojs.fold, for callers of few
+-- jobs ojs.turn.
+-- +goose StatementBegin
+create function ojs.fetch_many(
+    p_queues text[], p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_tenant text default null,
+        p_ahead boolean default null,
+    p_max_bytes bigint default 16777216
+) returns setof ojs._handed
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c_waits constant int := 3;
+    v_ask   ojs.ask := ojs._ask(p_queues, p_counts, p_worker_ids, p_visibility_timeouts_ms, p_tenant, p_max_bytes);
+    v_done  ojs.decided;
+    v_got   int := 0;
+    v_lane  boolean := false;
+    v_end   boolean := v_ask.count = 0;
+    v_waits int := 0;
+begin
+    while not v_end loop
+        v_done := ojs._decided_already(v_ask, v_got);
+        if coalesce(v_done.ids, '{}') = '{}' then
+            exit when not ojs._anything_for(v_ask.queues, v_ask.tenant);
+            v_lane := not v_ask.aside and ojs._enter_lane(case when v_waits < c_waits then -1 else 1000 end);
+            if not v_lane and not v_ask.aside then
+                -- Whoever decides at this moment may well decide ahead for this caller, too.
+                v_ask.aside := v_waits = c_waits or not ojs._await_lane(1000);
+                v_waits := v_waits + 1;
+                continue when not v_ask.aside;
+            end if;
+            if v_lane then
+                v_done := ojs._decide(v_ask.queues, v_ask.count - v_got, v_ask.tenant, v_ask.max_bytes);
+            else
+                v_done := ojs._beside_all(v_ask, v_ask.count - v_got);
+            end if;
+            v_end := true;
+        end if;
+        if v_done.ids <> '{}' then
+            return query select * from ojs._hand_out(v_done, v_ask, v_got);
+            v_got := v_got + cardinality(v_done.ids);
+            v_ask.max_bytes := v_ask.max_bytes - v_done.bytes;
+        end if;
+        v_end := v_end or v_got = v_ask.count or v_done.cut is true;
+    end loop;
+    return query select * from ojs._no_jobs(v_ask, v_got < v_ask.count and v_done.cut is true);
+    if coalesce(p_ahead, v_ask.count < 2 * cardinality(p_counts)) and v_got = v_ask.count and not v_ask.aside then
+        perform ojs._refill(v_ask, v_lane);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.fetch_many(text[], int[], text[], int[], text, boolean, bigint) is
+'One decision for several FETCH requests over the same queues: p_counts[n] jobs for worker p_worker_ids[n] under a lease of
+p_visibility_timeouts_ms[n] (0, empty text: none given; the counts sum to 10000 at most). Each row names its request; the order is that
+of ojs.fetch, and the last requests get fewer, or none. Requests of workers that are to get nothing (ojs.direct_worker) are left out:
+for each such worker there is one row that is null but for worker_id. p_max_bytes: the jobs have so many bytes in sum at most (default
+16 MiB), but there is one at least; where that or a long run of ended jobs stopped the call early, there is one row with request 0: ask
+again. p_ahead: decide ahead for later calls, too; by default where the requests ask for about one job each. What fewer than asked
+proves is said at ojs.fetch. Commit at once. Raises what ojs.fetch raises.';
+
+-- fetch: jobs for one worker. Locks and writes what ojs.fetch_many does; in a transaction that lasts, and for tenants, no ojs.lane.
+-- +goose StatementBegin
+create function ojs.fetch(
+    p_queues text[], p_count int default 1, p_worker_id text default null, p_visibility_timeout_ms int default null,
+        p_tenant text default null
+) returns setof ojs.job
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- To fetch_many 0 means that nothing was given.
+    return query
+    select f.state, f.attempt, f.lease, f.started_at, f.lease_expires_at, f.finished_at, f.retry_at, f.enqueued_at, f.worker_id, f.errors,
+        f.result, f.seq,
+        f.tenant_id, f.id, f.queue, f.type, f.priority, f.max_attempts, f.created_at, f.scheduled_at, f.expires_at, f.timeout_ms,
+        f.visibility_timeout_ms, f.tags, f.args, f.meta, f.retry, f.options, f.extra
+    from ojs.fetch_many(p_queues, array[p_count], array[p_worker_id],
+        array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end], p_tenant, true) f
+    where f.id is not null;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.fetch(text[], int, text, int, text) is
+'Hands out up to p_count jobs (1 to 10000) of the queues and returns them in fair order (ojs-core section 7.2): highest effective
+priority of a queue first, within it tenants by weight, within a tenant first in first out; over several queues one from each per turn.
+Each is active from then on, attempt counted, under a lease of p_visibility_timeout_ms (else the job''s own, else 30000 ms) that
+heartbeats extend, but never beyond the job''s timeout_ms. p_tenant: that tenant''s jobs only; a tenant''s login role always its own. A
+worker that drains or was told to rest (ojs.direct_worker) gets none. The jobs are the caller''s when its transaction commits. Callers
+of one queue take from what one of them has decided ahead, so they need not wait for each other; a priority, a pause, a weight or a
+tenant that comes acts on the next call all the same. Fewer than asked: no eligible job had committed before the call began, other than
+one that somebody had locked when its turn came (the tick has it looked at again after a second), or the jobs have 16 MiB, or 20000
+rows of ended jobs lay in the way (the next call goes on behind them). A caller may stay in its transaction: others then go on within a
+second, by what their tenants are owed as far as is known, and the session is ended when it idles for 10 seconds while it keeps
+decisions waiting. Needs read committed. Raises invalid_request, unsupported, TENANT_ACCESS_DENIED; backend_unavailable after a restore
+into another cluster until ojs.rebuild.';
+
+-- +goose StatementBegin
+create function ojs._ask(p_queues text[], p_counts int[], p_worker_ids text[], p_timeouts_ms int[], p_tenant text,
+    p_max_bytes bigint) returns ojs.ask
+language plpgsql
+as $$
+declare
+    v_ask     ojs.ask;
+    v_trusted boolean;
+    v_good    boolean;
+    v_rests   boolean;
+    v_foreign boolean;
+begin
+    -- All that has to be known before, in one statement: each costs more to begin than to do.
+    select ojs._trusted() and p_tenant is null, ojs._well_asked(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes),
+        pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot()),
+        exists (select from ojs.worker w where w.resting and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)),
+        case when s.held_at is null then array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
+            where not exists (select from ojs.queue c where c.queue = q.queue and c.paused) group by q.queue order by min(q.n))
+                else '{}' end,
+        (select least(sum(c), 10001) from unnest(p_counts) c),
+        array(select least(sum(c.jobs) over (order by c.n) - c.jobs + 1, 10001)::int from unnest(p_counts) with ordinality c(jobs, n))
+    into v_trusted, v_good, v_foreign, v_rests, v_ask.queues, v_ask.count, v_ask.starts
+    from ojs.settings s, (select f.snapshot from ojs.fold f order by f.rev desc limit 1) f;
+    if v_good is not true then
+        perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes);
+    elsif v_foreign then
+        perform ojs._raise('OJ503', 'the jobs come from another cluster, and dispatch has not begun here', null,
+            'The next tick begins it, or select ojs.rebuild().');
+    end if;
+    v_ask.workers := p_worker_ids;
+    v_ask.lease_ms := p_timeouts_ms;
+    v_ask.max_bytes := p_max_bytes;
+    v_ask.resting := '{}';
+    v_ask.aside := false;
+    if not v_trusted then
+        v_ask.tenant := ojs._session_tenant(p_tenant);
+        v_ask.aside := ojs.current_tenant() is not null;
+    end if;
+    -- Who stays in its transaction, and any tenant, must not keep others waiting.
+    v_ask.aside := v_ask.aside or ojs._lingers() and current_setting('ojs.lane', true) is distinct from 'held';
+    if v_rests or v_ask.aside then
+        v_ask := ojs._without_resting(v_ask, p_counts);
+    end if;
+    if v_ask.queues = '{}' then
+        v_ask.count := 0;
+    end if;
+    return v_ask;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._ask(text[], int[], text[], int[], text, bigint) is 'What a FETCH asks for, once it may ask. Raises why not.';
+
+-- +goose StatementBegin
+create function ojs._well_asked(p_queues text[], p_counts int[], p_worker_ids text[], p_timeouts_ms int[],
+    p_max_bytes bigint) returns boolean
+language plpgsql stable
+as $$
+begin
+    return (
+        select cardinality(p_queues) between 1 and 100 and array_ndims(p_queues) = 1 and array_lower(p_queues, 1) = 1
+            and not exists (select from unnest(p_queues) q where (q ~ '^[a-z0-9][a-z0-9.-]*$' and length(q) <= 128) is not true)
+            and array_ndims(p_counts) = 1 and array_ndims(p_worker_ids) = 1 and array_ndims(p_timeouts_ms) = 1
+            and cardinality(p_worker_ids) = cardinality(p_counts) and cardinality(p_timeouts_ms) = cardinality(p_counts)
+            and not exists (select from unnest(p_counts, p_worker_ids, p_timeouts_ms) r(jobs, worker_id, timeout_ms)
+                where (r.jobs > 0) is not true or length(r.worker_id) > 255 or r.timeout_ms not between 1000 and 604800000
+                    and r.timeout_ms <> 0)
+            and (select sum(c::bigint) from unnest(p_counts) c) <= 10000 and p_max_bytes > 0
+                and current_setting('transaction_isolation') = 'read committed');
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._well_asked(text[], int[], text[], int[], bigint) is 'Whether a FETCH breaks no rule; ojs._check_fetch says which.';
+
+-- +goose StatementBegin
+create function ojs._check_fetch(p_queues text[], p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[],
+    p_max_bytes bigint) returns void
+language plpgsql
+as $$
+begin
+    if p_queues is null or cardinality(p_queues) not between 1 and 100 or array_ndims(p_queues) <> 1 or array_lower(p_queues, 1) <> 1 then
+        perform ojs._raise('OJ400', 'queues must name between 1 and 100 queues', '{"field": "queues"}');
+    elsif exists (select from unnest(p_queues) q where q is null or q !~ '^[a-z0-9][a-z0-9.-]*$' or length(q) > 128) then
+        perform ojs._raise('OJ400',
+            'queues must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters',
+            '{"field": "queues"}');
+    elsif exists (select from unnest(p_counts) c where c is null or c < 1) or (select sum(c::bigint) from unnest(p_counts) c) between 1
+        and 10000 is not true then
+        perform ojs._raise('OJ400', 'count must be an integer between 1 and 10000', '{"field": "count"}');
+    elsif exists (select from unnest(p_visibility_timeouts_ms) v where v not between 1000 and 604800000 and v <> 0) then
+        perform ojs._raise('OJ400', 'visibility_timeout_ms must be between 1000 and 604800000', '{"field": "visibility_timeout_ms"}');
+    elsif exists (select from unnest(p_worker_ids) w where length(w) > 255) then
+        perform ojs._raise('OJ400', 'worker_id is longer than 255 characters', '{"field": "worker_id"}');
+    elsif (p_max_bytes > 0) is not true then
+        perform ojs._raise('OJ400', 'max_bytes must be more than 0', '{"field": "max_bytes"}');
+    elsif current_setting('transaction_isolation') <> 'read committed' then
+        perform ojs._raise('OJ408', 'ojs.fetch needs a transaction of isolation level read committed',
+            '{"field": "transaction_isolation"}');
+    end if;
+    perform ojs._raise('OJ400', 'counts, worker_ids and visibility_timeouts_ms must be of one length', '{"field": "counts"}');
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._check_fetch(text[], int[], text[], int[], bigint) is 'Raises why a FETCH is refused.';
+
+-- +goose StatementBegin
+create function ojs._without_resting(p_ask ojs.ask, p_counts int[]) returns ojs.ask
+language plpgsql stable
+as $$
+begin
+    return (
+    with request as (
+        select r.*, exists (select from ojs.worker w where w.resting and w.tenant_id = coalesce(p_ask.tenant, '')
+            and w.worker_id = r.worker_id) as rests
+        from unnest(p_counts, p_ask.workers, p_ask.lease_ms) with ordinality r(jobs, worker_id, lease_ms, n)
+    )
+    select row(p_ask.queues, coalesce(sum(r.jobs) filter (where not r.rests), 0), p_ask.tenant, p_ask.aside,
+        coalesce(array_agg(distinct r.worker_id) filter (where r.rests), '{}'), coalesce(array_agg(r.n
+            order by r.n) filter (where not r.rests), '{}'),
+        coalesce(array_agg(r.start order by r.n) filter (where not r.rests), '{}'), coalesce(array_agg(r.worker_id
+            order by r.n) filter (where not r.rests), '{}'),
+        coalesce(array_agg(r.lease_ms order by r.n) filter (where not r.rests), '{}'), p_ask.max_bytes)::ojs.ask
+    from (select r.*, sum(r.jobs) filter (where not r.rests) over (order by r.n) - r.jobs + 1 as start from request r) r);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._without_resting(ojs.ask, int[]) is
+'What a FETCH asks for without the requests of workers that are to get nothing.';
+reset role;

@@ -1,0 +1,193 @@
+-- +goose Up
+-- Hand out, and the ways in which ojs.fetch_many comes to jobs.
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- +goose StatementBegin
+create function ojs._hand_out(p_done ojs.decided, p_ask ojs.ask, p_got int) returns setof ojs._handed
+language plpgsql
+as $$
+declare
+    v_now  timestamptz := ojs.now();
+    v_base bigint;
+begin
+    if p_done.turns is null then
+        v_base := nextval('ojs.decision_seq') * 10000 - 1;
+    end if;
+    -- A statement of its own: it sees the jobs as those who locked them found them, whoever changed them before.
+    return query
+    with given as materialized (
+        select g.id, g.place, coalesce(g.turn, v_base + g.n) as turn, g.n, coalesce(p_ask.requests[r.at], r.at) as request,
+            nullif(p_ask.workers[r.at], '') as worker_id, nullif(p_ask.lease_ms[r.at], 0) as lease_ms
+        from unnest(p_done.ids, p_done.places, p_done.turns) with ordinality g(id, place, turn, n)
+        cross join lateral (select width_bucket(p_got + g.n::int, p_ask.starts) as at) r
+    ), taken as (
+        update ojs.job j
+        set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = g.worker_id,
+            lease_expires_at = v_now + least(coalesce(g.lease_ms, j.visibility_timeout_ms, 30000), nullif(j.timeout_ms,
+                0)) * interval '1 millisecond'
+        from given g
+        where j.ctid = g.place and j.id = g.id and j.state = 'available'
+        returning g.n, g.turn, g.request, j.*
+    ), leased as (
+        -- Rows of at most 128 jobs, so that they need not be compressed or put aside; in each the turns follow one another.
+        insert into ojs.lease (due_at, queue, priority, jobs, ids, tenants, turn, at)
+        select t.lease_expires_at, t.queue, t.priority, count(*), array_agg(t.id), array_agg(t.tenant_id), min(t.turn), v_now
+        from taken t group by t.lease_expires_at, t.queue, t.priority, (t.n - 1) / 128, t.turn - t.n
+    )
+    select t.request, t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id,
+        t.errors,
+        t.result, t.seq, t.tenant_id, t.id, t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at, t.expires_at,
+            t.timeout_ms,
+        t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options, t.extra
+    from taken t order by t.n;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._hand_out(ojs.decided, ojs.ask, int) is
+'Hands out jobs that the transaction has locked, and returns them in order: active, under leases that ojs.lease keeps for the reaper and
+the statistics. p_got: how many places of the call are filled already.';
+
+-- +goose StatementBegin
+create function ojs._no_jobs(p_ask ojs.ask, p_cut boolean) returns setof ojs._handed
+language sql stable
+as $$
+    select h.* from unnest(p_ask.resting) r(worker_id)
+    cross join lateral jsonb_populate_record(null::ojs._handed, jsonb_build_object('worker_id', r.worker_id)) h
+    union all
+    select h.* from jsonb_populate_record(null::ojs._handed, '{"request": 0}') h where p_cut
+$$;
+-- +goose StatementEnd
+comment on function ojs._no_jobs(ojs.ask, boolean) is 'The rows without a job that ojs.fetch_many ends with.';
+
+-- +goose StatementBegin
+create function ojs._decided_already(p_ask ojs.ask, p_got int) returns ojs.decided
+language plpgsql
+as $$
+declare
+    c_many   constant int := 32;
+    v_queue text := p_ask.queues[1];
+    v_mark  ojs.turn_mark;
+    v_done  ojs.decided;
+    v_above int;
+    v_stale  boolean;
+    v_unread bigint;
+begin
+    if cardinality(p_ask.queues) > 1 or p_ask.count > 1000 or p_ask.tenant is not null and not p_ask.aside then
+        return null;
+    end if;
+    select * into v_mark from ojs._turn_mark(v_queue) m where m.hi >= m.lo;
+    if v_mark.queue is null then
+        return null;
+    end if;
+    v_unread := (select count(*) from (select from ojs._unfolded() u where u.queue = v_queue limit c_many + 1) u);
+    if v_unread > c_many and not p_ask.aside and ojs._enter_lane(-1) then
+        -- Each caller would read all of it again, until somebody decides.
+        perform ojs._fold();
+        select * into v_mark from ojs._turn_mark(v_queue) m where m.hi >= m.lo;
+        if v_mark.queue is null then
+            return null;
+        end if;
+        v_unread := 0;
+    end if;
+    v_stale := v_unread > 0 and exists (select from ojs._stale_queues(v_queue));
+    if not v_stale then
+        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenant, p_ask.max_bytes);
+    elsif not p_ask.aside then
+        return null;
+    end if;
+    -- What was decided ahead cannot be taken back from here. Work that has come since and goes before it is taken first.
+    select max(t.priority) into v_above from ojs.turn t where t.queue = v_queue and t.n >= v_mark.lo;
+    v_done := row('{}', '{}', null, 0, 0, false)::ojs.decided;
+    v_done := ojs._beside(v_queue, p_ask.count - p_got, p_ask.tenant, v_above, p_ask.max_bytes, v_done);
+    if v_done.ids = '{}' then
+        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenant, p_ask.max_bytes);
+    end if;
+    return v_done;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._decided_already(ojs.ask, int) is
+'Jobs of those that were decided ahead; null: none may be taken, because nothing was, or because work has come that may go before it.';
+
+-- +goose StatementBegin
+create function ojs._beside_all(p_ask ojs.ask, p_count int) returns ojs.decided
+language plpgsql
+as $$
+declare
+    v_done ojs.decided := row('{}', '{}', null, 0, 0, false)::ojs.decided;
+    v_n    int := cardinality(p_ask.queues);
+    v_left  int;
+    v_upto  int;
+    v_queue text;
+    v_ahead ojs.decided;
+begin
+    -- Beside a decision there is no round over queues: from each its part, and then from each what is missing.
+    for v_turn in 1 .. case when v_n = 1 then 1 else 2 * v_n end loop
+        exit when cardinality(v_done.ids) = p_count or v_done.cut;
+        v_left := p_count - cardinality(v_done.ids);
+        v_upto := case when v_turn >= v_n then p_count else p_count - v_left + ceil(v_left::numeric / (v_n - v_turn + 1)) end;
+        v_queue := p_ask.queues[(v_turn - 1) % v_n + 1];
+        if v_n > 1 and exists (select from ojs._turn_mark(v_queue) m where m.hi >= m.lo) then
+            v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenant, p_ask.max_bytes);
+            v_done.ids := v_done.ids || v_ahead.ids;
+            v_done.places := v_done.places || v_ahead.places;
+            v_done.bytes := v_done.bytes + v_ahead.bytes;
+        end if;
+        v_done := ojs._beside(v_queue, v_upto, p_ask.tenant, null, p_ask.max_bytes, v_done);
+    end loop;
+    return v_done;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._beside_all(ojs.ask, int) is 'Jobs for a caller who must not hold up decisions.';
+
+-- +goose StatementBegin
+create function ojs._anything_for(p_queues text[], p_tenant text) returns boolean
+language plpgsql stable
+as $$
+begin
+    -- All at one moment: between two looks a decision could take a job from where the second looks to where the first has looked.
+    return exists (
+            select from unnest(p_queues) q(queue)
+            cross join lateral (select b.priorities from ojs.backlog b where b.queue = q.queue order by b.rev desc limit 1) b
+            where case when p_tenant is null then b.priorities <> '{}'
+                else exists (select from unnest(b.priorities) p(priority) cross join lateral ojs._fair(q.queue, p.priority, p_tenant) f
+                    where f.ready) end)
+        or exists (select from ojs._unfolded() u where u.queue = any (p_queues))
+        or exists (select from unnest(p_queues) q(queue) cross join lateral ojs._turn_mark(q.queue) m
+            where (m.hi >= m.lo or m.held > 0)
+              and exists (select from ojs.turn t where t.queue = m.queue and t.n >= case when m.held > 0 then 0 else m.lo end));
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._anything_for(text[], text) is
+'Whether a decision could find a job. Writes nothing, so that idle polling leaves no trace.';
+
+-- +goose StatementBegin
+create function ojs._refill(p_ask ojs.ask, p_in_lane boolean) returns void
+language plpgsql
+as $$
+declare
+    -- Deciding ahead pays where few jobs are asked for at once: enough then to keep sixteen callers going while one of them decides.
+    c_few   constant int := 16;
+    v_queue text := p_ask.queues[1];
+begin
+    if cardinality(p_ask.queues) > 1 or p_ask.tenant is not null or p_ask.count > c_few
+            or exists (select from ojs._turn_mark(v_queue) m cross join lateral (select t.n from ojs.turn t
+                where t.queue = v_queue and t.n >= m.lo order by t.n limit 1) t where t.n <= m.hi - m.ahead / 2) then
+        return;
+    end if;
+    -- Most often, under light load, there is nothing left.
+    if (select b.priorities <> '{}' from ojs.backlog b where b.queue = v_queue order by b.rev desc limit 1)
+            and (p_in_lane or not ojs._lingers() and ojs._enter_lane(-1)) then
+        perform ojs._fold();
+        perform ojs._decide_ahead(v_queue, greatest(128, 32 * p_ask.count));
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._refill(ojs.ask, boolean) is
+'Decides ahead for callers who ask for so many jobs each, where half of what was is taken, unless somebody decides at this moment.
+p_in_lane: the caller is the one.';
+reset role;

@@ -1,0 +1,82 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- Makes the fairness state anew.
+-- Locks ojs.lane until the end of the transaction, so that decisions wait.
+-- Writes fold, again, turn, turn_mark, backlog, level and tenant_fairness.
+-- +goose StatementBegin
+create function ojs.rebuild() returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform ojs._enter_lane();
+    if current_setting('server_version_num')::int >= 170000 then
+        -- ojs._enter_lane has limited the transaction to ten seconds; a rebuild of many tenants may take longer.
+        perform set_config('transaction_timeout', '0', true);
+    end if;
+    update ojs.fold f set rev = f.rev + 1, snapshot = ojs._snapshot(), part_xid = null, part_lo = null;
+    delete from ojs.again;
+    delete from ojs.turn r using (select r.ctid as place from ojs.turn r for update skip locked) f where r.ctid = f.place;
+    update ojs.turn_mark m set rev = m.rev + 1, lo = m.hi + 1;
+    delete from ojs.backlog;
+    delete from ojs.level;
+    delete from ojs.tenant_fairness;
+    -- The recursion looks up the first job of each tenant, queue and priority in the index, however many jobs there are. Decisions then
+    -- move the cursors past jobs that have ended.
+    with recursive shard as (
+        (select j.queue, j.priority, j.tenant_id, j.seq from ojs.job j where j.seq is not null
+        order by j.queue, j.priority, j.tenant_id, j.seq limit 1)
+        union all
+        select n.* from shard s cross join lateral (
+            select j.queue, j.priority, j.tenant_id, j.seq from ojs.job j
+            where (j.queue, j.priority, j.tenant_id) > (s.queue, s.priority, s.tenant_id) and j.seq is not null
+            order by j.queue, j.priority, j.tenant_id, j.seq limit 1) n
+    )
+    insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, job_priority, head)
+    select s.queue, s.priority + coalesce(t.priority_boost, 0), s.tenant_id, true, ojs._join_at(0, 0, coalesce(t.weight, 1)),
+        coalesce(t.weight, 1), s.priority, s.seq - 1
+    from shard s left join ojs.tenant t on t.tenant_id = s.tenant_id;
+    insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
+    select f.queue, f.priority, 1, 0, count(*), sum(f.weight), sum(f.weight * f.vtime)
+    from ojs.tenant_fairness f group by f.queue, f.priority;
+    insert into ojs.backlog (queue, rev, priorities)
+    select l.queue, 1, array_agg(l.priority order by l.priority desc) from ojs.level l group by l.queue;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.rebuild() is
+'Makes the fairness state anew from the jobs. For after a logical restore into another cluster, whose transaction ids the stored snapshot
+does not know; the tick notices and calls it, and until then ojs.fetch refuses. Looks once at each tenant, queue and priority; dispatch
+waits meanwhile. Deficits begin at 0.';
+
+-- +goose StatementBegin
+create function ojs._catch_up() returns void
+language plpgsql
+as $$
+declare
+    v_fold ojs.fold;
+begin
+    select f.* into v_fold from ojs.fold f order by f.rev desc limit 1;
+    if v_fold.part_xid is null and pg_snapshot_xmax(v_fold.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
+            and not exists (select from ojs._fresh(v_fold.snapshot, null, null, null, null) offset 1000)
+            and not exists (select from ojs._fresh(v_fold.snapshot, null, null, null, null) f
+                where f.owed > 0 or f.at < ojs.now() - interval '1 minute') then
+        return;
+    end if;
+    perform from ojs.lane l where l.lane = 0 for update skip locked;
+    if not found then
+        return;
+    elsif pg_snapshot_xmax(v_fold.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then
+        perform ojs.rebuild();
+    else
+        perform ojs._fold();
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._catch_up() is
+'Takes in a bite of the journal where nobody decides for long while producers go on, or where everybody fetches beside decisions and
+nobody charges; and begins anew in another cluster, whose transaction ids ran backwards. Somebody decides at this moment: does nothing.
+For the tick.';
+reset role;

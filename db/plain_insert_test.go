@@ -1,0 +1,70 @@
+package db_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// The view takes what a table would: rows from anywhere, what was asked back, and the count of them.
+func TestInsertIntoTheView(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	for _, who := range []struct {
+		name string
+		q    *pgxpool.Pool
+	}{{"a tenant", d.As("acme")}, {"the service", d.Service()}, {"an operator", d.Operator()}} {
+		count := func() int { return one[int](t, d.Pool, "select count(*) from ojs.job") }
+		for _, c := range []struct {
+			sql  string
+			jobs int
+		}{
+			{"insert into ojs.jobs (type) values ('a')", 1},
+			{"insert into ojs.jobs (type, queue, args) values ('a', 'q', '[1]'), ('b', default, '[2]'), ('c', 'r', default)", 3},
+			{"insert into ojs.jobs (type, args) select 'a', to_json(array[i]) from generate_series(1, 5) i returning id, state, queue, args", 5},
+			{"with made as (insert into ojs.jobs (type) values ('a'), ('b') returning *) select id, tenant_id, created_at from made", 2},
+			{"insert into ojs.jobs as j (type, priority) values ('a', 5) returning j.priority + 1", 1},
+			{"insert into ojs.jobs (type, scheduled_at, tags) values ('a', now() + interval '1 hour', '{x}') returning state", 1},
+		} {
+			before := count()
+			if got := exec(t, who.q, c.sql); got != int64(c.jobs) || count()-before != c.jobs {
+				t.Errorf("%s, %s: %d jobs are said to be inserted and %d are", who.name, c.sql, got, count()-before)
+			}
+		}
+		// An expression that is given runs once for each row.
+		tx := begin(t, who.q)
+		exec(t, tx, "create temp sequence given")
+		exec(t, tx, "insert into ojs.jobs (type, args, priority) select 'a', to_json(array[nextval('given')]), i from generate_series(1, 3) i")
+		if got := one[int](t, tx, "select last_value from given"); got != 3 {
+			t.Errorf("%s: an expression ran %d times for three rows", who.name, got)
+		}
+		exec(t, tx, "prepare mine as insert into ojs.jobs (type, queue) values ($1, $2) returning queue")
+		if got := one[string](t, tx, "execute mine ('a', 'prepared')"); got != "prepared" {
+			t.Errorf("%s: a prepared insert returns %s", who.name, got)
+		}
+		// What a tenant has just inserted it reads, before anybody else does.
+		if got := one[int](t, tx, "select count(*) from ojs.jobs where queue = 'prepared'"); got != 1 {
+			t.Errorf("%s reads %d of its own jobs before it commits", who.name, got)
+		}
+		rollback(t, tx)
+		refused(t, who.q, "23502", "insert into ojs.jobs (type, queue) values ('a', null)")
+		refused(t, who.q, "OJ400", "insert into ojs.jobs (type, queue) values ('a', repeat('q', 5000))")
+		refused(t, who.q, "42501", "insert into ojs.job (type) values ('a')")
+	}
+	// A default that the table has and the view lacks would make an insert through the view fail; one that differs would make it another.
+	if got, want := lines(t, d.Pool, defaultsOf("jobs")), lines(t, d.Pool, defaultsOf("job")); !slices.Equal(got, want) {
+		t.Errorf("defaults of the view are %q, of the table %q", got, want)
+	}
+}
+
+// defaultsOf the columns that may be given and must not be null.
+func defaultsOf(relation string) string {
+	return `select a.attname, pg_catalog.pg_get_expr(f.adbin, f.adrelid) from pg_catalog.pg_attribute a
+		join pg_catalog.pg_attrdef f on f.adrelid = a.attrelid and f.adnum = a.attnum
+		where a.attrelid = 'ojs.` + relation + `'::pg_catalog.regclass and exists (select from pg_catalog.pg_attribute v
+			where v.attrelid = 'ojs.jobs'::pg_catalog.regclass
+			and v.attname = a.attname and pg_catalog.has_column_privilege('ojs_service', v.attrelid, v.attnum, 'insert')) order by 1`
+}
