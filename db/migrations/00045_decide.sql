@@ -115,8 +115,9 @@ begin
         array_agg(d.id) filter (where d.dealt or d.id is null), array_agg(d.held) filter (where d.dealt or d.id is null),
         array_agg(d.seq) filter (where d.dealt or d.id is null), array_agg(d.again) filter (where d.dealt or d.id is null),
         array_agg(d.more) filter (where d.dealt or d.id is null), array_agg(d.bytes) filter (where d.dealt or d.id is null),
-        least(min(d.vtime) filter (where not d.served), min(d.edge)), array_agg(distinct d.tenant_id) filter (where d.skims and (d.dealt
-            or d.id is null)),
+        least(min(d.vtime) filter (where not d.served), min(d.edge)),
+        -- One row each; with distinct, PostgreSQL 16 and later would sort all arrays by tenant.
+        array_agg(d.tenant_id) filter (where d.skims and (d.dealt or d.id is null)),
         coalesce(sum(d.bytes) filter (where d.dealt), 0), array_agg(d.tenant_id) filter (where d.dealt and d.held is null),
         array_agg(d.id) filter (where d.dealt and d.held is null)
     into v_picks.spots, v_picks.tenants, v_picks.ids, v_picks.places, v_picks.seqs, v_picks.agains, v_picks.more, v_picks.bytes,
