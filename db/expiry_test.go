@@ -1,6 +1,7 @@
 package db_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -106,5 +107,67 @@ func TestExpiryBesideALock(t *testing.T) {
 	tick(t, service, 1000)
 	if got := oneJob(t, service, "ojs.job_info($1)", id); got.State != "discarded" {
 		t.Errorf("after the lock it is %s", got.State)
+	}
+}
+
+// However an attempt ends that was under way when its job expired, the job is discarded then, and not when its lease would have ended:
+// also if the attempt's end was under way, too, and committed after the clock had looked.
+func TestExpiryDuringAnAttempt(t *testing.T) {
+	t.Parallel()
+	at := noon.Add(time.Minute)
+	for name, end := range map[string]string{
+		"retried later": `select from ojs.nack($1, '{"message": "m"}')`,
+		"requeued":      `select from ojs.nack($1, '{"message": "m"}', p_requeue => true)`,
+		"settled":       `select from ojs.settle(json_build_array(json_build_object('id', $1::text, 'error', '{"message": "m"}'::json)))`,
+		"given back":    `select from ojs.release($1, (select lease from ojs.job where id = $1))`,
+	} {
+		for _, underWay := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, underWay), func(t *testing.T) {
+				t.Parallel()
+				d := pgtest.New(t)
+				d.SetNow(noon)
+				service := d.Service()
+				id := one[string](t, service, `select id::text from ojs.enqueue('a', p_expires_at => $1, p_visibility_timeout_ms => 3600000,
+					p_retry => '{"initial_interval": "PT1H", "jitter": false}')`, at)
+				exec(t, service, "select count(*) from ojs.fetch('{default}', 10)")
+				tx := begin(t, service)
+				if underWay {
+					exec(t, tx, end, id)
+				}
+				d.SetNow(at)
+				tick(t, service, 1000)
+				if !underWay {
+					exec(t, tx, end, id)
+				}
+				commit(t, tx)
+				d.SetNow(at.Add(time.Second))
+				tick(t, service, 1000)
+				if got := oneJob(t, service, "ojs.job_info($1)", id); got.State != "discarded" {
+					t.Errorf("it is %s", got.State)
+				}
+			})
+		}
+	}
+}
+
+// A dead letter that is retried while its job expires is discarded then.
+func TestExpiryDuringARetry(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	at := noon.Add(time.Minute)
+	id := one[string](t, service, "select id::text from ojs.enqueue('a', p_expires_at => $1)", at)
+	exec(t, service, "select count(*) from ojs.fetch('{default}', 10)")
+	exec(t, service, `select from ojs.nack($1, '{"message": "m", "code": "DEAD_LETTER"}')`, id)
+	tx := begin(t, service)
+	exec(t, tx, "select from ojs.retry_dead_letter($1)", id)
+	d.SetNow(at)
+	tick(t, service, 1000)
+	commit(t, tx)
+	d.SetNow(at.Add(time.Second))
+	tick(t, service, 1000)
+	if got := oneJob(t, service, "ojs.job_info($1)", id); got.State != "discarded" {
+		t.Errorf("it is %s", got.State)
 	}
 }

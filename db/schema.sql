@@ -26,6 +26,7 @@ CREATE TYPE ojs._attempt_end AS (
 	started_at timestamp with time zone,
 	to_state ojs.job_state,
 	retry_at timestamp with time zone,
+	expires_at timestamp with time zone,
 	retry jsonb,
 	entry jsonb,
 	fenced boolean,
@@ -733,11 +734,9 @@ begin
     select max(e.retry_at), 'due', array_agg(e.tenant_id), array_agg(e.id)
     from unnest(p_ends) e where e.to_state = 'retryable' group by date_bin('50 milliseconds', e.retry_at, 'epoch');
 
-    -- The reminder of its expiry came while the job was in a worker's hands: nobody hands it out any more, and the tick ends it.
-    insert into ojs.timer (due_at, kind, tenant_ids, ids)
-    select p_now, 'expiry', array_agg(e.tenant_id), array_agg(e.id) from unnest(p_ends) e
-    cross join lateral (select from ojs.job j where j.id = e.id and j.tenant_id = e.tenant_id and j.expires_at <= p_now limit 1) j
-    where e.to_state = 'available' having count(*) > 0;
+    -- A reminder that came during the attempt was dropped; without another one, nobody would end a job that expired meanwhile.
+    perform ojs._remind('expiry', array_agg(e.expires_at), array_agg(e.tenant_id), array_agg(e.id))
+    from unnest(p_ends) e where e.to_state in ('available', 'retryable') and e.expires_at is not null having count(*) > 0;
 
     perform ojs._bury(array_agg(e.tenant_id), array_agg(e.id), array_agg(e.queue), array_agg(e.type), array_agg(e.entry), p_now)
     from unnest(p_ends) e where e.to_state = 'discarded' and ojs._to_dead_letters(e.retry, e.entry) having count(*) > 0;
@@ -1972,7 +1971,7 @@ CREATE FUNCTION ojs._discard_expired(p_ids uuid[], p_tenants text[]) RETURNS TAB
     with held as materialized (
         select j.* from unnest(p_ids, p_tenants) e(id, tenant_id)
         cross join lateral (select j.id, j.tenant_id, j.state from ojs.job j
-            where j.id = e.id and j.tenant_id = e.tenant_id and j.state in ('available', 'scheduled', 'retryable', 'pending')
+            where j.id = e.id and j.tenant_id = e.tenant_id and j.state <> 'active' and not ojs._ended(j.state)
               and j.expires_at <= ojs.now()
             for update skip locked) j
     ), ended as (
@@ -2280,14 +2279,13 @@ begin
     with ended as materialized (
         select x.id, x.tenant_id from ojs._discard_expired(p_ids, p_tenants) x
     )
-    -- Jobs that somebody has locked just now get a new reminder, and so do jobs in workers' hands, which may come back.
+    -- Jobs that somebody has locked just now get a new reminder. For those in workers' hands the end of the attempt brings one (ojs._book).
     insert into ojs.timer (due_at, kind, tenant_ids, ids)
-    select greatest(case when j.state = 'active' then j.lease_expires_at else j.expires_at end, v_now + ojs._moment()), 'expiry',
-        array[j.tenant_id], array[j.id]
+    select greatest(j.expires_at, v_now + ojs._moment()), 'expiry', array[j.tenant_id], array[j.id]
     from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
-    cross join lateral (select j.* from ojs.job j
-        where j.id = a.id and j.tenant_id = a.tenant_id and not ojs._ended(j.state) and j.expires_at is not null limit 1) j
-    where (a.id, a.tenant_id) not in (select e.id, e.tenant_id from ended e);
+    cross join lateral (select j.expires_at, j.tenant_id, j.id, j.state from ojs.job j
+        where j.id = a.id and j.tenant_id = a.tenant_id and j.expires_at is not null limit 1) j
+    where j.state <> 'active' and not ojs._ended(j.state) and (a.id, a.tenant_id) not in (select e.id, e.tenant_id from ended e);
 end;
 $$;
 
@@ -4104,9 +4102,6 @@ begin
         values (p_job.tenant_id, p_job.queue, p_job.priority, 'discarded', -1),
             (p_job.tenant_id, v_job.queue, v_job.priority, 'discarded', 1);
     end if;
-    if v_job.expires_at is distinct from p_job.expires_at and v_job.expires_at is not null then
-        insert into ojs.timer (due_at, kind, tenant_ids, ids) values (v_job.expires_at, 'expiry', array[v_job.tenant_id], array[v_job.id]);
-    end if;
     update ojs.job j
     set queue = v_job.queue, priority = v_job.priority, args = v_job.args, meta = v_job.meta, retry = v_job.retry,
         max_attempts = v_job.max_attempts, expires_at = v_job.expires_at
@@ -4712,8 +4707,8 @@ begin
             finished_at = case when g.to_state = 'discarded' then v_now end,
             retry_at = case when g.to_state = 'retryable' then ojs._retry_at(j.retry, j.attempt, v_now) else j.retry_at end
         from judged g where j.id = g.id and j.tenant_id = g.tenant_id
-        returning (j.tenant_id, j.id, j.queue, j.priority, j.type, j.seq, j.attempt, g.started_at, j.state, j.retry_at, j.retry,
-            g.entry, true, g.entry ->> 'type')::ojs._attempt_end as ended
+        returning (j.tenant_id, j.id, j.queue, j.priority, j.type, j.seq, j.attempt, g.started_at, j.state, j.retry_at, j.expires_at,
+            j.retry, g.entry, true, g.entry ->> 'type')::ojs._attempt_end as ended
     ), booked as materialized (
         select ojs._book(array_agg(r.ended), v_now) from reaped r
     ), later as (
@@ -5149,7 +5144,7 @@ begin
     ), held as materialized (
         select j.*, a.rule from asked a
         cross join lateral (
-            select j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt from ojs.job j
+            select j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt, j.expires_at from ojs.job j
             where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'discarded' and (j.expires_at > v_now) is not false
             for update skip locked
         ) j
@@ -5166,6 +5161,10 @@ begin
     ), released as (
         insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state)
         select n.tenant_id, n.queue, n.priority, n.id, n.type, n.attempt, 'discarded', 'available' from numbered n
+    ), reminded as (
+        -- A reminder that came while the job was dead was dropped.
+        insert into ojs.timer (due_at, kind, tenant_ids, ids)
+        select n.expires_at, 'expiry', array[n.tenant_id], array[n.id] from numbered n where n.expires_at is not null
     ), woken as (
         -- Counted as a movement to the end of what is available; ojs.release says which state they left.
         insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
@@ -6466,9 +6465,9 @@ begin
     insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
     values (p_job.tenant_id, p_job.queue, p_job.priority, p_from, 'available', 1, p_job.seq, p_job.seq);
     perform ojs._notify(array[p_job.queue]);
-    if p_job.expires_at <= ojs.now() then
-        -- The reminder of its expiry came before: nobody hands it out any more, and the tick ends it.
-        insert into ojs.timer (due_at, kind, tenant_ids, ids) values (ojs.now(), 'expiry', array[p_job.tenant_id], array[p_job.id]);
+    if p_job.expires_at is not null then
+        -- A reminder that came during an attempt was dropped; without another one, nobody would end a job that expired meanwhile.
+        insert into ojs.timer (due_at, kind, tenant_ids, ids) values (p_job.expires_at, 'expiry', array[p_job.tenant_id], array[p_job.id]);
     end if;
 end;
 $$;
@@ -7888,8 +7887,8 @@ begin
     where j.id = v_old.id and j.tenant_id = v_old.tenant_id
     returning * into v_job;
     perform ojs._book(array[(v_job.tenant_id, v_job.id, v_job.queue, v_job.priority, v_job.type, v_job.seq, v_job.attempt,
-        v_job.started_at, v_to, v_job.retry_at,
-        v_job.retry, v_entry, p_lease is not null or p_worker_id is not null, null)::ojs._attempt_end], v_now);
+        v_job.started_at, v_to, v_job.retry_at, v_job.expires_at, v_job.retry, v_entry,
+        p_lease is not null or p_worker_id is not null, null)::ojs._attempt_end], v_now);
     return v_job;
 end;
 $$;
@@ -8224,7 +8223,7 @@ begin
         returning w.n, w.entry, w.fenced, j.*
     ), booked as materialized (
         select ojs._book(array_agg((s.tenant_id, s.id, s.queue, s.priority, s.type, s.seq, s.attempt, s.started_at, s.state, s.retry_at,
-            s.retry, s.entry, s.fenced, null)::ojs._attempt_end order by s.n), v_now) from settled s
+            s.expires_at, s.retry, s.entry, s.fenced, null)::ojs._attempt_end order by s.n), v_now) from settled s
     )
     select o.*
     from (

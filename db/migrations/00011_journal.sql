@@ -191,9 +191,9 @@ begin
     insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
     values (p_job.tenant_id, p_job.queue, p_job.priority, p_from, 'available', 1, p_job.seq, p_job.seq);
     perform ojs._notify(array[p_job.queue]);
-    if p_job.expires_at <= ojs.now() then
-        -- The reminder of its expiry came before: nobody hands it out any more, and the tick ends it.
-        insert into ojs.timer (due_at, kind, tenant_ids, ids) values (ojs.now(), 'expiry', array[p_job.tenant_id], array[p_job.id]);
+    if p_job.expires_at is not null then
+        -- A reminder that came during an attempt was dropped; without another one, nobody would end a job that expired meanwhile.
+        insert into ojs.timer (due_at, kind, tenant_ids, ids) values (p_job.expires_at, 'expiry', array[p_job.tenant_id], array[p_job.id]);
     end if;
 end;
 $$;

@@ -34,8 +34,8 @@ begin
     where j.id = v_old.id and j.tenant_id = v_old.tenant_id
     returning * into v_job;
     perform ojs._book(array[(v_job.tenant_id, v_job.id, v_job.queue, v_job.priority, v_job.type, v_job.seq, v_job.attempt,
-        v_job.started_at, v_to, v_job.retry_at,
-        v_job.retry, v_entry, p_lease is not null or p_worker_id is not null, null)::ojs._attempt_end], v_now);
+        v_job.started_at, v_to, v_job.retry_at, v_job.expires_at, v_job.retry, v_entry,
+        p_lease is not null or p_worker_id is not null, null)::ojs._attempt_end], v_now);
     return v_job;
 end;
 $$;
@@ -144,11 +144,11 @@ step; p_entries: the last error of each. True.';
 
 create type ojs._attempt_end as (
     tenant_id text, id uuid, queue text, priority int, type text, seq bigint, attempt int, started_at timestamptz, to_state ojs.job_state,
-    retry_at timestamptz, retry jsonb, entry jsonb, fenced boolean, cause text
+    retry_at timestamptz, expires_at timestamptz, retry jsonb, entry jsonb, fenced boolean, cause text
 );
 comment on type ojs._attempt_end is
-'An attempt that has ended: its job, the state it entered, when it is retried and by which policy, the error as it is kept in the job''s
-errors, whether the caller proved that it held the job, and why the clock ended it.';
+'An attempt that has ended: its job, the state it entered, when it is retried, when it expires, its retry policy, the error as it is kept
+in the job''s errors, whether the caller proved that it held the job, and why the clock ended it.';
 
 -- +goose StatementBegin
 create function ojs._book(p_ends ojs._attempt_end[], p_now timestamptz) returns boolean
@@ -174,11 +174,9 @@ begin
     select max(e.retry_at), 'due', array_agg(e.tenant_id), array_agg(e.id)
     from unnest(p_ends) e where e.to_state = 'retryable' group by date_bin('50 milliseconds', e.retry_at, 'epoch');
 
-    -- The reminder of its expiry came while the job was in a worker's hands: nobody hands it out any more, and the tick ends it.
-    insert into ojs.timer (due_at, kind, tenant_ids, ids)
-    select p_now, 'expiry', array_agg(e.tenant_id), array_agg(e.id) from unnest(p_ends) e
-    cross join lateral (select from ojs.job j where j.id = e.id and j.tenant_id = e.tenant_id and j.expires_at <= p_now limit 1) j
-    where e.to_state = 'available' having count(*) > 0;
+    -- A reminder that came during the attempt was dropped; without another one, nobody would end a job that expired meanwhile.
+    perform ojs._remind('expiry', array_agg(e.expires_at), array_agg(e.tenant_id), array_agg(e.id))
+    from unnest(p_ends) e where e.to_state in ('available', 'retryable') and e.expires_at is not null having count(*) > 0;
 
     perform ojs._bury(array_agg(e.tenant_id), array_agg(e.id), array_agg(e.queue), array_agg(e.type), array_agg(e.entry), p_now)
     from unnest(p_ends) e where e.to_state = 'discarded' and ojs._to_dead_letters(e.retry, e.entry) having count(*) > 0;

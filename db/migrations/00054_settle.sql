@@ -44,7 +44,7 @@ begin
         returning w.n, w.entry, w.fenced, j.*
     ), booked as materialized (
         select ojs._book(array_agg((s.tenant_id, s.id, s.queue, s.priority, s.type, s.seq, s.attempt, s.started_at, s.state, s.retry_at,
-            s.retry, s.entry, s.fenced, null)::ojs._attempt_end order by s.n), v_now) from settled s
+            s.expires_at, s.retry, s.entry, s.fenced, null)::ojs._attempt_end order by s.n), v_now) from settled s
     )
     select o.*
     from (

@@ -61,14 +61,13 @@ begin
     with ended as materialized (
         select x.id, x.tenant_id from ojs._discard_expired(p_ids, p_tenants) x
     )
-    -- Jobs that somebody has locked just now get a new reminder, and so do jobs in workers' hands, which may come back.
+    -- Jobs that somebody has locked just now get a new reminder. For those in workers' hands the end of the attempt brings one (ojs._book).
     insert into ojs.timer (due_at, kind, tenant_ids, ids)
-    select greatest(case when j.state = 'active' then j.lease_expires_at else j.expires_at end, v_now + ojs._moment()), 'expiry',
-        array[j.tenant_id], array[j.id]
+    select greatest(j.expires_at, v_now + ojs._moment()), 'expiry', array[j.tenant_id], array[j.id]
     from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
-    cross join lateral (select j.* from ojs.job j
-        where j.id = a.id and j.tenant_id = a.tenant_id and not ojs._ended(j.state) and j.expires_at is not null limit 1) j
-    where (a.id, a.tenant_id) not in (select e.id, e.tenant_id from ended e);
+    cross join lateral (select j.expires_at, j.tenant_id, j.id, j.state from ojs.job j
+        where j.id = a.id and j.tenant_id = a.tenant_id and j.expires_at is not null limit 1) j
+    where j.state <> 'active' and not ojs._ended(j.state) and (a.id, a.tenant_id) not in (select e.id, e.tenant_id from ended e);
 end;
 $$;
 -- +goose StatementEnd
@@ -104,7 +103,7 @@ as $$
     with held as materialized (
         select j.* from unnest(p_ids, p_tenants) e(id, tenant_id)
         cross join lateral (select j.id, j.tenant_id, j.state from ojs.job j
-            where j.id = e.id and j.tenant_id = e.tenant_id and j.state in ('available', 'scheduled', 'retryable', 'pending')
+            where j.id = e.id and j.tenant_id = e.tenant_id and j.state <> 'active' and not ojs._ended(j.state)
               and j.expires_at <= ojs.now()
             for update skip locked) j
     ), ended as (

@@ -7,7 +7,7 @@ set local check_function_bodies = off;
 
 -- Takes one job out of the dead letter queue, with what p_override changes.
 -- Locks the job row.
--- Writes ojs.job (and ojs.dead_job, if it lay there), ojs.dead_letter, the journal, and ojs.timer for a new expires_at.
+-- Writes ojs.job (and ojs.dead_job, if it lay there), ojs.dead_letter, the journal, and ojs.timer for expires_at.
 -- +goose StatementBegin
 create function ojs.retry_dead_letter(p_id uuid, p_override json default null, p_tenant text default null) returns ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -75,7 +75,7 @@ begin
     ), held as materialized (
         select j.*, a.rule from asked a
         cross join lateral (
-            select j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt from ojs.job j
+            select j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt, j.expires_at from ojs.job j
             where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'discarded' and (j.expires_at > v_now) is not false
             for update skip locked
         ) j
@@ -92,6 +92,10 @@ begin
     ), released as (
         insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state)
         select n.tenant_id, n.queue, n.priority, n.id, n.type, n.attempt, 'discarded', 'available' from numbered n
+    ), reminded as (
+        -- A reminder that came while the job was dead was dropped.
+        insert into ojs.timer (due_at, kind, tenant_ids, ids)
+        select n.expires_at, 'expiry', array[n.tenant_id], array[n.id] from numbered n where n.expires_at is not null
     ), woken as (
         -- Counted as a movement to the end of what is available; ojs.release says which state they left.
         insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
@@ -164,9 +168,6 @@ begin
         insert into ojs.journal (tenant_id, queue, priority, to_state, jobs)
         values (p_job.tenant_id, p_job.queue, p_job.priority, 'discarded', -1),
             (p_job.tenant_id, v_job.queue, v_job.priority, 'discarded', 1);
-    end if;
-    if v_job.expires_at is distinct from p_job.expires_at and v_job.expires_at is not null then
-        insert into ojs.timer (due_at, kind, tenant_ids, ids) values (v_job.expires_at, 'expiry', array[v_job.tenant_id], array[v_job.id]);
     end if;
     update ojs.job j
     set queue = v_job.queue, priority = v_job.priority, args = v_job.args, meta = v_job.meta, retry = v_job.retry,
