@@ -1,12 +1,10 @@
 package db_test
 
 import (
-	"io/fs"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/ojs-pg/ojs-pg/db"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -61,18 +59,9 @@ func TestPlannerSettings(t *testing.T) {
 // Grants and settings that stand beside the page are found by nobody.
 func TestGrantsStandOnOnePage(t *testing.T) {
 	t.Parallel()
-	names, err := fs.Glob(db.Files(), "*.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range names {
-		text, err := fs.ReadFile(db.Files(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		up, _, _ := strings.Cut(string(text), "-- +goose Down")
-		for _, words := range []string{"grant execute", "alter function", "set enable_", "set jit", "set plan_cache_mode"} {
-			if name != "00099_public.sql" && strings.Contains(up, words) {
+	for name, text := range migrations(t) {
+		for _, words := range []string{"grant execute on function ojs.", "alter function", "set enable_", "set jit", "set plan_cache_mode"} {
+			if name != "00099_public.sql" && strings.Contains(text, words) {
 				t.Errorf("%s: %q belongs into 00099_public.sql", name, words)
 			}
 		}

@@ -292,7 +292,7 @@ begin
     -- All at one moment: between two looks a decision could take a job from where the second looks to where the first has looked.
     return exists (
             select from unnest(p_queues) q(queue)
-            cross join lateral (select b.priorities from ojs.backlog b where b.queue = q.queue order by b.rev desc limit 1) b
+            cross join lateral ojs._backlog(q.queue) b
             where case when p_tenant is null then b.priorities <> '{}'
                 else exists (select from unnest(b.priorities) p(priority) cross join lateral ojs._fair(q.queue, p.priority, p_tenant) f
                     where f.ready) end)
@@ -485,7 +485,7 @@ begin
         (select least(sum(c), 10001) from unnest(p_counts) c),
         array(select least(sum(c.jobs) over (order by c.n) - c.jobs + 1, 10001)::int from unnest(p_counts) with ordinality c(jobs, n))
     into v_trusted, v_good, v_foreign, v_rests, v_ask.queues, v_ask.count, v_ask.starts
-    from ojs.settings s, (select f.snapshot from ojs.fold f order by f.rev desc limit 1) f;
+    from ojs.settings s, ojs._folded() f;
     if v_good is not true then
         perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes);
     elsif v_foreign then
@@ -547,6 +547,19 @@ exception
         return false;
 end;
 $$;
+
+CREATE TABLE ojs.backlog (
+    queue text NOT NULL COLLATE pg_catalog."C",
+    rev bigint NOT NULL,
+    priorities integer[] NOT NULL
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.backlog FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._backlog(p_queue text) RETURNS SETOF ojs.backlog
+    LANGUAGE sql STABLE ROWS 1
+    AS $$ select b.* from ojs.backlog b where b.queue = p_queue order by b.rev desc limit 1 $$;
 
 CREATE FUNCTION ojs._backoff_ms(p_retry jsonb, p_attempt integer) RETURNS bigint
     LANGUAGE plpgsql IMMUTABLE
@@ -636,8 +649,7 @@ begin
     for v_priority in
         select p.priority
         from (
-            select unnest(b.priorities) as priority from (select b.priorities from ojs.backlog b where b.queue = p_queue
-                order by b.rev desc limit 1) b
+            select unnest(b.priorities) as priority from ojs._backlog(p_queue) b
             union
             select w.priority from ojs._waiting() w where w.queue = p_queue
         ) p
@@ -664,7 +676,7 @@ CREATE FUNCTION ojs._beside_all(p_ask ojs.ask, p_count integer) RETURNS ojs.deci
     LANGUAGE plpgsql
     AS $$
 declare
-    v_done ojs.decided := row('{}', '{}', null, 0, 0, false)::ojs.decided;
+    v_done ojs.decided := ojs._nothing();
     v_n    int := cardinality(p_ask.queues);
     v_left  int;
     v_upto  int;
@@ -833,7 +845,7 @@ CREATE FUNCTION ojs._catch_up() RETURNS void
 declare
     v_fold ojs.fold;
 begin
-    select f.* into v_fold from ojs.fold f order by f.rev desc limit 1;
+    select * into v_fold from ojs._folded();
     if v_fold.part_xid is null and pg_snapshot_xmax(v_fold.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
             and not exists (select from ojs._fresh(v_fold.snapshot, null, null, null, null) offset 1000)
             and not exists (select from ojs._fresh(v_fold.snapshot, null, null, null, null) f
@@ -909,6 +921,7 @@ CREATE TABLE ojs.tally (
     discarded bigint DEFAULT 0 NOT NULL,
     total bigint DEFAULT 0 NOT NULL,
     failed bigint DEFAULT 0 NOT NULL,
+    dispatched bigint DEFAULT 0 NOT NULL,
     rev bigint DEFAULT 1 NOT NULL
 )
 WITH (vacuum_truncate=off);
@@ -928,7 +941,7 @@ CREATE FUNCTION ojs._changes(p_from pg_snapshot, p_to pg_snapshot) RETURNS SETOF
         coalesce(sum(m.jobs) filter (where m.to_state = 'cancelled'), 0),
         sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'discarded')),
         coalesce(sum(m.jobs) filter (where m.from_state is null), 0),
-        sum(m.failed), 0::bigint
+        sum(m.failed), coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0), 0::bigint
     from ojs._since(p_from, p_to) m
     group by m.tenant_id, m.queue, m.priority
 $$;
@@ -987,8 +1000,7 @@ begin
         update ojs.tenant_fairness f
         set rev = f.rev + 1, vtime = m.vtime, head = m.head, behind = m.again_lo is not null, again_seq = m.again_seq,
             again_lo = coalesce(m.again_lo, f.again_lo), ready = m.stays,
-            dispatched = f.dispatched + m.jobs, deficit = case when m.stays then ojs._deficit(t.tenants::int, t.weight, t.moment, t.low,
-                f.weight, m.vtime) else 0 end
+            deficit = case when m.stays then ojs._deficit(t.tenants::int, t.weight, t.moment, t.low, f.weight, m.vtime) else 0 end
         from moved m, total t where f.ctid = m.spot
     ), passed as (
         delete from ojs.again a using moved m
@@ -1481,20 +1493,17 @@ declare
     v_tenants text[];
     v_ids     uuid[];
 begin
-    select array_agg(d.spot) filter (where d.dealt or d.id is null), array_agg(d.tenant_id) filter (where d.dealt or d.id is null),
-        array_agg(d.id) filter (where d.dealt or d.id is null), array_agg(d.held) filter (where d.dealt or d.id is null),
-        array_agg(d.seq) filter (where d.dealt or d.id is null), array_agg(d.again) filter (where d.dealt or d.id is null),
-        array_agg(d.more) filter (where d.dealt or d.id is null), array_agg(d.bytes) filter (where d.dealt or d.id is null),
+    select array_agg(d.spot) filter (where d.booked), array_agg(d.tenant_id) filter (where d.booked),
+        array_agg(d.id) filter (where d.booked), array_agg(d.held) filter (where d.booked), array_agg(d.seq) filter (where d.booked),
+        array_agg(d.again) filter (where d.booked), array_agg(d.more) filter (where d.booked), array_agg(d.bytes) filter (where d.booked),
         least(min(d.vtime) filter (where not d.served), min(d.edge)),
         -- One row each; with distinct, PostgreSQL 16 and later would sort all arrays by tenant.
-        array_agg(d.tenant_id) filter (where d.skims and (d.dealt or d.id is null)),
-        coalesce(sum(d.bytes) filter (where d.dealt), 0), array_agg(d.tenant_id) filter (where d.dealt and d.held is null),
-        array_agg(d.id) filter (where d.dealt and d.held is null)
+        array_agg(d.tenant_id) filter (where d.id is null), coalesce(sum(d.bytes) filter (where d.dealt), 0),
+        array_agg(d.tenant_id) filter (where d.dealt and d.held is null), array_agg(d.id) filter (where d.dealt and d.held is null)
     into v_picks.spots, v_picks.tenants, v_picks.ids, v_picks.places, v_picks.seqs, v_picks.agains, v_picks.more, v_picks.bytes,
-        v_picks.rest,
-        v_picks.skims, v_picks.size, v_tenants, v_ids
+        v_picks.rest, v_picks.skims, v_picks.size, v_tenants, v_ids
     from (
-        select d.*, case when p_lock then h.place when d.dealt then d.place end as held
+        select d.*, d.dealt or d.id is null as booked, case when p_lock then h.place when d.dealt then d.place end as held
         from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_tenant, false, v_now) d
         left join lateral (select j.ctid as place from ojs.job j
             where p_lock and d.dealt and j.ctid = d.place and j.id = d.id and j.state = 'available' for update skip locked) h on true
@@ -1762,7 +1771,7 @@ CREATE FUNCTION ojs._decide(p_queues text[], p_count integer, p_tenant text, p_m
     LANGUAGE plpgsql
     AS $$
 declare
-    v_done  ojs.decided := row('{}', '{}', null, 0, 0, false)::ojs.decided;
+    v_done  ojs.decided := ojs._nothing();
     c_bites constant int := 5;
     v_held  boolean;
     v_ahead text[];
@@ -1817,7 +1826,7 @@ begin
     end if;
     -- Further each time, and half as far after jobs were taken back: what is decided ahead and not taken is decided twice.
     v_ahead := least(p_count, greatest(2 * v_mark.ahead, p_count / 8));
-    v_done := ojs._serve_queue(p_queue, v_ahead, null, c_bytes, v_base, row('{}', '{}', null, 0, 0, false)::ojs.decided);
+    v_done := ojs._serve_queue(p_queue, v_ahead, null, c_bytes, v_base, ojs._nothing());
     if v_mark.queue is null then
         insert into ojs.turn_mark (queue, rev, lo, hi, ahead) values (p_queue, 1, v_base, v_base + cardinality(v_done.ids) - 1, v_ahead);
     elsif v_done.ids <> '{}' then
@@ -1865,7 +1874,7 @@ begin
     end if;
     -- What was decided ahead cannot be taken back from here. Work that has come since and goes before it is taken first.
     select max(t.priority) into v_above from ojs.turn t where t.queue = v_queue and t.n >= v_mark.lo;
-    v_done := row('{}', '{}', null, 0, 0, false)::ojs.decided;
+    v_done := ojs._nothing();
     v_done := ojs._beside(v_queue, p_ask.count - p_got, p_ask.tenant, v_above, p_ask.max_bytes, v_done);
     if v_done.ids = '{}' then
         return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenant, p_ask.max_bytes);
@@ -2028,7 +2037,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_count integer, p_tenant text, p_beside boolean, p_now timestamp with time zone) RETURNS TABLE(turn integer, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, skims boolean, dealt boolean, again boolean, seq bigint, id uuid, place tid, bytes integer)
+CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_count integer, p_tenant text, p_beside boolean, p_now timestamp with time zone) RETURNS TABLE(turn integer, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, dealt boolean, again boolean, seq bigint, id uuid, place tid, bytes integer)
     LANGUAGE sql STABLE ROWS 100
     AS $$
     with front as materialized (
@@ -2062,7 +2071,8 @@ CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_coun
         select r.*, r.id is not null and r.turn <= p_count and (r.tag <= k.until) is not false as dealt from ranked r, known k
     )
     select d.turn, d.spot, d.tenant_id, d.vtime, bool_or(d.dealt or d.id is null) over mine,
-        bool_or(d.last or d.id is not null and not d.dealt) over mine, d.edge, d.id is null, d.dealt, d.again, d.seq, d.id, d.place, d.bytes
+        bool_or(d.last or d.id is not null and not d.dealt) over mine, d.edge, d.dealt, d.again,
+        d.seq, d.id, d.place, d.bytes
     from dealt d
     window mine as (partition by d.tenant_id)
 $$;
@@ -2351,7 +2361,6 @@ CREATE TABLE ojs.tenant_fairness (
     vtime numeric NOT NULL,
     weight numeric NOT NULL,
     deficit numeric DEFAULT 0 NOT NULL,
-    dispatched bigint DEFAULT 0 NOT NULL,
     job_priority integer NOT NULL,
     head bigint NOT NULL,
     behind boolean DEFAULT false NOT NULL,
@@ -2384,15 +2393,8 @@ begin
     return query
     select f.queue, f.priority, f.tenant_id, f.rev, f.ready, f.vtime, f.weight,
         case when f.ready and l.tenants > 0 then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
-        -- Jobs decided ahead have been charged, but are not handed out yet.
-        f.dispatched - coalesce(a.jobs, 0), f.job_priority, f.head, f.behind, f.again_lo, f.again_seq
+        f.job_priority, f.head, f.behind, f.again_lo, f.again_seq
     from ojs.tenant_fairness f
-    left join (
-        select t.queue, t.priority, t.tenant_id, count(*) as jobs
-        from (select distinct x.queue from ojs.turn_mark x) q cross join lateral ojs._turn_mark(q.queue) m
-        join ojs.turn t on t.queue = m.queue and t.n >= m.lo
-        group by t.queue, t.priority, t.tenant_id
-    ) a on a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id
     left join lateral ojs._level(f.queue, f.priority) l on f.ready
     where v_tenant is null or f.tenant_id = v_tenant;
 end;
@@ -2528,6 +2530,15 @@ CREATE FUNCTION ojs._first_state(p_pending boolean, p_scheduled_at timestamp wit
     LANGUAGE sql STABLE
     AS $$ select case when p_pending then 'pending' when p_scheduled_at > p_now then 'scheduled' else 'available' end::ojs.job_state $$;
 
+CREATE FUNCTION ojs._first_timer(p_mark ojs.clock_mark) RETURNS timestamp with time zone
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return least((select t.due_at from ojs.timer t where t.due_at >= p_mark.due_at order by t.due_at, t.seq limit 1),
+        (select min(t.due_at) from ojs._late_timers(p_mark) t));
+end;
+$$;
+
 CREATE FUNCTION ojs._fits_jsonb(p_json json) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
@@ -2545,7 +2556,7 @@ declare
     v_taken boolean;
     v_end   record;
 begin
-    select f.* into v_fold from ojs.fold f order by f.rev desc limit 1;
+    select * into v_fold from ojs._folded();
     if v_fold.part_xid is not null then
         return ojs._fold_part(v_fold, c_bite);
     end if;
@@ -2554,11 +2565,7 @@ begin
     if v_rows = 0 then
         return false;
     end if;
-    if exists (select from ojs.turn_mark) then
-        -- A tenant that joins is placed among the others as they stand. What was decided ahead without it is taken back first; otherwise it
-        -- would wait behind all of that.
-        perform ojs._revoke(q.queue) from ojs._stale_queues(null) q(queue);
-    end if;
+    perform ojs._revoke_stale();
     if v_rows <= c_bite then
         perform ojs._take_in(v_fold.snapshot, v_to, null, null, null, v_taken);
         update ojs.fold f set rev = f.rev + 1, snapshot = v_to where f.rev = v_fold.rev;
@@ -2593,14 +2600,73 @@ begin
     select max(j.lo) into v_hi
     from (select j.lo from ojs.journal j where j.xid = p_fold.part_xid and j.lo > p_fold.part_lo order by j.lo limit p_rows) j;
     if v_hi is not null then
-        if exists (select from ojs.turn_mark) then
-            perform ojs._revoke(q.queue) from ojs._stale_queues(null) q(queue);
-        end if;
+        perform ojs._revoke_stale();
         perform ojs._take_in(null, null, p_fold.part_xid, p_fold.part_lo, v_hi, true);
     end if;
     update ojs.fold f set rev = f.rev + 1, part_lo = v_hi, part_xid = case when v_hi is not null then f.part_xid end
     where f.rev = p_fold.rev;
     return true;
+end;
+$$;
+
+CREATE FUNCTION ojs._folded() RETURNS SETOF ojs.fold
+    LANGUAGE sql STABLE ROWS 1
+    AS $$ select f.* from ojs.fold f order by f.rev desc limit 1 $$;
+
+CREATE FUNCTION ojs._forget(p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    c_levels constant int := 100;
+    c_rows   constant int := 1000;
+    v_before timestamptz := p_now - interval '1 hour';
+    v_level  ojs.level;
+    v_rows   int;
+    v_sum    int := 0;
+begin
+    if not exists (select from ojs.level l where l.tenants = 0 and l.used_at < v_before)
+            and not exists (select from ojs.rotation r where r.used_at < v_before) then
+        return;
+    end if;
+    perform from ojs.lane l where l.lane = 0 for update skip locked;
+    if not found then
+        return;
+    end if;
+    delete from ojs.rotation r using (select r.ctid as spot from ojs.rotation r where r.used_at < v_before limit c_rows) o
+    where r.ctid = o.spot;
+    for v_level in
+        select l.* from ojs.level l
+        -- Whoever has hold of a job decided ahead may let go of it, and its tenant then gets its time back.
+        where l.tenants = 0 and l.used_at < v_before and not exists (select from ojs.turn t where t.queue = l.queue)
+        order by l.used_at limit c_levels
+    loop
+        v_rows := ojs._forget_level(v_level, c_rows - v_sum);
+        v_sum := v_sum + v_rows;
+        exit when v_sum >= c_rows;
+    end loop;
+end;
+$$;
+
+CREATE FUNCTION ojs._forget_level(p_level ojs.level, p_rows integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_rows int;
+begin
+    delete from ojs.tenant_fairness f using (
+        select f.ctid as spot from ojs.tenant_fairness f
+        where f.queue = p_level.queue and f.priority = p_level.priority limit p_rows) o
+    where f.ctid = o.spot;
+    get diagnostics v_rows = row_count;
+    if v_rows < p_rows then
+        -- Rows of tenants are found by their level, so it goes last.
+        delete from ojs.level l where l.queue = p_level.queue and l.priority = p_level.priority and l.rev = p_level.rev;
+        if not exists (select from ojs.level l where l.queue = p_level.queue) then
+            delete from ojs.backlog b where b.queue = p_level.queue;
+            delete from ojs.turn_mark m where m.queue = p_level.queue;
+        end if;
+    end if;
+    return v_rows + 1;
 end;
 $$;
 
@@ -2636,8 +2702,7 @@ CREATE FUNCTION ojs._front(p_queue text, p_priority integer, p_low numeric, p_co
     select null, w.tenant_id, w.job_priority, coalesce(f.head, w.lo - 1), coalesce(f.behind, false), coalesce(f.again_lo, 0),
         coalesce(f.again_seq, 0), w.weight::float8, greatest(f.vtime, p_low)
     from ojs._waiting() w
-    left join lateral (select f.* from ojs.tenant_fairness f
-        where f.queue = w.queue and f.priority = w.priority and f.tenant_id = w.tenant_id order by f.rev desc limit 1) f on true
+    left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
     where p_beside and w.queue = p_queue and w.priority = p_priority and (w.tenant_id = p_tenant or p_tenant is null)
         and f.ready is not true
 $$;
@@ -2696,8 +2761,7 @@ begin
     ), taken as (
         update ojs.job j
         set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = g.worker_id,
-            lease_expires_at = v_now + least(coalesce(g.lease_ms, j.visibility_timeout_ms, 30000), nullif(j.timeout_ms,
-                0)) * interval '1 millisecond'
+            lease_expires_at = ojs._lease_end(v_now, coalesce(g.lease_ms, j.visibility_timeout_ms), v_now, nullif(j.timeout_ms, 0))
         from given g
         where j.ctid = g.place and j.id = g.id and j.state = 'available'
         returning g.n, g.turn, g.request, j.*
@@ -2739,9 +2803,8 @@ CREATE FUNCTION ojs._held_job(p_id uuid, p_tenant text, p_lease uuid, p_worker_i
     LANGUAGE plpgsql
     AS $$
 declare
-    v_job ojs.job := ojs._job_for(p_id, p_tenant);
+    v_job ojs.job := ojs._lock_job(p_id, p_tenant);
 begin
-    select * into v_job from ojs.job j where j.id = v_job.id and j.tenant_id = v_job.tenant_id for update;
     perform ojs._check_hold(p_action, v_job, p_lease, p_worker_id);
     return v_job;
 end;
@@ -3421,6 +3484,17 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._lock_job(p_id uuid, p_tenant text) RETURNS ojs.job
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_job ojs.job := ojs._job_for(p_id, p_tenant);
+begin
+    select * into v_job from ojs.job j where j.id = v_job.id and j.tenant_id = v_job.tenant_id for update;
+    return v_job;
+end;
+$$;
+
 CREATE FUNCTION ojs._lock_matching(p_tenant text, p_queue text, p_type text, p_error_type text, p_since timestamp with time zone, p_until timestamp with time zone, p_limit integer, p_alive boolean, OUT o_tenants text[], OUT o_ids uuid[]) RETURNS record
     LANGUAGE plpgsql
     SET jit TO 'off'
@@ -3684,8 +3758,7 @@ begin
     update ojs.clock_mark m
     set rev = m.rev + 1, seen = p_seen, lease_at = p_lease_at, journal = p_mark.journal, lease = p_mark.lease, release = p_mark.release,
         open = p_mark.open,
-        due_at = least(p_now, (select t.due_at from ojs.timer t where t.due_at >= p_mark.due_at order by t.due_at, t.seq limit 1),
-            (select min(t.due_at) from ojs._late_timers(p_mark) t))
+        due_at = least(p_now, ojs._first_timer(p_mark))
     where m.rev = p_mark.rev
     returning * into v_mark;
     return v_mark;
@@ -3853,8 +3926,7 @@ CREATE FUNCTION ojs._next_look_ms(p_mark ojs.clock_mark, p_now timestamp with ti
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-    v_timer timestamptz := least((select t.due_at from ojs.timer t where t.due_at >= p_mark.due_at order by t.due_at, t.seq limit 1),
-        (select min(t.due_at) from ojs._late_timers(p_mark) t));
+    v_timer timestamptz := ojs._first_timer(p_mark);
     v_lease timestamptz := (select l.due_at from ojs.lease l where l.due_at >= greatest(p_mark.lease_at, p_now) order by l.due_at limit 1);
 begin
     -- A timer that is due and still there is in the hands of another tick, which may fail; so this one looks again soon. Where much goes
@@ -3911,6 +3983,10 @@ begin
     where c.id = p_cron.id;
 end;
 $$;
+
+CREATE FUNCTION ojs._nothing() RETURNS ojs.decided
+    LANGUAGE sql IMMUTABLE
+    AS $$ select row('{}', '{}', null, 0, 0, false)::ojs.decided $$;
 
 CREATE FUNCTION ojs._notify(p_queues text[]) RETURNS void
     LANGUAGE plpgsql
@@ -4164,6 +4240,7 @@ CREATE VIEW ojs._shard_counts AS
     n.discarded,
     n.total,
     n.failed,
+    n.dispatched,
     LEAST(w.oldest_at, b.oldest_at) AS oldest_at
    FROM ((((( SELECT u_1.tenant_id,
             u_1.queue,
@@ -4177,7 +4254,8 @@ CREATE VIEW ojs._shard_counts AS
             sum(u_1.cancelled) AS cancelled,
             sum(u_1.discarded) AS discarded,
             sum(u_1.total) AS total,
-            sum(u_1.failed) AS failed
+            sum(u_1.failed) AS failed,
+            sum(u_1.dispatched) AS dispatched
            FROM ( SELECT t.tenant_id,
                     t.queue,
                     t.priority,
@@ -4190,7 +4268,8 @@ CREATE VIEW ojs._shard_counts AS
                     t.cancelled,
                     t.discarded,
                     t.total,
-                    t.failed
+                    t.failed,
+                    t.dispatched
                    FROM ojs.tally t
                 UNION ALL
                  SELECT r.tenant_id,
@@ -4205,10 +4284,11 @@ CREATE VIEW ojs._shard_counts AS
                     r.cancelled,
                     r.discarded,
                     r.total,
-                    r.failed
-                   FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, rev)) u_1
+                    r.failed,
+                    r.dispatched
+                   FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)) u_1
           GROUP BY u_1.tenant_id, u_1.queue, u_1.priority) n
-     LEFT JOIN ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, dispatched, job_priority, head, behind, again_lo, again_seq) ON (((n.available > (0)::numeric) AND (f.queue = n.queue) AND (f.job_priority = n.priority) AND (f.tenant_id = n.tenant_id))))
+     LEFT JOIN ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, job_priority, head, behind, again_lo, again_seq) ON (((n.available > (0)::numeric) AND (f.queue = n.queue) AND (f.job_priority = n.priority) AND (f.tenant_id = n.tenant_id))))
      LEFT JOIN ( SELECT u_1.tenant_id,
             u_1.queue,
             u_1.priority,
@@ -4394,9 +4474,7 @@ begin
         where (a.id, a.tenant_id) not in (select h.id, h.tenant_id from held h)
     )
     select (select array_agg(distinct n.queue) from noted n), (select count(*) from promoted) into v_queues, v_jobs;
-    if v_queues is not null then
-        perform ojs._notify(v_queues);
-    end if;
+    perform ojs._notify(v_queues);
     return v_jobs;
 end;
 $$;
@@ -4429,7 +4507,7 @@ declare
     v_tally pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
     -- A transaction of which only a part was taken in is not folded yet; its rows must stay.
     v_fold  pg_snapshot := (select case when f.part_xid is null then f.snapshot else ojs._snapshot_before(f.snapshot, f.part_xid) end
-        from ojs.fold f order by f.rev desc limit 1);
+        from ojs._folded() f);
     v_done  record;
     v_rows  int[];
     -- Transactions that pruning passes by and has to come back to.
@@ -4815,17 +4893,17 @@ CREATE FUNCTION ojs._recount() RETURNS void
 begin
     delete from ojs.tally;
     insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled,
-        discarded, total, failed)
+        discarded, total, failed, dispatched)
     select j.tenant_id, j.queue, j.priority,
         count(*) filter (where j.state = 'scheduled'), count(*) filter (where j.state = 'available'),
         count(*) filter (where j.state = 'pending'), count(*) filter (where j.state = 'active'),
         count(*) filter (where j.state = 'retryable'), count(*) filter (where j.state = 'completed'),
         count(*) filter (where j.state = 'cancelled'), count(*) filter (where j.state = 'discarded'),
-        count(*), coalesce(sum(jsonb_array_length(j.errors)), 0)
+        count(*), coalesce(sum(jsonb_array_length(j.errors)), 0), sum(j.attempt)
     from (
-        select j.tenant_id, j.queue, j.priority, j.state, j.errors from ojs.job j
+        select j.tenant_id, j.queue, j.priority, j.state, j.errors, j.attempt from ojs.job j
         union all
-        select k.tenant_id, k.queue, k.priority, k.state, k.errors from ojs.dead_job k
+        select k.tenant_id, k.queue, k.priority, k.state, k.errors, k.attempt from ojs.dead_job k
     ) j
     group by j.tenant_id, j.queue, j.priority;
 end;
@@ -4845,7 +4923,7 @@ begin
         return;
     end if;
     -- Most often, under light load, there is nothing left.
-    if (select b.priorities <> '{}' from ojs.backlog b where b.queue = v_queue order by b.rev desc limit 1)
+    if (select b.priorities <> '{}' from ojs._backlog(v_queue) b)
             and (p_in_lane or not ojs._lingers() and ojs._enter_lane(-1)) then
         perform ojs._fold();
         perform ojs._decide_ahead(v_queue, greatest(128, 32 * p_ask.count));
@@ -4868,7 +4946,7 @@ begin
     end if;
     v_own := v_fair.vtime - round((p_jobs * ojs._price())::numeric / v_fair.weight, 15);
     update ojs.tenant_fairness f
-    set rev = f.rev + 1, vtime = v_own, ready = f.ready or p_hi is not null, dispatched = f.dispatched - p_jobs
+    set rev = f.rev + 1, vtime = v_own, ready = f.ready or p_hi is not null
     where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
     if p_hi is not null then
         perform ojs._look_back(p_queue, p_priority, p_tenant, array[p_lo], array[p_hi]);
@@ -5172,9 +5250,7 @@ begin
         returning queue
     )
     select (select array_agg(distinct w.queue) from woken w), (select count(*) from numbered) into v_queues, v_jobs;
-    if v_queues is not null then
-        perform ojs._notify(v_queues);
-    end if;
+    perform ojs._notify(v_queues);
     return v_jobs;
 end;
 $$;
@@ -5283,6 +5359,16 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._revoke_stale() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if exists (select from ojs.turn_mark) then
+        perform ojs._revoke(q.queue) from ojs._stale_queues(null) q(queue);
+    end if;
+end;
+$$;
+
 CREATE TABLE ojs.tenant (
     tenant_id text NOT NULL COLLATE pg_catalog."C",
     weight numeric DEFAULT 1 NOT NULL,
@@ -5377,16 +5463,16 @@ begin
             and exists (select from recent)
     ), added as (
         insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled,
-            discarded, total, failed)
+            discarded, total, failed, dispatched)
         select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled,
-            r.discarded, r.total, r.failed
+            r.discarded, r.total, r.failed, r.dispatched
         from recent r where r.old_rev is null
     ), changed as (
         update ojs.tally t
         set rev = t.rev + 1, scheduled = t.scheduled + r.scheduled, available = t.available + r.available, pending = t.pending + r.pending,
             active = t.active + r.active, retryable = t.retryable + r.retryable, completed = t.completed + r.completed,
             cancelled = t.cancelled + r.cancelled, discarded = t.discarded + r.discarded, total = t.total + r.total,
-            failed = t.failed + r.failed
+            failed = t.failed + r.failed, dispatched = t.dispatched + r.dispatched
         from recent r
         where t.tenant_id = r.tenant_id and t.queue = r.queue and t.priority = r.priority and t.rev = r.old_rev
     )
@@ -5480,7 +5566,7 @@ declare
     v_tenants  int;
 begin
     for v_priority in
-        select unnest(b.priorities) from (select b.priorities from ojs.backlog b where b.queue = p_queue order by b.rev desc limit 1) b
+        select unnest(b.priorities) from ojs._backlog(p_queue) b
     loop
         select * into v_level from ojs._level(p_queue, v_priority);
         loop
@@ -5551,7 +5637,8 @@ begin
             (v_first + max(g.turn) % v_n) % v_n + 1
         into p_done.ids, p_done.places, v_next from unnest(p_done.ids[v_had + 1:], p_done.places[v_had + 1:], v_turns) g(id, place, turn);
         insert into ojs.rotation (queues, rev, next) select p_queues, 1, v_next where v_rotation.queues is null;
-        update ojs.rotation r set rev = r.rev + 1, next = v_next where r.queues = p_queues and r.rev = v_rotation.rev and r.next <> v_next;
+        update ojs.rotation r set rev = r.rev + 1, next = v_next, used_at = ojs.now()
+        where r.queues = p_queues and r.rev = v_rotation.rev and r.next <> v_next;
     end if;
     return p_done;
 end;
@@ -5594,7 +5681,7 @@ CREATE FUNCTION ojs._set_backlog(p_queue text, p_priority integer, p_ready boole
 declare
     v_backlog ojs.backlog;
 begin
-    select b.* into v_backlog from ojs.backlog b where b.queue = p_queue order by b.rev desc limit 1;
+    select * into v_backlog from ojs._backlog(p_queue);
     if v_backlog.queue is null then
         insert into ojs.backlog (queue, rev, priorities) values (p_queue, 1, array[p_priority]);
     else
@@ -5795,6 +5882,7 @@ declare
     v_seen  record;
     v_range ojs.again;
     v_rows  int := 0;
+    v_from  bigint;
 begin
     select * into v_fair from ojs._fair(p_queue, p_priority, p_tenant);
     if not v_fair.behind then
@@ -5804,6 +5892,7 @@ begin
           and v_seen.o_upto > f.head;
         return v_seen.o_rows;
     end if;
+    v_from := v_fair.again_lo;
     for v_range in
         select a.* from ojs.again a
         where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo >= v_fair.again_lo
@@ -5819,7 +5908,7 @@ begin
         end if;
     end loop;
     delete from ojs.again a
-    where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo <= v_fair.again_lo
+    where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo between v_from and v_fair.again_seq
       and a.hi <= v_fair.again_seq;
     update ojs.tenant_fairness f
     set rev = f.rev + 1, again_lo = v_fair.again_lo, again_seq = v_fair.again_seq, behind = exists (
@@ -6186,10 +6275,10 @@ CREATE FUNCTION ojs._type_name(p_type text) RETURNS boolean
 CREATE FUNCTION ojs._unfolded() RETURNS SETOF ojs._movement
     LANGUAGE sql STABLE ROWS 10
     AS $$
-    select s.* from (select f.* from ojs.fold f order by f.rev desc limit 1) f cross join lateral ojs._since(f.snapshot, null) s
+    select s.* from ojs._folded() f cross join lateral ojs._since(f.snapshot, null) s
     where s.lo is not null and s.to_state = 'available'
     union all
-    select m.* from (select f.* from ojs.fold f order by f.rev desc limit 1) f cross join lateral (
+    select m.* from ojs._folded() f cross join lateral (
         select m.* from ojs._movement m where m.xid = f.part_xid and m.lo > f.part_lo and m.to_state = 'available') m
 $$;
 
@@ -6340,9 +6429,7 @@ begin
         returning queue
     )
     select array_agg(distinct n.queue) into v_queues from noted n;
-    if v_queues is not null then
-        perform ojs._notify(v_queues);
-    end if;
+    perform ojs._notify(v_queues);
 end;
 $$;
 
@@ -6648,10 +6735,9 @@ CREATE FUNCTION ojs.activate(p_id uuid, p_tenant text DEFAULT NULL::text) RETURN
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
-    v_old ojs.job := ojs._job_for(p_id, ojs._session_tenant(p_tenant));
+    v_old ojs.job := ojs._lock_job(p_id, ojs._session_tenant(p_tenant));
     v_job ojs.job;
 begin
-    select * into v_old from ojs.job j where j.id = v_old.id and j.tenant_id = v_old.tenant_id for update;
     if v_old.state <> 'pending' then
         perform ojs._raise('OJ409', format('cannot activate job %s: its state is %s, not pending', p_id, v_old.state),
             jsonb_build_object('job_id', p_id, 'current_state', v_old.state, 'expected_state', 'pending'));
@@ -6693,10 +6779,9 @@ CREATE FUNCTION ojs.cancel(p_id uuid, p_tenant text DEFAULT NULL::text) RETURNS 
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
-    v_old ojs.job := ojs._job_for(p_id, ojs._session_tenant(p_tenant));
+    v_old ojs.job := ojs._lock_job(p_id, ojs._session_tenant(p_tenant));
     v_job ojs.job;
 begin
-    select * into v_old from ojs.job j where j.id = v_old.id and j.tenant_id = v_old.tenant_id for update;
     if ojs._ended(v_old.state) then
         perform ojs._raise('OJ409', format('cannot cancel job %s: it is %s already', p_id, v_old.state),
             jsonb_build_object('job_id', p_id, 'current_state', v_old.state));
@@ -7579,7 +7664,8 @@ CREATE VIEW ojs.shard_stats AS
     (sum(l.discarded))::bigint AS discarded,
     (ojs.now() - min(l.oldest_at)) AS oldest_wait,
     (sum(l.total))::bigint AS total_jobs,
-    (sum(l.failed))::bigint AS failed
+    (sum(l.failed))::bigint AS failed,
+    (sum(l.dispatched))::bigint AS dispatched
    FROM ( SELECT c.tenant_id,
             c.queue,
             c.priority,
@@ -7593,6 +7679,7 @@ CREATE VIEW ojs.shard_stats AS
             c.discarded,
             c.total,
             c.failed,
+            c.dispatched,
             c.oldest_at
            FROM ojs._shard_counts c
           WHERE ojs._reads_all()
@@ -7610,9 +7697,10 @@ CREATE VIEW ojs.shard_stats AS
             c.discarded,
             c.total,
             c.failed,
+            c.dispatched,
             c.oldest_at
            FROM (ojs._only_tenant() t(tenant_id)
-             CROSS JOIN LATERAL ojs._own_shard_counts(t.tenant_id) c(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, oldest_at))) l
+             CROSS JOIN LATERAL ojs._own_shard_counts(t.tenant_id) c(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, oldest_at))) l
   GROUP BY l.tenant_id, l.queue;
 
 CREATE VIEW ojs.queue_stats AS
@@ -8311,6 +8399,7 @@ begin
     v_more := ojs._tidy(v_mark, v_now, p_limit);
     -- This comes last, because from here on decisions wait for this transaction to end.
     perform ojs._catch_up();
+    perform ojs._forget(v_now);
 
     v_result.next_in_ms := case when greatest(v_timers.o_taken, v_leases.o_looked) < p_limit and v_known then
         least(case when p_stride_ms > 0 then p_stride_ms else 10000 end, case when v_busy or v_more then 100 end,
@@ -8681,15 +8770,6 @@ ALTER TABLE ojs.again ALTER COLUMN n ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
-CREATE TABLE ojs.backlog (
-    queue text NOT NULL COLLATE pg_catalog."C",
-    rev bigint NOT NULL,
-    priorities integer[] NOT NULL
-)
-WITH (vacuum_truncate=off);
-
-ALTER TABLE ONLY ojs.backlog FORCE ROW LEVEL SECURITY;
-
 CREATE VIEW ojs.cron_runs AS
  SELECT r.tenant_id,
     r.name,
@@ -9013,7 +9093,8 @@ ALTER TABLE ojs.release ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
 CREATE TABLE ojs.rotation (
     queues text[] NOT NULL COLLATE pg_catalog."C",
     rev bigint NOT NULL,
-    next integer NOT NULL
+    next integer NOT NULL,
+    used_at timestamp with time zone DEFAULT ojs.now() NOT NULL
 )
 WITH (vacuum_truncate=off);
 
@@ -9064,14 +9145,14 @@ CREATE VIEW ojs.tenant_stats AS
             (sum(s_1.discarded))::bigint AS discarded,
             (sum(s_1.failed))::bigint AS failed,
             (sum(s_1.total_jobs))::bigint AS total_jobs,
-            max(s_1.oldest_wait) AS oldest_wait
+            max(s_1.oldest_wait) AS oldest_wait,
+            (sum(s_1.dispatched))::bigint AS dispatched
            FROM ojs.shard_stats s_1
           GROUP BY s_1.tenant_id
         ), owed AS (
          SELECT f.tenant_id,
-            (sum(f.dispatched))::bigint AS dispatched,
             sum(f.deficit) AS deficit
-           FROM ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, dispatched, job_priority, head, behind, again_lo, again_seq)
+           FROM ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, job_priority, head, behind, again_lo, again_seq)
           GROUP BY f.tenant_id
         ), minute AS (
          SELECT t.tenant_id,
@@ -9100,7 +9181,7 @@ CREATE VIEW ojs.tenant_stats AS
             ELSE NULL::numeric
         END AS effective_share,
     round(((m.jobs)::numeric / sum(m.jobs) OVER ()), 4) AS actual_share,
-    COALESCE(o.dispatched, (0)::bigint) AS dispatched
+    COALESCE(s.dispatched, (0)::bigint) AS dispatched
    FROM (((shard s
      FULL JOIN ( SELECT c_1.tenant_id,
             c_1.weight,
@@ -9359,6 +9440,8 @@ CREATE INDEX lease_due_idx ON ojs.lease USING btree (due_at);
 CREATE INDEX level_idle_idx ON ojs.level USING btree (used_at) WHERE (tenants = 0);
 
 CREATE INDEX release_tenant_idx ON ojs.release USING btree (tenant_id, xid, seq);
+
+CREATE INDEX rotation_used_idx ON ojs.rotation USING btree (used_at);
 
 CREATE INDEX tenant_fairness_ring_idx ON ojs.tenant_fairness USING btree (queue, priority, vtime) WHERE ready;
 

@@ -30,19 +30,29 @@ func TestMigrationsAreInShape(t *testing.T) {
 	callable := list[string](t, d.Pool, `
 		select distinct p.proname::text from pg_catalog.pg_proc p, pg_catalog.aclexplode(p.proacl) a
 		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and p.proname not like '\_%' and a.grantee::pg_catalog.regrole::text in ('ojs_service', 'ojs_operator', 'ojs_tenant')`)
+	for name, text := range migrations(t) {
+		if found := shapeOf(text, callable); len(found) > 0 {
+			t.Errorf("%s:\n  %s", name, strings.Join(found, "\n  "))
+		}
+	}
+}
+
+// migrations returns the text of each migration by the name of its file.
+func migrations(t testing.TB) map[string]string {
+	t.Helper()
 	names, err := fs.Glob(db.Files(), "*.sql")
 	if err != nil {
 		t.Fatal(err)
 	}
+	texts := map[string]string{}
 	for _, name := range names {
 		text, err := fs.ReadFile(db.Files(), name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if found := shapeOf(string(text), callable); len(found) > 0 {
-			t.Errorf("%s:\n  %s", name, strings.Join(found, "\n  "))
-		}
+		texts[name] = string(text)
 	}
+	return texts
 }
 
 // Under another collation a new version of the system's library, or a standby on another system, would not find the keys any more; and every

@@ -73,7 +73,6 @@ create table ojs.tenant_fairness (
     vtime        numeric not null,
     weight       numeric not null,
     deficit      numeric not null default 0,
-    dispatched   bigint not null default 0,
     job_priority int not null,
     head         bigint not null,
     behind       boolean not null default false,
@@ -93,7 +92,6 @@ comment on column ojs.tenant_fairness.vtime is 'The tenant''s own virtual time: 
 comment on column ojs.tenant_fairness.weight is 'The weight in effect.';
 comment on column ojs.tenant_fairness.deficit is
 'Jobs owed to the tenant (negative: had ahead of its share) when it was last served; ojs.tenant_stats shows the present value.';
-comment on column ojs.tenant_fairness.dispatched is 'Jobs handed out to the tenant here since the row was made.';
 comment on column ojs.tenant_fairness.job_priority is 'The jobs'' own priority.';
 comment on column ojs.tenant_fairness.head is 'Cursor: jobs up to this job.seq have been looked at. It only grows.';
 comment on column ojs.tenant_fairness.behind is 'Whether ranges of ojs.again, which lie behind the cursor, are still to be looked at.';
@@ -124,12 +122,15 @@ create table ojs.rotation (
     queues text[] collate "C" not null,
     rev    bigint not null,
     next   int not null,
+    used_at timestamptz not null default ojs.now(),
     primary key (queues, rev)
 );
+create index rotation_used_idx on ojs.rotation (used_at);
 comment on table ojs.rotation is 'Where the round over several queues stands, per list of queues asked for.';
 comment on column ojs.rotation.queues is 'The queues in the order they were listed.';
 comment on column ojs.rotation.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.rotation.next is 'Index (1-based) of the queue whose turn is next.';
+comment on column ojs.rotation.used_at is 'When a decision last moved it on. Lists that nobody asks for are forgotten some time after.';
 
 -- Callers who fetch few jobs each take them from here. If each decided for itself, they would wait for one another at the row of ojs.lane.
 create table ojs.turn (

@@ -3,20 +3,21 @@ set local role ojs_owner;
 set local check_function_bodies = off;
 
 create table ojs.tally (
-    tenant_id text collate "C" not null,
-    queue     text collate "C" not null,
-    priority  int not null,
-    scheduled bigint not null default 0,
-    available bigint not null default 0,
-    pending   bigint not null default 0,
-    active    bigint not null default 0,
-    retryable bigint not null default 0,
-    completed bigint not null default 0,
-    cancelled bigint not null default 0,
-    discarded bigint not null default 0,
-    total     bigint not null default 0,
-    failed    bigint not null default 0,
-    rev       bigint not null default 1,
+    tenant_id  text collate "C" not null,
+    queue      text collate "C" not null,
+    priority   int not null,
+    scheduled  bigint not null default 0,
+    available  bigint not null default 0,
+    pending    bigint not null default 0,
+    active     bigint not null default 0,
+    retryable  bigint not null default 0,
+    completed  bigint not null default 0,
+    cancelled  bigint not null default 0,
+    discarded  bigint not null default 0,
+    total      bigint not null default 0,
+    failed     bigint not null default 0,
+    dispatched bigint not null default 0,
+    rev        bigint not null default 1,
     primary key (tenant_id, queue, priority, rev)
 );
 comment on table ojs.tally is
@@ -35,6 +36,7 @@ comment on column ojs.tally.cancelled is 'Jobs cancelled, ever.';
 comment on column ojs.tally.discarded is 'Jobs discarded, ever, less those retried from the dead letter queue.';
 comment on column ojs.tally.total is 'Jobs enqueued, ever.';
 comment on column ojs.tally.failed is 'Failed attempts, ever.';
+comment on column ojs.tally.dispatched is 'Jobs handed out, ever.';
 comment on column ojs.tally.rev is 'Grows with each change, so that the live version is found newest first.';
 
 create table ojs.tally_mark (

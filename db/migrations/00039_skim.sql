@@ -12,6 +12,7 @@ declare
     v_seen  record;
     v_range ojs.again;
     v_rows  int := 0;
+    v_from  bigint;
 begin
     select * into v_fair from ojs._fair(p_queue, p_priority, p_tenant);
     if not v_fair.behind then
@@ -21,6 +22,7 @@ begin
           and v_seen.o_upto > f.head;
         return v_seen.o_rows;
     end if;
+    v_from := v_fair.again_lo;
     for v_range in
         select a.* from ojs.again a
         where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo >= v_fair.again_lo
@@ -36,7 +38,7 @@ begin
         end if;
     end loop;
     delete from ojs.again a
-    where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo <= v_fair.again_lo
+    where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo between v_from and v_fair.again_seq
       and a.hi <= v_fair.again_seq;
     update ojs.tenant_fairness f
     set rev = f.rev + 1, again_lo = v_fair.again_lo, again_seq = v_fair.again_seq, behind = exists (

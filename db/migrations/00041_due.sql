@@ -13,9 +13,8 @@ set local check_function_bodies = off;
 create function ojs._due(
     p_queue text, p_priority int, p_low numeric, p_count int, p_tenant text, p_beside boolean, p_now timestamptz
 ) returns table (
-    turn int, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, skims boolean, dealt boolean,
-        again boolean, seq bigint, id uuid,
-    place tid, bytes int
+    turn int, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, dealt boolean, again boolean,
+    seq bigint, id uuid, place tid, bytes int
 )
 language sql stable rows 100
 as $$
@@ -50,19 +49,20 @@ as $$
         select r.*, r.id is not null and r.turn <= p_count and (r.tag <= k.until) is not false as dealt from ranked r, known k
     )
     select d.turn, d.spot, d.tenant_id, d.vtime, bool_or(d.dealt or d.id is null) over mine,
-        bool_or(d.last or d.id is not null and not d.dealt) over mine, d.edge, d.id is null, d.dealt, d.again, d.seq, d.id, d.place, d.bytes
+        bool_or(d.last or d.id is not null and not d.dealt) over mine, d.edge, d.dealt, d.again,
+        d.seq, d.id, d.place, d.bytes
     from dealt d
     window mine as (partition by d.tenant_id)
 $$;
 -- +goose StatementEnd
 comment on function ojs._due(text, int, numeric, int, text, boolean, timestamptz) is
-'Who gets what next at one level, of one tenant or of all: up to p_count jobs with dealt, in the order of turn; behind them jobs that
-were seen and are not due yet, and tenants that were to be served and have no job within reach (id null). spot: the tenant''s row of
-ojs.tenant_fairness; vtime: its time; served: whether any of its rows is dealt, or it has no job; more: it may have more jobs than are
-dealt; edge: from this time on there may be tenants who were not looked at; skims: what it was to look at again is not to be
-had; again: the job was found behind its tenant''s cursor; place: the job''s row; bytes: as stored. Fewer than p_count dealt does not
-mean that there are no more: charge, and ask again. p_beside: for a caller who must not wait for a decision, looks at what decisions
-have not taken in, too.';
+'Who gets what next at one level, of one tenant or of all: up to p_count jobs with dealt, in the order of turn; behind them jobs that were
+seen and are not due yet, and tenants that were to be served and have no job within reach (id null: what lies there is not to be had, and
+their cursors have to pass it). spot: the tenant''s row of ojs.tenant_fairness; vtime: its time; served: whether any of its rows is dealt,
+or it has no job; more: it may have more jobs than are dealt; edge: from this time on there may be tenants who were not looked at; again:
+the job was found behind its tenant''s cursor; place: the job''s row; bytes: as stored. Fewer than p_count dealt does not mean that there
+are no more: charge, and ask again. p_beside: for a caller who must not wait for a decision, looks at what decisions have not taken in,
+too.';
 
 -- +goose StatementBegin
 create function ojs._room(p_queue text, p_tenant text) returns int
@@ -101,8 +101,7 @@ as $$
     select null, w.tenant_id, w.job_priority, coalesce(f.head, w.lo - 1), coalesce(f.behind, false), coalesce(f.again_lo, 0),
         coalesce(f.again_seq, 0), w.weight::float8, greatest(f.vtime, p_low)
     from ojs._waiting() w
-    left join lateral (select f.* from ojs.tenant_fairness f
-        where f.queue = w.queue and f.priority = w.priority and f.tenant_id = w.tenant_id order by f.rev desc limit 1) f on true
+    left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
     where p_beside and w.queue = p_queue and w.priority = p_priority and (w.tenant_id = p_tenant or p_tenant is null)
         and f.ready is not true
 $$;
@@ -181,10 +180,10 @@ comment on function ojs._ranges(text, int, text, bigint, boolean, bigint, bigint
 create function ojs._unfolded() returns setof ojs._movement
 language sql stable rows 10
 as $$
-    select s.* from (select f.* from ojs.fold f order by f.rev desc limit 1) f cross join lateral ojs._since(f.snapshot, null) s
+    select s.* from ojs._folded() f cross join lateral ojs._since(f.snapshot, null) s
     where s.lo is not null and s.to_state = 'available'
     union all
-    select m.* from (select f.* from ojs.fold f order by f.rev desc limit 1) f cross join lateral (
+    select m.* from ojs._folded() f cross join lateral (
         select m.* from ojs._movement m where m.xid = f.part_xid and m.lo > f.part_lo and m.to_state = 'available') m
 $$;
 -- +goose StatementEnd
@@ -201,6 +200,20 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._waiting() is
 'Tenants with jobs that became available since the last decision, per queue and priority, with the first job.';
+
+-- +goose StatementBegin
+create function ojs._folded() returns setof ojs.fold
+language sql stable rows 1
+as $$ select f.* from ojs.fold f order by f.rev desc limit 1 $$;
+-- +goose StatementEnd
+comment on function ojs._folded() is 'How far decisions have taken in the journal.';
+
+-- +goose StatementBegin
+create function ojs._backlog(p_queue text) returns setof ojs.backlog
+language sql stable rows 1
+as $$ select b.* from ojs.backlog b where b.queue = p_queue order by b.rev desc limit 1 $$;
+-- +goose StatementEnd
+comment on function ojs._backlog(text) is 'The priorities of a queue at which tenants have work; no row: none ever had.';
 
 -- +goose StatementBegin
 create function ojs._level(p_queue text, p_priority int) returns setof ojs.level

@@ -55,8 +55,7 @@ begin
         update ojs.tenant_fairness f
         set rev = f.rev + 1, vtime = m.vtime, head = m.head, behind = m.again_lo is not null, again_seq = m.again_seq,
             again_lo = coalesce(m.again_lo, f.again_lo), ready = m.stays,
-            dispatched = f.dispatched + m.jobs, deficit = case when m.stays then ojs._deficit(t.tenants::int, t.weight, t.moment, t.low,
-                f.weight, m.vtime) else 0 end
+            deficit = case when m.stays then ojs._deficit(t.tenants::int, t.weight, t.moment, t.low, f.weight, m.vtime) else 0 end
         from moved m, total t where f.ctid = m.spot
     ), passed as (
         delete from ojs.again a using moved m
@@ -106,7 +105,7 @@ as $$
 declare
     v_backlog ojs.backlog;
 begin
-    select b.* into v_backlog from ojs.backlog b where b.queue = p_queue order by b.rev desc limit 1;
+    select * into v_backlog from ojs._backlog(p_queue);
     if v_backlog.queue is null then
         insert into ojs.backlog (queue, rev, priorities) values (p_queue, 1, array[p_priority]);
     else
@@ -137,7 +136,7 @@ begin
     end if;
     v_own := v_fair.vtime - round((p_jobs * ojs._price())::numeric / v_fair.weight, 15);
     update ojs.tenant_fairness f
-    set rev = f.rev + 1, vtime = v_own, ready = f.ready or p_hi is not null, dispatched = f.dispatched - p_jobs
+    set rev = f.rev + 1, vtime = v_own, ready = f.ready or p_hi is not null
     where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
     if p_hi is not null then
         perform ojs._look_back(p_queue, p_priority, p_tenant, array[p_lo], array[p_hi]);

@@ -17,7 +17,7 @@ declare
     v_taken boolean;
     v_end   record;
 begin
-    select f.* into v_fold from ojs.fold f order by f.rev desc limit 1;
+    select * into v_fold from ojs._folded();
     if v_fold.part_xid is not null then
         return ojs._fold_part(v_fold, c_bite);
     end if;
@@ -26,11 +26,7 @@ begin
     if v_rows = 0 then
         return false;
     end if;
-    if exists (select from ojs.turn_mark) then
-        -- A tenant that joins is placed among the others as they stand. What was decided ahead without it is taken back first; otherwise it
-        -- would wait behind all of that.
-        perform ojs._revoke(q.queue) from ojs._stale_queues(null) q(queue);
-    end if;
+    perform ojs._revoke_stale();
     if v_rows <= c_bite then
         perform ojs._take_in(v_fold.snapshot, v_to, null, null, null, v_taken);
         update ojs.fold f set rev = f.rev + 1, snapshot = v_to where f.rev = v_fold.rev;
@@ -61,9 +57,7 @@ begin
     select max(j.lo) into v_hi
     from (select j.lo from ojs.journal j where j.xid = p_fold.part_xid and j.lo > p_fold.part_lo order by j.lo limit p_rows) j;
     if v_hi is not null then
-        if exists (select from ojs.turn_mark) then
-            perform ojs._revoke(q.queue) from ojs._stale_queues(null) q(queue);
-        end if;
+        perform ojs._revoke_stale();
         perform ojs._take_in(null, null, p_fold.part_xid, p_fold.part_lo, v_hi, true);
     end if;
     update ojs.fold f set rev = f.rev + 1, part_lo = v_hi, part_xid = case when v_hi is not null then f.part_xid end
@@ -73,6 +67,21 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._fold_part(ojs.fold, int) is 'Takes in the next p_rows rows of a transaction of which a part was taken in.';
+
+-- +goose StatementBegin
+create function ojs._revoke_stale() returns void
+language plpgsql
+as $$
+begin
+    if exists (select from ojs.turn_mark) then
+        perform ojs._revoke(q.queue) from ojs._stale_queues(null) q(queue);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._revoke_stale() is
+'Takes back what was decided ahead without the tenants that join now: these are placed among the others as they stand, and would
+otherwise wait behind all of that.';
 
 -- +goose StatementBegin
 create function ojs._bite_end(p_from pg_snapshot, p_to pg_snapshot, p_rows int, out o_xid xid8, out o_lo bigint)

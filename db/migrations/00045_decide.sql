@@ -15,7 +15,7 @@ create function ojs._decide(p_queues text[], p_count int, p_tenant text, p_max_b
 language plpgsql
 as $$
 declare
-    v_done  ojs.decided := row('{}', '{}', null, 0, 0, false)::ojs.decided;
+    v_done  ojs.decided := ojs._nothing();
     c_bites constant int := 5;
     v_held  boolean;
     v_ahead text[];
@@ -51,6 +51,13 @@ p_max_bytes in sum but one at least. Their tenants have been charged. Stops earl
 20000 rows of jobs that ended, because others wait. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
+create function ojs._nothing() returns ojs.decided
+language sql immutable
+as $$ select row('{}', '{}', null, 0, 0, false)::ojs.decided $$;
+-- +goose StatementEnd
+comment on function ojs._nothing() is 'Nothing decided yet.';
+
+-- +goose StatementBegin
 create function ojs._serve_queue(
     p_queue text, p_count int, p_tenant text, p_max_bytes bigint, p_ahead bigint, p_done ojs.decided
 ) returns ojs.decided
@@ -66,7 +73,7 @@ declare
     v_tenants  int;
 begin
     for v_priority in
-        select unnest(b.priorities) from (select b.priorities from ojs.backlog b where b.queue = p_queue order by b.rev desc limit 1) b
+        select unnest(b.priorities) from ojs._backlog(p_queue) b
     loop
         select * into v_level from ojs._level(p_queue, v_priority);
         loop
@@ -111,20 +118,17 @@ declare
     v_tenants text[];
     v_ids     uuid[];
 begin
-    select array_agg(d.spot) filter (where d.dealt or d.id is null), array_agg(d.tenant_id) filter (where d.dealt or d.id is null),
-        array_agg(d.id) filter (where d.dealt or d.id is null), array_agg(d.held) filter (where d.dealt or d.id is null),
-        array_agg(d.seq) filter (where d.dealt or d.id is null), array_agg(d.again) filter (where d.dealt or d.id is null),
-        array_agg(d.more) filter (where d.dealt or d.id is null), array_agg(d.bytes) filter (where d.dealt or d.id is null),
+    select array_agg(d.spot) filter (where d.booked), array_agg(d.tenant_id) filter (where d.booked),
+        array_agg(d.id) filter (where d.booked), array_agg(d.held) filter (where d.booked), array_agg(d.seq) filter (where d.booked),
+        array_agg(d.again) filter (where d.booked), array_agg(d.more) filter (where d.booked), array_agg(d.bytes) filter (where d.booked),
         least(min(d.vtime) filter (where not d.served), min(d.edge)),
         -- One row each; with distinct, PostgreSQL 16 and later would sort all arrays by tenant.
-        array_agg(d.tenant_id) filter (where d.skims and (d.dealt or d.id is null)),
-        coalesce(sum(d.bytes) filter (where d.dealt), 0), array_agg(d.tenant_id) filter (where d.dealt and d.held is null),
-        array_agg(d.id) filter (where d.dealt and d.held is null)
+        array_agg(d.tenant_id) filter (where d.id is null), coalesce(sum(d.bytes) filter (where d.dealt), 0),
+        array_agg(d.tenant_id) filter (where d.dealt and d.held is null), array_agg(d.id) filter (where d.dealt and d.held is null)
     into v_picks.spots, v_picks.tenants, v_picks.ids, v_picks.places, v_picks.seqs, v_picks.agains, v_picks.more, v_picks.bytes,
-        v_picks.rest,
-        v_picks.skims, v_picks.size, v_tenants, v_ids
+        v_picks.rest, v_picks.skims, v_picks.size, v_tenants, v_ids
     from (
-        select d.*, case when p_lock then h.place when d.dealt then d.place end as held
+        select d.*, d.dealt or d.id is null as booked, case when p_lock then h.place when d.dealt then d.place end as held
         from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_tenant, false, v_now) d
         left join lateral (select j.ctid as place from ojs.job j
             where p_lock and d.dealt and j.ctid = d.place and j.id = d.id and j.state = 'available' for update skip locked) h on true
@@ -251,7 +255,8 @@ begin
             (v_first + max(g.turn) % v_n) % v_n + 1
         into p_done.ids, p_done.places, v_next from unnest(p_done.ids[v_had + 1:], p_done.places[v_had + 1:], v_turns) g(id, place, turn);
         insert into ojs.rotation (queues, rev, next) select p_queues, 1, v_next where v_rotation.queues is null;
-        update ojs.rotation r set rev = r.rev + 1, next = v_next where r.queues = p_queues and r.rev = v_rotation.rev and r.next <> v_next;
+        update ojs.rotation r set rev = r.rev + 1, next = v_next, used_at = ojs.now()
+        where r.queues = p_queues and r.rev = v_rotation.rev and r.next <> v_next;
     end if;
     return p_done;
 end;

@@ -69,7 +69,7 @@ begin
     end if;
     -- Further each time, and half as far after jobs were taken back: what is decided ahead and not taken is decided twice.
     v_ahead := least(p_count, greatest(2 * v_mark.ahead, p_count / 8));
-    v_done := ojs._serve_queue(p_queue, v_ahead, null, c_bytes, v_base, row('{}', '{}', null, 0, 0, false)::ojs.decided);
+    v_done := ojs._serve_queue(p_queue, v_ahead, null, c_bytes, v_base, ojs._nothing());
     if v_mark.queue is null then
         insert into ojs.turn_mark (queue, rev, lo, hi, ahead) values (p_queue, 1, v_base, v_base + cardinality(v_done.ids) - 1, v_ahead);
     elsif v_done.ids <> '{}' then
@@ -183,8 +183,7 @@ begin
     for v_priority in
         select p.priority
         from (
-            select unnest(b.priorities) as priority from (select b.priorities from ojs.backlog b where b.queue = p_queue
-                order by b.rev desc limit 1) b
+            select unnest(b.priorities) as priority from ojs._backlog(p_queue) b
             union
             select w.priority from ojs._waiting() w where w.queue = p_queue
         ) p

@@ -138,7 +138,7 @@ begin
         (select least(sum(c), 10001) from unnest(p_counts) c),
         array(select least(sum(c.jobs) over (order by c.n) - c.jobs + 1, 10001)::int from unnest(p_counts) with ordinality c(jobs, n))
     into v_trusted, v_good, v_foreign, v_rests, v_ask.queues, v_ask.count, v_ask.starts
-    from ojs.settings s, (select f.snapshot from ojs.fold f order by f.rev desc limit 1) f;
+    from ojs.settings s, ojs._folded() f;
     if v_good is not true then
         perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes);
     elsif v_foreign then

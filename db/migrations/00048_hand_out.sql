@@ -24,8 +24,7 @@ begin
     ), taken as (
         update ojs.job j
         set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = g.worker_id,
-            lease_expires_at = v_now + least(coalesce(g.lease_ms, j.visibility_timeout_ms, 30000), nullif(j.timeout_ms,
-                0)) * interval '1 millisecond'
+            lease_expires_at = ojs._lease_end(v_now, coalesce(g.lease_ms, j.visibility_timeout_ms), v_now, nullif(j.timeout_ms, 0))
         from given g
         where j.ctid = g.place and j.id = g.id and j.state = 'available'
         returning g.n, g.turn, g.request, j.*
@@ -98,7 +97,7 @@ begin
     end if;
     -- What was decided ahead cannot be taken back from here. Work that has come since and goes before it is taken first.
     select max(t.priority) into v_above from ojs.turn t where t.queue = v_queue and t.n >= v_mark.lo;
-    v_done := row('{}', '{}', null, 0, 0, false)::ojs.decided;
+    v_done := ojs._nothing();
     v_done := ojs._beside(v_queue, p_ask.count - p_got, p_ask.tenant, v_above, p_ask.max_bytes, v_done);
     if v_done.ids = '{}' then
         return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenant, p_ask.max_bytes);
@@ -115,7 +114,7 @@ create function ojs._beside_all(p_ask ojs.ask, p_count int) returns ojs.decided
 language plpgsql
 as $$
 declare
-    v_done ojs.decided := row('{}', '{}', null, 0, 0, false)::ojs.decided;
+    v_done ojs.decided := ojs._nothing();
     v_n    int := cardinality(p_ask.queues);
     v_left  int;
     v_upto  int;
@@ -150,7 +149,7 @@ begin
     -- All at one moment: between two looks a decision could take a job from where the second looks to where the first has looked.
     return exists (
             select from unnest(p_queues) q(queue)
-            cross join lateral (select b.priorities from ojs.backlog b where b.queue = q.queue order by b.rev desc limit 1) b
+            cross join lateral ojs._backlog(q.queue) b
             where case when p_tenant is null then b.priorities <> '{}'
                 else exists (select from unnest(b.priorities) p(priority) cross join lateral ojs._fair(q.queue, p.priority, p_tenant) f
                     where f.ready) end)
@@ -179,7 +178,7 @@ begin
         return;
     end if;
     -- Most often, under light load, there is nothing left.
-    if (select b.priorities <> '{}' from ojs.backlog b where b.queue = v_queue order by b.rev desc limit 1)
+    if (select b.priorities <> '{}' from ojs._backlog(v_queue) b)
             and (p_in_lane or not ojs._lingers() and ojs._enter_lane(-1)) then
         perform ojs._fold();
         perform ojs._decide_ahead(v_queue, greatest(128, 32 * p_ask.count));

@@ -51,6 +51,20 @@ comment on function ojs._job_for(uuid, text) is
 'The job with that id of a tenant, or of any tenant for null. Raises not_found, ambiguous_job.';
 
 -- +goose StatementBegin
+create function ojs._lock_job(p_id uuid, p_tenant text) returns ojs.job
+language plpgsql
+as $$
+declare
+    v_job ojs.job := ojs._job_for(p_id, p_tenant);
+begin
+    select * into v_job from ojs.job j where j.id = v_job.id and j.tenant_id = v_job.tenant_id for update;
+    return v_job;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._lock_job(uuid, text) is 'Locks the job that ojs._job_for finds, and returns it as it is then.';
+
+-- +goose StatementBegin
 create function ojs._holds(p_state ojs.job_state, p_job_lease uuid, p_job_worker text, p_lease uuid, p_worker_id text) returns boolean
 language sql immutable
 as $$ select p_state = 'active' and (p_lease <> p_job_lease) is not true and (p_worker_id <> p_job_worker) is not true $$;
@@ -99,9 +113,8 @@ create function ojs._held_job(p_id uuid, p_tenant text, p_lease uuid, p_worker_i
 language plpgsql
 as $$
 declare
-    v_job ojs.job := ojs._job_for(p_id, p_tenant);
+    v_job ojs.job := ojs._lock_job(p_id, p_tenant);
 begin
-    select * into v_job from ojs.job j where j.id = v_job.id and j.tenant_id = v_job.tenant_id for update;
     perform ojs._check_hold(p_action, v_job, p_lease, p_worker_id);
     return v_job;
 end;

@@ -41,10 +41,9 @@ create function ojs.cancel(p_id uuid, p_tenant text default null) returns ojs.jo
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_old ojs.job := ojs._job_for(p_id, ojs._session_tenant(p_tenant));
+    v_old ojs.job := ojs._lock_job(p_id, ojs._session_tenant(p_tenant));
     v_job ojs.job;
 begin
-    select * into v_old from ojs.job j where j.id = v_old.id and j.tenant_id = v_old.tenant_id for update;
     if ojs._ended(v_old.state) then
         perform ojs._raise('OJ409', format('cannot cancel job %s: it is %s already', p_id, v_old.state),
             jsonb_build_object('job_id', p_id, 'current_state', v_old.state));
@@ -70,10 +69,9 @@ create function ojs.activate(p_id uuid, p_tenant text default null) returns ojs.
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_old ojs.job := ojs._job_for(p_id, ojs._session_tenant(p_tenant));
+    v_old ojs.job := ojs._lock_job(p_id, ojs._session_tenant(p_tenant));
     v_job ojs.job;
 begin
-    select * into v_old from ojs.job j where j.id = v_old.id and j.tenant_id = v_old.tenant_id for update;
     if v_old.state <> 'pending' then
         perform ojs._raise('OJ409', format('cannot activate job %s: its state is %s, not pending', p_id, v_old.state),
             jsonb_build_object('job_id', p_id, 'current_state', v_old.state, 'expected_state', 'pending'));

@@ -58,6 +58,7 @@ begin
     v_more := ojs._tidy(v_mark, v_now, p_limit);
     -- This comes last, because from here on decisions wait for this transaction to end.
     perform ojs._catch_up();
+    perform ojs._forget(v_now);
 
     v_result.next_in_ms := case when greatest(v_timers.o_taken, v_leases.o_looked) < p_limit and v_known then
         least(case when p_stride_ms > 0 then p_stride_ms else 10000 end, case when v_busy or v_more then 100 end,

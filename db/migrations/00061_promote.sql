@@ -41,9 +41,7 @@ begin
         where (a.id, a.tenant_id) not in (select h.id, h.tenant_id from held h)
     )
     select (select array_agg(distinct n.queue) from noted n), (select count(*) from promoted) into v_queues, v_jobs;
-    if v_queues is not null then
-        perform ojs._notify(v_queues);
-    end if;
+    perform ojs._notify(v_queues);
     return v_jobs;
 end;
 $$;
@@ -88,9 +86,7 @@ begin
         returning queue
     )
     select array_agg(distinct n.queue) into v_queues from noted n;
-    if v_queues is not null then
-        perform ojs._notify(v_queues);
-    end if;
+    perform ojs._notify(v_queues);
 end;
 $$;
 -- +goose StatementEnd

@@ -24,7 +24,7 @@ as $$
         coalesce(sum(m.jobs) filter (where m.to_state = 'cancelled'), 0),
         sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'discarded')),
         coalesce(sum(m.jobs) filter (where m.from_state is null), 0),
-        sum(m.failed), 0::bigint
+        sum(m.failed), coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0), 0::bigint
     from ojs._since(p_from, p_to) m
     group by m.tenant_id, m.queue, m.priority
 $$;
@@ -93,16 +93,16 @@ begin
             and exists (select from recent)
     ), added as (
         insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled,
-            discarded, total, failed)
+            discarded, total, failed, dispatched)
         select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled,
-            r.discarded, r.total, r.failed
+            r.discarded, r.total, r.failed, r.dispatched
         from recent r where r.old_rev is null
     ), changed as (
         update ojs.tally t
         set rev = t.rev + 1, scheduled = t.scheduled + r.scheduled, available = t.available + r.available, pending = t.pending + r.pending,
             active = t.active + r.active, retryable = t.retryable + r.retryable, completed = t.completed + r.completed,
             cancelled = t.cancelled + r.cancelled, discarded = t.discarded + r.discarded, total = t.total + r.total,
-            failed = t.failed + r.failed
+            failed = t.failed + r.failed, dispatched = t.dispatched + r.dispatched
         from recent r
         where t.tenant_id = r.tenant_id and t.queue = r.queue and t.priority = r.priority and t.rev = r.old_rev
     )
@@ -122,17 +122,17 @@ as $$
 begin
     delete from ojs.tally;
     insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled,
-        discarded, total, failed)
+        discarded, total, failed, dispatched)
     select j.tenant_id, j.queue, j.priority,
         count(*) filter (where j.state = 'scheduled'), count(*) filter (where j.state = 'available'),
         count(*) filter (where j.state = 'pending'), count(*) filter (where j.state = 'active'),
         count(*) filter (where j.state = 'retryable'), count(*) filter (where j.state = 'completed'),
         count(*) filter (where j.state = 'cancelled'), count(*) filter (where j.state = 'discarded'),
-        count(*), coalesce(sum(jsonb_array_length(j.errors)), 0)
+        count(*), coalesce(sum(jsonb_array_length(j.errors)), 0), sum(j.attempt)
     from (
-        select j.tenant_id, j.queue, j.priority, j.state, j.errors from ojs.job j
+        select j.tenant_id, j.queue, j.priority, j.state, j.errors, j.attempt from ojs.job j
         union all
-        select k.tenant_id, k.queue, k.priority, k.state, k.errors from ojs.dead_job k
+        select k.tenant_id, k.queue, k.priority, k.state, k.errors, k.attempt from ojs.dead_job k
     ) j
     group by j.tenant_id, j.queue, j.priority;
 end;

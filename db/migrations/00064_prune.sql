@@ -24,7 +24,7 @@ declare
     v_tally pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
     -- A transaction of which only a part was taken in is not folded yet; its rows must stay.
     v_fold  pg_snapshot := (select case when f.part_xid is null then f.snapshot else ojs._snapshot_before(f.snapshot, f.part_xid) end
-        from ojs.fold f order by f.rev desc limit 1);
+        from ojs._folded() f);
     v_done  record;
     v_rows  int[];
     -- Transactions that pruning passes by and has to come back to.

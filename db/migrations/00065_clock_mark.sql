@@ -49,8 +49,7 @@ begin
     update ojs.clock_mark m
     set rev = m.rev + 1, seen = p_seen, lease_at = p_lease_at, journal = p_mark.journal, lease = p_mark.lease, release = p_mark.release,
         open = p_mark.open,
-        due_at = least(p_now, (select t.due_at from ojs.timer t where t.due_at >= p_mark.due_at order by t.due_at, t.seq limit 1),
-            (select min(t.due_at) from ojs._late_timers(p_mark) t))
+        due_at = least(p_now, ojs._first_timer(p_mark))
     where m.rev = p_mark.rev
     returning * into v_mark;
     return v_mark;
@@ -60,6 +59,18 @@ $$;
 comment on function ojs._move_clock(ojs.clock_mark, timestamptz, int, pg_snapshot, timestamptz) is
 'Moves the mark to where a tick has come that looked at p_looked jobs, and returns it. p_seen, p_lease_at: what ojs._reap_leases saw, and
 how far it came. Another tick at it: does nothing, so that jobs may be looked at twice.';
+
+-- +goose StatementBegin
+create function ojs._first_timer(p_mark ojs.clock_mark) returns timestamptz
+language plpgsql stable
+as $$
+begin
+    return least((select t.due_at from ojs.timer t where t.due_at >= p_mark.due_at order by t.due_at, t.seq limit 1),
+        (select min(t.due_at) from ojs._late_timers(p_mark) t));
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._first_timer(ojs.clock_mark) is 'When the first timer that is left is due; null: none is left.';
 
 -- +goose StatementBegin
 create function ojs._late_timers(p_mark ojs.clock_mark) returns setof ojs.timer
@@ -80,8 +91,7 @@ create function ojs._next_look_ms(p_mark ojs.clock_mark, p_now timestamptz) retu
 language plpgsql stable
 as $$
 declare
-    v_timer timestamptz := least((select t.due_at from ojs.timer t where t.due_at >= p_mark.due_at order by t.due_at, t.seq limit 1),
-        (select min(t.due_at) from ojs._late_timers(p_mark) t));
+    v_timer timestamptz := ojs._first_timer(p_mark);
     v_lease timestamptz := (select l.due_at from ojs.lease l where l.due_at >= greatest(p_mark.lease_at, p_now) order by l.due_at limit 1);
 begin
     -- A timer that is due and still there is in the hands of another tick, which may fail; so this one looks again soon. Where much goes

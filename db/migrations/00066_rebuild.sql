@@ -57,7 +57,7 @@ as $$
 declare
     v_fold ojs.fold;
 begin
-    select f.* into v_fold from ojs.fold f order by f.rev desc limit 1;
+    select * into v_fold from ojs._folded();
     if v_fold.part_xid is null and pg_snapshot_xmax(v_fold.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
             and not exists (select from ojs._fresh(v_fold.snapshot, null, null, null, null) offset 1000)
             and not exists (select from ojs._fresh(v_fold.snapshot, null, null, null, null) f

@@ -17,15 +17,8 @@ begin
     return query
     select f.queue, f.priority, f.tenant_id, f.rev, f.ready, f.vtime, f.weight,
         case when f.ready and l.tenants > 0 then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
-        -- Jobs decided ahead have been charged, but are not handed out yet.
-        f.dispatched - coalesce(a.jobs, 0), f.job_priority, f.head, f.behind, f.again_lo, f.again_seq
+        f.job_priority, f.head, f.behind, f.again_lo, f.again_seq
     from ojs.tenant_fairness f
-    left join (
-        select t.queue, t.priority, t.tenant_id, count(*) as jobs
-        from (select distinct x.queue from ojs.turn_mark x) q cross join lateral ojs._turn_mark(q.queue) m
-        join ojs.turn t on t.queue = m.queue and t.n >= m.lo
-        group by t.queue, t.priority, t.tenant_id
-    ) a on a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id
     left join lateral ojs._level(f.queue, f.priority) l on f.ready
     where v_tenant is null or f.tenant_id = v_tenant;
 end;
@@ -99,14 +92,15 @@ select n.*, least(w.oldest_at, b.oldest_at) as oldest_at
 from (
     select u.tenant_id, u.queue, u.priority, sum(u.scheduled) as scheduled, sum(u.available) as available, sum(u.pending) as pending,
         sum(u.active) as active, sum(u.retryable) as retryable, sum(u.completed) as completed, sum(u.cancelled) as cancelled,
-        sum(u.discarded) as discarded, sum(u.total) as total, sum(u.failed) as failed
+        sum(u.discarded) as discarded, sum(u.total) as total, sum(u.failed) as failed,
+        sum(u.dispatched) as dispatched
     from (
         select t.tenant_id, t.queue, t.priority, t.scheduled, t.available, t.pending, t.active, t.retryable, t.completed, t.cancelled,
-            t.discarded, t.total, t.failed
+            t.discarded, t.total, t.failed, t.dispatched
         from ojs.tally t
         union all
         select r.tenant_id, r.queue, r.priority, r.scheduled, r.available, r.pending, r.active, r.retryable, r.completed, r.cancelled,
-            r.discarded, r.total, r.failed
+            r.discarded, r.total, r.failed, r.dispatched
         from ojs._recent() r
     ) u
     group by u.tenant_id, u.queue, u.priority
@@ -150,7 +144,8 @@ create view ojs.shard_stats as
 select l.tenant_id, l.queue, sum(l.scheduled)::bigint as scheduled, sum(l.available)::bigint as available,
     sum(l.pending)::bigint as pending, sum(l.active)::bigint as active, sum(l.retryable)::bigint as retryable,
     sum(l.completed)::bigint as completed, sum(l.cancelled)::bigint as cancelled, sum(l.discarded)::bigint as discarded,
-    ojs.now() - min(l.oldest_at) as oldest_wait, sum(l.total)::bigint as total_jobs, sum(l.failed)::bigint as failed
+    ojs.now() - min(l.oldest_at) as oldest_wait, sum(l.total)::bigint as total_jobs, sum(l.failed)::bigint as failed,
+    sum(l.dispatched)::bigint as dispatched
 from (
     select c.* from ojs._shard_counts c where ojs._reads_all()
     union all
@@ -159,8 +154,8 @@ from (
 group by l.tenant_id, l.queue;
 comment on view ojs.shard_stats is
 'One row per tenant and queue: jobs by state now (scheduled, available, pending, active, retryable) and ever (completed, cancelled,
-discarded, total_jobs; failed counts attempts), and how long the first in line has waited. Exact as of the reading transaction; costs as
-much as there are rows, not jobs.';
+discarded, total_jobs, dispatched; failed counts attempts), and how long the first in line has waited. Exact as of the reading
+transaction; costs as much as there are rows, not jobs.';
 
 create view ojs.queue_stats as
 select coalesce(s.queue, c.queue) as queue, coalesce(s.scheduled, 0) as scheduled, coalesce(s.available, 0) as available,
@@ -186,10 +181,10 @@ with shard as (
     select s.tenant_id, sum(s.available)::bigint as backlog, sum(s.active)::bigint as active, sum(s.scheduled)::bigint as scheduled,
         sum(s.pending)::bigint as pending, sum(s.retryable)::bigint as retryable, sum(s.completed)::bigint as completed,
         sum(s.cancelled)::bigint as cancelled, sum(s.discarded)::bigint as discarded, sum(s.failed)::bigint as failed,
-        sum(s.total_jobs)::bigint as total_jobs, max(s.oldest_wait) as oldest_wait
+        sum(s.total_jobs)::bigint as total_jobs, max(s.oldest_wait) as oldest_wait, sum(s.dispatched)::bigint as dispatched
     from ojs.shard_stats s group by s.tenant_id
 ), owed as (
-    select f.tenant_id, sum(f.dispatched)::bigint as dispatched, sum(f.deficit) as deficit from ojs._fairness() f group by f.tenant_id
+    select f.tenant_id, sum(f.deficit) as deficit from ojs._fairness() f group by f.tenant_id
 ), minute as (
     select t.tenant_id, count(*) as jobs from ojs.lease l cross join lateral unnest(l.tenants) t(tenant_id)
     where ojs._reads_all() and l.at > ojs.now() - interval '1 minute' group by t.tenant_id
@@ -202,7 +197,7 @@ select coalesce(s.tenant_id, c.tenant_id) as tenant_id, coalesce(c.weight, 1) as
     case when s.backlog > 0 or s.active > 0
         then round(coalesce(c.weight, 1)
             / sum(coalesce(c.weight, 1)) filter (where s.backlog > 0 or s.active > 0) over (), 4) end as effective_share,
-    round(m.jobs / sum(m.jobs) over (), 4) as actual_share, coalesce(o.dispatched, 0) as dispatched
+    round(m.jobs / sum(m.jobs) over (), 4) as actual_share, coalesce(s.dispatched, 0) as dispatched
 from shard s
 full join (select c.* from ojs.tenant c where ojs._reads_all() union all select * from ojs._own_tenant) c on c.tenant_id = s.tenant_id
 left join owed o on o.tenant_id = coalesce(s.tenant_id, c.tenant_id)

@@ -103,9 +103,7 @@ begin
         returning queue
     )
     select (select array_agg(distinct w.queue) from woken w), (select count(*) from numbered) into v_queues, v_jobs;
-    if v_queues is not null then
-        perform ojs._notify(v_queues);
-    end if;
+    perform ojs._notify(v_queues);
     return v_jobs;
 end;
 $$;
