@@ -319,7 +319,9 @@ func TestUnfencedIsRecorded(t *testing.T) {
 		}
 		exec(t, d.As("acme"), "select from "+c.call, params...)
 		if got := one[bool](t, d.Pool, `
-			select fenced from ojs.release where job_id = $1 union all select unfenced = 0 from ojs.journal where to_state = 'completed' and queue = $2`, held.ID, held.Queue); got != c.fenced {
+			select fenced from ojs.release where job_id = $1
+			union all
+			select unfenced = 0 from ojs.journal where to_state = 'completed' and queue = $2`, held.ID, held.Queue); got != c.fenced {
 			t.Errorf("%s is recorded as fenced: %t, want %t", c.call, got, c.fenced)
 		}
 	}
@@ -344,7 +346,8 @@ func TestAckWithProducedRows(t *testing.T) {
 	outcome := func() string {
 		t.Helper()
 		return one[string](t, d.Pool, `select format('%s, %s invoices, %s next, %s journalled', (select state from ojs.job where id = $1),
-			(select count(*) from shop.invoice), (select count(*) from ojs.job where queue = 'next'), (select coalesce(sum(jobs), 0) from ojs.journal where to_state = 'completed'))`, held.ID)
+			(select count(*) from shop.invoice), (select count(*) from ojs.job where queue = 'next'),
+			(select coalesce(sum(jobs), 0) from ojs.journal where to_state = 'completed'))`, held.ID)
 	}
 	tx := begin(t, acme)
 	work(tx)

@@ -235,8 +235,9 @@ func (m malformed) json() []byte {
 
 // Fields whose list in ojs.enqueue_rows has another name than p_, the field and s, or another type than that of the field.
 var listName = map[string]string{
-	"args": "p_args", "priority": "p_priorities", "scheduled_at": "p_scheduled_at", "expires_at": "p_expires_at", "retry": "p_retries", "max_attempts": "p_max_attempts",
-	"timeout_ms": "p_timeouts_ms", "visibility_timeout_ms": "p_visibility_timeouts_ms", "tags": "p_tags", "pending": "p_pending", "options": "p_options",
+	"args": "p_args", "priority": "p_priorities", "scheduled_at": "p_scheduled_at", "expires_at": "p_expires_at",
+	"retry": "p_retries", "max_attempts": "p_max_attempts", "timeout_ms": "p_timeouts_ms",
+	"visibility_timeout_ms": "p_visibility_timeouts_ms", "tags": "p_tags", "pending": "p_pending", "options": "p_options",
 }
 var listType = map[string]string{"scheduled_at": "text", "expires_at": "text", "tags": "json"}
 
@@ -373,7 +374,8 @@ func TestMalformedJobsAreRefusedAtEveryDoor(t *testing.T) {
 					t.Errorf("%s: the error names field %v, want %s", what, got["field"], names)
 				}
 				// A tenant is looked at before the batch is taken apart.
-				if (door == "many" || door == "rows" || door == "bulk" && c.field == "args") && failure.Code != "OJ403" && got["index"] != 1.0 {
+				if (door == "many" || door == "rows" || door == "bulk" && c.field == "args") &&
+					failure.Code != "OJ403" && got["index"] != 1.0 {
 					t.Errorf("%s: the error names index %v, want 1", what, got["index"])
 				}
 			}
@@ -390,8 +392,9 @@ func TestEveryDoorMakesTheSameJob(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	d.SetNow(noon)
-	const kept = `select concat_ws(' ', state, seq is null, tenant_id, queue, type, priority, max_attempts, attempt, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta,
-		retry, options, extra, created_at = enqueued_at, created_at) from ojs.job where type <> 'beside' order by seq nulls first, id limit 1`
+	const kept = `select concat_ws(' ', state, seq is null, tenant_id, queue, type, priority, max_attempts, attempt, scheduled_at,
+		expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra, created_at = enqueued_at, created_at)
+		from ojs.job where type <> 'beside' order by seq nulls first, id limit 1`
 	for i, fields := range []map[string]string{
 		{"args": `[]`},
 		{"args": `[{"a": [1, "x:y"], "b": null}]`, "queue": "mail", "priority": "-7"},
@@ -608,7 +611,9 @@ func TestAnIDIsUniqueWithinItsTenant(t *testing.T) {
 	}
 	refused(t, acme, "23505", "insert into ojs.jobs (type, id) values ('a', $1)", someID)
 	refused(t, acme, "0A000", "insert into ojs.jobs (type, id) values ('a', $1) on conflict do nothing", someID)
-	if got := exec(t, acme, "insert into ojs.jobs (type, id) select 'a', i from unnest(array[$1::uuid]) i where not exists (select from ojs.jobs j where j.id = i)", someID); got != 0 {
+	if got := exec(t, acme, `
+		insert into ojs.jobs (type, id)
+		select 'a', i from unnest(array[$1::uuid]) i where not exists (select from ojs.jobs j where j.id = i)`, someID); got != 0 {
 		t.Errorf("%d jobs were inserted beside the one with their id", got)
 	}
 	// Another tenant neither collides nor learns of it, in a batch either.
@@ -928,7 +933,9 @@ func TestWakeRows(t *testing.T) {
 	exec(t, tx, "insert into ojs.jobs (tenant_id, type, queue, scheduled_at) select 'globex', 'a', 'q', case when i > 2 then '2999-01-01Z'::timestamptz end from generate_series(1, 5) i")
 	exec(t, tx, "insert into ojs.jobs (tenant_id, type) select 'none', 'a' where false")
 	commit(t, tx)
-	got := lines(t, d.Pool, `select tenant_id, queue, priority, from_state is null, to_state::text, jobs, lo is not null, hi - lo < 100 from ojs.journal order by 1, 3, 5`)
+	got := lines(t, d.Pool, `
+		select tenant_id, queue, priority, from_state is null, to_state::text, jobs, lo is not null, hi - lo < 100
+		from ojs.journal order by 1, 3, 5`)
 	want := []string{"acme q 0 true available 5 true true", "acme q 1 true available 5 true true", "globex q 0 true available 2 true true", "globex q 0 true scheduled 3 false -"}
 	if !slices.Equal(got, want) {
 		t.Errorf("the journal says\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))

@@ -147,7 +147,8 @@ func race(t *testing.T, pool *pgxpool.Pool, queue string, counts [][]int) []disp
 	}
 	var sequence []dispatched
 	for _, id := range list[string](t, pool, `
-		select u.id::text from ojs.lease l cross join lateral unnest(l.ids) with ordinality u(id, n) where u.id = any ($1::uuid[]) order by l.turn + u.n, u.n`, ids) {
+		select u.id::text from ojs.lease l cross join lateral unnest(l.ids) with ordinality u(id, n)
+		where u.id = any ($1::uuid[]) order by l.turn + u.n, u.n`, ids) {
 		sequence = append(sequence, all[id])
 	}
 	if len(sequence) != len(all) {
@@ -336,7 +337,9 @@ func ringsAgree(t *testing.T, pool *pgxpool.Pool) {
 				or l.moment is distinct from coalesce(f.moment, 0) or l.low > f.low`,
 		"queues whose backlog names other levels than those with work": `
 			select count(*) from ojs.backlog b
-			full join (select queue, array_agg(priority order by priority desc) as priorities from ojs.level where tenants > 0 group by 1) l using (queue)
+			full join (
+				select queue, array_agg(priority order by priority desc) as priorities from ojs.level where tenants > 0 group by 1
+			) l using (queue)
 			where coalesce(b.priorities, '{}') <> coalesce(l.priorities, '{}')`,
 		"tenants with two rows": `select count(*) from (select from ojs.tenant_fairness group by queue, priority, tenant_id having count(*) > 1) x`,
 		"levels with two rows":  `select count(*) from (select from ojs.level group by queue, priority having count(*) > 1) x`,
@@ -344,8 +347,10 @@ func ringsAgree(t *testing.T, pool *pgxpool.Pool) {
 			select count(*) from ojs.job j
 			left join ojs.tenant c on c.tenant_id = j.tenant_id
 			left join ojs.tenant_fairness f on f.queue = j.queue and f.priority = j.priority + coalesce(c.priority_boost, 0) and f.tenant_id = j.tenant_id
-			where j.state = 'available' and (j.expires_at > ojs.now()) is not false and not coalesce(f.ready and (j.seq > f.head or f.behind and exists (
-				select from ojs.again a where a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id and j.seq between a.lo and a.hi
+			where j.state = 'available' and (j.expires_at > ojs.now()) is not false
+			and not coalesce(f.ready and (j.seq > f.head or f.behind and exists (
+				select from ojs.again a
+				where a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id and j.seq between a.lo and a.hi
 					and a.lo >= f.again_lo and j.seq > f.again_seq)), false)
 			and not exists (select from ojs._unfolded() u
 				where u.queue = j.queue and u.priority = j.priority and u.tenant_id = j.tenant_id and j.seq between u.lo and u.hi)
@@ -363,7 +368,8 @@ func ringsAgree(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// A long range whose first jobs have all ended hides no job of its own behind those of the next range: the cursor passes only what was read.
+// A long range whose first jobs have all ended hides no job of its own behind those of the next range:
+// the cursor passes only what was read.
 func TestASecondRangeHidesNothing(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -372,10 +378,14 @@ func TestASecondRangeHidesNothing(t *testing.T) {
 	if got := list[int64](t, service, "select seq from ojs.fetch('{q}', 3000)"); len(got) != 3000 {
 		t.Fatalf("%d of 3000 jobs", len(got))
 	}
-	seqs := list[int64](t, d.Pool, "update ojs.job set state = 'available', lease = null where seq in (select seq from ojs.job order by seq offset 900 limit 1) or seq = (select max(seq) from ojs.job) returning seq")
+	seqs := list[int64](t, d.Pool, `
+		update ojs.job set state = 'available', lease = null
+		where seq in (select seq from ojs.job order by seq offset 900 limit 1) or seq = (select max(seq) from ojs.job)
+		returning seq`)
 	exec(t, d.Pool, "select ojs._refund('q', 0, 't', 1, min(seq), min(seq) + 1000) from ojs.job")
 	exec(t, d.Pool, "select ojs._refund('q', 0, 't', 1, max(seq), max(seq)) from ojs.job")
-	if got := list[int64](t, service, "select seq from ojs.fetch('{q}', 10)"); len(got) != 2 || got[0] != min(seqs[0], seqs[1]) || got[1] != max(seqs[0], seqs[1]) {
+	got := list[int64](t, service, "select seq from ojs.fetch('{q}', 10)")
+	if len(got) != 2 || got[0] != min(seqs[0], seqs[1]) || got[1] != max(seqs[0], seqs[1]) {
 		t.Errorf("jobs %v came back, want %v", got, seqs)
 	}
 	ringsAgree(t, d.Pool)
@@ -1672,12 +1682,16 @@ func TestAJobInTwoPlacesIsChargedOnce(t *testing.T) {
 	exec(t, service, "select ojs.enqueue_bulk('x', array_fill('[]'::json, array[1]), 'work', p_tenant => 'acme')")
 	exec(t, service, "select ojs.release(f.id, f.lease) from ojs.fetch('{work}', 20) f where f.tenant_id = 'beta'")
 	exec(t, d.Pool, `select ojs._look_back('work', 0, 'beta', array[min(seq), min(seq) + 3], array[max(seq), max(seq)])
-		from (select seq from ojs.job where tenant_id = 'beta' and attempt = 0 and seq < (select head from ojs.tenant_fairness where tenant_id = 'beta')) j`)
+		from (
+			select seq from ojs.job where tenant_id = 'beta' and attempt = 0
+			and seq < (select head from ojs.tenant_fairness where tenant_id = 'beta')
+		) j`)
 	counts, workers := make([]int, 28), make([]string, 28)
 	for i := range counts {
 		counts[i], workers[i] = 1, fmt.Sprintf("w%d", i+1)
 	}
-	got := list[string](t, service, "select format('w%s %s', request, worker_id) from ojs.fetch_many('{work}', $1, $2, array_fill(0, array[28]))", counts, workers)
+	got := list[string](t, service, `
+		select format('w%s %s', request, worker_id) from ojs.fetch_many('{work}', $1, $2, array_fill(0, array[28]))`, counts, workers)
 	for i, row := range got {
 		if want := fmt.Sprintf("w%d w%d", i+1, i+1); row != want {
 			t.Errorf("row %d is for request and worker %q, want %q", i, row, want)
@@ -1688,7 +1702,8 @@ func TestAJobInTwoPlacesIsChargedOnce(t *testing.T) {
 	}
 	for _, tenant := range []string{"acme", "beta"} {
 		charged := one[int](t, d.Pool, "select dispatched from ojs.tenant_fairness where tenant_id = $1", tenant)
-		given := one[int](t, d.Pool, "select count(*) from ojs.lease l cross join lateral unnest(l.tenants) u(tenant_id) where tenant_id = $1", tenant)
+		given := one[int](t, d.Pool, `
+			select count(*) from ojs.lease l cross join lateral unnest(l.tenants) u(tenant_id) where tenant_id = $1`, tenant)
 		if charged != given {
 			t.Errorf("tenant %s was charged for %d jobs and given %d", tenant, charged, given)
 		}

@@ -19,7 +19,8 @@ func tenantSources(t *testing.T, d *pgtest.DB, foreignID string) []string {
 	sources := list[string](t, d.Pool, `select c.oid::pg_catalog.regclass::text from pg_catalog.pg_class c
 		where `+ours+` and c.relkind in ('r', 'p', 'v', 'm')
 		and pg_catalog.has_any_column_privilege('ojs_tenant', c.oid, 'select') order by 1`)
-	// They are asked about another tenant, where they let themselves be asked; null is what they must not be asked here, because they write.
+	// They are asked about another tenant, where they let themselves be asked; null is what they must not be asked here,
+	// because they write.
 	calls := map[string]string{
 		"_own_shards": "ojs._own_shards('globex')", "_own_shard_counts": "ojs._own_shard_counts('globex')",
 		"_recent": "ojs._recent()", "_arrivals": "ojs._arrivals()", "_fairness": "ojs._fairness()", "_oldest_aside": "ojs._oldest_aside()",
@@ -270,7 +271,8 @@ func TestExplainDoesNotLeak(t *testing.T) {
 				if slices.Contains(columns[source], column) && !inside && (i == 0 || i == 2 || i == 5) {
 					for _, join := range []string{
 						"select count(*) from probe p join " + source + " s on s." + column + "::text = p.%s",
-						"select from probe p cross join lateral (select from " + source + " s where s." + column + "::text = p.%s limit 1) x",
+						"select from probe p cross join lateral (select from " + source +
+							" s where s." + column + "::text = p.%s limit 1) x",
 						"select from probe p where exists (select from " + source + " s where s." + column + "::text = p.%s)",
 					} {
 						compare(settings, fmt.Sprintf(join, "foreign_value"), fmt.Sprintf(join, "made"))

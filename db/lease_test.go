@@ -20,7 +20,8 @@ type leases struct {
 func newLeases(t *testing.T, jobs int) leases {
 	d := leases{pgtest.New(t), t}
 	d.at(0)
-	exec(t, d.Service(), "insert into ojs.jobs (tenant_id, type, priority) select 't' || i % 3, 'a', i % 2 from generate_series(1, $1) i", jobs)
+	exec(t, d.Service(), `
+		insert into ojs.jobs (tenant_id, type, priority) select 't' || i % 3, 'a', i % 2 from generate_series(1, $1) i`, jobs)
 	return d
 }
 
@@ -43,16 +44,23 @@ func TestLeaseRows(t *testing.T) {
 	t.Parallel()
 	d := newLeases(t, 600)
 	given := jobs(t, d.Service(), "ojs.fetch('{default}', 600)")
-	if got := one[string](t, d.Pool, "select count(*) || ' ' || sum(jobs) || ' ' || max(jobs) || ' ' || bool_and(jobs = cardinality(ids) and jobs = cardinality(tenants)) from ojs.lease"); got != "6 600 128 true" {
+	if got := one[string](t, d.Pool, `
+		select count(*) || ' ' || sum(jobs) || ' ' || max(jobs) || ' '
+			|| bool_and(jobs = cardinality(ids) and jobs = cardinality(tenants))
+		from ojs.lease`); got != "6 600 128 true" {
 		t.Errorf("leases: %s, want 6 rows of 600 jobs, 128 at most, with lists of that length", got)
 	}
-	order := list[string](t, d.Pool, "select u.id::text from ojs.lease l cross join lateral unnest(l.ids) with ordinality u(id, n) order by l.turn + u.n")
+	order := list[string](t, d.Pool, `
+		select u.id::text from ojs.lease l cross join lateral unnest(l.ids) with ordinality u(id, n) order by l.turn + u.n`)
 	for i, j := range given {
 		if j.ID != order[i] {
 			t.Fatalf("job %d of the answer is %s, and in the order of decisions %s", i, j.ID, order[i])
 		}
 	}
-	if got := one[int](t, d.Pool, "select count(*) from ojs.lease l cross join lateral unnest(l.ids, l.tenants) u(id, tenant_id) join ojs.job j on j.id = u.id and j.tenant_id = u.tenant_id and j.lease_expires_at = l.due_at and j.priority = l.priority"); got != 600 {
+	if got := one[int](t, d.Pool, `
+		select count(*) from ojs.lease l cross join lateral unnest(l.ids, l.tenants) u(id, tenant_id)
+		join ojs.job j on j.id = u.id and j.tenant_id = u.tenant_id
+			and j.lease_expires_at = l.due_at and j.priority = l.priority`); got != 600 {
 		t.Errorf("%d of 600 jobs stand beside their tenant, under the time at which their lease ends", got)
 	}
 	if got := one[int](t, d.Pool, "select count(*) from ojs.timer"); got != 0 {
@@ -92,8 +100,9 @@ func TestLeasesThatCommitLate(t *testing.T) {
 	jobs(t, early, "ojs.fetch('{default}', 10)")
 	d.at(time.Minute)
 	d.tick("beside an open transaction", 1000, "0 10")
-	if got := one[time.Time](t, d.Pool, "select lease_at from ojs.clock_mark order by rev desc limit 1"); !got.Equal(noon.Add(time.Minute)) {
-		t.Fatalf("the mark is at %s, so this test tests nothing", got)
+	mark := one[time.Time](t, d.Pool, "select lease_at from ojs.clock_mark order by rev desc limit 1")
+	if !mark.Equal(noon.Add(time.Minute)) {
+		t.Fatalf("the mark is at %s, so this test tests nothing", mark)
 	}
 	commit(t, early)
 	d.tick("after the commit", 1000, "0 10")
@@ -127,8 +136,11 @@ func TestLeasesOutliveTheJournal(t *testing.T) {
 		}
 		exec(t, d.Service(), "select from ojs.enqueue('a', p_queue => 'other')")
 	}
-	if got := lines(t, d.Pool, "select (select count(*) from ojs.lease where at = $1), kind, due_at = $1 + interval '7 days', cardinality(ids) from ojs.timer", noon); !slices.Equal(got, []string{"0 lease true 1"}) {
-		t.Errorf("of the lease of a week are left %v", got)
+	left := lines(t, d.Pool, `
+		select (select count(*) from ojs.lease where at = $1), kind, due_at = $1 + interval '7 days', cardinality(ids)
+		from ojs.timer`, noon)
+	if !slices.Equal(left, []string{"0 lease true 1"}) {
+		t.Errorf("of the lease of a week are left %v", left)
 	}
 	d.at(7 * 24 * time.Hour)
 	d.tick("at its end", 1000, "0 1")
@@ -142,7 +154,8 @@ func TestTheEndOfAnAttempt(t *testing.T) {
 	held := oneJob(t, d.Service(), "ojs.fetch('{default}', 1, 'w')")
 	place := func() string {
 		t.Helper()
-		return one[string](t, d.Pool, "select xmin || ' ' || ctid || ' ' || xmax || ' ' || lease_expires_at from ojs.job where id = $1", held.ID)
+		return one[string](t, d.Pool, `
+			select xmin || ' ' || ctid || ' ' || xmax || ' ' || lease_expires_at from ojs.job where id = $1`, held.ID)
 	}
 	beat := func(listed int) {
 		t.Helper()
@@ -167,8 +180,9 @@ func TestTheEndOfAnAttempt(t *testing.T) {
 	d.at(time.Minute)
 	beat(0)
 	d.tick("while somebody has the row locked", 1000, "0 0")
-	if got := one[time.Time](t, d.Pool, "select due_at from ojs.timer where kind = 'lease'"); got.Sub(noon.Add(time.Minute)) != 100*time.Millisecond {
-		t.Errorf("the clock looks again %s after the end of the attempt, want 100ms", got.Sub(noon.Add(time.Minute)))
+	again := one[time.Time](t, d.Pool, "select due_at from ojs.timer where kind = 'lease'")
+	if after := again.Sub(noon.Add(time.Minute)); after != 100*time.Millisecond {
+		t.Errorf("the clock looks again %s after the end of the attempt, want 100ms", after)
 	}
 	rollback(t, tx)
 	before = place()
@@ -196,7 +210,8 @@ func TestMarksBesideAnOpenWriter(t *testing.T) {
 	if got := one[int](t, d.Pool, "select max(pg_column_size(m)) from ojs.clock_mark m"); got > 1000 {
 		t.Errorf("the clock's mark takes %d bytes", got)
 	}
-	const old = "select (select count(*) from ojs.journal where at < $1) + (select count(*) from ojs.lease where at < $1) + (select count(*) from ojs.release where at < $1)"
+	const old = `select (select count(*) from ojs.journal where at < $1) + (select count(*) from ojs.lease where at < $1)
+		+ (select count(*) from ojs.release where at < $1)`
 	if one[int](t, d.Pool, old, noon.Add(time.Hour)) < 10 {
 		t.Fatal("there is nothing to prune")
 	}
@@ -208,7 +223,10 @@ func TestMarksBesideAnOpenWriter(t *testing.T) {
 			break
 		}
 		if i == 49 {
-			t.Errorf("beside an open writer stay %v", lines(t, d.Pool, "select 'journal', xid, at from ojs.journal where at < $1 union all select 'lease', xid, at from ojs.lease where at < $1", noon.Add(time.Hour)))
+			t.Errorf("beside an open writer stay %v", lines(t, d.Pool, `
+				select 'journal', xid, at from ojs.journal where at < $1
+				union all
+				select 'lease', xid, at from ojs.lease where at < $1`, noon.Add(time.Hour)))
 		}
 	}
 	commit(t, open)

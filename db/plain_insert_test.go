@@ -24,7 +24,8 @@ func TestInsertIntoTheView(t *testing.T) {
 		}{
 			{"insert into ojs.jobs (type) values ('a')", 1},
 			{"insert into ojs.jobs (type, queue, args) values ('a', 'q', '[1]'), ('b', default, '[2]'), ('c', 'r', default)", 3},
-			{"insert into ojs.jobs (type, args) select 'a', to_json(array[i]) from generate_series(1, 5) i returning id, state, queue, args", 5},
+			{`insert into ojs.jobs (type, args) select 'a', to_json(array[i]) from generate_series(1, 5) i
+				returning id, state, queue, args`, 5},
 			{"with made as (insert into ojs.jobs (type) values ('a'), ('b') returning *) select id, tenant_id, created_at from made", 2},
 			{"insert into ojs.jobs as j (type, priority) values ('a', 5) returning j.priority + 1", 1},
 			{"insert into ojs.jobs (type, scheduled_at, tags) values ('a', now() + interval '1 hour', '{x}') returning state", 1},
@@ -37,7 +38,9 @@ func TestInsertIntoTheView(t *testing.T) {
 		// An expression that is given runs once for each row.
 		tx := begin(t, who.q)
 		exec(t, tx, "create temp sequence given")
-		exec(t, tx, "insert into ojs.jobs (type, args, priority) select 'a', to_json(array[nextval('given')]), i from generate_series(1, 3) i")
+		exec(t, tx, `
+			insert into ojs.jobs (type, args, priority)
+			select 'a', to_json(array[nextval('given')]), i from generate_series(1, 3) i`)
 		if got := one[int](t, tx, "select last_value from given"); got != 3 {
 			t.Errorf("%s: an expression ran %d times for three rows", who.name, got)
 		}

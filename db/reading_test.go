@@ -22,7 +22,8 @@ func TestReadingCostsWhatIsOwn(t *testing.T) {
 					continue // small tables are read as a whole
 				}
 				for _, condition := range []string{
-					"", " where queue = 'shared'", " where queue = 'secret.queue'", " where tenant_id = 'globex'", " where id = '" + someID + "'",
+					"", " where queue = 'shared'", " where queue = 'secret.queue'",
+					" where tenant_id = 'globex'", " where id = '" + someID + "'",
 				} {
 					sql := "select count(*) from " + source + condition
 					exec(t, tx, "savepoint s")

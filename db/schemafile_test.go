@@ -30,11 +30,13 @@ func TestSchemaFile(t *testing.T) {
 		golden(t, schemaFile, dumpSchema(t))
 	}
 	// Whether JSON repeats a key is asked in another way from version 16 on.
-	const sameEverywhere = ` from pg_catalog.pg_proc p where p.pronamespace = 'ojs'::pg_catalog.regnamespace and p.proname not like '\_repeats\_key%'`
+	const sameEverywhere = ` from pg_catalog.pg_proc p
+		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and p.proname not like '\_repeats\_key%'`
 	file := strings.ReplaceAll(readFile(t, schemaFile), "CREATE FUNCTION ojs._repeats_key", "")
 	for _, c := range []struct{ what, sql string }{
 		{"CREATE FUNCTION ojs.", "select p.proname || '('" + sameEverywhere},
-		{"CREATE TABLE ojs.", `select pg_catalog.quote_ident(c.relname) || ' (' from pg_catalog.pg_class c where ` + ours + ` and c.relkind in ('r', 'p')`},
+		{"CREATE TABLE ojs.", `select pg_catalog.quote_ident(c.relname) || ' (' from pg_catalog.pg_class c
+			where ` + ours + ` and c.relkind in ('r', 'p')`},
 		{"CREATE VIEW ojs.", `select c.relname || ' ' from pg_catalog.pg_class c where ` + ours + ` and c.relkind = 'v'`},
 		{"CREATE TYPE ojs.", `select y.typname || ' ' from pg_catalog.pg_type y left join pg_catalog.pg_class c on c.oid = y.typrelid
 			where y.typnamespace = 'ojs'::pg_catalog.regnamespace and (y.typtype = 'e' or c.relkind = 'c')`},
@@ -59,8 +61,9 @@ func TestSchemaFile(t *testing.T) {
 		}
 	}
 	for _, column := range list[string](t, d.Pool, `
-		select '    ' || pg_catalog.quote_ident(a.attname) || ' ' || pg_catalog.format_type(a.atttypid, a.atttypmod) from pg_catalog.pg_attribute a
-		join pg_catalog.pg_class c on c.oid = a.attrelid where `+ours+` and c.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped`) {
+		select '    ' || pg_catalog.quote_ident(a.attname) || ' ' || pg_catalog.format_type(a.atttypid, a.atttypmod)
+		from pg_catalog.pg_attribute a join pg_catalog.pg_class c on c.oid = a.attrelid
+		where `+ours+` and c.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped`) {
 		if !strings.Contains(file, column) {
 			t.Errorf("%s has no column%s; make golden rewrites it", schemaFile, column)
 		}
@@ -86,7 +89,9 @@ func dumpSchema(t *testing.T) string {
 		t.Fatalf("pg_dump: %v", err)
 	}
 	// Headings, settings and a key that is another one each time.
-	text := regexp.MustCompile(`(?m)^(--|--.* Type: .*|-- PostgreSQL .*|-- Dumped .*|\\.*|SET .*|SELECT .*|ALTER TABLE .* SET STATISTICS 0;)\n`).ReplaceAllString(string(dump), "")
+	aside := regexp.MustCompile(`(?m)^(--|--.* Type: .*|-- PostgreSQL .*|-- Dumped .*|\\.*|SET .*|SELECT .*|` +
+		`ALTER TABLE .* SET STATISTICS 0;)\n`)
+	text := aside.ReplaceAllString(string(dump), "")
 	text = regexp.MustCompile(`\n{2,}`).ReplaceAllString(text, "\n\n")
 	return schemaHead + strings.Trim(text, "\n") + "\n"
 }

@@ -296,7 +296,8 @@ func TestSettleLikeOneByOne(t *testing.T) {
 		for _, sql := range []string{
 			"select j::text from ojs.job j order by id",
 			"select concat_ws(' ', tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced, at) from ojs.release order by 1",
-			"select concat_ws(' ', tenant_id, queue, priority, from_state, to_state, sum(jobs), min(lo), max(hi), sum(unfenced)) from ojs.journal group by tenant_id, queue, priority, from_state, to_state, lo order by 1",
+			`select concat_ws(' ', tenant_id, queue, priority, from_state, to_state, sum(jobs), min(lo), max(hi), sum(unfenced))
+				from ojs.journal group by tenant_id, queue, priority, from_state, to_state, lo order by 1`,
 			"select concat_ws(' ', x.tenant_id, x.id, abs(extract(epoch from due_at - j.retry_at)) < 0.05) from ojs.timer t cross join unnest(t.tenant_ids, t.ids) x(tenant_id, id) join ojs.job j on j.id = x.id where t.kind = 'due' order by 1",
 		} {
 			a, b := list[string](t, single.Pool, sql), list[string](t, bulk.Pool, sql)
@@ -363,7 +364,8 @@ func TestEnqueueEach(t *testing.T) {
 	}
 	for _, sql := range []string{
 		"select concat_ws(' ', type, state, seq is null, queue, priority, max_attempts, tenant_id, args, meta, retry, tags, options, extra, timeout_ms) from ojs.job order by 1",
-		"select concat_ws(' ', tenant_id, queue, priority, from_state, to_state, sum(jobs)) from ojs.journal group by tenant_id, queue, priority, from_state, to_state order by 1",
+		`select concat_ws(' ', tenant_id, queue, priority, from_state, to_state, sum(jobs))
+			from ojs.journal group by tenant_id, queue, priority, from_state, to_state order by 1`,
 		"select concat_ws(' ', due_at, kind, tenant_ids) from ojs.timer order by 1",
 	} {
 		if a, b := list[string](t, alone.Pool, sql), list[string](t, d.Pool, sql); !slices.Equal(a, b) {
@@ -394,11 +396,12 @@ func TestNoQuickPassForBadJobs(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	const quickly = `select coalesce(ojs._ordinary_names(x.tenant, x.type, x.queue) and ojs._ordinary_id(x.id, ojs._latest_id())
-		and ojs._ordinary_rest(x.tenant, x.priority, x.max_attempts, x.scheduled_at, x.expires_at, x.timeout_ms, x.visibility_timeout_ms, x.tags, x.args, x.meta, x.retry,
-			x.options, x.extra), false) from (select %s) x`
+		and ojs._ordinary_rest(x.tenant, x.priority, x.max_attempts, x.scheduled_at, x.expires_at, x.timeout_ms, x.visibility_timeout_ms,
+			x.tags, x.args, x.meta, x.retry, x.options, x.extra), false) from (select %s) x`
 	ordinary := map[string]string{
-		"type": "'a'::text", "queue": "'q'::text", "priority": "0", "max_attempts": "3", "scheduled_at": "null::timestamptz", "expires_at": "null::timestamptz", "timeout_ms": "null::int",
-		"visibility_timeout_ms": "null::int", "tags": "null::text[]", "args": "'[]'::json", "meta": "'{}'::jsonb", "retry": "null::jsonb", "options": "null::json", "extra": "null::json",
+		"type": "'a'::text", "queue": "'q'::text", "priority": "0", "max_attempts": "3", "scheduled_at": "null::timestamptz",
+		"expires_at": "null::timestamptz", "timeout_ms": "null::int", "visibility_timeout_ms": "null::int", "tags": "null::text[]",
+		"args": "'[]'::json", "meta": "'{}'::jsonb", "retry": "null::jsonb", "options": "null::json", "extra": "null::json",
 		"id": "null::uuid", "tenant": "'acme'::text",
 	}
 	columns := func(replaced string) string {

@@ -31,13 +31,19 @@ func TestEveryTableWithTenantDataHasRowSecurity(t *testing.T) {
 	expectNone(t, d.Pool, "tables of tenants' data without forced row security", `
 		select c.relname from pg_catalog.pg_class c
 		where `+ours+` and c.relkind in ('r', 'p') and not (c.relrowsecurity and c.relforcerowsecurity)
-		  and exists (select from pg_catalog.pg_attribute a where a.attrelid = c.oid and a.attname in ('tenant_id', 'tenant_ids', 'tenants', 'tenant') and not a.attisdropped)`)
+		  and exists (select from pg_catalog.pg_attribute a
+			where a.attrelid = c.oid and a.attname in ('tenant_id', 'tenant_ids', 'tenants', 'tenant') and not a.attisdropped)`)
 	// A table without a tenant's name in it is so on purpose.
 	got := list[string](t, d.Pool, `
 		select c.relname || case when c.relrowsecurity and c.relforcerowsecurity then '' else ' open' end from pg_catalog.pg_class c
 		where `+ours+` and c.relkind in ('r', 'p')
-		  and not exists (select from pg_catalog.pg_attribute a where a.attrelid = c.oid and a.attname in ('tenant_id', 'tenant_ids', 'tenants', 'tenant') and not a.attisdropped) order by 1`)
-	want := []string{"backlog", "clock_mark", "cut", "duty", "fold open", "lane open", "problem open", "queue", "rotation", "schema_hash open", "settings open", "sleeper", "tally_mark", "turn_mark", "upkeep_task", "waiter"}
+		  and not exists (select from pg_catalog.pg_attribute a
+			where a.attrelid = c.oid and a.attname in ('tenant_id', 'tenant_ids', 'tenants', 'tenant') and not a.attisdropped)
+		order by 1`)
+	want := []string{
+		"backlog", "clock_mark", "cut", "duty", "fold open", "lane open", "problem open", "queue", "rotation", "schema_hash open",
+		"settings open", "sleeper", "tally_mark", "turn_mark", "upkeep_task", "waiter",
+	}
 	if !slices.Equal(got, want) {
 		t.Errorf("tables without a tenant column are %q, want %q: look at row security and grants before adding one", got, want)
 	}
@@ -50,9 +56,11 @@ func TestEveryTableWithTenantDataHasRowSecurity(t *testing.T) {
 		select p.tablename, p.policyname, p.qual, p.with_check from pg_catalog.pg_policies p
 		where p.schemaname = 'ojs' and 'ojs_tenant' = any (p.roles) and (p.tablename, p.cmd) <> ('queue', 'SELECT')`)
 	expectNone(t, d.Pool, "tables that tenants read", `
-		select c.relname from pg_catalog.pg_class c where `+ours+` and c.relkind in ('r', 'p') and pg_catalog.has_any_column_privilege('ojs_tenant', c.oid, 'select')
+		select c.relname from pg_catalog.pg_class c
+		where `+ours+` and c.relkind in ('r', 'p') and pg_catalog.has_any_column_privilege('ojs_tenant', c.oid, 'select')
 		  and c.relname not in ('job', 'queue', 'settings', 'problem')`)
-	if kind := one[string](t, d.Pool, "select c.relkind::text from pg_catalog.pg_class c where c.oid = 'ojs.job'::pg_catalog.regclass"); kind != "p" {
+	const kindOfJob = "select c.relkind::text from pg_catalog.pg_class c where c.oid = 'ojs.job'::pg_catalog.regclass"
+	if kind := one[string](t, d.Pool, kindOfJob); kind != "p" {
 		t.Errorf("ojs.job is of kind %s: only of a partitioned table is no node in the plan of whom no policy admits", kind)
 	}
 	expectNone(t, d.Pool, "permissive policies on partitions, which would be reached past their parent's", `
@@ -77,7 +85,8 @@ func TestFunctionsAndViewsAreClosed(t *testing.T) {
 		  and not coalesce('search_path=pg_catalog, pg_temp' = any (p.proconfig), false)`)
 	expectNone(t, d.Pool, "helpers that pin a search_path which their callers have pinned", `
 		select p.oid::pg_catalog.regprocedure::text from pg_catalog.pg_proc p
-		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and not p.prosecdef and not `+callable+` and p.proconfig::text like '%search_path%'
+		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and not p.prosecdef and not `+callable+`
+		  and p.proconfig::text like '%search_path%'
 		  and p.proname <> '_set_schema_hash'`)
 	expectNone(t, d.Pool, "functions that write with partitions pruned, which ends a server of version 18", `
 		select p.oid::pg_catalog.regprocedure::text from pg_catalog.pg_proc p
@@ -87,8 +96,11 @@ func TestFunctionsAndViewsAreClosed(t *testing.T) {
 		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and l.lanname not in ('sql', 'plpgsql')`)
 	// Each of these has to keep its rows from tenants by itself: TestExplainDoesNotLeak looks at those that tenants read.
 	owners := list[string](t, d.Pool, `
-		select c.relname from pg_catalog.pg_class c where `+ours+` and c.relkind in ('v', 'm') and not coalesce('security_invoker=true' = any (c.reloptions), false) order by 1`)
-	if want := strings.Fields("_own_cron _own_cron_run _own_job _own_tenant _own_worker _shard_counts cron_runs crons queue_stats shard_stats tenant_stats workers"); !slices.Equal(owners, want) {
+		select c.relname from pg_catalog.pg_class c
+		where `+ours+` and c.relkind in ('v', 'm') and not coalesce('security_invoker=true' = any (c.reloptions), false) order by 1`)
+	if want := strings.Fields(`
+		_own_cron _own_cron_run _own_job _own_tenant _own_worker _shard_counts
+		cron_runs crons queue_stats shard_stats tenant_stats workers`); !slices.Equal(owners, want) {
 		t.Errorf("views that do not run with their reader's rights are %q, want %q", owners, want)
 	}
 	expectNone(t, d.Pool, "relations of somebody else", `
@@ -163,10 +175,12 @@ func TestNoStatisticsOfTenantsData(t *testing.T) {
 	const readable = ours + ` and c.relkind in ('r', 'p', 'm')
 		and (c.relispartition or c.oid in (
 			with recursive reads(oid) as (
-				select c.oid from pg_catalog.pg_class c where ` + ours + ` and pg_catalog.has_any_column_privilege('ojs_tenant', c.oid, 'select')
+				select c.oid from pg_catalog.pg_class c
+				where ` + ours + ` and pg_catalog.has_any_column_privilege('ojs_tenant', c.oid, 'select')
 				union
 				select p.refobjid from reads r join pg_catalog.pg_rewrite w on w.ev_class = r.oid and w.rulename = '_RETURN'
-				join pg_catalog.pg_depend p on p.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass and p.objid = w.oid and p.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
+				join pg_catalog.pg_depend p on p.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass and p.objid = w.oid
+					and p.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
 			)
 			select r.oid from reads r where r.oid <> 'ojs.tenant_fairness'::pg_catalog.regclass -- the type of what a function returns
 		)) and a.attnum > 0 and not a.attisdropped
@@ -312,7 +326,9 @@ func newNeighbours(t *testing.T) neighbours {
 	for _, table := range []string{"job", "journal", "release", "tenant_fairness"} {
 		exec(t, n.Pool, "update ojs."+table+" set tenant_id = 'globex', queue = replace(queue, 'own', 'secret')")
 	}
-	exec(t, n.Pool, "update ojs.lease set tenants = array_fill('globex'::text, array[cardinality(tenants)]), queue = replace(queue, 'own', 'secret')")
+	exec(t, n.Pool, `
+		update ojs.lease
+		set tenants = array_fill('globex'::text, array[cardinality(tenants)]), queue = replace(queue, 'own', 'secret')`)
 	exec(t, n.Pool, "update ojs.timer set tenant_ids = array_fill('globex'::text, array[cardinality(tenant_ids)])")
 	exec(t, n.Pool, "update ojs.level set queue = replace(queue, 'own', 'secret')")
 	exec(t, n.Pool, "update ojs.backlog set queue = replace(queue, 'own', 'secret')")
@@ -356,7 +372,11 @@ func TestTenantsSeeTheirOwnOnly(t *testing.T) {
 	for _, tenant := range []string{"acme", "globex"} {
 		exec(t, n.Service(), "insert into ojs.jobs (tenant_id, type, queue) values ($1, 'a', 'shared')", tenant)
 	}
-	for _, source := range append(sources, "ojs.events(p_limit => 1000)", "ojs._recent()", "ojs._arrivals()", "ojs._fairness()", "ojs._oldest_aside()", "ojs.heartbeat('shared-worker', array['"+n.theirs["active"]+"'::uuid] || (select array_agg(id) from ojs.jobs))") {
+	for _, source := range append(
+		sources,
+		"ojs.events(p_limit => 1000)", "ojs._recent()", "ojs._arrivals()", "ojs._fairness()", "ojs._oldest_aside()",
+		"ojs.heartbeat('shared-worker', array['"+n.theirs["active"]+"'::uuid] || (select array_agg(id) from ojs.jobs))",
+	) {
 		if got := list[string](t, acme, "select distinct tenant_id from "+source); len(got) > 1 || len(got) == 1 && got[0] != "acme" {
 			t.Errorf("acme sees in %s rows of %q", source, got)
 		}
@@ -393,7 +413,8 @@ func TestForeignJobsLookLikeNone(t *testing.T) {
 	acme := n.As("acme")
 	before := lines(t, n.Pool, "select j::text from ojs.job j where tenant_id = 'globex' order by id")
 	calls := []string{
-		"select count(*) from ojs.jobs where id = $1", "select count(*) from ojs.results where id = $1", "select count(*) from ojs.job where id = $1", "select count(*) from ojs.events(p_limit => 1000) where subject = $1::text",
+		"select count(*) from ojs.jobs where id = $1", "select count(*) from ojs.results where id = $1",
+		"select count(*) from ojs.job where id = $1", "select count(*) from ojs.events(p_limit => 1000) where subject = $1::text",
 		"select from ojs.job_info($1)", "select from ojs.job_info($1, 'acme')", "select from ojs.ack($1)", "select from ojs.ack($1, p_worker_id => 'w1')",
 		`select from ojs.nack($1, '{"message": "x"}')`, `select from ojs.nack($1, '{"message": "x"}', p_requeue => true)`, "select from ojs.cancel($1)", "select from ojs.activate($1)",
 		"select count(*) from ojs.heartbeat('w1', array[$1::uuid])",
@@ -443,8 +464,10 @@ func TestTenantsMayNot(t *testing.T) {
 	globexRole := one[string](t, n.Pool, "select role_name::text from ojs.tenant_role where tenant_id = 'globex'")
 	fingerprint := func() string {
 		t.Helper()
-		return one[string](t, n.Pool, `select md5((select string_agg(j::text, '' order by id, tenant_id) from ojs.job j) || (select string_agg(r::text, '' order by role_name) from ojs.tenant_role r)
-			|| (select string_agg(w::text, '' order by w::text) from ojs.journal w) || (select s::text from ojs.settings s) || (select string_agg(h::text, '' order by version) from ojs.schema_hash h))`)
+		return one[string](t, n.Pool, `select md5((select string_agg(j::text, '' order by id, tenant_id) from ojs.job j)
+			|| (select string_agg(r::text, '' order by role_name) from ojs.tenant_role r)
+			|| (select string_agg(w::text, '' order by w::text) from ojs.journal w) || (select s::text from ojs.settings s)
+			|| (select string_agg(h::text, '' order by version) from ojs.schema_hash h))`)
 	}
 	before := fingerprint()
 	foreign := n.theirs["available"]
@@ -479,7 +502,8 @@ func TestTenantsMayNot(t *testing.T) {
 		{denied, "insert into ojs.jobs (type, created_at) values ('a', '2000-01-01')"},
 		{denied, "insert into ojs.jobs (type, errors) values ('a', '[]')"},
 		{denied, "insert into ojs.job_all (type) values ('a')"},
-		{"42501 0A000", "insert into ojs.jobs (type, id) values ('a', '" + someID + "') on conflict (id, tenant_id) do update set priority = 1"},
+		{"42501 0A000", `insert into ojs.jobs (type, id) values ('a', '` + someID + `')
+			on conflict (id, tenant_id) do update set priority = 1`},
 		{"OJ405", `insert into ojs.jobs (type, meta) values ('a', '{"tenant_id": "globex"}')`},
 		{denied, "select setval('ojs.job_seq', 1)"},
 		{denied, "alter sequence ojs.job_seq restart"},
@@ -673,7 +697,10 @@ func TestUnmappedRoles(t *testing.T) {
 			t.Errorf("%s: the hint is %q", sql, failure.Hint)
 		}
 	}
-	for _, source := range []string{"ojs.jobs", "ojs.job", "ojs.results", "ojs.shard_stats", "ojs.tenant_stats", "ojs.workers", "ojs.crons", "ojs.cron_runs", "ojs._fairness()", "ojs.queue_stats"} {
+	for _, source := range []string{
+		"ojs.jobs", "ojs.job", "ojs.results", "ojs.shard_stats", "ojs.tenant_stats", "ojs.workers", "ojs.crons", "ojs.cron_runs",
+		"ojs._fairness()", "ojs.queue_stats",
+	} {
 		if got := one[int](t, member, "select count(*) from "+source); got != 0 {
 			t.Errorf("a login without a tenant sees %d rows of %s", got, source)
 		}
@@ -694,7 +721,8 @@ func TestTheServiceMayNot(t *testing.T) {
 	for _, sql := range []string{
 		"update ojs.job set state = 'completed'", "delete from ojs.job", "truncate ojs.job", "select * from ojs.tenant_role", "select from ojs.lane for update", "insert into ojs.job (type, seq) values ('a', 1)",
 		"insert into ojs.jobs (type, state) values ('a', 'completed')", "select ojs._set_schema_hash(1, 'x')", "select ojs.rebuild()", "set role ojs_owner", "alter table ojs.job disable row level security",
-		"select ojs.create_tenant_role('acme', 'mallory')", "select from ojs.configure('acme')", "delete from ojs.journal", "select * from ojs.waiter",
+		"select ojs.create_tenant_role('acme', 'mallory')", "select from ojs.configure('acme')", "delete from ojs.journal",
+		"select * from ojs.waiter",
 	} {
 		refused(t, n.Service(), "42501", sql)
 	}

@@ -323,7 +323,9 @@ func TestPruning(t *testing.T) {
 	}
 	journal := func() string {
 		t.Helper()
-		return one[string](t, d.Pool, "select format('%s %s %s %s', (select count(*) from ojs.journal), (select count(*) from ojs.lease), (select count(*) from ojs.release), (select count(*) from ojs.waiter))")
+		return one[string](t, d.Pool, `
+			select format('%s %s %s %s', (select count(*) from ojs.journal), (select count(*) from ojs.lease),
+				(select count(*) from ojs.release), (select count(*) from ojs.waiter))`)
 	}
 	before := stats()
 	tick(t, service, 1000)
@@ -343,7 +345,8 @@ func TestPruning(t *testing.T) {
 	exec(t, service, `select from ojs.nack($1, '{"message": "x", "retryable": false}')`, one[string](t, d.Pool, "select id::text from ojs.job where state = 'active'"))
 	before = stats()
 	// As far as the oldest transaction anywhere on the server, and other tests have theirs.
-	const left = "select (select count(*) from ojs.journal where at = $1) + (select count(*) from ojs.lease where at = $1) + (select count(*) from ojs.release where at = $1) + (select count(*) from ojs.waiter)"
+	const left = `select (select count(*) from ojs.journal where at = $1) + (select count(*) from ojs.lease where at = $1)
+		+ (select count(*) from ojs.release where at = $1) + (select count(*) from ojs.waiter)`
 	for one[int](t, d.Pool, left, noon) > 0 {
 		exec(t, service, "select from ojs.enqueue('a', p_queue => 'more', p_tenant => 'globex')")
 		oneJob(t, service, "ojs.fetch('{more}')")
@@ -585,7 +588,8 @@ const bruteForce = `
 		count(*) filter (where state = 'completed') as completed, count(*) filter (where state = 'cancelled') as cancelled,
 		count(*) filter (where state = 'discarded') as discarded, count(*) as total_jobs,
 		coalesce(($1::text::json ->> (tenant_id || '/' || queue))::int, 0) as failed,
-		ojs.now() - max(enqueued_at) filter (where state = 'available') as shortest_wait, ojs.now() - min(enqueued_at) filter (where state = 'available') as longest_wait,
+		ojs.now() - max(enqueued_at) filter (where state = 'available') as shortest_wait,
+		ojs.now() - min(enqueued_at) filter (where state = 'available') as longest_wait,
 		-- What has expired is passed over, and ends with the next tick.
 		count(*) filter (where state = 'available' and (expires_at > ojs.now()) is not false) as unexpired
 	from ojs.jobs group by tenant_id, queue`
@@ -639,7 +643,8 @@ func (w *statsWalk) compareFor(when, who string, q querier, failed map[string]in
 		from ojs.shard_stats s full join counted c on c.tenant_id = s.tenant_id and c.queue = s.queue
 		where (s.scheduled, s.available, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded, s.total_jobs, s.failed)
 			is distinct from (c.scheduled, c.available, c.pending, c.active, c.retryable, c.completed, c.cancelled, c.discarded, c.total_jobs, c.failed::bigint)
-			or s.oldest_wait is null and c.unexpired > 0 or s.oldest_wait is not null and c.available = 0 or s.oldest_wait not between c.shortest_wait and c.longest_wait
+			or s.oldest_wait is null and c.unexpired > 0 or s.oldest_wait is not null and c.available = 0
+			or s.oldest_wait not between c.shortest_wait and c.longest_wait
 		union all
 		select 'queue', null, coalesce(s.queue, c.queue), row(s.*)::text, row(c.*)::text
 		from ojs.queue_stats s

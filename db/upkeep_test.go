@@ -261,7 +261,9 @@ func TestTheJournalIsKeptNoLongerThanJobs(t *testing.T) {
 	d.SetNow(now)
 	journal := func() int {
 		t.Helper()
-		return one[int](t, service, "select (select count(*) from ojs.journal where at = $1) + (select count(*) from ojs.lease where at = $1) + (select count(*) from ojs.release where at = $1)", now)
+		return one[int](t, service, `
+			select (select count(*) from ojs.journal where at = $1) + (select count(*) from ojs.lease where at = $1)
+				+ (select count(*) from ojs.release where at = $1)`, now)
 	}
 	enqueueFor(t, service, "default", "acme", 10)
 	exec(t, service, "select ojs.ack(id) from ojs.fetch('{default}', 10)")

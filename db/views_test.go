@@ -209,7 +209,9 @@ func examined(t *testing.T, q *pgxpool.Pool, sql string) (rows int64) {
 		t.Fatal(err)
 	}
 	defer rollback(t, tx)
-	const counted = `select coalesce(sum(pg_catalog.pg_stat_get_xact_tuples_returned(c.oid) + pg_catalog.pg_stat_get_xact_tuples_fetched(c.oid)), 0)::bigint
+	const counted = `
+		select coalesce(sum(
+			pg_catalog.pg_stat_get_xact_tuples_returned(c.oid) + pg_catalog.pg_stat_get_xact_tuples_fetched(c.oid)), 0)::bigint
 		from pg_catalog.pg_class c where c.relkind in ('r', 'i') and c.relnamespace = 'ojs'::pg_catalog.regnamespace`
 	before := one[int64](t, tx, counted)
 	exec(t, tx, sql)
@@ -246,7 +248,8 @@ func TestEventsCostWhatIsTold(t *testing.T) {
 	many := read()
 	for i, call := range calls {
 		if few[i] > 1000 || many[i] > few[i]+few[i]/4+20 {
-			t.Errorf("%s as %s examines %d rows beside 500 foreign jobs and %d beside 5500", call.sql, one[string](t, call.who, "select session_user::text"), few[i], many[i])
+			t.Errorf("%s as %s examines %d rows beside 500 foreign jobs and %d beside 5500",
+				call.sql, one[string](t, call.who, "select session_user::text"), few[i], many[i])
 		}
 	}
 }

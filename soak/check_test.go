@@ -78,7 +78,10 @@ var (
 		{"scheduled", "discarded"}: true, {"available", "discarded"}: true, {"pending", "discarded"}: true, {"retryable", "discarded"}: true,
 		{"scheduled", "cancelled"}: true, {"available", "cancelled"}: true, {"pending", "cancelled"}: true, {"retryable", "cancelled"}: true,
 	}
-	sums = []string{" scheduled", " available", " pending", "scheduled available", "retryable available", "pending available", "available available", "available active", "active completed"}
+	sums = []string{
+		" scheduled", " available", " pending", "scheduled available", "retryable available", "pending available",
+		"available available", "available active", "active completed",
+	}
 )
 
 // explains is what a fault may bring about, and no other part of a round.
@@ -611,10 +614,13 @@ func (f *findings) counters(ctx context.Context, tx pgx.Tx, since time.Time) err
 			) j full join (select * from ojs.dead_letter d where d.at >= $1) d on d.id = j.id and d.tenant_id = j.tenant_id
 			where j.id is null or d.id is null`, []any{since}},
 		{"a level does not count its tenants", `
-			select l.queue || '/' || l.priority || ' says ' || l.tenants || ' of weight ' || l.weight || ', there are ' || coalesce(f.n, 0) || ' of weight ' || coalesce(f.weight, 0)
+			select l.queue || '/' || l.priority || ' says ' || l.tenants || ' of weight ' || l.weight
+				|| ', there are ' || coalesce(f.n, 0) || ' of weight ' || coalesce(f.weight, 0)
 			from ojs.level l
-			left join (select f.queue, f.priority, count(*) as n, sum(f.weight) as weight, sum(f.weight * f.vtime) as moment from ojs.tenant_fairness f where f.ready
-				group by f.queue, f.priority) f on f.queue = l.queue and f.priority = l.priority
+			left join (
+				select f.queue, f.priority, count(*) as n, sum(f.weight) as weight, sum(f.weight * f.vtime) as moment
+				from ojs.tenant_fairness f where f.ready group by f.queue, f.priority
+			) f on f.queue = l.queue and f.priority = l.priority
 			where l.tenants <> coalesce(f.n, 0) or l.weight <> coalesce(f.weight, 0) or l.moment <> coalesce(f.moment, 0)`, nil},
 		{"a row that is to be one is several", `
 			select x.what || ' ' || x.key from (
@@ -629,12 +635,17 @@ func (f *findings) counters(ctx context.Context, tx pgx.Tx, since time.Time) err
 		{"a mark lies in the future", `
 			select m.what || ' ' || m.snapshot from (select 'fold' as what, f.snapshot from ojs.fold f union all select 'tally_mark', t.snapshot from ojs.tally_mark t) m
 			where pg_snapshot_xmax(m.snapshot) > pg_snapshot_xmax(pg_current_snapshot())
-			union all select 'clock_mark ' || c.seen from ojs.clock_mark c where pg_snapshot_xmax(c.seen) > pg_snapshot_xmax(pg_current_snapshot())`, nil},
+			union all
+			select 'clock_mark ' || c.seen from ojs.clock_mark c
+			where pg_snapshot_xmax(c.seen) > pg_snapshot_xmax(pg_current_snapshot())`, nil},
 		{"a tenant was charged for another number of jobs than it was given", `
 			select coalesce(f.tenant_id, l.tenant_id) || '/' || coalesce(f.queue, l.queue) || ': charged ' || coalesce(f.n, 0) || ', given ' || coalesce(l.n, 0)
 			from (select f.tenant_id, f.queue, sum(f.dispatched) as n from ojs._fairness() f group by f.tenant_id, f.queue) f
-			full join (select m.tenant_id, m.queue, sum(m.jobs) - coalesce(sum(m.owed) filter (where not pg_visible_in_snapshot(m.xid, (select x.snapshot from ojs.fold x))), 0) as n
-				from ojs._movement m where m.to_state = 'active' group by m.tenant_id, m.queue) l on l.tenant_id = f.tenant_id and l.queue = f.queue
+			full join (
+				select m.tenant_id, m.queue, sum(m.jobs) - coalesce(sum(m.owed) filter (
+					where not pg_visible_in_snapshot(m.xid, (select x.snapshot from ojs.fold x))), 0) as n
+				from ojs._movement m where m.to_state = 'active' group by m.tenant_id, m.queue
+			) l on l.tenant_id = f.tenant_id and l.queue = f.queue
 			where coalesce(f.n, 0) <> coalesce(l.n, 0)`, nil},
 	} {
 		if err := f.none(ctx, tx, q.what, q.sql, q.args...); err != nil {

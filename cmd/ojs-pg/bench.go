@@ -144,7 +144,8 @@ func (b benchmarks) run(
 			return err
 		}
 		if c.String("database-url") != "" && (c.Bool("stock") || c.Int("partitions") > 1) {
-			return usageError{errors.New("--stock and --partitions are for the PostgreSQL that is started here, and DATABASE_URL names another one")}
+			return usageError{errors.New("--stock and --partitions are for the PostgreSQL that is started here, " +
+				"and DATABASE_URL names another one")}
 		}
 		for _, check := range checks {
 			if err := check(c); err != nil {
@@ -232,7 +233,10 @@ func dispatchFlags() []cli.Flag {
 		clientFlag(),
 		&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
 		&cli.IntFlag{Name: "batch", Value: 1, Usage: "`NUMBER` of jobs asked for at once", Validator: atLeast(1)},
-		&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: atLeast(1)},
+		&cli.IntFlag{
+			Name: "tenants", Value: 3, Validator: atLeast(1),
+			Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones",
+		},
 		&cli.BoolFlag{Name: "zipf", Usage: "backlogs by Zipf's law and equal weights, so that small tenants come and go"},
 		&cli.IntFlag{Name: "producers", Usage: "`NUMBER` of connections of each side that enqueue meanwhile", Validator: atLeast(0)},
 		&cli.IntFlag{
@@ -310,8 +314,8 @@ func (b benchmarks) enqueue() *cli.Command {
 		Flags:       b.flags(append(append(own, stressFlags()...), sliceFlags(10, 2)...)...),
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
 			return bench.Enqueue(ctx, env, bench.EnqueueOptions{
-				Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"), Path: c.String("path"), Client: c.String("client"),
-				Hogs: c.Int("hogs"),
+				Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"),
+				Path: c.String("path"), Client: c.String("client"), Hogs: c.Int("hogs"),
 			})
 		}),
 	}
@@ -519,7 +523,8 @@ RETENTION seconds, and the journal for a minute; what a server's clock and upkee
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
 			return bench.Mixed(ctx, env, bench.MixedOptions{
 				Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"), Open: c.Int("open"),
-				Fail: c.Float("fail"), Ahead: c.Float("ahead"), Cancel: c.Float("cancel"), Lost: c.Float("lost"), Retention: c.Float("retention"),
+				Fail: c.Float("fail"), Ahead: c.Float("ahead"), Cancel: c.Float("cancel"), Lost: c.Float("lost"),
+				Retention: c.Float("retention"),
 			})
 		}),
 	}
@@ -552,7 +557,8 @@ func dueOptions(c *cli.Command) bench.DueOptions {
 
 func loadOf(c *cli.Command) bench.Load {
 	return bench.Load{
-		Workers: c.Int("workers"), Batch: c.Int("batch"), ArgsBytes: c.Int("args-bytes"), Slices: c.Int("slices"), Seconds: c.Float("seconds"),
+		Workers: c.Int("workers"), Batch: c.Int("batch"), ArgsBytes: c.Int("args-bytes"),
+		Slices: c.Int("slices"), Seconds: c.Float("seconds"),
 	}
 }
 

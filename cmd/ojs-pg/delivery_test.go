@@ -954,7 +954,9 @@ func oneCompletionUnderOneLease(t *testing.T, s *stage) {
 		if done != 1 {
 			t.Errorf("%d of 8 ACKs completed the job", done)
 		}
-		s.want("1", "select sum(w.jobs) from ojs.journal w, ojs.job j where j.id = $1 and w.to_state = 'completed' and w.at = j.finished_at", h.id)
+		s.want("1", `
+			select sum(w.jobs) from ojs.journal w, ojs.job j
+			where j.id = $1 and w.to_state = 'completed' and w.at = j.finished_at`, h.id)
 	}
 }
 
@@ -1038,7 +1040,9 @@ func ackWithoutProof(t *testing.T, s *stage) {
 		t.Errorf("answered with %d", r.status)
 	}
 	s.want("completed 1", stateOf, id)
-	s.want("1", "select sum(w.unfenced) from ojs.journal w, ojs.job j where j.id = $1 and w.to_state = 'completed' and w.at = j.finished_at", id)
+	s.want("1", `
+		select sum(w.unfenced) from ojs.journal w, ojs.job j
+		where j.id = $1 and w.to_state = 'completed' and w.at = j.finished_at`, id)
 }
 
 func endedJobsStayEnded(t *testing.T, s *stage) {

@@ -228,7 +228,10 @@ func TestStoppingWhilePostgresAnswersNobody(t *testing.T) {
 		})
 	}
 	for blocked := 0; blocked < len(calls); time.Sleep(time.Millisecond) {
-		err := d.Pool.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'ojs-pg serve' and wait_event_type = 'Lock' and query ~ $1", "ojs[.](job_info|enqueue_rows|ack_many|settle)[(]").Scan(&blocked)
+		err := d.Pool.QueryRow(t.Context(), `
+			select count(*) from pg_stat_activity
+			where datname = current_database() and application_name = 'ojs-pg serve' and wait_event_type = 'Lock' and query ~ $1`,
+			"ojs[.](job_info|enqueue_rows|ack_many|settle)[(]").Scan(&blocked)
 		if err != nil {
 			t.Fatal(err)
 		}

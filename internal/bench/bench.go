@@ -87,7 +87,8 @@ func Open(ctx context.Context, opts Options) (_ *Env, err error) {
 	}
 	if opts.DatabaseURL != "" {
 		if opts.Stock {
-			return nil, errors.New("stock settings are for the PostgreSQL that is started here: one that is already there has the settings it has")
+			return nil, errors.New("stock settings are for the PostgreSQL that is started here: " +
+				"one that is already there has the settings it has")
 		}
 		env.url = opts.DatabaseURL
 		return env, nil
@@ -232,7 +233,8 @@ const mark = "Made by ojs-pg bench, which deletes it, and all jobs of this datab
 func (d *database) claim(ctx context.Context) error {
 	var schema, marked bool
 	err := d.control.QueryRow(ctx, `
-		select to_regnamespace('ojs') is not null, coalesce(obj_description(to_regnamespace('ojs_bench'), 'pg_namespace') = $1, false)`, mark).
+		select to_regnamespace('ojs') is not null,
+			coalesce(obj_description(to_regnamespace('ojs_bench'), 'pg_namespace') = $1, false)`, mark).
 		Scan(&schema, &marked)
 	if err != nil {
 		return fmt.Errorf("look at the database: %w", err)

@@ -214,7 +214,8 @@ func TestChurnIsJudged(t *testing.T) {
 			t.Error(err)
 		}
 		for _, s := range r.Scenarios {
-			if s.Dispatches != 30 || s.MaxLag <= 0 || s.SmallMaxLag <= 0 || s.Within != (s.MaxLag <= s.Bound && s.SmallMaxLag <= s.SmallBound) {
+			if s.Dispatches != 30 || s.MaxLag <= 0 || s.SmallMaxLag <= 0 ||
+				s.Within != (s.MaxLag <= s.Bound && s.SmallMaxLag <= s.SmallBound) {
 				t.Errorf("%+v", s)
 			}
 			arrivals[i] = append(arrivals[i], s.Arrivals)

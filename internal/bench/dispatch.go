@@ -36,7 +36,8 @@ type DispatchOptions struct {
 // Check finds options that do not go together.
 func (o DispatchOptions) Check() error {
 	if o.Zipf && o.Producers > 0 {
-		return errors.New("--producers does not go with --zipf: where tenants run dry, the judge would have to know which jobs a decision saw")
+		return errors.New("--producers does not go with --zipf: where tenants run dry, " +
+			"the judge would have to know which jobs a decision saw")
 	}
 	return nil
 }

@@ -360,8 +360,8 @@ func (r *enqueuing) slice(ctx context.Context, w *way, length time.Duration, cou
 func (r *enqueuing) result(ctx context.Context) (*EnqueueResult, error) {
 	opts, ours, bare := r.opts, r.ways[0], r.ways[len(r.ways)-1]
 	result := &EnqueueResult{
-		Benchmark: "enqueue", Path: opts.Path, Producers: opts.Producers, Batch: opts.Batch, ArgsBytes: opts.ArgsBytes, Tenants: opts.Tenants,
-		Hogs: opts.Hogs, Stock: r.env.stock, Slices: opts.Slices, Seconds: opts.Seconds,
+		Benchmark: "enqueue", Path: opts.Path, Producers: opts.Producers, Batch: opts.Batch, ArgsBytes: opts.ArgsBytes,
+		Tenants: opts.Tenants, Hogs: opts.Hogs, Stock: r.env.stock, Slices: opts.Slices, Seconds: opts.Seconds,
 		JobsPerSecond: round(median(ours.rates), 0), BaselineJobsPerSecond: round(median(bare.rates), 0),
 		P50ms: ours.calls.ms(0.5), P99ms: ours.calls.ms(0.99),
 		WALBytesPerJob: round(median(ours.walPerJob), 0), BaselineWALBytesPerJob: round(median(bare.walPerJob), 0),

@@ -126,7 +126,8 @@ func Mixed(ctx context.Context, env *Env, opts MixedOptions) (*MixedResult, erro
 	r := &MixedResult{
 		Benchmark: "mixed", Workers: opts.Workers, Batch: opts.Batch, Producers: opts.Producers, Tenants: opts.Tenants, Open: opts.Open,
 		ArgsBytes: opts.ArgsBytes, Seconds: opts.Seconds, PartSeconds: round(opts.part().Seconds(), 2),
-		FailPercent: opts.Fail, AheadPercent: opts.Ahead, CancelPercent: opts.Cancel, LostPercent: opts.Lost, RetentionSeconds: opts.Retention,
+		FailPercent: opts.Fail, AheadPercent: opts.Ahead, CancelPercent: opts.Cancel, LostPercent: opts.Lost,
+		RetentionSeconds: opts.Retention,
 	}
 	const retain = "select ojs.configure(p_retention => make_interval(secs => $1), p_journal_retention => '1 minute')"
 	if err := d.exec(ctx, retain, opts.Retention); err != nil {
@@ -330,7 +331,8 @@ func isConflict(err error) bool {
 // work takes jobs once and ends them, but for those whose worker is lost.
 func (m *mix) work(ctx context.Context, dispatch *sched.Dispatcher, name string) error {
 	got, err := dispatch.Fetch(ctx, sched.Fetch{
-		Queues: []string{queue}, Count: m.opts.Batch, WorkerID: name, VisibilityTimeoutMs: int(mixedLease.Milliseconds()), Wait: time.Second,
+		Queues: []string{queue}, Count: m.opts.Batch, WorkerID: name,
+		VisibilityTimeoutMs: int(mixedLease.Milliseconds()), Wait: time.Second,
 	})
 	if err != nil {
 		return err
@@ -376,7 +378,8 @@ func (m *mix) look(ctx context.Context, d *database, part *mixedPart) error {
 	var retained, open, bytes int64
 	byTable := map[string]int64{}
 	err := d.control.QueryRow(ctx, `
-		select count(*), count(*) filter (where j.state not in ('completed', 'cancelled', 'discarded')), pg_database_size(current_database())
+		select count(*), count(*) filter (where j.state not in ('completed', 'cancelled', 'discarded')),
+			pg_database_size(current_database())
 		from ojs.job j`).Scan(&retained, &open, &bytes)
 	if err == nil {
 		err = d.control.QueryRow(ctx, `

@@ -218,8 +218,10 @@ func (d *database) compare(ctx context.Context, ours, base *side) error {
 	var available, held, baseAvailable, baseHeld int64
 	err := d.control.QueryRow(ctx, `
 		with jobs as (select true as ours, state from ojs.job union all select false, state from ojs_bench.job)
-		select count(*) filter (where ours and state = 'available'), count(*) filter (where ours and state not in ('available', 'completed')),
-			count(*) filter (where not ours and state = 'available'), count(*) filter (where not ours and state not in ('available', 'completed'))
+		select count(*) filter (where ours and state = 'available'),
+			count(*) filter (where ours and state not in ('available', 'completed')),
+			count(*) filter (where not ours and state = 'available'),
+			count(*) filter (where not ours and state not in ('available', 'completed'))
 		from jobs`).
 		Scan(&available, &held, &baseAvailable, &baseHeld)
 	if err != nil {

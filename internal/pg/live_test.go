@@ -218,7 +218,9 @@ func TestMigrateUnderLoad(t *testing.T) {
 		t.Error("nothing was enqueued")
 	}
 	var twice int
-	if err := d.Pool.QueryRow(t.Context(), "select sum(w.jobs) - (select count(*) from ojs.job j where j.state = 'completed') from ojs.journal w where w.to_state = 'completed'").Scan(&twice); err != nil || twice != 0 {
+	if err := d.Pool.QueryRow(t.Context(), `
+		select sum(w.jobs) - (select count(*) from ojs.job j where j.state = 'completed')
+		from ojs.journal w where w.to_state = 'completed'`).Scan(&twice); err != nil || twice != 0 {
 		t.Errorf("%d jobs were completed twice (%v)", twice, err)
 	}
 }

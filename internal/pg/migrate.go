@@ -293,7 +293,8 @@ func (m *migrator) down(ctx context.Context, to int64, progress Progress) error 
 	return m.storeHash(ctx)
 }
 
-// refuseParts stops before a part of the schema is said to be gone and is not: the files of the first release have one way down, which is the first one's.
+// refuseParts stops before a part of the schema is said to be gone and is not: the files of the first release have one way
+// down, which is the first one's.
 func (m *migrator) refuseParts(to, start int64) error {
 	names, err := fs.Glob(m.files, "*.sql")
 	if err != nil {

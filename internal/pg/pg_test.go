@@ -256,7 +256,9 @@ func TestResetGivesWay(t *testing.T) {
 	go func() { done <- pg.Reset(context.WithoutCancel(ctx), d.URL) }()
 	// It holds tables that come before ojs.journal, and waits for that.
 	for blocked := 0; blocked == 0; {
-		if err := d.Pool.QueryRow(ctx, "select count(*) from pg_catalog.pg_locks where relation = 'ojs.journal'::pg_catalog.regclass and not granted").Scan(&blocked); err != nil {
+		if err := d.Pool.QueryRow(ctx, `
+			select count(*) from pg_catalog.pg_locks
+			where relation = 'ojs.journal'::pg_catalog.regclass and not granted`).Scan(&blocked); err != nil {
 			t.Fatal(err)
 		}
 	}

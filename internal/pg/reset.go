@@ -31,7 +31,8 @@ func Reset(ctx context.Context, url string) error {
 				select string_agg(format('ojs.%I', relname), ', ' order by relname) into strict v_tables
 				from pg_catalog.pg_class
 				where relnamespace = 'ojs'::regnamespace and relkind in ('r', 'p') and not relispartition
-					and relname not in ('problem', 'schema_hash', 'lane', 'fold', 'tally_mark', 'clock_mark', 'cut', 'upkeep_task', 'settings', 'waiter', 'sleeper', 'duty', 'dead_letter_mark', 'tenant_role');
+					and relname not in ('problem', 'schema_hash', 'lane', 'fold', 'tally_mark', 'clock_mark', 'cut', 'upkeep_task',
+						'settings', 'waiter', 'sleeper', 'duty', 'dead_letter_mark', 'tenant_role');
 				execute 'truncate ' || v_tables;
 				update ojs.fold f set part_xid = null, part_lo = null;
 				delete from ojs.settings;

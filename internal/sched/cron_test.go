@@ -210,7 +210,9 @@ func TestThreeServersOfWhichTwoAreKilledFireOncePerDueTime(t *testing.T) {
 			break
 		}
 		var onDuty string
-		if err := db.Pool.QueryRow(t.Context(), "select split_part(a.application_name, ' ', 1) from ojs.duty d join pg_stat_activity a on a.pid = d.backend").Scan(&onDuty); err != nil {
+		if err := db.Pool.QueryRow(t.Context(), `
+			select split_part(a.application_name, ' ', 1)
+			from ojs.duty d join pg_stat_activity a on a.pid = d.backend`).Scan(&onDuty); err != nil {
 			t.Fatal(err)
 		}
 		if clocks[onDuty] == nil {

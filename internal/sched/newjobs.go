@@ -16,8 +16,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-const enqueueRows = "select n, sqlstate, message, detail, tenant_id, id, state, max_attempts, created_at, scheduled_at, expires_at, meta, retry " +
-	"from ojs.enqueue_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)"
+const enqueueRows = "select n, sqlstate, message, detail, tenant_id, id, state, max_attempts, created_at, scheduled_at, expires_at, " +
+	"meta, retry from ojs.enqueue_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)"
 
 // newJobs are jobs to be, field by field: a list for each field that one of them has.
 type newJobs struct {
@@ -173,9 +173,12 @@ func objectsOf(array []byte, count int) ([][]byte, error) {
 }
 
 // enqueue makes the jobs and hands over what became of each: what was sent, completed by what the database says, or why there is none.
-func (j *newJobs) enqueue(ctx context.Context, db sqlcgen.DBTX, tenant *string, each bool, made func(n int, job sqlcgen.OjsJob, err error)) error {
-	rows, err := db.Query(ctx, enqueueRows, j.types, j.args, j.queues, j.priorities, j.scheduledAt, j.expiresAt, j.metas, j.retries, j.maxAttempts, j.timeouts, j.visibility,
-		j.tags, j.pending, j.options, j.extras, j.ids, j.tenants, tenant, each)
+func (j *newJobs) enqueue(
+	ctx context.Context, db sqlcgen.DBTX, tenant *string, each bool, made func(n int, job sqlcgen.OjsJob, err error),
+) error {
+	rows, err := db.Query(ctx, enqueueRows,
+		j.types, j.args, j.queues, j.priorities, j.scheduledAt, j.expiresAt, j.metas, j.retries, j.maxAttempts, j.timeouts,
+		j.visibility, j.tags, j.pending, j.options, j.extras, j.ids, j.tenants, tenant, each)
 	if err != nil {
 		return err
 	}
@@ -215,7 +218,10 @@ func (j *newJobs) enqueue(ctx context.Context, db sqlcgen.DBTX, tenant *string, 
 
 // job is what was sent of a job and is stored as it is.
 func (j *newJobs) job(n int) (job sqlcgen.OjsJob, err error) {
-	job = sqlcgen.OjsJob{Args: j.args[n], Queue: "default", TimeoutMs: at(j.timeouts, n), VisibilityTimeoutMs: at(j.visibility, n), Options: at(j.options, n), Extra: at(j.extras, n)}
+	job = sqlcgen.OjsJob{
+		Args: j.args[n], Queue: "default", TimeoutMs: at(j.timeouts, n), VisibilityTimeoutMs: at(j.visibility, n),
+		Options: at(j.options, n), Extra: at(j.extras, n),
+	}
 	if kind := j.types[n]; kind != nil {
 		job.Type = *kind
 	}

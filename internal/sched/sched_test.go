@@ -359,7 +359,8 @@ func TestOneOfTwoClocksSleepsAndTheOtherStandsBy(t *testing.T) {
 		t.Errorf("20 jobs took %d ticks", got)
 	}
 	eventually(t, db, "each became available once",
-		"select sum(jobs) filter (where from_state = 'scheduled') is not distinct from sum(jobs) filter (where to_state = 'scheduled') from ojs.journal")
+		`select sum(jobs) filter (where from_state = 'scheduled') is not distinct from sum(jobs) filter (where to_state = 'scheduled')
+			from ojs.journal`)
 	if second.Duty.Held() {
 		t.Error("the second clock is on duty, too")
 	}
