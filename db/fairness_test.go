@@ -1072,7 +1072,7 @@ func TestTenantsFetchTheirOwn(t *testing.T) {
 	if d, err := fetchJobs(t.Context(), service, "default", 10); err != nil || len(d.jobs) != 1 {
 		t.Fatalf("at the end: %v, %v; want one job", d.jobs, err)
 	}
-	if n := one[int](t, database.Pool, `select sum(dispatched) from ojs.tenant_fairness where tenant_id = 'acme'`); n != 6 {
+	if n := one[int](t, database.Pool, "select sum(floor(vtime))::int from ojs.tenant_fairness where tenant_id = 'acme'"); n != 6 {
 		t.Errorf("acme was charged for %d jobs, want 6", n)
 	}
 	ringsAgree(t, database.Pool)

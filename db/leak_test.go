@@ -243,7 +243,8 @@ func TestExplainDoesNotLeak(t *testing.T) {
 	compare := func(settings, foreign, made string) {
 		t.Helper()
 		found := differences(planNumbers(t, tx, foreign), planNumbers(t, tx, made))
-		if len(found) > 0 { // the first call of a function reads catalogs
+		// The first call of a function reads catalogs, and so does one after a vacuum or another test's change. A leak shows every time.
+		for again := 0; again < 4 && len(found) > 0; again++ {
 			found = differences(planNumbers(t, tx, foreign), planNumbers(t, tx, made))
 		}
 		for _, difference := range found {
