@@ -1701,7 +1701,7 @@ func TestAJobInTwoPlacesIsChargedOnce(t *testing.T) {
 		t.Errorf("%d jobs, want 28", len(got))
 	}
 	for _, tenant := range []string{"acme", "beta"} {
-		charged := one[int](t, d.Pool, "select dispatched from ojs.tenant_fairness where tenant_id = $1", tenant)
+		charged := one[int](t, d.Pool, "select floor(vtime)::int from ojs.tenant_fairness where tenant_id = $1", tenant)
 		given := one[int](t, d.Pool, `
 			select count(*) from ojs.lease l cross join lateral unnest(l.tenants) u(tenant_id) where tenant_id = $1`, tenant)
 		if charged != given {

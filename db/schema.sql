@@ -1842,6 +1842,7 @@ CREATE FUNCTION ojs._decided_already(p_ask ojs.ask, p_got integer) RETURNS ojs.d
     AS $$
 declare
     c_many   constant int := 32;
+    c_most   constant int := 1000;
     v_queue text := p_ask.queues[1];
     v_mark  ojs.turn_mark;
     v_done  ojs.decided;
@@ -1856,7 +1857,7 @@ begin
     if v_mark.queue is null then
         return null;
     end if;
-    v_unread := (select count(*) from (select from ojs._unfolded() u where u.queue = v_queue limit c_many + 1) u);
+    v_unread := (select count(*) from (select from ojs._unfolded() u where u.queue = v_queue limit c_most + 1) u);
     if v_unread > c_many and not p_ask.aside and ojs._enter_lane(-1) then
         -- Each caller would read all of it again, until somebody decides.
         perform ojs._fold();
@@ -1866,7 +1867,8 @@ begin
         end if;
         v_unread := 0;
     end if;
-    v_stale := v_unread > 0 and exists (select from ojs._stale_queues(v_queue));
+    v_stale := v_unread > c_most or v_unread > 0 and exists (select from ojs._folded() f
+        cross join lateral ojs._stale_queues(f.snapshot, null, f.part_xid, f.part_lo, 9223372036854775807, v_queue));
     if not v_stale then
         return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenant, p_ask.max_bytes);
     elsif not p_ask.aside then
@@ -2565,7 +2567,6 @@ begin
     if v_rows = 0 then
         return false;
     end if;
-    perform ojs._revoke_stale();
     if v_rows <= c_bite then
         perform ojs._take_in(v_fold.snapshot, v_to, null, null, null, v_taken);
         update ojs.fold f set rev = f.rev + 1, snapshot = v_to where f.rev = v_fold.rev;
@@ -2600,7 +2601,6 @@ begin
     select max(j.lo) into v_hi
     from (select j.lo from ojs.journal j where j.xid = p_fold.part_xid and j.lo > p_fold.part_lo order by j.lo limit p_rows) j;
     if v_hi is not null then
-        perform ojs._revoke_stale();
         perform ojs._take_in(null, null, p_fold.part_xid, p_fold.part_lo, v_hi, true);
     end if;
     update ojs.fold f set rev = f.rev + 1, part_lo = v_hi, part_xid = case when v_hi is not null then f.part_xid end
@@ -4925,7 +4925,9 @@ begin
     -- Most often, under light load, there is nothing left.
     if (select b.priorities <> '{}' from ojs._backlog(v_queue) b)
             and (p_in_lane or not ojs._lingers() and ojs._enter_lane(-1)) then
-        perform ojs._fold();
+        if not p_in_lane then
+            perform ojs._fold();
+        end if;
         perform ojs._decide_ahead(v_queue, greatest(128, 32 * p_ask.count));
     end if;
 end;
@@ -5359,12 +5361,12 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._revoke_stale() RETURNS void
+CREATE FUNCTION ojs._revoke_stale(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
     if exists (select from ojs.turn_mark) then
-        perform ojs._revoke(q.queue) from ojs._stale_queues(null) q(queue);
+        perform ojs._revoke(q.queue) from ojs._stale_queues(p_from, p_to, p_xid, p_lo, p_hi, null) q(queue);
     end if;
 end;
 $$;
@@ -5995,11 +5997,17 @@ CREATE FUNCTION ojs._somebody_reminds() RETURNS boolean
           and l.database = (select d.oid from pg_database d where d.datname = current_database()))
 $$;
 
-CREATE FUNCTION ojs._stale_queues(p_queue text) RETURNS SETOF text
+CREATE FUNCTION ojs._stale_queues(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint, p_queue text) RETURNS SETOF text
     LANGUAGE sql STABLE
     AS $$
     select distinct w.queue
-    from (select w.* from ojs._waiting() w where p_queue is null or w.queue = p_queue) w
+    from (
+        select c.queue, c.priority + coalesce(t.priority_boost, 0) as priority, c.tenant_id, c.lo
+        from (
+            select f.queue, f.priority, f.tenant_id, min(f.lo) as lo from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
+            where f.to_state = 'available' and (p_queue is null or f.queue = p_queue) group by f.queue, f.priority, f.tenant_id
+        ) c left join ojs.tenant t on t.tenant_id = c.tenant_id
+    ) w
     cross join lateral ojs._turn_mark(w.queue) m
     left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
     where m.hi >= m.lo and (f.ready is not true or w.lo <= f.head)
@@ -6063,6 +6071,7 @@ CREATE FUNCTION ojs._take_in(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p
 declare
     v_came record;
 begin
+    perform ojs._revoke_stale(p_from, p_to, p_xid, p_lo, p_hi);
     for v_came in
         with came as materialized (
             select x.queue, x.tenant_id, x.priority as job_priority, x.priority + coalesce(t.priority_boost, 0) as priority,
@@ -6112,9 +6121,7 @@ begin
             perform ojs._look_back(v_came.queue, v_came.priority, v_came.tenant_id, v_came.los, v_came.his);
         end if;
     end loop;
-    if p_taken then
-        perform ojs._charge_taken(p_from, p_to, p_xid, p_lo, p_hi);
-    end if;
+    perform ojs._charge_taken(p_from, p_to, p_xid, p_lo, p_hi) where p_taken;
 end;
 $$;
 

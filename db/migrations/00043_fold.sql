@@ -26,7 +26,6 @@ begin
     if v_rows = 0 then
         return false;
     end if;
-    perform ojs._revoke_stale();
     if v_rows <= c_bite then
         perform ojs._take_in(v_fold.snapshot, v_to, null, null, null, v_taken);
         update ojs.fold f set rev = f.rev + 1, snapshot = v_to where f.rev = v_fold.rev;
@@ -57,7 +56,6 @@ begin
     select max(j.lo) into v_hi
     from (select j.lo from ojs.journal j where j.xid = p_fold.part_xid and j.lo > p_fold.part_lo order by j.lo limit p_rows) j;
     if v_hi is not null then
-        perform ojs._revoke_stale();
         perform ojs._take_in(null, null, p_fold.part_xid, p_fold.part_lo, v_hi, true);
     end if;
     update ojs.fold f set rev = f.rev + 1, part_lo = v_hi, part_xid = case when v_hi is not null then f.part_xid end
@@ -67,21 +65,6 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._fold_part(ojs.fold, int) is 'Takes in the next p_rows rows of a transaction of which a part was taken in.';
-
--- +goose StatementBegin
-create function ojs._revoke_stale() returns void
-language plpgsql
-as $$
-begin
-    if exists (select from ojs.turn_mark) then
-        perform ojs._revoke(q.queue) from ojs._stale_queues(null) q(queue);
-    end if;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._revoke_stale() is
-'Takes back what was decided ahead without the tenants that join now: these are placed among the others as they stand, and would
-otherwise wait behind all of that.';
 
 -- +goose StatementBegin
 create function ojs._bite_end(p_from pg_snapshot, p_to pg_snapshot, p_rows int, out o_xid xid8, out o_lo bigint)
@@ -134,6 +117,7 @@ as $$
 declare
     v_came record;
 begin
+    perform ojs._revoke_stale(p_from, p_to, p_xid, p_lo, p_hi);
     for v_came in
         with came as materialized (
             select x.queue, x.tenant_id, x.priority as job_priority, x.priority + coalesce(t.priority_boost, 0) as priority,
@@ -183,15 +167,28 @@ begin
             perform ojs._look_back(v_came.queue, v_came.priority, v_came.tenant_id, v_came.los, v_came.his);
         end if;
     end loop;
-    if p_taken then
-        perform ojs._charge_taken(p_from, p_to, p_xid, p_lo, p_hi);
-    end if;
+    perform ojs._charge_taken(p_from, p_to, p_xid, p_lo, p_hi) where p_taken;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._take_in(pg_snapshot, pg_snapshot, xid8, bigint, bigint, boolean) is
 'Has the tenants of jobs that became available join the round, and the jobs that lie behind their cursors looked at again.
 p_taken: jobs were taken beside decisions, too. The other parameters are those of ojs._fresh.';
+
+-- +goose StatementBegin
+create function ojs._revoke_stale(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) returns void
+language plpgsql
+as $$
+begin
+    if exists (select from ojs.turn_mark) then
+        perform ojs._revoke(q.queue) from ojs._stale_queues(p_from, p_to, p_xid, p_lo, p_hi, null) q(queue);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._revoke_stale(pg_snapshot, pg_snapshot, xid8, bigint, bigint) is
+'Takes back what was decided ahead without tenants that are about to join: they are placed among the others as these stand, and would
+otherwise wait behind all of that. The parameters are those of ojs._fresh.';
 
 -- +goose StatementBegin
 create function ojs._charge_taken(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) returns void

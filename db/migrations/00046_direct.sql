@@ -149,18 +149,26 @@ comment on function ojs._revoke(text, boolean) is
 again first. p_all: else only what is out of reach and was let go of. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
-create function ojs._stale_queues(p_queue text) returns setof text
+create function ojs._stale_queues(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint, p_queue text)
+returns setof text
 language sql stable
 as $$
     select distinct w.queue
-    from (select w.* from ojs._waiting() w where p_queue is null or w.queue = p_queue) w
+    from (
+        select c.queue, c.priority + coalesce(t.priority_boost, 0) as priority, c.tenant_id, c.lo
+        from (
+            select f.queue, f.priority, f.tenant_id, min(f.lo) as lo from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
+            where f.to_state = 'available' and (p_queue is null or f.queue = p_queue) group by f.queue, f.priority, f.tenant_id
+        ) c left join ojs.tenant t on t.tenant_id = c.tenant_id
+    ) w
     cross join lateral ojs._turn_mark(w.queue) m
     left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
     where m.hi >= m.lo and (f.ready is not true or w.lo <= f.head)
 $$;
 -- +goose StatementEnd
-comment on function ojs._stale_queues(text) is
-'Queues (p_queue: only that one) for which jobs were decided ahead, and in which work has come since that may go before them.';
+comment on function ojs._stale_queues(pg_snapshot, pg_snapshot, xid8, bigint, bigint, text) is
+'Queues (p_queue: only that one) for which jobs were decided ahead, and in which work has come that may go before them. The other
+parameters are those of ojs._fresh.';
 
 -- +goose StatementBegin
 create function ojs._turn_mark(p_queue text) returns setof ojs.turn_mark

@@ -65,6 +65,7 @@ language plpgsql
 as $$
 declare
     c_many   constant int := 32;
+    c_most   constant int := 1000;
     v_queue text := p_ask.queues[1];
     v_mark  ojs.turn_mark;
     v_done  ojs.decided;
@@ -79,7 +80,7 @@ begin
     if v_mark.queue is null then
         return null;
     end if;
-    v_unread := (select count(*) from (select from ojs._unfolded() u where u.queue = v_queue limit c_many + 1) u);
+    v_unread := (select count(*) from (select from ojs._unfolded() u where u.queue = v_queue limit c_most + 1) u);
     if v_unread > c_many and not p_ask.aside and ojs._enter_lane(-1) then
         -- Each caller would read all of it again, until somebody decides.
         perform ojs._fold();
@@ -89,7 +90,8 @@ begin
         end if;
         v_unread := 0;
     end if;
-    v_stale := v_unread > 0 and exists (select from ojs._stale_queues(v_queue));
+    v_stale := v_unread > c_most or v_unread > 0 and exists (select from ojs._folded() f
+        cross join lateral ojs._stale_queues(f.snapshot, null, f.part_xid, f.part_lo, 9223372036854775807, v_queue));
     if not v_stale then
         return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenant, p_ask.max_bytes);
     elsif not p_ask.aside then
@@ -180,7 +182,9 @@ begin
     -- Most often, under light load, there is nothing left.
     if (select b.priorities <> '{}' from ojs._backlog(v_queue) b)
             and (p_in_lane or not ojs._lingers() and ojs._enter_lane(-1)) then
-        perform ojs._fold();
+        if not p_in_lane then
+            perform ojs._fold();
+        end if;
         perform ojs._decide_ahead(v_queue, greatest(128, 32 * p_ask.count));
     end if;
 end;

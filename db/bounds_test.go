@@ -1,0 +1,146 @@
+package db_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// work runs a statement that returns a number, and counts the rows that it read, wrote and deleted.
+func work(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) (result, rows int) {
+	t.Helper()
+	tx := begin(t, pool)
+	const touched = `select coalesce(sum(seq_tup_read + idx_tup_fetch + n_tup_ins + n_tup_upd + n_tup_del), 0)::int
+		from pg_catalog.pg_stat_xact_all_tables where schemaname = 'ojs'`
+	before := one[int](t, tx, touched)
+	result = one[int](t, tx, sql, args...)
+	rows = one[int](t, tx, touched) - before
+	commit(t, tx)
+	return result, rows
+}
+
+// While a decision takes in what a tenant's transaction brought late, everybody waits. What it does must not grow with that transaction,
+// whether its jobs came in a few statements or in one each, and whether callers ask for many jobs or for one.
+func TestALateCommitStopsNobody(t *testing.T) {
+	t.Parallel()
+	for name, insert := range map[string]string{
+		"few statements": `do $$ begin for i in 1 .. 6 loop
+			perform ojs.enqueue_bulk('late', array_fill('[]'::json, array[10000]), 'q', p_tenant => 'a'); end loop; end $$`,
+		"many statements": `do $$ begin for i in 1 .. 60000 loop insert into ojs.jobs (tenant_id, type, queue) values ('a', 'late', 'q');
+			end loop; end $$`,
+	} {
+		for call, fetch := range map[string]string{
+			"many jobs": "select count(*)::int from ojs.fetch_many('{q}', '{20}', '{\"\"}', '{0}', p_ahead => false) where id is not null",
+			"one job":   "select count(*)::int from ojs.fetch_many('{q}', '{1}', '{\"\"}', '{0}') where id is not null",
+		} {
+			t.Run(name+", "+call, func(t *testing.T) {
+				t.Parallel()
+				d := pgtest.New(t)
+				service := d.Service()
+				late := begin(t, service)
+				exec(t, late, insert)
+				live := func() {
+					exec(t, service, "select count(*) from (select ojs.enqueue('live', p_queue => 'q', p_tenant => t)"+
+						" from unnest('{a,b}'::text[]) t, generate_series(1, 40)) x")
+				}
+				live()
+				work(t, service, fetch)
+				live()
+				commit(t, late)
+				most, byOthers := 0, 0
+				for range 20 {
+					got, rows := work(t, service, fetch)
+					most = max(most, rows)
+					byOthers = one[int](t, d.Pool, "select count(*)::int from ojs.job where state = 'active' and tenant_id = 'b'")
+					if got == 0 {
+						t.Fatal("nothing was handed out")
+					}
+				}
+				// A call takes in two bites of 10,000 rows of the journal at most, and reads them some times over.
+				if most > 120_000 {
+					t.Errorf("a call touched %d rows", most)
+				}
+				if byOthers < 8 {
+					t.Errorf("b had %d jobs", byOthers)
+				}
+				all := one[int](t, d.Pool, "select count(*)::int from ojs.job where state = 'active'")
+				for {
+					got, _ := work(t, service, "select count(*)::int from ojs.fetch('{q}', 10000)")
+					if all += got; got == 0 {
+						break
+					}
+				}
+				if all != 60_160 {
+					t.Errorf("%d of 60160 jobs were handed out", all)
+				}
+				ringsAgree(t, d.Pool)
+			})
+		}
+	}
+}
+
+// Priorities and queues that were used once cost later decisions nothing.
+func TestNamesUsedOnceCostNothing(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	const (
+		idle  = "select count(*)::int from ojs.fetch('{q}', 10)"
+		fetch = "select count(*)::int from ojs.fetch('{q}', 10)"
+	)
+	round := func() (rows [2]int) {
+		_, rows[0] = work(t, service, idle)
+		exec(t, service, "select ojs.enqueue('a', p_queue => 'q') from generate_series(1, 5)")
+		_, rows[1] = work(t, service, fetch)
+		return rows
+	}
+	round()
+	before := round()
+	exec(t, service, "select count(*) from (select ojs.enqueue('a', p_queue => 'q', p_priority => p) from generate_series(-100, 100) p) x")
+	exec(t, service, "select count(*) from (select ojs.enqueue('a', p_queue => 'other-' || i) from generate_series(1, 1000) i) x")
+	if got, _ := work(t, service, "select count(*)::int from ojs.fetch('{q}', 1000)"); got != 201 {
+		t.Fatalf("%d jobs, want 201", got)
+	}
+	for range 3 {
+		round()
+	}
+	if after := round(); after[0] > before[0]+2 || after[1] > before[1]+10 {
+		t.Errorf("without jobs and with five a call touched %v rows, and now %v", before, after)
+	}
+}
+
+// An answer has 16 MiB at most, or what its caller allows, and one job at least; the rest comes with the next ones.
+func TestAnswersAreBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	const large = `select count(*)::int from (select ojs.enqueue('a', to_json(array[x]), p_tenant => 'acme')
+		from (select string_agg(md5(i::text || g), '') as x from generate_series(1, 30000) i, generate_series(1, %d) g group by g) x) x`
+	for name, c := range map[string]struct {
+		fetch string
+		want  []int
+	}{
+		"fetch":                 {"select count(*)::int from ojs.fetch('{default}', 100)", []int{17, 3, 0}},
+		"one decision for many": {"select count(id)::int from ojs.fetch_many('{default}', '{10,90}', '{\"\",\"\"}', '{0,0}')", []int{17, 3, 0}},
+		"decided ahead":         {"select count(id)::int from ojs.fetch_many('{default}', array_fill(1, '{16}'), array_fill(''::text, '{16}'), array_fill(0, '{16}'), p_ahead => true)", []int{16, 4, 0}},
+		"two megabytes":         {"select count(id)::int from ojs.fetch_many('{default}', '{100}', '{\"\"}', '{0}', p_max_bytes => 2000000)", []int{2, 2, 2}},
+		"less than a job":       {"select count(id)::int from ojs.fetch_many('{default}', '{100}', '{\"\"}', '{0}', p_max_bytes => 1)", []int{1, 1, 1}},
+		"beside a decision":     {"select count(*)::int from ojs.fetch('{default}', 100)", []int{17, 3, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.New(t)
+			exec(t, d.Service(), fmt.Sprintf(large, 20))
+			pool := d.Service()
+			if name == "beside a decision" {
+				pool = d.As("acme")
+			}
+			for _, want := range c.want {
+				if got, _ := work(t, pool, c.fetch); got != want {
+					t.Errorf("%d jobs, want %d", got, want)
+				}
+			}
+		})
+	}
+}
