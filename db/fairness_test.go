@@ -197,9 +197,16 @@ func TestFairnessFollowsTheFluidModel(t *testing.T) {
 			queue := fmt.Sprintf("fluid-%d", run)
 			choice := weights[r.IntN(len(weights))]
 			tenants := make([]string, 2+r.IntN(11))
+			// A weight that changes changes what is due from then on, of jobs that were due under the old one, too.
+			bound, changes := churnBound, run%2 == 0
+			if changes {
+				bound++
+			}
 			if run%10 == 9 {
 				tenants = make([]string, 50+r.IntN(251))
-				choice = [][]float64{{1}, {1, 1, 1, 10}, {1, 2, 3, 50}}[r.IntN(3)]
+				heaviest := r.IntN(3)
+				choice = [][]float64{{1}, {1, 1, 1, 10}, {1, 2, 3, 50}}[heaviest]
+				bound = []float64{churnBound, 4, 6}[heaviest]
 			}
 			model := newFluid(map[string]float64{})
 			for i := range tenants {
@@ -210,11 +217,6 @@ func TestFairnessFollowsTheFluidModel(t *testing.T) {
 			seen := map[string]bool{}
 			last := map[string]int64{}
 			worst, total := 0.0, 0
-			// A weight that changes changes what is due from then on, of jobs that were due under the old one, too.
-			bound, changes := churnBound, run%2 == 0
-			if changes {
-				bound++
-			}
 			follow := func(sequence []dispatched) {
 				for _, j := range sequence {
 					if seen[j.id] {
