@@ -1014,8 +1014,8 @@ func TestSittingCallerStopsNobody(t *testing.T) {
 	if d, err := fetchJobs(t.Context(), service, "default", 1); err != nil || len(d.jobs) != 1 {
 		t.Fatalf("a new tenant's job: %v, %v", d.jobs, err)
 	}
-	for tenant, want := range map[string]int{"acme": 3, "globex": 1} {
-		if n := one[int](t, database.Pool, "select floor(vtime)::int from ojs.tenant_fairness where tenant_id = $1", tenant); n != want {
+	for tenant, want := range map[string]int{"acme": 3, "globex": 1, "initech": 1} {
+		if n := one[int](t, database.Pool, "select charged::int from ojs.tenant_fairness where tenant_id = $1", tenant); n != want {
 			t.Errorf("%s was charged for %d jobs, want %d", tenant, n, want)
 		}
 	}
@@ -1087,7 +1087,7 @@ func TestTenantsFetchTheirOwn(t *testing.T) {
 	if d, err := fetchJobs(t.Context(), service, "default", 10); err != nil || len(d.jobs) != 1 {
 		t.Fatalf("at the end: %v, %v; want one job", d.jobs, err)
 	}
-	if n := one[int](t, database.Pool, "select sum(floor(vtime))::int from ojs.tenant_fairness where tenant_id = 'acme'"); n != 6 {
+	if n := one[int](t, database.Pool, "select sum(charged)::int from ojs.tenant_fairness where tenant_id = 'acme'"); n != 6 {
 		t.Errorf("acme was charged for %d jobs, want 6", n)
 	}
 	ringsAgree(t, database.Pool)
@@ -1346,7 +1346,7 @@ func TestRunQueueCorners(t *testing.T) {
 		if got := fetchSeqs(t, service, "q", 20); len(got) != 15 {
 			t.Errorf("%d of 15 jobs", len(got))
 		}
-		if got := one[int](t, service, "select floor(vtime)::int from ojs.tenant_fairness where queue = 'q' order by rev desc limit 1"); got != 25 {
+		if got := one[int](t, service, "select charged::int from ojs.tenant_fairness where queue = 'q' order by rev desc limit 1"); got != 25 {
 			t.Errorf("the tenant was charged for %d of 25 jobs", got)
 		}
 	})
@@ -1503,7 +1503,7 @@ func TestRunQueueCorners(t *testing.T) {
 		if got := one[int](t, d.Pool, "select count(*)::int from ojs.tenant_fairness f join ojs.job j on j.seq > f.head"); got != 100 {
 			t.Errorf("%d jobs lie behind the cursor, want 100", got)
 		}
-		if got := one[int](t, d.Pool, "select floor(vtime)::int from ojs.tenant_fairness order by rev desc limit 1"); got != 200 {
+		if got := one[int](t, d.Pool, "select charged::int from ojs.tenant_fairness order by rev desc limit 1"); got != 200 {
 			t.Errorf("the tenant was charged for %d of 200 jobs", got)
 		}
 	})
@@ -1716,7 +1716,7 @@ func TestAJobInTwoPlacesIsChargedOnce(t *testing.T) {
 		t.Errorf("%d jobs, want 28", len(got))
 	}
 	for _, tenant := range []string{"acme", "beta"} {
-		charged := one[int](t, d.Pool, "select floor(vtime)::int from ojs.tenant_fairness where tenant_id = $1", tenant)
+		charged := one[int](t, d.Pool, "select charged::int from ojs.tenant_fairness where tenant_id = $1", tenant)
 		given := one[int](t, d.Pool, `
 			select count(*) from ojs.lease l cross join lateral unnest(l.tenants) u(tenant_id) where tenant_id = $1`, tenant)
 		if charged != given {

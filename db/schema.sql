@@ -999,7 +999,7 @@ begin
     ), charged as (
         update ojs.tenant_fairness f
         set rev = f.rev + 1, vtime = m.vtime, head = m.head, behind = m.again_lo is not null, again_seq = m.again_seq,
-            again_lo = coalesce(m.again_lo, f.again_lo), ready = m.stays,
+            again_lo = coalesce(m.again_lo, f.again_lo), ready = m.stays, charged = f.charged + m.jobs,
             deficit = case when m.stays then ojs._deficit(t.tenants::int, t.weight, t.moment, t.low, f.weight, m.vtime) else 0 end
         from moved m, total t where f.ctid = m.spot
     ), passed as (
@@ -2363,6 +2363,7 @@ CREATE TABLE ojs.tenant_fairness (
     vtime numeric NOT NULL,
     weight numeric NOT NULL,
     deficit numeric DEFAULT 0 NOT NULL,
+    charged bigint DEFAULT 0 NOT NULL,
     job_priority integer NOT NULL,
     head bigint NOT NULL,
     behind boolean DEFAULT false NOT NULL,
@@ -2395,7 +2396,7 @@ begin
     return query
     select f.queue, f.priority, f.tenant_id, f.rev, f.ready, f.vtime, f.weight,
         case when f.ready and l.tenants > 0 then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
-        f.job_priority, f.head, f.behind, f.again_lo, f.again_seq
+        f.charged, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq
     from ojs.tenant_fairness f
     left join lateral ojs._level(f.queue, f.priority) l on f.ready
     where v_tenant is null or f.tenant_id = v_tenant;
@@ -4288,7 +4289,7 @@ CREATE VIEW ojs._shard_counts AS
                     r.dispatched
                    FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)) u_1
           GROUP BY u_1.tenant_id, u_1.queue, u_1.priority) n
-     LEFT JOIN ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, job_priority, head, behind, again_lo, again_seq) ON (((n.available > (0)::numeric) AND (f.queue = n.queue) AND (f.job_priority = n.priority) AND (f.tenant_id = n.tenant_id))))
+     LEFT JOIN ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, charged, job_priority, head, behind, again_lo, again_seq) ON (((n.available > (0)::numeric) AND (f.queue = n.queue) AND (f.job_priority = n.priority) AND (f.tenant_id = n.tenant_id))))
      LEFT JOIN ( SELECT u_1.tenant_id,
             u_1.queue,
             u_1.priority,
@@ -4948,7 +4949,7 @@ begin
     end if;
     v_own := v_fair.vtime - round((p_jobs * ojs._price())::numeric / v_fair.weight, 15);
     update ojs.tenant_fairness f
-    set rev = f.rev + 1, vtime = v_own, ready = f.ready or p_hi is not null
+    set rev = f.rev + 1, vtime = v_own, ready = f.ready or p_hi is not null, charged = f.charged - p_jobs
     where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
     if p_hi is not null then
         perform ojs._look_back(p_queue, p_priority, p_tenant, array[p_lo], array[p_hi]);
@@ -9159,7 +9160,7 @@ CREATE VIEW ojs.tenant_stats AS
         ), owed AS (
          SELECT f.tenant_id,
             sum(f.deficit) AS deficit
-           FROM ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, job_priority, head, behind, again_lo, again_seq)
+           FROM ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, charged, job_priority, head, behind, again_lo, again_seq)
           GROUP BY f.tenant_id
         ), minute AS (
          SELECT t.tenant_id,

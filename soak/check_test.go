@@ -640,7 +640,13 @@ func (f *findings) counters(ctx context.Context, tx pgx.Tx, since time.Time) err
 			where pg_snapshot_xmax(c.seen) > pg_snapshot_xmax(pg_current_snapshot())`, nil},
 		{"a tenant was charged for another number of jobs than it was given", `
 			select coalesce(f.tenant_id, l.tenant_id) || '/' || coalesce(f.queue, l.queue) || ': charged ' || coalesce(f.n, 0) || ', given ' || coalesce(l.n, 0)
-			from (select f.tenant_id, f.queue, sum(f.dispatched) as n from ojs._fairness() f group by f.tenant_id, f.queue) f
+			from (
+				select u.tenant_id, u.queue, sum(u.jobs) as n from (
+					select f.tenant_id, f.queue, f.charged as jobs from ojs.tenant_fairness f
+					-- Decided ahead and not handed out yet.
+					union all select t.tenant_id, t.queue, -1 from ojs.turn t
+				) u group by u.tenant_id, u.queue
+			) f
 			full join (
 				select m.tenant_id, m.queue, sum(m.jobs) - coalesce(sum(m.owed) filter (
 					where not pg_visible_in_snapshot(m.xid, (select x.snapshot from ojs.fold x))), 0) as n

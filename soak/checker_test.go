@@ -197,7 +197,7 @@ func TestTheCheckerSees(t *testing.T) {
 		},
 		{name: "a failure too many", spoil: "update ojs.tally set failed = failed + 1 where failed > 0", want: "disagree about failures"},
 		{name: "a member is forgotten", spoil: "update ojs.level set tenants = tenants + 1", want: "does not count its tenants"},
-		{name: "charged too much", spoil: "update ojs.tenant_fairness set dispatched = dispatched + 1", want: "was charged for another number"},
+		{name: "charged too much", spoil: "update ojs.tenant_fairness set charged = charged + 1", want: "was charged for another number"},
 		{name: "a mark beyond", spoil: "update ojs.fold set snapshot = '900000000:900000000:'", want: "lies in the future"},
 		{
 			name: "a row in two versions", want: "is to be one is several",

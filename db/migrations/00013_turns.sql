@@ -73,6 +73,7 @@ create table ojs.tenant_fairness (
     vtime        numeric not null,
     weight       numeric not null,
     deficit      numeric not null default 0,
+    charged      bigint not null default 0,
     job_priority int not null,
     head         bigint not null,
     behind       boolean not null default false,
@@ -92,6 +93,8 @@ comment on column ojs.tenant_fairness.vtime is 'The tenant''s own virtual time: 
 comment on column ojs.tenant_fairness.weight is 'The weight in effect.';
 comment on column ojs.tenant_fairness.deficit is
 'Jobs owed to the tenant (negative: had ahead of its share) when it was last served; ojs.tenant_stats shows the present value.';
+comment on column ojs.tenant_fairness.charged is
+'Jobs that the tenant has been charged for here since the row was made: those handed out, and those decided ahead (ojs.turn).';
 comment on column ojs.tenant_fairness.job_priority is 'The jobs'' own priority.';
 comment on column ojs.tenant_fairness.head is 'Cursor: jobs up to this job.seq have been looked at. It only grows.';
 comment on column ojs.tenant_fairness.behind is 'Whether ranges of ojs.again, which lie behind the cursor, are still to be looked at.';

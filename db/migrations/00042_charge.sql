@@ -54,7 +54,7 @@ begin
     ), charged as (
         update ojs.tenant_fairness f
         set rev = f.rev + 1, vtime = m.vtime, head = m.head, behind = m.again_lo is not null, again_seq = m.again_seq,
-            again_lo = coalesce(m.again_lo, f.again_lo), ready = m.stays,
+            again_lo = coalesce(m.again_lo, f.again_lo), ready = m.stays, charged = f.charged + m.jobs,
             deficit = case when m.stays then ojs._deficit(t.tenants::int, t.weight, t.moment, t.low, f.weight, m.vtime) else 0 end
         from moved m, total t where f.ctid = m.spot
     ), passed as (
@@ -136,7 +136,7 @@ begin
     end if;
     v_own := v_fair.vtime - round((p_jobs * ojs._price())::numeric / v_fair.weight, 15);
     update ojs.tenant_fairness f
-    set rev = f.rev + 1, vtime = v_own, ready = f.ready or p_hi is not null
+    set rev = f.rev + 1, vtime = v_own, ready = f.ready or p_hi is not null, charged = f.charged - p_jobs
     where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
     if p_hi is not null then
         perform ojs._look_back(p_queue, p_priority, p_tenant, array[p_lo], array[p_hi]);

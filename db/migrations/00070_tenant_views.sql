@@ -17,7 +17,7 @@ begin
     return query
     select f.queue, f.priority, f.tenant_id, f.rev, f.ready, f.vtime, f.weight,
         case when f.ready and l.tenants > 0 then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
-        f.job_priority, f.head, f.behind, f.again_lo, f.again_seq
+        f.charged, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq
     from ojs.tenant_fairness f
     left join lateral ojs._level(f.queue, f.priority) l on f.ready
     where v_tenant is null or f.tenant_id = v_tenant;
