@@ -479,13 +479,11 @@ begin
     select ojs._trusted() and p_tenant is null, ojs._well_asked(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes),
         pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot()),
         exists (select from ojs.worker w where w.resting and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)),
-        case when s.held_at is null then array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
-            where not exists (select from ojs.queue c where c.queue = q.queue and c.paused) group by q.queue order by min(q.n))
-                else '{}' end,
+        ojs._open_queues(p_queues),
         (select least(sum(c), 10001) from unnest(p_counts) c),
         array(select least(sum(c.jobs) over (order by c.n) - c.jobs + 1, 10001)::int from unnest(p_counts) with ordinality c(jobs, n))
     into v_trusted, v_good, v_foreign, v_rests, v_ask.queues, v_ask.count, v_ask.starts
-    from ojs.settings s, ojs._folded() f;
+    from ojs._folded() f;
     if v_good is not true then
         perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes);
     elsif v_foreign then
@@ -695,6 +693,7 @@ begin
             v_done.places := v_done.places || v_ahead.places;
             v_done.bytes := v_done.bytes + v_ahead.bytes;
         end if;
+        v_done := ojs._take_revoked(v_queue, v_upto, p_ask.tenant, p_ask.max_bytes, v_done);
         v_done := ojs._beside(v_queue, v_upto, p_ask.tenant, null, p_ask.max_bytes, v_done);
     end loop;
     return v_done;
@@ -858,7 +857,7 @@ begin
     elsif pg_snapshot_xmax(v_fold.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then
         perform ojs.rebuild();
     else
-        perform ojs._fold();
+        perform ojs._fold_on();
     end if;
 end;
 $$;
@@ -960,7 +959,7 @@ WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.level FORCE ROW LEVEL SECURITY;
 
-CREATE FUNCTION ojs._charge(p_level ojs.level, p_picks ojs.picks, p_of_one boolean) RETURNS ojs.level
+CREATE FUNCTION ojs._charge(p_level ojs.level, p_picks ojs.picks, p_tenant text) RETURNS ojs.level
     LANGUAGE plpgsql
     AS $$
 declare
@@ -993,8 +992,8 @@ begin
             p_level.weight - coalesce(sum(m.weight) filter (where not m.stays), 0) as weight,
             p_level.moment + sum(m.weight * (m.vtime - m.was)) - coalesce(sum(m.weight * m.vtime) filter (where not m.stays), 0) as moment,
             -- Where nobody stays, those who come begin where the last one was: else they would go before whoever comes back.
-            greatest(p_level.low, case when not p_of_one then coalesce(least(min(m.vtime) filter (where m.stays), p_picks.rest),
-                max(m.vtime)) end) as low
+            greatest(p_level.low, coalesce(least(min(m.vtime) filter (where m.stays),
+                case when p_tenant is null then p_picks.rest else ojs._lowest(p_level, p_tenant) end), max(m.vtime))) as low
         from moved m
     ), charged as (
         update ojs.tenant_fairness f
@@ -1772,29 +1771,29 @@ CREATE FUNCTION ojs._decide(p_queues text[], p_count integer, p_tenant text, p_m
     AS $$
 declare
     v_done  ojs.decided := ojs._nothing();
-    c_bites constant int := 5;
-    v_held  boolean;
+    v_until timestamptz := ojs.now() + ojs._patience();
     v_ahead text[];
     v_more  boolean;
 begin
-    select s.held_at is not null, array(select q.queue from unnest(p_queues) q(queue) cross join lateral ojs._turn_mark(q.queue) m
-            where m.hi >= m.lo or m.held > 0)
-    into v_held, v_ahead from ojs.settings s;
-    if v_held then
-        -- Since this call began.
+    -- Since this call began, a queue may have been paused, or dispatch held.
+    select ojs._open_queues(p_queues), array(select q.queue from unnest(p_queues) q(queue) cross join lateral ojs._turn_mark(q.queue) m
+        where m.hi >= m.lo or m.held > 0)
+    into p_queues, v_ahead;
+    if p_queues = '{}' then
         return v_done;
     elsif v_ahead <> '{}' then
         -- What was decided ahead is decided again, with what came since.
         perform ojs._revoke(q.queue) from unnest(v_ahead) q(queue);
     end if;
-    for v_bite in 1 .. c_bites loop
+    loop
         v_more := ojs._fold();
         if cardinality(p_queues) = 1 then
             v_done := ojs._serve_queue(p_queues[1], p_count, p_tenant, p_max_bytes, null, v_done);
         else
             v_done := ojs._serve_round(p_queues, p_count, p_tenant, p_max_bytes, v_done);
         end if;
-        exit when cardinality(v_done.ids) >= p_count or v_done.cut or not v_more;
+        -- With jobs in hand the next bite must wait: what it brings may bring them again.
+        exit when v_done.ids <> '{}' or v_done.cut or not v_more or ojs.now() > v_until;
     end loop;
     v_done.cut := v_done.cut or v_more and cardinality(v_done.ids) < p_count;
     return v_done;
@@ -2052,7 +2051,7 @@ CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_coun
     ), seen as materialized (
         select f.spot, f.tenant_id, f.vtime, f.edge, l.again, l.seq, l.id, l.place, l.bytes, coalesce(l.last, false) as last,
             f.own + (l.nth - 1) * ojs._price() / f.weight as tag,
-            case when l.last then f.own + l.nth * ojs._price() / f.weight end as beyond
+            case when l.id is null then f.own when l.last then f.own + l.nth * ojs._price() / f.weight end as beyond
         from front f
         left join lateral (
             -- Behind the last one that was read there may be more: of a tenant that is to look again, only one range is read.
@@ -2064,8 +2063,8 @@ CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_coun
             ) x
         ) l on true
     ), known as materialized (
-        -- From this time on, somebody who was not looked at may be due: a job behind a tenant's last one that was read, or a tenant
-        -- behind the front.
+        -- From this time on, somebody who was not looked at may be due: a job behind a tenant's last one that was read, or behind what it
+        -- was to look at again in vain, or a tenant behind the front.
         select least(min(s.beyond), (min(s.edge) - p_low)::float8) as until from seen s
     ), ranked as (
         select s.*, (row_number() over (order by s.tag, s.tenant_id))::int as turn from seen s
@@ -2394,7 +2393,8 @@ begin
         return;
     end if;
     return query
-    select f.queue, f.priority, f.tenant_id, f.rev, f.ready, f.vtime, f.weight,
+    -- The time of a tenant that comes says how many jobs its level has served.
+    select f.queue, f.priority, f.tenant_id, f.rev, f.ready, case when v_tenant is null then f.vtime end, f.weight,
         case when f.ready and l.tenants > 0 then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
         f.charged, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq
     from ojs.tenant_fairness f
@@ -2552,12 +2552,13 @@ CREATE FUNCTION ojs._fold() RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 declare
-    c_bite  constant int := 10000;
+    c_bite  constant int := 2000;
     v_fold  ojs.fold;
     v_to    pg_snapshot := ojs._snapshot();
     v_rows  bigint;
     v_taken boolean;
-    v_end   record;
+    v_xid   xid8;
+    v_lo    bigint;
 begin
     select * into v_fold from ojs._folded();
     if v_fold.part_xid is not null then
@@ -2568,20 +2569,35 @@ begin
     if v_rows = 0 then
         return false;
     end if;
-    if v_rows <= c_bite then
+    if v_rows > c_bite then
+        select e.o_xid, e.o_lo into v_xid, v_lo from ojs._bite_end(v_fold.snapshot, v_to, c_bite) e;
+    end if;
+    -- Of the running transaction's own rows nothing is left for a next bite: they are taken in each time.
+    if v_rows <= c_bite or v_xid is null then
         perform ojs._take_in(v_fold.snapshot, v_to, null, null, null, v_taken);
         update ojs.fold f set rev = f.rev + 1, snapshot = v_to where f.rev = v_fold.rev;
         return false;
     end if;
     -- Taking in more at once would keep everybody waiting. So transactions are taken in by their order, and of the last one a part.
-    v_end := ojs._bite_end(v_fold.snapshot, v_to, c_bite);
     perform ojs._take_in(
-        v_fold.snapshot, ojs._snapshot_part(v_fold.snapshot, v_to, v_end.o_xid, false), v_end.o_xid, 0, v_end.o_lo, true);
+        v_fold.snapshot, ojs._snapshot_part(v_fold.snapshot, v_to, v_xid, false), v_xid, 0, v_lo, true);
     update ojs.fold f
-    set rev = f.rev + 1, snapshot = ojs._snapshot_part(v_fold.snapshot, v_to, v_end.o_xid, true), part_xid = v_end.o_xid,
-        part_lo = v_end.o_lo
+    set rev = f.rev + 1, snapshot = ojs._snapshot_part(v_fold.snapshot, v_to, v_xid, true), part_xid = v_xid,
+        part_lo = v_lo
     where f.rev = v_fold.rev;
     return true;
+end;
+$$;
+
+CREATE FUNCTION ojs._fold_on() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_until timestamptz := ojs.now() + ojs._patience();
+begin
+    loop
+        exit when not ojs._fold() or ojs.now() > v_until;
+    end loop;
 end;
 $$;
 
@@ -3045,6 +3061,21 @@ begin
 exception when invalid_parameter_value then
     return false;
 end;
+$$;
+
+CREATE FUNCTION ojs._islands(p_los bigint[], p_his bigint[]) RETURNS TABLE(lo bigint, hi bigint)
+    LANGUAGE sql IMMUTABLE ROWS 10
+    AS $$
+    select min(x.lo), max(x.hi)
+    from (
+        select r.lo, r.hi, sum(r.apart) over (order by r.lo, r.hi) as part
+        from (
+            select r.lo, r.hi, (r.lo > 1000 + max(r.hi) over (order by r.lo, r.hi rows between unbounded preceding
+                and 1 preceding))::int as apart
+            from unnest(p_los, p_his) r(lo, hi)
+        ) r
+    ) x
+    group by coalesce(x.part, 0)
 $$;
 
 CREATE FUNCTION ojs._job_arriving() RETURNS trigger
@@ -3563,18 +3594,8 @@ begin
             and a.lo <= v_fair.again_seq
           and a.hi > v_fair.again_seq;
     end if;
-    -- Ranges that lie close together become one: each is read by itself, and few jobs between them are soon passed over.
     insert into ojs.again (queue, priority, tenant_id, lo, hi)
-    select p_queue, p_priority, p_tenant, min(x.lo), max(x.hi)
-    from (
-        select r.lo, r.hi, sum(r.apart) over (order by r.lo, r.hi) as part
-        from (
-            select r.lo, r.hi, (r.lo > 1000 + max(r.hi) over (order by r.lo, r.hi rows between unbounded preceding
-                and 1 preceding))::int as apart
-            from unnest(p_los, p_his) r(lo, hi)
-        ) r
-    ) x
-    group by coalesce(x.part, 0);
+    select p_queue, p_priority, p_tenant, r.lo, r.hi from ojs._islands(p_los, p_his) r;
     update ojs.tenant_fairness f
     set rev = f.rev + 1, behind = true, again_lo = case when f.behind then least(f.again_lo, v_lo) else v_lo end,
         again_seq = case when f.behind then least(f.again_seq, v_lo - 1) else v_lo - 1 end
@@ -3594,6 +3615,15 @@ CREATE FUNCTION ojs._loss(p_cause text, p_attempt integer, p_started_at timestam
         'timeout_kind', case p_cause when 'timeout' then 'execution' else 'stalled' end,
         'limit_seconds', case p_cause when 'timeout' then trim_scale(p_limit_ms / 1000.0) end,
         'elapsed_seconds', round(extract(epoch from p_now - p_started_at), 3))), p_attempt, p_now)
+$$;
+
+CREATE FUNCTION ojs._lowest(p_level ojs.level, p_but text) RETURNS numeric
+    LANGUAGE sql STABLE
+    AS $$
+    select f.vtime from ojs.tenant_fairness f
+    where f.queue = p_level.queue and f.priority = p_level.priority and f.ready and f.vtime >= p_level.low
+      and f.tenant_id is distinct from p_but
+    order by f.vtime limit 1
 $$;
 
 CREATE TABLE ojs.cron_run (
@@ -3802,7 +3832,7 @@ begin
 end;
 $_$;
 
-CREATE FUNCTION ojs._move_level(p_level ojs.level, p_tenants integer, p_weight numeric, p_moment numeric, p_own numeric) RETURNS void
+CREATE FUNCTION ojs._move_level(p_level ojs.level, p_tenants integer, p_weight numeric, p_moment numeric, p_low numeric) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
@@ -3812,7 +3842,7 @@ begin
     else
         update ojs.level l
         set rev = l.rev + 1, tenants = l.tenants + p_tenants, weight = l.weight + p_weight, moment = l.moment + p_moment,
-            low = least(l.low, p_own), used_at = ojs.now()
+            low = coalesce(p_low, l.low), used_at = ojs.now()
         where l.queue = p_level.queue and l.priority = p_level.priority and l.rev = p_level.rev;
     end if;
     if p_tenants > 0 and coalesce(p_level.tenants, 0) = 0 or p_level.tenants + p_tenants = 0 then
@@ -4096,6 +4126,14 @@ CREATE FUNCTION ojs._open_jobs(p_cron ojs.cron, p_ids uuid[]) RETURNS TABLE(id u
     ) j
 $$;
 
+CREATE FUNCTION ojs._open_queues(p_queues text[]) RETURNS text[]
+    LANGUAGE sql STABLE
+    AS $$
+    select case when s.held_at is null then array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
+        where not exists (select from ojs.queue c where c.queue = q.queue and c.paused) group by q.queue order by min(q.n)) else '{}' end
+    from ojs.settings s
+$$;
+
 CREATE FUNCTION ojs._options_violation(p_options json, p_extra json) RETURNS ojs.violation
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -4371,6 +4409,10 @@ begin
     o_upto := coalesce(v_first - 1, o_upto);
 end;
 $$;
+
+CREATE FUNCTION ojs._patience() RETURNS interval
+    LANGUAGE sql IMMUTABLE
+    AS $$ select interval '100 milliseconds' $$;
 
 CREATE FUNCTION ojs._plain_fields(p_job ojs._job_fields, p_fields bigint) RETURNS boolean
     LANGUAGE sql STABLE
@@ -4955,9 +4997,11 @@ begin
         perform ojs._look_back(p_queue, p_priority, p_tenant, array[p_lo], array[p_hi]);
     end if;
     if v_fair.ready then
-        perform ojs._move_level(v_level, 0, 0, v_fair.weight * (v_own - v_fair.vtime), v_own);
+        -- Where all take jobs beside decisions the lowest time rises, too; otherwise whoever comes would begin far behind the others.
+        perform ojs._move_level(v_level, 0, 0, v_fair.weight * (v_own - v_fair.vtime),
+            case when p_jobs > 0 then least(v_level.low, v_own) else ojs._lowest(v_level, null) end);
     elsif p_hi is not null then
-        perform ojs._move_level(v_level, 1, v_fair.weight, v_fair.weight * v_own, v_own);
+        perform ojs._move_level(v_level, 1, v_fair.weight, v_fair.weight * v_own, least(v_level.low, v_own));
     end if;
 end;
 $$;
@@ -5418,7 +5462,7 @@ begin
         v_level.queue := v_fair.queue;
         v_level.priority := v_to;
         if v_fair.ready then
-            perform ojs._move_level(v_level, 1, p_tenant.weight, p_tenant.weight * v_own, v_own);
+            perform ojs._move_level(v_level, 1, p_tenant.weight, p_tenant.weight * v_own, least(v_level.low, v_own));
         elsif v_to <> v_fair.priority then
             -- Rows are found by their levels. Without a level here, the next change would miss this one.
             perform ojs._move_level(v_level, 0, 0, 0, null);
@@ -5580,7 +5624,7 @@ begin
                 exit when cardinality(v_picks.spots) = 0;
             end if;
             v_tenants := v_level.tenants;
-            v_level := ojs._charge(v_level, v_picks, p_tenant is not null);
+            v_level := ojs._charge(v_level, v_picks, p_tenant);
             if p_ahead is not null then
                 perform ojs._keep(v_level, v_picks, p_ahead + cardinality(p_done.ids));
             end if;
@@ -6126,6 +6170,39 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._take_revoked(p_queue text, p_count integer, p_tenant text, p_max_bytes bigint, p_done ojs.decided) RETURNS ojs.decided
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_now timestamptz := ojs.now();
+    v_got record;
+begin
+    with held as materialized (
+        select t.n, t.tenant_id, t.id, t.seq, t.job_priority, t.bytes, j.place
+        from (select t.* from ojs.turn t where t.queue = p_queue and (p_tenant is null or t.tenant_id = p_tenant) order by t.n) t
+        cross join lateral (select j.ctid as place from ojs.job j
+            where j.id = t.id and j.tenant_id = t.tenant_id and j.state = 'available' and (j.expires_at > v_now) is not false
+              and j.id <> all (p_done.ids) limit 1 for update skip locked) j
+        limit p_count - cardinality(p_done.ids)
+    ), kept as materialized (
+        select h.* from (select h.*, sum(h.bytes) over (order by h.n) as size, row_number() over (order by h.n) as nth from held h) h
+        where h.size <= p_max_bytes - p_done.bytes or h.nth = 1 and p_done.ids = '{}'
+    ), noted as (
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, lo, hi)
+        select k.tenant_id, p_queue, k.job_priority, 'available', 'active', 0, count(*), min(k.seq), max(k.seq) from kept k
+            group by k.tenant_id, k.job_priority
+    )
+    select coalesce(array_agg(k.id order by k.n), '{}') as ids, coalesce(array_agg(k.place order by k.n), '{}') as places,
+        coalesce(sum(k.bytes), 0) as bytes, count(*) < (select count(*) from held) as cut
+    into v_got from kept k;
+    p_done.ids := p_done.ids || v_got.ids;
+    p_done.places := p_done.places || v_got.places;
+    p_done.bytes := p_done.bytes + v_got.bytes;
+    p_done.cut := p_done.cut or v_got.cut;
+    return p_done;
+end;
+$$;
+
 CREATE FUNCTION ojs._tells_time(p_text text) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $_$ select p_text like '+%' or p_text ~ '^\d{4,6}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[-+]\d\d(:?\d\d)?)$' $_$;
@@ -6429,11 +6506,17 @@ CREATE FUNCTION ojs._wake_again(p_tenants text[], p_ids uuid[]) RETURNS void
 declare
     v_queues text[];
 begin
+    -- A row for jobs that lie close together: as long as somebody has them locked, this goes on every second.
     with noted as (
         insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
-        select j.tenant_id, j.queue, j.priority, 'available', 'available', 1, j.seq, j.seq
-        from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
-        cross join lateral (select j.* from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'available' limit 1) j
+        select j.tenant_id, j.queue, j.priority, 'available', 'available', 1, r.lo, r.hi
+        from (
+            select j.tenant_id, j.queue, j.priority, array_agg(j.seq) as seqs
+            from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
+            cross join lateral (select j.tenant_id, j.queue, j.priority, j.seq from ojs.job j
+                where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'available' limit 1) j
+            group by j.tenant_id, j.queue, j.priority
+        ) j cross join lateral ojs._islands(j.seqs, j.seqs) r
         returning queue
     )
     select array_agg(distinct n.queue) into v_queues from noted n;
@@ -6946,9 +7029,8 @@ begin
     for v_queue in select distinct t.queue from ojs.turn t loop
         perform ojs._revoke(v_queue);
     end loop;
-    -- Jobs that have not been taken in yet join now, under the settings that held when they committed.
-    while ojs._fold() loop
-    end loop;
+    -- Jobs that have not been taken in yet join now, under the settings that held when they committed: as many as others can wait for.
+    perform ojs._fold_on();
     select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
     insert into ojs.tenant (tenant_id, weight, priority_boost) values (p_tenant, coalesce(p_weight, 1), coalesce(p_priority_boost, 0))
     on conflict (tenant_id) do update

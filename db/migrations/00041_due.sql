@@ -28,7 +28,7 @@ as $$
     ), seen as materialized (
         select f.spot, f.tenant_id, f.vtime, f.edge, l.again, l.seq, l.id, l.place, l.bytes, coalesce(l.last, false) as last,
             f.own + (l.nth - 1) * ojs._price() / f.weight as tag,
-            case when l.last then f.own + l.nth * ojs._price() / f.weight end as beyond
+            case when l.id is null then f.own when l.last then f.own + l.nth * ojs._price() / f.weight end as beyond
         from front f
         left join lateral (
             -- Behind the last one that was read there may be more: of a tenant that is to look again, only one range is read.
@@ -40,8 +40,8 @@ as $$
             ) x
         ) l on true
     ), known as materialized (
-        -- From this time on, somebody who was not looked at may be due: a job behind a tenant's last one that was read, or a tenant
-        -- behind the front.
+        -- From this time on, somebody who was not looked at may be due: a job behind a tenant's last one that was read, or behind what it
+        -- was to look at again in vain, or a tenant behind the front.
         select least(min(s.beyond), (min(s.edge) - p_low)::float8) as until from seen s
     ), ranked as (
         select s.*, (row_number() over (order by s.tag, s.tenant_id))::int as turn from seen s

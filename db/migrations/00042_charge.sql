@@ -15,7 +15,7 @@ may have more, its bytes. rest: the lowest time of those at the front who were n
 jobs that ended; blocked: tenants of jobs that somebody has locked; size: the bytes in sum; cut: some were left out for their bytes.';
 
 -- +goose StatementBegin
-create function ojs._charge(p_level ojs.level, p_picks ojs.picks, p_of_one boolean) returns ojs.level
+create function ojs._charge(p_level ojs.level, p_picks ojs.picks, p_tenant text) returns ojs.level
 language plpgsql
 as $$
 declare
@@ -48,8 +48,8 @@ begin
             p_level.weight - coalesce(sum(m.weight) filter (where not m.stays), 0) as weight,
             p_level.moment + sum(m.weight * (m.vtime - m.was)) - coalesce(sum(m.weight * m.vtime) filter (where not m.stays), 0) as moment,
             -- Where nobody stays, those who come begin where the last one was: else they would go before whoever comes back.
-            greatest(p_level.low, case when not p_of_one then coalesce(least(min(m.vtime) filter (where m.stays), p_picks.rest),
-                max(m.vtime)) end) as low
+            greatest(p_level.low, coalesce(least(min(m.vtime) filter (where m.stays),
+                case when p_tenant is null then p_picks.rest else ojs._lowest(p_level, p_tenant) end), max(m.vtime))) as low
         from moved m
     ), charged as (
         update ojs.tenant_fairness f
@@ -74,10 +74,21 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._charge(ojs.level, ojs.picks, boolean) is
+comment on function ojs._charge(ojs.level, ojs.picks, text) is
 'Books what the tenants of one level were dealt, and returns the level as it is then: times and cursors move on, past jobs that somebody
-has locked, too, for which nobody pays; who has no more jobs leaves. p_of_one: only one tenant was asked about, which says nothing of
-where the others begin.';
+has locked, too, for which nobody pays; who has no more jobs leaves. p_tenant: only this one was asked about.';
+
+-- +goose StatementBegin
+create function ojs._lowest(p_level ojs.level, p_but text) returns numeric
+language sql stable
+as $$
+    select f.vtime from ojs.tenant_fairness f
+    where f.queue = p_level.queue and f.priority = p_level.priority and f.ready and f.vtime >= p_level.low
+      and f.tenant_id is distinct from p_but
+    order by f.vtime limit 1
+$$;
+-- +goose StatementEnd
+comment on function ojs._lowest(ojs.level, text) is 'The lowest time of a level''s tenants with work, one left out; null: there is none.';
 
 -- +goose StatementBegin
 create function ojs._deficit(p_tenants int, p_weight numeric, p_moment numeric, p_low numeric, p_own_weight numeric,
@@ -142,9 +153,11 @@ begin
         perform ojs._look_back(p_queue, p_priority, p_tenant, array[p_lo], array[p_hi]);
     end if;
     if v_fair.ready then
-        perform ojs._move_level(v_level, 0, 0, v_fair.weight * (v_own - v_fair.vtime), v_own);
+        -- Where all take jobs beside decisions the lowest time rises, too; otherwise whoever comes would begin far behind the others.
+        perform ojs._move_level(v_level, 0, 0, v_fair.weight * (v_own - v_fair.vtime),
+            case when p_jobs > 0 then least(v_level.low, v_own) else ojs._lowest(v_level, null) end);
     elsif p_hi is not null then
-        perform ojs._move_level(v_level, 1, v_fair.weight, v_fair.weight * v_own, v_own);
+        perform ojs._move_level(v_level, 1, v_fair.weight, v_fair.weight * v_own, least(v_level.low, v_own));
     end if;
 end;
 $$;
@@ -169,18 +182,8 @@ begin
             and a.lo <= v_fair.again_seq
           and a.hi > v_fair.again_seq;
     end if;
-    -- Ranges that lie close together become one: each is read by itself, and few jobs between them are soon passed over.
     insert into ojs.again (queue, priority, tenant_id, lo, hi)
-    select p_queue, p_priority, p_tenant, min(x.lo), max(x.hi)
-    from (
-        select r.lo, r.hi, sum(r.apart) over (order by r.lo, r.hi) as part
-        from (
-            select r.lo, r.hi, (r.lo > 1000 + max(r.hi) over (order by r.lo, r.hi rows between unbounded preceding
-                and 1 preceding))::int as apart
-            from unnest(p_los, p_his) r(lo, hi)
-        ) r
-    ) x
-    group by coalesce(x.part, 0);
+    select p_queue, p_priority, p_tenant, r.lo, r.hi from ojs._islands(p_los, p_his) r;
     update ojs.tenant_fairness f
     set rev = f.rev + 1, behind = true, again_lo = case when f.behind then least(f.again_lo, v_lo) else v_lo end,
         again_seq = case when f.behind then least(f.again_seq, v_lo - 1) else v_lo - 1 end
@@ -190,4 +193,23 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._look_back(text, int, text, bigint[], bigint[]) is
 'Has ranges of job.seq behind a tenant''s cursor looked at again, before what lies ahead of it, first in first out.';
+
+-- +goose StatementBegin
+create function ojs._islands(p_los bigint[], p_his bigint[]) returns table (lo bigint, hi bigint)
+language sql immutable rows 10
+as $$
+    select min(x.lo), max(x.hi)
+    from (
+        select r.lo, r.hi, sum(r.apart) over (order by r.lo, r.hi) as part
+        from (
+            select r.lo, r.hi, (r.lo > 1000 + max(r.hi) over (order by r.lo, r.hi rows between unbounded preceding
+                and 1 preceding))::int as apart
+            from unnest(p_los, p_his) r(lo, hi)
+        ) r
+    ) x
+    group by coalesce(x.part, 0)
+$$;
+-- +goose StatementEnd
+comment on function ojs._islands(bigint[], bigint[]) is
+'Ranges in which those that lie close together have become one: each is read by itself, and few jobs between them are soon passed over.';
 reset role;

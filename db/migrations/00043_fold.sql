@@ -10,12 +10,13 @@ create function ojs._fold() returns boolean
 language plpgsql
 as $$
 declare
-    c_bite  constant int := 10000;
+    c_bite  constant int := 2000;
     v_fold  ojs.fold;
     v_to    pg_snapshot := ojs._snapshot();
     v_rows  bigint;
     v_taken boolean;
-    v_end   record;
+    v_xid   xid8;
+    v_lo    bigint;
 begin
     select * into v_fold from ojs._folded();
     if v_fold.part_xid is not null then
@@ -26,25 +27,50 @@ begin
     if v_rows = 0 then
         return false;
     end if;
-    if v_rows <= c_bite then
+    if v_rows > c_bite then
+        select e.o_xid, e.o_lo into v_xid, v_lo from ojs._bite_end(v_fold.snapshot, v_to, c_bite) e;
+    end if;
+    -- Of the running transaction's own rows nothing is left for a next bite: they are taken in each time.
+    if v_rows <= c_bite or v_xid is null then
         perform ojs._take_in(v_fold.snapshot, v_to, null, null, null, v_taken);
         update ojs.fold f set rev = f.rev + 1, snapshot = v_to where f.rev = v_fold.rev;
         return false;
     end if;
     -- Taking in more at once would keep everybody waiting. So transactions are taken in by their order, and of the last one a part.
-    v_end := ojs._bite_end(v_fold.snapshot, v_to, c_bite);
     perform ojs._take_in(
-        v_fold.snapshot, ojs._snapshot_part(v_fold.snapshot, v_to, v_end.o_xid, false), v_end.o_xid, 0, v_end.o_lo, true);
+        v_fold.snapshot, ojs._snapshot_part(v_fold.snapshot, v_to, v_xid, false), v_xid, 0, v_lo, true);
     update ojs.fold f
-    set rev = f.rev + 1, snapshot = ojs._snapshot_part(v_fold.snapshot, v_to, v_end.o_xid, true), part_xid = v_end.o_xid,
-        part_lo = v_end.o_lo
+    set rev = f.rev + 1, snapshot = ojs._snapshot_part(v_fold.snapshot, v_to, v_xid, true), part_xid = v_xid,
+        part_lo = v_lo
     where f.rev = v_fold.rev;
     return true;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._fold() is
-'Takes in what ojs.journal gained since the last decision, about 10000 rows at most, and returns whether there may be more.';
+'Takes in what ojs.journal gained since the last decision, about 2000 rows at most, and returns whether there may be more.';
+
+-- +goose StatementBegin
+create function ojs._fold_on() returns void
+language plpgsql
+as $$
+declare
+    v_until timestamptz := ojs.now() + ojs._patience();
+begin
+    loop
+        exit when not ojs._fold() or ojs.now() > v_until;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._fold_on() is 'Folds bite after bite, until there is no more or others have waited long enough.';
+
+-- +goose StatementBegin
+create function ojs._patience() returns interval
+language sql immutable
+as $$ select interval '100 milliseconds' $$;
+-- +goose StatementEnd
+comment on function ojs._patience() is 'How long a call goes on taking in the journal while others wait for the lane.';
 
 -- +goose StatementBegin
 create function ojs._fold_part(p_fold ojs.fold, p_rows int) returns boolean

@@ -25,9 +25,8 @@ begin
     for v_queue in select distinct t.queue from ojs.turn t loop
         perform ojs._revoke(v_queue);
     end loop;
-    -- Jobs that have not been taken in yet join now, under the settings that held when they committed.
-    while ojs._fold() loop
-    end loop;
+    -- Jobs that have not been taken in yet join now, under the settings that held when they committed: as many as others can wait for.
+    perform ojs._fold_on();
     select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
     insert into ojs.tenant (tenant_id, weight, priority_boost) values (p_tenant, coalesce(p_weight, 1), coalesce(p_priority_boost, 0))
     on conflict (tenant_id) do update
@@ -81,7 +80,7 @@ begin
         v_level.queue := v_fair.queue;
         v_level.priority := v_to;
         if v_fair.ready then
-            perform ojs._move_level(v_level, 1, p_tenant.weight, p_tenant.weight * v_own, v_own);
+            perform ojs._move_level(v_level, 1, p_tenant.weight, p_tenant.weight * v_own, least(v_level.low, v_own));
         elsif v_to <> v_fair.priority then
             -- Rows are found by their levels. Without a level here, the next change would miss this one.
             perform ojs._move_level(v_level, 0, 0, 0, null);
@@ -95,7 +94,7 @@ comment on function ojs._reweigh(ojs.tenant, int) is
 ojs.lane.';
 
 -- +goose StatementBegin
-create function ojs._move_level(p_level ojs.level, p_tenants int, p_weight numeric, p_moment numeric, p_own numeric) returns void
+create function ojs._move_level(p_level ojs.level, p_tenants int, p_weight numeric, p_moment numeric, p_low numeric) returns void
 language plpgsql
 as $$
 begin
@@ -105,7 +104,7 @@ begin
     else
         update ojs.level l
         set rev = l.rev + 1, tenants = l.tenants + p_tenants, weight = l.weight + p_weight, moment = l.moment + p_moment,
-            low = least(l.low, p_own), used_at = ojs.now()
+            low = coalesce(p_low, l.low), used_at = ojs.now()
         where l.queue = p_level.queue and l.priority = p_level.priority and l.rev = p_level.rev;
     end if;
     if p_tenants > 0 and coalesce(p_level.tenants, 0) = 0 or p_level.tenants + p_tenants = 0 then
@@ -115,6 +114,6 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._move_level(ojs.level, int, numeric, numeric, numeric) is
-'Adds tenants to a level (takes them away, when negative): how many, their weights in sum, and those times their times; p_own: the lowest
-of their times.';
+'Adds tenants to a level (takes them away, when negative): how many, their weights in sum, and those times their times; p_low: the lowest
+time of its tenants from then on (null: as it was).';
 reset role;

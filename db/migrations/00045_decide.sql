@@ -16,29 +16,29 @@ language plpgsql
 as $$
 declare
     v_done  ojs.decided := ojs._nothing();
-    c_bites constant int := 5;
-    v_held  boolean;
+    v_until timestamptz := ojs.now() + ojs._patience();
     v_ahead text[];
     v_more  boolean;
 begin
-    select s.held_at is not null, array(select q.queue from unnest(p_queues) q(queue) cross join lateral ojs._turn_mark(q.queue) m
-            where m.hi >= m.lo or m.held > 0)
-    into v_held, v_ahead from ojs.settings s;
-    if v_held then
-        -- Since this call began.
+    -- Since this call began, a queue may have been paused, or dispatch held.
+    select ojs._open_queues(p_queues), array(select q.queue from unnest(p_queues) q(queue) cross join lateral ojs._turn_mark(q.queue) m
+        where m.hi >= m.lo or m.held > 0)
+    into p_queues, v_ahead;
+    if p_queues = '{}' then
         return v_done;
     elsif v_ahead <> '{}' then
         -- What was decided ahead is decided again, with what came since.
         perform ojs._revoke(q.queue) from unnest(v_ahead) q(queue);
     end if;
-    for v_bite in 1 .. c_bites loop
+    loop
         v_more := ojs._fold();
         if cardinality(p_queues) = 1 then
             v_done := ojs._serve_queue(p_queues[1], p_count, p_tenant, p_max_bytes, null, v_done);
         else
             v_done := ojs._serve_round(p_queues, p_count, p_tenant, p_max_bytes, v_done);
         end if;
-        exit when cardinality(v_done.ids) >= p_count or v_done.cut or not v_more;
+        -- With jobs in hand the next bite must wait: what it brings may bring them again.
+        exit when v_done.ids <> '{}' or v_done.cut or not v_more or ojs.now() > v_until;
     end loop;
     v_done.cut := v_done.cut or v_more and cardinality(v_done.ids) < p_count;
     return v_done;
@@ -47,8 +47,8 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._decide(text[], int, text, bigint) is
 'The next p_count jobs of the queues (unpaused ones, each once), of one tenant or of all, locked and in fair order, of at most
-p_max_bytes in sum but one at least. Their tenants have been charged. Stops early (cut) for the bytes, and when it has passed over
-20000 rows of jobs that ended, because others wait. Only under the row of ojs.lane.';
+p_max_bytes in sum but one at least. Their tenants have been charged. Stops early (cut) for the bytes, when it has passed over 20000 rows
+of jobs that ended, and when more has committed than can be taken in at once, because others wait. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
 create function ojs._nothing() returns ojs.decided
@@ -84,7 +84,7 @@ begin
                 exit when cardinality(v_picks.spots) = 0;
             end if;
             v_tenants := v_level.tenants;
-            v_level := ojs._charge(v_level, v_picks, p_tenant is not null);
+            v_level := ojs._charge(v_level, v_picks, p_tenant);
             if p_ahead is not null then
                 perform ojs._keep(v_level, v_picks, p_ahead + cardinality(p_done.ids));
             end if;

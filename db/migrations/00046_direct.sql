@@ -220,6 +220,44 @@ as is known, locked, in order; p_above: of a higher effective priority only. Lea
 be charged. Several callers at once take different jobs.';
 
 -- +goose StatementBegin
+create function ojs._take_revoked(p_queue text, p_count int, p_tenant text, p_max_bytes bigint, p_done ojs.decided) returns ojs.decided
+language plpgsql
+as $$
+declare
+    v_now timestamptz := ojs.now();
+    v_got record;
+begin
+    with held as materialized (
+        select t.n, t.tenant_id, t.id, t.seq, t.job_priority, t.bytes, j.place
+        from (select t.* from ojs.turn t where t.queue = p_queue and (p_tenant is null or t.tenant_id = p_tenant) order by t.n) t
+        cross join lateral (select j.ctid as place from ojs.job j
+            where j.id = t.id and j.tenant_id = t.tenant_id and j.state = 'available' and (j.expires_at > v_now) is not false
+              and j.id <> all (p_done.ids) limit 1 for update skip locked) j
+        limit p_count - cardinality(p_done.ids)
+    ), kept as materialized (
+        select h.* from (select h.*, sum(h.bytes) over (order by h.n) as size, row_number() over (order by h.n) as nth from held h) h
+        where h.size <= p_max_bytes - p_done.bytes or h.nth = 1 and p_done.ids = '{}'
+    ), noted as (
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, lo, hi)
+        select k.tenant_id, p_queue, k.job_priority, 'available', 'active', 0, count(*), min(k.seq), max(k.seq) from kept k
+            group by k.tenant_id, k.job_priority
+    )
+    select coalesce(array_agg(k.id order by k.n), '{}') as ids, coalesce(array_agg(k.place order by k.n), '{}') as places,
+        coalesce(sum(k.bytes), 0) as bytes, count(*) < (select count(*) from held) as cut
+    into v_got from kept k;
+    p_done.ids := p_done.ids || v_got.ids;
+    p_done.places := p_done.places || v_got.places;
+    p_done.bytes := p_done.bytes + v_got.bytes;
+    p_done.cut := p_done.cut or v_got.cut;
+    return p_done;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._take_revoked(text, int, text, bigint, ojs.decided) is
+'Adds to p_done jobs that were decided ahead and are being taken back by a transaction that stays open: their rows of ojs.turn are locked,
+and no cursor leads to them. Charged once more by the next decision, and once given back with the rows of ojs.turn.';
+
+-- +goose StatementBegin
 create function ojs._claim_beside(
     p_queue text, p_priority int, p_reach int, p_tenant text, p_count int, p_max_bytes bigint, p_but uuid[],
     out o_ids uuid[], out o_places tid[], out o_bytes bigint, out o_cut boolean, out o_seen int

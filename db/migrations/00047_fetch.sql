@@ -132,13 +132,11 @@ begin
     select ojs._trusted() and p_tenant is null, ojs._well_asked(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes),
         pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot()),
         exists (select from ojs.worker w where w.resting and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)),
-        case when s.held_at is null then array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
-            where not exists (select from ojs.queue c where c.queue = q.queue and c.paused) group by q.queue order by min(q.n))
-                else '{}' end,
+        ojs._open_queues(p_queues),
         (select least(sum(c), 10001) from unnest(p_counts) c),
         array(select least(sum(c.jobs) over (order by c.n) - c.jobs + 1, 10001)::int from unnest(p_counts) with ordinality c(jobs, n))
     into v_trusted, v_good, v_foreign, v_rests, v_ask.queues, v_ask.count, v_ask.starts
-    from ojs.settings s, ojs._folded() f;
+    from ojs._folded() f;
     if v_good is not true then
         perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes);
     elsif v_foreign then
@@ -167,6 +165,18 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._ask(text[], int[], text[], int[], text, bigint) is 'What a FETCH asks for, once it may ask. Raises why not.';
+
+-- +goose StatementBegin
+create function ojs._open_queues(p_queues text[]) returns text[]
+language sql stable
+as $$
+    select case when s.held_at is null then array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
+        where not exists (select from ojs.queue c where c.queue = q.queue and c.paused) group by q.queue order by min(q.n)) else '{}' end
+    from ojs.settings s
+$$;
+-- +goose StatementEnd
+comment on function ojs._open_queues(text[]) is
+'Those of the queues from which jobs may be handed out now, each once: not paused, and none while dispatch is held.';
 
 -- +goose StatementBegin
 create function ojs._well_asked(p_queues text[], p_counts int[], p_worker_ids text[], p_timeouts_ms int[],

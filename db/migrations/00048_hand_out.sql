@@ -135,6 +135,7 @@ begin
             v_done.places := v_done.places || v_ahead.places;
             v_done.bytes := v_done.bytes + v_ahead.bytes;
         end if;
+        v_done := ojs._take_revoked(v_queue, v_upto, p_ask.tenant, p_ask.max_bytes, v_done);
         v_done := ojs._beside(v_queue, v_upto, p_ask.tenant, null, p_ask.max_bytes, v_done);
     end loop;
     return v_done;

@@ -78,11 +78,17 @@ as $$
 declare
     v_queues text[];
 begin
+    -- A row for jobs that lie close together: as long as somebody has them locked, this goes on every second.
     with noted as (
         insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
-        select j.tenant_id, j.queue, j.priority, 'available', 'available', 1, j.seq, j.seq
-        from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
-        cross join lateral (select j.* from ojs.job j where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'available' limit 1) j
+        select j.tenant_id, j.queue, j.priority, 'available', 'available', 1, r.lo, r.hi
+        from (
+            select j.tenant_id, j.queue, j.priority, array_agg(j.seq) as seqs
+            from (select distinct a.id, a.tenant_id from unnest(p_ids, p_tenants) a(id, tenant_id)) a
+            cross join lateral (select j.tenant_id, j.queue, j.priority, j.seq from ojs.job j
+                where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'available' limit 1) j
+            group by j.tenant_id, j.queue, j.priority
+        ) j cross join lateral ojs._islands(j.seqs, j.seqs) r
         returning queue
     )
     select array_agg(distinct n.queue) into v_queues from noted n;

@@ -70,7 +70,7 @@ begin
     elsif pg_snapshot_xmax(v_fold.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then
         perform ojs.rebuild();
     else
-        perform ojs._fold();
+        perform ojs._fold_on();
     end if;
 end;
 $$;

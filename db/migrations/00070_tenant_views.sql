@@ -15,7 +15,8 @@ begin
         return;
     end if;
     return query
-    select f.queue, f.priority, f.tenant_id, f.rev, f.ready, f.vtime, f.weight,
+    -- The time of a tenant that comes says how many jobs its level has served.
+    select f.queue, f.priority, f.tenant_id, f.rev, f.ready, case when v_tenant is null then f.vtime end, f.weight,
         case when f.ready and l.tenants > 0 then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
         f.charged, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq
     from ojs.tenant_fairness f
