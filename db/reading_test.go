@@ -1,6 +1,8 @@
 package db_test
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -53,9 +55,16 @@ func TestReadingCostsWhatIsOwn(t *testing.T) {
 	if len(few) < 100 || len(few) != len(many) {
 		t.Errorf("%d and %d plans", len(few), len(many))
 	}
+	// Indexes have become higher, and plans may have become others.
+	grown := func(sql string) bool { return many[sql] > 1.3*few[sql]+20 }
+	// A read after a vacuum or another test's change reads catalogs, too. What grows with foreign jobs shows every time.
+	for again := 0; again < 3 && slices.ContainsFunc(slices.Collect(maps.Keys(few)), grown); again++ {
+		for sql, number := range read() {
+			many[sql] = min(many[sql], number)
+		}
+	}
 	for sql := range few {
-		// Indexes have become higher, and plans may have become others.
-		if many[sql] > 1.3*few[sql]+20 {
+		if grown(sql) {
 			t.Errorf("%s: %v beside 500 foreign jobs, %v beside 5500", sql, few[sql], many[sql])
 		}
 	}

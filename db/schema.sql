@@ -688,7 +688,7 @@ begin
         v_upto := case when v_turn >= v_n then p_count else p_count - v_left + ceil(v_left::numeric / (v_n - v_turn + 1)) end;
         v_queue := p_ask.queues[(v_turn - 1) % v_n + 1];
         if v_n > 1 and exists (select from ojs._turn_mark(v_queue) m where m.hi >= m.lo) then
-            v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenant, p_ask.max_bytes);
+            v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenant, p_ask.max_bytes - v_done.bytes);
             v_done.ids := v_done.ids || v_ahead.ids;
             v_done.places := v_done.places || v_ahead.places;
             v_done.bytes := v_done.bytes + v_ahead.bytes;
@@ -1792,7 +1792,7 @@ begin
         else
             v_done := ojs._serve_round(p_queues, p_count, p_tenant, p_max_bytes, v_done);
         end if;
-        -- With jobs in hand the next bite must wait: what it brings may bring them again.
+        -- Another fold may move cursors back to the jobs just locked, which are still available, and they would be decided twice.
         exit when v_done.ids <> '{}' or v_done.cut or not v_more or ojs.now() > v_until;
     end loop;
     v_done.cut := v_done.cut or v_more and cardinality(v_done.ids) < p_count;
@@ -1858,8 +1858,10 @@ begin
     end if;
     v_unread := (select count(*) from (select from ojs._unfolded() u where u.queue = v_queue limit c_most + 1) u);
     if v_unread > c_many and not p_ask.aside and ojs._enter_lane(-1) then
-        -- Each caller would read all of it again, until somebody decides.
-        perform ojs._fold();
+        -- Each caller would read all of it again, until somebody decides. With more to come nobody knows what goes first.
+        if ojs._fold() then
+            return null;
+        end if;
         select * into v_mark from ojs._turn_mark(v_queue) m where m.hi >= m.lo;
         if v_mark.queue is null then
             return null;
@@ -5685,7 +5687,8 @@ begin
         into p_done.ids, p_done.places, v_next from unnest(p_done.ids[v_had + 1:], p_done.places[v_had + 1:], v_turns) g(id, place, turn);
         insert into ojs.rotation (queues, rev, next) select p_queues, 1, v_next where v_rotation.queues is null;
         update ojs.rotation r set rev = r.rev + 1, next = v_next, used_at = ojs.now()
-        where r.queues = p_queues and r.rev = v_rotation.rev and r.next <> v_next;
+        where r.queues = p_queues and r.rev = v_rotation.rev
+          and (r.next <> v_next or r.used_at < ojs.now() - interval '10 minutes');
     end if;
     return p_done;
 end;

@@ -86,7 +86,7 @@ create index lease_due_idx on ojs.lease (due_at);
 create index lease_at_idx on ojs.lease (at);
 comment on table ojs.lease is
 'Journal: jobs handed out, up to 128 jobs of one decision, queue, priority and due time in a row, whatever their tenants.';
-comment on column ojs.lease.xid is 'The transaction of the decision.';
+comment on column ojs.lease.xid is 'The transaction that handed them out.';
 comment on column ojs.lease.n is 'Tells apart the rows of a transaction.';
 comment on column ojs.lease.due_at is 'When the leases end, unless heartbeats extend them.';
 comment on column ojs.lease.queue is 'The queue.';

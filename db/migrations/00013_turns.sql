@@ -83,7 +83,7 @@ create table ojs.tenant_fairness (
 );
 create index tenant_fairness_ring_idx on ojs.tenant_fairness (queue, priority, vtime) where ready;
 comment on table ojs.tenant_fairness is
-'Deficit round robin: one row per queue, effective priority and tenant, written by the decision inside the FETCH transaction.';
+'Who is owed how much: one row per queue, effective priority and tenant, written by decisions inside the FETCH transaction.';
 comment on column ojs.tenant_fairness.queue is 'The queue.';
 comment on column ojs.tenant_fairness.priority is 'The effective priority: the jobs'' own plus the tenant''s boost.';
 comment on column ojs.tenant_fairness.tenant_id is 'The tenant.';

@@ -5,7 +5,7 @@ set local check_function_bodies = off;
 create type ojs.timer_kind as enum ('due', 'lease', 'again', 'expiry', 'replay', 'cron', 'worker');
 comment on type ojs.timer_kind is
 'What the tick has to look at: due: scheduled or retryable jobs; lease: running attempts whose lease was extended or whose row was locked
-when it ended (ojs.lease tells the rest); again: available jobs that were locked when their turn came; expiry: jobs that may not be
+when it ended (ojs.lease tells the rest); again: jobs that were locked when their turn came; expiry: jobs that may not be
 started any more; replay: dead letters to be retried by a rule; cron: cron jobs; worker: workers that may be silent.';
 
 create table ojs.timer (

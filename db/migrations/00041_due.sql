@@ -187,7 +187,7 @@ as $$
         select m.* from ojs._movement m where m.xid = f.part_xid and m.lo > f.part_lo and m.to_state = 'available') m
 $$;
 -- +goose StatementEnd
-comment on function ojs._unfolded() is 'What ojs.journal says of jobs that became available since the last decision.';
+comment on function ojs._unfolded() is 'What ojs.journal says of jobs that became available and is not folded yet.';
 
 -- +goose StatementBegin
 create function ojs._waiting() returns table (queue text, priority int, tenant_id text, job_priority int, weight numeric, lo bigint)
@@ -199,7 +199,7 @@ as $$
 $$;
 -- +goose StatementEnd
 comment on function ojs._waiting() is
-'Tenants with jobs that became available since the last decision, per queue and priority, with the first job.';
+'Tenants with jobs that became available and are not folded yet, per queue and priority, with the first job.';
 
 -- +goose StatementBegin
 create function ojs._folded() returns setof ojs.fold

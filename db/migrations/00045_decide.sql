@@ -37,7 +37,7 @@ begin
         else
             v_done := ojs._serve_round(p_queues, p_count, p_tenant, p_max_bytes, v_done);
         end if;
-        -- With jobs in hand the next bite must wait: what it brings may bring them again.
+        -- Another fold may move cursors back to the jobs just locked, which are still available, and they would be decided twice.
         exit when v_done.ids <> '{}' or v_done.cut or not v_more or ojs.now() > v_until;
     end loop;
     v_done.cut := v_done.cut or v_more and cardinality(v_done.ids) < p_count;
@@ -256,7 +256,8 @@ begin
         into p_done.ids, p_done.places, v_next from unnest(p_done.ids[v_had + 1:], p_done.places[v_had + 1:], v_turns) g(id, place, turn);
         insert into ojs.rotation (queues, rev, next) select p_queues, 1, v_next where v_rotation.queues is null;
         update ojs.rotation r set rev = r.rev + 1, next = v_next, used_at = ojs.now()
-        where r.queues = p_queues and r.rev = v_rotation.rev and r.next <> v_next;
+        where r.queues = p_queues and r.rev = v_rotation.rev
+          and (r.next <> v_next or r.used_at < ojs.now() - interval '10 minutes');
     end if;
     return p_done;
 end;

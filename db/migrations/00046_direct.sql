@@ -254,8 +254,8 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._take_revoked(text, int, text, bigint, ojs.decided) is
-'Adds to p_done jobs that were decided ahead and are being taken back by a transaction that stays open: their rows of ojs.turn are locked,
-and no cursor leads to them. Charged once more by the next decision, and once given back with the rows of ojs.turn.';
+'Adds to p_done jobs that were decided ahead and ojs._take did not get, because a transaction that stays open is taking them back: no
+cursor leads to them. The rows of ojs.turn stay; for each the tenant gets one job back, and the next decision charges it for one.';
 
 -- +goose StatementBegin
 create function ojs._claim_beside(

@@ -20,9 +20,9 @@ comment on type ojs.ask is
 hold up decisions; workers that are to get nothing; and of the others in step the number of the request, its first place, its worker,
 and its lease in milliseconds (0: the job''s own).';
 
--- fetch_many: one decision for several FETCH requests over the same queues. Locks ojs.lane until the end of the transaction, then jobs
--- with skip locked. Writes ojs.job, ojs.lease, ojs.tenant_fairness and ojs.level; where something is new ojs.fold, for callers of few
--- jobs ojs.turn.
+-- fetch_many: one decision for several FETCH requests over the same queues. Locks jobs decided ahead; else ojs.lane until the end of the
+-- transaction, and then jobs; all with skip locked but the lane. Writes ojs.job, ojs.lease, the state of fairness (00013), ojs.timer for
+-- jobs that are locked, and beside decisions ojs.journal.
 -- +goose StatementBegin
 create function ojs.fetch_many(
     p_queues text[], p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_tenant text default null,
@@ -74,12 +74,12 @@ $$;
 -- +goose StatementEnd
 comment on function ojs.fetch_many(text[], int[], text[], int[], text, boolean, bigint) is
 'One decision for several FETCH requests over the same queues: p_counts[n] jobs for worker p_worker_ids[n] under a lease of
-p_visibility_timeouts_ms[n] (0, empty text: none given; the counts sum to 10000 at most). Each row names its request; the order is that
-of ojs.fetch, and the last requests get fewer, or none. Requests of workers that are to get nothing (ojs.direct_worker) are left out:
-for each such worker there is one row that is null but for worker_id. p_max_bytes: the jobs have so many bytes in sum at most (default
-16 MiB), but there is one at least; where that or a long run of ended jobs stopped the call early, there is one row with request 0: ask
-again. p_ahead: decide ahead for later calls, too; by default where the requests ask for about one job each. What fewer than asked
-proves is said at ojs.fetch. Commit at once. Raises what ojs.fetch raises.';
+p_visibility_timeouts_ms[n] (0, empty text: none given; the counts sum to 10000 at most). Each row names its request; the order is that of
+ojs.fetch, and the last requests get fewer, or none. Requests of workers that are to get nothing (ojs.direct_worker) are left out: for
+each such worker there is one row that is null but for worker_id. p_max_bytes: the jobs have so many bytes in sum at most (default 16
+MiB), but there is one at least; where that, a long run of ended jobs, or more commits than could be taken in at once stopped the call
+early, there is one row with request 0: ask again. p_ahead: decide ahead for later calls, too; by default where the requests ask for about
+one job each. What fewer than asked proves is said at ojs.fetch. Commit at once. Raises what ojs.fetch raises.';
 
 -- fetch: jobs for one worker. Locks and writes what ojs.fetch_many does; in a transaction that lasts, and for tenants, no ojs.lane.
 -- +goose StatementBegin
@@ -103,18 +103,18 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.fetch(text[], int, text, int, text) is
-'Hands out up to p_count jobs (1 to 10000) of the queues and returns them in fair order (ojs-core section 7.2): highest effective
-priority of a queue first, within it tenants by weight, within a tenant first in first out; over several queues one from each per turn.
-Each is active from then on, attempt counted, under a lease of p_visibility_timeout_ms (else the job''s own, else 30000 ms) that
-heartbeats extend, but never beyond the job''s timeout_ms. p_tenant: that tenant''s jobs only; a tenant''s login role always its own. A
-worker that drains or was told to rest (ojs.direct_worker) gets none. The jobs are the caller''s when its transaction commits. Callers
-of one queue take from what one of them has decided ahead, so they need not wait for each other; a priority, a pause, a weight or a
-tenant that comes acts on the next call all the same. Fewer than asked: no eligible job had committed before the call began, other than
-one that somebody had locked when its turn came (the tick has it looked at again after a second), or the jobs have 16 MiB, or 20000
-rows of ended jobs lay in the way (the next call goes on behind them). A caller may stay in its transaction: others then go on within a
-second, by what their tenants are owed as far as is known, and the session is ended when it idles for 10 seconds while it keeps
-decisions waiting. Needs read committed. Raises invalid_request, unsupported, TENANT_ACCESS_DENIED; backend_unavailable after a restore
-into another cluster until ojs.rebuild.';
+'Hands out up to p_count jobs (1 to 10000) of the queues and returns them in fair order (ojs-core section 7.2): highest effective priority
+of a queue first, within it tenants by weight, within a tenant first in first out; over several queues one from each per turn. Each is
+active from then on, attempt counted, under a lease of p_visibility_timeout_ms (else the job''s own, else 30000 ms) that heartbeats
+extend, but never beyond the job''s timeout_ms. p_tenant: that tenant''s jobs only; a tenant''s login role always its own. A worker that
+drains or was told to rest (ojs.direct_worker) gets none. The jobs are the caller''s when its transaction commits. Callers of one queue
+take from what one of them has decided ahead, so they need not wait for each other; a priority, a pause, a weight or a tenant that comes
+acts on the next call all the same. Fewer than asked: no eligible job had committed before the call began, other than one that somebody
+had locked when its turn came (the tick has it looked at again after a second), or the jobs have 16 MiB, or 20000 rows of ended jobs lay
+in the way, or thousands of statements had committed since the last decision (the next call goes on behind them). A caller may stay in its
+transaction: others then go on within a second, by what their tenants are owed as far as is known, and the session is ended when it idles
+for 10 seconds while it keeps decisions waiting. Needs read committed. Raises invalid_request, unsupported,
+TENANT_ACCESS_DENIED; backend_unavailable after a restore into another cluster until ojs.rebuild.';
 
 -- +goose StatementBegin
 create function ojs._ask(p_queues text[], p_counts int[], p_worker_ids text[], p_timeouts_ms int[], p_tenant text,

@@ -82,8 +82,10 @@ begin
     end if;
     v_unread := (select count(*) from (select from ojs._unfolded() u where u.queue = v_queue limit c_most + 1) u);
     if v_unread > c_many and not p_ask.aside and ojs._enter_lane(-1) then
-        -- Each caller would read all of it again, until somebody decides.
-        perform ojs._fold();
+        -- Each caller would read all of it again, until somebody decides. With more to come nobody knows what goes first.
+        if ojs._fold() then
+            return null;
+        end if;
         select * into v_mark from ojs._turn_mark(v_queue) m where m.hi >= m.lo;
         if v_mark.queue is null then
             return null;
@@ -109,7 +111,8 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._decided_already(ojs.ask, int) is
-'Jobs of those that were decided ahead; null: none may be taken, because nothing was, or because work has come that may go before it.';
+'Jobs of those that were decided ahead; null: none may be taken. Nothing was, or work has come that may go before it, or the call is for
+several queues, one tenant, or more than 1000 jobs. Where much has come it folds first, and keeps the lane.';
 
 -- +goose StatementBegin
 create function ojs._beside_all(p_ask ojs.ask, p_count int) returns ojs.decided
@@ -130,7 +133,7 @@ begin
         v_upto := case when v_turn >= v_n then p_count else p_count - v_left + ceil(v_left::numeric / (v_n - v_turn + 1)) end;
         v_queue := p_ask.queues[(v_turn - 1) % v_n + 1];
         if v_n > 1 and exists (select from ojs._turn_mark(v_queue) m where m.hi >= m.lo) then
-            v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenant, p_ask.max_bytes);
+            v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenant, p_ask.max_bytes - v_done.bytes);
             v_done.ids := v_done.ids || v_ahead.ids;
             v_done.places := v_done.places || v_ahead.places;
             v_done.bytes := v_done.bytes + v_ahead.bytes;

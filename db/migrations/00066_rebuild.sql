@@ -76,7 +76,7 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._catch_up() is
-'Takes in a bite of the journal where nobody decides for long while producers go on, or where everybody fetches beside decisions and
-nobody charges; and begins anew in another cluster, whose transaction ids ran backwards. Somebody decides at this moment: does nothing.
-For the tick.';
+'Folds, for 100 ms at most, where nobody decides for long while producers go on, where jobs taken beside decisions are not charged yet, or
+where a transaction is taken in by half; and begins anew in another cluster, whose transaction ids ran backwards. Somebody decides at this
+moment: does nothing. For the tick.';
 reset role;

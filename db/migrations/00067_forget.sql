@@ -40,7 +40,8 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._forget(timestamptz) is
 'Removes levels at which no tenant has had work for an hour, with the rows of their tenants, about 1000 rows at most; queues without a
-level; and lists of queues that nobody has asked for. Somebody decides at this moment: does nothing. For the tick, at its end.';
+level; and lists of queues that nobody has asked for in that time. Somebody decides at this moment: does nothing. For the tick, at its
+end.';
 
 -- +goose StatementBegin
 create function ojs._forget_level(p_level ojs.level, p_rows int) returns int
