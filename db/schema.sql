@@ -941,7 +941,7 @@ CREATE FUNCTION ojs._changes(p_from pg_snapshot, p_to pg_snapshot) RETURNS SETOF
         sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'discarded')),
         coalesce(sum(m.jobs) filter (where m.from_state is null), 0),
         sum(m.failed), coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0), 0::bigint
-    from ojs._since(p_from, p_to) m
+    from ojs._since(p_from, p_to, false) m
     group by m.tenant_id, m.queue, m.priority
 $$;
 
@@ -1868,8 +1868,12 @@ begin
         end if;
         v_unread := 0;
     end if;
-    v_stale := v_unread > c_most or v_unread > 0 and exists (select from ojs._folded() f
-        cross join lateral ojs._stale_queues(f.snapshot, null, f.part_xid, f.part_lo, 9223372036854775807, v_queue));
+    v_stale := v_unread > c_most;
+    -- Beginning this statement costs more than most calls do; so it is not run for nothing.
+    if v_unread between 1 and c_most then
+        v_stale := exists (select from ojs._folded() f
+            cross join lateral ojs._stale_queues(f.snapshot, null, f.part_xid, f.part_lo, 9223372036854775807, v_queue));
+    end if;
     if not v_stale then
         return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenant, p_ask.max_bytes);
     elsif not p_ask.aside then
@@ -2692,7 +2696,7 @@ $$;
 CREATE FUNCTION ojs._fresh(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS SETOF ojs._movement
     LANGUAGE sql STABLE ROWS 10
     AS $$
-    select s.* from ojs._since(p_from, p_to) s where s.lo is not null
+    select s.* from ojs._since(p_from, p_to, true) s
     union all
     select m.* from ojs._movement m where m.xid = p_xid and m.lo > p_lo and m.lo <= p_hi
     union all
@@ -3620,12 +3624,14 @@ CREATE FUNCTION ojs._loss(p_cause text, p_attempt integer, p_started_at timestam
 $$;
 
 CREATE FUNCTION ojs._lowest(p_level ojs.level, p_but text) RETURNS numeric
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     AS $$
-    select f.vtime from ojs.tenant_fairness f
-    where f.queue = p_level.queue and f.priority = p_level.priority and f.ready and f.vtime >= p_level.low
-      and f.tenant_id is distinct from p_but
-    order by f.vtime limit 1
+begin
+    return (select f.vtime from ojs.tenant_fairness f
+        where f.queue = p_level.queue and f.priority = p_level.priority and f.ready and f.vtime >= p_level.low
+          and f.tenant_id is distinct from p_but
+        order by f.vtime limit 1);
+end;
 $$;
 
 CREATE TABLE ojs.cron_run (
@@ -4129,11 +4135,13 @@ CREATE FUNCTION ojs._open_jobs(p_cron ojs.cron, p_ids uuid[]) RETURNS TABLE(id u
 $$;
 
 CREATE FUNCTION ojs._open_queues(p_queues text[]) RETURNS text[]
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     AS $$
-    select case when s.held_at is null then array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
+begin
+    return (select case when s.held_at is null then array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
         where not exists (select from ojs.queue c where c.queue = q.queue and c.paused) group by q.queue order by min(q.n)) else '{}' end
-    from ojs.settings s
+    from ojs.settings s);
+end;
 $$;
 
 CREATE FUNCTION ojs._options_violation(p_options json, p_extra json) RETURNS ojs.violation
@@ -5483,7 +5491,7 @@ begin
     -- Without this look, an idle system would lock the mark and write at every tick.
     select t.* into v_mark from ojs.tally_mark t order by t.rev desc limit 1;
     if pg_snapshot_xmax(v_mark.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
-            and not exists (select from ojs._since(v_mark.snapshot, null)) then
+            and not exists (select from ojs._since(v_mark.snapshot, null, false)) then
         return 0;
     end if;
     perform from ojs.tally_mark t where t.rev = v_mark.rev for update skip locked;
@@ -5912,14 +5920,14 @@ CREATE FUNCTION ojs._shards(p_tenant text) RETURNS TABLE(queue text, priority in
     select r.queue, r.priority from ojs._recent() r where r.tenant_id = p_tenant
 $$;
 
-CREATE FUNCTION ojs._since(p_from pg_snapshot, p_to pg_snapshot) RETURNS SETOF ojs._movement
+CREATE FUNCTION ojs._since(p_from pg_snapshot, p_to pg_snapshot, p_fold boolean) RETURNS SETOF ojs._movement
     LANGUAGE sql STABLE ROWS 100
     AS $$
     select m.* from ojs._movement m
-    where m.xid >= pg_snapshot_xmax(p_from) and pg_visible_in_snapshot(m.xid, p_to) is not false
+    where m.xid >= pg_snapshot_xmax(p_from) and pg_visible_in_snapshot(m.xid, p_to) is not false and (not p_fold or m.lo is not null)
     union all
     select m.* from pg_snapshot_xip(p_from) x(xid)
-    cross join lateral (select m.* from ojs._movement m where m.xid = x.xid offset 0) m
+    cross join lateral (select m.* from ojs._movement m where m.xid = x.xid and (not p_fold or m.lo is not null) offset 0) m
     where pg_visible_in_snapshot(x.xid, coalesce(p_to, (select pg_current_snapshot())))
 $$;
 
@@ -6363,11 +6371,11 @@ CREATE FUNCTION ojs._type_name(p_type text) RETURNS boolean
 CREATE FUNCTION ojs._unfolded() RETURNS SETOF ojs._movement
     LANGUAGE sql STABLE ROWS 10
     AS $$
-    select s.* from ojs._folded() f cross join lateral ojs._since(f.snapshot, null) s
-    where s.lo is not null and s.to_state = 'available'
+    select s.* from ojs._folded() f cross join lateral ojs._since(f.snapshot, null, true) s
+    where s.to_state = 'available'
     union all
     select m.* from ojs._folded() f cross join lateral (
-        select m.* from ojs._movement m where m.xid = f.part_xid and m.lo > f.part_lo and m.to_state = 'available') m
+        select m.* from ojs._movement m where m.xid = f.part_xid and m.lo is not null and m.lo > f.part_lo and m.to_state = 'available') m
 $$;
 
 CREATE FUNCTION ojs._unknown(p_id uuid) RETURNS ojs.refusal

@@ -229,18 +229,19 @@ row of ojs.lease names jobs of several.';
 -- The planner inlines this function where it is asked, and so sees the indexes. Of each transaction in the list the function asks first
 -- whether it has ended; otherwise each open transaction would cost a look into three journals.
 -- +goose StatementBegin
-create function ojs._since(p_from pg_snapshot, p_to pg_snapshot) returns setof ojs._movement
+create function ojs._since(p_from pg_snapshot, p_to pg_snapshot, p_fold boolean) returns setof ojs._movement
 language sql stable rows 100
 as $$
     select m.* from ojs._movement m
-    where m.xid >= pg_snapshot_xmax(p_from) and pg_visible_in_snapshot(m.xid, p_to) is not false
+    where m.xid >= pg_snapshot_xmax(p_from) and pg_visible_in_snapshot(m.xid, p_to) is not false and (not p_fold or m.lo is not null)
     union all
     select m.* from pg_snapshot_xip(p_from) x(xid)
-    cross join lateral (select m.* from ojs._movement m where m.xid = x.xid offset 0) m
+    cross join lateral (select m.* from ojs._movement m where m.xid = x.xid and (not p_fold or m.lo is not null) offset 0) m
     where pg_visible_in_snapshot(x.xid, coalesce(p_to, (select pg_current_snapshot())))
 $$;
 -- +goose StatementEnd
-comment on function ojs._since(pg_snapshot, pg_snapshot) is
+comment on function ojs._since(pg_snapshot, pg_snapshot, boolean) is
 'Rows of the journals that p_from does not see and p_to does; p_to null: all that the running statement sees, its own transaction''s
-included. Arguments must be variables or columns, not subqueries, or the function cannot be inlined.';
+included. p_fold: only those of jobs that became available or were taken beside decisions, and no journal but ojs.journal is read.
+Arguments must be constants, variables or columns, not subqueries, or the function cannot be inlined.';
 reset role;

@@ -180,11 +180,11 @@ comment on function ojs._ranges(text, int, text, bigint, boolean, bigint, bigint
 create function ojs._unfolded() returns setof ojs._movement
 language sql stable rows 10
 as $$
-    select s.* from ojs._folded() f cross join lateral ojs._since(f.snapshot, null) s
-    where s.lo is not null and s.to_state = 'available'
+    select s.* from ojs._folded() f cross join lateral ojs._since(f.snapshot, null, true) s
+    where s.to_state = 'available'
     union all
     select m.* from ojs._folded() f cross join lateral (
-        select m.* from ojs._movement m where m.xid = f.part_xid and m.lo > f.part_lo and m.to_state = 'available') m
+        select m.* from ojs._movement m where m.xid = f.part_xid and m.lo is not null and m.lo > f.part_lo and m.to_state = 'available') m
 $$;
 -- +goose StatementEnd
 comment on function ojs._unfolded() is 'What ojs.journal says of jobs that became available and is not folded yet.';

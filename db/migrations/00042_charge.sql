@@ -80,12 +80,14 @@ has locked, too, for which nobody pays; who has no more jobs leaves. p_tenant: o
 
 -- +goose StatementBegin
 create function ojs._lowest(p_level ojs.level, p_but text) returns numeric
-language sql stable
+language plpgsql stable
 as $$
-    select f.vtime from ojs.tenant_fairness f
-    where f.queue = p_level.queue and f.priority = p_level.priority and f.ready and f.vtime >= p_level.low
-      and f.tenant_id is distinct from p_but
-    order by f.vtime limit 1
+begin
+    return (select f.vtime from ojs.tenant_fairness f
+        where f.queue = p_level.queue and f.priority = p_level.priority and f.ready and f.vtime >= p_level.low
+          and f.tenant_id is distinct from p_but
+        order by f.vtime limit 1);
+end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._lowest(ojs.level, text) is 'The lowest time of a level''s tenants with work, one left out; null: there is none.';

@@ -122,7 +122,7 @@ comment on function ojs._bite_end(pg_snapshot, pg_snapshot, int) is
 create function ojs._fresh(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) returns setof ojs._movement
 language sql stable rows 10
 as $$
-    select s.* from ojs._since(p_from, p_to) s where s.lo is not null
+    select s.* from ojs._since(p_from, p_to, true) s
     union all
     select m.* from ojs._movement m where m.xid = p_xid and m.lo > p_lo and m.lo <= p_hi
     union all

@@ -168,11 +168,13 @@ comment on function ojs._ask(text[], int[], text[], int[], text, bigint) is 'Wha
 
 -- +goose StatementBegin
 create function ojs._open_queues(p_queues text[]) returns text[]
-language sql stable
+language plpgsql stable
 as $$
-    select case when s.held_at is null then array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
+begin
+    return (select case when s.held_at is null then array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
         where not exists (select from ojs.queue c where c.queue = q.queue and c.paused) group by q.queue order by min(q.n)) else '{}' end
-    from ojs.settings s
+    from ojs.settings s);
+end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._open_queues(text[]) is

@@ -92,8 +92,12 @@ begin
         end if;
         v_unread := 0;
     end if;
-    v_stale := v_unread > c_most or v_unread > 0 and exists (select from ojs._folded() f
-        cross join lateral ojs._stale_queues(f.snapshot, null, f.part_xid, f.part_lo, 9223372036854775807, v_queue));
+    v_stale := v_unread > c_most;
+    -- Beginning this statement costs more than most calls do; so it is not run for nothing.
+    if v_unread between 1 and c_most then
+        v_stale := exists (select from ojs._folded() f
+            cross join lateral ojs._stale_queues(f.snapshot, null, f.part_xid, f.part_lo, 9223372036854775807, v_queue));
+    end if;
     if not v_stale then
         return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenant, p_ask.max_bytes);
     elsif not p_ask.aside then

@@ -25,7 +25,7 @@ as $$
         sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'discarded')),
         coalesce(sum(m.jobs) filter (where m.from_state is null), 0),
         sum(m.failed), coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0), 0::bigint
-    from ojs._since(p_from, p_to) m
+    from ojs._since(p_from, p_to, false) m
     group by m.tenant_id, m.queue, m.priority
 $$;
 -- +goose StatementEnd
@@ -64,7 +64,7 @@ begin
     -- Without this look, an idle system would lock the mark and write at every tick.
     select t.* into v_mark from ojs.tally_mark t order by t.rev desc limit 1;
     if pg_snapshot_xmax(v_mark.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
-            and not exists (select from ojs._since(v_mark.snapshot, null)) then
+            and not exists (select from ojs._since(v_mark.snapshot, null, false)) then
         return 0;
     end if;
     perform from ojs.tally_mark t where t.rev = v_mark.rev for update skip locked;
