@@ -1529,10 +1529,9 @@ func TestRunQueueCorners(t *testing.T) {
 			d := pgtest.New(t)
 			service := d.Service()
 			enqueueFor(t, service, "q", "a", 5)
-			enqueueFor(t, service, "z", "a", 5)
 			fetchSeqs(t, service, "q", 1)
-			decider, holder := begin(t, service), begin(t, service)
-			exec(t, decider, "select from ojs.fetch_many('{z}', '{1}', '{w}', '{0}', null, false)")
+			decider, holder := begin(t, d.Pool), begin(t, service)
+			exec(t, decider, "select from ojs.lane for update")
 			fetchSeqs(t, holder, "q", 1)
 			got := make(chan int, 1)
 			go func() {

@@ -57,8 +57,11 @@ func TestReadingCostsWhatIsOwn(t *testing.T) {
 	}
 	// Indexes have become higher, and plans may have become others.
 	grown := func(sql string) bool { return many[sql] > 1.3*few[sql]+20 }
-	// A read after a vacuum or another test's change reads catalogs, too. What grows with foreign jobs shows every time.
-	for again := 0; again < 3 && slices.ContainsFunc(slices.Collect(maps.Keys(few)), grown); again++ {
+	// A read after a vacuum or another test's change reads catalogs, too, and one after a roll-up looks for each transaction that was open
+	// then, in whatever database. What grows with foreign jobs shows every time.
+	for again := 0; again < 5 && slices.ContainsFunc(slices.Collect(maps.Keys(few)), grown); again++ {
+		exec(t, n.Service(), "select ojs.enqueue('secret.type', p_queue => 'secret.queue', p_tenant => 'globex')")
+		tick(t, n.Service(), 1000)
 		for sql, number := range read() {
 			many[sql] = min(many[sql], number)
 		}

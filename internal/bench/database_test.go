@@ -138,9 +138,14 @@ func TestStockSettingsHogsPartitionsAndProducers(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	r, err := Dispatch(t.Context(), env, DispatchOptions{Load: brief, Path: "sql", Tenants: 3, Partitions: 3, Producers: 1, Hogs: 1})
-	if err != nil {
-		t.Fatal(err)
+	var r *DispatchResult
+	// On a machine with much else to do a short slice may pass without a measurable moment of PostgreSQL.
+	for try := 0; try == 0 || try < 3 && r.CPU != nil && r.CPU.PostgreSQL == 0; try++ {
+		var err error
+		r, err = Dispatch(t.Context(), env, DispatchOptions{Load: brief, Path: "sql", Tenants: 3, Partitions: 3, Producers: 1, Hogs: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	if r.Partitions != 3 || r.Live.PerSecond == nil || *r.Live.PerSecond <= 0 || *r.Live.BaselinePerSecond <= 0 {
 		t.Errorf("jobs in %d partitions, live %+v", r.Partitions, r.Live)
@@ -153,7 +158,7 @@ func TestStockSettingsHogsPartitionsAndProducers(t *testing.T) {
 		t.Errorf("processors %+v", r.Processors)
 	}
 	var set int
-	err = env.databases[0].control.QueryRow(t.Context(), `
+	err := env.databases[0].control.QueryRow(t.Context(), `
 		select count(*) from pg_settings
 		where name in ('shared_buffers', 'max_wal_size', 'checkpoint_timeout', 'max_connections') and source = 'command line'`).Scan(&set)
 	if err != nil || set != 0 {
