@@ -121,12 +121,21 @@ func TestAnswersAreBoundedInBytes(t *testing.T) {
 		fetch string
 		want  []int
 	}{
-		"fetch":                 {"select count(*)::int from ojs.fetch('{default}', 100)", []int{17, 3, 0}},
-		"one decision for many": {"select count(id)::int from ojs.fetch_many('{default}', '{10,90}', '{\"\",\"\"}', '{0,0}')", []int{17, 3, 0}},
-		"decided ahead":         {"select count(id)::int from ojs.fetch_many('{default}', array_fill(1, '{16}'), array_fill(''::text, '{16}'), array_fill(0, '{16}'), p_ahead => true)", []int{16, 4, 0}},
-		"two megabytes":         {"select count(id)::int from ojs.fetch_many('{default}', '{100}', '{\"\"}', '{0}', p_max_bytes => 2000000)", []int{2, 2, 2}},
-		"less than a job":       {"select count(id)::int from ojs.fetch_many('{default}', '{100}', '{\"\"}', '{0}', p_max_bytes => 1)", []int{1, 1, 1}},
-		"beside a decision":     {"select count(*)::int from ojs.fetch('{default}', 100)", []int{17, 3, 0}},
+		"fetch": {"select count(*)::int from ojs.fetch('{default}', 100)", []int{17, 3, 0}},
+		"one decision for many": {
+			"select count(id)::int from ojs.fetch_many('{default}', '{10,90}', '{\"\",\"\"}', '{0,0}')", []int{17, 3, 0},
+		},
+		"decided ahead": {
+			`select count(id)::int from ojs.fetch_many('{default}', array_fill(1, '{16}'), array_fill(''::text, '{16}'),
+				array_fill(0, '{16}'), p_ahead => true)`, []int{16, 4, 0},
+		},
+		"two megabytes": {
+			"select count(id)::int from ojs.fetch_many('{default}', '{100}', '{\"\"}', '{0}', p_max_bytes => 2000000)", []int{2, 2, 2},
+		},
+		"less than a job": {
+			"select count(id)::int from ojs.fetch_many('{default}', '{100}', '{\"\"}', '{0}', p_max_bytes => 1)", []int{1, 1, 1},
+		},
+		"beside a decision": {"select count(*)::int from ojs.fetch('{default}', 100)", []int{17, 3, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

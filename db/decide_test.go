@@ -15,8 +15,8 @@ import (
 func share(t *testing.T, pool *pgxpool.Pool, count int) map[string]int {
 	t.Helper()
 	got := map[string]int{}
-	for _, tenant := range list[string](t, pool, `select tenant_id from ojs.fetch_many('{default}', array[$1::int], '{""}', '{0}', p_ahead => false)
-		where tenant_id is not null`, count) {
+	for _, tenant := range list[string](t, pool, `
+		select tenant_id from ojs.fetch_many('{default}', array[$1::int], '{""}', '{0}', p_ahead => false) where tenant_id is not null`, count) {
 		got[tenant]++
 	}
 	return got
@@ -188,7 +188,8 @@ func TestWhatIsTakenBackIsWithinReach(t *testing.T) {
 			exec(t, service, "select ojs.enqueue('t', p_tenant => 'a')")
 			exec(t, service, "select count(*) from ojs.fetch('{default}', 100)")
 			for tenant, want := range map[string]int{"a": 17, "b": 16} {
-				if got := one[int](t, d.Pool, "select sum(charged)::int from ojs.tenant_fairness where tenant_id = $1", tenant); got != want {
+				got := one[int](t, d.Pool, "select sum(charged)::int from ojs.tenant_fairness where tenant_id = $1", tenant)
+				if got != want {
 					t.Errorf("%s was charged for %d of %d jobs", tenant, got, want)
 				}
 			}

@@ -1346,7 +1346,8 @@ func TestRunQueueCorners(t *testing.T) {
 		if got := fetchSeqs(t, service, "q", 20); len(got) != 15 {
 			t.Errorf("%d of 15 jobs", len(got))
 		}
-		if got := one[int](t, service, "select charged::int from ojs.tenant_fairness where queue = 'q' order by rev desc limit 1"); got != 25 {
+		got := one[int](t, service, "select charged::int from ojs.tenant_fairness where queue = 'q' order by rev desc limit 1")
+		if got != 25 {
 			t.Errorf("the tenant was charged for %d of 25 jobs", got)
 		}
 	})

@@ -18,7 +18,8 @@ func TestWhatNobodyUsesLeaves(t *testing.T) {
 	d := pgtest.New(t)
 	d.SetNow(noon)
 	service := d.Service()
-	exec(t, service, "select count(*) from (select ojs.enqueue('a', p_priority => p, p_tenant => 't' || p % 7) from generate_series(-100, 100) p) x")
+	exec(t, service, `select count(*) from (
+		select ojs.enqueue('a', p_priority => p, p_tenant => 't' || p % 7) from generate_series(-100, 100) p) x`)
 	exec(t, service, "select count(*) from (select ojs.enqueue('a', p_queue => 'q' || i) from generate_series(1, 150) i) x")
 	exec(t, service, "select ojs.enqueue('a', p_queue => 'busy', p_tenant => 't' || i) from generate_series(1, 3) i")
 	if got := one[int](t, service, "select count(*)::int from ojs.fetch('{default}', 1000)"); got != 201 {
@@ -26,7 +27,8 @@ func TestWhatNobodyUsesLeaves(t *testing.T) {
 	}
 	for i := range 75 {
 		lists := []int{2*i + 1, 2*i + 2}
-		if got := one[int](t, service, "select count(*)::int from ojs.fetch(array['q' || $1::int, 'q' || $2::int], 10)", lists[0], lists[1]); got != 2 {
+		got := one[int](t, service, "select count(*)::int from ojs.fetch(array['q' || $1::int, 'q' || $2::int], 10)", lists[0], lists[1])
+		if got != 2 {
 			t.Fatalf("%d jobs were handed out, want 2", got)
 		}
 	}
@@ -35,7 +37,8 @@ func TestWhatNobodyUsesLeaves(t *testing.T) {
 	if got := lines(t, d.Pool, fairnessRows); !slices.Equal(got, []string{"352 354 152 1 75 0"}) {
 		t.Errorf("levels, tenants, queues, marks, lists, ranges: %v", got)
 	}
-	stats := lines(t, service, "select tenant_id, total_jobs, completed, dispatched from ojs.tenant_stats order by 1")
+	const statistics = "select tenant_id, total_jobs, completed, dispatched from ojs.tenant_stats order by 1"
+	stats := lines(t, service, statistics)
 
 	d.SetNow(noon.Add(59 * time.Minute))
 	tick(t, service, 1000)
@@ -49,7 +52,7 @@ func TestWhatNobodyUsesLeaves(t *testing.T) {
 	if got := lines(t, d.Pool, fairnessRows); !slices.Equal(got, []string{"1 3 1 1 0 0"}) {
 		t.Errorf("after an hour: %v", got)
 	}
-	if got := lines(t, service, "select tenant_id, total_jobs, completed, dispatched from ojs.tenant_stats order by 1"); !slices.Equal(got, stats) {
+	if got := lines(t, service, statistics); !slices.Equal(got, stats) {
 		t.Errorf("the statistics were\n%v and are\n%v", stats, got)
 	}
 	ringsAgree(t, d.Pool)
@@ -62,7 +65,8 @@ func TestWhatNobodyUsesLeaves(t *testing.T) {
 		t.Errorf("%d jobs were handed out, want 3", got)
 	}
 	commit(t, late)
-	if got := list[string](t, service, "select type from ojs.fetch('{default,busy}', 10) order by 1"); !slices.Equal(got, []string{"a", "a", "late"}) {
+	got := list[string](t, service, "select type from ojs.fetch('{default,busy}', 10) order by 1")
+	if !slices.Equal(got, []string{"a", "a", "late"}) {
 		t.Errorf("handed out %v", got)
 	}
 	ringsAgree(t, d.Pool)

@@ -11,10 +11,12 @@ import (
 // What the server and operators may call beyond what tenants may (tenantMay).
 var (
 	serviceMayCall  = strings.Fields("drop_waiter register_waiters " + staffMayCall)
-	operatorMayCall = strings.Fields("_map_tenant_role configure configure_dead_letters create_tenant_role cut_partition delete_replay_rule drop_finished rebuild set_replay_rule " + staffMayCall)
+	operatorMayCall = strings.Fields("_map_tenant_role configure configure_dead_letters create_tenant_role cut_partition delete_replay_rule " +
+		"drop_finished rebuild set_replay_rule " + staffMayCall)
 )
 
-const staffMayCall = "_detached_partitions _first_expiry _id_time _is_replacement configure_queue configure_tenant delete_queue enqueue_rows fetch_many hold_dispatch pause_queue plan_cron " +
+const staffMayCall = "_detached_partitions _first_expiry _id_time _is_replacement configure_queue configure_tenant delete_queue " +
+	"enqueue_rows fetch_many hold_dispatch pause_queue plan_cron " +
 	"resume_dispatch resume_queue schema_changing schema_hash stand_down tick unplanned_crons upkeep"
 
 func TestGrantsOfStaff(t *testing.T) {
@@ -23,8 +25,10 @@ func TestGrantsOfStaff(t *testing.T) {
 	for role, want := range map[string][]string{"ojs_service": serviceMayCall, "ojs_operator": operatorMayCall} {
 		got := list[string](t, d.Pool, `
 			select distinct p.proname::text collate "C" from pg_catalog.pg_proc p
-			where p.pronamespace = 'ojs'::pg_catalog.regnamespace and exists (select from pg_catalog.aclexplode(p.proacl) a where a.grantee = $1::text::pg_catalog.regrole)
-			  and not exists (select from pg_catalog.aclexplode(p.proacl) a where a.grantee = 'ojs_tenant'::pg_catalog.regrole) order by 1`, role)
+			where p.pronamespace = 'ojs'::pg_catalog.regnamespace
+			  and exists (select from pg_catalog.aclexplode(p.proacl) a where a.grantee = $1::text::pg_catalog.regrole)
+			  and not exists (
+				select from pg_catalog.aclexplode(p.proacl) a where a.grantee = 'ojs_tenant'::pg_catalog.regrole) order by 1`, role)
 		slices.Sort(want)
 		if !slices.Equal(got, want) {
 			t.Errorf("%s may call beyond what tenants may\n  %s\ninstead of\n  %s", role, strings.Join(got, " "), strings.Join(want, " "))
@@ -32,8 +36,11 @@ func TestGrantsOfStaff(t *testing.T) {
 	}
 	expectNone(t, d.Pool, "functions that tenants may call and the server or operators may not, or that somebody else may", `
 		select p.oid::pg_catalog.regprocedure::text from pg_catalog.pg_proc p
-		cross join lateral (select array_agg(a.grantee::pg_catalog.regrole::text) as roles from pg_catalog.aclexplode(p.proacl) a where a.grantee <> p.proowner) g
-		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and ('ojs_tenant' = any (g.roles) and not g.roles @> '{ojs_service,ojs_operator}'
+		cross join lateral (
+			select array_agg(a.grantee::pg_catalog.regrole::text) as roles from pg_catalog.aclexplode(p.proacl) a where a.grantee <> p.proowner
+		) g
+		where p.pronamespace = 'ojs'::pg_catalog.regnamespace
+		  and ('ojs_tenant' = any (g.roles) and not g.roles @> '{ojs_service,ojs_operator}'
 			or not g.roles <@ '{ojs_service,ojs_operator,ojs_tenant}')`)
 }
 
@@ -43,11 +50,16 @@ func TestPlannerSettings(t *testing.T) {
 	d := pgtest.New(t)
 	got := list[string](t, d.Pool, `
 		select distinct x.settings collate "C" from pg_catalog.pg_proc p
-		cross join lateral (select string_agg(s, ' ' order by s) as settings from unnest(p.proconfig) s where s ~ '^(enable_|jit|max_parallel|plan_)' and s !~ 'pruning') x
+		cross join lateral (
+			select string_agg(s, ' ' order by s) as settings from unnest(p.proconfig) s
+			where s ~ '^(enable_|jit|max_parallel|plan_)' and s !~ 'pruning'
+		) x
 		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and x.settings is not null order by 1`)
 	want := []string{
-		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off enable_sort=off jit=off max_parallel_workers_per_gather=0 plan_cache_mode=force_generic_plan",
-		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off jit=off max_parallel_workers_per_gather=0 plan_cache_mode=force_custom_plan",
+		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off enable_sort=off jit=off " +
+			"max_parallel_workers_per_gather=0 plan_cache_mode=force_generic_plan",
+		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off jit=off " +
+			"max_parallel_workers_per_gather=0 plan_cache_mode=force_custom_plan",
 		"jit=off plan_cache_mode=force_custom_plan",
 		"plan_cache_mode=force_generic_plan",
 	}

@@ -838,6 +838,16 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._came(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS TABLE(queue text, priority integer, tenant_id text, job_priority integer, weight numeric, lo bigint)
+    LANGUAGE sql STABLE ROWS 10
+    AS $$
+    select c.queue, c.priority + coalesce(t.priority_boost, 0), c.tenant_id, c.priority, coalesce(t.weight, 1), c.lo
+    from (
+        select f.queue, f.priority, f.tenant_id, min(f.lo) as lo from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
+        where f.to_state = 'available' group by f.queue, f.priority, f.tenant_id
+    ) c left join ojs.tenant t on t.tenant_id = c.tenant_id
+$$;
+
 CREATE FUNCTION ojs._catch_up() RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -6057,16 +6067,10 @@ CREATE FUNCTION ojs._stale_queues(p_from pg_snapshot, p_to pg_snapshot, p_xid xi
     LANGUAGE sql STABLE
     AS $$
     select distinct w.queue
-    from (
-        select c.queue, c.priority + coalesce(t.priority_boost, 0) as priority, c.tenant_id, c.lo
-        from (
-            select f.queue, f.priority, f.tenant_id, min(f.lo) as lo from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
-            where f.to_state = 'available' and (p_queue is null or f.queue = p_queue) group by f.queue, f.priority, f.tenant_id
-        ) c left join ojs.tenant t on t.tenant_id = c.tenant_id
-    ) w
+    from ojs._came(p_from, p_to, p_xid, p_lo, p_hi) w
     cross join lateral ojs._turn_mark(w.queue) m
     left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
-    where m.hi >= m.lo and (f.ready is not true or w.lo <= f.head)
+    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo and (f.ready is not true or w.lo <= f.head)
 $$;
 
 CREATE FUNCTION ojs._storable_time(p_at timestamp with time zone) RETURNS boolean
@@ -6502,9 +6506,7 @@ CREATE FUNCTION ojs._v7(p_id uuid) RETURNS boolean
 CREATE FUNCTION ojs._waiting() RETURNS TABLE(queue text, priority integer, tenant_id text, job_priority integer, weight numeric, lo bigint)
     LANGUAGE sql STABLE ROWS 10
     AS $$
-    select u.queue, u.priority + coalesce(t.priority_boost, 0), u.tenant_id, u.priority, coalesce(t.weight, 1), u.lo
-    from (select u.queue, u.priority, u.tenant_id, min(u.lo) as lo from ojs._unfolded() u group by u.queue, u.priority, u.tenant_id) u
-    left join ojs.tenant t on t.tenant_id = u.tenant_id
+    select c.* from ojs._folded() f cross join lateral ojs._came(f.snapshot, null, f.part_xid, f.part_lo, 9223372036854775807) c
 $$;
 
 CREATE FUNCTION ojs._waits_for_run(p_cron ojs.cron, p_open uuid[]) RETURNS boolean

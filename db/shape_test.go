@@ -29,7 +29,8 @@ func TestMigrationsAreInShape(t *testing.T) {
 	d := pgtest.New(t)
 	callable := list[string](t, d.Pool, `
 		select distinct p.proname::text from pg_catalog.pg_proc p, pg_catalog.aclexplode(p.proacl) a
-		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and p.proname not like '\_%' and a.grantee::pg_catalog.regrole::text in ('ojs_service', 'ojs_operator', 'ojs_tenant')`)
+		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and p.proname not like '\_%'
+		  and a.grantee::pg_catalog.regrole::text in ('ojs_service', 'ojs_operator', 'ojs_tenant')`)
 	for name, text := range migrations(t) {
 		if found := shapeOf(text, callable); len(found) > 0 {
 			t.Errorf("%s:\n  %s", name, strings.Join(found, "\n  "))
@@ -55,8 +56,8 @@ func migrations(t testing.TB) map[string]string {
 	return texts
 }
 
-// Under another collation a new version of the system's library, or a standby on another system, would not find the keys any more; and every
-// comparison would cost more.
+// Under another collation a new version of the system's library, or a standby on another system, would not find the keys any more; and
+// every comparison would cost more.
 func TestKeysCompareBytes(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -103,7 +104,8 @@ func shapeOf(text string, callable []string) (found []string) {
 			function, from = m[1], i
 			if slices.Contains(callable, function) {
 				if header := headerLines(all[:i]); header < 1 || header > mostHeaderLines {
-					say("%s has a header of %d lines, want 1 to %d that say what it does, locks and writes", function, header, mostHeaderLines)
+					say("%s has a header of %d lines, want 1 to %d that say what it does, locks and writes",
+						function, header, mostHeaderLines)
 				}
 				if !strings.Contains(text, "comment on function ojs."+function+"(") {
 					say("%s has no comment in this file", function)

@@ -193,13 +193,26 @@ comment on function ojs._unfolded() is 'What ojs.journal says of jobs that becam
 create function ojs._waiting() returns table (queue text, priority int, tenant_id text, job_priority int, weight numeric, lo bigint)
 language sql stable rows 10
 as $$
-    select u.queue, u.priority + coalesce(t.priority_boost, 0), u.tenant_id, u.priority, coalesce(t.weight, 1), u.lo
-    from (select u.queue, u.priority, u.tenant_id, min(u.lo) as lo from ojs._unfolded() u group by u.queue, u.priority, u.tenant_id) u
-    left join ojs.tenant t on t.tenant_id = u.tenant_id
+    select c.* from ojs._folded() f cross join lateral ojs._came(f.snapshot, null, f.part_xid, f.part_lo, 9223372036854775807) c
 $$;
 -- +goose StatementEnd
 comment on function ojs._waiting() is
 'Tenants with jobs that became available and are not folded yet, per queue and priority, with the first job.';
+
+-- +goose StatementBegin
+create function ojs._came(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint)
+returns table (queue text, priority int, tenant_id text, job_priority int, weight numeric, lo bigint)
+language sql stable rows 10
+as $$
+    select c.queue, c.priority + coalesce(t.priority_boost, 0), c.tenant_id, c.priority, coalesce(t.weight, 1), c.lo
+    from (
+        select f.queue, f.priority, f.tenant_id, min(f.lo) as lo from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
+        where f.to_state = 'available' group by f.queue, f.priority, f.tenant_id
+    ) c left join ojs.tenant t on t.tenant_id = c.tenant_id
+$$;
+-- +goose StatementEnd
+comment on function ojs._came(pg_snapshot, pg_snapshot, xid8, bigint, bigint) is
+'Tenants with jobs that became available, per queue and priority, with the first job; of what ojs._fresh returns for these parameters.';
 
 -- +goose StatementBegin
 create function ojs._folded() returns setof ojs.fold

@@ -154,16 +154,10 @@ returns setof text
 language sql stable
 as $$
     select distinct w.queue
-    from (
-        select c.queue, c.priority + coalesce(t.priority_boost, 0) as priority, c.tenant_id, c.lo
-        from (
-            select f.queue, f.priority, f.tenant_id, min(f.lo) as lo from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
-            where f.to_state = 'available' and (p_queue is null or f.queue = p_queue) group by f.queue, f.priority, f.tenant_id
-        ) c left join ojs.tenant t on t.tenant_id = c.tenant_id
-    ) w
+    from ojs._came(p_from, p_to, p_xid, p_lo, p_hi) w
     cross join lateral ojs._turn_mark(w.queue) m
     left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
-    where m.hi >= m.lo and (f.ready is not true or w.lo <= f.head)
+    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo and (f.ready is not true or w.lo <= f.head)
 $$;
 -- +goose StatementEnd
 comment on function ojs._stale_queues(pg_snapshot, pg_snapshot, xid8, bigint, bigint, text) is
