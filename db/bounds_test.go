@@ -59,8 +59,9 @@ func TestALateCommitStopsNobody(t *testing.T) {
 						t.Fatal("nothing was handed out")
 					}
 				}
-				// A call takes in two bites of 10,000 rows of the journal at most, and reads them some times over.
-				if most > 120_000 {
+				// How many bites a call takes in depends on the machine, but each reads only its own rows, some times over: five of them
+				// for each late one at most. Were all that is left read for each bite, it would be 840,000.
+				if most > 300_000 {
 					t.Errorf("a call touched %d rows", most)
 				}
 				if byOthers < 8 {
@@ -151,5 +152,44 @@ func TestAnswersAreBoundedInBytes(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A session keeps the plans that it made while the tables were small. Completions fill the journal, and a worker that takes one job at a
+// time must not read them again in each call.
+func TestCompletionsDoNotSlowFetches(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	config, err := pgxpool.ParseConfig(d.ServiceURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = 1 // one session for all
+	worker, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(worker.Close)
+	exec(t, worker, "select count(*) from ojs.enqueue_bulk('x', array_fill('[]'::json, array[4000]), 'q')")
+	fetched := func() int {
+		least := 1 << 30
+		for range 8 {
+			_, rows := work(t, worker, "select count(*)::int from ojs.fetch('{q}', 1)")
+			least = min(least, rows)
+		}
+		return least
+	}
+	run := func(jobs int) {
+		exec(t, worker, fmt.Sprintf(`do $$ declare v_job record; begin for i in 1 .. %d loop
+			select * into strict v_job from ojs.fetch('{q}', 1);
+			perform ojs.ack(v_job.id, v_job.lease);
+			commit;
+		end loop; end $$`, jobs))
+	}
+	run(20)
+	before := fetched()
+	run(1500)
+	if after := fetched(); after > before+50 {
+		t.Errorf("a fetch touches %d rows beside 1,520 completions, %d beside 20", after, before)
 	}
 }

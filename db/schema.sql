@@ -2583,6 +2583,10 @@ begin
     select count(*), bool_or(x.to_state = 'active') into v_rows, v_taken
     from (select s.to_state from ojs._fresh(v_fold.snapshot, v_to, null, null, null) s limit c_bite + 1) x;
     if v_rows = 0 then
+        -- Otherwise the stretch of the journal that every caller looks through would grow until jobs come.
+        update ojs.fold f set rev = f.rev + 1, snapshot = v_to
+        where f.rev = v_fold.rev
+          and pg_snapshot_xmax(v_to)::text::bigint - pg_snapshot_xmax(v_fold.snapshot)::text::bigint > c_bite;
         return false;
     end if;
     if v_rows > c_bite then
@@ -4650,11 +4654,20 @@ CREATE FUNCTION ojs._prune_journal(p_mark ojs.clock_mark, p_old timestamp with t
     LANGUAGE sql
     AS $$
     with line as materialized (
-        (select j.ctid as place, j.xid, j.lo, j.at from ojs.journal j where j.xid >= p_mark.journal order by j.xid limit p_limit)
+        (select j.* from (
+            (select j.ctid as place, j.xid, j.lo, j.at from ojs.journal j where j.lo is not null and j.xid >= p_mark.journal
+                order by j.xid limit p_limit)
+            union all
+            (select j.ctid, j.xid, j.lo, j.at from ojs.journal j where j.lo is null and j.xid >= p_mark.journal
+                order by j.xid limit p_limit)
+        ) j order by j.xid limit p_limit)
         union all
         select j.* from unnest(p_mark.open) x(xid)
-        cross join lateral (select j.ctid as place, j.xid, j.lo, j.at from ojs.journal j where j.xid = x.xid
-            and j.xid < p_mark.journal offset 0) j
+        cross join lateral (
+            select j.ctid as place, j.xid, j.lo, j.at from ojs.journal j where j.lo is not null and j.xid = x.xid and j.xid < p_mark.journal
+            union all
+            select j.ctid, j.xid, j.lo, j.at from ojs.journal j where j.lo is null and j.xid = x.xid and j.xid < p_mark.journal
+            offset 0) j
     ), gone as (
         delete from ojs.journal j using line l
         where j.ctid = l.place and l.at < p_old and pg_visible_in_snapshot(l.xid, p_tally)
@@ -5508,7 +5521,8 @@ begin
     if not found then
         return 0;
     end if;
-    if exists (select from ojs._movement m where m.xid = pg_current_xact_id()) then
+    if exists (select from ojs._movement m where m.xid = pg_current_xact_id() and m.lo is not null)
+            or exists (select from ojs._movement m where m.xid = pg_current_xact_id() and m.lo is null) then
         -- What this transaction did itself is not in the snapshot and would be counted twice: now and by the next tick.
         return 0;
     end if;
@@ -5934,11 +5948,18 @@ CREATE FUNCTION ojs._since(p_from pg_snapshot, p_to pg_snapshot, p_fold boolean)
     LANGUAGE sql STABLE ROWS 100
     AS $$
     select m.* from ojs._movement m
-    where m.xid >= pg_snapshot_xmax(p_from) and pg_visible_in_snapshot(m.xid, p_to) is not false and (not p_fold or m.lo is not null)
+    where m.xid >= pg_snapshot_xmax(p_from) and pg_visible_in_snapshot(m.xid, p_to) is not false and m.lo is not null
+    union all
+    select m.* from ojs._movement m
+    where not p_fold and m.xid >= pg_snapshot_xmax(p_from) and pg_visible_in_snapshot(m.xid, p_to) is not false and m.lo is null
     union all
     select m.* from pg_snapshot_xip(p_from) x(xid)
-    cross join lateral (select m.* from ojs._movement m where m.xid = x.xid and (not p_fold or m.lo is not null) offset 0) m
+    cross join lateral (select m.* from ojs._movement m where m.xid = x.xid and m.lo is not null offset 0) m
     where pg_visible_in_snapshot(x.xid, coalesce(p_to, (select pg_current_snapshot())))
+    union all
+    select m.* from pg_snapshot_xip(p_from) x(xid)
+    cross join lateral (select m.* from ojs._movement m where m.xid = x.xid and m.lo is null offset 0) m
+    where not p_fold and pg_visible_in_snapshot(x.xid, coalesce(p_to, (select pg_current_snapshot())))
 $$;
 
 CREATE FUNCTION ojs._skim(p_queue text, p_priority integer, p_tenant text, p_locked boolean DEFAULT false) RETURNS integer
@@ -6246,12 +6267,14 @@ declare
     v_old  timestamptz := p_now - ojs._journal_retention();
     v_more boolean := false;
 begin
-    if (select j.at from ojs.journal j where j.xid >= p_mark.journal order by j.xid limit 1) < v_old
+    if (select j.at from ojs.journal j where j.lo is not null and j.xid >= p_mark.journal order by j.xid limit 1) < v_old
+            or (select j.at from ojs.journal j where j.lo is null and j.xid >= p_mark.journal order by j.xid limit 1) < v_old
             or (select l.at from ojs.lease l where l.xid >= p_mark.lease order by l.xid, l.n limit 1) < v_old
             or (select r.at from ojs.release r where r.xid >= p_mark.release order by r.xid, r.seq limit 1) < v_old
             or exists (select from unnest(p_mark.open) x(xid)
                 where pg_visible_in_snapshot(x.xid, (select pg_current_snapshot())) and (
-                    exists (select from ojs.journal j where j.xid = x.xid and j.at < v_old)
+                    exists (select from ojs.journal j where j.lo is not null and j.xid = x.xid and j.at < v_old)
+                    or exists (select from ojs.journal j where j.lo is null and j.xid = x.xid and j.at < v_old)
                     or exists (select from ojs.lease l where l.xid = x.xid and l.at < v_old)
                     or exists (select from ojs.release r where r.xid = x.xid and r.at < v_old))) then
         v_more := ojs._prune(10 * p_limit);
@@ -6761,7 +6784,7 @@ begin
         set state = 'completed', finished_at = ojs.now(), lease = null, lease_expires_at = null, result = p_result
         where j.id = p_id and (j.tenant_id = v_tenant) is not false and ojs._holds(j.state, j.lease, j.worker_id, p_lease, p_worker_id)
           -- A lease tells the job by itself, because no two jobs have the same. Without one, an id that two tenants use is refused.
-          and (v_tenant is not null or p_lease is not null
+          and (j.tenant_id = v_tenant or j.lease = p_lease
               or not exists (select from ojs.job k where k.id = p_id and k.tenant_id <> j.tenant_id))
         returning * into v_job;
         exit when found;
@@ -9534,7 +9557,7 @@ CREATE INDEX job_all_queue_priority_tenant_id_seq_idx ON ojs.job_all USING btree
 
 CREATE INDEX journal_fold_idx ON ojs.journal USING btree (xid, lo) WHERE (lo IS NOT NULL);
 
-CREATE INDEX journal_xid_idx ON ojs.journal USING btree (xid);
+CREATE INDEX journal_rest_idx ON ojs.journal USING btree (xid) WHERE (lo IS NULL);
 
 CREATE INDEX lease_at_idx ON ojs.lease USING btree (at);
 

@@ -44,8 +44,10 @@ create table ojs.journal (
     at         timestamptz not null default ojs.now()
 );
 alter table ojs.journal replica identity full;
-create index journal_xid_idx on ojs.journal (xid);
+-- Each row is in one of the two, so a reader asks for both kinds of rows apart. If one index held all rows, a session that makes its plans
+-- while the table is empty might read that for the rows that have a lo, and with them all completions since the last fold, in each call.
 create index journal_fold_idx on ojs.journal (xid, lo) where lo is not null;
+create index journal_rest_idx on ojs.journal (xid) where lo is null;
 comment on table ojs.journal is
 'What happened, in sum: one row per statement, tenant, queue, priority and move from one state to another. The next decision folds the
 rows that have a lo.';
@@ -233,11 +235,18 @@ create function ojs._since(p_from pg_snapshot, p_to pg_snapshot, p_fold boolean)
 language sql stable rows 100
 as $$
     select m.* from ojs._movement m
-    where m.xid >= pg_snapshot_xmax(p_from) and pg_visible_in_snapshot(m.xid, p_to) is not false and (not p_fold or m.lo is not null)
+    where m.xid >= pg_snapshot_xmax(p_from) and pg_visible_in_snapshot(m.xid, p_to) is not false and m.lo is not null
+    union all
+    select m.* from ojs._movement m
+    where not p_fold and m.xid >= pg_snapshot_xmax(p_from) and pg_visible_in_snapshot(m.xid, p_to) is not false and m.lo is null
     union all
     select m.* from pg_snapshot_xip(p_from) x(xid)
-    cross join lateral (select m.* from ojs._movement m where m.xid = x.xid and (not p_fold or m.lo is not null) offset 0) m
+    cross join lateral (select m.* from ojs._movement m where m.xid = x.xid and m.lo is not null offset 0) m
     where pg_visible_in_snapshot(x.xid, coalesce(p_to, (select pg_current_snapshot())))
+    union all
+    select m.* from pg_snapshot_xip(p_from) x(xid)
+    cross join lateral (select m.* from ojs._movement m where m.xid = x.xid and m.lo is null offset 0) m
+    where not p_fold and pg_visible_in_snapshot(x.xid, coalesce(p_to, (select pg_current_snapshot())))
 $$;
 -- +goose StatementEnd
 comment on function ojs._since(pg_snapshot, pg_snapshot, boolean) is

@@ -25,6 +25,10 @@ begin
     select count(*), bool_or(x.to_state = 'active') into v_rows, v_taken
     from (select s.to_state from ojs._fresh(v_fold.snapshot, v_to, null, null, null) s limit c_bite + 1) x;
     if v_rows = 0 then
+        -- Otherwise the stretch of the journal that every caller looks through would grow until jobs come.
+        update ojs.fold f set rev = f.rev + 1, snapshot = v_to
+        where f.rev = v_fold.rev
+          and pg_snapshot_xmax(v_to)::text::bigint - pg_snapshot_xmax(v_fold.snapshot)::text::bigint > c_bite;
         return false;
     end if;
     if v_rows > c_bite then

@@ -32,7 +32,7 @@ begin
         set state = 'completed', finished_at = ojs.now(), lease = null, lease_expires_at = null, result = p_result
         where j.id = p_id and (j.tenant_id = v_tenant) is not false and ojs._holds(j.state, j.lease, j.worker_id, p_lease, p_worker_id)
           -- A lease tells the job by itself, because no two jobs have the same. Without one, an id that two tenants use is refused.
-          and (v_tenant is not null or p_lease is not null
+          and (j.tenant_id = v_tenant or j.lease = p_lease
               or not exists (select from ojs.job k where k.id = p_id and k.tenant_id <> j.tenant_id))
         returning * into v_job;
         exit when found;

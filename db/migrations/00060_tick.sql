@@ -192,12 +192,14 @@ declare
     v_old  timestamptz := p_now - ojs._journal_retention();
     v_more boolean := false;
 begin
-    if (select j.at from ojs.journal j where j.xid >= p_mark.journal order by j.xid limit 1) < v_old
+    if (select j.at from ojs.journal j where j.lo is not null and j.xid >= p_mark.journal order by j.xid limit 1) < v_old
+            or (select j.at from ojs.journal j where j.lo is null and j.xid >= p_mark.journal order by j.xid limit 1) < v_old
             or (select l.at from ojs.lease l where l.xid >= p_mark.lease order by l.xid, l.n limit 1) < v_old
             or (select r.at from ojs.release r where r.xid >= p_mark.release order by r.xid, r.seq limit 1) < v_old
             or exists (select from unnest(p_mark.open) x(xid)
                 where pg_visible_in_snapshot(x.xid, (select pg_current_snapshot())) and (
-                    exists (select from ojs.journal j where j.xid = x.xid and j.at < v_old)
+                    exists (select from ojs.journal j where j.lo is not null and j.xid = x.xid and j.at < v_old)
+                    or exists (select from ojs.journal j where j.lo is null and j.xid = x.xid and j.at < v_old)
                     or exists (select from ojs.lease l where l.xid = x.xid and l.at < v_old)
                     or exists (select from ojs.release r where r.xid = x.xid and r.at < v_old))) then
         v_more := ojs._prune(10 * p_limit);

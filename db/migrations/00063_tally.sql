@@ -71,7 +71,8 @@ begin
     if not found then
         return 0;
     end if;
-    if exists (select from ojs._movement m where m.xid = pg_current_xact_id()) then
+    if exists (select from ojs._movement m where m.xid = pg_current_xact_id() and m.lo is not null)
+            or exists (select from ojs._movement m where m.xid = pg_current_xact_id() and m.lo is null) then
         -- What this transaction did itself is not in the snapshot and would be counted twice: now and by the next tick.
         return 0;
     end if;

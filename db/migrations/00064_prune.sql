@@ -73,11 +73,20 @@ create function ojs._prune_journal(
 language sql
 as $$
     with line as materialized (
-        (select j.ctid as place, j.xid, j.lo, j.at from ojs.journal j where j.xid >= p_mark.journal order by j.xid limit p_limit)
+        (select j.* from (
+            (select j.ctid as place, j.xid, j.lo, j.at from ojs.journal j where j.lo is not null and j.xid >= p_mark.journal
+                order by j.xid limit p_limit)
+            union all
+            (select j.ctid, j.xid, j.lo, j.at from ojs.journal j where j.lo is null and j.xid >= p_mark.journal
+                order by j.xid limit p_limit)
+        ) j order by j.xid limit p_limit)
         union all
         select j.* from unnest(p_mark.open) x(xid)
-        cross join lateral (select j.ctid as place, j.xid, j.lo, j.at from ojs.journal j where j.xid = x.xid
-            and j.xid < p_mark.journal offset 0) j
+        cross join lateral (
+            select j.ctid as place, j.xid, j.lo, j.at from ojs.journal j where j.lo is not null and j.xid = x.xid and j.xid < p_mark.journal
+            union all
+            select j.ctid, j.xid, j.lo, j.at from ojs.journal j where j.lo is null and j.xid = x.xid and j.xid < p_mark.journal
+            offset 0) j
     ), gone as (
         delete from ojs.journal j using line l
         where j.ctid = l.place and l.at < p_old and pg_visible_in_snapshot(l.xid, p_tally)
