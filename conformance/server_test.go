@@ -15,6 +15,7 @@ import (
 	httpapi "github.com/ojs-pg/ojs-pg/internal/http"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 )
 
@@ -34,7 +35,7 @@ func server(t *testing.T) engine.Target {
 	db := database.Open()
 	log := slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	listener := pg.NewListener(db, log)
-	dispatcher := sched.NewDispatcher(db, listener, log, sched.Options{})
+	dispatcher := dispatch.New(db, listener, log, dispatch.Options{})
 	srv := httpapi.New(httpapi.Config{
 		DB: db, Dispatcher: dispatcher, Logger: log,
 		AllowReset: true,

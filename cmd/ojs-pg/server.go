@@ -13,6 +13,7 @@ import (
 
 	httpapi "github.com/ojs-pg/ojs-pg/internal/http"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 )
 
@@ -44,7 +45,7 @@ func (s server) run(ctx context.Context) error {
 
 	listener := pg.NewListener(s.db, s.log)
 	running.Go(func() { listener.Run(behind) })
-	dispatcher := sched.NewDispatcher(s.db, listener, s.log, sched.Options{})
+	dispatcher := dispatch.New(s.db, listener, s.log, dispatch.Options{})
 	running.Go(func() { dispatcher.Run(behind) })
 	clock := sched.New(s.db, listener, s.log, s.tick)
 	running.Go(func() { clock.Run(behind) })

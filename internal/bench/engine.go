@@ -14,6 +14,7 @@ import (
 
 	httpapi "github.com/ojs-pg/ojs-pg/internal/http"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -23,7 +24,7 @@ type engine struct {
 	db       *pg.DB
 	log      *slog.Logger
 	listener *pg.Listener
-	dispatch *sched.Dispatcher
+	dispatch *dispatch.Dispatcher
 	address  string // of HTTP; empty: none
 	stop     func() error
 }
@@ -38,7 +39,7 @@ func (d *database) engine(ctx context.Context, maxConns int, canned func(count i
 	var running sync.WaitGroup
 	e := &engine{db: db, log: d.env.log, listener: pg.NewListener(db, d.env.log)}
 	running.Go(func() { e.listener.Run(behind) })
-	e.dispatch = sched.NewDispatcher(db, e.listener, d.env.log, sched.Options{Canned: canned})
+	e.dispatch = dispatch.New(db, e.listener, d.env.log, dispatch.Options{Canned: canned})
 	running.Go(func() { e.dispatch.Run(behind) })
 	e.stop = sync.OnceValue(func() error {
 		cancel()
@@ -104,15 +105,15 @@ func (e *engine) worker(queues []string, tenants map[string]int32) worker {
 }
 
 type engineWorker struct {
-	dispatch *sched.Dispatcher
+	dispatch *dispatch.Dispatcher
 	queues   []string
 	tenants  map[string]int32
 	wait     time.Duration
-	end      []sched.Settlement
+	end      []dispatch.Settlement
 }
 
 func (w *engineWorker) fetch(ctx context.Context, name string, count int) ([]job, error) {
-	got, err := w.dispatch.Fetch(ctx, sched.Fetch{Queues: w.queues, Count: count, WorkerID: name, Wait: w.wait})
+	got, err := w.dispatch.Fetch(ctx, dispatch.Fetch{Queues: w.queues, Count: count, WorkerID: name, Wait: w.wait})
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +125,7 @@ func (w *engineWorker) fetch(ctx context.Context, name string, count int) ([]job
 			return nil, fmt.Errorf("the id of a job: %w", err)
 		}
 		jobs[i] = job{id: id, args: got[i].Args, tenant: w.tenants[got[i].TenantID]}
-		w.end = append(w.end, sched.Settlement{ID: got[i].ID, Lease: got[i].Lease})
+		w.end = append(w.end, dispatch.Settlement{ID: got[i].ID, Lease: got[i].Lease})
 	}
 	return jobs, nil
 }

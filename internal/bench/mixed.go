@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
-	"github.com/ojs-pg/ojs-pg/internal/sched"
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 )
 
 // MixedOptions say what Mixed measures. Percentages are of jobs or of attempts.
@@ -329,8 +329,8 @@ func isConflict(err error) bool {
 }
 
 // work takes jobs once and ends them, but for those whose worker is lost.
-func (m *mix) work(ctx context.Context, dispatch *sched.Dispatcher, name string) error {
-	got, err := dispatch.Fetch(ctx, sched.Fetch{
+func (m *mix) work(ctx context.Context, d *dispatch.Dispatcher, name string) error {
+	got, err := d.Fetch(ctx, dispatch.Fetch{
 		Queues: []string{queue}, Count: m.opts.Batch, WorkerID: name,
 		VisibilityTimeoutMs: int(mixedLease.Milliseconds()), Wait: time.Second,
 	})
@@ -338,9 +338,9 @@ func (m *mix) work(ctx context.Context, dispatch *sched.Dispatcher, name string)
 		return err
 	}
 	part := m.part()
-	end := make([]sched.Settlement, 0, len(got))
+	end := make([]dispatch.Settlement, 0, len(got))
 	for i := range got {
-		s := sched.Settlement{ID: got[i].ID, Lease: got[i].Lease}
+		s := dispatch.Settlement{ID: got[i].ID, Lease: got[i].Lease}
 		switch fate := rand.Float64() * 100; {
 		case fate < m.opts.Lost:
 			part.lost.Add(1)
@@ -350,7 +350,7 @@ func (m *mix) work(ctx context.Context, dispatch *sched.Dispatcher, name string)
 		}
 		end = append(end, s)
 	}
-	for i, done := range dispatch.Settle(ctx, end, false) {
+	for i, done := range d.Settle(ctx, end, false) {
 		switch {
 		case isConflict(done.Err):
 			part.refused.Add(1)

@@ -19,7 +19,7 @@ import (
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
-	"github.com/ojs-pg/ojs-pg/internal/sched"
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -50,7 +50,7 @@ func (a *api) serve(door *pg.DB, adjust ...func(*Config)) {
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { listener.Run(ctx) })
-	cfg := Config{DB: door, Dispatcher: sched.NewDispatcher(door, listener, log, sched.Options{Fallback: time.Hour}), Logger: log}
+	cfg := Config{DB: door, Dispatcher: dispatch.New(door, listener, log, dispatch.Options{Fallback: time.Hour}), Logger: log}
 	for _, f := range adjust {
 		f(&cfg)
 	}

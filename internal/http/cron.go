@@ -11,6 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -333,7 +334,7 @@ func (s *Server) deleteCron(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.writeCron(c, http.StatusOK, &row, attr{"deleted", []byte("true")}, attr{"name", sched.AppendString(nil, row.Name)})
+	return s.writeCron(c, http.StatusOK, &row, attr{"deleted", []byte("true")}, attr{"name", dispatch.AppendString(nil, row.Name)})
 }
 
 func (s *Server) triggerCron(c echo.Context) error {
@@ -435,7 +436,7 @@ func (s *Server) appendCron(b []byte, r *sqlcgen.OjsCron) []byte {
 	w.text("catch_up", r.CatchUp)
 	w.key("description")
 	if r.Description != nil {
-		w.b = sched.AppendString(w.b, *r.Description)
+		w.b = dispatch.AppendString(w.b, *r.Description)
 	} else {
 		w.b = append(w.b, "null"...)
 	}

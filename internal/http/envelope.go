@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
-	"github.com/ojs-pg/ojs-pg/internal/sched"
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 )
 
 // From the envelope a client sends to the flat object ojs.enqueue_many takes. The envelope has
@@ -113,7 +113,7 @@ func (f *flattener) raw(name string, raw []byte) {
 	if f.b[len(f.b)-1] != '{' {
 		f.b = append(f.b, ',')
 	}
-	f.b = sched.AppendString(f.b, name)
+	f.b = dispatch.AppendString(f.b, name)
 	f.b = append(f.b, ':')
 	f.b = append(f.b, raw...)
 }

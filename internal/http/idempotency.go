@@ -6,7 +6,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojs-pg/ojs-pg/internal/sched"
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 )
 
 const (
@@ -17,7 +17,7 @@ const (
 
 // idempotency is the key of an enqueue that may be repeated, and where the client wrote it.
 type idempotency struct {
-	sched.Key
+	dispatch.Key
 	field string
 }
 
@@ -56,5 +56,5 @@ func idempotencyKey(c echo.Context, req *object, inBody bool) (*idempotency, err
 	}
 	sum.Write([]byte{0})
 	sum.Write(req.source)
-	return &idempotency{sched.Key{Name: key, Fingerprint: sum.Sum(nil)}, field}, nil
+	return &idempotency{dispatch.Key{Name: key, Fingerprint: sum.Sum(nil)}, field}, nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
-	"github.com/ojs-pg/ojs-pg/internal/sched"
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -115,7 +115,7 @@ func (s *Server) push(c echo.Context, jobs []*object, key *idempotency, batch bo
 		flat, whose = appendFlat(flat, job, header, headerName, now)
 		if whose != nil {
 			flat = append(flat[:len(flat)-1], `,"tenant":`...)
-			flat = append(sched.AppendString(flat, *whose), '}')
+			flat = append(dispatch.AppendString(flat, *whose), '}')
 		}
 		if err := job.err(); err != nil {
 			var known *pg.Error

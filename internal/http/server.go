@@ -23,6 +23,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -74,7 +75,7 @@ func orDefault[T comparable](v, d T) T {
 // Config is what a Server needs. DB, Dispatcher and Logger are required.
 type Config struct {
 	DB         *pg.DB
-	Dispatcher *sched.Dispatcher // not run by the Server
+	Dispatcher *dispatch.Dispatcher // not run by the Server
 	Logger     *slog.Logger
 	Limits     Limits
 	Version    string // of this program, for the manifest; default "dev"
@@ -89,7 +90,7 @@ type Config struct {
 type Server struct {
 	db       *pg.DB
 	q        *sqlcgen.Queries
-	dispatch *sched.Dispatcher
+	dispatch *dispatch.Dispatcher
 	cron     *sched.Cron
 	log      *slog.Logger
 	limits   Limits

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ojs-pg/ojs-pg/internal/sched"
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 )
 
 func TestCheckJSONAccepts(t *testing.T) {
@@ -152,8 +152,8 @@ func FuzzCheckJSON(f *testing.F) {
 				t.Fatalf("%q is %q, want %q", src, got, want)
 			}
 			var again string
-			if err := json.Unmarshal(sched.AppendString(nil, want), &again); err != nil || again != want {
-				t.Fatalf("%q written as %q", want, sched.AppendString(nil, want))
+			if err := json.Unmarshal(dispatch.AppendString(nil, want), &again); err != nil || again != want {
+				t.Fatalf("%q written as %q", want, dispatch.AppendString(nil, want))
 			}
 		}
 	})

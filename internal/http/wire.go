@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ojs-pg/ojs-pg/internal/sched"
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -57,7 +57,7 @@ func (w *writer) verbatim(m member) {
 
 func (w *writer) text(name, v string) {
 	w.key(name)
-	w.b = sched.AppendString(w.b, v)
+	w.b = dispatch.AppendString(w.b, v)
 }
 
 func (w *writer) integer(name string, v int64) {
@@ -104,7 +104,7 @@ func (w *writer) texts(name string, values []string) {
 		if i > 0 {
 			w.b = append(w.b, ',')
 		}
-		w.b = sched.AppendString(w.b, v)
+		w.b = dispatch.AppendString(w.b, v)
 	}
 	w.b = append(w.b, ']')
 }
@@ -223,7 +223,7 @@ func (s *Server) appendMeta(b []byte, j *sqlcgen.OjsJob) []byte {
 		return append(b, j.Meta...)
 	}
 	b = append(b, `{"tenant_id":`...)
-	b = sched.AppendString(b, j.TenantID)
+	b = dispatch.AppendString(b, j.TenantID)
 	for _, m := range fields {
 		b = append(b, ',')
 		b = append(b, m.rawKey...)

@@ -16,7 +16,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
-	"github.com/ojs-pg/ojs-pg/internal/sched"
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -31,7 +31,7 @@ func (s *Server) fetch(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	f := sched.Fetch{Queues: fetchQueues(req), Count: 1, Tenant: scope}
+	f := dispatch.Fetch{Queues: fetchQueues(req), Count: 1, Tenant: scope}
 	if worker := req.name("worker_id"); worker != nil {
 		f.WorkerID = *worker
 	}
@@ -116,7 +116,7 @@ func (s *Server) handOver(c echo.Context, jobs []sqlcgen.OjsJob) error {
 func leaseOf(j *sqlcgen.OjsJob) []attr {
 	var more []attr
 	if j.Lease != nil {
-		more = append(more, attr{"lease", sched.AppendString(nil, *j.Lease)})
+		more = append(more, attr{"lease", dispatch.AppendString(nil, *j.Lease)})
 	}
 	if j.LeaseExpiresAt != nil {
 		more = append(more, attr{"lease_expires_at", appendTime(nil, *j.LeaseExpiresAt)})
@@ -189,7 +189,7 @@ func (s *Server) nack(c echo.Context) error { return s.settle(c, readNack, s.app
 
 // settle ends attempts: one job, named in the body or in the path, or many under jobs, each of
 // which succeeds or fails by itself.
-func (s *Server) settle(c echo.Context, read func(*object, *sched.Settlement), shape func(*writer, *sqlcgen.OjsJob, bool)) error {
+func (s *Server) settle(c echo.Context, read func(*object, *dispatch.Settlement), shape func(*writer, *sqlcgen.OjsJob, bool)) error {
 	pathID := c.Param("id")
 	if pathID != "" {
 		if _, _, err := jobRef(c); err != nil {
@@ -204,7 +204,7 @@ func (s *Server) settle(c echo.Context, read func(*object, *sched.Settlement), s
 	if pathID == "" && req.raw("jobs") != nil {
 		return s.settleMany(c, req, scope, read, shape)
 	}
-	one := []sched.Settlement{{ID: jobID(req, pathID), Tenant: scope}}
+	one := []dispatch.Settlement{{ID: jobID(req, pathID), Tenant: scope}}
 	read(req, &one[0])
 	whole := representation(c, true)
 	if err := req.err(); err != nil {
@@ -222,7 +222,7 @@ func (s *Server) settle(c echo.Context, read func(*object, *sched.Settlement), s
 }
 
 func (s *Server) settleMany(
-	c echo.Context, req *object, scope *string, read func(*object, *sched.Settlement), shape func(*writer, *sqlcgen.OjsJob, bool),
+	c echo.Context, req *object, scope *string, read func(*object, *dispatch.Settlement), shape func(*writer, *sqlcgen.OjsJob, bool),
 ) error {
 	items := req.list("jobs")
 	if items != nil && (len(items) < 1 || len(items) > maxAckJobs) {
@@ -233,15 +233,15 @@ func (s *Server) settleMany(
 		return err
 	}
 	whole := representation(c, false)
-	many := make([]sched.Settlement, len(items))
-	settled := make([]sched.Settled, len(items))
+	many := make([]dispatch.Settlement, len(items))
+	settled := make([]dispatch.Settled, len(items))
 	good := make([]int, 0, len(items))
 	for i, raw := range items {
 		// One that cannot be read must not cost the others their leases.
 		item := &object{path: "jobs[" + strconv.Itoa(i) + "]", fault: &settled[i].Err}
 		if got := kind(raw); got == "object" {
 			item.fields = members(raw)
-			many[i] = sched.Settlement{ID: jobID(item, ""), Tenant: scope}
+			many[i] = dispatch.Settlement{ID: jobID(item, ""), Tenant: scope}
 			read(item, &many[i])
 		} else {
 			item.fail(invalid(item.path, "must be an object, not %s", got))
@@ -254,7 +254,7 @@ func (s *Server) settleMany(
 		}
 	}
 	if len(good) > 0 {
-		asked := make([]sched.Settlement, len(good))
+		asked := make([]dispatch.Settlement, len(good))
 		for n, i := range good {
 			asked[n] = many[i]
 		}
@@ -336,7 +336,7 @@ func relocateSettled(err *pg.Error, path string, shared bool) {
 }
 
 // logUnsettled tells what is not the client's fault, each problem once, however many jobs share it.
-func (s *Server) logUnsettled(c echo.Context, many []sched.Settlement, settled []sched.Settled) {
+func (s *Server) logUnsettled(c echo.Context, many []dispatch.Settlement, settled []dispatch.Settled) {
 	jobs, first := map[[2]string]int{}, map[[2]string]int{}
 	for i := range settled {
 		if settled[i].Err == nil {
@@ -402,7 +402,7 @@ func jobID(req *object, pathID string) string {
 	return ""
 }
 
-func readAck(req *object, a *sched.Settlement) {
+func readAck(req *object, a *dispatch.Settlement) {
 	a.Lease, a.Result, a.WorkerID = req.id("lease"), req.verbatim("result"), req.name("worker_id")
 }
 
@@ -420,7 +420,7 @@ func (s *Server) appendAcked(w *writer, job *sqlcgen.OjsJob, whole bool) {
 	w.close()
 }
 
-func readNack(req *object, n *sched.Settlement) {
+func readNack(req *object, n *dispatch.Settlement) {
 	n.Lease, n.WorkerID = req.id("lease"), req.name("worker_id")
 	if requeue := req.flag("requeue"); requeue != nil {
 		n.Requeue = *requeue

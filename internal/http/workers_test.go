@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
-	"github.com/ojs-pg/ojs-pg/internal/sched"
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 )
 
 func TestFetchAckShapes(t *testing.T) {
@@ -534,7 +534,7 @@ func TestDatabaseGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(a.log, nil))
-	dispatcher := sched.NewDispatcher(door, pg.NewListener(door, log), log, sched.Options{Query: 2 * time.Second})
+	dispatcher := dispatch.New(door, pg.NewListener(door, log), log, dispatch.Options{Query: 2 * time.Second})
 	a.srv = New(Config{DB: door, Dispatcher: dispatcher, Logger: log, Limits: Limits{Query: 2 * time.Second}})
 	if _, err := a.pool.Exec(t.Context(), "select pg_terminate_backend(pid) from pg_stat_activity where usename = $1", cfg.User); err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ import (
 	httpapi "github.com/ojs-pg/ojs-pg/internal/http"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 )
 
@@ -105,7 +106,7 @@ func TestMigrateUnderLoad(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	var behind sync.WaitGroup
 	listener := pg.NewListener(opened, log)
-	dispatcher := sched.NewDispatcher(opened, listener, log, sched.Options{})
+	dispatcher := dispatch.New(opened, listener, log, dispatch.Options{})
 	var failures bytes.Buffer
 	var logging sync.Mutex
 	api := httpapi.New(httpapi.Config{DB: opened, Dispatcher: dispatcher, Logger: slog.New(slog.NewTextHandler(locked{&logging, &failures}, &slog.HandlerOptions{Level: slog.LevelError}))})

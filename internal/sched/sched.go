@@ -1,8 +1,7 @@
-// Package sched says when the database is asked, never what is done. The Scheduler is the clock: it calls ojs.tick, which
-// promotes due jobs, takes back expired leases, fires cron jobs and rolls up statistics, and sleeps until that is next due. Of any
-// number of servers one is on duty, which SQL settles at each tick; the others look whether it still is. The Dispatcher puts requests that come at the
-// same time into one statement, and keeps those who wait for a job until a commit brings one. Jobs come from ojs.fetch_many,
-// ojs.ack_many, ojs.settle and ojs.enqueue_each, and go to internal/http.
+// Package sched is the clock: it says when the database is asked, never what is done. The Scheduler calls ojs.tick, which promotes due jobs,
+// takes back expired leases, fires cron jobs and rolls up statistics, and sleeps until that is next due. Of any number of servers one is on
+// duty, which SQL settles at each tick; the others look whether it still is. Cron reads expressions, Upkeep calls ojs.upkeep. Requests of
+// clients are not its business: internal/dispatch has those.
 package sched
 
 import (

@@ -1,4 +1,4 @@
-package sched
+package dispatch
 
 import (
 	"container/list"

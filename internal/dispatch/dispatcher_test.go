@@ -1,4 +1,4 @@
-package sched
+package dispatch
 
 import (
 	"context"
@@ -35,7 +35,7 @@ func dispatcher(t *testing.T, opts Options) *bench {
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	listener := pg.NewListener(door, log)
 	opts.Fallback = or(opts.Fallback, time.Hour)
-	b := &bench{t: t, db: db, Dispatcher: NewDispatcher(door, listener, log, opts)}
+	b := &bench{t: t, db: db, Dispatcher: New(door, listener, log, opts)}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { listener.Run(ctx) })
@@ -1014,7 +1014,7 @@ func TestCannedJobsTouchNoDatabase(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
 	held := b.active(1)
-	canned := NewDispatcher(b.Dispatcher.db, nil, b.log, Options{Canned: func(n int) []sqlcgen.OjsJob { return make([]sqlcgen.OjsJob, n) }})
+	canned := New(b.Dispatcher.db, nil, b.log, Options{Canned: func(n int) []sqlcgen.OjsJob { return make([]sqlcgen.OjsJob, n) }})
 	for _, job := range []string{`{"type": "x", "args": []}`, `{"type": "x", "args": [], "id": "019539a4-0000-7000-8000-000000000001"}`} {
 		if _, err := canned.Enqueue(t.Context(), []byte(job), nil); err != nil {
 			t.Error(err)

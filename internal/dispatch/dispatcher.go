@@ -1,4 +1,6 @@
-package sched
+// Package dispatch puts requests that come at the same time into one statement, and keeps those who wait for a job until a commit brings
+// one. It decides nothing: jobs come from ojs.fetch_many, ojs.ack_many, ojs.settle and ojs.enqueue_rows, and go to internal/http.
+package dispatch
 
 import (
 	"container/list"
@@ -83,8 +85,8 @@ type Dispatcher struct {
 	statements atomic.Int64
 }
 
-// NewDispatcher makes a Dispatcher, which works at once; Run is for the end.
-func NewDispatcher(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Dispatcher {
+// New makes a Dispatcher, which works at once; Run is for the end.
+func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Dispatcher {
 	d := &Dispatcher{db: db, listener: listener, log: log, opts: opts.withDefaults(), began: time.Now(), groups: map[groupKey]*group{}}
 	d.idle.L = &d.mu
 	d.plain = slots{groups: d.opts.Groups, most: d.opts.Decisions}
