@@ -15,11 +15,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
-	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -114,7 +116,7 @@ func (a *api) send(ctx context.Context, method, path, body string, headers ...st
 		return nil, err
 	}
 	if body != "" {
-		req.Header.Set("Content-Type", contentType)
+		req.Header.Set("Content-Type", kit.ContentType)
 	}
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")

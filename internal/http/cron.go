@@ -8,10 +8,12 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -21,7 +23,7 @@ import (
 // describes the jobs they make is an envelope as in POST /ojs/v1/jobs, and is read as one.
 
 // cronAttributes are those of the cron job itself; the rest of the body is the envelope.
-var cronAttributes = set("name", "cron", "expression", "timezone", "overlap_policy", "catch_up", "enabled", "description", "job_template",
+var cronAttributes = kit.Set("name", "cron", "expression", "timezone", "overlap_policy", "catch_up", "enabled", "description", "job_template",
 	// Read-only (ojs-cron section 2.2): ignored.
 	"id", "tenant_id", "status", "last_run_at", "next_run_at", "upcoming_runs", "run_count", "created_at", "updated_at")
 
@@ -29,11 +31,11 @@ var cronAttributes = set("name", "cron", "expression", "timezone", "overlap_poli
 var cronName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,254}$`)
 
 // cronText reads an attribute that has two names.
-func cronText(o *object, key, alias string) (v *string, name string) {
-	v, name = o.text(key), key
-	if other := o.text(alias); other != nil {
+func cronText(o *kit.Object, key, alias string) (v *string, name string) {
+	v, name = o.Text(key), key
+	if other := o.Text(alias); other != nil {
 		if v != nil && *v != *other {
-			o.fail(invalid(o.at(alias), "disagrees with %s", o.at(key)))
+			o.Fail(kit.Invalid(o.At(alias), "disagrees with %s", o.At(key)))
 		}
 		v, name = other, alias
 	}
@@ -48,24 +50,24 @@ func orText(v *string, missing string) string {
 }
 
 // template is the envelope of the jobs that a cron job makes.
-func template(req *object) *object {
-	job := &object{path: req.path, fault: req.fault}
-	if inner := req.child("job_template"); inner != nil {
+func template(req *kit.Object) *kit.Object {
+	job := &kit.Object{Path: req.Path, Fault: req.Fault}
+	if inner := req.Child("job_template"); inner != nil {
 		job = inner
-		for _, m := range req.fields {
-			if !cronAttributes[m.key] {
-				req.fail(invalid(req.at(m.key), "must not stand beside job_template"))
+		for _, m := range req.Fields {
+			if !cronAttributes[m.Key] {
+				req.Fail(kit.Invalid(req.At(m.Key), "must not stand beside job_template"))
 			}
 		}
 	} else {
-		for _, m := range req.fields {
-			if !cronAttributes[m.key] {
-				job.fields = append(job.fields, m)
+		for _, m := range req.Fields {
+			if !cronAttributes[m.Key] {
+				job.Fields = append(job.Fields, m)
 			}
 		}
 	}
-	if job.raw("args") == nil {
-		job.fields = append(job.fields, member{key: "args", rawKey: []byte(`"args"`), raw: []byte("[]")})
+	if job.Raw("args") == nil {
+		job.Fields = append(job.Fields, kit.Member{Key: "args", RawKey: []byte(`"args"`), Raw: []byte("[]")})
 	}
 	return job
 }
@@ -75,36 +77,36 @@ func (s *Server) putCron(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	header, headerName, err := tenant(c.Request().Header)
+	header, headerName, err := kit.Tenant(c.Request().Header)
 	if err != nil {
 		return err
 	}
-	name := req.name("name")
+	name := req.Name("name")
 	if path := c.Param("name"); path != "" {
 		if name != nil && *name != path {
-			req.fail(invalid("name", "is %q, but the path names %q", clip(*name), clip(path)))
+			req.Fail(kit.Invalid("name", "is %q, but the path names %q", kit.Clip(*name), kit.Clip(path)))
 		}
-		if !isText(path) {
-			req.fail(invalid("name", "must be text in UTF-8 without NUL characters")) // SQL, which knows the other rules, cannot even be asked
+		if !kit.IsText(path) {
+			req.Fail(kit.Invalid("name", "must be text in UTF-8 without NUL characters")) // SQL, which knows the other rules, cannot even be asked
 		}
 		name = &path
 	} else if name == nil {
-		req.missing("name")
+		req.Missing("name")
 	}
 	expression, spelled := cronText(req, "expression", "cron")
 	if expression == nil {
-		req.missing("cron")
+		req.Missing("cron")
 	}
-	zone := orText(req.text("timezone"), "UTC")
+	zone := orText(req.Text("timezone"), "UTC")
 	params := sqlcgen.PutCronParams{
 		Name: orText(name, ""), Expression: orText(expression, ""), Timezone: zone, Queue: "default", Meta: []byte("{}"),
-		OverlapPolicy: orText(req.text("overlap_policy"), "skip"), CatchUp: orText(req.text("catch_up"), "once"),
-		Enabled: req.flag("enabled"), Description: req.text("description"),
+		OverlapPolicy: orText(req.Text("overlap_policy"), "skip"), CatchUp: orText(req.Text("catch_up"), "once"),
+		Enabled: req.Flag("enabled"), Description: req.Text("description"),
 	}
 	job := template(req)
 	flat, whose := appendFlat(nil, job, header, headerName, time.Now())
 	params.Tenant = whose
-	if err := req.err(); err != nil {
+	if err := req.Err(); err != nil {
 		return err
 	}
 	if err := cronParams(&params, job, flat); err != nil {
@@ -119,7 +121,7 @@ func (s *Server) putCron(c echo.Context) error {
 		var known *pg.Error
 		if errors.As(err, &known) && known.Status < http.StatusInternalServerError {
 			if field, _ := known.Details["field"].(string); !cronAttributes[field] {
-				relocate(known, []*object{job}, headerName, false)
+				relocate(known, []*kit.Object{job}, headerName, false)
 			}
 		}
 		return err
@@ -132,44 +134,44 @@ func (s *Server) putCron(c echo.Context) error {
 }
 
 // cronParams takes the flat job apart that ojs.enqueue_many would take whole.
-func cronParams(params *sqlcgen.PutCronParams, job *object, flat []byte) error {
+func cronParams(params *sqlcgen.PutCronParams, job *kit.Object, flat []byte) error {
 	integer := func(raw []byte) *int32 {
 		v, _ := strconv.ParseInt(string(raw), 10, 32) // written by the flattener
 		n := int32(v)
 		return &n
 	}
-	for _, m := range members(flat) {
-		switch m.key {
+	for _, m := range kit.Members(flat) {
+		switch m.Key {
 		case "type":
-			params.Type = unquote(m.raw)
+			params.Type = kit.Unquote(m.Raw)
 		case "args":
-			params.Args = m.raw
+			params.Args = m.Raw
 		case "queue":
-			params.Queue = unquote(m.raw)
+			params.Queue = kit.Unquote(m.Raw)
 		case "priority":
-			params.Priority = *integer(m.raw)
+			params.Priority = *integer(m.Raw)
 		case "meta":
-			params.Meta = m.raw
+			params.Meta = m.Raw
 		case "retry":
-			params.Retry = m.raw
+			params.Retry = m.Raw
 		case "max_attempts":
-			params.MaxAttempts = integer(m.raw)
+			params.MaxAttempts = integer(m.Raw)
 		case "timeout_ms":
-			params.TimeoutMs = integer(m.raw)
+			params.TimeoutMs = integer(m.Raw)
 		case "visibility_timeout_ms":
-			params.VisibilityTimeoutMs = integer(m.raw)
+			params.VisibilityTimeoutMs = integer(m.Raw)
 		case "tags":
 			params.Tags = []string{}
-			for _, tag := range elements(m.raw) {
-				params.Tags = append(params.Tags, unquote(tag))
+			for _, tag := range kit.Elements(m.Raw) {
+				params.Tags = append(params.Tags, kit.Unquote(tag))
 			}
 		case "options":
-			params.Options = m.raw
+			params.Options = m.Raw
 		case "extra":
-			params.Extra = m.raw
+			params.Extra = m.Raw
 		default:
-			at := locate(job, "", m.key)
-			return refuse(codeUnsupported, at, "%s is not supported for a cron job: its jobs are made when they are due", at)
+			at := locate(job, "", m.Key)
+			return kit.Refuse(kit.CodeUnsupported, at, "%s is not supported for a cron job: its jobs are made when they are due", at)
 		}
 	}
 	return nil
@@ -183,9 +185,9 @@ func checkCron(expression, zone, spelled string) error {
 		return err
 	}
 	if fault.Field == "expression" {
-		return invalid(spelled, "%s", fault.What)
+		return kit.Invalid(spelled, "%s", fault.What)
 	}
-	return invalid(fault.Field, "%s", fault.What)
+	return kit.Invalid(fault.Field, "%s", fault.What)
 }
 
 // planned writes a cron job that was just changed, with the time at which it is due next.
@@ -201,11 +203,11 @@ func (s *Server) planned(c echo.Context, status int, row sqlcgen.OjsCron) error 
 }
 
 func (s *Server) listCrons(c echo.Context) error {
-	scope, _, err := tenant(c.Request().Header)
+	scope, _, err := kit.Tenant(c.Request().Header)
 	if err != nil {
 		return err
 	}
-	limit, offset, err := paging(c)
+	limit, offset, err := kit.Paging(c)
 	if err != nil {
 		return err
 	}
@@ -216,11 +218,11 @@ func (s *Server) listCrons(c echo.Context) error {
 		on := v == "true"
 		params.Enabled = &on
 	default:
-		return invalid("enabled", "must be true or false")
+		return kit.Invalid("enabled", "must be true or false")
 	}
 	ctx, cancel := s.query(c)
 	defer cancel()
-	rows, total, err := pageOf(limit, offset, func(limit, offset int32) ([]sqlcgen.CronsRow, error) {
+	rows, total, err := kit.PageOf(limit, offset, func(limit, offset int32) ([]sqlcgen.CronsRow, error) {
 		params.MaxRows, params.Skip = limit, offset
 		return s.q.Crons(ctx, params)
 	}, func(r sqlcgen.CronsRow) int64 { return r.Total })
@@ -235,21 +237,21 @@ func (s *Server) listCrons(c echo.Context) error {
 		list = s.appendCron(list, &rows[i].OjsCron)
 	}
 	list = append(list, ']')
-	return blob(c, http.StatusOK, listed(list, []string{"cron_jobs", "crons", "items"}, func(w *writer) {
-		w.integer("count", int64(len(rows)))
-		w.pagination(pagination(total, limit, offset, limit))
+	return kit.Blob(c, http.StatusOK, kit.Listed(list, []string{"cron_jobs", "crons", "items"}, func(w *kit.Writer) {
+		w.Integer("count", int64(len(rows)))
+		w.Pagination(kit.Pagination(total, limit, offset, limit))
 	})...)
 }
 
 // cronRef reads the cron job a path names.
 func cronRef(c echo.Context) (name string, scope *string, err error) {
-	scope, _, err = tenant(c.Request().Header)
+	scope, _, err = kit.Tenant(c.Request().Header)
 	if err != nil {
 		return "", nil, err
 	}
 	name = c.Param("name")
 	if !cronName.MatchString(name) {
-		return "", nil, noSuch("cron job", name)
+		return "", nil, kit.NoSuch("cron job", name)
 	}
 	return name, scope, nil
 }
@@ -280,11 +282,11 @@ func (s *Server) patchCron(c echo.Context) error {
 	}
 	expression, spelled := cronText(req, "expression", "cron")
 	params := sqlcgen.ConfigureCronParams{
-		Name: name, Tenant: scope, Enabled: req.flag("enabled"), Expression: expression, Timezone: req.text("timezone"),
-		OverlapPolicy: req.text("overlap_policy"), CatchUp: req.text("catch_up"), Description: req.text("description"),
+		Name: name, Tenant: scope, Enabled: req.Flag("enabled"), Expression: expression, Timezone: req.Text("timezone"),
+		OverlapPolicy: req.Text("overlap_policy"), CatchUp: req.Text("catch_up"), Description: req.Text("description"),
 	}
-	only(req, notConfigurable, "enabled", "expression", "cron", "timezone", "overlap_policy", "catch_up", "description")
-	if err := req.err(); err != nil {
+	kit.Only(req, kit.NotConfigurable, "enabled", "expression", "cron", "timezone", "overlap_policy", "catch_up", "description")
+	if err := req.Err(); err != nil {
 		return err
 	}
 	if expression != nil || params.Timezone != nil {
@@ -334,7 +336,7 @@ func (s *Server) deleteCron(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.writeCron(c, http.StatusOK, &row, attr{"deleted", []byte("true")}, attr{"name", dispatch.AppendString(nil, row.Name)})
+	return s.writeCron(c, http.StatusOK, &row, kit.Attr{Name: "deleted", Raw: []byte("true")}, kit.Attr{Name: "name", Raw: dispatch.AppendString(nil, row.Name)})
 }
 
 func (s *Server) triggerCron(c echo.Context) error {
@@ -353,15 +355,15 @@ func (s *Server) triggerCron(c echo.Context) error {
 }
 
 type cronRunJSON struct {
-	ScheduledAt   stamp   `json:"scheduled_at"`
-	TriggeredAt   stamp   `json:"triggered_at"`
-	Status        string  `json:"status"`
-	Manual        bool    `json:"manual"`
-	Missed        int32   `json:"missed"`
-	JobID         *string `json:"job_id"`
-	Reason        *string `json:"reason,omitempty"`
-	Message       *string `json:"message,omitempty"`
-	ExistingJobID *string `json:"existing_job_id,omitempty"`
+	ScheduledAt   kit.Stamp `json:"scheduled_at"`
+	TriggeredAt   kit.Stamp `json:"triggered_at"`
+	Status        string    `json:"status"`
+	Manual        bool      `json:"manual"`
+	Missed        int32     `json:"missed"`
+	JobID         *string   `json:"job_id"`
+	Reason        *string   `json:"reason,omitempty"`
+	Message       *string   `json:"message,omitempty"`
+	ExistingJobID *string   `json:"existing_job_id,omitempty"`
 }
 
 func (s *Server) cronHistory(c echo.Context) error {
@@ -369,7 +371,7 @@ func (s *Server) cronHistory(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	limit, offset, err := paging(c)
+	limit, offset, err := kit.Paging(c)
 	if err != nil {
 		return err
 	}
@@ -379,7 +381,7 @@ func (s *Server) cronHistory(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	runs, total, err := pageOf(limit, offset, func(limit, offset int32) ([]sqlcgen.CronRunsRow, error) {
+	runs, total, err := kit.PageOf(limit, offset, func(limit, offset int32) ([]sqlcgen.CronRunsRow, error) {
 		return s.q.CronRuns(ctx, sqlcgen.CronRunsParams{Tenant: row.TenantID, Name: row.Name, MaxRows: limit, Skip: offset})
 	}, func(r sqlcgen.CronRunsRow) int64 { return r.Total })
 	if err != nil {
@@ -392,124 +394,124 @@ func (s *Server) cronHistory(c echo.Context) error {
 			status = "skipped"
 		}
 		items[i] = cronRunJSON{
-			ScheduledAt: stamp(r.DueAt), TriggeredAt: stamp(r.At), Status: status, Manual: r.Manual, Missed: r.Missed,
+			ScheduledAt: kit.Stamp(r.DueAt), TriggeredAt: kit.Stamp(r.At), Status: status, Manual: r.Manual, Missed: r.Missed,
 			JobID: r.JobID, Reason: r.Reason, Message: r.Message, ExistingJobID: r.Blocker,
 		}
 	}
-	return encode(c, http.StatusOK, map[string]any{
-		"name": row.Name, "history": items, "items": items, "pagination": pagination(total, limit, offset, limit),
+	return kit.Encode(c, http.StatusOK, map[string]any{
+		"name": row.Name, "history": items, "items": items, "pagination": kit.Pagination(total, limit, offset, limit),
 	})
 }
 
 // writeCron writes it under both names that clients read.
-func (s *Server) writeCron(c echo.Context, status int, row *sqlcgen.OjsCron, more ...attr) error {
+func (s *Server) writeCron(c echo.Context, status int, row *sqlcgen.OjsCron, more ...kit.Attr) error {
 	shown := s.appendCron(nil, row)
-	w := writer{}
-	w.open()
-	w.raw("cron", shown)
-	w.raw("cron_job", shown)
+	w := kit.Writer{}
+	w.Open()
+	w.Raw("cron", shown)
+	w.Raw("cron_job", shown)
 	for _, a := range more {
-		w.raw(a.name, a.raw)
+		w.Raw(a.Name, a.Raw)
 	}
-	w.close()
-	return blob(c, status, w.b)
+	w.Close()
+	return kit.Blob(c, status, w.B)
 }
 
 func (s *Server) appendCron(b []byte, r *sqlcgen.OjsCron) []byte {
-	w := writer{b: b}
-	w.open()
-	w.text("name", r.Name)
-	w.text("expression", r.Expression)
-	w.text("cron", r.Expression)
-	w.text("timezone", r.Timezone)
-	w.flag("enabled", r.Enabled)
+	w := kit.Writer{B: b}
+	w.Open()
+	w.Text("name", r.Name)
+	w.Text("expression", r.Expression)
+	w.Text("cron", r.Expression)
+	w.Text("timezone", r.Timezone)
+	w.Flag("enabled", r.Enabled)
 	switch {
 	case !r.Enabled:
-		w.text("status", "paused")
+		w.Text("status", "paused")
 	case r.Error != nil:
-		w.text("status", "error")
-		w.text("error", *r.Error)
+		w.Text("status", "error")
+		w.Text("error", *r.Error)
 	default:
-		w.text("status", "active")
+		w.Text("status", "active")
 	}
-	w.text("overlap_policy", r.OverlapPolicy)
-	w.text("catch_up", r.CatchUp)
-	w.key("description")
+	w.Text("overlap_policy", r.OverlapPolicy)
+	w.Text("catch_up", r.CatchUp)
+	w.Key("description")
 	if r.Description != nil {
-		w.b = dispatch.AppendString(w.b, *r.Description)
+		w.B = dispatch.AppendString(w.B, *r.Description)
 	} else {
-		w.b = append(w.b, "null"...)
+		w.B = append(w.B, "null"...)
 	}
 	options := cronOptions(r)
 	meta := s.appendMeta(nil, &sqlcgen.OjsJob{TenantID: r.TenantID, Meta: r.Meta})
 	envelope := func() {
-		w.text("type", r.Type)
-		w.raw("args", r.Args)
-		w.raw("meta", meta)
-		w.raw("options", options)
+		w.Text("type", r.Type)
+		w.Raw("args", r.Args)
+		w.Raw("meta", meta)
+		w.Raw("options", options)
 		if r.Extra != nil {
 			// As with jobs: what would repeat an attribute is left out.
-			for _, m := range members(r.Extra) {
-				if !written[m.key] && !cronAttributes[m.key] {
-					w.verbatim(m)
+			for _, m := range kit.Members(r.Extra) {
+				if !written[m.Key] && !cronAttributes[m.Key] {
+					w.Verbatim(m)
 				}
 			}
 		}
 	}
 	envelope()
-	w.key("job_template")
-	w.open()
+	w.Key("job_template")
+	w.Open()
 	envelope()
-	w.close()
-	w.key("last_run_at")
+	w.Close()
+	w.Key("last_run_at")
 	if r.LastRunAt != nil {
-		w.b = appendTime(w.b, *r.LastRunAt)
+		w.B = kit.AppendTime(w.B, *r.LastRunAt)
 	} else {
-		w.b = append(w.b, "null"...)
+		w.B = append(w.B, "null"...)
 	}
-	w.key("next_run_at")
+	w.Key("next_run_at")
 	if r.Enabled && len(r.Upcoming) > 0 {
-		w.b = appendTime(w.b, r.Upcoming[0])
+		w.B = kit.AppendTime(w.B, r.Upcoming[0])
 	} else {
-		w.b = append(w.b, "null"...)
+		w.B = append(w.B, "null"...)
 	}
-	w.integer("run_count", r.RunCount)
-	w.time("created_at", &r.CreatedAt)
-	w.time("updated_at", &r.UpdatedAt)
-	w.close()
-	return w.b
+	w.Integer("run_count", r.RunCount)
+	w.Time("created_at", &r.CreatedAt)
+	w.Time("updated_at", &r.UpdatedAt)
+	w.Close()
+	return w.B
 }
 
 // cronOptions gathers what of the envelope a client sends as options.
 func cronOptions(r *sqlcgen.OjsCron) []byte {
-	w := writer{}
-	w.open()
-	w.text("queue", r.Queue)
+	w := kit.Writer{}
+	w.Open()
+	w.Text("queue", r.Queue)
 	if r.Priority != 0 {
-		w.integer("priority", int64(r.Priority))
+		w.Integer("priority", int64(r.Priority))
 	}
 	for _, n := range []struct {
 		name string
 		v    *int32
 	}{{"max_attempts", r.MaxAttempts}, {"timeout_ms", r.TimeoutMs}, {"visibility_timeout_ms", r.VisibilityTimeoutMs}} {
 		if n.v != nil {
-			w.integer(n.name, int64(*n.v))
+			w.Integer(n.name, int64(*n.v))
 		}
 	}
 	if r.TimeoutMs != nil && *r.TimeoutMs%1000 == 0 {
-		w.integer("timeout", int64(*r.TimeoutMs/1000))
+		w.Integer("timeout", int64(*r.TimeoutMs/1000))
 	}
 	if r.Retry != nil {
-		w.raw("retry", r.Retry)
+		w.Raw("retry", r.Retry)
 	}
 	if r.Tags != nil {
-		w.texts("tags", r.Tags)
+		w.Texts("tags", r.Tags)
 	}
 	if r.Options != nil {
-		for _, m := range members(r.Options) {
-			w.verbatim(m)
+		for _, m := range kit.Members(r.Options) {
+			w.Verbatim(m)
 		}
 	}
-	w.close()
-	return w.b
+	w.Close()
+	return w.B
 }

@@ -4,7 +4,8 @@ import (
 	"context"
 	"net/http"
 	"time"
-	"unicode/utf8"
+
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 
 	"github.com/labstack/echo/v4"
 
@@ -23,44 +24,19 @@ type deadFilter struct {
 // maxBulk is the most jobs that one bulk request changes.
 const maxBulk = 10000
 
-func queryText(c echo.Context, name string) (*string, error) {
-	v := c.QueryParam(name)
-	if v == "" {
-		return nil, nil
-	}
-	for _, r := range v {
-		if r == 0 || r == utf8.RuneError {
-			return nil, invalid(name, "must be text without NUL characters")
-		}
-	}
-	return &v, nil
-}
-
-func queryTime(c echo.Context, name string) (*time.Time, error) {
-	v, err := queryText(c, name)
-	if v == nil || err != nil {
-		return nil, err
-	}
-	at, err := parseTime(*v)
-	if err != nil {
-		return nil, invalid(name, "%s", err)
-	}
-	return &at, nil
-}
-
 // deadQuery reads a filter from the query.
 func deadQuery(c echo.Context) (f deadFilter, err error) {
 	for name, to := range map[string]**string{"queue": &f.queue, "type": &f.jobType, "error_type": &f.errorType} {
-		if *to, err = queryText(c, name); err != nil {
+		if *to, err = kit.QueryText(c, name); err != nil {
 			return f, err
 		}
 	}
 	for name, to := range map[string]**time.Time{"since": &f.since, "until": &f.until} {
-		if *to, err = queryTime(c, name); err != nil {
+		if *to, err = kit.QueryTime(c, name); err != nil {
 			return f, err
 		}
 	}
-	older, err := queryText(c, "older_than")
+	older, err := kit.QueryText(c, "older_than")
 	if older == nil || err != nil {
 		return f, err
 	}
@@ -70,17 +46,17 @@ func deadQuery(c echo.Context) (f deadFilter, err error) {
 // olderThan reads another spelling of until, which may also be an age: P30D for until 30 days ago. Nothing here counts forward from now, so
 // what does, +P30D, is refused.
 func (f *deadFilter) olderThan(name, until, v string) error {
-	at, err := parseTime(v)
-	age, noAge := parseDuration(v)
+	at, err := kit.ParseTime(v)
+	age, noAge := kit.ParseDuration(v)
 	switch {
 	case err == nil && f.until != nil && !f.until.Equal(at), noAge == nil && f.until != nil:
-		return invalid(name, "disagrees with %s", until)
+		return kit.Invalid(name, "disagrees with %s", until)
 	case err == nil:
 		f.until = &at
 	case noAge == nil:
 		f.age = &age
 	default:
-		return invalid(name, "must be a time as in RFC 3339 with an offset, or an age as an ISO 8601 duration of weeks to seconds, such as P30D")
+		return kit.Invalid(name, "must be a time as in RFC 3339 with an offset, or an age as an ISO 8601 duration of weeks to seconds, such as P30D")
 	}
 	return nil
 }
@@ -107,44 +83,44 @@ func (s *Server) deadBody(c echo.Context) (f deadFilter, limit int32, err error)
 		return f, 0, err
 	}
 	for name := range c.QueryParams() {
-		return f, 0, invalid(clip(name), "belongs in the body here")
+		return f, 0, kit.Invalid(kit.Clip(name), "belongs in the body here")
 	}
 	fields := []string{"queue", "type", "error_type", "since", "until", "older_than"}
 	// The filter may stand by itself or be the body, but not half of it here and half there.
-	filter := req.child("filter")
+	filter := req.Child("filter")
 	if filter == nil {
 		filter = req
-		only(req, notKnown, append(fields, "filter", "limit", "confirm")...)
+		kit.Only(req, kit.NotKnown, append(fields, "filter", "limit", "confirm")...)
 	} else {
-		only(req, notKnown, "filter", "limit", "confirm")
-		only(filter, notKnown, fields...)
+		kit.Only(req, kit.NotKnown, "filter", "limit", "confirm")
+		kit.Only(filter, kit.NotKnown, fields...)
 	}
-	f.queue, f.jobType, f.errorType = filter.name("queue"), filter.name("type"), filter.name("error_type")
-	f.since, f.until = filter.time("since"), filter.time("until")
-	if older := filter.text("older_than"); older != nil {
-		if err := f.olderThan(filter.at("older_than"), filter.at("until"), *older); err != nil {
-			filter.fail(err)
+	f.queue, f.jobType, f.errorType = filter.Name("queue"), filter.Name("type"), filter.Name("error_type")
+	f.since, f.until = filter.Time("since"), filter.Time("until")
+	if older := filter.Text("older_than"); older != nil {
+		if err := f.olderThan(filter.At("older_than"), filter.At("until"), *older); err != nil {
+			filter.Fail(err)
 		}
 	}
 	limit = 1000
-	if v := req.integer("limit", 1); v != nil {
+	if v := req.Integer("limit", 1); v != nil {
 		limit = *v
 	}
-	confirmed := req.flag("confirm")
-	if err := req.err(); err != nil {
+	confirmed := req.Flag("confirm")
+	if err := req.Err(); err != nil {
 		return f, 0, err
 	}
 	if limit > maxBulk {
-		return f, 0, invalid("limit", "must be an integer between 1 and %d", maxBulk)
+		return f, 0, kit.Invalid("limit", "must be an integer between 1 and %d", maxBulk)
 	}
 	if confirmed == nil || !*confirmed {
-		return f, 0, invalid("confirm", "must be true: this changes every job that the filter lets pass")
+		return f, 0, kit.Invalid("confirm", "must be true: this changes every job that the filter lets pass")
 	}
 	return f, limit, nil
 }
 
 func (s *Server) listDeadLetters(c echo.Context) error {
-	scope, _, err := tenant(c.Request().Header)
+	scope, _, err := kit.Tenant(c.Request().Header)
 	if err != nil {
 		return err
 	}
@@ -152,7 +128,7 @@ func (s *Server) listDeadLetters(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	limit, offset, err := paging(c)
+	limit, offset, err := kit.Paging(c)
 	if err != nil {
 		return err
 	}
@@ -174,9 +150,9 @@ func (s *Server) listDeadLetters(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return blob(c, http.StatusOK, listed(s.appendJobs(nil, jobs, nil), []string{"jobs", "items"}, func(w *writer) {
-		w.integer("total", total)
-		w.pagination(pagination(int(total), limit, offset, len(jobs)))
+	return kit.Blob(c, http.StatusOK, kit.Listed(s.appendJobs(nil, jobs, nil), []string{"jobs", "items"}, func(w *kit.Writer) {
+		w.Integer("total", total)
+		w.Pagination(kit.Pagination(int(total), limit, offset, len(jobs)))
 	})...)
 }
 
@@ -204,7 +180,7 @@ func (s *Server) getDeadLetterFlat(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return blob(c, http.StatusOK, s.appendJob(nil, &job))
+	return kit.Blob(c, http.StatusOK, s.appendJob(nil, &job))
 }
 
 func (s *Server) retryDeadLetter(c echo.Context) error {
@@ -216,13 +192,13 @@ func (s *Server) retryDeadLetter(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	override := req.typed("override", "object")
+	override := req.Typed("override", "object")
 	if override != nil {
-		req.storable(override, "override")
-		req.child("override").when("expires_at", time.Now()) // SQL takes more than RFC 3339
+		req.Storable(override, "override")
+		req.Child("override").When("expires_at", time.Now()) // SQL takes more than RFC 3339
 	}
-	only(req, notKnown, "override")
-	if err := req.err(); err != nil {
+	kit.Only(req, kit.NotKnown, "override")
+	if err := req.Err(); err != nil {
 		return err
 	}
 	job, err := patiently(s, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
@@ -231,7 +207,7 @@ func (s *Server) retryDeadLetter(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.writeJob(c, http.StatusOK, &job, attr{"previous_state", []byte(`"discarded"`)}, attr{"re_enqueued_at", appendTime(nil, job.EnqueuedAt)})
+	return s.writeJob(c, http.StatusOK, &job, kit.Attr{Name: "previous_state", Raw: []byte(`"discarded"`)}, kit.Attr{Name: "re_enqueued_at", Raw: kit.AppendTime(nil, job.EnqueuedAt)})
 }
 
 func (s *Server) retryDeadLetters(c echo.Context) error {
@@ -252,7 +228,7 @@ func (s *Server) purgeDeadLetters(c echo.Context) error {
 
 // bulk says how many jobs were done, and how many that the filter lets pass are left for another request.
 func (s *Server) bulk(c echo.Context, done string, do func(context.Context, deadFilter, int32, *string) (int32, error)) error {
-	scope, _, err := tenant(c.Request().Header)
+	scope, _, err := kit.Tenant(c.Request().Header)
 	if err != nil {
 		return err
 	}
@@ -276,7 +252,7 @@ func (s *Server) bulk(c echo.Context, done string, do func(context.Context, dead
 	if err != nil {
 		return err
 	}
-	return encode(c, http.StatusOK, map[string]any{done: n, "remaining": left})
+	return kit.Encode(c, http.StatusOK, map[string]any{done: n, "remaining": left})
 }
 
 func (s *Server) removeDeadLetter(c echo.Context) (string, error) {
@@ -295,7 +271,7 @@ func (s *Server) deleteDeadLetter(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return encode(c, http.StatusOK, map[string]any{"deleted": true, "job_id": id})
+	return kit.Encode(c, http.StatusOK, map[string]any{"deleted": true, "job_id": id})
 }
 
 func (s *Server) deleteDeadLetterSilently(c echo.Context) error {
@@ -306,7 +282,7 @@ func (s *Server) deleteDeadLetterSilently(c echo.Context) error {
 }
 
 func (s *Server) deadLetterStats(c echo.Context) error {
-	scope, _, err := tenant(c.Request().Header)
+	scope, _, err := kit.Tenant(c.Request().Header)
 	if err != nil {
 		return err
 	}
@@ -316,5 +292,5 @@ func (s *Server) deadLetterStats(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return blob(c, http.StatusOK, stats)
+	return kit.Blob(c, http.StatusOK, stats)
 }

@@ -6,8 +6,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
 // From the envelope a client sends to the flat object ojs.enqueue_many takes. The envelope has
@@ -27,55 +29,47 @@ import (
 
 // written are the attributes of a job that this server writes itself, so they are never taken
 // from a client nor from stored unknown attributes.
-var written = set("specversion", "id", "type", "queue", "state", "args", "meta", "priority", "attempt", "max_attempts",
+var written = kit.Set("specversion", "id", "type", "queue", "state", "args", "meta", "priority", "attempt", "max_attempts",
 	"created_at", "enqueued_at", "started_at", "completed_at", "cancelled_at", "discarded_at", "scheduled_at", "expires_at",
 	"next_attempt_at", "retry_delay_ms", "timeout_ms", "visibility_timeout_ms", "tags", "retry", "options", "unique",
 	"error", "errors", "result", "result_stored_at", "result_expires_at", "result_size_bytes", "lease", "lease_expires_at", "worker_id", "previous_state", "activated_at")
 
 // optionColumns are the options that SQL has a parameter for.
-var optionColumns = set("queue", "priority", "retry", "tags", "max_attempts", "timeout_ms", "visibility_timeout_ms",
+var optionColumns = kit.Set("queue", "priority", "retry", "tags", "max_attempts", "timeout_ms", "visibility_timeout_ms",
 	"scheduled_at", "delay_until", "expires_at", "pending", "metadata", "meta", "timeout")
 
 // topLevel are core spellings consumed from the top of the envelope although no attribute of
 // that name comes back.
-var topLevel = set("timeout", "delay_until")
-
-func set(keys ...string) map[string]bool {
-	m := make(map[string]bool, len(keys))
-	for _, k := range keys {
-		m[k] = true
-	}
-	return m
-}
+var topLevel = kit.Set("timeout", "delay_until")
 
 // appendFlat writes the object for ojs.enqueue_many, without its tenant, and says who that is; nil: nobody was named. Faults
 // go to the envelope's shared fault.
-func appendFlat(b []byte, job *object, header *string, headerName string, now time.Time) (flat []byte, tenant *string) {
-	options := job.child("options")
+func appendFlat(b []byte, job *kit.Object, header *string, headerName string, now time.Time) (flat []byte, tenant *string) {
+	options := job.Child("options")
 	if options == nil {
-		options = &object{path: job.at("options"), fault: job.fault}
+		options = &kit.Object{Path: job.At("options"), Fault: job.Fault}
 	}
 	f := flattener{b: append(b, '{'), job: job, options: options, now: now}
 
-	if v := job.text("specversion"); v != nil && *v != "1.0" && *v != "1.0.0" && *v != "1.0.0-rc.1" {
-		job.fail(refuse(codeUnsupported, job.at("specversion"), "%s %q is not supported; this server speaks 1.0", job.at("specversion"), *v))
+	if v := job.Text("specversion"); v != nil && *v != "1.0" && *v != "1.0.0" && *v != "1.0.0-rc.1" {
+		job.Fail(kit.Refuse(kit.CodeUnsupported, job.At("specversion"), "%s %q is not supported; this server speaks 1.0", job.At("specversion"), *v))
 	}
-	if job.raw("type") == nil {
-		job.missing("type")
+	if job.Raw("type") == nil {
+		job.Missing("type")
 	}
-	f.raw("type", job.typed("type", "string"))
-	if !job.has("args") {
-		job.missing("args")
-	} else if got := kind(job.verbatim("args")); got != "array" {
-		err := invalid(job.at("args"), "must be an array, not %s", got)
+	f.raw("type", job.Typed("type", "string"))
+	if !job.Has("args") {
+		job.Missing("args")
+	} else if got := kit.Kind(job.Verbatim("args")); got != "array" {
+		err := kit.Invalid(job.At("args"), "must be an array, not %s", got)
 		err.Details["expected"], err.Details["received"] = "array", got
-		job.fail(err)
+		job.Fail(err)
 	}
-	f.raw("args", job.verbatim("args"))
-	if v := job.id("id"); v != nil {
-		f.raw("id", job.raw("id"))
+	f.raw("args", job.Verbatim("args"))
+	if v := job.Id("id"); v != nil {
+		f.raw("id", job.Raw("id"))
 	}
-	job.text("schema") // an unknown attribute to this server, but the core says it is a string
+	job.Text("schema") // an unknown attribute to this server, but the core says it is a string
 
 	f.text("queue")
 	f.integer("priority")
@@ -85,14 +79,14 @@ func appendFlat(b []byte, job *object, header *string, headerName string, now ti
 	f.times("scheduled_at", "delay_until")
 	f.times("expires_at")
 	if raw := f.either("retry", "object"); raw != nil {
-		job.storable(raw, f.where("retry"))
+		job.Storable(raw, f.where("retry"))
 		f.raw("retry", raw)
 	}
-	job.texts("tags")
-	options.texts("tags")
+	job.Texts("tags")
+	options.Texts("tags")
 	f.raw("tags", f.either("tags", "array"))
-	if v := options.flag("pending"); v != nil {
-		f.raw("pending", options.raw("pending"))
+	if v := options.Flag("pending"); v != nil {
+		f.raw("pending", options.Raw("pending"))
 	}
 	tenant = f.meta(header, headerName)
 	f.leftovers()
@@ -101,8 +95,8 @@ func appendFlat(b []byte, job *object, header *string, headerName string, now ti
 
 type flattener struct {
 	b       []byte
-	job     *object
-	options *object
+	job     *kit.Object
+	options *kit.Object
 	now     time.Time
 }
 
@@ -120,26 +114,26 @@ func (f *flattener) raw(name string, raw []byte) {
 
 // either takes a field from options or from the top of the envelope.
 func (f *flattener) either(key, want string) []byte {
-	a, b := f.options.typed(key, want), f.job.typed(key, want)
+	a, b := f.options.Typed(key, want), f.job.Typed(key, want)
 	if a == nil {
 		return b
 	}
 	if b != nil && string(a) != string(b) {
-		f.disagree(f.options.at(key), f.job.at(key))
+		f.disagree(f.options.At(key), f.job.At(key))
 	}
 	return a
 }
 
 // where says which spelling of a field the client used.
 func (f *flattener) where(key string) string {
-	if f.options.raw(key) != nil {
-		return f.options.at(key)
+	if f.options.Raw(key) != nil {
+		return f.options.At(key)
 	}
-	return f.job.at(key)
+	return f.job.At(key)
 }
 
 func (f *flattener) disagree(one, other string) {
-	f.job.fail(invalid(one, "disagrees with %s", other))
+	f.job.Fail(kit.Invalid(one, "disagrees with %s", other))
 }
 
 func (f *flattener) text(key string) {
@@ -147,26 +141,26 @@ func (f *flattener) text(key string) {
 }
 
 func (f *flattener) integer(key string) {
-	a, b := f.options.integer(key, -1<<31), f.job.integer(key, -1<<31)
+	a, b := f.options.Integer(key, -1<<31), f.job.Integer(key, -1<<31)
 	switch {
 	case a == nil && b == nil:
 		return
 	case a == nil:
 		a = b
 	case b != nil && *a != *b:
-		f.disagree(f.options.at(key), f.job.at(key))
+		f.disagree(f.options.At(key), f.job.At(key))
 	}
 	f.raw(key, strconv.AppendInt(nil, int64(*a), 10))
 }
 
 // timeout knows the core's attribute in seconds (0: no limit) beside the option in milliseconds.
 func (f *flattener) timeout() {
-	seconds, at := f.job.integer("timeout", 0), f.job.at("timeout")
-	if v := f.options.integer("timeout", 0); v != nil {
+	seconds, at := f.job.Integer("timeout", 0), f.job.At("timeout")
+	if v := f.options.Integer("timeout", 0); v != nil {
 		if seconds != nil && *seconds != *v {
-			f.disagree(f.options.at("timeout"), at)
+			f.disagree(f.options.At("timeout"), at)
 		}
-		seconds, at = v, f.options.at("timeout")
+		seconds, at = v, f.options.At("timeout")
 	}
 	if seconds == nil {
 		f.integer("timeout_ms")
@@ -174,12 +168,12 @@ func (f *flattener) timeout() {
 	}
 	ms := int64(*seconds) * 1000
 	if ms > 1<<31-1 {
-		f.job.fail(invalid(at, "must be at most %d", (1<<31-1)/1000))
+		f.job.Fail(kit.Invalid(at, "must be at most %d", (1<<31-1)/1000))
 		return
 	}
-	for _, o := range [...]*object{f.options, f.job} {
-		if v := o.integer("timeout_ms", -1<<31); v != nil && int64(*v) != ms {
-			f.disagree(o.at("timeout_ms"), at)
+	for _, o := range [...]*kit.Object{f.options, f.job} {
+		if v := o.Integer("timeout_ms", -1<<31); v != nil && int64(*v) != ms {
+			f.disagree(o.At("timeout_ms"), at)
 		}
 	}
 	f.raw("timeout_ms", strconv.AppendInt(nil, ms, 10))
@@ -192,17 +186,17 @@ func (f *flattener) times(key string, aliases ...string) {
 	var from string
 	var raw []byte
 	for _, name := range append([]string{key}, aliases...) {
-		for _, o := range [...]*object{f.options, f.job} {
-			v := o.when(name, f.now)
+		for _, o := range [...]*kit.Object{f.options, f.job} {
+			v := o.When(name, f.now)
 			switch {
 			case v == nil:
 			case at == nil:
-				at, from, raw = v, o.at(name), appendTime(nil, *v)
-				if text := unquote(o.raw(name)); text[0] == '+' {
-					raw = o.raw(name)
+				at, from, raw = v, o.At(name), kit.AppendTime(nil, *v)
+				if text := kit.Unquote(o.Raw(name)); text[0] == '+' {
+					raw = o.Raw(name)
 				}
 			case !at.Equal(*v):
-				f.disagree(o.at(name), from)
+				f.disagree(o.At(name), from)
 			}
 		}
 	}
@@ -211,21 +205,21 @@ func (f *flattener) times(key string, aliases ...string) {
 
 // meta joins meta, options.metadata and options.meta, and settles whose job it is.
 func (f *flattener) meta(header *string, headerName string) (tenant *string) {
-	sources := [...]*object{f.job.child("meta"), f.options.child("metadata"), f.options.child("meta")}
-	var fields []member
+	sources := [...]*kit.Object{f.job.Child("meta"), f.options.Child("metadata"), f.options.Child("meta")}
+	var fields []kit.Member
 	for _, o := range sources {
 		switch {
 		case o == nil:
 		case fields == nil:
-			fields = o.fields
+			fields = o.Fields
 		default:
 			given := make(map[string]bool, len(fields))
 			for _, m := range fields {
-				given[m.key] = true
+				given[m.Key] = true
 			}
 			fields = fields[:len(fields):len(fields)]
-			for _, m := range o.fields {
-				if !given[m.key] {
+			for _, m := range o.Fields {
+				if !given[m.Key] {
 					fields = append(fields, m)
 				}
 			}
@@ -233,23 +227,23 @@ func (f *flattener) meta(header *string, headerName string) (tenant *string) {
 	}
 	id := header
 	for _, o := range sources {
-		if o == nil || !o.has("tenant_id") {
+		if o == nil || !o.Has("tenant_id") {
 			continue
 		}
-		raw, at := o.verbatim("tenant_id"), o.at("tenant_id")
-		if got := kind(raw); got != "string" {
-			f.job.fail(invalid(at, "must be a string, not %s", got))
+		raw, at := o.Verbatim("tenant_id"), o.At("tenant_id")
+		if got := kit.Kind(raw); got != "string" {
+			f.job.Fail(kit.Invalid(at, "must be a string, not %s", got))
 			return nil
 		}
-		v := unquote(raw)
+		v := kit.Unquote(raw)
 		if v == "" {
-			f.job.fail(invalid(at, "must not be empty"))
+			f.job.Fail(kit.Invalid(at, "must not be empty"))
 			return nil
 		}
 		if header != nil && v != *header {
-			err := refuse(codeTenantMismatch, at, "%s is %q but the header %s says %q", at, clip(v), headerName, *header)
+			err := kit.Refuse(kit.CodeTenantMismatch, at, "%s is %q but the header %s says %q", at, kit.Clip(v), headerName, *header)
 			err.Details["tenant_id"] = *header
-			f.job.fail(err)
+			f.job.Fail(err)
 			return nil
 		}
 		id = &v
@@ -259,64 +253,43 @@ func (f *flattener) meta(header *string, headerName string) (tenant *string) {
 		return id
 	}
 	for _, m := range fields {
-		f.job.storable(m.raw, string(appendKey([]byte(f.job.at("meta")), m.key)))
+		f.job.Storable(m.Raw, string(kit.AppendKey([]byte(f.job.At("meta")), m.Key)))
 	}
-	f.raw("meta", splice(fields))
+	f.raw("meta", kit.Splice(fields))
 	return id
 }
 
 func (f *flattener) leftovers() {
-	var options, extra []member
-	for _, m := range f.options.fields {
-		if !optionColumns[m.key] {
+	var options, extra []kit.Member
+	for _, m := range f.options.Fields {
+		if !optionColumns[m.Key] {
 			options = append(options, m)
 		}
 	}
-	if unique := f.job.typed("unique", "object"); unique != nil {
-		if given := f.options.raw("unique"); given == nil {
-			options = append(options, member{rawKey: []byte(`"unique"`), raw: unique})
+	if unique := f.job.Typed("unique", "object"); unique != nil {
+		if given := f.options.Raw("unique"); given == nil {
+			options = append(options, kit.Member{RawKey: []byte(`"unique"`), Raw: unique})
 		} else if string(given) != string(unique) {
-			f.disagree(f.options.at("unique"), f.job.at("unique"))
+			f.disagree(f.options.At("unique"), f.job.At("unique"))
 		}
 	}
-	f.options.typed("unique", "object")
-	for _, m := range f.job.fields {
-		if !written[m.key] && !topLevel[m.key] {
+	f.options.Typed("unique", "object")
+	for _, m := range f.job.Fields {
+		if !written[m.Key] && !topLevel[m.Key] {
 			extra = append(extra, m)
 		}
 	}
 	if options != nil {
-		f.raw("options", splice(options))
+		f.raw("options", kit.Splice(options))
 	}
 	if extra != nil {
-		f.raw("extra", splice(extra))
+		f.raw("extra", kit.Splice(extra))
 	}
-}
-
-func splice(fields []member) []byte {
-	b := []byte{'{'}
-	for i, m := range fields {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, m.rawKey...)
-		b = append(b, ':')
-		b = append(b, m.raw...)
-	}
-	return append(b, '}')
-}
-
-func clip(s string) string {
-	const longest = 64
-	if len(s) <= longest {
-		return s
-	}
-	return strings.ToValidUTF8(s[:longest], "") + "..."
 }
 
 // locate turns SQL's name of a field into the path the client wrote: retry.max_attempts of the
 // fourth job of a batch is jobs[3].options.retry.max_attempts.
-func locate(job *object, header string, field string) string {
+func locate(job *kit.Object, header string, field string) string {
 	first, rest := field, ""
 	if i := strings.IndexAny(field, ".["); i >= 0 {
 		first, rest = field[:i], field[i:]
@@ -325,7 +298,7 @@ func locate(job *object, header string, field string) string {
 		if header != "" {
 			return header
 		}
-		return job.at("meta") + ".tenant_id"
+		return job.At("meta") + ".tenant_id"
 	}
 	names := []string{first}
 	switch first {
@@ -336,23 +309,23 @@ func locate(job *object, header string, field string) string {
 	case "meta":
 		names = append(names, "metadata")
 	}
-	options := &object{}
-	if raw := job.raw("options"); raw != nil && kind(raw) == "object" {
-		options = &object{path: job.at("options"), fields: members(raw)}
+	options := &kit.Object{}
+	if raw := job.Raw("options"); raw != nil && kit.Kind(raw) == "object" {
+		options = &kit.Object{Path: job.At("options"), Fields: kit.Members(raw)}
 	}
 	for _, name := range names {
-		if optionColumns[name] && options.has(name) {
-			return options.at(name) + rest
+		if optionColumns[name] && options.Has(name) {
+			return options.At(name) + rest
 		}
-		if job.has(name) {
-			return job.at(name) + rest
+		if job.Has(name) {
+			return job.At(name) + rest
 		}
 	}
-	return job.at(first) + rest
+	return job.At(first) + rest
 }
 
 // relocate rewrites an error of ojs.enqueue_many in the client's terms.
-func relocate(err *pg.Error, jobs []*object, header string, batch bool) {
+func relocate(err *pg.Error, jobs []*kit.Object, header string, batch bool) {
 	index, ok := number(err.Details["index"])
 	if !ok {
 		index = 0

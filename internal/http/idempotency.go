@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"unicode/utf8"
 
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
@@ -23,29 +25,29 @@ type idempotency struct {
 
 // idempotencyKey reads the header or, where inBody, the field beside jobs; nil if there is neither. The header wins. A request is the same if path, tenant
 // header and body are, byte for byte.
-func idempotencyKey(c echo.Context, req *object, inBody bool) (*idempotency, error) {
+func idempotencyKey(c echo.Context, req *kit.Object, inBody bool) (*idempotency, error) {
 	h := c.Request().Header
 	var key string
 	values, field := h.Values(idempotencyHeader), idempotencyHeader
 	switch {
 	case len(values) > 1:
-		return nil, invalid(idempotencyHeader, "must be sent once")
+		return nil, kit.Invalid(idempotencyHeader, "must be sent once")
 	case len(values) == 1:
 		key = values[0]
-	case inBody && req.raw(idempotencyField) != nil:
+	case inBody && req.Raw(idempotencyField) != nil:
 		field = idempotencyField
-		text := req.text(idempotencyField)
-		if err := req.err(); err != nil || text == nil {
+		text := req.Text(idempotencyField)
+		if err := req.Err(); err != nil || text == nil {
 			return nil, err
 		}
 		key = *text
 	default:
 		return nil, nil //nolint:nilnil // no key is usual
 	}
-	if n := utf8.RuneCountInString(key); n < 1 || n > 256 || !isText(key) {
-		return nil, invalid(field, "must have between 1 and 256 characters")
+	if n := utf8.RuneCountInString(key); n < 1 || n > 256 || !kit.IsText(key) {
+		return nil, kit.Invalid(field, "must have between 1 and 256 characters")
 	}
-	scope, _, err := tenant(h)
+	scope, _, err := kit.Tenant(h)
 	if err != nil {
 		return nil, err
 	}
@@ -55,6 +57,6 @@ func idempotencyKey(c echo.Context, req *object, inBody bool) (*idempotency, err
 		sum.Write([]byte("\x00" + *scope))
 	}
 	sum.Write([]byte{0})
-	sum.Write(req.source)
+	sum.Write(req.Source)
 	return &idempotency{dispatch.Key{Name: key, Fingerprint: sum.Sum(nil)}, field}, nil
 }

@@ -8,10 +8,12 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -25,25 +27,25 @@ func (s *Server) enqueue(c echo.Context) error {
 		return err
 	}
 	if key != nil {
-		rows, err := s.push(c, []*object{job}, key, false)
+		rows, err := s.push(c, []*kit.Object{job}, key, false)
 		if err != nil {
 			return err
 		}
 		return s.writeEnqueued(c, &rows[0])
 	}
-	header, headerName, err := tenant(c.Request().Header)
+	header, headerName, err := kit.Tenant(c.Request().Header)
 	if err != nil {
 		return err
 	}
 	flat, whose := appendFlat(nil, job, header, headerName, time.Now())
-	if err := job.err(); err != nil {
+	if err := job.Err(); err != nil {
 		return err
 	}
 	row, err := s.dispatch.Enqueue(c.Request().Context(), flat, whose)
 	if err != nil {
 		var known *pg.Error
 		if errors.As(err, &known) && known.Status < http.StatusInternalServerError {
-			relocate(known, []*object{job}, headerName, false)
+			relocate(known, []*kit.Object{job}, headerName, false)
 		}
 		return err
 	}
@@ -60,48 +62,48 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if !req.has("jobs") {
-		req.missing("jobs")
+	if !req.Has("jobs") {
+		req.Missing("jobs")
 	}
-	items := req.list("jobs")
+	items := req.List("jobs")
 	key, err := idempotencyKey(c, req, true)
 	if err != nil {
 		return err
 	}
-	if err := req.err(); err != nil {
+	if err := req.Err(); err != nil {
 		return err
 	}
 	if len(items) < 1 || len(items) > s.limits.BatchJobs {
-		return invalid("jobs", "must hold between 1 and %d jobs", s.limits.BatchJobs)
+		return kit.Invalid("jobs", "must hold between 1 and %d jobs", s.limits.BatchJobs)
 	}
-	jobs := make([]*object, len(items))
+	jobs := make([]*kit.Object, len(items))
 	for i, raw := range items {
 		path := "jobs[" + strconv.Itoa(i) + "]"
-		if got := kind(raw); got != "object" {
-			err := invalid(path, "must be an object, not %s", got)
+		if got := kit.Kind(raw); got != "object" {
+			err := kit.Invalid(path, "must be an object, not %s", got)
 			err.Details["index"] = i
 			return err
 		}
-		jobs[i] = &object{path: path, fields: members(raw), fault: new(error)}
+		jobs[i] = &kit.Object{Path: path, Fields: kit.Members(raw), Fault: new(error)}
 	}
 	rows, err := s.push(c, jobs, key, true)
 	if err != nil {
 		return err
 	}
-	w := writer{}
-	w.open()
-	w.key("jobs")
-	w.b = s.appendJobs(w.b, rows, nil)
-	w.integer("count", int64(len(rows)))
-	w.integer("enqueued", int64(len(rows)))
-	w.integer("failed", 0)
-	w.close()
-	return blob(c, http.StatusCreated, w.b)
+	w := kit.Writer{}
+	w.Open()
+	w.Key("jobs")
+	w.B = s.appendJobs(w.B, rows, nil)
+	w.Integer("count", int64(len(rows)))
+	w.Integer("enqueued", int64(len(rows)))
+	w.Integer("failed", 0)
+	w.Close()
+	return kit.Blob(c, http.StatusCreated, w.B)
 }
 
 // push sends envelopes to ojs.enqueue_many: all of them become jobs, or none. With a key: once. batch: how the client reads errors.
-func (s *Server) push(c echo.Context, jobs []*object, key *idempotency, batch bool) ([]sqlcgen.OjsJob, error) {
-	header, headerName, err := tenant(c.Request().Header)
+func (s *Server) push(c echo.Context, jobs []*kit.Object, key *idempotency, batch bool) ([]sqlcgen.OjsJob, error) {
+	header, headerName, err := kit.Tenant(c.Request().Header)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +119,7 @@ func (s *Server) push(c echo.Context, jobs []*object, key *idempotency, batch bo
 			flat = append(flat[:len(flat)-1], `,"tenant":`...)
 			flat = append(dispatch.AppendString(flat, *whose), '}')
 		}
-		if err := job.err(); err != nil {
+		if err := job.Err(); err != nil {
 			var known *pg.Error
 			if errors.As(err, &known) && batch {
 				known.Details["index"] = i
@@ -203,27 +205,27 @@ func (s *Server) activate(c echo.Context) error {
 	}
 	// Only pending jobs can be activated, and enqueued_at is the time it happened.
 	return s.writeJob(c, http.StatusOK, &job,
-		attr{"previous_state", []byte(`"pending"`)}, attr{"activated_at", appendTime(nil, job.EnqueuedAt)})
+		kit.Attr{Name: "previous_state", Raw: []byte(`"pending"`)}, kit.Attr{Name: "activated_at", Raw: kit.AppendTime(nil, job.EnqueuedAt)})
 }
 
 // jobRef reads the job a path names. An id that no job can have is an unknown job.
 func jobRef(c echo.Context) (id string, scope *string, err error) {
-	scope, _, err = tenant(c.Request().Header)
+	scope, _, err = kit.Tenant(c.Request().Header)
 	if err != nil {
 		return "", nil, err
 	}
 	id = c.Param("id")
-	if !isUUID(id) {
-		return "", nil, refuse(codeNotFound, "id", "job %q does not exist: ids are UUIDs in lowercase with hyphens", clip(id))
+	if !kit.IsUUID(id) {
+		return "", nil, kit.Refuse(kit.CodeNotFound, "id", "job %q does not exist: ids are UUIDs in lowercase with hyphens", kit.Clip(id))
 	}
 	return id, scope, nil
 }
 
-func (s *Server) writeJob(c echo.Context, status int, job *sqlcgen.OjsJob, more ...attr) error {
-	w := writer{}
-	w.open()
-	w.key("job")
-	w.b = s.appendJob(w.b, job, more...)
-	w.close()
-	return blob(c, status, w.b)
+func (s *Server) writeJob(c echo.Context, status int, job *sqlcgen.OjsJob, more ...kit.Attr) error {
+	w := kit.Writer{}
+	w.Open()
+	w.Key("job")
+	w.B = s.appendJob(w.B, job, more...)
+	w.Close()
+	return kit.Blob(c, status, w.B)
 }

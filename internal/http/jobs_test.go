@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 )
 
 func TestEnqueueShape(t *testing.T) {
@@ -16,7 +18,7 @@ func TestEnqueueShape(t *testing.T) {
 	r := a.do("POST", "/ojs/v1/jobs", `{"type":"email.send","args":["a@b.c","welcome"]}`).want(201)
 	wantHeaders(r)
 	id := r.text("job.id")
-	if !isUUID(id) || id[14] != '7' {
+	if !kit.IsUUID(id) || id[14] != '7' {
 		t.Errorf("id %q is no UUIDv7", id)
 	}
 	if got, want := r.header.Get("Location"), "/ojs/v1/jobs/"+id; got != want {
@@ -300,16 +302,16 @@ func TestCancelAndActivate(t *testing.T) {
 func TestFlatten(t *testing.T) {
 	t.Parallel()
 	src := `{"type":"a","args":[ 1 ],"meta":{"k" : 1},"x":{ },"options":{"queue":"q","unique":{ "k":1 },"metadata":{"m":2,"k":9}},"state":"active","y":1.50}`
-	job := &object{fields: members([]byte(src)), fault: new(error)}
+	job := &kit.Object{Fields: kit.Members([]byte(src)), Fault: new(error)}
 	header := "acme"
-	flat, whose := appendFlat(nil, job, &header, tenantHeader, time.Now())
+	flat, whose := appendFlat(nil, job, &header, kit.TenantHeader, time.Now())
 	got := string(flat)
 	if whose == nil || *whose != "acme" {
 		t.Errorf("the tenant is %v", whose)
 	}
 	want := `{"type":"a","args":[ 1 ],"queue":"q","meta":{"k":1,"m":2},"options":{"unique":{ "k":1 }},"extra":{"x":{ },"y":1.50}}`
-	if job.err() != nil || got != want {
-		t.Errorf("%s (%v), want %s", got, job.err(), want)
+	if job.Err() != nil || got != want {
+		t.Errorf("%s (%v), want %s", got, job.Err(), want)
 	}
 	var v any
 	if err := json.Unmarshal([]byte(got), &v); err != nil {
@@ -320,7 +322,7 @@ func TestFlatten(t *testing.T) {
 func TestLocate(t *testing.T) {
 	t.Parallel()
 	src := `{"type":"a","timeout":5,"delay_until":"x","meta":{},"options":{"queue":"q","retry":{}}}`
-	job := &object{path: "jobs[3]", fields: members([]byte(src)), fault: new(error)}
+	job := &kit.Object{Path: "jobs[3]", Fields: kit.Members([]byte(src)), Fault: new(error)}
 	for field, want := range map[string]string{
 		"queue": "jobs[3].options.queue", "retry.max_attempts": "jobs[3].options.retry.max_attempts", "priority": "jobs[3].priority", "timeout_ms": "jobs[3].timeout",
 		"scheduled_at": "jobs[3].delay_until", "tenant": "jobs[3].meta.tenant_id", "meta.tenant_id": "jobs[3].meta.tenant_id", "type": "jobs[3].type", "args": "jobs[3].args",
@@ -337,10 +339,10 @@ func TestLocate(t *testing.T) {
 func BenchmarkFlatten(b *testing.B) {
 	src := []byte(fmt.Sprintf(`{"type":"email.send","args":["user@example.com",%q],"meta":{"trace_id":"x"},"options":{"queue":"mail","priority":5}}`, strings.Repeat("x", 100)))
 	for b.Loop() {
-		if err := checkJSON(src, 100); err != nil {
+		if err := kit.CheckJSON(src, 100); err != nil {
 			b.Fatal(err)
 		}
-		job := &object{fields: members(src), fault: new(error)}
+		job := &kit.Object{Fields: kit.Members(src), Fault: new(error)}
 		appendFlat(nil, job, nil, "", time.Time{})
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 )
 
 // Every request here must be refused with a 4xx that names the field, and leave nothing behind.
@@ -340,20 +342,20 @@ func wantErrorShape(r *reply) {
 		r.t.Errorf("error.details is missing: %.500s", r.body)
 	}
 	wantHeaders(r)
-	if r.header.Get(requestIDHeader) != r.text("error.request_id") {
-		r.t.Errorf("request id %q in the header, %q in the body", r.header.Get(requestIDHeader), r.text("error.request_id"))
+	if r.header.Get(kit.RequestIDHeader) != r.text("error.request_id") {
+		r.t.Errorf("request id %q in the header, %q in the body", r.header.Get(kit.RequestIDHeader), r.text("error.request_id"))
 	}
 }
 
 func wantHeaders(r *reply) {
 	r.t.Helper()
-	if got := r.header.Get("Content-Type"); got != contentType {
+	if got := r.header.Get("Content-Type"); got != kit.ContentType {
 		r.t.Errorf("Content-Type %q", got)
 	}
 	if got := r.header.Get("OJS-Version"); got != "1.0" {
 		r.t.Errorf("OJS-Version %q", got)
 	}
-	if r.header.Get(requestIDHeader) == "" {
+	if r.header.Get(kit.RequestIDHeader) == "" {
 		r.t.Error("no request id")
 	}
 }

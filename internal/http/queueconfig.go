@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/admin"
@@ -19,14 +21,14 @@ type configuredJSON struct {
 	Name      string          `json:"name"`
 	State     string          `json:"state"`
 	Config    json.RawMessage `json:"config"`
-	CreatedAt *stamp          `json:"created_at,omitempty"`
-	UpdatedAt *stamp          `json:"updated_at,omitempty"`
+	CreatedAt *kit.Stamp      `json:"created_at,omitempty"`
+	UpdatedAt *kit.Stamp      `json:"updated_at,omitempty"`
 }
 
 func configuredOf(q *sqlcgen.OjsQueue) configuredJSON {
 	return configuredJSON{
 		Name: q.Queue, State: queueOf(admin.Queue{Paused: q.Paused}).Status, Config: q.Config,
-		CreatedAt: stampOf(&q.CreatedAt), UpdatedAt: stampOf(q.UpdatedAt),
+		CreatedAt: kit.StampOf(&q.CreatedAt), UpdatedAt: kit.StampOf(q.UpdatedAt),
 	}
 }
 
@@ -34,10 +36,10 @@ func configuredOf(q *sqlcgen.OjsQueue) configuredJSON {
 func configurable(c echo.Context) (name string, err error) {
 	name = c.Param("name")
 	if name == "_default" {
-		return "", refuse(codeUnsupported, "name", "a policy for all queues is not supported; configure each of them")
+		return "", kit.Refuse(kit.CodeUnsupported, "name", "a policy for all queues is not supported; configure each of them")
 	}
 	if !queueName.MatchString(name) {
-		return "", noSuch("queue", name)
+		return "", kit.NoSuch("queue", name)
 	}
 	if c.Request().Method == http.MethodGet {
 		return name, nil
@@ -47,9 +49,9 @@ func configurable(c echo.Context) (name string, err error) {
 
 // forAllTenants refuses a request that names a tenant.
 func forAllTenants(c echo.Context, cannot string) error {
-	scope, header, err := tenant(c.Request().Header)
+	scope, header, err := kit.Tenant(c.Request().Header)
 	if err == nil && scope != nil {
-		err = refuse(codeUnsupported, header, "%s for one tenant; send the request without %s", cannot, header)
+		err = kit.Refuse(kit.CodeUnsupported, header, "%s for one tenant; send the request without %s", cannot, header)
 	}
 	return err
 }
@@ -77,7 +79,7 @@ func (s *Server) getQueueConfig(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return encode(c, http.StatusOK, shown)
+	return kit.Encode(c, http.StatusOK, shown)
 }
 
 // putQueueConfig changes what the body names, bare or under config.
@@ -90,21 +92,21 @@ func (s *Server) putQueueConfig(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	config := req.source
+	config := req.Source
 	path := ""
-	if req.has("config") {
-		only(req, notKnown, "config")
-		config = req.typed("config", "object")
+	if req.Has("config") {
+		kit.Only(req, kit.NotKnown, "config")
+		config = req.Typed("config", "object")
 		path = "config"
-		if config == nil && req.err() == nil {
-			req.missing("config")
+		if config == nil && req.Err() == nil {
+			req.Missing("config")
 		}
 	}
 	shown, err := s.configure(c, req, name, config, path)
 	if err != nil {
 		return err
 	}
-	return encode(c, http.StatusOK, shown)
+	return kit.Encode(c, http.StatusOK, shown)
 }
 
 // createQueue configures a queue that nobody has configured.
@@ -116,20 +118,20 @@ func (s *Server) createQueue(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	name := req.name("name")
+	name := req.Name("name")
 	switch {
-	case req.err() != nil:
+	case req.Err() != nil:
 	case name == nil:
-		req.missing("name")
+		req.Missing("name")
 	case !queueName.MatchString(*name):
-		req.fail(invalid("name", "must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters"))
+		req.Fail(kit.Invalid("name", "must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters"))
 	}
-	only(req, notKnown, "name", "config")
-	config := req.typed("config", "object")
+	kit.Only(req, kit.NotKnown, "name", "config")
+	config := req.Typed("config", "object")
 	if config == nil {
 		config = []byte("{}")
 	}
-	if err := req.err(); err != nil {
+	if err := req.Err(); err != nil {
 		return err
 	}
 	known, err := s.configuration(c, *name)
@@ -137,19 +139,19 @@ func (s *Server) createQueue(c echo.Context) error {
 		return err
 	}
 	if known.CreatedAt != nil {
-		return refuse(codeDuplicate, "name", "queue %s exists; change it with PUT /ojs/v1/queues/%[1]s/config", *name)
+		return kit.Refuse(kit.CodeDuplicate, "name", "queue %s exists; change it with PUT /ojs/v1/queues/%[1]s/config", *name)
 	}
 	shown, err := s.configure(c, req, *name, config, "config")
 	if err != nil {
 		return err
 	}
 	c.Response().Header().Set(echo.HeaderLocation, "/ojs/v1/queues/"+*name)
-	return encode(c, http.StatusCreated, shown)
+	return kit.Encode(c, http.StatusCreated, shown)
 }
 
-func (s *Server) configure(c echo.Context, req *object, name string, config []byte, path string) (configuredJSON, error) {
-	req.storable(config, path)
-	if err := req.err(); err != nil {
+func (s *Server) configure(c echo.Context, req *kit.Object, name string, config []byte, path string) (configuredJSON, error) {
+	req.Storable(config, path)
+	if err := req.Err(); err != nil {
 		return configuredJSON{}, err
 	}
 	queue, err := patiently(s, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsQueue, error) {
@@ -179,14 +181,14 @@ func (s *Server) deleteQueue(c echo.Context) error {
 		return err
 	}
 	strategy := c.QueryParam("strategy")
-	if given := req.text("strategy"); given != nil {
+	if given := req.Text("strategy"); given != nil {
 		strategy = *given
 	}
-	if err := req.err(); err != nil {
+	if err := req.Err(); err != nil {
 		return err
 	}
 	if strategy == "" {
-		return invalid("strategy", "is required: what happens to the queue's jobs; \"reject\"")
+		return kit.Invalid("strategy", "is required: what happens to the queue's jobs; \"reject\"")
 	}
 	_, err = patiently(s, c, func(ctx context.Context, q *sqlcgen.Queries) (struct{}, error) {
 		return struct{}{}, q.DeleteQueue(ctx, sqlcgen.DeleteQueueParams{Queue: name, Strategy: strings.ToValidUTF8(strategy, "?")})
@@ -194,5 +196,5 @@ func (s *Server) deleteQueue(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return encode(c, http.StatusOK, map[string]any{"queue": name, "strategy": strategy, "jobs_affected": 0, "state": "deleted"})
+	return kit.Encode(c, http.StatusOK, map[string]any{"queue": name, "strategy": strategy, "jobs_affected": 0, "state": "deleted"})
 }

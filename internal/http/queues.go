@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"net/http"
 	"regexp"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 
 	"github.com/labstack/echo/v4"
 
@@ -56,74 +56,8 @@ func queueOf(q admin.Queue) queueJSON {
 	}
 }
 
-type paginationJSON struct {
-	Total   int  `json:"total"`
-	Limit   int  `json:"limit"`
-	Offset  int  `json:"offset"`
-	HasMore bool `json:"has_more"`
-	Page    int  `json:"page"`
-	PerPage int  `json:"per_page"`
-}
-
-// paging reads which page of a list is asked for: limit and offset, or the admin API's page and per_page.
-func paging(c echo.Context) (limit, offset int, err error) {
-	if limit, err = queryInteger(c, "limit", 50, 1, 1000); err != nil {
-		return 0, 0, err
-	}
-	if limit, err = queryInteger(c, "per_page", limit, 1, 1000); err != nil {
-		return 0, 0, err
-	}
-	number, err := queryInteger(c, "page", 1, 1, 1<<20)
-	if err != nil {
-		return 0, 0, err
-	}
-	offset, err = queryInteger(c, "offset", (number-1)*limit, 0, 1<<30)
-	return limit, offset, err
-}
-
-// page cuts a page out of a list.
-func page[T any](c echo.Context, all []T) ([]T, paginationJSON, error) {
-	limit, offset, err := paging(c)
-	if err != nil {
-		return nil, paginationJSON{}, err
-	}
-	from := min(offset, len(all))
-	return all[from:min(from+limit, len(all))], pagination(len(all), limit, offset, limit), nil
-}
-
-// pageOf asks for a page of a list whose rows say how many there are in all.
-func pageOf[T any](limit, offset int, ask func(limit, offset int32) ([]T, error), total func(T) int64) (rows []T, all int, err error) {
-	rows, err = ask(int32(limit), int32(offset))
-	counted := rows
-	if err == nil && len(rows) == 0 && offset > 0 {
-		// Beyond the end no row says it.
-		counted, err = ask(1, 0)
-	}
-	if err == nil && len(counted) > 0 {
-		all = int(total(counted[0]))
-	}
-	return rows, all, err
-}
-
-// pagination of a page that may hold fewer than limit, although there are more.
-func pagination(total, limit, offset, shown int) paginationJSON {
-	return paginationJSON{Total: total, Limit: limit, Offset: offset, HasMore: offset+shown < total, Page: offset/limit + 1, PerPage: limit}
-}
-
-func queryInteger(c echo.Context, name string, missing, lowest, highest int) (int, error) {
-	v := c.QueryParam(name)
-	if v == "" {
-		return missing, nil
-	}
-	n, err := strconv.Atoi(v)
-	if err != nil || n < lowest || n > highest {
-		return 0, invalid(name, "must be an integer between %d and %d", lowest, highest)
-	}
-	return n, nil
-}
-
 func (s *Server) listQueues(c echo.Context) error {
-	scope, _, err := tenant(c.Request().Header)
+	scope, _, err := kit.Tenant(c.Request().Header)
 	if err != nil {
 		return err
 	}
@@ -133,7 +67,7 @@ func (s *Server) listQueues(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	queues, pagination, err := page(c, queues)
+	queues, pagination, err := kit.Page(c, queues)
 	if err != nil {
 		return err
 	}
@@ -141,7 +75,7 @@ func (s *Server) listQueues(c echo.Context) error {
 	for i, q := range queues {
 		items[i] = queueOf(q)
 	}
-	return encode(c, http.StatusOK, map[string]any{"queues": items, "items": items, "pagination": pagination})
+	return kit.Encode(c, http.StatusOK, map[string]any{"queues": items, "items": items, "pagination": pagination})
 }
 
 // queueName is what SQL accepts as one; a path with another names no queue.
@@ -152,9 +86,9 @@ var queueName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,127}$`)
 func (s *Server) oneQueue(c echo.Context) (admin.Queue, error) {
 	name := c.Param("name")
 	if !queueName.MatchString(name) {
-		return admin.Queue{}, noSuch("queue", name)
+		return admin.Queue{}, kit.NoSuch("queue", name)
 	}
-	scope, _, err := tenant(c.Request().Header)
+	scope, _, err := kit.Tenant(c.Request().Header)
 	if err != nil {
 		return admin.Queue{}, err
 	}
@@ -180,7 +114,7 @@ func (s *Server) getQueue(c echo.Context) error {
 		return err
 	}
 	shown := queueOf(q)
-	return encode(c, http.StatusOK, struct {
+	return kit.Encode(c, http.StatusOK, struct {
 		Queue queueJSON `json:"queue"`
 		configuredJSON
 		Stats countsJSON `json:"stats"`
@@ -196,14 +130,14 @@ func (s *Server) queueStats(c echo.Context) error {
 	}
 	shown := queueOf(q)
 	var queue any = shown
-	if c.Request().Header.Get(versionHeader) == goSDKVersion {
+	if c.Request().Header.Get(kit.VersionHeader) == goSDKVersion {
 		queue = q.Name
 	}
-	return encode(c, http.StatusOK, struct {
+	return kit.Encode(c, http.StatusOK, struct {
 		Queue any `json:"queue"`
 		Stats any `json:"stats"`
 		queueJSON
-		ComputedAt stamp `json:"computed_at"`
+		ComputedAt kit.Stamp `json:"computed_at"`
 	}{
 		Queue: queue,
 		Stats: struct {
@@ -211,7 +145,7 @@ func (s *Server) queueStats(c echo.Context) error {
 			countsJSON
 		}{q.Name, shown.countsJSON},
 		queueJSON:  shown,
-		ComputedAt: stamp(time.Now()),
+		ComputedAt: kit.Stamp(time.Now()),
 	})
 }
 
@@ -227,7 +161,7 @@ func (s *Server) resumeQueue(c echo.Context) error {
 func (s *Server) setPaused(c echo.Context, do func(*sqlcgen.Queries, context.Context, string) (sqlcgen.OjsQueue, error)) error {
 	name := c.Param("name")
 	if !queueName.MatchString(name) {
-		return noSuch("queue", name)
+		return kit.NoSuch("queue", name)
 	}
 	if err := forAllTenants(c, "a queue cannot be paused"); err != nil {
 		return err
@@ -237,7 +171,7 @@ func (s *Server) setPaused(c echo.Context, do func(*sqlcgen.Queries, context.Con
 		return err
 	}
 	shown := queueOf(admin.Queue{Name: queue.Queue, Paused: queue.Paused})
-	return encode(c, http.StatusOK, map[string]any{
+	return kit.Encode(c, http.StatusOK, map[string]any{
 		"queue": map[string]any{"name": shown.Name, "status": shown.Status, "paused": shown.Paused}, "paused": shown.Paused,
 	})
 }
@@ -247,7 +181,7 @@ type eventJSON struct {
 	ID          string          `json:"id"`
 	Type        string          `json:"type"`
 	Source      string          `json:"source"`
-	Time        stamp           `json:"time"`
+	Time        kit.Stamp       `json:"time"`
 	Subject     string          `json:"subject"`
 	TenantID    string          `json:"tenant_id"`
 	Data        json.RawMessage `json:"data"`
@@ -255,19 +189,19 @@ type eventJSON struct {
 
 // listEvents shows the latest events, newest first.
 func (s *Server) listEvents(c echo.Context) error {
-	scope, _, err := tenant(c.Request().Header)
+	scope, _, err := kit.Tenant(c.Request().Header)
 	if err != nil {
 		return err
 	}
-	limit, err := queryInteger(c, "limit", 50, 1, 1000)
+	limit, err := kit.QueryInteger(c, "limit", 50, 1, 1000)
 	if err != nil {
 		return err
 	}
-	types, err := commaList(c, "types")
+	types, err := kit.CommaList(c, "types", maxFetchQueues)
 	if err != nil {
 		return err
 	}
-	queues, err := commaList(c, "queues")
+	queues, err := kit.CommaList(c, "queues", maxFetchQueues)
 	if err != nil {
 		return err
 	}
@@ -283,24 +217,11 @@ func (s *Server) listEvents(c echo.Context) error {
 	events := make([]eventJSON, len(rows))
 	for i, r := range rows {
 		events[i] = eventJSON{
-			Specversion: specVersion, ID: r.ID, Type: r.Type, Source: "ojs://ojs-pg/queues/" + r.Queue, Time: stamp(r.At),
+			Specversion: kit.SpecVersion, ID: r.ID, Type: r.Type, Source: "ojs://ojs-pg/queues/" + r.Queue, Time: kit.Stamp(r.At),
 			Subject: r.Subject, TenantID: r.TenantID, Data: r.Data,
 		}
 	}
-	return encode(c, http.StatusOK, map[string]any{
+	return kit.Encode(c, http.StatusOK, map[string]any{
 		"events": events, "items": events, "pagination": map[string]any{"limit": limit, "has_more": more},
 	})
-}
-
-// commaList reads ?name=a,b; nil if it is absent.
-func commaList(c echo.Context, name string) ([]string, error) {
-	v := c.QueryParam(name)
-	if v == "" {
-		return nil, nil
-	}
-	list := strings.Split(v, ",")
-	if len(list) > maxFetchQueues || !isText(v) {
-		return nil, invalid(name, "must hold at most %d names, separated by commas", maxFetchQueues)
-	}
-	return list, nil
 }

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
@@ -26,24 +28,24 @@ func (s *Server) heartbeat(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	params := sqlcgen.BeatParams{Ids: []string{}, VisibilityTimeoutMs: req.integer("visibility_timeout_ms", 1), Tenant: scope, State: req.name("state")}
-	if raw := req.raw("active_jobs"); raw != nil && kind(raw) == "number" {
-		params.Active = req.integer("active_jobs", 0)
+	params := sqlcgen.BeatParams{Ids: []string{}, VisibilityTimeoutMs: req.Integer("visibility_timeout_ms", 1), Tenant: scope, State: req.Name("state")}
+	if raw := req.Raw("active_jobs"); raw != nil && kit.Kind(raw) == "number" {
+		params.Active = req.Integer("active_jobs", 0)
 	} else {
-		params.Ids = append(params.Ids, req.ids("active_jobs")...)
+		params.Ids = append(params.Ids, req.Ids("active_jobs")...)
 	}
-	params.Ids = append(params.Ids, req.ids("active_job_ids")...)
+	params.Ids = append(params.Ids, req.Ids("active_job_ids")...)
 	if len(params.Ids) > maxHeartbeatJobs {
-		req.fail(invalid("active_jobs", "must hold at most %d ids", maxHeartbeatJobs))
+		req.Fail(kit.Invalid("active_jobs", "must hold at most %d ids", maxHeartbeatJobs))
 	}
-	if shutdown := req.flag("shutdown"); shutdown != nil && *shutdown && params.State == nil {
+	if shutdown := req.Flag("shutdown"); shutdown != nil && *shutdown && params.State == nil {
 		state := "terminate"
 		params.State = &state
 	}
 	about := readWorker(req)
 	params.WorkerID, params.Hostname, params.Pid, params.Queues, params.Concurrency = about.WorkerID, about.Hostname, about.Pid, about.Queues, about.Concurrency
 	params.Labels, params.Version, params.Metadata, params.StartedAt = about.Labels, about.Version, about.Metadata, about.StartedAt
-	if err := req.err(); err != nil {
+	if err := req.Err(); err != nil {
 		return err
 	}
 	ctx, cancel := s.query(c)
@@ -57,21 +59,14 @@ func (s *Server) heartbeat(c echo.Context) error {
 			return err
 		}
 	}
-	w := writer{}
-	w.open()
-	w.flag("acknowledged", true)
-	w.text("state", beat.State)
-	w.texts("jobs_extended", beat.JobsExtended)
-	w.rhythm(beat.ServerTime, beat.HeartbeatIntervalMs, beat.HeartbeatTimeoutMs)
-	w.close()
-	return blob(c, http.StatusOK, w.b)
-}
-
-// rhythm writes by which clock and how often heartbeats are expected.
-func (w *writer) rhythm(now time.Time, intervalMs, timeoutMs int32) {
-	w.time("server_time", &now)
-	w.raw("heartbeat_interval", wholeSeconds(intervalMs))
-	w.raw("heartbeat_timeout", wholeSeconds(timeoutMs))
+	w := kit.Writer{}
+	w.Open()
+	w.Flag("acknowledged", true)
+	w.Text("state", beat.State)
+	w.Texts("jobs_extended", beat.JobsExtended)
+	writeRhythm(&w, beat.ServerTime, beat.HeartbeatIntervalMs, beat.HeartbeatTimeoutMs)
+	w.Close()
+	return kit.Blob(c, http.StatusOK, w.B)
 }
 
 // wholeSeconds writes milliseconds as seconds, with a fraction only where there is one.
@@ -83,21 +78,21 @@ func wholeSeconds(ms int32) []byte {
 }
 
 // readWorker reads what a worker says of itself.
-func readWorker(req *object) sqlcgen.RegisterWorkerParams {
+func readWorker(req *kit.Object) sqlcgen.RegisterWorkerParams {
 	about := sqlcgen.RegisterWorkerParams{
-		Hostname: req.text("hostname"), Pid: req.integer("pid", 0), Concurrency: req.integer("concurrency", 1), Version: req.text("version"),
-		StartedAt: req.when("started_at", time.Now()),
+		Hostname: req.Text("hostname"), Pid: req.Integer("pid", 0), Concurrency: req.Integer("concurrency", 1), Version: req.Text("version"),
+		StartedAt: req.When("started_at", time.Now()),
 	}
-	if worker := req.name("worker_id"); worker != nil {
+	if worker := req.Name("worker_id"); worker != nil {
 		about.WorkerID = *worker
 	} else {
-		req.missing("worker_id")
+		req.Missing("worker_id")
 	}
-	about.Queues = req.texts("queues")
-	about.Labels = req.texts("labels")
-	if metadata := req.child("metadata"); metadata != nil {
-		about.Metadata = req.raw("metadata")
-		req.storable(about.Metadata, req.at("metadata"))
+	about.Queues = req.Texts("queues")
+	about.Labels = req.Texts("labels")
+	if metadata := req.Child("metadata"); metadata != nil {
+		about.Metadata = req.Raw("metadata")
+		req.Storable(about.Metadata, req.At("metadata"))
 	}
 	return about
 }
@@ -132,7 +127,7 @@ func (s *Server) registerWorker(c echo.Context) error {
 	}
 	about := readWorker(req)
 	about.Tenant = scope
-	if err := req.err(); err != nil {
+	if err := req.Err(); err != nil {
 		return err
 	}
 	ctx, cancel := s.query(c)
@@ -141,15 +136,15 @@ func (s *Server) registerWorker(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	w := writer{}
-	w.open()
-	w.flag("ok", true)
-	w.text("worker_id", about.WorkerID)
-	w.text("state", beat.State)
-	w.rhythm(beat.ServerTime, beat.HeartbeatIntervalMs, beat.HeartbeatTimeoutMs)
-	w.integer("visibility_timeout_default", defaultVisibilitySeconds)
-	w.close()
-	return blob(c, http.StatusOK, w.b)
+	w := kit.Writer{}
+	w.Open()
+	w.Flag("ok", true)
+	w.Text("worker_id", about.WorkerID)
+	w.Text("state", beat.State)
+	writeRhythm(&w, beat.ServerTime, beat.HeartbeatIntervalMs, beat.HeartbeatTimeoutMs)
+	w.Integer("visibility_timeout_default", defaultVisibilitySeconds)
+	w.Close()
+	return kit.Blob(c, http.StatusOK, w.B)
 }
 
 // deregisterWorker: one that is not registered is no error, because its goodbye may have been sent twice.
@@ -158,10 +153,10 @@ func (s *Server) deregisterWorker(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	worker := req.name("worker_id")
+	worker := req.Name("worker_id")
 	if worker == nil {
-		req.missing("worker_id")
-		return req.err()
+		req.Missing("worker_id")
+		return req.Err()
 	}
 	ctx, cancel := s.query(c)
 	defer cancel()
@@ -169,7 +164,7 @@ func (s *Server) deregisterWorker(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return encode(c, http.StatusOK, map[string]any{"ok": true, "worker_id": *worker, "deregistered": known})
+	return kit.Encode(c, http.StatusOK, map[string]any{"ok": true, "worker_id": *worker, "deregistered": known})
 }
 
 // workerJSON is a worker of admin API section 9.1. Its state is what it says it does, or stale.
@@ -188,28 +183,28 @@ type workerJSON struct {
 	Labels          []string        `json:"labels"`
 	Version         *string         `json:"version,omitempty"`
 	Metadata        json.RawMessage `json:"metadata,omitempty"`
-	StartedAt       *stamp          `json:"started_at,omitempty"`
-	RegisteredAt    stamp           `json:"registered_at"`
-	LastHeartbeatAt stamp           `json:"last_heartbeat_at"`
+	StartedAt       *kit.Stamp      `json:"started_at,omitempty"`
+	RegisteredAt    kit.Stamp       `json:"registered_at"`
+	LastHeartbeatAt kit.Stamp       `json:"last_heartbeat_at"`
 	Jobs            []heldJSON      `json:"jobs,omitempty"` // of a single worker
 }
 
 // heldJSON is a job in the hands of a worker.
 type heldJSON struct {
-	ID             string `json:"id"`
-	TenantID       string `json:"tenant_id"`
-	Type           string `json:"type"`
-	Queue          string `json:"queue"`
-	Attempt        int32  `json:"attempt"`
-	StartedAt      *stamp `json:"started_at,omitempty"`
-	LeaseExpiresAt *stamp `json:"lease_expires_at,omitempty"`
+	ID             string     `json:"id"`
+	TenantID       string     `json:"tenant_id"`
+	Type           string     `json:"type"`
+	Queue          string     `json:"queue"`
+	Attempt        int32      `json:"attempt"`
+	StartedAt      *kit.Stamp `json:"started_at,omitempty"`
+	LeaseExpiresAt *kit.Stamp `json:"lease_expires_at,omitempty"`
 }
 
 func workerOf(w sqlcgen.WorkersRow) workerJSON {
 	out := workerJSON{
 		ID: w.WorkerID, WorkerID: w.WorkerID, TenantID: w.TenantID, State: w.State, Directive: w.Directive, Hostname: w.Hostname, Pid: w.Pid, Queues: w.Queues,
 		Concurrency: w.Concurrency, ActiveJobs: w.ActiveJobs, ActiveJobIDs: w.ActiveJobIds, Labels: w.Labels, Version: w.Version, Metadata: w.Metadata,
-		StartedAt: stampOf(w.StartedAt), RegisteredAt: stamp(w.RegisteredAt), LastHeartbeatAt: stamp(w.LastHeartbeatAt),
+		StartedAt: kit.StampOf(w.StartedAt), RegisteredAt: kit.Stamp(w.RegisteredAt), LastHeartbeatAt: kit.Stamp(w.LastHeartbeatAt),
 	}
 	if w.Stale {
 		out.State = "stale"
@@ -223,7 +218,7 @@ func workerOf(w sqlcgen.WorkersRow) workerJSON {
 }
 
 func (s *Server) listWorkers(c echo.Context) error {
-	scope, _, err := tenant(c.Request().Header)
+	scope, _, err := kit.Tenant(c.Request().Header)
 	if err != nil {
 		return err
 	}
@@ -237,7 +232,7 @@ func (s *Server) listWorkers(c echo.Context) error {
 	for _, w := range rows {
 		summary[workerOf(w).State]++
 	}
-	rows, pagination, err := page(c, rows)
+	rows, pagination, err := kit.Page(c, rows)
 	if err != nil {
 		return err
 	}
@@ -245,18 +240,18 @@ func (s *Server) listWorkers(c echo.Context) error {
 	for i, w := range rows {
 		items[i] = workerOf(w)
 	}
-	return encode(c, http.StatusOK, map[string]any{"items": items, "workers": items, "summary": summary, "pagination": pagination})
+	return kit.Encode(c, http.StatusOK, map[string]any{"items": items, "workers": items, "summary": summary, "pagination": pagination})
 }
 
 // workerRef reads the name of a worker in a path. What PostgreSQL cannot hold as text names none.
 func workerRef(c echo.Context) (id string, scope *string, err error) {
-	scope, _, err = tenant(c.Request().Header)
+	scope, _, err = kit.Tenant(c.Request().Header)
 	if err != nil {
 		return "", nil, err
 	}
 	id = c.Param("id")
-	if !isText(id) {
-		return "", nil, noSuch("worker", id)
+	if !kit.IsText(id) {
+		return "", nil, kit.NoSuch("worker", id)
 	}
 	return id, scope, nil
 }
@@ -274,7 +269,7 @@ func (s *Server) oneWorker(c echo.Context) (worker workerJSON, err error) {
 		return worker, err
 	}
 	if len(rows) == 0 {
-		return worker, noSuch("worker", id) // it has just gone
+		return worker, kit.NoSuch("worker", id) // it has just gone
 	}
 	worker = workerOf(sqlcgen.WorkersRow(rows[0]))
 	var of *string
@@ -287,7 +282,7 @@ func (s *Server) oneWorker(c echo.Context) (worker workerJSON, err error) {
 	}
 	for _, j := range jobs {
 		worker.Jobs = append(worker.Jobs, heldJSON{
-			ID: j.ID, TenantID: j.TenantID, Type: j.Type, Queue: j.Queue, Attempt: j.Attempt, StartedAt: stampOf(j.StartedAt), LeaseExpiresAt: stampOf(j.LeaseExpiresAt),
+			ID: j.ID, TenantID: j.TenantID, Type: j.Type, Queue: j.Queue, Attempt: j.Attempt, StartedAt: kit.StampOf(j.StartedAt), LeaseExpiresAt: kit.StampOf(j.LeaseExpiresAt),
 		})
 	}
 	return worker, nil
@@ -298,7 +293,7 @@ func (s *Server) getWorker(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return encode(c, http.StatusOK, worker)
+	return kit.Encode(c, http.StatusOK, worker)
 }
 
 // workerHealth is 503 when the worker takes no jobs, or has fallen silent.
@@ -311,13 +306,13 @@ func (s *Server) workerHealth(c echo.Context) error {
 	if worker.State != "running" || worker.Directive != "" && worker.Directive != "running" {
 		status, health = http.StatusServiceUnavailable, "degraded"
 	}
-	return encode(c, status, struct {
-		Status          string `json:"status"`
-		WorkerID        string `json:"worker_id"`
-		State           string `json:"state"`
-		Directive       string `json:"directive,omitempty"`
-		ActiveJobs      int32  `json:"active_jobs"`
-		LastHeartbeatAt stamp  `json:"last_heartbeat_at"`
+	return kit.Encode(c, status, struct {
+		Status          string    `json:"status"`
+		WorkerID        string    `json:"worker_id"`
+		State           string    `json:"state"`
+		Directive       string    `json:"directive,omitempty"`
+		ActiveJobs      int32     `json:"active_jobs"`
+		LastHeartbeatAt kit.Stamp `json:"last_heartbeat_at"`
 	}{health, worker.ID, worker.State, worker.Directive, worker.ActiveJobs, worker.LastHeartbeatAt})
 }
 
@@ -351,7 +346,7 @@ func (s *Server) directWorkers(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	scope, _, err := tenant(c.Request().Header)
+	scope, _, err := kit.Tenant(c.Request().Header)
 	if err != nil {
 		return err
 	}
@@ -361,7 +356,7 @@ func (s *Server) directWorkers(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return encode(c, http.StatusOK, map[string]any{"directive": directive, "workers": told})
+	return kit.Encode(c, http.StatusOK, map[string]any{"directive": directive, "workers": told})
 }
 
 func (s *Server) readDirective(c echo.Context) (string, error) {
@@ -369,12 +364,12 @@ func (s *Server) readDirective(c echo.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	directive := req.name("directive")
+	directive := req.Name("directive")
 	if directive == nil {
-		req.missing("directive")
-		return "", req.err()
+		req.Missing("directive")
+		return "", req.Err()
 	}
-	return *directive, req.err()
+	return *directive, req.Err()
 }
 
 func (s *Server) removeWorker(c echo.Context) error {
@@ -388,5 +383,12 @@ func (s *Server) removeWorker(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return encode(c, http.StatusOK, map[string]any{"deleted": true, "worker_id": id, "jobs_requeued": jobs})
+	return kit.Encode(c, http.StatusOK, map[string]any{"deleted": true, "worker_id": id, "jobs_requeued": jobs})
+}
+
+// writeRhythm writes by which clock and how often heartbeats are expected.
+func writeRhythm(w *kit.Writer, now time.Time, intervalMs, timeoutMs int32) {
+	w.Time("server_time", &now)
+	w.Raw("heartbeat_interval", wholeSeconds(intervalMs))
+	w.Raw("heartbeat_timeout", wholeSeconds(timeoutMs))
 }

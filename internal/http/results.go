@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
@@ -25,31 +27,15 @@ func (o *outcome) ended() bool {
 }
 
 // attrs says of a result when it was stored, how large it is and until when it stays; without that: for ever.
-func (o *outcome) attrs() []attr {
+func (o *outcome) attrs() []kit.Attr {
 	if o.Result == nil {
 		return nil
 	}
-	list := []attr{{"result_stored_at", appendTime(nil, *o.ResultStoredAt)}, {"result_size_bytes", strconv.AppendInt(nil, int64(o.ResultSizeBytes), 10)}}
+	list := []kit.Attr{{Name: "result_stored_at", Raw: kit.AppendTime(nil, *o.ResultStoredAt)}, {Name: "result_size_bytes", Raw: strconv.AppendInt(nil, int64(o.ResultSizeBytes), 10)}}
 	if o.ResultExpiresAt.Unix() > 0 {
-		list = append(list, attr{"result_expires_at", appendTime(nil, o.ResultExpiresAt)})
+		list = append(list, kit.Attr{Name: "result_expires_at", Raw: kit.AppendTime(nil, o.ResultExpiresAt)})
 	}
 	return list
-}
-
-func (w *writer) outcome(o *outcome) {
-	w.text("state", o.State)
-	w.key("result")
-	if o.Result == nil {
-		w.b = append(w.b, "null"...)
-	} else {
-		w.b = append(w.b, o.Result...)
-	}
-	if o.Error != nil {
-		w.raw("error", o.Error)
-	}
-	for _, a := range o.attrs() {
-		w.raw(a.name, a.raw)
-	}
 }
 
 func (s *Server) result(ctx context.Context, id string, scope *string) (*outcome, error) {
@@ -58,7 +44,7 @@ func (s *Server) result(ctx context.Context, id string, scope *string) (*outcome
 		return nil, err
 	}
 	if len(rows) == 0 {
-		return nil, noSuch("job", id)
+		return nil, kit.NoSuch("job", id)
 	}
 	return (*outcome)(&rows[0]), nil
 }
@@ -72,10 +58,10 @@ func (s *Server) getResult(c echo.Context) error {
 	var wait bool
 	if v := c.QueryParam("wait"); v != "" {
 		if wait, err = strconv.ParseBool(v); err != nil {
-			return invalid("wait", "must be true or false")
+			return kit.Invalid("wait", "must be true or false")
 		}
 	}
-	seconds, err := queryInteger(c, "timeout", 30, 0, 3600)
+	seconds, err := kit.QueryInteger(c, "timeout", 30, 0, 3600)
 	if err != nil {
 		return err
 	}
@@ -90,19 +76,19 @@ func (s *Server) getResult(c echo.Context) error {
 		left := time.Until(over)
 		switch {
 		case found.Pruned:
-			return refuse(codeResultPruned, "id", "the result of job %s expired at %s", id, appendTime(nil, found.ResultExpiresAt))
+			return kit.Refuse(kit.CodeResultPruned, "id", "the result of job %s expired at %s", id, kit.AppendTime(nil, found.ResultExpiresAt))
 		case found.ended() || !wait:
-			w := writer{}
-			w.open()
-			w.text("job_id", id)
-			w.outcome(found)
-			w.close()
+			w := kit.Writer{}
+			w.Open()
+			w.Text("job_id", id)
+			found.write(&w)
+			w.Close()
 			if !found.ended() {
-				retryLater(c)
+				kit.RetryLater(c)
 			}
-			return blob(c, http.StatusOK, w.b)
+			return kit.Blob(c, http.StatusOK, w.B)
 		case left <= 0:
-			return &pg.Error{Code: codeTimeout, Message: "job " + id + " is still " + found.State, Details: map[string]any{"job_id": id, "current_state": found.State}}
+			return &pg.Error{Code: kit.CodeTimeout, Message: "job " + id + " is still " + found.State, Details: map[string]any{"job_id": id, "current_state": found.State}}
 		}
 		select {
 		case <-time.After(min(pause, left)):
@@ -120,15 +106,15 @@ func (s *Server) listResults(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if !req.has("ids") {
-		req.missing("ids")
+	if !req.Has("ids") {
+		req.Missing("ids")
 	}
-	ids := req.ids("ids")
-	if err := req.err(); err != nil {
+	ids := req.Ids("ids")
+	if err := req.Err(); err != nil {
 		return err
 	}
 	if len(ids) > maxResults {
-		return invalid("ids", "must name at most %d jobs", maxResults)
+		return kit.Invalid("ids", "must name at most %d jobs", maxResults)
 	}
 	ctx, cancel := s.query(c)
 	defer cancel()
@@ -140,28 +126,44 @@ func (s *Server) listResults(c echo.Context) error {
 	for i := range rows {
 		found[rows[i].ID] = (*outcome)(&rows[i])
 	}
-	w := writer{}
-	w.open()
-	w.key("results")
-	w.comma = false
-	w.open()
+	w := kit.Writer{}
+	w.Open()
+	w.Key("results")
+	w.Comma = false
+	w.Open()
 	for _, id := range ids {
 		o, ok := found[id]
 		if ok && o == nil {
 			continue // named twice
 		}
 		found[id] = nil
-		w.key(id)
+		w.Key(id)
 		if !ok {
-			w.b = append(w.b, "null"...)
+			w.B = append(w.B, "null"...)
 			continue
 		}
-		w.comma = false
-		w.open()
-		w.outcome(o)
-		w.close()
+		w.Comma = false
+		w.Open()
+		o.write(&w)
+		w.Close()
 	}
-	w.close()
-	w.close()
-	return blob(c, http.StatusOK, w.b)
+	w.Close()
+	w.Close()
+	return kit.Blob(c, http.StatusOK, w.B)
+}
+
+func (o *outcome) write(w *kit.Writer) {
+	w.Text("state", o.State)
+	w.Key("result")
+	if o.Result == nil {
+		w.B = append(w.B, "null"...)
+	} else {
+		w.B = append(w.B, o.Result...)
+	}
+	if o.Error != nil {
+		w.Raw("error", o.Error)
+	}
+	for _, a := range o.attrs() {
+		w.Raw(a.Name, a.Raw)
+	}
 }

@@ -19,20 +19,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
-)
-
-const (
-	contentType     = "application/openjobspec+json"
-	specVersion     = "1.0"
-	versionHeader   = "OJS-Version"
-	requestIDHeader = "X-Request-Id"
 )
 
 // Limits bound what a request may cost. A zero field takes its default.
@@ -95,7 +90,7 @@ type Server struct {
 	log      *slog.Logger
 	limits   Limits
 	version  string
-	problems map[string]pg.Problem // by code
+	problems *kit.Problems
 	reset    func(context.Context) error
 	started  time.Time
 	handler  http.Handler
@@ -123,17 +118,11 @@ func New(cfg Config) *Server {
 		log:      cfg.Logger,
 		limits:   cfg.Limits.withDefaults(),
 		version:  orDefault(cfg.Version, "dev"),
-		problems: map[string]pg.Problem{},
+		problems: kit.NewProblems(cfg.DB, cfg.Logger),
 		started:  time.Now(),
 		draining: make(chan struct{}),
 	}
 	s.handing, s.takeBack = context.WithCancel(context.Background())
-	for _, p := range cfg.DB.Problems {
-		// Several SQLSTATEs share a code; the OJ one is the code's own.
-		if _, taken := s.problems[p.Code]; !taken || p.SQLState[:2] == "OJ" {
-			s.problems[p.Code] = p
-		}
-	}
 	if cfg.AllowReset {
 		s.reset = cfg.Reset
 	}
@@ -150,7 +139,7 @@ func (s *Server) Handler() http.Handler { return s.handler }
 
 func (s *Server) routes() http.Handler {
 	e := echo.New()
-	e.HTTPErrorHandler = s.problem
+	e.HTTPErrorHandler = s.problems.Write
 	e.Pre(s.headers)
 	e.Use(s.recover, unescape)
 
@@ -261,13 +250,13 @@ func (s *Server) routes() http.Handler {
 func (s *Server) headers(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r, h := c.Request(), c.Response().Header()
-		h.Set(echo.HeaderContentType, contentType)
-		h.Set(versionHeader, specVersion)
-		id := r.Header.Get(requestIDHeader)
+		h.Set(echo.HeaderContentType, kit.ContentType)
+		h.Set(kit.VersionHeader, kit.SpecVersion)
+		id := r.Header.Get(kit.RequestIDHeader)
 		if !visible(id) {
 			id = "req_" + uuid.Must(uuid.NewV7()).String()
 		}
-		h.Set(requestIDHeader, id)
+		h.Set(kit.RequestIDHeader, id)
 		c.Response().Before(func() {
 			select {
 			case <-s.draining:
@@ -285,16 +274,16 @@ func (s *Server) headers(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		if size > s.limits.Headers {
 			return &pg.Error{
-				Code: codeInvalidRequest, Status: http.StatusRequestHeaderFieldsTooLarge,
+				Code: kit.CodeInvalidRequest, Status: http.StatusRequestHeaderFieldsTooLarge,
 				Message: fmt.Sprintf("the headers are larger than %d bytes", s.limits.Headers), Details: map[string]any{"field": "headers"},
 			}
 		}
-		if err := checkVersion(r.Header.Values(versionHeader)); err != nil {
+		if err := checkVersion(r.Header.Values(kit.VersionHeader)); err != nil {
 			return err
 		}
 		// What cannot be read would be overlooked, and a filter with it.
 		if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
-			return invalid("query", "must be names and values joined by &, escaped as in a URL")
+			return kit.Invalid("query", "must be names and values joined by &, escaped as in a URL")
 		}
 		return next(c)
 	}
@@ -309,7 +298,7 @@ func checkVersion(values []string) error {
 		switch v {
 		case "", "1", "1.0", "1.0.0", goSDKVersion:
 		default:
-			return refuse(codeUnsupported, versionHeader, "%s %q is not supported; this server speaks %s", versionHeader, clip(v), specVersion)
+			return kit.Refuse(kit.CodeUnsupported, kit.VersionHeader, "%s %q is not supported; this server speaks %s", kit.VersionHeader, kit.Clip(v), kit.SpecVersion)
 		}
 	}
 	return nil
@@ -339,7 +328,7 @@ func unescape(next echo.HandlerFunc) echo.HandlerFunc {
 		for i, v := range values {
 			plain, err := url.PathUnescape(v)
 			if err != nil {
-				return invalid(names[i], "must be escaped as in a URL")
+				return kit.Invalid(names[i], "must be escaped as in a URL")
 			}
 			values[i] = plain
 		}
@@ -370,7 +359,7 @@ func (s *Server) query(c echo.Context) (context.Context, context.CancelFunc) {
 
 // patiently is a call that may have to wait for another transaction's lock.
 func patiently[T any](s *Server, c echo.Context, call func(context.Context, *sqlcgen.Queries) (T, error)) (out T, err error) {
-	scope, _, err := tenant(c.Request().Header)
+	scope, _, err := kit.Tenant(c.Request().Header)
 	if err != nil {
 		return out, err
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+
 	"github.com/labstack/echo/v4"
 )
 
@@ -55,7 +57,7 @@ func TestHeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	head.Body.Close()
-	if head.StatusCode != 200 || head.Header.Get("Content-Type") != contentType {
+	if head.StatusCode != 200 || head.Header.Get("Content-Type") != kit.ContentType {
 		t.Errorf("HEAD answered %v", head)
 	}
 
@@ -68,7 +70,7 @@ func TestHeaders(t *testing.T) {
 		if echoed != (got == id) {
 			t.Errorf("request id %q was answered with %q", id, got)
 		}
-		if !echoed && (!strings.HasPrefix(got, "req_") || !isUUID(got[4:]) || got[18] != '7') {
+		if !echoed && (!strings.HasPrefix(got, "req_") || !kit.IsUUID(got[4:]) || got[18] != '7') {
 			t.Errorf("made the request id %q", got)
 		}
 		wantErrorShape(r)

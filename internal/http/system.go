@@ -5,9 +5,10 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -36,18 +37,18 @@ func (s *Server) ask(c echo.Context) (time.Duration, error) {
 
 func (s *Server) health(c echo.Context) error {
 	health := healthJSON{
-		Status: "ok", Version: specVersion, UptimeSeconds: int64(time.Since(s.started).Seconds()),
+		Status: "ok", Version: kit.SpecVersion, UptimeSeconds: int64(time.Since(s.started).Seconds()),
 		Backend: backendJSON{Type: "postgres", Status: "healthy"},
 	}
 	latency, err := s.ask(c)
 	if err != nil {
 		s.log.Warn("the database does not answer", "error", err)
 		health.Status, health.Backend.Status, health.Backend.Error = "degraded", "unhealthy", "the database does not answer"
-		return encode(c, http.StatusServiceUnavailable, health)
+		return kit.Encode(c, http.StatusServiceUnavailable, health)
 	}
 	ms := latency.Milliseconds()
 	health.Backend.LatencyMs = &ms
-	return encode(c, http.StatusOK, health)
+	return kit.Encode(c, http.StatusOK, health)
 }
 
 // ready tells a load balancer whether to send requests here.
@@ -61,7 +62,7 @@ func (s *Server) ready(c echo.Context) error {
 			status, code = "database unavailable", http.StatusServiceUnavailable
 		}
 	}
-	return encode(c, code, map[string]string{"status": status})
+	return kit.Encode(c, code, map[string]string{"status": status})
 }
 
 type manifestJSON struct {
@@ -85,9 +86,9 @@ type implementationJSON struct {
 
 // manifest declares what works, and nothing that is only planned.
 func (s *Server) manifest(c echo.Context) error {
-	return encode(c, http.StatusOK, manifestJSON{
-		Specversion:      specVersion,
-		OJSVersion:       specVersion,
+	return kit.Encode(c, http.StatusOK, manifestJSON{
+		Specversion:      kit.SpecVersion,
+		OJSVersion:       kit.SpecVersion,
 		Implementation:   implementationJSON{"ojs-pg", s.version, "go", "https://github.com/ojs-pg/ojs-pg"},
 		ConformanceLevel: 2,
 		Protocols:        []string{"http"},
@@ -135,7 +136,7 @@ func (s *Server) dispatching(call func(*sqlcgen.Queries, context.Context) (sqlcg
 		if d.HeldAt != nil {
 			*d.HeldAt = d.HeldAt.UTC()
 		}
-		return encode(c, http.StatusOK, map[string]dispatchJSON{"dispatch": {
+		return kit.Encode(c, http.StatusOK, map[string]dispatchJSON{"dispatch": {
 			d.HeldAt != nil, d.HeldAt, d.Available, d.Active, d.Scheduled, d.Retryable, d.Pending,
 		}})
 	}
@@ -147,13 +148,5 @@ func (s *Server) resetAll(c echo.Context) error {
 	if err := s.reset(ctx); err != nil {
 		return err
 	}
-	return encode(c, http.StatusOK, map[string]bool{"reset": true})
-}
-
-// noSuch is the refusal of a name that stands for nothing.
-func noSuch(what, name string) *pg.Error {
-	return &pg.Error{
-		Code: codeNotFound, Message: what + " " + clip(name) + " does not exist",
-		Details: map[string]any{"resource_type": what, "resource_id": clip(name)},
-	}
+	return kit.Encode(c, http.StatusOK, map[string]bool{"reset": true})
 }

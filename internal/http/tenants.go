@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"net/http"
 
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/admin"
@@ -47,7 +49,7 @@ type tenantJSON struct {
 	Weight         json.Number    `json:"weight"`
 	FairnessWeight json.Number    `json:"fairness_weight"`
 	PriorityBoost  int32          `json:"priority_boost"`
-	CreatedAt      *stamp         `json:"created_at,omitempty"`
+	CreatedAt      *kit.Stamp     `json:"created_at,omitempty"`
 	Limits         map[string]any `json:"limits"`
 	Stats          statsJSON      `json:"stats"`
 }
@@ -56,7 +58,7 @@ func tenantOf(t admin.Tenant) tenantJSON {
 	weight := json.Number(t.Weight)
 	return tenantJSON{
 		ID: t.ID, Name: t.ID, State: "active", Weight: weight, FairnessWeight: weight, PriorityBoost: t.PriorityBoost,
-		CreatedAt: stampOf(t.CreatedAt), Limits: map[string]any{}, Stats: statsOf(t),
+		CreatedAt: kit.StampOf(t.CreatedAt), Limits: map[string]any{}, Stats: statsOf(t),
 	}
 }
 
@@ -67,7 +69,7 @@ func (s *Server) listTenants(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	tenants, pagination, err := page(c, tenants)
+	tenants, pagination, err := kit.Page(c, tenants)
 	if err != nil {
 		return err
 	}
@@ -75,13 +77,13 @@ func (s *Server) listTenants(c echo.Context) error {
 	for i, t := range tenants {
 		items[i] = tenantOf(t)
 	}
-	return encode(c, http.StatusOK, map[string]any{"items": items, "tenants": items, "pagination": pagination})
+	return kit.Encode(c, http.StatusOK, map[string]any{"items": items, "tenants": items, "pagination": pagination})
 }
 
 func (s *Server) oneTenant(c echo.Context) (admin.Tenant, error) {
 	id := c.Param("id")
-	if !tenantID.MatchString(id) {
-		return admin.Tenant{}, noSuch("tenant", id)
+	if !kit.TenantID.MatchString(id) {
+		return admin.Tenant{}, kit.NoSuch("tenant", id)
 	}
 	ctx, cancel := s.query(c)
 	defer cancel()
@@ -90,7 +92,7 @@ func (s *Server) oneTenant(c echo.Context) (admin.Tenant, error) {
 		return admin.Tenant{}, err
 	}
 	if len(tenants) == 0 {
-		return admin.Tenant{}, noSuch("tenant", id)
+		return admin.Tenant{}, kit.NoSuch("tenant", id)
 	}
 	return tenants[0], nil
 }
@@ -100,7 +102,7 @@ func (s *Server) getTenant(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return encode(c, http.StatusOK, tenantOf(t))
+	return kit.Encode(c, http.StatusOK, tenantOf(t))
 }
 
 func (s *Server) tenantStats(c echo.Context) error {
@@ -108,7 +110,7 @@ func (s *Server) tenantStats(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return encode(c, http.StatusOK, statsOf(t))
+	return kit.Encode(c, http.StatusOK, statsOf(t))
 }
 
 // putTenant sets what of a tenant can be set: its weight, under any of its three names, and its
@@ -119,30 +121,30 @@ func (s *Server) putTenant(c echo.Context) error {
 		return err
 	}
 	id := c.Param("id")
-	if !tenantID.MatchString(id) {
-		return invalid("id", "must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and be at most 256 bytes long")
+	if !kit.TenantID.MatchString(id) {
+		return kit.Invalid("id", "must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and be at most 256 bytes long")
 	}
-	params := sqlcgen.ConfigureTenantParams{Tenant: id, PriorityBoost: req.integer("priority_boost", -1<<31)}
-	weight := func(o *object, key string) {
-		raw := o.typed(key, "number")
+	params := sqlcgen.ConfigureTenantParams{Tenant: id, PriorityBoost: req.Integer("priority_boost", -1<<31)}
+	weight := func(o *kit.Object, key string) {
+		raw := o.Typed(key, "number")
 		if raw == nil {
 			return
 		}
-		o.storable(raw, o.at(key))
+		o.Storable(raw, o.At(key))
 		v := string(raw)
 		if params.Weight != nil && *params.Weight != v {
-			o.fail(invalid(o.at(key), "disagrees with another spelling of the weight"))
+			o.Fail(kit.Invalid(o.At(key), "disagrees with another spelling of the weight"))
 		}
 		params.Weight = &v
 	}
 	weight(req, "weight")
 	weight(req, "fairness_weight")
-	if fairness := req.child("fairness"); fairness != nil {
+	if fairness := req.Child("fairness"); fairness != nil {
 		weight(fairness, "weight")
-		only(fairness, notConfigurable, "weight")
+		kit.Only(fairness, kit.NotConfigurable, "weight")
 	}
-	only(req, notConfigurable, "weight", "fairness_weight", "fairness", "priority_boost")
-	if err := req.err(); err != nil {
+	kit.Only(req, kit.NotConfigurable, "weight", "fairness_weight", "fairness", "priority_boost")
+	if err := req.Err(); err != nil {
 		return err
 	}
 	ctx, cancel := s.query(c)
@@ -155,7 +157,7 @@ func (s *Server) putTenant(c echo.Context) error {
 		return err
 	}
 	if len(tenants) == 0 {
-		return noSuch("tenant", id)
+		return kit.NoSuch("tenant", id)
 	}
-	return encode(c, http.StatusOK, tenantOf(tenants[0]))
+	return kit.Encode(c, http.StatusOK, tenantOf(tenants[0]))
 }

@@ -13,10 +13,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -32,26 +34,26 @@ func (s *Server) fetch(c echo.Context) error {
 		return err
 	}
 	f := dispatch.Fetch{Queues: fetchQueues(req), Count: 1, Tenant: scope}
-	if worker := req.name("worker_id"); worker != nil {
+	if worker := req.Name("worker_id"); worker != nil {
 		f.WorkerID = *worker
 	}
-	if timeout := req.integer("visibility_timeout_ms", 1); timeout != nil {
+	if timeout := req.Integer("visibility_timeout_ms", 1); timeout != nil {
 		f.VisibilityTimeoutMs = int(*timeout)
 	}
-	if count := req.integer("count", 1); count != nil {
+	if count := req.Integer("count", 1); count != nil {
 		if *count > maxFetchCount {
-			req.fail(invalid("count", "must be at most %d", maxFetchCount))
+			req.Fail(kit.Invalid("count", "must be at most %d", maxFetchCount))
 		}
 		f.Count = int(*count)
 	}
-	if strategy := req.text("strategy"); strategy != nil && *strategy != "round-robin" {
-		req.fail(refuse(codeUnsupported, "strategy", "strategy %q is not supported; this server takes queues round-robin", clip(*strategy)))
+	if strategy := req.Text("strategy"); strategy != nil && *strategy != "round-robin" {
+		req.Fail(kit.Refuse(kit.CodeUnsupported, "strategy", "strategy %q is not supported; this server takes queues round-robin", kit.Clip(*strategy)))
 	}
-	if req.child("weights") != nil {
-		req.fail(refuse(codeUnsupported, "weights", "weights of queues are not supported; this server takes queues round-robin"))
+	if req.Child("weights") != nil {
+		req.Fail(kit.Refuse(kit.CodeUnsupported, "weights", "weights of queues are not supported; this server takes queues round-robin"))
 	}
 	f.Wait = s.wait(c, req)
-	if err := req.err(); err != nil {
+	if err := req.Err(); err != nil {
 		return err
 	}
 	if f.Wait > 0 {
@@ -81,64 +83,64 @@ func (s *Server) handOver(c echo.Context, jobs []sqlcgen.OjsJob) error {
 	// The writer itself: c is somebody else's when this has returned.
 	rc := http.NewResponseController(c.Response().Writer)
 	defer context.AfterFunc(s.handing, func() { _ = rc.SetWriteDeadline(time.Now()) })()
-	w := writer{}
-	w.open()
-	w.key("jobs")
+	w := kit.Writer{}
+	w.Open()
+	w.Key("jobs")
 	if sizeOf(jobs) <= bit {
-		w.b = s.appendJobs(w.b, jobs, leaseOf)
-		w.close()
-		return blob(c, http.StatusOK, w.b)
+		w.B = s.appendJobs(w.B, jobs, leaseOf)
+		w.Close()
+		return kit.Blob(c, http.StatusOK, w.B)
 	}
 	res := c.Response()
 	res.WriteHeader(http.StatusOK)
-	w.b = append(w.b, '[')
+	w.B = append(w.B, '[')
 	for i := range jobs {
 		if i > 0 {
-			w.b = append(w.b, ',')
+			w.B = append(w.B, ',')
 		}
-		w.b = s.appendJob(w.b, &jobs[i], leaseOf(&jobs[i])...)
-		if len(w.b) < bit {
+		w.B = s.appendJob(w.B, &jobs[i], leaseOf(&jobs[i])...)
+		if len(w.B) < bit {
 			continue
 		}
-		if _, err := res.Write(w.b); err != nil {
+		if _, err := res.Write(w.B); err != nil {
 			return err
 		}
-		w.b = w.b[:0]
+		w.B = w.B[:0]
 	}
-	w.b = append(w.b, ']')
-	w.close()
-	if _, err := res.Write(w.b); err != nil {
+	w.B = append(w.B, ']')
+	w.Close()
+	if _, err := res.Write(w.B); err != nil {
 		return err
 	}
 	return http.NewResponseController(res).Flush()
 }
 
-func leaseOf(j *sqlcgen.OjsJob) []attr {
-	var more []attr
+func leaseOf(j *sqlcgen.OjsJob) []kit.Attr {
+	var more []kit.Attr
 	if j.Lease != nil {
-		more = append(more, attr{"lease", dispatch.AppendString(nil, *j.Lease)})
+		more = append(more, kit.Attr{Name: "lease", Raw: dispatch.AppendString(nil, *j.Lease)})
 	}
 	if j.LeaseExpiresAt != nil {
-		more = append(more, attr{"lease_expires_at", appendTime(nil, *j.LeaseExpiresAt)})
+		more = append(more, kit.Attr{Name: "lease_expires_at", Raw: kit.AppendTime(nil, *j.LeaseExpiresAt)})
 	}
 	return more
 }
 
 // fetchQueues reads the queues in the order of the request, each once.
-func fetchQueues(req *object) []string {
-	if req.raw("queues") == nil {
-		req.missing("queues")
+func fetchQueues(req *kit.Object) []string {
+	if req.Raw("queues") == nil {
+		req.Missing("queues")
 		return nil
 	}
-	given := req.texts("queues")
+	given := req.Texts("queues")
 	if given != nil && (len(given) < 1 || len(given) > maxFetchQueues) {
-		req.fail(invalid("queues", "must hold between 1 and %d names", maxFetchQueues))
+		req.Fail(kit.Invalid("queues", "must hold between 1 and %d names", maxFetchQueues))
 	}
 	seen := make(map[string]bool, len(given))
 	queues := make([]string, 0, len(given))
 	for i, q := range given {
 		if q == "" {
-			req.fail(invalid(fmt.Sprintf("queues[%d]", i), "must not be empty"))
+			req.Fail(kit.Invalid(fmt.Sprintf("queues[%d]", i), "must not be empty"))
 		}
 		if !seen[q] {
 			seen[q] = true
@@ -150,9 +152,9 @@ func fetchQueues(req *object) []string {
 
 // wait is how long the client is willing to wait for a job: wait_ms in the body, else the
 // preference of RFC 7240. Longer than the limit becomes the limit, and the answer says so.
-func (s *Server) wait(c echo.Context, req *object) time.Duration {
+func (s *Server) wait(c echo.Context, req *kit.Object) time.Duration {
 	limit := s.limits.Wait
-	if ms := req.integer("wait_ms", 0); ms != nil {
+	if ms := req.Integer("wait_ms", 0); ms != nil {
 		return min(time.Duration(*ms)*time.Millisecond, limit)
 	}
 	for name, value := range preferences(c) {
@@ -189,7 +191,7 @@ func (s *Server) nack(c echo.Context) error { return s.settle(c, readNack, s.app
 
 // settle ends attempts: one job, named in the body or in the path, or many under jobs, each of
 // which succeeds or fails by itself.
-func (s *Server) settle(c echo.Context, read func(*object, *dispatch.Settlement), shape func(*writer, *sqlcgen.OjsJob, bool)) error {
+func (s *Server) settle(c echo.Context, read func(*kit.Object, *dispatch.Settlement), shape func(*kit.Writer, *sqlcgen.OjsJob, bool)) error {
 	pathID := c.Param("id")
 	if pathID != "" {
 		if _, _, err := jobRef(c); err != nil {
@@ -201,13 +203,13 @@ func (s *Server) settle(c echo.Context, read func(*object, *dispatch.Settlement)
 	if err != nil {
 		return err
 	}
-	if pathID == "" && req.raw("jobs") != nil {
+	if pathID == "" && req.Raw("jobs") != nil {
 		return s.settleMany(c, req, scope, read, shape)
 	}
 	one := []dispatch.Settlement{{ID: jobID(req, pathID), Tenant: scope}}
 	read(req, &one[0])
 	whole := representation(c, true)
-	if err := req.err(); err != nil {
+	if err := req.Err(); err != nil {
 		return err
 	}
 	ctx, cancel := s.query(c)
@@ -216,20 +218,20 @@ func (s *Server) settle(c echo.Context, read func(*object, *dispatch.Settlement)
 	if done[0].Err != nil {
 		return done[0].Err
 	}
-	w := writer{}
+	w := kit.Writer{}
 	shape(&w, &done[0].Job, whole)
-	return blob(c, http.StatusOK, w.b)
+	return kit.Blob(c, http.StatusOK, w.B)
 }
 
 func (s *Server) settleMany(
-	c echo.Context, req *object, scope *string, read func(*object, *dispatch.Settlement), shape func(*writer, *sqlcgen.OjsJob, bool),
+	c echo.Context, req *kit.Object, scope *string, read func(*kit.Object, *dispatch.Settlement), shape func(*kit.Writer, *sqlcgen.OjsJob, bool),
 ) error {
-	items := req.list("jobs")
+	items := req.List("jobs")
 	if items != nil && (len(items) < 1 || len(items) > maxAckJobs) {
-		req.fail(invalid("jobs", "must hold between 1 and %d jobs", maxAckJobs))
+		req.Fail(kit.Invalid("jobs", "must hold between 1 and %d jobs", maxAckJobs))
 	}
-	worker := req.name("worker_id")
-	if err := req.err(); err != nil {
+	worker := req.Name("worker_id")
+	if err := req.Err(); err != nil {
 		return err
 	}
 	whole := representation(c, false)
@@ -238,13 +240,13 @@ func (s *Server) settleMany(
 	good := make([]int, 0, len(items))
 	for i, raw := range items {
 		// One that cannot be read must not cost the others their leases.
-		item := &object{path: "jobs[" + strconv.Itoa(i) + "]", fault: &settled[i].Err}
-		if got := kind(raw); got == "object" {
-			item.fields = members(raw)
+		item := &kit.Object{Path: "jobs[" + strconv.Itoa(i) + "]", Fault: &settled[i].Err}
+		if got := kit.Kind(raw); got == "object" {
+			item.Fields = kit.Members(raw)
 			many[i] = dispatch.Settlement{ID: jobID(item, ""), Tenant: scope}
 			read(item, &many[i])
 		} else {
-			item.fail(invalid(item.path, "must be an object, not %s", got))
+			item.Fail(kit.Invalid(item.Path, "must be an object, not %s", got))
 		}
 		if many[i].WorkerID == nil {
 			many[i].WorkerID = worker
@@ -263,7 +265,7 @@ func (s *Server) settleMany(
 		away := 0
 		for n, done := range s.dispatch.Settle(ctx, asked, whole) {
 			settled[good[n]] = done
-			if done.Err != nil && s.classify(done.Err).Status == http.StatusServiceUnavailable {
+			if done.Err != nil && s.problems.Classify(done.Err).Status == http.StatusServiceUnavailable {
 				away++
 			}
 		}
@@ -273,18 +275,18 @@ func (s *Server) settleMany(
 			// them again, those that cannot be read, too.
 			return settled[good[0]].Err
 		case away > 0:
-			retryLater(c)
+			kit.RetryLater(c)
 		}
 	}
 	s.logUnsettled(c, many, settled)
-	w := writer{}
-	w.open()
-	w.key("results")
-	w.b = append(w.b, '[')
+	w := kit.Writer{}
+	w.Open()
+	w.Key("results")
+	w.B = append(w.B, '[')
 	done := 0
 	for i := range settled {
 		if i > 0 {
-			w.b = append(w.b, ',')
+			w.B = append(w.B, ',')
 		}
 		err := settled[i].Err
 		if err == nil {
@@ -292,33 +294,33 @@ func (s *Server) settleMany(
 			shape(&w, &settled[i].Job, whole)
 			continue
 		}
-		problem := s.classify(err)
+		problem := s.problems.Classify(err)
 		problem.Details = maps.Clone(problem.Details) // several may share it
 		if problem.Details == nil {
 			problem.Details = map[string]any{}
 		}
 		problem.Details["index"] = i
-		nameHeader(problem, c.Request().Header)
+		kit.NameHeader(problem, c.Request().Header)
 		relocateSettled(problem, "jobs["+strconv.Itoa(i)+"].", many[i].WorkerID == worker)
-		body, err := json.Marshal(problemBody(problem, requestID(c)))
+		body, err := json.Marshal(kit.ProblemBody(problem, kit.RequestID(c)))
 		if err != nil {
 			return fmt.Errorf("encode an error: %w", err)
 		}
-		w.open()
+		w.Open()
 		if many[i].ID != "" {
-			w.text("id", many[i].ID)
-			w.text("job_id", many[i].ID)
+			w.Text("id", many[i].ID)
+			w.Text("job_id", many[i].ID)
 		}
-		w.integer("status", int64(problem.Status))
-		w.raw("error", body)
-		w.close()
+		w.Integer("status", int64(problem.Status))
+		w.Raw("error", body)
+		w.Close()
 	}
-	w.b = append(w.b, ']')
-	w.comma = true
-	w.integer("succeeded", int64(done))
-	w.integer("failed", int64(len(settled)-done))
-	w.close()
-	return blob(c, http.StatusOK, w.b)
+	w.B = append(w.B, ']')
+	w.Comma = true
+	w.Integer("succeeded", int64(done))
+	w.Integer("failed", int64(len(settled)-done))
+	w.Close()
+	return kit.Blob(c, http.StatusOK, w.B)
 }
 
 // relocateSettled rewrites an error of ojs.settle about one of many, in the client's terms. shared: worker_id stands beside jobs.
@@ -342,7 +344,7 @@ func (s *Server) logUnsettled(c echo.Context, many []dispatch.Settlement, settle
 		if settled[i].Err == nil {
 			continue
 		}
-		problem := s.classify(settled[i].Err)
+		problem := s.problems.Classify(settled[i].Err)
 		if problem.Status < http.StatusInternalServerError {
 			continue
 		}
@@ -352,7 +354,7 @@ func (s *Server) logUnsettled(c echo.Context, many []dispatch.Settlement, settle
 		}
 	}
 	for which, i := range first {
-		s.log.Error("jobs could not be settled", "request_id", requestID(c), "jobs", jobs[which], "first", many[i].ID, "error", settled[i].Err)
+		s.log.Error("jobs could not be settled", "request_id", kit.RequestID(c), "jobs", jobs[which], "first", many[i].ID, "error", settled[i].Err)
 	}
 }
 
@@ -387,82 +389,82 @@ func preferences(c echo.Context) iter.Seq2[string, string] {
 }
 
 // jobID is the job of an ack or nack: the path's, or job_id of the body.
-func jobID(req *object, pathID string) string {
-	id := req.id("job_id")
+func jobID(req *kit.Object, pathID string) string {
+	id := req.Id("job_id")
 	switch {
 	case pathID != "" && id != nil && *id != pathID:
-		req.fail(invalid(req.at("job_id"), "disagrees with the path"))
+		req.Fail(kit.Invalid(req.At("job_id"), "disagrees with the path"))
 	case pathID != "":
 		return pathID
 	case id == nil:
-		req.missing("job_id")
+		req.Missing("job_id")
 	default:
 		return *id
 	}
 	return ""
 }
 
-func readAck(req *object, a *dispatch.Settlement) {
-	a.Lease, a.Result, a.WorkerID = req.id("lease"), req.verbatim("result"), req.name("worker_id")
+func readAck(req *kit.Object, a *dispatch.Settlement) {
+	a.Lease, a.Result, a.WorkerID = req.Id("lease"), req.Verbatim("result"), req.Name("worker_id")
 }
 
-func (s *Server) appendAcked(w *writer, job *sqlcgen.OjsJob, whole bool) {
-	w.open()
-	w.flag("acknowledged", true)
-	w.text("id", job.ID)
-	w.text("job_id", job.ID)
-	w.text("state", job.State)
-	w.time("completed_at", job.FinishedAt)
+func (s *Server) appendAcked(w *kit.Writer, job *sqlcgen.OjsJob, whole bool) {
+	w.Open()
+	w.Flag("acknowledged", true)
+	w.Text("id", job.ID)
+	w.Text("job_id", job.ID)
+	w.Text("state", job.State)
+	w.Time("completed_at", job.FinishedAt)
 	if whole {
-		w.key("job")
-		w.b = s.appendJob(w.b, job)
+		w.Key("job")
+		w.B = s.appendJob(w.B, job)
 	}
-	w.close()
+	w.Close()
 }
 
-func readNack(req *object, n *dispatch.Settlement) {
-	n.Lease, n.WorkerID = req.id("lease"), req.name("worker_id")
-	if requeue := req.flag("requeue"); requeue != nil {
+func readNack(req *kit.Object, n *dispatch.Settlement) {
+	n.Lease, n.WorkerID = req.Id("lease"), req.Name("worker_id")
+	if requeue := req.Flag("requeue"); requeue != nil {
 		n.Requeue = *requeue
 	}
-	failure := req.child("error")
+	failure := req.Child("error")
 	if failure == nil {
-		req.missing("error")
+		req.Missing("error")
 		return
 	}
-	n.Error = req.raw("error")
-	req.storable(n.Error, req.at("error"))
+	n.Error = req.Raw("error")
+	req.Storable(n.Error, req.At("error"))
 	for _, key := range [...]string{"code", "type"} {
-		failure.text(key)
+		failure.Text(key)
 	}
-	if failure.text("message") == nil {
-		failure.missing("message")
+	if failure.Text("message") == nil {
+		failure.Missing("message")
 	}
-	failure.flag("retryable")
+	failure.Flag("retryable")
 }
 
-func (s *Server) appendNacked(w *writer, job *sqlcgen.OjsJob, whole bool) {
-	w.open()
-	w.text("id", job.ID)
-	w.text("job_id", job.ID)
-	w.text("state", job.State)
-	w.integer("attempt", int64(job.Attempt))
-	w.integer("max_attempts", int64(job.MaxAttempts))
+func (s *Server) appendNacked(w *kit.Writer, job *sqlcgen.OjsJob, whole bool) {
+	w.Open()
+	w.Text("id", job.ID)
+	w.Text("job_id", job.ID)
+	w.Text("state", job.State)
+	w.Integer("attempt", int64(job.Attempt))
+	w.Integer("max_attempts", int64(job.MaxAttempts))
 	switch job.State {
 	case "retryable":
 		if failures := failuresOf(job); len(failures) > 0 {
 			if delay, ok := retryDelay(job, failures[len(failures)-1]); ok {
-				w.integer("retry_delay_ms", delay)
+				w.Integer("retry_delay_ms", delay)
 			}
 		}
-		w.time("next_attempt_at", job.RetryAt)
+		w.Time("next_attempt_at", job.RetryAt)
 	case "discarded":
-		w.time("discarded_at", job.FinishedAt)
-		w.time("completed_at", job.FinishedAt)
+		w.Time("discarded_at", job.FinishedAt)
+		w.Time("completed_at", job.FinishedAt)
 	}
 	if whole {
-		w.key("job")
-		w.b = s.appendJob(w.b, job)
+		w.Key("job")
+		w.B = s.appendJob(w.B, job)
 	}
-	w.close()
+	w.Close()
 }

@@ -1,4 +1,4 @@
-package httpapi
+package kit
 
 import (
 	"bytes"
@@ -32,9 +32,9 @@ func (e *badJSON) Error() string {
 	return fmt.Sprintf("%s is not acceptable JSON: %s (byte %d)", e.path, e.what, e.offset)
 }
 
-// checkJSON accepts exactly one JSON value (RFC 8259) in valid UTF-8, without NUL characters,
+// CheckJSON accepts exactly one JSON value (RFC 8259) in valid UTF-8, without NUL characters,
 // lone surrogates, repeated keys or nesting deeper than maxDepth.
-func checkJSON(src []byte, maxDepth int) *badJSON {
+func CheckJSON(src []byte, maxDepth int) *badJSON {
 	if bytes.HasPrefix(src, []byte("\uFEFF")) {
 		return &badJSON{what: "a byte order mark"}
 	}
@@ -98,18 +98,18 @@ func appendPath(b []byte, dec *jsontext.Decoder, at jsontext.Pointer) []byte {
 		if kind, _ := dec.StackIndex(level); kind == '[' {
 			b = append(b, "["+step+"]"...)
 		} else {
-			b = appendKey(b, step)
+			b = AppendKey(b, step)
 		}
 	}
 	return b
 }
 
-// appendKey quotes a key that would not read as one word.
-func appendKey(b []byte, key string) []byte {
+// AppendKey quotes a key that would not read as one word.
+func AppendKey(b []byte, key string) []byte {
 	plain := key != "" && !strings.ContainsFunc(key, func(r rune) bool {
 		return r <= ' ' || r >= 0x7F || strings.ContainsRune(`.[]"\`, r)
 	})
-	key = clip(key)
+	key = Clip(key)
 	if !plain {
 		b = append(b, '[')
 		b = strconv.AppendQuote(b, key)
@@ -121,8 +121,8 @@ func appendKey(b []byte, key string) []byte {
 	return append(b, key...)
 }
 
-// unquote decodes a JSON string that checkJSON accepted.
-func unquote(raw []byte) string {
+// Unquote decodes a JSON string that checkJSON accepted.
+func Unquote(raw []byte) string {
 	if bytes.IndexByte(raw, '\\') < 0 {
 		return string(raw[1 : len(raw)-1])
 	}
@@ -130,29 +130,29 @@ func unquote(raw []byte) string {
 	return string(text)
 }
 
-// member is one key of an object with the client's own bytes.
-type member struct {
-	key    string
-	rawKey []byte
-	raw    []byte
+// Member is one key of an object with the client's own bytes.
+type Member struct {
+	Key    string
+	RawKey []byte
+	Raw    []byte
 }
 
-// members splits an object that checkJSON or PostgreSQL accepted, in its own order.
-func members(raw []byte) []member {
-	pieces := elements(raw)
-	out := make([]member, len(pieces)/2)
+// Members splits an object that checkJSON or PostgreSQL accepted, in its own order.
+func Members(raw []byte) []Member {
+	pieces := Elements(raw)
+	out := make([]Member, len(pieces)/2)
 	for i := range out {
 		key := pieces[2*i]
-		out[i] = member{key: unquote(key), rawKey: key, raw: pieces[2*i+1]}
+		out[i] = Member{Key: Unquote(key), RawKey: key, Raw: pieces[2*i+1]}
 	}
 	return out
 }
 
 var decoders = sync.Pool{New: func() any { return decoder(nil) }}
 
-// elements splits an array that checkJSON or PostgreSQL accepted; never nil. An object comes
+// Elements splits an array that checkJSON or PostgreSQL accepted; never nil. An object comes
 // apart into keys and values in turn.
-func elements(raw []byte) [][]byte {
+func Elements(raw []byte) [][]byte {
 	dec := decoders.Get().(*jsontext.Decoder)
 	defer decoders.Put(dec)
 	dec.Reset(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
@@ -180,5 +180,5 @@ var kinds = map[jsontext.Kind]string{
 	'{': "object", '[': "array", '"': "string", '0': "number", 't': "boolean", 'f': "boolean", 'n': "null",
 }
 
-// kind names the JSON type of a value.
-func kind(raw []byte) string { return kinds[jsontext.Value(raw).Kind()] }
+// Kind names the JSON type of a value.
+func Kind(raw []byte) string { return kinds[jsontext.Value(raw).Kind()] }

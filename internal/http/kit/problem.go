@@ -1,14 +1,12 @@
-package httpapi
+package kit
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -18,10 +16,29 @@ import (
 
 const docsURL = "https://openjobspec.org/spec/v1/errors#"
 
-// problem writes an error as a response. Nothing else does.
-func (s *Server) problem(err error, c echo.Context) {
+// Problems gives errors their codes and statuses, as ojs.problem has them, and writes them. Nothing else does.
+type Problems struct {
+	db     *pg.DB
+	log    *slog.Logger
+	byCode map[string]pg.Problem
+}
+
+// NewProblems takes the rows of ojs.problem that db has loaded.
+func NewProblems(db *pg.DB, log *slog.Logger) *Problems {
+	p := &Problems{db: db, log: log, byCode: map[string]pg.Problem{}}
+	for _, row := range db.Problems {
+		// Several SQLSTATEs share a code; the OJ one is the code's own.
+		if _, taken := p.byCode[row.Code]; !taken || row.SQLState[:2] == "OJ" {
+			p.byCode[row.Code] = row
+		}
+	}
+	return p
+}
+
+// Write answers a request with an error. It is echo's error handler.
+func (p *Problems) Write(err error, c echo.Context) {
 	r := c.Request()
-	log := s.log.With("request_id", requestID(c), "method", r.Method, "path", r.URL.Path)
+	log := p.log.With("request_id", RequestID(c), "method", r.Method, "path", r.URL.Path)
 	if c.Response().Committed {
 		log.Debug("the response broke off", "error", err)
 		return
@@ -30,15 +47,15 @@ func (s *Server) problem(err error, c echo.Context) {
 		log.Debug("the client left", "error", err)
 		return
 	}
-	problem := s.classify(err)
-	nameHeader(problem, r.Header)
+	problem := p.Classify(err)
+	NameHeader(problem, r.Header)
 	level := slog.LevelDebug
 	if problem.Status >= 500 {
 		level = slog.LevelError
 	}
 	log.Log(r.Context(), level, "request refused", "status", problem.Status, "code", problem.Code, "error", err)
 
-	body, err := json.Marshal(map[string]any{"error": problemBody(problem, requestID(c))})
+	body, err := json.Marshal(map[string]any{"error": ProblemBody(problem, RequestID(c))})
 	if err != nil {
 		log.Error("an error could not be written", "error", err)
 		body = []byte(`{"error":{"code":"internal_error","message":"internal error","retryable":false}}`)
@@ -47,22 +64,22 @@ func (s *Server) problem(err error, c echo.Context) {
 	if problem.Status == http.StatusRequestEntityTooLarge || problem.Status == http.StatusRequestHeaderFieldsTooLarge {
 		h.Set("Connection", "close")
 	}
-	if err := blob(c, problem.Status, body); err != nil {
+	if err := Blob(c, problem.Status, body); err != nil {
 		log.Debug("the response could not be written", "error", err)
 	}
 }
 
-// nameHeader: SQL calls the tenant by its parameter, the client by its header.
-func nameHeader(problem *pg.Error, h http.Header) {
-	if _, header, err := tenant(h); err == nil && header != "" && problem.Details["field"] == "tenant" {
+// NameHeader: SQL calls the tenant by its parameter, the client by its header.
+func NameHeader(problem *pg.Error, h http.Header) {
+	if _, header, err := Tenant(h); err == nil && header != "" && problem.Details["field"] == "tenant" {
 		problem.Details["field"] = header
 		problem.Message = header + strings.TrimPrefix(problem.Message, "tenant")
 	}
 }
 
-// problemBody has the fields of the OJS error object, and beside them the details that the
+// ProblemBody has the fields of the OJS error object, and beside them the details that the
 // specifications name directly under error.
-func problemBody(p *pg.Error, requestID string) map[string]any {
+func ProblemBody(p *pg.Error, requestID string) map[string]any {
 	body := map[string]any{}
 	for k, v := range p.Details {
 		body[k] = v
@@ -86,9 +103,9 @@ func problemBody(p *pg.Error, requestID string) map[string]any {
 	return body
 }
 
-// classify gives every error its code and status: SQL's from ojs.problem by SQLSTATE, those made
+// Classify gives every error its code and status: SQL's from ojs.problem by SQLSTATE, those made
 // here from the same table by code.
-func (s *Server) classify(err error) *pg.Error {
+func (p *Problems) Classify(err error) *pg.Error {
 	var known *pg.Error
 	var routing *echo.HTTPError
 	switch {
@@ -96,13 +113,13 @@ func (s *Server) classify(err error) *pg.Error {
 	case errors.As(err, &routing):
 		known = routingProblem(routing)
 	default:
-		if !errors.As(s.db.Err(err), &known) {
+		if !errors.As(p.db.Err(err), &known) {
 			known = &pg.Error{Code: "internal_error", Status: http.StatusInternalServerError, Err: err}
 		}
 	}
 	out := *known
 	if out.Status == 0 {
-		if row, ok := s.problems[out.Code]; ok {
+		if row, ok := p.byCode[out.Code]; ok {
 			out.Status, out.Retryable = row.Status, row.Retryable
 			if out.Hint == "" {
 				out.Hint = row.Hint
@@ -122,52 +139,19 @@ func routingProblem(err *echo.HTTPError) *pg.Error {
 	switch err.Code {
 	case http.StatusNotFound:
 		return &pg.Error{
-			Code: codeNotFound, Message: "there is no such route",
+			Code: CodeNotFound, Message: "there is no such route",
 			Hint: "GET /ojs/manifest names the routes' base and what this server can do.",
 		}
 	case http.StatusMethodNotAllowed:
 		return &pg.Error{
-			Code: codeInvalidRequest, Status: http.StatusMethodNotAllowed, Message: "the route does not have this method",
+			Code: CodeInvalidRequest, Status: http.StatusMethodNotAllowed, Message: "the route does not have this method",
 			Hint: "The Allow header lists the methods it has.",
 		}
 	}
-	return &pg.Error{Code: codeInvalidRequest, Status: err.Code, Message: fmt.Sprint(err.Message)}
+	return &pg.Error{Code: CodeInvalidRequest, Status: err.Code, Message: fmt.Sprint(err.Message)}
 }
 
-func requestID(c echo.Context) string {
-	return c.Response().Header().Get(requestIDHeader)
-}
-
-// blob writes a response and learns whether it left: Flush returns the socket's error, which a
-// buffered write hides.
-func blob(c echo.Context, status int, body ...[]byte) error {
-	res := c.Response()
-	size := 0
-	for _, part := range body {
-		size += len(part)
-	}
-	res.Header().Set("Content-Length", strconv.Itoa(size))
-	if status == http.StatusServiceUnavailable {
-		retryLater(c)
-	}
-	res.WriteHeader(status)
-	for _, part := range body {
-		if _, err := res.Write(part); err != nil {
-			return err
-		}
-	}
-	return http.NewResponseController(res).Flush()
-}
-
-func retryLater(c echo.Context) { c.Response().Header().Set("Retry-After", "1") }
-
-// encode writes a response made of structs, without HTML escapes.
-func encode(c echo.Context, status int, v any) error {
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return fmt.Errorf("encode a response: %w", err)
-	}
-	return blob(c, status, bytes.TrimRight(buf.Bytes(), "\n"))
+// RequestID is what the response names the request, and the log with it.
+func RequestID(c echo.Context) string {
+	return c.Response().Header().Get(RequestIDHeader)
 }

@@ -1,4 +1,4 @@
-package httpapi
+package kit
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ func TestCheckJSONAccepts(t *testing.T) {
 		"\t{\r\n\"a\" :\t[ 1 ,2 ] }\n", `{"":0,"\"":1,"\\":2}`, `"\\u0000"`, `{"a\\u0000":1}`, `123456789012345678901234567890.123456789012345678901234567890e999`,
 		strings.Repeat("[", 100) + strings.Repeat("]", 100),
 	} {
-		if err := checkJSON([]byte(src), 100); err != nil {
+		if err := CheckJSON([]byte(src), 100); err != nil {
 			t.Errorf("%q: %v", src, err)
 		}
 		if !json.Valid([]byte(src)) {
@@ -77,7 +77,7 @@ func TestCheckJSONRefuses(t *testing.T) {
 		{"too deep in objects", strings.Repeat(`{"a":`, 101) + "1" + strings.Repeat("}", 101), "", "deeper than 100"},
 		{"strange key", `{"a b.c":{"":tru}}`, `["a b.c"][""]`, "literal true"},
 	} {
-		bad := checkJSON([]byte(tc.src), 100)
+		bad := CheckJSON([]byte(tc.src), 100)
 		if bad == nil {
 			t.Errorf("%s: accepted", tc.name)
 			continue
@@ -92,8 +92,8 @@ func TestCheckJSONRefuses(t *testing.T) {
 func TestMembersOfStoredJSON(t *testing.T) {
 	src := `{"a": [1 , 2], "a":"\ud800","\u0062" :{"c":1,"c":-0.0}, "\udc00":null}`
 	var got []string
-	for _, m := range members([]byte(src)) {
-		got = append(got, m.key, string(m.rawKey), string(m.raw))
+	for _, m := range Members([]byte(src)) {
+		got = append(got, m.Key, string(m.RawKey), string(m.Raw))
 	}
 	want := []string{
 		"a", `"a"`, `[1 , 2]`, "a", `"a"`, `"\ud800"`, "b", `"\u0062"`, `{"c":1,"c":-0.0}`, "\uFFFD", `"\udc00"`, `null`,
@@ -110,30 +110,30 @@ func FuzzCheckJSON(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, src []byte) {
-		if checkJSON(src, 50) != nil {
+		if CheckJSON(src, 50) != nil {
 			return
 		}
 		if !json.Valid(src) {
 			t.Fatalf("accepted %q", src)
 		}
-		switch kind(src) {
+		switch Kind(src) {
 		case "object":
-			fields := members(src)
+			fields := Members(src)
 			var want map[string]json.RawMessage
 			if err := json.Unmarshal(src, &want); err != nil || len(want) != len(fields) {
 				t.Fatalf("%q: %d members, want %d (%v)", src, len(fields), len(want), err)
 			}
 			for _, m := range fields {
-				if !bytes.Equal(want[m.key], m.raw) {
-					t.Fatalf("%q: %q is %q, want %q", src, m.key, m.raw, want[m.key])
+				if !bytes.Equal(want[m.Key], m.Raw) {
+					t.Fatalf("%q: %q is %q, want %q", src, m.Key, m.Raw, want[m.Key])
 				}
 			}
-			if err := checkJSON(splice(fields), 50); err != nil {
+			if err := CheckJSON(Splice(fields), 50); err != nil {
 				t.Fatalf("%q does not go together again: %v", src, err)
 			}
 		case "array":
 			var want []json.RawMessage
-			items := elements(src)
+			items := Elements(src)
 			if err := json.Unmarshal(src, &want); err != nil || len(want) != len(items) {
 				t.Fatalf("%q: %d elements, want %d (%v)", src, len(items), len(want), err)
 			}
@@ -148,7 +148,7 @@ func FuzzCheckJSON(f *testing.F) {
 				t.Fatal(err)
 			}
 			raw := bytes.TrimSpace(src)
-			if got := unquote(raw); got != want {
+			if got := Unquote(raw); got != want {
 				t.Fatalf("%q is %q, want %q", src, got, want)
 			}
 			var again string
@@ -167,9 +167,9 @@ func TestParseTime(t *testing.T) {
 		"2031-05-04T15:00:00.123456Z":    `"2031-05-04T15:00:00.123456Z"`,
 		"2020-02-29T00:00:00.000000000Z": `"2020-02-29T00:00:00Z"`,
 	} {
-		at, err := parseTime(src)
-		if err != nil || string(appendTime(nil, at)) != want {
-			t.Errorf("%s: %s (%v), want %s", src, appendTime(nil, at), err, want)
+		at, err := ParseTime(src)
+		if err != nil || string(AppendTime(nil, at)) != want {
+			t.Errorf("%s: %s (%v), want %s", src, AppendTime(nil, at), err, want)
 		}
 	}
 	for _, src := range []string{
@@ -177,7 +177,7 @@ func TestParseTime(t *testing.T) {
 		"2031-02-29T15:00:00Z", "2031-05-04T25:00:00Z", "2031-05-04T15:00:60Z", "2031-05-04T5:00:00Z", "0000-01-01T00:00:00Z", "0001-01-01T00:00:00+01:00",
 		"9999-12-31T23:59:59-01:00", "10000-01-01T00:00:00Z", "2031-05-04T15:00:00+2:00", "2031-05-04T15:00:00Zjunk", "infinity", "1771000000",
 	} {
-		if at, err := parseTime(src); err == nil {
+		if at, err := ParseTime(src); err == nil {
 			t.Errorf("%q is taken as %s", src, at)
 		}
 	}
@@ -185,12 +185,12 @@ func TestParseTime(t *testing.T) {
 
 func TestParseDuration(t *testing.T) {
 	for src, want := range map[string]string{"PT2S": "2s", "PT1.5S": "1.5s", "P1DT2H3M4S": "26h3m4s", "P2W": "336h0m0s", "PT0S": "0s", "PT90M": "1h30m0s"} {
-		if d, err := parseDuration(src); err != nil || d.String() != want {
+		if d, err := ParseDuration(src); err != nil || d.String() != want {
 			t.Errorf("%s: %s (%v), want %s", src, d, err, want)
 		}
 	}
 	for _, src := range []string{"", "P", "PT", "2S", "PT2", "PTS", "P1Y", "P1M", "PT1S2M", "P1DT", "PT-1S", "PT1.5H", "P1H", "PT1S ", "PT9999999999999999999S", "P99999W", "PT1S1S", "PT1..5S"} {
-		if d, err := parseDuration(src); err == nil {
+		if d, err := ParseDuration(src); err == nil {
 			t.Errorf("%q is taken as %s", src, d)
 		}
 	}

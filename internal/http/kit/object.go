@@ -1,0 +1,328 @@
+package kit
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+)
+
+// ReadBody reads the request's JSON object, of at most limit bytes and depth levels. optional: no body at all reads as {}.
+func ReadBody(c echo.Context, limit int64, depth int, optional bool) (*Object, error) {
+	r := c.Request()
+	// Read before judging the headers: a refusal that leaves the body unread would close the
+	// connection, and some clients then see a reset instead of the answer.
+	raw, err := io.ReadAll(http.MaxBytesReader(c.Response(), r.Body, limit))
+	if err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			return nil, Refuse(codeTooLarge, "body", "the body is larger than %d bytes", limit)
+		}
+		return nil, Refuse(codeInvalidPayload, "body", "the body could not be read to its end")
+	}
+	if len(raw) == 0 && optional {
+		return &Object{Fault: new(error)}, nil
+	}
+	if err := checkContentType(r.Header); err != nil {
+		return nil, err
+	}
+	if bad := CheckJSON(raw, depth); bad != nil {
+		return nil, Refuse(codeInvalidPayload, cmp.Or(bad.path, "body"), "%s", bad)
+	}
+	if Kind(raw) != "object" {
+		return nil, Refuse(codeInvalidPayload, "body", "the body must be a JSON object, not %s", Kind(raw))
+	}
+	return &Object{Source: raw, Fields: Members(raw), Fault: new(error)}, nil
+}
+
+// objectOf reads one object of a list, whose path is at. Its faults are its own.
+func objectOf(raw []byte, at string, fault *error) *Object {
+	o := &Object{Path: at, Fault: fault}
+	if got := Kind(raw); got != "object" {
+		o.Fail(Invalid(at, "must be an object, not %s", got))
+		return o
+	}
+	o.Fields = Members(raw)
+	return o
+}
+
+// checkContentType takes the OJS media type and its alias. A missing header counts as JSON:
+// the body is read strictly anyway.
+func checkContentType(h http.Header) error {
+	if v := h.Get("Content-Encoding"); v != "" && !strings.EqualFold(v, "identity") {
+		return Invalid("Content-Encoding", "is not supported: send the body as it is")
+	}
+	values := h.Values("Content-Type")
+	if len(values) == 0 || len(values) == 1 && values[0] == "" {
+		return nil
+	}
+	media, params, err := mime.ParseMediaType(values[0])
+	if len(values) > 1 || err != nil || media != ContentType && media != "application/json" {
+		return Invalid("Content-Type", "must be %s or application/json", ContentType)
+	}
+	if charset, ok := params["charset"]; ok && !strings.EqualFold(charset, "utf-8") {
+		return Invalid("Content-Type", "must not name a charset other than utf-8")
+	}
+	return nil
+}
+
+// Object reads the fields of one JSON object. The first fault wins and is kept in fault, which
+// nested objects share, so a handler reads everything and asks once. Of an optional field, null
+// means absent.
+type Object struct {
+	Source []byte // of a request's body
+	Path   string
+	Fields []Member
+	Fault  *error
+}
+
+// Err is the first fault of all that was read.
+func (o *Object) Err() error { return *o.Fault }
+
+// Fail keeps a fault, unless there is one already.
+func (o *Object) Fail(err error) {
+	if *o.Fault == nil {
+		*o.Fault = err
+	}
+}
+
+// At is the path of a field, for messages.
+func (o *Object) At(key string) string {
+	return string(AppendKey([]byte(o.Path), key))
+}
+
+// Only refuses fields that would be overlooked: a filter with a slip of the pen would let everything pass.
+func Only(o *Object, refusal func(at string) *pg.Error, names ...string) {
+	allowed := Set(names...)
+	for _, m := range o.Fields {
+		if at := o.At(m.Key); !allowed[m.Key] {
+			o.Fail(refusal(at))
+		}
+	}
+}
+
+// NotKnown is the refusal of a field that no such request has.
+func NotKnown(at string) *pg.Error { return Invalid(at, "is not known here") }
+
+// NotConfigurable is the refusal of a setting that this server does not have.
+func NotConfigurable(at string) *pg.Error {
+	return Refuse(CodeUnsupported, at, "%s cannot be configured on this server", at)
+}
+
+// Has reports whether a field is there, be it null.
+func (o *Object) Has(key string) bool {
+	for i := range o.Fields {
+		if o.Fields[i].Key == key {
+			return true
+		}
+	}
+	return false
+}
+
+// Raw returns the client's bytes of a field; nil when absent or null.
+func (o *Object) Raw(key string) []byte {
+	raw := o.Verbatim(key)
+	if len(raw) == 4 && string(raw) == "null" {
+		return nil
+	}
+	return raw
+}
+
+// Verbatim is raw that keeps a null.
+func (o *Object) Verbatim(key string) []byte {
+	for i := range o.Fields {
+		if o.Fields[i].Key == key {
+			return o.Fields[i].Raw
+		}
+	}
+	return nil
+}
+
+// Typed is Raw for a field of one JSON type.
+func (o *Object) Typed(key, want string) []byte {
+	raw := o.Raw(key)
+	if raw == nil {
+		return nil
+	}
+	if got := Kind(raw); got != want {
+		article := "a"
+		if strings.ContainsRune("aeio", rune(want[0])) {
+			article = "an"
+		}
+		err := Invalid(o.At(key), "must be %s %s, not %s", article, want, got)
+		err.Details["expected"], err.Details["received"] = want, got
+		o.Fail(err)
+		return nil
+	}
+	return raw
+}
+
+// Missing is the fault of a required field that is absent.
+func (o *Object) Missing(key string) {
+	err := Invalid(o.At(key), "is required")
+	err.Details["validation"] = "required"
+	o.Fail(err)
+}
+
+// Text reads an optional string.
+func (o *Object) Text(key string) *string {
+	raw := o.Typed(key, "string")
+	if raw == nil {
+		return nil
+	}
+	v := Unquote(raw)
+	return &v
+}
+
+// Name reads an optional string that must not be empty.
+func (o *Object) Name(key string) *string {
+	v := o.Text(key)
+	if v != nil && *v == "" {
+		o.Fail(Invalid(o.At(key), "must not be empty"))
+		return nil
+	}
+	return v
+}
+
+// Flag reads an optional boolean.
+func (o *Object) Flag(key string) *bool {
+	raw := o.Typed(key, "boolean")
+	if raw == nil {
+		return nil
+	}
+	v := raw[0] == 't'
+	return &v
+}
+
+// Integer reads an optional whole number of at least lowest that fits 32 bits.
+func (o *Object) Integer(key string, lowest int32) *int32 {
+	raw := o.Typed(key, "number")
+	if raw == nil {
+		return nil
+	}
+	v, err := parseInteger(raw)
+	if err != nil {
+		o.Fail(Invalid(o.At(key), "%s", err))
+		return nil
+	}
+	if v < lowest {
+		o.Fail(Invalid(o.At(key), "must be at least %d", lowest))
+		return nil
+	}
+	return &v
+}
+
+// Child reads an optional object.
+func (o *Object) Child(key string) *Object {
+	raw := o.Typed(key, "object")
+	if raw == nil {
+		return nil
+	}
+	return &Object{Path: o.At(key), Fields: Members(raw), Fault: o.Fault}
+}
+
+// List reads an optional array.
+func (o *Object) List(key string) [][]byte {
+	raw := o.Typed(key, "array")
+	if raw == nil {
+		return nil
+	}
+	return Elements(raw)
+}
+
+// Texts reads an optional array of strings.
+func (o *Object) Texts(key string) []string {
+	items := o.List(key)
+	if items == nil {
+		return nil
+	}
+	out := make([]string, 0, len(items))
+	for i, raw := range items {
+		if got := Kind(raw); got != "string" {
+			o.Fail(Invalid(fmt.Sprintf("%s[%d]", o.At(key), i), "must be a string, not %s", got))
+			return nil
+		}
+		out = append(out, Unquote(raw))
+	}
+	return out
+}
+
+// Id reads an optional job id or lease.
+func (o *Object) Id(key string) *string {
+	v := o.Text(key)
+	if v != nil && !IsUUID(*v) {
+		o.Fail(Invalid(o.At(key), "must be a UUID in lowercase with hyphens"))
+		return nil
+	}
+	return v
+}
+
+// Ids reads an optional array of job ids.
+func (o *Object) Ids(key string) []string {
+	out := o.Texts(key)
+	for i, v := range out {
+		if !IsUUID(v) {
+			o.Fail(Invalid(fmt.Sprintf("%s[%d]", o.At(key), i), "must be a UUID in lowercase with hyphens"))
+			return nil
+		}
+	}
+	return out
+}
+
+// Storable refuses numbers that numeric cannot hold, in fields that are stored as jsonb; args,
+// result and unknown attributes keep any number, as text.
+func (o *Object) Storable(raw []byte, path string) {
+	dec := decoder(raw)
+	for {
+		tok, err := dec.ReadToken()
+		if err != nil {
+			return // io.EOF: checkJSON has passed all of raw
+		}
+		if tok.Kind() == '0' && huge(tok.String()) {
+			at := string(appendPath([]byte(path), dec, dec.StackPointer()))
+			o.Fail(Invalid(at, "is a number of more than %d digits", numericDigits))
+			return
+		}
+	}
+}
+
+// When reads an optional time: RFC 3339 with an offset, or +ISO 8601 duration counted from now.
+// SQL gets an absolute time in UTC.
+func (o *Object) When(key string, now time.Time) *time.Time {
+	v := o.Text(key)
+	if v == nil {
+		return nil
+	}
+	if rest, ok := strings.CutPrefix(*v, "+"); ok {
+		d, err := ParseDuration(rest)
+		if err != nil {
+			o.Fail(Invalid(o.At(key), "must be RFC 3339 with an offset, or + and an ISO 8601 duration of days to seconds, such as +PT90S"))
+			return nil
+		}
+		at := now.Add(d).UTC()
+		return &at
+	}
+	return o.Time(key)
+}
+
+// Time reads an optional time: RFC 3339 with an offset.
+func (o *Object) Time(key string) *time.Time {
+	v := o.Text(key)
+	if v == nil {
+		return nil
+	}
+	at, err := ParseTime(*v)
+	if err != nil {
+		o.Fail(Invalid(o.At(key), "%s", err))
+		return nil
+	}
+	return &at
+}

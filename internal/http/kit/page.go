@@ -1,0 +1,118 @@
+package kit
+
+import (
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/labstack/echo/v4"
+)
+
+// QueryText reads an optional parameter of the query; nil if it is absent or empty.
+func QueryText(c echo.Context, name string) (*string, error) {
+	v := c.QueryParam(name)
+	if v == "" {
+		return nil, nil
+	}
+	for _, r := range v {
+		if r == 0 || r == utf8.RuneError {
+			return nil, Invalid(name, "must be text without NUL characters")
+		}
+	}
+	return &v, nil
+}
+
+// QueryTime reads an optional time of the query: RFC 3339 with an offset.
+func QueryTime(c echo.Context, name string) (*time.Time, error) {
+	v, err := QueryText(c, name)
+	if v == nil || err != nil {
+		return nil, err
+	}
+	at, err := ParseTime(*v)
+	if err != nil {
+		return nil, Invalid(name, "%s", err)
+	}
+	return &at, nil
+}
+
+// PageJSON says which page of a list was shown, and how long the list is.
+type PageJSON struct {
+	Total   int  `json:"total"`
+	Limit   int  `json:"limit"`
+	Offset  int  `json:"offset"`
+	HasMore bool `json:"has_more"`
+	Page    int  `json:"page"`
+	PerPage int  `json:"per_page"`
+}
+
+// Paging reads which page of a list is asked for: limit and offset, or the admin API's page and per_page.
+func Paging(c echo.Context) (limit, offset int, err error) {
+	if limit, err = QueryInteger(c, "limit", 50, 1, 1000); err != nil {
+		return 0, 0, err
+	}
+	if limit, err = QueryInteger(c, "per_page", limit, 1, 1000); err != nil {
+		return 0, 0, err
+	}
+	number, err := QueryInteger(c, "page", 1, 1, 1<<20)
+	if err != nil {
+		return 0, 0, err
+	}
+	offset, err = QueryInteger(c, "offset", (number-1)*limit, 0, 1<<30)
+	return limit, offset, err
+}
+
+// Page cuts a page out of a list.
+func Page[T any](c echo.Context, all []T) ([]T, PageJSON, error) {
+	limit, offset, err := Paging(c)
+	if err != nil {
+		return nil, PageJSON{}, err
+	}
+	from := min(offset, len(all))
+	return all[from:min(from+limit, len(all))], Pagination(len(all), limit, offset, limit), nil
+}
+
+// PageOf asks for a page of a list whose rows say how many there are in all.
+func PageOf[T any](limit, offset int, ask func(limit, offset int32) ([]T, error), total func(T) int64) (rows []T, all int, err error) {
+	rows, err = ask(int32(limit), int32(offset))
+	counted := rows
+	if err == nil && len(rows) == 0 && offset > 0 {
+		// Beyond the end no row says it.
+		counted, err = ask(1, 0)
+	}
+	if err == nil && len(counted) > 0 {
+		all = int(total(counted[0]))
+	}
+	return rows, all, err
+}
+
+// Pagination of a page that may hold fewer than limit, although there are more.
+func Pagination(total, limit, offset, shown int) PageJSON {
+	return PageJSON{Total: total, Limit: limit, Offset: offset, HasMore: offset+shown < total, Page: offset/limit + 1, PerPage: limit}
+}
+
+// QueryInteger reads a whole number between lowest and highest of the query.
+func QueryInteger(c echo.Context, name string, missing, lowest, highest int) (int, error) {
+	v := c.QueryParam(name)
+	if v == "" {
+		return missing, nil
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < lowest || n > highest {
+		return 0, Invalid(name, "must be an integer between %d and %d", lowest, highest)
+	}
+	return n, nil
+}
+
+// CommaList reads ?name=a,b, at most longest names; nil if it is absent.
+func CommaList(c echo.Context, name string, longest int) ([]string, error) {
+	v := c.QueryParam(name)
+	if v == "" {
+		return nil, nil
+	}
+	list := strings.Split(v, ",")
+	if len(list) > longest || !IsText(v) {
+		return nil, Invalid(name, "must hold at most %d names, separated by commas", longest)
+	}
+	return list, nil
+}

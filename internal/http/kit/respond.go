@@ -1,0 +1,57 @@
+// Package kit is what HTTP's handlers are made with: JSON that is read strictly and written as it came (strict, object, values,
+// writer), answers (respond), errors as problems (codes, problem), the tenant's header and pages of lists. It knows echo and
+// the shapes of OJS, but no route: those stand beside the handlers, in internal/http and internal/admin.
+package kit
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/labstack/echo/v4"
+)
+
+// What every response carries, and the version that requests may name.
+const (
+	ContentType     = "application/openjobspec+json"
+	SpecVersion     = "1.0"
+	VersionHeader   = "OJS-Version"
+	RequestIDHeader = "X-Request-Id"
+)
+
+// Blob writes a response and learns whether it left: Flush returns the socket's error, which a
+// buffered write hides.
+func Blob(c echo.Context, status int, body ...[]byte) error {
+	res := c.Response()
+	size := 0
+	for _, part := range body {
+		size += len(part)
+	}
+	res.Header().Set("Content-Length", strconv.Itoa(size))
+	if status == http.StatusServiceUnavailable {
+		RetryLater(c)
+	}
+	res.WriteHeader(status)
+	for _, part := range body {
+		if _, err := res.Write(part); err != nil {
+			return err
+		}
+	}
+	return http.NewResponseController(res).Flush()
+}
+
+// RetryLater tells the client to come back after a second.
+func RetryLater(c echo.Context) { c.Response().Header().Set("Retry-After", "1") }
+
+// Encode writes a response made of structs, without HTML escapes.
+func Encode(c echo.Context, status int, v any) error {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("encode a response: %w", err)
+	}
+	return Blob(c, status, bytes.TrimRight(buf.Bytes(), "\n"))
+}
