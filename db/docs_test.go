@@ -13,7 +13,7 @@ import (
 
 // docs/sql-api.md is what the database says of itself: nothing in it is written twice. A change of a comment or of a signature makes this
 // test fail until the page is written anew.
-func TestSQLAPIPage(t *testing.T) {
+func TestGoldenSQLAPI(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	var page strings.Builder

@@ -249,9 +249,13 @@ func answers(t testing.TB, db *pg.DB, failure *pgconn.PgError) *pg.Error {
 	return known
 }
 
-// golden compares with a file beside this one, or rewrites it.
+// golden compares with a file beside this one, or rewrites it. The names of tests that use it begin with TestGolden, by which
+// make golden finds them.
 func golden(t *testing.T, path, got string) {
 	t.Helper()
+	if !strings.HasPrefix(t.Name(), "TestGolden") {
+		t.Fatal("make golden does not find this test: its name has to begin with TestGolden")
+	}
 	if *update {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)

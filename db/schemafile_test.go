@@ -22,7 +22,7 @@ const schemaHead = `-- The database as it is after all migrations: read here, ed
 `
 
 // db/schema.sql is the schema without its history. What a server of any version can say is compared here; make generated compares the text.
-func TestSchemaFile(t *testing.T) {
+func TestGoldenSchema(t *testing.T) {
 	const indexes = `select c.relname || ' ON ' from pg_catalog.pg_class c join pg_catalog.pg_index i on i.indexrelid = c.oid
 		where ` + ours + ` and not exists (select from pg_catalog.pg_constraint o where o.conindid = c.oid)`
 	d := pgtest.New(t)

@@ -126,7 +126,7 @@ func page(t *testing.T, q querier, title, sql string) string {
 	return b.String() + "\n"
 }
 
-func TestViewsOfADay(t *testing.T) {
+func TestGoldenViewsOfADay(t *testing.T) {
 	t.Parallel()
 	d := aDay(t)
 	const (
