@@ -99,13 +99,6 @@ func sliceFlags(slices int, seconds float64) []cli.Flag {
 	}
 }
 
-func clientFlag() cli.Flag {
-	return &cli.StringFlag{
-		Name: "client", Value: "usual", Validator: oneOf("usual", "lean"),
-		Usage: "`KIND` of HTTP clients: usual (Go's own and encoding/json) or lean (by hand, which leaves the processors to the server)",
-	}
-}
-
 func argsFlag() cli.Flag {
 	return &cli.IntFlag{Name: "args-bytes", Value: 100, Usage: "`BYTES` of args of each job", Validator: atLeast(5)}
 }
@@ -230,7 +223,6 @@ func dispatchFlags() []cli.Flag {
 		&cli.StringFlag{
 			Name: "path", Value: "combined", Usage: "`WAY` to the jobs: combined, sql or http", Validator: oneOf("combined", "sql", "http"),
 		},
-		clientFlag(),
 		&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
 		&cli.IntFlag{Name: "batch", Value: 1, Usage: "`NUMBER` of jobs asked for at once", Validator: atLeast(1)},
 		&cli.IntFlag{
@@ -254,7 +246,7 @@ func dispatchFlags() []cli.Flag {
 
 func dispatchOptions(c *cli.Command) bench.DispatchOptions {
 	return bench.DispatchOptions{
-		Load: loadOf(c), Path: c.String("path"), Client: c.String("client"), Tenants: c.Int("tenants"), Zipf: c.Bool("zipf"),
+		Load: loadOf(c), Path: c.String("path"), Tenants: c.Int("tenants"), Zipf: c.Bool("zipf"),
 		Partitions: c.Int("partitions"), Producers: c.Int("producers"), Hogs: c.Int("hogs"),
 	}
 }
@@ -302,7 +294,6 @@ all the time, and rolls up what the producers write.
 func (b benchmarks) enqueue() *cli.Command {
 	own := []cli.Flag{
 		&cli.StringFlag{Name: "path", Value: "sql", Usage: "`WAY` in: sql or http", Validator: oneOf("sql", "http")},
-		clientFlag(),
 		&cli.IntFlag{Name: "producers", Value: 16, Usage: "`NUMBER` of producers at once", Validator: atLeast(1)},
 		&cli.IntFlag{Name: "batch", Value: 1, Usage: "`NUMBER` of jobs per transaction, at most 1000", Validator: between(1, 1000)},
 		&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants, one per transaction", Validator: atLeast(1)},
@@ -315,7 +306,7 @@ func (b benchmarks) enqueue() *cli.Command {
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
 			return bench.Enqueue(ctx, env, bench.EnqueueOptions{
 				Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"),
-				Path: c.String("path"), Client: c.String("client"), Hogs: c.Int("hogs"),
+				Path: c.String("path"), Hogs: c.Int("hogs"),
 			})
 		}),
 	}

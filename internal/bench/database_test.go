@@ -88,11 +88,12 @@ func TestEveryPathIsFollowedAndNothingIsLeft(t *testing.T) {
 			t.Parallel()
 			database := pgtest.New(t)
 			// As a killed run leaves it.
-			if _, err := database.Pool.Exec(t.Context(), baselineSchema+`; select ojs.enqueue('bench.job', p_queue => 'bench')`); err != nil {
+			left := baselineSchema + `; select ojs.enqueue('bench.job', p_queue => 'bench')`
+			if _, err := database.Pool.Exec(t.Context(), left); err != nil {
 				t.Fatal(err)
 			}
 			env := open(t, database.URL, false)
-			r, err := Dispatch(t.Context(), env, DispatchOptions{Load: brief, Path: path, Client: "usual", Tenants: 3})
+			r, err := Dispatch(t.Context(), env, DispatchOptions{Load: brief, Path: path, Tenants: 3})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -102,12 +103,12 @@ func TestEveryPathIsFollowedAndNothingIsLeft(t *testing.T) {
 			if r.Dispatches == 0 || r.MaxLagQuanta <= 0 || r.MaxLagQuanta > 2 || r.ShortResponses != 0 {
 				t.Errorf("%d dispatches, lag %v, %d short responses", r.Dispatches, r.MaxLagQuanta, r.ShortResponses)
 			}
-			var left bool
+			var remains bool
 			err = database.Pool.QueryRow(t.Context(), `
 				select exists (select from ojs.job) or exists (select from ojs.lease) or exists (select from ojs.tenant)
-					or to_regnamespace('ojs_bench') is not null`).Scan(&left)
-			if err != nil || left {
-				t.Errorf("something is left behind: %t, %v", left, err)
+					or to_regnamespace('ojs_bench') is not null`).Scan(&remains)
+			if err != nil || remains {
+				t.Errorf("something is left behind: %t, %v", remains, err)
 			}
 		})
 	}

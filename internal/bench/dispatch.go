@@ -25,7 +25,6 @@ func (l Load) length() time.Duration { return time.Duration(l.Seconds * float64(
 type DispatchOptions struct {
 	Load
 	Path       string // combined, sql or http
-	Client     string // of the latter: usual or lean
 	Tenants    int
 	Zipf       bool
 	Partitions int // of ojs.job; 0 or 1: as it is
@@ -46,7 +45,6 @@ func (o DispatchOptions) Check() error {
 type DispatchResult struct {
 	Benchmark             string   `json:"benchmark"`
 	Path                  string   `json:"path"`
-	Client                string   `json:"http_client,omitempty"`
 	Workers               int      `json:"workers"`
 	Batch                 int      `json:"batch"`
 	ArgsBytes             int      `json:"args_bytes"`
@@ -274,11 +272,7 @@ func (r *dispatching) worker(ctx context.Context, s *side) (worker, error) {
 	case "sql":
 		return r.d.sqlWorker(ctx, r.people.number)
 	case "http":
-		c, err := httpClient(ctx, r.opts.Client, s.server.address)
-		if err != nil {
-			return nil, err
-		}
-		return &httpWorker{poster: c, lean: r.opts.Client == "lean", tenants: r.people.number}, nil
+		return &httpWorker{httpClient: newHTTPClient(s.server.address), tenants: r.people.number}, nil
 	}
 	return nil, fmt.Errorf("there is no path %q", r.opts.Path)
 }
@@ -353,8 +347,8 @@ func (r *dispatching) result(ctx context.Context) (*DispatchResult, error) {
 		JobsPerSecond: round(median(ours.rates), 0), BaselineJobsPerSecond: round(median(base.rates), 0),
 		FetchP50ms: ours.fetches.ms(0.5), FetchP99ms: ours.fetches.ms(0.99),
 		BaselineFetchP50ms: base.fetches.ms(0.5), BaselineFetchP99ms: base.fetches.ms(0.99),
-		WALBytesPerJob: round(median(ours.walPerJob), 0), BaselineWALBytesPerJob: round(median(base.walPerJob), 0), ShortResponses: ours.short,
-		Processors: processorsOf(ours.efforts, base.efforts),
+		WALBytesPerJob: round(median(ours.walPerJob), 0), BaselineWALBytesPerJob: round(median(base.walPerJob), 0),
+		ShortResponses: ours.short, Processors: processorsOf(ours.efforts, base.efforts),
 	}
 	result.SliceRatios, result.Ratio, result.Interval = ratios(ours.rates, base.rates)
 	if r.opts.Producers > 0 {
@@ -362,7 +356,6 @@ func (r *dispatching) result(ctx context.Context) (*DispatchResult, error) {
 		result.Live = Live{&live, &baseLive}
 	}
 	if r.ceiling != nil {
-		result.Client = r.opts.Client
 		result.Ceiling = ceilingOf(ours.rates, r.ceiling.rates)
 	}
 	for i := range ours.rates {

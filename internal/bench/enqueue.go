@@ -19,7 +19,6 @@ type EnqueueOptions struct {
 	Producers int
 	Tenants   int
 	Path      string // sql or http
-	Client    string // of the latter: usual or lean
 	Hogs      int    // busy processes beside
 }
 
@@ -27,7 +26,6 @@ type EnqueueOptions struct {
 type EnqueueResult struct {
 	Benchmark             string   `json:"benchmark"`
 	Path                  string   `json:"path"`
-	Client                string   `json:"http_client,omitempty"`
 	Producers             int      `json:"producers"`
 	Batch                 int      `json:"batch"`
 	ArgsBytes             int      `json:"args_bytes"`
@@ -140,11 +138,11 @@ func insertInto(table string, many bool) sqlProducer {
 
 // httpProducer posts jobs to a server.
 type httpProducer struct {
-	poster
+	*httpClient
 	body []byte
 }
 
-func (p *httpProducer) enqueue(_ context.Context, tenant string, args []string) error {
+func (p *httpProducer) enqueue(ctx context.Context, tenant string, args []string) error {
 	b := p.body[:0]
 	path := "/ojs/v1/jobs"
 	if len(args) > 1 {
@@ -155,14 +153,15 @@ func (p *httpProducer) enqueue(_ context.Context, tenant string, args []string) 
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(append(append(b, `{"type":"bench.job","meta":{"tenant_id":"`...), tenant...), `"},"options":{"queue":"`+queue+`"},"args":`...)
+		b = append(append(b, `{"type":"bench.job","meta":{"tenant_id":"`...), tenant...)
+		b = append(b, `"},"options":{"queue":"`+queue+`"},"args":`...)
 		b = append(append(b, a...), '}')
 	}
 	if len(args) > 1 {
 		b = append(b, `]}`...)
 	}
 	p.body = b
-	_, err := p.post(path, b)
+	_, err := p.post(ctx, path, b)
 	return err
 }
 
@@ -295,11 +294,7 @@ func (r *enqueuing) openHTTP(ctx context.Context) error {
 		way := &way{name: w.name, server: server, clock: w.clock}
 		r.ways = append(r.ways, way)
 		for range r.opts.Producers {
-			c, err := httpClient(ctx, r.opts.Client, server.address)
-			if err != nil {
-				return err
-			}
-			way.producers = append(way.producers, &httpProducer{poster: c})
+			way.producers = append(way.producers, &httpProducer{httpClient: newHTTPClient(server.address)})
 		}
 	}
 	return nil
@@ -379,7 +374,6 @@ func (r *enqueuing) result(ctx context.Context) (*EnqueueResult, error) {
 			result.SliceJSONRatios, result.JSONRatio, result.JSONInterval = all, &ratio, &interval
 			result.JSONJobsPerSecond, result.JSONCPURatio = &rate, cpu
 		case "ceiling":
-			result.Client = opts.Client
 			result.Ceiling = ceilingOf(ours.rates, w.rates)
 		}
 	}

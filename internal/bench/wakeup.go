@@ -78,13 +78,8 @@ func (d *database) wake(ctx context.Context, server *engine, opts WakeupOptions,
 		return err
 	}
 	defer producer.Close(context.Background())
-	c, err := dial(ctx, server.address)
-	if err != nil {
-		return err
-	}
-	defer c.close()
-	defer context.AfterFunc(ctx, c.close)()
-	w := &httpWorker{poster: c, lean: true, wait: longWait}
+	w := &httpWorker{httpClient: newHTTPClient(server.address), wait: longWait}
+	defer w.close()
 	args := makeArgs(opts.ArgsBytes)
 
 	type arrival struct {
@@ -135,7 +130,8 @@ func commitOne(ctx context.Context, conn *pgx.Conn, queue, tenant, args string) 
 	if err != nil {
 		return begun, done, id, fmt.Errorf("begin: %w", err)
 	}
-	if err := tx.QueryRow(ctx, "select id from ojs.enqueue('bench.job', $1, $2, p_tenant => $3)", args, queue, tenant).Scan(&id); err != nil {
+	const enqueue = "select id from ojs.enqueue('bench.job', $1, $2, p_tenant => $3)"
+	if err := tx.QueryRow(ctx, enqueue, args, queue, tenant).Scan(&id); err != nil {
 		return begun, done, id, fmt.Errorf("enqueue: %w", err)
 	}
 	begun = time.Now()
@@ -152,102 +148,117 @@ const (
 	registrationDelay = 5 * time.Second
 )
 
+// idling is a measurement of idle under way.
+type idling struct {
+	d        *database
+	server   *engine
+	onlooker *pgx.Conn  // in another database, so that looking is not counted, if there is one
+	failed   chan error // of the workers that wait
+}
+
 // idle lets workers wait for nothing and looks at what that costs. No request begins or ends meanwhile.
 func (d *database) idle(ctx context.Context, server *engine, opts WakeupOptions, r *WakeupResult) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	window := time.Duration(opts.IdleSeconds * float64(time.Second))
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
 	defer cancel()
-	failed := make(chan error, opts.Workers)
-	// From another database, so that looking is not counted.
-	onlooker := d.control
+	window := time.Duration(opts.IdleSeconds * float64(time.Second))
+	i := &idling{d: d, server: server, onlooker: d.control, failed: make(chan error, opts.Workers)}
 	if address, err := withDatabase(d.admin, "postgres"); err == nil {
 		if conn, err := pgx.Connect(ctx, address); err == nil {
 			defer conn.Close(context.Background())
-			onlooker = conn
+			i.onlooker = conn
 		}
 	}
-	pause := func(step string, length time.Duration) error {
-		end := time.Now().Add(length)
-		for left := length; left > 0; left = time.Until(end) {
-			d.env.progress(step, (length - left).Milliseconds(), length.Milliseconds())
-			select {
-			case <-time.After(min(left, time.Second)):
-			case err := <-failed:
-				return err
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-		return nil
-	}
-	// A session tells late how many transactions it had, but when it ends it does.
-	told := func() error {
-		server.db.Pool().Reset()
-		return pause("settling", statisticsDelay)
-	}
-	if d.env.own != nil {
-		// Its transactions would count as the server's.
-		for _, quiet := range []string{"alter system set autovacuum = off", "select pg_reload_conf()"} {
-			if _, err := d.control.Exec(ctx, quiet); err != nil {
-				return fmt.Errorf("%s: %w", quiet, err)
-			}
-		}
+	if err := i.quiet(ctx); err != nil {
+		return err
 	}
 	// Until the clock has looked at the leases of the jobs before, which last 30 seconds.
-	if err := pause("settling", min(leaseDelay, 2*window)); err != nil {
+	if err := i.pause(ctx, "settling", min(leaseDelay, 2*window)); err != nil {
 		return err
 	}
 	for range opts.Workers {
-		c, err := dial(ctx, server.address)
-		if err != nil {
-			return err
+		waiting.Go(func() { i.wait(ctx) })
+	}
+	// Until the polls are over that follow the registration of the first.
+	if err := i.pause(ctx, "settling", min(registrationDelay, window)); err != nil {
+		return err
+	}
+	return i.watch(ctx, window, r)
+}
+
+// quiet switches off autovacuum on a server of our own: its transactions would count as the server's.
+func (i *idling) quiet(ctx context.Context) error {
+	if i.d.env.own == nil {
+		return nil
+	}
+	for _, quiet := range []string{"alter system set autovacuum = off", "select pg_reload_conf()"} {
+		if _, err := i.d.control.Exec(ctx, quiet); err != nil {
+			return fmt.Errorf("%s: %w", quiet, err)
 		}
-		stop := context.AfterFunc(ctx, c.close)
-		waiting.Go(func() {
-			defer c.close()
-			defer stop()
-			w := &httpWorker{poster: c, lean: true, wait: longWait}
-			for ctx.Err() == nil {
-				if jobs, err := w.fetch(ctx, "w", 1); ctx.Err() == nil && (err != nil || len(jobs) > 0) {
-					failed <- fmt.Errorf("a worker that waited for nothing got %d jobs: %w", len(jobs), err)
-					return
-				}
-			}
-		})
 	}
-	// Until the looks are over that follow the registration of the first.
-	if err := pause("settling", min(registrationDelay, window)); err != nil {
-		return err
+	return nil
+}
+
+// wait is a worker that is never given a job.
+func (i *idling) wait(ctx context.Context) {
+	w := &httpWorker{httpClient: newHTTPClient(i.server.address), wait: longWait}
+	defer w.close()
+	for ctx.Err() == nil {
+		if jobs, err := w.fetch(ctx, "w", 1); ctx.Err() == nil && (err != nil || len(jobs) > 0) {
+			i.failed <- fmt.Errorf("a worker that waited for nothing got %d jobs: %w", len(jobs), err)
+			return
+		}
 	}
-	if err := told(); err != nil {
-		return err
+}
+
+// pause ends early with the error of a worker.
+func (i *idling) pause(ctx context.Context, step string, length time.Duration) error {
+	end := time.Now().Add(length)
+	for left := length; left > 0; left = time.Until(end) {
+		i.d.env.progress(step, (length - left).Milliseconds(), length.Milliseconds())
+		select {
+		case <-time.After(min(left, time.Second)):
+		case err := <-i.failed:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	queries, err := d.transactions(ctx, onlooker)
+	return nil
+}
+
+// count is how many transactions there were up to now. A session tells late how many it had, but when it ends it does.
+func (i *idling) count(ctx context.Context) (int64, error) {
+	i.server.db.Pool().Reset()
+	if err := i.pause(ctx, "settling", statisticsDelay); err != nil {
+		return 0, err
+	}
+	return i.d.transactions(ctx, i.onlooker)
+}
+
+// watch counts the transactions, and takes the processor time, of a window in which nothing happens.
+func (i *idling) watch(ctx context.Context, window time.Duration, r *WakeupResult) error {
+	before, err := i.count(ctx)
 	if err != nil {
 		return err
 	}
-	cpu, known := d.env.cpu()
+	cpu, known := i.d.env.cpu()
 	begun := time.Now()
-	if err := pause("waiting", window); err != nil {
+	if err := i.pause(ctx, "waiting", window); err != nil {
 		return err
 	}
 	elapsed := time.Since(begun).Seconds()
-	cpuAfter, _ := d.env.cpu()
-	if err := told(); err != nil {
-		return err
-	}
-	elapsedToo := time.Since(begun).Seconds()
-	after, err := d.transactions(ctx, onlooker)
+	cpuAfter, _ := i.d.env.cpu()
+	after, err := i.count(ctx)
 	if err != nil {
 		return err
 	}
-	if onlooker == d.control {
+	counted := time.Since(begun).Seconds()
+	if i.onlooker == i.d.control {
 		after--
 	}
-	r.IdleQueriesPerSecond = round(float64(after-queries)/elapsedToo, 3)
+	r.IdleQueriesPerSecond = round(float64(after-before)/counted, 3)
 	if known {
 		percent := round((cpuAfter-cpu).Seconds()/elapsed*100, 2)
 		r.IdleCPUPercent = &percent
@@ -258,7 +269,8 @@ func (d *database) idle(ctx context.Context, server *engine, opts WakeupOptions,
 // transactions is how many the database has seen, of all sessions.
 func (d *database) transactions(ctx context.Context, conn *pgx.Conn) (int64, error) {
 	var n int64
-	err := conn.QueryRow(ctx, "select xact_commit + xact_rollback from pg_stat_database where datname = $1", d.control.Config().Database).Scan(&n)
+	err := conn.QueryRow(ctx, "select xact_commit + xact_rollback from pg_stat_database where datname = $1",
+		d.control.Config().Database).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("read the statistics of the database: %w", err)
 	}

@@ -4,7 +4,6 @@ package bench
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -12,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
@@ -71,20 +71,10 @@ func (w *sqlWorker) close() { _ = w.conn.Close(context.Background()) }
 // appendJSON writes what an acknowledgement needs; key is what the receiver calls the id.
 func (j *job) appendJSON(b []byte, key string) []byte {
 	b = append(append(append(b, `{"`...), key...), `":"`...)
-	b = appendUUID(b, j.id)
+	b = append(b, uuid.UUID(j.id).String()...)
 	b = append(b, `","lease":"`...)
-	b = appendUUID(b, j.lease)
+	b = append(b, uuid.UUID(j.lease).String()...)
 	return append(b, `"}`...)
-}
-
-func appendUUID(b []byte, id [16]byte) []byte {
-	for i, part := range [...][]byte{id[0:4], id[4:6], id[6:8], id[8:10], id[10:16]} {
-		if i > 0 {
-			b = append(b, '-')
-		}
-		b = hex.AppendEncode(b, part)
-	}
-	return b
 }
 
 // spell is what workers did in one slice.
