@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/ojs-pg/ojs-pg/conformance/internal/engine"
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	httpapi "github.com/ojs-pg/ojs-pg/internal/http"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
-	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 )
 

@@ -15,8 +15,9 @@ import (
 )
 
 // jobColumns are those of ojs.job, in the order of sqlcgen.OjsJob.
-var jobColumns = strings.Fields(`state attempt lease started_at lease_expires_at finished_at retry_at enqueued_at worker_id errors result seq tenant_id id queue type
-	priority max_attempts created_at scheduled_at expires_at timeout_ms visibility_timeout_ms tags args meta retry options extra`)
+var jobColumns = strings.Fields(`state attempt lease started_at lease_expires_at finished_at retry_at enqueued_at
+	worker_id errors result seq tenant_id id queue type priority max_attempts created_at scheduled_at expires_at
+	timeout_ms visibility_timeout_ms tags args meta retry options extra`)
 
 var (
 	jobList = strings.Join(jobColumns, ", ")
@@ -38,7 +39,8 @@ const baselineSchema = `
 	alter table ojs_bench.job alter seq set default nextval('ojs_bench.job_seq'), alter id set default gen_random_uuid(),
 		alter enqueued_at set default clock_timestamp(), alter created_at set default clock_timestamp(), alter tenant_id drop default,
 		add primary key (id);
-	alter table ojs_bench.job set (fillfactor = 50, toast_tuple_target = 512, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05);
+	alter table ojs_bench.job set (fillfactor = 50, toast_tuple_target = 512,
+		autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05);
 	create index job_available_idx on ojs_bench.job (queue, priority desc, seq) where state = 'available';
 	create table ojs_bench.bare (like ojs_bench.job including defaults, primary key (id, tenant_id));
 	create sequence ojs_bench.bare_seq owned by ojs_bench.bare.seq;
@@ -49,8 +51,11 @@ const baselineSchema = `
 
 const baselineFetch = `
 	update ojs_bench.job
-	set state = 'active', attempt = attempt + 1, lease = gen_random_uuid(), started_at = clock_timestamp(), lease_expires_at = clock_timestamp() + interval '30 seconds', worker_id = $3
-	where id in (select id from ojs_bench.job where queue = $1 and state = 'available' order by priority desc, seq limit $2 for update skip locked)
+	set state = 'active', attempt = attempt + 1, lease = gen_random_uuid(), started_at = clock_timestamp(),
+		lease_expires_at = clock_timestamp() + interval '30 seconds', worker_id = $3
+	where id in (
+		select id from ojs_bench.job where queue = $1 and state = 'available'
+		order by priority desc, seq limit $2 for update skip locked)
 	returning `
 
 const baselineAck = `

@@ -78,7 +78,9 @@ func TestFairnessOfSequences(t *testing.T) {
 			// The seconds that begin with the first three decisions are whole: aab, aba and bab. The worst is off by half a job of three.
 			name: "seconds", weights: []float64{1, 1}, windowed: true,
 			stretch: []stretch{turns([]int64{10, 10}, 400_000, "a", "a", "b", "a", "b", "b")},
-			want:    Fairness{ShareErrorPP: 0, ShareError1sPP: 100.0 / 6, MaxLagQuanta: 1, ResponseShareError: 0.5, Dispatches: 6, Windows: 3},
+			want: Fairness{
+				ShareErrorPP: 0, ShareError1sPP: 100.0 / 6, MaxLagQuanta: 1, ResponseShareError: 0.5, Dispatches: 6, Windows: 3,
+			},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -214,7 +216,8 @@ func TestPopulations(t *testing.T) {
 	} {
 		got := newPopulation(c.tenants, c.zipf)
 		if !slices.Equal(got.weights, c.weights) || !slices.EqualFunc(got.shares, c.shares, near) {
-			t.Errorf("%d tenants, zipf %t: weights %v, shares %v; want %v, %v", c.tenants, c.zipf, got.weights, got.shares, c.weights, c.shares)
+			t.Errorf("%d tenants, zipf %t: weights %v, shares %v; want %v, %v",
+				c.tenants, c.zipf, got.weights, got.shares, c.weights, c.shares)
 		}
 	}
 }

@@ -12,9 +12,9 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	httpapi "github.com/ojs-pg/ojs-pg/internal/http"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
-	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )

@@ -29,8 +29,8 @@ type fluid struct {
 func newFluid(weights []float64) *fluid {
 	n := len(weights)
 	return &fluid{
-		weight: weights, backlog: make([]int64, n), served: make([]int64, n), base: make([]float64, n), since: make([]float64, n), until: make([]float64, n),
-		working: make([]bool, n),
+		weight: weights, backlog: make([]int64, n), served: make([]int64, n),
+		base: make([]float64, n), since: make([]float64, n), until: make([]float64, n), working: make([]bool, n),
 	}
 }
 

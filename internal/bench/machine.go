@@ -31,7 +31,8 @@ type Settings map[string]string
 
 func (e *Env) describe(ctx context.Context, d *database) (Machine, Settings, error) {
 	m := Machine{
-		CPU: field("/proc/cpuinfo", "model name"), CPUs: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH + kernel(), Go: runtime.Version(), OwnServer: e.own != nil,
+		CPU: field("/proc/cpuinfo", "model name"), CPUs: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH + kernel(),
+		Go: runtime.Version(), OwnServer: e.own != nil,
 	}
 	var kb float64
 	if _, err := fmt.Sscanf(field("/proc/meminfo", "MemTotal"), "%f kB", &kb); err == nil {
@@ -45,8 +46,9 @@ func (e *Env) describe(ctx context.Context, d *database) (Machine, Settings, err
 	}
 	rows, err := d.control.Query(ctx, `
 		select name, current_setting(name) from pg_settings
-		where name in ('fsync', 'synchronous_commit', 'full_page_writes', 'wal_level', 'wal_compression', 'shared_buffers', 'max_wal_size', 'checkpoint_timeout',
-				'max_connections', 'autovacuum', 'data_checksums', 'jit', 'commit_delay', 'random_page_cost')
+		where name in ('fsync', 'synchronous_commit', 'full_page_writes', 'wal_level', 'wal_compression', 'shared_buffers',
+				'max_wal_size', 'checkpoint_timeout', 'max_connections', 'autovacuum', 'data_checksums', 'jit',
+				'commit_delay', 'random_page_cost')
 			or source in ('command line', 'configuration file', 'database')
 				and name not in ('port', 'listen_addresses', 'unix_socket_directories', 'search_path', 'cluster_name')
 				and name not like 'lc\_%' and name not like '%\_file' and name not like 'log%' and name not like 'password%'`)

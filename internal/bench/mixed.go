@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
 // MixedOptions say what Mixed measures. Percentages are of jobs or of attempts.
@@ -153,7 +153,8 @@ func Mixed(ctx context.Context, env *Env, opts MixedOptions) (*MixedResult, erro
 			JobsPerSecond: round(float64(p.completed.Load())/opts.part().Seconds(), 0),
 			Enqueued:      p.enqueued.Load(), Completed: p.completed.Load(), Failed: p.failed.Load(), Lost: p.lost.Load(),
 			Cancelled: p.cancelled.Load(), Discarded: p.discarded.Load(), Refused: p.refused.Load(),
-			RetainedJobs: round(mean(p.retained), 0), OpenJobs: round(mean(p.open), 0), Bytes: round(mean(p.bytes), 0), BytesByTable: p.byTable,
+			RetainedJobs: round(mean(p.retained), 0), OpenJobs: round(mean(p.open), 0),
+			Bytes: round(mean(p.bytes), 0), BytesByTable: p.byTable,
 		}
 		n.BytesPerJob = round(n.Bytes/n.RetainedJobs, 1)
 		if p.cpuKnown {
@@ -275,7 +276,8 @@ func (m *mix) produce(ctx context.Context, conn *pgx.Conn, n int) error {
 			return err
 		}
 		if len(now) > 0 {
-			both.Queue("select id::text from ojs.enqueue_bulk('bench.job', $3::json[], $2, p_tenant => $1) id", tenant, queue, now).Query(collect)
+			both.Queue(`
+				select id::text from ojs.enqueue_bulk('bench.job', $3::json[], $2, p_tenant => $1) id`, tenant, queue, now).Query(collect)
 		}
 		if len(later) > 0 {
 			both.Queue(`insert into ojs.jobs (tenant_id, type, queue, args, scheduled_at)
@@ -384,7 +386,8 @@ func (m *mix) look(ctx context.Context, d *database, part *mixedPart) error {
 	if err == nil {
 		err = d.control.QueryRow(ctx, `
 			select json_object_agg(t.name, t.bytes) from (
-				select case when c.relname like 'job\_%' then 'job' else c.relname end as name, sum(pg_total_relation_size(c.oid))::bigint as bytes
+				select case when c.relname like 'job\_%' then 'job' else c.relname end as name,
+					sum(pg_total_relation_size(c.oid))::bigint as bytes
 				from pg_class c where c.relnamespace = 'ojs'::regnamespace and c.relkind = 'r'
 				group by 1 having sum(pg_total_relation_size(c.oid)) > 1048576
 			) t`).Scan(&byTable)

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // NeighbourOptions say what Neighbour measures.
@@ -61,13 +63,7 @@ func Neighbour(ctx context.Context, env *Env, opts NeighbourOptions) (*Neighbour
 	if err != nil {
 		return nil, err
 	}
-	loader, err := d.loader(ctx, "ojs.job", opts.ArgsBytes)
-	if err != nil {
-		return nil, err
-	}
-	defer loader.close()
-	err = loader.load(ctx, []string{"big"}, []int64{int64(opts.Backlog)}, func(done int64) { env.progress("loading jobs", done, int64(opts.Backlog)) })
-	if err != nil {
+	if err := d.loadBig(ctx, opts); err != nil {
 		return nil, err
 	}
 	engine, err := d.engine(ctx, max(16, opts.Workers), nil)
@@ -77,171 +73,222 @@ func Neighbour(ctx context.Context, env *Env, opts NeighbourOptions) (*Neighbour
 	defer engine.stopQuietly()
 	defer engine.clock(ctx)()
 
+	n := &neighbours{
+		env: env, d: d, opts: opts, over: make(chan struct{}), started: map[[16]byte]time.Time{},
+		committed: [2]map[[16]byte]time.Time{{}, {}},
+	}
+	if err := n.run(ctx, engine); err != nil {
+		return nil, err
+	}
+	return n.result(ctx)
+}
+
+func (d *database) loadBig(ctx context.Context, opts NeighbourOptions) error {
+	loader, err := d.loader(ctx, "ojs.job", opts.ArgsBytes)
+	if err != nil {
+		return err
+	}
+	defer loader.close()
+	jobs := int64(opts.Backlog)
+	return loader.load(ctx, []string{"big"}, []int64{jobs}, func(done int64) { d.env.progress("loading jobs", done, jobs) })
+}
+
+// neighbours is a run of Neighbour under way.
+type neighbours struct {
+	env     *Env
+	d       *database
+	opts    NeighbourOptions
+	over    chan struct{} // closed when workers and the flood are to stop
+	fail    func(what string, err error)
+	begun   time.Time
+	seconds float64
+
+	consumed, added atomic.Int64
+
+	mu      sync.Mutex
+	started map[[16]byte]time.Time // jobs of the small tenant that a worker has
+	// What the small tenant committed: in the queue of the neighbour, and in the calm one.
+	committed [2]map[[16]byte]time.Time
+}
+
+// run lets workers, the flood and the small tenant work until the latter has sent its samples and a worker has them all.
+func (n *neighbours) run(ctx context.Context, engine *engine) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	fail := func(what string, err error) {
+	n.fail = func(what string, err error) {
 		if ctx.Err() == nil {
 			cancel(fmt.Errorf("%s: %w", what, err))
 		}
 	}
-	var (
-		working, sending sync.WaitGroup
-		consumed, added  atomic.Int64
-		mu               sync.Mutex
-		started          = map[[16]byte]time.Time{}
-		over             = make(chan struct{})
-		numbers          = map[string]int32{"big": 0, "small": 1}
-	)
+	var working, sending sync.WaitGroup
+	defer sending.Wait()
 	defer working.Wait()
 	defer cancel(nil)
-	begun := time.Now()
-	for i := range opts.Workers {
+	n.begun = time.Now()
+	numbers := map[string]int32{"big": 0, "small": 1}
+	for i := range n.opts.Workers {
 		w := engine.worker([]string{queue, calmQueue}, numbers)
-		working.Go(func() {
-			// Workers at a stated rate do so much work per fetch that all of them are busy with it.
-			busy := time.Duration(0)
-			if opts.Consume > 0 {
-				busy = time.Duration(float64(opts.Workers*opts.Batch) / opts.Consume * float64(time.Second))
-			}
-			next := begun.Add(busy * time.Duration(i) / time.Duration(opts.Workers))
-			for n := 0; ; n++ {
-				select {
-				case <-over:
-					return
-				case <-ctx.Done():
-					return
-				case <-time.After(time.Until(next)):
-				}
-				jobs, err := w.fetch(ctx, "w"+strconv.Itoa(i), opts.Batch)
-				if err != nil {
-					fail("fetch", err)
-					return
-				}
-				at := time.Now()
-				for k := range jobs {
-					if jobs[k].tenant == 1 {
-						mu.Lock()
-						started[jobs[k].id] = at
-						mu.Unlock()
-					}
-				}
-				if len(jobs) > 0 {
-					if err := w.ack(ctx, jobs); err != nil {
-						fail("acknowledge", err)
-						return
-					}
-				} else {
-					time.Sleep(time.Millisecond)
-				}
-				consumed.Add(int64(len(jobs)))
-				// Who falls behind does not hurry afterwards.
-				if next = next.Add(busy); next.Before(at) {
-					next = at
-				}
-			}
-		})
+		working.Go(func() { n.work(ctx, w, i) })
 	}
-	if opts.Flood > 0 {
-		way := functionWay[1]
-		if way.conn, err = d.connect(ctx); err != nil {
-			return nil, err
+	if n.opts.Flood > 0 {
+		conn, err := n.d.connect(ctx)
+		if err != nil {
+			return err
 		}
-		args := makeArgs(opts.ArgsBytes)
-		working.Go(func() {
-			defer way.close()
-			const every = 100 * time.Millisecond
-			batch := make([]string, max(1, int(opts.Flood*every.Seconds())))
-			for k := range batch {
-				batch[k] = args[k%len(args)]
-			}
-			for next := begun; ; next = next.Add(time.Duration(float64(len(batch)) / opts.Flood * float64(time.Second))) {
-				select {
-				case <-over:
-					return
-				case <-ctx.Done():
-					return
-				case <-time.After(time.Until(next)):
-				}
-				if err := way.enqueue(ctx, "big", batch); err != nil {
-					fail("enqueue", err)
-					return
-				}
-				added.Add(int64(len(batch)))
-			}
-		})
+		working.Go(func() { n.flood(ctx, conn) })
 	}
 	// The small tenant sends to both queues at the same time, so that both suffer the same machine.
-	committed := [2]map[[16]byte]time.Time{{}, {}}
 	for arm, name := range []string{queue, calmQueue} {
-		conn, err := d.connect(ctx)
+		conn, err := n.d.connect(ctx)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		args := makeArgs(opts.ArgsBytes)
-		sending.Go(func() {
-			defer conn.Close(context.Background())
-			for n := range opts.Samples {
-				if arm == 0 {
-					env.progress("a small tenant beside a large one", int64(n), int64(opts.Samples))
-				}
-				// So often on average, in no rhythm.
-				select {
-				case <-time.After(time.Duration((0.5 + rand.Float64()) / opts.Rate * float64(time.Second))):
-				case <-ctx.Done():
-					return
-				}
-				at, _, id, err := commitOne(ctx, conn, name, "small", args[n%len(args)])
-				if err != nil {
-					fail("enqueue", err)
-					return
-				}
-				committed[arm][id] = at
-			}
-		})
+		sending.Go(func() { n.send(ctx, conn, arm, name) })
 	}
 	sending.Wait()
-	// The last ones are on their way.
-	for range 600 {
-		mu.Lock()
-		missing := len(committed[0]) + len(committed[1]) - len(started)
-		mu.Unlock()
-		if missing <= 0 || ctx.Err() != nil {
-			break
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	seconds := time.Since(begun).Seconds()
-	close(over)
+	n.awaitStarts(ctx)
+	n.seconds = time.Since(n.begun).Seconds()
+	close(n.over)
 	working.Wait()
-	if err := context.Cause(ctx); err != nil {
-		return nil, err
-	}
+	return context.Cause(ctx)
+}
 
+// pauseUntil is false when the run is over.
+func (n *neighbours) pauseUntil(ctx context.Context, at time.Time) bool {
+	select {
+	case <-n.over:
+		return false
+	case <-ctx.Done():
+		return false
+	case <-time.After(time.Until(at)):
+		return true
+	}
+}
+
+// work fetches and acknowledges, by the clock if a rate is given: each fetch then brings so much work that all workers are busy with it.
+func (n *neighbours) work(ctx context.Context, w worker, number int) {
+	busy := time.Duration(0)
+	if n.opts.Consume > 0 {
+		busy = time.Duration(float64(n.opts.Workers*n.opts.Batch) / n.opts.Consume * float64(time.Second))
+	}
+	name := "w" + strconv.Itoa(number)
+	next := n.begun.Add(busy * time.Duration(number) / time.Duration(n.opts.Workers))
+	for n.pauseUntil(ctx, next) {
+		jobs, err := w.fetch(ctx, name, n.opts.Batch)
+		if err != nil {
+			n.fail("fetch", err)
+			return
+		}
+		at := time.Now()
+		n.note(jobs, at)
+		if len(jobs) > 0 {
+			if err := w.ack(ctx, jobs); err != nil {
+				n.fail("acknowledge", err)
+				return
+			}
+		} else {
+			time.Sleep(time.Millisecond)
+		}
+		n.consumed.Add(int64(len(jobs)))
+		// A worker that falls behind does not hurry afterwards.
+		if next = next.Add(busy); next.Before(at) {
+			next = at
+		}
+	}
+}
+
+// note keeps when jobs of the small tenant were handed out.
+func (n *neighbours) note(jobs []job, at time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for i := range jobs {
+		if jobs[i].tenant == 1 {
+			n.started[jobs[i].id] = at
+		}
+	}
+}
+
+// flood enqueues for the neighbour, by the clock.
+func (n *neighbours) flood(ctx context.Context, conn *pgx.Conn) {
+	way := functionWay[1]
+	way.conn = conn
+	defer way.close()
+	const every = 100 * time.Millisecond
+	args := makeArgs(n.opts.ArgsBytes)
+	batch := make([]string, max(1, int(n.opts.Flood*every.Seconds())))
+	for k := range batch {
+		batch[k] = args[k%len(args)]
+	}
+	step := time.Duration(float64(len(batch)) / n.opts.Flood * float64(time.Second))
+	for next := n.begun; n.pauseUntil(ctx, next); next = next.Add(step) {
+		if err := way.enqueue(ctx, "big", batch); err != nil {
+			n.fail("enqueue", err)
+			return
+		}
+		n.added.Add(int64(len(batch)))
+	}
+}
+
+// send enqueues the samples of the small tenant into one queue, at random times, so that no rhythm of the server fits to them.
+func (n *neighbours) send(ctx context.Context, conn *pgx.Conn, arm int, queue string) {
+	defer conn.Close(context.Background())
+	args := makeArgs(n.opts.ArgsBytes)
+	for k := range n.opts.Samples {
+		if arm == 0 {
+			n.env.progress("a small tenant beside a large one", int64(k), int64(n.opts.Samples))
+		}
+		gap := time.Duration((0.5 + rand.Float64()) / n.opts.Rate * float64(time.Second))
+		if !n.pauseUntil(ctx, time.Now().Add(gap)) {
+			return
+		}
+		at, _, id, err := commitOne(ctx, conn, queue, "small", args[k%len(args)])
+		if err != nil {
+			n.fail("enqueue", err)
+			return
+		}
+		n.committed[arm][id] = at
+	}
+}
+
+// awaitStarts returns when workers have all jobs of the small tenant, or after a minute.
+func (n *neighbours) awaitStarts(ctx context.Context) {
+	for range 600 {
+		n.mu.Lock()
+		missing := len(n.committed[0]) + len(n.committed[1]) - len(n.started)
+		n.mu.Unlock()
+		if missing <= 0 || !n.pauseUntil(ctx, time.Now().Add(100*time.Millisecond)) {
+			return
+		}
+	}
+}
+
+func (n *neighbours) result(ctx context.Context) (*NeighbourResult, error) {
 	var latencies [2]times
-	for arm := range committed {
-		for id, at := range committed[arm] {
-			begin, ok := started[id]
+	for arm := range n.committed {
+		for id, at := range n.committed[arm] {
+			begin, ok := n.started[id]
 			if !ok {
 				return nil, fmt.Errorf("a job of the small tenant was not started within a minute")
 			}
 			latencies[arm] = append(latencies[arm], begin.Sub(at))
 		}
 	}
+	beside, calm := latencies[0], latencies[1]
 	r := &NeighbourResult{
-		Benchmark: "neighbour", Workers: opts.Workers, Batch: opts.Batch, ArgsBytes: opts.ArgsBytes, Backlog: opts.Backlog,
-		FloodPerSecond: opts.Flood, ConsumePerSecond: opts.Consume, RatePerSecond: opts.Rate, Seconds: round(seconds, 1),
-		Samples: len(latencies[0]), P50ms: latencies[0].ms(0.5), P99ms: latencies[0].ms(0.99), MaxMs: latencies[0].ms(1),
-		ControlSamples: len(latencies[1]), ControlP50ms: latencies[1].ms(0.5), ControlP99ms: latencies[1].ms(0.99), ControlMaxMs: latencies[1].ms(1),
-		ConsumedPerSecond: round(float64(consumed.Load())/seconds, 0), AddedPerSecond: round(float64(added.Load())/seconds, 0),
+		Benchmark: "neighbour", Workers: n.opts.Workers, Batch: n.opts.Batch, ArgsBytes: n.opts.ArgsBytes, Backlog: n.opts.Backlog,
+		FloodPerSecond: n.opts.Flood, ConsumePerSecond: n.opts.Consume, RatePerSecond: n.opts.Rate, Seconds: round(n.seconds, 1),
+		Samples: len(beside), P50ms: beside.ms(0.5), P99ms: beside.ms(0.99), MaxMs: beside.ms(1),
+		ControlSamples: len(calm), ControlP50ms: calm.ms(0.5), ControlP99ms: calm.ms(0.99), ControlMaxMs: calm.ms(1),
+		ConsumedPerSecond: round(float64(n.consumed.Load())/n.seconds, 0),
+		AddedPerSecond:    round(float64(n.added.Load())/n.seconds, 0),
 	}
 	r.P99Ratio, r.P99DifferenceMs = round(r.P99ms/r.ControlP99ms, 3), round(r.P99ms-r.ControlP99ms, 3)
-	err = d.control.QueryRow(ctx, `
-		select count(*), coalesce(extract(epoch from clock_timestamp() - min(enqueued_at)), 0)::float8 from ojs.job where state = 'available' and tenant_id = 'big'`).
-		Scan(&r.BacklogAtTheEnd, &r.OldestWaitOfTheFlood)
+	err := n.d.control.QueryRow(ctx, `
+		select count(*), coalesce(extract(epoch from clock_timestamp() - min(enqueued_at)), 0)::float8
+		from ojs.job where state = 'available' and tenant_id = 'big'`).Scan(&r.BacklogAtTheEnd, &r.OldestWaitOfTheFlood)
 	if err != nil {
 		return nil, fmt.Errorf("count what is left: %w", err)
 	}
 	r.OldestWaitOfTheFlood = round(r.OldestWaitOfTheFlood, 1)
-	r.Machine, r.Settings, err = env.describe(ctx, d)
+	r.Machine, r.Settings, err = n.env.describe(ctx, n.d)
 	return r, err
 }

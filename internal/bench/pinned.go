@@ -67,8 +67,8 @@ func Pinned(ctx context.Context, env *Env, opts PinnedOptions) (*PinnedResult, e
 		return nil, err
 	}
 	r := &PinnedResult{
-		Benchmark: "pinned", Workers: opts.Workers, Batch: opts.Batch, Producers: opts.Producers, Tenants: opts.Tenants, Backlog: opts.Backlog,
-		ArgsBytes: opts.ArgsBytes, Seconds: opts.Seconds, PartSeconds: round(opts.part().Seconds(), 2),
+		Benchmark: "pinned", Workers: opts.Workers, Batch: opts.Batch, Producers: opts.Producers, Tenants: opts.Tenants,
+		Backlog: opts.Backlog, ArgsBytes: opts.ArgsBytes, Seconds: opts.Seconds, PartSeconds: round(opts.part().Seconds(), 2),
 	}
 	for _, run := range []struct {
 		step      string
@@ -87,7 +87,8 @@ func Pinned(ctx context.Context, env *Env, opts PinnedOptions) (*PinnedResult, e
 		}
 	}
 	r.LastOverFirst, r.Control, r.BaselineLastOverFirst = r.Ours.LastOverFirst, r.Unpinned.LastOverFirst, r.Baseline.LastOverFirst
-	r.JobsPerSecond, r.ControlJobsPerSecond, r.BaselineJobsPerSecond = r.Ours.JobsPerSecond, r.Unpinned.JobsPerSecond, r.Baseline.JobsPerSecond
+	r.JobsPerSecond, r.ControlJobsPerSecond = r.Ours.JobsPerSecond, r.Unpinned.JobsPerSecond
+	r.BaselineJobsPerSecond = r.Baseline.JobsPerSecond
 	r.Machine, r.Settings, err = env.describe(ctx, d)
 	return r, err
 }

@@ -98,7 +98,8 @@ func (k dueKind) rows() string {
 			returning tenant_id, id, ` + k.due + ` as due_at
 		), noted as (` + noteLoaded(k.state) + `
 		)
-		insert into ojs.timer (due_at, kind, tenant_ids, ids) select m.due_at, '` + k.timer + `', array[m.tenant_id], array[m.id] from made m`
+		insert into ojs.timer (due_at, kind, tenant_ids, ids)
+		select m.due_at, '` + k.timer + `', array[m.tenant_id], array[m.id] from made m`
 }
 
 // Jobs between two checkpoints while loading, so that the log stays smaller than what it is about.
@@ -371,7 +372,8 @@ func (s *dueSide) watch(ctx context.Context, queue string, step time.Duration) (
 	}
 	_, err := s.d.control.Exec(ctx, `
 		insert into ojs.job (scheduled_at, tenant_id, type, queue, args)
-		select c.now + interval '3 seconds' + g.i * $5::interval, 't' || g.i % $4, 'bench.job', $3, ($1::text[])[1 + g.i % cardinality($1)]::json
+		select c.now + interval '3 seconds' + g.i * $5::interval, 't' || g.i % $4, 'bench.job', $3,
+			($1::text[])[1 + g.i % cardinality($1)]::json
 		from (select clock_timestamp() as now offset 0) c cross join generate_series(0, $2::int - 1) g(i)`,
 		s.payload, s.opts.Late, queue, s.opts.Tenants, step)
 	if err != nil {

@@ -4,7 +4,9 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -32,7 +34,8 @@ func (o ScaleOptions) taken() int {
 // Check finds out whether there is enough to fetch.
 func (o ScaleOptions) Check() error {
 	if o.taken() > o.FewJobs/2 {
-		return fmt.Errorf("%d samples take %d jobs, more than half of %d: take fewer samples, or more jobs", o.Samples, o.taken(), o.FewJobs)
+		return fmt.Errorf("%d samples take %d jobs, more than half of %d: take fewer samples, or more jobs",
+			o.Samples, o.taken(), o.FewJobs)
 	}
 	return nil
 }
@@ -87,94 +90,107 @@ type ScaleResult struct {
 
 // Scale measures whether a fetch takes longer when there is more of something.
 func Scale(ctx context.Context, env *Env, opts ScaleOptions) (*ScaleResult, error) {
-	large, err := env.database(ctx, "ojs_bench")
-	if err != nil {
+	s := &scaling{env: env, opts: opts}
+	var err error
+	if s.large, err = env.database(ctx, "ojs_bench"); err != nil {
 		return nil, err
 	}
-	small, err := env.database(ctx, "ojs_bench_small")
-	if err != nil {
+	if s.small, err = env.database(ctx, "ojs_bench_small"); err != nil {
 		return nil, err
 	}
 	r := &ScaleResult{
-		Benchmark: "scale", LargeJobs: opts.Jobs, SmallJobs: opts.FewJobs, ManyTenants: opts.Tenants, FewTenants: opts.FewTenants, Samples: opts.Samples, ArgsBytes: opts.ArgsBytes,
+		Benchmark: "scale", LargeJobs: opts.Jobs, SmallJobs: opts.FewJobs, ManyTenants: opts.Tenants, FewTenants: opts.FewTenants,
+		Samples: opts.Samples, ArgsBytes: opts.ArgsBytes,
 	}
-	var loaded int64
-	fill := func(d *database, tenants, jobs int) error {
-		begun := time.Now()
-		l, err := d.loader(ctx, "ojs.job", opts.ArgsBytes)
-		if err != nil {
-			return err
-		}
-		defer l.close()
-		names, counts := make([]string, tenants), make([]int64, tenants)
-		for i := range names {
-			names[i] = "t" + strconv.Itoa(i)
-			counts[i] = int64(jobs*(i+1)/tenants - jobs*i/tenants)
-		}
-		load := l.loadWhole
-		if tenants <= 100 {
-			load = l.load
-		}
-		err = load(ctx, names, counts, func(done int64) { env.progress("loading jobs", done, int64(jobs)) })
-		loaded += int64(jobs)
-		r.LoadSeconds += time.Since(begun).Seconds()
-		return err
-	}
-	again := func() error {
-		if err := large.reset(ctx); err != nil {
-			return err
-		}
-		return small.reset(ctx)
-	}
-
-	// Ten million jobs beside ten thousand, of the same few tenants.
-	if err := fill(large, opts.FewTenants, opts.Jobs); err != nil {
-		return nil, err
-	}
-	if err := fill(small, opts.FewTenants, opts.FewJobs); err != nil {
-		return nil, err
-	}
-	if r.Jobs, err = compareSizes(ctx, env, "jobs", large, small, opts); err != nil {
-		return nil, err
-	}
-	// A hundred thousand tenants with work beside ten, with as many jobs in sum.
-	if err := again(); err != nil {
-		return nil, err
-	}
-	jobs := max(10*opts.Tenants, opts.FewJobs)
-	if err := fill(large, opts.Tenants, jobs); err != nil {
-		return nil, err
-	}
-	if err := fill(small, opts.FewTenants, jobs); err != nil {
-		return nil, err
-	}
-	if r.Tenants, err = compareSizes(ctx, env, "tenants", large, small, opts); err != nil {
-		return nil, err
-	}
-	// A hundred thousand tenants that have had work, ten of which have some now, beside those ten alone.
-	if err := again(); err != nil {
-		return nil, err
-	}
-	for d, tenants := range map[*database]int{large: opts.Tenants, small: opts.FewTenants} {
-		if err := fill(d, tenants, tenants); err != nil {
+	for _, step := range []struct {
+		what string
+		fill func(context.Context) error
+		into *ScalePair
+	}{
+		{"jobs", s.fillJobs, &r.Jobs},
+		{"tenants", s.fillTenants, &r.Tenants},
+		{"idle tenants", s.fillIdleTenants, &r.IdleTenants},
+	} {
+		if err := errors.Join(s.large.reset(ctx), s.small.reset(ctx)); err != nil {
 			return nil, err
 		}
-		if err := d.drain(ctx, tenants); err != nil {
+		if err := step.fill(ctx); err != nil {
 			return nil, err
 		}
-		if err := fill(d, opts.FewTenants, opts.FewJobs); err != nil {
+		if *step.into, err = s.compare(ctx, step.what); err != nil {
 			return nil, err
 		}
 	}
-	if r.IdleTenants, err = compareSizes(ctx, env, "idle tenants", large, small, opts); err != nil {
-		return nil, err
-	}
-
 	r.JobsRatio, r.TenantsRatio, r.IdleTenantsRatio = r.Jobs.worst(), r.Tenants.worst(), r.IdleTenants.worst()
 	r.DiskGiB = round(float64(max(r.Jobs.LargeBytes, r.Tenants.LargeBytes))/(1<<30), 2)
-	r.LoadJobsPerSec, r.LoadSeconds = round(float64(loaded)/r.LoadSeconds, 0), round(r.LoadSeconds, 1)
-	r.Machine, r.Settings, err = env.describe(ctx, large)
+	r.LoadJobsPerSec, r.LoadSeconds = round(float64(s.loaded)/s.loading.Seconds(), 0), round(s.loading.Seconds(), 1)
+	r.Machine, r.Settings, err = env.describe(ctx, s.large)
 	return r, err
+}
+
+// scaling is a run of Scale under way.
+type scaling struct {
+	env          *Env
+	opts         ScaleOptions
+	large, small *database
+	loaded       int64
+	loading      time.Duration
+}
+
+// fillJobs makes ten million jobs beside ten thousand, of the same few tenants.
+func (s *scaling) fillJobs(ctx context.Context) error {
+	if err := s.fill(ctx, s.large, s.opts.FewTenants, s.opts.Jobs); err != nil {
+		return err
+	}
+	return s.fill(ctx, s.small, s.opts.FewTenants, s.opts.FewJobs)
+}
+
+// fillTenants makes a hundred thousand tenants with work beside ten, with as many jobs in sum.
+func (s *scaling) fillTenants(ctx context.Context) error {
+	jobs := max(10*s.opts.Tenants, s.opts.FewJobs)
+	if err := s.fill(ctx, s.large, s.opts.Tenants, jobs); err != nil {
+		return err
+	}
+	return s.fill(ctx, s.small, s.opts.FewTenants, jobs)
+}
+
+// fillIdleTenants makes a hundred thousand tenants that have had work, ten of which have some now, beside those ten alone.
+func (s *scaling) fillIdleTenants(ctx context.Context) error {
+	for d, tenants := range map[*database]int{s.large: s.opts.Tenants, s.small: s.opts.FewTenants} {
+		if err := s.fill(ctx, d, tenants, tenants); err != nil {
+			return err
+		}
+		if err := d.drain(ctx, tenants); err != nil {
+			return err
+		}
+		if err := s.fill(ctx, d, s.opts.FewTenants, s.opts.FewJobs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill adds jobs, evenly of tenants.
+func (s *scaling) fill(ctx context.Context, d *database, tenants, jobs int) error {
+	begun := time.Now()
+	l, err := d.loader(ctx, "ojs.job", s.opts.ArgsBytes)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	names, counts := make([]string, tenants), make([]int64, tenants)
+	for i := range names {
+		names[i] = "t" + strconv.Itoa(i)
+		counts[i] = int64(jobs*(i+1)/tenants - jobs*i/tenants)
+	}
+	load := l.loadWhole
+	if tenants <= 100 {
+		load = l.load
+	}
+	err = load(ctx, names, counts, func(done int64) { s.env.progress("loading jobs", done, int64(jobs)) })
+	s.loaded += int64(jobs)
+	s.loading += time.Since(begun)
+	return err
 }
 
 // drain hands out and completes every job, and configures the tenants they were of.
@@ -208,72 +224,44 @@ func (d *database) drain(ctx context.Context, jobs int) error {
 	return nil
 }
 
-// compareSizes fetches from two databases in turns.
-func compareSizes(ctx context.Context, env *Env, what string, large, small *database, opts ScaleOptions) (ScalePair, error) {
+// compare fetches from both databases in turns.
+func (s *scaling) compare(ctx context.Context, what string) (ScalePair, error) {
 	p := ScalePair{
-		LargeP50ms: map[string]float64{}, SmallP50ms: map[string]float64{}, Ratios: map[string]float64{}, LargeP99ms: map[string]float64{}, SmallP99ms: map[string]float64{},
+		LargeP50ms: map[string]float64{}, SmallP50ms: map[string]float64{}, Ratios: map[string]float64{},
+		LargeP99ms: map[string]float64{}, SmallP99ms: map[string]float64{},
 	}
-	both := []*database{large, small}
-	sizes := []*int64{&p.LargeBytes, &p.SmallBytes}
-	conns := make([]*pgx.Conn, 2)
-	for i, d := range both {
-		env.progress("vacuuming", int64(i), 2)
-		// As autovacuum will have done; but now, and not in the middle.
-		if err := d.exec(ctx, "vacuum analyze"); err != nil {
-			return p, fmt.Errorf("vacuum: %w", err)
-		}
-		if err := d.control.QueryRow(ctx, "select pg_database_size(current_database())").Scan(sizes[i]); err != nil {
-			return p, fmt.Errorf("ask for the size of a database: %w", err)
-		}
-		conn, err := d.connect(ctx)
+	var conns [2]*pgx.Conn
+	sizes := [2]*int64{&p.LargeBytes, &p.SmallBytes}
+	for i, d := range []*database{s.large, s.small} {
+		s.env.progress("vacuuming", int64(i), 2)
+		conn, err := d.settled(ctx, sizes[i])
 		if err != nil {
 			return p, err
 		}
 		defer conn.Close(context.Background())
-		// The flush of the log takes as long in both, and would hide a difference.
-		if _, err := conn.Exec(ctx, "set synchronous_commit = off"); err != nil {
-			return p, fmt.Errorf("set up a session: %w", err)
-		}
 		conns[i] = conn
 	}
-	calls := map[string]string{"fetch": "ojs.fetch(array[$1], $2, $3)"}
-	var combined bool
-	if err := conns[0].QueryRow(ctx, "select to_regproc('ojs.fetch_many') is not null").Scan(&combined); err != nil {
-		return p, fmt.Errorf("look for ojs.fetch_many: %w", err)
-	}
-	if combined {
-		calls["fetch_many"] = "ojs.fetch_many(array[$1], array[$2::int], array[$3::text], array[0])"
+	calls, err := fetchCalls(ctx, conns[0])
+	if err != nil {
+		return p, err
 	}
 	seen := map[string]*[2]times{}
-	for n := range opts.Samples + scaleWarm {
-		env.progress("fetching: "+what, int64(n), int64(opts.Samples+scaleWarm))
-		for _, call := range slices.Sorted(slices.Values([]string{"fetch", "fetch_many"})) {
-			sql, ok := calls[call]
-			if !ok {
-				continue
-			}
+	for n := range s.opts.Samples + scaleWarm {
+		s.env.progress("fetching: "+what, int64(n), int64(s.opts.Samples+scaleWarm))
+		for _, call := range slices.Sorted(maps.Keys(calls)) {
 			for _, count := range scaleCounts {
 				name := call + "_" + strconv.Itoa(count)
 				if seen[name] == nil {
 					seen[name] = &[2]times{}
 				}
-				for k := range both {
+				for k := range conns {
 					i := (k + n) % 2
-					begun := time.Now()
-					jobs, err := queryJobs(ctx, conns[i], count, nil, "select "+jobList+" from "+sql, queue, count, "bench")
-					took := time.Since(begun)
+					took, err := timeFetch(ctx, conns[i], calls[call], count)
 					if err != nil {
-						return p, fmt.Errorf("fetch: %w", err)
-					}
-					if len(jobs) != count {
-						return p, fmt.Errorf("fetched %d jobs of %d", len(jobs), count)
+						return p, err
 					}
 					if n >= scaleWarm {
 						seen[name][i] = append(seen[name][i], took)
-					}
-					w := sqlWorker{conn: conns[i]}
-					if err := w.ack(ctx, jobs); err != nil {
-						return p, fmt.Errorf("acknowledge: %w", err)
 					}
 				}
 			}
@@ -285,4 +273,54 @@ func compareSizes(ctx context.Context, env *Env, what string, large, small *data
 		p.Ratios[name] = round(p.LargeP50ms[name]/p.SmallP50ms[name], 3)
 	}
 	return p, nil
+}
+
+// settled vacuums, as autovacuum will have done, but now and not in the middle of what is measured; it tells the size in bytes, and
+// returns a session that does not wait for the flush of the log, which takes as long in both databases and would hide a difference.
+func (d *database) settled(ctx context.Context, size *int64) (*pgx.Conn, error) {
+	if err := d.exec(ctx, "vacuum analyze"); err != nil {
+		return nil, fmt.Errorf("vacuum: %w", err)
+	}
+	if err := d.control.QueryRow(ctx, "select pg_database_size(current_database())").Scan(size); err != nil {
+		return nil, fmt.Errorf("ask for the size of a database: %w", err)
+	}
+	conn, err := d.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(ctx, "set synchronous_commit = off"); err != nil {
+		return nil, errors.Join(fmt.Errorf("set up a session: %w", err), conn.Close(ctx))
+	}
+	return conn, nil
+}
+
+// fetchCalls are the functions that fetch, by name; $1 is the queue, $2 how many, $3 the worker.
+func fetchCalls(ctx context.Context, conn *pgx.Conn) (map[string]string, error) {
+	calls := map[string]string{"fetch": "ojs.fetch(array[$1], $2, $3)"}
+	var combined bool
+	if err := conn.QueryRow(ctx, "select to_regproc('ojs.fetch_many') is not null").Scan(&combined); err != nil {
+		return nil, fmt.Errorf("look for ojs.fetch_many: %w", err)
+	}
+	if combined {
+		calls["fetch_many"] = "ojs.fetch_many(array[$1], array[$2::int], array[$3::text], array[0])"
+	}
+	return calls, nil
+}
+
+// timeFetch fetches jobs, which must be there, and acknowledges them; only the fetch is timed.
+func timeFetch(ctx context.Context, conn *pgx.Conn, call string, count int) (time.Duration, error) {
+	begun := time.Now()
+	jobs, err := queryJobs(ctx, conn, count, nil, "select "+jobList+" from "+call, queue, count, "bench")
+	took := time.Since(begun)
+	if err != nil {
+		return 0, fmt.Errorf("fetch: %w", err)
+	}
+	if len(jobs) != count {
+		return 0, fmt.Errorf("fetched %d jobs of %d", len(jobs), count)
+	}
+	w := sqlWorker{conn: conn}
+	if err := w.ack(ctx, jobs); err != nil {
+		return 0, fmt.Errorf("acknowledge: %w", err)
+	}
+	return took, nil
 }
