@@ -13,7 +13,9 @@ import (
 )
 
 // declared are the public folders every one of whose cases passes. A folder is added when it does.
-var declared = []string{"ext-dead-letter", "ext-graceful-shutdown", "ext-multi-tenancy", "level-0-core", "level-1-reliable", "level-2-scheduled"}
+var declared = []string{
+	"ext-dead-letter", "ext-graceful-shutdown", "ext-multi-tenancy", "level-0-core", "level-1-reliable", "level-2-scheduled",
+}
 
 // caseTimeout ends a case that hangs; the longest public one sleeps a bit more than two minutes.
 const caseTimeout = 4 * time.Minute
@@ -25,8 +27,9 @@ var impossible = map[string]struct {
 	at     []string
 }{
 	"L1-RTR-014": {
-		reason: "it expects three error types in the job's history, but the failures that its own steps report carry no type, only a code and a message",
-		at:     []string{"$.job.errors[0].type", "$.job.errors[1].type", "$.job.errors[2].type"},
+		reason: "it expects three error types in the job's history, but the failures that its own steps report " +
+			"carry no type, only a code and a message",
+		at: []string{"$.job.errors[0].type", "$.job.errors[1].type", "$.job.errors[2].type"},
 	},
 }
 

@@ -165,7 +165,9 @@ func (c *Case) Expect(stepID string, data []byte) error {
 	return nil
 }
 
-var methods = []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodHead, http.MethodOptions}
+var methods = []string{
+	http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodHead, http.MethodOptions,
+}
 
 func parseStep(v any, i int) (step, error) {
 	s := step{id: fmt.Sprintf("#%d", i+1)}
@@ -198,48 +200,57 @@ func parseStep(v any, i int) (step, error) {
 		}
 		s.asserts = append(s.asserts, a)
 	}
-
-	switch {
-	case s.action == "WAIT":
-		if s.delay == 0 {
-			f.fail(errors.New("WAIT without duration_ms"))
-		}
-		if len(s.asserts) > 0 || len(s.captures) > 0 {
-			f.fail(errors.New("WAIT has no response to look at"))
-		}
-	case s.action == "ASSERT":
-		if len(s.asserts) == 0 {
-			f.fail(errors.New("ASSERT without assertions"))
-		}
-		for _, a := range s.asserts {
-			if a.exclusive == nil && a.equality == nil || a.needsResponse() {
-				f.fail(errors.New("ASSERT has no response: only exclusive_claim and equality make sense"))
-			}
-		}
-	case slices.Contains(methods, s.action):
-		s.path = f.str("path")
-		s.headers = f.texts("headers")
-		s.hasBody = f.has("body")
-		s.body = f.take("body")
-		if f.has("raw_body") {
-			if s.hasBody {
-				f.fail(errors.New("body and raw_body exclude each other"))
-			}
-			s.hasBody, s.raw = true, true
-			s.body = f.str("raw_body")
-		}
-		if !strings.HasPrefix(s.path, "/") {
-			f.fail(fmt.Errorf("path %q does not begin with /", s.path))
-		}
-	case slices.Contains([]string{"push", "get", "fetch", "ack"}, s.action):
-		f.fail(s.bind(f.take("request")))
-	default:
-		f.fail(fmt.Errorf("unknown action %q", s.action))
-	}
+	s.parseAction(f)
 	if err := f.done(); err != nil {
 		return s, err
 	}
 	return s, s.vet()
+}
+
+// parseAction reads what the action needs beside what every step has.
+func (st *step) parseAction(f *fields) {
+	switch {
+	case st.action == "WAIT":
+		if st.delay == 0 {
+			f.fail(errors.New("WAIT without duration_ms"))
+		}
+		if len(st.asserts) > 0 || len(st.captures) > 0 {
+			f.fail(errors.New("WAIT has no response to look at"))
+		}
+	case st.action == "ASSERT":
+		if len(st.asserts) == 0 {
+			f.fail(errors.New("ASSERT without assertions"))
+		}
+		for _, a := range st.asserts {
+			if a.exclusive == nil && a.equality == nil || a.needsResponse() {
+				f.fail(errors.New("ASSERT has no response: only exclusive_claim and equality make sense"))
+			}
+		}
+	case slices.Contains(methods, st.action):
+		st.parseRequest(f)
+	case slices.Contains([]string{"push", "get", "fetch", "ack"}, st.action):
+		f.fail(st.bind(f.take("request")))
+	default:
+		f.fail(fmt.Errorf("unknown action %q", st.action))
+	}
+}
+
+// parseRequest reads a request of HTTP.
+func (st *step) parseRequest(f *fields) {
+	st.path = f.str("path")
+	st.headers = f.texts("headers")
+	st.hasBody = f.has("body")
+	st.body = f.take("body")
+	if f.has("raw_body") {
+		if st.hasBody {
+			f.fail(errors.New("body and raw_body exclude each other"))
+		}
+		st.hasBody, st.raw = true, true
+		st.body = f.str("raw_body")
+	}
+	if !strings.HasPrefix(st.path, "/") {
+		f.fail(fmt.Errorf("path %q does not begin with /", st.path))
+	}
 }
 
 // bind turns an abstract action into the request of the HTTP binding that carries it out.

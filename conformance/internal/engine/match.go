@@ -94,7 +94,8 @@ func matching(expr string) (matcher, error) {
 // case; text that merely holds a colon, as "wasi:ojs" does, is itself.
 var reserved = []string{
 	"string:", "string(", "number:", "number(", "integer:", "integer(", "array:", "array(", "object:", "object(",
-	"boolean:", "boolean(", "any:", "any(", "absent:", "exists:", "contains", "not_contains", "one_of", "any_of", "type:", "regex:", "match:", "~",
+	"boolean:", "boolean(", "any:", "any(", "absent:", "exists:", "contains", "not_contains", "one_of", "any_of", "type:", "regex:",
+	"match:", "~",
 }
 
 func compileString(text string) (matcher, error) {

@@ -159,19 +159,26 @@ func (p path) find(v any) value {
 	if len(p) == 0 {
 		return value{v, true}
 	}
+	if p[0].kind == partKey {
+		obj, _ := v.(map[string]any)
+		return p.findKey(obj)
+	}
+	arr, ok := v.([]any)
+	if !ok {
+		return value{}
+	}
+	return p.findElement(arr)
+}
+
+// findElement follows a path that begins with brackets around anything but a key.
+func (p path) findElement(arr []any) value {
 	head, rest := p[0], p[1:]
 	switch head.kind {
 	case partIndex:
-		arr, ok := v.([]any)
-		if !ok || head.index >= len(arr) {
-			return value{}
+		if head.index < len(arr) {
+			return rest.find(arr[head.index])
 		}
-		return rest.find(arr[head.index])
 	case partEach:
-		arr, ok := v.([]any)
-		if !ok {
-			return value{}
-		}
 		all := []any{}
 		for _, e := range arr {
 			if got := rest.find(e); got.present {
@@ -180,39 +187,36 @@ func (p path) find(v any) value {
 		}
 		return value{all, true}
 	case partFilter:
-		arr, ok := v.([]any)
-		if !ok {
-			return value{}
-		}
 		for _, e := range arr {
 			got := head.cond.find(e)
 			if got.present && (head.any || plain(got.v) == head.equals) {
 				return rest.find(e)
 			}
 		}
-		return value{}
 	}
-	obj, ok := v.(map[string]any)
-	if !ok {
-		return value{}
-	}
+	return value{}
+}
+
+// findKey follows a path that begins with a key. The parts of a dotted name may be one flat key: ever longer ones are tried.
+func (p path) findKey(obj map[string]any) value {
+	head, rest := p[0], p[1:]
 	if below, ok := obj[head.key]; ok {
 		if got := rest.find(below); got.present {
 			return got
 		}
 	}
-	// The parts of a dotted name may be one flat key: try ever longer ones.
-	if !head.quoted {
-		key := head.key
-		for i, next := range rest {
-			if next.kind != partKey || next.quoted {
-				break
-			}
-			key += "." + next.key
-			if below, ok := obj[key]; ok {
-				if got := rest[i+1:].find(below); got.present {
-					return got
-				}
+	if head.quoted {
+		return value{}
+	}
+	key := head.key
+	for i, next := range rest {
+		if next.kind != partKey || next.quoted {
+			break
+		}
+		key += "." + next.key
+		if below, ok := obj[key]; ok {
+			if got := rest[i+1:].find(below); got.present {
+				return got
 			}
 		}
 	}

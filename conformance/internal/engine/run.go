@@ -102,43 +102,68 @@ func inGroups(steps []step) ([][]step, error) {
 	return groups, nil
 }
 
+// outcome is what came of a step's requests.
+type outcome struct {
+	responses []response
+	err       error
+}
+
+// reports are those of the steps of a group.
+type reports []report
+
+func (rs reports) failures() []Failure {
+	var all []Failure
+	for _, r := range rs {
+		all = append(all, r.failures...)
+	}
+	return all
+}
+
 // playGroup runs steps at the same moment: every request is complete before the first one leaves.
 func (t Target) playGroup(ctx context.Context, s *scope, group []step) []Failure {
-	type outcome struct {
-		responses []response
-		err       error
-	}
-	outcomes := make([]outcome, len(group))
+	found := make(reports, len(group))
 	sends := make([]func() ([]response, error), len(group))
-	reports := make([]report, len(group))
-	failed := func() []Failure {
-		var all []Failure
-		for _, r := range reports {
-			all = append(all, r.failures...)
-		}
-		return all
-	}
-
 	for i, st := range group {
-		reports[i].step = st.id
+		found[i].step = st.id
 		switch st.action {
 		case "WAIT", "ASSERT":
 			sends[i] = func() ([]response, error) { return nil, pause(ctx, st.delay) }
 		default:
 			send, err := t.prepare(ctx, s, st)
 			if err != nil {
-				reports[i].broken("request", err)
+				found[i].broken("request", err)
 			}
 			sends[i] = send
 		}
 	}
-	if f := failed(); len(f) > 0 {
+	if f := found.failures(); len(f) > 0 {
 		return f
 	}
+	outcomes := together(sends)
+	for i, st := range group {
+		if err := outcomes[i].err; err != nil {
+			found[i].add("request", err.Error(), "an answer")
+			continue
+		}
+		for _, resp := range outcomes[i].responses {
+			s.steps[st.id] = resp.context()
+		}
+	}
+	if f := found.failures(); len(f) > 0 {
+		return f
+	}
+	for i, st := range group {
+		st.judge(s, outcomes[i].responses, &found[i])
+	}
+	return found.failures()
+}
 
+// together calls all at the same moment and returns when all have ended.
+func together(sends []func() ([]response, error)) []outcome {
+	outcomes := make([]outcome, len(sends))
 	var wg sync.WaitGroup
 	start := make(chan struct{})
-	for i := range group {
+	for i := range sends {
 		wg.Go(func() {
 			<-start
 			outcomes[i].responses, outcomes[i].err = sends[i]()
@@ -146,23 +171,7 @@ func (t Target) playGroup(ctx context.Context, s *scope, group []step) []Failure
 	}
 	close(start)
 	wg.Wait()
-
-	for i, st := range group {
-		if err := outcomes[i].err; err != nil {
-			reports[i].add("request", err.Error(), "an answer")
-			continue
-		}
-		for _, resp := range outcomes[i].responses {
-			s.steps[st.id] = resp.context()
-		}
-	}
-	if f := failed(); len(f) > 0 {
-		return f
-	}
-	for i, st := range group {
-		st.judge(s, outcomes[i].responses, &reports[i])
-	}
-	return failed()
+	return outcomes
 }
 
 func (st step) judge(s *scope, responses []response, r *report) {
@@ -205,22 +214,12 @@ func (t Target) prepare(ctx context.Context, s *scope, st step) (func() ([]respo
 		}
 		header.Set(name, v)
 	}
-	var body []byte
-	if st.hasBody {
-		filled := st.body
-		if !st.raw {
-			if filled, err = s.fill(st.body, false); err != nil {
-				return nil, err
-			}
-		}
-		if text, ok := filled.(string); ok && st.raw {
-			body = []byte(text)
-		} else if body, err = encode(filled); err != nil {
-			return nil, err
-		}
-		if header.Get("Content-Type") == "" {
-			header.Set("Content-Type", "application/openjobspec+json")
-		}
+	body, err := st.fillBody(s)
+	if err != nil {
+		return nil, err
+	}
+	if st.hasBody && header.Get("Content-Type") == "" {
+		header.Set("Content-Type", "application/openjobspec+json")
 	}
 	// Built once here so that a bad URL or header is the case's failure, and again for each sending.
 	build := func() (*http.Request, error) {
@@ -234,25 +233,46 @@ func (t Target) prepare(ctx context.Context, s *scope, st step) (func() ([]respo
 	if _, err := build(); err != nil {
 		return nil, err
 	}
-	return func() ([]response, error) {
-		if err := pause(ctx, st.delay); err != nil {
+	return func() ([]response, error) { return t.repeat(ctx, st, build) }, nil
+}
+
+// fillBody is the request's body with its templates resolved, nil if the step has none.
+func (st step) fillBody(s *scope) ([]byte, error) {
+	if !st.hasBody {
+		return nil, nil
+	}
+	if st.raw {
+		if text, ok := st.body.(string); ok {
+			return []byte(text), nil
+		}
+		return encode(st.body)
+	}
+	filled, err := s.fill(st.body, false)
+	if err != nil {
+		return nil, err
+	}
+	return encode(filled)
+}
+
+// repeat waits as long as the step says, and sends its request as often.
+func (t Target) repeat(ctx context.Context, st step, build func() (*http.Request, error)) ([]response, error) {
+	if err := pause(ctx, st.delay); err != nil {
+		return nil, err
+	}
+	var all []response
+	for range st.repeat {
+		req, err := build()
+		if err != nil {
 			return nil, err
 		}
-		var all []response
-		for range st.repeat {
-			req, err := build()
-			if err != nil {
-				return nil, err
-			}
-			resp, err := t.send(req)
-			if err != nil {
-				return nil, err
-			}
-			resp.wrapped = st.abstract
-			all = append(all, resp)
+		resp, err := t.send(req)
+		if err != nil {
+			return nil, err
 		}
-		return all, nil
-	}, nil
+		resp.wrapped = st.abstract
+		all = append(all, resp)
+	}
+	return all, nil
 }
 
 func (t Target) send(req *http.Request) (response, error) {

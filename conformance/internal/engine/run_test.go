@@ -35,7 +35,8 @@ func canned(t *testing.T) Target {
 			_, _ = w.Write([]byte(body))
 		})
 	}
-	answer("/job", 201, "application/openjobspec+json", `{"job":{"id":"j-1","n":3,"big":12345678901234567890123,"state":"available","gone":null,
+	answer("/job", 201, "application/openjobspec+json", `{"job":{
+		"id":"j-1","n":3,"big":12345678901234567890123,"state":"available","gone":null,
 		"meta":{"tenant_id":"t","ojs.codec.key_id":"k","ojs.codec.list":["a"]},"tags":["x"]}}`)
 	answer("/array", 200, "application/json", `[{"id":"a"},{"id":"b"}]`)
 	answer("/text", 200, "text/plain", `hello`)
@@ -58,7 +59,8 @@ func canned(t *testing.T) Target {
 			body = []byte("null")
 		}
 		raw, _ := encode(string(body))
-		_, _ = w.Write(fmt.Appendf(nil, `{"method":%q,"path":%q,"type":%q,"x":%q,"body":%s,"raw":%s}`, r.Method, r.URL.Path, r.Header.Get("Content-Type"), r.Header.Get("X-Test"), orNull(body), raw))
+		_, _ = w.Write(fmt.Appendf(nil, `{"method":%q,"path":%q,"type":%q,"x":%q,"body":%s,"raw":%s}`,
+			r.Method, r.URL.Path, r.Header.Get("Content-Type"), r.Header.Get("X-Test"), orNull(body), raw))
 	})
 	srv := httptest.NewServer(mux)
 	t.Cleanup(srv.Close)
@@ -72,111 +74,25 @@ func orNull(body []byte) []byte {
 	return body
 }
 
-// Each entry is steps, and either nothing, when they hold, or what the failure says.
-func TestStepsHoldOrFail(t *testing.T) {
-	t.Parallel()
+// stepCase is a case of its own: steps, and either nothing, when they hold, or what the failure says.
+type stepCase struct{ name, steps, failure string }
+
+// get is a case of one GET.
+func get(path, assertions string) string {
+	return `[{"action":"GET","path":"` + path + `","assertions":` + assertions + `}]`
+}
+
+// claimed gets lists of jobs from two paths and asks who has the job.
+func claimed(first, second, job, list, want string) string {
+	return `[{"id":"a","action":"GET","path":"` + first + `"},{"id":"b","action":"GET","path":"` + second + `"},
+		{"action":"ASSERT","assertions":{"exclusive_claim":{"job_id":"` + job + `",
+			"fetches":["{{steps.a.response.body.` + list + `}}","{{steps.b.response.body.` + list + `}}"],` + want + `}}}]`
+}
+
+func holdOrFail(t *testing.T, cases []stepCase) {
+	t.Helper()
 	target := canned(t)
-	for _, c := range []struct{ name, steps, failure string }{
-		{"status as number", `[{"action":"GET","path":"/job","assertions":{"status":201}}]`, ""},
-		{"status as number, other", `[{"action":"GET","path":"/job","assertions":{"status":200}}]`, "status: got 201"},
-		{"status as range", `[{"action":"GET","path":"/job","assertions":{"status":"number:range(200,299)"}}]`, ""},
-		{"status as range, outside", `[{"action":"GET","path":"/job","assertions":{"status":"number:range(400,422)"}}]`, "want a number from 400 to 422"},
-		{"status as words", `[{"action":"GET","path":"/job","assertions":{"status":"one_of:200,201"}}]`, ""},
-		{"status as words, other", `[{"action":"GET","path":"/job","assertions":{"status":"one_of:200,202"}}]`, "status"},
-		{"status as array", `[{"action":"GET","path":"/job","assertions":{"status":[200,201]}}]`, ""},
-		{"status as array, other", `[{"action":"GET","path":"/job","assertions":{"status":[200,409]}}]`, "status"},
-		{"status as object", `[{"action":"GET","path":"/job","assertions":{"status":{"$in":[201]}}}]`, ""},
-		{"status as object, other", `[{"action":"GET","path":"/job","assertions":{"status":{"$in":[200]}}}]`, "status"},
-		{"status_one_of", `[{"action":"GET","path":"/job","assertions":{"status_one_of":[201,400]}}]`, ""},
-		{"status_one_of, other", `[{"action":"GET","path":"/job","assertions":{"status_one_of":[403,404]}}]`, "status"},
-		{"status_in, other", `[{"action":"GET","path":"/job","assertions":{"status_in":[403,404]}}]`, "status"},
-		{"a server error nobody asked about", `[{"action":"GET","path":"/broken","assertions":{"body":{"$.error":{}}}}]`, "no server error"},
-		{"a server error without any assertion", `[{"action":"GET","path":"/broken"}]`, "no server error"},
-		{"a server error that was asked for", `[{"action":"GET","path":"/broken","assertions":{"status":500}}]`, ""},
-
-		{"expect is another word for assertions", `[{"action":"GET","path":"/job","expect":{"status":200}}]`, "status"},
-		{"expect beside assertions", `[{"action":"GET","path":"/job","assertions":{"status":201},"expect":{"body.job.n":4}}]`, "$.job.n: got 3, want 4"},
-		{"body. keys", `[{"action":"GET","path":"/job","expect":{"body.job.n":3,"body.job.tags[0]":"x"}}]`, ""},
-		{"body paths", `[{"action":"GET","path":"/job","assertions":{"body":{"$.job.n":3,"$.job.big":12345678901234567890123}}}]`, ""},
-		{"body path, last digit", `[{"action":"GET","path":"/job","assertions":{"body":{"$.job.big":12345678901234567890124}}}]`, "$.job.big"},
-		{"body path that leads nowhere", `[{"action":"GET","path":"/job","assertions":{"body":{"$.job.nope":"x"}}}]`, `$.job.nope: got nothing, want "x"`},
-		{"dotted key in meta", `[{"action":"GET","path":"/job","assertions":{"body":{"$.job.meta.ojs.codec.key_id":"k","$.job.meta.ojs.codec.list[0]":"a"}}}]`, ""},
-		{"dotted key in meta, other", `[{"action":"GET","path":"/job","assertions":{"body":{"$.job.meta.ojs.codec.key_id":"other"}}}]`, "key_id"},
-		{"an open meta", `[{"action":"GET","path":"/job","assertions":{"body":{"$.job.meta":{"ojs.codec.key_id":"k"}}}}]`, ""},
-		{"an open meta, other value", `[{"action":"GET","path":"/job","assertions":{"body":{"$.job.meta":{"ojs.codec.key_id":"q"}}}}]`, `$.job.meta.ojs.codec.key_id: got "k", want "q"`},
-		{"an open meta, missing key", `[{"action":"GET","path":"/job","assertions":{"body":{"$.job.meta":{"zip":1}}}}]`, "got nothing"},
-		{"other objects are closed", `[{"action":"GET","path":"/jobs-one","assertions":{"body":{"$.jobs[0]":{}}}}]`, "want {}"},
-		{"arrays as bodies", `[{"action":"GET","path":"/array","assertions":{"body":{"$":"array:length:2","$[1].id":"b"}}}]`, ""},
-		{"arrays as bodies, other", `[{"action":"GET","path":"/array","assertions":{"body":{"$[1].id":"c"}}}]`, `$[1].id: got "b"`},
-		{"text where JSON is wanted", `[{"action":"GET","path":"/text","assertions":{"body":{"$.id":{"$exists":false}}}}]`, "want JSON"},
-		{"duplicate keys in a response", `[{"action":"GET","path":"/twice","assertions":{"body":{"$.a":"exists"}}}]`, "twice"},
-		{"absence needs a body", `[{"action":"GET","path":"/empty","assertions":{"body":{"$.id":"absent"}}}]`, "an empty body"},
-		{"null is no absence", `[{"action":"GET","path":"/job","assertions":{"body":{"$.job.gone":{"$exists":false}}}}]`, "got null"},
-		{"null is no value", `[{"action":"GET","path":"/job","assertions":{"body":{"$.job.gone":{"$exists":true}}}}]`, "got null"},
-		{"body_absent", `[{"action":"GET","path":"/job","assertions":{"body_absent":["$.job.error"]}}]`, ""},
-		{"body_absent, present", `[{"action":"GET","path":"/job","assertions":{"body_absent":["$.job.id"]}}]`, "want nothing"},
-		{"body_contains", `[{"action":"GET","path":"/text","assertions":{"body_contains":["ell"]}}]`, ""},
-		{"body_contains, other", `[{"action":"GET","path":"/text","assertions":{"body_contains":["elk"]}}]`, "elk"},
-		{"body_raw", `[{"action":"GET","path":"/text","assertions":{"body_raw":"hello"}}]`, ""},
-		{"body_raw, other", `[{"action":"GET","path":"/text","assertions":{"body_raw":{"$match":"^ell"}}}]`, "body text"},
-
-		{"or: first holds", `[{"action":"GET","path":"/jobs-none","assertions":{"body":{"$or":[{"$.jobs":{"$size":0}},{"$empty":true}]}}}]`, ""},
-		{"or: second holds", `[{"action":"GET","path":"/empty","assertions":{"body":{"$or":[{"$.jobs":{"$size":0}},{"$empty":true}]}}}]`, ""},
-		{"or: none holds", `[{"action":"GET","path":"/jobs-one","assertions":{"body":{"$or":[{"$.jobs":{"$size":0}},{"$empty":true}]}}}]`, "no alternative"},
-		{"or does not excuse the rest", `[{"action":"GET","path":"/jobs-none","assertions":{"body":{"$.n":1,"$or":[{"$.jobs":[]}]}}}]`, "$.n"},
-		{"or inside or", `[{"action":"GET","path":"/job","assertions":{"body":{"$or":[{"$or":[{"$.job.n":1},{"$.job.n":2}]},{"$.job.n":4}]}}}]`, "no alternative"},
-		{"empty: null counts", `[{"action":"GET","path":"/null","assertions":{"body":{"$empty":true}}}]`, ""},
-		{"empty: an object does not", `[{"action":"GET","path":"/jobs-none","assertions":{"body":{"$empty":true}}}]`, "nothing or null"},
-		{"empty at the root path", `[{"action":"GET","path":"/empty","assertions":{"body":{"$":{"$empty":true}}}}]`, ""},
-
-		{"header exists", `[{"action":"GET","path":"/job","assertions":{"headers":{"content-type":{"$exists":true}}}}]`, ""},
-		{"header missing", `[{"action":"GET","path":"/job","assertions":{"headers":{"Retry-After":{"$exists":true}}}}]`, "header Retry-After: got nothing"},
-		{"header equal", `[{"action":"GET","path":"/job","assertions":{"headers":{"Content-Type":"application/openjobspec+json"}}}]`, ""},
-		{"header other", `[{"action":"GET","path":"/job","assertions":{"headers":{"Content-Type":"application/json"}}}]`, "header Content-Type"},
-		{"header $eq", `[{"action":"GET","path":"/text","assertions":{"headers":{"Content-Type":{"$eq":"text/plain"}}}}]`, ""},
-		{"header $match, other", `[{"action":"GET","path":"/text","assertions":{"headers":{"Content-Type":{"$match":"json"}}}}]`, "matching json"},
-
-		{"template keeps its type", `[{"id":"a","action":"GET","path":"/job"},{"action":"POST","path":"/echo","body":{"n":"{{steps.a.response.body.job.n}}","tags":"{{ steps.a.response.body.job.tags }}","s":"n={{steps.a.response.body.job.n}}"},
-			"assertions":{"body":{"$.body":{"n":3,"tags":["x"],"s":"n=3"}}}}]`, ""},
-		{"template in path, header and matcher", `[{"id":"a","action":"GET","path":"/job"},{"action":"PUT","path":"/echo/{{steps.a.response.body.job.id}}","headers":{"X-Test":"{{steps.a.response.status}}"},"body":1,
-			"assertions":{"body":{"$.path":"/echo/j-1","$.x":"201","$.method":"PUT","$.type":"application/openjobspec+json"}}}]`, ""},
-		{"template in a filter", `[{"id":"a","action":"GET","path":"/job"},{"action":"GET","path":"/jobs-one","assertions":{"body":{"$.jobs[?(@.id=='{{steps.a.response.body.job.id}}')]":"absent"}}}]`, "want nothing"},
-		{"template that leads nowhere, in a body", `[{"id":"a","action":"GET","path":"/job"},{"action":"POST","path":"/echo","body":"{{steps.a.response.body.nope}}"}]`, "leads to nothing"},
-		{"template that leads nowhere, in a path", `[{"action":"GET","path":"/echo/${job_id}"}]`, "leads to nothing"},
-		{"template that leads nowhere, in a matcher", `[{"action":"GET","path":"/job","assertions":{"body":{"$.job.id":"{{later}}"}}}]`, "leads to nothing"},
-		{"a template is never a matcher", `[{"action":"POST","path":"/echo","body":"any","capture":{"w":"$.body"}},{"action":"GET","path":"/job","assertions":{"body":{"$.job.id":"{{w}}"}}}]`, `got "j-1", want "any"`},
-		{"capture", `[{"action":"GET","path":"/job","capture":{"id":"$.job.id"}},{"action":"GET","path":"/echo/${id}","assertions":{"body":{"$.path":"/echo/j-1"}}}]`, ""},
-		{"captures", `[{"action":"GET","path":"/job","captures":{"id":"$.job.id"}},{"action":"GET","path":"/echo/{{id}}","assertions":{"body":{"$.path":"/echo/j-2"}}}]`, `got "/echo/j-1"`},
-		{"capture looks into the job", `[{"action":"GET","path":"/job","store":{"id":"id"}},{"action":"GET","path":"/echo/$ref.id","assertions":{"body":{"$.path":"/echo/j-1"}}}]`, ""},
-		{"capture of nothing", `[{"action":"GET","path":"/job","capture":{"id":"$.nope"}}]`, "capture id"},
-		{"assertions do not look into the job", `[{"action":"GET","path":"/job","assertions":{"body":{"$.id":"j-1"}}}]`, "got nothing"},
-
-		{"raw_body", `[{"action":"POST","path":"/echo","raw_body":"{ no json","assertions":{"body":{"$.raw":"{ no json"}}}]`, ""},
-		{"body with markup", `[{"action":"POST","path":"/echo","body":{"a":"<&>"},"assertions":{"body":{"$.raw":"{\"a\":\"<&>\"}"}}}]`, ""},
-		{"body of null", `[{"action":"POST","path":"/echo","body":null,"assertions":{"body":{"$.raw":"null","$.type":"string:nonempty"}}}]`, ""},
-		{"no body", `[{"action":"POST","path":"/echo","assertions":{"body":{"$.type":""}}}]`, ""},
-		{"PATCH", `[{"action":"PATCH","path":"/echo","body":{},"assertions":{"body":{"$.method":"PATCH"}}}]`, ""},
-
-		{"push", `[{"action":"push","request":{"type":"a.b","args":[1],"queue":"q","ext":true},"expect":{"body":{"sent":{"type":"a.b","args":[1],"options":{"queue":"q"},"ext":true}}}}]`, ""},
-		{"push and get", `[{"action":"push","request":{"type":"a.b"},"store":{"id":"id"}},{"action":"get","request":{"id":"$ref.id"},"expect":{"status":200,"body":{"type":"a.b","meta":{"x.y":1}}}}]`, ""},
-		{"push and get, other", `[{"action":"push","request":{"type":"a.b"},"store":{"id":"id"}},{"action":"get","request":{"id":"$ref.id"},"expect":{"body":{"meta":{"x.y":2}}}}]`, "meta.x.y"},
-		{"ack", `[{"action":"ack","request":{"id":"j"},"expect":{"body":{"state":"discarded"}}}]`, `got "completed"`},
-
-		{"exactly one has it", `[{"id":"a","action":"GET","path":"/jobs-one"},{"id":"b","action":"GET","path":"/jobs-none"},{"action":"ASSERT","assertions":{"exclusive_claim":{"job_id":"j-1","fetches":["{{steps.a.response.body.jobs}}","{{steps.b.response.body.jobs}}"],"exactly_one_has_job":true,"exactly_one_empty":true}}}]`, ""},
-		{"both have it", `[{"id":"a","action":"GET","path":"/jobs-one"},{"action":"ASSERT","assertions":{"exclusive_claim":{"job_id":"j-1","fetches":["{{steps.a.response.body.jobs}}","{{steps.a.response.body.jobs}}"],"exactly_one_has_job":true}}}]`, "the job 2 times"},
-		{"none has it", `[{"id":"b","action":"GET","path":"/jobs-none"},{"action":"ASSERT","assertions":{"exclusive_claim":{"job_id":"j-1","fetches":["{{steps.b.response.body.jobs}}","{{steps.b.response.body.jobs}}"],"exactly_one_has_job":true}}}]`, "the job 0 times"},
-		{"both empty", `[{"id":"b","action":"GET","path":"/jobs-none"},{"action":"ASSERT","assertions":{"exclusive_claim":{"job_id":"j-1","fetches":["{{steps.b.response.body.jobs}}","{{steps.b.response.body.jobs}}"],"exactly_one_empty":true}}}]`, "2 empty fetches"},
-		{"fetches that are none", `[{"id":"a","action":"GET","path":"/job"},{"action":"ASSERT","assertions":{"exclusive_claim":{"job_id":"j","fetches":["{{steps.a.response.body.job}}","{{steps.a.response.body.job}}"],"exactly_one_has_job":true}}}]`, "an array of jobs"},
-		{"equal responses", `[{"id":"a","action":"GET","path":"/job"},{"id":"b","action":"GET","path":"/job"},{"action":"ASSERT","assertions":{"equality":{"$.steps.a.response.body":"{{steps.b.response.body}}"}}}]`, ""},
-		{"unequal responses", `[{"id":"a","action":"GET","path":"/job"},{"id":"b","action":"GET","path":"/array"},{"action":"ASSERT","assertions":{"equality":{"$.steps.a.response.body":"{{steps.b.response.body}}"}}}]`, "the same as"},
-		{"equality with nothing", `[{"id":"a","action":"GET","path":"/job"},{"action":"ASSERT","assertions":{"equality":{"$.steps.z.response.body":"{{steps.a.response.body}}"}}}]`, "got nothing"},
-
-		{"time", `[{"action":"GET","path":"/job","assertions":{"timing_ms":{"less_than":60000}}}]`, ""},
-		{"time, too short", `[{"action":"GET","path":"/job","assertions":{"timing_ms":{"greater_than":60000}}}]`, "time in ms"},
-		{"waiting", `[{"action":"WAIT","duration_ms":1},{"action":"GET","path":"/job","delay_ms":1}]`, ""},
-		{"later steps do not run", `[{"action":"GET","path":"/job","assertions":{"status":1}},{"action":"GET","path":"/job","assertions":{"status":2}}]`, "want 1"},
-		{"nobody answers", `[{"action":"GET","path":"/echo/%zz"}]`, "request"},
-	} {
+	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			failures := caseOf(t, c.steps).Run(t.Context(), target)
@@ -190,6 +106,229 @@ func TestStepsHoldOrFail(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestStatusAssertions(t *testing.T) {
+	t.Parallel()
+	holdOrFail(t, []stepCase{
+		{"status as number", get("/job", `{"status":201}`), ""},
+		{"status as number, other", get("/job", `{"status":200}`), "status: got 201"},
+		{"status as range", get("/job", `{"status":"number:range(200,299)"}`), ""},
+		{"status as range, outside", get("/job", `{"status":"number:range(400,422)"}`), "want a number from 400 to 422"},
+		{"status as words", get("/job", `{"status":"one_of:200,201"}`), ""},
+		{"status as words, other", get("/job", `{"status":"one_of:200,202"}`), "status"},
+		{"status as array", get("/job", `{"status":[200,201]}`), ""},
+		{"status as array, other", get("/job", `{"status":[200,409]}`), "status"},
+		{"status as object", get("/job", `{"status":{"$in":[201]}}`), ""},
+		{"status as object, other", get("/job", `{"status":{"$in":[200]}}`), "status"},
+		{"status_one_of", get("/job", `{"status_one_of":[201,400]}`), ""},
+		{"status_one_of, other", get("/job", `{"status_one_of":[403,404]}`), "status"},
+		{"status_in, other", get("/job", `{"status_in":[403,404]}`), "status"},
+		{"a server error nobody asked about", get("/broken", `{"body":{"$.error":{}}}`), "no server error"},
+		{"a server error without any assertion", `[{"action":"GET","path":"/broken"}]`, "no server error"},
+		{"a server error that was asked for", get("/broken", `{"status":500}`), ""},
+	})
+}
+
+func TestBodyAssertions(t *testing.T) {
+	t.Parallel()
+	holdOrFail(t, []stepCase{
+		{"expect is another word for assertions", `[{"action":"GET","path":"/job","expect":{"status":200}}]`, "status"},
+		{
+			"expect beside assertions", `[{"action":"GET","path":"/job","assertions":{"status":201},"expect":{"body.job.n":4}}]`,
+			"$.job.n: got 3, want 4",
+		},
+		{"body. keys", `[{"action":"GET","path":"/job","expect":{"body.job.n":3,"body.job.tags[0]":"x"}}]`, ""},
+		{"body paths", get("/job", `{"body":{"$.job.n":3,"$.job.big":12345678901234567890123}}`), ""},
+		{"body path, last digit", get("/job", `{"body":{"$.job.big":12345678901234567890124}}`), "$.job.big"},
+		{"body path that leads nowhere", get("/job", `{"body":{"$.job.nope":"x"}}`), `$.job.nope: got nothing, want "x"`},
+		{"dotted key in meta", get("/job", `{"body":{"$.job.meta.ojs.codec.key_id":"k","$.job.meta.ojs.codec.list[0]":"a"}}`), ""},
+		{"dotted key in meta, other", get("/job", `{"body":{"$.job.meta.ojs.codec.key_id":"other"}}`), "key_id"},
+		{"an open meta", get("/job", `{"body":{"$.job.meta":{"ojs.codec.key_id":"k"}}}`), ""},
+		{
+			"an open meta, other value", get("/job", `{"body":{"$.job.meta":{"ojs.codec.key_id":"q"}}}`),
+			`$.job.meta.ojs.codec.key_id: got "k", want "q"`,
+		},
+		{"an open meta, missing key", get("/job", `{"body":{"$.job.meta":{"zip":1}}}`), "got nothing"},
+		{"other objects are closed", get("/jobs-one", `{"body":{"$.jobs[0]":{}}}`), "want {}"},
+		{"arrays as bodies", get("/array", `{"body":{"$":"array:length:2","$[1].id":"b"}}`), ""},
+		{"arrays as bodies, other", get("/array", `{"body":{"$[1].id":"c"}}`), `$[1].id: got "b"`},
+		{"text where JSON is wanted", get("/text", `{"body":{"$.id":{"$exists":false}}}`), "want JSON"},
+		{"duplicate keys in a response", get("/twice", `{"body":{"$.a":"exists"}}`), "twice"},
+		{"absence needs a body", get("/empty", `{"body":{"$.id":"absent"}}`), "an empty body"},
+		{"null is no absence", get("/job", `{"body":{"$.job.gone":{"$exists":false}}}`), "got null"},
+		{"null is no value", get("/job", `{"body":{"$.job.gone":{"$exists":true}}}`), "got null"},
+		{"body_absent", get("/job", `{"body_absent":["$.job.error"]}`), ""},
+		{"body_absent, present", get("/job", `{"body_absent":["$.job.id"]}`), "want nothing"},
+		{"body_contains", get("/text", `{"body_contains":["ell"]}`), ""},
+		{"body_contains, other", get("/text", `{"body_contains":["elk"]}`), "elk"},
+		{"body_raw", get("/text", `{"body_raw":"hello"}`), ""},
+		{"body_raw, other", get("/text", `{"body_raw":{"$match":"^ell"}}`), "body text"},
+	})
+}
+
+func TestOrAndEmpty(t *testing.T) {
+	t.Parallel()
+	holdOrFail(t, []stepCase{
+		{"or: first holds", get("/jobs-none", `{"body":{"$or":[{"$.jobs":{"$size":0}},{"$empty":true}]}}`), ""},
+		{"or: second holds", get("/empty", `{"body":{"$or":[{"$.jobs":{"$size":0}},{"$empty":true}]}}`), ""},
+		{"or: none holds", get("/jobs-one", `{"body":{"$or":[{"$.jobs":{"$size":0}},{"$empty":true}]}}`), "no alternative"},
+		{"or does not excuse the rest", get("/jobs-none", `{"body":{"$.n":1,"$or":[{"$.jobs":[]}]}}`), "$.n"},
+		{"or inside or", get("/job", `{"body":{"$or":[{"$or":[{"$.job.n":1},{"$.job.n":2}]},{"$.job.n":4}]}}`), "no alternative"},
+		{"empty: null counts", get("/null", `{"body":{"$empty":true}}`), ""},
+		{"empty: an object does not", get("/jobs-none", `{"body":{"$empty":true}}`), "nothing or null"},
+		{"empty at the root path", get("/empty", `{"body":{"$":{"$empty":true}}}`), ""},
+	})
+}
+
+func TestHeaderAssertions(t *testing.T) {
+	t.Parallel()
+	holdOrFail(t, []stepCase{
+		{"header exists", get("/job", `{"headers":{"content-type":{"$exists":true}}}`), ""},
+		{"header missing", get("/job", `{"headers":{"Retry-After":{"$exists":true}}}`), "header Retry-After: got nothing"},
+		{"header equal", get("/job", `{"headers":{"Content-Type":"application/openjobspec+json"}}`), ""},
+		{"header other", get("/job", `{"headers":{"Content-Type":"application/json"}}`), "header Content-Type"},
+		{"header $eq", get("/text", `{"headers":{"Content-Type":{"$eq":"text/plain"}}}`), ""},
+		{"header $match, other", get("/text", `{"headers":{"Content-Type":{"$match":"json"}}}`), "matching json"},
+	})
+}
+
+func TestTemplatesAndCaptures(t *testing.T) {
+	t.Parallel()
+	holdOrFail(t, []stepCase{
+		{
+			"template keeps its type", `[{"id":"a","action":"GET","path":"/job"},
+				{"action":"POST","path":"/echo",
+					"body":{"n":"{{steps.a.response.body.job.n}}","tags":"{{ steps.a.response.body.job.tags }}",
+						"s":"n={{steps.a.response.body.job.n}}"},
+					"assertions":{"body":{"$.body":{"n":3,"tags":["x"],"s":"n=3"}}}}]`,
+			"",
+		},
+		{
+			"template in path, header and matcher", `[{"id":"a","action":"GET","path":"/job"},
+				{"action":"PUT","path":"/echo/{{steps.a.response.body.job.id}}","headers":{"X-Test":"{{steps.a.response.status}}"},"body":1,
+					"assertions":{"body":{"$.path":"/echo/j-1","$.x":"201","$.method":"PUT","$.type":"application/openjobspec+json"}}}]`,
+			"",
+		},
+		{
+			"template in a filter", `[{"id":"a","action":"GET","path":"/job"},
+				{"action":"GET","path":"/jobs-one",
+					"assertions":{"body":{"$.jobs[?(@.id=='{{steps.a.response.body.job.id}}')]":"absent"}}}]`,
+			"want nothing",
+		},
+		{
+			"template that leads nowhere, in a body", `[{"id":"a","action":"GET","path":"/job"},
+				{"action":"POST","path":"/echo","body":"{{steps.a.response.body.nope}}"}]`,
+			"leads to nothing",
+		},
+		{"template that leads nowhere, in a path", `[{"action":"GET","path":"/echo/${job_id}"}]`, "leads to nothing"},
+		{"template that leads nowhere, in a matcher", get("/job", `{"body":{"$.job.id":"{{later}}"}}`), "leads to nothing"},
+		{
+			"a template is never a matcher", `[{"action":"POST","path":"/echo","body":"any","capture":{"w":"$.body"}},
+				{"action":"GET","path":"/job","assertions":{"body":{"$.job.id":"{{w}}"}}}]`,
+			`got "j-1", want "any"`,
+		},
+		{
+			"capture", `[{"action":"GET","path":"/job","capture":{"id":"$.job.id"}},
+				{"action":"GET","path":"/echo/${id}","assertions":{"body":{"$.path":"/echo/j-1"}}}]`,
+			"",
+		},
+		{
+			"captures", `[{"action":"GET","path":"/job","captures":{"id":"$.job.id"}},
+				{"action":"GET","path":"/echo/{{id}}","assertions":{"body":{"$.path":"/echo/j-2"}}}]`,
+			`got "/echo/j-1"`,
+		},
+		{
+			"capture looks into the job", `[{"action":"GET","path":"/job","store":{"id":"id"}},
+				{"action":"GET","path":"/echo/$ref.id","assertions":{"body":{"$.path":"/echo/j-1"}}}]`,
+			"",
+		},
+		{"capture of nothing", `[{"action":"GET","path":"/job","capture":{"id":"$.nope"}}]`, "capture id"},
+		{"assertions do not look into the job", get("/job", `{"body":{"$.id":"j-1"}}`), "got nothing"},
+	})
+}
+
+func TestWhatIsSent(t *testing.T) {
+	t.Parallel()
+	holdOrFail(t, []stepCase{
+		{"raw_body", `[{"action":"POST","path":"/echo","raw_body":"{ no json","assertions":{"body":{"$.raw":"{ no json"}}}]`, ""},
+		{"body with markup", `[{"action":"POST","path":"/echo","body":{"a":"<&>"},"assertions":{"body":{"$.raw":"{\"a\":\"<&>\"}"}}}]`, ""},
+		{
+			"body of null", `[{"action":"POST","path":"/echo","body":null,
+				"assertions":{"body":{"$.raw":"null","$.type":"string:nonempty"}}}]`,
+			"",
+		},
+		{"no body", `[{"action":"POST","path":"/echo","assertions":{"body":{"$.type":""}}}]`, ""},
+		{"PATCH", `[{"action":"PATCH","path":"/echo","body":{},"assertions":{"body":{"$.method":"PATCH"}}}]`, ""},
+	})
+}
+
+func TestAbstractActions(t *testing.T) {
+	t.Parallel()
+	holdOrFail(t, []stepCase{
+		{
+			"push", `[{"action":"push","request":{"type":"a.b","args":[1],"queue":"q","ext":true},
+				"expect":{"body":{"sent":{"type":"a.b","args":[1],"options":{"queue":"q"},"ext":true}}}}]`,
+			"",
+		},
+		{
+			"push and get", `[{"action":"push","request":{"type":"a.b"},"store":{"id":"id"}},
+				{"action":"get","request":{"id":"$ref.id"},"expect":{"status":200,"body":{"type":"a.b","meta":{"x.y":1}}}}]`,
+			"",
+		},
+		{
+			"push and get, other", `[{"action":"push","request":{"type":"a.b"},"store":{"id":"id"}},
+				{"action":"get","request":{"id":"$ref.id"},"expect":{"body":{"meta":{"x.y":2}}}}]`,
+			"meta.x.y",
+		},
+		{"ack", `[{"action":"ack","request":{"id":"j"},"expect":{"body":{"state":"discarded"}}}]`, `got "completed"`},
+	})
+}
+
+func TestClaimsAndEquality(t *testing.T) {
+	t.Parallel()
+	holdOrFail(t, []stepCase{
+		{
+			"exactly one has it",
+			claimed("/jobs-one", "/jobs-none", "j-1", "jobs", `"exactly_one_has_job":true,"exactly_one_empty":true`), "",
+		},
+		{"both have it", claimed("/jobs-one", "/jobs-one", "j-1", "jobs", `"exactly_one_has_job":true`), "the job 2 times"},
+		{"none has it", claimed("/jobs-none", "/jobs-none", "j-1", "jobs", `"exactly_one_has_job":true`), "the job 0 times"},
+		{"both empty", claimed("/jobs-none", "/jobs-none", "j-1", "jobs", `"exactly_one_empty":true`), "2 empty fetches"},
+		{"fetches that are none", claimed("/job", "/job", "j", "job", `"exactly_one_has_job":true`), "an array of jobs"},
+		{
+			"equal responses", `[{"id":"a","action":"GET","path":"/job"},
+				{"id":"b","action":"GET","path":"/job"},
+				{"action":"ASSERT","assertions":{"equality":{"$.steps.a.response.body":"{{steps.b.response.body}}"}}}]`,
+			"",
+		},
+		{
+			"unequal responses", `[{"id":"a","action":"GET","path":"/job"},
+				{"id":"b","action":"GET","path":"/array"},
+				{"action":"ASSERT","assertions":{"equality":{"$.steps.a.response.body":"{{steps.b.response.body}}"}}}]`,
+			"the same as",
+		},
+		{
+			"equality with nothing", `[{"id":"a","action":"GET","path":"/job"},
+				{"action":"ASSERT","assertions":{"equality":{"$.steps.z.response.body":"{{steps.a.response.body}}"}}}]`,
+			"got nothing",
+		},
+	})
+}
+
+func TestTimeAndOrder(t *testing.T) {
+	t.Parallel()
+	holdOrFail(t, []stepCase{
+		{"time", get("/job", `{"timing_ms":{"less_than":60000}}`), ""},
+		{"time, too short", get("/job", `{"timing_ms":{"greater_than":60000}}`), "time in ms"},
+		{"waiting", `[{"action":"WAIT","duration_ms":1},{"action":"GET","path":"/job","delay_ms":1}]`, ""},
+		{
+			"later steps do not run", `[{"action":"GET","path":"/job","assertions":{"status":1}},
+				{"action":"GET","path":"/job","assertions":{"status":2}}]`,
+			"want 1",
+		},
+		{"nobody answers", `[{"action":"GET","path":"/echo/%zz"}]`, "request"},
+	})
 }
 
 func TestUnknownKeysAreRefused(t *testing.T) {
@@ -235,7 +374,9 @@ func TestUnknownKeysAreRefused(t *testing.T) {
 		{`[{"action":"ASSERT","assertions":{"exclusive_claim":{"job_id":"x","fetches":["a"],"exactly_one_has_job":true}}}]`, "two fetches"},
 		{`[{"id":"a","action":"GET","path":"/x"},{"id":"a","action":"GET","path":"/y"}]`, "two steps"},
 		{`[{"id":"a","action":"GET","path":"/x","parallel_with":"b"}]`, "parallel"},
-		{`[{"id":"a","action":"GET","path":"/x","parallel_with":"c"},{"id":"b","action":"GET","path":"/y"},{"id":"c","action":"GET","path":"/z"}]`, "parallel"},
+		{`[{"id":"a","action":"GET","path":"/x","parallel_with":"c"},
+			{"id":"b","action":"GET","path":"/y"},
+			{"id":"c","action":"GET","path":"/z"}]`, "parallel"},
 		{`[]`, "steps"},
 		{`[1]`, "object"},
 	} {
@@ -324,7 +465,8 @@ func TestRepeatedStepsAreEachJudged(t *testing.T) {
 		_, _ = w.Write(fmt.Appendf(nil, `{"n":%d}`, calls))
 	}))
 	t.Cleanup(srv.Close)
-	f := caseOf(t, `[{"action":"GET","path":"/","repeat":3,"assertions":{"body":{"$.n":{"$ne":2}}}}]`).Run(t.Context(), Target{srv.URL, srv.Client()})
+	c := caseOf(t, `[{"action":"GET","path":"/","repeat":3,"assertions":{"body":{"$.n":{"$ne":2}}}}]`)
+	f := c.Run(t.Context(), Target{srv.URL, srv.Client()})
 	if calls != 3 || len(f) != 1 {
 		t.Errorf("%d calls, %v", calls, f)
 	}
