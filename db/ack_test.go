@@ -21,7 +21,9 @@ var states = []string{"scheduled", "available", "pending", "active", "completed"
 func bring(t testing.TB, d *pgtest.DB, state, queue string) job {
 	t.Helper()
 	service := d.Service()
-	enqueue := map[string]string{"scheduled": ", p_scheduled_at => ojs.now() + interval '10 minutes'", "pending": ", p_pending => true"}[state]
+	enqueue := map[string]string{
+		"scheduled": ", p_scheduled_at => ojs.now() + interval '10 minutes'", "pending": ", p_pending => true",
+	}[state]
 	id := one[string](t, service, "select id::text from ojs.enqueue('a', p_queue => $1, p_tenant => 'acme'"+enqueue+")", queue)
 	if slices.Contains([]string{"active", "completed", "retryable", "discarded"}, state) {
 		oneJob(t, service, "ojs.fetch(array[$1], p_worker_id => 'w1')", queue)
@@ -89,8 +91,14 @@ func TestStateMachine(t *testing.T) {
 		{name: "ack with lease", call: "ojs.ack($1, $2)", outcome: to("completed", "active"), expected: "active"},
 		{name: "ack by the worker", call: "ojs.ack($1, p_worker_id => 'w1')", outcome: to("completed", "active"), expected: "active"},
 		{name: "nack", call: `ojs.nack($1, '{"message": "x"}')`, outcome: to("retryable", "active"), expected: "active"},
-		{name: "nack, requeue", call: `ojs.nack($1, '{"message": "x"}', $2, p_requeue => true)`, outcome: to("available", "active"), expected: "active"},
-		{name: "nack, not retryable", call: `ojs.nack($1, '{"message": "x", "retryable": false}')`, outcome: to("discarded", "active"), expected: "active"},
+		{
+			name: "nack, requeue", call: `ojs.nack($1, '{"message": "x"}', $2, p_requeue => true)`,
+			outcome: to("available", "active"), expected: "active",
+		},
+		{
+			name: "nack, not retryable", call: `ojs.nack($1, '{"message": "x", "retryable": false}')`,
+			outcome: to("discarded", "active"), expected: "active",
+		},
 		{name: "release", call: "ojs.release($1, $2)", outcome: to("available", "active"), expected: "active"},
 		{name: "cancel", call: "ojs.cancel($1)", outcome: to("cancelled", "scheduled", "available", "pending", "active", "retryable")},
 		{name: "activate", call: "ojs.activate($1)", outcome: to("available", "pending"), expected: "pending"},
@@ -205,7 +213,9 @@ func TestMaxAttempts(t *testing.T) {
 	d := pgtest.New(t)
 	service := d.Service()
 	now := noon
-	for max, want := range map[int]string{0: "discarded", 1: "discarded", 2: "retryable discarded", 4: "retryable retryable retryable discarded"} {
+	for max, want := range map[int]string{
+		0: "discarded", 1: "discarded", 2: "retryable discarded", 4: "retryable retryable retryable discarded",
+	} {
 		queue := "max" + strconv.Itoa(max)
 		exec(t, service, "select from ojs.enqueue('a', p_queue => $1, p_max_attempts => $2)", queue, max)
 		var got []string
@@ -273,8 +283,14 @@ func TestLeasesFence(t *testing.T) {
 	}{
 		{"ack under the old lease", "select from ojs.ack($1, $2)", "lease", []any{first.ID, first.Lease}},
 		{"ack by the old worker", "select from ojs.ack($1, p_worker_id => 'w1')", "worker_id", []any{first.ID}},
-		{"ack under the new lease by the old worker", "select from ojs.ack($1, $2, p_worker_id => 'w1')", "worker_id", []any{first.ID, second.Lease}},
-		{"ack under the old lease by the new worker", "select from ojs.ack($1, $2, p_worker_id => 'w2')", "lease", []any{first.ID, first.Lease}},
+		{
+			"ack under the new lease by the old worker", "select from ojs.ack($1, $2, p_worker_id => 'w1')", "worker_id",
+			[]any{first.ID, second.Lease},
+		},
+		{
+			"ack under the old lease by the new worker", "select from ojs.ack($1, $2, p_worker_id => 'w2')", "lease",
+			[]any{first.ID, first.Lease},
+		},
 		{"nack under the old lease", `select from ojs.nack($1, '{"message": "x"}', $2)`, "lease", []any{first.ID, first.Lease}},
 		{"nack by the old worker", `select from ojs.nack($1, '{"message": "x"}', p_worker_id => 'w1')`, "worker_id", []any{first.ID}},
 		{"release under the old lease", "select from ojs.release($1, $2)", "lease", []any{first.ID, first.Lease}},
@@ -408,26 +424,37 @@ func TestErrorsHistory(t *testing.T) {
 	d.SetNow(noon)
 	service := d.Service()
 	exec(t, service, "select from ojs.enqueue('a', p_max_attempts => 1000)")
-	const detailed = `{"message": "card declined", "code": "card_declined", "type": "PaymentError", "retryable": true, "details": {"amount": 1.50, "note": null, "a": [null, {"b": 1}]}, "backtrace": ["x"]}`
-	for i, report := range []string{`{"message": "one"}`, detailed, `{"message": "three", "code": "c"}`, `{"message": "four", "type": "T"}`, `{"message": "five", "details": {"error_class": "E"}}`} {
+	const detailed = `{"message": "card declined", "code": "card_declined", "type": "PaymentError", "retryable": true,
+		"details": {"amount": 1.50, "note": null, "a": [null, {"b": 1}]}, "backtrace": ["x"]}`
+	for i, report := range []string{
+		`{"message": "one"}`, detailed, `{"message": "three", "code": "c"}`, `{"message": "four", "type": "T"}`,
+		`{"message": "five", "details": {"error_class": "E"}}`,
+	} {
 		held := oneJob(t, service, "ojs.fetch('{default}')")
 		d.SetNow(noon.Add(time.Duration(i) * time.Second))
 		exec(t, service, "select from ojs.nack($1, $2::text::jsonb, p_requeue => true)", held.ID, report)
 	}
 	id := one[string](t, d.Pool, "select id::text from ojs.job")
 	var got []map[string]any
-	if err := json.Unmarshal([]byte(one[string](t, service, "select errors::text from ojs.job_info($1)", id)), &got); err != nil || len(got) != 5 {
+	history := one[string](t, service, "select errors::text from ojs.job_info($1)", id)
+	if err := json.Unmarshal([]byte(history), &got); err != nil || len(got) != 5 {
 		t.Fatalf("errors: %v (%v)", got, err)
 	}
 	for i, want := range []string{
-		"1 one handler_error handler_error 12:00:00", "2 card declined card_declined PaymentError 12:00:01", "3 three c c 12:00:02", "4 four T T 12:00:03", "5 five handler_error E 12:00:04",
+		"1 one handler_error handler_error 12:00:00",
+		"2 card declined card_declined PaymentError 12:00:01",
+		"3 three c c 12:00:02",
+		"4 four T T 12:00:03",
+		"5 five handler_error E 12:00:04",
 	} {
 		e := got[i]
-		if text := fmt.Sprint(e["attempt"], " ", e["message"], " ", e["code"], " ", e["type"]) + " " + strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(e["occurred_at"]), "2031-05-04T"), ".000Z"); text != want {
+		at := strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(e["occurred_at"]), "2031-05-04T"), ".000Z")
+		if text := fmt.Sprint(e["attempt"], " ", e["message"], " ", e["code"], " ", e["type"]) + " " + at; text != want {
 			t.Errorf("error %d is %s, want %s", i+1, text, want)
 		}
 	}
-	if kept, want := fmt.Sprint(got[1]["details"], got[1]["backtrace"], got[1]["retryable"]), "map[a:[<nil> map[b:1]] amount:1.5 note:<nil>] [x] true"; kept != want {
+	kept := fmt.Sprint(got[1]["details"], got[1]["backtrace"], got[1]["retryable"])
+	if want := "map[a:[<nil> map[b:1]] amount:1.5 note:<nil>] [x] true"; kept != want {
 		t.Errorf("of the error's details %s is kept, want %s", kept, want)
 	}
 	// The latest hundred.
@@ -435,7 +462,9 @@ func TestErrorsHistory(t *testing.T) {
 		held := oneJob(t, service, "ojs.fetch('{default}')")
 		exec(t, service, `select from ojs.nack($1, '{"message": "again"}', p_requeue => true)`, held.ID)
 	}
-	if got := lines(t, service, "select jsonb_array_length(errors), errors -> 0 ->> 'attempt', errors -> 99 ->> 'attempt' from ojs.job_info($1)", id); got[0] != "100 6 105" {
+	if got := lines(t, service, `
+		select jsonb_array_length(errors), errors -> 0 ->> 'attempt', errors -> 99 ->> 'attempt'
+		from ojs.job_info($1)`, id); got[0] != "100 6 105" {
 		t.Errorf("number of errors, first and last attempt: %s, want 100 6 105", got[0])
 	}
 	// An acknowledgement leaves the history alone.
@@ -464,7 +493,9 @@ func TestRetryJitter(t *testing.T) {
 		{`"equal"`, 9, 3500, 7000},
 		{`"decorrelated"`, 9, 1000, 7000},
 	} {
-		got := list[int64](t, d.Pool, "select ojs._retry_delay_ms(jsonb_build_object('jitter', $1::text::jsonb, 'max_interval', 'PT7S'), $2) from generate_series(1, 500)", c.jitter, c.attempt)
+		got := list[int64](t, d.Pool, `
+			select ojs._retry_delay_ms(jsonb_build_object('jitter', $1::text::jsonb, 'max_interval', 'PT7S'), $2)
+			from generate_series(1, 500)`, c.jitter, c.attempt)
 		slices.Sort(got)
 		if got[0] < c.low || got[len(got)-1] > c.high || got[len(got)-1]-got[0] < (c.high-c.low)*3/4 {
 			t.Errorf("%s after attempt %d: %d to %d ms, want %d to %d", c.jitter, c.attempt, got[0], got[len(got)-1], c.low, c.high)
@@ -503,7 +534,9 @@ func TestFailuresThatEndAJob(t *testing.T) {
 		}
 		again := one[string](t, d.Service(), "select id::text from ojs.enqueue('a', p_queue => 'q', p_retry => $1::text::jsonb)", policy)
 		exec(t, d.Service(), "select from ojs.fetch('{q}')")
-		if got := one[string](t, d.Service(), "select state::text from ojs.settle(json_build_array(json_build_object('id', $1::text, 'error', $2::text::json)))", again, failure); got != want {
+		if got := one[string](t, d.Service(), `
+			select state::text from ojs.settle(json_build_array(
+				json_build_object('id', $1::text, 'error', $2::text::json)))`, again, failure); got != want {
 			t.Errorf("%s, of many: %s, want %s", failure, got, want)
 		}
 	}
@@ -534,15 +567,44 @@ func TestRetryDelay(t *testing.T) {
 		{`{"jitter": false, "initial_interval": "PT10M"}`, []int64{600000, 600000}, 0, false},
 		{`{"jitter": false, "backoff_coefficient": 1.0}`, []int64{1000, 1000, 1000}, 0, false},
 		{`{"jitter": false, "backoff_coefficient": 1.5}`, []int64{1000, 1500, 2250, 3375}, 0, false},
-		{`{"jitter": false, "backoff_coefficient": 100, "max_interval": "P365D"}`, []int64{1000, 100_000, 10_000_000, 1_000_000_000, year, year}, 0, false},
+		{
+			`{"jitter": false, "backoff_coefficient": 100, "max_interval": "P365D"}`,
+			[]int64{1000, 100_000, 10_000_000, 1_000_000_000, year, year},
+			0, false,
+		},
 		{`{"jitter": false, "backoff_strategy": "exponential", "backoff_coefficient": 3}`, []int64{1000, 3000, 9000, 27000}, 0, false},
-		{`{"jitter": false, "backoff_strategy": "none", "initial_interval": "PT5S", "backoff_coefficient": 3}`, []int64{5000, 5000, 5000}, 0, false},
+		{
+			`{"jitter": false, "backoff_strategy": "none", "initial_interval": "PT5S", "backoff_coefficient": 3}`,
+			[]int64{5000, 5000, 5000},
+			0, false,
+		},
 		{`{"jitter": false, "backoff_strategy": "constant", "initial_interval_ms": 5000}`, []int64{5000, 5000, 5000}, 0, false},
-		{`{"jitter": false, "backoff_strategy": "linear", "initial_interval": "PT5S", "backoff_coefficient": 3, "max_interval": "PT12S"}`, []int64{5000, 10000, 12000, 12000}, 0, false},
-		{`{"jitter": false, "backoff_strategy": "polynomial", "backoff_coefficient": 4}`, []int64{1000, 16000, 81000, 256000, 300000}, 0, false},
-		{`{"jitter": false, "backoff_strategy": "polynomial", "backoff_coefficient": 100, "max_interval": "P365D"}`, []int64{1000, year, year}, 0, false},
-		{`{"jitter": false, "backoff_strategy": "custom", "intervals": ["PT1S", 5000, "P1D"]}`, []int64{1000, 5000, 86400000, 86400000}, 0, false},
-		{`{"jitter": false, "backoff_strategy": "custom", "intervals": [100, 90000], "max_interval": "PT1M"}`, []int64{100, 60000, 60000}, 0, false},
+		{
+			`{"jitter": false, "backoff_strategy": "linear", "initial_interval": "PT5S", "backoff_coefficient": 3,
+				"max_interval": "PT12S"}`,
+			[]int64{5000, 10000, 12000, 12000},
+			0, false,
+		},
+		{
+			`{"jitter": false, "backoff_strategy": "polynomial", "backoff_coefficient": 4}`,
+			[]int64{1000, 16000, 81000, 256000, 300000},
+			0, false,
+		},
+		{
+			`{"jitter": false, "backoff_strategy": "polynomial", "backoff_coefficient": 100, "max_interval": "P365D"}`,
+			[]int64{1000, year, year},
+			0, false,
+		},
+		{
+			`{"jitter": false, "backoff_strategy": "custom", "intervals": ["PT1S", 5000, "P1D"]}`,
+			[]int64{1000, 5000, 86400000, 86400000},
+			0, false,
+		},
+		{
+			`{"jitter": false, "backoff_strategy": "custom", "intervals": [100, 90000], "max_interval": "PT1M"}`,
+			[]int64{100, 60000, 60000},
+			0, false,
+		},
 		{`{"backoff_strategy": "linear"}`, []int64{1000, 2000, 3000}, 300000, true},
 		{`{"initial_interval": "PT10S", "max_interval": "PT12S"}`, []int64{10000, 12000, 12000}, 12000, true},
 	} {
@@ -551,28 +613,34 @@ func TestRetryDelay(t *testing.T) {
 			if c.jitter {
 				low, high = want/2, min(want*3/2, c.cap)
 			}
-			got := list[int64](t, d.Pool, "select ojs._retry_delay_ms(nullif($1::text::jsonb, 'null'), $2) from generate_series(1, 200)", c.policy, i+1)
+			got := list[int64](t, d.Pool, `
+				select ojs._retry_delay_ms(nullif($1::text::jsonb, 'null'), $2) from generate_series(1, 200)`, c.policy, i+1)
 			slices.Sort(got)
 			if got[0] < low || got[len(got)-1] > high {
 				t.Errorf("%s, attempt %d: %d to %d ms, want %d to %d", c.policy, i+1, got[0], got[len(got)-1], low, high)
 			}
 			if c.jitter && got[len(got)-1]-got[0] < (high-low)/2 {
-				t.Errorf("%s, attempt %d: 200 delays are between %d and %d ms, which is not spread over %d to %d", c.policy, i+1, got[0], got[len(got)-1], low, high)
+				t.Errorf("%s, attempt %d: 200 delays are between %d and %d ms, which is not spread over %d to %d", c.policy, i+1,
+					got[0], got[len(got)-1], low, high)
 			}
 		}
-		if got := one[int64](t, d.Pool, "select ojs._retry_delay_ms(nullif($1::text::jsonb, 'null'), 1000)", c.policy); got < 0 || got > year {
+		if got := one[int64](t, d.Pool, `
+			select ojs._retry_delay_ms(nullif($1::text::jsonb, 'null'), 1000)`, c.policy); got < 0 || got > year {
 			t.Errorf("%s, attempt 1000: %d ms", c.policy, got)
 		}
 	}
 	// And that is what a failed job waits.
 	d.SetNow(noon)
+	const policy = `{"jitter": false, "initial_interval": "PT5S", "backoff_coefficient": 3, "max_interval": "PT20S"}`
 	for _, want := range []int{5, 15, 20} {
-		exec(t, d.Service(), "select from ojs.enqueue('a', p_queue => $1, p_retry => $2::text::jsonb)", "q"+strconv.Itoa(want), `{"jitter": false, "initial_interval": "PT5S", "backoff_coefficient": 3, "max_interval": "PT20S"}`)
+		exec(t, d.Service(), `
+			select from ojs.enqueue('a', p_queue => $1, p_retry => $2::text::jsonb)`, "q"+strconv.Itoa(want), policy)
 	}
 	now := noon
 	for _, want := range []int{5, 15} {
 		held := oneJob(t, d.Service(), "ojs.fetch('{q5}')")
-		if got := one[time.Time](t, d.Service(), `select retry_at from ojs.nack($1, '{"message": "x"}')`, held.ID); !got.Equal(now.Add(time.Duration(want) * time.Second)) {
+		if got := one[time.Time](t, d.Service(), `
+			select retry_at from ojs.nack($1, '{"message": "x"}')`, held.ID); !got.Equal(now.Add(time.Duration(want) * time.Second)) {
 			t.Errorf("after attempt %d the next one is at %s, want %d s after %s", held.Attempt, got, want, now)
 		}
 		now = now.Add(time.Duration(want) * time.Second)
@@ -761,7 +829,8 @@ func TestMalformedCalls(t *testing.T) {
 	if after := row(t, d, held.ID); after != before {
 		t.Errorf("a malformed call changed a job\n  before %s\n  after  %s", before, after)
 	}
-	if got := one[int](t, d.Pool, "select (select count(*) from ojs.queue) + (select count(*) from ojs.tenant) + (select count(*) from ojs.waiter)"); got != 0 {
+	if got := one[int](t, d.Pool, `
+		select (select count(*) from ojs.queue) + (select count(*) from ojs.tenant) + (select count(*) from ojs.waiter)`); got != 0 {
 		t.Errorf("malformed calls left %d rows of configuration", got)
 	}
 }
@@ -776,10 +845,15 @@ func TestRandomLivesOfAJob(t *testing.T) {
 	service := d.Service()
 	now := noon
 	d.SetNow(now)
-	ids := list[string](t, service, `select id::text from ojs.enqueue_many((select json_agg(json_build_object('type', 'a', 'args', '[]'::json, 'pending', i % 3 = 0, 'max_attempts', 5)) from generate_series(1, 12) i))`)
+	ids := list[string](t, service, `
+		select id::text from ojs.enqueue_many((
+			select json_agg(json_build_object('type', 'a', 'args', '[]'::json, 'pending', i % 3 = 0, 'max_attempts', 5))
+			from generate_series(1, 12) i))`)
 	calls := []string{
-		"ojs.fetch('{default}', 2, 'w')", "ojs.fetch('{default}', 2, 'w')", "ojs.ack($1)", `ojs.nack($1, '{"message": "x"}')`, `ojs.nack($1, '{"message": "x"}', p_requeue => true)`,
-		"ojs.cancel($1)", "ojs.activate($1)", "ojs.release($1, (select lease from ojs.job where id = $1))", "ojs.heartbeat('w', array[$1::uuid])", "ojs.tick()",
+		"ojs.fetch('{default}', 2, 'w')", "ojs.fetch('{default}', 2, 'w')", "ojs.ack($1)", `ojs.nack($1, '{"message": "x"}')`,
+		`ojs.nack($1, '{"message": "x"}', p_requeue => true)`,
+		"ojs.cancel($1)", "ojs.activate($1)", "ojs.release($1, (select lease from ojs.job where id = $1))",
+		"ojs.heartbeat('w', array[$1::uuid])", "ojs.tick()",
 	}
 	for step := range 300 {
 		call := calls[r.IntN(len(calls))]

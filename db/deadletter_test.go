@@ -17,10 +17,16 @@ const deadPolicy = `{"max_attempts": 1, "on_exhaustion": "dead_letter"}`
 func bury(t testing.TB, d *pgtest.DB, tenant, queue, errorType string, n int) (ids []string) {
 	t.Helper()
 	service := d.Service()
-	ids = list[string](t, service, `select id::text from ojs.enqueue_bulk('dead.job', array(select '[1]'::json from generate_series(1, $3)), $2, p_retry => $4::text::jsonb, p_tenant => $1) id`,
+	ids = list[string](t, service, `
+		select id::text
+		from ojs.enqueue_bulk('dead.job', array(select '[1]'::json from generate_series(1, $3)), $2,
+			p_retry => $4::text::jsonb, p_tenant => $1) id`,
 		tenant, queue, n, deadPolicy)
 	exec(t, service, "select count(*) from ojs.fetch(array[$1], $2, p_tenant => $3)", queue, n, tenant)
-	if got := one[int](t, service, `select count(*) from ojs.settle((select json_agg(json_build_object('id', id, 'tenant', $2::text, 'error', json_build_object('message', 'm', 'type', $3::text)))
+	if got := one[int](t, service, `
+		select count(*)
+		from ojs.settle((select json_agg(json_build_object('id', id, 'tenant', $2::text, 'error',
+			json_build_object('message', 'm', 'type', $3::text)))
 		from unnest($1::text[]) id)) where state = 'discarded'`, ids, tenant, errorType); got != n {
 		t.Fatalf("%d of %d jobs were discarded", got, n)
 	}
@@ -45,8 +51,14 @@ func TestWhoBecomesADeadLetter(t *testing.T) {
 		{"exhausted, discard", `{"max_attempts": 1, "on_exhaustion": "discard"}`, `{"message": "m"}`, false},
 		{"exhausted, dead_letter", deadPolicy, `{"message": "m"}`, true},
 		{"not retryable, dead_letter", `{"on_exhaustion": "dead_letter"}`, `{"message": "m", "retryable": false}`, true},
-		{"listed as non-retryable, dead_letter", `{"on_exhaustion": "dead_letter", "non_retryable_errors": ["bad.*"]}`, `{"message": "m", "type": "bad.card"}`, true},
-		{"listed as non-retryable, the default policy", `{"non_retryable_errors": ["bad.*"]}`, `{"message": "m", "type": "bad.card"}`, false},
+		{
+			"listed as non-retryable, dead_letter", `{"on_exhaustion": "dead_letter", "non_retryable_errors": ["bad.*"]}`,
+			`{"message": "m", "type": "bad.card"}`, true,
+		},
+		{
+			"listed as non-retryable, the default policy", `{"non_retryable_errors": ["bad.*"]}`,
+			`{"message": "m", "type": "bad.card"}`, false,
+		},
 		{"the handler says so", `{"on_exhaustion": "discard"}`, `{"message": "m", "code": "DEAD_LETTER"}`, true},
 		{"the handler says so, no policy", `{}`, `{"message": "m", "code": "DEAD_LETTER"}`, true},
 		{"the handler discards", deadPolicy, `{"message": "m", "code": "DISCARD"}`, false},
@@ -56,18 +68,21 @@ func TestWhoBecomesADeadLetter(t *testing.T) {
 			"select state::text from ojs.nack($1, $2::text::jsonb)",
 			"select state::text from ojs.settle(json_build_array(json_build_object('id', $1::text, 'error', $2::text::json)))",
 		} {
-			id := one[string](t, service, "select id::text from ojs.enqueue('a', p_queue => 'q', p_retry => $1::text::jsonb, p_tenant => 'acme')", c.policy)
+			id := one[string](t, service, `
+				select id::text from ojs.enqueue('a', p_queue => 'q', p_retry => $1::text::jsonb, p_tenant => 'acme')`, c.policy)
 			oneJob(t, service, "ojs.fetch('{q}')")
 			if state := one[string](t, service, by, id, c.failure); state != "discarded" {
 				t.Errorf("%s: the job is %s", c.name, state)
 			}
-			if got := one[int](t, service, "select count(*)::int from ojs.dead_letters() where id = $1", id); got != map[bool]int{true: 1}[c.dead] {
+			if got := one[int](t, service, `
+				select count(*)::int from ojs.dead_letters() where id = $1`, id); got != map[bool]int{true: 1}[c.dead] {
 				t.Errorf("%s: %d times in the dead letter queue by %s", c.name, got, by)
 			}
 		}
 	}
 	// A failure that is retried leaves nothing, and nothing is left of one that was rolled back.
-	id := one[string](t, service, "select id::text from ojs.enqueue('a', p_queue => 'q', p_retry => '{\"on_exhaustion\": \"dead_letter\"}')")
+	id := one[string](t, service, `
+		select id::text from ojs.enqueue('a', p_queue => 'q', p_retry => '{"on_exhaustion": "dead_letter"}')`)
 	oneJob(t, service, "ojs.fetch('{q}')")
 	tx := begin(t, service)
 	exec(t, tx, `select from ojs.nack($1, '{"message": "m", "code": "DEAD_LETTER"}')`, id)
@@ -89,7 +104,9 @@ func TestDeadLetterRetried(t *testing.T) {
 	}
 	later := noon.Add(time.Hour)
 	d.SetNow(later)
-	if got := lines(t, service, "select id::text, state, attempt, enqueued_at = $2, jsonb_array_length(errors), finished_at, retry from ojs.retry_dead_letter($1)", id, later); len(got) != 1 ||
+	if got := lines(t, service, `
+		select id::text, state, attempt, enqueued_at = $2, jsonb_array_length(errors), finished_at, retry
+		from ojs.retry_dead_letter($1)`, id, later); len(got) != 1 ||
 		got[0] != id+" available 0 true 1 - map[max_attempts:1 on_exhaustion:dead_letter]" {
 		t.Errorf("retried, it is %v", got)
 	}
@@ -105,10 +122,14 @@ func TestDeadLetterRetried(t *testing.T) {
 	if got := list[string](t, service, "select id::text from ojs.fetch('{q}', 10)"); !slices.Equal(got, []string{waiting, id}) {
 		t.Errorf("handed out %v, want first the one that waited, then the one retried", got)
 	}
-	if got := lines(t, service, `select state, attempt, jsonb_array_length(errors) from ojs.nack($1, '{"message": "again"}')`, id); !slices.Equal(got, []string{"discarded 1 2"}) {
+	if got := lines(t, service, `
+		select state, attempt, jsonb_array_length(errors)
+		from ojs.nack($1, '{"message": "again"}')`, id); !slices.Equal(got, []string{"discarded 1 2"}) {
 		t.Errorf("failed again, it is %v", got)
 	}
-	if got := lines(t, service, "select type, subject from ojs.events('{job.dead_lettered,dead_letter.retried,job.discarded}', p_tenant => 'acme') order by time, type"); !slices.Equal(got,
+	if got := lines(t, service, `
+		select type, subject from ojs.events('{job.dead_lettered,dead_letter.retried,job.discarded}', p_tenant => 'acme')
+		order by time, type`); !slices.Equal(got,
 		[]string{"job.discarded " + id, "dead_letter.retried " + id, "job.dead_lettered " + id, "job.discarded " + id}) {
 		t.Errorf("the events are %v", got)
 	}
@@ -124,21 +145,30 @@ func TestDeadLetterRetriedWithChanges(t *testing.T) {
 	service := d.Service()
 	id := bury(t, d, "acme", "q", "Timeout", 1)[0]
 	for override, field := range map[string]string{
-		`[]`: "override", `5`: "override", `{"state": "active"}`: "override.state", `{"tenant_id": "globex"}`: "override.tenant_id", `{"queue": 5}`: "override.queue", `{"queue": null}`: "override.queue",
-		`{"queue": "No"}`: "override.queue", `{"priority": 101}`: "override.priority", `{"priority": 1.5}`: "override.priority", `{"args": {}}`: "override.args", `{"meta": {"tenant_id": "globex"}}`: "override.meta.tenant_id",
-		`{"retry": {"max_attempts": -1}}`: "override.retry.max_attempts", `{"max_attempts": 1001}`: "override.max_attempts", `{"args": [{"a": 1, "a": 2}]}`: "override.args",
-		`{"expires_at": "soon"}`: "override.expires_at", `{"expires_at": "+soon"}`: "override.expires_at", `{"expires_at": "infinity"}`: "override.expires_at",
-		`{"expires_at": "tomorrow"}`: "override.expires_at", `{"expires_at": "02/03/2099 10:00"}`: "override.expires_at", `{"expires_at": "2099-02-03T10:00:00"}`: "override.expires_at",
+		`[]`: "override", `5`: "override", `{"state": "active"}`: "override.state", `{"tenant_id": "globex"}`: "override.tenant_id",
+		`{"queue": 5}`: "override.queue", `{"queue": null}`: "override.queue",
+		`{"queue": "No"}`: "override.queue", `{"priority": 101}`: "override.priority", `{"priority": 1.5}`: "override.priority",
+		`{"args": {}}`: "override.args", `{"meta": {"tenant_id": "globex"}}`: "override.meta.tenant_id",
+		`{"retry": {"max_attempts": -1}}`: "override.retry.max_attempts", `{"max_attempts": 1001}`: "override.max_attempts",
+		`{"args": [{"a": 1, "a": 2}]}`: "override.args",
+		`{"expires_at": "soon"}`:       "override.expires_at", `{"expires_at": "+soon"}`: "override.expires_at",
+		`{"expires_at": "infinity"}`: "override.expires_at",
+		`{"expires_at": "tomorrow"}`: "override.expires_at", `{"expires_at": "02/03/2099 10:00"}`: "override.expires_at",
+		`{"expires_at": "2099-02-03T10:00:00"}`: "override.expires_at",
 	} {
-		if got := detail(t, refused(t, service, "OJ400 OJ401 OJ405 OJ422", "select from ojs.retry_dead_letter($1, $2::text::json)", id, override)); got["field"] != field {
+		if got := detail(t, refused(t, service, "OJ400 OJ401 OJ405 OJ422", `
+			select from ojs.retry_dead_letter($1, $2::text::json)`, id, override)); got["field"] != field {
 			t.Errorf("%s is refused for %v, want %s", override, got["field"], field)
 		}
 	}
 	if got := shards(t, service); !slices.Equal(got, []string{"acme q 0 0 1 1 1"}) {
 		t.Errorf("after refusals the statistics are %v", got)
 	}
-	if got := lines(t, service, `select queue, priority, args::text, meta, retry ->> 'max_attempts', retry ->> 'on_exhaustion', max_attempts, state
-		from ojs.retry_dead_letter($1, '{"queue": "other", "priority": 7, "args": [1.50, {"b":1, "a":2}], "meta": {"by": "me"}, "retry": {"max_attempts": 2}}')`, id); !slices.Equal(got,
+	const override = `{"queue": "other", "priority": 7, "args": [1.50, {"b":1, "a":2}], "meta": {"by": "me"},
+		"retry": {"max_attempts": 2}}`
+	if got := lines(t, service, `
+		select queue, priority, args::text, meta, retry ->> 'max_attempts', retry ->> 'on_exhaustion', max_attempts, state
+		from ojs.retry_dead_letter($1, $2::text::json)`, id, override); !slices.Equal(got,
 		[]string{`other 7 [1.50, {"b":1, "a":2}] map[by:me] 2 dead_letter 2 available`}) {
 		t.Errorf("retried, it is %v", got)
 	}
@@ -155,7 +185,9 @@ func TestDeadLetterRetriedWithChanges(t *testing.T) {
 
 	// What has expired stays, unless it may live longer.
 	d.SetNow(noon)
-	dead := one[string](t, service, "select id::text from ojs.enqueue('a', p_queue => 'q', p_expires_at => $1, p_retry => $2::text::jsonb)", noon.Add(time.Minute), deadPolicy)
+	dead := one[string](t, service, `
+		select id::text
+		from ojs.enqueue('a', p_queue => 'q', p_expires_at => $1, p_retry => $2::text::jsonb)`, noon.Add(time.Minute), deadPolicy)
 	oneJob(t, service, "ojs.fetch('{q}')")
 	exec(t, service, `select from ojs.nack($1, '{"message": "m"}')`, dead)
 	d.SetNow(noon.Add(time.Hour))
@@ -209,7 +241,8 @@ func TestDeadLettersByFilter(t *testing.T) {
 		t.Errorf("the numbers are %s", got)
 	}
 	for _, bad := range []string{
-		"dead_letters(p_limit => 0)", "dead_letters(p_limit => 1001)", "dead_letters(p_offset => -1)", "retry_dead_letters(p_limit => 0)", "retry_dead_letters(p_limit => 10001)",
+		"dead_letters(p_limit => 0)", "dead_letters(p_limit => 1001)", "dead_letters(p_offset => -1)",
+		"retry_dead_letters(p_limit => 0)", "retry_dead_letters(p_limit => 10001)",
 		"purge_dead_letters(p_limit => null)", "dead_letter_info(null)", "dead_letters(p_tenant => '')",
 	} {
 		refused(t, service, "OJ400", "select ojs."+bad)
@@ -247,7 +280,8 @@ func TestDeadLettersOfOthers(t *testing.T) {
 	for _, call := range []string{"dead_letter_info", "retry_dead_letter", "delete_dead_letter"} {
 		unknown := refused(t, acme, "OJ404", "select from ojs."+call+"($1)", "01932a4e-0000-7000-8000-000000000000")
 		foreign := refused(t, acme, "OJ404", "select from ojs."+call+"($1)", theirs[0])
-		if strings.ReplaceAll(foreign.Message, theirs[0], "") != strings.ReplaceAll(unknown.Message, "01932a4e-0000-7000-8000-000000000000", "") || len(foreign.Detail) != len(unknown.Detail) {
+		if strings.ReplaceAll(foreign.Message, theirs[0], "") != strings.ReplaceAll(unknown.Message,
+			"01932a4e-0000-7000-8000-000000000000", "") || len(foreign.Detail) != len(unknown.Detail) {
 			t.Errorf("%s tells a foreign job from an unknown one: %s, %s", call, foreign.Message, unknown.Message)
 		}
 		refused(t, acme, "OJ403", "select from ojs."+call+"($1, p_tenant => 'globex')", theirs[0])
@@ -256,19 +290,22 @@ func TestDeadLettersOfOthers(t *testing.T) {
 	for _, call := range []string{"dead_letters", "dead_letter_count", "retry_dead_letters", "purge_dead_letters", "dead_letter_stats"} {
 		refused(t, acme, "OJ403", "select from ojs."+call+"(p_tenant => 'globex')")
 	}
-	if got := list[string](t, acme, "select id::text from ojs.dead_letters() order by 1"); !slices.Equal(got, slices.Sorted(slices.Values(mine))) {
+	if got := list[string](t, acme, `
+		select id::text from ojs.dead_letters() order by 1`); !slices.Equal(got, slices.Sorted(slices.Values(mine))) {
 		t.Errorf("acme lists %v", got)
 	}
 	if got := one[int](t, acme, "select ojs.dead_letter_count()::int"); got != 2 {
 		t.Errorf("acme counts %d", got)
 	}
-	if got := fmt.Sprint(one[map[string]any](t, acme, "select ojs.dead_letter_stats()")); strings.Contains(got, "Theirs") || !strings.Contains(got, "total:2") {
+	if got := fmt.Sprint(one[map[string]any](t, acme, "select ojs.dead_letter_stats()")); strings.Contains(got, "Theirs") ||
+		!strings.Contains(got, "total:2") {
 		t.Errorf("acme's numbers are %v", got)
 	}
 	refused(t, acme, "42501", "select from ojs.dead_letter")
 	refused(t, acme, "42501", "select from ojs.dead_job")
 	refused(t, acme, "42501", "select ojs.configure_dead_letters(p_max_count => 1)")
-	if got := list[string](t, acme, "select distinct tenant_id from ojs.events('{job.dead_lettered}')"); !slices.Equal(got, []string{"acme"}) {
+	if got := list[string](t, acme, `
+		select distinct tenant_id from ojs.events('{job.dead_lettered}')`); !slices.Equal(got, []string{"acme"}) {
 		t.Errorf("acme sees events of %v", got)
 	}
 	if got := one[int](t, acme, "select ojs.retry_dead_letters()"); got != 2 {
@@ -401,7 +438,8 @@ func TestDeadLettersArePruned(t *testing.T) {
 	if got := one[string](t, service, "select ojs.dead_letter_stats() -> 'retention' ->> 'max_age'"); got != "P180D" {
 		t.Errorf("the age is shown as %s", got)
 	}
-	if got := one[bool](t, service, "select (ojs.dead_letter_stats() -> 'retention' ->> 'next_prune_at')::timestamptz = ojs.now() + interval '5 minutes'"); !got {
+	if got := one[bool](t, service, `
+		select (ojs.dead_letter_stats() -> 'retention' ->> 'next_prune_at')::timestamptz = ojs.now() + interval '5 minutes'`); !got {
 		t.Error("the next round is not in five minutes")
 	}
 }
@@ -475,7 +513,10 @@ func TestReplayRules(t *testing.T) {
 	d := pgtest.New(t)
 	d.SetNow(noon)
 	service, operator := d.Service(), d.Operator()
-	for field, bad := range map[string]string{"name": "''", "delay": "'a', '0'", "max_replays": "'a', p_max_replays => 0", "of_tenant": "'a', p_of_tenant => '!'", "enabled": "'a', p_enabled => null"} {
+	for field, bad := range map[string]string{
+		"name": "''", "delay": "'a', '0'", "max_replays": "'a', p_max_replays => 0", "of_tenant": "'a', p_of_tenant => '!'",
+		"enabled": "'a', p_enabled => null",
+	} {
 		if got := detail(t, refused(t, operator, "OJ400", "select ojs.set_replay_rule("+bad+")")); got["field"] != field {
 			t.Errorf("%s is refused for %v", bad, got["field"])
 		}
@@ -487,7 +528,8 @@ func TestReplayRules(t *testing.T) {
 	other := bury(t, d, "globex", "q", "Timeout", 1)
 	fatal := bury(t, d, "acme", "q", "Fatal", 1)
 	// Failing while the rule is made, in a transaction that does not know it.
-	late := one[string](t, service, "select id::text from ojs.enqueue('dead.job', p_queue => 'q', p_retry => $1::text::jsonb, p_tenant => 'acme')", deadPolicy)
+	late := one[string](t, service, `
+		select id::text from ojs.enqueue('dead.job', p_queue => 'q', p_retry => $1::text::jsonb, p_tenant => 'acme')`, deadPolicy)
 	oneJob(t, service, "ojs.fetch('{q}')")
 	open := begin(t, service)
 	exec(t, open, `select from ojs.nack($1, '{"message": "m", "type": "Timeout"}')`, late)
@@ -529,7 +571,9 @@ func TestReplayRules(t *testing.T) {
 			t.Errorf("after replay %d, %d are dead letters, want %d", replay, got, left)
 		}
 		if replay < 3 {
-			if got := list[string](t, service, "select distinct meta ->> 'ojs.replay_rule' || ' ' || (meta ->> 'ojs.replay_count') from ojs.fetch('{q}', 100)"); !slices.Equal(got, []string{fmt.Sprint("flaky ", replay)}) {
+			if got := list[string](t, service, `
+				select distinct meta ->> 'ojs.replay_rule' || ' ' || (meta ->> 'ojs.replay_count')
+				from ojs.fetch('{q}', 100)`); !slices.Equal(got, []string{fmt.Sprint("flaky ", replay)}) {
 				t.Errorf("replay %d says %v", replay, got)
 			}
 			exec(t, service, `select ojs.nack(id, '{"message": "m", "type": "Timeout"}') from ojs.job where state = 'active'`)
@@ -564,7 +608,8 @@ func TestReplayWaitsForAnIdThatIsUsedAgain(t *testing.T) {
 		if got := list[string](t, d.Pool, "select id::text from ojs.dead_letter"); !slices.Equal(got, want) {
 			t.Errorf("after %s dead letters are %q, want %q", after, got, want)
 		}
-		if got := one[int](t, d.Pool, "select count(*)::int from ojs.timer where kind = 'replay' and due_at < ojs.now() + interval '30 minutes'"); got != 0 {
+		if got := one[int](t, d.Pool, `
+			select count(*)::int from ojs.timer where kind = 'replay' and due_at < ojs.now() + interval '30 minutes'`); got != 0 {
 			t.Errorf("after %s the clock is to look again soon", after)
 		}
 	}
@@ -572,12 +617,14 @@ func TestReplayWaitsForAnIdThatIsUsedAgain(t *testing.T) {
 	replay(time.Minute, ids[0])
 	exec(t, d.Pool, "delete from ojs.job where type = 'again'")
 	replay(time.Hour)
-	if got := list[string](t, service, "select type || ' ' || (meta ->> 'ojs.replay_count') from ojs.jobs"); !slices.Equal(got, []string{"dead.job 1", "dead.job 1"}) {
+	if got := list[string](t, service, `
+		select type || ' ' || (meta ->> 'ojs.replay_count') from ojs.jobs`); !slices.Equal(got, []string{"dead.job 1", "dead.job 1"}) {
 		t.Errorf("the jobs are %q", got)
 	}
 }
 
-// An id whose job was put aside is used again, and the new job becomes a dead letter, too: it takes the old one's place, and is put aside in its turn.
+// An id whose job was put aside is used again, and the new job becomes a dead letter, too: it takes the old one's place, and is put
+// aside in its turn.
 func TestAnIdIsBuriedTwice(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -587,8 +634,12 @@ func TestAnIdIsBuriedTwice(t *testing.T) {
 	now := time.Now().Add(time.Hour)
 	d.SetNow(now)
 	untilDone(t, operator, "select ojs.drop_finished($1)", now)
-	exec(t, service, `select from ojs.enqueue('again', '[7]', 'q', p_retry => '{"max_attempts": 1, "on_exhaustion": "dead_letter"}', p_id => $1, p_tenant => 'acme')`, id)
-	if got := lines(t, service, "select type, state::text from ojs.dead_letters() order by id"); !slices.Equal(got, []string{"dead.job discarded", "dead.job discarded"}) {
+	exec(t, service, `
+		select from ojs.enqueue('again', '[7]', 'q', p_retry => '{"max_attempts": 1, "on_exhaustion": "dead_letter"}',
+			p_id => $1, p_tenant => 'acme')`, id)
+	if got := lines(t, service, `
+		select type, state::text from ojs.dead_letters()
+		order by id`); !slices.Equal(got, []string{"dead.job discarded", "dead.job discarded"}) {
 		t.Errorf("while the new job lives, the dead letters are %q", got)
 	}
 	exec(t, service, `select ojs.nack(id, '{"message": "m"}') from ojs.fetch('{q}')`)
@@ -596,7 +647,8 @@ func TestAnIdIsBuriedTwice(t *testing.T) {
 	now = now.Add(time.Hour)
 	d.SetNow(now)
 	untilDone(t, operator, "select ojs.drop_finished($1)", now)
-	if got := lines(t, service, "select type, args::text from ojs.dead_letters() order by type"); !slices.Equal(got, []string{"again [7]", "dead.job [1]"}) {
+	if got := lines(t, service, `
+		select type, args::text from ojs.dead_letters() order by type`); !slices.Equal(got, []string{"again [7]", "dead.job [1]"}) {
 		t.Errorf("dead letters are %q", got)
 	}
 	if got := one[int](t, d.Pool, "select count(*)::int from ojs.dead_job"); got != 2 {

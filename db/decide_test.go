@@ -16,7 +16,8 @@ func share(t *testing.T, pool *pgxpool.Pool, count int) map[string]int {
 	t.Helper()
 	got := map[string]int{}
 	for _, tenant := range list[string](t, pool, `
-		select tenant_id from ojs.fetch_many('{default}', array[$1::int], '{""}', '{0}', p_ahead => false) where tenant_id is not null`, count) {
+		select tenant_id from ojs.fetch_many('{default}', array[$1::int], '{""}', '{0}', p_ahead => false)
+		where tenant_id is not null`, count) {
 		got[tenant]++
 	}
 	return got

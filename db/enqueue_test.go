@@ -35,7 +35,8 @@ type malformed struct {
 
 // The type that a parameter or column has in SQL; text is cast to it there.
 var sqlType = map[string]string{
-	"type": "text", "args": "json", "queue": "text", "priority": "int", "scheduled_at": "timestamptz", "expires_at": "timestamptz", "meta": "jsonb",
+	"type": "text", "args": "json", "queue": "text", "priority": "int", "scheduled_at": "timestamptz", "expires_at": "timestamptz",
+	"meta":  "jsonb",
 	"retry": "jsonb", "max_attempts": "int", "timeout_ms": "int", "visibility_timeout_ms": "int", "tags": "text[]", "pending": "boolean",
 	"options": "json", "extra": "json", "id": "uuid", "tenant": "text",
 }
@@ -94,7 +95,10 @@ func malformedJobs() []malformed {
 		{name: "args with a key twice, deep down", field: "args", text: `[[{"b": {"a": ":", "a": 2}}]]`, state: "OJ401"},
 		{name: "args with a key twice, once escaped", field: "args", text: `[{"a": 1, "\u0061": 2}]`, state: "OJ401"},
 		{name: "args of 101 levels", field: "args", text: nested(101), state: "OJ401"},
-		{name: "args of 101 levels of objects", field: "args", text: "[" + strings.Repeat(`{"a":`, 100) + "1" + strings.Repeat("}", 100) + "]", state: "OJ401"},
+		{
+			name: "args of 101 levels of objects", field: "args",
+			text: "[" + strings.Repeat(`{"a":`, 100) + "1" + strings.Repeat("}", 100) + "]", state: "OJ401",
+		},
 		{name: "args of 10000 levels", field: "args", text: nested(10_000), state: "OJ401 54001"},
 		{name: "args of 500000 levels", field: "args", text: nested(500_000), state: "OJ401 54001"},
 		{name: "args open at 30000 levels", field: "args", text: strings.Repeat(`[{"a":`, 15_000), state: "22P02 54001"},
@@ -116,7 +120,10 @@ func malformedJobs() []malformed {
 		{name: "priority 101", field: "priority", text: "101", fragment: `101`, state: "OJ400"},
 		{name: "priority -101", field: "priority", text: "-101", fragment: `-101`, state: "OJ400"},
 		{name: "priority beyond 32 bits", field: "priority", text: "2147483648", fragment: `2147483648`, state: "22003"},
-		{name: "priority of 40 digits", field: "priority", text: strings.Repeat("9", 40), fragment: strings.Repeat("9", 40), state: "22003", batch: "OJ400"},
+		{
+			name: "priority of 40 digits", field: "priority", text: strings.Repeat("9", 40), fragment: strings.Repeat("9", 40),
+			state: "22003", batch: "OJ400",
+		},
 		{name: "priority a fraction", field: "priority", text: "1.5", fragment: `1.5`, state: "22P02", batch: "OJ400"},
 		{name: "priority NaN", field: "priority", text: "NaN", state: "22P02", batch: "OJ400"},
 		{name: "priority a word", field: "priority", text: "high", state: "22P02", batch: "OJ400"},
@@ -134,7 +141,10 @@ func malformedJobs() []malformed {
 		{name: "scheduled_at out of range", field: "scheduled_at", text: "294277-01-01", state: "22008", batch: "OJ400"},
 		{name: "scheduled_at nonsense", field: "scheduled_at", text: "soon", state: "22007", batch: "OJ400"},
 		{name: "scheduled_at a word", field: "scheduled_at", fragment: `"tomorrow"`, state: "OJ400", only: "m"},
-		{name: "scheduled_at as the session reads it", field: "scheduled_at", fragment: `"02/03/2031 10:00:00Z"`, state: "OJ400", only: "m"},
+		{
+			name: "scheduled_at as the session reads it", field: "scheduled_at", fragment: `"02/03/2031 10:00:00Z"`, state: "OJ400",
+			only: "m",
+		},
 		{name: "expires_at without an offset", field: "expires_at", fragment: `"2031-02-03T10:00:00"`, state: "OJ400", only: "m"},
 		{name: "scheduled_at empty", field: "scheduled_at", text: "", state: "22007", batch: "OJ400"},
 		{name: "scheduled_at a day that is none", field: "scheduled_at", text: "2031-02-30T00:00:00Z", state: "22008"},
@@ -147,7 +157,10 @@ func malformedJobs() []malformed {
 		{name: "timeout_ms negative", field: "timeout_ms", text: "-1", fragment: `-1`, state: "OJ400"},
 		{name: "timeout_ms beyond 32 bits", field: "timeout_ms", text: "9999999999", fragment: `9999999999`, state: "22003"},
 		{name: "visibility_timeout_ms below a second", field: "visibility_timeout_ms", text: "999", fragment: `999`, state: "OJ400"},
-		{name: "visibility_timeout_ms beyond a week", field: "visibility_timeout_ms", text: "604800001", fragment: `604800001`, state: "OJ400"},
+		{
+			name: "visibility_timeout_ms beyond a week", field: "visibility_timeout_ms", text: "604800001", fragment: `604800001`,
+			state: "OJ400",
+		},
 
 		{name: "tags no array", field: "tags", text: "a,b", state: "22P02", batch: "OJ400"},
 		{name: "tags with an empty one", field: "tags", text: `{a,""}`, fragment: `["a",""]`, state: "OJ400"},
@@ -155,7 +168,10 @@ func malformedJobs() []malformed {
 		{name: "tags with a number", field: "tags", fragment: `["a",1]`, state: "OJ400", only: "m"},
 		{name: "tags in two dimensions", field: "tags", text: `{{a,b},{c,d}}`, fragment: `[["a","b"],["c","d"]]`, state: "OJ400"},
 		{name: "a tag of 256 bytes", field: "tags", text: `{` + chars(256) + `}`, fragment: `["` + chars(256) + `"]`, state: "OJ400"},
-		{name: "101 tags", field: "tags", text: `{` + strings.Repeat("a,", 100) + `a}`, fragment: `[` + strings.Repeat(`"a",`, 100) + `"a"]`, state: "OJ400"},
+		{
+			name: "101 tags", field: "tags", text: `{` + strings.Repeat("a,", 100) + `a}`,
+			fragment: `[` + strings.Repeat(`"a",`, 100) + `"a"]`, state: "OJ400",
+		},
 
 		{name: "no meta", field: "meta", null: true, state: "OJ400 23502", only: "ei"},
 		{name: "meta an array", field: "meta", text: `[]`, state: "OJ400"},
@@ -209,13 +225,24 @@ func malformedJobs() []malformed {
 		{name: "a malformed tenant", field: "tenant", text: "no such", state: "OJ403", only: "em"},
 	}
 	for name, value := range map[string]string{
-		"max_attempts": `-1|1001|1.5|"3"|null|true|99999999999999999999`, "initial_interval": `"1s"|""|"P"|"PT"|"P1DT"|"-PT1S"|"PT1S1S"|"PT1H1H"|5|null|"PT.5S"|"P99999999999Y"|"P400D"|"PT1S "|" PT1S"|"PT0S"`, "backoff_strategy": `"quadratic"|""|5|null|["linear"]`, "intervals": `[]|"PT1S"|[0]|["PT0S"]|["soon"]|[1e400]|[null]|[{}]|null`,
-		"max_interval": `"soon"|"P2Y"|"PT99999999H"|[]`, "initial_interval_ms": `0|-1|1.5|"5"|31536000001|1e400|null`, "max_interval_ms": `-1|1e20|{}`,
-		"backoff_coefficient": `0.5|0|-2|100.1|"2"|null|1e400`, "jitter": `"maybe"|5|null|["none"]|{}`, "on_exhaustion": `"explode"|null|5|["discard"]`,
+		"max_attempts": `-1|1001|1.5|"3"|null|true|99999999999999999999`,
+		"initial_interval": `"1s"|""|"P"|"PT"|"P1DT"|"-PT1S"|"PT1S1S"|"PT1H1H"|5|null|"PT.5S"|"P99999999999Y"|"P400D"|` +
+			`"PT1S "|" PT1S"|"PT0S"`,
+		"backoff_strategy":     `"quadratic"|""|5|null|["linear"]`,
+		"intervals":            `[]|"PT1S"|[0]|["PT0S"]|["soon"]|[1e400]|[null]|[{}]|null`,
+		"max_interval":         `"soon"|"P2Y"|"PT99999999H"|[]`,
+		"initial_interval_ms":  `0|-1|1.5|"5"|31536000001|1e400|null`,
+		"max_interval_ms":      `-1|1e20|{}`,
+		"backoff_coefficient":  `0.5|0|-2|100.1|"2"|null|1e400`,
+		"jitter":               `"maybe"|5|null|["none"]|{}`,
+		"on_exhaustion":        `"explode"|null|5|["discard"]`,
 		"non_retryable_errors": `"x"|[1]|[null]|{}|null`,
 	} {
 		for bad := range strings.SplitSeq(value, "|") {
-			cases = append(cases, malformed{name: "retry." + name + " " + bad, field: "retry", text: fmt.Sprintf(`{"%s": %s}`, name, bad), state: "OJ422", names: "retry." + name})
+			cases = append(cases, malformed{
+				name: "retry." + name + " " + bad, field: "retry", text: fmt.Sprintf(`{"%s": %s}`, name, bad), state: "OJ422",
+				names: "retry." + name,
+			})
 		}
 	}
 	return cases
@@ -289,7 +316,9 @@ func (m malformed) doors() map[string]call {
 		doors["enqueue"] = call{"select from ojs.enqueue(" + args + ")", params}
 		if !slices.Contains([]string{"pending", "options", "extra", "id"}, m.field) {
 			// args of the second job.
-			doors["bulk"] = call{"select from ojs.enqueue_bulk(" + bulkArgs.ReplaceAllString(args, "p_args => array['[0]'::json, $1]") + ")", params}
+			doors["bulk"] = call{
+				"select from ojs.enqueue_bulk(" + bulkArgs.ReplaceAllString(args, "p_args => array['[0]'::json, $1]") + ")", params,
+			}
 		}
 	}
 	if m.only == "" {
@@ -315,7 +344,9 @@ func (m malformed) doors() map[string]call {
 			column, value, _ := strings.Cut(arg, " ")
 			columns, values = append(columns, column), append(values, value)
 		}
-		doors["insert"] = call{fmt.Sprintf("insert into ojs.jobs (%s) values (%s)", strings.Join(columns, ", "), strings.Join(values, ", ")), params}
+		doors["insert"] = call{
+			fmt.Sprintf("insert into ojs.jobs (%s) values (%s)", strings.Join(columns, ", "), strings.Join(values, ", ")), params,
+		}
 	}
 	if m.only == "" || strings.Contains(m.only, "m") {
 		var b bytes.Buffer
@@ -383,7 +414,8 @@ func TestMalformedJobsAreRefusedAtEveryDoor(t *testing.T) {
 	}
 	t.Logf("%d malformed values, %d statements", len(cases), tried)
 	if got := stored(t, d); got != nothing {
-		t.Errorf("stored: %s\n%s", got, strings.Join(lines(t, d.Pool, "select type, queue, priority, left(args::text, 100), left(meta::text, 100), retry from ojs.job"), "\n"))
+		t.Errorf("stored: %s\n%s", got, strings.Join(lines(t, d.Pool, `
+			select type, queue, priority, left(args::text, 100), left(meta::text, 100), retry from ojs.job`), "\n"))
 	}
 }
 
@@ -467,19 +499,24 @@ func TestBulkIsManyOfOneKind(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	acme := connect(t, d.TenantURL("acme"))
-	const options = `p_queue => 'bulk', p_priority => 3, p_expires_at => '2999-01-01Z', p_meta => '{"a": 1}', p_retry => '{"max_attempts": 7}', p_timeout_ms => 5,
-		p_visibility_timeout_ms => 6000, p_tags => '{x,y}'`
-	ids := list[string](t, acme, "select ojs.enqueue_bulk('bulk.job', array(select json_build_array(i) from generate_series(1, 2500) i), "+options+")::text")
+	const options = `p_queue => 'bulk', p_priority => 3, p_expires_at => '2999-01-01Z', p_meta => '{"a": 1}',
+		p_retry => '{"max_attempts": 7}', p_timeout_ms => 5, p_visibility_timeout_ms => 6000, p_tags => '{x,y}'`
+	ids := list[string](t, acme, `
+		select ojs.enqueue_bulk('bulk.job', array(select json_build_array(i) from generate_series(1, 2500) i),`+options+")::text")
 	order := list[string](t, d.Pool, "select id::text from ojs.job where queue = 'bulk' order by seq")
 	if len(ids) != 2500 || !slices.Equal(ids, order) {
 		t.Fatalf("%d ids, in the order of the jobs: %t", len(ids), slices.Equal(ids, order))
 	}
-	if got := list[bool](t, d.Pool, "select json_agg(args -> 0 order by seq)::text = json_agg(row_number order by row_number)::text from (select j.*, row_number() over (order by seq) from ojs.job j) j"); !got[0] {
+	if got := list[bool](t, d.Pool, `
+		select json_agg(args -> 0 order by seq)::text = json_agg(row_number order by row_number)::text
+		from (select j.*, row_number() over (order by seq) from ojs.job j) j`); !got[0] {
 		t.Error("the args are not in order")
 	}
 	exec(t, acme, "select from ojs.enqueue('bulk.job', '[1]', "+options+")")
-	kinds := `select distinct tenant_id, state::text, queue, type, priority, max_attempts, expires_at, timeout_ms, visibility_timeout_ms, tags::text, meta, retry, attempt,
-		enqueued_at = created_at from ojs.jobs`
+	kinds := `
+		select distinct tenant_id, state::text, queue, type, priority, max_attempts, expires_at, timeout_ms,
+			visibility_timeout_ms, tags::text, meta, retry, attempt, enqueued_at = created_at
+		from ojs.jobs`
 	if got := lines(t, acme, kinds); len(got) != 1 {
 		t.Errorf("the jobs differ:\n  %s", strings.Join(got, "\n  "))
 	}
@@ -490,22 +527,33 @@ func TestBulkIsManyOfOneKind(t *testing.T) {
 		t.Errorf("%d of 2501 jobs were fetched", got)
 	}
 
-	exec(t, acme, "select from ojs.enqueue_bulk('late.job', array(select json_build_array(i) from generate_series(1, 2500) i), p_scheduled_at => '2999-01-01Z')")
-	if got := lines(t, d.Pool, "select cardinality(ids), cardinality(tenant_ids) from ojs.timer where kind = 'due' order by 1"); !slices.Equal(got, []string{"500 500", "1000 1000", "1000 1000"}) {
+	exec(t, acme, `
+		select from ojs.enqueue_bulk('late.job', array(select json_build_array(i) from generate_series(1, 2500) i),
+			p_scheduled_at => '2999-01-01Z')`)
+	if got := lines(t, d.Pool, `
+		select cardinality(ids), cardinality(tenant_ids) from ojs.timer where kind = 'due'
+		order by 1`); !slices.Equal(got, []string{"500 500", "1000 1000", "1000 1000"}) {
 		t.Errorf("the timers are %v", got)
 	}
 	if got := one[int](t, d.Pool, "select count(*)::int from ojs.job where state = 'scheduled' and seq is null"); got != 2500 {
 		t.Errorf("%d of 2500 jobs are scheduled", got)
 	}
 
-	for _, c := range []struct{ args, field string }{{"null", "args"}, {"'{}'", "args"}, {"array[array['[]'::json]]", "args"}, {"array(select '[]'::json from generate_series(1, 10001))", "args"}} {
+	for _, c := range []struct{ args, field string }{
+		{"null", "args"},
+		{"'{}'", "args"},
+		{"array[array['[]'::json]]", "args"},
+		{"array(select '[]'::json from generate_series(1, 10001))", "args"},
+	} {
 		failure := refused(t, acme, "OJ400", "select from ojs.enqueue_bulk('bulk.job', "+c.args+")")
 		if detail(t, failure)["field"] != c.field {
 			t.Errorf("%s: %s", c.args, failure.Detail)
 		}
 	}
 	refused(t, acme, "OJ403", "select from ojs.enqueue_bulk('bulk.job', array['[]'::json], p_tenant => 'globex')")
-	if got := list[string](t, d.Service(), `select tenant_id from ojs.jobs where id in (select ojs.enqueue_bulk('bulk.job', array['[]'::json], p_meta => '{"tenant_id": "initech"}'))`); len(got) != 0 {
+	if got := list[string](t, d.Service(), `
+		select tenant_id from ojs.jobs
+		where id in (select ojs.enqueue_bulk('bulk.job', array['[]'::json], p_meta => '{"tenant_id": "initech"}'))`); len(got) != 0 {
 		t.Errorf("a job is seen by the statement that makes it: %v", got)
 	}
 	if got := one[int](t, d.Service(), "select count(*)::int from ojs.jobs where tenant_id = 'initech'"); got != 1 {
@@ -540,8 +588,16 @@ func TestMalformedBatches(t *testing.T) {
 		{"a field twice", `[{"type": "a", "args": [], "type": "b"}]`, "OJ400", 0.0, "type"},
 		{"a field twice, once escaped", `[{"type": "a", "args": [], "\u0074ype": "b"}]`, "OJ400", 0.0, "type"},
 		{"the first of two faults", `[` + ok + `, {"type": "A", "args": []}, {"type": "B", "args": []}]`, "OJ400", 1.0, "type"},
-		{"the same id twice", `[{"type": "a", "args": [], "id": "` + someID + `"}, ` + ok + `, {"type": "b", "args": [], "id": "` + someID + `"}]`, "OJ410", 2.0, "id"},
-		{"the same id twice, once in capitals", `[{"type": "a", "args": [], "id": "` + someID + `"}, {"type": "b", "args": [], "id": "` + strings.ToUpper(someID) + `"}]`, "OJ410", 1.0, "id"},
+		{
+			"the same id twice",
+			`[{"type": "a", "args": [], "id": "` + someID + `"}, ` + ok + `, {"type": "b", "args": [], "id": "` + someID + `"}]`,
+			"OJ410", 2.0, "id",
+		},
+		{
+			"the same id twice, once in capitals",
+			`[{"type": "a", "args": [], "id": "` + someID + `"}, {"type": "b", "args": [], "id": "` + strings.ToUpper(someID) + `"}]`,
+			"OJ410", 1.0, "id",
+		},
 	} {
 		for _, pool := range []querier{d.As("acme"), d.Service()} {
 			failure := refused(t, pool, c.state, "select id from ojs.enqueue_many($1::text::json)", c.jobs)
@@ -566,14 +622,20 @@ func TestBatchKeepsItsOrder(t *testing.T) {
 		{"type": "c", "args": [], "queue": "z", "priority": -5},
 		{"type": "a", "args": [], "pending": true, "id": "01932a4e-0000-7000-8000-00000000000b"},
 		{"type": "b", "args": [], "scheduled_at": "2999-01-01T00:00:00Z", "id": "01932a4e-0000-7000-8000-00000000000a"},
-		{"type": "a", "args": [], "queue": null, "priority": null, "tags": null, "meta": null, "retry": null, "pending": null, "id": null, "max_attempts": null}]`
-	got := list[string](t, acme, "select type || ' ' || queue || ' ' || priority || ' ' || state || ' ' || max_attempts from ojs.enqueue_many($1::text::json)", given)
+		{"type": "a", "args": [], "queue": null, "priority": null, "tags": null, "meta": null, "retry": null, "pending": null,
+			"id": null, "max_attempts": null}]`
+	got := list[string](t, acme, `
+		select type || ' ' || queue || ' ' || priority || ' ' || state || ' ' || max_attempts
+		from ojs.enqueue_many($1::text::json)`, given)
 	want := []string{"c z -5 available 3", "a default 0 pending 3", "b default 0 scheduled 3", "a default 0 available 3"}
 	if !slices.Equal(got, want) {
 		t.Errorf("a batch came back as %q, want %q", got, want)
 	}
 	// First in first out is the order of the batch.
-	if got := list[string](t, acme, "select type from ojs.enqueue_many((select json_agg(json_build_object('type', 't' || i, 'args', '[]'::json, 'queue', 'fifo') order by i) from generate_series(1, 300) i))"); len(got) != 300 || got[0] != "t1" || got[299] != "t300" {
+	if got := list[string](t, acme, `
+		select type
+		from ojs.enqueue_many((select json_agg(json_build_object('type', 't' || i, 'args', '[]'::json, 'queue', 'fifo')
+			order by i) from generate_series(1, 300) i))`); len(got) != 300 || got[0] != "t1" || got[299] != "t300" {
 		t.Fatalf("300 jobs came back as %v", got)
 	}
 	for i, kind := range list[string](t, d.Service(), "select type from ojs.fetch('{fifo}', 300)") {
@@ -590,7 +652,8 @@ func TestBatchIsAllOrNothing(t *testing.T) {
 	exec(t, acme, "select from ojs.enqueue('first', p_id => $1)", someID)
 	before := stored(t, d)
 	failure := refused(t, acme, "OJ410", `select id from ojs.enqueue_many(json_build_array(
-		'{"type": "a", "args": []}'::json, json_build_object('type', 'b', 'args', '[]'::json, 'id', $2::text), json_build_object('type', 'c', 'args', '[]'::json, 'id', $1::text)))`, someID, otherID)
+		'{"type": "a", "args": []}'::json, json_build_object('type', 'b', 'args', '[]'::json, 'id', $2::text),
+			json_build_object('type', 'c', 'args', '[]'::json, 'id', $1::text)))`, someID, otherID)
 	if got := detail(t, failure); got["index"] != 2.0 || got["job_id"] != someID || got["field"] != "id" {
 		t.Errorf("the duplicate is described as %v", got)
 	}
@@ -617,9 +680,11 @@ func TestAnIDIsUniqueWithinItsTenant(t *testing.T) {
 		t.Errorf("%d jobs were inserted beside the one with their id", got)
 	}
 	// Another tenant neither collides nor learns of it, in a batch either.
-	exec(t, globex, "select from ojs.enqueue_many(json_build_array(json_build_object('type', 'a', 'args', '[]'::json, 'id', $1::text)))", someID)
+	exec(t, globex, `
+		select from ojs.enqueue_many(json_build_array(json_build_object('type', 'a', 'args', '[]'::json, 'id', $1::text)))`, someID)
 	failure = refused(t, globex, "OJ410", `select id from ojs.enqueue_many(json_build_array(
-		json_build_object('type', 'a', 'args', '[]'::json, 'id', $2::text), json_build_object('type', 'a', 'args', '[]'::json, 'id', $1::text)))`, someID, otherID)
+		json_build_object('type', 'a', 'args', '[]'::json, 'id', $2::text),
+			json_build_object('type', 'a', 'args', '[]'::json, 'id', $1::text)))`, someID, otherID)
 	if got := detail(t, failure); got["index"] != 1.0 {
 		t.Errorf("the duplicate is described as %v", got)
 	}
@@ -686,7 +751,8 @@ func TestTenantOfANewJob(t *testing.T) {
 		{"insert of a tenant, in meta", insert(acme, ", meta", `, '{"tenant_id": "acme"}'`), "acme"},
 	}
 	exec(t, operator, "select from ojs.configure(p_default_tenant => 'house')")
-	rows = append(rows, row{"another default", enqueue(service, ""), "house"}, row{"another default, insert", insert(service, "", ""), "house"})
+	rows = append(rows, row{"another default", enqueue(service, ""), "house"},
+		row{"another default, insert", insert(service, "", ""), "house"})
 	for _, r := range rows {
 		if r.got != r.want {
 			t.Errorf("%s: the job is %s's, want %s", r.name, r.got, r.want)
@@ -703,8 +769,14 @@ func TestTenantOfANewJob(t *testing.T) {
 		{"malformed, insert", "OJ400", "tenant", "insert into ojs.jobs (type, tenant_id) values ('a', 'a b')"},
 		{"malformed in meta", "OJ400", "meta.tenant_id", `select from ojs.enqueue('a', p_meta => '{"tenant_id": "a b"}')`},
 		{"named twice", "OJ405", "meta.tenant_id", `select from ojs.enqueue('a', p_tenant => 'acme', p_meta => '{"tenant_id": "globex"}')`},
-		{"named twice, batch", "OJ405", "tenant", `select from ojs.enqueue_many('[{"type": "a", "args": [], "tenant": "globex"}]', 'acme')`},
-		{"named twice, insert", "OJ405", "meta.tenant_id", `insert into ojs.jobs (type, tenant_id, meta) values ('a', 'acme', '{"tenant_id": "globex"}')`},
+		{
+			"named twice, batch", "OJ405", "tenant",
+			`select from ojs.enqueue_many('[{"type": "a", "args": [], "tenant": "globex"}]', 'acme')`,
+		},
+		{
+			"named twice, insert", "OJ405", "meta.tenant_id",
+			`insert into ojs.jobs (type, tenant_id, meta) values ('a', 'acme', '{"tenant_id": "globex"}')`,
+		},
 	} {
 		if got := detail(t, refused(t, service, c.state, c.sql)); got["field"] != c.field {
 			t.Errorf("%s: the error names %v, want %s", c.name, got["field"], c.field)
@@ -713,7 +785,8 @@ func TestTenantOfANewJob(t *testing.T) {
 
 	exec(t, operator, "select from ojs.configure(p_tenant_required => true)")
 	for _, sql := range []string{
-		"select from ojs.enqueue('a')", `select from ojs.enqueue_many('[{"type": "a", "args": []}]')`, "insert into ojs.jobs (type) values ('a')",
+		"select from ojs.enqueue('a')", `select from ojs.enqueue_many('[{"type": "a", "args": []}]')`,
+		"insert into ojs.jobs (type) values ('a')",
 	} {
 		refused(t, service, "OJ402", sql)
 	}
@@ -756,7 +829,8 @@ func TestStatesOfNewJobs(t *testing.T) {
 			}
 		}
 	}
-	if got := one[string](t, acme, "select state from ojs.enqueue('a', p_pending => true, p_scheduled_at => '2040-01-01 00:00Z')"); got != "pending" {
+	if got := one[string](t, acme, `
+		select state from ojs.enqueue('a', p_pending => true, p_scheduled_at => '2040-01-01 00:00Z')`); got != "pending" {
 		t.Errorf("pending and scheduled: %s", got)
 	}
 	// Expired jobs are not handed out, but end.
@@ -798,7 +872,9 @@ func TestAttemptsOfANewJob(t *testing.T) {
 			t.Errorf("enqueue('a'%s) has %d attempts, want %d", args, got, want)
 		}
 	}
-	if got := one[int](t, d.As("acme"), `with i as (insert into ojs.jobs (type, retry) values ('a', '{"max_attempts": 9}') returning max_attempts) select * from i`); got != 9 {
+	if got := one[int](t, d.As("acme"), `
+		with i as (insert into ojs.jobs (type, retry) values ('a', '{"max_attempts": 9}') returning max_attempts) select *
+		from i`); got != 9 {
 		t.Errorf("an insert with a retry policy has %d attempts, want 9", got)
 	}
 }
@@ -808,7 +884,9 @@ func TestNumbersBeyondNumericAreNamed(t *testing.T) {
 	d := pgtest.New(t)
 	for _, field := range []string{"meta", "retry"} {
 		jobs := `[{"type": "a", "args": [], "` + field + `": {"x": 0.` + strings.Repeat("1", 17_000) + `}}]`
-		if got := one[string](t, d.Pool, "select sqlstate || ' ' || (detail ->> 'field') || ' ' || (detail ->> 'index') from ojs.enqueue_each($1::text::json)", jobs); got != "22003 "+field+" 0" {
+		if got := one[string](t, d.Pool, `
+			select sqlstate || ' ' || (detail ->> 'field') || ' ' || (detail ->> 'index')
+			from ojs.enqueue_each($1::text::json)`, jobs); got != "22003 "+field+" 0" {
 			t.Errorf("each: %s", got)
 		}
 		_, err := d.Pool.Exec(t.Context(), "select from ojs.enqueue_many($1::text::json)", jobs)
@@ -825,8 +903,10 @@ func TestFidelity(t *testing.T) {
 	acme := d.As("acme")
 	const digits = "1234567890123456789012345678901234567890"
 	values := []string{
-		`[]`, `[ ]`, "[\n\t1 ,2\r\n]", `[` + digits + `]`, `[-0, -0.0, 0e0, 1E+2, 1e-2, 1.0, 1.10, 0.` + digits + `]`, `[` + digits + `.` + digits + `e-40]`, `[1e999999]`,
-		`[{"z":1,"a":2,"m":{"y":1,"b":2}}]`, `[{"":1," ":2,"\t":3}]`, `["\u00e9","é","e\u0301","\ud83d\ude00","😀","\/","/","\\u0000","\\ud800","\"",":","\b\f\n\r\t"]`,
+		`[]`, `[ ]`, "[\n\t1 ,2\r\n]", `[` + digits + `]`, `[-0, -0.0, 0e0, 1E+2, 1e-2, 1.0, 1.10, 0.` + digits + `]`,
+		`[` + digits + `.` + digits + `e-40]`, `[1e999999]`,
+		`[{"z":1,"a":2,"m":{"y":1,"b":2}}]`, `[{"":1," ":2,"\t":3}]`,
+		`["\u00e9","é","e\u0301","\ud83d\ude00","😀","\/","/","\\u0000","\\ud800","\"",":","\b\f\n\r\t"]`,
 		`[true,false,null,"",{},[]]`, `[{"a":"x:y","b":":"},{"a":1}]`, `["` + "\u2028\u2029\u007f\ufeff" + `"]`,
 		strings.Repeat("[", 100) + "1" + strings.Repeat("]", 100), `["` + strings.Repeat("x", 1<<20-4) + `"]`,
 		`[{"args": [{"type": "b"}]}]`, `[{"x":[1,2],"X":[1,2]}]`,
@@ -839,9 +919,16 @@ func TestFidelity(t *testing.T) {
 			object = `{"b":1,"a":2}`
 		}
 		for door, call := range map[string]string{
-			"enqueue": "select id::text from ojs.enqueue('a', p_args => $1::text::json, p_options => $2::text::json, p_extra => $3::text::json)",
-			"many":    `select id::text from ojs.enqueue_many((('[{"type": "a", "args": ' || $1::text || ', "options":' || $2::text || ', "extra": ' || $3::text || '}]'))::json)`,
-			"insert":  "insert into ojs.jobs (type, args, options, extra) values ('a', $1::text::json, $2::text::json, $3::text::json) returning id::text",
+			"enqueue": `
+				select id::text
+				from ojs.enqueue('a', p_args => $1::text::json, p_options => $2::text::json, p_extra => $3::text::json)`,
+			"many": `
+				select id::text
+				from ojs.enqueue_many((('[{"type": "a", "args": ' || $1::text || ', "options":' || $2::text || ', "extra": '
+					|| $3::text || '}]'))::json)`,
+			"insert": `
+				insert into ojs.jobs (type, args, options, extra) values ('a', $1::text::json, $2::text::json, $3::text::json)
+				returning id::text`,
 		} {
 			id := one[string](t, acme, call, args, object, object)
 			for _, c := range []struct{ column, want string }{{"args", args}, {"options", object}, {"extra", object}} {
@@ -857,7 +944,8 @@ func TestFidelity(t *testing.T) {
 	for range values {
 		held := oneJob(t, d.Service(), "ojs.fetch('{default}')")
 		result := values[int(held.ID[len(held.ID)-1])%len(values)]
-		if got := one[string](t, acme, "select result::text from ojs.ack($1, $2, $3::text::json)", held.ID, held.Lease, result); got != result {
+		if got := one[string](t, acme, `
+			select result::text from ojs.ack($1, $2, $3::text::json)`, held.ID, held.Lease, result); got != result {
 			t.Errorf("a result of %.200q came back as %.200q", result, got)
 		}
 	}
@@ -872,13 +960,21 @@ func TestFidelity(t *testing.T) {
 func TestEverythingElseIsKept(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	const want = `a.b-c_d.e q.1-x 100 7 2999-01-02 03:04:05.123456+00 2999-01-03 00:00:00+00 0 1000 {"a,b","\"",é} {"n": 1e3, "tenant_id": "acme"} {"jitter": false}`
-	columns := "type, queue, priority, max_attempts, scheduled_at at time zone 'UTC' || '+00', expires_at at time zone 'UTC' || '+00', timeout_ms, visibility_timeout_ms, tags, meta, retry"
-	read := "select concat_ws(' ', " + columns + ") from "
+	const want = `a.b-c_d.e q.1-x 100 7 2999-01-02 03:04:05.123456+00 2999-01-03 00:00:00+00 0 1000 ` +
+		`{"a,b","\"",é} {"n": 1e3, "tenant_id": "acme"} {"jitter": false}`
+	const read = `
+		select concat_ws(' ', type, queue, priority, max_attempts, scheduled_at at time zone 'UTC' || '+00',
+			expires_at at time zone 'UTC' || '+00', timeout_ms, visibility_timeout_ms, tags, meta, retry)
+		from `
 	for door, from := range map[string]string{
-		"enqueue": `ojs.enqueue('a.b-c_d.e', '[]', 'q.1-x', 100, '2999-01-02 03:04:05.123456Z', '2999-01-03Z', '{"tenant_id": "acme", "n": 1e3}', '{"jitter": false}', 7, 0, 1000, '{"a,b","\"",é}')`,
-		"many": `ojs.enqueue_many('[{"type": "a.b-c_d.e", "args": [], "queue": "q.1-x", "priority": 100, "scheduled_at": "2999-01-02T03:04:05.123456Z", "expires_at": "2999-01-03T02:00:00+02:00",
-			"meta": {"tenant_id": "acme", "n": 1e3}, "retry": {"jitter": false}, "max_attempts": 7, "timeout_ms": 0, "visibility_timeout_ms": 1000, "tags": ["a,b", "\"", "é"]}]')`,
+		"enqueue": `
+			ojs.enqueue('a.b-c_d.e', '[]', 'q.1-x', 100, '2999-01-02 03:04:05.123456Z', '2999-01-03Z',
+				'{"tenant_id": "acme", "n": 1e3}', '{"jitter": false}', 7, 0, 1000, '{"a,b","\"",é}')`,
+		"many": `
+			ojs.enqueue_many('[{"type": "a.b-c_d.e", "args": [], "queue": "q.1-x", "priority": 100,
+				"scheduled_at": "2999-01-02T03:04:05.123456Z", "expires_at": "2999-01-03T02:00:00+02:00",
+				"meta": {"tenant_id": "acme", "n": 1e3}, "retry": {"jitter": false}, "max_attempts": 7, "timeout_ms": 0,
+				"visibility_timeout_ms": 1000, "tags": ["a,b", "\"", "é"]}]')`,
 	} {
 		got := one[string](t, d.As("acme"), read+from)
 		if got = strings.ReplaceAll(got, "1000}", "1e3}"); strings.ReplaceAll(got, `"n": 1000`, `"n": 1e3`) != want {
@@ -893,7 +989,8 @@ func TestRollbackLeavesNothing(t *testing.T) {
 	acme := d.As("acme")
 	statements := []string{
 		"select from ojs.enqueue('a')", "select from ojs.enqueue('a', p_scheduled_at => now() + interval '1 hour')",
-		`select from ojs.enqueue_many('[{"type": "a", "args": []}, {"type": "a", "args": [], "pending": true}]')`, "insert into ojs.jobs (type) values ('a'), ('b')",
+		`select from ojs.enqueue_many('[{"type": "a", "args": []}, {"type": "a", "args": [], "pending": true}]')`,
+		"insert into ojs.jobs (type) values ('a'), ('b')",
 	}
 	tx := begin(t, acme)
 	for _, sql := range statements {
@@ -930,17 +1027,23 @@ func TestWakeRows(t *testing.T) {
 	d := pgtest.New(t)
 	tx := begin(t, d.Service())
 	exec(t, tx, "insert into ojs.jobs (tenant_id, type, queue, priority) select 'acme', 'a', 'q', i % 2 from generate_series(1, 10) i")
-	exec(t, tx, "insert into ojs.jobs (tenant_id, type, queue, scheduled_at) select 'globex', 'a', 'q', case when i > 2 then '2999-01-01Z'::timestamptz end from generate_series(1, 5) i")
+	exec(t, tx, `
+		insert into ojs.jobs (tenant_id, type, queue, scheduled_at)
+		select 'globex', 'a', 'q', case when i > 2 then '2999-01-01Z'::timestamptz end from generate_series(1, 5) i`)
 	exec(t, tx, "insert into ojs.jobs (tenant_id, type) select 'none', 'a' where false")
 	commit(t, tx)
 	got := lines(t, d.Pool, `
 		select tenant_id, queue, priority, from_state is null, to_state::text, jobs, lo is not null, hi - lo < 100
 		from ojs.journal order by 1, 3, 5`)
-	want := []string{"acme q 0 true available 5 true true", "acme q 1 true available 5 true true", "globex q 0 true available 2 true true", "globex q 0 true scheduled 3 false -"}
+	want := []string{
+		"acme q 0 true available 5 true true", "acme q 1 true available 5 true true", "globex q 0 true available 2 true true",
+		"globex q 0 true scheduled 3 false -",
+	}
 	if !slices.Equal(got, want) {
 		t.Errorf("the journal says\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
 	}
-	if got := lines(t, d.Pool, "select kind, cardinality(ids), cardinality(tenant_ids) from ojs.timer"); !slices.Equal(got, []string{"due 3 3"}) {
+	if got := lines(t, d.Pool, `
+		select kind, cardinality(ids), cardinality(tenant_ids) from ojs.timer`); !slices.Equal(got, []string{"due 3 3"}) {
 		t.Errorf("the timers are %v", got)
 	}
 }
@@ -1027,13 +1130,17 @@ func TestNotifyReachesWhoWaits(t *testing.T) {
 	if again := one[string](t, service, register, server, "default"); again != token {
 		t.Error("registering again changed the token")
 	}
-	if n := one[int](t, service, "select count(*) filter (where queue = 'default' and token = $2 or queue <> 'default') from ojs.register_waiters($1, '{elsewhere,default,elsewhere}')", server, token); n != 2 {
+	if n := one[int](t, service, `
+		select count(*) filter (where queue = 'default' and token = $2 or queue <> 'default')
+		from ojs.register_waiters($1, '{elsewhere,default,elsewhere}')`, server, token); n != 2 {
 		t.Errorf("registering several returned %d of 2 queues", n)
 	}
 	for _, c := range []struct{ what, sql string }{
 		{"enqueue", "select from ojs.enqueue('a')"},
 		{"insert", "insert into ojs.jobs (type) values ('a'), ('b')"},
-		{"batch", `select from ojs.enqueue_many('[{"type": "a", "args": []}, {"type": "a", "args": [], "scheduled_at": "2999-01-01T00:00:00Z"}]')`},
+		{"batch", `
+			select from ojs.enqueue_many('[{"type": "a", "args": []},
+				{"type": "a", "args": [], "scheduled_at": "2999-01-01T00:00:00Z"}]')`},
 	} {
 		exec(t, acme, c.sql)
 		expect(c.what, token)
@@ -1139,16 +1246,28 @@ func TestTimesThatCountFromNow(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	d.SetNow(noon)
+	given := `[
+		{"type": "a", "args": [], "scheduled_at": "+PT2S", "expires_at": "+P1DT1.5S"},
+		{"type": "a", "args": [], "scheduled_at": "+PT0S"},
+		{"type": "a", "args": [], "scheduled_at": "` + noon.Add(time.Minute).Format(time.RFC3339) + `"},
+		{"type": "a", "args": []}]`
+	want := []string{
+		"scheduled {2000000 0 0 true} {1500000 1 0 true}",
+		"available {0 0 0 true} -",
+		"scheduled {60000000 0 0 true} -",
+		"available - -",
+	}
 	for _, call := range []string{"ojs.enqueue_many($1)", "ojs.enqueue_each($1)"} {
-		got := lines(t, d.Service(), "select state, scheduled_at - ojs.now(), expires_at - ojs.now() from "+call+" where id is not null", `[{"type": "a", "args": [], "scheduled_at": "+PT2S", "expires_at": "+P1DT1.5S"},
-			{"type": "a", "args": [], "scheduled_at": "+PT0S"}, {"type": "a", "args": [], "scheduled_at": "`+noon.Add(time.Minute).Format(time.RFC3339)+`"}, {"type": "a", "args": []}]`)
-		if want := []string{"scheduled {2000000 0 0 true} {1500000 1 0 true}", "available {0 0 0 true} -", "scheduled {60000000 0 0 true} -", "available - -"}; !slices.Equal(got, want) {
+		got := lines(t, d.Service(), `
+			select state, scheduled_at - ojs.now(), expires_at - ojs.now() from `+call+` where id is not null`, given)
+		if !slices.Equal(got, want) {
 			t.Errorf("%s: %q", call, got)
 		}
 	}
 	for _, bad := range []string{"+", "+2", "+PT", "+P", "+PT-2S", "+-PT2S", "PT2S", "+infinity", "+PT2S ", "++PT2S", "+P99999999Y"} {
 		for _, field := range []string{"scheduled_at", "expires_at"} {
-			failure := refused(t, d.Service(), "OJ400 22007 22008 22015", "select ojs.enqueue_many($1)", `[{"type": "a", "args": [], "`+field+`": "`+bad+`"}]`)
+			failure := refused(t, d.Service(), "OJ400 22007 22008 22015", "select ojs.enqueue_many($1)",
+				`[{"type": "a", "args": [], "`+field+`": "`+bad+`"}]`)
 			if got := detail(t, failure)["field"]; strings.HasPrefix(failure.Code, "OJ") && got != field {
 				t.Errorf("%s %q: field %v (%s)", field, bad, got, failure.Message)
 			}
@@ -1163,11 +1282,16 @@ func TestIdsFromFarAheadAreRefused(t *testing.T) {
 	service, acme := d.Service(), d.As("acme")
 	now := time.Now()
 	d.SetNow(now)
-	far := []string{uuidAt(now.Add(24*time.Hour + time.Second)), uuidAt(time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)), "ffffffff-f000-7000-8000-000000000001"}
+	far := []string{
+		uuidAt(now.Add(24*time.Hour + time.Second)), uuidAt(time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)),
+		"ffffffff-f000-7000-8000-000000000001",
+	}
 	for _, id := range far {
 		for _, way := range []string{
-			"select ojs.enqueue('a', p_id => $1)", "select ojs.enqueue('a', p_id => $1, p_tags => '{x}')", "insert into ojs.jobs (type, id) values ('a', $1)",
-			"insert into ojs.jobs (type, id, tags) values ('a', $1, '{x}')", "insert into ojs.jobs (type, id) select 'a', case n when 2 then $1::uuid else ojs._uuid_v7() end from generate_series(1, 3) n",
+			"select ojs.enqueue('a', p_id => $1)", "select ojs.enqueue('a', p_id => $1, p_tags => '{x}')",
+			"insert into ojs.jobs (type, id) values ('a', $1)",
+			"insert into ojs.jobs (type, id, tags) values ('a', $1, '{x}')",
+			"insert into ojs.jobs (type, id) select 'a', case n when 2 then $1::uuid else ojs._uuid_v7() end from generate_series(1, 3) n",
 			"select from ojs.enqueue_many(json_build_array(json_build_object('type', 'a', 'args', '[]'::json, 'id', $1::uuid)))",
 			"select from ojs.enqueue_once($1, json_build_array(json_build_object('type', 'a', 'args', '[]'::json, 'id', $1::text)))",
 		} {
@@ -1176,11 +1300,17 @@ func TestIdsFromFarAheadAreRefused(t *testing.T) {
 				t.Errorf("%s: %s %v", way, failure.Message, got)
 			}
 		}
-		if got := lines(t, service, `select sqlstate, detail ->> 'field' from ojs.enqueue_each(json_build_array(json_build_object('type', 'a', 'args', '[]'::json, 'id', $1::uuid), json_build_object('type', 'a', 'args', '[]'::json)))`, id); !slices.Equal(got, []string{"OJ400 id", "- -"}) {
+		if got := lines(t, service, `
+			select sqlstate, detail ->> 'field'
+			from ojs.enqueue_each(json_build_array(json_build_object('type', 'a', 'args', '[]'::json, 'id', $1::uuid),
+				json_build_object('type', 'a', 'args', '[]'::json)))`, id); !slices.Equal(got, []string{"OJ400 id", "- -"}) {
 			t.Errorf("each by itself: %v", got)
 		}
 	}
-	for i, near := range []string{uuidAt(now.Add(time.Hour)), uuidAt(now.Add(23 * time.Hour)), uuidAt(now.Add(24 * time.Hour)), uuidAt(now.AddDate(-30, 0, 0))} {
+	for i, near := range []string{
+		uuidAt(now.Add(time.Hour)), uuidAt(now.Add(23 * time.Hour)), uuidAt(now.Add(24 * time.Hour)),
+		uuidAt(now.AddDate(-30, 0, 0)),
+	} {
 		if i%2 == 0 {
 			exec(t, acme, "select ojs.enqueue('b', p_id => $1)", near)
 		} else {

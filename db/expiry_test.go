@@ -18,18 +18,28 @@ func TestJobsExpireByThemselves(t *testing.T) {
 	at, later := noon.Add(time.Minute), noon.Add(10*time.Minute)
 	for _, sql := range []string{
 		"select from ojs.enqueue('single', p_queue => 'q', p_expires_at => $1, p_scheduled_at => nullif($2::timestamptz, $1))",
-		"select from ojs.enqueue_many(json_build_array(json_build_object('type', 'many', 'args', '[]'::json, 'queue', 'q', 'expires_at', $1::timestamptz), json_build_object('type', 'stays', 'args', '[]'::json, 'queue', 'q', 'scheduled_at', $2::timestamptz)))",
-		"select from ojs.enqueue_each(json_build_array(json_build_object('type', 'each', 'args', '[]'::json, 'queue', 'q', 'expires_at', $1::timestamptz, 'scheduled_at', $2::timestamptz)))",
-		"select from ojs.enqueue_bulk('bulk', array(select '[]'::json from generate_series(1, 3)), 'q', p_expires_at => $1, p_scheduled_at => nullif($2::timestamptz, '-infinity'))",
-		"select from ojs.enqueue_bulk('bulk.now', array(select '[]'::json from generate_series(1, 3)), 'q', p_expires_at => least($1, $2::timestamptz))",
-		"insert into ojs.jobs (type, queue, expires_at, scheduled_at) select 'plain', 'q', case when i % 2 = 0 then $1::timestamptz end, $2 from generate_series(1, 4) i",
+		`select from ojs.enqueue_many(json_build_array(json_build_object('type', 'many', 'args', '[]'::json, 'queue',
+					'q', 'expires_at', $1::timestamptz),
+				json_build_object('type', 'stays', 'args', '[]'::json, 'queue', 'q', 'scheduled_at', $2::timestamptz)))`,
+		`select from ojs.enqueue_each(json_build_array(json_build_object('type', 'each', 'args', '[]'::json, 'queue', 'q',
+				'expires_at', $1::timestamptz, 'scheduled_at', $2::timestamptz)))`,
+		`select from ojs.enqueue_bulk('bulk', array(select '[]'::json from generate_series(1, 3)), 'q', p_expires_at => $1,
+				p_scheduled_at => nullif($2::timestamptz, '-infinity'))`,
+		`select from ojs.enqueue_bulk('bulk.now', array(select '[]'::json from generate_series(1, 3)), 'q',
+				p_expires_at => least($1, $2::timestamptz))`,
+		`insert into ojs.jobs (type, queue, expires_at, scheduled_at)
+			select 'plain', 'q', case when i % 2 = 0 then $1::timestamptz end, $2 from generate_series(1, 4) i`,
 		"insert into ojs.jobs (type, queue, expires_at) select 'plain.one', 'q', least($1::timestamptz, $2)",
 		"select from ojs.enqueue('pending', p_queue => 'q', p_pending => true, p_expires_at => least($1, $2::timestamptz))",
 	} {
 		exec(t, service, sql, at, later)
 	}
-	retried := one[string](t, service, "select id::text from ojs.enqueue('retryable', p_queue => 'r', p_expires_at => $1, p_retry => '{\"initial_interval\": \"PT1H\", \"jitter\": false}')", at)
-	active := one[string](t, service, "select id::text from ojs.enqueue('active', p_queue => 'r', p_expires_at => $1, p_visibility_timeout_ms => 300000)", at)
+	retried := one[string](t, service, `
+		select id::text
+		from ojs.enqueue('retryable', p_queue => 'r', p_expires_at => $1,
+			p_retry => '{"initial_interval": "PT1H", "jitter": false}')`, at)
+	active := one[string](t, service, `
+		select id::text from ojs.enqueue('active', p_queue => 'r', p_expires_at => $1, p_visibility_timeout_ms => 300000)`, at)
 	done := one[string](t, service, "select id::text from ojs.enqueue('done', p_queue => 'r', p_expires_at => $1)", at)
 	exec(t, service, "select count(*) from ojs.fetch('{r}', 10)")
 	exec(t, service, `select from ojs.nack($1, '{"message": "m"}')`, retried)
@@ -50,16 +60,23 @@ func TestJobsExpireByThemselves(t *testing.T) {
 		tick(t, service, 1000)
 	}
 	if got, want := states(), []string{
-		"active active 1", "bulk discarded 3", "bulk.now discarded 3", "done completed 1", "each discarded 1", "many discarded 1", "pending discarded 1", "plain discarded 2",
+		"active active 1", "bulk discarded 3", "bulk.now discarded 3", "done completed 1", "each discarded 1", "many discarded 1",
+		"pending discarded 1", "plain discarded 2",
 		"plain scheduled 2", "plain.one discarded 1", "retryable discarded 1", "single discarded 1", "stays scheduled 1",
 	}; !slices.Equal(got, want) {
 		t.Errorf("the jobs are\n%v, want\n%v", got, want)
 	}
-	if got := lines(t, service, "select sum(available)::int, sum(scheduled)::int, sum(pending)::int, sum(retryable)::int, sum(active)::int, sum(discarded)::int, sum(completed)::int, sum(failed)::int from ojs.shard_stats"); !slices.Equal(got,
+	if got := lines(t, service, `
+		select sum(available)::int, sum(scheduled)::int, sum(pending)::int, sum(retryable)::int, sum(active)::int,
+			sum(discarded)::int, sum(completed)::int, sum(failed)::int
+		from ojs.shard_stats`); !slices.Equal(got,
 		[]string{"0 3 0 0 1 14 1 1"}) {
 		t.Errorf("the statistics are %v", got)
 	}
-	if got := lines(t, service, "select data ->> 'job_type', data ->> 'ttl_ms', (data ->> 'expired_at')::timestamptz = $1, data ->> 'created_at' like '%Z' and data ->> 'expired_at' like '%Z' from ojs.events('{job.expired}') where data ->> 'job_type' = 'single'", at); !slices.Equal(got,
+	if got := lines(t, service, `
+		select data ->> 'job_type', data ->> 'ttl_ms', (data ->> 'expired_at')::timestamptz = $1,
+			data ->> 'created_at' like '%Z' and data ->> 'expired_at' like '%Z'
+		from ojs.events('{job.expired}') where data ->> 'job_type' = 'single'`, at); !slices.Equal(got,
 		[]string{"single 60000 true true"}) {
 		t.Errorf("the event says %v", got)
 	}
@@ -82,7 +99,8 @@ func TestJobsExpireByThemselves(t *testing.T) {
 	}
 	d.SetNow(later)
 	tick(t, service, 1000)
-	if got := list[string](t, service, "select type from ojs.fetch('{q,r}', 100) order by 1"); !slices.Equal(got, []string{"plain", "plain", "stays"}) {
+	if got := list[string](t, service, `
+		select type from ojs.fetch('{q,r}', 100) order by 1`); !slices.Equal(got, []string{"plain", "plain", "stays"}) {
 		t.Errorf("handed out %v", got)
 	}
 }
@@ -99,7 +117,8 @@ func TestExpiryBesideALock(t *testing.T) {
 	exec(t, tx, "select from ojs.cancel($1)", id)
 	d.SetNow(noon.Add(time.Minute))
 	tick(t, service, 1000)
-	if got := lines(t, service, "select state, count(*) from ojs.job group by 1 order by 1"); !slices.Equal(got, []string{"available 1", "discarded 1"}) {
+	if got := lines(t, service, `
+		select state, count(*) from ojs.job group by 1 order by 1`); !slices.Equal(got, []string{"available 1", "discarded 1"}) {
 		t.Errorf("beside the lock: %v", got)
 	}
 	rollback(t, tx)

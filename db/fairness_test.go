@@ -161,7 +161,9 @@ func race(t *testing.T, pool *pgxpool.Pool, queue string, counts [][]int) []disp
 
 func enqueueFor(t *testing.T, pool *pgxpool.Pool, queue, tenant string, jobs int) {
 	t.Helper()
-	_, err := pool.Exec(t.Context(), `insert into ojs.jobs (tenant_id, type, queue, args) select $1, 'fair.job', $2, '[1]' from generate_series(1, $3)`, tenant, queue, jobs)
+	_, err := pool.Exec(t.Context(), `
+		insert into ojs.jobs (tenant_id, type, queue, args) select $1, 'fair.job', $2, '[1]'
+		from generate_series(1, $3)`, tenant, queue, jobs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,12 +358,15 @@ func ringsAgree(t *testing.T, pool *pgxpool.Pool) {
 				select queue, array_agg(priority order by priority desc) as priorities from ojs.level where tenants > 0 group by 1
 			) l using (queue)
 			where coalesce(b.priorities, '{}') <> coalesce(l.priorities, '{}')`,
-		"tenants with two rows": `select count(*) from (select from ojs.tenant_fairness group by queue, priority, tenant_id having count(*) > 1) x`,
-		"levels with two rows":  `select count(*) from (select from ojs.level group by queue, priority having count(*) > 1) x`,
+		"tenants with two rows": `
+			select count(*) from (select from ojs.tenant_fairness group by queue, priority, tenant_id having count(*) > 1) x`,
+		"levels with two rows": `select count(*) from (select from ojs.level group by queue, priority having count(*) > 1) x`,
 		"available jobs no decision would find": `
 			select count(*) from ojs.job j
 			left join ojs.tenant c on c.tenant_id = j.tenant_id
-			left join ojs.tenant_fairness f on f.queue = j.queue and f.priority = j.priority + coalesce(c.priority_boost, 0) and f.tenant_id = j.tenant_id
+			left
+				join ojs.tenant_fairness f on f.queue = j.queue and f.priority = j.priority + coalesce(c.priority_boost, 0)
+				and f.tenant_id = j.tenant_id
 			where j.state = 'available' and (j.expires_at > ojs.now()) is not false
 			and not coalesce(f.ready and (j.seq > f.head or f.behind and exists (
 				select from ojs.again a
@@ -406,7 +411,8 @@ func TestASecondRangeHidesNothing(t *testing.T) {
 	ringsAgree(t, d.Pool)
 }
 
-// A FETCH that returns fewer than it asked for missed nothing: every job that had committed before it began was with a caller who had begun before it
+// A FETCH that returns fewer than it asked for missed nothing: every job that had committed before it began was with a caller who had
+// begun before it
 // ended. Producers commit at random times, single callers take from the run queue, several at once are combined, and weights change.
 func TestShortFetchMissedNothing(t *testing.T) {
 	t.Parallel()
@@ -460,7 +466,8 @@ func TestShortFetchMissedNothing(t *testing.T) {
 					return
 				}
 				ids, err := pgx.CollectRows(first(tx.Query(context.Background(), `
-					insert into ojs.jobs (tenant_id, type, queue, priority) select 't' || $1::int, 'a.b', 'short', $2 from generate_series(1, $3::int) returning id::text`,
+					insert into ojs.jobs (tenant_id, type, queue, priority) select 't' || $1::int, 'a.b', 'short', $2
+					from generate_series(1, $3::int) returning id::text`,
 					r.IntN(6), []int{0, 0, 0, 4}[r.IntN(4)], 1+r.IntN(4))), pgx.RowTo[string])
 				if err != nil {
 					t.Error(err)
@@ -498,7 +505,8 @@ func TestShortFetchMissedNothing(t *testing.T) {
 				var err error
 				switch r.IntN(12) {
 				case 0:
-					_, err = service.Exec(context.Background(), "select ojs.configure_tenant('t' || $1::int, $2::int)", r.IntN(6), 1+r.IntN(5))
+					_, err = service.Exec(context.Background(), `
+						select ojs.configure_tenant('t' || $1::int, $2::int)`, r.IntN(6), 1+r.IntN(5))
 				case 1, 2, 3:
 					_, err = fetch(13, "select id::text from ojs.fetch_many('{short}', '{1,4,8}', '{a,b,c}', '{0,0,0}')")
 				case 4, 5:
@@ -538,7 +546,8 @@ func TestShortFetchMissedNothing(t *testing.T) {
 		short++
 		for id, at := range committed {
 			if by, taken := takenBy[id]; at < c.begin && (!taken || calls[by].begin > c.end) {
-				t.Fatalf("a fetch from %s to %s returned fewer than it asked for, but job %s, committed at %s, was left", c.begin, c.end, id, at)
+				t.Fatalf("a fetch from %s to %s returned fewer than it asked for, but job %s, committed at %s, was left", c.begin,
+					c.end, id, at)
 			}
 		}
 	}
@@ -550,7 +559,8 @@ func TestShortFetchMissedNothing(t *testing.T) {
 
 func first(rows pgx.Rows, _ error) pgx.Rows { return rows }
 
-// Everything at once: enqueue, fetch of all kinds, ack, nack, requeue, release, cancel, activate, ticks, changes of weight and boost, expiring
+// Everything at once: enqueue, fetch of all kinds, ack, nack, requeue, release, cancel, activate, ticks, changes of weight and boost,
+// expiring
 // leases, in transactions that commit, roll back or stay open for a while. Afterwards the sums agree with the rows, every
 // available job can be found, and fetching finds each of them once.
 func TestNothingIsStrandedWhateverHappens(t *testing.T) {
@@ -579,15 +589,20 @@ func TestNothingIsStrandedWhateverHappens(t *testing.T) {
 				keep := false
 				switch r.IntN(16) {
 				case 0, 1, 2, 3:
-					sql, args = `select id::text from ojs.enqueue('x.y', '[1]', $1, $2, p_tenant => $3, p_retry => '{"initial_interval_ms": 1, "jitter": false}', p_pending => $4)`,
+					sql, args = `
+						select id::text
+						from ojs.enqueue('x.y', '[1]', $1, $2, p_tenant => $3,
+							p_retry => '{"initial_interval_ms": 1, "jitter": false}', p_pending => $4)`,
 						[]any{[]string{"a", "b"}[r.IntN(2)], []int{-5, 0, 0, 0, 7}[r.IntN(5)], tenant, r.IntN(10) == 0}
 					keep = r.IntN(3) == 0
 				case 4:
-					sql, args = `insert into ojs.jobs (tenant_id, type, queue) select $1, 'x.y', 'a' from generate_series(1, 20)`, []any{tenant}
+					sql, args = `
+						insert into ojs.jobs (tenant_id, type, queue) select $1, 'x.y', 'a' from generate_series(1, 20)`, []any{tenant}
 				case 5, 6, 7:
 					sql, args, keep = `select id::text from ojs.fetch(array['a', 'b'], $1, 'w', 1000)`, []any{1 + r.IntN(12)}, true
 				case 8:
-					sql, args, keep = `select id::text from ojs.fetch(array['b', 'a'], $1, p_tenant => $2)`, []any{1 + r.IntN(5), tenant}, true
+					sql, args, keep = `
+						select id::text from ojs.fetch(array['b', 'a'], $1, p_tenant => $2)`, []any{1 + r.IntN(5), tenant}, true
 				case 9, 10:
 					sql, args = `select ojs.ack($1)`, []any{pick()}
 				case 11:
@@ -597,7 +612,9 @@ func TestNothingIsStrandedWhateverHappens(t *testing.T) {
 				case 13:
 					sql, args = `select ojs.release(id, lease) from ojs.job_info($1)`, []any{pick()}
 				case 14:
-					sql, args = `select ojs.configure_tenant($1, $2::int::numeric, $3)`, []any{tenant, 1 + r.IntN(9), []int{0, 0, 0, 5}[r.IntN(4)]}
+					sql, args = `
+						select ojs.configure_tenant($1, $2::int::numeric,
+							$3)`, []any{tenant, 1 + r.IntN(9), []int{0, 0, 0, 5}[r.IntN(4)]}
 				default:
 					sql = `select ojs.tick()`
 					if r.IntN(3) == 0 {
@@ -661,7 +678,9 @@ func TestNothingIsStrandedWhateverHappens(t *testing.T) {
 		if _, err := service.Exec(t.Context(), `select ojs.tick()`); err != nil {
 			t.Fatal(err)
 		}
-		err := database.Pool.QueryRow(t.Context(), `select not exists (select from ojs.job where state = 'retryable' or state = 'active' and lease_expires_at < ojs.now() + interval '5 seconds')`).Scan(&settled)
+		err := database.Pool.QueryRow(t.Context(), `
+			select not exists (select from ojs.job
+				where state = 'retryable' or state = 'active' and lease_expires_at < ojs.now() + interval '5 seconds')`).Scan(&settled)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -745,7 +764,10 @@ func TestLongJournalsAreFoldedInBites(t *testing.T) {
 	database := pgtest.New(t)
 	service := database.Service()
 	for _, statements := range []int{55_000, 5, 52_000, 5} {
-		_, err := service.Exec(t.Context(), fmt.Sprintf(`do $$ begin for i in 1 .. %d loop insert into ojs.jobs (tenant_id, type, queue) values ('t' || i %% 7, 'x.y', 'q' || i %% 3); end loop; end $$`, statements))
+		_, err := service.Exec(t.Context(), fmt.Sprintf(`
+			do $$ begin for i in 1 .. %d loop insert into ojs.jobs (tenant_id, type, queue)
+				values ('t' || i %% 7, 'x.y', 'q' || i %% 3);
+			end loop; end $$`, statements))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -837,7 +859,8 @@ func TestEndedBacklogsArePassedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	var expired int
-	if err := service.QueryRow(t.Context(), `select count(*) from ojs.jobs where state = 'discarded'`).Scan(&expired); err != nil || expired != 12_000 {
+	if err := service.QueryRow(t.Context(), `
+		select count(*) from ojs.jobs where state = 'discarded'`).Scan(&expired); err != nil || expired != 12_000 {
 		t.Errorf("%d expired jobs were discarded, %v; want 12000", expired, err)
 	}
 	ringsAgree(t, database.Pool)
@@ -855,7 +878,8 @@ func TestLockedBacklogDelaysNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `select count(*) from (select ojs.cancel(id) from ojs.jobs where tenant_id = 'mallory') x`); err != nil {
+	if _, err := tx.Exec(t.Context(), `
+		select count(*) from (select ojs.cancel(id) from ojs.jobs where tenant_id = 'mallory') x`); err != nil {
 		t.Fatal(err)
 	}
 	for range 20 {
@@ -913,7 +937,8 @@ func TestQueuesTakeTurns(t *testing.T) {
 	}
 	take := func(count int) string {
 		var got string
-		err := service.QueryRow(t.Context(), `select coalesce(string_agg(queue, ''), '') from ojs.fetch(array['a', 'b', 'c', 'a'], $1)`, count).Scan(&got)
+		err := service.QueryRow(t.Context(), `
+			select coalesce(string_agg(queue, ''), '') from ojs.fetch(array['a', 'b', 'c', 'a'], $1)`, count).Scan(&got)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -937,7 +962,8 @@ func TestPriorityAndBoost(t *testing.T) {
 		tenant   string
 		priority int
 	}{{"acme", 0}, {"acme", 10}, {"beta", 5}, {"beta", 5}, {"beta", -5}} {
-		if _, err := service.Exec(t.Context(), `select ojs.enqueue('p.job', p_priority => $2, p_tenant => $1)`, job.tenant, job.priority); err != nil {
+		if _, err := service.Exec(t.Context(), `
+			select ojs.enqueue('p.job', p_priority => $2, p_tenant => $1)`, job.tenant, job.priority); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -1130,7 +1156,9 @@ func TestFetchForOneTenantCharges(t *testing.T) {
 	enqueueFor(t, service, "default", "acme", 30)
 	enqueueFor(t, service, "default", "beta", 30)
 	var got int
-	if err := service.QueryRow(t.Context(), `select count(*) from ojs.fetch('{default}', 10, p_tenant => 'acme') where tenant_id = 'acme'`).Scan(&got); err != nil || got != 10 {
+	if err := service.QueryRow(t.Context(), `
+		select count(*) from ojs.fetch('{default}', 10, p_tenant => 'acme')
+		where tenant_id = 'acme'`).Scan(&got); err != nil || got != 10 {
 		t.Fatalf("%d jobs of acme, %v; want 10", got, err)
 	}
 	d, err := fetchJobs(t.Context(), service, "default", 12)
@@ -1184,7 +1212,8 @@ func TestRebuildAfterTransactionIDsRanBackwards(t *testing.T) {
 		t.Fatal(err)
 	}
 	enqueueFor(t, service, "default", "beta", 5)
-	for _, sql := range []string{`update ojs.fold set snapshot = '900000000:900000000:'`, `update ojs.tally_mark set snapshot = '900000000:900000000:'`} {
+	for _, sql := range []string{`update ojs.fold set snapshot = '900000000:900000000:'`, `
+		update ojs.tally_mark set snapshot = '900000000:900000000:'`} {
 		if _, err := database.Pool.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
@@ -1201,7 +1230,8 @@ func TestRebuildAfterTransactionIDsRanBackwards(t *testing.T) {
 	}
 	ringsAgree(t, database.Pool)
 	var active, total int
-	if err := service.QueryRow(t.Context(), `select active, total_jobs from ojs.queue_stats`).Scan(&active, &total); err != nil || active != 15 || total != 15 {
+	if err := service.QueryRow(t.Context(), `
+		select active, total_jobs from ojs.queue_stats`).Scan(&active, &total); err != nil || active != 15 || total != 15 {
 		t.Errorf("statistics say %d active of %d, %v; want 15 of 15", active, total, err)
 	}
 }
@@ -1220,7 +1250,8 @@ func TestHeartbeatOfAnIDInTwoTenants(t *testing.T) {
 		t.Fatal(err)
 	}
 	var refused *pgconn.PgError
-	if _, err := service.Exec(t.Context(), `select ojs.heartbeat('w', array[$1::uuid])`, id); !errors.As(err, &refused) || refused.Code != "OJ411" {
+	if _, err := service.Exec(t.Context(), `select ojs.heartbeat('w', array[$1::uuid])`, id); !errors.As(err, &refused) ||
+		refused.Code != "OJ411" {
 		t.Errorf("a heartbeat for both got %v, want OJ411", err)
 	}
 	if _, err := service.Exec(t.Context(), `select ojs.heartbeat('w', array[$1::uuid], p_tenant => 'acme')`, id); err != nil {
@@ -1540,7 +1571,9 @@ func TestRunQueueCorners(t *testing.T) {
 				_ = service.QueryRow(t.Context(), "select count(*)::int from ojs.fetch('{q}', 5)").Scan(&n)
 				got <- n
 			}()
-			for one[int](t, d.Pool, "select count(*)::int from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == 0 && len(got) == 0 {
+			for one[int](t, d.Pool, `
+				select count(*)::int from pg_stat_activity
+				where datname = current_database() and wait_event_type = 'Lock'`) == 0 && len(got) == 0 {
 				runtime.Gosched()
 			}
 			exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select 'b', 'a', 'q', 10 from generate_series(1, 9)")

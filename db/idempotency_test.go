@@ -16,7 +16,9 @@ func TestARepeatedRequestIsAnsweredAsTheFirst(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	service := d.Service()
-	const request = `[{"type": "a", "args": [ 1.50, {"b":1 , "a":"\"\u00e9"}], "tags": ["x y", "{}"], "meta": {"k": null}}, {"type": "b", "args": [], "scheduled_at": "2099-01-01T00:00:00Z", "options": { "x":1}}]`
+	const request = `[
+		{"type": "a", "args": [ 1.50, {"b":1 , "a":"\"\u00e9"}], "tags": ["x y", "{}"], "meta": {"k": null}},
+		{"type": "b", "args": [], "scheduled_at": "2099-01-01T00:00:00Z", "options": { "x":1}}]`
 	const whole = `select (o).* from (select o from ojs.enqueue_once('k', $1, 'acme') o) x`
 	first := lines(t, service, whole, request)
 	exec(t, service, "select ojs.ack(id, p_result => '1') from ojs.fetch('{default}')")
@@ -46,7 +48,8 @@ func TestARepeatedRequestIsAnsweredAsTheFirst(t *testing.T) {
 	refused(t, service, "OJ400", once, "l", nil, "acme")
 	refused(t, service, "OJ400", once, "l", `{}`, "acme")
 	refused(t, service, "OJ400", once, "l", `[{"type": "a", "args": [], "tenant": "!"}]`, nil)
-	if got := one[string](t, service, once, strings.Repeat("é", 256), `[{"type": "a", "args": []}]`, "acme"); !strings.HasPrefix(got, "f ") {
+	if got := one[string](t, service, once, strings.Repeat("é", 256), `[{"type": "a", "args": []}]`,
+		"acme"); !strings.HasPrefix(got, "f ") {
 		t.Errorf("the longest key: %s", got)
 	}
 }
@@ -111,7 +114,9 @@ func TestKeysAreForgotten(t *testing.T) {
 	if got := one[string](t, service, once, "k", `[{"type": "b", "args": []}]`, "acme"); got[0] != 'f' {
 		t.Errorf("after it: %s", got)
 	}
-	exec(t, service, "select from generate_series(1, 2500) n cross join lateral ojs.enqueue_once(n::text, '[{\"type\": \"a\", \"args\": []}]', 'acme') o")
+	exec(t, service, `
+		select from generate_series(1, 2500) n
+		cross join lateral ojs.enqueue_once(n::text, '[{"type": "a", "args": []}]', 'acme') o`)
 	d.SetNow(now.AddDate(0, 0, 2))
 	if got := keepUp(t, d); !slices.Contains(got, "forget: again: there are more") {
 		t.Errorf("the upkeep did %v", got)

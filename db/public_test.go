@@ -11,8 +11,8 @@ import (
 // What the server and operators may call beyond what tenants may (tenantMay).
 var (
 	serviceMayCall  = strings.Fields("drop_waiter register_waiters " + staffMayCall)
-	operatorMayCall = strings.Fields("_map_tenant_role configure configure_dead_letters create_tenant_role cut_partition delete_replay_rule " +
-		"drop_finished rebuild set_replay_rule " + staffMayCall)
+	operatorMayCall = strings.Fields("_map_tenant_role configure configure_dead_letters create_tenant_role cut_partition " +
+		"delete_replay_rule drop_finished rebuild set_replay_rule " + staffMayCall)
 )
 
 const staffMayCall = "_detached_partitions _first_expiry _id_time _is_replacement configure_queue configure_tenant delete_queue " +
@@ -37,7 +37,8 @@ func TestGrantsOfStaff(t *testing.T) {
 	expectNone(t, d.Pool, "functions that tenants may call and the server or operators may not, or that somebody else may", `
 		select p.oid::pg_catalog.regprocedure::text from pg_catalog.pg_proc p
 		cross join lateral (
-			select array_agg(a.grantee::pg_catalog.regrole::text) as roles from pg_catalog.aclexplode(p.proacl) a where a.grantee <> p.proowner
+			select array_agg(a.grantee::pg_catalog.regrole::text) as roles from pg_catalog.aclexplode(p.proacl) a
+			where a.grantee <> p.proowner
 		) g
 		where p.pronamespace = 'ojs'::pg_catalog.regnamespace
 		  and ('ojs_tenant' = any (g.roles) and not g.roles @> '{ojs_service,ojs_operator}'
@@ -72,7 +73,9 @@ func TestPlannerSettings(t *testing.T) {
 func TestGrantsStandOnOnePage(t *testing.T) {
 	t.Parallel()
 	for name, text := range migrations(t) {
-		for _, words := range []string{"grant execute on function ojs.", "alter function", "set enable_", "set jit", "set plan_cache_mode"} {
+		for _, words := range []string{
+			"grant execute on function ojs.", "alter function", "set enable_", "set jit", "set plan_cache_mode",
+		} {
 			if name != "00099_public.sql" && strings.Contains(text, words) {
 				t.Errorf("%s: %q belongs into 00099_public.sql", name, words)
 			}

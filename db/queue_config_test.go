@@ -24,17 +24,24 @@ func TestQueuesGiveDefaults(t *testing.T) {
 		t.Error("a queue without defaults costs a trigger")
 	}
 	exec(t, service, "select ojs.enqueue('before', p_queue => 'mail')")
-	exec(t, operator, `select ojs.configure_queue('mail', '{"visibility_timeout": 60, "default_timeout": 5, "default_retry": {"max_attempts": 7, "initial_interval": "PT2S"}}')`)
+	exec(t, operator, `
+		select ojs.configure_queue('mail',
+			'{"visibility_timeout": 60, "default_timeout": 5, "default_retry": {"max_attempts": 7, "initial_interval": "PT2S"}}')`)
 	exec(t, service, "select ojs.enqueue('plain', p_queue => 'mail', p_tenant => 'acme')")
-	exec(t, service, "select ojs.enqueue('own', p_queue => 'mail', p_timeout_ms => 1, p_visibility_timeout_ms => 2000, p_retry => '{\"initial_interval_ms\": 1}', p_max_attempts => 4)")
+	exec(t, service, `
+		select ojs.enqueue('own', p_queue => 'mail', p_timeout_ms => 1, p_visibility_timeout_ms => 2000,
+			p_retry => '{"initial_interval_ms": 1}', p_max_attempts => 4)`)
 	exec(t, service, "select ojs.enqueue('asks', p_queue => 'mail', p_max_attempts => 4)")
 	exec(t, service, `select from ojs.enqueue_many('[{"type": "many", "args": [], "queue": "mail"}, {"type": "elsewhere", "args": []}]')`)
 	exec(t, service, "select ojs.enqueue_bulk('bulk', array['[]', '[1]']::json[], 'mail', p_scheduled_at => now() + interval '1 hour')")
 	exec(t, acme, "insert into ojs.jobs (type, queue) values ('insert', 'mail')")
 	exec(t, acme, "insert into ojs.jobs (type) values ('insert.elsewhere')")
-	got := lines(t, d.Pool, "select type, coalesce(visibility_timeout_ms, 0), coalesce(timeout_ms, 0), max_attempts, retry ->> 'initial_interval' from ojs.job order by type")
+	got := lines(t, d.Pool, `
+		select type, coalesce(visibility_timeout_ms, 0), coalesce(timeout_ms, 0), max_attempts, retry ->> 'initial_interval'
+		from ojs.job order by type`)
 	want := []string{
-		"asks 60000 5000 4 PT2S", "before 0 0 3 -", "bulk 60000 5000 7 PT2S", "bulk 60000 5000 7 PT2S", "elsewhere 0 0 3 -", "insert 60000 5000 7 PT2S",
+		"asks 60000 5000 4 PT2S", "before 0 0 3 -", "bulk 60000 5000 7 PT2S", "bulk 60000 5000 7 PT2S", "elsewhere 0 0 3 -",
+		"insert 60000 5000 7 PT2S",
 		"insert.elsewhere 0 0 3 -", "many 60000 5000 7 PT2S", "own 2000 1 4 -", "plain 60000 5000 7 PT2S",
 	}
 	if !slices.Equal(got, want) {
@@ -58,7 +65,9 @@ func TestQueuesGiveDefaults(t *testing.T) {
 	exec(t, operator, `select ojs.configure_queue('other', '{"default_timeout": 0}')`)
 	exec(t, operator, `select ojs.configure_queue('mail', '{"visibility_timeout": null, "default_timeout": null, "default_retry": null}')`)
 	exec(t, service, "select ojs.enqueue('z', p_queue => 'mail')")
-	if got := lines(t, d.Pool, "select visibility_timeout_ms is null, timeout_ms is null, max_attempts from ojs.job where type = 'z'"); !slices.Equal(got, []string{"true true 3"}) {
+	if got := lines(t, d.Pool, `
+		select visibility_timeout_ms is null, timeout_ms is null, max_attempts from ojs.job
+		where type = 'z'`); !slices.Equal(got, []string{"true true 3"}) {
 		t.Errorf("without defaults a job is %v", got)
 	}
 	exec(t, operator, "select ojs.delete_queue('other')")
@@ -139,7 +148,8 @@ func TestQueuesAreConfiguredOneAfterTheOther(t *testing.T) {
 		{"select ojs.configure(p_retention => '1 hour')", "OJ408", "a 13000, b -"},
 	} {
 		first, second := begin(t, operator), begin(t, operator)
-		exec(t, first, "select ojs.configure_queue('a', $1)", fmt.Sprintf(`{"default_timeout": %d, "retention": {"completed": "PT2H"}}`, 10+i))
+		exec(t, first, "select ojs.configure_queue('a', $1)",
+			fmt.Sprintf(`{"default_timeout": %d, "retention": {"completed": "PT2H"}}`, 10+i))
 		waited := make(chan error, 1)
 		go func() {
 			_, err := second.Exec(t.Context(), c.second)
@@ -158,7 +168,8 @@ func TestQueuesAreConfiguredOneAfterTheOther(t *testing.T) {
 		} else {
 			rollback(t, second)
 		}
-		if got := one[string](t, service, `select string_agg(concat_ws(' ', e.queue, coalesce(e.timeout_ms::text, '-')), ', ' order by e.queue)
+		if got := one[string](t, service, `
+			select string_agg(concat_ws(' ', e.queue, coalesce(e.timeout_ms::text, '-')), ', ' order by e.queue)
 			from (values ('a'), ('b')) q(name) cross join lateral ojs.enqueue('t', p_queue => q.name) e`); got != c.want {
 			t.Errorf("after %s jobs are %s, want %s", c.second, got, c.want)
 		}
@@ -176,11 +187,15 @@ func TestDeadLettersGetNoDefaults(t *testing.T) {
 	service, operator := d.Service(), d.Operator()
 	id := one[string](t, service, "select id::text from ojs.enqueue('a', p_queue => 'q')")
 	exec(t, service, `select ojs.nack(id, '{"message": "m", "code": "DEAD_LETTER"}') from ojs.fetch('{q}')`)
-	exec(t, operator, `select ojs.configure_queue('q', '{"default_timeout": 77, "visibility_timeout": 60, "default_retry": {"max_attempts": 9}}')`)
+	exec(t, operator, `
+		select ojs.configure_queue('q',
+			'{"default_timeout": 77, "visibility_timeout": 60, "default_retry": {"max_attempts": 9}}')`)
 	if got := one[int](t, d.Pool, "select ojs._put_aside('ffffffff-ffff-ffff-ffff-ffffffffffff')"); got != 1 {
 		t.Fatalf("%d were put aside", got)
 	}
-	if got := lines(t, service, "select state, timeout_ms is null, visibility_timeout_ms is null, retry is null, max_attempts from ojs.retry_dead_letter($1)", id); !slices.Equal(got, []string{"available true true true 3"}) {
+	if got := lines(t, service, `
+		select state, timeout_ms is null, visibility_timeout_ms is null, retry is null, max_attempts
+		from ojs.retry_dead_letter($1)`, id); !slices.Equal(got, []string{"available true true true 3"}) {
 		t.Errorf("retried, it is %v", got)
 	}
 }

@@ -17,7 +17,8 @@ func TestResultsAreKeptForTheirTime(t *testing.T) {
 	service := d.Service()
 	ids := map[string]string{}
 	for name, call := range map[string]string{
-		"default": "", "never": `, p_options => '{"result_ttl": 0}'`, "hour": `, p_extra => '{"result_ttl": 3600}'`, "ever": `, p_options => '{"result_ttl": -1}'`,
+		"default": "", "never": `, p_options => '{"result_ttl": 0}'`, "hour": `, p_extra => '{"result_ttl": 3600}'`,
+		"ever": `, p_options => '{"result_ttl": -1}'`,
 		"both": `, p_options => '{"result_ttl": 3600}', p_extra => '{"result_ttl": 1}'`,
 	} {
 		ids[name] = one[string](t, service, "select id::text from ojs.enqueue('a', p_tenant => 'acme'"+call+")")
@@ -71,7 +72,8 @@ func TestResultsAreKeptForTheirTime(t *testing.T) {
 	refused(t, service, "OJ400", "select from ojs.job_results(array(select gen_random_uuid() from generate_series(1, 1001)))")
 	for _, bad := range []string{"-2", "1.5", `"7"`, "315360001", "99999999999", "{}"} {
 		for field, call := range map[string]string{"options.result_ttl": "p_options", "result_ttl": "p_extra"} {
-			if got := detail(t, refused(t, service, "OJ400", "select from ojs.enqueue('a', "+call+" => $1::text::json)", `{"result_ttl": `+bad+`}`)); got["field"] != field {
+			if got := detail(t, refused(t, service, "OJ400", "select from ojs.enqueue('a', "+call+" => $1::text::json)",
+				`{"result_ttl": `+bad+`}`)); got["field"] != field {
 				t.Errorf("result_ttl %s is refused for %v", bad, got["field"])
 			}
 		}

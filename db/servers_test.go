@@ -113,7 +113,9 @@ func TestHeldDispatch(t *testing.T) {
 	d := pgtest.New(t)
 	d.SetNow(noon)
 	service, acme := d.Service(), d.As("acme")
-	exec(t, service, "insert into ojs.jobs (tenant_id, type, queue) select t, 'a', q from unnest(array['acme', 'globex']) t, unnest(array['default', 'other']) q, generate_series(1, 20)")
+	exec(t, service, `
+		insert into ojs.jobs (tenant_id, type, queue) select t, 'a', q
+		from unnest(array['acme', 'globex']) t, unnest(array['default', 'other']) q, generate_series(1, 20)`)
 	// Some are decided ahead, some are in workers' hands, one is due later.
 	held := jobs(t, service, "ojs.fetch('{default}')")
 	jobs(t, service, "ojs.fetch('{other}', 2)")
@@ -147,7 +149,8 @@ func TestHeldDispatch(t *testing.T) {
 			t.Errorf("%s somebody is on duty", when)
 		}
 	}
-	if got := lines(t, service, "select held_at is not null, available, active, scheduled from ojs.hold_dispatch()"); got[0] != "true 77 3 1" {
+	if got := lines(t, service, `
+		select held_at is not null, available, active, scheduled from ojs.hold_dispatch()`); got[0] != "true 77 3 1" {
 		t.Errorf("held: %s", got[0])
 	}
 	d.SetNow(noon.Add(time.Hour))

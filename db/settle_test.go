@@ -27,7 +27,10 @@ type outcome struct {
 
 func outcomes(t testing.TB, q querier, call string, args ...any) []outcome {
 	t.Helper()
-	rows, err := q.Query(t.Context(), "select n, coalesce(sqlstate, ''), coalesce(message, ''), coalesce(state::text, ''), detail, coalesce(id::text, '') from "+call, args...)
+	rows, err := q.Query(t.Context(), `
+		select n, coalesce(sqlstate, ''), coalesce(message, ''), coalesce(state::text, ''), detail,
+			coalesce(id::text, '')
+		from`+call, args...)
 	if err == nil {
 		var all []outcome
 		if all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[outcome]); err == nil {
@@ -57,7 +60,9 @@ func TestNullsInAnErrorAreAbsent(t *testing.T) {
 	service := d.Service()
 	exec(t, service, "select from ojs.enqueue('a')")
 	held := jobs(t, service, "ojs.fetch('{default}')")
-	if got := lines(t, service, "select n.state, n.errors -> -1 ->> 'code', n.errors -> -1 ->> 'type' from ojs.nack($1, '{\"message\": \"x\", \"code\": null, \"type\": null, \"retryable\": null}') n", held[0].ID); !slices.Equal(got,
+	if got := lines(t, service, `
+		select n.state, n.errors -> -1 ->> 'code', n.errors -> -1 ->> 'type'
+		from ojs.nack($1, '{"message": "x", "code": null, "type": null, "retryable": null}') n`, held[0].ID); !slices.Equal(got,
 		[]string{"retryable handler_error handler_error"}) {
 		t.Errorf("it is %v", got)
 	}
@@ -73,7 +78,8 @@ func TestSettleMany(t *testing.T) {
 	at := func(format string, i int) string { return strings.ReplaceAll(format, "?", held[i].ID) }
 	got := settle(t, service,
 		at(`{"id":"?"}`, 0),
-		fmt.Sprintf(`{ "id": "%s", "lease": "%s", "worker_id": "w1", "tenant": "acme", "result": { "b":1, "a":[2.50]} }`, held[1].ID, *held[1].Lease),
+		fmt.Sprintf(`{ "id": "%s", "lease": "%s", "worker_id": "w1", "tenant": "acme", "result": { "b":1, "a":[2.50]} }`,
+			held[1].ID, *held[1].Lease),
 		at(`{"id":"?","error":{"message":"x"}}`, 2),
 		at(`{"id":"?","error":{"message":"x","retryable":false,"code":null,"type":null}}`, 3),
 		at(`{"id":"?","error":{"message":"x"},"requeue":true}`, 4),
@@ -94,11 +100,14 @@ func TestSettleMany(t *testing.T) {
 		at(`{"id":"?","result":null,"lease":null,"worker_id":null,"tenant":null,"requeue":null}`, 6),
 		at(`{"id":"?"}`, 0),
 		at(`{"id":"?","error":{"message":"again"}}`, 2),
-		fmt.Sprintf(`{"id":"%s","lease":"%s"}`, held[8].ID, *held[1].Lease), at(`{"id":"?"}`, 8), at(`{"id":"?","error":{"message":"late"}}`, 8),
+		fmt.Sprintf(`{"id":"%s","lease":"%s"}`, held[8].ID, *held[1].Lease), at(`{"id":"?"}`, 8),
+		at(`{"id":"?","error":{"message":"late"}}`, 8),
 	)
 	want := []string{
-		"completed", "completed", "retryable", "discarded", "available", "OJ409 lease", "OJ409 worker_id", "OJ404", "OJ409", "OJ404", "22P02 id", "OJ400 id", "OJ400 id", "22P02 lease",
-		"OJ400 error", "OJ400 error.message", "OJ401 result", "OJ401 settlement", "22003 error", "22003 error", "OJ400 tenant", "completed", "OJ409", "OJ409", "OJ409 lease", "completed", "OJ409",
+		"completed", "completed", "retryable", "discarded", "available", "OJ409 lease", "OJ409 worker_id", "OJ404", "OJ409",
+		"OJ404", "22P02 id", "OJ400 id", "OJ400 id", "22P02 lease",
+		"OJ400 error", "OJ400 error.message", "OJ401 result", "OJ401 settlement", "22003 error", "22003 error", "OJ400 tenant",
+		"completed", "OJ409", "OJ409", "OJ409 lease", "completed", "OJ409",
 	}
 	for i, w := range want {
 		o := got[i]
@@ -139,7 +148,9 @@ func TestSettleMany(t *testing.T) {
 		t.Errorf("afterwards %v is handed out, want the job that was put back", again)
 	}
 	// The narrow answer leaves out what the producer sent and what the worker sent.
-	if got := lines(t, service, "select sqlstate, state::text, args, meta, options, extra, result, type from ojs.settle($1::text::json, false)", at(`[{"id":"?","result":{"a":1}}]`, 9)); got[0] != "- completed - - - - - a" {
+	if got := lines(t, service, `
+		select sqlstate, state::text, args, meta, options, extra, result, type
+		from ojs.settle($1::text::json, false)`, at(`[{"id":"?","result":{"a":1}}]`, 9)); got[0] != "- completed - - - - - a" {
 		t.Errorf("the narrow answer is %q", got[0])
 	}
 }
@@ -154,9 +165,24 @@ func TestSettleAsAWhole(t *testing.T) {
 		"null": {"null", "OJ400", "settlements"}, "an object": {ok, "OJ400", "settlements"}, "nothing": {"[]", "OJ400", "settlements"},
 		"10001": {"[" + strings.Repeat(ok+",", 10_000) + ok + "]", "OJ400", "settlements"}, "not JSON": {"[" + ok, "22P02", ""},
 		"a number among them": {"[" + ok + ",5]", "OJ400", ""}, "null among them": {"[" + ok + ",null]", "OJ400", ""},
-		"an unknown field": {"[" + ok + `,{"id":"` + someID + `","job_id":"x"}]`, "OJ400", "job_id"}, "a field twice": {"[" + ok + `,{"id":"` + someID + `","id":"` + someID + `"}]`, "OJ400", "id"},
-		"an id that is a number": {"[" + ok + `,{"id":5}]`, "OJ400", "id"}, "a lease that is an object": {"[" + ok + `,{"id":"` + someID + `","lease":{}}]`, "OJ400", "lease"},
-		"a requeue that is a string": {"[" + ok + `,{"id":"` + someID + `","requeue":"true"}]`, "OJ400", "requeue"}, "a worker that is a number": {"[" + ok + `,{"id":"` + someID + `","worker_id":1}]`, "OJ400", "worker_id"},
+		"an unknown field": {
+			"[" + ok + `,{"id":"` + someID + `","job_id":"x"}]`, "OJ400",
+			"job_id",
+		}, "a field twice": {
+			"[" + ok + `,{"id":"` + someID + `","id":"` + someID + `"}]`, "OJ400", "id",
+		},
+		"an id that is a number": {
+			"[" + ok + `,{"id":5}]`, "OJ400",
+			"id",
+		}, "a lease that is an object": {
+			"[" + ok + `,{"id":"` + someID + `","lease":{}}]`, "OJ400", "lease",
+		},
+		"a requeue that is a string": {
+			"[" + ok + `,{"id":"` + someID + `","requeue":"true"}]`, "OJ400",
+			"requeue",
+		}, "a worker that is a number": {
+			"[" + ok + `,{"id":"` + someID + `","worker_id":1}]`, "OJ400", "worker_id",
+		},
 	} {
 		failure := refused(t, d.Service(), c.state, "select n from ojs.settle($1::text::json)", c.settlements)
 		if got, _ := detail(t, failure)["field"].(string); got != c.field {
@@ -199,7 +225,8 @@ func TestSettleIsForOnesOwn(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	held := bring(t, d, "active", "q")
-	if got := settle(t, d.As("globex"), `{"id":"`+held.ID+`"}`, `{"id":"`+held.ID+`","tenant":"acme"}`, `{"id":"`+someID+`"}`); got[0].SQLState != "OJ404" ||
+	if got := settle(t, d.As("globex"), `{"id":"`+held.ID+`"}`, `{"id":"`+held.ID+`","tenant":"acme"}`,
+		`{"id":"`+someID+`"}`); got[0].SQLState != "OJ404" ||
 		got[1].SQLState != "OJ403" || strings.ReplaceAll(got[2].Message, someID, held.ID) != got[0].Message {
 		t.Errorf("a foreign job: %+v", got)
 	}
@@ -229,8 +256,12 @@ func TestSettleLikeOneByOne(t *testing.T) {
 	enqueue := func(d *pgtest.DB, seed uint64) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		for i := range 60 {
-			exec(t, d.Service(), "select from ojs.enqueue('a', p_id => $1, p_tenant => $2, p_max_attempts => $3, p_retry => $4::text::jsonb)", fmt.Sprintf(id, i),
-				[]string{"acme", "globex"}[r.IntN(2)], 1+r.IntN(3), []string{`{"jitter": false}`, `{"jitter": false, "non_retryable_errors": ["bad"]}`}[r.IntN(2)])
+			exec(t, d.Service(), `
+				select from ojs.enqueue('a', p_id => $1, p_tenant => $2, p_max_attempts => $3,
+					p_retry => $4::text::jsonb)`, fmt.Sprintf(id, i),
+				[]string{"acme", "globex"}[r.IntN(2)], 1+r.IntN(3), []string{
+					`{"jitter": false}`, `{"jitter": false, "non_retryable_errors": ["bad"]}`,
+				}[r.IntN(2)])
 		}
 		// The same leases on both sides.
 		exec(t, d.Service(), "select from ojs.fetch('{default}', 50, 'w1')")
@@ -259,7 +290,10 @@ func TestSettleLikeOneByOne(t *testing.T) {
 			e := element{ID: fmt.Sprintf(id, r.IntN(62)), WorkerID: maybe("w1", "w1", "w2"), Tenant: maybe("acme", "globex", "no such")}
 			e.Lease = maybe(e.ID, e.ID, otherID)
 			if r.IntN(2) == 0 {
-				e.Error = json.RawMessage([]string{`{"message":"x"}`, `{"message":"x","code":"bad"}`, `{"message":"x","retryable":false}`, `{"code":"bad"}`, `[]`, `{"message":"é\"\n"}`}[r.IntN(6)])
+				e.Error = json.RawMessage([]string{
+					`{"message":"x"}`, `{"message":"x","code":"bad"}`, `{"message":"x","retryable":false}`, `{"code":"bad"}`, `[]`,
+					`{"message":"é\"\n"}`,
+				}[r.IntN(6)])
 				e.Requeue = r.IntN(3) == 0
 			} else if r.IntN(2) == 0 {
 				e.Result = json.RawMessage([]string{`null`, `{"a":[1,{"b":":"}]}`, `{"a":1,"a":1}`, `"é"`, `5.0`}[r.IntN(5)])
@@ -295,10 +329,14 @@ func TestSettleLikeOneByOne(t *testing.T) {
 		}
 		for _, sql := range []string{
 			"select j::text from ojs.job j order by id",
-			"select concat_ws(' ', tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced, at) from ojs.release order by 1",
+			`select concat_ws(' ', tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state,
+					started_at, fenced, at)
+				from ojs.release order by 1`,
 			`select concat_ws(' ', tenant_id, queue, priority, from_state, to_state, sum(jobs), min(lo), max(hi), sum(unfenced))
 				from ojs.journal group by tenant_id, queue, priority, from_state, to_state, lo order by 1`,
-			"select concat_ws(' ', x.tenant_id, x.id, abs(extract(epoch from due_at - j.retry_at)) < 0.05) from ojs.timer t cross join unnest(t.tenant_ids, t.ids) x(tenant_id, id) join ojs.job j on j.id = x.id where t.kind = 'due' order by 1",
+			`select concat_ws(' ', x.tenant_id, x.id, abs(extract(epoch from due_at - j.retry_at)) < 0.05) from ojs.timer t
+				cross join unnest(t.tenant_ids, t.ids) x(tenant_id, id) join ojs.job j on j.id = x.id where t.kind = 'due'
+				order by 1`,
 		} {
 			a, b := list[string](t, single.Pool, sql), list[string](t, bulk.Pool, sql)
 			if !slices.Equal(a, b) {
@@ -337,16 +375,23 @@ func TestEnqueueEach(t *testing.T) {
 		elements = append(elements, strings.TrimSuffix(bad, "]"), fmt.Sprintf(`{"type":"good","args":[%d]}`, good))
 		good++
 	}
-	elements = append(elements, `{"type":"dup","args":[],"id":"`+someID+`"}`, `{"type":"new","args":[],"id":"`+otherID+`"}`, `{"type":"new","args":[],"id":"`+otherID+`"}`,
-		`{"type":"later","args":[],"scheduled_at":"2999-01-01T00:00:00Z"}`, `{"type":"held","args":[],"pending":true}`, `null`, `[]`, `{"type":"x","args":[],"type":"y"}`,
-		`{"type":"x","args":[],"tenant":"globex"}`, `{"type":"full","args":[{"a":[1]}],"queue":"q","priority":-5,"meta":{"tenant_id":"acme"},"retry":{"max_attempts":7},"tags":["é"],"options":{"o":1},"extra":{"e":1},"timeout_ms":0}`)
+	elements = append(elements,
+		`{"type":"dup","args":[],"id":"`+someID+`"}`,
+		`{"type":"new","args":[],"id":"`+otherID+`"}`,
+		`{"type":"new","args":[],"id":"`+otherID+`"}`,
+		`{"type":"later","args":[],"scheduled_at":"2999-01-01T00:00:00Z"}`, `{"type":"held","args":[],"pending":true}`, `null`,
+		`[]`, `{"type":"x","args":[],"type":"y"}`,
+		`{"type":"x","args":[],"tenant":"globex"}`,
+		`{"type":"full","args":[{"a":[1]}],"queue":"q","priority":-5,"meta":{"tenant_id":"acme"},"retry":{"max_attempts":7},
+			"tags":["é"],"options":{"o":1},"extra":{"e":1},"timeout_ms":0}`)
 	got := outcomes(t, acme, "ojs.enqueue_each($1::text::json)", "["+strings.Join(elements, ",")+"]")
 	if len(got) != len(elements) {
 		t.Fatalf("%d rows for %d jobs", len(got), len(elements))
 	}
 	for i, element := range elements {
 		want := outcome{N: i}
-		err := alone.As("acme").QueryRow(t.Context(), "select state::text from ojs.enqueue_many($1::text::json)", "["+element+"]").Scan(&want.State)
+		err := alone.As("acme").QueryRow(t.Context(), `
+			select state::text from ojs.enqueue_many($1::text::json)`, "["+element+"]").Scan(&want.State)
 		if err != nil {
 			failure := sqlstate(t, err, "OJ400 OJ401 OJ403 OJ405 OJ410 OJ413 OJ422 22P02 22P05 22003 22007 22008 22009 54001", element)
 			want.SQLState, want.Message = failure.Code, strings.Replace(failure.Message, "jobs[0]", fmt.Sprintf("jobs[%d]", i), 1)
@@ -363,7 +408,9 @@ func TestEnqueueEach(t *testing.T) {
 		}
 	}
 	for _, sql := range []string{
-		"select concat_ws(' ', type, state, seq is null, queue, priority, max_attempts, tenant_id, args, meta, retry, tags, options, extra, timeout_ms) from ojs.job order by 1",
+		`select concat_ws(' ', type, state, seq is null, queue, priority, max_attempts, tenant_id, args, meta, retry,
+				tags, options, extra, timeout_ms)
+			from ojs.job order by 1`,
 		`select concat_ws(' ', tenant_id, queue, priority, from_state, to_state, sum(jobs))
 			from ojs.journal group by tenant_id, queue, priority, from_state, to_state order by 1`,
 		"select concat_ws(' ', due_at, kind, tenant_ids) from ojs.timer order by 1",
@@ -374,19 +421,27 @@ func TestEnqueueEach(t *testing.T) {
 	}
 	t.Logf("%d bad among %d", len(elements)-good, len(elements))
 	// In the order given.
-	if numbers := list[int](t, d.Pool, "select (args ->> 0)::int from ojs.job where type = 'good' order by seq"); !slices.IsSorted(numbers) || len(numbers) != good {
+	if numbers := list[int](t, d.Pool, `
+		select (args ->> 0)::int from ojs.job where type = 'good' order by seq`); !slices.IsSorted(numbers) || len(numbers) != good {
 		t.Errorf("the good ones line up as %v", numbers)
 	}
 	for _, whole := range []string{"null", "{}", "[]", "5"} {
 		refused(t, acme, "OJ400", "select n from ojs.enqueue_each($1::text::json)", whole)
 	}
 	// The service names a tenant per job.
-	if got := list[string](t, d.Service(), `select coalesce(tenant_id, sqlstate) from ojs.enqueue_each('[{"type":"a","args":[],"tenant":"globex"},{"type":"a","args":[]},{"type":"a","args":[],"tenant":"no such"},
-		{"type":"a","args":[],"meta":{"tenant_id":"initech"}},{"type":"a","args":[],"meta":{"tenant_id":"a b"}}]')`); !slices.Equal(got, []string{"globex", "_default", "OJ400", "initech", "OJ400"}) {
-		t.Errorf("the tenants are %v", got)
+	tenants := list[string](t, d.Service(), `
+		select coalesce(tenant_id, sqlstate) from ojs.enqueue_each('[
+			{"type":"a","args":[],"tenant":"globex"},
+			{"type":"a","args":[]},
+			{"type":"a","args":[],"tenant":"no such"},
+			{"type":"a","args":[],"meta":{"tenant_id":"initech"}},
+			{"type":"a","args":[],"meta":{"tenant_id":"a b"}}]')`)
+	if !slices.Equal(tenants, []string{"globex", "_default", "OJ400", "initech", "OJ400"}) {
+		t.Errorf("the tenants are %v", tenants)
 	}
 	exec(t, d.Operator(), "select from ojs.configure(p_tenant_required => true)")
-	if got := outcomes(t, d.Service(), `ojs.enqueue_each('[{"type":"a","args":[],"tenant":"globex"},{"type":"a","args":[]}]')`); got[0].State != "available" || got[1].SQLState != "OJ402" {
+	got = outcomes(t, d.Service(), `ojs.enqueue_each('[{"type":"a","args":[],"tenant":"globex"},{"type":"a","args":[]}]')`)
+	if got[0].State != "available" || got[1].SQLState != "OJ402" {
 		t.Errorf("where tenants are required: %+v", got)
 	}
 }

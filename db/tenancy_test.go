@@ -64,7 +64,8 @@ func TestEveryTableWithTenantDataHasRowSecurity(t *testing.T) {
 		t.Errorf("ojs.job is of kind %s: only of a partitioned table is no node in the plan of whom no policy admits", kind)
 	}
 	expectNone(t, d.Pool, "permissive policies on partitions, which would be reached past their parent's", `
-		select p.tablename, p.policyname from pg_catalog.pg_policies p join pg_catalog.pg_class c on c.oid = format('%I.%I', p.schemaname, p.tablename)::pg_catalog.regclass
+		select p.tablename, p.policyname from pg_catalog.pg_policies p
+		join pg_catalog.pg_class c on c.oid = format('%I.%I', p.schemaname, p.tablename)::pg_catalog.regclass
 		where p.schemaname = 'ojs' and c.relispartition and p.roles <> '{ojs_owner}'`)
 }
 
@@ -72,15 +73,18 @@ func TestFunctionsAndViewsAreClosed(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	expectNone(t, d.Pool, "functions of somebody else", `
-		select p.oid::pg_catalog.regprocedure::text from pg_catalog.pg_proc p where p.pronamespace = 'ojs'::pg_catalog.regnamespace and p.proowner <> 'ojs_owner'::pg_catalog.regrole`)
+		select p.oid::pg_catalog.regprocedure::text from pg_catalog.pg_proc p
+		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and p.proowner <> 'ojs_owner'::pg_catalog.regrole`)
 	expectNone(t, d.Pool, "functions everybody may call", `
-		select p.oid::pg_catalog.regprocedure::text from pg_catalog.pg_proc p, pg_catalog.aclexplode(coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner))) a
+		select p.oid::pg_catalog.regprocedure::text
+		from pg_catalog.pg_proc p, pg_catalog.aclexplode(coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner))) a
 		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and a.grantee = 0`)
 	// A helper that nobody but definers may call runs under their pinned path; a setting of its own would cost every call of it.
 	const callable = `(p.prorettype = 'trigger'::pg_catalog.regtype or exists (select from pg_catalog.aclexplode(p.proacl) a
 		where a.grantee in ('ojs_service'::pg_catalog.regrole, 'ojs_operator'::pg_catalog.regrole, 'ojs_tenant'::pg_catalog.regrole)))`
-	expectNone(t, d.Pool, "functions that take their names from the caller's search_path with more than the caller's rights, or in plpgsql", `
-		select p.oid::pg_catalog.regprocedure::text, p.proconfig::text from pg_catalog.pg_proc p join pg_catalog.pg_language l on l.oid = p.prolang
+	expectNone(t, d.Pool, "functions under the caller's search_path with more than the caller's rights, or in plpgsql", `
+		select p.oid::pg_catalog.regprocedure::text, p.proconfig::text from pg_catalog.pg_proc p
+		join pg_catalog.pg_language l on l.oid = p.prolang
 		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and (p.prosecdef or l.lanname <> 'sql' and `+callable+`)
 		  and not coalesce('search_path=pg_catalog, pg_temp' = any (p.proconfig), false)`)
 	expectNone(t, d.Pool, "helpers that pin a search_path which their callers have pinned", `
@@ -90,7 +94,8 @@ func TestFunctionsAndViewsAreClosed(t *testing.T) {
 		  and p.proname <> '_set_schema_hash'`)
 	expectNone(t, d.Pool, "functions that write with partitions pruned, which ends a server of version 18", `
 		select p.oid::pg_catalog.regprocedure::text from pg_catalog.pg_proc p
-		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and p.prosecdef and p.provolatile = 'v' and not coalesce('enable_partition_pruning=off' = any (p.proconfig), false)`)
+		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and p.prosecdef and p.provolatile = 'v'
+			and not coalesce('enable_partition_pruning=off' = any (p.proconfig), false)`)
 	expectNone(t, d.Pool, "functions in a language that can do anything", `
 		select p.oid::pg_catalog.regprocedure::text from pg_catalog.pg_proc p join pg_catalog.pg_language l on l.oid = p.prolang
 		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and l.lanname not in ('sql', 'plpgsql')`)
@@ -119,21 +124,26 @@ func TestEverythingHasAComment(t *testing.T) {
 	expectNone(t, d.Pool, "without a comment", `
 		select 'schema', 'ojs' where pg_catalog.obj_description('ojs'::pg_catalog.regnamespace, 'pg_namespace') is null
 		union all
-		select 'relation', c.relname::text from pg_catalog.pg_class c where `+ours+` and c.relkind in ('r', 'p', 'v', 'm') and pg_catalog.obj_description(c.oid, 'pg_class') is null
+		select 'relation', c.relname::text from pg_catalog.pg_class c
+		where `+ours+` and c.relkind in ('r', 'p', 'v', 'm') and pg_catalog.obj_description(c.oid, 'pg_class') is null
 		union all
 		select 'column', c.relname || '.' || a.attname from pg_catalog.pg_attribute a join pg_catalog.pg_class c on c.oid = a.attrelid
-		where `+ours+` and c.relkind in ('r', 'p') and not c.relispartition and a.attnum > 0 and not a.attisdropped and pg_catalog.col_description(c.oid, a.attnum) is null
+		where `+ours+` and c.relkind in ('r', 'p') and not c.relispartition and a.attnum > 0 and not a.attisdropped
+			and pg_catalog.col_description(c.oid, a.attnum) is null
 		union all
 		select 'function', p.oid::pg_catalog.regprocedure::text from pg_catalog.pg_proc p
 		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and pg_catalog.obj_description(p.oid, 'pg_proc') is null
 		union all
 		select 'type', y.typname::text from pg_catalog.pg_type y left join pg_catalog.pg_class c on c.oid = y.typrelid
-		where y.typnamespace = 'ojs'::pg_catalog.regnamespace and y.typelem = 0 and (y.typtype <> 'c' or c.relkind = 'c') and pg_catalog.obj_description(y.oid, 'pg_type') is null`)
+		where y.typnamespace = 'ojs'::pg_catalog.regnamespace and y.typelem = 0 and (y.typtype <> 'c' or c.relkind = 'c')
+			and pg_catalog.obj_description(y.oid, 'pg_type') is null`)
 	// They end in a full stop and are no leftovers.
 	expectNone(t, d.Pool, "comments that are no sentence", `
 		select d.description from pg_catalog.pg_description d
-		where (d.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass and d.objoid in (select c.oid from pg_catalog.pg_class c where `+ours+`)
-			or d.classoid = 'pg_catalog.pg_proc'::pg_catalog.regclass and d.objoid in (select p.oid from pg_catalog.pg_proc p where p.pronamespace = 'ojs'::pg_catalog.regnamespace))
+		where (d.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass
+			and d.objoid in (select c.oid from pg_catalog.pg_class c where`+ours+`)
+			or d.classoid = 'pg_catalog.pg_proc'::pg_catalog.regclass
+				and d.objoid in (select p.oid from pg_catalog.pg_proc p where p.pronamespace = 'ojs'::pg_catalog.regnamespace))
 		  and d.description !~ '[.]$'`)
 }
 
@@ -143,7 +153,8 @@ func TestEveryTableCanBePublished(t *testing.T) {
 	d := pgtest.New(t)
 	expectNone(t, d.Pool, "tables without a replica identity", `
 		select c.relname from pg_catalog.pg_class c where `+ours+` and c.relkind in ('r', 'p')
-		  and not (c.relreplident = 'f' or c.relreplident = 'd' and exists (select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisprimary)
+		and not (c.relreplident = 'f' or c.relreplident = 'd'
+			and exists (select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisprimary)
 			or c.relreplident = 'i' and exists (select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisreplident))`)
 	exec(t, d.Pool, "create publication everything for all tables")
 	for _, state := range states {
@@ -155,8 +166,11 @@ func TestEveryTableCanBePublished(t *testing.T) {
 	oneJob(t, d.Service(), "ojs.fetch('{q.available,q.pending}')")
 	tick(t, d.Service(), 1000)
 	tx := begin(t, d.Pool)
-	for _, table := range list[string](t, d.Pool, "select c.relname from pg_catalog.pg_class c where "+ours+" and c.relkind in ('r', 'p') order by c.relname = 'lane'") {
-		column := one[string](t, d.Pool, "select a.attname from pg_catalog.pg_attribute a where a.attrelid = ('ojs.' || $1)::pg_catalog.regclass and a.attnum > 0 and a.attidentity = '' limit 1", table)
+	for _, table := range list[string](t, d.Pool, `
+		select c.relname from pg_catalog.pg_class c where`+ours+" and c.relkind in ('r', 'p') order by c.relname = 'lane'") {
+		column := one[string](t, d.Pool, `
+			select a.attname from pg_catalog.pg_attribute a
+			where a.attrelid = ('ojs.' || $1)::pg_catalog.regclass and a.attnum > 0 and a.attidentity = '' limit 1`, table)
 		exec(t, tx, fmt.Sprintf("update ojs.%s set %s = %s", table, column, column))
 		exec(t, tx, "delete from ojs."+table)
 	}
@@ -192,7 +206,8 @@ func TestNoStatisticsOfTenantsData(t *testing.T) {
 	expectNone(t, d.Pool, "columns of tables that tenants read on which statistics are kept", `
 		select c.relname, a.attname from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid
 		join pg_catalog.pg_statistic s on s.starelid = c.oid and s.staattnum = a.attnum where `+readable)
-	expectNone(t, d.Pool, "extended statistics", `select stxname from pg_catalog.pg_statistic_ext where stxnamespace = 'ojs'::pg_catalog.regnamespace`)
+	expectNone(t, d.Pool, "extended statistics", `
+		select stxname from pg_catalog.pg_statistic_ext where stxnamespace = 'ojs'::pg_catalog.regnamespace`)
 }
 
 // Everything that ojs_tenant may do, in full. Adding a line is a decision.
@@ -229,8 +244,10 @@ execute ojs.delete_cron(text,text)
 execute ojs.deregister_worker(text,text)
 execute ojs.direct_worker(text,text,text)
 execute ojs.direct_workers(text,text)
-execute ojs.enqueue(text,json,text,integer,timestamp with time zone,timestamp with time zone,jsonb,jsonb,integer,integer,integer,text[],boolean,json,json,uuid,text)
-execute ojs.enqueue_bulk(text,json[],text,integer,timestamp with time zone,timestamp with time zone,jsonb,jsonb,integer,integer,integer,text[],text)
+execute ojs.enqueue(text,json,text,integer,timestamp with time zone,timestamp with time zone,jsonb,jsonb,`+
+	`integer,integer,integer,text[],boolean,json,json,uuid,text)
+execute ojs.enqueue_bulk(text,json[],text,integer,timestamp with time zone,timestamp with time zone,jsonb,jsonb,`+
+	`integer,integer,integer,text[],text)
 execute ojs.enqueue_each(json)
 execute ojs.enqueue_many(json,text)
 execute ojs.enqueue_once(text,json,text,bytea)
@@ -255,11 +272,14 @@ execute ojs.remove_worker(text,text)
 execute ojs.settle(json,boolean)
 execute ojs.trigger_cron(text,text)
 execute ojs.worker_info(text,text)
-insert ojs.jobs (args, expires_at, extra, id, meta, options, priority, queue, retry, scheduled_at, tags, timeout_ms, type, visibility_timeout_ms)
+insert ojs.jobs (args, expires_at, extra, id, meta, options, priority, queue, retry, scheduled_at, tags, timeout_ms, type,
+	visibility_timeout_ms)
 select ojs._own_job
 select ojs.cron_runs
 select ojs.crons
-select ojs.job (args, attempt, created_at, enqueued_at, errors, expires_at, extra, finished_at, id, lease_expires_at, max_attempts, meta, options, priority, queue, result, retry, retry_at, scheduled_at, seq, started_at, state, tags, tenant_id, timeout_ms, type, visibility_timeout_ms, worker_id)
+select ojs.job (args, attempt, created_at, enqueued_at, errors, expires_at, extra, finished_at, id, lease_expires_at,
+	max_attempts, meta, options, priority, queue, result, retry, retry_at, scheduled_at, seq, started_at, state, tags, tenant_id,
+	timeout_ms, type, visibility_timeout_ms, worker_id)
 select ojs.jobs
 select ojs.problem
 select ojs.queue
@@ -277,14 +297,19 @@ func TestGrantsOfTenants(t *testing.T) {
 	d := pgtest.New(t)
 	got := list[string](t, d.Pool, `
 		with granted as (
-			select lower(a.privilege_type) || ' ' || c.oid::pg_catalog.regclass::text as what, a.grantee from pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) a where `+ours+`
+			select lower(a.privilege_type) || ' ' || c.oid::pg_catalog.regclass::text as what, a.grantee
+			from pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) a where`+ours+`
 			union all
-			select lower(x.privilege_type) || ' ' || c.oid::pg_catalog.regclass::text || ' (' || string_agg(a.attname, ', ' order by a.attname) || ')', x.grantee
-			from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid, pg_catalog.aclexplode(a.attacl) x where `+ours+` group by c.oid, x.privilege_type, x.grantee
+			select lower(x.privilege_type) || ' ' || c.oid::pg_catalog.regclass::text || ' ('
+				|| string_agg(a.attname, ', ' order by a.attname) || ')', x.grantee
+			from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid, pg_catalog.aclexplode(a.attacl) x
+			where`+ours+` group by c.oid, x.privilege_type, x.grantee
 			union all
-			select lower(a.privilege_type) || ' ' || p.oid::pg_catalog.regprocedure::text, a.grantee from pg_catalog.pg_proc p, pg_catalog.aclexplode(p.proacl) a where p.pronamespace = 'ojs'::pg_catalog.regnamespace
+			select lower(a.privilege_type) || ' ' || p.oid::pg_catalog.regprocedure::text, a.grantee
+			from pg_catalog.pg_proc p, pg_catalog.aclexplode(p.proacl) a where p.pronamespace = 'ojs'::pg_catalog.regnamespace
 			union all
-			select lower(a.privilege_type) || ' ' || n.nspname, a.grantee from pg_catalog.pg_namespace n, pg_catalog.aclexplode(n.nspacl) a where n.nspname = 'ojs'
+			select lower(a.privilege_type) || ' ' || n.nspname, a.grantee
+			from pg_catalog.pg_namespace n, pg_catalog.aclexplode(n.nspacl) a where n.nspname = 'ojs'
 		)
 		select what from granted where grantee in (0, 'ojs_tenant'::pg_catalog.regrole) order by what collate "C"`)
 	for _, may := range got {
@@ -299,9 +324,11 @@ func TestGrantsOfTenants(t *testing.T) {
 	}
 	expectNone(t, d.Pool, "columns that tenants can choose", `
 		select v.name, c.name from (values ('ojs.job'), ('ojs.jobs'), ('ojs.job_all')) v(name),
-			(values ('seq'), ('state'), ('tenant_id'), ('lease'), ('attempt'), ('worker_id'), ('errors'), ('result'), ('max_attempts'), ('created_at'), ('enqueued_at')) c(name)
+			(values ('seq'), ('state'), ('tenant_id'), ('lease'), ('attempt'), ('worker_id'), ('errors'), ('result'),
+				('max_attempts'), ('created_at'), ('enqueued_at')) c(name)
 		where exists (select from pg_catalog.pg_attribute a where a.attrelid = v.name::pg_catalog.regclass and a.attname = c.name)
-		  and (pg_catalog.has_column_privilege('ojs_tenant', v.name, c.name, 'insert') or pg_catalog.has_column_privilege('ojs_tenant', v.name, c.name, 'update'))`)
+		and (pg_catalog.has_column_privilege('ojs_tenant', v.name, c.name, 'insert')
+			or pg_catalog.has_column_privilege('ojs_tenant', v.name, c.name, 'update'))`)
 	expectNone(t, d.Pool, "what a tenant may write", `
 		select c.relname, p from pg_catalog.pg_class c, unnest('{update,delete,truncate,references,trigger}'::text[]) p
 		where `+ours+` and c.relkind in ('r', 'p', 'v', 'm') and pg_catalog.has_table_privilege('ojs_tenant', c.oid, p)`)
@@ -337,13 +364,16 @@ func newNeighbours(t *testing.T) neighbours {
 		n.theirs[state] = one[string](t, n.Pool, "select id::text from ojs.job where state::text = $1", state)
 		bring(t, n.DB, state, "own."+state)
 	}
-	exec(t, n.Service(), "insert into ojs.jobs (tenant_id, type, queue) select t, 'shared.job', 'shared' from unnest('{acme,globex,globex}'::text[]) t, generate_series(1, 5)")
+	exec(t, n.Service(), `
+		insert into ojs.jobs (tenant_id, type, queue) select t, 'shared.job', 'shared'
+		from unnest('{acme,globex,globex}'::text[]) t, generate_series(1, 5)`)
 	for range 3 {
 		jobs(t, n.Service(), "ojs.fetch('{shared}', 3, 'shared-worker')")
 	}
 	exec(t, n.Service(), "select ojs.put_cron('nightly', '@daily', 'a', p_tenant => t) from unnest('{acme,globex}'::text[]) t")
 	exec(t, n.Pool, "insert into ojs.cron_run (tenant_id, name, due_at) select tenant_id, name, now() from ojs.cron")
-	exec(t, n.Service(), "select ojs.beat('worker of ' || t, p_tenant => t), ojs.beat('shared-worker') from unnest('{acme,globex}'::text[]) t")
+	exec(t, n.Service(), `
+		select ojs.beat('worker of ' || t, p_tenant => t), ojs.beat('shared-worker') from unnest('{acme,globex}'::text[]) t`)
 	exec(t, n.Operator(), "select from ojs.configure_tenant('acme', 2)")
 	exec(t, n.Operator(), "select from ojs.configure_tenant('globex', 7.5)")
 	tick(t, n.Service(), 1000)
@@ -358,10 +388,13 @@ func TestTenantsSeeTheirOwnOnly(t *testing.T) {
 	if got := one[int](t, acme, "select count(*) from ojs.jobs"); got != len(states)+5+1 {
 		t.Errorf("acme sees %d jobs, want its %d", got, len(states)+6)
 	}
-	if all, own := one[int](t, n.Service(), "select count(*) from ojs.jobs"), one[int](t, n.Operator(), "select count(*) from ojs.jobs where tenant_id = 'globex'"); all != 2*len(states)+16 || own != len(states)+10 {
+	if all, own := one[int](t, n.Service(), "select count(*) from ojs.jobs"), one[int](t, n.Operator(), `
+		select count(*) from ojs.jobs where tenant_id = 'globex'`); all != 2*len(states)+16 || own != len(states)+10 {
 		t.Errorf("the service sees %d jobs and an operator %d of globex", all, own)
 	}
-	sources := list[string](t, n.Pool, `select c.oid::pg_catalog.regclass::text from pg_catalog.pg_class c where `+ours+` and c.relkind in ('r', 'p', 'v', 'm')
+	sources := list[string](t, n.Pool, `
+		select c.oid::pg_catalog.regclass::text from pg_catalog.pg_class c
+		where `+ours+` and c.relkind in ('r', 'p', 'v', 'm')
 		and pg_catalog.has_any_column_privilege('ojs_tenant', c.oid, 'select')
 		and exists (select from pg_catalog.pg_attribute a where a.attrelid = c.oid and a.attname = 'tenant_id')`)
 	sources = slices.DeleteFunc(sources, func(source string) bool { return source == "ojs.job" })
@@ -397,12 +430,15 @@ func TestTenantsSeeTheirOwnOnly(t *testing.T) {
 		}
 	}
 	want := "acme 2 - 1"
-	if got := lines(t, acme, "select tenant_id, weight, null, effective_share from ojs.tenant_stats"); len(got) != 1 || !strings.HasPrefix(got[0], "acme") {
+	if got := lines(t, acme, `
+		select tenant_id, weight, null, effective_share from ojs.tenant_stats`); len(got) != 1 || !strings.HasPrefix(got[0], "acme") {
 		t.Errorf("acme's statistics are %q, want %q", got, want)
 	}
-	if got := lines(t, acme, "select available, active, total_jobs, tenants from ojs.queue_stats where queue = 'shared'"); !slices.Equal(got, lines(t, n.Pool, `
-		select count(*) filter (where state = 'available'), count(*) filter (where state = 'active'), count(*), 1::bigint from ojs.job where queue = 'shared' and tenant_id = 'acme'`)) {
-		t.Errorf("of the shared queue acme sees %v", got)
+	seen := lines(t, acme, "select available, active, total_jobs, tenants from ojs.queue_stats where queue = 'shared'")
+	if own := lines(t, n.Pool, `
+		select count(*) filter (where state = 'available'), count(*) filter (where state = 'active'), count(*), 1::bigint
+		from ojs.job where queue = 'shared' and tenant_id = 'acme'`); !slices.Equal(seen, own) {
+		t.Errorf("of the shared queue acme sees %v, want %v", seen, own)
 	}
 }
 
@@ -415,8 +451,10 @@ func TestForeignJobsLookLikeNone(t *testing.T) {
 	calls := []string{
 		"select count(*) from ojs.jobs where id = $1", "select count(*) from ojs.results where id = $1",
 		"select count(*) from ojs.job where id = $1", "select count(*) from ojs.events(p_limit => 1000) where subject = $1::text",
-		"select from ojs.job_info($1)", "select from ojs.job_info($1, 'acme')", "select from ojs.ack($1)", "select from ojs.ack($1, p_worker_id => 'w1')",
-		`select from ojs.nack($1, '{"message": "x"}')`, `select from ojs.nack($1, '{"message": "x"}', p_requeue => true)`, "select from ojs.cancel($1)", "select from ojs.activate($1)",
+		"select from ojs.job_info($1)", "select from ojs.job_info($1, 'acme')", "select from ojs.ack($1)",
+		"select from ojs.ack($1, p_worker_id => 'w1')",
+		`select from ojs.nack($1, '{"message": "x"}')`, `select from ojs.nack($1, '{"message": "x"}', p_requeue => true)`,
+		"select from ojs.cancel($1)", "select from ojs.activate($1)",
 		"select count(*) from ojs.heartbeat('w1', array[$1::uuid])",
 		// Even with the lease, which acme cannot know.
 		"select from ojs.ack($1, (select lease from theirs))", "select from ojs.release($1, (select lease from theirs))",
@@ -484,7 +522,11 @@ func TestTenantsMayNot(t *testing.T) {
 		{denied, "truncate ojs.job_all"},
 		{denied, "delete from ojs.journal"},
 		{denied, "insert into ojs.journal (tenant_id, queue, priority, to_state, jobs) values ('acme', 'q', 0, 'available', 1)"},
-		{denied, "insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state) values ('acme', 'q', 0, '" + someID + "', 'a', 1, 'active', 'completed')"},
+		{
+			denied,
+			`insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state)
+				values ('acme', 'q', 0, '` + someID + "', 'a', 1, 'active', 'completed')",
+		},
 		{denied, "update ojs.tenant_fairness set vtime = 0"},
 		{denied, "update ojs.tenant set weight = 1000000"},
 		{denied, "insert into ojs.tenant (tenant_id, weight) values ('acme', 9)"},
@@ -646,7 +688,9 @@ func TestTenantsMayNot(t *testing.T) {
 	for _, sql := range []string{"analyze ojs.job", "vacuum ojs.job"} {
 		exec(t, conn, sql)
 	}
-	if got := one[int](t, n.Pool, "select count(*) from pg_catalog.pg_stat_user_tables where schemaname = 'ojs' and (last_analyze is not null or last_vacuum is not null)"); got != 0 {
+	if got := one[int](t, n.Pool, `
+		select count(*) from pg_catalog.pg_stat_user_tables
+		where schemaname = 'ojs' and (last_analyze is not null or last_vacuum is not null)`); got != 0 {
 		t.Errorf("a tenant has analyzed or vacuumed %d tables", got)
 	}
 }
@@ -658,10 +702,14 @@ func TestNoSettingDecides(t *testing.T) {
 	conn := connect(t, n.TenantURL("acme"))
 	own := one[int](t, conn, "select count(*) from ojs.jobs")
 	for _, sql := range []string{
-		"set ojs.tenant = 'globex'", "set ojs.tenant_id = 'globex'", "set app.tenant = 'globex'", `set request.jwt.claims = '{"tenant": "globex"}'`, "set application_name = 'ojs-pg'",
-		"select set_config('ojs.current_tenant', 'globex', false)", "set search_path = ojs, public", "set role none", "set session authorization default", "reset role", "set row_security = on",
-		"set check_function_bodies = off", "set default_transaction_isolation = 'serializable'", "set default_transaction_isolation = 'read committed'", "set plan_cache_mode = force_generic_plan",
-		"prepare mine as select count(*) from ojs.jobs", "declare c cursor with hold for select id from ojs.jobs", "set role ojs_tenant", "reset role",
+		"set ojs.tenant = 'globex'", "set ojs.tenant_id = 'globex'", "set app.tenant = 'globex'",
+		`set request.jwt.claims = '{"tenant": "globex"}'`, "set application_name = 'ojs-pg'",
+		"select set_config('ojs.current_tenant', 'globex', false)", "set search_path = ojs, public", "set role none",
+		"set session authorization default", "reset role", "set row_security = on",
+		"set check_function_bodies = off", "set default_transaction_isolation = 'serializable'",
+		"set default_transaction_isolation = 'read committed'", "set plan_cache_mode = force_generic_plan",
+		"prepare mine as select count(*) from ojs.jobs", "declare c cursor with hold for select id from ojs.jobs",
+		"set role ojs_tenant", "reset role",
 	} {
 		exec(t, conn, sql)
 		if got := one[string](t, conn, "select ojs.current_tenant()"); got != "acme" {
@@ -686,9 +734,12 @@ func TestUnmappedRoles(t *testing.T) {
 	n := newNeighbours(t)
 	before := stored(t, n.DB)
 	calls := []string{
-		"select from ojs.enqueue('a')", "select from ojs.enqueue('a', p_tenant => 'acme')", `select from ojs.enqueue_many('[{"type": "a", "args": []}]')`, "insert into ojs.jobs (type) values ('a')",
-		"select from ojs.job_info('" + n.theirs["active"] + "')", "select from ojs.ack('" + n.theirs["active"] + "')", `select from ojs.nack('` + n.theirs["active"] + `', '{"message": "x"}')`,
-		"select from ojs.cancel('" + n.theirs["active"] + "', 'globex')", "select from ojs.activate('" + n.theirs["pending"] + "')", "select from ojs.heartbeat('w1')", "select from ojs.events()",
+		"select from ojs.enqueue('a')", "select from ojs.enqueue('a', p_tenant => 'acme')",
+		`select from ojs.enqueue_many('[{"type": "a", "args": []}]')`, "insert into ojs.jobs (type) values ('a')",
+		"select from ojs.job_info('" + n.theirs["active"] + "')", "select from ojs.ack('" + n.theirs["active"] + "')",
+		`select from ojs.nack('` + n.theirs["active"] + `', '{"message": "x"}')`,
+		"select from ojs.cancel('" + n.theirs["active"] + "', 'globex')", "select from ojs.activate('" + n.theirs["pending"] + "')",
+		"select from ojs.heartbeat('w1')", "select from ojs.events()",
 		"select from ojs.release('" + n.theirs["active"] + "', '" + someID + "')",
 	}
 	member := connect(t, n.GroupURL("ojs_tenant"))
@@ -706,7 +757,8 @@ func TestUnmappedRoles(t *testing.T) {
 		}
 	}
 	stranger := connect(t, n.GroupURL(""))
-	for _, sql := range append(calls, "select from ojs.jobs", "select from ojs.problem", "select ojs.now()", "select ojs.current_tenant()", "select from ojs.tenant_stats") {
+	for _, sql := range append(calls, "select from ojs.jobs", "select from ojs.problem", "select ojs.now()",
+		"select ojs.current_tenant()", "select from ojs.tenant_stats") {
 		refused(t, stranger, "42501", sql)
 	}
 	if after := stored(t, n.DB); after != before {
@@ -719,15 +771,18 @@ func TestTheServiceMayNot(t *testing.T) {
 	t.Parallel()
 	n := newNeighbours(t)
 	for _, sql := range []string{
-		"update ojs.job set state = 'completed'", "delete from ojs.job", "truncate ojs.job", "select * from ojs.tenant_role", "select from ojs.lane for update", "insert into ojs.job (type, seq) values ('a', 1)",
-		"insert into ojs.jobs (type, state) values ('a', 'completed')", "select ojs._set_schema_hash(1, 'x')", "select ojs.rebuild()", "set role ojs_owner", "alter table ojs.job disable row level security",
+		"update ojs.job set state = 'completed'", "delete from ojs.job", "truncate ojs.job", "select * from ojs.tenant_role",
+		"select from ojs.lane for update", "insert into ojs.job (type, seq) values ('a', 1)",
+		"insert into ojs.jobs (type, state) values ('a', 'completed')", "select ojs._set_schema_hash(1, 'x')",
+		"select ojs.rebuild()", "set role ojs_owner", "alter table ojs.job disable row level security",
 		"select ojs.create_tenant_role('acme', 'mallory')", "select from ojs.configure('acme')", "delete from ojs.journal",
 		"select * from ojs.waiter",
 	} {
 		refused(t, n.Service(), "42501", sql)
 	}
 	for _, sql := range []string{
-		"update ojs.job set state = 'completed'", "delete from ojs.job", "select * from ojs.tenant_role", "set role ojs_owner", "select ojs._set_schema_hash(1, 'x')", "update ojs.tenant set weight = 5",
+		"update ojs.job set state = 'completed'", "delete from ojs.job", "select * from ojs.tenant_role", "set role ojs_owner",
+		"select ojs._set_schema_hash(1, 'x')", "update ojs.tenant set weight = 5",
 		"select ojs.create_tenant_role('acme', 'mallory')",
 	} {
 		refused(t, n.Operator(), "42501", sql)
@@ -810,25 +865,46 @@ func TestSearchPathIsNotBelieved(t *testing.T) {
 	exec(t, n.Pool, "create schema evil authorization "+role)
 	for _, sql := range []string{
 		"create table evil.stolen (who text)",
-		`create function evil.steal(text) returns text language plpgsql as $$ begin insert into evil.stolen select current_user where current_user <> session_user; return 'globex'; end $$`,
-		"create function evil.current_tenant() returns text language sql as $$ select evil.steal('') $$", "create function evil.now() returns timestamptz language sql as $$ select evil.steal('')::timestamptz $$",
-		"create function evil.length(text) returns int language sql as $$ select length(evil.steal('')) $$", "create function evil.coalesce_(text) returns text language sql as $$ select evil.steal('') $$",
-		"create function evil.octet_length(text) returns int language sql as $$ select pg_catalog.length(evil.steal('')) $$", "create function evil.jsonb_typeof(jsonb) returns text language sql as $$ select evil.steal('') $$",
-		"create function evil.json_typeof(json) returns text language sql as $$ select evil.steal('') $$", "create function evil.format(text, variadic anyarray) returns text language sql as $$ select evil.steal('') $$",
-		"create function evil.gen_random_uuid() returns uuid language sql as $$ select evil.steal('')::uuid $$", "create function evil.pg_has_role(name, name, text) returns boolean language sql as $$ select evil.steal('') = 'globex' $$",
-		"create function evil.pg_notify(text, text) returns void language sql as $$ select evil.steal('') $$", "create function evil.nextval(regclass) returns bigint language sql as $$ select pg_catalog.length(evil.steal('')) $$",
-		"create function evil.eq(text, text) returns boolean language sql as $$ select evil.steal('') = 'globex' $$", "create operator evil.= (function = evil.eq, leftarg = text, rightarg = text)",
-		"create operator evil.<> (function = evil.eq, leftarg = text, rightarg = text)", "create operator evil.~ (function = evil.eq, leftarg = text, rightarg = text)", "create operator evil.!~ (function = evil.eq, leftarg = text, rightarg = text)",
-		"create function evil.has(jsonb, text) returns boolean language sql as $$ select evil.steal('') = 'globex' $$", "create operator evil.? (function = evil.has, leftarg = jsonb, rightarg = text)",
-		"create function evil.get(jsonb, text) returns jsonb language sql as $$ select pg_catalog.to_jsonb(evil.steal('')) $$", "create operator evil.-> (function = evil.get, leftarg = jsonb, rightarg = text)",
+		`create function evil.steal(text) returns text language plpgsql as $$ begin insert into evil.stolen
+				select current_user where current_user <> session_user;
+			return 'globex'; end $$`,
+		"create function evil.current_tenant() returns text language sql as $$ select evil.steal('') $$",
+		"create function evil.now() returns timestamptz language sql as $$ select evil.steal('')::timestamptz $$",
+		"create function evil.length(text) returns int language sql as $$ select length(evil.steal('')) $$",
+		"create function evil.coalesce_(text) returns text language sql as $$ select evil.steal('') $$",
+		"create function evil.octet_length(text) returns int language sql as $$ select pg_catalog.length(evil.steal('')) $$",
+		"create function evil.jsonb_typeof(jsonb) returns text language sql as $$ select evil.steal('') $$",
+		"create function evil.json_typeof(json) returns text language sql as $$ select evil.steal('') $$",
+		"create function evil.format(text, variadic anyarray) returns text language sql as $$ select evil.steal('') $$",
+		"create function evil.gen_random_uuid() returns uuid language sql as $$ select evil.steal('')::uuid $$",
+		"create function evil.pg_has_role(name, name, text) returns boolean language sql as $$ select evil.steal('') = 'globex' $$",
+		"create function evil.pg_notify(text, text) returns void language sql as $$ select evil.steal('') $$",
+		"create function evil.nextval(regclass) returns bigint language sql as $$ select pg_catalog.length(evil.steal('')) $$",
+		"create function evil.eq(text, text) returns boolean language sql as $$ select evil.steal('') = 'globex' $$",
+		"create operator evil.= (function = evil.eq, leftarg = text, rightarg = text)",
+		"create operator evil.<> (function = evil.eq, leftarg = text, rightarg = text)",
+		"create operator evil.~ (function = evil.eq, leftarg = text, rightarg = text)",
+		"create operator evil.!~ (function = evil.eq, leftarg = text, rightarg = text)",
+		"create function evil.has(jsonb, text) returns boolean language sql as $$ select evil.steal('') = 'globex' $$",
+		"create operator evil.? (function = evil.has, leftarg = jsonb, rightarg = text)",
+		"create function evil.get(jsonb, text) returns jsonb language sql as $$ select pg_catalog.to_jsonb(evil.steal('')) $$",
+		"create operator evil.-> (function = evil.get, leftarg = jsonb, rightarg = text)",
 		"create type evil.job_state as enum ('available')", "create domain evil.uuid as text", "create domain evil.int4 as text",
-		"create table evil.job (id uuid, tenant_id text, state text)", "create table evil.tenant_role (role_name name, tenant_id text)", "create temp table tenant_role (role_name name, tenant_id text)", "create temp table job (id pg_catalog.uuid, tenant_id text, state text)",
-		"insert into evil.tenant_role values (session_user, 'globex')", "insert into pg_temp.tenant_role values (session_user, 'globex')", "grant usage on schema evil to public", "grant all on all tables in schema evil to public",
+		"create table evil.job (id uuid, tenant_id text, state text)",
+		"create table evil.tenant_role (role_name name, tenant_id text)",
+		"create temp table tenant_role (role_name name, tenant_id text)",
+		"create temp table job (id pg_catalog.uuid, tenant_id text, state text)",
+		"insert into evil.tenant_role values (session_user, 'globex')",
+		"insert into pg_temp.tenant_role values (session_user, 'globex')", "grant usage on schema evil to public",
+		"grant all on all tables in schema evil to public",
 		"set search_path = pg_temp, evil, ojs, pg_catalog",
 	} {
 		exec(t, conn, sql)
 	}
-	id := one[string](t, conn, `select id::pg_catalog.text from ojs.enqueue('a', '["x"]', p_queue => 'evil', p_meta => '{"tenant_id": "acme", "a": 1}', p_retry => '{"max_attempts": 5}', p_tags => '{a}', p_options => '{}', p_extra => '{}')`)
+	id := one[string](t, conn, `
+		select id::pg_catalog.text
+		from ojs.enqueue('a', '["x"]', p_queue => 'evil', p_meta => '{"tenant_id": "acme", "a": 1}',
+			p_retry => '{"max_attempts": 5}', p_tags => '{a}', p_options => '{}', p_extra => '{}')`)
 	exec(t, conn, `select from ojs.enqueue_many('[{"type": "a", "args": [], "queue": "evil", "meta": {"tenant_id": "acme"}}]')`)
 	exec(t, conn, `insert into ojs.jobs (type, queue, meta) values ('a', 'evil', '{"tenant_id": "acme"}')`)
 	for _, j := range jobs(t, n.Service(), "ojs.fetch('{evil}', 10)") {
@@ -837,7 +913,8 @@ func TestSearchPathIsNotBelieved(t *testing.T) {
 		}
 	}
 	for _, sql := range []string{
-		"select from ojs.job_info('" + id + "')", "select from ojs.heartbeat('w', array['" + id + "']::pg_catalog.uuid[])", `select from ojs.nack('` + id + `', '{"message": "x"}', p_requeue => true)`, "select from ojs.cancel('" + id + "')",
+		"select from ojs.job_info('" + id + "')", "select from ojs.heartbeat('w', array['" + id + "']::pg_catalog.uuid[])",
+		`select from ojs.nack('` + id + `', '{"message": "x"}', p_requeue => true)`, "select from ojs.cancel('" + id + "')",
 		"select from ojs.events()", "select from ojs.tenant_stats", "select from ojs.shard_stats", "select from ojs.jobs",
 	} {
 		exec(t, conn, sql)

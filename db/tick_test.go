@@ -32,7 +32,9 @@ func TestTickPromotesInOrder(t *testing.T) {
 	service := d.Service()
 	// Due in another order than they came, and one that was available all the time.
 	for _, seconds := range []int{30, 10, 20, 10} {
-		exec(t, service, "select from ojs.enqueue('s' || $1::text, p_scheduled_at => ojs.now() + $1::text::int * interval '1 second')", strconv.Itoa(seconds))
+		exec(t, service, `
+			select from ojs.enqueue('s' || $1::text,
+				p_scheduled_at => ojs.now() + $1::text::int * interval '1 second')`, strconv.Itoa(seconds))
 	}
 	exec(t, service, "select from ojs.enqueue('first')")
 	exec(t, service, "select from ojs.enqueue('gone', p_scheduled_at => ojs.now() + interval '5 seconds', p_id => $1)", someID)
@@ -42,10 +44,13 @@ func TestTickPromotesInOrder(t *testing.T) {
 		t.Errorf("a tick promoted and reaped %s, want 4 0", got)
 	}
 	exec(t, service, "select from ojs.enqueue('last')")
-	if got, want := list[string](t, service, "select type from ojs.fetch('{default}', 10)"), strings.Fields("first s10 s10 s20 s30 last"); !slices.Equal(got, want) {
+	got := list[string](t, service, "select type from ojs.fetch('{default}', 10)")
+	if want := strings.Fields("first s10 s10 s20 s30 last"); !slices.Equal(got, want) {
 		t.Errorf("handed out %v, want %v", got, want)
 	}
-	if got := one[int](t, d.Pool, "select count(*) from ojs.job where type like 's%' and enqueued_at = $1 and created_at = $2", noon.Add(time.Minute), noon); got != 4 {
+	if got := one[int](t, d.Pool, `
+		select count(*) from ojs.job
+		where type like 's%' and enqueued_at = $1 and created_at = $2`, noon.Add(time.Minute), noon); got != 4 {
 		t.Errorf("%d promoted jobs tell when they became available, want 4", got)
 	}
 }
@@ -97,10 +102,15 @@ func TestTickHonoursHeartbeats(t *testing.T) {
 		}
 	}
 	want := `available 1 visibility_timeout visibility_timeout 1 2031-05-04T12:01:15.000Z`
-	if got := lines(t, d.Pool, "select state, attempt, errors -> 0 ->> 'code', errors -> 0 ->> 'type', errors -> 0 ->> 'attempt', errors -> 0 ->> 'occurred_at' from ojs.job where type = 'kept'"); got[0] != want {
+	if got := lines(t, d.Pool, `
+		select state, attempt, errors -> 0 ->> 'code', errors -> 0 ->> 'type', errors -> 0 ->> 'attempt',
+			errors -> 0 ->> 'occurred_at'
+		from ojs.job where type = 'kept'`); got[0] != want {
 		t.Errorf("a job taken back is\n  %s, want\n  %s", got[0], want)
 	}
-	if got := lines(t, d.Pool, "select from_state, to_state, attempt, fenced, started_at is not null from ojs.release where job_type = 'kept'"); !slices.Equal(got, []string{"active available 1 true true"}) {
+	if got := lines(t, d.Pool, `
+		select from_state, to_state, attempt, fenced, started_at is not null from ojs.release
+		where job_type = 'kept'`); !slices.Equal(got, []string{"active available 1 true true"}) {
 		t.Errorf("the journal says %v", got)
 	}
 }
@@ -240,7 +250,9 @@ func TestTwoTicksAtOnce(t *testing.T) {
 	d := pgtest.New(t)
 	d.SetNow(noon)
 	service := d.Service()
-	exec(t, service, "insert into ojs.jobs (type, scheduled_at) select 'a', ojs.now() + i * interval '1 millisecond' from generate_series(1, 300) i")
+	exec(t, service, `
+		insert into ojs.jobs (type, scheduled_at) select 'a', ojs.now() + i * interval '1 millisecond'
+		from generate_series(1, 300) i`)
 	exec(t, service, "insert into ojs.jobs (type, queue) select 'a', 'held' from generate_series(1, 5)")
 	for range 5 {
 		oneJob(t, service, "ojs.fetch('{held}')")
@@ -319,7 +331,8 @@ func TestPruning(t *testing.T) {
 	exec(t, service, "select ojs.register_waiters($1, '{q}')", someID)
 	stats := func() string {
 		t.Helper()
-		return strings.Join(lines(t, service, "select queue, available, completed, discarded, total_jobs, failed from ojs.shard_stats order by queue = 'more', 1"), "\n")
+		return strings.Join(lines(t, service, `
+			select queue, available, completed, discarded, total_jobs, failed from ojs.shard_stats order by queue = 'more', 1`), "\n")
 	}
 	journal := func() string {
 		t.Helper()
@@ -342,7 +355,9 @@ func TestPruning(t *testing.T) {
 	if got := jobs(t, service, "ojs.fetch('{never-fetched}', 5)"); len(got) != 1 {
 		t.Errorf("after pruning %v was handed out, want the job that nobody had asked for", got)
 	}
-	exec(t, service, `select from ojs.nack($1, '{"message": "x", "retryable": false}')`, one[string](t, d.Pool, "select id::text from ojs.job where state = 'active'"))
+	exec(t, service, `
+		select from ojs.nack($1,
+			'{"message": "x", "retryable": false}')`, one[string](t, d.Pool, "select id::text from ojs.job where state = 'active'"))
 	before = stats()
 	// As far as the oldest transaction anywhere on the server, and other tests have theirs.
 	const left = `select (select count(*) from ojs.journal where at = $1) + (select count(*) from ojs.lease where at = $1)
@@ -433,8 +448,8 @@ func (w *statsWalk) run(steps int) {
 }
 
 func (w *statsWalk) kind() string {
-	return w.pick("enqueue", "enqueue", "fetch", "fetch", "fetch", "ack", "ack", "nack", "nack", "requeue", "fail", "fail", "cancel", "activate", "release", "heartbeat", "revive", "revive",
-		"tick", "tick", "weight")
+	return w.pick("enqueue", "enqueue", "fetch", "fetch", "fetch", "ack", "ack", "nack", "nack", "requeue", "fail", "fail",
+		"cancel", "activate", "release", "heartbeat", "revive", "revive", "tick", "tick", "weight")
 }
 
 func (w *statsWalk) end(i int) {
@@ -514,7 +529,9 @@ func (w *statsWalk) call(tx pgx.Tx, kind string, failed map[string]int) error {
 		for i := range ids {
 			ids[i] = fmt.Sprintf("01932a4e-0000-7000-8000-%012x", w.r.Uint64()>>16)
 		}
-		return run("select from ojs.enqueue_many((select json_agg(json_build_object('id', id, "+strings.Join(fields, ", ")+")) from unnest($1::text[]) id))", ids)
+		return run(`
+			select from ojs.enqueue_many((select json_agg(json_build_object('id',
+				id,`+strings.Join(fields, ", ")+")) from unnest($1::text[]) id))", ids)
 	}
 	switch kind {
 	case "fetch":
@@ -537,11 +554,15 @@ func (w *statsWalk) call(tx pgx.Tx, kind string, failed map[string]int) error {
 		return run("select from ojs.configure_tenant($1, $2, $3)", w.pick("t1", "t2"), w.pick("1", "2", "7.5"), w.pick("0", "0", "5", "-5"))
 	}
 	// One of the jobs for which it can mean something, as the transaction sees them.
-	states := map[string]string{"activate": "pending", "cancel": "scheduled available pending active retryable", "revive": "discarded"}[kind]
+	states := map[string]string{
+		"activate": "pending", "cancel": "scheduled available pending active retryable", "revive": "discarded",
+	}[kind]
 	if states == "" {
 		states = "active"
 	}
-	rows, err := tx.Query(ctx, "select id::text, tenant_id || '/' || queue from ojs.job where state::text = any ($1) order by md5(id::text || $2) limit 1", strings.Fields(states), strconv.Itoa(w.r.IntN(1000)))
+	rows, err := tx.Query(ctx, `
+		select id::text, tenant_id || '/' || queue from ojs.job where state::text = any ($1) order by md5(id::text || $2)
+		limit 1`, strings.Fields(states), strconv.Itoa(w.r.IntN(1000)))
 	if err != nil {
 		return err
 	}
@@ -552,7 +573,12 @@ func (w *statsWalk) call(tx pgx.Tx, kind string, failed map[string]int) error {
 	switch kind {
 	case "nack", "fail", "requeue":
 		var state string
-		err := tx.QueryRow(ctx, "select state from ojs.nack($1, $2::text::jsonb, p_requeue => $3)", id, map[bool]string{true: `{"message": "x", "code": "DEAD_LETTER"}`, false: `{"message": "x"}`}[kind == "fail"], kind == "requeue").Scan(&state)
+		report := `{"message": "x"}`
+		if kind == "fail" {
+			report = `{"message": "x", "code": "DEAD_LETTER"}`
+		}
+		err := tx.QueryRow(ctx, `
+			select state from ojs.nack($1, $2::text::jsonb, p_requeue => $3)`, id, report, kind == "requeue").Scan(&state)
 		if err == nil && state != "available" {
 			failed[shard]++
 		}
@@ -570,7 +596,9 @@ func (w *statsWalk) call(tx pgx.Tx, kind string, failed map[string]int) error {
 // lost counts the jobs of each shard that were discarded because their last attempt was lost.
 func (w *statsWalk) lost(tx pgx.Tx) (map[string]int, error) {
 	rows, err := tx.Query(w.t.Context(), `select tenant_id || '/' || queue, count(*)::int from ojs.job
-		where state = 'discarded' and attempt = max_attempts and errors -> -1 ->> 'type' in ('visibility_timeout', 'worker_death', 'timeout') group by 1`)
+		where state = 'discarded' and attempt = max_attempts
+			and errors -> -1 ->> 'type' in ('visibility_timeout', 'worker_death', 'timeout')
+		group by 1`)
 	if err != nil {
 		return nil, err
 	}
@@ -583,8 +611,10 @@ func (w *statsWalk) lost(tx pgx.Tx) (map[string]int, error) {
 
 // Counts all jobs. $1 tells the failed attempts, which no job's row tells.
 const bruteForce = `
-	select tenant_id, queue, count(*) filter (where state = 'scheduled') as scheduled, count(*) filter (where state = 'available') as available,
-		count(*) filter (where state = 'pending') as pending, count(*) filter (where state = 'active') as active, count(*) filter (where state = 'retryable') as retryable,
+	select tenant_id, queue, count(*) filter (where state = 'scheduled') as scheduled,
+		count(*) filter (where state = 'available') as available,
+		count(*) filter (where state = 'pending') as pending, count(*) filter (where state = 'active') as active,
+			count(*) filter (where state = 'retryable') as retryable,
 		count(*) filter (where state = 'completed') as completed, count(*) filter (where state = 'cancelled') as cancelled,
 		count(*) filter (where state = 'discarded') as discarded, count(*) as total_jobs,
 		coalesce(($1::text::json ->> (tenant_id || '/' || queue))::int, 0) as failed,
@@ -642,25 +672,40 @@ func (w *statsWalk) compareFor(when, who string, q querier, failed map[string]in
 		select 'shard', coalesce(s.tenant_id, c.tenant_id), coalesce(s.queue, c.queue), row(s.*)::text, row(c.*)::text
 		from ojs.shard_stats s full join counted c on c.tenant_id = s.tenant_id and c.queue = s.queue
 		where (s.scheduled, s.available, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded, s.total_jobs, s.failed)
-			is distinct from (c.scheduled, c.available, c.pending, c.active, c.retryable, c.completed, c.cancelled, c.discarded, c.total_jobs, c.failed::bigint)
+			is distinct
+				from (c.scheduled, c.available, c.pending, c.active, c.retryable, c.completed, c.cancelled, c.discarded,
+				c.total_jobs, c.failed::bigint)
 			or s.oldest_wait is null and c.unexpired > 0 or s.oldest_wait is not null and c.available = 0
 			or s.oldest_wait not between c.shortest_wait and c.longest_wait
 		union all
 		select 'queue', null, coalesce(s.queue, c.queue), row(s.*)::text, row(c.*)::text
 		from ojs.queue_stats s
-		full join (select queue, sum(scheduled) as scheduled, sum(available) as available, sum(pending) as pending, sum(active) as active, sum(retryable) as retryable,
-			sum(completed) as completed, sum(cancelled) as cancelled, sum(discarded) as discarded, sum(total_jobs) as total_jobs, sum(failed) as failed,
+		full
+			join (select queue, sum(scheduled) as scheduled, sum(available) as available, sum(pending) as pending,
+			sum(active) as active, sum(retryable) as retryable,
+			sum(completed) as completed, sum(cancelled) as cancelled, sum(discarded) as discarded,
+				sum(total_jobs) as total_jobs, sum(failed) as failed,
 			count(*) filter (where available > 0 or active > 0) as tenants from counted group by queue) c on c.queue = s.queue
-		where (s.scheduled, s.available, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded, s.total_jobs, s.failed, s.tenants)
-			is distinct from (c.scheduled, c.available, c.pending, c.active, c.retryable, c.completed, c.cancelled, c.discarded, c.total_jobs, c.failed, c.tenants)
+		where (s.scheduled, s.available, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded, s.total_jobs,
+			s.failed, s.tenants)
+			is distinct
+				from (c.scheduled, c.available, c.pending, c.active, c.retryable, c.completed, c.cancelled, c.discarded,
+				c.total_jobs, c.failed, c.tenants)
 		union all
 		select 'tenant', coalesce(s.tenant_id, c.tenant_id), null, row(s.*)::text, row(c.*)::text
 		from ojs.tenant_stats s
-		full join (select tenant_id, sum(scheduled) as scheduled, sum(available) as available, sum(pending) as pending, sum(active) as active, sum(retryable) as retryable,
-			sum(completed) as completed, sum(cancelled) as cancelled, sum(discarded) as discarded, sum(total_jobs) as total_jobs, sum(failed) as failed
+		full
+			join (select tenant_id, sum(scheduled) as scheduled, sum(available) as available, sum(pending) as pending,
+			sum(active) as active, sum(retryable) as retryable,
+			sum(completed) as completed, sum(cancelled) as cancelled, sum(discarded) as discarded,
+				sum(total_jobs) as total_jobs, sum(failed) as failed
 			from counted group by tenant_id) c on c.tenant_id = s.tenant_id
-		where c.tenant_id is not null and (s.scheduled, s.backlog, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded, s.total_jobs, s.failed)
-			is distinct from (c.scheduled, c.available, c.pending, c.active, c.retryable, c.completed, c.cancelled, c.discarded, c.total_jobs, c.failed)`, known.String()); len(got) > 0 {
+		where c.tenant_id is not null
+			and (s.scheduled, s.backlog, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded, s.total_jobs,
+				s.failed)
+			is distinct
+				from (c.scheduled, c.available, c.pending, c.active, c.retryable, c.completed, c.cancelled, c.discarded,
+				c.total_jobs, c.failed)`, known.String()); len(got) > 0 {
 		w.t.Errorf("%s the views differ from the jobs\n  %s", when, strings.Join(got, "\n  "))
 	}
 }
@@ -697,7 +742,9 @@ func TestTicksBesideWork(t *testing.T) {
 	const producers, each = 3, 40
 	work := func(ctx context.Context, pool *pgxpool.Pool) error {
 		for range each {
-			if _, err := pool.Exec(ctx, "select from ojs.enqueue('a', p_retry => '{\"initial_interval_ms\": 1}', p_scheduled_at => clock_timestamp())"); err != nil {
+			if _, err := pool.Exec(ctx, `
+				select from ojs.enqueue('a', p_retry => '{"initial_interval_ms": 1}',
+					p_scheduled_at => clock_timestamp())`); err != nil {
 				return err
 			}
 		}
@@ -741,7 +788,8 @@ func TestTicksBesideWork(t *testing.T) {
 						return
 					}
 				}
-				if err := service.QueryRow(t.Context(), "select count(*) from ojs.job where state = 'completed'").Scan(&left); err != nil || left == producers*each {
+				if err := service.QueryRow(t.Context(), `
+					select count(*) from ojs.job where state = 'completed'`).Scan(&left); err != nil || left == producers*each {
 					done <- err
 					return
 				}
@@ -753,7 +801,9 @@ func TestTicksBesideWork(t *testing.T) {
 			t.Fatal(explain(err))
 		}
 	}
-	if got := lines(t, service, "select completed, failed, total_jobs, available, active, retryable from ojs.shard_stats"); !slices.Equal(got, []string{"120 120 120 0 0 0"}) {
+	if got := lines(t, service, `
+		select completed, failed, total_jobs, available, active, retryable
+		from ojs.shard_stats`); !slices.Equal(got, []string{"120 120 120 0 0 0"}) {
 		t.Errorf("afterwards the numbers are %v", got)
 	}
 }

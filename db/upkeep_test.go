@@ -14,7 +14,8 @@ import (
 func keepUp(t testing.TB, d *pgtest.DB) (steps []string) {
 	t.Helper()
 	for range 100 {
-		step := one[string](t, d.Service(), "select concat_ws(': ', u.task, u.step, case when u.next_in_ms > 0 then 'later' end) from ojs.upkeep() u")
+		step := one[string](t, d.Service(), `
+			select concat_ws(': ', u.task, u.step, case when u.next_in_ms > 0 then 'later' end) from ojs.upkeep() u`)
 		if step == "later" {
 			return steps
 		}
@@ -48,7 +49,9 @@ func TestFinishedJobsLeaveAfterTheRetention(t *testing.T) {
 			if i == 0 && minute%30 == 0 {
 				due = new(now.Add(5 * time.Hour))
 			}
-			exec(t, service, "select ojs.enqueue('a', p_id => $1, p_scheduled_at => $2, p_tenant => 'acme')", uuidAt(now.Add(time.Duration(i)*time.Millisecond)), due)
+			exec(t, service, `
+				select ojs.enqueue('a', p_id => $1, p_scheduled_at => $2,
+					p_tenant => 'acme')`, uuidAt(now.Add(time.Duration(i)*time.Millisecond)), due)
 			made++
 		}
 		exec(t, service, "select ojs.ack(id, lease) from ojs.fetch('{default}', 3)")
@@ -122,8 +125,14 @@ func TestWhatStaysKeepsNothingElse(t *testing.T) {
 		hours = append(hours, now)
 		d.SetNow(now)
 		untilDone(t, operator, "select ojs.cut_partition($1)", now.Add(time.Hour))
-		for i, n := 0, []int{1, 4, 1, 1, 0}[hour]; i < 10; i++ {
-			exec(t, service, "select ojs.enqueue('a', p_id => $1, p_queue => $2)", uuidAt(now.Add(time.Minute+time.Duration(i)*time.Millisecond)), []string{"done", "open"}[min(1, max(0, n-i))])
+		open := []int{1, 4, 1, 1, 0}[hour]
+		for i := range 10 {
+			queue := "done"
+			if i < open {
+				queue = "open"
+			}
+			id := uuidAt(now.Add(time.Minute + time.Duration(i)*time.Millisecond))
+			exec(t, service, "select ojs.enqueue('a', p_id => $1, p_queue => $2)", id, queue)
 		}
 		for exec(t, service, "select ojs.ack(id, lease) from ojs.fetch('{done}', 100)") > 0 {
 		}
@@ -145,7 +154,8 @@ func TestWhatStaysKeepsNothingElse(t *testing.T) {
 	if got := partitions(t, d); !slices.Equal(got, []string{"job_before", "job_from", "job_before", "job_from", "job_from"}) {
 		t.Errorf("the partitions are %v", got)
 	}
-	if got := lines(t, d.Pool, "select state, count(*) from ojs.job group by 1 order by 1"); !slices.Equal(got, []string{"available 7", "completed 16"}) {
+	if got := lines(t, d.Pool, `
+		select state, count(*) from ojs.job group by 1 order by 1`); !slices.Equal(got, []string{"available 7", "completed 16"}) {
 		t.Errorf("there are jobs %v", got)
 	}
 	for _, hour := range hours {
@@ -301,7 +311,9 @@ func TestManyIdsFromTheFuture(t *testing.T) {
 	now := time.Now().Truncate(time.Second)
 	take := func() {
 		t.Helper()
-		exec(t, acme, "insert into ojs.jobs (type, queue, id) select 'a', 'mine', ($1 || lpad(to_hex(n), 12, '0'))::uuid from generate_series(1, 10001) n", uuidAt(now.Add(23 * time.Hour))[:24])
+		exec(t, acme, `
+			insert into ojs.jobs (type, queue, id) select 'a', 'mine', ($1 || lpad(to_hex(n), 12, '0'))::uuid
+			from generate_series(1, 10001) n`, uuidAt(now.Add(23 * time.Hour))[:24])
 	}
 	take()
 	if got := keepUp(t, d); !strings.HasPrefix(got[len(got)-1], "cut: done") {

@@ -30,8 +30,11 @@ func aDay(t *testing.T) *pgtest.DB {
 	}
 	enqueue := func(tenant, queue string, jobs int, more string) {
 		t.Helper()
-		exec(t, service, `select from ojs.enqueue_many((select json_agg(json_build_object('type', 'mail.send', 'args', '[]'::json, 'tenant', $1::text, 'queue', $2::text`+more+`))
-			from generate_series(1, $3)))`, tenant, queue, jobs)
+		exec(t, service, `
+			select from ojs.enqueue_many((
+				select json_agg(json_build_object(
+					'type', 'mail.send', 'args', '[]'::json, 'tenant', $1::text, 'queue', $2::text`+more+`))
+				from generate_series(1, $3)))`, tenant, queue, jobs)
 	}
 	fetch := func(queues string, count int) []job {
 		t.Helper()
@@ -130,11 +133,18 @@ func TestGoldenViewsOfADay(t *testing.T) {
 	t.Parallel()
 	d := aDay(t)
 	const (
-		tenants = `select tenant_id, weight::text, backlog, active, scheduled, pending, retryable, completed, cancelled, discarded, failed, total_jobs, dispatched,
-			oldest_wait::text, round(deficit, 3)::text as deficit, effective_share::text, actual_share::text from ojs.tenant_stats order by tenant_id`
-		queues = `select queue, available, active, scheduled, pending, retryable, completed, cancelled, discarded, failed, total_jobs, oldest_wait::text, tenants, paused
+		tenants = `
+			select tenant_id, weight::text, backlog, active, scheduled, pending, retryable, completed, cancelled, discarded,
+				failed, total_jobs, dispatched,
+			oldest_wait::text, round(deficit, 3)::text as deficit, effective_share::text, actual_share::text
+				from ojs.tenant_stats order by tenant_id`
+		queues = `
+			select queue, available, active, scheduled, pending, retryable, completed, cancelled, discarded, failed, total_jobs,
+				oldest_wait::text, tenants, paused
 			from ojs.queue_stats order by queue`
-		shards = `select tenant_id, queue, available, active, scheduled, pending, retryable, completed, cancelled, discarded, failed, total_jobs, oldest_wait::text
+		shards = `
+			select tenant_id, queue, available, active, scheduled, pending, retryable, completed, cancelled, discarded, failed,
+				total_jobs, oldest_wait::text
 			from ojs.shard_stats order by tenant_id, queue`
 		events = `select "time" at time zone 'UTC' as time, type, tenant_id, queue, data - 'job_type' - 'queue' as data from (
 			select e.*, row_number() over () as n from ojs.events(p_limit => 1000) e) e
@@ -157,13 +167,18 @@ func TestGoldenViewsOfADay(t *testing.T) {
 		}
 	}
 	// One number, three views.
-	for _, column := range []string{"active", "scheduled", "pending", "retryable", "completed", "cancelled", "discarded", "failed", "total_jobs"} {
-		sums := list[int64](t, operator, fmt.Sprintf(`select sum(%[1]s)::bigint from ojs.tenant_stats union all select sum(%[1]s)::bigint from ojs.queue_stats union all select sum(%[1]s)::bigint from ojs.shard_stats`, column))
+	for _, column := range []string{
+		"active", "scheduled", "pending", "retryable", "completed", "cancelled", "discarded", "failed", "total_jobs",
+	} {
+		sums := list[int64](t, operator, fmt.Sprintf(`
+			select sum(%[1]s)::bigint from ojs.tenant_stats union all select sum(%[1]s)::bigint from ojs.queue_stats union all
+			select sum(%[1]s)::bigint from ojs.shard_stats`, column))
 		if sums[0] != sums[1] || sums[1] != sums[2] {
 			t.Errorf("%s in sum is %v", column, sums)
 		}
 	}
-	if got := lines(t, operator, "select sum(effective_share), sum(actual_share) from ojs.tenant_stats where effective_share is not null"); len(got) != 1 {
+	if got := lines(t, operator, `
+		select sum(effective_share), sum(actual_share) from ojs.tenant_stats where effective_share is not null`); len(got) != 1 {
 		t.Errorf("the shares add up to %v", got)
 	}
 }
@@ -173,17 +188,29 @@ func TestEvents(t *testing.T) {
 	d := aDay(t)
 	service := d.Service()
 	types := list[string](t, service, "select distinct type from ojs.events(p_limit => 1000) order by 1")
-	want := []string{"job.cancelled", "job.completed", "job.discarded", "job.enqueued", "job.expired", "job.released", "job.retrying", "job.stalled", "job.started"}
+	want := []string{
+		"job.cancelled", "job.completed", "job.discarded", "job.enqueued", "job.expired", "job.released", "job.retrying",
+		"job.stalled", "job.started",
+	}
 	if !slices.Equal(types, want) {
 		t.Errorf("the day had events of the types %q, want %q", types, want)
 	}
 	for _, c := range []struct{ what, sql, unwanted string }{
-		{"newest first", "select * from (select \"time\", lag(\"time\") over () as before from ojs.events(p_limit => 1000)) e", "\"time\" > before"},
+		{
+			"newest first", "select * from (select \"time\", lag(\"time\") over () as before from ojs.events(p_limit => 1000)) e",
+			"\"time\" > before",
+		},
 		{"by type", "select * from ojs.events('{job.completed,job.expired}')", "type not in ('job.completed', 'job.expired')"},
 		{"by queue", "select * from ojs.events(null, '{exports,none}')", "queue <> 'exports'"},
 		{"by tenant", "select * from ojs.events(p_tenant => 'initech')", "tenant_id <> 'initech'"},
-		{"of a job that exists", "select * from ojs.events(p_limit => 1000)", "not exists (select from ojs.job j where j.id::text = subject and j.tenant_id = e.tenant_id and j.queue = e.queue)"},
-		{"with data", "select * from ojs.events(p_limit => 1000)", "data ->> 'job_type' is null or data ->> 'queue' <> queue or (data ->> 'attempt')::int < 0"},
+		{
+			"of a job that exists", "select * from ojs.events(p_limit => 1000)",
+			"not exists (select from ojs.job j where j.id::text = subject and j.tenant_id = e.tenant_id and j.queue = e.queue)",
+		},
+		{
+			"with data", "select * from ojs.events(p_limit => 1000)",
+			"data ->> 'job_type' is null or data ->> 'queue' <> queue or (data ->> 'attempt')::int < 0",
+		},
 	} {
 		if got := one[int](t, d.Pool, "select count(*) from ("+c.sql+") e"); got == 0 {
 			t.Errorf("%s: no event", c.what)
@@ -193,7 +220,8 @@ func TestEvents(t *testing.T) {
 	if got := one[int](t, service, "select count(*) from ojs.events(p_limit => 7)"); got != 7 {
 		t.Errorf("seven events asked for, %d given", got)
 	}
-	if all, ids := one[int](t, service, "select count(*) from ojs.events(p_limit => 1000)"), one[int](t, service, "select count(distinct id) from ojs.events(p_limit => 1000)"); all != ids {
+	if all, ids := one[int](t, service, "select count(*) from ojs.events(p_limit => 1000)"), one[int](t, service, `
+		select count(distinct id) from ojs.events(p_limit => 1000)`); all != ids {
 		t.Errorf("%d events have %d ids", all, ids)
 	}
 	if got := one[int](t, service, "select count(*) from ojs.events('{none}')"); got != 0 {

@@ -21,7 +21,9 @@ func beat(t testing.TB, q querier, arguments string, args ...any) string {
 // workers are their names, what they say they do and what they are told.
 func workers(t testing.TB, q querier) []string {
 	t.Helper()
-	return lines(t, q, "select tenant_id, worker_id, state, directive, case when stale then 'stale' else 'fresh' end from ojs.workers order by tenant_id nulls first, worker_id")
+	return lines(t, q, `
+		select tenant_id, worker_id, state, directive, case when stale then 'stale' else 'fresh' end from ojs.workers
+		order by tenant_id nulls first, worker_id`)
 }
 
 func fetched(t testing.TB, q querier, worker string, count int) int {
@@ -45,10 +47,14 @@ func TestWorkersAreKnown(t *testing.T) {
 	// What is not said again stays known.
 	beat(t, service, "'w1', array[$1::uuid], 'running', p_concurrency => 6", held.ID)
 	beat(t, service, "'w2', p_active => 3")
-	got = lines(t, service, `select worker_id, state, hostname, pid, queues, concurrency, active_jobs, active_job_ids = array[$1::uuid], labels, version, metadata, started_at at time zone 'UTC',
-		registered_at at time zone 'UTC', last_heartbeat_at at time zone 'UTC' from ojs.workers order by worker_id`, held.ID)
+	got = lines(t, service, `
+		select worker_id, state, hostname, pid, queues, concurrency, active_jobs, active_job_ids = array[$1::uuid], labels,
+			version, metadata, started_at at time zone 'UTC', registered_at at time zone 'UTC',
+			last_heartbeat_at at time zone 'UTC'
+		from ojs.workers order by worker_id`, held.ID)
 	want := []string{
-		"w1 running host 17 [mail default] 6 1 true [canary] 1.2 map[node:3] 2031-05-04 11:00:00 +0000 UTC 2031-05-04 12:00:00 +0000 UTC 2031-05-04 12:00:05 +0000 UTC",
+		"w1 running host 17 [mail default] 6 1 true [canary] 1.2 map[node:3] " +
+			"2031-05-04 11:00:00 +0000 UTC 2031-05-04 12:00:00 +0000 UTC 2031-05-04 12:00:05 +0000 UTC",
 		"w2 running - - - - 3 false - - - - 2031-05-04 12:00:05 +0000 UTC 2031-05-04 12:00:05 +0000 UTC",
 	}
 	if !slices.Equal(got, want) {
@@ -104,7 +110,10 @@ func TestDirectives(t *testing.T) {
 		{"ends by itself", "select ojs.beat('w', p_state => 'terminate')", "terminate", 0},
 		{"registers anew", "select ojs.register_worker('w')", "running", 1},
 		{"is told to end", "select ojs.direct_worker('w', 'terminate')", "terminate", 0},
-		{"is another process", "select ojs.beat('w', p_state => 'running', p_pid => 1), ojs.beat('w', p_state => 'running', p_pid => 2)", "running", 1},
+		{
+			"is another process",
+			"select ojs.beat('w', p_state => 'running', p_pid => 1), ojs.beat('w', p_state => 'running', p_pid => 2)", "running", 1,
+		},
 	} {
 		exec(t, service, c.say)
 		if got := beat(t, service, "'w'"); got != c.told {
@@ -115,7 +124,9 @@ func TestDirectives(t *testing.T) {
 				t.Errorf("a worker that %s gets %d jobs of %d", c.name, got, count)
 			}
 		}
-		got := lines(t, service, "select worker_id, count(id) from ojs.fetch_many('{default}', '{1,2,1}', '{w,v,w}', '{0,0,0}') group by worker_id order by 1")
+		got := lines(t, service, `
+			select worker_id, count(id) from ojs.fetch_many('{default}', '{1,2,1}', '{w,v,w}', '{0,0,0}') group by worker_id
+			order by 1`)
 		want := []string{"v 2", fmt.Sprintf("w %d", 2*c.gets)}
 		if !slices.Equal(got, want) {
 			t.Errorf("beside a worker that %s one call got %q, want %q", c.name, got, want)
@@ -124,7 +135,9 @@ func TestDirectives(t *testing.T) {
 	exec(t, service, "select ojs.direct_worker('w', 'terminate')")
 	refused(t, service, "OJ409", "select ojs.direct_worker('w', 'running')")
 	refused(t, service, "OJ409", "select ojs.direct_worker('w', 'quiet')")
-	if got := lines(t, service, "select worker_id, count(id) from ojs.fetch_many('{default,other}', '{1,1}', '{w,w}', '{0,0}') group by worker_id"); !slices.Equal(got, []string{"w 0"}) {
+	if got := lines(t, service, `
+		select worker_id, count(id) from ojs.fetch_many('{default,other}', '{1,1}', '{w,w}', '{0,0}')
+		group by worker_id`); !slices.Equal(got, []string{"w 0"}) {
 		t.Errorf("where all rest, a call for two queues got %q", got)
 	}
 	// It is the name that rests, and a worker without one does not.
@@ -162,14 +175,16 @@ func TestWorkersOfTenants(t *testing.T) {
 		t.Errorf("a tenant told %d workers", got)
 	}
 	for _, call := range []string{
-		"ojs.direct_worker('only', 'quiet')", "ojs.direct_worker('nobody', 'quiet')", "ojs.remove_worker('only')", "ojs.remove_worker('nobody')", "ojs.worker_info('only')", "ojs.worker_info('nobody')",
+		"ojs.direct_worker('only', 'quiet')", "ojs.direct_worker('nobody', 'quiet')", "ojs.remove_worker('only')",
+		"ojs.remove_worker('nobody')", "ojs.worker_info('only')", "ojs.worker_info('nobody')",
 	} {
 		if got := refused(t, acme, "OJ404", "select "+call).Message; !strings.HasSuffix(got, "not found") {
 			t.Errorf("%s: %s", call, got)
 		}
 	}
 	for _, call := range []string{
-		"ojs.direct_worker('w', 'quiet', 'globex')", "ojs.direct_workers('quiet', 'globex')", "ojs.remove_worker('w', 'globex')", "ojs.worker_info('w', 'globex')",
+		"ojs.direct_worker('w', 'quiet', 'globex')", "ojs.direct_workers('quiet', 'globex')", "ojs.remove_worker('w', 'globex')",
+		"ojs.worker_info('w', 'globex')",
 		"ojs.beat('w', p_tenant => 'globex')", "ojs.register_worker('w', p_tenant => 'globex')", "ojs.deregister_worker('w', 'globex')",
 	} {
 		refused(t, acme, "OJ403", "select "+call)
@@ -226,7 +241,12 @@ func TestDeadWorkers(t *testing.T) {
 	d := pgtest.New(t)
 	d.SetNow(noon)
 	service := d.Service()
-	exec(t, service, "select ojs.enqueue('said', p_visibility_timeout_ms => 3600000), ojs.enqueue('since', p_visibility_timeout_ms => 3600000), ojs.enqueue('last', p_visibility_timeout_ms => 3600000, p_retry => '{\"max_attempts\": 1, \"on_exhaustion\": \"dead_letter\"}'), ojs.enqueue('other', p_visibility_timeout_ms => 3600000)")
+	exec(t, service, `
+		select ojs.enqueue('said', p_visibility_timeout_ms => 3600000),
+			ojs.enqueue('since', p_visibility_timeout_ms => 3600000),
+			ojs.enqueue('last', p_visibility_timeout_ms => 3600000,
+				p_retry => '{"max_attempts": 1, "on_exhaustion": "dead_letter"}'),
+			ojs.enqueue('other', p_visibility_timeout_ms => 3600000)`)
 	held := jobs(t, service, "ojs.fetch('{default}', 1, 'w')")
 	d.SetNow(noon.Add(10 * time.Second))
 	beat(t, service, "'w', array[$1::uuid]", held[0].ID)
@@ -254,18 +274,25 @@ func TestDeadWorkers(t *testing.T) {
 			t.Errorf("after %s %d workers are known, want %d", c.at, got, c.left)
 		}
 	}
-	got := lines(t, d.Pool, "select type, state, attempt, errors -> -1 ->> 'type', errors -> -1 ->> 'timeout_kind', lease is null, started_at is null, finished_at is null from ojs.job order by seq")
+	got := lines(t, d.Pool, `
+		select type, state, attempt, errors -> -1 ->> 'type', errors -> -1 ->> 'timeout_kind', lease is null,
+			started_at is null, finished_at is null
+		from ojs.job order by seq`)
 	want := []string{
-		"said available 1 worker_death stalled true true true", "since available 1 worker_death stalled true true true", "last discarded 1 worker_death stalled true false false",
+		"said available 1 worker_death stalled true true true", "since available 1 worker_death stalled true true true",
+		"last discarded 1 worker_death stalled true false false",
 		"other active 1 - - false false true",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("the jobs are\n  %s, want\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
 	}
-	if got, want := list[string](t, service, "select type from ojs.events('{job.stalled,job.timeout}')"), []string{"job.stalled", "job.stalled", "job.stalled"}; !slices.Equal(got, want) {
-		t.Errorf("events tell %q, want %q", got, want)
+	events := list[string](t, service, "select type from ojs.events('{job.stalled,job.timeout}')")
+	if want := []string{"job.stalled", "job.stalled", "job.stalled"}; !slices.Equal(events, want) {
+		t.Errorf("events tell %q, want %q", events, want)
 	}
-	if got, want := lines(t, service, "select j.type, d.error_type from ojs.dead_letter d join ojs.jobs j using (id)"), []string{"last worker_death"}; !slices.Equal(got, want) {
+	if got, want := lines(t, service, `
+		select j.type, d.error_type from ojs.dead_letter d
+		join ojs.jobs j using (id)`), []string{"last worker_death"}; !slices.Equal(got, want) {
 		t.Errorf("dead letters are %q, want %q", got, want)
 	}
 	// It comes back: what it holds is no longer its own, and its next heartbeat registers it.
@@ -308,7 +335,9 @@ func TestSilenceIsOfOneWorker(t *testing.T) {
 	if got := tick(t, service, 1000); got != "0 1" {
 		t.Errorf("the end of a tenant's worker reaped %s, want its one job", got)
 	}
-	if got := list[string](t, d.Pool, "select tenant_id || ' ' || worker_id from ojs.job where state = 'active' order by 1"); !slices.Equal(got, []string{"acme mute"}) {
+	if got := list[string](t, d.Pool, `
+		select tenant_id || ' ' || worker_id from ojs.job where state = 'active'
+		order by 1`); !slices.Equal(got, []string{"acme mute"}) {
 		t.Errorf("active are %q", got)
 	}
 }
@@ -384,7 +413,8 @@ func TestHeartbeatAndDeathRace(t *testing.T) {
 	var running sync.WaitGroup
 	late := begin(t, service)
 	running.Go(func() {
-		if err := late.QueryRow(context.WithoutCancel(t.Context()), "select jobs_extended::text[] from ojs.beat('w', array[$1::uuid])", held.ID).Scan(&extended); err != nil {
+		if err := late.QueryRow(context.WithoutCancel(t.Context()), `
+			select jobs_extended::text[] from ojs.beat('w', array[$1::uuid])`, held.ID).Scan(&extended); err != nil {
 			t.Error(err)
 		}
 	})
@@ -422,7 +452,8 @@ func TestNobodyDiesWhoBeats(t *testing.T) {
 			running.Go(func() {
 				for ctx.Err() == nil {
 					var extended []string
-					if err := service.QueryRow(context.WithoutCancel(ctx), "select jobs_extended::text[] from ojs.beat($1, array[$2::uuid])", worker, job.ID).Scan(&extended); err != nil {
+					if err := service.QueryRow(context.WithoutCancel(ctx), `
+						select jobs_extended::text[] from ojs.beat($1, array[$2::uuid])`, worker, job.ID).Scan(&extended); err != nil {
 						t.Errorf("heartbeat of %s: %v", worker, err)
 						return
 					}
@@ -450,10 +481,14 @@ func TestNobodyDiesWhoBeats(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	stop()
 	running.Wait()
-	if got := one[string](t, d.Pool, "select count(*) || ' ' || count(distinct worker_id) from ojs.worker_beat"); got != fmt.Sprintf("%d %d", alive, alive) {
+	if got := one[string](t, d.Pool, `
+		select count(*) || ' ' || count(distinct worker_id) from ojs.worker_beat`); got != fmt.Sprintf("%d %d", alive, alive) {
 		t.Errorf("%s workers are left, want %d", got, alive)
 	}
-	if got := one[string](t, d.Pool, "select count(*) filter (where state = 'active') || ' ' || count(*) filter (where errors -> -1 ->> 'type' = 'worker_death') from ojs.job"); got != fmt.Sprintf("%d %d", alive, dead) {
+	if got := one[string](t, d.Pool, `
+		select count(*) filter (where state = 'active') || ' '
+			|| count(*) filter (where errors -> -1 ->> 'type' = 'worker_death')
+		from ojs.job`); got != fmt.Sprintf("%d %d", alive, dead) {
 		t.Errorf("jobs active, and taken from the dead: %s, want %d %d", got, alive, dead)
 	}
 }
@@ -464,7 +499,10 @@ func TestExecutionTimeouts(t *testing.T) {
 	d.SetNow(noon)
 	service := d.Service()
 	const policy = `{"max_attempts": 2, "initial_interval_ms": 5000, "jitter": false}`
-	exec(t, service, "select ojs.enqueue('short', p_timeout_ms => 2500, p_retry => $1), ojs.enqueue('kept', p_timeout_ms => 60000, p_retry => $1), ojs.enqueue('lost', p_timeout_ms => 60000, p_retry => $1), ojs.enqueue('picky', p_timeout_ms => 2500, p_retry => '{\"non_retryable_errors\": [\"timeout\"]}')", policy)
+	exec(t, service, `
+		select ojs.enqueue('short', p_timeout_ms => 2500, p_retry => $1),
+			ojs.enqueue('kept', p_timeout_ms => 60000, p_retry => $1), ojs.enqueue('lost', p_timeout_ms => 60000, p_retry => $1),
+			ojs.enqueue('picky', p_timeout_ms => 2500, p_retry => '{"non_retryable_errors": ["timeout"]}')`, policy)
 	held := jobs(t, service, "ojs.fetch('{default}', 4, 'w')")
 	step := func(at time.Duration, want string, states string) {
 		t.Helper()
@@ -472,13 +510,17 @@ func TestExecutionTimeouts(t *testing.T) {
 		if got := tick(t, service, 1000); got != want {
 			t.Errorf("after %s a tick promoted and reaped %s, want %s", at, got, want)
 		}
-		if got := strings.Join(list[string](t, d.Pool, "select type || ' ' || state || ' ' || attempt || coalesce(' ' || (errors -> -1 ->> 'type'), '') from ojs.job order by type"), ", "); got != states {
+		if got := strings.Join(list[string](t, d.Pool, `
+			select type || ' ' || state || ' ' || attempt || coalesce(' ' || (errors -> -1 ->> 'type'), '') from ojs.job
+			order by type`), ", "); got != states {
 			t.Errorf("after %s: %s, want %s", at, got, states)
 		}
 	}
 	step(2400*time.Millisecond, "0 0", "kept active 1, lost active 1, picky active 1, short active 1")
 	step(2500*time.Millisecond, "0 2", "kept active 1, lost active 1, picky discarded 1 timeout, short retryable 1 timeout")
-	got := one[string](t, d.Pool, `select (errors -> -1 ->> 'message') || ' ' || (errors -> -1 ->> 'timeout_kind') || ' ' || (errors -> -1 ->> 'limit_seconds') || ' ' || (errors -> -1 ->> 'elapsed_seconds') || ' '
+	got := one[string](t, d.Pool, `
+		select (errors -> -1 ->> 'message') || ' ' || (errors -> -1 ->> 'timeout_kind') || ' '
+			|| (errors -> -1 ->> 'limit_seconds') || ' ' || (errors -> -1 ->> 'elapsed_seconds') || ' '
 		|| (retry_at - $1) || ' ' || (lease is null)  from ojs.job where type = 'short'`, noon)
 	if want := "Job execution exceeded timeout of 2.5 seconds execution 2.5 2.500 00:00:07.5 true"; got != want {
 		t.Errorf("a timeout is told as %q, want %q", got, want)
@@ -496,12 +538,21 @@ func TestExecutionTimeouts(t *testing.T) {
 	}
 	step(33*time.Second, "0 1", "kept active 1, lost active 2 visibility_timeout, picky discarded 1 timeout, short discarded 2 timeout")
 	// A job that loses its workers ends, too.
-	step(60*time.Second, "0 2", "kept retryable 1 timeout, lost discarded 2 visibility_timeout, picky discarded 1 timeout, short discarded 2 timeout")
-	if got, want := list[string](t, service, "select type || ' ' || (data ->> 'job_type') || ' ' || (data ->> 'timeout_kind') || coalesce(' ' || (data ->> 'limit_seconds'), '') from ojs.events('{job.timeout,job.stalled}') order by 1"),
-		[]string{"job.stalled lost stalled", "job.stalled lost stalled", "job.timeout kept execution 60", "job.timeout picky execution 2.5", "job.timeout short execution 2.5", "job.timeout short execution 2.5"}; !slices.Equal(got, want) {
+	step(60*time.Second, "0 2",
+		"kept retryable 1 timeout, lost discarded 2 visibility_timeout, picky discarded 1 timeout, short discarded 2 timeout")
+	if got, want := list[string](t, service, `
+		select type || ' ' || (data ->> 'job_type') || ' ' || (data ->> 'timeout_kind')
+			|| coalesce(' ' || (data ->> 'limit_seconds'), '')
+		from ojs.events('{job.timeout,job.stalled}') order by 1`),
+		[]string{
+			"job.stalled lost stalled", "job.stalled lost stalled", "job.timeout kept execution 60",
+			"job.timeout picky execution 2.5", "job.timeout short execution 2.5", "job.timeout short execution 2.5",
+		}; !slices.Equal(got, want) {
 		t.Errorf("events tell\n  %s, want\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
 	}
-	if got := one[string](t, service, "select active || ' ' || available || ' ' || retryable || ' ' || discarded || ' ' || failed from ojs.queue_stats"); got != "0 0 1 3 5" {
+	if got := one[string](t, service, `
+		select active || ' ' || available || ' ' || retryable || ' ' || discarded || ' ' || failed
+		from ojs.queue_stats`); got != "0 0 1 3 5" {
 		t.Errorf("statistics say %s", got)
 	}
 }
@@ -512,7 +563,8 @@ func TestDefaultTimeout(t *testing.T) {
 	d := pgtest.New(t)
 	d.SetNow(noon)
 	service := d.Service()
-	exec(t, service, "select ojs.enqueue('a'), ojs.enqueue('zero', p_timeout_ms => 0), ojs.enqueue('long', p_visibility_timeout_ms => 7200000)")
+	exec(t, service, `
+		select ojs.enqueue('a'), ojs.enqueue('zero', p_timeout_ms => 0), ojs.enqueue('long', p_visibility_timeout_ms => 7200000)`)
 	held := jobs(t, service, "ojs.fetch('{default}', 3, 'w')")
 	ends := func(want string) {
 		t.Helper()
@@ -520,7 +572,8 @@ func TestDefaultTimeout(t *testing.T) {
 		for _, j := range held {
 			exec(t, service, "select from ojs.heartbeat('w', array[$1::uuid], 604800000)", j.ID)
 		}
-		if got := strings.Join(list[string](t, d.Pool, "select (lease_expires_at - started_at)::text from ojs.job order by seq"), " "); got != want {
+		if got := strings.Join(list[string](t, d.Pool, `
+			select (lease_expires_at - started_at)::text from ojs.job order by seq`), " "); got != want {
 			t.Errorf("leases last %s, want %s", got, want)
 		}
 	}
@@ -592,7 +645,9 @@ func TestAWorkersJobsAreFoundByTheirIds(t *testing.T) {
 	exec(t, tx, "set local role ojs_owner")
 	read := func() int {
 		t.Helper()
-		return one[int](t, tx, "select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::int from pg_stat_xact_all_tables where relid in (select inhrelid from pg_inherits where inhparent = 'ojs.job'::regclass)")
+		return one[int](t, tx, `
+			select sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::int from pg_stat_xact_all_tables
+			where relid in (select inhrelid from pg_inherits where inhparent = 'ojs.job'::regclass)`)
 	}
 	for _, step := range []string{
 		"ojs.heartbeat('w1', (select array_agg(j.id) from (select i as id from ojs.lease l, unnest(l.ids) i) j))",
