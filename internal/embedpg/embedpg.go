@@ -16,7 +16,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -40,16 +39,17 @@ import (
 const Superuser = "ojs"
 
 const (
-	clusterName  = "pgdata"       // the PostgreSQL data directory inside Options.DataDir
-	lockName     = "ojs-pg.lock"  // held by flock while a program uses the directory
-	passwordName = "password"     // the superuser's password, mode 0600
-	portName     = "port"         // the port of the last start, tried first by the next
-	logName      = "postgres.log" // what the server writes
+	clusterName    = "pgdata"       // the PostgreSQL data directory inside Options.DataDir
+	newClusterName = "pgdata.new"   // the same while initdb works on it
+	lockName       = "ojs-pg.lock"  // held by flock while a program uses the directory
+	passwordName   = "password"     // the superuser's password, mode 0600
+	portName       = "port"         // the port of the last start, tried first by the next
+	logName        = "postgres.log" // the server's log
 
-	startTimeout = 2 * time.Minute // long, because recovery after a crash counts as starting
-	fastTimeout  = 20 * time.Second
-	quitTimeout  = 5 * time.Second
-	maxLogBytes  = 8 << 20
+	startTimeout     = 2 * time.Minute // long, because the server recovers from a crash before it is ready
+	fastTimeout      = 20 * time.Second
+	immediateTimeout = 5 * time.Second
+	maxLogBytes      = 8 << 20
 )
 
 // Progress is told what is being done and how far it got. total is 0 when the end is not
@@ -124,13 +124,11 @@ func Start(ctx context.Context, opts Options) (_ *Server, err error) {
 			lock.Close()
 		}
 	}()
-
 	home, err := openHome(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer home.close()
-
 	binaries, err := binariesFor(ctx, home, opts)
 	if err != nil {
 		return nil, err
@@ -142,31 +140,38 @@ func Start(ctx context.Context, opts Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-
 	s := &Server{Binaries: binaries, DataDir: dir, password: password, logger: opts.Logger, lock: lock}
+	if err := s.runOnFreePort(ctx, home, opts); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// runOnFreePort starts the postmaster on the given port, or on one that is free. Another program may take a free port before
+// the postmaster does, so it tries three of them; a given port is tried once.
+func (s *Server) runOnFreePort(ctx context.Context, home *home, opts Options) error {
 	opts.Progress("starting PostgreSQL", 0, 0)
-	// Another program may take a free port between the look and the use, so a chosen port
-	// is worth more than one try; a port the caller insists on is not.
 	for attempt := 1; ; attempt++ {
 		s.Port = opts.Port
 		if s.Port == 0 {
-			if s.Port, err = freePort(filepath.Join(dir, portName), attempt == 1); err != nil {
-				return nil, err
+			var err error
+			if s.Port, err = freePort(filepath.Join(s.DataDir, portName), attempt == 1); err != nil {
+				return err
 			}
 		}
-		err = s.run(ctx, home, opts)
+		err := s.run(ctx, home, opts)
 		if err == nil {
 			break
 		}
 		if opts.Port != 0 || attempt == 3 || ctx.Err() != nil || !strings.Contains(err.Error(), "Address already in use") {
-			return nil, err
+			return err
 		}
 	}
-	if err := writeIn(dir, portName, strconv.Itoa(s.Port)+"\n"); err != nil {
+	if err := writeIn(s.DataDir, portName, strconv.Itoa(s.Port)+"\n"); err != nil {
 		s.logger.Warn("the port could not be remembered for the next start", "error", err)
 	}
-	s.logger.Debug("PostgreSQL is ready", "version", binaries.Version, "port", s.Port, "data_dir", dir, "pid", s.process.Pid)
-	return s, nil
+	s.logger.Debug("PostgreSQL is ready", "version", s.Binaries.Version, "port", s.Port, "data_dir", s.DataDir, "pid", s.process.Pid)
+	return nil
 }
 
 // URL is a postgres:// address of the given database for the superuser, password included.
@@ -199,8 +204,8 @@ func (s *Server) WriteFile(name, content string) error {
 // Exited is closed when the server is gone, wanted or not.
 func (s *Server) Exited() <-chan struct{} { return s.exited }
 
-// Stop shuts the server down: open sessions are cut off, what was committed is written, and
-// the call returns when the process is gone. A server that does not obey within half a minute is killed.
+// Stop shuts the server down: it ends open sessions, writes committed data, and returns when the process is gone. A server that
+// is still there after 25 seconds is killed.
 func (s *Server) Stop() error {
 	s.stopOnce.Do(func() {
 		defer s.lock.Close()
@@ -209,22 +214,23 @@ func (s *Server) Stop() error {
 	return s.stopErr
 }
 
-// Kill ends the server at once, without a checkpoint, and does not wait. What was committed
-// is recovered at the next start.
+// Kill ends the server at once, without a checkpoint, and does not wait. Committed data is
+// recovered at the next start.
 func (s *Server) Kill() {
 	// SIGQUIT lets the postmaster take its children along, which SIGKILL would not.
 	_ = s.process.Signal(syscall.SIGQUIT)
 }
 
-// terminate asks ever less politely. gone is closed when the process has ended.
-func terminate(signal func(os.Signal) error, gone <-chan struct{}, patience time.Duration) error {
+// terminate ends the postmaster by a fast shutdown, then by an immediate one, then by SIGKILL, until gone is closed, which says
+// that the process has ended.
+func terminate(signal func(os.Signal) error, gone <-chan struct{}, fastTimeout time.Duration) error {
 	steps := []struct {
 		signal syscall.Signal
 		wait   time.Duration
 	}{
-		{syscall.SIGINT, patience},     // fast shutdown
-		{syscall.SIGQUIT, quitTimeout}, // immediate shutdown
-		{syscall.SIGKILL, quitTimeout},
+		{syscall.SIGINT, fastTimeout},       // fast shutdown
+		{syscall.SIGQUIT, immediateTimeout}, // immediate shutdown
+		{syscall.SIGKILL, immediateTimeout},
 	}
 	for _, step := range steps {
 		if err := signal(step.signal); err != nil && !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, syscall.ESRCH) {
@@ -241,8 +247,8 @@ func terminate(signal func(os.Signal) error, gone <-chan struct{}, patience time
 	return errors.New("PostgreSQL does not stop, not even when killed")
 }
 
-// prepareDir makes the directory, or makes sure that an existing one is ours or empty: as
-// root we are about to change its owner.
+// prepareDir makes the directory, or makes sure that an existing one is ours or empty: root would otherwise change the owner of
+// somebody's files.
 func prepareDir(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return fmt.Errorf("create the parent of the data directory: %w", err)
@@ -267,7 +273,7 @@ func prepareDir(dir string) error {
 	return fmt.Errorf("%s is not empty and was not made by ojs-pg: name a new or empty directory", dir)
 }
 
-// acquireLock takes the directory for this process; the kernel gives it back however we end.
+// acquireLock locks the directory for this process. The kernel releases the lock when the process ends, for whatever reason.
 func acquireLock(dir string) (*os.File, error) {
 	file, err := openIn(dir, lockName, os.O_RDWR)
 	if err != nil {
@@ -284,7 +290,7 @@ func acquireLock(dir string) (*os.File, error) {
 		}
 		return nil, fmt.Errorf("%w: %s is used by %s: stop that one, or name another directory with --data-dir", ErrInUse, dir, holder)
 	}
-	// Only for the message above; the lock does not depend on it.
+	// The process id serves the message above alone; the lock does not depend on it.
 	if err := file.Truncate(0); err == nil {
 		_, _ = file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
@@ -306,19 +312,19 @@ func binariesFor(ctx context.Context, home *home, opts Options) (Binaries, error
 	if err != nil && explicit != "" {
 		return Binaries{}, err
 	}
-	why := "no PostgreSQL was found on this machine"
+	reason := "no PostgreSQL was found on this machine"
 	for _, b := range found {
 		switch {
 		case major != 0 && b.Major != major:
-			why = fmt.Sprintf("%s was made by PostgreSQL %d, but %s holds PostgreSQL %d", home.dir, major, b.Dir, b.Major)
+			reason = fmt.Sprintf("%s was made by PostgreSQL %d, but %s holds PostgreSQL %d", home.dir, major, b.Dir, b.Major)
 		case !home.canReach(filepath.Join(b.Dir, "postgres")):
-			why = fmt.Sprintf("PostgreSQL refuses root and runs as %s, who may not execute %s/postgres", home.user, b.Dir)
+			reason = fmt.Sprintf("PostgreSQL refuses root and runs as %s, who may not execute %s/postgres", home.user, b.Dir)
 		default:
 			return b, nil
 		}
 	}
 	if explicit != "" {
-		return Binaries{}, errors.New(why)
+		return Binaries{}, errors.New(reason)
 	}
 	b, err := Fetch(ctx, FetchOptions{Major: major, Repository: opts.Repository, CacheDir: opts.CacheDir, Progress: opts.Progress})
 	if err != nil {
@@ -328,7 +334,7 @@ func binariesFor(ctx context.Context, home *home, opts Options) (Binaries, error
 		}
 		return Binaries{}, fmt.Errorf("%s, and the download failed: %w\n"+
 			"Install PostgreSQL %s, or name the directory of its programs with --postgres-bin or %s, "+
-			"or the address of a running server with DATABASE_URL", why, err, wanted, BinEnv)
+			"or the address of a running server with DATABASE_URL", reason, err, wanted, BinEnv)
 	}
 	if !home.canReach(filepath.Join(b.Dir, "postgres")) {
 		return Binaries{}, fmt.Errorf("PostgreSQL refuses root and runs as %s, who may not execute the downloaded %s/postgres: "+
@@ -337,7 +343,7 @@ func binariesFor(ctx context.Context, home *home, opts Options) (Binaries, error
 	return b, nil
 }
 
-// clusterMajor is the major version that made the cluster, 0 if there is none yet.
+// clusterMajor is the major version of the PostgreSQL that made the cluster, 0 if there is no cluster yet.
 func (h *home) clusterMajor() (int, error) {
 	raw, err := os.ReadFile(filepath.Join(h.dir, clusterName, "PG_VERSION"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -359,7 +365,8 @@ func (h *home) initialise(ctx context.Context, b Binaries, opts Options) (string
 	if _, err := os.Stat(cluster); err == nil {
 		password, err := os.ReadFile(filepath.Join(h.dir, passwordName))
 		if err != nil {
-			return "", fmt.Errorf("read the database password: %w (without it the data cannot be reached: restore the file, or name another data directory)", err)
+			return "", fmt.Errorf("read the database password: %w "+
+				"(without it the data cannot be reached: restore the file, or name another data directory)", err)
 		}
 		return strings.TrimSpace(string(password)), nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
@@ -367,52 +374,14 @@ func (h *home) initialise(ctx context.Context, b Binaries, opts Options) (string
 	}
 
 	opts.Progress("initialising the data directory", 0, 0)
-	random := make([]byte, 24)
-	rand.Read(random)
-	password := base64.RawURLEncoding.EncodeToString(random)
+	password := rand.Text()
 	if err := writeIn(h.dir, passwordName, password+"\n"); err != nil {
 		return "", fmt.Errorf("write the database password: %w", err)
 	}
-
-	// initdb works in a directory of another name, so that a start that was interrupted
-	// leaves nothing that looks like a cluster.
-	const scratch = clusterName + ".new"
-	newCluster := filepath.Join(h.dir, scratch)
-	initdb := func(locale string) (string, error) {
-		if err := os.RemoveAll(newCluster); err != nil {
-			return "", fmt.Errorf("remove the rest of an interrupted start: %w", err)
-		}
-		if err := h.mkdir(scratch); err != nil {
-			return "", err
-		}
-		// A file of the server's user, because that user reads it.
-		const secret = "initdb.password"
-		defer os.Remove(filepath.Join(h.dir, secret))
-		if err := writeIn(h.dir, secret, password+"\n"); err != nil {
-			return "", fmt.Errorf("write the password for initdb: %w", err)
-		}
-		if err := h.give(filepath.Join(h.dir, secret)); err != nil {
-			return "", err
-		}
-		args := []string{
-			"--pgdata=" + h.path(scratch), "--username=" + Superuser, "--pwfile=" + h.path(secret),
-			"--auth=scram-sha-256", "--encoding=UTF8", "--locale=" + locale, "--data-checksums",
-		}
-		if opts.Throwaway {
-			args = append(args, "--no-sync")
-		}
-		cmd := exec.CommandContext(ctx, filepath.Join(b.Dir, "initdb"), args...)
-		h.prepare(cmd)
-		// initdb removes what it began when it is interrupted.
-		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
-		cmd.WaitDelay = quitTimeout
-		out, err := cmd.CombinedOutput()
-		return string(out), err
-	}
-	out, err := initdb("C.UTF-8")
+	out, err := h.initdb(ctx, b, password, "C.UTF-8", opts.Throwaway)
 	if err != nil && ctx.Err() == nil && strings.Contains(out, "locale") {
-		// macOS and some musl systems have no C.UTF-8. The order of texts is the same.
-		out, err = initdb("C")
+		// macOS and some musl systems have no C.UTF-8. C sorts texts in the same order.
+		out, err = h.initdb(ctx, b, password, "C", opts.Throwaway)
 	}
 	if ctx.Err() != nil {
 		return "", ctx.Err()
@@ -420,10 +389,44 @@ func (h *home) initialise(ctx context.Context, b Binaries, opts Options) (string
 	if err != nil {
 		return "", fmt.Errorf("initdb failed: %w\n%s", h.explain(err), strings.TrimSpace(out))
 	}
-	if err := os.Rename(newCluster, cluster); err != nil {
+	if err := os.Rename(filepath.Join(h.dir, newClusterName), cluster); err != nil {
 		return "", fmt.Errorf("put the new cluster in place: %w", err)
 	}
 	return password, nil
+}
+
+// initdb makes a cluster under a temporary name, so that an interrupted start leaves nothing that looks like a complete cluster.
+// It returns what the program wrote.
+func (h *home) initdb(ctx context.Context, b Binaries, password, locale string, throwaway bool) (string, error) {
+	if err := os.RemoveAll(filepath.Join(h.dir, newClusterName)); err != nil {
+		return "", fmt.Errorf("remove the rest of an interrupted start: %w", err)
+	}
+	if err := h.mkdir(newClusterName); err != nil {
+		return "", err
+	}
+	// initdb reads the password as the server's user, so that user gets a copy of the file for as long as initdb runs.
+	const passwordCopy = "initdb.password"
+	defer os.Remove(filepath.Join(h.dir, passwordCopy))
+	if err := writeIn(h.dir, passwordCopy, password+"\n"); err != nil {
+		return "", fmt.Errorf("write the password for initdb: %w", err)
+	}
+	if err := h.give(filepath.Join(h.dir, passwordCopy)); err != nil {
+		return "", err
+	}
+	args := []string{
+		"--pgdata=" + h.path(newClusterName), "--username=" + Superuser, "--pwfile=" + h.path(passwordCopy),
+		"--auth=scram-sha-256", "--encoding=UTF8", "--locale=" + locale, "--data-checksums",
+	}
+	if throwaway {
+		args = append(args, "--no-sync")
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(b.Dir, "initdb"), args...)
+	h.prepare(cmd)
+	// An interrupted initdb removes its files; a killed one would leave them.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	cmd.WaitDelay = immediateTimeout
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }
 
 // run starts the postmaster once and waits until it accepts connections.
@@ -478,7 +481,7 @@ func (s *Server) run(ctx context.Context, h *home, opts Options) error {
 		case <-ctx.Done():
 			return errors.Join(ctx.Err(), terminate(s.process.Signal, exited, fastTimeout))
 		case <-deadline.C:
-			_ = terminate(s.process.Signal, exited, quitTimeout)
+			_ = terminate(s.process.Signal, exited, immediateTimeout)
 			return fmt.Errorf("PostgreSQL was not ready after %s; it wrote:\n%s", startTimeout, logSince(s.LogFile(), logStart))
 		case <-poll.C:
 		}
@@ -492,8 +495,7 @@ func exitReason(err error) error {
 	return err
 }
 
-// isReady reads the line that the postmaster keeps for pg_ctl, so that no password or
-// client is needed to know.
+// isReady reads the status that the postmaster writes into its pid file for pg_ctl: it needs neither password nor client.
 func isReady(pidFile string, pid int) bool {
 	raw, err := os.ReadFile(pidFile)
 	if err != nil {
@@ -503,8 +505,8 @@ func isReady(pidFile string, pid int) bool {
 	return len(lines) >= 8 && strings.TrimSpace(lines[0]) == strconv.Itoa(pid) && strings.TrimSpace(lines[7]) == "ready"
 }
 
-// stopLeftover ends a postmaster that survived the program which started it. We hold the
-// directory's lock, so nobody else is in charge of it.
+// stopLeftover ends a postmaster that survived the program which started it. The caller holds the
+// directory's lock, so no living program uses that postmaster.
 func stopLeftover(ctx context.Context, cluster string, logger *slog.Logger) error {
 	raw, err := os.ReadFile(filepath.Join(cluster, "postmaster.pid"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -516,7 +518,7 @@ func stopLeftover(ctx context.Context, cluster string, logger *slog.Logger) erro
 	first, _, _ := strings.Cut(string(raw), "\n")
 	pid, err := strconv.Atoi(strings.TrimSpace(first))
 	if err != nil || pid <= 1 || !servesCluster(pid, cluster) {
-		// A crash left the file; PostgreSQL itself removes it.
+		// The file is left from a crash; PostgreSQL removes it when it starts.
 		return nil
 	}
 	logger.Info("a PostgreSQL left by an earlier run is still there; stopping it", "pid", pid)
@@ -529,7 +531,7 @@ func stopLeftover(ctx context.Context, cluster string, logger *slog.Logger) erro
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() {
-		// Not our child, so it cannot be waited for.
+		// The process is no child of this one, so wait(2) does not work.
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
 		for servesCluster(pid, cluster) {
@@ -547,9 +549,10 @@ func stopLeftover(ctx context.Context, cluster string, logger *slog.Logger) erro
 	return ctx.Err()
 }
 
-// freePort prefers the port of the last start: people keep URLs in their shell history.
-func freePort(file string, last bool) (int, error) {
-	if raw, err := os.ReadFile(file); last && err == nil {
+// freePort returns a free port. With tryLast it prefers the one in the file, the port of the last start, because people keep
+// URLs in their shell history.
+func freePort(file string, tryLast bool) (int, error) {
+	if raw, err := os.ReadFile(file); tryLast && err == nil {
 		if port, err := strconv.Atoi(strings.TrimSpace(string(raw))); err == nil && port > 0 && port < 1<<16 {
 			if l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
 				return port, l.Close()
@@ -563,7 +566,7 @@ func freePort(file string, last bool) (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
-// rotateLog keeps one old log, so that a directory in daily use does not grow for ever.
+// rotateLog keeps one old log: without it the log of a directory in daily use would grow without bound.
 func rotateLog(path string) error {
 	info, err := os.Stat(path)
 	if err != nil || info.Size() < maxLogBytes {
@@ -575,7 +578,7 @@ func rotateLog(path string) error {
 	return nil
 }
 
-// logSince returns the last lines of what the server wrote since an offset.
+// logSince returns the last 20 lines that the server wrote after an offset.
 func logSince(path string, offset int64) string {
 	file, err := os.Open(path)
 	if err != nil {

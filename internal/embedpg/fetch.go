@@ -5,33 +5,25 @@ package embedpg
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync/atomic"
 	"time"
-
-	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 )
 
-// DefaultRepository is Maven Central, where the project zonky publishes relocatable builds.
+// DefaultRepository is Maven Central, where the project zonky publishes PostgreSQL builds that run from any directory.
 const DefaultRepository = "https://repo1.maven.org/maven2"
 
-// The releases to download. Other minor versions of the same majors work as well; these
-// are the ones the fetching library was made for.
-var downloads = map[int]embeddedpostgres.PostgresVersion{
-	15: embeddedpostgres.V15,
-	16: embeddedpostgres.V16,
-	17: embeddedpostgres.V17,
-	18: embeddedpostgres.V18,
-}
+// downloads are the releases to download, by their major version.
+var downloads = map[int]string{15: "15.13.0", 16: "16.9.0", 17: "17.5.0", 18: "18.3.0"}
 
 // FetchOptions say what to download and where to keep it; the zero value is usable.
 type FetchOptions struct {
@@ -43,197 +35,154 @@ type FetchOptions struct {
 	// the binaries have to be executable for the user that PostgreSQL runs as.
 	CacheDir string
 	Progress Progress
+
+	stallTimeout time.Duration // how long the repository may send nothing; 0 means 30 s
 }
 
 // Fetch downloads and unpacks a PostgreSQL, or returns the one it unpacked before.
 func Fetch(ctx context.Context, opts FetchOptions) (Binaries, error) {
-	if opts.Progress == nil {
-		opts.Progress = func(string, int64, int64) {}
-	}
 	version, ok := downloads[cmp.Or(opts.Major, newestMajor)]
 	if !ok {
 		return Binaries{}, fmt.Errorf("PostgreSQL %d cannot be downloaded, only %d to %d", opts.Major, oldestMajor, newestMajor)
 	}
-	cache, err := cacheDir(opts.CacheDir)
+	repository := strings.TrimRight(cmp.Or(opts.Repository, DefaultRepository), "/")
+	return Install(opts.CacheDir, version, func(work, target string) error {
+		archive := filepath.Join(work, "postgres.jar")
+		err := opts.download(ctx, archiveURL(repository, version), archive, version)
+		if err == nil {
+			err = unpackJar(ctx, archive, target)
+		}
+		if err != nil {
+			return fmt.Errorf("PostgreSQL %s from %s: %w", version, repository, err)
+		}
+		return nil
+	})
+}
+
+// Install returns the binaries of a version from the cache. If it has none, fill makes the directory target and puts them there,
+// as target/bin/postgres and so on; work is a directory for temporary files. An empty cacheDir means what
+// FetchOptions.CacheDir says.
+func Install(cacheDir, version string, fill func(work, target string) error) (Binaries, error) {
+	cache, err := resolveCacheDir(cacheDir)
 	if err != nil {
 		return Binaries{}, err
 	}
-	target := filepath.Join(cache, fmt.Sprintf("postgres-%s-%s-%s", version, runtime.GOOS, runtime.GOARCH))
-	if b, err := inspect(filepath.Join(target, "bin")); err == nil {
+	final := filepath.Join(cache, fmt.Sprintf("postgres-%s-%s-%s", version, runtime.GOOS, runtime.GOARCH))
+	if b, err := inspect(filepath.Join(final, "bin")); err == nil {
 		return b, nil
 	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return Binaries{}, fmt.Errorf("create the cache directory: %w", err)
 	}
-	// Everything happens in a directory of its own, renamed at the end: what has the final
-	// name is complete, whoever else downloads at the same time.
+	// The files get their final place by a rename, so that what is there is complete even if two programs download at once.
 	work, err := os.MkdirTemp(cache, "download-")
 	if err != nil {
 		return Binaries{}, fmt.Errorf("create a directory for the download: %w", err)
 	}
 	defer os.RemoveAll(work)
-	repository := strings.TrimRight(cmp.Or(opts.Repository, DefaultRepository), "/")
-	if err := unpack(ctx, version, repository, work, opts.Progress); err != nil {
-		return Binaries{}, fmt.Errorf("PostgreSQL %s from %s: %w", version, repository, err)
+	target := filepath.Join(work, "unpacked")
+	if err := fill(work, target); err != nil {
+		return Binaries{}, err
 	}
-	unpacked := filepath.Join(work, "unpacked")
-	if err := readableByAll(unpacked); err != nil {
+	if err := readableByAll(target); err != nil {
 		return Binaries{}, fmt.Errorf("make the downloaded files readable: %w", err)
 	}
-	if _, err := inspect(filepath.Join(unpacked, "bin")); err != nil {
+	if _, err := inspect(filepath.Join(target, "bin")); err != nil {
 		return Binaries{}, fmt.Errorf("the downloaded PostgreSQL does not run on this machine: %w", err)
 	}
-	if err := os.Rename(unpacked, target); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Rename(target, final); err != nil && !errors.Is(err, fs.ErrExist) {
 		return Binaries{}, fmt.Errorf("keep the downloaded PostgreSQL: %w", err)
 	}
-	return inspect(filepath.Join(target, "bin"))
+	return inspect(filepath.Join(final, "bin"))
 }
 
-// unpack drives the library, which knows the repository's names per system and the archive's
-// layout. It has no call that stops there: after unpacking, its Start goes on to run
-// PostgreSQL. The data directory it is given has a version and nothing else, so that this last
-// step fails at once, on every system and for every user, and touches nothing.
-func unpack(ctx context.Context, version embeddedpostgres.PostgresVersion, repository, work string, progress Progress) error {
-	relay, err := newRelay(ctx, repository, func(done, total int64) {
-		progress(fmt.Sprintf("downloading PostgreSQL %s", version), done, total)
+// archiveURL names the archive for this system the way zonky's packages do.
+func archiveURL(repository, version string) string {
+	system := runtime.GOARCH
+	switch system {
+	case "arm64":
+		system = "arm64v8"
+	case "arm":
+		system = "arm32v7"
+	case "386":
+		system = "i386"
+	}
+	if _, err := os.Stat("/etc/alpine-release"); err == nil {
+		system += "-alpine" // built for musl
+	}
+	name := "embedded-postgres-binaries-" + runtime.GOOS + "-" + system
+	return fmt.Sprintf("%[1]s/io/zonky/test/postgres/%[2]s/%[3]s/%[2]s-%[3]s.jar", repository, name, version)
+}
+
+// download writes the archive to a file and compares it with the checksum that the repository publishes beside it. An archive
+// without a checksum is refused, because the programs in it are run.
+func (o FetchOptions) download(ctx context.Context, url, file, version string) error {
+	var published strings.Builder
+	if err := o.get(ctx, url+".sha256", &published, func(int64, int64) {}); err != nil {
+		return fmt.Errorf("get the SHA-256 checksum of the archive: %w", err)
+	}
+	// Some repositories end the line, and some add the file's name.
+	want, _, _ := strings.Cut(strings.TrimSpace(published.String()), " ")
+	out, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	sum := sha256.New()
+	err = o.get(ctx, url, io.MultiWriter(out, sum), func(done, total int64) {
+		if o.Progress != nil {
+			o.Progress("downloading PostgreSQL "+version, done, total)
+		}
 	})
-	if err != nil {
+	if err := errors.Join(err, out.Close()); err != nil {
 		return err
 	}
-	defer relay.close()
-
-	data := filepath.Join(work, "data")
-	major, _, _ := strings.Cut(string(version), ".")
-	if err := os.Mkdir(data, 0o700); err != nil {
-		return fmt.Errorf("prepare the download: %w", err)
-	}
-	if err := os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte(major+"\n"), 0o600); err != nil {
-		return fmt.Errorf("prepare the download: %w", err)
-	}
-	port, err := freePort("", false)
-	if err != nil {
-		return err
-	}
-	library := embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().
-		Version(version).
-		Port(uint32(port)).
-		BinaryRepositoryURL(relay.url).
-		CachePath(filepath.Join(work, "archive")).
-		RuntimePath(filepath.Join(work, "run")).
-		BinariesPath(filepath.Join(work, "unpacked")).
-		DataPath(data).
-		Logger(io.Discard))
-	err = library.Start()
-	removeOpenTemp("embedded_postgres_log") // the library's log, which it leaves
-	runtime.KeepAlive(library)              // and which it holds open until then
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case relay.failure() != nil:
-		return relay.failure()
-	case err == nil:
-		return errors.Join(errors.New("a server started from an empty directory"), library.Stop())
-	case !strings.HasPrefix(err.Error(), "could not start postgres"):
-		return err
-	case !relay.verified.Load():
-		// The library takes an archive without a checksum; we run what is in it.
-		return errors.New("the repository has no SHA-256 checksum for the archive")
+	if got := hex.EncodeToString(sum.Sum(nil)); !strings.EqualFold(got, want) {
+		return fmt.Errorf("the SHA-256 checksums do not match: the archive has %s, the repository says %q", got, want)
 	}
 	return nil
 }
 
-// relay stands between the library and the repository, because the library's requests can
-// neither be cancelled nor watched.
-type relay struct {
-	url      string
-	verified atomic.Bool // the repository gave a checksum, which the library compares
-	failed   atomic.Pointer[error]
-	server   *http.Server
-}
+// get copies the answer to a GET request. It gives up when nothing arrives for the stall timeout, since a body has no time
+// limit of its own. total is 0 if the server does not tell it.
+func (o FetchOptions) get(ctx context.Context, url string, to io.Writer, progress func(done, total int64)) error {
+	limit := cmp.Or(o.stallTimeout, 30*time.Second)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stalled := time.AfterFunc(limit, func() { cancel(fmt.Errorf("%s sends nothing for %s", url, limit)) })
+	defer stalled.Stop()
 
-func newRelay(ctx context.Context, repository string, progress func(done, total int64)) (*relay, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return nil, fmt.Errorf("prepare the download: %w", err)
+		return err
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.ResponseHeaderTimeout = 30 * time.Second
-	client := &http.Client{Transport: transport}
-
-	r := &relay{url: "http://" + listener.Addr().String()}
-	handle := func(w http.ResponseWriter, req *http.Request) error {
-		upstream, err := http.NewRequestWithContext(ctx, http.MethodGet, repository+req.URL.EscapedPath(), nil)
-		if err != nil {
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return cmp.Or(context.Cause(ctx), err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", url, response.Status)
+	}
+	var done int64
+	buffer := make([]byte, 64<<10)
+	for {
+		n, err := response.Body.Read(buffer)
+		stalled.Reset(limit)
+		if _, err := to.Write(buffer[:n]); err != nil {
 			return err
 		}
-		answer, err := client.Do(upstream)
-		if err != nil {
-			return err
-		}
-		defer answer.Body.Close()
-		checksum := strings.HasSuffix(req.URL.Path, ".sha256")
-		if answer.StatusCode != http.StatusOK {
-			if !checksum {
-				return fmt.Errorf("%s answers %s", upstream.URL, answer.Status)
-			}
-			w.WriteHeader(answer.StatusCode)
+		done += int64(n)
+		progress(done, max(response.ContentLength, 0))
+		switch {
+		case errors.Is(err, io.EOF):
 			return nil
+		case err != nil:
+			return cmp.Or(context.Cause(ctx), err)
 		}
-		if checksum {
-			// Some repositories end the line, and some add the file's name.
-			raw, err := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
-			if err != nil {
-				return err
-			}
-			if fields := strings.Fields(string(raw)); len(fields) > 0 {
-				r.verified.Store(true)
-				_, err = io.WriteString(w, strings.ToLower(fields[0]))
-			}
-			return err
-		}
-		if answer.ContentLength >= 0 {
-			w.Header().Set("Content-Length", fmt.Sprint(answer.ContentLength))
-		}
-		counted := &countingReader{Reader: answer.Body, report: func(done int64) { progress(done, max(answer.ContentLength, 0)) }}
-		_, err = io.Copy(w, counted)
-		return err
 	}
-	r.server = &http.Server{
-		ReadHeaderTimeout: 10 * time.Second,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			if err := handle(w, req); err != nil {
-				r.failed.CompareAndSwap(nil, &err)
-				panic(http.ErrAbortHandler) // a cut connection, so that half a file is not taken for a whole one
-			}
-		}),
-	}
-	go func() { _ = r.server.Serve(listener) }()
-	return r, nil
 }
 
-func (r *relay) failure() error {
-	if err := r.failed.Load(); err != nil {
-		return *err
-	}
-	return nil
-}
-
-func (r *relay) close() { _ = r.server.Close() }
-
-type countingReader struct {
-	io.Reader
-	done   int64
-	report func(done int64)
-}
-
-func (c *countingReader) Read(p []byte) (int, error) {
-	n, err := c.Reader.Read(p)
-	c.done += int64(n)
-	c.report(c.done)
-	return n, err
-}
-
-func cacheDir(dir string) (string, error) {
+func resolveCacheDir(dir string) (string, error) {
 	if dir == "" && os.Geteuid() == 0 {
 		return "/var/cache/ojs-pg", nil
 	}
@@ -245,22 +194,4 @@ func cacheDir(dir string) (string, error) {
 		return filepath.Join(user, "ojs-pg"), nil
 	}
 	return filepath.Abs(dir)
-}
-
-// readableByAll undoes a strict umask.
-func readableByAll(root string) error {
-	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.Type()&fs.ModeSymlink != 0 {
-			return err
-		}
-		info, err := entry.Info()
-		if err != nil {
-			return err
-		}
-		mode := info.Mode().Perm() | 0o444
-		if entry.IsDir() || mode&0o100 != 0 {
-			mode |= 0o111
-		}
-		return os.Chmod(path, mode)
-	})
 }

@@ -23,6 +23,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // serverFiles are the parts of this machine's own PostgreSQL that a server needs, by their
@@ -62,6 +63,30 @@ func serverFiles(t *testing.T, local Binaries) map[string]string {
 // it, and a checksum beside it.
 func repository(t *testing.T, files map[string]string, checksum func(jar []byte) string) (server *httptest.Server, requests *atomic.Int32) {
 	t.Helper()
+	jar := jarOf(t, "postgres-"+runtime.GOOS+".txz", xzStored(tarOf(t, files)))
+	requests = new(atomic.Int32)
+	server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		path, ok := strings.CutPrefix(r.URL.Path, "/mirror/io/zonky/test/postgres/embedded-postgres-binaries-"+runtime.GOOS+"-")
+		switch sum := checksum(jar); {
+		case !ok:
+			http.NotFound(w, r)
+		case strings.HasSuffix(path, ".jar"):
+			w.Header().Set("Content-Length", fmt.Sprint(len(jar)))
+			_, _ = w.Write(jar)
+		case strings.HasSuffix(path, ".jar.sha256") && sum != "":
+			_, _ = io.WriteString(w, sum)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(server.Close)
+	return server, requests
+}
+
+// tarOf packs files, by their names in the archive.
+func tarOf(t *testing.T, files map[string]string) []byte {
+	t.Helper()
 	var archive bytes.Buffer
 	packed := tar.NewWriter(&archive)
 	for name, path := range files {
@@ -73,7 +98,8 @@ func repository(t *testing.T, files map[string]string, checksum func(jar []byte)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := packed.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(content)), Mode: int64(info.Mode().Perm())}); err != nil {
+		header := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(content)), Mode: int64(info.Mode().Perm())}
+		if err := packed.WriteHeader(header); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := packed.Write(content); err != nil {
@@ -83,11 +109,16 @@ func repository(t *testing.T, files map[string]string, checksum func(jar []byte)
 	if err := packed.Close(); err != nil {
 		t.Fatal(err)
 	}
+	return archive.Bytes()
+}
+
+func jarOf(t *testing.T, name string, content []byte) []byte {
+	t.Helper()
 	var jar bytes.Buffer
 	zipped := zip.NewWriter(&jar)
-	inner, err := zipped.Create("postgres-" + runtime.GOOS + ".txz")
+	inner, err := zipped.Create(name)
 	if err == nil {
-		_, err = inner.Write(xzStored(archive.Bytes()))
+		_, err = inner.Write(content)
 	}
 	if err == nil {
 		err = zipped.Close()
@@ -95,25 +126,7 @@ func repository(t *testing.T, files map[string]string, checksum func(jar []byte)
 	if err != nil {
 		t.Fatal(err)
 	}
-
-	requests = new(atomic.Int32)
-	server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		requests.Add(1)
-		path, ok := strings.CutPrefix(r.URL.Path, "/mirror/io/zonky/test/postgres/embedded-postgres-binaries-"+runtime.GOOS+"-")
-		switch sum := checksum(jar.Bytes()); {
-		case !ok:
-			http.NotFound(w, r)
-		case strings.HasSuffix(path, ".jar"):
-			w.Header().Set("Content-Length", fmt.Sprint(jar.Len()))
-			_, _ = w.Write(jar.Bytes())
-		case strings.HasSuffix(path, ".jar.sha256") && sum != "":
-			_, _ = io.WriteString(w, sum)
-		default:
-			http.NotFound(w, r)
-		}
-	}))
-	t.Cleanup(server.Close)
-	return server, requests
+	return jar.Bytes()
 }
 
 func sha256Line(jar []byte) string {
@@ -199,20 +212,31 @@ func TestFetchRefusals(t *testing.T) {
 	good, _ := repository(t, files, sha256Line)
 	wrong, _ := repository(t, files, func([]byte) string { return strings.Repeat("0", 64) })
 	none, _ := repository(t, files, func([]byte) string { return "" })
+	escape, _ := repository(t, map[string]string{"../postgres": fake}, sha256Line)
 	gone := httptest.NewServer(nil)
 	gone.Close()
+	odd := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		jar := jarOf(t, "LICENSE", nil)
+		if strings.HasSuffix(r.URL.Path, ".sha256") {
+			jar = []byte(sha256Line(jar))
+		}
+		_, _ = w.Write(jar)
+	}))
+	t.Cleanup(odd.Close)
 	cases := map[string]struct {
 		ctx  context.Context
 		opts FetchOptions
 		want string
 	}{
-		"a wrong checksum":           {t.Context(), FetchOptions{Repository: wrong.URL + "/mirror"}, "checksums do not match"},
-		"no checksum":                {t.Context(), FetchOptions{Repository: none.URL + "/mirror"}, "no SHA-256 checksum"},
-		"what does not run here":     {t.Context(), FetchOptions{Repository: good.URL + "/mirror"}, "does not run on this machine"},
-		"a repository without it":    {t.Context(), FetchOptions{Repository: good.URL + "/elsewhere"}, "404 Not Found"},
-		"a repository that is gone":  {t.Context(), FetchOptions{Repository: gone.URL}, "connection refused"},
-		"a version never published":  {t.Context(), FetchOptions{Major: 12}, "PostgreSQL 12 cannot be downloaded"},
-		"a caller who gave up first": {cancelled, FetchOptions{Repository: good.URL + "/mirror"}, context.Canceled.Error()},
+		"a wrong checksum":            {t.Context(), FetchOptions{Repository: wrong.URL + "/mirror"}, "checksums do not match"},
+		"no checksum":                 {t.Context(), FetchOptions{Repository: none.URL + "/mirror"}, ".jar.sha256 answers 404"},
+		"files outside the directory": {t.Context(), FetchOptions{Repository: escape.URL + "/mirror"}, "path escapes from parent"},
+		"an archive without them":     {t.Context(), FetchOptions{Repository: odd.URL}, "holds no .txz file"},
+		"what does not run here":      {t.Context(), FetchOptions{Repository: good.URL + "/mirror"}, "does not run on this machine"},
+		"a repository without it":     {t.Context(), FetchOptions{Repository: good.URL + "/elsewhere"}, "404 Not Found"},
+		"a repository that is gone":   {t.Context(), FetchOptions{Repository: gone.URL}, "connection refused"},
+		"a version never published":   {t.Context(), FetchOptions{Major: 12}, "PostgreSQL 12 cannot be downloaded"},
+		"a caller who gave up first":  {cancelled, FetchOptions{Repository: good.URL + "/mirror"}, context.Canceled.Error()},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -222,6 +246,60 @@ func TestFetchRefusals(t *testing.T) {
 				t.Fatalf("got %v, want %q in it", err, c.want)
 			}
 			if entries, _ := os.ReadDir(c.opts.CacheDir); len(entries) != 0 {
+				t.Errorf("left behind: %v", entries)
+			}
+		})
+	}
+}
+
+// A download that breaks off, stands still or is given up ends with the reason, and nothing of it is kept.
+func TestFetchBrokenOff(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		then func(w http.ResponseWriter, r *http.Request) // after half of the archive
+		opts func(cancel context.CancelFunc) FetchOptions
+		want string
+	}{
+		"the repository sends no more": {
+			then: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+			opts: func(context.CancelFunc) FetchOptions { return FetchOptions{stallTimeout: 100 * time.Millisecond} },
+			want: "sends nothing for 100ms",
+		},
+		"the connection is cut": {
+			then: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+			opts: func(context.CancelFunc) FetchOptions { return FetchOptions{} },
+			want: io.ErrUnexpectedEOF.Error(),
+		},
+		"the caller gives up": {
+			then: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+			opts: func(cancel context.CancelFunc) FetchOptions {
+				return FetchOptions{Progress: func(string, int64, int64) { cancel() }}
+			},
+			want: context.Canceled.Error(),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			jar := bytes.Repeat([]byte("x"), 1<<20)
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if strings.HasSuffix(r.URL.Path, ".sha256") {
+					_, _ = io.WriteString(w, sha256Line(jar))
+					return
+				}
+				w.Header().Set("Content-Length", fmt.Sprint(len(jar)))
+				_, _ = w.Write(jar[:len(jar)/2])
+				_ = http.NewResponseController(w).Flush()
+				c.then(w, r)
+			}))
+			t.Cleanup(server.Close)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			opts := c.opts(cancel)
+			opts.Repository, opts.CacheDir = server.URL, t.TempDir()
+			if _, err := Fetch(ctx, opts); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("got %v, want %q in it", err, c.want)
+			}
+			if entries, _ := os.ReadDir(opts.CacheDir); len(entries) != 0 {
 				t.Errorf("left behind: %v", entries)
 			}
 		})

@@ -20,7 +20,7 @@ import (
 // BinEnv names the environment variable with the directory of the server's programs.
 const BinEnv = "OJS_PG_BIN"
 
-// The schema needs 15; newer ones than the newest tested are taken last.
+// The schema needs the oldest; Find prefers versions up to the newest, which is the newest tested.
 const (
 	oldestMajor = 15
 	newestMajor = 18
@@ -113,7 +113,7 @@ func usualPlaces() []string {
 	return places
 }
 
-// inspect says which version a directory holds, by asking it: names of directories lie.
+// inspect asks the programs in a directory for their version, because the directory's name may be wrong.
 func inspect(dir string) (Binaries, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

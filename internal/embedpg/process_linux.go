@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"strings"
 	"syscall"
 )
 
@@ -31,8 +30,8 @@ func startBound(cmd *exec.Cmd, onExit func(error)) error {
 	return <-started
 }
 
-// servesCluster says whether a process is the postmaster of a cluster: process ids are
-// used again, but a postmaster's working directory is its cluster.
+// servesCluster says whether a process is the postmaster of a cluster. The system uses process ids again, so it compares the
+// process's working directory, which for a postmaster is its cluster.
 func servesCluster(pid int, cluster string) bool {
 	cwd, err := os.Stat(filepath.Join("/proc", strconv.Itoa(pid), "cwd"))
 	if err != nil {
@@ -40,18 +39,4 @@ func servesCluster(pid int, cluster string) bool {
 	}
 	dir, err := os.Stat(cluster)
 	return err == nil && os.SameFile(cwd, dir)
-}
-
-// removeOpenTemp removes those temporary files with a prefix that this process has open: other
-// processes may have theirs under the same prefix.
-func removeOpenTemp(prefix string) {
-	links, err := filepath.Glob("/proc/self/fd/*")
-	if err != nil {
-		return
-	}
-	for _, link := range links {
-		if path, err := os.Readlink(link); err == nil && strings.HasPrefix(path, filepath.Join(os.TempDir(), prefix)) {
-			_ = os.Remove(path)
-		}
-	}
 }

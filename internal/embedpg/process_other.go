@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// startBound starts a command; onExit is called once, when it is gone. This system has no
-// way to bind its life to ours: after a SIGKILL it stays until the next start finds it.
+// startBound starts a command; onExit is called once, when the command is gone. This system cannot end it together with this
+// program: after a SIGKILL it runs until the next start stops it.
 func startBound(cmd *exec.Cmd, onExit func(error)) error {
 	if err := cmd.Start(); err != nil {
 		return err
@@ -34,7 +34,3 @@ func servesCluster(pid int, cluster string) bool {
 	command := string(out)
 	return strings.Contains(filepath.Base(strings.Fields(command + " -")[0]), "postgres") && strings.Contains(command, cluster)
 }
-
-// removeOpenTemp does nothing: here a process cannot list what it has open, and an empty file
-// in the temporary directory is better than removing somebody else's.
-func removeOpenTemp(string) {}

@@ -15,16 +15,15 @@ import (
 	"syscall"
 )
 
-// home is the data directory as the user sees it under whom PostgreSQL runs. For ordinary
-// users that is the same directory; PostgreSQL refuses root, so for root it belongs to an
-// unprivileged user, who may not even be allowed to walk to it.
+// home is the data directory, and the user that PostgreSQL runs as. For an ordinary user that is the same user. PostgreSQL
+// refuses root; for root it runs as an unprivileged user, and that user may lack the permission to enter a parent directory.
 type home struct {
 	dir    string // absolute
 	root   bool   // we are root, so the server runs as uid, gid
 	uid    int
 	gid    int
 	user   string   // for messages
-	handle *os.File // the open directory, if uid cannot walk to it
+	handle *os.File // the open directory, if uid cannot enter a parent of it
 }
 
 // fallbackID is the conventional "nobody" where no such account is listed.
@@ -41,16 +40,15 @@ func openHome(dir string) (*home, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look at the data directory: %w", err)
 	}
-	// What already belongs to an ordinary user keeps its owner: a directory made by an
-	// earlier start without root, or before the account `postgres` existed.
+	// A directory that belongs to an ordinary user keeps its owner: an earlier start without root made it, or one before the
+	// account `postgres` existed.
 	for _, path := range []string{filepath.Join(dir, clusterName), dir} {
 		if uid, gid, err := ownerOf(path); err == nil && uid != 0 {
 			h.uid, h.gid, h.user = uid, gid, uidName(uid)
 			break
 		}
 	}
-	// The directory itself stays ours, with the password in it; the server's user passes
-	// through to the cluster, which is that user's alone.
+	// The directory stays root's, since the password is in it. The server's user only needs to pass through it to the cluster.
 	if uid, _, err := ownerOf(dir); err == nil && uid == 0 && info.Mode().Perm()&0o011 != 0o011 {
 		if err := os.Chmod(dir, info.Mode().Perm()|0o011); err != nil {
 			return nil, fmt.Errorf("let %s pass through the data directory: %w", h.user, err)
@@ -63,9 +61,8 @@ func openHome(dir string) (*home, error) {
 		return nil, fmt.Errorf("PostgreSQL refuses root and runs as %s, who cannot enter a parent directory of %s: "+
 			"name a data directory elsewhere with --data-dir (for instance /var/lib/ojs-pg), or start as an ordinary user", h.user, dir)
 	}
-	// The directory lies below one that only root may enter (a home directory, a private
-	// temporary directory). Opening those to others is not ours to do; an open descriptor
-	// of the directory leads there without walking.
+	// The directory lies below one that only root may enter (a home directory, a private temporary directory), whose mode must not
+	// change. The server reaches the directory through an open descriptor instead.
 	if h.handle, err = os.Open(dir); err != nil {
 		return nil, fmt.Errorf("open the data directory: %w", err)
 	}
@@ -78,7 +75,7 @@ func (h *home) close() {
 	}
 }
 
-// path names something in the data directory for the server's processes.
+// path is the path of a file in the data directory for the server's processes.
 func (h *home) path(name string) string {
 	if h.handle != nil {
 		// prepare passes the handle as the first descriptor after the standard three.
@@ -87,8 +84,8 @@ func (h *home) path(name string) string {
 	return filepath.Join(h.dir, name)
 }
 
-// prepare makes a command run as the server's user, out of reach of our terminal's Ctrl-C
-// and of the PG* variables of our environment.
+// prepare makes a command run as the server's user, in a process group of its own, so that the terminal's Ctrl-C does not reach
+// it, and without the PG* and locale variables of our environment.
 func (h *home) prepare(cmd *exec.Cmd) {
 	for _, entry := range os.Environ() {
 		name, _, _ := strings.Cut(entry, "=")
@@ -98,7 +95,7 @@ func (h *home) prepare(cmd *exec.Cmd) {
 		cmd.Env = append(cmd.Env, entry)
 	}
 	cmd.Env = append(cmd.Env, "LC_ALL=C")
-	cmd.Dir = "/" // our own directory may be closed to the server's user
+	cmd.Dir = "/" // the server's user may lack the permission to enter ours
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if h.root {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(h.uid), Gid: uint32(h.gid)}
@@ -135,9 +132,8 @@ func (h *home) give(path string) error {
 	return nil
 }
 
-// openIn opens or creates a private file in the data directory for ourselves. It belongs to
-// the owner of the directory, so that a start as root locks out no later start without; and it is
-// never a link, so that this owner cannot lead root elsewhere.
+// openIn opens or creates a private file in the data directory. The file belongs to the owner of the directory, so that this owner
+// can start without root later. A symbolic link is refused, so that this owner cannot make root write elsewhere.
 func openIn(dir, name string, flag int) (*os.File, error) {
 	file, err := os.OpenFile(filepath.Join(dir, name), flag|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -179,8 +175,8 @@ func ownerOf(path string) (uid, gid int, err error) {
 
 func uidName(uid int) string { return "uid " + strconv.Itoa(uid) }
 
-// canReach says whether the server's user may walk to path and use it. Access control
-// lists are not read: where they decide, the server's own error tells.
+// canReach says whether the server's user may enter all parents of path and path itself. It reads modes, not access control
+// lists; where those forbid it, the server's own error says so.
 func (h *home) canReach(path string) bool {
 	if !h.root {
 		return true
