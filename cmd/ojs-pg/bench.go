@@ -16,8 +16,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/embedpg"
 )
 
-func benchCommand(interrupt *interrupt) *cli.Command {
-	b := benchmarks{interrupt}
+func benchCommand() *cli.Command {
+	var b benchmarks
 	return &cli.Command{
 		Name:  "bench",
 		Usage: "measure this system beside a baseline, on this machine",
@@ -43,7 +43,7 @@ the median with at least 95 %. Nothing else should run on the machine. docs/benc
 	}
 }
 
-type benchmarks struct{ interrupt *interrupt }
+type benchmarks struct{}
 
 // child is the command of the processes that benchmarks start: this program again.
 func (benchmarks) child() *cli.Command {
@@ -94,38 +94,13 @@ func (benchmarks) flags(own ...cli.Flag) []cli.Flag {
 func sliceFlags(slices int, seconds float64) []cli.Flag {
 	return []cli.Flag{
 		&cli.IntFlag{Name: "slices", Value: slices, Usage: "`NUMBER` of slices of each side", Validator: atLeast(1)},
-		&cli.FloatFlag{Name: "seconds", Value: seconds, Usage: "`SECONDS` of a slice", Validator: aboveZero},
+		&cli.FloatFlag{Name: "seconds", Value: seconds, Usage: "`SECONDS` of a slice", Validator: atLeast(0.001)},
 		argsFlag(),
 	}
 }
 
 func argsFlag() cli.Flag {
 	return &cli.IntFlag{Name: "args-bytes", Value: 100, Usage: "`BYTES` of args of each job", Validator: atLeast(5)}
-}
-
-func atLeast(least int) func(int) error {
-	return func(v int) error {
-		if v < least {
-			return fmt.Errorf("%d is less than %d", v, least)
-		}
-		return nil
-	}
-}
-
-func between(least, most int) func(int) error {
-	return func(v int) error {
-		if v < least || v > most {
-			return fmt.Errorf("%d is not between %d and %d", v, least, most)
-		}
-		return nil
-	}
-}
-
-func aboveZero(v float64) error {
-	if v <= 0 {
-		return fmt.Errorf("%v is not above zero", v)
-	}
-	return nil
 }
 
 // run opens the server, measures, prints, and takes everything back.
@@ -155,7 +130,6 @@ func (b benchmarks) run(
 		env, err := bench.Open(ctx, bench.Options{
 			DatabaseURL: c.String("database-url"), Dir: c.String("dir"), BinDir: c.String("postgres-bin"), Stock: c.Bool("stock"),
 			Self: again, Log: log, Progress: bar.report,
-			Started: func(own *embedpg.Server) { b.interrupt.onEmergency(own.Kill) },
 		})
 		if err != nil {
 			return err
@@ -360,7 +334,7 @@ ours without that transaction, and the unfair queue that 'bench dispatch --help'
   control                   the same without the transaction
   baseline_last_over_first  the same of the unfair queue`,
 		Flags: b.flags(
-			&cli.FloatFlag{Name: "seconds", Value: 300, Usage: "`SECONDS` of each of the three runs", Validator: aboveZero},
+			&cli.FloatFlag{Name: "seconds", Value: 300, Usage: "`SECONDS` of each of the three runs", Validator: atLeast(0.001)},
 			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
 			&cli.IntFlag{Name: "batch", Value: 10, Usage: "`NUMBER` of jobs asked for at once", Validator: between(1, 1000)},
 			&cli.IntFlag{Name: "producers", Value: 4, Usage: "`NUMBER` of producers at once", Validator: atLeast(1)},
@@ -390,7 +364,7 @@ taken from before its COMMIT is sent to when a worker has it.
   p99_difference_ms  their difference`,
 		Flags: b.flags(
 			&cli.IntFlag{Name: "samples", Value: 520, Usage: "`NUMBER` of jobs of the small tenant, in each queue", Validator: atLeast(1)},
-			&cli.FloatFlag{Name: "rate", Value: 2, Usage: "`JOBS` per second of the small tenant", Validator: aboveZero},
+			&cli.FloatFlag{Name: "rate", Value: 2, Usage: "`JOBS` per second of the small tenant", Validator: atLeast(0.001)},
 			&cli.IntFlag{Name: "backlog", Value: 1_000_000, Usage: "`NUMBER` of jobs that the large tenant holds at first", Validator: atLeast(0)},
 			&cli.FloatFlag{Name: "flood", Value: 5000, Usage: "`JOBS` per second that it adds"},
 			&cli.FloatFlag{Name: "consume", Value: 5000, Usage: "`JOBS` per second that the workers take; 0: as many as they can"},
@@ -424,7 +398,7 @@ one follows. There is no baseline.
 		Flags: b.flags(
 			&cli.IntFlag{Name: "samples", Value: 1000, Usage: "`NUMBER` of jobs", Validator: atLeast(1)},
 			&cli.IntFlag{Name: "workers", Value: 100, Usage: "`NUMBER` of workers who wait for nothing", Validator: atLeast(1)},
-			&cli.FloatFlag{Name: "idle-seconds", Value: 30, Usage: "`SECONDS` for which they are watched, at most 40", Validator: aboveZero},
+			&cli.FloatFlag{Name: "idle-seconds", Value: 30, Usage: "`SECONDS` for which they are watched, at most 40", Validator: atLeast(0.001)},
 			argsFlag(),
 		),
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
@@ -495,19 +469,19 @@ RETENTION seconds, and the journal for a minute; what a server's clock and upkee
                           looks a minute
   bytes_per_retained_job  in the last minute; minutes holds all figures of each minute, and in which tables the bytes are`,
 		Flags: b.flags(
-			&cli.FloatFlag{Name: "seconds", Value: 600, Usage: "`SECONDS` of the whole", Validator: aboveZero},
+			&cli.FloatFlag{Name: "seconds", Value: 600, Usage: "`SECONDS` of the whole", Validator: atLeast(0.001)},
 			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
 			&cli.IntFlag{Name: "batch", Value: 10, Usage: "`NUMBER` of jobs asked for at once", Validator: between(1, 1000)},
 			&cli.IntFlag{Name: "producers", Value: 4, Usage: "`NUMBER` of producers at once", Validator: atLeast(1)},
 			&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: atLeast(1)},
 			&cli.IntFlag{Name: "open", Value: 20_000, Usage: "`NUMBER` of jobs that have not ended at any time", Validator: atLeast(100)},
-			&cli.FloatFlag{Name: "fail", Value: 20, Usage: "`PERCENT` of attempts that fail", Validator: percent},
-			&cli.FloatFlag{Name: "ahead", Value: 10, Usage: "`PERCENT` of jobs scheduled ahead", Validator: percent},
-			&cli.FloatFlag{Name: "cancel", Value: 5, Usage: "`PERCENT` of jobs cancelled", Validator: percent},
-			&cli.FloatFlag{Name: "lost", Value: 2, Usage: "`PERCENT` of attempts whose worker is lost", Validator: percent},
+			&cli.FloatFlag{Name: "fail", Value: 20, Usage: "`PERCENT` of attempts that fail", Validator: between(0.0, 100)},
+			&cli.FloatFlag{Name: "ahead", Value: 10, Usage: "`PERCENT` of jobs scheduled ahead", Validator: between(0.0, 100)},
+			&cli.FloatFlag{Name: "cancel", Value: 5, Usage: "`PERCENT` of jobs cancelled", Validator: between(0.0, 100)},
+			&cli.FloatFlag{Name: "lost", Value: 2, Usage: "`PERCENT` of attempts whose worker is lost", Validator: between(0.0, 100)},
 			&cli.FloatFlag{
 				Name: "retention", Value: 60, Usage: "`SECONDS` that finished jobs stay, at least 10",
-				Validator: func(v float64) error { return atLeast(10)(int(v)) },
+				Validator: atLeast(10.0),
 			},
 			argsFlag(),
 		),
@@ -519,13 +493,6 @@ RETENTION seconds, and the journal for a minute; what a server's clock and upkee
 			})
 		}),
 	}
-}
-
-func percent(v float64) error {
-	if v < 0 || v > 100 {
-		return fmt.Errorf("%v is not between 0 and 100", v)
-	}
-	return nil
 }
 
 func dueFlags(what string) []cli.Flag {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 
@@ -22,7 +23,7 @@ const (
 	devURLFile    = "url"
 )
 
-func devCommand(interrupt *interrupt) *cli.Command {
+func devCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "dev",
 		Usage: "run everything on this machine, its own PostgreSQL included",
@@ -66,72 +67,60 @@ For production: ojs-pg migrate, ojs-pg serve.`,
 			if err := noArguments(c); err != nil {
 				return err
 			}
-			return dev(ctx, c, interrupt)
+			return dev(ctx, c)
 		},
 	}
 }
 
-func dev(ctx context.Context, c *cli.Command, interrupt *interrupt) (err error) {
+func dev(ctx context.Context, c *cli.Command) (err error) {
 	log := newLogger(c)
 	bar := newProgress(c.Root().ErrWriter, log)
 	defer bar.finish()
 
-	// First what can fail at once.
+	// An address that is taken fails at once, and so before PostgreSQL starts.
 	socket, err := listen(ctx, c.String("listen"))
 	if err != nil {
 		return err
 	}
 	defer socket.Close()
 
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	var own *embedpg.Server
-	adminURL := c.String("database-url")
-	open := pg.Config{URL: adminURL, MaxConns: c.Int32("max-conns"), AppName: "ojs-pg dev"}
-	if adminURL != "" {
+	if c.String("database-url") != "" {
 		if c.IsSet("data-dir") {
 			log.Warn("DATABASE_URL is set, so the data directory is not used")
 		}
-		// Whoever may migrate is hardly one whom row security holds; the group is.
-		open.Role = "ojs_service"
-	} else {
-		if own, err = startOwn(ctx, c, log, bar); err != nil {
-			return err
-		}
-		interrupt.onEmergency(own.Kill)
-		defer func() {
-			err = errors.Join(err, own.Stop())
-			log.Info("stopped PostgreSQL")
-		}()
-		go func() {
-			select {
-			case <-own.Exited():
-				fail(fmt.Errorf("PostgreSQL has ended by itself; its log is %s", own.LogFile()))
-			case <-ctx.Done():
-			}
-		}()
-		if err := pg.CreateDatabase(ctx, own.URL("postgres"), devDatabase); err != nil {
-			return err
-		}
-		adminURL = own.URL(devDatabase)
+		return serveDev(ctx, c, nil, socket, bar)
 	}
-
-	err = pg.Migrate(ctx, adminURL, pg.Up, func(_ string, done, total int64) { bar.report("migrating", done, total) })
-	if errors.Is(err, pg.ErrSchema) && own != nil {
-		return fmt.Errorf("%w\nFor `ojs-pg dev` it is enough to delete the data directory, %s", err, dataDirName(c))
-	}
+	own, err := startOwn(ctx, c, log, bar)
 	if err != nil {
 		return err
 	}
-	if own != nil {
-		// Row security then holds for the server here as it will in production.
-		password := rand.Text()
-		if err := pg.CreateServerRole(ctx, adminURL, devServerRole, password); err != nil {
-			return err
+	defer func() {
+		err = errors.Join(err, own.Stop())
+		log.Info("stopped PostgreSQL")
+	}()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	go func() {
+		select {
+		case <-own.Exited():
+			fail(fmt.Errorf("PostgreSQL has ended by itself; its log is %s", own.LogFile()))
+		case <-ctx.Done():
 		}
-		open.URL = own.URLFor(devServerRole, password, devDatabase)
+	}()
+	err = serveDev(ctx, c, own, socket, bar)
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		err = errors.Join(cause, err)
 	}
-	db, err := pg.Open(ctx, open)
+	return err
+}
+
+// serveDev migrates the database and serves until ctx ends. own is nil if the database is the one of DATABASE_URL.
+func serveDev(ctx context.Context, c *cli.Command, own *embedpg.Server, socket net.Listener, bar *progress) error {
+	adminURL, config, err := prepareDev(ctx, c, own, bar)
+	if err != nil {
+		return err
+	}
+	db, err := pg.Open(ctx, config)
 	if err != nil {
 		return err
 	}
@@ -139,20 +128,44 @@ func dev(ctx context.Context, c *cli.Command, interrupt *interrupt) (err error) 
 	if err := db.CheckSchema(ctx); err != nil {
 		return err
 	}
-	s := server{db: db, socket: socket, log: log, tick: c.Duration("tick"), drain: c.Duration("drain"), delay: c.Duration("drain-delay")}
+	s := newServer(c, db, socket)
 	if c.Bool("allow-reset") {
-		log.Warn("anybody who reaches the HTTP port can delete all jobs (--allow-reset)")
+		s.log.Warn("anybody who reaches the HTTP port can delete all jobs (--allow-reset)")
 		s.reset = func(ctx context.Context) error { return pg.Reset(ctx, adminURL) }
 	}
 	bar.finish()
 	if err := printWelcome(c.Root().Writer, socket.Addr().String(), adminURL); err != nil {
 		return err
 	}
-	err = s.run(ctx)
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
-		err = errors.Join(cause, err)
+	return s.run(ctx)
+}
+
+// prepareDev migrates the database. It returns its address for the role that owns it, and how the server connects to it.
+func prepareDev(ctx context.Context, c *cli.Command, own *embedpg.Server, bar *progress) (adminURL string, config pg.Config, err error) {
+	config = pg.Config{MaxConns: c.Int32("max-conns"), AppName: "ojs-pg dev"}
+	adminURL = c.String("database-url")
+	if own != nil {
+		adminURL = own.URL(devDatabase)
+		if err := pg.CreateDatabase(ctx, own.URL("postgres"), devDatabase); err != nil {
+			return "", config, err
+		}
 	}
-	return err
+	err = pg.Migrate(ctx, adminURL, pg.Up, func(_ string, done, total int64) { bar.report("migrating", done, total) })
+	if errors.Is(err, pg.ErrSchema) && own != nil {
+		return "", config, fmt.Errorf("%w\nFor `ojs-pg dev` it is enough to delete the data directory, %s", err, own.DataDir)
+	}
+	if err != nil {
+		return "", config, err
+	}
+	if own == nil {
+		// Row security does not hold for a role that may migrate, so the server takes the group role's rights.
+		config.URL, config.Role = adminURL, "ojs_service"
+		return adminURL, config, nil
+	}
+	// With a login role of its own the server is held by row security, as in production.
+	password := rand.Text()
+	config.URL = own.URLFor(devServerRole, password, devDatabase)
+	return adminURL, config, pg.CreateServerRole(ctx, adminURL, devServerRole, password)
 }
 
 func startOwn(ctx context.Context, c *cli.Command, log *slog.Logger, bar *progress) (*embedpg.Server, error) {
@@ -172,7 +185,7 @@ func startOwn(ctx context.Context, c *cli.Command, log *slog.Logger, bar *progre
 	if err != nil {
 		return nil, err
 	}
-	// For scripts, and for whoever closed the window with the address in it.
+	// Scripts read the address there, and people who have closed the window that showed it.
 	if err := own.WriteFile(devURLFile, own.URL(devDatabase)+"\n"); err != nil {
 		return nil, errors.Join(fmt.Errorf("write the database's address: %w", err), own.Stop())
 	}
@@ -192,14 +205,6 @@ func dataDir(c *cli.Command) (string, error) {
 		return "", usageError{fmt.Errorf("there is no place for the data: %w; name one with --data-dir", err)}
 	}
 	return filepath.Join(home, ".local", "share", "ojs-pg"), nil
-}
-
-func dataDirName(c *cli.Command) string {
-	dir, err := dataDir(c)
-	if err != nil {
-		return "--data-dir"
-	}
-	return dir
 }
 
 func printWelcome(out io.Writer, http, url string) error {

@@ -3,15 +3,19 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/urfave/cli/v3"
 )
@@ -29,9 +33,11 @@ func main() {
 }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	ctx, interrupt := watchSignals()
-	defer interrupt.stop()
-	app := command(interrupt)
+	// The first signal ends ctx, for an orderly stop. The second one meets Go's own handling and ends the program at once.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	app := command()
 	begun := false
 	prepare(app, &begun)
 	app.Writer, app.ErrWriter = stdout, stderr
@@ -40,7 +46,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	err := app.Run(ctx, args)
 	var usage usageError
 	switch {
-	case err == nil, interrupt.happened() && errors.Is(err, context.Canceled):
+	case err == nil, ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return 0
 	case errors.As(err, &usage), !begun:
 		fmt.Fprintf(stderr, "ojs-pg: %v\nTry: ojs-pg --help\n", err)
@@ -53,7 +59,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 // usageError is a mistake on the command line rather than in the world.
 type usageError struct{ error }
 
-func command(interrupt *interrupt) *cli.Command {
+func command() *cli.Command {
 	return &cli.Command{
 		Name:  "ojs-pg",
 		Usage: "a job system in PostgreSQL, fair between tenants",
@@ -77,11 +83,11 @@ Every option can be given in the environment instead, under the name in brackets
 			},
 		},
 		Commands: []*cli.Command{
-			devCommand(interrupt),
+			devCommand(),
 			serveCommand(),
 			migrateCommand(),
 			healthCommand(),
-			benchCommand(interrupt),
+			benchCommand(),
 			{
 				Name:  "version",
 				Usage: "print the version",
@@ -100,8 +106,8 @@ Every option can be given in the environment instead, under the name in brackets
 	}
 }
 
-// prepare keeps the library from printing errors itself, and notes when a command has begun: what
-// fails before, in options or their environment, is a mistake of usage.
+// prepare keeps the library from printing errors itself, and sets begun when a command begins: an error before that is a mistake
+// in options or their environment.
 func prepare(c *cli.Command, begun *bool) {
 	c.OnUsageError = func(_ context.Context, _ *cli.Command, err error, _ bool) error { return err }
 	if action := c.Action; action != nil {
@@ -117,12 +123,28 @@ func prepare(c *cli.Command, begun *bool) {
 
 func oneOf(words ...string) func(string) error {
 	return func(s string) error {
-		for _, word := range words {
-			if s == word {
-				return nil
-			}
+		if !slices.Contains(words, s) {
+			return fmt.Errorf("%q is none of %s", s, strings.Join(words, ", "))
 		}
-		return fmt.Errorf("%q is none of %s", s, strings.Join(words, ", "))
+		return nil
+	}
+}
+
+func atLeast[T cmp.Ordered](least T) func(T) error {
+	return func(v T) error {
+		if v < least {
+			return fmt.Errorf("%v is less than %v", v, least)
+		}
+		return nil
+	}
+}
+
+func between[T cmp.Ordered](least, most T) func(T) error {
+	return func(v T) error {
+		if v < least || v > most {
+			return fmt.Errorf("%v is not between %v and %v", v, least, most)
+		}
+		return nil
 	}
 }
 

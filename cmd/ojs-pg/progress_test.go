@@ -15,16 +15,16 @@ func TestProgressShowsWhatTakesLong(t *testing.T) {
 		p := &progress{log: slog.New(slog.NewTextHandler(&log, nil)), terminal: &terminal}
 		p.report("quick", 0, 10)
 		p.report("quick too", 0, 0)
-		time.Sleep(patience - time.Millisecond)
+		time.Sleep(showAfter - time.Millisecond)
 		p.finish()
 		if terminal.Len() > 0 {
 			t.Errorf("a quick step is shown: %q", terminal.String())
 		}
 
 		p.report("slow", 5, 10)
-		time.Sleep(2 * patience)
+		time.Sleep(2 * showAfter)
 		p.report("slow", 6, 10)
-		time.Sleep(patience)
+		time.Sleep(showAfter)
 		p.report("slow", 7, 10)
 		if got := terminal.String(); !strings.Contains(got, "slow") || !strings.Contains(got, "70%") {
 			t.Errorf("the terminal shows %q", got)
@@ -36,18 +36,18 @@ func TestProgressShowsWhatTakesLong(t *testing.T) {
 
 		terminal.Reset()
 		p.report("unknown end", 0, 0)
-		time.Sleep(2 * patience)
+		time.Sleep(2 * showAfter)
 		p.finish()
-		time.Sleep(patience)
+		time.Sleep(showAfter)
 		shown := terminal.Len()
-		time.Sleep(patience)
+		time.Sleep(showAfter)
 		if got := terminal.String(); !strings.Contains(got, "unknown end") || len(got) > shown {
 			t.Errorf("the terminal shows %q", got)
 		}
 
 		p.terminal = nil
 		p.report("without a terminal", 0, 0)
-		time.Sleep(2 * patience)
+		time.Sleep(2 * showAfter)
 		p.finish()
 		if got := log.String(); strings.Count(got, "without a terminal") != 1 {
 			t.Errorf("the log says %q", got)

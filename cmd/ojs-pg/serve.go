@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -26,12 +27,16 @@ A second signal ends it at once.`,
 		Flags: append([]cli.Flag{
 			databaseFlag(true),
 			&cli.StringFlag{
-				Name: "listen-url", Sources: cli.EnvVars("OJS_LISTEN_URL"), DefaultText: "that of the database",
-				Usage: "`URL` of PostgreSQL itself, for the one connection that listens, when the database's leads to PgBouncer in transaction mode",
+				Name: "direct-url", Sources: cli.EnvVars("OJS_DIRECT_URL"), DefaultText: "that of the database",
+				Usage: "`URL` of PostgreSQL itself, for the one connection that takes notifications, " +
+					"when the database's leads to PgBouncer in transaction mode",
 			},
+			// The name before, which was easily taken for the address of HTTP.
+			&cli.StringFlag{Name: "listen-url", Sources: cli.EnvVars("OJS_LISTEN_URL"), Hidden: true},
 			&cli.BoolFlag{
 				Name: "after-restore", Sources: cli.EnvVars("OJS_AFTER_RESTORE"),
-				Usage: "hold dispatch at the start, of all servers: nothing that was restored runs before you have looked and resumed it (docs/runbooks/after-restore.md)",
+				Usage: "hold dispatch at the start, of all servers: nothing that was restored runs before you have looked and resumed it " +
+					"(docs/runbooks/after-restore.md)",
 			},
 		}, serverFlags()...),
 		Action: func(ctx context.Context, c *cli.Command) error {
@@ -49,7 +54,9 @@ A second signal ends it at once.`,
 
 func serve(ctx context.Context, c *cli.Command, url string) error {
 	log := newLogger(c)
-	db, err := pg.Open(ctx, pg.Config{URL: url, ListenURL: c.String("listen-url"), MaxConns: c.Int32("max-conns"), AppName: "ojs-pg serve"})
+	db, err := pg.Open(ctx, pg.Config{
+		URL: url, ListenURL: cmp.Or(c.String("direct-url"), c.String("listen-url")), MaxConns: c.Int32("max-conns"), AppName: "ojs-pg serve",
+	})
 	if err != nil {
 		return err
 	}
@@ -63,14 +70,17 @@ func serve(ctx context.Context, c *cli.Command, url string) error {
 			return fmt.Errorf("hold dispatch: %w", err)
 		}
 	}
-	if dispatch, err := q.Dispatch(ctx); err != nil {
+	dispatch, err := q.Dispatch(ctx)
+	if err != nil {
 		return fmt.Errorf("ask whether dispatch is held: %w", err)
-	} else if dispatch.HeldAt != nil {
-		log.Warn("dispatch is held: nothing runs until POST /ojs/v1/admin/dispatch/resume, or ojs.resume_dispatch() in psql", "since", dispatch.HeldAt, "available", dispatch.Available, "active", dispatch.Active)
+	}
+	if dispatch.HeldAt != nil {
+		log.Warn("dispatch is held: nothing runs until POST /ojs/v1/admin/dispatch/resume, or ojs.resume_dispatch() in psql",
+			"since", dispatch.HeldAt, "available", dispatch.Available, "active", dispatch.Active)
 	}
 	socket, err := listen(ctx, c.String("listen"))
 	if err != nil {
 		return err
 	}
-	return server{db: db, socket: socket, log: log, tick: c.Duration("tick"), drain: c.Duration("drain"), delay: c.Duration("drain-delay")}.run(ctx)
+	return newServer(c, db, socket).run(ctx)
 }

@@ -11,9 +11,9 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	httpapi "github.com/ojs-pg/ojs-pg/internal/http"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
-	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 )
 
@@ -28,12 +28,20 @@ type server struct {
 	reset  func(context.Context) error // nil: there is no such switch
 }
 
-// So long after the drain, at the end of which jobs that clients have not read are given back, all statements are cut off; and so long after that those
-// whose statement it was have to be told.
+// At the end of the drain, jobs whose answers clients have not read are given back. Statements may then run for cutGrace until they
+// are cut off, and their callers have answerGrace to be told so.
 const (
-	lastDeeds = 500 * time.Millisecond
-	lastWords = 500 * time.Millisecond
+	cutGrace    = 500 * time.Millisecond
+	answerGrace = 500 * time.Millisecond
 )
+
+// newServer takes the options of serverFlags; max-conns and listen are in db and socket.
+func newServer(c *cli.Command, db *pg.DB, socket net.Listener) server {
+	return server{
+		db: db, socket: socket, log: newLogger(c),
+		tick: c.Duration("tick"), drain: c.Duration("drain"), delay: c.Duration("drain-delay"),
+	}
+}
 
 // run serves until ctx ends, then stops in the order in which one part needs the other: no new
 // requests, the requests under way, the clock and the listener.
@@ -54,14 +62,14 @@ func (s server) run(ctx context.Context) error {
 
 	api := httpapi.New(httpapi.Config{
 		DB: s.db, Dispatcher: dispatcher, Logger: s.log, Version: versionText(),
-		Limits:     httpapi.Limits{Drain: s.drain + lastDeeds + lastWords, DrainDelay: s.delay},
+		Limits:     httpapi.Limits{Drain: s.drain + cutGrace + answerGrace, DrainDelay: s.delay},
 		AllowReset: s.reset != nil, Reset: s.reset,
 	})
-	// Whom PostgreSQL has not answered when the drain is over it will hardly answer, and is told so. This outlives us, because closing the database would
-	// wait for it, too.
+	// A statement that PostgreSQL has not answered by the end of the drain is cut off, so that its caller gets an answer. The timers
+	// outlive this function, because closing the database waits for such statements, too.
 	defer context.AfterFunc(ctx, func() {
 		time.AfterFunc(s.delay+s.drain, api.TakeBack)
-		time.AfterFunc(s.delay+s.drain+lastDeeds, s.db.Cut)
+		time.AfterFunc(s.delay+s.drain+cutGrace, s.db.Cut)
 	})()
 	s.log.Info("serving", "address", "http://"+s.socket.Addr().String())
 	err := api.Serve(ctx, s.socket)
@@ -77,35 +85,21 @@ func serverFlags() []cli.Flag {
 		},
 		&cli.Int32Flag{
 			Name: "max-conns", Value: 16, Sources: cli.EnvVars("OJS_MAX_CONNS"),
-			Usage: "`NUMBER` of database connections at most, and one to listen", Validator: positive[int32],
+			Usage: "`NUMBER` of database connections at most, and one to listen", Validator: atLeast[int32](1),
 		},
 		&cli.DurationFlag{
 			Name: "tick", Value: sched.Every, Sources: cli.EnvVars("OJS_TICK"),
-			Usage: "`TIME` between two looks for due jobs and expired leases while there are many", Validator: positive[time.Duration],
+			Usage: "`TIME` between two looks for due jobs and expired leases while there are many", Validator: atLeast(time.Millisecond),
 		},
 		&cli.DurationFlag{
 			Name: "drain", Value: 20 * time.Second, Sources: cli.EnvVars("OJS_DRAIN"),
-			Usage: "`TIME` that requests under way get when the server is told to stop", Validator: positive[time.Duration],
+			Usage: "`TIME` that requests under way get when the server is told to stop", Validator: atLeast(time.Millisecond),
 		},
 		&cli.DurationFlag{
 			Name: "drain-delay", Value: time.Second, Sources: cli.EnvVars("OJS_DRAIN_DELAY"),
-			Usage: "`TIME` for which a server that is told to stop still answers, no longer ready, before it closes its door", Validator: notNegative,
+			Usage: "`TIME` for which a server that is told to stop still answers, no longer ready, before it closes its door", Validator: atLeast[time.Duration](0),
 		},
 	}
-}
-
-func positive[T int32 | time.Duration](v T) error {
-	if v <= 0 {
-		return fmt.Errorf("%v is not above zero", v)
-	}
-	return nil
-}
-
-func notNegative(v time.Duration) error {
-	if v < 0 {
-		return fmt.Errorf("%v is below zero", v)
-	}
-	return nil
 }
 
 func listen(ctx context.Context, address string) (net.Listener, error) {

@@ -73,7 +73,7 @@ func TestServersDieOnDuty(t *testing.T) {
 func TestServeThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	p := launch(t, []string{"DATABASE_URL=" + pgtest.Bouncer(t, d.ServiceURL), "OJS_LISTEN_URL=" + d.ServiceURL}, "serve", "--listen", "127.0.0.1:0")
+	p := launch(t, []string{"DATABASE_URL=" + pgtest.Bouncer(t, d.ServiceURL), "OJS_DIRECT_URL=" + d.ServiceURL}, "serve", "--listen", "127.0.0.1:0")
 	base := p.find(`msg=serving address=(http://\S+)$`)
 	got := make(chan string, 1)
 	go func() {

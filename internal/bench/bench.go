@@ -48,8 +48,6 @@ type Options struct {
 	Self     []string
 	Log      *slog.Logger
 	Progress func(step string, done, total int64)
-	// Started is told of the server that was started.
-	Started func(*embedpg.Server)
 }
 
 // Env is the server that everything is measured on.
@@ -111,9 +109,6 @@ func Open(ctx context.Context, opts Options) (_ *Env, err error) {
 	})
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(env.ownDir))
-	}
-	if opts.Started != nil {
-		opts.Started(env.own)
 	}
 	env.url = env.own.URL("postgres")
 	return env, nil
