@@ -66,7 +66,7 @@ func appendFlat(b []byte, job *kit.Object, header *string, headerName string, no
 		job.Fail(err)
 	}
 	f.raw("args", job.Verbatim("args"))
-	if v := job.Id("id"); v != nil {
+	if v := job.ID("id"); v != nil {
 		f.raw("id", job.Raw("id"))
 	}
 	job.Text("schema") // an unknown attribute to this server, but the core says it is a string

@@ -32,9 +32,9 @@ func (s *Server) heartbeat(c echo.Context) error {
 	if raw := req.Raw("active_jobs"); raw != nil && kit.Kind(raw) == "number" {
 		params.Active = req.Integer("active_jobs", 0)
 	} else {
-		params.Ids = append(params.Ids, req.Ids("active_jobs")...)
+		params.Ids = append(params.Ids, req.IDs("active_jobs")...)
 	}
-	params.Ids = append(params.Ids, req.Ids("active_job_ids")...)
+	params.Ids = append(params.Ids, req.IDs("active_job_ids")...)
 	if len(params.Ids) > maxHeartbeatJobs {
 		req.Fail(kit.Invalid("active_jobs", "must hold at most %d ids", maxHeartbeatJobs))
 	}

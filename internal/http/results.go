@@ -109,7 +109,7 @@ func (s *Server) listResults(c echo.Context) error {
 	if !req.Has("ids") {
 		req.Missing("ids")
 	}
-	ids := req.Ids("ids")
+	ids := req.IDs("ids")
 	if err := req.Err(); err != nil {
 		return err
 	}

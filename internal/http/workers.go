@@ -390,7 +390,7 @@ func preferences(c echo.Context) iter.Seq2[string, string] {
 
 // jobID is the job of an ack or nack: the path's, or job_id of the body.
 func jobID(req *kit.Object, pathID string) string {
-	id := req.Id("job_id")
+	id := req.ID("job_id")
 	switch {
 	case pathID != "" && id != nil && *id != pathID:
 		req.Fail(kit.Invalid(req.At("job_id"), "disagrees with the path"))
@@ -405,7 +405,7 @@ func jobID(req *kit.Object, pathID string) string {
 }
 
 func readAck(req *kit.Object, a *dispatch.Settlement) {
-	a.Lease, a.Result, a.WorkerID = req.Id("lease"), req.Verbatim("result"), req.Name("worker_id")
+	a.Lease, a.Result, a.WorkerID = req.ID("lease"), req.Verbatim("result"), req.Name("worker_id")
 }
 
 func (s *Server) appendAcked(w *kit.Writer, job *sqlcgen.OjsJob, whole bool) {
@@ -423,7 +423,7 @@ func (s *Server) appendAcked(w *kit.Writer, job *sqlcgen.OjsJob, whole bool) {
 }
 
 func readNack(req *kit.Object, n *dispatch.Settlement) {
-	n.Lease, n.WorkerID = req.Id("lease"), req.Name("worker_id")
+	n.Lease, n.WorkerID = req.ID("lease"), req.Name("worker_id")
 	if requeue := req.Flag("requeue"); requeue != nil {
 		n.Requeue = *requeue
 	}

@@ -255,8 +255,8 @@ func (o *Object) Texts(key string) []string {
 	return out
 }
 
-// Id reads an optional job id or lease.
-func (o *Object) Id(key string) *string {
+// ID reads an optional job id or lease.
+func (o *Object) ID(key string) *string {
 	v := o.Text(key)
 	if v != nil && !IsUUID(*v) {
 		o.Fail(Invalid(o.At(key), "must be a UUID in lowercase with hyphens"))
@@ -265,8 +265,8 @@ func (o *Object) Id(key string) *string {
 	return v
 }
 
-// Ids reads an optional array of job ids.
-func (o *Object) Ids(key string) []string {
+// IDs reads an optional array of job ids.
+func (o *Object) IDs(key string) []string {
 	out := o.Texts(key)
 	for i, v := range out {
 		if !IsUUID(v) {

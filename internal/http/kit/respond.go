@@ -6,6 +6,7 @@ package kit
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -44,6 +45,17 @@ func Blob(c echo.Context, status int, body ...[]byte) error {
 
 // RetryLater tells the client to come back after a second.
 func RetryLater(c echo.Context) { c.Response().Header().Set("Retry-After", "1") }
+
+// Serializer writes responses made of structs, for c.JSON: without HTML escapes, and as Blob does.
+type Serializer struct{}
+
+// Serialize implements echo.JSONSerializer.
+func (Serializer) Serialize(c echo.Context, v any, _ string) error {
+	return Encode(c, c.Response().Status, v)
+}
+
+// Deserialize implements echo.JSONSerializer. Requests are read by a Binder.
+func (Serializer) Deserialize(echo.Context, any) error { return errors.ErrUnsupported }
 
 // Encode writes a response made of structs, without HTML escapes.
 func Encode(c echo.Context, status int, v any) error {

@@ -1,0 +1,137 @@
+package kit
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+// Kit is what handlers share.
+type Kit struct {
+	DB       *pg.DB
+	SQL      *sqlcgen.Queries
+	Log      *slog.Logger
+	Problems *Problems
+	Query    time.Duration // longest that a request's calls into the database may take
+}
+
+// New makes a Kit of a database whose problems are loaded.
+func New(db *pg.DB, log *slog.Logger, query time.Duration) *Kit {
+	return &Kit{DB: db, SQL: sqlcgen.New(db.Pool()), Log: log, Problems: NewProblems(db, log), Query: query}
+}
+
+// Route is a handler and how clients reach it. One of GET answers HEAD, too.
+type Route struct {
+	Method, Path string
+	Handler      echo.HandlerFunc
+}
+
+// Under is routes once more below each of prefixes, by which clients know them.
+func Under(prefixes []string, routes []Route) []Route {
+	var all []Route
+	for _, prefix := range prefixes {
+		for _, r := range routes {
+			all = append(all, Route{r.Method, prefix + r.Path, r.Handler})
+		}
+	}
+	return all
+}
+
+// Scoped is routes for the tenant that the request's header names, which Tenant tells.
+func Scoped(routes []Route) []Route {
+	for i := range routes {
+		routes[i].Handler = scoped(routes[i].Handler)
+	}
+	return routes
+}
+
+// Mount gives routes to e.
+func (k *Kit) Mount(e *echo.Echo, routes []Route) {
+	for _, r := range routes {
+		e.Add(r.Method, r.Path, r.Handler)
+		if r.Method == http.MethodGet {
+			e.HEAD(r.Path, r.Handler) // net/http leaves out the body
+		}
+	}
+}
+
+// request is what is known of a request beside what echo knows.
+type request struct {
+	tenant *string
+	header string // that named the tenant
+
+	ctx    context.Context // of its calls into the database; nil before the first
+	cancel context.CancelFunc
+}
+
+const requestKey = "request"
+
+func requestOf(c echo.Context) *request { return c.Get(requestKey).(*request) }
+
+// Begin is a middleware that all handlers need which use this package.
+func (k *Kit) Begin(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		r := &request{}
+		c.Set(requestKey, r)
+		defer func() {
+			if r.cancel != nil {
+				r.cancel()
+			}
+		}()
+		return next(c)
+	}
+}
+
+func scoped(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) (err error) {
+		r := requestOf(c)
+		if r.tenant, r.header, err = Tenant(c.Request().Header); err != nil {
+			// A refusal that leaves much of the body unread closes the connection, and some clients then see a reset instead of it.
+			const most = 16 << 20
+			_, _ = io.Copy(io.Discard, io.LimitReader(c.Request().Body, most))
+			return err
+		}
+		return next(c)
+	}
+}
+
+// Scope is the tenant whom a request of a scoped route is for; nil: none is named. Without one SQL decides: enqueue falls to the default
+// tenant, everything else acts across tenants.
+func Scope(c echo.Context) *string { return requestOf(c).tenant }
+
+// ScopeHeader is the header that named the tenant; empty if none did.
+func ScopeHeader(c echo.Context) string { return requestOf(c).header }
+
+// ForAllTenants refuses a request that names a tenant.
+func ForAllTenants(c echo.Context, cannot string) error {
+	if header := ScopeHeader(c); header != "" {
+		return Refuse(CodeUnsupported, header, "%s for one tenant; send the request without %s", cannot, header)
+	}
+	return nil
+}
+
+// Context is that of a request's calls into the database, which end with Query. A client that hangs up does not stop them: their
+// outcome would be unknown and their connection lost.
+func (k *Kit) Context(c echo.Context) context.Context {
+	r := requestOf(c)
+	if r.ctx == nil {
+		r.ctx, r.cancel = context.WithTimeout(context.WithoutCancel(c.Request().Context()), k.Query)
+	}
+	return r.ctx
+}
+
+// Patiently is a call of a scoped route that may have to wait for another transaction's lock.
+func Patiently[T any](k *Kit, c echo.Context, call func(context.Context, *sqlcgen.Queries) (T, error)) (out T, err error) {
+	err = k.DB.Patiently(c.Request().Context(), Scope(c), k.Query, func(ctx context.Context, db pg.Brief) (err error) {
+		out, err = call(ctx, sqlcgen.New(db))
+		return err
+	})
+	return out, err
+}
