@@ -33,6 +33,50 @@ comment on function ojs.release(uuid, uuid) is
 'Gives back a job that never reached its worker, and returns it: available at once, first among its tenant''s, the attempt not counted.
 p_lease is required. Raises not_found, conflict.';
 
+-- Gives back many jobs that never reached their worker.
+-- Locks their rows in the order of the ids, and passes over those that others have locked.
+-- Writes the jobs and what ojs._book writes.
+-- +goose StatementBegin
+create function ojs.release_many(p_ids uuid[], p_leases uuid[]) returns setof uuid
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_ends ojs._attempt_end[];
+begin
+    if (cardinality(p_ids) = cardinality(p_leases) and cardinality(p_ids) <= 10000) is not true then
+        perform ojs._raise('OJ400', 'ids and leases must be of one length, and name at most 10000 jobs', '{"field": "ids"}');
+    end if;
+    with held as materialized (
+        -- Locks are taken in the order of the ids, so that two calls cannot lock each other out.
+        select j.* from (select distinct r.id, r.lease from unnest(p_ids, p_leases) r(id, lease) order by r.id) g
+        cross join lateral (
+            select j.id, j.tenant_id, j.attempt, j.started_at from ojs.job j
+            where j.id = g.id and j.state = 'active' and j.lease = g.lease
+            for update skip locked
+        ) j
+    ), released as (
+        update ojs.job j
+        set state = 'available', attempt = j.attempt - 1, lease = null, lease_expires_at = null, started_at = null, worker_id = null
+        from held h where j.id = h.id and j.tenant_id = h.tenant_id
+        returning j.*, h.attempt as ended_attempt, h.started_at as ended_start
+    )
+    select array_agg((r.tenant_id, r.id, r.queue, r.priority, r.type, r.seq, r.ended_attempt, r.ended_start, 'available', null, r.expires_at,
+        r.retry, null, true, null)::ojs._attempt_end order by r.id) into v_ends
+    from released r;
+    if v_ends is not null then
+        perform ojs._book(v_ends, ojs.now());
+    end if;
+    -- This sees the update, so that only jobs are left which somebody had locked.
+    return query select j.id from unnest(p_ids, p_leases) r(id, lease)
+    join ojs.job j on j.id = r.id and j.state = 'active' and j.lease = r.lease;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.release_many(uuid[], uuid[]) is
+'Gives back jobs that never reached their worker, as ojs.release does, and returns the ids of those that somebody has locked at this
+moment: try them again. p_ids, p_leases: in step, at most 10000. A job that is not held under its lease any more is passed over. Waits for
+nothing. Raises invalid_request.';
+
 -- Cancels a job.
 -- Locks the job's row.
 -- Writes job, release.

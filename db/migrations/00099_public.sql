@@ -45,7 +45,7 @@ select ojs._to_each('{
 
 -- The server and operators.
 select ojs._to_each('{
-        fetch_many, enqueue_rows, tick, upkeep, unplanned_crons, plan_cron, stand_down,
+        fetch_many, release_many, enqueue_rows, tick, upkeep, unplanned_crons, plan_cron, stand_down,
         configure_tenant, configure_queue, delete_queue, pause_queue, resume_queue, hold_dispatch, resume_dispatch,
         schema_hash, schema_changing}',
     'grant execute on function %s to ojs_service, ojs_operator');

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,22 +21,22 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// bench is a dispatcher with all that belongs to it. Nothing but a wake makes it look twice.
-type bench struct {
+// env is a dispatcher with all that belongs to it. Nothing but a wake makes it poll.
+type env struct {
 	*Dispatcher
 	t    *testing.T
 	db   *pgtest.DB
 	stop func()
 }
 
-func dispatcher(t *testing.T, opts Options) *bench {
+func dispatcher(t *testing.T, opts Options) *env {
 	t.Helper()
 	db := pgtest.New(t)
 	door := db.Open()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	listener := pg.NewListener(door, log)
-	opts.Fallback = or(opts.Fallback, time.Hour)
-	b := &bench{t: t, db: db, Dispatcher: New(door, listener, log, opts)}
+	opts.Fallback = cmp.Or(opts.Fallback, time.Hour)
+	b := &env{t: t, db: db, Dispatcher: New(door, listener, log, opts)}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { listener.Run(ctx) })
@@ -48,14 +49,14 @@ func dispatcher(t *testing.T, opts Options) *bench {
 	return b
 }
 
-func (b *bench) exec(sql string, args ...any) {
+func (b *env) exec(sql string, args ...any) {
 	b.t.Helper()
 	if _, err := b.db.Pool.Exec(b.t.Context(), sql, args...); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
-func (b *bench) count(sql string, args ...any) (n int) {
+func (b *env) count(sql string, args ...any) (n int) {
 	b.t.Helper()
 	if err := b.db.Pool.QueryRow(b.t.Context(), sql, args...).Scan(&n); err != nil {
 		b.t.Fatal(err)
@@ -64,7 +65,7 @@ func (b *bench) count(sql string, args ...any) (n int) {
 }
 
 // session begins a transaction that goes on until the returned function ends it.
-func (b *bench) session(sql string, args ...any) (end func(string)) {
+func (b *env) session(sql string, args ...any) (end func(string)) {
 	b.t.Helper()
 	conn, err := pgx.Connect(b.t.Context(), b.db.URL)
 	if err != nil {
@@ -85,7 +86,7 @@ func (b *bench) session(sql string, args ...any) (end func(string)) {
 	}
 }
 
-func (b *bench) eventually(what string, check func() bool) {
+func (b *env) eventually(what string, check func() bool) {
 	b.t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for !check() {
@@ -97,32 +98,32 @@ func (b *bench) eventually(what string, check func() bool) {
 }
 
 // blocked waits until so many of our sessions wait for a lock.
-func (b *bench) blocked(n int) {
+func (b *env) blocked(n int) {
 	b.t.Helper()
 	b.eventually("sessions wait for a lock", func() bool {
 		return b.count("select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == n
 	})
 }
 
-// parked waits until so many requests wait and nothing is left to be told about their queues.
-func (b *bench) parked(n int) {
+// waiting waits until so many requests wait and nothing is left to be told about their queues.
+func (b *env) waiting(n int) {
 	b.t.Helper()
 	b.eventually("the requests wait", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		total := 0
 		for _, g := range b.groups {
-			total += g.parked.Len()
-			if g.parked.Len() > 0 && !g.sub.Heard() {
+			total += g.waiting.Len()
+			if g.waiting.Len() > 0 && !g.sub.Notified() {
 				return false
 			}
 		}
-		return total == n && b.plain.taken+b.odd.taken == 0
+		return total == n && b.shared.inFlight+b.alone.inFlight == 0
 	})
 }
 
-// quiet waits until no statement has been sent for a while.
-func (b *bench) quiet() int64 {
+// idling waits until no statement has been sent for a while.
+func (b *env) idling() int64 {
 	b.t.Helper()
 	for last, since := b.Statements(), time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		if now := b.Statements(); now != last {
@@ -140,7 +141,7 @@ type answer struct {
 }
 
 // later fetches in the background.
-func (b *bench) later(ctx context.Context, f Fetch) <-chan answer {
+func (b *env) later(ctx context.Context, f Fetch) <-chan answer {
 	c := make(chan answer, 1)
 	f.Count = max(f.Count, 1)
 	go func() {
@@ -150,7 +151,7 @@ func (b *bench) later(ctx context.Context, f Fetch) <-chan answer {
 	return c
 }
 
-func (b *bench) want(c <-chan answer, n int) []sqlcgen.OjsJob {
+func (b *env) want(c <-chan answer, n int) []sqlcgen.OjsJob {
 	b.t.Helper()
 	select {
 	case a := <-c:
@@ -172,14 +173,14 @@ func problem(err error) string {
 	return fmt.Sprint(err)
 }
 
-func (b *bench) arrived(n int) {
+func (b *env) arrived(n int) {
 	b.t.Helper()
 	b.eventually("the requests are in line", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		total := 0
 		for _, g := range b.groups {
-			total += g.fresh.Len()
+			total += g.incoming.Len()
 		}
 		return total == n
 	})
@@ -350,13 +351,13 @@ func TestACommitWakesAsManyAsItHasJobsFor(t *testing.T) {
 			}
 		})
 	}
-	b.parked(polls)
-	before := b.quiet()
+	b.waiting(polls)
+	before := b.idling()
 	b.exec("select ojs.enqueue('x', p_queue => 'q')")
 	if jobs := <-got; len(jobs) != 1 {
 		t.Fatalf("got %d jobs", len(jobs))
 	}
-	if sent := b.quiet() - before; sent > 2 || answered.Load() != 1 {
+	if sent := b.idling() - before; sent > 2 || answered.Load() != 1 {
 		t.Errorf("one job took %d statements and answered %d requests", sent, answered.Load())
 	}
 	before = b.Statements()
@@ -366,7 +367,7 @@ func TestACommitWakesAsManyAsItHasJobsFor(t *testing.T) {
 			t.Fatalf("got %d jobs", len(jobs))
 		}
 	}
-	if sent := b.quiet() - before; sent > 2 || answered.Load() != 8 {
+	if sent := b.idling() - before; sent > 2 || answered.Load() != 8 {
 		t.Errorf("seven jobs took %d statements and answered %d requests", sent, answered.Load())
 	}
 	// Idle means idle: nothing is asked of the database for whoever waits.
@@ -375,8 +376,8 @@ func TestACommitWakesAsManyAsItHasJobsFor(t *testing.T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, g := range b.groups {
-		if g.parked.Len()+g.fresh.Len() > 0 {
-			t.Errorf("%d requests are left behind", g.parked.Len()+g.fresh.Len())
+		if g.waiting.Len()+g.incoming.Len() > 0 {
+			t.Errorf("%d requests are left behind", g.waiting.Len()+g.incoming.Len())
 		}
 	}
 }
@@ -387,7 +388,7 @@ func TestTheLongestWaitingIsServedFirst(t *testing.T) {
 	var waiting []<-chan answer
 	for i := range 10 {
 		waiting = append(waiting, b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour}))
-		b.parked(i + 1)
+		b.waiting(i + 1)
 	}
 	for i := range waiting {
 		b.exec("select ojs.enqueue('x', p_queue => 'q')")
@@ -412,7 +413,7 @@ func TestDrainLetsWaitersGo(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
 	waiting := b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour})
-	b.parked(1)
+	b.waiting(1)
 	b.stop()
 	b.want(waiting, 0)
 	b.want(b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour}), 0)
@@ -425,9 +426,9 @@ func TestHangingUpCostsNoJobAndNoAttempt(t *testing.T) {
 	b := dispatcher(t, Options{})
 	ctx, hangUp := context.WithCancel(t.Context())
 	gone := b.later(ctx, Fetch{Queues: []string{"q"}, Wait: time.Hour})
-	b.parked(1)
+	b.waiting(1)
 	next := b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour})
-	b.parked(2)
+	b.waiting(2)
 	hangUp()
 	if a := <-gone; !errors.Is(a.err, context.Canceled) {
 		t.Fatalf("got %v", a.err)
@@ -463,7 +464,7 @@ func TestACommitWhileTheListenerIsCutOff(t *testing.T) {
 	b := dispatcher(t, Options{})
 	for range 5 {
 		waiting := b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour})
-		b.parked(1)
+		b.waiting(1)
 		b.exec(`select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query = 'listen ojs_wake'`)
 		b.exec("select ojs.enqueue('x', p_queue => 'q')")
 		b.want(waiting, 1)
@@ -496,28 +497,28 @@ func TestResumeWakesAndAPausedQueueIsNotAskedAllTheTime(t *testing.T) {
 	waiting := b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour})
 	other := "other"
 	b.later(t.Context(), Fetch{Queues: []string{"q"}, Tenant: &other, Wait: time.Hour})
-	b.parked(2)
-	before := b.quiet()
+	b.waiting(2)
+	before := b.idling()
 	begin := time.Now()
 	for range 500 {
 		b.exec("select ojs.enqueue('x', p_queue => 'q')")
 	}
 	took := time.Since(begin)
 	// Two groups, five looks at once each, then with pauses of up to 64 ms.
-	if sent := b.quiet() - before; sent > 2*(5+7+int64(took/slowestLook)+2) {
+	if sent := b.idling() - before; sent > 2*(5+7+int64(took/maxPollInterval)+2) {
 		t.Errorf("%d statements in %s", sent, took)
 	}
 	b.exec("select ojs.resume_queue('q')")
 	b.want(waiting, 1)
 }
 
-// rest waits until so many requests wait whose workers are to get no jobs.
-func (b *bench) rest(n int) {
+// quieted waits until so many requests wait whose workers are to get no jobs.
+func (b *env) quieted(n int) {
 	b.t.Helper()
-	b.eventually("the requests rest", func() bool {
+	b.eventually("the requests are quiet", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return b.resting.Len() == n && b.plain.taken == 0
+		return b.Dispatcher.quiet.Len() == n && b.shared.inFlight == 0
 	})
 }
 
@@ -535,22 +536,22 @@ func TestThoseWhoRestTakeNobodysPlace(t *testing.T) {
 		}
 		old = append(old, b.later(t.Context(), f))
 	}
-	b.parked(polls)
-	before := b.quiet()
+	b.waiting(polls)
+	before := b.idling()
 	b.exec("select ojs.direct_workers('quiet')")
 	good := b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "new", Wait: time.Hour})
-	b.parked(polls + 1)
+	b.waiting(polls + 1)
 	b.exec("select ojs.enqueue('x', p_queue => 'q')")
 	b.want(good, 1)
-	b.rest(polls)
+	b.quieted(polls)
 	// Its first look, and one for each hundred jobs that the others would take, or for one of them that would take more.
-	if sent := b.quiet() - before; sent > 20 {
+	if sent := b.idling() - before; sent > 20 {
 		t.Errorf("%d statements until they rest", sent)
 	}
 	before = b.Statements()
 	for range 5 {
 		good = b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "new", Wait: time.Hour})
-		b.parked(1)
+		b.waiting(1)
 		b.exec("select ojs.enqueue('x', p_queue => 'q')")
 		b.want(good, 1)
 	}
@@ -558,8 +559,8 @@ func TestThoseWhoRestTakeNobodysPlace(t *testing.T) {
 	b.want(b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "old1"}), 0)
 	ctx, hangUp := context.WithCancel(t.Context())
 	gone := b.later(ctx, Fetch{Queues: []string{"q"}, WorkerID: "old1", Wait: time.Hour})
-	b.rest(polls + 1)
-	if sent := b.quiet() - before; sent > 5*3+2 {
+	b.quieted(polls + 1)
+	if sent := b.idling() - before; sent > 5*3+2 {
 		t.Errorf("%d statements beside those who rest", sent)
 	}
 	for i := range old {
@@ -572,7 +573,7 @@ func TestThoseWhoRestTakeNobodysPlace(t *testing.T) {
 		t.Errorf("got %v", a.err)
 	}
 	b.want(b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "old1", Wait: 50 * time.Millisecond}), 0)
-	b.rest(polls)
+	b.quieted(polls)
 
 	// Told to go on, by whomever, they get what there is.
 	b.exec("select ojs.enqueue('x', p_queue => 'q') from generate_series(1, 10)")
@@ -584,7 +585,7 @@ func TestThoseWhoRestTakeNobodysPlace(t *testing.T) {
 	b.eventually("nobody rests", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return b.resting.Len() == 0
+		return b.Dispatcher.quiet.Len() == 0
 	})
 	b.exec("select ojs.enqueue('x', p_queue => 'q') from generate_series(1, 10000)")
 	for _, c := range old {
@@ -603,13 +604,13 @@ func TestAWorkerThatSaysItRunsGoesOn(t *testing.T) {
 	for _, on := range []string{"select ojs.beat('w', p_state => 'running')", "select ojs.register_worker('w')"} {
 		b.exec("select ojs.beat('w', p_state => 'quiet')")
 		waiting := b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "w", Wait: time.Hour})
-		b.rest(1)
+		b.quieted(1)
 		b.exec(on)
 		b.want(waiting, 1)
 	}
 	b.exec("select ojs.beat('w', p_state => 'quiet')")
 	waiting := b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "w", Wait: time.Hour})
-	b.rest(1)
+	b.quieted(1)
 	b.stop()
 	b.want(waiting, 0)
 }
@@ -621,19 +622,19 @@ func TestAWorkerGoesOnWhileADecisionIsUnderWay(t *testing.T) {
 	b.exec("select ojs.beat('w')")
 	waiting := b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "w", Wait: time.Hour})
 	other := b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "other", Wait: time.Hour})
-	b.parked(2)
+	b.waiting(2)
 	b.exec("select ojs.direct_worker('w', 'quiet')")
 	end := b.session("select from ojs.lane for update")
 	b.exec("select ojs.enqueue('x', p_queue => 'q')")
 	b.blocked(1)
-	rouses := func() uint64 {
+	requeues := func() uint64 {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return b.rouses
+		return b.requeues
 	}
-	before := rouses()
+	before := requeues()
 	b.exec("select ojs.direct_worker('w', 'running')")
-	b.eventually("that is heard", func() bool { return rouses() > before })
+	b.eventually("that is heard", func() bool { return requeues() > before })
 	end("rollback")
 	b.want(other, 1)
 	b.exec("select ojs.enqueue('x', p_queue => 'q')")
@@ -646,7 +647,7 @@ func TestAWorkerGoesOnBeforeThoseWhoComeLater(t *testing.T) {
 	b := dispatcher(t, Options{Jobs: 1})
 	b.exec("select ojs.beat('w', p_state => 'quiet')")
 	waiting := b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "w", Wait: time.Hour})
-	b.rest(1)
+	b.quieted(1)
 	b.exec("select ojs.enqueue('x', p_queue => 'q') from generate_series(1, 2)")
 	end := b.session("select from ojs.lane for update")
 	first := b.later(t.Context(), Fetch{Queues: []string{"q"}})
@@ -656,7 +657,7 @@ func TestAWorkerGoesOnBeforeThoseWhoComeLater(t *testing.T) {
 	b.eventually("it goes on", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return b.resting.Len() == 0
+		return b.Dispatcher.quiet.Len() == 0
 	})
 	var others []<-chan answer
 	for range 3 {
@@ -714,7 +715,7 @@ func TestALapsedLeaseWakes(t *testing.T) {
 	b.exec("select ojs.enqueue('x', p_queue => 'q')")
 	b.want(b.later(t.Context(), Fetch{Queues: []string{"q"}, VisibilityTimeoutMs: 1000}), 1)
 	waiting := b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour})
-	b.parked(1)
+	b.waiting(1)
 	b.exec("update ojs.job set lease_expires_at = now(); update ojs.lease set due_at = now(); select ojs.tick()")
 	if j := b.want(waiting, 1)[0]; j.Attempt != 2 {
 		t.Errorf("attempt %d", j.Attempt)
@@ -723,7 +724,7 @@ func TestALapsedLeaseWakes(t *testing.T) {
 
 // --- settle ---
 
-func (b *bench) active(n int) []sqlcgen.OjsJob {
+func (b *env) active(n int) []sqlcgen.OjsJob {
 	b.t.Helper()
 	b.exec("select ojs.enqueue('x', '[1, 2]', p_tenant => 'a') from generate_series(1, $1)", n)
 	return b.want(b.later(b.t.Context(), Fetch{Queues: []string{"default"}, Count: n, WorkerID: "w"}), n)
@@ -754,13 +755,7 @@ func TestSettlementsShareAStatementAndEachHasItsOwnResult(t *testing.T) {
 			b.blocked(i + 1)
 		}
 	}
-	b.eventually("the others are in line", func() bool {
-		b.acks.mu.Lock()
-		defer b.acks.mu.Unlock()
-		b.settles.mu.Lock()
-		defer b.settles.mu.Unlock()
-		return len(b.acks.lines) == 1 && len(b.acks.lines[""].items) == 29 && len(b.settles.lines) == 1 && len(b.settles.lines[""].items) == 9
-	})
+	b.eventually("the others are in line", func() bool { return b.acks.Waiting() == 29 && b.settles.Waiting() == 9 })
 	end("rollback")
 	all.Wait()
 	for i, r := range results {
@@ -866,15 +861,7 @@ func TestABadJobAmongMany(t *testing.T) {
 			b.blocked(1)
 		}
 	}
-	b.eventually("the others are in line", func() bool {
-		b.enqueues.mu.Lock()
-		defer b.enqueues.mu.Unlock()
-		n := 0
-		for _, l := range b.enqueues.lines {
-			n += len(l.items)
-		}
-		return n == len(ids)-1
-	})
+	b.eventually("the others are in line", func() bool { return b.enqueues.Waiting() == len(ids)-1 })
 	end("rollback")
 	all.Wait()
 	if sent := b.Statements() - before; sent != 2 {
@@ -887,7 +874,7 @@ func TestABadJobAmongMany(t *testing.T) {
 
 func TestAnIDThatAnotherTransactionIsAddingDelaysNobodyElse(t *testing.T) {
 	t.Parallel()
-	b := dispatcher(t, Options{Statements: 1, Alone: 2})
+	b := dispatcher(t, Options{Statements: 1, Isolated: 2})
 	const taken, free = "019539a4-0000-7000-8000-000000000001", "019539a4-0000-7000-8000-000000000002"
 	for how, want := range map[string]string{"commit": "duplicate", "rollback": "<nil>"} {
 		queue := "q-" + how
@@ -1003,7 +990,7 @@ func TestALockedIDIsRefusedInTheEnd(t *testing.T) {
 	b.eventually("it was tried", func() bool { return b.Statements() > before })
 	cancel()
 	<-gone
-	b.quiet()
+	b.idling()
 	end("rollback")
 	if n := b.count("select count(*) from ojs.job"); n != 0 {
 		t.Errorf("%d jobs", n)

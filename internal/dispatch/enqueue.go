@@ -38,16 +38,16 @@ func (d *Dispatcher) Enqueue(ctx context.Context, job []byte, tenant *string) (s
 		}
 		flat = append(flat, job[1:]...)
 	}
-	combine, slower := &d.enqueues, d.alone
+	combine, slower := d.enqueues, d.isolated
 	if namesID(job) {
 		combine, slower = slower[0], slower[1:]
 	}
 	var made Settled
-	pg.Retry(waiting, func() (locked bool) {
-		out, errs := combine.do(trying, name, []newJob{{flat}}, func(j *newJob) int { return len(j.flat) })
+	pg.RetryLocked(waiting, func() (locked bool) {
+		out, errs := combine.Do(trying, name, []newJob{{flat}}, func(j *newJob) int { return len(j.flat) })
 		if errs[0] != nil {
 			out[0].Err = d.db.Err(errs[0])
-			if pg.Locked(made.Err) && errors.Is(errs[0], errWithdrawn) {
+			if pg.Locked(made.Err) && errors.Is(errs[0], pg.ErrNotSent) {
 				return false
 			}
 		}
@@ -74,7 +74,7 @@ func (d *Dispatcher) Enqueue(ctx context.Context, job []byte, tenant *string) (s
 // database's.
 func (d *Dispatcher) EnqueueMany(ctx context.Context, jobs []byte, count int, tenant *string) (made []sqlcgen.OjsJob, err error) {
 	if d.opts.Canned != nil {
-		d.statements.Add(1)
+		d.sent.Add(1)
 		return d.opts.Canned(count), nil
 	}
 	flats, err := objectsOf(jobs, count)
@@ -85,15 +85,15 @@ func (d *Dispatcher) EnqueueMany(ctx context.Context, jobs []byte, count int, te
 	if err != nil {
 		return nil, err
 	}
-	err = d.db.Patiently(ctx, tenant, d.opts.Query, func(ctx context.Context, db pg.Brief) error {
-		d.statements.Add(1)
+	err = d.db.WithLockRetry(ctx, tenant, d.opts.Query, func(ctx context.Context, db pg.Brief) error {
+		d.sent.Add(1)
 		made = make([]sqlcgen.OjsJob, count)
 		return columns.enqueue(ctx, db, tenant, false, func(n int, job sqlcgen.OjsJob, _ error) { made[n] = job })
 	})
 	return made, err
 }
 
-const enqueueOnce = "select replayed, " + jobColumns + " from ojs.enqueue_once($1, $2, $3, $4)"
+const enqueueOnce = "select replayed, " + pg.JobColumns + " from ojs.enqueue_once($1, $2, $3, $4)"
 
 // Key makes requests that are repeated known again: the same Name and tenant, and the same Fingerprint, else the request is refused.
 type Key struct {
@@ -103,8 +103,8 @@ type Key struct {
 
 // EnqueueOnce is EnqueueMany, unless a request with that key was answered before: then it returns what that was answered, and replayed.
 func (d *Dispatcher) EnqueueOnce(ctx context.Context, key Key, jobs []byte, count int, tenant *string) (made []sqlcgen.OjsJob, replayed bool, err error) {
-	err = d.db.Patiently(ctx, tenant, d.opts.Query, func(ctx context.Context, db pg.Brief) error {
-		d.statements.Add(1)
+	err = d.db.WithLockRetry(ctx, tenant, d.opts.Query, func(ctx context.Context, db pg.Brief) error {
+		d.sent.Add(1)
 		made = make([]sqlcgen.OjsJob, 0, count)
 		rows, err := db.Query(ctx, enqueueOnce, key.Name, jobs, tenant, key.Fingerprint)
 		if err != nil {
@@ -113,7 +113,7 @@ func (d *Dispatcher) EnqueueOnce(ctx context.Context, key Key, jobs []byte, coun
 		defer rows.Close()
 		for rows.Next() {
 			made = append(made, sqlcgen.OjsJob{})
-			if err := rows.Scan(append([]any{&replayed}, fieldsOf(&made[len(made)-1])...)...); err != nil {
+			if err := rows.Scan(append([]any{&replayed}, pg.JobFields(&made[len(made)-1])...)...); err != nil {
 				return err
 			}
 		}
@@ -168,7 +168,7 @@ func (d *Dispatcher) enqueueAlone(ctx context.Context, items []newJob) ([]Settle
 }
 
 func (d *Dispatcher) enqueueIn(ctx context.Context, db sqlcgen.DBTX, items []newJob) ([]Settled, error) {
-	d.statements.Add(1)
+	d.sent.Add(1)
 	if d.opts.Canned != nil {
 		return d.canned(len(items)), nil
 	}
@@ -188,17 +188,6 @@ func (d *Dispatcher) enqueueIn(ctx context.Context, db sqlcgen.DBTX, items []new
 		}
 	})
 	return out, err
-}
-
-func (d *Dispatcher) settled(results []result) []Settled {
-	out := make([]Settled, len(results))
-	for i := range results {
-		out[i].Job = results[i].job
-		if results[i].err != nil {
-			out[i].Err = d.db.Err(results[i].err)
-		}
-	}
-	return out
 }
 
 func (d *Dispatcher) canned(n int) []Settled {

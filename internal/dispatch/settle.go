@@ -3,11 +3,8 @@ package dispatch
 import (
 	"context"
 	"slices"
-	"strings"
-	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
@@ -37,50 +34,27 @@ func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) []Se
 	if len(s) == 0 {
 		return nil
 	}
-	tenant := ""
+	line := ""
 	if s[0].Tenant != nil {
-		tenant = *s[0].Tenant
+		line = *s[0].Tenant
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.opts.Query)
 	defer cancel()
-	in := make([]Settlement, len(s))
-	for i := range s {
-		in[i] = s[i]
+	in := slices.Clone(s)
+	for i := range in {
 		in[i].jobs = jobs
 	}
 	results := make([]Settled, len(in))
-	var acks []ack
-	var plain, rest []int
-	for i := range in {
-		if a, ok := plainAck(&in[i]); ok {
-			acks, plain = append(acks, a), append(plain, i)
-		} else {
-			rest = append(rest, i)
+	remaining := d.acknowledge(ctx, line, in, results)
+	in = pick(in, remaining)
+	// SQL skips jobs that somebody has locked: a statement that serves several callers waits for no lock.
+	pg.RetryLocked(ctx, func() (locked bool) {
+		if len(in) == 0 {
+			return false
 		}
-	}
-	if len(acks) > 0 {
-		acked, errs := d.acks.do(ctx, tenant, acks, func(a *ack) int { return sizeOfSettlement(a.Settlement) })
-		for i, at := range plain {
-			switch {
-			case errs[i] != nil:
-				results[at].Err = d.db.Err(errs[i])
-			case acked[i] == nil:
-				rest = append(rest, at)
-			default:
-				results[at].Job = *acked[i]
-			}
-		}
-	}
-	if len(rest) == 0 {
-		return results
-	}
-	slices.Sort(rest)
-	in = pick(in, rest)
-	// SQL skips jobs that somebody has locked: nobody waits for a lock in a statement that serves others, too.
-	pg.Retry(ctx, func() (locked bool) {
-		some, errs := d.settles.do(ctx, tenant, in, sizeOfSettlement)
+		some, errs := d.settles.Do(ctx, line, in, sizeOfSettlement)
 		var left []int
-		for i, at := range rest {
+		for i, at := range remaining {
 			results[at] = some[i]
 			if errs[i] != nil {
 				results[at].Err = d.db.Err(errs[i])
@@ -89,25 +63,48 @@ func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) []Se
 				left = append(left, i)
 			}
 		}
-		in, rest = pick(in, left), pick(rest, left)
+		in, remaining = pick(in, left), pick(remaining, left)
 		return len(left) > 0
 	})
 	return results
 }
 
+// acknowledge ends those attempts that ojs.ack_many can end, and returns the places of the others.
+func (d *Dispatcher) acknowledge(ctx context.Context, line string, in []Settlement, results []Settled) (remaining []int) {
+	var acks []ack
+	var places []int
+	for i := range in {
+		if a, ok := simpleAck(&in[i]); ok {
+			acks, places = append(acks, a), append(places, i)
+		} else {
+			remaining = append(remaining, i)
+		}
+	}
+	if len(acks) == 0 {
+		return remaining
+	}
+	acked, errs := d.acks.Do(ctx, line, acks, func(a *ack) int { return sizeOfSettlement(a.Settlement) })
+	for i, at := range places {
+		switch {
+		case errs[i] != nil:
+			results[at].Err = d.db.Err(errs[i])
+		case acked[i] == nil:
+			remaining = append(remaining, at)
+		default:
+			results[at].Job = *acked[i]
+		}
+	}
+	slices.Sort(remaining)
+	return remaining
+}
+
 func sizeOfSettlement(s *Settlement) int { return len(s.Result) + len(s.Error) + 200 }
 
-const settle = "select " + resultColumns + " from ojs.settle($1, $2)"
-
-func (d *Dispatcher) settleNow(ctx context.Context, items []Settlement) ([]Settled, error) {
-	d.statements.Add(1)
-	if d.opts.Canned != nil {
-		return d.canned(len(items)), nil
-	}
-	size, jobs := 2, false
+// settlements is the JSON array that ojs.settle reads.
+func settlements(items []Settlement) []byte {
+	size := 2
 	for i := range items {
 		size += sizeOfSettlement(&items[i])
-		jobs = jobs || items[i].jobs
 	}
 	b := append(make([]byte, 0, size), '[')
 	for i := range items {
@@ -116,16 +113,7 @@ func (d *Dispatcher) settleNow(ctx context.Context, items []Settlement) ([]Settl
 		}
 		b = items[i].append(b)
 	}
-	b = append(b, ']')
-	rows, err := d.db.Pool().Query(ctx, settle, b, jobs)
-	if err != nil {
-		return nil, err
-	}
-	results, err := readResults(rows, len(items))
-	if err != nil {
-		return nil, err
-	}
-	return d.settled(results), nil
+	return append(b, ']')
 }
 
 // ack is an ACK that ojs.ack_many can read.
@@ -134,7 +122,7 @@ type ack struct {
 	id, lease pgtype.UUID
 }
 
-func plainAck(s *Settlement) (a ack, ok bool) {
+func simpleAck(s *Settlement) (a ack, ok bool) {
 	id, err := uuid.Parse(s.ID)
 	a = ack{Settlement: s, id: pgtype.UUID{Bytes: id, Valid: true}}
 	if err == nil && s.Lease != nil {
@@ -142,55 +130,6 @@ func plainAck(s *Settlement) (a ack, ok bool) {
 		a.lease.Bytes, err = uuid.Parse(*s.Lease)
 	}
 	return a, err == nil && s.Error == nil && !s.Requeue
-}
-
-const ackMany = "select n, attempt, finished_at from ojs.ack_many($1, $2, $3, $4, $5)"
-
-// Not (job).*, which a migration may make wider.
-var ackManyJobs = "select n, (job)." + strings.ReplaceAll(jobColumns, ", ", ", (job).") + " from ojs.ack_many($1, $2, $3, $4, $5, true)"
-
-// ackNow acknowledges what needs no closer look, which is most of what comes, and returns nil for the rest.
-func (d *Dispatcher) ackNow(ctx context.Context, items []ack) ([]*sqlcgen.OjsJob, error) {
-	d.statements.Add(1)
-	out := make([]*sqlcgen.OjsJob, len(items))
-	if d.opts.Canned != nil {
-		for i, j := range d.opts.Canned(len(items)) {
-			out[i] = &j
-		}
-		return out, nil
-	}
-	ids, leases := make([]pgtype.UUID, len(items)), make([]pgtype.UUID, len(items))
-	results := make([][]byte, len(items))
-	workers, tenants := make([]*string, len(items)), make([]*string, len(items))
-	sql, whole := ackMany, false
-	for i, a := range items {
-		ids[i], leases[i], results[i], workers[i], tenants[i] = a.id, a.lease, a.Result, a.WorkerID, a.Tenant
-		whole = whole || a.jobs
-	}
-	if whole {
-		sql = ackManyJobs
-	}
-	rows, err := d.db.Pool().Query(ctx, sql, ids, leases, results, workers, tenants)
-	if err != nil {
-		return nil, err
-	}
-	jobs := make([]sqlcgen.OjsJob, len(items))
-	place := func(n int) *sqlcgen.OjsJob {
-		out[n-1] = &jobs[n-1]
-		return out[n-1]
-	}
-	if whole {
-		return out, readNumbered(rows, place)
-	}
-	var n int
-	var attempt int32
-	var at time.Time
-	_, err = pgx.ForEachRow(rows, []any{&n, &attempt, &at}, func() error {
-		finished := at
-		*place(n) = sqlcgen.OjsJob{ID: items[n-1].ID, State: "completed", Attempt: attempt, FinishedAt: &finished}
-		return nil
-	})
-	return out, err
 }
 
 func pick[T any](items []T, which []int) []T {

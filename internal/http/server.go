@@ -363,7 +363,7 @@ func patiently[T any](s *Server, c echo.Context, call func(context.Context, *sql
 	if err != nil {
 		return out, err
 	}
-	err = s.db.Patiently(c.Request().Context(), scope, s.limits.Query, func(ctx context.Context, db pg.Brief) (err error) {
+	err = s.db.WithLockRetry(c.Request().Context(), scope, s.limits.Query, func(ctx context.Context, db pg.Brief) (err error) {
 		out, err = call(ctx, sqlcgen.New(db))
 		return err
 	})

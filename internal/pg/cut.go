@@ -11,30 +11,30 @@ import (
 // Close has nothing to wait for. PostgreSQL may still carry out what it has received.
 func (d *DB) Cut() { d.cut() }
 
-// wire is a connection that ends with its context.
-type wire struct {
+// boundConn is a connection that ends with a context.
+type boundConn struct {
 	net.Conn
-	forget func() bool
+	unbind func() bool
 }
 
-func (w wire) Close() error {
-	w.forget()
-	return w.Conn.Close()
+func (c boundConn) Close() error {
+	c.unbind()
+	return c.Conn.Close()
 }
 
-// until makes connections that end when whole does.
-func until(whole context.Context, dial pgconn.DialFunc) pgconn.DialFunc {
+// dialUntil makes connections that end when lifetime does.
+func dialUntil(lifetime context.Context, dial pgconn.DialFunc) pgconn.DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		defer context.AfterFunc(whole, cancel)()
+		defer context.AfterFunc(lifetime, cancel)()
 		conn, err := dial(ctx, network, address)
 		if err != nil {
-			if whole.Err() != nil {
-				err = net.ErrClosed // nobody's caller has left
+			if lifetime.Err() != nil {
+				err = net.ErrClosed // not context.Canceled, which would mean that the caller has left
 			}
 			return nil, err
 		}
-		return wire{conn, context.AfterFunc(whole, func() { _ = conn.Close() })}, nil
+		return boundConn{conn, context.AfterFunc(lifetime, func() { _ = conn.Close() })}, nil
 	}
 }

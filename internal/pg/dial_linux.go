@@ -6,10 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// giveUp has the kernel end a connection whose other end does not confirm what was sent: keepalives are for those on which nothing is.
-func giveUp(_, _ string, raw syscall.RawConn) error {
+// setUserTimeout has the kernel end a connection whose other end does not confirm what was sent. Keepalives only see connections on which
+// nothing is sent.
+func setUserTimeout(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(func(fd uintptr) {
 		// On a socket of another kind it does nothing.
-		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silence.Milliseconds()))
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds()))
 	})
 }

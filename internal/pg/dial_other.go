@@ -4,4 +4,4 @@ package pg
 
 import "syscall"
 
-func giveUp(string, string, syscall.RawConn) error { return nil }
+func setUserTimeout(string, string, syscall.RawConn) error { return nil }

@@ -8,9 +8,12 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 // SQLSTATEs that Go has to tell apart. What they mean to a caller is in ojs.problem.
@@ -23,6 +26,7 @@ const (
 	notNullViolation      = "23502"
 	lockNotAvailable      = "55P03"
 	readOnly              = "25006"
+	serializationFailure  = "40001"
 	deadlocked            = "40P01"
 	notSupported          = "0A000"
 	internalError         = "XX000"
@@ -67,17 +71,18 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Err turns an error of pgx into an *Error. nil, cancellation by the caller and what is an
-// *Error already stay themselves.
+// Err turns an error of pgx into an *Error. It returns nil, cancellation by the caller and what is an *Error already as they are.
 func (d *DB) Err(err error) error {
 	var known *Error
 	if err == nil || errors.As(err, &known) || errors.Is(err, context.Canceled) {
 		return err
 	}
+	if errors.Is(err, ErrOverloaded) {
+		return d.overloaded(err)
+	}
 	var connect *pgconn.ConnectError
 	if errors.As(err, &connect) {
-		// Even if Postgres said why (a wrong password, too many clients), that is our
-		// business and not the caller's.
+		// PostgreSQL may have said why (a wrong password, too many clients), which is for the log and not for the caller.
 		return d.unreachable(err)
 	}
 	var pgErr *pgconn.PgError
@@ -94,8 +99,8 @@ func (d *DB) Err(err error) error {
 	return &Error{Code: codeInternal, Status: http.StatusInternalServerError, Message: "internal error", Err: err}
 }
 
-// Outdated reports whether the error can only mean that a statement, or a function under way, does not fit the schema: a mistake of ours, or
-// a migration has changed the schema meanwhile, and it fits the next time. It did nothing.
+// Outdated reports whether the error can only mean that a statement, or a function under way, does not fit the schema: it is a mistake of
+// ours, or a migration has changed the schema meanwhile and it fits the next time. The statement did nothing.
 func Outdated(err error) bool {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
@@ -110,17 +115,43 @@ func Outdated(err error) bool {
 	return strings.HasPrefix(pgErr.Code, syntaxClass)
 }
 
-// changing reports whether the schema is being migrated, or was a moment ago.
-func (d *DB) changing() (is bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	return d.pool.QueryRow(ctx, "select ojs.schema_changing()").Scan(&is) == nil && is
+// changing remembers for a second whether the schema is being migrated, or was a moment ago. During a migration each of a thousand errors
+// would ask otherwise.
+type changing struct {
+	mu      sync.Mutex
+	askedAt time.Time
+	is      bool
+}
+
+const changingKept = time.Second
+
+func (d *DB) schemaChanging() bool {
+	c := &d.changing
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.askedAt) > changingKept {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		is, err := sqlcgen.New(d.pool).SchemaChanging(ctx)
+		c.is, c.askedAt = err == nil && is, time.Now()
+	}
+	return c.is
+}
+
+// overloaded refuses requests that come while too many wait.
+func (d *DB) overloaded(err error) *Error {
+	e := d.unreachable(err)
+	e.Message, e.Hint = "Too many requests wait for the database at the moment.", "Try again later."
+	return e
 }
 
 func (d *DB) unreachable(err error) *Error {
 	row, ok := d.Problems[connectionClass]
 	if !ok {
-		row = Problem{Code: codeNotReachable, Status: http.StatusServiceUnavailable, Retryable: true, Title: "The database cannot be reached.", Hint: "Try again."}
+		row = Problem{
+			Code: codeNotReachable, Status: http.StatusServiceUnavailable, Retryable: true,
+			Title: "The database cannot be reached.", Hint: "Try again.",
+		}
 	}
 	return &Error{Code: row.Code, Status: row.Status, Retryable: row.Retryable, Message: row.Title, Hint: row.Hint, Err: err}
 }
@@ -128,7 +159,7 @@ func (d *DB) unreachable(err error) *Error {
 func (d *DB) fromPostgres(pgErr *pgconn.PgError, err error) *Error {
 	row, ok := d.Problems[pgErr.Code]
 	if Outdated(pgErr) {
-		row, ok = d.Problems[notSupported], d.changing()
+		row, ok = d.Problems[notSupported], d.schemaChanging()
 	} else if !ok {
 		row, ok = d.Problems[pgErr.Code[:min(2, len(pgErr.Code))]]
 	}

@@ -4,11 +4,8 @@ import "time"
 
 // Impatient makes a listener that keeps its registrations in order without pause.
 func (l *Listener) Impatient() {
-	l.renewAfter, l.dropAfter = time.Millisecond, time.Millisecond
+	l.renewAfter, l.withdrawAfter = time.Millisecond, time.Millisecond
 }
-
-// MigrateFrom is Migrate with other migrations.
-var MigrateFrom = migrate
 
 // InLine is how many wait for their turn to try again.
 func (d *DB) InLine() (n int) {

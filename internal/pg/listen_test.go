@@ -45,12 +45,17 @@ type waiter struct {
 
 func subscribe(l *pg.Listener, queues ...string) waiter {
 	c := make(chan struct{}, 1)
-	return waiter{c: c, Subscription: l.Subscribe(queues, func() {
+	wake := func() {
 		select {
 		case c <- struct{}{}:
 		default:
 		}
-	})}
+	}
+	s, registered := l.Subscribe(queues, wake)
+	if registered {
+		wake() // whoever subscribes looks once
+	}
+	return waiter{c: c, Subscription: s}
 }
 
 // settled subscribes, and returns when nothing but a commit can wake any more.
@@ -77,7 +82,7 @@ func settled(t *testing.T, d *pgtest.DB, l *pg.Listener, queues ...string) waite
 
 func heard(t *testing.T, w waiter) {
 	t.Helper()
-	for !w.Heard() {
+	for !w.Notified() {
 		select {
 		case <-w.c:
 		case <-time.After(time.Minute):
@@ -280,7 +285,7 @@ func TestWaitingWithoutRegistration(t *testing.T) {
 	w := subscribe(l, "a")
 	defer w.Close()
 	receive(t, w) // the connection listens
-	if w.Heard() {
+	if w.Notified() {
 		t.Error("commits are said to be heard of")
 	}
 	stop()

@@ -12,14 +12,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Whoever waits for another transaction's lock holds a connection meanwhile, and a few who wait hold all. So statements that may meet such a
-// lock wait for a moment only, are rolled back then, and are tried again with growing pauses that hold nothing.
+// A statement that waits for another transaction's lock keeps a connection meanwhile, and a few such statements keep all. So statements that
+// may meet such a lock wait for 20 ms only, are rolled back then, and are tried again after growing pauses in which they keep nothing.
 
 const (
-	lockPatience   = "20ms"
-	shortestPause  = 5 * time.Millisecond
-	longestPause   = 100 * time.Millisecond
-	patientRetries = 4 // at once, of all connections; tenants take turns
+	lockTimeout    = "20ms"
+	firstLockPause = 5 * time.Millisecond
+	maxLockPause   = 100 * time.Millisecond
+	lockRetries    = 4 // at once, of all connections; tenants take turns
 )
 
 // Locked reports whether the error is that somebody else's lock was in the way.
@@ -29,11 +29,11 @@ func Locked(err error) bool {
 	return errors.As(err, &known) && known.SQLState == lockNotAvailable || errors.As(err, &pgErr) && pgErr.Code == lockNotAvailable
 }
 
-// Retry calls try, with pauses, until it says that no lock was in the way, or ctx ends.
-func Retry(ctx context.Context, try func() (locked bool)) {
-	for pause := shortestPause; try(); pause = min(2*pause, longestPause) {
+// RetryLocked calls try, with pauses, until it says that no lock was in the way, or ctx ends.
+func RetryLocked(ctx context.Context, try func() (locked bool)) {
+	for pause := firstLockPause; try(); pause = min(2*pause, maxLockPause) {
 		select {
-		// Two that were in each other's way must not come back together.
+		// At random, because two that were in each other's way must not come back together.
 		case <-time.After(pause/2 + rand.N(pause)):
 		case <-ctx.Done():
 			return
@@ -41,19 +41,20 @@ func Retry(ctx context.Context, try func() (locked bool)) {
 	}
 }
 
-// Patiently has do run one statement for a tenant, or for none, through Brief, again and again until no lock is in its way, for at most limit. A
-// caller who is gone ends that, but not a statement under way: its outcome would be unknown and its connection lost. The error is the last statement's.
-func (d *DB) Patiently(ctx context.Context, tenant *string, limit time.Duration, do func(context.Context, Brief) error) (err error) {
-	running, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+// WithLockRetry has do run one statement for a tenant, or for none, through Brief, until no lock is in its way, for at most timeout. When the
+// caller leaves, it is not tried again; a statement in flight goes on, because its outcome would be unknown and its connection lost. The error
+// is the last statement's.
+func (d *DB) WithLockRetry(ctx context.Context, tenant *string, timeout time.Duration, do func(context.Context, Brief) error) (err error) {
+	running, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
-	waiting, cancel := context.WithTimeout(ctx, limit)
+	waiting, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	name := ""
 	if tenant != nil {
 		name = *tenant
 	}
 	first := true
-	Retry(waiting, func() (locked bool) {
+	RetryLocked(waiting, func() (locked bool) {
 		if !first {
 			if !d.retries.enter(waiting, name) {
 				return false
@@ -67,18 +68,19 @@ func (d *DB) Patiently(ctx context.Context, tenant *string, limit time.Duration,
 	return err
 }
 
-// Brief runs statements, each in a transaction of its own and in one round trip, that fail instead of waiting for a lock for longer than a moment.
+// Brief runs statements, each in a transaction of its own and in one round trip, that fail instead of waiting for a lock for longer than
+// 20 ms.
 type Brief struct{ pool *pgxpool.Pool }
 
-// Brief is for those who try again: see Patiently and Retry.
+// Brief is for statements that are tried again: see WithLockRetry and RetryLocked.
 func (d *DB) Brief() Brief { return Brief{d.pool} }
 
 // Query is as a pool's.
 func (b Brief) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	batch := &pgx.Batch{}
-	batch.Queue("select set_config('lock_timeout', '" + lockPatience + "', true)")
+	batch.Queue("select set_config('lock_timeout', '" + lockTimeout + "', true)")
 	batch.Queue(sql, args...)
-	// Those who notify queue up for a lock when they commit, which is no sign of anybody sitting.
+	// Transactions that notify queue up for a lock when they commit, which says nothing about the jobs' locks.
 	batch.Queue("select set_config('lock_timeout', '0', true)")
 	sent := b.pool.SendBatch(ctx, batch)
 	_, err := sent.Exec()

@@ -36,7 +36,7 @@ func TestTenantsThatMeetLocksTakeTurns(t *testing.T) {
 	call := func(ctx context.Context, tenant *string) {
 		all.Go(func() {
 			first := true
-			err := db.Patiently(ctx, tenant, time.Hour, func(ctx context.Context, brief pg.Brief) error {
+			err := db.WithLockRetry(ctx, tenant, time.Hour, func(ctx context.Context, brief pg.Brief) error {
 				if first {
 					first = false
 					_, err := brief.Exec(ctx, "select ojs.cancel($1)", id)

@@ -48,10 +48,11 @@ type Progress func(name string, done, total int64)
 // Migrate changes the schema of the database at url, whose role must be a superuser or have
 // CREATEROLE and own the database. Several may run at once: they take turns.
 func Migrate(ctx context.Context, url string, direction Direction, progress Progress) error {
-	return migrate(ctx, db.Files(), url, direction, progress)
+	return MigrateFrom(ctx, db.Files(), url, direction, progress)
 }
 
-func migrate(ctx context.Context, files fs.FS, url string, direction Direction, progress Progress) error {
+// MigrateFrom is Migrate with other migrations, such as those of a release to come.
+func MigrateFrom(ctx context.Context, files fs.FS, url string, direction Direction, progress Progress) error {
 	if progress == nil {
 		progress = func(string, int64, int64) {}
 	}
@@ -119,36 +120,40 @@ func Status(ctx context.Context, url string) (SchemaStatus, error) {
 }
 
 const (
-	// So long a migration waits for a lock, and so long those wait who come behind it. It waits longer each time, so that at last PostgreSQL
-	// ends an automatic vacuum that is in the way, for which somebody has to wait a second.
-	shortestWait = 200 * time.Millisecond
-	longestWait  = 2 * time.Second
-	// Between two tries, all who waited get their turn.
-	breath = 300 * time.Millisecond
-	// So often it is tried, for about five minutes.
-	tries = 130
+	// A migration waits for a lock for so long, and everybody behind it as long. The time grows with each try, because PostgreSQL ends an
+	// automatic vacuum that is in the way only for a session that has waited for a second.
+	firstLockTimeout = 200 * time.Millisecond
+	maxLockTimeout   = 2 * time.Second
+	// Between two tries everybody who waited gets a turn.
+	lockRetryPause = 300 * time.Millisecond
+	// About five minutes of tries.
+	maxLockTries = 130
+
+	// The server may be gone when the lock on migrations is given back, or when a connection is set up.
+	unlockTimeout = 5 * time.Second
 )
 
 type migrator struct {
 	db       *sql.DB
 	provider *goose.Provider
 	files    fs.FS
-	inUse    bool         // somebody may be served
-	wait     atomic.Int64 // time.Duration, for a lock
+	inUse    bool         // servers may be running
+	lockWait atomic.Int64 // time.Duration, for a lock
 }
 
 func newMigrator(url string, files fs.FS) (*migrator, error) {
-	cfg, err := pgx.ParseConfig(url)
+	pool, _, err := parseURL(url) // the URL may be a server's, with settings of a pool
 	if err != nil {
 		return nil, fmt.Errorf("read the database URL: %w", err)
 	}
-	survive(&cfg.Config)
+	cfg := pool.ConnConfig
+	detectLoss(&cfg.Config)
 	if cfg.RuntimeParams["application_name"] == "" {
 		cfg.RuntimeParams["application_name"] = "ojs-pg migrate"
 	}
 	m := &migrator{files: files}
-	m.wait.Store(int64(shortestWait))
-	conn := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(m.hurry), stdlib.OptionResetSession(m.hurry))
+	m.lockWait.Store(int64(firstLockTimeout))
+	conn := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(m.setLockTimeout), stdlib.OptionResetSession(m.setLockTimeout))
 	provider, err := goose.NewProvider(goose.DialectPostgres, conn, files,
 		goose.WithTableName(versionTable),
 		goose.WithDisableGlobalRegistry(true),
@@ -161,29 +166,29 @@ func newMigrator(url string, files fs.FS) (*migrator, error) {
 	return m, nil
 }
 
-// hurry bounds how long the statements of a session wait for a lock.
-func (m *migrator) hurry(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, "set lock_timeout = "+strconv.FormatInt(time.Duration(m.wait.Load()).Milliseconds(), 10))
+// setLockTimeout bounds how long the statements of a session wait for a lock.
+func (m *migrator) setLockTimeout(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, "set lock_timeout = "+strconv.FormatInt(time.Duration(m.lockWait.Load()).Milliseconds(), 10))
 	return err
 }
 
-// patiently runs a step again while running work is in its way. A step that failed has done nothing.
-func (m *migrator) patiently(ctx context.Context, step func() error) error {
-	m.wait.Store(int64(shortestWait))
+// withLockRetry runs a step again while a lock of running work is in its way. A step that failed has done nothing.
+func (m *migrator) withLockRetry(ctx context.Context, step func() error) error {
+	m.lockWait.Store(int64(firstLockTimeout))
 	for n := 1; ; n++ {
-		err := m.announce(ctx)
+		err := m.announceChange(ctx)
 		if err == nil {
 			err = step()
 		}
-		if !gaveWay(err) || ctx.Err() != nil {
+		if !lockConflict(err) || ctx.Err() != nil {
 			return err
 		}
-		if n == tries {
+		if n == maxLockTries {
 			return fmt.Errorf("running work was in the way %d times; see pg_stat_activity for whose transaction is open for long: %w", n, err)
 		}
-		m.wait.Store(min(2*m.wait.Load(), int64(longestWait)))
+		m.lockWait.Store(min(2*m.lockWait.Load(), int64(maxLockTimeout)))
 		select {
-		case <-time.After(breath):
+		case <-time.After(lockRetryPause):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -208,7 +213,9 @@ func (m *migrator) lock(ctx context.Context) (unlock func(), err error) {
 		return nil, errors.Join(fmt.Errorf("wait for the migration lock: %w", err), conn.Close())
 	}
 	return func() {
-		_ = locker.SessionUnlock(context.WithoutCancel(ctx), conn)
+		unlocking, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockTimeout)
+		defer cancel()
+		_ = locker.SessionUnlock(unlocking, conn) // the session's end unlocks, too
 		_ = conn.Close()
 	}, nil
 }
@@ -236,7 +243,7 @@ func (m *migrator) up(ctx context.Context, progress Progress) error {
 		if next == "" {
 			break
 		}
-		err = m.patiently(ctx, func() error {
+		err = m.withLockRetry(ctx, func() error {
 			_, err := m.provider.UpByOne(ctx)
 			return err
 		})
@@ -278,7 +285,7 @@ func (m *migrator) down(ctx context.Context, to int64, progress Progress) error 
 	m.inUse = stored != ""
 	for version := start; version > to; {
 		progress(fmt.Sprintf("%05d", version), start-version, start-to)
-		err := m.patiently(ctx, func() error {
+		err := m.withLockRetry(ctx, func() error {
 			_, err := m.provider.Down(ctx)
 			return err
 		})
@@ -362,14 +369,14 @@ func (m *migrator) storeHash(ctx context.Context) error {
 	return nil
 }
 
-// gaveWay: running work was in the way.
-func gaveWay(err error) bool {
+// lockConflict reports whether a lock of running work was in the way.
+func lockConflict(err error) bool {
 	var pgErr *pgconn.PgError
 	return errors.As(err, &pgErr) && (pgErr.Code == lockNotAvailable || pgErr.Code == deadlocked)
 }
 
-// announce lets servers know that what does not fit the schema now may fit in a moment. A new schema nobody serves yet.
-func (m *migrator) announce(ctx context.Context) error {
+// announceChange lets servers know that a statement which does not fit the schema now may fit in a moment. A new schema has no servers.
+func (m *migrator) announceChange(ctx context.Context) error {
 	if !m.inUse {
 		return nil
 	}

@@ -1,11 +1,13 @@
 package pg_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -245,4 +247,50 @@ func TestMigrateWithoutSuperuser(t *testing.T) {
 		t.Error(err)
 	}
 	migrate(t, url, pg.Down)
+}
+
+// A migration that waits for a lock gives way again and again, so that enqueues go on while a transaction has the table open.
+func TestMigrateWaitsInTurns(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	tx, err := d.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "select from ojs.job"); err != nil {
+		t.Fatal(err)
+	}
+	later := pgtest.Migrations(t, map[string]string{"90001_note.sql": "-- +goose Up\nalter table ojs.job add column note text;\n"})
+	done := make(chan error, 1)
+	go func() { done <- pg.MigrateFrom(t.Context(), later, d.URL, pg.Up, nil) }()
+	refusals := func() (n int) {
+		t.Helper()
+		const sql = "select xact_rollback from pg_stat_database where datname = current_database()"
+		if err := d.Pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := refusals()
+	deadline := time.Now().Add(20 * time.Second)
+	for refusals() < before+3 {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not give way")
+		}
+		if _, err := d.Service().Exec(t.Context(), "select ojs.enqueue('a')"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	select {
+	case err := <-done:
+		t.Fatalf("it ended before the transaction that was in its way: %v", err)
+	default:
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
 }

@@ -1,12 +1,13 @@
-// Package pg is the one door to Postgres: it opens the connection pool, turns every error
-// into an *Error, applies the migrations, and keeps the one connection per server on which
-// commits are heard.
+// Package pg is the one door to PostgreSQL: it opens the connection pool, turns every error into an *Error, applies the migrations, and keeps
+// the one connection per server on which commits are heard. It knows pools, SQLSTATEs, notifications, what may be tried again, how
+// concurrent calls share a statement (Batcher), and how the row of a job is encoded (JobRows).
 //
-// It knows pools, SQLSTATEs and notifications, and nothing of jobs: what a job is and who is
-// next is SQL (db/migrations), called through internal/sqlcgen by those who import this package.
+// It does not know what a job is for and who is next: that is SQL (db/migrations), called through internal/sqlcgen by the packages that import
+// this one.
 package pg
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojs-pg/ojs-pg/db"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 // Config says which database to open, and how.
@@ -30,13 +32,15 @@ type Config struct {
 	// ListenURL, if set, is for the one connection that listens, which must be PostgreSQL's own. URL may then lead through
 	// a pooler that gives a session of its own to each transaction only: PgBouncer in transaction mode.
 	ListenURL string
-	// MaxConns bounds the pool; 0 means 16. The listener needs one connection more.
+	// MaxConns bounds the pool, unless the URL has pool_max_conns; 0 means 16. The listener needs one connection more.
 	MaxConns int32
 	// AppName is what pg_stat_activity shows.
 	AppName string
 	// Role, if set, is taken by every session (`set role`): a superuser's login then works
 	// under row security.
 	Role string
+
+	openTimeout time.Duration // tests shorten it
 }
 
 // DB is an open database.
@@ -44,48 +48,62 @@ type DB struct {
 	// Problems are the rows of ojs.problem by SQLSTATE, or by its class of two characters.
 	Problems map[string]Problem
 
-	cut     context.CancelFunc
-	pool    *pgxpool.Pool
-	listen  *pgx.ConnConfig
-	retries turns // of those that Patiently has under way
+	cut      context.CancelFunc
+	pool     *pgxpool.Pool
+	listen   *pgx.ConnConfig
+	retries  turns // of WithLockRetry
+	changing changing
 }
 
-// Open connects and loads the table of problems. A database without our schema opens too,
+const (
+	openTimeout  = 30 * time.Second // to connect to any of the hosts and read the table of problems
+	checkTimeout = 10 * time.Second // to read the schema's hash
+)
+
+// Open connects and loads the table of problems, within 30 s. A database without our schema opens too,
 // for CheckSchema to explain.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
-	whole, cut := context.WithCancel(context.Background())
-	pool, err := openPool(ctx, cfg, whole)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(cfg.openTimeout, openTimeout))
+	defer cancel()
+	lifetime, cut := context.WithCancel(context.Background())
+	pool, err := openPool(ctx, cfg, lifetime)
 	if err != nil {
 		cut()
 		return nil, err
 	}
-	d := &DB{cut: cut, pool: pool, listen: pool.Config().ConnConfig, retries: turns{free: patientRetries}}
+	d := &DB{cut: cut, pool: pool, listen: pool.Config().ConnConfig, retries: turns{free: lockRetries}}
 	if cfg.ListenURL != "" {
-		d.listen, err = listenConfig(cfg, whole)
+		d.listen, err = listenConfig(cfg, lifetime)
 	}
 	if err == nil {
 		err = d.loadProblems(ctx)
 	}
 	if err != nil {
+		d.Cut() // a session that hangs must not keep Close waiting
 		d.Close()
 		return nil, err
 	}
 	return d, nil
 }
 
-func openPool(ctx context.Context, cfg Config, whole context.Context) (*pgxpool.Pool, error) {
-	poolCfg, err := pgxpool.ParseConfig(cfg.URL)
+func openPool(ctx context.Context, cfg Config, lifetime context.Context) (*pgxpool.Pool, error) {
+	poolCfg, given, err := parseURL(cfg.URL)
 	if err != nil {
 		return nil, fmt.Errorf("read the database URL: %w", err)
 	}
-	poolCfg.MaxConns = cfg.MaxConns
-	if poolCfg.MaxConns == 0 {
-		poolCfg.MaxConns = 16
+	if !given["pool_max_conns"] {
+		poolCfg.MaxConns = cmp.Or(cfg.MaxConns, 16)
 	}
-	poolCfg.MaxConnLifetime = time.Hour
-	poolCfg.MaxConnLifetimeJitter = 10 * time.Minute
-	poolCfg.MaxConnIdleTime = 10 * time.Minute
-	configure(poolCfg.ConnConfig, cfg, whole)
+	if !given["pool_max_conn_lifetime"] {
+		poolCfg.MaxConnLifetime = time.Hour
+	}
+	if !given["pool_max_conn_lifetime_jitter"] {
+		poolCfg.MaxConnLifetimeJitter = 10 * time.Minute
+	}
+	if !given["pool_max_conn_idle_time"] {
+		poolCfg.MaxConnIdleTime = 10 * time.Minute
+	}
+	configure(poolCfg.ConnConfig, cfg, lifetime)
 	if cfg.ListenURL != "" {
 		// The session of the next statement may be another one. PgBouncer takes no settings that it does not know.
 		delete(poolCfg.ConnConfig.RuntimeParams, "search_path")
@@ -109,19 +127,35 @@ func openPool(ctx context.Context, cfg Config, whole context.Context) (*pgxpool.
 	return pool, nil
 }
 
-func listenConfig(cfg Config, whole context.Context) (*pgx.ConnConfig, error) {
-	listen, err := pgx.ParseConfig(cfg.ListenURL)
+// parseURL reads a URL, which may have settings of a pool, and says which of these it has.
+func parseURL(url string) (cfg *pgxpool.Config, given map[string]bool, err error) {
+	conn, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, nil, err
+	}
+	if cfg, err = pgxpool.ParseConfig(url); err != nil {
+		return nil, nil, err
+	}
+	given = map[string]bool{}
+	for name := range conn.RuntimeParams {
+		given[name] = true
+	}
+	return cfg, given, nil
+}
+
+func listenConfig(cfg Config, lifetime context.Context) (*pgx.ConnConfig, error) {
+	listen, _, err := parseURL(cfg.ListenURL)
 	if err != nil {
 		return nil, fmt.Errorf("read the URL to listen at: %w", err)
 	}
-	configure(listen, cfg, whole)
-	return listen, nil
+	configure(listen.ConnConfig, cfg, lifetime)
+	return listen.ConnConfig, nil
 }
 
-// configure completes what a URL says. Connections end with whole.
-func configure(conn *pgx.ConnConfig, cfg Config, whole context.Context) {
-	survive(&conn.Config)
-	conn.DialFunc = until(whole, conn.DialFunc)
+// configure completes what a URL says. Connections end with lifetime.
+func configure(conn *pgx.ConnConfig, cfg Config, lifetime context.Context) {
+	detectLoss(&conn.Config)
+	conn.DialFunc = dialUntil(lifetime, conn.DialFunc)
 	// All our SQL names its schema, and times leave as instants.
 	params := map[string]string{"search_path": "", "timezone": "UTC"}
 	if cfg.AppName != "" {
@@ -139,18 +173,18 @@ func configure(conn *pgx.ConnConfig, cfg Config, whole context.Context) {
 }
 
 const (
-	connectLimit = 5 * time.Second // for each host, unless the URL has connect_timeout
-	silence      = 5 * time.Second // after which a host that confirms nothing is taken for dead
+	connectTimeout = 5 * time.Second // for each host, unless the URL has connect_timeout
+	userTimeout    = 5 * time.Second // after which a host that confirms nothing is taken for dead
 )
 
-// survive makes connections that notice when their database is gone or no longer the one to write to.
-func survive(cfg *pgconn.Config) {
+// detectLoss makes connections notice when their database is gone or no longer the one to write to.
+func detectLoss(cfg *pgconn.Config) {
 	if cfg.ConnectTimeout == 0 {
-		cfg.ConnectTimeout = connectLimit
+		cfg.ConnectTimeout = connectTimeout
 	}
 	dialer := net.Dialer{
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 2 * time.Second, Interval: time.Second, Count: 3},
-		Control:         giveUp,
+		Control:         setUserTimeout,
 	}
 	cfg.DialFunc = dialer.DialContext
 	elsewhere := func(f *pgconn.FallbackConfig) bool { return f.Host != cfg.Host || f.Port != cfg.Port }
@@ -170,8 +204,8 @@ const pingAfter = time.Second
 
 type unchecked struct{}
 
-// Unchecked is for statements that an idle server runs from time to time, and that whoever runs them tries
-// again after an error: with it, the connection is not asked first, which would be one more round trip.
+// Unchecked is for statements that an idle server runs from time to time, and that are tried again after an error: with it, a connection
+// is not asked first, which would be one more round trip.
 func Unchecked(ctx context.Context) context.Context { return context.WithValue(ctx, unchecked{}, true) }
 
 // Pool is for those who run generated queries; errors go through Err.
@@ -184,23 +218,20 @@ func (d *DB) Close() {
 }
 
 func (d *DB) loadProblems(ctx context.Context) error {
-	rows, err := d.pool.Query(ctx, "select sqlstate, code, http_status, retryable, title, hint from ojs.problem")
+	rows, err := sqlcgen.New(d.pool).Problems(ctx)
 	if err != nil {
 		return ignoreMissing(err)
 	}
-	defer rows.Close()
-	problems := map[string]Problem{}
-	for rows.Next() {
-		var p Problem
-		if err := rows.Scan(&p.SQLState, &p.Code, &p.Status, &p.Retryable, &p.Title, &p.Hint); err != nil {
-			return fmt.Errorf("read ojs.problem: %w", err)
+	d.Problems = make(map[string]Problem, len(rows))
+	for _, r := range rows {
+		d.Problems[r.Sqlstate] = Problem{
+			SQLState: r.Sqlstate, Code: r.Code, Status: int(r.HttpStatus), Retryable: r.Retryable, Title: r.Title, Hint: r.Hint,
 		}
-		problems[p.SQLState] = p
 	}
-	d.Problems = problems
-	return ignoreMissing(rows.Err())
+	return nil
 }
 
+// ignoreMissing lets a database open that does not have our schema, or not for us.
 func ignoreMissing(err error) error {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) {
@@ -218,11 +249,12 @@ func ignoreMissing(err error) error {
 // ErrSchema means that the database does not hold the schema this program was built for.
 var ErrSchema = errors.New("the database does not have this program's schema")
 
-// CheckSchema compares the schema with the one compiled in; its error says what to do. One that later migrations have been applied to is
-// accepted: they keep what the programs before them call.
+// CheckSchema compares the schema with the one compiled in, within 10 s; its error says what to do. A schema that later migrations have been
+// applied to is accepted: they keep what earlier programs call.
 func (d *DB) CheckSchema(ctx context.Context) error {
-	var stored, ours *string
-	err := d.pool.QueryRow(ctx, "select ojs.schema_hash(), ojs.schema_hash($1)", db.Version()).Scan(&stored, &ours)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	hash, err := sqlcgen.New(d.pool).SchemaHashes(ctx, db.Version())
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) {
 		switch pgErr.Code {
@@ -232,16 +264,15 @@ func (d *DB) CheckSchema(ctx context.Context) error {
 			return fmt.Errorf("%w, or its role may not use it: grant ojs_service to the role in DATABASE_URL (%s)", ErrSchema, pgErr.Message)
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("read the schema's hash: %w", err)
-	}
 	switch {
-	case stored == nil:
+	case err != nil:
+		return fmt.Errorf("read the schema's hash: %w", err)
+	case hash.Stored == "":
 		return fmt.Errorf("%w: a migration was interrupted. Run: ojs-pg migrate up", ErrSchema)
-	case ours != nil && *ours == db.Hash():
-		return nil
+	case hash.AtVersion != db.Hash():
+		return fmt.Errorf("%w: %s", ErrSchema, recreateAdvice)
 	}
-	return fmt.Errorf("%w: %s", ErrSchema, recreateAdvice)
+	return nil
 }
 
 const recreateAdvice = "it was made by another pre-release, or is not migrated to the end. Try: ojs-pg migrate up. " +

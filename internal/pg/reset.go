@@ -38,7 +38,7 @@ func Reset(ctx context.Context, url string) error {
 				delete from ojs.settings;
 				insert into ojs.settings default values;
 			end $$`)
-		if gaveWay(err) && ctx.Err() == nil {
+		if lockConflict(err) && ctx.Err() == nil {
 			continue
 		}
 		if err != nil {

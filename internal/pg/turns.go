@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// turns is a door for a few at once. Tenants that wait before it take turns, so that one who sends a thousand does not push the others back.
+// turns lets a few in at once. Tenants that wait take turns, so that one that sends a thousand requests does not push the others back.
 type turns struct {
 	mu    sync.Mutex
 	free  int
-	lines map[string][]chan struct{} // of each tenant who waits; closed when it is let in
-	next  []string                   // the tenants who wait, in turn
+	lines map[string][]chan struct{} // of each tenant that waits; closed when it is let in
+	next  []string                   // the tenants that wait, in turn
 }
 
-// enter waits for its turn and reports true, or false when ctx ends first. Whoever has entered leaves.
+// enter waits for its turn and reports true, or false when ctx ends first. Every enter that reported true is followed by leave.
 func (t *turns) enter(ctx context.Context, tenant string) bool {
 	t.mu.Lock()
 	if t.free > 0 {

@@ -151,6 +151,23 @@ type OjsJob struct {
 	Extra []byte
 }
 
+// Every error a caller can meet: SQLSTATE, OJS code, HTTP status, whether a retry can help. A key of two characters stands for the rest of
+// its SQLSTATE class.
+type OjsProblem struct {
+	// SQLSTATE, five characters; or a class, two characters.
+	Sqlstate string
+	// The code in an HTTP error body (ojs-errors).
+	Code string
+	// The HTTP status it is answered with.
+	HttpStatus int32
+	// Whether the same request may succeed later unchanged.
+	Retryable bool
+	// One line for people; used when PostgreSQL's own message must not leave the server.
+	Title string
+	// What the caller can do.
+	Hint string
+}
+
 // Configured queues. A queue without a row is not paused; queues need not be created.
 type OjsQueue struct {
 	// The queue's name.

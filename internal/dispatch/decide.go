@@ -1,0 +1,224 @@
+package dispatch
+
+import (
+	"container/list"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+// decider takes decisions for groups in line. There is one for requests that SQL surely accepts, so that they are decided together, and
+// one for the others, so that no request shares a transaction with one that is refused, or waits for it.
+type decider struct {
+	groups   int      // in one decision
+	limit    int      // of decisions in flight
+	inFlight int      // decisions
+	line     []*group // with requests to decide, in turn
+}
+
+// part is one group's share of a decision.
+type part struct {
+	g           *group
+	requests    []*request // waiting ones, then requeued ones, then new ones
+	asked       int        // jobs
+	polled      bool       // waiting requests are among them
+	leftOut     bool       // some waiting requests had no room
+	lastArrival uint64     // before the decision
+	requeues    uint64     // before the decision
+
+	fetched
+	err  error
+	each []outcome // instead of jobs and err, where requests were decided one by one
+}
+
+// fetched is what a call of ojs.fetch_many returned.
+type fetched struct {
+	jobs   []sqlcgen.OjsJob
+	counts []int    // how many of the jobs, in order, each request got
+	quiet  []string // workers that are to get no jobs
+	cut    bool     // the call stopped early: there may be more
+}
+
+type outcome struct {
+	jobs []sqlcgen.OjsJob
+	err  error
+}
+
+// lineUp puts a group in line if it has something to decide, and starts a decision if there is room for one. Needs Dispatcher.mu.
+func (d *Dispatcher) lineUp(g *group) {
+	s := g.decider
+	if !g.inLine && (g.incoming.Len()+g.requeued.Len() > 0 || g.pollDue && g.waiting.Len() > 0) {
+		g.inLine = true
+		s.line = append(s.line, g)
+	}
+	if s.inFlight < s.limit && len(s.line) > 0 {
+		s.inFlight++
+		go d.decide(s)
+	}
+}
+
+// decide takes one decision after the other until no group is in line. A panic of a statement is the error of its requests; one in the
+// bookkeeping ends the process, because requests would wait for ever.
+func (d *Dispatcher) decide(s *decider) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for len(s.line) > 0 {
+		parts := d.take(s)
+		d.mu.Unlock()
+		d.fetch(parts)
+		d.mu.Lock()
+		for _, p := range parts {
+			d.handOut(p)
+		}
+	}
+	s.inFlight--
+	d.idle.Broadcast()
+}
+
+// take chooses what the next decision is about. Groups take turns.
+func (d *Dispatcher) take(s *decider) (parts []*part) {
+	room := d.opts.Jobs
+	for len(s.line) > 0 && len(parts) < s.groups {
+		g := s.line[0]
+		p := &part{g: g, polled: g.pollDue, lastArrival: d.arrivals, requeues: d.requeues}
+		full := p.fill(&room, len(parts) > 0)
+		if full && len(p.requests) == 0 {
+			break // its turn is the next decision
+		}
+		s.line = s.line[1:]
+		g.inLine = false
+		p.leftOut = g.pollDue && g.waiting.Len() > 0
+		g.pollDue = false
+		if len(p.requests) > 0 {
+			if p.polled {
+				if time.Since(g.polledAt) > emptyPollsKept {
+					g.emptyPolls = 0
+				}
+				g.polledAt = time.Now()
+			}
+			g.deciding++
+			parts = append(parts, p)
+		} else {
+			g.tidy()
+		}
+		if full {
+			break
+		}
+	}
+	return parts
+}
+
+// fill takes the group's requests for which there is room, and reports whether the room was not enough. The first request of a decision
+// always has room.
+func (p *part) fill(room *int, others bool) (full bool) {
+	g := p.g
+	for _, l := range [...]*list.List{&g.waiting, &g.requeued, &g.incoming} {
+		for l.Len() > 0 && (l != &g.waiting || g.pollDue) {
+			r := l.Front().Value.(*request)
+			if r.Count > *room && (others || len(p.requests) > 0) {
+				return true
+			}
+			r.leave()
+			p.requests = append(p.requests, r)
+			p.asked += r.Count
+			*room -= r.Count
+		}
+	}
+	return false
+}
+
+// fetch carries a decision out. An error is that of all requests, unless a single one may have caused it.
+func (d *Dispatcher) fetch(parts []*part) {
+	if len(parts) == 0 {
+		return
+	}
+	err := pg.WithRetry(d.opts.Query, func(ctx context.Context) error { return d.send.fetch(ctx, parts) })
+	switch {
+	case err == nil:
+	case pg.ItemFault(err) && len(parts) > 1:
+		for _, p := range parts {
+			d.fetch([]*part{p})
+		}
+	case pg.ItemFault(err) && len(parts[0].requests) > 1:
+		p := parts[0]
+		for _, r := range p.requests {
+			one := &part{g: p.g, requests: []*request{r}, asked: r.Count}
+			d.fetch([]*part{one})
+			p.each = append(p.each, outcome{one.jobs, one.err})
+			p.quiet = append(p.quiet, one.quiet...)
+		}
+	default:
+		for _, p := range parts {
+			p.fetched, p.err = fetched{}, fmt.Errorf("fetch: %w", d.db.Err(err))
+		}
+	}
+}
+
+// handOut answers the requests of a part in the order in which they arrived, and has those that get nothing wait.
+func (d *Dispatcher) handOut(p *part) {
+	g := p.g
+	got, empty := d.assign(p)
+	for i := range empty {
+		switch {
+		case p.cut:
+			// Nobody has looked for them yet.
+			empty[i].enter(&g.requeued, false)
+		case p.polled:
+			// They were in front of the requests that wait, and are again.
+			g.wait(empty[len(empty)-1-i], true)
+		default:
+			g.wait(empty[i], false)
+		}
+	}
+	switch {
+	case got > 0:
+		g.emptyPolls = 0
+	case p.polled:
+		g.emptyPolls++
+	}
+	if got < p.asked && p.err == nil && p.each == nil && !p.cut {
+		// No more was there when the decision began, so there is nothing for requests it had no room for.
+		for e := g.incoming.Front(); e != nil && e.Value.(*request).arrived <= p.lastArrival; e = g.incoming.Front() {
+			g.wait(e.Value.(*request), false)
+		}
+	} else if p.leftOut {
+		g.pollDue = true
+	}
+	g.deciding--
+	d.lineUp(g)
+	g.tidy()
+}
+
+// assign gives each request its run of the jobs. It returns how many jobs there were and the requests that got none. Jobs of callers who
+// have left are given back.
+func (d *Dispatcher) assign(p *part) (got int, empty []*request) {
+	jobs := p.jobs
+	for i, r := range p.requests {
+		o, quiet := outcome{err: p.err}, slices.Contains(p.quiet, r.WorkerID)
+		switch {
+		case p.each != nil:
+			o = p.each[i]
+		case quiet:
+			p.asked -= r.Count
+		case p.err == nil:
+			n := p.counts[i]
+			o.jobs, jobs = jobs[:n:n], jobs[n:]
+		}
+		got += len(o.jobs)
+		switch {
+		case r.gone:
+			d.back.add(o.jobs)
+		case len(o.jobs) > 0 || o.err != nil:
+			p.g.answer(r, o.jobs, o.err)
+		case quiet:
+			d.putQuiet(r, p.requeues)
+		default:
+			empty = append(empty, r)
+		}
+	}
+	return got, empty
+}

@@ -1,0 +1,172 @@
+package dispatch
+
+import (
+	"cmp"
+	"container/list"
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+// Options bound what the Dispatcher puts into one statement and how much it has in flight. A zero
+// field takes its default.
+type Options struct {
+	Jobs        int // handed out by one decision; default 1600
+	Groups      int // sets of queues decided in one transaction; default 32
+	Decisions   int // in flight; default 1: they are serial anyway
+	Settlements int // attempts ended by one statement; default 1000
+	Enqueues    int // jobs enqueued by one statement; default 500
+	Bytes       int // of JSON in one statement, unless a single job has more; default 4 MiB
+	Statements  int // of each kind in flight: ACKs, other settlements, enqueues, isolated decisions; default 3
+	Isolated    int // statements in flight for jobs whose id the client chose, and as many again where ids are locked; default 4
+
+	// What waits for a statement, of each kind: requests beyond are refused with 503.
+	WaitingItems int // default 20,000
+	WaitingBytes int // default 64 MiB
+	GiveBacks    int // jobs to be given back that are remembered, about 150 bytes each; default 50,000
+
+	Query    time.Duration // longest a statement may take; default 15 s
+	Spacing  time.Duration // a statement starts beside one of its kind when that has been in flight for so long; default 10 ms
+	Fallback time.Duration // between two polls that no commit calls for; default 20 s
+	Linger   time.Duration // a set of queues stays registered for so long after the last wait; default 2 s
+
+	// Canned, if set, takes the database's place: it makes the jobs that a FETCH gets, every settlement succeeds, and every job
+	// is accepted. It is there to measure what everything else costs.
+	Canned func(count int) []sqlcgen.OjsJob
+}
+
+func (o Options) withDefaults() Options {
+	return Options{
+		Jobs: cmp.Or(o.Jobs, 1600), Groups: cmp.Or(o.Groups, 32), Decisions: cmp.Or(o.Decisions, 1),
+		Settlements: cmp.Or(o.Settlements, 1000), Enqueues: cmp.Or(o.Enqueues, 500), Bytes: cmp.Or(o.Bytes, 4<<20),
+		Statements: cmp.Or(o.Statements, 3), Isolated: cmp.Or(o.Isolated, 4),
+		WaitingItems: o.WaitingItems, WaitingBytes: o.WaitingBytes, GiveBacks: cmp.Or(o.GiveBacks, 50_000),
+		Query: cmp.Or(o.Query, 15*time.Second), Spacing: cmp.Or(o.Spacing, 10*time.Millisecond),
+		Fallback: cmp.Or(o.Fallback, 20*time.Second), Linger: cmp.Or(o.Linger, 2*time.Second),
+		Canned: o.Canned,
+	}
+}
+
+// Dispatcher turns concurrent requests into few statements. Requests that arrive while a statement is in flight share the next one; none
+// waits for company.
+type Dispatcher struct {
+	db       *pg.DB
+	listener *pg.Listener
+	log      *slog.Logger
+	opts     Options
+	began    time.Time
+	send     statements
+
+	acks     *pg.Batcher[ack, *sqlcgen.OjsJob] // nil instead of a job: ojs.settle has to say what is wrong
+	settles  *pg.Batcher[Settlement, Settled]
+	enqueues *pg.Batcher[newJob, Settled]
+	isolated []*pg.Batcher[newJob, Settled] // jobs whose id the client chose; those that meet a lock go on to the next
+	back     *giveBacks
+
+	mu       sync.Mutex
+	idle     sync.Cond // a decision has ended
+	groups   map[groupKey]*group
+	shared   decider
+	alone    decider // for requests that SQL is likely to refuse, each by itself
+	arrivals uint64
+	draining bool
+
+	quiet         list.List   // of *request whose workers are to get no jobs
+	quietTimer    *time.Timer // for requeueQuiet
+	requeues      uint64      // how often requeueQuiet has run
+	requeuedAt    time.Time
+	stopListening func()
+
+	sent atomic.Int64 // statements
+}
+
+// New makes a Dispatcher, which works at once; Run is for the end.
+func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Dispatcher {
+	d := &Dispatcher{db: db, listener: listener, log: log, opts: opts.withDefaults(), began: time.Now(), groups: map[groupKey]*group{}}
+	d.idle.L = &d.mu
+	d.shared = decider{groups: d.opts.Groups, limit: d.opts.Decisions}
+	d.alone = decider{groups: 1, limit: d.opts.Statements}
+	d.send = d.statements()
+	d.back = newGiveBacks(d)
+	batch := pg.BatchOptions{
+		Items: d.opts.Settlements, Bytes: d.opts.Bytes, Statements: d.opts.Statements, Spacing: d.opts.Spacing, Timeout: d.opts.Query,
+		WaitingItems: d.opts.WaitingItems, WaitingBytes: d.opts.WaitingBytes,
+	}
+	d.acks = pg.NewBatcher(batch, d.send.ack)
+	d.settles = pg.NewBatcher(batch, d.send.settle)
+	batch.Items = d.opts.Enqueues
+	d.enqueues = pg.NewBatcher(batch, d.enqueueNow)
+	// Most jobs of a statement that met a lock are not the one whose id is locked. They are tried again with fewer others, and at last each
+	// by itself; jobs that come new are not behind them.
+	batch.Isolated, batch.Spacing = true, 0
+	for i, items := range [...]int{d.opts.Enqueues, min(d.opts.Enqueues, 20), 1} {
+		batch.Items, batch.Statements = items, d.opts.Isolated
+		if i > 0 {
+			batch.Statements = max(1, d.opts.Isolated/2)
+		}
+		d.isolated = append(d.isolated, pg.NewBatcher(batch, d.enqueueAlone))
+	}
+	if listener != nil {
+		// Under the lock, because requeueQuiet may be called before quietTimer is assigned.
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.quietTimer = time.AfterFunc(d.opts.Fallback, d.requeueQuiet)
+		d.stopListening = listener.OnToken(awakeToken, func() { d.quietTimer.Reset(0) })
+	}
+	return d
+}
+
+// Run returns when ctx has ended and nothing is in flight any more.
+func (d *Dispatcher) Run(ctx context.Context) {
+	<-ctx.Done()
+	d.Drain()
+	d.acks.Wait()
+	d.settles.Wait()
+	d.enqueues.Wait()
+	for _, b := range d.isolated {
+		b.Wait()
+	}
+	d.waitForDecisions()
+	d.back.stop()
+}
+
+func (d *Dispatcher) waitForDecisions() {
+	if d.listener != nil {
+		d.stopListening()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.shared.inFlight+d.alone.inFlight > 0 {
+		d.idle.Wait()
+	}
+	for _, g := range d.groups {
+		g.unsubscribe()
+	}
+	if d.listener != nil {
+		d.quietTimer.Stop()
+	}
+}
+
+// Drain answers requests that wait for a job without one, at once and from now on. Everything else goes on.
+func (d *Dispatcher) Drain() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.draining = true
+	for _, g := range d.groups {
+		for e := g.waiting.Front(); e != nil; e = g.waiting.Front() {
+			g.answer(e.Value.(*request), nil, nil)
+		}
+	}
+	for e := d.quiet.Front(); e != nil; e = d.quiet.Front() {
+		r := e.Value.(*request)
+		r.group.answer(r, nil, nil)
+	}
+}
+
+// Statements is how many statements have been sent so far.
+func (d *Dispatcher) Statements() int64 { return d.sent.Load() }

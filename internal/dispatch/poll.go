@@ -1,0 +1,176 @@
+package dispatch
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	// Polls that commits called for and that found nothing: so many in a row follow each other at once, then they are spaced, up to
+	// maxPollInterval.
+	maxEmptyPolls   = 4
+	maxPollInterval = 64 * time.Millisecond
+	// A poll after such a pause forgets the empty ones before it.
+	emptyPollsKept = time.Second
+	// The interval between polls while commits do not notify this server.
+	unnotifiedInterval = 2 * time.Second
+	// Notifications with this payload say that a quiet worker may work again.
+	awakeToken = "awake"
+)
+
+// All methods here need Dispatcher.mu, but for those that timers and the Listener call: wake, delayedPoll, timerFired, requeueQuiet.
+
+// wait has a request wait that found nothing, in front of the others or behind them.
+func (g *group) wait(r *request, front bool) {
+	if r.over || r.Wait <= 0 || g.d.draining {
+		g.answer(r, nil, nil)
+		return
+	}
+	r.leave()
+	r.enter(&g.waiting, front)
+	if g.sub == nil {
+		var registered bool
+		g.sub, registered = g.d.listener.Subscribe(g.queues, g.wake)
+		g.lingering = true
+		if registered {
+			// A commit since the decision notified others only.
+			g.pollSoon()
+		}
+	}
+	if g.lingering {
+		g.setTimer()
+	}
+}
+
+// wake is called by the Listener when a poll may find a job.
+func (g *group) wake() {
+	g.d.mu.Lock()
+	defer g.d.mu.Unlock()
+	g.pollSoon()
+}
+
+// pollSoon polls now, or after a pause if too many polls in a row found nothing: commits that are not for the requests that wait here (a paused
+// queue, other tenants' jobs, jobs that another server was faster to take) must not have it poll without pause.
+func (g *group) pollSoon() {
+	if g.delayed != nil {
+		return
+	}
+	if g.emptyPolls > maxEmptyPolls {
+		pause := min(time.Millisecond<<min(g.emptyPolls-maxEmptyPolls-1, 10), maxPollInterval)
+		if left := time.Until(g.polledAt.Add(pause)); left > 0 {
+			g.delayed = time.AfterFunc(left, g.delayedPoll)
+			return
+		}
+	}
+	g.poll()
+}
+
+func (g *group) delayedPoll() {
+	g.d.mu.Lock()
+	defer g.d.mu.Unlock()
+	g.delayed = nil
+	g.poll()
+}
+
+// poll has the next decision take the requests that wait, too.
+func (g *group) poll() {
+	g.pollDue = true
+	g.d.lineUp(g)
+	if g.sub != nil && g.waiting.Len() > 0 {
+		g.setTimer()
+	}
+}
+
+// setTimer sets the timer for the next poll that no commit calls for; if no request waits, for the end of the subscription.
+func (g *group) setTimer() {
+	in := g.d.opts.Linger
+	g.lingering = g.waiting.Len() == 0
+	if !g.lingering {
+		in = g.d.opts.Fallback
+		if !g.sub.Notified() {
+			in = min(in, unnotifiedInterval)
+		}
+		// At random, so that groups that began together do not all poll together, and then on a beat, so that some share a decision.
+		in = g.d.onBeat(time.Now(), in+rand.N(in/4+1)-in/8, in/16)
+	}
+	if g.timer == nil {
+		g.timer = time.AfterFunc(in, g.timerFired)
+	} else {
+		g.timer.Reset(in)
+	}
+}
+
+// onBeat puts off what is due after in to the next beat.
+func (d *Dispatcher) onBeat(now time.Time, in, beat time.Duration) time.Duration {
+	return in + beat - (now.Sub(d.began)+in)%max(beat, 1)
+}
+
+func (g *group) timerFired() {
+	g.d.mu.Lock()
+	defer g.d.mu.Unlock()
+	switch {
+	case g.sub == nil:
+	case !g.lingering:
+		g.poll()
+	case g.waiting.Len() == 0 && g.deciding == 0:
+		g.unsubscribe()
+		g.tidy()
+	}
+}
+
+func (g *group) unsubscribe() {
+	if g.sub != nil {
+		g.sub.Close()
+		g.timer.Stop()
+		g.sub = nil
+	}
+	if g.delayed != nil {
+		g.delayed.Stop()
+		g.delayed = nil
+	}
+}
+
+// putQuiet has a request wait whose worker is to get no jobs, where it takes nobody's place. requeues is how often requeueQuiet had run when
+// the decision began.
+func (d *Dispatcher) putQuiet(r *request, requeues uint64) {
+	switch {
+	case r.over || r.Wait <= 0 || d.draining:
+		r.group.answer(r, nil, nil)
+	case requeues != d.requeues:
+		// A worker was told to work again while the decision was in flight, and it may be this one.
+		r.enter(&r.group.requeued, false)
+	default:
+		r.enter(&d.quiet, false)
+	}
+}
+
+// requeueQuiet puts the requests of quiet workers back in line, before new ones, which might leave them no room. The next decision checks
+// whether the workers may work again. quietTimer calls it: at the fallback interval, and soon after a notification that a worker was told
+// to work again.
+func (d *Dispatcher) requeueQuiet() {
+	in := d.opts.Fallback
+	if d.listener.Backend() == 0 {
+		in = min(in, unnotifiedInterval)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.draining {
+		return
+	}
+	// Notifications that come all the time must not fill everybody's decisions with quiet requests.
+	if left := time.Until(d.requeuedAt.Add(maxPollInterval)); left > 0 {
+		d.quietTimer.Reset(left)
+		return
+	}
+	// Set before the requests move: a notification from now on is for the next time.
+	d.quietTimer.Reset(in)
+	d.requeuedAt = time.Now()
+	d.requeues++
+	for e := d.quiet.Front(); e != nil; e = d.quiet.Front() {
+		r := e.Value.(*request)
+		r.leave()
+		r.group = d.groupOf(&r.Fetch)
+		r.enter(&r.group.requeued, false)
+		d.lineUp(r.group)
+	}
+}

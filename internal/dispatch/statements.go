@@ -1,0 +1,260 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+// statements are what is sent to the database, each in one transaction. Statements that return jobs are written here instead of in
+// db/queries, because their rows are read by hand (pg.JobRows).
+type statements struct {
+	fetch   func(ctx context.Context, parts []*part) error // sets part.fetched
+	ack     func(ctx context.Context, items []ack) ([]*sqlcgen.OjsJob, error)
+	settle  func(ctx context.Context, items []Settlement) ([]Settled, error)
+	release func(ctx context.Context, ids, leases []string) (locked []string, err error)
+}
+
+func (d *Dispatcher) statements() statements {
+	if d.opts.Canned != nil {
+		return d.cannedStatements()
+	}
+	return statements{fetch: d.fetchMany, ack: d.ackMany, settle: d.settleMany, release: d.releaseMany}
+}
+
+const fetchMany = "select request, " + pg.JobColumns + " from ojs.fetch_many($1, $2, $3, $4, $5)"
+
+// fetchMany decides for several groups in one transaction. No job is handed out before it has committed.
+func (d *Dispatcher) fetchMany(ctx context.Context, parts []*part) error {
+	d.sent.Add(int64(len(parts)))
+	if len(parts) == 1 {
+		rows, err := d.db.Pool().Query(ctx, fetchMany, parts[0].arguments()...)
+		if err != nil {
+			return err
+		}
+		return parts[0].read(rows)
+	}
+	batch := &pgx.Batch{}
+	for _, p := range parts {
+		batch.Queue(fetchMany, p.arguments()...)
+	}
+	results := d.db.Pool().SendBatch(ctx, batch)
+	for _, p := range parts {
+		rows, err := results.Query()
+		if err == nil {
+			err = p.read(rows)
+		}
+		if err != nil {
+			_ = results.Close() // the same error
+			return err
+		}
+	}
+	return results.Close()
+}
+
+func (p *part) arguments() []any {
+	n := len(p.requests)
+	counts, timeouts := make([]int32, n), make([]int32, n)
+	workers := make([]string, n)
+	for i, r := range p.requests {
+		counts[i], workers[i], timeouts[i] = int32(r.Count), r.WorkerID, int32(r.VisibilityTimeoutMs)
+	}
+	return []any{p.g.queues, counts, workers, timeouts, p.g.tenant}
+}
+
+// Columns of fetchMany that tell rows without a job apart.
+const (
+	requestColumn = 0
+	workerColumn  = 9
+	idColumn      = 14
+)
+
+// read reads the rows of ojs.fetch_many to their end, which is the end of the transaction unless they belong to a batch.
+func (p *part) read(rows pgx.Rows) error {
+	defer rows.Close()
+	p.fetched = fetched{counts: make([]int, len(p.requests))}
+	reader := pg.NewJobRows(rows, 1)
+	last := 1
+	for rows.Next() {
+		if reader.Null(idColumn) {
+			if reader.Null(workerColumn) {
+				p.cut = true
+			} else {
+				p.quiet = append(p.quiet, string(rows.RawValues()[workerColumn]))
+			}
+			continue
+		}
+		if p.jobs == nil {
+			p.jobs = make([]sqlcgen.OjsJob, 0, min(p.asked, 64))
+		}
+		p.jobs = append(p.jobs, sqlcgen.OjsJob{})
+		request, err := reader.Int(requestColumn)
+		if err == nil {
+			err = reader.Read(&p.jobs[len(p.jobs)-1])
+		}
+		// A worker must get no job that is leased to another one.
+		if err == nil && (request < last || request > len(p.requests)) {
+			err = fmt.Errorf("a job for request %d of %d, after one for %d", request, len(p.requests), last)
+		}
+		if err != nil {
+			p.fetched = fetched{}
+			return err
+		}
+		p.counts[request-1]++
+		last = request
+	}
+	return rows.Err()
+}
+
+func (d *Dispatcher) releaseMany(ctx context.Context, ids, leases []string) (locked []string, err error) {
+	d.sent.Add(1)
+	return sqlcgen.New(d.db.Pool()).ReleaseMany(ctx, sqlcgen.ReleaseManyParams{Ids: ids, Leases: leases})
+}
+
+const ackMany = "select n, attempt, finished_at from ojs.ack_many($1, $2, $3, $4, $5)"
+
+// Not (job).*, which a migration may make wider.
+var ackManyJobs = "select n, (job)." + strings.ReplaceAll(pg.JobColumns, ", ", ", (job).") +
+	" from ojs.ack_many($1, $2, $3, $4, $5, true)"
+
+// ackMany acknowledges what ojs.ack_many can, which is most of what comes, and returns nil for the rest.
+func (d *Dispatcher) ackMany(ctx context.Context, items []ack) ([]*sqlcgen.OjsJob, error) {
+	d.sent.Add(1)
+	ids, leases := make([]pgtype.UUID, len(items)), make([]pgtype.UUID, len(items))
+	results := make([][]byte, len(items))
+	workers, tenants := make([]*string, len(items)), make([]*string, len(items))
+	sql, whole := ackMany, false
+	for i, a := range items {
+		ids[i], leases[i], results[i], workers[i], tenants[i] = a.id, a.lease, a.Result, a.WorkerID, a.Tenant
+		whole = whole || a.jobs
+	}
+	if whole {
+		sql = ackManyJobs
+	}
+	rows, err := d.db.Pool().Query(ctx, sql, ids, leases, results, workers, tenants)
+	if err != nil {
+		return nil, err
+	}
+	if whole {
+		return readAckedJobs(rows, len(items))
+	}
+	return readAcked(rows, items)
+}
+
+func readAckedJobs(rows pgx.Rows, items int) ([]*sqlcgen.OjsJob, error) {
+	defer rows.Close()
+	acked, jobs := make([]*sqlcgen.OjsJob, items), make([]sqlcgen.OjsJob, items)
+	reader := pg.NewJobRows(rows, 1)
+	for rows.Next() {
+		n, err := reader.Int(0)
+		if err == nil {
+			err = checkPlace(n, items)
+		}
+		if err == nil {
+			acked[n-1] = &jobs[n-1]
+			err = reader.Read(acked[n-1])
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return acked, rows.Err()
+}
+
+func readAcked(rows pgx.Rows, items []ack) ([]*sqlcgen.OjsJob, error) {
+	acked, jobs := make([]*sqlcgen.OjsJob, len(items)), make([]sqlcgen.OjsJob, len(items))
+	var n int
+	var attempt int32
+	var at time.Time
+	_, err := pgx.ForEachRow(rows, []any{&n, &attempt, &at}, func() error {
+		if err := checkPlace(n, len(items)); err != nil {
+			return err
+		}
+		finished := at
+		jobs[n-1] = sqlcgen.OjsJob{ID: items[n-1].ID, State: "completed", Attempt: attempt, FinishedAt: &finished}
+		acked[n-1] = &jobs[n-1]
+		return nil
+	})
+	return acked, err
+}
+
+func checkPlace(n, items int) error {
+	if n < 1 || n > items {
+		return fmt.Errorf("a result for element %d of %d", n, items)
+	}
+	return nil
+}
+
+const settleColumns = 4 // before the job
+
+const settle = "select n, sqlstate, message, detail, " + pg.JobColumns + " from ojs.settle($1, $2)"
+
+// settleMany ends attempts by ojs.settle, which says what is wrong with those that cannot be ended.
+func (d *Dispatcher) settleMany(ctx context.Context, items []Settlement) ([]Settled, error) {
+	d.sent.Add(1)
+	whole := false
+	for i := range items {
+		whole = whole || items[i].jobs
+	}
+	rows, err := d.db.Pool().Query(ctx, settle, settlements(items), whole)
+	if err != nil {
+		return nil, err
+	}
+	return d.readSettled(rows, len(items))
+}
+
+func (d *Dispatcher) readSettled(rows pgx.Rows, items int) ([]Settled, error) {
+	defer rows.Close()
+	settled := make([]Settled, items)
+	reader, seen := pg.NewJobRows(rows, settleColumns), 0
+	for rows.Next() {
+		seen++
+		n, err := reader.Int(0) // from 0
+		if err == nil {
+			err = checkPlace(n+1, items)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if reader.Null(1) {
+			err = reader.Read(&settled[n].Job)
+		} else {
+			settled[n].Err, err = d.readRefusal(rows)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	if seen != items {
+		return nil, fmt.Errorf("%d results for %d elements", seen, items)
+	}
+	return settled, nil
+}
+
+// readRefusal reads why an element is refused: n, sqlstate, message, detail.
+func (d *Dispatcher) readRefusal(rows pgx.Rows) (refusal, err error) {
+	var message *string
+	var detail []byte
+	pgErr := &pgconn.PgError{Severity: "ERROR"}
+	into := make([]any, len(rows.FieldDescriptions()))
+	into[1], into[2], into[3] = &pgErr.Code, &message, &detail
+	if err := rows.Scan(into...); err != nil {
+		return nil, err
+	}
+	if message != nil {
+		pgErr.Message = *message
+	}
+	pgErr.Detail = string(detail)
+	return d.db.Err(pgErr), nil
+}

@@ -1,0 +1,369 @@
+package pg
+
+import (
+	"cmp"
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/guard"
+)
+
+// BatchOptions bound the statements of a Batcher and the items that wait for one.
+type BatchOptions struct {
+	Items      int           // in one statement
+	Bytes      int           // of all items in one statement, unless a single item has more
+	Statements int           // in flight at once
+	Spacing    time.Duration // a statement starts beside another one only when that has been in flight for so long
+	Timeout    time.Duration // of one statement
+	Isolated   bool          // a statement has items of one line only, and a line has one statement in flight
+
+	// Items, and bytes of items, that wait to be sent. A call that would exceed one of them is refused with ErrOverloaded, unless nothing
+	// waits. Zero: 20,000 and 64 MiB.
+	WaitingItems int
+	WaitingBytes int
+}
+
+const (
+	defaultWaitingItems = 20_000
+	defaultWaitingBytes = 64 << 20
+)
+
+var (
+	// ErrNotSent says that an item was withdrawn before it was sent, because its caller left.
+	ErrNotSent = errors.New("withdrawn before it was sent")
+	// ErrOverloaded says that too many items waited already, so that none of the call's was accepted.
+	ErrOverloaded = errors.New("too many requests wait for the database")
+)
+
+// Batcher puts the items of concurrent calls into few statements. An item that finds no statement in flight starts one; items that arrive
+// meanwhile share the next one. Items belong to lines, one for each tenant; lines take turns item by item, so that a tenant
+// that sends a thousand items does not push the others back.
+type Batcher[T, R any] struct {
+	run  func(ctx context.Context, items []T) ([]R, error)
+	opts BatchOptions
+
+	mu           sync.Mutex
+	idle         sync.Cond // a runner has ended
+	lines        map[string]*line[T, R]
+	turns        list.List // of *line: those with items that may be sent, the next one in front
+	runners      map[*runner]struct{}
+	nextStart    *time.Timer // starts a runner beside others; nil: none is planned
+	waitingItems int
+	waitingBytes int
+}
+
+// runner is a goroutine that sends one statement after the other until no items are left.
+type runner struct{ startedAt time.Time } // when the statement in flight began
+
+type line[T, R any] struct {
+	name  string
+	items []*item[T, R]
+	turn  *list.Element // in Batcher.turns
+	busy  bool          // has a statement of its own in flight
+}
+
+type item[T, R any] struct {
+	call *call
+	in   T
+	size int
+	out  R
+	err  error
+	sent bool
+}
+
+// call is a caller who waits for all of its items.
+type call struct {
+	left int // items that are not done
+	gone bool
+	done chan struct{}
+}
+
+// NewBatcher makes a Batcher. run sends the items in one transaction and returns one result for each; an error means that nothing was done.
+func NewBatcher[T, R any](opts BatchOptions, run func(ctx context.Context, items []T) ([]R, error)) *Batcher[T, R] {
+	opts.WaitingItems = cmp.Or(opts.WaitingItems, defaultWaitingItems)
+	opts.WaitingBytes = cmp.Or(opts.WaitingBytes, defaultWaitingBytes)
+	b := &Batcher[T, R]{run: run, opts: opts, lines: map[string]*line[T, R]{}, runners: map[*runner]struct{}{}}
+	b.idle.L = &b.mu
+	return b
+}
+
+// Do returns when every item is done, each with its result or its error. When ctx ends first, items that have not been sent are withdrawn
+// (ErrNotSent); the outcome of those that have been sent is unknown. size is an item's share of BatchOptions.Bytes.
+func (b *Batcher[T, R]) Do(ctx context.Context, lineName string, in []T, size func(*T) int) ([]R, []error) {
+	c := &call{left: len(in), done: make(chan struct{})}
+	items := make([]item[T, R], len(in))
+	bytes := 0
+	for i := range in {
+		items[i] = item[T, R]{call: c, in: in[i], size: size(&in[i])}
+		bytes += items[i].size
+	}
+	out, errs := make([]R, len(in)), make([]error, len(in))
+	if !b.accept(lineName, items, bytes) {
+		for i := range errs {
+			errs[i] = ErrOverloaded
+		}
+		return out, errs
+	}
+	select {
+	case <-c.done:
+		for i := range items {
+			out[i], errs[i] = items[i].out, items[i].err
+		}
+	case <-ctx.Done():
+		b.abandon(ctx, c, items, out, errs)
+	}
+	return out, errs
+}
+
+// accept puts the items of a call in line, or reports false if too many wait already.
+func (b *Batcher[T, R]) accept(name string, items []item[T, R], bytes int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.waitingItems > 0 && (b.waitingItems+len(items) > b.opts.WaitingItems || b.waitingBytes+bytes > b.opts.WaitingBytes) {
+		return false
+	}
+	b.waitingItems += len(items)
+	b.waitingBytes += bytes
+	l := b.lines[name]
+	if l == nil {
+		l = &line[T, R]{name: name}
+		b.lines[name] = l
+	}
+	for i := range items {
+		l.items = append(l.items, &items[i])
+	}
+	b.queue(l)
+	b.start()
+	return true
+}
+
+// abandon reads what is known of a call whose caller leaves.
+func (b *Batcher[T, R]) abandon(ctx context.Context, c *call, items []item[T, R], out []R, errs []error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c.gone = true
+	for i := range items {
+		switch {
+		case c.left == 0:
+			out[i], errs[i] = items[i].out, items[i].err
+		case items[i].sent:
+			errs[i] = ctx.Err()
+		default:
+			errs[i] = errors.Join(ctx.Err(), ErrNotSent)
+		}
+	}
+}
+
+// Waiting is how many items wait to be sent.
+func (b *Batcher[T, R]) Waiting() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.waitingItems
+}
+
+// Wait returns when no statement is in flight and no start is planned.
+func (b *Batcher[T, R]) Wait() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for len(b.runners) > 0 {
+		b.idle.Wait()
+	}
+	if b.nextStart != nil {
+		b.nextStart.Stop()
+		b.nextStart = nil
+	}
+}
+
+// queue gives a line its turn if it has items that may be sent.
+func (b *Batcher[T, R]) queue(l *line[T, R]) {
+	if l.turn == nil && len(l.items) > 0 && !(b.opts.Isolated && l.busy) {
+		l.turn = b.turns.PushBack(l)
+	}
+}
+
+// start begins a runner if there is something to send and room for a statement.
+func (b *Batcher[T, R]) start() {
+	if b.turns.Len() == 0 || len(b.runners) >= b.opts.Statements {
+		return
+	}
+	wait := b.spacingLeft(nil)
+	if wait <= 0 {
+		r := &runner{startedAt: time.Now()}
+		b.runners[r] = struct{}{}
+		go b.send(r)
+		return
+	}
+	if b.nextStart == nil {
+		b.nextStart = time.AfterFunc(wait, func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.nextStart = nil
+			b.start()
+		})
+	}
+}
+
+// spacingLeft is the time until a statement may start beside those of other runners. Statements that followed each other at once would
+// divide items that could share one.
+func (b *Batcher[T, R]) spacingLeft(own *runner) (wait time.Duration) {
+	for r := range b.runners {
+		if r != own {
+			wait = max(wait, b.opts.Spacing-time.Since(r.startedAt))
+		}
+	}
+	return wait
+}
+
+func (b *Batcher[T, R]) send(own *runner) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.turns.Len() > 0 && b.spacingLeft(own) <= 0 {
+		own.startedAt = time.Now()
+		var items []*item[T, R]
+		var busy *line[T, R]
+		if b.opts.Isolated {
+			items, busy = b.takeLine()
+		} else {
+			items = b.takeTurns()
+		}
+		b.mu.Unlock()
+		b.runOrSplit(items)
+		b.mu.Lock()
+		for _, i := range items {
+			if i.call.left--; i.call.left == 0 {
+				close(i.call.done)
+			}
+		}
+		if busy != nil {
+			busy.busy = false
+			b.queue(busy)
+			b.forget(busy)
+		}
+	}
+	delete(b.runners, own)
+	if len(b.runners) == 0 {
+		b.idle.Broadcast()
+	}
+	b.start()
+}
+
+// takeTurns takes one item of each line in turn.
+func (b *Batcher[T, R]) takeTurns() (items []*item[T, R]) {
+	size := 0
+	for len(items) < b.opts.Items && b.turns.Len() > 0 {
+		l := b.turns.Front().Value.(*line[T, R])
+		if next := b.next(l); next != nil {
+			if len(items) > 0 && size+next.size > b.opts.Bytes {
+				break
+			}
+			size += next.size
+			items = append(items, b.pop(l))
+		}
+		if len(l.items) > 0 {
+			b.turns.MoveToBack(l.turn)
+		} else {
+			b.turns.Remove(l.turn)
+			l.turn = nil
+			b.forget(l)
+		}
+	}
+	return items
+}
+
+// takeLine takes what fits into one statement from the line whose turn it is, which is busy from then on.
+func (b *Batcher[T, R]) takeLine() (items []*item[T, R], l *line[T, R]) {
+	l = b.turns.Remove(b.turns.Front()).(*line[T, R])
+	l.turn, l.busy = nil, true
+	size := 0
+	for len(items) < b.opts.Items {
+		next := b.next(l)
+		if next == nil || len(items) > 0 && size+next.size > b.opts.Bytes {
+			break
+		}
+		size += next.size
+		items = append(items, b.pop(l))
+	}
+	return items, l
+}
+
+func (b *Batcher[T, R]) forget(l *line[T, R]) {
+	if len(l.items) == 0 && l.turn == nil && !l.busy {
+		delete(b.lines, l.name)
+	}
+}
+
+// next is the line's first item whose caller still waits; nil if there is none.
+func (b *Batcher[T, R]) next(l *line[T, R]) *item[T, R] {
+	for len(l.items) > 0 {
+		if !l.items[0].call.gone {
+			return l.items[0]
+		}
+		b.pop(l)
+	}
+	return nil
+}
+
+func (b *Batcher[T, R]) pop(l *line[T, R]) *item[T, R] {
+	first := l.items[0]
+	l.items[0] = nil
+	l.items = l.items[1:]
+	b.waitingItems--
+	b.waitingBytes -= first.size
+	first.sent = !first.call.gone
+	return first
+}
+
+// runOrSplit sends items in one statement. If that fails because of what one of them is, each half is sent by itself, and so on, so that
+// only the item at fault gets the error.
+func (b *Batcher[T, R]) runOrSplit(items []*item[T, R]) {
+	if len(items) == 0 {
+		return
+	}
+	in := make([]T, len(items))
+	for i := range items {
+		in[i] = items[i].in
+	}
+	var out []R
+	err := WithRetry(b.opts.Timeout, func(ctx context.Context) (err error) {
+		out, err = b.run(ctx, in)
+		if err == nil && len(out) != len(in) {
+			err = fmt.Errorf("%d results for %d items", len(out), len(in))
+		}
+		return err
+	})
+	switch {
+	case err == nil:
+		for i := range items {
+			items[i].out = out[i]
+		}
+	case len(items) > 1 && ItemFault(err):
+		half := len(items) / 2
+		b.runOrSplit(b.awaited(items[:half]))
+		b.runOrSplit(b.awaited(items[half:]))
+	default:
+		for i := range items {
+			items[i].err = err
+		}
+	}
+}
+
+// awaited are the items whose callers still wait.
+func (b *Batcher[T, R]) awaited(items []*item[T, R]) (some []*item[T, R]) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, i := range items {
+		if !i.call.gone {
+			some = append(some, i)
+		}
+	}
+	return some
+}
+
+// guarded keeps a panic in one statement from taking the process along: it is the error of those who share the statement.
+func guarded(ctx context.Context, run func(context.Context) error) error {
+	return guard.Call(func() error { return run(ctx) })
+}

@@ -1,0 +1,261 @@
+package pg
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojs-pg/ojs-pg/internal/guard"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+const (
+	channel = "ojs_wake"
+
+	listenTimeout  = 10 * time.Second // to connect and to begin to listen
+	pingInterval   = 30 * time.Second // notices a connection that died without a word
+	pingTimeout    = 5 * time.Second
+	closeTimeout   = 2 * time.Second
+	reconnectFirst = 100 * time.Millisecond
+	reconnectMax   = 5 * time.Second
+)
+
+// sessionSettings make PostgreSQL end the session within seconds after our machine, or the way to it, has gone. The process id is asked of
+// the session, because a pooler in between makes up the one in the protocol.
+const sessionSettings = `select pg_backend_pid() from (select set_config('tcp_keepalives_idle', '2', false),
+	set_config('tcp_keepalives_interval', '1', false), set_config('tcp_keepalives_count', '3', false),
+	set_config('tcp_user_timeout', '5000', false)) s`
+
+// Listener hears, on one connection, of every commit that makes a job available in a queue for which somebody here waits. It never says
+// that there is a job, only that looking may pay. This file has the connection; waiters.go has the registrations in ojs.waiter that have
+// commits notify it. Listener.mu and tokens.mu are leafs: no other lock is taken under them, and nobody is woken under them.
+type Listener struct {
+	db      *DB
+	q       *sqlcgen.Queries
+	log     *slog.Logger
+	server  uuid.UUID     // names this server in ojs.waiter
+	changed chan struct{} // registrations have to be brought up to date
+
+	// Like the constants; tests shorten them.
+	listenTimeout, renewAfter, withdrawAfter time.Duration
+
+	tokens tokens
+
+	mu        sync.Mutex
+	listening bool
+	queues    map[string]*queue
+	byToken   map[string]*queue
+	crossing  time.Duration // until the next look at transactions that cross a registration; 0: there are none
+}
+
+// NewListener makes a listener; it hears nothing before Run.
+func NewListener(db *DB, log *slog.Logger) *Listener {
+	return &Listener{
+		db: db, q: sqlcgen.New(db.pool), log: log, server: uuid.New(), changed: make(chan struct{}, 1),
+		queues: map[string]*queue{}, byToken: map[string]*queue{},
+		listenTimeout: listenTimeout, renewAfter: renewAfter, withdrawAfter: withdrawAfter,
+	}
+}
+
+// Run listens until ctx ends, through lost connections. It returns when all it started is done.
+func (l *Listener) Run(ctx context.Context) {
+	var registering sync.WaitGroup
+	registering.Go(func() { guard.Loop(ctx, l.log, "registration of waiters", l.maintain) })
+	defer registering.Wait()
+	guard.Loop(ctx, l.log, "listener", l.reconnect)
+}
+
+// reconnect listens on one connection after the other.
+func (l *Listener) reconnect(ctx context.Context) {
+	defer l.disconnected() // also when it panics: waiters must not rely on a connection that is gone
+	pause := reconnectFirst
+	for ctx.Err() == nil {
+		started := time.Now()
+		err := l.listen(ctx)
+		l.disconnected()
+		if ctx.Err() != nil {
+			return
+		}
+		l.log.Warn("the connection that listens for commits is lost; waiting requests poll meanwhile", "error", err)
+		if time.Since(started) > reconnectMax {
+			pause = reconnectFirst
+		}
+		select {
+		case <-time.After(pause/2 + mathrand.N(pause/2+1)):
+		case <-ctx.Done():
+		}
+		pause = min(2*pause, reconnectMax)
+	}
+}
+
+// listen returns when the connection is lost, with the error.
+func (l *Listener) listen(ctx context.Context) error {
+	conn, backend, err := l.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeSoon(ctx, conn)
+	l.connected(backend)
+	for {
+		waiting, cancel := context.WithTimeout(ctx, pingInterval)
+		notification, err := conn.WaitForNotification(waiting)
+		cancel()
+		switch {
+		case err == nil:
+			l.notified(notification.Payload)
+		case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+			pinging, cancel := context.WithTimeout(ctx, pingTimeout)
+			err := conn.Ping(pinging)
+			cancel()
+			if err != nil {
+				return err
+			}
+		default:
+			return err
+		}
+	}
+}
+
+// connect opens the connection and begins to listen, within listenTimeout: a server that accepts connections and answers nothing must not
+// keep us from trying another one.
+func (l *Listener) connect(ctx context.Context) (conn *pgx.Conn, backend int32, err error) {
+	connecting, cancel := context.WithTimeout(ctx, l.listenTimeout)
+	defer cancel()
+	config := l.db.listen.Copy()
+	// Other servers tell by the name whether the session is still the one that they have seen (ojs.duty).
+	config.RuntimeParams["application_name"] += " listens " + rand.Text()[:8]
+	conn, err = pgx.ConnectConfig(connecting, config)
+	if err != nil {
+		return nil, 0, err
+	}
+	err = conn.QueryRow(connecting, sessionSettings).Scan(&backend)
+	if err == nil {
+		_, err = conn.Exec(connecting, "listen "+channel)
+	}
+	if err != nil {
+		closeSoon(ctx, conn)
+		return nil, 0, fmt.Errorf("begin to listen: %w", err)
+	}
+	return conn, backend, nil
+}
+
+func closeSoon(ctx context.Context, conn *pgx.Conn) {
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	_ = conn.Close(closing)
+}
+
+// connected begins a connection. Commits before it notified nobody, and registrations may have gone with the server that had them, so
+// everything is registered anew and everybody looks.
+func (l *Listener) connected(backend int32) {
+	l.tokens.connected(backend)
+	l.mu.Lock()
+	l.listening = true
+	for _, q := range l.queues {
+		q.stale = true
+	}
+	l.mu.Unlock()
+	l.change()
+	l.wakeAll()
+}
+
+func (l *Listener) disconnected() {
+	l.tokens.connected(0)
+	l.mu.Lock()
+	l.listening = false
+	l.mu.Unlock()
+	l.wakeAll()
+}
+
+func (l *Listener) notified(token string) {
+	l.tokens.notified(token)
+	l.mu.Lock()
+	wakes := wakeSet{}
+	// Tokens of other servers arrive here too; so do ours from before the last withdrawal.
+	if q := l.byToken[token]; q != nil {
+		wakes.add(q)
+	}
+	l.mu.Unlock()
+	wakes.wake()
+}
+
+func (l *Listener) wakeAll() {
+	l.mu.Lock()
+	wakes := wakeSet{}
+	for _, q := range l.queues {
+		wakes.add(q)
+	}
+	l.mu.Unlock()
+	wakes.wake()
+}
+
+// OnToken has f called at every notification that carries token, and when the connection that listens comes or goes, until stop is called.
+// Any number of functions may have the same token. f must not block.
+func (l *Listener) OnToken(token string, f func()) (stop func()) { return l.tokens.add(token, f) }
+
+// Backend is the process id of the session that listens, while notifications arrive; else 0.
+func (l *Listener) Backend() int32 {
+	l.tokens.mu.Lock()
+	defer l.tokens.mu.Unlock()
+	return l.tokens.backend
+}
+
+// tokens are for the parts of the server that wait for a token instead of a queue, such as the clock.
+type tokens struct {
+	mu      sync.Mutex
+	backend int32 // of the connection that listens; 0: there is none
+	funcs   []*tokenFunc
+}
+
+type tokenFunc struct {
+	token string
+	f     func()
+}
+
+func (t *tokens) add(token string, f func()) (stop func()) {
+	added := &tokenFunc{token, f}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.funcs = append(t.funcs, added)
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if at := slices.Index(t.funcs, added); at >= 0 {
+			// A new slice: notified may be reading the old one.
+			t.funcs = slices.Delete(slices.Clone(t.funcs), at, at+1)
+		}
+	}
+}
+
+func (t *tokens) connected(backend int32) {
+	t.mu.Lock()
+	changed, funcs := t.backend != backend, t.funcs
+	t.backend = backend
+	t.mu.Unlock()
+	if !changed {
+		return
+	}
+	for _, f := range funcs {
+		f.f()
+	}
+}
+
+func (t *tokens) notified(token string) {
+	t.mu.Lock()
+	funcs := t.funcs
+	t.mu.Unlock()
+	for _, f := range funcs {
+		if f.token == token {
+			f.f()
+		}
+	}
+}

@@ -1,0 +1,400 @@
+package pg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+const (
+	renewAfter      = 20 * time.Second // a registration lapses after 60 s
+	lapsedAfter     = 50 * time.Second
+	withdrawAfter   = time.Second
+	registerTimeout = 5 * time.Second
+	crossingFirst   = 5 * time.Millisecond
+	crossingLast    = 5 * time.Second
+)
+
+// recheckAfter is when a new registration is looked at again. A transaction above read committed may have begun before the registration and
+// write only after it, so that it does not count as one that crosses it; unless it is a long one, these looks find its jobs.
+var recheckAfter = [...]time.Duration{50 * time.Millisecond, 500 * time.Millisecond}
+
+// queue is one queue that somebody waits for, or waited for a moment ago. However many wait for it, it is registered once.
+type queue struct {
+	name      string
+	subs      map[*Subscription]struct{}
+	token     string // empty: not registered
+	stale     bool   // commits may not have notified since it was registered
+	renewedAt time.Time
+	idleSince time.Time
+	// open are the transactions that were under way when the registration committed. Their statements may
+	// not have seen it, so that their commits notify nobody.
+	open []uint64
+}
+
+func (q *queue) registered() bool { return q.token != "" && !q.stale }
+
+// Subscription is somebody's interest in one or more queues.
+type Subscription struct {
+	listener *Listener
+	queues   []*queue
+	wake     func()
+}
+
+// Subscribe has wake called whenever it may pay to look into one of the queues: once they are registered, after each commit with jobs for
+// them, when a transaction that crossed the registration has ended, and when the connection is lost or back. A look after each call misses
+// nothing that was committed before it. registered says that all queues were registered already, for others, whom alone a commit of this
+// moment has woken: the caller has to look once by itself then. wake must not block; it is called without locks of the Listener.
+func (l *Listener) Subscribe(queues []string, wake func()) (s *Subscription, registered bool) {
+	s = &Subscription{listener: l, wake: wake}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	registered = true
+	for _, name := range queues {
+		q := l.queues[name]
+		if q == nil {
+			q = &queue{name: name, subs: map[*Subscription]struct{}{}}
+			l.queues[name] = q
+		}
+		if _, twice := q.subs[s]; !twice {
+			q.subs[s] = struct{}{}
+			s.queues = append(s.queues, q)
+		}
+		registered = registered && q.registered()
+	}
+	if !registered {
+		l.change()
+	}
+	return s, registered
+}
+
+// Notified reports whether a commit with jobs for any of the queues would call wake.
+func (s *Subscription) Notified() bool {
+	l := s.listener
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.listening && !slices.ContainsFunc(s.queues, func(q *queue) bool { return !q.registered() })
+}
+
+// Close ends the subscription. A wake under way may still arrive.
+func (s *Subscription) Close() {
+	l := s.listener
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, q := range s.queues {
+		delete(q.subs, s)
+		if len(q.subs) == 0 {
+			q.idleSince = time.Now()
+			l.change()
+		}
+	}
+}
+
+// change has maintain look at what is to be done.
+func (l *Listener) change() {
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+}
+
+// wakeSet collects the subscriptions to wake, each once, so that they are woken without Listener.mu.
+type wakeSet map[*Subscription]struct{}
+
+func (w wakeSet) add(q *queue) {
+	for s := range q.subs {
+		w[s] = struct{}{}
+	}
+}
+
+func (w wakeSet) wake() {
+	for s := range w {
+		s.wake()
+	}
+}
+
+// registrar is what maintain remembers from step to step.
+type registrar struct {
+	*Listener
+	lookedAt time.Time // when transactions that cross a registration were looked at last
+	rechecks []recheck // in order
+}
+
+// recheck wakes those who waited when a queue was registered.
+type recheck struct {
+	at    time.Time
+	wakes wakeSet
+}
+
+// maintain does everything about registrations, one thing after the other, so that a registration and
+// the withdrawal of the one before cannot overtake each other.
+func (l *Listener) maintain(ctx context.Context) {
+	// A statement in flight at the end is not cut off: PostgreSQL might still carry it out, after the withdrawal.
+	steady := context.WithoutCancel(ctx)
+	r := &registrar{Listener: l}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	backoff := time.Duration(0)
+	for {
+		select {
+		case <-ctx.Done():
+			l.withdrawAll(steady)
+			return
+		case <-l.changed:
+			if backoff > 0 {
+				continue // the timer says when to try again
+			}
+		case <-timer.C:
+		}
+		next, err := r.step(steady)
+		if err != nil {
+			backoff = min(max(2*backoff, reconnectFirst), reconnectMax)
+			l.log.Warn("waiting requests could not be registered; they poll meanwhile", "error", err)
+			timer.Reset(backoff)
+			continue
+		}
+		backoff = 0
+		timer.Reset(next)
+	}
+}
+
+// step does what is due and says how long to wait until there is more.
+func (r *registrar) step(ctx context.Context) (next time.Duration, err error) {
+	add, drop, _ := r.pending(time.Now())
+	if len(drop) > 0 {
+		r.withdraw(ctx, drop)
+	}
+	if len(add) > 0 {
+		var wakes wakeSet
+		wakes, err = r.register(ctx, add)
+		r.lookedAt = time.Now()
+		if len(wakes) > 0 {
+			for _, pause := range recheckAfter {
+				r.rechecks = append(r.rechecks, recheck{r.lookedAt.Add(pause), wakes})
+			}
+			slices.SortFunc(r.rechecks, func(a, b recheck) int { return a.at.Compare(b.at) })
+		}
+	}
+	for len(r.rechecks) > 0 && time.Until(r.rechecks[0].at) <= 0 {
+		r.rechecks[0].wakes.wake()
+		r.rechecks = r.rechecks[1:]
+	}
+	if crossing := r.crossingIn(); err == nil && crossing > 0 && time.Since(r.lookedAt) >= crossing {
+		err = r.recheckCrossing(ctx)
+		r.lookedAt = time.Now()
+	}
+	if err != nil {
+		return 0, err
+	}
+	_, _, next = r.pending(time.Now())
+	if crossing := r.crossingIn(); crossing > 0 {
+		next = min(next, time.Until(r.lookedAt.Add(crossing)))
+	}
+	if len(r.rechecks) > 0 {
+		next = min(next, time.Until(r.rechecks[0].at))
+	}
+	return max(next, 0), nil
+}
+
+func (l *Listener) crossingIn() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.crossing
+}
+
+// pending says which queues are to be registered and which withdrawn now, and how long to wait until there are more.
+func (l *Listener) pending(now time.Time) (add, drop []string, next time.Duration) {
+	next = time.Hour
+	var soon []string
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, q := range l.queues {
+		var in time.Duration
+		switch {
+		case len(q.subs) == 0:
+			if in = q.idleSince.Add(l.withdrawAfter).Sub(now); in <= 0 {
+				drop = append(drop, q.name)
+			}
+		case !q.registered():
+			add = append(add, q.name)
+		default:
+			if in = q.renewedAt.Add(l.renewAfter).Sub(now); in <= 0 {
+				add = append(add, q.name)
+			} else if in <= l.renewAfter/2 {
+				soon = append(soon, q.name)
+			}
+		}
+		next = min(next, in)
+	}
+	if len(add) > 0 {
+		// Queues that are due soon are renewed with the rest, so that they come into step.
+		add = append(add, soon...)
+	}
+	return add, drop, next
+}
+
+// register makes sure that commits of these queues notify us. It wakes those who wait for queues that were not registered, and returns them.
+func (l *Listener) register(ctx context.Context, names []string) (wakeSet, error) {
+	ctx, cancel := context.WithTimeout(Unchecked(ctx), registerTimeout)
+	defer cancel()
+	began := time.Now()
+	l.mu.Lock()
+	for _, name := range names {
+		// A connection that comes back meanwhile wants it registered once more.
+		if q := l.queues[name]; q != nil && q.stale {
+			q.stale = false
+			q.renewedAt = time.Time{}
+		}
+	}
+	l.mu.Unlock()
+	tokens, err := l.tokensOf(ctx, names)
+	var open []uint64
+	if err == nil {
+		// Asked after the registration has committed: a transaction that begins later sees it, and others are in the list.
+		open, err = l.openTransactions(ctx)
+	}
+	l.mu.Lock()
+	wakes := wakeSet{}
+	for _, name := range names {
+		q := l.queues[name]
+		switch {
+		case q == nil:
+		case err != nil:
+			q.stale = true
+		default:
+			if q.token != tokens[name] || began.Sub(q.renewedAt) > lapsedAfter {
+				delete(l.byToken, q.token)
+				q.token = tokens[name]
+				l.byToken[q.token] = q
+				q.open = open
+				if len(open) > 0 {
+					l.crossing = crossingFirst
+				}
+				wakes.add(q)
+			}
+			q.renewedAt = began
+		}
+	}
+	l.mu.Unlock()
+	wakes.wake()
+	return wakes, err
+}
+
+func (l *Listener) tokensOf(ctx context.Context, names []string) (map[string]string, error) {
+	rows, err := l.q.RegisterWaiters(ctx, sqlcgen.RegisterWaitersParams{Server: l.server.String(), Queues: names})
+	if err == nil && len(rows) != len(names) {
+		err = fmt.Errorf("%d rows for %d queues", len(rows), len(names))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("register waiters: %w", err)
+	}
+	tokens := make(map[string]string, len(names))
+	for _, row := range rows {
+		tokens[row.Queue] = row.Token
+	}
+	return tokens, nil
+}
+
+// openTransactions lists the transactions that have written something and not ended.
+func (l *Listener) openTransactions(ctx context.Context) ([]uint64, error) {
+	snapshot, err := l.q.CurrentSnapshot(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("look for transactions under way: %w", err)
+	}
+	parts := strings.Split(snapshot, ":") // xmin:xmax:xid,xid,...
+	if len(parts) != 3 || parts[2] == "" {
+		return nil, nil
+	}
+	var open []uint64
+	for _, text := range strings.Split(parts[2], ",") {
+		xid, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("read the snapshot %q: %w", snapshot, err)
+		}
+		open = append(open, xid)
+	}
+	return open, nil
+}
+
+// recheckCrossing asks whether a transaction that crossed a registration has ended. If it brought a job, it notified nobody.
+func (l *Listener) recheckCrossing(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(Unchecked(ctx), registerTimeout)
+	defer cancel()
+	now, err := l.openTransactions(ctx)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	wakes := wakeSet{}
+	crossing := false
+	for _, q := range l.queues {
+		still := slices.DeleteFunc(slices.Clone(q.open), func(xid uint64) bool { return !slices.Contains(now, xid) })
+		if len(still) < len(q.open) {
+			wakes.add(q)
+		}
+		q.open = still
+		crossing = crossing || len(still) > 0
+	}
+	if crossing {
+		l.crossing = min(3*l.crossing, crossingLast)
+	} else {
+		l.crossing = 0
+	}
+	l.mu.Unlock()
+	wakes.wake()
+	return nil
+}
+
+// withdraw ends the registration of queues that nobody waits for any more.
+func (l *Listener) withdraw(ctx context.Context, names []string) {
+	var registered []string
+	l.mu.Lock()
+	for _, name := range names {
+		q := l.queues[name]
+		if q == nil || len(q.subs) > 0 {
+			continue
+		}
+		if q.token != "" {
+			registered = append(registered, name)
+			delete(l.byToken, q.token)
+		}
+		// A new subscription registers anew, after this.
+		delete(l.queues, name)
+	}
+	l.mu.Unlock()
+	l.dropWaiters(ctx, registered, registerTimeout)
+}
+
+// withdrawAll spares producers notifications to a server that has stopped.
+func (l *Listener) withdrawAll(ctx context.Context) {
+	l.mu.Lock()
+	var registered []string
+	for name, q := range l.queues {
+		if q.token != "" {
+			registered = append(registered, name)
+		}
+		q.token, q.stale = "", false
+	}
+	clear(l.byToken)
+	l.mu.Unlock()
+	l.dropWaiters(ctx, registered, closeTimeout)
+}
+
+// dropWaiters needs no second try: a registration lapses by itself.
+func (l *Listener) dropWaiters(ctx context.Context, queues []string, timeout time.Duration) {
+	if len(queues) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err := l.q.DropWaiters(ctx, sqlcgen.DropWaitersParams{Server: l.server.String(), Queues: queues})
+	if err != nil && !errors.Is(err, context.Canceled) {
+		l.log.Debug("registrations could not be withdrawn", "queues", queues, "error", err)
+	}
+}
