@@ -129,7 +129,7 @@ func (k *Kit) Context(c echo.Context) context.Context {
 
 // Patiently is a call of a scoped route that may have to wait for another transaction's lock.
 func Patiently[T any](k *Kit, c echo.Context, call func(context.Context, *sqlcgen.Queries) (T, error)) (out T, err error) {
-	err = k.DB.Patiently(c.Request().Context(), Scope(c), k.Query, func(ctx context.Context, db pg.Brief) (err error) {
+	err = k.DB.WithLockRetry(c.Request().Context(), Scope(c), k.Query, func(ctx context.Context, db pg.Brief) (err error) {
 		out, err = call(ctx, sqlcgen.New(db))
 		return err
 	})
