@@ -364,9 +364,8 @@ func ringsAgree(t *testing.T, pool *pgxpool.Pool) {
 		"available jobs no decision would find": `
 			select count(*) from ojs.job j
 			left join ojs.tenant c on c.tenant_id = j.tenant_id
-			left
-				join ojs.tenant_fairness f on f.queue = j.queue and f.priority = j.priority + coalesce(c.priority_boost, 0)
-				and f.tenant_id = j.tenant_id
+			left join ojs.tenant_fairness f on f.queue = j.queue
+				and f.priority = j.priority + coalesce(c.priority_boost, 0) and f.tenant_id = j.tenant_id
 			where j.state = 'available' and (j.expires_at > ojs.now()) is not false
 			and not coalesce(f.ready and (j.seq > f.head or f.behind and exists (
 				select from ojs.again a

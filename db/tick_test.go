@@ -671,40 +671,39 @@ func (w *statsWalk) compareFor(when, who string, q querier, failed map[string]in
 		with counted as (`+bruteForce+`)
 		select 'shard', coalesce(s.tenant_id, c.tenant_id), coalesce(s.queue, c.queue), row(s.*)::text, row(c.*)::text
 		from ojs.shard_stats s full join counted c on c.tenant_id = s.tenant_id and c.queue = s.queue
-		where (s.scheduled, s.available, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded, s.total_jobs, s.failed)
-			is distinct
-				from (c.scheduled, c.available, c.pending, c.active, c.retryable, c.completed, c.cancelled, c.discarded,
+		where (s.scheduled, s.available, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded,
+				s.total_jobs, s.failed)
+			is distinct from (c.scheduled, c.available, c.pending, c.active, c.retryable, c.completed, c.cancelled, c.discarded,
 				c.total_jobs, c.failed::bigint)
 			or s.oldest_wait is null and c.unexpired > 0 or s.oldest_wait is not null and c.available = 0
 			or s.oldest_wait not between c.shortest_wait and c.longest_wait
 		union all
 		select 'queue', null, coalesce(s.queue, c.queue), row(s.*)::text, row(c.*)::text
 		from ojs.queue_stats s
-		full
-			join (select queue, sum(scheduled) as scheduled, sum(available) as available, sum(pending) as pending,
-			sum(active) as active, sum(retryable) as retryable,
-			sum(completed) as completed, sum(cancelled) as cancelled, sum(discarded) as discarded,
-				sum(total_jobs) as total_jobs, sum(failed) as failed,
-			count(*) filter (where available > 0 or active > 0) as tenants from counted group by queue) c on c.queue = s.queue
-		where (s.scheduled, s.available, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded, s.total_jobs,
-			s.failed, s.tenants)
-			is distinct
-				from (c.scheduled, c.available, c.pending, c.active, c.retryable, c.completed, c.cancelled, c.discarded,
+		full join (
+			select queue, sum(scheduled) as scheduled, sum(available) as available, sum(pending) as pending,
+				sum(active) as active, sum(retryable) as retryable, sum(completed) as completed, sum(cancelled) as cancelled,
+				sum(discarded) as discarded, sum(total_jobs) as total_jobs, sum(failed) as failed,
+				count(*) filter (where available > 0 or active > 0) as tenants
+			from counted group by queue
+		) c on c.queue = s.queue
+		where (s.scheduled, s.available, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded,
+				s.total_jobs, s.failed, s.tenants)
+			is distinct from (c.scheduled, c.available, c.pending, c.active, c.retryable, c.completed, c.cancelled, c.discarded,
 				c.total_jobs, c.failed, c.tenants)
 		union all
 		select 'tenant', coalesce(s.tenant_id, c.tenant_id), null, row(s.*)::text, row(c.*)::text
 		from ojs.tenant_stats s
-		full
-			join (select tenant_id, sum(scheduled) as scheduled, sum(available) as available, sum(pending) as pending,
-			sum(active) as active, sum(retryable) as retryable,
-			sum(completed) as completed, sum(cancelled) as cancelled, sum(discarded) as discarded,
-				sum(total_jobs) as total_jobs, sum(failed) as failed
-			from counted group by tenant_id) c on c.tenant_id = s.tenant_id
+		full join (
+			select tenant_id, sum(scheduled) as scheduled, sum(available) as available, sum(pending) as pending,
+				sum(active) as active, sum(retryable) as retryable, sum(completed) as completed, sum(cancelled) as cancelled,
+				sum(discarded) as discarded, sum(total_jobs) as total_jobs, sum(failed) as failed
+			from counted group by tenant_id
+		) c on c.tenant_id = s.tenant_id
 		where c.tenant_id is not null
-			and (s.scheduled, s.backlog, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded, s.total_jobs,
-				s.failed)
-			is distinct
-				from (c.scheduled, c.available, c.pending, c.active, c.retryable, c.completed, c.cancelled, c.discarded,
+			and (s.scheduled, s.backlog, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded,
+				s.total_jobs, s.failed)
+			is distinct from (c.scheduled, c.available, c.pending, c.active, c.retryable, c.completed, c.cancelled, c.discarded,
 				c.total_jobs, c.failed)`, known.String()); len(got) > 0 {
 		w.t.Errorf("%s the views differ from the jobs\n  %s", when, strings.Join(got, "\n  "))
 	}

@@ -71,12 +71,15 @@ func (f *findings) violation(format string, args ...any) {
 // The state machine (ojs-core section 6), job by job and as the journal of sums spells it. Handing out is the lease journal.
 var (
 	releases = map[[2]string]bool{
-		{"active", "completed"}: true, {"active", "retryable"}: true, {"active", "discarded"}: true, {"active", "available"}: true, {"active", "cancelled"}: true,
+		{"active", "completed"}: true, {"active", "retryable"}: true, {"active", "discarded"}: true, {"active", "available"}: true,
+		{"active", "cancelled"}: true,
 		// From the dead letter queue: another life, with attempts counted anew.
 		{"discarded", "available"}: true,
 		// Expired.
-		{"scheduled", "discarded"}: true, {"available", "discarded"}: true, {"pending", "discarded"}: true, {"retryable", "discarded"}: true,
-		{"scheduled", "cancelled"}: true, {"available", "cancelled"}: true, {"pending", "cancelled"}: true, {"retryable", "cancelled"}: true,
+		{"scheduled", "discarded"}: true, {"available", "discarded"}: true, {"pending", "discarded"}: true,
+		{"retryable", "discarded"}: true,
+		{"scheduled", "cancelled"}: true, {"available", "cancelled"}: true, {"pending", "cancelled"}: true,
+		{"retryable", "cancelled"}: true,
 	}
 	sums = []string{
 		" scheduled", " available", " pending", "scheduled available", "retryable available", "pending available",
@@ -96,15 +99,18 @@ type course struct {
 	since   time.Time // when it began, as all times
 	drained bool      // everybody had time to finish what there was to do
 
-	fault        explains
-	broke, whole time.Time // when it happened, and when both servers were healthy again; cron jobs had time to fire for what was due until then
+	fault explains
+	// When it happened, and when both servers were healthy again; cron jobs had time to fire for what was due until then.
+	broke, whole time.Time
 }
 
 // check holds what the clients wrote down against what the database has of the jobs created since the round began, in the snapshot of tx.
 func check(ctx context.Context, tx pgx.Tx, ledger []entry, of course) (*findings, error) {
 	f := &findings{states: map[string]int{}}
 	since := of.since
-	rows, err := collect[row](ctx, tx, `select j.id::text, j.tenant_id, j.state::text, j.type, j.attempt, j.max_attempts, j.scheduled_at, j.expires_at, j.lease_expires_at, array(select (e ->> 'attempt') || ' ' || (e ->> 'type') from jsonb_array_elements(j.errors) e),
+	rows, err := collect[row](ctx, tx, `
+		select j.id::text, j.tenant_id, j.state::text, j.type, j.attempt, j.max_attempts, j.scheduled_at, j.expires_at,
+			j.lease_expires_at, array(select (e ->> 'attempt') || ' ' || (e ->> 'type') from jsonb_array_elements(j.errors) e),
 		coalesce(j.meta ->> 'once', '')
 		from ojs.job j where j.created_at >= $1`, since)
 	if err != nil {
@@ -123,7 +129,9 @@ func check(ctx context.Context, tx pgx.Tx, ledger []entry, of course) (*findings
 	handouts, err := collect[struct {
 		ID string
 		At []time.Time
-	}](ctx, tx, `select i.id::text, array_agg(l.at) from ojs.lease l cross join lateral unnest(l.ids) i(id) where l.at >= $1 group by i.id`, since)
+	}](ctx, tx, `
+		select i.id::text, array_agg(l.at) from ojs.lease l cross join lateral unnest(l.ids) i(id) where l.at >= $1
+		group by i.id`, since)
 	if err != nil {
 		return nil, err
 	}
@@ -167,9 +175,11 @@ type story struct {
 	dropped                      []entry
 }
 
-// holds is whether the lease of an entry was certainly its client's when the answer in it was read, so that whatever it was an answer to happened under that lease.
+// holds is whether the lease of an entry was certainly its client's when the answer in it was read, so that whatever it was an answer
+// to happened under that lease.
 func (s *story) holds(e entry) bool {
-	return (s.cancels.IsZero() || e.At.Before(s.cancels)) && slices.ContainsFunc(s.held, func(h hold) bool { return h.lease == e.Lease && e.At.Before(h.sure) })
+	return (s.cancels.IsZero() || e.At.Before(s.cancels)) && slices.ContainsFunc(s.held,
+		func(h hold) bool { return h.lease == e.Lease && e.At.Before(h.sure) })
 }
 
 // ends counts the attempts to end a lease that began before an instant.
@@ -355,12 +365,13 @@ func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[
 		}
 		f.machine(r, past[id], leases[id])
 		f.claims(r, s, past[id])
-		// A worker that lives, to which the answer got lost, does not know of the job; one that had been silent for too long when it asked had no registration that could
-		// end again, if it sent no heartbeat since. Both have until the end of the lease.
+		// A worker that lives, to which the answer got lost, does not know of the job; one that had been silent for too long when it
+		// asked had no registration that could end again, if it sent no heartbeat since. Both have until the end of the lease.
 		lost := r.State == "active" && r.LeaseUntil != nil && time.Until(*r.LeaseUntil) > time.Minute &&
 			!slices.ContainsFunc(s.held, func(h hold) bool { return h.attempt == r.Attempt && h.until.After(h.sent) })
 		// A pending job of cron waits for the one before it, and not for somebody to activate it.
-		if drained && !lost && !r.ended() && (r.State != "pending" || r.Type == cronJob) && (r.State != "scheduled" || time.Until(*r.ScheduledAt) < 10*time.Minute) {
+		if drained && !lost && !r.ended() && (r.State != "pending" || r.Type == cronJob) &&
+			(r.State != "scheduled" || time.Until(*r.ScheduledAt) < 10*time.Minute) {
 			f.violation("job %s is stuck: state %s, attempt %d, tenant %s", id, r.State, r.Attempt, r.Tenant)
 		}
 	}
@@ -434,7 +445,8 @@ func (f *findings) machine(r row, moves []move, handouts []time.Time) {
 	// What was given back unread burns no attempt and leaves no error. Of a job of several lives nobody knows in which of them that was.
 	back := out - withoutError - len(r.Errors)
 	if back < 0 || r.Attempt > latest || r.Attempt < latest-back || reborn.IsZero() && r.Attempt != latest-back {
-		f.violation("job %s is at attempt %d after %d hand-outs, %d of them given back (%d errors)", r.ID, r.Attempt, latest, back, len(r.Errors))
+		f.violation("job %s is at attempt %d after %d hand-outs, %d of them given back (%d errors)", r.ID, r.Attempt, latest, back,
+			len(r.Errors))
 	}
 }
 
@@ -453,14 +465,17 @@ func (f *findings) claims(r row, s *story, moves []move) {
 		states := to(e.Attempt)
 		switch e.Status {
 		case 200:
-			want := map[string][]string{ack: {"completed"}, fail: {"retryable", "discarded"}, requeue: {"available"}, discard: {"discarded"}}[e.How]
+			want := map[string][]string{
+				ack: {"completed"}, fail: {"retryable", "discarded"}, requeue: {"available"}, discard: {"discarded"},
+			}[e.How]
 			if !slices.ContainsFunc(states, func(to string) bool { return slices.Contains(want, to) }) {
 				f.violation("%s of job %s, attempt %d, was acknowledged, and the journal says %v", e.How, r.ID, e.Attempt, states)
 			}
 		case 409:
-			// Asked once only, nobody but the one who asks can have completed this attempt; unless a dead letter came back to life, which begins to count anew, and
-			// whoever had the other attempt of this number completed it.
-			other := slices.ContainsFunc(s.finishes, func(o entry) bool { return o.Attempt == e.Attempt && o.Lease != e.Lease && o.How == ack })
+			// Asked once only, nobody but the one who asks can have completed this attempt; unless a dead letter came back to life,
+			// which begins to count anew, and whoever had the other attempt of this number completed it.
+			other := slices.ContainsFunc(s.finishes,
+				func(o entry) bool { return o.Attempt == e.Attempt && o.Lease != e.Lease && o.How == ack })
 			if e.Asked == 1 && !other && slices.Contains(states, "completed") {
 				f.violation("ack of job %s, attempt %d, was refused, and the attempt is completed", r.ID, e.Attempt)
 			}
@@ -471,7 +486,8 @@ func (f *findings) claims(r row, s *story, moves []move) {
 	}
 	for _, e := range s.dropped {
 		if s.holds(e) && s.ends(e.Lease, e.At) == 0 {
-			f.violation("a heartbeat of %v was answered at %v without job %s, attempt %d, although lease %s was held", e.Sent, e.At, r.ID, e.Attempt, e.Lease)
+			f.violation("a heartbeat of %v was answered at %v without job %s, attempt %d, although lease %s was held", e.Sent, e.At,
+				r.ID, e.Attempt, e.Lease)
 		}
 	}
 	wanted := func(attempt int, how ...string) bool {
@@ -493,7 +509,8 @@ func (f *findings) claims(r row, s *story, moves []move) {
 					f.violation("job %s was discarded as expired, and expires at %v", r.ID, r.ExpiresAt)
 				}
 				f.expired++
-			} else if !wanted(m.Attempt, discard) && (m.Attempt < r.MaxAttempts || !wanted(m.Attempt, fail) && !r.lost(m.Attempt, lossCauses...)) {
+			} else if !wanted(m.Attempt, discard) && (m.Attempt < r.MaxAttempts ||
+				!wanted(m.Attempt, fail) && !r.lost(m.Attempt, lossCauses...)) {
 				f.violation("job %s was discarded in attempt %d of %d by no policy", r.ID, m.Attempt, r.MaxAttempts)
 			}
 		case "cancelled":
@@ -511,10 +528,13 @@ func (f *findings) claims(r row, s *story, moves []move) {
 		for _, before := range s.held[:i] {
 			// An answer may be read when the lease in it is over.
 			if h.from.Before(before.until) && h.from.Before(h.until) {
-				f.violation("job %s was in two hands: under lease %s until %v, under lease %s from %v", r.ID, before.lease, before.until, h.lease, h.from)
+				f.violation("job %s was in two hands: under lease %s until %v, under lease %s from %v", r.ID, before.lease,
+					before.until, h.lease, h.from)
 			}
-			if h.lease == before.lease || !lives && (h.attempt == before.attempt || h.attempt < before.attempt && h.sent.After(before.from)) {
-				f.violation("job %s: attempt %d under lease %s followed attempt %d under lease %s", r.ID, h.attempt, h.lease, before.attempt, before.lease)
+			if h.lease == before.lease ||
+				!lives && (h.attempt == before.attempt || h.attempt < before.attempt && h.sent.After(before.from)) {
+				f.violation("job %s: attempt %d under lease %s followed attempt %d under lease %s", r.ID, h.attempt, h.lease,
+					before.attempt, before.lease)
 			}
 		}
 	}
@@ -537,16 +557,23 @@ func (f *findings) crons(ctx context.Context, tx pgx.Tx, of course) error {
 		args      []any
 	}{
 		{"a cron job did not fire any more", `
-			select c.tenant_id || '/' || c.name || ' fired for ' || coalesce(max(r.due_at)::text, 'nothing') || ' at last, and time went on until ' || $2::timestamptz from ojs.crons c
+			select c.tenant_id || '/' || c.name || ' fired for ' || coalesce(max(r.due_at)::text, 'nothing')
+				|| ' at last, and time went on until ' || $2::timestamptz
+			from ojs.crons c
 			left join ojs.cron_runs r on r.tenant_id = c.tenant_id and r.name = c.name and not r.manual and r.due_at >= $1
-			group by c.tenant_id, c.name having max(r.due_at) >= date_trunc('second', $2::timestamptz) is not true`, []any{of.since, of.whole}},
+			group by c.tenant_id, c.name
+			having max(r.due_at) >= date_trunc('second', $2::timestamptz) is not true`, []any{of.since, of.whole}},
 		{"a cron job stands for more times than the fault explains", `
-			select r.tenant_id || '/' || r.name || ' ' || r.due_at || ' stands for ' || r.missed || ' more, and the fault lasted ' || $2::interval from ojs.cron_runs r
+			select r.tenant_id || '/' || r.name || ' ' || r.due_at || ' stands for ' || r.missed
+				|| ' more, and the fault lasted ' || $2::interval
+			from ojs.cron_runs r
 			where r.due_at >= $1 and r.missed * interval '1 second' > $2::interval + $3::interval`, []any{of.since, lasted, slack}},
 		{"a cron job was skipped by no policy", `
-			select r.tenant_id || '/' || r.name || ' ' || r.due_at || ': ' || coalesce(r.reason, 'no reason') from ojs.cron_runs r join ojs.crons c on c.tenant_id = r.tenant_id and c.name = r.name
+			select r.tenant_id || '/' || r.name || ' ' || r.due_at || ': ' || coalesce(r.reason, 'no reason')
+			from ojs.cron_runs r join ojs.crons c on c.tenant_id = r.tenant_id and c.name = r.name
 			where r.due_at >= $1 and r.job_id is null
-			  and not (r.reason = 'overlap_skip' and c.overlap_policy = 'skip' and r.blocker is not null) and not (r.reason = 'waiting' and c.overlap_policy = 'enqueue')
+			  and not (r.reason = 'overlap_skip' and c.overlap_policy = 'skip' and r.blocker is not null)
+			  and not (r.reason = 'waiting' and c.overlap_policy = 'enqueue')
 			  and not (r.reason = 'misfire' and c.catch_up = 'skip')`, []any{of.since}},
 	} {
 		if err := f.none(ctx, tx, q.what, q.sql, q.args...); err != nil {
@@ -578,38 +605,57 @@ func (f *findings) counters(ctx context.Context, tx pgx.Tx, since time.Time) err
 			select distinct coalesce(w.from_state::text, 'nothing') || ' to ' || w.to_state from ojs.journal w
 			where w.at >= $1 and not (coalesce(w.from_state::text, '') || ' ' || w.to_state = any ($2))`, []any{since, sums}},
 		{"ojs.shard_stats and the rows disagree", `
-			select coalesce(s.tenant_id, r.tenant_id) || '/' || coalesce(s.queue, r.queue) || ' says ' || coalesce(s.n::text, 'nothing') || ', there are ' || coalesce(r.n::text, 'none')
-			from (select s.tenant_id, s.queue, array[s.scheduled, s.available, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded, s.total_jobs] as n from ojs.shard_stats s) s
-			full join (select j.tenant_id, j.queue, array[count(*) filter (where j.state = 'scheduled'), count(*) filter (where j.state = 'available'), count(*) filter (where j.state = 'pending'),
-				count(*) filter (where j.state = 'active'), count(*) filter (where j.state = 'retryable'), count(*) filter (where j.state = 'completed'),
-				count(*) filter (where j.state = 'cancelled'), count(*) filter (where j.state = 'discarded'), count(*)] as n from ojs.job j group by j.tenant_id, j.queue) r
-				on r.tenant_id = s.tenant_id and r.queue = s.queue
+			select coalesce(s.tenant_id, r.tenant_id) || '/' || coalesce(s.queue, r.queue) || ' says '
+				|| coalesce(s.n::text, 'nothing') || ', there are ' || coalesce(r.n::text, 'none')
+			from (
+				select s.tenant_id, s.queue, array[s.scheduled, s.available, s.pending, s.active, s.retryable, s.completed,
+					s.cancelled, s.discarded, s.total_jobs] as n
+				from ojs.shard_stats s
+			) s
+			full join (
+				select j.tenant_id, j.queue, array[
+					count(*) filter (where j.state = 'scheduled'), count(*) filter (where j.state = 'available'),
+					count(*) filter (where j.state = 'pending'), count(*) filter (where j.state = 'active'),
+					count(*) filter (where j.state = 'retryable'), count(*) filter (where j.state = 'completed'),
+					count(*) filter (where j.state = 'cancelled'), count(*) filter (where j.state = 'discarded'),
+					count(*)] as n
+				from ojs.job j group by j.tenant_id, j.queue
+			) r on r.tenant_id = s.tenant_id and r.queue = s.queue
 			where s.n is distinct from r.n`, nil},
 		{"ojs.shard_stats and the journal disagree about failures", `
 			select s.tenant_id || '/' || s.queue || ' says ' || s.failed || ', there are ' || coalesce(r.n, 0) from ojs.shard_stats s
-			left join (select r.tenant_id, r.queue, count(*) as n from ojs.release r where r.from_state = 'active' and r.to_state in ('retryable', 'discarded') group by r.tenant_id, r.queue) r
+			left join (select r.tenant_id, r.queue, count(*) as n from ojs.release r
+				where r.from_state = 'active' and r.to_state in ('retryable', 'discarded') group by r.tenant_id, r.queue) r
 				on r.tenant_id = s.tenant_id and r.queue = s.queue
 			where s.failed <> coalesce(r.n, 0)`, nil},
 		{"a job and what was written in its producer's transaction are not there together", `
-			select coalesce(j.id, o.job)::text from (select j.id from ojs.job j where j.type = 'fault.sql') j full join public.orders o on o.job = j.id
+			select coalesce(j.id, o.job)::text from (select j.id from ojs.job j where j.type = 'fault.sql') j
+			full join public.orders o on o.job = j.id
 			where j.id is null or o.job is null`, nil},
 		{"a job was not completed once together with what its worker wrote", `
-			select r.job || ' is ' || coalesce(max(j.state::text), 'gone') || ', results: ' || count(*) from public.results r left join ojs.job j on j.id = r.job
+			select r.job || ' is ' || coalesce(max(j.state::text), 'gone') || ', results: ' || count(*) from public.results r
+			left join ojs.job j on j.id = r.job
 			group by r.job having count(*) > 1 or max(j.state::text) is distinct from 'completed'`, nil},
 		{"a cron job and its history disagree", `
-			select coalesce(j.id, r.job_id) || ': ' || count(r.job_id) || ' firings' from (select j.id from ojs.job j where j.type = $1 and j.created_at >= $2) j
+			select coalesce(j.id, r.job_id) || ': ' || count(r.job_id) || ' firings'
+			from (select j.id from ojs.job j where j.type = $1 and j.created_at >= $2) j
 			full join (select r.job_id from ojs.cron_runs r where r.job_id is not null and r.at >= $2) r on r.job_id = j.id
 			group by coalesce(j.id, r.job_id) having count(j.id) <> 1 or count(r.job_id) <> 1`, []any{cronJob, since}},
 		{"a cron job did not fire once for each time it was due", `
 			select r.tenant_id || '/' || r.name || ' ' || r.before || ', then ' || r.due_at || ' after ' || r.missed || ' missed'
-			from (select r.*, lag(r.due_at) over (partition by r.tenant_id, r.name order by r.due_at) as before from ojs.cron_runs r where not r.manual and r.due_at >= $1) r
+			from (select r.*, lag(r.due_at) over (partition by r.tenant_id, r.name order by r.due_at) as before
+				from ojs.cron_runs r where not r.manual and r.due_at >= $1) r
 			where r.due_at - r.before <> (1 + r.missed) * interval '1 second'`, []any{since}},
 		{"a dead letter and its job disagree", `
-			select coalesce(j.id, d.id) || ' is ' || coalesce(j.state::text, 'gone') || case when d.id is null then ', and no dead letter' else ', and a dead letter' end
+			select coalesce(j.id, d.id) || ' is ' || coalesce(j.state::text, 'gone')
+				|| case when d.id is null then ', and no dead letter' else ', and a dead letter' end
 			from (
 				select j.* from ojs.job j
 				-- What expired is no dead letter.
-				join (select distinct on (r.job_id, r.tenant_id) r.* from ojs.release r where r.at >= $1 order by r.job_id, r.tenant_id, r.at desc) r on r.job_id = j.id and r.tenant_id = j.tenant_id
+				join (
+					select distinct on (r.job_id, r.tenant_id) r.* from ojs.release r where r.at >= $1
+					order by r.job_id, r.tenant_id, r.at desc
+				) r on r.job_id = j.id and r.tenant_id = j.tenant_id
 				where j.state = 'discarded' and r.from_state = 'active' and ojs._to_dead_letters(j.retry, j.errors -> -1)
 			) j full join (select * from ojs.dead_letter d where d.at >= $1) d on d.id = j.id and d.tenant_id = j.tenant_id
 			where j.id is null or d.id is null`, []any{since}},
@@ -633,13 +679,18 @@ func (f *findings) counters(ctx context.Context, tx pgx.Tx, since time.Time) err
 				union all select 'clock_mark', '' from ojs.clock_mark
 			) x group by x.what, x.key having count(*) > 1`, nil},
 		{"a mark lies in the future", `
-			select m.what || ' ' || m.snapshot from (select 'fold' as what, f.snapshot from ojs.fold f union all select 'tally_mark', t.snapshot from ojs.tally_mark t) m
+			select m.what || ' ' || m.snapshot
+			from (
+				select 'fold' as what, f.snapshot from ojs.fold f
+				union all select 'tally_mark', t.snapshot from ojs.tally_mark t
+			) m
 			where pg_snapshot_xmax(m.snapshot) > pg_snapshot_xmax(pg_current_snapshot())
 			union all
 			select 'clock_mark ' || c.seen from ojs.clock_mark c
 			where pg_snapshot_xmax(c.seen) > pg_snapshot_xmax(pg_current_snapshot())`, nil},
 		{"a tenant was charged for another number of jobs than it was given", `
-			select coalesce(f.tenant_id, l.tenant_id) || '/' || coalesce(f.queue, l.queue) || ': charged ' || coalesce(f.n, 0) || ', given ' || coalesce(l.n, 0)
+			select coalesce(f.tenant_id, l.tenant_id) || '/' || coalesce(f.queue, l.queue) || ': charged ' || coalesce(f.n, 0)
+				|| ', given ' || coalesce(l.n, 0)
 			from (
 				select u.tenant_id, u.queue, sum(u.jobs) as n from (
 					select f.tenant_id, f.queue, f.charged as jobs from ojs.tenant_fairness f

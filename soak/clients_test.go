@@ -270,7 +270,8 @@ func (c *client) produceByHTTP(r *rand.Rand) {
 			}
 		case n == 4:
 			c.book.write(entry{What: replays})
-			a := c.ask(r, http.MethodPost, "/ojs/v1/dead-letter/retry", tenant, map[string]any{"limit": 1 + r.IntN(10), "since": c.began.Format(time.RFC3339Nano), "confirm": true})
+			a := c.ask(r, http.MethodPost, "/ojs/v1/dead-letter/retry", tenant,
+				map[string]any{"limit": 1 + r.IntN(10), "since": c.began.Format(time.RFC3339Nano), "confirm": true})
 			if !a.unknown() && a.status != http.StatusOK {
 				c.book.wrong("retry of dead letters: %d: %s", a.status, a.body)
 			}
@@ -318,8 +319,8 @@ func (c *client) enqueue(r *rand.Rand, ids []string, tenant, queue, path string,
 	return false
 }
 
-// enqueueOnce has the server make up the ids, so that nothing but the key keeps a repeated request from enqueueing once more. It repeats it as long as nobody
-// answers, and sometimes when somebody did.
+// enqueueOnce has the server make up the ids, so that nothing but the key keeps a repeated request from enqueueing once more. It
+// repeats it as long as nobody answers, and sometimes when somebody did.
 func (c *client) enqueueOnce(r *rand.Rand, tenant string) {
 	key, n := newID(), 1
 	if r.IntN(3) == 0 {
@@ -347,7 +348,8 @@ func (c *client) enqueueOnce(r *rand.Rand, tenant string) {
 			return
 		case first != nil:
 			if !a.replayed || !bytes.Equal(a.body, first) {
-				c.book.wrong("the repeated enqueue under key %s was answered, replayed %t: %s\nand at first: %s", key, a.replayed, a.body, first)
+				c.book.wrong("the repeated enqueue under key %s was answered, replayed %t: %s\nand at first: %s", key, a.replayed,
+					a.body, first)
 			}
 			return
 		default:
@@ -380,7 +382,8 @@ func (c *client) enqueueOnce(r *rand.Rand, tenant string) {
 	}
 }
 
-// expected is whether an error of Postgres may be met while it is being killed, starved and replaced. It is written down, since at other times it may not.
+// expected is whether an error of Postgres may be met while it is being killed, starved and replaced. It is written down, since at
+// other times it may not.
 func (c *client) expected(ctx context.Context, err error) bool {
 	e := entry{What: broke, Text: err.Error()}
 	if ctx.Err() != nil {
@@ -470,10 +473,14 @@ func (c *client) session(r *rand.Rand) {
 			ids[i] = p.id
 			if _, err = tx.Exec(ctx, "insert into public.orders (job) values ($1)", p.id); err == nil {
 				if of != nil || r.IntN(2) == 0 {
-					_, err = tx.Exec(ctx, "select ojs.enqueue('fault.sql', '[1]', $1, p_id => $2, p_tenant => $3, p_scheduled_at => $4, p_expires_at => $5, p_retry => $6, p_max_attempts => 3)",
+					_, err = tx.Exec(ctx, `
+						select ojs.enqueue('fault.sql', '[1]', $1, p_id => $2, p_tenant => $3, p_scheduled_at => $4,
+							p_expires_at => $5, p_retry => $6, p_max_attempts => 3)`,
 						p.queue, p.id, of, p.at, p.expires, retryPolicy)
 				} else {
-					_, err = tx.Exec(ctx, "insert into ojs.jobs (type, queue, id, scheduled_at, expires_at, retry) values ('fault.sql', $1, $2, $3, $4, $5)", p.queue, p.id, p.at, p.expires, retryPolicy)
+					_, err = tx.Exec(ctx, `
+						insert into ojs.jobs (type, queue, id, scheduled_at, expires_at, retry)
+						values ('fault.sql', $1, $2, $3, $4, $5)`, p.queue, p.id, p.at, p.expires, retryPolicy)
 				}
 			}
 			if err != nil {
@@ -565,7 +572,8 @@ func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, e
 		}
 	}()
 	sent := time.Now()
-	rows, err := tx.Query(ctx, "select id::text, lease::text, attempt, state::text, queue, type, lease_expires_at from ojs.fetch($1, $2, $3, $4)",
+	rows, err := tx.Query(ctx, `
+		select id::text, lease::text, attempt, state::text, queue, type, lease_expires_at from ojs.fetch($1, $2, $3, $4)`,
 		campaignQueues, 1+r.IntN(4), c.Name, leaseTime.Milliseconds())
 	if err != nil {
 		return 0, err
@@ -580,7 +588,10 @@ func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, e
 		}
 		// A FETCH that may be undone yet gives nothing into anybody's hands.
 		for _, j := range jobs {
-			c.book.write(entry{What: fetched_, IDs: []string{j.ID}, Queue: j.Queue, Lease: j.Lease, Attempt: j.Attempt, Sent: sent, Until: sent.Add(leaseTime)})
+			c.book.write(entry{
+				What: fetched_, IDs: []string{j.ID}, Queue: j.Queue, Lease: j.Lease, Attempt: j.Attempt, Sent: sent,
+				Until: sent.Add(leaseTime),
+			})
 		}
 		if tx, err = conn.Begin(ctx); err != nil {
 			return 0, err
@@ -606,7 +617,10 @@ func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, e
 		}
 		var told *pgconn.PgError
 		if errors.As(err, &told) && told.Code == "OJ409" {
-			c.book.write(entry{What: finished, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: how(j), Status: http.StatusConflict, Asked: 1})
+			c.book.write(entry{
+				What: finished, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: how(j), Status: http.StatusConflict,
+				Asked: 1,
+			})
 			if whole {
 				c.book.wrong("job %s was fetched in this transaction, and its ack is refused: %v", j.ID, err)
 			}
@@ -628,7 +642,9 @@ func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, e
 		return 0, err
 	}
 	for _, j := range jobs {
-		c.book.write(entry{What: finished, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: how(j), Status: http.StatusOK, Asked: 1})
+		c.book.write(entry{
+			What: finished, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: how(j), Status: http.StatusOK, Asked: 1,
+		})
 	}
 	return len(jobs), nil
 }
@@ -680,7 +696,8 @@ type worker struct {
 	doubt bool // a heartbeat is without an answer, and perhaps still at it
 }
 
-// answered notes that a heartbeat was sent and its answer read. If another one was not answered shortly before, the registration may have ended, with all the worker held.
+// answered notes that a heartbeat was sent and its answer read. If another one was not answered shortly before, the registration may
+// have ended, with all the worker held.
 func (w *worker) answered(sent, read time.Time) {
 	if !read.Before(w.heard.Add(silence)) {
 		w.lives = read
@@ -716,7 +733,8 @@ func (c *client) alive(r *rand.Rand, w *worker) bool {
 		ids = append(ids, j.ID)
 	}
 	sent := time.Now()
-	a := c.ask(r, http.MethodPost, "/ojs/v1/workers/heartbeat", "", map[string]any{"worker_id": name, "active_jobs": ids, "visibility_timeout_ms": longLease.Milliseconds()})
+	a := c.ask(r, http.MethodPost, "/ojs/v1/workers/heartbeat", "",
+		map[string]any{"worker_id": name, "active_jobs": ids, "visibility_timeout_ms": longLease.Milliseconds()})
 	read := time.Now()
 	if a.unknown() {
 		return false
@@ -784,7 +802,9 @@ func (c *client) fetch(r *rand.Rand, w *worker) bool {
 		w.mu.Unlock()
 	}
 	for _, j := range got.Jobs {
-		c.book.write(entry{What: fetched_, IDs: []string{j.ID}, Queue: j.Queue, Lease: j.Lease, Attempt: j.Attempt, Sent: sent, Until: until})
+		c.book.write(entry{
+			What: fetched_, IDs: []string{j.ID}, Queue: j.Queue, Lease: j.Lease, Attempt: j.Attempt, Sent: sent, Until: until,
+		})
 		if j.State != "active" || j.Lease == "" {
 			c.book.wrong("job %s was handed out in state %q with lease %q", j.ID, j.State, j.Lease)
 		}
@@ -923,7 +943,10 @@ func (c *client) finish(r *rand.Rand, name string, jobs []held, how string) bool
 			}
 		}
 		for i, status := range statuses {
-			c.book.write(entry{What: finished, IDs: []string{jobs[i].ID}, Lease: jobs[i].Lease, Attempt: jobs[i].Attempt, How: how, Status: status, Asked: asked})
+			c.book.write(entry{
+				What: finished, IDs: []string{jobs[i].ID}, Lease: jobs[i].Lease, Attempt: jobs[i].Attempt, How: how, Status: status,
+				Asked: asked,
+			})
 			if status != http.StatusOK && status != http.StatusConflict && status != http.StatusServiceUnavailable {
 				c.book.wrong("%s of %s: %d: %s", how, jobs[i].ID, status, a.body)
 			}

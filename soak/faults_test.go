@@ -142,7 +142,8 @@ func slow(r *rand.Rand, proxies []*proxy) error {
 
 const noSpace = "No space left on device"
 
-// ownCrash is what PostgreSQL writes of a session that ended by a mistake of its own; by signal 9 and 6 it ends where it is killed, or has no room for its log.
+// ownCrash is what PostgreSQL writes of a session that ended by a mistake of its own; by signal 9 and 6 it ends where it is killed, or
+// has no room for its log.
 const ownCrash = "was terminated by signal 11"
 
 func (c *campaign) fillDisk(r *rand.Rand, d *disk) error {
@@ -207,8 +208,8 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// TestFaults: rounds of load, in each of which something dies at a random moment. OJS_FAULTS_SEED repeats a campaign as far as chance is ours,
-// OJS_FAULTS_ROUNDS says how long it is, OJS_FAULTS_ONLY names one fault.
+// TestFaults: rounds of load, in each of which something dies at a random moment. OJS_FAULTS_SEED repeats a campaign as far as chance
+// is ours, OJS_FAULTS_ROUNDS says how long it is, OJS_FAULTS_ONLY names one fault.
 func TestFaults(t *testing.T) {
 	c := &campaign{t: t, seed: number(t, "OJS_FAULTS_SEED", uint64(time.Now().UnixNano())%1e9), binary: build(t)}
 	rounds := int(number(t, "OJS_FAULTS_ROUNDS", 4))
@@ -281,12 +282,15 @@ const (
 )
 
 // Cron jobs fire every second while there is load.
-var crons = []struct{ name, tenant, overlap string }{{"each", "acme", "allow"}, {"skipping", "beta", "skip"}, {"waiting", "gamma", "enqueue"}}
+var crons = []struct{ name, tenant, overlap string }{
+	{"each", "acme", "allow"}, {"skipping", "beta", "skip"}, {"waiting", "gamma", "enqueue"},
+}
 
 func (c *campaign) fire(enabled bool) {
 	c.t.Helper()
 	for _, cr := range crons {
-		if err := c.pg.primary.do(fmt.Sprintf("select ojs.configure_cron('%s', p_enabled => %t, p_tenant => '%s')", cr.name, enabled, cr.tenant)); err != nil {
+		if err := c.pg.primary.do(fmt.Sprintf(`
+			select ojs.configure_cron('%s', p_enabled => %t, p_tenant => '%s')`, cr.name, enabled, cr.tenant)); err != nil {
 			c.t.Fatal(err)
 		}
 	}
@@ -309,14 +313,18 @@ func (c *campaign) prepare() {
 	err = c.pg.primary.do(
 		fmt.Sprintf("create role %s login in role ojs_service password '%s'", serverRole, c.pg.password),
 		fmt.Sprintf("select ojs.create_tenant_role('acme', '%s', '%s')", tenantRole, c.pg.password),
-		"create table public.orders (job uuid)", "create table public.results (job uuid, lease uuid)", "grant insert on public.orders, public.results to public",
-		"select ojs.configure_tenant('beta', p_weight => 3)", fmt.Sprintf("select ojs.configure(p_heartbeat_timeout_ms => %d)", silence.Milliseconds()),
+		"create table public.orders (job uuid)", "create table public.results (job uuid, lease uuid)",
+		"grant insert on public.orders, public.results to public",
+		"select ojs.configure_tenant('beta', p_weight => 3)",
+		fmt.Sprintf("select ojs.configure(p_heartbeat_timeout_ms => %d)", silence.Milliseconds()),
 	)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, cr := range crons {
-		if err := c.pg.primary.do(fmt.Sprintf(`select ojs.put_cron('%s', '* * * * * *', '%s', p_queue => '%s', p_tenant => '%s', p_overlap_policy => '%s', p_retry => '%s', p_max_attempts => 3, p_enabled => false)`,
+		if err := c.pg.primary.do(fmt.Sprintf(`
+			select ojs.put_cron('%s', '* * * * * *', '%s', p_queue => '%s', p_tenant => '%s', p_overlap_policy => '%s',
+				p_retry => '%s', p_max_attempts => 3, p_enabled => false)`,
 			cr.name, cronJob, campaignQueues[0], cr.tenant, cr.overlap, retryPolicy)); err != nil {
 			t.Fatal(err)
 		}
@@ -477,7 +485,8 @@ func (c *campaign) round(n int, f fault) bool {
 			found.violation("no FETCH succeeded after the failover")
 		}
 		c.total.failovers = append(c.total.failovers, seconds)
-		took = fmt.Sprintf(", first FETCH %.2f s after the kill (promoted after %.2f s)", seconds.Seconds(), c.promoted.Sub(c.killed).Seconds())
+		took = fmt.Sprintf(", first FETCH %.2f s after the kill (promoted after %.2f s)", seconds.Seconds(),
+			c.promoted.Sub(c.killed).Seconds())
 	}
 	if len(skews) > 0 {
 		took = ", " + strings.Join(skews, ", ")
@@ -489,8 +498,10 @@ func (c *campaign) round(n int, f fault) bool {
 		}
 		took = fmt.Sprintf(", felt %d times", felt)
 	}
-	t.Logf("round %d: %s after %.1f s: %d jobs %v, %d unknown (%d of them there), %d times 503, %d times no answer, drained in %.1f s, woken after %d ms, %.1f s in all%s",
-		n, f.name, moment.Seconds(), found.jobs, found.states, found.unknown, found.turnedUp, found.refused, found.unanswered, drained.Seconds(), woken.Milliseconds(), time.Since(began).Seconds(), took)
+	t.Logf("round %d: %s after %.1f s: %d jobs %v, %d unknown (%d of them there), %d times 503, %d times no answer",
+		n, f.name, moment.Seconds(), found.jobs, found.states, found.unknown, found.turnedUp, found.refused, found.unanswered)
+	t.Logf("round %d: drained in %.1f s, woken after %d ms, %.1f s in all%s",
+		n, drained.Seconds(), woken.Milliseconds(), time.Since(began).Seconds(), took)
 	if n := c.pg.logged(ownCrash) - crashes; n > 0 {
 		found.violation("PostgreSQL crashed %d times", n)
 	}
@@ -563,7 +574,8 @@ func (c *campaign) fired(until time.Time) {
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		var behind int
 		err := conn.QueryRow(c.t.Context(), `select count(*) from ojs.crons c
-			where not exists (select from ojs.cron_runs r where r.tenant_id = c.tenant_id and r.name = c.name and r.due_at >= date_trunc('second', $1::timestamptz))`, until).Scan(&behind)
+			where not exists (select from ojs.cron_runs r where r.tenant_id = c.tenant_id and r.name = c.name
+				and r.due_at >= date_trunc('second', $1::timestamptz))`, until).Scan(&behind)
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -585,7 +597,8 @@ func (c *campaign) drain(since time.Time) time.Duration {
 	for {
 		var left int
 		err := conn.QueryRow(c.t.Context(), `select count(*) from ojs.job j where j.created_at >= $1
-			and (j.state in ('available', 'active', 'retryable') or j.state = 'scheduled' and j.scheduled_at < ojs.now() + interval '10 minutes'
+			and (j.state in ('available', 'active', 'retryable') or j.state = 'scheduled'
+				and j.scheduled_at < ojs.now() + interval '10 minutes'
 			or j.state = 'pending' and j.type = $2)`, since, cronJob).Scan(&left)
 		if err != nil {
 			c.t.Fatal(err)
@@ -648,14 +661,18 @@ func (c *campaign) end() {
 		t.Logf("%-20s %d rounds", name, total.rounds[name])
 		rounds += total.rounds[name]
 	}
-	t.Logf("seed %d: %d rounds in %v, %d jobs %v; %d hand-outs, %d jobs handed out more than once, %d dead letters retried, %d jobs of cron, %d expired; %d jobs rolled back, %d enqueued without an answer (%d of them there); %d times 503, %d times no answer",
-		c.seed, rounds, time.Since(total.began).Round(time.Second), found.jobs, found.states, found.handouts, found.again, found.revived, found.fired, found.expired, found.withdrawn, found.unknown, found.turnedUp, found.refused, found.unanswered)
+	t.Logf("seed %d: %d rounds in %v, %d jobs %v", c.seed, rounds, time.Since(total.began).Round(time.Second), found.jobs, found.states)
+	t.Logf("%d hand-outs, %d jobs handed out more than once, %d dead letters retried, %d jobs of cron, %d expired",
+		found.handouts, found.again, found.revived, found.fired, found.expired)
+	t.Logf("%d jobs rolled back, %d enqueued without an answer (%d of them there); %d times 503, %d times no answer",
+		found.withdrawn, found.unknown, found.turnedUp, found.refused, found.unanswered)
 	if full := total.rounds["full disk"] + total.rounds["full log disk"]; full > 0 {
 		t.Logf("PostgreSQL found a disk full in %d rounds of %d", total.felt, full)
 	}
 	if n := len(total.failovers); n > 0 {
 		slices.Sort(total.failovers)
-		t.Logf("from the kill of the primary to the first job in hand: min %.2f s, median %.2f s, max %.2f s", total.failovers[0].Seconds(), total.failovers[n/2].Seconds(), total.failovers[n-1].Seconds())
+		t.Logf("from the kill of the primary to the first job in hand: min %.2f s, median %.2f s, max %.2f s",
+			total.failovers[0].Seconds(), total.failovers[n/2].Seconds(), total.failovers[n-1].Seconds())
 	}
 	if found.jobs < 20*rounds || found.states["completed"] == 0 {
 		t.Errorf("the campaign did not happen: %d jobs", found.jobs)

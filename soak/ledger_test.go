@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// A client writes down what it is about to do, does it, and writes down what came of it: one line, one write, appended. What a killed client
-// does not know is therefore known to be unknown. Times are of the machine's clock, whatever the client believes.
+// A client writes down what it is about to do, does it, and writes down what came of it: one line, one write, appended. What a killed
+// client does not know is therefore known to be unknown. Times are of the machine's clock, whatever the client believes.
 type entry struct {
 	At      time.Time `json:"at"`
 	What    what      `json:"what"`
@@ -58,7 +58,8 @@ const (
 const prober = "probe"
 
 // The policy of all jobs.
-const retryPolicy = `{"max_attempts": 3, "backoff_strategy": "constant", "initial_interval": "PT0.1S", "jitter": "none", "on_exhaustion": "dead_letter"}`
+const retryPolicy = `{"max_attempts": 3, "backoff_strategy": "constant", "initial_interval": "PT0.1S", "jitter": "none",
+	"on_exhaustion": "dead_letter"}`
 
 // Ways to finish.
 const (

@@ -195,7 +195,10 @@ func (n *node) makeDirs() {
 }
 
 func (n *node) url(user, password, options string) string {
-	u := url.URL{Scheme: "postgres", User: url.UserPassword(user, password), Host: fmt.Sprintf("127.0.0.1:%d", n.port), Path: "/" + database, RawQuery: options}
+	u := url.URL{
+		Scheme: "postgres", User: url.UserPassword(user, password), Host: fmt.Sprintf("127.0.0.1:%d", n.port), Path: "/" + database,
+		RawQuery: options,
+	}
 	return u.String()
 }
 
@@ -306,7 +309,8 @@ func (n *node) killBackend(pick int) error {
 	}
 	defer conn.Close(context.Background())
 	var pid int
-	err = conn.QueryRow(context.Background(), `select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
+	err = conn.QueryRow(context.Background(), `
+		select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
 		order by pid offset $1 % (select count(*) - 1 from pg_stat_activity where datname = current_database()) limit 1`, pick).Scan(&pid)
 	if err != nil {
 		return err
@@ -345,7 +349,8 @@ func (c *cluster) addStandby() {
 		var state string
 		conn, err := c.primary.connect(database)
 		if err == nil {
-			err = conn.QueryRow(context.Background(), "select coalesce(string_agg(sync_state, ' '), '') from pg_stat_replication").Scan(&state)
+			err = conn.QueryRow(context.Background(), `
+				select coalesce(string_agg(sync_state, ' '), '') from pg_stat_replication`).Scan(&state)
 			conn.Close(context.Background())
 		}
 		if state == "sync" {
@@ -386,7 +391,8 @@ func (c *cluster) copyTo(n *node) error {
 		return err
 	}
 	// Once promoted it has no standby to wait for.
-	settings := fmt.Sprintf("%s\nsynchronous_standby_names = ''\nprimary_conninfo = 'host=127.0.0.1 port=%d user=ojs password=%s'\n", bytes.TrimSpace(auto), c.primary.port, c.password)
+	settings := fmt.Sprintf("%s\nsynchronous_standby_names = ''\nprimary_conninfo = 'host=127.0.0.1 port=%d user=ojs password=%s'\n",
+		bytes.TrimSpace(auto), c.primary.port, c.password)
 	for name, content := range map[string]string{"backup_label": label, "standby.signal": "", "postgresql.auto.conf": settings} {
 		path := filepath.Join(n.dir, name)
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -412,7 +418,8 @@ func (c *cluster) give(path string) error {
 	return os.Chown(path, int(c.owner.Uid), int(c.owner.Gid))
 }
 
-// failover kills the primary, with all its sessions, and promotes the standby. It returns when the kill was and when the standby was writable.
+// failover kills the primary, with all its sessions, and promotes the standby. It returns when the kill was and when the standby was
+// writable.
 func (c *cluster) failover() (killed, promoted time.Time, err error) {
 	old, heir := c.primary, c.other()
 	killed = time.Now()
@@ -448,5 +455,6 @@ func throughURL(proxies []*proxy, user, password string) string {
 	for _, x := range proxies {
 		hosts = append(hosts, x.address())
 	}
-	return fmt.Sprintf("postgres://%s:%s@%s/%s?target_session_attrs=read-write&connect_timeout=3", user, password, strings.Join(hosts, ","), database)
+	return fmt.Sprintf("postgres://%s:%s@%s/%s?target_session_attrs=read-write&connect_timeout=3", user, password,
+		strings.Join(hosts, ","), database)
 }

@@ -44,7 +44,8 @@ func ready(ctx context.Context, book *book, servers []listener) {
 		cl := &client{orders: orders{Servers: []string{l.url}}, book: book, http: &http.Client{Timeout: patience}, stop: ctx}
 		for range 16 {
 			answers.Go(func() {
-				if a := cl.ask(rand.New(rand.NewPCG(0, 0)), http.MethodGet, "/ojs/v1/queues", "", nil); !a.unknown() && a.status != http.StatusOK {
+				if a := cl.ask(rand.New(rand.NewPCG(0, 0)), http.MethodGet, "/ojs/v1/queues", "", nil); !a.unknown() &&
+					a.status != http.StatusOK {
 					book.wrong("GET /ojs/v1/queues: %d: %s", a.status, a.body)
 				}
 			})
@@ -53,18 +54,25 @@ func ready(ctx context.Context, book *book, servers []listener) {
 	answers.Wait()
 }
 
-// wakeUps has a FETCH wait at each server, and then commits a job for each. It returns how long the slowest took. A server finds jobs without being told, so that it was told is read
-// off its connections: one that does not say for what it waits, hears nothing, or was not woken, is in the book.
-func wakeUps(ctx context.Context, conn *pgx.Conn, book *book, r *rand.Rand, servers []listener, queues string, limit time.Duration) (time.Duration, error) {
+// wakeUps has a FETCH wait at each server, and then commits a job for each. It returns how long the slowest took. A server finds jobs
+// without being told, so that it was told is read off its connections: one that does not say for what it waits, hears nothing, or was
+// not woken, is in the book.
+func wakeUps(ctx context.Context, conn *pgx.Conn, book *book, r *rand.Rand, servers []listener, queues string,
+	limit time.Duration,
+) (time.Duration, error) {
 	var answers sync.WaitGroup
 	came := make(chan time.Time, len(servers))
 	queue := func(i int) string { return fmt.Sprintf("%s-%d", queues, i) }
 	for i, l := range servers {
 		random := rand.New(rand.NewPCG(r.Uint64(), 0))
 		answers.Go(func() {
-			cl := &client{orders: orders{Servers: []string{l.url}}, book: book, http: &http.Client{Timeout: limit + 30*time.Second}, stop: ctx}
+			cl := &client{
+				orders: orders{Servers: []string{l.url}}, book: book, http: &http.Client{Timeout: limit + 30*time.Second},
+				stop: ctx,
+			}
 			sent := time.Now()
-			a := cl.ask(random, http.MethodPost, "/ojs/v1/workers/fetch", "", map[string]any{"queues": []string{queue(i)}, "worker_id": l.url, "wait_ms": (limit + 5*time.Second).Milliseconds()})
+			a := cl.ask(random, http.MethodPost, "/ojs/v1/workers/fetch", "",
+				map[string]any{"queues": []string{queue(i)}, "worker_id": l.url, "wait_ms": (limit + 5*time.Second).Milliseconds()})
 			read := time.Now()
 			var got struct {
 				Jobs []held `json:"jobs"`
@@ -75,7 +83,10 @@ func wakeUps(ctx context.Context, conn *pgx.Conn, book *book, r *rand.Rand, serv
 			}
 			came <- read
 			j := got.Jobs[0]
-			book.write(entry{What: fetched_, IDs: []string{j.ID}, Queue: queue(i), Lease: j.Lease, Attempt: j.Attempt, Sent: sent, Until: sent.Add(leaseTime)})
+			book.write(entry{
+				What: fetched_, IDs: []string{j.ID}, Queue: queue(i), Lease: j.Lease, Attempt: j.Attempt, Sent: sent,
+				Until: sent.Add(leaseTime),
+			})
 			cl.finish(random, l.url, got.Jobs, ack)
 		})
 	}
@@ -100,7 +111,9 @@ func wakeUps(ctx context.Context, conn *pgx.Conn, book *book, r *rand.Rand, serv
 		})
 		if err == nil && ok {
 			ok, err = within(func() (bool, error) {
-				err := conn.QueryRow(ctx, "select coalesce((select w.token from ojs.waiter w where w.queue = $1 and w.expires_at > ojs.now()), '')", queue(i)).Scan(&token)
+				err := conn.QueryRow(ctx, `
+					select coalesce((select w.token from ojs.waiter w where w.queue = $1 and w.expires_at > ojs.now()),
+						'')`, queue(i)).Scan(&token)
 				return token != "", err
 			})
 		}
@@ -116,7 +129,8 @@ func wakeUps(ctx context.Context, conn *pgx.Conn, book *book, r *rand.Rand, serv
 	for i := range servers {
 		id := newID()
 		book.write(entry{What: enqueues, IDs: []string{id}, Tenant: "acme"})
-		if _, err := conn.Exec(ctx, "select ojs.enqueue('fault.probe', '[]', $1, p_id => $2, p_tenant => 'acme')", queue(i), id); err != nil {
+		if _, err := conn.Exec(ctx, `
+			select ojs.enqueue('fault.probe', '[]', $1, p_id => $2, p_tenant => 'acme')`, queue(i), id); err != nil {
 			return 0, err
 		}
 		book.write(entry{What: enqueued, IDs: []string{id}, Tenant: "acme"})
@@ -146,8 +160,14 @@ func TestWhatAWorkerMayBelieve(t *testing.T) {
 		asked, want time.Duration
 	}{
 		{name: "heard all the time", second: time.Second, answer: time.Second, asked: 500 * time.Millisecond, want: time.Second + silence},
-		{name: "silent for too long", second: 2 * time.Second, answer: 2 * time.Second, asked: 500 * time.Millisecond, want: 500 * time.Millisecond},
-		{name: "perhaps silent for too long", second: time.Second, answer: 2 * time.Second, asked: 500 * time.Millisecond, want: 500 * time.Millisecond},
+		{
+			name: "silent for too long", second: 2 * time.Second, answer: 2 * time.Second, asked: 500 * time.Millisecond,
+			want: 500 * time.Millisecond,
+		},
+		{
+			name: "perhaps silent for too long", second: time.Second, answer: 2 * time.Second, asked: 500 * time.Millisecond,
+			want: 500 * time.Millisecond,
+		},
 		{name: "asked since", second: 2 * time.Second, answer: 2 * time.Second, asked: 3 * time.Second, want: 2*time.Second + silence},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -220,7 +240,8 @@ func TestTheProbeSees(t *testing.T) {
 	if got := probe("again", 30*time.Second); len(got) > 0 {
 		t.Errorf("when it listens again: %v", got)
 	}
-	if _, err := conn.Exec(t.Context(), "create or replace function ojs._notify(p_queues text[]) returns void language sql as ''"); err != nil {
+	if _, err := conn.Exec(t.Context(), `
+		create or replace function ojs._notify(p_queues text[]) returns void language sql as ''`); err != nil {
 		t.Fatal(err)
 	}
 	if got := strings.Join(probe("mute", 3*time.Second), "\n"); !strings.Contains(got, "did not notify it") {

@@ -2,7 +2,8 @@
 // die, workers that die holding jobs, a server killed in the middle. It asks two things: does every committed job complete, and is
 // a job ever in two hands at once. The answers come from what the clients themselves wrote down, never from our tables.
 //
-// TestFaults does that to every part, Postgres and its disks among them, in rounds, and holds what the clients wrote down against the tables.
+// TestFaults does that to every part, Postgres and its disks among them, in rounds, and holds what the clients wrote down against the
+// tables.
 package soak
 
 import (
@@ -219,7 +220,8 @@ func (w *world) produceSQL(ctx context.Context, r *rand.Rand) {
 		}
 		for _, id := range ids {
 			if _, err = tx.Exec(ctx, `insert into public.orders (job) values ($1)`, id); err == nil {
-				_, err = tx.Exec(ctx, `select ojs.enqueue('soak.sql', '[1]', $1, p_id => $2, p_tenant => $3, p_max_attempts => 100)`, queue, id, tenant)
+				_, err = tx.Exec(ctx, `
+					select ojs.enqueue('soak.sql', '[1]', $1, p_id => $2, p_tenant => $3, p_max_attempts => 100)`, queue, id, tenant)
 			}
 			if err != nil {
 				if ctx.Err() == nil {
@@ -265,7 +267,8 @@ func (w *world) work(ctx context.Context, r *rand.Rand, deadly *atomic.Bool) {
 	for ctx.Err() == nil {
 		sent := time.Now()
 		status, answer := w.post(r, "/ojs/v1/workers/fetch", "", map[string]any{
-			"queues": []string{queue}, "count": 1 + r.IntN(5), "worker_id": name, "visibility_timeout_ms": visibility.Milliseconds(), "wait_ms": 500,
+			"queues": []string{queue}, "count": 1 + r.IntN(5), "worker_id": name,
+			"visibility_timeout_ms": visibility.Milliseconds(), "wait_ms": 500,
 		})
 		if status == 0 || status == http.StatusServiceUnavailable {
 			time.Sleep(20 * time.Millisecond)
@@ -303,7 +306,8 @@ func (w *world) work(ctx context.Context, r *rand.Rand, deadly *atomic.Bool) {
 			// No answer: ask the other server. It may say that the job is no longer active because the first one heard.
 			status, answer, asked := 0, []byte(nil), 0
 			for ; status == 0 && asked < 6; asked++ {
-				status, answer = w.post(r, "/ojs/v1/workers/ack", "", map[string]any{"job_id": job.ID, "lease": job.Lease, "result": map[string]any{"by": name}})
+				status, answer = w.post(r, "/ojs/v1/workers/ack", "",
+					map[string]any{"job_id": job.ID, "lease": job.Lease, "result": map[string]any{"by": name}})
 			}
 			w.ledger.mu.Lock()
 			switch status {
@@ -373,7 +377,8 @@ func TestNothingIsLostAndNothingIsHeldTwice(t *testing.T) {
 		}
 	}
 	database := pgtest.New(t)
-	if _, err := database.Pool.Exec(t.Context(), `create table public.orders (job uuid); grant insert, select on public.orders to public`); err != nil {
+	if _, err := database.Pool.Exec(t.Context(), `
+		create table public.orders (job uuid); grant insert, select on public.orders to public`); err != nil {
 		t.Fatal(err)
 	}
 	seed := uint64(time.Now().UnixNano())
@@ -473,10 +478,12 @@ func TestNothingIsLostAndNothingIsHeldTwice(t *testing.T) {
 			}
 			for _, other := range held[:i] {
 				if h.from.Before(other.until) {
-					t.Errorf("job %s was in two hands: under lease %s until %v, under lease %s from %v", id, other.lease, other.until, h.lease, h.from)
+					t.Errorf("job %s was in two hands: under lease %s until %v, under lease %s from %v", id, other.lease,
+						other.until, h.lease, h.from)
 				}
 				if h.lease == other.lease || h.attempt <= other.attempt {
-					t.Errorf("job %s: attempt %d under lease %s followed attempt %d under lease %s", id, h.attempt, h.lease, other.attempt, other.lease)
+					t.Errorf("job %s: attempt %d under lease %s followed attempt %d under lease %s", id, h.attempt, h.lease,
+						other.attempt, other.lease)
 				}
 			}
 		}

@@ -283,7 +283,9 @@ func conflict(err error) (state string, ok bool) {
 func (s *stage) blocked(like string) (pid int32) {
 	s.t.Helper()
 	s.eventually("somebody waits for a lock: "+like, func() bool {
-		err := s.pool.QueryRow(s.t.Context(), "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like $1", like).Scan(&pid)
+		err := s.pool.QueryRow(s.t.Context(), `
+			select pid from pg_stat_activity
+			where datname = current_database() and wait_event_type = 'Lock' and query like $1`, like).Scan(&pid)
 		return err == nil
 	})
 	return pid
@@ -489,7 +491,8 @@ func (w *web) raw(more string) net.Conn {
 	}
 	w.s.t.Cleanup(func() { conn.Close() })
 	body := `{"queues": ["default"]` + more + `}`
-	fmt.Fprintf(conn, "POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	fmt.Fprintf(conn,
+		"POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	return conn
 }
 
@@ -577,7 +580,9 @@ func theStandbyHasWhatIsAnswered(t *testing.T, s *stage) {
 
 func nobodySetsSynchronousCommit(t *testing.T, s *stage) {
 	s.set()
-	s.want("0", "select count(*) from pg_proc where pronamespace = 'ojs'::regnamespace and (prosrc ~ 'synchronous_commit' or proconfig::text ~ 'synchronous_commit')")
+	s.want("0", `
+		select count(*) from pg_proc
+		where pronamespace = 'ojs'::regnamespace and (prosrc ~ 'synchronous_commit' or proconfig::text ~ 'synchronous_commit')`)
 	for _, setting := range []string{"on", "remote_apply", "local"} {
 		s.exec("alter database " + pgx.Identifier{s.db.Name}.Sanitize() + " set synchronous_commit = " + setting)
 		var got string
@@ -587,14 +592,16 @@ func nobodySetsSynchronousCommit(t *testing.T, s *stage) {
 	}
 }
 
-// outlives kills a server whose call of a function waits for a lock, lets go of the lock, and says whether the call came to its end: not if its server
-// died between two tries to get the lock.
+// outlives kills a server whose call of a function waits for a lock, lets go of the lock, and says whether the call came to its end:
+// not if its server died between two tries to get the lock.
 func (s *stage) outlives(w *web, function string, letGo func(), jobs string, args ...any) bool {
 	s.t.Helper()
 	s.blocked("%" + function + "%")
 	w.kill()
 	letGo()
-	s.becomes("0", "select count(*) from pg_stat_activity where datname = current_database() and state <> 'idle' and query like '%"+function+"%' and pid <> pg_backend_pid()")
+	s.becomes("0", `
+		select count(*) from pg_stat_activity
+		where datname = current_database() and state <> 'idle' and query like '%`+function+"%' and pid <> pg_backend_pid()")
 	return s.one(jobs, args...) == "1"
 }
 
@@ -772,7 +779,8 @@ func aDeadWorkersJobComesBack(t *testing.T, s *stage) {
 	worker := s.person()
 	first := worker.takes(", p_visibility_timeout_ms => 1000")
 	worker.kill()
-	if second := w.takes(""); second.id != id || first.id != id || first.attempt != 1 || second.attempt != 2 || second.lease == first.lease {
+	if second := w.takes(""); second.id != id || first.id != id || first.attempt != 1 || second.attempt != 2 ||
+		second.lease == first.lease {
 		t.Errorf("handed out as %v and then as %v", first, second)
 	}
 }
@@ -793,7 +801,8 @@ func (s *stage) twice(work string) string {
 		s.t.Errorf("acknowledged with %d", r.status)
 	}
 	s.want("completed 2", stateOf, id)
-	return s.one("select (select count(*) from public.effect where job = $1) || ' ' || (select count(*) from public.result where job = $1)", id)
+	return s.one(`
+		select (select count(*) from public.effect where job = $1) || ' ' || (select count(*) from public.result where job = $1)`, id)
 }
 
 func effectsHappenAgain(t *testing.T, s *stage) {
@@ -818,7 +827,8 @@ func aSlowWorkerRunsBesideTheNext(t *testing.T, s *stage) {
 		t.Fatalf("they hold %v and %v", slow, next)
 	}
 	for worker, want := range map[string]int{"slow": 0, "next": 1} {
-		if r := w.post("/workers/heartbeat", `{"worker_id": %q, "active_jobs": [%q]}`, worker, id); r.status != http.StatusOK || len(r.Extended) != want {
+		if r := w.post("/workers/heartbeat", `{"worker_id": %q, "active_jobs": [%q]}`, worker, id); r.status != http.StatusOK ||
+			len(r.Extended) != want {
 			t.Errorf("the heartbeat of the %s one is answered with %d %v", worker, r.status, r.Extended)
 		}
 	}
@@ -1023,7 +1033,8 @@ func ackAgainWithoutAnAnswer(t *testing.T, s *stage) {
 			}
 		} else {
 			s.becomes("completed 1", stateOf, id)
-			if r := second.post("/workers/ack", "%s", ack); r.status != http.StatusConflict || r.Error.Code != "conflict" || r.Error.Details.CurrentState != "completed" {
+			if r := second.post("/workers/ack", "%s", ack); r.status != http.StatusConflict || r.Error.Code != "conflict" ||
+				r.Error.Details.CurrentState != "completed" {
 				t.Errorf("asked again, the ACK that was committed is answered with %d %v", r.status, r.Error)
 			}
 		}
@@ -1059,7 +1070,8 @@ func endedJobsStayEnded(t *testing.T, s *stage) {
 	before := read()
 	for _, id := range strings.Fields(s.one("select string_agg(id::text, ' ') from ojs.job")) {
 		for _, call := range []string{
-			"ojs.ack($1)", `ojs.nack($1, '{"message": "x"}')`, `ojs.nack($1, '{"message": "x"}', p_requeue => true)`, "ojs.cancel($1)", "ojs.activate($1)",
+			"ojs.ack($1)", `ojs.nack($1, '{"message": "x"}')`, `ojs.nack($1, '{"message": "x"}', p_requeue => true)`,
+			"ojs.cancel($1)", "ojs.activate($1)",
 			"ojs.release($1, '" + all[0].lease + "')",
 		} {
 			if _, err := s.pool.Exec(t.Context(), "select from "+call, id); err == nil {
@@ -1168,7 +1180,8 @@ func acksOutlivePostgres(t *testing.T, s *stage) {
 		}
 		s.eventually("the ACK is answered", func() bool {
 			a, err := ack(i)
-			done[i] = err == nil && (a.status == http.StatusOK || a.status == http.StatusConflict && a.Error.Details.CurrentState == "completed")
+			done[i] = err == nil &&
+				(a.status == http.StatusOK || a.status == http.StatusConflict && a.Error.Details.CurrentState == "completed")
 			return done[i]
 		})
 	}
@@ -1304,7 +1317,9 @@ func dueOnce(t *testing.T, s *stage) {
 	s.db.SetNow(noon)
 	const jobs = 200
 	for i := range jobs / 20 {
-		s.exec("select ojs.enqueue_bulk('a', array_fill('[]'::json, array[20]), p_scheduled_at => $1)", noon.Add(time.Duration(i+1)*time.Second))
+		s.exec(`
+			select ojs.enqueue_bulk('a', array_fill('[]'::json, array[20]),
+				p_scheduled_at => $1)`, noon.Add(time.Duration(i+1)*time.Second))
 	}
 	s.db.SetNow(noon.Add(time.Minute))
 	promoted := make(chan int, 6)

@@ -34,11 +34,12 @@ func newCaller(base string) *caller {
 
 var errDoorClosed = errors.New("nobody is let in any more")
 
-// call answers errDoorClosed when there is no server, which a client meets at once and may take elsewhere: the connection is refused, or closed by the
-// kernel before the server has accepted it. A connection that was kept must not break.
+// call answers errDoorClosed when there is no server, which a client meets at once and may take elsewhere: the connection is refused,
+// or closed by the kernel before the server has accepted it. A connection that was kept must not break.
 func (c *caller) call(method, path, body string, answer any) (status int, err error) {
 	reused := false
-	ctx := httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }})
+	ctx := httptrace.WithClientTrace(context.Background(),
+		&httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }})
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader([]byte(body)))
 	if err != nil {
 		return 0, err
@@ -93,7 +94,9 @@ func TestStoppingUnderLoad(t *testing.T) {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			all.enqueued, all.received, all.acknowledged = append(all.enqueued, l.enqueued...), append(all.received, l.received...), append(all.acknowledged, l.acknowledged...)
+			all.enqueued = append(all.enqueued, l.enqueued...)
+			all.received = append(all.received, l.received...)
+			all.acknowledged = append(all.acknowledged, l.acknowledged...)
 			all.calls += l.calls
 		})
 	}
@@ -161,7 +164,8 @@ func TestStoppingUnderLoad(t *testing.T) {
 		}
 		return n
 	}
-	for count("select count(*) from ojs.job where state = 'completed'") < 50 || count("select count(*) from ojs.waiter where queue = 'idle'") == 0 {
+	for count("select count(*) from ojs.job where state = 'completed'") < 50 ||
+		count("select count(*) from ojs.waiter where queue = 'idle'") == 0 {
 		time.Sleep(10 * time.Millisecond)
 	}
 
@@ -184,7 +188,9 @@ func TestStoppingUnderLoad(t *testing.T) {
 		t.Errorf("SIGTERM ended it with %d", status)
 	}
 	t.Logf("%d calls, %d enqueued, %d received, %d acknowledged", all.calls, len(all.enqueued), len(all.received), len(all.acknowledged))
-	if lost := count("select count(*) from unnest($1::uuid[]) i(id) where not exists (select from ojs.job j where j.id = i.id)", all.enqueued); lost > 0 {
+	if lost := count(`
+		select count(*) from unnest($1::uuid[]) i(id)
+		where not exists (select from ojs.job j where j.id = i.id)`, all.enqueued); lost > 0 {
 		t.Errorf("%d acknowledged jobs are lost", lost)
 	}
 	if open := count("select count(*) from ojs.job where id = any ($1::uuid[]) and state <> 'completed'", all.acknowledged); open > 0 {
@@ -251,7 +257,8 @@ func TestStoppingWhileAClientDoesNotRead(t *testing.T) {
 	base := p.find(`msg=serving address=(http://\S+)$`)
 	// More than the kernel buffers for a client that has not said how much it takes.
 	const jobs = 24
-	if _, err := d.Pool.Exec(t.Context(), "select ojs.enqueue('a', json_build_array(repeat('x', 1000000))) from generate_series(1, $1)", jobs); err != nil {
+	if _, err := d.Pool.Exec(t.Context(), `
+		select ojs.enqueue('a', json_build_array(repeat('x', 1000000))) from generate_series(1, $1)`, jobs); err != nil {
 		t.Fatal(err)
 	}
 	conn, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
@@ -269,7 +276,8 @@ func TestStoppingWhileAClientDoesNotRead(t *testing.T) {
 		t.Errorf("it ended with %d", status)
 	}
 	var back int
-	if err := d.Pool.QueryRow(t.Context(), "select count(*) from ojs.job where state = 'available' and attempt = 0 and lease is null").Scan(&back); err != nil {
+	if err := d.Pool.QueryRow(t.Context(), `
+		select count(*) from ojs.job where state = 'available' and attempt = 0 and lease is null`).Scan(&back); err != nil {
 		t.Fatal(err)
 	}
 	if back != jobs {

@@ -231,10 +231,12 @@ func TestDev(t *testing.T) {
 		t.Errorf("the file with the address holds %q (%v), want %q", noted, err, url)
 	}
 	// The server is held by row security, here as anywhere.
-	if got := query(t, url, "select string_agg(distinct usename, ' ') from pg_stat_activity where application_name = 'ojs-pg dev'"); got != devServerRole {
+	if got := query(t, url, `
+		select string_agg(distinct usename, ' ') from pg_stat_activity where application_name = 'ojs-pg dev'`); got != devServerRole {
 		t.Errorf("the server logs in as %s", got)
 	}
-	if got := query(t, url, "select (rolsuper or rolbypassrls or rolcreaterole)::text from pg_roles where rolname = '"+devServerRole+"'"); got != "false" {
+	if got := query(t, url, `
+		select (rolsuper or rolbypassrls or rolcreaterole)::text from pg_roles where rolname = '`+devServerRole+"'"); got != "false" {
 		t.Error("the server's role is more than a plain login role")
 	}
 	id := query(t, url, "select id::text from ojs.enqueue('a', '[1]', p_tenant => 'acme')")
@@ -248,7 +250,8 @@ func TestDev(t *testing.T) {
 	if again != url {
 		t.Errorf("the address changed from %s to %s", url, again)
 	}
-	if status, answer := request(t, "POST", base+"/ojs/v1/workers/fetch", `{"queues": ["default"], "worker_id": "w"}`); status != 200 || !strings.Contains(answer, id) {
+	if status, answer := request(t, "POST", base+"/ojs/v1/workers/fetch",
+		`{"queues": ["default"], "worker_id": "w"}`); status != 200 || !strings.Contains(answer, id) {
 		t.Errorf("after the crash a fetch answers %d: %s", status, answer)
 	}
 
@@ -299,7 +302,9 @@ func TestSecondSignal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	if _, err := io.WriteString(conn, "POST /ojs/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"); err != nil {
+	const head = "POST /ojs/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n" +
+		"Expect: 100-continue\r\n\r\n"
+	if _, err := io.WriteString(conn, head); err != nil {
 		t.Fatal(err)
 	}
 	// The server asks for the body: so it is in the middle of the request.
@@ -332,7 +337,9 @@ func TestDevOnAGivenDatabase(t *testing.T) {
 	p := launch(t, []string{"DATABASE_URL=" + d.URL, "OJS_LISTEN=127.0.0.1:0", "OJS_ALLOW_RESET=true", "OJS_LOG_FORMAT=json"}, "dev")
 	base := p.find(`HTTP +(http://\S+)$`)
 	p.find(`"msg":"(serving)"`)
-	if got := query(t, d.URL, "select string_agg(distinct concat_ws(' ', usename), ' ') from pg_stat_activity where application_name = 'ojs-pg dev'"); got == "" {
+	if got := query(t, d.URL, `
+		select string_agg(distinct concat_ws(' ', usename), ' ') from pg_stat_activity
+		where application_name = 'ojs-pg dev'`); got == "" {
 		t.Error("it does not use the database")
 	}
 	if status, answer := request(t, "POST", base+"/ojs/v1/jobs", `{"type": "a", "args": []}`); status != 201 {
@@ -413,7 +420,10 @@ func TestMistakes(t *testing.T) {
 		{"health --listen nowhere", "", 2, "nowhere"},
 		{"dev --listen " + taken.Addr().String(), "", 1, "choose another address with --listen"},
 		{"serve", "DATABASE_URL=postgres://user:secret@127.0.0.1:1/x", 1, "connect to the database"},
-		{"dev --postgres-bin /nonexistent --listen 127.0.0.1:0 --data-dir data", "", 1, "/nonexistent is not a directory of PostgreSQL's server programs"},
+		{
+			"dev --postgres-bin /nonexistent --listen 127.0.0.1:0 --data-dir data", "", 1,
+			"/nonexistent is not a directory of PostgreSQL's server programs",
+		},
 	} {
 		t.Run(c.args+" "+c.env, func(t *testing.T) {
 			t.Parallel()

@@ -19,12 +19,18 @@ func TestServersDieOnDuty(t *testing.T) {
 	servers := map[string]*program{}
 	for i := range 3 {
 		name := fmt.Sprintf("server%d", i+1)
-		servers[name] = launch(t, []string{"DATABASE_URL=" + d.ServiceURL + "?application_name=" + name}, "serve", "--listen", "127.0.0.1:0")
+		servers[name] = launch(t, []string{"DATABASE_URL=" + d.ServiceURL + "?application_name=" + name},
+			"serve", "--listen", "127.0.0.1:0")
 		servers[name].find(`msg=(serving)`)
 	}
-	const holder = "select coalesce((select split_part(a.application_name, ' ', 1) from ojs.duty u join pg_stat_activity a on a.pid = u.backend and u.session like '% ' || a.application_name), '')"
+	const holder = `
+		select coalesce((
+			select split_part(a.application_name, ' ', 1) from ojs.duty u
+			join pg_stat_activity a on a.pid = u.backend and u.session like '% ' || a.application_name
+		), '')`
 	if _, err := d.Pool.Exec(t.Context(), `
-		insert into ojs.jobs (tenant_id, type, scheduled_at) select 'acme', 'later', clock_timestamp() + n * interval '20 milliseconds' from generate_series(1, 400) n;
+		insert into ojs.jobs (tenant_id, type, scheduled_at)
+		select 'acme', 'later', clock_timestamp() + n * interval '20 milliseconds' from generate_series(1, 400) n;
 		insert into ojs.jobs (tenant_id, type, queue) select 'acme', 'lost', 'lost' from generate_series(1, 20);
 		select from ojs.fetch('{lost}', 20, p_visibility_timeout_ms => 4000)`); err != nil {
 		t.Fatal(err)
@@ -73,11 +79,13 @@ func TestServersDieOnDuty(t *testing.T) {
 func TestServeThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	p := launch(t, []string{"DATABASE_URL=" + pgtest.Bouncer(t, d.ServiceURL), "OJS_DIRECT_URL=" + d.ServiceURL}, "serve", "--listen", "127.0.0.1:0")
+	p := launch(t, []string{"DATABASE_URL=" + pgtest.Bouncer(t, d.ServiceURL), "OJS_DIRECT_URL=" + d.ServiceURL},
+		"serve", "--listen", "127.0.0.1:0")
 	base := p.find(`msg=serving address=(http://\S+)$`)
 	got := make(chan string, 1)
 	go func() {
-		req, err := http.NewRequestWithContext(t.Context(), "POST", base+"/ojs/v1/workers/fetch", strings.NewReader(`{"queues": ["default"], "worker_id": "w"}`))
+		req, err := http.NewRequestWithContext(t.Context(), "POST", base+"/ojs/v1/workers/fetch",
+			strings.NewReader(`{"queues": ["default"], "worker_id": "w"}`))
 		if err != nil {
 			t.Error(err)
 		}
@@ -96,7 +104,10 @@ func TestServeThroughPgBouncer(t *testing.T) {
 		}
 		got <- string(raw)
 	}()
-	for query(t, d.URL, "select (count(*) > 0 and exists (select from ojs.sleeper) and exists (select from ojs.duty where backend is not null))::text from ojs.waiter") != "true" {
+	for query(t, d.URL, `
+		select (count(*) > 0 and exists (select from ojs.sleeper)
+			and exists (select from ojs.duty where backend is not null))::text
+		from ojs.waiter`) != "true" {
 		time.Sleep(5 * time.Millisecond)
 	}
 	id := query(t, d.URL, "select id::text from ojs.enqueue('a', p_scheduled_at => clock_timestamp() + interval '200 milliseconds')")
@@ -123,19 +134,22 @@ func TestAfterRestore(t *testing.T) {
 	if status, answer := request(t, "POST", base+"/ojs/v1/workers/fetch", fetch); status != 200 || strings.Contains(answer, id) {
 		t.Errorf("a FETCH answers %d: %s", status, answer)
 	}
-	if status, answer := request(t, "GET", base+"/ojs/v1/admin/dispatch", ""); status != 200 || !strings.Contains(answer, `{"dispatch":{"held":true,"held_at":"20`) {
+	if status, answer := request(t, "GET", base+"/ojs/v1/admin/dispatch", ""); status != 200 ||
+		!strings.Contains(answer, `{"dispatch":{"held":true,"held_at":"20`) {
 		t.Errorf("the dispatch is %d: %s", status, answer)
 	}
 	// A server that is started without the switch does not change it.
 	second := launch(t, []string{"DATABASE_URL=" + d.ServiceURL}, "serve", "--listen", "127.0.0.1:0")
 	second.find(`msg="(dispatch is held)`)
-	if status, answer := request(t, "POST", base+"/ojs/v1/admin/dispatch/resume", ""); status != 200 || !strings.Contains(answer, `"held":false,"held_at":null,"available":1`) {
+	if status, answer := request(t, "POST", base+"/ojs/v1/admin/dispatch/resume", ""); status != 200 ||
+		!strings.Contains(answer, `"held":false,"held_at":null,"available":1`) {
 		t.Errorf("resuming answers %d: %s", status, answer)
 	}
 	if status, answer := request(t, "POST", base+"/ojs/v1/workers/fetch", fetch); status != 200 || !strings.Contains(answer, id) {
 		t.Errorf("resumed, a FETCH answers %d: %s", status, answer)
 	}
-	if status, answer := request(t, "POST", base+"/ojs/v1/admin/dispatch/hold", ""); status != 200 || !strings.Contains(answer, `"held":true`) {
+	if status, answer := request(t, "POST", base+"/ojs/v1/admin/dispatch/hold", ""); status != 200 ||
+		!strings.Contains(answer, `"held":true`) {
 		t.Errorf("holding answers %d: %s", status, answer)
 	}
 }

@@ -145,7 +145,9 @@ func (d *DB) SetNow(at time.Time) {
 	if !at.IsZero() {
 		body = fmt.Sprintf("select timestamptz '%s'", at.UTC().Format(time.RFC3339Nano))
 	}
-	d.exec("create or replace function ojs.now() returns timestamptz language sql volatile set search_path = pg_catalog, pg_temp as $$ " + body + " $$")
+	d.exec(`
+		create or replace function ojs.now() returns timestamptz language sql volatile
+		set search_path = pg_catalog, pg_temp as $$` + body + " $$")
 }
 
 // Blocked returns once a session of this database is seen waiting for a lock, which is what
