@@ -338,7 +338,10 @@ ours without that transaction, and the unfair queue that 'bench dispatch --help'
 			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
 			&cli.IntFlag{Name: "batch", Value: 10, Usage: "`NUMBER` of jobs asked for at once", Validator: between(1, 1000)},
 			&cli.IntFlag{Name: "producers", Value: 4, Usage: "`NUMBER` of producers at once", Validator: atLeast(1)},
-			&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: atLeast(1)},
+			&cli.IntFlag{
+				Name: "tenants", Value: 3,
+				Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: atLeast(1),
+			},
 			&cli.IntFlag{Name: "backlog", Value: 20_000, Usage: "`NUMBER` of jobs that wait at any time", Validator: atLeast(100)},
 			argsFlag(),
 		),
@@ -365,7 +368,10 @@ taken from before its COMMIT is sent to when a worker has it.
 		Flags: b.flags(
 			&cli.IntFlag{Name: "samples", Value: 520, Usage: "`NUMBER` of jobs of the small tenant, in each queue", Validator: atLeast(1)},
 			&cli.FloatFlag{Name: "rate", Value: 2, Usage: "`JOBS` per second of the small tenant", Validator: atLeast(0.001)},
-			&cli.IntFlag{Name: "backlog", Value: 1_000_000, Usage: "`NUMBER` of jobs that the large tenant holds at first", Validator: atLeast(0)},
+			&cli.IntFlag{
+				Name: "backlog", Value: 1_000_000,
+				Usage: "`NUMBER` of jobs that the large tenant holds at first", Validator: atLeast(0),
+			},
 			&cli.FloatFlag{Name: "flood", Value: 5000, Usage: "`JOBS` per second that it adds"},
 			&cli.FloatFlag{Name: "consume", Value: 5000, Usage: "`JOBS` per second that the workers take; 0: as many as they can"},
 			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
@@ -398,12 +404,16 @@ one follows. There is no baseline.
 		Flags: b.flags(
 			&cli.IntFlag{Name: "samples", Value: 1000, Usage: "`NUMBER` of jobs", Validator: atLeast(1)},
 			&cli.IntFlag{Name: "workers", Value: 100, Usage: "`NUMBER` of workers who wait for nothing", Validator: atLeast(1)},
-			&cli.FloatFlag{Name: "idle-seconds", Value: 30, Usage: "`SECONDS` for which they are watched, at most 40", Validator: atLeast(0.001)},
+			&cli.FloatFlag{
+				Name: "idle-seconds", Value: 30,
+				Usage: "`SECONDS` for which they are watched, at most 40", Validator: atLeast(0.001),
+			},
 			argsFlag(),
 		),
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
 			return bench.Wakeup(ctx, env, bench.WakeupOptions{
-				Samples: c.Int("samples"), Workers: c.Int("workers"), IdleSeconds: min(40, c.Float("idle-seconds")), ArgsBytes: c.Int("args-bytes"),
+				Samples: c.Int("samples"), Workers: c.Int("workers"),
+				IdleSeconds: min(40, c.Float("idle-seconds")), ArgsBytes: c.Int("args-bytes"),
 			})
 		}),
 	}
@@ -427,7 +437,10 @@ the given one, and dropped at the end.
                        same instant
   disk_gib             size of the large one`,
 		Flags: b.flags(append(dueFlags("jobs that are not due"),
-			&cli.IntFlag{Name: "late", Value: 10_000, Usage: "`NUMBER` of jobs that are due within the same second", Validator: atLeast(1)})...),
+			&cli.IntFlag{
+				Name: "late", Value: 10_000,
+				Usage: "`NUMBER` of jobs that are due within the same second", Validator: atLeast(1),
+			})...),
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
 			return bench.Promote(ctx, env, dueOptions(c))
 		}),
@@ -473,7 +486,10 @@ RETENTION seconds, and the journal for a minute; what a server's clock and upkee
 			&cli.IntFlag{Name: "workers", Value: 16, Usage: "`NUMBER` of workers at once", Validator: atLeast(1)},
 			&cli.IntFlag{Name: "batch", Value: 10, Usage: "`NUMBER` of jobs asked for at once", Validator: between(1, 1000)},
 			&cli.IntFlag{Name: "producers", Value: 4, Usage: "`NUMBER` of producers at once", Validator: atLeast(1)},
-			&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: atLeast(1)},
+			&cli.IntFlag{
+				Name: "tenants", Value: 3,
+				Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones", Validator: atLeast(1),
+			},
 			&cli.IntFlag{Name: "open", Value: 20_000, Usage: "`NUMBER` of jobs that have not ended at any time", Validator: atLeast(100)},
 			&cli.FloatFlag{Name: "fail", Value: 20, Usage: "`PERCENT` of attempts that fail", Validator: between(0.0, 100)},
 			&cli.FloatFlag{Name: "ahead", Value: 10, Usage: "`PERCENT` of jobs scheduled ahead", Validator: between(0.0, 100)},

@@ -55,8 +55,9 @@ For production: ojs-pg migrate, ojs-pg serve.`,
 				Usage: "`URL` of the Maven repository to download PostgreSQL from",
 			},
 			&cli.StringFlag{
-				Name: "cache-dir", Sources: cli.EnvVars("OJS_CACHE_DIR"), DefaultText: "ojs-pg in the user's cache; for root /var/cache/ojs-pg",
-				Usage: "`DIRECTORY` for a downloaded PostgreSQL",
+				Name: "cache-dir", Sources: cli.EnvVars("OJS_CACHE_DIR"),
+				DefaultText: "ojs-pg in the user's cache; for root /var/cache/ojs-pg",
+				Usage:       "`DIRECTORY` for a downloaded PostgreSQL",
 			},
 			&cli.BoolFlag{
 				Name: "allow-reset", Sources: cli.EnvVars("OJS_ALLOW_RESET"),

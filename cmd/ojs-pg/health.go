@@ -17,7 +17,10 @@ func healthCommand() *cli.Command {
 		Name:  "health",
 		Usage: "ask a server on this machine how it is; fails unless it is healthy",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "listen", Value: "127.0.0.1:8080", Sources: cli.EnvVars("OJS_LISTEN"), Usage: "`ADDRESS` that the server was given"},
+			&cli.StringFlag{
+				Name: "listen", Value: "127.0.0.1:8080", Sources: cli.EnvVars("OJS_LISTEN"),
+				Usage: "`ADDRESS` that the server was given",
+			},
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if err := noArguments(c); err != nil {

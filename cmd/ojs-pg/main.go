@@ -74,11 +74,13 @@ To run it on a database that you have:    export DATABASE_URL=postgres://user:pa
 Every option can be given in the environment instead, under the name in brackets; the command line wins.`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{
-				Name: "log-format", Value: "text", Sources: cli.EnvVars("OJS_LOG_FORMAT"), Usage: "`FORMAT` of the log on stderr: text or json",
+				Name: "log-format", Value: "text", Sources: cli.EnvVars("OJS_LOG_FORMAT"),
+				Usage:     "`FORMAT` of the log on stderr: text or json",
 				Validator: oneOf("text", "json"), ValidateDefaults: true,
 			},
 			&cli.StringFlag{
-				Name: "log-level", Value: "info", Sources: cli.EnvVars("OJS_LOG_LEVEL"), Usage: "least `LEVEL` that is logged: debug, info, warn or error",
+				Name: "log-level", Value: "info", Sources: cli.EnvVars("OJS_LOG_LEVEL"),
+				Usage:     "least `LEVEL` that is logged: debug, info, warn or error",
 				Validator: oneOf("debug", "info", "warn", "error"), ValidateDefaults: true,
 			},
 		},

@@ -32,7 +32,10 @@ turns. Besides the schema ojs there are four group roles, which 'down' leaves: t
 				Usage: "take the schema back, with ALL JOBS in it",
 				Flags: []cli.Flag{
 					databaseFlag(true),
-					&cli.Int64Flag{Name: "to", Sources: cli.EnvVars("OJS_MIGRATE_TO"), Usage: "keep migrations up to this `VERSION`; 0 removes the schema"},
+					&cli.Int64Flag{
+						Name: "to", Sources: cli.EnvVars("OJS_MIGRATE_TO"),
+						Usage: "keep migrations up to this `VERSION`; 0 removes the schema",
+					},
 				},
 				Action: func(ctx context.Context, c *cli.Command) error {
 					return migrate(ctx, c, pg.DownTo(c.Int64("to")), "migrating down")

@@ -55,7 +55,8 @@ A second signal ends it at once.`,
 func serve(ctx context.Context, c *cli.Command, url string) error {
 	log := newLogger(c)
 	db, err := pg.Open(ctx, pg.Config{
-		URL: url, ListenURL: cmp.Or(c.String("direct-url"), c.String("listen-url")), MaxConns: c.Int32("max-conns"), AppName: "ojs-pg serve",
+		URL: url, ListenURL: cmp.Or(c.String("direct-url"), c.String("listen-url")),
+		MaxConns: c.Int32("max-conns"), AppName: "ojs-pg serve",
 	})
 	if err != nil {
 		return err

@@ -97,7 +97,8 @@ func serverFlags() []cli.Flag {
 		},
 		&cli.DurationFlag{
 			Name: "drain-delay", Value: time.Second, Sources: cli.EnvVars("OJS_DRAIN_DELAY"),
-			Usage: "`TIME` for which a server that is told to stop still answers, no longer ready, before it closes its door", Validator: atLeast[time.Duration](0),
+			Usage:     "`TIME` for which a server that is told to stop still answers, no longer ready, before it closes its door",
+			Validator: atLeast[time.Duration](0),
 		},
 	}
 }

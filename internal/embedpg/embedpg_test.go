@@ -93,7 +93,8 @@ func TestStartStopAndStartAgain(t *testing.T) {
 			t.Errorf("%s is %q, want %q", setting, got, want)
 		}
 	}
-	if got := query[string](t, url, "select current_user || rolsuper::text from pg_roles where rolname = current_user"); got != Superuser+"true" {
+	got := query[string](t, url, "select current_user || rolsuper::text from pg_roles where rolname = current_user")
+	if got != Superuser+"true" {
 		t.Errorf("the superuser is %q", got)
 	}
 	if _, err := pgx.Connect(t.Context(), s.URLFor(Superuser, "wrong", "postgres")); err == nil {
@@ -236,10 +237,19 @@ func TestRefusals(t *testing.T) {
 		opts Options
 		want string
 	}{
-		"a directory with other people's files is not touched": {Options{DataDir: foreign}, "was not made by ojs-pg"},
-		"a directory without programs is named":                {Options{DataDir: t.TempDir(), BinDir: foreign}, "is not a directory of PostgreSQL's server programs"},
-		"another version's data is not opened":                 {Options{DataDir: oldCluster, BinDir: found[0].Dir}, "was made by PostgreSQL 9"},
-		"a bad setting is explained by the server's own words": {Options{DataDir: t.TempDir(), Throwaway: true, Settings: map[string]string{"work_mem": "a lot"}}, `invalid value for parameter "work_mem"`},
+		"a directory with other people's files is not touched": {
+			Options{DataDir: foreign}, "was not made by ojs-pg",
+		},
+		"a directory without programs is named": {
+			Options{DataDir: t.TempDir(), BinDir: foreign}, "is not a directory of PostgreSQL's server programs",
+		},
+		"another version's data is not opened": {
+			Options{DataDir: oldCluster, BinDir: found[0].Dir}, "was made by PostgreSQL 9",
+		},
+		"a bad setting is explained by the server's own words": {
+			Options{DataDir: t.TempDir(), Throwaway: true, Settings: map[string]string{"work_mem": "a lot"}},
+			`invalid value for parameter "work_mem"`,
+		},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
