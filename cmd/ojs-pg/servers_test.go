@@ -123,6 +123,18 @@ func TestServeThroughPgBouncer(t *testing.T) {
 	}
 }
 
+// The address for notifications had another name before.
+func TestDirectURLByEitherName(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	for _, name := range []string{"OJS_DIRECT_URL", "OJS_LISTEN_URL"} {
+		status, output := finish(t, []string{"DATABASE_URL=" + d.ServiceURL, name + "=nonsense://"}, "serve", "--listen", "127.0.0.1:0")
+		if status != 1 || !strings.Contains(output, "the URL to listen at") {
+			t.Errorf("with a bad %s it ends with %d: %s", name, status, output)
+		}
+	}
+}
+
 func TestAfterRestore(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
