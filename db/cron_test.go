@@ -383,10 +383,7 @@ func TestChangingACronJobThatIsBeingDeleted(t *testing.T) {
 		_, err := db.Pool.Exec(t.Context(), "select ojs.configure_cron('c', false)")
 		failed <- err
 	}()
-	for one[int](t, db.Pool, `
-		select count(*)::int from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) == 0 {
-		time.Sleep(10 * time.Millisecond)
-	}
+	db.BlockedSessions(1)
 	commit(t, tx)
 	sqlstate(t, <-failed, "OJ404", "to change it")
 }

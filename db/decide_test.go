@@ -213,10 +213,7 @@ func TestAPauseWhileACallWaits(t *testing.T) {
 		_ = service.QueryRow(t.Context(), "select count(*) from ojs.fetch('{default}')").Scan(&n)
 		got <- n
 	}()
-	for one[int](t, d.Pool, "select count(*)::int from pg_catalog.pg_stat_activity where wait_event_type = 'Lock'"+
-		" and datname = current_database()") == 0 {
-		time.Sleep(10 * time.Millisecond)
-	}
+	d.BlockedSessions(1)
 	exec(t, service, "select ojs.pause_queue('default')")
 	commit(t, tx)
 	if n := <-got; n != 0 {

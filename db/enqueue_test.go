@@ -891,7 +891,7 @@ func TestNumbersBeyondNumericAreNamed(t *testing.T) {
 		}
 		_, err := d.Pool.Exec(t.Context(), "select from ojs.enqueue_many($1::text::json)", jobs)
 		if failure := sqlstate(t, err, "22003", field); !strings.Contains(failure.Detail, `"`+field+`"`) {
-			t.Errorf("many: %s", explain(failure))
+			t.Errorf("many: %s", pgtest.Explain(failure))
 		}
 	}
 }

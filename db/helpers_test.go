@@ -33,43 +33,23 @@ func newSeed() uint64 {
 	return rand.Uint64()
 }
 
-// querier is a pool, a connection or a transaction: whoever speaks.
-type querier interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
+type querier = pgtest.Querier
+
+// exec, one and list are those of pgtest, under names that leave a line to its SQL.
 
 func exec(t testing.TB, q querier, sql string, args ...any) int64 {
 	t.Helper()
-	tag, err := q.Exec(t.Context(), sql, args...)
-	if err != nil {
-		t.Fatalf("%s: %s", short(sql), explain(err))
-	}
-	return tag.RowsAffected()
+	return pgtest.Exec(t, q, sql, args...)
 }
 
-// one is the only value of the only row.
-func one[T any](t testing.TB, q querier, sql string, args ...any) (value T) {
+func one[T any](t testing.TB, q querier, sql string, args ...any) T {
 	t.Helper()
-	if err := q.QueryRow(t.Context(), sql, args...).Scan(&value); err != nil {
-		t.Fatalf("%s: %s", short(sql), explain(err))
-	}
-	return value
+	return pgtest.One[T](t, q, sql, args...)
 }
 
-// list is the only column.
 func list[T any](t testing.TB, q querier, sql string, args ...any) []T {
 	t.Helper()
-	rows, err := q.Query(t.Context(), sql, args...)
-	if err == nil {
-		var values []T
-		if values, err = pgx.CollectRows(rows, pgx.RowTo[T]); err == nil {
-			return values
-		}
-	}
-	t.Fatalf("%s: %s", short(sql), explain(err))
-	return nil
+	return pgtest.List[T](t, q, sql, args...)
 }
 
 // lines are the rows, their columns separated by a space and null shown as -.
@@ -77,7 +57,7 @@ func lines(t testing.TB, q querier, sql string, args ...any) []string {
 	t.Helper()
 	rows, err := q.Query(t.Context(), sql, args...)
 	if err != nil {
-		t.Fatalf("%s: %s", short(sql), explain(err))
+		t.Fatalf("%s: %s", pgtest.Short(sql), pgtest.Explain(err))
 	}
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
 		values, err := row.Values()
@@ -94,7 +74,7 @@ func lines(t testing.TB, q querier, sql string, args ...any) []string {
 		return strings.Join(words, " "), nil
 	})
 	if err != nil {
-		t.Fatalf("%s: %s", short(sql), explain(err))
+		t.Fatalf("%s: %s", pgtest.Short(sql), pgtest.Explain(err))
 	}
 	return all
 }
@@ -111,7 +91,7 @@ func refused(t testing.TB, q querier, states string, sql string, args ...any) *p
 		}
 		err = rows.Err()
 	}
-	return sqlstate(t, err, states, short(sql))
+	return sqlstate(t, err, states, pgtest.Short(sql))
 }
 
 func sqlstate(t testing.TB, err error, states, what string) *pgconn.PgError {
@@ -123,7 +103,7 @@ func sqlstate(t testing.TB, err error, states, what string) *pgconn.PgError {
 	case !errors.As(err, &failure):
 		t.Errorf("%s: %v, want %s", what, err, states)
 	case !strings.Contains(states, failure.Code):
-		t.Errorf("%s: %s, want %s", what, explain(err), states)
+		t.Errorf("%s: %s, want %s", what, pgtest.Explain(err), states)
 	default:
 		return failure
 	}
@@ -140,22 +120,6 @@ func detail(t testing.TB, failure *pgconn.PgError) map[string]any {
 		}
 	}
 	return fields
-}
-
-func explain(err error) string {
-	var failure *pgconn.PgError
-	if !errors.As(err, &failure) {
-		return fmt.Sprint(err)
-	}
-	return fmt.Sprintf("%s %s %s  %.100s", failure.Code, failure.Message, failure.Detail, failure.Where)
-}
-
-func short(sql string) string {
-	sql = strings.Join(strings.Fields(sql), " ")
-	if len(sql) > 200 {
-		sql = sql[:200] + "..."
-	}
-	return sql
 }
 
 // job is what the tests look at in a row of ojs.job.
@@ -177,7 +141,7 @@ func jobs(t testing.TB, q querier, from string, args ...any) []job {
 			return all
 		}
 	}
-	t.Fatalf("%s: %s", short(sql), explain(err))
+	t.Fatalf("%s: %s", pgtest.Short(sql), pgtest.Explain(err))
 	return nil
 }
 
@@ -185,7 +149,7 @@ func oneJob(t testing.TB, q querier, from string, args ...any) job {
 	t.Helper()
 	all := jobs(t, q, from, args...)
 	if len(all) != 1 {
-		t.Fatalf("%s: %d jobs, want 1", short(from), len(all))
+		t.Fatalf("%s: %d jobs, want 1", pgtest.Short(from), len(all))
 	}
 	return all[0]
 }
@@ -204,14 +168,14 @@ func begin(t testing.TB, pool *pgxpool.Pool) pgx.Tx {
 func commit(t testing.TB, tx pgx.Tx) {
 	t.Helper()
 	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatalf("commit: %s", explain(err))
+		t.Fatalf("commit: %s", pgtest.Explain(err))
 	}
 }
 
 func rollback(t testing.TB, tx pgx.Tx) {
 	t.Helper()
 	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatalf("rollback: %s", explain(err))
+		t.Fatalf("rollback: %s", pgtest.Explain(err))
 	}
 }
 

@@ -161,7 +161,7 @@ func TestQueuesAreConfiguredOneAfterTheOther(t *testing.T) {
 		if err := <-waited; c.states != "" {
 			sqlstate(t, err, c.states, c.second)
 		} else if err != nil {
-			t.Fatalf("%s: %s", c.second, explain(err))
+			t.Fatalf("%s: %s", c.second, pgtest.Explain(err))
 		}
 		if c.states == "" {
 			commit(t, second)

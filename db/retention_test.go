@@ -279,7 +279,7 @@ func TestPartitionsChangeBesideWork(t *testing.T) {
 		running.Go(func() {
 			for ctx.Err() == nil {
 				if err := f(t.Context(), service); err != nil {
-					t.Error(explain(err))
+					t.Error(pgtest.Explain(err))
 					return
 				}
 				time.Sleep(5 * time.Millisecond)
@@ -473,7 +473,7 @@ func TestACutIsGivenUpBetweenTransactions(t *testing.T) {
 					_, err = tx.Exec(t.Context(), "select count(*) from ojs.jobs where id = $1", uuidAt(at))
 				}
 				if err != nil {
-					t.Error(explain(err))
+					t.Error(pgtest.Explain(err))
 					return
 				}
 				time.Sleep(400 * time.Millisecond)

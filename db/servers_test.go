@@ -16,9 +16,7 @@ func TestWhoIsOnDuty(t *testing.T) {
 		pid = one[int](t, conn, "select pg_backend_pid()")
 		return pid, func() {
 			_ = conn.Close(t.Context())
-			for one[bool](t, d.Pool, "select exists (select from pg_stat_activity where pid = $1)", pid) {
-				time.Sleep(time.Millisecond)
-			}
+			d.Eventually("the session is gone", "select not exists (select from pg_stat_activity where pid = $1)", pid)
 		}
 	}
 	onDuty := func(when, token string, listens any, want bool) {

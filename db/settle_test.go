@@ -36,16 +36,16 @@ func outcomes(t testing.TB, q querier, call string, args ...any) []outcome {
 		if all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[outcome]); err == nil {
 			for i, o := range all {
 				if o.N != i {
-					t.Errorf("%s: row %d is of element %d", short(call), i, o.N)
+					t.Errorf("%s: row %d is of element %d", pgtest.Short(call), i, o.N)
 				}
 				if (o.SQLState == "") != (o.State != "") {
-					t.Errorf("%s: row %d is both or neither a job and a problem: %+v", short(call), i, o)
+					t.Errorf("%s: row %d is both or neither a job and a problem: %+v", pgtest.Short(call), i, o)
 				}
 			}
 			return all
 		}
 	}
-	t.Fatalf("%s: %s", short(call), explain(err))
+	t.Fatalf("%s: %s", pgtest.Short(call), pgtest.Explain(err))
 	return nil
 }
 
@@ -340,7 +340,7 @@ func TestSettleLikeOneByOne(t *testing.T) {
 		} {
 			a, b := list[string](t, single.Pool, sql), list[string](t, bulk.Pool, sql)
 			if !slices.Equal(a, b) {
-				t.Errorf("round %d: %s\n%s", round, short(sql), firstDifference(strings.Join(a, "\n"), strings.Join(b, "\n")))
+				t.Errorf("round %d: %s\n%s", round, pgtest.Short(sql), firstDifference(strings.Join(a, "\n"), strings.Join(b, "\n")))
 			}
 		}
 		if t.Failed() {
@@ -416,7 +416,7 @@ func TestEnqueueEach(t *testing.T) {
 		"select concat_ws(' ', due_at, kind, tenant_ids) from ojs.timer order by 1",
 	} {
 		if a, b := list[string](t, alone.Pool, sql), list[string](t, d.Pool, sql); !slices.Equal(a, b) {
-			t.Errorf("%s\n%s", short(sql), firstDifference(strings.Join(a, "\n"), strings.Join(b, "\n")))
+			t.Errorf("%s\n%s", pgtest.Short(sql), firstDifference(strings.Join(a, "\n"), strings.Join(b, "\n")))
 		}
 	}
 	t.Logf("%d bad among %d", len(elements)-good, len(elements))

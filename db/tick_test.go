@@ -500,7 +500,7 @@ func (w *statsWalk) operate(in *walker, kind string) {
 		w.did[kind]++
 		return
 	case err != nil && !(errors.As(err, &failure) && strings.Contains("55P03 OJ404 OJ409 OJ400", failure.Code)):
-		w.t.Fatalf("%s: %s", kind, explain(err))
+		w.t.Fatalf("%s: %s", kind, pgtest.Explain(err))
 	}
 	rollback(w.t, tx)
 }
@@ -797,7 +797,7 @@ func TestTicksBesideWork(t *testing.T) {
 	}
 	for range producers + 2 {
 		if err := <-done; err != nil {
-			t.Fatal(explain(err))
+			t.Fatal(pgtest.Explain(err))
 		}
 	}
 	if got := lines(t, service, `

@@ -89,7 +89,7 @@ func page(t *testing.T, q querier, title, sql string) string {
 	t.Helper()
 	rows, err := q.Query(t.Context(), sql)
 	if err != nil {
-		t.Fatalf("%s: %s", short(sql), explain(err))
+		t.Fatalf("%s: %s", pgtest.Short(sql), pgtest.Explain(err))
 	}
 	var table [][]string
 	header := []string{}
@@ -108,7 +108,7 @@ func page(t *testing.T, q querier, title, sql string) string {
 		return texts, err
 	})
 	if err != nil {
-		t.Fatalf("%s: %s", short(sql), explain(err))
+		t.Fatalf("%s: %s", pgtest.Short(sql), pgtest.Explain(err))
 	}
 	table = append(table, all...)
 	widths := make([]int, len(header))
@@ -163,7 +163,7 @@ func TestGoldenViewsOfADay(t *testing.T) {
 	// The server reads what operators read.
 	for _, sql := range []string{tenants, queues, shards, events} {
 		if page(t, d.Service(), "", sql) != page(t, operator, "", sql) {
-			t.Errorf("the service reads something else than an operator: %s", short(sql))
+			t.Errorf("the service reads something else than an operator: %s", pgtest.Short(sql))
 		}
 	}
 	// One number, three views.

@@ -86,21 +86,10 @@ func (b *env) session(sql string, args ...any) (end func(string)) {
 	}
 }
 
-func (b *env) eventually(what string, check func() bool) {
-	b.t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for !check() {
-		if time.Now().After(deadline) {
-			b.t.Fatalf("not within a minute: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
-
 // blocked waits until so many of our sessions wait for a lock.
 func (b *env) blocked(n int) {
 	b.t.Helper()
-	b.eventually("sessions wait for a lock", func() bool {
+	pgtest.Eventually(b.t, "sessions wait for a lock", func() bool {
 		return b.count("select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == n
 	})
 }
@@ -108,7 +97,7 @@ func (b *env) blocked(n int) {
 // waiting waits until so many requests wait and nothing is left to be told about their queues.
 func (b *env) waiting(n int) {
 	b.t.Helper()
-	b.eventually("the requests wait", func() bool {
+	pgtest.Eventually(b.t, "the requests wait", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		total := 0
@@ -175,7 +164,7 @@ func problem(err error) string {
 
 func (b *env) arrived(n int) {
 	b.t.Helper()
-	b.eventually("the requests are in line", func() bool {
+	pgtest.Eventually(b.t, "the requests are in line", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		total := 0
@@ -449,7 +438,7 @@ func TestHangingUpCostsNoJobAndNoAttempt(t *testing.T) {
 		t.Fatalf("got %v", a.err)
 	}
 	end("rollback")
-	b.eventually("the jobs are given back", func() bool {
+	pgtest.Eventually(b.t, "the jobs are given back", func() bool {
 		return b.count("select count(*) from ojs.release where to_state = 'available'") == 4
 	})
 	for _, j := range b.want(b.later(t.Context(), Fetch{Queues: []string{"r"}, Count: 5}), 5) {
@@ -515,7 +504,7 @@ func TestResumeWakesAndAPausedQueueIsNotAskedAllTheTime(t *testing.T) {
 // quieted waits until so many requests wait whose workers are to get no jobs.
 func (b *env) quieted(n int) {
 	b.t.Helper()
-	b.eventually("the requests are quiet", func() bool {
+	pgtest.Eventually(b.t, "the requests are quiet", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return b.Dispatcher.quiet.Len() == n && b.shared.inFlight == 0
@@ -578,11 +567,11 @@ func TestThoseWhoRestTakeNobodysPlace(t *testing.T) {
 	// Told to go on, by whomever, they get what there is.
 	b.exec("select ojs.enqueue('x', p_queue => 'q') from generate_series(1, 10)")
 	b.exec("select ojs.direct_worker('old2', 'running')")
-	b.eventually("a worker told to go on has a job", func() bool {
+	pgtest.Eventually(b.t, "a worker told to go on has a job", func() bool {
 		return slices.ContainsFunc(old, func(c <-chan answer) bool { return len(c) > 0 })
 	})
 	b.exec("select ojs.direct_workers('running')")
-	b.eventually("nobody rests", func() bool {
+	pgtest.Eventually(b.t, "nobody rests", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return b.Dispatcher.quiet.Len() == 0
@@ -634,7 +623,7 @@ func TestAWorkerGoesOnWhileADecisionIsUnderWay(t *testing.T) {
 	}
 	before := requeues()
 	b.exec("select ojs.direct_worker('w', 'running')")
-	b.eventually("that is heard", func() bool { return requeues() > before })
+	pgtest.Eventually(b.t, "that is heard", func() bool { return requeues() > before })
 	end("rollback")
 	b.want(other, 1)
 	b.exec("select ojs.enqueue('x', p_queue => 'q')")
@@ -654,7 +643,7 @@ func TestAWorkerGoesOnBeforeThoseWhoComeLater(t *testing.T) {
 	b.blocked(1)
 	b.exec("select ojs.direct_worker('w', 'running')")
 	b.exec("select ojs.beat('w', p_state => 'running')")
-	b.eventually("it goes on", func() bool {
+	pgtest.Eventually(b.t, "it goes on", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return b.Dispatcher.quiet.Len() == 0
@@ -755,7 +744,7 @@ func TestSettlementsShareAStatementAndEachHasItsOwnResult(t *testing.T) {
 			b.blocked(i + 1)
 		}
 	}
-	b.eventually("the others are in line", func() bool { return b.acks.Waiting() == 29 && b.settles.Waiting() == 9 })
+	pgtest.Eventually(b.t, "the others are in line", func() bool { return b.acks.Waiting() == 29 && b.settles.Waiting() == 9 })
 	end("rollback")
 	all.Wait()
 	for i, r := range results {
@@ -792,7 +781,7 @@ func TestALockedJobDelaysNobodyElse(t *testing.T) {
 	go func() {
 		locked <- b.Settle(t.Context(), []Settlement{{ID: jobs[0].ID, Lease: jobs[0].Lease}, {ID: jobs[1].ID}}, true)
 	}()
-	b.eventually("what is not locked is settled", func() bool {
+	pgtest.Eventually(b.t, "what is not locked is settled", func() bool {
 		return b.count("select count(*) from ojs.job where state = 'completed'") == 1
 	})
 	if r := b.Settle(t.Context(), []Settlement{{ID: jobs[2].ID}}, true); r[0].Err != nil {
@@ -861,7 +850,7 @@ func TestABadJobAmongMany(t *testing.T) {
 			b.blocked(1)
 		}
 	}
-	b.eventually("the others are in line", func() bool { return b.enqueues.Waiting() == len(ids)-1 })
+	pgtest.Eventually(b.t, "the others are in line", func() bool { return b.enqueues.Waiting() == len(ids)-1 })
 	end("rollback")
 	all.Wait()
 	if sent := b.Statements() - before; sent != 2 {
@@ -885,7 +874,7 @@ func TestAnIDThatAnotherTransactionIsAddingDelaysNobodyElse(t *testing.T) {
 			_, err := b.Enqueue(t.Context(), []byte(`{"id": "`+taken+`", "type": "x", "args": [], "queue": "`+queue+`"}`), &acme)
 			stuck <- err
 		}()
-		b.eventually("it waits", func() bool {
+		pgtest.Eventually(b.t, "it waits", func() bool {
 			return b.count("select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == 1
 		})
 		for _, job := range []struct {
@@ -941,7 +930,7 @@ func TestManyLockedIDsDelayNobodyElse(t *testing.T) {
 			})
 		}
 	}
-	b.eventually("they are at it", func() bool { return b.Statements()-before > 20 })
+	pgtest.Eventually(b.t, "they are at it", func() bool { return b.Statements()-before > 20 })
 	sent := b.Statements()
 	if err := send("e", 1); err != nil {
 		t.Error(err)
@@ -949,10 +938,10 @@ func TestManyLockedIDsDelayNobodyElse(t *testing.T) {
 	if sent = b.Statements() - sent; sent > 50 {
 		t.Errorf("%d statements before it was another's turn", sent)
 	}
-	b.eventually("what is not locked is added", func() bool {
+	pgtest.Eventually(b.t, "what is not locked is added", func() bool {
 		return b.count("select count(*) from ojs.job where id::text = $1", id(0)) == len(tenants)
 	})
-	b.eventually("that is told", func() bool { return early.Load() >= 4 })
+	pgtest.Eventually(b.t, "that is told", func() bool { return early.Load() >= 4 })
 	if n := early.Load(); n != 4 {
 		t.Errorf("%d answers while the ids were locked", n)
 	}
@@ -987,7 +976,7 @@ func TestALockedIDIsRefusedInTheEnd(t *testing.T) {
 		_, _ = b.EnqueueMany(ctx, slices.Concat([]byte("["), job, []byte("]")), 1, nil)
 	}()
 	before := b.Statements()
-	b.eventually("it was tried", func() bool { return b.Statements() > before })
+	pgtest.Eventually(b.t, "it was tried", func() bool { return b.Statements() > before })
 	cancel()
 	<-gone
 	b.idling()
@@ -1096,7 +1085,7 @@ func TestNothingIsLostWhenCallersComeAndGo(t *testing.T) {
 		})
 	}
 	made.Wait()
-	b.eventually("all are done", func() bool { return completed.Load() == total })
+	pgtest.Eventually(b.t, "all are done", func() bool { return completed.Load() == total })
 	close(done)
 	work.Wait()
 	b.stop()

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,7 +25,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 // api is a server on a database of its own, and a client of it.
 type api struct {
@@ -236,16 +237,4 @@ func (a *api) count(query string, args ...any) int {
 		a.t.Fatal(err)
 	}
 	return n
-}
-
-// eventually repeats a check until it holds.
-func (a *api) eventually(what string, check func() bool) {
-	a.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for !check() {
-		if time.Now().After(deadline) {
-			a.t.Fatalf("not within 20 s: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
 }

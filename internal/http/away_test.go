@@ -149,7 +149,7 @@ func TestEveryRouteSurvivesPostgres(t *testing.T) {
 			}
 			waiting <- r
 		}()
-		a.eventually("the FETCH waits", func() bool { return a.count("select count(*) from ojs.waiter where queue = 'slow'") > 0 })
+		pgtest.Eventually(a.t, "the FETCH waits", func() bool { return a.count("select count(*) from ojs.waiter where queue = 'slow'") > 0 })
 		away()
 		if r := <-waiting; r != nil && r.status != 503 {
 			t.Errorf("a FETCH that waited while Postgres was %s answers %d: %s", what, r.status, r.body)
@@ -157,7 +157,7 @@ func TestEveryRouteSurvivesPostgres(t *testing.T) {
 		a.unavailable("with Postgres " + what)
 		database.Start()
 		a.pool.Reset()
-		a.eventually("the server is ready again", func() bool { return a.do("GET", "/ojs/v1/ready", "").status == 200 })
+		pgtest.Eventually(a.t, "the server is ready again", func() bool { return a.do("GET", "/ojs/v1/ready", "").status == 200 })
 		for name, r := range a.every() {
 			if r.status >= 500 {
 				t.Errorf("after Postgres was %s %s answers %d: %s", what, name, r.status, r.body)
@@ -211,7 +211,7 @@ func TestTooManyConnections(t *testing.T) {
 	a.unavailable("without a connection")
 
 	limit(-1)
-	a.eventually("the server is ready again", func() bool { return a.do("GET", "/ojs/v1/ready", "").status == 200 })
+	pgtest.Eventually(a.t, "the server is ready again", func() bool { return a.do("GET", "/ojs/v1/ready", "").status == 200 })
 	for name, r := range a.every() {
 		if r.status >= 500 {
 			t.Errorf("afterwards %s answers %d: %s", name, r.status, r.body)
@@ -221,7 +221,7 @@ func TestTooManyConnections(t *testing.T) {
 	go func() {
 		got <- a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["later"],"worker_id":"later"}`, "Prefer: wait=50")
 	}()
-	a.eventually("the FETCH waits", func() bool { return a.count("select count(*) from ojs.waiter where queue = 'later'") > 0 })
+	pgtest.Eventually(a.t, "the FETCH waits", func() bool { return a.count("select count(*) from ojs.waiter where queue = 'later'") > 0 })
 	id := a.push(`{"type":"a","args":[],"options":{"queue":"later"}}`)
 	if r := <-got; r.text("jobs.0.id") != id {
 		t.Errorf("the FETCH that waited answers %d: %s", r.status, r.body)
@@ -237,7 +237,7 @@ func TestWaitersLookAgainAfterReconnect(t *testing.T) {
 		go func() {
 			got <- a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["q"],"worker_id":"w"}`, "Prefer: wait=50")
 		}()
-		a.eventually("the FETCH waits", func() bool {
+		pgtest.Eventually(a.t, "the FETCH waits", func() bool {
 			return a.count("select count(*) from ojs.waiter where queue = 'q' and expires_at > now()") > 0
 		})
 		if _, err := a.pool.Exec(t.Context(), `

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
 func TestEnqueueShape(t *testing.T) {
@@ -422,7 +423,7 @@ func TestWaitingForLocksKeepsNobodyElse(t *testing.T) {
 	}
 	stat := a.srv.db.Pool().Stat()
 	before := stat.AcquireCount()
-	a.eventually("they are at it", func() bool { return a.srv.db.Pool().Stat().AcquireCount() >= before+12 })
+	pgtest.Eventually(a.t, "they are at it", func() bool { return a.srv.db.Pool().Stat().AcquireCount() >= before+12 })
 	a.do("GET", "/ojs/v1/jobs/"+locked, "").want(200)
 	if len(answers) > 0 {
 		t.Error("answered before the locks were gone")

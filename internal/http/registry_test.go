@@ -3,6 +3,8 @@ package httpapi
 import (
 	"context"
 	"testing"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
 func TestWorkerShapes(t *testing.T) {
@@ -150,7 +152,7 @@ func TestWaitingWorkersGoOn(t *testing.T) {
 			}
 			answer <- r
 		}()
-		a.eventually("the fetch is looked at", func() bool { return a.srv.dispatch.Statements() > before })
+		pgtest.Eventually(a.t, "the fetch is looked at", func() bool { return a.srv.dispatch.Statements() > before })
 		a.do("POST", route, `{"directive":"running"}`).want(200)
 		if r := <-answer; r != nil {
 			r.want(200).is(map[string]any{"jobs.0.id": id})

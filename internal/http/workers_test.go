@@ -19,6 +19,7 @@ import (
 
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
 func TestFetchAckShapes(t *testing.T) {
@@ -260,7 +261,7 @@ func TestLongPollWokenByACommit(t *testing.T) {
 			}
 			answers <- r
 		}()
-		a.eventually("the fetch sleeps", func() bool {
+		pgtest.Eventually(a.t, "the fetch sleeps", func() bool {
 			return a.count("select count(*) from ojs.waiter where queue = $1", queue) == 1
 		})
 		// Beyond the looks that follow a registration.
@@ -334,7 +335,7 @@ func TestHangUpWhileClaiming(t *testing.T) {
 		_, err := a.send(ctx, "POST", "/ojs/v1/workers/fetch", `{"queues":["q"],"worker_id":"w1"}`)
 		gone <- err
 	}()
-	a.eventually("the decision waits", func() bool {
+	pgtest.Eventually(a.t, "the decision waits", func() bool {
 		return a.count("select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%ojs.fetch%'") == 1
 	})
 	hangUp()
@@ -346,7 +347,7 @@ func TestHangUpWhileClaiming(t *testing.T) {
 	if err := tx.Commit(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	a.eventually("the job was handed out and given back", func() bool {
+	pgtest.Eventually(a.t, "the job was handed out and given back", func() bool {
 		return a.count("select count(*) from ojs.job where state = 'available' and attempt = 0 and lease is null") == 1 &&
 			a.count("select count(*) from ojs.release where to_state = 'available'") == 1
 	})
@@ -363,11 +364,11 @@ func TestHangUpWhileWaiting(t *testing.T) {
 	}
 	body := `{"queues":["q"],"wait_ms":60000}`
 	fmt.Fprintf(conn, "POST /ojs/v1/workers/fetch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-	a.eventually("the fetch sleeps", func() bool { return a.waiting() == 1 })
+	pgtest.Eventually(a.t, "the fetch sleeps", func() bool { return a.waiting() == 1 })
 	conn.Close()
 	id := a.push(`{"type":"a","args":[],"options":{"queue":"q"}}`)
 	var got string
-	a.eventually("another worker gets the job", func() bool {
+	pgtest.Eventually(a.t, "another worker gets the job", func() bool {
 		got = a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["q"]}`).want(200).text("jobs.0.id")
 		return got != ""
 	})
@@ -445,7 +446,7 @@ func TestShutdown(t *testing.T) {
 		}
 		answers <- r
 	}()
-	a.eventually("the fetch sleeps", func() bool { return a.waiting() == 1 })
+	pgtest.Eventually(a.t, "the fetch sleeps", func() bool { return a.waiting() == 1 })
 	stop()
 	(<-answers).want(200).is(map[string]any{"jobs": []any{}})
 	if err := <-done; err != nil {

@@ -66,7 +66,7 @@ func settled(t *testing.T, d *pgtest.DB, l *pg.Listener, queues ...string) waite
 	// A notification comes after whatever was going to be told before.
 	for range 2 {
 		for _, q := range queues {
-			exec(t, d, "select ojs._notify(array[$1])", q)
+			pgtest.Exec(t, d.Pool, "select ojs._notify(array[$1])", q)
 			receive(t, w)
 		}
 	}
@@ -109,30 +109,6 @@ func silent(t *testing.T, w waiter) {
 	}
 }
 
-func exec(t *testing.T, d *pgtest.DB, sql string, args ...any) {
-	t.Helper()
-	if _, err := d.Pool.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// until asks again and again, because it watches another process.
-func until(t *testing.T, d *pgtest.DB, what, sql string, args ...any) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for {
-		var holds bool
-		if err := d.Pool.QueryRow(ctx, sql, args...).Scan(&holds); err != nil {
-			t.Fatalf("waiting until %s: %v", what, err)
-		}
-		if holds {
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
 func TestListenerWakes(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -146,7 +122,7 @@ func TestListenerWakes(t *testing.T) {
 		t.Fatalf("%d queues are registered, want 3 (%v)", registered, err)
 	}
 
-	exec(t, d, "select ojs.enqueue('x', p_queue => 'a')")
+	pgtest.Exec(t, d.Pool, "select ojs.enqueue('x', p_queue => 'a')")
 	receive(t, a)
 	receive(t, ab)
 	silent(t, c)
@@ -162,14 +138,14 @@ func TestListenerWakes(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	exec(t, d, "select ojs.enqueue('x', p_queue => 'elsewhere')")
-	exec(t, d, "select ojs.enqueue('x', p_queue => 'a', p_scheduled_at => now() + interval '1 day')")
-	exec(t, d, "select ojs.enqueue('x', p_queue => 'b')")
+	pgtest.Exec(t, d.Pool, "select ojs.enqueue('x', p_queue => 'elsewhere')")
+	pgtest.Exec(t, d.Pool, "select ojs.enqueue('x', p_queue => 'a', p_scheduled_at => now() + interval '1 day')")
+	pgtest.Exec(t, d.Pool, "select ojs.enqueue('x', p_queue => 'b')")
 	receive(t, ab)
 	silent(t, a)
 
 	ab.Close()
-	exec(t, d, "select ojs.enqueue('x', p_queue => 'a')")
+	pgtest.Exec(t, d.Pool, "select ojs.enqueue('x', p_queue => 'a')")
 	receive(t, a)
 	silent(t, ab)
 }
@@ -182,11 +158,11 @@ func TestListenerReconnects(t *testing.T) {
 	defer w.Close()
 	for range 3 {
 		// Nobody knows of the registration any more, either: it may have been another server's memory.
-		exec(t, d, "delete from ojs.waiter")
-		exec(t, d, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query = 'listen ojs_wake'")
+		pgtest.Exec(t, d.Pool, "delete from ojs.waiter")
+		pgtest.Exec(t, d.Pool, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query = 'listen ojs_wake'")
 		receive(t, w) // something may be missed from now on
 		heard(t, w)
-		exec(t, d, "select ojs.enqueue('x', p_queue => 'a')")
+		pgtest.Exec(t, d.Pool, "select ojs.enqueue('x', p_queue => 'a')")
 		receive(t, w)
 	}
 }
@@ -198,15 +174,15 @@ func TestRegistrationsAreKeptAndWithdrawn(t *testing.T) {
 	w := subscribe(l, "a")
 	heard(t, w)
 
-	exec(t, d, "update ojs.waiter set expires_at = ojs.now() + interval '1 second'")
-	until(t, d, "the registration is renewed", "select exists (select from ojs.waiter where queue = 'a' and expires_at > ojs.now() + interval '30 seconds')")
+	pgtest.Exec(t, d.Pool, "update ojs.waiter set expires_at = ojs.now() + interval '1 second'")
+	d.Eventually("the registration is renewed", "select exists (select from ojs.waiter where queue = 'a' and expires_at > ojs.now() + interval '30 seconds')")
 
 	// A registration that was lost comes back, with another token.
-	exec(t, d, "delete from ojs.waiter")
-	until(t, d, "the registration is back", "select exists (select from ojs.waiter where queue = 'a')")
+	pgtest.Exec(t, d.Pool, "delete from ojs.waiter")
+	d.Eventually("the registration is back", "select exists (select from ojs.waiter where queue = 'a')")
 	for {
 		// The answer with the token may still be on its way when the row is seen.
-		exec(t, d, "select ojs.enqueue('x', p_queue => 'a')")
+		pgtest.Exec(t, d.Pool, "select ojs.enqueue('x', p_queue => 'a')")
 		select {
 		case <-w.c:
 		case <-time.After(100 * time.Millisecond):
@@ -216,19 +192,19 @@ func TestRegistrationsAreKeptAndWithdrawn(t *testing.T) {
 	}
 
 	w.Close()
-	until(t, d, "the registration is withdrawn", "select not exists (select from ojs.waiter)")
+	d.Eventually("the registration is withdrawn", "select not exists (select from ojs.waiter)")
 	w = subscribe(l, "a")
 	heard(t, w)
-	exec(t, d, "select ojs.enqueue('x', p_queue => 'a')")
+	pgtest.Exec(t, d.Pool, "select ojs.enqueue('x', p_queue => 'a')")
 	receive(t, w)
 	w.Close()
 
 	w = subscribe(l, "a", "b")
 	defer w.Close()
-	until(t, d, "both are registered", "select count(*) = 2 from ojs.waiter")
+	d.Eventually("both are registered", "select count(*) = 2 from ojs.waiter")
 	stop()
-	until(t, d, "everything is withdrawn at the end", "select not exists (select from ojs.waiter)")
-	until(t, d, "nobody listens", "select not exists (select from pg_stat_activity where datname = current_database() and query = 'listen ojs_wake')")
+	d.Eventually("everything is withdrawn at the end", "select not exists (select from ojs.waiter)")
+	d.Eventually("nobody listens", "select not exists (select from pg_stat_activity where datname = current_database() and query = 'listen ojs_wake')")
 }
 
 // Many come and go at once while registrations are withdrawn without pause; whoever waits is woken.
@@ -242,7 +218,7 @@ func TestManyWaiters(t *testing.T) {
 			for range 10 {
 				// Whenever the commit is, before the registration, after it or across it, a wake follows.
 				w := subscribe(l, "a")
-				exec(t, d, "select ojs.enqueue('x', p_queue => 'a')")
+				pgtest.Exec(t, d.Pool, "select ojs.enqueue('x', p_queue => 'a')")
 				receive(t, w)
 				w.Close()
 			}

@@ -205,7 +205,7 @@ func TestThreeServersOfWhichTwoAreKilledFireOncePerDueTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	for kills, runs := range []string{"3", "6", "9"} {
-		eventually(t, db, runs+" runs of each", "select count(*) = 2 and bool_and(run_count >= "+runs+") from ojs.crons where name <> 'broken'")
+		db.Eventually(runs+" runs of each", "select count(*) = 2 and bool_and(run_count >= "+runs+") from ojs.crons where name <> 'broken'")
 		if kills == 2 {
 			break
 		}

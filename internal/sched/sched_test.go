@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 		clock(url)
 		return
 	}
-	pgtest.Main(m)
+	os.Exit(pgtest.Main(m))
 }
 
 // clock is a process that can be killed: a server's listener and Scheduler.
@@ -72,24 +72,6 @@ func run(t *testing.T, db *pgtest.DB, log *logs, every time.Duration) {
 	})
 }
 
-func eventually(t *testing.T, db *pgtest.DB, what, query string) {
-	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for {
-		var ok bool
-		if err := db.Pool.QueryRow(t.Context(), query).Scan(&ok); err != nil {
-			t.Fatal(err)
-		}
-		if ok {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
 func TestDueJobsBecomeAvailableAndDeadWorkersLoseTheirs(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -103,9 +85,9 @@ func TestDueJobsBecomeAvailableAndDeadWorkersLoseTheirs(t *testing.T) {
 	log := &logs{}
 	run(t, db, log, 10*time.Millisecond)
 	run(t, db, log, 10*time.Millisecond)
-	eventually(t, db, "the scheduled job is available", "select state = 'available' from ojs.job where queue = 'due'")
-	eventually(t, db, "the abandoned job is available", "select state = 'available' and attempt = 1 from ojs.job where queue = 'held'")
-	eventually(t, db, "the statistics are rolled up", "select count(*) = 2 from ojs.tally")
+	db.Eventually("the scheduled job is available", "select state = 'available' from ojs.job where queue = 'due'")
+	db.Eventually("the abandoned job is available", "select state = 'available' and attempt = 1 from ojs.job where queue = 'held'")
+	db.Eventually("the statistics are rolled up", "select count(*) = 2 from ojs.tally")
 	if log.String() != "" {
 		t.Errorf("logged %s", log)
 	}
@@ -118,10 +100,10 @@ func TestMoreThanOneBatchIsDoneWithoutPause(t *testing.T) {
 		insert into ojs.jobs (tenant_id, type, scheduled_at) select 'acme', 'a', now() + interval '10 milliseconds' from generate_series(1, 2500)`); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, db, "the jobs are due", "select now() > max(scheduled_at) from ojs.job")
+	db.Eventually("the jobs are due", "select now() > max(scheduled_at) from ojs.job")
 	// The next beat is an hour away, so the three batches belong to the first.
 	run(t, db, &logs{}, time.Hour)
-	eventually(t, db, "all are available", "select count(*) = 2500 from ojs.job where state = 'available'")
+	db.Eventually("all are available", "select count(*) = 2500 from ojs.job where state = 'available'")
 }
 
 func TestErrorsAreLoggedAndSurvived(t *testing.T) {
@@ -143,7 +125,7 @@ func TestErrorsAreLoggedAndSurvived(t *testing.T) {
 		select ojs.enqueue('later', p_scheduled_at => now() + interval '10 milliseconds')`); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, db, "the scheduled job is available", "select state = 'available' from ojs.job")
+	db.Eventually("the scheduled job is available", "select state = 'available' from ojs.job")
 }
 
 func TestATickThatIsTooMuchIsMadeSmaller(t *testing.T) {
@@ -162,7 +144,7 @@ func TestATickThatIsTooMuchIsMadeSmaller(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, db, &logs{}, 5*time.Millisecond)
-	eventually(t, db, "the scheduled job is available", "select state = 'available' from ojs.job")
+	db.Eventually("the scheduled job is available", "select state = 'available' from ojs.job")
 }
 
 // Planning cron jobs takes as long as it takes, and nothing else waits for it.
@@ -188,7 +170,7 @@ func TestTheClockGoesOnWhileCronJobsArePlanned(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, db, &logs{}, 5*time.Millisecond)
-	eventually(t, db, "cron jobs are being planned", "select exists (select from pg_locks where relation = 'public.slow'::regclass and not granted)")
+	db.Eventually("cron jobs are being planned", "select exists (select from pg_locks where relation = 'public.slow'::regclass and not granted)")
 	const planning = "select coalesce(min(a.query_start), 'epoch') from pg_locks l join pg_stat_activity a using (pid) where l.relation = 'public.slow'::regclass and not l.granted"
 	var began, begun time.Time
 	if err := db.Pool.QueryRow(t.Context(), planning).Scan(&began); err != nil {
@@ -197,14 +179,14 @@ func TestTheClockGoesOnWhileCronJobsArePlanned(t *testing.T) {
 	if _, err := db.Pool.Exec(t.Context(), "select ojs.enqueue('later', p_scheduled_at => now() + interval '10 milliseconds')"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, db, "the scheduled job is available", "select state = 'available' from ojs.job")
+	db.Eventually("the scheduled job is available", "select state = 'available' from ojs.job")
 	if err := db.Pool.QueryRow(t.Context(), planning).Scan(&begun); err != nil || !begun.Equal(began) {
 		t.Errorf("the scheduled job waited for the plan that began at %s: %s, %v", began, begun, err)
 	}
 	if err := held.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, db, "the cron job is planned", "select upcoming <> '{}' from ojs.cron")
+	db.Eventually("the cron job is planned", "select upcoming <> '{}' from ojs.cron")
 }
 
 // heavySleepers counts ticks, and makes a clock that may sleep for its whole stride sleep for an hour: what happens
@@ -259,7 +241,7 @@ func start(t *testing.T, db *pgtest.DB, log *logs, every time.Duration) (s *Sche
 func asleep(t *testing.T, db *pgtest.DB, log *logs, every time.Duration) *Scheduler {
 	t.Helper()
 	s, _ := start(t, db, log, every)
-	eventually(t, db, "the clock sleeps", fmt.Sprintf("select exists (select from ojs.sleeper where token = '%s')", s.token))
+	db.Eventually("the clock sleeps", fmt.Sprintf("select exists (select from ojs.sleeper where token = '%s')", s.token))
 	return s
 }
 
@@ -281,7 +263,7 @@ func TestSleepingClockIsWokenForWhatIsDueSoon(t *testing.T) {
 			if _, err := db.Pool.Exec(t.Context(), c.sql); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, db, c.what+" is available", "select state = 'available' from ojs.job")
+			db.Eventually(c.what+" is available", "select state = 'available' from ojs.job")
 			// A beat of a millisecond would have come hundreds of times.
 			if got := ticks() - before; got > 40 {
 				t.Errorf("%d ticks until then", got)
@@ -331,7 +313,7 @@ func TestNothingIsLostBetweenLookingAndSleeping(t *testing.T) {
 			})
 		}
 		producers.Wait()
-		eventually(t, db, "all are available", "select not exists (select from ojs.job where state = 'scheduled')")
+		db.Eventually("all are available", "select not exists (select from ojs.job where state = 'scheduled')")
 		end()
 		clock.Wait()
 	}
@@ -354,11 +336,11 @@ func TestOneOfTwoClocksSleepsAndTheOtherStandsBy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, db, "all are available", "select count(*) = 20 from ojs.job where state = 'available'")
+	db.Eventually("all are available", "select count(*) = 20 from ojs.job where state = 'available'")
 	if got := ticks() - before; got > 60 {
 		t.Errorf("20 jobs took %d ticks", got)
 	}
-	eventually(t, db, "each became available once",
+	db.Eventually("each became available once",
 		`select sum(jobs) filter (where from_state = 'scheduled') is not distinct from sum(jobs) filter (where to_state = 'scheduled')
 			from ojs.journal`)
 	if second.Duty.Held() {
@@ -409,15 +391,15 @@ func TestDutyPassesOn(t *testing.T) {
 		if _, err := db.Pool.Exec(t.Context(), "insert into ojs.jobs (tenant_id, type, scheduled_at) values ('acme', 'a', clock_timestamp() + interval '100 milliseconds')"); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, db, "all are available", "select not exists (select from ojs.job where state = 'scheduled')")
+		db.Eventually("all are available", "select not exists (select from ojs.job where state = 'scheduled')")
 		until("one of them works", func() bool { return working.Load() == 1 })
 		at := slices.IndexFunc(servers, func(s server) bool { return s.clock.Duty.Held() })
 		servers[at].stop()
 		servers = slices.Delete(servers, at, at+1)
 	}
 	until("nobody works", func() bool { return working.Load() == 0 })
-	eventually(t, db, "nobody is on duty", "select holder is null from ojs.duty")
-	eventually(t, db, "no clock is registered", "select not exists (select from ojs.sleeper)")
+	db.Eventually("nobody is on duty", "select holder is null from ojs.duty")
+	db.Eventually("no clock is registered", "select not exists (select from ojs.sleeper)")
 }
 
 func TestClockThatNobodyCanWakeBeats(t *testing.T) {
@@ -432,8 +414,8 @@ func TestClockThatNobodyCanWakeBeats(t *testing.T) {
 			insert into ojs.jobs (tenant_id, type, scheduled_at) values ('acme', 'a', clock_timestamp() + interval '30 milliseconds')`); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, db, "the job is available", fmt.Sprintf("select count(*) = %d from ojs.job where state = 'available'", i+1))
-		eventually(t, db, "the clock sleeps again", fmt.Sprintf("select exists (select from ojs.sleeper where token = '%s')", clock.token))
+		db.Eventually("the job is available", fmt.Sprintf("select count(*) = %d from ojs.job where state = 'available'", i+1))
+		db.Eventually("the clock sleeps again", fmt.Sprintf("select exists (select from ojs.sleeper where token = '%s')", clock.token))
 	}
 }
 

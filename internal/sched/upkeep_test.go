@@ -44,7 +44,7 @@ func TestUpkeepNoticesNewSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	// By itself it looks once a minute.
-	eventually(t, db, "the table is cut", "select count(*) = 2 from ojs.job_partitions")
+	db.Eventually("the table is cut", "select count(*) = 2 from ojs.job_partitions")
 	if log.String() != "" {
 		t.Errorf("logged %s", log)
 	}
@@ -81,12 +81,12 @@ func TestUpkeepBesideWork(t *testing.T) {
 		work("select ojs.ack(id, lease) from ojs.fetch('{default}', 10)")
 	}
 	const drops = "select coalesce(max(until_at) > ojs.now() - %s * interval '1 second', false) from ojs.job_partitions where partition like 'job\\_before\\_%%'"
-	eventually(t, db, "the first drop", fmt.Sprintf(drops, "3600"))
-	eventually(t, db, "it is long ago", "select not "+fmt.Sprintf("(%s)", fmt.Sprintf(drops, "14")))
-	eventually(t, db, "another drop", fmt.Sprintf(drops, "14"))
+	db.Eventually("the first drop", fmt.Sprintf(drops, "3600"))
+	db.Eventually("it is long ago", "select not "+fmt.Sprintf("(%s)", fmt.Sprintf(drops, "14")))
+	db.Eventually("another drop", fmt.Sprintf(drops, "14"))
 	stop()
 	running.Wait()
-	eventually(t, db, "all jobs are due", "select not exists (select from ojs.job where state = 'scheduled')")
+	db.Eventually("all jobs are due", "select not exists (select from ojs.job where state = 'scheduled')")
 	for {
 		tag, err := db.Service().Exec(t.Context(), "select ojs.ack(id, lease) from ojs.fetch('{default}', 1000)")
 		if err != nil {
@@ -124,7 +124,7 @@ func TestUpkeepSurvivesErrors(t *testing.T) {
 	if _, err := db.Pool.Exec(t.Context(), "alter function ojs.upkeep_away() rename to upkeep"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, db, "the table is cut", "select count(*) = 2 from ojs.job_partitions")
+	db.Eventually("the table is cut", "select count(*) = 2 from ojs.job_partitions")
 }
 
 // A step has no end of its own, but that of the server.
@@ -143,8 +143,8 @@ func TestUpkeepEndsWithItsServer(t *testing.T) {
 		NewUpkeep(opened, nil, slog.New(slog.DiscardHandler)).Run(ctx)
 	}()
 	const asleep = "select %s exists (select from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep')"
-	eventually(t, db, "a step is under way", fmt.Sprintf(asleep, ""))
+	db.Eventually("a step is under way", fmt.Sprintf(asleep, ""))
 	stop()
 	<-ended
-	eventually(t, db, "the step has ended", fmt.Sprintf(asleep, "not"))
+	db.Eventually("the step has ended", fmt.Sprintf(asleep, "not"))
 }

@@ -1,0 +1,107 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Querier is a pool, a connection or a transaction.
+type Querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Exec runs a statement, which must succeed, and returns how many rows it changed.
+func Exec(t testing.TB, q Querier, sql string, args ...any) int64 {
+	t.Helper()
+	tag, err := q.Exec(t.Context(), sql, args...)
+	if err != nil {
+		t.Fatalf("%s: %s", Short(sql), Explain(err))
+	}
+	return tag.RowsAffected()
+}
+
+// One is the only value of the only row.
+func One[T any](t testing.TB, q Querier, sql string, args ...any) (value T) {
+	t.Helper()
+	if err := q.QueryRow(t.Context(), sql, args...).Scan(&value); err != nil {
+		t.Fatalf("%s: %s", Short(sql), Explain(err))
+	}
+	return value
+}
+
+// List is the only column of all rows.
+func List[T any](t testing.TB, q Querier, sql string, args ...any) []T {
+	t.Helper()
+	rows, err := q.Query(t.Context(), sql, args...)
+	if err == nil {
+		var values []T
+		if values, err = pgx.CollectRows(rows, pgx.RowTo[T]); err == nil {
+			return values
+		}
+	}
+	t.Fatalf("%s: %s", Short(sql), Explain(err))
+	return nil
+}
+
+const (
+	// patience is long, because a loaded machine is slow and a test that passes never waits for its end.
+	patience     = time.Minute
+	pollInterval = 5 * time.Millisecond
+)
+
+// Eventually polls until a condition holds. The test fails with what it waited for if that takes more than a minute.
+func Eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(pollInterval) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// Eventually polls with a query for one boolean, as superuser, until it is true.
+func (d *DB) Eventually(what, sql string, args ...any) {
+	d.t.Helper()
+	Eventually(d.t, what, func() bool { return One[bool](d.t, d.Pool, sql, args...) })
+}
+
+// Blocked returns when a session is seen waiting for a lock, which is what tests of races do instead of hoping that a pause was long
+// enough. pid is that of its backend.
+func (d *DB) Blocked(pid uint32) {
+	d.t.Helper()
+	d.Eventually(fmt.Sprintf("session %d waits for a lock", pid), "select cardinality(pg_blocking_pids($1)) > 0", int32(pid))
+}
+
+// BlockedSessions returns when at least n sessions of this database wait for locks.
+func (d *DB) BlockedSessions(n int) {
+	d.t.Helper()
+	d.Eventually(fmt.Sprintf("%d sessions wait for locks", n), `
+		select count(*) >= $1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`, n)
+}
+
+// Explain is an error with all that PostgreSQL says about it.
+func Explain(err error) string {
+	var failure *pgconn.PgError
+	if !errors.As(err, &failure) {
+		return fmt.Sprint(err)
+	}
+	return fmt.Sprintf("%s %s %s  %.100s", failure.Code, failure.Message, failure.Detail, failure.Where)
+}
+
+// Short is a statement in one line of at most 200 bytes, for messages.
+func Short(sql string) string {
+	sql = strings.Join(strings.Fields(sql), " ")
+	if len(sql) > 200 {
+		sql = sql[:200] + "..."
+	}
+	return sql
+}
