@@ -169,11 +169,11 @@ func (l *Listener) connected(backend int32) {
 }
 
 func (l *Listener) disconnected() {
-	l.tokens.connected(0)
 	l.mu.Lock()
 	l.listening = false
 	l.mu.Unlock()
 	l.wakeAll()
+	l.tokens.connected(0)
 }
 
 func (l *Listener) notified(token string) {

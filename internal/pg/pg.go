@@ -53,6 +53,8 @@ type DB struct {
 	listen   *pgx.ConnConfig
 	retries  turns // of WithLockRetry
 	changing changing
+
+	checkTimeout time.Duration // tests shorten it
 }
 
 const (
@@ -66,17 +68,19 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(cfg.openTimeout, openTimeout))
 	defer cancel()
 	lifetime, cut := context.WithCancel(context.Background())
-	pool, err := openPool(ctx, cfg, lifetime)
+	pool, err := openPool(cfg, lifetime)
 	if err != nil {
 		cut()
 		return nil, err
 	}
-	d := &DB{cut: cut, pool: pool, listen: pool.Config().ConnConfig, retries: turns{free: lockRetries}}
+	d := &DB{
+		cut: cut, pool: pool, listen: pool.Config().ConnConfig, retries: turns{free: lockRetries}, checkTimeout: checkTimeout,
+	}
 	if cfg.ListenURL != "" {
 		d.listen, err = listenConfig(cfg, lifetime)
 	}
 	if err == nil {
-		err = d.loadProblems(ctx)
+		err = d.connect(ctx)
 	}
 	if err != nil {
 		d.Cut() // a session that hangs must not keep Close waiting
@@ -86,7 +90,14 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	return d, nil
 }
 
-func openPool(ctx context.Context, cfg Config, lifetime context.Context) (*pgxpool.Pool, error) {
+func (d *DB) connect(ctx context.Context) error {
+	if err := d.pool.Ping(ctx); err != nil {
+		return fmt.Errorf("connect to the database: %w", err)
+	}
+	return d.loadProblems(ctx)
+}
+
+func openPool(cfg Config, lifetime context.Context) (*pgxpool.Pool, error) {
 	poolCfg, given, err := parseURL(cfg.URL)
 	if err != nil {
 		return nil, fmt.Errorf("read the database URL: %w", err)
@@ -116,13 +127,10 @@ func openPool(ctx context.Context, cfg Config, lifetime context.Context) (*pgxpo
 		return p.IdleDuration > pingAfter && ctx.Value(unchecked{}) == nil
 	}
 
-	pool, err := pgxpool.NewWithConfig(ctx, poolCfg)
+	// Not ctx, which ends with Open, and the pool's own goroutines must not.
+	pool, err := pgxpool.NewWithConfig(lifetime, poolCfg)
 	if err != nil {
 		return nil, fmt.Errorf("open the connection pool: %w", err)
-	}
-	if err := pool.Ping(ctx); err != nil {
-		pool.Close()
-		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
 	return pool, nil
 }
@@ -252,7 +260,7 @@ var ErrSchema = errors.New("the database does not have this program's schema")
 // CheckSchema compares the schema with the one compiled in, within 10 s; its error says what to do. A schema that later migrations have been
 // applied to is accepted: they keep what earlier programs call.
 func (d *DB) CheckSchema(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	ctx, cancel := context.WithTimeout(ctx, d.checkTimeout)
 	defer cancel()
 	hash, err := sqlcgen.New(d.pool).SchemaHashes(ctx, db.Version())
 	var pgErr *pgconn.PgError

@@ -2,6 +2,7 @@ package sched
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"regexp"
@@ -17,7 +18,7 @@ import (
 )
 
 // Cron tells the database when cron jobs are due: what an expression means is read here, everything
-// else is SQL's (db/migrations/00014_cron.sql). Any number of servers may do so at once.
+// else is SQL's (db/migrations/00083_cron.sql). Any number of servers may do so at once.
 type Cron struct {
 	q   *sqlcgen.Queries
 	log *slog.Logger
@@ -31,18 +32,22 @@ func NewCron(db *pg.DB, log *slog.Logger) *Cron {
 // planned cron jobs in one go; the next tick brings the others.
 const planned = 1000
 
-// Plan tells the times of all cron jobs that want them.
+// Plan tells the times of all cron jobs that have no plan. One that cannot be planned keeps no other from it; the error names all such.
 func (c *Cron) Plan(ctx context.Context) error {
 	rows, err := c.q.UnplannedCrons(pg.Unchecked(ctx), planned)
 	if err != nil {
 		return fmt.Errorf("look for cron jobs without a plan: %w", err)
 	}
+	var failed []error
 	for _, r := range rows {
 		if _, err := c.plan(ctx, r); err != nil {
-			return err
+			failed = append(failed, err)
+		}
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 // PlanNew tells the times of a cron job just written, and returns it as it is then.
@@ -74,7 +79,7 @@ func (c *Cron) plan(ctx context.Context, r sqlcgen.UnplannedCronsRow) ([]sqlcgen
 	}
 	rows, err := c.q.PlanCron(pg.Unchecked(ctx), params)
 	if err != nil {
-		return nil, fmt.Errorf("plan a cron job: %w", err)
+		return nil, fmt.Errorf("plan the cron job %s: %w", r.ID, err)
 	}
 	return rows, nil
 }
@@ -101,8 +106,8 @@ var (
 	everyText   = regexp.MustCompile(`^(\d+(\.\d+)?(ms|s|m|h))+$`)
 	zoneName    = regexp.MustCompile(`^[A-Z][A-Za-z]*[a-z-][A-Za-z-]*$|^[A-Z][A-Za-z]+(/[A-Z][A-Za-z0-9_+-]*)+$`)
 
-	cronParser = cron.MustNewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor | cron.Extended | cron.DowOrDom).
-			WithMaxSearchYears(40) // after a Monday, 29 February 2072, the next one is in 2112
+	cronFields = cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor | cron.Extended | cron.DowOrDom
+	cronParser = cron.MustNewParser(cronFields).WithMaxSearchYears(40) // after a Monday, 29 February 2072, the next one is in 2112
 )
 
 const longestEvery = 10 * 366 * 24 * time.Hour
@@ -110,57 +115,27 @@ const longestEvery = 10 * 366 * 24 * time.Hour
 // ParseCron reads an expression (ojs-cron sections 3 and 4) and the name of a time zone. An error
 // is a *CronError.
 func ParseCron(expression, timezone string) (*Schedule, error) {
-	fail := func(format string, args ...any) (*Schedule, error) {
-		return nil, &CronError{"expression", fmt.Sprintf(format, args...)}
-	}
-	zone := time.UTC
-	switch timezone {
-	case "UTC", "GMT":
-	default:
-		var err error
-		if zone, err = time.LoadLocation(timezone); err != nil || !zoneName.MatchString(timezone) || timezone == "Local" {
-			return nil, &CronError{"timezone", "must be a name of the IANA time zone database such as Europe/Berlin"}
-		}
+	zone, err := parseZone(timezone)
+	if err != nil {
+		return nil, err
 	}
 	fields := strings.Fields(expression)
 	switch {
 	case len(fields) == 0:
-		return fail("must not be empty")
+		return nil, badExpression("must not be empty")
 	case len(expression) > 255:
-		return fail("is longer than 255 characters")
+		return nil, badExpression("is longer than 255 characters")
 	case fields[0] == "@every":
-		if len(fields) != 2 || !everyText.MatchString(fields[1]) {
-			return fail("must name a duration after @every, such as 1h30m")
-		}
-		every, err := time.ParseDuration(fields[1])
-		if err != nil || every <= 0 || every > longestEvery {
-			return fail("must name a duration above zero and of at most ten years after @every")
-		}
-		// Nothing is finer than a second.
-		if rest := every % time.Second; rest > 0 {
-			every += time.Second - rest
-		}
-		return &Schedule{every: every, zone: zone}, nil
-	case fields[0][0] == '@':
-		if len(fields) > 1 {
-			return fail("must be nothing but %s", fields[0])
-		}
-	case len(fields) != 5 && len(fields) != 6:
-		return fail("must have five or six fields, not %d", len(fields))
+		return parseEvery(fields, zone)
+	case fields[0][0] == '@' && len(fields) > 1:
+		return nil, badExpression("must be nothing but %s", fields[0])
+	case fields[0][0] != '@' && len(fields) != 5 && len(fields) != 6:
+		return nil, badExpression("must have five or six fields, not %d", len(fields))
 	}
 	hours := "0"
 	if fields[0][0] != '@' {
-		for _, f := range fields {
-			if !cronField.MatchString(f) {
-				return fail("has the malformed field %q", f)
-			}
-			for _, m := range cronRange.FindAllStringSubmatch(f, -1) {
-				from, _ := strconv.Atoi(m[1])
-				to, _ := strconv.Atoi(m[2])
-				if from > to {
-					return fail("has the range %s-%s, which ends before it begins", m[1], m[2])
-				}
-			}
+		if err := checkFields(fields); err != nil {
+			return nil, err
 		}
 		hours = fields[len(fields)-4]
 		last := len(fields) - 1
@@ -170,12 +145,59 @@ func ParseCron(expression, timezone string) (*Schedule, error) {
 	}
 	wall, err := cronParser.Parse(strings.Join(fields, " "))
 	if err != nil {
-		return fail("is not understood: %v", err)
+		return nil, badExpression("is not understood: %v", err)
 	}
 	if wall.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
-		return fail("names a day that no month has")
+		return nil, badExpression("names a day that no month has")
 	}
 	return &Schedule{wall: wall, zone: zone, hourly: hours == "*" || hours == "*/1"}, nil
+}
+
+func badExpression(format string, args ...any) error {
+	return &CronError{"expression", fmt.Sprintf(format, args...)}
+}
+
+func parseZone(timezone string) (*time.Location, error) {
+	if timezone == "UTC" || timezone == "GMT" {
+		return time.UTC, nil
+	}
+	zone, err := time.LoadLocation(timezone)
+	if err != nil || !zoneName.MatchString(timezone) || timezone == "Local" {
+		return nil, &CronError{"timezone", "must be a name of the IANA time zone database such as Europe/Berlin"}
+	}
+	return zone, nil
+}
+
+func parseEvery(fields []string, zone *time.Location) (*Schedule, error) {
+	if len(fields) != 2 || !everyText.MatchString(fields[1]) {
+		return nil, badExpression("must name a duration after @every, such as 1h30m")
+	}
+	every, err := time.ParseDuration(fields[1])
+	if err != nil || every <= 0 || every > longestEvery {
+		return nil, badExpression("must name a duration above zero and of at most ten years after @every")
+	}
+	// Nothing is finer than a second.
+	if rest := every % time.Second; rest > 0 {
+		every += time.Second - rest
+	}
+	return &Schedule{every: every, zone: zone}, nil
+}
+
+// checkFields refuses what the library would read in its own way.
+func checkFields(fields []string) error {
+	for _, f := range fields {
+		if !cronField.MatchString(f) {
+			return badExpression("has the malformed field %q", f)
+		}
+		for _, m := range cronRange.FindAllStringSubmatch(f, -1) {
+			from, _ := strconv.Atoi(m[1])
+			to, _ := strconv.Atoi(m[2])
+			if from > to {
+				return badExpression("has the range %s-%s, which ends before it begins", m[1], m[2])
+			}
+		}
+	}
+	return nil
 }
 
 // Next is the first time after `after` at which the schedule is due; zero: there is none. A local time
@@ -238,8 +260,8 @@ func again(begin, at time.Time, zone *time.Location, shift time.Duration) bool {
 }
 
 const (
-	// So many times are told at once, so that what is due every second costs a plan a quarter of a minute.
-	mostUpcoming = 16
+	// So many times are told at once, so that a job that is due every second wants a plan four times a minute.
+	maxUpcoming = 16
 	// Further ahead, time zones may change their rules meanwhile.
 	ahead = 24 * time.Hour
 )
@@ -248,7 +270,7 @@ const (
 // put forward between them.
 func (s *Schedule) upcoming(after, anchor time.Time) (times, leftOut []time.Time) {
 	times, leftOut = []time.Time{}, []time.Time{}
-	for len(times) < mostUpcoming {
+	for len(times) < maxUpcoming {
 		next, left := s.next(after, anchor)
 		if next.IsZero() || len(times) >= 2 && next.Sub(times[0]) > ahead {
 			break

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Duty tells whether this server is the one that does what is to be done once for all servers. It may have lost the duty a few seconds before it knows, so
-// what is done on duty must bear being done by two.
+// Duty tells whether this server does the work that is to be done once for all servers. It may have lost the duty a few seconds before it
+// knows, so that two servers may do such work at once.
 type Duty struct {
 	mu      sync.Mutex
 	held    bool
@@ -20,8 +20,8 @@ func (d *Duty) Held() bool {
 	return d.held
 }
 
-// While runs work whenever this server is on duty, and returns when ctx has ended and work has returned. The context of work ends with the duty; if work
-// returns before, it runs again with the next duty.
+// While runs work whenever this server is on duty, and returns when ctx has ended and work has returned. The context of work ends with the
+// duty; if work returns before, it runs again with the next duty.
 func (d *Duty) While(ctx context.Context, work func(context.Context)) {
 	for {
 		held, changed := d.watch()
@@ -38,14 +38,16 @@ func (d *Duty) While(ctx context.Context, work func(context.Context)) {
 
 func (d *Duty) once(ctx context.Context, changed <-chan struct{}, work func(context.Context)) {
 	ctx, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
 	defer cancel()
-	go func() {
+	watching.Go(func() {
 		select {
 		case <-changed:
 			cancel()
 		case <-ctx.Done():
 		}
-	}()
+	})
 	work(ctx)
 }
 

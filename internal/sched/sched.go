@@ -12,32 +12,33 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/guard"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 const (
-	// Every is the usual pause between two ticks while there is much to do, or while nobody would wake a
+	// Every is the usual interval between two ticks while there is much to do, or while nobody would wake a
 	// clock that sleeps: a retry is promised within 200 ms of its time, and a tick takes time too.
 	Every = 150 * time.Millisecond
 	batch = 1000
-	// A tick that makes so many jobs available is followed by the next one sooner.
-	crowd = 100
-	// The longest sleep. What is due sooner wakes the clock, so this bounds only how long a timer
+	// A tick that makes so many jobs available is followed by the next one after a third of the interval.
+	manyPromoted = 100
+	// The longest sleep. Work that is due sooner wakes the clock, so this bounds only how long a timer
 	// waits after the connection that listens has died without a word. ojs.tick allows no more.
-	stride = 10 * time.Second
-	// Whoever wakes a clock pays for it at commit. A clock that is woken twice within hasty gets up
-	// and beats for as long as beatFor.
-	hasty   = time.Second
-	beatFor = 5 * time.Second
-	// A tick that takes longer than this is given up and tried again.
-	patience = 30 * time.Second
+	maxSleep = 10 * time.Second
+	// A transaction that wakes the clock pays for it at commit. A clock that is woken twice within wakesTooOften stays
+	// awake for stayAwake.
+	wakesTooOften = time.Second
+	stayAwake     = 5 * time.Second
+	// A tick that takes longer than this is broken off and tried again.
+	tickTimeout = 30 * time.Second
 	// The longest pause after errors.
-	slowest = 5 * time.Second
-	// So long a clock that stops may take to say that it need not be woken any more.
-	farewell = 2 * time.Second
-	// Notifications with this payload say that nobody is on duty.
-	vacancy = "duty"
+	maxErrorPause = 5 * time.Second
+	// A clock that stops has so long to say that it need not be woken any more.
+	standDownTimeout = 2 * time.Second
+	// Notifications with this payload say that no server is on duty.
+	vacantToken = "duty"
 )
 
 // Scheduler calls ojs.tick whenever something is due.
@@ -45,15 +46,15 @@ type Scheduler struct {
 	// Duty is for the other loops of which one in all servers is enough.
 	Duty Duty
 
-	q        *sqlcgen.Queries
-	cron     *Cron
-	listener *pg.Listener
-	log      *slog.Logger
-	every    time.Duration
-	token    string
-	woken    chan struct{}
-	vacant   chan struct{}
-	planless chan struct{}
+	q         *sqlcgen.Queries
+	cron      *Cron
+	listener  *pg.Listener
+	log       *slog.Logger
+	every     time.Duration
+	token     string        // notifications with it wake this clock
+	woken     chan struct{} // something is due
+	vacant    chan struct{} // no server is on duty
+	unplanned chan struct{} // there are cron jobs without a plan
 }
 
 // New makes a Scheduler that pauses for every between two ticks when there is much to do; zero
@@ -64,83 +65,102 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, every time.Duration
 	}
 	return &Scheduler{
 		q: sqlcgen.New(db.Pool()), cron: NewCron(db, log), listener: listener, log: log, every: every,
-		token: rand.Text(), woken: make(chan struct{}, 1), vacant: make(chan struct{}, 1), planless: make(chan struct{}, 1),
+		token: rand.Text(), woken: make(chan struct{}, 1), vacant: make(chan struct{}, 1), unplanned: make(chan struct{}, 1),
 	}
 }
 
 // Run ticks until ctx ends. An error of the database is logged and the clock slows down, so that
-// a server outlives its database's restart.
+// a server outlives its database's restart; a panic is logged and the clock starts again.
 func (s *Scheduler) Run(ctx context.Context) {
 	if s.listener != nil {
 		defer s.listener.OnToken(s.token, signal(s.woken))()
-		defer s.listener.OnToken(vacancy, signal(s.vacant))()
+		defer s.listener.OnToken(vacantToken, signal(s.vacant))()
 	}
-	defer s.Duty.set(false)
 	var planning sync.WaitGroup
 	defer planning.Wait()
-	planning.Go(func() { s.planCrons(ctx) })
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	var (
-		failures  int
-		sleeps    bool      // registered, so that others wake it
-		ticked    time.Time // when the last tick ended
-		next      time.Time // when the timer fires
-		disturbed time.Time // when it was woken last
-		beatUntil time.Time
-	)
-	plan := func(pause time.Duration) {
-		next = ticked.Add(pause)
-		timer.Reset(pause)
-	}
+	planning.Go(func() { guard.Loop(ctx, s.log, "planning of cron jobs", s.planCrons) })
+	guard.Loop(ctx, s.log, "clock", s.runClock)
+	s.standDown(ctx)
+}
+
+func (s *Scheduler) runClock(ctx context.Context) {
+	defer s.Duty.set(false)
+	c := &clock{Scheduler: s, timer: time.NewTimer(0)}
+	defer c.timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			s.standDown(ctx)
 			return
 		case <-s.vacant:
 			if !s.Duty.Held() {
-				timer.Reset(0)
+				c.timer.Reset(0)
 			}
-			continue
 		case <-s.woken:
-			if !sleeps {
-				continue
-			}
-			now := time.Now()
-			if now.Sub(disturbed) < hasty {
-				beatUntil = now.Add(beatFor)
-			}
-			disturbed = now
-			if at := ticked.Add(s.every); at.Before(next) {
-				timer.Reset(max(0, at.Sub(now)))
-				next = at
-			}
-			continue
-		case <-timer.C:
-		}
-		sleeps = s.listener != nil && s.listener.Backend() != 0 && !time.Now().Before(beatUntil)
-		done, err := s.tick(ctx, sleeps, failures)
-		ticked = time.Now()
-		switch {
-		case ctx.Err() != nil:
-		case err != nil:
-			failures++
-			pause := min(s.every<<min(failures, 10), slowest)
-			s.log.Warn("the tick failed", "error", err, "failures", failures, "next_in", pause)
-			sleeps = false
-			s.Duty.set(false)
-			plan(pause)
-		default:
-			failures = 0
-			sleeps = sleeps && done.OnDuty
-			if done.OnDuty != s.Duty.Held() {
-				s.log.Debug("duty", "held", done.OnDuty)
-			}
-			s.Duty.set(done.OnDuty)
-			plan(s.pause(done, sleeps))
+			c.wake(time.Now())
+		case <-c.timer.C:
+			c.tick(ctx)
 		}
 	}
+}
+
+// clock is what runClock remembers from tick to tick.
+type clock struct {
+	*Scheduler
+	timer      *time.Timer
+	failures   int       // in a row
+	sleeps     bool      // registered, so that others wake it
+	ticked     time.Time // when the last tick ended
+	next       time.Time // when the timer fires
+	wokenAt    time.Time
+	awakeUntil time.Time
+}
+
+func (c *clock) tickIn(pause time.Duration) {
+	c.next = c.ticked.Add(pause)
+	c.timer.Reset(pause)
+}
+
+// wake has the next tick come sooner, but not within the interval after the last one.
+func (c *clock) wake(now time.Time) {
+	if !c.sleeps {
+		return
+	}
+	if now.Sub(c.wokenAt) < wakesTooOften {
+		c.awakeUntil = now.Add(stayAwake)
+	}
+	c.wokenAt = now
+	if at := c.ticked.Add(c.every); at.Before(c.next) {
+		c.timer.Reset(max(0, at.Sub(now)))
+		c.next = at
+	}
+}
+
+func (c *clock) tick(ctx context.Context) {
+	sleeps := c.listener != nil && c.listener.Backend() != 0 && !time.Now().Before(c.awakeUntil)
+	done, err := c.callTick(ctx, sleeps, c.failures)
+	c.ticked = time.Now()
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		c.failures++
+		c.sleeps = false
+		c.setDuty(false)
+		pause := min(c.every<<min(c.failures, 10), maxErrorPause)
+		c.log.Warn("the tick failed", "error", err, "failures", c.failures, "next_in", pause)
+		c.tickIn(pause)
+	default:
+		c.failures = 0
+		c.sleeps = sleeps && done.OnDuty
+		c.setDuty(done.OnDuty)
+		c.tickIn(c.pause(done, c.sleeps))
+	}
+}
+
+func (s *Scheduler) setDuty(held bool) {
+	if held != s.Duty.Held() {
+		s.log.Info("duty", "held", held)
+	}
+	s.Duty.set(held)
 }
 
 // pause is the time from a tick to the next one.
@@ -148,8 +168,8 @@ func (s *Scheduler) pause(done sqlcgen.TickRow, sleeps bool) time.Duration {
 	// Servers that started together, or wait for the same job, must not tick together.
 	spread := mathrand.N(s.every/10 + 1)
 	every := s.every
-	if done.Promoted >= crowd {
-		// Where many are due, the more wait for the next tick the longer it takes.
+	if done.Promoted >= manyPromoted {
+		// The more jobs are due, the more wait for the next tick.
 		every /= 3
 	}
 	switch {
@@ -161,9 +181,9 @@ func (s *Scheduler) pause(done sqlcgen.TickRow, sleeps bool) time.Duration {
 	return max(time.Duration(done.NextInMs)*time.Millisecond, every) + spread
 }
 
-// tick takes on less after each failure, for what failed may have been too much for one transaction.
-func (s *Scheduler) tick(ctx context.Context, sleeps bool, failures int) (sqlcgen.TickRow, error) {
-	ctx, cancel := context.WithTimeout(pg.Unchecked(ctx), patience)
+// callTick takes on less after each failure, because the work may have been too much for one transaction.
+func (s *Scheduler) callTick(ctx context.Context, sleeps bool, failures int) (sqlcgen.TickRow, error) {
+	ctx, cancel := context.WithTimeout(pg.Unchecked(ctx), tickTimeout)
 	defer cancel()
 	params := sqlcgen.TickParams{Batch: int32(max(1, batch>>min(2*failures, 10)))}
 	if s.listener != nil {
@@ -173,11 +193,11 @@ func (s *Scheduler) tick(ctx context.Context, sleeps bool, failures int) (sqlcge
 		}
 	}
 	if sleeps {
-		params.StrideMs = int32(stride.Milliseconds())
+		params.StrideMs = int32(maxSleep.Milliseconds())
 	}
 	done, err := s.q.Tick(ctx, params)
 	if err == nil && done.Unplanned > 0 {
-		signal(s.planless)()
+		signal(s.unplanned)()
 	}
 	if err == nil && done.Promoted+done.Reaped+done.RolledUp > 0 {
 		s.log.Debug("tick", "promoted", done.Promoted, "reaped", done.Reaped, "rolled_up", done.RolledUp)
@@ -185,13 +205,13 @@ func (s *Scheduler) tick(ctx context.Context, sleeps bool, failures int) (sqlcge
 	return done, err
 }
 
-// planCrons plans when a tick says so, beside the clock: whatever else is due does not wait until a thousand cron jobs are planned.
+// planCrons plans when a tick says so, beside the clock, so that nothing else that is due waits until a thousand cron jobs are planned.
 func (s *Scheduler) planCrons(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.planless:
+		case <-s.unplanned:
 		}
 		if err := s.plan(ctx); err != nil && ctx.Err() == nil {
 			// The database asks again.
@@ -201,24 +221,25 @@ func (s *Scheduler) planCrons(ctx context.Context) {
 }
 
 func (s *Scheduler) plan(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, tickTimeout)
 	defer cancel()
 	return s.cron.Plan(ctx)
 }
 
-// standDown has another server take the duty at once, and spares others waking a clock that has stopped; else both lapse within a minute.
+// standDown has another server take the duty at once, and keeps others from waking a clock that has stopped. Without it, both lapse within a
+// minute.
 func (s *Scheduler) standDown(ctx context.Context) {
 	if s.listener == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), standDownTimeout)
 	defer cancel()
 	if _, err := s.q.StandDown(ctx, s.token); err != nil {
 		s.log.Debug("the clock could not say that it has stopped", "error", err)
 	}
 }
 
-// signal sends without waiting; who has not received the one before needs no second.
+// signal sends without waiting: a receiver that has not taken the last signal needs no second one.
 func signal(c chan<- struct{}) func() {
 	return func() {
 		select {

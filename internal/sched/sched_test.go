@@ -20,14 +20,14 @@ import (
 
 func TestMain(m *testing.M) {
 	if url := os.Getenv("OJS_TEST_CLOCK"); url != "" {
-		clock(url)
+		clockProcess(url)
 		return
 	}
 	os.Exit(pgtest.Main(m))
 }
 
-// clock is a process that can be killed: a server's listener and Scheduler.
-func clock(url string) {
+// clockProcess is a process that can be killed: a server's listener and Scheduler.
+func clockProcess(url string) {
 	ctx, stop := context.WithTimeout(context.Background(), 5*time.Minute) // should nobody kill it
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -59,12 +59,17 @@ func (l *logs) String() string {
 	return l.buf.String()
 }
 
+// warnings logs what should not happen.
+func warnings(log *logs) *slog.Logger {
+	return slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
 // run starts a scheduler that is stopped, and seen to stop, at the end of the test.
 func run(t *testing.T, db *pgtest.DB, log *logs, every time.Duration) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	s := New(db.Open(), nil, slog.New(slog.NewTextHandler(log, nil)), every)
+	s := New(db.Open(), nil, warnings(log), every)
 	running.Go(func() { s.Run(ctx) })
 	t.Cleanup(func() {
 		stop()
@@ -224,7 +229,7 @@ func start(t *testing.T, db *pgtest.DB, log *logs, every time.Duration) (s *Sche
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	opened := db.Open()
-	logger := slog.New(slog.NewTextHandler(log, nil))
+	logger := warnings(log)
 	listener := pg.NewListener(opened, logger)
 	s = New(opened, listener, logger, every)
 	running.Go(func() { listener.Run(ctx) })
@@ -282,7 +287,7 @@ func TestNothingIsLostBetweenLookingAndSleeping(t *testing.T) {
 	heavySleepers(t, db)
 	opened := db.Open()
 	log := &logs{}
-	logger := slog.New(slog.NewTextHandler(log, nil))
+	logger := warnings(log)
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	t.Cleanup(func() {

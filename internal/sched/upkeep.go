@@ -6,15 +6,16 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/guard"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 const (
-	// upkeepToken is notified when settings change. Anybody may send it, so upkeepRest passes between two calls.
-	upkeepToken   = "upkeep"
-	upkeepRest    = time.Second
-	upkeepSlowest = time.Minute
+	// upkeepToken is notified when settings change. Anybody may send it, so at least upkeepPause is between two calls.
+	upkeepToken    = "upkeep"
+	upkeepPause    = time.Second
+	maxUpkeepPause = time.Minute
 )
 
 // Upkeep calls ojs.upkeep whenever it says that something is due: finished jobs leave by the partition. Beside the clock, because
@@ -30,51 +31,57 @@ func NewUpkeep(db *pg.DB, listener *pg.Listener, log *slog.Logger) *Upkeep {
 	return &Upkeep{q: sqlcgen.New(db.Pool()), listener: listener, log: log}
 }
 
-// Run does what is due until ctx ends. An error of the database is logged and tried again later.
-func (u *Upkeep) Run(ctx context.Context) {
+// Run does what is due until ctx ends. An error of the database is logged and tried again later; a panic is logged, and the upkeep starts
+// again.
+func (u *Upkeep) Run(ctx context.Context) { guard.Loop(ctx, u.log, "upkeep", u.run) }
+
+func (u *Upkeep) run(ctx context.Context) {
 	changed := make(chan struct{}, 1)
 	if u.listener != nil {
 		stop := u.listener.OnToken(upkeepToken, signal(changed))
 		defer stop()
 	}
-	// Servers that started together take turns.
-	timer := time.NewTimer(rand.N(upkeepRest))
+	// At random, so that servers that started together take turns.
+	timer := time.NewTimer(rand.N(upkeepPause))
 	defer timer.Stop()
 	var (
 		failures int
 		next     time.Time // when the timer fires
 	)
-	plan := func(pause time.Duration) {
-		next = time.Now().Add(pause)
-		timer.Reset(pause)
-	}
 	for {
+		pause := upkeepPause
 		select {
 		case <-ctx.Done():
 			return
 		case <-changed:
-			if time.Until(next) > upkeepRest {
-				plan(upkeepRest)
+			if time.Until(next) <= upkeepPause {
+				continue
 			}
-			continue
 		case <-timer.C:
+			pause, failures = u.step(ctx, failures)
 		}
-		// Reading a large partition takes hours, beside everything else. Broken off, it would begin anew and never end; what comes too late, SQL gives up.
-		done, err := u.q.Upkeep(pg.Unchecked(ctx))
-		switch {
-		case ctx.Err() != nil:
-		case err != nil:
-			failures++
-			pause := min(upkeepRest<<min(failures, 10), upkeepSlowest)
-			u.log.Warn("the upkeep failed", "error", err, "failures", failures, "next_in", pause)
-			plan(pause)
-		default:
-			failures = 0
-			if done.Task != "" {
-				u.log.Debug("upkeep", "task", done.Task, "step", done.Step)
-			}
-			pause := time.Duration(done.NextInMs) * time.Millisecond
-			plan(pause + rand.N(pause/20+1))
-		}
+		next = time.Now().Add(pause)
+		timer.Reset(pause)
 	}
+}
+
+// step does one thing that is due, and says how long to pause and how many steps in a row have failed.
+func (u *Upkeep) step(ctx context.Context, failures int) (pause time.Duration, failed int) {
+	// No time limit: reading a large partition takes hours, beside everything else. Broken off, it would begin anew and never end. SQL gives
+	// up a step that comes too late.
+	done, err := u.q.Upkeep(pg.Unchecked(ctx))
+	switch {
+	case ctx.Err() != nil:
+		return upkeepPause, failures
+	case err != nil:
+		failures++
+		pause = min(upkeepPause<<min(failures, 10), maxUpkeepPause)
+		u.log.Warn("the upkeep failed", "error", err, "failures", failures, "next_in", pause)
+		return pause, failures
+	}
+	if done.Task != "" {
+		u.log.Debug("upkeep", "task", done.Task, "step", done.Step)
+	}
+	pause = time.Duration(done.NextInMs) * time.Millisecond
+	return pause + rand.N(pause/20+1), 0
 }

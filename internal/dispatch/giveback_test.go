@@ -1,0 +1,208 @@
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojs-pg/ojs-pg/internal/guard"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+// logged collects what is logged.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+func (l *logged) lines() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Split(strings.TrimSpace(l.text.String()), "\n")
+}
+
+// Two clients hang up with a thousand jobs each while PostgreSQL is killed. It is one line in the log, and the jobs are available as soon as
+// PostgreSQL is back; their leases would last an hour.
+func TestJobsAreGivenBackWhenPostgreSQLIsBack(t *testing.T) {
+	t.Parallel()
+	own := pgtest.NewPrivate(t, nil)
+	db, err := pg.Open(t.Context(), pg.Config{URL: own.ServiceURL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &logged{}
+	d := New(db, nil, slog.New(slog.NewTextHandler(log, nil)), Options{})
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { d.Run(ctx) })
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+		db.Close()
+	})
+	own.Exec("select ojs.enqueue('x', p_visibility_timeout_ms => 3600000) from generate_series(1, 2000)")
+	var held [2][]sqlcgen.OjsJob
+	for i := range held {
+		if held[i], err = d.Fetch(t.Context(), Fetch{Queues: []string{"default"}, Count: 1000}); err != nil || len(held[i]) != 1000 {
+			t.Fatal(len(held[i]), err)
+		}
+	}
+	own.Kill()
+	for _, jobs := range held {
+		d.GiveBack(jobs)
+	}
+	pgtest.Eventually(t, "the failure is logged", func() bool { return len(log.lines()[0]) > 0 })
+	own.Start()
+	pgtest.Eventually(t, "the jobs are given back", func() bool { return strings.Contains(strings.Join(log.lines(), ""), "are given back") })
+	conn, err := pgx.Connect(t.Context(), own.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	var available int
+	const sql = "select count(*) from ojs.job where state = 'available' and attempt = 0 and lease is null"
+	if err := conn.QueryRow(t.Context(), sql).Scan(&available); err != nil || available != 2000 {
+		t.Errorf("%d jobs are available (%v)", available, err)
+	}
+	if lines := log.lines(); len(lines) > 2 {
+		t.Errorf("%d lines: %s", len(lines), strings.Join(lines[:3], "\n"))
+	}
+}
+
+// A job that is not held any more keeps none of the others; one that somebody has locked goes back when it is free.
+func TestLostAndLockedJobsKeepNoOtherFromGoingBack(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	jobs := b.active(4)
+	b.exec("select ojs.ack($1, $2)", jobs[0].ID, jobs[0].Lease)
+	b.exec("select ojs.release($1, $2)", jobs[1].ID, jobs[1].Lease)
+	end := b.session("select from ojs.job where id = $1 for update", jobs[2].ID)
+	before := b.Statements()
+	b.GiveBack(jobs)
+	available := func(n int) {
+		t.Helper()
+		pgtest.Eventually(t, "jobs are available", func() bool {
+			return b.count("select count(*) from ojs.job where state = 'available' and attempt = 0") == n
+		})
+	}
+	available(2)
+	end("rollback")
+	available(3)
+	if n := b.count("select count(*) from ojs.release where to_state = 'available'"); n != 3 {
+		t.Errorf("%d jobs were released", n)
+	}
+	// Nobody tries again what is lost: one statement, and one for each look at the job that was locked.
+	pgtest.Eventually(t, "nothing is left", func() bool {
+		b.back.mu.Lock()
+		defer b.back.mu.Unlock()
+		return !b.back.running
+	})
+	if sent := b.Statements() - before; sent < 2 {
+		t.Errorf("%d statements", sent)
+	}
+}
+
+// Without a database the list stays within its bound, and forgets jobs whose leases have ended.
+func TestTheListOfJobsToGiveBackIsBounded(t *testing.T) {
+	t.Parallel()
+	log := &logged{}
+	d := New(nil, nil, slog.New(slog.NewTextHandler(log, nil)), Options{
+		GiveBacks: 10, Canned: func(n int) []sqlcgen.OjsJob { return make([]sqlcgen.OjsJob, n) },
+	})
+	away := errors.New("away")
+	tried := make(chan struct{}, 100)
+	d.send.release = func(context.Context, []string, []string) ([]string, error) {
+		tried <- struct{}{}
+		return nil, away
+	}
+	now, lease := time.Now(), "l"
+	end := now.Add(300 * time.Millisecond)
+	jobs := make([]sqlcgen.OjsJob, 15)
+	for i := range jobs {
+		jobs[i] = sqlcgen.OjsJob{ID: fmt.Sprint(i), Lease: &lease, StartedAt: &now, LeaseExpiresAt: &end}
+	}
+	d.GiveBack(jobs)
+	<-tried
+	pgtest.Eventually(t, "it is told how many come back later", func() bool {
+		return strings.Contains(strings.Join(log.lines(), ""), "jobs=15 given_back=0")
+	})
+	if lines := log.lines(); len(lines) != 2 {
+		t.Errorf("%d lines: %q", len(lines), lines)
+	}
+}
+
+// A server that stops tries once more, and does not wait until the database is back.
+func TestAServerThatStopsDoesNotWaitForTheDatabase(t *testing.T) {
+	t.Parallel()
+	log := &logged{}
+	d := New(nil, nil, slog.New(slog.NewTextHandler(log, nil)), Options{
+		Canned: func(n int) []sqlcgen.OjsJob { return make([]sqlcgen.OjsJob, n) },
+	})
+	d.send.release = func(context.Context, []string, []string) ([]string, error) { return nil, errors.New("away") }
+	ctx, stop := context.WithCancel(t.Context())
+	now, lease := time.Now(), "l"
+	end := now.Add(time.Hour)
+	d.GiveBack([]sqlcgen.OjsJob{{ID: "1", Lease: &lease, StartedAt: &now, LeaseExpiresAt: &end}})
+	stop()
+	d.Run(ctx)
+	if lines := strings.Join(log.lines(), "\n"); !strings.Contains(lines, "before the server stopped") {
+		t.Errorf("logged %s", lines)
+	}
+}
+
+// A mistake in one decision is the error of its requests, and the next decision works.
+func TestADecisionThatPanics(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	fetch := b.send.fetch
+	b.send.fetch = func(ctx context.Context, parts []*part) error {
+		if parts[0].requests[0].WorkerID == "unlucky" {
+			panic("a mistake")
+		}
+		return fetch(ctx, parts)
+	}
+	b.exec("select ojs.enqueue('x', p_queue => 'q')")
+	var panicked *guard.Panic
+	if a := <-b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "unlucky"}); !errors.As(a.err, &panicked) {
+		t.Errorf("got %v", a.err)
+	}
+	b.want(b.later(t.Context(), Fetch{Queues: []string{"q"}}), 1)
+}
+
+// A worker asks for a thousand large jobs and gets 16 MiB of them; the next request gets the rest. However large a job is, it is handed out.
+func TestOneAnswerHasABoundedNumberOfBytes(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	b.exec("select ojs.enqueue('x', to_json(array[repeat('x', 1000000)]), p_queue => 'q') from generate_series(1, 40)")
+	got := 0
+	for got < 40 {
+		jobs, err := b.Fetch(t.Context(), Fetch{Queues: []string{"q"}, Count: 1000, Wait: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		size := 0
+		for i := range jobs {
+			size += len(jobs[i].Args)
+		}
+		if len(jobs) == 0 || size > 16<<20 {
+			t.Fatalf("%d jobs with %d bytes", len(jobs), size)
+		}
+		got += len(jobs)
+	}
+}

@@ -1,0 +1,250 @@
+package pg_test
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+func TestColumnsOfAJobGoIntoTheFieldsOfTheirNames(t *testing.T) {
+	t.Parallel()
+	var j sqlcgen.OjsJob
+	job, fields, columns := reflect.ValueOf(&j).Elem(), pg.JobFields(&j), strings.Split(pg.JobColumns, ", ")
+	if len(columns) != job.NumField() || len(fields) != len(columns) || len(pg.JobTypes) != len(columns) {
+		t.Fatalf("%d columns, %d fields of %d, %d types", len(columns), len(fields), job.NumField(), len(pg.JobTypes))
+	}
+	for i, column := range columns {
+		name := ""
+		for _, word := range strings.Split(column, "_") {
+			if word == "id" {
+				word = "ID"
+			}
+			name += strings.ToUpper(word[:1]) + word[1:]
+		}
+		field := job.FieldByName(name)
+		if !field.IsValid() || field.Addr().Pointer() != reflect.ValueOf(fields[i]).Pointer() {
+			t.Errorf("%s does not go into %s", column, name)
+		}
+	}
+}
+
+// someJobs have a value, and no value, in every column.
+func someJobs(t testing.TB, d *pgtest.DB) {
+	t.Helper()
+	if _, err := d.Pool.Exec(t.Context(), `
+		select ojs.enqueue('plain', p_queue => 'q');
+		select ojs.enqueue('full', '[1, "two", {"three": 3.00}]', p_queue => 'q', p_priority => 7, p_tenant => 'acme',
+			p_meta => '{"trace": "x"}', p_retry => '{"max_attempts": 5}', p_timeout_ms => 60000, p_visibility_timeout_ms => 45000,
+			p_tags => array['a', 'b c'], p_options => '{"o":1}', p_extra => '{"e": [1,2]}', p_expires_at => now() + interval '1 day');
+		select ojs.nack(f.id, '{"message": "m"}', p_requeue => true) from ojs.fetch('{q}', 2, 'w') f;
+		select from ojs.fetch('{q}', 1, 'worker');
+		update ojs.job set result = '{"r": 1}', finished_at = now(), retry_at = now(), scheduled_at = now() where type = 'full'`); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// utc sets a time, which pgx gives in the zone of this machine.
+func utc(field any) {
+	switch at := field.(type) {
+	case *time.Time:
+		*at = at.UTC()
+	case **time.Time:
+		if *at != nil {
+			**at = (*at).UTC()
+		}
+	}
+}
+
+func readJobs(t *testing.T, d *pgtest.DB, columns string, mode pgx.QueryExecMode) (jobs []sqlcgen.OjsJob) {
+	t.Helper()
+	rows, err := d.Pool.Query(t.Context(), "select 7 as n, "+columns+" from ojs.job order by type", mode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	reader := pg.NewJobRows(rows, 1)
+	for rows.Next() {
+		jobs = append(jobs, sqlcgen.OjsJob{})
+		n, err := reader.Int(0)
+		if err = errors.Join(err, reader.Read(&jobs[len(jobs)-1])); err != nil || n != 7 {
+			t.Fatal(n, err)
+		}
+	}
+	if rows.Err() != nil {
+		t.Fatal(rows.Err())
+	}
+	return jobs
+}
+
+func TestJobsReadByHandAreThoseThatPgxReads(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	someJobs(t, d)
+	rows, err := d.Pool.Query(t.Context(), "select "+pg.JobColumns+" from ojs.job order by type")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (j sqlcgen.OjsJob, err error) { return j, row.Scan(pg.JobFields(&j)...) })
+	if err != nil || len(want) != 2 {
+		t.Fatal(len(want), err)
+	}
+	for i := range want {
+		for _, field := range pg.JobFields(&want[i]) {
+			utc(field)
+		}
+	}
+	for name, c := range map[string]struct {
+		columns string
+		mode    pgx.QueryExecMode
+	}{
+		"binary":         {pg.JobColumns, pgx.QueryExecModeCacheStatement},
+		"text":           {pg.JobColumns, pgx.QueryExecModeSimpleProtocol},
+		"a wider column": {strings.Replace(pg.JobColumns, "attempt,", "attempt::bigint,", 1), pgx.QueryExecModeCacheStatement},
+	} {
+		got := readJobs(t, d, c.columns, c.mode)
+		for i := range got {
+			for _, field := range pg.JobFields(&got[i]) {
+				utc(field)
+			}
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s:\n%+v\nwant\n%+v", name, got, want)
+		}
+	}
+}
+
+// The types that are expected are those of the database, so that jobs are read by hand at all.
+func TestTypesOfAJobsColumns(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	rows, err := d.Pool.Query(t.Context(), "select "+pg.JobColumns+" from ojs.job")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows.Close()
+	for i, field := range rows.FieldDescriptions() {
+		if field.DataTypeOID != pg.JobTypes[i] && pg.JobTypes[i] != 0 {
+			t.Errorf("%s has the type %d, and %d is expected", field.Name, field.DataTypeOID, pg.JobTypes[i])
+		}
+	}
+}
+
+func TestTooFewColumnsAreNoJob(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	someJobs(t, d)
+	rows, err := d.Pool.Query(t.Context(), "select state, attempt from ojs.job")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	if !rows.Next() {
+		t.Fatal(rows.Err())
+	}
+	var j sqlcgen.OjsJob
+	if err := pg.NewJobRows(rows, 0).Read(&j); err == nil {
+		t.Error("no error")
+	}
+}
+
+// replayed are rows in memory, so that a benchmark measures their decoding alone.
+type replayed struct {
+	pgx.Rows
+	conn   *pgx.Conn
+	fields []pgconn.FieldDescription
+	raw    [][][]byte
+	at     int
+	plans  []pgtype.ScanPlan
+	types  []reflect.Type
+}
+
+func (r *replayed) Next() bool                                   { r.at++; return r.at < len(r.raw) }
+func (r *replayed) RawValues() [][]byte                          { return r.raw[r.at] }
+func (r *replayed) FieldDescriptions() []pgconn.FieldDescription { return r.fields }
+func (r *replayed) Conn() *pgx.Conn                              { return r.conn }
+
+// Scan does what pgx does: it plans once for each column.
+func (r *replayed) Scan(into ...any) error {
+	if r.plans == nil {
+		for i, dst := range into {
+			r.plans = append(r.plans, r.conn.TypeMap().PlanScan(r.fields[i].DataTypeOID, r.fields[i].Format, dst))
+			r.types = append(r.types, reflect.TypeOf(dst))
+		}
+	}
+	for i, dst := range into {
+		if reflect.TypeOf(dst) != r.types[i] {
+			return errors.New("another type")
+		}
+		if err := r.plans[i].Scan(r.raw[r.at][i], dst); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// BenchmarkReadJobs decodes a thousand jobs as a worker gets them, by hand and by pgx.
+func BenchmarkReadJobs(b *testing.B) {
+	d := pgtest.New(b)
+	if _, err := d.Pool.Exec(b.Context(), `
+		select ojs.enqueue('email.send', format('[{"to": "someone%s@example.com", "body": "%s"}]', i, repeat('x', 50))::json, p_tenant => 'acme')
+		from generate_series(1, 1000) i`); err != nil {
+		b.Fatal(err)
+	}
+	conn, err := pgx.Connect(b.Context(), d.URL)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close(b.Context())
+	rows, err := conn.Query(b.Context(), "select "+pg.JobColumns+" from ojs.fetch('{default}', 1000, 'worker')")
+	if err != nil {
+		b.Fatal(err)
+	}
+	kept := &replayed{conn: conn}
+	for rows.Next() {
+		var row [][]byte
+		for _, value := range rows.RawValues() {
+			if value != nil {
+				value = append([]byte{}, value...)
+			}
+			row = append(row, value)
+		}
+		kept.raw = append(kept.raw, row)
+	}
+	if kept.fields = append(kept.fields, rows.FieldDescriptions()...); rows.Err() != nil || len(kept.raw) != 1000 {
+		b.Fatal(len(kept.raw), rows.Err())
+	}
+	b.Run("by hand", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			kept.at = -1
+			reader, jobs := pg.NewJobRows(kept, 0), make([]sqlcgen.OjsJob, 1000)
+			for i := 0; kept.Next(); i++ {
+				if err := reader.Read(&jobs[i]); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	})
+	b.Run("by pgx", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			kept.at = -1
+			jobs := make([]sqlcgen.OjsJob, 1000)
+			for i := 0; kept.Next(); i++ {
+				if err := kept.Scan(pg.JobFields(&jobs[i])...); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	})
+}

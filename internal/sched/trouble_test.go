@@ -1,0 +1,132 @@
+package sched
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// panicky is a log that panics at the first line with a message. It stands for a mistake in the part of the server that logs.
+type panicky struct {
+	slog.Handler
+	message  string
+	panicked *atomic.Bool
+}
+
+func (p panicky) Enabled(context.Context, slog.Level) bool { return true }
+
+func (p panicky) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == p.message && !p.panicked.Swap(true) {
+		panic("a mistake in " + p.message)
+	}
+	return p.Handler.Handle(ctx, r)
+}
+
+func panickyLog(log *logs, message string) (*slog.Logger, *atomic.Bool) {
+	p := panicky{slog.NewTextHandler(log, nil), message, &atomic.Bool{}}
+	return slog.New(p), p.panicked
+}
+
+func inBackground(t *testing.T, run func(context.Context)) {
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { run(ctx) })
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+	})
+}
+
+func wantLogged(t *testing.T, log *logs, panicked *atomic.Bool, text string) {
+	t.Helper()
+	if !panicked.Load() || !strings.Contains(log.String(), text) || !strings.Contains(log.String(), "level=ERROR") {
+		t.Errorf("panicked: %v; logged: %s", panicked.Load(), log.String())
+	}
+}
+
+func TestAClockThatPanicsGoesOn(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	log := &logs{}
+	logger, panicked := panickyLog(log, "tick")
+	inBackground(t, New(db.Open(), nil, logger, 5*time.Millisecond).Run)
+	for _, queue := range []string{"first", "second"} {
+		const sql = "select ojs.enqueue('later', p_scheduled_at => now() + interval '10 milliseconds', p_queue => $1)"
+		if _, err := db.Pool.Exec(t.Context(), sql, queue); err != nil {
+			t.Fatal(err)
+		}
+		db.Eventually("the scheduled job is available", "select state = 'available' from ojs.job where queue = '"+queue+"'")
+	}
+	wantLogged(t, log, panicked, "a mistake in tick")
+}
+
+func TestPlanningThatPanicsGoesOn(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	// Its time zone is not known here, which is logged.
+	if _, err := db.Pool.Exec(t.Context(), "select ojs.put_cron('bad', '0 0 * * *', 'a', p_timezone => 'Nowhere/Atall')"); err != nil {
+		t.Fatal(err)
+	}
+	log := &logs{}
+	logger, panicked := panickyLog(log, "a cron job cannot be planned")
+	inBackground(t, New(db.Open(), nil, logger, 5*time.Millisecond).Run)
+	db.Eventually("the database is told why", "select error is not null from ojs.cron")
+	wantLogged(t, log, panicked, "a mistake in a cron job")
+}
+
+func TestUpkeepThatPanicsGoesOn(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	log := &logs{}
+	logger, panicked := panickyLog(log, "upkeep")
+	const steps = "select count(*) > 1 from public.steps"
+	if _, err := db.Pool.Exec(t.Context(), `
+		create table public.steps (at timestamptz default clock_timestamp());
+		alter function ojs.upkeep() rename to upkeep_itself;
+		create function ojs.upkeep() returns ojs.upkeep_result language plpgsql security definer as $$
+		begin
+			insert into public.steps default values;
+			return ('test', 'step', 10)::ojs.upkeep_result;
+		end $$;
+		grant execute on function ojs.upkeep() to ojs_service`); err != nil {
+		t.Fatal(err)
+	}
+	inBackground(t, NewUpkeep(db.Open(), nil, logger).Run)
+	db.Eventually("there is a second step", steps)
+	wantLogged(t, log, panicked, "a mistake in upkeep")
+}
+
+// The one that cannot be planned comes first each time, and the others are planned all the same.
+func TestABadCronJobKeepsNoOtherFromBeingPlanned(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if _, err := db.Pool.Exec(t.Context(), `
+		select ojs.put_cron(name, '@daily', 'a') from unnest(array['a', 'b', 'c']) name;
+		create table public.bad as select id from ojs.unplanned_crons(1);
+		grant select on public.bad to public;
+		create function public.refuse() returns trigger language plpgsql as $$
+		begin
+			if new.id in (select id from public.bad) then
+				raise 'this one cannot be planned';
+			end if;
+			return new;
+		end $$;
+		create trigger refuse before update on ojs.cron for each row execute function public.refuse()`); err != nil {
+		t.Fatal(err)
+	}
+	opened := db.Open()
+	err := NewCron(opened, slog.New(slog.DiscardHandler)).Plan(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "this one cannot be planned") {
+		t.Errorf("got %v", err)
+	}
+	var planned int
+	if err := db.Pool.QueryRow(t.Context(), "select count(*) from ojs.cron where upcoming <> '{}'").Scan(&planned); err != nil || planned != 2 {
+		t.Errorf("%d are planned (%v)", planned, err)
+	}
+}
