@@ -178,7 +178,7 @@ func (s *stage) recover() {
 	s.t.Helper()
 	_ = s.own.Stop() // it is dead; this lets go of its directory
 	s.startPostgres(s.own.DataDir)
-	s.eventually("PostgreSQL is back", func() bool { return s.pool.Ping(s.t.Context()) == nil })
+	pgtest.Eventually(s.t, "PostgreSQL is back", func() bool { return s.pool.Ping(s.t.Context()) == nil })
 }
 
 func (s *stage) exec(sql string, args ...any) {
@@ -208,18 +208,9 @@ func (s *stage) want(want, sql string, args ...any) {
 	}
 }
 
-func (s *stage) eventually(what string, check func() bool) {
-	s.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !check(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("not within a minute: %s", what)
-		}
-	}
-}
-
 func (s *stage) becomes(want, sql string, args ...any) {
 	s.t.Helper()
-	s.eventually(sql+" is "+want, func() bool { return s.one(sql, args...) == want })
+	pgtest.Eventually(s.t, sql+" is "+want, func() bool { return s.one(sql, args...) == want })
 }
 
 // state of a job and its attempts.
@@ -282,7 +273,7 @@ func conflict(err error) (state string, ok bool) {
 // blocked waits until a session waits for a lock, and returns it. Nothing waits otherwise.
 func (s *stage) blocked(like string) (pid int32) {
 	s.t.Helper()
-	s.eventually("somebody waits for a lock: "+like, func() bool {
+	pgtest.Eventually(s.t, "somebody waits for a lock: "+like, func() bool {
 		err := s.pool.QueryRow(s.t.Context(), `
 			select pid from pg_stat_activity
 			where datname = current_database() and wait_event_type = 'Lock' and query like $1`, like).Scan(&pid)
@@ -538,7 +529,7 @@ func answeredEnqueuesOutlivePostgres(t *testing.T, s *stage) {
 			}
 		})
 	}
-	s.eventually("a hundred jobs are enqueued", func() bool { return count.Load() >= 100 })
+	pgtest.Eventually(s.t, "a hundred jobs are enqueued", func() bool { return count.Load() >= 100 })
 	s.crash()
 	stop()
 	producers.Wait()
@@ -1131,7 +1122,7 @@ func leasesOutlivePostgres(t *testing.T, s *stage) {
 	h := w.takes(`, "visibility_timeout_ms": 600000`)
 	s.crash()
 	s.recover()
-	s.eventually("the server is back", func() bool {
+	pgtest.Eventually(s.t, "the server is back", func() bool {
 		r, err := ask(t.Context(), "GET", w.base+"/health", "")
 		return err == nil && r.status == http.StatusOK
 	})
@@ -1169,7 +1160,7 @@ func acksOutlivePostgres(t *testing.T, s *stage) {
 			}
 		})
 	}
-	s.eventually("some are acknowledged", func() bool { return count.Load() >= 20 })
+	pgtest.Eventually(s.t, "some are acknowledged", func() bool { return count.Load() >= 20 })
 	s.crash()
 	working.Wait()
 	s.recover()
@@ -1178,7 +1169,7 @@ func acksOutlivePostgres(t *testing.T, s *stage) {
 			s.want("completed 1", stateOf, r.Jobs[i].ID)
 			continue
 		}
-		s.eventually("the ACK is answered", func() bool {
+		pgtest.Eventually(s.t, "the ACK is answered", func() bool {
 			a, err := ack(i)
 			done[i] = err == nil &&
 				(a.status == http.StatusOK || a.status == http.StatusConflict && a.Error.Details.CurrentState == "completed")

@@ -164,10 +164,10 @@ func TestStoppingUnderLoad(t *testing.T) {
 		}
 		return n
 	}
-	for count("select count(*) from ojs.job where state = 'completed'") < 50 ||
-		count("select count(*) from ojs.waiter where queue = 'idle'") == 0 {
-		time.Sleep(10 * time.Millisecond)
-	}
+	pgtest.Eventually(t, "jobs are completed and a request waits", func() bool {
+		return count("select count(*) from ojs.job where state = 'completed'") >= 50 &&
+			count("select count(*) from ojs.waiter where queue = 'idle'") > 0
+	})
 
 	p.signal(syscall.SIGTERM)
 	ready := newCaller(base)
@@ -233,15 +233,10 @@ func TestStoppingWhilePostgresAnswersNobody(t *testing.T) {
 			}
 		})
 	}
-	for blocked := 0; blocked < len(calls); time.Sleep(time.Millisecond) {
-		err := d.Pool.QueryRow(t.Context(), `
-			select count(*) from pg_stat_activity
-			where datname = current_database() and application_name = 'ojs-pg serve' and wait_event_type = 'Lock' and query ~ $1`,
-			"ojs[.](job_info|enqueue_rows|ack_many|settle)[(]").Scan(&blocked)
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	d.Eventually("all calls wait for a lock", `
+		select count(*) >= $1 from pg_stat_activity
+		where datname = current_database() and application_name = 'ojs-pg serve' and wait_event_type = 'Lock' and query ~ $2`,
+		len(calls), "ojs[.](job_info|enqueue_rows|ack_many|settle)[(]")
 	p.signal(syscall.SIGTERM)
 	all.Wait()
 	if status := p.wait(); status != 0 {

@@ -312,15 +312,13 @@ func TestSecondSignal(t *testing.T) {
 		t.Fatalf("%q, %v", line, err)
 	}
 	p.signal(syscall.SIGTERM)
-	for {
-		// Stopping has begun when nobody is let in any more.
+	pgtest.Eventually(t, "stopping has begun, so that nobody is let in any more", func() bool {
 		second, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
-		if err != nil {
-			break
+		if err == nil {
+			_ = second.Close()
 		}
-		_ = second.Close()
-		time.Sleep(5 * time.Millisecond)
-	}
+		return err != nil
+	})
 	p.signal(syscall.SIGTERM)
 	if p.wait(); !p.cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled() {
 		t.Errorf("two signals ended it with %v", p.cmd.ProcessState)

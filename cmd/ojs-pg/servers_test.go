@@ -104,12 +104,9 @@ func TestServeThroughPgBouncer(t *testing.T) {
 		}
 		got <- string(raw)
 	}()
-	for query(t, d.URL, `
-		select (count(*) > 0 and exists (select from ojs.sleeper)
-			and exists (select from ojs.duty where backend is not null))::text
-		from ojs.waiter`) != "true" {
-		time.Sleep(5 * time.Millisecond)
-	}
+	d.Eventually("a worker waits, and the clock is on duty and sleeps", `
+		select count(*) > 0 and exists (select from ojs.sleeper) and exists (select from ojs.duty where backend is not null)
+		from ojs.waiter`)
 	id := query(t, d.URL, "select id::text from ojs.enqueue('a', p_scheduled_at => clock_timestamp() + interval '200 milliseconds')")
 	if answer := <-got; !strings.Contains(answer, id) {
 		t.Errorf("the worker that waited got %s", answer)

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	pgtest.Main(m)
+	os.Exit(pgtest.Main(m))
 }
 
 // open looks at a database, or starts a PostgreSQL for no URL.
@@ -192,13 +192,13 @@ func TestHogsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if runtime.GOOS == "linux" {
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-			if computed, known := processTime(c.cmd.Process.Pid); !known || time.Now().After(deadline) {
-				t.Fatalf("it computed for %v, %t", computed, known)
-			} else if computed > 100*time.Millisecond {
-				break
+		pgtest.Eventually(t, "it has computed for 100 ms", func() bool {
+			computed, known := processTime(c.cmd.Process.Pid)
+			if !known {
+				t.Fatal("its processor time is not to be had")
 			}
-		}
+			return computed > 100*time.Millisecond
+		})
 	}
 	cancel()
 	if err := c.cmd.Wait(); err != nil {
