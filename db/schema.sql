@@ -2923,7 +2923,7 @@ begin
     if p_refusal is null then
         return null;
     end if;
-    p_refusal.detail := coalesce(p_refusal.detail, '{}') || jsonb_build_object('index', p_n);
+    p_refusal.detail := coalesce(ojs._with_fault(p_refusal.detail, p_refusal.message), '{}') || jsonb_build_object('index', p_n);
     if not p_each then
         perform ojs._raise(p_refusal.sqlstate, p_refusal.message, p_refusal.detail);
     end if;
@@ -3929,7 +3929,7 @@ begin
             return null;
         end if;
         v_refusal := row(v_violation.sqlstate, format('jobs[%s]: %s', p_n, v_violation.message),
-            jsonb_build_object('field', v_violation.field));
+            ojs._with_fault(jsonb_build_object('field', v_violation.field), v_violation.message));
     end if;
     return ojs._indexed(v_refusal, p_n, p_each);
 end;
@@ -4002,8 +4002,9 @@ $$;
 CREATE FUNCTION ojs._not_a_time(p_field text, p_n integer) RETURNS ojs.refusal
     LANGUAGE sql IMMUTABLE
     AS $$
-    select row('OJ400', format('jobs[%s] %I must be a time with an offset, or + and an ISO 8601 duration such as +PT90S', p_n, p_field),
-        jsonb_build_object('field', p_field))::ojs.refusal
+    select row('OJ400', format('jobs[%s] %I %s', p_n, p_field, r.fault),
+        jsonb_build_object('field', p_field, 'fault', r.fault))::ojs.refusal
+    from (select 'must be a time with an offset, or + and an ISO 8601 duration such as +PT90S' as fault) r
 $$;
 
 CREATE FUNCTION ojs._not_met(p_id uuid, p_tenant text) RETURNS ojs.refusal
@@ -4765,7 +4766,7 @@ begin
     raise exception using
         errcode = p_sqlstate,
         message = p_message,
-        detail  = coalesce(p_detail::text, ''),
+        detail  = coalesce(ojs._with_fault(p_detail, p_message)::text, ''),
         hint    = coalesce(p_hint, (select p.hint from ojs.problem p where p.sqlstate = p_sqlstate), '');
 end;
 $$;
@@ -6591,6 +6592,13 @@ CREATE FUNCTION ojs._when(p_text text, p_now timestamp with time zone) RETURNS t
         else p_text::timestamptz end
 $$;
 
+CREATE FUNCTION ojs._with_fault(p_detail jsonb, p_message text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select case when starts_with(p_message, (p_detail ->> 'field') || ' ') and not p_detail ? 'fault'
+        then p_detail || jsonb_build_object('fault', substr(p_message, length(p_detail ->> 'field') + 2)) else p_detail end
+$$;
+
 CREATE FUNCTION ojs._with_picks(p_done ojs.decided, p_picks ojs.picks, p_skimmed integer) RETURNS ojs.decided
     LANGUAGE plpgsql
     AS $$
@@ -8277,6 +8285,43 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs.release_many(p_ids uuid[], p_leases uuid[]) RETURNS SETOF uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_ends ojs._attempt_end[];
+begin
+    if (cardinality(p_ids) = cardinality(p_leases) and cardinality(p_ids) <= 10000) is not true then
+        perform ojs._raise('OJ400', 'ids and leases must be of one length, and name at most 10000 jobs', '{"field": "ids"}');
+    end if;
+    with held as materialized (
+        -- Locks are taken in the order of the ids, so that two calls cannot lock each other out.
+        select j.* from (select distinct r.id, r.lease from unnest(p_ids, p_leases) r(id, lease) order by r.id) g
+        cross join lateral (
+            select j.id, j.tenant_id, j.attempt, j.started_at from ojs.job j
+            where j.id = g.id and j.state = 'active' and j.lease = g.lease
+            for update skip locked
+        ) j
+    ), released as (
+        update ojs.job j
+        set state = 'available', attempt = j.attempt - 1, lease = null, lease_expires_at = null, started_at = null, worker_id = null
+        from held h where j.id = h.id and j.tenant_id = h.tenant_id
+        returning j.*, h.attempt as ended_attempt, h.started_at as ended_start
+    )
+    select array_agg((r.tenant_id, r.id, r.queue, r.priority, r.type, r.seq, r.ended_attempt, r.ended_start, 'available', null, r.expires_at,
+        r.retry, null, true, null)::ojs._attempt_end order by r.id) into v_ends
+    from released r;
+    if v_ends is not null then
+        perform ojs._book(v_ends, ojs.now());
+    end if;
+    -- This sees the update, so that only jobs are left which somebody had locked.
+    return query select j.id from unnest(p_ids, p_leases) r(id, lease)
+    join ojs.job j on j.id = r.id and j.state = 'active' and j.lease = r.lease;
+end;
+$$;
+
 CREATE FUNCTION ojs.remove_worker(p_worker_id text, p_tenant text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -8448,7 +8493,8 @@ begin
             case when p_jobs then s.extra end
         from settled s cross join booked
         union all
-        select w.n, (w.refusal).sqlstate, (w.refusal).message, (w.refusal).detail, (null::ojs.job).* from judged w where w.to_state is null
+        select w.n, (w.refusal).sqlstate, (w.refusal).message, ojs._with_fault((w.refusal).detail, (w.refusal).message), (null::ojs.job).*
+        from judged w where w.to_state is null
     ) o
     order by o.n;
 end;

@@ -114,14 +114,26 @@ begin
     raise exception using
         errcode = p_sqlstate,
         message = p_message,
-        detail  = coalesce(p_detail::text, ''),
+        detail  = coalesce(ojs._with_fault(p_detail, p_message)::text, ''),
         hint    = coalesce(p_hint, (select p.hint from ojs.problem p where p.sqlstate = p_sqlstate), '');
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._raise(text, text, jsonb, text) is
 'Raises the problem with that SQLSTATE. p_detail is a JSON object for programs (field, index, job_id, ...), sent as the error''s
-DETAIL; p_hint replaces the problem''s own. Never returns.';
+DETAIL, with the fault beside the field; p_hint replaces the problem''s own. Never returns.';
+
+-- +goose StatementBegin
+create function ojs._with_fault(p_detail jsonb, p_message text) returns jsonb
+language sql immutable
+as $$
+    select case when starts_with(p_message, (p_detail ->> 'field') || ' ') and not p_detail ? 'fault'
+        then p_detail || jsonb_build_object('fault', substr(p_message, length(p_detail ->> 'field') + 2)) else p_detail end
+$$;
+-- +goose StatementEnd
+comment on function ojs._with_fault(jsonb, text) is
+'The detail of a problem with the fault in it, which is the message without the field that it begins with: a program that knows the field
+by another name can then say the same about it.';
 
 -- +goose StatementBegin
 create function ojs._refuse(p_refusal ojs.refusal) returns boolean

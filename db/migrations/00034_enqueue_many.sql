@@ -277,8 +277,9 @@ query that asks.';
 create function ojs._not_a_time(p_field text, p_n int) returns ojs.refusal
 language sql immutable
 as $$
-    select row('OJ400', format('jobs[%s] %I must be a time with an offset, or + and an ISO 8601 duration such as +PT90S', p_n, p_field),
-        jsonb_build_object('field', p_field))::ojs.refusal
+    select row('OJ400', format('jobs[%s] %I %s', p_n, p_field, r.fault),
+        jsonb_build_object('field', p_field, 'fault', r.fault))::ojs.refusal
+    from (select 'must be a time with an offset, or + and an ISO 8601 duration such as +PT90S' as fault) r
 $$;
 -- +goose StatementEnd
 comment on function ojs._not_a_time(text, int) is 'Why job p_n of several is refused whose field is a text but no time.';

@@ -174,7 +174,7 @@ begin
             return null;
         end if;
         v_refusal := row(v_violation.sqlstate, format('jobs[%s]: %s', p_n, v_violation.message),
-            jsonb_build_object('field', v_violation.field));
+            ojs._with_fault(jsonb_build_object('field', v_violation.field), v_violation.message));
     end if;
     return ojs._indexed(v_refusal, p_n, p_each);
 end;
@@ -193,7 +193,7 @@ begin
     if p_refusal is null then
         return null;
     end if;
-    p_refusal.detail := coalesce(p_refusal.detail, '{}') || jsonb_build_object('index', p_n);
+    p_refusal.detail := coalesce(ojs._with_fault(p_refusal.detail, p_refusal.message), '{}') || jsonb_build_object('index', p_n);
     if not p_each then
         perform ojs._raise(p_refusal.sqlstate, p_refusal.message, p_refusal.detail);
     end if;

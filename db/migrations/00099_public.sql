@@ -38,8 +38,8 @@ select ojs._to_each('{
     'grant execute on function %s to ojs_service, ojs_operator, ojs_tenant');
 -- Helpers that views, columns' defaults, policies and triggers call with the rights of whoever reads or writes.
 select ojs._to_each('{
-        _default_tenant, _tenant_valid, _uuid_v7, _raise, _refuse_long, _first_state, _attempts, _retry_max_attempts, _result_until,
-        _arrivals, _recent, _fairness, _oldest_aside, _heartbeat_timeout,
+        _default_tenant, _tenant_valid, _uuid_v7, _raise, _with_fault, _refuse_long, _first_state, _attempts, _retry_max_attempts,
+        _result_until, _arrivals, _recent, _fairness, _oldest_aside, _heartbeat_timeout,
         _sees_all, _reads_all, _only_tenant, _own_shards, _own_shard_counts}',
     'grant execute on function %s to ojs_service, ojs_operator, ojs_tenant');
 

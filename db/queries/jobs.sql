@@ -11,3 +11,6 @@ select * from ojs.activate(@id::uuid, sqlc.narg('tenant')::text);
 select r.id, r.state, r.result::json as result, r.error::jsonb as error, r.result_stored_at, coalesce(r.result_expires_at, 'epoch')::timestamptz as result_expires_at,
     coalesce(r.result_size_bytes, 0)::int as result_size_bytes, r.pruned::boolean as pruned
 from ojs.job_results(@ids::uuid[], sqlc.narg('tenant')::text, @max_bytes::bigint) r;
+
+-- name: JobsEnded :many
+select j.id from ojs.job j where j.id = any (@ids::uuid[]) and j.state in ('completed', 'cancelled', 'discarded');

@@ -16,169 +16,99 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
+// NewJob is a job to be, one field for each column of ojs.enqueue_rows. A nil field says nothing. The byte slices are not copied: they
+// may be parts of a request's body, which must not change until the job is made.
+type NewJob struct {
+	Type, Queue            []byte // text
+	Args                   []byte // JSON array
+	Meta, Retry            []byte // JSON objects
+	Options, Extra         []byte // JSON objects
+	Tags                   []byte // JSON array of strings
+	ScheduledAt, ExpiresAt []byte // a time as text, or + and an ISO 8601 duration
+	Priority, MaxAttempts  *int32
+	TimeoutMs              *int32
+	VisibilityTimeoutMs    *int32
+	Pending                *bool
+	ID                     *string // UUID
+	Tenant                 *string // nil: meta.tenant_id's, or the default tenant's
+}
+
+// size is about how many bytes the job has in a statement.
+func (j *NewJob) size() int {
+	return len(j.Type) + len(j.Queue) + len(j.Args) + len(j.Meta) + len(j.Retry) + len(j.Options) + len(j.Extra) + len(j.Tags) + 64
+}
+
 const enqueueRows = "select n, sqlstate, message, detail, tenant_id, id, state, max_attempts, created_at, scheduled_at, expires_at, " +
 	"meta, retry from ojs.enqueue_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)"
 
-// newJobs are jobs to be, field by field: a list for each field that one of them has.
-type newJobs struct {
-	types                  []*string
+// columns are the parameters of ojs.enqueue_rows: a list for each field that one of the jobs has.
+type columns struct {
+	types, queues          [][]byte
 	args                   [][]byte
-	queues                 []*string
-	priorities             []*int32
-	scheduledAt, expiresAt []*string
 	metas, retries         [][]byte
+	options, extras        [][]byte
+	tags                   [][]byte
+	scheduledAt, expiresAt [][]byte
+	priorities             []*int32
 	maxAttempts            []*int32
 	timeouts, visibility   []*int32
-	tags                   [][]byte
 	pending                []*bool
-	options, extras        [][]byte
 	ids                    []pgtype.UUID
 	tenants                []*string
-
-	count, next int
 }
 
-// columnsOf takes flat objects apart, whose fields are those of ojs.enqueue_many, each of the type it should have.
-func columnsOf(flats [][]byte) (*newJobs, error) {
-	jobs := &newJobs{count: len(flats), types: make([]*string, len(flats)), args: make([][]byte, len(flats))}
-	var dec jsontext.Decoder
-	for _, flat := range flats {
-		dec.Reset(bytes.NewBuffer(flat), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-		if _, err := dec.ReadToken(); err != nil {
-			return nil, fmt.Errorf("read a job: %w", err)
-		}
-		for dec.PeekKind() == '"' {
-			name, err := dec.ReadToken()
+// columnsOf returns an error where an id is no UUID.
+func columnsOf(jobs []*NewJob) (*columns, error) {
+	c := &columns{types: make([][]byte, len(jobs)), args: make([][]byte, len(jobs))}
+	for n, j := range jobs {
+		c.types[n], c.args[n] = j.Type, j.Args
+		put(&c.queues, j.Queue, j.Queue != nil, n, len(jobs))
+		put(&c.metas, j.Meta, j.Meta != nil, n, len(jobs))
+		put(&c.retries, j.Retry, j.Retry != nil, n, len(jobs))
+		put(&c.options, j.Options, j.Options != nil, n, len(jobs))
+		put(&c.extras, j.Extra, j.Extra != nil, n, len(jobs))
+		put(&c.tags, j.Tags, j.Tags != nil, n, len(jobs))
+		put(&c.scheduledAt, j.ScheduledAt, j.ScheduledAt != nil, n, len(jobs))
+		put(&c.expiresAt, j.ExpiresAt, j.ExpiresAt != nil, n, len(jobs))
+		put(&c.priorities, j.Priority, j.Priority != nil, n, len(jobs))
+		put(&c.maxAttempts, j.MaxAttempts, j.MaxAttempts != nil, n, len(jobs))
+		put(&c.timeouts, j.TimeoutMs, j.TimeoutMs != nil, n, len(jobs))
+		put(&c.visibility, j.VisibilityTimeoutMs, j.VisibilityTimeoutMs != nil, n, len(jobs))
+		put(&c.pending, j.Pending, j.Pending != nil, n, len(jobs))
+		put(&c.tenants, j.Tenant, j.Tenant != nil, n, len(jobs))
+		if j.ID != nil {
+			id, err := uuid.Parse(*j.ID)
 			if err != nil {
-				return nil, fmt.Errorf("read a job: %w", err)
+				return nil, fmt.Errorf("read the id of a job: %w", err)
 			}
-			key := name.String()
-			value, err := dec.ReadValue()
-			if err == nil && value.Kind() != 'n' {
-				end := int(dec.InputOffset())
-				err = jobs.set(key, flat[end-len(value):end:end])
-			}
-			if err != nil {
-				return nil, fmt.Errorf("read the field %s of a job: %w", key, err)
-			}
+			put(&c.ids, pgtype.UUID{Bytes: id, Valid: true}, true, n, len(jobs))
 		}
-		jobs.next++
 	}
-	return jobs, nil
+	return c, nil
 }
 
-func (j *newJobs) set(key string, raw jsontext.Value) error {
-	switch key {
-	case "type":
-		return put(j, &j.types, raw, asText)
-	case "args":
-		return put(j, &j.args, raw, asIs)
-	case "queue":
-		return put(j, &j.queues, raw, asText)
-	case "priority":
-		return put(j, &j.priorities, raw, asNumber)
-	case "scheduled_at":
-		return put(j, &j.scheduledAt, raw, asText)
-	case "expires_at":
-		return put(j, &j.expiresAt, raw, asText)
-	case "meta":
-		return put(j, &j.metas, raw, asIs)
-	case "retry":
-		return put(j, &j.retries, raw, asIs)
-	case "max_attempts":
-		return put(j, &j.maxAttempts, raw, asNumber)
-	case "timeout_ms":
-		return put(j, &j.timeouts, raw, asNumber)
-	case "visibility_timeout_ms":
-		return put(j, &j.visibility, raw, asNumber)
-	case "tags":
-		return put(j, &j.tags, raw, asIs)
-	case "pending":
-		return put(j, &j.pending, raw, func(raw jsontext.Value) (*bool, error) {
-			on := raw.Kind() == 't'
-			return &on, nil
-		})
-	case "options":
-		return put(j, &j.options, raw, asIs)
-	case "extra":
-		return put(j, &j.extras, raw, asIs)
-	case "id":
-		return put(j, &j.ids, raw, func(raw jsontext.Value) (id pgtype.UUID, err error) {
-			text, err := textOf(raw)
-			if err == nil {
-				id.Bytes, err = uuid.Parse(text)
-			}
-			id.Valid = err == nil
-			return id, err
-		})
-	case "tenant":
-		return put(j, &j.tenants, raw, asText)
+// put gives job n of a list its value in a column, which is made when the first job has one.
+func put[T any](column *[]T, value T, given bool, n, jobs int) {
+	if !given {
+		return
 	}
-	return fmt.Errorf("no such field")
-}
-
-// put gives the next job a field.
-func put[T any](j *newJobs, column *[]T, raw jsontext.Value, as func(jsontext.Value) (T, error)) error {
 	if *column == nil {
-		*column = make([]T, j.count)
+		*column = make([]T, jobs)
 	}
-	v, err := as(raw)
-	(*column)[j.next] = v
-	return err
-}
-
-func asIs(raw jsontext.Value) ([]byte, error) { return raw, nil }
-
-func asText(raw jsontext.Value) (*string, error) {
-	text, err := textOf(raw)
-	return &text, err
-}
-
-func textOf(raw jsontext.Value) (string, error) {
-	if raw.Kind() != '"' {
-		return "", fmt.Errorf("%s is no string", raw)
-	}
-	if bytes.IndexByte(raw, '\\') < 0 {
-		return string(raw[1 : len(raw)-1]), nil
-	}
-	text, err := jsontext.AppendUnquote(nil, raw)
-	return string(text), err
-}
-
-func asNumber(raw jsontext.Value) (*int32, error) {
-	n, err := strconv.ParseInt(string(raw), 10, 32)
-	short := int32(n)
-	return &short, err
-}
-
-// objectsOf splits an array of so many objects.
-func objectsOf(array []byte, count int) ([][]byte, error) {
-	dec := jsontext.NewDecoder(bytes.NewBuffer(array), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	if _, err := dec.ReadToken(); err != nil {
-		return nil, fmt.Errorf("read an array of jobs: %w", err)
-	}
-	flats := make([][]byte, 0, count)
-	for dec.PeekKind() == '{' {
-		value, err := dec.ReadValue()
-		if err != nil {
-			return nil, fmt.Errorf("read an array of jobs: %w", err)
-		}
-		end := int(dec.InputOffset())
-		flats = append(flats, array[end-len(value):end:end])
-	}
-	if len(flats) != count {
-		return nil, fmt.Errorf("%d jobs in an array of %d", len(flats), count)
-	}
-	return flats, nil
+	(*column)[n] = value
 }
 
 // enqueue makes the jobs and hands over what became of each: what was sent, completed by what the database says, or why there is none.
-func (j *newJobs) enqueue(
-	ctx context.Context, db sqlcgen.DBTX, tenant *string, each bool, made func(n int, job sqlcgen.OjsJob, err error),
+func enqueue(
+	ctx context.Context, db sqlcgen.DBTX, jobs []*NewJob, tenant *string, each bool, made func(n int, job sqlcgen.OjsJob, err error),
 ) error {
+	c, err := columnsOf(jobs)
+	if err != nil {
+		return err
+	}
 	rows, err := db.Query(ctx, enqueueRows,
-		j.types, j.args, j.queues, j.priorities, j.scheduledAt, j.expiresAt, j.metas, j.retries, j.maxAttempts, j.timeouts,
-		j.visibility, j.tags, j.pending, j.options, j.extras, j.ids, j.tenants, tenant, each)
+		c.types, c.args, c.queues, c.priorities, c.scheduledAt, c.expiresAt, c.metas, c.retries, c.maxAttempts, c.timeouts,
+		c.visibility, c.tags, c.pending, c.options, c.extras, c.ids, c.tenants, tenant, each)
 	if err != nil {
 		return err
 	}
@@ -189,8 +119,8 @@ func (j *newJobs) enqueue(
 	var detail, meta, retry []byte
 	into := []any{&n, &fault, &message, &detail, &owner, &id, &state, &attempts, &created, &scheduled, &expires, &meta, &retry}
 	_, err = pgx.ForEachRow(rows, into, func() error {
-		if seen++; n < 0 || n >= j.count {
-			return fmt.Errorf("a result for job %d of %d", n, j.count)
+		if seen++; n < 0 || n >= len(jobs) {
+			return fmt.Errorf("a result for job %d of %d", n, len(jobs))
 		}
 		if fault != nil {
 			failure := &pgconn.PgError{Severity: "ERROR", Code: *fault, Detail: string(detail)}
@@ -200,7 +130,7 @@ func (j *newJobs) enqueue(
 			made(n, sqlcgen.OjsJob{}, failure)
 			return nil
 		}
-		job, err := j.job(n)
+		job, err := jobs[n].made()
 		job.TenantID, job.ID, job.State, job.MaxAttempts = *owner, *id, *state, *attempts
 		job.CreatedAt, job.EnqueuedAt, job.ScheduledAt, job.ExpiresAt = *created, *created, scheduled, expires
 		job.Meta, job.Retry = bytes.Clone(meta), bytes.Clone(retry)
@@ -210,33 +140,29 @@ func (j *newJobs) enqueue(
 		made(n, job, nil)
 		return err
 	})
-	if err == nil && seen != j.count {
-		err = fmt.Errorf("%d results for %d jobs", seen, j.count)
+	if err == nil && seen != len(jobs) {
+		err = fmt.Errorf("%d results for %d jobs", seen, len(jobs))
 	}
 	return err
 }
 
-// job is what was sent of a job and is stored as it is.
-func (j *newJobs) job(n int) (job sqlcgen.OjsJob, err error) {
+// made is what is stored of a job as it was sent.
+func (j *NewJob) made() (job sqlcgen.OjsJob, err error) {
 	job = sqlcgen.OjsJob{
-		Args: j.args[n], Queue: "default", TimeoutMs: at(j.timeouts, n), VisibilityTimeoutMs: at(j.visibility, n),
-		Options: at(j.options, n), Extra: at(j.extras, n),
+		Type: string(j.Type), Queue: "default", Args: j.Args, Options: j.Options, Extra: j.Extra,
+		TimeoutMs: j.TimeoutMs, VisibilityTimeoutMs: j.VisibilityTimeoutMs,
 	}
-	if kind := j.types[n]; kind != nil {
-		job.Type = *kind
+	if j.Queue != nil {
+		job.Queue = string(j.Queue)
 	}
-	if queue := at(j.queues, n); queue != nil {
-		job.Queue = *queue
+	if j.Priority != nil {
+		job.Priority = *j.Priority
 	}
-	if priority := at(j.priorities, n); priority != nil {
-		job.Priority = *priority
-	}
-	tags := at(j.tags, n)
-	if tags == nil {
+	if j.Tags == nil {
 		return job, nil
 	}
 	job.Tags = []string{}
-	dec := jsontext.NewDecoder(bytes.NewBuffer(tags), jsontext.AllowInvalidUTF8(true))
+	dec := jsontext.NewDecoder(bytes.NewBuffer(j.Tags), jsontext.AllowInvalidUTF8(true))
 	if _, err = dec.ReadToken(); err != nil {
 		return job, err
 	}
@@ -250,9 +176,51 @@ func (j *newJobs) job(n int) (job sqlcgen.OjsJob, err error) {
 	return job, nil
 }
 
-func at[T any](column []T, n int) (v T) {
-	if column != nil {
-		v = column[n]
+// appendJSON writes the job as ojs.enqueue_once takes it.
+func (j *NewJob) appendJSON(b []byte) []byte {
+	b = append(b, '{')
+	raw := func(name string, value []byte) {
+		if value == nil {
+			return
+		}
+		if b[len(b)-1] != '{' {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, '"'), name...), '"', ':')
+		b = append(b, value...)
 	}
-	return v
+	text := func(name string, value []byte) {
+		if value != nil {
+			raw(name, AppendString(nil, string(value)))
+		}
+	}
+	number := func(name string, value *int32) {
+		if value != nil {
+			raw(name, strconv.AppendInt(nil, int64(*value), 10))
+		}
+	}
+	if j.Tenant != nil {
+		text("tenant", []byte(*j.Tenant))
+	}
+	text("type", j.Type)
+	raw("args", j.Args)
+	if j.ID != nil {
+		text("id", []byte(*j.ID))
+	}
+	text("queue", j.Queue)
+	number("priority", j.Priority)
+	number("max_attempts", j.MaxAttempts)
+	number("timeout_ms", j.TimeoutMs)
+	number("visibility_timeout_ms", j.VisibilityTimeoutMs)
+	text("scheduled_at", j.ScheduledAt)
+	text("expires_at", j.ExpiresAt)
+	raw("retry", j.Retry)
+	raw("tags", j.Tags)
+	if j.Pending != nil {
+		raw("pending", strconv.AppendBool(nil, *j.Pending))
+	}
+	raw("meta", j.Meta)
+	raw("options", j.Options)
+	raw("extra", j.Extra)
+	return append(b, '}')
 }

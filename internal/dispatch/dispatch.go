@@ -64,8 +64,8 @@ type Dispatcher struct {
 
 	acks     *pg.Batcher[ack, *sqlcgen.OjsJob] // nil instead of a job: ojs.settle has to say what is wrong
 	settles  *pg.Batcher[Settlement, Settled]
-	enqueues *pg.Batcher[newJob, Settled]
-	isolated []*pg.Batcher[newJob, Settled] // jobs whose id the client chose; those that meet a lock go on to the next
+	enqueues *pg.Batcher[*NewJob, Settled]
+	isolated []*pg.Batcher[*NewJob, Settled] // jobs whose id the client chose; those that meet a lock go on to the next
 	back     *giveBacks
 
 	mu       sync.Mutex

@@ -835,7 +835,7 @@ func TestABadJobAmongMany(t *testing.T) {
 			case 10:
 				job = `{}`
 			}
-			j, err := b.Enqueue(t.Context(), []byte(job), &tenant)
+			j, err := b.Enqueue(t.Context(), newJob(job, &tenant))
 			switch {
 			case i >= 7 && i <= 10:
 				if problem(err) != "invalid_request" {
@@ -871,7 +871,7 @@ func TestAnIDThatAnotherTransactionIsAddingDelaysNobodyElse(t *testing.T) {
 		acme, globex := "acme-"+how, "globex-"+how
 		stuck := make(chan error, 1)
 		go func() {
-			_, err := b.Enqueue(t.Context(), []byte(`{"id": "`+taken+`", "type": "x", "args": [], "queue": "`+queue+`"}`), &acme)
+			_, err := b.Enqueue(t.Context(), newJob(`{"id": "`+taken+`", "type": "x", "args": [], "queue": "`+queue+`"}`, &acme))
 			stuck <- err
 		}()
 		pgtest.Eventually(b.t, "it waits", func() bool {
@@ -887,7 +887,7 @@ func TestAnIDThatAnotherTransactionIsAddingDelaysNobodyElse(t *testing.T) {
 			{&globex, `{"type": "x", "args": [], "id": "` + taken + `"}`},
 			{&acme, `{"type": "x", "args": [], "id": "` + free + `"}`},
 		} {
-			if _, err := b.Enqueue(t.Context(), []byte(job.flat), job.tenant); err != nil {
+			if _, err := b.Enqueue(t.Context(), newJob(job.flat, job.tenant)); err != nil {
 				t.Fatalf("%s: %v", job.flat, err)
 			}
 		}
@@ -913,7 +913,7 @@ func TestManyLockedIDsDelayNobodyElse(t *testing.T) {
 	end := b.session(`select ojs.enqueue('x', p_id => format('019539a4-0000-7000-8000-%s', lpad(i::text, 12, '0'))::uuid, p_tenant => t)
 		from unnest($1::text[]) t, generate_series(1, $2) i`, tenants, each)
 	send := func(tenant string, i int) error {
-		_, err := b.Enqueue(t.Context(), fmt.Appendf(nil, `{"id": "%s", "type": "x", "args": []}`, id(i)), &tenant)
+		_, err := b.Enqueue(t.Context(), newJob(`{"id": "`+id(i)+`", "type": "x", "args": []}`, &tenant))
 		return err
 	}
 	before := b.Statements()
@@ -954,10 +954,10 @@ func TestALockedIDIsRefusedInTheEnd(t *testing.T) {
 	b := dispatcher(t, Options{Query: time.Second})
 	const taken = "019539a4-0000-7000-8000-000000000001"
 	end := b.session("select ojs.enqueue('x', p_id => $1)", taken)
-	job := []byte(`{"id": "` + taken + `", "type": "x", "args": []}`)
-	one := func() error { _, err := b.Enqueue(t.Context(), job, nil); return err }
+	job := newJob(`{"id": "`+taken+`", "type": "x", "args": []}`, nil)
+	one := func() error { _, err := b.Enqueue(t.Context(), job); return err }
 	many := func() error {
-		_, err := b.EnqueueMany(t.Context(), slices.Concat([]byte("["), job, []byte("]")), 1, nil)
+		_, err := b.EnqueueMany(t.Context(), []*NewJob{job}, nil)
 		return err
 	}
 	for _, enqueue := range []func() error{one, many} {
@@ -972,8 +972,8 @@ func TestALockedIDIsRefusedInTheEnd(t *testing.T) {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		_, _ = b.Enqueue(ctx, job, nil)
-		_, _ = b.EnqueueMany(ctx, slices.Concat([]byte("["), job, []byte("]")), 1, nil)
+		_, _ = b.Enqueue(ctx, job)
+		_, _ = b.EnqueueMany(ctx, []*NewJob{job}, nil)
 	}()
 	before := b.Statements()
 	pgtest.Eventually(b.t, "it was tried", func() bool { return b.Statements() > before })
@@ -992,11 +992,11 @@ func TestCannedJobsTouchNoDatabase(t *testing.T) {
 	held := b.active(1)
 	canned := New(b.Dispatcher.db, nil, b.log, Options{Canned: func(n int) []sqlcgen.OjsJob { return make([]sqlcgen.OjsJob, n) }})
 	for _, job := range []string{`{"type": "x", "args": []}`, `{"type": "x", "args": [], "id": "019539a4-0000-7000-8000-000000000001"}`} {
-		if _, err := canned.Enqueue(t.Context(), []byte(job), nil); err != nil {
+		if _, err := canned.Enqueue(t.Context(), newJob(job, nil)); err != nil {
 			t.Error(err)
 		}
 	}
-	if _, err := canned.EnqueueMany(t.Context(), []byte(`[{"type": "x", "args": []}]`), 1, nil); err != nil {
+	if _, err := canned.EnqueueMany(t.Context(), []*NewJob{newJob(`{"type": "x", "args": []}`, nil)}, nil); err != nil {
 		t.Error(err)
 	}
 	if r := canned.Settle(t.Context(), []Settlement{{ID: held[0].ID}, {ID: held[0].ID, Requeue: true}}, true); r[0].Err != nil || r[1].Err != nil {
@@ -1005,17 +1005,6 @@ func TestCannedJobsTouchNoDatabase(t *testing.T) {
 	canned.GiveBack(held)
 	if n := b.count("select count(*) from ojs.job where state = 'active'"); n != 1 || b.count("select count(*) from ojs.job") != 1 {
 		t.Errorf("%d jobs are active", n)
-	}
-}
-
-func TestNamesID(t *testing.T) {
-	t.Parallel()
-	for job, want := range map[string]bool{
-		`{"type":"x"}`: false, `{"args":[{"id":1}]}`: false, `{"meta":{"id":1},"id":"x"}`: true, `{"id":null}`: true, `{"x":"\"id\""}`: false, `{"args":["id"]}`: false, `["id"]`: true,
-	} {
-		if namesID([]byte(job)) != want {
-			t.Errorf("%s", job)
-		}
 	}
 }
 
@@ -1031,7 +1020,8 @@ func TestNothingIsLostWhenCallersComeAndGo(t *testing.T) {
 		made.Go(func() {
 			tenant := fmt.Sprint("t", p%3)
 			for i := p; i < total; i += 6 {
-				if _, err := b.Enqueue(t.Context(), fmt.Appendf(nil, `{"type": "x", "args": [%d], "queue": "%s"}`, i, queues[i%3]), &tenant); err != nil {
+				job := fmt.Sprintf(`{"type": "x", "args": [%d], "queue": "%s"}`, i, queues[i%3])
+				if _, err := b.Enqueue(t.Context(), newJob(job, &tenant)); err != nil {
 					t.Error(err)
 				}
 			}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"regexp"
-	"strconv"
 	"time"
 
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
@@ -104,12 +103,11 @@ func (s *Server) putCron(c echo.Context) error {
 		Enabled: req.Flag("enabled"), Description: req.Text("description"),
 	}
 	job := template(req)
-	flat, whose := appendFlat(nil, job, header, headerName, time.Now())
-	params.Tenant = whose
+	made := readJob(job, header, headerName, time.Now())
 	if err := req.Err(); err != nil {
 		return err
 	}
-	if err := cronParams(&params, job, flat); err != nil {
+	if err := cronParams(&params, job, made); err != nil {
 		return err
 	}
 	if err := checkCron(params.Expression, zone, spelled); err != nil {
@@ -119,9 +117,9 @@ func (s *Server) putCron(c echo.Context) error {
 	if err != nil {
 		err = s.db.Err(err)
 		var known *pg.Error
-		if errors.As(err, &known) && known.Status < http.StatusInternalServerError {
+		if errors.As(err, &known) {
 			if field, _ := known.Details["field"].(string); !cronAttributes[field] {
-				relocate(known, []*kit.Object{job}, headerName, false)
+				relocate(known, nil, []*kit.Object{job}, headerName, false)
 			}
 		}
 		return err
@@ -133,45 +131,38 @@ func (s *Server) putCron(c echo.Context) error {
 	return s.planned(c, status, row)
 }
 
-// cronParams takes the flat job apart that ojs.enqueue_many would take whole.
-func cronParams(params *sqlcgen.PutCronParams, job *kit.Object, flat []byte) error {
-	integer := func(raw []byte) *int32 {
-		v, _ := strconv.ParseInt(string(raw), 10, 32) // written by the flattener
-		n := int32(v)
-		return &n
-	}
-	for _, m := range kit.Members(flat) {
-		switch m.Key {
-		case "type":
-			params.Type = kit.Unquote(m.Raw)
-		case "args":
-			params.Args = m.Raw
-		case "queue":
-			params.Queue = kit.Unquote(m.Raw)
-		case "priority":
-			params.Priority = *integer(m.Raw)
-		case "meta":
-			params.Meta = m.Raw
-		case "retry":
-			params.Retry = m.Raw
-		case "max_attempts":
-			params.MaxAttempts = integer(m.Raw)
-		case "timeout_ms":
-			params.TimeoutMs = integer(m.Raw)
-		case "visibility_timeout_ms":
-			params.VisibilityTimeoutMs = integer(m.Raw)
-		case "tags":
-			params.Tags = []string{}
-			for _, tag := range kit.Elements(m.Raw) {
-				params.Tags = append(params.Tags, kit.Unquote(tag))
-			}
-		case "options":
-			params.Options = m.Raw
-		case "extra":
-			params.Extra = m.Raw
-		default:
-			at := locate(job, "", m.Key)
+// cronParams takes from an envelope what the jobs of a cron job are to have.
+func cronParams(params *sqlcgen.PutCronParams, sent *kit.Object, job *dispatch.NewJob) error {
+	for _, not := range []struct {
+		field string
+		given bool
+	}{
+		{"id", job.ID != nil},
+		{"scheduled_at", job.ScheduledAt != nil},
+		{"expires_at", job.ExpiresAt != nil},
+		{"pending", job.Pending != nil},
+	} {
+		if not.given {
+			at := locate(sent, "", not.field)
 			return kit.Refuse(kit.CodeUnsupported, at, "%s is not supported for a cron job: its jobs are made when they are due", at)
+		}
+	}
+	params.Tenant, params.Type, params.Args = job.Tenant, string(job.Type), job.Args
+	if job.Queue != nil {
+		params.Queue = string(job.Queue)
+	}
+	if job.Priority != nil {
+		params.Priority = *job.Priority
+	}
+	if job.Meta != nil {
+		params.Meta = job.Meta
+	}
+	params.Retry, params.Options, params.Extra = job.Retry, job.Options, job.Extra
+	params.MaxAttempts, params.TimeoutMs, params.VisibilityTimeoutMs = job.MaxAttempts, job.TimeoutMs, job.VisibilityTimeoutMs
+	if job.Tags != nil {
+		params.Tags = []string{}
+		for _, tag := range kit.Elements(job.Tags) {
+			params.Tags = append(params.Tags, kit.Unquote(tag))
 		}
 	}
 	return nil

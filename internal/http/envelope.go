@@ -1,21 +1,20 @@
 package httpapi
 
 import (
-	"fmt"
-	"strconv"
+	"errors"
+	"math"
+	"net/http"
 	"strings"
 	"time"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
-
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
-// From the envelope a client sends to the flat object ojs.enqueue_many takes. The envelope has
-// up to three spellings of a field (options.queue, the core's top-level queue, an SDK's alias);
-// SQL has one. Values are spliced as bytes, so that digits, key order and whitespace inside args
-// survive.
+// From the envelope a client sends to a dispatch.NewJob. The envelope has up to three spellings of a
+// field (options.queue, the core's top-level queue, an SDK's alias); SQL has one. Values are the
+// client's own bytes, so that digits, key order and whitespace inside args survive.
 //
 // What becomes of each attribute of the envelope:
 //   - type, args, id, meta: themselves. options.metadata and options.meta are merged into meta; meta wins.
@@ -32,7 +31,8 @@ import (
 var written = kit.Set("specversion", "id", "type", "queue", "state", "args", "meta", "priority", "attempt", "max_attempts",
 	"created_at", "enqueued_at", "started_at", "completed_at", "cancelled_at", "discarded_at", "scheduled_at", "expires_at",
 	"next_attempt_at", "retry_delay_ms", "timeout_ms", "visibility_timeout_ms", "tags", "retry", "options", "unique",
-	"error", "errors", "result", "result_stored_at", "result_expires_at", "result_size_bytes", "lease", "lease_expires_at", "worker_id", "previous_state", "activated_at")
+	"error", "errors", "result", "result_stored_at", "result_expires_at", "result_size_bytes", "lease", "lease_expires_at",
+	"worker_id", "previous_state", "activated_at")
 
 // optionColumns are the options that SQL has a parameter for.
 var optionColumns = kit.Set("queue", "priority", "retry", "tags", "max_attempts", "timeout_ms", "visibility_timeout_ms",
@@ -42,248 +42,243 @@ var optionColumns = kit.Set("queue", "priority", "retry", "tags", "max_attempts"
 // that name comes back.
 var topLevel = kit.Set("timeout", "delay_until")
 
-// appendFlat writes the object for ojs.enqueue_many, without its tenant, and says who that is; nil: nobody was named. Faults
-// go to the envelope's shared fault.
-func appendFlat(b []byte, job *kit.Object, header *string, headerName string, now time.Time) (flat []byte, tenant *string) {
+// readJob reads an envelope. Faults go to the envelope's shared fault. The job's tenant is nil where nobody named one.
+func readJob(job *kit.Object, header *string, headerName string, now time.Time) *dispatch.NewJob {
 	options := job.Child("options")
 	if options == nil {
 		options = &kit.Object{Path: job.At("options"), Fault: job.Fault}
 	}
-	f := flattener{b: append(b, '{'), job: job, options: options, now: now}
-
-	if v := job.Text("specversion"); v != nil && *v != "1.0" && *v != "1.0.0" && *v != "1.0.0-rc.1" {
-		job.Fail(kit.Refuse(kit.CodeUnsupported, job.At("specversion"), "%s %q is not supported; this server speaks 1.0", job.At("specversion"), *v))
-	}
-	if job.Raw("type") == nil {
-		job.Missing("type")
-	}
-	f.raw("type", job.Typed("type", "string"))
-	if !job.Has("args") {
-		job.Missing("args")
-	} else if got := kit.Kind(job.Verbatim("args")); got != "array" {
-		err := kit.Invalid(job.At("args"), "must be an array, not %s", got)
-		err.Details["expected"], err.Details["received"] = "array", got
-		job.Fail(err)
-	}
-	f.raw("args", job.Verbatim("args"))
-	if v := job.ID("id"); v != nil {
-		f.raw("id", job.Raw("id"))
-	}
-	job.Text("schema") // an unknown attribute to this server, but the core says it is a string
-
-	f.text("queue")
-	f.integer("priority")
-	f.integer("max_attempts")
-	f.timeout()
-	f.integer("visibility_timeout_ms")
-	f.times("scheduled_at", "delay_until")
-	f.times("expires_at")
-	if raw := f.either("retry", "object"); raw != nil {
-		job.Storable(raw, f.where("retry"))
-		f.raw("retry", raw)
+	e := envelope{NewJob: &dispatch.NewJob{}, job: job, options: options, now: now}
+	e.core()
+	e.Queue = kit.TextBytes(e.either("queue", "string"))
+	e.Priority = e.integer("priority")
+	e.MaxAttempts = e.integer("max_attempts")
+	e.TimeoutMs = e.timeout()
+	e.VisibilityTimeoutMs = e.integer("visibility_timeout_ms")
+	e.ScheduledAt = e.times("scheduled_at", "delay_until")
+	e.ExpiresAt = e.times("expires_at")
+	if e.Retry = e.either("retry", "object"); e.Retry != nil {
+		job.Storable(e.Retry, e.where("retry"))
 	}
 	job.Texts("tags")
 	options.Texts("tags")
-	f.raw("tags", f.either("tags", "array"))
-	if v := options.Flag("pending"); v != nil {
-		f.raw("pending", options.Raw("pending"))
-	}
-	tenant = f.meta(header, headerName)
-	f.leftovers()
-	return append(f.b, '}'), tenant
+	e.Tags = e.either("tags", "array")
+	e.Pending = options.Flag("pending")
+	e.meta(header, headerName)
+	e.leftovers()
+	return e.NewJob
 }
 
-type flattener struct {
-	b       []byte
+type envelope struct {
+	*dispatch.NewJob // what is read
+
 	job     *kit.Object
 	options *kit.Object
 	now     time.Time
 }
 
-func (f *flattener) raw(name string, raw []byte) {
-	if raw == nil {
-		return
+// core reads what stands at the top of the envelope only.
+func (e *envelope) core() {
+	job := e.job
+	if v := job.Text("specversion"); v != nil && *v != "1.0" && *v != "1.0.0" && *v != "1.0.0-rc.1" {
+		at := job.At("specversion")
+		job.Fail(kit.Refuse(kit.CodeUnsupported, at, "%s %q is not supported; this server speaks 1.0", at, *v))
 	}
-	if f.b[len(f.b)-1] != '{' {
-		f.b = append(f.b, ',')
+	if job.Raw("type") == nil {
+		job.Missing("type")
 	}
-	f.b = dispatch.AppendString(f.b, name)
-	f.b = append(f.b, ':')
-	f.b = append(f.b, raw...)
+	e.Type = kit.TextBytes(job.Typed("type", "string"))
+	e.Args = job.Verbatim("args")
+	if e.Args == nil {
+		job.Missing("args")
+	} else if got := kit.Kind(e.Args); got != "array" {
+		err := kit.Invalid(job.At("args"), "must be an array, not %s", got)
+		err.Details["expected"], err.Details["received"] = "array", got
+		job.Fail(err)
+	}
+	e.ID = job.ID("id")
+	job.Text("schema") // an unknown attribute to this server, but the core says it is a string
 }
 
 // either takes a field from options or from the top of the envelope.
-func (f *flattener) either(key, want string) []byte {
-	a, b := f.options.Typed(key, want), f.job.Typed(key, want)
+func (e *envelope) either(key, want string) []byte {
+	a, b := e.options.Typed(key, want), e.job.Typed(key, want)
 	if a == nil {
 		return b
 	}
 	if b != nil && string(a) != string(b) {
-		f.disagree(f.options.At(key), f.job.At(key))
+		e.disagree(e.options.At(key), e.job.At(key))
 	}
 	return a
 }
 
 // where says which spelling of a field the client used.
-func (f *flattener) where(key string) string {
-	if f.options.Raw(key) != nil {
-		return f.options.At(key)
+func (e *envelope) where(key string) string {
+	if e.options.Raw(key) != nil {
+		return e.options.At(key)
 	}
-	return f.job.At(key)
+	return e.job.At(key)
 }
 
-func (f *flattener) disagree(one, other string) {
-	f.job.Fail(kit.Invalid(one, "disagrees with %s", other))
+func (e *envelope) disagree(one, other string) {
+	e.job.Fail(kit.Invalid(one, "disagrees with %s", other))
 }
 
-func (f *flattener) text(key string) {
-	f.raw(key, f.either(key, "string"))
-}
-
-func (f *flattener) integer(key string) {
-	a, b := f.options.Integer(key, -1<<31), f.job.Integer(key, -1<<31)
-	switch {
-	case a == nil && b == nil:
-		return
-	case a == nil:
-		a = b
-	case b != nil && *a != *b:
-		f.disagree(f.options.At(key), f.job.At(key))
+func (e *envelope) integer(key string) *int32 {
+	a, b := e.options.Integer(key, -1<<31), e.job.Integer(key, -1<<31)
+	if a == nil {
+		return b
 	}
-	f.raw(key, strconv.AppendInt(nil, int64(*a), 10))
+	if b != nil && *a != *b {
+		e.disagree(e.options.At(key), e.job.At(key))
+	}
+	return a
 }
 
 // timeout knows the core's attribute in seconds (0: no limit) beside the option in milliseconds.
-func (f *flattener) timeout() {
-	seconds, at := f.job.Integer("timeout", 0), f.job.At("timeout")
-	if v := f.options.Integer("timeout", 0); v != nil {
+func (e *envelope) timeout() *int32 {
+	seconds, at := e.job.Integer("timeout", 0), e.job.At("timeout")
+	if v := e.options.Integer("timeout", 0); v != nil {
 		if seconds != nil && *seconds != *v {
-			f.disagree(f.options.At("timeout"), at)
+			e.disagree(e.options.At("timeout"), at)
 		}
-		seconds, at = v, f.options.At("timeout")
+		seconds, at = v, e.options.At("timeout")
 	}
 	if seconds == nil {
-		f.integer("timeout_ms")
-		return
+		return e.integer("timeout_ms")
 	}
-	ms := int64(*seconds) * 1000
-	if ms > 1<<31-1 {
-		f.job.Fail(kit.Invalid(at, "must be at most %d", (1<<31-1)/1000))
-		return
+	if int64(*seconds)*1000 > math.MaxInt32 {
+		e.job.Fail(kit.Invalid(at, "must be at most %d", math.MaxInt32/1000))
+		return nil
 	}
-	for _, o := range [...]*kit.Object{f.options, f.job} {
-		if v := o.Integer("timeout_ms", -1<<31); v != nil && int64(*v) != ms {
-			f.disagree(o.At("timeout_ms"), at)
+	ms := *seconds * 1000
+	for _, o := range [...]*kit.Object{e.options, e.job} {
+		if v := o.Integer("timeout_ms", -1<<31); v != nil && *v != ms {
+			e.disagree(o.At("timeout_ms"), at)
 		}
 	}
-	f.raw("timeout_ms", strconv.AppendInt(nil, ms, 10))
+	return &ms
 }
 
 // times takes a time that may be spelled several ways. What counts from now is counted by the
 // database, whose clock says when it has come.
-func (f *flattener) times(key string, aliases ...string) {
+func (e *envelope) times(names ...string) (text []byte) {
 	var at *time.Time
 	var from string
-	var raw []byte
-	for _, name := range append([]string{key}, aliases...) {
-		for _, o := range [...]*kit.Object{f.options, f.job} {
-			v := o.When(name, f.now)
+	for _, name := range names {
+		for _, o := range [...]*kit.Object{e.options, e.job} {
+			v := o.When(name, e.now)
 			switch {
 			case v == nil:
 			case at == nil:
-				at, from, raw = v, o.At(name), kit.AppendTime(nil, *v)
-				if text := kit.Unquote(o.Raw(name)); text[0] == '+' {
-					raw = o.Raw(name)
+				at, from = v, o.At(name)
+				if text = kit.TextBytes(o.Raw(name)); text[0] != '+' {
+					text = v.UTC().AppendFormat(nil, time.RFC3339Nano)
 				}
 			case !at.Equal(*v):
-				f.disagree(o.At(name), from)
+				e.disagree(o.At(name), from)
 			}
 		}
 	}
-	f.raw(key, raw)
+	return text
 }
 
 // meta joins meta, options.metadata and options.meta, and settles whose job it is.
-func (f *flattener) meta(header *string, headerName string) (tenant *string) {
-	sources := [...]*kit.Object{f.job.Child("meta"), f.options.Child("metadata"), f.options.Child("meta")}
+func (e *envelope) meta(header *string, headerName string) {
+	sources := [...]*kit.Object{e.job.Child("meta"), e.options.Child("metadata"), e.options.Child("meta")}
+	names := [...]string{"meta", "metadata", "meta"}
 	var fields []kit.Member
-	for _, o := range sources {
+	for i, o := range sources {
 		switch {
 		case o == nil:
 		case fields == nil:
-			fields = o.Fields
+			fields, e.Meta = o.Fields, e.job.Raw(names[i])
+			if i > 0 {
+				e.Meta = e.options.Raw(names[i])
+			}
 		default:
-			given := make(map[string]bool, len(fields))
-			for _, m := range fields {
-				given[m.Key] = true
-			}
-			fields = fields[:len(fields):len(fields)]
-			for _, m := range o.Fields {
-				if !given[m.Key] {
-					fields = append(fields, m)
-				}
-			}
+			fields = merged(fields, o.Fields)
+			e.Meta = kit.Splice(fields)
 		}
 	}
-	id := header
-	for _, o := range sources {
+	if len(fields) == 0 {
+		e.Meta = nil
+	}
+	e.Tenant = e.tenant(sources[:], header, headerName)
+	for _, m := range fields {
+		if e.job.Err() != nil {
+			return
+		}
+		e.job.Storable(m.Raw, string(kit.AppendKey([]byte(e.job.At("meta")), m.Key)))
+	}
+}
+
+// merged adds those of more to fields that are not there.
+func merged(fields, more []kit.Member) []kit.Member {
+	given := make(map[string]bool, len(fields))
+	for _, m := range fields {
+		given[m.Key] = true
+	}
+	fields = fields[:len(fields):len(fields)]
+	for _, m := range more {
+		if !given[m.Key] {
+			fields = append(fields, m)
+		}
+	}
+	return fields
+}
+
+// tenant is whose job it is: the header's, which the first tenant_id in meta must not contradict, or that tenant_id.
+func (e *envelope) tenant(metas []*kit.Object, header *string, headerName string) *string {
+	for _, o := range metas {
 		if o == nil || !o.Has("tenant_id") {
 			continue
 		}
 		raw, at := o.Verbatim("tenant_id"), o.At("tenant_id")
 		if got := kit.Kind(raw); got != "string" {
-			f.job.Fail(kit.Invalid(at, "must be a string, not %s", got))
+			e.job.Fail(kit.Invalid(at, "must be a string, not %s", got))
 			return nil
 		}
 		v := kit.Unquote(raw)
-		if v == "" {
-			f.job.Fail(kit.Invalid(at, "must not be empty"))
-			return nil
-		}
-		if header != nil && v != *header {
+		switch {
+		case v == "":
+			e.job.Fail(kit.Invalid(at, "must not be empty"))
+		case header != nil && v != *header:
 			err := kit.Refuse(kit.CodeTenantMismatch, at, "%s is %q but the header %s says %q", at, kit.Clip(v), headerName, *header)
 			err.Details["tenant_id"] = *header
-			f.job.Fail(err)
-			return nil
+			e.job.Fail(err)
 		}
-		id = &v
-		break
+		return &v
 	}
-	if len(fields) == 0 {
-		return id
-	}
-	for _, m := range fields {
-		f.job.Storable(m.Raw, string(kit.AppendKey([]byte(f.job.At("meta")), m.Key)))
-	}
-	f.raw("meta", kit.Splice(fields))
-	return id
+	return header
 }
 
-func (f *flattener) leftovers() {
+// leftovers keeps the options and attributes that SQL has no parameter for.
+func (e *envelope) leftovers() {
 	var options, extra []kit.Member
-	for _, m := range f.options.Fields {
+	for _, m := range e.options.Fields {
 		if !optionColumns[m.Key] {
 			options = append(options, m)
 		}
 	}
-	if unique := f.job.Typed("unique", "object"); unique != nil {
-		if given := f.options.Raw("unique"); given == nil {
+	if unique := e.job.Typed("unique", "object"); unique != nil {
+		if given := e.options.Raw("unique"); given == nil {
 			options = append(options, kit.Member{RawKey: []byte(`"unique"`), Raw: unique})
 		} else if string(given) != string(unique) {
-			f.disagree(f.options.At("unique"), f.job.At("unique"))
+			e.disagree(e.options.At("unique"), e.job.At("unique"))
 		}
 	}
-	f.options.Typed("unique", "object")
-	for _, m := range f.job.Fields {
+	e.options.Typed("unique", "object")
+	for _, m := range e.job.Fields {
 		if !written[m.Key] && !topLevel[m.Key] {
 			extra = append(extra, m)
 		}
 	}
 	if options != nil {
-		f.raw("options", kit.Splice(options))
+		e.Options = kit.Splice(options)
 	}
 	if extra != nil {
-		f.raw("extra", kit.Splice(extra))
+		e.Extra = kit.Splice(extra)
 	}
 }
 
@@ -311,7 +306,7 @@ func locate(job *kit.Object, header string, field string) string {
 	}
 	options := &kit.Object{}
 	if raw := job.Raw("options"); raw != nil && kit.Kind(raw) == "object" {
-		options = &kit.Object{Path: job.At("options"), Fields: kit.Members(raw)}
+		options = job.Child("options")
 	}
 	for _, name := range names {
 		if optionColumns[name] && options.Has(name) {
@@ -324,31 +319,23 @@ func locate(job *kit.Object, header string, field string) string {
 	return job.At(first) + rest
 }
 
-// relocate rewrites an error of ojs.enqueue_many in the client's terms.
-func relocate(err *pg.Error, jobs []*kit.Object, header string, batch bool) {
-	index, ok := number(err.Details["index"])
-	if !ok {
-		index = 0
-	}
-	if !batch {
-		delete(err.Details, "index")
-	}
-	field, _ := err.Details["field"].(string)
-	if field == "" || index < 0 || index >= len(jobs) {
+// relocate says of an error of ojs.enqueue_rows or ojs.enqueue_once where the client wrote what it is about. key may be nil.
+func relocate(err error, key *idempotency, jobs []*kit.Object, header string, batch bool) {
+	var known *pg.Error
+	if !errors.As(err, &known) || known.Status >= http.StatusInternalServerError {
 		return
 	}
-	// The message begins with the index and SQL's name of the field; people read the path they wrote.
-	err.Message = strings.TrimPrefix(err.Message, fmt.Sprintf("jobs[%d]: ", index))
-	rename(err, field, locate(jobs[index], header, field))
-}
-
-// rename says path, which the client wrote, where SQL says field.
-func rename(err *pg.Error, field, path string) {
-	err.Details["field"] = path
-	if rest, ok := strings.CutPrefix(err.Message, field); ok {
-		err.Message = path + rest
-	} else if !strings.Contains(err.Message, path) {
-		err.Message = path + ": " + err.Message
+	index, _ := number(known.Details["index"])
+	if !batch {
+		index = 0 // it came with other clients' jobs, and its place among them means nothing to this one
+		delete(known.Details, "index")
+	}
+	field, _ := known.Details["field"].(string)
+	switch {
+	case key != nil && field == idempotencyField:
+		known.Details["field"] = key.field
+	case field != "" && index >= 0 && index < len(jobs):
+		kit.Locate(known, locate(jobs[index], header, field))
 	}
 }
 

@@ -23,8 +23,8 @@ type idempotency struct {
 	field string
 }
 
-// idempotencyKey reads the header or, where inBody, the field beside jobs; nil if there is neither. The header wins. A request is the same if path, tenant
-// header and body are, byte for byte.
+// idempotencyKey reads the header or, where inBody, the field beside jobs; nil if there is neither. The header wins. A request is the
+// same if path, tenant header and body are, byte for byte.
 func idempotencyKey(c echo.Context, req *kit.Object, inBody bool) (*idempotency, error) {
 	h := c.Request().Header
 	var key string

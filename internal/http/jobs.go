@@ -8,55 +8,49 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
-
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 func (s *Server) enqueue(c echo.Context) error {
-	job, err := s.body(c, s.limits.Body, false)
+	req, err := s.body(c, s.limits.Body, false)
 	if err != nil {
 		return err
 	}
-	key, err := idempotencyKey(c, job, false)
+	key, err := idempotencyKey(c, req, false)
 	if err != nil {
 		return err
-	}
-	if key != nil {
-		rows, err := s.push(c, []*kit.Object{job}, key, false)
-		if err != nil {
-			return err
-		}
-		return s.writeEnqueued(c, &rows[0])
 	}
 	header, headerName, err := kit.Tenant(c.Request().Header)
 	if err != nil {
 		return err
 	}
-	flat, whose := appendFlat(nil, job, header, headerName, time.Now())
-	if err := job.Err(); err != nil {
+	job := readJob(req, header, headerName, time.Now())
+	if err := req.Err(); err != nil {
 		return err
 	}
-	row, err := s.dispatch.Enqueue(c.Request().Context(), flat, whose)
-	if err != nil {
-		var known *pg.Error
-		if errors.As(err, &known) && known.Status < http.StatusInternalServerError {
-			relocate(known, []*kit.Object{job}, headerName, false)
+	var row sqlcgen.OjsJob
+	if key == nil {
+		row, err = s.dispatch.Enqueue(c.Request().Context(), job)
+	} else {
+		var rows []sqlcgen.OjsJob
+		if rows, err = s.enqueueOnce(c, key, []*dispatch.NewJob{job}, header); err == nil {
+			row = rows[0]
 		}
+	}
+	if err != nil {
+		relocate(err, key, []*kit.Object{req}, headerName, false)
 		return err
 	}
-	return s.writeEnqueued(c, &row)
+	c.Response().Header().Set(echo.HeaderLocation, "/ojs/v1/jobs/"+row.ID)
+	return s.writeJob(c, http.StatusCreated, &row)
 }
 
-func (s *Server) writeEnqueued(c echo.Context, job *sqlcgen.OjsJob) error {
-	c.Response().Header().Set(echo.HeaderLocation, "/ojs/v1/jobs/"+job.ID)
-	return s.writeJob(c, http.StatusCreated, job)
-}
-
+// enqueueBatch makes all of the jobs, or none.
 func (s *Server) enqueueBatch(c echo.Context) error {
 	req, err := s.body(c, s.limits.BatchBody, false)
 	if err != nil {
@@ -65,7 +59,7 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 	if !req.Has("jobs") {
 		req.Missing("jobs")
 	}
-	items := req.List("jobs")
+	items := req.Items("jobs")
 	key, err := idempotencyKey(c, req, true)
 	if err != nil {
 		return err
@@ -76,18 +70,23 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 	if len(items) < 1 || len(items) > s.limits.BatchJobs {
 		return kit.Invalid("jobs", "must hold between 1 and %d jobs", s.limits.BatchJobs)
 	}
-	jobs := make([]*kit.Object, len(items))
-	for i, raw := range items {
-		path := "jobs[" + strconv.Itoa(i) + "]"
-		if got := kit.Kind(raw); got != "object" {
-			err := kit.Invalid(path, "must be an object, not %s", got)
-			err.Details["index"] = i
-			return err
-		}
-		jobs[i] = &kit.Object{Path: path, Fields: kit.Members(raw), Fault: new(error)}
-	}
-	rows, err := s.push(c, jobs, key, true)
+	header, headerName, err := kit.Tenant(c.Request().Header)
 	if err != nil {
+		return err
+	}
+	sent, jobs, err := readJobs(items, header, headerName)
+	if err != nil {
+		return err
+	}
+	var rows []sqlcgen.OjsJob
+	if key == nil {
+		rows, err = s.dispatch.EnqueueMany(c.Request().Context(), jobs, header)
+	} else {
+		rows, err = s.enqueueOnce(c, key, jobs, header)
+	}
+	if err != nil {
+		err = s.db.Err(err)
+		relocate(err, key, sent, headerName, true)
 		return err
 	}
 	w := kit.Writer{}
@@ -101,60 +100,42 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 	return kit.Blob(c, http.StatusCreated, w.B)
 }
 
-// push sends envelopes to ojs.enqueue_many: all of them become jobs, or none. With a key: once. batch: how the client reads errors.
-func (s *Server) push(c echo.Context, jobs []*kit.Object, key *idempotency, batch bool) ([]sqlcgen.OjsJob, error) {
-	header, headerName, err := kit.Tenant(c.Request().Header)
-	if err != nil {
-		return nil, err
-	}
+// readJobs reads the envelopes of a batch. The error is about the first that is no object or has a fault, and says where it stands.
+func readJobs(items []kit.Member, header *string, headerName string) (sent []*kit.Object, jobs []*dispatch.NewJob, err error) {
 	now := time.Now()
-	flat := []byte{'['}
-	for i, job := range jobs {
-		if i > 0 {
-			flat = append(flat, ',')
-		}
-		var whose *string
-		flat, whose = appendFlat(flat, job, header, headerName, now)
-		if whose != nil {
-			flat = append(flat[:len(flat)-1], `,"tenant":`...)
-			flat = append(dispatch.AppendString(flat, *whose), '}')
-		}
-		if err := job.Err(); err != nil {
-			var known *pg.Error
-			if errors.As(err, &known) && batch {
-				known.Details["index"] = i
-			}
-			return nil, err
+	sent, jobs = make([]*kit.Object, len(items)), make([]*dispatch.NewJob, len(items))
+	for i := range items {
+		if sent[i] = kit.ObjectOf(&items[i], "jobs["+strconv.Itoa(i)+"]", &err); err != nil {
+			return nil, nil, atIndex(err, i)
 		}
 	}
-	flat = append(flat, ']')
+	for i := range sent {
+		if jobs[i] = readJob(sent[i], header, headerName, now); err != nil {
+			return nil, nil, atIndex(err, i)
+		}
+	}
+	return sent, jobs, nil
+}
 
-	var rows []sqlcgen.OjsJob
-	if key != nil {
-		var replayed bool
-		rows, replayed, err = s.dispatch.EnqueueOnce(c.Request().Context(), key.Key, flat, len(jobs), header)
-		if replayed {
-			c.Response().Header().Set(replayedHeader, "true")
-		}
-	} else {
-		rows, err = s.dispatch.EnqueueMany(c.Request().Context(), flat, len(jobs), header)
+// atIndex says of an error about a job of a batch which one it is.
+func atIndex(err error, i int) error {
+	var known *pg.Error
+	if errors.As(err, &known) {
+		known.Details["index"] = i
 	}
-	if err != nil {
-		err = s.db.Err(err)
-		var known *pg.Error
-		if errors.As(err, &known) && known.Status < http.StatusInternalServerError {
-			if known.Details["field"] == idempotencyField {
-				known.Details["field"] = key.field
-			} else {
-				relocate(known, jobs, headerName, batch)
-			}
-		}
-		return nil, err
+	return err
+}
+
+// enqueueOnce makes the jobs, or answers as a request with that key was answered before.
+func (s *Server) enqueueOnce(c echo.Context, key *idempotency, jobs []*dispatch.NewJob, tenant *string) ([]sqlcgen.OjsJob, error) {
+	rows, replayed, err := s.dispatch.EnqueueOnce(c.Request().Context(), key.Key, jobs, tenant)
+	if replayed {
+		c.Response().Header().Set(replayedHeader, "true")
 	}
-	if len(rows) != len(jobs) {
-		return nil, fmt.Errorf("enqueued %d jobs and got %d back", len(jobs), len(rows))
+	if err == nil && len(rows) != len(jobs) {
+		err = fmt.Errorf("enqueued %d jobs and got %d back", len(jobs), len(rows))
 	}
-	return rows, nil
+	return rows, s.db.Err(err)
 }
 
 func (s *Server) getJob(c echo.Context) error {

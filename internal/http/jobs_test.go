@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
@@ -300,30 +299,38 @@ func TestCancelAndActivate(t *testing.T) {
 	missing.is(map[string]any{"error.code": "not_found", "error.retryable": false, "error.resource_type": "job"}).present("error.hint", "error.docs_url")
 }
 
-func TestFlatten(t *testing.T) {
+func TestReadJob(t *testing.T) {
 	t.Parallel()
-	src := `{"type":"a","args":[ 1 ],"meta":{"k" : 1},"x":{ },"options":{"queue":"q","unique":{ "k":1 },"metadata":{"m":2,"k":9}},"state":"active","y":1.50}`
-	job := &kit.Object{Fields: kit.Members([]byte(src)), Fault: new(error)}
+	src := `{"type":"a","args":[ 1 ],"meta":{"k" : 1},"x":{ },"state":"active","y":1.50,
+		"options":{"queue":"q","priority":5,"unique":{ "k":1 },"metadata":{"m":2,"k":9}}}`
+	sent := objectOf(src)
 	header := "acme"
-	flat, whose := appendFlat(nil, job, &header, kit.TenantHeader, time.Now())
-	got := string(flat)
-	if whose == nil || *whose != "acme" {
-		t.Errorf("the tenant is %v", whose)
+	job := readJob(sent, &header, kit.TenantHeader, time.Now())
+	if sent.Err() != nil || job.Tenant == nil || *job.Tenant != "acme" || job.Priority == nil || *job.Priority != 5 {
+		t.Errorf("%+v (%v)", job, sent.Err())
 	}
-	want := `{"type":"a","args":[ 1 ],"queue":"q","meta":{"k":1,"m":2},"options":{"unique":{ "k":1 }},"extra":{"x":{ },"y":1.50}}`
-	if job.Err() != nil || got != want {
-		t.Errorf("%s (%v), want %s", got, job.Err(), want)
+	for what, piece := range map[string]struct {
+		got  []byte
+		want string
+	}{
+		"type": {job.Type, "a"}, "args": {job.Args, "[ 1 ]"}, "queue": {job.Queue, "q"}, "meta": {job.Meta, `{"k":1,"m":2}`},
+		"options": {job.Options, `{"unique":{ "k":1 }}`}, "extra": {job.Extra, `{"x":{ },"y":1.50}`}, "retry": {job.Retry, ""},
+	} {
+		if string(piece.got) != piece.want {
+			t.Errorf("%s is %s, want %s", what, piece.got, piece.want)
+		}
 	}
-	var v any
-	if err := json.Unmarshal([]byte(got), &v); err != nil {
-		t.Error(err)
-	}
+}
+
+// objectOf is what a body reads as.
+func objectOf(src string) *kit.Object {
+	return kit.ObjectOf(&kit.Member{Raw: []byte(src)}, "", new(error))
 }
 
 func TestLocate(t *testing.T) {
 	t.Parallel()
 	src := `{"type":"a","timeout":5,"delay_until":"x","meta":{},"options":{"queue":"q","retry":{}}}`
-	job := &kit.Object{Path: "jobs[3]", Fields: kit.Members([]byte(src)), Fault: new(error)}
+	job := kit.ObjectOf(&kit.Member{Raw: []byte(src)}, "jobs[3]", new(error))
 	for field, want := range map[string]string{
 		"queue": "jobs[3].options.queue", "retry.max_attempts": "jobs[3].options.retry.max_attempts", "priority": "jobs[3].priority", "timeout_ms": "jobs[3].timeout",
 		"scheduled_at": "jobs[3].delay_until", "tenant": "jobs[3].meta.tenant_id", "meta.tenant_id": "jobs[3].meta.tenant_id", "type": "jobs[3].type", "args": "jobs[3].args",
@@ -334,17 +341,6 @@ func TestLocate(t *testing.T) {
 	}
 	if got := locate(job, "X-OJS-Tenant", "tenant"); got != "X-OJS-Tenant" {
 		t.Error(got)
-	}
-}
-
-func BenchmarkFlatten(b *testing.B) {
-	src := []byte(fmt.Sprintf(`{"type":"email.send","args":["user@example.com",%q],"meta":{"trace_id":"x"},"options":{"queue":"mail","priority":5}}`, strings.Repeat("x", 100)))
-	for b.Loop() {
-		if err := kit.CheckJSON(src, 100); err != nil {
-			b.Fatal(err)
-		}
-		job := &kit.Object{Fields: kit.Members(src), Fault: new(error)}
-		appendFlat(nil, job, nil, "", time.Time{})
 	}
 }
 

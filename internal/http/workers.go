@@ -226,7 +226,7 @@ func (s *Server) settle(c echo.Context, read func(*kit.Object, *dispatch.Settlem
 func (s *Server) settleMany(
 	c echo.Context, req *kit.Object, scope *string, read func(*kit.Object, *dispatch.Settlement), shape func(*kit.Writer, *sqlcgen.OjsJob, bool),
 ) error {
-	items := req.List("jobs")
+	items := req.Items("jobs")
 	if items != nil && (len(items) < 1 || len(items) > maxAckJobs) {
 		req.Fail(kit.Invalid("jobs", "must hold between 1 and %d jobs", maxAckJobs))
 	}
@@ -238,15 +238,12 @@ func (s *Server) settleMany(
 	many := make([]dispatch.Settlement, len(items))
 	settled := make([]dispatch.Settled, len(items))
 	good := make([]int, 0, len(items))
-	for i, raw := range items {
+	for i := range items {
 		// One that cannot be read must not cost the others their leases.
-		item := &kit.Object{Path: "jobs[" + strconv.Itoa(i) + "]", Fault: &settled[i].Err}
-		if got := kit.Kind(raw); got == "object" {
-			item.Fields = kit.Members(raw)
+		item := kit.ObjectOf(&items[i], "jobs["+strconv.Itoa(i)+"]", &settled[i].Err)
+		if settled[i].Err == nil {
 			many[i] = dispatch.Settlement{ID: jobID(item, ""), Tenant: scope}
 			read(item, &many[i])
-		} else {
-			item.Fail(kit.Invalid(item.Path, "must be an object, not %s", got))
 		}
 		if many[i].WorkerID == nil {
 			many[i].WorkerID = worker
@@ -333,7 +330,7 @@ func relocateSettled(err *pg.Error, path string, shared bool) {
 		}
 		fallthrough
 	case "lease", "result", "error":
-		rename(err, field, path+field)
+		kit.Locate(err, path+field)
 	}
 }
 

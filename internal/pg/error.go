@@ -59,6 +59,7 @@ type Error struct {
 	Message   string
 	Hint      string
 	Details   map[string]any
+	Fault     string // what is wrong with Details["field"], to be said behind its name; empty if the message is about something else
 	Err       error
 }
 
@@ -177,6 +178,8 @@ func (d *DB) fromPostgres(pgErr *pgconn.PgError, err error) *Error {
 			e.Hint = pgErr.Hint
 		}
 		e.Details = ownDetails(pgErr)
+		e.Fault, _ = e.Details["fault"].(string)
+		delete(e.Details, "fault")
 	case strings.HasPrefix(pgErr.Code, dataClass):
 		// Says which value it was, and quotes nothing but what the caller sent.
 		e.Message = pgErr.Message

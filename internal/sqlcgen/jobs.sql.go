@@ -199,3 +199,27 @@ func (q *Queries) JobResults(ctx context.Context, arg JobResultsParams) ([]JobRe
 	}
 	return items, nil
 }
+
+const jobsEnded = `-- name: JobsEnded :many
+select j.id from ojs.job j where j.id = any ($1::uuid[]) and j.state in ('completed', 'cancelled', 'discarded')
+`
+
+func (q *Queries) JobsEnded(ctx context.Context, ids []string) ([]string, error) {
+	rows, err := q.db.Query(ctx, jobsEnded, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

@@ -18,6 +18,7 @@ const (
 	CodeTenantMismatch = "TENANT_MISMATCH"
 	CodeResultPruned   = "RESULT_PRUNED"
 	CodeTimeout        = "timeout"
+	CodeAway           = "backend_unavailable"
 )
 
 // Refuse is an error about a field, with a code of ojs.problem, which has its status; the message stands by itself.

@@ -20,11 +20,15 @@ func ReadBody(c echo.Context, limit int64, depth int, optional bool) (*Object, e
 	r := c.Request()
 	// Read before judging the headers: a refusal that leaves the body unread would close the
 	// connection, and some clients then see a reset instead of the answer.
-	raw, err := io.ReadAll(http.MaxBytesReader(c.Response(), r.Body, limit))
+	raw, err := readAll(http.MaxBytesReader(c.Response(), r.Body, limit), r.ContentLength, limit)
 	if err != nil {
 		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
+		var known *pg.Error
+		switch {
+		case errors.As(err, &tooLarge):
 			return nil, Refuse(codeTooLarge, "body", "the body is larger than %d bytes", limit)
+		case errors.As(err, &known):
+			return nil, known
 		}
 		return nil, Refuse(codeInvalidPayload, "body", "the body could not be read to its end")
 	}
@@ -34,23 +38,41 @@ func ReadBody(c echo.Context, limit int64, depth int, optional bool) (*Object, e
 	if err := checkContentType(r.Header); err != nil {
 		return nil, err
 	}
-	if bad := CheckJSON(raw, depth); bad != nil {
-		return nil, Refuse(codeInvalidPayload, cmp.Or(bad.path, "body"), "%s", bad)
+	fields, ok := split(raw, depth)
+	if !ok {
+		if bad := CheckJSON(raw, depth); bad != nil {
+			return nil, Refuse(codeInvalidPayload, cmp.Or(bad.path, "body"), "%s", bad)
+		}
+		if Kind(raw) != "object" {
+			return nil, Refuse(codeInvalidPayload, "body", "the body must be a JSON object, not %s", Kind(raw))
+		}
+		fields = Members(raw)
 	}
-	if Kind(raw) != "object" {
-		return nil, Refuse(codeInvalidPayload, "body", "the body must be a JSON object, not %s", Kind(raw))
-	}
-	return &Object{Source: raw, Fields: Members(raw), Fault: new(error)}, nil
+	return &Object{Source: raw, Fields: fields, Fault: new(error)}, nil
 }
 
-// objectOf reads one object of a list, whose path is at. Its faults are its own.
-func objectOf(raw []byte, at string, fault *error) *Object {
+// readAll reads a body into as much memory as it announces to need, and none if that is too much.
+func readAll(body io.Reader, announced, limit int64) ([]byte, error) {
+	switch {
+	case announced > limit:
+		_, err := io.Copy(io.Discard, body)
+		return nil, err
+	case announced >= 0:
+		raw := make([]byte, announced)
+		_, err := io.ReadFull(body, raw)
+		return raw, err
+	}
+	return io.ReadAll(body)
+}
+
+// ObjectOf reads one object of a list, whose path is at.
+func ObjectOf(m *Member, at string, fault *error) *Object {
 	o := &Object{Path: at, Fault: fault}
-	if got := Kind(raw); got != "object" {
+	if got := Kind(m.Raw); got != "object" {
 		o.Fail(Invalid(at, "must be an object, not %s", got))
 		return o
 	}
-	o.Fields = Members(raw)
+	o.Fields = m.members()
 	return o
 }
 
@@ -117,15 +139,17 @@ func NotConfigurable(at string) *pg.Error {
 	return Refuse(CodeUnsupported, at, "%s cannot be configured on this server", at)
 }
 
-// Has reports whether a field is there, be it null.
-func (o *Object) Has(key string) bool {
+func (o *Object) member(key string) *Member {
 	for i := range o.Fields {
 		if o.Fields[i].Key == key {
-			return true
+			return &o.Fields[i]
 		}
 	}
-	return false
+	return nil
 }
+
+// Has reports whether a field is there, be it null.
+func (o *Object) Has(key string) bool { return o.member(key) != nil }
 
 // Raw returns the client's bytes of a field; nil when absent or null.
 func (o *Object) Raw(key string) []byte {
@@ -138,10 +162,8 @@ func (o *Object) Raw(key string) []byte {
 
 // Verbatim is raw that keeps a null.
 func (o *Object) Verbatim(key string) []byte {
-	for i := range o.Fields {
-		if o.Fields[i].Key == key {
-			return o.Fields[i].Raw
-		}
+	if m := o.member(key); m != nil {
+		return m.Raw
 	}
 	return nil
 }
@@ -222,11 +244,26 @@ func (o *Object) Integer(key string, lowest int32) *int32 {
 
 // Child reads an optional object.
 func (o *Object) Child(key string) *Object {
-	raw := o.Typed(key, "object")
+	if o.Typed(key, "object") == nil {
+		return nil
+	}
+	return &Object{Path: o.At(key), Fields: o.member(key).members(), Fault: o.Fault}
+}
+
+// Items reads an optional array whose elements are objects, or should be: see ObjectOf.
+func (o *Object) Items(key string) []Member {
+	raw := o.Typed(key, "array")
 	if raw == nil {
 		return nil
 	}
-	return &Object{Path: o.At(key), Fields: Members(raw), Fault: o.Fault}
+	if m := o.member(key); m.Inner != nil {
+		return m.Inner
+	}
+	items := []Member{}
+	for _, item := range Elements(raw) {
+		items = append(items, Member{Raw: item})
+	}
+	return items
 }
 
 // List reads an optional array.
@@ -280,6 +317,9 @@ func (o *Object) IDs(key string) []string {
 // Storable refuses numbers that numeric cannot hold, in fields that are stored as jsonb; args,
 // result and unknown attributes keep any number, as text.
 func (o *Object) Storable(raw []byte, path string) {
+	if !mayBeHuge(raw) {
+		return
+	}
 	dec := decoder(raw)
 	for {
 		tok, err := dec.ReadToken()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -43,14 +42,15 @@ func (p *Problems) Write(err error, c echo.Context) {
 		log.Debug("the response broke off", "error", err)
 		return
 	}
-	if r.Context().Err() != nil && errors.Is(err, context.Canceled) {
-		log.Debug("the client left", "error", err)
-		return
+	left := r.Context().Err() != nil && errors.Is(err, context.Canceled)
+	if left {
+		// Nobody may be there to read it, but without a status the answer would be an empty 200.
+		err = &pg.Error{Code: CodeAway, Message: "the request ended before there was an answer", Err: err}
 	}
 	problem := p.Classify(err)
 	NameHeader(problem, r.Header)
 	level := slog.LevelDebug
-	if problem.Status >= 500 {
+	if problem.Status >= 500 && !left {
 		level = slog.LevelError
 	}
 	log.Log(r.Context(), level, "request refused", "status", problem.Status, "code", problem.Code, "error", err)
@@ -69,11 +69,20 @@ func (p *Problems) Write(err error, c echo.Context) {
 	}
 }
 
-// NameHeader: SQL calls the tenant by its parameter, the client by its header.
+// NameHeader says of an error about the tenant, which SQL calls by its parameter, that it is about the header.
 func NameHeader(problem *pg.Error, h http.Header) {
 	if _, header, err := Tenant(h); err == nil && header != "" && problem.Details["field"] == "tenant" {
-		problem.Details["field"] = header
-		problem.Message = header + strings.TrimPrefix(problem.Message, "tenant")
+		Locate(problem, header)
+	}
+}
+
+// Locate says of an error where the client wrote what it is about.
+func Locate(problem *pg.Error, path string) {
+	problem.Details["field"] = path
+	if problem.Fault != "" {
+		problem.Message = path + " " + problem.Fault
+	} else {
+		problem.Message = path + ": " + problem.Message
 	}
 }
 

@@ -130,11 +130,32 @@ func Unquote(raw []byte) string {
 	return string(text)
 }
 
-// Member is one key of an object with the client's own bytes.
+// TextBytes is Unquote without a copy where nothing is escaped; nil for nil.
+func TextBytes(raw []byte) []byte {
+	if raw == nil {
+		return nil
+	}
+	if bytes.IndexByte(raw, '\\') < 0 {
+		return raw[1 : len(raw)-1 : len(raw)-1]
+	}
+	text, _ := jsontext.AppendUnquote([]byte{}, raw)
+	return text
+}
+
+// Member is one key of an object, or an element of a list, with the client's own bytes.
 type Member struct {
 	Key    string
 	RawKey []byte
 	Raw    []byte
+	Inner  []Member // of an object or a list that was taken apart with what it is in; else nil
+}
+
+// members are those of the object that is this member's value.
+func (m *Member) members() []Member {
+	if m.Inner != nil {
+		return m.Inner
+	}
+	return Members(m.Raw)
 }
 
 // Members splits an object that checkJSON or PostgreSQL accepted, in its own order.

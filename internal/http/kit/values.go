@@ -72,6 +72,19 @@ func IsUUID(s string) bool {
 // numericDigits is what we let PostgreSQL's numeric hold, far below what it could.
 const numericDigits = 1000
 
+// mayBeHuge reports whether JSON may hold a number that is huge: few are so long, or have an exponent.
+func mayBeHuge(raw []byte) bool {
+	if len(raw) > numericDigits {
+		return true
+	}
+	for i := 1; i < len(raw); i++ {
+		if (raw[i] == 'e' || raw[i] == 'E') && (raw[i-1] == '.' || raw[i-1] >= '0' && raw[i-1] <= '9') {
+			return true
+		}
+	}
+	return false
+}
+
 func huge(number string) bool {
 	mantissa, exponent, _ := strings.Cut(strings.ToLower(number), "e")
 	size, err := strconv.Atoi(exponent)
