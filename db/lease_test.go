@@ -256,3 +256,22 @@ func savepoints(t *testing.T, tx pgx.Tx, n int) {
 			end loop;
 		end $$`, n))
 }
+
+// A heartbeat that names an id of two tenants without saying which is refused like any other call.
+func TestHeartbeatOfAnIDInTwoTenants(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	const id = "01900000-0000-7000-8000-000000000001"
+	for _, tenant := range []string{"acme", "beta"} {
+		if _, err := service.Exec(t.Context(), `select ojs.enqueue('x.y', p_id => $1, p_tenant => $2)`, id, tenant); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := service.Exec(t.Context(), `select ojs.fetch('{default}', 2, 'w')`); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, service, "OJ411", "select ojs.heartbeat('w', array[$1::uuid])", id)
+	if _, err := service.Exec(t.Context(), `select ojs.heartbeat('w', array[$1::uuid], p_tenant => 'acme')`, id); err != nil {
+		t.Error(err)
+	}
+}

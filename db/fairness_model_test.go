@@ -1,0 +1,211 @@
+package db_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// fluid is the ideal: a server that works for all tenants with work at once, in proportion to their weights, and has done
+// as many jobs in sum as were dispatched. A tenant is done there when as much was done for it as it has jobs. It knows nothing of how the
+// database chooses; it only follows what was dispatched.
+type fluid struct {
+	weight  map[string]float64
+	backlog map[string]int     // jobs not dispatched
+	left    map[string]float64 // jobs the ideal has still to do
+}
+
+func newFluid(weights map[string]float64) *fluid {
+	return &fluid{weight: weights, backlog: map[string]int{}, left: map[string]float64{}}
+}
+
+func (f *fluid) arrive(tenant string, jobs int) {
+	f.backlog[tenant] += jobs
+	f.left[tenant] += float64(jobs)
+}
+
+func (f *fluid) reweigh(tenant string, weight float64) { f.weight[tenant] = weight }
+
+// lag is the number of jobs a tenant is owed; negative: it is ahead.
+func (f *fluid) lag(tenant string) float64 { return float64(f.backlog[tenant]) - f.left[tenant] }
+
+// dispatch follows one job and returns the largest |lag| among tenants with work.
+func (f *fluid) dispatch(tenant string) (float64, error) {
+	if f.backlog[tenant] == 0 {
+		return 0, fmt.Errorf("a job of %s was dispatched that had no work", tenant)
+	}
+	for work := 1.0; work > 1e-9; {
+		sum, until := 0.0, math.Inf(1)
+		for t, n := range f.left {
+			if n > 1e-9 {
+				sum += f.weight[t]
+				until = min(until, n/f.weight[t])
+			}
+		}
+		if sum == 0 {
+			break
+		}
+		step := min(until, work/sum)
+		for t, n := range f.left {
+			if n > 1e-9 {
+				f.left[t] -= step * f.weight[t]
+			}
+		}
+		work -= step * sum
+	}
+	f.backlog[tenant]--
+	worst := 0.0
+	for t, n := range f.backlog {
+		if n > 0 {
+			worst = max(worst, math.Abs(f.lag(t)))
+		}
+	}
+	return worst, nil
+}
+
+const (
+	// What a tenant may be away from its fluid share, in jobs, while the same tenants have work.
+	lagBound = 1.5
+	// And while tenants come and go.
+	churnBound = 3.0
+)
+
+type dispatched struct {
+	tenant string
+	seq    int64
+	id     string
+}
+
+// decision is what one FETCH got.
+type decision struct {
+	jobs []dispatched
+}
+
+func fetchJobs(ctx context.Context, pool *pgxpool.Pool, queue string, count int) (decision, error) {
+	var d decision
+	rows, err := pool.Query(ctx, `select tenant_id, seq, id::text from ojs.fetch(array[$1], $2, 'w', 600000)`, queue, count)
+	if err != nil {
+		return d, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var j dispatched
+		if err := rows.Scan(&j.tenant, &j.seq, &j.id); err != nil {
+			return d, err
+		}
+		d.jobs = append(d.jobs, j)
+	}
+	return d, rows.Err()
+}
+
+// race lets several fetchers take jobs at once and returns what they got in the order in which it was decided, which the
+// journal keeps.
+func race(t *testing.T, pool *pgxpool.Pool, queue string, counts [][]int) []dispatched {
+	t.Helper()
+	var (
+		mu   sync.Mutex
+		all  = map[string]dispatched{}
+		ids  []string
+		wg   sync.WaitGroup
+		errs []error
+	)
+	for _, own := range counts {
+		wg.Go(func() {
+			for _, n := range own {
+				d, err := fetchJobs(context.Background(), pool, queue, n)
+				mu.Lock()
+				if err != nil {
+					errs = append(errs, err)
+				}
+				for _, j := range d.jobs {
+					if _, twice := all[j.id]; twice {
+						errs = append(errs, fmt.Errorf("job %s was handed out twice", j.id))
+					}
+					all[j.id] = j
+					ids = append(ids, j.id)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if len(errs) > 0 {
+		t.Fatal(errs[0])
+	}
+	var sequence []dispatched
+	for _, id := range list[string](t, pool, `
+		select u.id::text from ojs.lease l cross join lateral unnest(l.ids) with ordinality u(id, n)
+		where u.id = any ($1::uuid[]) order by l.turn + u.n, u.n`, ids) {
+		sequence = append(sequence, all[id])
+	}
+	if len(sequence) != len(all) {
+		t.Fatalf("the journal knows %d of %d jobs handed out", len(sequence), len(all))
+	}
+	return sequence
+}
+
+func enqueueFor(t *testing.T, pool *pgxpool.Pool, queue, tenant string, jobs int) {
+	t.Helper()
+	_, err := pool.Exec(t.Context(), `
+		insert into ojs.jobs (tenant_id, type, queue, args) select $1, 'fair.job', $2, '[1]'
+		from generate_series(1, $3)`, tenant, queue, jobs)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func configureWeight(t *testing.T, pool *pgxpool.Pool, tenant string, weight float64) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), `select ojs.configure_tenant($1, $2::float8::numeric)`, tenant, weight); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ringsAgree compares what the rings keep in sum with the rows they sum up, and every available job with the ways a decision has to it.
+func ringsAgree(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	for what, sql := range map[string]string{
+		"levels whose sums disagree with their tenants": `
+			select count(*) from ojs.level l
+			full join (select queue, priority, count(*) as tenants, sum(weight) as weight, sum(weight * vtime) as moment, min(vtime) as low
+				from ojs.tenant_fairness where ready group by 1, 2) f using (queue, priority)
+			where l.tenants is distinct from coalesce(f.tenants, 0) or l.weight is distinct from coalesce(f.weight, 0)
+				or l.moment is distinct from coalesce(f.moment, 0) or l.low > f.low`,
+		"queues whose backlog names other levels than those with work": `
+			select count(*) from ojs.backlog b
+			full join (
+				select queue, array_agg(priority order by priority desc) as priorities from ojs.level where tenants > 0 group by 1
+			) l using (queue)
+			where coalesce(b.priorities, '{}') <> coalesce(l.priorities, '{}')`,
+		"tenants with two rows": `
+			select count(*) from (select from ojs.tenant_fairness group by queue, priority, tenant_id having count(*) > 1) x`,
+		"levels with two rows": `select count(*) from (select from ojs.level group by queue, priority having count(*) > 1) x`,
+		"available jobs no decision would find": `
+			select count(*) from ojs.job j
+			left join ojs.tenant c on c.tenant_id = j.tenant_id
+			left join ojs.tenant_fairness f on f.queue = j.queue
+				and f.priority = j.priority + coalesce(c.priority_boost, 0) and f.tenant_id = j.tenant_id
+			where j.state = 'available' and (j.expires_at > ojs.now()) is not false
+			and not coalesce(f.ready and (j.seq > f.head or f.behind and exists (
+				select from ojs.again a
+				where a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id and j.seq between a.lo and a.hi
+					and a.lo >= f.again_lo and j.seq > f.again_seq)), false)
+			and not exists (select from ojs._unfolded() u
+				where u.queue = j.queue and u.priority = j.priority and u.tenant_id = j.tenant_id and j.seq between u.lo and u.hi)
+			and not exists (select from ojs.timer m where m.kind = 'again' and j.id = any (m.ids))
+			and not exists (select from ojs.turn t where t.queue = j.queue and t.id = j.id and t.tenant_id = j.tenant_id
+				and t.n >= (select case when m.held > 0 then 0 else m.lo end from ojs._turn_mark(j.queue) m))`,
+	} {
+		var n int
+		if err := pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if n > 0 {
+			t.Errorf("%d %s", n, what)
+		}
+	}
+}
