@@ -17,7 +17,7 @@ var (
 
 const staffMayCall = "_detached_partitions _first_expiry _id_time _is_replacement configure_queue configure_tenant delete_queue " +
 	"enqueue_rows fetch_many hold_dispatch pause_queue plan_cron " +
-	"resume_dispatch resume_queue schema_changing schema_hash stand_down tick unplanned_crons upkeep"
+	"release_many resume_dispatch resume_queue schema_changing schema_hash stand_down tick unplanned_crons upkeep"
 
 func TestGrantsOfStaff(t *testing.T) {
 	t.Parallel()

@@ -8310,8 +8310,8 @@ begin
         from held h where j.id = h.id and j.tenant_id = h.tenant_id
         returning j.*, h.attempt as ended_attempt, h.started_at as ended_start
     )
-    select array_agg((r.tenant_id, r.id, r.queue, r.priority, r.type, r.seq, r.ended_attempt, r.ended_start, 'available', null, r.expires_at,
-        r.retry, null, true, null)::ojs._attempt_end order by r.id) into v_ends
+    select array_agg((r.tenant_id, r.id, r.queue, r.priority, r.type, r.seq, r.ended_attempt, r.ended_start, 'available', null,
+        r.expires_at, r.retry, null, true, null)::ojs._attempt_end order by r.id) into v_ends
     from released r;
     if v_ends is not null then
         perform ojs._book(v_ends, ojs.now());
