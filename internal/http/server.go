@@ -7,6 +7,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,20 +52,20 @@ type Limits struct {
 
 func (l Limits) withDefaults() Limits {
 	return Limits{
-		Body: orDefault(l.Body, 1<<20), BatchBody: orDefault(l.BatchBody, 16<<20), BatchJobs: orDefault(l.BatchJobs, 1000),
-		List:  orDefault(l.List, 16<<20),
-		Depth: orDefault(l.Depth, 100), Headers: orDefault(l.Headers, 32<<10),
-		Wait: orDefault(l.Wait, 60*time.Second), Query: orDefault(l.Query, 15*time.Second), Read: orDefault(l.Read, 30*time.Second),
-		Write: orDefault(l.Write, 30*time.Second), Idle: orDefault(l.Idle, 120*time.Second), Drain: orDefault(l.Drain, 20*time.Second), DrainDelay: l.DrainDelay,
+		Body:       cmp.Or(l.Body, 1<<20),
+		BatchBody:  cmp.Or(l.BatchBody, 16<<20),
+		BatchJobs:  cmp.Or(l.BatchJobs, 1000),
+		List:       cmp.Or(l.List, 16<<20),
+		Depth:      cmp.Or(l.Depth, 100),
+		Headers:    cmp.Or(l.Headers, 32<<10),
+		Wait:       cmp.Or(l.Wait, 60*time.Second),
+		Query:      cmp.Or(l.Query, 15*time.Second),
+		Read:       cmp.Or(l.Read, 30*time.Second),
+		Write:      cmp.Or(l.Write, 30*time.Second),
+		Idle:       cmp.Or(l.Idle, 120*time.Second),
+		Drain:      cmp.Or(l.Drain, 20*time.Second),
+		DrainDelay: l.DrainDelay,
 	}
-}
-
-func orDefault[T comparable](v, d T) T {
-	var zero T
-	if v == zero {
-		return d
-	}
-	return v
 }
 
 // Config is what a Server needs. DB, Dispatcher and Logger are required.
@@ -117,7 +118,7 @@ func New(cfg Config) *Server {
 		cron:     sched.NewCron(cfg.DB, cfg.Logger),
 		log:      cfg.Logger,
 		limits:   cfg.Limits.withDefaults(),
-		version:  orDefault(cfg.Version, "dev"),
+		version:  cmp.Or(cfg.Version, "dev"),
 		problems: kit.NewProblems(cfg.DB, cfg.Logger),
 		started:  time.Now(),
 		draining: make(chan struct{}),
