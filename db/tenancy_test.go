@@ -141,7 +141,7 @@ func TestEverythingHasAComment(t *testing.T) {
 	expectNone(t, d.Pool, "comments that are no sentence", `
 		select d.description from pg_catalog.pg_description d
 		where (d.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass
-			and d.objoid in (select c.oid from pg_catalog.pg_class c where`+ours+`)
+			and d.objoid in (select c.oid from pg_catalog.pg_class c where `+ours+`)
 			or d.classoid = 'pg_catalog.pg_proc'::pg_catalog.regclass
 				and d.objoid in (select p.oid from pg_catalog.pg_proc p where p.pronamespace = 'ojs'::pg_catalog.regnamespace))
 		  and d.description !~ '[.]$'`)
@@ -167,7 +167,7 @@ func TestEveryTableCanBePublished(t *testing.T) {
 	tick(t, d.Service(), 1000)
 	tx := begin(t, d.Pool)
 	for _, table := range list[string](t, d.Pool, `
-		select c.relname from pg_catalog.pg_class c where`+ours+" and c.relkind in ('r', 'p') order by c.relname = 'lane'") {
+		select c.relname from pg_catalog.pg_class c where `+ours+" and c.relkind in ('r', 'p') order by c.relname = 'lane'") {
 		column := one[string](t, d.Pool, `
 			select a.attname from pg_catalog.pg_attribute a
 			where a.attrelid = ('ojs.' || $1)::pg_catalog.regclass and a.attnum > 0 and a.attidentity = '' limit 1`, table)
@@ -298,12 +298,12 @@ func TestGrantsOfTenants(t *testing.T) {
 	got := list[string](t, d.Pool, `
 		with granted as (
 			select lower(a.privilege_type) || ' ' || c.oid::pg_catalog.regclass::text as what, a.grantee
-			from pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) a where`+ours+`
+			from pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) a where `+ours+`
 			union all
 			select lower(x.privilege_type) || ' ' || c.oid::pg_catalog.regclass::text || ' ('
 				|| string_agg(a.attname, ', ' order by a.attname) || ')', x.grantee
 			from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid, pg_catalog.aclexplode(a.attacl) x
-			where`+ours+` group by c.oid, x.privilege_type, x.grantee
+			where `+ours+` group by c.oid, x.privilege_type, x.grantee
 			union all
 			select lower(a.privilege_type) || ' ' || p.oid::pg_catalog.regprocedure::text, a.grantee
 			from pg_catalog.pg_proc p, pg_catalog.aclexplode(p.proacl) a where p.pronamespace = 'ojs'::pg_catalog.regnamespace
