@@ -1,0 +1,200 @@
+package db_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// A commit that makes jobs available notifies each server where a worker waits for their queue, once, and nobody else.
+func TestNotifyReachesWhoWaits(t *testing.T) {
+	t.Parallel()
+	e := newEar(t)
+	exec(t, e.acme, "select from ojs.enqueue('a')")
+	e.expect("nobody waits")
+	token := e.register(firstServer, "default")
+	if again := e.register(firstServer, "default"); again != token {
+		t.Error("registering again changed the token")
+	}
+	if n := one[int](t, e.service, `
+		select count(*) filter (where queue = 'default' and token = $2 or queue <> 'default')
+		from ojs.register_waiters($1, '{elsewhere,default,elsewhere}')`, firstServer, token); n != 2 {
+		t.Errorf("registering several returned %d of 2 queues", n)
+	}
+	e.expectEnqueued(token)
+	e.expectCommitted(token)
+
+	other, mail := e.register(secondServer, "default"), e.register(secondServer, "mail")
+	exec(t, e.acme, "insert into ojs.jobs (type, queue) values ('a', 'default'), ('b', 'mail')")
+	e.expect("two servers, two queues", token, other, mail)
+	exec(t, e.service, "select ojs.drop_waiter($1, 'default')", secondServer)
+	exec(t, e.service, "select ojs.drop_waiter($1, 'mail')", secondServer)
+	e.expectReturned(token)
+	e.expectByTheClock(token)
+}
+
+const firstServer, secondServer = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
+
+// ear listens as servers do.
+type ear struct {
+	t             *testing.T
+	d             *pgtest.DB
+	acme, service *pgxpool.Pool
+	conn          *pgx.Conn
+}
+
+func newEar(t *testing.T) *ear {
+	t.Helper()
+	d := pgtest.New(t)
+	e := &ear{t: t, d: d, acme: d.As("acme"), service: d.Service(), conn: connect(t, d.ServiceURL)}
+	exec(t, e.conn, "listen ojs_wake")
+	return e
+}
+
+// register has a worker of a server wait for a queue, and returns the token of notifications about it.
+func (e *ear) register(server, queue string) string {
+	e.t.Helper()
+	return one[string](e.t, e.service, "select token from ojs.register_waiters($1, array[$2])", server, queue)
+}
+
+// heard is what arrived until a mark that is sent last; notifications arrive in the order of commits.
+func (e *ear) heard() []string {
+	e.t.Helper()
+	exec(e.t, e.d.Pool, "select pg_catalog.pg_notify('ojs_wake', 'mark')")
+	var all []string
+	for {
+		n, err := e.conn.WaitForNotification(e.t.Context())
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		if n.Payload == "mark" {
+			return all
+		}
+		all = append(all, n.Payload)
+	}
+}
+
+func (e *ear) expect(what string, want ...string) {
+	e.t.Helper()
+	got := e.heard()
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		e.t.Errorf("%s: heard %q, want %q", what, got, want)
+	}
+}
+
+// expectEnqueued enqueues for the queue that somebody waits for, and where nobody does.
+func (e *ear) expectEnqueued(token string) {
+	e.t.Helper()
+	for _, c := range []struct{ what, sql string }{
+		{"enqueue", "select from ojs.enqueue('a')"},
+		{"insert", "insert into ojs.jobs (type) values ('a'), ('b')"},
+		{"batch", `
+			select from ojs.enqueue_many('[{"type": "a", "args": []},
+				{"type": "a", "args": [], "scheduled_at": "2999-01-01T00:00:00Z"}]')`},
+	} {
+		exec(e.t, e.acme, c.sql)
+		e.expect(c.what, token)
+	}
+	for _, c := range []struct{ what, sql string }{
+		{"another queue", "select from ojs.enqueue('a', p_queue => 'other')"},
+		{"scheduled", "select from ojs.enqueue('a', p_scheduled_at => now() + interval '1 hour')"},
+		{"pending", "select from ojs.enqueue('a', p_pending => true, p_id => '" + someID + "')"},
+		{"refused", "select from ojs.enqueue('A')"},
+	} {
+		_, err := e.acme.Exec(e.t.Context(), c.sql)
+		if failure := new(pgconn.PgError); err != nil && !errors.As(err, &failure) {
+			e.t.Fatal(err)
+		}
+		e.expect(c.what)
+	}
+}
+
+// expectCommitted enqueues in transactions: one that commits, one that does not.
+func (e *ear) expectCommitted(token string) {
+	e.t.Helper()
+	tx := begin(e.t, e.acme)
+	exec(e.t, tx, "select from ojs.enqueue('a')")
+	e.expect("not committed")
+	commit(e.t, tx)
+	e.expect("committed", token)
+	tx = begin(e.t, e.acme)
+	exec(e.t, tx, "select from ojs.enqueue('a')")
+	rollback(e.t, tx)
+	e.expect("rolled back")
+}
+
+// expectReturned makes jobs available that were there before: one that was pending, and those that workers give back.
+func (e *ear) expectReturned(token string) {
+	e.t.Helper()
+	t, service := e.t, e.service
+	exec(t, e.acme, "select from ojs.activate($1)", someID)
+	e.expect("activated", token)
+	held := oneJob(t, service, "ojs.fetch('{default}')")
+	exec(t, service, `select from ojs.nack($1, '{"message": "x"}', p_requeue => true)`, held.ID)
+	e.expect("requeued", token)
+	held = oneJob(t, service, "ojs.fetch('{default}')")
+	e.expect("fetched")
+	exec(t, service, "select from ojs.release($1, $2)", held.ID, held.Lease)
+	e.expect("given back", token)
+	held = oneJob(t, service, "ojs.fetch('{default}')")
+	exec(t, service, "select from ojs.ack($1)", held.ID)
+	e.expect("acknowledged")
+}
+
+// expectByTheClock lets a scheduled job become due, a lease run out, and last the registrations.
+func (e *ear) expectByTheClock(token string) {
+	e.t.Helper()
+	t, service := e.t, e.service
+	e.d.SetNow(time.Date(2990, 1, 1, 0, 0, 0, 0, time.UTC))
+	e.register(firstServer, "default")
+	oneJob(t, service, "ojs.fetch('{other}')")
+	exec(t, service, "select ojs.tick()")
+	e.expect("promoted", token)
+	e.d.SetNow(time.Date(2990, 1, 1, 0, 0, 50, 0, time.UTC))
+	e.register(firstServer, "other")
+	exec(t, service, "select ojs.tick()")
+	if got := e.heard(); len(got) != 1 {
+		t.Errorf("after a lease ran out: heard %q", got)
+	}
+	// A registration that was not renewed is over.
+	e.d.SetNow(time.Date(2990, 1, 1, 0, 3, 0, 0, time.UTC))
+	exec(t, e.acme, "insert into ojs.jobs (type, queue) values ('a', 'default'), ('b', 'other')")
+	e.expect("a lapsed registration")
+}
+
+// The journal has one row per statement and line, whatever the number of jobs.
+func TestWakeRows(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	tx := begin(t, d.Service())
+	exec(t, tx, "insert into ojs.jobs (tenant_id, type, queue, priority) select 'acme', 'a', 'q', i % 2 from generate_series(1, 10) i")
+	exec(t, tx, `
+		insert into ojs.jobs (tenant_id, type, queue, scheduled_at)
+		select 'globex', 'a', 'q', case when i > 2 then '2999-01-01Z'::timestamptz end from generate_series(1, 5) i`)
+	exec(t, tx, "insert into ojs.jobs (tenant_id, type) select 'none', 'a' where false")
+	commit(t, tx)
+	got := lines(t, d.Pool, `
+		select tenant_id, queue, priority, from_state is null, to_state::text, jobs, lo is not null, hi - lo < 100
+		from ojs.journal order by 1, 3, 5`)
+	want := []string{
+		"acme q 0 true available 5 true true", "acme q 1 true available 5 true true", "globex q 0 true available 2 true true",
+		"globex q 0 true scheduled 3 false -",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the journal says\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+	if got := lines(t, d.Pool, `
+		select kind, cardinality(ids), cardinality(tenant_ids) from ojs.timer`); !slices.Equal(got, []string{"due 3 3"}) {
+		t.Errorf("the timers are %v", got)
+	}
+}
