@@ -32,7 +32,17 @@ func (d *Dispatcher) cannedStatements() statements {
 		},
 		settle: func(_ context.Context, items []Settlement) ([]Settled, error) {
 			d.sent.Add(1)
-			return d.canned(len(items)), nil
+			settled := make([]Settled, len(items))
+			for i, j := range jobs(len(items)) {
+				settled[i].Job = j
+			}
+			return settled, nil
+		},
+		enqueue: func(_ context.Context, _ sqlcgen.DBTX, items []*NewJob, _ *string, _ bool, made madeJob) error {
+			for i, j := range jobs(len(items)) {
+				made(i, j, nil)
+			}
+			return nil
 		},
 		release: func(context.Context, []string, []string) ([]string, error) { return nil, nil },
 	}

@@ -48,14 +48,10 @@ func (d *Dispatcher) Enqueue(ctx context.Context, job *NewJob) (sqlcgen.OjsJob, 
 
 // EnqueueMany makes all of a batch, or none, in a transaction of its own. tenant: whom the call acts for. The error is the database's.
 func (d *Dispatcher) EnqueueMany(ctx context.Context, jobs []*NewJob, tenant *string) (made []sqlcgen.OjsJob, err error) {
-	if d.opts.Canned != nil {
-		d.sent.Add(1)
-		return d.opts.Canned(len(jobs)), nil
-	}
 	err = d.db.WithLockRetry(ctx, tenant, d.opts.Query, func(ctx context.Context, db pg.Brief) error {
 		d.sent.Add(1)
 		made = make([]sqlcgen.OjsJob, len(jobs))
-		return enqueue(ctx, db, jobs, tenant, false, func(n int, job sqlcgen.OjsJob, _ error) { made[n] = job })
+		return d.send.enqueue(ctx, db, jobs, tenant, false, func(n int, job sqlcgen.OjsJob, _ error) { made[n] = job })
 	})
 	return made, err
 }
@@ -125,23 +121,12 @@ func (d *Dispatcher) enqueueAlone(ctx context.Context, items []*NewJob) ([]Settl
 
 func (d *Dispatcher) enqueueIn(ctx context.Context, db sqlcgen.DBTX, items []*NewJob) ([]Settled, error) {
 	d.sent.Add(1)
-	if d.opts.Canned != nil {
-		return d.canned(len(items)), nil
-	}
 	out := make([]Settled, len(items))
-	err := enqueue(ctx, db, items, nil, true, func(n int, job sqlcgen.OjsJob, err error) {
+	err := d.send.enqueue(ctx, db, items, nil, true, func(n int, job sqlcgen.OjsJob, err error) {
 		out[n].Job = job
 		if err != nil {
 			out[n].Err = d.db.Err(err)
 		}
 	})
 	return out, err
-}
-
-func (d *Dispatcher) canned(n int) []Settled {
-	out := make([]Settled, n)
-	for i, j := range d.opts.Canned(n) {
-		out[i].Job = j
-	}
-	return out
 }

@@ -20,14 +20,18 @@ type statements struct {
 	fetch   func(ctx context.Context, parts []*part) error // sets part.fetched
 	ack     func(ctx context.Context, items []ack) ([]*sqlcgen.OjsJob, error)
 	settle  func(ctx context.Context, items []Settlement) ([]Settled, error)
+	enqueue func(ctx context.Context, db sqlcgen.DBTX, items []*NewJob, tenant *string, each bool, made madeJob) error
 	release func(ctx context.Context, ids, leases []string) (locked []string, err error)
 }
+
+// madeJob takes what became of the nth job that was sent.
+type madeJob = func(n int, job sqlcgen.OjsJob, err error)
 
 func (d *Dispatcher) statements() statements {
 	if d.opts.Canned != nil {
 		return d.cannedStatements()
 	}
-	return statements{fetch: d.fetchMany, ack: d.ackMany, settle: d.settleMany, release: d.releaseMany}
+	return statements{fetch: d.fetchMany, ack: d.ackMany, settle: d.settleMany, enqueue: enqueue, release: d.releaseMany}
 }
 
 const fetchMany = "select request, " + pg.JobColumns + " from ojs.fetch_many($1, $2, $3, $4, $5)"
