@@ -1,15 +1,24 @@
--- name: QueueStats :many
-select queue, paused, tenants, available, active, scheduled, pending, retryable, completed, cancelled, discarded, failed, total_jobs,
-    coalesce(extract(epoch from oldest_wait), 0)::float8 as oldest_wait_seconds
-from ojs.queue_stats
-where queue = coalesce(sqlc.narg('queue')::text, queue)
-order by queue;
+-- name: QueueNames :many
+select s.queue as name, count(*) over () as total
+from ojs.queue_stats s
+where sqlc.narg('tenant')::text is null or s.queue in (select t.queue from ojs.shard_stats t where t.tenant_id = sqlc.narg('tenant')::text)
+order by s.queue
+limit @max_rows::int offset @skip::int;
 
--- name: ShardStats :many
-select s.queue, q.paused, s.available, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed, s.total_jobs,
-    coalesce(extract(epoch from s.oldest_wait), 0)::float8 as oldest_wait_seconds
+-- name: Queues :many
+select s.queue as name, case when s.paused then 'paused' else 'active' end::text as status, s.paused, s.total_jobs,
+    coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms, (s.available + s.scheduled + s.pending)::bigint as depth,
+    s.available, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
+from ojs.queue_stats s
+where s.queue = any (@names::text[])
+order by s.queue;
+
+-- name: TenantQueues :many
+select s.queue as name, case when q.paused then 'paused' else 'active' end::text as status, coalesce(q.paused, false)::boolean as paused, s.total_jobs,
+    coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms, (s.available + s.scheduled + s.pending)::bigint as depth,
+    s.available, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
 from ojs.shard_stats s left join ojs.queue q on q.queue = s.queue
-where s.tenant_id = @tenant::text and s.queue = coalesce(sqlc.narg('queue')::text, s.queue)
+where s.tenant_id = @tenant::text and s.queue = any (@names::text[])
 order by s.queue;
 
 -- name: PauseQueue :one
@@ -27,21 +36,29 @@ select * from ojs.hold_dispatch();
 -- name: ResumeDispatch :one
 select * from ojs.resume_dispatch();
 
--- name: ConfiguredQueue :many
-select * from ojs.queue where queue = @queue::text;
+-- name: QueueConfig :many
+select q.queue as name, case when q.paused then 'paused' else 'active' end::text as state, q.config, q.created_at, q.updated_at
+from ojs.queue q where q.queue = @queue::text;
 
 -- name: ConfigureQueue :one
-select * from ojs.configure_queue(@queue::text, @config::jsonb);
+select q.queue as name, case when q.paused then 'paused' else 'active' end::text as state, q.config, q.created_at, q.updated_at
+from ojs.configure_queue(@queue::text, @config::jsonb) q;
 
 -- name: DeleteQueue :exec
 select ojs.delete_queue(@queue::text, @strategy::text);
 
--- name: TenantStats :many
-select s.tenant_id, t.priority_boost, t.created_at, s.weight::numeric as weight, s.backlog as available, s.active, s.scheduled, s.pending, s.retryable,
-    s.completed, s.cancelled, s.discarded, s.failed, s.total_jobs, s.dispatched, coalesce(extract(epoch from s.oldest_wait), 0)::float8 as oldest_wait_seconds,
-    coalesce(s.deficit, 0)::float8 as deficit, coalesce(s.effective_share, 0)::float8 as effective_share, coalesce(s.actual_share, 0)::float8 as actual_share
+-- name: TenantNames :many
+select s.tenant_id as name, count(*) over () as total from ojs.tenant_stats s order by s.tenant_id limit @max_rows::int offset @skip::int;
+
+-- name: Tenants :many
+select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost, 0)::int as priority_boost, t.created_at,
+    coalesce(s.effective_share, 0)::float8 as effective_share, coalesce(s.actual_share, 0)::float8 as actual_share,
+    coalesce(s.deficit, 0)::float8 as deficit, s.dispatched, s.total_jobs,
+    coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
+    (s.backlog + s.scheduled + s.pending)::bigint as depth, s.backlog as available, s.active, s.scheduled, s.pending, s.retryable,
+    s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
 from ojs.tenant_stats s left join ojs.tenant t on t.tenant_id = s.tenant_id
-where s.tenant_id = coalesce(sqlc.narg('tenant')::text, s.tenant_id)
+where s.tenant_id = any (@names::text[])
 order by s.tenant_id;
 
 -- name: ConfigureTenant :one

@@ -24,13 +24,22 @@ select ojs.direct_workers(@directive::text, sqlc.narg('tenant')::text)::int;
 select ojs.remove_worker(@worker_id::text, sqlc.narg('tenant')::text)::int;
 
 -- name: Workers :many
-select coalesce(w.tenant_id, '')::text as tenant_id, w.worker_id, w.state, coalesce(w.directive, '')::text as directive, w.stale, w.resting, w.hostname, w.pid,
-    w.queues, w.concurrency, w.active_jobs, w.active_job_ids, w.labels, w.version, w.metadata, w.started_at, w.registered_at, w.last_heartbeat_at
-from ojs.workers w where w.tenant_id = sqlc.narg('tenant')::text or sqlc.narg('tenant')::text is null order by w.tenant_id nulls first, w.worker_id;
+select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stale' else w.state end::text as state, w.directive, w.hostname, w.pid,
+    coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs, coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids,
+    coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata, w.started_at, w.registered_at, w.last_heartbeat_at
+from ojs.workers w
+where w.tenant_id = sqlc.narg('tenant')::text or sqlc.narg('tenant')::text is null
+order by w.tenant_id nulls first, w.worker_id
+limit @max_rows::int offset @skip::int;
+
+-- name: WorkerStates :many
+select case when w.stale then 'stale' else w.state end::text as state, count(*)::int as workers
+from ojs.workers w where w.tenant_id = sqlc.narg('tenant')::text or sqlc.narg('tenant')::text is null group by 1;
 
 -- name: WorkerInfo :many
-select coalesce(w.tenant_id, '')::text as tenant_id, w.worker_id, w.state, coalesce(w.directive, '')::text as directive, w.stale, w.resting, w.hostname, w.pid,
-    w.queues, w.concurrency, w.active_jobs, w.active_job_ids, w.labels, w.version, w.metadata, w.started_at, w.registered_at, w.last_heartbeat_at
+select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stale' else w.state end::text as state, w.directive, w.hostname, w.pid,
+    coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs, coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids,
+    coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata, w.started_at, w.registered_at, w.last_heartbeat_at
 from ojs.worker_info(@worker_id::text, sqlc.narg('tenant')::text) w;
 
 -- name: WorkerJobs :many

@@ -1,104 +1,69 @@
-// Package admin reads the operators' views into rows that HTTP shows and a command line can
-// print. It decides nothing: what a number means is said in the view's comment (db/migrations,
-// 00010_views).
+// Package admin is what operators see and do: tenants, queues and their configuration, workers and what they are told, dead letters in
+// bulk, holding dispatch. It has the handlers of those routes, which internal/http mounts, and the tables that `ojs-pg admin` prints; both
+// show the rows of db/queries as they are. It decides nothing: what a number means is said in the view's comment (db/migrations,
+// 00070_tenant_views).
 package admin
 
 import (
 	"context"
-	"time"
+	"slices"
 
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// Counts are jobs by state, and since the beginning.
-type Counts struct {
-	Available, Active, Scheduled, Pending, Retryable int64
-	Completed, Cancelled, Discarded                  int64
-	Failed                                           int64 // attempts that failed
-	Total                                            int64 // jobs enqueued
+const v1 = "/ojs/v1"
+
+// Admin has the handlers of operators' routes.
+type Admin struct {
+	*kit.Kit
 }
 
-// Depth is the backlog that limits count: what waits for a worker or for its time.
-func (c Counts) Depth() int64 { return c.Available + c.Scheduled + c.Pending }
-
-// Queue is one line of a queue, over all tenants or of one.
-type Queue struct {
-	Name       string
-	Paused     bool
-	OldestWait time.Duration
-	Counts
+// Routes are all of them.
+func (a *Admin) Routes() []kit.Route {
+	return slices.Concat(a.tenantRoutes(), a.queueRoutes(), a.queueConfigRoutes(), a.workerRoutes(), a.deadLetterRoutes(), a.dispatchRoutes())
 }
 
-// Queues lists queues in the order of their names; one tenant's part of them if tenant is given,
-// and at most the one called name if that is given.
-func Queues(ctx context.Context, q *sqlcgen.Queries, tenant, name *string) ([]Queue, error) {
-	if tenant != nil {
-		rows, err := q.ShardStats(ctx, sqlcgen.ShardStatsParams{Tenant: *tenant, Queue: name})
-		if err != nil {
-			return nil, err
-		}
-		queues := make([]Queue, len(rows))
-		for i, r := range rows {
-			queues[i] = Queue{
-				Name: r.Queue, Paused: r.Paused != nil && *r.Paused, OldestWait: seconds(r.OldestWaitSeconds),
-				Counts: Counts{
-					Available: r.Available, Active: r.Active, Scheduled: r.Scheduled, Pending: r.Pending, Retryable: r.Retryable,
-					Completed: r.Completed, Cancelled: r.Cancelled, Discarded: r.Discarded, Failed: r.Failed, Total: r.TotalJobs,
-				},
-			}
-		}
-		return queues, nil
-	}
-	rows, err := q.QueueStats(ctx, name)
+// Listed is a page of a list under both names that clients read it by: items, and its own.
+func listed(name string, items any, page kit.PageJSON) map[string]any {
+	return map[string]any{"items": items, name: items, "pagination": page}
+}
+
+// pageOfNames asks for the names on a page of a list, and then for what is shown of these alone: names are cheap, numbers are not.
+func pageOfNames[N, T any](
+	c echo.Context, ask func(limit, skip int32) ([]N, error), name func(N) (string, int64), show func(names []string) ([]T, error),
+) ([]T, kit.PageJSON, error) {
+	limit, offset, err := kit.Paging(c)
 	if err != nil {
-		return nil, err
+		return nil, kit.PageJSON{}, err
 	}
-	queues := make([]Queue, len(rows))
-	for i, r := range rows {
-		queues[i] = Queue{
-			Name: r.Queue, Paused: r.Paused, OldestWait: seconds(r.OldestWaitSeconds),
-			Counts: Counts{
-				Available: r.Available, Active: r.Active, Scheduled: r.Scheduled, Pending: r.Pending, Retryable: r.Retryable,
-				Completed: r.Completed, Cancelled: r.Cancelled, Discarded: r.Discarded, Failed: r.Failed, Total: r.TotalJobs,
-			},
-		}
-	}
-	return queues, nil
-}
-
-// Tenant is one tenant over all queues.
-type Tenant struct {
-	ID                                   string
-	Weight                               string // decimal text, as configured
-	PriorityBoost                        int32
-	CreatedAt                            *time.Time // nil: never configured
-	Deficit, EffectiveShare, ActualShare float64
-	Dispatched                           int64
-	OldestWait                           time.Duration
-	Counts
-}
-
-// Tenants lists tenants in the order of their ids, or the one called id.
-func Tenants(ctx context.Context, q *sqlcgen.Queries, id *string) ([]Tenant, error) {
-	rows, err := q.TenantStats(ctx, id)
+	rows, total, err := kit.PageOf(limit, offset, ask, func(n N) int64 { _, total := name(n); return total })
 	if err != nil {
-		return nil, err
+		return nil, kit.PageJSON{}, err
 	}
-	tenants := make([]Tenant, len(rows))
-	for i, r := range rows {
-		tenants[i] = Tenant{
-			ID: r.TenantID, Weight: r.Weight, CreatedAt: r.CreatedAt, Deficit: r.Deficit, EffectiveShare: r.EffectiveShare,
-			ActualShare: r.ActualShare, Dispatched: r.Dispatched, OldestWait: seconds(r.OldestWaitSeconds),
-			Counts: Counts{
-				Available: r.Available, Active: r.Active, Scheduled: r.Scheduled, Pending: r.Pending, Retryable: r.Retryable,
-				Completed: r.Completed, Cancelled: r.Cancelled, Discarded: r.Discarded, Failed: r.Failed, Total: r.TotalJobs,
-			},
-		}
-		if r.PriorityBoost != nil {
-			tenants[i].PriorityBoost = *r.PriorityBoost
-		}
+	names := make([]string, len(rows))
+	for i, row := range rows {
+		names[i], _ = name(row)
 	}
-	return tenants, nil
+	items := []T{}
+	if len(names) > 0 {
+		items, err = show(names)
+	}
+	return items, kit.Pagination(total, limit, offset, limit), err
 }
 
-func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+// Queues are the named queues over all tenants, or one tenant's part of them, in the order of their names. One that holds nothing of
+// the tenant's is not among them.
+func Queues(ctx context.Context, q *sqlcgen.Queries, tenant *string, names []string) ([]sqlcgen.QueuesRow, error) {
+	if tenant == nil {
+		return q.Queues(ctx, names)
+	}
+	rows, err := q.TenantQueues(ctx, sqlcgen.TenantQueuesParams{Tenant: *tenant, Names: names})
+	queues := make([]sqlcgen.QueuesRow, len(rows))
+	for i := range rows {
+		queues[i] = sqlcgen.QueuesRow(rows[i])
+	}
+	return queues, err
+}

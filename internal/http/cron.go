@@ -71,6 +71,21 @@ func template(req *kit.Object) *kit.Object {
 	return job
 }
 
+func (s *Server) cronRoutes() []kit.Route {
+	return kit.Scoped(kit.Under([]string{v1 + "/cron", v1 + "/crons"}, []kit.Route{
+		{Method: http.MethodGet, Handler: s.listCrons},
+		{Method: http.MethodPost, Handler: s.putCron},
+		{Method: http.MethodGet, Path: "/:name", Handler: s.getCron},
+		{Method: http.MethodPut, Path: "/:name", Handler: s.putCron},
+		{Method: http.MethodPatch, Path: "/:name", Handler: s.patchCron},
+		{Method: http.MethodDelete, Path: "/:name", Handler: s.deleteCron},
+		{Method: http.MethodPost, Path: "/:name/pause", Handler: s.pauseCron},
+		{Method: http.MethodPost, Path: "/:name/resume", Handler: s.resumeCron},
+		{Method: http.MethodPost, Path: "/:name/trigger", Handler: s.triggerCron},
+		{Method: http.MethodGet, Path: "/:name/history", Handler: s.cronHistory},
+	}))
+}
+
 func (s *Server) putCron(c echo.Context) error {
 	req, err := s.body(c, s.limits.Body, false)
 	if err != nil {
@@ -389,7 +404,7 @@ func (s *Server) cronHistory(c echo.Context) error {
 			JobID: r.JobID, Reason: r.Reason, Message: r.Message, ExistingJobID: r.Blocker,
 		}
 	}
-	return kit.Encode(c, http.StatusOK, map[string]any{
+	return c.JSON(http.StatusOK, map[string]any{
 		"name": row.Name, "history": items, "items": items, "pagination": kit.Pagination(total, limit, offset, limit),
 	})
 }

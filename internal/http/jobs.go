@@ -16,6 +16,17 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
+func (s *Server) jobRoutes() []kit.Route {
+	return kit.Scoped([]kit.Route{
+		{Method: http.MethodPost, Path: v1 + "/jobs", Handler: s.enqueue},
+		{Method: http.MethodPost, Path: v1 + "/jobs/batch", Handler: s.enqueueBatch},
+		{Method: http.MethodGet, Path: v1 + "/jobs/:id", Handler: s.getJob},
+		{Method: http.MethodDelete, Path: v1 + "/jobs/:id", Handler: s.cancel},
+		{Method: http.MethodPost, Path: v1 + "/jobs/:id/cancel", Handler: s.cancel},
+		{Method: http.MethodPost, Path: v1 + "/jobs/:id/activate", Handler: s.activate},
+	})
+}
+
 func (s *Server) enqueue(c echo.Context) error {
 	req, err := s.body(c, s.limits.Body, false)
 	if err != nil {

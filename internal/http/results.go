@@ -17,6 +17,13 @@ import (
 
 // Results of jobs (ojs-results).
 
+func (s *Server) resultRoutes() []kit.Route {
+	return kit.Scoped([]kit.Route{
+		{Method: http.MethodGet, Path: v1 + "/jobs/:id/result", Handler: s.getResult},
+		{Method: http.MethodPost, Path: v1 + "/jobs/results", Handler: s.listResults},
+	})
+}
+
 // maxResults is the most jobs that one request asks the results of.
 const maxResults = 1000
 

@@ -20,6 +20,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/admin"
+
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 
 	"github.com/google/uuid"
@@ -30,6 +32,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
+
+const v1 = "/ojs/v1"
 
 // Limits bound what a request may cost. A zero field takes its default.
 type Limits struct {
@@ -85,13 +89,13 @@ type Config struct {
 // Server answers the OJS HTTP binding.
 type Server struct {
 	db       *pg.DB
-	q        *sqlcgen.Queries
+	kit      *kit.Kit
+	q        *sqlcgen.Queries // of kit
 	dispatch *dispatch.Dispatcher
 	cron     *sched.Cron
 	log      *slog.Logger
 	limits   Limits
 	version  string
-	problems *kit.Problems
 	reset    func(context.Context) error
 	started  time.Time
 	handler  http.Handler
@@ -113,16 +117,16 @@ type Server struct {
 func New(cfg Config) *Server {
 	s := &Server{
 		db:       cfg.DB,
-		q:        sqlcgen.New(cfg.DB.Pool()),
 		dispatch: cfg.Dispatcher,
 		cron:     sched.NewCron(cfg.DB, cfg.Logger),
 		log:      cfg.Logger,
 		limits:   cfg.Limits.withDefaults(),
 		version:  cmp.Or(cfg.Version, "dev"),
-		problems: kit.NewProblems(cfg.DB, cfg.Logger),
 		started:  time.Now(),
 		draining: make(chan struct{}),
 	}
+	s.kit = kit.New(cfg.DB, cfg.Logger, s.limits.Query)
+	s.q = s.kit.SQL
 	s.handing, s.takeBack = context.WithCancel(context.Background())
 	if cfg.AllowReset {
 		s.reset = cfg.Reset
@@ -140,109 +144,17 @@ func (s *Server) Handler() http.Handler { return s.handler }
 
 func (s *Server) routes() http.Handler {
 	e := echo.New()
-	e.HTTPErrorHandler = s.problems.Write
+	e.HTTPErrorHandler = s.kit.Problems.Write
+	e.Binder = kit.Binder{Read: func(c echo.Context, optional bool) (*kit.Object, error) { return s.body(c, s.limits.Body, optional) }}
+	e.JSONSerializer = kit.Serializer{}
 	e.Pre(s.headers)
-	e.Use(s.recover, unescape)
+	e.Use(s.recover, unescape, s.kit.Begin)
 
-	type route struct {
-		method, path string
-		handler      echo.HandlerFunc
-	}
-	routes := []route{
-		{http.MethodPost, "/ojs/v1/jobs", s.enqueue},
-		{http.MethodPost, "/ojs/v1/jobs/batch", s.enqueueBatch},
-		{http.MethodGet, "/ojs/v1/jobs/:id", s.getJob},
-		{http.MethodGet, "/ojs/v1/jobs/:id/result", s.getResult},
-		{http.MethodPost, "/ojs/v1/jobs/results", s.listResults},
-		{http.MethodDelete, "/ojs/v1/jobs/:id", s.cancel},
-		{http.MethodPost, "/ojs/v1/jobs/:id/cancel", s.cancel},
-		{http.MethodPost, "/ojs/v1/jobs/:id/activate", s.activate},
-		{http.MethodPost, "/ojs/v1/jobs/:id/ack", s.ack},
-		{http.MethodPost, "/ojs/v1/jobs/:id/nack", s.nack},
-		{http.MethodPost, "/ojs/v1/workers/fetch", s.fetch},
-		{http.MethodPost, "/ojs/v1/workers/ack", s.ack},
-		{http.MethodPost, "/ojs/v1/workers/nack", s.nack},
-		{http.MethodPost, "/ojs/v1/workers/heartbeat", s.heartbeat},
-		{http.MethodPost, "/ojs/v1/workers/beat", s.heartbeat},
-		{http.MethodPost, "/ojs/v1/workers/register", s.registerWorker},
-		{http.MethodPost, "/ojs/v1/workers/deregister", s.deregisterWorker},
-		{http.MethodGet, "/ojs/v1/workers", s.listWorkers},
-		{http.MethodGet, "/ojs/v1/workers/:id/health", s.workerHealth},
-		{http.MethodGet, "/ojs/v1/queues", s.listQueues},
-		{http.MethodGet, "/ojs/v1/queues/:name", s.getQueue},
-		{http.MethodPost, "/ojs/v1/queues", s.createQueue},
-		{http.MethodDelete, "/ojs/v1/queues/:name", s.deleteQueue},
-		{http.MethodGet, "/ojs/v1/queues/:name/stats", s.queueStats},
-		{http.MethodPost, "/ojs/v1/queues/:name/pause", s.pauseQueue},
-		{http.MethodPost, "/ojs/v1/queues/:name/resume", s.resumeQueue},
-		{http.MethodGet, "/ojs/v1/events", s.listEvents},
-		{http.MethodGet, "/ojs/v1/admin/workers", s.listWorkers},
-		{http.MethodPost, "/ojs/v1/admin/workers/directive", s.directWorkers},
-		{http.MethodGet, "/ojs/v1/admin/workers/:id", s.getWorker},
-		{http.MethodPost, "/ojs/v1/admin/workers/:id/quiet", s.quietWorker},
-		{http.MethodPost, "/ojs/v1/admin/workers/:id/directive", s.directWorker},
-		{http.MethodDelete, "/ojs/v1/admin/workers/:id", s.removeWorker},
-		{http.MethodGet, "/ojs/v1/admin/tenants", s.listTenants},
-		{http.MethodGet, "/ojs/v1/admin/tenants/:id", s.getTenant},
-		{http.MethodPut, "/ojs/v1/admin/tenants/:id", s.putTenant},
-		{http.MethodGet, "/ojs/v1/admin/tenants/:id/stats", s.tenantStats},
-		{http.MethodGet, "/ojs/v1/admin/dispatch", s.dispatching((*sqlcgen.Queries).Dispatch)},
-		{http.MethodPost, "/ojs/v1/admin/dispatch/hold", s.dispatching((*sqlcgen.Queries).HoldDispatch)},
-		{http.MethodPost, "/ojs/v1/admin/dispatch/resume", s.dispatching((*sqlcgen.Queries).ResumeDispatch)},
-		{http.MethodGet, "/ojs/manifest", s.manifest},
-		{http.MethodGet, "/ojs/v1/health", s.health},
-		{http.MethodGet, "/health", s.health},
-		{http.MethodGet, "/ojs/v1/ready", s.ready},
-		{http.MethodGet, "/ready", s.ready},
-	}
-	// What has two names has all of it under both.
-	for _, queues := range []string{"/ojs/v1/queues", "/ojs/v1/admin/queues"} {
-		routes = append(routes, []route{
-			{http.MethodGet, queues + "/:name/config", s.getQueueConfig},
-			{http.MethodPut, queues + "/:name/config", s.putQueueConfig},
-			{http.MethodPatch, queues + "/:name/config", s.putQueueConfig},
-		}...)
-	}
-	for _, cron := range []string{"/ojs/v1/cron", "/ojs/v1/crons"} {
-		routes = append(routes, []route{
-			{http.MethodGet, cron, s.listCrons},
-			{http.MethodPost, cron, s.putCron},
-			{http.MethodGet, cron + "/:name", s.getCron},
-			{http.MethodPut, cron + "/:name", s.putCron},
-			{http.MethodPatch, cron + "/:name", s.patchCron},
-			{http.MethodDelete, cron + "/:name", s.deleteCron},
-			{http.MethodPost, cron + "/:name/pause", s.pauseCron},
-			{http.MethodPost, cron + "/:name/resume", s.resumeCron},
-			{http.MethodPost, cron + "/:name/trigger", s.triggerCron},
-			{http.MethodGet, cron + "/:name/history", s.cronHistory},
-		}...)
-	}
-	for _, dead := range []struct {
-		path     string
-		get, del echo.HandlerFunc
-	}{
-		{"/ojs/v1/dead-letter", s.getDeadLetter, s.deleteDeadLetter},
-		{"/ojs/v1/admin/dead-letter", s.getDeadLetterFlat, s.deleteDeadLetterSilently},
+	for _, routes := range [][]kit.Route{
+		s.jobRoutes(), s.resultRoutes(), s.workerRoutes(), s.settleRoutes(), s.eventRoutes(), s.cronRoutes(), s.deadLetterRoutes(),
+		(&admin.Admin{Kit: s.kit}).Routes(), s.systemRoutes(),
 	} {
-		routes = append(routes, []route{
-			{http.MethodGet, dead.path, s.listDeadLetters},
-			{http.MethodDelete, dead.path, s.purgeDeadLetters},
-			{http.MethodGet, dead.path + "/stats", s.deadLetterStats},
-			{http.MethodPost, dead.path + "/retry", s.retryDeadLetters},
-			{http.MethodPost, dead.path + "/purge", s.purgeDeadLetters},
-			{http.MethodGet, dead.path + "/:id", dead.get},
-			{http.MethodDelete, dead.path + "/:id", dead.del},
-			{http.MethodPost, dead.path + "/:id/retry", s.retryDeadLetter},
-		}...)
-	}
-	for _, r := range routes {
-		e.Add(r.method, r.path, r.handler)
-		if r.method == http.MethodGet {
-			e.HEAD(r.path, r.handler) // net/http leaves out the body
-		}
-	}
-	if s.reset != nil {
-		e.POST("/ojs/v1/admin/reset", s.resetAll)
+		s.kit.Mount(e, routes)
 	}
 	return e
 }
@@ -290,14 +202,10 @@ func (s *Server) headers(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// goSDKVersion is what the official Go SDK sends, and how it is told apart where the clients
-// want different shapes.
-const goSDKVersion = "1.0.0-rc.1"
-
 func checkVersion(values []string) error {
 	for _, v := range values {
 		switch v {
-		case "", "1", "1.0", "1.0.0", goSDKVersion:
+		case "", "1", "1.0", "1.0.0", kit.GoSDKVersion:
 		default:
 			return kit.Refuse(kit.CodeUnsupported, kit.VersionHeader, "%s %q is not supported; this server speaks %s", kit.VersionHeader, kit.Clip(v), kit.SpecVersion)
 		}

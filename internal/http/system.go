@@ -8,9 +8,21 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 
 	"github.com/labstack/echo/v4"
-
-	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
+
+func (s *Server) systemRoutes() []kit.Route {
+	routes := []kit.Route{
+		{Method: http.MethodGet, Path: "/ojs/manifest", Handler: s.manifest},
+		{Method: http.MethodGet, Path: v1 + "/health", Handler: s.health},
+		{Method: http.MethodGet, Path: "/health", Handler: s.health},
+		{Method: http.MethodGet, Path: v1 + "/ready", Handler: s.ready},
+		{Method: http.MethodGet, Path: "/ready", Handler: s.ready},
+	}
+	if s.reset != nil {
+		routes = append(routes, kit.Route{Method: http.MethodPost, Path: v1 + "/admin/reset", Handler: s.resetAll})
+	}
+	return routes
+}
 
 type healthJSON struct {
 	Status        string      `json:"status"`
@@ -109,37 +121,6 @@ func (s *Server) manifest(c echo.Context) error {
 		Extensions: []string{"urn:ojs:ext:dead-letter"},
 		Endpoints:  map[string]string{"base_url": "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health"},
 	})
-}
-
-type dispatchJSON struct {
-	Held      bool       `json:"held"`
-	HeldAt    *time.Time `json:"held_at"`
-	Available int64      `json:"available"`
-	Active    int64      `json:"active"`
-	Scheduled int64      `json:"scheduled"`
-	Retryable int64      `json:"retryable"`
-	Pending   int64      `json:"pending"`
-}
-
-// dispatching is a handler that reads or changes whether dispatch is held, for all tenants.
-func (s *Server) dispatching(call func(*sqlcgen.Queries, context.Context) (sqlcgen.OjsDispatch, error)) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		if err := forAllTenants(c, "dispatch cannot be held"); err != nil {
-			return err
-		}
-		ctx, cancel := s.query(c)
-		defer cancel()
-		d, err := call(s.q, ctx)
-		if err != nil {
-			return err
-		}
-		if d.HeldAt != nil {
-			*d.HeldAt = d.HeldAt.UTC()
-		}
-		return kit.Encode(c, http.StatusOK, map[string]dispatchJSON{"dispatch": {
-			d.HeldAt != nil, d.HeldAt, d.Available, d.Active, d.Scheduled, d.Retryable, d.Pending,
-		}})
-	}
 }
 
 func (s *Server) resetAll(c echo.Context) error {

@@ -16,14 +16,14 @@ select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, wai
 `
 
 type ConfigureCronParams struct {
-	Name          string
-	Enabled       *bool
-	Expression    *string
-	Timezone      *string
-	OverlapPolicy *string
-	CatchUp       *string
-	Description   *string
-	Tenant        *string
+	Name          string  `json:"name"`
+	Enabled       *bool   `json:"enabled"`
+	Expression    *string `json:"expression"`
+	Timezone      *string `json:"timezone"`
+	OverlapPolicy *string `json:"overlap_policy"`
+	CatchUp       *string `json:"catch_up"`
+	Description   *string `json:"description"`
+	Tenant        *string `json:"tenant"`
 }
 
 func (q *Queries) ConfigureCron(ctx context.Context, arg ConfigureCronParams) (OjsCron, error) {
@@ -85,22 +85,22 @@ limit $4::int offset $3::int
 `
 
 type CronRunsParams struct {
-	Tenant  string
-	Name    string
-	Skip    int32
-	MaxRows int32
+	Tenant  string `json:"tenant"`
+	Name    string `json:"name"`
+	Skip    int32  `json:"skip"`
+	MaxRows int32  `json:"max_rows"`
 }
 
 type CronRunsRow struct {
-	DueAt   time.Time
-	At      time.Time
-	Manual  bool
-	Missed  int32
-	JobID   *string
-	Reason  *string
-	Message *string
-	Blocker *string
-	Total   int64
+	DueAt   time.Time `json:"due_at"`
+	At      time.Time `json:"at"`
+	Manual  bool      `json:"manual"`
+	Missed  int32     `json:"missed"`
+	JobID   *string   `json:"job_id"`
+	Reason  *string   `json:"reason"`
+	Message *string   `json:"message"`
+	Blocker *string   `json:"blocker"`
+	Total   int64     `json:"total"`
 }
 
 func (q *Queries) CronRuns(ctx context.Context, arg CronRunsParams) ([]CronRunsRow, error) {
@@ -147,15 +147,15 @@ limit $4::int offset $3::int
 `
 
 type CronsParams struct {
-	Tenant  *string
-	Enabled *bool
-	Skip    int32
-	MaxRows int32
+	Tenant  *string `json:"tenant"`
+	Enabled *bool   `json:"enabled"`
+	Skip    int32   `json:"skip"`
+	MaxRows int32   `json:"max_rows"`
 }
 
 type CronsRow struct {
-	OjsCron OjsCron
-	Total   int64
+	OjsCron OjsCron `json:"ojs_cron"`
+	Total   int64   `json:"total"`
 }
 
 func (q *Queries) Crons(ctx context.Context, arg CronsParams) ([]CronsRow, error) {
@@ -223,8 +223,8 @@ select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, wai
 `
 
 type DeleteCronParams struct {
-	Name   string
-	Tenant *string
+	Name   string  `json:"name"`
+	Tenant *string `json:"tenant"`
 }
 
 func (q *Queries) DeleteCron(ctx context.Context, arg DeleteCronParams) (OjsCron, error) {
@@ -273,8 +273,8 @@ select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, wai
 `
 
 type GetCronParams struct {
-	Name   string
-	Tenant *string
+	Name   string  `json:"name"`
+	Tenant *string `json:"tenant"`
 }
 
 func (q *Queries) GetCron(ctx context.Context, arg GetCronParams) (OjsCron, error) {
@@ -323,11 +323,11 @@ select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, wai
 `
 
 type PlanCronParams struct {
-	ID       string
-	Rev      int64
-	Upcoming []time.Time
-	Error    *string
-	LeftOut  []time.Time
+	ID       string      `json:"id"`
+	Rev      int64       `json:"rev"`
+	Upcoming []time.Time `json:"upcoming"`
+	Error    *string     `json:"error"`
+	LeftOut  []time.Time `json:"left_out"`
 }
 
 func (q *Queries) PlanCron(ctx context.Context, arg PlanCronParams) ([]OjsCron, error) {
@@ -397,26 +397,26 @@ select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, wai
 `
 
 type PutCronParams struct {
-	Name                string
-	Expression          string
-	Type                string
-	Args                []byte
-	Timezone            string
-	Queue               string
-	Priority            int32
-	Meta                []byte
-	Retry               []byte
-	MaxAttempts         *int32
-	TimeoutMs           *int32
-	VisibilityTimeoutMs *int32
-	Tags                []string
-	Options             []byte
-	Extra               []byte
-	OverlapPolicy       string
-	CatchUp             string
-	Enabled             *bool
-	Description         *string
-	Tenant              *string
+	Name                string   `json:"name"`
+	Expression          string   `json:"expression"`
+	Type                string   `json:"type"`
+	Args                []byte   `json:"args"`
+	Timezone            string   `json:"timezone"`
+	Queue               string   `json:"queue"`
+	Priority            int32    `json:"priority"`
+	Meta                []byte   `json:"meta"`
+	Retry               []byte   `json:"retry"`
+	MaxAttempts         *int32   `json:"max_attempts"`
+	TimeoutMs           *int32   `json:"timeout_ms"`
+	VisibilityTimeoutMs *int32   `json:"visibility_timeout_ms"`
+	Tags                []string `json:"tags"`
+	Options             []byte   `json:"options"`
+	Extra               []byte   `json:"extra"`
+	OverlapPolicy       string   `json:"overlap_policy"`
+	CatchUp             string   `json:"catch_up"`
+	Enabled             *bool    `json:"enabled"`
+	Description         *string  `json:"description"`
+	Tenant              *string  `json:"tenant"`
 }
 
 func (q *Queries) PutCron(ctx context.Context, arg PutCronParams) (OjsCron, error) {
@@ -486,8 +486,8 @@ select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_a
 `
 
 type TriggerCronParams struct {
-	Name   string
-	Tenant *string
+	Name   string  `json:"name"`
+	Tenant *string `json:"tenant"`
 }
 
 func (q *Queries) TriggerCron(ctx context.Context, arg TriggerCronParams) (OjsJob, error) {
@@ -533,12 +533,12 @@ from ojs.unplanned_crons($1::int) c(id, rev, expression, timezone, anchor_at, af
 `
 
 type UnplannedCronsRow struct {
-	ID         string
-	Rev        int64
-	Expression string
-	Timezone   string
-	AnchorAt   time.Time
-	AfterAt    time.Time
+	ID         string    `json:"id"`
+	Rev        int64     `json:"rev"`
+	Expression string    `json:"expression"`
+	Timezone   string    `json:"timezone"`
+	AnchorAt   time.Time `json:"anchor_at"`
+	AfterAt    time.Time `json:"after_at"`
 }
 
 func (q *Queries) UnplannedCrons(ctx context.Context, maxRows int32) ([]UnplannedCronsRow, error) {

@@ -27,12 +27,12 @@ select ojs.dead_letter_count($1::text, $2::text, $3::text, $4::timestamptz,
 `
 
 type DeadLetterCountParams struct {
-	Queue     *string
-	Type      *string
-	ErrorType *string
-	Since     *time.Time
-	Until     *time.Time
-	Tenant    *string
+	Queue     *string    `json:"queue"`
+	Type      *string    `json:"type"`
+	ErrorType *string    `json:"error_type"`
+	Since     *time.Time `json:"since"`
+	Until     *time.Time `json:"until"`
+	Tenant    *string    `json:"tenant"`
 }
 
 func (q *Queries) DeadLetterCount(ctx context.Context, arg DeadLetterCountParams) (int64, error) {
@@ -54,8 +54,8 @@ select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_a
 `
 
 type DeadLetterInfoParams struct {
-	ID     string
-	Tenant *string
+	ID     string  `json:"id"`
+	Tenant *string `json:"tenant"`
 }
 
 func (q *Queries) DeadLetterInfo(ctx context.Context, arg DeadLetterInfoParams) (OjsJob, error) {
@@ -112,15 +112,15 @@ select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_a
 `
 
 type DeadLettersParams struct {
-	Queue     *string
-	Type      *string
-	ErrorType *string
-	Since     *time.Time
-	Until     *time.Time
-	MaxRows   int32
-	Skipped   int32
-	Tenant    *string
-	MaxBytes  int64
+	Queue     *string    `json:"queue"`
+	Type      *string    `json:"type"`
+	ErrorType *string    `json:"error_type"`
+	Since     *time.Time `json:"since"`
+	Until     *time.Time `json:"until"`
+	MaxRows   int32      `json:"max_rows"`
+	Skipped   int32      `json:"skipped"`
+	Tenant    *string    `json:"tenant"`
+	MaxBytes  int64      `json:"max_bytes"`
 }
 
 func (q *Queries) DeadLetters(ctx context.Context, arg DeadLettersParams) ([]OjsJob, error) {
@@ -188,8 +188,8 @@ select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_a
 `
 
 type DeleteDeadLetterParams struct {
-	ID     string
-	Tenant *string
+	ID     string  `json:"id"`
+	Tenant *string `json:"tenant"`
 }
 
 func (q *Queries) DeleteDeadLetter(ctx context.Context, arg DeleteDeadLetterParams) (OjsJob, error) {
@@ -235,13 +235,13 @@ select ojs.purge_dead_letters($1::text, $2::text, $3::text, $4::timestamptz,
 `
 
 type PurgeDeadLettersParams struct {
-	Queue     *string
-	Type      *string
-	ErrorType *string
-	Since     *time.Time
-	Until     *time.Time
-	MaxJobs   int32
-	Tenant    *string
+	Queue     *string    `json:"queue"`
+	Type      *string    `json:"type"`
+	ErrorType *string    `json:"error_type"`
+	Since     *time.Time `json:"since"`
+	Until     *time.Time `json:"until"`
+	MaxJobs   int32      `json:"max_jobs"`
+	Tenant    *string    `json:"tenant"`
 }
 
 func (q *Queries) PurgeDeadLetters(ctx context.Context, arg PurgeDeadLettersParams) (int32, error) {
@@ -264,9 +264,9 @@ select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_a
 `
 
 type RetryDeadLetterParams struct {
-	ID       string
-	Override []byte
-	Tenant   *string
+	ID       string  `json:"id"`
+	Override []byte  `json:"override"`
+	Tenant   *string `json:"tenant"`
 }
 
 func (q *Queries) RetryDeadLetter(ctx context.Context, arg RetryDeadLetterParams) (OjsJob, error) {
@@ -312,13 +312,13 @@ select ojs.retry_dead_letters($1::text, $2::text, $3::text, $4::timestamptz,
 `
 
 type RetryDeadLettersParams struct {
-	Queue     *string
-	Type      *string
-	ErrorType *string
-	Since     *time.Time
-	Until     *time.Time
-	MaxJobs   int32
-	Tenant    *string
+	Queue     *string    `json:"queue"`
+	Type      *string    `json:"type"`
+	ErrorType *string    `json:"error_type"`
+	Since     *time.Time `json:"since"`
+	Until     *time.Time `json:"until"`
+	MaxJobs   int32      `json:"max_jobs"`
+	Tenant    *string    `json:"tenant"`
 }
 
 func (q *Queries) RetryDeadLetters(ctx context.Context, arg RetryDeadLettersParams) (int32, error) {

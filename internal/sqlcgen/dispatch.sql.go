@@ -14,8 +14,8 @@ select ojs.release_many($1::uuid[], $2::uuid[])::uuid as id
 `
 
 type ReleaseManyParams struct {
-	Ids    []string
-	Leases []string
+	Ids    []string `json:"ids"`
+	Leases []string `json:"leases"`
 }
 
 func (q *Queries) ReleaseMany(ctx context.Context, arg ReleaseManyParams) ([]string, error) {

@@ -15,8 +15,8 @@ select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_a
 `
 
 type ActivateParams struct {
-	ID     string
-	Tenant *string
+	ID     string  `json:"id"`
+	Tenant *string `json:"tenant"`
 }
 
 func (q *Queries) Activate(ctx context.Context, arg ActivateParams) (OjsJob, error) {
@@ -61,8 +61,8 @@ select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_a
 `
 
 type CancelParams struct {
-	ID     string
-	Tenant *string
+	ID     string  `json:"id"`
+	Tenant *string `json:"tenant"`
 }
 
 func (q *Queries) Cancel(ctx context.Context, arg CancelParams) (OjsJob, error) {
@@ -107,8 +107,8 @@ select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_a
 `
 
 type JobInfoParams struct {
-	ID     string
-	Tenant *string
+	ID     string  `json:"id"`
+	Tenant *string `json:"tenant"`
 }
 
 func (q *Queries) JobInfo(ctx context.Context, arg JobInfoParams) (OjsJob, error) {
@@ -155,20 +155,20 @@ from ojs.job_results($1::uuid[], $2::text, $3::bigint) r
 `
 
 type JobResultsParams struct {
-	Ids      []string
-	Tenant   *string
-	MaxBytes int64
+	Ids      []string `json:"ids"`
+	Tenant   *string  `json:"tenant"`
+	MaxBytes int64    `json:"max_bytes"`
 }
 
 type JobResultsRow struct {
-	ID              string
-	State           string
-	Result          []byte
-	Error           []byte
-	ResultStoredAt  *time.Time
-	ResultExpiresAt time.Time
-	ResultSizeBytes int32
-	Pruned          bool
+	ID              string     `json:"id"`
+	State           string     `json:"state"`
+	Result          []byte     `json:"result"`
+	Error           []byte     `json:"error"`
+	ResultStoredAt  *time.Time `json:"result_stored_at"`
+	ResultExpiresAt time.Time  `json:"result_expires_at"`
+	ResultSizeBytes int32      `json:"result_size_bytes"`
+	Pruned          bool       `json:"pruned"`
 }
 
 func (q *Queries) JobResults(ctx context.Context, arg JobResultsParams) ([]JobResultsRow, error) {

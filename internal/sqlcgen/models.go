@@ -5,191 +5,192 @@
 package sqlcgen
 
 import (
+	"encoding/json"
 	"time"
 )
 
 // Cron jobs (ojs-cron). Written by ojs.put_cron and its like; what fires them is the tick.
 type OjsCron struct {
 	// Whose it is, and whose the jobs it makes are.
-	TenantID string
+	TenantID string `json:"tenant_id"`
 	// Its name, unique within the tenant.
-	Name string
+	Name string `json:"name"`
 	// Timers name it by this.
-	ID string
+	ID string `json:"id"`
 	// Grows with each change.
-	Rev int64
+	Rev int64 `json:"rev"`
 	// Whether it fires.
-	Enabled bool
+	Enabled bool `json:"enabled"`
 	// When it fires next, soonest first, as far as a server has translated the expression; the first is next_run_at.
-	Upcoming []time.Time
+	Upcoming []time.Time `json:"upcoming"`
 	// When a clock that is put forward leaves out a local time at which it would be due, soonest first.
-	LeftOut []time.Time
+	LeftOut []time.Time `json:"left_out"`
 	// When the soonest timer for it is due, if that time has not passed.
-	LookAt *time.Time
+	LookAt *time.Time `json:"look_at"`
 	// The latest jobs it made, among them those that had not ended when they were last looked at; about 100 at most.
-	Open []string
+	Open []string `json:"open"`
 	// Whether some of them may wait for the run before to end.
-	Waiting bool
+	Waiting bool `json:"waiting"`
 	// How many jobs it has made.
-	RunCount int64
+	RunCount int64 `json:"run_count"`
 	// When it last made a job.
-	LastRunAt *time.Time
+	LastRunAt *time.Time `json:"last_run_at"`
 	// Why a server could not translate the expression; until it is changed the cron job does not fire.
-	Error *string
+	Error *string `json:"error"`
 	// The cron expression as sent (ojs-cron sections 3 and 4).
-	Expression string
+	Expression string `json:"expression"`
 	// IANA name of the time zone that the expression is meant in.
-	Timezone string
+	Timezone string `json:"timezone"`
 	// What happens when it is due and a job it made has not ended: skip, allow, cancel_previous or enqueue (ojs-cron section 6).
-	OverlapPolicy string
+	OverlapPolicy string `json:"overlap_policy"`
 	// What happens when it was due more than a minute ago: once: it fires once, however often it was due; skip: it does not.
-	CatchUp string
+	CatchUp string `json:"catch_up"`
 	// What it is for, in its owner's words.
-	Description *string
+	Description *string `json:"description"`
 	// What @every counts from.
-	AnchorAt time.Time
+	AnchorAt time.Time `json:"anchor_at"`
 	// When it was first registered.
-	CreatedAt time.Time
+	CreatedAt time.Time `json:"created_at"`
 	// When somebody last changed it.
-	UpdatedAt time.Time
+	UpdatedAt time.Time `json:"updated_at"`
 	// Type of the jobs it makes; this and what follows is as in ojs.job.
-	Type string
+	Type string `json:"type"`
 	// Their queue.
-	Queue string
+	Queue string `json:"queue"`
 	// Their priority.
-	Priority int32
+	Priority int32 `json:"priority"`
 	// How many attempts they may have; null: as the retry policy or the default says.
-	MaxAttempts *int32
+	MaxAttempts *int32 `json:"max_attempts"`
 	// How long an attempt may run, milliseconds.
-	TimeoutMs *int32
+	TimeoutMs *int32 `json:"timeout_ms"`
 	// How long a lease lasts without a heartbeat, milliseconds; null: 600000.
-	VisibilityTimeoutMs *int32
+	VisibilityTimeoutMs *int32 `json:"visibility_timeout_ms"`
 	// Their labels.
-	Tags []string
+	Tags []string `json:"tags"`
 	// Their arguments, byte for byte.
-	Args []byte
+	Args []byte `json:"args"`
 	// Their meta, to which cron_name, cron_scheduled_at and cron_triggered_at are added.
-	Meta []byte
+	Meta []byte `json:"meta"`
 	// Their retry policy.
-	Retry []byte
+	Retry []byte `json:"retry"`
 	// Their options that have no column of their own.
-	Options []byte
+	Options []byte `json:"options"`
 	// Their attributes the specification does not know.
-	Extra []byte
+	Extra []byte `json:"extra"`
 }
 
 // Whether dispatch is held (held_at: since when, else null), and how many jobs would run if it went on: available at once, active when
 // their leases end, unless they are acknowledged before, scheduled and retryable when they are due. One row.
 type OjsDispatch struct {
-	HeldAt    *time.Time
-	Available int64
-	Active    int64
-	Scheduled int64
-	Retryable int64
-	Pending   int64
+	HeldAt    *time.Time `json:"held_at"`
+	Available int64      `json:"available"`
+	Active    int64      `json:"active"`
+	Scheduled int64      `json:"scheduled"`
+	Retryable int64      `json:"retryable"`
+	Pending   int64      `json:"pending"`
 }
 
 // Every job, one row. Private: written through functions and the view ojs.jobs; the dispatcher's order is (queue, priority, tenant, seq).
 type OjsJob struct {
 	// Where the job is in its life (ojs-core section 6).
-	State string
+	State string `json:"state"`
 	// How many times it has been handed to a worker.
-	Attempt int32
+	Attempt int32 `json:"attempt"`
 	// Token of the running attempt; ack, nack and heartbeat may prove with it that they still hold the job.
-	Lease *string
+	Lease *string `json:"lease"`
 	// When the latest attempt was handed out.
-	StartedAt *time.Time
+	StartedAt *time.Time `json:"started_at"`
 	// When the running attempt is taken back unless extended by a heartbeat.
-	LeaseExpiresAt *time.Time
+	LeaseExpiresAt *time.Time `json:"lease_expires_at"`
 	// When it was completed, cancelled or discarded.
-	FinishedAt *time.Time
+	FinishedAt *time.Time `json:"finished_at"`
 	// When a retryable job becomes available again.
-	RetryAt *time.Time
+	RetryAt *time.Time `json:"retry_at"`
 	// When it became available; for one not yet available, when it was created.
-	EnqueuedAt time.Time
+	EnqueuedAt time.Time `json:"enqueued_at"`
 	// The worker of the latest attempt, as it named itself.
-	WorkerID *string
+	WorkerID *string `json:"worker_id"`
 	// Failed attempts, oldest first: {attempt, code, type, message, occurred_at, retryable, details}; the latest 100.
-	Errors []byte
+	Errors []byte `json:"errors"`
 	// What the worker acknowledged with, byte for byte.
-	Result []byte
+	Result []byte `json:"result"`
 	// First-in-first-out order among the jobs of a (queue, priority, tenant); null until the job is available for the first time.
-	Seq *int64
+	Seq *int64 `json:"seq"`
 	// Whose job it is; never changes.
-	TenantID string
+	TenantID string `json:"tenant_id"`
 	// UUIDv7, unique within the tenant. First in the key, so that a worker's bare id is one index probe.
-	ID string
+	ID string `json:"id"`
 	// The queue; default 'default'.
-	Queue string
+	Queue string `json:"queue"`
 	// What kind of work (ojs-core section 5.1).
-	Type string
+	Type string `json:"type"`
 	// Higher goes first within a queue; -100 to 100, default 0.
-	Priority int32
+	Priority int32 `json:"priority"`
 	// How many attempts it may have; default 3.
-	MaxAttempts int32
+	MaxAttempts int32 `json:"max_attempts"`
 	// When it was enqueued.
-	CreatedAt time.Time
+	CreatedAt time.Time `json:"created_at"`
 	// Not before this time.
-	ScheduledAt *time.Time
+	ScheduledAt *time.Time `json:"scheduled_at"`
 	// Discarded when not started by this time.
-	ExpiresAt *time.Time
+	ExpiresAt *time.Time `json:"expires_at"`
 	// How long an attempt may run, milliseconds; 0 or null: no limit of its own, settings.timeout_ms holds.
-	TimeoutMs *int32
+	TimeoutMs *int32 `json:"timeout_ms"`
 	// How long a lease lasts without a heartbeat, milliseconds; null: 30000 or what the FETCH asks for.
-	VisibilityTimeoutMs *int32
+	VisibilityTimeoutMs *int32 `json:"visibility_timeout_ms"`
 	// Labels for filtering.
-	Tags []string
+	Tags []string `json:"tags"`
 	// The job's arguments, a JSON array, byte for byte as sent.
-	Args []byte
+	Args []byte `json:"args"`
 	// A JSON object of the producer's.
-	Meta []byte
+	Meta []byte `json:"meta"`
 	// The retry policy as sent (ojs-retry section 2); null: the default policy.
-	Retry []byte
+	Retry []byte `json:"retry"`
 	// Options that have no column of their own, byte for byte.
-	Options []byte
+	Options []byte `json:"options"`
 	// Attributes the specification does not know, byte for byte (ojs-core section 5.5).
-	Extra []byte
+	Extra []byte `json:"extra"`
 }
 
 // Every error a caller can meet: SQLSTATE, OJS code, HTTP status, whether a retry can help. A key of two characters stands for the rest of
 // its SQLSTATE class.
 type OjsProblem struct {
 	// SQLSTATE, five characters; or a class, two characters.
-	Sqlstate string
+	Sqlstate string `json:"sqlstate"`
 	// The code in an HTTP error body (ojs-errors).
-	Code string
+	Code string `json:"code"`
 	// The HTTP status it is answered with.
-	HttpStatus int32
+	HttpStatus int32 `json:"http_status"`
 	// Whether the same request may succeed later unchanged.
-	Retryable bool
+	Retryable bool `json:"retryable"`
 	// One line for people; used when PostgreSQL's own message must not leave the server.
-	Title string
+	Title string `json:"title"`
 	// What the caller can do.
-	Hint string
+	Hint string `json:"hint"`
 }
 
 // Configured queues. A queue without a row is not paused; queues need not be created.
 type OjsQueue struct {
 	// The queue's name.
-	Queue string
+	Queue string `json:"queue"`
 	// Whether dispatch from it stands still.
-	Paused bool
+	Paused bool `json:"paused"`
 	// When it was first configured.
-	CreatedAt time.Time
+	CreatedAt time.Time `json:"created_at,omitzero"`
 	// When its configuration was changed last.
-	UpdatedAt *time.Time
+	UpdatedAt *time.Time `json:"updated_at,omitempty"`
 	// Its configuration (ojs.configure_queue).
-	Config []byte
+	Config json.RawMessage `json:"config"`
 }
 
 // Configured tenants. A tenant without a row has weight 1 and no boost. Changed by ojs.configure_tenant.
 type OjsTenant struct {
 	// The tenant (multi-tenancy section 5.2).
-	TenantID string
+	TenantID string `json:"tenant_id"`
 	// Share of dispatch relative to the other tenants with work; 0.000001 to 1000000.
-	Weight string
+	Weight string `json:"weight"`
 	// Added to the priority of the tenant's jobs when they are dispatched; -100 to 100. The jobs keep their own priority.
-	PriorityBoost int32
+	PriorityBoost int32 `json:"priority_boost"`
 	// When the tenant was first configured.
-	CreatedAt time.Time
+	CreatedAt time.Time `json:"created_at"`
 }

@@ -7,27 +7,37 @@ package sqlcgen
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 )
 
 const configureQueue = `-- name: ConfigureQueue :one
-select queue, paused, created_at, updated_at, config from ojs.configure_queue($1::text, $2::jsonb)
+select q.queue as name, case when q.paused then 'paused' else 'active' end::text as state, q.config, q.created_at, q.updated_at
+from ojs.configure_queue($1::text, $2::jsonb) q
 `
 
 type ConfigureQueueParams struct {
-	Queue  string
-	Config []byte
+	Queue  string `json:"queue"`
+	Config []byte `json:"config"`
 }
 
-func (q *Queries) ConfigureQueue(ctx context.Context, arg ConfigureQueueParams) (OjsQueue, error) {
+type ConfigureQueueRow struct {
+	Name      string          `json:"name"`
+	State     string          `json:"state"`
+	Config    json.RawMessage `json:"config"`
+	CreatedAt time.Time       `json:"created_at,omitzero"`
+	UpdatedAt *time.Time      `json:"updated_at,omitempty"`
+}
+
+func (q *Queries) ConfigureQueue(ctx context.Context, arg ConfigureQueueParams) (ConfigureQueueRow, error) {
 	row := q.db.QueryRow(ctx, configureQueue, arg.Queue, arg.Config)
-	var i OjsQueue
+	var i ConfigureQueueRow
 	err := row.Scan(
-		&i.Queue,
-		&i.Paused,
+		&i.Name,
+		&i.State,
+		&i.Config,
 		&i.CreatedAt,
 		&i.UpdatedAt,
-		&i.Config,
 	)
 	return i, err
 }
@@ -37,9 +47,9 @@ select tenant_id, weight, priority_boost, created_at from ojs.configure_tenant($
 `
 
 type ConfigureTenantParams struct {
-	Tenant        string
-	Weight        *string
-	PriorityBoost *int32
+	Tenant        string  `json:"tenant"`
+	Weight        *string `json:"weight"`
+	PriorityBoost *int32  `json:"priority_boost"`
 }
 
 func (q *Queries) ConfigureTenant(ctx context.Context, arg ConfigureTenantParams) (OjsTenant, error) {
@@ -54,43 +64,13 @@ func (q *Queries) ConfigureTenant(ctx context.Context, arg ConfigureTenantParams
 	return i, err
 }
 
-const configuredQueue = `-- name: ConfiguredQueue :many
-select queue, paused, created_at, updated_at, config from ojs.queue where queue = $1::text
-`
-
-func (q *Queries) ConfiguredQueue(ctx context.Context, queue string) ([]OjsQueue, error) {
-	rows, err := q.db.Query(ctx, configuredQueue, queue)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []OjsQueue
-	for rows.Next() {
-		var i OjsQueue
-		if err := rows.Scan(
-			&i.Queue,
-			&i.Paused,
-			&i.CreatedAt,
-			&i.UpdatedAt,
-			&i.Config,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const deleteQueue = `-- name: DeleteQueue :exec
 select ojs.delete_queue($1::text, $2::text)
 `
 
 type DeleteQueueParams struct {
-	Queue    string
-	Strategy string
+	Queue    string `json:"queue"`
+	Strategy string `json:"strategy"`
 }
 
 func (q *Queries) DeleteQueue(ctx context.Context, arg DeleteQueueParams) error {
@@ -122,20 +102,20 @@ from ojs.events($1::text[], $2::text[], $3::int, $4::text) e(id, type, at, tenan
 `
 
 type EventsParams struct {
-	Types   []string
-	Queues  []string
-	MaxRows int32
-	Tenant  *string
+	Types   []string `json:"types"`
+	Queues  []string `json:"queues"`
+	MaxRows int32    `json:"max_rows"`
+	Tenant  *string  `json:"tenant"`
 }
 
 type EventsRow struct {
-	ID       string
-	Type     string
-	At       time.Time
-	TenantID string
-	Queue    string
-	Subject  string
-	Data     []byte
+	ID       string    `json:"id"`
+	Type     string    `json:"type"`
+	At       time.Time `json:"at"`
+	TenantID string    `json:"tenant_id"`
+	Queue    string    `json:"queue"`
+	Subject  string    `json:"subject"`
+	Data     []byte    `json:"data"`
 }
 
 func (q *Queries) Events(ctx context.Context, arg EventsParams) ([]EventsRow, error) {
@@ -206,44 +186,127 @@ func (q *Queries) PauseQueue(ctx context.Context, queue string) (OjsQueue, error
 	return i, err
 }
 
-const queueStats = `-- name: QueueStats :many
-select queue, paused, tenants, available, active, scheduled, pending, retryable, completed, cancelled, discarded, failed, total_jobs,
-    coalesce(extract(epoch from oldest_wait), 0)::float8 as oldest_wait_seconds
-from ojs.queue_stats
-where queue = coalesce($1::text, queue)
-order by queue
+const queueConfig = `-- name: QueueConfig :many
+select q.queue as name, case when q.paused then 'paused' else 'active' end::text as state, q.config, q.created_at, q.updated_at
+from ojs.queue q where q.queue = $1::text
 `
 
-type QueueStatsRow struct {
-	Queue             string
-	Paused            bool
-	Tenants           int64
-	Available         int64
-	Active            int64
-	Scheduled         int64
-	Pending           int64
-	Retryable         int64
-	Completed         int64
-	Cancelled         int64
-	Discarded         int64
-	Failed            int64
-	TotalJobs         int64
-	OldestWaitSeconds float64
+type QueueConfigRow struct {
+	Name      string          `json:"name"`
+	State     string          `json:"state"`
+	Config    json.RawMessage `json:"config"`
+	CreatedAt time.Time       `json:"created_at,omitzero"`
+	UpdatedAt *time.Time      `json:"updated_at,omitempty"`
 }
 
-func (q *Queries) QueueStats(ctx context.Context, queue *string) ([]QueueStatsRow, error) {
-	rows, err := q.db.Query(ctx, queueStats, queue)
+func (q *Queries) QueueConfig(ctx context.Context, queue string) ([]QueueConfigRow, error) {
+	rows, err := q.db.Query(ctx, queueConfig, queue)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []QueueStatsRow
+	var items []QueueConfigRow
 	for rows.Next() {
-		var i QueueStatsRow
+		var i QueueConfigRow
 		if err := rows.Scan(
-			&i.Queue,
+			&i.Name,
+			&i.State,
+			&i.Config,
+			&i.CreatedAt,
+			&i.UpdatedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const queueNames = `-- name: QueueNames :many
+select s.queue as name, count(*) over () as total
+from ojs.queue_stats s
+where $1::text is null or s.queue in (select t.queue from ojs.shard_stats t where t.tenant_id = $1::text)
+order by s.queue
+limit $3::int offset $2::int
+`
+
+type QueueNamesParams struct {
+	Tenant  *string `json:"tenant"`
+	Skip    int32   `json:"skip"`
+	MaxRows int32   `json:"max_rows"`
+}
+
+type QueueNamesRow struct {
+	Name  string `json:"name"`
+	Total int64  `json:"total"`
+}
+
+func (q *Queries) QueueNames(ctx context.Context, arg QueueNamesParams) ([]QueueNamesRow, error) {
+	rows, err := q.db.Query(ctx, queueNames, arg.Tenant, arg.Skip, arg.MaxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []QueueNamesRow
+	for rows.Next() {
+		var i QueueNamesRow
+		if err := rows.Scan(&i.Name, &i.Total); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const queues = `-- name: Queues :many
+select s.queue as name, case when s.paused then 'paused' else 'active' end::text as status, s.paused, s.total_jobs,
+    coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms, (s.available + s.scheduled + s.pending)::bigint as depth,
+    s.available, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
+from ojs.queue_stats s
+where s.queue = any ($1::text[])
+order by s.queue
+`
+
+type QueuesRow struct {
+	Name           string `json:"name"`
+	Status         string `json:"status"`
+	Paused         bool   `json:"paused"`
+	TotalJobs      int64  `json:"total_jobs"`
+	OldestWaitMs   int64  `json:"oldest_wait_ms"`
+	Depth          int64  `json:"depth"`
+	Available      int64  `json:"available"`
+	Active         int64  `json:"active"`
+	Scheduled      int64  `json:"scheduled"`
+	Pending        int64  `json:"pending"`
+	Retryable      int64  `json:"retryable"`
+	Completed      int64  `json:"completed"`
+	Cancelled      int64  `json:"cancelled"`
+	Discarded      int64  `json:"discarded"`
+	FailedAttempts int64  `json:"failed_attempts"`
+}
+
+func (q *Queries) Queues(ctx context.Context, names []string) ([]QueuesRow, error) {
+	rows, err := q.db.Query(ctx, queues, names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []QueuesRow
+	for rows.Next() {
+		var i QueuesRow
+		if err := rows.Scan(
+			&i.Name,
+			&i.Status,
 			&i.Paused,
-			&i.Tenants,
+			&i.TotalJobs,
+			&i.OldestWaitMs,
+			&i.Depth,
 			&i.Available,
 			&i.Active,
 			&i.Scheduled,
@@ -252,9 +315,7 @@ func (q *Queries) QueueStats(ctx context.Context, queue *string) ([]QueueStatsRo
 			&i.Completed,
 			&i.Cancelled,
 			&i.Discarded,
-			&i.Failed,
-			&i.TotalJobs,
-			&i.OldestWaitSeconds,
+			&i.FailedAttempts,
 		); err != nil {
 			return nil, err
 		}
@@ -301,47 +362,88 @@ func (q *Queries) ResumeQueue(ctx context.Context, queue string) (OjsQueue, erro
 	return i, err
 }
 
-const shardStats = `-- name: ShardStats :many
-select s.queue, q.paused, s.available, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed, s.total_jobs,
-    coalesce(extract(epoch from s.oldest_wait), 0)::float8 as oldest_wait_seconds
-from ojs.shard_stats s left join ojs.queue q on q.queue = s.queue
-where s.tenant_id = $1::text and s.queue = coalesce($2::text, s.queue)
-order by s.queue
+const tenantNames = `-- name: TenantNames :many
+select s.tenant_id as name, count(*) over () as total from ojs.tenant_stats s order by s.tenant_id limit $2::int offset $1::int
 `
 
-type ShardStatsParams struct {
-	Tenant string
-	Queue  *string
+type TenantNamesParams struct {
+	Skip    int32 `json:"skip"`
+	MaxRows int32 `json:"max_rows"`
 }
 
-type ShardStatsRow struct {
-	Queue             string
-	Paused            *bool
-	Available         int64
-	Active            int64
-	Scheduled         int64
-	Pending           int64
-	Retryable         int64
-	Completed         int64
-	Cancelled         int64
-	Discarded         int64
-	Failed            int64
-	TotalJobs         int64
-	OldestWaitSeconds float64
+type TenantNamesRow struct {
+	Name  string `json:"name"`
+	Total int64  `json:"total"`
 }
 
-func (q *Queries) ShardStats(ctx context.Context, arg ShardStatsParams) ([]ShardStatsRow, error) {
-	rows, err := q.db.Query(ctx, shardStats, arg.Tenant, arg.Queue)
+func (q *Queries) TenantNames(ctx context.Context, arg TenantNamesParams) ([]TenantNamesRow, error) {
+	rows, err := q.db.Query(ctx, tenantNames, arg.Skip, arg.MaxRows)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ShardStatsRow
+	var items []TenantNamesRow
 	for rows.Next() {
-		var i ShardStatsRow
+		var i TenantNamesRow
+		if err := rows.Scan(&i.Name, &i.Total); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const tenantQueues = `-- name: TenantQueues :many
+select s.queue as name, case when q.paused then 'paused' else 'active' end::text as status, coalesce(q.paused, false)::boolean as paused, s.total_jobs,
+    coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms, (s.available + s.scheduled + s.pending)::bigint as depth,
+    s.available, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
+from ojs.shard_stats s left join ojs.queue q on q.queue = s.queue
+where s.tenant_id = $1::text and s.queue = any ($2::text[])
+order by s.queue
+`
+
+type TenantQueuesParams struct {
+	Tenant string   `json:"tenant"`
+	Names  []string `json:"names"`
+}
+
+type TenantQueuesRow struct {
+	Name           string `json:"name"`
+	Status         string `json:"status"`
+	Paused         bool   `json:"paused"`
+	TotalJobs      int64  `json:"total_jobs"`
+	OldestWaitMs   int64  `json:"oldest_wait_ms"`
+	Depth          int64  `json:"depth"`
+	Available      int64  `json:"available"`
+	Active         int64  `json:"active"`
+	Scheduled      int64  `json:"scheduled"`
+	Pending        int64  `json:"pending"`
+	Retryable      int64  `json:"retryable"`
+	Completed      int64  `json:"completed"`
+	Cancelled      int64  `json:"cancelled"`
+	Discarded      int64  `json:"discarded"`
+	FailedAttempts int64  `json:"failed_attempts"`
+}
+
+func (q *Queries) TenantQueues(ctx context.Context, arg TenantQueuesParams) ([]TenantQueuesRow, error) {
+	rows, err := q.db.Query(ctx, tenantQueues, arg.Tenant, arg.Names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TenantQueuesRow
+	for rows.Next() {
+		var i TenantQueuesRow
 		if err := rows.Scan(
-			&i.Queue,
+			&i.Name,
+			&i.Status,
 			&i.Paused,
+			&i.TotalJobs,
+			&i.OldestWaitMs,
+			&i.Depth,
 			&i.Available,
 			&i.Active,
 			&i.Scheduled,
@@ -350,9 +452,7 @@ func (q *Queries) ShardStats(ctx context.Context, arg ShardStatsParams) ([]Shard
 			&i.Completed,
 			&i.Cancelled,
 			&i.Discarded,
-			&i.Failed,
-			&i.TotalJobs,
-			&i.OldestWaitSeconds,
+			&i.FailedAttempts,
 		); err != nil {
 			return nil, err
 		}
@@ -364,51 +464,62 @@ func (q *Queries) ShardStats(ctx context.Context, arg ShardStatsParams) ([]Shard
 	return items, nil
 }
 
-const tenantStats = `-- name: TenantStats :many
-select s.tenant_id, t.priority_boost, t.created_at, s.weight::numeric as weight, s.backlog as available, s.active, s.scheduled, s.pending, s.retryable,
-    s.completed, s.cancelled, s.discarded, s.failed, s.total_jobs, s.dispatched, coalesce(extract(epoch from s.oldest_wait), 0)::float8 as oldest_wait_seconds,
-    coalesce(s.deficit, 0)::float8 as deficit, coalesce(s.effective_share, 0)::float8 as effective_share, coalesce(s.actual_share, 0)::float8 as actual_share
+const tenants = `-- name: Tenants :many
+select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost, 0)::int as priority_boost, t.created_at,
+    coalesce(s.effective_share, 0)::float8 as effective_share, coalesce(s.actual_share, 0)::float8 as actual_share,
+    coalesce(s.deficit, 0)::float8 as deficit, s.dispatched, s.total_jobs,
+    coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
+    (s.backlog + s.scheduled + s.pending)::bigint as depth, s.backlog as available, s.active, s.scheduled, s.pending, s.retryable,
+    s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
 from ojs.tenant_stats s left join ojs.tenant t on t.tenant_id = s.tenant_id
-where s.tenant_id = coalesce($1::text, s.tenant_id)
+where s.tenant_id = any ($1::text[])
 order by s.tenant_id
 `
 
-type TenantStatsRow struct {
-	TenantID          string
-	PriorityBoost     *int32
-	CreatedAt         *time.Time
-	Weight            string
-	Available         int64
-	Active            int64
-	Scheduled         int64
-	Pending           int64
-	Retryable         int64
-	Completed         int64
-	Cancelled         int64
-	Discarded         int64
-	Failed            int64
-	TotalJobs         int64
-	Dispatched        int64
-	OldestWaitSeconds float64
-	Deficit           float64
-	EffectiveShare    float64
-	ActualShare       float64
+type TenantsRow struct {
+	ID             string     `json:"id"`
+	Weight         string     `json:"weight"`
+	PriorityBoost  int32      `json:"priority_boost"`
+	CreatedAt      *time.Time `json:"created_at"`
+	EffectiveShare float64    `json:"effective_share"`
+	ActualShare    float64    `json:"actual_share"`
+	Deficit        float64    `json:"deficit"`
+	Dispatched     int64      `json:"dispatched"`
+	TotalJobs      int64      `json:"total_jobs"`
+	OldestWaitMs   int64      `json:"oldest_wait_ms"`
+	Depth          int64      `json:"depth"`
+	Available      int64      `json:"available"`
+	Active         int64      `json:"active"`
+	Scheduled      int64      `json:"scheduled"`
+	Pending        int64      `json:"pending"`
+	Retryable      int64      `json:"retryable"`
+	Completed      int64      `json:"completed"`
+	Cancelled      int64      `json:"cancelled"`
+	Discarded      int64      `json:"discarded"`
+	FailedAttempts int64      `json:"failed_attempts"`
 }
 
-func (q *Queries) TenantStats(ctx context.Context, tenant *string) ([]TenantStatsRow, error) {
-	rows, err := q.db.Query(ctx, tenantStats, tenant)
+func (q *Queries) Tenants(ctx context.Context, names []string) ([]TenantsRow, error) {
+	rows, err := q.db.Query(ctx, tenants, names)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []TenantStatsRow
+	var items []TenantsRow
 	for rows.Next() {
-		var i TenantStatsRow
+		var i TenantsRow
 		if err := rows.Scan(
-			&i.TenantID,
+			&i.ID,
+			&i.Weight,
 			&i.PriorityBoost,
 			&i.CreatedAt,
-			&i.Weight,
+			&i.EffectiveShare,
+			&i.ActualShare,
+			&i.Deficit,
+			&i.Dispatched,
+			&i.TotalJobs,
+			&i.OldestWaitMs,
+			&i.Depth,
 			&i.Available,
 			&i.Active,
 			&i.Scheduled,
@@ -417,13 +528,7 @@ func (q *Queries) TenantStats(ctx context.Context, tenant *string) ([]TenantStat
 			&i.Completed,
 			&i.Cancelled,
 			&i.Discarded,
-			&i.Failed,
-			&i.TotalJobs,
-			&i.Dispatched,
-			&i.OldestWaitSeconds,
-			&i.Deficit,
-			&i.EffectiveShare,
-			&i.ActualShare,
+			&i.FailedAttempts,
 		); err != nil {
 			return nil, err
 		}

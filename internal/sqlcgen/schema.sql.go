@@ -56,8 +56,8 @@ select coalesce(ojs.schema_hash(), '')::text as stored, coalesce(ojs.schema_hash
 `
 
 type SchemaHashesRow struct {
-	Stored    string
-	AtVersion string
+	Stored    string `json:"stored"`
+	AtVersion string `json:"at_version"`
 }
 
 func (q *Queries) SchemaHashes(ctx context.Context, version int64) (SchemaHashesRow, error) {

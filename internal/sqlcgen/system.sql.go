@@ -38,19 +38,19 @@ select (tick.done).promoted::int as promoted, (tick.done).reaped::int as reaped,
 `
 
 type TickParams struct {
-	Batch    int32
-	Token    *string
-	StrideMs int32
-	Backend  *int32
+	Batch    int32   `json:"batch"`
+	Token    *string `json:"token"`
+	StrideMs int32   `json:"stride_ms"`
+	Backend  *int32  `json:"backend"`
 }
 
 type TickRow struct {
-	Promoted  int32
-	Reaped    int32
-	RolledUp  int32
-	NextInMs  int32
-	OnDuty    bool
-	Unplanned int32
+	Promoted  int32 `json:"promoted"`
+	Reaped    int32 `json:"reaped"`
+	RolledUp  int32 `json:"rolled_up"`
+	NextInMs  int32 `json:"next_in_ms"`
+	OnDuty    bool  `json:"on_duty"`
+	Unplanned int32 `json:"unplanned"`
 }
 
 func (q *Queries) Tick(ctx context.Context, arg TickParams) (TickRow, error) {
@@ -78,9 +78,9 @@ select coalesce((upkeep.done).task, '')::text as task, coalesce((upkeep.done).st
 `
 
 type UpkeepRow struct {
-	Task     string
-	Step     string
-	NextInMs int32
+	Task     string `json:"task"`
+	Step     string `json:"step"`
+	NextInMs int32  `json:"next_in_ms"`
 }
 
 func (q *Queries) Upkeep(ctx context.Context) (UpkeepRow, error) {

@@ -25,8 +25,8 @@ select ojs.drop_waiter($1::uuid, q) from unnest($2::text[]) q
 `
 
 type DropWaitersParams struct {
-	Server string
-	Queues []string
+	Server string   `json:"server"`
+	Queues []string `json:"queues"`
 }
 
 func (q *Queries) DropWaiters(ctx context.Context, arg DropWaitersParams) error {
@@ -39,13 +39,13 @@ select w.queue::text as queue, w.token::text as token from ojs.register_waiters(
 `
 
 type RegisterWaitersParams struct {
-	Server string
-	Queues []string
+	Server string   `json:"server"`
+	Queues []string `json:"queues"`
 }
 
 type RegisterWaitersRow struct {
-	Queue string
-	Token string
+	Queue string `json:"queue"`
+	Token string `json:"token"`
 }
 
 func (q *Queries) RegisterWaiters(ctx context.Context, arg RegisterWaitersParams) ([]RegisterWaitersRow, error) {

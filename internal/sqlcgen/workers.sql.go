@@ -7,6 +7,7 @@ package sqlcgen
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 )
 
@@ -19,28 +20,28 @@ select (beat.done).state::text as state, (beat.done).jobs_extended::uuid[] as jo
 `
 
 type BeatParams struct {
-	WorkerID            string
-	Ids                 []string
-	State               *string
-	VisibilityTimeoutMs *int32
-	Tenant              *string
-	Active              *int32
-	Hostname            *string
-	Pid                 *int32
-	Queues              []string
-	Concurrency         *int32
-	Labels              []string
-	Version             *string
-	Metadata            []byte
-	StartedAt           *time.Time
+	WorkerID            string     `json:"worker_id"`
+	Ids                 []string   `json:"ids"`
+	State               *string    `json:"state"`
+	VisibilityTimeoutMs *int32     `json:"visibility_timeout_ms"`
+	Tenant              *string    `json:"tenant"`
+	Active              *int32     `json:"active"`
+	Hostname            *string    `json:"hostname"`
+	Pid                 *int32     `json:"pid"`
+	Queues              []string   `json:"queues"`
+	Concurrency         *int32     `json:"concurrency"`
+	Labels              []string   `json:"labels"`
+	Version             *string    `json:"version"`
+	Metadata            []byte     `json:"metadata"`
+	StartedAt           *time.Time `json:"started_at"`
 }
 
 type BeatRow struct {
-	State               string
-	JobsExtended        []string
-	ServerTime          time.Time
-	HeartbeatIntervalMs int32
-	HeartbeatTimeoutMs  int32
+	State               string    `json:"state"`
+	JobsExtended        []string  `json:"jobs_extended"`
+	ServerTime          time.Time `json:"server_time"`
+	HeartbeatIntervalMs int32     `json:"heartbeat_interval_ms"`
+	HeartbeatTimeoutMs  int32     `json:"heartbeat_timeout_ms"`
 }
 
 func (q *Queries) Beat(ctx context.Context, arg BeatParams) (BeatRow, error) {
@@ -76,8 +77,8 @@ select ojs.deregister_worker($1::text, $2::text)::boolean
 `
 
 type DeregisterWorkerParams struct {
-	WorkerID string
-	Tenant   *string
+	WorkerID string  `json:"worker_id"`
+	Tenant   *string `json:"tenant"`
 }
 
 func (q *Queries) DeregisterWorker(ctx context.Context, arg DeregisterWorkerParams) (bool, error) {
@@ -92,9 +93,9 @@ select w.worker_id from ojs.direct_worker($1::text, $2::text, $3::text) w
 `
 
 type DirectWorkerParams struct {
-	WorkerID  string
-	Directive string
-	Tenant    *string
+	WorkerID  string  `json:"worker_id"`
+	Directive string  `json:"directive"`
+	Tenant    *string `json:"tenant"`
 }
 
 func (q *Queries) DirectWorker(ctx context.Context, arg DirectWorkerParams) (string, error) {
@@ -109,8 +110,8 @@ select ojs.direct_workers($1::text, $2::text)::int
 `
 
 type DirectWorkersParams struct {
-	Directive string
-	Tenant    *string
+	Directive string  `json:"directive"`
+	Tenant    *string `json:"tenant"`
 }
 
 func (q *Queries) DirectWorkers(ctx context.Context, arg DirectWorkersParams) (int32, error) {
@@ -128,23 +129,23 @@ select (beat.done).state::text as state, (beat.done).server_time::timestamptz as
 `
 
 type RegisterWorkerParams struct {
-	WorkerID    string
-	Hostname    *string
-	Pid         *int32
-	Queues      []string
-	Concurrency *int32
-	Labels      []string
-	Version     *string
-	Metadata    []byte
-	StartedAt   *time.Time
-	Tenant      *string
+	WorkerID    string     `json:"worker_id"`
+	Hostname    *string    `json:"hostname"`
+	Pid         *int32     `json:"pid"`
+	Queues      []string   `json:"queues"`
+	Concurrency *int32     `json:"concurrency"`
+	Labels      []string   `json:"labels"`
+	Version     *string    `json:"version"`
+	Metadata    []byte     `json:"metadata"`
+	StartedAt   *time.Time `json:"started_at"`
+	Tenant      *string    `json:"tenant"`
 }
 
 type RegisterWorkerRow struct {
-	State               string
-	ServerTime          time.Time
-	HeartbeatIntervalMs int32
-	HeartbeatTimeoutMs  int32
+	State               string    `json:"state"`
+	ServerTime          time.Time `json:"server_time"`
+	HeartbeatIntervalMs int32     `json:"heartbeat_interval_ms"`
+	HeartbeatTimeoutMs  int32     `json:"heartbeat_timeout_ms"`
 }
 
 func (q *Queries) RegisterWorker(ctx context.Context, arg RegisterWorkerParams) (RegisterWorkerRow, error) {
@@ -175,8 +176,8 @@ select ojs.remove_worker($1::text, $2::text)::int
 `
 
 type RemoveWorkerParams struct {
-	WorkerID string
-	Tenant   *string
+	WorkerID string  `json:"worker_id"`
+	Tenant   *string `json:"tenant"`
 }
 
 func (q *Queries) RemoveWorker(ctx context.Context, arg RemoveWorkerParams) (int32, error) {
@@ -187,35 +188,35 @@ func (q *Queries) RemoveWorker(ctx context.Context, arg RemoveWorkerParams) (int
 }
 
 const workerInfo = `-- name: WorkerInfo :many
-select coalesce(w.tenant_id, '')::text as tenant_id, w.worker_id, w.state, coalesce(w.directive, '')::text as directive, w.stale, w.resting, w.hostname, w.pid,
-    w.queues, w.concurrency, w.active_jobs, w.active_job_ids, w.labels, w.version, w.metadata, w.started_at, w.registered_at, w.last_heartbeat_at
+select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stale' else w.state end::text as state, w.directive, w.hostname, w.pid,
+    coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs, coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids,
+    coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata, w.started_at, w.registered_at, w.last_heartbeat_at
 from ojs.worker_info($1::text, $2::text) w
 `
 
 type WorkerInfoParams struct {
-	WorkerID string
-	Tenant   *string
+	WorkerID string  `json:"worker_id"`
+	Tenant   *string `json:"tenant"`
 }
 
 type WorkerInfoRow struct {
-	TenantID        string
-	WorkerID        string
-	State           string
-	Directive       string
-	Stale           bool
-	Resting         bool
-	Hostname        *string
-	Pid             *int32
-	Queues          []string
-	Concurrency     *int32
-	ActiveJobs      int32
-	ActiveJobIds    []string
-	Labels          []string
-	Version         *string
-	Metadata        []byte
-	StartedAt       *time.Time
-	RegisteredAt    time.Time
-	LastHeartbeatAt time.Time
+	ID              string          `json:"id"`
+	WorkerID        string          `json:"worker_id"`
+	TenantID        *string         `json:"tenant_id,omitempty"`
+	State           string          `json:"state"`
+	Directive       *string         `json:"directive,omitempty"`
+	Hostname        *string         `json:"hostname,omitempty"`
+	Pid             *int32          `json:"pid,omitempty"`
+	Queues          []string        `json:"queues"`
+	Concurrency     *int32          `json:"concurrency,omitempty"`
+	ActiveJobs      int32           `json:"active_jobs"`
+	ActiveJobIds    []string        `json:"active_job_ids"`
+	Labels          []string        `json:"labels"`
+	Version         *string         `json:"version,omitempty"`
+	Metadata        json.RawMessage `json:"metadata,omitempty"`
+	StartedAt       *time.Time      `json:"started_at,omitempty"`
+	RegisteredAt    time.Time       `json:"registered_at"`
+	LastHeartbeatAt time.Time       `json:"last_heartbeat_at"`
 }
 
 func (q *Queries) WorkerInfo(ctx context.Context, arg WorkerInfoParams) ([]WorkerInfoRow, error) {
@@ -228,12 +229,11 @@ func (q *Queries) WorkerInfo(ctx context.Context, arg WorkerInfoParams) ([]Worke
 	for rows.Next() {
 		var i WorkerInfoRow
 		if err := rows.Scan(
-			&i.TenantID,
+			&i.ID,
 			&i.WorkerID,
+			&i.TenantID,
 			&i.State,
 			&i.Directive,
-			&i.Stale,
-			&i.Resting,
 			&i.Hostname,
 			&i.Pid,
 			&i.Queues,
@@ -265,19 +265,19 @@ order by j.started_at, j.id
 `
 
 type WorkerJobsParams struct {
-	Ids      []string
-	WorkerID string
-	Tenant   *string
+	Ids      []string `json:"ids"`
+	WorkerID string   `json:"worker_id"`
+	Tenant   *string  `json:"tenant"`
 }
 
 type WorkerJobsRow struct {
-	ID             string
-	TenantID       string
-	Type           string
-	Queue          string
-	Attempt        int32
-	StartedAt      *time.Time
-	LeaseExpiresAt *time.Time
+	ID             string     `json:"id"`
+	TenantID       string     `json:"tenant_id"`
+	Type           string     `json:"type"`
+	Queue          string     `json:"queue"`
+	Attempt        int32      `json:"attempt"`
+	StartedAt      *time.Time `json:"started_at,omitempty"`
+	LeaseExpiresAt *time.Time `json:"lease_expires_at,omitempty"`
 }
 
 func (q *Queries) WorkerJobs(ctx context.Context, arg WorkerJobsParams) ([]WorkerJobsRow, error) {
@@ -308,35 +308,74 @@ func (q *Queries) WorkerJobs(ctx context.Context, arg WorkerJobsParams) ([]Worke
 	return items, nil
 }
 
-const workers = `-- name: Workers :many
-select coalesce(w.tenant_id, '')::text as tenant_id, w.worker_id, w.state, coalesce(w.directive, '')::text as directive, w.stale, w.resting, w.hostname, w.pid,
-    w.queues, w.concurrency, w.active_jobs, w.active_job_ids, w.labels, w.version, w.metadata, w.started_at, w.registered_at, w.last_heartbeat_at
-from ojs.workers w where w.tenant_id = $1::text or $1::text is null order by w.tenant_id nulls first, w.worker_id
+const workerStates = `-- name: WorkerStates :many
+select case when w.stale then 'stale' else w.state end::text as state, count(*)::int as workers
+from ojs.workers w where w.tenant_id = $1::text or $1::text is null group by 1
 `
 
-type WorkersRow struct {
-	TenantID        string
-	WorkerID        string
-	State           string
-	Directive       string
-	Stale           bool
-	Resting         bool
-	Hostname        *string
-	Pid             *int32
-	Queues          []string
-	Concurrency     *int32
-	ActiveJobs      int32
-	ActiveJobIds    []string
-	Labels          []string
-	Version         *string
-	Metadata        []byte
-	StartedAt       *time.Time
-	RegisteredAt    time.Time
-	LastHeartbeatAt time.Time
+type WorkerStatesRow struct {
+	State   string `json:"state"`
+	Workers int32  `json:"workers"`
 }
 
-func (q *Queries) Workers(ctx context.Context, tenant *string) ([]WorkersRow, error) {
-	rows, err := q.db.Query(ctx, workers, tenant)
+func (q *Queries) WorkerStates(ctx context.Context, tenant *string) ([]WorkerStatesRow, error) {
+	rows, err := q.db.Query(ctx, workerStates, tenant)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkerStatesRow
+	for rows.Next() {
+		var i WorkerStatesRow
+		if err := rows.Scan(&i.State, &i.Workers); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workers = `-- name: Workers :many
+select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stale' else w.state end::text as state, w.directive, w.hostname, w.pid,
+    coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs, coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids,
+    coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata, w.started_at, w.registered_at, w.last_heartbeat_at
+from ojs.workers w
+where w.tenant_id = $1::text or $1::text is null
+order by w.tenant_id nulls first, w.worker_id
+limit $3::int offset $2::int
+`
+
+type WorkersParams struct {
+	Tenant  *string `json:"tenant"`
+	Skip    int32   `json:"skip"`
+	MaxRows int32   `json:"max_rows"`
+}
+
+type WorkersRow struct {
+	ID              string          `json:"id"`
+	WorkerID        string          `json:"worker_id"`
+	TenantID        *string         `json:"tenant_id,omitempty"`
+	State           string          `json:"state"`
+	Directive       *string         `json:"directive,omitempty"`
+	Hostname        *string         `json:"hostname,omitempty"`
+	Pid             *int32          `json:"pid,omitempty"`
+	Queues          []string        `json:"queues"`
+	Concurrency     *int32          `json:"concurrency,omitempty"`
+	ActiveJobs      int32           `json:"active_jobs"`
+	ActiveJobIds    []string        `json:"active_job_ids"`
+	Labels          []string        `json:"labels"`
+	Version         *string         `json:"version,omitempty"`
+	Metadata        json.RawMessage `json:"metadata,omitempty"`
+	StartedAt       *time.Time      `json:"started_at,omitempty"`
+	RegisteredAt    time.Time       `json:"registered_at"`
+	LastHeartbeatAt time.Time       `json:"last_heartbeat_at"`
+}
+
+func (q *Queries) Workers(ctx context.Context, arg WorkersParams) ([]WorkersRow, error) {
+	rows, err := q.db.Query(ctx, workers, arg.Tenant, arg.Skip, arg.MaxRows)
 	if err != nil {
 		return nil, err
 	}
@@ -345,12 +384,11 @@ func (q *Queries) Workers(ctx context.Context, tenant *string) ([]WorkersRow, er
 	for rows.Next() {
 		var i WorkersRow
 		if err := rows.Scan(
-			&i.TenantID,
+			&i.ID,
 			&i.WorkerID,
+			&i.TenantID,
 			&i.State,
 			&i.Directive,
-			&i.Stale,
-			&i.Resting,
 			&i.Hostname,
 			&i.Pid,
 			&i.Queues,

@@ -99,6 +99,7 @@ func makePlan(t reflect.Type) *plan {
 			p.refusal = NotKnown
 		case field.Name == "_" && tag == "configurable":
 			p.refusal = NotConfigurable
+		case !field.Anonymous && !field.IsExported():
 		case field.Anonymous:
 			inner := planOf(field.Type)
 			p.names = append(p.names, inner.names...)

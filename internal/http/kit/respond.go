@@ -22,6 +22,9 @@ const (
 	RequestIDHeader = "X-Request-Id"
 )
 
+// GoSDKVersion is what the official Go SDK sends, and how it is told apart where the clients want different shapes.
+const GoSDKVersion = "1.0.0-rc.1"
+
 // Blob writes a response and learns whether it left: Flush returns the socket's error, which a
 // buffered write hides.
 func Blob(c echo.Context, status int, body ...[]byte) error {

@@ -1,0 +1,204 @@
+package admin
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+// Dead letters in bulk (ojs-dead-letter section 10). Those that show a job are with the other jobs, in internal/http.
+
+func (a *Admin) deadLetterRoutes() []kit.Route {
+	return kit.Scoped(kit.Under([]string{v1 + "/dead-letter", v1 + "/admin/dead-letter"}, []kit.Route{
+		{Method: http.MethodDelete, Handler: a.purgeDeadLetters},
+		{Method: http.MethodGet, Path: "/stats", Handler: a.deadLetterStats},
+		{Method: http.MethodPost, Path: "/retry", Handler: a.retryDeadLetters},
+		{Method: http.MethodPost, Path: "/purge", Handler: a.purgeDeadLetters},
+	}))
+}
+
+// maxBulk is the most jobs that one bulk request changes.
+const maxBulk = 10000
+
+// Filter picks dead letters.
+type Filter struct {
+	Queue, Type, ErrorType *string
+	Since, Until           *time.Time
+
+	age *time.Duration // instead of Until: how long ago, by the database's clock
+}
+
+// QueryFilter reads a filter from the query.
+func QueryFilter(c echo.Context) (f Filter, err error) {
+	for name, to := range map[string]**string{"queue": &f.Queue, "type": &f.Type, "error_type": &f.ErrorType} {
+		if *to, err = kit.QueryText(c, name); err != nil {
+			return f, err
+		}
+	}
+	for name, to := range map[string]**time.Time{"since": &f.Since, "until": &f.Until} {
+		if *to, err = kit.QueryTime(c, name); err != nil {
+			return f, err
+		}
+	}
+	older, err := kit.QueryText(c, "older_than")
+	if older == nil || err != nil {
+		return f, err
+	}
+	return f, f.olderThan("older_than", "until", *older)
+}
+
+// olderThan reads another spelling of until, which may also be an age: P30D for until 30 days ago. Nothing here counts forward from now,
+// so what does, +P30D, is refused.
+func (f *Filter) olderThan(name, until, v string) error {
+	at, err := kit.ParseTime(v)
+	age, noAge := kit.ParseDuration(v)
+	switch {
+	case err == nil && f.Until != nil && !f.Until.Equal(at), noAge == nil && f.Until != nil:
+		return kit.Invalid(name, "disagrees with %s", until)
+	case err == nil:
+		f.Until = &at
+	case noAge == nil:
+		f.age = &age
+	default:
+		return kit.Invalid(name,
+			"must be a time as in RFC 3339 with an offset, or an age as an ISO 8601 duration of weeks to seconds, such as P30D")
+	}
+	return nil
+}
+
+// Bound turns an age into a time, by the clock that dead letters are dated with; it gives a filter without either the present, if it is
+// to have a bound.
+func (f *Filter) Bound(ctx context.Context, q *sqlcgen.Queries, required bool) error {
+	age := f.age
+	if age == nil && required {
+		age = new(time.Duration)
+	}
+	if f.Until != nil || age == nil {
+		return nil
+	}
+	at, err := q.Ago(ctx, age.Seconds())
+	f.Until = &at
+	return err
+}
+
+// Count is how many dead letters the filter lets pass.
+func (f *Filter) Count(ctx context.Context, q *sqlcgen.Queries, tenant *string) (int64, error) {
+	return q.DeadLetterCount(ctx, sqlcgen.DeadLetterCountParams{
+		Queue: f.Queue, Type: f.Type, ErrorType: f.ErrorType, Since: f.Since, Until: f.Until, Tenant: tenant,
+	})
+}
+
+// Retry puts at most limit of them back into their queues and says how many.
+func (f *Filter) Retry(ctx context.Context, q *sqlcgen.Queries, limit int32, tenant *string) (int32, error) {
+	return q.RetryDeadLetters(ctx, sqlcgen.RetryDeadLettersParams{
+		Queue: f.Queue, Type: f.Type, ErrorType: f.ErrorType, Since: f.Since, Until: f.Until, MaxJobs: limit, Tenant: tenant,
+	})
+}
+
+// Purge deletes at most limit of them and says how many.
+func (f *Filter) Purge(ctx context.Context, q *sqlcgen.Queries, limit int32, tenant *string) (int32, error) {
+	return q.PurgeDeadLetters(ctx, sqlcgen.PurgeDeadLettersParams{
+		Queue: f.Queue, Type: f.Type, ErrorType: f.ErrorType, Since: f.Since, Until: f.Until, MaxJobs: limit, Tenant: tenant,
+	})
+}
+
+// filterFields are those of a filter in a body.
+type filterFields struct {
+	Queue     *string    `json:"queue" check:"name"`
+	Type      *string    `json:"type" check:"name"`
+	ErrorType *string    `json:"error_type" check:"name"`
+	Since     *time.Time `json:"since"`
+	Until     *time.Time `json:"until"`
+	OlderThan *string    `json:"older_than"`
+}
+
+func (f *filterFields) filter(o *kit.Object) Filter {
+	filter := Filter{Queue: f.Queue, Type: f.Type, ErrorType: f.ErrorType, Since: f.Since, Until: f.Until}
+	if f.OlderThan != nil {
+		if err := filter.olderThan(o.At("older_than"), o.At("until"), *f.OlderThan); err != nil {
+			o.Fail(err)
+		}
+	}
+	return filter
+}
+
+// innerFilter is a filter that stands by itself.
+type innerFilter struct {
+	_ struct{} `check:"only"`
+	filterFields
+	read Filter
+}
+
+// Check reads the filter.
+func (f *innerFilter) Check(o *kit.Object) { f.read = f.filter(o) }
+
+// bulkRequest is what a bulk request is about: {"filter": {...}, "limit": n, "confirm": true}. The filter may stand by itself or be the
+// body, but not half of it here and half there. What the client does not confirm is not done.
+type bulkRequest struct {
+	kit.Optional
+	_ struct{} `check:"only"`
+	filterFields
+	Filter  *innerFilter `json:"filter"`
+	Limit   int32        `json:"limit" check:"1.."`
+	Confirm bool         `json:"confirm"`
+
+	read Filter
+}
+
+// Check finds the filter and asks for the confirmation.
+func (r *bulkRequest) Check(o *kit.Object) {
+	if r.Filter != nil {
+		kit.Only(o, kit.NotKnown, "filter", "limit", "confirm")
+		r.read = r.Filter.read
+	} else {
+		r.read = r.filter(o)
+	}
+	if r.Limit > maxBulk {
+		o.Fail(kit.Invalid("limit", "must be an integer between 1 and %d", maxBulk))
+	}
+	if !r.Confirm {
+		o.Fail(kit.Invalid("confirm", "must be true: this changes every job that the filter lets pass"))
+	}
+}
+
+func (a *Admin) retryDeadLetters(c echo.Context) error { return a.bulk(c, "retried", (*Filter).Retry) }
+
+func (a *Admin) purgeDeadLetters(c echo.Context) error { return a.bulk(c, "deleted", (*Filter).Purge) }
+
+// bulk says how many jobs were done, and how many that the filter lets pass are left for another request.
+func (a *Admin) bulk(c echo.Context, done string, do func(*Filter, context.Context, *sqlcgen.Queries, int32, *string) (int32, error)) error {
+	req := bulkRequest{Limit: 1000}
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	for name := range c.QueryParams() {
+		return kit.Invalid(kit.Clip(name), "belongs in the body here")
+	}
+	ctx, tenant, filter := a.Context(c), kit.Scope(c), req.read
+	// What fails again meanwhile is not meant, neither by what is done nor by what remains.
+	if err := filter.Bound(ctx, a.SQL, true); err != nil {
+		return err
+	}
+	n, err := do(&filter, ctx, a.SQL, req.Limit, tenant)
+	if err != nil {
+		return err
+	}
+	left, err := filter.Count(ctx, a.SQL, tenant)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]any{done: n, "remaining": left})
+}
+
+func (a *Admin) deadLetterStats(c echo.Context) error {
+	stats, err := a.SQL.DeadLetterStats(a.Context(c), kit.Scope(c))
+	if err != nil {
+		return err
+	}
+	return kit.Blob(c, http.StatusOK, stats)
+}

@@ -1,0 +1,39 @@
+package admin
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+func (a *Admin) dispatchRoutes() []kit.Route {
+	return kit.Scoped([]kit.Route{
+		{Method: http.MethodGet, Path: v1 + "/admin/dispatch", Handler: a.dispatching((*sqlcgen.Queries).Dispatch)},
+		{Method: http.MethodPost, Path: v1 + "/admin/dispatch/hold", Handler: a.dispatching((*sqlcgen.Queries).HoldDispatch)},
+		{Method: http.MethodPost, Path: v1 + "/admin/dispatch/resume", Handler: a.dispatching((*sqlcgen.Queries).ResumeDispatch)},
+	})
+}
+
+// Dispatch says whether dispatch is held, and what there is to dispatch.
+type Dispatch struct {
+	Held bool `json:"held"`
+	sqlcgen.OjsDispatch
+}
+
+// dispatching is a handler that reads or changes whether dispatch is held, for all tenants.
+func (a *Admin) dispatching(call func(*sqlcgen.Queries, context.Context) (sqlcgen.OjsDispatch, error)) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if err := kit.ForAllTenants(c, "dispatch cannot be held"); err != nil {
+			return err
+		}
+		d, err := call(a.SQL, a.Context(c))
+		if err != nil {
+			return err
+		}
+		return c.JSON(http.StatusOK, map[string]Dispatch{"dispatch": {d.HeldAt != nil, d}})
+	}
+}

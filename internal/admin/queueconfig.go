@@ -1,0 +1,184 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+func (a *Admin) queueConfigRoutes() []kit.Route {
+	return kit.Scoped(append(
+		[]kit.Route{
+			{Method: http.MethodPost, Path: v1 + "/queues", Handler: a.createQueue},
+			{Method: http.MethodDelete, Path: v1 + "/queues/:name", Handler: a.deleteQueue},
+		},
+		kit.Under([]string{v1 + "/queues", v1 + "/admin/queues"}, []kit.Route{
+			{Method: http.MethodGet, Path: "/:name/config", Handler: a.getQueueConfig},
+			{Method: http.MethodPut, Path: "/:name/config", Handler: a.putQueueConfig},
+			{Method: http.MethodPatch, Path: "/:name/config", Handler: a.putQueueConfig},
+		})...))
+}
+
+// configurable reads the name of the queue that a path names. Its configuration is the same for all tenants.
+func configurable(c echo.Context) (name string, err error) {
+	name = c.Param("name")
+	if name == "_default" {
+		return "", kit.Refuse(kit.CodeUnsupported, "name", "a policy for all queues is not supported; configure each of them")
+	}
+	if !queueName.MatchString(name) {
+		return "", kit.NoSuch("queue", name)
+	}
+	if c.Request().Method == http.MethodGet {
+		return name, nil
+	}
+	return name, kit.ForAllTenants(c, "a queue cannot be configured")
+}
+
+// configOf reads what SQL knows about a queue; one without a row has no configuration.
+func (a *Admin) configOf(c echo.Context, name string) (sqlcgen.QueueConfigRow, error) {
+	rows, err := a.SQL.QueueConfig(a.Context(c), name)
+	if err != nil {
+		return sqlcgen.QueueConfigRow{}, err
+	}
+	if len(rows) == 0 {
+		return sqlcgen.QueueConfigRow{Name: name, State: "active", Config: json.RawMessage("{}")}, nil
+	}
+	return rows[0], nil
+}
+
+func (a *Admin) getQueueConfig(c echo.Context) error {
+	name, err := configurable(c)
+	if err != nil {
+		return err
+	}
+	config, err := a.configOf(c, name)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, config)
+}
+
+// configRequest is a configuration: what it names is changed. It stands bare or under config.
+type configRequest struct {
+	Config json.RawMessage `json:"config" check:"object"`
+
+	path string // of the configuration
+}
+
+// Check finds the configuration.
+func (r *configRequest) Check(o *kit.Object) {
+	if o.Has("config") {
+		kit.Only(o, kit.NotKnown, "config")
+		if r.path = "config"; r.Config == nil {
+			o.Missing("config")
+		}
+	} else {
+		r.Config = o.Source
+	}
+	o.Storable(r.Config, r.path)
+}
+
+func (a *Admin) putQueueConfig(c echo.Context) error {
+	name, err := configurable(c)
+	if err != nil {
+		return err
+	}
+	var req configRequest
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	config, err := a.configure(c, name, req.Config, req.path)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, config)
+}
+
+type createRequest struct {
+	_      struct{}        `check:"only"`
+	Name   string          `json:"name" check:"required,name"`
+	Config json.RawMessage `json:"config" check:"object,storable"`
+}
+
+// Check refuses a name that SQL would not take.
+func (r *createRequest) Check(o *kit.Object) {
+	if r.Name != "" && !queueName.MatchString(r.Name) {
+		o.Fail(kit.Invalid("name", "must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters"))
+	}
+}
+
+// createQueue configures a queue that nobody has configured.
+func (a *Admin) createQueue(c echo.Context) error {
+	if err := kit.ForAllTenants(c, "a queue cannot be created"); err != nil {
+		return err
+	}
+	req := createRequest{Config: json.RawMessage("{}")}
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	known, err := a.configOf(c, req.Name)
+	if err != nil {
+		return err
+	}
+	if !known.CreatedAt.IsZero() {
+		return kit.Refuse(kit.CodeDuplicate, "name", "queue %s exists; change it with PUT /ojs/v1/queues/%[1]s/config", req.Name)
+	}
+	config, err := a.configure(c, req.Name, req.Config, "config")
+	if err != nil {
+		return err
+	}
+	c.Response().Header().Set(echo.HeaderLocation, v1+"/queues/"+req.Name)
+	return c.JSON(http.StatusCreated, config)
+}
+
+// configure writes a configuration that stands at path in the request.
+func (a *Admin) configure(c echo.Context, name string, config []byte, path string) (sqlcgen.ConfigureQueueRow, error) {
+	row, err := kit.Patiently(a.Kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.ConfigureQueueRow, error) {
+		return q.ConfigureQueue(ctx, sqlcgen.ConfigureQueueParams{Queue: name, Config: config})
+	})
+	if err != nil {
+		err = a.DB.Err(err)
+		var known *pg.Error
+		if errors.As(err, &known) && path != "" {
+			if field, ok := known.Details["field"].(string); ok {
+				known.Details["field"] = path + "." + field
+			}
+		}
+	}
+	return row, err
+}
+
+type deleteRequest struct {
+	kit.Optional
+	Strategy string `json:"strategy"`
+}
+
+// deleteQueue removes a queue's configuration; strategy says what is to happen to its jobs.
+func (a *Admin) deleteQueue(c echo.Context) error {
+	name, err := configurable(c)
+	if err != nil {
+		return err
+	}
+	req := deleteRequest{Strategy: c.QueryParam("strategy")}
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	if req.Strategy == "" {
+		return kit.Invalid("strategy", "is required: what happens to the queue's jobs; \"reject\"")
+	}
+	_, err = kit.Patiently(a.Kit, c, func(ctx context.Context, q *sqlcgen.Queries) (struct{}, error) {
+		return struct{}{}, q.DeleteQueue(ctx, sqlcgen.DeleteQueueParams{Queue: name, Strategy: strings.ToValidUTF8(req.Strategy, "?")})
+	})
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]any{"queue": name, "strategy": req.Strategy, "jobs_affected": 0, "state": "deleted"})
+}

@@ -1,0 +1,125 @@
+package admin
+
+import (
+	"context"
+	"net/http"
+	"regexp"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+func (a *Admin) queueRoutes() []kit.Route {
+	return kit.Scoped(kit.Under([]string{v1 + "/queues"}, []kit.Route{
+		{Method: http.MethodGet, Handler: a.listQueues},
+		{Method: http.MethodGet, Path: "/:name", Handler: a.getQueue},
+		{Method: http.MethodGet, Path: "/:name/stats", Handler: a.queueStats},
+		{Method: http.MethodPost, Path: "/:name/pause", Handler: a.pauseQueue},
+		{Method: http.MethodPost, Path: "/:name/resume", Handler: a.resumeQueue},
+	}))
+}
+
+func (a *Admin) listQueues(c echo.Context) error {
+	ctx, tenant := a.Context(c), kit.Scope(c)
+	items, page, err := pageOfNames(c,
+		func(limit, skip int32) ([]sqlcgen.QueueNamesRow, error) {
+			return a.SQL.QueueNames(ctx, sqlcgen.QueueNamesParams{Tenant: tenant, MaxRows: limit, Skip: skip})
+		},
+		func(n sqlcgen.QueueNamesRow) (string, int64) { return n.Name, n.Total },
+		func(names []string) ([]sqlcgen.QueuesRow, error) { return Queues(ctx, a.SQL, tenant, names) })
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, listed("queues", items, page))
+}
+
+// queueName is what SQL accepts as one; a path with another names no queue.
+var queueName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,127}$`)
+
+// oneQueue reads the queue that a path names. Queues need not be created, so one that holds nothing is empty, not unknown.
+func (a *Admin) oneQueue(c echo.Context) (queue sqlcgen.QueuesRow, err error) {
+	name := c.Param("name")
+	if !queueName.MatchString(name) {
+		return queue, kit.NoSuch("queue", name)
+	}
+	rows, err := Queues(a.Context(c), a.SQL, kit.Scope(c), []string{name})
+	if err != nil {
+		return queue, err
+	}
+	if len(rows) == 0 {
+		return sqlcgen.QueuesRow{Name: name, Status: "active"}, nil
+	}
+	return rows[0], nil
+}
+
+func (a *Admin) getQueue(c echo.Context) error {
+	queue, err := a.oneQueue(c)
+	if err != nil {
+		return err
+	}
+	config, err := a.configOf(c, queue.Name)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, struct {
+		Queue sqlcgen.QueuesRow `json:"queue"`
+		sqlcgen.QueueConfigRow
+		Stats sqlcgen.QueuesRow `json:"stats"`
+	}{queue, config, queue})
+}
+
+// queueStats has what the clients read: the suite takes queue as an object, some SDKs the flat fields or stats; the Go SDK takes queue
+// as a string and is told apart by its version.
+func (a *Admin) queueStats(c echo.Context) error {
+	row, err := a.oneQueue(c)
+	if err != nil {
+		return err
+	}
+	var queue any = row
+	if c.Request().Header.Get(kit.VersionHeader) == kit.GoSDKVersion {
+		queue = row.Name
+	}
+	type named struct {
+		Queue string `json:"queue"`
+		sqlcgen.QueuesRow
+	}
+	return c.JSON(http.StatusOK, struct {
+		Queue any   `json:"queue"`
+		Stats named `json:"stats"`
+		sqlcgen.QueuesRow
+		ComputedAt time.Time `json:"computed_at"`
+	}{queue, named{row.Name, row}, row, time.Now().UTC()})
+}
+
+func (a *Admin) pauseQueue(c echo.Context) error {
+	return a.setPaused(c, (*sqlcgen.Queries).PauseQueue)
+}
+
+func (a *Admin) resumeQueue(c echo.Context) error {
+	return a.setPaused(c, (*sqlcgen.Queries).ResumeQueue)
+}
+
+// setPaused stops or resumes a queue, for all tenants: there is no such switch for one.
+func (a *Admin) setPaused(c echo.Context, do func(*sqlcgen.Queries, context.Context, string) (sqlcgen.OjsQueue, error)) error {
+	name := c.Param("name")
+	if !queueName.MatchString(name) {
+		return kit.NoSuch("queue", name)
+	}
+	if err := kit.ForAllTenants(c, "a queue cannot be paused"); err != nil {
+		return err
+	}
+	queue, err := kit.Patiently(a.Kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsQueue, error) { return do(q, ctx, name) })
+	if err != nil {
+		return err
+	}
+	status := "active"
+	if queue.Paused {
+		status = "paused"
+	}
+	return c.JSON(http.StatusOK, map[string]any{
+		"queue": map[string]any{"name": queue.Queue, "status": status, "paused": queue.Paused}, "paused": queue.Paused,
+	})
+}

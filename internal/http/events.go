@@ -1,0 +1,59 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+func (s *Server) eventRoutes() []kit.Route {
+	return kit.Scoped([]kit.Route{{Method: http.MethodGet, Path: v1 + "/events", Handler: s.listEvents}})
+}
+
+type eventJSON struct {
+	Specversion string          `json:"specversion"`
+	ID          string          `json:"id"`
+	Type        string          `json:"type"`
+	Source      string          `json:"source"`
+	Time        kit.Stamp       `json:"time"`
+	Subject     string          `json:"subject"`
+	TenantID    string          `json:"tenant_id"`
+	Data        json.RawMessage `json:"data"`
+}
+
+// listEvents shows the latest events, newest first.
+func (s *Server) listEvents(c echo.Context) error {
+	limit, err := kit.QueryInteger(c, "limit", 50, 1, 1000)
+	if err != nil {
+		return err
+	}
+	types, err := kit.CommaList(c, "types", maxFetchQueues)
+	if err != nil {
+		return err
+	}
+	queues, err := kit.CommaList(c, "queues", maxFetchQueues)
+	if err != nil {
+		return err
+	}
+	// One more than asked tells whether there are more.
+	rows, err := s.q.Events(s.kit.Context(c), sqlcgen.EventsParams{Types: types, Queues: queues, MaxRows: int32(limit + 1), Tenant: kit.Scope(c)})
+	if err != nil {
+		return err
+	}
+	more := len(rows) > limit
+	rows = rows[:min(len(rows), limit)]
+	events := make([]eventJSON, len(rows))
+	for i, r := range rows {
+		events[i] = eventJSON{
+			Specversion: kit.SpecVersion, ID: r.ID, Type: r.Type, Source: "ojs://ojs-pg/queues/" + r.Queue, Time: kit.Stamp(r.At),
+			Subject: r.Subject, TenantID: r.TenantID, Data: r.Data,
+		}
+	}
+	return c.JSON(http.StatusOK, map[string]any{
+		"events": events, "items": events, "pagination": map[string]any{"limit": limit, "has_more": more},
+	})
+}

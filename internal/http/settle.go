@@ -1,0 +1,323 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+func (s *Server) settleRoutes() []kit.Route {
+	return kit.Scoped([]kit.Route{
+		{Method: http.MethodPost, Path: v1 + "/jobs/:id/ack", Handler: s.ack},
+		{Method: http.MethodPost, Path: v1 + "/jobs/:id/nack", Handler: s.nack},
+		{Method: http.MethodPost, Path: v1 + "/workers/ack", Handler: s.ack},
+		{Method: http.MethodPost, Path: v1 + "/workers/nack", Handler: s.nack},
+	})
+}
+
+// maxAckJobs is the most jobs that one ACK or NACK names.
+const maxAckJobs = 1000
+
+func (s *Server) ack(c echo.Context) error { return s.settle(c, verb{readAck, s.appendAcked}) }
+
+func (s *Server) nack(c echo.Context) error { return s.settle(c, verb{readNack, s.appendNacked}) }
+
+// verb is how an attempt ends: what is read of a request for one job, and what is answered, with the whole job or without.
+type verb struct {
+	read  func(*kit.Object, *dispatch.Settlement)
+	shape func(w *kit.Writer, job *sqlcgen.OjsJob, whole bool)
+}
+
+// attempt is what every ACK and NACK of a job says.
+type attempt struct {
+	JobID    *string `json:"job_id" check:"id"`
+	Lease    *string `json:"lease" check:"id"`
+	WorkerID *string `json:"worker_id" check:"name"`
+}
+
+type ackRequest struct {
+	attempt
+	Result json.RawMessage `json:"result" check:"verbatim"`
+}
+
+func readAck(o *kit.Object, to *dispatch.Settlement) {
+	var req ackRequest
+	o.Into(&req)
+	to.Lease, to.WorkerID, to.Result = req.Lease, req.WorkerID, req.Result
+	takeID(o, to, req.JobID)
+}
+
+type nackRequest struct {
+	attempt
+	Requeue bool            `json:"requeue"`
+	Error   json.RawMessage `json:"error" check:"required,object,storable"`
+}
+
+// Check reads the error, too.
+func (r *nackRequest) Check(o *kit.Object) {
+	if child := o.Child("error"); child != nil {
+		child.Into(new(failure))
+	}
+}
+
+// failure is what must be right in Error, which is stored with whatever else it holds.
+type failure struct {
+	Code      *string `json:"code"`
+	Type      *string `json:"type"`
+	Message   *string `json:"message" check:"required"`
+	Retryable *bool   `json:"retryable"`
+}
+
+func readNack(o *kit.Object, to *dispatch.Settlement) {
+	var req nackRequest
+	o.Into(&req)
+	to.Lease, to.WorkerID, to.Requeue, to.Error = req.Lease, req.WorkerID, req.Requeue, req.Error
+	takeID(o, to, req.JobID)
+}
+
+// takeID settles which job is meant: the path's, which stands in to already, or job_id of the body.
+func takeID(o *kit.Object, to *dispatch.Settlement, id *string) {
+	switch {
+	case to.ID == "" && id == nil:
+		o.Missing("job_id")
+	case to.ID == "":
+		to.ID = *id
+	case id != nil && *id != to.ID:
+		o.Fail(kit.Invalid(o.At("job_id"), "disagrees with the path"))
+	}
+}
+
+// settle ends attempts: one job, named in the body or in the path, or many under jobs, each of which succeeds or fails by itself.
+func (s *Server) settle(c echo.Context, v verb) error {
+	pathID := c.Param("id")
+	if pathID != "" {
+		if _, _, err := jobRef(c); err != nil {
+			return err
+		}
+	}
+	// Room for more than a result may have, so that SQL says when one is too large.
+	req, err := s.body(c, max(s.limits.Body, s.limits.BatchBody), pathID != "")
+	if err != nil {
+		return err
+	}
+	if pathID == "" && req.Raw("jobs") != nil {
+		return s.settleMany(c, req, v)
+	}
+	one := []dispatch.Settlement{{ID: pathID, Tenant: kit.Scope(c)}}
+	v.read(req, &one[0])
+	whole := representation(c, true)
+	if err := req.Err(); err != nil {
+		return err
+	}
+	done := s.dispatch.Settle(s.kit.Context(c), one, whole)
+	if done[0].Err != nil {
+		return done[0].Err
+	}
+	w := kit.Writer{}
+	v.shape(&w, &done[0].Job, whole)
+	return kit.Blob(c, http.StatusOK, w.B)
+}
+
+// batch is an ACK or NACK of many jobs, and what became of each of them.
+type batch struct {
+	asked   []dispatch.Settlement
+	settled []dispatch.Settled
+	worker  *string // who asks, unless a job names another one
+}
+
+func (s *Server) settleMany(c echo.Context, req *kit.Object, v verb) error {
+	whole := representation(c, false)
+	b, err := readBatch(c, req, v)
+	if err != nil {
+		return err
+	}
+	if err := s.settleBatch(c, b, whole); err != nil {
+		return err
+	}
+	s.logUnsettled(c, b)
+	w, done := kit.Writer{}, 0
+	w.Open()
+	w.Key("results")
+	w.B = append(w.B, '[')
+	for i := range b.settled {
+		if i > 0 {
+			w.B = append(w.B, ',')
+		}
+		if b.settled[i].Err == nil {
+			done++
+			v.shape(&w, &b.settled[i].Job, whole)
+		} else if err := s.appendUnsettled(c, &w, b, i); err != nil {
+			return err
+		}
+	}
+	w.B = append(w.B, ']')
+	w.Comma = true
+	w.Integer("succeeded", int64(done))
+	w.Integer("failed", int64(len(b.settled)-done))
+	w.Close()
+	return kit.Blob(c, http.StatusOK, w.B)
+}
+
+// readBatch reads the jobs of a request. One that cannot be read has its fault in settled: it must not cost the others their leases.
+func readBatch(c echo.Context, req *kit.Object, v verb) (*batch, error) {
+	items := req.Items("jobs")
+	if items != nil && (len(items) < 1 || len(items) > maxAckJobs) {
+		req.Fail(kit.Invalid("jobs", "must hold between 1 and %d jobs", maxAckJobs))
+	}
+	b := &batch{
+		asked: make([]dispatch.Settlement, len(items)), settled: make([]dispatch.Settled, len(items)), worker: req.Name("worker_id"),
+	}
+	if err := req.Err(); err != nil {
+		return nil, err
+	}
+	for i := range items {
+		b.asked[i].Tenant = kit.Scope(c)
+		item := kit.ObjectOf(&items[i], "jobs["+strconv.Itoa(i)+"]", &b.settled[i].Err)
+		if item.Err() == nil {
+			v.read(item, &b.asked[i])
+		}
+		if b.asked[i].WorkerID == nil {
+			b.asked[i].WorkerID = b.worker
+		}
+	}
+	return b, nil
+}
+
+// settleBatch asks for what could be read. It fails if nothing is known to be settled: the database was away, or others hold all of the
+// jobs. A client need not look at each to know that it is to send all of them again, those that cannot be read, too.
+func (s *Server) settleBatch(c echo.Context, b *batch, whole bool) error {
+	good := make([]int, 0, len(b.asked))
+	asked := make([]dispatch.Settlement, 0, len(b.asked))
+	for i := range b.asked {
+		if b.settled[i].Err == nil {
+			good, asked = append(good, i), append(asked, b.asked[i])
+		}
+	}
+	if len(good) == 0 {
+		return nil
+	}
+	away := 0
+	for n, done := range s.dispatch.Settle(s.kit.Context(c), asked, whole) {
+		b.settled[good[n]] = done
+		if done.Err != nil && s.kit.Problems.Classify(done.Err).Status == http.StatusServiceUnavailable {
+			away++
+		}
+	}
+	switch {
+	case away == len(good):
+		return b.settled[good[0]].Err
+	case away > 0:
+		kit.RetryLater(c)
+	}
+	return nil
+}
+
+// appendUnsettled writes why the job at index was not settled.
+func (s *Server) appendUnsettled(c echo.Context, w *kit.Writer, b *batch, index int) error {
+	problem := s.kit.Problems.Classify(b.settled[index].Err)
+	problem.Details = maps.Clone(problem.Details) // several may share it
+	if problem.Details == nil {
+		problem.Details = map[string]any{}
+	}
+	problem.Details["index"] = index
+	kit.NameHeader(problem, c.Request().Header)
+	relocateSettled(problem, "jobs["+strconv.Itoa(index)+"].", b.asked[index].WorkerID == b.worker)
+	body, err := json.Marshal(kit.ProblemBody(problem, kit.RequestID(c)))
+	if err != nil {
+		return fmt.Errorf("encode an error: %w", err)
+	}
+	w.Open()
+	if id := b.asked[index].ID; id != "" {
+		w.Text("id", id)
+		w.Text("job_id", id)
+	}
+	w.Integer("status", int64(problem.Status))
+	w.Raw("error", body)
+	w.Close()
+	return nil
+}
+
+// relocateSettled rewrites an error of ojs.settle about one of many, in the client's terms. shared: worker_id stands beside jobs.
+func relocateSettled(err *pg.Error, path string, shared bool) {
+	field, _ := err.Details["field"].(string)
+	switch root, _, _ := strings.Cut(field, "."); root {
+	case "worker_id":
+		if shared {
+			return
+		}
+		fallthrough
+	case "lease", "result", "error":
+		kit.Locate(err, path+field)
+	}
+}
+
+// logUnsettled tells what is not the client's fault, each problem once, however many jobs share it.
+func (s *Server) logUnsettled(c echo.Context, b *batch) {
+	jobs, first := map[[2]string]int{}, map[[2]string]int{}
+	for i := range b.settled {
+		if b.settled[i].Err == nil {
+			continue
+		}
+		problem := s.kit.Problems.Classify(b.settled[i].Err)
+		if problem.Status < http.StatusInternalServerError {
+			continue
+		}
+		which := [2]string{problem.Code, problem.SQLState}
+		if jobs[which]++; jobs[which] == 1 {
+			first[which] = i
+		}
+	}
+	for which, i := range first {
+		s.log.Error("jobs could not be settled", "request_id", kit.RequestID(c), "jobs", jobs[which], "first", b.asked[i].ID, "error", b.settled[i].Err)
+	}
+}
+
+func (s *Server) appendAcked(w *kit.Writer, job *sqlcgen.OjsJob, whole bool) {
+	w.Open()
+	w.Flag("acknowledged", true)
+	w.Text("id", job.ID)
+	w.Text("job_id", job.ID)
+	w.Text("state", job.State)
+	w.Time("completed_at", job.FinishedAt)
+	if whole {
+		w.Key("job")
+		w.B = s.appendJob(w.B, job)
+	}
+	w.Close()
+}
+
+func (s *Server) appendNacked(w *kit.Writer, job *sqlcgen.OjsJob, whole bool) {
+	w.Open()
+	w.Text("id", job.ID)
+	w.Text("job_id", job.ID)
+	w.Text("state", job.State)
+	w.Integer("attempt", int64(job.Attempt))
+	w.Integer("max_attempts", int64(job.MaxAttempts))
+	switch job.State {
+	case "retryable":
+		if failures := failuresOf(job); len(failures) > 0 {
+			if delay, ok := retryDelay(job, failures[len(failures)-1]); ok {
+				w.Integer("retry_delay_ms", delay)
+			}
+		}
+		w.Time("next_attempt_at", job.RetryAt)
+	case "discarded":
+		w.Time("discarded_at", job.FinishedAt)
+		w.Time("completed_at", job.FinishedAt)
+	}
+	if whole {
+		w.Key("job")
+		w.B = s.appendJob(w.B, job)
+	}
+	w.Close()
+}
