@@ -201,7 +201,7 @@ func TestTheProbeSees(t *testing.T) {
 	}
 	work, workURL := through()
 	ear, earURL := through()
-	servers := []listener{{url: start(t, build(t), workURL, "OJS_LISTEN_URL="+earURL).url, from: []*proxy{work, ear}}}
+	servers := []listener{{url: start(t, build(t), workURL, "OJS_DIRECT_URL="+earURL).url, from: []*proxy{work, ear}}}
 	conn, err := pgx.Connect(t.Context(), d.URL)
 	if err != nil {
 		t.Fatal(err)
