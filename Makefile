@@ -9,7 +9,7 @@ DATA_DIR ?= .dev
 FOLDER ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race pg18 conformance soak faults bench generate golden generated sqlc-diff verify lint fmt dev psql
+.PHONY: help build test race pg18 conformance soak faults bench generate golden generated sqlc-diff verify lint shape fmt dev psql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ lint: ## formatting, vet, staticcheck, errcheck, go.mod
 	$(TOOL) errcheck -ignoretests -exclude .errcheck-excludes ./...
 	$(GO) mod tidy -diff
 	$(GO) mod verify
+
+shape: ## what does not fit a screen: lines over 140 columns, functions over 60 lines
+	@$(GO) run ./internal/cmd/shape
 
 dev: build ## a running system on 127.0.0.1:8080, its data in .dev
 	dist/ojs-pg dev --data-dir $(DATA_DIR)
