@@ -380,144 +380,176 @@ func (c *campaign) healthy() {
 	}
 }
 
+// turn is a round under way.
+type turn struct {
+	c     *campaign
+	n     int
+	fault fault
+	r     *rand.Rand
+	books string // directory of the ledgers
+	began time.Time
+	load  time.Duration // how long producers go on
+	skews []string      // clients whose clock is wrong
+	of    course
+
+	full, crashes int // how often PostgreSQL had said so before
+	stuck         findings
+}
+
 // round is a few seconds of load with one fault in it, then the rest of the work, then the questions.
 func (c *campaign) round(n int, f fault) bool {
-	t := c.t
-	began := time.Now()
-	r := rand.New(rand.NewPCG(c.seed, uint64(n)+1))
-	load := time.Duration(1800+r.IntN(1000)) * time.Millisecond
-	moment := time.Duration(300+r.IntN(1000)) * time.Millisecond
-	if f.standby {
-		c.pg.addStandby()
+	u := &turn{c: c, n: n, fault: f, r: rand.New(rand.NewPCG(c.seed, uint64(n)+1)), began: time.Now()}
+	u.load = time.Duration(1800+u.r.IntN(1000)) * time.Millisecond
+	moment := time.Duration(300+u.r.IntN(1000)) * time.Millisecond
+	if err := u.prepare(); err != nil {
+		c.t.Fatal(err)
 	}
-	books := filepath.Join(c.dir, fmt.Sprintf("round-%03d", n))
-	if err := os.Mkdir(books, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	since, err := c.databaseTime()
-	if err != nil {
-		t.Fatal(err)
-	}
-	full := c.pg.primary.logged(noSpace)
-	crashes := c.pg.logged(ownCrash)
-	skewed := func() time.Duration {
-		if !f.skew {
-			return 0
-		}
-		return time.Duration(r.IntN(3)-1) * time.Hour
-	}
-	var skews []string
-	start := func(role string, i int, o orders) *kept {
-		o.Role, o.Seed, o.Skew = role, r.Uint64(), skewed()
-		if o.Skew != 0 {
-			skews = append(skews, fmt.Sprintf("%s %v", role, o.Skew))
-		}
-		o.Servers = c.serverURLs
-		name := fmt.Sprintf("%s-%d", role, i)
-		ends, lives := time.Now().Add(load), 0
-		return keep(t, 50*time.Millisecond, func() *exec.Cmd {
-			if lives++; lives > 1 && role != workerHTTP && role != workerSQL && time.Now().After(ends) {
-				return nil
-			}
-			mine := o
-			mine.Name = fmt.Sprintf("%s.%d", name, lives)
-			mine.Ledger = filepath.Join(books, mine.Name)
-			mine.Seed += uint64(lives)
-			mine.For = max(time.Until(ends), time.Millisecond)
-			return mine.command()
-		})
-	}
-	several := []string{"beta", "gamma", "delta", "acme"}
-	asServer, asTenant := throughURL(c.sqlProxies, serverRole, c.pg.password), throughURL(c.sqlProxies, tenantRole, c.pg.password)
-	c.workers = []*kept{
-		start(workerHTTP, 0, orders{}), start(workerHTTP, 1, orders{Long: true}),
-		start(workerSQL, 2, orders{Database: asServer}), start(workerSQL, 3, orders{Database: asTenant}),
-	}
-	c.producers = []*kept{
-		start(producerHTTP, 0, orders{Tenants: several}),
-		start(producerSQL, 1, orders{Tenants: several, Database: asServer}),
-		start(producerSQL, 2, orders{Tenants: []string{"acme"}, Database: asTenant}),
-	}
+	u.start()
 	c.fire(true)
 	time.Sleep(moment)
 	c.killed, c.promoted = time.Time{}, time.Time{}
-	of := course{since: since, fault: f.explains, broke: time.Now()}
-	if err := f.do(c, r); err != nil {
-		t.Errorf("%s: %v", f.name, err)
+	u.of.fault, u.of.broke = f.explains, time.Now()
+	if err := f.do(c, u.r); err != nil {
+		c.t.Errorf("%s: %v", f.name, err)
 		return false
 	}
 	c.healthy()
-	of.whole = time.Now()
-	time.Sleep(time.Until(began.Add(load)))
-	var stuck findings
-	stop := func(clients []*kept, what string) {
-		for i, k := range clients {
-			if !k.stop(syscall.SIGTERM, sessions+2*patience) {
-				stuck.violation("%s %d did not stop when it was told to", what, i)
-			}
-		}
-	}
-	stop(c.producers, "producer")
-	c.fired(of.whole)
+	u.of.whole = time.Now()
+	time.Sleep(time.Until(u.began.Add(u.load)))
+	u.stop(c.producers, "producer")
+	c.fired(u.of.whole)
 	c.fire(false)
 	// Where everybody is still at it, the numbers have to be right already.
-	live, err := c.check(books, of)
+	live, err := c.check(u.books, u.of)
 	if err != nil {
-		t.Error(err)
+		c.t.Error(err)
 		return false
 	}
 	for _, w := range c.workers {
 		w.signal(syscall.SIGUSR1)
 	}
-	drained := c.drain(since)
-	stop(c.workers, "worker")
-	woken := c.wakeUps(books, r)
-	of.drained = true
-	found, err := c.check(books, of)
+	drained := c.drain(u.of.since)
+	u.stop(c.workers, "worker")
+	woken := c.wakeUps(u.books, u.r)
+	u.of.drained = true
+	found, err := c.check(u.books, u.of)
 	if err != nil {
-		t.Error(err)
+		c.t.Error(err)
 		return false
 	}
-	took := ""
-	if f.standby {
-		seconds, ok := c.firstFetch(books)
+	took := u.took(found)
+	c.t.Logf("round %d: %s after %.1f s: %d jobs %v, %d unknown (%d of them there), %d times 503, %d times no answer",
+		n, f.name, moment.Seconds(), found.jobs, found.states, found.unknown, found.turnedUp, found.refused, found.unanswered)
+	c.t.Logf("round %d: drained in %.1f s, woken after %d ms, %.1f s in all%s",
+		n, drained.Seconds(), woken.Milliseconds(), time.Since(u.began).Seconds(), took)
+	c.total.found.add(found)
+	return u.report(slices.Concat(u.stuck.violations, live.violations, found.violations))
+}
+
+// prepare makes what the round needs, and looks at the clock and at PostgreSQL's log.
+func (u *turn) prepare() (err error) {
+	if u.fault.standby {
+		u.c.pg.addStandby()
+	}
+	u.books = filepath.Join(u.c.dir, fmt.Sprintf("round-%03d", u.n))
+	if err := os.Mkdir(u.books, 0o700); err != nil {
+		return err
+	}
+	u.full, u.crashes = u.c.pg.primary.logged(noSpace), u.c.pg.logged(ownCrash)
+	u.of.since, err = u.c.databaseTime()
+	return err
+}
+
+// start starts the clients.
+func (u *turn) start() {
+	c := u.c
+	several := []string{"beta", "gamma", "delta", "acme"}
+	asServer, asTenant := throughURL(c.sqlProxies, serverRole, c.pg.password), throughURL(c.sqlProxies, tenantRole, c.pg.password)
+	c.workers = []*kept{
+		u.client(workerHTTP, 0, orders{}), u.client(workerHTTP, 1, orders{Long: true}),
+		u.client(workerSQL, 2, orders{Database: asServer}), u.client(workerSQL, 3, orders{Database: asTenant}),
+	}
+	c.producers = []*kept{
+		u.client(producerHTTP, 0, orders{Tenants: several}),
+		u.client(producerSQL, 1, orders{Tenants: several, Database: asServer}),
+		u.client(producerSQL, 2, orders{Tenants: []string{"acme"}, Database: asTenant}),
+	}
+}
+
+// client starts a client, and another one in its place whenever it dies; producers only as long as there is load. Each life has a
+// ledger of its own.
+func (u *turn) client(role string, i int, o orders) *kept {
+	o.Role, o.Seed, o.Servers = role, u.r.Uint64(), u.c.serverURLs
+	if u.fault.skew {
+		o.Skew = time.Duration(u.r.IntN(3)-1) * time.Hour
+	}
+	if o.Skew != 0 {
+		u.skews = append(u.skews, fmt.Sprintf("%s %v", role, o.Skew))
+	}
+	name := fmt.Sprintf("%s-%d", role, i)
+	ends, lives := time.Now().Add(u.load), 0
+	return keep(u.c.t, 50*time.Millisecond, func() *exec.Cmd {
+		if lives++; lives > 1 && role != workerHTTP && role != workerSQL && time.Now().After(ends) {
+			return nil
+		}
+		mine := o
+		mine.Name = fmt.Sprintf("%s.%d", name, lives)
+		mine.Ledger = filepath.Join(u.books, mine.Name)
+		mine.Seed += uint64(lives)
+		mine.For = max(time.Until(ends), time.Millisecond)
+		return mine.command()
+	})
+}
+
+func (u *turn) stop(clients []*kept, what string) {
+	for i, k := range clients {
+		if !k.stop(syscall.SIGTERM, sessions+2*patience) {
+			u.stuck.violation("%s %d did not stop when it was told to", what, i)
+		}
+	}
+}
+
+// took is what the round says of its fault, which must have been felt as it was meant.
+func (u *turn) took(found *findings) (text string) {
+	c := u.c
+	if u.fault.standby {
+		seconds, ok := c.firstFetch(u.books)
 		if !ok {
 			found.violation("no FETCH succeeded after the failover")
 		}
 		c.total.failovers = append(c.total.failovers, seconds)
-		took = fmt.Sprintf(", first FETCH %.2f s after the kill (promoted after %.2f s)", seconds.Seconds(),
+		text = fmt.Sprintf(", first FETCH %.2f s after the kill (promoted after %.2f s)", seconds.Seconds(),
 			c.promoted.Sub(c.killed).Seconds())
 	}
-	if len(skews) > 0 {
-		took = ", " + strings.Join(skews, ", ")
+	if len(u.skews) > 0 {
+		text = ", " + strings.Join(u.skews, ", ")
 	}
-	if f.disk {
-		felt := c.pg.primary.logged(noSpace) - full
+	if u.fault.disk {
+		felt := c.pg.primary.logged(noSpace) - u.full
 		if felt > 0 {
 			c.total.felt++
 		}
-		took = fmt.Sprintf(", felt %d times", felt)
+		text = fmt.Sprintf(", felt %d times", felt)
 	}
-	t.Logf("round %d: %s after %.1f s: %d jobs %v, %d unknown (%d of them there), %d times 503, %d times no answer",
-		n, f.name, moment.Seconds(), found.jobs, found.states, found.unknown, found.turnedUp, found.refused, found.unanswered)
-	t.Logf("round %d: drained in %.1f s, woken after %d ms, %.1f s in all%s",
-		n, drained.Seconds(), woken.Milliseconds(), time.Since(began).Seconds(), took)
-	if n := c.pg.logged(ownCrash) - crashes; n > 0 {
+	if n := c.pg.logged(ownCrash) - u.crashes; n > 0 {
 		found.violation("PostgreSQL crashed %d times", n)
 	}
-	c.total.found.add(found)
-	bad := slices.Concat(stuck.violations, live.violations, found.violations)
-	for i, v := range bad {
+	return text
+}
+
+// report fails the test with the first violations, and keeps the ledgers if there are any. It returns whether there are none.
+func (u *turn) report(violations []string) bool {
+	for i, v := range violations {
 		if i == 30 {
-			t.Errorf("and %d more", len(bad)-i)
+			u.c.t.Errorf("and %d more", len(violations)-i)
 			break
 		}
-		t.Error(v)
+		u.c.t.Error(v)
 	}
-	if len(bad) == 0 {
-		_ = os.RemoveAll(books)
+	if len(violations) == 0 {
+		_ = os.RemoveAll(u.books)
 	}
-	return len(bad) == 0
+	return len(violations) == 0
 }
 
 func (f *findings) add(g *findings) {

@@ -377,10 +377,7 @@ func TestNothingIsLostAndNothingIsHeldTwice(t *testing.T) {
 		}
 	}
 	database := pgtest.New(t)
-	if _, err := database.Pool.Exec(t.Context(), `
-		create table public.orders (job uuid); grant insert, select on public.orders to public`); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Exec(t, database.Pool, "create table public.orders (job uuid); grant insert, select on public.orders to public")
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d, %v", seed, duration)
 
@@ -392,7 +389,28 @@ func TestNothingIsLostAndNothingIsHeldTwice(t *testing.T) {
 		ledger:   &ledger{enqueued: map[string]outcome{}, held: map[string][]*holding{}},
 	}
 	w.servers = []*server{start(t, binary, database.ServiceURL), start(t, binary, database.ServiceURL)}
+	open := w.live(t, seed, duration)
 
+	for _, problem := range w.ledger.problems {
+		t.Error(problem)
+	}
+	if len(open) > 0 {
+		t.Errorf("%d committed jobs did not complete, %s among them", len(open), open[0])
+	}
+	w.judge(t)
+	if err := w.servers[0].cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := w.servers[0].cmd.Wait(); errors.As(err, &exit) {
+		t.Errorf("the surviving server ended with %v", err)
+	}
+}
+
+// live lets producers and workers go on for some time, in the middle of which a server is killed, and then workers until all is done. It
+// returns the committed jobs that are not.
+func (w *world) live(t *testing.T, seed uint64, duration time.Duration) []string {
+	t.Helper()
 	producing, stopProducing := context.WithTimeout(t.Context(), duration)
 	defer stopProducing()
 	working, stopWorking := context.WithCancel(t.Context())
@@ -416,43 +434,42 @@ func TestNothingIsLostAndNothingIsHeldTwice(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, uint64(1000+i)))
 		hands.Go(func() { w.work(working, r, &deadly) })
 	}
-
 	time.Sleep(duration / 2)
 	if err := w.servers[1].cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	makers.Wait()
 	deadly.Store(false)
+	open := w.drain()
+	stopWorking()
+	hands.Wait()
+	return open
+}
 
-	// What is left belongs to the dead: it comes back when leases run out.
-	// As long as there are fewer of them, it is only a matter of the machine.
-	var open []string
+// drain waits for what belongs to workers that died, which comes back when leases run out. As long as there is less and less of it, it is
+// only a matter of the machine. It returns what is left.
+func (w *world) drain() []string {
 	fewest, deadline := 0, time.Now().Add(60*time.Second)
 	for {
-		open = w.open()
-		var still []string
-		for _, id := range open {
+		var open []string
+		for _, id := range w.open() {
 			if !w.completed(id) {
-				still = append(still, id)
+				open = append(open, id)
 			}
 		}
-		if open = still; len(open) == 0 || time.Now().After(deadline) {
-			break
+		if len(open) == 0 || time.Now().After(deadline) {
+			return open
 		}
 		if fewest == 0 || len(open) < fewest {
 			fewest, deadline = len(open), time.Now().Add(60*time.Second)
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
-	stopWorking()
-	hands.Wait()
+}
 
-	for _, problem := range w.ledger.problems {
-		t.Error(problem)
-	}
-	if len(open) > 0 {
-		t.Errorf("%d committed jobs did not complete, %s among them", len(open), open[0])
-	}
+// judge reads the ledger.
+func (w *world) judge(t *testing.T) {
+	t.Helper()
 	var committed, rolledBack, unanswered, again int
 	for id, o := range w.ledger.enqueued {
 		held := w.ledger.held[id]
@@ -470,26 +487,7 @@ func TestNothingIsLostAndNothingIsHeldTwice(t *testing.T) {
 		if len(held) > 1 {
 			again++
 		}
-		sort.Slice(held, func(i, j int) bool { return held[i].from.Before(held[j].from) })
-		done := 0
-		for i, h := range held {
-			if h.answered == yes {
-				done++
-			}
-			for _, other := range held[:i] {
-				if h.from.Before(other.until) {
-					t.Errorf("job %s was in two hands: under lease %s until %v, under lease %s from %v", id, other.lease,
-						other.until, h.lease, h.from)
-				}
-				if h.lease == other.lease || h.attempt <= other.attempt {
-					t.Errorf("job %s: attempt %d under lease %s followed attempt %d under lease %s", id, h.attempt, h.lease,
-						other.attempt, other.lease)
-				}
-			}
-		}
-		if done > 1 {
-			t.Errorf("job %s was completed %d times", id, done)
-		}
+		judgeHolders(t, id, held)
 	}
 	for id := range w.ledger.held {
 		if _, ok := w.ledger.enqueued[id]; !ok {
@@ -500,11 +498,29 @@ func TestNothingIsLostAndNothingIsHeldTwice(t *testing.T) {
 		t.Errorf("the test did not happen: %d committed, %d rolled back, %d handed out again", committed, rolledBack, again)
 	}
 	t.Logf("%d jobs committed, %d rolled back, %d unanswered; %d handed out more than once", committed, rolledBack, unanswered, again)
-	if err := w.servers[0].cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
+}
+
+// judgeHolders asks whether a job was in two hands at once, or completed twice.
+func judgeHolders(t *testing.T, id string, held []*holding) {
+	t.Helper()
+	sort.Slice(held, func(i, j int) bool { return held[i].from.Before(held[j].from) })
+	done := 0
+	for i, h := range held {
+		if h.answered == yes {
+			done++
+		}
+		for _, other := range held[:i] {
+			if h.from.Before(other.until) {
+				t.Errorf("job %s was in two hands: under lease %s until %v, under lease %s from %v", id, other.lease,
+					other.until, h.lease, h.from)
+			}
+			if h.lease == other.lease || h.attempt <= other.attempt {
+				t.Errorf("job %s: attempt %d under lease %s followed attempt %d under lease %s", id, h.attempt, h.lease,
+					other.attempt, other.lease)
+			}
+		}
 	}
-	var exit *exec.ExitError
-	if err := w.servers[0].cmd.Wait(); errors.As(err, &exit) {
-		t.Errorf("the surviving server ended with %v", err)
+	if done > 1 {
+		t.Errorf("job %s was completed %d times", id, done)
 	}
 }
