@@ -17,8 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -69,108 +67,20 @@ func TestStoppingUnderLoad(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	p := launch(t, []string{"DATABASE_URL=" + d.ServiceURL}, "serve", "--listen", "127.0.0.1:0", "--drain-delay", "2s")
-	base := p.find(`msg=serving address=(http://\S+)$`)
-
-	type ledger struct {
-		enqueued, received, acknowledged []string
-		calls                            int
-	}
-	var (
-		mu      sync.Mutex
-		all     ledger
-		running sync.WaitGroup
-	)
-	each := func(name string, step func(c *caller, l *ledger) error) {
-		running.Go(func() {
-			c, l := newCaller(base), ledger{}
-			defer c.client.CloseIdleConnections()
-			var err error
-			for err == nil {
-				err = step(c, &l)
-				l.calls++
-			}
-			if !errors.Is(err, errDoorClosed) {
-				t.Errorf("%s: %v", name, err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			all.enqueued = append(all.enqueued, l.enqueued...)
-			all.received = append(all.received, l.received...)
-			all.acknowledged = append(all.acknowledged, l.acknowledged...)
-			all.calls += l.calls
-		})
-	}
-	expect := func(status int, err error) error {
-		if err == nil && status >= 300 && status != http.StatusServiceUnavailable {
-			return fmt.Errorf("answered with %d", status)
-		}
-		return err
-	}
-	type jobs struct {
-		Jobs []struct {
-			ID, Lease string
-		}
-	}
+	l := &load{t: t, base: p.find(`msg=serving address=(http://\S+)$`)}
 	for range 3 {
-		each("a producer", func(c *caller, l *ledger) error {
-			var made struct{ Job struct{ ID string } }
-			status, err := c.call("POST", "/ojs/v1/jobs", `{"type":"a","args":[],"options":{"queue":"busy"}}`, &made)
-			if made.Job.ID != "" {
-				l.enqueued = append(l.enqueued, made.Job.ID)
-			}
-			return expect(status, err)
-		})
-		each("a worker", func(c *caller, l *ledger) error {
-			var got jobs
-			status, err := c.call("POST", "/ojs/v1/workers/fetch", `{"queues":["busy"],"count":2,"wait_ms":5000}`, &got)
-			if err := expect(status, err); err != nil {
-				return err
-			}
-			for i, j := range got.Jobs {
-				l.received = append(l.received, j.ID)
-				status, err := c.call("POST", "/ojs/v1/workers/ack", `{"job_id":"`+j.ID+`","lease":"`+j.Lease+`"}`, nil)
-				if err := expect(status, err); err != nil {
-					for _, left := range got.Jobs[i+1:] {
-						l.received = append(l.received, left.ID)
-					}
-					return err
-				}
-				if status == http.StatusOK {
-					l.acknowledged = append(l.acknowledged, j.ID)
-				}
-			}
-			return nil
-		})
+		l.repeat("a producer", l.produce)
+		l.repeat("a worker", l.work)
 	}
 	// One that waits for what never comes is let go.
 	waited := make(chan error, 1)
-	go func() {
-		var got jobs
-		status, err := newCaller(base).call("POST", "/ojs/v1/workers/fetch", `{"queues":["idle"],"wait_ms":60000}`, &got)
-		if err == nil && (status != http.StatusOK || len(got.Jobs) > 0) {
-			err = fmt.Errorf("answered with %d and %d jobs", status, len(got.Jobs))
-		}
-		waited <- err
-	}()
-	conn, err := pgx.Connect(t.Context(), d.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
-	count := func(sql string, args ...any) (n int) {
-		t.Helper()
-		if err := conn.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	pgtest.Eventually(t, "jobs are completed and a request waits", func() bool {
-		return count("select count(*) from ojs.job where state = 'completed'") >= 50 &&
-			count("select count(*) from ojs.waiter where queue = 'idle'") > 0
-	})
+	go func() { waited <- l.wait() }()
+	d.Eventually("jobs are completed and a request waits", `
+		select (select count(*) >= 50 from ojs.job where state = 'completed')
+			and exists (select from ojs.waiter where queue = 'idle')`)
 
 	p.signal(syscall.SIGTERM)
-	ready := newCaller(base)
+	ready := newCaller(l.base)
 	for {
 		status, err := ready.call("GET", "/ojs/v1/ready", "", nil)
 		if err != nil {
@@ -183,24 +93,120 @@ func TestStoppingUnderLoad(t *testing.T) {
 	if err := <-waited; err != nil {
 		t.Errorf("a waiting fetch: %v", err)
 	}
-	running.Wait()
+	l.running.Wait()
 	if status := p.wait(); status != 0 {
 		t.Errorf("SIGTERM ended it with %d", status)
 	}
-	t.Logf("%d calls, %d enqueued, %d received, %d acknowledged", all.calls, len(all.enqueued), len(all.received), len(all.acknowledged))
-	if lost := count(`
+	l.judge(d)
+}
+
+// load is what producers and workers do to a server, and what they know of it.
+type load struct {
+	t       *testing.T
+	base    string
+	running sync.WaitGroup
+
+	mu                               sync.Mutex
+	enqueued, received, acknowledged []string // ids of jobs
+	calls                            int
+}
+
+type handedOut struct {
+	Jobs []struct {
+		ID, Lease string
+	}
+}
+
+// repeat goes on with a step until the door is closed; nothing else may end it.
+func (l *load) repeat(name string, step func(*caller) error) {
+	l.running.Go(func() {
+		c := newCaller(l.base)
+		defer c.client.CloseIdleConnections()
+		var err error
+		for err == nil {
+			err = step(c)
+			l.note(func() { l.calls++ })
+		}
+		if !errors.Is(err, errDoorClosed) {
+			l.t.Errorf("%s: %v", name, err)
+		}
+	})
+}
+
+func (l *load) note(what func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	what()
+}
+
+// accepted is the error of a call, if it was one that a server may not give while it stops.
+func accepted(status int, err error) error {
+	if err == nil && status >= 300 && status != http.StatusServiceUnavailable {
+		return fmt.Errorf("answered with %d", status)
+	}
+	return err
+}
+
+func (l *load) produce(c *caller) error {
+	var made struct{ Job struct{ ID string } }
+	status, err := c.call("POST", "/ojs/v1/jobs", `{"type":"a","args":[],"options":{"queue":"busy"}}`, &made)
+	if made.Job.ID != "" {
+		l.note(func() { l.enqueued = append(l.enqueued, made.Job.ID) })
+	}
+	return accepted(status, err)
+}
+
+func (l *load) work(c *caller) error {
+	var got handedOut
+	status, err := c.call("POST", "/ojs/v1/workers/fetch", `{"queues":["busy"],"count":2,"wait_ms":5000}`, &got)
+	if err := accepted(status, err); err != nil {
+		return err
+	}
+	for _, j := range got.Jobs {
+		l.note(func() { l.received = append(l.received, j.ID) })
+	}
+	for _, j := range got.Jobs {
+		status, err := c.call("POST", "/ojs/v1/workers/ack", `{"job_id":"`+j.ID+`","lease":"`+j.Lease+`"}`, nil)
+		if err := accepted(status, err); err != nil {
+			return err
+		}
+		if status == http.StatusOK {
+			l.note(func() { l.acknowledged = append(l.acknowledged, j.ID) })
+		}
+	}
+	return nil
+}
+
+// wait is a FETCH that waits and must be answered, with no job.
+func (l *load) wait() error {
+	var got handedOut
+	status, err := newCaller(l.base).call("POST", "/ojs/v1/workers/fetch", `{"queues":["idle"],"wait_ms":60000}`, &got)
+	if err == nil && (status != http.StatusOK || len(got.Jobs) > 0) {
+		err = fmt.Errorf("answered with %d and %d jobs", status, len(got.Jobs))
+	}
+	return err
+}
+
+// judge holds what the clients know against the jobs.
+func (l *load) judge(d *pgtest.DB) {
+	t := l.t
+	t.Helper()
+	t.Logf("%d calls, %d enqueued, %d received, %d acknowledged", l.calls, len(l.enqueued), len(l.received), len(l.acknowledged))
+	if lost := pgtest.One[int](t, d.Pool, `
 		select count(*) from unnest($1::uuid[]) i(id)
-		where not exists (select from ojs.job j where j.id = i.id)`, all.enqueued); lost > 0 {
+		where not exists (select from ojs.job j where j.id = i.id)`, l.enqueued); lost > 0 {
 		t.Errorf("%d acknowledged jobs are lost", lost)
 	}
-	if open := count("select count(*) from ojs.job where id = any ($1::uuid[]) and state <> 'completed'", all.acknowledged); open > 0 {
+	if open := pgtest.One[int](t, d.Pool, `
+		select count(*) from ojs.job where id = any ($1::uuid[]) and state <> 'completed'`, l.acknowledged); open > 0 {
 		t.Errorf("%d jobs whose end was acknowledged have not ended", open)
 	}
-	if held := count("select count(*) from ojs.job where state = 'active' and not id = any ($1::uuid[])", all.received); held > 0 {
+	if held := pgtest.One[int](t, d.Pool, `
+		select count(*) from ojs.job where state = 'active' and not id = any ($1::uuid[])`, l.received); held > 0 {
 		t.Errorf("%d jobs are in nobody's hands", held)
 	}
-	slices.Sort(all.received)
-	if twice := len(all.received) - len(slices.Compact(all.received)); twice > 0 {
+	slices.Sort(l.received)
+	if twice := len(l.received) - len(slices.Compact(l.received)); twice > 0 {
 		t.Errorf("%d jobs were handed out twice", twice)
 	}
 }
