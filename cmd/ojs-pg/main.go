@@ -24,11 +24,7 @@ import (
 var version string
 
 func main() {
-	// A server's live memory is small and its garbage is not: collecting it four times less often costs some
-	// megabytes and saves a tenth of the processor.
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(400)
-	}
+	tuneMemory()
 	os.Exit(run(os.Args, os.Stdout, os.Stderr))
 }
 

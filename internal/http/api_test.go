@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"strconv"
 	"strings"
@@ -59,10 +59,19 @@ func (a *api) serve(door *pg.DB, adjust ...func(*Config)) {
 	}
 	running.Go(func() { cfg.Dispatcher.Run(ctx) })
 	a.srv = New(cfg)
-	web := httptest.NewServer(a.srv.Handler())
-	a.url = web.URL
+	socket, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.url = "http://" + socket.Addr().String()
+	serving, end := context.WithCancel(ctx)
+	served := make(chan error, 1)
+	go func() { served <- a.srv.Serve(serving, socket) }()
 	t.Cleanup(func() {
-		web.Close()
+		end()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
 		stop()
 		running.Wait()
 		if t.Failed() {

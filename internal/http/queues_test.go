@@ -3,6 +3,8 @@ package httpapi
 import (
 	"context"
 	"testing"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
 func TestQueues(t *testing.T) {
@@ -84,10 +86,12 @@ func TestTenants(t *testing.T) {
 	a.do("GET", "/ojs/v1/admin/tenants/unknown", "").want(404).is(map[string]any{"error.code": "not_found"}).present("error.hint")
 
 	// Another default tenant is the one that is left out of meta.
-	b := start(t)
+	db := pgtest.New(t)
+	b := &api{t: t, db: db, pool: db.Pool, log: &logs{}}
 	if _, err := b.pool.Exec(context.Background(), "select ojs.configure(p_default_tenant => 'house')"); err != nil {
 		t.Fatal(err)
 	}
+	b.serve(db.Open())
 	b.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`).want(201).absent("job.meta.tenant_id")
 	b.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`, "X-OJS-Tenant: _default").want(201).is(map[string]any{"job.meta.tenant_id": "_default"})
 }

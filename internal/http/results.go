@@ -38,7 +38,10 @@ func (o *outcome) attrs() []kit.Attr {
 	if o.Result == nil {
 		return nil
 	}
-	list := []kit.Attr{{Name: "result_stored_at", Raw: kit.AppendTime(nil, *o.ResultStoredAt)}, {Name: "result_size_bytes", Raw: strconv.AppendInt(nil, int64(o.ResultSizeBytes), 10)}}
+	list := []kit.Attr{
+		{Name: "result_stored_at", Raw: kit.AppendTime(nil, *o.ResultStoredAt)},
+		{Name: "result_size_bytes", Raw: strconv.AppendInt(nil, int64(o.ResultSizeBytes), 10)},
+	}
 	if o.ResultExpiresAt.Unix() > 0 {
 		list = append(list, kit.Attr{Name: "result_expires_at", Raw: kit.AppendTime(nil, o.ResultExpiresAt)})
 	}
@@ -73,10 +76,8 @@ func (s *Server) getResult(c echo.Context) error {
 		return err
 	}
 	over := time.Now().Add(min(time.Duration(seconds)*time.Second, s.limits.Wait))
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		ctx, cancel := s.query(c)
-		found, err := s.result(ctx, id, scope)
-		cancel()
+	for {
+		found, err := s.lookAtResult(c, id, scope)
 		if err != nil {
 			return err
 		}
@@ -85,26 +86,53 @@ func (s *Server) getResult(c echo.Context) error {
 		case found.Pruned:
 			return kit.Refuse(kit.CodeResultPruned, "id", "the result of job %s expired at %s", id, kit.AppendTime(nil, found.ResultExpiresAt))
 		case found.ended() || !wait:
-			w := kit.Writer{}
-			w.Open()
-			w.Text("job_id", id)
-			found.write(&w)
-			w.Close()
-			if !found.ended() {
-				kit.RetryLater(c)
-			}
-			return kit.Blob(c, http.StatusOK, w.B)
+			return writeResult(c, id, found)
 		case left <= 0:
-			return &pg.Error{Code: kit.CodeTimeout, Message: "job " + id + " is still " + found.State, Details: map[string]any{"job_id": id, "current_state": found.State}}
+			return &pg.Error{
+				Code: kit.CodeTimeout, Message: "job " + id + " is still " + found.State,
+				Details: map[string]any{"job_id": id, "current_state": found.State},
+			}
 		}
+		ending, stop := s.endings.wait(id)
 		select {
-		case <-time.After(min(pause, left)):
+		case <-ending.over:
+			err = ending.err
+		case <-time.After(left):
 		case <-s.draining:
 			over = time.Now()
 		case <-c.Request().Context().Done():
-			return c.Request().Context().Err()
+			err = c.Request().Context().Err()
+		}
+		stop()
+		if err != nil {
+			return err
 		}
 	}
+}
+
+func (s *Server) lookAtResult(c echo.Context, id string, scope *string) (*outcome, error) {
+	ctx, cancel := s.query(c)
+	defer cancel()
+	return s.result(ctx, id, scope)
+}
+
+func writeResult(c echo.Context, id string, found *outcome) error {
+	w := kit.Writer{}
+	w.Open()
+	w.Text("job_id", id)
+	found.write(&w)
+	w.Close()
+	if !found.ended() {
+		kit.RetryLater(c)
+	}
+	return kit.Blob(c, http.StatusOK, w.B)
+}
+
+// jobsEnded is one poll for all requests that wait.
+func (s *Server) jobsEnded(ctx context.Context, ids []string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.limits.Query)
+	defer cancel()
+	return s.q.JobsEnded(ctx, ids)
 }
 
 // listResults answers for every id; what is not there, has not ended or was removed is null.

@@ -9,10 +9,8 @@ package httpapi
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"runtime/debug"
@@ -41,10 +39,14 @@ type Limits struct {
 	BatchBody int64 // bytes of a batch enqueue's body; default 16 MiB
 	BatchJobs int   // jobs in one batch; default 1000
 	List      int64 // bytes of jobs or results in one answer that lists them; default 16 MiB
+	Bodies    int64 // bytes of all request bodies above 64 KiB under way; default 128 MiB
+	Answers   int64 // bytes of jobs, above 64 KiB each, in all answers to FETCHes under way; default 128 MiB
 	Depth     int   // levels of JSON, the body itself being the first; default 100
 	Headers   int   // bytes of all request headers; default 32 KiB
 
-	Wait  time.Duration // longest wait of a FETCH; default 60 s
+	Wait     time.Duration // longest wait of a FETCH; default 60 s
+	RoomWait time.Duration // longest that a large body waits for room among the others; default 5 s
+
 	Query time.Duration // longest a call into the database may take; default 15 s
 	Read  time.Duration // to receive a request; default 30 s
 	Write time.Duration // to send a response, beyond Wait; default 30 s
@@ -60,9 +62,12 @@ func (l Limits) withDefaults() Limits {
 		BatchBody:  cmp.Or(l.BatchBody, 16<<20),
 		BatchJobs:  cmp.Or(l.BatchJobs, 1000),
 		List:       cmp.Or(l.List, 16<<20),
+		Bodies:     cmp.Or(l.Bodies, 128<<20),
+		Answers:    cmp.Or(l.Answers, 128<<20),
 		Depth:      cmp.Or(l.Depth, 100),
 		Headers:    cmp.Or(l.Headers, 32<<10),
 		Wait:       cmp.Or(l.Wait, 60*time.Second),
+		RoomWait:   cmp.Or(l.RoomWait, 5*time.Second),
 		Query:      cmp.Or(l.Query, 15*time.Second),
 		Read:       cmp.Or(l.Read, 30*time.Second),
 		Write:      cmp.Or(l.Write, 30*time.Second),
@@ -106,11 +111,9 @@ type Server struct {
 	handing  context.Context // until TakeBack
 	takeBack context.CancelFunc
 
-	noTenant struct {
-		sync.Mutex
-		name    string // empty until read
-		refresh time.Time
-	}
+	bodyRoom, answerRoom room
+	endings              endings
+	noTenant             defaultTenant
 }
 
 // New makes a Server; Handler or Serve puts it to use.
@@ -127,6 +130,8 @@ func New(cfg Config) *Server {
 	}
 	s.kit = kit.New(cfg.DB, cfg.Logger, s.limits.Query)
 	s.q = s.kit.SQL
+	s.bodyRoom, s.answerRoom = newRoom(s.limits.Bodies), newRoom(s.limits.Answers)
+	s.endings.ended = s.jobsEnded
 	s.handing, s.takeBack = context.WithCancel(context.Background())
 	if cfg.AllowReset {
 		s.reset = cfg.Reset
@@ -135,8 +140,8 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// TakeBack ends all answers to FETCHes that clients have not read, and gives their jobs back while the database is still there. Call it when the server
-// is about to stop.
+// TakeBack ends all answers to FETCHes that clients have not read, and gives their jobs back while the database is still there. Call it
+// when the server is about to stop.
 func (s *Server) TakeBack() { s.takeBack() }
 
 // Handler is the server without its sockets.
@@ -148,7 +153,7 @@ func (s *Server) routes() http.Handler {
 	e.Binder = kit.Binder{Read: func(c echo.Context, optional bool) (*kit.Object, error) { return s.body(c, s.limits.Body, optional) }}
 	e.JSONSerializer = kit.Serializer{}
 	e.Pre(s.headers)
-	e.Use(s.recover, unescape, s.kit.Begin)
+	e.Use(s.recover, s.bodies, unescape, s.kit.Begin)
 
 	for _, routes := range [][]kit.Route{
 		s.jobRoutes(), s.resultRoutes(), s.workerRoutes(), s.settleRoutes(), s.eventRoutes(), s.cronRoutes(), s.deadLetterRoutes(),
@@ -277,70 +282,4 @@ func patiently[T any](s *Server, c echo.Context, call func(context.Context, *sql
 		return err
 	})
 	return out, err
-}
-
-// defaultTenant is the tenant of jobs that named none. It can be reconfigured at run time, and is
-// only needed to leave a name out of meta, so half a minute of staleness is harmless.
-func (s *Server) defaultTenant() string {
-	s.noTenant.Lock()
-	name, due := s.noTenant.name, time.Now().After(s.noTenant.refresh)
-	if due {
-		// Others go on with the old name meanwhile.
-		s.noTenant.refresh = time.Now().Add(30 * time.Second)
-	}
-	s.noTenant.Unlock()
-	if !due && name != "" {
-		return name
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	fresh, err := s.q.DefaultTenant(ctx)
-	if err != nil {
-		s.log.Warn("the default tenant could not be read", "error", err)
-		return name
-	}
-	s.noTenant.Lock()
-	defer s.noTenant.Unlock()
-	s.noTenant.name = fresh
-	return fresh
-}
-
-// Serve answers requests on ln until ctx ends. Then it is no longer ready and lets waiting fetches return empty, goes on answering for DrainDelay,
-// so that load balancers and clients notice, closes ln, finishes what is under way and returns.
-func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
-	server := &http.Server{
-		Handler:           s.handler,
-		ReadHeaderTimeout: min(s.limits.Read, 10*time.Second),
-		ReadTimeout:       s.limits.Read,
-		WriteTimeout:      s.limits.Wait + s.limits.Write,
-		IdleTimeout:       s.limits.Idle,
-		// Room above our own limit, whose refusal has the error shape.
-		MaxHeaderBytes: 4 * s.limits.Headers,
-		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-	}
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(ln) }()
-	select {
-	case err := <-failed:
-		return fmt.Errorf("serve %s: %w", ln.Addr(), err)
-	case <-ctx.Done():
-	}
-	s.drain.Do(func() { close(s.draining) })
-	s.dispatch.Drain()
-	select {
-	case err := <-failed:
-		return fmt.Errorf("serve %s: %w", ln.Addr(), err)
-	case <-time.After(s.limits.DrainDelay):
-	}
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limits.Drain)
-	defer cancel()
-	err := server.Shutdown(stop)
-	if errors.Is(err, context.DeadlineExceeded) {
-		s.log.Warn("requests were still under way when the server had to stop", "waited", s.limits.Drain)
-		err = server.Close()
-	}
-	if err != nil {
-		return fmt.Errorf("stop serving: %w", err)
-	}
-	return nil
 }

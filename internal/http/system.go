@@ -14,7 +14,7 @@ func (s *Server) systemRoutes() []kit.Route {
 	routes := []kit.Route{
 		{Method: http.MethodGet, Path: "/ojs/manifest", Handler: s.manifest},
 		{Method: http.MethodGet, Path: v1 + "/health", Handler: s.health},
-		{Method: http.MethodGet, Path: "/health", Handler: s.health},
+		{Method: http.MethodGet, Path: "/health", Handler: s.live},
 		{Method: http.MethodGet, Path: v1 + "/ready", Handler: s.ready},
 		{Method: http.MethodGet, Path: "/ready", Handler: s.ready},
 	}
@@ -25,10 +25,10 @@ func (s *Server) systemRoutes() []kit.Route {
 }
 
 type healthJSON struct {
-	Status        string      `json:"status"`
-	Version       string      `json:"version"`
-	UptimeSeconds int64       `json:"uptime_seconds"`
-	Backend       backendJSON `json:"backend"`
+	Status        string       `json:"status"`
+	Version       string       `json:"version"`
+	UptimeSeconds int64        `json:"uptime_seconds"`
+	Backend       *backendJSON `json:"backend,omitempty"`
 }
 
 type backendJSON struct {
@@ -43,24 +43,30 @@ func (s *Server) ask(c echo.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(c.Request().Context(), 2*time.Second)
 	defer cancel()
 	begin := time.Now()
-	err := s.db.Pool().Ping(ctx)
+	err := s.db.Probe(ctx)
 	return time.Since(begin), err
 }
 
+// live tells that the process lives, whatever has become of the database: restarting it would help nobody.
+func (s *Server) live(c echo.Context) error {
+	return kit.Encode(c, http.StatusOK, s.healthOf("ok", nil))
+}
+
+func (s *Server) healthOf(status string, backend *backendJSON) healthJSON {
+	return healthJSON{Status: status, Version: kit.SpecVersion, UptimeSeconds: int64(time.Since(s.started).Seconds()), Backend: backend}
+}
+
+// health tells how the server and its database are.
 func (s *Server) health(c echo.Context) error {
-	health := healthJSON{
-		Status: "ok", Version: kit.SpecVersion, UptimeSeconds: int64(time.Since(s.started).Seconds()),
-		Backend: backendJSON{Type: "postgres", Status: "healthy"},
-	}
 	latency, err := s.ask(c)
 	if err != nil {
 		s.log.Warn("the database does not answer", "error", err)
-		health.Status, health.Backend.Status, health.Backend.Error = "degraded", "unhealthy", "the database does not answer"
-		return kit.Encode(c, http.StatusServiceUnavailable, health)
+		return kit.Encode(c, http.StatusServiceUnavailable, s.healthOf("degraded", &backendJSON{
+			Type: "postgres", Status: "unhealthy", Error: "the database does not answer",
+		}))
 	}
 	ms := latency.Milliseconds()
-	health.Backend.LatencyMs = &ms
-	return kit.Encode(c, http.StatusOK, health)
+	return kit.Encode(c, http.StatusOK, s.healthOf("ok", &backendJSON{Type: "postgres", Status: "healthy", LatencyMs: &ms}))
 }
 
 // ready tells a load balancer whether to send requests here.

@@ -84,6 +84,11 @@ func (s *Server) fetch(c echo.Context) error {
 			s.dispatch.GiveBack(jobs)
 		}
 	}()
+	give, err := s.carry(jobs)
+	if err != nil {
+		return err
+	}
+	defer give()
 	if err = c.Request().Context().Err(); err == nil {
 		err = s.handOver(c, jobs)
 	}

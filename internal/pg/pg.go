@@ -33,7 +33,8 @@ type Config struct {
 	// ListenURL, if set, is for the one connection that listens, which must be PostgreSQL's own. URL may then lead through
 	// a pooler that gives a session of its own to each transaction only: PgBouncer in transaction mode.
 	ListenURL string
-	// MaxConns bounds the pool, unless the URL has pool_max_conns; 0 means 16. The listener needs one connection more.
+	// MaxConns bounds the pool, unless the URL has pool_max_conns; 0 means 16. The listener needs one connection more,
+	// and so does Probe once it is called.
 	MaxConns int32
 	// AppName is what pg_stat_activity shows.
 	AppName string
@@ -51,6 +52,7 @@ type DB struct {
 
 	cut      context.CancelFunc
 	pool     *pgxpool.Pool
+	probe    *pgxpool.Pool // of one connection, which no work can occupy
 	listen   *pgx.ConnConfig
 	retries  turns // of WithLockRetry
 	changing changing
@@ -76,6 +78,12 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	}
 	d := &DB{
 		cut: cut, pool: pool, listen: pool.Config().ConnConfig, retries: turns{free: lockRetries}, checkTimeout: checkTimeout,
+	}
+	probe := pool.Config()
+	probe.MaxConns, probe.MinConns, probe.MinIdleConns, probe.MaxConnIdleTime = 1, 0, 0, time.Minute
+	if d.probe, err = pgxpool.NewWithConfig(ctx, probe); err != nil {
+		d.Close()
+		return nil, fmt.Errorf("open the connection that asks whether the database answers: %w", err)
 	}
 	if cfg.ListenURL != "" {
 		d.listen, err = listenConfig(cfg, lifetime)
@@ -227,9 +235,15 @@ func Unchecked(ctx context.Context) context.Context { return context.WithValue(c
 // Pool is for those who run generated queries; errors go through Err.
 func (d *DB) Pool() *pgxpool.Pool { return d.pool }
 
+// Probe asks whether the database answers, on a connection of its own, so that it does not wait for work that keeps all others busy.
+func (d *DB) Probe(ctx context.Context) error { return d.probe.Ping(ctx) }
+
 // Close waits for connections in use, then closes all; Cut spares it that.
 func (d *DB) Close() {
 	d.pool.Close()
+	if d.probe != nil {
+		d.probe.Close()
+	}
 	d.cut()
 }
 

@@ -1,0 +1,228 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// batchOf is a batch of one job, of about so many bytes.
+func batchOf(size int) string {
+	return `{"jobs":[{"type":"a","args":["` + strings.Repeat("x", size) + `"]}]}`
+}
+
+// begin sends the head of a request and all of its body but the last byte. end sends that and returns the status line.
+func (a *api) begin(body string) (end func() string) {
+	a.t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(a.url, "http://"))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.t.Cleanup(func() { conn.Close() })
+	fmt.Fprintf(conn, "POST /ojs/v1/jobs/batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body))
+	if _, err := io.WriteString(conn, body[:len(body)-1]); err != nil {
+		a.t.Fatal(err)
+	}
+	return func() string {
+		if _, err := io.WriteString(conn, body[len(body)-1:]); err != nil {
+			a.t.Fatal(err)
+		}
+		line, err := bufio.NewReader(conn).ReadString('\n')
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		return strings.TrimSpace(line)
+	}
+}
+
+func (a *api) full(r room) {
+	a.t.Helper()
+	pgtest.Eventually(a.t, "there is no room", func() bool {
+		give, ok := r.try(r.all / 2)
+		if ok {
+			give()
+		}
+		return !ok
+	})
+}
+
+// Large bodies share a room. One that finds none in time is refused, and no memory is spent on it; small ones need none.
+func TestLargeBodiesNeedRoom(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(c *Config) { c.Limits.Bodies, c.Limits.RoomWait = 1<<20, 20*time.Millisecond })
+	end := a.begin(batchOf(900_000))
+	a.full(a.srv.bodyRoom)
+	for range 3 {
+		r := a.do("POST", "/ojs/v1/jobs/batch", batchOf(800_000)).want(503)
+		r.is(map[string]any{"error.code": "backend_unavailable", "error.retryable": true})
+		if wantErrorShape(r); r.header.Get("Retry-After") == "" {
+			t.Error("nothing says to ask again")
+		}
+	}
+	a.do("POST", "/ojs/v1/jobs/batch", batchOf(10_000)).want(201)
+	if line := end(); line != "HTTP/1.1 201 Created" {
+		t.Errorf("the one that had room: %s", line)
+	}
+	a.do("POST", "/ojs/v1/jobs/batch", batchOf(800_000)).want(201)
+	// One that alone is larger than the room has all of it.
+	a.do("POST", "/ojs/v1/jobs/batch", `{"jobs":[`+strings.Repeat(`{"type":"a","args":["`+strings.Repeat("x", 300_000)+`"]},`, 7)+
+		`{"type":"a","args":[]}]}`).want(201)
+}
+
+// A large body waits for room before it is refused.
+func TestLargeBodiesWaitForRoom(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(c *Config) { c.Limits.Bodies, c.Limits.RoomWait = 1<<20, time.Minute })
+	end := a.begin(batchOf(900_000))
+	a.full(a.srv.bodyRoom)
+	waited := make(chan *reply, 1)
+	go func() {
+		r, err := a.send(t.Context(), "POST", "/ojs/v1/jobs/batch", batchOf(800_000))
+		if err != nil {
+			t.Error(err)
+		}
+		waited <- r
+	}()
+	if line := end(); line != "HTTP/1.1 201 Created" {
+		t.Errorf("the one that had room: %s", line)
+	}
+	if r := <-waited; r != nil {
+		r.want(201)
+	}
+}
+
+// A body that does not say how long it is takes room as it comes.
+func TestBodiesOfUnknownLengthNeedRoom(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(c *Config) { c.Limits.Bodies = 2 << 20 })
+	send := func(want int) {
+		t.Helper()
+		body := io.MultiReader(strings.NewReader(batchOf(900_000))) // of a type that http.NewRequest does not know
+		req, err := http.NewRequestWithContext(t.Context(), "POST", a.url+"/ojs/v1/jobs/batch", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if res.StatusCode != want {
+			answer, _ := io.ReadAll(res.Body)
+			t.Errorf("%d, want %d: %.300s", res.StatusCode, want, answer)
+		}
+	}
+	send(201)
+	give, ok := a.srv.bodyRoom.try(2 << 20)
+	if !ok {
+		t.Fatal("the room of the one before is not free")
+	}
+	send(503)
+	give()
+	send(201)
+}
+
+// Jobs for which there is no room on their way to the client are given back, and the FETCH is told to ask again.
+func TestLargeAnswersNeedRoom(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(c *Config) { c.Limits.Answers = 1 << 20 })
+	id := a.push(`{"type":"a","args":["` + strings.Repeat("x", 700_000) + `"],"options":{"queue":"q"}}`)
+	a.push(`{"type":"a","args":[],"options":{"queue":"small"}}`)
+	give, ok := a.srv.answerRoom.try(500_000)
+	if !ok {
+		t.Fatal("no room in an idle server")
+	}
+	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["q"]}`).want(503).is(map[string]any{"error.code": "backend_unavailable"})
+	a.givenBack(id)
+	a.fetchOne("small")
+	give()
+	if got := a.fetchOne("q"); got.text("jobs.0.id") != id {
+		t.Errorf("fetched %.200s", got.body)
+	}
+}
+
+// An answer without a status would be an empty 200, also for a request that was given up: somebody may stand between.
+func TestEveryAnswerHasAStatus(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	id := a.push(`{"type":"a","args":[]}`)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	req := httptest.NewRequest("GET", "/ojs/v1/jobs/"+id+"/result?wait=true", nil).WithContext(ctx)
+	answer := httptest.NewRecorder()
+	a.srv.Handler().ServeHTTP(answer, req)
+	if answer.Code != http.StatusServiceUnavailable || !strings.Contains(answer.Body.String(), `"backend_unavailable"`) {
+		t.Errorf("%d %s", answer.Code, answer.Body)
+	}
+}
+
+// A server whose connections are all in use is busy, not ill.
+func TestReadinessDoesNotWaitForWork(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	pool := a.srv.db.Pool()
+	for range pool.Config().MaxConns {
+		conn, err := pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Release()
+	}
+	a.do("GET", "/ojs/v1/ready", "").want(200)
+	a.do("GET", "/ojs/v1/health", "").want(200).is(map[string]any{"status": "ok", "backend.status": "healthy"})
+	a.do("GET", "/health", "").want(200).is(map[string]any{"status": "ok"}).absent("backend")
+}
+
+// However many requests wait for results, one statement looks for all of them.
+func TestWaitersForResultsShareOneLook(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	const waiters = 40
+	var polls, asked atomic.Int64
+	look := a.srv.endings.ended
+	a.srv.endings.ended = func(ctx context.Context, ids []string) ([]string, error) {
+		polls.Add(1)
+		asked.Store(int64(len(ids)))
+		return look(ctx, ids)
+	}
+	var all sync.WaitGroup
+	for i := range waiters {
+		id := a.push(`{"type":"a","args":[]}`)
+		all.Go(func() {
+			r, err := a.send(t.Context(), "GET", "/ojs/v1/jobs/"+id+"/result?wait=true&timeout=60", "")
+			if err != nil {
+				t.Error(err)
+			} else if r.status != 200 || r.text("result") != "done" {
+				t.Errorf("%d %d: %s", i, r.status, r.body)
+			}
+		})
+	}
+	pgtest.Eventually(t, "all wait", func() bool { return asked.Load() == waiters })
+	statements, before := a.srv.db.Pool().Stat().AcquireCount(), polls.Load()
+	pgtest.Eventually(t, "there are more polls", func() bool { return polls.Load() >= before+4 })
+	if sent := a.srv.db.Pool().Stat().AcquireCount() - statements; sent > polls.Load()-before+2 {
+		t.Errorf("%d statements in %d polls", sent, polls.Load()-before)
+	}
+	fetched := a.do("POST", "/ojs/v1/workers/fetch", fmt.Sprintf(`{"queues":["default"],"worker_id":"w","count":%d}`, waiters)).want(200)
+	for i := range waiters {
+		a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+fetched.text(fmt.Sprintf("jobs.%d.id", i))+`","result":"done"}`).want(200)
+	}
+	all.Wait()
+	a.srv.endings.mu.Lock()
+	defer a.srv.endings.mu.Unlock()
+	if len(a.srv.endings.jobs) > 0 {
+		t.Errorf("%d jobs are still waited for", len(a.srv.endings.jobs))
+	}
+}
