@@ -5224,6 +5224,27 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._reset() RETURNS void
+    LANGUAGE plpgsql
+    SET lock_timeout TO '100ms'
+    AS $$
+declare
+    v_tables text;
+begin
+    -- Without the lane, a decision could be writing to the tables while they are emptied.
+    perform from ojs.lane for update;
+    select string_agg(format('ojs.%I', c.relname), ', ' order by c.relname) into strict v_tables
+    from pg_catalog.pg_class c
+    where c.relnamespace = 'ojs'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+      and c.relname not in ('problem', 'schema_hash', 'lane', 'fold', 'tally_mark', 'clock_mark', 'cut', 'upkeep_task', 'settings',
+          'waiter', 'sleeper', 'duty', 'dead_letter_mark', 'tenant_role');
+    execute 'truncate ' || v_tables;
+    update ojs.fold set part_xid = null, part_lo = null;
+    delete from ojs.settings;
+    insert into ojs.settings default values;
+end;
+$$;
+
 CREATE FUNCTION ojs._restore_dead(p_tenants text[], p_ids uuid[]) RETURNS void
     LANGUAGE sql
     AS $$

@@ -1,6 +1,6 @@
 // Package dispatch puts requests that come at the same time into one statement, and keeps requests for jobs waiting until a commit brings
-// some. It decides nothing: whose turn it is and what may be acknowledged is SQL. Jobs come from ojs.fetch_many, ojs.ack_many, ojs.settle and
-// ojs.enqueue_rows, and go to internal/http. The reasons, with figures, are in docs/design/0004-combining-and-waiting.md.
+// some. It decides nothing: whose turn it is and what may be acknowledged is SQL. Jobs come from ojs.fetch_many, ojs.ack_many, ojs.settle
+// and ojs.enqueue_rows, and go to internal/http. The reasons, with figures, are in docs/design/0004-combining-and-waiting.md.
 //
 // # Where things stand
 //
@@ -20,23 +20,23 @@
 //	          ▼  │ poll
 //	        waiting, or quiet
 //
-// A request is new until a decision takes it. While it is decided it is in no list. If there was no job it waits, in its group; if its worker
-// is to get no jobs (ojs.direct_worker) it is quiet, in Dispatcher.quiet, where it takes nobody's place. A poll brings waiting requests of a
-// group into its next decision, before new ones; a worker that may work again has all quiet requests put in line again (requeued), between
-// the two. A request is answered with jobs, with an error, or empty when its wait is over or the server stops. A caller who leaves takes its
-// request out of its list; jobs of a decision under way are given back, and the attempt does not count.
+// A request is new until a decision takes it. While it is decided it is in no list. If there was no job it waits, in its group; if its
+// worker is to get no jobs (ojs.direct_worker) it is quiet, in Dispatcher.quiet, where it takes nobody's place. A poll brings waiting
+// requests of a group into its next decision, before new ones; a worker that may work again has all quiet requests put in line again
+// (requeued), between the two. A request is answered with jobs, with an error, or empty when its wait is over or the server stops. A
+// caller who leaves takes its request out of its list; jobs of a decision under way are given back, and the attempt does not count.
 //
 // # Locks
 //
-// Dispatcher.mu guards requests, groups and deciders. It may be held when Listener.mu is taken (Subscribe, Close, Notified), never the other
-// way round: the Listener calls wake without its locks. Locks of batchers and of the list of jobs to give back are leafs: nothing else is
-// taken under them. No statement runs under a lock.
+// Dispatcher.mu guards requests, groups and deciders. It may be held when Listener.mu is taken (Subscribe, Close, Notified), never the
+// other way round: the Listener calls wake without its locks. Locks of batchers and of the list of jobs to give back are leafs: nothing
+// else is taken under them. No statement runs under a lock.
 //
 // # What ojs.fetch_many guarantees
 //
-// handOut relies on this order of its rows: jobs are in fair order, and each row names its request; the numbers of requests never fall, so that
-// the jobs of request n follow those of request n-1 and each request gets a run of the fair sequence. The last requests get fewer jobs, or
-// none. A row without a job and with a worker_id says that this worker is to get none. A row without both says that the call stopped early:
-// it is asked again. Without that row, fewer jobs than asked for prove that no more were available and committed when the call began, so
-// requests that were there before it need no look of their own.
+// handOut relies on this order of its rows: jobs are in fair order, and each row names its request; the numbers of requests never fall,
+// so that the jobs of request n follow those of request n-1 and each request gets a run of the fair sequence. The last requests get fewer
+// jobs, or none. A row without a job and with a worker_id says that this worker is to get none. A row without both says that the call
+// stopped early: it is asked again. Without that row, fewer jobs than asked for prove that no more were available and committed when the
+// call began, so requests that were there before it need no look of their own.
 package dispatch

@@ -198,8 +198,8 @@ const (
 	maxVisibility = 7 * 24 * 3600 * 1000
 )
 
-// acceptable reports whether SQL surely accepts the request. SQL refuses; this only keeps requests that may be refused out of decisions that
-// others share. A rule that is stricter here than in SQL costs such requests their company, nothing else.
+// acceptable reports whether SQL surely accepts the request. SQL refuses; this only keeps requests that may be refused out of decisions
+// that others share. A rule that is stricter here than in SQL costs such requests their company, nothing else.
 func (f *Fetch) acceptable() bool {
 	if len(f.Queues) < 1 || len(f.Queues) > maxQueues || f.Count < 1 || f.Count > maxCount {
 		return false

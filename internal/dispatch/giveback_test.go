@@ -37,8 +37,8 @@ func (l *logged) lines() []string {
 	return strings.Split(strings.TrimSpace(l.text.String()), "\n")
 }
 
-// Two clients hang up with a thousand jobs each while PostgreSQL is killed. It is one line in the log, and the jobs are available as soon as
-// PostgreSQL is back; their leases would last an hour.
+// Two clients hang up with a thousand jobs each while PostgreSQL is killed. It is one line in the log, and the jobs are available as soon
+// as PostgreSQL is back; their leases would last an hour.
 func TestJobsAreGivenBackWhenPostgreSQLIsBack(t *testing.T) {
 	t.Parallel()
 	own := pgtest.NewPrivate(t, nil)
@@ -69,7 +69,9 @@ func TestJobsAreGivenBackWhenPostgreSQLIsBack(t *testing.T) {
 	}
 	pgtest.Eventually(t, "the failure is logged", func() bool { return len(log.lines()[0]) > 0 })
 	own.Start()
-	pgtest.Eventually(t, "the jobs are given back", func() bool { return strings.Contains(strings.Join(log.lines(), ""), "are given back") })
+	pgtest.Eventually(t, "the jobs are given back", func() bool {
+		return strings.Contains(strings.Join(log.lines(), ""), "are given back")
+	})
 	conn, err := pgx.Connect(t.Context(), own.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +187,8 @@ func TestADecisionThatPanics(t *testing.T) {
 	b.want(b.later(t.Context(), Fetch{Queues: []string{"q"}}), 1)
 }
 
-// A worker asks for a thousand large jobs and gets 16 MiB of them; the next request gets the rest. However large a job is, it is handed out.
+// A worker asks for a thousand large jobs and gets 16 MiB of them; the next request gets the rest. However large a job is, it is handed
+// out.
 func TestOneAnswerHasABoundedNumberOfBytes(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})

@@ -49,8 +49,8 @@ func (g *group) wake() {
 	g.pollSoon()
 }
 
-// pollSoon polls now, or after a pause if too many polls in a row found nothing: commits that are not for the requests that wait here (a paused
-// queue, other tenants' jobs, jobs that another server was faster to take) must not have it poll without pause.
+// pollSoon polls now, or after a pause if too many polls in a row found nothing: commits that are not for the requests that wait here (a
+// paused queue, other tenants' jobs, jobs that another server was faster to take) must not have it poll without pause.
 func (g *group) pollSoon() {
 	if g.delayed != nil {
 		return
@@ -130,8 +130,8 @@ func (g *group) unsubscribe() {
 	}
 }
 
-// putQuiet has a request wait whose worker is to get no jobs, where it takes nobody's place. requeues is how often requeueQuiet had run when
-// the decision began.
+// putQuiet has a request wait whose worker is to get no jobs, where it takes nobody's place. requeues is how often requeueQuiet had run
+// when the decision began.
 func (d *Dispatcher) putQuiet(r *request, requeues uint64) {
 	switch {
 	case r.over || r.Wait <= 0 || d.draining:

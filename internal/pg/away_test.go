@@ -45,7 +45,8 @@ func TestTwoHosts(t *testing.T) {
 
 	// The primary becomes read-only under its connections, as one does that is a standby now.
 	var pid, again int
-	if err := db.Pool().QueryRow(t.Context(), "select pg_backend_pid() from (select set_config('default_transaction_read_only', 'on', false)) s").Scan(&pid); err != nil {
+	if err := db.Pool().QueryRow(t.Context(),
+		"select pg_backend_pid() from (select set_config('default_transaction_read_only', 'on', false)) s").Scan(&pid); err != nil {
 		t.Fatal(err)
 	}
 	var known *pg.Error
@@ -63,7 +64,10 @@ func TestWhatPostgresLacks(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	db := d.Open()
-	for _, state := range []string{"53100", "53200", "53300", "53400", "55P03", "57P01", "57P02", "57P03", "57014", "58030", "25006", "40001", "40P01", "08006"} {
+	for _, state := range []string{
+		"53100", "53200", "53300", "53400", "55P03", "57P01", "57P02", "57P03", "57014", "58030", "25006",
+		"40001", "40P01", "08006",
+	} {
 		_, err := d.Service().Exec(t.Context(), "do $$ begin raise sqlstate '"+state+"'; end $$")
 		var known *pg.Error
 		if !errors.As(db.Err(err), &known) || known.Status != 503 || !known.Retryable || known.Code != "backend_unavailable" {

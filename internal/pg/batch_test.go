@@ -291,7 +291,8 @@ func TestTooManyItemsThatWaitAreRefused(t *testing.T) {
 			var all sync.WaitGroup
 			call := func(items ...string) {
 				all.Go(func() {
-					if _, errs := c.Do(t.Context(), "a", items, one); slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+					if _, errs := c.Do(t.Context(), "a", items, one); slices.ContainsFunc(errs,
+						func(err error) bool { return err != nil }) {
 						t.Errorf("%v got %v", items, errs)
 					}
 				})
@@ -300,7 +301,8 @@ func TestTooManyItemsThatWaitAreRefused(t *testing.T) {
 			<-ran
 			call("1", "2", "3", "4") // more than the bound by itself, but nothing waits
 			c.inLine(t, 4)
-			if _, errs := c.Do(t.Context(), "b", []string{"5", "6"}, one); !errors.Is(errs[0], ErrOverloaded) || !errors.Is(errs[1], ErrOverloaded) {
+			if _, errs := c.Do(t.Context(), "b", []string{"5", "6"}, one); !errors.Is(errs[0], ErrOverloaded) ||
+				!errors.Is(errs[1], ErrOverloaded) {
 				t.Errorf("got %v", errs)
 			}
 			gate <- nil
@@ -320,12 +322,13 @@ func TestTooManyItemsThatWaitAreRefused(t *testing.T) {
 // A statement that panics fails, and the next one is sent.
 func TestAPanicIsTheErrorOfItsStatement(t *testing.T) {
 	t.Parallel()
-	c := NewBatcher(BatchOptions{Items: 100, Bytes: 100, Statements: 1, Timeout: time.Hour}, func(_ context.Context, in []string) ([]string, error) {
-		if in[0] == "bad" {
-			panic("oh no")
-		}
-		return in, nil
-	})
+	c := NewBatcher(BatchOptions{Items: 100, Bytes: 100, Statements: 1, Timeout: time.Hour},
+		func(_ context.Context, in []string) ([]string, error) {
+			if in[0] == "bad" {
+				panic("oh no")
+			}
+			return in, nil
+		})
 	var panicked *guard.Panic
 	if _, errs := c.Do(t.Context(), "a", []string{"bad"}, one); !errors.As(errs[0], &panicked) || panicked.Value != "oh no" {
 		t.Errorf("got %v", errs)

@@ -24,7 +24,8 @@ func TestCut(t *testing.T) {
 		}()
 	}
 	for asleep := 0; asleep < each; time.Sleep(time.Millisecond) {
-		if err := d.Pool.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'").Scan(&asleep); err != nil {
+		if err := d.Pool.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and "+
+			"wait_event = 'PgSleep'").Scan(&asleep); err != nil {
 			t.Fatal(err)
 		}
 	}

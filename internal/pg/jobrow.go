@@ -17,7 +17,8 @@ import (
 // compares the two.
 
 // JobColumns are the columns of ojs.job, in the order in which JobRows reads them.
-const JobColumns = "state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, errors, result, seq, " +
+const JobColumns = "state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, errors, " +
+	"result, seq, " +
 	"tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, " +
 	"args, meta, retry, options, extra"
 

@@ -48,7 +48,8 @@ func someJobs(t testing.TB, d *pgtest.DB) {
 			p_tags => array['a', 'b c'], p_options => '{"o":1}', p_extra => '{"e": [1,2]}', p_expires_at => now() + interval '1 day');
 		select ojs.nack(f.id, '{"message": "m"}', p_requeue => true) from ojs.fetch('{q}', 2, 'w') f;
 		select from ojs.fetch('{q}', 1, 'worker');
-		update ojs.job set result = '{"r": 1}', finished_at = now(), retry_at = now(), scheduled_at = now() where type = 'full'`); err != nil {
+		update ojs.job set result = '{"r": 1}', finished_at = now(), retry_at = now(), scheduled_at = now() where type =
+			'full'`); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -94,7 +95,8 @@ func TestJobsReadByHandAreThoseThatPgxReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (j sqlcgen.OjsJob, err error) { return j, row.Scan(pg.JobFields(&j)...) })
+	want, err := pgx.CollectRows(rows,
+		func(row pgx.CollectableRow) (j sqlcgen.OjsJob, err error) { return j, row.Scan(pg.JobFields(&j)...) })
 	if err != nil || len(want) != 2 {
 		t.Fatal(len(want), err)
 	}
@@ -196,7 +198,8 @@ func (r *replayed) Scan(into ...any) error {
 func BenchmarkReadJobs(b *testing.B) {
 	d := pgtest.New(b)
 	if _, err := d.Pool.Exec(b.Context(), `
-		select ojs.enqueue('email.send', format('[{"to": "someone%s@example.com", "body": "%s"}]', i, repeat('x', 50))::json, p_tenant => 'acme')
+		select ojs.enqueue('email.send', format('[{"to": "someone%s@example.com", "body": "%s"}]', i, repeat('x', 50))::json, p_tenant =>
+			'acme')
 		from generate_series(1, 1000) i`); err != nil {
 		b.Fatal(err)
 	}

@@ -146,7 +146,8 @@ func TestAnOverloadedBatcherIsAnswered503(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t).Open()
 	var known *pg.Error
-	if err := db.Err(pg.ErrOverloaded); !errors.As(err, &known) || known.Status != 503 || !known.Retryable || known.Code != "backend_unavailable" {
+	if err := db.Err(pg.ErrOverloaded); !errors.As(err, &known) || known.Status != 503 || !known.Retryable ||
+		known.Code != "backend_unavailable" {
 		t.Errorf("%+v", known)
 	}
 }

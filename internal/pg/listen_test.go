@@ -118,7 +118,8 @@ func TestListenerWakes(t *testing.T) {
 	defer c.Close()
 	receive(t, a) // what was sent to settle the others
 	var registered int
-	if err := d.Pool.QueryRow(t.Context(), "select count(*) from ojs.waiter where queue in ('a', 'b', 'c')").Scan(&registered); err != nil || registered != 3 {
+	if err := d.Pool.QueryRow(t.Context(),
+		"select count(*) from ojs.waiter where queue in ('a', 'b', 'c')").Scan(&registered); err != nil || registered != 3 {
 		t.Fatalf("%d queues are registered, want 3 (%v)", registered, err)
 	}
 
@@ -159,7 +160,8 @@ func TestListenerReconnects(t *testing.T) {
 	for range 3 {
 		// Nobody knows of the registration any more, either: it may have been another server's memory.
 		pgtest.Exec(t, d.Pool, "delete from ojs.waiter")
-		pgtest.Exec(t, d.Pool, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query = 'listen ojs_wake'")
+		pgtest.Exec(t, d.Pool, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query "+
+			"= 'listen ojs_wake'")
 		receive(t, w) // something may be missed from now on
 		heard(t, w)
 		pgtest.Exec(t, d.Pool, "select ojs.enqueue('x', p_queue => 'a')")
@@ -175,7 +177,8 @@ func TestRegistrationsAreKeptAndWithdrawn(t *testing.T) {
 	heard(t, w)
 
 	pgtest.Exec(t, d.Pool, "update ojs.waiter set expires_at = ojs.now() + interval '1 second'")
-	d.Eventually("the registration is renewed", "select exists (select from ojs.waiter where queue = 'a' and expires_at > ojs.now() + interval '30 seconds')")
+	d.Eventually("the registration is renewed",
+		"select exists (select from ojs.waiter where queue = 'a' and expires_at > ojs.now() + interval '30 seconds')")
 
 	// A registration that was lost comes back, with another token.
 	pgtest.Exec(t, d.Pool, "delete from ojs.waiter")
@@ -204,7 +207,8 @@ func TestRegistrationsAreKeptAndWithdrawn(t *testing.T) {
 	d.Eventually("both are registered", "select count(*) = 2 from ojs.waiter")
 	stop()
 	d.Eventually("everything is withdrawn at the end", "select not exists (select from ojs.waiter)")
-	d.Eventually("nobody listens", "select not exists (select from pg_stat_activity where datname = current_database() and query = 'listen ojs_wake')")
+	d.Eventually("nobody listens", "select not exists (select from pg_stat_activity where datname = current_database() and query = "+
+		"'listen ojs_wake')")
 }
 
 // Many come and go at once while registrations are withdrawn without pause; whoever waits is woken.

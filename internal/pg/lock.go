@@ -12,8 +12,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// A statement that waits for another transaction's lock keeps a connection meanwhile, and a few such statements keep all. So statements that
-// may meet such a lock wait for 20 ms only, are rolled back then, and are tried again after growing pauses in which they keep nothing.
+// A statement that waits for another transaction's lock keeps a connection meanwhile, and a few such statements keep all. So statements
+// that may meet such a lock wait for 20 ms only, are rolled back then, and are tried again after growing pauses in which they keep
+// nothing.
 
 const (
 	lockTimeout    = "20ms"
@@ -41,9 +42,9 @@ func RetryLocked(ctx context.Context, try func() (locked bool)) {
 	}
 }
 
-// WithLockRetry has do run one statement for a tenant, or for none, through Brief, until no lock is in its way, for at most timeout. When the
-// caller leaves, it is not tried again; a statement in flight goes on, because its outcome would be unknown and its connection lost. The error
-// is the last statement's.
+// WithLockRetry has do run one statement for a tenant, or for none, through Brief, until no lock is in its way, for at most timeout. When
+// the caller leaves, it is not tried again; a statement in flight goes on, because its outcome would be unknown and its connection lost.
+// The error is the last statement's.
 func (d *DB) WithLockRetry(ctx context.Context, tenant *string, timeout time.Duration, do func(context.Context, Brief) error) (err error) {
 	running, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()

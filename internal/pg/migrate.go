@@ -184,7 +184,8 @@ func (m *migrator) withLockRetry(ctx context.Context, step func() error) error {
 			return err
 		}
 		if n == maxLockTries {
-			return fmt.Errorf("running work was in the way %d times; see pg_stat_activity for whose transaction is open for long: %w", n, err)
+			return fmt.Errorf("running work was in the way %d times; see pg_stat_activity for whose transaction is open for long: %w", n,
+				err)
 		}
 		m.lockWait.Store(min(2*m.lockWait.Load(), int64(maxLockTimeout)))
 		select {
@@ -380,7 +381,8 @@ func (m *migrator) announceChange(ctx context.Context) error {
 	if !m.inUse {
 		return nil
 	}
-	_, err := m.db.ExecContext(ctx, "update ojs.schema_hash set left_at = clock_timestamp() where version = (select max(version) from ojs.schema_hash)")
+	_, err := m.db.ExecContext(ctx,
+		"update ojs.schema_hash set left_at = clock_timestamp() where version = (select max(version) from ojs.schema_hash)")
 	return err
 }
 

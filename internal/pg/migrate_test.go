@@ -49,14 +49,19 @@ func status(t *testing.T, url string) (s pg.SchemaStatus, applied int) {
 // objects lists what the schema consists of, with definitions and rights.
 const objects = `
 	select string_agg(x, e'\n' order by x) from (
-		select concat_ws(' ', 'table', c.oid::regclass, c.relkind, c.relacl, c.relrowsecurity, c.relforcerowsecurity, pg_get_viewdef(c.oid)) from pg_class c
+		select concat_ws(' ', 'table', c.oid::regclass, c.relkind, c.relacl, c.relrowsecurity, c.relforcerowsecurity,
+			pg_get_viewdef(c.oid)) from pg_class c
 			where c.relnamespace = 'ojs'::regnamespace and c.relkind in ('r', 'p', 'v', 'i', 'S')
-		union all select concat_ws(' ', 'column', a.attrelid::regclass, a.attname, a.atttypid::regtype, a.attnotnull, a.attacl) from pg_attribute a
-			join pg_class c on c.oid = a.attrelid where c.relnamespace = 'ojs'::regnamespace and a.attnum > 0 and not a.attisdropped and c.relkind <> 'i'
-		union all select concat_ws(' ', 'constraint', conrelid::regclass, conname, pg_get_constraintdef(oid)) from pg_constraint where connamespace = 'ojs'::regnamespace
+		union all select concat_ws(' ', 'column', a.attrelid::regclass, a.attname, a.atttypid::regtype, a.attnotnull, a.attacl) from
+			pg_attribute a
+			join pg_class c on c.oid = a.attrelid where c.relnamespace = 'ojs'::regnamespace and a.attnum > 0 and not a.attisdropped and
+				c.relkind <> 'i'
+		union all select concat_ws(' ', 'constraint', conrelid::regclass, conname, pg_get_constraintdef(oid)) from pg_constraint where
+			connamespace = 'ojs'::regnamespace
 		union all select concat_ws(' ', 'function', p.oid::regprocedure, p.proacl, pg_get_functiondef(p.oid)) from pg_proc p
 			where p.pronamespace = 'ojs'::regnamespace and p.prokind <> 'a'
-		union all select concat_ws(' ', 'policy', polrelid::regclass, polname, polcmd, pg_get_expr(polqual, polrelid), pg_get_expr(polwithcheck, polrelid)) from pg_policy
+		union all select concat_ws(' ', 'policy', polrelid::regclass, polname, polcmd, pg_get_expr(polqual, polrelid),
+			pg_get_expr(polwithcheck, polrelid)) from pg_policy
 		union all select concat_ws(' ', 'trigger', tgrelid::regclass, tgname, pg_get_triggerdef(oid)) from pg_trigger where not tgisinternal
 		union all select concat_ws(' ', 'privileges', defaclobjtype, defaclacl) from pg_default_acl where defaclnamespace <> 0
 	) y(x)`

@@ -1,9 +1,9 @@
-// Package pg is the one door to PostgreSQL: it opens the connection pool, turns every error into an *Error, applies the migrations, and keeps
-// the one connection per server on which commits are heard. It knows pools, SQLSTATEs, notifications, what may be tried again, how
+// Package pg is the one door to PostgreSQL: it opens the connection pool, turns every error into an *Error, applies the migrations, and
+// keeps the one connection per server on which commits are heard. It knows pools, SQLSTATEs, notifications, what may be tried again, how
 // concurrent calls share a statement (Batcher), and how the row of a job is encoded (JobRows).
 //
-// It does not know what a job is for and who is next: that is SQL (db/migrations), called through internal/sqlcgen by the packages that import
-// this one.
+// It does not know what a job is for and who is next: that is SQL (db/migrations), called through internal/sqlcgen by the packages that
+// import this one.
 package pg
 
 import (
@@ -279,8 +279,8 @@ func ignoreMissing(err error) error {
 // ErrSchema means that the database does not hold the schema this program was built for.
 var ErrSchema = errors.New("the database does not have this program's schema")
 
-// CheckSchema compares the schema with the one compiled in, within 10 s; its error says what to do. A schema that later migrations have been
-// applied to is accepted: they keep what earlier programs call.
+// CheckSchema compares the schema with the one compiled in, within 10 s; its error says what to do. A schema that later migrations have
+// been applied to is accepted: they keep what earlier programs call.
 func (d *DB) CheckSchema(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, d.checkTimeout)
 	defer cancel()
@@ -291,7 +291,8 @@ func (d *DB) CheckSchema(ctx context.Context) error {
 		case invalidSchemaName, undefinedFunction:
 			return fmt.Errorf("%w: there is none yet. Run: ojs-pg migrate up", ErrSchema)
 		case insufficientPrivilege:
-			return fmt.Errorf("%w, or its role may not use it: grant ojs_service to the role in DATABASE_URL (%s)", ErrSchema, pgErr.Message)
+			return fmt.Errorf("%w, or its role may not use it: grant ojs_service to the role in DATABASE_URL (%s)", ErrSchema,
+				pgErr.Message)
 		}
 	}
 	switch {

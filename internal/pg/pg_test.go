@@ -38,23 +38,38 @@ func TestErrors(t *testing.T) {
 		},
 		"a value of the wrong form is quoted": {
 			`select 'nonsense'::uuid`,
-			pg.Error{SQLState: "22P02", Code: "invalid_payload", Status: 400, Message: `invalid input syntax for type uuid: "nonsense"`, Hint: db.Problems["22P02"].Hint},
+			pg.Error{
+				SQLState: "22P02", Code: "invalid_payload", Status: 400, Message: `invalid input syntax for type uuid: "nonsense"`,
+				Hint: db.Problems["22P02"].Hint,
+			},
 		},
 		"bad UTF-8": {
 			`select convert_from('\xff', 'utf8')`,
-			pg.Error{SQLState: "22021", Code: "invalid_payload", Status: 400, Message: `invalid byte sequence for encoding "UTF8": 0xff`, Hint: db.Problems["22021"].Hint},
+			pg.Error{
+				SQLState: "22021", Code: "invalid_payload", Status: 400, Message: `invalid byte sequence for encoding "UTF8": 0xff`,
+				Hint: db.Problems["22021"].Hint,
+			},
 		},
 		"missing rights are told without naming what is behind": {
 			`select * from ojs.tenant_role`,
-			pg.Error{SQLState: "42501", Code: "TENANT_ACCESS_DENIED", Status: 403, Message: db.Problems["42501"].Title, Hint: db.Problems["42501"].Hint},
+			pg.Error{
+				SQLState: "42501", Code: "TENANT_ACCESS_DENIED", Status: 403, Message: db.Problems["42501"].Title,
+				Hint: db.Problems["42501"].Hint,
+			},
 		},
 		"a serialization failure may be retried": {
 			raise("40001"),
-			pg.Error{SQLState: "40001", Code: "backend_unavailable", Status: 503, Retryable: true, Message: db.Problems["40001"].Title, Hint: db.Problems["40001"].Hint},
+			pg.Error{
+				SQLState: "40001", Code: "backend_unavailable", Status: 503, Retryable: true, Message: db.Problems["40001"].Title,
+				Hint: db.Problems["40001"].Hint,
+			},
 		},
 		"an SQLSTATE without a row has its class's": {
 			raise("53400"),
-			pg.Error{SQLState: "53400", Code: "backend_unavailable", Status: 503, Retryable: true, Message: db.Problems["53"].Title, Hint: db.Problems["53"].Hint},
+			pg.Error{
+				SQLState: "53400", Code: "backend_unavailable", Status: 503, Retryable: true, Message: db.Problems["53"].Title,
+				Hint: db.Problems["53"].Hint,
+			},
 		},
 		"the unknown says nothing": {
 			`select * from ojs.secret_table`,
@@ -62,11 +77,17 @@ func TestErrors(t *testing.T) {
 		},
 		"a statement timeout": {
 			`set statement_timeout = 1; select pg_sleep(60)`,
-			pg.Error{SQLState: "57014", Code: "backend_unavailable", Status: 503, Retryable: true, Message: db.Problems["57"].Title, Hint: db.Problems["57"].Hint},
+			pg.Error{
+				SQLState: "57014", Code: "backend_unavailable", Status: 503, Retryable: true, Message: db.Problems["57"].Title,
+				Hint: db.Problems["57"].Hint,
+			},
 		},
 		"a session that was ended": {
 			`select pg_terminate_backend(pg_backend_pid())`,
-			pg.Error{SQLState: "57P01", Code: "backend_unavailable", Status: 503, Retryable: true, Message: db.Problems["57"].Title, Hint: db.Problems["57"].Hint},
+			pg.Error{
+				SQLState: "57P01", Code: "backend_unavailable", Status: 503, Retryable: true, Message: db.Problems["57"].Title,
+				Hint: db.Problems["57"].Hint,
+			},
 		},
 	}
 	for name, c := range cases {
@@ -85,7 +106,8 @@ func TestErrors(t *testing.T) {
 			if !errors.Is(got, err) {
 				t.Error("the error behind is lost")
 			}
-			if got.SQLState != c.SQLState || got.Code != c.Code || got.Status != c.Status || got.Retryable != c.Retryable || got.Message != c.Message || got.Hint != c.Hint {
+			if got.SQLState != c.SQLState || got.Code != c.Code || got.Status != c.Status || got.Retryable != c.Retryable ||
+				got.Message != c.Message || got.Hint != c.Hint {
 				t.Errorf("got  %+v\nwant %+v", *got, c.Error)
 			}
 			if len(got.Details) != len(c.Details) {
@@ -135,7 +157,10 @@ func TestConnectionErrors(t *testing.T) {
 	_, password := pgx.Connect(t.Context(), strings.Replace(d.ServiceURL, "@", "x@", 1))
 	_, refused := pgx.Connect(t.Context(), "postgres://127.0.0.1:1/ojs")
 	_, database := pgx.Connect(t.Context(), strings.Replace(d.ServiceURL, d.Name, "nothing", 2))
-	for name, err := range map[string]error{"a deadline": deadline, "a refused connection": refused, "a database that is gone": database, "a wrong password": password} {
+	for name, err := range map[string]error{
+		"a deadline": deadline, "a refused connection": refused, "a database that is gone": database,
+		"a wrong password": password,
+	} {
 		if name == "a wrong password" && err == nil {
 			continue // the server trusts everybody
 		}
@@ -166,7 +191,8 @@ func TestOpenTakesARole(t *testing.T) {
 	}
 	defer db.Close()
 	var got string
-	err = db.Pool().QueryRow(t.Context(), "select concat_ws(' ', current_user, current_setting('is_superuser'), current_setting('application_name'), current_setting('timezone'))").Scan(&got)
+	err = db.Pool().QueryRow(t.Context(), "select concat_ws(' ', current_user, current_setting('is_superuser'), "+
+		"current_setting('application_name'), current_setting('timezone'))").Scan(&got)
 	if err != nil || got != "ojs_service off an app UTC" {
 		t.Errorf("the session is %q (%v)", got, err)
 	}
@@ -205,7 +231,8 @@ func TestReset(t *testing.T) {
 			t.Fatal(err)
 		}
 		var fetched int
-		if err := d.Service().QueryRow(ctx, "select count(*) from ojs.fetch(array['default'], 10)").Scan(&fetched); err != nil || fetched != 2 {
+		if err := d.Service().QueryRow(ctx, "select count(*) from ojs.fetch(array['default'], 10)").Scan(&fetched); err != nil ||
+			fetched != 2 {
 			t.Fatalf("fetched %d of 2 jobs (%v)", fetched, err)
 		}
 	}
@@ -218,7 +245,8 @@ func TestReset(t *testing.T) {
 			t.Fatal(err)
 		}
 		var left int
-		if err := d.Pool.QueryRow(ctx, "select (select count(*) from ojs.job) + (select count(*) from ojs.tenant_stats) + (select count(*) from ojs.settings where tenant_required)").Scan(&left); err != nil || left != 0 {
+		if err := d.Pool.QueryRow(ctx, "select (select count(*) from ojs.job) + (select count(*) from ojs.tenant_stats) + (select "+
+			"count(*) from ojs.settings where tenant_required)").Scan(&left); err != nil || left != 0 {
 			t.Fatalf("%d rows are left (%v)", left, err)
 		}
 	}
@@ -231,7 +259,8 @@ func TestOpenWaitsForNoSchema(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := pg.Open(ctx, pg.Config{URL: "postgres://127.0.0.1:1/ojs"}); err == nil || !strings.Contains(err.Error(), "connect to the database") {
+	if _, err := pg.Open(ctx, pg.Config{URL: "postgres://127.0.0.1:1/ojs"}); err == nil ||
+		!strings.Contains(err.Error(), "connect to the database") {
 		t.Errorf("no server: %v", err)
 	}
 	if _, err := pg.Open(ctx, pg.Config{URL: "mysql://secret@x"}); err == nil || strings.Contains(err.Error(), "secret") {

@@ -239,7 +239,8 @@ func (l *Listener) pending(now time.Time) (add, drop []string, next time.Duratio
 	return add, drop, next
 }
 
-// register makes sure that commits of these queues notify us. It wakes those who wait for queues that were not registered, and returns them.
+// register makes sure that commits of these queues notify us. It wakes those who wait for queues that were not registered, and returns
+// them.
 func (l *Listener) register(ctx context.Context, names []string) (wakeSet, error) {
 	ctx, cancel := context.WithTimeout(Unchecked(ctx), registerTimeout)
 	defer cancel()

@@ -106,7 +106,8 @@ var (
 	everyText   = regexp.MustCompile(`^(\d+(\.\d+)?(ms|s|m|h))+$`)
 	zoneName    = regexp.MustCompile(`^[A-Z][A-Za-z]*[a-z-][A-Za-z-]*$|^[A-Z][A-Za-z]+(/[A-Z][A-Za-z0-9_+-]*)+$`)
 
-	cronFields = cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor | cron.Extended | cron.DowOrDom
+	cronFields = cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow |
+		cron.Descriptor | cron.Extended | cron.DowOrDom
 	cronParser = cron.MustNewParser(cronFields).WithMaxSearchYears(40) // after a Monday, 29 February 2072, the next one is in 2112
 )
 

@@ -1,7 +1,7 @@
-// Package sched is the clock: it says when the database is asked, never what is done. The Scheduler calls ojs.tick, which promotes due jobs,
-// takes back expired leases, fires cron jobs and rolls up statistics, and sleeps until that is next due. Of any number of servers one is on
-// duty, which SQL settles at each tick; the others look whether it still is. Cron reads expressions, Upkeep calls ojs.upkeep. Requests of
-// clients are not its business: internal/dispatch has those.
+// Package sched is the clock: it says when the database is asked, never what is done. The Scheduler calls ojs.tick, which promotes due
+// jobs, takes back expired leases, fires cron jobs and rolls up statistics, and sleeps until that is next due. Of any number of servers
+// one is on duty, which SQL settles at each tick; the others look whether it still is. Cron reads expressions, Upkeep calls ojs.upkeep.
+// Requests of clients are not its business: internal/dispatch has those.
 package sched
 
 import (
@@ -226,8 +226,8 @@ func (s *Scheduler) plan(ctx context.Context) error {
 	return s.cron.Plan(ctx)
 }
 
-// standDown has another server take the duty at once, and keeps others from waking a clock that has stopped. Without it, both lapse within a
-// minute.
+// standDown has another server take the duty at once, and keeps others from waking a clock that has stopped. Without it, both lapse
+// within a minute.
 func (s *Scheduler) standDown(ctx context.Context) {
 	if s.listener == nil {
 		return

@@ -102,7 +102,8 @@ func TestMoreThanOneBatchIsDoneWithoutPause(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	if _, err := db.Pool.Exec(t.Context(), `
-		insert into ojs.jobs (tenant_id, type, scheduled_at) select 'acme', 'a', now() + interval '10 milliseconds' from generate_series(1, 2500)`); err != nil {
+		insert into ojs.jobs (tenant_id, type, scheduled_at) select 'acme', 'a', now() + interval '10 milliseconds' from
+			generate_series(1, 2500)`); err != nil {
 		t.Fatal(err)
 	}
 	db.Eventually("the jobs are due", "select now() > max(scheduled_at) from ojs.job")
@@ -137,7 +138,8 @@ func TestATickThatIsTooMuchIsMadeSmaller(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	if _, err := db.Pool.Exec(t.Context(), `alter function ojs.tick(int, text, int, int) rename to tick_itself;
-		create function ojs.tick(p_limit int, p_token text, p_stride_ms int, p_backend int) returns ojs.tick_result language plpgsql security definer as $$
+		create function ojs.tick(p_limit int, p_token text, p_stride_ms int, p_backend int) returns ojs.tick_result language plpgsql
+			security definer as $$
 		begin
 			if p_limit > 100 then
 				raise query_canceled;
@@ -163,7 +165,8 @@ func TestTheClockGoesOnWhileCronJobsArePlanned(t *testing.T) {
 	defer func() { _ = held.Rollback(context.Background()) }()
 	for _, sql := range []string{
 		`create table public.slow (); alter function ojs.unplanned_crons(int) rename to unplanned_itself;
-		create function ojs.unplanned_crons(p_limit int) returns table (id uuid, rev bigint, expression text, timezone text, anchor_at timestamptz, after_at timestamptz) language sql security definer as $$
+		create function ojs.unplanned_crons(p_limit int) returns table (id uuid, rev bigint, expression text, timezone text, anchor_at
+			timestamptz, after_at timestamptz) language sql security definer as $$
 			select from public.slow; select * from ojs.unplanned_itself(p_limit) $$;
 		grant execute on function ojs.unplanned_crons(int) to ojs_service; select ojs.put_cron('c', '@daily', 'a')`,
 	} {
@@ -175,13 +178,16 @@ func TestTheClockGoesOnWhileCronJobsArePlanned(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, db, &logs{}, 5*time.Millisecond)
-	db.Eventually("cron jobs are being planned", "select exists (select from pg_locks where relation = 'public.slow'::regclass and not granted)")
-	const planning = "select coalesce(min(a.query_start), 'epoch') from pg_locks l join pg_stat_activity a using (pid) where l.relation = 'public.slow'::regclass and not l.granted"
+	db.Eventually("cron jobs are being planned",
+		"select exists (select from pg_locks where relation = 'public.slow'::regclass and not granted)")
+	const planning = "select coalesce(min(a.query_start), 'epoch') from pg_locks l join pg_stat_activity a using (pid) where " +
+		"l.relation = 'public.slow'::regclass and not l.granted"
 	var began, begun time.Time
 	if err := db.Pool.QueryRow(t.Context(), planning).Scan(&began); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Pool.Exec(t.Context(), "select ojs.enqueue('later', p_scheduled_at => now() + interval '10 milliseconds')"); err != nil {
+	if _, err := db.Pool.Exec(t.Context(),
+		"select ojs.enqueue('later', p_scheduled_at => now() + interval '10 milliseconds')"); err != nil {
 		t.Fatal(err)
 	}
 	db.Eventually("the scheduled job is available", "select state = 'available' from ojs.job")
@@ -201,7 +207,8 @@ func heavySleepers(t *testing.T, db *pgtest.DB) (ticks func() int) {
 	if _, err := db.Pool.Exec(t.Context(), `
 		create sequence public.ticks minvalue 0 start 0;
 		alter function ojs.tick(int, text, int, int) rename to tick_itself;
-		create function ojs.tick(p_limit int, p_token text, p_stride_ms int, p_backend int) returns ojs.tick_result language plpgsql security definer as $$
+		create function ojs.tick(p_limit int, p_token text, p_stride_ms int, p_backend int) returns ojs.tick_result language plpgsql
+			security definer as $$
 		declare
 			v_result ojs.tick_result := ojs.tick_itself(p_limit, p_token, p_stride_ms, p_backend);
 		begin
@@ -253,7 +260,8 @@ func asleep(t *testing.T, db *pgtest.DB, log *logs, every time.Duration) *Schedu
 func TestSleepingClockIsWokenForWhatIsDueSoon(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ what, sql string }{
-		{"a scheduled job", "insert into ojs.jobs (tenant_id, type, scheduled_at) values ('acme', 'a', clock_timestamp() + interval '300 milliseconds')"},
+		{"a scheduled job", "insert into ojs.jobs (tenant_id, type, scheduled_at) values ('acme', 'a', clock_timestamp() + interval " +
+			"'300 milliseconds')"},
 		{"a failed job", `select from ojs.enqueue('a', p_retry => '{"initial_interval_ms": 300}');
 			select from (select ojs.nack(f.id, '{"message": "x"}') from ojs.fetch('{default}') f) x`},
 		{"a lost job", "select from ojs.enqueue('a'); select from ojs.fetch('{default}', p_visibility_timeout_ms => 1000)"},
@@ -306,7 +314,8 @@ func TestNothingIsLostBetweenLookingAndSleeping(t *testing.T) {
 				time.Sleep(wait)
 				tx, err := db.Pool.Begin(t.Context())
 				if err == nil {
-					_, err = tx.Exec(t.Context(), "insert into ojs.jobs (tenant_id, type, scheduled_at) values ('acme', 'a', clock_timestamp() + $1::interval)", due)
+					_, err = tx.Exec(t.Context(), "insert into ojs.jobs (tenant_id, type, scheduled_at) values ('acme', 'a', "+
+						"clock_timestamp() + $1::interval)", due)
 				}
 				if err == nil {
 					time.Sleep(hold)
@@ -336,7 +345,8 @@ func TestOneOfTwoClocksSleepsAndTheOtherStandsBy(t *testing.T) {
 	second, _ := start(t, db, log, Every)
 	before := ticks()
 	for i := range 20 {
-		if _, err := db.Pool.Exec(t.Context(), "insert into ojs.jobs (tenant_id, type, scheduled_at) values ('acme', 'a', clock_timestamp() + $1::interval)",
+		if _, err := db.Pool.Exec(t.Context(),
+			"insert into ojs.jobs (tenant_id, type, scheduled_at) values ('acme', 'a', clock_timestamp() + $1::interval)",
 			time.Duration(i)*10*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
@@ -393,7 +403,8 @@ func TestDutyPassesOn(t *testing.T) {
 	until("the first is on duty", first.clock.Duty.Held)
 	servers := []server{first, begin(), begin()}
 	for len(servers) > 0 {
-		if _, err := db.Pool.Exec(t.Context(), "insert into ojs.jobs (tenant_id, type, scheduled_at) values ('acme', 'a', clock_timestamp() + interval '100 milliseconds')"); err != nil {
+		if _, err := db.Pool.Exec(t.Context(), "insert into ojs.jobs (tenant_id, type, scheduled_at) values ('acme', 'a', "+
+			"clock_timestamp() + interval '100 milliseconds')"); err != nil {
 			t.Fatal(err)
 		}
 		db.Eventually("all are available", "select not exists (select from ojs.job where state = 'scheduled')")
@@ -416,7 +427,8 @@ func TestClockThatNobodyCanWakeBeats(t *testing.T) {
 	for i := range 2 {
 		if _, err := db.Pool.Exec(t.Context(), `
 			select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query = 'listen ojs_wake';
-			insert into ojs.jobs (tenant_id, type, scheduled_at) values ('acme', 'a', clock_timestamp() + interval '30 milliseconds')`); err != nil {
+			insert into ojs.jobs (tenant_id, type, scheduled_at) values ('acme', 'a', clock_timestamp() + interval
+				'30 milliseconds')`); err != nil {
 			t.Fatal(err)
 		}
 		db.Eventually("the job is available", fmt.Sprintf("select count(*) = %d from ojs.job where state = 'available'", i+1))

@@ -126,7 +126,8 @@ func TestABadCronJobKeepsNoOtherFromBeingPlanned(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	var planned int
-	if err := db.Pool.QueryRow(t.Context(), "select count(*) from ojs.cron where upcoming <> '{}'").Scan(&planned); err != nil || planned != 2 {
+	if err := db.Pool.QueryRow(t.Context(), "select count(*) from ojs.cron where upcoming <> '{}'").Scan(&planned); err != nil ||
+		planned != 2 {
 		t.Errorf("%d are planned (%v)", planned, err)
 	}
 }

@@ -67,8 +67,8 @@ func (u *Upkeep) run(ctx context.Context) {
 
 // step does one thing that is due, and says how long to pause and how many steps in a row have failed.
 func (u *Upkeep) step(ctx context.Context, failures int) (pause time.Duration, failed int) {
-	// No time limit: reading a large partition takes hours, beside everything else. Broken off, it would begin anew and never end. SQL gives
-	// up a step that comes too late.
+	// No time limit: reading a large partition takes hours, beside everything else. Broken off, it would begin anew and never end. SQL
+	// gives up a step that comes too late.
 	done, err := u.q.Upkeep(pg.Unchecked(ctx))
 	switch {
 	case ctx.Err() != nil:

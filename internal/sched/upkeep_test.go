@@ -76,11 +76,13 @@ func TestUpkeepBesideWork(t *testing.T) {
 			}
 		})
 	}
-	work("insert into ojs.jobs (tenant_id, type, scheduled_at) select 'acme', 'a', clock_timestamp() + n * interval '1 second' from generate_series(0, 4) n")
+	work("insert into ojs.jobs (tenant_id, type, scheduled_at) select 'acme', 'a', clock_timestamp() + n * interval '1 second' from " +
+		"generate_series(0, 4) n")
 	for range 2 {
 		work("select ojs.ack(id, lease) from ojs.fetch('{default}', 10)")
 	}
-	const drops = "select coalesce(max(until_at) > ojs.now() - %s * interval '1 second', false) from ojs.job_partitions where partition like 'job\\_before\\_%%'"
+	const drops = "select coalesce(max(until_at) > ojs.now() - %s * interval '1 second', false) from ojs.job_partitions where " +
+		"partition like 'job\\_before\\_%%'"
 	db.Eventually("the first drop", fmt.Sprintf(drops, "3600"))
 	db.Eventually("it is long ago", "select not "+fmt.Sprintf("(%s)", fmt.Sprintf(drops, "14")))
 	db.Eventually("another drop", fmt.Sprintf(drops, "14"))
@@ -97,7 +99,8 @@ func TestUpkeepBesideWork(t *testing.T) {
 		}
 	}
 	var made, completed, there int
-	if err := db.Pool.QueryRow(t.Context(), "select sum(total_jobs)::int, sum(completed)::int, (select count(*) from ojs.job) from ojs.shard_stats").Scan(&made, &completed, &there); err != nil {
+	if err := db.Pool.QueryRow(t.Context(), "select sum(total_jobs)::int, sum(completed)::int, (select count(*) from ojs.job) from "+
+		"ojs.shard_stats").Scan(&made, &completed, &there); err != nil {
 		t.Fatal(err)
 	}
 	if made != completed || there >= made {
@@ -116,7 +119,8 @@ func TestUpkeepSurvivesErrors(t *testing.T) {
 	}
 	log := &logs{}
 	keepsUp(t, db, log)
-	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(log.String(), "the upkeep failed"); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(log.String(),
+		"the upkeep failed"); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the failure was not logged")
 		}
@@ -132,7 +136,8 @@ func TestUpkeepEndsWithItsServer(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	if _, err := db.Pool.Exec(t.Context(), `alter function ojs.upkeep() rename to upkeep_away;
-		create function ojs.upkeep() returns ojs.upkeep_result begin atomic select null::ojs.upkeep_result from pg_sleep(3600); end`); err != nil {
+		create function ojs.upkeep() returns ojs.upkeep_result begin atomic select null::ojs.upkeep_result from pg_sleep(3600);
+			end`); err != nil {
 		t.Fatal(err)
 	}
 	opened := db.Open()

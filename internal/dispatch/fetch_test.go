@@ -1,0 +1,200 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+func TestRequestsThatComeTogetherGetFairSlicesOfOneDecision(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	b.exec(`select ojs.configure_tenant('a', 2), ojs.configure_tenant('b', 1);
+		select ojs.enqueue('x', p_queue => 'q', p_tenant => t) from unnest(array['a', 'b']) t, generate_series(1, 100)`)
+	end := b.session("select from ojs.lane for update")
+	first := b.later(t.Context(), Fetch{Queues: []string{"q"}, Count: 3})
+	b.blocked(1)
+	var rest []<-chan answer
+	for i := range 20 {
+		rest = append(rest, b.later(t.Context(),
+			Fetch{Queues: []string{"q"}, Count: 3, WorkerID: fmt.Sprint("w", i), VisibilityTimeoutMs: 60000 + i}))
+		b.arrived(i + 1)
+	}
+	end("rollback")
+	b.want(first, 3)
+	seq := map[string]int64{"a": 0, "b": 0}
+	for i, c := range rest {
+		shares := map[string]int{}
+		for _, j := range b.want(c, 3) {
+			shares[j.TenantID]++
+			// The order in which they asked is the order in which they are served.
+			if j.Seq == nil || *j.Seq <= seq[j.TenantID] {
+				t.Errorf("request %d got job %v of %s after %d", i, *j.Seq, j.TenantID, seq[j.TenantID])
+			}
+			seq[j.TenantID] = *j.Seq
+			if lease := j.LeaseExpiresAt.Sub(*j.StartedAt); *j.WorkerID != fmt.Sprint("w", i) ||
+				lease != time.Duration(60000+i)*time.Millisecond {
+				t.Errorf("request %d got a job of %s, leased for %s", i, *j.WorkerID, lease)
+			}
+		}
+		if shares["a"] != 2 || shares["b"] != 1 {
+			t.Errorf("request %d got %v", i, shares)
+		}
+	}
+	if n := b.Statements(); n != 2 {
+		t.Errorf("%d statements", n)
+	}
+}
+
+func TestGroupsShareADecisionAndABadRequestSpoilsNoOther(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	b.exec("select ojs.enqueue('x', p_queue => q, p_tenant => 'a') from unnest(array['q1', 'q2', 'q3']) q, generate_series(1, 2)")
+	end := b.session("select from ojs.lane for update")
+	tenant, bad := "a", "no tenant!"
+	first := b.later(t.Context(), Fetch{Queues: []string{"q1"}})
+	b.blocked(1)
+	good := []<-chan answer{
+		b.later(t.Context(), Fetch{Queues: []string{"q1"}}),
+		b.later(t.Context(), Fetch{Queues: []string{"q2"}, Tenant: &tenant}),
+		b.later(t.Context(), Fetch{Queues: []string{"q3", "q2"}, Count: 3}),
+	}
+	b.arrived(3)
+	refused := []<-chan answer{
+		b.later(t.Context(), Fetch{Queues: []string{"Not A Queue"}, Wait: time.Hour}),
+		b.later(t.Context(), Fetch{Queues: []string{"q1"}, Tenant: &bad}),
+		b.later(t.Context(), Fetch{Queues: []string{"q1"}, WorkerID: strings.Repeat("w", 300)}),
+		b.later(t.Context(), Fetch{Queues: []string{"q1"}, WorkerID: "a\x00b"}),
+		b.later(t.Context(), Fetch{Queues: []string{"q1"}, VisibilityTimeoutMs: 5}),
+		b.later(t.Context(), Fetch{Queues: []string{"q1"}, Count: 20000}),
+		b.later(t.Context(), Fetch{}),
+	}
+	end("rollback")
+	b.want(first, 1)
+	for i, n := range []int{1, 1, 3} {
+		b.want(good[i], n)
+	}
+	for i, c := range refused {
+		if a := <-c; !strings.HasPrefix(problem(a.err), "invalid_") {
+			t.Errorf("request %d got %d jobs and %v", i, len(a.jobs), a.err)
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.groups) > 0 {
+		t.Errorf("%d groups are left", len(b.groups))
+	}
+}
+
+func TestWhatIsLikelyToBeRefusedHoldsUpNoDecision(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{Statements: 2})
+	b.exec("select ojs.enqueue('x', p_queue => 'q')")
+	end := b.session("lock table ojs.lease in share mode")
+	first := b.later(t.Context(), Fetch{Queues: []string{"q"}})
+	b.blocked(1)
+	var refused []<-chan answer
+	for range 20 {
+		refused = append(refused, b.later(t.Context(), Fetch{Queues: []string{"q"}, VisibilityTimeoutMs: 5}))
+	}
+	for i, c := range refused {
+		if a := <-c; problem(a.err) != "invalid_request" {
+			t.Errorf("request %d got %d jobs and %v", i, len(a.jobs), a.err)
+		}
+	}
+	if len(first) > 0 {
+		t.Error("they waited for the decision under way")
+	}
+	end("rollback")
+	b.want(first, 1)
+}
+
+// What plain lets pass and SQL refuses is found out one by one.
+func TestAnErrorOfOneRequestReachesNoOther(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	b.exec(`alter table ojs.job_all add constraint no_bad_workers check (worker_id <> 'bad');
+		select ojs.enqueue('x', p_queue => q) from unnest(array['q1', 'q2']) q, generate_series(1, 5)`)
+	end := b.session("select from ojs.lane for update")
+	first := b.later(t.Context(), Fetch{Queues: []string{"q1"}})
+	b.blocked(1)
+	good := []<-chan answer{b.later(t.Context(), Fetch{Queues: []string{"q1"}}), b.later(t.Context(), Fetch{Queues: []string{"q2"}})}
+	b.arrived(2)
+	bad := b.later(t.Context(), Fetch{Queues: []string{"q1"}, WorkerID: "bad"})
+	b.arrived(3)
+	good = append(good, b.later(t.Context(), Fetch{Queues: []string{"q1"}, Count: 3}))
+	b.arrived(4)
+	end("rollback")
+	b.want(first, 1)
+	b.want(good[0], 1)
+	b.want(good[1], 1)
+	b.want(good[2], 3)
+	if a := <-bad; problem(a.err) != "invalid_request" {
+		t.Errorf("got %d jobs and %v", len(a.jobs), a.err)
+	}
+}
+
+func TestADecisionIsBounded(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{Jobs: 10})
+	b.exec("select ojs.enqueue('x', p_queue => 'q') from generate_series(1, 95)")
+	end := b.session("select from ojs.lane for update")
+	all := []<-chan answer{b.later(t.Context(), Fetch{Queues: []string{"q"}, Count: 25})} // more than fits goes alone
+	b.blocked(1)
+	for i := range 20 {
+		all = append(all, b.later(t.Context(), Fetch{Queues: []string{"q"}, Count: 5}))
+		b.arrived(i + 1)
+	}
+	end("rollback")
+	b.want(all[0], 25)
+	for i, c := range all[1:] {
+		// The last decision gets nothing, and answers all for whom it had no room.
+		b.want(c, []int{5, 0}[min(i/14, 1)])
+	}
+	if n := b.Statements(); n != 9 {
+		t.Errorf("%d statements", n)
+	}
+}
+
+func TestHangingUpCostsNoJobAndNoAttempt(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	ctx, hangUp := context.WithCancel(t.Context())
+	gone := b.later(ctx, Fetch{Queues: []string{"q"}, Wait: time.Hour})
+	b.waiting(1)
+	next := b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour})
+	b.waiting(2)
+	hangUp()
+	if a := <-gone; !errors.Is(a.err, context.Canceled) {
+		t.Fatalf("got %v", a.err)
+	}
+	b.exec("select ojs.enqueue('x', p_queue => 'q')")
+	if j := b.want(next, 1)[0]; j.Attempt != 1 {
+		t.Errorf("attempt %d", j.Attempt)
+	}
+
+	// While a decision is under way; the jobs go back.
+	b.exec("select ojs.enqueue('x', p_queue => 'r') from generate_series(1, 5)")
+	end := b.session("select from ojs.lane for update")
+	ctx, hangUp = context.WithCancel(t.Context())
+	gone = b.later(ctx, Fetch{Queues: []string{"r"}, Count: 4, Wait: time.Hour})
+	b.blocked(1)
+	hangUp()
+	if a := <-gone; !errors.Is(a.err, context.Canceled) {
+		t.Fatalf("got %v", a.err)
+	}
+	end("rollback")
+	pgtest.Eventually(b.t, "the jobs are given back", func() bool {
+		return b.count("select count(*) from ojs.release where to_state = 'available'") == 4
+	})
+	for _, j := range b.want(b.later(t.Context(), Fetch{Queues: []string{"r"}, Count: 5}), 5) {
+		if j.Attempt != 1 {
+			t.Errorf("attempt %d", j.Attempt)
+		}
+	}
+}
