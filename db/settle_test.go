@@ -30,7 +30,7 @@ func outcomes(t testing.TB, q querier, call string, args ...any) []outcome {
 	rows, err := q.Query(t.Context(), `
 		select n, coalesce(sqlstate, ''), coalesce(message, ''), coalesce(state::text, ''), detail,
 			coalesce(id::text, '')
-		from`+call, args...)
+		from `+call, args...)
 	if err == nil {
 		var all []outcome
 		if all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[outcome]); err == nil {

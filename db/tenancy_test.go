@@ -232,6 +232,7 @@ execute ojs._reads_all()
 execute ojs._sees_all()
 execute ojs._tenant_valid(text)
 execute ojs._uuid_v7()
+execute ojs._with_fault(jsonb,text)
 execute ojs.ack(uuid,uuid,json,text,text)
 execute ojs.ack_many(uuid[],uuid[],json[],text[],text[],boolean)
 execute ojs.activate(uuid,text)
@@ -272,14 +273,14 @@ execute ojs.remove_worker(text,text)
 execute ojs.settle(json,boolean)
 execute ojs.trigger_cron(text,text)
 execute ojs.worker_info(text,text)
-insert ojs.jobs (args, expires_at, extra, id, meta, options, priority, queue, retry, scheduled_at, tags, timeout_ms, type,
-	visibility_timeout_ms)
+insert ojs.jobs (args, expires_at, extra, id, meta, options, priority, queue, retry, scheduled_at, tags, timeout_ms, type, `+
+	`visibility_timeout_ms)
 select ojs._own_job
 select ojs.cron_runs
 select ojs.crons
-select ojs.job (args, attempt, created_at, enqueued_at, errors, expires_at, extra, finished_at, id, lease_expires_at,
-	max_attempts, meta, options, priority, queue, result, retry, retry_at, scheduled_at, seq, started_at, state, tags, tenant_id,
-	timeout_ms, type, visibility_timeout_ms, worker_id)
+select ojs.job (args, attempt, created_at, enqueued_at, errors, expires_at, extra, finished_at, id, `+
+	`lease_expires_at, max_attempts, meta, options, priority, queue, result, retry, retry_at, scheduled_at, seq, started_at, `+
+	`state, tags, tenant_id, timeout_ms, type, visibility_timeout_ms, worker_id)
 select ojs.jobs
 select ojs.problem
 select ojs.queue
