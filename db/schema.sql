@@ -2414,7 +2414,9 @@ begin
         case when f.ready and l.tenants > 0 then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
         f.charged, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq
     from ojs.tenant_fairness f
-    left join lateral ojs._level(f.queue, f.priority) l on f.ready
+    left join (
+        select distinct on (l.queue, l.priority) l.* from ojs.level l order by l.queue, l.priority, l.rev desc
+    ) l on f.ready and l.queue = f.queue and l.priority = f.priority
     where v_tenant is null or f.tenant_id = v_tenant;
 end;
 $$;
@@ -7859,36 +7861,62 @@ CREATE VIEW ojs.shard_stats AS
   GROUP BY l.tenant_id, l.queue;
 
 CREATE VIEW ojs.queue_stats AS
- SELECT COALESCE(s.queue, c.queue) AS queue,
-    COALESCE(s.scheduled, (0)::bigint) AS scheduled,
-    COALESCE(s.available, (0)::bigint) AS available,
-    COALESCE(s.pending, (0)::bigint) AS pending,
-    COALESCE(s.active, (0)::bigint) AS active,
-    COALESCE(s.retryable, (0)::bigint) AS retryable,
-    COALESCE(s.completed, (0)::bigint) AS completed,
-    COALESCE(s.cancelled, (0)::bigint) AS cancelled,
-    COALESCE(s.discarded, (0)::bigint) AS discarded,
+ SELECT s.queue,
+    s.scheduled,
+    s.available,
+    s.pending,
+    s.active,
+    s.retryable,
+    s.completed,
+    s.cancelled,
+    s.discarded,
     s.oldest_wait,
-    COALESCE(s.total_jobs, (0)::bigint) AS total_jobs,
-    COALESCE(s.failed, (0)::bigint) AS failed,
-    COALESCE(s.tenants, (0)::bigint) AS tenants,
+    s.total_jobs,
+    s.failed,
+    s.tenants,
     COALESCE(c.paused, false) AS paused
-   FROM (( SELECT s_1.queue,
-            (sum(s_1.scheduled))::bigint AS scheduled,
-            (sum(s_1.available))::bigint AS available,
-            (sum(s_1.pending))::bigint AS pending,
-            (sum(s_1.active))::bigint AS active,
-            (sum(s_1.retryable))::bigint AS retryable,
-            (sum(s_1.completed))::bigint AS completed,
-            (sum(s_1.cancelled))::bigint AS cancelled,
-            (sum(s_1.discarded))::bigint AS discarded,
-            max(s_1.oldest_wait) AS oldest_wait,
-            (sum(s_1.total_jobs))::bigint AS total_jobs,
-            (sum(s_1.failed))::bigint AS failed,
-            count(*) FILTER (WHERE ((s_1.available > 0) OR (s_1.active > 0))) AS tenants
-           FROM ojs.shard_stats s_1
-          GROUP BY s_1.queue) s
-     FULL JOIN ojs.queue c ON ((c.queue = s.queue)));
+   FROM (( SELECT p.queue,
+            (sum(p.scheduled))::bigint AS scheduled,
+            (sum(p.available))::bigint AS available,
+            (sum(p.pending))::bigint AS pending,
+            (sum(p.active))::bigint AS active,
+            (sum(p.retryable))::bigint AS retryable,
+            (sum(p.completed))::bigint AS completed,
+            (sum(p.cancelled))::bigint AS cancelled,
+            (sum(p.discarded))::bigint AS discarded,
+            max(p.oldest_wait) AS oldest_wait,
+            (sum(p.total_jobs))::bigint AS total_jobs,
+            (sum(p.failed))::bigint AS failed,
+            count(*) FILTER (WHERE ((p.available > 0) OR (p.active > 0))) AS tenants
+           FROM ( SELECT s_1.queue,
+                    s_1.scheduled,
+                    s_1.available,
+                    s_1.pending,
+                    s_1.active,
+                    s_1.retryable,
+                    s_1.completed,
+                    s_1.cancelled,
+                    s_1.discarded,
+                    s_1.oldest_wait,
+                    s_1.total_jobs,
+                    s_1.failed
+                   FROM ojs.shard_stats s_1
+                UNION ALL
+                 SELECT q.queue,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    NULL::interval,
+                    0,
+                    0
+                   FROM ojs.queue q) p
+          GROUP BY p.queue) s
+     LEFT JOIN ojs.queue c ON ((c.queue = s.queue)));
 
 CREATE VIEW ojs.dispatch WITH (security_invoker='true') AS
  SELECT s.held_at,
@@ -8942,6 +8970,117 @@ CREATE VIEW ojs._own_tenant AS
           WHERE (r_1.tenant_id = t.tenant_id)
          OFFSET 0) r);
 
+CREATE VIEW ojs._queue_names WITH (security_invoker='true') AS
+ SELECT n.queue
+   FROM ( SELECT t.queue
+           FROM ojs.tally t
+        UNION
+         SELECT r.queue
+           FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)
+        UNION
+         SELECT q.queue
+           FROM ojs.queue q) n
+  WHERE ojs._reads_all();
+
+CREATE VIEW ojs._tenant_names WITH (security_invoker='true') AS
+ SELECT n.tenant_id
+   FROM ( SELECT t.tenant_id
+           FROM ojs.tally t
+        UNION
+         SELECT r.tenant_id
+           FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)
+        UNION
+         SELECT t.tenant_id
+           FROM ojs.tenant t) n
+  WHERE ojs._reads_all();
+
+CREATE VIEW ojs._tenant_parts AS
+ SELECT s.tenant_id,
+    s.available,
+    s.active,
+    s.scheduled,
+    s.pending,
+    s.retryable,
+    s.completed,
+    s.cancelled,
+    s.discarded,
+    s.failed,
+    s.total_jobs,
+    s.oldest_wait,
+    s.dispatched,
+    (0)::numeric AS deficit,
+    true AS known
+   FROM ojs.shard_stats s
+UNION ALL
+ SELECT t.tenant_id,
+    0 AS available,
+    0 AS active,
+    0 AS scheduled,
+    0 AS pending,
+    0 AS retryable,
+    0 AS completed,
+    0 AS cancelled,
+    0 AS discarded,
+    0 AS failed,
+    0 AS total_jobs,
+    NULL::interval AS oldest_wait,
+    0 AS dispatched,
+    0 AS deficit,
+    true AS known
+   FROM ojs.tenant t
+  WHERE ojs._reads_all()
+UNION ALL
+ SELECT t.tenant_id,
+    0 AS available,
+    0 AS active,
+    0 AS scheduled,
+    0 AS pending,
+    0 AS retryable,
+    0 AS completed,
+    0 AS cancelled,
+    0 AS discarded,
+    0 AS failed,
+    0 AS total_jobs,
+    NULL::interval AS oldest_wait,
+    0 AS dispatched,
+    0 AS deficit,
+    true AS known
+   FROM ojs._own_tenant t
+UNION ALL
+ SELECT f.tenant_id,
+    0 AS available,
+    0 AS active,
+    0 AS scheduled,
+    0 AS pending,
+    0 AS retryable,
+    0 AS completed,
+    0 AS cancelled,
+    0 AS discarded,
+    0 AS failed,
+    0 AS total_jobs,
+    NULL::interval AS oldest_wait,
+    0 AS dispatched,
+    f.deficit,
+    false AS known
+   FROM ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, charged, job_priority, head, behind, again_lo, again_seq);
+
+CREATE VIEW ojs._weight_with_work AS
+ SELECT COALESCE(sum(COALESCE(t.weight, (1)::numeric)), (0)::numeric) AS weight
+   FROM (( SELECT u.tenant_id
+           FROM ( SELECT t_1.tenant_id,
+                    t_1.available,
+                    t_1.active
+                   FROM ojs.tally t_1
+                UNION ALL
+                 SELECT r.tenant_id,
+                    r.available,
+                    r.active
+                   FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)) u
+          GROUP BY u.tenant_id
+         HAVING ((sum(u.available) > (0)::numeric) OR (sum(u.active) > (0)::numeric))) n
+     LEFT JOIN ojs.tenant t ON ((t.tenant_id = n.tenant_id)))
+  WHERE ojs._reads_all();
+
 CREATE TABLE ojs.again (
     queue text NOT NULL COLLATE pg_catalog."C",
     priority integer NOT NULL,
@@ -9326,28 +9465,7 @@ CREATE TABLE ojs.tenant_role (
 ALTER TABLE ONLY ojs.tenant_role FORCE ROW LEVEL SECURITY;
 
 CREATE VIEW ojs.tenant_stats AS
- WITH shard AS (
-         SELECT s_1.tenant_id,
-            (sum(s_1.available))::bigint AS backlog,
-            (sum(s_1.active))::bigint AS active,
-            (sum(s_1.scheduled))::bigint AS scheduled,
-            (sum(s_1.pending))::bigint AS pending,
-            (sum(s_1.retryable))::bigint AS retryable,
-            (sum(s_1.completed))::bigint AS completed,
-            (sum(s_1.cancelled))::bigint AS cancelled,
-            (sum(s_1.discarded))::bigint AS discarded,
-            (sum(s_1.failed))::bigint AS failed,
-            (sum(s_1.total_jobs))::bigint AS total_jobs,
-            max(s_1.oldest_wait) AS oldest_wait,
-            (sum(s_1.dispatched))::bigint AS dispatched
-           FROM ojs.shard_stats s_1
-          GROUP BY s_1.tenant_id
-        ), owed AS (
-         SELECT f.tenant_id,
-            sum(f.deficit) AS deficit
-           FROM ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, charged, job_priority, head, behind, again_lo, again_seq)
-          GROUP BY f.tenant_id
-        ), minute AS (
+ WITH minute AS (
          SELECT t.tenant_id,
             count(*) AS jobs
            FROM (ojs.lease l
@@ -9355,28 +9473,50 @@ CREATE VIEW ojs.tenant_stats AS
           WHERE (ojs._reads_all() AND (l.at > (ojs.now() - '00:01:00'::interval)))
           GROUP BY t.tenant_id
         )
- SELECT COALESCE(s.tenant_id, c.tenant_id) AS tenant_id,
+ SELECT s.tenant_id,
     COALESCE(c.weight, (1)::numeric) AS weight,
-    COALESCE(s.backlog, (0)::bigint) AS backlog,
-    COALESCE(s.active, (0)::bigint) AS active,
-    COALESCE(s.scheduled, (0)::bigint) AS scheduled,
-    COALESCE(s.pending, (0)::bigint) AS pending,
-    COALESCE(s.retryable, (0)::bigint) AS retryable,
-    COALESCE(s.completed, (0)::bigint) AS completed,
-    COALESCE(s.cancelled, (0)::bigint) AS cancelled,
-    COALESCE(s.discarded, (0)::bigint) AS discarded,
-    COALESCE(s.failed, (0)::bigint) AS failed,
-    COALESCE(s.total_jobs, (0)::bigint) AS total_jobs,
+    s.backlog,
+    s.active,
+    s.scheduled,
+    s.pending,
+    s.retryable,
+    s.completed,
+    s.cancelled,
+    s.discarded,
+    s.failed,
+    s.total_jobs,
     s.oldest_wait,
-    COALESCE(o.deficit, (0)::numeric) AS deficit,
+    s.deficit,
         CASE
-            WHEN ((s.backlog > 0) OR (s.active > 0)) THEN round((COALESCE(c.weight, (1)::numeric) / sum(COALESCE(c.weight, (1)::numeric)) FILTER (WHERE ((s.backlog > 0) OR (s.active > 0))) OVER ()), 4)
+            WHEN ((s.backlog > 0) OR (s.active > 0)) THEN round((COALESCE(c.weight, (1)::numeric) /
+            CASE
+                WHEN ojs._reads_all() THEN ( SELECT w.weight
+                   FROM ojs._weight_with_work w)
+                ELSE COALESCE(c.weight, (1)::numeric)
+            END), 4)
             ELSE NULL::numeric
         END AS effective_share,
-    round(((m.jobs)::numeric / sum(m.jobs) OVER ()), 4) AS actual_share,
-    COALESCE(s.dispatched, (0)::bigint) AS dispatched
-   FROM (((shard s
-     FULL JOIN ( SELECT c_1.tenant_id,
+    round(((m.jobs)::numeric / ( SELECT sum(m_1.jobs) AS sum
+           FROM minute m_1)), 4) AS actual_share,
+    s.dispatched
+   FROM ((( SELECT p.tenant_id,
+            (sum(p.available))::bigint AS backlog,
+            (sum(p.active))::bigint AS active,
+            (sum(p.scheduled))::bigint AS scheduled,
+            (sum(p.pending))::bigint AS pending,
+            (sum(p.retryable))::bigint AS retryable,
+            (sum(p.completed))::bigint AS completed,
+            (sum(p.cancelled))::bigint AS cancelled,
+            (sum(p.discarded))::bigint AS discarded,
+            (sum(p.failed))::bigint AS failed,
+            (sum(p.total_jobs))::bigint AS total_jobs,
+            max(p.oldest_wait) AS oldest_wait,
+            sum(p.deficit) AS deficit,
+            (sum(p.dispatched))::bigint AS dispatched
+           FROM ojs._tenant_parts p
+          GROUP BY p.tenant_id
+         HAVING bool_or(p.known)) s
+     LEFT JOIN ( SELECT c_1.tenant_id,
             c_1.weight,
             c_1.priority_boost,
             c_1.created_at
@@ -9388,8 +9528,7 @@ CREATE VIEW ojs.tenant_stats AS
             _own_tenant.priority_boost,
             _own_tenant.created_at
            FROM ojs._own_tenant) c ON ((c.tenant_id = s.tenant_id)))
-     LEFT JOIN owed o ON ((o.tenant_id = COALESCE(s.tenant_id, c.tenant_id))))
-     LEFT JOIN minute m ON ((m.tenant_id = COALESCE(s.tenant_id, c.tenant_id))));
+     LEFT JOIN minute m ON ((m.tenant_id = s.tenant_id)));
 
 ALTER TABLE ojs.timer ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME ojs.timer_seq_seq

@@ -20,7 +20,9 @@ begin
         case when f.ready and l.tenants > 0 then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
         f.charged, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq
     from ojs.tenant_fairness f
-    left join lateral ojs._level(f.queue, f.priority) l on f.ready
+    left join (
+        select distinct on (l.queue, l.priority) l.* from ojs.level l order by l.queue, l.priority, l.rev desc
+    ) l on f.ready and l.queue = f.queue and l.priority = f.priority
     where v_tenant is null or f.tenant_id = v_tenant;
 end;
 $$;
@@ -159,50 +161,93 @@ discarded, total_jobs, dispatched; failed counts attempts), and how long the fir
 transaction; costs as much as there are rows, not jobs.';
 
 create view ojs.queue_stats as
-select coalesce(s.queue, c.queue) as queue, coalesce(s.scheduled, 0) as scheduled, coalesce(s.available, 0) as available,
-    coalesce(s.pending, 0) as pending, coalesce(s.active, 0) as active, coalesce(s.retryable, 0) as retryable,
-    coalesce(s.completed, 0) as completed, coalesce(s.cancelled, 0) as cancelled, coalesce(s.discarded, 0) as discarded, s.oldest_wait,
-    coalesce(s.total_jobs, 0) as total_jobs, coalesce(s.failed, 0) as failed, coalesce(s.tenants, 0) as tenants,
-    coalesce(c.paused, false) as paused
+select s.queue, s.scheduled, s.available, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded, s.oldest_wait,
+    s.total_jobs, s.failed, s.tenants, coalesce(c.paused, false) as paused
 from (
-    select s.queue, sum(s.scheduled)::bigint as scheduled, sum(s.available)::bigint as available, sum(s.pending)::bigint as pending,
-        sum(s.active)::bigint as active, sum(s.retryable)::bigint as retryable, sum(s.completed)::bigint as completed,
-        sum(s.cancelled)::bigint as cancelled, sum(s.discarded)::bigint as discarded, max(s.oldest_wait) as oldest_wait,
-        sum(s.total_jobs)::bigint as total_jobs, sum(s.failed)::bigint as failed,
-        count(*) filter (where s.available > 0 or s.active > 0) as tenants
-    from ojs.shard_stats s group by s.queue
+    select p.queue, sum(p.scheduled)::bigint as scheduled, sum(p.available)::bigint as available, sum(p.pending)::bigint as pending,
+        sum(p.active)::bigint as active, sum(p.retryable)::bigint as retryable, sum(p.completed)::bigint as completed,
+        sum(p.cancelled)::bigint as cancelled, sum(p.discarded)::bigint as discarded, max(p.oldest_wait) as oldest_wait,
+        sum(p.total_jobs)::bigint as total_jobs, sum(p.failed)::bigint as failed,
+        count(*) filter (where p.available > 0 or p.active > 0) as tenants
+    from (
+        select s.queue, s.scheduled, s.available, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded, s.oldest_wait,
+            s.total_jobs, s.failed
+        from ojs.shard_stats s
+        union all
+        select q.queue, 0, 0, 0, 0, 0, 0, 0, 0, null, 0, 0 from ojs.queue q
+    ) p
+    group by p.queue
 ) s
-full join ojs.queue c on c.queue = s.queue;
+left join ojs.queue c on c.queue = s.queue;
 comment on view ojs.queue_stats is
 'One row per queue: as ojs.shard_stats, summed over the tenants the reader may see; tenants: how many have jobs available or
 active; paused: dispatch stands still.';
 
+-- What is asked of one tenant is read of one tenant: the condition goes down into each part of the union. Only the sums over all tenants,
+-- of which shares are parts, need all of them.
+create view ojs._tenant_parts as
+select s.tenant_id, s.available, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed,
+    s.total_jobs, s.oldest_wait, s.dispatched, 0::numeric as deficit, true as known
+from ojs.shard_stats s
+union all
+select t.tenant_id, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, null, 0, 0, true from ojs.tenant t where ojs._reads_all()
+union all
+select t.tenant_id, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, null, 0, 0, true from ojs._own_tenant t
+union all
+select f.tenant_id, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, null, 0, f.deficit, false from ojs._fairness() f;
+comment on view ojs._tenant_parts is
+'What ojs.tenant_stats adds up per tenant: its shards, its deficits, and zeros for one that is configured. known: the tenant is to be
+shown.';
+
+create view ojs._weight_with_work as
+select coalesce(sum(coalesce(t.weight, 1)), 0) as weight
+from (
+    select u.tenant_id
+    from (
+        select t.tenant_id, t.available, t.active from ojs.tally t
+        union all
+        select r.tenant_id, r.available, r.active from ojs._recent() r
+    ) u
+    group by u.tenant_id having sum(u.available) > 0 or sum(u.active) > 0
+) n
+left join ojs.tenant t on t.tenant_id = n.tenant_id
+where ojs._reads_all();
+comment on view ojs._weight_with_work is
+'The weights of all tenants that have jobs available or active, in sum. Nothing for a tenant''s login.';
+
+create view ojs._tenant_names with (security_invoker = true) as
+select n.tenant_id
+from (select t.tenant_id from ojs.tally t union select r.tenant_id from ojs._recent() r union select t.tenant_id from ojs.tenant t) n
+where ojs._reads_all();
+comment on view ojs._tenant_names is 'The tenants of ojs.tenant_stats, at the cost of their names alone. Nothing for a tenant''s login.';
+
+create view ojs._queue_names with (security_invoker = true) as
+select n.queue
+from (select t.queue from ojs.tally t union select r.queue from ojs._recent() r union select q.queue from ojs.queue q) n
+where ojs._reads_all();
+comment on view ojs._queue_names is 'The queues of ojs.queue_stats, at the cost of their names alone. Nothing for a tenant''s login.';
+
 create view ojs.tenant_stats as
-with shard as (
-    select s.tenant_id, sum(s.available)::bigint as backlog, sum(s.active)::bigint as active, sum(s.scheduled)::bigint as scheduled,
-        sum(s.pending)::bigint as pending, sum(s.retryable)::bigint as retryable, sum(s.completed)::bigint as completed,
-        sum(s.cancelled)::bigint as cancelled, sum(s.discarded)::bigint as discarded, sum(s.failed)::bigint as failed,
-        sum(s.total_jobs)::bigint as total_jobs, max(s.oldest_wait) as oldest_wait, sum(s.dispatched)::bigint as dispatched
-    from ojs.shard_stats s group by s.tenant_id
-), owed as (
-    select f.tenant_id, sum(f.deficit) as deficit from ojs._fairness() f group by f.tenant_id
-), minute as (
+with minute as (
     select t.tenant_id, count(*) as jobs from ojs.lease l cross join lateral unnest(l.tenants) t(tenant_id)
     where ojs._reads_all() and l.at > ojs.now() - interval '1 minute' group by t.tenant_id
 )
-select coalesce(s.tenant_id, c.tenant_id) as tenant_id, coalesce(c.weight, 1) as weight, coalesce(s.backlog, 0) as backlog,
-    coalesce(s.active, 0) as active, coalesce(s.scheduled, 0) as scheduled, coalesce(s.pending, 0) as pending,
-    coalesce(s.retryable, 0) as retryable, coalesce(s.completed, 0) as completed, coalesce(s.cancelled, 0) as cancelled,
-    coalesce(s.discarded, 0) as discarded, coalesce(s.failed, 0) as failed, coalesce(s.total_jobs, 0) as total_jobs, s.oldest_wait,
-    coalesce(o.deficit, 0) as deficit,
-    case when s.backlog > 0 or s.active > 0
-        then round(coalesce(c.weight, 1)
-            / sum(coalesce(c.weight, 1)) filter (where s.backlog > 0 or s.active > 0) over (), 4) end as effective_share,
-    round(m.jobs / sum(m.jobs) over (), 4) as actual_share, coalesce(s.dispatched, 0) as dispatched
-from shard s
-full join (select c.* from ojs.tenant c where ojs._reads_all() union all select * from ojs._own_tenant) c on c.tenant_id = s.tenant_id
-left join owed o on o.tenant_id = coalesce(s.tenant_id, c.tenant_id)
-left join minute m on m.tenant_id = coalesce(s.tenant_id, c.tenant_id);
+select s.tenant_id, coalesce(c.weight, 1) as weight, s.backlog, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled,
+    s.discarded, s.failed, s.total_jobs, s.oldest_wait, s.deficit,
+    case when s.backlog > 0 or s.active > 0 then round(coalesce(c.weight, 1)
+        / case when ojs._reads_all() then (select w.weight from ojs._weight_with_work w) else coalesce(c.weight, 1) end, 4)
+    end as effective_share,
+    round(m.jobs / (select sum(m.jobs) from minute m), 4) as actual_share, s.dispatched
+from (
+    select p.tenant_id, sum(p.available)::bigint as backlog, sum(p.active)::bigint as active, sum(p.scheduled)::bigint as scheduled,
+        sum(p.pending)::bigint as pending, sum(p.retryable)::bigint as retryable, sum(p.completed)::bigint as completed,
+        sum(p.cancelled)::bigint as cancelled, sum(p.discarded)::bigint as discarded, sum(p.failed)::bigint as failed,
+        sum(p.total_jobs)::bigint as total_jobs, max(p.oldest_wait) as oldest_wait, sum(p.deficit) as deficit,
+        sum(p.dispatched)::bigint as dispatched
+    from ojs._tenant_parts p group by p.tenant_id having bool_or(p.known)
+) s
+left join (select c.* from ojs.tenant c where ojs._reads_all() union all select * from ojs._own_tenant) c on c.tenant_id = s.tenant_id
+left join minute m on m.tenant_id = s.tenant_id;
 comment on view ojs.tenant_stats is
 'One row per tenant: weight; jobs now (backlog = available, active, scheduled, pending, retryable) and ever (completed, cancelled,
 discarded, total_jobs, dispatched; failed counts attempts); how long its first job in line has waited; deficit: jobs it is owed at this

@@ -73,7 +73,8 @@ grant insert (id, type, queue, priority, scheduled_at, expires_at, timeout_ms, v
     tags, args, meta, retry, options, extra)
     on ojs.jobs to ojs_service, ojs_operator, ojs_tenant;
 grant select on
-    ojs.dispatch, ojs.job_partitions, ojs.upkeep_status, ojs._upkeep_plan, ojs._movement, ojs._shard_counts
+    ojs.dispatch, ojs.job_partitions, ojs.upkeep_status, ojs._upkeep_plan, ojs._movement, ojs._shard_counts, ojs._tenant_names,
+    ojs._queue_names
     to ojs_service, ojs_operator;
 grant insert (tenant_id)
     on ojs.jobs to ojs_service, ojs_operator;

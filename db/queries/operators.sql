@@ -1,8 +1,8 @@
 -- name: QueueNames :many
-select s.queue as name, count(*) over () as total
-from ojs.queue_stats s
-where sqlc.narg('tenant')::text is null or s.queue in (select t.queue from ojs.shard_stats t where t.tenant_id = sqlc.narg('tenant')::text)
-order by s.queue
+select n.queue as name, count(*) over () as total
+from ojs._queue_names n
+where sqlc.narg('tenant')::text is null or n.queue in (select t.queue from ojs.shard_stats t where t.tenant_id = sqlc.narg('tenant')::text)
+order by n.queue
 limit @max_rows::int offset @skip::int;
 
 -- name: Queues :many
@@ -48,7 +48,7 @@ from ojs.configure_queue(@queue::text, @config::jsonb) q;
 select ojs.delete_queue(@queue::text, @strategy::text);
 
 -- name: TenantNames :many
-select s.tenant_id as name, count(*) over () as total from ojs.tenant_stats s order by s.tenant_id limit @max_rows::int offset @skip::int;
+select n.tenant_id as name, count(*) over () as total from ojs._tenant_names n order by n.tenant_id limit @max_rows::int offset @skip::int;
 
 -- name: Tenants :many
 select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost, 0)::int as priority_boost, t.created_at,

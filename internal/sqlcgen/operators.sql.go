@@ -226,10 +226,10 @@ func (q *Queries) QueueConfig(ctx context.Context, queue string) ([]QueueConfigR
 }
 
 const queueNames = `-- name: QueueNames :many
-select s.queue as name, count(*) over () as total
-from ojs.queue_stats s
-where $1::text is null or s.queue in (select t.queue from ojs.shard_stats t where t.tenant_id = $1::text)
-order by s.queue
+select n.queue as name, count(*) over () as total
+from ojs._queue_names n
+where $1::text is null or n.queue in (select t.queue from ojs.shard_stats t where t.tenant_id = $1::text)
+order by n.queue
 limit $3::int offset $2::int
 `
 
@@ -363,7 +363,7 @@ func (q *Queries) ResumeQueue(ctx context.Context, queue string) (OjsQueue, erro
 }
 
 const tenantNames = `-- name: TenantNames :many
-select s.tenant_id as name, count(*) over () as total from ojs.tenant_stats s order by s.tenant_id limit $2::int offset $1::int
+select n.tenant_id as name, count(*) over () as total from ojs._tenant_names n order by n.tenant_id limit $2::int offset $1::int
 `
 
 type TenantNamesParams struct {
