@@ -29,5 +29,8 @@ func (d *DB) InLine() (n int) {
 	return n
 }
 
+// Decodable reports whether jobs with such columns are decoded by hand.
+var Decodable = decodable
+
 // JobTypes are the types that jobs are decoded from by hand; 0: any.
 var JobTypes = jobTypes[:]
