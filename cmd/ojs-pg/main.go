@@ -84,6 +84,7 @@ Every option can be given in the environment instead, under the name in brackets
 			devCommand(),
 			serveCommand(),
 			migrateCommand(),
+			adminCommand(),
 			healthCommand(),
 			benchCommand(),
 			{

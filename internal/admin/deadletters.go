@@ -52,6 +52,9 @@ func QueryFilter(c echo.Context) (f Filter, err error) {
 	return f, f.olderThan("older_than", "until", *older)
 }
 
+// OlderThan sets the end of the filter: a time, or an age such as P30D.
+func (f *Filter) OlderThan(v string) error { return f.olderThan("older-than", "until", v) }
+
 // olderThan reads another spelling of until, which may also be an age: P30D for until 30 days ago. Nothing here counts forward from now,
 // so what does, +P30D, is refused.
 func (f *Filter) olderThan(name, until, v string) error {

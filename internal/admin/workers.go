@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -25,8 +26,8 @@ func (a *Admin) workerRoutes() []kit.Route {
 	})
 }
 
-// worker is one of admin API section 9.1, with the jobs it holds. Its state is what it says it does, or stale.
-type worker struct {
+// Worker is one of admin API section 9.1, with the jobs it holds. Its state is what it says it does, or stale.
+type Worker struct {
 	sqlcgen.WorkerInfoRow
 	Jobs []sqlcgen.WorkerJobsRow `json:"jobs,omitempty"`
 }
@@ -68,14 +69,9 @@ func workerRef(c echo.Context) (id string, err error) {
 	return id, nil
 }
 
-// oneWorker reads the worker that a path names.
-func (a *Admin) oneWorker(c echo.Context) (w worker, err error) {
-	id, err := workerRef(c)
-	if err != nil {
-		return w, err
-	}
-	ctx := a.Context(c)
-	rows, err := a.SQL.WorkerInfo(ctx, sqlcgen.WorkerInfoParams{WorkerID: id, Tenant: kit.Scope(c)})
+// OneWorker reads a worker: the tenant's; for nil that of no tenant, else the only one of that name.
+func OneWorker(ctx context.Context, q *sqlcgen.Queries, id string, tenant *string) (w Worker, err error) {
+	rows, err := q.WorkerInfo(ctx, sqlcgen.WorkerInfoParams{WorkerID: id, Tenant: tenant})
 	if err != nil {
 		return w, err
 	}
@@ -83,8 +79,17 @@ func (a *Admin) oneWorker(c echo.Context) (w worker, err error) {
 		return w, kit.NoSuch("worker", id) // it has just gone
 	}
 	w.WorkerInfoRow = rows[0]
-	w.Jobs, err = a.SQL.WorkerJobs(ctx, sqlcgen.WorkerJobsParams{Ids: w.ActiveJobIds, WorkerID: id, Tenant: w.TenantID})
+	w.Jobs, err = q.WorkerJobs(ctx, sqlcgen.WorkerJobsParams{Ids: w.ActiveJobIds, WorkerID: id, Tenant: w.TenantID})
 	return w, err
+}
+
+// oneWorker reads the worker that a path names.
+func (a *Admin) oneWorker(c echo.Context) (w Worker, err error) {
+	id, err := workerRef(c)
+	if err != nil {
+		return w, err
+	}
+	return OneWorker(a.Context(c), a.SQL, id, kit.Scope(c))
 }
 
 func (a *Admin) getWorker(c echo.Context) error {

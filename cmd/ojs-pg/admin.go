@@ -1,0 +1,368 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/ojs-pg/ojs-pg/internal/admin"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+// adminCommand shows and does what HTTP's /admin routes do, with the same statements, on the database itself.
+func adminCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "admin",
+		Usage: "look at tenants, queues and workers, and steer them",
+		Description: `Needs the database alone, no server: a login that is a member of ojs_operator, or ojs_service, or owns
+the database. Prints tables; --json prints the same rows for programs.
+
+    ojs-pg admin queues
+    ojs-pg admin --tenant acme queues
+    ojs-pg admin dead-letters retry --queue mail --older-than PT1H --yes`,
+		Flags: []cli.Flag{
+			databaseFlag(true),
+			&cli.BoolFlag{Name: "json", Sources: cli.EnvVars("OJS_ADMIN_JSON"), Usage: "print JSON instead of tables"},
+			&cli.StringFlag{Name: "tenant", Sources: cli.EnvVars("OJS_ADMIN_TENANT"), Usage: "`ID` of the tenant whose part is meant; all if it is left out"},
+		},
+		Commands: []*cli.Command{
+			{Name: "tenants", Usage: "list tenants", Flags: pageFlags(), Action: withAdmin("", listTenants)},
+			{Name: "tenant", Usage: "show a tenant", ArgsUsage: "ID", Action: withAdmin("ID", showTenant)},
+			{Name: "queues", Usage: "list queues", Flags: pageFlags(), Action: withAdmin("", listQueues)},
+			{Name: "queue", Usage: "show a queue and its configuration", ArgsUsage: "NAME", Action: withAdmin("NAME", showQueue)},
+			{
+				Name: "pause", Usage: "hand out nothing more of a queue, for all tenants", ArgsUsage: "QUEUE",
+				Action: withAdmin("QUEUE", pauseQueue((*sqlcgen.Queries).PauseQueue)),
+			},
+			{
+				Name: "resume", Usage: "hand out jobs of a queue again", ArgsUsage: "QUEUE",
+				Action: withAdmin("QUEUE", pauseQueue((*sqlcgen.Queries).ResumeQueue)),
+			},
+			{Name: "workers", Usage: "list workers", Flags: pageFlags(), Action: withAdmin("", listWorkers)},
+			{Name: "worker", Usage: "show a worker and its jobs", ArgsUsage: "ID", Action: withAdmin("ID", showWorker)},
+			{
+				Name: "direct", Usage: "tell workers to go on (running), to fetch no more (quiet), or to end (terminate)", ArgsUsage: "DIRECTIVE",
+				Flags: []cli.Flag{
+					&cli.StringFlag{Name: "worker", Sources: cli.EnvVars("OJS_ADMIN_WORKER"), Usage: "`ID` of the one worker to tell; all if it is left out"},
+				},
+				Action: withAdmin("DIRECTIVE", direct),
+			},
+			deadLettersCommand(),
+			{
+				Name: "dispatch", Usage: "say whether dispatch is held",
+				Commands: []*cli.Command{
+					{Name: "hold", Usage: "hand out nothing more, of any queue", Action: withAdmin("", showDispatch((*sqlcgen.Queries).HoldDispatch))},
+					{Name: "resume", Usage: "hand out jobs again", Action: withAdmin("", showDispatch((*sqlcgen.Queries).ResumeDispatch))},
+				},
+				Action: withAdmin("", showDispatch((*sqlcgen.Queries).Dispatch)),
+			},
+		},
+		Action: func(_ context.Context, c *cli.Command) error {
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			return cli.ShowSubcommandHelp(c)
+		},
+	}
+}
+
+func deadLettersCommand() *cli.Command {
+	bulk := append(filterFlags(),
+		&cli.Int32Flag{
+			Name: "limit", Value: 1000, Sources: cli.EnvVars("OJS_ADMIN_LIMIT"), Usage: "at most so many `JOBS`", Validator: between[int32](1, 10000),
+		},
+		&cli.BoolFlag{Name: "yes", Sources: cli.EnvVars("OJS_ADMIN_YES"), Usage: "do it; without it nothing is changed"})
+	return &cli.Command{
+		Name: "dead-letters", Usage: "count the dead letters that a filter lets pass", Flags: filterFlags(),
+		Commands: []*cli.Command{
+			{Name: "retry", Usage: "put them back into their queues", Flags: bulk, Action: withAdmin("", bulkDeadLetters("retried", (*admin.Filter).Retry))},
+			{Name: "purge", Usage: "delete them", Flags: bulk, Action: withAdmin("", bulkDeadLetters("deleted", (*admin.Filter).Purge))},
+		},
+		Action: withAdmin("", countDeadLetters),
+	}
+}
+
+func pageFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.Int32Flag{Name: "limit", Value: 50, Sources: cli.EnvVars("OJS_ADMIN_LIMIT"), Usage: "at most so many `ROWS`", Validator: between[int32](1, 1000)},
+		&cli.Int32Flag{Name: "offset", Sources: cli.EnvVars("OJS_ADMIN_OFFSET"), Usage: "`ROWS` to leave out before", Validator: atLeast[int32](0)},
+	}
+}
+
+func filterFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "queue", Sources: cli.EnvVars("OJS_ADMIN_QUEUE"), Usage: "of this `QUEUE`"},
+		&cli.StringFlag{Name: "type", Sources: cli.EnvVars("OJS_ADMIN_TYPE"), Usage: "of this `TYPE` of job"},
+		&cli.StringFlag{Name: "error-type", Sources: cli.EnvVars("OJS_ADMIN_ERROR_TYPE"), Usage: "whose last error was of this `TYPE`"},
+		&cli.StringFlag{
+			Name: "older-than", Sources: cli.EnvVars("OJS_ADMIN_OLDER_THAN"), Usage: "that failed before a `TIME`, as in RFC 3339, or an age ago, such as P30D",
+		},
+	}
+}
+
+// operator is a command that runs: what it asks, and what it prints to.
+type operator struct {
+	*cli.Command
+	sql    *sqlcgen.Queries
+	out    io.Writer
+	tenant *string
+}
+
+// withAdmin is an action on the open database. argument names what the command takes; empty: nothing.
+func withAdmin(argument string, do func(context.Context, *operator) error) cli.ActionFunc {
+	return func(ctx context.Context, c *cli.Command) error {
+		want := 0
+		if argument != "" {
+			want = 1
+		}
+		if c.Args().Len() > want {
+			return usageError{fmt.Errorf("%s takes no argument %q", c.FullName(), c.Args().Get(want))}
+		}
+		if c.Args().Len() < want {
+			return usageError{fmt.Errorf("%s needs %s", c.FullName(), argument)}
+		}
+		url, err := databaseURL(c)
+		if err != nil {
+			return err
+		}
+		db, err := pg.Open(ctx, pg.Config{URL: url, MaxConns: 1, AppName: "ojs-pg admin"})
+		if err != nil {
+			return err
+		}
+		defer db.Close()
+		if err := db.CheckSchema(ctx); err != nil {
+			return err
+		}
+		o := &operator{Command: c, sql: sqlcgen.New(db.Pool()), out: c.Root().Writer, tenant: given(c.String("tenant"))}
+		err = do(ctx, o)
+		if _, usage := errors.AsType[usageError](err); usage {
+			return err
+		}
+		return db.Err(err)
+	}
+}
+
+// given is an option, or nil if it was left out.
+func given(option string) *string {
+	if option == "" {
+		return nil
+	}
+	return &option
+}
+
+func (o *operator) argument() string { return o.Args().First() }
+
+func (o *operator) page() (limit, skip int32) { return o.Int32("limit"), o.Int32("offset") }
+
+// table prints a list of rows.
+func table[T any](o *operator, rows []T, columns ...string) error {
+	if o.Bool("json") {
+		if rows == nil {
+			rows = []T{}
+		}
+		return admin.JSON(o.out, rows)
+	}
+	return admin.Table(o.out, rows, columns...)
+}
+
+// record prints one row.
+func record[T any](o *operator, row T) error {
+	if o.Bool("json") {
+		return admin.JSON(o.out, row)
+	}
+	return admin.Record(o.out, row)
+}
+
+func listTenants(ctx context.Context, o *operator) error {
+	limit, skip := o.page()
+	names, err := o.sql.TenantNames(ctx, sqlcgen.TenantNamesParams{MaxRows: limit, Skip: skip})
+	if err != nil {
+		return err
+	}
+	ids := make([]string, len(names))
+	for i := range names {
+		ids[i] = names[i].Name
+	}
+	rows, err := o.sql.Tenants(ctx, ids)
+	if err != nil {
+		return err
+	}
+	return table(o, rows, "id", "weight", "available", "active", "scheduled", "retryable", "discarded", "oldest_wait_ms",
+		"effective_share", "actual_share", "deficit")
+}
+
+func showTenant(ctx context.Context, o *operator) error {
+	rows, err := o.sql.Tenants(ctx, []string{o.argument()})
+	if err != nil {
+		return err
+	}
+	if len(rows) == 0 {
+		return fmt.Errorf("there is no tenant %s", o.argument())
+	}
+	return record(o, rows[0])
+}
+
+func listQueues(ctx context.Context, o *operator) error {
+	limit, skip := o.page()
+	names, err := o.sql.QueueNames(ctx, sqlcgen.QueueNamesParams{Tenant: o.tenant, MaxRows: limit, Skip: skip})
+	if err != nil {
+		return err
+	}
+	list := make([]string, len(names))
+	for i := range names {
+		list[i] = names[i].Name
+	}
+	rows, err := admin.Queues(ctx, o.sql, o.tenant, list)
+	if err != nil {
+		return err
+	}
+	return table(o, rows, "name", "status", "available", "active", "scheduled", "retryable", "completed", "discarded", "oldest_wait_ms")
+}
+
+func showQueue(ctx context.Context, o *operator) error {
+	rows, err := admin.Queues(ctx, o.sql, o.tenant, []string{o.argument()})
+	if err != nil {
+		return err
+	}
+	row := sqlcgen.QueuesRow{Name: o.argument(), Status: "active"} // queues need not be created
+	if len(rows) > 0 {
+		row = rows[0]
+	}
+	configs, err := o.sql.QueueConfig(ctx, o.argument())
+	if err != nil {
+		return err
+	}
+	shown := struct {
+		sqlcgen.QueuesRow
+		Config json.RawMessage `json:"config"`
+	}{row, json.RawMessage("{}")}
+	if len(configs) > 0 {
+		shown.Config = configs[0].Config
+	}
+	return record(o, shown)
+}
+
+func pauseQueue(do func(*sqlcgen.Queries, context.Context, string) (sqlcgen.OjsQueue, error)) func(context.Context, *operator) error {
+	return func(ctx context.Context, o *operator) error {
+		if o.tenant != nil {
+			return usageError{errors.New("a queue is paused for all tenants: leave out --tenant")}
+		}
+		queue, err := do(o.sql, ctx, o.argument())
+		if err != nil {
+			return err
+		}
+		return record(o, queue)
+	}
+}
+
+func listWorkers(ctx context.Context, o *operator) error {
+	limit, skip := o.page()
+	rows, err := o.sql.Workers(ctx, sqlcgen.WorkersParams{Tenant: o.tenant, MaxRows: limit, Skip: skip})
+	if err != nil {
+		return err
+	}
+	return table(o, rows, "id", "tenant_id", "state", "directive", "hostname", "queues", "active_jobs", "last_heartbeat_at")
+}
+
+func showWorker(ctx context.Context, o *operator) error {
+	worker, err := admin.OneWorker(ctx, o.sql, o.argument(), o.tenant)
+	if err != nil {
+		return err
+	}
+	if o.Bool("json") {
+		return admin.JSON(o.out, worker)
+	}
+	if err := admin.Record(o.out, worker.WorkerInfoRow); err != nil || len(worker.Jobs) == 0 {
+		return err
+	}
+	fmt.Fprintln(o.out)
+	return admin.Table(o.out, worker.Jobs)
+}
+
+func direct(ctx context.Context, o *operator) error {
+	id, told := o.String("worker"), int32(1)
+	var err error
+	if id == "" {
+		told, err = o.sql.DirectWorkers(ctx, sqlcgen.DirectWorkersParams{Directive: o.argument(), Tenant: o.tenant})
+	} else {
+		_, err = o.sql.DirectWorker(ctx, sqlcgen.DirectWorkerParams{WorkerID: id, Directive: o.argument(), Tenant: o.tenant})
+	}
+	if err != nil {
+		return err
+	}
+	return record(o, struct {
+		Directive string `json:"directive"`
+		Workers   int32  `json:"workers"`
+	}{o.argument(), told})
+}
+
+func (o *operator) filter(ctx context.Context) (f admin.Filter, err error) {
+	f = admin.Filter{Queue: given(o.String("queue")), Type: given(o.String("type")), ErrorType: given(o.String("error-type"))}
+	if older := o.String("older-than"); older != "" {
+		if err := f.OlderThan(older); err != nil {
+			return f, usageError{err}
+		}
+	}
+	return f, f.Bound(ctx, o.sql, true)
+}
+
+func countDeadLetters(ctx context.Context, o *operator) error {
+	filter, err := o.filter(ctx)
+	if err != nil {
+		return err
+	}
+	jobs, err := filter.Count(ctx, o.sql, o.tenant)
+	if err != nil {
+		return err
+	}
+	return record(o, struct {
+		Jobs int64 `json:"jobs"`
+	}{jobs})
+}
+
+// bulkDeadLetters changes what the filter lets pass, once that is confirmed.
+func bulkDeadLetters(
+	done string, do func(*admin.Filter, context.Context, *sqlcgen.Queries, int32, *string) (int32, error),
+) func(context.Context, *operator) error {
+	return func(ctx context.Context, o *operator) error {
+		filter, err := o.filter(ctx)
+		if err != nil {
+			return err
+		}
+		if !o.Bool("yes") {
+			jobs, err := filter.Count(ctx, o.sql, o.tenant)
+			if err != nil {
+				return err
+			}
+			return usageError{fmt.Errorf("%d jobs pass the filter, and at most %d would be %s: add --yes", jobs, o.Int32("limit"), done)}
+		}
+		n, err := do(&filter, ctx, o.sql, o.Int32("limit"), o.tenant)
+		if err != nil {
+			return err
+		}
+		left, err := filter.Count(ctx, o.sql, o.tenant)
+		if err != nil {
+			return err
+		}
+		return record(o, struct {
+			What      string `json:"what"`
+			Jobs      int32  `json:"jobs"`
+			Remaining int64  `json:"remaining"`
+		}{done, n, left})
+	}
+}
+
+func showDispatch(call func(*sqlcgen.Queries, context.Context) (sqlcgen.OjsDispatch, error)) func(context.Context, *operator) error {
+	return func(ctx context.Context, o *operator) error {
+		d, err := call(o.sql, ctx)
+		if err != nil {
+			return err
+		}
+		return record(o, admin.Dispatch{Held: d.HeldAt != nil, OjsDispatch: d})
+	}
+}

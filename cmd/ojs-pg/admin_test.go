@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// operating runs `ojs-pg admin` on a database of its own.
+type operating struct {
+	*testing.T
+	url  string
+	pool *pgxpool.Pool
+}
+
+func startOperating(t *testing.T) *operating {
+	t.Helper()
+	d := pgtest.New(t)
+	o := &operating{t, d.ServiceURL, d.Pool}
+	o.sql(`
+		select ojs.enqueue_many('[
+			{"type": "a", "args": [], "queue": "mail", "tenant": "acme"},
+			{"type": "a", "args": [], "queue": "mail", "tenant": "acme"},
+			{"type": "a", "args": [], "queue": "mail", "tenant": "globex"},
+			{"type": "b", "args": [], "queue": "dead", "tenant": "globex", "max_attempts": 1, "retry": {"on_exhaustion": "dead_letter"}}]')`)
+	o.sql(`select ojs.configure_tenant('acme', 3)`)
+	return o
+}
+
+func (o *operating) sql(query string) {
+	o.Helper()
+	if _, err := o.pool.Exec(context.Background(), query); err != nil {
+		o.Fatal(err)
+	}
+}
+
+// admin runs a command and wants it to end with status.
+func (o *operating) admin(status int, args ...string) string {
+	o.Helper()
+	var stdout, stderr bytes.Buffer
+	if got := run(append([]string{"ojs-pg", "admin", "--database-url", o.url}, args...), &stdout, &stderr); got != status {
+		o.Fatalf("admin %s ends with %d, want %d:\n%s%s", strings.Join(args, " "), got, status, &stdout, &stderr)
+	}
+	if status != 0 {
+		return stderr.String()
+	}
+	return stdout.String()
+}
+
+// lines wants a table to have these lines, whatever the room between its columns.
+func (o *operating) lines(table string, want ...string) {
+	o.Helper()
+	var got []string
+	for line := range strings.Lines(table) {
+		got = append(got, strings.Join(strings.Fields(line), " "))
+	}
+	for _, line := range want {
+		found := false
+		for _, g := range got {
+			found = found || strings.HasPrefix(g, line)
+		}
+		if !found {
+			o.Errorf("no line %q in\n%s", line, table)
+		}
+	}
+}
+
+func TestAdminShowsTenantsAndQueues(t *testing.T) {
+	t.Parallel()
+	o := startOperating(t)
+	o.lines(o.admin(0, "tenants"), "id weight available active", "acme 3 2 0 0", "globex 1 2 0 0")
+	if page := o.admin(0, "tenants", "--limit", "1", "--offset", "1"); strings.Contains(page, "acme") || !strings.Contains(page, "globex") {
+		t.Errorf("the second page of one tenant is\n%s", page)
+	}
+	o.lines(o.admin(0, "tenant", "acme"), "id acme", "weight 3", "available 2", "effective_share 0.75")
+	o.lines(o.admin(0, "queues"), "name status available", "dead active 1", "mail active 3")
+	o.lines(o.admin(0, "--tenant", "acme", "queues"), "mail active 2")
+	o.lines(o.admin(0, "queue", "nowhere"), "name nowhere", "status active", "available 0", "config {}")
+	if got := o.admin(1, "tenant", "nobody"); !strings.Contains(got, "there is no tenant nobody") {
+		t.Error(got)
+	}
+
+	var rows []map[string]any
+	if err := json.Unmarshal([]byte(o.admin(0, "--json", "queues")), &rows); err != nil || len(rows) != 2 {
+		t.Fatalf("%v: %v", rows, err)
+	}
+	if row := rows[1]; row["name"] != "mail" || row["available"] != 3.0 || row["depth"] != 3.0 || row["failed_attempts"] != 0.0 {
+		t.Errorf("mail is %v", row)
+	}
+	if got := strings.TrimSpace(o.admin(0, "--json", "--tenant", "nobody", "queues")); got != "[]" {
+		t.Errorf("no queues are %s", got)
+	}
+}
+
+func TestAdminSteers(t *testing.T) {
+	t.Parallel()
+	o := startOperating(t)
+	o.lines(o.admin(0, "pause", "mail"), "queue mail", "paused true")
+	o.lines(o.admin(0, "queue", "mail"), "status paused")
+	o.lines(o.admin(0, "resume", "mail"), "paused false")
+	if got := o.admin(2, "--tenant", "acme", "pause", "mail"); !strings.Contains(got, "for all tenants") {
+		t.Error(got)
+	}
+	if got := o.admin(1, "pause", "NOT A QUEUE"); !strings.Contains(got, "queue") {
+		t.Error(got)
+	}
+
+	o.lines(o.admin(0, "dispatch"), "held false", "available 4")
+	o.lines(o.admin(0, "dispatch", "hold"), "held true")
+	o.lines(o.admin(0, "dispatch", "resume"), "held false")
+
+	o.sql("select ojs.fetch('{mail}', 1, 'w1')")
+	o.sql("select ojs.beat('w1', array(select id from ojs.jobs where worker_id = 'w1'), p_hostname => 'here', p_queues => '{mail}')")
+	o.lines(o.admin(0, "workers"), "id tenant_id state", "w1 running here mail 1")
+	o.lines(o.admin(0, "worker", "w1"), "worker_id w1", "state running", "id tenant_id type queue attempt")
+	o.lines(o.admin(0, "direct", "quiet", "--worker", "w1"), "directive quiet", "workers 1")
+	o.lines(o.admin(0, "worker", "w1"), "directive quiet")
+	o.lines(o.admin(0, "direct", "running"), "directive running", "workers 1")
+	for _, args := range [][]string{{"direct", "dance"}, {"worker", "w2"}} {
+		if got := o.admin(1, args...); !strings.HasPrefix(got, "ojs-pg: ") {
+			t.Error(got)
+		}
+	}
+}
+
+func TestAdminDeadLetters(t *testing.T) {
+	t.Parallel()
+	o := startOperating(t)
+	count := func(want int, args ...string) {
+		t.Helper()
+		o.lines(o.admin(0, append([]string{"dead-letters"}, args...)...), fmt.Sprintf("jobs %d", want))
+	}
+	count(0)
+	o.sql(`select ojs.nack(f.id, '{"code": "boom", "message": "no"}') from ojs.fetch('{dead}') f`)
+	count(1)
+	count(1, "--queue", "dead")
+	count(0, "--queue", "mail")
+	count(0, "--older-than", "PT1H")
+	if got := o.admin(2, "dead-letters", "retry"); !strings.Contains(got, "1 jobs pass the filter, and at most 1000 would be retried: add --yes") {
+		t.Error(got)
+	}
+	if got := o.admin(2, "dead-letters", "--older-than", "yesterday"); !strings.Contains(got, "older-than must be a time") {
+		t.Error(got)
+	}
+	count(1)
+	o.lines(o.admin(0, "dead-letters", "retry", "--queue", "dead", "--yes"), "what retried", "jobs 1", "remaining 0")
+	o.sql(`select ojs.nack(f.id, '{"code": "boom", "message": "no"}') from ojs.fetch('{dead}') f`)
+	o.lines(o.admin(0, "dead-letters", "purge", "--limit", "10", "--yes"), "what deleted", "jobs 1", "remaining 0")
+}
+
+func TestAdminMistakes(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ args, want string }{
+		{"tenants", "set DATABASE_URL"},
+		{"queue", "needs NAME"},
+		{"queue a b", `takes no argument "b"`},
+		{"tenants --limit 0", "0 is not between 1 and 1000"},
+		{"sideways", `takes no argument "sideways"`},
+	} {
+		status, output := finish(t, nil, strings.Fields("admin "+tc.args)...)
+		if status != 2 || !strings.Contains(output, tc.want) {
+			t.Errorf("admin %s ends with %d, want 2 and %q in:\n%s", tc.args, status, tc.want, output)
+		}
+	}
+}
