@@ -41,7 +41,8 @@ func TestMemoryIsBounded(t *testing.T) {
 		}
 	}()
 	pgtest.Exec(t, d.Pool, `
-		select ojs.enqueue_bulk('large', (select array_agg(format('["%s"]', repeat('x', 1000000))::json) from generate_series(1, 60)), 'large')`)
+		select ojs.enqueue_bulk('large', array_agg(format('["%s"]', repeat('x', 1000000))::json), 'large')
+		from generate_series(1, 60)`)
 
 	ctx, done := context.WithCancel(t.Context())
 	var others, senders sync.WaitGroup
@@ -67,7 +68,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	if peak > limit*5/4 {
 		t.Errorf("at most %d MiB of memory, more than the limit of %d MiB and a quarter", peak/mib, limit/mib)
 	}
-	if c.answers["batch 201"] == 0 || c.answers["batch 201"]+c.answers["batch 503"] != 200 || c.answers["fetch 200"] == 0 || c.served.Load() == 0 {
+	if c.answers["batch 201"] == 0 || c.answers["batch 201"]+c.answers["batch 503"] != 200 || c.answers["fetch 200"] == 0 ||
+		c.served.Load() == 0 {
 		t.Errorf("answers %v, %d small calls", c.answers, c.served.Load())
 	}
 }

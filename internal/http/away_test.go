@@ -22,7 +22,8 @@ import (
 
 const someID = "019539a4-b68c-7def-8000-1a2b3c4d5e6f"
 
-// Bodies with which a route asks the database, by path, or by method and path; others are sent an empty object, or nothing with GET and DELETE.
+// Bodies with which a route asks the database, by path, or by method and path; others are sent an empty object, or nothing with GET and
+// DELETE.
 var someBody = map[string][]string{
 	"/ojs/v1/jobs": {`{"type":"a","args":[]}`, `{"type":"a","args":[],"id":"` + someID + `"}`},
 	"/ojs/v1/jobs/batch": {
@@ -32,10 +33,12 @@ var someBody = map[string][]string{
 	"/ojs/v1/jobs/:id/nack": {`{"error":{"code":"x","message":"x"}}`},
 	"/ojs/v1/workers/fetch": {`{"queues":["default"],"worker_id":"w"}`},
 	"/ojs/v1/workers/ack": {
-		`{"job_id":"` + someID + `"}`, `{"job_id":"` + someID + `","lease":"` + someID + `","result":1}`, `{"jobs":[{"job_id":"` + someID + `"},{"job_id":"` + someID + `"}]}`,
+		`{"job_id":"` + someID + `"}`, `{"job_id":"` + someID + `","lease":"` + someID + `","result":1}`, `{"jobs":[{"job_id":"` + someID +
+			`"},{"job_id":"` + someID + `"}]}`,
 	},
 	"/ojs/v1/workers/nack": {
-		`{"job_id":"` + someID + `","error":{"code":"x","message":"x"}}`, `{"jobs":[{"job_id":"` + someID + `","error":{"code":"x","message":"x"}}]}`,
+		`{"job_id":"` + someID + `","error":{"code":"x","message":"x"}}`, `{"jobs":[{"job_id":"` + someID +
+			`","error":{"code":"x","message":"x"}}]}`,
 	},
 	"/ojs/v1/workers/heartbeat":           {`{"worker_id":"w","active_jobs":["` + someID + `"]}`},
 	"/ojs/v1/workers/beat":                {`{"worker_id":"w","active_jobs":[]}`},
@@ -149,7 +152,11 @@ func TestEveryRouteSurvivesPostgres(t *testing.T) {
 			}
 			waiting <- r
 		}()
-		pgtest.Eventually(a.t, "the FETCH waits", func() bool { return a.count("select count(*) from ojs.waiter where queue = 'slow'") > 0 })
+		pgtest.Eventually(a.t, "the FETCH waits", func() bool {
+			return a.count(
+				"select count(*) from ojs.waiter where queue = 'slow'",
+			) > 0
+		})
 		away()
 		if r := <-waiting; r != nil && r.status != 503 {
 			t.Errorf("a FETCH that waited while Postgres was %s answers %d: %s", what, r.status, r.body)
@@ -166,7 +173,8 @@ func TestEveryRouteSurvivesPostgres(t *testing.T) {
 	}
 }
 
-// PostgreSQL gives the server fewer connections than it would like, or none: what cannot be done is to be asked again, and nobody has to restart anything
+// PostgreSQL gives the server fewer connections than it would like, or none: what cannot be done is to be asked again, and nobody has to
+// restart anything
 // when there are some.
 func TestTooManyConnections(t *testing.T) {
 	t.Parallel()
@@ -177,7 +185,9 @@ func TestTooManyConnections(t *testing.T) {
 		if _, err := a.pool.Exec(t.Context(), fmt.Sprintf("alter role %s connection limit %d", role, connections)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := a.pool.Exec(t.Context(), "select pg_terminate_backend(pid, 10000) from pg_stat_activity where usename = $1", a.db.RoleName("service")); err != nil {
+		if _, err := a.pool.Exec(
+			t.Context(), "select pg_terminate_backend(pid, 10000) from pg_stat_activity where usename = $1", a.db.RoleName("service"),
+		); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,7 +11,8 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// Every route answers through PgBouncer as it does without, and jobs go their way: enqueued alone, under an id of the client's, in batches; handed out to
+// Every route answers through PgBouncer as it does without, and jobs go their way: enqueued alone, under an id of the client's, in batches;
+// handed out to
 // workers that wait; acknowledged, failed and given back.
 func TestThroughPgBouncer(t *testing.T) {
 	t.Parallel()
@@ -56,7 +57,9 @@ func TestThroughPgBouncer(t *testing.T) {
 	for w := range workers {
 		working.Go(func() {
 			for {
-				r := a.do("POST", "/ojs/v1/workers/fetch", fmt.Sprintf(`{"queues":["bouncer"],"worker_id":"w%d"}`, w), "Prefer: wait=2").want(200)
+				r := a.do(
+					"POST", "/ojs/v1/workers/fetch", fmt.Sprintf(`{"queues":["bouncer"],"worker_id":"w%d"}`, w), "Prefer: wait=2",
+				).want(200)
 				mu.Lock()
 				all := done == jobs
 				mu.Unlock()

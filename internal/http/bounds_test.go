@@ -30,7 +30,9 @@ func (a *api) begin(body string) (end func() string) {
 		a.t.Fatal(err)
 	}
 	a.t.Cleanup(func() { conn.Close() })
-	fmt.Fprintf(conn, "POST /ojs/v1/jobs/batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body))
+	fmt.Fprintf(
+		conn, "POST /ojs/v1/jobs/batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body),
+	)
 	if _, err := io.WriteString(conn, body[:len(body)-1]); err != nil {
 		a.t.Fatal(err)
 	}

@@ -20,13 +20,17 @@ func TestIdempotencyKey(t *testing.T) {
 		}
 		a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["default","q"],"count":5,"worker_id":"w"}`).want(200)
 		second := a.do("POST", tc.path, tc.body, "Idempotency-Key: "+key).want(201)
-		if second.header.Get("Idempotency-Replayed") != "true" || second.body != first.body || second.header.Get("Location") != first.header.Get("Location") {
+		if second.header.Get(
+			"Idempotency-Replayed",
+		) != "true" || second.body != first.body || second.header.Get("Location") != first.header.Get("Location") {
 			t.Errorf("%s: answered\n%s\nthen, %v,\n%s", tc.path, first.body, second.header, second.body)
 		}
 		a.do("POST", tc.path, strings.Replace(tc.body, `"a"`, `"c"`, 1), "Idempotency-Key: "+key).want(409).
 			is(map[string]any{"error.code": "conflict", "error.details.field": "Idempotency-Key", "error.retryable": false})
 		// Another tenant's key is another key, and without one everything is new.
-		if other := a.do("POST", tc.path, tc.body, "Idempotency-Key: "+key, "X-OJS-Tenant: acme").want(201); other.text(tc.id) == first.text(tc.id) {
+		if other := a.do(
+			"POST", tc.path, tc.body, "Idempotency-Key: "+key, "X-OJS-Tenant: acme",
+		).want(201); other.text(tc.id) == first.text(tc.id) {
 			t.Errorf("another tenant got %s", other.body)
 		}
 		if other := a.do("POST", tc.path, tc.body).want(201); other.text(tc.id) == first.text(tc.id) {
@@ -39,7 +43,10 @@ func TestIdempotencyKey(t *testing.T) {
 	// A failure is not remembered, and says where it is as without a key.
 	a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[],"options":{"priority":1000}}`, "Idempotency-Key: f").want(400).
 		is(map[string]any{"error.details.field": "options.priority"}).absent("error.details.index")
-	a.do("POST", "/ojs/v1/jobs/batch", `{"jobs":[{"type":"a","args":[]},{"type":"a","args":[],"options":{"priority":1000}}]}`, "Idempotency-Key: f").want(400).
+	a.do(
+		"POST", "/ojs/v1/jobs/batch", `{"jobs":[{"type":"a","args":[]},{"type":"a","args":[],"options":{"priority":1000}}]}`,
+		"Idempotency-Key: f",
+	).want(400).
 		is(map[string]any{"error.details.field": "jobs[1].options.priority", "error.details.index": 1})
 	a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`, "Idempotency-Key: f").want(201)
 
@@ -49,8 +56,12 @@ func TestIdempotencyKey(t *testing.T) {
 	if second := a.do("POST", "/ojs/v1/jobs/batch", body).want(201); second.body != first.body {
 		t.Errorf("with the key in the body: %s, then %s", first.body, second.body)
 	}
-	a.do("POST", "/ojs/v1/jobs/batch", strings.Replace(body, `"a"`, `"c"`, 1)).want(409).is(map[string]any{"error.details.field": "idempotency_key"})
-	a.do("POST", "/ojs/v1/jobs/batch", `{"idempotency_key":7,"jobs":[{"type":"a","args":[]}]}`).want(400).is(map[string]any{"error.details.field": "idempotency_key"})
+	a.do(
+		"POST", "/ojs/v1/jobs/batch", strings.Replace(body, `"a"`, `"c"`, 1),
+	).want(409).is(map[string]any{"error.details.field": "idempotency_key"})
+	a.do(
+		"POST", "/ojs/v1/jobs/batch", `{"idempotency_key":7,"jobs":[{"type":"a","args":[]}]}`,
+	).want(400).is(map[string]any{"error.details.field": "idempotency_key"})
 	if second := a.do("POST", "/ojs/v1/jobs/batch", body, "Idempotency-Key: h").want(201); second.body == first.body {
 		t.Error("the header does not win")
 	}

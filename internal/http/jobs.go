@@ -197,7 +197,9 @@ func (s *Server) activate(c echo.Context) error {
 	}
 	// Only pending jobs can be activated, and enqueued_at is the time it happened.
 	return s.writeJob(c, http.StatusOK, &job,
-		kit.Attr{Name: "previous_state", Raw: []byte(`"pending"`)}, kit.Attr{Name: "activated_at", Raw: kit.AppendTime(nil, job.EnqueuedAt)})
+		kit.Attr{Name: "previous_state", Raw: []byte(`"pending"`)}, kit.Attr{
+			Name: "activated_at", Raw: kit.AppendTime(nil, job.EnqueuedAt),
+		})
 }
 
 // jobRef reads the job a path names. An id that no job can have is an unknown job.

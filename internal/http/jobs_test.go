@@ -25,15 +25,18 @@ func TestEnqueueShape(t *testing.T) {
 		t.Errorf("Location %q, want %q", got, want)
 	}
 	r.is(map[string]any{
-		"job.specversion": "1.0", "job.type": "email.send", "job.queue": "default", "job.state": "available", "job.args": []any{"a@b.c", "welcome"},
+		"job.specversion": "1.0", "job.type": "email.send", "job.queue": "default", "job.state": "available", "job.args": []any{
+			"a@b.c", "welcome",
+		},
 		"job.meta": map[string]any{}, "job.priority": 0, "job.attempt": 0, "job.max_attempts": 3,
 	})
 	r.present("job.created_at", "job.enqueued_at")
-	r.absent("job.started_at", "job.completed_at", "job.cancelled_at", "job.error", "job.errors", "job.result", "job.lease", "job.worker_id", "job.scheduled_at",
-		"job.expires_at", "job.tags", "job.retry", "job.options", "job.timeout_ms", "job.next_attempt_at", "job.seq")
+	r.absent("job.started_at", "job.completed_at", "job.cancelled_at", "job.error", "job.errors", "job.result", "job.lease", "job.worker_id",
+		"job.scheduled_at", "job.expires_at", "job.tags", "job.retry", "job.options", "job.timeout_ms", "job.next_attempt_at", "job.seq")
 	for _, name := range []string{"created_at", "enqueued_at"} {
-		if at, err := time.Parse(time.RFC3339Nano, r.text("job."+name)); err != nil || !strings.HasSuffix(r.text("job."+name), "Z") || time.Since(at).Abs() > time.Hour {
-			t.Errorf("%s is %q", name, r.text("job."+name))
+		text := r.text("job." + name)
+		if at, err := time.Parse(time.RFC3339Nano, text); err != nil || !strings.HasSuffix(text, "Z") || time.Since(at).Abs() > time.Hour {
+			t.Errorf("%s is %q", name, text)
 		}
 	}
 	if info := a.do("GET", "/ojs/v1/jobs/"+id, "").want(200); info.body != r.body {
@@ -57,12 +60,16 @@ func TestEveryOption(t *testing.T) {
 		}
 	}`).want(201)
 	r.is(map[string]any{
-		"job.id": "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f", "job.queue": "reports", "job.priority": 10, "job.timeout_ms": 300000, "job.visibility_timeout_ms": 60000,
-		"job.state": "scheduled", "job.attempt": 0, "job.max_attempts": 5, "job.scheduled_at": "2099-12-31T23:59:59Z", "job.expires_at": "2100-01-01T00:00:00Z",
-		"job.tags": []any{"a", "b"}, "job.meta": map[string]any{"trace_id": "t1", "shared": "meta", "test_directive": "quiet"},
+		"job.id": "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f", "job.queue": "reports", "job.priority": 10, "job.timeout_ms": 300000,
+		"job.visibility_timeout_ms": 60000,
+		"job.state":                 "scheduled", "job.attempt": 0, "job.max_attempts": 5, "job.scheduled_at": "2099-12-31T23:59:59Z",
+		"job.expires_at": "2100-01-01T00:00:00Z",
+		"job.tags":       []any{"a", "b"}, "job.meta": map[string]any{"trace_id": "t1", "shared": "meta", "test_directive": "quiet"},
 		"job.schema": "urn:ojs:schema:report.generate:v1", "job.retry.max_attempts": 5, "job.retry.initial_interval": "PT1S",
-		"job.options": map[string]any{"unique": map[string]any{"keys": []any{"type", "args"}, "period": "PT1H"}, "rate_limit": map[string]any{"max_per_second": 5}},
-		"job.unique":  map[string]any{"keys": []any{"type", "args"}, "period": "PT1H"},
+		"job.options": map[string]any{
+			"unique": map[string]any{"keys": []any{"type", "args"}, "period": "PT1H"}, "rate_limit": map[string]any{"max_per_second": 5},
+		},
+		"job.unique": map[string]any{"keys": []any{"type", "args"}, "period": "PT1H"},
 	})
 	r.absent("job.result", "job.error", "job.lease")
 	a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[],"id":"019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"}`).want(409).
@@ -90,13 +97,19 @@ func TestSpellings(t *testing.T) {
 		{`"tags":["x"]`, map[string]any{"job.tags": []any{"x"}}},
 		{`"options":{"tags":[]}`, map[string]any{"job.tags": []any{}}},
 		{`"scheduled_at":"2099-01-01T00:00:00Z"`, map[string]any{"job.state": "scheduled", "job.scheduled_at": "2099-01-01T00:00:00Z"}},
-		{`"options":{"scheduled_at":"2099-01-01T00:00:00+02:00","delay_until":"2098-12-31T22:00:00Z"}`, map[string]any{"job.scheduled_at": "2098-12-31T22:00:00Z"}},
+		{
+			`"options":{"scheduled_at":"2099-01-01T00:00:00+02:00","delay_until":"2098-12-31T22:00:00Z"}`,
+			map[string]any{"job.scheduled_at": "2098-12-31T22:00:00Z"},
+		},
 		{`"delay_until":"2020-01-01T00:00:00Z"`, map[string]any{"job.state": "available"}},
 		{`"options":{"scheduled_at":"+PT2H"}`, map[string]any{"job.state": "scheduled"}},
 		{`"expires_at":"2099-01-01T00:00:00.25Z"`, map[string]any{"job.expires_at": "2099-01-01T00:00:00.25Z"}},
 		{`"options":{"pending":true}`, map[string]any{"job.state": "pending"}},
 		{`"unique":{"key":"k"}`, map[string]any{"job.unique.key": "k", "job.options.unique.key": "k"}},
-		{`"options":null,"meta":null,"id":null,"queue":null,"priority":null,"retry":null,"tags":null,"scheduled_at":null`, map[string]any{"job.queue": "default"}},
+		{
+			`"options":null,"meta":null,"id":null,"queue":null,"priority":null,"retry":null,"tags":null,"scheduled_at":null`,
+			map[string]any{"job.queue": "default"},
+		},
 		{`"options":{"metadata":{"tenant_id":"acme"}}`, map[string]any{"job.meta.tenant_id": "acme"}},
 		{`"specversion":"1.0.0"`, map[string]any{"job.specversion": "1.0"}},
 	} {
@@ -115,13 +128,17 @@ func TestFidelity(t *testing.T) {
 	t.Parallel()
 	a := start(t)
 	const (
-		args = `[ 1234567890123456789012345678901234567890 ,-0.0, 1.000, 1E+2,{"z" : 1,"a":{"y":2,"b":[ ]}, "<b>&":"<script>\u00e9\/\ud83d\ude00é"},"tab\tline\u2028"	, 1e999999]`
-		big  = `{ "n":0.1234567890123456789012345678901234567891,"z":1, "a":2e400000 ,"html":"<&>"}`
-		num  = `3.14159265358979323846264338327950288419716939937510`
-		opt  = `{"max_per_second" :5.50, "key":"<x>"}`
-		res  = `{ "count" : 12345678901234567890123456789012345678901234567890, "b":1 , "a":[1.0,"<&>\u00e9"]}`
+		args = `[ 1234567890123456789012345678901234567890 ,-0.0, 1.000, 1E+2,{"z" : 1,"a":{"y":2,"b":[ ]}, ` +
+			`"<b>&":"<script>\u00e9\/\ud83d\ude00é"},"tab\tline\u2028"	, 1e999999]`
+		big = `{ "n":0.1234567890123456789012345678901234567891,"z":1, "a":2e400000 ,"html":"<&>"}`
+		num = `3.14159265358979323846264338327950288419716939937510`
+		opt = `{"max_per_second" :5.50, "key":"<x>"}`
+		res = `{ "count" : 12345678901234567890123456789012345678901234567890, "b":1 , "a":[1.0,"<&>\u00e9"]}`
 	)
-	r := a.do("POST", "/ojs/v1/jobs", `{"type":"f","x_big":`+big+`,"args":`+args+`,"x_num":`+num+`,"options":{"queue":"fid","rate_limit":`+opt+`},"ä\u0062":"\u0041"}`).want(201)
+	r := a.do(
+		"POST", "/ojs/v1/jobs",
+		`{"type":"f","x_big":`+big+`,"args":`+args+`,"x_num":`+num+`,"options":{"queue":"fid","rate_limit":`+opt+`},"ä\u0062":"\u0041"}`,
+	).want(201)
 	want := []string{`"args":` + args, `"x_big":` + big, `"x_num":` + num, `"rate_limit":` + opt, `"ä\u0062":"\u0041"`}
 	check := func(where, body string) {
 		t.Helper()
@@ -139,7 +156,10 @@ func TestFidelity(t *testing.T) {
 	check("ACK", a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+id+`","result":`+res+`}`).want(200).body)
 	check("GET after ACK", a.do("GET", "/ojs/v1/jobs/"+id, "").want(200).body)
 
-	batch := a.do("POST", "/ojs/v1/jobs/batch", `{"jobs":[{"type":"f","args":`+args+`,"x_big":`+big+`,"x_num":`+num+`,"ä\u0062":"\u0041","options":{"rate_limit":`+opt+`}}]}`).want(201)
+	batch := a.do(
+		"POST", "/ojs/v1/jobs/batch",
+		`{"jobs":[{"type":"f","args":`+args+`,"x_big":`+big+`,"x_num":`+num+`,"ä\u0062":"\u0041","options":{"rate_limit":`+opt+`}}]}`,
+	).want(201)
 	want = want[:5]
 	check("batch", batch.body)
 
@@ -194,7 +214,8 @@ func TestBatch(t *testing.T) {
 	t.Parallel()
 	a := start(t)
 	r := a.do("POST", "/ojs/v1/jobs/batch", `{"jobs":[
-		{"type":"a","args":[1]}, {"type":"b","args":[2],"options":{"queue":"q","retry":{"max_attempts":1}}}, {"type":"c","args":[3],"meta":{"tenant_id":"acme"}}]}`).want(201)
+		{"type":"a","args":[1]}, {"type":"b","args":[2],"options":{"queue":"q","retry":{"max_attempts":1}}},
+		{"type":"c","args":[3],"meta":{"tenant_id":"acme"}}]}`).want(201)
 	r.is(map[string]any{
 		"count": 3, "enqueued": 3, "failed": 0, "jobs.0.type": "a", "jobs.1.type": "b", "jobs.1.queue": "q", "jobs.1.max_attempts": 1,
 		"jobs.2.type": "c", "jobs.2.meta.tenant_id": "acme", "jobs.2.state": "available", "jobs.0.args": []any{1},
@@ -204,9 +225,12 @@ func TestBatch(t *testing.T) {
 
 	// Whole or not at all.
 	before := a.count("select count(*) from ojs.job")
-	bad := a.do("POST", "/ojs/v1/jobs/batch", `{"jobs":[{"type":"a","args":[1]},{"type":"b","args":[2],"options":{"retry":{"max_attempts":-1}}}]}`).want(422)
+	bad := a.do(
+		"POST", "/ojs/v1/jobs/batch", `{"jobs":[{"type":"a","args":[1]},{"type":"b","args":[2],"options":{"retry":{"max_attempts":-1}}}]}`,
+	).want(422)
 	bad.is(map[string]any{
-		"error.code": "validation_error", "error.type": "validation_error", "error.details.index": 1, "error.details.field": "jobs[1].options.retry.max_attempts",
+		"error.code": "validation_error", "error.type": "validation_error", "error.details.index": 1,
+		"error.details.field": "jobs[1].options.retry.max_attempts",
 	})
 	if !strings.HasPrefix(bad.text("error.message"), "jobs[1].options.retry.max_attempts must be ") {
 		t.Errorf("message %q", bad.text("error.message"))
@@ -223,9 +247,13 @@ func TestTenantHeader(t *testing.T) {
 
 	// The header names the tenant; meta shows it, unless nobody named one.
 	a.do("POST", "/ojs/v1/jobs", job(`{}`)).want(201).absent("job.meta.tenant_id")
-	acme := a.do("POST", "/ojs/v1/jobs", job(`{"k":1}`), "X-OJS-Tenant: acme").want(201).is(map[string]any{"job.meta": map[string]any{"tenant_id": "acme", "k": 1}})
+	acme := a.do("POST", "/ojs/v1/jobs", job(`{"k":1}`), "X-OJS-Tenant: acme").want(201).is(map[string]any{
+		"job.meta": map[string]any{"tenant_id": "acme", "k": 1},
+	})
 	a.do("POST", "/ojs/v1/jobs", job(`{}`), "X-OJS-Tenant-ID: globex").want(201).is(map[string]any{"job.meta.tenant_id": "globex"})
-	a.do("POST", "/ojs/v1/jobs", job(`{"tenant_id":"acme"}`), "X-OJS-Tenant: acme").want(201).is(map[string]any{"job.meta.tenant_id": "acme"})
+	a.do(
+		"POST", "/ojs/v1/jobs", job(`{"tenant_id":"acme"}`), "X-OJS-Tenant: acme",
+	).want(201).is(map[string]any{"job.meta.tenant_id": "acme"})
 	a.do("POST", "/ojs/v1/jobs", job(`{"tenant_id":"initech"}`)).want(201).is(map[string]any{"job.meta.tenant_id": "initech"})
 	a.do("POST", "/ojs/v1/jobs/batch", `{"jobs":[`+job(`{}`)+`,`+job(`{"tenant_id":"acme"}`)+`]}`, "X-OJS-Tenant: acme").want(201).
 		is(map[string]any{"jobs.0.meta.tenant_id": "acme", "jobs.1.meta.tenant_id": "acme"})
@@ -260,7 +288,9 @@ func TestTenantHeader(t *testing.T) {
 	}
 	a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+id+`"}`, "X-OJS-Tenant: globex").want(404)
 	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+id+`","error":{"message":"m"}}`, "X-OJS-Tenant: globex").want(404)
-	a.do("POST", "/ojs/v1/workers/heartbeat", `{"worker_id":"w1","active_jobs":["`+id+`"]}`, "X-OJS-Tenant: globex").want(200).is(map[string]any{"jobs_extended": []any{}})
+	a.do(
+		"POST", "/ojs/v1/workers/heartbeat", `{"worker_id":"w1","active_jobs":["`+id+`"]}`, "X-OJS-Tenant: globex",
+	).want(200).is(map[string]any{"jobs_extended": []any{}})
 	a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+id+`"}`, "X-OJS-Tenant: acme").want(200)
 	a.do("GET", "/ojs/v1/queues/shared", "", "X-OJS-Tenant: acme").want(200).is(map[string]any{"queue.available": 3, "queue.completed": 1})
 	a.do("GET", "/ojs/v1/queues/shared", "").want(200).is(map[string]any{"queue.available": 6, "queue.completed": 1})
@@ -270,14 +300,18 @@ func TestTenantHeader(t *testing.T) {
 	for _, tenant := range []string{"acme", "globex"} {
 		a.push(`{"type":"a","args":[],"id":"`+twice+`"}`, "X-OJS-Tenant: "+tenant)
 	}
-	a.do("GET", "/ojs/v1/jobs/"+twice, "").want(409).is(map[string]any{"error.code": "ambiguous_job", "error.details.field": "X-OJS-Tenant"})
+	a.do("GET", "/ojs/v1/jobs/"+twice, "").want(409).is(map[string]any{
+		"error.code": "ambiguous_job", "error.details.field": "X-OJS-Tenant",
+	})
 	a.do("GET", "/ojs/v1/jobs/"+twice, "", "X-OJS-Tenant: globex").want(200)
 
 	// Where tenants are required, and where the default has another name.
 	if _, err := a.pool.Exec(context.Background(), "select ojs.configure(p_tenant_required => true)"); err != nil {
 		t.Fatal(err)
 	}
-	a.do("POST", "/ojs/v1/jobs", job(`{}`)).want(422).is(map[string]any{"error.code": "TENANT_REQUIRED", "error.details.field": "meta.tenant_id"})
+	a.do("POST", "/ojs/v1/jobs", job(`{}`)).want(422).is(map[string]any{
+		"error.code": "TENANT_REQUIRED", "error.details.field": "meta.tenant_id",
+	})
 	a.do("POST", "/ojs/v1/jobs", job(`{}`), "X-OJS-Tenant: acme").want(201)
 }
 
@@ -296,7 +330,9 @@ func TestCancelAndActivate(t *testing.T) {
 	a.do("POST", "/ojs/v1/jobs/"+other+"/cancel", `{"reason":"no longer wanted"}`).want(200).is(map[string]any{"job.state": "cancelled"})
 
 	missing := a.do("DELETE", "/ojs/v1/jobs/01961111-aaaa-7bbb-8ccc-dddddddddddd", "").want(404)
-	missing.is(map[string]any{"error.code": "not_found", "error.retryable": false, "error.resource_type": "job"}).present("error.hint", "error.docs_url")
+	missing.is(map[string]any{
+		"error.code": "not_found", "error.retryable": false, "error.resource_type": "job",
+	}).present("error.hint", "error.docs_url")
 }
 
 func TestReadJob(t *testing.T) {
@@ -332,8 +368,10 @@ func TestLocate(t *testing.T) {
 	src := `{"type":"a","timeout":5,"delay_until":"x","meta":{},"options":{"queue":"q","retry":{}}}`
 	job := kit.ObjectOf(&kit.Member{Raw: []byte(src)}, "jobs[3]", new(error))
 	for field, want := range map[string]string{
-		"queue": "jobs[3].options.queue", "retry.max_attempts": "jobs[3].options.retry.max_attempts", "priority": "jobs[3].priority", "timeout_ms": "jobs[3].timeout",
-		"scheduled_at": "jobs[3].delay_until", "tenant": "jobs[3].meta.tenant_id", "meta.tenant_id": "jobs[3].meta.tenant_id", "type": "jobs[3].type", "args": "jobs[3].args",
+		"queue": "jobs[3].options.queue", "retry.max_attempts": "jobs[3].options.retry.max_attempts", "priority": "jobs[3].priority",
+		"timeout_ms":   "jobs[3].timeout",
+		"scheduled_at": "jobs[3].delay_until", "tenant": "jobs[3].meta.tenant_id", "meta.tenant_id": "jobs[3].meta.tenant_id",
+		"type": "jobs[3].type", "args": "jobs[3].args",
 	} {
 		if got := locate(job, "", field); got != want {
 			t.Errorf("%s is at %s, want %s", field, got, want)

@@ -70,7 +70,10 @@ func TestMalformed(t *testing.T) {
 		{name: "repeated key", body: `{"type":"a","args":[],"type":"b"}`, field: "type", status: 400},
 		{name: "repeated key, escaped", body: `{"type":"a","args":[],"\u0074ype":"b"}`, field: "type", status: 400},
 		{name: "repeated key inside args", body: `{"type":"a","args":[{"x":1,"x":2}]}`, field: "args[0].x", status: 400},
-		{name: "repeated key inside retry", body: retry(`"max_attempts":1,"max_attempts":2`), field: "options.retry.max_attempts", status: 400},
+		{
+			name: "repeated key inside retry", body: retry(`"max_attempts":1,"max_attempts":2`), field: "options.retry.max_attempts",
+			status: 400,
+		},
 		{name: "too deep", body: `{"type":"a","args":` + nested(100) + `}`, field: "args[0][0]", status: 400},
 		{name: "far too deep", body: `{"type":"a","args":` + nested(50_000) + `}`, field: "args[0][0]", status: 400},
 		{name: "deep and open", body: `{"type":"a","args":` + strings.Repeat(`[{"a":`, 30_000), field: "args[0].a", status: 400},
@@ -104,7 +107,10 @@ func TestMalformed(t *testing.T) {
 		{name: "meta with a number beyond numeric", body: job(`"meta":{"x":[1e999999]}`), field: "meta.x[0]", status: 400},
 		{name: "options array", body: job(`"options":[]`), field: "options", status: 400},
 		{name: "options string", body: job(`"options":"queue=a"`), field: "options", status: 400},
-		{name: "options too large", body: options(`"rate_limit":{"x":"` + strings.Repeat("x", 70_000) + `"}`), field: "options", status: 413},
+		{
+			name: "options too large", body: options(`"rate_limit":{"x":"` + strings.Repeat("x", 70_000) + `"}`), field: "options",
+			status: 413,
+		},
 		{name: "metadata array", body: options(`"metadata":[1]`), field: "options.metadata", status: 400},
 		{name: "unique string", body: options(`"unique":"key"`), field: "options.unique", status: 400},
 		{name: "unique at the top, string", body: job(`"unique":"key"`), field: "unique", status: 400},
@@ -130,9 +136,18 @@ func TestMalformed(t *testing.T) {
 		{name: "timeout negative", body: job(`"timeout":-1`), field: "timeout", status: 400},
 		{name: "timeout beyond milliseconds", body: job(`"timeout":2147484`), field: "timeout", status: 400},
 		{name: "timeout disagrees", body: job(`"timeout":5,"options":{"timeout_ms":1000}`), field: "options.timeout_ms", status: 400},
-		{name: "visibility_timeout_ms zero", body: options(`"visibility_timeout_ms":0`), field: "options.visibility_timeout_ms", status: 400},
-		{name: "visibility_timeout_ms boolean", body: options(`"visibility_timeout_ms":true`), field: "options.visibility_timeout_ms", status: 400},
-		{name: "visibility_timeout_ms too long", body: options(`"visibility_timeout_ms":2147483647`), field: "options.visibility_timeout_ms", status: 400},
+		{
+			name: "visibility_timeout_ms zero", body: options(`"visibility_timeout_ms":0`), field: "options.visibility_timeout_ms",
+			status: 400,
+		},
+		{
+			name: "visibility_timeout_ms boolean", body: options(`"visibility_timeout_ms":true`), field: "options.visibility_timeout_ms",
+			status: 400,
+		},
+		{
+			name: "visibility_timeout_ms too long", body: options(`"visibility_timeout_ms":2147483647`),
+			field: "options.visibility_timeout_ms", status: 400,
+		},
 		{name: "max_attempts string", body: options(`"max_attempts":"3"`), field: "options.max_attempts", status: 400},
 		{name: "max_attempts negative", body: options(`"max_attempts":-1`), field: "options.max_attempts"},
 		{name: "tags string", body: options(`"tags":"a,b"`), field: "options.tags", status: 400},
@@ -154,7 +169,10 @@ func TestMalformed(t *testing.T) {
 		{name: "relative nonsense", body: options(`"scheduled_at":"+2 hours"`), field: "options.scheduled_at", status: 400},
 		{name: "relative month", body: options(`"scheduled_at":"+P1M"`), field: "options.scheduled_at", status: 400},
 		{name: "relative negative", body: options(`"scheduled_at":"+PT-5S"`), field: "options.scheduled_at", status: 400},
-		{name: "scheduled twice, different", body: options(`"scheduled_at":"2031-01-01T00:00:00Z","delay_until":"2032-01-01T00:00:00Z"`), field: "options.delay_until", status: 400},
+		{
+			name: "scheduled twice, different", body: options(`"scheduled_at":"2031-01-01T00:00:00Z","delay_until":"2032-01-01T00:00:00Z"`),
+			field: "options.delay_until", status: 400,
+		},
 		{name: "scheduled_at at the top, bad", body: job(`"scheduled_at":"soon"`), field: "scheduled_at", status: 400},
 
 		// Retry policies: SQL's verdict, in the client's spelling.
@@ -162,15 +180,36 @@ func TestMalformed(t *testing.T) {
 		{name: "retry at the top, bad", body: job(`"retry":{"max_attempts":-1}`), field: "retry.max_attempts", status: 422},
 		{name: "retry.max_attempts negative", body: retry(`"max_attempts":-1`), field: "options.retry.max_attempts", status: 422},
 		{name: "retry.max_attempts fraction", body: retry(`"max_attempts":2.5`), field: "options.retry.max_attempts", status: 422},
-		{name: "retry.max_attempts huge", body: retry(`"max_attempts":` + strings.Repeat("9", 40)), field: "options.retry.max_attempts", status: 422},
-		{name: "retry.backoff_coefficient below one", body: retry(`"backoff_coefficient":0.5`), field: "options.retry.backoff_coefficient", status: 422},
-		{name: "retry.backoff_coefficient string", body: retry(`"backoff_coefficient":"2"`), field: "options.retry.backoff_coefficient", status: 422},
-		{name: "retry.backoff_coefficient beyond numeric", body: retry(`"backoff_coefficient":1e200000`), field: "options.retry.backoff_coefficient", status: 400},
-		{name: "retry.initial_interval no duration", body: retry(`"initial_interval":"1s"`), field: "options.retry.initial_interval", status: 422},
-		{name: "retry.initial_interval_ms negative", body: retry(`"initial_interval_ms":-5`), field: "options.retry.initial_interval_ms", status: 422},
+		{
+			name: "retry.max_attempts huge", body: retry(`"max_attempts":` + strings.Repeat("9", 40)), field: "options.retry.max_attempts",
+			status: 422,
+		},
+		{
+			name: "retry.backoff_coefficient below one", body: retry(`"backoff_coefficient":0.5`),
+			field: "options.retry.backoff_coefficient", status: 422,
+		},
+		{
+			name: "retry.backoff_coefficient string", body: retry(`"backoff_coefficient":"2"`), field: "options.retry.backoff_coefficient",
+			status: 422,
+		},
+		{
+			name: "retry.backoff_coefficient beyond numeric", body: retry(`"backoff_coefficient":1e200000`),
+			field: "options.retry.backoff_coefficient", status: 400,
+		},
+		{
+			name: "retry.initial_interval no duration", body: retry(`"initial_interval":"1s"`), field: "options.retry.initial_interval",
+			status: 422,
+		},
+		{
+			name: "retry.initial_interval_ms negative", body: retry(`"initial_interval_ms":-5`), field: "options.retry.initial_interval_ms",
+			status: 422,
+		},
 		{name: "retry.max_interval number", body: retry(`"max_interval":5`), field: "options.retry.max_interval", status: 422},
 		{name: "retry.jitter number", body: retry(`"jitter":7`), field: "options.retry.jitter", status: 422},
-		{name: "retry.non_retryable_errors of numbers", body: retry(`"non_retryable_errors":[1]`), field: "options.retry.non_retryable_errors", status: 422},
+		{
+			name: "retry.non_retryable_errors of numbers", body: retry(`"non_retryable_errors":[1]`),
+			field: "options.retry.non_retryable_errors", status: 422,
+		},
 		{name: "retry.on_exhaustion unknown", body: retry(`"on_exhaustion":"explode"`), field: "options.retry.on_exhaustion", status: 422},
 
 		// Tenants.
@@ -179,21 +218,45 @@ func TestMalformed(t *testing.T) {
 		{name: "tenant number", body: job(`"meta":{"tenant_id":5}`), field: "meta.tenant_id", status: 400},
 		{name: "tenant with a space", body: job(`"meta":{"tenant_id":"a b"}`), field: "meta.tenant_id", status: 400},
 		{name: "tenant with a newline", body: job(`"meta":{"tenant_id":"acme\n"}`), field: "meta.tenant_id", status: 400},
-		{name: "tenant too long", body: job(`"meta":{"tenant_id":"` + strings.Repeat("a", 257) + `"}`), field: "meta.tenant_id", status: 400},
+		{
+			name: "tenant too long", body: job(`"meta":{"tenant_id":"` + strings.Repeat("a", 257) + `"}`), field: "meta.tenant_id",
+			status: 400,
+		},
 		{name: "tenant header bad", body: job(`"meta":{}`), header: "X-OJS-Tenant: a b", field: "X-OJS-Tenant", status: 400},
 		{name: "tenant header empty", body: job(`"meta":{}`), header: "X-OJS-Tenant: ", field: "X-OJS-Tenant", status: 400},
-		{name: "tenant header too long", body: job(`"meta":{}`), header: "X-OJS-Tenant: " + strings.Repeat("a", 257), field: "X-OJS-Tenant", status: 400},
+		{
+			name: "tenant header too long", body: job(`"meta":{}`), header: "X-OJS-Tenant: " + strings.Repeat("a", 257),
+			field: "X-OJS-Tenant", status: 400,
+		},
 		{name: "tenant header reserved", body: job(`"meta":{}`), header: "X-OJS-Tenant: _mine", field: "X-OJS-Tenant", status: 400},
-		{name: "tenant header reserved, on a read", method: "GET", path: "/ojs/v1/jobs/" + anyID, header: "X-OJS-Tenant-ID: _mine", field: "X-OJS-Tenant-ID", status: 400},
+		{
+			name: "tenant header reserved, on a read", method: "GET", path: "/ojs/v1/jobs/" + anyID, header: "X-OJS-Tenant-ID: _mine",
+			field: "X-OJS-Tenant-ID", status: 400,
+		},
 		{name: "tenant alias bad", body: job(`"meta":{}`), header: "X-OJS-Tenant-ID: ü", field: "X-OJS-Tenant-ID", status: 400},
-		{name: "tenant header against body", body: job(`"meta":{"tenant_id":"acme"}`), header: "X-OJS-Tenant: globex", field: "meta.tenant_id", status: 400},
-		{name: "tenant header against options", body: options(`"metadata":{"tenant_id":"acme"}`), header: "X-OJS-Tenant: globex", field: "options.metadata.tenant_id", status: 400},
+		{
+			name: "tenant header against body", body: job(`"meta":{"tenant_id":"acme"}`), header: "X-OJS-Tenant: globex",
+			field: "meta.tenant_id", status: 400,
+		},
+		{
+			name: "tenant header against options", body: options(`"metadata":{"tenant_id":"acme"}`), header: "X-OJS-Tenant: globex",
+			field: "options.metadata.tenant_id", status: 400,
+		},
 
 		// Headers.
 		{name: "text as content type", body: job(`"meta":{}`), header: "Content-Type: text/plain", field: "Content-Type", status: 400},
-		{name: "form as content type", body: `type=a`, header: "Content-Type: application/x-www-form-urlencoded", field: "Content-Type", status: 400},
-		{name: "other charset", body: job(`"meta":{}`), header: "Content-Type: application/json; charset=latin1", field: "Content-Type", status: 400},
-		{name: "broken content type", body: job(`"meta":{}`), header: "Content-Type: application/json;;", field: "Content-Type", status: 400},
+		{
+			name: "form as content type", body: `type=a`, header: "Content-Type: application/x-www-form-urlencoded", field: "Content-Type",
+			status: 400,
+		},
+		{
+			name: "other charset", body: job(`"meta":{}`), header: "Content-Type: application/json; charset=latin1", field: "Content-Type",
+			status: 400,
+		},
+		{
+			name: "broken content type", body: job(`"meta":{}`), header: "Content-Type: application/json;;", field: "Content-Type",
+			status: 400,
+		},
 		{name: "compressed body", body: "\x1f\x8b\x08", header: "Content-Encoding: gzip", field: "Content-Encoding", status: 400},
 		{name: "unknown version", body: job(`"meta":{}`), header: "OJS-Version: 3.0", field: "OJS-Version", status: 422},
 		{name: "huge headers", body: job(`"meta":{}`), header: "X-Huge: " + strings.Repeat("x", 40_000), field: "headers", status: 431},
@@ -203,14 +266,37 @@ func TestMalformed(t *testing.T) {
 		{name: "batch of an object", path: "/ojs/v1/jobs/batch", body: `{"jobs":{"type":"a","args":[]}}`, field: "jobs", status: 400},
 		{name: "batch null", path: "/ojs/v1/jobs/batch", body: `{"jobs":null}`, field: "jobs", status: 400},
 		{name: "batch empty", path: "/ojs/v1/jobs/batch", body: `{"jobs":[]}`, field: "jobs", status: 400},
-		{name: "batch of strings", path: "/ojs/v1/jobs/batch", body: `{"jobs":[` + job(`"meta":{}`) + `,"b"]}`, field: "jobs[1]", status: 400},
+		{
+			name: "batch of strings", path: "/ojs/v1/jobs/batch", body: `{"jobs":[` + job(`"meta":{}`) + `,"b"]}`, field: "jobs[1]",
+			status: 400,
+		},
 		{name: "batch with null", path: "/ojs/v1/jobs/batch", body: `{"jobs":[null]}`, field: "jobs[0]", status: 400},
-		{name: "batch too long", path: "/ojs/v1/jobs/batch", body: `{"jobs":[` + strings.Repeat(`{"type":"a","args":[]},`, 20) + `{"type":"a","args":[]}]}`, field: "jobs", status: 400},
-		{name: "batch, second without type", path: "/ojs/v1/jobs/batch", body: `{"jobs":[` + job(`"meta":{}`) + `,{"args":[]}]}`, field: "jobs[1].type", status: 400},
-		{name: "batch, second with a bad queue", path: "/ojs/v1/jobs/batch", body: `{"jobs":[` + job(`"meta":{}`) + `,` + options(`"queue":"No"`) + `]}`, field: "jobs[1].options.queue", status: 400},
-		{name: "batch, third with a bad retry", path: "/ojs/v1/jobs/batch", body: `{"jobs":[` + job(`"meta":{}`) + `,` + job(`"meta":{}`) + `,` + retry(`"max_attempts":-1`) + `]}`, field: "jobs[2].options.retry.max_attempts", status: 422},
-		{name: "batch, second of another tenant", path: "/ojs/v1/jobs/batch", body: `{"jobs":[` + job(`"meta":{}`) + `,` + job(`"meta":{"tenant_id":"acme"}`) + `]}`, header: "X-OJS-Tenant: globex", field: "jobs[1].meta.tenant_id", status: 400},
-		{name: "batch, same id twice", path: "/ojs/v1/jobs/batch", body: `{"jobs":[` + job(`"id":"`+anyID+`"`) + `,` + job(`"id":"`+anyID+`"`) + `]}`, field: "id", status: 409},
+		{
+			name: "batch too long", path: "/ojs/v1/jobs/batch",
+			body: `{"jobs":[` + strings.Repeat(`{"type":"a","args":[]},`, 20) + `{"type":"a","args":[]}]}`, field: "jobs", status: 400,
+		},
+		{
+			name: "batch, second without type", path: "/ojs/v1/jobs/batch", body: `{"jobs":[` + job(`"meta":{}`) + `,{"args":[]}]}`,
+			field: "jobs[1].type", status: 400,
+		},
+		{
+			name: "batch, second with a bad queue", path: "/ojs/v1/jobs/batch",
+			body: `{"jobs":[` + job(`"meta":{}`) + `,` + options(`"queue":"No"`) + `]}`, field: "jobs[1].options.queue", status: 400,
+		},
+		{
+			name: "batch, third with a bad retry", path: "/ojs/v1/jobs/batch",
+			body:  `{"jobs":[` + job(`"meta":{}`) + `,` + job(`"meta":{}`) + `,` + retry(`"max_attempts":-1`) + `]}`,
+			field: "jobs[2].options.retry.max_attempts", status: 422,
+		},
+		{
+			name: "batch, second of another tenant", path: "/ojs/v1/jobs/batch",
+			body: `{"jobs":[` + job(`"meta":{}`) + `,` + job(`"meta":{"tenant_id":"acme"}`) + `]}`, header: "X-OJS-Tenant: globex",
+			field: "jobs[1].meta.tenant_id", status: 400,
+		},
+		{
+			name: "batch, same id twice", path: "/ojs/v1/jobs/batch",
+			body: `{"jobs":[` + job(`"id":"`+anyID+`"`) + `,` + job(`"id":"`+anyID+`"`) + `]}`, field: "id", status: 409,
+		},
 
 		// Workers.
 		{name: "fetch without queues", path: "/ojs/v1/workers/fetch", body: `{}`, field: "queues", status: 400},
@@ -218,57 +304,156 @@ func TestMalformed(t *testing.T) {
 		{name: "fetch, queues empty", path: "/ojs/v1/workers/fetch", body: `{"queues":[]}`, field: "queues", status: 400},
 		{name: "fetch, queue number", path: "/ojs/v1/workers/fetch", body: `{"queues":["a",1]}`, field: "queues[1]", status: 400},
 		{name: "fetch, queue empty", path: "/ojs/v1/workers/fetch", body: `{"queues":[""]}`, field: "queues[0]", status: 400},
-		{name: "fetch, too many queues", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"` + strings.Repeat(`,"a"`, 100) + `]}`, field: "queues", status: 400},
+		{
+			name: "fetch, too many queues", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"` + strings.Repeat(`,"a"`, 100) + `]}`,
+			field: "queues", status: 400,
+		},
 		{name: "fetch, count zero", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"count":0}`, field: "count", status: 400},
 		{name: "fetch, count string", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"count":"5"}`, field: "count", status: 400},
 		{name: "fetch, count too high", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"count":1001}`, field: "count", status: 400},
-		{name: "fetch, lease too short", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"visibility_timeout_ms":999}`, field: "visibility_timeout_ms", status: 400},
-		{name: "fetch, worker number", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"worker_id":7}`, field: "worker_id", status: 400},
-		{name: "fetch, worker too long", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"worker_id":"` + strings.Repeat("w", 256) + `"}`, field: "worker_id", status: 400},
+		{
+			name: "fetch, lease too short", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"visibility_timeout_ms":999}`,
+			field: "visibility_timeout_ms", status: 400,
+		},
+		{
+			name: "fetch, worker number", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"worker_id":7}`, field: "worker_id",
+			status: 400,
+		},
+		{
+			name: "fetch, worker too long", path: "/ojs/v1/workers/fetch",
+			body: `{"queues":["a"],"worker_id":"` + strings.Repeat("w", 256) + `"}`, field: "worker_id", status: 400,
+		},
 		{name: "fetch, wait negative", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"wait_ms":-1}`, field: "wait_ms", status: 400},
-		{name: "fetch, strategy unknown", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"strategy":"fastest"}`, field: "strategy", status: 422},
-		{name: "fetch, strategy not served", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"strategy":"weighted"}`, field: "strategy", status: 422},
+		{
+			name: "fetch, strategy unknown", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"strategy":"fastest"}`,
+			field: "strategy", status: 422,
+		},
+		{
+			name: "fetch, strategy not served", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"strategy":"weighted"}`,
+			field: "strategy", status: 422,
+		},
 		{name: "fetch, weights", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"weights":{"a":1}}`, field: "weights", status: 422},
-		{name: "fetch, two tenants", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"]}`, header: "X-OJS-Tenant: a\nX-OJS-Tenant: b", field: "X-OJS-Tenant", status: 400},
+		{
+			name: "fetch, two tenants", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"]}`, header: "X-OJS-Tenant: a\nX-OJS-Tenant: b",
+			field: "X-OJS-Tenant", status: 400,
+		},
 		{name: "ack without job", path: "/ojs/v1/workers/ack", body: `{}`, field: "job_id", status: 400},
 		{name: "ack, job number", path: "/ojs/v1/workers/ack", body: `{"job_id":5}`, field: "job_id", status: 400},
 		{name: "ack, job no UUID", path: "/ojs/v1/workers/ack", body: `{"job_id":"x' or 1=1"}`, field: "job_id", status: 400},
-		{name: "ack, lease no UUID", path: "/ojs/v1/workers/ack", body: `{"job_id":"` + anyID + `","lease":"1"}`, field: "lease", status: 400},
-		{name: "ack, worker object", path: "/ojs/v1/workers/ack", body: `{"job_id":"` + anyID + `","worker_id":{}}`, field: "worker_id", status: 400},
-		{name: "ack, result with NUL", path: "/ojs/v1/workers/ack", body: `{"job_id":"` + anyID + `","result":"\u0000"}`, field: "result", status: 400},
+		{
+			name: "ack, lease no UUID", path: "/ojs/v1/workers/ack", body: `{"job_id":"` + anyID + `","lease":"1"}`, field: "lease",
+			status: 400,
+		},
+		{
+			name: "ack, worker object", path: "/ojs/v1/workers/ack", body: `{"job_id":"` + anyID + `","worker_id":{}}`, field: "worker_id",
+			status: 400,
+		},
+		{
+			name: "ack, result with NUL", path: "/ojs/v1/workers/ack", body: `{"job_id":"` + anyID + `","result":"\u0000"}`,
+			field: "result", status: 400,
+		},
 		{name: "ack of an unknown job", path: "/ojs/v1/workers/ack", body: `{"job_id":"` + anyID + `"}`, field: anyID, status: 404},
 		{name: "ack, jobs string", path: "/ojs/v1/workers/ack", body: `{"jobs":"all"}`, field: "jobs", status: 400},
-		{name: "ack, worker of many bad", path: "/ojs/v1/workers/ack", body: `{"worker_id":5,"jobs":[{"job_id":"` + anyID + `"}]}`, field: "worker_id", status: 400},
-		{name: "ack by path, other job in the body", path: "/ojs/v1/jobs/" + anyID + "/ack", body: `{"job_id":"019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0a"}`, field: "job_id", status: 400},
+		{
+			name: "ack, worker of many bad", path: "/ojs/v1/workers/ack", body: `{"worker_id":5,"jobs":[{"job_id":"` + anyID + `"}]}`,
+			field: "worker_id", status: 400,
+		},
+		{
+			name: "ack by path, other job in the body", path: "/ojs/v1/jobs/" + anyID + "/ack",
+			body: `{"job_id":"019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0a"}`, field: "job_id", status: 400,
+		},
 		{name: "nack without error", path: "/ojs/v1/workers/nack", body: `{"job_id":"` + anyID + `"}`, field: "error", status: 400},
-		{name: "nack, error string", path: "/ojs/v1/workers/nack", body: `{"job_id":"` + anyID + `","error":"boom"}`, field: "error", status: 400},
-		{name: "nack without message", path: "/ojs/v1/workers/nack", body: `{"job_id":"` + anyID + `","error":{"code":"x"}}`, field: "error.message", status: 400},
-		{name: "nack, message number", path: "/ojs/v1/workers/nack", body: `{"job_id":"` + anyID + `","error":{"message":5}}`, field: "error.message", status: 400},
-		{name: "nack, code number", path: "/ojs/v1/workers/nack", body: `{"job_id":"` + anyID + `","error":{"message":"m","code":5}}`, field: "error.code", status: 400},
-		{name: "nack, retryable string", path: "/ojs/v1/workers/nack", body: `{"job_id":"` + anyID + `","error":{"message":"m","retryable":"no"}}`, field: "error.retryable", status: 400},
-		{name: "nack, number beyond numeric", path: "/ojs/v1/workers/nack", body: `{"job_id":"` + anyID + `","error":{"message":"m","details":{"n":1e999999}}}`, field: "error.details.n", status: 400},
-		{name: "nack, requeue string", path: "/ojs/v1/workers/nack", body: `{"job_id":"` + anyID + `","error":{"message":"m"},"requeue":"yes"}`, field: "requeue", status: 400},
+		{
+			name: "nack, error string", path: "/ojs/v1/workers/nack", body: `{"job_id":"` + anyID + `","error":"boom"}`, field: "error",
+			status: 400,
+		},
+		{
+			name: "nack without message", path: "/ojs/v1/workers/nack", body: `{"job_id":"` + anyID + `","error":{"code":"x"}}`,
+			field: "error.message", status: 400,
+		},
+		{
+			name: "nack, message number", path: "/ojs/v1/workers/nack", body: `{"job_id":"` + anyID + `","error":{"message":5}}`,
+			field: "error.message", status: 400,
+		},
+		{
+			name: "nack, code number", path: "/ojs/v1/workers/nack", body: `{"job_id":"` + anyID + `","error":{"message":"m","code":5}}`,
+			field: "error.code", status: 400,
+		},
+		{
+			name: "nack, retryable string", path: "/ojs/v1/workers/nack",
+			body: `{"job_id":"` + anyID + `","error":{"message":"m","retryable":"no"}}`, field: "error.retryable", status: 400,
+		},
+		{
+			name: "nack, number beyond numeric", path: "/ojs/v1/workers/nack",
+			body: `{"job_id":"` + anyID + `","error":{"message":"m","details":{"n":1e999999}}}`, field: "error.details.n", status: 400,
+		},
+		{
+			name: "nack, requeue string", path: "/ojs/v1/workers/nack",
+			body: `{"job_id":"` + anyID + `","error":{"message":"m"},"requeue":"yes"}`, field: "requeue", status: 400,
+		},
 		{name: "heartbeat without worker", path: "/ojs/v1/workers/heartbeat", body: `{"active_jobs":[]}`, field: "worker_id", status: 400},
 		{name: "heartbeat, worker empty", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":""}`, field: "worker_id", status: 400},
-		{name: "heartbeat, active_jobs string", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":"w","active_jobs":"x"}`, field: "active_jobs", status: 400},
-		{name: "heartbeat, active_jobs fraction", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":"w","active_jobs":1.5}`, field: "active_jobs", status: 400},
-		{name: "heartbeat, id bad", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":"w","active_jobs":["` + anyID + `","x"]}`, field: "active_jobs[1]", status: 400},
-		{name: "heartbeat, ids bad", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":"w","active_jobs":1,"active_job_ids":["X"]}`, field: "active_job_ids[0]", status: 400},
-		{name: "heartbeat, state unknown", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":"w","state":"idle"}`, field: "state", status: 400},
+		{
+			name: "heartbeat, active_jobs string", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":"w","active_jobs":"x"}`,
+			field: "active_jobs", status: 400,
+		},
+		{
+			name: "heartbeat, active_jobs fraction", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":"w","active_jobs":1.5}`,
+			field: "active_jobs", status: 400,
+		},
+		{
+			name: "heartbeat, id bad", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":"w","active_jobs":["` + anyID + `","x"]}`,
+			field: "active_jobs[1]", status: 400,
+		},
+		{
+			name: "heartbeat, ids bad", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":"w","active_jobs":1,"active_job_ids":["X"]}`,
+			field: "active_job_ids[0]", status: 400,
+		},
+		{
+			name: "heartbeat, state unknown", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":"w","state":"idle"}`, field: "state",
+			status: 400,
+		},
 		{name: "heartbeat, state number", path: "/ojs/v1/workers/beat", body: `{"worker_id":"w","state":1}`, field: "state", status: 400},
-		{name: "heartbeat, active_jobs negative", path: "/ojs/v1/workers/beat", body: `{"worker_id":"w","active_jobs":-1}`, field: "active_jobs", status: 400},
-		{name: "heartbeat, shutdown string", path: "/ojs/v1/workers/beat", body: `{"worker_id":"w","shutdown":"yes"}`, field: "shutdown", status: 400},
-		{name: "heartbeat, queue bad", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":"w","queues":["A"]}`, field: "queues", status: 400},
-		{name: "heartbeat, labels object", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":"w","labels":{}}`, field: "labels", status: 400},
-		{name: "heartbeat, started_at no time", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":"w","started_at":"now"}`, field: "started_at", status: 400},
+		{
+			name: "heartbeat, active_jobs negative", path: "/ojs/v1/workers/beat", body: `{"worker_id":"w","active_jobs":-1}`,
+			field: "active_jobs", status: 400,
+		},
+		{
+			name: "heartbeat, shutdown string", path: "/ojs/v1/workers/beat", body: `{"worker_id":"w","shutdown":"yes"}`, field: "shutdown",
+			status: 400,
+		},
+		{
+			name: "heartbeat, queue bad", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":"w","queues":["A"]}`, field: "queues",
+			status: 400,
+		},
+		{
+			name: "heartbeat, labels object", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":"w","labels":{}}`, field: "labels",
+			status: 400,
+		},
+		{
+			name: "heartbeat, started_at no time", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":"w","started_at":"now"}`,
+			field: "started_at", status: 400,
+		},
 		{name: "registration without worker", path: "/ojs/v1/workers/register", body: `{"hostname":"h"}`, field: "worker_id", status: 400},
-		{name: "registration, pid string", path: "/ojs/v1/workers/register", body: `{"worker_id":"w","pid":"1"}`, field: "pid", status: 400},
-		{name: "registration, concurrency 0", path: "/ojs/v1/workers/register", body: `{"worker_id":"w","concurrency":0}`, field: "concurrency", status: 400},
-		{name: "registration, metadata array", path: "/ojs/v1/workers/register", body: `{"worker_id":"w","metadata":[]}`, field: "metadata", status: 400},
+		{
+			name: "registration, pid string", path: "/ojs/v1/workers/register", body: `{"worker_id":"w","pid":"1"}`, field: "pid",
+			status: 400,
+		},
+		{
+			name: "registration, concurrency 0", path: "/ojs/v1/workers/register", body: `{"worker_id":"w","concurrency":0}`,
+			field: "concurrency", status: 400,
+		},
+		{
+			name: "registration, metadata array", path: "/ojs/v1/workers/register", body: `{"worker_id":"w","metadata":[]}`,
+			field: "metadata", status: 400,
+		},
 		{name: "sign-off without worker", path: "/ojs/v1/workers/deregister", body: `{}`, field: "worker_id", status: 400},
 		{name: "directive missing", path: "/ojs/v1/admin/workers/directive", body: `{}`, field: "directive", status: 400},
 		{name: "directive unknown", path: "/ojs/v1/admin/workers/directive", body: `{"directive":"stop"}`, field: "directive", status: 400},
-		{name: "heartbeat, lease too short", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":"w","visibility_timeout_ms":10}`, field: "visibility_timeout_ms", status: 400},
+		{
+			name: "heartbeat, lease too short", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":"w","visibility_timeout_ms":10}`,
+			field: "visibility_timeout_ms", status: 400,
+		},
 
 		// Paths and queries.
 		{name: "job id no UUID", method: "GET", path: "/ojs/v1/jobs/nonsense", field: "id", status: 404},
@@ -284,10 +469,22 @@ func TestMalformed(t *testing.T) {
 		{name: "tenant with bad UTF-8", method: "GET", path: "/ojs/v1/admin/tenants/%c3%28", field: "tenant", status: 404},
 		{name: "weight zero", method: "PUT", path: "/ojs/v1/admin/tenants/acme", body: `{"weight":0}`, field: "weight", status: 422},
 		{name: "weight string", method: "PUT", path: "/ojs/v1/admin/tenants/acme", body: `{"weight":"5"}`, field: "weight", status: 400},
-		{name: "weights that disagree", method: "PUT", path: "/ojs/v1/admin/tenants/acme", body: `{"weight":1,"fairness":{"weight":2}}`, field: "fairness.weight", status: 400},
-		{name: "boost too high", method: "PUT", path: "/ojs/v1/admin/tenants/acme", body: `{"priority_boost":1000}`, field: "priority_boost", status: 422},
-		{name: "limits not served", method: "PUT", path: "/ojs/v1/admin/tenants/acme", body: `{"limits":{"max_concurrency":5}}`, field: "limits", status: 422},
-		{name: "tenant that cannot be one", method: "PUT", path: "/ojs/v1/admin/tenants/a%20b", body: `{"weight":1}`, field: "id", status: 400},
+		{
+			name: "weights that disagree", method: "PUT", path: "/ojs/v1/admin/tenants/acme", body: `{"weight":1,"fairness":{"weight":2}}`,
+			field: "fairness.weight", status: 400,
+		},
+		{
+			name: "boost too high", method: "PUT", path: "/ojs/v1/admin/tenants/acme", body: `{"priority_boost":1000}`,
+			field: "priority_boost", status: 422,
+		},
+		{
+			name: "limits not served", method: "PUT", path: "/ojs/v1/admin/tenants/acme", body: `{"limits":{"max_concurrency":5}}`,
+			field: "limits", status: 422,
+		},
+		{
+			name: "tenant that cannot be one", method: "PUT", path: "/ojs/v1/admin/tenants/a%20b", body: `{"weight":1}`, field: "id",
+			status: 400,
+		},
 	}
 	if len(cases) < 80 {
 		t.Fatalf("only %d cases", len(cases))

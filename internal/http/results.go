@@ -84,7 +84,9 @@ func (s *Server) getResult(c echo.Context) error {
 		left := time.Until(over)
 		switch {
 		case found.Pruned:
-			return kit.Refuse(kit.CodeResultPruned, "id", "the result of job %s expired at %s", id, kit.AppendTime(nil, found.ResultExpiresAt))
+			return kit.Refuse(
+				kit.CodeResultPruned, "id", "the result of job %s expired at %s", id, kit.AppendTime(nil, found.ResultExpiresAt),
+			)
 		case found.ended() || !wait:
 			return writeResult(c, id, found)
 		case left <= 0:

@@ -18,11 +18,15 @@ func TestResults(t *testing.T) {
 		return id
 	}
 	plain := done("", `{"n": 1.50}`)
-	r := a.do("GET", "/ojs/v1/jobs/"+plain, "").want(200).is(map[string]any{"job.result.n": json.Number("1.50"), "job.result_size_bytes": 11}).present("job.result_stored_at", "job.result_expires_at")
+	r := a.do("GET", "/ojs/v1/jobs/"+plain, "").want(200).is(map[string]any{
+		"job.result.n": json.Number("1.50"), "job.result_size_bytes": 11,
+	}).present("job.result_stored_at", "job.result_expires_at")
 	if !strings.Contains(r.body, `"result":{"n": 1.50}`) {
 		t.Errorf("the result is not as it was sent: %s", r.body)
 	}
-	a.do("GET", "/ojs/v1/jobs/"+plain+"/result", "").want(200).is(map[string]any{"job_id": plain, "state": "completed", "result.n": json.Number("1.50"), "result_size_bytes": 11}).present("result_expires_at")
+	a.do("GET", "/ojs/v1/jobs/"+plain+"/result", "").want(200).is(map[string]any{
+		"job_id": plain, "state": "completed", "result.n": json.Number("1.50"), "result_size_bytes": 11,
+	}).present("result_expires_at")
 	a.do("GET", "/ojs/v1/jobs/"+plain+"/result", "", "X-OJS-Tenant: acme").want(404)
 	a.do("GET", "/ojs/v1/jobs/01932a4e-0000-7000-8000-000000000000/result?wait=true", "").want(404)
 	a.do("GET", "/ojs/v1/jobs/what/result", "").want(404)
@@ -30,13 +34,19 @@ func TestResults(t *testing.T) {
 	for _, options := range []string{`,"options":{"result_ttl":0}`, `,"result_ttl":0`} {
 		gone := done(options, `5`)
 		a.do("GET", "/ojs/v1/jobs/"+gone, "").want(200).is(map[string]any{"job.state": "completed"}).absent("job.result")
-		a.do("GET", "/ojs/v1/jobs/"+gone+"/result", "").want(410).is(map[string]any{"error.code": "RESULT_PRUNED", "error.retryable": false})
+		a.do("GET", "/ojs/v1/jobs/"+gone+"/result", "").want(410).is(map[string]any{
+			"error.code": "RESULT_PRUNED", "error.retryable": false,
+		})
 	}
 	ever := done(`,"options":{"result_ttl":-1}`, `[7]`)
 	a.do("GET", "/ojs/v1/jobs/"+ever+"/result", "").want(200).is(map[string]any{"result.0": 7}).absent("result_expires_at")
 	for _, bad := range []string{`-2`, `1.5`, `"P7D"`, `315360001`, `[]`} {
-		a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[],"options":{"result_ttl":`+bad+`}}`).want(400).is(map[string]any{"error.details.field": "options.result_ttl"})
-		a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[],"result_ttl":`+bad+`}`).want(400).is(map[string]any{"error.details.field": "result_ttl"})
+		a.do(
+			"POST", "/ojs/v1/jobs", `{"type":"a","args":[],"options":{"result_ttl":`+bad+`}}`,
+		).want(400).is(map[string]any{"error.details.field": "options.result_ttl"})
+		a.do(
+			"POST", "/ojs/v1/jobs", `{"type":"a","args":[],"result_ttl":`+bad+`}`,
+		).want(400).is(map[string]any{"error.details.field": "result_ttl"})
 	}
 
 	failed := a.push(`{"type":"a","args":[],"options":{"retry":{"max_attempts":1}}}`)
@@ -45,10 +55,14 @@ func TestResults(t *testing.T) {
 	a.do("GET", "/ojs/v1/jobs/"+failed+"/result", "").want(200).is(map[string]any{"state": "discarded", "result": nil, "error.type": "T"})
 
 	open := a.push(`{"type":"a","args":[]}`)
-	if got := a.do("GET", "/ojs/v1/jobs/"+open+"/result", "").want(200).is(map[string]any{"state": "available", "result": nil}); got.header.Get("Retry-After") != "1" {
+	if got := a.do("GET", "/ojs/v1/jobs/"+open+"/result", "").want(200).is(map[string]any{
+		"state": "available", "result": nil,
+	}); got.header.Get("Retry-After") != "1" {
 		t.Error("nothing says to ask again")
 	}
-	a.do("GET", "/ojs/v1/jobs/"+open+"/result?wait=true&timeout=0", "").want(408).is(map[string]any{"error.code": "timeout", "error.retryable": true, "error.details.current_state": "available"})
+	a.do("GET", "/ojs/v1/jobs/"+open+"/result?wait=true&timeout=0", "").want(408).is(map[string]any{
+		"error.code": "timeout", "error.retryable": true, "error.details.current_state": "available",
+	})
 	a.do("GET", "/ojs/v1/jobs/"+open+"/result?wait=maybe", "").want(400).is(map[string]any{"error.details.field": "wait"})
 	a.do("GET", "/ojs/v1/jobs/"+open+"/result?timeout=x", "").want(400).is(map[string]any{"error.details.field": "timeout"})
 	waited := make(chan *reply, 1)
@@ -67,11 +81,16 @@ func TestResults(t *testing.T) {
 
 	const unknown = "01932a4e-0000-7000-8000-000000000000"
 	list := a.do("POST", "/ojs/v1/jobs/results", `{"ids":["`+strings.Join([]string{plain, failed, unknown, plain}, `","`)+`"]}`).want(200)
-	list.is(map[string]any{"results." + plain + ".result.n": json.Number("1.50"), "results." + failed + ".state": "discarded", "results." + failed + ".result": nil, "results." + unknown: nil})
+	list.is(map[string]any{
+		"results." + plain + ".result.n": json.Number("1.50"), "results." + failed + ".state": "discarded",
+		"results." + failed + ".result": nil, "results." + unknown: nil,
+	})
 	if strings.Count(list.body, plain) != 1 {
 		t.Errorf("an id named twice is answered twice: %s", list.body)
 	}
-	a.do("POST", "/ojs/v1/jobs/results", `{"ids":["`+plain+`"]}`, "X-OJS-Tenant: acme").want(200).is(map[string]any{"results." + plain: nil})
+	a.do(
+		"POST", "/ojs/v1/jobs/results", `{"ids":["`+plain+`"]}`, "X-OJS-Tenant: acme",
+	).want(200).is(map[string]any{"results." + plain: nil})
 	a.do("POST", "/ojs/v1/jobs/results", `{"ids":["x"]}`).want(400).is(map[string]any{"error.details.field": "ids[0]"})
 	a.do("POST", "/ojs/v1/jobs/results", `{}`).want(400).is(map[string]any{"error.details.field": "ids"})
 }
@@ -89,10 +108,14 @@ func TestLargeResults(t *testing.T) {
 			route = "/ojs/v1/jobs/" + id + "/ack"
 		}
 		for _, size := range []int{1<<20 + 1, 3 << 20, 15 << 20} {
-			a.do("POST", route, `{"job_id":"`+id+`","lease":"`+lease+`","result":`+result(size)+`}`).want(413).is(map[string]any{"error.code": "RESULT_TOO_LARGE", "error.details.field": "result"})
+			a.do("POST", route, `{"job_id":"`+id+`","lease":"`+lease+`","result":`+result(size)+`}`).want(413).is(map[string]any{
+				"error.code": "RESULT_TOO_LARGE", "error.details.field": "result",
+			})
 		}
 		a.do("POST", route, `{"job_id":"`+id+`","lease":"`+lease+`","result":`+result(17<<20)+`}`).want(413)
-		a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+id+`","error":{"message":`+result(2<<20)+`}}`).want(413).is(map[string]any{"error.details.field": "error"})
+		a.do(
+			"POST", "/ojs/v1/workers/nack", `{"job_id":"`+id+`","error":{"message":`+result(2<<20)+`}}`,
+		).want(413).is(map[string]any{"error.details.field": "error"})
 		a.do("GET", "/ojs/v1/jobs/"+id, "").want(200).is(map[string]any{"job.state": "active"})
 		a.do("POST", route, `{"job_id":"`+id+`","lease":"`+lease+`","result":`+result(1<<20)+`}`, "Prefer: return=minimal").want(200)
 		a.do("GET", "/ojs/v1/jobs/"+id+"/result", "").want(200).is(map[string]any{"result_size_bytes": 1 << 20})

@@ -48,7 +48,9 @@ func TestHeaders(t *testing.T) {
 			t.Errorf("%s %s: no Allow", tc.method, tc.path)
 		}
 	}
-	if allow := a.do("PUT", "/ojs/v1/jobs/x", "{}").want(405).header.Get("Allow"); !strings.Contains(allow, "GET") || !strings.Contains(allow, "DELETE") {
+	if allow := a.do(
+		"PUT", "/ojs/v1/jobs/x", "{}",
+	).want(405).header.Get("Allow"); !strings.Contains(allow, "GET") || !strings.Contains(allow, "DELETE") {
 		t.Errorf("Allow %q", allow)
 	}
 
@@ -63,7 +65,8 @@ func TestHeaders(t *testing.T) {
 
 	// A request id that can be echoed is.
 	for id, echoed := range map[string]bool{
-		"req_client-1": true, strings.Repeat("x", 128): true, "~!@#$%^&*()": true, strings.Repeat("x", 129): false, "with space": false, "": false, "ümlaut": false,
+		"req_client-1": true, strings.Repeat("x", 128): true, "~!@#$%^&*()": true, strings.Repeat("x", 129): false, "with space": false,
+		"": false, "ümlaut": false,
 	} {
 		r := a.do("GET", "/ojs/v1/jobs/x", "", "X-Request-Id: "+id).want(404)
 		got := r.header.Get("X-Request-Id")
@@ -76,7 +79,9 @@ func TestHeaders(t *testing.T) {
 		wantErrorShape(r)
 	}
 
-	for version, status := range map[string]int{"": 200, "1": 200, "1.0": 200, "1.0.0": 200, "1.0.0-rc.1": 200, "1.1": 422, "2.0": 422, "0.9": 422, "latest": 422, "1.0, 2.0": 422} {
+	for version, status := range map[string]int{
+		"": 200, "1": 200, "1.0": 200, "1.0.0": 200, "1.0.0-rc.1": 200, "1.1": 422, "2.0": 422, "0.9": 422, "latest": 422, "1.0, 2.0": 422,
+	} {
 		r := a.do("GET", "/ojs/manifest", "", "OJS-Version: "+version).want(status)
 		if status == 422 {
 			r.is(map[string]any{"error.code": "unsupported", "error.retryable": false})
@@ -85,7 +90,8 @@ func TestHeaders(t *testing.T) {
 	}
 
 	for media, status := range map[string]int{
-		"application/openjobspec+json": 201, "application/json": 201, "application/json; charset=utf-8": 201, "Application/OpenJobSpec+JSON;charset=UTF-8": 201, "": 201,
+		"application/openjobspec+json": 201, "application/json": 201, "application/json; charset=utf-8": 201,
+		"Application/OpenJobSpec+JSON;charset=UTF-8": 201, "": 201,
 		"text/json": 400, "application/x-ndjson": 400, "application/json; charset=utf-16": 400, "json": 400, "*/*": 400,
 	} {
 		r := a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`, "Content-Type: "+media)
@@ -141,7 +147,9 @@ func TestDispatchIsHeldForAll(t *testing.T) {
 	t.Parallel()
 	a := start(t)
 	for method, route := range map[string]string{"GET": "", "POST": "/hold"} {
-		a.do(method, "/ojs/v1/admin/dispatch"+route, "", "X-OJS-Tenant: acme").want(422).is(map[string]any{"error.code": "unsupported", "error.details.field": "X-OJS-Tenant"})
+		a.do(method, "/ojs/v1/admin/dispatch"+route, "", "X-OJS-Tenant: acme").want(422).is(map[string]any{
+			"error.code": "unsupported", "error.details.field": "X-OJS-Tenant",
+		})
 	}
 	a.do("GET", "/ojs/v1/admin/dispatch", "").want(200).is(map[string]any{"dispatch.held": false})
 }
@@ -152,7 +160,9 @@ func TestQueriesAreRead(t *testing.T) {
 	a := start(t)
 	id := a.bury("mail", "Timeout")
 	for _, query := range []string{"queue=%zz", "limit=1;offset=3", "%zz=1", "queue=other;x"} {
-		a.do("GET", "/ojs/v1/dead-letter?"+query, "").want(400).is(map[string]any{"error.code": "invalid_request", "error.details.field": "query"})
+		a.do("GET", "/ojs/v1/dead-letter?"+query, "").want(400).is(map[string]any{
+			"error.code": "invalid_request", "error.details.field": "query",
+		})
 		a.do("DELETE", "/ojs/v1/dead-letter?"+query, `{"confirm":true}`).want(400)
 	}
 	a.do("GET", "/ojs/v1/dead-letter/"+id, "").want(200)
@@ -163,9 +173,11 @@ func TestManifestAndHealth(t *testing.T) {
 	a := start(t, func(c *Config) { c.Version = "1.2.3" })
 	m := a.do("GET", "/ojs/manifest", "").want(200)
 	m.is(map[string]any{
-		"specversion": "1.0", "ojs_version": "1.0", "implementation.name": "ojs-pg", "implementation.version": "1.2.3", "implementation.language": "go",
-		"conformance_level": 2, "protocols": []any{"http"}, "backend": "postgres", "extensions.0": "urn:ojs:ext:dead-letter", "capabilities.batch_enqueue": true,
-		"capabilities.cron_jobs": true, "capabilities.workflows": false,
+		"specversion": "1.0", "ojs_version": "1.0", "implementation.name": "ojs-pg", "implementation.version": "1.2.3",
+		"implementation.language": "go",
+		"conformance_level":       2, "protocols": []any{"http"}, "backend": "postgres", "extensions.0": "urn:ojs:ext:dead-letter",
+		"capabilities.batch_enqueue": true,
+		"capabilities.cron_jobs":     true, "capabilities.workflows": false,
 	})
 	for name, value := range m.get("capabilities").(map[string]any) {
 		if _, ok := value.(bool); !ok {
@@ -173,5 +185,7 @@ func TestManifestAndHealth(t *testing.T) {
 		}
 	}
 	h := a.do("GET", "/ojs/v1/health", "").want(200)
-	h.is(map[string]any{"status": "ok", "version": "1.0", "backend.type": "postgres", "backend.status": "healthy"}).present("uptime_seconds", "backend.latency_ms")
+	h.is(map[string]any{
+		"status": "ok", "version": "1.0", "backend.type": "postgres", "backend.status": "healthy",
+	}).present("uptime_seconds", "backend.latency_ms")
 }
