@@ -127,11 +127,10 @@ func TestTheListOfJobsToGiveBackIsBounded(t *testing.T) {
 	d := New(nil, nil, slog.New(slog.NewTextHandler(log, nil)), Options{
 		GiveBacks: 10, Canned: func(n int) []sqlcgen.OjsJob { return make([]sqlcgen.OjsJob, n) },
 	})
-	away := errors.New("away")
-	tried := make(chan struct{}, 100)
-	d.send.release = func(context.Context, []string, []string) ([]string, error) {
-		tried <- struct{}{}
-		return nil, away
+	sent, away := make(chan int), make(chan error)
+	d.send.release = func(_ context.Context, ids, _ []string) ([]string, error) {
+		sent <- len(ids)
+		return nil, <-away
 	}
 	now, lease := time.Now(), "l"
 	end := now.Add(300 * time.Millisecond)
@@ -140,7 +139,19 @@ func TestTheListOfJobsToGiveBackIsBounded(t *testing.T) {
 		jobs[i] = sqlcgen.OjsJob{ID: fmt.Sprint(i), Lease: &lease, StartedAt: &now, LeaseExpiresAt: &end}
 	}
 	d.GiveBack(jobs)
-	<-tried
+	if n := <-sent; n != 10 {
+		t.Errorf("%d jobs are sent", n)
+	}
+	go func() { // until the leases have ended
+		for {
+			select {
+			case away <- errors.New("away"):
+			case <-sent:
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
 	pgtest.Eventually(t, "it is told how many come back later", func() bool {
 		return strings.Contains(strings.Join(log.lines(), ""), "jobs=15 given_back=0")
 	})
