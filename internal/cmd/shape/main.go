@@ -83,8 +83,8 @@ func longFunctions(path string, source []byte) (findings []string, err error) {
 			continue
 		}
 		first, last := set.Position(function.Pos()).Line, set.Position(function.End()).Line
-		if n := last - first + 1; n > maxFunctionLines {
-			findings = append(findings, fmt.Sprintf("%s:%d: %s has %d lines, at most %d", path, first, function.Name.Name, n, maxFunctionLines))
+		if n, name := last-first+1, function.Name.Name; n > maxFunctionLines {
+			findings = append(findings, fmt.Sprintf("%s:%d: %s has %d lines, at most %d", path, first, name, n, maxFunctionLines))
 		}
 	}
 	return findings, nil
