@@ -17,8 +17,10 @@ func TestReleaseManyPassesOverWhatIsLost(t *testing.T) {
 		from unnest(array['acme', 'globex']) t, generate_series(1, 3)`)
 	type held struct{ ids, leases []string }
 	var h held
-	if err := service.QueryRow(t.Context(), `
-		select array_agg(id::text order by id), array_agg(lease::text order by id) from ojs.fetch('{q}', 6, 'w')`).Scan(&h.ids, &h.leases); err != nil {
+	err := service.QueryRow(t.Context(), `
+		select array_agg(id::text order by id), array_agg(lease::text order by id) from ojs.fetch('{q}', 6, 'w')`).
+		Scan(&h.ids, &h.leases)
+	if err != nil {
 		t.Fatal(err)
 	}
 	pgtest.Exec(t, service, "select ojs.ack($1, $2)", h.ids[0], h.leases[0])
@@ -70,7 +72,9 @@ func TestReleaseManyRefusesWhatIsNotInStep(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	const id = "019539a4-b68c-7def-8000-1a2b3c4d5e6f"
-	for _, arguments := range [][2]any{{nil, []string{}}, {[]string{id}, nil}, {[]string{id}, []string{}}, {make([]string, 0), []string{id}}} {
+	for _, arguments := range [][2]any{
+		{nil, []string{}}, {[]string{id}, nil}, {[]string{id}, []string{}}, {make([]string, 0), []string{id}},
+	} {
 		refused(t, d.Service(), "OJ400", "select ojs.release_many($1, $2)", arguments[0], arguments[1])
 	}
 	many := slices.Repeat([]string{id}, 10001)

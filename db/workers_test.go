@@ -473,12 +473,10 @@ func TestNobodyDiesWhoBeats(t *testing.T) {
 			}
 		})
 	}
-	// Until those that are silent have gone, and for as long again.
-	deadline := time.Now().Add(time.Minute)
-	for one[int](t, d.Pool, "select count(*) from ojs.worker") > alive && time.Now().Before(deadline) {
-		time.Sleep(20 * time.Millisecond)
-	}
-	time.Sleep(2 * time.Second)
+	d.Eventually("those that are silent have gone", "select count(*) = $1 from ojs.worker", alive)
+	gone := one[time.Time](t, d.Pool, "select ojs.now()")
+	d.Eventually("the others have been heard for as long again", `
+		select count(distinct worker_id) = $1 from ojs.worker_beat where seen_at > $2::timestamptz + interval '1500 ms'`, alive, gone)
 	stop()
 	running.Wait()
 	if got := one[string](t, d.Pool, `
