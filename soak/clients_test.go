@@ -431,95 +431,113 @@ func (c *client) session(r *rand.Rand) {
 		return
 	}
 	defer end()
-	var mine []string
-	// A tenant's login role may name no other tenant, and need not name its own.
-	tenant := func() *string {
-		if len(c.Tenants) == 1 {
-			return nil
-		}
-		return &c.Tenants[r.IntN(len(c.Tenants))]
-	}
+	s := &sqlSession{client: c, ctx: ctx, conn: conn, r: r}
 	for c.stop.Err() == nil && time.Since(began) < sessions {
-		if r.IntN(8) == 0 && len(mine) > 0 {
-			id := mine[r.IntN(len(mine))]
-			c.book.write(entry{What: cancels, IDs: []string{id}})
-			status := http.StatusOK
-			if _, err := conn.Exec(ctx, "select ojs.cancel($1)", id); err != nil {
-				var told *pgconn.PgError
-				switch {
-				case errors.As(err, &told) && told.Code == "OJ409":
-					status = http.StatusConflict
-				case c.expected(ctx, err):
-					return
-				default:
-					c.book.wrong("cancel of %s by SQL: %v", id, err)
-					return
-				}
-			}
-			c.book.write(entry{What: cancelled, IDs: []string{id}, Status: status, Asked: 1})
-		}
-		tx, err := conn.Begin(ctx)
-		if err != nil {
-			c.expected(ctx, err)
+		if r.IntN(8) == 0 && !s.cancel() || !s.enqueue() {
 			return
 		}
-		of, ids := tenant(), make([]string, 1+r.IntN(4))
-		name := c.Tenants[0]
-		if of != nil {
-			name = *of
-		}
-		for i := range ids {
-			p := c.plan(r)
-			ids[i] = p.id
-			if _, err = tx.Exec(ctx, "insert into public.orders (job) values ($1)", p.id); err == nil {
-				if of != nil || r.IntN(2) == 0 {
-					_, err = tx.Exec(ctx, `
-						select ojs.enqueue('fault.sql', '[1]', $1, p_id => $2, p_tenant => $3, p_scheduled_at => $4,
-							p_expires_at => $5, p_retry => $6, p_max_attempts => 3)`,
-						p.queue, p.id, of, p.at, p.expires, retryPolicy)
-				} else {
-					_, err = tx.Exec(ctx, `
-						insert into ojs.jobs (type, queue, id, scheduled_at, expires_at, retry)
-						values ('fault.sql', $1, $2, $3, $4, $5)`, p.queue, p.id, p.at, p.expires, retryPolicy)
-				}
-			}
-			if err != nil {
-				break
-			}
-		}
-		if err != nil {
-			if !c.expected(ctx, err) {
-				c.book.wrong("enqueue by SQL: %v", err)
-			}
-			return
-		}
-		switch fate := r.IntN(20); {
-		case fate == 0:
-			// Dies: the connection goes, and with it the transaction.
-			c.book.write(entry{What: withdrew, IDs: ids})
-			_ = conn.PgConn().Conn().Close()
-			return
-		case fate <= 2:
-			c.book.write(entry{What: withdrew, IDs: ids})
-			if err := tx.Rollback(ctx); err != nil {
-				c.expected(ctx, err)
-				return
-			}
-			continue
-		case fate <= 4:
-			c.pause(time.Duration(r.IntN(800)) * time.Millisecond)
-		}
-		c.book.write(entry{What: enqueues, IDs: ids, Tenant: name})
-		if err := tx.Commit(ctx); err != nil {
-			if !c.expected(ctx, err) {
-				c.book.wrong("commit: %v", err)
-			}
-			return
-		}
-		c.book.write(entry{What: enqueued, IDs: ids, Tenant: name, Asked: 1})
-		mine = append(mine, ids...)
-		c.pause(time.Duration(5+r.IntN(40)) * time.Millisecond)
 	}
+}
+
+// sqlSession is a producer's connection. Its methods return whether it goes on.
+type sqlSession struct {
+	*client
+	ctx  context.Context
+	conn *pgx.Conn
+	r    *rand.Rand
+	mine []string // ids of jobs that it enqueued
+}
+
+// failed is for an error that ends the session; what no fault explains is written down.
+func (s *sqlSession) failed(what string, err error) bool {
+	if !s.expected(s.ctx, err) {
+		s.book.wrong("%s: %v", what, err)
+	}
+	return false
+}
+
+// cancel cancels one of its jobs, if there are any.
+func (s *sqlSession) cancel() bool {
+	if len(s.mine) == 0 {
+		return true
+	}
+	id := s.mine[s.r.IntN(len(s.mine))]
+	s.book.write(entry{What: cancels, IDs: []string{id}})
+	status := http.StatusOK
+	if _, err := s.conn.Exec(s.ctx, "select ojs.cancel($1)", id); err != nil {
+		var told *pgconn.PgError
+		if !errors.As(err, &told) || told.Code != "OJ409" {
+			return s.failed("cancel of "+id+" by SQL", err)
+		}
+		status = http.StatusConflict
+	}
+	s.book.write(entry{What: cancelled, IDs: []string{id}, Status: status, Asked: 1})
+	return true
+}
+
+// enqueue enqueues some jobs in a transaction, which ends as chance has it.
+func (s *sqlSession) enqueue() bool {
+	tx, err := s.conn.Begin(s.ctx)
+	if err != nil {
+		s.expected(s.ctx, err)
+		return false
+	}
+	// A tenant's login role may name no other tenant, and need not name its own.
+	var of *string
+	name, ids := s.Tenants[0], []string(nil)
+	if len(s.Tenants) > 1 {
+		name = s.Tenants[s.r.IntN(len(s.Tenants))]
+		of = &name
+	}
+	for range 1 + s.r.IntN(4) {
+		p := s.plan(s.r)
+		ids = append(ids, p.id)
+		if err := s.insert(tx, p, of); err != nil {
+			return s.failed("enqueue by SQL", err)
+		}
+	}
+	switch fate := s.r.IntN(20); {
+	case fate == 0:
+		// Dies: the connection goes, and with it the transaction.
+		s.book.write(entry{What: withdrew, IDs: ids})
+		_ = s.conn.PgConn().Conn().Close()
+		return false
+	case fate <= 2:
+		s.book.write(entry{What: withdrew, IDs: ids})
+		if err := tx.Rollback(s.ctx); err != nil {
+			s.expected(s.ctx, err)
+			return false
+		}
+		return true
+	case fate <= 4:
+		s.pause(time.Duration(s.r.IntN(800)) * time.Millisecond)
+	}
+	s.book.write(entry{What: enqueues, IDs: ids, Tenant: name})
+	if err := tx.Commit(s.ctx); err != nil {
+		return s.failed("commit", err)
+	}
+	s.book.write(entry{What: enqueued, IDs: ids, Tenant: name, Asked: 1})
+	s.mine = append(s.mine, ids...)
+	s.pause(time.Duration(5+s.r.IntN(40)) * time.Millisecond)
+	return true
+}
+
+// insert adds a business row and its job, by the function or, where the session decides the tenant, sometimes by a plain insert.
+func (s *sqlSession) insert(tx pgx.Tx, p planned, of *string) error {
+	if _, err := tx.Exec(s.ctx, "insert into public.orders (job) values ($1)", p.id); err != nil {
+		return err
+	}
+	if of != nil || s.r.IntN(2) == 0 {
+		_, err := tx.Exec(s.ctx, `
+			select ojs.enqueue('fault.sql', '[1]', $1, p_id => $2, p_tenant => $3, p_scheduled_at => $4,
+				p_expires_at => $5, p_retry => $6, p_max_attempts => 3)`,
+			p.queue, p.id, of, p.at, p.expires, retryPolicy)
+		return err
+	}
+	_, err := tx.Exec(s.ctx, `
+		insert into ojs.jobs (type, queue, id, scheduled_at, expires_at, retry)
+		values ('fault.sql', $1, $2, $3, $4, $5)`, p.queue, p.id, p.at, p.expires, retryPolicy)
+	return err
 }
 
 // --- workers ---
@@ -602,25 +620,11 @@ func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, e
 		// Until dispatch goes on beside it; or, if this was all of it, until somebody else may have the jobs.
 		c.pause(time.Duration(r.IntN(1500)) * time.Millisecond)
 	}
-	how := func(j held) string {
-		if j.Type == poison && !calm {
-			return fail
-		}
-		return ack
-	}
 	for _, j := range jobs {
-		c.book.write(entry{What: finishes, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: how(j)})
-		if how(j) == fail {
-			_, err = tx.Exec(ctx, `select ojs.nack($1, '{"message": "made to fail", "code": "fault"}', $2)`, j.ID, j.Lease)
-		} else if _, err = tx.Exec(ctx, "insert into public.results (job, lease) values ($1, $2)", j.ID, j.Lease); err == nil {
-			_, err = tx.Exec(ctx, "select ojs.ack($1, $2)", j.ID, j.Lease)
-		}
+		err := c.finishBySQL(ctx, tx, j, how(j, calm))
 		var told *pgconn.PgError
 		if errors.As(err, &told) && told.Code == "OJ409" {
-			c.book.write(entry{
-				What: finished, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: how(j), Status: http.StatusConflict,
-				Asked: 1,
-			})
+			c.book.write(j.finished(how(j, calm), http.StatusConflict))
 			if whole {
 				c.book.wrong("job %s was fetched in this transaction, and its ack is refused: %v", j.ID, err)
 			}
@@ -642,11 +646,36 @@ func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, e
 		return 0, err
 	}
 	for _, j := range jobs {
-		c.book.write(entry{
-			What: finished, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: how(j), Status: http.StatusOK, Asked: 1,
-		})
+		c.book.write(j.finished(how(j, calm), http.StatusOK))
 	}
 	return len(jobs), nil
+}
+
+// how a worker in SQL finishes a job.
+func how(j held, calm bool) string {
+	if j.Type == poison && !calm {
+		return fail
+	}
+	return ack
+}
+
+// finishBySQL ends the attempt, and if it succeeded writes the job's result, in the worker's transaction.
+func (c *client) finishBySQL(ctx context.Context, tx pgx.Tx, j held, how string) error {
+	c.book.write(entry{What: finishes, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: how})
+	if how == fail {
+		_, err := tx.Exec(ctx, `select ojs.nack($1, '{"message": "made to fail", "code": "fault"}', $2)`, j.ID, j.Lease)
+		return err
+	}
+	if _, err := tx.Exec(ctx, "insert into public.results (job, lease) values ($1, $2)", j.ID, j.Lease); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, "select ojs.ack($1, $2)", j.ID, j.Lease)
+	return err
+}
+
+// finished is the entry about an answer to the end of the attempt.
+func (j held) finished(how string, status int) entry {
+	return entry{What: finished, IDs: []string{j.ID}, Lease: j.Lease, Attempt: j.Attempt, How: how, Status: status, Asked: 1}
 }
 
 type held struct {
