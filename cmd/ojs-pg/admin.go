@@ -28,7 +28,10 @@ the database. Prints tables; --json prints the same rows for programs.
 		Flags: []cli.Flag{
 			databaseFlag(true),
 			&cli.BoolFlag{Name: "json", Sources: cli.EnvVars("OJS_ADMIN_JSON"), Usage: "print JSON instead of tables"},
-			&cli.StringFlag{Name: "tenant", Sources: cli.EnvVars("OJS_ADMIN_TENANT"), Usage: "`ID` of the tenant whose part is meant; all if it is left out"},
+			&cli.StringFlag{
+				Name: "tenant", Sources: cli.EnvVars("OJS_ADMIN_TENANT"),
+				Usage: "`ID` of the tenant whose part is meant; all if it is left out",
+			},
 		},
 		Commands: []*cli.Command{
 			{Name: "tenants", Usage: "list tenants", Flags: pageFlags(), Action: withAdmin("", listTenants)},
@@ -46,21 +49,16 @@ the database. Prints tables; --json prints the same rows for programs.
 			{Name: "workers", Usage: "list workers", Flags: pageFlags(), Action: withAdmin("", listWorkers)},
 			{Name: "worker", Usage: "show a worker and its jobs", ArgsUsage: "ID", Action: withAdmin("ID", showWorker)},
 			{
-				Name: "direct", Usage: "tell workers to go on (running), to fetch no more (quiet), or to end (terminate)", ArgsUsage: "DIRECTIVE",
-				Flags: []cli.Flag{
-					&cli.StringFlag{Name: "worker", Sources: cli.EnvVars("OJS_ADMIN_WORKER"), Usage: "`ID` of the one worker to tell; all if it is left out"},
-				},
+				Name: "direct", Usage: "tell workers to go on (running), to fetch no more (quiet), or to end (terminate)",
+				ArgsUsage: "DIRECTIVE",
+				Flags: []cli.Flag{&cli.StringFlag{
+					Name: "worker", Sources: cli.EnvVars("OJS_ADMIN_WORKER"),
+					Usage: "`ID` of the one worker to tell; all if it is left out",
+				}},
 				Action: withAdmin("DIRECTIVE", direct),
 			},
 			deadLettersCommand(),
-			{
-				Name: "dispatch", Usage: "say whether dispatch is held",
-				Commands: []*cli.Command{
-					{Name: "hold", Usage: "hand out nothing more, of any queue", Action: withAdmin("", showDispatch((*sqlcgen.Queries).HoldDispatch))},
-					{Name: "resume", Usage: "hand out jobs again", Action: withAdmin("", showDispatch((*sqlcgen.Queries).ResumeDispatch))},
-				},
-				Action: withAdmin("", showDispatch((*sqlcgen.Queries).Dispatch)),
-			},
+			dispatchCommand(),
 		},
 		Action: func(_ context.Context, c *cli.Command) error {
 			if err := noArguments(c); err != nil {
@@ -71,17 +69,37 @@ the database. Prints tables; --json prints the same rows for programs.
 	}
 }
 
+func dispatchCommand() *cli.Command {
+	action := func(call func(*sqlcgen.Queries, context.Context) (sqlcgen.OjsDispatch, error)) cli.ActionFunc {
+		return withAdmin("", showDispatch(call))
+	}
+	return &cli.Command{
+		Name: "dispatch", Usage: "say whether dispatch is held", Action: action((*sqlcgen.Queries).Dispatch),
+		Commands: []*cli.Command{
+			{Name: "hold", Usage: "hand out nothing more, of any queue", Action: action((*sqlcgen.Queries).HoldDispatch)},
+			{Name: "resume", Usage: "hand out jobs again", Action: action((*sqlcgen.Queries).ResumeDispatch)},
+		},
+	}
+}
+
 func deadLettersCommand() *cli.Command {
 	bulk := append(filterFlags(),
 		&cli.Int32Flag{
-			Name: "limit", Value: 1000, Sources: cli.EnvVars("OJS_ADMIN_LIMIT"), Usage: "at most so many `JOBS`", Validator: between[int32](1, 10000),
+			Name: "limit", Value: 1000, Sources: cli.EnvVars("OJS_ADMIN_LIMIT"),
+			Usage: "at most so many `JOBS`", Validator: between[int32](1, 10000),
 		},
 		&cli.BoolFlag{Name: "yes", Sources: cli.EnvVars("OJS_ADMIN_YES"), Usage: "do it; without it nothing is changed"})
 	return &cli.Command{
 		Name: "dead-letters", Usage: "count the dead letters that a filter lets pass", Flags: filterFlags(),
 		Commands: []*cli.Command{
-			{Name: "retry", Usage: "put them back into their queues", Flags: bulk, Action: withAdmin("", bulkDeadLetters("retried", (*admin.Filter).Retry))},
-			{Name: "purge", Usage: "delete them", Flags: bulk, Action: withAdmin("", bulkDeadLetters("deleted", (*admin.Filter).Purge))},
+			{
+				Name: "retry", Usage: "put them back into their queues", Flags: bulk,
+				Action: withAdmin("", bulkDeadLetters("retried", (*admin.Filter).Retry)),
+			},
+			{
+				Name: "purge", Usage: "delete them", Flags: bulk,
+				Action: withAdmin("", bulkDeadLetters("deleted", (*admin.Filter).Purge)),
+			},
 		},
 		Action: withAdmin("", countDeadLetters),
 	}
@@ -89,8 +107,13 @@ func deadLettersCommand() *cli.Command {
 
 func pageFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.Int32Flag{Name: "limit", Value: 50, Sources: cli.EnvVars("OJS_ADMIN_LIMIT"), Usage: "at most so many `ROWS`", Validator: between[int32](1, 1000)},
-		&cli.Int32Flag{Name: "offset", Sources: cli.EnvVars("OJS_ADMIN_OFFSET"), Usage: "`ROWS` to leave out before", Validator: atLeast[int32](0)},
+		&cli.Int32Flag{
+			Name: "limit", Value: 50, Sources: cli.EnvVars("OJS_ADMIN_LIMIT"), Usage: "at most so many `ROWS`",
+			Validator: between[int32](1, 1000),
+		},
+		&cli.Int32Flag{
+			Name: "offset", Sources: cli.EnvVars("OJS_ADMIN_OFFSET"), Usage: "`ROWS` to leave out before", Validator: atLeast[int32](0),
+		},
 	}
 }
 
@@ -100,7 +123,8 @@ func filterFlags() []cli.Flag {
 		&cli.StringFlag{Name: "type", Sources: cli.EnvVars("OJS_ADMIN_TYPE"), Usage: "of this `TYPE` of job"},
 		&cli.StringFlag{Name: "error-type", Sources: cli.EnvVars("OJS_ADMIN_ERROR_TYPE"), Usage: "whose last error was of this `TYPE`"},
 		&cli.StringFlag{
-			Name: "older-than", Sources: cli.EnvVars("OJS_ADMIN_OLDER_THAN"), Usage: "that failed before a `TIME`, as in RFC 3339, or an age ago, such as P30D",
+			Name: "older-than", Sources: cli.EnvVars("OJS_ADMIN_OLDER_THAN"),
+			Usage: "that failed before a `TIME`, as in RFC 3339, or an age ago, such as P30D",
 		},
 	}
 }

@@ -23,10 +23,11 @@ type Admin struct {
 
 // Routes are all of them.
 func (a *Admin) Routes() []kit.Route {
-	return slices.Concat(a.tenantRoutes(), a.queueRoutes(), a.queueConfigRoutes(), a.workerRoutes(), a.deadLetterRoutes(), a.dispatchRoutes())
+	return slices.Concat(
+		a.tenantRoutes(), a.queueRoutes(), a.queueConfigRoutes(), a.workerRoutes(), a.deadLetterRoutes(), a.dispatchRoutes())
 }
 
-// Listed is a page of a list under both names that clients read it by: items, and its own.
+// listed is a page of a list under both names that clients read it by: items, and its own.
 func listed(name string, items any, page kit.PageJSON) map[string]any {
 	return map[string]any{"items": items, name: items, "pagination": page}
 }

@@ -174,7 +174,9 @@ func (a *Admin) retryDeadLetters(c echo.Context) error { return a.bulk(c, "retri
 func (a *Admin) purgeDeadLetters(c echo.Context) error { return a.bulk(c, "deleted", (*Filter).Purge) }
 
 // bulk says how many jobs were done, and how many that the filter lets pass are left for another request.
-func (a *Admin) bulk(c echo.Context, done string, do func(*Filter, context.Context, *sqlcgen.Queries, int32, *string) (int32, error)) error {
+func (a *Admin) bulk(
+	c echo.Context, done string, do func(*Filter, context.Context, *sqlcgen.Queries, int32, *string) (int32, error),
+) error {
 	req := bulkRequest{Limit: 1000}
 	if err := c.Bind(&req); err != nil {
 		return err

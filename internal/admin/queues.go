@@ -111,7 +111,9 @@ func (a *Admin) setPaused(c echo.Context, do func(*sqlcgen.Queries, context.Cont
 	if err := kit.ForAllTenants(c, "a queue cannot be paused"); err != nil {
 		return err
 	}
-	queue, err := kit.Patiently(a.Kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsQueue, error) { return do(q, ctx, name) })
+	queue, err := kit.Patiently(a.Kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsQueue, error) {
+		return do(q, ctx, name)
+	})
 	if err != nil {
 		return err
 	}

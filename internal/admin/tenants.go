@@ -72,7 +72,8 @@ func statsOf(t *sqlcgen.TenantsRow) tenantStats {
 			Completed: t.Completed, Cancelled: t.Cancelled, Discarded: t.Discarded, FailedAttempts: t.FailedAttempts,
 		},
 		Fairness: fairness{
-			Weight: json.Number(t.Weight), EffectiveShare: t.EffectiveShare, ActualShare: t.ActualShare, Deficit: t.Deficit, Dispatched: t.Dispatched,
+			Weight: json.Number(t.Weight), EffectiveShare: t.EffectiveShare, ActualShare: t.ActualShare,
+			Deficit: t.Deficit, Dispatched: t.Dispatched,
 		},
 	}
 }

@@ -22,7 +22,8 @@ import (
 // describes the jobs they make is an envelope as in POST /ojs/v1/jobs, and is read as one.
 
 // cronAttributes are those of the cron job itself; the rest of the body is the envelope.
-var cronAttributes = kit.Set("name", "cron", "expression", "timezone", "overlap_policy", "catch_up", "enabled", "description", "job_template",
+var cronAttributes = kit.Set("name", "cron", "expression", "timezone", "overlap_policy", "catch_up", "enabled", "description",
+	"job_template",
 	// Read-only (ojs-cron section 2.2): ignored.
 	"id", "tenant_id", "status", "last_run_at", "next_run_at", "upcoming_runs", "run_count", "created_at", "updated_at")
 
@@ -86,34 +87,39 @@ func (s *Server) cronRoutes() []kit.Route {
 	}))
 }
 
+// cronNameOf is the name that a path has, or the body.
+func cronNameOf(req *kit.Object, path string) string {
+	name := req.Name("name")
+	if path == "" {
+		if name == nil {
+			req.Missing("name")
+		}
+		return orText(name, "")
+	}
+	if name != nil && *name != path {
+		req.Fail(kit.Invalid("name", "is %q, but the path names %q", kit.Clip(*name), kit.Clip(path)))
+	}
+	if !kit.IsText(path) {
+		// SQL, which knows the other rules, cannot even be asked.
+		req.Fail(kit.Invalid("name", "must be text in UTF-8 without NUL characters"))
+	}
+	return path
+}
+
 func (s *Server) putCron(c echo.Context) error {
 	req, err := s.body(c, s.limits.Body, false)
 	if err != nil {
 		return err
 	}
-	header, headerName, err := kit.Tenant(c.Request().Header)
-	if err != nil {
-		return err
-	}
-	name := req.Name("name")
-	if path := c.Param("name"); path != "" {
-		if name != nil && *name != path {
-			req.Fail(kit.Invalid("name", "is %q, but the path names %q", kit.Clip(*name), kit.Clip(path)))
-		}
-		if !kit.IsText(path) {
-			req.Fail(kit.Invalid("name", "must be text in UTF-8 without NUL characters")) // SQL, which knows the other rules, cannot even be asked
-		}
-		name = &path
-	} else if name == nil {
-		req.Missing("name")
-	}
+	header, headerName := kit.Scope(c), kit.ScopeHeader(c)
+	name := cronNameOf(req, c.Param("name"))
 	expression, spelled := cronText(req, "expression", "cron")
 	if expression == nil {
 		req.Missing("cron")
 	}
 	zone := orText(req.Text("timezone"), "UTC")
 	params := sqlcgen.PutCronParams{
-		Name: orText(name, ""), Expression: orText(expression, ""), Timezone: zone, Queue: "default", Meta: []byte("{}"),
+		Name: name, Expression: orText(expression, ""), Timezone: zone, Queue: "default", Meta: []byte("{}"),
 		OverlapPolicy: orText(req.Text("overlap_policy"), "skip"), CatchUp: orText(req.Text("catch_up"), "once"),
 		Enabled: req.Flag("enabled"), Description: req.Text("description"),
 	}
@@ -128,7 +134,9 @@ func (s *Server) putCron(c echo.Context) error {
 	if err := checkCron(params.Expression, zone, spelled); err != nil {
 		return err
 	}
-	row, err := patiently(s, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsCron, error) { return q.PutCron(ctx, params) })
+	row, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsCron, error) {
+		return q.PutCron(ctx, params)
+	})
 	if err != nil {
 		err = s.db.Err(err)
 		var known *pg.Error
@@ -198,8 +206,7 @@ func checkCron(expression, zone, spelled string) error {
 
 // planned writes a cron job that was just changed, with the time at which it is due next.
 func (s *Server) planned(c echo.Context, status int, row sqlcgen.OjsCron) error {
-	ctx, cancel := s.query(c)
-	defer cancel()
+	ctx := s.kit.Context(c)
 	row, err := s.cron.PlanNew(ctx, row)
 	if err != nil {
 		// It is registered, and a tick will plan it.
@@ -209,15 +216,11 @@ func (s *Server) planned(c echo.Context, status int, row sqlcgen.OjsCron) error 
 }
 
 func (s *Server) listCrons(c echo.Context) error {
-	scope, _, err := kit.Tenant(c.Request().Header)
-	if err != nil {
-		return err
-	}
 	limit, offset, err := kit.Paging(c)
 	if err != nil {
 		return err
 	}
-	params := sqlcgen.CronsParams{Tenant: scope}
+	params := sqlcgen.CronsParams{Tenant: kit.Scope(c)}
 	switch v := c.QueryParam("enabled"); v {
 	case "":
 	case "true", "false":
@@ -226,8 +229,7 @@ func (s *Server) listCrons(c echo.Context) error {
 	default:
 		return kit.Invalid("enabled", "must be true or false")
 	}
-	ctx, cancel := s.query(c)
-	defer cancel()
+	ctx := s.kit.Context(c)
 	rows, total, err := kit.PageOf(limit, offset, func(limit, offset int32) ([]sqlcgen.CronsRow, error) {
 		params.MaxRows, params.Skip = limit, offset
 		return s.q.Crons(ctx, params)
@@ -251,11 +253,7 @@ func (s *Server) listCrons(c echo.Context) error {
 
 // cronRef reads the cron job a path names.
 func cronRef(c echo.Context) (name string, scope *string, err error) {
-	scope, _, err = kit.Tenant(c.Request().Header)
-	if err != nil {
-		return "", nil, err
-	}
-	name = c.Param("name")
+	scope, name = kit.Scope(c), c.Param("name")
 	if !cronName.MatchString(name) {
 		return "", nil, kit.NoSuch("cron job", name)
 	}
@@ -267,13 +265,32 @@ func (s *Server) getCron(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := s.query(c)
-	defer cancel()
+	ctx := s.kit.Context(c)
 	row, err := s.q.GetCron(ctx, sqlcgen.GetCronParams{Name: name, Tenant: scope})
 	if err != nil {
 		return err
 	}
 	return s.writeCron(c, http.StatusOK, &row)
+}
+
+// patchCronRequest is what of a cron job can be changed by itself.
+type patchCronRequest struct {
+	_             struct{} `check:"configurable"`
+	Enabled       *bool    `json:"enabled"`
+	Expression    *string  `json:"expression"`
+	Cron          *string  `json:"cron"`
+	Timezone      *string  `json:"timezone"`
+	OverlapPolicy *string  `json:"overlap_policy"`
+	CatchUp       *string  `json:"catch_up"`
+	Description   *string  `json:"description"`
+
+	expression *string // under the name
+	spelled    string
+}
+
+// Check settles which of its two names the expression has.
+func (r *patchCronRequest) Check(o *kit.Object) {
+	r.expression, r.spelled = cronText(o, "expression", "cron")
 }
 
 // patchCron changes what is given of the schedule; what the jobs are is changed by registering anew.
@@ -282,27 +299,22 @@ func (s *Server) patchCron(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	req, err := s.body(c, s.limits.Body, false)
-	if err != nil {
+	var req patchCronRequest
+	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	expression, spelled := cronText(req, "expression", "cron")
 	params := sqlcgen.ConfigureCronParams{
-		Name: name, Tenant: scope, Enabled: req.Flag("enabled"), Expression: expression, Timezone: req.Text("timezone"),
-		OverlapPolicy: req.Text("overlap_policy"), CatchUp: req.Text("catch_up"), Description: req.Text("description"),
+		Name: name, Tenant: scope, Enabled: req.Enabled, Expression: req.expression, Timezone: req.Timezone,
+		OverlapPolicy: req.OverlapPolicy, CatchUp: req.CatchUp, Description: req.Description,
 	}
-	kit.Only(req, kit.NotConfigurable, "enabled", "expression", "cron", "timezone", "overlap_policy", "catch_up", "description")
-	if err := req.Err(); err != nil {
-		return err
-	}
-	if expression != nil || params.Timezone != nil {
+	if req.expression != nil || req.Timezone != nil {
 		ctx, cancel := s.query(c)
 		defer cancel()
 		row, err := s.q.GetCron(ctx, sqlcgen.GetCronParams{Name: name, Tenant: scope})
 		if err != nil {
 			return err
 		}
-		if err := checkCron(orText(expression, row.Expression), orText(params.Timezone, row.Timezone), spelled); err != nil {
+		if err := checkCron(orText(req.expression, row.Expression), orText(req.Timezone, row.Timezone), req.spelled); err != nil {
 			return err
 		}
 	}
@@ -322,7 +334,7 @@ func (s *Server) enableCron(c echo.Context, on bool) error {
 }
 
 func (s *Server) configureCron(c echo.Context, params sqlcgen.ConfigureCronParams) error {
-	row, err := patiently(s, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsCron, error) {
+	row, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsCron, error) {
 		return q.ConfigureCron(ctx, params)
 	})
 	if err != nil {
@@ -336,13 +348,14 @@ func (s *Server) deleteCron(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	row, err := patiently(s, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsCron, error) {
+	row, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsCron, error) {
 		return q.DeleteCron(ctx, sqlcgen.DeleteCronParams{Name: name, Tenant: scope})
 	})
 	if err != nil {
 		return err
 	}
-	return s.writeCron(c, http.StatusOK, &row, kit.Attr{Name: "deleted", Raw: []byte("true")}, kit.Attr{Name: "name", Raw: dispatch.AppendString(nil, row.Name)})
+	return s.writeCron(c, http.StatusOK, &row, kit.Attr{Name: "deleted", Raw: []byte("true")},
+		kit.Attr{Name: "name", Raw: dispatch.AppendString(nil, row.Name)})
 }
 
 func (s *Server) triggerCron(c echo.Context) error {
@@ -350,7 +363,7 @@ func (s *Server) triggerCron(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	job, err := patiently(s, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
+	job, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
 		return q.TriggerCron(ctx, sqlcgen.TriggerCronParams{Name: name, Tenant: scope})
 	})
 	if err != nil {
@@ -381,8 +394,7 @@ func (s *Server) cronHistory(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := s.query(c)
-	defer cancel()
+	ctx := s.kit.Context(c)
 	row, err := s.q.GetCron(ctx, sqlcgen.GetCronParams{Name: name, Tenant: scope})
 	if err != nil {
 		return err
@@ -442,50 +454,45 @@ func (s *Server) appendCron(b []byte, r *sqlcgen.OjsCron) []byte {
 	}
 	w.Text("overlap_policy", r.OverlapPolicy)
 	w.Text("catch_up", r.CatchUp)
-	w.Key("description")
 	if r.Description != nil {
-		w.B = dispatch.AppendString(w.B, *r.Description)
+		w.Text("description", *r.Description)
 	} else {
-		w.B = append(w.B, "null"...)
+		w.Null("description")
 	}
-	options := cronOptions(r)
-	meta := s.appendMeta(nil, &sqlcgen.OjsJob{TenantID: r.TenantID, Meta: r.Meta})
-	envelope := func() {
-		w.Text("type", r.Type)
-		w.Raw("args", r.Args)
-		w.Raw("meta", meta)
-		w.Raw("options", options)
-		if r.Extra != nil {
-			// As with jobs: what would repeat an attribute is left out.
-			for _, m := range kit.Members(r.Extra) {
-				if !written[m.Key] && !cronAttributes[m.Key] {
-					w.Verbatim(m)
-				}
-			}
-		}
-	}
-	envelope()
+	envelope := s.cronEnvelope(r)
+	envelope(&w)
 	w.Key("job_template")
 	w.Open()
-	envelope()
+	envelope(&w)
 	w.Close()
-	w.Key("last_run_at")
 	if r.LastRunAt != nil {
-		w.B = kit.AppendTime(w.B, *r.LastRunAt)
+		w.Time("last_run_at", r.LastRunAt)
 	} else {
-		w.B = append(w.B, "null"...)
+		w.Null("last_run_at")
 	}
-	w.Key("next_run_at")
 	if r.Enabled && len(r.Upcoming) > 0 {
-		w.B = kit.AppendTime(w.B, r.Upcoming[0])
+		w.Time("next_run_at", &r.Upcoming[0])
 	} else {
-		w.B = append(w.B, "null"...)
+		w.Null("next_run_at")
 	}
 	w.Integer("run_count", r.RunCount)
 	w.Time("created_at", &r.CreatedAt)
 	w.Time("updated_at", &r.UpdatedAt)
 	w.Close()
 	return w.B
+}
+
+// cronEnvelope writes what describes the jobs that a cron job makes.
+func (s *Server) cronEnvelope(r *sqlcgen.OjsCron) func(*kit.Writer) {
+	options := cronOptions(r)
+	meta := s.appendMeta(nil, &sqlcgen.OjsJob{TenantID: r.TenantID, Meta: r.Meta})
+	return func(w *kit.Writer) {
+		w.Text("type", r.Type)
+		w.Raw("args", r.Args)
+		w.Raw("meta", meta)
+		w.Raw("options", options)
+		writeExtra(w, r.Extra, written, cronAttributes)
+	}
 }
 
 // cronOptions gathers what of the envelope a client sends as options.

@@ -107,13 +107,15 @@ func (s *Server) retryDeadLetter(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	job, err := patiently(s, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
+	job, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
 		return q.RetryDeadLetter(ctx, sqlcgen.RetryDeadLetterParams{ID: id, Override: req.Override, Tenant: scope})
 	})
 	if err != nil {
 		return err
 	}
-	return s.writeJob(c, http.StatusOK, &job, kit.Attr{Name: "previous_state", Raw: []byte(`"discarded"`)}, kit.Attr{Name: "re_enqueued_at", Raw: kit.AppendTime(nil, job.EnqueuedAt)})
+	return s.writeJob(c, http.StatusOK, &job,
+		kit.Attr{Name: "previous_state", Raw: []byte(`"discarded"`)},
+		kit.Attr{Name: "re_enqueued_at", Raw: kit.AppendTime(nil, job.EnqueuedAt)})
 }
 
 func (s *Server) removeDeadLetter(c echo.Context) (string, error) {
@@ -121,7 +123,7 @@ func (s *Server) removeDeadLetter(c echo.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = patiently(s, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
+	_, err = kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
 		return q.DeleteDeadLetter(ctx, sqlcgen.DeleteDeadLetterParams{ID: id, Tenant: scope})
 	})
 	return id, err

@@ -40,7 +40,9 @@ func (s *Server) listEvents(c echo.Context) error {
 		return err
 	}
 	// One more than asked tells whether there are more.
-	rows, err := s.q.Events(s.kit.Context(c), sqlcgen.EventsParams{Types: types, Queues: queues, MaxRows: int32(limit + 1), Tenant: kit.Scope(c)})
+	rows, err := s.q.Events(s.kit.Context(c), sqlcgen.EventsParams{
+		Types: types, Queues: queues, MaxRows: int32(limit + 1), Tenant: kit.Scope(c),
+	})
 	if err != nil {
 		return err
 	}

@@ -130,7 +130,10 @@ func (s *Server) testDirective(ctx context.Context, params sqlcgen.BeatParams, b
 		if json.Unmarshal(job.Meta, &meta) != nil || meta.Directive == "" {
 			continue
 		}
-		if _, err := s.q.DirectWorker(ctx, sqlcgen.DirectWorkerParams{WorkerID: params.WorkerID, Directive: meta.Directive, Tenant: params.Tenant}); err != nil {
+		_, err = s.q.DirectWorker(ctx, sqlcgen.DirectWorkerParams{
+			WorkerID: params.WorkerID, Directive: meta.Directive, Tenant: params.Tenant,
+		})
+		if err != nil {
 			return "", err
 		}
 		return meta.Directive, nil
@@ -156,7 +159,10 @@ func (s *Server) registerWorker(c echo.Context) error {
 		State    string `json:"state"`
 		pulse
 		VisibilityTimeoutDefault int `json:"visibility_timeout_default"`
-	}{true, req.WorkerID, beat.State, pulseOf(beat.ServerTime, beat.HeartbeatIntervalMs, beat.HeartbeatTimeoutMs), defaultVisibilitySeconds})
+	}{
+		true, req.WorkerID, beat.State, pulseOf(beat.ServerTime, beat.HeartbeatIntervalMs, beat.HeartbeatTimeoutMs),
+		defaultVisibilitySeconds,
+	})
 }
 
 type deregisterRequest struct {

@@ -178,7 +178,8 @@ func (s *Server) headers(next echo.HandlerFunc) echo.HandlerFunc {
 		c.Response().Before(func() {
 			select {
 			case <-s.draining:
-				// The client is to come back elsewhere, or by a new connection as long as there is a door. On a connection that is kept, its next request could cross our goodbye.
+				// The client comes back elsewhere, or by a new connection as long as there is a door: on a connection that is kept, its
+				// next request could cross the end of it.
 				h.Set("Connection", "close")
 			default:
 			}
@@ -212,7 +213,8 @@ func checkVersion(values []string) error {
 		switch v {
 		case "", "1", "1.0", "1.0.0", kit.GoSDKVersion:
 		default:
-			return kit.Refuse(kit.CodeUnsupported, kit.VersionHeader, "%s %q is not supported; this server speaks %s", kit.VersionHeader, kit.Clip(v), kit.SpecVersion)
+			return kit.Refuse(kit.CodeUnsupported, kit.VersionHeader,
+				"%s %q is not supported; this server speaks %s", kit.VersionHeader, kit.Clip(v), kit.SpecVersion)
 		}
 	}
 	return nil
@@ -231,8 +233,8 @@ func visible(id string) bool {
 	return true
 }
 
-// unescape makes of the names in a path what the client meant by them: the router, where it reads an escape that could have been left out or hides a
-// slash, reads the path as it was sent.
+// unescape makes of the names in a path what the client meant by them: the router reads the path as it was sent, if there is an escape in
+// it that could have been left out or hides a slash.
 func unescape(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if c.Request().URL.RawPath == "" {

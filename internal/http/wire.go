@@ -33,6 +33,25 @@ func (s *Server) appendJob(b []byte, j *sqlcgen.OjsJob, more ...kit.Attr) []byte
 	w.Time("scheduled_at", j.ScheduledAt)
 	w.Time("expires_at", j.ExpiresAt)
 	w.Time("started_at", j.StartedAt)
+	writeEnd(&w, j)
+	writeOptions(&w, j)
+	if j.WorkerID != nil {
+		w.Text("worker_id", *j.WorkerID)
+	}
+	writeFailures(&w, j)
+	if j.Result != nil {
+		w.Raw("result", j.Result)
+	}
+	for _, a := range more {
+		w.Raw(a.Name, a.Raw)
+	}
+	writeExtra(&w, j.Extra, written)
+	w.Close()
+	return w.B
+}
+
+// writeEnd writes when the job, or its latest attempt, ended.
+func writeEnd(w *kit.Writer, j *sqlcgen.OjsJob) {
 	switch j.State {
 	case "completed":
 		w.Time("completed_at", j.FinishedAt)
@@ -47,6 +66,10 @@ func (s *Server) appendJob(b []byte, j *sqlcgen.OjsJob, more ...kit.Attr) []byte
 	case "retryable":
 		w.Time("next_attempt_at", j.RetryAt)
 	}
+}
+
+// writeOptions writes what the producer asked for and need not have.
+func writeOptions(w *kit.Writer, j *sqlcgen.OjsJob) {
 	if j.TimeoutMs != nil {
 		w.Integer("timeout_ms", int64(*j.TimeoutMs))
 	}
@@ -67,9 +90,10 @@ func (s *Server) appendJob(b []byte, j *sqlcgen.OjsJob, more ...kit.Attr) []byte
 			}
 		}
 	}
-	if j.WorkerID != nil {
-		w.Text("worker_id", *j.WorkerID)
-	}
+}
+
+// writeFailures writes why attempts failed, the latest one twice, and how long the wait after it is.
+func writeFailures(w *kit.Writer, j *sqlcgen.OjsJob) {
 	if failures := failuresOf(j); len(failures) > 0 {
 		last := failures[len(failures)-1]
 		if j.State != "completed" {
@@ -80,22 +104,19 @@ func (s *Server) appendJob(b []byte, j *sqlcgen.OjsJob, more ...kit.Attr) []byte
 			w.Integer("retry_delay_ms", delay)
 		}
 	}
-	if j.Result != nil {
-		w.Raw("result", j.Result)
+}
+
+// writeExtra writes attributes that are none of ours. SQL producers may store any object there; what would repeat an attribute of one of
+// these sets is left out.
+func writeExtra(w *kit.Writer, extra []byte, sets ...map[string]bool) {
+	if extra == nil {
+		return
 	}
-	for _, a := range more {
-		w.Raw(a.Name, a.Raw)
-	}
-	if j.Extra != nil {
-		// SQL producers may store any object here; what would repeat an attribute is left out.
-		for _, m := range kit.Members(j.Extra) {
-			if !written[m.Key] {
-				w.Verbatim(m)
-			}
+	for _, m := range kit.Members(extra) {
+		if !slices.ContainsFunc(sets, func(set map[string]bool) bool { return set[m.Key] }) {
+			w.Verbatim(m)
 		}
 	}
-	w.Close()
-	return w.B
 }
 
 // appendMeta shows the tenant in meta, where OJS looks for it, unless nobody named one.

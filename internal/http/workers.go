@@ -54,7 +54,8 @@ func (r *fetchRequest) Check(o *kit.Object) {
 		return again
 	})
 	if r.Strategy != "" && r.Strategy != "round-robin" {
-		o.Fail(kit.Refuse(kit.CodeUnsupported, "strategy", "strategy %q is not supported; this server takes queues round-robin", kit.Clip(r.Strategy)))
+		o.Fail(kit.Refuse(kit.CodeUnsupported, "strategy",
+			"strategy %q is not supported; this server takes queues round-robin", kit.Clip(r.Strategy)))
 	}
 	if r.Weights != nil {
 		o.Fail(kit.Refuse(kit.CodeUnsupported, "weights", "weights of queues are not supported; this server takes queues round-robin"))

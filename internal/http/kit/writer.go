@@ -51,6 +51,12 @@ func (w *Writer) Key(name string) {
 	w.B = append(w.B, '"', ':')
 }
 
+// Null writes a field that has no value.
+func (w *Writer) Null(name string) {
+	w.Key(name)
+	w.B = append(w.B, "null"...)
+}
+
 // Raw writes a field whose value is JSON.
 func (w *Writer) Raw(name string, raw []byte) {
 	w.Key(name)
