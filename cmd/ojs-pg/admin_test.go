@@ -29,7 +29,8 @@ func startOperating(t *testing.T) *operating {
 			{"type": "a", "args": [], "queue": "mail", "tenant": "acme"},
 			{"type": "a", "args": [], "queue": "mail", "tenant": "acme"},
 			{"type": "a", "args": [], "queue": "mail", "tenant": "globex"},
-			{"type": "b", "args": [], "queue": "dead", "tenant": "globex", "max_attempts": 1, "retry": {"on_exhaustion": "dead_letter"}}]')`)
+			{"type": "b", "args": [], "queue": "dead", "tenant": "globex", "max_attempts": 1,
+				"retry": {"on_exhaustion": "dead_letter"}}]')`)
 	o.sql(`select ojs.configure_tenant('acme', 3)`)
 	return o
 }
@@ -143,7 +144,8 @@ func TestAdminDeadLetters(t *testing.T) {
 	count(1, "--queue", "dead")
 	count(0, "--queue", "mail")
 	count(0, "--older-than", "PT1H")
-	if got := o.admin(2, "dead-letters", "retry"); !strings.Contains(got, "1 jobs pass the filter, and at most 1000 would be retried: add --yes") {
+	if got := o.admin(2, "dead-letters", "retry"); !strings.Contains(got,
+		"1 jobs pass the filter, and at most 1000 would be retried: add --yes") {
 		t.Error(got)
 	}
 	if got := o.admin(2, "dead-letters", "--older-than", "yesterday"); !strings.Contains(got, "older-than must be a time") {
