@@ -12,9 +12,11 @@ import (
 // bury makes a dead letter.
 func (a *api) bury(queue, errorType string, headers ...string) (id string) {
 	a.t.Helper()
-	id = a.push(`{"type":"dead.job","args":[1.50],"options":{"queue":"`+queue+`","retry":{"max_attempts":1,"on_exhaustion":"dead_letter"}}}`, headers...)
+	id = a.push(`{"type":"dead.job","args":[1.50],
+		"options":{"queue":"`+queue+`","retry":{"max_attempts":1,"on_exhaustion":"dead_letter"}}}`, headers...)
 	a.fetchOne(queue, headers...)
-	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+id+`","error":{"code":"handler_error","type":"`+errorType+`","message":"m"}}`, headers...).
+	a.do("POST", "/ojs/v1/workers/nack",
+		`{"job_id":"`+id+`","error":{"code":"handler_error","type":"`+errorType+`","message":"m"}}`, headers...).
 		want(200).is(map[string]any{"state": "discarded"})
 	return id
 }
@@ -23,29 +25,41 @@ func TestDeadLetters(t *testing.T) {
 	t.Parallel()
 	a := start(t)
 	for _, base := range []string{"/ojs/v1/dead-letter", "/ojs/v1/admin/dead-letter"} {
-		a.do("GET", base, "").want(200).is(map[string]any{"jobs": []any{}, "items": []any{}, "total": 0, "pagination.total": 0, "pagination.page": 1, "pagination.has_more": false})
+		a.do("GET", base, "").want(200).is(map[string]any{
+			"jobs": []any{}, "items": []any{}, "total": 0, "pagination.total": 0, "pagination.page": 1,
+			"pagination.has_more": false,
+		})
 		first := a.bury("mail", "Timeout")
 		second := a.bury("billing", "BadCard")
 		foreign := a.bury("mail", "Timeout", "X-OJS-Tenant: acme")
 		a.do("GET", base, "").want(200).is(map[string]any{
-			"jobs.0.id": foreign, "jobs.1.id": second, "items.2.id": first, "jobs.2.state": "discarded", "jobs.2.errors.0.type": "Timeout", "jobs.2.error.message": "m", "jobs.2.attempt": 1, "total": 3,
+			"jobs.0.id": foreign, "jobs.1.id": second, "items.2.id": first, "jobs.2.state": "discarded",
+			"jobs.2.errors.0.type": "Timeout", "jobs.2.error.message": "m", "jobs.2.attempt": 1, "total": 3,
 		}).present("jobs.2.discarded_at", "jobs.2.args").absent("jobs.3")
-		a.do("GET", base, "", "X-OJS-Tenant: acme").want(200).is(map[string]any{"jobs.0.id": foreign, "pagination.total": 1}).absent("jobs.1")
+		a.do("GET", base, "", "X-OJS-Tenant: acme").want(200).
+			is(map[string]any{"jobs.0.id": foreign, "pagination.total": 1}).absent("jobs.1")
 		a.do("GET", base+"?queue=billing", "").want(200).is(map[string]any{"jobs.0.id": second, "total": 1})
 		a.do("GET", base+"?error_type=Timeout&type=dead.job&since=2000-01-01T00:00:00Z", "").want(200).is(map[string]any{"total": 2})
 		a.do("GET", base+"?older_than=2000-01-01T00:00:00Z", "").want(200).is(map[string]any{"total": 0})
-		a.do("GET", base+"?limit=1&offset=1", "").want(200).is(map[string]any{"jobs.0.id": second, "pagination.has_more": true, "pagination.page": 2, "pagination.limit": 1}).absent("jobs.1")
-		for query, field := range map[string]string{"limit=0": "limit", "since=yesterday": "since", "queue=%00": "queue", "offset=-1": "offset", "type=%ff": "type"} {
+		a.do("GET", base+"?limit=1&offset=1", "").want(200).is(map[string]any{
+			"jobs.0.id": second, "pagination.has_more": true, "pagination.page": 2, "pagination.limit": 1,
+		}).absent("jobs.1")
+		for query, field := range map[string]string{
+			"limit=0": "limit", "since=yesterday": "since", "queue=%00": "queue", "offset=-1": "offset", "type=%ff": "type",
+		} {
 			a.do("GET", base+"?"+query, "").want(400).is(map[string]any{"error.code": "invalid_request", "error.details.field": field})
 		}
 		a.do("GET", base+"/stats", "").want(200).is(map[string]any{
-			"total": 3, "by_queue.mail": 2, "by_queue.billing": 1, "by_error_type.BadCard": 1, "retention.max_age": "P180D", "retention.max_count": 10000,
-			"oldest_at": a.do("GET", "/ojs/v1/jobs/"+first, "").want(200).text("job.discarded_at"), "newest_at": a.do("GET", "/ojs/v1/jobs/"+foreign, "").want(200).text("job.discarded_at"),
+			"total": 3, "by_queue.mail": 2, "by_queue.billing": 1, "by_error_type.BadCard": 1, "retention.max_age": "P180D",
+			"retention.max_count": 10000,
+			"oldest_at":           a.do("GET", "/ojs/v1/jobs/"+first, "").want(200).text("job.discarded_at"),
+			"newest_at":           a.do("GET", "/ojs/v1/jobs/"+foreign, "").want(200).text("job.discarded_at"),
 		})
 		if next := a.do("GET", base+"/stats", "").want(200).text("retention.next_prune_at"); !strings.HasSuffix(next, "Z") {
 			t.Errorf("it is pruned next at %s", next)
 		}
-		a.do("GET", base+"/stats", "", "X-OJS-Tenant: acme").want(200).is(map[string]any{"total": 1, "by_queue.mail": 1}).absent("by_queue.billing")
+		a.do("GET", base+"/stats", "", "X-OJS-Tenant: acme").want(200).
+			is(map[string]any{"total": 1, "by_queue.mail": 1}).absent("by_queue.billing")
 
 		one := a.do("GET", base+"/"+first, "").want(200)
 		if base == "/ojs/v1/dead-letter" {
@@ -55,20 +69,25 @@ func TestDeadLetters(t *testing.T) {
 		}
 		for _, id := range []string{"01932a4e-0000-7000-8000-000000000000", foreign} {
 			for _, call := range [][2]string{{"GET", ""}, {"DELETE", ""}, {"POST", "/retry"}} {
-				a.do(call[0], base+"/"+id+call[1], "", "X-OJS-Tenant: globex").want(404).is(map[string]any{"error.code": "not_found", "error.details.resource_type": "dead_letter_job"})
+				a.do(call[0], base+"/"+id+call[1], "", "X-OJS-Tenant: globex").want(404).is(map[string]any{
+					"error.code": "not_found", "error.details.resource_type": "dead_letter_job",
+				})
 			}
 		}
 		a.do("GET", base+"/what", "").want(404)
 
 		a.do("POST", base+"/"+first+"/retry", `{"overide":{}}`).want(400).is(map[string]any{"error.details.field": "overide"})
 		a.do("POST", base+"/"+first+"/retry", `{"override":5}`).want(400).is(map[string]any{"error.details.field": "override"})
-		a.do("POST", base+"/"+first+"/retry", `{"override":{"state":"active"}}`).want(400).is(map[string]any{"error.details.field": "override.state"})
+		a.do("POST", base+"/"+first+"/retry",
+			`{"override":{"state":"active"}}`).want(400).is(map[string]any{"error.details.field": "override.state"})
 		for override, field := range map[string]string{
-			`"queue":"No"`: "queue", `"priority":101`: "priority", `"retry":{"max_attempts":-1}`: "retry.max_attempts", `"expires_at":"tomorrow"`: "expires_at", `"expires_at":"2031-01-01"`: "expires_at",
+			`"queue":"No"`: "queue", `"priority":101`: "priority", `"retry":{"max_attempts":-1}`: "retry.max_attempts",
+			`"expires_at":"tomorrow"`: "expires_at", `"expires_at":"2031-01-01"`: "expires_at",
 			`"expires_at":"+PT"`: "expires_at", `"meta":{"tenant_id":"acme"}`: "meta.tenant_id",
 		} {
 			r := a.do("POST", base+"/"+first+"/retry", `{"override":{`+override+`}}`)
-			if r.is(map[string]any{"error.details.field": "override." + field}); r.status >= 500 || !strings.HasPrefix(r.text("error.message"), "override."+field) {
+			if r.is(map[string]any{"error.details.field": "override." + field}); r.status >= 500 ||
+				!strings.HasPrefix(r.text("error.message"), "override."+field) {
 				t.Errorf("%s: %d %s", override, r.status, r.body)
 			}
 		}
@@ -81,16 +100,22 @@ func TestDeadLetters(t *testing.T) {
 			a.do("POST", base+"/retry", body).want(400).is(map[string]any{"error.details.field": "confirm"})
 			a.do("DELETE", base, body).want(400).is(map[string]any{"error.details.field": "confirm"})
 		}
-		a.do("POST", base+"/retry", `{"filter":{"que":"billing"},"confirm":true}`).want(400).is(map[string]any{"error.details.field": "filter.que"})
-		a.do("POST", base+"/retry", `{"queue":"billing","filter":{},"confirm":true}`).want(400).is(map[string]any{"error.details.field": "queue"})
-		a.do("POST", base+"/retry", `{"filter":{"queue":""},"confirm":true}`).want(400).is(map[string]any{"error.details.field": "filter.queue"})
+		a.do("POST", base+"/retry",
+			`{"filter":{"que":"billing"},"confirm":true}`).want(400).is(map[string]any{"error.details.field": "filter.que"})
+		a.do("POST", base+"/retry",
+			`{"queue":"billing","filter":{},"confirm":true}`).want(400).is(map[string]any{"error.details.field": "queue"})
+		a.do("POST", base+"/retry",
+			`{"filter":{"queue":""},"confirm":true}`).want(400).is(map[string]any{"error.details.field": "filter.queue"})
 		a.do("POST", base+"/retry", `{"queue":"nothing-there","confirm":true}`).want(200).is(map[string]any{"retried": 0, "remaining": 0})
 		a.do("DELETE", base+"?queue=billing", `{"confirm":true}`).want(400).is(map[string]any{"error.details.field": "queue"})
 		a.do("POST", base+"/retry", `{"limit":10001,"confirm":true}`).want(400).is(map[string]any{"error.details.field": "limit"})
-		a.do("POST", base+"/retry", `{"filter":{"queue":"mail"},"confirm":true}`, "X-OJS-Tenant: globex").want(200).is(map[string]any{"retried": 0, "remaining": 0})
-		a.do("POST", base+"/retry", `{"filter":{"error_type":"BadCard","since":"2000-01-01T00:00:00Z"},"confirm":true}`).want(200).is(map[string]any{"retried": 1, "remaining": 0})
+		a.do("POST", base+"/retry", `{"filter":{"queue":"mail"},"confirm":true}`,
+			"X-OJS-Tenant: globex").want(200).is(map[string]any{"retried": 0, "remaining": 0})
+		a.do("POST", base+"/retry", `{"filter":{"error_type":"BadCard","since":"2000-01-01T00:00:00Z"},"confirm":true}`).want(200).
+			is(map[string]any{"retried": 1, "remaining": 0})
 		a.do("GET", "/ojs/v1/jobs/"+second, "").want(200).is(map[string]any{"job.state": "available", "job.attempt": 0})
-		a.do("DELETE", base, `{"older_than":"2000-01-01T00:00:00Z","confirm":true}`).want(200).is(map[string]any{"deleted": 0, "remaining": 0})
+		a.do("DELETE", base,
+			`{"older_than":"2000-01-01T00:00:00Z","confirm":true}`).want(200).is(map[string]any{"deleted": 0, "remaining": 0})
 
 		if base == "/ojs/v1/dead-letter" {
 			a.do("DELETE", base+"/"+foreign, "").want(200).is(map[string]any{"deleted": true, "job_id": foreign})
@@ -104,7 +129,8 @@ func TestDeadLetters(t *testing.T) {
 		a.do("DELETE", base, `{"limit":2,"confirm":true}`).want(200).is(map[string]any{"deleted": 2, "remaining": 1})
 		a.do("DELETE", base, `{"confirm":true}`).want(200).is(map[string]any{"deleted": 1, "remaining": 0})
 		for range 2 {
-			a.do("DELETE", "/ojs/v1/jobs/"+a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["mail","billing"]}`).want(200).text("jobs.0.id"), "").want(200)
+			a.do("DELETE", "/ojs/v1/jobs/"+a.do("POST", "/ojs/v1/workers/fetch",
+				`{"queues":["mail","billing"]}`).want(200).text("jobs.0.id"), "").want(200)
 		}
 	}
 }
@@ -136,12 +162,15 @@ func TestDeadLettersByAge(t *testing.T) {
 		{`"older_than":"2030-01-01T00:00:00Z","until":"2031-01-01T00:00:00Z"`, "older_than"},
 	} {
 		for _, route := range []string{"/purge", "/retry"} {
-			a.do("POST", base+route, `{"filter":{`+tc[0]+`},"confirm":true}`).want(400).is(map[string]any{"error.code": "invalid_request", "error.details.field": "filter." + tc[1]})
+			a.do("POST", base+route, `{"filter":{`+tc[0]+`},"confirm":true}`).want(400).is(map[string]any{
+				"error.code": "invalid_request", "error.details.field": "filter." + tc[1],
+			})
 			a.do("POST", base+route, `{`+tc[0]+`,"confirm":true}`).want(400).is(map[string]any{"error.details.field": tc[1]})
 		}
 	}
 	for query, field := range map[string]string{
-		"older_than=%2BP30D": "older_than", "older_than=30": "older_than", "since=P1D": "since", "until=%2BP1D": "until", "older_than=P30D&until=2031-01-01T00:00:00Z": "older_than",
+		"older_than=%2BP30D": "older_than", "older_than=30": "older_than", "since=P1D": "since", "until=%2BP1D": "until",
+		"older_than=P30D&until=2031-01-01T00:00:00Z": "older_than",
 	} {
 		a.do("GET", base+"?"+query, "").want(400).is(map[string]any{"error.details.field": field})
 	}
@@ -150,7 +179,8 @@ func TestDeadLettersByAge(t *testing.T) {
 	a.do("GET", base+"?older_than=2031-01-01T01:00:00%2B01:00&until=2031-01-01T00:00:00Z", "").want(200)
 
 	a.do("POST", base+"/purge", `{"filter":{"older_than":"P6W"},"confirm":true}`).want(200).is(map[string]any{"deleted": 0, "remaining": 0})
-	a.do("POST", base+"/purge", `{"filter":{"older_than":"P30D"},"confirm":true}`).want(200).is(map[string]any{"deleted": 1, "remaining": 0})
+	a.do("POST", base+"/purge",
+		`{"filter":{"older_than":"P30D"},"confirm":true}`).want(200).is(map[string]any{"deleted": 1, "remaining": 0})
 	a.do("POST", base+"/retry", `{"confirm":true}`).want(200).is(map[string]any{"retried": 1, "remaining": 0})
 }
 
@@ -163,7 +193,9 @@ func TestLargeDeadLetters(t *testing.T) {
 		if i == 3 {
 			size = 200_000 // more than a page, and yet a page
 		}
-		if _, err := a.pool.Exec(t.Context(), `select ojs.enqueue('large', json_build_array($1::int, repeat('x', $2)), p_queue => 'large', p_retry => '{"max_attempts":1,"on_exhaustion":"dead_letter"}')`, i, size); err != nil {
+		if _, err := a.pool.Exec(t.Context(), `
+			select ojs.enqueue('large', json_build_array($1::int, repeat('x', $2)), p_queue => 'large',
+				p_retry => '{"max_attempts":1,"on_exhaustion":"dead_letter"}')`, i, size); err != nil {
 			t.Fatal(err)
 		}
 		a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+a.fetchOne("large").text("jobs.0.id")+`","error":{"message":"m"}}`).want(200)

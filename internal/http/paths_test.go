@@ -62,7 +62,8 @@ func TestNamesInPathsMayBeEscaped(t *testing.T) {
 			}
 			plain := a.do(method, before+"/"+strings.NewReplacer("%", "%25", " ", "%20").Replace(name)+after, body)
 			other := a.do(method, before+"/"+escaped(name)+after, body)
-			if x, y := moment.ReplaceAllString(plain.body, ""), moment.ReplaceAllString(other.body, ""); plain.status != other.status || x != y {
+			x, y := moment.ReplaceAllString(plain.body, ""), moment.ReplaceAllString(other.body, "")
+			if plain.status != other.status || x != y {
 				t.Errorf("%s %s: %d %s; escaped: %d %s", method, path, plain.status, plain.body, other.status, other.body)
 			}
 			for _, bad := range []string{"%00", "a%00b", "%ff", "%e2%82", "%2f", "%2e%2e", "%25", "%2500", "%0a"} {

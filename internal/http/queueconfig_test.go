@@ -5,10 +5,17 @@ import "testing"
 func TestQueueConfiguration(t *testing.T) {
 	t.Parallel()
 	a := start(t)
-	a.do("GET", "/ojs/v1/queues/mail/config", "").want(200).is(map[string]any{"name": "mail", "state": "active", "config": map[string]any{}})
-	r := a.do("POST", "/ojs/v1/queues", `{"name":"mail","config":{"visibility_timeout":300,"default_timeout":1800,"retention":{"completed":"P3D"},"description":"letters",
+	a.do("GET", "/ojs/v1/queues/mail/config", "").want(200).is(map[string]any{
+		"name": "mail", "state": "active", "config": map[string]any{},
+	})
+	r := a.do("POST", "/ojs/v1/queues", `{"name":"mail",
+		"config":{"visibility_timeout":300,"default_timeout":1800,"retention":{"completed":"P3D"},
+		"description":"letters",
 		"default_retry":{"max_attempts":5,"initial_interval":"PT5S","backoff_coefficient":3.0}}}`).want(201)
-	r.is(map[string]any{"name": "mail", "state": "active", "config.visibility_timeout": 300, "config.retention.completed": "P3D", "config.default_retry.max_attempts": 5}).present("created_at")
+	r.is(map[string]any{
+		"name": "mail", "state": "active", "config.visibility_timeout": 300, "config.retention.completed": "P3D",
+		"config.default_retry.max_attempts": 5,
+	}).present("created_at")
 	if got := r.header.Get("Location"); got != "/ojs/v1/queues/mail" {
 		t.Errorf("Location %q", got)
 	}
@@ -16,16 +23,23 @@ func TestQueueConfiguration(t *testing.T) {
 	// What is not named stays; null removes.
 	for _, path := range []string{"/ojs/v1/queues/mail/config", "/ojs/v1/admin/queues/mail/config"} {
 		for _, method := range []string{"PUT", "PATCH"} {
-			a.do(method, path, `{"default_timeout":60}`).want(200).is(map[string]any{"config.default_timeout": 60, "config.visibility_timeout": 300})
-			a.do(method, path, `{"config":{"default_timeout":null,"description":null}}`).want(200).absent("config.default_timeout", "config.description")
+			a.do(method, path, `{"default_timeout":60}`).want(200).is(map[string]any{
+				"config.default_timeout": 60, "config.visibility_timeout": 300,
+			})
+			a.do(method, path,
+				`{"config":{"default_timeout":null,"description":null}}`).want(200).absent("config.default_timeout", "config.description")
 		}
 		a.do("GET", path, "", "X-OJS-Tenant: acme").want(200).is(map[string]any{"config.visibility_timeout": 300})
 	}
-	a.do("GET", "/ojs/v1/queues/mail", "").want(200).is(map[string]any{"name": "mail", "queue.name": "mail", "config.visibility_timeout": 300, "stats.depth": 0}).present("updated_at")
+	a.do("GET", "/ojs/v1/queues/mail", "").want(200).is(map[string]any{
+		"name": "mail", "queue.name": "mail", "config.visibility_timeout": 300, "stats.depth": 0,
+	}).present("updated_at")
 
 	// Jobs get what they do not say themselves.
 	id := a.push(`{"type":"a","args":[],"options":{"queue":"mail"}}`)
-	a.do("GET", "/ojs/v1/jobs/"+id, "").want(200).is(map[string]any{"job.visibility_timeout_ms": 300000, "job.max_attempts": 5, "job.retry.initial_interval": "PT5S"})
+	a.do("GET", "/ojs/v1/jobs/"+id, "").want(200).is(map[string]any{
+		"job.visibility_timeout_ms": 300000, "job.max_attempts": 5, "job.retry.initial_interval": "PT5S",
+	})
 	id = a.push(`{"type":"a","args":[],"options":{"queue":"mail","visibility_timeout_ms":1000,"retry":{"max_attempts":2}}}`)
 	a.do("GET", "/ojs/v1/jobs/"+id, "").want(200).is(map[string]any{"job.visibility_timeout_ms": 1000, "job.max_attempts": 2})
 
@@ -65,6 +79,8 @@ func TestQueueConfiguration(t *testing.T) {
 	if _, err := a.db.Pool.Exec(t.Context(), "select ojs.ack(id) from ojs.job"); err != nil {
 		t.Fatal(err)
 	}
-	a.do("DELETE", "/ojs/v1/queues/mail", `{"strategy":"reject"}`).want(200).is(map[string]any{"queue": "mail", "strategy": "reject", "jobs_affected": 0, "state": "deleted"})
+	a.do("DELETE", "/ojs/v1/queues/mail", `{"strategy":"reject"}`).want(200).is(map[string]any{
+		"queue": "mail", "strategy": "reject", "jobs_affected": 0, "state": "deleted",
+	})
 	a.do("GET", "/ojs/v1/queues/mail/config", "").want(200).is(map[string]any{"config": map[string]any{}})
 }

@@ -28,11 +28,14 @@ func TestFetchAckShapes(t *testing.T) {
 	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["default"]}`).want(200).is(map[string]any{"jobs": []any{}})
 	id := a.push(`{"type":"a.b","args":[1],"options":{"queue":"q"}}`)
 	second := a.push(`{"type":"a.b","args":[2],"options":{"queue":"q"}}`)
-	r := a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["none","q","q"],"count":5,"worker_id":"w1","visibility_timeout_ms":60000,"strategy":"round-robin"}`).want(200)
+	r := a.do("POST", "/ojs/v1/workers/fetch",
+		`{"queues":["none","q","q"],"count":5,"worker_id":"w1","visibility_timeout_ms":60000,"strategy":"round-robin"}`).want(200)
 	r.is(map[string]any{
-		"jobs.0.id": id, "jobs.1.id": second, "jobs.0.state": "active", "jobs.0.attempt": 1, "jobs.0.args": []any{1}, "jobs.0.worker_id": "w1", "jobs.0.priority": 0,
+		"jobs.0.id": id, "jobs.1.id": second, "jobs.0.state": "active", "jobs.0.attempt": 1, "jobs.0.args": []any{1},
+		"jobs.0.worker_id": "w1", "jobs.0.priority": 0,
 	})
-	r.present("jobs.0.started_at", "jobs.0.lease", "jobs.0.lease_expires_at", "jobs.0.enqueued_at").absent("jobs.2", "jobs.0.error", "jobs.0.completed_at")
+	r.present("jobs.0.started_at", "jobs.0.lease", "jobs.0.lease_expires_at",
+		"jobs.0.enqueued_at").absent("jobs.2", "jobs.0.error", "jobs.0.completed_at")
 	wantHeaders(r)
 	lease := r.text("jobs.0.lease")
 	a.do("GET", "/ojs/v1/jobs/"+id, "").want(200).is(map[string]any{"job.state": "active"}).absent("job.lease", "job.lease_expires_at")
@@ -43,7 +46,8 @@ func TestFetchAckShapes(t *testing.T) {
 	a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+id+`","worker_id":"w2"}`).want(409)
 	ack := a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+id+`","lease":"`+lease+`","worker_id":"w1","result":{"ok":true}}`).want(200)
 	ack.is(map[string]any{
-		"acknowledged": true, "id": id, "job_id": id, "state": "completed", "job.id": id, "job.state": "completed", "job.result.ok": true, "job.attempt": 1,
+		"acknowledged": true, "id": id, "job_id": id, "state": "completed", "job.id": id, "job.state": "completed",
+		"job.result.ok": true, "job.attempt": 1,
 	})
 	ack.present("completed_at", "job.completed_at", "job.started_at")
 	a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+id+`"}`).want(409).
@@ -62,24 +66,32 @@ func TestNack(t *testing.T) {
 	id := a.push(`{"type":"a.b","args":[],"options":{"queue":"q","retry":{"max_attempts":2,"initial_interval_ms":60000,"jitter":false}}}`)
 	a.fetchOne("q")
 	r := a.do("POST", "/ojs/v1/workers/nack",
-		`{"job_id":"`+id+`","error":{"code":"handler_error","message":"refused","retryable":true,"details":{"error_class":"SmtpError","port":587}}}`).want(200)
+		`{"job_id":"`+id+`","error":{"code":"handler_error","message":"refused","retryable":true,
+			"details":{"error_class":"SmtpError","port":587}}}`).want(200)
 	r.is(map[string]any{
-		"id": id, "job_id": id, "state": "retryable", "attempt": 1, "max_attempts": 2, "retry_delay_ms": 60000, "job.state": "retryable", "job.error.message": "refused",
-		"job.error.type": "SmtpError", "job.error.code": "handler_error", "job.error.attempt": 1, "job.errors.0.details.port": 587, "job.retry_delay_ms": 60000,
+		"id": id, "job_id": id, "state": "retryable", "attempt": 1, "max_attempts": 2, "retry_delay_ms": 60000,
+		"job.state": "retryable", "job.error.message": "refused",
+		"job.error.type": "SmtpError", "job.error.code": "handler_error", "job.error.attempt": 1, "job.errors.0.details.port": 587,
+		"job.retry_delay_ms": 60000,
 	})
 	r.present("next_attempt_at", "job.next_attempt_at", "job.error.occurred_at").absent("discarded_at", "completed_at", "job.completed_at")
-	if _, err := a.pool.Exec(context.Background(), "update ojs.job set retry_at = now(); update ojs.timer set due_at = now(); select ojs.tick()"); err != nil {
+	if _, err := a.pool.Exec(context.Background(), `
+		update ojs.job set retry_at = now(); update ojs.timer set due_at = now(); select ojs.tick()`); err != nil {
 		t.Fatal(err)
 	}
 	a.fetchOne("q")
 	r = a.do("POST", "/ojs/v1/jobs/"+id+"/nack", `{"error":{"message":"again"}}`).want(200)
-	r.is(map[string]any{"state": "discarded", "attempt": 2, "job.error.message": "again", "job.errors.1.attempt": 2, "job.errors.0.message": "refused"})
+	r.is(map[string]any{
+		"state": "discarded", "attempt": 2, "job.error.message": "again", "job.errors.1.attempt": 2,
+		"job.errors.0.message": "refused",
+	})
 	r.present("discarded_at", "completed_at", "job.completed_at", "job.discarded_at").absent("next_attempt_at", "retry_delay_ms")
 	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+id+`","error":{"message":"m"}}`).want(409)
 
 	id = a.push(`{"type":"a.b","args":[],"options":{"queue":"q"}}`)
 	a.fetchOne("q")
-	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+id+`","error":{"code":"cancelled","message":"terminating"},"requeue":true}`).want(200).
+	a.do("POST", "/ojs/v1/workers/nack",
+		`{"job_id":"`+id+`","error":{"code":"cancelled","message":"terminating"},"requeue":true}`).want(200).
 		is(map[string]any{"state": "available"})
 
 	// An error that a later success clears stays in the history.
@@ -92,13 +104,16 @@ func TestSettleMany(t *testing.T) {
 	a := start(t)
 	one, two, three := a.push(`{"type":"a","args":[]}`), a.push(`{"type":"a","args":[]}`), a.push(`{"type":"a","args":[]}`)
 	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["default"],"count":2}`).want(200)
-	r := a.do("POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"`+one+`","result":1},{"job_id":"`+three+`"},{"job_id":"019539a4-0000-7000-8000-000000000000"}]}`,
+	r := a.do("POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"`+one+`","result":1},
+		{"job_id":"`+three+`"},{"job_id":"019539a4-0000-7000-8000-000000000000"}]}`,
 		"Prefer: return=representation").want(200)
 	r.is(map[string]any{
-		"succeeded": 1, "failed": 2, "results.0.acknowledged": true, "results.0.job.result": 1, "results.1.id": three, "results.1.status": 409,
+		"succeeded": 1, "failed": 2, "results.0.acknowledged": true, "results.0.job.result": 1, "results.1.id": three,
+		"results.1.status":     409,
 		"results.1.error.code": "conflict", "results.2.status": 404, "results.2.error.code": "not_found",
 	})
-	a.do("POST", "/ojs/v1/workers/nack", `{"jobs":[{"job_id":"`+two+`","error":{"message":"m"}}]}`).want(200).is(map[string]any{"succeeded": 1, "results.0.state": "retryable"})
+	a.do("POST", "/ojs/v1/workers/nack", `{"jobs":[{"job_id":"`+two+`","error":{"message":"m"}}]}`).want(200).
+		is(map[string]any{"succeeded": 1, "results.0.state": "retryable"})
 }
 
 func TestNullsInAnErrorAreAbsent(t *testing.T) {
@@ -107,8 +122,11 @@ func TestNullsInAnErrorAreAbsent(t *testing.T) {
 	one, two := a.push(`{"type":"a","args":[]}`), a.push(`{"type":"a","args":[]}`)
 	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["default"],"count":2}`).want(200)
 	failure := `{"message":"m","code":null,"type":null,"retryable":null,"details":null}`
-	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+one+`","error":`+failure+`}`).want(200).is(map[string]any{"state": "retryable", "job.error.code": "handler_error", "job.error.type": "handler_error"})
-	a.do("POST", "/ojs/v1/workers/nack", `{"jobs":[{"job_id":"`+two+`","error":`+failure+`}]}`).want(200).is(map[string]any{"succeeded": 1, "results.0.state": "retryable"})
+	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+one+`","error":`+failure+`}`).want(200).is(map[string]any{
+		"state": "retryable", "job.error.code": "handler_error", "job.error.type": "handler_error",
+	})
+	a.do("POST", "/ojs/v1/workers/nack",
+		`{"jobs":[{"job_id":"`+two+`","error":`+failure+`}]}`).want(200).is(map[string]any{"succeeded": 1, "results.0.state": "retryable"})
 }
 
 // Whatever is wrong with one of many, the others are settled.
@@ -120,11 +138,14 @@ func TestEachOfManyHasItsOwnResult(t *testing.T) {
 		ids = append(ids, a.push(`{"type":"a","args":[]}`, "X-OJS-Tenant: "+tenant))
 	}
 	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["default"],"count":5,"worker_id":"w"}`).want(200)
-	a.do("POST", "/ojs/v1/workers/nack", `{"worker_id":"w","jobs":[{"job_id":"`+ids[0]+`"},7,{"error":{"message":"m"}},{"job_id":"no","error":{"message":"m"}},
-		{"job_id":"`+ids[0]+`","error":{"message":"m"}},{"job_id":"`+ids[0]+`","error":{"message":"again"}},{"job_id":"`+ids[1]+`","worker_id":"other","error":{"message":"m"}}]}`).want(200).is(map[string]any{
+	a.do("POST", "/ojs/v1/workers/nack", `{"worker_id":"w","jobs":[{"job_id":"`+ids[0]+`"},7,{"error":{"message":"m"}},
+		{"job_id":"no","error":{"message":"m"}},
+		{"job_id":"`+ids[0]+`","error":{"message":"m"}},{"job_id":"`+ids[0]+`","error":{"message":"again"}},
+		{"job_id":"`+ids[1]+`","worker_id":"other","error":{"message":"m"}}]}`).want(200).is(map[string]any{
 		"succeeded": 1, "failed": 6,
-		"results.0.status": 400, "results.0.job_id": ids[0], "results.0.error.details.field": "jobs[0].error", "results.0.error.details.index": 0,
-		"results.1.status": 400, "results.1.error.details.field": "jobs[1]",
+		"results.0.status": 400, "results.0.job_id": ids[0], "results.0.error.details.field": "jobs[0].error",
+		"results.0.error.details.index": 0,
+		"results.1.status":              400, "results.1.error.details.field": "jobs[1]",
 		"results.2.status": 400, "results.2.error.details.field": "jobs[2].job_id",
 		"results.3.status": 400, "results.3.error.details.field": "jobs[3].job_id",
 		"results.4.state":  "retryable",
@@ -132,22 +153,30 @@ func TestEachOfManyHasItsOwnResult(t *testing.T) {
 		"results.6.status": 409,
 	})
 	// SQL's names of fields are those of the client, in its place.
-	a.do("POST", "/ojs/v1/workers/nack", `{"worker_id":"nobody","jobs":[{"job_id":"`+ids[1]+`","error":{"message":"`+strings.Repeat("x", 1<<16)+`"}},{"job_id":"`+ids[1]+`","lease":"`+ids[1]+`","error":{"message":"m"}},
-		{"job_id":"`+ids[1]+`","error":{"message":"m"}},{"job_id":"`+ids[1]+`","worker_id":"other","error":{"message":"m"}}]}`).want(200).is(map[string]any{
-		"failed": 4, "results.0.error.details.field": "jobs[0].error", "results.0.error.message": "jobs[0].error is larger than 65536 bytes", "results.1.error.details.field": "jobs[1].lease",
-		"results.2.error.details.field": "worker_id", "results.3.error.details.field": "jobs[3].worker_id",
-	})
+	a.do("POST", "/ojs/v1/workers/nack", `{"worker_id":"nobody","jobs":[
+		{"job_id":"`+ids[1]+`","error":{"message":"`+strings.Repeat("x", 1<<16)+`"}},
+		{"job_id":"`+ids[1]+`","lease":"`+ids[1]+`","error":{"message":"m"}},
+		{"job_id":"`+ids[1]+`","error":{"message":"m"}},{"job_id":"`+ids[1]+`","worker_id":"other","error":{"message":"m"}}]}`).want(200).
+		is(map[string]any{
+			"failed": 4, "results.0.error.details.field": "jobs[0].error",
+			"results.0.error.message": "jobs[0].error is larger than 65536 bytes", "results.1.error.details.field": "jobs[1].lease",
+			"results.2.error.details.field": "worker_id", "results.3.error.details.field": "jobs[3].worker_id",
+		})
 	a.do("POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"`+ids[1]+`"}]}`, "X-OJS-Tenant: _mine").want(200).is(map[string]any{
-		"results.0.error.details.field": "X-OJS-Tenant", "results.0.error.message": "X-OJS-Tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes",
+		"results.0.error.details.field": "X-OJS-Tenant",
+		"results.0.error.message":       "X-OJS-Tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes",
 	})
 	// With a header, other tenants' jobs are unknown; without one, a shared worker settles everybody's.
 	a.do("POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"`+ids[1]+`"},{"job_id":"`+ids[2]+`"}]}`, "X-OJS-Tenant: globex").want(200).
 		is(map[string]any{"succeeded": 1, "results.0.status": 404, "results.1.state": "completed"})
 	large := `"` + strings.Repeat("x", 1<<19) + `"`
-	a.do("POST", "/ojs/v1/workers/ack", `{"worker_id":"w","jobs":[{"job_id":"`+ids[1]+`","result":`+large+`},{"job_id":"`+ids[3]+`","result":`+large+`},{"job_id":"`+ids[4]+`","result":`+large+`}]}`).want(200).
+	a.do("POST", "/ojs/v1/workers/ack", `{"worker_id":"w","jobs":[{"job_id":"`+ids[1]+`","result":`+large+`},
+		{"job_id":"`+ids[3]+`","result":`+large+`},{"job_id":"`+ids[4]+`","result":`+large+`}]}`).want(200).
 		is(map[string]any{"succeeded": 3, "failed": 0})
 	a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+ids[0]+`","result":"`+strings.Repeat("x", 1<<20)+`"}`).want(413)
-	for _, body := range []string{`{"jobs":[]}`, `{"jobs":{}}`, `{"jobs":[{}` + strings.Repeat(",{}", 1000) + `]}`, `{"jobs":[{}],"worker_id":""}`} {
+	for _, body := range []string{
+		`{"jobs":[]}`, `{"jobs":{}}`, `{"jobs":[{}` + strings.Repeat(",{}", 1000) + `]}`, `{"jobs":[{}],"worker_id":""}`,
+	} {
 		a.do("POST", "/ojs/v1/workers/ack", body).want(400)
 	}
 }
@@ -167,8 +196,10 @@ func TestSomeOfManyAreToBeSentAgain(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "select from ojs.job where id = any ($1) for update", held); err != nil {
 		t.Fatal(err)
 	}
-	r := a.do("POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"`+held[0]+`"},{"job_id":"`+free+`"},{"job_id":"`+held[1]+`"},{}]}`, "X-Request-Id: some").want(200).is(map[string]any{
-		"succeeded": 1, "failed": 3, "results.0.status": 503, "results.0.error.retryable": true, "results.1.state": "completed", "results.2.status": 503, "results.3.status": 400,
+	r := a.do("POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"`+held[0]+`"},{"job_id":"`+free+`"},
+		{"job_id":"`+held[1]+`"},{}]}`, "X-Request-Id: some").want(200).is(map[string]any{
+		"succeeded": 1, "failed": 3, "results.0.status": 503, "results.0.error.retryable": true, "results.1.state": "completed",
+		"results.2.status": 503, "results.3.status": 400,
 	})
 	if r.header.Get("Retry-After") == "" {
 		t.Error("no Retry-After")
@@ -176,7 +207,9 @@ func TestSomeOfManyAreToBeSentAgain(t *testing.T) {
 	if told := strings.Count(a.log.String(), "level=ERROR"); told != 1 || !strings.Contains(a.log.String(), "request_id=some") {
 		t.Errorf("the log tells %d times: %s", told, a.log)
 	}
-	r = a.do("POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"`+held[0]+`"},{"job_id":"`+held[1]+`"}]}`).want(503).is(map[string]any{"error.code": "backend_unavailable", "error.retryable": true})
+	r = a.do("POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"`+held[0]+`"},{"job_id":"`+held[1]+`"}]}`).want(503).is(map[string]any{
+		"error.code": "backend_unavailable", "error.retryable": true,
+	})
 	if r.header.Get("Retry-After") == "" {
 		t.Error("no Retry-After")
 	}
@@ -198,8 +231,11 @@ func TestWholeJobOrNot(t *testing.T) {
 	a.do("POST", "/ojs/v1/workers/ack", one(ids[0], ""), "Prefer: return=minimal").want(200).
 		is(map[string]any{"id": ids[0], "state": "completed"}).present("completed_at").absent("job")
 	a.do("POST", "/ojs/v1/workers/nack", one(ids[1], failure), "Prefer: handling=strict, return=minimal; x=y").want(200).
-		is(map[string]any{"state": "retryable", "attempt": 1, "max_attempts": 3, "retry_delay_ms": 1000}).present("next_attempt_at").absent("job")
-	a.do("POST", "/ojs/v1/workers/ack", many(ids[2], "")).want(200).is(map[string]any{"results.0.state": "completed"}).absent("results.0.job")
+		is(map[string]any{
+			"state": "retryable", "attempt": 1, "max_attempts": 3, "retry_delay_ms": 1000,
+		}).present("next_attempt_at").absent("job")
+	a.do("POST", "/ojs/v1/workers/ack", many(ids[2], "")).want(200).
+		is(map[string]any{"results.0.state": "completed"}).absent("results.0.job")
 	a.do("POST", "/ojs/v1/workers/nack", many(ids[3], failure)).want(200).
 		is(map[string]any{"results.0.attempt": 1, "results.0.max_attempts": 3, "results.0.retry_delay_ms": 1000}).absent("results.0.job")
 	r := a.do("POST", "/ojs/v1/workers/nack", many(ids[4], failure), "Prefer: return=representation").want(200)
@@ -207,7 +243,8 @@ func TestWholeJobOrNot(t *testing.T) {
 	if got := r.header.Get("Preference-Applied"); got != "return=representation" {
 		t.Errorf("Preference-Applied %q", got)
 	}
-	if r := a.do("POST", "/ojs/v1/workers/ack", one(ids[5], ""), "Prefer: return=something").want(200).present("job.args"); r.header.Get("Preference-Applied") != "" {
+	if r := a.do("POST", "/ojs/v1/workers/ack", one(ids[5], ""),
+		"Prefer: return=something").want(200).present("job.args"); r.header.Get("Preference-Applied") != "" {
 		t.Error("applied what it does not know")
 	}
 }
@@ -231,9 +268,11 @@ func TestHeartbeat(t *testing.T) {
 		t.Errorf("the lease went from %s to %s", before, after)
 	}
 	// As the official SDKs say it.
-	a.do("POST", "/ojs/v1/workers/heartbeat", `{"worker_id":"w1","state":"running","active_jobs":1,"active_job_ids":["`+two+`"],"hostname":"h","pid":5}`).want(200).
+	a.do("POST", "/ojs/v1/workers/heartbeat",
+		`{"worker_id":"w1","state":"running","active_jobs":1,"active_job_ids":["`+two+`"],"hostname":"h","pid":5}`).want(200).
 		is(map[string]any{"jobs_extended": []any{two}})
-	a.do("POST", "/ojs/v1/workers/heartbeat", `{"worker_id":"w2","active_jobs":["`+one+`"]}`).want(200).is(map[string]any{"jobs_extended": []any{}})
+	a.do("POST", "/ojs/v1/workers/heartbeat",
+		`{"worker_id":"w2","active_jobs":["`+one+`"]}`).want(200).is(map[string]any{"jobs_extended": []any{}})
 	a.do("POST", "/ojs/v1/workers/heartbeat", `{"worker_id":"idle","active_jobs":0}`).want(200).is(map[string]any{"jobs_extended": []any{}})
 }
 
@@ -301,7 +340,8 @@ func TestLongPollEnds(t *testing.T) {
 	}
 	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["q"],"wait_ms":86400000}`).want(200).is(map[string]any{"jobs": []any{}})
 	for _, odd := range []string{"wait", "wait=soon", "wait=-1", "handling=lenient"} {
-		if r := a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["q"]}`, "Prefer: "+odd).want(200); r.header.Get("Preference-Applied") != "" {
+		if r := a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["q"]}`,
+			"Prefer: "+odd).want(200); r.header.Get("Preference-Applied") != "" {
 			t.Errorf("applied %q", odd)
 		}
 	}
@@ -336,7 +376,9 @@ func TestHangUpWhileClaiming(t *testing.T) {
 		gone <- err
 	}()
 	pgtest.Eventually(a.t, "the decision waits", func() bool {
-		return a.count("select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%ojs.fetch%'") == 1
+		return a.count(`
+			select count(*) from pg_stat_activity
+			where datname = current_database() and wait_event_type = 'Lock' and query like '%ojs.fetch%'`) == 1
 	})
 	hangUp()
 	if err := <-gone; !errors.Is(err, context.Canceled) {
@@ -497,7 +539,8 @@ func TestLargeFetch(t *testing.T) {
 	r := a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["q"],"count":5}`).want(200)
 	for i, id := range ids {
 		at := fmt.Sprintf("jobs.%d.", i)
-		if r.present(at+"lease", at+"lease_expires_at"); r.text(at+"id") != id || fmt.Sprint(r.get(at+"args.0")) != strconv.Itoa(i) || len(r.text(at+"args.1")) != 700_000 {
+		if r.present(at+"lease", at+"lease_expires_at"); r.text(at+"id") != id ||
+			fmt.Sprint(r.get(at+"args.0")) != strconv.Itoa(i) || len(r.text(at+"args.1")) != 700_000 {
 			t.Errorf("job %d is %s, and not %s with its args", i, r.text(at+"id"), id)
 		}
 	}
@@ -546,7 +589,8 @@ func TestDatabaseGone(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(a.log, nil))
 	dispatcher := dispatch.New(door, pg.NewListener(door, log), log, dispatch.Options{Query: 2 * time.Second})
 	a.srv = New(Config{DB: door, Dispatcher: dispatcher, Logger: log, Limits: Limits{Query: 2 * time.Second}})
-	if _, err := a.pool.Exec(t.Context(), "select pg_terminate_backend(pid) from pg_stat_activity where usename = $1", cfg.User); err != nil {
+	if _, err := a.pool.Exec(t.Context(), `
+		select pg_terminate_backend(pid) from pg_stat_activity where usename = $1`, cfg.User); err != nil {
 		t.Fatal(err)
 	}
 	url, stop, done := serve(t, a)
@@ -556,7 +600,10 @@ func TestDatabaseGone(t *testing.T) {
 		{"POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`},
 		{"POST", "/ojs/v1/workers/fetch", `{"queues":["q"]}`},
 		{"POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"` + id + `"},{"job_id":"` + id + `"},{}]}`},
-		{"POST", "/ojs/v1/workers/nack", `{"jobs":[{"job_id":"` + id + `","error":{"message":"m"}},{"job_id":"` + id + `","error":{"message":"m"}}]}`},
+		{
+			"POST", "/ojs/v1/workers/nack",
+			`{"jobs":[{"job_id":"` + id + `","error":{"message":"m"}},{"job_id":"` + id + `","error":{"message":"m"}}]}`,
+		},
 		{"GET", "/ojs/v1/queues", ""},
 		{"GET", "/ojs/v1/admin/tenants", ""},
 	} {
