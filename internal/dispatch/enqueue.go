@@ -17,7 +17,7 @@ import (
 func (d *Dispatcher) Enqueue(ctx context.Context, job *NewJob) (sqlcgen.OjsJob, error) {
 	waiting, cancel := context.WithTimeout(ctx, d.opts.Query)
 	defer cancel()
-	// What has come is tried, whether or not its caller stays for the answer; only again and again it is not.
+	// The first try goes on when the caller leaves; later ones do not begin.
 	trying, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.opts.Query)
 	defer cancel()
 	name := ""
@@ -46,7 +46,7 @@ func (d *Dispatcher) Enqueue(ctx context.Context, job *NewJob) (sqlcgen.OjsJob, 
 	return made.Job, made.Err
 }
 
-// EnqueueMany makes all of a batch, or none, in a transaction of its own. tenant: whom the call acts for. The error is the database's.
+// EnqueueMany makes all of a batch, or none, in a transaction of its own. tenant: the one that the call acts for. The error is the database's.
 func (d *Dispatcher) EnqueueMany(ctx context.Context, jobs []*NewJob, tenant *string) (made []sqlcgen.OjsJob, err error) {
 	err = d.db.WithLockRetry(ctx, tenant, d.opts.Query, func(ctx context.Context, db pg.Brief) error {
 		d.sent.Add(1)

@@ -165,7 +165,7 @@ func TestALockedIDIsRefusedInTheEnd(t *testing.T) {
 		}
 	}
 
-	// A caller who leaves has it tried no more.
+	// When the caller leaves, it is not tried again.
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan struct{})
 	go func() {

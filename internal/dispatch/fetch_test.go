@@ -114,7 +114,7 @@ func TestWhatIsLikelyToBeRefusedHoldsUpNoDecision(t *testing.T) {
 	b.want(first, 1)
 }
 
-// What plain lets pass and SQL refuses is found out one by one.
+// A request that Fetch.acceptable lets pass and SQL refuses is found by deciding one by one.
 func TestAnErrorOfOneRequestReachesNoOther(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
@@ -153,7 +153,7 @@ func TestADecisionIsBounded(t *testing.T) {
 	end("rollback")
 	b.want(all[0], 25)
 	for i, c := range all[1:] {
-		// The last decision gets nothing, and answers all for whom it had no room.
+		// The last decision gets nothing, which answers the requests that had no room in it, too.
 		b.want(c, []int{5, 0}[min(i/14, 1)])
 	}
 	if n := b.Statements(); n != 9 {

@@ -363,7 +363,7 @@ func (b *Batcher[T, R]) awaited(items []*item[T, R]) (some []*item[T, R]) {
 	return some
 }
 
-// guarded keeps a panic in one statement from taking the process along: it is the error of those who share the statement.
+// guarded keeps a panic in one statement from taking the process along: it is the error of the calls that share the statement.
 func guarded(ctx context.Context, run func(context.Context) error) error {
 	return guard.Call(func() error { return run(ctx) })
 }

@@ -37,7 +37,7 @@ func listener(t *testing.T, db *pg.DB, adjust ...func(*pg.Listener)) (*pg.Listen
 	return l, stop
 }
 
-// waiter is somebody who subscribed. Wakes that nobody has received yet are one.
+// waiter is a subscription whose wakes can be received. Wakes that come before one is received are one.
 type waiter struct {
 	*pg.Subscription
 	c chan struct{}

@@ -30,7 +30,7 @@ func TestTenantsThatMeetLocksTakeTurns(t *testing.T) {
 	}
 	var (
 		all   sync.WaitGroup
-		tried = make(chan string)   // who tries again
+		tried = make(chan string)   // the tenants that try again
 		on    = make(chan struct{}) // lets one go on
 	)
 	call := func(ctx context.Context, tenant *string) {
@@ -76,7 +76,7 @@ func TestTenantsThatMeetLocksTakeTurns(t *testing.T) {
 	inLine(crowd - 4 + 1)
 	call(t.Context(), nil)
 	inLine(crowd - 4 + 2)
-	// Whoever leaves takes nobody's turn along.
+	// A caller who leaves takes no other's turn along.
 	gone, leave := context.WithCancel(t.Context())
 	other := "other"
 	for _, tenant := range []*string{&big, &other} {

@@ -232,7 +232,7 @@ type unchecked struct{}
 // is not asked first, which would be one more round trip.
 func Unchecked(ctx context.Context) context.Context { return context.WithValue(ctx, unchecked{}, true) }
 
-// Pool is for those who run generated queries; errors go through Err.
+// Pool runs generated queries; their errors go through Err.
 func (d *DB) Pool() *pgxpool.Pool { return d.pool }
 
 // Probe asks whether the database answers, on a connection of its own, so that it does not wait for work that keeps all others busy.

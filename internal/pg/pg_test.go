@@ -268,7 +268,7 @@ func TestOpenWaitsForNoSchema(t *testing.T) {
 	}
 }
 
-// Whoever resets gives way to those who work: it takes its locks in an order of its own, and nobody else is to lose to it.
+// A reset gives way to work: it takes its locks in an order of its own, and no work may fail because of it.
 func TestResetGivesWay(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)

@@ -47,10 +47,11 @@ type Subscription struct {
 	wake     func()
 }
 
-// Subscribe has wake called whenever it may pay to look into one of the queues: once they are registered, after each commit with jobs for
-// them, when a transaction that crossed the registration has ended, and when the connection is lost or back. A look after each call misses
-// nothing that was committed before it. registered says that all queues were registered already, for others, whom alone a commit of this
-// moment has woken: the caller has to look once by itself then. wake must not block; it is called without locks of the Listener.
+// Subscribe has wake called whenever a look into one of the queues may find a job: once they are registered, after each commit with jobs
+// for them, when a transaction that crossed the registration has ended, and when the connection is lost or back. A look after each call
+// misses nothing that was committed before it. registered says that all queues had been registered before, for other subscriptions: a
+// commit of this moment woke only those, so the caller has to look once by itself. wake must not block; it is called without locks of the
+// Listener.
 func (l *Listener) Subscribe(queues []string, wake func()) (s *Subscription, registered bool) {
 	s = &Subscription{listener: l, wake: wake}
 	l.mu.Lock()
@@ -126,7 +127,7 @@ type registrar struct {
 	rechecks []recheck // in order
 }
 
-// recheck wakes those who waited when a queue was registered.
+// recheck wakes the subscriptions that there were when a queue was registered.
 type recheck struct {
 	at    time.Time
 	wakes wakeSet
@@ -239,8 +240,8 @@ func (l *Listener) pending(now time.Time) (add, drop []string, next time.Duratio
 	return add, drop, next
 }
 
-// register makes sure that commits of these queues notify us. It wakes those who wait for queues that were not registered, and returns
-// them.
+// register makes sure that commits of these queues notify us. It wakes the subscriptions to queues that were not registered, and
+// returns them.
 func (l *Listener) register(ctx context.Context, names []string) (wakeSet, error) {
 	ctx, cancel := context.WithTimeout(Unchecked(ctx), registerTimeout)
 	defer cancel()
