@@ -31,8 +31,9 @@ func TestEnqueueShape(t *testing.T) {
 		"job.meta": map[string]any{}, "job.priority": 0, "job.attempt": 0, "job.max_attempts": 3,
 	})
 	r.present("job.created_at", "job.enqueued_at")
-	r.absent("job.started_at", "job.completed_at", "job.cancelled_at", "job.error", "job.errors", "job.result", "job.lease", "job.worker_id",
-		"job.scheduled_at", "job.expires_at", "job.tags", "job.retry", "job.options", "job.timeout_ms", "job.next_attempt_at", "job.seq")
+	r.absent("job.started_at", "job.completed_at", "job.cancelled_at", "job.error", "job.errors", "job.result", "job.lease",
+		"job.worker_id", "job.scheduled_at", "job.expires_at", "job.tags", "job.retry", "job.options", "job.timeout_ms",
+		"job.next_attempt_at", "job.seq")
 	for _, name := range []string{"created_at", "enqueued_at"} {
 		text := r.text("job." + name)
 		if at, err := time.Parse(time.RFC3339Nano, text); err != nil || !strings.HasSuffix(text, "Z") || time.Since(at).Abs() > time.Hour {
