@@ -56,12 +56,13 @@ sqlc-diff:
 fmt: ## format all Go code
 	$(TOOL) gofumpt -w $$(git ls-files --cached --others --exclude-standard '*.go' | grep -v '^internal/sqlcgen/')
 
-lint: ## formatting, vet, staticcheck, errcheck, go.mod
+lint: ## formatting, vet, staticcheck, errcheck, what does not fit a screen, go.mod
 	@unformatted=$$($(TOOL) gofumpt -l $$(git ls-files --cached --others --exclude-standard '*.go' | grep -v '^internal/sqlcgen/')); \
 	  [ -z "$$unformatted" ] || { echo "not formatted, make fmt:"; echo "$$unformatted"; exit 1; }
 	$(GO) vet ./...
 	$(TOOL) staticcheck ./...
 	$(TOOL) errcheck -ignoretests -exclude .errcheck-excludes ./...
+	$(GO) run ./internal/cmd/shape
 	$(GO) mod tidy -diff
 	$(GO) mod verify
 

@@ -46,7 +46,8 @@ func (d *Dispatcher) Enqueue(ctx context.Context, job *NewJob) (sqlcgen.OjsJob, 
 	return made.Job, made.Err
 }
 
-// EnqueueMany makes all of a batch, or none, in a transaction of its own. tenant: the one that the call acts for. The error is the database's.
+// EnqueueMany makes all of a batch, or none, in a transaction of its own. tenant: the one that the call acts for. The error is the
+// database's.
 func (d *Dispatcher) EnqueueMany(ctx context.Context, jobs []*NewJob, tenant *string) (made []sqlcgen.OjsJob, err error) {
 	err = d.db.WithLockRetry(ctx, tenant, d.opts.Query, func(ctx context.Context, db pg.Brief) error {
 		d.sent.Add(1)

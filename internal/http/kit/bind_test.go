@@ -42,8 +42,8 @@ func read(t *testing.T, src string, into any) error {
 func TestInto(t *testing.T) {
 	t.Parallel()
 	got := outer{Count: 7}
-	if err := read(t, `{"queues":["a","b"],"id":null,"name":"n","on":true,"result":null,"config":{"x":1},"child":{"name":"c"},"at":"+PT1H"}`,
-		&got); err != nil {
+	if err := read(t, `{"queues":["a","b"],"id":null,"name":"n","on":true,"result":null,
+		"config":{"x":1},"child":{"name":"c"},"at":"+PT1H"}`, &got); err != nil {
 		t.Fatal(err)
 	}
 	switch {
