@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -15,35 +16,49 @@ import (
 // A job whose id the client chose may have to wait for another transaction with the same id, so it goes only with
 // jobs of the same tenant, does not wait long, and tries again until ctx ends.
 func (d *Dispatcher) Enqueue(ctx context.Context, job *NewJob) (sqlcgen.OjsJob, error) {
-	waiting, cancel := context.WithTimeout(ctx, d.opts.Query)
-	defer cancel()
+	began := time.Now()
 	// The first try goes on when the caller leaves; later ones do not begin.
 	trying, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.opts.Query)
 	defer cancel()
-	name := ""
-	if job.Tenant != nil {
-		name = *job.Tenant
-	}
 	combine, slower := d.enqueues, d.isolated
 	if job.ID != nil {
 		combine, slower = slower[0], slower[1:]
 	}
-	var made Settled
+	made, _ := d.enqueueBy(trying, combine, job)
+	if !pg.Locked(made.Err) {
+		return made.Job, made.Err
+	}
+	waiting, cancel := context.WithDeadline(ctx, began.Add(d.opts.Query))
+	defer cancel()
+	first := true
 	pg.RetryLocked(waiting, func() (locked bool) {
-		out, errs := combine.Do(trying, name, []*NewJob{job}, func(j **NewJob) int { return (*j).size() })
-		if errs[0] != nil {
-			out[0].Err = d.db.Err(errs[0])
-			if pg.Locked(made.Err) && errors.Is(errs[0], pg.ErrNotSent) {
-				return false
-			}
+		if first {
+			first = false
+			return true
 		}
-		made, trying = out[0], waiting
 		if len(slower) > 0 {
 			combine, slower = slower[0], slower[1:]
 		}
-		return pg.Locked(made.Err)
+		again, sent := d.enqueueBy(waiting, combine, job)
+		if sent {
+			made = again
+		}
+		return sent && pg.Locked(made.Err)
 	})
 	return made.Job, made.Err
+}
+
+// enqueueBy makes one job by a statement of one kind. What was not sent before ctx ended leaves no doubt about what became of it.
+func (d *Dispatcher) enqueueBy(ctx context.Context, by *pg.Batcher[*NewJob, Settled], job *NewJob) (made Settled, sent bool) {
+	name := ""
+	if job.Tenant != nil {
+		name = *job.Tenant
+	}
+	out, errs := by.Do(ctx, name, []*NewJob{job}, func(j **NewJob) int { return (*j).size() })
+	if errs[0] != nil {
+		out[0].Err = d.db.Err(errs[0])
+	}
+	return out[0], !errors.Is(errs[0], pg.ErrNotSent)
 }
 
 // EnqueueMany makes all of a batch, or none, in a transaction of its own. tenant: the one that the call acts for. The error is the
