@@ -45,7 +45,7 @@ type Limits struct {
 	Headers   int   // bytes of all request headers; default 32 KiB
 
 	Wait     time.Duration // longest wait of a FETCH; default 60 s
-	RoomWait time.Duration // longest that a large body waits for room among the others; default 5 s
+	RoomWait time.Duration // longest that a large body waits for room among the others; default 15 s
 
 	Query time.Duration // longest a call into the database may take; default 15 s
 	Read  time.Duration // to receive a request; default 30 s
@@ -67,7 +67,7 @@ func (l Limits) withDefaults() Limits {
 		Depth:      cmp.Or(l.Depth, 100),
 		Headers:    cmp.Or(l.Headers, 32<<10),
 		Wait:       cmp.Or(l.Wait, 60*time.Second),
-		RoomWait:   cmp.Or(l.RoomWait, 5*time.Second),
+		RoomWait:   cmp.Or(l.RoomWait, 15*time.Second),
 		Query:      cmp.Or(l.Query, 15*time.Second),
 		Read:       cmp.Or(l.Read, 30*time.Second),
 		Write:      cmp.Or(l.Write, 30*time.Second),
