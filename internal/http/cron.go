@@ -308,9 +308,7 @@ func (s *Server) patchCron(c echo.Context) error {
 		OverlapPolicy: req.OverlapPolicy, CatchUp: req.CatchUp, Description: req.Description,
 	}
 	if req.expression != nil || req.Timezone != nil {
-		ctx, cancel := s.query(c)
-		defer cancel()
-		row, err := s.q.GetCron(ctx, sqlcgen.GetCronParams{Name: name, Tenant: scope})
+		row, err := s.q.GetCron(s.kit.Context(c), sqlcgen.GetCronParams{Name: name, Tenant: scope})
 		if err != nil {
 			return err
 		}

@@ -47,10 +47,7 @@ func idempotencyKey(c echo.Context, req *kit.Object, inBody bool) (*idempotency,
 	if n := utf8.RuneCountInString(key); n < 1 || n > 256 || !kit.IsText(key) {
 		return nil, kit.Invalid(field, "must have between 1 and 256 characters")
 	}
-	scope, _, err := kit.Tenant(h)
-	if err != nil {
-		return nil, err
-	}
+	scope := kit.Scope(c)
 	sum := sha256.New()
 	sum.Write([]byte(c.Path()))
 	if scope != nil {

@@ -36,10 +36,7 @@ func (s *Server) enqueue(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	header, headerName, err := kit.Tenant(c.Request().Header)
-	if err != nil {
-		return err
-	}
+	header, headerName := kit.Scope(c), kit.ScopeHeader(c)
 	job := readJob(req, header, headerName, time.Now())
 	if err := req.Err(); err != nil {
 		return err
@@ -81,10 +78,7 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 	if len(items) < 1 || len(items) > s.limits.BatchJobs {
 		return kit.Invalid("jobs", "must hold between 1 and %d jobs", s.limits.BatchJobs)
 	}
-	header, headerName, err := kit.Tenant(c.Request().Header)
-	if err != nil {
-		return err
-	}
+	header, headerName := kit.Scope(c), kit.ScopeHeader(c)
 	sent, jobs, err := readJobs(items, header, headerName)
 	if err != nil {
 		return err
@@ -154,8 +148,7 @@ func (s *Server) getJob(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := s.query(c)
-	defer cancel()
+	ctx := s.kit.Context(c)
 	job, err := s.q.JobInfo(ctx, sqlcgen.JobInfoParams{ID: id, Tenant: scope})
 	if err != nil {
 		return err
@@ -175,7 +168,7 @@ func (s *Server) cancel(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	job, err := patiently(s, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
+	job, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
 		return q.Cancel(ctx, sqlcgen.CancelParams{ID: id, Tenant: scope})
 	})
 	if err != nil {
@@ -189,7 +182,7 @@ func (s *Server) activate(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	job, err := patiently(s, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
+	job, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
 		return q.Activate(ctx, sqlcgen.ActivateParams{ID: id, Tenant: scope})
 	})
 	if err != nil {
@@ -204,15 +197,11 @@ func (s *Server) activate(c echo.Context) error {
 
 // jobRef reads the job a path names. An id that no job can have is an unknown job.
 func jobRef(c echo.Context) (id string, scope *string, err error) {
-	scope, _, err = kit.Tenant(c.Request().Header)
-	if err != nil {
-		return "", nil, err
-	}
 	id = c.Param("id")
 	if !kit.IsUUID(id) {
 		return "", nil, kit.Refuse(kit.CodeNotFound, "id", "job %q does not exist: ids are UUIDs in lowercase with hyphens", kit.Clip(id))
 	}
-	return id, scope, nil
+	return id, kit.Scope(c), nil
 }
 
 func (s *Server) writeJob(c echo.Context, status int, job *sqlcgen.OjsJob, more ...kit.Attr) error {

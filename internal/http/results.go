@@ -112,8 +112,9 @@ func (s *Server) getResult(c echo.Context) error {
 	}
 }
 
+// lookAtResult has a time limit of its own: waiting may take longer than a request's calls into the database may.
 func (s *Server) lookAtResult(c echo.Context, id string, scope *string) (*outcome, error) {
-	ctx, cancel := s.query(c)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), s.limits.Query)
 	defer cancel()
 	return s.result(ctx, id, scope)
 }
@@ -137,25 +138,27 @@ func (s *Server) jobsEnded(ctx context.Context, ids []string) ([]string, error) 
 	return s.q.JobsEnded(ctx, ids)
 }
 
+type resultsRequest struct {
+	IDs []string `json:"ids" check:"id"`
+}
+
+// Check wants a list, and not too long a one.
+func (r *resultsRequest) Check(o *kit.Object) {
+	if !o.Has("ids") {
+		o.Missing("ids")
+	}
+	if len(r.IDs) > maxResults {
+		o.Fail(kit.Invalid("ids", "must name at most %d jobs", maxResults))
+	}
+}
+
 // listResults answers for every id; what is not there, has not ended or was removed is null.
 func (s *Server) listResults(c echo.Context) error {
-	req, scope, err := s.scoped(c, s.limits.Body, false)
-	if err != nil {
+	var req resultsRequest
+	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	if !req.Has("ids") {
-		req.Missing("ids")
-	}
-	ids := req.IDs("ids")
-	if err := req.Err(); err != nil {
-		return err
-	}
-	if len(ids) > maxResults {
-		return kit.Invalid("ids", "must name at most %d jobs", maxResults)
-	}
-	ctx, cancel := s.query(c)
-	defer cancel()
-	rows, err := s.q.JobResults(ctx, sqlcgen.JobResultsParams{Ids: ids, Tenant: scope, MaxBytes: s.limits.List})
+	rows, err := s.q.JobResults(s.kit.Context(c), sqlcgen.JobResultsParams{Ids: req.IDs, Tenant: kit.Scope(c), MaxBytes: s.limits.List})
 	if err != nil {
 		return err
 	}
@@ -168,7 +171,7 @@ func (s *Server) listResults(c echo.Context) error {
 	w.Key("results")
 	w.Comma = false
 	w.Open()
-	for _, id := range ids {
+	for _, id := range req.IDs {
 		o, ok := found[id]
 		if ok && o == nil {
 			continue // named twice

@@ -266,22 +266,3 @@ func (s *Server) recover(next echo.HandlerFunc) echo.HandlerFunc {
 		return next(c)
 	}
 }
-
-// query is the context of one call into the database. A client that hangs up does not stop it:
-// its outcome would be unknown and its connection lost.
-func (s *Server) query(c echo.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(c.Request().Context()), s.limits.Query)
-}
-
-// patiently is a call that may have to wait for another transaction's lock.
-func patiently[T any](s *Server, c echo.Context, call func(context.Context, *sqlcgen.Queries) (T, error)) (out T, err error) {
-	scope, _, err := kit.Tenant(c.Request().Header)
-	if err != nil {
-		return out, err
-	}
-	err = s.db.WithLockRetry(c.Request().Context(), scope, s.limits.Query, func(ctx context.Context, db pg.Brief) (err error) {
-		out, err = call(ctx, sqlcgen.New(db))
-		return err
-	})
-	return out, err
-}

@@ -49,7 +49,7 @@ func (s *Server) ask(c echo.Context) (time.Duration, error) {
 
 // live tells that the process lives, whatever has become of the database: restarting it would help nobody.
 func (s *Server) live(c echo.Context) error {
-	return kit.Encode(c, http.StatusOK, s.healthOf("ok", nil))
+	return c.JSON(http.StatusOK, s.healthOf("ok", nil))
 }
 
 func (s *Server) healthOf(status string, backend *backendJSON) healthJSON {
@@ -61,12 +61,12 @@ func (s *Server) health(c echo.Context) error {
 	latency, err := s.ask(c)
 	if err != nil {
 		s.log.Warn("the database does not answer", "error", err)
-		return kit.Encode(c, http.StatusServiceUnavailable, s.healthOf("degraded", &backendJSON{
+		return c.JSON(http.StatusServiceUnavailable, s.healthOf("degraded", &backendJSON{
 			Type: "postgres", Status: "unhealthy", Error: "the database does not answer",
 		}))
 	}
 	ms := latency.Milliseconds()
-	return kit.Encode(c, http.StatusOK, s.healthOf("ok", &backendJSON{Type: "postgres", Status: "healthy", LatencyMs: &ms}))
+	return c.JSON(http.StatusOK, s.healthOf("ok", &backendJSON{Type: "postgres", Status: "healthy", LatencyMs: &ms}))
 }
 
 // ready tells a load balancer whether to send requests here.
@@ -80,7 +80,7 @@ func (s *Server) ready(c echo.Context) error {
 			status, code = "database unavailable", http.StatusServiceUnavailable
 		}
 	}
-	return kit.Encode(c, code, map[string]string{"status": status})
+	return c.JSON(code, map[string]string{"status": status})
 }
 
 type manifestJSON struct {
@@ -104,7 +104,7 @@ type implementationJSON struct {
 
 // manifest declares what works, and nothing that is only planned.
 func (s *Server) manifest(c echo.Context) error {
-	return kit.Encode(c, http.StatusOK, manifestJSON{
+	return c.JSON(http.StatusOK, manifestJSON{
 		Specversion:      kit.SpecVersion,
 		OJSVersion:       kit.SpecVersion,
 		Implementation:   implementationJSON{"ojs-pg", s.version, "go", "https://github.com/ojs-pg/ojs-pg"},
@@ -130,10 +130,8 @@ func (s *Server) manifest(c echo.Context) error {
 }
 
 func (s *Server) resetAll(c echo.Context) error {
-	ctx, cancel := s.query(c)
-	defer cancel()
-	if err := s.reset(ctx); err != nil {
+	if err := s.reset(s.kit.Context(c)); err != nil {
 		return err
 	}
-	return kit.Encode(c, http.StatusOK, map[string]bool{"reset": true})
+	return c.JSON(http.StatusOK, map[string]bool{"reset": true})
 }

@@ -62,16 +62,6 @@ func Paging(c echo.Context) (limit, offset int, err error) {
 	return limit, offset, err
 }
 
-// Page cuts a page out of a list.
-func Page[T any](c echo.Context, all []T) ([]T, PageJSON, error) {
-	limit, offset, err := Paging(c)
-	if err != nil {
-		return nil, PageJSON{}, err
-	}
-	from := min(offset, len(all))
-	return all[from:min(from+limit, len(all))], Pagination(len(all), limit, offset, limit), nil
-}
-
 // PageOf asks for a page of a list whose rows say how many there are in all.
 func PageOf[T any](limit, offset int, ask func(limit, offset int32) ([]T, error), total func(T) int64) (rows []T, all int, err error) {
 	rows, err = ask(int32(limit), int32(offset))

@@ -71,7 +71,7 @@ func (p *Problems) Write(err error, c echo.Context) {
 
 // NameHeader says of an error about the tenant, which SQL calls by its parameter, that it is about the header.
 func NameHeader(problem *pg.Error, h http.Header) {
-	if _, header, err := Tenant(h); err == nil && header != "" && problem.Details["field"] == "tenant" {
+	if _, header, err := readTenant(h); err == nil && header != "" && problem.Details["field"] == "tenant" {
 		Locate(problem, header)
 	}
 }

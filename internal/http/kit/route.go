@@ -44,7 +44,7 @@ func Under(prefixes []string, routes []Route) []Route {
 	return all
 }
 
-// Scoped is routes for the tenant that the request's header names, which Tenant tells.
+// Scoped is routes for the tenant that the request's header names, which Scope tells.
 func Scoped(routes []Route) []Route {
 	for i := range routes {
 		routes[i].Handler = scoped(routes[i].Handler)
@@ -92,7 +92,7 @@ func (k *Kit) Begin(next echo.HandlerFunc) echo.HandlerFunc {
 func scoped(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) (err error) {
 		r := requestOf(c)
-		if r.tenant, r.header, err = Tenant(c.Request().Header); err != nil {
+		if r.tenant, r.header, err = readTenant(c.Request().Header); err != nil {
 			// A refusal that leaves much of the body unread closes the connection, and some clients then see a reset instead of it.
 			const most = 16 << 20
 			_, _ = io.Copy(io.Discard, io.LimitReader(c.Request().Body, most))

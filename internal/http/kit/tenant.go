@@ -17,9 +17,9 @@ const (
 // database knows what it is called.
 var TenantID = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._:-]{0,255}$`)
 
-// Tenant is the tenant a request names by header, or nil. Without one SQL decides: enqueue falls
+// readTenant is the tenant a request names by header, or nil. Without one SQL decides: enqueue falls
 // to the default tenant, everything else acts across tenants.
-func Tenant(h http.Header) (id *string, header string, err error) {
+func readTenant(h http.Header) (id *string, header string, err error) {
 	values := append(h.Values(TenantHeader), h.Values(tenantHeaderAlias)...)
 	header = TenantHeader
 	if len(h.Values(TenantHeader)) == 0 {

@@ -153,13 +153,4 @@ type Stamp time.Time
 // MarshalJSON writes it as AppendTime does.
 func (t Stamp) MarshalJSON() ([]byte, error) { return AppendTime(nil, time.Time(t)), nil }
 
-// StampOf is a time that may be absent.
-func StampOf(at *time.Time) *Stamp {
-	if at == nil {
-		return nil
-	}
-	s := Stamp(*at)
-	return &s
-}
-
 var _ json.Marshaler = Stamp{}
