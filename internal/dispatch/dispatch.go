@@ -25,7 +25,7 @@ type Options struct {
 	Statements  int // of each kind in flight: ACKs, other settlements, enqueues, isolated decisions; default 3
 	Isolated    int // statements in flight for jobs whose id the client chose, and as many again where ids are locked; default 4
 
-	// What waits for a statement, of each kind: requests beyond are refused with 503.
+	// What waits for a statement, of each kind: requests beyond are refused with 503 if items of their tenant wait already.
 	WaitingItems int // default 20,000
 	WaitingBytes int // default 64 MiB
 	GiveBacks    int // jobs to be given back that are remembered, about 150 bytes each; default 50,000

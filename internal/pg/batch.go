@@ -22,7 +22,7 @@ type BatchOptions struct {
 	Isolated   bool          // a statement has items of one line only, and a line has one statement in flight
 
 	// Items, and bytes of items, that wait to be sent. A call that would exceed one of them is refused with ErrOverloaded, unless nothing
-	// waits. Zero: 20,000 and 64 MiB.
+	// of its own line waits: a tenant that sends more than the database takes must not have the others refused. Zero: 20,000 and 64 MiB.
 	WaitingItems int
 	WaitingBytes int
 }
@@ -119,16 +119,17 @@ func (b *Batcher[T, R]) Do(ctx context.Context, lineName string, in []T, size fu
 	return out, errs
 }
 
-// accept puts the items of a call in line, or reports false if too many wait already.
+// accept puts the items of a call in line, or reports false if too many wait already, some of them in the same line.
 func (b *Batcher[T, R]) accept(name string, items []item[T, R], bytes int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.waitingItems > 0 && (b.waitingItems+len(items) > b.opts.WaitingItems || b.waitingBytes+bytes > b.opts.WaitingBytes) {
+	l := b.lines[name]
+	full := b.waitingItems+len(items) > b.opts.WaitingItems || b.waitingBytes+bytes > b.opts.WaitingBytes
+	if full && l != nil && len(l.items) > 0 {
 		return false
 	}
 	b.waitingItems += len(items)
 	b.waitingBytes += bytes
-	l := b.lines[name]
 	if l == nil {
 		l = &line[T, R]{name: name}
 		b.lines[name] = l

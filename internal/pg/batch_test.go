@@ -278,7 +278,8 @@ func TestAPlannedStartKeepsNobodyWaitingWhoIsAlone(t *testing.T) {
 	c.Wait()
 }
 
-// Callers beyond the bound are refused at once; those who wait already are served.
+// Calls of a line that waits are refused at once beyond the bound; those that wait already are served, and so is the first call of another
+// line.
 func TestTooManyItemsThatWaitAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]BatchOptions{
@@ -289,27 +290,35 @@ func TestTooManyItemsThatWaitAreRefused(t *testing.T) {
 			t.Parallel()
 			c, ran, gate := echoing(opts)
 			var all sync.WaitGroup
-			call := func(items ...string) {
+			call := func(line string, items ...string) {
 				all.Go(func() {
-					if _, errs := c.Do(t.Context(), "a", items, one); slices.ContainsFunc(errs,
-						func(err error) bool { return err != nil }) {
+					if _, errs := c.Do(t.Context(), line, items, one); errors.Join(errs...) != nil {
 						t.Errorf("%v got %v", items, errs)
 					}
 				})
 			}
-			call("sent")
-			<-ran
-			call("1", "2", "3", "4") // more than the bound by itself, but nothing waits
-			c.inLine(t, 4)
-			if _, errs := c.Do(t.Context(), "b", []string{"5", "6"}, one); !errors.Is(errs[0], ErrOverloaded) ||
-				!errors.Is(errs[1], ErrOverloaded) {
-				t.Errorf("got %v", errs)
+			refused := func(line string, items ...string) {
+				t.Helper()
+				_, errs := c.Do(t.Context(), line, items, one)
+				for _, err := range errs {
+					if !errors.Is(err, ErrOverloaded) {
+						t.Errorf("line %s got %v", line, err)
+					}
+				}
 			}
+			call("a", "sent")
+			<-ran
+			call("a", "1", "2", "3", "4") // more than the bound by itself, but nothing of its line waits
+			c.inLine(t, 4)
+			refused("a", "5", "6")
+			call("b", "5", "6")
+			c.inLine(t, 6)
+			refused("b", "7")
 			gate <- nil
-			if got := <-ran; len(got) != 4 {
+			if got := <-ran; len(got) != 6 {
 				t.Errorf("ran %v", got)
 			}
-			call("7", "8", "9")
+			call("a", "7", "8", "9")
 			c.inLine(t, 3)
 			gate <- nil
 			<-ran
