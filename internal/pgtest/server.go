@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/testcontainers/testcontainers-go"
 	"github.com/testcontainers/testcontainers-go/wait"
+	"go.uber.org/goleak"
 
 	"github.com/ojs-pg/ojs-pg/internal/embedpg"
 )
@@ -49,18 +51,34 @@ func shared() (*server, error) {
 	return current, startErr
 }
 
-// Main runs the tests of a package and stops the server that they used, if it was started here.
-// Use it as the body of TestMain. Without it the server ends with the process.
+// Main runs the tests of a package and stops the server that they used, if it was started here. Where all passed it fails if a
+// goroutine is left: whoever starts one stops it. The body of TestMain is os.Exit(pgtest.Main(m)); without it the server ends with
+// the process.
 func Main(m *testing.M) int {
 	code := m.Run()
 	if current != nil {
+		if current.admin != nil {
+			current.admin.Close()
+		}
 		if err := current.stop(current.kept.Load()); err != nil {
 			fmt.Fprintln(os.Stderr, "stop the test's PostgreSQL:", err)
 			return max(code, 1)
 		}
 	}
-	return code
+	if code != 0 {
+		// A failed test keeps its database, and with it its connections.
+		return code
+	}
+	http.DefaultClient.CloseIdleConnections()
+	if err := goleak.Find(goleak.IgnoreAnyFunction(containerWatcher)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
 }
+
+// containerWatcher holds a connection to the program that removes containers, as long as the process lives.
+const containerWatcher = "github.com/testcontainers/testcontainers-go.(*Reaper).connect.func1"
 
 func startServer() (*server, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
