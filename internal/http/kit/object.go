@@ -46,23 +46,34 @@ func ReadBody(c echo.Context, limit int64, depth int, optional bool) (*Object, e
 		if Kind(raw) != "object" {
 			return nil, Refuse(codeInvalidPayload, "body", "the body must be a JSON object, not %s", Kind(raw))
 		}
-		fields = Members(raw)
+		fields = membersOf(raw, MostMembers+1)
 	}
-	return &Object{Source: raw, Fields: fields, Fault: new(error)}, nil
+	o := &Object{Source: raw, Fault: new(error)}
+	o.take(fields)
+	return o, o.Err()
 }
 
-// readAll reads a body into as much memory as it announces to need, and none if that is too much.
+// readAll reads a body. Its memory grows with what has come, up to the announced length, because a client may announce what it never
+// sends. What is too much is read into no memory.
 func readAll(body io.Reader, announced, limit int64) ([]byte, error) {
 	switch {
 	case announced > limit:
 		_, err := io.Copy(io.Discard, body)
 		return nil, err
-	case announced >= 0:
-		raw := make([]byte, announced)
-		_, err := io.ReadFull(body, raw)
-		return raw, err
+	case announced < 0:
+		return io.ReadAll(body)
 	}
-	return io.ReadAll(body)
+	const first = 64 << 10
+	raw := make([]byte, min(announced, first))
+	for read := 0; ; {
+		n, err := io.ReadFull(body, raw[read:])
+		read += n
+		if err != nil || int64(read) == announced {
+			return raw[:read], err
+		}
+		raw = append(make([]byte, 0, min(announced, 4*int64(read))), raw...)
+		raw = raw[:cap(raw)]
+	}
 }
 
 // ObjectOf reads one object of a list, whose path is at.
@@ -72,8 +83,16 @@ func ObjectOf(m *Member, at string, fault *error) *Object {
 		o.Fail(Invalid(at, "must be an object, not %s", got))
 		return o
 	}
-	o.Fields = m.members()
+	o.take(m.members())
 	return o
+}
+
+// take refuses an object with so many members that not all of them were kept.
+func (o *Object) take(fields []Member) {
+	o.Fields = fields
+	if len(fields) > MostMembers {
+		o.Fail(Invalid(cmp.Or(o.Path, "body"), "must have at most %d members", MostMembers))
+	}
 }
 
 // checkContentType takes the OJS media type and its alias. A missing header counts as JSON:
@@ -247,10 +266,12 @@ func (o *Object) Child(key string) *Object {
 	if o.Typed(key, "object") == nil {
 		return nil
 	}
-	return &Object{Path: o.At(key), Fields: o.member(key).members(), Fault: o.Fault}
+	child := &Object{Path: o.At(key), Fault: o.Fault}
+	child.take(o.member(key).members())
+	return child
 }
 
-// Items reads an optional array whose elements are objects, or should be: see ObjectOf.
+// Items reads an optional array whose elements are objects, or should be: see ObjectOf. Of more than MostMembers it has one more.
 func (o *Object) Items(key string) []Member {
 	raw := o.Typed(key, "array")
 	if raw == nil {
@@ -260,7 +281,7 @@ func (o *Object) Items(key string) []Member {
 		return m.Inner
 	}
 	items := []Member{}
-	for _, item := range Elements(raw) {
+	for _, item := range elements(raw, MostMembers+1) {
 		items = append(items, Member{Raw: item})
 	}
 	return items

@@ -13,6 +13,13 @@ const listOfMany = "jobs"
 // innerLevels is how far objects in objects are taken apart while they are read: options, and meta in it.
 const innerLevels = 2
 
+// MostMembers is how many elements of listOfMany, or members of an object, are kept. Those beyond cost 40 times the memory of their two
+// bytes each in the body. One more is kept, so that a reader sees that there are too many.
+const MostMembers = 10_000
+
+// mostKept is how many members all objects in a body may have before the others are taken apart only when they are read.
+const mostKept = 100_000
+
 // split checks a JSON object as CheckJSON does and takes it apart, in one pass: its fields, those of objects in it, and the elements of
 // listOfMany. The bytes of the members are those of src. Without ok CheckJSON has to say what is wrong, if anything is.
 func split(src []byte, maxDepth int) (fields []Member, ok bool) {
@@ -40,6 +47,7 @@ type splitter struct {
 	src      []byte
 	dec      *jsontext.Decoder
 	maxDepth int
+	kept     int      // members in all
 	open     []Member // of objects and lists whose end has not been read
 	done     []Member // room for the members of those whose end has been
 }
@@ -49,7 +57,7 @@ func (s *splitter) value(key string, levels int) (m Member, ok bool) {
 	m.Key = key
 	kind := s.dec.PeekKind()
 	list := kind == '[' && levels == innerLevels-1 && key == listOfMany
-	if kind == '{' && levels >= 0 || list {
+	if kind == '{' && levels >= 0 && s.kept < mostKept || list {
 		if _, err := s.dec.ReadToken(); err != nil || s.dec.StackDepth() > s.maxDepth {
 			return m, false
 		}
@@ -96,7 +104,11 @@ func (s *splitter) members(list bool, levels int) (out []Member, ok bool) {
 		if !ok {
 			return nil, false
 		}
+		if len(s.open)-first > MostMembers {
+			continue
+		}
 		m.RawKey = rawKey
+		s.kept++
 		s.open = append(s.open, m)
 	}
 	if _, err := s.dec.ReadToken(); err != nil {

@@ -2,9 +2,13 @@ package kit
 
 import (
 	"bytes"
+	"net/http/httptest"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/labstack/echo/v4"
 )
 
 // A body is accepted, and comes apart, as by reading all of it first and taking it apart afterwards.
@@ -57,6 +61,56 @@ func same(t *testing.T, path string, got, want []Member) {
 			same(t, at, got[i].Inner, items)
 		}
 	}
+}
+
+// However many elements or members a body has, few more than are allowed cost memory.
+func TestReadingCostsLittle(t *testing.T) {
+	many := func(one func(i int) string) string {
+		var list strings.Builder
+		for i := range 500_000 {
+			if i > 0 {
+				list.WriteByte(',')
+			}
+			list.WriteString(one(i))
+		}
+		return list.String()
+	}
+	zeros := many(func(int) string { return "0" })
+	for name, body := range map[string]string{
+		"a list":                    `{"jobs":[` + zeros + `]}`,
+		"a list and an escaped NUL": `{"nul":"\\u0000","jobs":[` + zeros + `]}`,
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		o, err := ReadBody(requestWith(body), 16<<20, 100, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(o.Items("jobs")); n != MostMembers+1 {
+			t.Errorf("%s: %d elements", name, n)
+		}
+		runtime.ReadMemStats(&after)
+		if got := after.TotalAlloc - before.TotalAlloc; got > 16<<20 {
+			t.Errorf("%s: %d bytes of memory for a body of %d", name, got, len(body))
+		}
+	}
+	members := many(func(i int) string { return `"` + strconv.Itoa(i) + `":0` })
+	for _, nul := range []string{"", `"nul":"\\u0000",`} {
+		if o, err := ReadBody(requestWith(`{`+nul+members+`}`), 16<<20, 100, false); err == nil {
+			t.Errorf("%d members pass", len(o.Fields))
+		}
+		o, err := ReadBody(requestWith(`{`+nul+`"meta":{`+members+`}}`), 16<<20, 100, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.Child("meta"); o.Err() == nil || !strings.Contains(o.Err().Error(), "meta must have at most 10000 members") {
+			t.Errorf("meta of many members: %v", o.Err())
+		}
+	}
+}
+
+func requestWith(body string) echo.Context {
+	return echo.New().NewContext(httptest.NewRequest("POST", "/", strings.NewReader(body)), httptest.NewRecorder())
 }
 
 // Reading at once is compared with checking all of a body first and taking it apart afterwards.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -150,17 +151,19 @@ type Member struct {
 	Inner  []Member // of an object or a list that was taken apart with what it is in; else nil
 }
 
-// members are those of the object that is this member's value.
+// members are those of the object that is this member's value, at most one more than MostMembers.
 func (m *Member) members() []Member {
 	if m.Inner != nil {
 		return m.Inner
 	}
-	return Members(m.Raw)
+	return membersOf(m.Raw, MostMembers+1)
 }
 
 // Members splits an object that checkJSON or PostgreSQL accepted, in its own order.
-func Members(raw []byte) []Member {
-	pieces := Elements(raw)
+func Members(raw []byte) []Member { return membersOf(raw, math.MaxInt/2) }
+
+func membersOf(raw []byte, most int) []Member {
+	pieces := elements(raw, 2*most)
 	out := make([]Member, len(pieces)/2)
 	for i := range out {
 		key := pieces[2*i]
@@ -173,13 +176,16 @@ var decoders = sync.Pool{New: func() any { return decoder(nil) }}
 
 // Elements splits an array that checkJSON or PostgreSQL accepted; never nil. An object comes
 // apart into keys and values in turn.
-func Elements(raw []byte) [][]byte {
+func Elements(raw []byte) [][]byte { return elements(raw, math.MaxInt) }
+
+// elements is Elements that stops after so many.
+func elements(raw []byte, most int) [][]byte {
 	dec := decoders.Get().(*jsontext.Decoder)
 	defer decoders.Put(dec)
 	dec.Reset(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 	out := make([][]byte, 0, 8)
 	_, err := dec.ReadToken()
-	for kind := dec.PeekKind(); err == nil && kind != ']' && kind != '}'; kind = dec.PeekKind() {
+	for kind := dec.PeekKind(); err == nil && kind != ']' && kind != '}' && len(out) < most; kind = dec.PeekKind() {
 		var v jsontext.Value
 		v, err = dec.ReadValue()
 		end := int(dec.InputOffset())
