@@ -48,14 +48,15 @@ func (a *api) begin(body string) (end func() string) {
 	}
 }
 
-func (a *api) full(r room) {
+// full waits until a body has the place for whole ones.
+func (a *api) full() {
 	a.t.Helper()
 	pgtest.Eventually(a.t, "there is no room", func() bool {
-		give, ok := r.try(r.all / 2)
-		if ok {
-			give()
+		free := a.srv.bodyRoom.places.TryAcquire(1)
+		if free {
+			a.srv.bodyRoom.places.Release(1)
 		}
-		return !ok
+		return !free
 	})
 }
 
@@ -64,7 +65,7 @@ func TestLargeBodiesNeedRoom(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(c *Config) { c.Limits.Bodies, c.Limits.RoomWait = 1<<20, 20*time.Millisecond })
 	end := a.begin(batchOf(900_000))
-	a.full(a.srv.bodyRoom)
+	a.full()
 	for range 3 {
 		r := a.do("POST", "/ojs/v1/jobs/batch", batchOf(800_000)).want(503)
 		r.is(map[string]any{"error.code": "backend_unavailable", "error.retryable": true})
@@ -87,7 +88,7 @@ func TestLargeBodiesWaitForRoom(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(c *Config) { c.Limits.Bodies, c.Limits.RoomWait = 1<<20, time.Minute })
 	end := a.begin(batchOf(900_000))
-	a.full(a.srv.bodyRoom)
+	a.full()
 	waited := make(chan *reply, 1)
 	go func() {
 		r, err := a.send(t.Context(), "POST", "/ojs/v1/jobs/batch", batchOf(800_000))
@@ -107,7 +108,7 @@ func TestLargeBodiesWaitForRoom(t *testing.T) {
 // A body that does not say how long it is takes room as it comes.
 func TestBodiesOfUnknownLengthNeedRoom(t *testing.T) {
 	t.Parallel()
-	a := start(t, func(c *Config) { c.Limits.Bodies = 2 << 20 })
+	a := start(t, func(c *Config) { c.Limits.Bodies, c.Limits.RoomWait = 2<<20, 20*time.Millisecond })
 	send := func(want int) {
 		t.Helper()
 		body := io.MultiReader(strings.NewReader(batchOf(900_000))) // of a type that http.NewRequest does not know
@@ -127,13 +128,68 @@ func TestBodiesOfUnknownLengthNeedRoom(t *testing.T) {
 		}
 	}
 	send(201)
-	give, ok := a.srv.bodyRoom.try(2 << 20)
-	if !ok {
+	if !a.srv.bodyRoom.places.TryAcquire(1) {
 		t.Fatal("the room of the one before is not free")
 	}
 	send(503)
-	give()
+	a.srv.bodyRoom.places.Release(1)
 	send(201)
+}
+
+// Clients that announce large bodies and send nothing keep nobody out.
+func TestAnnouncedBodiesHoldNothing(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(c *Config) { c.Limits.Bodies, c.Limits.RoomWait = 32<<20, 20*time.Millisecond })
+	for range 8 {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(a.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "POST /ojs/v1/jobs/batch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 16<<20)
+		a.do("POST", "/ojs/v1/jobs/batch", batchOf(900_000)).want(201)
+	}
+	if !a.srv.bodyRoom.steps.TryAcquire(16) || !a.srv.bodyRoom.places.TryAcquire(1) {
+		t.Error("room is taken")
+	}
+}
+
+// A body that is refused for its size is not kept in memory, and needs no room.
+func TestRefusedBodiesNeedNoRoom(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(c *Config) { c.Limits.Bodies, c.Limits.RoomWait = 1<<20, 20*time.Millisecond })
+	if !a.srv.bodyRoom.places.TryAcquire(1) {
+		t.Fatal("no room in an idle server")
+	}
+	a.do("POST", "/ojs/v1/jobs", batchOf(2<<20)).want(413)
+}
+
+// One after the other, bodies that find no step of room free get a place for all of them.
+func TestBodiesWaitForPlaces(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(c *Config) {
+		c.Limits.BatchBody, c.Limits.Bodies, c.Limits.RoomWait = 4<<20, 6<<20, time.Minute
+	})
+	var all sync.WaitGroup
+	for range 10 {
+		all.Go(func() {
+			if r, err := a.send(t.Context(), "POST", "/ojs/v1/jobs/batch", largeBatch(3)); err != nil {
+				t.Error(err)
+			} else if r.status != 201 {
+				t.Errorf("%d %.300s", r.status, r.body)
+			}
+		})
+	}
+	all.Wait()
+	if !a.srv.bodyRoom.steps.TryAcquire(2) || !a.srv.bodyRoom.places.TryAcquire(1) {
+		t.Error("room is taken")
+	}
+}
+
+// largeBatch is a batch of so many jobs of 900 kB.
+func largeBatch(jobs int) string {
+	job := `{"type":"a","args":["` + strings.Repeat("x", 900_000) + `"]}`
+	return `{"jobs":[` + job + strings.Repeat(","+job, jobs-1) + `]}`
 }
 
 // Jobs for which there is no room on their way to the client are given back, and the FETCH is told to ask again.
@@ -142,14 +198,13 @@ func TestLargeAnswersNeedRoom(t *testing.T) {
 	a := start(t, func(c *Config) { c.Limits.Answers = 1 << 20 })
 	id := a.push(`{"type":"a","args":["` + strings.Repeat("x", 700_000) + `"],"options":{"queue":"q"}}`)
 	a.push(`{"type":"a","args":[],"options":{"queue":"small"}}`)
-	give, ok := a.srv.answerRoom.try(500_000)
-	if !ok {
+	if !a.srv.answerRoom.TryAcquire(500_000) {
 		t.Fatal("no room in an idle server")
 	}
 	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["q"]}`).want(503).is(map[string]any{"error.code": "backend_unavailable"})
 	a.givenBack(id)
 	a.fetchOne("small")
-	give()
+	a.srv.answerRoom.Release(500_000)
 	if got := a.fetchOne("q"); got.text("jobs.0.id") != id {
 		t.Errorf("fetched %.200s", got.body)
 	}

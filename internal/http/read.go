@@ -6,7 +6,11 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 )
 
-// body reads the request's JSON object.
+// body reads the request's JSON object. What announces to be larger than limit is discarded, and needs no room.
 func (s *Server) body(c echo.Context, limit int64, optional bool) (*kit.Object, error) {
+	r := c.Request()
+	if b, large := r.Body.(*roomyBody); large && r.ContentLength <= limit {
+		b.limit = limit
+	}
 	return kit.ReadBody(c, limit, s.limits.Depth, optional)
 }

@@ -14,108 +14,102 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// A room bounds the bytes of large bodies, or of large answers, that are in memory at once, however many clients there are. What has at
-// most small bytes is not counted.
-type room struct {
-	free *semaphore.Weighted
-	all  int64
-}
-
+// What has at most small bytes is not counted by any room.
 const small = 64 << 10
-
-func newRoom(bytes int64) room { return room{free: semaphore.NewWeighted(bytes), all: bytes} }
-
-// take waits for room until ctx ends. What is larger than the whole room takes all of it.
-func (r room) take(ctx context.Context, bytes int64) (give func(), ok bool) {
-	bytes = min(bytes, r.all)
-	if r.free.Acquire(ctx, bytes) != nil {
-		return nil, false
-	}
-	return func() { r.free.Release(bytes) }, true
-}
-
-// try is take without the waiting.
-func (r room) try(bytes int64) (give func(), ok bool) {
-	bytes = min(bytes, r.all)
-	if !r.free.TryAcquire(bytes) {
-		return nil, false
-	}
-	return func() { r.free.Release(bytes) }, true
-}
 
 func noRoom(what string) *pg.Error {
 	return &pg.Error{Code: kit.CodeAway, Message: "the server has no room for " + what + " at the moment", Hint: "Try again."}
 }
 
-// bodies lets a request with a large body in when there is room for it, and keeps the room until the request is done.
+// bodyRoom bounds the bytes of large request bodies that are in memory at once, however many clients there are.
+//
+// A body takes room step by step as it arrives, so that a client holds no more than it has sent. Bodies that each wait for the others'
+// room would wait for ever. So half of the room is places for whole bodies: one that finds no step free waits for a place, and needs
+// nothing more once it has one.
+type bodyRoom struct {
+	steps, places *semaphore.Weighted
+}
+
+const step = 1 << 20
+
+// newBodyRoom divides bytes; largest is what a whole body has at most.
+func newBodyRoom(bytes, largest int64) bodyRoom {
+	places := max(1, bytes/2/largest)
+	return bodyRoom{
+		steps:  semaphore.NewWeighted(max(0, bytes-places*largest) / step),
+		places: semaphore.NewWeighted(places),
+	}
+}
+
+// bodies makes the room that a body takes free again when its request is done.
 func (s *Server) bodies(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
-		switch {
-		case r.ContentLength < 0:
-			grown := &unannounced{ReadCloser: r.Body, room: s.bodyRoom}
-			defer grown.give()
-			r.Body = grown
-			return next(c)
-		case r.ContentLength <= small:
+		if 0 <= r.ContentLength && r.ContentLength <= small {
 			return next(c)
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), s.limits.RoomWait)
-		defer cancel()
-		give, ok := s.bodyRoom.take(ctx, min(r.ContentLength, s.limits.BatchBody))
-		if !ok {
-			// Most clients look for an answer only when they have sent all, so the body is read, and thrown away, unless the client
-			// waits for leave to send it.
-			if r.Header.Get("Expect") == "" {
-				_, _ = io.Copy(io.Discard, http.MaxBytesReader(c.Response(), r.Body, s.limits.BatchBody))
-			}
-			return noRoom("a body of this size")
-		}
-		defer give()
-		// The time for which the body waited for room is not the client's.
-		_ = http.NewResponseController(c.Response().Writer).SetReadDeadline(time.Now().Add(s.limits.Read))
+		b := &roomyBody{ReadCloser: r.Body, s: s, c: c}
+		defer b.give()
+		r.Body = b
 		return next(c)
 	}
 }
 
-// unannounced is a body whose length nobody knows before its end. It takes room bit by bit and cannot wait for it: two that wait for each
-// other's would wait for ever.
-type unannounced struct {
+// roomyBody is a request body that takes room as it is read.
+type roomyBody struct {
 	io.ReadCloser
-	room  room
+	s     *Server
+	c     echo.Context
+	limit int64 // bytes that the route takes; zero: the body is discarded, and needs no room
 	read  int64
-	taken []func()
+	steps int64
+	place bool
 }
 
-func (u *unannounced) Read(p []byte) (int, error) {
-	const bit = 1 << 20
-	if u.read > small && u.read > int64(len(u.taken))*bit {
-		give, ok := u.room.try(bit)
-		if !ok {
+func (b *roomyBody) Read(p []byte) (int, error) {
+	if b.limit > 0 && b.read > small && b.read >= b.steps*step && !b.place {
+		if !b.take() {
+			// Most clients look for an answer only when they have sent all, so the rest is read, and thrown away.
+			_, _ = io.Copy(io.Discard, io.LimitReader(b.ReadCloser, b.limit-b.read+1))
 			return 0, noRoom("a body of this size")
 		}
-		u.taken = append(u.taken, give)
 	}
-	n, err := u.ReadCloser.Read(p[:min(len(p), small)])
-	u.read += int64(n)
+	n, err := b.ReadCloser.Read(p[:min(len(p), small)])
+	b.read += int64(n)
 	return n, err
 }
 
-func (u *unannounced) give() {
-	for _, give := range u.taken {
-		give()
+// take takes a step if one is free, and otherwise waits for a place.
+func (b *roomyBody) take() bool {
+	if b.s.bodyRoom.steps.TryAcquire(1) {
+		b.steps++
+		return true
+	}
+	ctx, cancel := context.WithTimeout(b.c.Request().Context(), b.s.limits.RoomWait)
+	defer cancel()
+	b.place = b.s.bodyRoom.places.Acquire(ctx, 1) == nil
+	// The time for which the body waited for room is not the client's.
+	_ = http.NewResponseController(b.c.Response().Writer).SetReadDeadline(time.Now().Add(b.s.limits.Read))
+	return b.place
+}
+
+func (b *roomyBody) give() {
+	b.s.bodyRoom.steps.Release(b.steps)
+	if b.place {
+		b.s.bodyRoom.places.Release(1)
 	}
 }
 
-// carry takes room for the jobs of a FETCH until the client has them. Jobs for which there is no room are to be given back.
+// carry takes room for the jobs of a FETCH until the client has them. Jobs for which there is no room are to be given back. What is larger
+// than the whole room takes all of it.
 func (s *Server) carry(jobs []sqlcgen.OjsJob) (give func(), err error) {
 	size := int64(sizeOf(jobs))
 	if size <= small {
 		return func() {}, nil
 	}
-	give, ok := s.answerRoom.try(size)
-	if !ok {
+	size = min(size, s.limits.Answers)
+	if !s.answerRoom.TryAcquire(size) {
 		return nil, noRoom("an answer of this size")
 	}
-	return give, nil
+	return func() { s.answerRoom.Release(size) }, nil
 }

@@ -24,6 +24,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
@@ -111,9 +112,10 @@ type Server struct {
 	handing  context.Context // until TakeBack
 	takeBack context.CancelFunc
 
-	bodyRoom, answerRoom room
-	endings              endings
-	noTenant             defaultTenant
+	bodyRoom   bodyRoom
+	answerRoom *semaphore.Weighted // bytes of large answers to FETCHes, of which limits.Answers may be in memory at once
+	endings    endings
+	noTenant   defaultTenant
 }
 
 // New makes a Server; Handler or Serve puts it to use.
@@ -130,7 +132,8 @@ func New(cfg Config) *Server {
 	}
 	s.kit = kit.New(cfg.DB, cfg.Logger, s.limits.Query)
 	s.q = s.kit.SQL
-	s.bodyRoom, s.answerRoom = newRoom(s.limits.Bodies), newRoom(s.limits.Answers)
+	s.bodyRoom = newBodyRoom(s.limits.Bodies, max(s.limits.Body, s.limits.BatchBody))
+	s.answerRoom = semaphore.NewWeighted(s.limits.Answers)
 	s.endings.ended = s.jobsEnded
 	s.handing, s.takeBack = context.WithCancel(context.Background())
 	if cfg.AllowReset {
