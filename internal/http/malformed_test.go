@@ -329,6 +329,10 @@ func TestMalformed(t *testing.T) {
 			field: "strategy", status: 422,
 		},
 		{
+			name: "fetch, strategy empty", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"strategy":""}`,
+			field: "strategy", status: 422,
+		},
+		{
 			name: "fetch, strategy not served", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"strategy":"weighted"}`,
 			field: "strategy", status: 422,
 		},

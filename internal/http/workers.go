@@ -37,7 +37,7 @@ type fetchRequest struct {
 	WorkerID            string      `json:"worker_id" check:"name"`
 	Count               int32       `json:"count" check:"1..1000"`
 	VisibilityTimeoutMs int32       `json:"visibility_timeout_ms" check:"1.."`
-	Strategy            string      `json:"strategy"`
+	Strategy            *string     `json:"strategy"`
 	Weights             *kit.Object `json:"weights"`
 	WaitMs              *int32      `json:"wait_ms" check:"0.."`
 }
@@ -53,9 +53,9 @@ func (r *fetchRequest) Check(o *kit.Object) {
 		seen[queue] = true
 		return again
 	})
-	if r.Strategy != "" && r.Strategy != "round-robin" {
+	if r.Strategy != nil && *r.Strategy != "round-robin" {
 		o.Fail(kit.Refuse(kit.CodeUnsupported, "strategy",
-			"strategy %q is not supported; this server takes queues round-robin", kit.Clip(r.Strategy)))
+			"strategy %q is not supported; this server takes queues round-robin", kit.Clip(*r.Strategy)))
 	}
 	if r.Weights != nil {
 		o.Fail(kit.Refuse(kit.CodeUnsupported, "weights", "weights of queues are not supported; this server takes queues round-robin"))
