@@ -236,7 +236,12 @@ func Unchecked(ctx context.Context) context.Context { return context.WithValue(c
 func (d *DB) Pool() *pgxpool.Pool { return d.pool }
 
 // Probe asks whether the database answers, on a connection of its own, so that it does not wait for work that keeps all others busy.
-func (d *DB) Probe(ctx context.Context) error { return d.probe.Ping(ctx) }
+// It does not end with ctx: a caller that hangs up would cost the connection.
+func (d *DB) Probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	return d.probe.Ping(ctx)
+}
 
 // Close waits for connections in use, then closes all; Cut spares it that.
 func (d *DB) Close() {
