@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -18,30 +19,38 @@ const (
 
 // GiveBack makes jobs available again whose answer did not reach the client; the attempt does not count. It returns at once. While the
 // database cannot be reached, jobs are tried again until their leases have ended; Options.GiveBacks bounds how many are remembered, and
-// jobs beyond wait for the end of their leases. A job that is not held any more is passed over.
+// jobs beyond wait for the end of their leases, as do those that come after Run has returned. A job that is not held any more is passed
+// over.
 func (d *Dispatcher) GiveBack(jobs []sqlcgen.OjsJob) { d.back.add(jobs) }
 
 // giveBacks are jobs to be given back. One goroutine sends them, so that however many clients leave while the database is away, there is
 // one statement at a time. Its lock is a leaf.
 type giveBacks struct {
-	d *Dispatcher
-
-	mu       sync.Mutex
-	idle     sync.Cond
-	jobs     []heldJob
-	dropped  int  // since the list was empty last
-	running  bool // the goroutine
+	d        *Dispatcher
+	more     chan struct{} // jobs were added
 	stopping chan struct{}
+
+	mu      sync.Mutex
+	idle    sync.Cond
+	jobs    []heldJob
+	dropped int  // since the list was empty last
+	running bool // the goroutine
+	stopped bool // the goroutine has ended and does not start again
 }
 
 // heldJob is a job that its client never got. Its arguments are not kept.
 type heldJob struct {
 	id, lease string
 	until     time.Time // its lease has ended by then
+
+	// Of a job that somebody had locked.
+	pause     time.Duration
+	notBefore time.Time // when it is tried again
+	last      bool      // the server stops, and the next try is the last one
 }
 
 func newGiveBacks(d *Dispatcher) *giveBacks {
-	b := &giveBacks{d: d, stopping: make(chan struct{})}
+	b := &giveBacks{d: d, more: make(chan struct{}, 1), stopping: make(chan struct{})}
 	b.idle.L = &b.mu
 	return b
 }
@@ -54,20 +63,30 @@ func (b *giveBacks) add(jobs []sqlcgen.OjsJob) {
 		j := &jobs[i]
 		switch {
 		case j.Lease == nil || j.LeaseExpiresAt == nil || j.StartedAt == nil:
-		case len(b.jobs) >= b.d.opts.GiveBacks:
+		case b.stopped || len(b.jobs) >= b.d.opts.GiveBacks:
 			b.dropped++
 		default:
 			// The length of the lease from now on: the clocks of server and database may differ.
-			b.jobs = append(b.jobs, heldJob{j.ID, *j.Lease, now.Add(j.LeaseExpiresAt.Sub(*j.StartedAt))})
+			b.jobs = append(b.jobs, heldJob{id: j.ID, lease: *j.Lease, until: now.Add(j.LeaseExpiresAt.Sub(*j.StartedAt))})
 		}
 	}
-	if len(b.jobs) > 0 && !b.running {
+	switch {
+	case b.stopped && b.dropped > 0:
+		b.giveUp(b.dropped, errStopped)
+		b.dropped = 0
+	case b.running:
+		select {
+		case b.more <- struct{}{}:
+		default:
+		}
+	case len(b.jobs) > 0:
 		b.running = true
 		go b.run()
 	}
 }
 
-// stop returns when all jobs are given back, or one more try has failed.
+// stop returns when every job is given back or given up. While the server stops, an error gives up all that are left, after one try that
+// began later than stop; a job that is locked is tried twice.
 func (b *giveBacks) stop() {
 	close(b.stopping)
 	b.mu.Lock()
@@ -75,75 +94,144 @@ func (b *giveBacks) stop() {
 	for b.running {
 		b.idle.Wait()
 	}
+	b.stopped = true
 }
 
 // run gives jobs back until none are left. A failure is logged when it begins and when it is over, with the number of jobs.
 func (b *giveBacks) run() {
-	pause, failing, last := firstGiveBackPause, false, false
-	given, expired := 0, 0
+	pause, failing := firstGiveBackPause, false
+	given, lost := 0, 0
 	for {
-		jobs, lapsed := b.take()
-		expired += lapsed
-		if len(jobs) == 0 {
-			if dropped, done := b.finish(); done {
-				b.report(failing, given, expired, dropped)
-				return
-			}
-			continue
-		}
-		locked, err := b.send(jobs)
-		if err != nil {
-			locked = jobs
-		}
-		given += len(jobs) - len(locked)
-		waiting := b.putBack(locked)
+		stopping := b.isStopping()
+		due := b.take(stopping)
+		lost += due.lapsed
 		switch {
-		case len(locked) == 0:
+		case due.none:
+			b.report(failing, given, lost+due.dropped)
+			return
+		case len(due.jobs) == 0: // somebody has all of them locked
+			b.sleep(time.Until(due.next), stopping, b.more)
+			continue
+		}
+		locked, err := b.send(due.jobs)
+		if err == nil {
+			given += len(due.jobs) - len(locked)
 			pause = firstGiveBackPause
+			b.later(locked, stopping)
 			continue
-		case last:
-			b.d.log.Warn("jobs could not be given back before the server stopped; they come back when their leases end",
-				"jobs", b.clear(), "error", err)
+		}
+		waiting := b.putBack(due.jobs)
+		switch {
+		case stopping:
+			b.giveUp(b.clear(), err)
 			continue
-		case err != nil && !failing:
+		case !failing:
 			failing = true
 			b.d.log.Warn("jobs whose clients left could not be given back; they are tried again until their leases end",
 				"jobs", waiting, "error", err)
 		}
-		select {
-		case <-time.After(pause):
-		case <-b.stopping:
-			last = true
-		}
+		b.sleep(pause, stopping, nil) // the database is away for jobs that come meanwhile, too
 		pause = min(2*pause, maxGiveBackPause)
 	}
 }
 
-func (b *giveBacks) report(failed bool, given, expired, dropped int) {
+// sleep returns after a pause, or when more is sent to or the server begins to stop.
+func (b *giveBacks) sleep(pause time.Duration, stopping bool, more <-chan struct{}) {
+	begins := b.stopping
+	if stopping {
+		begins = nil
+	}
+	select {
+	case <-time.After(pause):
+	case <-more:
+	case <-begins:
+	}
+}
+
+func (b *giveBacks) isStopping() bool {
+	select {
+	case <-b.stopping:
+		return true
+	default:
+		return false
+	}
+}
+
+func (b *giveBacks) report(failed bool, given, lost int) {
 	switch {
-	case expired+dropped > 0:
+	case lost > 0:
 		b.d.log.Warn("jobs come back when their leases end, because they could not be given back before",
-			"jobs", expired+dropped, "given_back", given)
+			"jobs", lost, "given_back", given)
 	case failed:
 		b.d.log.Info("jobs whose clients left are given back", "jobs", given)
 	}
 }
 
-// take takes jobs for one statement off the list. Jobs whose leases have ended are forgotten; lapsed is how many.
-func (b *giveBacks) take() (jobs []heldJob, lapsed int) {
+var (
+	errLocked  = errors.New("another transaction has them locked")
+	errStopped = errors.New("their client left too late")
+)
+
+func (b *giveBacks) giveUp(jobs int, err error) {
+	b.d.log.Warn("jobs could not be given back before the server stopped; they come back when their leases end",
+		"jobs", jobs, "error", err)
+}
+
+// dueJobs are jobs for one statement.
+type dueJobs struct {
+	jobs    []heldJob
+	next    time.Time // when one is due, if none is now
+	lapsed  int       // jobs whose leases have ended, which are forgotten
+	none    bool      // no jobs are left, and the goroutine ends
+	dropped int       // since the list was empty last, if none are left
+}
+
+// take takes jobs that are due off the list. A server that stops does not wait for the next try of a locked one.
+func (b *giveBacks) take(stopping bool) (due dueJobs) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	before := len(b.jobs)
-	b.jobs = slices.DeleteFunc(b.jobs, func(j heldJob) bool { return now.After(j.until) })
-	lapsed = before - len(b.jobs)
-	n := min(len(b.jobs), giveBackItems)
-	jobs = slices.Clone(b.jobs[:n])
-	b.jobs = slices.Delete(b.jobs, 0, n)
-	return jobs, lapsed
+	b.jobs = slices.DeleteFunc(b.jobs, func(j heldJob) bool {
+		switch {
+		case now.After(j.until):
+			due.lapsed++
+			return true
+		case len(due.jobs) < giveBackItems && (!j.notBefore.After(now) || stopping && !j.last):
+			due.jobs = append(due.jobs, j)
+			return true
+		case due.next.IsZero() || j.notBefore.Before(due.next):
+			due.next = j.notBefore
+		}
+		return false
+	})
+	if due.none = len(due.jobs)+len(b.jobs) == 0; due.none {
+		due.dropped, b.dropped, b.jobs, b.running = b.dropped, 0, nil, false
+		b.idle.Broadcast()
+	}
+	return due
 }
 
-// putBack puts jobs at the end of the list, so that others have their turn, and says how many there are.
+// later puts jobs that somebody has locked back on the list, each with a pause of its own, so that no other job waits for them.
+func (b *giveBacks) later(locked []heldJob, stopping bool) {
+	now, again := time.Now(), locked[:0]
+	for _, j := range locked {
+		if j.last {
+			continue
+		}
+		j.pause = min(max(2*j.pause, firstGiveBackPause), maxGiveBackPause)
+		if j.last = stopping; stopping {
+			j.pause = firstGiveBackPause
+		}
+		j.notBefore = now.Add(j.pause)
+		again = append(again, j)
+	}
+	if lost := len(locked) - len(again); lost > 0 {
+		b.giveUp(lost, errLocked)
+	}
+	b.putBack(again)
+}
+
+// putBack puts jobs at the end of the list, and says how many there are.
 func (b *giveBacks) putBack(jobs []heldJob) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -157,18 +245,6 @@ func (b *giveBacks) clear() (n int) {
 	n = len(b.jobs)
 	b.jobs = nil
 	return n
-}
-
-// finish ends the goroutine unless jobs have come meanwhile.
-func (b *giveBacks) finish() (dropped int, done bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.jobs) > 0 {
-		return 0, false
-	}
-	dropped, b.dropped, b.jobs, b.running = b.dropped, 0, nil, false
-	b.idle.Broadcast()
-	return dropped, true
 }
 
 // send gives jobs back in one statement, and returns those that somebody has locked at this moment.

@@ -120,6 +120,60 @@ func TestLostAndLockedJobsKeepNoOtherFromGoingBack(t *testing.T) {
 	}
 }
 
+// However long somebody has a job locked, jobs that come later go back at once; at the end the locked one alone is given up.
+func TestALockedJobSlowsNoOtherDown(t *testing.T) {
+	t.Parallel()
+	log := &logged{}
+	d := New(nil, nil, slog.New(slog.NewTextHandler(log, nil)), Options{
+		Canned: func(n int) []sqlcgen.OjsJob { return make([]sqlcgen.OjsJob, n) },
+	})
+	sent := make(chan string, 1000)
+	d.send.release = func(_ context.Context, ids, _ []string) (locked []string, err error) {
+		for _, id := range ids {
+			sent <- id
+			if strings.HasPrefix(id, "locked") {
+				locked = append(locked, id)
+			}
+		}
+		return locked, nil
+	}
+	now, lease := time.Now(), "l"
+	end := now.Add(24 * time.Hour)
+	giveBack := func(id string) {
+		d.GiveBack([]sqlcgen.OjsJob{{ID: id, Lease: &lease, StartedAt: &now, LeaseExpiresAt: &end}})
+	}
+	giveBack("locked 1")
+	<-sent
+	// It would be tried next in an hour.
+	pgtest.Eventually(t, "the locked job is on the list again", func() bool {
+		d.back.mu.Lock()
+		defer d.back.mu.Unlock()
+		if len(d.back.jobs) == 0 {
+			return false
+		}
+		d.back.jobs[0].notBefore = time.Now().Add(time.Hour)
+		return true
+	})
+	for i := range 3 {
+		id := fmt.Sprint("free ", i)
+		giveBack(id)
+		for got := ""; got != id; {
+			got = <-sent
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	d.Run(ctx)
+	lines := strings.Join(log.lines(), "\n")
+	if !strings.Contains(lines, "before the server stopped") || !strings.Contains(lines, "jobs=1 ") {
+		t.Errorf("logged %s", lines)
+	}
+	giveBack("late")
+	if d.back.running || len(d.back.jobs) > 0 || strings.Count(strings.Join(log.lines(), ""), "before the server stopped") != 2 {
+		t.Errorf("running %v with %d jobs, logged %q", d.back.running, len(d.back.jobs), log.lines())
+	}
+}
+
 // Without a database the list stays within its bound, and forgets jobs whose leases have ended.
 func TestTheListOfJobsToGiveBackIsBounded(t *testing.T) {
 	t.Parallel()
