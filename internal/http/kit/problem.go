@@ -50,7 +50,11 @@ func (p *Problems) Write(err error, c echo.Context) {
 	problem := p.Classify(err)
 	NameHeader(problem, r.Header)
 	level := slog.LevelDebug
-	if problem.Status >= 500 && !left {
+	switch {
+	case problem.Status < 500 || left:
+	case problem.Status == http.StatusServiceUnavailable && problem.Err == nil:
+		level = slog.LevelWarn // nothing failed: there was no room
+	default:
 		level = slog.LevelError
 	}
 	log.Log(r.Context(), level, "request refused", "status", problem.Status, "code", problem.Code, "error", err)
