@@ -19,8 +19,8 @@ func adminCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "admin",
 		Usage: "look at tenants, queues and workers, and steer them",
-		Description: `Needs the database alone, no server: a login that is a member of ojs_operator, or ojs_service, or owns
-the database. Prints tables; --json prints the same rows for programs.
+		Description: `Needs the database alone, no server: a login that is a member of ojs_operator, or ojs_service.
+Prints tables; --json prints the same rows for programs.
 
     ojs-pg admin queues
     ojs-pg admin --tenant acme queues
@@ -202,7 +202,18 @@ func record[T any](o *operator, row T) error {
 	return admin.Record(o.out, row)
 }
 
+// forAll refuses a tenant. A command that overlooked it would do for all what was meant for one.
+func (o *operator) forAll(what string) error {
+	if o.tenant != nil {
+		return usageError{errors.New(what + " for all tenants: leave out --tenant")}
+	}
+	return nil
+}
+
 func listTenants(ctx context.Context, o *operator) error {
+	if err := o.forAll("the list is"); err != nil {
+		return err
+	}
 	limit, skip := o.page()
 	names, err := o.sql.TenantNames(ctx, sqlcgen.TenantNamesParams{MaxRows: limit, Skip: skip})
 	if err != nil {
@@ -221,6 +232,9 @@ func listTenants(ctx context.Context, o *operator) error {
 }
 
 func showTenant(ctx context.Context, o *operator) error {
+	if o.tenant != nil {
+		return usageError{errors.New("the tenant is the argument: leave out --tenant")}
+	}
 	rows, err := o.sql.Tenants(ctx, []string{o.argument()})
 	if err != nil {
 		return err
@@ -273,8 +287,8 @@ func showQueue(ctx context.Context, o *operator) error {
 
 func pauseQueue(do func(*sqlcgen.Queries, context.Context, string) (sqlcgen.OjsQueue, error)) func(context.Context, *operator) error {
 	return func(ctx context.Context, o *operator) error {
-		if o.tenant != nil {
-			return usageError{errors.New("a queue is paused for all tenants: leave out --tenant")}
+		if err := o.forAll("a queue is paused"); err != nil {
+			return err
 		}
 		queue, err := do(o.sql, ctx, o.argument())
 		if err != nil {
@@ -383,6 +397,9 @@ func bulkDeadLetters(
 
 func showDispatch(call func(*sqlcgen.Queries, context.Context) (sqlcgen.OjsDispatch, error)) func(context.Context, *operator) error {
 	return func(ctx context.Context, o *operator) error {
+		if err := o.forAll("dispatch is held"); err != nil {
+			return err
+		}
 		d, err := call(o.sql, ctx)
 		if err != nil {
 			return err

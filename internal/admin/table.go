@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Table prints rows, a slice of structs, under the JSON names of the columns that are asked for; without any, all of them.
@@ -75,6 +78,15 @@ func field(v reflect.Value, name string) reflect.Value {
 
 // cell is a value as a person reads it; empty if there is none.
 func cell(v reflect.Value) string {
+	text := plain(v)
+	// Workers name themselves, and their escape sequences would steer the operator's terminal.
+	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) || !utf8.ValidString(text) {
+		return strconv.Quote(text)
+	}
+	return text
+}
+
+func plain(v reflect.Value) string {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {
 			return ""
