@@ -125,6 +125,32 @@ func TestTheListenerTriesAgainWhenASessionHangs(t *testing.T) {
 	heard(t, w)
 }
 
+// The time to begin to listen does not count while hosts that do not answer are passed over.
+func TestTheListenerReachesTheLastHost(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { silent.Close() })
+	address, err := url.Parse(d.ServiceURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.Host = silent.Addr().String() + "," + address.Host
+	query := address.Query()
+	query.Set("connect_timeout", "1") // more than the time to begin to listen
+	address.RawQuery = query.Encode()
+	db, err := pg.Open(t.Context(), pg.Config{URL: d.ServiceURL, ListenURL: address.String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	l, _ := listener(t, db, (*pg.Listener).Hasty)
+	pgtest.Eventually(t, "the listener is connected", func() bool { return l.Backend() != 0 })
+}
+
 // During a migration a thousand elements of a statement may fail at once.
 func TestAThousandErrorsAskOnceWhetherTheSchemaChanges(t *testing.T) {
 	t.Parallel()

@@ -21,7 +21,7 @@ import (
 const (
 	channel = "ojs_wake"
 
-	listenTimeout  = 10 * time.Second // to connect and to begin to listen
+	listenTimeout  = 10 * time.Second // to begin to listen, once connected
 	pingInterval   = 30 * time.Second // notices a connection that died without a word
 	pingTimeout    = 5 * time.Second
 	closeTimeout   = 2 * time.Second
@@ -125,21 +125,21 @@ func (l *Listener) listen(ctx context.Context) error {
 	}
 }
 
-// connect opens the connection and begins to listen, within listenTimeout: a server that accepts connections and answers nothing must not
-// keep us from trying another one.
+// connect opens the connection, for which each host of the URL has its connect_timeout, and then begins to listen within listenTimeout: a
+// server that accepts connections and answers nothing must not keep us from trying another one.
 func (l *Listener) connect(ctx context.Context) (conn *pgx.Conn, backend int32, err error) {
-	connecting, cancel := context.WithTimeout(ctx, l.listenTimeout)
-	defer cancel()
 	config := l.db.listen.Copy()
 	// Other servers tell by the name whether the session is still the one that they have seen (ojs.duty).
 	config.RuntimeParams["application_name"] += " listens " + rand.Text()[:8]
-	conn, err = pgx.ConnectConfig(connecting, config)
+	conn, err = pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, 0, err
 	}
-	err = conn.QueryRow(connecting, sessionSettings).Scan(&backend)
+	beginning, cancel := context.WithTimeout(ctx, l.listenTimeout)
+	defer cancel()
+	err = conn.QueryRow(beginning, sessionSettings).Scan(&backend)
 	if err == nil {
-		_, err = conn.Exec(connecting, "listen "+channel)
+		_, err = conn.Exec(beginning, "listen "+channel)
 	}
 	if err != nil {
 		closeSoon(ctx, conn)

@@ -61,15 +61,13 @@ type DB struct {
 }
 
 const (
-	openTimeout  = 30 * time.Second // to connect to any of the hosts and read the table of problems
+	openTimeout  = 30 * time.Second // to read the table of problems, once connected
 	checkTimeout = 10 * time.Second // to read the schema's hash
 )
 
-// Open connects and loads the table of problems, within 30 s. A database without our schema opens too,
-// for CheckSchema to explain.
+// Open connects, for which each host of the URL has its connect_timeout, and loads the table of problems within 30 s. A database without
+// our schema opens too, for CheckSchema to explain.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(cfg.openTimeout, openTimeout))
-	defer cancel()
 	lifetime, cut := context.WithCancel(context.Background())
 	pool, err := openPool(cfg, lifetime)
 	if err != nil {
@@ -89,7 +87,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		d.listen, err = listenConfig(cfg, lifetime)
 	}
 	if err == nil {
-		err = d.connect(ctx)
+		err = d.connect(ctx, cmp.Or(cfg.openTimeout, openTimeout))
 	}
 	if err != nil {
 		d.Cut() // a session that hangs must not keep Close waiting
@@ -99,10 +97,14 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	return d, nil
 }
 
-func (d *DB) connect(ctx context.Context) error {
-	if err := d.pool.Ping(ctx); err != nil {
+func (d *DB) connect(ctx context.Context, timeout time.Duration) error {
+	conn, err := d.pool.Acquire(ctx)
+	if err != nil {
 		return fmt.Errorf("connect to the database: %w", err)
 	}
+	conn.Release()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	return d.loadProblems(ctx)
 }
 
