@@ -210,6 +210,33 @@ func TestLargeAnswersNeedRoom(t *testing.T) {
 	}
 }
 
+// So do lists.
+func TestLargeListsNeedRoom(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(c *Config) { c.Limits.Answers = 1 << 20 })
+	id := a.bury("q", "Timeout")
+	large := a.push(`{"type":"a","args":["` + strings.Repeat("x", 700_000) + `"],
+		"options":{"queue":"large","retry":{"max_attempts":1,"on_exhaustion":"dead_letter"}}}`)
+	a.fetchOne("large")
+	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+large+`","error":{"code":"boom","message":"m"}}`).want(200)
+	done := a.push(`{"type":"a","args":[],"options":{"queue":"done"}}`)
+	a.fetchOne("done")
+	a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+done+`","result":"`+strings.Repeat("x", 700_000)+`"}`).want(200)
+	lists := func(want int) {
+		t.Helper()
+		a.do("GET", "/ojs/v1/dead-letter", "").want(want)
+		a.do("POST", "/ojs/v1/jobs/results", `{"ids":["`+done+`"]}`).want(want)
+	}
+	lists(200)
+	if !a.srv.answerRoom.TryAcquire(500_000) {
+		t.Fatal("no room in an idle server")
+	}
+	lists(503)
+	a.do("GET", "/ojs/v1/dead-letter?queue=q", "").want(200).is(map[string]any{"jobs.0.id": id})
+	a.srv.answerRoom.Release(500_000)
+	lists(200)
+}
+
 // An answer without a status would be an empty 200, also for a request that was given up: somebody may stand between.
 func TestEveryAnswerHasAStatus(t *testing.T) {
 	t.Parallel()

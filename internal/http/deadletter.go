@@ -54,6 +54,11 @@ func (s *Server) listDeadLetters(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	give, err := s.carry(sizeOf(jobs))
+	if err != nil {
+		return err
+	}
+	defer give()
 	return kit.Blob(c, http.StatusOK, kit.Listed(s.appendJobs(nil, jobs, nil), []string{"jobs", "items"}, func(w *kit.Writer) {
 		w.Integer("total", total)
 		w.Pagination(kit.Pagination(int(total), limit, offset, len(jobs)))

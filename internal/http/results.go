@@ -162,6 +162,15 @@ func (s *Server) listResults(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	size := 0
+	for i := range rows {
+		size += len(rows[i].Result) + len(rows[i].Error)
+	}
+	give, err := s.carry(size)
+	if err != nil {
+		return err
+	}
+	defer give()
 	found := make(map[string]*outcome, len(rows))
 	for i := range rows {
 		found[rows[i].ID] = (*outcome)(&rows[i])

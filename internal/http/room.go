@@ -11,7 +11,6 @@ import (
 
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
-	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 // What has at most small bytes is not counted by any room.
@@ -100,16 +99,15 @@ func (b *roomyBody) give() {
 	}
 }
 
-// carry takes room for the jobs of a FETCH until the client has them. Jobs for which there is no room are to be given back. What is larger
-// than the whole room takes all of it.
-func (s *Server) carry(jobs []sqlcgen.OjsJob) (give func(), err error) {
-	size := int64(sizeOf(jobs))
+// carry takes room for the bytes of an answer until the client has them. The jobs of a FETCH for which there is no room are to be given
+// back. What is larger than the whole room takes all of it.
+func (s *Server) carry(size int) (give func(), err error) {
 	if size <= small {
 		return func() {}, nil
 	}
-	size = min(size, s.limits.Answers)
-	if !s.answerRoom.TryAcquire(size) {
+	bytes := min(int64(size), s.limits.Answers)
+	if !s.answerRoom.TryAcquire(bytes) {
 		return nil, noRoom("an answer of this size")
 	}
-	return func() { s.answerRoom.Release(size) }, nil
+	return func() { s.answerRoom.Release(bytes) }, nil
 }

@@ -41,7 +41,7 @@ type Limits struct {
 	BatchJobs int   // jobs in one batch; default 1000
 	List      int64 // bytes of jobs or results in one answer that lists them; default 16 MiB
 	Bodies    int64 // bytes of all request bodies above 64 KiB under way; default 128 MiB
-	Answers   int64 // bytes of jobs, above 64 KiB each, in all answers to FETCHes under way; default 128 MiB
+	Answers   int64 // bytes of jobs, above 64 KiB each, in all answers to FETCHes and lists under way; default 128 MiB
 	Depth     int   // levels of JSON, the body itself being the first; default 100
 	Headers   int   // bytes of all request headers; default 32 KiB
 
@@ -113,7 +113,7 @@ type Server struct {
 	takeBack context.CancelFunc
 
 	bodyRoom   bodyRoom
-	answerRoom *semaphore.Weighted // bytes of large answers to FETCHes, of which limits.Answers may be in memory at once
+	answerRoom *semaphore.Weighted // bytes of large answers, of which limits.Answers may be in memory at once
 	endings    endings
 	noTenant   defaultTenant
 }

@@ -85,7 +85,7 @@ func (s *Server) fetch(c echo.Context) error {
 			s.dispatch.GiveBack(jobs)
 		}
 	}()
-	give, err := s.carry(jobs)
+	give, err := s.carry(sizeOf(jobs))
 	if err != nil {
 		return err
 	}
