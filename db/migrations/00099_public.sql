@@ -85,7 +85,7 @@ grant insert (tenant_id)
 -- +goose StatementBegin
 select ojs._to_each('{
         fetch, fetch_many, configure_tenant,
-        ack_many, settle, _extend, tick, job_results,
+        ack_many, settle, release_many, _extend, tick, job_results,
         _arrivals, _recent, _oldest_aside, _own_shards, _own_shard_counts, _put_aside, _retry_dead, _delete_dead,
         _check_beat, _record_beat, _check_workers, _end_workers, _trim_cron_runs}',
     'alter function %1$s set enable_bitmapscan = off;
