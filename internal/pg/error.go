@@ -124,7 +124,10 @@ type changing struct {
 	is      bool
 }
 
-const changingKept = time.Second
+const (
+	changingKept  = time.Second
+	changingAgain = 100 * time.Millisecond // after the question failed
+)
 
 func (d *DB) schemaChanging() bool {
 	c := &d.changing
@@ -134,7 +137,12 @@ func (d *DB) schemaChanging() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		is, err := sqlcgen.New(d.pool).SchemaChanging(ctx)
-		c.is, c.askedAt = err == nil && is, time.Now()
+		c.askedAt = time.Now()
+		if err == nil {
+			c.is = is
+		} else {
+			c.askedAt = c.askedAt.Add(changingAgain - changingKept) // the old answer holds, but not for long: it is not known to be right
+		}
 	}
 	return c.is
 }
