@@ -51,13 +51,13 @@ func (d *Dispatcher) fetchMany(ctx context.Context, parts []*part) error {
 		batch.Queue(fetchMany, p.arguments()...)
 	}
 	results := d.db.Pool().SendBatch(ctx, batch)
+	defer results.Close() //nolint:errcheck // the error is returned before; a panic while a row is read must not keep the connection
 	for _, p := range parts {
 		rows, err := results.Query()
 		if err == nil {
 			err = p.read(rows)
 		}
 		if err != nil {
-			_ = results.Close() // the same error
 			return err
 		}
 	}
