@@ -3,6 +3,7 @@ package pg_test
 import (
 	"context"
 	"errors"
+	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -239,9 +240,16 @@ func TestReset(t *testing.T) {
 	if _, err := d.Pool.Exec(ctx, "grant ojs_operator to "+pgx.Identifier{d.RoleName("service")}.Sanitize()); err != nil {
 		t.Fatal(err)
 	}
+	address, err := url.Parse(d.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := address.Query()
+	query.Set("pool_max_conns", "3") // a server's URL
+	address.RawQuery = query.Encode()
 	for range 2 {
 		use()
-		if err := pg.Reset(ctx, d.URL); err != nil {
+		if err := pg.Reset(ctx, address.String()); err != nil {
 			t.Fatal(err)
 		}
 		var left int

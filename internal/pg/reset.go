@@ -3,14 +3,12 @@ package pg
 import (
 	"context"
 	"fmt"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // Reset removes everything that clients have put into the database at url, whose role must be
 // a superuser: for conformance runs. It tries again while servers are in its way, until ctx ends.
 func Reset(ctx context.Context, url string) error {
-	conn, err := pgx.Connect(ctx, url)
+	conn, err := connectAlone(ctx, url)
 	if err != nil {
 		return fmt.Errorf("connect to reset the database: %w", err)
 	}

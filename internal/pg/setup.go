@@ -10,7 +10,7 @@ import (
 // CreateDatabase makes a database if it is absent. url is any database of the server, with
 // a role that may.
 func CreateDatabase(ctx context.Context, url, name string) error {
-	conn, err := pgx.Connect(ctx, url)
+	conn, err := connectAlone(ctx, url)
 	if err != nil {
 		return fmt.Errorf("connect to create the database: %w", err)
 	}
@@ -31,7 +31,7 @@ func CreateDatabase(ctx context.Context, url, name string) error {
 // CreateServerRole makes a login role for servers if it is absent: a member of ojs_service and
 // of nothing else. It sets the password in any case.
 func CreateServerRole(ctx context.Context, url, role, password string) error {
-	conn, err := pgx.Connect(ctx, url)
+	conn, err := connectAlone(ctx, url)
 	if err != nil {
 		return fmt.Errorf("connect to create the role %s: %w", role, err)
 	}
@@ -50,4 +50,13 @@ func CreateServerRole(ctx context.Context, url, role, password string) error {
 		}
 	}
 	return nil
+}
+
+// connectAlone opens a connection outside of any pool. The URL may be a server's, with settings of a pool.
+func connectAlone(ctx context.Context, url string) (*pgx.Conn, error) {
+	cfg, _, err := parseURL(url)
+	if err != nil {
+		return nil, fmt.Errorf("read the database URL: %w", err)
+	}
+	return pgx.ConnectConfig(ctx, cfg.ConnConfig)
 }
