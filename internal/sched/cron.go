@@ -13,6 +13,7 @@ import (
 
 	"github.com/netresearch/go-cron"
 
+	"github.com/ojs-pg/ojs-pg/internal/guard"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -32,7 +33,8 @@ func NewCron(db *pg.DB, log *slog.Logger) *Cron {
 // planned cron jobs in one go; the next tick brings the others.
 const planned = 1000
 
-// Plan tells the times of all cron jobs that have no plan. One that cannot be planned keeps no other from it; the error names all such.
+// Plan tells the times of all cron jobs that have no plan. One that cannot be planned keeps no other from it; the error names all such. An
+// error that is not of one cron job, such as a database that is away, ends it.
 func (c *Cron) Plan(ctx context.Context) error {
 	rows, err := c.q.UnplannedCrons(pg.Unchecked(ctx), planned)
 	if err != nil {
@@ -40,10 +42,18 @@ func (c *Cron) Plan(ctx context.Context) error {
 	}
 	var failed []error
 	for _, r := range rows {
-		if _, err := c.plan(ctx, r); err != nil {
-			failed = append(failed, err)
+		err := guard.Call(func() error {
+			_, err := c.plan(ctx, r)
+			return err
+		})
+		if err == nil {
+			continue
 		}
-		if ctx.Err() != nil {
+		failed = append(failed, err)
+		var panicked *guard.Panic
+		if errors.As(err, &panicked) {
+			c.log.Error("planning a cron job panicked", "id", r.ID, "expression", r.Expression, "timezone", r.Timezone, "error", err)
+		} else if !pg.ItemFault(err) {
 			break
 		}
 	}

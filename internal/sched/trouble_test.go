@@ -102,6 +102,27 @@ func TestUpkeepThatPanicsGoesOn(t *testing.T) {
 	wantLogged(t, log, panicked, "a mistake in upkeep")
 }
 
+// A mistake that one cron job brings out keeps no other from being planned in the same go.
+func TestACronJobThatPanicsKeepsNoOtherFromBeingPlanned(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if _, err := db.Pool.Exec(t.Context(), `
+		select ojs.put_cron(name, '0 0 30 2 *', 'a') from unnest(array['a', 'b', 'c']) name`); err != nil {
+		t.Fatal(err)
+	}
+	log := &logs{}
+	logger, panicked := panickyLog(log, "a cron job cannot be planned")
+	if err := NewCron(db.Open(), logger).Plan(t.Context()); err == nil {
+		t.Error("no error")
+	}
+	wantLogged(t, log, panicked, "a mistake in a cron job")
+	var planned int
+	if err := db.Pool.QueryRow(t.Context(), "select count(*) from ojs.cron where error is not null").Scan(&planned); err != nil ||
+		planned != 2 {
+		t.Errorf("%d are dealt with (%v)", planned, err)
+	}
+}
+
 // The one that cannot be planned comes first each time, and the others are planned all the same.
 func TestABadCronJobKeepsNoOtherFromBeingPlanned(t *testing.T) {
 	t.Parallel()
