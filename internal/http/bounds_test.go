@@ -267,6 +267,12 @@ func TestReadinessDoesNotWaitForWork(t *testing.T) {
 	a.do("GET", "/ojs/v1/ready", "").want(200)
 	a.do("GET", "/ojs/v1/health", "").want(200).is(map[string]any{"status": "ok", "backend.status": "healthy"})
 	a.do("GET", "/health", "").want(200).is(map[string]any{"status": "ok"}).absent("backend")
+
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := a.srv.db.Probe(gone); err != nil {
+		t.Errorf("a client that hangs up ends the question: %v", err)
+	}
 }
 
 // However many requests wait for results, one statement looks for all of them.

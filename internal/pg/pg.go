@@ -237,8 +237,8 @@ func Unchecked(ctx context.Context) context.Context { return context.WithValue(c
 // Pool runs generated queries; their errors go through Err.
 func (d *DB) Pool() *pgxpool.Pool { return d.pool }
 
-// Probe asks whether the database answers, on a connection of its own, so that it does not wait for work that keeps all others busy.
-// It does not end with ctx: a caller that hangs up would cost the connection.
+// Probe asks whether the database answers within 2 s, on a connection of its own, so that it does not wait for work that keeps all
+// others busy. It does not end with ctx: a caller that hangs up would cost the connection.
 func (d *DB) Probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
