@@ -61,8 +61,8 @@ func (d *Dispatcher) lineUp(g *group) {
 	}
 }
 
-// decide takes one decision after the other until no group is in line. A panic of a statement is the error of its requests; one in the
-// bookkeeping ends the process, because requests would wait for ever.
+// decide takes one decision after the other until no group is in line. A panic of a statement is the error of its requests; one in this
+// goroutine's bookkeeping ends the process, because requests would wait for ever.
 func (d *Dispatcher) decide(s *decider) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -199,7 +199,7 @@ func (l *Listener) wakeAll() {
 }
 
 // OnToken has f called at every notification that carries token, and when the connection that listens comes or goes, until stop is called.
-// Any number of functions may have the same token. f must not block.
+// A call under way may still arrive after stop. Any number of functions may have the same token. f must not block.
 func (l *Listener) OnToken(token string, f func()) (stop func()) { return l.tokens.add(token, f) }
 
 // Backend is the process id of the session that listens, while notifications arrive; else 0.

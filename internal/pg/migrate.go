@@ -129,7 +129,7 @@ const (
 	// About five minutes of tries.
 	maxLockTries = 130
 
-	// The server may be gone when the lock on migrations is given back, or when a connection is set up.
+	// The server may be gone when the lock on migrations is given back.
 	unlockTimeout = 5 * time.Second
 )
 

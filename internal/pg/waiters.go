@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/guard"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -114,9 +115,16 @@ func (w wakeSet) add(q *queue) {
 	}
 }
 
+// wake wakes all, also when one of them panics.
 func (w wakeSet) wake() {
 	for s := range w {
-		s.wake()
+		err := guard.Call(func() error {
+			s.wake()
+			return nil
+		})
+		if err != nil {
+			s.listener.log.Error("a subscriber panicked when it was woken", "error", err)
+		}
 	}
 }
 
