@@ -51,7 +51,7 @@ func (d *Dispatcher) fetchMany(ctx context.Context, parts []*part) error {
 		batch.Queue(fetchMany, p.arguments()...)
 	}
 	results := d.db.Pool().SendBatch(ctx, batch)
-	defer results.Close() //nolint:errcheck // the error is returned before; a panic while a row is read must not keep the connection
+	defer func() { _ = results.Close() }() // a panic while a row is read would keep the connection
 	for _, p := range parts {
 		rows, err := results.Query()
 		if err == nil {
