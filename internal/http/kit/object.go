@@ -26,6 +26,8 @@ func ReadBody(c echo.Context, limit int64, depth int, optional bool) (*Object, e
 		var known *pg.Error
 		switch {
 		case errors.As(err, &tooLarge):
+			const most = 16 << 20
+			_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, most))
 			return nil, Refuse(codeTooLarge, "body", "the body is larger than %d bytes", limit)
 		case errors.As(err, &known):
 			return nil, known
