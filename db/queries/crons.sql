@@ -1,11 +1,13 @@
 -- name: PutCron :one
-select * from ojs.put_cron(@name::text, @expression::text, @type::text, @args::json, @timezone::text, @queue::text, @priority::int, @meta::jsonb, sqlc.narg('retry')::jsonb,
-    sqlc.narg('max_attempts')::int, sqlc.narg('timeout_ms')::int, sqlc.narg('visibility_timeout_ms')::int, sqlc.narg('tags')::text[], sqlc.narg('options')::json, sqlc.narg('extra')::json,
+select * from ojs.put_cron(@name::text, @expression::text, @type::text, @args::json, @timezone::text, @queue::text, @priority::int,
+    @meta::jsonb, sqlc.narg('retry')::jsonb, sqlc.narg('max_attempts')::int, sqlc.narg('timeout_ms')::int,
+    sqlc.narg('visibility_timeout_ms')::int, sqlc.narg('tags')::text[], sqlc.narg('options')::json, sqlc.narg('extra')::json,
     @overlap_policy::text, @catch_up::text, sqlc.narg('enabled')::boolean, sqlc.narg('description')::text, sqlc.narg('tenant')::text);
 
 -- name: ConfigureCron :one
-select * from ojs.configure_cron(@name::text, sqlc.narg('enabled')::boolean, sqlc.narg('expression')::text, sqlc.narg('timezone')::text, sqlc.narg('overlap_policy')::text,
-    sqlc.narg('catch_up')::text, sqlc.narg('description')::text, sqlc.narg('tenant')::text);
+select * from ojs.configure_cron(@name::text, sqlc.narg('enabled')::boolean, sqlc.narg('expression')::text,
+    sqlc.narg('timezone')::text, sqlc.narg('overlap_policy')::text, sqlc.narg('catch_up')::text,
+    sqlc.narg('description')::text, sqlc.narg('tenant')::text);
 
 -- name: DeleteCron :one
 select * from ojs.delete_cron(@name::text, sqlc.narg('tenant')::text);
@@ -19,7 +21,8 @@ select * from ojs.cron_info(@name::text, sqlc.narg('tenant')::text);
 -- name: Crons :many
 select sqlc.embed(c), count(*) over () as total
 from ojs.cron c
-where (sqlc.narg('tenant')::text is null or c.tenant_id = sqlc.narg('tenant')) and (sqlc.narg('enabled')::boolean is null or c.enabled = sqlc.narg('enabled'))
+where (sqlc.narg('tenant')::text is null or c.tenant_id = sqlc.narg('tenant'))
+    and (sqlc.narg('enabled')::boolean is null or c.enabled = sqlc.narg('enabled'))
 order by c.name, c.tenant_id
 limit @max_rows::int offset @skip::int;
 
@@ -31,7 +34,8 @@ order by due_at desc
 limit @max_rows::int offset @skip::int;
 
 -- name: UnplannedCrons :many
-select c.id::uuid as id, c.rev::bigint as rev, c.expression::text as expression, c.timezone::text as timezone, c.anchor_at::timestamptz as anchor_at, c.after_at::timestamptz as after_at
+select c.id::uuid as id, c.rev::bigint as rev, c.expression::text as expression, c.timezone::text as timezone,
+    c.anchor_at::timestamptz as anchor_at, c.after_at::timestamptz as after_at
 from ojs.unplanned_crons(@max_rows::int) c(id, rev, expression, timezone, anchor_at, after_at);
 
 -- name: PlanCron :many

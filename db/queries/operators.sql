@@ -1,22 +1,25 @@
 -- name: QueueNames :many
 select n.queue as name, count(*) over () as total
 from ojs._queue_names n
-where sqlc.narg('tenant')::text is null or n.queue in (select t.queue from ojs.shard_stats t where t.tenant_id = sqlc.narg('tenant')::text)
+where sqlc.narg('tenant')::text is null
+    or n.queue in (select t.queue from ojs.shard_stats t where t.tenant_id = sqlc.narg('tenant')::text)
 order by n.queue
 limit @max_rows::int offset @skip::int;
 
 -- name: Queues :many
 select s.queue as name, case when s.paused then 'paused' else 'active' end::text as status, s.paused, s.total_jobs,
-    coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms, (s.available + s.scheduled + s.pending)::bigint as depth,
-    s.available, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
+    coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
+    (s.available + s.scheduled + s.pending)::bigint as depth, s.available, s.active, s.scheduled,
+    s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
 from ojs.queue_stats s
 where s.queue = any (@names::text[])
 order by s.queue;
 
 -- name: TenantQueues :many
-select s.queue as name, case when q.paused then 'paused' else 'active' end::text as status, coalesce(q.paused, false)::boolean as paused, s.total_jobs,
-    coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms, (s.available + s.scheduled + s.pending)::bigint as depth,
-    s.available, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
+select s.queue as name, case when q.paused then 'paused' else 'active' end::text as status, coalesce(q.paused, false)::boolean as paused,
+    s.total_jobs, coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
+    (s.available + s.scheduled + s.pending)::bigint as depth, s.available, s.active, s.scheduled,
+    s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
 from ojs.shard_stats s left join ojs.queue q on q.queue = s.queue
 where s.tenant_id = @tenant::text and s.queue = any (@names::text[])
 order by s.queue;
@@ -65,5 +68,7 @@ order by s.tenant_id;
 select * from ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, sqlc.narg('priority_boost')::int);
 
 -- name: Events :many
-select e.id::text as id, e.type::text as type, e.at::timestamptz as at, e.tenant_id::text as tenant_id, e.queue::text as queue, e.subject::text as subject, e.data::jsonb as data
-from ojs.events(sqlc.narg('types')::text[], sqlc.narg('queues')::text[], @max_rows::int, sqlc.narg('tenant')::text) e(id, type, at, tenant_id, queue, subject, data);
+select e.id::text as id, e.type::text as type, e.at::timestamptz as at, e.tenant_id::text as tenant_id,
+    e.queue::text as queue, e.subject::text as subject, e.data::jsonb as data
+from ojs.events(sqlc.narg('types')::text[], sqlc.narg('queues')::text[], @max_rows::int, sqlc.narg('tenant')::text)
+    e(id, type, at, tenant_id, queue, subject, data);

@@ -11,4 +11,6 @@ select ojs.stand_down(@token::text)::boolean as was_on_duty;
 
 -- name: Upkeep :one
 with upkeep as (select ojs.upkeep() as done)
-select coalesce((upkeep.done).task, '')::text as task, coalesce((upkeep.done).step, '')::text as step, (upkeep.done).next_in_ms::int as next_in_ms from upkeep;
+select coalesce((upkeep.done).task, '')::text as task, coalesce((upkeep.done).step, '')::text as step,
+    (upkeep.done).next_in_ms::int as next_in_ms
+from upkeep;

@@ -1,15 +1,22 @@
 -- name: Beat :one
-with beat as (select ojs.beat(@worker_id::text, @ids::uuid[], sqlc.narg('state')::text, sqlc.narg('visibility_timeout_ms')::int, sqlc.narg('tenant')::text, sqlc.narg('active')::int,
-    sqlc.narg('hostname')::text, sqlc.narg('pid')::int, sqlc.narg('queues')::text[], sqlc.narg('concurrency')::int, sqlc.narg('labels')::text[], sqlc.narg('version')::text,
-    sqlc.narg('metadata')::jsonb, sqlc.narg('started_at')::timestamptz) as done)
-select (beat.done).state::text as state, (beat.done).jobs_extended::uuid[] as jobs_extended, (beat.done).server_time::timestamptz as server_time,
-    (beat.done).heartbeat_interval_ms::int as heartbeat_interval_ms, (beat.done).heartbeat_timeout_ms::int as heartbeat_timeout_ms from beat;
+with beat as (
+    select ojs.beat(@worker_id::text, @ids::uuid[], sqlc.narg('state')::text, sqlc.narg('visibility_timeout_ms')::int,
+        sqlc.narg('tenant')::text, sqlc.narg('active')::int, sqlc.narg('hostname')::text, sqlc.narg('pid')::int,
+        sqlc.narg('queues')::text[], sqlc.narg('concurrency')::int, sqlc.narg('labels')::text[], sqlc.narg('version')::text,
+        sqlc.narg('metadata')::jsonb, sqlc.narg('started_at')::timestamptz) as done)
+select (beat.done).state::text as state, (beat.done).jobs_extended::uuid[] as jobs_extended,
+    (beat.done).server_time::timestamptz as server_time,
+    (beat.done).heartbeat_interval_ms::int as heartbeat_interval_ms, (beat.done).heartbeat_timeout_ms::int as heartbeat_timeout_ms
+from beat;
 
 -- name: RegisterWorker :one
-with beat as (select ojs.register_worker(@worker_id::text, sqlc.narg('hostname')::text, sqlc.narg('pid')::int, sqlc.narg('queues')::text[], sqlc.narg('concurrency')::int,
-    sqlc.narg('labels')::text[], sqlc.narg('version')::text, sqlc.narg('metadata')::jsonb, sqlc.narg('started_at')::timestamptz, sqlc.narg('tenant')::text) as done)
+with beat as (
+    select ojs.register_worker(@worker_id::text, sqlc.narg('hostname')::text, sqlc.narg('pid')::int, sqlc.narg('queues')::text[],
+        sqlc.narg('concurrency')::int, sqlc.narg('labels')::text[], sqlc.narg('version')::text, sqlc.narg('metadata')::jsonb,
+        sqlc.narg('started_at')::timestamptz, sqlc.narg('tenant')::text) as done)
 select (beat.done).state::text as state, (beat.done).server_time::timestamptz as server_time,
-    (beat.done).heartbeat_interval_ms::int as heartbeat_interval_ms, (beat.done).heartbeat_timeout_ms::int as heartbeat_timeout_ms from beat;
+    (beat.done).heartbeat_interval_ms::int as heartbeat_interval_ms, (beat.done).heartbeat_timeout_ms::int as heartbeat_timeout_ms
+from beat;
 
 -- name: DeregisterWorker :one
 select ojs.deregister_worker(@worker_id::text, sqlc.narg('tenant')::text)::boolean;
@@ -24,9 +31,10 @@ select ojs.direct_workers(@directive::text, sqlc.narg('tenant')::text)::int;
 select ojs.remove_worker(@worker_id::text, sqlc.narg('tenant')::text)::int;
 
 -- name: Workers :many
-select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stale' else w.state end::text as state, w.directive, w.hostname, w.pid,
-    coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs, coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids,
-    coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata, w.started_at, w.registered_at, w.last_heartbeat_at
+select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stale' else w.state end::text as state, w.directive,
+    w.hostname, w.pid, coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs,
+    coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids, coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata,
+    w.started_at, w.registered_at, w.last_heartbeat_at
 from ojs.workers w
 where w.tenant_id = sqlc.narg('tenant')::text or sqlc.narg('tenant')::text is null
 order by w.tenant_id nulls first, w.worker_id
@@ -37,13 +45,15 @@ select case when w.stale then 'stale' else w.state end::text as state, count(*):
 from ojs.workers w where w.tenant_id = sqlc.narg('tenant')::text or sqlc.narg('tenant')::text is null group by 1;
 
 -- name: WorkerInfo :many
-select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stale' else w.state end::text as state, w.directive, w.hostname, w.pid,
-    coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs, coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids,
-    coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata, w.started_at, w.registered_at, w.last_heartbeat_at
+select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stale' else w.state end::text as state, w.directive,
+    w.hostname, w.pid, coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs,
+    coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids, coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata,
+    w.started_at, w.registered_at, w.last_heartbeat_at
 from ojs.worker_info(@worker_id::text, sqlc.narg('tenant')::text) w;
 
 -- name: WorkerJobs :many
 select j.id, j.tenant_id, j.type, j.queue, j.attempt, j.started_at, j.lease_expires_at
 from ojs.jobs j
-where j.id = any (@ids::uuid[]) and j.state = 'active' and j.worker_id = @worker_id::text and (j.tenant_id = sqlc.narg('tenant')::text or sqlc.narg('tenant')::text is null)
+where j.id = any (@ids::uuid[]) and j.state = 'active' and j.worker_id = @worker_id::text
+    and (j.tenant_id = sqlc.narg('tenant')::text or sqlc.narg('tenant')::text is null)
 order by j.started_at, j.id;

@@ -2,12 +2,14 @@ package httpapi
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -273,17 +275,35 @@ func TestReadinessDoesNotWaitForWork(t *testing.T) {
 	}
 }
 
+// The end of a job is not the end of another tenant's job with its id: who waits for that one would be woken by each poll.
+func TestWhatNobodyWaitsForAnyLonger(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	const twin, gone = "01932a4e-0000-7000-8000-000000000001", "01932a4e-0000-7000-8000-000000000002"
+	for _, tenant := range []string{"acme", "globex"} {
+		a.push(`{"id":"`+twin+`","type":"a","args":[]}`, "X-OJS-Tenant: "+tenant)
+	}
+	open := a.push(`{"type":"a","args":[]}`)
+	a.do("DELETE", "/ojs/v1/jobs/"+twin, "", "X-OJS-Tenant: acme").want(200)
+
+	over, err := a.srv.jobsOver(t.Context(), []awaited{{twin, "acme"}, {twin, "globex"}, {gone, ""}, {open, ""}, {open, "acme"}})
+	slices.SortFunc(over, func(a, b awaited) int { return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.tenant, b.tenant)) })
+	if want := []awaited{{twin, "acme"}, {gone, ""}, {open, "acme"}}; err != nil || !slices.Equal(over, want) {
+		t.Errorf("%v, %v; want %v", over, err, want)
+	}
+}
+
 // However many requests wait for results, one statement looks for all of them.
 func TestWaitersForResultsShareOneLook(t *testing.T) {
 	t.Parallel()
 	a := start(t)
 	const waiters = 40
 	var polls, asked atomic.Int64
-	look := a.srv.endings.ended
-	a.srv.endings.ended = func(ctx context.Context, ids []string) ([]string, error) {
+	look := a.srv.endings.over
+	a.srv.endings.over = func(ctx context.Context, jobs []awaited) ([]awaited, error) {
 		polls.Add(1)
-		asked.Store(int64(len(ids)))
-		return look(ctx, ids)
+		asked.Store(int64(len(jobs)))
+		return look(ctx, jobs)
 	}
 	var all sync.WaitGroup
 	for i := range waiters {

@@ -58,6 +58,8 @@ func TestDeadLetters(t *testing.T) {
 		if next := a.do("GET", base+"/stats", "").want(200).text("retention.next_prune_at"); !strings.HasSuffix(next, "Z") {
 			t.Errorf("it is pruned next at %s", next)
 		}
+		a.do("GET", base+"?type=%EF%BF%BD", "").want(200).is(map[string]any{"total": 0})
+		a.do("GET", base+"?type=%FF", "").want(400)
 		a.do("GET", base+"/stats", "", "X-OJS-Tenant: acme").want(200).
 			is(map[string]any{"total": 1, "by_queue.mail": 1}).absent("by_queue.billing")
 

@@ -2,9 +2,12 @@ package httpapi
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/guard"
 )
 
 const (
@@ -15,13 +18,16 @@ const (
 // endings tells requests that wait for the results of jobs when those have ended. One statement per poll asks about the jobs of all
 // requests, and nothing is asked while nobody waits.
 type endings struct {
-	ended func(context.Context, []string) ([]string, error) // of jobs those that have ended
+	over func(context.Context, []awaited) ([]awaited, error) // those of the jobs that nobody needs to wait for any longer
 
 	mu     sync.Mutex
-	jobs   map[string][]*ending
+	jobs   map[awaited][]*ending
 	newer  chan struct{} // somebody new waits
 	cancel context.CancelFunc
 }
+
+// awaited is a job of a tenant; the tenant "" stands for any.
+type awaited struct{ id, tenant string }
 
 // ending is what one request waits for. err is set when over is closed because the poll failed.
 type ending struct {
@@ -29,17 +35,21 @@ type ending struct {
 	err  error
 }
 
-// wait returns what tells that a job has ended, or may have: an id may stand for a job in each of several tenants. stop has to be called.
-func (e *endings) wait(id string) (w *ending, stop func()) {
+// wait returns what tells that a job has ended or is gone. stop has to be called.
+func (e *endings) wait(id string, scope *string) (w *ending, stop func()) {
+	job := awaited{id: id}
+	if scope != nil {
+		job.tenant = *scope
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	w = &ending{over: make(chan struct{})}
 	if len(e.jobs) == 0 {
 		ctx, cancel := context.WithCancel(context.Background())
-		e.jobs, e.newer, e.cancel = map[string][]*ending{}, make(chan struct{}, 1), cancel
+		e.jobs, e.newer, e.cancel = map[awaited][]*ending{}, make(chan struct{}, 1), cancel
 		go e.poll(ctx, e.newer)
 	}
-	e.jobs[id] = append(e.jobs[id], w)
+	e.jobs[job] = append(e.jobs[job], w)
 	select {
 	case e.newer <- struct{}{}:
 	default:
@@ -47,17 +57,17 @@ func (e *endings) wait(id string) (w *ending, stop func()) {
 	return w, func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if i := slices.Index(e.jobs[id], w); i >= 0 {
-			e.jobs[id] = slices.Delete(e.jobs[id], i, i+1)
-			e.forget(id)
+		if i := slices.Index(e.jobs[job], w); i >= 0 {
+			e.jobs[job] = slices.Delete(e.jobs[job], i, i+1)
+			e.forget(job)
 		}
 	}
 }
 
 // forget ends the polls when nobody waits any more.
-func (e *endings) forget(id string) {
-	if len(e.jobs[id]) == 0 {
-		delete(e.jobs, id)
+func (e *endings) forget(job awaited) {
+	if len(e.jobs[job]) == 0 {
+		delete(e.jobs, job)
 	}
 	if len(e.jobs) == 0 {
 		e.cancel()
@@ -65,10 +75,10 @@ func (e *endings) forget(id string) {
 }
 
 // tell ends the waiting for a job.
-func (e *endings) tell(id string, err error) {
+func (e *endings) tell(job awaited, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	waiting := e.jobs[id]
+	waiting := e.jobs[job]
 	if waiting == nil {
 		return
 	}
@@ -76,8 +86,8 @@ func (e *endings) tell(id string, err error) {
 		w.err = err
 		close(w.over)
 	}
-	e.jobs[id] = nil
-	e.forget(id)
+	e.jobs[job] = nil
+	e.forget(job)
 }
 
 func (e *endings) poll(ctx context.Context, newer <-chan struct{}) {
@@ -95,17 +105,18 @@ func (e *endings) poll(ctx context.Context, newer <-chan struct{}) {
 		case <-time.After(time.Until(due)):
 		}
 		e.mu.Lock()
-		ids := make([]string, 0, len(e.jobs))
-		for id := range e.jobs {
-			ids = append(ids, id)
-		}
+		jobs := slices.Collect(maps.Keys(e.jobs))
 		e.mu.Unlock()
-		ended, err := e.ended(context.WithoutCancel(ctx), ids)
+		var over []awaited
+		err := guard.Call(func() (err error) {
+			over, err = e.over(context.WithoutCancel(ctx), jobs)
+			return err
+		})
 		if err != nil {
-			ended = ids
+			over = jobs
 		}
-		for _, id := range ended {
-			e.tell(id, err)
+		for _, job := range over {
+			e.tell(job, err)
 		}
 		pause = min(2*pause, lastPoll)
 		due = time.Now().Add(pause)

@@ -4,11 +4,10 @@ import (
 	"crypto/sha256"
 	"unicode/utf8"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
-
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 )
 
 const (

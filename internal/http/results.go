@@ -7,10 +7,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
-
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -29,9 +28,7 @@ const maxResults = 1000
 
 type outcome sqlcgen.JobResultsRow
 
-func (o *outcome) ended() bool {
-	return o.State == "completed" || o.State == "cancelled" || o.State == "discarded"
-}
+func (o *outcome) ended() bool { return o.ResultStoredAt != nil }
 
 // attrs says of a result when it was stored, how large it is and until when it stays; without that: for ever.
 func (o *outcome) attrs() []kit.Attr {
@@ -95,7 +92,7 @@ func (s *Server) getResult(c echo.Context) error {
 				Details: map[string]any{"job_id": id, "current_state": found.State},
 			}
 		}
-		ending, stop := s.endings.wait(id)
+		ending, stop := s.endings.wait(id, scope)
 		select {
 		case <-ending.over:
 			err = ending.err
@@ -131,11 +128,23 @@ func writeResult(c echo.Context, id string, found *outcome) error {
 	return kit.Blob(c, http.StatusOK, w.B)
 }
 
-// jobsEnded is one poll for all requests that wait.
-func (s *Server) jobsEnded(ctx context.Context, ids []string) ([]string, error) {
+// jobsOver is one poll for all requests that wait.
+func (s *Server) jobsOver(ctx context.Context, jobs []awaited) ([]awaited, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.limits.Query)
 	defer cancel()
-	return s.q.JobsEnded(ctx, ids)
+	arg := sqlcgen.JobsOverParams{Ids: make([]string, len(jobs)), Tenants: make([]string, len(jobs))}
+	for i, job := range jobs {
+		arg.Ids[i], arg.Tenants[i] = job.id, job.tenant
+	}
+	over, err := s.q.JobsOver(ctx, arg)
+	if err != nil {
+		return nil, err
+	}
+	found := make([]awaited, len(over))
+	for i, job := range over {
+		found[i] = awaited{job.ID, job.TenantID}
+	}
+	return found, nil
 }
 
 type resultsRequest struct {

@@ -18,15 +18,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ojs-pg/ojs-pg/internal/admin"
-
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
-
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/ojs-pg/ojs-pg/internal/admin"
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
@@ -134,7 +132,7 @@ func New(cfg Config) *Server {
 	s.q = s.kit.SQL
 	s.bodyRoom = newBodyRoom(s.limits.Bodies, max(s.limits.Body, s.limits.BatchBody))
 	s.answerRoom = semaphore.NewWeighted(s.limits.Answers)
-	s.endings.ended = s.jobsEnded
+	s.endings.over = s.jobsOver
 	s.handing, s.takeBack = context.WithCancel(context.Background())
 	if cfg.AllowReset {
 		s.reset = cfg.Reset

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
-
 	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 )
 
 func TestHeaders(t *testing.T) {

@@ -4,9 +4,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
-
 	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 )
 
 func (s *Server) systemRoutes() []kit.Route {

@@ -4,9 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ojs-pg/ojs-pg/internal/http/kit"
-
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
-	"github.com/ojs-pg/ojs-pg/internal/guard"
 )
 
 // BatchOptions bound the statements of a Batcher and the items that wait for one.
@@ -362,9 +360,4 @@ func (b *Batcher[T, R]) awaited(items []*item[T, R]) (some []*item[T, R]) {
 		}
 	}
 	return some
-}
-
-// guarded keeps a panic in one statement from taking the process along: it is the error of the calls that share the statement.
-func guarded(ctx context.Context, run func(context.Context) error) error {
-	return guard.Call(func() error { return run(ctx) })
 }

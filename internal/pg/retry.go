@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/ojs-pg/ojs-pg/internal/guard"
 )
 
 const statementTries = 3
@@ -15,7 +17,7 @@ const statementTries = 3
 func WithRetry(timeout time.Duration, run func(context.Context) error) error {
 	for try := 1; ; try++ {
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
-		err := guarded(ctx, run)
+		err := guard.Call(func() error { return run(ctx) })
 		cancel()
 		if err == nil || try == statementTries || !safeToRetry(err) {
 			return err

@@ -11,8 +11,9 @@ import (
 )
 
 const configureCron = `-- name: ConfigureCron :one
-select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, waiting, run_count, last_run_at, error, expression, timezone, overlap_policy, catch_up, description, anchor_at, created_at, updated_at, type, queue, priority, max_attempts, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.configure_cron($1::text, $2::boolean, $3::text, $4::text, $5::text,
-    $6::text, $7::text, $8::text)
+select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, waiting, run_count, last_run_at, error, expression, timezone, overlap_policy, catch_up, description, anchor_at, created_at, updated_at, type, queue, priority, max_attempts, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.configure_cron($1::text, $2::boolean, $3::text,
+    $4::text, $5::text, $6::text,
+    $7::text, $8::text)
 `
 
 type ConfigureCronParams struct {
@@ -141,7 +142,8 @@ func (q *Queries) CronRuns(ctx context.Context, arg CronRunsParams) ([]CronRunsR
 const crons = `-- name: Crons :many
 select c.tenant_id, c.name, c.id, c.rev, c.enabled, c.upcoming, c.left_out, c.look_at, c.open, c.waiting, c.run_count, c.last_run_at, c.error, c.expression, c.timezone, c.overlap_policy, c.catch_up, c.description, c.anchor_at, c.created_at, c.updated_at, c.type, c.queue, c.priority, c.max_attempts, c.timeout_ms, c.visibility_timeout_ms, c.tags, c.args, c.meta, c.retry, c.options, c.extra, count(*) over () as total
 from ojs.cron c
-where ($1::text is null or c.tenant_id = $1) and ($2::boolean is null or c.enabled = $2)
+where ($1::text is null or c.tenant_id = $1)
+    and ($2::boolean is null or c.enabled = $2)
 order by c.name, c.tenant_id
 limit $4::int offset $3::int
 `
@@ -391,8 +393,9 @@ func (q *Queries) PlanCron(ctx context.Context, arg PlanCronParams) ([]OjsCron, 
 }
 
 const putCron = `-- name: PutCron :one
-select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, waiting, run_count, last_run_at, error, expression, timezone, overlap_policy, catch_up, description, anchor_at, created_at, updated_at, type, queue, priority, max_attempts, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.put_cron($1::text, $2::text, $3::text, $4::json, $5::text, $6::text, $7::int, $8::jsonb, $9::jsonb,
-    $10::int, $11::int, $12::int, $13::text[], $14::json, $15::json,
+select tenant_id, name, id, rev, enabled, upcoming, left_out, look_at, open, waiting, run_count, last_run_at, error, expression, timezone, overlap_policy, catch_up, description, anchor_at, created_at, updated_at, type, queue, priority, max_attempts, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.put_cron($1::text, $2::text, $3::text, $4::json, $5::text, $6::text, $7::int,
+    $8::jsonb, $9::jsonb, $10::int, $11::int,
+    $12::int, $13::text[], $14::json, $15::json,
     $16::text, $17::text, $18::boolean, $19::text, $20::text)
 `
 
@@ -528,7 +531,8 @@ func (q *Queries) TriggerCron(ctx context.Context, arg TriggerCronParams) (OjsJo
 }
 
 const unplannedCrons = `-- name: UnplannedCrons :many
-select c.id::uuid as id, c.rev::bigint as rev, c.expression::text as expression, c.timezone::text as timezone, c.anchor_at::timestamptz as anchor_at, c.after_at::timestamptz as after_at
+select c.id::uuid as id, c.rev::bigint as rev, c.expression::text as expression, c.timezone::text as timezone,
+    c.anchor_at::timestamptz as anchor_at, c.after_at::timestamptz as after_at
 from ojs.unplanned_crons($1::int) c(id, rev, expression, timezone, anchor_at, after_at)
 `
 

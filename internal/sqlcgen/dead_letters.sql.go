@@ -22,8 +22,8 @@ func (q *Queries) Ago(ctx context.Context, ageSeconds float64) (time.Time, error
 }
 
 const deadLetterCount = `-- name: DeadLetterCount :one
-select ojs.dead_letter_count($1::text, $2::text, $3::text, $4::timestamptz,
-    $5::timestamptz, $6::text)::bigint as jobs
+select ojs.dead_letter_count($1::text, $2::text, $3::text,
+    $4::timestamptz, $5::timestamptz, $6::text)::bigint as jobs
 `
 
 type DeadLetterCountParams struct {
@@ -107,8 +107,9 @@ func (q *Queries) DeadLetterStats(ctx context.Context, tenant *string) ([]byte, 
 }
 
 const deadLetters = `-- name: DeadLetters :many
-select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.dead_letters($1::text, $2::text, $3::text, $4::timestamptz,
-    $5::timestamptz, $6::int, $7::int, $8::text, $9::bigint)
+select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.dead_letters($1::text, $2::text, $3::text,
+    $4::timestamptz, $5::timestamptz, $6::int, $7::int,
+    $8::text, $9::bigint)
 `
 
 type DeadLettersParams struct {
@@ -230,8 +231,8 @@ func (q *Queries) DeleteDeadLetter(ctx context.Context, arg DeleteDeadLetterPara
 }
 
 const purgeDeadLetters = `-- name: PurgeDeadLetters :one
-select ojs.purge_dead_letters($1::text, $2::text, $3::text, $4::timestamptz,
-    $5::timestamptz, $6::int, $7::text)::int as jobs
+select ojs.purge_dead_letters($1::text, $2::text, $3::text,
+    $4::timestamptz, $5::timestamptz, $6::int, $7::text)::int as jobs
 `
 
 type PurgeDeadLettersParams struct {
@@ -307,8 +308,8 @@ func (q *Queries) RetryDeadLetter(ctx context.Context, arg RetryDeadLetterParams
 }
 
 const retryDeadLetters = `-- name: RetryDeadLetters :one
-select ojs.retry_dead_letters($1::text, $2::text, $3::text, $4::timestamptz,
-    $5::timestamptz, $6::int, $7::text)::int as jobs
+select ojs.retry_dead_letters($1::text, $2::text, $3::text,
+    $4::timestamptz, $5::timestamptz, $6::int, $7::text)::int as jobs
 `
 
 type RetryDeadLettersParams struct {

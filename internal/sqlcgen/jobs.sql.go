@@ -149,7 +149,8 @@ func (q *Queries) JobInfo(ctx context.Context, arg JobInfoParams) (OjsJob, error
 }
 
 const jobResults = `-- name: JobResults :many
-select r.id, r.state, r.result::json as result, r.error::jsonb as error, r.result_stored_at, coalesce(r.result_expires_at, 'epoch')::timestamptz as result_expires_at,
+select r.id, r.state, r.result::json as result, r.error::jsonb as error, r.result_stored_at,
+    coalesce(r.result_expires_at, 'epoch')::timestamptz as result_expires_at,
     coalesce(r.result_size_bytes, 0)::int as result_size_bytes, r.pruned::boolean as pruned
 from ojs.job_results($1::uuid[], $2::text, $3::bigint) r
 `
@@ -200,23 +201,36 @@ func (q *Queries) JobResults(ctx context.Context, arg JobResultsParams) ([]JobRe
 	return items, nil
 }
 
-const jobsEnded = `-- name: JobsEnded :many
-select j.id from ojs.job j where j.id = any ($1::uuid[]) and j.state in ('completed', 'cancelled', 'discarded')
+const jobsOver = `-- name: JobsOver :many
+select w.id::uuid as id, w.tenant_id::text as tenant_id
+from (select unnest($1::uuid[]) as id, unnest($2::text[]) as tenant_id) w
+where not exists (select from ojs.job j where j.id = w.id and j.finished_at is null and w.tenant_id in ('', j.tenant_id))
 `
 
-func (q *Queries) JobsEnded(ctx context.Context, ids []string) ([]string, error) {
-	rows, err := q.db.Query(ctx, jobsEnded, ids)
+type JobsOverParams struct {
+	Ids     []string `json:"ids"`
+	Tenants []string `json:"tenants"`
+}
+
+type JobsOverRow struct {
+	ID       string `json:"id"`
+	TenantID string `json:"tenant_id"`
+}
+
+// Of jobs those that have ended or are gone. The tenant ” stands for any.
+func (q *Queries) JobsOver(ctx context.Context, arg JobsOverParams) ([]JobsOverRow, error) {
+	rows, err := q.db.Query(ctx, jobsOver, arg.Ids, arg.Tenants)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []string
+	var items []JobsOverRow
 	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
+		var i JobsOverRow
+		if err := rows.Scan(&i.ID, &i.TenantID); err != nil {
 			return nil, err
 		}
-		items = append(items, id)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -94,17 +94,17 @@ type OjsDispatch struct {
 type OjsJob struct {
 	// Where the job is in its life (ojs-core section 6).
 	State string `json:"state"`
-	// How many times it has been handed to a worker.
+	// How many times it has been handed to a worker; less those given back, and 0 again when it is taken out of the dead letter queue.
 	Attempt int32 `json:"attempt"`
 	// Token of the running attempt; ack, nack and heartbeat may prove with it that they still hold the job.
 	Lease *string `json:"lease"`
-	// When the latest attempt was handed out.
+	// When the latest attempt was handed out; null again when its worker was lost.
 	StartedAt *time.Time `json:"started_at"`
 	// When the running attempt is taken back unless extended by a heartbeat.
 	LeaseExpiresAt *time.Time `json:"lease_expires_at"`
 	// When it was completed, cancelled or discarded.
 	FinishedAt *time.Time `json:"finished_at"`
-	// When a retryable job becomes available again.
+	// When a retryable job becomes available again; stays until it fails again.
 	RetryAt *time.Time `json:"retry_at"`
 	// When it became available; for one not yet available, when it was created.
 	EnqueuedAt time.Time `json:"enqueued_at"`

@@ -97,8 +97,10 @@ func (q *Queries) Dispatch(ctx context.Context) (OjsDispatch, error) {
 }
 
 const events = `-- name: Events :many
-select e.id::text as id, e.type::text as type, e.at::timestamptz as at, e.tenant_id::text as tenant_id, e.queue::text as queue, e.subject::text as subject, e.data::jsonb as data
-from ojs.events($1::text[], $2::text[], $3::int, $4::text) e(id, type, at, tenant_id, queue, subject, data)
+select e.id::text as id, e.type::text as type, e.at::timestamptz as at, e.tenant_id::text as tenant_id,
+    e.queue::text as queue, e.subject::text as subject, e.data::jsonb as data
+from ojs.events($1::text[], $2::text[], $3::int, $4::text)
+    e(id, type, at, tenant_id, queue, subject, data)
 `
 
 type EventsParams struct {
@@ -228,7 +230,8 @@ func (q *Queries) QueueConfig(ctx context.Context, queue string) ([]QueueConfigR
 const queueNames = `-- name: QueueNames :many
 select n.queue as name, count(*) over () as total
 from ojs._queue_names n
-where $1::text is null or n.queue in (select t.queue from ojs.shard_stats t where t.tenant_id = $1::text)
+where $1::text is null
+    or n.queue in (select t.queue from ojs.shard_stats t where t.tenant_id = $1::text)
 order by n.queue
 limit $3::int offset $2::int
 `
@@ -266,8 +269,9 @@ func (q *Queries) QueueNames(ctx context.Context, arg QueueNamesParams) ([]Queue
 
 const queues = `-- name: Queues :many
 select s.queue as name, case when s.paused then 'paused' else 'active' end::text as status, s.paused, s.total_jobs,
-    coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms, (s.available + s.scheduled + s.pending)::bigint as depth,
-    s.available, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
+    coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
+    (s.available + s.scheduled + s.pending)::bigint as depth, s.available, s.active, s.scheduled,
+    s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
 from ojs.queue_stats s
 where s.queue = any ($1::text[])
 order by s.queue
@@ -397,9 +401,10 @@ func (q *Queries) TenantNames(ctx context.Context, arg TenantNamesParams) ([]Ten
 }
 
 const tenantQueues = `-- name: TenantQueues :many
-select s.queue as name, case when q.paused then 'paused' else 'active' end::text as status, coalesce(q.paused, false)::boolean as paused, s.total_jobs,
-    coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms, (s.available + s.scheduled + s.pending)::bigint as depth,
-    s.available, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
+select s.queue as name, case when q.paused then 'paused' else 'active' end::text as status, coalesce(q.paused, false)::boolean as paused,
+    s.total_jobs, coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
+    (s.available + s.scheduled + s.pending)::bigint as depth, s.available, s.active, s.scheduled,
+    s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
 from ojs.shard_stats s left join ojs.queue q on q.queue = s.queue
 where s.tenant_id = $1::text and s.queue = any ($2::text[])
 order by s.queue

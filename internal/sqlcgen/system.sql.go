@@ -74,7 +74,9 @@ func (q *Queries) Tick(ctx context.Context, arg TickParams) (TickRow, error) {
 
 const upkeep = `-- name: Upkeep :one
 with upkeep as (select ojs.upkeep() as done)
-select coalesce((upkeep.done).task, '')::text as task, coalesce((upkeep.done).step, '')::text as step, (upkeep.done).next_in_ms::int as next_in_ms from upkeep
+select coalesce((upkeep.done).task, '')::text as task, coalesce((upkeep.done).step, '')::text as step,
+    (upkeep.done).next_in_ms::int as next_in_ms
+from upkeep
 `
 
 type UpkeepRow struct {

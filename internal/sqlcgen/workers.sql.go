@@ -12,11 +12,15 @@ import (
 )
 
 const beat = `-- name: Beat :one
-with beat as (select ojs.beat($1::text, $2::uuid[], $3::text, $4::int, $5::text, $6::int,
-    $7::text, $8::int, $9::text[], $10::int, $11::text[], $12::text,
-    $13::jsonb, $14::timestamptz) as done)
-select (beat.done).state::text as state, (beat.done).jobs_extended::uuid[] as jobs_extended, (beat.done).server_time::timestamptz as server_time,
-    (beat.done).heartbeat_interval_ms::int as heartbeat_interval_ms, (beat.done).heartbeat_timeout_ms::int as heartbeat_timeout_ms from beat
+with beat as (
+    select ojs.beat($1::text, $2::uuid[], $3::text, $4::int,
+        $5::text, $6::int, $7::text, $8::int,
+        $9::text[], $10::int, $11::text[], $12::text,
+        $13::jsonb, $14::timestamptz) as done)
+select (beat.done).state::text as state, (beat.done).jobs_extended::uuid[] as jobs_extended,
+    (beat.done).server_time::timestamptz as server_time,
+    (beat.done).heartbeat_interval_ms::int as heartbeat_interval_ms, (beat.done).heartbeat_timeout_ms::int as heartbeat_timeout_ms
+from beat
 `
 
 type BeatParams struct {
@@ -122,10 +126,13 @@ func (q *Queries) DirectWorkers(ctx context.Context, arg DirectWorkersParams) (i
 }
 
 const registerWorker = `-- name: RegisterWorker :one
-with beat as (select ojs.register_worker($1::text, $2::text, $3::int, $4::text[], $5::int,
-    $6::text[], $7::text, $8::jsonb, $9::timestamptz, $10::text) as done)
+with beat as (
+    select ojs.register_worker($1::text, $2::text, $3::int, $4::text[],
+        $5::int, $6::text[], $7::text, $8::jsonb,
+        $9::timestamptz, $10::text) as done)
 select (beat.done).state::text as state, (beat.done).server_time::timestamptz as server_time,
-    (beat.done).heartbeat_interval_ms::int as heartbeat_interval_ms, (beat.done).heartbeat_timeout_ms::int as heartbeat_timeout_ms from beat
+    (beat.done).heartbeat_interval_ms::int as heartbeat_interval_ms, (beat.done).heartbeat_timeout_ms::int as heartbeat_timeout_ms
+from beat
 `
 
 type RegisterWorkerParams struct {
@@ -188,9 +195,10 @@ func (q *Queries) RemoveWorker(ctx context.Context, arg RemoveWorkerParams) (int
 }
 
 const workerInfo = `-- name: WorkerInfo :many
-select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stale' else w.state end::text as state, w.directive, w.hostname, w.pid,
-    coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs, coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids,
-    coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata, w.started_at, w.registered_at, w.last_heartbeat_at
+select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stale' else w.state end::text as state, w.directive,
+    w.hostname, w.pid, coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs,
+    coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids, coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata,
+    w.started_at, w.registered_at, w.last_heartbeat_at
 from ojs.worker_info($1::text, $2::text) w
 `
 
@@ -260,7 +268,8 @@ func (q *Queries) WorkerInfo(ctx context.Context, arg WorkerInfoParams) ([]Worke
 const workerJobs = `-- name: WorkerJobs :many
 select j.id, j.tenant_id, j.type, j.queue, j.attempt, j.started_at, j.lease_expires_at
 from ojs.jobs j
-where j.id = any ($1::uuid[]) and j.state = 'active' and j.worker_id = $2::text and (j.tenant_id = $3::text or $3::text is null)
+where j.id = any ($1::uuid[]) and j.state = 'active' and j.worker_id = $2::text
+    and (j.tenant_id = $3::text or $3::text is null)
 order by j.started_at, j.id
 `
 
@@ -339,9 +348,10 @@ func (q *Queries) WorkerStates(ctx context.Context, tenant *string) ([]WorkerSta
 }
 
 const workers = `-- name: Workers :many
-select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stale' else w.state end::text as state, w.directive, w.hostname, w.pid,
-    coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs, coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids,
-    coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata, w.started_at, w.registered_at, w.last_heartbeat_at
+select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stale' else w.state end::text as state, w.directive,
+    w.hostname, w.pid, coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs,
+    coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids, coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata,
+    w.started_at, w.registered_at, w.last_heartbeat_at
 from ojs.workers w
 where w.tenant_id = $1::text or $1::text is null
 order by w.tenant_id nulls first, w.worker_id

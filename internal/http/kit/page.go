@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 )
@@ -15,10 +14,8 @@ func QueryText(c echo.Context, name string) (*string, error) {
 	if v == "" {
 		return nil, nil
 	}
-	for _, r := range v {
-		if r == 0 || r == utf8.RuneError {
-			return nil, Invalid(name, "must be text without NUL characters")
-		}
+	if !IsText(v) {
+		return nil, Invalid(name, "must be text without NUL characters")
 	}
 	return &v, nil
 }
