@@ -2,6 +2,7 @@ package db_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -136,14 +137,26 @@ func TestAnswersAreBoundedInBytes(t *testing.T) {
 		"less than a job": {
 			"select count(id)::int from ojs.fetch_many('{default}', '{100}', '{\"\"}', '{0}', p_max_bytes => 1)", []int{1, 1, 1},
 		},
-		"beside a decision": {"select count(*)::int from ojs.fetch('{default}', 100)", []int{17, 3, 0}},
+		"beside a decision":             {"select count(*)::int from ojs.fetch('{default}', 100)", []int{17, 3, 0}},
+		"compressed":                    {"select count(*)::int from ojs.fetch('{default}', 100)", []int{17, 3, 0}},
+		"compressed, beside a decision": {"select count(*)::int from ojs.fetch('{default}', 100)", []int{17, 3, 0}},
+		"errors":                        {"select count(*)::int from ojs.fetch('{default}', 100)", []int{17, 3, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := pgtest.New(t)
-			exec(t, d.Service(), fmt.Sprintf(large, 20))
 			pool := d.Service()
-			if name == "beside a decision" {
+			switch {
+			case strings.HasPrefix(name, "compressed"):
+				exec(t, pool, `select count(*) from ojs.enqueue_bulk('a', array_fill(to_json(array[repeat('x', 960000)]), '{20}'),
+					p_tenant => 'acme')`)
+			case name == "errors":
+				exec(t, pool, "select count(*) from ojs.enqueue_bulk('a', array_fill('[]'::json, '{20}'), p_tenant => 'acme')")
+				exec(t, d.Pool, "update ojs.job set errors = to_jsonb(array[repeat('x', 960000)])")
+			default:
+				exec(t, pool, fmt.Sprintf(large, 20))
+			}
+			if strings.HasSuffix(name, "beside a decision") {
 				pool = d.As("acme")
 			}
 			for _, want := range c.want {

@@ -285,6 +285,17 @@ CREATE FUNCTION ojs._answer_beat(p_worker ojs.worker, p_extended uuid[]) RETURNS
     from ojs.settings s
 $$;
 
+CREATE FUNCTION ojs._answer_bytes(p_id uuid, p_place tid) RETURNS bigint
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return (select octet_length(j.args::text) + octet_length(j.meta::text) + coalesce(octet_length(j.options::text), 0)
+            + coalesce(octet_length(j.extra::text), 0) + coalesce(octet_length(j.errors::text), 0)
+            + coalesce(octet_length(j.retry::text), 0) + coalesce(octet_length(j.tags::text), 0)
+        from ojs.job j where j.ctid = p_place and j.id = p_id);
+end;
+$$;
+
 CREATE FUNCTION ojs._anything_for(p_queues text[], p_tenant text) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
@@ -344,7 +355,6 @@ CREATE TABLE ojs.journal (
     jobs integer NOT NULL,
     lo bigint,
     hi bigint,
-    failed integer DEFAULT 0 NOT NULL,
     unfenced integer DEFAULT 0 NOT NULL,
     owed integer DEFAULT 0 NOT NULL,
     seconds real,
@@ -400,7 +410,7 @@ CREATE VIEW ojs._movement WITH (security_invoker='true') AS
     j.jobs,
     j.lo,
     j.hi,
-    j.failed,
+    0 AS failed,
     j.owed,
     j.seconds,
     j.at
@@ -635,6 +645,18 @@ CREATE FUNCTION ojs._bare_job(p_tenant text, p_type text, p_queue text, p_priori
         and octet_length(p_args::text) <= 65536
 $$;
 
+CREATE FUNCTION ojs._begin_after_restore() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if (select pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) from ojs._folded() f) then
+        perform ojs._move_clock(ojs._clock_mark(), ojs.now(), 1, '1:1:', '-infinity');
+        perform ojs._roll_up();
+        perform ojs._catch_up();
+    end if;
+end;
+$$;
+
 CREATE FUNCTION ojs._beside(p_queue text, p_count integer, p_tenant text, p_above integer, p_max_bytes bigint, p_done ojs.decided) RETURNS ojs.decided
     LANGUAGE plpgsql
     AS $$
@@ -692,6 +714,8 @@ begin
             v_done.ids := v_done.ids || v_ahead.ids;
             v_done.places := v_done.places || v_ahead.places;
             v_done.bytes := v_done.bytes + v_ahead.bytes;
+            v_done.cut := v_ahead.cut or v_done.bytes >= p_ask.max_bytes;
+            exit when v_done.cut;
         end if;
         v_done := ojs._take_revoked(v_queue, v_upto, p_ask.tenant, p_ask.max_bytes, v_done);
         v_done := ojs._beside(v_queue, v_upto, p_ask.tenant, null, p_ask.max_bytes, v_done);
@@ -779,10 +803,12 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._bytes(p_args json, p_meta jsonb, p_options json, p_extra json) RETURNS integer
+CREATE FUNCTION ojs._bytes(p_args json, p_meta jsonb, p_options json, p_extra json, p_errors jsonb, p_retry jsonb, p_tags text[]) RETURNS integer
     LANGUAGE sql STABLE
-    AS $$ select pg_column_size(p_args) + pg_column_size(p_meta) + coalesce(pg_column_size(p_options), 0) + coalesce(pg_column_size(p_extra),
-    0) $$;
+    AS $$
+    select pg_column_size(p_args) + pg_column_size(p_meta) + coalesce(pg_column_size(p_options), 0) + coalesce(pg_column_size(p_extra), 0)
+        + coalesce(pg_column_size(p_errors), 0) + coalesce(pg_column_size(p_retry), 0) + coalesce(pg_column_size(p_tags), 0)
+$$;
 
 CREATE TABLE ojs.cron (
     tenant_id text NOT NULL COLLATE pg_catalog."C",
@@ -846,6 +872,18 @@ CREATE FUNCTION ojs._came(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo
         select f.queue, f.priority, f.tenant_id, min(f.lo) as lo from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
         where f.to_state = 'available' group by f.queue, f.priority, f.tenant_id
     ) c left join ojs.tenant t on t.tenant_id = c.tenant_id
+$$;
+
+CREATE FUNCTION ojs._can_bury(p_tenant text, p_id uuid) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if not exists (select from ojs.dead_job k where k.id = p_id and k.tenant_id = p_tenant) then
+        return true;
+    end if;
+    perform from ojs.dead_job k where k.id = p_id and k.tenant_id = p_tenant for update skip locked;
+    return found;
+end;
 $$;
 
 CREATE FUNCTION ojs._catch_up() RETURNS void
@@ -1125,11 +1163,11 @@ $$;
 
 CREATE FUNCTION ojs._check_fetch(p_queues text[], p_counts integer[], p_worker_ids text[], p_visibility_timeouts_ms integer[], p_max_bytes bigint) RETURNS void
     LANGUAGE plpgsql
-    AS $_$
+    AS $$
 begin
     if p_queues is null or cardinality(p_queues) not between 1 and 100 or array_ndims(p_queues) <> 1 or array_lower(p_queues, 1) <> 1 then
         perform ojs._raise('OJ400', 'queues must name between 1 and 100 queues', '{"field": "queues"}');
-    elsif exists (select from unnest(p_queues) q where q is null or q !~ '^[a-z0-9][a-z0-9.-]*$' or length(q) > 128) then
+    elsif exists (select from unnest(p_queues) q where ojs._queue_name(q) is not true) then
         perform ojs._raise('OJ400',
             'queues must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters',
             '{"field": "queues"}');
@@ -1148,7 +1186,7 @@ begin
     end if;
     perform ojs._raise('OJ400', 'counts, worker_ids and visibility_timeouts_ms must be of one length', '{"field": "counts"}');
 end;
-$_$;
+$$;
 
 CREATE FUNCTION ojs._default_tenant() RETURNS text
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -1537,11 +1575,17 @@ begin
         select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_tenant, true, v_now) d where d.id is not null order by d.turn
     ), held as materialized (
         select d.turn, d.tenant_id, d.id, d.seq, j.priority, j.place, j.bytes from due d
-        cross join lateral (select j.ctid as place, j.priority, ojs._bytes(j.args, j.meta, j.options, j.extra) as bytes from ojs.job j
+        cross join lateral (select j.ctid as place, j.priority,
+                ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes
+            from ojs.job j
             where j.ctid = d.place and j.id = d.id and j.state = 'available' and j.id <> all (p_but) for update skip locked) j
         limit p_count
+    ), exact as materialized (
+        select h.turn, h.tenant_id, h.id, h.seq, h.priority, h.place, case when sum(h.bytes) over () <= p_max_bytes / 100 then h.bytes
+            else ojs._answer_bytes(h.id, h.place) end as bytes
+        from held h
     ), kept as materialized (
-        select h.* from (select h.*, sum(h.bytes) over (order by h.turn) as size, row_number() over (order by h.turn) as nth from held h) h
+        select h.* from (select h.*, sum(h.bytes) over (order by h.turn) as size, row_number() over (order by h.turn) as nth from exact h) h
         where h.size <= p_max_bytes or h.nth = 1 and p_but = '{}'
     ), noted as (
         insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, lo, hi)
@@ -3346,12 +3390,15 @@ CREATE FUNCTION ojs._judge(p_settlements json, p_own text, p_now timestamp with 
             over (partition by h.id, h.tenant_id) as winner
         from held h
     ), winning as materialized (
-        select w.*, case when w.error is null then 'completed'
-            else ojs._failed_state(w.entry, w.requeue, w.attempt, w.max_attempts, w.retry) end as to_state
+        select w.*, t.to_state, t.to_state <> 'discarded' or not ojs._to_dead_letters(w.retry, w.entry) or ojs._can_bury(w.tenant_id, w.id)
+            as free
         from (select d.*, case when d.error is not null then ojs._error_entry(d.error::jsonb, d.attempt, p_now) end as entry
             from judged d where d.n = d.winner) w
+        cross join lateral (select case when w.error is null then 'completed'
+            else ojs._failed_state(w.entry, w.requeue, w.attempt, w.max_attempts, w.retry) end as to_state) t
     )
-    select w.n, w.tenant_id, w.id, w.to_state, w.lease is not null or w.worker_id is not null, w.result, w.entry, null::ojs.refusal
+    select w.n, case when w.free then w.tenant_id end, case when w.free then w.id end, case when w.free then w.to_state end,
+        w.lease is not null or w.worker_id is not null, w.result, w.entry, case when not w.free then ojs._locked(w.id) end
     from winning w
     union all
     -- If a call names a job twice, its second element is judged by the state that the first gives the job.
@@ -3493,7 +3540,9 @@ CREATE FUNCTION ojs._line(p_queue text, p_priority integer, p_job_priority integ
     (select true, j.seq, j.id, j.place, j.bytes
     from ojs._ranges(p_queue, p_priority, p_tenant, p_head, p_behind, p_again_lo, p_again_seq, p_look, p_beside) r
     cross join lateral (
-        select j.seq, j.id, j.ctid as place, j.state, j.expires_at, ojs._bytes(j.args, j.meta, j.options, j.extra) as bytes from ojs.job j
+        select j.seq, j.id, j.ctid as place, j.state, j.expires_at,
+            ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes
+        from ojs.job j
         where j.queue = p_queue and j.priority = p_job_priority and j.tenant_id = p_tenant and j.seq between r.lo and r.hi
         order by j.seq limit p_look + case when p_beside then 1000000 else 64 end
     ) j
@@ -3502,7 +3551,9 @@ CREATE FUNCTION ojs._line(p_queue text, p_priority integer, p_job_priority integ
     union all
     (select false, j.seq, j.id, j.place, j.bytes
     from (
-        select j.seq, j.id, j.ctid as place, j.state, j.expires_at, ojs._bytes(j.args, j.meta, j.options, j.extra) as bytes from ojs.job j
+        select j.seq, j.id, j.ctid as place, j.state, j.expires_at,
+            ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes
+        from ojs.job j
         -- What came back goes first, all of it.
         where (p_beside or not p_behind) and j.queue = p_queue and j.priority = p_job_priority and j.tenant_id = p_tenant and j.seq > p_head
             and j.seq is not null
@@ -3591,6 +3642,10 @@ CREATE FUNCTION ojs._lock_open(p_cron ojs.cron, p_ids uuid[]) RETURNS boolean
         where j.id = any (p_ids) and j.tenant_id = p_cron.tenant_id and not ojs._ended(j.state) for update skip locked
     ) j
 $$;
+
+CREATE FUNCTION ojs._locked(p_id uuid) RETURNS ojs.refusal
+    LANGUAGE sql IMMUTABLE
+    AS $$ select row('55P03', format('job %s is locked by another transaction', p_id), jsonb_build_object('job_id', p_id))::ojs.refusal $$;
 
 CREATE FUNCTION ojs._look_again(p_tenants text[], p_ids uuid[]) RETURNS void
     LANGUAGE plpgsql
@@ -4013,8 +4068,7 @@ CREATE FUNCTION ojs._not_met(p_id uuid, p_tenant text) RETURNS ojs.refusal
     LANGUAGE sql STABLE
     AS $$
     select case when exists (select from ojs.job j where j.id = p_id and (p_tenant is null or j.tenant_id = p_tenant))
-        then row('55P03', format('job %s is locked by another transaction', p_id), jsonb_build_object('job_id', p_id))::ojs.refusal
-        else ojs._unknown(p_id) end
+        then ojs._locked(p_id) else ojs._unknown(p_id) end
 $$;
 
 CREATE FUNCTION ojs._note_cron_job(p_cron ojs.cron, p_run ojs.cron_run, p_open uuid[]) RETURNS void
@@ -4853,9 +4907,10 @@ begin
     ), judged as materialized (
         -- An attempt whose worker was lost goes back at once; one that ran for too long has failed. If no attempts are left, the job is
         -- discarded in either case.
-        select h.*, case when ojs._failed_state(h.entry, false, h.attempt, h.max_attempts, h.retry) = 'discarded' then 'discarded'
-            when h.entry ->> 'type' = 'timeout' then 'retryable' else 'available' end::ojs.job_state as to_state
-        from held h
+        select h.*, t.to_state from held h
+        cross join lateral (select case when ojs._failed_state(h.entry, false, h.attempt, h.max_attempts, h.retry) = 'discarded'
+            then 'discarded' when h.entry ->> 'type' = 'timeout' then 'retryable' else 'available' end::ojs.job_state as to_state) t
+        where t.to_state <> 'discarded' or not ojs._to_dead_letters(h.retry, h.entry) or ojs._can_bury(h.tenant_id, h.id)
     ), reaped as (
         update ojs.job j
         set state = g.to_state, lease = null, lease_expires_at = null, errors = ojs._errors_with(j.errors, g.entry),
@@ -4874,7 +4929,7 @@ begin
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select a.again_at, 'lease', array_agg(a.tenant_id), array_agg(a.id)
         from (select a.*, greatest(a.lease_expires_at, v_now + ojs._moment()) as again_at from asked a) a
-        where (a.id, a.tenant_id) not in (select h.id, h.tenant_id from held h)
+        where (a.id, a.tenant_id) not in (select g.id, g.tenant_id from judged g)
           and not exists (select from ojs.timer t where t.due_at = a.again_at and t.kind = 'lease' and a.id = any (t.ids))
           and not exists (select from ojs.lease l where l.due_at = a.again_at and a.id = any (l.ids))
         group by a.again_at
@@ -5319,7 +5374,7 @@ declare
     v_queues text[];
     v_jobs   int;
 begin
-    perform ojs._restore_dead(p_tenants, p_ids);
+    perform ojs._try_to_restore(p_tenants, p_ids);
     with asked as materialized (
         select a.id, a.tenant_id, min(a.rule) as rule
         from unnest(p_ids, p_tenants, p_rules) a(id, tenant_id, rule) group by a.id, a.tenant_id
@@ -6392,6 +6447,26 @@ CREATE FUNCTION ojs._trusted() RETURNS boolean
     LANGUAGE sql STABLE
     AS $$ select pg_has_role(session_user, 'ojs_service', 'member') and not pg_has_role(session_user, 'ojs_tenant', 'member') $$;
 
+CREATE FUNCTION ojs._try_to_restore(p_tenants text[], p_ids uuid[]) RETURNS void
+    LANGUAGE plpgsql
+    SET lock_timeout TO '20ms'
+    AS $$
+declare
+    v_of record;
+begin
+    perform ojs._restore_dead(p_tenants, p_ids);
+exception when lock_not_available or unique_violation then
+    -- A producer is using one of the ids again, and its transaction may stay open: only its tenant must wait for it.
+    for v_of in select a.tenant_id, array_agg(a.id) as ids from unnest(p_ids, p_tenants) a(id, tenant_id) group by a.tenant_id loop
+        begin
+            perform ojs._restore_dead(array_fill(v_of.tenant_id, array[cardinality(v_of.ids)]), v_of.ids);
+        exception when lock_not_available or unique_violation then
+            null;
+        end;
+    end loop;
+end;
+$$;
+
 CREATE FUNCTION ojs._ttl_valid(p_ttl json) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $_$
@@ -6593,11 +6668,11 @@ $$;
 
 CREATE FUNCTION ojs._well_asked(p_queues text[], p_counts integer[], p_worker_ids text[], p_timeouts_ms integer[], p_max_bytes bigint) RETURNS boolean
     LANGUAGE plpgsql STABLE
-    AS $_$
+    AS $$
 begin
     return (
         select cardinality(p_queues) between 1 and 100 and array_ndims(p_queues) = 1 and array_lower(p_queues, 1) = 1
-            and not exists (select from unnest(p_queues) q where (q ~ '^[a-z0-9][a-z0-9.-]*$' and length(q) <= 128) is not true)
+            and not exists (select from unnest(p_queues) q where ojs._queue_name(q) is not true)
             and array_ndims(p_counts) = 1 and array_ndims(p_worker_ids) = 1 and array_ndims(p_timeouts_ms) = 1
             and cardinality(p_worker_ids) = cardinality(p_counts) and cardinality(p_timeouts_ms) = cardinality(p_counts)
             and not exists (select from unnest(p_counts, p_worker_ids, p_timeouts_ms) r(jobs, worker_id, timeout_ms)
@@ -6606,7 +6681,7 @@ begin
             and (select sum(c::bigint) from unnest(p_counts) c) <= 10000 and p_max_bytes > 0
                 and current_setting('transaction_isolation') = 'read committed');
 end;
-$_$;
+$$;
 
 CREATE FUNCTION ojs._when(p_text text, p_now timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE sql STABLE
@@ -6652,9 +6727,7 @@ begin
         v_exact := p_picks.bytes[i];
         if v_exact > 500 then
             -- Perhaps compressed.
-            select octet_length(j.args::text) + octet_length(j.meta::text) + coalesce(octet_length(j.options::text),
-                0) + coalesce(octet_length(j.extra::text), 0)
-            into v_exact from ojs.job j where j.ctid = p_picks.places[i] and j.id = p_picks.ids[i];
+            v_exact := ojs._answer_bytes(p_picks.ids[i], p_picks.places[i]);
         end if;
         v_sum := v_sum + v_exact;
         if v_sum > p_bytes and not (p_first and v_sum = v_exact) then
@@ -7770,6 +7843,9 @@ begin
                 -- Whoever decides at this moment may well decide ahead for this caller, too.
                 v_ask.aside := v_waits = c_waits or not ojs._await_lane(1000);
                 v_waits := v_waits + 1;
+                -- While this call waited, a queue may have been paused.
+                v_ask.queues := ojs._open_queues(v_ask.queues);
+                exit when v_ask.queues = '{}';
                 continue when not v_ask.aside;
             end if;
             if v_lane then
@@ -7787,7 +7863,7 @@ begin
         v_end := v_end or v_got = v_ask.count or v_done.cut is true;
     end loop;
     return query select * from ojs._no_jobs(v_ask, v_got < v_ask.count and v_done.cut is true);
-    if coalesce(p_ahead, v_ask.count < 2 * cardinality(p_counts)) and v_got = v_ask.count and not v_ask.aside then
+    if coalesce(p_ahead, v_ask.count < 2 * cardinality(p_counts)) and v_got > 0 and v_got = v_ask.count and not v_ask.aside then
         perform ojs._refill(v_ask, v_lane);
     end if;
 end;
@@ -7935,6 +8011,8 @@ CREATE FUNCTION ojs.hold_dispatch() RETURNS ojs.dispatch
     SET enable_partition_pruning TO 'off'
     AS $$
 begin
+    -- Nobody must hold the lane and wait for who is changing the settings.
+    perform from ojs.settings s for no key update;
     perform ojs._enter_lane();
     update ojs.settings s set held_at = ojs.now() where s.held_at is null;
     return (select d from ojs.dispatch d);
@@ -8256,7 +8334,7 @@ begin
     update ojs.fold f set rev = f.rev + 1, snapshot = ojs._snapshot(), part_xid = null, part_lo = null;
     delete from ojs.again;
     delete from ojs.turn r using (select r.ctid as place from ojs.turn r for update skip locked) f where r.ctid = f.place;
-    update ojs.turn_mark m set rev = m.rev + 1, lo = m.hi + 1;
+    update ojs.turn_mark m set rev = m.rev + 1, lo = m.hi + 1, held = (select count(*) from ojs.turn t where t.queue = m.queue);
     delete from ojs.backlog;
     delete from ojs.level;
     delete from ojs.tenant_fairness;
@@ -8544,8 +8622,9 @@ begin
     select o.*
     from (
         select s.n, null::text, null::text, null::jsonb, s.state, s.attempt, s.lease, s.started_at, s.lease_expires_at, s.finished_at,
-            s.retry_at, s.enqueued_at, s.worker_id, s.errors, case when p_jobs then s.result end, s.seq, s.tenant_id, s.id, s.queue,
-            s.type, s.priority, s.max_attempts, s.created_at, s.scheduled_at, s.expires_at, s.timeout_ms, s.visibility_timeout_ms,
+            s.retry_at, s.enqueued_at, s.worker_id, case when p_jobs then s.errors end, case when p_jobs then s.result end, s.seq,
+            s.tenant_id, s.id, s.queue, s.type, s.priority, s.max_attempts, s.created_at, s.scheduled_at, s.expires_at, s.timeout_ms,
+            s.visibility_timeout_ms,
             s.tags, case when p_jobs then s.args end, case when p_jobs then s.meta end, s.retry, case when p_jobs then s.options end,
             case when p_jobs then s.extra end
         from settled s cross join booked
@@ -8599,6 +8678,7 @@ declare
 begin
     perform ojs._check_tick(p_limit, p_stride_ms);
     if exists (select from ojs.settings s where s.held_at is not null) then
+        perform ojs._begin_after_restore();
         return (0, 0, 0, 1000, false, 0);
     end if;
     if p_token is not null then

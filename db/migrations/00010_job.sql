@@ -110,8 +110,8 @@ create table ojs.job (
     constraint job_pkey primary key (id, tenant_id)
 ) partition by range (id);
 
--- One partition for now. Ids are ordered by time, so retention will become a matter of cutting new partitions off the future and
--- dropping old ones, without a rewrite (docs/design/0001-job-table-and-retention.md).
+-- One partition at first. Ids are ordered by time, so retention cuts new partitions off the future and drops old ones, without a rewrite
+-- (docs/design/0001-job-table-and-retention.md).
 create table ojs.job_all partition of ojs.job for values from (minvalue) to (maxvalue) with (
     -- Leaves room on the page for the two versions of an ordinary life, fetched and completed; without it both would go to other pages and
     -- write every index.
@@ -120,7 +120,7 @@ create table ojs.job_all partition of ojs.job for values from (minvalue) to (max
     toast_tuple_target = 512,
     autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05
 );
-comment on table ojs.job_all is 'The partition of ojs.job that holds every id.';
+comment on table ojs.job_all is 'The first partition of ojs.job: every id until one is cut off, then the ids below it.';
 alter sequence ojs.job_seq owned by ojs.job.seq;
 -- The dispatcher walks this index forward from a cursor that only grows. The state is not part of it, or every change of state would write
 -- it. Jobs that have not been available yet have no seq and stand last, so a tenant finds all of its jobs by it.
@@ -128,12 +128,13 @@ create index job_dispatch_idx on ojs.job (queue, priority, tenant_id, seq);
 comment on table ojs.job is
 'Every job, one row. Private: written through functions and the view ojs.jobs; the dispatcher''s order is (queue, priority, tenant, seq).';
 comment on column ojs.job.state is 'Where the job is in its life (ojs-core section 6).';
-comment on column ojs.job.attempt is 'How many times it has been handed to a worker.';
+comment on column ojs.job.attempt is
+'How many times it has been handed to a worker; less those given back, and 0 again when it is taken out of the dead letter queue.';
 comment on column ojs.job.lease is 'Token of the running attempt; ack, nack and heartbeat may prove with it that they still hold the job.';
-comment on column ojs.job.started_at is 'When the latest attempt was handed out.';
+comment on column ojs.job.started_at is 'When the latest attempt was handed out; null again when its worker was lost.';
 comment on column ojs.job.lease_expires_at is 'When the running attempt is taken back unless extended by a heartbeat.';
 comment on column ojs.job.finished_at is 'When it was completed, cancelled or discarded.';
-comment on column ojs.job.retry_at is 'When a retryable job becomes available again.';
+comment on column ojs.job.retry_at is 'When a retryable job becomes available again; stays until it fails again.';
 comment on column ojs.job.enqueued_at is 'When it became available; for one not yet available, when it was created.';
 comment on column ojs.job.worker_id is 'The worker of the latest attempt, as it named itself.';
 comment on column ojs.job.errors is

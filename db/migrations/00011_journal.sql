@@ -37,7 +37,6 @@ create table ojs.journal (
     jobs       int not null,
     lo         bigint,
     hi         bigint,
-    failed     int not null default 0,
     unfenced   int not null default 0,
     owed       int not null default 0,
     seconds    real,
@@ -49,19 +48,20 @@ alter table ojs.journal replica identity full;
 create index journal_fold_idx on ojs.journal (xid, lo) where lo is not null;
 create index journal_rest_idx on ojs.journal (xid) where lo is null;
 comment on table ojs.journal is
-'What happened, in sum: one row per statement, tenant, queue, priority and move from one state to another. The next decision folds the
-rows that have a lo.';
+'What happened, in sum: one row per statement, tenant, queue, priority and move from one state to another; one per job where jobs come back
+singly. The next decision folds the rows that have a lo.';
 comment on column ojs.journal.xid is 'The transaction that did it.';
 comment on column ojs.journal.tenant_id is 'The tenant.';
 comment on column ojs.journal.queue is 'The queue.';
 comment on column ojs.journal.priority is 'The jobs'' own priority.';
 comment on column ojs.journal.from_state is
-'The state they left; null for new jobs; available for jobs that came back, whose old state ojs.release tells.';
+'The state they left; null for new jobs; available for jobs that came back, whose old state ojs.release tells, and for jobs that are to be
+looked at again.';
 comment on column ojs.journal.to_state is 'The state they entered.';
-comment on column ojs.journal.jobs is 'How many.';
+comment on column ojs.journal.jobs is
+'How many; 1 for a range that is to be looked at again; less than 0 where jobs are counted elsewhere from now on (ojs.retry_dead_letter).';
 comment on column ojs.journal.lo is 'Lowest job.seq among them where they became available or were taken beside a decision, else null.';
 comment on column ojs.journal.hi is 'Highest job.seq among them; null where lo is.';
-comment on column ojs.journal.failed is 'How many attempts among them failed.';
 comment on column ojs.journal.unfenced is
 'How many of them were completed by callers that proved neither by lease nor by name that they held the job.';
 comment on column ojs.journal.owed is
@@ -212,7 +212,7 @@ as $$ select date_part('epoch', p_interval)::real $$;
 comment on function ojs._seconds(interval) is 'An interval in seconds, as the journals keep it. Becomes part of the expression that asks.';
 
 create view ojs._movement with (security_invoker = true) as
-select j.xid, j.tenant_id, j.queue, j.priority, j.from_state, j.to_state, j.jobs, j.lo, j.hi, j.failed, j.owed, j.seconds, j.at
+select j.xid, j.tenant_id, j.queue, j.priority, j.from_state, j.to_state, j.jobs, j.lo, j.hi, 0 as failed, j.owed, j.seconds, j.at
     from ojs.journal j
 union all
 select l.xid, t.tenant_id, l.queue, l.priority, 'available', 'active', t.jobs, null, null, 0, 0, null, l.at

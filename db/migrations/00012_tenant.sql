@@ -3,7 +3,8 @@ set local role ojs_owner;
 set local check_function_bodies = off;
 
 -- What is configured: the deployment (settings, one row), tenants, their login roles, queues.
--- Written by ojs.configure, ojs.configure_tenant, ojs.create_tenant_role, ojs.configure_queue; read by nearly everything else.
+-- Written by ojs.configure, ojs.configure_dead_letters, ojs.hold_dispatch and ojs.resume_dispatch; ojs.configure_tenant;
+-- ojs.create_tenant_role; ojs.configure_queue, ojs.pause_queue and ojs.resume_queue. Read by nearly everything else.
 create table ojs.settings (
     one                   boolean primary key default true check (one),
     default_tenant        text not null default '_default',

@@ -1,6 +1,7 @@
 -- +goose Up
--- The state of fairness. Only the decision writes it, under the row of ojs.lane (00045_decide.sql). A tenant's own virtual time says how
--- many jobs it was given per unit of weight; the tenant with the lowest time is next. Rows that every decision rewrites move to a higher
+-- The state of fairness. Decisions, the tick, ojs.configure_tenant and ojs.rebuild write it, under the row of ojs.lane; only rows of
+-- ojs.turn are deleted by whoever takes them. A tenant's own virtual time moves on by 1 / weight with each job it is given; the tenant with
+-- the lowest time is next. Rows that every decision rewrites move to a higher
 -- rev with each change and are read newest first. A transaction that stays open elsewhere keeps their dead versions in the index, and a
 -- reader of rows that keep their key would walk through all of them.
 set local role ojs_owner;
@@ -57,12 +58,12 @@ comment on column ojs.level.queue is 'The queue.';
 comment on column ojs.level.priority is 'The effective priority: the jobs'' own plus their tenant''s boost.';
 comment on column ojs.level.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.level.low is
-'Lower bound of the virtual times of tenants with work: where a scan begins, and where a tenant that comes begins.';
+'Lower bound of the virtual times of tenants with work: where a scan begins, and from where the time of a tenant that comes is reckoned.';
 comment on column ojs.level.tenants is 'How many tenants have work.';
 comment on column ojs.level.weight is 'The sum of their weights.';
 comment on column ojs.level.moment is
 'The sum of their weights, each times its virtual time (ojs._deficit).';
-comment on column ojs.level.used_at is 'When a tenant last came, or the last one left. Levels without work are forgotten some time after.';
+comment on column ojs.level.used_at is 'When it last changed. Levels without work are forgotten some time after.';
 
 create table ojs.tenant_fairness (
     queue        text collate "C" not null,
@@ -83,13 +84,14 @@ create table ojs.tenant_fairness (
 );
 create index tenant_fairness_ring_idx on ojs.tenant_fairness (queue, priority, vtime) where ready;
 comment on table ojs.tenant_fairness is
-'Who is owed how much: one row per queue, effective priority and tenant, written by decisions inside the FETCH transaction.';
+'Who is owed how much: one row per queue, effective priority and tenant. A FETCH charges what it decides inside its transaction.';
 comment on column ojs.tenant_fairness.queue is 'The queue.';
 comment on column ojs.tenant_fairness.priority is 'The effective priority: the jobs'' own plus the tenant''s boost.';
 comment on column ojs.tenant_fairness.tenant_id is 'The tenant.';
 comment on column ojs.tenant_fairness.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.tenant_fairness.ready is 'Whether the tenant has work and takes its turns.';
-comment on column ojs.tenant_fairness.vtime is 'The tenant''s own virtual time: jobs it was given per unit of weight.';
+comment on column ojs.tenant_fairness.vtime is
+'The tenant''s own virtual time: it begins near ojs.level.low and moves on by 1 / weight with each job.';
 comment on column ojs.tenant_fairness.weight is 'The weight in effect.';
 comment on column ojs.tenant_fairness.deficit is
 'Jobs owed to the tenant (negative: had ahead of its share) when it was last served; ojs.tenant_stats shows the present value.';

@@ -84,8 +84,7 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._job_inserted() is
-'Trigger: refuses a statement that inserts a job which breaks a rule, appends to the journal and notifies. The only thing a producer
-writes besides its jobs.';
+'Trigger: refuses a statement that inserts a job which breaks a rule, appends to the journal, makes timers and notifies.';
 
 -- The enqueue functions do all of this themselves, because they know what they insert. The condition compares texts: every statement reads
 -- it anew, and a constant of type name is stored as 64 numbers.

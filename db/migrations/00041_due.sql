@@ -1,8 +1,8 @@
 -- +goose Up
 -- Due: who gets what next at one level of a queue, and in which order. It only reads, so that a decision, a decision taken ahead and a
--- caller beside decisions ask the same question, and so may whoever wants to see the order. Tenants go by their own virtual time: a job
--- is due at the time its tenant has when the job is handed out, the lowest first (docs/design/0002-fair-decision.md). Everything here is
--- made of SQL functions that become part of the query that asks.
+-- caller beside decisions ask the same question. Tenants go by their own virtual time: a job is due at the time its tenant has when the
+-- job is handed out, the lowest first (docs/design/0002-fair-decision.md). Everything here is made of SQL functions
+-- that become part of the query that asks.
 set local role ojs_owner;
 set local check_function_bodies = off;
 
@@ -120,7 +120,9 @@ as $$
     (select true, j.seq, j.id, j.place, j.bytes
     from ojs._ranges(p_queue, p_priority, p_tenant, p_head, p_behind, p_again_lo, p_again_seq, p_look, p_beside) r
     cross join lateral (
-        select j.seq, j.id, j.ctid as place, j.state, j.expires_at, ojs._bytes(j.args, j.meta, j.options, j.extra) as bytes from ojs.job j
+        select j.seq, j.id, j.ctid as place, j.state, j.expires_at,
+            ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes
+        from ojs.job j
         where j.queue = p_queue and j.priority = p_job_priority and j.tenant_id = p_tenant and j.seq between r.lo and r.hi
         order by j.seq limit p_look + case when p_beside then 1000000 else 64 end
     ) j
@@ -129,7 +131,9 @@ as $$
     union all
     (select false, j.seq, j.id, j.place, j.bytes
     from (
-        select j.seq, j.id, j.ctid as place, j.state, j.expires_at, ojs._bytes(j.args, j.meta, j.options, j.extra) as bytes from ojs.job j
+        select j.seq, j.id, j.ctid as place, j.state, j.expires_at,
+            ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes
+        from ojs.job j
         -- What came back goes first, all of it.
         where (p_beside or not p_behind) and j.queue = p_queue and j.priority = p_job_priority and j.tenant_id = p_tenant and j.seq > p_head
             and j.seq is not null
@@ -145,13 +149,31 @@ comment on function ojs._line(text, int, int, text, bigint, boolean, bigint, big
 ahead of it. Looks past 64 jobs that ended; behind longer runs of them ojs._skim moves the cursor.';
 
 -- +goose StatementBegin
-create function ojs._bytes(p_args json, p_meta jsonb, p_options json, p_extra json) returns int
+create function ojs._bytes(
+    p_args json, p_meta jsonb, p_options json, p_extra json, p_errors jsonb, p_retry jsonb, p_tags text[]
+) returns int
 language sql stable
-as $$ select pg_column_size(p_args) + pg_column_size(p_meta) + coalesce(pg_column_size(p_options), 0) + coalesce(pg_column_size(p_extra),
-    0) $$;
+as $$
+    select pg_column_size(p_args) + pg_column_size(p_meta) + coalesce(pg_column_size(p_options), 0) + coalesce(pg_column_size(p_extra), 0)
+        + coalesce(pg_column_size(p_errors), 0) + coalesce(pg_column_size(p_retry), 0) + coalesce(pg_column_size(p_tags), 0)
+$$;
 -- +goose StatementEnd
-comment on function ojs._bytes(json, jsonb, json, json) is
+comment on function ojs._bytes(json, jsonb, json, json, jsonb, jsonb, text[]) is
 'How large a job is as stored, which is less than it takes in an answer where PostgreSQL has compressed it. Reads nothing but the row.';
+
+-- +goose StatementBegin
+create function ojs._answer_bytes(p_id uuid, p_place tid) returns bigint
+language plpgsql stable
+as $$
+begin
+    return (select octet_length(j.args::text) + octet_length(j.meta::text) + coalesce(octet_length(j.options::text), 0)
+            + coalesce(octet_length(j.extra::text), 0) + coalesce(octet_length(j.errors::text), 0)
+            + coalesce(octet_length(j.retry::text), 0) + coalesce(octet_length(j.tags::text), 0)
+        from ojs.job j where j.ctid = p_place and j.id = p_id);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._answer_bytes(uuid, tid) is 'How large a job is in an answer. Reads all of it, uncompressed.';
 
 -- +goose StatementBegin
 create function ojs._ranges(

@@ -1,6 +1,6 @@
 -- +goose Up
 -- Charge: books what a level was served. Tenants pay with their virtual time and their cursors move past what they were given; who has
--- no more work leaves the round. Joining: where a tenant begins that comes. All of it only under the row of ojs.lane.
+-- no more work leaves the round. Joining: where a tenant begins that comes. What writes runs only under the row of ojs.lane.
 set local role ojs_owner;
 set local check_function_bodies = off;
 

@@ -1,5 +1,5 @@
 -- +goose Up
--- The fold takes in what ojs.journal gained since the last decision: exactly the rows that are visible now and were not to the snapshot
+-- The fold takes in what ojs.journal gained since the last fold: exactly the rows that are visible now and were not to the snapshot
 -- stored then, so that none is missed whose transaction committed late. A tenant that comes with work joins. Jobs behind its cursor become
 -- ranges that are looked at again, one per transaction, however many jobs it brought. Only under the row of ojs.lane.
 set local role ojs_owner;
@@ -52,7 +52,7 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._fold() is
-'Takes in what ojs.journal gained since the last decision, about 2000 rows at most, and returns whether there may be more.';
+'Takes in what ojs.journal gained since the last fold, about 2000 rows at most, and returns whether there may be more.';
 
 -- +goose StatementBegin
 create function ojs._fold_on() returns void

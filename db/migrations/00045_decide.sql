@@ -160,9 +160,7 @@ begin
         v_exact := p_picks.bytes[i];
         if v_exact > 500 then
             -- Perhaps compressed.
-            select octet_length(j.args::text) + octet_length(j.meta::text) + coalesce(octet_length(j.options::text),
-                0) + coalesce(octet_length(j.extra::text), 0)
-            into v_exact from ojs.job j where j.ctid = p_picks.places[i] and j.id = p_picks.ids[i];
+            v_exact := ojs._answer_bytes(p_picks.ids[i], p_picks.places[i]);
         end if;
         v_sum := v_sum + v_exact;
         if v_sum > p_bytes and not (p_first and v_sum = v_exact) then

@@ -1,6 +1,6 @@
 -- +goose Up
 -- Two other ways to a job, of the same parts. Decided ahead: due and charge now, rows of ojs.turn, handed out when somebody takes
--- them; enough callers of one job each are kept going while one of them decides. Beside decisions: due and hand out, charged by the next
+-- them, so that many callers of one job each can go on while one of them decides. Beside decisions: due and hand out, charged by the next
 -- decision; for callers who may stay in their transaction, and for tenants, because whoever holds the lane keeps everybody waiting.
 set local role ojs_owner;
 set local check_function_bodies = off;
@@ -146,7 +146,7 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._revoke(text, boolean) is
 'Takes back what was decided ahead for a queue and nobody has taken: the tenants are not charged for it, and the jobs are looked at
-again first. p_all: else only what is out of reach and was let go of. Only under the row of ojs.lane.';
+again first. Not p_all: only rows before ojs.turn_mark.lo whose holder has let go of them. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
 create function ojs._stale_queues(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint, p_queue text)
@@ -266,11 +266,17 @@ begin
         select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_tenant, true, v_now) d where d.id is not null order by d.turn
     ), held as materialized (
         select d.turn, d.tenant_id, d.id, d.seq, j.priority, j.place, j.bytes from due d
-        cross join lateral (select j.ctid as place, j.priority, ojs._bytes(j.args, j.meta, j.options, j.extra) as bytes from ojs.job j
+        cross join lateral (select j.ctid as place, j.priority,
+                ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes
+            from ojs.job j
             where j.ctid = d.place and j.id = d.id and j.state = 'available' and j.id <> all (p_but) for update skip locked) j
         limit p_count
+    ), exact as materialized (
+        select h.turn, h.tenant_id, h.id, h.seq, h.priority, h.place, case when sum(h.bytes) over () <= p_max_bytes / 100 then h.bytes
+            else ojs._answer_bytes(h.id, h.place) end as bytes
+        from held h
     ), kept as materialized (
-        select h.* from (select h.*, sum(h.bytes) over (order by h.turn) as size, row_number() over (order by h.turn) as nth from held h) h
+        select h.* from (select h.*, sum(h.bytes) over (order by h.turn) as size, row_number() over (order by h.turn) as nth from exact h) h
         where h.size <= p_max_bytes or h.nth = 1 and p_but = '{}'
     ), noted as (
         insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, lo, hi)

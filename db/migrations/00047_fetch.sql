@@ -49,6 +49,9 @@ begin
                 -- Whoever decides at this moment may well decide ahead for this caller, too.
                 v_ask.aside := v_waits = c_waits or not ojs._await_lane(1000);
                 v_waits := v_waits + 1;
+                -- While this call waited, a queue may have been paused.
+                v_ask.queues := ojs._open_queues(v_ask.queues);
+                exit when v_ask.queues = '{}';
                 continue when not v_ask.aside;
             end if;
             if v_lane then
@@ -66,7 +69,7 @@ begin
         v_end := v_end or v_got = v_ask.count or v_done.cut is true;
     end loop;
     return query select * from ojs._no_jobs(v_ask, v_got < v_ask.count and v_done.cut is true);
-    if coalesce(p_ahead, v_ask.count < 2 * cardinality(p_counts)) and v_got = v_ask.count and not v_ask.aside then
+    if coalesce(p_ahead, v_ask.count < 2 * cardinality(p_counts)) and v_got > 0 and v_got = v_ask.count and not v_ask.aside then
         perform ojs._refill(v_ask, v_lane);
     end if;
 end;
@@ -76,8 +79,8 @@ comment on function ojs.fetch_many(text[], int[], text[], int[], text, boolean, 
 'One decision for several FETCH requests over the same queues: p_counts[n] jobs for worker p_worker_ids[n] under a lease of
 p_visibility_timeouts_ms[n] (0, empty text: none given; the counts sum to 10000 at most). Each row names its request; the order is that of
 ojs.fetch, and the last requests get fewer, or none. Requests of workers that are to get nothing (ojs.direct_worker) are left out: for
-each such worker there is one row that is null but for worker_id. p_max_bytes: the jobs have so many bytes in sum at most (default 16
-MiB), but there is one at least; where that, a long run of ended jobs, or more commits than could be taken in at once stopped the call
+each such worker there is one row that is null but for worker_id. p_max_bytes: the jobs have so many bytes in sum (default 16 MiB), or a
+job more, and there is one at least; where that, a long run of ended jobs, or more commits than could be taken in at once stopped the call
 early, there is one row with request 0: ask again. p_ahead: decide ahead for later calls, too; by default where the requests ask for about
 one job each. What fewer than asked proves is said at ojs.fetch. Commit at once. Raises what ojs.fetch raises.';
 
@@ -188,7 +191,7 @@ as $$
 begin
     return (
         select cardinality(p_queues) between 1 and 100 and array_ndims(p_queues) = 1 and array_lower(p_queues, 1) = 1
-            and not exists (select from unnest(p_queues) q where (q ~ '^[a-z0-9][a-z0-9.-]*$' and length(q) <= 128) is not true)
+            and not exists (select from unnest(p_queues) q where ojs._queue_name(q) is not true)
             and array_ndims(p_counts) = 1 and array_ndims(p_worker_ids) = 1 and array_ndims(p_timeouts_ms) = 1
             and cardinality(p_worker_ids) = cardinality(p_counts) and cardinality(p_timeouts_ms) = cardinality(p_counts)
             and not exists (select from unnest(p_counts, p_worker_ids, p_timeouts_ms) r(jobs, worker_id, timeout_ms)
@@ -209,7 +212,7 @@ as $$
 begin
     if p_queues is null or cardinality(p_queues) not between 1 and 100 or array_ndims(p_queues) <> 1 or array_lower(p_queues, 1) <> 1 then
         perform ojs._raise('OJ400', 'queues must name between 1 and 100 queues', '{"field": "queues"}');
-    elsif exists (select from unnest(p_queues) q where q is null or q !~ '^[a-z0-9][a-z0-9.-]*$' or length(q) > 128) then
+    elsif exists (select from unnest(p_queues) q where ojs._queue_name(q) is not true) then
         perform ojs._raise('OJ400',
             'queues must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters',
             '{"field": "queues"}');

@@ -141,6 +141,8 @@ begin
             v_done.ids := v_done.ids || v_ahead.ids;
             v_done.places := v_done.places || v_ahead.places;
             v_done.bytes := v_done.bytes + v_ahead.bytes;
+            v_done.cut := v_ahead.cut or v_done.bytes >= p_ask.max_bytes;
+            exit when v_done.cut;
         end if;
         v_done := ojs._take_revoked(v_queue, v_upto, p_ask.tenant, p_ask.max_bytes, v_done);
         v_done := ojs._beside(v_queue, v_upto, p_ask.tenant, null, p_ask.max_bytes, v_done);
@@ -199,6 +201,6 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._refill(ojs.ask, boolean) is
-'Decides ahead for callers who ask for so many jobs each, where half of what was is taken, unless somebody decides at this moment.
-p_in_lane: the caller is the one.';
+'Decides ahead for callers who ask for so many jobs each, once half of what was decided ahead is gone, unless somebody decides at this
+moment. p_in_lane: the caller is the one.';
 reset role;

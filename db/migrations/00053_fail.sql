@@ -113,6 +113,23 @@ comment on function ojs._ruled(ojs.replay_rule, ojs.dead_letter) is
 'Whether a dead letter is one that a rule is for. Becomes part of the query that asks.';
 
 -- +goose StatementBegin
+create function ojs._can_bury(p_tenant text, p_id uuid) returns boolean
+language plpgsql
+as $$
+begin
+    if not exists (select from ojs.dead_job k where k.id = p_id and k.tenant_id = p_tenant) then
+        return true;
+    end if;
+    perform from ojs.dead_job k where k.id = p_id and k.tenant_id = p_tenant for update skip locked;
+    return found;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._can_bury(text, uuid) is
+'Whether ojs._bury would wait for nobody: not for who is about to delete a dead letter with the id of the job, in a transaction that may
+stay open. Locks that dead letter.';
+
+-- +goose StatementBegin
 create function ojs._bury(p_tenants text[], p_ids uuid[], p_queues text[], p_types text[], p_entries jsonb[],
     p_at timestamptz) returns boolean
 language plpgsql

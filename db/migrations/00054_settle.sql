@@ -49,8 +49,9 @@ begin
     select o.*
     from (
         select s.n, null::text, null::text, null::jsonb, s.state, s.attempt, s.lease, s.started_at, s.lease_expires_at, s.finished_at,
-            s.retry_at, s.enqueued_at, s.worker_id, s.errors, case when p_jobs then s.result end, s.seq, s.tenant_id, s.id, s.queue,
-            s.type, s.priority, s.max_attempts, s.created_at, s.scheduled_at, s.expires_at, s.timeout_ms, s.visibility_timeout_ms,
+            s.retry_at, s.enqueued_at, s.worker_id, case when p_jobs then s.errors end, case when p_jobs then s.result end, s.seq,
+            s.tenant_id, s.id, s.queue, s.type, s.priority, s.max_attempts, s.created_at, s.scheduled_at, s.expires_at, s.timeout_ms,
+            s.visibility_timeout_ms,
             s.tags, case when p_jobs then s.args end, case when p_jobs then s.meta end, s.retry, case when p_jobs then s.options end,
             case when p_jobs then s.extra end
         from settled s cross join booked
@@ -66,8 +67,8 @@ comment on function ojs.settle(json, boolean) is
 'Acknowledges and fails 1 to 10000 jobs, each for itself, and returns one row per element in the order given: n from 0, then either the
 job as it is now, or sqlstate, message and detail of what ojs.ack or ojs.nack would raise. p_settlements: a JSON array of {id, lease,
 worker_id, tenant, result, error, requeue}; with error it is a nack, else an ack. Never waits: a job that another transaction has locked
-gets 55P03, and ojs.ack or ojs.nack would wait for it. Without p_jobs, args, meta, options, extra and result stay null. Raises
-invalid_request when p_settlements as a whole is malformed.';
+gets 55P03, and ojs.ack or ojs.nack would wait for it. Without p_jobs, args, meta, options, extra, errors and result stay
+null. Raises invalid_request when p_settlements as a whole is malformed.';
 
 -- +goose StatementBegin
 create function ojs._check_settlements(p_settlements json) returns void
@@ -105,12 +106,15 @@ as $$
             over (partition by h.id, h.tenant_id) as winner
         from held h
     ), winning as materialized (
-        select w.*, case when w.error is null then 'completed'
-            else ojs._failed_state(w.entry, w.requeue, w.attempt, w.max_attempts, w.retry) end as to_state
+        select w.*, t.to_state, t.to_state <> 'discarded' or not ojs._to_dead_letters(w.retry, w.entry) or ojs._can_bury(w.tenant_id, w.id)
+            as free
         from (select d.*, case when d.error is not null then ojs._error_entry(d.error::jsonb, d.attempt, p_now) end as entry
             from judged d where d.n = d.winner) w
+        cross join lateral (select case when w.error is null then 'completed'
+            else ojs._failed_state(w.entry, w.requeue, w.attempt, w.max_attempts, w.retry) end as to_state) t
     )
-    select w.n, w.tenant_id, w.id, w.to_state, w.lease is not null or w.worker_id is not null, w.result, w.entry, null::ojs.refusal
+    select w.n, case when w.free then w.tenant_id end, case when w.free then w.id end, case when w.free then w.to_state end,
+        w.lease is not null or w.worker_id is not null, w.result, w.entry, case when not w.free then ojs._locked(w.id) end
     from winning w
     union all
     -- If a call names a job twice, its second element is judged by the state that the first gives the job.
@@ -170,12 +174,18 @@ comment on function ojs._settlements(json, text) is
 spoils the whole call.';
 
 -- +goose StatementBegin
+create function ojs._locked(p_id uuid) returns ojs.refusal
+language sql immutable
+as $$ select row('55P03', format('job %s is locked by another transaction', p_id), jsonb_build_object('job_id', p_id))::ojs.refusal $$;
+-- +goose StatementEnd
+comment on function ojs._locked(uuid) is 'Why nothing is done about a job that ojs.ack or ojs.nack would wait for.';
+
+-- +goose StatementBegin
 create function ojs._not_met(p_id uuid, p_tenant text) returns ojs.refusal
 language sql stable
 as $$
     select case when exists (select from ojs.job j where j.id = p_id and (p_tenant is null or j.tenant_id = p_tenant))
-        then row('55P03', format('job %s is locked by another transaction', p_id), jsonb_build_object('job_id', p_id))::ojs.refusal
-        else ojs._unknown(p_id) end
+        then ojs._locked(p_id) else ojs._unknown(p_id) end
 $$;
 -- +goose StatementEnd
 comment on function ojs._not_met(uuid, text) is 'Why a job was not found that could be locked: there is none, or somebody else has it.';

@@ -8,7 +8,7 @@ comment on type ojs.tick_result is
 caller is the one to do it; and how many cron jobs want to be told when they are due (ojs.unplanned_crons).';
 
 -- Does what is due now.
--- Locks the timers it takes and, for a moment each, the jobs it changes; waits for nobody.
+-- Locks the timers it takes and the jobs it changes, until it ends; waits for nobody, and looks later at what is locked.
 -- Writes what the parts below write, and a version of ojs.clock_mark where there was something to look at.
 -- +goose StatementBegin
 create function ojs.tick(
@@ -29,6 +29,7 @@ declare
 begin
     perform ojs._check_tick(p_limit, p_stride_ms);
     if exists (select from ojs.settings s where s.held_at is not null) then
+        perform ojs._begin_after_restore();
         return (0, 0, 0, 1000, false, 0);
     end if;
     if p_token is not null then

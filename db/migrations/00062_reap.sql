@@ -2,8 +2,8 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
--- Reads leases in the order in which they end, from where the clock was on, and before them those of transactions that committed late. So
--- the clock looks at each row once, however long it stays.
+-- Reads leases in the order in which they end, from where the clock stopped last, and before them those of transactions that committed
+-- late. So the clock looks at each row once, however long it stays.
 -- +goose StatementBegin
 create function ojs._reap_leases(
     p_mark ojs.clock_mark, p_now timestamptz, p_limit int, out o_reaped int, out o_looked int, out o_seen pg_snapshot,
@@ -89,9 +89,10 @@ begin
     ), judged as materialized (
         -- An attempt whose worker was lost goes back at once; one that ran for too long has failed. If no attempts are left, the job is
         -- discarded in either case.
-        select h.*, case when ojs._failed_state(h.entry, false, h.attempt, h.max_attempts, h.retry) = 'discarded' then 'discarded'
-            when h.entry ->> 'type' = 'timeout' then 'retryable' else 'available' end::ojs.job_state as to_state
-        from held h
+        select h.*, t.to_state from held h
+        cross join lateral (select case when ojs._failed_state(h.entry, false, h.attempt, h.max_attempts, h.retry) = 'discarded'
+            then 'discarded' when h.entry ->> 'type' = 'timeout' then 'retryable' else 'available' end::ojs.job_state as to_state) t
+        where t.to_state <> 'discarded' or not ojs._to_dead_letters(h.retry, h.entry) or ojs._can_bury(h.tenant_id, h.id)
     ), reaped as (
         update ojs.job j
         set state = g.to_state, lease = null, lease_expires_at = null, errors = ojs._errors_with(j.errors, g.entry),
@@ -110,7 +111,7 @@ begin
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         select a.again_at, 'lease', array_agg(a.tenant_id), array_agg(a.id)
         from (select a.*, greatest(a.lease_expires_at, v_now + ojs._moment()) as again_at from asked a) a
-        where (a.id, a.tenant_id) not in (select h.id, h.tenant_id from held h)
+        where (a.id, a.tenant_id) not in (select g.id, g.tenant_id from judged g)
           and not exists (select from ojs.timer t where t.due_at = a.again_at and t.kind = 'lease' and a.id = any (t.ids))
           and not exists (select from ojs.lease l where l.due_at = a.again_at and a.id = any (l.ids))
         group by a.again_at

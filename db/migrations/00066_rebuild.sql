@@ -18,7 +18,7 @@ begin
     update ojs.fold f set rev = f.rev + 1, snapshot = ojs._snapshot(), part_xid = null, part_lo = null;
     delete from ojs.again;
     delete from ojs.turn r using (select r.ctid as place from ojs.turn r for update skip locked) f where r.ctid = f.place;
-    update ojs.turn_mark m set rev = m.rev + 1, lo = m.hi + 1;
+    update ojs.turn_mark m set rev = m.rev + 1, lo = m.hi + 1, held = (select count(*) from ojs.turn t where t.queue = m.queue);
     delete from ojs.backlog;
     delete from ojs.level;
     delete from ojs.tenant_fairness;
@@ -49,6 +49,23 @@ comment on function ojs.rebuild() is
 'Makes the fairness state anew from the jobs. For after a logical restore into another cluster, whose transaction ids the stored snapshot
 does not know; the tick notices and calls it, and until then ojs.fetch refuses. Looks once at each tenant, queue and priority; dispatch
 waits meanwhile. Deficits begin at 0.';
+
+-- +goose StatementBegin
+create function ojs._begin_after_restore() returns void
+language plpgsql
+as $$
+begin
+    if (select pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) from ojs._folded() f) then
+        perform ojs._move_clock(ojs._clock_mark(), ojs.now(), 1, '1:1:', '-infinity');
+        perform ojs._roll_up();
+        perform ojs._catch_up();
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._begin_after_restore() is
+'In another cluster, whose transaction ids are behind those that are stored: begins the marks of the clock, of statistics and of decisions
+anew. For while dispatch is held, because once the ids of producers'' transactions have caught up nobody can tell any more.';
 
 -- +goose StatementBegin
 create function ojs._catch_up() returns void

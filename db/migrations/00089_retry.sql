@@ -68,7 +68,7 @@ declare
     v_queues text[];
     v_jobs   int;
 begin
-    perform ojs._restore_dead(p_tenants, p_ids);
+    perform ojs._try_to_restore(p_tenants, p_ids);
     with asked as materialized (
         select a.id, a.tenant_id, min(a.rule) as rule
         from unnest(p_ids, p_tenants, p_rules) a(id, tenant_id, rule) group by a.id, a.tenant_id
@@ -111,6 +111,29 @@ $$;
 comment on function ojs._retry_dead(text[], uuid[], text[]) is
 'Makes those of the jobs that lie in the dead letter queue, nobody else has locked and have not expired available again, behind what is
 available. Returns how many. p_rules: by which rule each, noted in its meta; empty: by a person.';
+
+-- +goose StatementBegin
+create function ojs._try_to_restore(p_tenants text[], p_ids uuid[]) returns void
+language plpgsql set lock_timeout = '20ms'
+as $$
+declare
+    v_of record;
+begin
+    perform ojs._restore_dead(p_tenants, p_ids);
+exception when lock_not_available or unique_violation then
+    -- A producer is using one of the ids again, and its transaction may stay open: only its tenant must wait for it.
+    for v_of in select a.tenant_id, array_agg(a.id) as ids from unnest(p_ids, p_tenants) a(id, tenant_id) group by a.tenant_id loop
+        begin
+            perform ojs._restore_dead(array_fill(v_of.tenant_id, array[cardinality(v_of.ids)]), v_of.ids);
+        exception when lock_not_available or unique_violation then
+            null;
+        end;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._try_to_restore(text[], uuid[]) is
+'Moves those of the dead letters that were put aside back into ojs.job, but none of a tenant that is using one of the ids again just now.';
 
 -- +goose StatementBegin
 create function ojs._restore_dead(p_tenants text[], p_ids uuid[]) returns void

@@ -95,6 +95,8 @@ create function ojs.hold_dispatch() returns ojs.dispatch
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- Nobody must hold the lane and wait for who is changing the settings.
+    perform from ojs.settings s for no key update;
     perform ojs._enter_lane();
     update ojs.settings s set held_at = ojs.now() where s.held_at is null;
     return (select d from ojs.dispatch d);

@@ -1,0 +1,192 @@
+package db_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+const everyID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+
+// A tenant's transaction that stays open must not stop the clock, nor the acknowledgements of others that travel with its own. All of this
+// runs in sessions that give up waiting for a lock after two seconds.
+func TestOpenTransactionsOfATenantStopNobodyElse(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]func(*testing.T, *pgtest.DB){
+		"the id of a dead letter is used again while a rule retries it":     replayBesideAnEnqueue,
+		"a lease ends while a dead letter with the id is being deleted":     reapBesideAPurge,
+		"an attempt fails while a dead letter with the id is being deleted": settleBesideAPurge,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, pgtest.New(t))
+		})
+	}
+}
+
+func equal(t *testing.T, what string, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %q, want %q", what, got, want)
+	}
+}
+
+// ticks lets the clock tick as a server does, but not wait.
+func ticks(t *testing.T, d *pgtest.DB) {
+	t.Helper()
+	tx := begin(t, d.Service())
+	exec(t, tx, "set local lock_timeout = '2s'")
+	tick(t, tx, 1000)
+	commit(t, tx)
+}
+
+func replayBesideAnEnqueue(t *testing.T, d *pgtest.DB) {
+	d.SetNow(noon)
+	used := bury(t, d, "acme", "q", "Timeout", 2)
+	other := bury(t, d, "globex", "q", "Timeout", 2)
+	exec(t, d.Pool, "select ojs._put_aside($1)", everyID)
+	exec(t, d.Operator(), "select ojs.set_replay_rule('r', '1 second', 1000)")
+	for !one[bool](t, d.Pool, "select caught_up from ojs.replay_rule") {
+		ticks(t, d)
+	}
+	producer := begin(t, d.As("acme"))
+	exec(t, producer, "select from ojs.enqueue('again', p_queue => 'other', p_id => $1)", used[0])
+	d.SetNow(noon.Add(time.Minute))
+	ticks(t, d)
+	available := func(ids []string) int {
+		return one[int](t, d.Pool, "select count(*) from ojs.job where id = any ($1) and state = 'available'", ids)
+	}
+	if got := available(other); got != 2 {
+		t.Errorf("%d of the other tenant's 2 jobs are retried", got)
+	}
+	rollback(t, producer)
+	d.SetNow(noon.Add(2 * time.Minute))
+	ticks(t, d)
+	if got := available(used); got != 2 {
+		t.Errorf("%d of the tenant's own 2 jobs are retried when it has let go", got)
+	}
+}
+
+// twin makes a job that is active in its last attempt, with the id of a dead letter that was put aside and that its tenant is deleting.
+func twin(t *testing.T, d *pgtest.DB) (id string, letGo func()) {
+	t.Helper()
+	d.SetNow(noon)
+	id = bury(t, d, "acme", "q", "Timeout", 1)[0]
+	exec(t, d.Pool, "select ojs._put_aside($1)", everyID)
+	purge := begin(t, d.As("acme"))
+	if got := one[int](t, purge, "select ojs.purge_dead_letters()"); got != 1 {
+		t.Fatalf("%d dead letters are deleted", got)
+	}
+	exec(t, d.Service(), "select from ojs.enqueue('again', p_queue => 'q', p_retry => $2, p_id => $1, p_tenant => 'acme')", id, deadPolicy)
+	exec(t, d.Service(), "select from ojs.enqueue('b', p_queue => 'q', p_retry => $1, p_tenant => 'globex')", deadPolicy)
+	if got := one[int](t, d.Service(), "select count(*) from ojs.fetch('{q}', 2)"); got != 2 {
+		t.Fatalf("%d jobs are handed out", got)
+	}
+	return id, func() { commit(t, purge) }
+}
+
+func reapBesideAPurge(t *testing.T, d *pgtest.DB) {
+	id, letGo := twin(t, d)
+	d.SetNow(noon.Add(time.Minute))
+	ticks(t, d)
+	states := func() []string { return lines(t, d.Pool, "select tenant_id, state from ojs.job order by 1") }
+	equal(t, "while the dead letter is being deleted", states(), "acme active", "globex discarded")
+	letGo()
+	d.SetNow(noon.Add(2 * time.Minute))
+	ticks(t, d)
+	equal(t, "afterwards", states(), "acme discarded", "globex discarded")
+	equal(t, "the dead letter", list[string](t, d.Pool, "select id::text from ojs.dead_letter where tenant_id = 'acme' and not aside"), id)
+}
+
+func settleBesideAPurge(t *testing.T, d *pgtest.DB) {
+	_, letGo := twin(t, d)
+	settle := func() []string {
+		tx := begin(t, d.Service())
+		defer commit(t, tx)
+		exec(t, tx, "set local lock_timeout = '2s'")
+		return lines(t, tx, `
+			select s.tenant_id, s.state, s.sqlstate
+			from ojs.settle((select json_agg(json_build_object('id', id, 'tenant', tenant_id, 'error', json_build_object('message', 'm'))
+				order by tenant_id) from ojs.job where state = 'active')) s`)
+	}
+	equal(t, "while the dead letter is being deleted", settle(), "- - 55P03", "globex discarded -")
+	letGo()
+	equal(t, "afterwards", settle(), "acme discarded -")
+}
+
+// Where a logical copy begins while dispatch is held, producers' transactions catch up with the stored ids before anything is dispatched.
+func TestACopyBeginsAnewWhileDispatchIsHeld(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	enqueueFor(t, service, "q", "acme", 5)
+	tick(t, service, 1000)
+	exec(t, d.Pool, `update ojs.fold set snapshot = '900000000000:900000000000:'`)
+	exec(t, d.Pool, `update ojs.tally_mark set snapshot = '900000000000:900000000000:'`)
+	exec(t, d.Pool, `update ojs.clock_mark set seen = '900000000000:900000000000:', lease_at = 'infinity'`)
+	exec(t, service, "select ojs.hold_dispatch()")
+	tick(t, service, 1000)
+	for _, mark := range []string{"snapshot from ojs.fold", "snapshot from ojs.tally_mark", "seen from ojs.clock_mark"} {
+		if one[bool](t, d.Pool, "select pg_snapshot_xmax(m.s) > pg_snapshot_xmax(pg_current_snapshot()) from (select "+
+			mark+" order by rev desc limit 1) m(s)") {
+			t.Errorf("%s is still that of the other cluster", mark)
+		}
+	}
+	exec(t, service, "select ojs.resume_dispatch()")
+	if got := one[int](t, service, "select count(*) from ojs.fetch('{q}', 10)"); got != 5 {
+		t.Errorf("%d jobs, want 5", got)
+	}
+}
+
+// A queue that is paused while a call waits for the decision under way is paused for that call, too.
+func TestAQueueIsPausedBesideAWait(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	enqueueFor(t, service, "q", "acme", 5)
+	decision := begin(t, d.Pool)
+	exec(t, decision, "select from ojs._enter_lane()")
+	conn := connect(t, d.ServiceURL)
+	got := make(chan int, 1)
+	go func() {
+		var n int
+		if err := conn.QueryRow(t.Context(), "select count(*) from ojs.fetch('{q}', 1)").Scan(&n); err != nil {
+			t.Error(err)
+		}
+		got <- n
+	}()
+	d.Blocked(conn.PgConn().PID())
+	exec(t, d.Pool, "insert into ojs.queue (queue, paused) values ('q', true)")
+	if n := <-got; n != 0 {
+		t.Errorf("%d jobs of a paused queue", n)
+	}
+	rollback(t, decision)
+}
+
+// Whoever changes the settings may take long, and decisions go on.
+func TestAHoldWaitsForTheSettingsOutsideTheLane(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	enqueueFor(t, service, "q", "acme", 5)
+	settings := begin(t, d.Operator())
+	exec(t, settings, "select ojs.configure(p_timeout_ms => 60000)")
+	conn := connect(t, d.ServiceURL)
+	held := make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(t.Context(), "select ojs.hold_dispatch()")
+		held <- err
+	}()
+	d.Blocked(conn.PgConn().PID())
+	tx := begin(t, d.Pool)
+	if !one[bool](t, tx, "select exists (select from ojs.lane where lane = 0 for update skip locked)") {
+		t.Error("the lane is held")
+	}
+	rollback(t, tx)
+	commit(t, settings)
+	if err := <-held; err != nil {
+		t.Error(err)
+	}
+}
