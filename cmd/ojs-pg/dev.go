@@ -190,7 +190,7 @@ func startOwn(ctx context.Context, c *cli.Command, log *slog.Logger, bar *progre
 	if err := own.WriteFile(devURLFile, own.URL(devDatabase)+"\n"); err != nil {
 		return nil, errors.Join(fmt.Errorf("write the database's address: %w", err), own.Stop())
 	}
-	log.Info("PostgreSQL is ready", "version", own.Binaries.Version, "data_dir", own.DataDir, "pid", own.PID())
+	log.Info("PostgreSQL has started", "version", own.Binaries.Version, "data_dir", own.DataDir, "pid", own.PID())
 	return own, nil
 }
 

@@ -280,7 +280,7 @@ func TestDevEndsWithItsPostgres(t *testing.T) {
 	dir := t.TempDir()
 	p := launch(t, nil, "dev", "--listen", "127.0.0.1:0", "--data-dir", dir)
 	var pid int
-	if _, err := fmt.Sscan(p.find(`msg="PostgreSQL is ready".* pid=(\d+)`), &pid); err != nil {
+	if _, err := fmt.Sscan(p.find(`msg="PostgreSQL has started".* pid=(\d+)`), &pid); err != nil {
 		t.Fatal(err)
 	}
 	p.find(`msg=(serving)`)
