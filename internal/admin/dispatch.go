@@ -30,7 +30,9 @@ func (a *Admin) dispatching(call func(*sqlcgen.Queries, context.Context) (sqlcge
 		if err := kit.ForAllTenants(c, "dispatch cannot be held"); err != nil {
 			return err
 		}
-		d, err := call(a.SQL, a.Context(c))
+		d, err := kit.Patiently(a.Kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsDispatch, error) {
+			return call(q, ctx)
+		})
 		if err != nil {
 			return err
 		}

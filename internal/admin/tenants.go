@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"time"
@@ -180,7 +181,10 @@ func (a *Admin) putTenant(c echo.Context) error {
 		return kit.Invalid("id", "must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and be at most 256 bytes long")
 	}
 	params := sqlcgen.ConfigureTenantParams{Tenant: id, Weight: req.weight, PriorityBoost: req.PriorityBoost}
-	if _, err := a.SQL.ConfigureTenant(a.Context(c), params); err != nil {
+	_, err := kit.Patiently(a.Kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsTenant, error) {
+		return q.ConfigureTenant(ctx, params)
+	})
+	if err != nil {
 		return err
 	}
 	return a.getTenant(c)

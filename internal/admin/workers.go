@@ -141,7 +141,10 @@ func (a *Admin) direct(c echo.Context, directive string) error {
 		return err
 	}
 	params := sqlcgen.DirectWorkerParams{WorkerID: id, Directive: directive, Tenant: kit.Scope(c)}
-	if _, err := a.SQL.DirectWorker(a.Context(c), params); err != nil {
+	_, err = kit.Patiently(a.Kit, c, func(ctx context.Context, q *sqlcgen.Queries) (string, error) {
+		return q.DirectWorker(ctx, params)
+	})
+	if err != nil {
 		return err
 	}
 	return a.getWorker(c)
@@ -153,7 +156,10 @@ func (a *Admin) directWorkers(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	told, err := a.SQL.DirectWorkers(a.Context(c), sqlcgen.DirectWorkersParams{Directive: req.Directive, Tenant: kit.Scope(c)})
+	params := sqlcgen.DirectWorkersParams{Directive: req.Directive, Tenant: kit.Scope(c)}
+	told, err := kit.Patiently(a.Kit, c, func(ctx context.Context, q *sqlcgen.Queries) (int32, error) {
+		return q.DirectWorkers(ctx, params)
+	})
 	if err != nil {
 		return err
 	}
@@ -165,7 +171,10 @@ func (a *Admin) removeWorker(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	jobs, err := a.SQL.RemoveWorker(a.Context(c), sqlcgen.RemoveWorkerParams{WorkerID: id, Tenant: kit.Scope(c)})
+	params := sqlcgen.RemoveWorkerParams{WorkerID: id, Tenant: kit.Scope(c)}
+	jobs, err := kit.Patiently(a.Kit, c, func(ctx context.Context, q *sqlcgen.Queries) (int32, error) {
+		return q.RemoveWorker(ctx, params)
+	})
 	if err != nil {
 		return err
 	}

@@ -94,13 +94,14 @@ func (s *Server) heartbeat(c echo.Context) error {
 		Active: req.active, Hostname: req.Hostname, Pid: req.Pid, Queues: req.Queues, Concurrency: req.Concurrency, Labels: req.Labels,
 		Version: req.Version, Metadata: req.Metadata, StartedAt: req.StartedAt,
 	}
-	ctx := s.kit.Context(c)
-	beat, err := s.q.Beat(ctx, params)
+	beat, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.BeatRow, error) {
+		return q.Beat(ctx, params)
+	})
 	if err != nil {
 		return err
 	}
 	if s.reset != nil {
-		if beat.State, err = s.testDirective(ctx, params, beat); err != nil {
+		if beat.State, err = s.testDirective(c, params, beat); err != nil {
 			return err
 		}
 	}
@@ -117,9 +118,9 @@ func (s *Server) heartbeat(c echo.Context) error {
 
 // testDirective lets a job of a conformance run tell its worker what to do, as the public cases want it: meta.test_directive of a job that
 // the worker holds is given to the worker as an operator would. A server that clients cannot reset has no such thing.
-func (s *Server) testDirective(ctx context.Context, params sqlcgen.BeatParams, beat sqlcgen.BeatRow) (string, error) {
+func (s *Server) testDirective(c echo.Context, params sqlcgen.BeatParams, beat sqlcgen.BeatRow) (string, error) {
 	for _, id := range beat.JobsExtended {
-		job, err := s.q.JobInfo(ctx, sqlcgen.JobInfoParams{ID: id, Tenant: params.Tenant})
+		job, err := s.q.JobInfo(s.kit.Context(c), sqlcgen.JobInfoParams{ID: id, Tenant: params.Tenant})
 		if err != nil {
 			return "", err
 		}
@@ -130,8 +131,10 @@ func (s *Server) testDirective(ctx context.Context, params sqlcgen.BeatParams, b
 		if json.Unmarshal(job.Meta, &meta) != nil || meta.Directive == "" {
 			continue
 		}
-		_, err = s.q.DirectWorker(ctx, sqlcgen.DirectWorkerParams{
-			WorkerID: params.WorkerID, Directive: meta.Directive, Tenant: params.Tenant,
+		_, err = kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (string, error) {
+			return q.DirectWorker(ctx, sqlcgen.DirectWorkerParams{
+				WorkerID: params.WorkerID, Directive: meta.Directive, Tenant: params.Tenant,
+			})
 		})
 		if err != nil {
 			return "", err
@@ -146,9 +149,12 @@ func (s *Server) registerWorker(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	beat, err := s.q.RegisterWorker(s.kit.Context(c), sqlcgen.RegisterWorkerParams{
+	params := sqlcgen.RegisterWorkerParams{
 		WorkerID: req.WorkerID, Hostname: req.Hostname, Pid: req.Pid, Queues: req.Queues, Concurrency: req.Concurrency, Labels: req.Labels,
 		Version: req.Version, Metadata: req.Metadata, StartedAt: req.StartedAt, Tenant: kit.Scope(c),
+	}
+	beat, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.RegisterWorkerRow, error) {
+		return q.RegisterWorker(ctx, params)
 	})
 	if err != nil {
 		return err
@@ -176,7 +182,9 @@ func (s *Server) deregisterWorker(c echo.Context) error {
 		return err
 	}
 	params := sqlcgen.DeregisterWorkerParams{WorkerID: req.WorkerID, Tenant: kit.Scope(c)}
-	known, err := s.q.DeregisterWorker(s.kit.Context(c), params)
+	known, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (bool, error) {
+		return q.DeregisterWorker(ctx, params)
+	})
 	if err != nil {
 		return err
 	}
