@@ -13,12 +13,12 @@ import (
 )
 
 func (a *Admin) tenantRoutes() []kit.Route {
-	return []kit.Route{
+	return kit.Scoped([]kit.Route{
 		{Method: http.MethodGet, Path: v1 + "/admin/tenants", Handler: a.listTenants},
 		{Method: http.MethodGet, Path: v1 + "/admin/tenants/:id", Handler: a.getTenant},
 		{Method: http.MethodPut, Path: v1 + "/admin/tenants/:id", Handler: a.putTenant},
 		{Method: http.MethodGet, Path: v1 + "/admin/tenants/:id/stats", Handler: a.tenantStats},
-	}
+	})
 }
 
 type tenant struct {
@@ -88,13 +88,11 @@ func tenantOf(t *sqlcgen.TenantsRow) tenant {
 }
 
 func (a *Admin) listTenants(c echo.Context) error {
-	ctx := a.Context(c)
-	rows, page, err := pageOfNames(c,
-		func(limit, skip int32) ([]sqlcgen.TenantNamesRow, error) {
-			return a.SQL.TenantNames(ctx, sqlcgen.TenantNamesParams{MaxRows: limit, Skip: skip})
-		},
-		func(n sqlcgen.TenantNamesRow) (string, int64) { return n.Name, n.Total },
-		func(names []string) ([]sqlcgen.TenantsRow, error) { return a.SQL.Tenants(ctx, names) })
+	page := a.allTenants
+	if kit.Scope(c) != nil {
+		page = a.ownTenant
+	}
+	rows, paging, err := page(c)
 	if err != nil {
 		return err
 	}
@@ -102,13 +100,34 @@ func (a *Admin) listTenants(c echo.Context) error {
 	for i := range rows {
 		items[i] = tenantOf(&rows[i])
 	}
-	return c.JSON(http.StatusOK, listed("tenants", items, page))
+	return c.JSON(http.StatusOK, listed("tenants", items, paging))
 }
 
-// oneTenant reads the tenant that a path names.
+func (a *Admin) allTenants(c echo.Context) ([]sqlcgen.TenantsRow, kit.PageJSON, error) {
+	ctx := a.Context(c)
+	return pageOfNames(c,
+		func(limit, skip int32) ([]sqlcgen.TenantNamesRow, error) {
+			return a.SQL.TenantNames(ctx, sqlcgen.TenantNamesParams{MaxRows: limit, Skip: skip})
+		},
+		func(n sqlcgen.TenantNamesRow) (string, int64) { return n.Name, n.Total },
+		func(names []string) ([]sqlcgen.TenantsRow, error) { return a.SQL.Tenants(ctx, names) })
+}
+
+// ownTenant is a list of the tenant that the header names, or of none if nothing is known of it.
+func (a *Admin) ownTenant(c echo.Context) ([]sqlcgen.TenantsRow, kit.PageJSON, error) {
+	limit, offset, err := kit.Paging(c)
+	if err != nil {
+		return nil, kit.PageJSON{}, err
+	}
+	rows, err := a.SQL.Tenants(a.Context(c), []string{*kit.Scope(c)})
+	total := len(rows)
+	return rows[min(offset, total):], kit.Pagination(total, limit, offset, limit), err
+}
+
+// oneTenant reads the tenant that a path names. To a tenant the others are unknown.
 func (a *Admin) oneTenant(c echo.Context) (*sqlcgen.TenantsRow, error) {
 	id := c.Param("id")
-	if !kit.TenantID.MatchString(id) {
+	if own := kit.Scope(c); own != nil && id != *own || !kit.TenantID.MatchString(id) {
 		return nil, kit.NoSuch("tenant", id)
 	}
 	rows, err := a.SQL.Tenants(a.Context(c), []string{id})
@@ -171,7 +190,11 @@ func (r *tenantRequest) Check(o *kit.Object) {
 	}
 }
 
+// putTenant is for all tenants: what one's weight and boost give it, the others lose.
 func (a *Admin) putTenant(c echo.Context) error {
+	if err := kit.ForAllTenants(c, "shares between tenants cannot be set"); err != nil {
+		return err
+	}
 	var req tenantRequest
 	if err := c.Bind(&req); err != nil {
 		return err

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
@@ -117,6 +118,30 @@ func TestTenants(t *testing.T) {
 		"items.0.stats.jobs.active": 1,
 	})
 	a.do("GET", "/ojs/v1/admin/tenants/unknown", "").want(404).is(map[string]any{"error.code": "not_found"}).present("error.hint")
+
+	// With a header a tenant sees itself.
+	const own = "X-OJS-Tenant: acme"
+	a.do("GET", "/ojs/v1/admin/tenants", "", own).want(200).is(map[string]any{
+		"items.0.id": "acme", "tenants.0.weight": 3, "pagination.total": 1, "pagination.has_more": false,
+	}).absent("items.1")
+	a.do("GET", "/ojs/v1/admin/tenants?offset=1", "", own).want(200).is(map[string]any{"items": []any{}, "pagination.total": 1})
+	a.do("GET", "/ojs/v1/admin/tenants", "", "X-OJS-Tenant: unknown").want(200).is(map[string]any{"items": []any{}, "pagination.total": 0})
+	a.do("GET", "/ojs/v1/admin/tenants/acme", "", own).want(200).is(map[string]any{"id": "acme", "weight": 3})
+	a.do("GET", "/ojs/v1/admin/tenants/acme/stats", "", own).want(200).is(map[string]any{"tenant_id": "acme", "jobs.active": 1})
+	for _, rest := range []string{"", "/stats"} {
+		path := "/ojs/v1/admin/tenants/globex" + rest
+		foreign := a.do("GET", path, "", own, "X-Request-Id: same").want(404)
+		unknown := a.do("GET", strings.Replace(path, "globex", "nobody", 1), "", own, "X-Request-Id: same").want(404)
+		if got := strings.ReplaceAll(foreign.body, "globex", "nobody"); got != unknown.body {
+			t.Errorf("another tenant is %s, an unknown one %s", foreign.body, unknown.body)
+		}
+	}
+	for _, id := range []string{"acme", "globex"} {
+		a.do("PUT", "/ojs/v1/admin/tenants/"+id, `{"weight":1000}`, own).want(422).is(map[string]any{
+			"error.code": "unsupported", "error.details.field": "X-OJS-Tenant",
+		})
+	}
+	a.do("GET", "/ojs/v1/admin/tenants/acme", "").want(200).is(map[string]any{"weight": 3})
 
 	// Another default tenant is the one that is left out of meta.
 	db := pgtest.New(t)

@@ -154,6 +154,24 @@ func TestDispatchIsHeldForAll(t *testing.T) {
 	a.do("GET", "/ojs/v1/admin/dispatch", "").want(200).is(map[string]any{"dispatch.held": false})
 }
 
+// A route that overlooked the header would show and change what is other tenants'.
+func TestEveryRouteReadsTheTenantHeader(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	for path, methods := range a.paths() {
+		switch path {
+		case "/ojs/manifest", "/health", "/ready", "/ojs/v1/health", "/ojs/v1/ready": // nothing of any tenant
+			continue
+		}
+		for _, method := range methods {
+			r := a.do(method, strings.NewReplacer(":id", someID, ":name", "default").Replace(path), "", "X-OJS-Tenant: a b")
+			if r.status != 400 || r.text("error.details.field") != "X-OJS-Tenant" {
+				t.Errorf("%s %s answers %d: %s", method, path, r.status, r.body)
+			}
+		}
+	}
+}
+
 // A query of which a part cannot be read is refused: half a filter would let too much pass.
 func TestQueriesAreRead(t *testing.T) {
 	t.Parallel()
