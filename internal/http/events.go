@@ -25,28 +25,34 @@ type eventJSON struct {
 	Data        json.RawMessage `json:"data"`
 }
 
+const (
+	maxEvents      = 1000 // that SQL gives at once
+	maxEventFilter = 100  // types, or queues, in a query
+)
+
 // listEvents shows the latest events, newest first.
 func (s *Server) listEvents(c echo.Context) error {
-	limit, err := kit.QueryInteger(c, "limit", 50, 1, 1000)
+	limit, err := kit.QueryInteger(c, "limit", 50, 1, maxEvents)
 	if err != nil {
 		return err
 	}
-	types, err := kit.CommaList(c, "types", maxFetchQueues)
+	types, err := kit.CommaList(c, "types", maxEventFilter)
 	if err != nil {
 		return err
 	}
-	queues, err := kit.CommaList(c, "queues", maxFetchQueues)
+	queues, err := kit.CommaList(c, "queues", maxEventFilter)
 	if err != nil {
 		return err
 	}
-	// One more than asked tells whether there are more.
+	// One more than asked tells whether there are more. SQL would refuse one more than the most: then there may be more, if all came.
+	most := min(limit+1, maxEvents)
 	rows, err := s.q.Events(s.kit.Context(c), sqlcgen.EventsParams{
-		Types: types, Queues: queues, MaxRows: int32(limit + 1), Tenant: kit.Scope(c),
+		Types: types, Queues: queues, MaxRows: int32(most), Tenant: kit.Scope(c),
 	})
 	if err != nil {
 		return err
 	}
-	more := len(rows) > limit
+	more := len(rows) == most
 	rows = rows[:min(len(rows), limit)]
 	events := make([]eventJSON, len(rows))
 	for i, r := range rows {
