@@ -236,12 +236,12 @@ func (s *Server) listCrons(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	list := []byte{'['}
+	out, list := s.wire(), []byte{'['}
 	for i := range rows {
 		if i > 0 {
 			list = append(list, ',')
 		}
-		list = s.appendCron(list, &rows[i].OjsCron)
+		list = out.appendCron(list, &rows[i].OjsCron)
 	}
 	list = append(list, ']')
 	return kit.Blob(c, http.StatusOK, kit.Listed(list, []string{"cron_jobs", "crons", "items"}, func(w *kit.Writer) {
@@ -420,7 +420,7 @@ func (s *Server) cronHistory(c echo.Context) error {
 
 // writeCron writes it under both names that clients read.
 func (s *Server) writeCron(c echo.Context, status int, row *sqlcgen.OjsCron, more ...kit.Attr) error {
-	shown := s.appendCron(nil, row)
+	shown := s.wire().appendCron(nil, row)
 	w := kit.Writer{}
 	w.Open()
 	w.Raw("cron", shown)
@@ -432,7 +432,7 @@ func (s *Server) writeCron(c echo.Context, status int, row *sqlcgen.OjsCron, mor
 	return kit.Blob(c, status, w.B)
 }
 
-func (s *Server) appendCron(b []byte, r *sqlcgen.OjsCron) []byte {
+func (out wire) appendCron(b []byte, r *sqlcgen.OjsCron) []byte {
 	w := kit.Writer{B: b}
 	w.Open()
 	w.Text("name", r.Name)
@@ -456,7 +456,7 @@ func (s *Server) appendCron(b []byte, r *sqlcgen.OjsCron) []byte {
 	} else {
 		w.Null("description")
 	}
-	envelope := s.cronEnvelope(r)
+	envelope := out.cronEnvelope(r)
 	envelope(&w)
 	w.Key("job_template")
 	w.Open()
@@ -480,9 +480,9 @@ func (s *Server) appendCron(b []byte, r *sqlcgen.OjsCron) []byte {
 }
 
 // cronEnvelope writes what describes the jobs that a cron job makes.
-func (s *Server) cronEnvelope(r *sqlcgen.OjsCron) func(*kit.Writer) {
+func (out wire) cronEnvelope(r *sqlcgen.OjsCron) func(*kit.Writer) {
 	options := cronOptions(r)
-	meta := s.appendMeta(nil, &sqlcgen.OjsJob{TenantID: r.TenantID, Meta: r.Meta})
+	meta := out.appendMeta(nil, &sqlcgen.OjsJob{TenantID: r.TenantID, Meta: r.Meta})
 	return func(w *kit.Writer) {
 		w.Text("type", r.Type)
 		w.Raw("args", r.Args)

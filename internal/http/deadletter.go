@@ -59,7 +59,7 @@ func (s *Server) listDeadLetters(c echo.Context) error {
 		return err
 	}
 	defer give()
-	return kit.Blob(c, http.StatusOK, kit.Listed(s.appendJobs(nil, jobs, nil), []string{"jobs", "items"}, func(w *kit.Writer) {
+	return kit.Blob(c, http.StatusOK, kit.Listed(s.wire().appendJobs(nil, jobs, nil), []string{"jobs", "items"}, func(w *kit.Writer) {
 		w.Integer("total", total)
 		w.Pagination(kit.Pagination(int(total), limit, offset, len(jobs)))
 	})...)
@@ -87,7 +87,7 @@ func (s *Server) getDeadLetterFlat(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return kit.Blob(c, http.StatusOK, s.appendJob(nil, &job))
+	return kit.Blob(c, http.StatusOK, s.wire().appendJob(nil, &job))
 }
 
 type retryRequest struct {

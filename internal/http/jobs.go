@@ -97,7 +97,7 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 	w := kit.Writer{}
 	w.Open()
 	w.Key("jobs")
-	w.B = s.appendJobs(w.B, rows, nil)
+	w.B = s.wire().appendJobs(w.B, rows, nil)
 	w.Integer("count", int64(len(rows)))
 	w.Integer("enqueued", int64(len(rows)))
 	w.Integer("failed", 0)
@@ -208,7 +208,7 @@ func (s *Server) writeJob(c echo.Context, status int, job *sqlcgen.OjsJob, more 
 	w := kit.Writer{}
 	w.Open()
 	w.Key("job")
-	w.B = s.appendJob(w.B, job, more...)
+	w.B = s.wire().appendJob(w.B, job, more...)
 	w.Close()
 	return kit.Blob(c, status, w.B)
 }

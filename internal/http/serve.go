@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -16,7 +17,7 @@ import (
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	beside, done := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	running.Go(func() { s.refreshDefaultTenant(beside) })
+	running.Go(func() { s.defaultTenant.refresh(beside) })
 	defer running.Wait()
 	defer done()
 
@@ -57,18 +58,26 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
-// defaultTenant is the name of the tenant of jobs that named none, which is left out of meta.
+// defaultTenant is the name of the tenant of jobs that named none, which is left out of meta. It can be reconfigured at run time; an
+// answer may show the one before for half a minute.
 type defaultTenant struct {
-	sync.RWMutex
-	name string // empty until it is known
+	read func(context.Context) (string, error)
+	log  *slog.Logger
+
+	known atomic.Pointer[string] // nil until it has been read
+
+	mu       sync.Mutex // of who reads it
+	failedAt time.Time
 }
 
-// refreshDefaultTenant reads the name every half a minute until ctx ends, because it can be reconfigured at run time; an answer may show
-// the one before for so long.
-func (s *Server) refreshDefaultTenant(ctx context.Context) {
+// refresh reads it again and again until ctx ends.
+func (d *defaultTenant) refresh(ctx context.Context) {
 	for {
+		d.mu.Lock()
+		read := d.ask()
+		d.mu.Unlock()
 		pause := 30 * time.Second
-		if s.readDefaultTenant() == "" {
+		if !read {
 			pause = time.Second
 		}
 		select {
@@ -79,27 +88,33 @@ func (s *Server) refreshDefaultTenant(ctx context.Context) {
 	}
 }
 
-func (s *Server) readDefaultTenant() string {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	name, err := s.q.DefaultTenant(ctx)
-	if err != nil {
-		s.log.Warn("the default tenant could not be read", "error", err)
-		return ""
+// name asks the database only where nothing has been read yet, and not within a second of a failure: each answer would wait for so long
+// while the database is away. It is empty if it is not known.
+func (d *defaultTenant) name() string {
+	if known := d.known.Load(); known != nil {
+		return *known
 	}
-	s.noTenant.Lock()
-	defer s.noTenant.Unlock()
-	s.noTenant.name = name
-	return name
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.known.Load() == nil && time.Since(d.failedAt) > time.Second {
+		d.ask()
+	}
+	if known := d.known.Load(); known != nil {
+		return *known
+	}
+	return ""
 }
 
-// defaultTenant asks the database only where nothing has been read yet.
-func (s *Server) defaultTenant() string {
-	s.noTenant.RLock()
-	name := s.noTenant.name
-	s.noTenant.RUnlock()
-	if name == "" {
-		name = s.readDefaultTenant()
+// ask reads the name, and reports whether it could; for one at a time.
+func (d *defaultTenant) ask() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	name, err := d.read(ctx)
+	if err != nil {
+		d.log.Warn("the default tenant could not be read", "error", err)
+		d.failedAt = time.Now()
+		return false
 	}
-	return name
+	d.known.Store(&name)
+	return true
 }

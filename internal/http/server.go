@@ -110,10 +110,10 @@ type Server struct {
 	handing  context.Context // until TakeBack
 	takeBack context.CancelFunc
 
-	bodyRoom   bodyRoom
-	answerRoom *semaphore.Weighted // bytes of large answers, of which limits.Answers may be in memory at once
-	endings    endings
-	noTenant   defaultTenant
+	bodyRoom      bodyRoom
+	answerRoom    *semaphore.Weighted // bytes of large answers, of which limits.Answers may be in memory at once
+	endings       endings
+	defaultTenant defaultTenant
 }
 
 // New makes a Server; Handler or Serve puts it to use.
@@ -133,6 +133,7 @@ func New(cfg Config) *Server {
 	s.bodyRoom = newBodyRoom(s.limits.Bodies, max(s.limits.Body, s.limits.BatchBody))
 	s.answerRoom = semaphore.NewWeighted(s.limits.Answers)
 	s.endings.over = s.jobsOver
+	s.defaultTenant.read, s.defaultTenant.log = s.q.DefaultTenant, cfg.Logger
 	s.handing, s.takeBack = context.WithCancel(context.Background())
 	if cfg.AllowReset {
 		s.reset = cfg.Reset

@@ -28,14 +28,14 @@ func (s *Server) settleRoutes() []kit.Route {
 // maxAckJobs is the most jobs that one ACK or NACK names.
 const maxAckJobs = 1000
 
-func (s *Server) ack(c echo.Context) error { return s.settle(c, verb{readAck, s.appendAcked}) }
+func (s *Server) ack(c echo.Context) error { return s.settle(c, verb{readAck, wire.appendAcked}) }
 
-func (s *Server) nack(c echo.Context) error { return s.settle(c, verb{readNack, s.appendNacked}) }
+func (s *Server) nack(c echo.Context) error { return s.settle(c, verb{readNack, wire.appendNacked}) }
 
 // verb is how an attempt ends: what is read of a request for one job, and what is answered, with the whole job or without.
 type verb struct {
 	read  func(*kit.Object, *dispatch.Settlement)
-	shape func(w *kit.Writer, job *sqlcgen.OjsJob, whole bool)
+	shape func(out wire, w *kit.Writer, job *sqlcgen.OjsJob, whole bool)
 }
 
 // attempt is what every ACK and NACK of a job says.
@@ -124,7 +124,7 @@ func (s *Server) settle(c echo.Context, v verb) error {
 		return done[0].Err
 	}
 	w := kit.Writer{}
-	v.shape(&w, &done[0].Job, whole)
+	v.shape(s.wire(), &w, &done[0].Job, whole)
 	return kit.Blob(c, http.StatusOK, w.B)
 }
 
@@ -145,7 +145,7 @@ func (s *Server) settleMany(c echo.Context, req *kit.Object, v verb) error {
 		return err
 	}
 	s.logUnsettled(c, b)
-	w, done := kit.Writer{}, 0
+	out, w, done := s.wire(), kit.Writer{}, 0
 	w.Open()
 	w.Key("results")
 	w.B = append(w.B, '[')
@@ -155,7 +155,7 @@ func (s *Server) settleMany(c echo.Context, req *kit.Object, v verb) error {
 		}
 		if b.settled[i].Err == nil {
 			done++
-			v.shape(&w, &b.settled[i].Job, whole)
+			v.shape(out, &w, &b.settled[i].Job, whole)
 		} else if err := s.appendUnsettled(c, &w, b, i); err != nil {
 			return err
 		}
@@ -283,7 +283,7 @@ func (s *Server) logUnsettled(c echo.Context, b *batch) {
 	}
 }
 
-func (s *Server) appendAcked(w *kit.Writer, job *sqlcgen.OjsJob, whole bool) {
+func (out wire) appendAcked(w *kit.Writer, job *sqlcgen.OjsJob, whole bool) {
 	w.Open()
 	w.Flag("acknowledged", true)
 	w.Text("id", job.ID)
@@ -292,12 +292,12 @@ func (s *Server) appendAcked(w *kit.Writer, job *sqlcgen.OjsJob, whole bool) {
 	w.Time("completed_at", job.FinishedAt)
 	if whole {
 		w.Key("job")
-		w.B = s.appendJob(w.B, job)
+		w.B = out.appendJob(w.B, job)
 	}
 	w.Close()
 }
 
-func (s *Server) appendNacked(w *kit.Writer, job *sqlcgen.OjsJob, whole bool) {
+func (out wire) appendNacked(w *kit.Writer, job *sqlcgen.OjsJob, whole bool) {
 	w.Open()
 	w.Text("id", job.ID)
 	w.Text("job_id", job.ID)
@@ -318,7 +318,7 @@ func (s *Server) appendNacked(w *kit.Writer, job *sqlcgen.OjsJob, whole bool) {
 	}
 	if whole {
 		w.Key("job")
-		w.B = s.appendJob(w.B, job)
+		w.B = out.appendJob(w.B, job)
 	}
 	w.Close()
 }

@@ -12,8 +12,16 @@ import (
 // Shapes of responses that hold jobs, written by hand: encoding/json compacts a RawMessage and
 // escapes <, > and &, and args must come back byte for byte. Everything else is plain structs.
 
+// wire writes the jobs of one answer.
+type wire struct {
+	defaultTenant string // empty: not known
+}
+
+// wire is made once for an answer, because it may have to wait for the database: for each of a thousand jobs, that would be too long.
+func (s *Server) wire() wire { return wire{s.defaultTenant.name()} }
+
 // appendJob writes a job envelope. Every response shows the same job; FETCH alone adds the lease.
-func (s *Server) appendJob(b []byte, j *sqlcgen.OjsJob, more ...kit.Attr) []byte {
+func (out wire) appendJob(b []byte, j *sqlcgen.OjsJob, more ...kit.Attr) []byte {
 	w := kit.Writer{B: b}
 	w.Open()
 	w.Text("specversion", "1.0")
@@ -23,7 +31,7 @@ func (s *Server) appendJob(b []byte, j *sqlcgen.OjsJob, more ...kit.Attr) []byte
 	w.Text("state", j.State)
 	w.Raw("args", j.Args)
 	w.Key("meta")
-	w.B = s.appendMeta(w.B, j)
+	w.B = out.appendMeta(w.B, j)
 	w.Integer("priority", int64(j.Priority))
 	w.Integer("attempt", int64(j.Attempt))
 	w.Integer("max_attempts", int64(j.MaxAttempts))
@@ -119,7 +127,7 @@ func writeExtra(w *kit.Writer, extra []byte, sets ...map[string]bool) {
 }
 
 // appendMeta shows the tenant in meta, where OJS looks for it, unless nobody named one.
-func (s *Server) appendMeta(b []byte, j *sqlcgen.OjsJob) []byte {
+func (out wire) appendMeta(b []byte, j *sqlcgen.OjsJob) []byte {
 	var fields []kit.Member
 	if len(j.Meta) > 2 {
 		fields = kit.Members(j.Meta)
@@ -129,7 +137,7 @@ func (s *Server) appendMeta(b []byte, j *sqlcgen.OjsJob) []byte {
 			return append(b, j.Meta...)
 		}
 	}
-	if j.TenantID == s.defaultTenant() {
+	if j.TenantID == out.defaultTenant {
 		return append(b, j.Meta...)
 	}
 	b = append(b, `{"tenant_id":`...)
@@ -169,7 +177,7 @@ func retryDelay(j *sqlcgen.OjsJob, last []byte) (int64, bool) {
 	return 0, false
 }
 
-func (s *Server) appendJobs(b []byte, jobs []sqlcgen.OjsJob, more func(*sqlcgen.OjsJob) []kit.Attr) []byte {
+func (out wire) appendJobs(b []byte, jobs []sqlcgen.OjsJob, more func(*sqlcgen.OjsJob) []kit.Attr) []byte {
 	b = append(slices.Grow(b, sizeOf(jobs)), '[')
 	for i := range jobs {
 		if i > 0 {
@@ -179,7 +187,7 @@ func (s *Server) appendJobs(b []byte, jobs []sqlcgen.OjsJob, more func(*sqlcgen.
 		if more != nil {
 			extra = more(&jobs[i])
 		}
-		b = s.appendJob(b, &jobs[i], extra...)
+		b = out.appendJob(b, &jobs[i], extra...)
 	}
 	return append(b, ']')
 }

@@ -105,11 +105,11 @@ func (s *Server) handOver(c echo.Context, jobs []sqlcgen.OjsJob) error {
 	// The writer itself: c is somebody else's when this has returned.
 	rc := http.NewResponseController(c.Response().Writer)
 	defer context.AfterFunc(s.handing, func() { _ = rc.SetWriteDeadline(time.Now()) })()
-	w := kit.Writer{}
+	out, w := s.wire(), kit.Writer{}
 	w.Open()
 	w.Key("jobs")
 	if sizeOf(jobs) <= bit {
-		w.B = s.appendJobs(w.B, jobs, leaseOf)
+		w.B = out.appendJobs(w.B, jobs, leaseOf)
 		w.Close()
 		return kit.Blob(c, http.StatusOK, w.B)
 	}
@@ -120,7 +120,7 @@ func (s *Server) handOver(c echo.Context, jobs []sqlcgen.OjsJob) error {
 		if i > 0 {
 			w.B = append(w.B, ',')
 		}
-		w.B = s.appendJob(w.B, &jobs[i], leaseOf(&jobs[i])...)
+		w.B = out.appendJob(w.B, &jobs[i], leaseOf(&jobs[i])...)
 		if len(w.B) < bit {
 			continue
 		}
