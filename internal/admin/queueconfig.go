@@ -128,7 +128,8 @@ func (a *Admin) createQueue(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if !known.CreatedAt.IsZero() {
+	// One that was only paused or resumed has a row, too.
+	if known.UpdatedAt != nil {
 		return kit.Refuse(kit.CodeDuplicate, "name", "queue %s exists; change it with PUT /ojs/v1/queues/%[1]s/config", req.Name)
 	}
 	config, err := a.configure(c, req.Name, req.Config, "config")

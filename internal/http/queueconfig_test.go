@@ -20,6 +20,17 @@ func TestQueueConfiguration(t *testing.T) {
 		t.Errorf("Location %q", got)
 	}
 	a.do("POST", "/ojs/v1/queues", `{"name":"mail"}`).want(409).is(map[string]any{"error.code": "duplicate"})
+	// Pausing and resuming configures nothing.
+	a.do("POST", "/ojs/v1/queues/held/pause", "").want(200)
+	a.do("POST", "/ojs/v1/queues", `{"name":"held","config":{"default_timeout":60}}`).want(201).is(map[string]any{
+		"name": "held", "state": "paused", "config.default_timeout": 60,
+	})
+	a.do("POST", "/ojs/v1/queues/let-go/resume", "").want(200)
+	a.do("POST", "/ojs/v1/queues", `{"name":"let-go"}`).want(201).is(map[string]any{"state": "active", "config": map[string]any{}})
+	for _, name := range []string{"held", "let-go"} {
+		a.do("POST", "/ojs/v1/queues/"+name+"/pause", "").want(200)
+		a.do("POST", "/ojs/v1/queues", `{"name":"`+name+`"}`).want(409).is(map[string]any{"error.code": "duplicate"})
+	}
 	// What is not named stays; null removes.
 	for _, path := range []string{"/ojs/v1/queues/mail/config", "/ojs/v1/admin/queues/mail/config"} {
 		for _, method := range []string{"PUT", "PATCH"} {
