@@ -134,7 +134,7 @@ func (s *Server) handOver(c echo.Context, jobs []sqlcgen.OjsJob) error {
 	if _, err := res.Write(w.B); err != nil {
 		return err
 	}
-	return http.NewResponseController(res).Flush()
+	return kit.Flush(c)
 }
 
 func leaseOf(j *sqlcgen.OjsJob) []kit.Attr {

@@ -513,7 +513,19 @@ func TestUnwritableResponse(t *testing.T) {
 	}
 	a.srv.Handler().ServeHTTP(&brokenWriter{header: http.Header{}}, req)
 	a.givenBack(id)
+
+	// Small ones stay in a buffer, and only that it cannot be emptied tells.
+	if req, err = http.NewRequest("POST", "/ojs/v1/workers/fetch", strings.NewReader(`{"queues":["q"]}`)); err != nil {
+		t.Fatal(err)
+	}
+	a.srv.Handler().ServeHTTP(&unflushable{brokenWriter{header: http.Header{}, good: 1}}, req)
+	a.givenBack(id)
 }
+
+// unflushable takes what is written, and cannot pass it on.
+type unflushable struct{ brokenWriter }
+
+func (w *unflushable) FlushError() error { return errors.New("broken pipe") }
 
 // A large answer leaves bit by bit, and is the same; one that breaks off half-way gives all its jobs back.
 func TestLargeFetch(t *testing.T) {

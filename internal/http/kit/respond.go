@@ -25,8 +25,13 @@ const (
 // GoSDKVersion is what the official Go SDK sends, and how it is told apart where the clients want different shapes.
 const GoSDKVersion = "1.0.0-rc.1"
 
-// Blob writes a response and learns whether it left: Flush returns the socket's error, which a
-// buffered write hides.
+// Flush learns whether an answer has left: a buffered write hides the socket's error.
+func Flush(c echo.Context) error {
+	// echo's own writer would not tell it.
+	return http.NewResponseController(c.Response().Writer).Flush()
+}
+
+// Blob writes a response and learns whether it left.
 func Blob(c echo.Context, status int, body ...[]byte) error {
 	res := c.Response()
 	size := 0
@@ -43,7 +48,7 @@ func Blob(c echo.Context, status int, body ...[]byte) error {
 			return err
 		}
 	}
-	return http.NewResponseController(res).Flush()
+	return Flush(c)
 }
 
 // RetryLater tells the client to come back after a second.
