@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -123,6 +124,35 @@ func TestUnknownErrorsStayInside(t *testing.T) {
 	wantErrorShape(a.do("GET", "/panic", "").want(500))
 	if !strings.Contains(a.log.String(), "at the disco") {
 		t.Error("the panic is not in the log")
+	}
+}
+
+// What breaks down after the answer has begun reaches the client as an answer that is cut off, not as half of one in good order.
+func TestHalfAnAnswerIsCutOff(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	half := func(c echo.Context) {
+		c.Response().WriteHeader(http.StatusOK)
+		if err := errors.Join(kit.Send(c, []byte(`{"jobs":[{}`)), kit.Flush(c)); err != nil {
+			t.Error(err)
+		}
+	}
+	e := a.srv.handler.(*echo.Echo)
+	e.GET("/panics", func(c echo.Context) error { half(c); panic("at the disco") })
+	e.GET("/fails", func(c echo.Context) error { half(c); return errors.New("password=hunter2") })
+	for path, told := range map[string]string{"/panics": "at the disco", "/fails": "hunter2"} {
+		res, err := http.Get(a.url + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%s: %q ends with %v", path, body, err)
+		}
+		if log := a.log.String(); !strings.Contains(log, "level=ERROR") || !strings.Contains(log, told) {
+			t.Errorf("%s: the log does not have it: %s", path, log)
+		}
 	}
 }
 

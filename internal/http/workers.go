@@ -113,8 +113,7 @@ func (s *Server) handOver(c echo.Context, jobs []sqlcgen.OjsJob) error {
 		w.Close()
 		return kit.Blob(c, http.StatusOK, w.B)
 	}
-	res := c.Response()
-	res.WriteHeader(http.StatusOK)
+	c.Response().WriteHeader(http.StatusOK)
 	w.B = append(w.B, '[')
 	for i := range jobs {
 		if i > 0 {
@@ -124,14 +123,14 @@ func (s *Server) handOver(c echo.Context, jobs []sqlcgen.OjsJob) error {
 		if len(w.B) < bit {
 			continue
 		}
-		if _, err := res.Write(w.B); err != nil {
+		if err := kit.Send(c, w.B); err != nil {
 			return err
 		}
 		w.B = w.B[:0]
 	}
 	w.B = append(w.B, ']')
 	w.Close()
-	if _, err := res.Write(w.B); err != nil {
+	if err := kit.Send(c, w.B); err != nil {
 		return err
 	}
 	return kit.Flush(c)

@@ -558,6 +558,38 @@ func TestLargeFetch(t *testing.T) {
 	}
 }
 
+// A FETCH whose answer breaks down half-way is cut off, and its jobs are given back.
+func TestFetchBreaksDown(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	var ids []string
+	for range 3 {
+		ids = append(ids, a.push(`{"type":"a","args":["`+strings.Repeat("x", 700_000)+`"],"options":{"queue":"q"}}`))
+	}
+	req, err := http.NewRequest("POST", "/ojs/v1/workers/fetch", strings.NewReader(`{"queues":["q"],"count":3}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	func() {
+		defer func() {
+			if got := recover(); got != http.ErrAbortHandler { //nolint:errorlint // net/http compares them, too
+				t.Errorf("the answer ends with %v", got)
+			}
+		}()
+		a.srv.Handler().ServeHTTP(&panickyWriter{brokenWriter{header: http.Header{}}}, req)
+	}()
+	if log := a.log.String(); !strings.Contains(log, "level=ERROR") || !strings.Contains(log, "out of ink") {
+		t.Errorf("the log does not have it: %s", log)
+	}
+	for _, id := range ids {
+		a.givenBack(id)
+	}
+}
+
+type panickyWriter struct{ brokenWriter }
+
+func (w *panickyWriter) Write([]byte) (int, error) { panic("out of ink") }
+
 // givenBack waits until a job is available again and its attempt does not count.
 func (a *api) givenBack(id string) {
 	a.t.Helper()

@@ -34,13 +34,18 @@ func NewProblems(db *pg.DB, log *slog.Logger) *Problems {
 	return p
 }
 
-// Write answers a request with an error. It is echo's error handler.
+// Write answers a request with an error. It is echo's error handler. An answer that has begun is cut off.
 func (p *Problems) Write(err error, c echo.Context) {
 	r := c.Request()
 	log := p.log.With("request_id", RequestID(c), "method", r.Method, "path", r.URL.Path)
-	if c.Response().Committed {
+	switch {
+	case c.Response().Committed && errors.Is(err, errLost):
 		log.Debug("the response broke off", "error", err)
 		return
+	case c.Response().Committed:
+		log.Error("the response broke off", "error", err)
+		// Left to end in good order, half an answer would look like a whole one.
+		panic(http.ErrAbortHandler)
 	}
 	left := r.Context().Err() != nil && errors.Is(err, context.Canceled)
 	if left {

@@ -25,10 +25,24 @@ const (
 // GoSDKVersion is what the official Go SDK sends, and how it is told apart where the clients want different shapes.
 const GoSDKVersion = "1.0.0-rc.1"
 
+// errLost is that of a client's connection. Nothing is wrong with an answer that it cuts off.
+var errLost = errors.New("the connection to the client is lost")
+
+// Send writes a part of an answer, whose header has been written.
+func Send(c echo.Context, part []byte) error {
+	if _, err := c.Response().Write(part); err != nil {
+		return fmt.Errorf("%w: %w", errLost, err)
+	}
+	return nil
+}
+
 // Flush learns whether an answer has left: a buffered write hides the socket's error.
 func Flush(c echo.Context) error {
 	// echo's own writer would not tell it.
-	return http.NewResponseController(c.Response().Writer).Flush()
+	if err := http.NewResponseController(c.Response().Writer).Flush(); err != nil {
+		return fmt.Errorf("%w: %w", errLost, err)
+	}
+	return nil
 }
 
 // Blob writes a response and learns whether it left.
@@ -44,7 +58,7 @@ func Blob(c echo.Context, status int, body ...[]byte) error {
 	}
 	res.WriteHeader(status)
 	for _, part := range body {
-		if _, err := res.Write(part); err != nil {
+		if err := Send(c, part); err != nil {
 			return err
 		}
 	}
