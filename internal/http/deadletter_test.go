@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
 // bury makes a dead letter.
@@ -133,6 +135,26 @@ func TestDeadLetters(t *testing.T) {
 		for range 2 {
 			a.do("DELETE", "/ojs/v1/jobs/"+a.do("POST", "/ojs/v1/workers/fetch",
 				`{"queues":["mail","billing"]}`).want(200).text("jobs.0.id"), "").want(200)
+		}
+	}
+}
+
+// What a job has from its producer under a name of ours is not written beside ours.
+func TestRetriedDeadLettersRepeatNoName(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	const retries = `'{"max_attempts":1,"on_exhaustion":"dead_letter"}'`
+	id := pgtest.One[string](t, a.pool, `
+		select id from ojs.enqueue('a', p_queue => 'q', p_retry => `+retries+`,
+			p_extra => '{"re_enqueued_at": "mine", "previous_state": "mine", "other": 1}')`)
+	a.fetchOne("q")
+	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+id+`","error":{"message":"m"}}`).want(200)
+	r := a.do("POST", "/ojs/v1/dead-letter/"+id+"/retry", "").want(200)
+	enqueued := a.do("GET", "/ojs/v1/jobs/"+id, "").want(200).text("job.enqueued_at")
+	r.is(map[string]any{"job.previous_state": "discarded", "job.re_enqueued_at": enqueued, "job.other": 1})
+	for _, name := range []string{"re_enqueued_at", "previous_state"} {
+		if n := strings.Count(r.body, `"`+name+`"`); n != 1 {
+			t.Errorf("%s is there %d times in %s", name, n, r.body)
 		}
 	}
 }

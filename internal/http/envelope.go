@@ -32,7 +32,7 @@ var written = kit.Set("specversion", "id", "type", "queue", "state", "args", "me
 	"created_at", "enqueued_at", "started_at", "completed_at", "cancelled_at", "discarded_at", "scheduled_at", "expires_at",
 	"next_attempt_at", "retry_delay_ms", "timeout_ms", "visibility_timeout_ms", "tags", "retry", "options", "unique",
 	"error", "errors", "result", "result_stored_at", "result_expires_at", "result_size_bytes", "lease", "lease_expires_at",
-	"worker_id", "previous_state", "activated_at")
+	"worker_id", "previous_state", "activated_at", "re_enqueued_at")
 
 // optionColumns are the options that SQL has a parameter for.
 var optionColumns = kit.Set("queue", "priority", "retry", "tags", "max_attempts", "timeout_ms", "visibility_timeout_ms",
