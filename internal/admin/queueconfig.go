@@ -33,7 +33,7 @@ func configurable(c echo.Context) (name string, err error) {
 	if name == "_default" {
 		return "", kit.Refuse(kit.CodeUnsupported, "name", "a policy for all queues is not supported; configure each of them")
 	}
-	if !queueName.MatchString(name) {
+	if !kit.QueueName.MatchString(name) {
 		return "", kit.NoSuch("queue", name)
 	}
 	if c.Request().Method == http.MethodGet {
@@ -110,7 +110,7 @@ type createRequest struct {
 
 // Check refuses a name that SQL would not take.
 func (r *createRequest) Check(o *kit.Object) {
-	if r.Name != "" && !queueName.MatchString(r.Name) {
+	if r.Name != "" && !kit.QueueName.MatchString(r.Name) {
 		o.Fail(kit.Invalid("name", "must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters"))
 	}
 }

@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"net/http"
-	"regexp"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -36,13 +35,10 @@ func (a *Admin) listQueues(c echo.Context) error {
 	return c.JSON(http.StatusOK, listed("queues", items, page))
 }
 
-// queueName is what SQL accepts as one; a path with another names no queue.
-var queueName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,127}$`)
-
 // oneQueue reads the queue that a path names. Queues need not be created, so one that holds nothing is empty, not unknown.
 func (a *Admin) oneQueue(c echo.Context) (queue sqlcgen.QueuesRow, err error) {
 	name := c.Param("name")
-	if !queueName.MatchString(name) {
+	if !kit.QueueName.MatchString(name) {
 		return queue, kit.NoSuch("queue", name)
 	}
 	rows, err := Queues(a.Context(c), a.SQL, kit.Scope(c), []string{name})
@@ -105,7 +101,7 @@ func (a *Admin) resumeQueue(c echo.Context) error {
 // setPaused stops or resumes a queue, for all tenants: there is no such switch for one.
 func (a *Admin) setPaused(c echo.Context, do func(*sqlcgen.Queries, context.Context, string) (sqlcgen.OjsQueue, error)) error {
 	name := c.Param("name")
-	if !queueName.MatchString(name) {
+	if !kit.QueueName.MatchString(name) {
 		return kit.NoSuch("queue", name)
 	}
 	if err := kit.ForAllTenants(c, "a queue cannot be paused"); err != nil {

@@ -201,7 +201,7 @@ func (a *Admin) putTenant(c echo.Context) error {
 	}
 	id := c.Param("id")
 	if !kit.TenantID.MatchString(id) {
-		return kit.Invalid("id", "must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and be at most 256 bytes long")
+		return kit.NoTenantID("id")
 	}
 	params := sqlcgen.ConfigureTenantParams{Tenant: id, Weight: req.weight, PriorityBoost: req.PriorityBoost}
 	_, err := kit.Patiently(a.Kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsTenant, error) {

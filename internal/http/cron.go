@@ -26,7 +26,7 @@ var cronAttributes = kit.Set("name", "cron", "expression", "timezone", "overlap_
 	// Read-only (ojs-cron section 2.2): ignored.
 	"id", "tenant_id", "status", "last_run_at", "next_run_at", "upcoming_runs", "run_count", "created_at", "updated_at")
 
-// cronName is what SQL accepts as one; a path with another names no cron job.
+// cronName is what SQL accepts as one (ojs.put_cron); a path with another names no cron job.
 var cronName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,254}$`)
 
 // cronText reads an attribute that has two names.

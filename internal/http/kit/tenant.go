@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
 // Two spellings of one header; the second is an alias.
@@ -12,10 +14,14 @@ const (
 	tenantHeaderAlias = "X-OJS-Tenant-ID"
 )
 
-// tenantID admits what a tenant id can look like, and a leading underscore beside it: the
-// default tenant breaks the pattern so that no client can happen to choose it, and only the
-// database knows what it is called.
-var TenantID = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._:-]{0,255}$`)
+// TenantID is what SQL accepts as one (ojs._tenant_valid). The names that it reserves break the pattern of the others, so that nobody
+// chooses them by accident.
+var TenantID = regexp.MustCompile(`^(?:[a-zA-Z0-9][a-zA-Z0-9._:-]{0,255}|_default|_other)$`)
+
+// NoTenantID is the refusal of a field that is to hold one.
+func NoTenantID(field string) *pg.Error {
+	return Invalid(field, "must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes")
+}
 
 // readTenant is the tenant a request names by header, or nil. Without one SQL decides: enqueue falls
 // to the default tenant, everything else acts across tenants.
@@ -33,7 +39,7 @@ func readTenant(h http.Header) (id *string, header string, err error) {
 	}
 	v := strings.TrimSpace(values[0])
 	if !TenantID.MatchString(v) {
-		return nil, "", Invalid(header, "must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and be at most 256 bytes long")
+		return nil, "", NoTenantID(header)
 	}
 	return &v, header, nil
 }
