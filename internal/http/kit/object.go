@@ -18,16 +18,14 @@ import (
 // ReadBody reads the request's JSON object, of at most limit bytes and depth levels. optional: no body at all reads as {}.
 func ReadBody(c echo.Context, limit int64, depth int, optional bool) (*Object, error) {
 	r := c.Request()
-	// Read before judging the headers: a refusal that leaves the body unread would close the
-	// connection, and some clients then see a reset instead of the answer.
+	// Read before judging the headers, for the reason why a body that is refused is drained.
 	raw, err := readAll(http.MaxBytesReader(c.Response(), r.Body, limit), r.ContentLength, limit)
 	if err != nil {
 		var tooLarge *http.MaxBytesError
 		var known *pg.Error
 		switch {
 		case errors.As(err, &tooLarge):
-			const most = 16 << 20
-			_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, most))
+			drain(r)
 			return nil, Refuse(codeTooLarge, "body", "the body is larger than %d bytes", limit)
 		case errors.As(err, &known):
 			return nil, known
@@ -53,6 +51,13 @@ func ReadBody(c echo.Context, limit int64, depth int, optional bool) (*Object, e
 	o := &Object{Source: raw, Fault: new(error)}
 	o.take(fields)
 	return o, o.Err()
+}
+
+// drain reads what is left of the body of a request that is refused. Leaving much of it would close the connection, and some clients then
+// see a reset instead of the answer.
+func drain(r *http.Request) {
+	const most = 16 << 20
+	_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, most))
 }
 
 // readAll reads a body. Its memory grows with what has come, up to the announced length, because a client may announce what it never

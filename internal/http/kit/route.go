@@ -2,7 +2,6 @@ package kit
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"net/http"
 	"time"
@@ -93,9 +92,7 @@ func scoped(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) (err error) {
 		r := requestOf(c)
 		if r.tenant, r.header, err = readTenant(c.Request().Header); err != nil {
-			// A refusal that leaves much of the body unread closes the connection, and some clients then see a reset instead of it.
-			const most = 16 << 20
-			_, _ = io.Copy(io.Discard, io.LimitReader(c.Request().Body, most))
+			drain(c.Request())
 			return err
 		}
 		return next(c)
