@@ -43,7 +43,7 @@ func TestInto(t *testing.T) {
 	t.Parallel()
 	got := outer{Count: 7}
 	if err := read(t, `{"queues":["a","b"],"id":null,"name":"n","on":true,"result":null,
-		"config":{"x":1},"child":{"name":"c"},"at":"+PT1H"}`, &got); err != nil {
+		"config":{"x":1},"child":{"name":"c"},"at":"+P1W"}`, &got); err != nil {
 		t.Fatal(err)
 	}
 	switch {
@@ -53,7 +53,7 @@ func TestInto(t *testing.T) {
 		t.Errorf("texts are %+v, %+v", got.inner, got.Child)
 	case string(got.Result) != "null" || string(got.Config) != `{"x":1}`:
 		t.Errorf("bytes are %s, %s", got.Result, got.Config)
-	case time.Until(*got.At) < 59*time.Minute:
+	case time.Until(*got.At) < 6*24*time.Hour:
 		t.Errorf("the time is %v", got.At)
 	}
 }
@@ -76,6 +76,8 @@ func TestIntoRefuses(t *testing.T) {
 		`{"queues":[],"config":[]}`:             "config must be an object, not array",
 		`{"queues":[],"config":{"x":1e999999}}`: "config.x is a number of more than 1000 digits",
 		`{"queues":[],"more":1}`:                "more is not known here",
+		`{"queues":[],"at":"+P1M"}`: "at must be RFC 3339 with an offset, or + and an ISO 8601 duration of weeks to seconds, " +
+			"such as +PT90S",
 	} {
 		if err := read(t, src, new(outer)); err == nil || err.Error() != "invalid_request: "+want {
 			t.Errorf("%s: %v, want %q", src, err, want)

@@ -372,7 +372,7 @@ func (o *Object) When(key string, now time.Time) *time.Time {
 	if rest, ok := strings.CutPrefix(*v, "+"); ok {
 		d, err := ParseDuration(rest)
 		if err != nil {
-			o.Fail(Invalid(o.At(key), "must be RFC 3339 with an offset, or + and an ISO 8601 duration of days to seconds, such as +PT90S"))
+			o.Fail(Invalid(o.At(key), "must be RFC 3339 with an offset, or + and an ISO 8601 duration of weeks to seconds, such as +PT90S"))
 			return nil
 		}
 		at := now.Add(d).UTC()
