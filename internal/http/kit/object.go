@@ -186,7 +186,7 @@ func (o *Object) Raw(key string) []byte {
 	return raw
 }
 
-// Verbatim is raw that keeps a null.
+// Verbatim is Raw that keeps a null.
 func (o *Object) Verbatim(key string) []byte {
 	if m := o.member(key); m != nil {
 		return m.Raw
@@ -294,8 +294,8 @@ func (o *Object) Items(key string) []Member {
 	return items
 }
 
-// List reads an optional array.
-func (o *Object) List(key string) [][]byte {
+// list reads an optional array.
+func (o *Object) list(key string) [][]byte {
 	raw := o.Typed(key, "array")
 	if raw == nil {
 		return nil
@@ -305,7 +305,7 @@ func (o *Object) List(key string) [][]byte {
 
 // Texts reads an optional array of strings.
 func (o *Object) Texts(key string) []string {
-	items := o.List(key)
+	items := o.list(key)
 	if items == nil {
 		return nil
 	}
@@ -352,7 +352,7 @@ func (o *Object) Storable(raw []byte, path string) {
 	for {
 		tok, err := dec.ReadToken()
 		if err != nil {
-			return // io.EOF: checkJSON has passed all of raw
+			return // io.EOF: CheckJSON has passed all of raw
 		}
 		if tok.Kind() == '0' && huge(tok.String()) {
 			at := string(appendPath([]byte(path), dec, dec.StackPointer()))

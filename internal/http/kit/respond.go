@@ -73,14 +73,14 @@ type Serializer struct{}
 
 // Serialize implements echo.JSONSerializer.
 func (Serializer) Serialize(c echo.Context, v any, _ string) error {
-	return Encode(c, c.Response().Status, v)
+	return encode(c, c.Response().Status, v)
 }
 
 // Deserialize implements echo.JSONSerializer. Requests are read by a Binder.
 func (Serializer) Deserialize(echo.Context, any) error { return errors.ErrUnsupported }
 
-// Encode writes a response made of structs, without HTML escapes.
-func Encode(c echo.Context, status int, v any) error {
+// encode writes a response made of structs, without HTML escapes.
+func encode(c echo.Context, status int, v any) error {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)

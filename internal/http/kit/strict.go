@@ -122,7 +122,7 @@ func AppendKey(b []byte, key string) []byte {
 	return append(b, key...)
 }
 
-// Unquote decodes a JSON string that checkJSON accepted.
+// Unquote decodes a JSON string that CheckJSON accepted.
 func Unquote(raw []byte) string {
 	if bytes.IndexByte(raw, '\\') < 0 {
 		return string(raw[1 : len(raw)-1])
@@ -159,7 +159,7 @@ func (m *Member) members() []Member {
 	return membersOf(m.Raw, MostMembers+1)
 }
 
-// Members splits an object that checkJSON or PostgreSQL accepted, in its own order.
+// Members splits an object that CheckJSON or PostgreSQL accepted, in its own order.
 func Members(raw []byte) []Member { return membersOf(raw, math.MaxInt/2) }
 
 func membersOf(raw []byte, most int) []Member {
@@ -174,7 +174,7 @@ func membersOf(raw []byte, most int) []Member {
 
 var decoders = sync.Pool{New: func() any { return decoder(nil) }}
 
-// Elements splits an array that checkJSON or PostgreSQL accepted; never nil. An object comes
+// Elements splits an array that CheckJSON or PostgreSQL accepted; never nil. An object comes
 // apart into keys and values in turn.
 func Elements(raw []byte) [][]byte { return elements(raw, math.MaxInt) }
 

@@ -90,7 +90,7 @@ func TestCheckJSONRefuses(t *testing.T) {
 	}
 }
 
-// A psql user may have stored what checkJSON refuses; it still comes apart, and unchanged.
+// A psql user may have stored what CheckJSON refuses; it still comes apart, and unchanged.
 func TestMembersOfStoredJSON(t *testing.T) {
 	src := `{"a": [1 , 2], "a":"\ud800","\u0062" :{"c":1,"c":-0.0}, "\udc00":null}`
 	var got []string
@@ -105,7 +105,7 @@ func TestMembersOfStoredJSON(t *testing.T) {
 	}
 }
 
-// What checkJSON accepts must be JSON to others too, come apart into the same pieces, and go
+// What CheckJSON accepts must be JSON to others too, come apart into the same pieces, and go
 // together again.
 func FuzzCheckJSON(f *testing.F) {
 	for _, seed := range []string{`{"a":[1,"\u00e9",{"b":null}],"c":-1.5e3}`, `[[],{},""]`, `"\ud83d\ude00"`, `{"a":1,"a":2}`, "\"\xff\""} {
