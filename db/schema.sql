@@ -8595,7 +8595,7 @@ CREATE FUNCTION ojs.settle(p_settlements json, p_jobs boolean DEFAULT true) RETU
     SET max_parallel_workers_per_gather TO '0'
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_partition_pruning TO 'off'
-    AS $$
+    AS $_$
 declare
     v_now timestamptz := ojs.now();
     v_own text := ojs._session_tenant(null);
@@ -8622,7 +8622,8 @@ begin
     select o.*
     from (
         select s.n, null::text, null::text, null::jsonb, s.state, s.attempt, s.lease, s.started_at, s.lease_expires_at, s.finished_at,
-            s.retry_at, s.enqueued_at, s.worker_id, case when p_jobs then s.errors end, case when p_jobs then s.result end, s.seq,
+            s.retry_at, s.enqueued_at, s.worker_id,
+            case when p_jobs then s.errors else jsonb_path_query_array(s.errors, '$[last]') end, case when p_jobs then s.result end, s.seq,
             s.tenant_id, s.id, s.queue, s.type, s.priority, s.max_attempts, s.created_at, s.scheduled_at, s.expires_at, s.timeout_ms,
             s.visibility_timeout_ms,
             s.tags, case when p_jobs then s.args end, case when p_jobs then s.meta end, s.retry, case when p_jobs then s.options end,
@@ -8634,7 +8635,7 @@ begin
     ) o
     order by o.n;
 end;
-$$;
+$_$;
 
 CREATE FUNCTION ojs.stand_down(p_token text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER

@@ -49,7 +49,8 @@ begin
     select o.*
     from (
         select s.n, null::text, null::text, null::jsonb, s.state, s.attempt, s.lease, s.started_at, s.lease_expires_at, s.finished_at,
-            s.retry_at, s.enqueued_at, s.worker_id, case when p_jobs then s.errors end, case when p_jobs then s.result end, s.seq,
+            s.retry_at, s.enqueued_at, s.worker_id,
+            case when p_jobs then s.errors else jsonb_path_query_array(s.errors, '$[last]') end, case when p_jobs then s.result end, s.seq,
             s.tenant_id, s.id, s.queue, s.type, s.priority, s.max_attempts, s.created_at, s.scheduled_at, s.expires_at, s.timeout_ms,
             s.visibility_timeout_ms,
             s.tags, case when p_jobs then s.args end, case when p_jobs then s.meta end, s.retry, case when p_jobs then s.options end,
@@ -67,8 +68,8 @@ comment on function ojs.settle(json, boolean) is
 'Acknowledges and fails 1 to 10000 jobs, each for itself, and returns one row per element in the order given: n from 0, then either the
 job as it is now, or sqlstate, message and detail of what ojs.ack or ojs.nack would raise. p_settlements: a JSON array of {id, lease,
 worker_id, tenant, result, error, requeue}; with error it is a nack, else an ack. Never waits: a job that another transaction has locked
-gets 55P03, and ojs.ack or ojs.nack would wait for it. Without p_jobs, args, meta, options, extra, errors and result stay
-null. Raises invalid_request when p_settlements as a whole is malformed.';
+gets 55P03, and ojs.ack or ojs.nack would wait for it. Without p_jobs, args, meta, options, extra and result stay null,
+and errors has the last one. Raises invalid_request when p_settlements as a whole is malformed.';
 
 -- +goose StatementBegin
 create function ojs._check_settlements(p_settlements json) returns void
