@@ -30,13 +30,13 @@ func NewCron(db *pg.DB, log *slog.Logger) *Cron {
 	return &Cron{q: sqlcgen.New(db.Pool()), log: log}
 }
 
-// planned cron jobs in one go; the next tick brings the others.
-const planned = 1000
+// maxPlanned is how many cron jobs are planned in one go; the next tick brings the others.
+const maxPlanned = 1000
 
 // Plan tells the times of all cron jobs that have no plan. One that cannot be planned keeps no other from it; the error names all such. An
 // error that is not of one cron job, such as a database that is away, ends it.
 func (c *Cron) Plan(ctx context.Context) error {
-	rows, err := c.q.UnplannedCrons(pg.Unchecked(ctx), planned)
+	rows, err := c.q.UnplannedCrons(pg.Unchecked(ctx), maxPlanned)
 	if err != nil {
 		return fmt.Errorf("look for cron jobs without a plan: %w", err)
 	}
