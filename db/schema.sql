@@ -8256,11 +8256,16 @@ CREATE FUNCTION ojs.plan_cron(p_id uuid, p_rev bigint, p_upcoming timestamp with
     SET enable_partition_pruning TO 'off'
     AS $$
 begin
+    -- A transaction that stays open with one cron job would keep whoever plans waiting, and with it all others that want a plan.
+    perform from ojs.cron c where c.id = p_id and c.rev = p_rev for update skip locked;
+    if not found then
+        return;
+    end if;
     return query
     update ojs.cron c
     set rev = c.rev + 1, upcoming = c.upcoming || p_upcoming, left_out = c.left_out || p_left_out, error = p_error,
         look_at = ojs._cron_look(c, greatest((c.upcoming || p_upcoming)[1], ojs.now()))
-    where c.id = p_id and c.rev = p_rev
+    where c.id = p_id
     returning c.*;
 end;
 $$;
@@ -8745,13 +8750,17 @@ end;
 $$;
 
 CREATE FUNCTION ojs.unplanned_crons(p_limit integer DEFAULT 1000) RETURNS TABLE(id uuid, rev bigint, expression text, timezone text, anchor_at timestamp with time zone, after_at timestamp with time zone)
-    LANGUAGE sql STABLE SECURITY DEFINER
+    LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
     AS $$
+    -- Locked ones cannot be planned and stay unplanned. Without skip locked they would come first each time, and as many of them as
+    -- p_limit would keep all others out.
     select c.id, c.rev, c.expression, c.timezone, c.anchor_at, coalesce(c.upcoming[cardinality(c.upcoming)], ojs.now())
     from ojs.cron c
     where ojs._wants_plan(c)
     order by c.upcoming[1] nulls first limit p_limit
+    for update skip locked
 $$;
 
 CREATE FUNCTION ojs.upkeep() RETURNS ojs.upkeep_result

@@ -17,24 +17,28 @@ comment on function ojs._wants_plan(ojs.cron) is
 'Whether so few of the times at which a cron job is due are known that a server is to tell more.';
 
 -- The cron jobs that a server has to work out further.
--- Reads only.
+-- Locks their rows (skip locked).
+-- Writes nothing.
 -- +goose StatementBegin
 create function ojs.unplanned_crons(p_limit int default 1000)
 returns table (id uuid, rev bigint, expression text, timezone text, anchor_at timestamptz, after_at timestamptz)
-language sql stable security definer set search_path = pg_catalog, pg_temp
+language sql security definer set search_path = pg_catalog, pg_temp
 as $$
+    -- Locked ones cannot be planned and stay unplanned. Without skip locked they would come first each time, and as many of them as
+    -- p_limit would keep all others out.
     select c.id, c.rev, c.expression, c.timezone, c.anchor_at, coalesce(c.upcoming[cardinality(c.upcoming)], ojs.now())
     from ojs.cron c
     where ojs._wants_plan(c)
     order by c.upcoming[1] nulls first limit p_limit
+    for update skip locked
 $$;
 -- +goose StatementEnd
 comment on function ojs.unplanned_crons(int) is
 'Cron jobs of which too few times to come are known: a server works out when they are due after after_at and says so (ojs.plan_cron).
-anchor_at is what @every counts from.';
+anchor_at is what @every counts from. Leaves out those that somebody has locked; locks the rows.';
 
--- Appends times at which a cron job is due, unless it has changed since it was asked about.
--- Locks its row.
+-- Appends times at which a cron job is due, unless it has changed since it was asked about, or somebody has it locked.
+-- Locks its row (skip locked).
 -- Writes ojs.cron, and ojs.timer.
 -- +goose StatementBegin
 create function ojs.plan_cron(
@@ -43,18 +47,24 @@ create function ojs.plan_cron(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- A transaction that stays open with one cron job would keep whoever plans waiting, and with it all others that want a plan.
+    perform from ojs.cron c where c.id = p_id and c.rev = p_rev for update skip locked;
+    if not found then
+        return;
+    end if;
     return query
     update ojs.cron c
     set rev = c.rev + 1, upcoming = c.upcoming || p_upcoming, left_out = c.left_out || p_left_out, error = p_error,
         look_at = ojs._cron_look(c, greatest((c.upcoming || p_upcoming)[1], ojs.now()))
-    where c.id = p_id and c.rev = p_rev
+    where c.id = p_id
     returning c.*;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.plan_cron(uuid, bigint, timestamptz[], text, timestamptz[]) is
 'Appends the times at which a cron job is due, ascending, or says why there are none (p_error), and returns it. p_left_out: when clocks
-that are put forward leave out times between them. Nothing happens unless its rev is still p_rev. For servers. Locks the row.';
+that are put forward leave out times between them. Nothing happens unless its rev is still p_rev, and nothing while somebody has it locked:
+ojs.unplanned_crons brings it up again. For servers. Locks the row.';
 
 -- +goose StatementBegin
 create function ojs._cron_look(p_cron ojs.cron, p_at timestamptz) returns timestamptz

@@ -33,8 +33,9 @@ func NewCron(db *pg.DB, log *slog.Logger) *Cron {
 // maxPlanned is how many cron jobs are planned in one go; the next tick brings the others.
 const maxPlanned = 1000
 
-// Plan tells the times of all cron jobs that have no plan. One that cannot be planned keeps no other from it; the error names all such. An
-// error that is not of one cron job, such as a database that is away, ends it.
+// Plan tells the times of all cron jobs that have no plan. One that cannot be planned keeps no other from it; the error names all such.
+// One that somebody has locked is left out: the next tick brings it, too. An error that is not of one cron job, such as a database that is
+// away, ends it.
 func (c *Cron) Plan(ctx context.Context) error {
 	rows, err := c.q.UnplannedCrons(pg.Unchecked(ctx), maxPlanned)
 	if err != nil {
@@ -74,7 +75,7 @@ func (c *Cron) PlanNew(ctx context.Context, row sqlcgen.OjsCron) (sqlcgen.OjsCro
 	case len(rows) == 1:
 		return rows[0], nil
 	}
-	// Another server was faster.
+	// Another server was faster, or somebody has it locked, and then a tick brings it.
 	return c.q.GetCron(ctx, sqlcgen.GetCronParams{Name: row.Name, Tenant: &row.TenantID})
 }
 

@@ -3,6 +3,7 @@ package sched
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -150,5 +151,57 @@ func TestABadCronJobKeepsNoOtherFromBeingPlanned(t *testing.T) {
 	if err := db.Pool.QueryRow(t.Context(), "select count(*) from ojs.cron where upcoming <> '{}'").Scan(&planned); err != nil ||
 		planned != 2 {
 		t.Errorf("%d are planned (%v)", planned, err)
+	}
+}
+
+// Somebody begins a transaction with a cron job of its own, and leaves it open.
+func TestALockedCronJobKeepsNoOtherFromBeingPlanned(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	pgtest.Exec(t, db.Pool, "select ojs.put_cron('mine', '@daily', 'a', p_tenant => 'a')")
+	held, err := db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Rollback(context.Background()) }()
+	pgtest.Exec(t, held, "select ojs.configure_cron('mine', p_enabled => true, p_tenant => 'a')")
+	pgtest.Exec(t, db.Pool, "select ojs.put_cron('theirs', '@daily', 'a', p_tenant => t) from unnest(array['b', 'c']) t")
+	log := &logs{}
+	run(t, db, log, 5*time.Millisecond)
+	const planned = "select count(*) = $1::int from ojs.cron where cardinality(upcoming) > 1"
+	db.Eventually("the others are planned", planned, 2)
+	if err := held.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	db.Eventually("the one that was locked is planned", planned, 3)
+	if log.String() != "" {
+		t.Errorf("logged %s", log)
+	}
+}
+
+// More of them are locked, and come first, than are planned in one go.
+func TestManyLockedCronJobsKeepNoOtherFromBeingPlanned(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	pgtest.Exec(t, db.Pool, `
+		select ojs.put_cron('c' || n, '@daily', 'a', p_tenant => 't' || n % 2) from generate_series(0, $1::int) n`, maxPlanned)
+	held, err := db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Rollback(context.Background()) }()
+	if locked := pgtest.Exec(t, held, "select from ojs.cron for update"); locked <= maxPlanned {
+		t.Fatalf("%d are locked", locked)
+	}
+	pgtest.Exec(t, db.Pool, "select ojs.put_cron('theirs', '@daily', 'a', p_tenant => 'other')")
+	pgtest.Exec(t, db.Pool, "select ojs.plan_cron(id, rev, array[now() + interval '1 hour']) from ojs.cron where name = 'theirs'")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // should it wait for one of them
+	defer cancel()
+	if err := NewCron(db.Open(), slog.New(slog.DiscardHandler)).Plan(ctx); err != nil {
+		t.Fatal(err)
+	}
+	planned := pgtest.List[string](t, db.Pool, "select name from ojs.cron where cardinality(upcoming) > 1")
+	if !slices.Equal(planned, []string{"theirs"}) {
+		t.Errorf("planned: %q", planned)
 	}
 }
