@@ -65,14 +65,15 @@ type Dispatcher struct {
 	acks     *pg.Batcher[ack, *sqlcgen.OjsJob] // nil instead of a job: ojs.settle has to say what is wrong
 	settles  *pg.Batcher[Settlement, Settled]
 	enqueues *pg.Batcher[*NewJob, Settled]
-	isolated []*pg.Batcher[*NewJob, Settled] // jobs whose id the client chose; those that meet a lock go on to the next
 	back     *giveBacks
+	// For jobs whose id the client chose; those that meet a lock go on to the next.
+	isolatedEnqueues []*pg.Batcher[*NewJob, Settled]
 
 	mu       sync.Mutex
 	idle     sync.Cond // a decision has ended
 	groups   map[groupKey]*group
 	shared   decider
-	alone    decider // for requests that SQL is likely to refuse, each by itself
+	isolated decider // for requests that SQL is likely to refuse, each by itself
 	arrivals uint64
 	draining bool
 
@@ -90,7 +91,7 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Disp
 	d := &Dispatcher{db: db, listener: listener, log: log, opts: opts.withDefaults(), began: time.Now(), groups: map[groupKey]*group{}}
 	d.idle.L = &d.mu
 	d.shared = decider{groups: d.opts.Groups, limit: d.opts.Decisions}
-	d.alone = decider{groups: 1, limit: d.opts.Statements}
+	d.isolated = decider{groups: 1, limit: d.opts.Statements}
 	d.send = d.statements()
 	d.back = newGiveBacks(d)
 	batch := pg.BatchOptions{
@@ -109,7 +110,7 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Disp
 		if i > 0 {
 			batch.Statements = max(1, d.opts.Isolated/2)
 		}
-		d.isolated = append(d.isolated, pg.NewBatcher(batch, d.enqueueAlone))
+		d.isolatedEnqueues = append(d.isolatedEnqueues, pg.NewBatcher(batch, d.enqueueIsolated))
 	}
 	if listener != nil {
 		// Under the lock, because requeueQuiet may be called before quietTimer is assigned.
@@ -128,7 +129,7 @@ func (d *Dispatcher) Run(ctx context.Context) {
 	d.acks.Wait()
 	d.settles.Wait()
 	d.enqueues.Wait()
-	for _, b := range d.isolated {
+	for _, b := range d.isolatedEnqueues {
 		b.Wait()
 	}
 	d.waitForDecisions()
@@ -141,7 +142,7 @@ func (d *Dispatcher) waitForDecisions() {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for d.shared.inFlight+d.alone.inFlight > 0 {
+	for d.shared.inFlight+d.isolated.inFlight > 0 {
 		d.idle.Wait()
 	}
 	for _, g := range d.groups {

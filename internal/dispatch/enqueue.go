@@ -20,7 +20,7 @@ func (d *Dispatcher) Enqueue(ctx context.Context, job *NewJob) (sqlcgen.OjsJob, 
 	// The first try goes on when the caller leaves; later ones do not begin.
 	trying, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.opts.Query)
 	defer cancel()
-	combine, slower := d.enqueues, d.isolated
+	combine, slower := d.enqueues, d.isolatedEnqueues
 	if job.ID != nil {
 		combine, slower = slower[0], slower[1:]
 	}
@@ -130,8 +130,8 @@ func (d *Dispatcher) enqueueNow(ctx context.Context, items []*NewJob) ([]Settled
 	return d.enqueueIn(ctx, d.db.Pool(), items)
 }
 
-// enqueueAlone does not wait long for a transaction that may be about to commit the same id.
-func (d *Dispatcher) enqueueAlone(ctx context.Context, items []*NewJob) ([]Settled, error) {
+// enqueueIsolated does not wait long for a transaction that may be about to commit the same id.
+func (d *Dispatcher) enqueueIsolated(ctx context.Context, items []*NewJob) ([]Settled, error) {
 	return d.enqueueIn(ctx, d.db.Brief(), items)
 }
 

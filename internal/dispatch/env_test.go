@@ -103,7 +103,7 @@ func (b *env) waiting(n int) {
 				return false
 			}
 		}
-		return total == n && b.shared.inFlight+b.alone.inFlight == 0
+		return total == n && b.shared.inFlight+b.isolated.inFlight == 0
 	})
 }
 

@@ -178,7 +178,7 @@ func (d *Dispatcher) groupOf(f *Fetch) *group {
 	decider := &d.shared
 	if !f.acceptable() {
 		// A group of its own, under a key that no other has.
-		decider = &d.alone
+		decider = &d.isolated
 		d.arrivals++
 		key.tenant += "\x00" + strconv.FormatUint(d.arrivals, 10)
 	}
