@@ -218,9 +218,14 @@ func (f *Fetch) acceptable() bool {
 	return f.Tenant == nil || acceptableTenant(*f.Tenant)
 }
 
+// acceptableTenant is ojs._tenant_valid.
 func acceptableTenant(tenant string) bool {
-	for _, c := range []byte(tenant) {
-		if (c|0x20 < 'a' || c|0x20 > 'z') && (c < '0' || c > '9') && !strings.ContainsRune("._:-", rune(c)) {
+	if tenant == "_default" || tenant == "_other" {
+		return true
+	}
+	for i, c := range []byte(tenant) {
+		letter := c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9'
+		if !letter && (i == 0 || !strings.ContainsRune("._:-", rune(c))) {
 			return false
 		}
 	}

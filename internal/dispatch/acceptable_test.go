@@ -1,0 +1,82 @@
+package dispatch
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// names are texts at the edges of what names a queue or a tenant, of at most so many bytes: each byte alone, first, in the middle and last,
+// and lengths around the limit.
+func names(limit int) []string {
+	all := []string{"", "_default", "_other", "_x", "_defaul", "_default2", "_Default", "_default\n", "x_other", "a..b", "a--b"}
+	for c := range 256 {
+		char := string([]byte{byte(c)})
+		all = append(all, char, char+"b", "a"+char+"b", "a"+char)
+	}
+	for _, n := range []int{limit - 1, limit, limit + 1} {
+		all = append(all, strings.Repeat("a", n), strings.Repeat("a", n-1)+"-", strings.Repeat("é", n), strings.Repeat("é", n/2))
+	}
+	return all
+}
+
+// edges are requests at the edges of what may be asked for.
+func edges() map[string][]Fetch {
+	all, q := map[string][]Fetch{}, []string{"q"}
+	add := func(kind string, f Fetch) { all[kind] = append(all[kind], f) }
+	for _, name := range names(256) {
+		add("tenants", Fetch{Queues: q, Count: 1, Tenant: &name})
+	}
+	for _, name := range names(128) {
+		add("queues", Fetch{Queues: []string{"q", name}, Count: 1})
+	}
+	for _, n := range []int{0, 1, 2, 99, 100, 101} {
+		add("numbers of queues", Fetch{Queues: slices.Repeat(q, n), Count: 1})
+	}
+	for _, n := range []int{math.MinInt32, -1, 0, 1, 2, 999, 1000, 1001, 9999, 10000, 10001, math.MaxInt32} {
+		add("counts", Fetch{Queues: q, Count: n})
+	}
+	for _, ms := range []int{math.MinInt32, -1, 0, 1, 999, 1000, 1001, 604799999, 604800000, 604800001, math.MaxInt32} {
+		add("visibility timeouts", Fetch{Queues: q, Count: 1, VisibilityTimeoutMs: ms})
+	}
+	for _, name := range names(255) {
+		add("workers", Fetch{Queues: q, Count: 1, WorkerID: name})
+	}
+	return all
+}
+
+// Requests that Fetch.acceptable lets pass share decisions. One that SQL refuses would have all of them decided one by one.
+func TestWhatIsAcceptableIsAcceptedBySQL(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	for kind, requests := range edges() {
+		acceptable := 0
+		for _, f := range requests {
+			if !f.acceptable() {
+				continue
+			}
+			acceptable++
+			p := part{g: &group{queues: f.Queues, tenant: f.Tenant}, requests: []*request{{Fetch: f}}}
+			var accepted bool
+			err := db.Pool.QueryRow(t.Context(), `
+				select ojs._well_asked($1, $2, $3, $4, 1) is true and ($5::text is null or ojs._tenant_valid($5))
+					and not exists (select from unnest($1) q where ojs._queue_name(q) is not true)`, p.arguments()...).Scan(&accepted)
+			if err != nil || !accepted {
+				asked, _ := json.Marshal(f)
+				t.Errorf("%s: SQL refuses %s (%v)", kind, asked, err)
+			}
+		}
+		if acceptable == 0 || acceptable == len(requests) {
+			t.Errorf("%d of %d %s are acceptable", acceptable, len(requests), kind)
+		}
+	}
+	for _, tenant := range []string{"_default", "_other", "a.b:c_d-e"} {
+		if f := (&Fetch{Queues: []string{"q"}, Count: 1, Tenant: &tenant}); !f.acceptable() {
+			t.Errorf("requests for the tenant %s are decided each by itself", tenant)
+		}
+	}
+}
