@@ -43,9 +43,11 @@ type fetched struct {
 	cut    bool     // the call stopped early: there may be more
 }
 
+// outcome is what a call of ojs.fetch_many has for one request.
 type outcome struct {
 	jobs []sqlcgen.OjsJob
 	err  error
+	cut  bool // the call stopped early: there may be more
 }
 
 // lineUp puts a group in line if it has something to decide, and starts a decision if there is room for one. Needs Dispatcher.mu.
@@ -148,7 +150,7 @@ func (d *Dispatcher) fetch(parts []*part) {
 		for _, r := range p.requests {
 			one := &part{g: p.g, requests: []*request{r}, asked: r.Count}
 			d.fetch([]*part{one})
-			p.each = append(p.each, outcome{one.jobs, one.err})
+			p.each = append(p.each, outcome{one.jobs, one.err, one.cut})
 			p.quiet = append(p.quiet, one.quiet...)
 		}
 	default:
@@ -163,14 +165,10 @@ func (d *Dispatcher) handOut(p *part) {
 	g := p.g
 	got, empty := d.assign(p)
 	for i := range empty {
-		switch {
-		case p.cut:
-			// Nobody has looked for them yet.
-			empty[i].enter(&g.requeued, false)
-		case p.polled:
+		if p.polled {
 			// They were in front of the requests that wait, and are again.
 			g.wait(empty[len(empty)-1-i], true)
-		default:
+		} else {
 			g.wait(empty[i], false)
 		}
 	}
@@ -193,12 +191,12 @@ func (d *Dispatcher) handOut(p *part) {
 	g.tidy()
 }
 
-// assign gives each request its run of the jobs. It returns how many jobs there were and the requests that got none. Jobs of callers who
-// have left are given back.
+// assign gives each request its run of the jobs. It returns how many jobs there were and the requests for which there were none. Jobs of
+// callers who have left are given back.
 func (d *Dispatcher) assign(p *part) (got int, empty []*request) {
 	jobs := p.jobs
 	for i, r := range p.requests {
-		o, quiet := outcome{err: p.err}, slices.Contains(p.quiet, r.WorkerID)
+		o, quiet := outcome{err: p.err, cut: p.cut}, slices.Contains(p.quiet, r.WorkerID)
 		switch {
 		case p.each != nil:
 			o = p.each[i]
@@ -216,6 +214,9 @@ func (d *Dispatcher) assign(p *part) (got int, empty []*request) {
 			p.g.answer(r, o.jobs, o.err)
 		case quiet:
 			d.putQuiet(r, p.requeues)
+		case o.cut:
+			// Nobody has looked for it yet.
+			r.enter(&p.g.requeued, false)
 		default:
 			empty = append(empty, r)
 		}

@@ -139,6 +139,39 @@ func TestAnErrorOfOneRequestReachesNoOther(t *testing.T) {
 	}
 }
 
+// One of two requests is refused, so that each is decided by itself; the call for the other one stops early.
+func TestARequestDecidedByItselfIsAskedAgainIfTheCallStopsEarly(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	fetch, cut := b.send.fetch, false
+	b.send.fetch = func(ctx context.Context, parts []*part) error {
+		if p := parts[0]; !cut && len(p.requests) == 1 && p.requests[0].WorkerID == "good" {
+			cut = true
+			p.fetched = fetched{counts: []int{0}, cut: true}
+			return nil
+		}
+		return fetch(ctx, parts)
+	}
+	b.exec(`alter table ojs.job_all add constraint no_bad_workers check (worker_id <> 'bad');
+		select ojs.enqueue('x', p_queue => 'q') from generate_series(1, 3)`)
+	end := b.session("select from ojs.lane for update")
+	first := b.later(t.Context(), Fetch{Queues: []string{"q"}})
+	b.blocked(1)
+	bad := b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "bad"})
+	b.arrived(1)
+	good := b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "good"})
+	b.arrived(2)
+	end("rollback")
+	b.want(first, 1)
+	b.want(good, 1)
+	if a := <-bad; problem(a.err) != "invalid_request" {
+		t.Errorf("got %d jobs and %v", len(a.jobs), a.err)
+	}
+	if !cut {
+		t.Error("no call for the request alone")
+	}
+}
+
 func TestADecisionIsBounded(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{Jobs: 10})
