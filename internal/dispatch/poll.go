@@ -110,11 +110,15 @@ func (g *group) timerFired() {
 	defer g.d.mu.Unlock()
 	switch {
 	case g.sub == nil:
-	case !g.lingering:
+	case g.waiting.Len() > 0:
 		g.poll()
-	case g.waiting.Len() == 0 && g.deciding == 0:
+	case g.deciding == 0:
 		g.unsubscribe()
 		g.tidy()
+	default:
+		// The requests are being decided. Without a timer, one that comes back would wait for a commit alone; if none does, nobody would
+		// end the subscription.
+		g.setTimer()
 	}
 }
 

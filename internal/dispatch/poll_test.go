@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -109,6 +110,108 @@ func TestACommitWhileTheListenerIsCutOff(t *testing.T) {
 		b.exec(`select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query = 'listen ojs_wake'`)
 		b.exec("select ojs.enqueue('x', p_queue => 'q')")
 		b.want(waiting, 1)
+	}
+}
+
+// held are decisions that are held up.
+type held struct {
+	on    atomic.Bool
+	steps chan struct{}
+}
+
+// hold has decisions wait, once it is on, until two steps are taken: a decision has begun, and it goes on.
+func (b *env) hold() *held {
+	h := &held{steps: make(chan struct{})}
+	fetch := b.send.fetch
+	b.send.fetch = func(ctx context.Context, parts []*part) error {
+		if h.on.Load() {
+			for range 2 {
+				select {
+				case h.steps <- struct{}{}:
+				case <-b.t.Context().Done():
+				}
+			}
+		}
+		return fetch(ctx, parts)
+	}
+	return h
+}
+
+func (b *env) step(h *held, what string) {
+	b.t.Helper()
+	select {
+	case <-h.steps:
+	case <-time.After(time.Minute):
+		b.t.Fatal("not within a minute: " + what)
+	}
+}
+
+// only is the one group there is. Needs Dispatcher.mu.
+func (b *env) only() *group {
+	b.t.Helper()
+	for _, g := range b.groups {
+		if len(b.groups) == 1 {
+			return g
+		}
+	}
+	b.t.Fatalf("%d groups", len(b.groups))
+	return nil
+}
+
+// fires has the timer of the only group fire at this moment, and the next one soon after it is set.
+func (b *env) fires() {
+	b.t.Helper()
+	b.mu.Lock()
+	g := b.only()
+	g.timer.Stop()
+	b.opts.Linger, b.opts.Fallback = time.Millisecond, time.Millisecond
+	b.mu.Unlock()
+	g.timerFired()
+}
+
+// The last request that waited has left, and a new one is being decided when the subscription is to end.
+func TestASubscriptionEndsAlthoughItsTimerFiresDuringADecision(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{Linger: time.Hour})
+	h := b.hold()
+	ctx, hangUp := context.WithCancel(t.Context())
+	gone := b.later(ctx, Fetch{Queues: []string{"q"}, Wait: time.Hour})
+	b.waiting(1)
+	hangUp()
+	<-gone
+	h.on.Store(true)
+	last := b.later(t.Context(), Fetch{Queues: []string{"q"}})
+	b.step(h, "the decision begins")
+	b.fires()
+	b.step(h, "the decision goes on")
+	b.want(last, 0)
+	pgtest.Eventually(t, "the group is forgotten", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.groups) == 0
+	})
+	b.db.Eventually("commits of the queue notify nobody", "select not exists (select from ojs.waiter where queue = 'q')")
+}
+
+// A request that waits is being decided when its next poll is due. So it is where commits do not notify and decisions take long: nothing
+// but the timer calls for a poll.
+func TestPollsGoOnAlthoughTheirTimerFiresDuringADecision(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	h := b.hold()
+	b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour})
+	b.waiting(1)
+	b.idling() // the listener has looked at the new registration again
+	h.on.Store(true)
+	b.mu.Lock()
+	b.only().poll()
+	b.mu.Unlock()
+	b.step(h, "the decision begins")
+	b.fires()
+	b.step(h, "the decision goes on")
+	for n := range 5 {
+		b.step(h, fmt.Sprint("a poll begins after ", n))
+		b.step(h, fmt.Sprint("it goes on, after ", n))
 	}
 }
 
