@@ -100,14 +100,14 @@ func (b *giveBacks) stop() {
 // run gives jobs back until none are left. A failure is logged when it begins and when it is over, with the number of jobs.
 func (b *giveBacks) run() {
 	pause, failing := firstGiveBackPause, false
-	given, lost := 0, 0
+	done, lost := 0, 0 // those that nobody held any more are done, too
 	for {
 		stopping := b.isStopping()
 		due := b.take(stopping)
 		lost += due.lapsed
 		switch {
 		case due.none:
-			b.report(failing, given, lost+due.dropped)
+			b.report(failing, done, lost+due.dropped)
 			return
 		case len(due.jobs) == 0: // somebody has all of them locked
 			b.sleep(time.Until(due.next), stopping, b.more)
@@ -115,7 +115,7 @@ func (b *giveBacks) run() {
 		}
 		locked, err := b.send(due.jobs)
 		if err == nil {
-			given += len(due.jobs) - len(locked)
+			done += len(due.jobs) - len(locked)
 			pause = firstGiveBackPause
 			b.later(locked, stopping)
 			continue
@@ -157,13 +157,13 @@ func (b *giveBacks) isStopping() bool {
 	}
 }
 
-func (b *giveBacks) report(failed bool, given, lost int) {
+func (b *giveBacks) report(failed bool, done, lost int) {
 	switch {
 	case lost > 0:
 		b.d.log.Warn("jobs come back when their leases end, because they could not be given back before",
-			"jobs", lost, "given_back", given)
+			"jobs", lost, "not_held_any_more", done)
 	case failed:
-		b.d.log.Info("jobs whose clients left are given back", "jobs", given)
+		b.d.log.Info("jobs whose clients left are not held any more", "jobs", done)
 	}
 }
 

@@ -70,7 +70,7 @@ func TestJobsAreGivenBackWhenPostgreSQLIsBack(t *testing.T) {
 	pgtest.Eventually(t, "the failure is logged", func() bool { return len(log.lines()[0]) > 0 })
 	own.Start()
 	pgtest.Eventually(t, "the jobs are given back", func() bool {
-		return strings.Contains(strings.Join(log.lines(), ""), "are given back")
+		return strings.Contains(strings.Join(log.lines(), ""), "are not held any more")
 	})
 	conn, err := pgx.Connect(t.Context(), own.URL)
 	if err != nil {
@@ -207,7 +207,7 @@ func TestTheListOfJobsToGiveBackIsBounded(t *testing.T) {
 		}
 	}()
 	pgtest.Eventually(t, "it is told how many come back later", func() bool {
-		return strings.Contains(strings.Join(log.lines(), ""), "jobs=15 given_back=0")
+		return strings.Contains(strings.Join(log.lines(), ""), "jobs=15 not_held_any_more=0")
 	})
 	if lines := log.lines(); len(lines) != 2 {
 		t.Errorf("%d lines: %q", len(lines), lines)
