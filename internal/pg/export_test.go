@@ -23,8 +23,8 @@ func (d *DB) Hasty() { d.checkTimeout = 300 * time.Millisecond }
 func (d *DB) InLine() (n int) {
 	d.retries.mu.Lock()
 	defer d.retries.mu.Unlock()
-	for _, line := range d.retries.lines {
-		n += len(line)
+	for _, callers := range d.retries.waiting {
+		n += len(callers)
 	}
 	return n
 }

@@ -54,7 +54,7 @@ type DB struct {
 	pool     *pgxpool.Pool
 	probe    *pgxpool.Pool // of one connection, which no work can occupy
 	listen   *pgx.ConnConfig
-	retries  turns // of WithLockRetry
+	retries  gate // of WithLockRetry
 	changing changing
 
 	checkTimeout time.Duration // tests shorten it
@@ -75,7 +75,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		return nil, err
 	}
 	d := &DB{
-		cut: cut, pool: pool, listen: pool.Config().ConnConfig, retries: turns{free: lockRetries}, checkTimeout: checkTimeout,
+		cut: cut, pool: pool, listen: pool.Config().ConnConfig, retries: gate{free: lockRetries}, checkTimeout: checkTimeout,
 	}
 	probe := pool.Config()
 	probe.MaxConns, probe.MinConns, probe.MinIdleConns, probe.MaxConnIdleTime = 1, 0, 0, time.Minute
