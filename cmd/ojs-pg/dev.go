@@ -121,14 +121,11 @@ func serveDev(ctx context.Context, c *cli.Command, own *embedpg.Server, socket n
 	if err != nil {
 		return err
 	}
-	db, err := pg.Open(ctx, config)
+	db, err := openDatabase(ctx, config)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	if err := db.CheckSchema(ctx); err != nil {
-		return err
-	}
 	s := newServer(c, db, socket)
 	if c.Bool("allow-reset") {
 		s.log.Warn("anybody who reaches the HTTP port can delete all jobs (--allow-reset)")

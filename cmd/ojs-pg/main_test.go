@@ -373,6 +373,9 @@ func TestMigrateServeHealth(t *testing.T) {
 	expect(admin, 0, "migrating is done", "migrate", "up")
 	expect(admin, 1, "cannot be taken back by itself", "migrate", "down", "--to", "3")
 	expect(admin, 0, "the schema is this program's", "migrate", "status")
+	const one = "pool_max_conns in the URL of the database: 1 is less than 2"
+	expect([]string{"DATABASE_URL=" + d.ServiceURL + "?pool_max_conns=1"}, 2, one, "serve", "--listen", "127.0.0.1:0")
+	expect([]string{"DATABASE_URL=" + d.URL + "?pool_max_conns=1"}, 2, one, "dev", "--listen", "127.0.0.1:0")
 
 	p := launch(t, service, "serve", "--listen", "127.0.0.1:0")
 	base := p.find(`msg=serving address=(http://\S+)$`)
@@ -414,6 +417,8 @@ func TestMistakes(t *testing.T) {
 		{"serve now", "", 2, `takes no argument "now"`},
 		{"migrate sideways", "", 2, `takes no argument "sideways"`},
 		{"serve --tick 0", "", 2, "0s is less than 1ms"},
+		{"serve --max-conns 1", "", 2, "1 is less than 2"},
+		{"dev", "OJS_MAX_CONNS=1", 2, "1 is less than 2"},
 		{"version", "OJS_LOG_LEVEL=loud", 2, "none of debug, info, warn, error"},
 		{"health --listen nowhere", "", 2, "nowhere"},
 		{"dev --listen " + taken.Addr().String(), "", 1, "choose another address with --listen"},

@@ -54,7 +54,7 @@ A second signal ends it at once.`,
 
 func serve(ctx context.Context, c *cli.Command, url string) error {
 	log := newLogger(c)
-	db, err := pg.Open(ctx, pg.Config{
+	db, err := openDatabase(ctx, pg.Config{
 		URL: url, ListenURL: cmp.Or(c.String("direct-url"), c.String("listen-url")),
 		MaxConns: c.Int32("max-conns"), AppName: "ojs-pg serve",
 	})
@@ -62,9 +62,6 @@ func serve(ctx context.Context, c *cli.Command, url string) error {
 		return err
 	}
 	defer db.Close()
-	if err := db.CheckSchema(ctx); err != nil {
-		return err
-	}
 	q := sqlcgen.New(db.Pool())
 	if c.Bool("after-restore") {
 		if _, err := q.HoldDispatch(ctx); err != nil {

@@ -35,6 +35,28 @@ const (
 	answerGrace = 500 * time.Millisecond
 )
 
+// minConns are one connection for the upkeep, which may keep it for hours, and one for everything else.
+const minConns = 2
+
+// openDatabase opens one on which a server can work.
+func openDatabase(ctx context.Context, config pg.Config) (*pg.DB, error) {
+	db, err := pg.Open(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	// pool_max_conns of the URL wins over max-conns.
+	if n := db.Pool().Config().MaxConns; n < minConns {
+		err = usageError{fmt.Errorf("pool_max_conns in the URL of the database: %d is less than %d", n, minConns)}
+	} else {
+		err = db.CheckSchema(ctx)
+	}
+	if err != nil {
+		db.Close()
+		return nil, err
+	}
+	return db, nil
+}
+
 // newServer takes the options of serverFlags; max-conns and listen are in db and socket.
 func newServer(c *cli.Command, db *pg.DB, socket net.Listener) server {
 	return server{
@@ -85,7 +107,9 @@ func serverFlags() []cli.Flag {
 		},
 		&cli.Int32Flag{
 			Name: "max-conns", Value: 16, Sources: cli.EnvVars("OJS_MAX_CONNS"),
-			Usage: "`NUMBER` of database connections at most, and one to listen", Validator: atLeast[int32](1),
+			Usage: fmt.Sprintf("`NUMBER` of database connections at most, and one to listen; not below %d, "+
+				"because the upkeep may keep one for hours", minConns),
+			Validator: atLeast[int32](minConns),
 		},
 		&cli.DurationFlag{
 			Name: "tick", Value: sched.Every, Sources: cli.EnvVars("OJS_TICK"),
