@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
 )
 
 // childEnv makes this test binary a program that runs a server until it is killed.
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 		fmt.Println(s.PID(), s.URL("postgres"))
 		select {}
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 func start(t *testing.T, dir string) *Server {
