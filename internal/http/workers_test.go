@@ -561,10 +561,19 @@ func TestLargeFetch(t *testing.T) {
 // A FETCH whose answer breaks down half-way is cut off, and its jobs are given back.
 func TestFetchBreaksDown(t *testing.T) {
 	t.Parallel()
+	for name, size := range map[string]int{"an answer in one piece": 1, "an answer in several pieces": 700_000} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fetchBreaksDown(t, size)
+		})
+	}
+}
+
+func fetchBreaksDown(t *testing.T, size int) {
 	a := start(t)
 	var ids []string
 	for range 3 {
-		ids = append(ids, a.push(`{"type":"a","args":["`+strings.Repeat("x", 700_000)+`"],"options":{"queue":"q"}}`))
+		ids = append(ids, a.push(`{"type":"a","args":["`+strings.Repeat("x", size)+`"],"options":{"queue":"q"}}`))
 	}
 	req, err := http.NewRequest("POST", "/ojs/v1/workers/fetch", strings.NewReader(`{"queues":["q"],"count":3}`))
 	if err != nil {
