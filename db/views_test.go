@@ -265,6 +265,7 @@ func TestEventsCostWhatIsTold(t *testing.T) {
 	}
 	read := func() (rows []int64) {
 		t.Helper()
+		exec(t, n.Pool, "analyze")
 		for _, call := range calls {
 			rows = append(rows, examined(t, call.who, call.sql))
 		}
