@@ -2290,13 +2290,15 @@ end;
 $$;
 
 CREATE FUNCTION ojs._error_entry(p_error jsonb, p_attempt integer, p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     AS $$
-    select p_error || jsonb_build_object(
+begin
+    return p_error || jsonb_build_object(
         'attempt', p_attempt,
         'code', coalesce(p_error ->> 'code', p_error ->> 'type', 'handler_error'),
         'type', coalesce(p_error ->> 'type', p_error #>> '{details,error_class}', p_error ->> 'code', 'handler_error'),
-        'occurred_at', to_char(p_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+        'occurred_at', to_char(p_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'));
+end;
 $$;
 
 CREATE FUNCTION ojs._error_refusal(p_error jsonb) RETURNS ojs.refusal
@@ -2400,17 +2402,24 @@ CREATE FUNCTION ojs._extend(p_worker_id text, p_ids uuid[], p_visibility_timeout
 $$;
 
 CREATE FUNCTION ojs._failed_state(p_entry jsonb, p_requeue boolean, p_attempt integer, p_max_attempts integer, p_retry jsonb) RETURNS ojs.job_state
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     AS $$
-    select case
-        when p_requeue then 'available'
-        when p_attempt >= p_max_attempts or p_entry -> 'retryable' = 'false' or p_entry ->> 'code' in ('DISCARD', 'DEAD_LETTER', 'FAIL')
-            or p_retry ? 'non_retryable_errors'
-                and exists (select from jsonb_array_elements_text(p_retry -> 'non_retryable_errors') e(pattern)
-                where e.pattern in (p_entry ->> 'code', p_entry ->> 'type')
-                   or e.pattern like '%.*' and (starts_with(p_entry ->> 'code', left(e.pattern, -1))
-                       or starts_with(p_entry ->> 'type', left(e.pattern, -1)))) then 'discarded'
-        else 'retryable' end::ojs.job_state
+begin
+    if p_requeue then
+        return 'available';
+    elsif p_attempt >= p_max_attempts or p_entry -> 'retryable' = 'false' or p_entry ->> 'code' in ('DISCARD', 'DEAD_LETTER', 'FAIL') then
+        return 'discarded';
+    elsif p_retry ? 'non_retryable_errors' then
+        -- Few policies have some, and the query would cost each failed job more than all the rest does.
+        if exists (select from jsonb_array_elements_text(p_retry -> 'non_retryable_errors') e(pattern)
+            where e.pattern in (p_entry ->> 'code', p_entry ->> 'type')
+               or e.pattern like '%.*' and (starts_with(p_entry ->> 'code', left(e.pattern, -1))
+                   or starts_with(p_entry ->> 'type', left(e.pattern, -1)))) then
+            return 'discarded';
+        end if;
+    end if;
+    return 'retryable';
+end;
 $$;
 
 CREATE TABLE ojs.tenant_fairness (
@@ -3395,7 +3404,7 @@ CREATE FUNCTION ojs._judge(p_settlements json, p_own text, p_now timestamp with 
         from (select d.*, case when d.error is not null then ojs._error_entry(d.error::jsonb, d.attempt, p_now) end as entry
             from judged d where d.n = d.winner) w
         cross join lateral (select case when w.error is null then 'completed'
-            else ojs._failed_state(w.entry, w.requeue, w.attempt, w.max_attempts, w.retry) end as to_state) t
+            else ojs._failed_state(w.entry, w.requeue, w.attempt, w.max_attempts, w.retry) end as to_state offset 0) t
     )
     select w.n, case when w.free then w.tenant_id end, case when w.free then w.id end, case when w.free then w.to_state end,
         w.lease is not null or w.worker_id is not null, w.result, w.entry, case when not w.free then ojs._locked(w.id) end
@@ -3681,9 +3690,10 @@ end;
 $$;
 
 CREATE FUNCTION ojs._loss(p_cause text, p_attempt integer, p_started_at timestamp with time zone, p_limit_ms integer, p_now timestamp with time zone) RETURNS jsonb
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     AS $$
-    select ojs._error_entry(jsonb_strip_nulls(jsonb_build_object(
+begin
+    return ojs._error_entry(jsonb_strip_nulls(jsonb_build_object(
         'type', p_cause,
         'message', case p_cause
             when 'timeout' then format('Job execution exceeded timeout of %s seconds', trim_scale(p_limit_ms / 1000.0))
@@ -3691,7 +3701,8 @@ CREATE FUNCTION ojs._loss(p_cause text, p_attempt integer, p_started_at timestam
             else 'The worker neither finished the job nor sent a heartbeat in time.' end,
         'timeout_kind', case p_cause when 'timeout' then 'execution' else 'stalled' end,
         'limit_seconds', case p_cause when 'timeout' then trim_scale(p_limit_ms / 1000.0) end,
-        'elapsed_seconds', round(extract(epoch from p_now - p_started_at), 3))), p_attempt, p_now)
+        'elapsed_seconds', round(extract(epoch from p_now - p_started_at), 3))), p_attempt, p_now);
+end;
 $$;
 
 CREATE FUNCTION ojs._lowest(p_level ojs.level, p_but text) RETURNS numeric
@@ -4903,13 +4914,14 @@ begin
             where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'active' and (j.lease_expires_at <= v_now or j.worker_id = a.lost)
             for update skip locked) j
         cross join lateral (select t.limit_ms, j.started_at + t.limit_ms * interval '1 millisecond' <= j.lease_expires_at as over
-            from (select ojs._timeout_ms(j.timeout_ms) as limit_ms) t) l
+            from (select ojs._timeout_ms(j.timeout_ms) as limit_ms offset 0) t) l
     ), judged as materialized (
         -- An attempt whose worker was lost goes back at once; one that ran for too long has failed. If no attempts are left, the job is
         -- discarded in either case.
         select h.*, t.to_state from held h
-        cross join lateral (select case when ojs._failed_state(h.entry, false, h.attempt, h.max_attempts, h.retry) = 'discarded'
-            then 'discarded' when h.entry ->> 'type' = 'timeout' then 'retryable' else 'available' end::ojs.job_state as to_state) t
+        cross join lateral (select case
+            when ojs._failed_state(h.entry, false, h.attempt, h.max_attempts, h.retry) = 'discarded' then 'discarded'
+            when h.entry ->> 'type' = 'timeout' then 'retryable' else 'available' end::ojs.job_state as to_state offset 0) t
         where t.to_state <> 'discarded' or not ojs._to_dead_letters(h.retry, h.entry) or ojs._can_bury(h.tenant_id, h.id)
     ), reaped as (
         update ojs.job j
@@ -5419,14 +5431,14 @@ CREATE FUNCTION ojs._retry_delay_ms(p_retry jsonb, p_attempt integer) RETURNS bi
     AS $$
 declare
     v_delay float8 := ojs._backoff_ms(p_retry, p_attempt);
+    v_first float8 := ojs._backoff_ms(p_retry, 1);
 begin
     return least(ojs._retry_cap_ms(p_retry), case coalesce(p_retry ->> 'jitter', 'true')
         when 'false' then v_delay
         when 'none' then v_delay
         when 'full' then random() * v_delay
         when 'equal' then v_delay * (1 + random()) / 2
-        when 'decorrelated' then (select b.first + random() * (3 * b.before - b.first)
-            from (select ojs._backoff_ms(p_retry, 1) as first, ojs._backoff_ms(p_retry, p_attempt - 1) as before) b)
+        when 'decorrelated' then v_first + random() * (3 * ojs._backoff_ms(p_retry, p_attempt - 1) - v_first)
         else v_delay * (0.5 + random()) end)::bigint;
 end;
 $$;
@@ -6385,8 +6397,15 @@ end;
 $$;
 
 CREATE FUNCTION ojs._timeout_ms(p_timeout_ms integer) RETURNS integer
-    LANGUAGE sql STABLE
-    AS $$ select coalesce(nullif(p_timeout_ms, 0), (select nullif(s.timeout_ms, 0) from ojs.settings s)) $$;
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    if p_timeout_ms <> 0 then
+        return p_timeout_ms;
+    end if;
+    return (select nullif(s.timeout_ms, 0) from ojs.settings s);
+end;
+$$;
 
 CREATE FUNCTION ojs._timer_arriving() RETURNS trigger
     LANGUAGE plpgsql

@@ -126,8 +126,15 @@ ambiguous_job, conflict.';
 
 -- +goose StatementBegin
 create function ojs._timeout_ms(p_timeout_ms int) returns int
-language sql stable
-as $$ select coalesce(nullif(p_timeout_ms, 0), (select nullif(s.timeout_ms, 0) from ojs.settings s)) $$;
+language plpgsql stable
+as $$
+begin
+    if p_timeout_ms <> 0 then
+        return p_timeout_ms;
+    end if;
+    return (select nullif(s.timeout_ms, 0) from ojs.settings s);
+end;
+$$;
 -- +goose StatementEnd
 comment on function ojs._timeout_ms(int) is 'How long an attempt may run, milliseconds, or null for ever. p_timeout_ms: the job''s own.';
 

@@ -46,14 +46,14 @@ language plpgsql
 as $$
 declare
     v_delay float8 := ojs._backoff_ms(p_retry, p_attempt);
+    v_first float8 := ojs._backoff_ms(p_retry, 1);
 begin
     return least(ojs._retry_cap_ms(p_retry), case coalesce(p_retry ->> 'jitter', 'true')
         when 'false' then v_delay
         when 'none' then v_delay
         when 'full' then random() * v_delay
         when 'equal' then v_delay * (1 + random()) / 2
-        when 'decorrelated' then (select b.first + random() * (3 * b.before - b.first)
-            from (select ojs._backoff_ms(p_retry, 1) as first, ojs._backoff_ms(p_retry, p_attempt - 1) as before) b)
+        when 'decorrelated' then v_first + random() * (3 * ojs._backoff_ms(p_retry, p_attempt - 1) - v_first)
         else v_delay * (0.5 + random()) end)::bigint;
 end;
 $$;
@@ -72,17 +72,24 @@ comment on function ojs._retry_at(jsonb, int, timestamptz) is 'When an attempt t
 
 -- +goose StatementBegin
 create function ojs._failed_state(p_entry jsonb, p_requeue boolean, p_attempt int, p_max_attempts int, p_retry jsonb) returns ojs.job_state
-language sql stable
+language plpgsql stable
 as $$
-    select case
-        when p_requeue then 'available'
-        when p_attempt >= p_max_attempts or p_entry -> 'retryable' = 'false' or p_entry ->> 'code' in ('DISCARD', 'DEAD_LETTER', 'FAIL')
-            or p_retry ? 'non_retryable_errors'
-                and exists (select from jsonb_array_elements_text(p_retry -> 'non_retryable_errors') e(pattern)
-                where e.pattern in (p_entry ->> 'code', p_entry ->> 'type')
-                   or e.pattern like '%.*' and (starts_with(p_entry ->> 'code', left(e.pattern, -1))
-                       or starts_with(p_entry ->> 'type', left(e.pattern, -1)))) then 'discarded'
-        else 'retryable' end::ojs.job_state
+begin
+    if p_requeue then
+        return 'available';
+    elsif p_attempt >= p_max_attempts or p_entry -> 'retryable' = 'false' or p_entry ->> 'code' in ('DISCARD', 'DEAD_LETTER', 'FAIL') then
+        return 'discarded';
+    elsif p_retry ? 'non_retryable_errors' then
+        -- Few policies have some, and the query would cost each failed job more than all the rest does.
+        if exists (select from jsonb_array_elements_text(p_retry -> 'non_retryable_errors') e(pattern)
+            where e.pattern in (p_entry ->> 'code', p_entry ->> 'type')
+               or e.pattern like '%.*' and (starts_with(p_entry ->> 'code', left(e.pattern, -1))
+                   or starts_with(p_entry ->> 'type', left(e.pattern, -1)))) then
+            return 'discarded';
+        end if;
+    end if;
+    return 'retryable';
+end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._failed_state(jsonb, boolean, int, int, jsonb) is

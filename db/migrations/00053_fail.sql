@@ -72,13 +72,15 @@ comment on function ojs._error_refusal(jsonb) is 'Why the error of a nack is ref
 
 -- +goose StatementBegin
 create function ojs._error_entry(p_error jsonb, p_attempt int, p_now timestamptz) returns jsonb
-language sql stable
+language plpgsql stable
 as $$
-    select p_error || jsonb_build_object(
+begin
+    return p_error || jsonb_build_object(
         'attempt', p_attempt,
         'code', coalesce(p_error ->> 'code', p_error ->> 'type', 'handler_error'),
         'type', coalesce(p_error ->> 'type', p_error #>> '{details,error_class}', p_error ->> 'code', 'handler_error'),
-        'occurred_at', to_char(p_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+        'occurred_at', to_char(p_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'));
+end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._error_entry(jsonb, int, timestamptz) is 'The error of a nack as it is kept in the errors of its job.';

@@ -112,7 +112,7 @@ as $$
         from (select d.*, case when d.error is not null then ojs._error_entry(d.error::jsonb, d.attempt, p_now) end as entry
             from judged d where d.n = d.winner) w
         cross join lateral (select case when w.error is null then 'completed'
-            else ojs._failed_state(w.entry, w.requeue, w.attempt, w.max_attempts, w.retry) end as to_state) t
+            else ojs._failed_state(w.entry, w.requeue, w.attempt, w.max_attempts, w.retry) end as to_state offset 0) t
     )
     select w.n, case when w.free then w.tenant_id end, case when w.free then w.id end, case when w.free then w.to_state end,
         w.lease is not null or w.worker_id is not null, w.result, w.entry, case when not w.free then ojs._locked(w.id) end

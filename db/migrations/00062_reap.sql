@@ -85,13 +85,14 @@ begin
             where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'active' and (j.lease_expires_at <= v_now or j.worker_id = a.lost)
             for update skip locked) j
         cross join lateral (select t.limit_ms, j.started_at + t.limit_ms * interval '1 millisecond' <= j.lease_expires_at as over
-            from (select ojs._timeout_ms(j.timeout_ms) as limit_ms) t) l
+            from (select ojs._timeout_ms(j.timeout_ms) as limit_ms offset 0) t) l
     ), judged as materialized (
         -- An attempt whose worker was lost goes back at once; one that ran for too long has failed. If no attempts are left, the job is
         -- discarded in either case.
         select h.*, t.to_state from held h
-        cross join lateral (select case when ojs._failed_state(h.entry, false, h.attempt, h.max_attempts, h.retry) = 'discarded'
-            then 'discarded' when h.entry ->> 'type' = 'timeout' then 'retryable' else 'available' end::ojs.job_state as to_state) t
+        cross join lateral (select case
+            when ojs._failed_state(h.entry, false, h.attempt, h.max_attempts, h.retry) = 'discarded' then 'discarded'
+            when h.entry ->> 'type' = 'timeout' then 'retryable' else 'available' end::ojs.job_state as to_state offset 0) t
         where t.to_state <> 'discarded' or not ojs._to_dead_letters(h.retry, h.entry) or ojs._can_bury(h.tenant_id, h.id)
     ), reaped as (
         update ojs.job j
@@ -130,9 +131,10 @@ many.';
 
 -- +goose StatementBegin
 create function ojs._loss(p_cause text, p_attempt int, p_started_at timestamptz, p_limit_ms int, p_now timestamptz) returns jsonb
-language sql stable
+language plpgsql stable
 as $$
-    select ojs._error_entry(jsonb_strip_nulls(jsonb_build_object(
+begin
+    return ojs._error_entry(jsonb_strip_nulls(jsonb_build_object(
         'type', p_cause,
         'message', case p_cause
             when 'timeout' then format('Job execution exceeded timeout of %s seconds', trim_scale(p_limit_ms / 1000.0))
@@ -140,7 +142,8 @@ as $$
             else 'The worker neither finished the job nor sent a heartbeat in time.' end,
         'timeout_kind', case p_cause when 'timeout' then 'execution' else 'stalled' end,
         'limit_seconds', case p_cause when 'timeout' then trim_scale(p_limit_ms / 1000.0) end,
-        'elapsed_seconds', round(extract(epoch from p_now - p_started_at), 3))), p_attempt, p_now)
+        'elapsed_seconds', round(extract(epoch from p_now - p_started_at), 3))), p_attempt, p_now);
+end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._loss(text, int, timestamptz, int, timestamptz) is
