@@ -614,12 +614,14 @@ func enqueueingAgainUnderTheSameID(t *testing.T, s *stage) {
 	// One that was not.
 	producer := s.person()
 	producer.do("begin")
-	id = producer.do("select (ojs.enqueue('a', p_id => '%s')).id", uuid.Must(uuid.NewV7()))
+	other := producer.do("select (ojs.enqueue('a', p_id => '%s')).id", uuid.Must(uuid.NewV7()))
 	producer.kill()
-	if r := second.post("/jobs", `{"type": "a", "args": [], "id": %q}`, id); r.status != http.StatusCreated {
+	if r := second.post("/jobs", `{"type": "a", "args": [], "id": %q}`, other); r.status != http.StatusCreated {
 		t.Errorf("enqueued again, the job that was not committed is answered with %d %s", r.status, r.Error.Code)
 	}
-	s.want("2", "select count(*) from ojs.job")
+	// A server that was killed before may have sent its job without anybody having seen it.
+	s.want("1", "select count(*) from ojs.job j where j.id = $1", id)
+	s.want("1", "select count(*) from ojs.job j where j.id = $1", other)
 }
 
 func enqueueingAgainUnderTheSameKey(t *testing.T, s *stage) {
@@ -1122,14 +1124,18 @@ func leasesOutlivePostgres(t *testing.T, s *stage) {
 	h := w.takes(`, "visibility_timeout_ms": 600000`)
 	s.crash()
 	s.recover()
-	pgtest.Eventually(s.t, "the server is back", func() bool {
-		r, err := ask(t.Context(), "GET", w.base+"/health", "")
-		return err == nil && r.status == http.StatusOK
-	})
-	if r := w.post("/workers/fetch", `{"queues": ["default"], "count": 10}`); r.status != http.StatusOK || len(r.Jobs) > 0 {
+	// Until the server has met all connections that the crash has broken it answers 503: try again.
+	post := func(path, body string, args ...any) (r reply) {
+		pgtest.Eventually(s.t, path+" is not answered with 503", func() bool {
+			r = w.post(path, body, args...)
+			return r.status != http.StatusServiceUnavailable
+		})
+		return r
+	}
+	if r := post("/workers/fetch", `{"queues": ["default"], "count": 10}`); r.status != http.StatusOK || len(r.Jobs) > 0 {
 		t.Errorf("somebody else gets %d %v", r.status, r.Jobs)
 	}
-	if r := w.post("/workers/ack", `{"job_id": %q, "lease": %q}`, h.id, h.lease); r.status != http.StatusOK {
+	if r := post("/workers/ack", `{"job_id": %q, "lease": %q}`, h.id, h.lease); r.status != http.StatusOK {
 		t.Errorf("acknowledged with %d %v", r.status, r.Error)
 	}
 	s.want("completed 1", stateOf, h.id)
