@@ -487,7 +487,7 @@ declare
 begin
     -- All that has to be known before, in one statement: each costs more to begin than to do.
     select ojs._trusted() and p_tenant is null, ojs._well_asked(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes),
-        pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot()),
+        ojs._foreign(f.snapshot),
         exists (select from ojs.worker w where w.resting and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)),
         ojs._open_queues(p_queues),
         (select least(sum(c), 10001) from unnest(p_counts) c),
@@ -649,7 +649,7 @@ CREATE FUNCTION ojs._begin_after_restore() RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
-    if (select pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) from ojs._folded() f) then
+    if (select ojs._foreign(f.snapshot) from ojs._folded() f) then
         perform ojs._move_clock(ojs._clock_mark(), ojs.now(), 1, '1:1:', '-infinity');
         perform ojs._roll_up();
         perform ojs._catch_up();
@@ -893,7 +893,7 @@ declare
     v_fold ojs.fold;
 begin
     select * into v_fold from ojs._folded();
-    if v_fold.part_xid is null and pg_snapshot_xmax(v_fold.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
+    if v_fold.part_xid is null and not ojs._foreign(v_fold.snapshot)
             and not exists (select from ojs._fresh(v_fold.snapshot, null, null, null, null) offset 1000)
             and not exists (select from ojs._fresh(v_fold.snapshot, null, null, null, null) f
                 where f.owed > 0 or f.at < ojs.now() - interval '1 minute') then
@@ -902,7 +902,7 @@ begin
     perform from ojs.lane l where l.lane = 0 for update skip locked;
     if not found then
         return;
-    elsif pg_snapshot_xmax(v_fold.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then
+    elsif ojs._foreign(v_fold.snapshot) then
         perform ojs.rebuild();
     else
         perform ojs._fold_on();
@@ -1633,8 +1633,7 @@ declare
     v_mark ojs.clock_mark;
 begin
     select m.* into v_mark from ojs.clock_mark m order by m.rev desc limit 1;
-    if pg_snapshot_xmax(v_mark.seen) > pg_snapshot_xmax(pg_current_snapshot()) then
-        -- Transaction ids ran backwards, so this is a logical copy in another cluster, and the mark says nothing about its rows.
+    if ojs._foreign(v_mark.seen) then
         v_mark.seen := '1:1:';
         v_mark.due_at := '-infinity';
         v_mark.lease_at := '-infinity';
@@ -2704,6 +2703,10 @@ $$;
 CREATE FUNCTION ojs._folded() RETURNS SETOF ojs.fold
     LANGUAGE sql STABLE ROWS 1
     AS $$ select f.* from ojs.fold f order by f.rev desc limit 1 $$;
+
+CREATE FUNCTION ojs._foreign(p_snapshot pg_snapshot) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$ select pg_snapshot_xmax(p_snapshot) > pg_snapshot_xmax(pg_current_snapshot()) $$;
 
 CREATE FUNCTION ojs._forget(p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
@@ -5431,14 +5434,14 @@ CREATE FUNCTION ojs._retry_delay_ms(p_retry jsonb, p_attempt integer) RETURNS bi
     AS $$
 declare
     v_delay float8 := ojs._backoff_ms(p_retry, p_attempt);
-    v_first float8 := ojs._backoff_ms(p_retry, 1);
 begin
     return least(ojs._retry_cap_ms(p_retry), case coalesce(p_retry ->> 'jitter', 'true')
         when 'false' then v_delay
         when 'none' then v_delay
         when 'full' then random() * v_delay
         when 'equal' then v_delay * (1 + random()) / 2
-        when 'decorrelated' then v_first + random() * (3 * ojs._backoff_ms(p_retry, p_attempt - 1) - v_first)
+        when 'decorrelated' then ojs._backoff_ms(p_retry, 1)
+            + random() * (3 * ojs._backoff_ms(p_retry, p_attempt - 1) - ojs._backoff_ms(p_retry, 1))
         else v_delay * (0.5 + random()) end)::bigint;
 end;
 $$;
@@ -5604,7 +5607,7 @@ declare
 begin
     -- Without this look, an idle system would lock the mark and write at every tick.
     select t.* into v_mark from ojs.tally_mark t order by t.rev desc limit 1;
-    if pg_snapshot_xmax(v_mark.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
+    if not ojs._foreign(v_mark.snapshot)
             and not exists (select from ojs._since(v_mark.snapshot, null, false)) then
         return 0;
     end if;
@@ -5617,8 +5620,7 @@ begin
         -- What this transaction did itself is not in the snapshot and would be counted twice: now and by the next tick.
         return 0;
     end if;
-    if pg_snapshot_xmax(v_mark.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then
-        -- Transaction ids ran backwards, so this is a logical copy in another cluster, where the stored snapshot says nothing.
+    if ojs._foreign(v_mark.snapshot) then
         perform ojs._recount();
         update ojs.tally_mark t set rev = t.rev + 1, snapshot = ojs._snapshot(), at = ojs.now() where t.rev = v_mark.rev;
         return 1;

@@ -24,6 +24,15 @@ $$;
 comment on function ojs._snapshot() is
 'What the running statement sees committed: pg_current_snapshot() with the transaction itself counted among those in progress.';
 
+-- +goose StatementBegin
+create function ojs._foreign(p_snapshot pg_snapshot) returns boolean
+language sql stable
+as $$ select pg_snapshot_xmax(p_snapshot) > pg_snapshot_xmax(pg_current_snapshot()) $$;
+-- +goose StatementEnd
+comment on function ojs._foreign(pg_snapshot) is
+'Whether a stored snapshot is of another cluster: transaction ids ran backwards, so this is a logical copy, of whose rows the snapshot says
+nothing. Becomes part of the expression that asks.';
+
 -- The three journals, ojs.journal, ojs.lease and ojs.release, say what happened. The transaction that did it appends the rows, and nobody
 -- changes them. By xid a reader asks for exactly the rows that have become visible since a snapshot it remembers; by a serial number it
 -- would miss the rows of transactions that commit late.

@@ -133,7 +133,7 @@ declare
 begin
     -- All that has to be known before, in one statement: each costs more to begin than to do.
     select ojs._trusted() and p_tenant is null, ojs._well_asked(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes),
-        pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot()),
+        ojs._foreign(f.snapshot),
         exists (select from ojs.worker w where w.resting and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)),
         ojs._open_queues(p_queues),
         (select least(sum(c), 10001) from unnest(p_counts) c),

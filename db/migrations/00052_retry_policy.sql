@@ -46,14 +46,14 @@ language plpgsql
 as $$
 declare
     v_delay float8 := ojs._backoff_ms(p_retry, p_attempt);
-    v_first float8 := ojs._backoff_ms(p_retry, 1);
 begin
     return least(ojs._retry_cap_ms(p_retry), case coalesce(p_retry ->> 'jitter', 'true')
         when 'false' then v_delay
         when 'none' then v_delay
         when 'full' then random() * v_delay
         when 'equal' then v_delay * (1 + random()) / 2
-        when 'decorrelated' then v_first + random() * (3 * ojs._backoff_ms(p_retry, p_attempt - 1) - v_first)
+        when 'decorrelated' then ojs._backoff_ms(p_retry, 1)
+            + random() * (3 * ojs._backoff_ms(p_retry, p_attempt - 1) - ojs._backoff_ms(p_retry, 1))
         else v_delay * (0.5 + random()) end)::bigint;
 end;
 $$;

@@ -63,7 +63,7 @@ declare
 begin
     -- Without this look, an idle system would lock the mark and write at every tick.
     select t.* into v_mark from ojs.tally_mark t order by t.rev desc limit 1;
-    if pg_snapshot_xmax(v_mark.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
+    if not ojs._foreign(v_mark.snapshot)
             and not exists (select from ojs._since(v_mark.snapshot, null, false)) then
         return 0;
     end if;
@@ -76,8 +76,7 @@ begin
         -- What this transaction did itself is not in the snapshot and would be counted twice: now and by the next tick.
         return 0;
     end if;
-    if pg_snapshot_xmax(v_mark.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then
-        -- Transaction ids ran backwards, so this is a logical copy in another cluster, where the stored snapshot says nothing.
+    if ojs._foreign(v_mark.snapshot) then
         perform ojs._recount();
         update ojs.tally_mark t set rev = t.rev + 1, snapshot = ojs._snapshot(), at = ojs.now() where t.rev = v_mark.rev;
         return 1;

@@ -10,8 +10,7 @@ declare
     v_mark ojs.clock_mark;
 begin
     select m.* into v_mark from ojs.clock_mark m order by m.rev desc limit 1;
-    if pg_snapshot_xmax(v_mark.seen) > pg_snapshot_xmax(pg_current_snapshot()) then
-        -- Transaction ids ran backwards, so this is a logical copy in another cluster, and the mark says nothing about its rows.
+    if ojs._foreign(v_mark.seen) then
         v_mark.seen := '1:1:';
         v_mark.due_at := '-infinity';
         v_mark.lease_at := '-infinity';

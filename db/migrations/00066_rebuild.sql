@@ -55,7 +55,7 @@ create function ojs._begin_after_restore() returns void
 language plpgsql
 as $$
 begin
-    if (select pg_snapshot_xmax(f.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) from ojs._folded() f) then
+    if (select ojs._foreign(f.snapshot) from ojs._folded() f) then
         perform ojs._move_clock(ojs._clock_mark(), ojs.now(), 1, '1:1:', '-infinity');
         perform ojs._roll_up();
         perform ojs._catch_up();
@@ -75,7 +75,7 @@ declare
     v_fold ojs.fold;
 begin
     select * into v_fold from ojs._folded();
-    if v_fold.part_xid is null and pg_snapshot_xmax(v_fold.snapshot) <= pg_snapshot_xmax(pg_current_snapshot())
+    if v_fold.part_xid is null and not ojs._foreign(v_fold.snapshot)
             and not exists (select from ojs._fresh(v_fold.snapshot, null, null, null, null) offset 1000)
             and not exists (select from ojs._fresh(v_fold.snapshot, null, null, null, null) f
                 where f.owed > 0 or f.at < ojs.now() - interval '1 minute') then
@@ -84,7 +84,7 @@ begin
     perform from ojs.lane l where l.lane = 0 for update skip locked;
     if not found then
         return;
-    elsif pg_snapshot_xmax(v_fold.snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then
+    elsif ojs._foreign(v_fold.snapshot) then
         perform ojs.rebuild();
     else
         perform ojs._fold_on();
