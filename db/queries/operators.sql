@@ -51,7 +51,11 @@ from ojs.configure_queue(@queue::text, @config::jsonb) q;
 select ojs.delete_queue(@queue::text, @strategy::text);
 
 -- name: TenantNames :many
-select n.tenant_id as name, count(*) over () as total from ojs._tenant_names n order by n.tenant_id limit @max_rows::int offset @skip::int;
+select n.tenant_id as name, count(*) over () as total
+from ojs._tenant_names n
+where sqlc.narg('tenant')::text is null or n.tenant_id = sqlc.narg('tenant')::text
+order by n.tenant_id
+limit @max_rows::int offset @skip::int;
 
 -- name: Tenants :many
 select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost, 0)::int as priority_boost, t.created_at,

@@ -30,9 +30,9 @@ func (a *Admin) dispatching(call func(*sqlcgen.Queries, context.Context) (sqlcge
 		if err := kit.ForAllTenants(c, "dispatch cannot be held"); err != nil {
 			return err
 		}
-		d, err := kit.Patiently(a.Kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsDispatch, error) {
+		d, err := kit.Patiently(a.Kit, c, func(q *sqlcgen.Queries, ctx context.Context, _ struct{}) (sqlcgen.OjsDispatch, error) {
 			return call(q, ctx)
-		})
+		}, struct{}{})
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/names"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -33,7 +34,7 @@ func configurable(c echo.Context) (name string, err error) {
 	if name == "_default" {
 		return "", kit.Refuse(kit.CodeUnsupported, "name", "a policy for all queues is not supported; configure each of them")
 	}
-	if !kit.QueueName.MatchString(name) {
+	if !names.Queue.MatchString(name) {
 		return "", kit.NoSuch("queue", name)
 	}
 	if c.Request().Method == http.MethodGet {
@@ -110,7 +111,7 @@ type createRequest struct {
 
 // Check refuses a name that SQL would not take.
 func (r *createRequest) Check(o *kit.Object) {
-	if r.Name != "" && !kit.QueueName.MatchString(r.Name) {
+	if r.Name != "" && !names.Queue.MatchString(r.Name) {
 		o.Fail(kit.Invalid("name", "must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters"))
 	}
 }
@@ -142,9 +143,7 @@ func (a *Admin) createQueue(c echo.Context) error {
 
 // configure writes a configuration that stands at path in the request.
 func (a *Admin) configure(c echo.Context, name string, config []byte, path string) (sqlcgen.ConfigureQueueRow, error) {
-	row, err := kit.Patiently(a.Kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.ConfigureQueueRow, error) {
-		return q.ConfigureQueue(ctx, sqlcgen.ConfigureQueueParams{Queue: name, Config: config})
-	})
+	row, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).ConfigureQueue, sqlcgen.ConfigureQueueParams{Queue: name, Config: config})
 	if err != nil {
 		err = a.DB.Err(err)
 		var known *pg.Error
@@ -175,9 +174,10 @@ func (a *Admin) deleteQueue(c echo.Context) error {
 	if req.Strategy == "" {
 		return kit.Invalid("strategy", "is required: what happens to the queue's jobs; \"reject\"")
 	}
-	_, err = kit.Patiently(a.Kit, c, func(ctx context.Context, q *sqlcgen.Queries) (struct{}, error) {
-		return struct{}{}, q.DeleteQueue(ctx, sqlcgen.DeleteQueueParams{Queue: name, Strategy: strings.ToValidUTF8(req.Strategy, "?")})
-	})
+	params := sqlcgen.DeleteQueueParams{Queue: name, Strategy: strings.ToValidUTF8(req.Strategy, "?")}
+	_, err = kit.Patiently(a.Kit, c, func(q *sqlcgen.Queries, ctx context.Context, p sqlcgen.DeleteQueueParams) (struct{}, error) {
+		return struct{}{}, q.DeleteQueue(ctx, p)
+	}, params)
 	if err != nil {
 		return err
 	}

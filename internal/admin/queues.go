@@ -8,6 +8,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/names"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -38,7 +39,7 @@ func (a *Admin) listQueues(c echo.Context) error {
 // oneQueue reads the queue that a path names. Queues need not be created, so one that holds nothing is empty, not unknown.
 func (a *Admin) oneQueue(c echo.Context) (queue sqlcgen.QueuesRow, err error) {
 	name := c.Param("name")
-	if !kit.QueueName.MatchString(name) {
+	if !names.Queue.MatchString(name) {
 		return queue, kit.NoSuch("queue", name)
 	}
 	rows, err := Queues(a.Context(c), a.SQL, kit.Scope(c), []string{name})
@@ -101,15 +102,13 @@ func (a *Admin) resumeQueue(c echo.Context) error {
 // setPaused stops or resumes a queue, for all tenants: there is no such switch for one.
 func (a *Admin) setPaused(c echo.Context, do func(*sqlcgen.Queries, context.Context, string) (sqlcgen.OjsQueue, error)) error {
 	name := c.Param("name")
-	if !kit.QueueName.MatchString(name) {
+	if !names.Queue.MatchString(name) {
 		return kit.NoSuch("queue", name)
 	}
 	if err := kit.ForAllTenants(c, "a queue cannot be paused"); err != nil {
 		return err
 	}
-	queue, err := kit.Patiently(a.Kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsQueue, error) {
-		return do(q, ctx, name)
-	})
+	queue, err := kit.Patiently(a.Kit, c, do, name)
 	if err != nil {
 		return err
 	}

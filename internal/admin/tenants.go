@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"time"
@@ -9,6 +8,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/names"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -88,11 +88,13 @@ func tenantOf(t *sqlcgen.TenantsRow) tenant {
 }
 
 func (a *Admin) listTenants(c echo.Context) error {
-	page := a.allTenants
-	if kit.Scope(c) != nil {
-		page = a.ownTenant
-	}
-	rows, paging, err := page(c)
+	ctx, own := a.Context(c), kit.Scope(c)
+	rows, page, err := pageOfNames(c,
+		func(limit, skip int32) ([]sqlcgen.TenantNamesRow, error) {
+			return a.SQL.TenantNames(ctx, sqlcgen.TenantNamesParams{Tenant: own, MaxRows: limit, Skip: skip})
+		},
+		func(n sqlcgen.TenantNamesRow) (string, int64) { return n.Name, n.Total },
+		func(names []string) ([]sqlcgen.TenantsRow, error) { return a.SQL.Tenants(ctx, names) })
 	if err != nil {
 		return err
 	}
@@ -100,34 +102,13 @@ func (a *Admin) listTenants(c echo.Context) error {
 	for i := range rows {
 		items[i] = tenantOf(&rows[i])
 	}
-	return c.JSON(http.StatusOK, listed("tenants", items, paging))
-}
-
-func (a *Admin) allTenants(c echo.Context) ([]sqlcgen.TenantsRow, kit.PageJSON, error) {
-	ctx := a.Context(c)
-	return pageOfNames(c,
-		func(limit, skip int32) ([]sqlcgen.TenantNamesRow, error) {
-			return a.SQL.TenantNames(ctx, sqlcgen.TenantNamesParams{MaxRows: limit, Skip: skip})
-		},
-		func(n sqlcgen.TenantNamesRow) (string, int64) { return n.Name, n.Total },
-		func(names []string) ([]sqlcgen.TenantsRow, error) { return a.SQL.Tenants(ctx, names) })
-}
-
-// ownTenant is a list of the tenant that the header names, or of none if nothing is known of it.
-func (a *Admin) ownTenant(c echo.Context) ([]sqlcgen.TenantsRow, kit.PageJSON, error) {
-	limit, offset, err := kit.Paging(c)
-	if err != nil {
-		return nil, kit.PageJSON{}, err
-	}
-	rows, err := a.SQL.Tenants(a.Context(c), []string{*kit.Scope(c)})
-	total := len(rows)
-	return rows[min(offset, total):], kit.Pagination(total, limit, offset, limit), err
+	return c.JSON(http.StatusOK, listed("tenants", items, page))
 }
 
 // oneTenant reads the tenant that a path names. To a tenant the others are unknown.
 func (a *Admin) oneTenant(c echo.Context) (*sqlcgen.TenantsRow, error) {
 	id := c.Param("id")
-	if own := kit.Scope(c); own != nil && id != *own || !kit.TenantID.MatchString(id) {
+	if own := kit.Scope(c); own != nil && id != *own || !names.Tenant.MatchString(id) {
 		return nil, kit.NoSuch("tenant", id)
 	}
 	rows, err := a.SQL.Tenants(a.Context(c), []string{id})
@@ -200,13 +181,11 @@ func (a *Admin) putTenant(c echo.Context) error {
 		return err
 	}
 	id := c.Param("id")
-	if !kit.TenantID.MatchString(id) {
+	if !names.Tenant.MatchString(id) {
 		return kit.NoTenantID("id")
 	}
 	params := sqlcgen.ConfigureTenantParams{Tenant: id, Weight: req.weight, PriorityBoost: req.PriorityBoost}
-	_, err := kit.Patiently(a.Kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsTenant, error) {
-		return q.ConfigureTenant(ctx, params)
-	})
+	_, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).ConfigureTenant, params)
 	if err != nil {
 		return err
 	}

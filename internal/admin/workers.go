@@ -141,9 +141,7 @@ func (a *Admin) direct(c echo.Context, directive string) error {
 		return err
 	}
 	params := sqlcgen.DirectWorkerParams{WorkerID: id, Directive: directive, Tenant: kit.Scope(c)}
-	_, err = kit.Patiently(a.Kit, c, func(ctx context.Context, q *sqlcgen.Queries) (string, error) {
-		return q.DirectWorker(ctx, params)
-	})
+	_, err = kit.Patiently(a.Kit, c, (*sqlcgen.Queries).DirectWorker, params)
 	if err != nil {
 		return err
 	}
@@ -157,9 +155,7 @@ func (a *Admin) directWorkers(c echo.Context) error {
 		return err
 	}
 	params := sqlcgen.DirectWorkersParams{Directive: req.Directive, Tenant: kit.Scope(c)}
-	told, err := kit.Patiently(a.Kit, c, func(ctx context.Context, q *sqlcgen.Queries) (int32, error) {
-		return q.DirectWorkers(ctx, params)
-	})
+	told, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).DirectWorkers, params)
 	if err != nil {
 		return err
 	}
@@ -172,9 +168,7 @@ func (a *Admin) removeWorker(c echo.Context) error {
 		return err
 	}
 	params := sqlcgen.RemoveWorkerParams{WorkerID: id, Tenant: kit.Scope(c)}
-	jobs, err := kit.Patiently(a.Kit, c, func(ctx context.Context, q *sqlcgen.Queries) (int32, error) {
-		return q.RemoveWorker(ctx, params)
-	})
+	jobs, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).RemoveWorker, params)
 	if err != nil {
 		return err
 	}

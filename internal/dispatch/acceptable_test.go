@@ -10,9 +10,9 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// names are texts at the edges of what names a queue or a tenant, of at most so many bytes: each byte alone, first, in the middle and last,
-// and lengths around the limit.
-func names(limit int) []string {
+// spellings are texts at the edges of what names a queue or a tenant, of at most so many bytes: each byte alone, first, in the middle and
+// last, and lengths around the limit.
+func spellings(limit int) []string {
 	all := []string{"", "_default", "_other", "_x", "_defaul", "_default2", "_Default", "_default\n", "x_other", "a..b", "a--b"}
 	for c := range 256 {
 		char := string([]byte{byte(c)})
@@ -28,10 +28,10 @@ func names(limit int) []string {
 func edges() map[string][]Fetch {
 	all, q := map[string][]Fetch{}, []string{"q"}
 	add := func(kind string, f Fetch) { all[kind] = append(all[kind], f) }
-	for _, name := range names(256) {
+	for _, name := range spellings(256) {
 		add("tenants", Fetch{Queues: q, Count: 1, Tenant: &name})
 	}
-	for _, name := range names(128) {
+	for _, name := range spellings(128) {
 		add("queues", Fetch{Queues: []string{"q", name}, Count: 1})
 	}
 	for _, n := range []int{0, 1, 2, 99, 100, 101} {
@@ -43,7 +43,7 @@ func edges() map[string][]Fetch {
 	for _, ms := range []int{math.MinInt32, -1, 0, 1, 999, 1000, 1001, 604799999, 604800000, 604800001, math.MaxInt32} {
 		add("visibility timeouts", Fetch{Queues: q, Count: 1, VisibilityTimeoutMs: ms})
 	}
-	for _, name := range names(255) {
+	for _, name := range spellings(255) {
 		add("workers", Fetch{Queues: q, Count: 1, WorkerID: name})
 	}
 	return all

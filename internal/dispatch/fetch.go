@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/ojs-pg/ojs-pg/internal/names"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -211,23 +212,9 @@ func (f *Fetch) acceptable() bool {
 		return false
 	}
 	for _, q := range f.Queues {
-		if len(q) < 1 || len(q) > 128 || strings.Trim(q, "abcdefghijklmnopqrstuvwxyz0123456789.-") != "" || q[0] == '-' || q[0] == '.' {
+		if !names.Queue.MatchString(q) {
 			return false
 		}
 	}
-	return f.Tenant == nil || acceptableTenant(*f.Tenant)
-}
-
-// acceptableTenant is ojs._tenant_valid.
-func acceptableTenant(tenant string) bool {
-	if tenant == "_default" || tenant == "_other" {
-		return true
-	}
-	for i, c := range []byte(tenant) {
-		letter := c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9'
-		if !letter && (i == 0 || !strings.ContainsRune("._:-", rune(c))) {
-			return false
-		}
-	}
-	return tenant != "" && len(tenant) <= 256
+	return f.Tenant == nil || names.Tenant.MatchString(*f.Tenant)
 }

@@ -1,16 +1,15 @@
 package httpapi
 
 import (
-	"context"
 	"errors"
 	"net/http"
-	"regexp"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/names"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
@@ -25,9 +24,6 @@ var cronAttributes = kit.Set("name", "cron", "expression", "timezone", "overlap_
 	"job_template",
 	// Read-only (ojs-cron section 2.2): ignored.
 	"id", "tenant_id", "status", "last_run_at", "next_run_at", "upcoming_runs", "run_count", "created_at", "updated_at")
-
-// cronName is what SQL accepts as one (ojs.put_cron); a path with another names no cron job.
-var cronName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,254}$`)
 
 // cronText reads an attribute that has two names.
 func cronText(o *kit.Object, key, alias string) (v *string, name string) {
@@ -133,9 +129,7 @@ func (s *Server) putCron(c echo.Context) error {
 	if err := checkCron(params.Expression, zone, spelled); err != nil {
 		return err
 	}
-	row, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsCron, error) {
-		return q.PutCron(ctx, params)
-	})
+	row, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).PutCron, params)
 	if err != nil {
 		err = s.db.Err(err)
 		var known *pg.Error
@@ -253,7 +247,7 @@ func (s *Server) listCrons(c echo.Context) error {
 // cronRef reads the cron job a path names.
 func cronRef(c echo.Context) (name string, scope *string, err error) {
 	scope, name = kit.Scope(c), c.Param("name")
-	if !cronName.MatchString(name) {
+	if !names.Cron.MatchString(name) {
 		return "", nil, kit.NoSuch("cron job", name)
 	}
 	return name, scope, nil
@@ -331,9 +325,7 @@ func (s *Server) enableCron(c echo.Context, on bool) error {
 }
 
 func (s *Server) configureCron(c echo.Context, params sqlcgen.ConfigureCronParams) error {
-	row, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsCron, error) {
-		return q.ConfigureCron(ctx, params)
-	})
+	row, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).ConfigureCron, params)
 	if err != nil {
 		return err
 	}
@@ -345,9 +337,7 @@ func (s *Server) deleteCron(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	row, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsCron, error) {
-		return q.DeleteCron(ctx, sqlcgen.DeleteCronParams{Name: name, Tenant: scope})
-	})
+	row, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).DeleteCron, sqlcgen.DeleteCronParams{Name: name, Tenant: scope})
 	if err != nil {
 		return err
 	}
@@ -360,9 +350,7 @@ func (s *Server) triggerCron(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	job, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
-		return q.TriggerCron(ctx, sqlcgen.TriggerCronParams{Name: name, Tenant: scope})
-	})
+	job, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).TriggerCron, sqlcgen.TriggerCronParams{Name: name, Tenant: scope})
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"time"
@@ -112,9 +111,8 @@ func (s *Server) retryDeadLetter(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	job, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
-		return q.RetryDeadLetter(ctx, sqlcgen.RetryDeadLetterParams{ID: id, Override: req.Override, Tenant: scope})
-	})
+	params := sqlcgen.RetryDeadLetterParams{ID: id, Override: req.Override, Tenant: scope}
+	job, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).RetryDeadLetter, params)
 	if err != nil {
 		return err
 	}
@@ -128,9 +126,7 @@ func (s *Server) removeDeadLetter(c echo.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
-		return q.DeleteDeadLetter(ctx, sqlcgen.DeleteDeadLetterParams{ID: id, Tenant: scope})
-	})
+	_, err = kit.Patiently(s.kit, c, (*sqlcgen.Queries).DeleteDeadLetter, sqlcgen.DeleteDeadLetterParams{ID: id, Tenant: scope})
 	return id, err
 }
 

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -168,9 +167,7 @@ func (s *Server) cancel(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	job, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
-		return q.Cancel(ctx, sqlcgen.CancelParams{ID: id, Tenant: scope})
-	})
+	job, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).Cancel, sqlcgen.CancelParams{ID: id, Tenant: scope})
 	if err != nil {
 		return err
 	}
@@ -182,9 +179,7 @@ func (s *Server) activate(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	job, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.OjsJob, error) {
-		return q.Activate(ctx, sqlcgen.ActivateParams{ID: id, Tenant: scope})
-	})
+	job, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).Activate, sqlcgen.ActivateParams{ID: id, Tenant: scope})
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -94,9 +93,7 @@ func (s *Server) heartbeat(c echo.Context) error {
 		Active: req.active, Hostname: req.Hostname, Pid: req.Pid, Queues: req.Queues, Concurrency: req.Concurrency, Labels: req.Labels,
 		Version: req.Version, Metadata: req.Metadata, StartedAt: req.StartedAt,
 	}
-	beat, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.BeatRow, error) {
-		return q.Beat(ctx, params)
-	})
+	beat, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).Beat, params)
 	if err != nil {
 		return err
 	}
@@ -131,10 +128,8 @@ func (s *Server) testDirective(c echo.Context, params sqlcgen.BeatParams, beat s
 		if json.Unmarshal(job.Meta, &meta) != nil || meta.Directive == "" {
 			continue
 		}
-		_, err = kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (string, error) {
-			return q.DirectWorker(ctx, sqlcgen.DirectWorkerParams{
-				WorkerID: params.WorkerID, Directive: meta.Directive, Tenant: params.Tenant,
-			})
+		_, err = kit.Patiently(s.kit, c, (*sqlcgen.Queries).DirectWorker, sqlcgen.DirectWorkerParams{
+			WorkerID: params.WorkerID, Directive: meta.Directive, Tenant: params.Tenant,
 		})
 		if err != nil {
 			return "", err
@@ -153,9 +148,7 @@ func (s *Server) registerWorker(c echo.Context) error {
 		WorkerID: req.WorkerID, Hostname: req.Hostname, Pid: req.Pid, Queues: req.Queues, Concurrency: req.Concurrency, Labels: req.Labels,
 		Version: req.Version, Metadata: req.Metadata, StartedAt: req.StartedAt, Tenant: kit.Scope(c),
 	}
-	beat, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (sqlcgen.RegisterWorkerRow, error) {
-		return q.RegisterWorker(ctx, params)
-	})
+	beat, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).RegisterWorker, params)
 	if err != nil {
 		return err
 	}
@@ -182,9 +175,7 @@ func (s *Server) deregisterWorker(c echo.Context) error {
 		return err
 	}
 	params := sqlcgen.DeregisterWorkerParams{WorkerID: req.WorkerID, Tenant: kit.Scope(c)}
-	known, err := kit.Patiently(s.kit, c, func(ctx context.Context, q *sqlcgen.Queries) (bool, error) {
-		return q.DeregisterWorker(ctx, params)
-	})
+	known, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).DeregisterWorker, params)
 	if err != nil {
 		return err
 	}

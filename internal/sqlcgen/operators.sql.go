@@ -367,12 +367,17 @@ func (q *Queries) ResumeQueue(ctx context.Context, queue string) (OjsQueue, erro
 }
 
 const tenantNames = `-- name: TenantNames :many
-select n.tenant_id as name, count(*) over () as total from ojs._tenant_names n order by n.tenant_id limit $2::int offset $1::int
+select n.tenant_id as name, count(*) over () as total
+from ojs._tenant_names n
+where $1::text is null or n.tenant_id = $1::text
+order by n.tenant_id
+limit $3::int offset $2::int
 `
 
 type TenantNamesParams struct {
-	Skip    int32 `json:"skip"`
-	MaxRows int32 `json:"max_rows"`
+	Tenant  *string `json:"tenant"`
+	Skip    int32   `json:"skip"`
+	MaxRows int32   `json:"max_rows"`
 }
 
 type TenantNamesRow struct {
@@ -381,7 +386,7 @@ type TenantNamesRow struct {
 }
 
 func (q *Queries) TenantNames(ctx context.Context, arg TenantNamesParams) ([]TenantNamesRow, error) {
-	rows, err := q.db.Query(ctx, tenantNames, arg.Skip, arg.MaxRows)
+	rows, err := q.db.Query(ctx, tenantNames, arg.Tenant, arg.Skip, arg.MaxRows)
 	if err != nil {
 		return nil, err
 	}

@@ -125,9 +125,9 @@ func (k *Kit) Context(c echo.Context) context.Context {
 }
 
 // Patiently is a call of a scoped route that may have to wait for another transaction's lock.
-func Patiently[T any](k *Kit, c echo.Context, call func(context.Context, *sqlcgen.Queries) (T, error)) (out T, err error) {
+func Patiently[P, T any](k *Kit, c echo.Context, call func(*sqlcgen.Queries, context.Context, P) (T, error), params P) (out T, err error) {
 	err = k.DB.WithLockRetry(c.Request().Context(), Scope(c), k.Query, func(ctx context.Context, db pg.Brief) (err error) {
-		out, err = call(ctx, sqlcgen.New(db))
+		out, err = call(sqlcgen.New(db), ctx, params)
 		return err
 	})
 	return out, err

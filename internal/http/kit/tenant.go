@@ -2,9 +2,9 @@ package kit
 
 import (
 	"net/http"
-	"regexp"
 	"strings"
 
+	"github.com/ojs-pg/ojs-pg/internal/names"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
@@ -13,10 +13,6 @@ const (
 	TenantHeader      = "X-OJS-Tenant"
 	tenantHeaderAlias = "X-OJS-Tenant-ID"
 )
-
-// TenantID is what SQL accepts as one (ojs._tenant_valid). The names that it reserves break the pattern of the others, so that nobody
-// chooses them by accident.
-var TenantID = regexp.MustCompile(`^(?:[a-zA-Z0-9][a-zA-Z0-9._:-]{0,255}|_default|_other)$`)
 
 // NoTenantID is the refusal of a field that is to hold one.
 func NoTenantID(field string) *pg.Error {
@@ -38,7 +34,7 @@ func readTenant(h http.Header) (id *string, header string, err error) {
 		return nil, "", Invalid(TenantHeader, "must be sent once, under one of its two names (%s)", tenantHeaderAlias)
 	}
 	v := strings.TrimSpace(values[0])
-	if !TenantID.MatchString(v) {
+	if !names.Tenant.MatchString(v) {
 		return nil, "", NoTenantID(header)
 	}
 	return &v, header, nil

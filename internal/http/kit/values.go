@@ -29,9 +29,6 @@ func Clip(s string) string {
 	return strings.ToValidUTF8(s[:longest], "") + "..."
 }
 
-// QueueName is what SQL accepts as one (ojs._queue_name); a path with another names no queue.
-var QueueName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,127}$`)
-
 // IsText reports whether PostgreSQL can hold v as text.
 func IsText(v string) bool { return utf8.ValidString(v) && !strings.ContainsRune(v, 0) }
 
