@@ -180,6 +180,31 @@ func TestQueuesAreConfiguredOneAfterTheOther(t *testing.T) {
 	refused(t, tx, "OJ408", "select ojs.configure_queue('a', '{}')")
 }
 
+// Whoever creates a queue learns whether it was new, also when two do at once.
+func TestAQueueIsNewOnce(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	operator := d.Operator()
+	const create = `select ojs.configure_queue('q', '{"default_timeout": 1}', p_new => true)`
+	first, second := begin(t, operator), begin(t, operator)
+	exec(t, first, create)
+	waited := make(chan error, 1)
+	go func() {
+		_, err := second.Exec(t.Context(), create)
+		waited <- err
+	}()
+	d.Blocked(backendPID(second))
+	commit(t, first)
+	sqlstate(t, <-waited, "OJ410", create)
+	rollback(t, second)
+	refused(t, operator, "OJ410", create)
+
+	exec(t, operator, "select ojs.configure_queue('q', '{\"default_timeout\": 2}')")
+	exec(t, operator, "select ojs.delete_queue('q')")
+	exec(t, operator, "select ojs.pause_queue('q')") // which configures nothing
+	exec(t, operator, create)
+}
+
 // A dead letter that comes back is the job it was.
 func TestDeadLettersGetNoDefaults(t *testing.T) {
 	t.Parallel()

@@ -7137,7 +7137,7 @@ CREATE TABLE ojs.queue (
 
 ALTER TABLE ONLY ojs.queue FORCE ROW LEVEL SECURITY;
 
-CREATE FUNCTION ojs.configure_queue(p_queue text, p_config jsonb DEFAULT '{}'::jsonb) RETURNS ojs.queue
+CREATE FUNCTION ojs.configure_queue(p_queue text, p_config jsonb DEFAULT '{}'::jsonb, p_new boolean DEFAULT false) RETURNS ojs.queue
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_partition_pruning TO 'off'
@@ -7148,6 +7148,11 @@ declare
 begin
     perform ojs._check_queue_config(p_config);
     perform ojs._alone_with_queues();
+    -- Asked before that, two calls at once would both find the queue new. One that was only paused has a row, too.
+    if p_new and exists (select from ojs.queue q where q.queue = p_queue and q.updated_at is not null) then
+        perform ojs._raise('OJ410', format('queue %s is configured already', p_queue), '{"field": "queue"}',
+            'Change it without p_new.');
+    end if;
     insert into ojs.queue as q (queue, config, updated_at) values (p_queue, jsonb_strip_nulls(p_config), ojs.now())
     on conflict (queue) do update
     set updated_at = excluded.updated_at,

@@ -5,11 +5,11 @@ set local check_function_bodies = off;
 -- Configuration of queues (ojs-queue-config): what jobs get that do not say themselves, and for how long jobs are kept at least. Called by
 -- operators. Queues need not be configured: a trigger on ojs.job exists only while some queue has defaults, and only for those queues.
 
--- Configures a queue.
+-- Configures a queue, or only one that nobody has configured.
 -- Locks ojs.queue against others who configure, and ojs.job for a moment when defaults are set or removed.
 -- Writes ojs.queue; makes and drops the trigger job_defaults.
 -- +goose StatementBegin
-create function ojs.configure_queue(p_queue text, p_config jsonb default '{}') returns ojs.queue
+create function ojs.configure_queue(p_queue text, p_config jsonb default '{}', p_new boolean default false) returns ojs.queue
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -18,6 +18,11 @@ declare
 begin
     perform ojs._check_queue_config(p_config);
     perform ojs._alone_with_queues();
+    -- Asked before that, two calls at once would both find the queue new. One that was only paused has a row, too.
+    if p_new and exists (select from ojs.queue q where q.queue = p_queue and q.updated_at is not null) then
+        perform ojs._raise('OJ410', format('queue %s is configured already', p_queue), '{"field": "queue"}',
+            'Change it without p_new.');
+    end if;
     insert into ojs.queue as q (queue, config, updated_at) values (p_queue, jsonb_strip_nulls(p_config), ojs.now())
     on conflict (queue) do update
     set updated_at = excluded.updated_at,
@@ -32,13 +37,14 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.configure_queue(text, jsonb) is
+comment on function ojs.configure_queue(text, jsonb, boolean) is
 'Configures a queue for all tenants, and returns it (ojs-queue-config section 6). p_config: fields that are absent stay as they are, null
 removes one. visibility_timeout: seconds, 1 to 604800; default_timeout: seconds of an attempt; default_retry: a retry policy, taken whole
 by jobs that have none; these are what jobs get that do not say themselves, from now on. retention: {completed, discarded, cancelled},
-ISO 8601 durations, at most ojs.settings.retention, which is what is kept; description. Raises unsupported for fields that this server
-does not honour, a longer retention among them, invalid_request for unknown ones, validation_error, and backend_unavailable while a
-transaction stays open that uses jobs. Waits for whoever else configures queues.';
+ISO 8601 durations, at most ojs.settings.retention, which is what is kept; description. p_new: only if the queue has no configuration
+yet, else duplicate; of several such calls at once one succeeds. Raises unsupported for fields that this server does not honour, a longer
+retention among them, invalid_request for unknown ones, validation_error, and backend_unavailable while a transaction stays open that uses
+jobs. Waits for whoever else configures queues.';
 
 -- Removes the configuration of an empty queue.
 -- Locks ojs.queue against others who configure, and ojs.job for a moment when defaults are removed.

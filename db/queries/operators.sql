@@ -45,7 +45,7 @@ from ojs.queue q where q.queue = @queue::text;
 
 -- name: ConfigureQueue :one
 select q.queue as name, case when q.paused then 'paused' else 'active' end::text as state, q.config, q.created_at, q.updated_at
-from ojs.configure_queue(@queue::text, @config::jsonb) q;
+from ojs.configure_queue(@queue::text, @config::jsonb, @is_new::boolean) q;
 
 -- name: DeleteQueue :exec
 select ojs.delete_queue(@queue::text, @strategy::text);

@@ -96,7 +96,7 @@ func (a *Admin) putQueueConfig(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	config, err := a.configure(c, name, req.Config, req.path)
+	config, err := a.configure(c, sqlcgen.ConfigureQueueParams{Queue: name, Config: req.Config}, req.path)
 	if err != nil {
 		return err
 	}
@@ -125,15 +125,11 @@ func (a *Admin) createQueue(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	known, err := a.configOf(c, req.Name)
-	if err != nil {
-		return err
-	}
-	// One that was only paused or resumed has a row, too.
-	if known.UpdatedAt != nil {
+	config, err := a.configure(c, sqlcgen.ConfigureQueueParams{Queue: req.Name, Config: req.Config, IsNew: true}, "config")
+	var known *pg.Error
+	if errors.As(err, &known) && known.Code == kit.CodeDuplicate {
 		return kit.Refuse(kit.CodeDuplicate, "name", "queue %s exists; change it with PUT /ojs/v1/queues/%[1]s/config", req.Name)
 	}
-	config, err := a.configure(c, req.Name, req.Config, "config")
 	if err != nil {
 		return err
 	}
@@ -142,8 +138,8 @@ func (a *Admin) createQueue(c echo.Context) error {
 }
 
 // configure writes a configuration that stands at path in the request.
-func (a *Admin) configure(c echo.Context, name string, config []byte, path string) (sqlcgen.ConfigureQueueRow, error) {
-	row, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).ConfigureQueue, sqlcgen.ConfigureQueueParams{Queue: name, Config: config})
+func (a *Admin) configure(c echo.Context, params sqlcgen.ConfigureQueueParams, path string) (sqlcgen.ConfigureQueueRow, error) {
+	row, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).ConfigureQueue, params)
 	if err != nil {
 		err = a.DB.Err(err)
 		var known *pg.Error

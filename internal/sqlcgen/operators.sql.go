@@ -13,12 +13,13 @@ import (
 
 const configureQueue = `-- name: ConfigureQueue :one
 select q.queue as name, case when q.paused then 'paused' else 'active' end::text as state, q.config, q.created_at, q.updated_at
-from ojs.configure_queue($1::text, $2::jsonb) q
+from ojs.configure_queue($1::text, $2::jsonb, $3::boolean) q
 `
 
 type ConfigureQueueParams struct {
 	Queue  string `json:"queue"`
 	Config []byte `json:"config"`
+	IsNew  bool   `json:"is_new"`
 }
 
 type ConfigureQueueRow struct {
@@ -30,7 +31,7 @@ type ConfigureQueueRow struct {
 }
 
 func (q *Queries) ConfigureQueue(ctx context.Context, arg ConfigureQueueParams) (ConfigureQueueRow, error) {
-	row := q.db.QueryRow(ctx, configureQueue, arg.Queue, arg.Config)
+	row := q.db.QueryRow(ctx, configureQueue, arg.Queue, arg.Config, arg.IsNew)
 	var i ConfigureQueueRow
 	err := row.Scan(
 		&i.Name,
