@@ -1,10 +1,13 @@
 package pg_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
 	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
@@ -56,6 +59,36 @@ func TestTwoHosts(t *testing.T) {
 	}
 	if err := db.Pool().QueryRow(t.Context(), "select pg_backend_pid() from ojs.enqueue('a')").Scan(&again); err != nil || again == pid {
 		t.Errorf("the next one goes to session %d, as the one before (%v)", again, err)
+	}
+}
+
+// A crash ends all sessions at once. No statement is sent over one that has ended: each would fail.
+func TestNothingIsSentOverSessionsThatEnded(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	pool := d.Open().Pool()
+	for name, ctx := range map[string]context.Context{"plain": t.Context(), "unchecked": pg.Unchecked(t.Context())} {
+		var pids []int32
+		var used []*pgxpool.Conn
+		for range pool.Config().MaxConns {
+			conn, err := pool.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids, used = append(pids, int32(conn.Conn().PgConn().PID())), append(used, conn)
+		}
+		for _, conn := range used {
+			conn.Release()
+		}
+		const end = "select count(*) filter (where pg_terminate_backend(pid, 60000))::int from unnest($1::int[]) pid"
+		if ended := pgtest.One[int](t, d.Pool, end, pids); ended != len(pids) {
+			t.Fatalf("%d of %d sessions ended", ended, len(pids))
+		}
+		for i := range pids {
+			if _, err := pool.Exec(ctx, "select"); err != nil {
+				t.Errorf("%s statement %d: %s", name, i, pgtest.Explain(err))
+			}
+		}
 	}
 }
 

@@ -142,7 +142,9 @@ func openPool(cfg Config, lifetime context.Context) (*pgxpool.Pool, error) {
 		return nil
 	}
 	poolCfg.ShouldPing = func(ctx context.Context, p pgxpool.ShouldPingParams) bool {
-		return p.IdleDuration > pingAfter && ctx.Value(unchecked{}) == nil
+		// PostgreSQL says nothing unasked, unless it ends the session. A crash ends all of them at once, and each statement sent over one
+		// would fail without anybody knowing whether it was carried out.
+		return p.IdleDuration > pingAfter && ctx.Value(unchecked{}) == nil || readable(p.Conn.PgConn().Conn())
 	}
 
 	// Not ctx, which ends with Open, and the pool's own goroutines must not.
@@ -231,7 +233,7 @@ const pingAfter = time.Second
 type unchecked struct{}
 
 // Unchecked is for statements that an idle server runs from time to time, and that are tried again after an error: with it, a connection
-// is not asked first, which would be one more round trip.
+// is not asked first, which would be one more round trip, unless it is known to have ended.
 func Unchecked(ctx context.Context) context.Context { return context.WithValue(ctx, unchecked{}, true) }
 
 // Pool runs generated queries; their errors go through Err.
