@@ -139,6 +139,7 @@ type migrator struct {
 	files    fs.FS
 	inUse    bool         // servers may be running
 	lockWait atomic.Int64 // time.Duration, for a lock
+	failed   atomic.Pointer[failedStatement]
 }
 
 func newMigrator(url string, files fs.FS) (*migrator, error) {
@@ -153,6 +154,7 @@ func newMigrator(url string, files fs.FS) (*migrator, error) {
 	}
 	m := &migrator{files: files}
 	m.lockWait.Store(int64(firstLockTimeout))
+	cfg.Tracer = m
 	conn := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(m.setLockTimeout), stdlib.OptionResetSession(m.setLockTimeout))
 	provider, err := goose.NewProvider(goose.DialectPostgres, conn, files,
 		goose.WithTableName(versionTable),
@@ -246,7 +248,7 @@ func (m *migrator) up(ctx context.Context, progress Progress) error {
 		}
 		err = m.withLockRetry(ctx, func() error {
 			_, err := m.provider.UpByOne(ctx)
-			return err
+			return m.locate(err)
 		})
 		if err == nil {
 			err = m.storeHash(ctx)
@@ -288,7 +290,7 @@ func (m *migrator) down(ctx context.Context, to int64, progress Progress) error 
 		progress(fmt.Sprintf("%05d", version), start-version, start-to)
 		err := m.withLockRetry(ctx, func() error {
 			_, err := m.provider.Down(ctx)
-			return err
+			return m.locate(err)
 		})
 		if err != nil {
 			return fmt.Errorf("migrate down: %w", explain(err))
@@ -398,6 +400,53 @@ func (m *migrator) applied(ctx context.Context) (map[int64]time.Time, error) {
 		}
 	}
 	return applied, nil
+}
+
+// failedStatement is the last statement that PostgreSQL refused: goose does not tell which one of a file it was.
+type failedStatement struct {
+	sql string
+	err *pgconn.PgError
+}
+
+type statementKey struct{}
+
+// TraceQueryStart implements pgx.QueryTracer.
+func (m *migrator) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	return context.WithValue(ctx, statementKey{}, data.SQL)
+}
+
+// TraceQueryEnd implements pgx.QueryTracer.
+func (m *migrator) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
+	var pgErr *pgconn.PgError
+	if sql, ok := ctx.Value(statementKey{}).(string); ok && errors.As(data.Err, &pgErr) {
+		m.failed.Store(&failedStatement{sql, pgErr})
+	}
+}
+
+// locate says in which file a migration failed and, if PostgreSQL refused a statement, in which line.
+func (m *migrator) locate(err error) error {
+	var partial *goose.PartialError
+	if !errors.As(err, &partial) {
+		return err
+	}
+	where := partial.Failed.Source.Path
+	var pgErr *pgconn.PgError
+	failed := m.failed.Load()
+	if failed != nil && errors.As(err, &pgErr) && pgErr == failed.err {
+		if text, readErr := fs.ReadFile(m.files, where); readErr == nil {
+			// goose cuts statements out of the file as they are. One that stands there twice counts as the first.
+			if before, _, found := strings.Cut(string(text), failed.sql); found {
+				where += ":" + strconv.Itoa(1+strings.Count(before+failed.untilFault(), "\n"))
+			}
+		}
+	}
+	return fmt.Errorf("%s: %w", where, partial.Err)
+}
+
+// untilFault is the statement up to what PostgreSQL points at; empty if it points at nothing.
+func (f *failedStatement) untilFault() string {
+	characters := []rune(f.sql)
+	return string(characters[:min(max(int(f.err.Position)-1, 0), len(characters))])
 }
 
 // explain adds what to do when the role is too weak.

@@ -299,3 +299,27 @@ func TestMigrateWaitsInTurns(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Who writes a migration is told where it fails.
+func TestAMigrationThatFailsIsLocated(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	const head = "-- +goose Up\nset local role ojs_owner;\n\n-- A function.\n-- +goose StatementBegin\n" +
+		"create function ojs._sum() returns int\nlanguage sql\nas $$\n    select 1;\n$$;\n-- +goose StatementEnd\n\n"
+	inFunction := strings.Replace(head, "select 1", "select\n1 + ojs.nothing()", 1)
+	for name, c := range map[string]struct{ text, where string }{
+		"in a line of a statement":  {head + "create table ojs.more (\n    größe text, -- ü\n    n nonsense\n);\n", ":15: ERROR:"},
+		"somewhere in a statement":  {head + "create table\n    ojs.job (n int);\n", ":13: ERROR:"},
+		"in a line of a function":   {inFunction, ":10: ERROR:"},
+		"in what a statement calls": {head + "select ojs._raise('OJ400', 'no');\nreset role;\n", ":13: ERROR:"},
+		"before any is sent":        {head + "select 1", ": "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := pgtest.Migrations(t, map[string]string{"90001_more.sql": c.text})
+			err := pg.MigrateFrom(t.Context(), files, d.URL, pg.Up, nil)
+			if err == nil || !strings.Contains(err.Error(), "90001_more.sql"+c.where) {
+				t.Errorf("it says %v, want 90001_more.sql%s", err, c.where)
+			}
+		})
+	}
+}
