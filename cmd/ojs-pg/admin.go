@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 
 	"github.com/urfave/cli/v3"
 
@@ -300,7 +301,7 @@ func pauseQueue(do func(*sqlcgen.Queries, context.Context, string) (sqlcgen.OjsQ
 
 func listWorkers(ctx context.Context, o *operator) error {
 	limit, skip := o.page()
-	rows, err := o.sql.Workers(ctx, sqlcgen.WorkersParams{Tenant: o.tenant, MaxRows: limit, Skip: skip})
+	rows, err := o.sql.Workers(ctx, sqlcgen.WorkersParams{Tenant: o.tenant, MaxRows: limit, Skip: skip, MaxBytes: math.MaxInt64})
 	if err != nil {
 		return err
 	}

@@ -19,12 +19,24 @@ select * from ojs.trigger_cron(@name::text, sqlc.narg('tenant')::text);
 select * from ojs.cron_info(@name::text, sqlc.narg('tenant')::text);
 
 -- name: Crons :many
-select sqlc.embed(c), count(*) over () as total
-from ojs.cron c
-where (sqlc.narg('tenant')::text is null or c.tenant_id = sqlc.narg('tenant'))
-    and (sqlc.narg('enabled')::boolean is null or c.enabled = sqlc.narg('enabled'))
-order by c.name, c.tenant_id
-limit @max_rows::int offset @skip::int;
+-- A page ends before the cron job with which it would have more than max_bytes, but not before the first.
+select sqlc.embed(c), p.total
+from (
+    select k.id, k.total, row_number() over page as place,
+        sum(octet_length(concat(k.args, k.meta, k.retry, k.options, k.extra, k.tags, k.description))) over page as size
+    from (
+        select c.*, count(*) over () as total
+        from ojs.cron c
+        where (sqlc.narg('tenant')::text is null or c.tenant_id = sqlc.narg('tenant'))
+            and (sqlc.narg('enabled')::boolean is null or c.enabled = sqlc.narg('enabled'))
+        order by c.name, c.tenant_id
+        limit @max_rows::int offset @skip::int
+    ) k
+    window page as (order by k.name, k.tenant_id)
+) p
+join ojs.cron c on c.id = p.id
+where p.place = 1 or p.size <= @max_bytes::bigint
+order by c.name, c.tenant_id;
 
 -- name: CronRuns :many
 select due_at, at, manual, missed, job_id, reason, message, blocker, count(*) over () as total

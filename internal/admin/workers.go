@@ -32,6 +32,9 @@ type Worker struct {
 	Jobs []sqlcgen.WorkerJobsRow `json:"jobs,omitempty"`
 }
 
+// maxWorkerBytes is the most that a page of workers has, unless a single one has more. Each may name ten thousand jobs.
+const maxWorkerBytes = 4 << 20
+
 func (a *Admin) listWorkers(c echo.Context) error {
 	limit, offset, err := kit.Paging(c)
 	if err != nil {
@@ -48,14 +51,16 @@ func (a *Admin) listWorkers(c echo.Context) error {
 		total += int(s.Workers)
 	}
 	summary["total"] = total
-	rows, err := a.SQL.Workers(ctx, sqlcgen.WorkersParams{Tenant: tenant, MaxRows: int32(limit), Skip: int32(offset)})
+	rows, err := a.SQL.Workers(ctx, sqlcgen.WorkersParams{
+		Tenant: tenant, MaxRows: int32(limit), Skip: int32(offset), MaxBytes: maxWorkerBytes,
+	})
 	if err != nil {
 		return err
 	}
 	if rows == nil {
 		rows = []sqlcgen.WorkersRow{}
 	}
-	body := listed("workers", rows, kit.Pagination(total, limit, offset, limit))
+	body := listed("workers", rows, kit.Pagination(total, limit, offset, len(rows)))
 	body["summary"] = summary
 	return c.JSON(http.StatusOK, body)
 }

@@ -222,9 +222,11 @@ func TestLargeListsNeedRoom(t *testing.T) {
 	done := a.push(`{"type":"a","args":[],"options":{"queue":"done"}}`)
 	a.fetchOne("done")
 	a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+done+`","result":"`+strings.Repeat("x", 700_000)+`"}`).want(200)
+	a.do("POST", "/ojs/v1/cron", `{"name":"large","cron":"@yearly","type":"a","args":["`+strings.Repeat("x", 350_000)+`"]}`).want(201)
 	lists := func(want int) {
 		t.Helper()
 		a.do("GET", "/ojs/v1/dead-letter", "").want(want)
+		a.do("GET", "/ojs/v1/cron", "").want(want)
 		a.do("POST", "/ojs/v1/jobs/results", `{"ids":["`+done+`"]}`).want(want)
 	}
 	lists(200)
@@ -235,6 +237,62 @@ func TestLargeListsNeedRoom(t *testing.T) {
 	a.do("GET", "/ojs/v1/dead-letter?queue=q", "").want(200).is(map[string]any{"jobs.0.id": id})
 	a.srv.answerRoom.Release(500_000)
 	lists(200)
+}
+
+// pages goes through a list to its end, and says how many items each page has, and the items' names.
+func (a *api) pages(path, name string) (lengths []int, names []string) {
+	a.t.Helper()
+	for more := true; more; {
+		r := a.do("GET", fmt.Sprint(path, "?limit=1000&offset=", len(names)), "").want(200)
+		items := r.get("items").([]any)
+		if len(items) == 0 {
+			a.t.Fatalf("nothing at %d: %.300s", len(names), r.body)
+		}
+		lengths = append(lengths, len(items))
+		for i := range items {
+			names = append(names, r.text(fmt.Sprint("items.", i, ".", name)))
+		}
+		more = r.get("pagination.has_more") == true
+	}
+	return lengths, names
+}
+
+// A page of cron jobs ends before it grows too large; one cron job is a page, however large it is.
+func TestLargeCronJobs(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(c *Config) { c.Limits.List = 100_000 })
+	for i, size := range []int{20_000, 20_000, 20_000, 200_000, 20_000, 20_000, 20_000} {
+		tenant := "acme"
+		if i%2 > 0 {
+			tenant = "globex"
+		}
+		pgtest.Exec(t, a.pool, "select ojs.put_cron('c' || $1::int, '@yearly', 'a', json_build_array(repeat('x', $2)), p_tenant => $3)",
+			i, size, tenant)
+	}
+	lengths, names := a.pages("/ojs/v1/cron", "name")
+	if !slices.Equal(lengths, []int{2, 1, 1, 2, 1}) || strings.Join(names, " ") != "c0 c1 c2 c3 c4 c5 c6" {
+		t.Errorf("pages of %v: %v", lengths, names)
+	}
+	a.do("GET", "/ojs/v1/cron?offset=3", "").want(200).is(map[string]any{
+		"count": 1, "pagination.total": 7, "pagination.has_more": true,
+	})
+}
+
+// So does a page of workers, each of which may name ten thousand jobs.
+func TestLargeWorkers(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	pgtest.Exec(t, a.pool, `
+		select ojs.beat('w' || n, array(select gen_random_uuid() from generate_series(1, 10000)), p_tenant => 'acme')
+		from generate_series(10, 29) n`)
+	lengths, names := a.pages("/ojs/v1/admin/workers", "id")
+	// A page has 4 MiB, and a worker 370 kB.
+	if !slices.Equal(lengths, []int{11, 9}) || len(names) != 20 || names[0] != "w10" || names[19] != "w29" {
+		t.Errorf("pages of %v: %v", lengths, names)
+	}
+	a.do("GET", "/ojs/v1/workers", "").want(200).is(map[string]any{
+		"summary.total": 20, "pagination.total": 20, "pagination.has_more": true,
+	}).present("workers.10").absent("workers.11")
 }
 
 // An answer without a status would be an empty 200, also for a request that was given up: somebody may stand between.

@@ -213,7 +213,8 @@ func (s *Server) listCrons(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	params := sqlcgen.CronsParams{Tenant: kit.Scope(c)}
+	// Half, because what describes the jobs stands twice in each cron job.
+	params := sqlcgen.CronsParams{Tenant: kit.Scope(c), MaxBytes: s.limits.List / 2}
 	switch v := c.QueryParam("enabled"); v {
 	case "":
 	case "true", "false":
@@ -238,9 +239,14 @@ func (s *Server) listCrons(c echo.Context) error {
 		list = out.appendCron(list, &rows[i].OjsCron)
 	}
 	list = append(list, ']')
+	give, err := s.carry(len(list))
+	if err != nil {
+		return err
+	}
+	defer give()
 	return kit.Blob(c, http.StatusOK, kit.Listed(list, []string{"cron_jobs", "crons", "items"}, func(w *kit.Writer) {
 		w.Integer("count", int64(len(rows)))
-		w.Pagination(kit.Pagination(total, limit, offset, limit))
+		w.Pagination(kit.Pagination(total, limit, offset, len(rows)))
 	})...)
 }
 

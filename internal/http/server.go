@@ -37,7 +37,7 @@ type Limits struct {
 	Body      int64 // bytes of a request body; default 1 MiB
 	BatchBody int64 // bytes of a batch enqueue's body; default 16 MiB
 	BatchJobs int   // jobs in one batch; default 1000
-	List      int64 // bytes of jobs or results in one answer that lists them; default 16 MiB
+	List      int64 // bytes of jobs, results or cron jobs in one answer that lists them; default 16 MiB
 	Bodies    int64 // bytes of all request bodies above 64 KiB under way; default 128 MiB
 	Answers   int64 // bytes of jobs, above 64 KiB each, in all answers to FETCHes and lists under way; default 128 MiB
 	Depth     int   // levels of JSON, the body itself being the first; default 100

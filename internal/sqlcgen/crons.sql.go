@@ -140,19 +140,31 @@ func (q *Queries) CronRuns(ctx context.Context, arg CronRunsParams) ([]CronRunsR
 }
 
 const crons = `-- name: Crons :many
-select c.tenant_id, c.name, c.id, c.rev, c.enabled, c.upcoming, c.left_out, c.look_at, c.open, c.waiting, c.run_count, c.last_run_at, c.error, c.expression, c.timezone, c.overlap_policy, c.catch_up, c.description, c.anchor_at, c.created_at, c.updated_at, c.type, c.queue, c.priority, c.max_attempts, c.timeout_ms, c.visibility_timeout_ms, c.tags, c.args, c.meta, c.retry, c.options, c.extra, count(*) over () as total
-from ojs.cron c
-where ($1::text is null or c.tenant_id = $1)
-    and ($2::boolean is null or c.enabled = $2)
+select c.tenant_id, c.name, c.id, c.rev, c.enabled, c.upcoming, c.left_out, c.look_at, c.open, c.waiting, c.run_count, c.last_run_at, c.error, c.expression, c.timezone, c.overlap_policy, c.catch_up, c.description, c.anchor_at, c.created_at, c.updated_at, c.type, c.queue, c.priority, c.max_attempts, c.timeout_ms, c.visibility_timeout_ms, c.tags, c.args, c.meta, c.retry, c.options, c.extra, p.total
+from (
+    select k.id, k.total, row_number() over page as place,
+        sum(octet_length(concat(k.args, k.meta, k.retry, k.options, k.extra, k.tags, k.description))) over page as size
+    from (
+        select c.tenant_id, c.name, c.id, c.rev, c.enabled, c.upcoming, c.left_out, c.look_at, c.open, c.waiting, c.run_count, c.last_run_at, c.error, c.expression, c.timezone, c.overlap_policy, c.catch_up, c.description, c.anchor_at, c.created_at, c.updated_at, c.type, c.queue, c.priority, c.max_attempts, c.timeout_ms, c.visibility_timeout_ms, c.tags, c.args, c.meta, c.retry, c.options, c.extra, count(*) over () as total
+        from ojs.cron c
+        where ($1::text is null or c.tenant_id = $1)
+            and ($2::boolean is null or c.enabled = $2)
+        order by c.name, c.tenant_id
+        limit $4::int offset $3::int
+    ) k
+    window page as (order by k.name, k.tenant_id)
+) p
+join ojs.cron c on c.id = p.id
+where p.place = 1 or p.size <= $5::bigint
 order by c.name, c.tenant_id
-limit $4::int offset $3::int
 `
 
 type CronsParams struct {
-	Tenant  *string `json:"tenant"`
-	Enabled *bool   `json:"enabled"`
-	Skip    int32   `json:"skip"`
-	MaxRows int32   `json:"max_rows"`
+	Tenant   *string `json:"tenant"`
+	Enabled  *bool   `json:"enabled"`
+	Skip     int32   `json:"skip"`
+	MaxRows  int32   `json:"max_rows"`
+	MaxBytes int64   `json:"max_bytes"`
 }
 
 type CronsRow struct {
@@ -160,12 +172,14 @@ type CronsRow struct {
 	Total   int64   `json:"total"`
 }
 
+// A page ends before the cron job with which it would have more than max_bytes, but not before the first.
 func (q *Queries) Crons(ctx context.Context, arg CronsParams) ([]CronsRow, error) {
 	rows, err := q.db.Query(ctx, crons,
 		arg.Tenant,
 		arg.Enabled,
 		arg.Skip,
 		arg.MaxRows,
+		arg.MaxBytes,
 	)
 	if err != nil {
 		return nil, err

@@ -352,16 +352,26 @@ select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stal
     w.hostname, w.pid, coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs,
     coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids, coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata,
     w.started_at, w.registered_at, w.last_heartbeat_at
-from ojs.workers w
-where w.tenant_id = $1::text or $1::text is null
+from (
+    select k.tenant_id, k.worker_id, k.state, k.directive, k.stale, k.resting, k.hostname, k.pid, k.queues, k.concurrency, k.active_jobs, k.active_job_ids, k.labels, k.version, k.metadata, k.started_at, k.registered_at, k.last_heartbeat_at, row_number() over page as place,
+        sum(octet_length(concat(k.worker_id, k.hostname, k.version, k.queues, k.labels, k.metadata, k.active_job_ids))) over page as size
+    from (
+        select v.tenant_id, v.worker_id, v.state, v.directive, v.stale, v.resting, v.hostname, v.pid, v.queues, v.concurrency, v.active_jobs, v.active_job_ids, v.labels, v.version, v.metadata, v.started_at, v.registered_at, v.last_heartbeat_at from ojs.workers v
+        where v.tenant_id = $1::text or $1::text is null
+        order by v.tenant_id nulls first, v.worker_id
+        limit $3::int offset $2::int
+    ) k
+    window page as (order by k.tenant_id nulls first, k.worker_id)
+) w
+where w.place = 1 or w.size <= $4::bigint
 order by w.tenant_id nulls first, w.worker_id
-limit $3::int offset $2::int
 `
 
 type WorkersParams struct {
-	Tenant  *string `json:"tenant"`
-	Skip    int32   `json:"skip"`
-	MaxRows int32   `json:"max_rows"`
+	Tenant   *string `json:"tenant"`
+	Skip     int32   `json:"skip"`
+	MaxRows  int32   `json:"max_rows"`
+	MaxBytes int64   `json:"max_bytes"`
 }
 
 type WorkersRow struct {
@@ -384,8 +394,14 @@ type WorkersRow struct {
 	LastHeartbeatAt time.Time       `json:"last_heartbeat_at"`
 }
 
+// A page ends before the worker with which it would have more than max_bytes, but not before the first.
 func (q *Queries) Workers(ctx context.Context, arg WorkersParams) ([]WorkersRow, error) {
-	rows, err := q.db.Query(ctx, workers, arg.Tenant, arg.Skip, arg.MaxRows)
+	rows, err := q.db.Query(ctx, workers,
+		arg.Tenant,
+		arg.Skip,
+		arg.MaxRows,
+		arg.MaxBytes,
+	)
 	if err != nil {
 		return nil, err
 	}
