@@ -115,7 +115,7 @@ func (s *Server) settle(c echo.Context, v verb) error {
 	}
 	one := []dispatch.Settlement{{ID: pathID, Tenant: kit.Scope(c)}}
 	v.read(req, &one[0])
-	whole := representation(c, true)
+	whole := representation(c)
 	if err := req.Err(); err != nil {
 		return err
 	}
@@ -135,13 +135,14 @@ type batch struct {
 	worker  *string // who asks, unless a job names another one
 }
 
+// settleMany answers without the whole jobs, whatever the client prefers: a thousand may have gigabytes, and once they are settled it is
+// too late to refuse.
 func (s *Server) settleMany(c echo.Context, req *kit.Object, v verb) error {
-	whole := representation(c, false)
 	b, err := readBatch(c, req, v)
 	if err != nil {
 		return err
 	}
-	if err := s.settleBatch(c, b, whole); err != nil {
+	if err := s.settleBatch(c, b); err != nil {
 		return err
 	}
 	s.logUnsettled(c, b)
@@ -155,7 +156,7 @@ func (s *Server) settleMany(c echo.Context, req *kit.Object, v verb) error {
 		}
 		if b.settled[i].Err == nil {
 			done++
-			v.shape(out, &w, &b.settled[i].Job, whole)
+			v.shape(out, &w, &b.settled[i].Job, false)
 		} else if err := s.appendUnsettled(c, &w, b, i); err != nil {
 			return err
 		}
@@ -195,7 +196,7 @@ func readBatch(c echo.Context, req *kit.Object, v verb) (*batch, error) {
 
 // settleBatch asks for what could be read. It fails if nothing is known to be settled: the database was away, or others hold all of the
 // jobs. A client need not look at each to know that it is to send all of them again, those that cannot be read, too.
-func (s *Server) settleBatch(c echo.Context, b *batch, whole bool) error {
+func (s *Server) settleBatch(c echo.Context, b *batch) error {
 	good := make([]int, 0, len(b.asked))
 	asked := make([]dispatch.Settlement, 0, len(b.asked))
 	for i := range b.asked {
@@ -207,7 +208,7 @@ func (s *Server) settleBatch(c echo.Context, b *batch, whole bool) error {
 		return nil
 	}
 	away := 0
-	for n, done := range s.dispatch.Settle(s.kit.Context(c), asked, whole) {
+	for n, done := range s.dispatch.Settle(s.kit.Context(c), asked, false) {
 		b.settled[good[n]] = done
 		if done.Err != nil && s.kit.Problems.Classify(done.Err).Status == http.StatusServiceUnavailable {
 			away++

@@ -186,8 +186,8 @@ func (s *Server) allowWait(c echo.Context, bodyMs *int32) (time.Duration, error)
 	return wait, nil
 }
 
-// representation is whether the answer is to hold the whole job: as the preference of RFC 7240 says, else as is usual.
-func representation(c echo.Context, usual bool) bool {
+// representation is whether the answer is to hold the whole job: it does unless the preference of RFC 7240 says otherwise.
+func representation(c echo.Context) bool {
 	for name, value := range preferences(c) {
 		if !strings.EqualFold(name, "return") {
 			continue
@@ -198,7 +198,7 @@ func representation(c echo.Context, usual bool) bool {
 			return whole
 		}
 	}
-	return usual
+	return true
 }
 
 // preferences are the names and values of the Prefer headers.

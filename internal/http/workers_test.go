@@ -105,13 +105,13 @@ func TestSettleMany(t *testing.T) {
 	one, two, three := a.push(`{"type":"a","args":[]}`), a.push(`{"type":"a","args":[]}`), a.push(`{"type":"a","args":[]}`)
 	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["default"],"count":2}`).want(200)
 	r := a.do("POST", "/ojs/v1/workers/ack", `{"jobs":[{"job_id":"`+one+`","result":1},
-		{"job_id":"`+three+`"},{"job_id":"019539a4-0000-7000-8000-000000000000"}]}`,
-		"Prefer: return=representation").want(200)
+		{"job_id":"`+three+`"},{"job_id":"019539a4-0000-7000-8000-000000000000"}]}`).want(200)
 	r.is(map[string]any{
-		"succeeded": 1, "failed": 2, "results.0.acknowledged": true, "results.0.job.result": 1, "results.1.id": three,
+		"succeeded": 1, "failed": 2, "results.0.acknowledged": true, "results.0.id": one, "results.1.id": three,
 		"results.1.status":     409,
 		"results.1.error.code": "conflict", "results.2.status": 404, "results.2.error.code": "not_found",
 	})
+	a.do("GET", "/ojs/v1/jobs/"+one, "").want(200).is(map[string]any{"job.result": 1})
 	a.do("POST", "/ojs/v1/workers/nack", `{"jobs":[{"job_id":"`+two+`","error":{"message":"m"}}]}`).want(200).
 		is(map[string]any{"succeeded": 1, "results.0.state": "retryable"})
 }
@@ -215,15 +215,15 @@ func TestSomeOfManyAreToBeSentAgain(t *testing.T) {
 	}
 }
 
-// For one job the answer holds it, for many it does not, unless the client prefers otherwise.
+// For one job the answer holds it, unless the client prefers otherwise; for many it never does.
 func TestWholeJobOrNot(t *testing.T) {
 	t.Parallel()
 	a := start(t)
 	var ids []string
-	for range 6 {
+	for range 8 {
 		ids = append(ids, a.push(`{"type":"a","args":[1],"options":{"retry":{"jitter":false}}}`))
 	}
-	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["default"],"count":6}`).want(200)
+	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["default"],"count":8}`).want(200)
 	one := func(id, more string) string { return `{"job_id":"` + id + `"` + more + `}` }
 	many := func(id, more string) string { return `{"jobs":[` + one(id, more) + `]}` }
 	const failure = `,"error":{"message":"m"}`
@@ -238,12 +238,19 @@ func TestWholeJobOrNot(t *testing.T) {
 		is(map[string]any{"results.0.state": "completed"}).absent("results.0.job")
 	a.do("POST", "/ojs/v1/workers/nack", many(ids[3], failure)).want(200).
 		is(map[string]any{"results.0.attempt": 1, "results.0.max_attempts": 3, "results.0.retry_delay_ms": 1000}).absent("results.0.job")
-	r := a.do("POST", "/ojs/v1/workers/nack", many(ids[4], failure), "Prefer: return=representation").want(200)
-	r.is(map[string]any{"results.0.job.args": []any{1}, "results.0.job.error.message": "m"})
+	for i, path := range []string{"/ojs/v1/workers/ack", "/ojs/v1/workers/nack"} {
+		r := a.do("POST", path, many(ids[4+i], failure[:i*len(failure)]), "Prefer: return=representation").want(200)
+		r.is(map[string]any{"succeeded": 1, "results.0.id": ids[4+i]}).absent("results.0.job")
+		if got := r.header.Get("Preference-Applied"); got != "" {
+			t.Errorf("Preference-Applied %q", got)
+		}
+	}
+	r := a.do("POST", "/ojs/v1/workers/nack", one(ids[6], failure), "Prefer: return=representation").want(200)
+	r.is(map[string]any{"job.args": []any{1}, "job.error.message": "m"})
 	if got := r.header.Get("Preference-Applied"); got != "return=representation" {
 		t.Errorf("Preference-Applied %q", got)
 	}
-	if r := a.do("POST", "/ojs/v1/workers/ack", one(ids[5], ""),
+	if r := a.do("POST", "/ojs/v1/workers/ack", one(ids[7], ""),
 		"Prefer: return=something").want(200).present("job.args"); r.header.Get("Preference-Applied") != "" {
 		t.Error("applied what it does not know")
 	}
