@@ -22,7 +22,7 @@ func (d *Dispatcher) cannedStatements() statements {
 			}
 			return nil
 		},
-		ack: func(_ context.Context, items []ack) ([]*sqlcgen.OjsJob, error) {
+		ack: func(_ context.Context, items []ack, _ bool) ([]*sqlcgen.OjsJob, error) {
 			d.sent.Add(1)
 			acked := make([]*sqlcgen.OjsJob, len(items))
 			for i, j := range jobs(len(items)) {
@@ -30,7 +30,7 @@ func (d *Dispatcher) cannedStatements() statements {
 			}
 			return acked, nil
 		},
-		settle: func(_ context.Context, items []Settlement) ([]Settled, error) {
+		settle: func(_ context.Context, items []Settlement, _ bool) ([]Settled, error) {
 			d.sent.Add(1)
 			settled := make([]Settled, len(items))
 			for i, j := range jobs(len(items)) {

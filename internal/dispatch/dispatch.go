@@ -62,8 +62,8 @@ type Dispatcher struct {
 	began    time.Time
 	send     statements
 
-	acks     *pg.Batcher[ack, *sqlcgen.OjsJob] // nil instead of a job: ojs.settle has to say what is wrong
-	settles  *pg.Batcher[Settlement, Settled]
+	// By whether answers are to hold the whole job. A statement for both would read a thousand jobs whole for one answer that holds one.
+	settlers map[bool]settler
 	enqueues *pg.Batcher[*NewJob, Settled]
 	back     *giveBacks
 	// For jobs whose id the client chose; those that meet a lock go on to the next.
@@ -86,6 +86,12 @@ type Dispatcher struct {
 	sent atomic.Int64 // statements
 }
 
+// settler ends attempts.
+type settler struct {
+	acks    *pg.Batcher[ack, *sqlcgen.OjsJob] // nil instead of a job: ojs.settle has to say what is wrong
+	settles *pg.Batcher[Settlement, Settled]
+}
+
 // New makes a Dispatcher, which works at once; Run is for the end.
 func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Dispatcher {
 	d := &Dispatcher{db: db, listener: listener, log: log, opts: opts.withDefaults(), began: time.Now(), groups: map[groupKey]*group{}}
@@ -98,8 +104,17 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Disp
 		Items: d.opts.Settlements, Bytes: d.opts.Bytes, Statements: d.opts.Statements, Spacing: d.opts.Spacing, Timeout: d.opts.Query,
 		WaitingItems: d.opts.WaitingItems, WaitingBytes: d.opts.WaitingBytes,
 	}
-	d.acks = pg.NewBatcher(batch, d.send.ack)
-	d.settles = pg.NewBatcher(batch, d.send.settle)
+	d.settlers = map[bool]settler{}
+	for _, whole := range []bool{false, true} {
+		d.settlers[whole] = settler{
+			acks: pg.NewBatcher(batch, func(ctx context.Context, items []ack) ([]*sqlcgen.OjsJob, error) {
+				return d.send.ack(ctx, items, whole)
+			}),
+			settles: pg.NewBatcher(batch, func(ctx context.Context, items []Settlement) ([]Settled, error) {
+				return d.send.settle(ctx, items, whole)
+			}),
+		}
+	}
 	batch.Items = d.opts.Enqueues
 	d.enqueues = pg.NewBatcher(batch, d.enqueueNow)
 	// Most jobs of a statement that met a lock are not the one whose id is locked. They are tried again with fewer others, and at last each
@@ -126,8 +141,10 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Disp
 func (d *Dispatcher) Run(ctx context.Context) {
 	<-ctx.Done()
 	d.Drain()
-	d.acks.Wait()
-	d.settles.Wait()
+	for _, s := range d.settlers {
+		s.acks.Wait()
+		s.settles.Wait()
+	}
 	d.enqueues.Wait()
 	for _, b := range d.isolatedEnqueues {
 		b.Wait()

@@ -18,8 +18,6 @@ type Settlement struct {
 	Result                  []byte // JSON; ACK
 	Error                   []byte // a JSON object; NACK
 	Requeue                 bool   // NACK
-
-	jobs bool
 }
 
 // Settled is the job as it is now, or why it is not settled.
@@ -29,7 +27,7 @@ type Settled struct {
 }
 
 // Settle ends attempts, each of which succeeds or fails by itself, in one statement with those of other
-// callers. jobs: the answer is to hold args, meta, options, extra and result, too.
+// callers. jobs: the answer is to hold args, meta, options, extra and result, too; only callers who want that share a statement then.
 func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) []Settled {
 	if len(s) == 0 {
 		return nil
@@ -40,19 +38,17 @@ func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) []Se
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.opts.Query)
 	defer cancel()
-	in := slices.Clone(s)
-	for i := range in {
-		in[i].jobs = jobs
-	}
+	by := d.settlers[jobs]
+	in := slices.Clone(s) // a statement in flight goes on when ctx ends
 	results := make([]Settled, len(in))
-	remaining := d.acknowledge(ctx, line, in, results)
+	remaining := d.acknowledge(ctx, by, line, in, results)
 	in = pick(in, remaining)
 	// SQL skips jobs that somebody has locked: a statement that serves several callers waits for no lock.
 	pg.RetryLocked(ctx, func() (locked bool) {
 		if len(in) == 0 {
 			return false
 		}
-		some, errs := d.settles.Do(ctx, line, in, sizeOfSettlement)
+		some, errs := by.settles.Do(ctx, line, in, sizeOfSettlement)
 		var left []int
 		for i, at := range remaining {
 			results[at] = some[i]
@@ -70,7 +66,7 @@ func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) []Se
 }
 
 // acknowledge ends those attempts that ojs.ack_many can end, and returns the places of the others.
-func (d *Dispatcher) acknowledge(ctx context.Context, line string, in []Settlement, results []Settled) (remaining []int) {
+func (d *Dispatcher) acknowledge(ctx context.Context, by settler, line string, in []Settlement, results []Settled) (remaining []int) {
 	var acks []ack
 	var places []int
 	for i := range in {
@@ -83,7 +79,7 @@ func (d *Dispatcher) acknowledge(ctx context.Context, line string, in []Settleme
 	if len(acks) == 0 {
 		return remaining
 	}
-	acked, errs := d.acks.Do(ctx, line, acks, func(a *ack) int { return sizeOfSettlement(a.Settlement) })
+	acked, errs := by.acks.Do(ctx, line, acks, func(a *ack) int { return sizeOfSettlement(a.Settlement) })
 	for i, at := range places {
 		switch {
 		case errs[i] != nil:

@@ -36,21 +36,22 @@ func TestSettlementsShareAStatementAndEachHasItsOwnResult(t *testing.T) {
 				s[0].Lease = jobs[i-1].Lease
 				s = append(s, Settlement{ID: "019539a4-0000-7000-8000-000000000000"})
 			}
-			results[i] = b.Settle(t.Context(), s, i != 0)
+			results[i] = b.Settle(t.Context(), s, true)
 		})
 		// The first ACK and the first NACK go alone.
 		if i < 2 {
 			b.blocked(i + 1)
 		}
 	}
-	pgtest.Eventually(b.t, "the others are in line", func() bool { return b.acks.Waiting() == 29 && b.settles.Waiting() == 9 })
+	by := b.settlers[true]
+	pgtest.Eventually(b.t, "the others are in line", func() bool { return by.acks.Waiting() == 29 && by.settles.Waiting() == 9 })
 	end("rollback")
 	all.Wait()
 	for i, r := range results {
 		switch i % 3 {
 		case 0:
-			if j := r[0].Job; r[0].Err != nil || j.ID != jobs[i].ID || j.State != "completed" || i != 0 &&
-				(string(j.Result) != `{ "n":1.0 }` || string(j.Args) != "[1, 2]") || i == 0 && j.Args != nil {
+			if j := r[0].Job; r[0].Err != nil || j.ID != jobs[i].ID || j.State != "completed" ||
+				string(j.Result) != `{ "n":1.0 }` || string(j.Args) != "[1, 2]" {
 				t.Errorf("ack %d: %+v", i, r[0])
 			}
 		case 1:
@@ -70,6 +71,45 @@ func TestSettlementsShareAStatementAndEachHasItsOwnResult(t *testing.T) {
 	}
 	if sent := b.Statements() - before; sent > 6 {
 		t.Errorf("%d statements", sent)
+	}
+}
+
+// One answer that is to hold its job does not have those of all others read.
+func TestOnlyJobsThatAreWantedAreRead(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{Spacing: time.Hour})
+	jobs := b.active(16)
+	end := b.session("lock table ojs.release, ojs.journal in share mode")
+	wanted := func(i int) bool { return i/2%2 > 0 }
+	results := make([]Settled, len(jobs))
+	var all sync.WaitGroup
+	for i := range jobs {
+		all.Go(func() {
+			s := Settlement{ID: jobs[i].ID}
+			if i%2 > 0 {
+				s.Error = []byte(`{"message": "m"}`)
+			}
+			results[i] = b.Settle(t.Context(), []Settlement{s}, wanted(i))[0]
+		})
+		// The first of each kind goes alone.
+		if i < 4 {
+			b.blocked(i + 1)
+		}
+	}
+	pgtest.Eventually(b.t, "the others are in line", func() bool {
+		for _, by := range b.settlers {
+			if by.acks.Waiting() != 3 || by.settles.Waiting() != 3 {
+				return false
+			}
+		}
+		return true
+	})
+	end("rollback")
+	all.Wait()
+	for i, r := range results {
+		if r.Err != nil || r.Job.ID != jobs[i].ID || (r.Job.Args != nil) != wanted(i) {
+			t.Errorf("%d: %+v", i, r)
+		}
 	}
 }
 

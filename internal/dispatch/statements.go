@@ -18,8 +18,8 @@ import (
 // db/queries, because their rows are read by hand (pg.JobRows).
 type statements struct {
 	fetch   func(ctx context.Context, parts []*part) error // sets part.fetched
-	ack     func(ctx context.Context, items []ack) ([]*sqlcgen.OjsJob, error)
-	settle  func(ctx context.Context, items []Settlement) ([]Settled, error)
+	ack     func(ctx context.Context, items []ack, whole bool) ([]*sqlcgen.OjsJob, error)
+	settle  func(ctx context.Context, items []Settlement, whole bool) ([]Settled, error)
 	enqueue func(ctx context.Context, db sqlcgen.DBTX, items []*NewJob, tenant *string, each bool, made madeJob) error
 	release func(ctx context.Context, ids, leases []string) (locked []string, err error)
 }
@@ -130,16 +130,15 @@ var ackManyJobs = "select n, (job)." + strings.ReplaceAll(pg.JobColumns, ", ", "
 	" from ojs.ack_many($1, $2, $3, $4, $5, true)"
 
 // ackMany acknowledges what ojs.ack_many can, which is most of what comes, and returns nil for the rest.
-func (d *Dispatcher) ackMany(ctx context.Context, items []ack) ([]*sqlcgen.OjsJob, error) {
+func (d *Dispatcher) ackMany(ctx context.Context, items []ack, whole bool) ([]*sqlcgen.OjsJob, error) {
 	d.sent.Add(1)
 	ids, leases := make([]pgtype.UUID, len(items)), make([]pgtype.UUID, len(items))
 	results := make([][]byte, len(items))
 	workers, tenants := make([]*string, len(items)), make([]*string, len(items))
-	sql, whole := ackMany, false
 	for i, a := range items {
 		ids[i], leases[i], results[i], workers[i], tenants[i] = a.id, a.lease, a.Result, a.WorkerID, a.Tenant
-		whole = whole || a.jobs
 	}
+	sql := ackMany
 	if whole {
 		sql = ackManyJobs
 	}
@@ -202,12 +201,8 @@ const settleColumns = 4 // before the job
 const settle = "select n, sqlstate, message, detail, " + pg.JobColumns + " from ojs.settle($1, $2)"
 
 // settleMany ends attempts by ojs.settle, which says what is wrong with those that cannot be ended.
-func (d *Dispatcher) settleMany(ctx context.Context, items []Settlement) ([]Settled, error) {
+func (d *Dispatcher) settleMany(ctx context.Context, items []Settlement, whole bool) ([]Settled, error) {
 	d.sent.Add(1)
-	whole := false
-	for i := range items {
-		whole = whole || items[i].jobs
-	}
 	rows, err := d.db.Pool().Query(ctx, settle, settlements(items), whole)
 	if err != nil {
 		return nil, err
