@@ -256,7 +256,7 @@ func listQueues(ctx context.Context, o *operator) error {
 	for i := range names {
 		list[i] = names[i].Name
 	}
-	rows, err := admin.Queues(ctx, o.sql, o.tenant, list)
+	rows, err := o.sql.Queues(ctx, sqlcgen.QueuesParams{Tenant: o.tenant, Names: list})
 	if err != nil {
 		return err
 	}
@@ -264,13 +264,9 @@ func listQueues(ctx context.Context, o *operator) error {
 }
 
 func showQueue(ctx context.Context, o *operator) error {
-	rows, err := admin.Queues(ctx, o.sql, o.tenant, []string{o.argument()})
+	row, err := admin.OneQueue(ctx, o.sql, o.argument(), o.tenant)
 	if err != nil {
 		return err
-	}
-	row := sqlcgen.QueuesRow{Name: o.argument(), Status: "active"} // queues need not be created
-	if len(rows) > 0 {
-		row = rows[0]
 	}
 	configs, err := o.sql.QueueConfig(ctx, o.argument())
 	if err != nil {

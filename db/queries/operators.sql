@@ -7,21 +7,20 @@ order by n.queue
 limit @max_rows::int offset @skip::int;
 
 -- name: Queues :many
+-- Over all tenants, or one tenant's part of them; what holds nothing of the tenant's is not among them then.
 select s.queue as name, case when s.paused then 'paused' else 'active' end::text as status, s.paused, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
     (s.available + s.scheduled + s.pending)::bigint as depth, s.available, s.active, s.scheduled,
     s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
-from ojs.queue_stats s
+from (
+    select * from ojs.queue_stats where sqlc.narg('tenant')::text is null
+    union all
+    select t.queue, t.scheduled, t.available, t.pending, t.active, t.retryable, t.completed, t.cancelled, t.discarded, t.oldest_wait,
+        t.total_jobs, t.failed, 1, coalesce(q.paused, false)
+    from ojs.shard_stats t left join ojs.queue q on q.queue = t.queue
+    where t.tenant_id = sqlc.narg('tenant')::text
+) s
 where s.queue = any (@names::text[])
-order by s.queue;
-
--- name: TenantQueues :many
-select s.queue as name, case when q.paused then 'paused' else 'active' end::text as status, coalesce(q.paused, false)::boolean as paused,
-    s.total_jobs, coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
-    (s.available + s.scheduled + s.pending)::bigint as depth, s.available, s.active, s.scheduled,
-    s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
-from ojs.shard_stats s left join ojs.queue q on q.queue = s.queue
-where s.tenant_id = @tenant::text and s.queue = any (@names::text[])
 order by s.queue;
 
 -- name: PauseQueue :one

@@ -5,13 +5,11 @@
 package admin
 
 import (
-	"context"
 	"slices"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
-	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 const v1 = "/ojs/v1"
@@ -53,18 +51,4 @@ func pageOfNames[N, T any](
 		items, err = show(names)
 	}
 	return items, kit.Pagination(total, limit, offset, limit), err
-}
-
-// Queues are the named queues over all tenants, or one tenant's part of them, in the order of their names. One that holds nothing of
-// the tenant's is not among them.
-func Queues(ctx context.Context, q *sqlcgen.Queries, tenant *string, names []string) ([]sqlcgen.QueuesRow, error) {
-	if tenant == nil {
-		return q.Queues(ctx, names)
-	}
-	rows, err := q.TenantQueues(ctx, sqlcgen.TenantQueuesParams{Tenant: *tenant, Names: names})
-	queues := make([]sqlcgen.QueuesRow, len(rows))
-	for i := range rows {
-		queues[i] = sqlcgen.QueuesRow(rows[i])
-	}
-	return queues, err
 }

@@ -29,27 +29,32 @@ func (a *Admin) listQueues(c echo.Context) error {
 			return a.SQL.QueueNames(ctx, sqlcgen.QueueNamesParams{Tenant: tenant, MaxRows: limit, Skip: skip})
 		},
 		func(n sqlcgen.QueueNamesRow) (string, int64) { return n.Name, n.Total },
-		func(names []string) ([]sqlcgen.QueuesRow, error) { return Queues(ctx, a.SQL, tenant, names) })
+		func(names []string) ([]sqlcgen.QueuesRow, error) {
+			return a.SQL.Queues(ctx, sqlcgen.QueuesParams{Tenant: tenant, Names: names})
+		})
 	if err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, listed("queues", items, page))
 }
 
-// oneQueue reads the queue that a path names. Queues need not be created, so one that holds nothing is empty, not unknown.
+// OneQueue reads a queue over all tenants, or the tenant's part of it. Queues need not be created, so one that holds nothing is empty, not
+// unknown.
+func OneQueue(ctx context.Context, q *sqlcgen.Queries, name string, tenant *string) (sqlcgen.QueuesRow, error) {
+	rows, err := q.Queues(ctx, sqlcgen.QueuesParams{Tenant: tenant, Names: []string{name}})
+	if err != nil || len(rows) == 0 {
+		return sqlcgen.QueuesRow{Name: name, Status: "active"}, err
+	}
+	return rows[0], nil
+}
+
+// oneQueue reads the queue that a path names.
 func (a *Admin) oneQueue(c echo.Context) (queue sqlcgen.QueuesRow, err error) {
 	name := c.Param("name")
 	if !names.Queue.MatchString(name) {
 		return queue, kit.NoSuch("queue", name)
 	}
-	rows, err := Queues(a.Context(c), a.SQL, kit.Scope(c), []string{name})
-	if err != nil {
-		return queue, err
-	}
-	if len(rows) == 0 {
-		return sqlcgen.QueuesRow{Name: name, Status: "active"}, nil
-	}
-	return rows[0], nil
+	return OneQueue(a.Context(c), a.SQL, name, kit.Scope(c))
 }
 
 func (a *Admin) getQueue(c echo.Context) error {

@@ -273,10 +273,22 @@ select s.queue as name, case when s.paused then 'paused' else 'active' end::text
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
     (s.available + s.scheduled + s.pending)::bigint as depth, s.available, s.active, s.scheduled,
     s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
-from ojs.queue_stats s
-where s.queue = any ($1::text[])
+from (
+    select queue, scheduled, available, pending, active, retryable, completed, cancelled, discarded, oldest_wait, total_jobs, failed, tenants, paused from ojs.queue_stats where $1::text is null
+    union all
+    select t.queue, t.scheduled, t.available, t.pending, t.active, t.retryable, t.completed, t.cancelled, t.discarded, t.oldest_wait,
+        t.total_jobs, t.failed, 1, coalesce(q.paused, false)
+    from ojs.shard_stats t left join ojs.queue q on q.queue = t.queue
+    where t.tenant_id = $1::text
+) s
+where s.queue = any ($2::text[])
 order by s.queue
 `
+
+type QueuesParams struct {
+	Tenant *string  `json:"tenant"`
+	Names  []string `json:"names"`
+}
 
 type QueuesRow struct {
 	Name           string `json:"name"`
@@ -296,8 +308,9 @@ type QueuesRow struct {
 	FailedAttempts int64  `json:"failed_attempts"`
 }
 
-func (q *Queries) Queues(ctx context.Context, names []string) ([]QueuesRow, error) {
-	rows, err := q.db.Query(ctx, queues, names)
+// Over all tenants, or one tenant's part of them; what holds nothing of the tenant's is not among them then.
+func (q *Queries) Queues(ctx context.Context, arg QueuesParams) ([]QueuesRow, error) {
+	rows, err := q.db.Query(ctx, queues, arg.Tenant, arg.Names)
 	if err != nil {
 		return nil, err
 	}
@@ -396,75 +409,6 @@ func (q *Queries) TenantNames(ctx context.Context, arg TenantNamesParams) ([]Ten
 	for rows.Next() {
 		var i TenantNamesRow
 		if err := rows.Scan(&i.Name, &i.Total); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const tenantQueues = `-- name: TenantQueues :many
-select s.queue as name, case when q.paused then 'paused' else 'active' end::text as status, coalesce(q.paused, false)::boolean as paused,
-    s.total_jobs, coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
-    (s.available + s.scheduled + s.pending)::bigint as depth, s.available, s.active, s.scheduled,
-    s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
-from ojs.shard_stats s left join ojs.queue q on q.queue = s.queue
-where s.tenant_id = $1::text and s.queue = any ($2::text[])
-order by s.queue
-`
-
-type TenantQueuesParams struct {
-	Tenant string   `json:"tenant"`
-	Names  []string `json:"names"`
-}
-
-type TenantQueuesRow struct {
-	Name           string `json:"name"`
-	Status         string `json:"status"`
-	Paused         bool   `json:"paused"`
-	TotalJobs      int64  `json:"total_jobs"`
-	OldestWaitMs   int64  `json:"oldest_wait_ms"`
-	Depth          int64  `json:"depth"`
-	Available      int64  `json:"available"`
-	Active         int64  `json:"active"`
-	Scheduled      int64  `json:"scheduled"`
-	Pending        int64  `json:"pending"`
-	Retryable      int64  `json:"retryable"`
-	Completed      int64  `json:"completed"`
-	Cancelled      int64  `json:"cancelled"`
-	Discarded      int64  `json:"discarded"`
-	FailedAttempts int64  `json:"failed_attempts"`
-}
-
-func (q *Queries) TenantQueues(ctx context.Context, arg TenantQueuesParams) ([]TenantQueuesRow, error) {
-	rows, err := q.db.Query(ctx, tenantQueues, arg.Tenant, arg.Names)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []TenantQueuesRow
-	for rows.Next() {
-		var i TenantQueuesRow
-		if err := rows.Scan(
-			&i.Name,
-			&i.Status,
-			&i.Paused,
-			&i.TotalJobs,
-			&i.OldestWaitMs,
-			&i.Depth,
-			&i.Available,
-			&i.Active,
-			&i.Scheduled,
-			&i.Pending,
-			&i.Retryable,
-			&i.Completed,
-			&i.Cancelled,
-			&i.Discarded,
-			&i.FailedAttempts,
-		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
