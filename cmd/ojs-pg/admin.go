@@ -312,7 +312,7 @@ func showWorker(ctx context.Context, o *operator) error {
 	if o.Bool("json") {
 		return admin.JSON(o.out, worker)
 	}
-	if err := admin.Record(o.out, worker.WorkerInfoRow); err != nil || len(worker.Jobs) == 0 {
+	if err := admin.Record(o.out, worker.WorkersRow); err != nil || len(worker.Jobs) == 0 {
 		return err
 	}
 	fmt.Fprintln(o.out)

@@ -31,7 +31,8 @@ select ojs.direct_workers(@directive::text, sqlc.narg('tenant')::text)::int;
 select ojs.remove_worker(@worker_id::text, sqlc.narg('tenant')::text)::int;
 
 -- name: Workers :many
--- A page ends before the worker with which it would have more than max_bytes, but not before the first.
+-- Those of a tenant, or all; with a name the one that ojs.worker_info finds. A page ends before the worker with which it would have more than
+-- max_bytes, but not before the first.
 select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stale' else w.state end::text as state, w.directive,
     w.hostname, w.pid, coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs,
     coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids, coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata,
@@ -40,8 +41,13 @@ from (
     select k.*, row_number() over page as place,
         sum(octet_length(concat(k.worker_id, k.hostname, k.version, k.queues, k.labels, k.metadata, k.active_job_ids))) over page as size
     from (
-        select v.* from ojs.workers v
-        where v.tenant_id = sqlc.narg('tenant')::text or sqlc.narg('tenant')::text is null
+        select v.* from (
+            select * from ojs.workers
+            where sqlc.narg('worker_id')::text is null and (tenant_id = sqlc.narg('tenant')::text or sqlc.narg('tenant')::text is null)
+            union all
+            select * from ojs.worker_info(sqlc.narg('worker_id')::text, sqlc.narg('tenant')::text)
+            where sqlc.narg('worker_id')::text is not null
+        ) v
         order by v.tenant_id nulls first, v.worker_id
         limit @max_rows::int offset @skip::int
     ) k
@@ -53,13 +59,6 @@ order by w.tenant_id nulls first, w.worker_id;
 -- name: WorkerStates :many
 select case when w.stale then 'stale' else w.state end::text as state, count(*)::int as workers
 from ojs.workers w where w.tenant_id = sqlc.narg('tenant')::text or sqlc.narg('tenant')::text is null group by 1;
-
--- name: WorkerInfo :many
-select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stale' else w.state end::text as state, w.directive,
-    w.hostname, w.pid, coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs,
-    coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids, coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata,
-    w.started_at, w.registered_at, w.last_heartbeat_at
-from ojs.worker_info(@worker_id::text, sqlc.narg('tenant')::text) w;
 
 -- name: WorkerJobs :many
 select j.id, j.tenant_id, j.type, j.queue, j.attempt, j.started_at, j.lease_expires_at

@@ -28,7 +28,7 @@ func (a *Admin) workerRoutes() []kit.Route {
 
 // Worker is one of admin API section 9.1, with the jobs it holds. Its state is what it says it does, or stale.
 type Worker struct {
-	sqlcgen.WorkerInfoRow
+	sqlcgen.WorkersRow
 	Jobs []sqlcgen.WorkerJobsRow `json:"jobs,omitempty"`
 }
 
@@ -76,14 +76,14 @@ func workerRef(c echo.Context) (id string, err error) {
 
 // OneWorker reads a worker: the tenant's; for nil that of no tenant, else the only one of that name.
 func OneWorker(ctx context.Context, q *sqlcgen.Queries, id string, tenant *string) (w Worker, err error) {
-	rows, err := q.WorkerInfo(ctx, sqlcgen.WorkerInfoParams{WorkerID: id, Tenant: tenant})
+	rows, err := q.Workers(ctx, sqlcgen.WorkersParams{WorkerID: &id, Tenant: tenant, MaxRows: 1})
 	if err != nil {
 		return w, err
 	}
 	if len(rows) == 0 {
 		return w, kit.NoSuch("worker", id) // it has just gone
 	}
-	w.WorkerInfoRow = rows[0]
+	w.WorkersRow = rows[0]
 	w.Jobs, err = q.WorkerJobs(ctx, sqlcgen.WorkerJobsParams{Ids: w.ActiveJobIds, WorkerID: id, Tenant: w.TenantID})
 	return w, err
 }

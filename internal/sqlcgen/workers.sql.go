@@ -194,77 +194,6 @@ func (q *Queries) RemoveWorker(ctx context.Context, arg RemoveWorkerParams) (int
 	return column_1, err
 }
 
-const workerInfo = `-- name: WorkerInfo :many
-select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stale' else w.state end::text as state, w.directive,
-    w.hostname, w.pid, coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs,
-    coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids, coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata,
-    w.started_at, w.registered_at, w.last_heartbeat_at
-from ojs.worker_info($1::text, $2::text) w
-`
-
-type WorkerInfoParams struct {
-	WorkerID string  `json:"worker_id"`
-	Tenant   *string `json:"tenant"`
-}
-
-type WorkerInfoRow struct {
-	ID              string          `json:"id"`
-	WorkerID        string          `json:"worker_id"`
-	TenantID        *string         `json:"tenant_id,omitempty"`
-	State           string          `json:"state"`
-	Directive       *string         `json:"directive,omitempty"`
-	Hostname        *string         `json:"hostname,omitempty"`
-	Pid             *int32          `json:"pid,omitempty"`
-	Queues          []string        `json:"queues"`
-	Concurrency     *int32          `json:"concurrency,omitempty"`
-	ActiveJobs      int32           `json:"active_jobs"`
-	ActiveJobIds    []string        `json:"active_job_ids"`
-	Labels          []string        `json:"labels"`
-	Version         *string         `json:"version,omitempty"`
-	Metadata        json.RawMessage `json:"metadata,omitempty"`
-	StartedAt       *time.Time      `json:"started_at,omitempty"`
-	RegisteredAt    time.Time       `json:"registered_at"`
-	LastHeartbeatAt time.Time       `json:"last_heartbeat_at"`
-}
-
-func (q *Queries) WorkerInfo(ctx context.Context, arg WorkerInfoParams) ([]WorkerInfoRow, error) {
-	rows, err := q.db.Query(ctx, workerInfo, arg.WorkerID, arg.Tenant)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []WorkerInfoRow
-	for rows.Next() {
-		var i WorkerInfoRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.WorkerID,
-			&i.TenantID,
-			&i.State,
-			&i.Directive,
-			&i.Hostname,
-			&i.Pid,
-			&i.Queues,
-			&i.Concurrency,
-			&i.ActiveJobs,
-			&i.ActiveJobIds,
-			&i.Labels,
-			&i.Version,
-			&i.Metadata,
-			&i.StartedAt,
-			&i.RegisteredAt,
-			&i.LastHeartbeatAt,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const workerJobs = `-- name: WorkerJobs :many
 select j.id, j.tenant_id, j.type, j.queue, j.attempt, j.started_at, j.lease_expires_at
 from ojs.jobs j
@@ -356,18 +285,24 @@ from (
     select k.tenant_id, k.worker_id, k.state, k.directive, k.stale, k.resting, k.hostname, k.pid, k.queues, k.concurrency, k.active_jobs, k.active_job_ids, k.labels, k.version, k.metadata, k.started_at, k.registered_at, k.last_heartbeat_at, row_number() over page as place,
         sum(octet_length(concat(k.worker_id, k.hostname, k.version, k.queues, k.labels, k.metadata, k.active_job_ids))) over page as size
     from (
-        select v.tenant_id, v.worker_id, v.state, v.directive, v.stale, v.resting, v.hostname, v.pid, v.queues, v.concurrency, v.active_jobs, v.active_job_ids, v.labels, v.version, v.metadata, v.started_at, v.registered_at, v.last_heartbeat_at from ojs.workers v
-        where v.tenant_id = $1::text or $1::text is null
+        select v.tenant_id, v.worker_id, v.state, v.directive, v.stale, v.resting, v.hostname, v.pid, v.queues, v.concurrency, v.active_jobs, v.active_job_ids, v.labels, v.version, v.metadata, v.started_at, v.registered_at, v.last_heartbeat_at from (
+            select tenant_id, worker_id, state, directive, stale, resting, hostname, pid, queues, concurrency, active_jobs, active_job_ids, labels, version, metadata, started_at, registered_at, last_heartbeat_at from ojs.workers
+            where $1::text is null and (tenant_id = $2::text or $2::text is null)
+            union all
+            select tenant_id, worker_id, state, directive, stale, resting, hostname, pid, queues, concurrency, active_jobs, active_job_ids, labels, version, metadata, started_at, registered_at, last_heartbeat_at from ojs.worker_info($1::text, $2::text)
+            where $1::text is not null
+        ) v
         order by v.tenant_id nulls first, v.worker_id
-        limit $3::int offset $2::int
+        limit $4::int offset $3::int
     ) k
     window page as (order by k.tenant_id nulls first, k.worker_id)
 ) w
-where w.place = 1 or w.size <= $4::bigint
+where w.place = 1 or w.size <= $5::bigint
 order by w.tenant_id nulls first, w.worker_id
 `
 
 type WorkersParams struct {
+	WorkerID *string `json:"worker_id"`
 	Tenant   *string `json:"tenant"`
 	Skip     int32   `json:"skip"`
 	MaxRows  int32   `json:"max_rows"`
@@ -394,9 +329,11 @@ type WorkersRow struct {
 	LastHeartbeatAt time.Time       `json:"last_heartbeat_at"`
 }
 
-// A page ends before the worker with which it would have more than max_bytes, but not before the first.
+// Those of a tenant, or all; with a name the one that ojs.worker_info finds. A page ends before the worker with which it would have more than
+// max_bytes, but not before the first.
 func (q *Queries) Workers(ctx context.Context, arg WorkersParams) ([]WorkersRow, error) {
 	rows, err := q.db.Query(ctx, workers,
+		arg.WorkerID,
 		arg.Tenant,
 		arg.Skip,
 		arg.MaxRows,
