@@ -187,9 +187,6 @@ func (o *operator) page() (limit, skip int32) { return o.Int32("limit"), o.Int32
 // table prints a list of rows.
 func table[T any](o *operator, rows []T, columns ...string) error {
 	if o.Bool("json") {
-		if rows == nil {
-			rows = []T{}
-		}
 		return admin.JSON(o.out, rows)
 	}
 	return admin.Table(o.out, rows, columns...)
@@ -216,15 +213,11 @@ func listTenants(ctx context.Context, o *operator) error {
 		return err
 	}
 	limit, skip := o.page()
-	names, err := o.sql.TenantNames(ctx, sqlcgen.TenantNamesParams{MaxRows: limit, Skip: skip})
+	page, err := o.sql.TenantNames(ctx, sqlcgen.TenantNamesParams{MaxRows: limit, Skip: skip})
 	if err != nil {
 		return err
 	}
-	ids := make([]string, len(names))
-	for i := range names {
-		ids[i] = names[i].Name
-	}
-	rows, err := o.sql.Tenants(ctx, ids)
+	rows, err := o.sql.Tenants(ctx, page.Names)
 	if err != nil {
 		return err
 	}
@@ -248,15 +241,11 @@ func showTenant(ctx context.Context, o *operator) error {
 
 func listQueues(ctx context.Context, o *operator) error {
 	limit, skip := o.page()
-	names, err := o.sql.QueueNames(ctx, sqlcgen.QueueNamesParams{Tenant: o.tenant, MaxRows: limit, Skip: skip})
+	page, err := o.sql.QueueNames(ctx, sqlcgen.QueueNamesParams{Tenant: o.tenant, MaxRows: limit, Skip: skip})
 	if err != nil {
 		return err
 	}
-	list := make([]string, len(names))
-	for i := range names {
-		list[i] = names[i].Name
-	}
-	rows, err := o.sql.Queues(ctx, sqlcgen.QueuesParams{Tenant: o.tenant, Names: list})
+	rows, err := o.sql.Queues(ctx, sqlcgen.QueuesParams{Tenant: o.tenant, Names: page.Names})
 	if err != nil {
 		return err
 	}

@@ -1,10 +1,11 @@
--- name: QueueNames :many
-select n.queue as name, count(*) over () as total
-from ojs._queue_names n
-where sqlc.narg('tenant')::text is null
-    or n.queue in (select t.queue from ojs.shard_stats t where t.tenant_id = sqlc.narg('tenant')::text)
-order by n.queue
-limit @max_rows::int offset @skip::int;
+-- name: QueueNames :one
+-- A page of names, and how many there are: names are cheap, numbers are not.
+with f as materialized (
+    select n.queue as name from ojs._queue_names n
+    where sqlc.narg('tenant')::text is null
+        or n.queue in (select t.queue from ojs.shard_stats t where t.tenant_id = sqlc.narg('tenant')::text)
+)
+select array(select f.name from f order by f.name limit @max_rows::int offset @skip::int)::text[] as names, count(*) as total from f;
 
 -- name: Queues :many
 -- Over all tenants, or one tenant's part of them; what holds nothing of the tenant's is not among them then.
@@ -49,12 +50,13 @@ from ojs.configure_queue(@queue::text, @config::jsonb, @is_new::boolean) q;
 -- name: DeleteQueue :exec
 select ojs.delete_queue(@queue::text, @strategy::text);
 
--- name: TenantNames :many
-select n.tenant_id as name, count(*) over () as total
-from ojs._tenant_names n
-where sqlc.narg('tenant')::text is null or n.tenant_id = sqlc.narg('tenant')::text
-order by n.tenant_id
-limit @max_rows::int offset @skip::int;
+-- name: TenantNames :one
+-- As QueueNames.
+with f as materialized (
+    select n.tenant_id as name from ojs._tenant_names n
+    where sqlc.narg('tenant')::text is null or n.tenant_id = sqlc.narg('tenant')::text
+)
+select array(select f.name from f order by f.name limit @max_rows::int offset @skip::int)::text[] as names, count(*) as total from f;
 
 -- name: Tenants :many
 select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost, 0)::int as priority_boost, t.created_at,

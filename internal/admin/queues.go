@@ -23,19 +23,20 @@ func (a *Admin) queueRoutes() []kit.Route {
 }
 
 func (a *Admin) listQueues(c echo.Context) error {
-	ctx, tenant := a.Context(c), kit.Scope(c)
-	items, page, err := pageOfNames(c,
-		func(limit, skip int32) ([]sqlcgen.QueueNamesRow, error) {
-			return a.SQL.QueueNames(ctx, sqlcgen.QueueNamesParams{Tenant: tenant, MaxRows: limit, Skip: skip})
-		},
-		func(n sqlcgen.QueueNamesRow) (string, int64) { return n.Name, n.Total },
-		func(names []string) ([]sqlcgen.QueuesRow, error) {
-			return a.SQL.Queues(ctx, sqlcgen.QueuesParams{Tenant: tenant, Names: names})
-		})
+	limit, offset, err := kit.Paging(c)
 	if err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, listed("queues", items, page))
+	ctx, tenant := a.Context(c), kit.Scope(c)
+	page, err := a.SQL.QueueNames(ctx, sqlcgen.QueueNamesParams{Tenant: tenant, MaxRows: int32(limit), Skip: int32(offset)})
+	if err != nil {
+		return err
+	}
+	queues, err := a.SQL.Queues(ctx, sqlcgen.QueuesParams{Tenant: tenant, Names: page.Names})
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, listed("queues", queues, kit.Pagination(int(page.Total), limit, offset, limit)))
 }
 
 // OneQueue reads a queue over all tenants, or the tenant's part of it. Queues need not be created, so one that holds nothing is empty, not

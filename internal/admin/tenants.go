@@ -88,13 +88,16 @@ func tenantOf(t *sqlcgen.TenantsRow) tenant {
 }
 
 func (a *Admin) listTenants(c echo.Context) error {
-	ctx, own := a.Context(c), kit.Scope(c)
-	rows, page, err := pageOfNames(c,
-		func(limit, skip int32) ([]sqlcgen.TenantNamesRow, error) {
-			return a.SQL.TenantNames(ctx, sqlcgen.TenantNamesParams{Tenant: own, MaxRows: limit, Skip: skip})
-		},
-		func(n sqlcgen.TenantNamesRow) (string, int64) { return n.Name, n.Total },
-		func(names []string) ([]sqlcgen.TenantsRow, error) { return a.SQL.Tenants(ctx, names) })
+	limit, offset, err := kit.Paging(c)
+	if err != nil {
+		return err
+	}
+	ctx := a.Context(c)
+	page, err := a.SQL.TenantNames(ctx, sqlcgen.TenantNamesParams{Tenant: kit.Scope(c), MaxRows: int32(limit), Skip: int32(offset)})
+	if err != nil {
+		return err
+	}
+	rows, err := a.SQL.Tenants(ctx, page.Names)
 	if err != nil {
 		return err
 	}
@@ -102,7 +105,7 @@ func (a *Admin) listTenants(c echo.Context) error {
 	for i := range rows {
 		items[i] = tenantOf(&rows[i])
 	}
-	return c.JSON(http.StatusOK, listed("tenants", items, page))
+	return c.JSON(http.StatusOK, listed("tenants", items, kit.Pagination(int(page.Total), limit, offset, limit)))
 }
 
 // oneTenant reads the tenant that a path names. To a tenant the others are unknown.

@@ -57,9 +57,6 @@ func (a *Admin) listWorkers(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if rows == nil {
-		rows = []sqlcgen.WorkersRow{}
-	}
 	body := listed("workers", rows, kit.Pagination(total, limit, offset, len(rows)))
 	body["summary"] = summary
 	return c.JSON(http.StatusOK, body)

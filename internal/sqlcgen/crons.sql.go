@@ -115,7 +115,7 @@ func (q *Queries) CronRuns(ctx context.Context, arg CronRunsParams) ([]CronRunsR
 		return nil, err
 	}
 	defer rows.Close()
-	var items []CronRunsRow
+	items := []CronRunsRow{}
 	for rows.Next() {
 		var i CronRunsRow
 		if err := rows.Scan(
@@ -185,7 +185,7 @@ func (q *Queries) Crons(ctx context.Context, arg CronsParams) ([]CronsRow, error
 		return nil, err
 	}
 	defer rows.Close()
-	var items []CronsRow
+	items := []CronsRow{}
 	for rows.Next() {
 		var i CronsRow
 		if err := rows.Scan(
@@ -358,7 +358,7 @@ func (q *Queries) PlanCron(ctx context.Context, arg PlanCronParams) ([]OjsCron, 
 		return nil, err
 	}
 	defer rows.Close()
-	var items []OjsCron
+	items := []OjsCron{}
 	for rows.Next() {
 		var i OjsCron
 		if err := rows.Scan(
@@ -565,7 +565,7 @@ func (q *Queries) UnplannedCrons(ctx context.Context, maxRows int32) ([]Unplanne
 		return nil, err
 	}
 	defer rows.Close()
-	var items []UnplannedCronsRow
+	items := []UnplannedCronsRow{}
 	for rows.Next() {
 		var i UnplannedCronsRow
 		if err := rows.Scan(

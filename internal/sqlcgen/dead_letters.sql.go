@@ -140,7 +140,7 @@ func (q *Queries) DeadLetters(ctx context.Context, arg DeadLettersParams) ([]Ojs
 		return nil, err
 	}
 	defer rows.Close()
-	var items []OjsJob
+	items := []OjsJob{}
 	for rows.Next() {
 		var i OjsJob
 		if err := rows.Scan(

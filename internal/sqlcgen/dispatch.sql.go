@@ -24,7 +24,7 @@ func (q *Queries) ReleaseMany(ctx context.Context, arg ReleaseManyParams) ([]str
 		return nil, err
 	}
 	defer rows.Close()
-	var items []string
+	items := []string{}
 	for rows.Next() {
 		var id string
 		if err := rows.Scan(&id); err != nil {

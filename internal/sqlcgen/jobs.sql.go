@@ -178,7 +178,7 @@ func (q *Queries) JobResults(ctx context.Context, arg JobResultsParams) ([]JobRe
 		return nil, err
 	}
 	defer rows.Close()
-	var items []JobResultsRow
+	items := []JobResultsRow{}
 	for rows.Next() {
 		var i JobResultsRow
 		if err := rows.Scan(
@@ -224,7 +224,7 @@ func (q *Queries) JobsOver(ctx context.Context, arg JobsOverParams) ([]JobsOverR
 		return nil, err
 	}
 	defer rows.Close()
-	var items []JobsOverRow
+	items := []JobsOverRow{}
 	for rows.Next() {
 		var i JobsOverRow
 		if err := rows.Scan(&i.ID, &i.TenantID); err != nil {

@@ -132,7 +132,7 @@ func (q *Queries) Events(ctx context.Context, arg EventsParams) ([]EventsRow, er
 		return nil, err
 	}
 	defer rows.Close()
-	var items []EventsRow
+	items := []EventsRow{}
 	for rows.Next() {
 		var i EventsRow
 		if err := rows.Scan(
@@ -208,7 +208,7 @@ func (q *Queries) QueueConfig(ctx context.Context, queue string) ([]QueueConfigR
 		return nil, err
 	}
 	defer rows.Close()
-	var items []QueueConfigRow
+	items := []QueueConfigRow{}
 	for rows.Next() {
 		var i QueueConfigRow
 		if err := rows.Scan(
@@ -228,44 +228,32 @@ func (q *Queries) QueueConfig(ctx context.Context, queue string) ([]QueueConfigR
 	return items, nil
 }
 
-const queueNames = `-- name: QueueNames :many
-select n.queue as name, count(*) over () as total
-from ojs._queue_names n
-where $1::text is null
-    or n.queue in (select t.queue from ojs.shard_stats t where t.tenant_id = $1::text)
-order by n.queue
-limit $3::int offset $2::int
+const queueNames = `-- name: QueueNames :one
+with f as materialized (
+    select n.queue as name from ojs._queue_names n
+    where $3::text is null
+        or n.queue in (select t.queue from ojs.shard_stats t where t.tenant_id = $3::text)
+)
+select array(select f.name from f order by f.name limit $2::int offset $1::int)::text[] as names, count(*) as total from f
 `
 
 type QueueNamesParams struct {
-	Tenant  *string `json:"tenant"`
 	Skip    int32   `json:"skip"`
 	MaxRows int32   `json:"max_rows"`
+	Tenant  *string `json:"tenant"`
 }
 
 type QueueNamesRow struct {
-	Name  string `json:"name"`
-	Total int64  `json:"total"`
+	Names []string `json:"names"`
+	Total int64    `json:"total"`
 }
 
-func (q *Queries) QueueNames(ctx context.Context, arg QueueNamesParams) ([]QueueNamesRow, error) {
-	rows, err := q.db.Query(ctx, queueNames, arg.Tenant, arg.Skip, arg.MaxRows)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []QueueNamesRow
-	for rows.Next() {
-		var i QueueNamesRow
-		if err := rows.Scan(&i.Name, &i.Total); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+// A page of names, and how many there are: names are cheap, numbers are not.
+func (q *Queries) QueueNames(ctx context.Context, arg QueueNamesParams) (QueueNamesRow, error) {
+	row := q.db.QueryRow(ctx, queueNames, arg.Skip, arg.MaxRows, arg.Tenant)
+	var i QueueNamesRow
+	err := row.Scan(&i.Names, &i.Total)
+	return i, err
 }
 
 const queues = `-- name: Queues :many
@@ -315,7 +303,7 @@ func (q *Queries) Queues(ctx context.Context, arg QueuesParams) ([]QueuesRow, er
 		return nil, err
 	}
 	defer rows.Close()
-	var items []QueuesRow
+	items := []QueuesRow{}
 	for rows.Next() {
 		var i QueuesRow
 		if err := rows.Scan(
@@ -380,43 +368,31 @@ func (q *Queries) ResumeQueue(ctx context.Context, queue string) (OjsQueue, erro
 	return i, err
 }
 
-const tenantNames = `-- name: TenantNames :many
-select n.tenant_id as name, count(*) over () as total
-from ojs._tenant_names n
-where $1::text is null or n.tenant_id = $1::text
-order by n.tenant_id
-limit $3::int offset $2::int
+const tenantNames = `-- name: TenantNames :one
+with f as materialized (
+    select n.tenant_id as name from ojs._tenant_names n
+    where $3::text is null or n.tenant_id = $3::text
+)
+select array(select f.name from f order by f.name limit $2::int offset $1::int)::text[] as names, count(*) as total from f
 `
 
 type TenantNamesParams struct {
-	Tenant  *string `json:"tenant"`
 	Skip    int32   `json:"skip"`
 	MaxRows int32   `json:"max_rows"`
+	Tenant  *string `json:"tenant"`
 }
 
 type TenantNamesRow struct {
-	Name  string `json:"name"`
-	Total int64  `json:"total"`
+	Names []string `json:"names"`
+	Total int64    `json:"total"`
 }
 
-func (q *Queries) TenantNames(ctx context.Context, arg TenantNamesParams) ([]TenantNamesRow, error) {
-	rows, err := q.db.Query(ctx, tenantNames, arg.Tenant, arg.Skip, arg.MaxRows)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []TenantNamesRow
-	for rows.Next() {
-		var i TenantNamesRow
-		if err := rows.Scan(&i.Name, &i.Total); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+// As QueueNames.
+func (q *Queries) TenantNames(ctx context.Context, arg TenantNamesParams) (TenantNamesRow, error) {
+	row := q.db.QueryRow(ctx, tenantNames, arg.Skip, arg.MaxRows, arg.Tenant)
+	var i TenantNamesRow
+	err := row.Scan(&i.Names, &i.Total)
+	return i, err
 }
 
 const tenants = `-- name: Tenants :many
@@ -460,7 +436,7 @@ func (q *Queries) Tenants(ctx context.Context, names []string) ([]TenantsRow, er
 		return nil, err
 	}
 	defer rows.Close()
-	var items []TenantsRow
+	items := []TenantsRow{}
 	for rows.Next() {
 		var i TenantsRow
 		if err := rows.Scan(

@@ -19,7 +19,7 @@ func (q *Queries) Problems(ctx context.Context) ([]OjsProblem, error) {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []OjsProblem
+	items := []OjsProblem{}
 	for rows.Next() {
 		var i OjsProblem
 		if err := rows.Scan(

@@ -54,7 +54,7 @@ func (q *Queries) RegisterWaiters(ctx context.Context, arg RegisterWaitersParams
 		return nil, err
 	}
 	defer rows.Close()
-	var items []RegisterWaitersRow
+	items := []RegisterWaitersRow{}
 	for rows.Next() {
 		var i RegisterWaitersRow
 		if err := rows.Scan(&i.Queue, &i.Token); err != nil {

@@ -224,7 +224,7 @@ func (q *Queries) WorkerJobs(ctx context.Context, arg WorkerJobsParams) ([]Worke
 		return nil, err
 	}
 	defer rows.Close()
-	var items []WorkerJobsRow
+	items := []WorkerJobsRow{}
 	for rows.Next() {
 		var i WorkerJobsRow
 		if err := rows.Scan(
@@ -262,7 +262,7 @@ func (q *Queries) WorkerStates(ctx context.Context, tenant *string) ([]WorkerSta
 		return nil, err
 	}
 	defer rows.Close()
-	var items []WorkerStatesRow
+	items := []WorkerStatesRow{}
 	for rows.Next() {
 		var i WorkerStatesRow
 		if err := rows.Scan(&i.State, &i.Workers); err != nil {
@@ -343,7 +343,7 @@ func (q *Queries) Workers(ctx context.Context, arg WorkersParams) ([]WorkersRow,
 		return nil, err
 	}
 	defer rows.Close()
-	var items []WorkersRow
+	items := []WorkersRow{}
 	for rows.Next() {
 		var i WorkersRow
 		if err := rows.Scan(
