@@ -257,18 +257,14 @@ func showQueue(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	configs, err := o.sql.QueueConfig(ctx, o.argument())
+	config, err := admin.QueueConfig(ctx, o.sql, o.argument())
 	if err != nil {
 		return err
 	}
-	shown := struct {
+	return record(o, struct {
 		sqlcgen.QueuesRow
 		Config json.RawMessage `json:"config"`
-	}{row, json.RawMessage("{}")}
-	if len(configs) > 0 {
-		shown.Config = configs[0].Config
-	}
-	return record(o, shown)
+	}{row, config.Config})
 }
 
 func pauseQueue(do func(*sqlcgen.Queries, context.Context, string) (sqlcgen.OjsQueue, error)) func(context.Context, *operator) error {

@@ -43,14 +43,11 @@ func configurable(c echo.Context) (name string, err error) {
 	return name, kit.ForAllTenants(c, "a queue cannot be configured")
 }
 
-// configOf reads what SQL knows about a queue; one without a row has no configuration.
-func (a *Admin) configOf(c echo.Context, name string) (sqlcgen.QueueConfigRow, error) {
-	rows, err := a.SQL.QueueConfig(a.Context(c), name)
-	if err != nil {
-		return sqlcgen.QueueConfigRow{}, err
-	}
-	if len(rows) == 0 {
-		return sqlcgen.QueueConfigRow{Name: name, State: "active", Config: json.RawMessage("{}")}, nil
+// QueueConfig reads what SQL knows about a queue; one without a row has no configuration.
+func QueueConfig(ctx context.Context, q *sqlcgen.Queries, name string) (sqlcgen.QueueConfigRow, error) {
+	rows, err := q.QueueConfig(ctx, name)
+	if err != nil || len(rows) == 0 {
+		return sqlcgen.QueueConfigRow{Name: name, State: "active", Config: json.RawMessage("{}")}, err
 	}
 	return rows[0], nil
 }
@@ -60,7 +57,7 @@ func (a *Admin) getQueueConfig(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	config, err := a.configOf(c, name)
+	config, err := QueueConfig(a.Context(c), a.SQL, name)
 	if err != nil {
 		return err
 	}
@@ -137,8 +134,8 @@ func (a *Admin) createQueue(c echo.Context) error {
 	return c.JSON(http.StatusCreated, config)
 }
 
-// configure writes a configuration that stands at path in the request.
-func (a *Admin) configure(c echo.Context, params sqlcgen.ConfigureQueueParams, path string) (sqlcgen.ConfigureQueueRow, error) {
+// configure writes a configuration that stands at path in the request, and returns what holds now.
+func (a *Admin) configure(c echo.Context, params sqlcgen.ConfigureQueueParams, path string) (sqlcgen.QueueConfigRow, error) {
 	row, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).ConfigureQueue, params)
 	if err != nil {
 		err = a.DB.Err(err)
@@ -149,7 +146,7 @@ func (a *Admin) configure(c echo.Context, params sqlcgen.ConfigureQueueParams, p
 			}
 		}
 	}
-	return row, err
+	return sqlcgen.QueueConfigRow(row), err
 }
 
 type deleteRequest struct {

@@ -63,7 +63,7 @@ func (a *Admin) getQueue(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	config, err := a.configOf(c, queue.Name)
+	config, err := QueueConfig(a.Context(c), a.SQL, queue.Name)
 	if err != nil {
 		return err
 	}
