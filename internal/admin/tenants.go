@@ -3,7 +3,6 @@ package admin
 import (
 	"encoding/json"
 	"net/http"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -21,70 +20,34 @@ func (a *Admin) tenantRoutes() []kit.Route {
 	})
 }
 
-type tenant struct {
-	ID             string         `json:"id"`
-	Name           string         `json:"name"`
-	State          string         `json:"state"`
-	Weight         json.Number    `json:"weight"`
-	FairnessWeight json.Number    `json:"fairness_weight"`
-	PriorityBoost  int32          `json:"priority_boost"`
-	CreatedAt      *time.Time     `json:"created_at,omitempty"`
-	Limits         map[string]any `json:"limits"`
-	Stats          tenantStats    `json:"stats"`
-}
-
-// tenantStats is the body of multi-tenancy section 10.2, as far as it is measured.
-type tenantStats struct {
-	TenantID     string         `json:"tenant_id"`
-	Jobs         tenantJobs     `json:"jobs"`
-	TotalJobs    int64          `json:"total_jobs"`
-	OldestWaitMs int64          `json:"oldest_wait_ms"`
-	Limits       map[string]any `json:"limits"` // none can be set yet
-	Fairness     fairness       `json:"fairness"`
-}
-
-type tenantJobs struct {
-	Depth          int64 `json:"depth"`
-	Available      int64 `json:"available"`
-	Active         int64 `json:"active"`
-	Scheduled      int64 `json:"scheduled"`
-	Pending        int64 `json:"pending"`
-	Retryable      int64 `json:"retryable"`
-	Completed      int64 `json:"completed"`
-	Cancelled      int64 `json:"cancelled"`
-	Discarded      int64 `json:"discarded"`
-	FailedAttempts int64 `json:"failed_attempts"`
-}
-
-// fairness says what a tenant is entitled to and what it gets.
-type fairness struct {
-	Weight         json.Number `json:"weight"`
-	EffectiveShare float64     `json:"effective_share"`
-	ActualShare    float64     `json:"actual_share"`
-	Deficit        float64     `json:"deficit"`
-	Dispatched     int64       `json:"dispatched"`
-}
-
-func statsOf(t *sqlcgen.TenantsRow) tenantStats {
-	return tenantStats{
-		TenantID: t.ID, TotalJobs: t.TotalJobs, OldestWaitMs: t.OldestWaitMs, Limits: map[string]any{},
-		Jobs: tenantJobs{
-			Depth: t.Depth, Available: t.Available, Active: t.Active, Scheduled: t.Scheduled, Pending: t.Pending, Retryable: t.Retryable,
-			Completed: t.Completed, Cancelled: t.Cancelled, Discarded: t.Discarded, FailedAttempts: t.FailedAttempts,
+// statsOf is the body of multi-tenancy section 10.2, as far as it is measured.
+func statsOf(t *sqlcgen.TenantsRow) map[string]any {
+	return map[string]any{
+		"tenant_id": t.ID, "total_jobs": t.TotalJobs, "oldest_wait_ms": t.OldestWaitMs,
+		"limits": map[string]any{}, // none can be set yet
+		"jobs": map[string]any{
+			"depth": t.Depth, "available": t.Available, "active": t.Active, "scheduled": t.Scheduled, "pending": t.Pending,
+			"retryable": t.Retryable, "completed": t.Completed, "cancelled": t.Cancelled, "discarded": t.Discarded,
+			"failed_attempts": t.FailedAttempts,
 		},
-		Fairness: fairness{
-			Weight: json.Number(t.Weight), EffectiveShare: t.EffectiveShare, ActualShare: t.ActualShare,
-			Deficit: t.Deficit, Dispatched: t.Dispatched,
+		// What it is entitled to, and what it gets.
+		"fairness": map[string]any{
+			"weight": json.Number(t.Weight), "effective_share": t.EffectiveShare, "actual_share": t.ActualShare, "deficit": t.Deficit,
+			"dispatched": t.Dispatched,
 		},
 	}
 }
 
-func tenantOf(t *sqlcgen.TenantsRow) tenant {
+func tenantOf(t *sqlcgen.TenantsRow) map[string]any {
 	weight := json.Number(t.Weight)
-	return tenant{
-		ID: t.ID, Name: t.ID, State: "active", Weight: weight, FairnessWeight: weight, PriorityBoost: t.PriorityBoost,
-		CreatedAt: t.CreatedAt, Limits: map[string]any{}, Stats: statsOf(t),
+	tenant := map[string]any{
+		"id": t.ID, "name": t.ID, "state": "active", "weight": weight, "fairness_weight": weight, "priority_boost": t.PriorityBoost,
+		"limits": map[string]any{}, "stats": statsOf(t),
 	}
+	if t.CreatedAt != nil {
+		tenant["created_at"] = t.CreatedAt
+	}
+	return tenant
 }
 
 func (a *Admin) listTenants(c echo.Context) error {
@@ -101,7 +64,7 @@ func (a *Admin) listTenants(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	items := make([]tenant, len(rows))
+	items := make([]map[string]any, len(rows))
 	for i := range rows {
 		items[i] = tenantOf(&rows[i])
 	}
