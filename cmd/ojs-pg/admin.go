@@ -322,13 +322,15 @@ func direct(ctx context.Context, o *operator) error {
 }
 
 func (o *operator) filter(ctx context.Context) (f admin.Filter, err error) {
-	f = admin.Filter{Queue: given(o.String("queue")), Type: given(o.String("type")), ErrorType: given(o.String("error-type"))}
-	if older := o.String("older-than"); older != "" {
-		if err := f.OlderThan(older); err != nil {
-			return f, usageError{err}
-		}
+	f = admin.Filter{
+		Queue: given(o.String("queue")), Type: given(o.String("type")), ErrorType: given(o.String("error-type")),
+		Older: given(o.String("older-than")),
 	}
-	return f, f.Bound(ctx, o.sql, true)
+	if err := f.ReadAge("older-than", "until"); err != nil {
+		return f, usageError{err}
+	}
+	err = f.Bound(ctx, o.sql, true)
+	return f, err
 }
 
 func countDeadLetters(ctx context.Context, o *operator) error {

@@ -27,15 +27,19 @@ const maxBulk = 10000
 
 // Filter picks dead letters.
 type Filter struct {
-	Queue, Type, ErrorType *string
-	Since, Until           *time.Time
+	Queue     *string    `json:"queue" check:"name"`
+	Type      *string    `json:"type" check:"name"`
+	ErrorType *string    `json:"error_type" check:"name"`
+	Since     *time.Time `json:"since"`
+	Until     *time.Time `json:"until"`
+	Older     *string    `json:"older_than"` // another spelling of until, which may also be an age
 
 	age *time.Duration // instead of Until: how long ago, by the database's clock
 }
 
 // QueryFilter reads a filter from the query.
 func QueryFilter(c echo.Context) (f Filter, err error) {
-	for name, to := range map[string]**string{"queue": &f.Queue, "type": &f.Type, "error_type": &f.ErrorType} {
+	for name, to := range map[string]**string{"queue": &f.Queue, "type": &f.Type, "error_type": &f.ErrorType, "older_than": &f.Older} {
 		if *to, err = kit.QueryText(c, name); err != nil {
 			return f, err
 		}
@@ -45,21 +49,25 @@ func QueryFilter(c echo.Context) (f Filter, err error) {
 			return f, err
 		}
 	}
-	older, err := kit.QueryText(c, "older_than")
-	if older == nil || err != nil {
-		return f, err
-	}
-	return f, f.olderThan("older_than", "until", *older)
+	err = f.ReadAge("older_than", "until")
+	return f, err
 }
 
-// OlderThan sets the end of the filter: a time, or an age such as P30D.
-func (f *Filter) OlderThan(v string) error { return f.olderThan("older-than", "until", v) }
+// Check reads the age.
+func (f *Filter) Check(o *kit.Object) {
+	if err := f.ReadAge(o.At("older_than"), o.At("until")); err != nil {
+		o.Fail(err)
+	}
+}
 
-// olderThan reads another spelling of until, which may also be an age: P30D for until 30 days ago. Nothing here counts forward from now,
-// so what does, +P30D, is refused.
-func (f *Filter) olderThan(name, until, v string) error {
-	at, err := kit.ParseTime(v)
-	age, noAge := kit.ParseDuration(v)
+// ReadAge reads Older, which its writer calls name, beside until: a time, or an age such as P30D for until 30 days ago. Nothing here counts
+// forward from now, so what does, +P30D, is refused.
+func (f *Filter) ReadAge(name, until string) error {
+	if f.Older == nil {
+		return nil
+	}
+	at, err := kit.ParseTime(*f.Older)
+	age, noAge := kit.ParseDuration(*f.Older)
 	switch {
 	case err == nil && f.Until != nil && !f.Until.Equal(at), noAge == nil && f.Until != nil:
 		return kit.Invalid(name, "disagrees with %s", until)
@@ -110,56 +118,30 @@ func (f *Filter) Purge(ctx context.Context, q *sqlcgen.Queries, limit int32, ten
 	})
 }
 
-// filterFields are those of a filter in a body.
-type filterFields struct {
-	Queue     *string    `json:"queue" check:"name"`
-	Type      *string    `json:"type" check:"name"`
-	ErrorType *string    `json:"error_type" check:"name"`
-	Since     *time.Time `json:"since"`
-	Until     *time.Time `json:"until"`
-	OlderThan *string    `json:"older_than"`
-}
-
-func (f *filterFields) filter(o *kit.Object) Filter {
-	filter := Filter{Queue: f.Queue, Type: f.Type, ErrorType: f.ErrorType, Since: f.Since, Until: f.Until}
-	if f.OlderThan != nil {
-		if err := filter.olderThan(o.At("older_than"), o.At("until"), *f.OlderThan); err != nil {
-			o.Fail(err)
-		}
-	}
-	return filter
-}
-
 // innerFilter is a filter that stands by itself.
 type innerFilter struct {
 	_ struct{} `check:"only"`
-	filterFields
-	read Filter
+	Filter
 }
-
-// Check reads the filter.
-func (f *innerFilter) Check(o *kit.Object) { f.read = f.filter(o) }
 
 // bulkRequest is what a bulk request is about: {"filter": {...}, "limit": n, "confirm": true}. The filter may stand by itself or be the
 // body, but not half of it here and half there. What the client does not confirm is not done.
 type bulkRequest struct {
 	kit.Optional
 	_ struct{} `check:"only"`
-	filterFields
-	Filter  *innerFilter `json:"filter"`
+	Filter
+	Inner   *innerFilter `json:"filter"`
 	Limit   int32        `json:"limit" check:"1.."`
 	Confirm bool         `json:"confirm"`
-
-	read Filter
 }
 
 // Check finds the filter and asks for the confirmation.
 func (r *bulkRequest) Check(o *kit.Object) {
-	if r.Filter != nil {
+	if r.Inner != nil {
 		kit.Only(o, kit.NotKnown, "filter", "limit", "confirm")
-		r.read = r.Filter.read
+		r.Filter = r.Inner.Filter
 	} else {
-		r.read = r.filter(o)
+		r.Filter.Check(o)
 	}
 	if r.Limit > maxBulk {
 		o.Fail(kit.Invalid("limit", "must be an integer between 1 and %d", maxBulk))
@@ -184,12 +166,12 @@ func (a *Admin) bulk(
 	for name := range c.QueryParams() {
 		return kit.Invalid(kit.Clip(name), "belongs in the body here")
 	}
-	ctx, tenant, filter := a.Context(c), kit.Scope(c), req.read
+	ctx, tenant, filter := a.Context(c), kit.Scope(c), &req.Filter
 	// What fails again meanwhile is not meant, neither by what is done nor by what remains.
 	if err := filter.Bound(ctx, a.SQL, true); err != nil {
 		return err
 	}
-	n, err := do(&filter, ctx, a.SQL, req.Limit, tenant)
+	n, err := do(filter, ctx, a.SQL, req.Limit, tenant)
 	if err != nil {
 		return err
 	}
