@@ -14,3 +14,6 @@ with upkeep as (select ojs.upkeep() as done)
 select coalesce((upkeep.done).task, '')::text as task, coalesce((upkeep.done).step, '')::text as step,
     (upkeep.done).next_in_ms::int as next_in_ms
 from upkeep;
+
+-- name: Reset :exec
+select ojs._reset();

@@ -29,12 +29,6 @@ const (
 	reconnectMax   = 5 * time.Second
 )
 
-// sessionSettings make PostgreSQL end the session within seconds after our machine, or the way to it, has gone. The process id is asked of
-// the session, because a pooler in between makes up the one in the protocol.
-const sessionSettings = `select pg_backend_pid() from (select set_config('tcp_keepalives_idle', '2', false),
-	set_config('tcp_keepalives_interval', '1', false), set_config('tcp_keepalives_count', '3', false),
-	set_config('tcp_user_timeout', '5000', false)) s`
-
 // Listener hears, on one connection, of every commit that makes a job available in a queue for which somebody here waits. It never says
 // that there is a job, only that looking may pay. This file has the connection; waiters.go has the registrations in ojs.waiter that have
 // commits notify it. Listener.mu and tokens.mu are leafs: no other lock is taken under them, and nobody is woken under them.
@@ -137,7 +131,7 @@ func (l *Listener) connect(ctx context.Context) (conn *pgx.Conn, backend int32, 
 	}
 	beginning, cancel := context.WithTimeout(ctx, l.listenTimeout)
 	defer cancel()
-	err = conn.QueryRow(beginning, sessionSettings).Scan(&backend)
+	backend, err = sqlcgen.New(conn).DetectLoss(beginning)
 	if err == nil {
 		_, err = conn.Exec(beginning, "listen "+channel)
 	}

@@ -3,6 +3,8 @@ package pg
 import (
 	"context"
 	"fmt"
+
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
 // Reset removes everything that clients have put into the database at url, whose role must be
@@ -14,7 +16,7 @@ func Reset(ctx context.Context, url string) error {
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	for {
-		_, err := conn.Exec(ctx, "select ojs._reset()")
+		err := sqlcgen.New(conn).Reset(ctx)
 		if lockConflict(err) && ctx.Err() == nil {
 			continue
 		}

@@ -20,6 +20,15 @@ func (q *Queries) DefaultTenant(ctx context.Context) (string, error) {
 	return default_tenant, err
 }
 
+const reset = `-- name: Reset :exec
+select ojs._reset()
+`
+
+func (q *Queries) Reset(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, reset)
+	return err
+}
+
 const standDown = `-- name: StandDown :one
 select ojs.stand_down($1::text)::boolean as was_on_duty
 `

@@ -20,6 +20,21 @@ func (q *Queries) CurrentSnapshot(ctx context.Context) (string, error) {
 	return snapshot, err
 }
 
+const detectLoss = `-- name: DetectLoss :one
+select pg_backend_pid()::int as backend from (select set_config('tcp_keepalives_idle', '2', false),
+    set_config('tcp_keepalives_interval', '1', false), set_config('tcp_keepalives_count', '3', false),
+    set_config('tcp_user_timeout', '5000', false)) s
+`
+
+// Makes PostgreSQL end the session within seconds after our machine, or the way to it, has gone. The process id is asked of the session,
+// because a pooler in between makes up the one in the protocol.
+func (q *Queries) DetectLoss(ctx context.Context) (int32, error) {
+	row := q.db.QueryRow(ctx, detectLoss)
+	var backend int32
+	err := row.Scan(&backend)
+	return backend, err
+}
+
 const dropWaiters = `-- name: DropWaiters :exec
 select ojs.drop_waiter($1::uuid, q) from unnest($2::text[]) q
 `
