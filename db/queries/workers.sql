@@ -24,6 +24,14 @@ select ojs.deregister_worker(@worker_id::text, sqlc.narg('tenant')::text)::boole
 -- name: DirectWorker :one
 select w.worker_id from ojs.direct_worker(@worker_id::text, @directive::text, sqlc.narg('tenant')::text) w;
 
+-- name: DirectByTestJob :many
+-- Tells a worker what a job of a conformance run that it holds says in meta.test_directive.
+select w.directive::text as directive from ojs.jobs j
+cross join lateral ojs.direct_worker(@worker_id::text, j.meta ->> 'test_directive', sqlc.narg('tenant')::text) w
+where j.id = any (@ids::uuid[]) and (j.tenant_id = sqlc.narg('tenant')::text or sqlc.narg('tenant')::text is null)
+    and j.meta ->> 'test_directive' in ('quiet', 'terminate')
+limit 1;
+
 -- name: DirectWorkers :one
 select ojs.direct_workers(@directive::text, sqlc.narg('tenant')::text)::int;
 

@@ -98,8 +98,14 @@ func (s *Server) heartbeat(c echo.Context) error {
 		return err
 	}
 	if s.reset != nil {
-		if beat.State, err = s.testDirective(c, params, beat); err != nil {
+		// The public cases have a job tell its worker what to do, as an operator would. Servers that clients cannot reset do not listen.
+		told, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).DirectByTestJob,
+			sqlcgen.DirectByTestJobParams{WorkerID: req.WorkerID, Ids: beat.JobsExtended, Tenant: params.Tenant})
+		if err != nil {
 			return err
+		}
+		if len(told) > 0 {
+			beat.State = told[0]
 		}
 	}
 	if beat.JobsExtended == nil {
@@ -111,32 +117,6 @@ func (s *Server) heartbeat(c echo.Context) error {
 		JobsExtended []string `json:"jobs_extended"`
 		pulse
 	}{true, beat.State, beat.JobsExtended, pulseOf(beat.ServerTime, beat.HeartbeatIntervalMs, beat.HeartbeatTimeoutMs)})
-}
-
-// testDirective lets a job of a conformance run tell its worker what to do, as the public cases want it: meta.test_directive of a job that
-// the worker holds is given to the worker as an operator would. A server that clients cannot reset has no such thing.
-func (s *Server) testDirective(c echo.Context, params sqlcgen.BeatParams, beat sqlcgen.BeatRow) (string, error) {
-	for _, id := range beat.JobsExtended {
-		job, err := s.q.JobInfo(s.kit.Context(c), sqlcgen.JobInfoParams{ID: id, Tenant: params.Tenant})
-		if err != nil {
-			return "", err
-		}
-		var meta struct {
-			Directive string `json:"test_directive"`
-		}
-		// What the client put there may be anything.
-		if json.Unmarshal(job.Meta, &meta) != nil || meta.Directive == "" {
-			continue
-		}
-		_, err = kit.Patiently(s.kit, c, (*sqlcgen.Queries).DirectWorker, sqlcgen.DirectWorkerParams{
-			WorkerID: params.WorkerID, Directive: meta.Directive, Tenant: params.Tenant,
-		})
-		if err != nil {
-			return "", err
-		}
-		return meta.Directive, nil
-	}
-	return beat.State, nil
 }
 
 func (s *Server) registerWorker(c echo.Context) error {

@@ -92,6 +92,41 @@ func (q *Queries) DeregisterWorker(ctx context.Context, arg DeregisterWorkerPara
 	return column_1, err
 }
 
+const directByTestJob = `-- name: DirectByTestJob :many
+select w.directive::text as directive from ojs.jobs j
+cross join lateral ojs.direct_worker($1::text, j.meta ->> 'test_directive', $2::text) w
+where j.id = any ($3::uuid[]) and (j.tenant_id = $2::text or $2::text is null)
+    and j.meta ->> 'test_directive' in ('quiet', 'terminate')
+limit 1
+`
+
+type DirectByTestJobParams struct {
+	WorkerID string   `json:"worker_id"`
+	Tenant   *string  `json:"tenant"`
+	Ids      []string `json:"ids"`
+}
+
+// Tells a worker what a job of a conformance run that it holds says in meta.test_directive.
+func (q *Queries) DirectByTestJob(ctx context.Context, arg DirectByTestJobParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, directByTestJob, arg.WorkerID, arg.Tenant, arg.Ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var directive string
+		if err := rows.Scan(&directive); err != nil {
+			return nil, err
+		}
+		items = append(items, directive)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const directWorker = `-- name: DirectWorker :one
 select w.worker_id from ojs.direct_worker($1::text, $2::text, $3::text) w
 `
