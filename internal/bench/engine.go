@@ -39,7 +39,10 @@ func (d *database) engine(ctx context.Context, maxConns int, canned func(count i
 	var running sync.WaitGroup
 	e := &engine{db: db, log: d.env.log, listener: pg.NewListener(db, d.env.log)}
 	running.Go(func() { e.listener.Run(behind) })
-	e.dispatch = dispatch.New(db, e.listener, d.env.log, dispatch.Options{Canned: canned})
+	e.dispatch = dispatch.New(db, e.listener, d.env.log, dispatch.Options{})
+	if canned != nil {
+		e.dispatch.Can(canned)
+	}
 	running.Go(func() { e.dispatch.Run(behind) })
 	e.stop = sync.OnceValue(func() error {
 		cancel()

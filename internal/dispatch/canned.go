@@ -6,10 +6,10 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
-// cannedStatements are those of Options.Canned: they do what the database would, without one.
-func (d *Dispatcher) cannedStatements() statements {
-	jobs := d.opts.Canned
-	return statements{
+// Can puts jobs into the database's place, before the Dispatcher is used: it makes what a FETCH gets, every settlement succeeds, and every
+// job is accepted. It is there to measure what everything else costs.
+func (d *Dispatcher) Can(jobs func(count int) []sqlcgen.OjsJob) {
+	d.send = statements{
 		fetch: func(_ context.Context, parts []*part) error {
 			d.sent.Add(int64(len(parts)))
 			for _, p := range parts {

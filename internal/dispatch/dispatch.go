@@ -34,10 +34,6 @@ type Options struct {
 	Spacing  time.Duration // a statement starts beside one of its kind when that has been in flight for so long; default 10 ms
 	Fallback time.Duration // between two polls that no commit calls for; default 20 s
 	Linger   time.Duration // a set of queues stays registered for so long after the last wait; default 2 s
-
-	// Canned, if set, takes the database's place: it makes the jobs that a FETCH gets, every settlement succeeds, and every job
-	// is accepted. It is there to measure what everything else costs.
-	Canned func(count int) []sqlcgen.OjsJob
 }
 
 func (o Options) withDefaults() Options {
@@ -48,7 +44,6 @@ func (o Options) withDefaults() Options {
 		WaitingItems: o.WaitingItems, WaitingBytes: o.WaitingBytes, GiveBacks: cmp.Or(o.GiveBacks, 50_000),
 		Query: cmp.Or(o.Query, 15*time.Second), Spacing: cmp.Or(o.Spacing, 10*time.Millisecond),
 		Fallback: cmp.Or(o.Fallback, 20*time.Second), Linger: cmp.Or(o.Linger, 2*time.Second),
-		Canned: o.Canned,
 	}
 }
 
@@ -98,7 +93,7 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Disp
 	d.idle.L = &d.mu
 	d.shared = decider{groups: d.opts.Groups, limit: d.opts.Decisions}
 	d.isolated = decider{groups: 1, limit: d.opts.Statements}
-	d.send = d.statements()
+	d.send = statements{fetch: d.fetchMany, ack: d.ackMany, settle: d.settleMany, enqueue: enqueue, release: d.releaseMany}
 	d.back = newGiveBacks(d)
 	batch := pg.BatchOptions{
 		Items: d.opts.Settlements, Bytes: d.opts.Bytes, Statements: d.opts.Statements, Spacing: d.opts.Spacing, Timeout: d.opts.Query,

@@ -19,7 +19,8 @@ func TestCannedJobsTouchNoDatabase(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
 	held := b.active(1)
-	canned := New(b.Dispatcher.db, nil, b.log, Options{Canned: func(n int) []sqlcgen.OjsJob { return make([]sqlcgen.OjsJob, n) }})
+	canned := New(b.Dispatcher.db, nil, b.log, Options{})
+	canned.Can(func(n int) []sqlcgen.OjsJob { return make([]sqlcgen.OjsJob, n) })
 	for _, job := range []string{`{"type": "x", "args": []}`, `{"type": "x", "args": [], "id": "019539a4-0000-7000-8000-000000000001"}`} {
 		if _, err := canned.Enqueue(t.Context(), newJob(job, nil)); err != nil {
 			t.Error(err)

@@ -124,9 +124,7 @@ func TestLostAndLockedJobsKeepNoOtherFromGoingBack(t *testing.T) {
 func TestALockedJobSlowsNoOtherDown(t *testing.T) {
 	t.Parallel()
 	log := &logged{}
-	d := New(nil, nil, slog.New(slog.NewTextHandler(log, nil)), Options{
-		Canned: func(n int) []sqlcgen.OjsJob { return make([]sqlcgen.OjsJob, n) },
-	})
+	d := New(nil, nil, slog.New(slog.NewTextHandler(log, nil)), Options{})
 	sent := make(chan string, 1000)
 	d.send.release = func(_ context.Context, ids, _ []string) (locked []string, err error) {
 		for _, id := range ids {
@@ -178,9 +176,7 @@ func TestALockedJobSlowsNoOtherDown(t *testing.T) {
 func TestTheListOfJobsToGiveBackIsBounded(t *testing.T) {
 	t.Parallel()
 	log := &logged{}
-	d := New(nil, nil, slog.New(slog.NewTextHandler(log, nil)), Options{
-		GiveBacks: 10, Canned: func(n int) []sqlcgen.OjsJob { return make([]sqlcgen.OjsJob, n) },
-	})
+	d := New(nil, nil, slog.New(slog.NewTextHandler(log, nil)), Options{GiveBacks: 10})
 	sent, away := make(chan int), make(chan error)
 	d.send.release = func(_ context.Context, ids, _ []string) ([]string, error) {
 		sent <- len(ids)
@@ -218,9 +214,7 @@ func TestTheListOfJobsToGiveBackIsBounded(t *testing.T) {
 func TestAServerThatStopsDoesNotWaitForTheDatabase(t *testing.T) {
 	t.Parallel()
 	log := &logged{}
-	d := New(nil, nil, slog.New(slog.NewTextHandler(log, nil)), Options{
-		Canned: func(n int) []sqlcgen.OjsJob { return make([]sqlcgen.OjsJob, n) },
-	})
+	d := New(nil, nil, slog.New(slog.NewTextHandler(log, nil)), Options{})
 	d.send.release = func(context.Context, []string, []string) ([]string, error) { return nil, errors.New("away") }
 	ctx, stop := context.WithCancel(t.Context())
 	now, lease := time.Now(), "l"

@@ -27,13 +27,6 @@ type statements struct {
 // madeJob takes what became of the nth job that was sent.
 type madeJob = func(n int, job sqlcgen.OjsJob, err error)
 
-func (d *Dispatcher) statements() statements {
-	if d.opts.Canned != nil {
-		return d.cannedStatements()
-	}
-	return statements{fetch: d.fetchMany, ack: d.ackMany, settle: d.settleMany, enqueue: enqueue, release: d.releaseMany}
-}
-
 const fetchMany = "select request, " + pg.JobColumns + " from ojs.fetch_many($1, $2, $3, $4, $5)"
 
 // fetchMany decides for several groups in one transaction. No job is handed out before it has committed.
