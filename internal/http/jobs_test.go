@@ -306,7 +306,7 @@ func TestTenantHeader(t *testing.T) {
 	})
 	a.do("GET", "/ojs/v1/jobs/"+twice, "", "X-OJS-Tenant: globex").want(200)
 
-	// Where tenants are required, and where the default has another name.
+	// Where tenants are required.
 	if _, err := a.pool.Exec(context.Background(), "select ojs.configure(p_tenant_required => true)"); err != nil {
 		t.Fatal(err)
 	}
@@ -314,6 +314,18 @@ func TestTenantHeader(t *testing.T) {
 		"error.code": "TENANT_REQUIRED", "error.details.field": "meta.tenant_id",
 	})
 	a.do("POST", "/ojs/v1/jobs", job(`{}`), "X-OJS-Tenant: acme").want(201)
+}
+
+// The default tenant is left out of meta, whatever its name is.
+func TestAnotherDefaultTenant(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	pgtest.Exec(t, db.Pool, "select ojs.configure(p_default_tenant => 'house')")
+	a := &api{t: t, db: db, pool: db.Pool, log: &logs{}}
+	a.serve(db.Open())
+	a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`).want(201).absent("job.meta.tenant_id")
+	a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`,
+		"X-OJS-Tenant: _default").want(201).is(map[string]any{"job.meta.tenant_id": "_default"})
 }
 
 func TestCancelAndActivate(t *testing.T) {

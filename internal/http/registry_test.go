@@ -37,90 +37,14 @@ func TestWorkerShapes(t *testing.T) {
 	}
 	a.do("POST", "/ojs/v1/workers/beat", `{"worker_id":"w2","state":"drain","active_jobs":0,"shutdown":true}`).want(200).
 		is(map[string]any{"acknowledged": true, "state": "quiet"})
-	a.do("POST", "/ojs/v1/workers/heartbeat", `{"worker_id":"theirs"}`, "X-OJS-Tenant: acme").want(200)
-
-	r := a.do("GET", "/ojs/v1/admin/workers", "").want(200)
-	r.is(map[string]any{
+	a.do("GET", "/ojs/v1/workers", "").want(200).is(map[string]any{
 		"items.0.id": "w1", "items.0.state": "running", "items.0.hostname": "h", "items.0.pid": 12, "items.0.concurrency": 3,
-		"items.0.active_jobs": 1, "items.0.queues": []any{"default"},
-		"items.0.labels": []any{"canary"}, "items.0.version": "1.2", "items.0.metadata.node": "n",
-		"items.0.started_at": "2025-06-01T08:00:00Z", "items.1.id": "w2", "items.1.state": "drain",
-		"items.2.tenant_id": "acme", "items.1.queues": []any{}, "workers.2.id": "theirs", "summary.total": 3, "summary.running": 2,
-		"summary.drain": 1, "summary.stale": 0, "pagination.total": 3,
-	}).present("items.0.last_heartbeat_at", "items.0.registered_at").absent("items.0.tenant_id", "items.0.jobs", "items.3")
-	a.do("GET", "/ojs/v1/workers", "", "X-OJS-Tenant: acme").want(200).is(map[string]any{"summary.total": 1, "items.0.id": "theirs"})
-	a.do("GET", "/ojs/v1/admin/workers?per_page=1&page=2", "").want(200).is(map[string]any{
-		"items.0.id": "w2", "summary.total": 3, "pagination.total": 3,
-	}).absent("items.1")
-	a.do("GET", "/ojs/v1/admin/workers/w1", "").want(200).is(map[string]any{
-		"id": "w1", "jobs.0.id": one, "jobs.0.type": "a", "jobs.0.attempt": 1,
-	}).present("jobs.0.lease_expires_at")
-	a.do("GET", "/ojs/v1/admin/workers/w1", "", "X-OJS-Tenant: acme").want(404).is(map[string]any{"error.code": "not_found"})
-	a.do("GET", "/ojs/v1/admin/workers/none", "").want(404).is(map[string]any{
-		"error.code": "not_found", "error.details.resource_type": "worker",
+		"items.0.queues": []any{"default"}, "items.0.labels": []any{"canary"}, "items.0.version": "1.2", "items.0.metadata.node": "n",
+		"items.0.started_at": "2025-06-01T08:00:00Z", "items.0.active_job_ids": []any{one}, "items.1.id": "w2", "items.1.state": "drain",
 	})
-	a.do("GET", "/ojs/v1/workers/w1/health", "").want(200).
-		is(map[string]any{"status": "ok", "state": "running", "active_jobs": 1}).absent("directive")
-	a.do("GET", "/ojs/v1/workers/w2/health", "").want(503).is(map[string]any{"status": "degraded", "state": "drain"})
-
 	a.do("POST", "/ojs/v1/workers/deregister", `{"worker_id":"w2"}`).want(200).is(map[string]any{"ok": true, "deregistered": true})
 	a.do("POST", "/ojs/v1/workers/deregister", `{"worker_id":"w2"}`).want(200).is(map[string]any{"ok": true, "deregistered": false})
 	a.do("GET", "/ojs/v1/workers/w2/health", "").want(404)
-}
-
-func TestDirectingWorkers(t *testing.T) {
-	t.Parallel()
-	a := start(t)
-	for range 6 {
-		a.push(`{"type":"a","args":[]}`)
-	}
-	beat := func(state string) {
-		t.Helper()
-		a.do("POST", "/ojs/v1/workers/heartbeat",
-			`{"worker_id":"w1","state":"running","active_jobs":0}`).want(200).is(map[string]any{"state": state})
-	}
-	gets := func(worker string, jobs int) {
-		t.Helper()
-		r := a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["default"],"worker_id":"`+worker+`"}`).want(200)
-		if jobs == 0 {
-			r.is(map[string]any{"jobs": []any{}})
-		} else {
-			r.present("jobs.0.id")
-		}
-	}
-	beat("running")
-	a.do("POST", "/ojs/v1/admin/workers/w1/quiet", "").want(200).is(map[string]any{"id": "w1", "state": "running", "directive": "quiet"})
-	beat("quiet")
-	gets("w1", 0)
-	gets("w2", 1)
-	a.do("GET", "/ojs/v1/workers/w1/health", "").want(503).is(map[string]any{
-		"status": "degraded", "state": "running", "directive": "quiet",
-	})
-	a.do("POST", "/ojs/v1/admin/workers/w1/directive", `{"directive":"running"}`).want(200).absent("directive")
-	beat("running")
-	gets("w1", 1)
-	a.do("POST", "/ojs/v1/admin/workers/directive", `{"directive":"quiet"}`,
-		"X-OJS-Tenant: acme").want(200).is(map[string]any{"workers": 0})
-	beat("running")
-	a.do("POST", "/ojs/v1/admin/workers/directive",
-		`{"directive":"terminate"}`).want(200).is(map[string]any{"workers": 1, "directive": "terminate"})
-	beat("terminate")
-	gets("w1", 0)
-	a.do("POST", "/ojs/v1/admin/workers/w1/quiet", "").want(409).is(map[string]any{"error.code": "conflict"})
-	a.do("POST", "/ojs/v1/admin/workers/w1/directive",
-		`{"directive":"stop"}`).want(400).is(map[string]any{"error.details.field": "directive"})
-	for _, name := range []string{"none", "%00", "w1%00", "%ff", "w%2F1"} {
-		a.do("POST", "/ojs/v1/admin/workers/"+name+"/quiet", "").want(404).is(map[string]any{"error.details.resource_type": "worker"})
-		a.do("GET", "/ojs/v1/workers/"+name+"/health", "").want(404)
-		a.do("DELETE", "/ojs/v1/admin/workers/"+name, "").want(404)
-	}
-	a.do("DELETE", "/ojs/v1/admin/workers/w1", "").want(409)
-	if _, err := a.pool.Exec(context.Background(), "update ojs.worker_beat set seen_at = now() - interval '20 seconds'"); err != nil {
-		t.Fatal(err)
-	}
-	a.do("GET", "/ojs/v1/admin/workers", "").want(200).is(map[string]any{"items.0.state": "stale", "summary.stale": 1})
-	a.do("DELETE", "/ojs/v1/admin/workers/w1", "").want(200).is(map[string]any{"deleted": true, "jobs_requeued": 1})
-	a.do("DELETE", "/ojs/v1/admin/workers/w1", "").want(404)
 }
 
 // One that waits and rests keeps nobody from work, and goes on where it is told to.

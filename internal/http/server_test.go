@@ -172,18 +172,6 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// What is for all tenants is no single tenant's to change or to see.
-func TestDispatchIsHeldForAll(t *testing.T) {
-	t.Parallel()
-	a := start(t)
-	for method, route := range map[string]string{"GET": "", "POST": "/hold"} {
-		a.do(method, "/ojs/v1/admin/dispatch"+route, "", "X-OJS-Tenant: acme").want(422).is(map[string]any{
-			"error.code": "unsupported", "error.details.field": "X-OJS-Tenant",
-		})
-	}
-	a.do("GET", "/ojs/v1/admin/dispatch", "").want(200).is(map[string]any{"dispatch.held": false})
-}
-
 // A route that overlooked the header would show and change what is other tenants'.
 func TestEveryRouteReadsTheTenantHeader(t *testing.T) {
 	t.Parallel()
