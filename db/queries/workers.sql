@@ -39,8 +39,8 @@ select ojs.direct_workers(@directive::text, sqlc.narg('tenant')::text)::int;
 select ojs.remove_worker(@worker_id::text, sqlc.narg('tenant')::text)::int;
 
 -- name: Workers :many
--- Those of a tenant, or all; with a name the one that ojs.worker_info finds. A page ends before the worker with which it would have more than
--- max_bytes, but not before the first.
+-- Those of a tenant, or all; with a name the one that ojs.worker_info finds. A page ends before the worker with which it would have more
+-- than max_bytes, but not before the first.
 select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stale' else w.state end::text as state, w.directive,
     w.hostname, w.pid, coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs,
     coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids, coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata,

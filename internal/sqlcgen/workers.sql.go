@@ -364,8 +364,8 @@ type WorkersRow struct {
 	LastHeartbeatAt time.Time       `json:"last_heartbeat_at"`
 }
 
-// Those of a tenant, or all; with a name the one that ojs.worker_info finds. A page ends before the worker with which it would have more than
-// max_bytes, but not before the first.
+// Those of a tenant, or all; with a name the one that ojs.worker_info finds. A page ends before the worker with which it would have more
+// than max_bytes, but not before the first.
 func (q *Queries) Workers(ctx context.Context, arg WorkersParams) ([]WorkersRow, error) {
 	rows, err := q.db.Query(ctx, workers,
 		arg.WorkerID,
