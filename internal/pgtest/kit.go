@@ -68,6 +68,30 @@ func Eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
+// Receive is what comes out of a channel. The test fails with what it waited for if nothing does within a minute.
+func Receive[T any](t testing.TB, what string, from <-chan T) (value T) {
+	t.Helper()
+	select {
+	case value = <-from:
+	case <-time.After(patience):
+		t.Fatalf("not within %v: %s", patience, what)
+	}
+	return value
+}
+
+// AtRest polls a number until it has not changed for a second, and returns it: for what may happen again nobody knows how often.
+func AtRest(t testing.TB, what string, number func() int64) int64 {
+	t.Helper()
+	last, since := number(), time.Now()
+	Eventually(t, what, func() bool {
+		if now := number(); now != last {
+			last, since = now, time.Now()
+		}
+		return time.Since(since) > time.Second
+	})
+	return last
+}
+
 // Eventually polls with a query for one boolean, as superuser, until it is true.
 func (d *DB) Eventually(what, sql string, args ...any) {
 	d.t.Helper()
@@ -78,7 +102,13 @@ func (d *DB) Eventually(what, sql string, args ...any) {
 // enough. pid is that of its backend.
 func (d *DB) Blocked(pid uint32) {
 	d.t.Helper()
-	d.Eventually(fmt.Sprintf("session %d waits for a lock", pid), "select cardinality(pg_blocking_pids($1)) > 0", int32(pid))
+	Eventually(d.t, fmt.Sprintf("session %d waits for a lock", pid), func() bool { return d.IsBlocked(pid) })
+}
+
+// IsBlocked reports whether a session waits for a lock at this moment.
+func (d *DB) IsBlocked(pid uint32) bool {
+	d.t.Helper()
+	return One[bool](d.t, d.Pool, "select cardinality(pg_blocking_pids($1)) > 0", int32(pid))
 }
 
 // BlockedSessions returns when at least n sessions of this database wait for locks.

@@ -198,7 +198,7 @@ func (d *DB) cleanup() {
 	}()
 	select {
 	case <-closed:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		// Close waits for it; nobody else would notice.
 		d.t.Error("the test never released a connection")
 	}
