@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,9 +21,11 @@ import (
 // env is a dispatcher with all that belongs to it. Nothing but a wake makes it poll.
 type env struct {
 	*Dispatcher
-	t    *testing.T
-	db   *pgtest.DB
-	stop func()
+	t     *testing.T
+	db    *pgtest.DB
+	stop  func()
+	hold  atomic.Bool   // decisions
+	steps chan struct{} // of decisions that are held
 }
 
 func dispatcher(t *testing.T, opts Options) *env {
@@ -31,8 +34,9 @@ func dispatcher(t *testing.T, opts Options) *env {
 	door := db.Open()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	listener := pg.NewListener(door, log)
-	opts.Fallback = cmp.Or(opts.Fallback, time.Hour)
-	b := &env{t: t, db: db, Dispatcher: New(door, listener, log, opts)}
+	opts.Fallback, opts.Query = cmp.Or(opts.Fallback, time.Hour), cmp.Or(opts.Query, time.Hour) // however slow the machine is
+	b := &env{t: t, db: db, Dispatcher: New(door, listener, log, opts), steps: make(chan struct{})}
+	b.holdDecisions()
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { listener.Run(ctx) })
@@ -43,6 +47,50 @@ func dispatcher(t *testing.T, opts Options) *env {
 	}
 	t.Cleanup(b.stop)
 	return b
+}
+
+// holdDecisions has decisions wait, as long as hold is set, until two steps are taken: the database has decided, and it is handed out. A
+// lock there would not do: after a second SQL goes beside the decision that has it.
+func (b *env) holdDecisions() {
+	fetch := b.send.fetch
+	b.send.fetch = func(ctx context.Context, parts []*part) error {
+		err := fetch(ctx, parts)
+		if b.hold.Load() {
+			for range 2 {
+				select {
+				case b.steps <- struct{}{}:
+				case <-b.t.Context().Done():
+				}
+			}
+		}
+		return err
+	}
+}
+
+// step takes a step of a decision that is held.
+func (b *env) step(what string) {
+	b.t.Helper()
+	pgtest.Receive(b.t, what, b.steps)
+}
+
+// decides has act bring about a decision, which is not handed out before goOn is called; what comes meanwhile shares the next one.
+func (b *env) decides(act func()) (goOn func()) {
+	b.t.Helper()
+	b.hold.Store(true)
+	act()
+	b.step("a decision is taken")
+	b.hold.Store(false)
+	return func() {
+		b.t.Helper()
+		b.step("it is handed out")
+	}
+}
+
+// deciding fetches in the background, and returns when that is decided.
+func (b *env) deciding(ctx context.Context, f Fetch) (answers <-chan answer, goOn func()) {
+	b.t.Helper()
+	goOn = b.decides(func() { answers = b.later(ctx, f) })
+	return answers, goOn
 }
 
 func (b *env) exec(sql string, args ...any) {
@@ -107,17 +155,19 @@ func (b *env) waiting(n int) {
 	})
 }
 
-// idling waits until no statement has been sent for a while.
+// idling waits until no statement has been sent for a while, and no decision is under way. It returns how many were sent.
 func (b *env) idling() int64 {
 	b.t.Helper()
-	for last, since := b.Statements(), time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		if now := b.Statements(); now != last {
-			last, since = now, time.Now()
+	busy := int64(0)
+	pgtest.AtRest(b.t, "no statement is sent any more", func() int64 {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.shared.inFlight+b.isolated.inFlight > 0 {
+			busy++
 		}
-		if time.Since(since) > time.Second {
-			return last
-		}
-	}
+		return b.Statements() + busy
+	})
+	return b.Statements()
 }
 
 type answer struct {
@@ -138,16 +188,11 @@ func (b *env) later(ctx context.Context, f Fetch) <-chan answer {
 
 func (b *env) want(c <-chan answer, n int) []sqlcgen.OjsJob {
 	b.t.Helper()
-	select {
-	case a := <-c:
-		if a.err != nil || len(a.jobs) != n {
-			b.t.Fatalf("got %d jobs and %v, want %d", len(a.jobs), a.err, n)
-		}
-		return a.jobs
-	case <-time.After(time.Minute):
-		b.t.Fatal("no answer within a minute")
-		return nil
+	a := pgtest.Receive(b.t, "an answer", c)
+	if a.err != nil || len(a.jobs) != n {
+		b.t.Fatalf("got %d jobs and %v, want %d", len(a.jobs), a.err, n)
 	}
+	return a.jobs
 }
 
 func problem(err error) string {

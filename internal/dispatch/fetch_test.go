@@ -16,16 +16,14 @@ func TestRequestsThatComeTogetherGetFairSlicesOfOneDecision(t *testing.T) {
 	b := dispatcher(t, Options{})
 	b.exec(`select ojs.configure_tenant('a', 2), ojs.configure_tenant('b', 1);
 		select ojs.enqueue('x', p_queue => 'q', p_tenant => t) from unnest(array['a', 'b']) t, generate_series(1, 100)`)
-	end := b.session("select from ojs.lane for update")
-	first := b.later(t.Context(), Fetch{Queues: []string{"q"}, Count: 3})
-	b.blocked(1)
+	first, goOn := b.deciding(t.Context(), Fetch{Queues: []string{"q"}, Count: 3})
 	var rest []<-chan answer
 	for i := range 20 {
 		rest = append(rest, b.later(t.Context(),
 			Fetch{Queues: []string{"q"}, Count: 3, WorkerID: fmt.Sprint("w", i), VisibilityTimeoutMs: 60000 + i}))
 		b.arrived(i + 1)
 	}
-	end("rollback")
+	goOn()
 	b.want(first, 3)
 	seq := map[string]int64{"a": 0, "b": 0}
 	for i, c := range rest {
@@ -55,10 +53,8 @@ func TestGroupsShareADecisionAndABadRequestSpoilsNoOther(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
 	b.exec("select ojs.enqueue('x', p_queue => q, p_tenant => 'a') from unnest(array['q1', 'q2', 'q3']) q, generate_series(1, 2)")
-	end := b.session("select from ojs.lane for update")
 	tenant, bad := "a", "no tenant!"
-	first := b.later(t.Context(), Fetch{Queues: []string{"q1"}})
-	b.blocked(1)
+	first, goOn := b.deciding(t.Context(), Fetch{Queues: []string{"q1"}})
 	good := []<-chan answer{
 		b.later(t.Context(), Fetch{Queues: []string{"q1"}}),
 		b.later(t.Context(), Fetch{Queues: []string{"q2"}, Tenant: &tenant}),
@@ -74,7 +70,7 @@ func TestGroupsShareADecisionAndABadRequestSpoilsNoOther(t *testing.T) {
 		b.later(t.Context(), Fetch{Queues: []string{"q1"}, Count: 20000}),
 		b.later(t.Context(), Fetch{}),
 	}
-	end("rollback")
+	goOn()
 	b.want(first, 1)
 	for i, n := range []int{1, 1, 3} {
 		b.want(good[i], n)
@@ -95,9 +91,7 @@ func TestWhatIsLikelyToBeRefusedHoldsUpNoDecision(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{Statements: 2})
 	b.exec("select ojs.enqueue('x', p_queue => 'q')")
-	end := b.session("lock table ojs.lease in share mode")
-	first := b.later(t.Context(), Fetch{Queues: []string{"q"}})
-	b.blocked(1)
+	first, goOn := b.deciding(t.Context(), Fetch{Queues: []string{"q"}})
 	var refused []<-chan answer
 	for range 20 {
 		refused = append(refused, b.later(t.Context(), Fetch{Queues: []string{"q"}, VisibilityTimeoutMs: 5}))
@@ -110,7 +104,7 @@ func TestWhatIsLikelyToBeRefusedHoldsUpNoDecision(t *testing.T) {
 	if len(first) > 0 {
 		t.Error("they waited for the decision under way")
 	}
-	end("rollback")
+	goOn()
 	b.want(first, 1)
 }
 
@@ -120,16 +114,14 @@ func TestAnErrorOfOneRequestReachesNoOther(t *testing.T) {
 	b := dispatcher(t, Options{})
 	b.exec(`alter table ojs.job_all add constraint no_bad_workers check (worker_id <> 'bad');
 		select ojs.enqueue('x', p_queue => q) from unnest(array['q1', 'q2']) q, generate_series(1, 5)`)
-	end := b.session("select from ojs.lane for update")
-	first := b.later(t.Context(), Fetch{Queues: []string{"q1"}})
-	b.blocked(1)
+	first, goOn := b.deciding(t.Context(), Fetch{Queues: []string{"q1"}})
 	good := []<-chan answer{b.later(t.Context(), Fetch{Queues: []string{"q1"}}), b.later(t.Context(), Fetch{Queues: []string{"q2"}})}
 	b.arrived(2)
 	bad := b.later(t.Context(), Fetch{Queues: []string{"q1"}, WorkerID: "bad"})
 	b.arrived(3)
 	good = append(good, b.later(t.Context(), Fetch{Queues: []string{"q1"}, Count: 3}))
 	b.arrived(4)
-	end("rollback")
+	goOn()
 	b.want(first, 1)
 	b.want(good[0], 1)
 	b.want(good[1], 1)
@@ -154,14 +146,12 @@ func TestARequestDecidedByItselfIsAskedAgainIfTheCallStopsEarly(t *testing.T) {
 	}
 	b.exec(`alter table ojs.job_all add constraint no_bad_workers check (worker_id <> 'bad');
 		select ojs.enqueue('x', p_queue => 'q') from generate_series(1, 3)`)
-	end := b.session("select from ojs.lane for update")
-	first := b.later(t.Context(), Fetch{Queues: []string{"q"}})
-	b.blocked(1)
+	first, goOn := b.deciding(t.Context(), Fetch{Queues: []string{"q"}})
 	bad := b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "bad"})
 	b.arrived(1)
 	good := b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "good"})
 	b.arrived(2)
-	end("rollback")
+	goOn()
 	b.want(first, 1)
 	b.want(good, 1)
 	if a := <-bad; problem(a.err) != "invalid_request" {
@@ -176,14 +166,13 @@ func TestADecisionIsBounded(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{Jobs: 10})
 	b.exec("select ojs.enqueue('x', p_queue => 'q') from generate_series(1, 95)")
-	end := b.session("select from ojs.lane for update")
-	all := []<-chan answer{b.later(t.Context(), Fetch{Queues: []string{"q"}, Count: 25})} // more than fits goes alone
-	b.blocked(1)
+	first, goOn := b.deciding(t.Context(), Fetch{Queues: []string{"q"}, Count: 25}) // more than fits goes alone
+	all := []<-chan answer{first}
 	for i := range 20 {
 		all = append(all, b.later(t.Context(), Fetch{Queues: []string{"q"}, Count: 5}))
 		b.arrived(i + 1)
 	}
-	end("rollback")
+	goOn()
 	b.want(all[0], 25)
 	for i, c := range all[1:] {
 		// The last decision gets nothing, which answers the requests that had no room in it, too.
@@ -213,15 +202,13 @@ func TestHangingUpCostsNoJobAndNoAttempt(t *testing.T) {
 
 	// While a decision is under way; the jobs go back.
 	b.exec("select ojs.enqueue('x', p_queue => 'r') from generate_series(1, 5)")
-	end := b.session("select from ojs.lane for update")
 	ctx, hangUp = context.WithCancel(t.Context())
-	gone = b.later(ctx, Fetch{Queues: []string{"r"}, Count: 4, Wait: time.Hour})
-	b.blocked(1)
+	gone, goOn := b.deciding(ctx, Fetch{Queues: []string{"r"}, Count: 4, Wait: time.Hour})
 	hangUp()
 	if a := <-gone; !errors.Is(a.err, context.Canceled) {
 		t.Fatalf("got %v", a.err)
 	}
-	end("rollback")
+	goOn()
 	pgtest.Eventually(b.t, "the jobs are given back", func() bool {
 		return b.count("select count(*) from ojs.release where to_state = 'available'") == 4
 	})

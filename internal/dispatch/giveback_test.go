@@ -183,7 +183,7 @@ func TestTheListOfJobsToGiveBackIsBounded(t *testing.T) {
 		return nil, <-away
 	}
 	now, lease := time.Now(), "l"
-	end := now.Add(300 * time.Millisecond)
+	end := now.Add(time.Hour)
 	jobs := make([]sqlcgen.OjsJob, 15)
 	for i := range jobs {
 		jobs[i] = sqlcgen.OjsJob{ID: fmt.Sprint(i), Lease: &lease, StartedAt: &now, LeaseExpiresAt: &end}
@@ -202,6 +202,17 @@ func TestTheListOfJobsToGiveBackIsBounded(t *testing.T) {
 			}
 		}
 	}()
+	pgtest.Eventually(t, "all are on the list at once, and their leases end", func() bool {
+		d.back.mu.Lock()
+		defer d.back.mu.Unlock()
+		if len(d.back.jobs) < 10 {
+			return false
+		}
+		for i := range d.back.jobs {
+			d.back.jobs[i].until = now
+		}
+		return true
+	})
 	pgtest.Eventually(t, "it is told how many come back later", func() bool {
 		return strings.Contains(strings.Join(log.lines(), ""), "jobs=15 not_held_any_more=0")
 	})

@@ -81,11 +81,9 @@ func TestAWaitEnds(t *testing.T) {
 	b := dispatcher(t, Options{})
 	b.want(b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: 50 * time.Millisecond}), 0)
 	// Also one that was over before the first decision was.
-	end := b.session("select from ojs.lane for update")
 	b.exec("select ojs.enqueue('x', p_queue => 'q')")
-	c := b.later(t.Context(), Fetch{Queues: []string{"q"}, Count: 2, Wait: time.Nanosecond})
-	b.blocked(1)
-	end("rollback")
+	c, goOn := b.deciding(t.Context(), Fetch{Queues: []string{"q"}, Count: 2, Wait: time.Nanosecond})
+	goOn()
 	b.want(c, 1)
 }
 
@@ -110,39 +108,6 @@ func TestACommitWhileTheListenerIsCutOff(t *testing.T) {
 		b.exec(`select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and query = 'listen ojs_wake'`)
 		b.exec("select ojs.enqueue('x', p_queue => 'q')")
 		b.want(waiting, 1)
-	}
-}
-
-// held are decisions that are held up.
-type held struct {
-	on    atomic.Bool
-	steps chan struct{}
-}
-
-// hold has decisions wait, once it is on, until two steps are taken: a decision has begun, and it goes on.
-func (b *env) hold() *held {
-	h := &held{steps: make(chan struct{})}
-	fetch := b.send.fetch
-	b.send.fetch = func(ctx context.Context, parts []*part) error {
-		if h.on.Load() {
-			for range 2 {
-				select {
-				case h.steps <- struct{}{}:
-				case <-b.t.Context().Done():
-				}
-			}
-		}
-		return fetch(ctx, parts)
-	}
-	return h
-}
-
-func (b *env) step(h *held, what string) {
-	b.t.Helper()
-	select {
-	case <-h.steps:
-	case <-time.After(time.Minute):
-		b.t.Fatal("not within a minute: " + what)
 	}
 }
 
@@ -173,17 +138,14 @@ func (b *env) fires() {
 func TestASubscriptionEndsAlthoughItsTimerFiresDuringADecision(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{Linger: time.Hour})
-	h := b.hold()
 	ctx, hangUp := context.WithCancel(t.Context())
 	gone := b.later(ctx, Fetch{Queues: []string{"q"}, Wait: time.Hour})
 	b.waiting(1)
 	hangUp()
 	<-gone
-	h.on.Store(true)
-	last := b.later(t.Context(), Fetch{Queues: []string{"q"}})
-	b.step(h, "the decision begins")
+	last, goOn := b.deciding(t.Context(), Fetch{Queues: []string{"q"}})
 	b.fires()
-	b.step(h, "the decision goes on")
+	goOn()
 	b.want(last, 0)
 	pgtest.Eventually(t, "the group is forgotten", func() bool {
 		b.mu.Lock()
@@ -198,20 +160,19 @@ func TestASubscriptionEndsAlthoughItsTimerFiresDuringADecision(t *testing.T) {
 func TestPollsGoOnAlthoughTheirTimerFiresDuringADecision(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
-	h := b.hold()
 	b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour})
 	b.waiting(1)
 	b.idling() // the listener has looked at the new registration again
-	h.on.Store(true)
+	b.hold.Store(true)
 	b.mu.Lock()
 	b.only().poll()
 	b.mu.Unlock()
-	b.step(h, "the decision begins")
+	b.step("a poll is decided")
 	b.fires()
-	b.step(h, "the decision goes on")
+	b.step("it is handed out")
 	for n := range 5 {
-		b.step(h, fmt.Sprint("a poll begins after ", n))
-		b.step(h, fmt.Sprint("it goes on, after ", n))
+		b.step(fmt.Sprintf("after %d more, a poll is decided", n))
+		b.step("it is handed out, too")
 	}
 }
 

@@ -137,9 +137,7 @@ func TestAWorkerGoesOnWhileADecisionIsUnderWay(t *testing.T) {
 	other := b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "other", Wait: time.Hour})
 	b.waiting(2)
 	b.exec("select ojs.direct_worker('w', 'quiet')")
-	end := b.session("select from ojs.lane for update")
-	b.exec("select ojs.enqueue('x', p_queue => 'q')")
-	b.blocked(1)
+	goOn := b.decides(func() { b.exec("select ojs.enqueue('x', p_queue => 'q')") })
 	requeues := func() uint64 {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -148,7 +146,7 @@ func TestAWorkerGoesOnWhileADecisionIsUnderWay(t *testing.T) {
 	before := requeues()
 	b.exec("select ojs.direct_worker('w', 'running')")
 	pgtest.Eventually(b.t, "that is heard", func() bool { return requeues() > before })
-	end("rollback")
+	goOn()
 	b.want(other, 1)
 	b.exec("select ojs.enqueue('x', p_queue => 'q')")
 	b.want(waiting, 1)
@@ -162,9 +160,7 @@ func TestAWorkerThatGoesOnIsBeforeNewRequests(t *testing.T) {
 	waiting := b.later(t.Context(), Fetch{Queues: []string{"q"}, WorkerID: "w", Wait: time.Hour})
 	b.quieted(1)
 	b.exec("select ojs.enqueue('x', p_queue => 'q') from generate_series(1, 2)")
-	end := b.session("select from ojs.lane for update")
-	first := b.later(t.Context(), Fetch{Queues: []string{"q"}})
-	b.blocked(1)
+	first, goOn := b.deciding(t.Context(), Fetch{Queues: []string{"q"}})
 	b.exec("select ojs.direct_worker('w', 'running')")
 	b.exec("select ojs.beat('w', p_state => 'running')")
 	pgtest.Eventually(b.t, "it goes on", func() bool {
@@ -177,7 +173,7 @@ func TestAWorkerThatGoesOnIsBeforeNewRequests(t *testing.T) {
 		others = append(others, b.later(t.Context(), Fetch{Queues: []string{"q"}}))
 	}
 	b.arrived(len(others))
-	end("rollback")
+	goOn()
 	b.want(first, 1)
 	b.want(waiting, 1)
 	for _, other := range others {

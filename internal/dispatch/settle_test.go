@@ -143,9 +143,10 @@ func TestALockedJobDelaysNobodyElse(t *testing.T) {
 
 func TestAJobThatStaysLockedIsRefusedInTheEnd(t *testing.T) {
 	t.Parallel()
-	b := dispatcher(t, Options{Query: time.Second})
+	b := dispatcher(t, Options{})
 	jobs := b.active(1)
 	end := b.session("select from ojs.job where id = $1 for update", jobs[0].ID)
+	b.opts.Query = time.Second
 	r := b.Settle(t.Context(), []Settlement{{ID: jobs[0].ID}}, true)
 	var known *pg.Error
 	if !errors.As(r[0].Err, &known) || known.Code != "backend_unavailable" || !known.Retryable {
