@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
@@ -23,12 +22,8 @@ func TestCut(t *testing.T) {
 			failed <- err
 		}()
 	}
-	for asleep := 0; asleep < each; time.Sleep(time.Millisecond) {
-		if err := d.Pool.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and "+
-			"wait_event = 'PgSleep'").Scan(&asleep); err != nil {
-			t.Fatal(err)
-		}
-	}
+	d.Eventually("all statements are under way", `
+		select count(*) = $1 from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'`, each)
 	db.Cut()
 	_, late := db.Pool().Exec(context.Background(), "select 1")
 	errs := []error{late}

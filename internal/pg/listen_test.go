@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
@@ -70,34 +69,29 @@ func settled(t *testing.T, d *pgtest.DB, l *pg.Listener, queues ...string) waite
 			receive(t, w)
 		}
 	}
-	for {
+	// The listener looks again at a new registration, at last after half a second.
+	wakes := int64(0)
+	pgtest.AtRest(t, "nothing wakes the waiter any more", func() int64 {
 		select {
 		case <-w.c:
-			continue
-		case <-time.After(700 * time.Millisecond):
+			wakes++
+		default:
 		}
-		return w
-	}
+		return wakes
+	})
+	return w
 }
 
 func heard(t *testing.T, w waiter) {
 	t.Helper()
 	for !w.Notified() {
-		select {
-		case <-w.c:
-		case <-time.After(time.Minute):
-			t.Fatal("the queues are not listened to")
-		}
+		pgtest.Receive(t, "the queues are listened to", w.c)
 	}
 }
 
 func receive(t *testing.T, w waiter) {
 	t.Helper()
-	select {
-	case <-w.c:
-	case <-time.After(time.Minute):
-		t.Fatal("nothing woke the waiter")
-	}
+	pgtest.Receive(t, "the waiter is woken", w.c)
 }
 
 // silent repeats what should not wake the waiter until it does not: the end of another database's transaction may wake it now and then,
@@ -196,16 +190,12 @@ func TestRegistrationsAreKeptAndWithdrawn(t *testing.T) {
 	// A registration that was lost comes back, with another token.
 	pgtest.Exec(t, d.Pool, "delete from ojs.waiter")
 	d.Eventually("the registration is back", "select exists (select from ojs.waiter where queue = 'a')")
-	for {
+	pgtest.Eventually(t, "a commit wakes the waiter", func() bool {
 		// The answer with the token may still be on its way when the row is seen.
 		pgtest.Exec(t, d.Pool, "select ojs.enqueue('x', p_queue => 'a')")
-		select {
-		case <-w.c:
-		case <-time.After(100 * time.Millisecond):
-			continue
-		}
-		break
-	}
+		return len(w.c) > 0
+	})
+	receive(t, w)
 
 	w.Close()
 	d.Eventually("the registration is withdrawn", "select not exists (select from ojs.waiter)")

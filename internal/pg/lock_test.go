@@ -2,6 +2,7 @@ package pg_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -60,11 +61,7 @@ func TestTenantsThatMeetLocksTakeTurns(t *testing.T) {
 	}
 	inLine := func(n int) {
 		t.Helper()
-		for deadline := time.Now().Add(time.Minute); db.InLine() != n; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%d in line, want %d", db.InLine(), n)
-			}
-		}
+		pgtest.Eventually(t, fmt.Sprint("in line are ", n), func() bool { return db.InLine() == n })
 	}
 	big, small := "big", "small"
 	const crowd = 60

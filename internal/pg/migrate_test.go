@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -277,16 +276,10 @@ func TestMigrateWaitsInTurns(t *testing.T) {
 		return n
 	}
 	before := refusals()
-	deadline := time.Now().Add(20 * time.Second)
-	for refusals() < before+3 {
-		if time.Now().After(deadline) {
-			t.Fatal("it does not give way")
-		}
-		if _, err := d.Service().Exec(t.Context(), "select ojs.enqueue('a')"); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	pgtest.Eventually(t, "it gives way three times", func() bool {
+		pgtest.Exec(t, d.Service(), "select ojs.enqueue('a')")
+		return refusals() >= before+3
+	})
 	select {
 	case err := <-done:
 		t.Fatalf("it ended before the transaction that was in its way: %v", err)
