@@ -58,11 +58,9 @@ func TestAClockThatPanicsGoesOn(t *testing.T) {
 	logger, panicked := panickyLog(log, "tick")
 	inBackground(t, New(db.Open(), nil, logger, 5*time.Millisecond).Run)
 	for _, queue := range []string{"first", "second"} {
-		const sql = "select ojs.enqueue('later', p_scheduled_at => now() + interval '10 milliseconds', p_queue => $1)"
-		if _, err := db.Pool.Exec(t.Context(), sql, queue); err != nil {
-			t.Fatal(err)
-		}
-		db.Eventually("the scheduled job is available", "select state = 'available' from ojs.job where queue = '"+queue+"'")
+		due(t, db, enqueueDue, queue)
+		db.Eventually("the scheduled job is available", "select state = 'available' from ojs.job where queue = $1", queue)
+		pgtest.Eventually(t, "the clock panics", panicked.Load)
 	}
 	wantLogged(t, log, panicked, "a mistake in tick")
 }

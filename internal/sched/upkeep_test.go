@@ -27,9 +27,7 @@ func keepsUp(t *testing.T, db *pgtest.DB, log *logs) {
 		stop()
 		running.Wait()
 	})
-	for listener.Backend() == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	connected(t, listener)
 }
 
 func TestUpkeepNoticesNewSettings(t *testing.T) {
@@ -119,12 +117,7 @@ func TestUpkeepSurvivesErrors(t *testing.T) {
 	}
 	log := &logs{}
 	keepsUp(t, db, log)
-	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(log.String(),
-		"the upkeep failed"); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the failure was not logged")
-		}
-	}
+	pgtest.Eventually(t, "the failure is logged", func() bool { return strings.Contains(log.String(), "the upkeep failed") })
 	if _, err := db.Pool.Exec(t.Context(), "alter function ojs.upkeep_away() rename to upkeep"); err != nil {
 		t.Fatal(err)
 	}
