@@ -184,7 +184,7 @@ func TestEachOfManyHasItsOwnResult(t *testing.T) {
 // Some of many are out of reach for the moment: the answer says when to send them again, and the log tells once.
 func TestSomeOfManyAreToBeSentAgain(t *testing.T) {
 	t.Parallel()
-	a := start(t, func(c *Config) { c.Limits.Query = time.Second })
+	a := start(t, func(c *Config) { c.Limits.Query = 2 * time.Second })
 	held := []string{a.push(`{"type":"a","args":[]}`), a.push(`{"type":"a","args":[]}`)}
 	free := a.push(`{"type":"a","args":[]}`)
 	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["default"],"count":3}`).want(200)
@@ -310,8 +310,7 @@ func TestLongPollWokenByACommit(t *testing.T) {
 		pgtest.Eventually(a.t, "the fetch sleeps", func() bool {
 			return a.count("select count(*) from ojs.waiter where queue = $1", queue) == 1
 		})
-		// Beyond the looks that follow a registration.
-		time.Sleep(time.Second)
+		pgtest.AtRest(t, "the looks that follow a registration are over", a.srv.dispatch.Statements)
 		tx, err := a.db.As("acme").Begin(context.Background())
 		if err != nil {
 			t.Fatal(err)
@@ -320,10 +319,8 @@ func TestLongPollWokenByACommit(t *testing.T) {
 		if err := tx.QueryRow(context.Background(), "select id from ojs.enqueue('sql.job', p_queue => $1)", queue).Scan(&id); err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case r := <-answers:
-			t.Fatalf("answered before the commit: %s", r.body)
-		case <-time.After(50 * time.Millisecond):
+		if pgtest.AtRest(t, "nobody looks", a.srv.dispatch.Statements); len(answers) > 0 {
+			t.Fatalf("answered before the commit: %s", (<-answers).body)
 		}
 		if err := tx.Commit(context.Background()); err != nil {
 			t.Fatal(err)
@@ -359,13 +356,13 @@ func TestHangUpWhileClaiming(t *testing.T) {
 	t.Parallel()
 	a := start(t)
 	id := a.push(`{"type":"a","args":[],"options":{"queue":"q"}}`)
-	// Holding the lane keeps the decision waiting for as long as we like.
+	// The decision can write no lease for as long as we like.
 	tx, err := a.pool.Begin(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.Background()) //nolint:errcheck // done already when the test passes
-	if _, err := tx.Exec(context.Background(), "select from ojs.lane for update"); err != nil {
+	if _, err := tx.Exec(context.Background(), "lock table ojs.lease in share mode"); err != nil {
 		t.Fatal(err)
 	}
 	noticed := make(chan struct{})
@@ -445,11 +442,11 @@ func TestServe(t *testing.T) {
 	t.Parallel()
 	// A wait longer than the read and write timeouts together must not break.
 	a := start(t, func(c *Config) {
-		c.Limits.Read, c.Limits.Write, c.Limits.Wait, c.Limits.Headers = 300*time.Millisecond, 300*time.Millisecond, time.Second, 1024
+		c.Limits.Read, c.Limits.Write, c.Limits.Wait, c.Limits.Headers = time.Second, time.Second, 2500*time.Millisecond, 1024
 	})
 	url, stop, done := serve(t, a)
 	a.url = url
-	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["q"],"wait_ms":1000}`).want(200).is(map[string]any{"jobs": []any{}})
+	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["q"],"wait_ms":2500}`).want(200).is(map[string]any{"jobs": []any{}})
 	a.do("GET", "/ready", "").want(200).is(map[string]any{"status": "ready"})
 
 	// A client that never finishes its request is cut off.
