@@ -222,6 +222,11 @@ func TestCronRequestsThatAreRefused(t *testing.T) {
 	if n := a.count("select count(*) from ojs.cron"); n != 0 {
 		t.Errorf("%d were registered", n)
 	}
+}
+
+func TestCronRequestsByNameThatAreRefused(t *testing.T) {
+	t.Parallel()
+	a := start(t)
 	a.do("POST", "/ojs/v1/cron", `{"name":"a","cron":"@daily","type":"a"}`).want(201)
 	a.do("PATCH", "/ojs/v1/cron/a", `{"type":"b"}`).want(422).is(map[string]any{"error.code": "unsupported", "error.details.field": "type"})
 	a.do("PATCH", "/ojs/v1/cron/a", `{"cron":"61 * * * *"}`).want(400)

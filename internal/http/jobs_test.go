@@ -241,34 +241,47 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-func TestTenantHeader(t *testing.T) {
+func ofMeta(meta string) string { return `{"type":"a","args":[],"queue":"shared","meta":` + meta + `}` }
+
+// The header names the tenant; meta shows it, unless nobody named one.
+func TestTheTenantOfANewJob(t *testing.T) {
 	t.Parallel()
 	a := start(t)
-	job := func(meta string) string { return `{"type":"a","args":[],"queue":"shared","meta":` + meta + `}` }
-
-	// The header names the tenant; meta shows it, unless nobody named one.
-	a.do("POST", "/ojs/v1/jobs", job(`{}`)).want(201).absent("job.meta.tenant_id")
-	acme := a.do("POST", "/ojs/v1/jobs", job(`{"k":1}`), "X-OJS-Tenant: acme").want(201).is(map[string]any{
+	a.do("POST", "/ojs/v1/jobs", ofMeta(`{}`)).want(201).absent("job.meta.tenant_id")
+	a.do("POST", "/ojs/v1/jobs", ofMeta(`{"k":1}`), "X-OJS-Tenant: acme").want(201).is(map[string]any{
 		"job.meta": map[string]any{"tenant_id": "acme", "k": 1},
 	})
-	a.do("POST", "/ojs/v1/jobs", job(`{}`), "X-OJS-Tenant-ID: globex").want(201).is(map[string]any{"job.meta.tenant_id": "globex"})
+	a.do("POST", "/ojs/v1/jobs", ofMeta(`{}`), "X-OJS-Tenant-ID: globex").want(201).is(map[string]any{"job.meta.tenant_id": "globex"})
 	a.do(
-		"POST", "/ojs/v1/jobs", job(`{"tenant_id":"acme"}`), "X-OJS-Tenant: acme",
+		"POST", "/ojs/v1/jobs", ofMeta(`{"tenant_id":"acme"}`), "X-OJS-Tenant: acme",
 	).want(201).is(map[string]any{"job.meta.tenant_id": "acme"})
-	a.do("POST", "/ojs/v1/jobs", job(`{"tenant_id":"initech"}`)).want(201).is(map[string]any{"job.meta.tenant_id": "initech"})
-	a.do("POST", "/ojs/v1/jobs/batch", `{"jobs":[`+job(`{}`)+`,`+job(`{"tenant_id":"acme"}`)+`]}`, "X-OJS-Tenant: acme").want(201).
-		is(map[string]any{"jobs.0.meta.tenant_id": "acme", "jobs.1.meta.tenant_id": "acme"})
+	a.do("POST", "/ojs/v1/jobs", ofMeta(`{"tenant_id":"initech"}`)).want(201).is(map[string]any{"job.meta.tenant_id": "initech"})
+	a.do("POST", "/ojs/v1/jobs/batch", `{"jobs":[`+ofMeta(`{}`)+`,`+ofMeta(`{"tenant_id":"acme"}`)+`]}`, "X-OJS-Tenant: acme").
+		want(201).is(map[string]any{"jobs.0.meta.tenant_id": "acme", "jobs.1.meta.tenant_id": "acme"})
 	if n := a.count("select count(*) from ojs.job where tenant_id = 'acme'"); n != 4 {
 		t.Errorf("acme has %d jobs, want 4", n)
 	}
 
-	mismatch := a.do("POST", "/ojs/v1/jobs", job(`{"tenant_id":"acme"}`), "X-OJS-Tenant: globex").want(400)
+	mismatch := a.do("POST", "/ojs/v1/jobs", ofMeta(`{"tenant_id":"acme"}`), "X-OJS-Tenant: globex").want(400)
 	mismatch.is(map[string]any{"error.code": "TENANT_MISMATCH", "error.tenant_id": "globex"})
-	a.do("POST", "/ojs/v1/jobs", job(`{}`), "X-OJS-Tenant: acme", "X-OJS-Tenant-ID: globex").want(400)
-	a.do("POST", "/ojs/v1/jobs", job(`{}`), "X-OJS-Tenant: acme", "X-OJS-Tenant: acme").want(400)
+	a.do("POST", "/ojs/v1/jobs", ofMeta(`{}`), "X-OJS-Tenant: acme", "X-OJS-Tenant-ID: globex").want(400)
+	a.do("POST", "/ojs/v1/jobs", ofMeta(`{}`), "X-OJS-Tenant: acme", "X-OJS-Tenant: acme").want(400)
 
-	// Reads, cancel, activate, ack, nack and heartbeat are scoped by it; a foreign id is an unknown one.
-	id := acme.text("job.id")
+	pgtest.Exec(t, a.pool, "select ojs.configure(p_tenant_required => true)")
+	a.do("POST", "/ojs/v1/jobs", ofMeta(`{}`)).want(422).is(map[string]any{
+		"error.code": "TENANT_REQUIRED", "error.details.field": "meta.tenant_id",
+	})
+	a.do("POST", "/ojs/v1/jobs", ofMeta(`{}`), "X-OJS-Tenant: acme").want(201)
+}
+
+// Reads, cancel, activate, ack, nack and heartbeat are scoped by the header; a foreign id is an unknown one.
+func TestTheTenantHeaderIsAScope(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	id := a.push(ofMeta(`{}`), "X-OJS-Tenant: acme")
+	for _, tenant := range []string{"acme", "globex", "_default"} {
+		a.push(ofMeta(`{}`), "X-OJS-Tenant: "+tenant)
+	}
 	a.do("GET", "/ojs/v1/jobs/"+id, "").want(200)
 	a.do("GET", "/ojs/v1/jobs/"+id, "", "X-OJS-Tenant: acme").want(200)
 	foreign := a.do("GET", "/ojs/v1/jobs/"+id, "", "X-OJS-Tenant: globex").want(404)
@@ -293,10 +306,14 @@ func TestTenantHeader(t *testing.T) {
 		"POST", "/ojs/v1/workers/heartbeat", `{"worker_id":"w1","active_jobs":["`+id+`"]}`, "X-OJS-Tenant: globex",
 	).want(200).is(map[string]any{"jobs_extended": []any{}})
 	a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+id+`"}`, "X-OJS-Tenant: acme").want(200)
-	a.do("GET", "/ojs/v1/queues/shared", "", "X-OJS-Tenant: acme").want(200).is(map[string]any{"queue.available": 3, "queue.completed": 1})
-	a.do("GET", "/ojs/v1/queues/shared", "").want(200).is(map[string]any{"queue.available": 6, "queue.completed": 1})
+	a.do("GET", "/ojs/v1/queues/shared", "", "X-OJS-Tenant: acme").want(200).is(map[string]any{"queue.available": 1, "queue.completed": 1})
+	a.do("GET", "/ojs/v1/queues/shared", "").want(200).is(map[string]any{"queue.available": 3, "queue.completed": 1})
+}
 
-	// One id in two tenants: a call without a tenant is told to name one.
+// One id in two tenants: a call without a tenant is told to name one.
+func TestAnIDOfTwoTenants(t *testing.T) {
+	t.Parallel()
+	a := start(t)
 	const twice = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
 	for _, tenant := range []string{"acme", "globex"} {
 		a.push(`{"type":"a","args":[],"id":"`+twice+`"}`, "X-OJS-Tenant: "+tenant)
@@ -305,15 +322,6 @@ func TestTenantHeader(t *testing.T) {
 		"error.code": "ambiguous_job", "error.details.field": "X-OJS-Tenant",
 	})
 	a.do("GET", "/ojs/v1/jobs/"+twice, "", "X-OJS-Tenant: globex").want(200)
-
-	// Where tenants are required.
-	if _, err := a.pool.Exec(context.Background(), "select ojs.configure(p_tenant_required => true)"); err != nil {
-		t.Fatal(err)
-	}
-	a.do("POST", "/ojs/v1/jobs", job(`{}`)).want(422).is(map[string]any{
-		"error.code": "TENANT_REQUIRED", "error.details.field": "meta.tenant_id",
-	})
-	a.do("POST", "/ojs/v1/jobs", job(`{}`), "X-OJS-Tenant: acme").want(201)
 }
 
 // The default tenant is left out of meta, whatever its name is.

@@ -76,7 +76,11 @@ func TestNamesInPathsMayBeEscaped(t *testing.T) {
 	if asked < 40 {
 		t.Errorf("only %d routes have a name", asked)
 	}
+}
 
+func TestEscapedNamesAreRead(t *testing.T) {
+	t.Parallel()
+	a := start(t)
 	a.do("POST", "/ojs/v1/workers/register", `{"worker_id":"a/b"}`).want(200)
 	a.do("GET", "/ojs/v1/admin/workers/a%2Fb", "").want(200).is(map[string]any{"id": "a/b"})
 	a.do("POST", "/ojs/v1/admin/workers/a%2Fb/quiet", "").want(200).is(map[string]any{"directive": "quiet"})
@@ -88,25 +92,18 @@ func TestNamesInPathsMayBeEscaped(t *testing.T) {
 	a.do("GET", "/ojs/v1/admin/tenants/acme%3Aeu/stats", "").want(200).is(map[string]any{"tenant_id": "acme:eu"})
 }
 
-func TestEveryRouteOfTheDocumentationIsThere(t *testing.T) {
-	t.Parallel()
-	a := start(t)
+// documented counts the routes of docs/http-api.md, and fails for those that are not there. Its table has `GET /a/{id}`, `/b` and
+// `.../{id}/c`, which is the path before it up to some slash, and then /{id}/c.
+func documented(t *testing.T, there func(methods []string, path string) bool) (routes int) {
+	t.Helper()
 	text, err := os.ReadFile("../../docs/http-api.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	paths := a.paths()
-	name := regexp.MustCompile(`\{[a-z]+\}`)
-	shape := func(path string) string { return regexp.MustCompile(`:[a-z]+`).ReplaceAllString(path, "{}") }
-	shapes := map[string][]string{}
-	for path, methods := range paths {
-		shapes[shape(path)] = methods
-	}
-	// The table has `GET /a/{id}`, `/b` and `.../{id}/c`, which is the path before it up to some slash, and then /{id}/c.
 	_, table, _ := strings.Cut(string(text), "\n## Routes\n")
 	table, _, _ = strings.Cut(table, "\n## ")
+	name := regexp.MustCompile(`\{[a-z]+\}`)
 	quoted := regexp.MustCompile("`([A-Z]+ )?(/[^` ]*|\\.\\.\\.[^` ]*)`|`([A-Z]+)`")
-	listed := 0
 	for line := range strings.Lines(table) {
 		if !strings.HasPrefix(line, "| `") {
 			continue
@@ -135,10 +132,8 @@ func TestEveryRouteOfTheDocumentationIsThere(t *testing.T) {
 				}
 				candidates = append(candidates, last+rest)
 			}
-			found := slices.IndexFunc(candidates, func(c string) bool {
-				return !slices.ContainsFunc(methods, func(m string) bool { return !slices.Contains(shapes[c], m) })
-			})
-			listed++
+			routes++
+			found := slices.IndexFunc(candidates, func(c string) bool { return there(methods, c) })
 			if found < 0 {
 				t.Errorf("there is no %s %s", methods, m[2])
 				continue
@@ -146,9 +141,28 @@ func TestEveryRouteOfTheDocumentationIsThere(t *testing.T) {
 			last = candidates[found]
 		}
 	}
+	return routes
+}
+
+func TestEveryRouteOfTheDocumentationIsThere(t *testing.T) {
+	t.Parallel()
+	parameter := regexp.MustCompile(`:[a-z]+`)
+	shapes := map[string][]string{}
+	for path, methods := range start(t).paths() {
+		shapes[parameter.ReplaceAllString(path, "{}")] = methods
+	}
+	listed := documented(t, func(methods []string, path string) bool {
+		return !slices.ContainsFunc(methods, func(m string) bool { return !slices.Contains(shapes[path], m) })
+	})
 	if listed < 60 {
 		t.Errorf("only %d routes were found in the documentation", listed)
 	}
+}
+
+func TestRoutesOfTwoNames(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	paths := a.paths()
 	for one, other := range map[string]string{"/ojs/v1/cron": "/ojs/v1/crons", "/ojs/v1/dead-letter": "/ojs/v1/admin/dead-letter"} {
 		for path, methods := range paths {
 			if rest, ok := strings.CutPrefix(path, one); ok && (rest == "" || rest[0] == '/') {

@@ -5,40 +5,60 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-func TestResults(t *testing.T) {
+// done completes a job with a result, and returns its id.
+func (a *api) done(options, result string) string {
+	a.t.Helper()
+	id := a.push(`{"type":"a","args":[]` + options + `}`)
+	a.fetchOne("default")
+	a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+id+`","result":`+result+`}`).want(200)
+	return id
+}
+
+// failed has a job fail for good, and returns its id.
+func (a *api) failed() string {
+	a.t.Helper()
+	id := a.push(`{"type":"a","args":[],"options":{"retry":{"max_attempts":1}}}`)
+	a.fetchOne("default")
+	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+id+`","error":{"message":"m","type":"T"}}`).want(200)
+	return id
+}
+
+func TestResultsAreAsTheyWereSent(t *testing.T) {
 	t.Parallel()
 	a := start(t)
-	done := func(options, result string) string {
-		t.Helper()
-		id := a.push(`{"type":"a","args":[]` + options + `}`)
-		a.fetchOne("default")
-		a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+id+`","result":`+result+`}`).want(200)
-		return id
-	}
-	plain := done("", `{"n": 1.50}`)
-	r := a.do("GET", "/ojs/v1/jobs/"+plain, "").want(200).is(map[string]any{
+	id := a.done("", `{"n": 1.50}`)
+	r := a.do("GET", "/ojs/v1/jobs/"+id, "").want(200).is(map[string]any{
 		"job.result.n": json.Number("1.50"), "job.result_size_bytes": 11,
 	}).present("job.result_stored_at", "job.result_expires_at")
 	if !strings.Contains(r.body, `"result":{"n": 1.50}`) {
 		t.Errorf("the result is not as it was sent: %s", r.body)
 	}
-	a.do("GET", "/ojs/v1/jobs/"+plain+"/result", "").want(200).is(map[string]any{
-		"job_id": plain, "state": "completed", "result.n": json.Number("1.50"), "result_size_bytes": 11,
+	a.do("GET", "/ojs/v1/jobs/"+id+"/result", "").want(200).is(map[string]any{
+		"job_id": id, "state": "completed", "result.n": json.Number("1.50"), "result_size_bytes": 11,
 	}).present("result_expires_at")
-	a.do("GET", "/ojs/v1/jobs/"+plain+"/result", "", "X-OJS-Tenant: acme").want(404)
+	a.do("GET", "/ojs/v1/jobs/"+id+"/result", "", "X-OJS-Tenant: acme").want(404)
 	a.do("GET", "/ojs/v1/jobs/01932a4e-0000-7000-8000-000000000000/result?wait=true", "").want(404)
 	a.do("GET", "/ojs/v1/jobs/what/result", "").want(404)
+	a.do("GET", "/ojs/v1/jobs/"+a.failed()+"/result", "").want(200).is(map[string]any{
+		"state": "discarded", "result": nil, "error.type": "T",
+	})
+}
 
+func TestResultsAreKeptAsLongAsTheirJobSays(t *testing.T) {
+	t.Parallel()
+	a := start(t)
 	for _, options := range []string{`,"options":{"result_ttl":0}`, `,"result_ttl":0`} {
-		gone := done(options, `5`)
+		gone := a.done(options, `5`)
 		a.do("GET", "/ojs/v1/jobs/"+gone, "").want(200).is(map[string]any{"job.state": "completed"}).absent("job.result")
 		a.do("GET", "/ojs/v1/jobs/"+gone+"/result", "").want(410).is(map[string]any{
 			"error.code": "RESULT_PRUNED", "error.retryable": false,
 		})
 	}
-	ever := done(`,"options":{"result_ttl":-1}`, `[7]`)
+	ever := a.done(`,"options":{"result_ttl":-1}`, `[7]`)
 	a.do("GET", "/ojs/v1/jobs/"+ever+"/result", "").want(200).is(map[string]any{"result.0": 7}).absent("result_expires_at")
 	for _, bad := range []string{`-2`, `1.5`, `"P7D"`, `315360001`, `[]`} {
 		a.do(
@@ -48,37 +68,47 @@ func TestResults(t *testing.T) {
 			"POST", "/ojs/v1/jobs", `{"type":"a","args":[],"result_ttl":`+bad+`}`,
 		).want(400).is(map[string]any{"error.details.field": "result_ttl"})
 	}
+}
 
-	failed := a.push(`{"type":"a","args":[],"options":{"retry":{"max_attempts":1}}}`)
-	a.fetchOne("default")
-	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+failed+`","error":{"message":"m","type":"T"}}`).want(200)
-	a.do("GET", "/ojs/v1/jobs/"+failed+"/result", "").want(200).is(map[string]any{"state": "discarded", "result": nil, "error.type": "T"})
-
+func TestResultsAreWaitedFor(t *testing.T) {
+	t.Parallel()
+	a := start(t)
 	open := a.push(`{"type":"a","args":[]}`)
-	if got := a.do("GET", "/ojs/v1/jobs/"+open+"/result", "").want(200).is(map[string]any{
+	path := "/ojs/v1/jobs/" + open + "/result"
+	if got := a.do("GET", path, "").want(200).is(map[string]any{
 		"state": "available", "result": nil,
 	}); got.header.Get("Retry-After") != "1" {
 		t.Error("nothing says to ask again")
 	}
-	a.do("GET", "/ojs/v1/jobs/"+open+"/result?wait=true&timeout=0", "").want(408).is(map[string]any{
+	a.do("GET", path+"?wait=true&timeout=0", "").want(408).is(map[string]any{
 		"error.code": "timeout", "error.retryable": true, "error.details.current_state": "available",
 	})
-	a.do("GET", "/ojs/v1/jobs/"+open+"/result?wait=maybe", "").want(400).is(map[string]any{"error.details.field": "wait"})
-	a.do("GET", "/ojs/v1/jobs/"+open+"/result?timeout=x", "").want(400).is(map[string]any{"error.details.field": "timeout"})
+	a.do("GET", path+"?wait=maybe", "").want(400).is(map[string]any{"error.details.field": "wait"})
+	a.do("GET", path+"?timeout=x", "").want(400).is(map[string]any{"error.details.field": "timeout"})
 	waited := make(chan *reply, 1)
 	go func() {
-		r, err := a.send(context.Background(), "GET", "/ojs/v1/jobs/"+open+"/result?wait=true&timeout=60", "")
+		r, err := a.send(context.Background(), "GET", path+"?wait=true&timeout=60", "")
 		if err != nil {
 			t.Error(err)
 		}
 		waited <- r
 	}()
+	pgtest.Eventually(t, "it is waited for", func() bool {
+		a.srv.endings.mu.Lock()
+		defer a.srv.endings.mu.Unlock()
+		return len(a.srv.endings.jobs) > 0
+	})
 	a.fetchOne("default")
 	a.do("POST", "/ojs/v1/workers/ack", `{"job_id":"`+open+`","result":"late"}`).want(200)
 	if r := <-waited; r != nil {
 		r.want(200).is(map[string]any{"result": "late"})
 	}
+}
 
+func TestResultsOfMany(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	plain, failed := a.done("", `{"n": 1.50}`), a.failed()
 	const unknown = "01932a4e-0000-7000-8000-000000000000"
 	list := a.do("POST", "/ojs/v1/jobs/results", `{"ids":["`+strings.Join([]string{plain, failed, unknown, plain}, `","`)+`"]}`).want(200)
 	list.is(map[string]any{

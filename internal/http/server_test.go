@@ -13,10 +13,10 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 )
 
+// Every answer carries them, whatever it answers.
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	a := start(t)
-	// Every answer carries them, whatever it answers.
 	for _, tc := range []struct {
 		method, path, body string
 		status             int
@@ -63,8 +63,12 @@ func TestHeaders(t *testing.T) {
 	if head.StatusCode != 200 || head.Header.Get("Content-Type") != kit.ContentType {
 		t.Errorf("HEAD answered %v", head)
 	}
+}
 
-	// A request id that can be echoed is.
+// A request id that can be echoed is.
+func TestRequestIDs(t *testing.T) {
+	t.Parallel()
+	a := start(t)
 	for id, echoed := range map[string]bool{
 		"req_client-1": true, strings.Repeat("x", 128): true, "~!@#$%^&*()": true, strings.Repeat("x", 129): false, "with space": false,
 		"": false, "ümlaut": false,
@@ -79,7 +83,11 @@ func TestHeaders(t *testing.T) {
 		}
 		wantErrorShape(r)
 	}
+}
 
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	a := start(t)
 	for version, status := range map[string]int{
 		"": 200, "1": 200, "1.0": 200, "1.0.0": 200, "1.0.0-rc.1": 200, "1.1": 422, "2.0": 422, "0.9": 422, "latest": 422, "1.0, 2.0": 422,
 	} {
@@ -89,7 +97,11 @@ func TestHeaders(t *testing.T) {
 		}
 		wantHeaders(r)
 	}
+}
 
+func TestMediaTypes(t *testing.T) {
+	t.Parallel()
+	a := start(t)
 	for media, status := range map[string]int{
 		"application/openjobspec+json": 201, "application/json": 201, "application/json; charset=utf-8": 201,
 		"Application/OpenJobSpec+JSON;charset=UTF-8": 201, "": 201,
