@@ -66,7 +66,7 @@ func (c *caller) call(method, path, body string, answer any) (status int, err er
 func TestStoppingUnderLoad(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	p := launch(t, []string{"DATABASE_URL=" + d.ServiceURL}, "serve", "--listen", "127.0.0.1:0", "--drain-delay", "2s")
+	p := launch(t, []string{"DATABASE_URL=" + d.ServiceURL}, "serve", "--listen", "127.0.0.1:0", "--drain-delay", "5s")
 	l := &load{t: t, base: p.find(`msg=serving address=(http://\S+)$`)}
 	for range 3 {
 		l.repeat("a producer", l.produce)
