@@ -113,7 +113,9 @@ CREATE TYPE ojs.ask AS (
 	starts integer[],
 	workers text[],
 	lease_ms integer[],
-	max_bytes bigint
+	max_bytes bigint,
+	strategy text,
+	weights jsonb
 );
 
 CREATE TYPE ojs.beat AS (
@@ -475,7 +477,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._ask(p_queues text[], p_counts integer[], p_worker_ids text[], p_timeouts_ms integer[], p_tenant text, p_max_bytes bigint) RETURNS ojs.ask
+CREATE FUNCTION ojs._ask(p_queues text[], p_counts integer[], p_worker_ids text[], p_timeouts_ms integer[], p_tenant text, p_max_bytes bigint, p_strategy text, p_weights jsonb) RETURNS ojs.ask
     LANGUAGE plpgsql
     AS $$
 declare
@@ -503,6 +505,11 @@ begin
     v_ask.workers := p_worker_ids;
     v_ask.lease_ms := p_timeouts_ms;
     v_ask.max_bytes := p_max_bytes;
+    if p_strategy is not null or p_weights is not null then
+        perform ojs._check_strategy(p_strategy, p_weights);
+        v_ask.strategy := p_strategy;
+        v_ask.weights := p_weights;
+    end if;
     v_ask.resting := '{}';
     v_ask.aside := false;
     if not v_trusted then
@@ -696,18 +703,21 @@ CREATE FUNCTION ojs._beside_all(p_ask ojs.ask, p_count integer) RETURNS ojs.deci
     LANGUAGE plpgsql
     AS $$
 declare
-    v_done ojs.decided := ojs._nothing();
-    v_n    int := cardinality(p_ask.queues);
-    v_left  int;
-    v_upto  int;
-    v_queue text;
-    v_ahead ojs.decided;
+    v_done    ojs.decided := ojs._nothing();
+    v_n       int := cardinality(p_ask.queues);
+    v_strict  boolean := v_n = 1 or p_ask.strategy is not distinct from 'strict';
+    v_weights int[] := ojs._queue_weights(p_ask);
+    v_left    int;
+    v_upto    int;
+    v_queue   text;
+    v_ahead   ojs.decided;
 begin
     -- Beside a decision there is no round over queues: from each its part, and then from each what is missing.
-    for v_turn in 1 .. case when v_n = 1 then 1 else 2 * v_n end loop
+    for v_turn in 1 .. case when v_strict then v_n else 2 * v_n end loop
         exit when cardinality(v_done.ids) = p_count or v_done.cut;
         v_left := p_count - cardinality(v_done.ids);
-        v_upto := case when v_turn >= v_n then p_count else p_count - v_left + ceil(v_left::numeric / (v_n - v_turn + 1)) end;
+        v_upto := case when v_strict or v_turn >= v_n then p_count else p_count - v_left
+            + ceil(v_left * v_weights[v_turn]::numeric / (select sum(w) from unnest(v_weights[v_turn:]) w)) end;
         v_queue := p_ask.queues[(v_turn - 1) % v_n + 1];
         if v_n > 1 and exists (select from ojs._turn_mark(v_queue) m where m.hi >= m.lo) then
             v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenant, p_ask.max_bytes - v_done.bytes);
@@ -1415,6 +1425,25 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._check_strategy(p_strategy text, p_weights jsonb) RETURNS void
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    if p_strategy = 'least-loaded' then
+        perform ojs._raise('OJ408', 'strategy least-loaded is not supported', '{"field": "strategy"}');
+    elsif p_strategy not in ('strict', 'round-robin', 'weighted') then
+        perform ojs._raise('OJ422', 'strategy must be strict, round-robin or weighted', '{"field": "strategy"}');
+    elsif jsonb_typeof(p_weights) <> 'object' then
+        perform ojs._raise('OJ422', 'weights must be an object: a weight for each queue', '{"field": "weights"}');
+    elsif exists (select from jsonb_each(p_weights) w
+            where case when jsonb_typeof(w.value) = 'number' then w.value::numeric not between 1 and 1000000 or w.value::numeric % 1 <> 0
+                else true end) then
+        perform ojs._raise('OJ422', 'weights must be integers between 1 and 1000000', '{"field": "weights"}',
+            'A queue that is to give no jobs is left out, or paused.');
+    end if;
+end;
+$$;
+
 CREATE FUNCTION ojs._check_tick(p_limit integer, p_stride_ms integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -1819,7 +1848,7 @@ CREATE FUNCTION ojs._dead_matching(p_tenant text, p_queue text, p_type text, p_e
       and (p_until is null or d.at < p_until)
 $$;
 
-CREATE FUNCTION ojs._decide(p_queues text[], p_count integer, p_tenant text, p_max_bytes bigint) RETURNS ojs.decided
+CREATE FUNCTION ojs._decide(p_ask ojs.ask, p_count integer) RETURNS ojs.decided
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1829,10 +1858,10 @@ declare
     v_more  boolean;
 begin
     -- Since this call began, a queue may have been paused, or dispatch held.
-    select ojs._open_queues(p_queues), array(select q.queue from unnest(p_queues) q(queue) cross join lateral ojs._turn_mark(q.queue) m
-        where m.hi >= m.lo or m.held > 0)
-    into p_queues, v_ahead;
-    if p_queues = '{}' then
+    select ojs._open_queues(p_ask.queues), array(select q.queue from unnest(p_ask.queues) q(queue)
+        cross join lateral ojs._turn_mark(q.queue) m where m.hi >= m.lo or m.held > 0)
+    into p_ask.queues, v_ahead;
+    if p_ask.queues = '{}' then
         return v_done;
     elsif v_ahead <> '{}' then
         -- What was decided ahead is decided again, with what came since.
@@ -1840,11 +1869,7 @@ begin
     end if;
     loop
         v_more := ojs._fold();
-        if cardinality(p_queues) = 1 then
-            v_done := ojs._serve_queue(p_queues[1], p_count, p_tenant, p_max_bytes, null, v_done);
-        else
-            v_done := ojs._serve_round(p_queues, p_count, p_tenant, p_max_bytes, v_done);
-        end if;
+        v_done := ojs._serve_queues(p_ask, p_count, v_done);
         -- Another fold may move cursors back to the jobs just locked, which are still available, and they would be decided twice.
         exit when v_done.ids <> '{}' or v_done.cut or not v_more or ojs.now() > v_until;
     end loop;
@@ -4061,6 +4086,22 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._next_queues(p_open integer[], p_times numeric[], p_weights integer[], p_count integer) RETURNS TABLE(q integer, jobs integer)
+    LANGUAGE sql STABLE
+    AS $$
+    -- No queue is behind by more than a step, so none of them is due more than its share and some. Where that is too few, the caller asks
+    -- again.
+    select d.q, count(*)::int
+    from (
+        select o.q, p_times[o.q] + (k - 1)::numeric / p_weights[o.q] as tag
+        from unnest(p_open) o(q)
+        cross join (select sum(p_weights[o.q]) as weight, count(*) as n from unnest(p_open) o(q)) s
+        cross join lateral generate_series(1, least(p_count, 1 + ceil(p_weights[o.q] * (p_count + 2 * s.n)::numeric / s.weight))::int) k
+        order by tag, o.q limit p_count
+    ) d
+    group by d.q order by min(d.tag), d.q
+$$;
+
 CREATE FUNCTION ojs._no_jobs(p_ask ojs.ask, p_cut boolean) RETURNS SETOF ojs._handed
     LANGUAGE sql STABLE
     AS $$
@@ -4824,9 +4865,28 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._queue_leads(p_weights integer[]) RETURNS numeric[]
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select array_agg(case when s.alike then 0 else (2 * w.q - 1)::numeric / (2 * cardinality(p_weights)) / w.weight end order by w.q)
+    from unnest(p_weights) with ordinality w(weight, q)
+    cross join (select min(w) = max(w) as alike from unnest(p_weights) w) s
+$$;
+
 CREATE FUNCTION ojs._queue_name(p_queue text) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $_$ select p_queue ~ '^[a-z0-9][a-z0-9.-]*$' and octet_length(p_queue) <= 128 $_$;
+
+CREATE FUNCTION ojs._queue_weights(p_ask ojs.ask) RETURNS integer[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    if p_ask.strategy is distinct from 'weighted' then
+        return array_fill(1, array[cardinality(p_ask.queues)]);
+    end if;
+    return array(select coalesce((p_ask.weights ->> q.queue)::int, 1) from unnest(p_ask.queues) with ordinality q(queue, n) order by q.n);
+end;
+$$;
 
 CREATE FUNCTION ojs._raise(p_sqlstate text, p_message text, p_detail jsonb DEFAULT NULL::jsonb, p_hint text DEFAULT NULL::text) RETURNS boolean
     LANGUAGE plpgsql
@@ -5659,6 +5719,23 @@ CREATE FUNCTION ojs._room(p_queue text, p_tenant text) RETURNS integer
     LANGUAGE sql STABLE
     AS $$ select null::int $$;
 
+CREATE FUNCTION ojs._rotate(p_queues text[], p_weights integer[], p_rev bigint, p_times numeric[], p_open integer[], p_now numeric) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    -- A queue that had no job begins anew: it keeps no credit.
+    v_times numeric[] := array(select case when t.q = any (p_open) then t.due else greatest(t.due, p_now + t.lead) end - p_now
+        from unnest(p_times, ojs._queue_leads(p_weights)) with ordinality t(due, lead, q) order by t.q);
+begin
+    if p_rev is null then
+        insert into ojs.rotation (queues, weights, rev, times) values (p_queues, p_weights, 1, v_times);
+    else
+        update ojs.rotation r set rev = r.rev + 1, times = v_times, used_at = ojs.now()
+        where r.queues = p_queues and r.weights = p_weights and r.rev = p_rev;
+    end if;
+end;
+$$;
+
 CREATE TABLE ojs.replay_rule (
     name text NOT NULL COLLATE pg_catalog."C",
     tenant_id text COLLATE pg_catalog."C",
@@ -5771,49 +5848,58 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._serve_round(p_queues text[], p_count integer, p_tenant text, p_max_bytes bigint, p_done ojs.decided) RETURNS ojs.decided
+CREATE FUNCTION ojs._serve_queues(p_ask ojs.ask, p_count integer, p_done ojs.decided) RETURNS ojs.decided
     LANGUAGE plpgsql
     AS $$
 declare
-    v_n        int := cardinality(p_queues);
-    v_rotation ojs.rotation;
-    v_first    int;
-    v_had      int := cardinality(p_done.ids);
-    v_before   int;
-    v_want     int;
-    v_got      int[] := array_fill(0, array[v_n]);
-    v_open     int[] := array(select generate_series(0, v_n - 1));
-    v_turns    int[] := '{}';
-    v_next     int;
-    v_q        int;
+    v_queue text;
 begin
-    select * into v_rotation from ojs.rotation r where r.queues = p_queues order by r.rev desc limit 1;
-    v_first := coalesce(v_rotation.next, 1);
+    if cardinality(p_ask.queues) > 1 and p_ask.strategy is distinct from 'strict' then
+        return ojs._serve_round(p_ask, p_count, p_done);
+    end if;
+    foreach v_queue in array p_ask.queues loop
+        p_done := ojs._serve_queue(v_queue, p_count, p_ask.tenant, p_ask.max_bytes, null, p_done);
+        exit when cardinality(p_done.ids) = p_count or p_done.cut;
+    end loop;
+    return p_done;
+end;
+$$;
+
+CREATE FUNCTION ojs._serve_round(p_ask ojs.ask, p_count integer, p_done ojs.decided) RETURNS ojs.decided
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_weights  int[] := ojs._queue_weights(p_ask);
+    v_rotation ojs.rotation;
+    v_times    numeric[];
+    v_open     int[] := array(select generate_series(1, cardinality(v_weights)));
+    v_tags     numeric[] := '{}';
+    v_from     int[] := '{}';
+    v_before   int;
+    v_got      int;
+    v_q        int;
+    v_want     int;
+begin
+    select * into v_rotation from ojs.rotation r where r.queues = p_ask.queues and r.weights = v_weights order by r.rev desc limit 1;
+    v_times := coalesce(v_rotation.times, ojs._queue_leads(v_weights));
     while cardinality(p_done.ids) < p_count and v_open <> '{}' and not p_done.cut loop
-        -- The q-th queue behind the first: each gets an equal part of what is left, the first ones one more.
-        foreach v_q in array v_open loop
+        for v_q, v_want in select * from ojs._next_queues(v_open, v_times, v_weights, p_count - cardinality(p_done.ids)) loop
             v_before := cardinality(p_done.ids);
-            v_want := ceil((p_count - v_before)::numeric / (cardinality(v_open) - array_position(v_open, v_q) + 1));
-            exit when v_want = 0 or p_done.cut;
-            p_done := ojs._serve_queue(p_queues[(v_first - 1 + v_q) % v_n + 1], v_before + v_want, p_tenant, p_max_bytes, null, p_done);
-            v_turns := v_turns || array(select (v_got[v_q + 1] + t) * v_n + v_q from generate_series(1,
-                cardinality(p_done.ids) - v_before) t);
-            v_got[v_q + 1] := v_got[v_q + 1] + cardinality(p_done.ids) - v_before;
-            if cardinality(p_done.ids) - v_before < v_want then
-                v_open[array_position(v_open, v_q)] := null;
+            p_done := ojs._serve_queue(p_ask.queues[v_q], v_before + v_want, p_ask.tenant, p_ask.max_bytes, null, p_done);
+            v_got := cardinality(p_done.ids) - v_before;
+            v_tags := v_tags || array(select v_times[v_q] + (k - 1)::numeric / v_weights[v_q] from generate_series(1, v_got) k);
+            v_from := v_from || array_fill(v_q, array[v_got]);
+            v_times[v_q] := v_times[v_q] + v_got::numeric / v_weights[v_q];
+            exit when p_done.cut;
+            if v_got < v_want then
+                v_open := array_remove(v_open, v_q);
             end if;
         end loop;
-        v_open := array_remove(v_open, null);
     end loop;
-    if v_turns <> '{}' then
-        -- One job of each queue in turn, and the next round begins behind the queue that had the last.
-        select p_done.ids[:v_had] || array_agg(g.id order by g.turn), p_done.places[:v_had] || array_agg(g.place order by g.turn),
-            (v_first + max(g.turn) % v_n) % v_n + 1
-        into p_done.ids, p_done.places, v_next from unnest(p_done.ids[v_had + 1:], p_done.places[v_had + 1:], v_turns) g(id, place, turn);
-        insert into ojs.rotation (queues, rev, next) select p_queues, 1, v_next where v_rotation.queues is null;
-        update ojs.rotation r set rev = r.rev + 1, next = v_next, used_at = ojs.now()
-        where r.queues = p_queues and r.rev = v_rotation.rev
-          and (r.next <> v_next or r.used_at < ojs.now() - interval '10 minutes');
+    if v_tags <> '{}' then
+        select array_agg(g.id order by g.tag, g.q), array_agg(g.place order by g.tag, g.q) into p_done.ids, p_done.places
+        from unnest(p_done.ids, p_done.places, v_tags, v_from) g(id, place, tag, q);
+        perform ojs._rotate(p_ask.queues, v_weights, v_rotation.rev, v_times, v_open, (select max(t) from unnest(v_tags) t));
     end if;
     return p_done;
 end;
@@ -6792,7 +6878,8 @@ begin
             order by r.n) filter (where not r.rests), '{}'),
         coalesce(array_agg(r.start order by r.n) filter (where not r.rests), '{}'), coalesce(array_agg(r.worker_id
             order by r.n) filter (where not r.rests), '{}'),
-        coalesce(array_agg(r.lease_ms order by r.n) filter (where not r.rests), '{}'), p_ask.max_bytes)::ojs.ask
+        coalesce(array_agg(r.lease_ms order by r.n) filter (where not r.rests), '{}'), p_ask.max_bytes, p_ask.strategy,
+        p_ask.weights)::ojs.ask
     from (select r.*, sum(r.jobs) filter (where not r.rests) over (order by r.n) - r.jobs + 1 as start from request r) r);
 end;
 $$;
@@ -7812,7 +7899,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs."fetch"(p_queues text[], p_count integer DEFAULT 1, p_worker_id text DEFAULT NULL::text, p_visibility_timeout_ms integer DEFAULT NULL::integer, p_tenant text DEFAULT NULL::text) RETURNS SETOF ojs.job
+CREATE FUNCTION ojs."fetch"(p_queues text[], p_count integer DEFAULT 1, p_worker_id text DEFAULT NULL::text, p_visibility_timeout_ms integer DEFAULT NULL::integer, p_tenant text DEFAULT NULL::text, p_strategy text DEFAULT NULL::text, p_weights jsonb DEFAULT NULL::jsonb) RETURNS SETOF ojs.job
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_bitmapscan TO 'off'
@@ -7833,12 +7920,13 @@ begin
         f.tenant_id, f.id, f.queue, f.type, f.priority, f.max_attempts, f.created_at, f.scheduled_at, f.expires_at, f.timeout_ms,
         f.visibility_timeout_ms, f.tags, f.args, f.meta, f.retry, f.options, f.extra
     from ojs.fetch_many(p_queues, array[p_count], array[p_worker_id],
-        array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end], p_tenant, true) f
+        array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end], p_tenant, true,
+        p_strategy => p_strategy, p_weights => p_weights) f
     where f.id is not null;
 end;
 $$;
 
-CREATE FUNCTION ojs.fetch_many(p_queues text[], p_counts integer[], p_worker_ids text[], p_visibility_timeouts_ms integer[], p_tenant text DEFAULT NULL::text, p_ahead boolean DEFAULT NULL::boolean, p_max_bytes bigint DEFAULT 16777216) RETURNS SETOF ojs._handed
+CREATE FUNCTION ojs.fetch_many(p_queues text[], p_counts integer[], p_worker_ids text[], p_visibility_timeouts_ms integer[], p_tenant text DEFAULT NULL::text, p_ahead boolean DEFAULT NULL::boolean, p_max_bytes bigint DEFAULT 16777216, p_strategy text DEFAULT NULL::text, p_weights jsonb DEFAULT NULL::jsonb) RETURNS SETOF ojs._handed
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_bitmapscan TO 'off'
@@ -7853,7 +7941,8 @@ CREATE FUNCTION ojs.fetch_many(p_queues text[], p_counts integer[], p_worker_ids
     AS $$
 declare
     c_waits constant int := 3;
-    v_ask   ojs.ask := ojs._ask(p_queues, p_counts, p_worker_ids, p_visibility_timeouts_ms, p_tenant, p_max_bytes);
+    v_ask   ojs.ask := ojs._ask(p_queues, p_counts, p_worker_ids, p_visibility_timeouts_ms, p_tenant, p_max_bytes, p_strategy,
+        p_weights);
     v_done  ojs.decided;
     v_got   int := 0;
     v_lane  boolean := false;
@@ -7875,7 +7964,7 @@ begin
                 continue when not v_ask.aside;
             end if;
             if v_lane then
-                v_done := ojs._decide(v_ask.queues, v_ask.count - v_got, v_ask.tenant, v_ask.max_bytes);
+                v_done := ojs._decide(v_ask, v_ask.count - v_got);
             else
                 v_done := ojs._beside_all(v_ask, v_ask.count - v_got);
             end if;
@@ -9548,8 +9637,9 @@ ALTER TABLE ojs.release ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
 
 CREATE TABLE ojs.rotation (
     queues text[] NOT NULL COLLATE pg_catalog."C",
+    weights integer[] NOT NULL,
     rev bigint NOT NULL,
-    next integer NOT NULL,
+    times numeric[] NOT NULL,
     used_at timestamp with time zone DEFAULT ojs.now() NOT NULL
 )
 WITH (vacuum_truncate=off);
@@ -9822,7 +9912,7 @@ ALTER TABLE ONLY ojs.replay_rule
     ADD CONSTRAINT replay_rule_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY ojs.rotation
-    ADD CONSTRAINT rotation_pkey PRIMARY KEY (queues, rev);
+    ADD CONSTRAINT rotation_pkey PRIMARY KEY (queues, weights, rev);
 
 ALTER TABLE ONLY ojs.schema_hash
     ADD CONSTRAINT schema_hash_pkey PRIMARY KEY (version);

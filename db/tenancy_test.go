@@ -212,7 +212,7 @@ func TestNoStatisticsOfTenantsData(t *testing.T) {
 
 // Everything that ojs_tenant may do, in full. Adding a line is a decision.
 var tenantMay = strings.Split(strings.TrimSpace(`
-execute ojs."fetch"(text[],integer,text,integer,text)
+execute ojs."fetch"(text[],integer,text,integer,text,text,jsonb)
 execute ojs._arrivals()
 execute ojs._attempts(integer,jsonb)
 execute ojs._default_tenant()

@@ -124,17 +124,20 @@ comment on column ojs.again.hi is 'The last one.';
 comment on column ojs.again.n is 'Tells apart ranges that begin with the same job.';
 
 create table ojs.rotation (
-    queues text[] collate "C" not null,
-    rev    bigint not null,
-    next   int not null,
+    queues  text[] collate "C" not null,
+    weights int[] not null,
+    rev     bigint not null,
+    times   numeric[] not null,
     used_at timestamptz not null default ojs.now(),
-    primary key (queues, rev)
+    primary key (queues, weights, rev)
 );
 create index rotation_used_idx on ojs.rotation (used_at);
-comment on table ojs.rotation is 'Where the round over several queues stands, per list of queues asked for.';
+comment on table ojs.rotation is 'Where the round over several queues stands, per list of queues asked for, and their weights.';
 comment on column ojs.rotation.queues is 'The queues in the order they were listed.';
+comment on column ojs.rotation.weights is 'Their weights, in step.';
 comment on column ojs.rotation.rev is 'Grows with each change; the highest counts.';
-comment on column ojs.rotation.next is 'Index (1-based) of the queue whose turn is next.';
+comment on column ojs.rotation.times is
+'When the next job of each is due, from when the last one was: a job of a queue of weight w takes 1 / w.';
 comment on column ojs.rotation.used_at is 'When a decision last moved it on. Lists that nobody asks for are forgotten some time after.';
 
 -- Callers who fetch few jobs each take them from here. If each decided for itself, they would wait for one another at the row of ojs.lane.

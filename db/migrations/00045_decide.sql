@@ -4,14 +4,8 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
-create type ojs.decided as (ids uuid[], places tid[], turns bigint[], bytes bigint, skimmed int, cut boolean);
-comment on type ojs.decided is
-'Jobs that the transaction has locked for its caller, in order: their ids, the places of their rows, their places in the order of all
-decisions (null: the next ones), their bytes in sum, how many rows were passed over, and whether it stopped early, so that there may be
-more.';
-
 -- +goose StatementBegin
-create function ojs._decide(p_queues text[], p_count int, p_tenant text, p_max_bytes bigint) returns ojs.decided
+create function ojs._decide(p_ask ojs.ask, p_count int) returns ojs.decided
 language plpgsql
 as $$
 declare
@@ -21,10 +15,10 @@ declare
     v_more  boolean;
 begin
     -- Since this call began, a queue may have been paused, or dispatch held.
-    select ojs._open_queues(p_queues), array(select q.queue from unnest(p_queues) q(queue) cross join lateral ojs._turn_mark(q.queue) m
-        where m.hi >= m.lo or m.held > 0)
-    into p_queues, v_ahead;
-    if p_queues = '{}' then
+    select ojs._open_queues(p_ask.queues), array(select q.queue from unnest(p_ask.queues) q(queue)
+        cross join lateral ojs._turn_mark(q.queue) m where m.hi >= m.lo or m.held > 0)
+    into p_ask.queues, v_ahead;
+    if p_ask.queues = '{}' then
         return v_done;
     elsif v_ahead <> '{}' then
         -- What was decided ahead is decided again, with what came since.
@@ -32,11 +26,7 @@ begin
     end if;
     loop
         v_more := ojs._fold();
-        if cardinality(p_queues) = 1 then
-            v_done := ojs._serve_queue(p_queues[1], p_count, p_tenant, p_max_bytes, null, v_done);
-        else
-            v_done := ojs._serve_round(p_queues, p_count, p_tenant, p_max_bytes, v_done);
-        end if;
+        v_done := ojs._serve_queues(p_ask, p_count, v_done);
         -- Another fold may move cursors back to the jobs just locked, which are still available, and they would be decided twice.
         exit when v_done.ids <> '{}' or v_done.cut or not v_more or ojs.now() > v_until;
     end loop;
@@ -45,10 +35,10 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._decide(text[], int, text, bigint) is
-'The next p_count jobs of the queues (unpaused ones, each once), of one tenant or of all, locked and in fair order, of at most
-p_max_bytes in sum but one at least. Their tenants have been charged. Stops early (cut) for the bytes, when it has passed over 20000 rows
-of jobs that ended, and when more has committed than can be taken in at once, because others wait. Only under the row of ojs.lane.';
+comment on function ojs._decide(ojs.ask, int) is
+'The next p_count jobs for what a FETCH asks for, locked and in fair order, of at most its max_bytes in sum but one at least. Their
+tenants have been charged. Stops early (cut) for the bytes, when it has passed over 20000 rows of jobs that ended, and when more has
+committed than can be taken in at once, because others wait. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
 create function ojs._nothing() returns ojs.decided
@@ -211,59 +201,6 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._with_picks(ojs.decided, ojs.picks, int) is 'What is decided, and the picks that are locked behind it.';
-
--- +goose StatementBegin
-create function ojs._serve_round(p_queues text[], p_count int, p_tenant text, p_max_bytes bigint, p_done ojs.decided) returns ojs.decided
-language plpgsql
-as $$
-declare
-    v_n        int := cardinality(p_queues);
-    v_rotation ojs.rotation;
-    v_first    int;
-    v_had      int := cardinality(p_done.ids);
-    v_before   int;
-    v_want     int;
-    v_got      int[] := array_fill(0, array[v_n]);
-    v_open     int[] := array(select generate_series(0, v_n - 1));
-    v_turns    int[] := '{}';
-    v_next     int;
-    v_q        int;
-begin
-    select * into v_rotation from ojs.rotation r where r.queues = p_queues order by r.rev desc limit 1;
-    v_first := coalesce(v_rotation.next, 1);
-    while cardinality(p_done.ids) < p_count and v_open <> '{}' and not p_done.cut loop
-        -- The q-th queue behind the first: each gets an equal part of what is left, the first ones one more.
-        foreach v_q in array v_open loop
-            v_before := cardinality(p_done.ids);
-            v_want := ceil((p_count - v_before)::numeric / (cardinality(v_open) - array_position(v_open, v_q) + 1));
-            exit when v_want = 0 or p_done.cut;
-            p_done := ojs._serve_queue(p_queues[(v_first - 1 + v_q) % v_n + 1], v_before + v_want, p_tenant, p_max_bytes, null, p_done);
-            v_turns := v_turns || array(select (v_got[v_q + 1] + t) * v_n + v_q from generate_series(1,
-                cardinality(p_done.ids) - v_before) t);
-            v_got[v_q + 1] := v_got[v_q + 1] + cardinality(p_done.ids) - v_before;
-            if cardinality(p_done.ids) - v_before < v_want then
-                v_open[array_position(v_open, v_q)] := null;
-            end if;
-        end loop;
-        v_open := array_remove(v_open, null);
-    end loop;
-    if v_turns <> '{}' then
-        -- One job of each queue in turn, and the next round begins behind the queue that had the last.
-        select p_done.ids[:v_had] || array_agg(g.id order by g.turn), p_done.places[:v_had] || array_agg(g.place order by g.turn),
-            (v_first + max(g.turn) % v_n) % v_n + 1
-        into p_done.ids, p_done.places, v_next from unnest(p_done.ids[v_had + 1:], p_done.places[v_had + 1:], v_turns) g(id, place, turn);
-        insert into ojs.rotation (queues, rev, next) select p_queues, 1, v_next where v_rotation.queues is null;
-        update ojs.rotation r set rev = r.rev + 1, next = v_next, used_at = ojs.now()
-        where r.queues = p_queues and r.rev = v_rotation.rev
-          and (r.next <> v_next or r.used_at < ojs.now() - interval '10 minutes');
-    end if;
-    return p_done;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._serve_round(text[], int, text, bigint, ojs.decided) is
-'Adds jobs of several queues to p_done until it has p_count: one of each in turn, from where the last decision over the same queues
-stopped.';
 
 -- +goose StatementBegin
 create function ojs._look_again(p_tenants text[], p_ids uuid[]) returns void

@@ -11,29 +11,20 @@ comment on view ojs._handed is
 rows have no job: with a worker_id, that worker is to get nothing (ojs.direct_worker); with request 0, the call stopped early, and
 there may be more.';
 
-create type ojs.ask as (
-    queues text[], count int, tenant text, aside boolean, resting text[], requests int[], starts int[], workers text[], lease_ms int[],
-        max_bytes bigint
-);
-comment on type ojs.ask is
-'What a FETCH asks for: queues that are not paused; how many jobs in sum; of which tenant (null: of all); whether the caller must not
-hold up decisions; workers that are to get nothing; and of the others in step the number of the request, its first place, its worker,
-and its lease in milliseconds (0: the job''s own).';
-
 -- fetch_many: one decision for several FETCH requests over the same queues. Locks jobs decided ahead; else ojs.lane until the end of the
 -- transaction, and then jobs; all with skip locked but the lane. Writes ojs.job, ojs.lease, the state of fairness (00013), ojs.timer for
 -- jobs that are locked, and beside decisions ojs.journal.
 -- +goose StatementBegin
 create function ojs.fetch_many(
     p_queues text[], p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_tenant text default null,
-        p_ahead boolean default null,
-    p_max_bytes bigint default 16777216
+    p_ahead boolean default null, p_max_bytes bigint default 16777216, p_strategy text default null, p_weights jsonb default null
 ) returns setof ojs._handed
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     c_waits constant int := 3;
-    v_ask   ojs.ask := ojs._ask(p_queues, p_counts, p_worker_ids, p_visibility_timeouts_ms, p_tenant, p_max_bytes);
+    v_ask   ojs.ask := ojs._ask(p_queues, p_counts, p_worker_ids, p_visibility_timeouts_ms, p_tenant, p_max_bytes, p_strategy,
+        p_weights);
     v_done  ojs.decided;
     v_got   int := 0;
     v_lane  boolean := false;
@@ -55,7 +46,7 @@ begin
                 continue when not v_ask.aside;
             end if;
             if v_lane then
-                v_done := ojs._decide(v_ask.queues, v_ask.count - v_got, v_ask.tenant, v_ask.max_bytes);
+                v_done := ojs._decide(v_ask, v_ask.count - v_got);
             else
                 v_done := ojs._beside_all(v_ask, v_ask.count - v_got);
             end if;
@@ -75,7 +66,7 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.fetch_many(text[], int[], text[], int[], text, boolean, bigint) is
+comment on function ojs.fetch_many(text[], int[], text[], int[], text, boolean, bigint, text, jsonb) is
 'One decision for several FETCH requests over the same queues: p_counts[n] jobs for worker p_worker_ids[n] under a lease of
 p_visibility_timeouts_ms[n] (0, empty text: none given; the counts sum to 10000 at most). Each row names its request; the order is that of
 ojs.fetch, and the last requests get fewer, or none. Requests of workers that are to get nothing (ojs.direct_worker) are left out: for
@@ -88,7 +79,7 @@ one job each. What fewer than asked proves is said at ojs.fetch. Commit at once.
 -- +goose StatementBegin
 create function ojs.fetch(
     p_queues text[], p_count int default 1, p_worker_id text default null, p_visibility_timeout_ms int default null,
-        p_tenant text default null
+    p_tenant text default null, p_strategy text default null, p_weights jsonb default null
 ) returns setof ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -100,28 +91,30 @@ begin
         f.tenant_id, f.id, f.queue, f.type, f.priority, f.max_attempts, f.created_at, f.scheduled_at, f.expires_at, f.timeout_ms,
         f.visibility_timeout_ms, f.tags, f.args, f.meta, f.retry, f.options, f.extra
     from ojs.fetch_many(p_queues, array[p_count], array[p_worker_id],
-        array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end], p_tenant, true) f
+        array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end], p_tenant, true,
+        p_strategy => p_strategy, p_weights => p_weights) f
     where f.id is not null;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.fetch(text[], int, text, int, text) is
+comment on function ojs.fetch(text[], int, text, int, text, text, jsonb) is
 'Hands out up to p_count jobs (1 to 10000) of the queues and returns them in fair order (ojs-core section 7.2): highest effective priority
-of a queue first, within it tenants by weight, within a tenant first in first out; over several queues one from each per turn. Each is
-active from then on, attempt counted, under a lease of p_visibility_timeout_ms (else the job''s own, else 30000 ms) that heartbeats
-extend, but never beyond the job''s timeout_ms. p_tenant: that tenant''s jobs only; a tenant''s login role always its own. A worker that
-drains or was told to rest (ojs.direct_worker) gets none. The jobs are the caller''s when its transaction commits. Callers of one queue
-take from what one of them has decided ahead, so they need not wait for each other; a priority, a pause, a weight or a tenant that comes
-acts on the next call all the same. Fewer than asked: no eligible job had committed before the call began, other than one that somebody
-had locked when its turn came (the tick has it looked at again after a second), or the jobs have 16 MiB, or 20000 rows of ended jobs lay
-in the way, or thousands of statements had committed since the last decision (the next call goes on behind them). A caller may stay in its
-transaction: others then go on within a second, by what their tenants are owed as far as is known, and the session is ended when it idles
-for 10 seconds while it keeps decisions waiting. Needs read committed. Raises invalid_request, unsupported,
+of a queue first, within it tenants by weight, within a tenant first in first out. Over several queues by p_strategy: round-robin (one from
+each in turn, the default), weighted (by p_weights, such as {"mail": 3}; 1 for those not in it, 1 to 1000000), strict (in the order listed:
+later ones get what is left). Each is active from then on, attempt counted, under a lease of p_visibility_timeout_ms (else the job''s own,
+else 30000 ms) that heartbeats extend, but never beyond the job''s timeout_ms. p_tenant: that tenant''s jobs only; a tenant''s login role
+always its own. A worker that drains or was told to rest (ojs.direct_worker) gets none. The jobs are the caller''s when its transaction
+commits. Callers of one queue take from what one of them has decided ahead, so they need not wait for each other; a priority, a pause, a
+weight or a tenant that comes acts on the next call all the same. Fewer than asked: no eligible job had committed before the call began,
+other than one that somebody had locked when its turn came (the tick has it looked at again after a second), or the jobs have 16 MiB, or
+20000 rows of ended jobs lay in the way, or thousands of statements had committed since the last decision (the next call goes on behind
+them). A caller may stay in its transaction: others then go on within a second, by what their tenants are owed as far as is known, and the
+session is ended when it idles for 10 seconds while it keeps decisions waiting. Needs read committed. Raises invalid_request, unsupported,
 TENANT_ACCESS_DENIED; backend_unavailable after a restore into another cluster until ojs.rebuild.';
 
 -- +goose StatementBegin
 create function ojs._ask(p_queues text[], p_counts int[], p_worker_ids text[], p_timeouts_ms int[], p_tenant text,
-    p_max_bytes bigint) returns ojs.ask
+    p_max_bytes bigint, p_strategy text, p_weights jsonb) returns ojs.ask
 language plpgsql
 as $$
 declare
@@ -149,6 +142,11 @@ begin
     v_ask.workers := p_worker_ids;
     v_ask.lease_ms := p_timeouts_ms;
     v_ask.max_bytes := p_max_bytes;
+    if p_strategy is not null or p_weights is not null then
+        perform ojs._check_strategy(p_strategy, p_weights);
+        v_ask.strategy := p_strategy;
+        v_ask.weights := p_weights;
+    end if;
     v_ask.resting := '{}';
     v_ask.aside := false;
     if not v_trusted then
@@ -167,7 +165,8 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._ask(text[], int[], text[], int[], text, bigint) is 'What a FETCH asks for, once it may ask. Raises why not.';
+comment on function ojs._ask(text[], int[], text[], int[], text, bigint, text, jsonb) is
+'What a FETCH asks for, once it may ask. Raises why not.';
 
 -- +goose StatementBegin
 create function ojs._open_queues(p_queues text[]) returns text[]
@@ -251,7 +250,8 @@ begin
             order by r.n) filter (where not r.rests), '{}'),
         coalesce(array_agg(r.start order by r.n) filter (where not r.rests), '{}'), coalesce(array_agg(r.worker_id
             order by r.n) filter (where not r.rests), '{}'),
-        coalesce(array_agg(r.lease_ms order by r.n) filter (where not r.rests), '{}'), p_ask.max_bytes)::ojs.ask
+        coalesce(array_agg(r.lease_ms order by r.n) filter (where not r.rests), '{}'), p_ask.max_bytes, p_ask.strategy,
+        p_ask.weights)::ojs.ask
     from (select r.*, sum(r.jobs) filter (where not r.rests) over (order by r.n) - r.jobs + 1 as start from request r) r);
 end;
 $$;

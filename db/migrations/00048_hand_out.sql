@@ -123,18 +123,21 @@ create function ojs._beside_all(p_ask ojs.ask, p_count int) returns ojs.decided
 language plpgsql
 as $$
 declare
-    v_done ojs.decided := ojs._nothing();
-    v_n    int := cardinality(p_ask.queues);
-    v_left  int;
-    v_upto  int;
-    v_queue text;
-    v_ahead ojs.decided;
+    v_done    ojs.decided := ojs._nothing();
+    v_n       int := cardinality(p_ask.queues);
+    v_strict  boolean := v_n = 1 or p_ask.strategy is not distinct from 'strict';
+    v_weights int[] := ojs._queue_weights(p_ask);
+    v_left    int;
+    v_upto    int;
+    v_queue   text;
+    v_ahead   ojs.decided;
 begin
     -- Beside a decision there is no round over queues: from each its part, and then from each what is missing.
-    for v_turn in 1 .. case when v_n = 1 then 1 else 2 * v_n end loop
+    for v_turn in 1 .. case when v_strict then v_n else 2 * v_n end loop
         exit when cardinality(v_done.ids) = p_count or v_done.cut;
         v_left := p_count - cardinality(v_done.ids);
-        v_upto := case when v_turn >= v_n then p_count else p_count - v_left + ceil(v_left::numeric / (v_n - v_turn + 1)) end;
+        v_upto := case when v_strict or v_turn >= v_n then p_count else p_count - v_left
+            + ceil(v_left * v_weights[v_turn]::numeric / (select sum(w) from unnest(v_weights[v_turn:]) w)) end;
         v_queue := p_ask.queues[(v_turn - 1) % v_n + 1];
         if v_n > 1 and exists (select from ojs._turn_mark(v_queue) m where m.hi >= m.lo) then
             v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenant, p_ask.max_bytes - v_done.bytes);

@@ -46,6 +46,16 @@ func edges() map[string][]Fetch {
 	for _, name := range spellings(255) {
 		add("workers", Fetch{Queues: q, Count: 1, WorkerID: name})
 	}
+	for _, strategy := range []string{"", "strict", "round-robin", "weighted", "least-loaded", "Strict", "strict ", "round_robin"} {
+		add("strategies", Fetch{Queues: q, Count: 1, Strategy: strategy})
+	}
+	for _, weights := range []string{
+		`{}`, `[]`, `null`, `1`, `{"q": 1}`, `{"q": 0}`, `{"q": -1}`, `{"q": 1.0}`, `{"q": 1.5}`, `{"q": "1"}`, `{"q": null}`, `{"q": 1e3}`,
+		`{"q": 1000000}`, `{"q": 1000001}`, `{"q": 99999999999999999999}`, `{"other": 1}`, `{"other": 0}`, `{"Not a name": 1}`,
+		`{"q": {"q": 1}}`,
+	} {
+		add("weights", Fetch{Queues: q, Count: 1, Strategy: "weighted", Weights: weights})
+	}
 	return all
 }
 
@@ -60,11 +70,13 @@ func TestWhatIsAcceptableIsAcceptedBySQL(t *testing.T) {
 				continue
 			}
 			acceptable++
-			p := part{g: &group{queues: f.Queues, tenant: f.Tenant}, requests: []*request{{Fetch: f}}}
+			key := groupKey{strategy: f.Strategy, weights: f.Weights}
+			p := part{g: &group{key: key, queues: f.Queues, tenant: f.Tenant}, requests: []*request{{Fetch: f}}}
 			var accepted bool
 			err := db.Pool.QueryRow(t.Context(), `
 				select ojs._well_asked($1, $2, $3, $4, 1) is true and ($5::text is null or ojs._tenant_valid($5))
-					and not exists (select from unnest($1) q where ojs._queue_name(q) is not true)`, p.arguments()...).Scan(&accepted)
+					and not exists (select from unnest($1) q where ojs._queue_name(q) is not true)
+					and ojs._check_strategy($6, $7)::text = ''`, p.arguments()...).Scan(&accepted)
 			if err != nil || !accepted {
 				asked, _ := json.Marshal(f)
 				t.Errorf("%s: SQL refuses %s (%v)", kind, asked, err)

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"container/list"
 	"context"
+	"encoding/json"
 	"strconv"
 	"strings"
 	"time"
@@ -20,6 +21,8 @@ type Fetch struct {
 	WorkerID            string  // empty: it gave none
 	VisibilityTimeoutMs int     // 0: the job's own, or the default
 	Tenant              *string // that tenant's jobs only
+	Strategy            string  // between queues, as ojs.fetch takes it; empty: its default
+	Weights             string  // of queues, a JSON object; empty: none
 	Wait                time.Duration
 }
 
@@ -38,9 +41,9 @@ type request struct {
 	err  error
 }
 
-type groupKey struct{ queues, tenant string }
+type groupKey struct{ queues, tenant, strategy, weights string }
 
-// group are the requests that one call of ojs.fetch_many can serve: same queues, same tenant.
+// group are the requests that one call of ojs.fetch_many can serve: same queues, taken in the same way, same tenant.
 type group struct {
 	d       *Dispatcher
 	key     groupKey
@@ -172,7 +175,7 @@ func (g *group) tidy() {
 }
 
 func (d *Dispatcher) groupOf(f *Fetch) *group {
-	key := groupKey{queues: strings.Join(f.Queues, ",")}
+	key := groupKey{queues: strings.Join(f.Queues, ","), strategy: f.Strategy, weights: f.Weights}
 	if f.Tenant != nil {
 		key.tenant = *f.Tenant
 	}
@@ -197,6 +200,7 @@ const (
 	maxWorkerID   = 255
 	minVisibility = 1000
 	maxVisibility = 7 * 24 * 3600 * 1000
+	maxWeight     = 1_000_000
 )
 
 // acceptable reports whether SQL surely accepts the request. SQL refuses; this only keeps requests that may be refused out of decisions
@@ -216,5 +220,26 @@ func (f *Fetch) acceptable() bool {
 			return false
 		}
 	}
-	return f.Tenant == nil || names.Tenant.MatchString(*f.Tenant)
+	if f.Tenant != nil && !names.Tenant.MatchString(*f.Tenant) {
+		return false
+	}
+	switch f.Strategy {
+	case "", "strict", "round-robin", "weighted":
+		return f.Weights == "" || acceptableWeights(f.Weights)
+	default:
+		return false
+	}
+}
+
+func acceptableWeights(text string) bool {
+	var weights map[string]int32
+	if json.Unmarshal([]byte(text), &weights) != nil || weights == nil {
+		return false
+	}
+	for _, weight := range weights {
+		if weight < 1 || weight > maxWeight {
+			return false
+		}
+	}
+	return true
 }

@@ -27,7 +27,7 @@ type statements struct {
 // madeJob takes what became of the nth job that was sent.
 type madeJob = func(n int, job sqlcgen.OjsJob, err error)
 
-const fetchMany = "select request, " + pg.JobColumns + " from ojs.fetch_many($1, $2, $3, $4, $5)"
+const fetchMany = "select request, " + pg.JobColumns + " from ojs.fetch_many($1, $2, $3, $4, $5, p_strategy => $6, p_weights => $7)"
 
 // fetchMany decides for several groups in one transaction. No job is handed out before it has committed.
 func (d *Dispatcher) fetchMany(ctx context.Context, parts []*part) error {
@@ -64,7 +64,15 @@ func (p *part) arguments() []any {
 	for i, r := range p.requests {
 		counts[i], workers[i], timeouts[i] = int32(r.Count), r.WorkerID, int32(r.VisibilityTimeoutMs)
 	}
-	return []any{p.g.queues, counts, workers, timeouts, p.g.tenant}
+	return []any{p.g.queues, counts, workers, timeouts, p.g.tenant, present(p.g.key.strategy), present(p.g.key.weights)}
+}
+
+// present is null for a text that is not given.
+func present(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
 }
 
 // Columns of fetchMany that tell rows without a job apart.

@@ -330,13 +330,17 @@ func TestMalformed(t *testing.T) {
 		},
 		{
 			name: "fetch, strategy empty", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"strategy":""}`,
-			field: "strategy", status: 422,
+			field: "strategy", status: 400,
 		},
 		{
-			name: "fetch, strategy not served", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"strategy":"weighted"}`,
+			name: "fetch, strategy not served", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"strategy":"least-loaded"}`,
 			field: "strategy", status: 422,
 		},
-		{name: "fetch, weights", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"weights":{"a":1}}`, field: "weights", status: 422},
+		{name: "fetch, weight 0", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"weights":{"a":0}}`, field: "weights", status: 422},
+		{
+			name: "fetch, weights in a list", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"weights":[1]}`,
+			field: "weights", status: 400,
+		},
 		{
 			name: "fetch, two tenants", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"]}`, header: "X-OJS-Tenant: a\nX-OJS-Tenant: b",
 			field: "X-OJS-Tenant", status: 400,

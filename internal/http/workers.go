@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -32,16 +33,16 @@ func (s *Server) workerRoutes() []kit.Route {
 const maxFetchQueues = 100
 
 type fetchRequest struct {
-	Queues              []string    `json:"queues" check:"required,name"`
-	WorkerID            string      `json:"worker_id" check:"name"`
-	Count               int32       `json:"count" check:"1..1000"`
-	VisibilityTimeoutMs int32       `json:"visibility_timeout_ms" check:"1.."`
-	Strategy            *string     `json:"strategy"`
-	Weights             *kit.Object `json:"weights"`
-	WaitMs              *int32      `json:"wait_ms" check:"0.."`
+	Queues              []string        `json:"queues" check:"required,name"`
+	WorkerID            string          `json:"worker_id" check:"name"`
+	Count               int32           `json:"count" check:"1..1000"`
+	VisibilityTimeoutMs int32           `json:"visibility_timeout_ms" check:"1.."`
+	Strategy            string          `json:"strategy" check:"name"`
+	Weights             json.RawMessage `json:"weights" check:"object"`
+	WaitMs              *int32          `json:"wait_ms" check:"0.."`
 }
 
-// Check takes each queue once, and refuses other orders of queues than ours.
+// Check takes each queue once. What a strategy and weights may be is said in SQL.
 func (r *fetchRequest) Check(o *kit.Object) {
 	if o.Err() == nil && (len(r.Queues) < 1 || len(r.Queues) > maxFetchQueues) {
 		o.Fail(kit.Invalid("queues", "must hold between 1 and %d names", maxFetchQueues))
@@ -52,13 +53,6 @@ func (r *fetchRequest) Check(o *kit.Object) {
 		seen[queue] = true
 		return again
 	})
-	if r.Strategy != nil && *r.Strategy != "round-robin" {
-		o.Fail(kit.Refuse(kit.CodeUnsupported, "strategy",
-			"strategy %q is not supported; this server takes queues round-robin", kit.Clip(*r.Strategy)))
-	}
-	if r.Weights != nil {
-		o.Fail(kit.Refuse(kit.CodeUnsupported, "weights", "weights of queues are not supported; this server takes queues round-robin"))
-	}
 }
 
 func (s *Server) fetch(c echo.Context) error {
@@ -72,7 +66,7 @@ func (s *Server) fetch(c echo.Context) error {
 	}
 	jobs, err := s.dispatch.Fetch(c.Request().Context(), dispatch.Fetch{
 		Queues: req.Queues, Count: int(req.Count), WorkerID: req.WorkerID, VisibilityTimeoutMs: int(req.VisibilityTimeoutMs),
-		Tenant: kit.Scope(c), Wait: wait,
+		Tenant: kit.Scope(c), Wait: wait, Strategy: req.Strategy, Weights: string(req.Weights),
 	})
 	if err != nil {
 		return err

@@ -22,6 +22,31 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
+// The example of fair scheduling section 5.2, with the weights in the answer, and beside requests that go over the same queues otherwise.
+func TestFetchByStrategy(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	for _, queue := range []string{"critical", "default", "low"} {
+		for range 12 {
+			a.push(`{"type":"a","args":[],"options":{"queue":"` + queue + `"}}`)
+		}
+	}
+	const queues = `{"queues":["critical","default","low"],"count":8`
+	for _, c := range []struct{ more, want string }{
+		{`}`, "cdlcdlcd"},
+		{`,"strategy":"weighted","weights":{"critical":5,"default":2,"low":1}}`, "ccdccdcl"},
+		{`,"strategy":"strict"}`, "ccccdddd"},
+	} {
+		got := ""
+		for _, job := range a.do("POST", "/ojs/v1/workers/fetch", queues+c.more).want(200).get("jobs").([]any) {
+			got += job.(map[string]any)["queue"].(string)[:1]
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, want %s", c.more, got, c.want)
+		}
+	}
+}
+
 func TestFetchAckShapes(t *testing.T) {
 	t.Parallel()
 	a := start(t)

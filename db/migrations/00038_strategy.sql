@@ -1,0 +1,181 @@
+-- +goose Up
+-- Between queues: which of the queues that a FETCH names has the next job. A strategy says how many jobs each of them may give and in which
+-- order these stand; what goes first within a queue is decided by ojs._serve_queue (decide).
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+create type ojs.ask as (
+    queues text[], count int, tenant text, aside boolean, resting text[], requests int[], starts int[], workers text[], lease_ms int[],
+    max_bytes bigint, strategy text, weights jsonb
+);
+comment on type ojs.ask is
+'What a FETCH asks for: queues that are not paused; how many jobs in sum; of which tenant (null: of all); whether the caller must not
+hold up decisions; workers that are to get nothing; and of the others in step the number of the request, its first place, its worker,
+and its lease in milliseconds (0: the job''s own); bytes in sum; and how it goes over several queues.';
+
+create type ojs.decided as (ids uuid[], places tid[], turns bigint[], bytes bigint, skimmed int, cut boolean);
+comment on type ojs.decided is
+'Jobs that the transaction has locked for its caller, in order: their ids, the places of their rows, their places in the order of all
+decisions (null: the next ones), their bytes in sum, how many rows were passed over, and whether it stopped early, so that there may be
+more.';
+
+-- +goose StatementBegin
+create function ojs._serve_queues(p_ask ojs.ask, p_count int, p_done ojs.decided) returns ojs.decided
+language plpgsql
+as $$
+declare
+    v_queue text;
+begin
+    if cardinality(p_ask.queues) > 1 and p_ask.strategy is distinct from 'strict' then
+        return ojs._serve_round(p_ask, p_count, p_done);
+    end if;
+    foreach v_queue in array p_ask.queues loop
+        p_done := ojs._serve_queue(v_queue, p_count, p_ask.tenant, p_ask.max_bytes, null, p_done);
+        exit when cardinality(p_done.ids) = p_count or p_done.cut;
+    end loop;
+    return p_done;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._serve_queues(ojs.ask, int, ojs.decided) is
+'Adds jobs of the queues to p_done, which has none, until it has p_count: by the strategy of the FETCH.';
+
+-- Round-robin is this with weights of 1. Weights are shares of dispatches whatever the queues hold: by virtual time, as tenants in a queue,
+-- and so exact in every answer, where a random choice would be right on average alone.
+-- +goose StatementBegin
+create function ojs._serve_round(p_ask ojs.ask, p_count int, p_done ojs.decided) returns ojs.decided
+language plpgsql
+as $$
+declare
+    v_weights  int[] := ojs._queue_weights(p_ask);
+    v_rotation ojs.rotation;
+    v_times    numeric[];
+    v_open     int[] := array(select generate_series(1, cardinality(v_weights)));
+    v_tags     numeric[] := '{}';
+    v_from     int[] := '{}';
+    v_before   int;
+    v_got      int;
+    v_q        int;
+    v_want     int;
+begin
+    select * into v_rotation from ojs.rotation r where r.queues = p_ask.queues and r.weights = v_weights order by r.rev desc limit 1;
+    v_times := coalesce(v_rotation.times, ojs._queue_leads(v_weights));
+    while cardinality(p_done.ids) < p_count and v_open <> '{}' and not p_done.cut loop
+        for v_q, v_want in select * from ojs._next_queues(v_open, v_times, v_weights, p_count - cardinality(p_done.ids)) loop
+            v_before := cardinality(p_done.ids);
+            p_done := ojs._serve_queue(p_ask.queues[v_q], v_before + v_want, p_ask.tenant, p_ask.max_bytes, null, p_done);
+            v_got := cardinality(p_done.ids) - v_before;
+            v_tags := v_tags || array(select v_times[v_q] + (k - 1)::numeric / v_weights[v_q] from generate_series(1, v_got) k);
+            v_from := v_from || array_fill(v_q, array[v_got]);
+            v_times[v_q] := v_times[v_q] + v_got::numeric / v_weights[v_q];
+            exit when p_done.cut;
+            if v_got < v_want then
+                v_open := array_remove(v_open, v_q);
+            end if;
+        end loop;
+    end loop;
+    if v_tags <> '{}' then
+        select array_agg(g.id order by g.tag, g.q), array_agg(g.place order by g.tag, g.q) into p_done.ids, p_done.places
+        from unnest(p_done.ids, p_done.places, v_tags, v_from) g(id, place, tag, q);
+        perform ojs._rotate(p_ask.queues, v_weights, v_rotation.rev, v_times, v_open, (select max(t) from unnest(v_tags) t));
+    end if;
+    return p_done;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._serve_round(ojs.ask, int, ojs.decided) is
+'Adds jobs of several queues to p_done, which has none, until it has p_count: each queue with jobs gets its share by weight, beginning with
+the first one listed, and in the order in which it is due. Goes on where the last decision over the same queues and weights stopped.';
+
+-- +goose StatementBegin
+create function ojs._queue_weights(p_ask ojs.ask) returns int[]
+language plpgsql stable
+as $$
+begin
+    if p_ask.strategy is distinct from 'weighted' then
+        return array_fill(1, array[cardinality(p_ask.queues)]);
+    end if;
+    return array(select coalesce((p_ask.weights ->> q.queue)::int, 1) from unnest(p_ask.queues) with ordinality q(queue, n) order by q.n);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._queue_weights(ojs.ask) is
+'The weights of the queues of a FETCH, in step: 1 unless the strategy is weighted and has others.';
+
+-- +goose StatementBegin
+create function ojs._queue_leads(p_weights int[]) returns numeric[]
+language sql immutable
+as $$
+    select array_agg(case when s.alike then 0 else (2 * w.q - 1)::numeric / (2 * cardinality(p_weights)) / w.weight end order by w.q)
+    from unnest(p_weights) with ordinality w(weight, q)
+    cross join (select min(w) = max(w) as alike from unnest(p_weights) w) s
+$$;
+-- +goose StatementEnd
+comment on function ojs._queue_leads(int[]) is
+'How long after now the first job of each queue is due that comes: spread over a step of each, so that many light queues that come together
+do not all go before a heavy one. 0 where all weights are alike: then the order is that in which the queues are listed.';
+
+-- +goose StatementBegin
+create function ojs._next_queues(p_open int[], p_times numeric[], p_weights int[], p_count int) returns table (q int, jobs int)
+language sql stable
+as $$
+    -- No queue is behind by more than a step, so none of them is due more than its share and some. Where that is too few, the caller asks
+    -- again.
+    select d.q, count(*)::int
+    from (
+        select o.q, p_times[o.q] + (k - 1)::numeric / p_weights[o.q] as tag
+        from unnest(p_open) o(q)
+        cross join (select sum(p_weights[o.q]) as weight, count(*) as n from unnest(p_open) o(q)) s
+        cross join lateral generate_series(1, least(p_count, 1 + ceil(p_weights[o.q] * (p_count + 2 * s.n)::numeric / s.weight))::int) k
+        order by tag, o.q limit p_count
+    ) d
+    group by d.q order by min(d.tag), d.q
+$$;
+-- +goose StatementEnd
+comment on function ojs._next_queues(int[], numeric[], int[], int) is
+'How many of the next p_count jobs are due to each of the queues p_open, as if all had enough, in the order in which they begin. Queues are
+numbers from 1 in the order listed; p_times: when the next job of each is due.';
+
+-- +goose StatementBegin
+create function ojs._rotate(p_queues text[], p_weights int[], p_rev bigint, p_times numeric[], p_open int[], p_now numeric) returns void
+language plpgsql
+as $$
+declare
+    -- A queue that had no job begins anew: it keeps no credit.
+    v_times numeric[] := array(select case when t.q = any (p_open) then t.due else greatest(t.due, p_now + t.lead) end - p_now
+        from unnest(p_times, ojs._queue_leads(p_weights)) with ordinality t(due, lead, q) order by t.q);
+begin
+    if p_rev is null then
+        insert into ojs.rotation (queues, weights, rev, times) values (p_queues, p_weights, 1, v_times);
+    else
+        update ojs.rotation r set rev = r.rev + 1, times = v_times, used_at = ojs.now()
+        where r.queues = p_queues and r.weights = p_weights and r.rev = p_rev;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._rotate(text[], int[], bigint, numeric[], int[], numeric) is
+'Keeps where the round over some queues stands. p_open: those that may have more jobs; p_now: when the last job was due.';
+
+-- +goose StatementBegin
+create function ojs._check_strategy(p_strategy text, p_weights jsonb) returns void
+language plpgsql stable
+as $$
+begin
+    if p_strategy = 'least-loaded' then
+        perform ojs._raise('OJ408', 'strategy least-loaded is not supported', '{"field": "strategy"}');
+    elsif p_strategy not in ('strict', 'round-robin', 'weighted') then
+        perform ojs._raise('OJ422', 'strategy must be strict, round-robin or weighted', '{"field": "strategy"}');
+    elsif jsonb_typeof(p_weights) <> 'object' then
+        perform ojs._raise('OJ422', 'weights must be an object: a weight for each queue', '{"field": "weights"}');
+    elsif exists (select from jsonb_each(p_weights) w
+            where case when jsonb_typeof(w.value) = 'number' then w.value::numeric not between 1 and 1000000 or w.value::numeric % 1 <> 0
+                else true end) then
+        perform ojs._raise('OJ422', 'weights must be integers between 1 and 1000000', '{"field": "weights"}',
+            'A queue that is to give no jobs is left out, or paused.');
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._check_strategy(text, jsonb) is 'Raises why a FETCH may not go over its queues like this.';
+reset role;

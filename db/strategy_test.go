@@ -1,0 +1,208 @@
+package db_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+func fill(t *testing.T, service *pgxpool.Pool, queue string, jobs int) {
+	t.Helper()
+	exec(t, service, "select ojs.enqueue_bulk('a', array_fill('[]'::json, array[$1::int]), p_queue => $2)", jobs, queue)
+}
+
+// from are the queues of the jobs that a FETCH over several of them gets.
+func from(t *testing.T, q querier, queues string, count int, strategy, weights string) string {
+	t.Helper()
+	return strings.Join(list[string](t, q,
+		"select queue from ojs.fetch($1::text[], $2, p_strategy => nullif($3, ''), p_weights => nullif($4, '')::jsonb)",
+		queues, count, strategy, weights), "")
+}
+
+// The example of fair scheduling section 7.3: weights 3:2:1, exactly, in every six dispatches, in answers of any size.
+func TestWeightedQueues(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	for _, queue := range []string{"a", "b", "c"} {
+		fill(t, service, queue, 200)
+	}
+	const weights = `{"a": 3, "b": 2, "c": 1, "elsewhere": 9}`
+	sequence := ""
+	for _, n := range []int{6, 1, 1, 1, 1, 1, 1, 3, 3, 7, 5, 60, 2, 4, 12, 100, 8} {
+		sequence += from(t, service, "{a,b,c}", n, "weighted", weights)
+	}
+	if len(sequence) != 216 {
+		t.Fatalf("%d jobs", len(sequence))
+	}
+	for i := 0; i < len(sequence); i += 6 {
+		if six := sequence[i : i+6]; six != "abaabc" {
+			t.Errorf("dispatches %d to %d are of %s", i+1, i+6, six)
+		}
+	}
+}
+
+// Each list of queues with its weights has a round of its own. Weights count for strategy weighted alone; a queue that has none weighs 1.
+func TestStrategiesBetweenQueues(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	for _, queue := range []string{"a", "b", "c"} {
+		fill(t, service, queue, 30)
+	}
+	for _, c := range []struct {
+		queues            string
+		count             int
+		strategy, weights string
+		want              string
+	}{
+		{"{a,b,c}", 4, "", "", "abca"},
+		{"{a,b,c}", 4, "round-robin", "", "bcab"},
+		{"{a,b,c}", 3, "", `{"a": 5}`, "cab"},
+		{"{c,b}", 3, "", "", "cbc"},
+		{"{a,b}", 6, "weighted", `{"a": 5}`, "aaaaba"},
+		{"{a,b}", 6, "weighted", `{"a": 5}`, "aaaaba"},
+		{"{a,b}", 4, "weighted", "", "abab"},
+		{"{a}", 3, "weighted", `{"a": 5}`, "aaa"},
+		{"{b,a,c}", 3, "strict", `{"c": 5}`, "bbb"},
+	} {
+		if got := from(t, service, c.queues, c.count, c.strategy, c.weights); got != c.want {
+			t.Errorf("%d of %s, strategy %q, weights %s: %s, want %s", c.count, c.queues, c.strategy, c.weights, got, c.want)
+		}
+	}
+}
+
+// Strict: later queues get what is left. A priority counts within its queue alone.
+func TestStrictQueues(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	fill(t, service, "a", 2)
+	fill(t, service, "b", 3)
+	exec(t, service, "select ojs.enqueue('a', p_queue => 'c', p_priority => 100) from generate_series(1, 3)")
+	if got := from(t, service, "{a,b,c}", 4, "strict", ""); got != "aabb" {
+		t.Error(got)
+	}
+	fill(t, service, "a", 1)
+	if got := from(t, service, "{a,b,c}", 10, "strict", ""); got != "abccc" {
+		t.Error(got)
+	}
+}
+
+// Callers who must not hold up decisions get as much of each queue.
+func TestStrategiesBesideDecisions(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	for _, queue := range []string{"a", "b", "c"} {
+		fill(t, service, queue, 60)
+	}
+	for strategy, want := range map[string]string{"": "4 4 4", "weighted": "6 4 2", "strict": "12 0 0"} {
+		tx := begin(t, service)
+		exec(t, tx, "select pg_sleep(0.03)") // who stays in its transaction goes beside decisions
+		got := from(t, tx, "{a,b,c}", 12, strategy, `{"a": 3, "b": 2}`)
+		if counts := fmt.Sprint(strings.Count(got, "a"), strings.Count(got, "b"), strings.Count(got, "c")); counts != want {
+			t.Errorf("strategy %q: %s, want %s", strategy, counts, want)
+		}
+		commit(t, tx)
+	}
+}
+
+func TestBadStrategies(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	const fetch = "select from ojs.fetch('{a,b}', 1, p_strategy => $1, p_weights => $2)"
+	for _, c := range []struct {
+		state             string
+		strategy, weights any
+	}{
+		{"OJ422", "fifo", nil},
+		{"OJ422", "", nil},
+		{"OJ408", "least-loaded", nil},
+		{"OJ422", "weighted", "[]"},
+		{"OJ422", "weighted", "null"},
+		{"OJ422", "weighted", `{"a": 0}`},
+		{"OJ422", "weighted", `{"a": 1.5}`},
+		{"OJ422", "weighted", `{"a": "1"}`},
+		{"OJ422", "weighted", `{"a": null}`},
+		{"OJ422", nil, `{"a": 1000001}`},
+	} {
+		refused(t, service, c.state, fetch, c.strategy, c.weights)
+	}
+	for _, weights := range []string{`{}`, `{"a": 1000000, "b": 1}`, `{"a": 1.0}`, `{"Not a queue": 1}`} {
+		exec(t, service, fetch, "weighted", weights)
+	}
+}
+
+// Random weights and arrivals, answers of one to fifty: over every prefix each queue with jobs is within a few jobs of its share, none is
+// left behind, and a queue that comes back has no credit.
+func TestQueuesFollowTheFluidModel(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	seed := uint64(time.Now().UnixNano())
+	for run := range 8 {
+		r := rand.New(rand.NewPCG(seed, uint64(run)))
+		queues := make([]string, 2+r.IntN(6))
+		model := newFluid(map[string]float64{})
+		weights := make([]string, len(queues))
+		for i := range queues {
+			queues[i] = fmt.Sprintf("r%d-%d", run, i)
+			weight := []int{1, 1, 2, 3, 7, 20}[r.IntN(6)]
+			model.weight[queues[i]] = float64(weight)
+			weights[i] = fmt.Sprintf("%q: %d", queues[i], weight)
+		}
+		worst, since := 0.0, map[string]int{}
+		waits := func(queue string) {
+			sum := 0.0
+			for other, n := range model.backlog {
+				sum += model.weight[other]
+				if n > 0 && other != queue {
+					since[other]++
+				} else {
+					since[other] = 0
+				}
+			}
+			for other, n := range since {
+				if most := sum/model.weight[other] + float64(len(queues)); float64(n) > most {
+					t.Errorf("seed %d run %d: a queue waited for %d jobs of others, at most %.0f", seed, run, n, most)
+				}
+			}
+		}
+		follow := func(count int) int {
+			got := list[string](t, service, "select queue from ojs.fetch($1, $2, p_strategy => 'weighted', p_weights => $3::jsonb)",
+				queues, count, "{"+strings.Join(weights, ",")+"}")
+			for _, queue := range got {
+				lag, err := model.dispatch(queue)
+				if err != nil {
+					t.Fatalf("seed %d run %d: %v", seed, run, err)
+				}
+				worst = max(worst, lag)
+				waits(queue)
+			}
+			return len(got)
+		}
+		for range 60 {
+			for _, queue := range queues {
+				if r.IntN(3) == 0 {
+					jobs := []int{1, 2, 10, 40}[r.IntN(4)]
+					fill(t, service, queue, jobs)
+					model.arrive(queue, jobs)
+				}
+			}
+			follow([]int{1, 1, 2, 5, 20, 50}[r.IntN(6)])
+		}
+		for follow(50) > 0 {
+		}
+		for queue, n := range model.backlog {
+			if n != 0 {
+				t.Errorf("seed %d run %d: %d jobs of %s were left behind", seed, run, n, queue)
+			}
+		}
+		t.Logf("seed %d run %d: weights %v, largest lag %.2f", seed, run, weights, worst)
+		if worst > churnBound {
+			t.Errorf("seed %d run %d: a queue was %.2f jobs away from its share", seed, run, worst)
+		}
+	}
+}
