@@ -629,16 +629,18 @@ func TestRetryDelay(t *testing.T) {
 			t.Errorf("%s, attempt 1000: %d ms", c.policy, got)
 		}
 	}
-	// And that is what a failed job waits.
-	d.SetNow(noon)
-	const policy = `{"jitter": false, "initial_interval": "PT5S", "backoff_coefficient": 3, "max_interval": "PT20S"}`
-	for _, want := range []int{5, 15, 20} {
-		exec(t, d.Service(), `
-			select from ojs.enqueue('a', p_queue => $1, p_retry => $2::text::jsonb)`, "q"+strconv.Itoa(want), policy)
-	}
+}
+
+func TestAFailedJobWaitsAsItsPolicySays(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
 	now := noon
-	for _, want := range []int{5, 15} {
-		held := oneJob(t, d.Service(), "ojs.fetch('{q5}')")
+	d.SetNow(now)
+	exec(t, d.Service(), `
+		select from ojs.enqueue('a', p_queue => 'q', p_max_attempts => 4,
+			p_retry => '{"jitter": false, "initial_interval": "PT5S", "backoff_coefficient": 3, "max_interval": "PT20S"}')`)
+	for _, want := range []int{5, 15, 20} {
+		held := oneJob(t, d.Service(), "ojs.fetch('{q}')")
 		if got := one[time.Time](t, d.Service(), `
 			select retry_at from ojs.nack($1, '{"message": "x"}')`, held.ID); !got.Equal(now.Add(time.Duration(want) * time.Second)) {
 			t.Errorf("after attempt %d the next one is at %s, want %d s after %s", held.Attempt, got, want, now)

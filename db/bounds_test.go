@@ -2,6 +2,7 @@ package db_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -10,17 +11,28 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// work runs a statement that returns a number, and counts the rows that it read, wrote and deleted.
-func work(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) (result, rows int) {
+// work runs a statement that returns a number, and counts the rows that it read, wrote and deleted. All goes in one message: who has been
+// in its transaction for 20 ms goes beside decisions, and reads more.
+func work(t *testing.T, pool *pgxpool.Pool, sql string) (result, rows int) {
 	t.Helper()
-	tx := begin(t, pool)
 	const touched = `select coalesce(sum(seq_tup_read + idx_tup_fetch + n_tup_ins + n_tup_upd + n_tup_del), 0)::int
 		from pg_catalog.pg_stat_xact_all_tables where schemaname = 'ojs'`
-	before := one[int](t, tx, touched)
-	result = one[int](t, tx, sql, args...)
-	rows = one[int](t, tx, touched) - before
-	commit(t, tx)
-	return result, rows
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	results, err := conn.Conn().PgConn().Exec(t.Context(), strings.Join([]string{"begin", touched, sql, touched, "commit"}, "; ")).ReadAll()
+	if err != nil {
+		t.Fatalf("%s: %s", pgtest.Short(sql), pgtest.Explain(err))
+	}
+	var numbers [3]int
+	for i := range numbers {
+		if numbers[i], err = strconv.Atoi(string(results[i+1].Rows[0][0])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return numbers[1], numbers[2] - numbers[0]
 }
 
 // While a decision takes in what a tenant's transaction brought late, everybody waits. What it does must not grow with that transaction,

@@ -15,43 +15,60 @@ import (
 // test fail until the page is written anew.
 func TestGoldenSQLAPI(t *testing.T) {
 	t.Parallel()
-	d := pgtest.New(t)
-	var page strings.Builder
-	add := func(format string, args ...any) { fmt.Fprintf(&page, format, args...) }
-	each := func(sql string, row func(values []string)) {
-		t.Helper()
-		rows, err := d.Pool.Query(t.Context(), sql)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) ([]string, error) {
-			values, err := r.Values()
-			texts := make([]string, len(values))
-			for i, v := range values {
-				if v != nil {
-					texts[i] = fmt.Sprint(v)
-				}
-			}
-			return texts, err
-		})
-		if err != nil {
-			t.Fatalf("%v: %s", err, sql)
-		}
-		for _, values := range all {
-			row(values)
-		}
-	}
-	// Comments are wrapped for psql; a page wraps by itself.
-	prose := func(s string) string { return strings.Join(strings.Fields(s), " ") }
-	cell := func(s string) string { return strings.ReplaceAll(prose(s), "|", `\|`) }
-
-	add("# SQL API\n\nMade from the comments in the database (`\\df+ ojs.*` and `\\d+ ojs.*` show them in psql); do not edit. ")
-	add("Names that begin with an underscore are private.\n\n")
-	add("Roles: `ojs_service` is the server and trusted producers, `ojs_operator` operators, " +
+	p := &apiPage{t: t, d: pgtest.New(t)}
+	p.add("# SQL API\n\nMade from the comments in the database (`\\df+ ojs.*` and `\\d+ ojs.*` show them in psql); do not edit. ")
+	p.add("Names that begin with an underscore are private.\n\n")
+	p.add("Roles: `ojs_service` is the server and trusted producers, `ojs_operator` operators, " +
 		"`ojs_tenant` the group of the tenants' login roles ([security](security.md)).\n")
+	p.functions()
+	p.views()
+	p.types()
+	p.errors()
+	p.tables()
+	golden(t, "../docs/sql-api.md", p.text.String())
+}
 
-	add("\n## Functions\n")
-	each(`
+type apiPage struct {
+	t    *testing.T
+	d    *pgtest.DB
+	text strings.Builder
+}
+
+func (p *apiPage) add(format string, args ...any) { fmt.Fprintf(&p.text, format, args...) }
+
+// each adds what a row is, for each row of a query; null is empty.
+func (p *apiPage) each(sql string, row func(values []string)) {
+	p.t.Helper()
+	rows, err := p.d.Pool.Query(p.t.Context(), sql)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) ([]string, error) {
+		values, err := r.Values()
+		texts := make([]string, len(values))
+		for i, v := range values {
+			if v != nil {
+				texts[i] = fmt.Sprint(v)
+			}
+		}
+		return texts, err
+	})
+	if err != nil {
+		p.t.Fatalf("%v: %s", err, sql)
+	}
+	for _, values := range all {
+		row(values)
+	}
+}
+
+// prose is a comment in one line: comments are wrapped for psql, and a page wraps by itself.
+func prose(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+func cell(s string) string { return strings.ReplaceAll(prose(s), "|", `\|`) }
+
+func (p *apiPage) functions() {
+	p.add("\n## Functions\n")
+	p.each(`
 		select p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), obj_description(p.oid, 'pg_proc'),
 			coalesce((
 				select string_agg(format('`+"`%s`"+`', r.rolname), ', ' order by r.rolname)
@@ -65,24 +82,28 @@ func TestGoldenSQLAPI(t *testing.T) {
 			if strings.Count(arguments, ", p_") > 1 {
 				arguments = "\n    " + regexp.MustCompile(`, (p_)`).ReplaceAllString(arguments, ",\n    $1") + "\n"
 			}
-			add("\n### ojs.%s\n\n```\nojs.%s(%s) returns %s\n```\n\n%s\n", v[0], v[0], arguments, v[2], prose(v[3]))
+			p.add("\n### ojs.%s\n\n```\nojs.%s(%s) returns %s\n```\n\n%s\n", v[0], v[0], arguments, v[2], prose(v[3]))
 			if v[4] != "" {
-				add("\nMay be called by %s.\n", v[4])
+				p.add("\nMay be called by %s.\n", v[4])
 			} else {
-				add("\nMay be called by the schema's owner only.\n")
+				p.add("\nMay be called by the schema's owner only.\n")
 			}
 		})
+}
 
-	add("\n## Views\n")
-	each(`
+func (p *apiPage) views() {
+	p.add("\n## Views\n")
+	p.each(`
 		select c.relname, obj_description(c.oid, 'pg_class'),
 			(select string_agg(format('`+"`%s`"+` %s', a.attname, format_type(a.atttypid, a.atttypmod)), ', ' order by a.attnum)
 				from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped)
 		from pg_class c where c.relnamespace = 'ojs'::regnamespace and c.relkind = 'v' and c.relname not like '\_%' order by c.relname`,
-		func(v []string) { add("\n### ojs.%s\n\n%s\n\nColumns: %s.\n", v[0], prose(v[1]), v[2]) })
+		func(v []string) { p.add("\n### ojs.%s\n\n%s\n\nColumns: %s.\n", v[0], prose(v[1]), v[2]) })
+}
 
-	add("\n## Types\n")
-	each(`
+func (p *apiPage) types() {
+	p.add("\n## Types\n")
+	p.each(`
 		select t.typname, obj_description(t.oid, 'pg_type'),
 			case when t.typtype = 'e' then (
 				select string_agg(format('`+"`%s`"+`', e.enumlabel), ', ' order by e.enumsortorder)
@@ -93,33 +114,34 @@ func TestGoldenSQLAPI(t *testing.T) {
 			end
 		from pg_type t left join pg_class c on c.oid = t.typrelid
 		where t.typnamespace = 'ojs'::regnamespace and (t.typtype = 'e' or t.typtype = 'c' and c.relkind = 'c') order by t.typname`,
-		func(v []string) { add("\n- `ojs.%s`: %s %s.\n", v[0], prose(v[1]), v[2]) })
+		func(v []string) { p.add("\n- `ojs.%s`: %s %s.\n", v[0], prose(v[1]), v[2]) })
+}
 
-	add("\n## Errors\n\nA key of two characters stands for the rest of its SQLSTATE class. " +
+func (p *apiPage) errors() {
+	p.add("\n## Errors\n\nA key of two characters stands for the rest of its SQLSTATE class. " +
 		"The error's DETAIL is a JSON object that names the field.\n\n")
-	add("| SQLSTATE | code | HTTP | retryable | meaning | what to do |\n|---|---|---|---|---|---|\n")
-	each(`
+	p.add("| SQLSTATE | code | HTTP | retryable | meaning | what to do |\n|---|---|---|---|---|---|\n")
+	p.each(`
 		select sqlstate, code, http_status::text, case when retryable then 'yes' else 'no' end, title, hint from ojs.problem
 		order by sqlstate like 'OJ%' desc, sqlstate collate "C"`,
 		func(v []string) {
-			add("| %s | %s | %s | %s | %s | %s |\n", v[0], v[1], v[2], v[3], cell(v[4]), cell(v[5]))
+			p.add("| %s | %s | %s | %s | %s | %s |\n", v[0], v[1], v[2], v[3], cell(v[4]), cell(v[5]))
 		})
+}
 
-	add("\n## Tables\n\nPrivate to the functions above; for understanding, not for writing.\n")
-	each(`
+func (p *apiPage) tables() {
+	p.add("\n## Tables\n\nPrivate to the functions above; for understanding, not for writing.\n")
+	table := ""
+	p.each(`
 		select c.relname, obj_description(c.oid, 'pg_class'), a.attname, format_type(a.atttypid, a.atttypmod),
 			col_description(c.oid, a.attnum)
 		from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
 		where c.relnamespace = 'ojs'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition order by c.relname, a.attnum`,
-		func() func(v []string) {
-			table := ""
-			return func(v []string) {
-				if v[0] != table {
-					table = v[0]
-					add("\n### ojs.%s\n\n%s\n\n| column | type | |\n|---|---|---|\n", v[0], prose(v[1]))
-				}
-				add("| %s | %s | %s |\n", v[2], v[3], cell(v[4]))
+		func(v []string) {
+			if v[0] != table {
+				table = v[0]
+				p.add("\n### ojs.%s\n\n%s\n\n| column | type | |\n|---|---|---|\n", v[0], prose(v[1]))
 			}
-		}())
-	golden(t, "../docs/sql-api.md", page.String())
+			p.add("| %s | %s | %s |\n", v[2], v[3], cell(v[4]))
+		})
 }

@@ -193,6 +193,32 @@ func connect(t testing.TB, url string) *pgx.Conn {
 // backendPID of the session of a transaction, for pgtest's Blocked.
 func backendPID(tx pgx.Tx) uint32 { return tx.Conn().PgConn().PID() }
 
+// inTime reports whether a session's statement began less than a second ago. For so long a FETCH waits for the decision under way: what was
+// to come while it waits has come too late otherwise, and is to be arranged again.
+func inTime(t testing.TB, d *pgtest.DB, pid uint32) bool {
+	t.Helper()
+	return one[bool](t, d.Pool, `
+		select clock_timestamp() < query_start + interval '1 second' from pg_stat_activity where pid = $1`, int32(pid))
+}
+
+// fetchLater fetches a number of jobs from one queue in the background, on a session of its own, and returns when that waits for whoever
+// decides, or has done so in vain.
+func fetchLater(t *testing.T, d *pgtest.DB, queue string, count int) (pid uint32, jobs <-chan int) {
+	t.Helper()
+	conn := connect(t, d.ServiceURL)
+	got := make(chan int, 1)
+	go func() {
+		n := -1
+		if err := conn.QueryRow(t.Context(), "select count(*) from ojs.fetch(array[$1], $2)", queue, count).Scan(&n); err != nil {
+			t.Error(err)
+		}
+		got <- n
+	}()
+	pid = conn.PgConn().PID()
+	pgtest.Eventually(t, "the caller waits, or has given up", func() bool { return len(got) > 0 || d.IsBlocked(pid) })
+	return pid, got
+}
+
 // counts the rows of private tables, for "nothing is stored".
 func stored(t testing.TB, d *pgtest.DB) string {
 	t.Helper()

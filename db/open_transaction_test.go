@@ -140,31 +140,6 @@ func TestACopyBeginsAnewWhileDispatchIsHeld(t *testing.T) {
 	}
 }
 
-// A queue that is paused while a call waits for the decision under way is paused for that call, too.
-func TestAQueueIsPausedBesideAWait(t *testing.T) {
-	t.Parallel()
-	d := pgtest.New(t)
-	service := d.Service()
-	enqueueFor(t, service, "q", "acme", 5)
-	decision := begin(t, d.Pool)
-	exec(t, decision, "select from ojs._enter_lane()")
-	conn := connect(t, d.ServiceURL)
-	got := make(chan int, 1)
-	go func() {
-		var n int
-		if err := conn.QueryRow(t.Context(), "select count(*) from ojs.fetch('{q}', 1)").Scan(&n); err != nil {
-			t.Error(err)
-		}
-		got <- n
-	}()
-	d.Blocked(conn.PgConn().PID())
-	exec(t, d.Pool, "insert into ojs.queue (queue, paused) values ('q', true)")
-	if n := <-got; n != 0 {
-		t.Errorf("%d jobs of a paused queue", n)
-	}
-	rollback(t, decision)
-}
-
 // Whoever changes the settings may take long, and decisions go on.
 func TestAHoldWaitsForTheSettingsOutsideTheLane(t *testing.T) {
 	t.Parallel()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -47,6 +46,17 @@ func untilDone(t testing.TB, q querier, sql string, args ...any) (answers []stri
 	return nil
 }
 
+// cutAhead cuts the last partition behind all jobs there are, and returns where, and the steps that it took. The clock stands meanwhile:
+// a slow machine would come to it when its time has come, and be refused.
+func cutAhead(t testing.TB, d *pgtest.DB) (at time.Time, steps []string) {
+	t.Helper()
+	now := time.Now()
+	d.SetNow(now)
+	defer d.SetNow(time.Time{})
+	at = now.Truncate(time.Second).Add(time.Second)
+	return at, untilDone(t, d.Operator(), "select ojs.cut_partition($1)", at)
+}
+
 func partitions(t testing.TB, d *pgtest.DB) (names []string) {
 	t.Helper()
 	for _, name := range list[string](t, d.Operator(), "select partition from ojs.job_partitions") {
@@ -68,7 +78,7 @@ func TestPartitionsAreCutWithoutARewriteAndDropped(t *testing.T) {
 			select format('%s %s', pg_catalog.pg_relation_filenode('ojs.job_all'), pg_catalog.pg_relation_size('ojs.job_all'))`)
 	}
 	before := file()
-	if got := untilDone(t, operator, "select ojs.cut_partition($1)", time.Now().Add(2*time.Second)); len(got) > 0 {
+	if _, got := cutAhead(t, d); len(got) > 0 {
 		t.Errorf("cutting a small partition took the steps %v", got)
 	}
 	if after := file(); after != before {
@@ -183,7 +193,7 @@ func TestPartitionsAreAlike(t *testing.T) {
 			from pg_catalog.pg_class c where c.oid = $1::text::pg_catalog.regclass`, table)
 	}
 	first := read("ojs.job_all")
-	untilDone(t, d.Operator(), "select ojs.cut_partition($1)", time.Now().Add(2*time.Second))
+	cutAhead(t, d)
 	now := time.Now().Add(time.Hour)
 	d.SetNow(now)
 	untilDone(t, d.Operator(), "select ojs.drop_finished($1)", now)
@@ -240,7 +250,7 @@ func TestALateJobIsNotDropped(t *testing.T) {
 	d := pgtest.New(t)
 	service, operator := d.Service(), d.Operator()
 	exec(t, service, "select ojs.enqueue('a')")
-	untilDone(t, operator, "select ojs.cut_partition($1)", time.Now().Add(2*time.Second))
+	cutAhead(t, d)
 	exec(t, service, "select ojs.ack(id) from ojs.fetch('{default}')")
 	now := time.Now().Add(time.Hour)
 	d.SetNow(now)
@@ -298,16 +308,10 @@ func TestPartitionsChangeBesideWork(t *testing.T) {
 		})
 	}
 	for range 3 {
-		at := time.Now().Add(1500 * time.Millisecond).Truncate(time.Second)
-		if !at.After(time.Now()) {
-			at = at.Add(time.Second)
-		}
-		untilDone(t, operator, "select ojs.cut_partition($1)", at)
-		// When the ids have passed the cut, and the jobs before have ended.
-		for one[bool](t, d.Pool, `
-			select $1::timestamptz > clock_timestamp()
-				or exists (select from ojs.job where id < ojs._id_at($1) and state <> 'completed')`, at) {
-		}
+		at, _ := cutAhead(t, d)
+		d.Eventually("the ids have passed the cut, and the jobs before it have ended", `
+			select $1::timestamptz <= clock_timestamp()
+				and not exists (select from ojs.job where id < ojs._id_at($1) and state <> 'completed')`, at)
 		untilDone(t, operator, "select ojs.drop_finished($1, 1000)", at)
 	}
 	stop()
@@ -333,7 +337,7 @@ func TestPartitionsAtAbsurdTimes(t *testing.T) {
 	refused(t, operator, "OJ400", "select ojs.drop_finished('infinity')")
 	enqueueFor(t, service, "default", "acme", 5)
 	exec(t, service, "select ojs.ack(id) from ojs.fetch('{default}', 5)")
-	untilDone(t, operator, "select ojs.cut_partition($1)", time.Now().Add(2*time.Second))
+	cutAhead(t, d)
 	d.SetNow(time.Now().Add(time.Hour))
 	for _, before := range []string{"-infinity", "1500-01-01", "1969-12-31"} {
 		if got := one[string](t, operator, "select ojs.drop_finished($1::text::timestamptz, 10)", before); got != "done" {
@@ -484,10 +488,12 @@ func TestACutIsGivenUpBetweenTransactions(t *testing.T) {
 			}
 		})
 	}
-	for one[string](t, service, "select (ojs.upkeep()).step") != "again: a cut that was not made in time was given up" {
-		at = at.Add(2 * time.Second)
-		d.SetNow(at)
-	}
+	now := at
+	pgtest.Eventually(t, "the cut is given up", func() bool {
+		now = now.Add(2 * time.Second)
+		d.SetNow(now)
+		return one[string](t, service, "select (ojs.upkeep()).step") == "again: a cut that was not made in time was given up"
+	})
 }
 
 // Statements that find rows changed under them look again, with what they know of the partitions.
@@ -568,11 +574,10 @@ func TestALateIDIsSeenBeforeTheCutRefusesIt(t *testing.T) {
 		_, err := operator.Exec(t.Context(), "select ojs.cut_partition($1)", at)
 		answer <- err
 	}()
-	for one[int](t, d.Pool, `
-		select count(*)::int from pg_stat_activity
-		where datname = current_database() and wait_event = 'PgSleep'`) == 0 && len(answer) == 0 {
-		runtime.Gosched()
-	}
+	pgtest.Eventually(t, "it looks around, or has done so", func() bool {
+		return len(answer) > 0 || one[bool](t, d.Pool, `
+			select exists (select from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep')`)
+	})
 	commit(t, tx)
 	err := <-answer
 	if got := one[bool](t, d.Pool, "select exists (select from ojs.cut)"); got {

@@ -10,82 +10,6 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// What was decided ahead is not what is handed out once something speaks against it: a higher priority, a pause, a cancelled job,
-// another weight, a tenant that comes.
-func TestLookAheadIsRevoked(t *testing.T) {
-	t.Parallel()
-	database := pgtest.New(t)
-	service := database.Service()
-	next := func() dispatched {
-		t.Helper()
-		d, err := fetchJobs(t.Context(), service, "default", 1)
-		if err != nil || len(d.jobs) != 1 {
-			t.Fatalf("fetched %v, %v; want one job", d.jobs, err)
-		}
-		return d.jobs[0]
-	}
-	planned := func() string {
-		t.Helper()
-		ids := list[string](t, database.Pool, `select id::text from ojs.turn order by n limit 1`)
-		if len(ids) == 0 {
-			t.Fatal("nothing is decided ahead")
-		}
-		return ids[0]
-	}
-	enqueueFor(t, service, "default", "acme", 200)
-	next()
-	if first := planned(); next().id != first {
-		t.Error("what was decided ahead is not handed out")
-	}
-
-	planned()
-	urgent := one[string](t, service, `select id::text from ojs.enqueue('x.y', p_priority => 7, p_tenant => 'acme')`)
-	if got := next().id; got != urgent {
-		t.Errorf("after a job of higher priority came, %s was handed out, want %s", got, urgent)
-	}
-
-	next()
-	planned()
-	exec(t, service, `select ojs.pause_queue('default')`)
-	if d, err := fetchJobs(t.Context(), service, "default", 1); err != nil || len(d.jobs) != 0 {
-		t.Errorf("a paused queue handed out %v, %v", d.jobs, err)
-	}
-	exec(t, service, `select ojs.resume_queue('default')`)
-
-	cancelled := planned()
-	exec(t, service, `select ojs.cancel($1)`, cancelled)
-	before := one[int](t, database.Pool, `select count(*) from ojs.lease l cross join lateral unnest(l.ids) u(id)`)
-	for range 30 {
-		if next().id == cancelled {
-			t.Error("a cancelled job was handed out")
-		}
-	}
-	if n := one[int](t, database.Pool, `select count(*) from ojs.lease l cross join lateral unnest(l.ids) u(id)`); n != before+30 {
-		t.Errorf("%d jobs were handed out, want 30", n-before)
-	}
-
-	planned()
-	enqueueFor(t, service, "default", "globex", 100)
-	got := map[string]int{}
-	for range 20 {
-		got[next().tenant]++
-	}
-	if got["globex"] < 9 || got["globex"] > 11 {
-		t.Errorf("of 20 jobs since it came a tenant had %d, want its half", got["globex"])
-	}
-
-	planned()
-	configureWeight(t, service, "globex", 9)
-	got = map[string]int{}
-	for range 20 {
-		got[next().tenant]++
-	}
-	if got["globex"] < 17 || got["globex"] > 19 {
-		t.Errorf("of 20 jobs since its weight is 9 a tenant had %d, want 18", got["globex"])
-	}
-	ringsAgree(t, database.Pool)
-}
-
 // runQueue is a queue for which jobs are decided ahead (docs/design/0005-run-queue.md): whoever fetches a single job has more of them
 // decided, 16 at first and 128 at most, which wait as rows of ojs.turn for the next callers.
 type runQueue struct {
@@ -188,6 +112,99 @@ func (q *runQueue) charged() int {
 func (q *runQueue) outOfReach() int {
 	q.t.Helper()
 	return one[int](q.t, q.d.Pool, "select held from ojs.turn_mark order by rev desc limit 1")
+}
+
+// What was decided ahead is not what is handed out once something speaks against it.
+func TestLookAheadIsRevoked(t *testing.T) {
+	t.Parallel()
+	for name, play := range map[string]func(*testing.T, *runQueue){
+		"nothing speaks against it":   aheadIsHandedOut,
+		"a job of a higher priority":  urgentGoesFirst,
+		"the queue is paused":         pausedHandsOutNothing,
+		"a job is cancelled":          cancelledIsPassedOver,
+		"a tenant comes":              newTenantHasItsHalf,
+		"a tenant has another weight": weightActsAtOnce,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := decidedAhead(t, 200)
+			play(t, q)
+			ringsAgree(t, q.d.Pool)
+		})
+	}
+}
+
+// planned is the seq of the job that was decided ahead of all others.
+func (q *runQueue) planned() int64 {
+	q.t.Helper()
+	seqs := list[int64](q.t, q.d.Pool, "select j.seq from ojs.turn t join ojs.job j on j.id = t.id order by t.n limit 1")
+	if len(seqs) == 0 {
+		q.t.Fatal("nothing is decided ahead")
+	}
+	return seqs[0]
+}
+
+// shares hands out jobs one by one, and returns how many of them each tenant had.
+func (q *runQueue) shares(jobs int) map[string]int {
+	q.t.Helper()
+	got := map[string]int{}
+	for range jobs {
+		got[one[string](q.t, q.service, "select tenant_id from ojs.fetch('{q}', 1, 'w')")]++
+	}
+	return got
+}
+
+func aheadIsHandedOut(t *testing.T, q *runQueue) {
+	if first := q.planned(); !slices.Equal(q.fetch(1), []int64{first}) {
+		t.Error("what was decided ahead is not handed out")
+	}
+}
+
+func urgentGoesFirst(t *testing.T, q *runQueue) {
+	urgent := one[int64](t, q.service, "select seq from ojs.enqueue('x.y', p_queue => 'q', p_priority => 7, p_tenant => 't')")
+	if got := q.fetch(1); !slices.Equal(got, []int64{urgent}) {
+		t.Errorf("after a job of higher priority came, %v was handed out, want %d", got, urgent)
+	}
+}
+
+func pausedHandsOutNothing(t *testing.T, q *runQueue) {
+	exec(t, q.service, "select ojs.pause_queue('q')")
+	if got := q.fetch(1); len(got) != 0 {
+		t.Errorf("a paused queue handed out %v", got)
+	}
+	exec(t, q.service, "select ojs.resume_queue('q')")
+}
+
+func cancelledIsPassedOver(t *testing.T, q *runQueue) {
+	cancelled := q.planned()
+	exec(t, q.service, "select ojs.cancel(id) from ojs.job where seq = $1", cancelled)
+	const handedOut = "select count(*) from ojs.lease l cross join lateral unnest(l.ids) u(id)"
+	before := one[int](t, q.d.Pool, handedOut)
+	for range 30 {
+		if got := q.fetch(1); slices.Contains(got, cancelled) {
+			t.Error("a cancelled job was handed out")
+		}
+	}
+	if n := one[int](t, q.d.Pool, handedOut); n != before+30 {
+		t.Errorf("%d jobs were handed out, want 30", n-before)
+	}
+}
+
+func newTenantHasItsHalf(t *testing.T, q *runQueue) {
+	q.enqueue("globex", 100)
+	if got := q.shares(20)["globex"]; got < 9 || got > 11 {
+		t.Errorf("of 20 jobs since it came a tenant had %d, want its half", got)
+	}
+}
+
+func weightActsAtOnce(t *testing.T, q *runQueue) {
+	q.enqueue("globex", 100)
+	q.shares(20)
+	q.planned()
+	configureWeight(t, q.service, "globex", 9)
+	if got := q.shares(20)["globex"]; got < 17 || got > 19 {
+		t.Errorf("of 20 jobs since its weight is 9 a tenant had %d, want 18", got)
+	}
 }
 
 // What happens to jobs decided ahead when somebody has hold of one of them, and lets go.
@@ -401,38 +418,23 @@ func aheadGoesFirstBeside(t *testing.T) {
 // A caller that asks for five takes the three decided ahead that nobody holds, waits for the decision under way in vain, and goes beside
 // it for the rest: two of the nine urgent jobs that came meanwhile, and no more.
 func besideGetsNoMore(t *testing.T) {
-	try := func() int {
+	pgtest.Eventually(t, "the urgent jobs come while the caller waits", func() bool {
 		q := newRunQueue(t)
 		q.enqueue("a", 5)
 		q.fetch(1)
 		decider := begin(t, q.d.Pool)
 		exec(t, decider, "select from ojs.lane for update")
 		holder, _ := q.hold()
-		got := make(chan int, 1)
-		go func() {
-			n := -1
-			_ = q.service.QueryRow(t.Context(), "select count(*)::int from ojs.fetch('{q}', 5)").Scan(&n)
-			got <- n
-		}()
-		pgtest.Eventually(t, "the caller waits for the lane, or has given up", func() bool {
-			return len(got) > 0 || one[int](t, q.d.Pool, `
-				select count(*)::int from pg_stat_activity
-				where datname = current_database() and wait_event_type = 'Lock'`) > 0
-		})
+		pid, got := fetchLater(t, q.d, "q", 5)
 		q.urgent("b", 10, 9)
-		n := <-got
+		yes := inTime(t, q.d, pid)
+		if n := <-got; yes && n != 5 {
+			t.Errorf("%d jobs were handed out to a caller that asked for 5", n)
+		}
 		commit(t, decider)
 		commit(t, holder)
-		return n
-	}
-	// It waits for a second only: where that was over before the urgent jobs came, it found the three that nobody has.
-	n := try()
-	for tries := 1; n == 3 && tries < 10; tries++ {
-		n = try()
-	}
-	if n != 5 {
-		t.Errorf("%d jobs were handed out to a caller that asked for 5", n)
-	}
+		return yes
+	})
 }
 
 // An id is unique within its tenant only. A job of b that comes back must not have the job of a with the same id, which is decided

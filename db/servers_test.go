@@ -180,23 +180,18 @@ func TestHeldDispatch(t *testing.T) {
 // A decision that waited for the one who holds dispatch hands out nothing.
 func TestDispatchIsHeldBesideAFetch(t *testing.T) {
 	t.Parallel()
-	d := pgtest.New(t)
-	exec(t, d.Service(), "insert into ojs.jobs (tenant_id, type) select 'acme', 'a' from generate_series(1, 20)")
-	jobs(t, d.Service(), "ojs.fetch_many('{default}', '{1}', '{a}', '{0}', p_ahead => false)")
-	tx := begin(t, d.Service())
-	exec(t, tx, "select ojs.hold_dispatch()")
-	conn := connect(t, d.ServiceURL)
-	got := make(chan int, 1)
-	go func() {
-		var n int
-		if err := conn.QueryRow(t.Context(), "select count(*) from ojs.fetch('{default}', 5)").Scan(&n); err != nil {
-			t.Error(err)
+	pgtest.Eventually(t, "dispatch is held while the call waits", func() bool {
+		d := pgtest.New(t)
+		exec(t, d.Service(), "insert into ojs.jobs (tenant_id, type) select 'acme', 'a' from generate_series(1, 20)")
+		jobs(t, d.Service(), "ojs.fetch_many('{default}', '{1}', '{a}', '{0}', p_ahead => false)")
+		tx := begin(t, d.Service())
+		exec(t, tx, "select ojs.hold_dispatch()")
+		pid, got := fetchLater(t, d, "default", 5)
+		commit(t, tx)
+		yes := inTime(t, d, pid)
+		if n := <-got; yes && n != 0 {
+			t.Errorf("it hands out %d jobs", n)
 		}
-		got <- n
-	}()
-	d.Blocked(conn.PgConn().PID())
-	commit(t, tx)
-	if n := <-got; n != 0 {
-		t.Errorf("it hands out %d jobs", n)
-	}
+		return yes
+	})
 }

@@ -242,6 +242,90 @@ func TestSettleIsForOnesOwn(t *testing.T) {
 	}
 }
 
+// element is one of many settlements.
+type element struct {
+	ID       string          `json:"id"`
+	Lease    *string         `json:"lease,omitempty"`
+	WorkerID *string         `json:"worker_id,omitempty"`
+	Tenant   *string         `json:"tenant,omitempty"`
+	Result   json.RawMessage `json:"result,omitempty"`
+	Error    json.RawMessage `json:"error,omitempty"`
+	Requeue  bool            `json:"requeue,omitempty"`
+}
+
+// numbered is the id of a job of sixtyJobs.
+func numbered(n int) string { return fmt.Sprintf("01932a4e-0000-7000-8000-%012x", n) }
+
+// sixtyJobs makes jobs of two tenants, of which fifty are active. The same seed makes the same.
+func sixtyJobs(t *testing.T, d *pgtest.DB, seed uint64) {
+	t.Helper()
+	d.SetNow(noon)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for i := range 60 {
+		exec(t, d.Service(), `
+			select from ojs.enqueue('a', p_id => $1, p_tenant => $2, p_max_attempts => $3, p_retry => $4::text::jsonb)`,
+			numbered(i), []string{"acme", "globex"}[r.IntN(2)], 1+r.IntN(3),
+			[]string{`{"jitter": false}`, `{"jitter": false, "non_retryable_errors": ["bad"]}`}[r.IntN(2)])
+	}
+	fetchFifty(t, d)
+}
+
+// fetchFifty hands out jobs under leases that follow from their ids.
+func fetchFifty(t *testing.T, d *pgtest.DB) {
+	t.Helper()
+	exec(t, d.Service(), "select from ojs.fetch('{default}', 50, 'w1')")
+	exec(t, d.Pool, "update ojs.job set lease = ('0' || substr(id::text, 2))::uuid where state = 'active'")
+}
+
+func randomElement(r *rand.Rand) element {
+	maybe := func(values ...string) *string {
+		if n := r.IntN(2 * len(values)); n < len(values) {
+			return &values[n]
+		}
+		return nil
+	}
+	e := element{ID: numbered(r.IntN(62)), WorkerID: maybe("w1", "w1", "w2"), Tenant: maybe("acme", "globex", "no such")}
+	e.Lease = maybe(e.ID, e.ID, otherID)
+	if r.IntN(2) == 0 {
+		e.Error = json.RawMessage([]string{
+			`{"message":"x"}`, `{"message":"x","code":"bad"}`, `{"message":"x","retryable":false}`, `{"code":"bad"}`, `[]`,
+			`{"message":"é\"\n"}`,
+		}[r.IntN(6)])
+		e.Requeue = r.IntN(3) == 0
+	} else if r.IntN(2) == 0 {
+		e.Result = json.RawMessage([]string{`null`, `{"a":[1,{"b":":"}]}`, `{"a":1,"a":1}`, `"é"`, `5.0`}[r.IntN(5)])
+	}
+	return e
+}
+
+// alone settles an element by a call of its own.
+func (e element) alone(t *testing.T, q querier, n int) outcome {
+	t.Helper()
+	call, args := "ojs.ack($1, $2, $5::text::json, $3, $4)", []any{e.ID, e.Lease, e.WorkerID, e.Tenant, nil}
+	if e.Result != nil {
+		args[4] = string(e.Result)
+	}
+	if e.Error != nil {
+		call, args = "ojs.nack($1, $5::text::jsonb, $2, $3, $6, $4)", append(args[:4], string(e.Error), e.Requeue)
+	}
+	o := outcome{N: n}
+	if err := q.QueryRow(t.Context(), "select state::text, id::text from "+call, args...).Scan(&o.State, &o.ID); err != nil {
+		failure := sqlstate(t, err, "OJ400 OJ401 OJ404 OJ409", call)
+		o.SQLState, o.Message, o.Detail = failure.Code, failure.Message, detail(t, failure)
+	}
+	return o
+}
+
+// alike fails if a query returns something else in one database than in the other.
+func alike(t *testing.T, one, other *pgtest.DB, queries ...string) {
+	t.Helper()
+	for _, sql := range queries {
+		if a, b := list[string](t, one.Pool, sql), list[string](t, other.Pool, sql); !slices.Equal(a, b) {
+			t.Errorf("%s\n%s", pgtest.Short(sql), firstDifference(strings.Join(a, "\n"), strings.Join(b, "\n")))
+		}
+	}
+}
+
 // What is done in one call leaves the same rows and the same journals as what is done one by one.
 func TestSettleLikeOneByOne(t *testing.T) {
 	t.Parallel()
@@ -249,73 +333,14 @@ func TestSettleLikeOneByOne(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	single, bulk := pgtest.New(t), pgtest.New(t)
-	for _, d := range []*pgtest.DB{single, bulk} {
-		d.SetNow(noon)
-	}
-	const id = "01932a4e-0000-7000-8000-%012x"
-	enqueue := func(d *pgtest.DB, seed uint64) {
-		r := rand.New(rand.NewPCG(seed, 1))
-		for i := range 60 {
-			exec(t, d.Service(), `
-				select from ojs.enqueue('a', p_id => $1, p_tenant => $2, p_max_attempts => $3,
-					p_retry => $4::text::jsonb)`, fmt.Sprintf(id, i),
-				[]string{"acme", "globex"}[r.IntN(2)], 1+r.IntN(3), []string{
-					`{"jitter": false}`, `{"jitter": false, "non_retryable_errors": ["bad"]}`,
-				}[r.IntN(2)])
-		}
-		// The same leases on both sides.
-		exec(t, d.Service(), "select from ojs.fetch('{default}', 50, 'w1')")
-		exec(t, d.Pool, "update ojs.job set lease = ('0' || substr(id::text, 2))::uuid where state = 'active'")
-	}
-	enqueue(single, seed)
-	enqueue(bulk, seed)
-	type element struct {
-		ID       string          `json:"id"`
-		Lease    *string         `json:"lease,omitempty"`
-		WorkerID *string         `json:"worker_id,omitempty"`
-		Tenant   *string         `json:"tenant,omitempty"`
-		Result   json.RawMessage `json:"result,omitempty"`
-		Error    json.RawMessage `json:"error,omitempty"`
-		Requeue  bool            `json:"requeue,omitempty"`
-	}
-	maybe := func(values ...string) *string {
-		if n := r.IntN(2 * len(values)); n < len(values) {
-			return &values[n]
-		}
-		return nil
-	}
+	sixtyJobs(t, single, seed)
+	sixtyJobs(t, bulk, seed)
 	for round := range 12 {
 		elements := make([]element, 1+r.IntN(20))
+		want := make([]outcome, len(elements))
 		for i := range elements {
-			e := element{ID: fmt.Sprintf(id, r.IntN(62)), WorkerID: maybe("w1", "w1", "w2"), Tenant: maybe("acme", "globex", "no such")}
-			e.Lease = maybe(e.ID, e.ID, otherID)
-			if r.IntN(2) == 0 {
-				e.Error = json.RawMessage([]string{
-					`{"message":"x"}`, `{"message":"x","code":"bad"}`, `{"message":"x","retryable":false}`, `{"code":"bad"}`, `[]`,
-					`{"message":"é\"\n"}`,
-				}[r.IntN(6)])
-				e.Requeue = r.IntN(3) == 0
-			} else if r.IntN(2) == 0 {
-				e.Result = json.RawMessage([]string{`null`, `{"a":[1,{"b":":"}]}`, `{"a":1,"a":1}`, `"é"`, `5.0`}[r.IntN(5)])
-			}
-			elements[i] = e
-		}
-		var want []outcome
-		for i, e := range elements {
-			call, args := "ojs.ack($1, $2, $5::text::json, $3, $4)", []any{e.ID, e.Lease, e.WorkerID, e.Tenant, nil}
-			if e.Result != nil {
-				args[4] = string(e.Result)
-			}
-			if e.Error != nil {
-				call, args = "ojs.nack($1, $5::text::jsonb, $2, $3, $6, $4)", append(args[:4], string(e.Error), e.Requeue)
-			}
-			o := outcome{N: i}
-			err := single.Service().QueryRow(t.Context(), "select state::text, id::text from "+call, args...).Scan(&o.State, &o.ID)
-			if err != nil {
-				failure := sqlstate(t, err, "OJ400 OJ401 OJ404 OJ409", call)
-				o.SQLState, o.Message, o.Detail = failure.Code, failure.Message, detail(t, failure)
-			}
-			want = append(want, o)
+			elements[i] = randomElement(r)
+			want[i] = elements[i].alone(t, single.Service(), i)
 		}
 		raw, err := json.Marshal(elements)
 		if err != nil {
@@ -327,7 +352,7 @@ func TestSettleLikeOneByOne(t *testing.T) {
 				t.Errorf("round %d, element %d: %+v, alone %+v", round, i, got[i], want[i])
 			}
 		}
-		for _, sql := range []string{
+		alike(t, single, bulk,
 			"select j::text from ojs.job j order by id",
 			`select concat_ws(' ', tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state,
 					started_at, fenced, at)
@@ -336,22 +361,15 @@ func TestSettleLikeOneByOne(t *testing.T) {
 				from ojs.journal group by tenant_id, queue, priority, from_state, to_state, lo order by 1`,
 			`select concat_ws(' ', x.tenant_id, x.id, abs(extract(epoch from due_at - j.retry_at)) < 0.05) from ojs.timer t
 				cross join unnest(t.tenant_ids, t.ids) x(tenant_id, id) join ojs.job j on j.id = x.id where t.kind = 'due'
-				order by 1`,
-		} {
-			a, b := list[string](t, single.Pool, sql), list[string](t, bulk.Pool, sql)
-			if !slices.Equal(a, b) {
-				t.Errorf("round %d: %s\n%s", round, pgtest.Short(sql), firstDifference(strings.Join(a, "\n"), strings.Join(b, "\n")))
-			}
-		}
+				order by 1`)
 		if t.Failed() {
-			t.FailNow()
+			t.Fatalf("in round %d", round)
 		}
 		if round%4 == 3 {
 			for _, d := range []*pgtest.DB{single, bulk} {
 				d.SetNow(noon.Add(time.Duration(round) * time.Hour))
 				exec(t, d.Service(), "select ojs.tick()")
-				exec(t, d.Service(), "select from ojs.fetch('{default}', 50, 'w1')")
-				exec(t, d.Pool, "update ojs.job set lease = ('0' || substr(id::text, 2))::uuid where state = 'active'")
+				fetchFifty(t, d)
 			}
 		}
 	}
@@ -407,18 +425,13 @@ func TestEnqueueEach(t *testing.T) {
 			t.Errorf("%.100s: %+v, alone %+v", element, got[i], want)
 		}
 	}
-	for _, sql := range []string{
+	alike(t, alone, d,
 		`select concat_ws(' ', type, state, seq is null, queue, priority, max_attempts, tenant_id, args, meta, retry,
 				tags, options, extra, timeout_ms)
 			from ojs.job order by 1`,
 		`select concat_ws(' ', tenant_id, queue, priority, from_state, to_state, sum(jobs))
 			from ojs.journal group by tenant_id, queue, priority, from_state, to_state order by 1`,
-		"select concat_ws(' ', due_at, kind, tenant_ids) from ojs.timer order by 1",
-	} {
-		if a, b := list[string](t, alone.Pool, sql), list[string](t, d.Pool, sql); !slices.Equal(a, b) {
-			t.Errorf("%s\n%s", pgtest.Short(sql), firstDifference(strings.Join(a, "\n"), strings.Join(b, "\n")))
-		}
-	}
+		"select concat_ws(' ', due_at, kind, tenant_ids) from ojs.timer order by 1")
 	t.Logf("%d bad among %d", len(elements)-good, len(elements))
 	// In the order given.
 	if numbers := list[int](t, d.Pool, `
@@ -428,7 +441,12 @@ func TestEnqueueEach(t *testing.T) {
 	for _, whole := range []string{"null", "{}", "[]", "5"} {
 		refused(t, acme, "OJ400", "select n from ojs.enqueue_each($1::text::json)", whole)
 	}
-	// The service names a tenant per job.
+}
+
+// The service names a tenant per job.
+func TestTheServiceEnqueuesEachForATenant(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
 	tenants := list[string](t, d.Service(), `
 		select coalesce(tenant_id, sqlstate) from ojs.enqueue_each('[
 			{"type":"a","args":[],"tenant":"globex"},
@@ -440,7 +458,7 @@ func TestEnqueueEach(t *testing.T) {
 		t.Errorf("the tenants are %v", tenants)
 	}
 	exec(t, d.Operator(), "select from ojs.configure(p_tenant_required => true)")
-	got = outcomes(t, d.Service(), `ojs.enqueue_each('[{"type":"a","args":[],"tenant":"globex"},{"type":"a","args":[]}]')`)
+	got := outcomes(t, d.Service(), `ojs.enqueue_each('[{"type":"a","args":[],"tenant":"globex"},{"type":"a","args":[]}]')`)
 	if got[0].State != "available" || got[1].SQLState != "OJ402" {
 		t.Errorf("where tenants are required: %+v", got)
 	}

@@ -275,8 +275,15 @@ func TestEventsCostWhatIsTold(t *testing.T) {
 	few := read()
 	secretJobs(t, n.DB, 5000)
 	many := read()
+	grown := func(i int) bool { return few[i] > 1000 || many[i] > few[i]+few[i]/4+20 }
+	// Beside a vacuum of this database more versions of rows are passed over. What grows with foreign jobs shows every time.
+	for again := 0; again < 5 && slices.ContainsFunc([]int{0, 1, 2, 3, 4, 5, 6, 7}, grown); again++ {
+		for i, rows := range read() {
+			many[i] = min(many[i], rows)
+		}
+	}
 	for i, call := range calls {
-		if few[i] > 1000 || many[i] > few[i]+few[i]/4+20 {
+		if grown(i) {
 			t.Errorf("%s as %s examines %d rows beside 500 foreign jobs and %d beside 5500",
 				call.sql, one[string](t, call.who, "select session_user::text"), few[i], many[i])
 		}
