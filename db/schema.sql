@@ -706,13 +706,23 @@ declare
     v_done    ojs.decided := ojs._nothing();
     v_n       int := cardinality(p_ask.queues);
     v_strict  boolean := v_n = 1 or p_ask.strategy is not distinct from 'strict';
-    v_weights int[] := ojs._queue_weights(p_ask);
+    v_weights int[];
+    v_first   int;
     v_left    int;
     v_upto    int;
     v_queue   text;
     v_ahead   ojs.decided;
 begin
-    -- Beside a decision there is no round over queues: from each its part, and then from each what is missing.
+    -- Beside a decision there is no round over queues: from each its part, and then from each what is missing. Parts are rounded up, so
+    -- the first queue is drawn by weight: who asks for one job at a time would have those of one queue only.
+    if not v_strict then
+        v_weights := ojs._queue_weights(p_ask);
+        select w.n - 1 into v_first from (
+            select w.n, sum(w.weight) over (order by w.n) as upto from unnest(v_weights) with ordinality w(weight, n)) w
+        where w.upto > random() * (select sum(w) from unnest(v_weights) w) order by w.n limit 1;
+        v_weights := v_weights[v_first + 1:] || v_weights[:v_first];
+        p_ask.queues := p_ask.queues[v_first + 1:] || p_ask.queues[:v_first];
+    end if;
     for v_turn in 1 .. case when v_strict then v_n else 2 * v_n end loop
         exit when cardinality(v_done.ids) = p_count or v_done.cut;
         v_left := p_count - cardinality(v_done.ids);
@@ -4884,7 +4894,8 @@ begin
     if p_ask.strategy is distinct from 'weighted' then
         return array_fill(1, array[cardinality(p_ask.queues)]);
     end if;
-    return array(select coalesce((p_ask.weights ->> q.queue)::int, 1) from unnest(p_ask.queues) with ordinality q(queue, n) order by q.n);
+    return array(select coalesce((p_ask.weights -> q.queue)::numeric::int, 1)
+        from unnest(p_ask.queues) with ordinality q(queue, n) order by q.n);
 end;
 $$;
 
@@ -5719,22 +5730,27 @@ CREATE FUNCTION ojs._room(p_queue text, p_tenant text) RETURNS integer
     LANGUAGE sql STABLE
     AS $$ select null::int $$;
 
-CREATE FUNCTION ojs._rotate(p_queues text[], p_weights integer[], p_rev bigint, p_times numeric[], p_open integer[], p_now numeric) RETURNS void
+CREATE FUNCTION ojs._rotate(p_queues text[], p_weights integer[], p_rev bigint, p_times numeric[], p_now numeric) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-    -- A queue that had no job begins anew: it keeps no credit.
-    v_times numeric[] := array(select case when t.q = any (p_open) then t.due else greatest(t.due, p_now + t.lead) end - p_now
+    v_key     bytea := ojs._rotation_key(p_queues, p_weights);
+    v_working int[] := ojs._with_work(p_queues);
+    -- A queue without work begins anew: it keeps no credit. One that has work, but none of the tenant that was asked for, keeps its place.
+    v_times   numeric[] := array(select case when t.q = any (v_working) then t.due else greatest(t.due, p_now + t.lead) end - p_now
         from unnest(p_times, ojs._queue_leads(p_weights)) with ordinality t(due, lead, q) order by t.q);
 begin
     if p_rev is null then
-        insert into ojs.rotation (queues, weights, rev, times) values (p_queues, p_weights, 1, v_times);
+        insert into ojs.rotation (key, queues, weights, rev, times) values (v_key, p_queues, p_weights, 1, v_times);
     else
-        update ojs.rotation r set rev = r.rev + 1, times = v_times, used_at = ojs.now()
-        where r.queues = p_queues and r.weights = p_weights and r.rev = p_rev;
+        update ojs.rotation r set rev = r.rev + 1, times = v_times, used_at = ojs.now() where r.key = v_key and r.rev = p_rev;
     end if;
 end;
 $$;
+
+CREATE FUNCTION ojs._rotation_key(p_queues text[], p_weights integer[]) RETURNS bytea
+    LANGUAGE sql IMMUTABLE
+    AS $$ select sha256(convert_to(p_queues::text || p_weights::text, 'UTF8')) $$;
 
 CREATE TABLE ojs.replay_rule (
     name text NOT NULL COLLATE pg_catalog."C",
@@ -5872,7 +5888,7 @@ declare
     v_weights  int[] := ojs._queue_weights(p_ask);
     v_rotation ojs.rotation;
     v_times    numeric[];
-    v_open     int[] := array(select generate_series(1, cardinality(v_weights)));
+    v_open     int[] := ojs._with_work(p_ask.queues);
     v_tags     numeric[] := '{}';
     v_from     int[] := '{}';
     v_before   int;
@@ -5880,7 +5896,7 @@ declare
     v_q        int;
     v_want     int;
 begin
-    select * into v_rotation from ojs.rotation r where r.queues = p_ask.queues and r.weights = v_weights order by r.rev desc limit 1;
+    select * into v_rotation from ojs.rotation r where r.key = ojs._rotation_key(p_ask.queues, v_weights) order by r.rev desc limit 1;
     v_times := coalesce(v_rotation.times, ojs._queue_leads(v_weights));
     while cardinality(p_done.ids) < p_count and v_open <> '{}' and not p_done.cut loop
         for v_q, v_want in select * from ojs._next_queues(v_open, v_times, v_weights, p_count - cardinality(p_done.ids)) loop
@@ -5890,6 +5906,10 @@ begin
             v_tags := v_tags || array(select v_times[v_q] + (k - 1)::numeric / v_weights[v_q] from generate_series(1, v_got) k);
             v_from := v_from || array_fill(v_q, array[v_got]);
             v_times[v_q] := v_times[v_q] + v_got::numeric / v_weights[v_q];
+            if p_done.cut and v_got = 0 then
+                -- Else the others would wait until it is through with its ended jobs, which may be millions.
+                v_times[v_q] := v_times[v_q] + 1::numeric / v_weights[v_q];
+            end if;
             exit when p_done.cut;
             if v_got < v_want then
                 v_open := array_remove(v_open, v_q);
@@ -5899,7 +5919,9 @@ begin
     if v_tags <> '{}' then
         select array_agg(g.id order by g.tag, g.q), array_agg(g.place order by g.tag, g.q) into p_done.ids, p_done.places
         from unnest(p_done.ids, p_done.places, v_tags, v_from) g(id, place, tag, q);
-        perform ojs._rotate(p_ask.queues, v_weights, v_rotation.rev, v_times, v_open, (select max(t) from unnest(v_tags) t));
+    end if;
+    if v_tags <> '{}' or p_done.cut then
+        perform ojs._rotate(p_ask.queues, v_weights, v_rotation.rev, v_times, coalesce((select max(t) from unnest(v_tags) t), 0));
     end if;
     return p_done;
 end;
@@ -6818,6 +6840,15 @@ begin
     p_done.bytes := p_done.bytes + p_picks.size;
     p_done.skimmed := p_done.skimmed + p_skimmed;
     return p_done;
+end;
+$$;
+
+CREATE FUNCTION ojs._with_work(p_queues text[]) RETURNS integer[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return array(select q.n::int from unnest(p_queues) with ordinality q(queue, n) cross join lateral ojs._backlog(q.queue) b
+        where b.priorities <> '{}' order by q.n);
 end;
 $$;
 
@@ -9636,6 +9667,7 @@ ALTER TABLE ojs.release ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
 );
 
 CREATE TABLE ojs.rotation (
+    key bytea NOT NULL,
     queues text[] NOT NULL COLLATE pg_catalog."C",
     weights integer[] NOT NULL,
     rev bigint NOT NULL,
@@ -9912,7 +9944,7 @@ ALTER TABLE ONLY ojs.replay_rule
     ADD CONSTRAINT replay_rule_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY ojs.rotation
-    ADD CONSTRAINT rotation_pkey PRIMARY KEY (queues, weights, rev);
+    ADD CONSTRAINT rotation_pkey PRIMARY KEY (key, rev);
 
 ALTER TABLE ONLY ojs.schema_hash
     ADD CONSTRAINT schema_hash_pkey PRIMARY KEY (version);

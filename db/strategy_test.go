@@ -3,6 +3,7 @@ package db_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,6 +109,16 @@ func TestStrategiesBesideDecisions(t *testing.T) {
 		}
 		commit(t, tx)
 	}
+	counts := map[string]int{}
+	for range 150 {
+		tx := begin(t, service)
+		exec(t, tx, "select pg_sleep(0.021)")
+		counts[from(t, tx, "{a,b,c}", 1, "weighted", `{"a": 3, "b": 2}`)]++
+		rollback(t, tx)
+	}
+	if counts["a"] == 0 || counts["b"] == 0 || counts["c"] == 0 {
+		t.Errorf("of 150 callers for one job: %v", counts)
+	}
 }
 
 func TestBadStrategies(t *testing.T) {
@@ -131,8 +142,57 @@ func TestBadStrategies(t *testing.T) {
 	} {
 		refused(t, service, c.state, fetch, c.strategy, c.weights)
 	}
-	for _, weights := range []string{`{}`, `{"a": 1000000, "b": 1}`, `{"a": 1.0}`, `{"Not a queue": 1}`} {
-		exec(t, service, fetch, "weighted", weights)
+	for _, weights := range []string{`{}`, `{"a": 1000000, "b": 1}`, `{"a": 1.0}`, `{"a": 1.50e1}`, `{"Not a queue": 1}`} {
+		fill(t, service, "a", 1)
+		fill(t, service, "b", 1)
+		if n := len(from(t, service, "{a,b}", 2, "weighted", weights)); n != 2 {
+			t.Errorf("weights %s: %d jobs", weights, n)
+		}
+	}
+}
+
+// Calls for one tenant, who has jobs in one of the queues only, do not take the turn of the other queue from everybody else.
+func TestATenantsCallsLeaveTheTurnsOfOthers(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	enqueueFor(t, service, "a", "t", 2000)
+	enqueueFor(t, service, "a", "u", 200)
+	enqueueFor(t, service, "b", "u", 200)
+	got := ""
+	for range 30 {
+		exec(t, service, `select from ojs.fetch('{a,b}', 10, p_tenant => 't', p_strategy => 'weighted', p_weights => '{"a": 5}')`)
+		got += from(t, service, "{a,b}", 1, "weighted", `{"a": 5}`)
+	}
+	if !strings.Contains(got, "b") {
+		t.Errorf("30 calls got jobs of %s", got)
+	}
+}
+
+// While a queue is through with a long run of ended jobs, the others have their turns.
+func TestEndedJobsOfAQueueLeaveTheTurnsOfOthers(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	enqueueFor(t, service, "a", "t", 100_000)
+	exec(t, d.Pool, "update ojs.job set state = 'cancelled', finished_at = ojs.now() where queue = 'a'")
+	fill(t, service, "a", 1)
+	fill(t, service, "b", 5)
+	if got := from(t, service, "{a,b}", 1, "", "") + from(t, service, "{a,b}", 1, "", ""); !strings.Contains(got, "b") {
+		t.Errorf("two calls got %q", got)
+	}
+}
+
+// A list of a hundred queues with long names has a round, too.
+func TestManyLongNamesOfQueues(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	names := list[string](t, service, "select md5(n::text) || md5(n::text || 'x') || md5(n::text || 'y') from generate_series(1, 100) n")
+	for _, name := range names[97:] {
+		fill(t, service, name, 2)
+	}
+	got := list[string](t, service, "select queue from ojs.fetch($1, 4)", names)
+	if want := []string{names[97], names[98], names[99], names[97]}; !slices.Equal(got, want) {
+		t.Errorf("%v", got)
 	}
 }
 

@@ -124,15 +124,17 @@ comment on column ojs.again.hi is 'The last one.';
 comment on column ojs.again.n is 'Tells apart ranges that begin with the same job.';
 
 create table ojs.rotation (
+    key     bytea not null,
     queues  text[] collate "C" not null,
     weights int[] not null,
     rev     bigint not null,
     times   numeric[] not null,
     used_at timestamptz not null default ojs.now(),
-    primary key (queues, weights, rev)
+    primary key (key, rev)
 );
 create index rotation_used_idx on ojs.rotation (used_at);
 comment on table ojs.rotation is 'Where the round over several queues stands, per list of queues asked for, and their weights.';
+comment on column ojs.rotation.key is 'A hash of the queues and the weights.';
 comment on column ojs.rotation.queues is 'The queues in the order they were listed.';
 comment on column ojs.rotation.weights is 'Their weights, in step.';
 comment on column ojs.rotation.rev is 'Grows with each change; the highest counts.';

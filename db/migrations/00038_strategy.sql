@@ -50,7 +50,7 @@ declare
     v_weights  int[] := ojs._queue_weights(p_ask);
     v_rotation ojs.rotation;
     v_times    numeric[];
-    v_open     int[] := array(select generate_series(1, cardinality(v_weights)));
+    v_open     int[] := ojs._with_work(p_ask.queues);
     v_tags     numeric[] := '{}';
     v_from     int[] := '{}';
     v_before   int;
@@ -58,7 +58,7 @@ declare
     v_q        int;
     v_want     int;
 begin
-    select * into v_rotation from ojs.rotation r where r.queues = p_ask.queues and r.weights = v_weights order by r.rev desc limit 1;
+    select * into v_rotation from ojs.rotation r where r.key = ojs._rotation_key(p_ask.queues, v_weights) order by r.rev desc limit 1;
     v_times := coalesce(v_rotation.times, ojs._queue_leads(v_weights));
     while cardinality(p_done.ids) < p_count and v_open <> '{}' and not p_done.cut loop
         for v_q, v_want in select * from ojs._next_queues(v_open, v_times, v_weights, p_count - cardinality(p_done.ids)) loop
@@ -68,6 +68,10 @@ begin
             v_tags := v_tags || array(select v_times[v_q] + (k - 1)::numeric / v_weights[v_q] from generate_series(1, v_got) k);
             v_from := v_from || array_fill(v_q, array[v_got]);
             v_times[v_q] := v_times[v_q] + v_got::numeric / v_weights[v_q];
+            if p_done.cut and v_got = 0 then
+                -- Else the others would wait until it is through with its ended jobs, which may be millions.
+                v_times[v_q] := v_times[v_q] + 1::numeric / v_weights[v_q];
+            end if;
             exit when p_done.cut;
             if v_got < v_want then
                 v_open := array_remove(v_open, v_q);
@@ -77,7 +81,9 @@ begin
     if v_tags <> '{}' then
         select array_agg(g.id order by g.tag, g.q), array_agg(g.place order by g.tag, g.q) into p_done.ids, p_done.places
         from unnest(p_done.ids, p_done.places, v_tags, v_from) g(id, place, tag, q);
-        perform ojs._rotate(p_ask.queues, v_weights, v_rotation.rev, v_times, v_open, (select max(t) from unnest(v_tags) t));
+    end if;
+    if v_tags <> '{}' or p_done.cut then
+        perform ojs._rotate(p_ask.queues, v_weights, v_rotation.rev, v_times, coalesce((select max(t) from unnest(v_tags) t), 0));
     end if;
     return p_done;
 end;
@@ -85,7 +91,20 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._serve_round(ojs.ask, int, ojs.decided) is
 'Adds jobs of several queues to p_done, which has none, until it has p_count: each queue with jobs gets its share by weight, beginning with
-the first one listed, and in the order in which it is due. Goes on where the last decision over the same queues and weights stopped.';
+the first one listed, and in the order in which it is due. Goes on where the last decision over the same queues and weights stopped. Where
+it is cut for the bytes, the queues whose turn did not come are first next time.';
+
+-- +goose StatementBegin
+create function ojs._with_work(p_queues text[]) returns int[]
+language plpgsql stable
+as $$
+begin
+    return array(select q.n::int from unnest(p_queues) with ordinality q(queue, n) cross join lateral ojs._backlog(q.queue) b
+        where b.priorities <> '{}' order by q.n);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._with_work(text[]) is 'Which of the queues have work, by their numbers from 1.';
 
 -- +goose StatementBegin
 create function ojs._queue_weights(p_ask ojs.ask) returns int[]
@@ -95,7 +114,8 @@ begin
     if p_ask.strategy is distinct from 'weighted' then
         return array_fill(1, array[cardinality(p_ask.queues)]);
     end if;
-    return array(select coalesce((p_ask.weights ->> q.queue)::int, 1) from unnest(p_ask.queues) with ordinality q(queue, n) order by q.n);
+    return array(select coalesce((p_ask.weights -> q.queue)::numeric::int, 1)
+        from unnest(p_ask.queues) with ordinality q(queue, n) order by q.n);
 end;
 $$;
 -- +goose StatementEnd
@@ -137,25 +157,33 @@ comment on function ojs._next_queues(int[], numeric[], int[], int) is
 numbers from 1 in the order listed; p_times: when the next job of each is due.';
 
 -- +goose StatementBegin
-create function ojs._rotate(p_queues text[], p_weights int[], p_rev bigint, p_times numeric[], p_open int[], p_now numeric) returns void
+create function ojs._rotate(p_queues text[], p_weights int[], p_rev bigint, p_times numeric[], p_now numeric) returns void
 language plpgsql
 as $$
 declare
-    -- A queue that had no job begins anew: it keeps no credit.
-    v_times numeric[] := array(select case when t.q = any (p_open) then t.due else greatest(t.due, p_now + t.lead) end - p_now
+    v_key     bytea := ojs._rotation_key(p_queues, p_weights);
+    v_working int[] := ojs._with_work(p_queues);
+    -- A queue without work begins anew: it keeps no credit. One that has work, but none of the tenant that was asked for, keeps its place.
+    v_times   numeric[] := array(select case when t.q = any (v_working) then t.due else greatest(t.due, p_now + t.lead) end - p_now
         from unnest(p_times, ojs._queue_leads(p_weights)) with ordinality t(due, lead, q) order by t.q);
 begin
     if p_rev is null then
-        insert into ojs.rotation (queues, weights, rev, times) values (p_queues, p_weights, 1, v_times);
+        insert into ojs.rotation (key, queues, weights, rev, times) values (v_key, p_queues, p_weights, 1, v_times);
     else
-        update ojs.rotation r set rev = r.rev + 1, times = v_times, used_at = ojs.now()
-        where r.queues = p_queues and r.weights = p_weights and r.rev = p_rev;
+        update ojs.rotation r set rev = r.rev + 1, times = v_times, used_at = ojs.now() where r.key = v_key and r.rev = p_rev;
     end if;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._rotate(text[], int[], bigint, numeric[], int[], numeric) is
-'Keeps where the round over some queues stands. p_open: those that may have more jobs; p_now: when the last job was due.';
+comment on function ojs._rotate(text[], int[], bigint, numeric[], numeric) is
+'Keeps where the round over some queues stands. p_now: when the last job was due.';
+
+-- +goose StatementBegin
+create function ojs._rotation_key(p_queues text[], p_weights int[]) returns bytea
+language sql immutable
+as $$ select sha256(convert_to(p_queues::text || p_weights::text, 'UTF8')) $$;
+-- +goose StatementEnd
+comment on function ojs._rotation_key(text[], int[]) is 'Names a round: a list of a hundred queues does not fit into an index.';
 
 -- +goose StatementBegin
 create function ojs._check_strategy(p_strategy text, p_weights jsonb) returns void

@@ -69,11 +69,12 @@ $$;
 comment on function ojs.fetch_many(text[], int[], text[], int[], text, boolean, bigint, text, jsonb) is
 'One decision for several FETCH requests over the same queues: p_counts[n] jobs for worker p_worker_ids[n] under a lease of
 p_visibility_timeouts_ms[n] (0, empty text: none given; the counts sum to 10000 at most). Each row names its request; the order is that of
-ojs.fetch, and the last requests get fewer, or none. Requests of workers that are to get nothing (ojs.direct_worker) are left out: for
-each such worker there is one row that is null but for worker_id. p_max_bytes: the jobs have so many bytes in sum (default 16 MiB), or a
-job more, and there is one at least; where that, a long run of ended jobs, or more commits than could be taken in at once stopped the call
+ojs.fetch, and the last requests get fewer, or none. Requests of workers that are to get nothing (ojs.direct_worker) are left out: for each
+such worker there is one row that is null but for worker_id. p_max_bytes: the jobs have so many bytes in sum (default 16 MiB), or a job
+more, and there is one at least; where that, a long run of ended jobs, or more commits than could be taken in at once stopped the call
 early, there is one row with request 0: ask again. p_ahead: decide ahead for later calls, too; by default where the requests ask for about
-one job each. What fewer than asked proves is said at ojs.fetch. Commit at once. Raises what ojs.fetch raises.';
+one job each. p_strategy and p_weights, and what fewer than asked proves, are explained at ojs.fetch. Commit at once. Raises what ojs.fetch
+raises.';
 
 -- fetch: jobs for one worker. Locks and writes what ojs.fetch_many does; in a transaction that lasts, and for tenants, no ojs.lane.
 -- +goose StatementBegin

@@ -126,13 +126,23 @@ declare
     v_done    ojs.decided := ojs._nothing();
     v_n       int := cardinality(p_ask.queues);
     v_strict  boolean := v_n = 1 or p_ask.strategy is not distinct from 'strict';
-    v_weights int[] := ojs._queue_weights(p_ask);
+    v_weights int[];
+    v_first   int;
     v_left    int;
     v_upto    int;
     v_queue   text;
     v_ahead   ojs.decided;
 begin
-    -- Beside a decision there is no round over queues: from each its part, and then from each what is missing.
+    -- Beside a decision there is no round over queues: from each its part, and then from each what is missing. Parts are rounded up, so
+    -- the first queue is drawn by weight: who asks for one job at a time would have those of one queue only.
+    if not v_strict then
+        v_weights := ojs._queue_weights(p_ask);
+        select w.n - 1 into v_first from (
+            select w.n, sum(w.weight) over (order by w.n) as upto from unnest(v_weights) with ordinality w(weight, n)) w
+        where w.upto > random() * (select sum(w) from unnest(v_weights) w) order by w.n limit 1;
+        v_weights := v_weights[v_first + 1:] || v_weights[:v_first];
+        p_ask.queues := p_ask.queues[v_first + 1:] || p_ask.queues[:v_first];
+    end if;
     for v_turn in 1 .. case when v_strict then v_n else 2 * v_n end loop
         exit when cardinality(v_done.ids) = p_count or v_done.cut;
         v_left := p_count - cardinality(v_done.ids);

@@ -47,14 +47,14 @@ func edges() map[string][]Fetch {
 		add("workers", Fetch{Queues: q, Count: 1, WorkerID: name})
 	}
 	for _, strategy := range []string{"", "strict", "round-robin", "weighted", "least-loaded", "Strict", "strict ", "round_robin"} {
-		add("strategies", Fetch{Queues: q, Count: 1, Strategy: strategy})
+		add("strategies", Fetch{Queues: []string{"q", "r"}, Count: 1, Strategy: strategy})
 	}
 	for _, weights := range []string{
 		`{}`, `[]`, `null`, `1`, `{"q": 1}`, `{"q": 0}`, `{"q": -1}`, `{"q": 1.0}`, `{"q": 1.5}`, `{"q": "1"}`, `{"q": null}`, `{"q": 1e3}`,
 		`{"q": 1000000}`, `{"q": 1000001}`, `{"q": 99999999999999999999}`, `{"other": 1}`, `{"other": 0}`, `{"Not a name": 1}`,
 		`{"q": {"q": 1}}`,
 	} {
-		add("weights", Fetch{Queues: q, Count: 1, Strategy: "weighted", Weights: weights})
+		add("weights", Fetch{Queues: []string{"q", "r"}, Count: 1, Strategy: "weighted", Weights: weights})
 	}
 	return all
 }
@@ -66,7 +66,7 @@ func TestWhatIsAcceptableIsAcceptedBySQL(t *testing.T) {
 	for kind, requests := range edges() {
 		acceptable := 0
 		for _, f := range requests {
-			if !f.acceptable() {
+			if f.normalise(); f.isolated {
 				continue
 			}
 			acceptable++
@@ -87,8 +87,32 @@ func TestWhatIsAcceptableIsAcceptedBySQL(t *testing.T) {
 		}
 	}
 	for _, tenant := range []string{"_default", "_other", "a.b:c_d-e"} {
-		if f := (&Fetch{Queues: []string{"q"}, Count: 1, Tenant: &tenant}); !f.acceptable() {
+		f := &Fetch{Queues: []string{"q"}, Count: 1, Tenant: &tenant}
+		if f.normalise(); f.isolated {
 			t.Errorf("requests for the tenant %s are decided each by itself", tenant)
+		}
+	}
+}
+
+// Requests that ask for the same in other words share decisions.
+func TestRequestsForTheSameAreEqual(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ one, other Fetch }{
+		"the default":   {Fetch{}, Fetch{Strategy: "round-robin", Weights: `{"q": 3}`}},
+		"other weights": {Fetch{Strategy: "strict"}, Fetch{Strategy: "strict", Weights: `{"q": 3}`}},
+		"another order": {
+			Fetch{Strategy: "weighted", Weights: `{"q":3,"r":2}`}, Fetch{Strategy: "weighted", Weights: `{"r": 2, "elsewhere": 9, "q": 3}`},
+		},
+		"one queue": {Fetch{Queues: []string{"q"}}, Fetch{Queues: []string{"q"}, Strategy: "weighted", Weights: `{"q": 3}`}},
+	} {
+		c.one.Count, c.other.Count = 1, 1
+		if c.one.Queues == nil {
+			c.one.Queues, c.other.Queues = []string{"q", "r"}, []string{"q", "r"}
+		}
+		c.one.normalise()
+		c.other.normalise()
+		if c.one.Strategy != c.other.Strategy || c.one.Weights != c.other.Weights || c.one.isolated || c.other.isolated {
+			t.Errorf("%s: %+v and %+v", name, c.one, c.other)
 		}
 	}
 }

@@ -100,6 +100,7 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Disp
 		WaitingItems: d.opts.WaitingItems, WaitingBytes: d.opts.WaitingBytes,
 	}
 	d.settlers = map[bool]settler{}
+	batch.Statements = max(1, (d.opts.Statements+1)/2) // of each kind: in sum about as many
 	for _, whole := range []bool{false, true} {
 		d.settlers[whole] = settler{
 			acks: pg.NewBatcher(batch, func(ctx context.Context, items []ack) ([]*sqlcgen.OjsJob, error) {
@@ -110,7 +111,7 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Disp
 			}),
 		}
 	}
-	batch.Items = d.opts.Enqueues
+	batch.Items, batch.Statements = d.opts.Enqueues, d.opts.Statements
 	d.enqueues = pg.NewBatcher(batch, d.enqueueNow)
 	// Most jobs of a statement that met a lock are not the one whose id is locked. They are tried again with fewer others, and at last each
 	// by itself; jobs that come new are not behind them.

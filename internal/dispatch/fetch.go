@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"context"
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,6 +25,8 @@ type Fetch struct {
 	Strategy            string  // between queues, as ojs.fetch takes it; empty: its default
 	Weights             string  // of queues, a JSON object; empty: none
 	Wait                time.Duration
+
+	isolated bool // no other request is to share its decision
 }
 
 // request is a FETCH under way; doc.go has its states. Guarded by Dispatcher.mu until done is closed.
@@ -101,11 +104,12 @@ func (d *Dispatcher) Fetch(ctx context.Context, f Fetch) ([]sqlcgen.OjsJob, erro
 
 func (d *Dispatcher) arrive(f Fetch) *request {
 	r := &request{Fetch: f, done: make(chan struct{})}
+	r.normalise() // before the lock: weights may be long
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.arrivals++
 	r.arrived = d.arrivals
-	r.group = d.groupOf(&f)
+	r.group = d.groupOf(&r.Fetch)
 	r.enter(&r.group.incoming, false)
 	d.lineUp(r.group)
 	return r
@@ -180,7 +184,7 @@ func (d *Dispatcher) groupOf(f *Fetch) *group {
 		key.tenant = *f.Tenant
 	}
 	decider := &d.shared
-	if !f.acceptable() {
+	if f.isolated {
 		// A group of its own, under a key that no other has.
 		decider = &d.isolated
 		d.arrivals++
@@ -223,23 +227,44 @@ func (f *Fetch) acceptable() bool {
 	if f.Tenant != nil && !names.Tenant.MatchString(*f.Tenant) {
 		return false
 	}
-	switch f.Strategy {
-	case "", "strict", "round-robin", "weighted":
-		return f.Weights == "" || acceptableWeights(f.Weights)
+	return f.Strategy == "" || slices.Contains(strategies, f.Strategy)
+}
+
+var strategies = []string{"strict", "round-robin", "weighted"}
+
+// normalise makes requests equal that ask for the same, so that they share decisions, and sets those apart that SQL may refuse.
+func (f *Fetch) normalise() {
+	weights, known := f.weights()
+	f.isolated = !known || !f.acceptable()
+	switch {
+	case f.isolated:
+	case len(f.Queues) == 1 || f.Strategy == "round-robin":
+		f.Strategy, f.Weights = "", ""
+	case f.Strategy != "weighted" || len(weights) == 0:
+		f.Weights = ""
 	default:
-		return false
+		text, _ := json.Marshal(weights) // in the order of the names
+		f.Weights = string(text)
 	}
 }
 
-func acceptableWeights(text string) bool {
-	var weights map[string]int32
-	if json.Unmarshal([]byte(text), &weights) != nil || weights == nil {
-		return false
+// weights are those of the queues that are asked for. known: SQL surely accepts all there are.
+func (f *Fetch) weights() (own map[string]int32, known bool) {
+	if f.Weights == "" {
+		return nil, true
 	}
-	for _, weight := range weights {
+	var all map[string]int32
+	if json.Unmarshal([]byte(f.Weights), &all) != nil || all == nil {
+		return nil, false
+	}
+	own = map[string]int32{}
+	for queue, weight := range all {
 		if weight < 1 || weight > maxWeight {
-			return false
+			return nil, false
+		}
+		if slices.Contains(f.Queues, queue) {
+			own[queue] = weight
 		}
 	}
-	return true
+	return own, true
 }

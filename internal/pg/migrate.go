@@ -434,8 +434,8 @@ func (m *migrator) locate(err error) error {
 	failed := m.failed.Load()
 	if failed != nil && errors.As(err, &pgErr) && pgErr == failed.err {
 		if text, readErr := fs.ReadFile(m.files, where); readErr == nil {
-			// goose cuts statements out of the file as they are. One that stands there twice counts as the first.
-			if before, _, found := strings.Cut(string(text), failed.sql); found {
+			// goose cuts statements out of the file as they are, but for the commit. One that stands there twice counts as the first.
+			if before, _, found := strings.Cut(string(text), failed.sql); found && !strings.EqualFold(failed.sql, "commit") {
 				where += ":" + strconv.Itoa(1+strings.Count(before+failed.untilFault(), "\n"))
 			}
 		}

@@ -75,7 +75,8 @@ func PageOf[T any](limit, offset int, ask func(limit, offset int32) ([]T, error)
 
 // Pagination of a page that may hold fewer than limit, although there are more.
 func Pagination(total, limit, offset, shown int) PageJSON {
-	return PageJSON{Total: total, Limit: limit, Offset: offset, HasMore: offset+shown < total, Page: offset/limit + 1, PerPage: limit}
+	more := shown > 0 && offset+shown < total // what was counted a moment ago may have gone
+	return PageJSON{Total: total, Limit: limit, Offset: offset, HasMore: more, Page: offset/limit + 1, PerPage: limit}
 }
 
 // QueryInteger reads a whole number between lowest and highest of the query.
