@@ -186,6 +186,11 @@ func TestTenantOfANewJob(t *testing.T) {
 			t.Errorf("%s: the job is %s's, want %s", r.name, r.got, r.want)
 		}
 	}
+}
+
+func TestTenantsThatNoJobMayHave(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
 	for _, c := range []struct{ name, state, field, sql string }{
 		{"empty", "OJ400", "tenant", "select from ojs.enqueue('a', p_tenant => '')"},
 		{"a blank", "OJ400", "tenant", "select from ojs.enqueue('a', p_tenant => 'a b')"},
@@ -210,16 +215,23 @@ func TestTenantOfANewJob(t *testing.T) {
 			t.Errorf("%s: the error names %v, want %s", c.name, got["field"], c.field)
 		}
 	}
+}
 
-	exec(t, operator, "select from ojs.configure(p_tenant_required => true)")
+func TestWhereTenantsAreRequired(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	exec(t, d.Operator(), "select from ojs.configure(p_tenant_required => true)")
 	for _, sql := range []string{
 		"select from ojs.enqueue('a')", `select from ojs.enqueue_many('[{"type": "a", "args": []}]')`,
 		"insert into ojs.jobs (type) values ('a')",
 	} {
 		refused(t, service, "OJ402", sql)
 	}
-	if got := enqueue(acme, "") + enqueue(service, ", p_tenant => 'x'"); got != "acmex" {
-		t.Errorf("where tenants are required, jobs with one are %s", got)
+	for q, named := range map[querier]string{d.As("acme"): "", service: ", p_tenant => 'acme'"} {
+		if got := one[string](t, q, "select tenant_id from ojs.enqueue('a'"+named+")"); got != "acme" {
+			t.Errorf("a job with a tenant is %s's", got)
+		}
 	}
 }
 

@@ -38,8 +38,7 @@ func TestJobsExpireByThemselves(t *testing.T) {
 		select id::text
 		from ojs.enqueue('retryable', p_queue => 'r', p_expires_at => $1,
 			p_retry => '{"initial_interval": "PT1H", "jitter": false}')`, at)
-	active := one[string](t, service, `
-		select id::text from ojs.enqueue('active', p_queue => 'r', p_expires_at => $1, p_visibility_timeout_ms => 300000)`, at)
+	exec(t, service, "select from ojs.enqueue('active', p_queue => 'r', p_expires_at => $1, p_visibility_timeout_ms => 300000)", at)
 	done := one[string](t, service, "select id::text from ojs.enqueue('done', p_queue => 'r', p_expires_at => $1)", at)
 	exec(t, service, "select count(*) from ojs.fetch('{r}', 10)")
 	exec(t, service, `select from ojs.nack($1, '{"message": "m"}')`, retried)
@@ -89,18 +88,33 @@ func TestJobsExpireByThemselves(t *testing.T) {
 	if got := list[string](t, d.Pool, unsound); len(got) > 0 {
 		t.Errorf("unsound: %v", got)
 	}
-
-	// What a worker gives back when its time has passed is not handed out again.
-	exec(t, service, `select from ojs.nack($1, '{"message": "m"}', p_requeue => true)`, active)
-	d.SetNow(at.Add(6 * time.Minute))
-	tick(t, service, 1000)
-	if got := oneJob(t, service, "ojs.job_info($1)", active); got.State != "discarded" {
-		t.Errorf("given back late, it is %s", got.State)
-	}
 	d.SetNow(later)
 	tick(t, service, 1000)
 	if got := list[string](t, service, `
 		select type from ojs.fetch('{q,r}', 100) order by 1`); !slices.Equal(got, []string{"plain", "plain", "stays"}) {
+		t.Errorf("handed out %v", got)
+	}
+}
+
+// What a worker gives back when its time has passed is not handed out again.
+func TestWhatIsGivenBackLateExpires(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	at := noon.Add(time.Minute)
+	id := one[string](t, service, `
+		select id::text from ojs.enqueue('active', p_queue => 'r', p_expires_at => $1, p_visibility_timeout_ms => 300000)`, at)
+	oneJob(t, service, "ojs.fetch('{r}')")
+	d.SetNow(at)
+	tick(t, service, 1000)
+	exec(t, service, `select from ojs.nack($1, '{"message": "m"}', p_requeue => true)`, id)
+	d.SetNow(at.Add(6 * time.Minute))
+	tick(t, service, 1000)
+	if got := oneJob(t, service, "ojs.job_info($1)", id); got.State != "discarded" {
+		t.Errorf("given back late, it is %s", got.State)
+	}
+	if got := jobs(t, service, "ojs.fetch('{r}', 100)"); len(got) != 0 {
 		t.Errorf("handed out %v", got)
 	}
 }

@@ -71,8 +71,29 @@ func partitions(t testing.TB, d *pgtest.DB) (names []string) {
 func TestPartitionsAreCutWithoutARewriteAndDropped(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
-	service, operator := d.Service(), d.Operator()
-	enqueueFor(t, service, "default", "acme", 200)
+	enqueueFor(t, d.Service(), "default", "acme", 200)
+	cutWithoutARewrite(t, d)
+	workOnBothSides(t, d)
+	counted := statistics(t, d)
+	dropWhatIsFinished(t, d)
+	goOnWithWhatWasKept(t, d)
+	if got := statistics(t, d); len(got) != len(counted) {
+		t.Errorf("the statistics are %v, were %v", got, counted)
+	}
+	sums := lines(t, d.Service(), `
+		select sum(total_jobs)::int, sum(completed)::int, sum(cancelled)::int from ojs.shard_stats`)
+	if got := sums; !slices.Equal(got, []string{"253 251 2"}) {
+		t.Errorf("the statistics count %v", got)
+	}
+}
+
+func statistics(t *testing.T, d *pgtest.DB) []string {
+	t.Helper()
+	return lines(t, d.Service(), "select queue, "+numbers+" from ojs.shard_stats order by 1")
+}
+
+func cutWithoutARewrite(t *testing.T, d *pgtest.DB) {
+	t.Helper()
 	file := func() string {
 		return one[string](t, d.Pool, `
 			select format('%s %s', pg_catalog.pg_relation_filenode('ojs.job_all'), pg_catalog.pg_relation_size('ojs.job_all'))`)
@@ -87,8 +108,12 @@ func TestPartitionsAreCutWithoutARewriteAndDropped(t *testing.T) {
 	if got := partitions(t, d); !slices.Equal(got, []string{"job_all", "job_from"}) {
 		t.Errorf("after the cut the partitions are %v", got)
 	}
+}
 
-	// Jobs of both sides of the cut are one queue.
+// workOnBothSides completes 200 jobs before the cut and 50 behind it: they are one queue. Two before it are not finished then.
+func workOnBothSides(t *testing.T, d *pgtest.DB) {
+	t.Helper()
+	service := d.Service()
 	for i := range 50 {
 		exec(t, service, `
 			select ojs.enqueue('fair.job', p_id => $1,
@@ -115,12 +140,11 @@ func TestPartitionsAreCutWithoutARewriteAndDropped(t *testing.T) {
 	exec(t, service, `
 		select ojs.enqueue('failed', p_id => $1, p_queue => 'other', p_tenant => 'acme')`, uuidAt(time.Now().Add(-2*time.Hour)))
 	exec(t, service, `select ojs.nack(f.id, '{"message": "x"}') from ojs.fetch('{other}') f`)
+}
 
-	stats := func() []string {
-		t.Helper()
-		return lines(t, service, "select queue, "+numbers+" from ojs.shard_stats order by 1")
-	}
-	counted := stats()
+func dropWhatIsFinished(t *testing.T, d *pgtest.DB) {
+	t.Helper()
+	operator := d.Operator()
 	now := time.Now().Add(time.Hour)
 	d.SetNow(now)
 	const drop = "select ojs.drop_finished($1, $2)"
@@ -143,10 +167,14 @@ func TestPartitionsAreCutWithoutARewriteAndDropped(t *testing.T) {
 	if got := untilDone(t, operator, drop, now, 0); len(got) > 0 {
 		t.Errorf("dropping again took the steps %v", got)
 	}
+}
 
-	// What points to dropped jobs points to nothing; what was kept comes when it is due; ids of any time find a place.
-	exec(t, service, "select ojs.enqueue('old', p_id => $1, p_tenant => 'acme')", uuidAt(now.AddDate(-5, 0, 0)))
-	d.SetNow(now.AddDate(0, 0, 2))
+// goOnWithWhatWasKept: what points to dropped jobs points to nothing, what was kept comes when it is due, ids of any time find a place.
+func goOnWithWhatWasKept(t *testing.T, d *pgtest.DB) {
+	t.Helper()
+	service := d.Service()
+	exec(t, service, "select ojs.enqueue('old', p_id => $1, p_tenant => 'acme')", uuidAt(time.Now().AddDate(-5, 0, 0)))
+	d.SetNow(time.Now().AddDate(0, 0, 2))
 	if got := tick(t, service, 10000); got != "2 0" {
 		t.Errorf("a tick promoted and reaped %s, want the two that were kept", got)
 	}
@@ -156,14 +184,6 @@ func TestPartitionsAreCutWithoutARewriteAndDropped(t *testing.T) {
 	}
 	exec(t, service, "select ojs.ack(id) from ojs.job where state = 'active' and type = 'old'")
 	exec(t, service, "select ojs.cancel(id) from ojs.job where state = 'active'")
-	if got := stats(); len(got) != len(counted) {
-		t.Errorf("the statistics are %v, were %v", got, counted)
-	}
-	sums := lines(t, service, `
-		select sum(total_jobs)::int, sum(completed)::int, sum(cancelled)::int from ojs.shard_stats`)
-	if got := sums; !slices.Equal(got, []string{"253 251 2"}) {
-		t.Errorf("the statistics count %v", got)
-	}
 }
 
 // New partitions are like the first: who sees what, and what the planner may know.
