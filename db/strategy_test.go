@@ -182,6 +182,21 @@ func TestEndedJobsOfAQueueLeaveTheTurnsOfOthers(t *testing.T) {
 	}
 }
 
+// Where the bytes of an answer are used up before a queue's turn comes, it is first in the next one.
+func TestAQueueKeepsTheTurnThatBytesTook(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	fill(t, service, "a", 10)
+	fill(t, service, "b", 10)
+	got := ""
+	for range 6 {
+		got += one[string](t, service, "select queue from ojs.fetch_many('{a,b}', '{2}', '{w}', '{0}', p_max_bytes => 1) where id is not null")
+	}
+	if got != "ababab" {
+		t.Errorf("six answers of one job each are of %s", got)
+	}
+}
+
 // A list of a hundred queues with long names has a round, too.
 func TestManyLongNamesOfQueues(t *testing.T) {
 	t.Parallel()

@@ -68,8 +68,9 @@ begin
             v_tags := v_tags || array(select v_times[v_q] + (k - 1)::numeric / v_weights[v_q] from generate_series(1, v_got) k);
             v_from := v_from || array_fill(v_q, array[v_got]);
             v_times[v_q] := v_times[v_q] + v_got::numeric / v_weights[v_q];
-            if p_done.cut and v_got = 0 then
-                -- Else the others would wait until it is through with its ended jobs, which may be millions.
+            if p_done.cut and p_done.ids = '{}' then
+                -- Else the others would wait until it is through with its ended jobs, which may be millions. One that is cut for the bytes
+                -- behind others keeps its turn.
                 v_times[v_q] := v_times[v_q] + 1::numeric / v_weights[v_q];
             end if;
             exit when p_done.cut;
