@@ -190,7 +190,8 @@ func TestAQueueKeepsTheTurnThatBytesTook(t *testing.T) {
 	fill(t, service, "b", 10)
 	got := ""
 	for range 6 {
-		got += one[string](t, service, "select queue from ojs.fetch_many('{a,b}', '{2}', '{w}', '{0}', p_max_bytes => 1) where id is not null")
+		got += one[string](t, service, `select queue from ojs.fetch_many('{a,b}', '{2}', '{w}', '{0}', p_max_bytes => 1)
+			where id is not null`)
 	}
 	if got != "ababab" {
 		t.Errorf("six answers of one job each are of %s", got)
