@@ -141,7 +141,7 @@ func TestStockSettingsHogsPartitionsAndProducers(t *testing.T) {
 	}()
 	var r *DispatchResult
 	// On a machine with much else to do a short slice may pass without a measurable moment of PostgreSQL.
-	for try := 0; try == 0 || try < 3 && r.CPU != nil && r.CPU.PostgreSQL == 0; try++ {
+	for try := 0; try == 0 || try < 3 && r.CPU != nil && (r.CPU.PostgreSQL == 0 || r.BaselineCPU.PostgreSQL == 0); try++ {
 		var err error
 		r, err = Dispatch(t.Context(), env, DispatchOptions{Load: brief, Path: "sql", Tenants: 3, Partitions: 3, Producers: 1, Hogs: 1})
 		if err != nil {
