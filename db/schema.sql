@@ -145,6 +145,20 @@ CREATE TYPE ojs.event AS (
 	data jsonb
 );
 
+CREATE TYPE ojs.pace_sums AS (
+	jobs_1m bigint,
+	waited_1m double precision,
+	jobs_5m bigint,
+	waited_5m double precision,
+	jobs_1h bigint,
+	waited_1h double precision
+);
+
+CREATE TYPE ojs.pace_named AS (
+	name text,
+	sums ojs.pace_sums
+);
+
 CREATE TYPE ojs.picks AS (
 	spots tid[],
 	tenants text[],
@@ -376,6 +390,7 @@ CREATE TABLE ojs.lease (
     jobs integer NOT NULL,
     ids uuid[] NOT NULL,
     tenants text[] NOT NULL,
+    waits real[] NOT NULL,
     turn bigint NOT NULL,
     at timestamp with time zone DEFAULT ojs.now() NOT NULL
 )
@@ -2897,8 +2912,9 @@ begin
         returning g.n, g.turn, g.request, j.*
     ), leased as (
         -- Rows of at most 128 jobs, so that they need not be compressed or put aside; in each the turns follow one another.
-        insert into ojs.lease (due_at, queue, priority, jobs, ids, tenants, turn, at)
-        select t.lease_expires_at, t.queue, t.priority, count(*), array_agg(t.id), array_agg(t.tenant_id), min(t.turn), v_now
+        insert into ojs.lease (due_at, queue, priority, jobs, ids, tenants, waits, turn, at)
+        select t.lease_expires_at, t.queue, t.priority, count(*), array_agg(t.id), array_agg(t.tenant_id),
+            array_agg(greatest(ojs._seconds(v_now - t.enqueued_at), 0)), min(t.turn), v_now
         from taken t group by t.lease_expires_at, t.queue, t.priority, (t.n - 1) / 128, t.turn - t.n
     )
     select t.request, t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id,
@@ -3544,6 +3560,38 @@ CREATE FUNCTION ojs._late_timers(p_mark ojs.clock_mark) RETURNS SETOF ojs.timer
     where pg_visible_in_snapshot(x.xid, (select pg_current_snapshot()))
 $$;
 
+CREATE FUNCTION ojs._lately(p_by_tenant boolean) RETURNS SETOF ojs.pace_named
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+    v_mark pg_snapshot := (select t.pace_snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+    v_now  timestamptz := ojs.now();
+begin
+    return query
+    select coalesce(u.name, ''), (
+        sum(u.jobs) filter (where u.at > v_now - interval '1 minute'), sum(u.waited) filter (where u.at > v_now - interval '1 minute'),
+        sum(u.jobs) filter (where u.at > v_now - interval '5 minutes'), sum(u.waited) filter (where u.at > v_now - interval '5 minutes'),
+        sum(u.jobs), sum(u.waited))::ojs.pace_sums
+    from (
+        select n.name, l.at, count(*) as jobs, sum(x.wait) as waited
+        from ojs._leases_since(v_mark) l cross join lateral unnest(l.tenants, l.waits) x(tenant_id, wait)
+        cross join lateral (select case when p_by_tenant then x.tenant_id else l.queue end as name) n
+        where not ojs._foreign(v_mark) and l.at > v_now - interval '1 hour'
+        group by n.name, l.at
+    ) u
+    group by rollup (u.name);
+end;
+$$;
+
 CREATE FUNCTION ojs._latest_id() RETURNS uuid
     LANGUAGE sql
     AS $$
@@ -3563,6 +3611,16 @@ $$;
 CREATE FUNCTION ojs._lease_length(p_ms integer) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$ select p_ms between 1000 and 604800000 $$;
+
+CREATE FUNCTION ojs._leases_since(p_from pg_snapshot) RETURNS SETOF ojs.lease
+    LANGUAGE sql STABLE ROWS 100
+    AS $$
+    select l.* from ojs.lease l where l.xid >= pg_snapshot_xmax(p_from)
+    union all
+    select l.* from pg_snapshot_xip(p_from) x(xid)
+    cross join lateral (select l.* from ojs.lease l where l.xid = x.xid offset 0) l
+    where pg_visible_in_snapshot(x.xid, (select pg_current_snapshot()))
+$$;
 
 CREATE FUNCTION ojs._level(p_queue text, p_priority integer) RETURNS SETOF ojs.level
     LANGUAGE sql STABLE ROWS 1
@@ -4525,6 +4583,29 @@ CREATE FUNCTION ojs._own_shards(p_tenant text) RETURNS TABLE(queue text, priorit
     SET max_parallel_workers_per_gather TO '0'
     SET plan_cache_mode TO 'force_generic_plan'
     AS $$ select s.queue, s.priority from ojs._shards(case p_tenant when ojs.current_tenant() then p_tenant end) s $$;
+
+CREATE FUNCTION ojs._pace(p_queue text, p_tenant text, p_lately ojs.pace_sums) RETURNS SETOF ojs.pace_sums
+    LANGUAGE sql STABLE ROWS 1
+    AS $$
+    -- The time by a query of its own: a function that tells it anew for each row would not be asked of the index.
+    select coalesce(sum(w.jobs) filter (where s.span = '1 minute'), 0)::bigint + coalesce((p_lately).jobs_1m, 0),
+        coalesce(sum(w.waited) filter (where s.span = '1 minute'), 0) + coalesce((p_lately).waited_1m, 0),
+        coalesce(sum(w.jobs) filter (where s.span = '5 minutes'), 0)::bigint + coalesce((p_lately).jobs_5m, 0),
+        coalesce(sum(w.waited) filter (where s.span = '5 minutes'), 0) + coalesce((p_lately).waited_5m, 0),
+        coalesce(sum(w.jobs) filter (where s.span = '1 hour'), 0)::bigint + coalesce((p_lately).jobs_1h, 0),
+        coalesce(sum(w.waited) filter (where s.span = '1 hour'), 0) + coalesce((p_lately).waited_1h, 0)
+    from (values (interval '1 minute'), (interval '5 minutes'), (interval '1 hour')) s(span)
+    cross join lateral (
+        select z.jobs_before + z.jobs - a.jobs_before as jobs, z.waited_before + z.waited - a.waited_before as waited
+        from (select p.* from ojs.pace p where p.queue = p_queue and p.tenant_id = p_tenant
+            and p.at > (select ojs.now()) - s.span + ojs._pace_step() / 2 order by p.at limit 1) a
+        cross join (select p.* from ojs.pace p where p.queue = p_queue and p.tenant_id = p_tenant order by p.at desc limit 1) z
+    ) w
+$$;
+
+CREATE FUNCTION ojs._pace_step() RETURNS interval
+    LANGUAGE sql IMMUTABLE
+    AS $$ select interval '10 seconds' $$;
 
 CREATE FUNCTION ojs._passed(p_fair ojs.tenant_fairness, p_lo bigint, p_hi bigint, p_rows integer, p_locked boolean, OUT o_rows integer, OUT o_upto bigint) RETURNS record
     LANGUAGE plpgsql
@@ -5723,6 +5804,45 @@ begin
     )
     select count(*) into v_rows from recent;
     return v_rows;
+end;
+$$;
+
+CREATE FUNCTION ojs._roll_up_pace() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_now  timestamptz := ojs.now();
+    v_mark ojs.tally_mark := (select t from ojs.tally_mark t order by t.rev desc limit 1);
+begin
+    if v_mark.pace_at > v_now - ojs._pace_step() and v_mark.pace_at <= v_now
+            or not ojs._foreign(v_mark.pace_snapshot) and not exists (select from ojs._leases_since(v_mark.pace_snapshot)) then
+        return;
+    end if;
+    perform from ojs.tally_mark t where t.rev = v_mark.rev for update skip locked;
+    if not found then
+        return;
+    end if;
+    with mark as materialized (
+        select ojs._snapshot() as snapshot
+    ), recent as materialized (
+        select coalesce(l.queue, '') as queue, coalesce(x.tenant_id, '') as tenant_id, count(*) as jobs, sum(x.wait) as waited
+        from ojs._leases_since(v_mark.pace_snapshot) l cross join lateral unnest(l.tenants, l.waits) x(tenant_id, wait)
+        -- What this transaction handed out itself is not in the snapshot and would be counted twice.
+        where not ojs._foreign(v_mark.pace_snapshot) and l.xid is distinct from pg_current_xact_id_if_assigned()
+        group by grouping sets ((l.queue), (x.tenant_id), ()) having count(*) > 0
+    ), marked as (
+        update ojs.tally_mark t set pace_snapshot = m.snapshot, pace_at = v_now from mark m where t.rev = v_mark.rev
+    )
+    insert into ojs.pace (queue, tenant_id, at, jobs, waited, jobs_before, waited_before)
+    -- A clock that was put back must not break the order of the sums.
+    select r.queue, r.tenant_id, greatest(v_now, p.at + interval '1 microsecond'), r.jobs, r.waited, coalesce(p.jobs_before + p.jobs, 0),
+        coalesce(p.waited_before + p.waited, 0)
+    from recent r
+    left join lateral (select p.* from ojs.pace p where p.queue = r.queue and p.tenant_id = r.tenant_id
+        order by p.at desc limit 1) p on true;
+    -- Not all at once: after a pause of the clock there may be much.
+    delete from ojs.pace p where p.ctid = any (array(
+        select o.ctid from ojs.pace o where o.at < v_now - interval '1 hour' - ojs._pace_step() order by o.at limit 50000));
 end;
 $$;
 
@@ -8850,6 +8970,7 @@ begin
         or (select t.at not between v_now - interval '2 seconds' and v_now from ojs.tally_mark t order by t.rev desc limit 1);
     if v_rested then
         v_result.rolled_up := ojs._roll_up();
+        perform ojs._roll_up_pace();
     end if;
 
     v_mark := ojs._clock_mark();
@@ -9649,6 +9770,19 @@ ALTER TABLE ojs.lease ALTER COLUMN n ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE TABLE ojs.pace (
+    queue text NOT NULL COLLATE pg_catalog."C",
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    at timestamp with time zone NOT NULL,
+    jobs bigint NOT NULL,
+    waited double precision NOT NULL,
+    jobs_before bigint NOT NULL,
+    waited_before double precision NOT NULL
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.pace FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE ojs.problem (
     sqlstate text NOT NULL COLLATE pg_catalog."C",
     code text NOT NULL,
@@ -9679,6 +9813,37 @@ WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.rotation FORCE ROW LEVEL SECURITY;
 
+CREATE VIEW ojs.scheduling_stats WITH (security_invoker='true') AS
+ WITH lately AS MATERIALIZED (
+         SELECT l_1.name,
+            l_1.sums
+           FROM ojs._lately(false) l_1(name, sums)
+        ), total AS MATERIALIZED (
+         SELECT p.jobs_1m,
+            p.jobs_5m,
+            p.jobs_1h
+           FROM (lately l_1
+             CROSS JOIN LATERAL ojs._pace(''::text, ''::text, l_1.sums) p(jobs_1m, waited_1m, jobs_5m, waited_5m, jobs_1h, waited_1h))
+          WHERE (l_1.name = ''::text)
+        )
+ SELECT q.queue,
+    s.jobs_1m AS dispatched_1m,
+    round(((s.jobs_1m)::numeric / (NULLIF(t.jobs_1m, 0))::numeric), 4) AS ratio_1m,
+    ((s.waited_1m / (NULLIF(s.jobs_1m, 0))::double precision) * '00:00:01'::interval) AS avg_wait_1m,
+    s.jobs_5m AS dispatched_5m,
+    round(((s.jobs_5m)::numeric / (NULLIF(t.jobs_5m, 0))::numeric), 4) AS ratio_5m,
+    ((s.waited_5m / (NULLIF(s.jobs_5m, 0))::double precision) * '00:00:01'::interval) AS avg_wait_5m,
+    s.jobs_1h AS dispatched_1h,
+    round(((s.jobs_1h)::numeric / (NULLIF(t.jobs_1h, 0))::numeric), 4) AS ratio_1h,
+    ((s.waited_1h / (NULLIF(s.jobs_1h, 0))::double precision) * '00:00:01'::interval) AS avg_wait_1h,
+    q.available,
+    q.active,
+    q.oldest_wait
+   FROM (((ojs.queue_stats q
+     CROSS JOIN total t)
+     LEFT JOIN lately l ON ((l.name = q.queue)))
+     CROSS JOIN LATERAL ojs._pace(q.queue, ''::text, l.sums) s(jobs_1m, waited_1m, jobs_5m, waited_5m, jobs_1h, waited_1h));
+
 CREATE TABLE ojs.schema_hash (
     version bigint NOT NULL,
     hash text NOT NULL,
@@ -9698,7 +9863,9 @@ ALTER TABLE ONLY ojs.sleeper FORCE ROW LEVEL SECURITY;
 CREATE TABLE ojs.tally_mark (
     rev bigint NOT NULL,
     snapshot pg_snapshot NOT NULL,
-    at timestamp with time zone NOT NULL
+    at timestamp with time zone NOT NULL,
+    pace_snapshot pg_snapshot NOT NULL,
+    pace_at timestamp with time zone NOT NULL
 )
 WITH (vacuum_truncate=off);
 
@@ -9710,6 +9877,68 @@ CREATE TABLE ojs.tenant_role (
 );
 
 ALTER TABLE ONLY ojs.tenant_role FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs.tenant_shares WITH (security_invoker='true') AS
+ WITH lately AS MATERIALIZED (
+         SELECT l_1.name,
+            l_1.sums
+           FROM ojs._lately(true) l_1(name, sums)
+        ), total AS MATERIALIZED (
+         SELECT p.jobs_1m,
+            p.jobs_5m,
+            p.jobs_1h
+           FROM (lately l_1
+             CROSS JOIN LATERAL ojs._pace(''::text, ''::text, l_1.sums) p(jobs_1m, waited_1m, jobs_5m, waited_5m, jobs_1h, waited_1h))
+          WHERE (l_1.name = ''::text)
+        ), work AS MATERIALIZED (
+         SELECT n.tenant_id,
+            COALESCE(t_1.weight, (1)::numeric) AS weight,
+            n.available,
+            n.active,
+            ((n.available > 0) OR (n.active > 0)) AS works
+           FROM (( SELECT u.tenant_id,
+                    (sum(u.available))::bigint AS available,
+                    (sum(u.active))::bigint AS active
+                   FROM ( SELECT t_2.tenant_id,
+                            t_2.available,
+                            t_2.active
+                           FROM ojs.tally t_2
+                        UNION ALL
+                         SELECT r.tenant_id,
+                            r.available,
+                            r.active
+                           FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)
+                        UNION ALL
+                         SELECT t_2.tenant_id,
+                            0,
+                            0
+                           FROM ojs.tenant t_2) u
+                  GROUP BY u.tenant_id) n
+             LEFT JOIN ojs.tenant t_1 ON ((t_1.tenant_id = n.tenant_id)))
+        )
+ SELECT w.tenant_id,
+    w.weight,
+        CASE
+            WHEN w.works THEN round((w.weight / ( SELECT sum(o.weight) AS sum
+               FROM work o
+              WHERE o.works)), 4)
+            ELSE NULL::numeric
+        END AS ideal_share,
+    s.jobs_1m AS dispatched_1m,
+    round(((s.jobs_1m)::numeric / (NULLIF(t.jobs_1m, 0))::numeric), 4) AS share_1m,
+    ((s.waited_1m / (NULLIF(s.jobs_1m, 0))::double precision) * '00:00:01'::interval) AS avg_wait_1m,
+    s.jobs_5m AS dispatched_5m,
+    round(((s.jobs_5m)::numeric / (NULLIF(t.jobs_5m, 0))::numeric), 4) AS share_5m,
+    ((s.waited_5m / (NULLIF(s.jobs_5m, 0))::double precision) * '00:00:01'::interval) AS avg_wait_5m,
+    s.jobs_1h AS dispatched_1h,
+    round(((s.jobs_1h)::numeric / (NULLIF(t.jobs_1h, 0))::numeric), 4) AS share_1h,
+    ((s.waited_1h / (NULLIF(s.jobs_1h, 0))::double precision) * '00:00:01'::interval) AS avg_wait_1h,
+    w.available,
+    w.active
+   FROM (((work w
+     CROSS JOIN total t)
+     LEFT JOIN lately l ON ((l.name = w.tenant_id)))
+     CROSS JOIN LATERAL ojs._pace(''::text, w.tenant_id, l.sums) s(jobs_1m, waited_1m, jobs_5m, waited_5m, jobs_1h, waited_1h));
 
 CREATE VIEW ojs.tenant_stats AS
  WITH minute AS (
@@ -9932,6 +10161,9 @@ ALTER TABLE ONLY ojs.lease
 ALTER TABLE ONLY ojs.level
     ADD CONSTRAINT level_pkey PRIMARY KEY (queue, priority, rev);
 
+ALTER TABLE ONLY ojs.pace
+    ADD CONSTRAINT pace_pkey PRIMARY KEY (queue, tenant_id, at);
+
 ALTER TABLE ONLY ojs.problem
     ADD CONSTRAINT problem_pkey PRIMARY KEY (sqlstate);
 
@@ -10017,6 +10249,8 @@ CREATE INDEX lease_at_idx ON ojs.lease USING btree (at);
 CREATE INDEX lease_due_idx ON ojs.lease USING btree (due_at);
 
 CREATE INDEX level_idle_idx ON ojs.level USING btree (used_at) WHERE (tenants = 0);
+
+CREATE INDEX pace_at_idx ON ojs.pace USING btree (at);
 
 CREATE INDEX release_tenant_idx ON ojs.release USING btree (tenant_id, xid, seq);
 
@@ -10129,6 +10363,8 @@ CREATE POLICY functions ON ojs.lease TO ojs_owner USING (true) WITH CHECK (true)
 
 CREATE POLICY functions ON ojs.level TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.pace TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.queue TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.release TO ojs_owner USING (true) WITH CHECK (true);
@@ -10177,6 +10413,8 @@ ALTER TABLE ojs.lease ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.level ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE ojs.pace ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE ojs.queue ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.release ENABLE ROW LEVEL SECURITY;
@@ -10210,6 +10448,8 @@ CREATE POLICY staff ON ojs.journal FOR SELECT TO ojs_service, ojs_operator USING
 CREATE POLICY staff ON ojs.lease FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.level FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.pace FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.queue FOR SELECT TO ojs_service, ojs_operator USING (true);
 

@@ -58,6 +58,7 @@ Prints tables; --json prints the same rows for programs.
 				}},
 				Action: withAdmin("DIRECTIVE", direct),
 			},
+			schedulingCommand(),
 			deadLettersCommand(),
 			dispatchCommand(),
 		},
@@ -67,6 +68,17 @@ Prints tables; --json prints the same rows for programs.
 			}
 			return cli.ShowSubcommandHelp(c)
 		},
+	}
+}
+
+func schedulingCommand() *cli.Command {
+	return &cli.Command{
+		Name: "scheduling", Usage: "say of queues what was handed out, and after what wait", Flags: pageFlags(),
+		Action: withAdmin("", listScheduling),
+		Commands: []*cli.Command{{
+			Name: "tenants", Usage: "say of tenants what they were to get, and what they got", Flags: pageFlags(),
+			Action: withAdmin("", listShares),
+		}},
 	}
 }
 
@@ -377,6 +389,37 @@ func bulkDeadLetters(
 			Remaining int64  `json:"remaining"`
 		}{done, n, left})
 	}
+}
+
+func listScheduling(ctx context.Context, o *operator) error {
+	if err := o.forAll("what is handed out of queues is counted"); err != nil {
+		return err
+	}
+	limit, skip := o.page()
+	page, err := o.sql.QueueNames(ctx, sqlcgen.QueueNamesParams{MaxRows: limit, Skip: skip})
+	if err != nil {
+		return err
+	}
+	rows, err := o.sql.SchedulingStats(ctx, page.Names)
+	if err != nil {
+		return err
+	}
+	return table(o, rows, "name", "waiting_jobs", "active_jobs", "oldest_wait_ms", "dispatch_count_1m", "dispatch_ratio_1m", "avg_wait_ms",
+		"dispatch_count_1h", "dispatch_ratio_1h", "avg_wait_1h_ms")
+}
+
+func listShares(ctx context.Context, o *operator) error {
+	limit, skip := o.page()
+	page, err := o.sql.TenantNames(ctx, sqlcgen.TenantNamesParams{Tenant: o.tenant, MaxRows: limit, Skip: skip})
+	if err != nil {
+		return err
+	}
+	rows, err := o.sql.TenantShares(ctx, page.Names)
+	if err != nil {
+		return err
+	}
+	return table(o, rows, "id", "weight", "waiting_jobs", "active_jobs", "ideal_share", "dispatch_count_1m", "dispatch_share_1m",
+		"avg_wait_ms", "dispatch_count_1h", "dispatch_share_1h", "avg_wait_1h_ms")
 }
 
 func showDispatch(call func(*sqlcgen.Queries, context.Context) (sqlcgen.OjsDispatch, error)) func(context.Context, *operator) error {

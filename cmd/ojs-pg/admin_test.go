@@ -100,13 +100,32 @@ func TestAdminShowsTenantsAndQueues(t *testing.T) {
 	}
 }
 
+func TestAdminShowsScheduling(t *testing.T) {
+	t.Parallel()
+	o := startOperating(t)
+	o.sql("select ojs.fetch('{mail}', 2, p_tenant => 'acme')")
+	o.lines(o.admin(0, "scheduling"), "name waiting_jobs active_jobs oldest_wait_ms dispatch_count_1m dispatch_ratio_1m avg_wait_ms",
+		"dead 1 0", "mail 1 2")
+	o.lines(o.admin(0, "scheduling", "tenants"), "id weight waiting_jobs active_jobs ideal_share dispatch_count_1m dispatch_share_1m",
+		"acme 3 0 2 0.75 2 1", "globex 1 2 0 0.25 0 0")
+	o.lines(o.admin(0, "--tenant", "acme", "scheduling", "tenants"), "acme 3 0 2 0.75 2 1")
+	if page := o.admin(0, "scheduling", "--limit", "1"); strings.Contains(page, "mail") {
+		t.Errorf("a page of one queue is\n%s", page)
+	}
+	var rows []map[string]any
+	if err := json.Unmarshal([]byte(o.admin(0, "--json", "scheduling")), &rows); err != nil || len(rows) != 2 ||
+		rows[1]["name"] != "mail" || rows[1]["dispatch_count_5m"] != 2.0 || rows[1]["dispatch_ratio_1h"] != 1.0 {
+		t.Fatalf("%v: %v", rows, err)
+	}
+}
+
 func TestAdminSteers(t *testing.T) {
 	t.Parallel()
 	o := startOperating(t)
 	o.lines(o.admin(0, "pause", "mail"), "queue mail", "paused true")
 	o.lines(o.admin(0, "queue", "mail"), "status paused")
 	o.lines(o.admin(0, "resume", "mail"), "paused false")
-	for _, command := range []string{"pause mail", "dispatch", "dispatch hold", "dispatch resume", "tenants", "tenant acme"} {
+	for _, command := range []string{"pause mail", "dispatch", "dispatch hold", "dispatch resume", "tenants", "tenant acme", "scheduling"} {
 		if got := o.admin(2, strings.Fields("--tenant acme "+command)...); !strings.Contains(got, "leave out --tenant") {
 			t.Error(got)
 		}

@@ -88,6 +88,7 @@ create table ojs.lease (
     jobs     int not null,
     ids      uuid[] not null,
     tenants  text[] not null,
+    waits    real[] not null,
     turn     bigint not null,
     at       timestamptz not null default ojs.now(),
     primary key (xid, n)
@@ -105,6 +106,7 @@ comment on column ojs.lease.priority is 'The jobs'' own priority.';
 comment on column ojs.lease.jobs is 'How many.';
 comment on column ojs.lease.ids is 'The jobs, in the order of the decision.';
 comment on column ojs.lease.tenants is 'Their tenants, in step with ids.';
+comment on column ojs.lease.waits is 'How long each had been available, in seconds, in step with ids.';
 comment on column ojs.lease.turn is 'The place of the first job in the order of all decisions; the others follow.';
 comment on column ojs.lease.at is 'When.';
 

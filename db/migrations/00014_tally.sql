@@ -40,13 +40,40 @@ comment on column ojs.tally.dispatched is 'Jobs handed out, ever.';
 comment on column ojs.tally.rev is 'Grows with each change, so that the live version is found newest first.';
 
 create table ojs.tally_mark (
-    rev      bigint primary key,
-    snapshot pg_snapshot not null,
-    at       timestamptz not null
+    rev           bigint primary key,
+    snapshot      pg_snapshot not null,
+    at            timestamptz not null,
+    pace_snapshot pg_snapshot not null,
+    pace_at       timestamptz not null
 );
-insert into ojs.tally_mark values (1, pg_current_snapshot(), '-infinity');
+insert into ojs.tally_mark values (1, pg_current_snapshot(), '-infinity', pg_current_snapshot(), '-infinity');
 comment on table ojs.tally_mark is 'How far the journal has been rolled up into ojs.tally. The row moves to a higher rev with each change.';
 comment on column ojs.tally_mark.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.tally_mark.snapshot is 'What has been rolled up.';
 comment on column ojs.tally_mark.at is 'When.';
+comment on column ojs.tally_mark.pace_snapshot is 'What of ojs.lease has been rolled up into ojs.pace.';
+comment on column ojs.tally_mark.pace_at is 'When.';
+
+-- The sum of all before stands in each row, so that a window costs two looks at the index, however much happened in it.
+create table ojs.pace (
+    queue         text collate "C" not null,
+    tenant_id     text collate "C" not null,
+    at            timestamptz not null,
+    jobs          bigint not null,
+    waited        float8 not null,
+    jobs_before   bigint not null,
+    waited_before float8 not null,
+    primary key (queue, tenant_id, at)
+);
+create index pace_at_idx on ojs.pace (at);
+comment on table ojs.pace is
+'Jobs handed out, per queue (tenant_id is empty), per tenant (queue is empty) and in all (both are), in sum over some ten seconds; of
+the last hour. What came since is in ojs.lease (ojs.tally_mark). No row where nothing was handed out.';
+comment on column ojs.pace.queue is 'The queue; empty: all.';
+comment on column ojs.pace.tenant_id is 'The tenant; empty: all.';
+comment on column ojs.pace.at is 'When it was rolled up.';
+comment on column ojs.pace.jobs is 'How many, since the roll-up before.';
+comment on column ojs.pace.waited is 'How long these had been available, in seconds, in sum.';
+comment on column ojs.pace.jobs_before is 'How many before, in sum over the rows of the same queue and tenant from some point on.';
+comment on column ojs.pace.waited_before is 'How long those had been available, in seconds, in sum.';
 reset role;

@@ -30,8 +30,9 @@ begin
         returning g.n, g.turn, g.request, j.*
     ), leased as (
         -- Rows of at most 128 jobs, so that they need not be compressed or put aside; in each the turns follow one another.
-        insert into ojs.lease (due_at, queue, priority, jobs, ids, tenants, turn, at)
-        select t.lease_expires_at, t.queue, t.priority, count(*), array_agg(t.id), array_agg(t.tenant_id), min(t.turn), v_now
+        insert into ojs.lease (due_at, queue, priority, jobs, ids, tenants, waits, turn, at)
+        select t.lease_expires_at, t.queue, t.priority, count(*), array_agg(t.id), array_agg(t.tenant_id),
+            array_agg(greatest(ojs._seconds(v_now - t.enqueued_at), 0)), min(t.turn), v_now
         from taken t group by t.lease_expires_at, t.queue, t.priority, (t.n - 1) / 128, t.turn - t.n
     )
     select t.request, t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id,

@@ -77,3 +77,36 @@ select e.id::text as id, e.type::text as type, e.at::timestamptz as at, e.tenant
     e.queue::text as queue, e.subject::text as subject, e.data::jsonb as data
 from ojs.events(sqlc.narg('types')::text[], sqlc.narg('queues')::text[], @max_rows::int, sqlc.narg('tenant')::text)
     e(id, type, at, tenant_id, queue, subject, data);
+
+-- name: SchedulingStats :many
+select s.queue as name, s.dispatched_1m::bigint as dispatch_count_1m, coalesce(s.ratio_1m, 0)::float8 as dispatch_ratio_1m,
+    coalesce(extract(epoch from s.avg_wait_1m) * 1000, 0)::bigint as avg_wait_ms,
+    s.dispatched_5m::bigint as dispatch_count_5m, coalesce(s.ratio_5m, 0)::float8 as dispatch_ratio_5m,
+    coalesce(extract(epoch from s.avg_wait_5m) * 1000, 0)::bigint as avg_wait_5m_ms,
+    s.dispatched_1h::bigint as dispatch_count_1h, coalesce(s.ratio_1h, 0)::float8 as dispatch_ratio_1h,
+    coalesce(extract(epoch from s.avg_wait_1h) * 1000, 0)::bigint as avg_wait_1h_ms,
+    s.active as active_jobs, s.available as waiting_jobs, coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms
+from ojs.scheduling_stats s
+where s.queue = any (@names::text[])
+order by s.queue;
+
+-- name: SchedulingTotals :one
+select p.jobs_1m::bigint as dispatch_count_1m, coalesce(p.waited_1m * 1000 / nullif(p.jobs_1m, 0), 0)::bigint as avg_wait_ms,
+    p.jobs_5m::bigint as dispatch_count_5m, coalesce(p.waited_5m * 1000 / nullif(p.jobs_5m, 0), 0)::bigint as avg_wait_5m_ms,
+    p.jobs_1h::bigint as dispatch_count_1h, coalesce(p.waited_1h * 1000 / nullif(p.jobs_1h, 0), 0)::bigint as avg_wait_1h_ms
+from ojs._lately(false) l(name, sums)
+cross join lateral ojs._pace('', '', l.sums) p(jobs_1m, waited_1m, jobs_5m, waited_5m, jobs_1h, waited_1h)
+where l.name = '';
+
+-- name: TenantShares :many
+select s.tenant_id as id, s.weight::float8 as weight, coalesce(s.ideal_share, 0)::float8 as ideal_share,
+    s.dispatched_1m::bigint as dispatch_count_1m, coalesce(s.share_1m, 0)::float8 as dispatch_share_1m,
+    coalesce(extract(epoch from s.avg_wait_1m) * 1000, 0)::bigint as avg_wait_ms,
+    s.dispatched_5m::bigint as dispatch_count_5m, coalesce(s.share_5m, 0)::float8 as dispatch_share_5m,
+    coalesce(extract(epoch from s.avg_wait_5m) * 1000, 0)::bigint as avg_wait_5m_ms,
+    s.dispatched_1h::bigint as dispatch_count_1h, coalesce(s.share_1h, 0)::float8 as dispatch_share_1h,
+    coalesce(extract(epoch from s.avg_wait_1h) * 1000, 0)::bigint as avg_wait_1h_ms,
+    s.active as active_jobs, s.available as waiting_jobs
+from ojs.tenant_shares s
+where s.tenant_id = any (@names::text[])
+order by s.tenant_id;

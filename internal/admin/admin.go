@@ -1,7 +1,7 @@
 // Package admin is what operators see and do: tenants, queues and their configuration, workers and what they are told, dead letters in
-// bulk, holding dispatch. It has the handlers of those routes, which internal/http mounts, and the tables that `ojs-pg admin` prints; both
-// show the rows of db/queries as they are. It decides nothing: what a number means is said in the view's comment (db/migrations,
-// 00070_tenant_views).
+// bulk, holding dispatch, what was handed out. It has the handlers of those routes, which internal/http mounts, and the tables that
+// `ojs-pg admin` prints; both show the rows of db/queries as they are. It decides nothing: what a number means is said in the view's
+// comment (db/migrations, 00070_tenant_views and 00073_scheduling).
 package admin
 
 import (
@@ -20,7 +20,8 @@ type Admin struct {
 // Routes are all of them.
 func (a *Admin) Routes() []kit.Route {
 	return slices.Concat(
-		a.tenantRoutes(), a.queueRoutes(), a.queueConfigRoutes(), a.workerRoutes(), a.deadLetterRoutes(), a.dispatchRoutes())
+		a.tenantRoutes(), a.queueRoutes(), a.queueConfigRoutes(), a.workerRoutes(), a.deadLetterRoutes(), a.dispatchRoutes(),
+		a.schedulingRoutes())
 }
 
 // listed is a page of a list under both names that clients read it by: items, and its own.

@@ -368,6 +368,101 @@ func (q *Queries) ResumeQueue(ctx context.Context, queue string) (OjsQueue, erro
 	return i, err
 }
 
+const schedulingStats = `-- name: SchedulingStats :many
+select s.queue as name, s.dispatched_1m::bigint as dispatch_count_1m, coalesce(s.ratio_1m, 0)::float8 as dispatch_ratio_1m,
+    coalesce(extract(epoch from s.avg_wait_1m) * 1000, 0)::bigint as avg_wait_ms,
+    s.dispatched_5m::bigint as dispatch_count_5m, coalesce(s.ratio_5m, 0)::float8 as dispatch_ratio_5m,
+    coalesce(extract(epoch from s.avg_wait_5m) * 1000, 0)::bigint as avg_wait_5m_ms,
+    s.dispatched_1h::bigint as dispatch_count_1h, coalesce(s.ratio_1h, 0)::float8 as dispatch_ratio_1h,
+    coalesce(extract(epoch from s.avg_wait_1h) * 1000, 0)::bigint as avg_wait_1h_ms,
+    s.active as active_jobs, s.available as waiting_jobs, coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms
+from ojs.scheduling_stats s
+where s.queue = any ($1::text[])
+order by s.queue
+`
+
+type SchedulingStatsRow struct {
+	Name            string  `json:"name"`
+	DispatchCount1m int64   `json:"dispatch_count_1m"`
+	DispatchRatio1m float64 `json:"dispatch_ratio_1m"`
+	AvgWaitMs       int64   `json:"avg_wait_ms"`
+	DispatchCount5m int64   `json:"dispatch_count_5m"`
+	DispatchRatio5m float64 `json:"dispatch_ratio_5m"`
+	AvgWait5mMs     int64   `json:"avg_wait_5m_ms"`
+	DispatchCount1h int64   `json:"dispatch_count_1h"`
+	DispatchRatio1h float64 `json:"dispatch_ratio_1h"`
+	AvgWait1hMs     int64   `json:"avg_wait_1h_ms"`
+	ActiveJobs      int64   `json:"active_jobs"`
+	WaitingJobs     int64   `json:"waiting_jobs"`
+	OldestWaitMs    int64   `json:"oldest_wait_ms"`
+}
+
+func (q *Queries) SchedulingStats(ctx context.Context, names []string) ([]SchedulingStatsRow, error) {
+	rows, err := q.db.Query(ctx, schedulingStats, names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []SchedulingStatsRow{}
+	for rows.Next() {
+		var i SchedulingStatsRow
+		if err := rows.Scan(
+			&i.Name,
+			&i.DispatchCount1m,
+			&i.DispatchRatio1m,
+			&i.AvgWaitMs,
+			&i.DispatchCount5m,
+			&i.DispatchRatio5m,
+			&i.AvgWait5mMs,
+			&i.DispatchCount1h,
+			&i.DispatchRatio1h,
+			&i.AvgWait1hMs,
+			&i.ActiveJobs,
+			&i.WaitingJobs,
+			&i.OldestWaitMs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const schedulingTotals = `-- name: SchedulingTotals :one
+select p.jobs_1m::bigint as dispatch_count_1m, coalesce(p.waited_1m * 1000 / nullif(p.jobs_1m, 0), 0)::bigint as avg_wait_ms,
+    p.jobs_5m::bigint as dispatch_count_5m, coalesce(p.waited_5m * 1000 / nullif(p.jobs_5m, 0), 0)::bigint as avg_wait_5m_ms,
+    p.jobs_1h::bigint as dispatch_count_1h, coalesce(p.waited_1h * 1000 / nullif(p.jobs_1h, 0), 0)::bigint as avg_wait_1h_ms
+from ojs._lately(false) l(name, sums)
+cross join lateral ojs._pace('', '', l.sums) p(jobs_1m, waited_1m, jobs_5m, waited_5m, jobs_1h, waited_1h)
+where l.name = ''
+`
+
+type SchedulingTotalsRow struct {
+	DispatchCount1m int64 `json:"dispatch_count_1m"`
+	AvgWaitMs       int64 `json:"avg_wait_ms"`
+	DispatchCount5m int64 `json:"dispatch_count_5m"`
+	AvgWait5mMs     int64 `json:"avg_wait_5m_ms"`
+	DispatchCount1h int64 `json:"dispatch_count_1h"`
+	AvgWait1hMs     int64 `json:"avg_wait_1h_ms"`
+}
+
+func (q *Queries) SchedulingTotals(ctx context.Context) (SchedulingTotalsRow, error) {
+	row := q.db.QueryRow(ctx, schedulingTotals)
+	var i SchedulingTotalsRow
+	err := row.Scan(
+		&i.DispatchCount1m,
+		&i.AvgWaitMs,
+		&i.DispatchCount5m,
+		&i.AvgWait5mMs,
+		&i.DispatchCount1h,
+		&i.AvgWait1hMs,
+	)
+	return i, err
+}
+
 const tenantNames = `-- name: TenantNames :one
 with f as materialized (
     select n.tenant_id as name from ojs._tenant_names n
@@ -393,6 +488,72 @@ func (q *Queries) TenantNames(ctx context.Context, arg TenantNamesParams) (Tenan
 	var i TenantNamesRow
 	err := row.Scan(&i.Names, &i.Total)
 	return i, err
+}
+
+const tenantShares = `-- name: TenantShares :many
+select s.tenant_id as id, s.weight::float8 as weight, coalesce(s.ideal_share, 0)::float8 as ideal_share,
+    s.dispatched_1m::bigint as dispatch_count_1m, coalesce(s.share_1m, 0)::float8 as dispatch_share_1m,
+    coalesce(extract(epoch from s.avg_wait_1m) * 1000, 0)::bigint as avg_wait_ms,
+    s.dispatched_5m::bigint as dispatch_count_5m, coalesce(s.share_5m, 0)::float8 as dispatch_share_5m,
+    coalesce(extract(epoch from s.avg_wait_5m) * 1000, 0)::bigint as avg_wait_5m_ms,
+    s.dispatched_1h::bigint as dispatch_count_1h, coalesce(s.share_1h, 0)::float8 as dispatch_share_1h,
+    coalesce(extract(epoch from s.avg_wait_1h) * 1000, 0)::bigint as avg_wait_1h_ms,
+    s.active as active_jobs, s.available as waiting_jobs
+from ojs.tenant_shares s
+where s.tenant_id = any ($1::text[])
+order by s.tenant_id
+`
+
+type TenantSharesRow struct {
+	ID              string  `json:"id"`
+	Weight          float64 `json:"weight"`
+	IdealShare      float64 `json:"ideal_share"`
+	DispatchCount1m int64   `json:"dispatch_count_1m"`
+	DispatchShare1m float64 `json:"dispatch_share_1m"`
+	AvgWaitMs       int64   `json:"avg_wait_ms"`
+	DispatchCount5m int64   `json:"dispatch_count_5m"`
+	DispatchShare5m float64 `json:"dispatch_share_5m"`
+	AvgWait5mMs     int64   `json:"avg_wait_5m_ms"`
+	DispatchCount1h int64   `json:"dispatch_count_1h"`
+	DispatchShare1h float64 `json:"dispatch_share_1h"`
+	AvgWait1hMs     int64   `json:"avg_wait_1h_ms"`
+	ActiveJobs      int64   `json:"active_jobs"`
+	WaitingJobs     int64   `json:"waiting_jobs"`
+}
+
+func (q *Queries) TenantShares(ctx context.Context, names []string) ([]TenantSharesRow, error) {
+	rows, err := q.db.Query(ctx, tenantShares, names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []TenantSharesRow{}
+	for rows.Next() {
+		var i TenantSharesRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Weight,
+			&i.IdealShare,
+			&i.DispatchCount1m,
+			&i.DispatchShare1m,
+			&i.AvgWaitMs,
+			&i.DispatchCount5m,
+			&i.DispatchShare5m,
+			&i.AvgWait5mMs,
+			&i.DispatchCount1h,
+			&i.DispatchShare1h,
+			&i.AvgWait1hMs,
+			&i.ActiveJobs,
+			&i.WaitingJobs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const tenants = `-- name: Tenants :many
