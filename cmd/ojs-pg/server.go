@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -84,6 +85,7 @@ func (s server) run(ctx context.Context) error {
 
 	api := httpapi.New(httpapi.Config{
 		DB: s.db, Dispatcher: dispatcher, Logger: s.log, Version: versionText(),
+		Metrics:    slices.Concat(listener.Metrics(), clock.Metrics()),
 		Limits:     httpapi.Limits{Drain: s.drain + cutGrace + answerGrace, DrainDelay: s.delay},
 		AllowReset: s.reset != nil, Reset: s.reset,
 	})

@@ -110,3 +110,11 @@ select s.tenant_id as id, s.weight::float8 as weight, coalesce(s.ideal_share, 0)
 from ojs.tenant_shares s
 where s.tenant_id = any (@names::text[])
 order by s.tenant_id;
+
+-- name: QueueGauges :many
+-- For metrics, whose series must not grow without bounds: what the queues beyond the first so many have, in sum.
+select case when s.n <= @max_queues::int then s.queue else '_other' end::text as queue, sum(s.available)::bigint as available,
+    sum(s.active)::bigint as active, coalesce(extract(epoch from max(s.oldest_wait)), 0)::float8 as oldest_wait_seconds,
+    coalesce(sum(s.ratio_1m), 0)::float8 as dispatch_ratio
+from (select s.*, row_number() over (order by s.queue) as n from ojs.scheduling_stats s) s
+group by 1 order by 1;

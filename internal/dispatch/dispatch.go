@@ -56,6 +56,7 @@ type Dispatcher struct {
 	opts     Options
 	began    time.Time
 	send     statements
+	metrics  *metrics
 
 	// By whether answers are to hold the whole job. A statement for both would read a thousand jobs whole for one answer that holds one.
 	settlers map[bool]settler
@@ -93,7 +94,10 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Disp
 	d.idle.L = &d.mu
 	d.shared = decider{groups: d.opts.Groups, limit: d.opts.Decisions}
 	d.isolated = decider{groups: 1, limit: d.opts.Statements}
-	d.send = statements{fetch: d.fetchMany, ack: d.ackMany, settle: d.settleMany, enqueue: enqueue, release: d.releaseMany}
+	d.metrics = newMetrics()
+	d.send = d.metrics.measured(statements{
+		fetch: d.fetchMany, ack: d.ackMany, settle: d.settleMany, enqueue: enqueue, release: d.releaseMany,
+	})
 	d.back = newGiveBacks(d)
 	batch := pg.BatchOptions{
 		Items: d.opts.Settlements, Bytes: d.opts.Bytes, Statements: d.opts.Statements, Spacing: d.opts.Spacing, Timeout: d.opts.Query,

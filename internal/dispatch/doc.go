@@ -12,6 +12,7 @@
 //	enqueue.go     one job, or many
 //	giveback.go    jobs that did not reach their client
 //	statements.go  what is sent to the database
+//	metrics.go     what of it is counted
 //
 // # States of a request for jobs
 //

@@ -145,7 +145,7 @@ func (a *api) send(ctx context.Context, method, path, body string, headers ...st
 		return nil, err
 	}
 	r := &reply{t: a.t, status: res.StatusCode, header: res.Header, body: string(raw)}
-	if res.StatusCode == http.StatusNoContent && len(raw) == 0 {
+	if res.StatusCode == http.StatusNoContent && len(raw) == 0 || path == "/metrics" && res.StatusCode == http.StatusOK {
 		return r, nil
 	}
 	dec := json.NewDecoder(bytes.NewReader(raw))

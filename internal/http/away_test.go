@@ -101,7 +101,7 @@ func (a *api) every() map[string]*reply {
 }
 
 // withoutDatabase are routes that need none.
-var withoutDatabase = []string{"GET /ojs/manifest", "GET /health"}
+var withoutDatabase = []string{"GET /ojs/manifest", "GET /health", "GET /metrics"}
 
 // unavailable checks that every route that asks the database says that it is not there and may be asked again.
 func (a *api) unavailable(when string) {

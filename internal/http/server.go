@@ -20,6 +20,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/ojs-pg/ojs-pg/internal/admin"
@@ -82,7 +83,8 @@ type Config struct {
 	Dispatcher *dispatch.Dispatcher // not run by the Server
 	Logger     *slog.Logger
 	Limits     Limits
-	Version    string // of this program, for the manifest; default "dev"
+	Version    string                 // of this program, for the manifest; default "dev"
+	Metrics    []prometheus.Collector // of the parts that the Server does not know
 
 	// AllowReset adds POST /ojs/v1/admin/reset, which calls Reset: for conformance runs. A server
 	// in production has neither.
@@ -101,6 +103,7 @@ type Server struct {
 	limits   Limits
 	version  string
 	reset    func(context.Context) error
+	metrics  *metrics
 	started  time.Time
 	handler  http.Handler
 
@@ -118,13 +121,15 @@ type Server struct {
 
 // New makes a Server; Handler or Serve puts it to use.
 func New(cfg Config) *Server {
+	cfg.Version = cmp.Or(cfg.Version, "dev")
 	s := &Server{
 		db:       cfg.DB,
 		dispatch: cfg.Dispatcher,
 		cron:     sched.NewCron(cfg.DB, cfg.Logger),
 		log:      cfg.Logger,
 		limits:   cfg.Limits.withDefaults(),
-		version:  cmp.Or(cfg.Version, "dev"),
+		version:  cfg.Version,
+		metrics:  newMetrics(&cfg),
 		started:  time.Now(),
 		draining: make(chan struct{}),
 	}
@@ -154,7 +159,7 @@ func (s *Server) routes() http.Handler {
 	e.HTTPErrorHandler = s.kit.Problems.Write
 	e.Binder = kit.Binder{Read: func(c echo.Context, optional bool) (*kit.Object, error) { return s.body(c, s.limits.Body, optional) }}
 	e.JSONSerializer = kit.Serializer{}
-	e.Pre(s.headers)
+	e.Pre(s.metrics.observe, s.headers)
 	e.Use(s.recover, s.bodies, unescape, s.kit.Begin)
 
 	for _, routes := range [][]kit.Route{
@@ -163,6 +168,7 @@ func (s *Server) routes() http.Handler {
 	} {
 		s.kit.Mount(e, routes)
 	}
+	s.metrics.learn(e.Routes())
 	return e
 }
 

@@ -16,6 +16,7 @@ func (s *Server) systemRoutes() []kit.Route {
 		{Method: http.MethodGet, Path: "/health", Handler: s.live},
 		{Method: http.MethodGet, Path: v1 + "/ready", Handler: s.ready},
 		{Method: http.MethodGet, Path: "/ready", Handler: s.ready},
+		{Method: http.MethodGet, Path: "/metrics", Handler: s.metricsText},
 	}
 	if s.reset != nil {
 		routes = append(routes, kit.Route{Method: http.MethodPost, Path: v1 + "/admin/reset", Handler: s.resetAll})

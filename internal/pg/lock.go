@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -69,20 +70,28 @@ func (d *DB) WithLockRetry(ctx context.Context, tenant *string, timeout time.Dur
 	return err
 }
 
-// Brief runs statements, each in a transaction of its own and in one round trip, that fail instead of waiting for a lock for longer than
-// 20 ms.
-type Brief struct{ pool *pgxpool.Pool }
+// Brief runs statements, each in a transaction of its own and in one round trip, that fail instead of waiting for a lock, or running, for
+// longer than so much.
+type Brief struct {
+	pool          *pgxpool.Pool
+	setting, time string
+}
 
-// Brief is for statements that are tried again: see WithLockRetry and RetryLocked.
-func (d *DB) Brief() Brief { return Brief{d.pool} }
+// Brief is for statements that wait for a lock for at most 20 ms and are tried again: see WithLockRetry and RetryLocked.
+func (d *DB) Brief() Brief { return Brief{d.pool, "lock_timeout", lockTimeout} }
+
+// Within is for statements that PostgreSQL breaks off after so long. A context that ends breaks the connection off, too.
+func (d *DB) Within(limit time.Duration) Brief {
+	return Brief{d.pool, "statement_timeout", strconv.FormatInt(limit.Milliseconds(), 10) + "ms"}
+}
 
 // Query is as a pool's.
 func (b Brief) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	batch := &pgx.Batch{}
-	batch.Queue("select set_config('lock_timeout', '" + lockTimeout + "', true)")
+	batch.Queue("select set_config('" + b.setting + "', '" + b.time + "', true)")
 	batch.Queue(sql, args...)
 	// Transactions that notify queue up for a lock when they commit, which says nothing about the jobs' locks.
-	batch.Queue("select set_config('lock_timeout', '0', true)")
+	batch.Queue("select set_config('" + b.setting + "', '0', true)")
 	sent := b.pool.SendBatch(ctx, batch)
 	_, err := sent.Exec()
 	if err != nil {

@@ -55,6 +55,7 @@ type Scheduler struct {
 	woken     chan struct{} // something is due
 	vacant    chan struct{} // no server is on duty
 	unplanned chan struct{} // there are cron jobs without a plan
+	metrics   *metrics
 }
 
 // New makes a Scheduler that pauses for every between two ticks when there is much to do; zero
@@ -66,6 +67,7 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, every time.Duration
 	return &Scheduler{
 		q: sqlcgen.New(db.Pool()), cron: NewCron(db, log), listener: listener, log: log, every: every,
 		token: rand.Text(), woken: make(chan struct{}, 1), vacant: make(chan struct{}, 1), unplanned: make(chan struct{}, 1),
+		metrics: newMetrics(),
 	}
 }
 
@@ -87,12 +89,15 @@ func (s *Scheduler) runClock(ctx context.Context) {
 	defer s.Duty.set(false)
 	c := &clock{Scheduler: s, timer: time.NewTimer(0)}
 	defer c.timer.Stop()
+	s.metrics.dueAt(time.Now())
+	defer s.metrics.due.Store(nil)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.vacant:
 			if !s.Duty.Held() {
+				s.metrics.dueAt(time.Now())
 				c.timer.Reset(0)
 			}
 		case <-s.woken:
@@ -117,6 +122,7 @@ type clock struct {
 
 func (c *clock) tickIn(pause time.Duration) {
 	c.next = c.ticked.Add(pause)
+	c.metrics.dueAt(c.next)
 	c.timer.Reset(pause)
 }
 
@@ -132,17 +138,21 @@ func (c *clock) wake(now time.Time) {
 	if at := c.ticked.Add(c.every); at.Before(c.next) {
 		c.timer.Reset(max(0, at.Sub(now)))
 		c.next = at
+		c.metrics.dueAt(at)
 	}
 }
 
 func (c *clock) tick(ctx context.Context) {
 	sleeps := c.listener != nil && c.listener.Backend() != 0 && !time.Now().Before(c.awakeUntil)
+	began := time.Now()
 	done, err := c.callTick(ctx, sleeps, c.failures)
+	c.metrics.seconds.Observe(time.Since(began).Seconds())
 	c.ticked = time.Now()
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
 		c.failures++
+		c.metrics.failures.Inc()
 		c.sleeps = false
 		c.setDuty(false)
 		pause := min(c.every<<min(c.failures, 10), maxErrorPause)

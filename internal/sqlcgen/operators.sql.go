@@ -228,6 +228,49 @@ func (q *Queries) QueueConfig(ctx context.Context, queue string) ([]QueueConfigR
 	return items, nil
 }
 
+const queueGauges = `-- name: QueueGauges :many
+select case when s.n <= $1::int then s.queue else '_other' end::text as queue, sum(s.available)::bigint as available,
+    sum(s.active)::bigint as active, coalesce(extract(epoch from max(s.oldest_wait)), 0)::float8 as oldest_wait_seconds,
+    coalesce(sum(s.ratio_1m), 0)::float8 as dispatch_ratio
+from (select s.queue, s.dispatched_1m, s.ratio_1m, s.avg_wait_1m, s.dispatched_5m, s.ratio_5m, s.avg_wait_5m, s.dispatched_1h, s.ratio_1h, s.avg_wait_1h, s.available, s.active, s.oldest_wait, row_number() over (order by s.queue) as n from ojs.scheduling_stats s) s
+group by 1 order by 1
+`
+
+type QueueGaugesRow struct {
+	Queue             string  `json:"queue"`
+	Available         int64   `json:"available"`
+	Active            int64   `json:"active"`
+	OldestWaitSeconds float64 `json:"oldest_wait_seconds"`
+	DispatchRatio     float64 `json:"dispatch_ratio"`
+}
+
+// For metrics, whose series must not grow without bounds: what the queues beyond the first so many have, in sum.
+func (q *Queries) QueueGauges(ctx context.Context, maxQueues int32) ([]QueueGaugesRow, error) {
+	rows, err := q.db.Query(ctx, queueGauges, maxQueues)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []QueueGaugesRow{}
+	for rows.Next() {
+		var i QueueGaugesRow
+		if err := rows.Scan(
+			&i.Queue,
+			&i.Available,
+			&i.Active,
+			&i.OldestWaitSeconds,
+			&i.DispatchRatio,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const queueNames = `-- name: QueueNames :one
 with f as materialized (
     select n.queue as name from ojs._queue_names n

@@ -1,0 +1,95 @@
+package httpapi
+
+import (
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/ojs-pg/ojs-pg/internal/admin"
+)
+
+// other stands for routes and methods that this server does not have: clients make up as many as they like.
+const other = "_other"
+
+// metrics count requests, and show what all parts of the server count. docs/metrics.md lists them.
+type metrics struct {
+	requests *prometheus.HistogramVec
+	inFlight prometheus.Gauge
+	known    map[string]bool // paths of routes, and methods
+	show     http.Handler
+}
+
+func newMetrics(cfg *Config) *metrics {
+	m := &metrics{
+		known: map[string]bool{},
+		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "ojs_http_request_duration_seconds", Buckets: []float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+			Help: "From a request's head to the end of its answer; of a FETCH also while it waits for a job.",
+		}, []string{"method", "route", "status"}),
+		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "ojs_http_requests_in_flight", Help: "Requests that are not answered yet.",
+		}),
+	}
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "ojs_server_info", Help: "Always 1; the version of this server.", ConstLabels: prometheus.Labels{"version": cfg.Version},
+	})
+	info.Set(1)
+	all := prometheus.NewRegistry()
+	all.MustRegister(m.requests, m.inFlight, info, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), admin.NewQueueMetrics(cfg.DB, cfg.Logger))
+	all.MustRegister(slices.Concat(cfg.DB.Metrics(), cfg.Dispatcher.Metrics(), cfg.Metrics)...)
+	m.show = promhttp.HandlerFor(all, promhttp.HandlerOpts{
+		ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true,
+		ErrorLog: slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn),
+	})
+	return m
+}
+
+// learn takes note of the routes that there are.
+func (m *metrics) learn(routes []*echo.Route) {
+	for _, r := range routes {
+		m.known[r.Path], m.known[r.Method] = true, true
+	}
+}
+
+// observe comes before everything else, and writes errors itself, because it has to know the status.
+func (m *metrics) observe(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		began := time.Now()
+		m.inFlight.Inc()
+		// Also when the answer is cut off, by a panic.
+		defer func() {
+			m.inFlight.Dec()
+			m.requests.WithLabelValues(m.label(c.Request().Method), m.label(c.Path()), strconv.Itoa(c.Response().Status)).
+				Observe(time.Since(began).Seconds())
+		}()
+		if err := next(c); err != nil {
+			c.Error(err)
+		}
+		return nil
+	}
+}
+
+func (m *metrics) label(name string) string {
+	if m.known[name] {
+		return name
+	}
+	return other
+}
+
+// metricsText answers in the format that the client prefers: Prometheus's text, or OpenMetrics.
+func (s *Server) metricsText(c echo.Context) error {
+	if c.Request().Header.Get(echo.HeaderAccept) == echo.MIMETextPlain {
+		// Who names no version of the format may not expect one.
+		c.Response().Before(func() { c.Response().Header().Set(echo.HeaderContentType, echo.MIMETextPlain) })
+	}
+	s.metrics.show.ServeHTTP(c.Response(), c.Request())
+	return nil
+}

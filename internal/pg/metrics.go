@@ -1,0 +1,53 @@
+package pg
+
+import (
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics tell of the pool of connections, for a registry.
+func (d *DB) Metrics() []prometheus.Collector {
+	connections := func(state string, number func(*pgxpool.Stat) int32) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "ojs_database_connections", Help: "Connections of the pool to the database.",
+			ConstLabels: prometheus.Labels{"state": state},
+		}, func() float64 { return float64(number(d.pool.Stat())) })
+	}
+	counter := func(name, help string, number func(*pgxpool.Stat) float64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return number(d.pool.Stat()) })
+	}
+	return []prometheus.Collector{
+		connections("in_use", (*pgxpool.Stat).AcquiredConns),
+		connections("idle", (*pgxpool.Stat).IdleConns),
+		connections("opening", (*pgxpool.Stat).ConstructingConns),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "ojs_database_connections_max", Help: "Connections that the pool may have.",
+		}, func() float64 { return float64(d.pool.Stat().MaxConns()) }),
+		counter("ojs_database_connections_opened_total", "Connections that the pool has opened.",
+			func(s *pgxpool.Stat) float64 { return float64(s.NewConnsCount()) }),
+		counter("ojs_database_acquires_total", "Times that a statement got a connection of the pool.",
+			func(s *pgxpool.Stat) float64 { return float64(s.AcquireCount()) }),
+		counter("ojs_database_acquires_waited_total", "Times that it had to wait for one, because all were in use or had to be opened.",
+			func(s *pgxpool.Stat) float64 { return float64(s.EmptyAcquireCount()) }),
+		counter("ojs_database_acquires_given_up_total", "Times that its time was over before it got one.",
+			func(s *pgxpool.Stat) float64 { return float64(s.CanceledAcquireCount()) }),
+		counter("ojs_database_acquire_wait_seconds_total", "How long statements have waited for a connection, in sum.",
+			func(s *pgxpool.Stat) float64 { return s.EmptyAcquireWaitTime().Seconds() }),
+	}
+}
+
+// Metrics tell whether commits are heard, for a registry.
+func (l *Listener) Metrics() []prometheus.Collector {
+	return []prometheus.Collector{
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "ojs_listener_connections", Help: "Connections that listen for commits: 1, or 0 while FETCHes that wait have to poll.",
+		}, func() float64 {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if l.listening {
+				return 1
+			}
+			return 0
+		}),
+	}
+}
