@@ -217,7 +217,7 @@ func pausedInTime(t *testing.T, ends bool) bool {
 	decision := begin(t, service)
 	exec(t, decision, "select ojs.configure_tenant('c', 2)")
 	pid, got := fetchLater(t, d, "q", 1)
-	exec(t, service, "select ojs.pause_queue('q')")
+	exec(t, service, "select ojs.pause('q')")
 	yes := inTime(t, d, pid)
 	if ends {
 		commit(t, decision)

@@ -156,7 +156,7 @@ func TestQueuesAreConfiguredOneAfterTheOther(t *testing.T) {
 			waited <- err
 		}()
 		d.Blocked(backendPID(second))
-		exec(t, operator, "select ojs.pause_queue('b')")
+		exec(t, operator, "select ojs.pause('b')")
 		commit(t, first)
 		if err := <-waited; c.states != "" {
 			sqlstate(t, err, c.states, c.second)
@@ -201,7 +201,7 @@ func TestAQueueIsNewOnce(t *testing.T) {
 
 	exec(t, operator, "select ojs.configure_queue('q', '{\"default_timeout\": 2}')")
 	exec(t, operator, "select ojs.delete_queue('q')")
-	exec(t, operator, "select ojs.pause_queue('q')") // which configures nothing
+	exec(t, operator, "select ojs.pause('q')") // which configures nothing
 	exec(t, operator, create)
 }
 

@@ -168,11 +168,11 @@ func urgentGoesFirst(t *testing.T, q *runQueue) {
 }
 
 func pausedHandsOutNothing(t *testing.T, q *runQueue) {
-	exec(t, q.service, "select ojs.pause_queue('q')")
+	exec(t, q.service, "select ojs.pause('q')")
 	if got := q.fetch(1); len(got) != 0 {
 		t.Errorf("a paused queue handed out %v", got)
 	}
-	exec(t, q.service, "select ojs.resume_queue('q')")
+	exec(t, q.service, "select ojs.resume('q')")
 }
 
 func cancelledIsPassedOver(t *testing.T, q *runQueue) {
@@ -515,7 +515,7 @@ func rebuildDoesNotWait(t *testing.T) {
 func onlyQueueNotPaused(t *testing.T) {
 	q := newRunQueue(t)
 	q.enqueue("t", 20)
-	exec(t, q.service, "select ojs.pause_queue('p')")
+	exec(t, q.service, "select ojs.pause('p')")
 	q.fetch(1)
 	q.urgent("t", 9, 1)
 	if got := list[int](t, q.service, "select priority from ojs.fetch('{p,q}', 1, 'w')"); len(got) != 1 || got[0] != 9 {

@@ -107,6 +107,7 @@ CREATE TYPE ojs.ask AS (
 	queues text[],
 	count integer,
 	tenant text,
+	counts boolean,
 	aside boolean,
 	resting text[],
 	requests integer[],
@@ -172,6 +173,7 @@ CREATE TYPE ojs.picks AS (
 	skims text[],
 	blocked text[],
 	size bigint,
+	limited boolean,
 	cut boolean
 );
 
@@ -320,13 +322,75 @@ begin
     return exists (
             select from unnest(p_queues) q(queue)
             cross join lateral ojs._backlog(q.queue) b
-            where case when p_tenant is null then b.priorities <> '{}'
+            where case when p_tenant is null then b.priorities <> '{}' and (not b.limited or ojs._queue_has_room(q.queue))
                 else exists (select from unnest(b.priorities) p(priority) cross join lateral ojs._fair(q.queue, p.priority, p_tenant) f
-                    where f.ready) end)
+                    where f.ready) and (not b.limited or ojs._queue_has_room(q.queue)) end)
         or exists (select from ojs._unfolded() u where u.queue = any (p_queues))
         or exists (select from unnest(p_queues) q(queue) cross join lateral ojs._turn_mark(q.queue) m
             where (m.hi >= m.lo or m.held > 0)
-              and exists (select from ojs.turn t where t.queue = m.queue and t.n >= case when m.held > 0 then 0 else m.lo end));
+              and exists (select from ojs.turn t where t.queue = m.queue and t.n >= case when m.held > 0 then 0 else m.lo end))
+        or exists (select from ojs._folded() f where f.counts and ojs._room_may_be_back(p_queues));
+end;
+$$;
+
+CREATE FUNCTION ojs._raise(p_sqlstate text, p_message text, p_detail jsonb DEFAULT NULL::jsonb, p_hint text DEFAULT NULL::text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    raise exception using
+        errcode = p_sqlstate,
+        message = p_message,
+        detail  = coalesce(ojs._with_fault(p_detail, p_message)::text, ''),
+        hint    = coalesce(p_hint, (select p.hint from ojs.problem p where p.sqlstate = p_sqlstate), '');
+end;
+$$;
+
+CREATE TABLE ojs.rule (
+    tenant_id text DEFAULT ''::text NOT NULL COLLATE pg_catalog."C",
+    queue text DEFAULT ''::text NOT NULL COLLATE pg_catalog."C",
+    max_concurrency integer,
+    paused_at timestamp with time zone,
+    paused_by text,
+    reason text,
+    CONSTRAINT max_concurrency_in_range CHECK (((max_concurrency IS NULL) OR ((max_concurrency >= 1) AND (max_concurrency <= 1000000)) OR ojs._raise('OJ422'::text, 'max_concurrency must be between 1 and 1000000'::text, '{"field": "max_concurrency"}'::jsonb, 'What is to get no jobs is paused.'::text)))
+);
+
+ALTER TABLE ONLY ojs.rule FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._apply_rule(p_rule ojs.rule) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_limited boolean;
+begin
+    delete from ojs.rule r
+    where r.tenant_id = p_rule.tenant_id and r.queue = p_rule.queue and r.max_concurrency is null and r.paused_at is null;
+    if p_rule.tenant_id = '' then
+        v_limited := exists (select from ojs.rule r where r.tenant_id = '' and r.queue = p_rule.queue and r.max_concurrency is not null);
+        insert into ojs.backlog (queue, rev, priorities) select p_rule.queue, 1, '{}'
+        where not exists (select from ojs._backlog(p_rule.queue));
+        update ojs.backlog b set rev = b.rev + 1, limited = v_limited
+        where b.queue = p_rule.queue and b.rev = (select c.rev from ojs._backlog(p_rule.queue) c) and b.limited <> v_limited;
+    else
+        v_limited := exists (select from ojs.rule r where r.tenant_id = p_rule.tenant_id);
+        insert into ojs.tenant as t (tenant_id, limited) values (p_rule.tenant_id, v_limited)
+        on conflict (tenant_id) do update set limited = v_limited where t.limited <> v_limited;
+        -- By the rows' places: whatever the statistics say, no plan reads all levels for each row.
+        update ojs.tenant_fairness f set rev = f.rev + 1, limited = v_limited
+        from (
+            select n.spot from (select distinct l.queue, l.priority from ojs.level l) l
+            cross join lateral (select x.ctid as spot, x.limited from ojs.tenant_fairness x
+                where x.queue = l.queue and x.priority = l.priority and x.tenant_id = p_rule.tenant_id order by x.rev desc limit 1) n
+            where n.limited <> v_limited
+        ) n
+        where f.ctid = n.spot;
+    end if;
+    if p_rule.tenant_id <> '' then
+        perform ojs._unpark(array[p_rule.tenant_id]);
+    end if;
+    perform ojs._count_or_not();
+    perform ojs._notify(array(select distinct w.queue from ojs.waiter w));
 end;
 $$;
 
@@ -504,12 +568,12 @@ declare
 begin
     -- All that has to be known before, in one statement: each costs more to begin than to do.
     select ojs._trusted() and p_tenant is null, ojs._well_asked(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes),
-        ojs._foreign(f.snapshot),
+        ojs._foreign(f.snapshot), f.counts,
         exists (select from ojs.worker w where w.resting and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)),
         ojs._open_queues(p_queues),
         (select least(sum(c), 10001) from unnest(p_counts) c),
         array(select least(sum(c.jobs) over (order by c.n) - c.jobs + 1, 10001)::int from unnest(p_counts) with ordinality c(jobs, n))
-    into v_trusted, v_good, v_foreign, v_rests, v_ask.queues, v_ask.count, v_ask.starts
+    into v_trusted, v_good, v_foreign, v_ask.counts, v_rests, v_ask.queues, v_ask.count, v_ask.starts
     from ojs._folded() f;
     if v_good is not true then
         perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes);
@@ -530,9 +594,14 @@ begin
     if not v_trusted then
         v_ask.tenant := ojs._session_tenant(p_tenant);
         v_ask.aside := ojs.current_tenant() is not null;
+        if v_ask.counts and v_ask.aside and exists (
+                select from ojs.rule r where r.tenant_id = v_ask.tenant and r.max_concurrency is not null) then
+            perform ojs._raise('OJ408', 'the login of a tenant with a max_concurrency cannot fetch', null, 'Its workers fetch over HTTP.');
+        end if;
     end if;
-    -- Who stays in its transaction, and any tenant, must not keep others waiting.
-    v_ask.aside := v_ask.aside or ojs._lingers() and current_setting('ojs.lane', true) is distinct from 'held';
+    -- Who stays in its transaction, and any tenant, must not keep others waiting. Where jobs are counted, only decisions hand them out, and
+    -- whoever stays would get none.
+    v_ask.aside := v_ask.aside or not v_ask.counts and ojs._lingers() and current_setting('ojs.lane', true) is distinct from 'held';
     if v_rests or v_ask.aside then
         v_ask := ojs._without_resting(v_ask, p_counts);
     end if;
@@ -581,7 +650,8 @@ $$;
 CREATE TABLE ojs.backlog (
     queue text NOT NULL COLLATE pg_catalog."C",
     rev bigint NOT NULL,
-    priorities integer[] NOT NULL
+    priorities integer[] NOT NULL,
+    limited boolean DEFAULT false NOT NULL
 )
 WITH (vacuum_truncate=off);
 
@@ -679,6 +749,25 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._begin_count(p_rule ojs.rule) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_jobs int;
+    v_seen pg_snapshot;
+begin
+    select c.o_jobs, c.o_seen into v_jobs, v_seen from ojs._count_active(p_rule.tenant_id, p_rule.queue) c;
+    if exists (select from ojs._slot_mark()) then
+        -- The others come to the same moment; otherwise ends that this count has seen would be taken away again.
+        perform ojs._take_ends(v_seen);
+        update ojs.slot_mark m set rev = m.rev + 1, ended = v_seen where m.rev = (select n.rev from ojs._slot_mark() n);
+    else
+        insert into ojs.slot_mark (rev, ended) values (1, v_seen);
+    end if;
+    insert into ojs.usage (tenant_id, queue, rev, active, counted) values (p_rule.tenant_id, p_rule.queue, 1, v_jobs, v_seen);
+end;
+$$;
+
 CREATE FUNCTION ojs._beside(p_queue text, p_count integer, p_tenant text, p_above integer, p_max_bytes bigint, p_done ojs.decided) RETURNS ojs.decided
     LANGUAGE plpgsql
     AS $$
@@ -688,6 +777,9 @@ declare
     v_left     int;
     v_picks    record;
 begin
+    if (select b.limited from ojs._backlog(p_queue) b) then
+        return p_done;
+    end if;
     for v_priority in
         select p.priority
         from (
@@ -781,6 +873,17 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._blocking(p_queues text[]) RETURNS TABLE(queue text)
+    LANGUAGE sql STABLE ROWS 1
+    AS $$
+    select a.queue from ojs._slot_mark() s cross join lateral unnest(s.ahead) a(queue) cross join lateral ojs._turn_mark(a.queue) m
+    where exists (select from ojs.tenant_fairness f where f.parked and f.queue = any (p_queues))
+      and a.queue <> all (p_queues) and exists (
+        select from ojs.turn t where t.queue = a.queue and t.n >= case when m.held > 0 then 0 else m.lo end and exists (
+            select from ojs.tenant_fairness f
+            where f.parked and f.tenant_id = t.tenant_id and f.queue = any (p_queues) and ojs._only_full(t.tenant_id, f.queue)))
+$$;
+
 CREATE FUNCTION ojs._book(p_ends ojs._attempt_end[], p_now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -810,6 +913,10 @@ begin
 
     perform ojs._bury(array_agg(e.tenant_id), array_agg(e.id), array_agg(e.queue), array_agg(e.type), array_agg(e.entry), p_now)
     from unnest(p_ends) e where e.to_state = 'discarded' and ojs._to_dead_letters(e.retry, e.entry) having count(*) > 0;
+
+    if exists (select from ojs.rule) then
+        perform ojs._notify_room(array_agg(e.tenant_id), array_agg(e.queue)) from unnest(p_ends) e;
+    end if;
     return true;
 end;
 $$;
@@ -899,10 +1006,11 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._came(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS TABLE(queue text, priority integer, tenant_id text, job_priority integer, weight numeric, lo bigint)
+CREATE FUNCTION ojs._came(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS TABLE(queue text, priority integer, tenant_id text, job_priority integer, weight numeric, limited boolean, lo bigint)
     LANGUAGE sql STABLE ROWS 10
     AS $$
-    select c.queue, c.priority + coalesce(t.priority_boost, 0), c.tenant_id, c.priority, coalesce(t.weight, 1), c.lo
+    select c.queue, c.priority + coalesce(t.priority_boost, 0), c.tenant_id, c.priority, coalesce(t.weight, 1),
+        coalesce(t.limited, false), c.lo
     from (
         select f.queue, f.priority, f.tenant_id, min(f.lo) as lo from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
         where f.to_state = 'available' group by f.queue, f.priority, f.tenant_id
@@ -928,7 +1036,11 @@ declare
     v_fold ojs.fold;
 begin
     select * into v_fold from ojs._folded();
+    if v_fold.counts and not ojs._foreign(v_fold.snapshot) then
+        perform ojs._take_aside();
+    end if;
     if v_fold.part_xid is null and not ojs._foreign(v_fold.snapshot)
+            and not (v_fold.counts and (ojs._slots_behind() or not exists (select from ojs.rule)))
             and not exists (select from ojs._fresh(v_fold.snapshot, null, null, null, null) offset 1000)
             and not exists (select from ojs._fresh(v_fold.snapshot, null, null, null, null) f
                 where f.owed > 0 or f.at < ojs.now() - interval '1 minute') then
@@ -941,6 +1053,8 @@ begin
         perform ojs.rebuild();
     else
         perform ojs._fold_on();
+        -- With the last rule the tenants that it had parked come back by and by.
+        perform ojs._count_or_not() where v_fold.counts and not exists (select from ojs.rule);
     end if;
 end;
 $$;
@@ -1051,25 +1165,27 @@ begin
     with bill as materialized (
         select b.spot, count(b.place) as jobs, count(b.id) as dealt, max(b.seq) filter (where not b.again) as line,
             max(b.seq) filter (where b.again) as back, bool_or(b.more) as more
-        from unnest(p_picks.spots, p_picks.ids, p_picks.places, p_picks.seqs, p_picks.agains, p_picks.more) b(spot, id, place, seq, again,
-            more)
+        from unnest(p_picks.spots, p_picks.ids, p_picks.places, p_picks.seqs, p_picks.agains, p_picks.more)
+            b(spot, id, place, seq, again, more)
         group by b.spot
     ), moved as materialized (
         select b.spot, b.jobs, f.tenant_id, f.weight, f.vtime as was,
             -- Who holds all its own jobs locked lets the next one go first.
             case when b.jobs = 0 and b.dealt > 0 then greatest(f.vtime, p_picks.rest + round(ojs._price()::numeric / f.weight, 15))
                 else f.vtime + round((b.jobs * ojs._price())::numeric / f.weight, 15) end as vtime,
-            greatest(f.head, b.line) as head, f.behind as was_behind, f.again_lo as was_again_lo, greatest(f.again_seq,
-                b.back) as again_seq, r.lo as again_lo,
-            b.more or r.lo is not null or exists (select from ojs.job j
-                where j.queue = f.queue and j.priority = f.job_priority and j.tenant_id = f.tenant_id and j.seq > greatest(f.head, b.line)
-                  and j.seq is not null) as stays
+            greatest(f.head, b.line) as head, f.behind as was_behind, f.again_lo as was_again_lo,
+            greatest(f.again_seq, b.back) as again_seq, r.lo as again_lo, w.works and not w.full as stays, w.works and w.full as parks
         from bill b
         cross join lateral (select f.* from ojs.tenant_fairness f where f.ctid = b.spot) f
         left join lateral (select a.lo from ojs.again a
             where f.behind and a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id and a.lo >= f.again_lo
               and a.hi > greatest(f.again_seq, b.back)
             order by a.lo limit 1) r on true
+        cross join lateral (
+            select b.more or r.lo is not null or exists (select from ojs.job j where j.queue = f.queue and j.priority = f.job_priority
+                    and j.tenant_id = f.tenant_id and j.seq > greatest(f.head, b.line) and j.seq is not null) as works,
+                case when f.limited then (select g.jobs <= b.jobs from ojs._room(f.queue, f.tenant_id) g) is true else false end as full
+            offset 0) w
     ), total as materialized (
         select p_level.tenants - count(*) filter (where not m.stays) as tenants,
             p_level.weight - coalesce(sum(m.weight) filter (where not m.stays), 0) as weight,
@@ -1081,7 +1197,7 @@ begin
     ), charged as (
         update ojs.tenant_fairness f
         set rev = f.rev + 1, vtime = m.vtime, head = m.head, behind = m.again_lo is not null, again_seq = m.again_seq,
-            again_lo = coalesce(m.again_lo, f.again_lo), ready = m.stays, charged = f.charged + m.jobs,
+            again_lo = coalesce(m.again_lo, f.again_lo), ready = m.stays, parked = m.parks, charged = f.charged + m.jobs,
             deficit = case when m.stays then ojs._deficit(t.tenants::int, t.weight, t.moment, t.low, f.weight, m.vtime) else 0 end
         from moved m, total t where f.ctid = m.spot
     ), passed as (
@@ -1105,15 +1221,20 @@ CREATE FUNCTION ojs._charge_taken(p_from pg_snapshot, p_to pg_snapshot, p_xid xi
     LANGUAGE plpgsql
     AS $$
 declare
-    v_taken record;
+    v_counts boolean := (select f.counts from ojs._folded() f);
+    v_taken  record;
 begin
     for v_taken in
-        select f.queue, f.priority + coalesce(t.priority_boost, 0) as priority, f.tenant_id, sum(f.owed)::int as jobs
+        select f.queue, f.priority + coalesce(t.priority_boost, 0) as priority, f.tenant_id, sum(f.owed)::int as jobs,
+            case when v_counts then array_agg(f.xid) end as xids, case when v_counts then array_agg(f.owed) end as owed
         from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f left join ojs.tenant t on t.tenant_id = f.tenant_id
         where f.to_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
         group by f.queue, f.priority, t.priority_boost, f.tenant_id
     loop
         perform ojs._refund(v_taken.queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, null, null);
+        -- Taken by who did not know of a rule yet.
+        perform ojs._use(array[v_taken.tenant_id], array[v_taken.queue], array[u.owed], u.xid)
+        from unnest(v_taken.xids, v_taken.owed) u(xid, owed);
         -- Where all callers take jobs beside decisions, no decision moves the cursor. Without moving it here, each of them would walk past
         -- all jobs that were taken before.
         for i in 0 .. least(v_taken.jobs / 5000, 4) loop
@@ -1426,6 +1547,23 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._check_scope(p_tenant text, p_queue text) RETURNS text
+    LANGUAGE plpgsql
+    AS $_$
+begin
+    if p_tenant is not null and not ojs._tenant_valid(p_tenant) then
+        perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
+    elsif p_tenant is null and p_queue is null then
+        -- Null may be a mistake, and everything would stop.
+        perform ojs._raise('OJ400', 'a queue must be named, a tenant, or both', '{"field": "queue"}', 'All queues: ''*''.');
+    elsif p_queue <> '*' and not ojs._queue_name(p_queue) then
+        perform ojs._raise('OJ400', 'queue must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters',
+            '{"field": "queue"}');
+    end if;
+    return coalesce(nullif(p_queue, '*'), '');
+end;
+$_$;
+
 CREATE FUNCTION ojs._check_seconds(p_config jsonb, p_field text, p_least integer, p_most integer) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
     AS $_$
@@ -1597,12 +1735,12 @@ begin
     select array_agg(d.spot) filter (where d.booked), array_agg(d.tenant_id) filter (where d.booked),
         array_agg(d.id) filter (where d.booked), array_agg(d.held) filter (where d.booked), array_agg(d.seq) filter (where d.booked),
         array_agg(d.again) filter (where d.booked), array_agg(d.more) filter (where d.booked), array_agg(d.bytes) filter (where d.booked),
-        least(min(d.vtime) filter (where not d.served), min(d.edge)),
+        bool_or(d.limited), least(min(d.vtime) filter (where not d.served), min(d.edge)),
         -- One row each; with distinct, PostgreSQL 16 and later would sort all arrays by tenant.
-        array_agg(d.tenant_id) filter (where d.id is null), coalesce(sum(d.bytes) filter (where d.dealt), 0),
+        array_agg(d.tenant_id) filter (where d.id is null and d.room is distinct from 0), coalesce(sum(d.bytes) filter (where d.dealt), 0),
         array_agg(d.tenant_id) filter (where d.dealt and d.held is null), array_agg(d.id) filter (where d.dealt and d.held is null)
     into v_picks.spots, v_picks.tenants, v_picks.ids, v_picks.places, v_picks.seqs, v_picks.agains, v_picks.more, v_picks.bytes,
-        v_picks.rest, v_picks.skims, v_picks.size, v_tenants, v_ids
+        v_picks.limited, v_picks.rest, v_picks.skims, v_picks.size, v_tenants, v_ids
     from (
         select d.*, d.dealt or d.id is null as booked, case when p_lock then h.place when d.dealt then d.place end as held
         from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_tenant, false, v_now) d
@@ -1697,6 +1835,59 @@ begin
         v_mark.open := '{}';
     end if;
     return v_mark;
+end;
+$$;
+
+CREATE FUNCTION ojs._count_active(p_tenant text, p_queue text, OUT o_jobs integer, OUT o_seen pg_snapshot) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    v_mark pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+begin
+    o_seen := ojs._snapshot();
+    o_jobs := (
+        select coalesce(sum(n.jobs), 0)
+        from (
+            select t.tenant_id, t.queue, t.active as jobs from ojs.tally t
+            union all
+            select c.tenant_id, c.queue, c.active from ojs._changes(v_mark, o_seen) c
+            union all
+            -- Somebody is taking them at this moment.
+            select t.tenant_id, t.queue, 1 from ojs.turn t
+        ) n
+        where (p_tenant = '' or n.tenant_id = p_tenant) and (p_queue = '' or n.queue = p_queue));
+end;
+$$;
+
+CREATE FUNCTION ojs._count_or_not() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_counts boolean := exists (select from ojs.rule r where r.tenant_id <> '' or r.max_concurrency is not null);
+begin
+    if v_counts and not exists (select from ojs._slot_mark()) then
+        insert into ojs.slot_mark (rev, ended) values (1, ojs._snapshot());
+    elsif not v_counts then
+        delete from ojs.slot_mark m where not exists (select from ojs.tenant_fairness f where f.parked);
+    end if;
+    update ojs.slot_mark m set rev = m.rev + 1, shards = x.shards
+    from (select exists (select from ojs.rule r where r.tenant_id <> '' and r.queue <> '' and r.max_concurrency is not null) as shards) x
+    where m.rev = (select n.rev from ojs._slot_mark() n) and m.shards <> x.shards;
+    update ojs.fold f set rev = f.rev + 1, counts = x.counts
+    from (select exists (select from ojs.slot_mark) as counts) x
+    where f.rev = (select n.rev from ojs._folded() n) and f.counts <> x.counts;
+end;
+$$;
+
+CREATE FUNCTION ojs._counted_snapshot() RETURNS pg_snapshot
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return (
+        select c.snapshot
+        from ((select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1) union all select m.ended from ojs._slot_mark() m) c
+        -- Of two moments the earlier one has seen less.
+        order by pg_snapshot_xmax(c.snapshot), (select count(*) from pg_snapshot_xip(c.snapshot)) desc limit 1);
 end;
 $$;
 
@@ -1880,12 +2071,13 @@ declare
     v_done  ojs.decided := ojs._nothing();
     v_until timestamptz := ojs.now() + ojs._patience();
     v_ahead text[];
+    v_counts boolean;
     v_more  boolean;
 begin
     -- Since this call began, a queue may have been paused, or dispatch held.
     select ojs._open_queues(p_ask.queues), array(select q.queue from unnest(p_ask.queues) q(queue)
-        cross join lateral ojs._turn_mark(q.queue) m where m.hi >= m.lo or m.held > 0)
-    into p_ask.queues, v_ahead;
+        cross join lateral ojs._turn_mark(q.queue) m where m.hi >= m.lo or m.held > 0), f.counts
+    into p_ask.queues, v_ahead, v_counts from ojs._folded() f;
     if p_ask.queues = '{}' then
         return v_done;
     elsif v_ahead <> '{}' then
@@ -1893,11 +2085,14 @@ begin
         perform ojs._revoke(q.queue) from unnest(v_ahead) q(queue);
     end if;
     loop
-        v_more := ojs._fold();
+        v_more := ojs._fold(p_ask.queues);
         v_done := ojs._serve_queues(p_ask, p_count, v_done);
         -- Another fold may move cursors back to the jobs just locked, which are still available, and they would be decided twice.
         exit when v_done.ids <> '{}' or v_done.cut or not v_more or ojs.now() > v_until;
     end loop;
+    if v_counts and cardinality(v_done.ids) < p_count and not v_done.cut then
+        v_done := ojs._serve_unblocked(p_ask, p_count, v_done);
+    end if;
     v_done.cut := v_done.cut or v_more and cardinality(v_done.ids) < p_count;
     return v_done;
 end;
@@ -1956,7 +2151,7 @@ begin
         return null;
     end if;
     select * into v_mark from ojs._turn_mark(v_queue) m where m.hi >= m.lo;
-    if v_mark.queue is null then
+    if v_mark.queue is null or p_ask.counts and not p_ask.aside and ojs._room_may_be_back(p_ask.queues) then
         return null;
     end if;
     v_unread := (select count(*) from (select from ojs._unfolded() u where u.queue = v_queue limit c_most + 1) u);
@@ -2147,28 +2342,32 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_count integer, p_tenant text, p_beside boolean, p_now timestamp with time zone) RETURNS TABLE(turn integer, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, dealt boolean, again boolean, seq bigint, id uuid, place tid, bytes integer)
+CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_count integer, p_tenant text, p_beside boolean, p_now timestamp with time zone) RETURNS TABLE(turn integer, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, dealt boolean, again boolean, seq bigint, id uuid, place tid, bytes integer, limited boolean, room integer)
     LANGUAGE sql STABLE ROWS 100
     AS $$
     with front as materialized (
         -- While nobody runs out of jobs, no tenant can be due more of them than its part of p_count and one. Whether more tenants
         -- follow, the last tells.
-        select f.*, (f.vtime - p_low)::float8 as own,
-            least(1 + floor(p_count * f.weight / sum(f.weight) over ())::int, ojs._room(p_queue, f.tenant_id)) as look,
-            case when count(*) over () > p_count then max(f.vtime) over () end as edge
+        select f.*, (f.vtime - p_low)::float8 as own, 1 + floor(p_count * f.weight / sum(f.weight) over ())::int as share,
+            case when count(*) over () > p_count then max(f.vtime) over () end as edge,
+            -- A subquery, so that nothing is asked about a tenant without a rule.
+            case when f.limited then (select case when p_beside and r.counted then 0 else r.jobs end
+                from ojs._room(p_queue, f.tenant_id) r) end as room
         from ojs._front(p_queue, p_priority, p_low, p_count, p_tenant, p_beside) f
     ), seen as materialized (
-        select f.spot, f.tenant_id, f.vtime, f.edge, l.again, l.seq, l.id, l.place, l.bytes, coalesce(l.last, false) as last,
-            f.own + (l.nth - 1) * ojs._price() / f.weight as tag,
-            case when l.id is null then f.own when l.last then f.own + l.nth * ojs._price() / f.weight end as beyond
+        select f.spot, f.tenant_id, f.vtime, f.edge, f.limited, f.room, l.again, l.seq, l.id, l.place, l.bytes,
+            coalesce(l.last, false) as last, f.own + (l.nth - 1) * ojs._price() / f.weight as tag,
+            -- Nobody waits for what a tenant may not have.
+            case when coalesce(l.nth, 0) = f.room then null when l.id is null then f.own
+                when l.last then f.own + l.nth * ojs._price() / f.weight end as beyond
         from front f
         left join lateral (
             -- Behind the last one that was read there may be more: of a tenant that is to look again, only one range is read.
-            select x.*, x.nth = f.look or f.behind and x.nth = x.found as last
+            select x.*, x.nth = least(f.share, f.room) or f.behind and x.nth = x.found as last
             from (
                 select y.*, row_number() over (order by y.seq) as nth, count(*) over () as found
-                from ojs._line(p_queue, p_priority, f.job_priority, f.tenant_id, f.head, f.behind, f.again_lo, f.again_seq, f.look,
-                    p_beside, p_now) y
+                from ojs._line(p_queue, p_priority, f.job_priority, f.tenant_id, f.head, f.behind, f.again_lo, f.again_seq,
+                    least(f.share, f.room), p_beside, p_now) y
             ) x
         ) l on true
     ), known as materialized (
@@ -2182,7 +2381,7 @@ CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_coun
     )
     select d.turn, d.spot, d.tenant_id, d.vtime, bool_or(d.dealt or d.id is null) over mine,
         bool_or(d.last or d.id is not null and not d.dealt) over mine, d.edge, d.dealt, d.again,
-        d.seq, d.id, d.place, d.bytes
+        d.seq, d.id, d.place, d.bytes, d.limited, d.room
     from dealt d
     window mine as (partition by d.tenant_id)
 $$;
@@ -2262,6 +2461,38 @@ $$;
 CREATE FUNCTION ojs._ended(p_state ojs.job_state) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$ select p_state in ('completed', 'cancelled', 'discarded') $$;
+
+CREATE FUNCTION ojs._ending(p_from pg_snapshot, p_to pg_snapshot) RETURNS SETOF xid8
+    LANGUAGE sql STABLE ROWS 10
+    AS $$
+    select x from pg_snapshot_xip(p_from) x where pg_visible_in_snapshot(x, p_to)
+    union all
+    (with recursive line as (
+        select ojs._next_ending((pg_snapshot_xmax(p_from)::text::bigint - 1)::text::xid8) as xid
+        union all
+        select ojs._next_ending(l.xid) from line l where l.xid is not null
+    )
+    select l.xid from line l where pg_visible_in_snapshot(l.xid, p_to))
+$$;
+
+CREATE FUNCTION ojs._ends(p_from pg_snapshot, p_to pg_snapshot) RETURNS TABLE(xid xid8, tenant_id text, queue text, jobs integer)
+    LANGUAGE sql STABLE ROWS 100
+    AS $$
+    select m.xid, m.tenant_id, m.queue, m.jobs from ojs._movement m
+    where m.xid >= pg_snapshot_xmax(p_from) and pg_visible_in_snapshot(m.xid, p_to) is not false
+      and m.lo is null and m.from_state = 'active'
+    union all
+    select m.* from pg_snapshot_xip(p_from) x(xid)
+    cross join lateral ojs._ends_of(x.xid) m
+    where pg_visible_in_snapshot(x.xid, coalesce(p_to, (select pg_current_snapshot())))
+$$;
+
+CREATE FUNCTION ojs._ends_of(p_xid xid8) RETURNS TABLE(xid xid8, tenant_id text, queue text, jobs integer)
+    LANGUAGE sql STABLE ROWS 10
+    AS $$
+    select m.xid, m.tenant_id, m.queue, m.jobs from ojs._movement m
+    where m.xid = p_xid and m.lo is null and m.from_state = 'active' offset 0
+$$;
 
 CREATE FUNCTION ojs._enqueue_one(p_type text, p_args json, p_queue text, p_priority integer, p_scheduled_at timestamp with time zone, p_expires_at timestamp with time zone, p_meta jsonb, p_retry jsonb, p_max_attempts integer, p_timeout_ms integer, p_visibility_timeout_ms integer, p_tags text[], p_pending boolean, p_options json, p_extra json, p_id uuid, p_tenant text, p_now timestamp with time zone) RETURNS ojs.job
     LANGUAGE plpgsql
@@ -2485,7 +2716,9 @@ CREATE TABLE ojs.tenant_fairness (
     head bigint NOT NULL,
     behind boolean DEFAULT false NOT NULL,
     again_lo bigint DEFAULT 0 NOT NULL,
-    again_seq bigint DEFAULT 0 NOT NULL
+    again_seq bigint DEFAULT 0 NOT NULL,
+    limited boolean DEFAULT false NOT NULL,
+    parked boolean DEFAULT false NOT NULL
 )
 WITH (vacuum_truncate=off);
 
@@ -2514,12 +2747,23 @@ begin
     -- The time of a tenant that comes says how many jobs its level has served.
     select f.queue, f.priority, f.tenant_id, f.rev, f.ready, case when v_tenant is null then f.vtime end, f.weight,
         case when f.ready and l.tenants > 0 then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
-        f.charged, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq
+        f.charged, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.limited, f.parked
     from ojs.tenant_fairness f
     left join (
         select distinct on (l.queue, l.priority) l.* from ojs.level l order by l.queue, l.priority, l.rev desc
     ) l on f.ready and l.queue = f.queue and l.priority = f.priority
     where v_tenant is null or f.tenant_id = v_tenant;
+end;
+$$;
+
+CREATE FUNCTION ojs._fetched_nothing() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if exists (select from ojs.lease l where l.xid = pg_current_xact_id_if_assigned()) then
+        -- Its jobs are in no snapshot yet, so they would not be counted.
+        perform ojs._raise('OJ409', 'this transaction has fetched jobs: commit it first');
+    end if;
 end;
 $$;
 
@@ -2668,7 +2912,7 @@ CREATE FUNCTION ojs._fits_jsonb(p_json json) RETURNS boolean
     select p_json::text !~ '[0-9][eE][-+]?[0-9]{3}' and (octet_length(p_json::text) < 16000 or p_json::text !~ '[0-9]{255}')
 $$;
 
-CREATE FUNCTION ojs._fold() RETURNS boolean
+CREATE FUNCTION ojs._fold(p_queues text[] DEFAULT '{}'::text[]) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 declare
@@ -2681,6 +2925,9 @@ declare
     v_lo    bigint;
 begin
     select * into v_fold from ojs._folded();
+    if v_fold.counts then
+        perform ojs._take_ends(v_to, p_queues);
+    end if;
     if v_fold.part_xid is not null then
         return ojs._fold_part(v_fold, c_bite);
     end if;
@@ -2729,7 +2976,8 @@ CREATE TABLE ojs.fold (
     rev bigint NOT NULL,
     snapshot pg_snapshot NOT NULL,
     part_xid xid8,
-    part_lo bigint
+    part_lo bigint,
+    counts boolean DEFAULT false NOT NULL
 )
 WITH (vacuum_truncate=off);
 
@@ -2777,12 +3025,18 @@ begin
     if not found then
         return;
     end if;
+    -- Who is parked has jobs, and its row says where they begin.
+    update ojs.level l set rev = l.rev + 1, used_at = p_now
+    from (select l.ctid as spot from ojs.level l where l.tenants = 0 and l.used_at < v_before
+        and exists (select from ojs.tenant_fairness f where f.queue = l.queue and f.priority = l.priority and f.parked) limit c_rows) p
+    where l.ctid = p.spot;
     delete from ojs.rotation r using (select r.ctid as spot from ojs.rotation r where r.used_at < v_before limit c_rows) o
     where r.ctid = o.spot;
     for v_level in
         select l.* from ojs.level l
         -- Whoever has hold of a job decided ahead may let go of it, and its tenant then gets its time back.
         where l.tenants = 0 and l.used_at < v_before and not exists (select from ojs.turn t where t.queue = l.queue)
+          and not exists (select from ojs.tenant_fairness f where f.queue = l.queue and f.priority = l.priority and f.parked)
         order by l.used_at limit c_levels
     loop
         v_rows := ojs._forget_level(v_level, c_rows - v_sum);
@@ -2807,11 +3061,20 @@ begin
         -- Rows of tenants are found by their level, so it goes last.
         delete from ojs.level l where l.queue = p_level.queue and l.priority = p_level.priority and l.rev = p_level.rev;
         if not exists (select from ojs.level l where l.queue = p_level.queue) then
-            delete from ojs.backlog b where b.queue = p_level.queue;
+            delete from ojs.backlog b where b.queue = p_level.queue and not b.limited;
             delete from ojs.turn_mark m where m.queue = p_level.queue;
         end if;
     end if;
     return v_rows + 1;
+end;
+$$;
+
+CREATE FUNCTION ojs._free_slots(p_tenants text[], p_queues text[], p_jobs integer[], p_first text[] DEFAULT '{}'::text[], p_xid xid8 DEFAULT NULL::xid8) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    perform ojs._unpark(
+        ojs._use(p_tenants, p_queues, array(select -n from unnest(p_jobs) with ordinality j(n, i) order by i), p_xid), p_first);
 end;
 $$;
 
@@ -2830,22 +3093,22 @@ CREATE FUNCTION ojs._from_first_open(p_cron ojs.cron) RETURNS uuid[]
     LANGUAGE sql STABLE
     AS $$ select coalesce(p_cron.open[(select o.n from ojs._open_jobs(p_cron, p_cron.open) o limit 1):], '{}') $$;
 
-CREATE FUNCTION ojs._front(p_queue text, p_priority integer, p_low numeric, p_count integer, p_tenant text, p_beside boolean) RETURNS TABLE(spot tid, tenant_id text, job_priority integer, head bigint, behind boolean, again_lo bigint, again_seq bigint, weight double precision, vtime numeric)
+CREATE FUNCTION ojs._front(p_queue text, p_priority integer, p_low numeric, p_count integer, p_tenant text, p_beside boolean) RETURNS TABLE(spot tid, tenant_id text, job_priority integer, head bigint, behind boolean, again_lo bigint, again_seq bigint, weight double precision, vtime numeric, limited boolean)
     LANGUAGE sql STABLE ROWS 10
     AS $$
-    (select f.ctid, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime
+    (select f.ctid, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
     from ojs.tenant_fairness f
     where p_tenant is null and f.queue = p_queue and f.priority = p_priority and f.ready and f.vtime >= p_low
     order by f.vtime limit p_count + 1)
     union all
-    select f.spot, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime
+    select f.spot, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
     from (select f.*, f.ctid as spot from ojs.tenant_fairness f
         where p_tenant is not null and f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant
         order by f.rev desc limit 1) f
     where f.ready
     union all
     select null, w.tenant_id, w.job_priority, coalesce(f.head, w.lo - 1), coalesce(f.behind, false), coalesce(f.again_lo, 0),
-        coalesce(f.again_seq, 0), w.weight::float8, greatest(f.vtime, p_low)
+        coalesce(f.again_seq, 0), w.weight::float8, greatest(f.vtime, p_low), w.limited
     from ojs._waiting() w
     left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
     where p_beside and w.queue = p_queue and w.priority = p_priority and (w.tenant_id = p_tenant or p_tenant is null)
@@ -3525,6 +3788,9 @@ begin
     from unnest(p_picks.tenants, p_picks.ids, p_picks.seqs, p_picks.bytes) with ordinality p(tenant_id, id, seq, bytes, n)
     left join ojs.tenant t on t.tenant_id = p.tenant_id
     where p.id is not null;
+    if p_picks.limited then
+        perform ojs._note_ahead(p_level.queue, true);
+    end if;
 end;
 $$;
 
@@ -4139,6 +4405,15 @@ CREATE FUNCTION ojs._newest_releases(p_clock boolean, p_types text[], p_queues t
     order by r.xid desc, r.seq desc limit p_limit
 $$;
 
+CREATE FUNCTION ojs._next_ending(p_xid xid8) RETURNS xid8
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return least((select j.xid from ojs.journal j where j.lo is null and j.xid > p_xid order by j.xid limit 1),
+        (select r.xid from ojs.release r where r.xid > p_xid order by r.xid limit 1));
+end;
+$$;
+
 CREATE FUNCTION ojs._next_look_ms(p_mark ojs.clock_mark, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql STABLE
     AS $$
@@ -4194,6 +4469,15 @@ CREATE FUNCTION ojs._not_met(p_id uuid, p_tenant text) RETURNS ojs.refusal
         then ojs._locked(p_id) else ojs._unknown(p_id) end
 $$;
 
+CREATE FUNCTION ojs._note_ahead(p_queue text, p_is boolean) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    update ojs.slot_mark m set rev = m.rev + 1, ahead = case when p_is then m.ahead || p_queue else array_remove(m.ahead, p_queue) end
+    where m.rev = (select n.rev from ojs._slot_mark() n) and (p_queue = any (m.ahead)) <> p_is;
+end;
+$$;
+
 CREATE FUNCTION ojs._note_cron_job(p_cron ojs.cron, p_run ojs.cron_run, p_open uuid[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -4230,6 +4514,41 @@ begin
     for v_token in select w.token from ojs.waiter w where w.queue = any (p_queues) and w.expires_at > ojs.now() loop
         perform pg_notify('ojs_wake', v_token);
     end loop;
+end;
+$$;
+
+CREATE FUNCTION ojs._notify_room(p_tenants text[], p_queues text[]) RETURNS void
+    LANGUAGE plpgsql
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+    v_tenants text[];
+    v_queues  text[];
+begin
+    if not exists (select from ojs.waiter) then
+        return;
+    end if;
+    v_tenants := array(select distinct c.tenant_id from ojs.tenant c where c.tenant_id = any (p_tenants) and c.limited);
+    v_queues := array(select distinct q.queue from unnest(p_queues) q(queue) cross join lateral ojs._backlog(q.queue) b where b.limited);
+    if v_tenants = '{}' and v_queues = '{}' then
+        return;
+    end if;
+    perform ojs._notify(array(
+        select w.queue from (select distinct w.queue from ojs.waiter w) w
+        where w.queue = any (v_queues) or exists (
+            select from unnest(v_tenants) t(tenant_id)
+            where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t.tenant_id and f.queue = w.queue)
+               -- A decision that has not committed may be about to park who takes turns, or who has come.
+               or exists (select from ojs._backlog(w.queue) b cross join lateral unnest(b.priorities) p(priority)
+                    cross join lateral ojs._fair(w.queue, p.priority, t.tenant_id) f where f.ready)
+               or exists (select from ojs._unfolded() u where u.tenant_id = t.tenant_id and u.queue = w.queue))));
 end;
 $$;
 
@@ -4313,6 +4632,19 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._only_full(p_tenant text, p_queue text) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return exists (select from ojs.rule r where r.tenant_id = p_tenant and r.queue = '' and r.max_concurrency is not null)
+        and not exists (
+            select from ojs.rule r
+            where r.tenant_id = p_tenant and (r.queue in ('', p_queue) and r.paused_at is not null
+                or r.queue = p_queue and r.max_concurrency <= (select u.active from ojs.usage u
+                    where u.tenant_id = r.tenant_id and u.queue = r.queue order by u.rev desc limit 1)));
+end;
+$$;
+
 CREATE FUNCTION ojs._only_tenant() RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4333,7 +4665,8 @@ CREATE FUNCTION ojs._open_queues(p_queues text[]) RETURNS text[]
     AS $$
 begin
     return (select case when s.held_at is null then array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
-        where not exists (select from ojs.queue c where c.queue = q.queue and c.paused) group by q.queue order by min(q.n)) else '{}' end
+        where not exists (select from ojs.rule r where r.tenant_id = '' and r.queue in ('', q.queue) and r.paused_at is not null)
+        group by q.queue order by min(q.n)) else '{}' end
     from ojs.settings s);
 end;
 $$;
@@ -4531,7 +4864,7 @@ CREATE VIEW ojs._shard_counts AS
                     r.dispatched
                    FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)) u_1
           GROUP BY u_1.tenant_id, u_1.queue, u_1.priority) n
-     LEFT JOIN ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, charged, job_priority, head, behind, again_lo, again_seq) ON (((n.available > (0)::numeric) AND (f.queue = n.queue) AND (f.job_priority = n.priority) AND (f.tenant_id = n.tenant_id))))
+     LEFT JOIN ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, charged, job_priority, head, behind, again_lo, again_seq, limited, parked) ON (((n.available > (0)::numeric) AND (f.queue = n.queue) AND (f.job_priority = n.priority) AND (f.tenant_id = n.tenant_id))))
      LEFT JOIN ( SELECT u_1.tenant_id,
             u_1.queue,
             u_1.priority,
@@ -4606,6 +4939,19 @@ $$;
 CREATE FUNCTION ojs._pace_step() RETURNS interval
     LANGUAGE sql IMMUTABLE
     AS $$ select interval '10 seconds' $$;
+
+CREATE FUNCTION ojs._parked_queues(p_tenant text) RETURNS SETOF text
+    LANGUAGE sql STABLE ROWS 10
+    AS $$
+    with recursive line as (
+        (select f.queue from ojs.tenant_fairness f where f.parked and f.tenant_id = p_tenant order by f.queue limit 1)
+        union all
+        select (select f.queue from ojs.tenant_fairness f where f.parked and f.tenant_id = p_tenant and f.queue > l.queue
+            order by f.queue limit 1)
+        from line l where l.queue is not null
+    )
+    select l.queue from line l where l.queue is not null
+$$;
 
 CREATE FUNCTION ojs._passed(p_fair ojs.tenant_fairness, p_lo bigint, p_hi bigint, p_rows integer, p_locked boolean, OUT o_rows integer, OUT o_upto bigint) RETURNS record
     LANGUAGE plpgsql
@@ -4774,7 +5120,7 @@ CREATE FUNCTION ojs._prune(p_limit integer) RETURNS boolean
 declare
     v_mark  ojs.clock_mark := ojs._clock_mark();
     v_old   timestamptz := ojs.now() - ojs._journal_retention();
-    v_tally pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+    v_tally pg_snapshot := ojs._counted_snapshot();
     -- A transaction of which only a part was taken in is not folded yet; its rows must stay.
     v_fold  pg_snapshot := (select case when f.part_xid is null then f.snapshot else ojs._snapshot_before(f.snapshot, f.part_xid) end
         from ojs._folded() f);
@@ -4784,7 +5130,7 @@ declare
     v_open  xid8[];
 begin
     perform from ojs.clock_mark m where m.rev = v_mark.rev for update skip locked;
-    if not found then
+    if not found or exists (select from ojs._slot_mark() m where m.aside <> '{}') then
         return false;
     end if;
     delete from ojs.waiter w where w.expires_at < ojs.now() - interval '1 minute';
@@ -4956,6 +5302,15 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._queue_has_room(p_queue text) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return (select r.jobs from ojs._room(p_queue, '') r) > 0
+        or exists (select from ojs._slot_mark() s cross join lateral ojs._ends(s.ended, null) e where e.queue = p_queue);
+end;
+$$;
+
 CREATE FUNCTION ojs._queue_leads(p_weights integer[]) RETURNS numeric[]
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -4977,19 +5332,6 @@ begin
     end if;
     return array(select coalesce((p_ask.weights -> q.queue)::numeric::int, 1)
         from unnest(p_ask.queues) with ordinality q(queue, n) order by q.n);
-end;
-$$;
-
-CREATE FUNCTION ojs._raise(p_sqlstate text, p_message text, p_detail jsonb DEFAULT NULL::jsonb, p_hint text DEFAULT NULL::text) RETURNS boolean
-    LANGUAGE plpgsql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    raise exception using
-        errcode = p_sqlstate,
-        message = p_message,
-        detail  = coalesce(ojs._with_fault(p_detail, p_message)::text, ''),
-        hint    = coalesce(p_hint, (select p.hint from ojs.problem p where p.sqlstate = p_sqlstate), '');
 end;
 $$;
 
@@ -5210,6 +5552,26 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._recount_slots() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_rule ojs.rule;
+begin
+    -- In another cluster the statistics begin anew.
+    perform ojs._roll_up();
+    delete from ojs.usage;
+    delete from ojs.slot_mark;
+    for v_rule in select r.* from ojs.rule r where r.max_concurrency is not null loop
+        perform ojs._begin_count(v_rule);
+        if v_rule.tenant_id = '' then
+            perform ojs._apply_rule(v_rule);
+        end if;
+    end loop;
+    perform ojs._count_or_not();
+end;
+$$;
+
 CREATE FUNCTION ojs._refill(p_ask ojs.ask, p_in_lane boolean) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -5249,7 +5611,8 @@ begin
     end if;
     v_own := v_fair.vtime - round((p_jobs * ojs._price())::numeric / v_fair.weight, 15);
     update ojs.tenant_fairness f
-    set rev = f.rev + 1, vtime = v_own, ready = f.ready or p_hi is not null, charged = f.charged - p_jobs
+    set rev = f.rev + 1, vtime = v_own, ready = f.ready or p_hi is not null, parked = f.parked and p_hi is null,
+        charged = f.charged - p_jobs
     where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
     if p_hi is not null then
         perform ojs._look_back(p_queue, p_priority, p_tenant, array[p_lo], array[p_hi]);
@@ -5314,6 +5677,9 @@ begin
     insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced)
     values (p_job.tenant_id, p_job.queue, p_job.priority, p_job.id, p_job.type, p_job.attempt, p_job.state, p_to, p_job.started_at,
         p_fenced);
+    if p_job.state = 'active' and exists (select from ojs.rule) then
+        perform ojs._notify_room(array[p_job.tenant_id], array[p_job.queue]);
+    end if;
 end;
 $$;
 
@@ -5463,7 +5829,7 @@ begin
       and c.relname not in ('problem', 'schema_hash', 'lane', 'fold', 'tally_mark', 'clock_mark', 'cut', 'upkeep_task', 'settings',
           'waiter', 'sleeper', 'duty', 'dead_letter_mark', 'tenant_role');
     execute 'truncate ' || v_tables;
-    update ojs.fold set part_xid = null, part_lo = null;
+    update ojs.fold set part_xid = null, part_lo = null, counts = false;
     delete from ojs.settings;
     insert into ojs.settings default values;
 end;
@@ -5647,14 +6013,16 @@ CREATE FUNCTION ojs._revoke(p_queue text, p_all boolean DEFAULT true) RETURNS vo
     LANGUAGE plpgsql
     AS $$
 declare
-    v_mark ojs.turn_mark;
+    v_mark record;
     v_from bigint;
     v_upto bigint;
     v_back record;
     v_any  boolean := false;
     v_held record;
+    v_tenants text[] := '{}';
+    v_jobs    int[] := '{}';
 begin
-    select * into v_mark from ojs._turn_mark(p_queue);
+    select m.*, f.counts into v_mark from ojs._turn_mark(p_queue) m, ojs._folded() f;
     v_from := case when v_mark.held > 0 then 0 else v_mark.lo end;
     v_upto := case when p_all then v_mark.hi else v_mark.lo - 1 end;
     for v_back in
@@ -5672,6 +6040,8 @@ begin
     loop
         v_any := true;
         perform ojs._refund(p_queue, v_back.priority, v_back.tenant_id, v_back.jobs, v_back.lo, v_back.hi);
+        v_tenants := v_tenants || v_back.tenant_id;
+        v_jobs := v_jobs || v_back.jobs;
     end loop;
     -- Rows that somebody has hold of are out of everybody else's reach from now on: their jobs must not go before what is decided next.
     -- If they are let go of, the next decision takes them back, which the tick brings about where nothing else does.
@@ -5682,6 +6052,10 @@ begin
     update ojs.turn_mark m set rev = m.rev + 1, lo = v_upto + 1, held = v_held.rows, ahead = case when v_any and p_all then m.ahead / 2
         else m.ahead end
     where m.queue = p_queue and m.rev = v_mark.rev and (v_any or v_upto >= m.lo or m.held <> v_held.rows);
+    if v_mark.counts then
+        perform ojs._note_ahead(p_queue, false) where p_all and v_held.rows = 0;
+        perform ojs._free_slots(v_tenants, array_fill(p_queue, array[cardinality(v_tenants)]), v_jobs) where v_any;
+    end if;
 end;
 $$;
 
@@ -5700,6 +6074,7 @@ CREATE TABLE ojs.tenant (
     weight numeric DEFAULT 1 NOT NULL,
     priority_boost integer DEFAULT 0 NOT NULL,
     created_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
+    limited boolean DEFAULT false NOT NULL,
     CONSTRAINT priority_boost_in_range CHECK ((((priority_boost >= '-100'::integer) AND (priority_boost <= 100)) OR ojs._raise('OJ422'::text, 'priority_boost must be between -100 and 100'::text, '{"field": "priority_boost"}'::jsonb))),
     CONSTRAINT weight_in_range CHECK ((((weight >= 0.000001) AND (weight <= (1000000)::numeric)) OR ojs._raise('OJ422'::text, 'weight must be between 0.000001 and 1000000'::text, '{"field": "weight"}'::jsonb)))
 );
@@ -5846,9 +6221,30 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._room(p_queue text, p_tenant text) RETURNS integer
-    LANGUAGE sql STABLE
-    AS $$ select null::int $$;
+CREATE FUNCTION ojs._room(p_queue text, p_tenant text) RETURNS TABLE(jobs integer, counted boolean)
+    LANGUAGE sql STABLE ROWS 1
+    AS $$
+    select min(case when r.paused_at is not null then 0 else greatest(r.max_concurrency - u.active, 0) end),
+        bool_or(r.max_concurrency is not null)
+    from ojs.rule r
+    left join lateral (select u.active from ojs.usage u where u.tenant_id = r.tenant_id and u.queue = r.queue
+        order by u.rev desc limit 1) u on true
+    where r.tenant_id = p_tenant and r.queue in ('', p_queue)
+$$;
+
+CREATE FUNCTION ojs._room_may_be_back(p_queues text[]) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return exists (
+        select from ojs._slot_mark() s
+        cross join lateral (
+            select e.tenant_id from ojs._ends(s.ended, null) e union all select t from unnest(s.freed) t
+        ) e
+        where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = e.tenant_id and f.queue = any (p_queues)))
+        or exists (select from ojs._blocking(p_queues));
+end;
+$$;
 
 CREATE FUNCTION ojs._rotate(p_queues text[], p_weights integer[], p_rev bigint, p_times numeric[], p_now numeric) RETURNS void
     LANGUAGE plpgsql
@@ -5947,14 +6343,20 @@ declare
     c_skim     constant int := 20000;
     v_left     int := p_count - cardinality(p_done.ids);
     v_priority int;
+    v_limited  boolean;
     v_level    ojs.level;
     v_picks    ojs.picks;
     v_skimmed  int;
     v_tenants  int;
 begin
-    for v_priority in
-        select unnest(b.priorities) from ojs._backlog(p_queue) b
+    for v_priority, v_limited in
+        select unnest(b.priorities), b.limited from ojs._backlog(p_queue) b
     loop
+        if v_limited then
+            p_count := least(p_count, cardinality(p_done.ids) + (select r.jobs from ojs._room(p_queue, '') r));
+            v_left := p_count - cardinality(p_done.ids);
+            exit when v_left <= 0;
+        end if;
         select * into v_level from ojs._level(p_queue, v_priority);
         loop
             v_picks := ojs._claim(v_level, v_left, p_tenant, p_ahead is null);
@@ -5965,6 +6367,9 @@ begin
             end if;
             v_tenants := v_level.tenants;
             v_level := ojs._charge(v_level, v_picks, p_tenant);
+            if v_picks.limited or v_limited then
+                perform ojs._take_slots(p_queue, v_picks);
+            end if;
             if p_ahead is not null then
                 perform ojs._keep(v_level, v_picks, p_ahead + cardinality(p_done.ids));
             end if;
@@ -6044,6 +6449,30 @@ begin
     if v_tags <> '{}' or p_done.cut then
         perform ojs._rotate(p_ask.queues, v_weights, v_rotation.rev, v_times, coalesce((select max(t) from unnest(v_tags) t), 0));
     end if;
+    return p_done;
+end;
+$$;
+
+CREATE FUNCTION ojs._serve_unblocked(p_ask ojs.ask, p_count integer, p_done ojs.decided) RETURNS ojs.decided
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_ahead text[] := array(select b.queue from ojs._blocking(p_ask.queues) b);
+    v_more  ojs.decided;
+begin
+    if v_ahead = '{}' then
+        return p_done;
+    elsif p_ask.max_bytes <= p_done.bytes then
+        p_done.cut := true;
+        return p_done;
+    end if;
+    perform ojs._revoke(q) from unnest(v_ahead) q;
+    p_ask.max_bytes := p_ask.max_bytes - p_done.bytes;
+    v_more := ojs._serve_queues(p_ask, p_count - cardinality(p_done.ids), ojs._nothing());
+    p_done.ids := p_done.ids || v_more.ids;
+    p_done.places := p_done.places || v_more.places;
+    p_done.bytes := p_done.bytes + v_more.bytes;
+    p_done.cut := v_more.cut;
     return p_done;
 end;
 $$;
@@ -6353,6 +6782,30 @@ begin
 end;
 $$;
 
+CREATE TABLE ojs.slot_mark (
+    rev bigint NOT NULL,
+    ended pg_snapshot NOT NULL,
+    shards boolean DEFAULT false NOT NULL,
+    aside xid8[] DEFAULT '{}'::xid8[] NOT NULL,
+    freed text[] DEFAULT '{}'::text[] NOT NULL COLLATE pg_catalog."C",
+    ahead text[] DEFAULT '{}'::text[] NOT NULL COLLATE pg_catalog."C"
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.slot_mark FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._slot_mark() RETURNS SETOF ojs.slot_mark
+    LANGUAGE sql STABLE ROWS 1
+    AS $$ select m.* from ojs.slot_mark m order by m.rev desc limit 1 $$;
+
+CREATE FUNCTION ojs._slots_behind() RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return exists (select from ojs._slot_mark() m where m.freed <> '{}' or exists (select from ojs._ends(m.ended, null)));
+end;
+$$;
+
 CREATE FUNCTION ojs._snapshot() RETURNS pg_snapshot
     LANGUAGE plpgsql STABLE
     AS $$
@@ -6413,7 +6866,24 @@ CREATE FUNCTION ojs._stale_queues(p_from pg_snapshot, p_to pg_snapshot, p_xid xi
     from ojs._came(p_from, p_to, p_xid, p_lo, p_hi) w
     cross join lateral ojs._turn_mark(w.queue) m
     left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
-    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo and (f.ready is not true or w.lo <= f.head)
+    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo and f.parked is not true and (f.ready is not true or w.lo <= f.head)
+$$;
+
+CREATE FUNCTION ojs._stop_ahead() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_queue text;
+begin
+    perform ojs._fetched_nothing();
+    perform ojs._enter_lane();
+    -- Jobs decided ahead go back; otherwise the next fetches would still follow the old settings.
+    for v_queue in select distinct t.queue from ojs.turn t loop
+        perform ojs._revoke(v_queue);
+    end loop;
+    -- Jobs that have not been taken in yet join now, under the settings that held when they committed: as many as others can wait for.
+    perform ojs._fold_on();
+end;
 $$;
 
 CREATE FUNCTION ojs._storable_time(p_at timestamp with time zone) RETURNS boolean
@@ -6468,6 +6938,55 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._take_aside() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_aside xid8[] := (select m.aside from ojs._slot_mark() m);
+    v_xid   xid8;
+    v_ends  record;
+begin
+    foreach v_xid in array v_aside loop
+        -- What a transaction did does not change any more, so it is added up before anybody has to wait.
+        select array_agg(g.tenant_id) as tenants, array_agg(g.queue) as queues, array_agg(g.jobs) as jobs into v_ends
+        from (select e.tenant_id, e.queue, sum(e.jobs)::int as jobs from ojs._ends_of(v_xid) e group by e.tenant_id, e.queue) g;
+        perform from ojs.lane l where l.lane = 0 for update skip locked;
+        if not found then
+            return;
+        end if;
+        update ojs.slot_mark m set rev = m.rev + 1, aside = array_remove(m.aside, v_xid)
+        where m.rev = (select n.rev from ojs._slot_mark() n) and v_xid = any (m.aside);
+        if found then
+            perform ojs._free_slots(v_ends.tenants, v_ends.queues, v_ends.jobs, p_xid => v_xid);
+        end if;
+    end loop;
+end;
+$$;
+
+CREATE FUNCTION ojs._take_ends(p_to pg_snapshot, p_first text[] DEFAULT '{}'::text[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    -- Reading more would keep everybody waiting.
+    c_rows constant int := 10000;
+    v_mark ojs.slot_mark;
+    v_ends record;
+begin
+    select * into v_mark from ojs._slot_mark();
+    select array_agg(g.tenant_id) as tenants, array_agg(g.queue) as queues, array_agg(g.jobs) as jobs, coalesce(sum(g.rows), 0) as rows
+    into v_ends
+    from (select e.tenant_id, e.queue, sum(e.jobs)::int as jobs, count(*) as rows
+        from (select * from ojs._ends(v_mark.ended, p_to) limit c_rows + 1) e group by e.tenant_id, e.queue) g;
+    if v_ends.rows > c_rows then
+        perform ojs._take_many_ends(v_mark, p_to, p_first);
+    elsif v_ends.rows > 0 or v_mark.freed <> '{}'
+            or pg_snapshot_xmax(p_to)::text::bigint - pg_snapshot_xmax(v_mark.ended)::text::bigint > 2000 then
+        update ojs.slot_mark m set rev = m.rev + 1, ended = p_to where m.rev = v_mark.rev;
+        perform ojs._free_slots(v_ends.tenants, v_ends.queues, v_ends.jobs, p_first);
+    end if;
+end;
+$$;
+
 CREATE FUNCTION ojs._take_in(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint, p_taken boolean) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -6478,29 +6997,30 @@ begin
     for v_came in
         with came as materialized (
             select x.queue, x.tenant_id, x.priority as job_priority, x.priority + coalesce(t.priority_boost, 0) as priority,
-                coalesce(t.weight, 1) as weight, min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
+                coalesce(t.weight, 1) as weight, coalesce(t.limited, false) as limited,
+                min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
             from (
                 select f.queue, f.tenant_id, f.priority, min(f.lo) as lo, max(f.hi) as hi from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
                 where f.to_state = 'available' group by f.queue, f.tenant_id, f.priority, f.xid
             ) x left join ojs.tenant t on t.tenant_id = x.tenant_id
-            group by x.queue, x.tenant_id, x.priority, t.priority_boost, t.weight
+            group by x.queue, x.tenant_id, x.priority, t.priority_boost, t.weight, t.limited
         ), known as materialized (
-            select c.*, f.rev, f.ready, f.head, l.rev as level_rev,
+            select c.*, f.rev, f.ready or f.parked as works, f.head, l.rev as level_rev,
                 ojs._join_at(coalesce(f.vtime, 0), coalesce(l.low, 0), c.weight) as joins_at
             from came c
             left join lateral ojs._fair(c.queue, c.priority, c.tenant_id) f on true
             left join lateral ojs._level(c.queue, c.priority) l on true
-            where f.ready is not true or c.lo <= f.head
+            where (f.ready or f.parked) is not true or c.lo <= f.head
         ), joined as (
-            insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, job_priority, head)
-            select k.queue, k.priority, k.tenant_id, true, k.joins_at, k.weight, k.job_priority, k.lo - 1 from known k where k.rev is null
+            insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
+            select k.queue, k.priority, k.tenant_id, true, k.joins_at, k.weight, k.limited, k.job_priority, k.lo - 1
+            from known k where k.rev is null
         ), rejoined as (
-            update ojs.tenant_fairness f set rev = f.rev + 1, ready = true, vtime = k.joins_at, weight = k.weight
-            from known k
-            where not k.ready and f.queue = k.queue and f.priority = k.priority and f.tenant_id = k.tenant_id and f.rev = k.rev
+            update ojs.tenant_fairness f set rev = f.rev + 1, ready = true, vtime = k.joins_at, weight = k.weight, limited = k.limited
+            from known k where not k.works and f.queue = k.queue and f.priority = k.priority and f.tenant_id = k.tenant_id and f.rev = k.rev
         ), coming as materialized (
             select k.queue, k.priority, k.level_rev, count(*) as tenants, sum(k.weight) as weight, sum(k.weight * k.joins_at) as moment
-            from known k where k.ready is not true group by k.queue, k.priority, k.level_rev
+            from known k where k.works is not true group by k.queue, k.priority, k.level_rev
         ), opened as (
             insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
             select c.queue, c.priority, 1, 0, c.tenants, c.weight, c.moment from coming c where c.level_rev is null
@@ -6528,6 +7048,28 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._take_many_ends(p_mark ojs.slot_mark, p_to pg_snapshot, p_first text[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    c_transactions constant int := 2000;
+    c_ends         constant int := 1000;
+    v_xids  xid8[] := array(select x from ojs._ending(p_mark.ended, p_to) x limit c_transactions);
+    v_aside xid8[] := array(select x from unnest(v_xids) x
+        where (select count(*) from (select from ojs._ends_of(x) limit c_ends) e) = c_ends);
+    v_ends  record;
+begin
+    select array_agg(g.tenant_id) as tenants, array_agg(g.queue) as queues, array_agg(g.jobs) as jobs into v_ends
+    from (select e.tenant_id, e.queue, sum(e.jobs)::int as jobs from unnest(v_xids) x cross join lateral ojs._ends_of(x) e
+        where x <> all (v_aside) group by e.tenant_id, e.queue) g;
+    update ojs.slot_mark m
+    set rev = m.rev + 1, aside = m.aside || v_aside, ended = case when cardinality(v_xids) < c_transactions then p_to
+        else ojs._snapshot_part(p_mark.ended, p_to, (select max(x::text::bigint)::text::xid8 from unnest(v_xids) x), true) end
+    where m.rev = p_mark.rev;
+    perform ojs._free_slots(v_ends.tenants, v_ends.queues, v_ends.jobs, p_first);
+end;
+$$;
+
 CREATE FUNCTION ojs._take_revoked(p_queue text, p_count integer, p_tenant text, p_max_bytes bigint, p_done ojs.decided) RETURNS ojs.decided
     LANGUAGE plpgsql
     AS $$
@@ -6537,7 +7079,9 @@ declare
 begin
     with held as materialized (
         select t.n, t.tenant_id, t.id, t.seq, t.job_priority, t.bytes, j.place
-        from (select t.* from ojs.turn t where t.queue = p_queue and (p_tenant is null or t.tenant_id = p_tenant) order by t.n) t
+        from (select t.* from ojs.turn t where t.queue = p_queue and (p_tenant is null or t.tenant_id = p_tenant)
+            and not exists (select from ojs.tenant c where c.tenant_id = t.tenant_id and c.limited)
+            and not exists (select from ojs._backlog(p_queue) b where b.limited) order by t.n) t
         cross join lateral (select j.ctid as place from ojs.job j
             where j.id = t.id and j.tenant_id = t.tenant_id and j.state = 'available' and (j.expires_at > v_now) is not false
               and j.id <> all (p_done.ids) limit 1 for update skip locked) j
@@ -6558,6 +7102,16 @@ begin
     p_done.bytes := p_done.bytes + v_got.bytes;
     p_done.cut := p_done.cut or v_got.cut;
     return p_done;
+end;
+$$;
+
+CREATE FUNCTION ojs._take_slots(p_queue text, p_picks ojs.picks) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    perform ojs._use(array_agg(g.tenant_id), array_agg(p_queue), array_agg(g.jobs))
+    from (select p.tenant_id, count(*)::int as jobs from unnest(p_picks.tenants, p_picks.places) p(tenant_id, place)
+        where p.place is not null group by p.tenant_id) g;
 end;
 $$;
 
@@ -6787,6 +7341,84 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._unpark(p_tenants text[], p_first text[] DEFAULT '{}'::text[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    -- More at once would keep everybody waiting.
+    c_rows   constant int := 100;
+    v_mark   ojs.slot_mark;
+    v_freed  text[];
+    v_queues text[];
+begin
+    select * into v_mark from ojs._slot_mark();
+    v_freed := array(select distinct t from unnest(p_tenants || v_mark.freed) t
+        where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t)
+          and (select r.jobs from ojs._room('', t) r) is distinct from 0);
+    if v_freed <> '{}' then
+        v_queues := ojs._unpark_rows(v_freed, p_first, c_rows);
+        if p_first <> '{}' and cardinality(v_queues) < c_rows then
+            v_queues := v_queues || ojs._unpark_rows(v_freed, '{}', c_rows - cardinality(v_queues));
+        end if;
+        if cardinality(v_queues) < c_rows then
+            v_freed := '{}';
+        end if;
+        -- What was decided ahead there has no turns of these tenants.
+        perform ojs._revoke(q.queue) from (select distinct q from unnest(v_queues) q) q(queue)
+        where exists (select from ojs._turn_mark(q.queue) m where m.hi >= m.lo);
+        perform ojs._notify(v_queues);
+    end if;
+    -- Once more by the newest row: taking back what was decided ahead has come here, too.
+    update ojs.slot_mark m set rev = m.rev + 1, freed = v_freed
+    where m.rev = (select n.rev from ojs._slot_mark() n) and m.freed <> v_freed;
+end;
+$$;
+
+CREATE FUNCTION ojs._unpark_rows(p_tenants text[], p_queues text[], p_limit integer) RETURNS text[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_queues text[] := '{}';
+    v_back   record;
+begin
+    for v_back in
+        with parked as materialized (
+            select f.* from unnest(p_tenants) t(tenant_id)
+            cross join lateral (
+                select u.queue from unnest(p_queues) u(queue)
+                union all
+                select q from ojs._parked_queues(t.tenant_id) q where p_queues = '{}'
+            ) q
+            cross join lateral (select f.queue, f.priority, f.tenant_id, f.vtime, f.weight, f.ctid as spot from ojs.tenant_fairness f
+                where f.parked and f.tenant_id = t.tenant_id and f.queue = q.queue) f
+            where (select r.jobs from ojs._room(q.queue, t.tenant_id) r) is distinct from 0
+            limit p_limit
+        ), back as materialized (
+            select p.*, l.rev as level_rev, ojs._join_at(p.vtime, l.low, p.weight) as joins_at
+            from parked p cross join lateral ojs._level(p.queue, p.priority) l
+        ), joined as (
+            update ojs.tenant_fairness f set rev = f.rev + 1, ready = true, parked = false, vtime = b.joins_at from back b
+            where f.ctid = b.spot
+        ), opened as (
+            update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, weight = l.weight + c.weight,
+                moment = l.moment + c.moment, used_at = ojs.now()
+            from (select b.queue, b.priority, b.level_rev, count(*)::int as tenants, sum(b.weight) as weight,
+                    sum(b.weight * b.joins_at) as moment
+                from back b group by b.queue, b.priority, b.level_rev) c
+            where l.queue = c.queue and l.priority = c.priority and l.rev = c.level_rev
+            returning l.queue, l.priority, c.tenants as came, l.tenants = c.tenants as opened
+        )
+        select * from opened
+    loop
+        v_queues := v_queues || array_fill(v_back.queue, array[v_back.came]);
+        if v_back.opened then
+            perform ojs._set_backlog(v_back.queue, v_back.priority, true);
+        end if;
+    end loop;
+    return v_queues;
+end;
+$$;
+
 CREATE TABLE ojs.settings (
     one boolean DEFAULT true NOT NULL,
     default_tenant text DEFAULT '_default'::text NOT NULL,
@@ -6857,6 +7489,37 @@ CREATE FUNCTION ojs._upkeep_next_ms() RETURNS integer
     from ojs.upkeep_status s
 $$;
 
+CREATE FUNCTION ojs._use(p_tenants text[], p_queues text[], p_jobs integer[], p_xid xid8 DEFAULT NULL::xid8) RETURNS text[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_tenants text[];
+begin
+    with given as materialized (
+        select * from unnest(p_tenants, p_queues, p_jobs) e(tenant_id, queue, jobs)
+    ), used as (
+        select g.tenant_id, '' as queue, sum(g.jobs)::int as jobs from given g group by g.tenant_id
+        union all
+        select '', g.queue, sum(g.jobs)::int from given g group by g.queue
+        union all
+        select g.tenant_id, g.queue, sum(g.jobs)::int from given g where (select m.shards from ojs._slot_mark() m)
+            group by g.tenant_id, g.queue
+    ), changed as (
+        update ojs.usage u set rev = u.rev + 1, active = u.active + d.jobs
+        from (
+            select k.jobs, n.spot from used k
+            cross join lateral (select x.ctid as spot, x.counted from ojs.usage x where x.tenant_id = k.tenant_id and x.queue = k.queue
+                order by x.rev desc limit 1) n
+            where pg_visible_in_snapshot(p_xid, n.counted) is not true
+        ) d
+        where u.ctid = d.spot
+        returning u.tenant_id
+    )
+    select array_agg(c.tenant_id) into v_tenants from changed c where c.tenant_id <> '';
+    return v_tenants;
+end;
+$$;
+
 CREATE FUNCTION ojs._utc(p_at timestamp with time zone) RETURNS text
     LANGUAGE sql IMMUTABLE
     AS $$ select to_json(p_at at time zone 'UTC') #>> '{}' || 'Z' $$;
@@ -6875,7 +7538,7 @@ CREATE FUNCTION ojs._v7(p_id uuid) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$ select get_byte(uuid_send(p_id), 6) / 16 = 7 and get_byte(uuid_send(p_id), 8) / 64 = 2 $$;
 
-CREATE FUNCTION ojs._waiting() RETURNS TABLE(queue text, priority integer, tenant_id text, job_priority integer, weight numeric, lo bigint)
+CREATE FUNCTION ojs._waiting() RETURNS TABLE(queue text, priority integer, tenant_id text, job_priority integer, weight numeric, limited boolean, lo bigint)
     LANGUAGE sql STABLE ROWS 10
     AS $$
     select c.* from ojs._folded() f cross join lateral ojs._came(f.snapshot, null, f.part_xid, f.part_lo, 9223372036854775807) c
@@ -7025,7 +7688,7 @@ begin
             and w.worker_id = r.worker_id) as rests
         from unnest(p_counts, p_ask.workers, p_ask.lease_ms) with ordinality r(jobs, worker_id, lease_ms, n)
     )
-    select row(p_ask.queues, coalesce(sum(r.jobs) filter (where not r.rests), 0), p_ask.tenant, p_ask.aside,
+    select row(p_ask.queues, coalesce(sum(r.jobs) filter (where not r.rests), 0), p_ask.tenant, p_ask.counts, p_ask.aside,
         coalesce(array_agg(distinct r.worker_id) filter (where r.rests), '{}'), coalesce(array_agg(r.n
             order by r.n) filter (where not r.rests), '{}'),
         coalesce(array_agg(r.start order by r.n) filter (where not r.rests), '{}'), coalesce(array_agg(r.worker_id
@@ -7131,6 +7794,7 @@ declare
     v_tenant  text;
     v_refusal ojs.refusal;
     v_job     ojs.job;
+    v_counts  boolean;
 begin
     if p_result is not null and not ojs._plain_json(p_result) then
         v_refusal := ojs._result_refusal(p_result);
@@ -7157,7 +7821,11 @@ begin
     end loop;
     insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at)
     values (v_job.tenant_id, v_job.queue, v_job.priority, 'active', 'completed', 1, (p_lease is null and p_worker_id is null)::int,
-        ojs._seconds(v_job.finished_at - v_job.started_at), v_job.finished_at);
+        ojs._seconds(v_job.finished_at - v_job.started_at), v_job.finished_at)
+    returning exists (select from ojs.rule) into v_counts;
+    if v_counts then
+        perform ojs._notify_room(array[v_job.tenant_id], array[v_job.queue]);
+    end if;
     return v_job;
 end;
 $$;
@@ -7215,8 +7883,12 @@ begin
         select a.tenant_id, a.queue, a.priority, 'active', 'completed', count(*), count(*) filter (where a.unfenced),
             sum(ojs._seconds(v_now - a.started_at)), v_now
         from acked a group by a.tenant_id, a.queue, a.priority
+        returning tenant_id, queue
+    ), told as (
+        select ojs._notify_room(array_agg(j.tenant_id), array_agg(j.queue))
+        from journalled j where exists (select from ojs.rule) having count(*) > 0
     )
-    select a.n::int, a.id, a.tenant_id, a.attempt, v_now, a.job from acked a;
+    select a.n::int, a.id, a.tenant_id, a.attempt, v_now, a.job from acked a where (select count(*) from told) >= 0;
 end;
 $$;
 
@@ -7367,7 +8039,6 @@ $$;
 
 CREATE TABLE ojs.queue (
     queue text NOT NULL COLLATE pg_catalog."C",
-    paused boolean DEFAULT false NOT NULL,
     created_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
     updated_at timestamp with time zone,
     config jsonb DEFAULT '{}'::jsonb NOT NULL,
@@ -7387,7 +8058,7 @@ declare
 begin
     perform ojs._check_queue_config(p_config);
     perform ojs._alone_with_queues();
-    -- Asked before that, two calls at once would both find the queue new. One that was only paused has a row, too.
+    -- Asked before that, two calls at once would both find the queue new. 
     if p_new and exists (select from ojs.queue q where q.queue = p_queue and q.updated_at is not null) then
         perform ojs._raise('OJ410', format('queue %s is configured already', p_queue), '{"field": "queue"}',
             'Change it without p_new.');
@@ -7420,22 +8091,15 @@ CREATE FUNCTION ojs.configure_tenant(p_tenant text, p_weight numeric DEFAULT NUL
     SET enable_partition_pruning TO 'off'
     AS $_$
 declare
-    v_old   ojs.tenant;
-    v_new   ojs.tenant;
-    v_queue text;
+    v_old ojs.tenant;
+    v_new ojs.tenant;
 begin
     if p_tenant is null or not ojs._tenant_valid(p_tenant) then
         perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
     elsif p_weight = 'NaN' then
         perform ojs._raise('OJ422', 'weight must be a number', '{"field": "weight"}');
     end if;
-    perform ojs._enter_lane();
-    -- Jobs decided ahead go back; otherwise the next fetches would still follow the old settings.
-    for v_queue in select distinct t.queue from ojs.turn t loop
-        perform ojs._revoke(v_queue);
-    end loop;
-    -- Jobs that have not been taken in yet join now, under the settings that held when they committed: as many as others can wait for.
-    perform ojs._fold_on();
+    perform ojs._stop_ahead();
     select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
     insert into ojs.tenant (tenant_id, weight, priority_boost) values (p_tenant, coalesce(p_weight, 1), coalesce(p_priority_boost, 0))
     on conflict (tenant_id) do update
@@ -7691,9 +8355,13 @@ begin
     if v_jobs > 0 then
         perform ojs._raise('OJ409', format('queue %s holds %s jobs that have not ended', p_queue, v_jobs),
             jsonb_build_object('field', 'strategy', 'jobs', v_jobs), 'Let workers finish them, or cancel them.');
-    elsif v_queue.queue is null and v_jobs is null then
+    elsif v_queue.queue is null and v_jobs is null and not exists (
+            select from ojs.rule r where r.tenant_id = '' and r.queue = p_queue) then
         perform ojs._raise('OJ404', format('queue %s does not exist', left(p_queue, 128)), '{"field": "queue"}');
     end if;
+    perform ojs.resume(p_queue);
+    perform ojs.limit_concurrency(null, null, p_queue)
+    where exists (select from ojs.rule r where r.tenant_id = '' and r.queue = p_queue);
     perform ojs._arm_defaults();
     return v_queue;
 end;
@@ -8119,6 +8787,8 @@ begin
                 v_done := ojs._decide(v_ask, v_ask.count - v_got);
             else
                 v_done := ojs._beside_all(v_ask, v_ask.count - v_got);
+                -- What is counted only decisions hand out, and whoever held this one up may be through soon.
+                v_done.cut := v_done.cut or v_ask.counts and v_waits > 0;
             end if;
             v_end := true;
         end if;
@@ -8217,7 +8887,7 @@ CREATE VIEW ojs.queue_stats AS
     s.total_jobs,
     s.failed,
     s.tenants,
-    COALESCE(c.paused, false) AS paused
+    (c.paused_at IS NOT NULL) AS paused
    FROM (( SELECT p.queue,
             (sum(p.scheduled))::bigint AS scheduled,
             (sum(p.available))::bigint AS available,
@@ -8257,9 +8927,24 @@ CREATE VIEW ojs.queue_stats AS
                     NULL::interval,
                     0,
                     0
-                   FROM ojs.queue q) p
+                   FROM ojs.queue q
+                UNION ALL
+                 SELECT r.queue,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    NULL::interval,
+                    0,
+                    0
+                   FROM ojs.rule r
+                  WHERE ((r.tenant_id = ''::text) AND (r.queue <> ''::text))) p
           GROUP BY p.queue) s
-     LEFT JOIN ojs.queue c ON ((c.queue = s.queue)));
+     LEFT JOIN ojs.rule c ON (((c.tenant_id = ''::text) AND (c.queue = s.queue))));
 
 CREATE VIEW ojs.dispatch WITH (security_invoker='true') AS
  SELECT s.held_at,
@@ -8476,6 +9161,41 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs.limit_concurrency(p_max_concurrency integer, p_tenant text DEFAULT NULL::text, p_queue text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS ojs.rule
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_rule ojs.rule;
+begin
+    p_queue := ojs._check_scope(p_tenant, p_queue);
+    if p_tenant is null and p_queue = '' then
+        perform ojs._raise('OJ400', 'a limit needs a tenant, a queue or both', '{"field": "tenant"}');
+    end if;
+    perform ojs._stop_ahead();
+    insert into ojs.rule (tenant_id, queue, max_concurrency, reason)
+    values (coalesce(p_tenant, ''), p_queue, p_max_concurrency, left(p_reason, 1000))
+    on conflict (tenant_id, queue) do update set max_concurrency = excluded.max_concurrency, reason = excluded.reason
+    returning * into v_rule;
+    if p_max_concurrency is null then
+        delete from ojs.usage u where u.tenant_id = v_rule.tenant_id and u.queue = v_rule.queue;
+    elsif not exists (select from ojs.usage u where u.tenant_id = v_rule.tenant_id and u.queue = v_rule.queue) then
+        perform ojs._begin_count(v_rule);
+    end if;
+    perform ojs._apply_rule(v_rule);
+    return v_rule;
+end;
+$$;
+
 CREATE FUNCTION ojs.nack(p_id uuid, p_error jsonb, p_lease uuid DEFAULT NULL::uuid, p_worker_id text DEFAULT NULL::text, p_requeue boolean DEFAULT false, p_tenant text DEFAULT NULL::text) RETURNS ojs.job
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -8509,12 +9229,37 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs.pause_queue(p_queue text) RETURNS ojs.queue
-    LANGUAGE sql SECURITY DEFINER
+CREATE FUNCTION ojs.pause(p_queue text DEFAULT NULL::text, p_tenant text DEFAULT NULL::text, p_reason text DEFAULT NULL::text, p_by text DEFAULT SESSION_USER) RETURNS ojs.rule
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET enable_partition_pruning TO 'off'
     AS $$
-    insert into ojs.queue (queue, paused) values (p_queue, true) on conflict (queue) do update set paused = true returning *
+declare
+    v_rule ojs.rule;
+begin
+    p_queue := ojs._check_scope(p_tenant, p_queue);
+    if p_tenant is not null then
+        perform ojs._stop_ahead();
+    end if;
+    insert into ojs.rule as r (tenant_id, queue, paused_at, paused_by, reason)
+    values (coalesce(p_tenant, ''), p_queue, ojs.now(), left(p_by, 255), left(p_reason, 1000))
+    on conflict (tenant_id, queue) do update
+    set paused_at = coalesce(r.paused_at, excluded.paused_at), reason = excluded.reason,
+        paused_by = case when r.paused_at is null then excluded.paused_by else r.paused_by end
+    returning * into v_rule;
+    if p_tenant is not null then
+        perform ojs._apply_rule(v_rule);
+    end if;
+    return v_rule;
+end;
 $$;
 
 CREATE FUNCTION ojs.plan_cron(p_id uuid, p_rev bigint, p_upcoming timestamp with time zone[], p_error text DEFAULT NULL::text, p_left_out timestamp with time zone[] DEFAULT '{}'::timestamp with time zone[]) RETURNS SETOF ojs.cron
@@ -8597,11 +9342,20 @@ CREATE FUNCTION ojs.rebuild() RETURNS void
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_partition_pruning TO 'off'
     AS $$
+declare
+    v_next xid8 := pg_snapshot_xmax(pg_current_snapshot());
 begin
+    perform ojs._fetched_nothing();
     perform ojs._enter_lane();
     if current_setting('server_version_num')::int >= 170000 then
         -- ojs._enter_lane has limited the transaction to ten seconds; a rebuild of many tenants may take longer.
         perform set_config('transaction_timeout', '0', true);
+    end if;
+    if (select ojs._foreign(f.snapshot) from ojs._folded() f) then
+        -- Else rows of the other cluster would be new once more when the ids of transactions here come to theirs.
+        update ojs.journal j set xid = '3' where j.xid >= v_next;
+        update ojs.release r set xid = '3' where r.xid >= v_next;
+        update ojs.lease l set xid = '3' where l.xid >= v_next;
     end if;
     update ojs.fold f set rev = f.rev + 1, snapshot = ojs._snapshot(), part_xid = null, part_lo = null;
     delete from ojs.again;
@@ -8621,15 +9375,16 @@ begin
             where (j.queue, j.priority, j.tenant_id) > (s.queue, s.priority, s.tenant_id) and j.seq is not null
             order by j.queue, j.priority, j.tenant_id, j.seq limit 1) n
     )
-    insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, job_priority, head)
+    insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
     select s.queue, s.priority + coalesce(t.priority_boost, 0), s.tenant_id, true, ojs._join_at(0, 0, coalesce(t.weight, 1)),
-        coalesce(t.weight, 1), s.priority, s.seq - 1
+        coalesce(t.weight, 1), coalesce(t.limited, false), s.priority, s.seq - 1
     from shard s left join ojs.tenant t on t.tenant_id = s.tenant_id;
     insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
     select f.queue, f.priority, 1, 0, count(*), sum(f.weight), sum(f.weight * f.vtime)
     from ojs.tenant_fairness f group by f.queue, f.priority;
     insert into ojs.backlog (queue, rev, priorities)
     select l.queue, 1, array_agg(l.priority order by l.priority desc) from ojs.level l group by l.queue;
+    perform ojs._recount_slots();
 end;
 $$;
 
@@ -8749,6 +9504,39 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs.resume(p_queue text DEFAULT NULL::text, p_tenant text DEFAULT NULL::text) RETURNS ojs.rule
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_rule ojs.rule;
+begin
+    p_queue := ojs._check_scope(p_tenant, p_queue);
+    v_rule := (coalesce(p_tenant, ''), p_queue, null, null, null, null)::ojs.rule;
+    if p_tenant is not null then
+        perform ojs._stop_ahead();
+    end if;
+    update ojs.rule r set paused_at = null, paused_by = null where r.tenant_id = v_rule.tenant_id and r.queue = v_rule.queue
+    returning r.max_concurrency into v_rule.max_concurrency;
+    if p_tenant is not null then
+        perform ojs._apply_rule(v_rule);
+    else
+        delete from ojs.rule r where r.tenant_id = '' and r.queue = v_rule.queue and r.max_concurrency is null;
+    end if;
+    perform ojs._notify(array(select distinct w.queue from ojs.waiter w where p_queue in ('', w.queue)));
+    return v_rule;
+end;
+$$;
+
 CREATE FUNCTION ojs.resume_dispatch() RETURNS ojs.dispatch
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -8758,20 +9546,6 @@ begin
     update ojs.settings s set held_at = null;
     perform ojs._notify(array(select distinct w.queue from ojs.waiter w)), pg_notify('ojs_wake', 'duty');
     return (select d from ojs.dispatch d);
-end;
-$$;
-
-CREATE FUNCTION ojs.resume_queue(p_queue text) RETURNS ojs.queue
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_partition_pruning TO 'off'
-    AS $$
-declare
-    v_queue ojs.queue;
-begin
-    insert into ojs.queue (queue, paused) values (p_queue, false) on conflict (queue) do update set paused = false returning * into v_queue;
-    perform ojs._notify(array[p_queue]);
-    return v_queue;
 end;
 $$;
 
@@ -8982,6 +9756,7 @@ begin
     v_more := ojs._tidy(v_mark, v_now, p_limit);
     -- This comes last, because from here on decisions wait for this transaction to end.
     perform ojs._catch_up();
+    v_more := v_more or exists (select from ojs._slot_mark() m where m.freed <> '{}');
     perform ojs._forget(v_now);
 
     v_result.next_in_ms := case when greatest(v_timers.o_taken, v_leases.o_looked) < p_limit and v_known then
@@ -9322,16 +10097,36 @@ CREATE VIEW ojs._own_cron_run AS
           WHERE (r_1.tenant_id = t.tenant_id)
          OFFSET 0) r);
 
+CREATE VIEW ojs._own_rule AS
+ SELECT r.tenant_id,
+    r.queue,
+    r.max_concurrency,
+    r.paused_at,
+    r.paused_by,
+    r.reason
+   FROM (ojs._only_tenant() t(tenant_id)
+     CROSS JOIN LATERAL ( SELECT r_1.tenant_id,
+            r_1.queue,
+            r_1.max_concurrency,
+            r_1.paused_at,
+            r_1.paused_by,
+            r_1.reason
+           FROM ojs.rule r_1
+          WHERE (r_1.tenant_id = t.tenant_id)
+         OFFSET 0) r);
+
 CREATE VIEW ojs._own_tenant AS
  SELECT r.tenant_id,
     r.weight,
     r.priority_boost,
-    r.created_at
+    r.created_at,
+    r.limited
    FROM (ojs._only_tenant() t(tenant_id)
      CROSS JOIN LATERAL ( SELECT r_1.tenant_id,
             r_1.weight,
             r_1.priority_boost,
-            r_1.created_at
+            r_1.created_at,
+            r_1.limited
            FROM ojs.tenant r_1
           WHERE (r_1.tenant_id = t.tenant_id)
          OFFSET 0) r);
@@ -9345,7 +10140,11 @@ CREATE VIEW ojs._queue_names WITH (security_invoker='true') AS
            FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)
         UNION
          SELECT q.queue
-           FROM ojs.queue q) n
+           FROM ojs.queue q
+        UNION
+         SELECT r.queue
+           FROM ojs.rule r
+          WHERE ((r.tenant_id = ''::text) AND (r.queue <> ''::text))) n
   WHERE ojs._reads_all();
 
 CREATE VIEW ojs._tenant_names WITH (security_invoker='true') AS
@@ -9428,7 +10227,7 @@ UNION ALL
     0 AS dispatched,
     f.deficit,
     false AS known
-   FROM ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, charged, job_priority, head, behind, again_lo, again_seq);
+   FROM ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, charged, job_priority, head, behind, again_lo, again_seq, limited, parked);
 
 CREATE VIEW ojs._weight_with_work AS
  SELECT COALESCE(sum(COALESCE(t.weight, (1)::numeric)), (0)::numeric) AS weight
@@ -9813,6 +10612,53 @@ WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.rotation FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE ojs.usage (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    queue text NOT NULL COLLATE pg_catalog."C",
+    rev bigint NOT NULL,
+    active integer NOT NULL,
+    counted pg_snapshot NOT NULL
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.usage FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs.rule_stats AS
+ SELECT r.tenant_id,
+    r.queue,
+    r.max_concurrency,
+    u.active,
+    r.paused_at,
+        CASE
+            WHEN ojs._reads_all() THEN r.paused_by
+            ELSE NULL::text
+        END AS paused_by,
+        CASE
+            WHEN ojs._reads_all() THEN r.reason
+            ELSE NULL::text
+        END AS reason
+   FROM (( SELECT rule.tenant_id,
+            rule.queue,
+            rule.max_concurrency,
+            rule.paused_at,
+            rule.paused_by,
+            rule.reason
+           FROM ojs.rule
+          WHERE ojs._reads_all()
+        UNION ALL
+         SELECT _own_rule.tenant_id,
+            _own_rule.queue,
+            _own_rule.max_concurrency,
+            _own_rule.paused_at,
+            _own_rule.paused_by,
+            _own_rule.reason
+           FROM ojs._own_rule) r
+     LEFT JOIN LATERAL ( SELECT u_1.active
+           FROM ojs.usage u_1
+          WHERE ((u_1.tenant_id = r.tenant_id) AND (u_1.queue = r.queue))
+          ORDER BY u_1.rev DESC
+         LIMIT 1) u ON (true));
+
 CREATE VIEW ojs.scheduling_stats WITH (security_invoker='true') AS
  WITH lately AS MATERIALIZED (
          SELECT l_1.name,
@@ -9995,14 +10841,16 @@ CREATE VIEW ojs.tenant_stats AS
      LEFT JOIN ( SELECT c_1.tenant_id,
             c_1.weight,
             c_1.priority_boost,
-            c_1.created_at
+            c_1.created_at,
+            c_1.limited
            FROM ojs.tenant c_1
           WHERE ojs._reads_all()
         UNION ALL
          SELECT _own_tenant.tenant_id,
             _own_tenant.weight,
             _own_tenant.priority_boost,
-            _own_tenant.created_at
+            _own_tenant.created_at,
+            _own_tenant.limited
            FROM ojs._own_tenant) c ON ((c.tenant_id = s.tenant_id)))
      LEFT JOIN minute m ON ((m.tenant_id = s.tenant_id)));
 
@@ -10179,6 +11027,9 @@ ALTER TABLE ONLY ojs.replay_rule
 ALTER TABLE ONLY ojs.rotation
     ADD CONSTRAINT rotation_pkey PRIMARY KEY (key, rev);
 
+ALTER TABLE ONLY ojs.rule
+    ADD CONSTRAINT rule_pkey PRIMARY KEY (tenant_id, queue);
+
 ALTER TABLE ONLY ojs.schema_hash
     ADD CONSTRAINT schema_hash_pkey PRIMARY KEY (version);
 
@@ -10187,6 +11038,9 @@ ALTER TABLE ONLY ojs.settings
 
 ALTER TABLE ONLY ojs.sleeper
     ADD CONSTRAINT sleeper_pkey PRIMARY KEY (token);
+
+ALTER TABLE ONLY ojs.slot_mark
+    ADD CONSTRAINT slot_mark_pkey PRIMARY KEY (rev);
 
 ALTER TABLE ONLY ojs.tally_mark
     ADD CONSTRAINT tally_mark_pkey PRIMARY KEY (rev);
@@ -10214,6 +11068,9 @@ ALTER TABLE ONLY ojs.turn
 
 ALTER TABLE ONLY ojs.upkeep_task
     ADD CONSTRAINT upkeep_task_pkey PRIMARY KEY (task);
+
+ALTER TABLE ONLY ojs.usage
+    ADD CONSTRAINT usage_pkey PRIMARY KEY (tenant_id, queue, rev);
 
 ALTER TABLE ONLY ojs.waiter
     ADD CONSTRAINT waiter_pkey PRIMARY KEY (queue, server_id);
@@ -10255,6 +11112,10 @@ CREATE INDEX pace_at_idx ON ojs.pace USING btree (at);
 CREATE INDEX release_tenant_idx ON ojs.release USING btree (tenant_id, xid, seq);
 
 CREATE INDEX rotation_used_idx ON ojs.rotation USING btree (used_at);
+
+CREATE INDEX tenant_fairness_parked_idx ON ojs.tenant_fairness USING btree (tenant_id, queue, priority) WHERE parked;
+
+CREATE INDEX tenant_fairness_parked_queue_idx ON ojs.tenant_fairness USING btree (queue, priority) WHERE parked;
 
 CREATE INDEX tenant_fairness_ring_idx ON ojs.tenant_fairness USING btree (queue, priority, vtime) WHERE ready;
 
@@ -10373,7 +11234,11 @@ CREATE POLICY functions ON ojs.replay_rule TO ojs_owner USING (true) WITH CHECK 
 
 CREATE POLICY functions ON ojs.rotation TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.rule TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.sleeper TO ojs_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY functions ON ojs.slot_mark TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.tally TO ojs_owner USING (true) WITH CHECK (true);
 
@@ -10392,6 +11257,8 @@ CREATE POLICY functions ON ojs.turn TO ojs_owner USING (true) WITH CHECK (true);
 CREATE POLICY functions ON ojs.turn_mark TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.upkeep_task TO ojs_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY functions ON ojs.usage TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.waiter TO ojs_owner USING (true) WITH CHECK (true);
 
@@ -10423,7 +11290,11 @@ ALTER TABLE ojs.replay_rule ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.rotation ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE ojs.rule ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE ojs.sleeper ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.slot_mark ENABLE ROW LEVEL SECURITY;
 
 CREATE POLICY staff ON ojs.again FOR SELECT TO ojs_service, ojs_operator USING (true);
 
@@ -10457,6 +11328,8 @@ CREATE POLICY staff ON ojs.release FOR SELECT TO ojs_service, ojs_operator USING
 
 CREATE POLICY staff ON ojs.replay_rule FOR SELECT TO ojs_service, ojs_operator USING (true);
 
+CREATE POLICY staff ON ojs.rule FOR SELECT TO ojs_service, ojs_operator USING (true);
+
 CREATE POLICY staff ON ojs.tally FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.tally_mark FOR SELECT TO ojs_service, ojs_operator USING (true);
@@ -10470,6 +11343,8 @@ CREATE POLICY staff ON ojs.turn FOR SELECT TO ojs_service, ojs_operator USING (t
 CREATE POLICY staff ON ojs.turn_mark FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.upkeep_task FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.usage FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.worker FOR SELECT TO ojs_service, ojs_operator USING (true);
 
@@ -10492,6 +11367,8 @@ ALTER TABLE ojs.turn ENABLE ROW LEVEL SECURITY;
 ALTER TABLE ojs.turn_mark ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.upkeep_task ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.usage ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.waiter ENABLE ROW LEVEL SECURITY;
 

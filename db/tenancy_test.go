@@ -42,7 +42,7 @@ func TestEveryTableWithTenantDataHasRowSecurity(t *testing.T) {
 		order by 1`)
 	want := []string{
 		"backlog", "clock_mark", "cut", "duty", "fold open", "lane open", "problem open", "queue", "rotation", "schema_hash open",
-		"settings open", "sleeper", "tally_mark", "turn_mark", "upkeep_task", "waiter",
+		"settings open", "sleeper", "slot_mark", "tally_mark", "turn_mark", "upkeep_task", "waiter",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("tables without a tenant column are %q, want %q: look at row security and grants before adding one", got, want)
@@ -104,8 +104,8 @@ func TestFunctionsAndViewsAreClosed(t *testing.T) {
 		select c.relname from pg_catalog.pg_class c
 		where `+ours+` and c.relkind in ('v', 'm') and not coalesce('security_invoker=true' = any (c.reloptions), false) order by 1`)
 	if want := strings.Fields(`
-		_own_cron _own_cron_run _own_job _own_tenant _own_worker _shard_counts _tenant_parts
-		_weight_with_work cron_runs crons queue_stats shard_stats tenant_stats workers`); !slices.Equal(owners, want) {
+		_own_cron _own_cron_run _own_job _own_rule _own_tenant _own_worker _shard_counts _tenant_parts
+		_weight_with_work cron_runs crons queue_stats rule_stats shard_stats tenant_stats workers`); !slices.Equal(owners, want) {
 		t.Errorf("views that do not run with their reader's rights are %q, want %q", owners, want)
 	}
 	expectNone(t, d.Pool, "relations of somebody else", `
@@ -161,7 +161,7 @@ func TestEveryTableCanBePublished(t *testing.T) {
 		bring(t, d, state, "q."+state)
 	}
 	exec(t, d.Operator(), "select from ojs.configure_tenant('acme', 2)")
-	exec(t, d.Operator(), "select from ojs.pause_queue('q')")
+	exec(t, d.Operator(), "select from ojs.pause('q')")
 	exec(t, d.Service(), "select ojs.register_waiters($1, '{q}')", someID)
 	oneJob(t, d.Service(), "ojs.fetch('{q.available,q.pending}')")
 	tick(t, d.Service(), 1000)
@@ -286,6 +286,7 @@ select ojs.problem
 select ojs.queue
 select ojs.queue_stats
 select ojs.results
+select ojs.rule_stats
 select ojs.settings
 select ojs.shard_stats
 select ojs.tenant_stats
@@ -372,6 +373,7 @@ func newNeighbours(t *testing.T) neighbours {
 		jobs(t, n.Service(), "ojs.fetch('{shared}', 3, 'shared-worker')")
 	}
 	exec(t, n.Service(), "select ojs.put_cron('nightly', '@daily', 'a', p_tenant => t) from unnest('{acme,globex}'::text[]) t")
+	exec(t, n.Service(), "select ojs.pause('unused', t) from unnest('{acme,globex}'::text[]) t")
 	exec(t, n.Pool, "insert into ojs.cron_run (tenant_id, name, due_at) select tenant_id, name, now() from ojs.cron")
 	exec(t, n.Service(), `
 		select ojs.beat('worker of ' || t, p_tenant => t), ojs.beat('shared-worker') from unnest('{acme,globex}'::text[]) t`)
@@ -532,7 +534,7 @@ func TestTenantsMayNot(t *testing.T) {
 		{denied, "update ojs.tenant set weight = 1000000"},
 		{denied, "insert into ojs.tenant (tenant_id, weight) values ('acme', 9)"},
 		{denied, "insert into ojs.tenant_role values (session_user, 'globex')"},
-		{denied, "update ojs.queue set paused = true"},
+		{denied, "update ojs.queue set config = '{}'"},
 		{denied, "update ojs.settings set default_tenant = 'acme'"},
 		{denied, "merge into ojs.job j using (values (1)) v on true when matched then delete"},
 		// Columns that are not theirs to choose.
@@ -598,8 +600,8 @@ func TestTenantsMayNot(t *testing.T) {
 		{denied, "select from ojs.again"},
 		{denied, "select from ojs.turn"},
 		{denied, "select ojs.tick()"},
-		{denied, "select from ojs.pause_queue('shared')"},
-		{denied, "select from ojs.resume_queue('shared')"},
+		{denied, "select from ojs.pause('shared')"},
+		{denied, "select from ojs.resume('shared')"},
 		{denied, "select from ojs.configure_tenant('acme', 100)"},
 		{denied, "select from ojs.configure('acme', false)"},
 		{denied, "select ojs.rebuild()"},

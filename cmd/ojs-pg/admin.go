@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strconv"
 
 	"github.com/urfave/cli/v3"
 
@@ -39,13 +40,18 @@ Prints tables; --json prints the same rows for programs.
 			{Name: "tenant", Usage: "show a tenant", ArgsUsage: "ID", Action: withAdmin("ID", showTenant)},
 			{Name: "queues", Usage: "list queues", Flags: pageFlags(), Action: withAdmin("", listQueues)},
 			{Name: "queue", Usage: "show a queue and its configuration", ArgsUsage: "NAME", Action: withAdmin("NAME", showQueue)},
+			{Name: "rules", Usage: "list limits and pauses", Flags: pageFlags(), Action: withAdmin("", listRules)},
 			{
-				Name: "pause", Usage: "hand out nothing more of a queue, for all tenants", ArgsUsage: "QUEUE",
-				Action: withAdmin("QUEUE", pauseQueue((*sqlcgen.Queries).PauseQueue)),
+				Name: "pause", Usage: "hand out nothing more of a queue, of the tenant of --tenant, or of that tenant in a queue",
+				ArgsUsage: "[QUEUE]", Action: withAdmin("[QUEUE]", pause(admin.Pause)),
 			},
 			{
-				Name: "resume", Usage: "hand out jobs of a queue again", ArgsUsage: "QUEUE",
-				Action: withAdmin("QUEUE", pauseQueue((*sqlcgen.Queries).ResumeQueue)),
+				Name: "resume", Usage: "hand out jobs again of what was paused in the same words",
+				ArgsUsage: "[QUEUE]", Action: withAdmin("[QUEUE]", pause(admin.Resume)),
+			},
+			{
+				Name: "limit", Usage: "let at most N jobs run at once of a tenant, of a queue, or of a tenant in a queue; none: no limit",
+				ArgsUsage: "N", Flags: limitFlags(), Action: withAdmin("N", limitConcurrency),
 			},
 			{Name: "workers", Usage: "list workers", Flags: pageFlags(), Action: withAdmin("", listWorkers)},
 			{Name: "worker", Usage: "show a worker and its jobs", ArgsUsage: "ID", Action: withAdmin("ID", showWorker)},
@@ -118,6 +124,12 @@ func deadLettersCommand() *cli.Command {
 	}
 }
 
+func limitFlags() []cli.Flag {
+	return []cli.Flag{&cli.StringFlag{
+		Name: "queue", Sources: cli.EnvVars("OJS_ADMIN_QUEUE"), Usage: "`NAME` of the queue; all if it is left out",
+	}}
+}
+
 func pageFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.Int32Flag{
@@ -150,17 +162,14 @@ type operator struct {
 	tenant *string
 }
 
-// withAdmin is an action on the open database. argument names what the command takes; empty: nothing.
+// withAdmin is an action on the open database. argument names what the command takes, in brackets if it may be left out; empty: nothing.
 func withAdmin(argument string, do func(context.Context, *operator) error) cli.ActionFunc {
 	return func(ctx context.Context, c *cli.Command) error {
-		want := 0
-		if argument != "" {
-			want = 1
+		most := min(len(argument), 1)
+		if c.Args().Len() > most {
+			return usageError{fmt.Errorf("%s takes no argument %q", c.FullName(), c.Args().Get(most))}
 		}
-		if c.Args().Len() > want {
-			return usageError{fmt.Errorf("%s takes no argument %q", c.FullName(), c.Args().Get(want))}
-		}
-		if c.Args().Len() < want {
+		if c.Args().Len() < most && argument[0] != '[' {
 			return usageError{fmt.Errorf("%s needs %s", c.FullName(), argument)}
 		}
 		url, err := databaseURL(c)
@@ -279,17 +288,57 @@ func showQueue(ctx context.Context, o *operator) error {
 	}{row, config.Config})
 }
 
-func pauseQueue(do func(*sqlcgen.Queries, context.Context, string) (sqlcgen.OjsQueue, error)) func(context.Context, *operator) error {
+func listRules(ctx context.Context, o *operator) error {
+	limit, skip := o.page()
+	rows, err := o.sql.Rules(ctx, sqlcgen.RulesParams{Tenant: o.tenant, MaxRows: limit, Skip: skip})
+	if err != nil {
+		return err
+	}
+	return table(o, rows, "tenant_id", "queue", "max_concurrency", "active", "paused_at", "paused_by", "reason")
+}
+
+// of is what a rule is about: the queue, if one is named, and the tenant of --tenant.
+func (o *operator) of(queue string) (admin.Of, error) {
+	of := admin.Of{Queue: given(queue), Tenant: o.tenant}
+	if of.Queue == nil && of.Tenant == nil {
+		return of, usageError{errors.New("say what it is about: a queue, --tenant or both")}
+	}
+	return of, nil
+}
+
+func pause(do admin.Switch) func(context.Context, *operator) error {
 	return func(ctx context.Context, o *operator) error {
-		if err := o.forAll("a queue is paused"); err != nil {
-			return err
-		}
-		queue, err := do(o.sql, ctx, o.argument())
+		of, err := o.of(o.argument())
 		if err != nil {
 			return err
 		}
-		return record(o, queue)
+		rule, err := do(o.sql, ctx, of)
+		if err != nil {
+			return err
+		}
+		return record(o, rule)
 	}
+}
+
+func limitConcurrency(ctx context.Context, o *operator) error {
+	of, err := o.of(o.String("queue"))
+	if err != nil {
+		return err
+	}
+	params := sqlcgen.LimitConcurrencyParams{Tenant: of.Tenant, Queue: of.Queue}
+	if text := o.argument(); text != "none" {
+		n, err := strconv.ParseInt(text, 10, 32)
+		if err != nil {
+			return usageError{fmt.Errorf("%q is no number of jobs, and not none", text)}
+		}
+		most := int32(n)
+		params.MaxConcurrency = &most
+	}
+	rule, err := o.sql.LimitConcurrency(ctx, params)
+	if err != nil {
+		return err
+	}
+	return record(o, rule)
 }
 
 func listWorkers(ctx context.Context, o *operator) error {

@@ -122,10 +122,21 @@ func TestAdminShowsScheduling(t *testing.T) {
 func TestAdminSteers(t *testing.T) {
 	t.Parallel()
 	o := startOperating(t)
-	o.lines(o.admin(0, "pause", "mail"), "queue mail", "paused true")
+	o.lines(o.admin(0, "pause", "mail"), "queue mail")
 	o.lines(o.admin(0, "queue", "mail"), "status paused")
-	o.lines(o.admin(0, "resume", "mail"), "paused false")
-	for _, command := range []string{"pause mail", "dispatch", "dispatch hold", "dispatch resume", "tenants", "tenant acme", "scheduling"} {
+	o.admin(0, "resume", "mail")
+	o.lines(o.admin(0, "queue", "mail"), "status active")
+	o.lines(o.admin(0, "--tenant", "acme", "pause", "mail"), "tenant_id acme", "queue mail")
+	o.lines(o.admin(0, "--tenant", "acme", "limit", "3"), "tenant_id acme", "max_concurrency 3")
+	if got := o.admin(0, "rules"); strings.Count(got, "acme") != 2 {
+		t.Error(got)
+	}
+	o.admin(0, "--tenant", "acme", "limit", "none")
+	o.admin(0, "--tenant", "acme", "resume", "mail")
+	for _, command := range []string{"pause", "limit 3", "limit many --queue mail", "limit --queue mail"} {
+		o.admin(2, strings.Fields(command)...)
+	}
+	for _, command := range []string{"dispatch", "dispatch hold", "dispatch resume", "tenants", "tenant acme", "scheduling"} {
 		if got := o.admin(2, strings.Fields("--tenant acme "+command)...); !strings.Contains(got, "leave out --tenant") {
 			t.Error(got)
 		}

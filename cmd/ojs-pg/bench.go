@@ -203,6 +203,9 @@ func dispatchFlags() []cli.Flag {
 			Name: "tenants", Value: 3, Validator: atLeast(1),
 			Usage: "`NUMBER` of tenants; 3 have weights 10:5:1, others equal ones",
 		},
+		&cli.BoolFlag{
+			Name: "limits", Usage: "a limit for every tenant, and half as many tenants beside them who have work and are at theirs",
+		},
 		&cli.BoolFlag{Name: "zipf", Usage: "backlogs by Zipf's law and equal weights, so that small tenants come and go"},
 		&cli.IntFlag{Name: "producers", Usage: "`NUMBER` of connections of each side that enqueue meanwhile", Validator: atLeast(0)},
 		&cli.IntFlag{
@@ -221,7 +224,7 @@ func dispatchFlags() []cli.Flag {
 func dispatchOptions(c *cli.Command) bench.DispatchOptions {
 	return bench.DispatchOptions{
 		Load: loadOf(c), Path: c.String("path"), Tenants: c.Int("tenants"), Zipf: c.Bool("zipf"),
-		Partitions: c.Int("partitions"), Producers: c.Int("producers"), Hogs: c.Int("hogs"),
+		Partitions: c.Int("partitions"), Producers: c.Int("producers"), Hogs: c.Int("hogs"), Limits: c.Bool("limits"),
 	}
 }
 

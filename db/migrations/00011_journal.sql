@@ -190,6 +190,9 @@ begin
     insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced)
     values (p_job.tenant_id, p_job.queue, p_job.priority, p_job.id, p_job.type, p_job.attempt, p_job.state, p_to, p_job.started_at,
         p_fenced);
+    if p_job.state = 'active' and exists (select from ojs.rule) then
+        perform ojs._notify_room(array[p_job.tenant_id], array[p_job.queue]);
+    end if;
 end;
 $$;
 -- +goose StatementEnd

@@ -4,7 +4,7 @@ set local check_function_bodies = off;
 
 -- What is configured: the deployment (settings, one row), tenants, their login roles, queues.
 -- Written by ojs.configure, ojs.configure_dead_letters, ojs.hold_dispatch and ojs.resume_dispatch; ojs.configure_tenant;
--- ojs.create_tenant_role; ojs.configure_queue, ojs.pause_queue and ojs.resume_queue. Read by nearly everything else.
+-- ojs.create_tenant_role; ojs.configure_queue; ojs.limit_concurrency, ojs.pause and ojs.resume (rule). Read by nearly everything else.
 create table ojs.settings (
     one                   boolean primary key default true check (one),
     default_tenant        text not null default '_default',
@@ -50,6 +50,7 @@ create table ojs.tenant (
     weight         numeric not null default 1,
     priority_boost int not null default 0,
     created_at     timestamptz not null default ojs.now(),
+    limited        boolean not null default false,
     constraint weight_in_range check (weight between 0.000001 and 1000000
         or ojs._raise('OJ422', 'weight must be between 0.000001 and 1000000', '{"field": "weight"}')),
     constraint priority_boost_in_range check (priority_boost between -100 and 100
@@ -61,6 +62,29 @@ comment on column ojs.tenant.weight is 'Share of dispatch relative to the other 
 comment on column ojs.tenant.priority_boost is
 'Added to the priority of the tenant''s jobs when they are dispatched; -100 to 100. The jobs keep their own priority.';
 comment on column ojs.tenant.created_at is 'When the tenant was first configured.';
+comment on column ojs.tenant.limited is 'Whether a row of ojs.rule is about it. Others are handed out without a look at the rules.';
+
+create table ojs.rule (
+    tenant_id       text collate "C" not null default '',
+    queue           text collate "C" not null default '',
+    max_concurrency int,
+    paused_at       timestamptz,
+    paused_by       text,
+    reason          text,
+    primary key (tenant_id, queue),
+    constraint max_concurrency_in_range check (max_concurrency is null or max_concurrency between 1 and 1000000
+        or ojs._raise('OJ422', 'max_concurrency must be between 1 and 1000000', '{"field": "max_concurrency"}',
+            'What is to get no jobs is paused.'))
+);
+comment on table ojs.rule is
+'What holds dispatch back: how many jobs may run at once, and what is paused; of a tenant, of a queue, of a tenant in a queue. Changed by
+ojs.limit_concurrency, ojs.pause and ojs.resume.';
+comment on column ojs.rule.tenant_id is 'The tenant; empty: all of them together.';
+comment on column ojs.rule.queue is 'The queue; empty: all of them together.';
+comment on column ojs.rule.max_concurrency is 'How many jobs may be active at once; null: as many as there are.';
+comment on column ojs.rule.paused_at is 'Since when nothing is handed out; null: dispatch goes on.';
+comment on column ojs.rule.paused_by is 'Who paused it.';
+comment on column ojs.rule.reason is 'Why, in the words of whoever changed it last.';
 
 create table ojs.tenant_role (
     role_name name primary key,
@@ -73,7 +97,6 @@ comment on column ojs.tenant_role.tenant_id is 'Its tenant.';
 
 create table ojs.queue (
     queue      text collate "C" primary key,
-    paused     boolean not null default false,
     created_at timestamptz not null default ojs.now(),
     updated_at timestamptz,
     config     jsonb not null default '{}',
@@ -81,9 +104,8 @@ create table ojs.queue (
         or ojs._raise('OJ400', 'queue must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters',
             '{"field": "queue"}'))
 );
-comment on table ojs.queue is 'Configured queues. A queue without a row is not paused; queues need not be created.';
+comment on table ojs.queue is 'Configured queues. Queues need not be created.';
 comment on column ojs.queue.queue is 'The queue''s name.';
-comment on column ojs.queue.paused is 'Whether dispatch from it stands still.';
 comment on column ojs.queue.created_at is 'When it was first configured.';
 comment on column ojs.queue.updated_at is 'When its configuration was changed last.';
 comment on column ojs.queue.config is 'Its configuration (ojs.configure_queue).';

@@ -18,7 +18,8 @@ create table ojs.fold (
     rev      bigint primary key,
     snapshot pg_snapshot not null,
     part_xid xid8,
-    part_lo  bigint
+    part_lo  bigint,
+    counts   boolean not null default false
 );
 insert into ojs.fold values (1, pg_current_snapshot());
 comment on table ojs.fold is
@@ -27,11 +28,13 @@ comment on column ojs.fold.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.fold.snapshot is 'What has been taken in.';
 comment on column ojs.fold.part_xid is 'A transaction of which only a part has been taken in, because it has very many rows; null: none.';
 comment on column ojs.fold.part_lo is 'Its rows up to this lo have been taken in.';
+comment on column ojs.fold.counts is 'Whether some row of ojs.rule limits how many jobs may be active, so that decisions count them.';
 
 create table ojs.backlog (
     queue      text collate "C" not null,
     rev        bigint not null,
     priorities int[] not null,
+    limited    boolean not null default false,
     primary key (queue, rev)
 );
 comment on table ojs.backlog is
@@ -40,6 +43,7 @@ ever used.';
 comment on column ojs.backlog.queue is 'The queue.';
 comment on column ojs.backlog.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.backlog.priorities is 'The effective priorities, descending.';
+comment on column ojs.backlog.limited is 'Whether a rule limits how many of its jobs may be active, whatever their tenants.';
 
 create table ojs.level (
     queue    text collate "C" not null,
@@ -80,9 +84,13 @@ create table ojs.tenant_fairness (
     behind       boolean not null default false,
     again_lo     bigint not null default 0,
     again_seq    bigint not null default 0,
+    limited      boolean not null default false,
+    parked       boolean not null default false,
     primary key (queue, priority, tenant_id, rev)
 );
 create index tenant_fairness_ring_idx on ojs.tenant_fairness (queue, priority, vtime) where ready;
+create index tenant_fairness_parked_idx on ojs.tenant_fairness (tenant_id, queue, priority) where parked;
+create index tenant_fairness_parked_queue_idx on ojs.tenant_fairness (queue, priority) where parked;
 comment on table ojs.tenant_fairness is
 'Who is owed how much: one row per queue, effective priority and tenant. A FETCH charges what it decides inside its transaction.';
 comment on column ojs.tenant_fairness.queue is 'The queue.';
@@ -103,6 +111,44 @@ comment on column ojs.tenant_fairness.behind is 'Whether ranges of ojs.again, wh
 comment on column ojs.tenant_fairness.again_lo is 'The lo of the first range of ojs.again that is left: where a scan begins.';
 comment on column ojs.tenant_fairness.again_seq is
 'Cursor: jobs in ranges up to this job.seq have been looked at. It moves back when a range comes that begins before it.';
+comment on column ojs.tenant_fairness.limited is 'Whether a rule is about the tenant (ojs.tenant.limited).';
+comment on column ojs.tenant_fairness.parked is
+'Whether the tenant has work, but no room by the rules: it takes no turns until it has.';
+
+create table ojs.usage (
+    tenant_id text collate "C" not null,
+    queue     text collate "C" not null,
+    rev       bigint not null,
+    active    int not null,
+    counted   pg_snapshot not null,
+    primary key (tenant_id, queue, rev)
+);
+comment on table ojs.usage is
+'How many jobs count against each max_concurrency of ojs.rule: those that are active, and those decided ahead. Decisions add what they
+decide, and take away what ojs.slot_mark says has ended.';
+comment on column ojs.usage.tenant_id is 'The tenant of the rule.';
+comment on column ojs.usage.queue is 'The queue of the rule.';
+comment on column ojs.usage.rev is 'Grows with each change; the highest counts.';
+comment on column ojs.usage.active is 'How many jobs. More than the rule allows where the rule came later than the jobs.';
+comment on column ojs.usage.counted is 'What the first count, by the journals, has seen: nothing of that is added or taken away again.';
+
+create table ojs.slot_mark (
+    rev    bigint primary key,
+    ended  pg_snapshot not null,
+    shards boolean not null default false,
+    aside  xid8[] not null default '{}',
+    freed  text[] collate "C" not null default '{}',
+    ahead  text[] collate "C" not null default '{}'
+);
+comment on table ojs.slot_mark is
+'How far decisions have taken in the ends of attempts. One row while there are rules for which that counts (ojs.fold.counts), else none.';
+comment on column ojs.slot_mark.rev is 'Grows with each change; the highest counts.';
+comment on column ojs.slot_mark.ended is 'What has been taken in.';
+comment on column ojs.slot_mark.shards is 'Whether some limit is about a tenant in one queue.';
+comment on column ojs.slot_mark.aside is
+'Transactions of that in which very many attempts ended: the tick adds them up, because decisions would wait meanwhile.';
+comment on column ojs.slot_mark.freed is 'Tenants that have room again, some of whose parked rows have not come back yet.';
+comment on column ojs.slot_mark.ahead is 'Queues for which jobs of tenants with rules may have been decided ahead.';
 
 create table ojs.again (
     queue     text collate "C" not null,

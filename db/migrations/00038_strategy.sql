@@ -5,13 +5,14 @@ set local role ojs_owner;
 set local check_function_bodies = off;
 
 create type ojs.ask as (
-    queues text[], count int, tenant text, aside boolean, resting text[], requests int[], starts int[], workers text[], lease_ms int[],
-    max_bytes bigint, strategy text, weights jsonb
+    queues text[], count int, tenant text, counts boolean, aside boolean, resting text[], requests int[], starts int[], workers text[],
+    lease_ms int[], max_bytes bigint, strategy text, weights jsonb
 );
 comment on type ojs.ask is
-'What a FETCH asks for: queues that are not paused; how many jobs in sum; of which tenant (null: of all); whether the caller must not
-hold up decisions; workers that are to get nothing; and of the others in step the number of the request, its first place, its worker,
-and its lease in milliseconds (0: the job''s own); bytes in sum; and how it goes over several queues.';
+'What a FETCH asks for: queues that are not paused; how many jobs in sum; of which tenant (null: of all); whether there are rules for which
+decisions count; whether the caller must not hold up decisions; workers that are to get nothing; and of the others in step the number of
+the request, its first place, its worker, and its lease in milliseconds (0: the job''s own); bytes in sum; and how it goes over several
+queues.';
 
 create type ojs.decided as (ids uuid[], places tid[], turns bigint[], bytes bigint, skimmed int, cut boolean);
 comment on type ojs.decided is

@@ -14,29 +14,33 @@ create function ojs._due(
     p_queue text, p_priority int, p_low numeric, p_count int, p_tenant text, p_beside boolean, p_now timestamptz
 ) returns table (
     turn int, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, dealt boolean, again boolean,
-    seq bigint, id uuid, place tid, bytes int
+    seq bigint, id uuid, place tid, bytes int, limited boolean, room int
 )
 language sql stable rows 100
 as $$
     with front as materialized (
         -- While nobody runs out of jobs, no tenant can be due more of them than its part of p_count and one. Whether more tenants
         -- follow, the last tells.
-        select f.*, (f.vtime - p_low)::float8 as own,
-            least(1 + floor(p_count * f.weight / sum(f.weight) over ())::int, ojs._room(p_queue, f.tenant_id)) as look,
-            case when count(*) over () > p_count then max(f.vtime) over () end as edge
+        select f.*, (f.vtime - p_low)::float8 as own, 1 + floor(p_count * f.weight / sum(f.weight) over ())::int as share,
+            case when count(*) over () > p_count then max(f.vtime) over () end as edge,
+            -- A subquery, so that nothing is asked about a tenant without a rule.
+            case when f.limited then (select case when p_beside and r.counted then 0 else r.jobs end
+                from ojs._room(p_queue, f.tenant_id) r) end as room
         from ojs._front(p_queue, p_priority, p_low, p_count, p_tenant, p_beside) f
     ), seen as materialized (
-        select f.spot, f.tenant_id, f.vtime, f.edge, l.again, l.seq, l.id, l.place, l.bytes, coalesce(l.last, false) as last,
-            f.own + (l.nth - 1) * ojs._price() / f.weight as tag,
-            case when l.id is null then f.own when l.last then f.own + l.nth * ojs._price() / f.weight end as beyond
+        select f.spot, f.tenant_id, f.vtime, f.edge, f.limited, f.room, l.again, l.seq, l.id, l.place, l.bytes,
+            coalesce(l.last, false) as last, f.own + (l.nth - 1) * ojs._price() / f.weight as tag,
+            -- Nobody waits for what a tenant may not have.
+            case when coalesce(l.nth, 0) = f.room then null when l.id is null then f.own
+                when l.last then f.own + l.nth * ojs._price() / f.weight end as beyond
         from front f
         left join lateral (
             -- Behind the last one that was read there may be more: of a tenant that is to look again, only one range is read.
-            select x.*, x.nth = f.look or f.behind and x.nth = x.found as last
+            select x.*, x.nth = least(f.share, f.room) or f.behind and x.nth = x.found as last
             from (
                 select y.*, row_number() over (order by y.seq) as nth, count(*) over () as found
-                from ojs._line(p_queue, p_priority, f.job_priority, f.tenant_id, f.head, f.behind, f.again_lo, f.again_seq, f.look,
-                    p_beside, p_now) y
+                from ojs._line(p_queue, p_priority, f.job_priority, f.tenant_id, f.head, f.behind, f.again_lo, f.again_seq,
+                    least(f.share, f.room), p_beside, p_now) y
             ) x
         ) l on true
     ), known as materialized (
@@ -50,7 +54,7 @@ as $$
     )
     select d.turn, d.spot, d.tenant_id, d.vtime, bool_or(d.dealt or d.id is null) over mine,
         bool_or(d.last or d.id is not null and not d.dealt) over mine, d.edge, d.dealt, d.again,
-        d.seq, d.id, d.place, d.bytes
+        d.seq, d.id, d.place, d.bytes, d.limited, d.room
     from dealt d
     window mine as (partition by d.tenant_id)
 $$;
@@ -60,18 +64,27 @@ comment on function ojs._due(text, int, numeric, int, text, boolean, timestamptz
 seen and are not due yet, and tenants that were to be served and have no job within reach (id null: what lies there is not to be had, and
 their cursors have to pass it). spot: the tenant''s row of ojs.tenant_fairness; vtime: its time; served: whether any of its rows is dealt,
 or it has no job; more: it may have more jobs than are dealt; edge: from this time on there may be tenants who were not looked at; again:
-the job was found behind its tenant''s cursor; place: the job''s row; bytes: as stored. Fewer than p_count dealt does not mean that there
-are no more: charge, and ask again. p_beside: for a caller who must not wait for a decision, looks at what decisions have not taken in,
-too.';
+the job was found behind its tenant''s cursor; place: the job''s row; bytes: as stored; limited: rules are about the tenant; room: what
+they allow, as ojs._room says. Fewer than p_count dealt does not mean that there are no more: charge, and ask again. p_beside: for a
+caller who must not wait for a decision, looks at what decisions have not taken in, too; but tenants whose jobs decisions count have no
+room.';
 
 -- +goose StatementBegin
-create function ojs._room(p_queue text, p_tenant text) returns int
-language sql stable
-as $$ select null::int $$;
+create function ojs._room(p_queue text, p_tenant text) returns table (jobs int, counted boolean)
+language sql stable rows 1
+as $$
+    select min(case when r.paused_at is not null then 0 else greatest(r.max_concurrency - u.active, 0) end),
+        bool_or(r.max_concurrency is not null)
+    from ojs.rule r
+    left join lateral (select u.active from ojs.usage u where u.tenant_id = r.tenant_id and u.queue = r.queue
+        order by u.rev desc limit 1) u on true
+    where r.tenant_id = p_tenant and r.queue in ('', p_queue)
+$$;
 -- +goose StatementEnd
 comment on function ojs._room(text, text) is
-'Eligibility, the one place: how many more jobs of a tenant may be handed out from a queue now; null: as many as there are. No rule
-limits a tenant yet, and null costs nothing. Paused queues are left out by ojs._open_queues, before anything is read.';
+'Eligibility, the one place: how many more jobs of a tenant (empty: of all tenants together) may be handed out from a queue now, by the
+rules about it; null: as many as there are. counted: it depends on how many run, and is exact under the row of ojs.lane, once the ends of
+attempts are taken in. Paused queues are left out by ojs._open_queues, before anything is read.';
 
 -- +goose StatementBegin
 create function ojs._price() returns float8
@@ -83,23 +96,24 @@ comment on function ojs._price() is 'Price, the one place: what a job costs its 
 -- +goose StatementBegin
 create function ojs._front(p_queue text, p_priority int, p_low numeric, p_count int, p_tenant text, p_beside boolean)
 returns table (
-    spot tid, tenant_id text, job_priority int, head bigint, behind boolean, again_lo bigint, again_seq bigint, weight float8, vtime numeric
+    spot tid, tenant_id text, job_priority int, head bigint, behind boolean, again_lo bigint, again_seq bigint, weight float8,
+    vtime numeric, limited boolean
 )
 language sql stable rows 10
 as $$
-    (select f.ctid, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime
+    (select f.ctid, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
     from ojs.tenant_fairness f
     where p_tenant is null and f.queue = p_queue and f.priority = p_priority and f.ready and f.vtime >= p_low
     order by f.vtime limit p_count + 1)
     union all
-    select f.spot, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime
+    select f.spot, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
     from (select f.*, f.ctid as spot from ojs.tenant_fairness f
         where p_tenant is not null and f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant
         order by f.rev desc limit 1) f
     where f.ready
     union all
     select null, w.tenant_id, w.job_priority, coalesce(f.head, w.lo - 1), coalesce(f.behind, false), coalesce(f.again_lo, 0),
-        coalesce(f.again_seq, 0), w.weight::float8, greatest(f.vtime, p_low)
+        coalesce(f.again_seq, 0), w.weight::float8, greatest(f.vtime, p_low), w.limited
     from ojs._waiting() w
     left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
     where p_beside and w.queue = p_queue and w.priority = p_priority and (w.tenant_id = p_tenant or p_tenant is null)
@@ -212,7 +226,8 @@ $$;
 comment on function ojs._unfolded() is 'What ojs.journal says of jobs that became available and is not folded yet.';
 
 -- +goose StatementBegin
-create function ojs._waiting() returns table (queue text, priority int, tenant_id text, job_priority int, weight numeric, lo bigint)
+create function ojs._waiting()
+returns table (queue text, priority int, tenant_id text, job_priority int, weight numeric, limited boolean, lo bigint)
 language sql stable rows 10
 as $$
     select c.* from ojs._folded() f cross join lateral ojs._came(f.snapshot, null, f.part_xid, f.part_lo, 9223372036854775807) c
@@ -223,10 +238,11 @@ comment on function ojs._waiting() is
 
 -- +goose StatementBegin
 create function ojs._came(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint)
-returns table (queue text, priority int, tenant_id text, job_priority int, weight numeric, lo bigint)
+returns table (queue text, priority int, tenant_id text, job_priority int, weight numeric, limited boolean, lo bigint)
 language sql stable rows 10
 as $$
-    select c.queue, c.priority + coalesce(t.priority_boost, 0), c.tenant_id, c.priority, coalesce(t.weight, 1), c.lo
+    select c.queue, c.priority + coalesce(t.priority_boost, 0), c.tenant_id, c.priority, coalesce(t.weight, 1),
+        coalesce(t.limited, false), c.lo
     from (
         select f.queue, f.priority, f.tenant_id, min(f.lo) as lo from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
         where f.to_state = 'available' group by f.queue, f.priority, f.tenant_id

@@ -6,13 +6,14 @@ set local check_function_bodies = off;
 
 create type ojs.picks as (
     spots tid[], tenants text[], ids uuid[], places tid[], seqs bigint[], agains boolean[], more boolean[], bytes int[], rest numeric,
-    skims text[], blocked text[], size bigint, cut boolean
+    skims text[], blocked text[], size bigint, limited boolean, cut boolean
 );
 comment on type ojs.picks is
 'What ojs._due dealt at one level, in order, as arrays in step: the tenant''s row, the tenant, the job (null: the tenant had none within
 reach), the job''s row (null: somebody has it locked), its seq, whether it was found behind its tenant''s cursor, whether its tenant
 may have more, its bytes. rest: the lowest time of those at the front who were not served; skims: tenants whose cursors have to pass
-jobs that ended; blocked: tenants of jobs that somebody has locked; size: the bytes in sum; cut: some were left out for their bytes.';
+jobs that ended; blocked: tenants of jobs that somebody has locked; size: the bytes in sum; limited: rules are about some of the
+tenants; cut: some were left out for their bytes.';
 
 -- +goose StatementBegin
 create function ojs._charge(p_level ojs.level, p_picks ojs.picks, p_tenant text) returns ojs.level
@@ -24,25 +25,27 @@ begin
     with bill as materialized (
         select b.spot, count(b.place) as jobs, count(b.id) as dealt, max(b.seq) filter (where not b.again) as line,
             max(b.seq) filter (where b.again) as back, bool_or(b.more) as more
-        from unnest(p_picks.spots, p_picks.ids, p_picks.places, p_picks.seqs, p_picks.agains, p_picks.more) b(spot, id, place, seq, again,
-            more)
+        from unnest(p_picks.spots, p_picks.ids, p_picks.places, p_picks.seqs, p_picks.agains, p_picks.more)
+            b(spot, id, place, seq, again, more)
         group by b.spot
     ), moved as materialized (
         select b.spot, b.jobs, f.tenant_id, f.weight, f.vtime as was,
             -- Who holds all its own jobs locked lets the next one go first.
             case when b.jobs = 0 and b.dealt > 0 then greatest(f.vtime, p_picks.rest + round(ojs._price()::numeric / f.weight, 15))
                 else f.vtime + round((b.jobs * ojs._price())::numeric / f.weight, 15) end as vtime,
-            greatest(f.head, b.line) as head, f.behind as was_behind, f.again_lo as was_again_lo, greatest(f.again_seq,
-                b.back) as again_seq, r.lo as again_lo,
-            b.more or r.lo is not null or exists (select from ojs.job j
-                where j.queue = f.queue and j.priority = f.job_priority and j.tenant_id = f.tenant_id and j.seq > greatest(f.head, b.line)
-                  and j.seq is not null) as stays
+            greatest(f.head, b.line) as head, f.behind as was_behind, f.again_lo as was_again_lo,
+            greatest(f.again_seq, b.back) as again_seq, r.lo as again_lo, w.works and not w.full as stays, w.works and w.full as parks
         from bill b
         cross join lateral (select f.* from ojs.tenant_fairness f where f.ctid = b.spot) f
         left join lateral (select a.lo from ojs.again a
             where f.behind and a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id and a.lo >= f.again_lo
               and a.hi > greatest(f.again_seq, b.back)
             order by a.lo limit 1) r on true
+        cross join lateral (
+            select b.more or r.lo is not null or exists (select from ojs.job j where j.queue = f.queue and j.priority = f.job_priority
+                    and j.tenant_id = f.tenant_id and j.seq > greatest(f.head, b.line) and j.seq is not null) as works,
+                case when f.limited then (select g.jobs <= b.jobs from ojs._room(f.queue, f.tenant_id) g) is true else false end as full
+            offset 0) w
     ), total as materialized (
         select p_level.tenants - count(*) filter (where not m.stays) as tenants,
             p_level.weight - coalesce(sum(m.weight) filter (where not m.stays), 0) as weight,
@@ -54,7 +57,7 @@ begin
     ), charged as (
         update ojs.tenant_fairness f
         set rev = f.rev + 1, vtime = m.vtime, head = m.head, behind = m.again_lo is not null, again_seq = m.again_seq,
-            again_lo = coalesce(m.again_lo, f.again_lo), ready = m.stays, charged = f.charged + m.jobs,
+            again_lo = coalesce(m.again_lo, f.again_lo), ready = m.stays, parked = m.parks, charged = f.charged + m.jobs,
             deficit = case when m.stays then ojs._deficit(t.tenants::int, t.weight, t.moment, t.low, f.weight, m.vtime) else 0 end
         from moved m, total t where f.ctid = m.spot
     ), passed as (
@@ -76,7 +79,8 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._charge(ojs.level, ojs.picks, text) is
 'Books what the tenants of one level were dealt, and returns the level as it is then: times and cursors move on, past jobs that somebody
-has locked, too, for which nobody pays; who has no more jobs leaves. p_tenant: only this one was asked about.';
+has locked, too, for which nobody pays; who has no more jobs leaves, and so does, parked, who has no room for more. p_tenant: only this one
+was asked about.';
 
 -- +goose StatementBegin
 create function ojs._lowest(p_level ojs.level, p_but text) returns numeric
@@ -149,7 +153,8 @@ begin
     end if;
     v_own := v_fair.vtime - round((p_jobs * ojs._price())::numeric / v_fair.weight, 15);
     update ojs.tenant_fairness f
-    set rev = f.rev + 1, vtime = v_own, ready = f.ready or p_hi is not null, charged = f.charged - p_jobs
+    set rev = f.rev + 1, vtime = v_own, ready = f.ready or p_hi is not null, parked = f.parked and p_hi is null,
+        charged = f.charged - p_jobs
     where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
     if p_hi is not null then
         perform ojs._look_back(p_queue, p_priority, p_tenant, array[p_lo], array[p_hi]);

@@ -6,7 +6,7 @@ set local role ojs_owner;
 set local check_function_bodies = off;
 
 -- +goose StatementBegin
-create function ojs._fold() returns boolean
+create function ojs._fold(p_queues text[] default '{}') returns boolean
 language plpgsql
 as $$
 declare
@@ -19,6 +19,9 @@ declare
     v_lo    bigint;
 begin
     select * into v_fold from ojs._folded();
+    if v_fold.counts then
+        perform ojs._take_ends(v_to, p_queues);
+    end if;
     if v_fold.part_xid is not null then
         return ojs._fold_part(v_fold, c_bite);
     end if;
@@ -51,8 +54,9 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._fold() is
-'Takes in what ojs.journal gained since the last fold, about 2000 rows at most, and returns whether there may be more.';
+comment on function ojs._fold(text[]) is
+'Takes in what ojs.journal gained since the last fold, about 2000 rows at most, and returns whether there may be more. p_queues: tenants
+that have room again take their turns there first.';
 
 -- +goose StatementBegin
 create function ojs._fold_on() returns void
@@ -151,29 +155,30 @@ begin
     for v_came in
         with came as materialized (
             select x.queue, x.tenant_id, x.priority as job_priority, x.priority + coalesce(t.priority_boost, 0) as priority,
-                coalesce(t.weight, 1) as weight, min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
+                coalesce(t.weight, 1) as weight, coalesce(t.limited, false) as limited,
+                min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
             from (
                 select f.queue, f.tenant_id, f.priority, min(f.lo) as lo, max(f.hi) as hi from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
                 where f.to_state = 'available' group by f.queue, f.tenant_id, f.priority, f.xid
             ) x left join ojs.tenant t on t.tenant_id = x.tenant_id
-            group by x.queue, x.tenant_id, x.priority, t.priority_boost, t.weight
+            group by x.queue, x.tenant_id, x.priority, t.priority_boost, t.weight, t.limited
         ), known as materialized (
-            select c.*, f.rev, f.ready, f.head, l.rev as level_rev,
+            select c.*, f.rev, f.ready or f.parked as works, f.head, l.rev as level_rev,
                 ojs._join_at(coalesce(f.vtime, 0), coalesce(l.low, 0), c.weight) as joins_at
             from came c
             left join lateral ojs._fair(c.queue, c.priority, c.tenant_id) f on true
             left join lateral ojs._level(c.queue, c.priority) l on true
-            where f.ready is not true or c.lo <= f.head
+            where (f.ready or f.parked) is not true or c.lo <= f.head
         ), joined as (
-            insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, job_priority, head)
-            select k.queue, k.priority, k.tenant_id, true, k.joins_at, k.weight, k.job_priority, k.lo - 1 from known k where k.rev is null
+            insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
+            select k.queue, k.priority, k.tenant_id, true, k.joins_at, k.weight, k.limited, k.job_priority, k.lo - 1
+            from known k where k.rev is null
         ), rejoined as (
-            update ojs.tenant_fairness f set rev = f.rev + 1, ready = true, vtime = k.joins_at, weight = k.weight
-            from known k
-            where not k.ready and f.queue = k.queue and f.priority = k.priority and f.tenant_id = k.tenant_id and f.rev = k.rev
+            update ojs.tenant_fairness f set rev = f.rev + 1, ready = true, vtime = k.joins_at, weight = k.weight, limited = k.limited
+            from known k where not k.works and f.queue = k.queue and f.priority = k.priority and f.tenant_id = k.tenant_id and f.rev = k.rev
         ), coming as materialized (
             select k.queue, k.priority, k.level_rev, count(*) as tenants, sum(k.weight) as weight, sum(k.weight * k.joins_at) as moment
-            from known k where k.ready is not true group by k.queue, k.priority, k.level_rev
+            from known k where k.works is not true group by k.queue, k.priority, k.level_rev
         ), opened as (
             insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
             select c.queue, c.priority, 1, 0, c.tenants, c.weight, c.moment from coming c where c.level_rev is null
@@ -221,19 +226,40 @@ comment on function ojs._revoke_stale(pg_snapshot, pg_snapshot, xid8, bigint, bi
 otherwise wait behind all of that. The parameters are those of ojs._fresh.';
 
 -- +goose StatementBegin
+create function ojs._stale_queues(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint, p_queue text)
+returns setof text
+language sql stable
+as $$
+    select distinct w.queue
+    from ojs._came(p_from, p_to, p_xid, p_lo, p_hi) w
+    cross join lateral ojs._turn_mark(w.queue) m
+    left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
+    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo and f.parked is not true and (f.ready is not true or w.lo <= f.head)
+$$;
+-- +goose StatementEnd
+comment on function ojs._stale_queues(pg_snapshot, pg_snapshot, xid8, bigint, bigint, text) is
+'Queues (p_queue: only that one) for which jobs were decided ahead, and in which work has come that may go before them. The other
+parameters are those of ojs._fresh.';
+
+-- +goose StatementBegin
 create function ojs._charge_taken(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) returns void
 language plpgsql
 as $$
 declare
-    v_taken record;
+    v_counts boolean := (select f.counts from ojs._folded() f);
+    v_taken  record;
 begin
     for v_taken in
-        select f.queue, f.priority + coalesce(t.priority_boost, 0) as priority, f.tenant_id, sum(f.owed)::int as jobs
+        select f.queue, f.priority + coalesce(t.priority_boost, 0) as priority, f.tenant_id, sum(f.owed)::int as jobs,
+            case when v_counts then array_agg(f.xid) end as xids, case when v_counts then array_agg(f.owed) end as owed
         from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f left join ojs.tenant t on t.tenant_id = f.tenant_id
         where f.to_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
         group by f.queue, f.priority, t.priority_boost, f.tenant_id
     loop
         perform ojs._refund(v_taken.queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, null, null);
+        -- Taken by who did not know of a rule yet.
+        perform ojs._use(array[v_taken.tenant_id], array[v_taken.queue], array[u.owed], u.xid)
+        from unnest(v_taken.xids, v_taken.owed) u(xid, owed);
         -- Where all callers take jobs beside decisions, no decision moves the cursor. Without moving it here, each of them would walk past
         -- all jobs that were taken before.
         for i in 0 .. least(v_taken.jobs / 5000, 4) loop

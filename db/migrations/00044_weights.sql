@@ -11,22 +11,15 @@ create function ojs.configure_tenant(p_tenant text, p_weight numeric default nul
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_old   ojs.tenant;
-    v_new   ojs.tenant;
-    v_queue text;
+    v_old ojs.tenant;
+    v_new ojs.tenant;
 begin
     if p_tenant is null or not ojs._tenant_valid(p_tenant) then
         perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
     elsif p_weight = 'NaN' then
         perform ojs._raise('OJ422', 'weight must be a number', '{"field": "weight"}');
     end if;
-    perform ojs._enter_lane();
-    -- Jobs decided ahead go back; otherwise the next fetches would still follow the old settings.
-    for v_queue in select distinct t.queue from ojs.turn t loop
-        perform ojs._revoke(v_queue);
-    end loop;
-    -- Jobs that have not been taken in yet join now, under the settings that held when they committed: as many as others can wait for.
-    perform ojs._fold_on();
+    perform ojs._stop_ahead();
     select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
     insert into ojs.tenant (tenant_id, weight, priority_boost) values (p_tenant, coalesce(p_weight, 1), coalesce(p_priority_boost, 0))
     on conflict (tenant_id) do update

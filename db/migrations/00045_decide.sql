@@ -12,12 +12,13 @@ declare
     v_done  ojs.decided := ojs._nothing();
     v_until timestamptz := ojs.now() + ojs._patience();
     v_ahead text[];
+    v_counts boolean;
     v_more  boolean;
 begin
     -- Since this call began, a queue may have been paused, or dispatch held.
     select ojs._open_queues(p_ask.queues), array(select q.queue from unnest(p_ask.queues) q(queue)
-        cross join lateral ojs._turn_mark(q.queue) m where m.hi >= m.lo or m.held > 0)
-    into p_ask.queues, v_ahead;
+        cross join lateral ojs._turn_mark(q.queue) m where m.hi >= m.lo or m.held > 0), f.counts
+    into p_ask.queues, v_ahead, v_counts from ojs._folded() f;
     if p_ask.queues = '{}' then
         return v_done;
     elsif v_ahead <> '{}' then
@@ -25,11 +26,14 @@ begin
         perform ojs._revoke(q.queue) from unnest(v_ahead) q(queue);
     end if;
     loop
-        v_more := ojs._fold();
+        v_more := ojs._fold(p_ask.queues);
         v_done := ojs._serve_queues(p_ask, p_count, v_done);
         -- Another fold may move cursors back to the jobs just locked, which are still available, and they would be decided twice.
         exit when v_done.ids <> '{}' or v_done.cut or not v_more or ojs.now() > v_until;
     end loop;
+    if v_counts and cardinality(v_done.ids) < p_count and not v_done.cut then
+        v_done := ojs._serve_unblocked(p_ask, p_count, v_done);
+    end if;
     v_done.cut := v_done.cut or v_more and cardinality(v_done.ids) < p_count;
     return v_done;
 end;
@@ -39,6 +43,35 @@ comment on function ojs._decide(ojs.ask, int) is
 'The next p_count jobs for what a FETCH asks for, locked and in fair order, of at most its max_bytes in sum but one at least. Their
 tenants have been charged. Stops early (cut) for the bytes, when it has passed over 20000 rows of jobs that ended, and when more has
 committed than can be taken in at once, because others wait. Only under the row of ojs.lane.';
+
+-- +goose StatementBegin
+create function ojs._serve_unblocked(p_ask ojs.ask, p_count int, p_done ojs.decided) returns ojs.decided
+language plpgsql
+as $$
+declare
+    v_ahead text[] := array(select b.queue from ojs._blocking(p_ask.queues) b);
+    v_more  ojs.decided;
+begin
+    if v_ahead = '{}' then
+        return p_done;
+    elsif p_ask.max_bytes <= p_done.bytes then
+        p_done.cut := true;
+        return p_done;
+    end if;
+    perform ojs._revoke(q) from unnest(v_ahead) q;
+    p_ask.max_bytes := p_ask.max_bytes - p_done.bytes;
+    v_more := ojs._serve_queues(p_ask, p_count - cardinality(p_done.ids), ojs._nothing());
+    p_done.ids := p_done.ids || v_more.ids;
+    p_done.places := p_done.places || v_more.places;
+    p_done.bytes := p_done.bytes + v_more.bytes;
+    p_done.cut := v_more.cut;
+    return p_done;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._serve_unblocked(ojs.ask, int, ojs.decided) is
+'Adds to p_done what tenants may have once nobody else can take what was decided ahead for them in other queues, which counts against the
+same rules.';
 
 -- +goose StatementBegin
 create function ojs._nothing() returns ojs.decided
@@ -57,14 +90,20 @@ declare
     c_skim     constant int := 20000;
     v_left     int := p_count - cardinality(p_done.ids);
     v_priority int;
+    v_limited  boolean;
     v_level    ojs.level;
     v_picks    ojs.picks;
     v_skimmed  int;
     v_tenants  int;
 begin
-    for v_priority in
-        select unnest(b.priorities) from ojs._backlog(p_queue) b
+    for v_priority, v_limited in
+        select unnest(b.priorities), b.limited from ojs._backlog(p_queue) b
     loop
+        if v_limited then
+            p_count := least(p_count, cardinality(p_done.ids) + (select r.jobs from ojs._room(p_queue, '') r));
+            v_left := p_count - cardinality(p_done.ids);
+            exit when v_left <= 0;
+        end if;
         select * into v_level from ojs._level(p_queue, v_priority);
         loop
             v_picks := ojs._claim(v_level, v_left, p_tenant, p_ahead is null);
@@ -75,6 +114,9 @@ begin
             end if;
             v_tenants := v_level.tenants;
             v_level := ojs._charge(v_level, v_picks, p_tenant);
+            if v_picks.limited or v_limited then
+                perform ojs._take_slots(p_queue, v_picks);
+            end if;
             if p_ahead is not null then
                 perform ojs._keep(v_level, v_picks, p_ahead + cardinality(p_done.ids));
             end if;
@@ -111,12 +153,12 @@ begin
     select array_agg(d.spot) filter (where d.booked), array_agg(d.tenant_id) filter (where d.booked),
         array_agg(d.id) filter (where d.booked), array_agg(d.held) filter (where d.booked), array_agg(d.seq) filter (where d.booked),
         array_agg(d.again) filter (where d.booked), array_agg(d.more) filter (where d.booked), array_agg(d.bytes) filter (where d.booked),
-        least(min(d.vtime) filter (where not d.served), min(d.edge)),
+        bool_or(d.limited), least(min(d.vtime) filter (where not d.served), min(d.edge)),
         -- One row each; with distinct, PostgreSQL 16 and later would sort all arrays by tenant.
-        array_agg(d.tenant_id) filter (where d.id is null), coalesce(sum(d.bytes) filter (where d.dealt), 0),
+        array_agg(d.tenant_id) filter (where d.id is null and d.room is distinct from 0), coalesce(sum(d.bytes) filter (where d.dealt), 0),
         array_agg(d.tenant_id) filter (where d.dealt and d.held is null), array_agg(d.id) filter (where d.dealt and d.held is null)
     into v_picks.spots, v_picks.tenants, v_picks.ids, v_picks.places, v_picks.seqs, v_picks.agains, v_picks.more, v_picks.bytes,
-        v_picks.rest, v_picks.skims, v_picks.size, v_tenants, v_ids
+        v_picks.limited, v_picks.rest, v_picks.skims, v_picks.size, v_tenants, v_ids
     from (
         select d.*, d.dealt or d.id is null as booked, case when p_lock then h.place when d.dealt then d.place end as held
         from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_tenant, false, v_now) d

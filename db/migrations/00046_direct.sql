@@ -95,6 +95,9 @@ begin
     from unnest(p_picks.tenants, p_picks.ids, p_picks.seqs, p_picks.bytes) with ordinality p(tenant_id, id, seq, bytes, n)
     left join ojs.tenant t on t.tenant_id = p.tenant_id
     where p.id is not null;
+    if p_picks.limited then
+        perform ojs._note_ahead(p_level.queue, true);
+    end if;
 end;
 $$;
 -- +goose StatementEnd
@@ -106,14 +109,16 @@ create function ojs._revoke(p_queue text, p_all boolean default true) returns vo
 language plpgsql
 as $$
 declare
-    v_mark ojs.turn_mark;
+    v_mark record;
     v_from bigint;
     v_upto bigint;
     v_back record;
     v_any  boolean := false;
     v_held record;
+    v_tenants text[] := '{}';
+    v_jobs    int[] := '{}';
 begin
-    select * into v_mark from ojs._turn_mark(p_queue);
+    select m.*, f.counts into v_mark from ojs._turn_mark(p_queue) m, ojs._folded() f;
     v_from := case when v_mark.held > 0 then 0 else v_mark.lo end;
     v_upto := case when p_all then v_mark.hi else v_mark.lo - 1 end;
     for v_back in
@@ -131,6 +136,8 @@ begin
     loop
         v_any := true;
         perform ojs._refund(p_queue, v_back.priority, v_back.tenant_id, v_back.jobs, v_back.lo, v_back.hi);
+        v_tenants := v_tenants || v_back.tenant_id;
+        v_jobs := v_jobs || v_back.jobs;
     end loop;
     -- Rows that somebody has hold of are out of everybody else's reach from now on: their jobs must not go before what is decided next.
     -- If they are let go of, the next decision takes them back, which the tick brings about where nothing else does.
@@ -141,28 +148,16 @@ begin
     update ojs.turn_mark m set rev = m.rev + 1, lo = v_upto + 1, held = v_held.rows, ahead = case when v_any and p_all then m.ahead / 2
         else m.ahead end
     where m.queue = p_queue and m.rev = v_mark.rev and (v_any or v_upto >= m.lo or m.held <> v_held.rows);
+    if v_mark.counts then
+        perform ojs._note_ahead(p_queue, false) where p_all and v_held.rows = 0;
+        perform ojs._free_slots(v_tenants, array_fill(p_queue, array[cardinality(v_tenants)]), v_jobs) where v_any;
+    end if;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._revoke(text, boolean) is
 'Takes back what was decided ahead for a queue and nobody has taken: the tenants are not charged for it, and the jobs are looked at
 again first. Not p_all: only rows before ojs.turn_mark.lo whose holder has let go of them. Only under the row of ojs.lane.';
-
--- +goose StatementBegin
-create function ojs._stale_queues(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint, p_queue text)
-returns setof text
-language sql stable
-as $$
-    select distinct w.queue
-    from ojs._came(p_from, p_to, p_xid, p_lo, p_hi) w
-    cross join lateral ojs._turn_mark(w.queue) m
-    left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
-    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo and (f.ready is not true or w.lo <= f.head)
-$$;
--- +goose StatementEnd
-comment on function ojs._stale_queues(pg_snapshot, pg_snapshot, xid8, bigint, bigint, text) is
-'Queues (p_queue: only that one) for which jobs were decided ahead, and in which work has come that may go before them. The other
-parameters are those of ojs._fresh.';
 
 -- +goose StatementBegin
 create function ojs._turn_mark(p_queue text) returns setof ojs.turn_mark
@@ -182,6 +177,9 @@ declare
     v_left     int;
     v_picks    record;
 begin
+    if (select b.limited from ojs._backlog(p_queue) b) then
+        return p_done;
+    end if;
     for v_priority in
         select p.priority
         from (
@@ -211,7 +209,7 @@ $$;
 comment on function ojs._beside(text, int, text, int, bigint, ojs.decided) is
 'Adds jobs of a queue to p_done for a caller who must neither wait for a decision nor hold one up: those whose tenants are first as far
 as is known, locked, in order; p_above: of a higher effective priority only. Leaves word in ojs.journal that their tenants are still to
-be charged. Several callers at once take different jobs.';
+be charged. Several callers at once take different jobs. None of a queue or a tenant with a max_concurrency: only decisions count.';
 
 -- +goose StatementBegin
 create function ojs._take_revoked(p_queue text, p_count int, p_tenant text, p_max_bytes bigint, p_done ojs.decided) returns ojs.decided
@@ -223,7 +221,9 @@ declare
 begin
     with held as materialized (
         select t.n, t.tenant_id, t.id, t.seq, t.job_priority, t.bytes, j.place
-        from (select t.* from ojs.turn t where t.queue = p_queue and (p_tenant is null or t.tenant_id = p_tenant) order by t.n) t
+        from (select t.* from ojs.turn t where t.queue = p_queue and (p_tenant is null or t.tenant_id = p_tenant)
+            and not exists (select from ojs.tenant c where c.tenant_id = t.tenant_id and c.limited)
+            and not exists (select from ojs._backlog(p_queue) b where b.limited) order by t.n) t
         cross join lateral (select j.ctid as place from ojs.job j
             where j.id = t.id and j.tenant_id = t.tenant_id and j.state = 'available' and (j.expires_at > v_now) is not false
               and j.id <> all (p_done.ids) limit 1 for update skip locked) j

@@ -49,6 +49,8 @@ begin
                 v_done := ojs._decide(v_ask, v_ask.count - v_got);
             else
                 v_done := ojs._beside_all(v_ask, v_ask.count - v_got);
+                -- What is counted only decisions hand out, and whoever held this one up may be through soon.
+                v_done.cut := v_done.cut or v_ask.counts and v_waits > 0;
             end if;
             v_end := true;
         end if;
@@ -110,7 +112,8 @@ weight or a tenant that comes acts on the next call all the same. Fewer than ask
 other than one that somebody had locked when its turn came (the tick has it looked at again after a second), or the jobs have 16 MiB, or
 20000 rows of ended jobs lay in the way, or thousands of statements had committed since the last decision (the next call goes on behind
 them). A caller may stay in its transaction: others then go on within a second, by what their tenants are owed as far as is known, and the
-session is ended when it idles for 10 seconds while it keeps decisions waiting. Needs read committed. Raises invalid_request, unsupported,
+session is ended when it idles for 10 seconds while it keeps decisions waiting. The login of a tenant with a max_concurrency cannot fetch
+(ojs.limit_concurrency). Needs read committed. Raises invalid_request, unsupported,
 TENANT_ACCESS_DENIED; backend_unavailable after a restore into another cluster until ojs.rebuild.';
 
 -- +goose StatementBegin
@@ -127,12 +130,12 @@ declare
 begin
     -- All that has to be known before, in one statement: each costs more to begin than to do.
     select ojs._trusted() and p_tenant is null, ojs._well_asked(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes),
-        ojs._foreign(f.snapshot),
+        ojs._foreign(f.snapshot), f.counts,
         exists (select from ojs.worker w where w.resting and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)),
         ojs._open_queues(p_queues),
         (select least(sum(c), 10001) from unnest(p_counts) c),
         array(select least(sum(c.jobs) over (order by c.n) - c.jobs + 1, 10001)::int from unnest(p_counts) with ordinality c(jobs, n))
-    into v_trusted, v_good, v_foreign, v_rests, v_ask.queues, v_ask.count, v_ask.starts
+    into v_trusted, v_good, v_foreign, v_ask.counts, v_rests, v_ask.queues, v_ask.count, v_ask.starts
     from ojs._folded() f;
     if v_good is not true then
         perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes);
@@ -153,9 +156,14 @@ begin
     if not v_trusted then
         v_ask.tenant := ojs._session_tenant(p_tenant);
         v_ask.aside := ojs.current_tenant() is not null;
+        if v_ask.counts and v_ask.aside and exists (
+                select from ojs.rule r where r.tenant_id = v_ask.tenant and r.max_concurrency is not null) then
+            perform ojs._raise('OJ408', 'the login of a tenant with a max_concurrency cannot fetch', null, 'Its workers fetch over HTTP.');
+        end if;
     end if;
-    -- Who stays in its transaction, and any tenant, must not keep others waiting.
-    v_ask.aside := v_ask.aside or ojs._lingers() and current_setting('ojs.lane', true) is distinct from 'held';
+    -- Who stays in its transaction, and any tenant, must not keep others waiting. Where jobs are counted, only decisions hand them out, and
+    -- whoever stays would get none.
+    v_ask.aside := v_ask.aside or not v_ask.counts and ojs._lingers() and current_setting('ojs.lane', true) is distinct from 'held';
     if v_rests or v_ask.aside then
         v_ask := ojs._without_resting(v_ask, p_counts);
     end if;
@@ -175,7 +183,8 @@ language plpgsql stable
 as $$
 begin
     return (select case when s.held_at is null then array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
-        where not exists (select from ojs.queue c where c.queue = q.queue and c.paused) group by q.queue order by min(q.n)) else '{}' end
+        where not exists (select from ojs.rule r where r.tenant_id = '' and r.queue in ('', q.queue) and r.paused_at is not null)
+        group by q.queue order by min(q.n)) else '{}' end
     from ojs.settings s);
 end;
 $$;
@@ -246,7 +255,7 @@ begin
             and w.worker_id = r.worker_id) as rests
         from unnest(p_counts, p_ask.workers, p_ask.lease_ms) with ordinality r(jobs, worker_id, lease_ms, n)
     )
-    select row(p_ask.queues, coalesce(sum(r.jobs) filter (where not r.rests), 0), p_ask.tenant, p_ask.aside,
+    select row(p_ask.queues, coalesce(sum(r.jobs) filter (where not r.rests), 0), p_ask.tenant, p_ask.counts, p_ask.aside,
         coalesce(array_agg(distinct r.worker_id) filter (where r.rests), '{}'), coalesce(array_agg(r.n
             order by r.n) filter (where not r.rests), '{}'),
         coalesce(array_agg(r.start order by r.n) filter (where not r.rests), '{}'), coalesce(array_agg(r.worker_id

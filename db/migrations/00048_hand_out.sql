@@ -78,7 +78,7 @@ begin
         return null;
     end if;
     select * into v_mark from ojs._turn_mark(v_queue) m where m.hi >= m.lo;
-    if v_mark.queue is null then
+    if v_mark.queue is null or p_ask.counts and not p_ask.aside and ojs._room_may_be_back(p_ask.queues) then
         return null;
     end if;
     v_unread := (select count(*) from (select from ojs._unfolded() u where u.queue = v_queue limit c_most + 1) u);
@@ -176,13 +176,14 @@ begin
     return exists (
             select from unnest(p_queues) q(queue)
             cross join lateral ojs._backlog(q.queue) b
-            where case when p_tenant is null then b.priorities <> '{}'
+            where case when p_tenant is null then b.priorities <> '{}' and (not b.limited or ojs._queue_has_room(q.queue))
                 else exists (select from unnest(b.priorities) p(priority) cross join lateral ojs._fair(q.queue, p.priority, p_tenant) f
-                    where f.ready) end)
+                    where f.ready) and (not b.limited or ojs._queue_has_room(q.queue)) end)
         or exists (select from ojs._unfolded() u where u.queue = any (p_queues))
         or exists (select from unnest(p_queues) q(queue) cross join lateral ojs._turn_mark(q.queue) m
             where (m.hi >= m.lo or m.held > 0)
-              and exists (select from ojs.turn t where t.queue = m.queue and t.n >= case when m.held > 0 then 0 else m.lo end));
+              and exists (select from ojs.turn t where t.queue = m.queue and t.n >= case when m.held > 0 then 0 else m.lo end))
+        or exists (select from ojs._folded() f where f.counts and ojs._room_may_be_back(p_queues));
 end;
 $$;
 -- +goose StatementEnd

@@ -2,37 +2,6 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
--- Stops dispatch from a queue.
--- Locks the queue's row.
--- Writes queue.
--- +goose StatementBegin
-create function ojs.pause_queue(p_queue text) returns ojs.queue
-language sql security definer set search_path = pg_catalog, pg_temp
-as $$
-    insert into ojs.queue (queue, paused) values (p_queue, true) on conflict (queue) do update set paused = true returning *
-$$;
--- +goose StatementEnd
-comment on function ojs.pause_queue(text) is
-'Stops dispatch from a queue from the next decision on; enqueue goes on, running jobs are not affected.';
-
--- Lets dispatch from a queue go on.
--- Locks the queue's row.
--- Writes queue; notifies.
--- +goose StatementBegin
-create function ojs.resume_queue(p_queue text) returns ojs.queue
-language plpgsql security definer set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_queue ojs.queue;
-begin
-    insert into ojs.queue (queue, paused) values (p_queue, false) on conflict (queue) do update set paused = false returning * into v_queue;
-    perform ojs._notify(array[p_queue]);
-    return v_queue;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs.resume_queue(text) is 'Lets dispatch from a paused queue go on and wakes its waiting workers.';
-
 -- Registers a server's workers as waiting.
 -- Locks the rows of that server and these queues.
 -- Writes waiter.

@@ -15,6 +15,7 @@ declare
     v_tenant  text;
     v_refusal ojs.refusal;
     v_job     ojs.job;
+    v_counts  boolean;
 begin
     if p_result is not null and not ojs._plain_json(p_result) then
         v_refusal := ojs._result_refusal(p_result);
@@ -41,7 +42,11 @@ begin
     end loop;
     insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at)
     values (v_job.tenant_id, v_job.queue, v_job.priority, 'active', 'completed', 1, (p_lease is null and p_worker_id is null)::int,
-        ojs._seconds(v_job.finished_at - v_job.started_at), v_job.finished_at);
+        ojs._seconds(v_job.finished_at - v_job.started_at), v_job.finished_at)
+    returning exists (select from ojs.rule) into v_counts;
+    if v_counts then
+        perform ojs._notify_room(array[v_job.tenant_id], array[v_job.queue]);
+    end if;
     return v_job;
 end;
 $$;
@@ -102,8 +107,12 @@ begin
         select a.tenant_id, a.queue, a.priority, 'active', 'completed', count(*), count(*) filter (where a.unfenced),
             sum(ojs._seconds(v_now - a.started_at)), v_now
         from acked a group by a.tenant_id, a.queue, a.priority
+        returning tenant_id, queue
+    ), told as (
+        select ojs._notify_room(array_agg(j.tenant_id), array_agg(j.queue))
+        from journalled j where exists (select from ojs.rule) having count(*) > 0
     )
-    select a.n::int, a.id, a.tenant_id, a.attempt, v_now, a.job from acked a;
+    select a.n::int, a.id, a.tenant_id, a.attempt, v_now, a.job from acked a where (select count(*) from told) >= 0;
 end;
 $$;
 -- +goose StatementEnd

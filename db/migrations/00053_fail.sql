@@ -199,6 +199,10 @@ begin
 
     perform ojs._bury(array_agg(e.tenant_id), array_agg(e.id), array_agg(e.queue), array_agg(e.type), array_agg(e.entry), p_now)
     from unnest(p_ends) e where e.to_state = 'discarded' and ojs._to_dead_letters(e.retry, e.entry) having count(*) > 0;
+
+    if exists (select from ojs.rule) then
+        perform ojs._notify_room(array_agg(e.tenant_id), array_agg(e.queue)) from unnest(p_ends) e;
+    end if;
     return true;
 end;
 $$;

@@ -60,6 +60,7 @@ begin
     v_more := ojs._tidy(v_mark, v_now, p_limit);
     -- This comes last, because from here on decisions wait for this transaction to end.
     perform ojs._catch_up();
+    v_more := v_more or exists (select from ojs._slot_mark() m where m.freed <> '{}');
     perform ojs._forget(v_now);
 
     v_result.next_in_ms := case when greatest(v_timers.o_taken, v_leases.o_looked) < p_limit and v_known then

@@ -11,6 +11,22 @@ as $$ select greatest(case when s.retention = '0' then s.journal_retention else 
 comment on function ojs._journal_retention() is
 'How long the journal is kept: the statistics of the last minute come from it, and it would outweigh jobs that stay for less.';
 
+-- +goose StatementBegin
+create function ojs._counted_snapshot() returns pg_snapshot
+language plpgsql stable
+as $$
+begin
+    return (
+        select c.snapshot
+        from ((select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1) union all select m.ended from ojs._slot_mark() m) c
+        -- Of two moments the earlier one has seen less.
+        order by pg_snapshot_xmax(c.snapshot), (select count(*) from pg_snapshot_xip(c.snapshot)) desc limit 1);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._counted_snapshot() is
+'What both the statistics and, where rules limit something, ojs.usage have taken in of the journals.';
+
 -- Removes journal rows that are old, have been rolled up, and are needed for nothing else.
 -- Locks the mark, if nobody else has; waits for nobody.
 -- Writes a version of the mark where it has removed something.
@@ -21,7 +37,7 @@ as $$
 declare
     v_mark  ojs.clock_mark := ojs._clock_mark();
     v_old   timestamptz := ojs.now() - ojs._journal_retention();
-    v_tally pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+    v_tally pg_snapshot := ojs._counted_snapshot();
     -- A transaction of which only a part was taken in is not folded yet; its rows must stay.
     v_fold  pg_snapshot := (select case when f.part_xid is null then f.snapshot else ojs._snapshot_before(f.snapshot, f.part_xid) end
         from ojs._folded() f);
@@ -31,7 +47,7 @@ declare
     v_open  xid8[];
 begin
     perform from ojs.clock_mark m where m.rev = v_mark.rev for update skip locked;
-    if not found then
+    if not found or exists (select from ojs._slot_mark() m where m.aside <> '{}') then
         return false;
     end if;
     delete from ojs.waiter w where w.expires_at < ojs.now() - interval '1 minute';

@@ -9,11 +9,20 @@ set local check_function_bodies = off;
 create function ojs.rebuild() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_next xid8 := pg_snapshot_xmax(pg_current_snapshot());
 begin
+    perform ojs._fetched_nothing();
     perform ojs._enter_lane();
     if current_setting('server_version_num')::int >= 170000 then
         -- ojs._enter_lane has limited the transaction to ten seconds; a rebuild of many tenants may take longer.
         perform set_config('transaction_timeout', '0', true);
+    end if;
+    if (select ojs._foreign(f.snapshot) from ojs._folded() f) then
+        -- Else rows of the other cluster would be new once more when the ids of transactions here come to theirs.
+        update ojs.journal j set xid = '3' where j.xid >= v_next;
+        update ojs.release r set xid = '3' where r.xid >= v_next;
+        update ojs.lease l set xid = '3' where l.xid >= v_next;
     end if;
     update ojs.fold f set rev = f.rev + 1, snapshot = ojs._snapshot(), part_xid = null, part_lo = null;
     delete from ojs.again;
@@ -33,15 +42,16 @@ begin
             where (j.queue, j.priority, j.tenant_id) > (s.queue, s.priority, s.tenant_id) and j.seq is not null
             order by j.queue, j.priority, j.tenant_id, j.seq limit 1) n
     )
-    insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, job_priority, head)
+    insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
     select s.queue, s.priority + coalesce(t.priority_boost, 0), s.tenant_id, true, ojs._join_at(0, 0, coalesce(t.weight, 1)),
-        coalesce(t.weight, 1), s.priority, s.seq - 1
+        coalesce(t.weight, 1), coalesce(t.limited, false), s.priority, s.seq - 1
     from shard s left join ojs.tenant t on t.tenant_id = s.tenant_id;
     insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
     select f.queue, f.priority, 1, 0, count(*), sum(f.weight), sum(f.weight * f.vtime)
     from ojs.tenant_fairness f group by f.queue, f.priority;
     insert into ojs.backlog (queue, rev, priorities)
     select l.queue, 1, array_agg(l.priority order by l.priority desc) from ojs.level l group by l.queue;
+    perform ojs._recount_slots();
 end;
 $$;
 -- +goose StatementEnd
@@ -75,7 +85,11 @@ declare
     v_fold ojs.fold;
 begin
     select * into v_fold from ojs._folded();
+    if v_fold.counts and not ojs._foreign(v_fold.snapshot) then
+        perform ojs._take_aside();
+    end if;
     if v_fold.part_xid is null and not ojs._foreign(v_fold.snapshot)
+            and not (v_fold.counts and (ojs._slots_behind() or not exists (select from ojs.rule)))
             and not exists (select from ojs._fresh(v_fold.snapshot, null, null, null, null) offset 1000)
             and not exists (select from ojs._fresh(v_fold.snapshot, null, null, null, null) f
                 where f.owed > 0 or f.at < ojs.now() - interval '1 minute') then
@@ -88,6 +102,8 @@ begin
         perform ojs.rebuild();
     else
         perform ojs._fold_on();
+        -- With the last rule the tenants that it had parked come back by and by.
+        perform ojs._count_or_not() where v_fold.counts and not exists (select from ojs.rule);
     end if;
 end;
 $$;

@@ -18,7 +18,7 @@ begin
     -- The time of a tenant that comes says how many jobs its level has served.
     select f.queue, f.priority, f.tenant_id, f.rev, f.ready, case when v_tenant is null then f.vtime end, f.weight,
         case when f.ready and l.tenants > 0 then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
-        f.charged, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq
+        f.charged, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.limited, f.parked
     from ojs.tenant_fairness f
     left join (
         select distinct on (l.queue, l.priority) l.* from ojs.level l order by l.queue, l.priority, l.rev desc
@@ -162,7 +162,7 @@ transaction; costs as much as there are rows, not jobs.';
 
 create view ojs.queue_stats as
 select s.queue, s.scheduled, s.available, s.pending, s.active, s.retryable, s.completed, s.cancelled, s.discarded, s.oldest_wait,
-    s.total_jobs, s.failed, s.tenants, coalesce(c.paused, false) as paused
+    s.total_jobs, s.failed, s.tenants, c.paused_at is not null as paused
 from (
     select p.queue, sum(p.scheduled)::bigint as scheduled, sum(p.available)::bigint as available, sum(p.pending)::bigint as pending,
         sum(p.active)::bigint as active, sum(p.retryable)::bigint as retryable, sum(p.completed)::bigint as completed,
@@ -175,10 +175,12 @@ from (
         from ojs.shard_stats s
         union all
         select q.queue, 0, 0, 0, 0, 0, 0, 0, 0, null, 0, 0 from ojs.queue q
+        union all
+        select r.queue, 0, 0, 0, 0, 0, 0, 0, 0, null, 0, 0 from ojs.rule r where r.tenant_id = '' and r.queue <> ''
     ) p
     group by p.queue
 ) s
-left join ojs.queue c on c.queue = s.queue;
+left join ojs.rule c on c.tenant_id = '' and c.queue = s.queue;
 comment on view ojs.queue_stats is
 'One row per queue: as ojs.shard_stats, summed over the tenants the reader may see; tenants: how many have jobs available or
 active; paused: dispatch stands still.';
@@ -223,7 +225,8 @@ comment on view ojs._tenant_names is 'The tenants of ojs.tenant_stats, at the co
 
 create view ojs._queue_names with (security_invoker = true) as
 select n.queue
-from (select t.queue from ojs.tally t union select r.queue from ojs._recent() r union select q.queue from ojs.queue q) n
+from (select t.queue from ojs.tally t union select r.queue from ojs._recent() r union select q.queue from ojs.queue q
+    union select r.queue from ojs.rule r where r.tenant_id = '' and r.queue <> '') n
 where ojs._reads_all();
 comment on view ojs._queue_names is 'The queues of ojs.queue_stats, at the cost of their names alone. Nothing for a tenant''s login.';
 
@@ -253,4 +256,15 @@ comment on view ojs.tenant_stats is
 discarded, total_jobs, dispatched; failed counts attempts); how long its first job in line has waited; deficit: jobs it is owed at this
 moment, negative when it had more; effective_share: its weight among the tenants with work; actual_share: its part of what was handed out
 in the last minute, null for a tenant''s login. A tenant sees its own row only, and its effective_share among itself.';
+
+create view ojs.rule_stats as
+select r.tenant_id, r.queue, r.max_concurrency, u.active, r.paused_at, case when ojs._reads_all() then r.paused_by end as paused_by,
+    case when ojs._reads_all() then r.reason end as reason
+from (select * from ojs.rule where ojs._reads_all() union all select * from ojs._own_rule) r
+left join lateral (select u.active from ojs.usage u where u.tenant_id = r.tenant_id and u.queue = r.queue
+    order by u.rev desc limit 1) u on true;
+comment on view ojs.rule_stats is
+'What holds dispatch back, one row per tenant (empty: all together) and queue (empty: all): max_concurrency; active: how many jobs the last
+decision counted against it, those decided ahead included; paused_at, paused_by, reason. A tenant sees the rules about itself, and not who
+made them, and why.';
 reset role;

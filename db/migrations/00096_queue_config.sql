@@ -18,7 +18,7 @@ declare
 begin
     perform ojs._check_queue_config(p_config);
     perform ojs._alone_with_queues();
-    -- Asked before that, two calls at once would both find the queue new. One that was only paused has a row, too.
+    -- Asked before that, two calls at once would both find the queue new. 
     if p_new and exists (select from ojs.queue q where q.queue = p_queue and q.updated_at is not null) then
         perform ojs._raise('OJ410', format('queue %s is configured already', p_queue), '{"field": "queue"}',
             'Change it without p_new.');
@@ -68,9 +68,13 @@ begin
     if v_jobs > 0 then
         perform ojs._raise('OJ409', format('queue %s holds %s jobs that have not ended', p_queue, v_jobs),
             jsonb_build_object('field', 'strategy', 'jobs', v_jobs), 'Let workers finish them, or cancel them.');
-    elsif v_queue.queue is null and v_jobs is null then
+    elsif v_queue.queue is null and v_jobs is null and not exists (
+            select from ojs.rule r where r.tenant_id = '' and r.queue = p_queue) then
         perform ojs._raise('OJ404', format('queue %s does not exist', left(p_queue, 128)), '{"field": "queue"}');
     end if;
+    perform ojs.resume(p_queue);
+    perform ojs.limit_concurrency(null, null, p_queue)
+    where exists (select from ojs.rule r where r.tenant_id = '' and r.queue = p_queue);
     perform ojs._arm_defaults();
     return v_queue;
 end;

@@ -20,7 +20,7 @@ begin
       and c.relname not in ('problem', 'schema_hash', 'lane', 'fold', 'tally_mark', 'clock_mark', 'cut', 'upkeep_task', 'settings',
           'waiter', 'sleeper', 'duty', 'dead_letter_mark', 'tenant_role');
     execute 'truncate ' || v_tables;
-    update ojs.fold set part_xid = null, part_lo = null;
+    update ojs.fold set part_xid = null, part_lo = null, counts = false;
     delete from ojs.settings;
     insert into ojs.settings default values;
 end;

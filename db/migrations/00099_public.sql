@@ -46,7 +46,7 @@ select ojs._to_each('{
 -- The server and operators.
 select ojs._to_each('{
         fetch_many, release_many, enqueue_rows, tick, upkeep, unplanned_crons, plan_cron, stand_down,
-        configure_tenant, configure_queue, delete_queue, pause_queue, resume_queue, hold_dispatch, resume_dispatch,
+        configure_tenant, configure_queue, delete_queue, limit_concurrency, pause, resume, hold_dispatch, resume_dispatch,
         schema_hash, schema_changing}',
     'grant execute on function %s to ojs_service, ojs_operator');
 -- Helpers of views.
@@ -67,7 +67,7 @@ select ojs._to_each('{
 -- Views. Those with an underscore are read by the others.
 grant select on
     ojs.jobs, ojs.results, ojs.workers, ojs.crons, ojs.cron_runs,
-    ojs.tenant_stats, ojs.queue_stats, ojs.shard_stats, ojs._own_job
+    ojs.tenant_stats, ojs.queue_stats, ojs.shard_stats, ojs.rule_stats, ojs._own_job
     to ojs_service, ojs_operator, ojs_tenant;
 grant insert (id, type, queue, priority, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms,
     tags, args, meta, retry, options, extra)
@@ -84,7 +84,7 @@ grant insert (tenant_id)
 -- columns. One plan for all arguments: planning costs more than running it.
 -- +goose StatementBegin
 select ojs._to_each('{
-        fetch, fetch_many, configure_tenant,
+        fetch, fetch_many, configure_tenant, limit_concurrency, pause, resume, _notify_room,
         ack_many, settle, release_many, _extend, tick, job_results,
         _arrivals, _recent, _lately, _oldest_aside, _own_shards, _own_shard_counts, _put_aside, _retry_dead, _delete_dead,
         _check_beat, _record_beat, _check_workers, _end_workers, _trim_cron_runs}',
@@ -140,8 +140,8 @@ declare
     v_table text;
 begin
     foreach v_table in array '{
-        timer, fold, backlog, level, tenant_fairness, again, rotation, turn, turn_mark, tally, tally_mark, pace, waiter, sleeper,
-        duty, clock_mark, worker_beat, dead_letter_mark}'::text[]
+        timer, fold, backlog, level, tenant_fairness, usage, slot_mark, again, rotation, turn, turn_mark, tally, tally_mark, pace,
+        waiter, sleeper, duty, clock_mark, worker_beat, dead_letter_mark}'::text[]
     loop
         execute format('alter table ojs.%I set (vacuum_truncate = off)', v_table);
     end loop;

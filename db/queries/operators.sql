@@ -9,7 +9,7 @@ select array(select f.name from f order by f.name limit @max_rows::int offset @s
 
 -- name: Queues :many
 -- Over all tenants, or one tenant's part of them; what holds nothing of the tenant's is not among them then.
-select s.queue as name, case when s.paused then 'paused' else 'active' end::text as status, s.paused, s.total_jobs,
+select s.queue as name, case when s.paused then 'paused' else 'active' end::text as status, s.paused::boolean as paused, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
     (s.available + s.scheduled + s.pending)::bigint as depth, s.available, s.active, s.scheduled,
     s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
@@ -17,18 +17,30 @@ from (
     select * from ojs.queue_stats where sqlc.narg('tenant')::text is null
     union all
     select t.queue, t.scheduled, t.available, t.pending, t.active, t.retryable, t.completed, t.cancelled, t.discarded, t.oldest_wait,
-        t.total_jobs, t.failed, 1, coalesce(q.paused, false)
-    from ojs.shard_stats t left join ojs.queue q on q.queue = t.queue
+        t.total_jobs, t.failed, 1, r.paused_at is not null
+    from ojs.shard_stats t left join ojs.rule r on r.tenant_id = '' and r.queue = t.queue
     where t.tenant_id = sqlc.narg('tenant')::text
 ) s
 where s.queue = any (@names::text[])
 order by s.queue;
 
--- name: PauseQueue :one
-select * from ojs.pause_queue(@queue::text);
+-- name: Pause :one
+select * from ojs.pause(sqlc.narg('queue')::text, sqlc.narg('tenant')::text, sqlc.narg('reason')::text);
 
--- name: ResumeQueue :one
-select * from ojs.resume_queue(@queue::text);
+-- name: Resume :one
+select * from ojs.resume(sqlc.narg('queue')::text, sqlc.narg('tenant')::text);
+
+-- name: Rules :many
+select r.tenant_id, r.queue, r.max_concurrency, r.active, r.paused_at, r.paused_by, r.reason
+from ojs.rule_stats r where sqlc.narg('tenant')::text is null or r.tenant_id = sqlc.narg('tenant')::text
+order by r.tenant_id, r.queue limit @max_rows::int offset @skip::int;
+
+-- name: RuleCount :one
+select count(*) from ojs.rule_stats r where sqlc.narg('tenant')::text is null or r.tenant_id = sqlc.narg('tenant')::text;
+
+-- name: LimitConcurrency :one
+select * from ojs.limit_concurrency(sqlc.narg('max_concurrency')::int, sqlc.narg('tenant')::text, sqlc.narg('queue')::text,
+    sqlc.narg('reason')::text);
 
 -- name: Dispatch :one
 select * from ojs.dispatch;
@@ -40,12 +52,16 @@ select * from ojs.hold_dispatch();
 select * from ojs.resume_dispatch();
 
 -- name: QueueConfig :many
-select q.queue as name, case when q.paused then 'paused' else 'active' end::text as state, q.config, q.created_at, q.updated_at
-from ojs.queue q where q.queue = @queue::text;
+select q.queue as name, case when r.paused_at is not null then 'paused' else 'active' end::text as state, q.config, q.created_at,
+    q.updated_at
+from ojs.queue q left join ojs.rule r on r.tenant_id = '' and r.queue = q.queue
+where q.queue = @queue::text;
 
 -- name: ConfigureQueue :one
-select q.queue as name, case when q.paused then 'paused' else 'active' end::text as state, q.config, q.created_at, q.updated_at
-from ojs.configure_queue(@queue::text, @config::jsonb, @is_new::boolean) q;
+select q.queue as name, case when r.paused_at is not null then 'paused' else 'active' end::text as state, q.config, q.created_at,
+    q.updated_at
+from ojs.configure_queue(@queue::text, @config::jsonb, @is_new::boolean) q
+left join ojs.rule r on r.tenant_id = '' and r.queue = q.queue;
 
 -- name: DeleteQueue :exec
 select ojs.delete_queue(@queue::text, @strategy::text);
@@ -64,8 +80,9 @@ select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost
     coalesce(s.deficit, 0)::float8 as deficit, s.dispatched, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
     (s.backlog + s.scheduled + s.pending)::bigint as depth, s.backlog as available, s.active, s.scheduled, s.pending, s.retryable,
-    s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
+    s.completed, s.cancelled, s.discarded, s.failed as failed_attempts, r.max_concurrency, r.paused_at
 from ojs.tenant_stats s left join ojs.tenant t on t.tenant_id = s.tenant_id
+left join ojs.rule r on r.tenant_id = s.tenant_id and r.queue = ''
 where s.tenant_id = any (@names::text[])
 order by s.tenant_id;
 

@@ -172,12 +172,12 @@ func TestQueueConfiguration(t *testing.T) {
 	r.gives("POST /queues", `{"name": "mail"}`, 409, `{"error": {"code": "duplicate", "details": {"field": "name"}}}`)
 	// Pausing and resuming configures nothing.
 	for name, state := range map[string]string{"held": "paused", "let-go": "active"} {
-		r.sql(`select ojs.pause_queue($1)`, name)
+		r.sql(`select ojs.pause($1)`, name)
 		if state == "active" {
-			r.sql(`select ojs.resume_queue($1)`, name)
+			r.sql(`select ojs.resume($1)`, name)
 		}
 		r.gives("POST /queues", `{"name": "`+name+`"}`, 201, `{"name": "`+name+`", "state": "`+state+`", "config": {}}`)
-		r.sql(`select ojs.pause_queue($1)`, name)
+		r.sql(`select ojs.pause($1)`, name)
 		r.gives("POST /queues", `{"name": "`+name+`"}`, 409, `{"error": {"code": "duplicate"}}`)
 	}
 	// What is not named stays; null removes.
@@ -494,5 +494,40 @@ share  0.3333
 ids    2
 `; out.String() != want {
 		t.Errorf("tables are\n%s, want\n%s", &out, want)
+	}
+}
+
+func TestRules(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	r.sql("select ojs.enqueue('a', p_tenant => 'acme') from generate_series(1, 3)")
+	r.gives("GET /admin/rules", "", 200, `{"items": [], "rules": [], "pagination": {"total": 0}}`)
+	r.gives("PUT /admin/tenants/acme/limits", `{"max_concurrency": 1, "reason": "downstream is away"}`, 200,
+		`{"limits": {"max_concurrency": 1}, "rule": {"tenant_id": "acme", "queue": "", "reason": "downstream is away"}}`)
+	r.sql("select ojs.fetch('{default}', 3)")
+	r.gives("GET /admin/tenants/acme/stats", "", 200,
+		`{"limits": {"max_concurrency": {"limit": 1, "current": 1}}, "jobs": {"available": 2}}`)
+	r.gives("PUT /admin/tenants/acme/limits", `{"limits": {"max_concurrency": 7}, "queue": "mail"}`, 200,
+		`{"rule": {"tenant_id": "acme", "queue": "mail", "max_concurrency": 7}}`)
+	r.gives("PUT /admin/queues/mail/limits", `{"max_concurrency": 9}`, 200, `{"rule": {"tenant_id": "", "queue": "mail"}}`)
+	r.gives("POST /admin/tenants/acme/pause", `{"queue": "reports"}`, 200, `{"paused": true, "rule": {"queue": "reports"}}`)
+	r.gives("POST /admin/tenants/globex/pause", "", 200, `{"paused": true, "rule": {"tenant_id": "globex", "queue": ""}}`)
+	r.gives("GET /admin/tenants/globex", "", 200, `{"state": "paused", "limits": {}}`)
+	r.gives("GET /admin/rules?limit=2", "", 200, `{"items": [{"queue": "mail", "max_concurrency": 9}, {"tenant_id": "acme", "queue": ""}],
+		"pagination": {"total": 5, "has_more": true}}`)
+	r.as("globex").gives("GET /admin/rules", "", 200, `{"items": [{"tenant_id": "globex", "paused_at": "*"}]}`)
+	r.gives("POST /admin/tenants/globex/resume", "", 200, `{"paused": false}`)
+	r.gives("PUT /admin/tenants/acme/limits", `{"max_concurrency": null}`, 200, `{"limits": {"max_concurrency": null}}`)
+	r.gives("GET /admin/tenants/acme", "", 200, `{"state": "active", "limits": {}}`)
+
+	r.refuses("PUT /admin/tenants/acme/limits", `{}`, 400, "max_concurrency")
+	r.refuses("PUT /admin/tenants/acme/limits", `{"max_concurrency": 0}`, 400, "max_concurrency")
+	r.refuses("PUT /admin/tenants/acme/limits", `{"max_queue_depth": 5}`, 422, "max_queue_depth")
+	r.refuses("PUT /admin/tenants/acme/limits", `{"max_concurrency": 1, "limits": {"max_concurrency": 2}}`, 400, "limits.max_concurrency")
+	r.refuses("PUT /admin/queues/mail/limits", `{"max_concurrency": 1, "queue": "other"}`, 400, "queue")
+	r.refuses("POST /admin/tenants/acme/pause", `{"queue": "Not one"}`, 400, "queue")
+	r.knowsNo("queue", "PUT /admin/queues/No/limits", `{"max_concurrency": 1}`)
+	for _, call := range []string{"PUT /admin/tenants/acme/limits", "PUT /admin/queues/mail/limits", "POST /admin/tenants/acme/pause"} {
+		r.as("acme").refuses(call, `{"max_concurrency": 1}`, 422, kit.TenantHeader)
 	}
 }

@@ -17,8 +17,8 @@ func (a *Admin) queueRoutes() []kit.Route {
 		{Method: http.MethodGet, Handler: a.listQueues},
 		{Method: http.MethodGet, Path: "/:name", Handler: a.getQueue},
 		{Method: http.MethodGet, Path: "/:name/stats", Handler: a.queueStats},
-		{Method: http.MethodPost, Path: "/:name/pause", Handler: a.pauseQueue},
-		{Method: http.MethodPost, Path: "/:name/resume", Handler: a.resumeQueue},
+		{Method: http.MethodPost, Path: "/:name/pause", Handler: a.pauseQueue(Pause)},
+		{Method: http.MethodPost, Path: "/:name/resume", Handler: a.pauseQueue(Resume)},
 	}))
 }
 
@@ -95,34 +95,4 @@ func (a *Admin) queueStats(c echo.Context) error {
 		sqlcgen.QueuesRow
 		ComputedAt time.Time `json:"computed_at"`
 	}{queue, named{row.Name, row}, row, time.Now().UTC()})
-}
-
-func (a *Admin) pauseQueue(c echo.Context) error {
-	return a.setPaused(c, (*sqlcgen.Queries).PauseQueue)
-}
-
-func (a *Admin) resumeQueue(c echo.Context) error {
-	return a.setPaused(c, (*sqlcgen.Queries).ResumeQueue)
-}
-
-// setPaused stops or resumes a queue, for all tenants: there is no such switch for one.
-func (a *Admin) setPaused(c echo.Context, do func(*sqlcgen.Queries, context.Context, string) (sqlcgen.OjsQueue, error)) error {
-	name := c.Param("name")
-	if !names.Queue.MatchString(name) {
-		return kit.NoSuch("queue", name)
-	}
-	if err := kit.ForAllTenants(c, "a queue cannot be paused"); err != nil {
-		return err
-	}
-	queue, err := kit.Patiently(a.Kit, c, do, name)
-	if err != nil {
-		return err
-	}
-	status := "active"
-	if queue.Paused {
-		status = "paused"
-	}
-	return c.JSON(http.StatusOK, map[string]any{
-		"queue": map[string]any{"name": queue.Queue, "status": status, "paused": queue.Paused}, "paused": queue.Paused,
-	})
 }

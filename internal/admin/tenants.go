@@ -24,7 +24,7 @@ func (a *Admin) tenantRoutes() []kit.Route {
 func statsOf(t *sqlcgen.TenantsRow) map[string]any {
 	return map[string]any{
 		"tenant_id": t.ID, "total_jobs": t.TotalJobs, "oldest_wait_ms": t.OldestWaitMs,
-		"limits": map[string]any{}, // none can be set yet
+		"limits": limitsOf(t, true),
 		"jobs": map[string]any{
 			"depth": t.Depth, "available": t.Available, "active": t.Active, "scheduled": t.Scheduled, "pending": t.Pending,
 			"retryable": t.Retryable, "completed": t.Completed, "cancelled": t.Cancelled, "discarded": t.Discarded,
@@ -38,11 +38,24 @@ func statsOf(t *sqlcgen.TenantsRow) map[string]any {
 	}
 }
 
+// limitsOf has the limits that are set, and what counts against them.
+func limitsOf(t *sqlcgen.TenantsRow, current bool) map[string]any {
+	limits := map[string]any{}
+	if t.MaxConcurrency == nil {
+		return limits
+	}
+	limits["max_concurrency"] = *t.MaxConcurrency
+	if current {
+		limits["max_concurrency"] = map[string]any{"limit": *t.MaxConcurrency, "current": t.Active}
+	}
+	return limits
+}
+
 func tenantOf(t *sqlcgen.TenantsRow) map[string]any {
 	weight := json.Number(t.Weight)
 	tenant := map[string]any{
-		"id": t.ID, "name": t.ID, "state": "active", "weight": weight, "fairness_weight": weight, "priority_boost": t.PriorityBoost,
-		"limits": map[string]any{}, "stats": statsOf(t),
+		"id": t.ID, "name": t.ID, "state": statusOf(t.PausedAt != nil), "weight": weight, "fairness_weight": weight,
+		"priority_boost": t.PriorityBoost, "limits": limitsOf(t, false), "stats": statsOf(t),
 	}
 	if t.CreatedAt != nil {
 		tenant["created_at"] = t.CreatedAt

@@ -53,7 +53,7 @@ func TestADatabaseInUseIsRefused(t *testing.T) {
 	for name, use := range map[string]string{
 		"jobs":    `select ojs.enqueue('somebody.else')`,
 		"tenants": `select ojs.configure_tenant('acme', 3)`,
-		"queues":  `select ojs.pause_queue('default')`,
+		"queues":  `select ojs.pause('default')`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -143,7 +143,10 @@ func TestStockSettingsHogsPartitionsAndProducers(t *testing.T) {
 	// On a machine with much else to do a short slice may pass without a measurable moment of PostgreSQL.
 	for try := 0; try == 0 || try < 3 && r.CPU != nil && (r.CPU.PostgreSQL == 0 || r.BaselineCPU.PostgreSQL == 0); try++ {
 		var err error
-		r, err = Dispatch(t.Context(), env, DispatchOptions{Load: brief, Path: "sql", Tenants: 3, Partitions: 3, Producers: 1, Hogs: 1})
+		r, err = Dispatch(t.Context(), env, DispatchOptions{
+			Load: brief, Path: "sql", Tenants: 3, Partitions: 3, Producers: 1, Hogs: 1,
+			Limits: true,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -30,6 +30,7 @@ type DispatchOptions struct {
 	Partitions int // of ojs.job; 0 or 1: as it is
 	Producers  int // that enqueue meanwhile
 	Hogs       int // busy processes beside
+	Limits     bool
 }
 
 // Check finds options that do not go together.
@@ -51,6 +52,7 @@ type DispatchResult struct {
 	Tenants               string   `json:"tenants"`
 	Producers             int      `json:"producers"`
 	Hogs                  int      `json:"hogs"`
+	Limits                bool     `json:"limits"`
 	Stock                 bool     `json:"stock"`
 	Partitions            int      `json:"partitions"` // that hold jobs, at the end
 	Slices                int      `json:"slices"`
@@ -136,6 +138,29 @@ func (p population) configure(ctx context.Context, d *database) error {
 	return nil
 }
 
+// limit gives each tenant a limit that it does not reach, and sets half as many others beside them, who have work and are at theirs.
+func (p population) limit(ctx context.Context, d *database) error {
+	const far = 100_000
+	for _, name := range p.names {
+		if err := d.exec(ctx, "select ojs.limit_concurrency($1, $2)", far, name); err != nil {
+			return fmt.Errorf("limit a tenant: %w", err)
+		}
+	}
+	for i := range (len(p.names) + 1) / 2 {
+		full := fmt.Sprintf("full%d", i)
+		for _, sql := range []string{
+			"select ojs.limit_concurrency(1, $1) where $2 <> ''",
+			"select count(ojs.enqueue('full', p_tenant => $1, p_queue => $2)) from generate_series(1, 11)",
+			"select count(*) from ojs.fetch(array[$2], 1, 'full', 604800000, $1)",
+		} {
+			if err := d.exec(ctx, sql, full, queue); err != nil {
+				return fmt.Errorf("bring a tenant to its limit: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
 // dispatching is a run of Dispatch under way.
 type dispatching struct {
 	opts   DispatchOptions
@@ -166,6 +191,11 @@ func Dispatch(ctx context.Context, env *Env, opts DispatchOptions) (_ *DispatchR
 	}()
 	if err := r.people.configure(ctx, d); err != nil {
 		return nil, err
+	}
+	if opts.Limits {
+		if err := r.people.limit(ctx, d); err != nil {
+			return nil, err
+		}
 	}
 	if err := r.open(ctx); err != nil {
 		return nil, err
@@ -342,7 +372,8 @@ func (r *dispatching) result(ctx context.Context) (*DispatchResult, error) {
 	ours, base := r.ours, r.base
 	result := &DispatchResult{
 		Benchmark: "dispatch", Path: r.opts.Path, Workers: r.opts.Workers, Batch: r.opts.Batch, ArgsBytes: r.opts.ArgsBytes,
-		Tenants: r.people.text, Producers: r.opts.Producers, Hogs: r.opts.Hogs, Stock: r.env.stock,
+		Tenants: r.people.text, Producers: r.opts.Producers, Hogs: r.opts.Hogs, Limits: r.opts.Limits,
+		Stock:  r.env.stock,
 		Slices: r.opts.Slices, Seconds: r.opts.Seconds,
 		JobsPerSecond: round(median(ours.rates), 0), BaselineJobsPerSecond: round(median(base.rates), 0),
 		FetchP50ms: ours.fetches.ms(0.5), FetchP99ms: ours.fetches.ms(0.99),

@@ -198,7 +198,7 @@ func TestLooksThatAreDueAtAboutTheSameTimeShareABeat(t *testing.T) {
 func TestResumeWakesAndAPausedQueueIsNotAskedAllTheTime(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
-	b.exec("select ojs.pause_queue('q'); select ojs.enqueue('x', p_queue => 'q')")
+	b.exec("select ojs.pause('q'); select ojs.enqueue('x', p_queue => 'q')")
 	waiting := b.later(t.Context(), Fetch{Queues: []string{"q"}, Wait: time.Hour})
 	other := "other"
 	b.later(t.Context(), Fetch{Queues: []string{"q"}, Tenant: &other, Wait: time.Hour})
@@ -213,7 +213,7 @@ func TestResumeWakesAndAPausedQueueIsNotAskedAllTheTime(t *testing.T) {
 	if sent := b.idling() - before; sent > 2*(5+7+int64(took/maxPollInterval)+2) {
 		t.Errorf("%d statements in %s", sent, took)
 	}
-	b.exec("select ojs.resume_queue('q')")
+	b.exec("select ojs.resume('q')")
 	b.want(waiting, 1)
 }
 

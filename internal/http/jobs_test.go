@@ -455,7 +455,7 @@ func TestWaitingForLocksKeepsNobodyElse(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "select from ojs.job where id = any ($1::uuid[]) for update", []string{locked, pending}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), "select ojs.enqueue('x', p_id => $1), ojs.resume_queue('q')", added); err != nil {
+	if _, err := tx.Exec(t.Context(), "select ojs.enqueue('x', p_id => $1), ojs.resume('q')", added); err != nil {
 		t.Fatal(err)
 	}
 	const each = 10

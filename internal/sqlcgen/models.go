@@ -5,7 +5,6 @@
 package sqlcgen
 
 import (
-	"encoding/json"
 	"time"
 )
 
@@ -169,18 +168,34 @@ type OjsProblem struct {
 	Hint string `json:"hint"`
 }
 
-// Configured queues. A queue without a row is not paused; queues need not be created.
-type OjsQueue struct {
-	// The queue's name.
+// What holds dispatch back: how many jobs may run at once, and what is paused; of a tenant, of a queue, of a tenant in a queue. Changed by
+// ojs.limit_concurrency, ojs.pause and ojs.resume.
+type OjsRule struct {
+	// The tenant; empty: all of them together.
+	TenantID string `json:"tenant_id"`
+	// The queue; empty: all of them together.
 	Queue string `json:"queue"`
-	// Whether dispatch from it stands still.
-	Paused bool `json:"paused"`
-	// When it was first configured.
-	CreatedAt time.Time `json:"created_at,omitzero"`
-	// When its configuration was changed last.
-	UpdatedAt *time.Time `json:"updated_at,omitempty"`
-	// Its configuration (ojs.configure_queue).
-	Config json.RawMessage `json:"config"`
+	// How many jobs may be active at once; null: as many as there are.
+	MaxConcurrency *int32 `json:"max_concurrency"`
+	// Since when nothing is handed out; null: dispatch goes on.
+	PausedAt *time.Time `json:"paused_at"`
+	// Who paused it.
+	PausedBy *string `json:"paused_by"`
+	// Why, in the words of whoever changed it last.
+	Reason *string `json:"reason"`
+}
+
+// What holds dispatch back, one row per tenant (empty: all together) and queue (empty: all): max_concurrency; active: how many jobs the last
+// decision counted against it, those decided ahead included; paused_at, paused_by, reason. A tenant sees the rules about itself, and not who
+// made them, and why.
+type OjsRuleStat struct {
+	TenantID       string     `json:"tenant_id"`
+	Queue          string     `json:"queue"`
+	MaxConcurrency *int32     `json:"max_concurrency"`
+	Active         *int32     `json:"active"`
+	PausedAt       *time.Time `json:"paused_at"`
+	PausedBy       *string    `json:"paused_by"`
+	Reason         *string    `json:"reason"`
 }
 
 // Configured tenants. A tenant without a row has weight 1 and no boost. Changed by ojs.configure_tenant.
@@ -193,4 +208,6 @@ type OjsTenant struct {
 	PriorityBoost int32 `json:"priority_boost"`
 	// When the tenant was first configured.
 	CreatedAt time.Time `json:"created_at"`
+	// Whether a row of ojs.rule is about it. Others are handed out without a look at the rules.
+	Limited bool `json:"limited"`
 }

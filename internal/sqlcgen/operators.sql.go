@@ -12,8 +12,10 @@ import (
 )
 
 const configureQueue = `-- name: ConfigureQueue :one
-select q.queue as name, case when q.paused then 'paused' else 'active' end::text as state, q.config, q.created_at, q.updated_at
+select q.queue as name, case when r.paused_at is not null then 'paused' else 'active' end::text as state, q.config, q.created_at,
+    q.updated_at
 from ojs.configure_queue($1::text, $2::jsonb, $3::boolean) q
+left join ojs.rule r on r.tenant_id = '' and r.queue = q.queue
 `
 
 type ConfigureQueueParams struct {
@@ -44,7 +46,7 @@ func (q *Queries) ConfigureQueue(ctx context.Context, arg ConfigureQueueParams) 
 }
 
 const configureTenant = `-- name: ConfigureTenant :one
-select tenant_id, weight, priority_boost, created_at from ojs.configure_tenant($1::text, $2::numeric, $3::int)
+select tenant_id, weight, priority_boost, created_at, limited from ojs.configure_tenant($1::text, $2::numeric, $3::int)
 `
 
 type ConfigureTenantParams struct {
@@ -61,6 +63,7 @@ func (q *Queries) ConfigureTenant(ctx context.Context, arg ConfigureTenantParams
 		&i.Weight,
 		&i.PriorityBoost,
 		&i.CreatedAt,
+		&i.Limited,
 	)
 	return i, err
 }
@@ -172,26 +175,66 @@ func (q *Queries) HoldDispatch(ctx context.Context) (OjsDispatch, error) {
 	return i, err
 }
 
-const pauseQueue = `-- name: PauseQueue :one
-select queue, paused, created_at, updated_at, config from ojs.pause_queue($1::text)
+const limitConcurrency = `-- name: LimitConcurrency :one
+select tenant_id, queue, max_concurrency, paused_at, paused_by, reason from ojs.limit_concurrency($1::int, $2::text, $3::text,
+    $4::text)
 `
 
-func (q *Queries) PauseQueue(ctx context.Context, queue string) (OjsQueue, error) {
-	row := q.db.QueryRow(ctx, pauseQueue, queue)
-	var i OjsQueue
+type LimitConcurrencyParams struct {
+	MaxConcurrency *int32  `json:"max_concurrency"`
+	Tenant         *string `json:"tenant"`
+	Queue          *string `json:"queue"`
+	Reason         *string `json:"reason"`
+}
+
+func (q *Queries) LimitConcurrency(ctx context.Context, arg LimitConcurrencyParams) (OjsRule, error) {
+	row := q.db.QueryRow(ctx, limitConcurrency,
+		arg.MaxConcurrency,
+		arg.Tenant,
+		arg.Queue,
+		arg.Reason,
+	)
+	var i OjsRule
 	err := row.Scan(
+		&i.TenantID,
 		&i.Queue,
-		&i.Paused,
-		&i.CreatedAt,
-		&i.UpdatedAt,
-		&i.Config,
+		&i.MaxConcurrency,
+		&i.PausedAt,
+		&i.PausedBy,
+		&i.Reason,
+	)
+	return i, err
+}
+
+const pause = `-- name: Pause :one
+select tenant_id, queue, max_concurrency, paused_at, paused_by, reason from ojs.pause($1::text, $2::text, $3::text)
+`
+
+type PauseParams struct {
+	Queue  *string `json:"queue"`
+	Tenant *string `json:"tenant"`
+	Reason *string `json:"reason"`
+}
+
+func (q *Queries) Pause(ctx context.Context, arg PauseParams) (OjsRule, error) {
+	row := q.db.QueryRow(ctx, pause, arg.Queue, arg.Tenant, arg.Reason)
+	var i OjsRule
+	err := row.Scan(
+		&i.TenantID,
+		&i.Queue,
+		&i.MaxConcurrency,
+		&i.PausedAt,
+		&i.PausedBy,
+		&i.Reason,
 	)
 	return i, err
 }
 
 const queueConfig = `-- name: QueueConfig :many
-select q.queue as name, case when q.paused then 'paused' else 'active' end::text as state, q.config, q.created_at, q.updated_at
-from ojs.queue q where q.queue = $1::text
+select q.queue as name, case when r.paused_at is not null then 'paused' else 'active' end::text as state, q.config, q.created_at,
+    q.updated_at
+from ojs.queue q left join ojs.rule r on r.tenant_id = '' and r.queue = q.queue
+where q.queue = $1::text
 `
 
 type QueueConfigRow struct {
@@ -300,7 +343,7 @@ func (q *Queries) QueueNames(ctx context.Context, arg QueueNamesParams) (QueueNa
 }
 
 const queues = `-- name: Queues :many
-select s.queue as name, case when s.paused then 'paused' else 'active' end::text as status, s.paused, s.total_jobs,
+select s.queue as name, case when s.paused then 'paused' else 'active' end::text as status, s.paused::boolean as paused, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
     (s.available + s.scheduled + s.pending)::bigint as depth, s.available, s.active, s.scheduled,
     s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
@@ -308,8 +351,8 @@ from (
     select queue, scheduled, available, pending, active, retryable, completed, cancelled, discarded, oldest_wait, total_jobs, failed, tenants, paused from ojs.queue_stats where $1::text is null
     union all
     select t.queue, t.scheduled, t.available, t.pending, t.active, t.retryable, t.completed, t.cancelled, t.discarded, t.oldest_wait,
-        t.total_jobs, t.failed, 1, coalesce(q.paused, false)
-    from ojs.shard_stats t left join ojs.queue q on q.queue = t.queue
+        t.total_jobs, t.failed, 1, r.paused_at is not null
+    from ojs.shard_stats t left join ojs.rule r on r.tenant_id = '' and r.queue = t.queue
     where t.tenant_id = $1::text
 ) s
 where s.queue = any ($2::text[])
@@ -376,6 +419,29 @@ func (q *Queries) Queues(ctx context.Context, arg QueuesParams) ([]QueuesRow, er
 	return items, nil
 }
 
+const resume = `-- name: Resume :one
+select tenant_id, queue, max_concurrency, paused_at, paused_by, reason from ojs.resume($1::text, $2::text)
+`
+
+type ResumeParams struct {
+	Queue  *string `json:"queue"`
+	Tenant *string `json:"tenant"`
+}
+
+func (q *Queries) Resume(ctx context.Context, arg ResumeParams) (OjsRule, error) {
+	row := q.db.QueryRow(ctx, resume, arg.Queue, arg.Tenant)
+	var i OjsRule
+	err := row.Scan(
+		&i.TenantID,
+		&i.Queue,
+		&i.MaxConcurrency,
+		&i.PausedAt,
+		&i.PausedBy,
+		&i.Reason,
+	)
+	return i, err
+}
+
 const resumeDispatch = `-- name: ResumeDispatch :one
 select held_at, available, active, scheduled, retryable, pending from ojs.resume_dispatch()
 `
@@ -394,21 +460,55 @@ func (q *Queries) ResumeDispatch(ctx context.Context) (OjsDispatch, error) {
 	return i, err
 }
 
-const resumeQueue = `-- name: ResumeQueue :one
-select queue, paused, created_at, updated_at, config from ojs.resume_queue($1::text)
+const ruleCount = `-- name: RuleCount :one
+select count(*) from ojs.rule_stats r where $1::text is null or r.tenant_id = $1::text
 `
 
-func (q *Queries) ResumeQueue(ctx context.Context, queue string) (OjsQueue, error) {
-	row := q.db.QueryRow(ctx, resumeQueue, queue)
-	var i OjsQueue
-	err := row.Scan(
-		&i.Queue,
-		&i.Paused,
-		&i.CreatedAt,
-		&i.UpdatedAt,
-		&i.Config,
-	)
-	return i, err
+func (q *Queries) RuleCount(ctx context.Context, tenant *string) (int64, error) {
+	row := q.db.QueryRow(ctx, ruleCount, tenant)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const rules = `-- name: Rules :many
+select r.tenant_id, r.queue, r.max_concurrency, r.active, r.paused_at, r.paused_by, r.reason
+from ojs.rule_stats r where $1::text is null or r.tenant_id = $1::text
+order by r.tenant_id, r.queue limit $3::int offset $2::int
+`
+
+type RulesParams struct {
+	Tenant  *string `json:"tenant"`
+	Skip    int32   `json:"skip"`
+	MaxRows int32   `json:"max_rows"`
+}
+
+func (q *Queries) Rules(ctx context.Context, arg RulesParams) ([]OjsRuleStat, error) {
+	rows, err := q.db.Query(ctx, rules, arg.Tenant, arg.Skip, arg.MaxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []OjsRuleStat{}
+	for rows.Next() {
+		var i OjsRuleStat
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.Queue,
+			&i.MaxConcurrency,
+			&i.Active,
+			&i.PausedAt,
+			&i.PausedBy,
+			&i.Reason,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const schedulingStats = `-- name: SchedulingStats :many
@@ -605,8 +705,9 @@ select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost
     coalesce(s.deficit, 0)::float8 as deficit, s.dispatched, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
     (s.backlog + s.scheduled + s.pending)::bigint as depth, s.backlog as available, s.active, s.scheduled, s.pending, s.retryable,
-    s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
+    s.completed, s.cancelled, s.discarded, s.failed as failed_attempts, r.max_concurrency, r.paused_at
 from ojs.tenant_stats s left join ojs.tenant t on t.tenant_id = s.tenant_id
+left join ojs.rule r on r.tenant_id = s.tenant_id and r.queue = ''
 where s.tenant_id = any ($1::text[])
 order by s.tenant_id
 `
@@ -632,6 +733,8 @@ type TenantsRow struct {
 	Cancelled      int64      `json:"cancelled"`
 	Discarded      int64      `json:"discarded"`
 	FailedAttempts int64      `json:"failed_attempts"`
+	MaxConcurrency *int32     `json:"max_concurrency"`
+	PausedAt       *time.Time `json:"paused_at"`
 }
 
 func (q *Queries) Tenants(ctx context.Context, names []string) ([]TenantsRow, error) {
@@ -664,6 +767,8 @@ func (q *Queries) Tenants(ctx context.Context, names []string) ([]TenantsRow, er
 			&i.Cancelled,
 			&i.Discarded,
 			&i.FailedAttempts,
+			&i.MaxConcurrency,
+			&i.PausedAt,
 		); err != nil {
 			return nil, err
 		}

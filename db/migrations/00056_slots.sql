@@ -1,0 +1,183 @@
+-- +goose Up
+-- Slots: how many jobs run where a rule limits that (ojs.rule, max_concurrency). A decision takes slots with the jobs it decides; slots
+-- come back when the journals say that attempts have ended. Nobody else counts: ends cost an acknowledgement no lock and no row, and what
+-- is read late only makes a limit tighter for a moment. What writes runs only under the row of ojs.lane.
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- +goose StatementBegin
+create function ojs._slot_mark() returns setof ojs.slot_mark
+language sql stable rows 1
+as $$ select m.* from ojs.slot_mark m order by m.rev desc limit 1 $$;
+-- +goose StatementEnd
+comment on function ojs._slot_mark() is 'How far ends of attempts have been taken in; no row: nothing is counted.';
+
+-- +goose StatementBegin
+create function ojs._use(p_tenants text[], p_queues text[], p_jobs int[], p_xid xid8 default null) returns text[]
+language plpgsql
+as $$
+declare
+    v_tenants text[];
+begin
+    with given as materialized (
+        select * from unnest(p_tenants, p_queues, p_jobs) e(tenant_id, queue, jobs)
+    ), used as (
+        select g.tenant_id, '' as queue, sum(g.jobs)::int as jobs from given g group by g.tenant_id
+        union all
+        select '', g.queue, sum(g.jobs)::int from given g group by g.queue
+        union all
+        select g.tenant_id, g.queue, sum(g.jobs)::int from given g where (select m.shards from ojs._slot_mark() m)
+            group by g.tenant_id, g.queue
+    ), changed as (
+        update ojs.usage u set rev = u.rev + 1, active = u.active + d.jobs
+        from (
+            select k.jobs, n.spot from used k
+            cross join lateral (select x.ctid as spot, x.counted from ojs.usage x where x.tenant_id = k.tenant_id and x.queue = k.queue
+                order by x.rev desc limit 1) n
+            where pg_visible_in_snapshot(p_xid, n.counted) is not true
+        ) d
+        where u.ctid = d.spot
+        returning u.tenant_id
+    )
+    select array_agg(c.tenant_id) into v_tenants from changed c where c.tenant_id <> '';
+    return v_tenants;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._use(text[], text[], int[], xid8) is
+'Counts p_jobs jobs of p_tenants in p_queues (in step; negative: takes them away) wherever a rule wants to know, and
+returns the tenants whose rules it changed, perhaps twice. p_xid: the transaction that did it, which a count may have seen already.';
+
+-- +goose StatementBegin
+create function ojs._take_slots(p_queue text, p_picks ojs.picks) returns void
+language plpgsql
+as $$
+begin
+    perform ojs._use(array_agg(g.tenant_id), array_agg(p_queue), array_agg(g.jobs))
+    from (select p.tenant_id, count(*)::int as jobs from unnest(p_picks.tenants, p_picks.places) p(tenant_id, place)
+        where p.place is not null group by p.tenant_id) g;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._take_slots(text, ojs.picks) is 'Counts what was decided.';
+
+-- +goose StatementBegin
+create function ojs._free_slots(
+    p_tenants text[], p_queues text[], p_jobs int[], p_first text[] default '{}', p_xid xid8 default null
+) returns void
+language plpgsql
+as $$
+begin
+    perform ojs._unpark(
+        ojs._use(p_tenants, p_queues, array(select -n from unnest(p_jobs) with ordinality j(n, i) order by i), p_xid), p_first);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._free_slots(text[], text[], int[], text[], xid8) is
+'Takes away what ojs._use counted, and has the tenants take turns again, in p_first first.';
+
+-- +goose StatementBegin
+create function ojs._unpark(p_tenants text[], p_first text[] default '{}') returns void
+language plpgsql
+as $$
+declare
+    -- More at once would keep everybody waiting.
+    c_rows   constant int := 100;
+    v_mark   ojs.slot_mark;
+    v_freed  text[];
+    v_queues text[];
+begin
+    select * into v_mark from ojs._slot_mark();
+    v_freed := array(select distinct t from unnest(p_tenants || v_mark.freed) t
+        where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t)
+          and (select r.jobs from ojs._room('', t) r) is distinct from 0);
+    if v_freed <> '{}' then
+        v_queues := ojs._unpark_rows(v_freed, p_first, c_rows);
+        if p_first <> '{}' and cardinality(v_queues) < c_rows then
+            v_queues := v_queues || ojs._unpark_rows(v_freed, '{}', c_rows - cardinality(v_queues));
+        end if;
+        if cardinality(v_queues) < c_rows then
+            v_freed := '{}';
+        end if;
+        -- What was decided ahead there has no turns of these tenants.
+        perform ojs._revoke(q.queue) from (select distinct q from unnest(v_queues) q) q(queue)
+        where exists (select from ojs._turn_mark(q.queue) m where m.hi >= m.lo);
+        perform ojs._notify(v_queues);
+    end if;
+    -- Once more by the newest row: taking back what was decided ahead has come here, too.
+    update ojs.slot_mark m set rev = m.rev + 1, freed = v_freed
+    where m.rev = (select n.rev from ojs._slot_mark() n) and m.freed <> v_freed;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._unpark(text[], text[]) is
+'Has tenants take turns again where they have room, in the queues p_first first, and notifies. About 100 rows at once; the rest comes with
+the next decision or tick (ojs.slot_mark.freed).';
+
+-- +goose StatementBegin
+create function ojs._unpark_rows(p_tenants text[], p_queues text[], p_limit int) returns text[]
+language plpgsql
+as $$
+declare
+    v_queues text[] := '{}';
+    v_back   record;
+begin
+    for v_back in
+        with parked as materialized (
+            select f.* from unnest(p_tenants) t(tenant_id)
+            cross join lateral (
+                select u.queue from unnest(p_queues) u(queue)
+                union all
+                select q from ojs._parked_queues(t.tenant_id) q where p_queues = '{}'
+            ) q
+            cross join lateral (select f.queue, f.priority, f.tenant_id, f.vtime, f.weight, f.ctid as spot from ojs.tenant_fairness f
+                where f.parked and f.tenant_id = t.tenant_id and f.queue = q.queue) f
+            where (select r.jobs from ojs._room(q.queue, t.tenant_id) r) is distinct from 0
+            limit p_limit
+        ), back as materialized (
+            select p.*, l.rev as level_rev, ojs._join_at(p.vtime, l.low, p.weight) as joins_at
+            from parked p cross join lateral ojs._level(p.queue, p.priority) l
+        ), joined as (
+            update ojs.tenant_fairness f set rev = f.rev + 1, ready = true, parked = false, vtime = b.joins_at from back b
+            where f.ctid = b.spot
+        ), opened as (
+            update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, weight = l.weight + c.weight,
+                moment = l.moment + c.moment, used_at = ojs.now()
+            from (select b.queue, b.priority, b.level_rev, count(*)::int as tenants, sum(b.weight) as weight,
+                    sum(b.weight * b.joins_at) as moment
+                from back b group by b.queue, b.priority, b.level_rev) c
+            where l.queue = c.queue and l.priority = c.priority and l.rev = c.level_rev
+            returning l.queue, l.priority, c.tenants as came, l.tenants = c.tenants as opened
+        )
+        select * from opened
+    loop
+        v_queues := v_queues || array_fill(v_back.queue, array[v_back.came]);
+        if v_back.opened then
+            perform ojs._set_backlog(v_back.queue, v_back.priority, true);
+        end if;
+    end loop;
+    return v_queues;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._unpark_rows(text[], text[], int) is
+'Has up to p_limit rows of tenants take turns again, in p_queues (empty: in all) where they have room: with the time they had, but not
+before those who are there, so that they have neither credit nor loss. Returns the queue of each.';
+
+-- +goose StatementBegin
+create function ojs._parked_queues(p_tenant text) returns setof text
+language sql stable rows 10
+as $$
+    with recursive line as (
+        (select f.queue from ojs.tenant_fairness f where f.parked and f.tenant_id = p_tenant order by f.queue limit 1)
+        union all
+        select (select f.queue from ojs.tenant_fairness f where f.parked and f.tenant_id = p_tenant and f.queue > l.queue
+            order by f.queue limit 1)
+        from line l where l.queue is not null
+    )
+    select l.queue from line l where l.queue is not null
+$$;
+-- +goose StatementEnd
+comment on function ojs._parked_queues(text) is
+'The queues in which a tenant is parked, each once, at the cost of their number, whatever that of priorities.';
+reset role;

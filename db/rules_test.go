@@ -1,0 +1,404 @@
+package db_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// ruled are jobs of a, b and c in the queues q and r, ten of each.
+func ruled(t *testing.T) *pgtest.DB {
+	t.Helper()
+	d := pgtest.New(t)
+	for _, queue := range []string{"q", "r"} {
+		for _, tenant := range []string{"a", "b", "c"} {
+			enqueueFor(t, d.Service(), queue, tenant, 10)
+		}
+	}
+	return d
+}
+
+// handedOut is of whom a FETCH had jobs, and how many.
+func handedOut(t *testing.T, q querier, queues string, count int) string {
+	t.Helper()
+	// In one message: who has been in its transaction for 20 ms, while a slow machine planned its statement, goes beside decisions.
+	return strings.Join(list[string](t, q, `
+		select tenant_id || ' ' || count(*) from ojs.fetch($1::text::text[], $2) group by tenant_id order by 1`,
+		pgx.QueryExecModeSimpleProtocol, queues, count), ", ")
+}
+
+func TestPauses(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ pause, queues, want string }{
+		{"'q'", "{q}", ""},
+		{"'q'", "{r}", "a 2, b 2, c 2"},
+		{"null, 'a'", "{q}", "b 3, c 3"},
+		{"null, 'a'", "{r}", "b 3, c 3"},
+		{"'q', 'a'", "{q}", "b 3, c 3"},
+		{"'q', 'a'", "{r}", "a 2, b 2, c 2"},
+		{"'*'", "{r}", ""},
+	} {
+		t.Run(c.pause+" from "+c.queues, func(t *testing.T) {
+			t.Parallel()
+			d := ruled(t)
+			service := d.Service()
+			// What was decided ahead is taken back.
+			if got := handedOut(t, service, c.queues, 3); got != "a 1, b 1, c 1" {
+				t.Fatalf("before: %s", got)
+			}
+			exec(t, service, "select ojs.pause("+c.pause+")")
+			if got := handedOut(t, service, c.queues, 6); got != c.want {
+				t.Errorf("paused, a FETCH of 6 gives %q, want %q", got, c.want)
+			}
+			exec(t, service, "select ojs.resume("+c.pause+")")
+			handedOut(t, service, c.queues, 30)
+			if got := one[string](t, d.Pool, `select string_agg(distinct tenant_id, '') from ojs.job
+				where queue = any ($1::text::text[]) and state = 'active' having bool_and(state = 'active')`, c.queues); got != "abc" {
+				t.Errorf("resumed, only jobs of %q are handed out", got)
+			}
+			expectNone(t, d.Pool, "left behind", "select * from ojs.job where queue = any ($1::text::text[]) and state = 'available'",
+				c.queues)
+			if rules := list[string](t, service, "select r::text from ojs.rule r"); len(rules) > 0 {
+				t.Errorf("left of it: %v", rules)
+			}
+		})
+	}
+}
+
+// Pausing a tenant neither costs it its turn nor gives it one that others have earned.
+func TestAPausedTenantComesBackWithoutCreditOrLoss(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	for _, tenant := range []string{"a", "b", "c"} {
+		enqueueFor(t, service, "q", tenant, 100)
+	}
+	handedOut(t, service, "{q}", 6)
+	exec(t, service, "select ojs.pause(null, 'a')")
+	if got := handedOut(t, service, "{q}", 60); got != "b 30, c 30" {
+		t.Errorf("while a is paused: %s", got)
+	}
+	exec(t, service, "select ojs.resume(null, 'a')")
+	got := list[string](t, service, "select tenant_id from ojs.fetch('{q}', 60)")
+	for n := 6; n <= len(got); n += 6 {
+		for _, tenant := range []string{"a", "b", "c"} {
+			of := len(got[:n]) - len(slices.DeleteFunc(slices.Clone(got[:n]), func(x string) bool { return x == tenant }))
+			if of < n/3-2 || of > n/3+2 {
+				t.Fatalf("of the first %d jobs after that %d are of %s", n, of, tenant)
+			}
+		}
+	}
+}
+
+// A slot that comes back is used by the next FETCH, whatever was decided ahead.
+func TestASlotThatComesBackGoesBeforeWhatIsDecidedAhead(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	exec(t, service, "select ojs.limit_concurrency(1, 'a')")
+	exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select 'a', 'x', 'urgent', 5 from generate_series(1, 20)")
+	enqueueFor(t, service, "q", "a", 20)
+	for _, queue := range []string{"q", "urgent"} {
+		enqueueFor(t, service, queue, "b", 200)
+		for mine, others := 0, 0; mine < 20; {
+			got := lines(t, service, "select tenant_id, id::text from ojs.fetch(array[$1], 1)", pgx.QueryExecModeSimpleProtocol, queue)[0]
+			tenant, id, _ := strings.Cut(got, " ")
+			if others++; tenant == "a" {
+				exec(t, service, "select ojs.ack($1)", id)
+				mine, others = mine+1, 0
+			}
+			if others > 2 {
+				t.Fatalf("from %s, %d jobs of others went before the next of a, which had room", queue, others)
+			}
+		}
+	}
+}
+
+// A caller that gives up what it has taken of jobs decided ahead keeps no slot of their tenant's, in whatever queue.
+func TestARollbackKeepsNoSlot(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	exec(t, service, "select ojs.limit_concurrency(2, 'a')")
+	enqueueFor(t, service, "q", "a", 10)
+	enqueueFor(t, service, "r", "a", 10)
+	handedOut(t, service, "{q}", 1)
+	tx := begin(t, service)
+	if got := handedOut(t, tx, "{q}", 1); got != "a 1" {
+		t.Fatalf("taken: %q", got)
+	}
+	if got := handedOut(t, service, "{q,r}", 5); got != "" {
+		t.Fatalf("beside it %s", got)
+	}
+	rollback(t, tx)
+	if got := handedOut(t, service, "{r}", 5); got != "a 1" {
+		t.Errorf("then %q", got)
+	}
+}
+
+// Who waits in a thousand queues is served in the one that is asked for; who has no room in many holds up nobody who has.
+func TestManyParkedRows(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	exec(t, service, "select ojs.limit_concurrency(1, 'a')")
+	exec(t, service, "select ojs.limit_concurrency(1, 'b')")
+	exec(t, service, "select ojs.limit_concurrency(1, 'b', 'full')")
+	exec(t, service, "select ojs.limit_concurrency(10, 'b')")
+	enqueueFor(t, service, "run", "a", 1)
+	run := one[string](t, service, "select id::text from ojs.fetch('{run}', 1)")
+	exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select 'b', 'x', 'full', p from generate_series(-100, 100) p")
+	exec(t, service, "insert into ojs.jobs (tenant_id, type, queue) select 'a', 'x', 'q' || n from generate_series(1, 500) n")
+	handedOut(t, service, "{full}", 300)
+	for n := 1; n < 500; n += 100 {
+		exec(t, service, "select from ojs.fetch(array(select 'q' || n from generate_series($1::int, $1 + 99) n), 1)", n)
+	}
+	if got := one[int](t, d.Pool, "select count(*) from ojs.tenant_fairness where parked"); got < 600 {
+		t.Fatalf("%d rows are parked", got)
+	}
+	enqueueFor(t, service, "other", "b", 1)
+	other := one[string](t, service, "select id::text from ojs.fetch('{other}', 1)")
+	exec(t, service, "select ojs.ack_many($1::uuid[])", []string{run, other})
+	if got := handedOut(t, service, "{q499}", 9); got != "a 1" {
+		t.Errorf("from one of many queues: %q", got)
+	}
+	for range 30 {
+		tick(t, service, 1000)
+	}
+	if got := one[string](t, d.Pool, "select freed::text from ojs.slot_mark"); got != "{}" {
+		t.Errorf("still to be looked at: %s", got)
+	}
+}
+
+// A poll for a tenant that cannot have jobs of its queue takes nothing back that was decided ahead for others.
+func TestIdlePollsLeaveAloneWhatIsDecidedAhead(t *testing.T) {
+	t.Parallel()
+	d := ruled(t)
+	service := d.Service()
+	exec(t, d.Pool, "delete from ojs.job where tenant_id <> 'a' and queue = 'r'")
+	exec(t, service, "select ojs.limit_concurrency(20, 'a')")
+	exec(t, service, "select ojs.pause('r', 'a')")
+	handedOut(t, service, "{r}", 1)
+	handedOut(t, service, "{q}", 1)
+	const ahead = "select count(*) from ojs.turn"
+	before := one[int](t, d.Pool, ahead)
+	for range 3 {
+		handedOut(t, service, "{r}", 1)
+	}
+	if after := one[int](t, d.Pool, ahead); before == 0 || after != before {
+		t.Errorf("of %d jobs decided ahead %d are left", before, after)
+	}
+}
+
+// Whatever ends an attempt makes room, and the clock is one of those who do.
+func TestEveryEndMakesRoom(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]string{
+		"ack":          "select ojs.ack($1)",
+		"ack_many":     "select ojs.ack_many(array[$1::uuid])",
+		"nack":         `select ojs.nack($1, '{"message": "no"}')`,
+		"discard":      `select ojs.nack($1, '{"message": "no", "retryable": false}')`,
+		"settle":       `select ojs.settle(json_build_array(json_build_object('id', $1::text, 'error', '{"message": "no"}'::json)))`,
+		"release":      "select ojs.release(id, lease) from ojs.job where id = $1",
+		"release_many": "select ojs.release_many(array[id], array[lease]) from ojs.job where id = $1",
+		"cancel":       "select ojs.cancel($1)",
+		"the clock":    "update ojs.job set lease_expires_at = now() - interval '1 s' where id = $1",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := ruled(t)
+			service := d.Service()
+			exec(t, service, "select ojs.limit_concurrency(1, 'a')")
+			job := one[string](t, service, "select id::text from ojs.fetch('{q}', 3) where tenant_id = 'a'")
+			if got := handedOut(t, service, "{q,r}", 60); strings.Contains(got, "a ") {
+				t.Fatalf("beyond the limit: %s", got)
+			}
+			exec(t, d.Pool, "delete from ojs.job where tenant_id <> 'a'")
+			if name == "the clock" {
+				exec(t, d.Pool, end, job)
+				exec(t, d.Pool, "update ojs.lease set due_at = now() - interval '1 s'")
+				exec(t, d.Pool, "update ojs.clock_mark set lease_at = '-infinity'")
+				tick(t, service, 1000)
+			} else {
+				exec(t, d.Pool, end, job)
+			}
+			if got := handedOut(t, service, "{r}", 9); got != "a 1" {
+				t.Errorf("after the end of its job a has %q", got)
+			}
+		})
+	}
+}
+
+// A limit counts what runs already, also what somebody is taking at this moment, and waits until fewer do.
+func TestALimitCountsWhatRunsAlready(t *testing.T) {
+	t.Parallel()
+	d := ruled(t)
+	service := d.Service()
+	ids := list[string](t, service, "select id::text from ojs.fetch('{q}', 12) where tenant_id = 'a'")
+	tx := begin(t, service)
+	taken := list[string](t, tx, "select id::text from ojs.fetch('{q}', 3) where tenant_id = 'a'")
+	done := make(chan error, 1)
+	go func() {
+		_, err := service.Exec(t.Context(), "select ojs.limit_concurrency(3, 'a')")
+		done <- err
+	}()
+	commit(t, tx)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	ids = append(ids, taken...)
+	if len(ids) != 5 {
+		t.Fatalf("a has %d jobs", len(ids))
+	}
+	if got := one[int](t, service, "select active from ojs.rule_stats where tenant_id = 'a'"); got != 5 {
+		t.Errorf("%d jobs are counted, 5 run", got)
+	}
+	exec(t, d.Pool, "delete from ojs.job where tenant_id <> 'a' and queue = 'r'")
+	for n, id := range ids {
+		if got, want := handedOut(t, service, "{r}", 9), n > 2; (got == "a 1") != want {
+			t.Errorf("after %d ends a gets %q", n, got)
+		}
+		exec(t, service, "select ojs.ack($1)", id)
+	}
+}
+
+// Jobs decided ahead in one queue count against their tenant's limit, and are taken back where another queue could use it.
+func TestWhatIsDecidedAheadBlocksNoOtherQueue(t *testing.T) {
+	t.Parallel()
+	d := ruled(t)
+	service := d.Service()
+	exec(t, service, "select ojs.limit_concurrency(4, 'a')")
+	handedOut(t, service, "{q}", 1)
+	if got := one[int](t, d.Pool, "select count(*) from ojs.turn where tenant_id = 'a'"); got < 3 {
+		t.Fatalf("%d jobs of a are decided ahead", got)
+	}
+	active := one[int](t, d.Pool, "select count(*) from ojs.job where tenant_id = 'a' and state = 'active'")
+	exec(t, d.Pool, "delete from ojs.job where tenant_id <> 'a' and queue = 'r'")
+	if got, want := handedOut(t, service, "{r}", 9), fmt.Sprintf("a %d", 4-active); got != want {
+		t.Errorf("from the other queue it gets %q, want %q", got, want)
+	}
+}
+
+// Waiting servers hear of room at the moment it comes.
+func TestRoomWakesWhoWaits(t *testing.T) {
+	t.Parallel()
+	e := newEar(t)
+	exec(t, e.service, "select ojs.limit_concurrency(1, 'acme')")
+	exec(t, e.service, "select ojs.limit_concurrency(1, null, 'full')")
+	q, full, other := e.register(firstServer, "q"), e.register(firstServer, "full"), e.register(firstServer, "other")
+	enqueueFor(t, e.service, "run", "acme", 2)
+	enqueueFor(t, e.service, "q", "acme", 2)
+	enqueueFor(t, e.service, "other", "globex", 1)
+	enqueueFor(t, e.service, "full", "globex", 2)
+	e.expect("jobs come", q, other, full)
+	acme := one[string](t, e.service, "select id::text from ojs.fetch('{run}', 9)")
+	globex := one[string](t, e.service, "select id::text from ojs.fetch('{full}', 9)")
+	one[string](t, e.service, "select id::text from ojs.fetch('{q,full,other}', 9)")
+	exec(t, e.service, "select ojs.ack($1)", acme)
+	e.expect("the tenant has room", q)
+	exec(t, e.service, "select ojs.ack_many(array[$1::uuid])", globex)
+	e.expect("the queue has room", full)
+
+	// A decision that parks a tenant has not committed when its job ends.
+	exec(t, e.service, "select ojs.limit_concurrency(1, 'late')")
+	e.heard()
+	enqueueFor(t, e.service, "run", "late", 1)
+	late := one[string](t, e.service, "select id::text from ojs.fetch('{run}', 1, p_tenant => 'late')")
+	enqueueFor(t, e.service, "other", "late", 1)
+	e.expect("a job comes", other)
+	tx := begin(t, e.service)
+	if got := handedOut(t, tx, "{other}", 9); got != "" {
+		t.Errorf("beyond the limit %s", got)
+	}
+	exec(t, e.service, "select ojs.ack($1)", late)
+	e.expect("an end while somebody decides", other)
+	rollback(t, tx)
+}
+
+// A tenant that waits for room is not forgotten, however long, and a rebuild counts anew.
+func TestWhoWaitsForRoomIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	d := ruled(t)
+	service := d.Service()
+	exec(t, service, "select ojs.limit_concurrency(1, 'a')")
+	exec(t, d.Pool, "delete from ojs.job where tenant_id <> 'a'")
+	first := one[string](t, service, "select id::text from ojs.fetch('{q}', 2)")
+	if got := handedOut(t, service, "{q,r}", 9); got != "" {
+		t.Errorf("beyond the limit %s", got)
+	}
+	exec(t, d.Pool, "update ojs.level set used_at = now() - interval '1 day'")
+	tick(t, service, 1000)
+	exec(t, d.Pool, "select ojs.rebuild()")
+	if got := handedOut(t, service, "{q,r}", 9); got != "" {
+		t.Errorf("beyond the limit, after a rebuild: %s", got)
+	}
+	exec(t, d.Pool, "update ojs.level set used_at = now() - interval '1 day'")
+	tick(t, service, 1000)
+	exec(t, service, "select ojs.ack($1)", first)
+	if got := handedOut(t, service, "{r}", 9); got != "a 1" {
+		t.Errorf("then %q", got)
+	}
+}
+
+// The ends of very many attempts in one transaction keep nobody waiting: the tick adds them up.
+func TestManyEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	e := newEar(t)
+	d, service := e.d, e.service
+	exec(t, service, "select ojs.limit_concurrency(12000, 'a')")
+	enqueueFor(t, service, "q", "a", 12_010)
+	enqueueFor(t, service, "q", "b", 10)
+	if got := len(list[string](t, service, "select id::text from ojs.fetch('{q}', 10000)")) +
+		len(list[string](t, service, "select id::text from ojs.fetch('{q}', 10000)")); got != 12_010 {
+		t.Fatalf("%d jobs", got)
+	}
+	exec(t, service, "select count(ojs.cancel(id)) from ojs.job where state = 'active' and tenant_id = 'a'")
+	enqueueFor(t, service, "q", "b", 10)
+	if got := handedOut(t, service, "{q}", 30); got != "b 10" {
+		t.Errorf("before the tick: %s", got)
+	}
+	token := e.register(firstServer, "q")
+	if got := one[int](t, d.Pool, "select cardinality(aside) from ojs.slot_mark"); got != 1 {
+		t.Errorf("%d transactions are put aside", got)
+	}
+	tick(t, service, 1000)
+	e.expect("the tick has added them up", token)
+	if got := handedOut(t, service, "{q}", 30); got != "a 10" {
+		t.Errorf("after the tick: %s", got)
+	}
+}
+
+// A tenant's own login cannot be counted, and is told so.
+func TestALimitedTenantsLoginIsRefused(t *testing.T) {
+	t.Parallel()
+	d := ruled(t)
+	exec(t, d.Service(), "select ojs.pause('q', 'a')")
+	if got := handedOut(t, d.As("a"), "{q,r}", 2); got != "a 2" {
+		t.Errorf("beside a pause of another queue it gets %q", got)
+	}
+	exec(t, d.Service(), "select ojs.limit_concurrency(1, 'a', 'q')")
+	refused(t, d.As("a"), "OJ408", "select ojs.fetch('{r}', 1)")
+	if got := handedOut(t, d.As("b"), "{q,r}", 2); got != "b 2" {
+		t.Errorf("another gets %q", got)
+	}
+}
+
+func TestRulesAreChecked(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	for sql, state := range map[string]string{
+		"select ojs.limit_concurrency(0, 'a')":                "OJ422",
+		"select ojs.limit_concurrency(1000001, 'a')":          "OJ422",
+		"select ojs.limit_concurrency(1)":                     "OJ400",
+		"select ojs.limit_concurrency(1, null, '*')":          "OJ400",
+		"select ojs.limit_concurrency(1, '')":                 "OJ400",
+		"select ojs.limit_concurrency(1, 'a', 'Not a queue')": "OJ400",
+		"select ojs.pause()":                                  "OJ400",
+		"select ojs.pause('q', ' ')":                          "OJ400",
+		"select ojs.resume()":                                 "OJ400",
+	} {
+		refused(t, service, state, sql)
+	}
+}
