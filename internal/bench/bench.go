@@ -247,7 +247,7 @@ func (d *database) claim(ctx context.Context) error {
 		var used bool
 		err := d.control.QueryRow(ctx, `
 			select exists (select from ojs.job) or exists (select from ojs.tenant) or exists (select from ojs.queue)
-				or exists (select from ojs.tenant_role)`).Scan(&used)
+				or exists (select from ojs.rule) or exists (select from ojs.tenant_role)`).Scan(&used)
 		if err != nil {
 			return fmt.Errorf("look whether the database is in use: %w (the role must be the one that migrated it)", err)
 		}

@@ -53,7 +53,8 @@ func TestADatabaseInUseIsRefused(t *testing.T) {
 	for name, use := range map[string]string{
 		"jobs":    `select ojs.enqueue('somebody.else')`,
 		"tenants": `select ojs.configure_tenant('acme', 3)`,
-		"queues":  `select ojs.pause('default')`,
+		"queues":  `select ojs.configure_queue('default')`,
+		"rules":   `select ojs.pause('default')`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -71,7 +72,8 @@ func TestADatabaseInUseIsRefused(t *testing.T) {
 			}
 			var left int
 			err = database.Pool.QueryRow(t.Context(), `
-				select (select count(*) from ojs.job) + (select count(*) from ojs.tenant) + (select count(*) from ojs.queue)`).Scan(&left)
+				select (select count(*) from ojs.job) + (select count(*) from ojs.tenant) + (select count(*) from ojs.queue)
+					+ (select count(*) from ojs.rule)`).Scan(&left)
 			if err != nil || left != 1 {
 				t.Errorf("%d rows are left, %v; want the one that was there", left, err)
 			}
