@@ -753,16 +753,19 @@ CREATE FUNCTION ojs._begin_count(p_rule ojs.rule) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-    v_jobs int;
-    v_seen pg_snapshot;
+    v_jobs  int;
+    v_seen  pg_snapshot;
+    v_shard boolean := p_rule.tenant_id <> '' and p_rule.queue <> '';
 begin
     select c.o_jobs, c.o_seen into v_jobs, v_seen from ojs._count_active(p_rule.tenant_id, p_rule.queue) c;
     if exists (select from ojs._slot_mark()) then
         -- The others come to the same moment; otherwise ends that this count has seen would be taken away again.
         perform ojs._take_ends(v_seen);
-        update ojs.slot_mark m set rev = m.rev + 1, ended = v_seen where m.rev = (select n.rev from ojs._slot_mark() n);
+        -- From here on, or what ends while others are counted would not be taken away from this one.
+        update ojs.slot_mark m set rev = m.rev + 1, ended = v_seen, shards = m.shards or v_shard
+        where m.rev = (select n.rev from ojs._slot_mark() n);
     else
-        insert into ojs.slot_mark (rev, ended) values (1, v_seen);
+        insert into ojs.slot_mark (rev, ended, shards) values (1, v_seen, v_shard);
     end if;
     insert into ojs.usage (tenant_id, queue, rev, active, counted) values (p_rule.tenant_id, p_rule.queue, 1, v_jobs, v_seen);
 end;

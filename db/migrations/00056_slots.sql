@@ -180,4 +180,17 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._parked_queues(text) is
 'The queues in which a tenant is parked, each once, at the cost of their number, whatever that of priorities.';
+-- +goose StatementBegin
+create function ojs._fetched_nothing() returns void
+language plpgsql
+as $$
+begin
+    if exists (select from ojs.lease l where l.xid = pg_current_xact_id_if_assigned()) then
+        -- Its jobs are in no snapshot yet, so they would not be counted.
+        perform ojs._raise('OJ409', 'this transaction has fetched jobs: commit it first');
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._fetched_nothing() is 'Raises that the running transaction has fetched jobs.';
 reset role;

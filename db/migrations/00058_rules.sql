@@ -150,34 +150,23 @@ comment on function ojs._stop_ahead() is
 'Waits for the decision under way and takes back what was decided ahead: a setting is about to change.';
 
 -- +goose StatementBegin
-create function ojs._fetched_nothing() returns void
-language plpgsql
-as $$
-begin
-    if exists (select from ojs.lease l where l.xid = pg_current_xact_id_if_assigned()) then
-        -- Its jobs are in no snapshot yet, so they would not be counted.
-        perform ojs._raise('OJ409', 'this transaction has fetched jobs: commit it first');
-    end if;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._fetched_nothing() is 'Raises that the running transaction has fetched jobs.';
-
--- +goose StatementBegin
 create function ojs._begin_count(p_rule ojs.rule) returns void
 language plpgsql
 as $$
 declare
-    v_jobs int;
-    v_seen pg_snapshot;
+    v_jobs  int;
+    v_seen  pg_snapshot;
+    v_shard boolean := p_rule.tenant_id <> '' and p_rule.queue <> '';
 begin
     select c.o_jobs, c.o_seen into v_jobs, v_seen from ojs._count_active(p_rule.tenant_id, p_rule.queue) c;
     if exists (select from ojs._slot_mark()) then
         -- The others come to the same moment; otherwise ends that this count has seen would be taken away again.
         perform ojs._take_ends(v_seen);
-        update ojs.slot_mark m set rev = m.rev + 1, ended = v_seen where m.rev = (select n.rev from ojs._slot_mark() n);
+        -- From here on, or what ends while others are counted would not be taken away from this one.
+        update ojs.slot_mark m set rev = m.rev + 1, ended = v_seen, shards = m.shards or v_shard
+        where m.rev = (select n.rev from ojs._slot_mark() n);
     else
-        insert into ojs.slot_mark (rev, ended) values (1, v_seen);
+        insert into ojs.slot_mark (rev, ended, shards) values (1, v_seen, v_shard);
     end if;
     insert into ojs.usage (tenant_id, queue, rev, active, counted) values (p_rule.tenant_id, p_rule.queue, 1, v_jobs, v_seen);
 end;
