@@ -370,6 +370,25 @@ func TestManyEndsAtOnce(t *testing.T) {
 	}
 }
 
+// A new limit loses no ends of those that are counted already, however many transactions they were in.
+func TestANewLimitLosesNoEnds(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	exec(t, service, "select ojs.limit_concurrency(20000, 'a')")
+	enqueueFor(t, service, "q", "a", 15_000)
+	exec(t, service, "select from ojs.fetch('{q}', 10000, p_visibility_timeout_ms => 600000)")
+	exec(t, service, "select from ojs.fetch('{q}', 5000, p_visibility_timeout_ms => 600000)")
+	exec(t, d.Pool, `do $$ declare v_id uuid; begin
+		for v_id in select id from ojs.job where state = 'active' loop perform ojs.ack(v_id); commit; end loop; end $$`)
+	exec(t, service, "select ojs.limit_concurrency(1, 'b')")
+	exec(t, service, "select from ojs.fetch('{q}', 1)")
+	tick(t, service, 1000)
+	if got := lines(t, d.Pool, "select tenant_id, active from ojs.usage where active <> 0"); len(got) > 0 {
+		t.Errorf("counted, though nothing runs: %v", got)
+	}
+}
+
 // A tenant's own login cannot be counted, and is told so.
 func TestALimitedTenantsLoginIsRefused(t *testing.T) {
 	t.Parallel()

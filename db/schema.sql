@@ -385,8 +385,6 @@ begin
             where n.limited <> v_limited
         ) n
         where f.ctid = n.spot;
-    end if;
-    if p_rule.tenant_id <> '' then
         perform ojs._unpark(array[p_rule.tenant_id]);
     end if;
     perform ojs._count_or_not();
@@ -760,7 +758,11 @@ begin
     select c.o_jobs, c.o_seen into v_jobs, v_seen from ojs._count_active(p_rule.tenant_id, p_rule.queue) c;
     if exists (select from ojs._slot_mark()) then
         -- The others come to the same moment; otherwise ends that this count has seen would be taken away again.
-        perform ojs._take_ends(v_seen);
+        loop
+            perform ojs._take_ends(v_seen);
+            -- One bite may not be all.
+            exit when not exists (select from ojs._slot_mark() m cross join lateral ojs._ends(m.ended, v_seen));
+        end loop;
         -- From here on, or what ends while others are counted would not be taken away from this one.
         update ojs.slot_mark m set rev = m.rev + 1, ended = v_seen, shards = m.shards or v_shard
         where m.rev = (select n.rev from ojs._slot_mark() n);
@@ -1552,11 +1554,10 @@ $$;
 
 CREATE FUNCTION ojs._check_scope(p_tenant text, p_queue text) RETURNS text
     LANGUAGE plpgsql
-    AS $_$
+    AS $$
 begin
-    if p_tenant is not null and not ojs._tenant_valid(p_tenant) then
-        perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
-    elsif p_tenant is null and p_queue is null then
+    perform ojs._session_tenant(p_tenant);
+    if p_tenant is null and p_queue is null then
         -- Null may be a mistake, and everything would stop.
         perform ojs._raise('OJ400', 'a queue must be named, a tenant, or both', '{"field": "queue"}', 'All queues: ''*''.');
     elsif p_queue <> '*' and not ojs._queue_name(p_queue) then
@@ -1565,7 +1566,7 @@ begin
     end if;
     return coalesce(nullif(p_queue, '*'), '');
 end;
-$_$;
+$$;
 
 CREATE FUNCTION ojs._check_seconds(p_config jsonb, p_field text, p_least integer, p_most integer) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
@@ -4643,8 +4644,7 @@ begin
         and not exists (
             select from ojs.rule r
             where r.tenant_id = p_tenant and (r.queue in ('', p_queue) and r.paused_at is not null
-                or r.queue = p_queue and r.max_concurrency <= (select u.active from ojs.usage u
-                    where u.tenant_id = r.tenant_id and u.queue = r.queue order by u.rev desc limit 1)));
+                or r.queue = p_queue and r.max_concurrency <= (select u.active from ojs._usage(r.tenant_id, r.queue) u)));
 end;
 $$;
 
@@ -6229,9 +6229,7 @@ CREATE FUNCTION ojs._room(p_queue text, p_tenant text) RETURNS TABLE(jobs intege
     AS $$
     select min(case when r.paused_at is not null then 0 else greatest(r.max_concurrency - u.active, 0) end),
         bool_or(r.max_concurrency is not null)
-    from ojs.rule r
-    left join lateral (select u.active from ojs.usage u where u.tenant_id = r.tenant_id and u.queue = r.queue
-        order by u.rev desc limit 1) u on true
+    from ojs.rule r left join lateral ojs._usage(r.tenant_id, r.queue) u on true
     where r.tenant_id = p_tenant and r.queue in ('', p_queue)
 $$;
 
@@ -7491,6 +7489,21 @@ CREATE FUNCTION ojs._upkeep_next_ms() RETURNS integer
         greatest(least(min(s.next_at), ojs.now() + interval '1 minute'), ojs.now()) - ojs.now()) * 1000), 60000)::int
     from ojs.upkeep_status s
 $$;
+
+CREATE TABLE ojs.usage (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    queue text NOT NULL COLLATE pg_catalog."C",
+    rev bigint NOT NULL,
+    active integer NOT NULL,
+    counted pg_snapshot NOT NULL
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.usage FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._usage(p_tenant text, p_queue text) RETURNS SETOF ojs.usage
+    LANGUAGE sql STABLE ROWS 1
+    AS $$ select u.* from ojs.usage u where u.tenant_id = p_tenant and u.queue = p_queue order by u.rev desc limit 1 $$;
 
 CREATE FUNCTION ojs._use(p_tenants text[], p_queues text[], p_jobs integer[], p_xid xid8 DEFAULT NULL::xid8) RETURNS text[]
     LANGUAGE plpgsql
@@ -9191,7 +9204,7 @@ begin
     returning * into v_rule;
     if p_max_concurrency is null then
         delete from ojs.usage u where u.tenant_id = v_rule.tenant_id and u.queue = v_rule.queue;
-    elsif not exists (select from ojs.usage u where u.tenant_id = v_rule.tenant_id and u.queue = v_rule.queue) then
+    elsif not exists (select from ojs._usage(v_rule.tenant_id, v_rule.queue)) then
         perform ojs._begin_count(v_rule);
     end if;
     perform ojs._apply_rule(v_rule);
@@ -9534,8 +9547,8 @@ begin
         perform ojs._apply_rule(v_rule);
     else
         delete from ojs.rule r where r.tenant_id = '' and r.queue = v_rule.queue and r.max_concurrency is null;
+        perform ojs._notify(array(select distinct w.queue from ojs.waiter w where p_queue in ('', w.queue)));
     end if;
-    perform ojs._notify(array(select distinct w.queue from ojs.waiter w where p_queue in ('', w.queue)));
     return v_rule;
 end;
 $$;
@@ -10614,17 +10627,6 @@ CREATE TABLE ojs.rotation (
 WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.rotation FORCE ROW LEVEL SECURITY;
-
-CREATE TABLE ojs.usage (
-    tenant_id text NOT NULL COLLATE pg_catalog."C",
-    queue text NOT NULL COLLATE pg_catalog."C",
-    rev bigint NOT NULL,
-    active integer NOT NULL,
-    counted pg_snapshot NOT NULL
-)
-WITH (vacuum_truncate=off);
-
-ALTER TABLE ONLY ojs.usage FORCE ROW LEVEL SECURITY;
 
 CREATE VIEW ojs.rule_stats AS
  SELECT r.tenant_id,

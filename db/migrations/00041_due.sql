@@ -75,9 +75,7 @@ language sql stable rows 1
 as $$
     select min(case when r.paused_at is not null then 0 else greatest(r.max_concurrency - u.active, 0) end),
         bool_or(r.max_concurrency is not null)
-    from ojs.rule r
-    left join lateral (select u.active from ojs.usage u where u.tenant_id = r.tenant_id and u.queue = r.queue
-        order by u.rev desc limit 1) u on true
+    from ojs.rule r left join lateral ojs._usage(r.tenant_id, r.queue) u on true
     where r.tenant_id = p_tenant and r.queue in ('', p_queue)
 $$;
 -- +goose StatementEnd

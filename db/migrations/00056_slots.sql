@@ -13,6 +13,13 @@ as $$ select m.* from ojs.slot_mark m order by m.rev desc limit 1 $$;
 comment on function ojs._slot_mark() is 'How far ends of attempts have been taken in; no row: nothing is counted.';
 
 -- +goose StatementBegin
+create function ojs._usage(p_tenant text, p_queue text) returns setof ojs.usage
+language sql stable rows 1
+as $$ select u.* from ojs.usage u where u.tenant_id = p_tenant and u.queue = p_queue order by u.rev desc limit 1 $$;
+-- +goose StatementEnd
+comment on function ojs._usage(text, text) is 'What counts against the limit of a tenant and queue now; no row: there is none.';
+
+-- +goose StatementBegin
 create function ojs._use(p_tenants text[], p_queues text[], p_jobs int[], p_xid xid8 default null) returns text[]
 language plpgsql
 as $$
@@ -180,6 +187,7 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._parked_queues(text) is
 'The queues in which a tenant is parked, each once, at the cost of their number, whatever that of priorities.';
+
 -- +goose StatementBegin
 create function ojs._fetched_nothing() returns void
 language plpgsql

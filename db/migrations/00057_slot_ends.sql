@@ -195,8 +195,7 @@ begin
         and not exists (
             select from ojs.rule r
             where r.tenant_id = p_tenant and (r.queue in ('', p_queue) and r.paused_at is not null
-                or r.queue = p_queue and r.max_concurrency <= (select u.active from ojs.usage u
-                    where u.tenant_id = r.tenant_id and u.queue = r.queue order by u.rev desc limit 1)));
+                or r.queue = p_queue and r.max_concurrency <= (select u.active from ojs._usage(r.tenant_id, r.queue) u)));
 end;
 $$;
 -- +goose StatementEnd

@@ -27,7 +27,7 @@ begin
     returning * into v_rule;
     if p_max_concurrency is null then
         delete from ojs.usage u where u.tenant_id = v_rule.tenant_id and u.queue = v_rule.queue;
-    elsif not exists (select from ojs.usage u where u.tenant_id = v_rule.tenant_id and u.queue = v_rule.queue) then
+    elsif not exists (select from ojs._usage(v_rule.tenant_id, v_rule.queue)) then
         perform ojs._begin_count(v_rule);
     end if;
     perform ojs._apply_rule(v_rule);
@@ -98,8 +98,8 @@ begin
         perform ojs._apply_rule(v_rule);
     else
         delete from ojs.rule r where r.tenant_id = '' and r.queue = v_rule.queue and r.max_concurrency is null;
+        perform ojs._notify(array(select distinct w.queue from ojs.waiter w where p_queue in ('', w.queue)));
     end if;
-    perform ojs._notify(array(select distinct w.queue from ojs.waiter w where p_queue in ('', w.queue)));
     return v_rule;
 end;
 $$;
@@ -112,9 +112,8 @@ create function ojs._check_scope(p_tenant text, p_queue text) returns text
 language plpgsql
 as $$
 begin
-    if p_tenant is not null and not ojs._tenant_valid(p_tenant) then
-        perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
-    elsif p_tenant is null and p_queue is null then
+    perform ojs._session_tenant(p_tenant);
+    if p_tenant is null and p_queue is null then
         -- Null may be a mistake, and everything would stop.
         perform ojs._raise('OJ400', 'a queue must be named, a tenant, or both', '{"field": "queue"}', 'All queues: ''*''.');
     elsif p_queue <> '*' and not ojs._queue_name(p_queue) then
@@ -161,7 +160,11 @@ begin
     select c.o_jobs, c.o_seen into v_jobs, v_seen from ojs._count_active(p_rule.tenant_id, p_rule.queue) c;
     if exists (select from ojs._slot_mark()) then
         -- The others come to the same moment; otherwise ends that this count has seen would be taken away again.
-        perform ojs._take_ends(v_seen);
+        loop
+            perform ojs._take_ends(v_seen);
+            -- One bite may not be all.
+            exit when not exists (select from ojs._slot_mark() m cross join lateral ojs._ends(m.ended, v_seen));
+        end loop;
         -- From here on, or what ends while others are counted would not be taken away from this one.
         update ojs.slot_mark m set rev = m.rev + 1, ended = v_seen, shards = m.shards or v_shard
         where m.rev = (select n.rev from ojs._slot_mark() n);
@@ -228,8 +231,6 @@ begin
             where n.limited <> v_limited
         ) n
         where f.ctid = n.spot;
-    end if;
-    if p_rule.tenant_id <> '' then
         perform ojs._unpark(array[p_rule.tenant_id]);
     end if;
     perform ojs._count_or_not();
