@@ -43,20 +43,20 @@ func TestATenantsLimitHoldsOverAllQueues(t *testing.T) {
 	}
 }
 
-// quotas are the limits of a random run: by tenant and queue, the empty name standing for all.
-type quotas map[[2]string]int
+// quotas are the limits of a random run: by tenant, queue and pool, the empty name standing for all.
+type quotas map[[3]string]int
 
 // broken says which limit the jobs that are active at this moment exceed.
-func (q quotas) broken(active map[[2]string]int) error {
-	sums := map[[2]string]int{}
+func (q quotas) broken(active map[[3]string]int) error {
+	sums := map[[3]string]int{}
 	for shard, n := range active {
-		for _, of := range [][2]string{shard, {shard[0], ""}, {"", shard[1]}} {
+		for _, of := range [][3]string{{shard[0], shard[1], ""}, {shard[0], "", ""}, {"", shard[1], ""}, {"", "", shard[2]}} {
 			sums[of] += n
 		}
 	}
 	for of, limit := range q {
 		if sums[of] > limit {
-			return fmt.Errorf("%d jobs of tenant %q in queue %q are active, at most %d may be", sums[of], of[0], of[1], limit)
+			return fmt.Errorf("%d jobs of tenant %q in queue %q and pool %q are active, at most %d may be", sums[of], of[0], of[1], of[2], limit)
 		}
 	}
 	return nil
@@ -68,13 +68,13 @@ type limitedRun struct {
 	pool   *pgxpool.Pool
 	quotas quotas
 	mu     sync.Mutex
-	active map[[2]string]int
+	active map[[3]string]int
 	got    map[string]bool
 	errs   []error
 }
 
 type heldJob struct {
-	id, lease, tenant, queue string
+	id, lease, tenant, queue, pool string
 }
 
 func (w *limitedRun) fail(err error) {
@@ -87,7 +87,7 @@ func (w *limitedRun) enter(jobs []heldJob) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, j := range jobs {
-		w.active[[2]string{j.tenant, j.queue}]++
+		w.active[[3]string{j.tenant, j.queue, j.pool}]++
 	}
 	if err := w.quotas.broken(w.active); err != nil {
 		w.errs = append(w.errs, err)
@@ -97,7 +97,7 @@ func (w *limitedRun) enter(jobs []heldJob) {
 // end ends an attempt in one of the ways there are. It says whether the job is done.
 func (w *limitedRun) end(ctx context.Context, r *rand.Rand, j heldJob) (bool, error) {
 	w.mu.Lock()
-	w.active[[2]string{j.tenant, j.queue}]--
+	w.active[[3]string{j.tenant, j.queue, j.pool}]--
 	w.mu.Unlock()
 	ways := []string{
 		"select (ojs.ack($1, $2)).state = 'completed'",
@@ -116,20 +116,20 @@ func (w *limitedRun) end(ctx context.Context, r *rand.Rand, j heldJob) (bool, er
 	return done, err
 }
 
-func (w *limitedRun) work(ctx context.Context, r *rand.Rand, queues []string, rounds int) {
+func (w *limitedRun) work(ctx context.Context, r *rand.Rand, pool string, queues []string, rounds int) {
 	var held []heldJob
 	for range rounds {
 		own := append([]string(nil), queues...)
 		r.Shuffle(len(own), func(i, j int) { own[i], own[j] = own[j], own[i] })
-		rows, err := w.pool.Query(ctx, "select id::text, lease::text, tenant_id, queue from ojs.fetch($1, $2)",
-			own[:1+r.IntN(len(own))], 1+r.IntN(4))
+		rows, err := w.pool.Query(ctx, "select id::text, lease::text, tenant_id, queue from ojs.fetch($1, $2, p_pool => $3)",
+			own[:1+r.IntN(len(own))], 1+r.IntN(4), pool)
 		if err != nil {
 			w.fail(err)
 			return
 		}
 		var jobs []heldJob
 		for rows.Next() {
-			var j heldJob
+			j := heldJob{pool: pool}
 			if err := rows.Scan(&j.id, &j.lease, &j.tenant, &j.queue); err != nil {
 				w.fail(err)
 			}
@@ -180,9 +180,9 @@ func limitsAreExact(t *testing.T, seed uint64) {
 	d := pgtest.New(t)
 	service := d.Service()
 	tenants, queues := []string{"t1", "t2", "t3", "t4"}, []string{"a", "b", "c"}
-	w := &limitedRun{pool: service, quotas: quotas{}, active: map[[2]string]int{}, got: map[string]bool{}}
+	w := &limitedRun{pool: service, quotas: quotas{}, active: map[[3]string]int{}, got: map[string]bool{}}
 	limit := func(tenant, queue string, most int) {
-		w.quotas[[2]string{tenant, queue}] = most
+		w.quotas[[3]string{tenant, queue}] = most
 		exec(t, service, "select ojs.limit_concurrency($1, nullif($2, ''), nullif($3, ''))", most, tenant, queue)
 	}
 	limit("t1", "", 2+r.IntN(3))
@@ -192,6 +192,10 @@ func limitsAreExact(t *testing.T, seed uint64) {
 	if r.IntN(2) == 0 {
 		limit("", "c", 1+r.IntN(4))
 	}
+	for _, pool := range []string{"p1", "p2"} {
+		w.quotas[[3]string{"", "", pool}] = 2 + r.IntN(5)
+		exec(t, service, "select ojs.configure_pool($1, jsonb_build_object('concurrency', $2::int))", pool, w.quotas[[3]string{"", "", pool}])
+	}
 	for _, tenant := range tenants {
 		for _, queue := range queues {
 			enqueueFor(t, service, queue, tenant, 5+r.IntN(15))
@@ -200,7 +204,7 @@ func limitsAreExact(t *testing.T, seed uint64) {
 	var wg sync.WaitGroup
 	for n := range 6 {
 		own := rand.New(rand.NewPCG(seed, uint64(n)+1))
-		wg.Go(func() { w.work(t.Context(), own, queues, 40) })
+		wg.Go(func() { w.work(t.Context(), own, []string{"default", "p1", "p2"}[n%3], queues, 40) })
 	}
 	wg.Wait()
 	if err := errors.Join(w.errs...); err != nil {
@@ -232,4 +236,5 @@ func limitsAreExact(t *testing.T, seed uint64) {
 	if got := lines(t, d.Pool, "select tenant_id, queue, active from ojs.usage where active <> 0"); len(got) > 0 {
 		t.Errorf("counted, though nothing runs: %v", got)
 	}
+	expectNone(t, service, "in the hands of a pool", "select name, active_jobs from ojs.pool_stats where active_jobs <> 0")
 }

@@ -30,7 +30,8 @@ CREATE TYPE ojs._attempt_end AS (
 	retry jsonb,
 	entry jsonb,
 	fenced boolean,
-	cause text
+	cause text,
+	pool integer
 );
 
 CREATE TYPE ojs._job_fields AS (
@@ -109,14 +110,21 @@ CREATE TYPE ojs.ask AS (
 	tenant text,
 	counts boolean,
 	aside boolean,
-	resting text[],
+	others jsonb,
 	requests integer[],
 	starts integer[],
 	workers text[],
 	lease_ms integer[],
 	max_bytes bigint,
 	strategy text,
-	weights jsonb
+	weights jsonb,
+	pool integer,
+	limited boolean,
+	tenants text[],
+	but text[],
+	exclusive boolean,
+	ratio numeric,
+	rotation interval
 );
 
 CREATE TYPE ojs.beat AS (
@@ -240,6 +248,10 @@ CREATE TABLE ojs.worker (
     queues text[],
     concurrency integer,
     labels text[],
+    pool text COLLATE pg_catalog."C",
+    strategy text,
+    weights jsonb,
+    apart boolean GENERATED ALWAYS AS (((COALESCE(directive, state) <> 'running'::ojs.worker_state) OR (COALESCE(pool, strategy) IS NOT NULL) OR (weights IS NOT NULL))) STORED NOT NULL,
     version text,
     metadata jsonb,
     started_at timestamp with time zone,
@@ -260,9 +272,9 @@ begin
         perform ojs._raise('OJ422', format('at most %s workers of a tenant can be registered', c_most), '{"field": "worker_id"}');
     end if;
     insert into ojs.worker (tenant_id, worker_id, state, hostname, pid, queues, concurrency, labels, version, metadata,
-        started_at, registered_at)
+        started_at, registered_at, pool, strategy, weights)
     values (p_tenant, p_says.worker_id, coalesce(p_says.state, 'running'), p_says.hostname, p_says.pid, p_says.queues, p_says.concurrency,
-        p_says.labels, p_says.version, p_says.metadata, p_says.started_at, v_now)
+        p_says.labels, p_says.version, p_says.metadata, p_says.started_at, v_now, p_says.pool, p_says.strategy, p_says.weights)
     on conflict do nothing returning * into v_worker;
     if found then
         insert into ojs.worker_beat (tenant_id, worker_id, rev, seen_at, active, ids)
@@ -271,6 +283,51 @@ begin
         values (v_now + ojs._dead_after(), 'worker', array[p_tenant], array[v_worker.id]);
     end if;
     return v_worker;
+end;
+$$;
+
+CREATE TABLE ojs.rotation (
+    key bytea NOT NULL,
+    queues text[] NOT NULL COLLATE pg_catalog."C",
+    weights integer[] NOT NULL,
+    rev bigint NOT NULL,
+    times numeric[] NOT NULL,
+    owed numeric[] NOT NULL,
+    served timestamp with time zone[] NOT NULL,
+    used_at timestamp with time zone DEFAULT ojs.now() NOT NULL
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.rotation FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._after_plan(p_rotation ojs.rotation, p_open integer[], p_plan integer[], p_ratio numeric, p_now timestamp with time zone) RETURNS ojs.rotation
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_q int;
+    v_o int;
+begin
+    foreach v_q in array p_plan loop
+        foreach v_o in array p_open loop
+            p_rotation.owed[v_o] := p_rotation.owed[v_o] + p_ratio;
+        end loop;
+        p_rotation.owed[v_q] := greatest(p_rotation.owed[v_q] - 1, 0);
+        -- A queue that goes for its minimum pays, too, but never for more than one dispatch ahead.
+        p_rotation.times[v_q] := least(p_rotation.times[v_q], (select min(p_rotation.times[o]) from unnest(p_open) o)
+            + 1::numeric / p_rotation.weights[v_q]) + 1::numeric / p_rotation.weights[v_q];
+        if p_now is not null then
+            p_rotation.served[v_q] := p_now;
+        end if;
+    end loop;
+    if p_now is not null then
+        for v_q in 1 .. cardinality(p_rotation.queues) loop
+            if v_q <> all (p_open) then
+                p_rotation.owed[v_q] := 0;
+                p_rotation.served[v_q] := p_now;
+            end if;
+        end loop;
+    end if;
+    return p_rotation;
 end;
 $$;
 
@@ -314,22 +371,22 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._anything_for(p_queues text[], p_tenant text) RETURNS boolean
+CREATE FUNCTION ojs._anything_for(p_ask ojs.ask) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
 begin
     -- All at one moment: between two looks a decision could take a job from where the second looks to where the first has looked.
-    return exists (
-            select from unnest(p_queues) q(queue)
+    return (p_ask.limited is not true or ojs._pool_room(p_ask.pool) is distinct from 0) and (exists (
+            select from unnest(p_ask.queues) q(queue)
             cross join lateral ojs._backlog(q.queue) b
-            where case when p_tenant is null then b.priorities <> '{}' and (not b.limited or ojs._queue_has_room(q.queue))
-                else exists (select from unnest(b.priorities) p(priority) cross join lateral ojs._fair(q.queue, p.priority, p_tenant) f
-                    where f.ready) and (not b.limited or ojs._queue_has_room(q.queue)) end)
-        or exists (select from ojs._unfolded() u where u.queue = any (p_queues))
-        or exists (select from unnest(p_queues) q(queue) cross join lateral ojs._turn_mark(q.queue) m
+            where b.priorities <> '{}' and (not b.limited or ojs._queue_has_room(q.queue))
+                and (coalesce(p_ask.tenants, p_ask.but) is null or exists (select from unnest(b.priorities) p(priority)
+                    cross join lateral ojs._front(q.queue, p.priority, '-Infinity', 1, p_ask.tenants, p_ask.but, false) f)))
+        or exists (select from ojs._unfolded() u where u.queue = any (p_ask.queues))
+        or exists (select from unnest(p_ask.queues) q(queue) cross join lateral ojs._turn_mark(q.queue) m
             where (m.hi >= m.lo or m.held > 0)
               and exists (select from ojs.turn t where t.queue = m.queue and t.n >= case when m.held > 0 then 0 else m.lo end))
-        or exists (select from ojs._folded() f where f.counts and ojs._room_may_be_back(p_queues));
+        or exists (select from ojs._folded() f where f.counts and ojs._room_may_be_back(p_ask.queues)));
 end;
 $$;
 
@@ -436,7 +493,8 @@ CREATE TABLE ojs.journal (
     unfenced integer DEFAULT 0 NOT NULL,
     owed integer DEFAULT 0 NOT NULL,
     seconds real,
-    at timestamp with time zone DEFAULT ojs.now() NOT NULL
+    at timestamp with time zone DEFAULT ojs.now() NOT NULL,
+    pool integer
 );
 
 ALTER TABLE ONLY ojs.journal REPLICA IDENTITY FULL;
@@ -454,7 +512,8 @@ CREATE TABLE ojs.lease (
     tenants text[] NOT NULL,
     waits real[] NOT NULL,
     turn bigint NOT NULL,
-    at timestamp with time zone DEFAULT ojs.now() NOT NULL
+    at timestamp with time zone DEFAULT ojs.now() NOT NULL,
+    pool integer
 )
 WITH (toast_tuple_target='8160');
 
@@ -474,7 +533,8 @@ CREATE TABLE ojs.release (
     started_at timestamp with time zone,
     fenced boolean DEFAULT true NOT NULL,
     cause text,
-    at timestamp with time zone DEFAULT ojs.now() NOT NULL
+    at timestamp with time zone DEFAULT ojs.now() NOT NULL,
+    pool integer
 );
 
 ALTER TABLE ONLY ojs.release FORCE ROW LEVEL SECURITY;
@@ -492,7 +552,8 @@ CREATE VIEW ojs._movement WITH (security_invoker='true') AS
     0 AS failed,
     j.owed,
     j.seconds,
-    j.at
+    j.at,
+    j.pool
    FROM ojs.journal j
 UNION ALL
  SELECT l.xid,
@@ -507,7 +568,8 @@ UNION ALL
     0 AS failed,
     0 AS owed,
     NULL::real AS seconds,
-    l.at
+    l.at,
+    l.pool
    FROM (ojs.lease l
      CROSS JOIN LATERAL ( SELECT u.tenant_id,
             (count(*))::integer AS jobs
@@ -529,7 +591,8 @@ UNION ALL
             WHEN (r.from_state = 'active'::ojs.job_state) THEN ojs._seconds((r.at - r.started_at))
             ELSE NULL::real
         END AS seconds,
-    r.at
+    r.at,
+    r.pool
    FROM ojs.release r;
 
 CREATE FUNCTION ojs._arrivals() RETURNS SETOF ojs._movement
@@ -554,24 +617,25 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._ask(p_queues text[], p_counts integer[], p_worker_ids text[], p_timeouts_ms integer[], p_tenant text, p_max_bytes bigint, p_strategy text, p_weights jsonb) RETURNS ojs.ask
+CREATE FUNCTION ojs._ask(p_queues text[], p_counts integer[], p_worker_ids text[], p_timeouts_ms integer[], p_tenant text, p_max_bytes bigint, p_strategy text, p_weights jsonb, p_pool text) RETURNS ojs.ask
     LANGUAGE plpgsql
     AS $$
 declare
     v_ask     ojs.ask;
     v_trusted boolean;
     v_good    boolean;
-    v_rests   boolean;
+    v_apart   boolean;
+    v_pools   boolean;
     v_foreign boolean;
 begin
     -- All that has to be known before, in one statement: each costs more to begin than to do.
     select ojs._trusted() and p_tenant is null, ojs._well_asked(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes),
         ojs._foreign(f.snapshot), f.counts,
-        exists (select from ojs.worker w where w.resting and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)),
-        ojs._open_queues(p_queues),
+        exists (select from ojs.worker w where w.apart and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)),
+        exists (select from ojs.pool), ojs._open_queues(p_queues),
         (select least(sum(c), 10001) from unnest(p_counts) c),
         array(select least(sum(c.jobs) over (order by c.n) - c.jobs + 1, 10001)::int from unnest(p_counts) with ordinality c(jobs, n))
-    into v_trusted, v_good, v_foreign, v_ask.counts, v_rests, v_ask.queues, v_ask.count, v_ask.starts
+    into v_trusted, v_good, v_foreign, v_ask.counts, v_apart, v_pools, v_ask.queues, v_ask.count, v_ask.starts
     from ojs._folded() f;
     if v_good is not true then
         perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes);
@@ -587,10 +651,10 @@ begin
         v_ask.strategy := p_strategy;
         v_ask.weights := p_weights;
     end if;
-    v_ask.resting := '{}';
     v_ask.aside := false;
     if not v_trusted then
         v_ask.tenant := ojs._session_tenant(p_tenant);
+        v_ask.tenants := array[v_ask.tenant];
         v_ask.aside := ojs.current_tenant() is not null;
         if v_ask.counts and v_ask.aside and exists (
                 select from ojs.rule r where r.tenant_id = v_ask.tenant and r.max_concurrency is not null) then
@@ -600,8 +664,13 @@ begin
     -- Who stays in its transaction, and any tenant, must not keep others waiting. Where jobs are counted, only decisions hand them out, and
     -- whoever stays would get none.
     v_ask.aside := v_ask.aside or not v_ask.counts and ojs._lingers() and current_setting('ojs.lane', true) is distinct from 'held';
-    if v_rests or v_ask.aside then
-        v_ask := ojs._without_resting(v_ask, p_counts);
+    if v_apart or v_ask.aside then
+        v_ask := ojs._without_others(v_ask, p_counts, p_queues, p_pool);
+        p_pool := coalesce((select w.pool from ojs.worker w
+            where w.apart and w.tenant_id = coalesce(v_ask.tenant, '') and w.worker_id = v_ask.workers[1]), p_pool);
+    end if;
+    if v_pools and v_ask.count > 0 then
+        v_ask := ojs._in_pool(v_ask, p_queues, p_pool);
     end if;
     if v_ask.queues = '{}' then
         v_ask.count := 0;
@@ -773,7 +842,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._beside(p_queue text, p_count integer, p_tenant text, p_above integer, p_max_bytes bigint, p_done ojs.decided) RETURNS ojs.decided
+CREATE FUNCTION ojs._beside(p_queue text, p_count integer, p_only text[], p_but text[], p_above integer, p_max_bytes bigint, p_done ojs.decided) RETURNS ojs.decided
     LANGUAGE plpgsql
     AS $$
 declare
@@ -799,7 +868,7 @@ begin
         foreach v_reach in array array[p_count + 100, 10000, 1000000] loop
             v_left := p_count - cardinality(p_done.ids);
             exit when v_left <= 0 or p_done.cut;
-            v_picks := ojs._claim_beside(p_queue, v_priority, v_reach, p_tenant, v_left, p_max_bytes - p_done.bytes, p_done.ids);
+            v_picks := ojs._claim_beside(p_queue, v_priority, v_reach, p_only, p_but, v_left, p_max_bytes - p_done.bytes, p_done.ids);
             p_done.ids := p_done.ids || v_picks.o_ids;
             p_done.places := p_done.places || v_picks.o_places;
             p_done.bytes := p_done.bytes + v_picks.o_bytes;
@@ -825,6 +894,9 @@ declare
     v_queue   text;
     v_ahead   ojs.decided;
 begin
+    if p_ask.limited then
+        return v_done;
+    end if;
     -- Beside a decision there is no round over queues: from each its part, and then from each what is missing. Parts are rounded up, so
     -- the first queue is drawn by weight: who asks for one job at a time would have those of one queue only.
     if not v_strict then
@@ -842,15 +914,15 @@ begin
             + ceil(v_left * v_weights[v_turn]::numeric / (select sum(w) from unnest(v_weights[v_turn:]) w)) end;
         v_queue := p_ask.queues[(v_turn - 1) % v_n + 1];
         if v_n > 1 and exists (select from ojs._turn_mark(v_queue) m where m.hi >= m.lo) then
-            v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenant, p_ask.max_bytes - v_done.bytes);
+            v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenants, p_ask.max_bytes - v_done.bytes);
             v_done.ids := v_done.ids || v_ahead.ids;
             v_done.places := v_done.places || v_ahead.places;
             v_done.bytes := v_done.bytes + v_ahead.bytes;
             v_done.cut := v_ahead.cut or v_done.bytes >= p_ask.max_bytes;
             exit when v_done.cut;
         end if;
-        v_done := ojs._take_revoked(v_queue, v_upto, p_ask.tenant, p_ask.max_bytes, v_done);
-        v_done := ojs._beside(v_queue, v_upto, p_ask.tenant, null, p_ask.max_bytes, v_done);
+        v_done := ojs._take_revoked(v_queue, v_upto, p_ask.tenants, p_ask.max_bytes, v_done);
+        v_done := ojs._beside(v_queue, v_upto, p_ask.tenants, p_ask.but, null, p_ask.max_bytes, v_done);
     end loop;
     return v_done;
 end;
@@ -893,13 +965,14 @@ CREATE FUNCTION ojs._book(p_ends ojs._attempt_end[], p_now timestamp with time z
     LANGUAGE plpgsql
     AS $$
 begin
-    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at)
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at, pool)
     select e.tenant_id, e.queue, e.priority, 'active', 'completed', count(*), count(*) filter (where not e.fenced),
-        sum(ojs._seconds(p_now - e.started_at)), p_now
-    from unnest(p_ends) e where e.to_state = 'completed' group by e.tenant_id, e.queue, e.priority;
+        sum(ojs._seconds(p_now - e.started_at)), p_now, e.pool
+    from unnest(p_ends) e where e.to_state = 'completed' group by e.tenant_id, e.queue, e.priority, e.pool;
 
-    insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced, cause, at)
-    select e.tenant_id, e.queue, e.priority, e.id, e.type, e.attempt, 'active', e.to_state, e.started_at, e.fenced, e.cause, p_now
+    insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced, cause, at,
+        pool)
+    select e.tenant_id, e.queue, e.priority, e.id, e.type, e.attempt, 'active', e.to_state, e.started_at, e.fenced, e.cause, p_now, e.pool
     from unnest(p_ends) e where e.to_state <> 'completed';
 
     insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi, at)
@@ -919,9 +992,8 @@ begin
     perform ojs._bury(array_agg(e.tenant_id), array_agg(e.id), array_agg(e.queue), array_agg(e.type), array_agg(e.entry), p_now)
     from unnest(p_ends) e where e.to_state = 'discarded' and ojs._to_dead_letters(e.retry, e.entry) having count(*) > 0;
 
-    if exists (select from ojs.rule) then
-        perform ojs._notify_room(array_agg(e.tenant_id), array_agg(e.queue)) from unnest(p_ends) e;
-    end if;
+    perform ojs._notify_room(array_agg(e.tenant_id), array_agg(e.queue), array_agg(e.pool)) from unnest(p_ends) e
+    where e.pool is not null or exists (select from ojs.rule) having count(*) > 0;
     return true;
 end;
 $$;
@@ -1098,7 +1170,8 @@ begin
     update ojs.worker w
     set state = p_new.state, directive = p_new.directive, hostname = p_new.hostname, pid = p_new.pid, queues = p_new.queues,
         concurrency = p_new.concurrency, labels = p_new.labels, version = p_new.version, metadata = p_new.metadata,
-        started_at = p_new.started_at, registered_at = p_new.registered_at
+        started_at = p_new.started_at, registered_at = p_new.registered_at, pool = p_new.pool, strategy = p_new.strategy,
+        weights = p_new.weights
     where w.tenant_id = p_known.tenant_id and w.worker_id = p_known.worker_id
     returning * into v_worker;
     if p_known.resting and not v_worker.resting then
@@ -1161,7 +1234,7 @@ WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.level FORCE ROW LEVEL SECURITY;
 
-CREATE FUNCTION ojs._charge(p_level ojs.level, p_picks ojs.picks, p_tenant text) RETURNS ojs.level
+CREATE FUNCTION ojs._charge(p_level ojs.level, p_picks ojs.picks, p_only text[]) RETURNS ojs.level
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1197,7 +1270,7 @@ begin
             p_level.moment + sum(m.weight * (m.vtime - m.was)) - coalesce(sum(m.weight * m.vtime) filter (where not m.stays), 0) as moment,
             -- Where nobody stays, those who come begin where the last one was: else they would go before whoever comes back.
             greatest(p_level.low, coalesce(least(min(m.vtime) filter (where m.stays),
-                case when p_tenant is null then p_picks.rest else ojs._lowest(p_level, p_tenant) end), max(m.vtime))) as low
+                case when p_only is null then p_picks.rest else least(p_picks.rest, ojs._lowest(p_level, p_only)) end), max(m.vtime))) as low
         from moved m
     ), charged as (
         update ojs.tenant_fairness f
@@ -1378,6 +1451,7 @@ CREATE TABLE ojs.job (
     retry_at timestamp with time zone,
     enqueued_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
     worker_id text,
+    pool integer,
     errors jsonb,
     result json,
     seq bigint,
@@ -1411,6 +1485,42 @@ declare
 begin
     if v_refusal is not null then
         perform ojs._raise(v_refusal.sqlstate, v_refusal.message, v_refusal.detail);
+    end if;
+end;
+$$;
+
+CREATE TABLE ojs.pool (
+    name text NOT NULL COLLATE pg_catalog."C",
+    id integer NOT NULL,
+    queues text[] COLLATE pg_catalog."C",
+    max_concurrency integer,
+    strategy text,
+    weights jsonb,
+    isolated boolean DEFAULT false NOT NULL,
+    tenants text[] COLLATE pg_catalog."C",
+    rotation_interval interval,
+    min_dispatch_ratio numeric,
+    created_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT ojs.now() NOT NULL
+);
+
+ALTER TABLE ONLY ojs.pool FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._check_isolated(p_pool ojs.pool) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_other record;
+begin
+    select o.name, coalesce(q, t) as what, case when q is null then 'tenants' else 'queues' end as field into v_other
+    from ojs.pool o
+    left join lateral (select q from unnest(o.queues) q where o.tenants is null and p_pool.tenants is null and q = any (p_pool.queues)
+        limit 1) q on true
+    left join lateral (select t from unnest(o.tenants) t where t = any (p_pool.tenants) limit 1) t on true
+    where p_pool.isolated and o.isolated and o.name <> p_pool.name and coalesce(q, t) is not null limit 1;
+    if v_other.name is not null then
+        perform ojs._raise('OJ409', format('pool %s isolates %s already', v_other.name, v_other.what),
+            jsonb_build_object('field', v_other.field, 'pool', v_other.name));
     end if;
 end;
 $$;
@@ -1470,6 +1580,18 @@ begin
                 jsonb_build_object('field', 'override.' || v_name));
         end if;
     end loop;
+end;
+$_$;
+
+CREATE FUNCTION ojs._check_pool_name(p_pool text) RETURNS void
+    LANGUAGE plpgsql
+    AS $_$
+begin
+    if p_pool is null or p_pool <> '*' and (p_pool !~ '^[a-zA-Z0-9][a-zA-Z0-9._-]*$' or length(p_pool) > 128) then
+        perform ojs._raise('OJ400',
+            'pool must consist of a-z, A-Z, 0-9, -, _ and ., begin with a letter or digit and have at most 128 characters',
+            '{"field": "pool"}');
+    end if;
 end;
 $_$;
 
@@ -1596,10 +1718,8 @@ CREATE FUNCTION ojs._check_strategy(p_strategy text, p_weights jsonb) RETURNS vo
     LANGUAGE plpgsql STABLE
     AS $$
 begin
-    if p_strategy = 'least-loaded' then
-        perform ojs._raise('OJ408', 'strategy least-loaded is not supported', '{"field": "strategy"}');
-    elsif p_strategy not in ('strict', 'round-robin', 'weighted') then
-        perform ojs._raise('OJ422', 'strategy must be strict, round-robin or weighted', '{"field": "strategy"}');
+    if p_strategy not in ('strict', 'round-robin', 'weighted', 'least-loaded') then
+        perform ojs._raise('OJ422', 'strategy must be strict, round-robin, weighted or least-loaded', '{"field": "strategy"}');
     elsif jsonb_typeof(p_weights) <> 'object' then
         perform ojs._raise('OJ422', 'weights must be an object: a weight for each queue', '{"field": "weights"}');
     elsif exists (select from jsonb_each(p_weights) w
@@ -1727,7 +1847,7 @@ begin
 end;
 $_$;
 
-CREATE FUNCTION ojs._claim(p_level ojs.level, p_count integer, p_tenant text, p_lock boolean) RETURNS ojs.picks
+CREATE FUNCTION ojs._claim(p_level ojs.level, p_count integer, p_ask ojs.ask, p_lock boolean) RETURNS ojs.picks
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1747,7 +1867,7 @@ begin
         v_picks.limited, v_picks.rest, v_picks.skims, v_picks.size, v_tenants, v_ids
     from (
         select d.*, d.dealt or d.id is null as booked, case when p_lock then h.place when d.dealt then d.place end as held
-        from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_tenant, false, v_now) d
+        from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_ask.tenants, p_ask.but, false, v_now) d
         left join lateral (select j.ctid as place from ojs.job j
             where p_lock and d.dealt and j.ctid = d.place and j.id = d.id and j.state = 'available' for update skip locked) h on true
         order by d.turn
@@ -1760,7 +1880,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._claim_beside(p_queue text, p_priority integer, p_reach integer, p_tenant text, p_count integer, p_max_bytes bigint, p_but uuid[], OUT o_ids uuid[], OUT o_places tid[], OUT o_bytes bigint, OUT o_cut boolean, OUT o_seen integer) RETURNS record
+CREATE FUNCTION ojs._claim_beside(p_queue text, p_priority integer, p_reach integer, p_only text[], p_but text[], p_count integer, p_max_bytes bigint, p_without uuid[], OUT o_ids uuid[], OUT o_places tid[], OUT o_bytes bigint, OUT o_cut boolean, OUT o_seen integer) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1768,13 +1888,13 @@ declare
     v_low numeric := coalesce((select l.low from ojs._level(p_queue, p_priority) l), 0);
 begin
     with due as materialized (
-        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_tenant, true, v_now) d where d.id is not null order by d.turn
+        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true, v_now) d where d.id is not null order by d.turn
     ), held as materialized (
         select d.turn, d.tenant_id, d.id, d.seq, j.priority, j.place, j.bytes from due d
         cross join lateral (select j.ctid as place, j.priority,
                 ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes
             from ojs.job j
-            where j.ctid = d.place and j.id = d.id and j.state = 'available' and j.id <> all (p_but) for update skip locked) j
+            where j.ctid = d.place and j.id = d.id and j.state = 'available' and j.id <> all (p_without) for update skip locked) j
         limit p_count
     ), exact as materialized (
         select h.turn, h.tenant_id, h.id, h.seq, h.priority, h.place, case when sum(h.bytes) over () <= p_max_bytes / 100 then h.bytes
@@ -1782,7 +1902,7 @@ begin
         from held h
     ), kept as materialized (
         select h.* from (select h.*, sum(h.bytes) over (order by h.turn) as size, row_number() over (order by h.turn) as nth from exact h) h
-        where h.size <= p_max_bytes or h.nth = 1 and p_but = '{}'
+        where h.size <= p_max_bytes or h.nth = 1 and p_without = '{}'
     ), noted as (
         insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, lo, hi)
         select k.tenant_id, p_queue, k.priority, 'available', 'active', 0, count(*), min(k.seq), max(k.seq) from kept k
@@ -2090,6 +2210,9 @@ begin
     end if;
     loop
         v_more := ojs._fold(p_ask.queues);
+        if p_ask.limited then
+            p_count := least(p_count, ojs._pool_room(p_ask.pool));
+        end if;
         v_done := ojs._serve_queues(p_ask, p_count, v_done);
         -- Another fold may move cursors back to the jobs just locked, which are still available, and they would be decided twice.
         exit when v_done.ids <> '{}' or v_done.cut or not v_more or ojs.now() > v_until;
@@ -2102,7 +2225,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._decide_ahead(p_queue text, p_count integer) RETURNS void
+CREATE FUNCTION ojs._decide_ahead(p_queue text, p_count integer, p_but text[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
@@ -2112,7 +2235,10 @@ declare
     v_first record;
     v_ahead int;
     v_done  ojs.decided;
+    v_ask   ojs.ask;
 begin
+    v_ask.max_bytes := c_bytes;
+    v_ask.but := p_but;
     select * into v_mark from ojs._turn_mark(p_queue);
     if v_mark.held > 0 then
         perform ojs._revoke(p_queue, false);
@@ -2127,7 +2253,7 @@ begin
     end if;
     -- Further each time, and half as far after jobs were taken back: what is decided ahead and not taken is decided twice.
     v_ahead := least(p_count, greatest(2 * v_mark.ahead, p_count / 8));
-    v_done := ojs._serve_queue(p_queue, v_ahead, null, c_bytes, v_base, ojs._nothing());
+    v_done := ojs._serve_queue(p_queue, v_ahead, v_ask, ojs._nothing(), v_base);
     if v_mark.queue is null then
         insert into ojs.turn_mark (queue, rev, lo, hi, ahead) values (p_queue, 1, v_base, v_base + cardinality(v_done.ids) - 1, v_ahead);
     elsif v_done.ids <> '{}' then
@@ -2151,7 +2277,7 @@ declare
     v_stale  boolean;
     v_unread bigint;
 begin
-    if cardinality(p_ask.queues) > 1 or p_ask.count > 1000 or p_ask.tenant is not null and not p_ask.aside then
+    if cardinality(p_ask.queues) > 1 or p_ask.count > 1000 or p_ask.tenants is not null and not p_ask.aside or p_ask.limited then
         return null;
     end if;
     select * into v_mark from ojs._turn_mark(v_queue) m where m.hi >= m.lo;
@@ -2177,16 +2303,16 @@ begin
             cross join lateral ojs._stale_queues(f.snapshot, null, f.part_xid, f.part_lo, 9223372036854775807, v_queue));
     end if;
     if not v_stale then
-        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenant, p_ask.max_bytes);
+        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenants, p_ask.max_bytes);
     elsif not p_ask.aside then
         return null;
     end if;
     -- What was decided ahead cannot be taken back from here. Work that has come since and goes before it is taken first.
     select max(t.priority) into v_above from ojs.turn t where t.queue = v_queue and t.n >= v_mark.lo;
     v_done := ojs._nothing();
-    v_done := ojs._beside(v_queue, p_ask.count - p_got, p_ask.tenant, v_above, p_ask.max_bytes, v_done);
+    v_done := ojs._beside(v_queue, p_ask.count - p_got, p_ask.tenants, p_ask.but, v_above, p_ask.max_bytes, v_done);
     if v_done.ids = '{}' then
-        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenant, p_ask.max_bytes);
+        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenants, p_ask.max_bytes);
     end if;
     return v_done;
 end;
@@ -2262,6 +2388,21 @@ declare
 begin
     perform ojs._delete_dead(v_held.o_tenants, v_held.o_ids);
     return coalesce(cardinality(v_held.o_ids), 0);
+end;
+$$;
+
+CREATE FUNCTION ojs._depths(p_queues text[]) RETURNS bigint[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return array(select coalesce(sum(n.available), 0)::bigint
+        from unnest(p_queues) with ordinality q(queue, n)
+        left join (
+            select t.queue, t.available from ojs.tally t where t.queue = any (p_queues)
+            union all
+            select r.queue, r.available from ojs._recent() r where r.queue = any (p_queues)
+        ) n on n.queue = q.queue
+        group by q.n order by q.n);
 end;
 $$;
 
@@ -2346,7 +2487,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_count integer, p_tenant text, p_beside boolean, p_now timestamp with time zone) RETURNS TABLE(turn integer, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, dealt boolean, again boolean, seq bigint, id uuid, place tid, bytes integer, limited boolean, room integer)
+CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_count integer, p_only text[], p_but text[], p_beside boolean, p_now timestamp with time zone) RETURNS TABLE(turn integer, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, dealt boolean, again boolean, seq bigint, id uuid, place tid, bytes integer, limited boolean, room integer)
     LANGUAGE sql STABLE ROWS 100
     AS $$
     with front as materialized (
@@ -2357,7 +2498,7 @@ CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_coun
             -- A subquery, so that nothing is asked about a tenant without a rule.
             case when f.limited then (select case when p_beside and r.counted then 0 else r.jobs end
                 from ojs._room(p_queue, f.tenant_id) r) end as room
-        from ojs._front(p_queue, p_priority, p_low, p_count, p_tenant, p_beside) f
+        from ojs._front(p_queue, p_priority, p_low, p_count, p_only, p_but, p_beside) f
     ), seen as materialized (
         select f.spot, f.tenant_id, f.vtime, f.edge, f.limited, f.room, l.again, l.seq, l.id, l.place, l.bytes,
             coalesce(l.last, false) as last, f.own + (l.nth - 1) * ojs._price() / f.weight as tag,
@@ -2897,6 +3038,16 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._first_of(p_plan integer[], p_q integer, p_count integer) RETURNS integer[]
+    LANGUAGE plpgsql
+    AS $$
+begin
+    return array(select p.q from (select u.q, u.n, count(*) filter (where u.q = p_q) over (order by u.n) as nth
+            from unnest(p_plan) with ordinality u(q, n)) p
+        where p.q <> p_q or p.nth <= p_count order by p.n);
+end;
+$$;
+
 CREATE FUNCTION ojs._first_state(p_pending boolean, p_scheduled_at timestamp with time zone, p_now timestamp with time zone) RETURNS ojs.job_state
     LANGUAGE sql STABLE
     AS $$ select case when p_pending then 'pending' when p_scheduled_at > p_now then 'scheduled' else 'available' end::ojs.job_state $$;
@@ -3097,26 +3248,28 @@ CREATE FUNCTION ojs._from_first_open(p_cron ojs.cron) RETURNS uuid[]
     LANGUAGE sql STABLE
     AS $$ select coalesce(p_cron.open[(select o.n from ojs._open_jobs(p_cron, p_cron.open) o limit 1):], '{}') $$;
 
-CREATE FUNCTION ojs._front(p_queue text, p_priority integer, p_low numeric, p_count integer, p_tenant text, p_beside boolean) RETURNS TABLE(spot tid, tenant_id text, job_priority integer, head bigint, behind boolean, again_lo bigint, again_seq bigint, weight double precision, vtime numeric, limited boolean)
+CREATE FUNCTION ojs._front(p_queue text, p_priority integer, p_low numeric, p_count integer, p_only text[], p_but text[], p_beside boolean) RETURNS TABLE(spot tid, tenant_id text, job_priority integer, head bigint, behind boolean, again_lo bigint, again_seq bigint, weight double precision, vtime numeric, limited boolean)
     LANGUAGE sql STABLE ROWS 10
     AS $$
     (select f.ctid, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
     from ojs.tenant_fairness f
-    where p_tenant is null and f.queue = p_queue and f.priority = p_priority and f.ready and f.vtime >= p_low
+    where p_only is null and f.queue = p_queue and f.priority = p_priority and f.ready and f.vtime >= p_low
+        and (p_but is null or f.tenant_id <> all (p_but))
     order by f.vtime limit p_count + 1)
     union all
-    select f.spot, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
-    from (select f.*, f.ctid as spot from ojs.tenant_fairness f
-        where p_tenant is not null and f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant
-        order by f.rev desc limit 1) f
-    where f.ready
+    (select f.spot, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
+    from unnest(p_only) o(tenant_id)
+    cross join lateral (select f.*, f.ctid as spot from ojs.tenant_fairness f
+        where f.queue = p_queue and f.priority = p_priority and f.tenant_id = o.tenant_id order by f.rev desc limit 1) f
+    where f.ready and (p_but is null or f.tenant_id <> all (p_but))
+    order by f.vtime limit p_count + 1)
     union all
     select null, w.tenant_id, w.job_priority, coalesce(f.head, w.lo - 1), coalesce(f.behind, false), coalesce(f.again_lo, 0),
         coalesce(f.again_seq, 0), w.weight::float8, greatest(f.vtime, p_low), w.limited
     from ojs._waiting() w
     left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
-    where p_beside and w.queue = p_queue and w.priority = p_priority and (w.tenant_id = p_tenant or p_tenant is null)
-        and f.ready is not true
+    where p_beside and w.queue = p_queue and w.priority = p_priority and (p_only is null or w.tenant_id = any (p_only))
+        and (p_but is null or w.tenant_id <> all (p_but)) and f.ready is not true
 $$;
 
 CREATE VIEW ojs._handed WITH (security_invoker='true') AS
@@ -3130,6 +3283,7 @@ CREATE VIEW ojs._handed WITH (security_invoker='true') AS
     j.retry_at,
     j.enqueued_at,
     j.worker_id,
+    j.pool,
     j.errors,
     j.result,
     j.seq,
@@ -3172,21 +3326,20 @@ begin
         cross join lateral (select width_bucket(p_got + g.n::int, p_ask.starts) as at) r
     ), taken as (
         update ojs.job j
-        set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = g.worker_id,
+        set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = g.worker_id, pool = p_ask.pool,
             lease_expires_at = ojs._lease_end(v_now, coalesce(g.lease_ms, j.visibility_timeout_ms), v_now, nullif(j.timeout_ms, 0))
         from given g
         where j.ctid = g.place and j.id = g.id and j.state = 'available'
         returning g.n, g.turn, g.request, j.*
     ), leased as (
         -- Rows of at most 128 jobs, so that they need not be compressed or put aside; in each the turns follow one another.
-        insert into ojs.lease (due_at, queue, priority, jobs, ids, tenants, waits, turn, at)
+        insert into ojs.lease (due_at, queue, priority, jobs, ids, tenants, waits, turn, at, pool)
         select t.lease_expires_at, t.queue, t.priority, count(*), array_agg(t.id), array_agg(t.tenant_id),
-            array_agg(greatest(ojs._seconds(v_now - t.enqueued_at), 0)), min(t.turn), v_now
+            array_agg(greatest(ojs._seconds(v_now - t.enqueued_at), 0)), min(t.turn), v_now, p_ask.pool
         from taken t group by t.lease_expires_at, t.queue, t.priority, (t.n - 1) / 128, t.turn - t.n
     )
     select t.request, t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id,
-        t.errors,
-        t.result, t.seq, t.tenant_id, t.id, t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at, t.expires_at,
+        t.pool, t.errors, t.result, t.seq, t.tenant_id, t.id, t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at, t.expires_at,
             t.timeout_ms,
         t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options, t.extra
     from taken t order by t.n;
@@ -3288,6 +3441,63 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._in_line(p_done ojs.decided, p_from integer[], p_line integer[]) RETURNS ojs.decided
+    LANGUAGE plpgsql
+    AS $$
+begin
+    select coalesce(array_agg(d.id order by l.n), '{}'), coalesce(array_agg(d.place order by l.n), '{}') into p_done.ids, p_done.places
+    from (select u.*, row_number() over (partition by u.q order by u.n) as nth
+        from unnest(p_done.ids, p_done.places, p_from) with ordinality u(id, place, q, n)) d
+    join (select u.*, row_number() over (partition by u.q order by u.n) as nth from unnest(p_line) with ordinality u(q, n)) l
+        on l.q = d.q and l.nth = d.nth;
+    return p_done;
+end;
+$$;
+
+CREATE FUNCTION ojs._in_pool(p_ask ojs.ask, p_queues text[], p_pool text) RETURNS ojs.ask
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    v_name text := coalesce(p_pool, 'default');
+    v_pool ojs.pool;
+    v_all  ojs.pool;
+    v_mine text[];
+begin
+    select * into v_pool from ojs.pool p where p.name = v_name;
+    select * into v_all from ojs.pool p where p.name = '*';
+    v_mine := array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
+        where (v_pool.queues is null or q.queue = any (v_pool.queues)) and not exists (select from ojs.pool o
+            where o.isolated and o.tenants is null and o.name <> v_name and q.queue = any (o.queues))
+        order by array_position(v_pool.queues, q.queue), q.n);
+    if v_mine = '{}' then
+        perform ojs._raise('OJ422', format('none of these queues is for workers of pool %s', left(v_name, 128)), '{"field": "queues"}',
+            'ojs.pool_stats says which queues are.');
+    elsif v_pool.tenants is not null then
+        p_ask.exclusive := v_pool.isolated;
+        p_ask.tenants := array(select t from unnest(v_pool.tenants) t where p_ask.tenants is null or t = any (p_ask.tenants));
+        if p_ask.tenants = '{}' then
+            perform ojs._raise('OJ422', format('workers of pool %s get no jobs of tenant %s', v_name, p_ask.tenant), '{"field": "tenant"}');
+        end if;
+    end if;
+    if v_pool.max_concurrency is not null then
+        if ojs.current_tenant() is not null then
+            perform ojs._raise('OJ408', format('a tenant''s login cannot fetch in pool %s, which has a concurrency', v_name),
+                '{"field": "pool"}', 'Its workers fetch over HTTP.');
+        end if;
+        p_ask.limited := true;
+        p_ask.aside := false;
+    end if;
+    p_ask.queues := array(select q.queue from unnest(v_mine) with ordinality q(queue, n) where q.queue = any (p_ask.queues) order by q.n);
+    p_ask.but := (select array_agg(distinct t) from ojs.pool o cross join lateral unnest(o.tenants) t where o.isolated and o.name <> v_name);
+    p_ask.pool := v_pool.id;
+    p_ask.strategy := coalesce(v_all.strategy, v_pool.strategy, p_ask.strategy);
+    p_ask.weights := coalesce(v_all.weights, v_pool.weights, p_ask.weights);
+    p_ask.ratio := coalesce(v_all.min_dispatch_ratio, v_pool.min_dispatch_ratio);
+    p_ask.rotation := coalesce(v_all.rotation_interval, v_pool.rotation_interval);
+    return p_ask;
+end;
+$$;
+
 CREATE FUNCTION ojs._in_use() RETURNS text
     LANGUAGE sql IMMUTABLE
     AS $$ select 'again: the table was in use' $$;
@@ -3321,6 +3531,7 @@ CREATE VIEW ojs._outcome WITH (security_invoker='true') AS
     j.retry_at,
     j.enqueued_at,
     j.worker_id,
+    j.pool,
     j.errors,
     j.result,
     j.seq,
@@ -3394,7 +3605,7 @@ begin
         from kept k where k.expires_at is not null having count(*) > 0
     )
     select k.n, null::text, null::text, null::jsonb, k.state, 0, null::uuid, null::timestamptz, null::timestamptz, null::timestamptz,
-        null::timestamptz, v_now, null::text, null::jsonb, null::json, k.seq, k.tenant_id, k.id, k.queue, k.type, k.priority,
+        null::timestamptz, v_now, null::text, null::int, null::jsonb, null::json, k.seq, k.tenant_id, k.id, k.queue, k.type, k.priority,
         k.max_attempts, v_now, k.scheduled_at, k.expires_at, k.timeout_ms, k.visibility_timeout_ms, k.tags, k.args, k.meta, k.retry,
         k.options, k.extra
     from kept k, (select count(*) from told) t
@@ -4071,13 +4282,13 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._lowest(p_level ojs.level, p_but text) RETURNS numeric
+CREATE FUNCTION ojs._lowest(p_level ojs.level, p_but text[]) RETURNS numeric
     LANGUAGE plpgsql STABLE
     AS $$
 begin
     return (select f.vtime from ojs.tenant_fairness f
         where f.queue = p_level.queue and f.priority = p_level.priority and f.ready and f.vtime >= p_level.low
-          and f.tenant_id is distinct from p_but
+          and (p_but is null or f.tenant_id <> all (p_but))
         order by f.vtime limit 1);
 end;
 $$;
@@ -4177,6 +4388,10 @@ declare
     v_new ojs.worker := p_known;
     v_old ojs.worker := case when not p_anew then p_known end;
 begin
+    if p_says.pool <> v_old.pool then
+        perform ojs._raise('OJ409', format('worker %s is in pool %s', p_known.worker_id, v_old.pool), '{"field": "pool"}',
+            'A worker that registers anew may be in another one.');
+    end if;
     v_new.state := coalesce(p_says.state, v_old.state, 'running');
     -- A directive is for one process. It has ended when the worker registers anew, has another number or start, or goes on after terminate.
     if p_anew or p_says.pid <> p_known.pid or p_says.started_at <> p_known.started_at
@@ -4194,7 +4409,11 @@ begin
     v_new.version := coalesce(p_says.version, v_old.version);
     v_new.metadata := coalesce(p_says.metadata, v_old.metadata);
     v_new.started_at := coalesce(p_says.started_at, v_old.started_at);
+    v_new.pool := coalesce(p_says.pool, v_old.pool);
+    v_new.strategy := coalesce(p_says.strategy, v_old.strategy);
+    v_new.weights := coalesce(p_says.weights, v_old.weights);
     v_new.resting := coalesce(v_new.directive, v_new.state) <> 'running';
+    v_new.apart := v_new.resting or coalesce(v_new.pool, v_new.strategy) is not null or v_new.weights is not null;
     return v_new;
 end;
 $$;
@@ -4452,8 +4671,7 @@ $$;
 CREATE FUNCTION ojs._no_jobs(p_ask ojs.ask, p_cut boolean) RETURNS SETOF ojs._handed
     LANGUAGE sql STABLE
     AS $$
-    select h.* from unnest(p_ask.resting) r(worker_id)
-    cross join lateral jsonb_populate_record(null::ojs._handed, jsonb_build_object('worker_id', r.worker_id)) h
+    select h.* from jsonb_populate_recordset(null::ojs._handed, p_ask.others) h
     union all
     select h.* from jsonb_populate_record(null::ojs._handed, '{"request": 0}') h where p_cut
 $$;
@@ -4521,7 +4739,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._notify_room(p_tenants text[], p_queues text[]) RETURNS void
+CREATE FUNCTION ojs._notify_room(p_tenants text[], p_queues text[], p_pools integer[]) RETURNS void
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
@@ -4541,6 +4759,9 @@ begin
     end if;
     v_tenants := array(select distinct c.tenant_id from ojs.tenant c where c.tenant_id = any (p_tenants) and c.limited);
     v_queues := array(select distinct q.queue from unnest(p_queues) q(queue) cross join lateral ojs._backlog(q.queue) b where b.limited);
+    if exists (select from ojs.pool p where p.id = any (p_pools) and p.max_concurrency is not null) then
+        v_queues := v_queues || ojs._pool_queues(p_pools);
+    end if;
     if v_tenants = '{}' and v_queues = '{}' then
         return;
     end if;
@@ -4784,6 +5005,15 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._owed_by_time(p_rotation ojs.rotation, p_open integer[], p_before timestamp with time zone) RETURNS numeric[]
+    LANGUAGE plpgsql
+    AS $$
+begin
+    return array(select case when p_rotation.served[o.q] <= p_before and o.q = any (p_open) then greatest(o.owed, 1) else o.owed end
+        from unnest(p_rotation.owed) with ordinality o(owed, q) order by o.q);
+end;
+$$;
+
 CREATE FUNCTION ojs._recent() RETURNS SETOF ojs.tally
     LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4872,14 +5102,14 @@ CREATE VIEW ojs._shard_counts AS
             u_1.queue,
             u_1.priority,
             min(u_1.lo) AS lo
-           FROM ojs._arrivals() u_1(xid, tenant_id, queue, priority, from_state, to_state, jobs, lo, hi, failed, owed, seconds, at)
+           FROM ojs._arrivals() u_1(xid, tenant_id, queue, priority, from_state, to_state, jobs, lo, hi, failed, owed, seconds, at, pool)
           WHERE (u_1.from_state IS DISTINCT FROM 'available'::ojs.job_state)
           GROUP BY u_1.tenant_id, u_1.queue, u_1.priority) u ON (((u.tenant_id = n.tenant_id) AND (u.queue = n.queue) AND (u.priority = n.priority))))
      LEFT JOIN ( SELECT u_1.tenant_id,
             u_1.queue,
             u_1.priority,
             min(j.enqueued_at) AS oldest_at
-           FROM (ojs._arrivals() u_1(xid, tenant_id, queue, priority, from_state, to_state, jobs, lo, hi, failed, owed, seconds, at)
+           FROM (ojs._arrivals() u_1(xid, tenant_id, queue, priority, from_state, to_state, jobs, lo, hi, failed, owed, seconds, at, pool)
              JOIN ojs.job j ON (((j.queue = u_1.queue) AND (j.priority = u_1.priority) AND (j.tenant_id = u_1.tenant_id) AND (j.seq = u_1.lo) AND (j.state = 'available'::ojs.job_state))))
           WHERE (u_1.from_state = 'available'::ojs.job_state)
           GROUP BY u_1.tenant_id, u_1.queue, u_1.priority) b ON (((b.tenant_id = n.tenant_id) AND (b.queue = n.queue) AND (b.priority = n.priority))))
@@ -5029,6 +5259,147 @@ CREATE FUNCTION ojs._plain_uuid(p_json json) RETURNS boolean
     select p_json::text like '"________-____-____-____-____________"' and octet_length(replace(p_json::text, '-', '')) = 34
         and p_json::text ~ '^"[0-9a-fA-F-]+"$'
 $_$;
+
+CREATE FUNCTION ojs._plan_queues(p_strategy text, p_open integer[], p_rotation ojs.rotation, p_depths bigint[], p_ratio numeric, p_count integer) RETURNS integer[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_plan int[] := '{}';
+    v_next int;
+    v_best numeric;
+    v_key  numeric;
+    v_q    int;
+begin
+    for i in 1 .. p_count loop
+        v_next := null;
+        foreach v_q in array p_open loop
+            -- The lowest goes next. Who is owed a dispatch goes before all others.
+            v_key := case when p_rotation.owed[v_q] >= 1 then -1e18 - p_rotation.owed[v_q]
+                when p_strategy = 'strict' then 0
+                when p_strategy = 'least-loaded' then -p_depths[v_q]
+                else p_rotation.times[v_q] end;
+            if v_next is null or v_key < v_best then
+                v_next := v_q;
+                v_best := v_key;
+            end if;
+        end loop;
+        v_plan := v_plan || v_next;
+        p_rotation := ojs._after_plan(p_rotation, p_open, array[v_next], p_ratio, null);
+        p_depths[v_next] := p_depths[v_next] - 1;
+    end loop;
+    return v_plan;
+end;
+$$;
+
+CREATE FUNCTION ojs._pool_active(p_pool integer) RETURNS bigint
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    v_mark pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+begin
+    return coalesce((select t.active from ojs.pool_tally t where t.pool = p_pool order by t.rev desc limit 1), 0)
+        + coalesce((select sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'active')) from ojs._pool_movement m
+            where m.pool = p_pool and m.xid >= pg_snapshot_xmax(v_mark)), 0)
+        + coalesce((select sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'active')) from pg_snapshot_xip(v_mark) x(xid)
+            cross join lateral (select m.* from ojs._pool_movement m where m.pool = p_pool and m.xid = x.xid offset 0) m
+            where pg_visible_in_snapshot(x.xid, (select pg_current_snapshot()))), 0);
+end;
+$$;
+
+CREATE FUNCTION ojs._pool_changed(p_old ojs.pool, p_new ojs.pool) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if p_old.isolated and p_old.tenants is not null then
+        -- Their times may lie far below everybody's, and from now on they are served among all.
+        perform ojs._raise_times(l, p_old.tenants)
+        from (select distinct l.queue, l.priority from ojs.level l) k cross join lateral ojs._level(k.queue, k.priority) l;
+    end if;
+    perform ojs._notify(array(select distinct w.queue from ojs.waiter w));
+end;
+$$;
+
+CREATE FUNCTION ojs._pool_changes(p_from pg_snapshot, p_to pg_snapshot) RETURNS TABLE(pool integer, active bigint, dispatched bigint)
+    LANGUAGE sql STABLE ROWS 10
+    AS $$
+    select m.pool, sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'active')),
+        coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0)
+    from ojs._since(p_from, p_to, false) m where m.pool is not null group by m.pool
+$$;
+
+CREATE FUNCTION ojs._pool_names(p_names jsonb, p_field text) RETURNS text[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_names text[];
+begin
+    if p_names is null then
+        return null;
+    elsif jsonb_typeof(p_names) <> 'array' or jsonb_array_length(p_names) not between 1 and 100
+            or exists (select from jsonb_array_elements(p_names) n where jsonb_typeof(n) <> 'string') then
+        perform ojs._raise('OJ422', format('%s must name between 1 and 100', p_field), jsonb_build_object('field', p_field));
+    end if;
+    v_names := array(select n.name from jsonb_array_elements_text(p_names) with ordinality n(name, i) group by n.name order by min(n.i));
+    if exists (select from unnest(v_names) n where case p_field when 'queues' then ojs._queue_name(n) else ojs._tenant_valid(n) end is not true) then
+        perform ojs._raise('OJ422', format('%s holds a name that none can have', p_field), jsonb_build_object('field', p_field));
+    end if;
+    return v_names;
+end;
+$$;
+
+CREATE FUNCTION ojs._pool_number(p_number jsonb, p_field text, p_least numeric, p_most numeric) RETURNS numeric
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if p_number is null then
+        return null;
+    elsif jsonb_typeof(p_number) <> 'number' or p_number::numeric not between p_least and p_most or p_most > 1 and p_number::numeric % 1 <> 0 then
+        perform ojs._raise('OJ422', format('%s must be %s between %s and %s', p_field, case when p_most > 1 then 'an integer' else 'a number' end,
+            p_least, p_most), jsonb_build_object('field', p_field));
+    end if;
+    return p_number::numeric;
+end;
+$$;
+
+CREATE FUNCTION ojs._pool_queues(p_pools integer[]) RETURNS text[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return array(select w.queue from (select distinct w.queue from ojs.waiter w) w
+        where exists (select from ojs.pool p where p.id = any (p_pools) and p.max_concurrency is not null
+                and (p.queues is null or w.queue = any (p.queues)))
+            and (exists (select from ojs._backlog(w.queue) b where b.priorities <> '{}')
+                or exists (select from ojs._unfolded() u where u.queue = w.queue)));
+end;
+$$;
+
+CREATE FUNCTION ojs._pool_room(p_pool integer) RETURNS integer
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return (select greatest(p.max_concurrency - ojs._pool_active(p.id), 0) from ojs.pool p
+        where p.id = p_pool and p.max_concurrency is not null);
+end;
+$$;
+
+CREATE FUNCTION ojs._pools_lately() RETURNS TABLE(pool integer, active bigint, dispatched bigint)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 10
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+    v_mark pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+begin
+    return query select c.* from ojs._pool_changes(v_mark, null) c;
+end;
+$$;
 
 CREATE FUNCTION ojs._prepare_cut(p_at timestamp with time zone, p_partition text, p_lead interval) RETURNS void
     LANGUAGE plpgsql
@@ -5338,6 +5709,28 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._raise_times(p_level ojs.level, p_tenants text[]) RETURNS ojs.level
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_behind record;
+begin
+    select array_agg(f.spot) as spots, p_level.low - min(f.vtime) as step, coalesce(sum(f.weight) filter (where f.ready), 0) as weight
+    into v_behind
+    from unnest(p_tenants) t(tenant_id)
+    cross join lateral (select f.*, f.ctid as spot from ojs.tenant_fairness f
+        where f.queue = p_level.queue and f.priority = p_level.priority and f.tenant_id = t.tenant_id order by f.rev desc limit 1) f
+    where f.ready or f.parked
+    having min(f.vtime) < p_level.low;
+    if v_behind.spots is not null then
+        update ojs.tenant_fairness f set rev = f.rev + 1, vtime = f.vtime + v_behind.step where f.ctid = any (v_behind.spots);
+        perform ojs._move_level(p_level, 0, 0, v_behind.weight * v_behind.step, null);
+        select * into p_level from ojs._level(p_level.queue, p_level.priority);
+    end if;
+    return p_level;
+end;
+$$;
+
 CREATE FUNCTION ojs._ranges(p_queue text, p_priority integer, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint, p_look integer, p_beside boolean) RETURNS TABLE(lo bigint, hi bigint)
     LANGUAGE sql STABLE ROWS 2
     AS $$
@@ -5382,6 +5775,80 @@ begin
     into v_jobs
     from ojs._shaped_jobs(p_jobs, p_each) s;
     return v_jobs;
+end;
+$$;
+
+CREATE FUNCTION ojs._read_pool(p_name text, p_config jsonb) RETURNS ojs.pool
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_pool  ojs.pool;
+    v_field text;
+begin
+    if p_config is null or jsonb_typeof(p_config) <> 'object' then
+        perform ojs._raise('OJ400', 'the configuration of a pool must be a JSON object', '{"field": "config"}');
+    end if;
+    p_config := jsonb_strip_nulls(p_config);
+    v_field := (select k from jsonb_object_keys(p_config) k where k <> all ('{name, queues, concurrency, max_concurrency, strategy, weights,
+        isolated, tenants, starvation_prevention}') limit 1);
+    if v_field is not null then
+        perform ojs._raise('OJ400', format('%s is no field of a pool', left(v_field, 100)), jsonb_build_object('field', left(v_field, 100)));
+    elsif p_name = '*' and p_config ?| '{queues, concurrency, max_concurrency, isolated, tenants}' then
+        perform ojs._raise('OJ422', 'for all FETCHes there can be strategy, weights and starvation_prevention only', '{"field": "name"}',
+            'queues, concurrency, isolated and tenants are those of a pool.');
+    elsif p_config ->> 'name' is distinct from p_name and p_config ? 'name' then
+        perform ojs._raise('OJ400', 'name is not that of the pool', '{"field": "name"}');
+    end if;
+    v_pool.name := p_name;
+    if jsonb_typeof(p_config -> 'queues') = 'object' then
+        p_config := p_config || jsonb_build_object('queues', (select coalesce(jsonb_agg(k), '[]') from jsonb_object_keys(p_config -> 'queues') k),
+            'weights', coalesce(p_config -> 'weights', (select jsonb_object_agg(q.key, q.value -> 'weight') from jsonb_each(p_config -> 'queues') q
+                where q.value ? 'weight'), '{}'));
+    end if;
+    v_pool.queues := ojs._pool_names(p_config -> 'queues', 'queues');
+    v_pool.tenants := ojs._pool_names(p_config -> 'tenants', 'tenants');
+    v_pool.max_concurrency := ojs._pool_number(coalesce(p_config -> 'concurrency', p_config -> 'max_concurrency'), 'concurrency', 1, 1000000);
+    v_pool.strategy := p_config ->> 'strategy';
+    v_pool.weights := nullif(p_config -> 'weights', '{}');
+    perform ojs._check_strategy(v_pool.strategy, v_pool.weights);
+    v_pool.isolated := coalesce(p_config -> 'isolated', 'false') = 'true';
+    if jsonb_typeof(p_config -> 'isolated') <> 'boolean' then
+        perform ojs._raise('OJ422', 'isolated must be true or false', '{"field": "isolated"}');
+    elsif v_pool.isolated and v_pool.queues is null and v_pool.tenants is null then
+        perform ojs._raise('OJ422', 'an isolated pool needs queues or tenants', '{"field": "queues"}');
+    end if;
+    return ojs._read_prevention(v_pool, p_config -> 'starvation_prevention');
+end;
+$$;
+
+CREATE FUNCTION ojs._read_prevention(p_pool ojs.pool, p_prevention jsonb) RETURNS ojs.pool
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_interval interval := coalesce(ojs._duration(p_prevention ->> 'rotation_interval'), case when not p_prevention ? 'rotation_interval' then
+        interval '30 seconds' end);
+    v_field text := (select k from jsonb_object_keys(case when jsonb_typeof(p_prevention) = 'object' then p_prevention else '{}' end) k
+        where k <> all ('{enabled, rotation_interval, min_dispatch_ratio}') limit 1);
+begin
+    if p_prevention is null then
+        return p_pool;
+    elsif jsonb_typeof(p_prevention) <> 'object' or v_field is not null or jsonb_typeof(p_prevention -> 'enabled') <> 'boolean' then
+        perform ojs._raise('OJ422', 'starvation_prevention must be an object of enabled (boolean), rotation_interval and min_dispatch_ratio',
+            jsonb_build_object('field', concat_ws('.', 'starvation_prevention', left(v_field, 100))));
+    end if;
+    p_pool.min_dispatch_ratio := coalesce(ojs._pool_number(p_prevention -> 'min_dispatch_ratio', 'min_dispatch_ratio', 0, 1), 0.05);
+    p_pool.rotation_interval := v_interval;
+    if (v_interval between interval '1 second' and interval '1 day') is not true then
+        perform ojs._raise('OJ422', 'rotation_interval must be an ISO 8601 duration between PT1S and P1D, such as PT30S',
+            '{"field": "starvation_prevention.rotation_interval"}');
+    elsif p_pool.min_dispatch_ratio * cardinality(p_pool.queues) > 1 then
+        perform ojs._raise('OJ422', format('min_dispatch_ratio of %s queues is more than all there is', cardinality(p_pool.queues)),
+            '{"field": "starvation_prevention.min_dispatch_ratio"}');
+    elsif p_prevention -> 'enabled' is distinct from 'true' then
+        p_pool.min_dispatch_ratio := null;
+        p_pool.rotation_interval := null;
+    end if;
+    return p_pool;
 end;
 $$;
 
@@ -5432,7 +5899,7 @@ begin
             retry_at = case when g.to_state = 'retryable' then ojs._retry_at(j.retry, j.attempt, v_now) else j.retry_at end
         from judged g where j.id = g.id and j.tenant_id = g.tenant_id
         returning (j.tenant_id, j.id, j.queue, j.priority, j.type, j.seq, j.attempt, g.started_at, j.state, j.retry_at, j.expires_at,
-            j.retry, g.entry, true, g.entry ->> 'type')::ojs._attempt_end as ended
+            j.retry, g.entry, true, g.entry ->> 'type', j.pool)::ojs._attempt_end as ended
     ), booked as materialized (
         select ojs._book(array_agg(r.ended), v_now) from reaped r
     ), later as (
@@ -5552,6 +6019,11 @@ begin
         select k.tenant_id, k.queue, k.priority, k.state, k.errors, k.attempt from ojs.dead_job k
     ) j
     group by j.tenant_id, j.queue, j.priority;
+    delete from ojs.pool_tally;
+    if exists (select from ojs.pool) then
+        insert into ojs.pool_tally (pool, active, dispatched)
+        select j.pool, count(*) filter (where j.state = 'active'), 0 from ojs.job j where j.pool is not null group by j.pool;
+    end if;
 end;
 $$;
 
@@ -5583,7 +6055,7 @@ declare
     c_few   constant int := 16;
     v_queue text := p_ask.queues[1];
 begin
-    if cardinality(p_ask.queues) > 1 or p_ask.tenant is not null or p_ask.count > c_few
+    if cardinality(p_ask.queues) > 1 or p_ask.tenants is not null or p_ask.limited or p_ask.count > c_few
             or exists (select from ojs._turn_mark(v_queue) m cross join lateral (select t.n from ojs.turn t
                 where t.queue = v_queue and t.n >= m.lo order by t.n limit 1) t where t.n <= m.hi - m.ahead / 2) then
         return;
@@ -5594,7 +6066,7 @@ begin
         if not p_in_lane then
             perform ojs._fold();
         end if;
-        perform ojs._decide_ahead(v_queue, greatest(128, 32 * p_ask.count));
+        perform ojs._decide_ahead(v_queue, greatest(128, 32 * p_ask.count), p_ask.but);
     end if;
 end;
 $$;
@@ -5677,11 +6149,12 @@ CREATE FUNCTION ojs._released(p_job ojs.job, p_to ojs.job_state, p_fenced boolea
     LANGUAGE plpgsql
     AS $$
 begin
-    insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced)
+    insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced,
+        pool)
     values (p_job.tenant_id, p_job.queue, p_job.priority, p_job.id, p_job.type, p_job.attempt, p_job.state, p_to, p_job.started_at,
-        p_fenced);
-    if p_job.state = 'active' and exists (select from ojs.rule) then
-        perform ojs._notify_room(array[p_job.tenant_id], array[p_job.queue]);
+        p_fenced, p_job.pool);
+    if p_job.state = 'active' and (p_job.pool is not null or exists (select from ojs.rule)) then
+        perform ojs._notify_room(array[p_job.tenant_id], array[p_job.queue], array[p_job.pool]);
     end if;
 end;
 $$;
@@ -6181,6 +6654,7 @@ begin
         where t.tenant_id = r.tenant_id and t.queue = r.queue and t.priority = r.priority and t.rev = r.old_rev
     )
     select count(*) into v_rows from recent;
+    perform ojs._roll_up_pools(v_mark.snapshot) where v_rows > 0 and exists (select from ojs.pool);
     return v_rows;
 end;
 $$;
@@ -6224,6 +6698,24 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._roll_up_pools(p_from pg_snapshot) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_to pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+begin
+    with recent as materialized (
+        select c.*, t.rev from ojs._pool_changes(p_from, v_to) c
+        left join lateral (select t.rev from ojs.pool_tally t where t.pool = c.pool order by t.rev desc limit 1) t on true
+        where exists (select from ojs.pool p where p.id = c.pool)
+    ), added as (
+        insert into ojs.pool_tally (pool, active, dispatched) select r.pool, r.active, r.dispatched from recent r where r.rev is null
+    )
+    update ojs.pool_tally t set rev = t.rev + 1, active = t.active + r.active, dispatched = t.dispatched + r.dispatched
+    from recent r where t.pool = r.pool and t.rev = r.rev;
+end;
+$$;
+
 CREATE FUNCTION ojs._room(p_queue text, p_tenant text) RETURNS TABLE(jobs integer, counted boolean)
     LANGUAGE sql STABLE ROWS 1
     AS $$
@@ -6247,27 +6739,41 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._rotate(p_queues text[], p_weights integer[], p_rev bigint, p_times numeric[], p_now numeric) RETURNS void
+CREATE FUNCTION ojs._rotate(p_rotation ojs.rotation, p_now numeric) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-    v_key     bytea := ojs._rotation_key(p_queues, p_weights);
-    v_working int[] := ojs._with_work(p_queues);
+    v_working int[] := ojs._with_work(p_rotation.queues);
     -- A queue without work begins anew: it keeps no credit. One that has work, but none of the tenant that was asked for, keeps its place.
     v_times   numeric[] := array(select case when t.q = any (v_working) then t.due else greatest(t.due, p_now + t.lead) end - p_now
-        from unnest(p_times, ojs._queue_leads(p_weights)) with ordinality t(due, lead, q) order by t.q);
+        from unnest(p_rotation.times, ojs._queue_leads(p_rotation.weights)) with ordinality t(due, lead, q) order by t.q);
 begin
-    if p_rev is null then
-        insert into ojs.rotation (key, queues, weights, rev, times) values (v_key, p_queues, p_weights, 1, v_times);
+    if p_rotation.rev is null then
+        insert into ojs.rotation (key, queues, weights, rev, times, owed, served)
+        values (p_rotation.key, p_rotation.queues, p_rotation.weights, 1, v_times, p_rotation.owed, p_rotation.served);
     else
-        update ojs.rotation r set rev = r.rev + 1, times = v_times, used_at = ojs.now() where r.key = v_key and r.rev = p_rev;
+        update ojs.rotation r set rev = r.rev + 1, times = v_times, owed = p_rotation.owed, served = p_rotation.served, used_at = ojs.now()
+        where r.key = p_rotation.key and r.rev = p_rotation.rev;
     end if;
 end;
 $$;
 
-CREATE FUNCTION ojs._rotation_key(p_queues text[], p_weights integer[]) RETURNS bytea
-    LANGUAGE sql IMMUTABLE
-    AS $$ select sha256(convert_to(p_queues::text || p_weights::text, 'UTF8')) $$;
+CREATE FUNCTION ojs._rotation(p_ask ojs.ask, p_weights integer[]) RETURNS ojs.rotation
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    -- A list of a hundred queues does not fit into an index.
+    v_key      bytea := sha256(convert_to(concat(p_ask.pool, ' ', p_ask.queues, p_weights), 'UTF8'));
+    v_rotation ojs.rotation;
+begin
+    select * into v_rotation from ojs.rotation r where r.key = v_key order by r.rev desc limit 1;
+    if v_rotation.key is null then
+        v_rotation := (v_key, p_ask.queues, p_weights, null, ojs._queue_leads(p_weights),
+            array_fill(0::numeric, array[cardinality(p_weights)]), array_fill(ojs.now(), array[cardinality(p_weights)]), null);
+    end if;
+    return v_rotation;
+end;
+$$;
 
 CREATE TABLE ojs.replay_rule (
     name text NOT NULL COLLATE pg_catalog."C",
@@ -6337,7 +6843,65 @@ CREATE FUNCTION ojs._sees_all() RETURNS boolean
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$ select pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member') $$;
 
-CREATE FUNCTION ojs._serve_queue(p_queue text, p_count integer, p_tenant text, p_max_bytes bigint, p_ahead bigint, p_done ojs.decided) RETURNS ojs.decided
+CREATE FUNCTION ojs._serve_planned(p_ask ojs.ask, p_count integer, p_done ojs.decided) RETURNS ojs.decided
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_weights  int[] := ojs._queue_weights(p_ask);
+    v_rotation ojs.rotation := ojs._rotation(p_ask, v_weights);
+    v_open     int[] := ojs._with_work(p_ask.queues);
+    v_ratio    numeric := least(coalesce(p_ask.ratio, 0), 1::numeric / cardinality(p_ask.queues));
+    v_now      timestamptz := ojs.now();
+    v_depths   bigint[] := case when p_ask.strategy = 'least-loaded' then ojs._depths(p_ask.queues) end;
+    v_plan     int[];
+    v_from     int[] := '{}';
+    v_line     int[] := '{}';
+    v_before   int;
+    v_got      int;
+    v_asked    int[];
+    v_short    int[];
+    v_q        int;
+    v_want     int;
+begin
+    v_rotation.owed := ojs._owed_by_time(v_rotation, v_open, v_now - p_ask.rotation);
+    while cardinality(p_done.ids) < p_count and v_open <> '{}' and not p_done.cut loop
+        v_plan := ojs._plan_queues(p_ask.strategy, v_open, v_rotation, v_depths, v_ratio, p_count - cardinality(p_done.ids));
+        v_asked := '{}';
+        v_short := '{}';
+        for v_q, v_want in
+            select p.q, count(*) from unnest(v_plan) with ordinality p(q, n) group by p.q order by min(p.n)
+        loop
+            v_before := cardinality(p_done.ids);
+            p_done := ojs._serve_queue(p_ask.queues[v_q], v_before + v_want, p_ask, p_done);
+            v_got := cardinality(p_done.ids) - v_before;
+            v_from := v_from || array_fill(v_q, array[v_got]);
+            v_asked := v_asked || v_q;
+            if v_got < v_want then
+                v_plan := ojs._first_of(v_plan, v_q, v_got);
+                v_short := v_short || v_q;
+            end if;
+            exit when p_done.cut;
+        end loop;
+        if p_done.cut then
+            -- The queues behind have not been asked.
+            v_plan := array(select p.q from unnest(v_plan) with ordinality p(q, n) where p.q = any (v_asked) order by p.n);
+        end if;
+        v_line := v_line || v_plan;
+        -- One that is cut with no jobs pays. Else the others would wait until it is through with its ended jobs, which may be millions.
+        v_rotation := ojs._after_plan(v_rotation, v_open, v_plan || array(select v_q where p_done.cut and v_got = 0), v_ratio, v_now);
+        v_depths := array(select d.jobs - (select count(*) from unnest(v_plan) p where p = d.q) from unnest(v_depths) with ordinality d(jobs, q)
+            order by d.q);
+        v_open := array(select o from unnest(v_open) with ordinality u(o, n) where o <> all (v_short) order by n);
+    end loop;
+    if v_line <> '{}' or p_done.cut then
+        p_done := ojs._in_line(p_done, v_from, v_line);
+        perform ojs._rotate(v_rotation, coalesce((select min(v_rotation.times[o]) from unnest(ojs._with_work(p_ask.queues)) o), 0));
+    end if;
+    return p_done;
+end;
+$$;
+
+CREATE FUNCTION ojs._serve_queue(p_queue text, p_count integer, p_ask ojs.ask, p_done ojs.decided, p_ahead bigint DEFAULT NULL::bigint) RETURNS ojs.decided
     LANGUAGE plpgsql
     AS $$
 declare
@@ -6359,15 +6923,18 @@ begin
             exit when v_left <= 0;
         end if;
         select * into v_level from ojs._level(p_queue, v_priority);
+        if p_ask.exclusive then
+            v_level := ojs._raise_times(v_level, p_ask.tenants);
+        end if;
         loop
-            v_picks := ojs._claim(v_level, v_left, p_tenant, p_ahead is null);
+            v_picks := ojs._claim(v_level, v_left, p_ask, p_ahead is null);
             exit when v_picks.spots is null;
-            if v_picks.size + p_done.bytes > p_max_bytes / 100 then
-                v_picks := ojs._within(v_picks, p_max_bytes - p_done.bytes, cardinality(p_done.ids) = 0, v_level.low);
+            if v_picks.size + p_done.bytes > p_ask.max_bytes / 100 then
+                v_picks := ojs._within(v_picks, p_ask.max_bytes - p_done.bytes, cardinality(p_done.ids) = 0, v_level.low);
                 exit when cardinality(v_picks.spots) = 0;
             end if;
             v_tenants := v_level.tenants;
-            v_level := ojs._charge(v_level, v_picks, p_tenant);
+            v_level := ojs._charge(v_level, v_picks, p_ask.tenants);
             if v_picks.limited or v_limited then
                 perform ojs._take_slots(p_queue, v_picks);
             end if;
@@ -6396,11 +6963,13 @@ CREATE FUNCTION ojs._serve_queues(p_ask ojs.ask, p_count integer, p_done ojs.dec
 declare
     v_queue text;
 begin
-    if cardinality(p_ask.queues) > 1 and p_ask.strategy is distinct from 'strict' then
+    if cardinality(p_ask.queues) > 1 and (p_ask.ratio is not null or p_ask.strategy is not distinct from 'least-loaded') then
+        return ojs._serve_planned(p_ask, p_count, p_done);
+    elsif cardinality(p_ask.queues) > 1 and p_ask.strategy is distinct from 'strict' then
         return ojs._serve_round(p_ask, p_count, p_done);
     end if;
     foreach v_queue in array p_ask.queues loop
-        p_done := ojs._serve_queue(v_queue, p_count, p_ask.tenant, p_ask.max_bytes, null, p_done);
+        p_done := ojs._serve_queue(v_queue, p_count, p_ask, p_done);
         exit when cardinality(p_done.ids) = p_count or p_done.cut;
     end loop;
     return p_done;
@@ -6412,8 +6981,8 @@ CREATE FUNCTION ojs._serve_round(p_ask ojs.ask, p_count integer, p_done ojs.deci
     AS $$
 declare
     v_weights  int[] := ojs._queue_weights(p_ask);
-    v_rotation ojs.rotation;
-    v_times    numeric[];
+    v_rotation ojs.rotation := ojs._rotation(p_ask, v_weights);
+    v_times    numeric[] := v_rotation.times;
     v_open     int[] := ojs._with_work(p_ask.queues);
     v_tags     numeric[] := '{}';
     v_from     int[] := '{}';
@@ -6422,12 +6991,10 @@ declare
     v_q        int;
     v_want     int;
 begin
-    select * into v_rotation from ojs.rotation r where r.key = ojs._rotation_key(p_ask.queues, v_weights) order by r.rev desc limit 1;
-    v_times := coalesce(v_rotation.times, ojs._queue_leads(v_weights));
     while cardinality(p_done.ids) < p_count and v_open <> '{}' and not p_done.cut loop
         for v_q, v_want in select * from ojs._next_queues(v_open, v_times, v_weights, p_count - cardinality(p_done.ids)) loop
             v_before := cardinality(p_done.ids);
-            p_done := ojs._serve_queue(p_ask.queues[v_q], v_before + v_want, p_ask.tenant, p_ask.max_bytes, null, p_done);
+            p_done := ojs._serve_queue(p_ask.queues[v_q], v_before + v_want, p_ask, p_done);
             v_got := cardinality(p_done.ids) - v_before;
             v_tags := v_tags || array(select v_times[v_q] + (k - 1)::numeric / v_weights[v_q] from generate_series(1, v_got) k);
             v_from := v_from || array_fill(v_q, array[v_got]);
@@ -6448,7 +7015,8 @@ begin
         from unnest(p_done.ids, p_done.places, v_tags, v_from) g(id, place, tag, q);
     end if;
     if v_tags <> '{}' or p_done.cut then
-        perform ojs._rotate(p_ask.queues, v_weights, v_rotation.rev, v_times, coalesce((select max(t) from unnest(v_tags) t), 0));
+        v_rotation.times := v_times;
+        perform ojs._rotate(v_rotation, coalesce((select max(t) from unnest(v_tags) t), 0));
     end if;
     return p_done;
 end;
@@ -6905,7 +7473,7 @@ CREATE FUNCTION ojs._tags(p_tags json) RETURNS text[]
     from json_array_elements(case when json_typeof(p_tags) = 'array' then p_tags else '[null]' end) with ordinality t(tag, n)
 $$;
 
-CREATE FUNCTION ojs._take(p_queue text, p_count integer, p_tenant text, p_max_bytes bigint) RETURNS ojs.decided
+CREATE FUNCTION ojs._take(p_queue text, p_count integer, p_only text[], p_max_bytes bigint) RETURNS ojs.decided
     LANGUAGE plpgsql
     AS $$
 declare
@@ -6918,7 +7486,7 @@ begin
         select t.n, t.id, t.bytes, t.ctid as spot, j.place from ojs.turn t
         cross join lateral (select j.ctid as place from ojs.job j where j.id = t.id and j.tenant_id = t.tenant_id
             and j.state = 'available' limit 1) j
-        where t.queue = p_queue and t.n >= v_lo and (p_tenant is null or t.tenant_id = p_tenant)
+        where t.queue = p_queue and t.n >= v_lo and (p_only is null or t.tenant_id = any (p_only))
         order by t.n limit p_count for update of t skip locked
     ), fits as (
         select f.*, sum(f.bytes) over (order by f.n) as size from free f
@@ -7071,7 +7639,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._take_revoked(p_queue text, p_count integer, p_tenant text, p_max_bytes bigint, p_done ojs.decided) RETURNS ojs.decided
+CREATE FUNCTION ojs._take_revoked(p_queue text, p_count integer, p_only text[], p_max_bytes bigint, p_done ojs.decided) RETURNS ojs.decided
     LANGUAGE plpgsql
     AS $$
 declare
@@ -7080,7 +7648,7 @@ declare
 begin
     with held as materialized (
         select t.n, t.tenant_id, t.id, t.seq, t.job_priority, t.bytes, j.place
-        from (select t.* from ojs.turn t where t.queue = p_queue and (p_tenant is null or t.tenant_id = p_tenant)
+        from (select t.* from ojs.turn t where t.queue = p_queue and (p_only is null or t.tenant_id = any (p_only))
             and not exists (select from ojs.tenant c where c.tenant_id = t.tenant_id and c.limited)
             and not exists (select from ojs._backlog(p_queue) b where b.limited) order by t.n) t
         cross join lateral (select j.ctid as place from ojs.job j
@@ -7595,6 +8163,17 @@ CREATE FUNCTION ojs._wants_plan(p_cron ojs.cron) RETURNS boolean
         and (cardinality(p_cron.upcoming) < 2 or p_cron.upcoming[cardinality(p_cron.upcoming)] < ojs.now() + interval '5 seconds')
 $$;
 
+CREATE FUNCTION ojs._way(p_queues text[], p_pool text, p_strategy text, p_weights jsonb) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+    return jsonb_strip_nulls(jsonb_build_object('pool', coalesce(p_pool, 'default'),
+        'strategy', case when cardinality(p_queues) > 1 then nullif(p_strategy, 'round-robin') end,
+        'weights', case when cardinality(p_queues) > 1 and p_strategy = 'weighted' then (
+            select jsonb_object_agg(w.key, w.value) from jsonb_each(p_weights) w where w.key = any (p_queues)) end));
+end;
+$$;
+
 CREATE FUNCTION ojs._well_asked(p_queues text[], p_counts integer[], p_worker_ids text[], p_timeouts_ms integer[], p_max_bytes bigint) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
@@ -7694,24 +8273,39 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._without_resting(p_ask ojs.ask, p_counts integer[]) RETURNS ojs.ask
+CREATE FUNCTION ojs._without_others(p_ask ojs.ask, p_counts integer[], p_queues text[], p_pool text) RETURNS ojs.ask
     LANGUAGE plpgsql STABLE
     AS $$
+declare
+    v_way jsonb := ojs._way(p_queues, p_pool, p_ask.strategy, p_ask.weights);
 begin
-    return (
-    with request as (
-        select r.*, exists (select from ojs.worker w where w.resting and w.tenant_id = coalesce(p_ask.tenant, '')
-            and w.worker_id = r.worker_id) as rests
+    with request as materialized (
+        select r.*, coalesce(w.resting, false) as rests, p_pool <> w.pool as elsewhere, case when w.apart is null then v_way
+            else ojs._way(p_queues, coalesce(w.pool, p_pool), coalesce(w.strategy, p_ask.strategy), coalesce(w.weights, p_ask.weights)) end as way
         from unnest(p_counts, p_ask.workers, p_ask.lease_ms) with ordinality r(jobs, worker_id, lease_ms, n)
+        left join ojs.worker w on w.apart and w.tenant_id = coalesce(p_ask.tenant, '') and w.worker_id = r.worker_id
+    ), first as (
+        select r.way from request r where not r.rests and r.elsewhere is not true order by r.n limit 1
+    ), judged as (
+        select r.*, not r.rests and r.elsewhere is not true and r.way = (select f.way from first f) as served from request r
+    ), placed as (
+        select j.*, sum(j.jobs) filter (where j.served) over (order by j.n) - j.jobs + 1 as start from judged j
     )
-    select row(p_ask.queues, coalesce(sum(r.jobs) filter (where not r.rests), 0), p_ask.tenant, p_ask.counts, p_ask.aside,
-        coalesce(array_agg(distinct r.worker_id) filter (where r.rests), '{}'), coalesce(array_agg(r.n
-            order by r.n) filter (where not r.rests), '{}'),
-        coalesce(array_agg(r.start order by r.n) filter (where not r.rests), '{}'), coalesce(array_agg(r.worker_id
-            order by r.n) filter (where not r.rests), '{}'),
-        coalesce(array_agg(r.lease_ms order by r.n) filter (where not r.rests), '{}'), p_ask.max_bytes, p_ask.strategy,
-        p_ask.weights)::ojs.ask
-    from (select r.*, sum(r.jobs) filter (where not r.rests) over (order by r.n) - r.jobs + 1 as start from request r) r);
+    select coalesce(sum(r.jobs) filter (where r.served), 0), jsonb_agg(distinct jsonb_strip_nulls(jsonb_build_object(
+            'worker_id', r.worker_id, 'meta', case when not r.rests then r.way end))) filter (where not r.served),
+        coalesce(array_agg(r.n order by r.n) filter (where r.served), '{}'),
+        coalesce(array_agg(r.start order by r.n) filter (where r.served), '{}'),
+        coalesce(array_agg(r.worker_id order by r.n) filter (where r.served), '{}'),
+        coalesce(array_agg(r.lease_ms order by r.n) filter (where r.served), '{}'), (select f.way from first f)
+    into p_ask.count, p_ask.others, p_ask.requests, p_ask.starts, p_ask.workers, p_ask.lease_ms, v_way
+    from placed r;
+    if cardinality(p_counts) = 1 and (p_ask.others -> 0) ? 'meta' then
+        perform ojs._raise('OJ409', format('worker %s is registered in pool %s', p_ask.others #>> '{0,worker_id}',
+            p_ask.others #>> '{0,meta,pool}'), '{"field": "pool"}');
+    end if;
+    p_ask.strategy := coalesce(v_way ->> 'strategy', p_ask.strategy);
+    p_ask.weights := coalesce(v_way -> 'weights', p_ask.weights);
+    return p_ask;
 end;
 $$;
 
@@ -7760,7 +8354,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._worker_says(p_worker_id text, p_hostname text DEFAULT NULL::text, p_pid integer DEFAULT NULL::integer, p_queues text[] DEFAULT NULL::text[], p_concurrency integer DEFAULT NULL::integer, p_labels text[] DEFAULT NULL::text[], p_version text DEFAULT NULL::text, p_metadata jsonb DEFAULT NULL::jsonb, p_started_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS ojs.worker
+CREATE FUNCTION ojs._worker_says(p_worker_id text, p_hostname text DEFAULT NULL::text, p_pid integer DEFAULT NULL::integer, p_queues text[] DEFAULT NULL::text[], p_concurrency integer DEFAULT NULL::integer, p_labels text[] DEFAULT NULL::text[], p_version text DEFAULT NULL::text, p_metadata jsonb DEFAULT NULL::jsonb, p_started_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_pool text DEFAULT NULL::text, p_strategy text DEFAULT NULL::text, p_weights jsonb DEFAULT NULL::jsonb) RETURNS ojs.worker
     LANGUAGE plpgsql
     AS $$
 declare
@@ -7788,6 +8382,10 @@ begin
     elsif not isfinite(p_started_at) or p_started_at not between '0001-01-01 00:00Z' and '9999-12-31 23:59:59.999999Z' then
         perform ojs._raise('OJ400', 'started_at must be a time between the years 1 and 9999', '{"field": "started_at"}');
     end if;
+    if p_pool is not null then
+        perform ojs._check_pool_name(p_pool);
+    end if;
+    perform ojs._check_strategy(p_strategy, p_weights);
     v_says.worker_id := p_worker_id;
     v_says.hostname := p_hostname;
     v_says.pid := p_pid;
@@ -7797,6 +8395,9 @@ begin
     v_says.version := p_version;
     v_says.metadata := p_metadata;
     v_says.started_at := p_started_at;
+    v_says.pool := p_pool;
+    v_says.strategy := p_strategy;
+    v_says.weights := p_weights;
     return v_says;
 end;
 $$;
@@ -7835,12 +8436,12 @@ begin
         -- This raises why the job cannot be completed. If it can by now, because the row has changed since, the loop tries again.
         perform ojs._check_hold('acknowledge', ojs._job_for(p_id, v_tenant), p_lease, p_worker_id);
     end loop;
-    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at)
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at, pool)
     values (v_job.tenant_id, v_job.queue, v_job.priority, 'active', 'completed', 1, (p_lease is null and p_worker_id is null)::int,
-        ojs._seconds(v_job.finished_at - v_job.started_at), v_job.finished_at)
-    returning exists (select from ojs.rule) into v_counts;
+        ojs._seconds(v_job.finished_at - v_job.started_at), v_job.finished_at, v_job.pool)
+    returning v_job.pool is not null or exists (select from ojs.rule) into v_counts;
     if v_counts then
-        perform ojs._notify_room(array[v_job.tenant_id], array[v_job.queue]);
+        perform ojs._notify_room(array[v_job.tenant_id], array[v_job.queue], array[v_job.pool]);
     end if;
     return v_job;
 end;
@@ -7892,17 +8493,17 @@ begin
         update ojs.job j
         set state = 'completed', finished_at = v_now, lease = null, lease_expires_at = null, result = h.result
         from held h where j.ctid = h.place and j.id = h.id
-        returning h.n, h.lease is null and h.worker_id is null as unfenced, j.id, j.tenant_id, j.queue, j.priority, j.attempt, j.started_at,
+        returning h.n, h.lease is null and h.worker_id is null as unfenced, j.id, j.tenant_id, j.queue, j.priority, j.attempt, j.started_at, j.pool,
             case when p_jobs then j end as job
     ), journalled as (
-        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at)
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at, pool)
         select a.tenant_id, a.queue, a.priority, 'active', 'completed', count(*), count(*) filter (where a.unfenced),
-            sum(ojs._seconds(v_now - a.started_at)), v_now
-        from acked a group by a.tenant_id, a.queue, a.priority
-        returning tenant_id, queue
+            sum(ojs._seconds(v_now - a.started_at)), v_now, a.pool
+        from acked a group by a.tenant_id, a.queue, a.priority, a.pool
+        returning tenant_id, queue, pool
     ), told as (
-        select ojs._notify_room(array_agg(j.tenant_id), array_agg(j.queue))
-        from journalled j where exists (select from ojs.rule) having count(*) > 0
+        select ojs._notify_room(array_agg(j.tenant_id), array_agg(j.queue), array_agg(j.pool))
+        from journalled j where j.pool is not null or exists (select from ojs.rule) having count(*) > 0
     )
     select a.n::int, a.id, a.tenant_id, a.attempt, v_now, a.job from acked a where (select count(*) from told) >= 0;
 end;
@@ -7930,7 +8531,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs.beat(p_worker_id text, p_ids uuid[] DEFAULT '{}'::uuid[], p_state text DEFAULT NULL::text, p_visibility_timeout_ms integer DEFAULT NULL::integer, p_tenant text DEFAULT NULL::text, p_active integer DEFAULT NULL::integer, p_hostname text DEFAULT NULL::text, p_pid integer DEFAULT NULL::integer, p_queues text[] DEFAULT NULL::text[], p_concurrency integer DEFAULT NULL::integer, p_labels text[] DEFAULT NULL::text[], p_version text DEFAULT NULL::text, p_metadata jsonb DEFAULT NULL::jsonb, p_started_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS ojs.beat
+CREATE FUNCTION ojs.beat(p_worker_id text, p_ids uuid[] DEFAULT '{}'::uuid[], p_state text DEFAULT NULL::text, p_visibility_timeout_ms integer DEFAULT NULL::integer, p_tenant text DEFAULT NULL::text, p_active integer DEFAULT NULL::integer, p_hostname text DEFAULT NULL::text, p_pid integer DEFAULT NULL::integer, p_queues text[] DEFAULT NULL::text[], p_concurrency integer DEFAULT NULL::integer, p_labels text[] DEFAULT NULL::text[], p_version text DEFAULT NULL::text, p_metadata jsonb DEFAULT NULL::jsonb, p_started_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_pool text DEFAULT NULL::text, p_strategy text DEFAULT NULL::text, p_weights jsonb DEFAULT NULL::jsonb) RETURNS ojs.beat
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_partition_pruning TO 'off'
@@ -7941,7 +8542,8 @@ declare
     v_worker   ojs.worker;
     v_extended uuid[];
 begin
-    v_says := ojs._worker_says(p_worker_id, p_hostname, p_pid, p_queues, p_concurrency, p_labels, p_version, p_metadata, p_started_at);
+    v_says := ojs._worker_says(p_worker_id, p_hostname, p_pid, p_queues, p_concurrency, p_labels, p_version, p_metadata, p_started_at,
+        p_pool, p_strategy, p_weights);
     perform ojs._check_beat(p_ids, p_state, p_active, p_visibility_timeout_ms, v_tenant);
     v_says.state := case p_state when 'draining' then 'drain' else p_state end;
     v_worker := ojs._record_beat(v_tenant, v_says, coalesce(p_active, cardinality(p_ids)), p_ids);
@@ -8050,6 +8652,41 @@ begin
     returning * into v_settings;
     update ojs.dead_letter_mark m set next_at = '-infinity', tenant_id = '';
     return v_settings;
+end;
+$$;
+
+CREATE FUNCTION ojs.configure_pool(p_pool text, p_config jsonb) RETURNS ojs.pool
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_old ojs.pool;
+    v_new ojs.pool;
+begin
+    perform ojs._check_pool_name(p_pool);
+    v_new := ojs._read_pool(p_pool, p_config);
+    perform ojs._stop_ahead();
+    perform ojs._check_isolated(v_new);
+    select * into v_old from ojs.pool p where p.name = p_pool;
+    insert into ojs.pool as p (name, queues, max_concurrency, strategy, weights, isolated, tenants, rotation_interval, min_dispatch_ratio)
+    values (p_pool, v_new.queues, v_new.max_concurrency, v_new.strategy, v_new.weights, v_new.isolated, v_new.tenants,
+        v_new.rotation_interval, v_new.min_dispatch_ratio)
+    on conflict (name) do update
+    set queues = excluded.queues, max_concurrency = excluded.max_concurrency, strategy = excluded.strategy, weights = excluded.weights,
+        isolated = excluded.isolated, tenants = excluded.tenants, rotation_interval = excluded.rotation_interval,
+        min_dispatch_ratio = excluded.min_dispatch_ratio, updated_at = ojs.now()
+    returning * into v_new;
+    perform ojs._pool_changed(v_old, v_new);
+    return v_new;
 end;
 $$;
 
@@ -8351,6 +8988,41 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs.delete_pool(p_pool text, p_confirm boolean DEFAULT false) RETURNS ojs.pool
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_old     ojs.pool;
+    v_workers bigint;
+begin
+    perform ojs._stop_ahead();
+    select * into v_old from ojs.pool p where p.name = p_pool;
+    if v_old.name is null then
+        perform ojs._raise('OJ404', format('pool %s not found', left(p_pool, 128)),
+            jsonb_build_object('resource_type', 'pool', 'resource_id', left(p_pool, 128)));
+    end if;
+    v_workers := (select count(*) from ojs.worker w where coalesce(w.pool, 'default') = p_pool);
+    if p_confirm is not true and (v_workers > 0 or v_old.isolated) then
+        perform ojs._raise('OJ409', format('pool %s has %s live workers%s', p_pool, v_workers, case when v_old.isolated then
+            ', and what it isolates would be open to all' else '' end), '{"field": "confirm"}', 'Say so: confirm.');
+    end if;
+    delete from ojs.pool p where p.name = p_pool;
+    delete from ojs.pool_tally t where t.pool = v_old.id;
+    perform ojs._pool_changed(v_old, null);
+    return v_old;
+end;
+$$;
+
 CREATE FUNCTION ojs.delete_queue(p_queue text, p_strategy text DEFAULT 'reject'::text) RETURNS ojs.queue
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -8597,8 +9269,8 @@ CREATE FUNCTION ojs.enqueue_many(p_jobs json, p_tenant text DEFAULT NULL::text) 
     AS $$
 begin
     return query
-    select o.state, o.attempt, o.lease, o.started_at, o.lease_expires_at, o.finished_at, o.retry_at, o.enqueued_at, o.worker_id, o.errors,
-        o.result, o.seq, o.tenant_id, o.id, o.queue, o.type, o.priority, o.max_attempts, o.created_at, o.scheduled_at, o.expires_at,
+    select o.state, o.attempt, o.lease, o.started_at, o.lease_expires_at, o.finished_at, o.retry_at, o.enqueued_at, o.worker_id, o.pool,
+        o.errors, o.result, o.seq, o.tenant_id, o.id, o.queue, o.type, o.priority, o.max_attempts, o.created_at, o.scheduled_at, o.expires_at,
         o.timeout_ms, o.visibility_timeout_ms, o.tags, o.args, o.meta, o.retry, o.options, o.extra
     from ojs._insert_jobs(ojs._read_jobs(p_jobs, false), p_tenant, false) o;
 end;
@@ -8615,6 +9287,7 @@ CREATE VIEW ojs._once WITH (security_invoker='true') AS
     j.retry_at,
     j.enqueued_at,
     j.worker_id,
+    j.pool,
     j.errors,
     j.result,
     j.seq,
@@ -8735,7 +9408,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs."fetch"(p_queues text[], p_count integer DEFAULT 1, p_worker_id text DEFAULT NULL::text, p_visibility_timeout_ms integer DEFAULT NULL::integer, p_tenant text DEFAULT NULL::text, p_strategy text DEFAULT NULL::text, p_weights jsonb DEFAULT NULL::jsonb) RETURNS SETOF ojs.job
+CREATE FUNCTION ojs."fetch"(p_queues text[], p_count integer DEFAULT 1, p_worker_id text DEFAULT NULL::text, p_visibility_timeout_ms integer DEFAULT NULL::integer, p_tenant text DEFAULT NULL::text, p_strategy text DEFAULT NULL::text, p_weights jsonb DEFAULT NULL::jsonb, p_pool text DEFAULT NULL::text) RETURNS SETOF ojs.job
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_bitmapscan TO 'off'
@@ -8751,18 +9424,18 @@ CREATE FUNCTION ojs."fetch"(p_queues text[], p_count integer DEFAULT 1, p_worker
 begin
     -- To fetch_many 0 means that nothing was given.
     return query
-    select f.state, f.attempt, f.lease, f.started_at, f.lease_expires_at, f.finished_at, f.retry_at, f.enqueued_at, f.worker_id, f.errors,
-        f.result, f.seq,
+    select f.state, f.attempt, f.lease, f.started_at, f.lease_expires_at, f.finished_at, f.retry_at, f.enqueued_at, f.worker_id, f.pool,
+        f.errors, f.result, f.seq,
         f.tenant_id, f.id, f.queue, f.type, f.priority, f.max_attempts, f.created_at, f.scheduled_at, f.expires_at, f.timeout_ms,
         f.visibility_timeout_ms, f.tags, f.args, f.meta, f.retry, f.options, f.extra
     from ojs.fetch_many(p_queues, array[p_count], array[p_worker_id],
         array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end], p_tenant, true,
-        p_strategy => p_strategy, p_weights => p_weights) f
+        p_strategy => p_strategy, p_weights => p_weights, p_pool => p_pool) f
     where f.id is not null;
 end;
 $$;
 
-CREATE FUNCTION ojs.fetch_many(p_queues text[], p_counts integer[], p_worker_ids text[], p_visibility_timeouts_ms integer[], p_tenant text DEFAULT NULL::text, p_ahead boolean DEFAULT NULL::boolean, p_max_bytes bigint DEFAULT 16777216, p_strategy text DEFAULT NULL::text, p_weights jsonb DEFAULT NULL::jsonb) RETURNS SETOF ojs._handed
+CREATE FUNCTION ojs.fetch_many(p_queues text[], p_counts integer[], p_worker_ids text[], p_visibility_timeouts_ms integer[], p_tenant text DEFAULT NULL::text, p_ahead boolean DEFAULT NULL::boolean, p_max_bytes bigint DEFAULT 16777216, p_strategy text DEFAULT NULL::text, p_weights jsonb DEFAULT NULL::jsonb, p_pool text DEFAULT NULL::text) RETURNS SETOF ojs._handed
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_bitmapscan TO 'off'
@@ -8778,7 +9451,7 @@ CREATE FUNCTION ojs.fetch_many(p_queues text[], p_counts integer[], p_worker_ids
 declare
     c_waits constant int := 3;
     v_ask   ojs.ask := ojs._ask(p_queues, p_counts, p_worker_ids, p_visibility_timeouts_ms, p_tenant, p_max_bytes, p_strategy,
-        p_weights);
+        p_weights, p_pool);
     v_done  ojs.decided;
     v_got   int := 0;
     v_lane  boolean := false;
@@ -8788,7 +9461,7 @@ begin
     while not v_end loop
         v_done := ojs._decided_already(v_ask, v_got);
         if coalesce(v_done.ids, '{}') = '{}' then
-            exit when not ojs._anything_for(v_ask.queues, v_ask.tenant);
+            exit when not ojs._anything_for(v_ask);
             v_lane := not v_ask.aside and ojs._enter_lane(case when v_waits < c_waits then -1 else 1000 end);
             if not v_lane and not v_ask.aside then
                 -- Whoever decides at this moment may well decide ahead for this caller, too.
@@ -8804,7 +9477,7 @@ begin
             else
                 v_done := ojs._beside_all(v_ask, v_ask.count - v_got);
                 -- What is counted only decisions hand out, and whoever held this one up may be through soon.
-                v_done.cut := v_done.cut or v_ask.counts and v_waits > 0;
+                v_done.cut := v_done.cut or (v_ask.counts or v_ask.limited) and v_waits > 0;
             end if;
             v_end := true;
         end if;
@@ -9040,6 +9713,7 @@ CREATE VIEW ojs._own_job AS
             j_1.retry_at,
             j_1.enqueued_at,
             j_1.worker_id,
+            j_1.pool,
             j_1.errors,
             j_1.result,
             j_1.seq,
@@ -9240,7 +9914,7 @@ begin
     returning * into v_job;
     perform ojs._book(array[(v_job.tenant_id, v_job.id, v_job.queue, v_job.priority, v_job.type, v_job.seq, v_job.attempt,
         v_job.started_at, v_to, v_job.retry_at, v_job.expires_at, v_job.retry, v_entry,
-        p_lease is not null or p_worker_id is not null, null)::ojs._attempt_end], v_now);
+        p_lease is not null or p_worker_id is not null, null, v_job.pool)::ojs._attempt_end], v_now);
     return v_job;
 end;
 $$;
@@ -9416,7 +10090,7 @@ CREATE FUNCTION ojs.register_waiters(p_server uuid, p_queues text[]) RETURNS TAB
     returning w.queue, w.token
 $$;
 
-CREATE FUNCTION ojs.register_worker(p_worker_id text, p_hostname text DEFAULT NULL::text, p_pid integer DEFAULT NULL::integer, p_queues text[] DEFAULT NULL::text[], p_concurrency integer DEFAULT NULL::integer, p_labels text[] DEFAULT NULL::text[], p_version text DEFAULT NULL::text, p_metadata jsonb DEFAULT NULL::jsonb, p_started_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_tenant text DEFAULT NULL::text) RETURNS ojs.beat
+CREATE FUNCTION ojs.register_worker(p_worker_id text, p_hostname text DEFAULT NULL::text, p_pid integer DEFAULT NULL::integer, p_queues text[] DEFAULT NULL::text[], p_concurrency integer DEFAULT NULL::integer, p_labels text[] DEFAULT NULL::text[], p_version text DEFAULT NULL::text, p_metadata jsonb DEFAULT NULL::jsonb, p_started_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_tenant text DEFAULT NULL::text, p_pool text DEFAULT NULL::text, p_strategy text DEFAULT NULL::text, p_weights jsonb DEFAULT NULL::jsonb) RETURNS ojs.beat
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_partition_pruning TO 'off'
@@ -9425,7 +10099,8 @@ declare
     v_tenant text := ojs._session_tenant(p_tenant);
     v_says   ojs.worker;
 begin
-    v_says := ojs._worker_says(p_worker_id, p_hostname, p_pid, p_queues, p_concurrency, p_labels, p_version, p_metadata, p_started_at);
+    v_says := ojs._worker_says(p_worker_id, p_hostname, p_pid, p_queues, p_concurrency, p_labels, p_version, p_metadata, p_started_at,
+        p_pool, p_strategy, p_weights);
     return ojs._answer_beat(ojs._record_beat(v_tenant, v_says, 0, '{}', true), null);
 end;
 $$;
@@ -9489,7 +10164,7 @@ begin
         returning j.*, h.attempt as ended_attempt, h.started_at as ended_start
     )
     select array_agg((r.tenant_id, r.id, r.queue, r.priority, r.type, r.seq, r.ended_attempt, r.ended_start, 'available', null,
-        r.expires_at, r.retry, null, true, null)::ojs._attempt_end order by r.id) into v_ends
+        r.expires_at, r.retry, null, true, null, r.pool)::ojs._attempt_end order by r.id) into v_ends
     from released r;
     if v_ends is not null then
         perform ojs._book(v_ends, ojs.now());
@@ -9679,12 +10354,12 @@ begin
         returning w.n, w.entry, w.fenced, j.*
     ), booked as materialized (
         select ojs._book(array_agg((s.tenant_id, s.id, s.queue, s.priority, s.type, s.seq, s.attempt, s.started_at, s.state, s.retry_at,
-            s.expires_at, s.retry, s.entry, s.fenced, null)::ojs._attempt_end order by s.n), v_now) from settled s
+            s.expires_at, s.retry, s.entry, s.fenced, null, s.pool)::ojs._attempt_end order by s.n), v_now) from settled s
     )
     select o.*
     from (
         select s.n, null::text, null::text, null::jsonb, s.state, s.attempt, s.lease, s.started_at, s.lease_expires_at, s.finished_at,
-            s.retry_at, s.enqueued_at, s.worker_id,
+            s.retry_at, s.enqueued_at, s.worker_id, s.pool,
             case when p_jobs then s.errors else jsonb_path_query_array(s.errors, '$[last]') end, case when p_jobs then s.result end, s.seq,
             s.tenant_id, s.id, s.queue, s.type, s.priority, s.max_attempts, s.created_at, s.scheduled_at, s.expires_at, s.timeout_ms,
             s.visibility_timeout_ms,
@@ -9892,6 +10567,10 @@ CREATE VIEW ojs._own_worker AS
     r.queues,
     r.concurrency,
     r.labels,
+    r.pool,
+    r.strategy,
+    r.weights,
+    r.apart,
     r.version,
     r.metadata,
     r.started_at,
@@ -9911,6 +10590,10 @@ CREATE VIEW ojs._own_worker AS
             w.queues,
             w.concurrency,
             w.labels,
+            w.pool,
+            w.strategy,
+            w.weights,
+            w.apart,
             w.version,
             w.metadata,
             w.started_at,
@@ -9962,6 +10645,10 @@ CREATE VIEW ojs.workers AS
             w_1.queues,
             w_1.concurrency,
             w_1.labels,
+            w_1.pool,
+            w_1.strategy,
+            w_1.weights,
+            w_1.apart,
             w_1.version,
             w_1.metadata,
             w_1.started_at,
@@ -9993,6 +10680,10 @@ CREATE VIEW ojs.workers AS
             _own_worker.queues,
             _own_worker.concurrency,
             _own_worker.labels,
+            _own_worker.pool,
+            _own_worker.strategy,
+            _own_worker.weights,
+            _own_worker.apart,
             _own_worker.version,
             _own_worker.metadata,
             _own_worker.started_at,
@@ -10146,6 +10837,31 @@ CREATE VIEW ojs._own_tenant AS
            FROM ojs.tenant r_1
           WHERE (r_1.tenant_id = t.tenant_id)
          OFFSET 0) r);
+
+CREATE VIEW ojs._pool_movement WITH (security_invoker='true') AS
+ SELECT j.xid,
+    j.pool,
+    j.from_state,
+    j.to_state,
+    j.jobs
+   FROM ojs.journal j
+  WHERE (j.pool IS NOT NULL)
+UNION ALL
+ SELECT l.xid,
+    l.pool,
+    'available'::ojs.job_state AS from_state,
+    'active'::ojs.job_state AS to_state,
+    l.jobs
+   FROM ojs.lease l
+  WHERE (l.pool IS NOT NULL)
+UNION ALL
+ SELECT r.xid,
+    r.pool,
+    r.from_state,
+    r.to_state,
+    1 AS jobs
+   FROM ojs.release r
+  WHERE (r.pool IS NOT NULL);
 
 CREATE VIEW ojs._queue_names WITH (security_invoker='true') AS
  SELECT n.queue
@@ -10440,6 +11156,7 @@ CREATE TABLE ojs.dead_job (
     retry_at timestamp with time zone,
     enqueued_at timestamp with time zone NOT NULL,
     worker_id text,
+    pool integer,
     errors jsonb,
     result json,
     seq bigint,
@@ -10524,6 +11241,7 @@ CREATE TABLE ojs.job_all (
     retry_at timestamp with time zone,
     enqueued_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
     worker_id text,
+    pool integer,
     errors jsonb,
     result json,
     seq bigint DEFAULT nextval('ojs.job_seq'::regclass),
@@ -10598,6 +11316,58 @@ WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.pace FORCE ROW LEVEL SECURITY;
 
+ALTER TABLE ojs.pool ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME ojs.pool_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE ojs.pool_tally (
+    pool integer NOT NULL,
+    rev bigint DEFAULT 1 NOT NULL,
+    active bigint NOT NULL,
+    dispatched bigint NOT NULL
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.pool_tally FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs.pool_stats WITH (security_invoker='true') AS
+ SELECT p.name,
+    p.queues,
+    p.max_concurrency,
+    p.strategy,
+    p.weights,
+    p.isolated,
+    p.tenants,
+    p.rotation_interval,
+    p.min_dispatch_ratio,
+    ( SELECT count(*) AS count
+           FROM ojs.worker w
+          WHERE (COALESCE(w.pool, 'default'::text) = p.name)) AS active_workers,
+    (COALESCE(n.active, (0)::numeric))::bigint AS active_jobs,
+    round((COALESCE(n.active, (0)::numeric) / (p.max_concurrency)::numeric), 4) AS utilization,
+    (COALESCE(n.dispatched, (0)::numeric))::bigint AS dispatched,
+    p.created_at,
+    p.updated_at
+   FROM (ojs.pool p
+     LEFT JOIN ( SELECT u.pool,
+            sum(u.active) AS active,
+            sum(u.dispatched) AS dispatched
+           FROM ( SELECT t.pool,
+                    t.active,
+                    t.dispatched
+                   FROM ojs.pool_tally t
+                UNION ALL
+                 SELECT l.pool,
+                    l.active,
+                    l.dispatched
+                   FROM ojs._pools_lately() l(pool, active, dispatched)) u
+          GROUP BY u.pool) n ON ((n.pool = p.id)));
+
 CREATE TABLE ojs.problem (
     sqlstate text NOT NULL COLLATE pg_catalog."C",
     code text NOT NULL,
@@ -10615,18 +11385,6 @@ ALTER TABLE ojs.release ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
     NO MAXVALUE
     CACHE 1
 );
-
-CREATE TABLE ojs.rotation (
-    key bytea NOT NULL,
-    queues text[] NOT NULL COLLATE pg_catalog."C",
-    weights integer[] NOT NULL,
-    rev bigint NOT NULL,
-    times numeric[] NOT NULL,
-    used_at timestamp with time zone DEFAULT ojs.now() NOT NULL
-)
-WITH (vacuum_truncate=off);
-
-ALTER TABLE ONLY ojs.rotation FORCE ROW LEVEL SECURITY;
 
 CREATE VIEW ojs.rule_stats AS
  SELECT r.tenant_id,
@@ -11017,6 +11775,15 @@ ALTER TABLE ONLY ojs.level
 ALTER TABLE ONLY ojs.pace
     ADD CONSTRAINT pace_pkey PRIMARY KEY (queue, tenant_id, at);
 
+ALTER TABLE ONLY ojs.pool
+    ADD CONSTRAINT pool_id_key UNIQUE (id);
+
+ALTER TABLE ONLY ojs.pool
+    ADD CONSTRAINT pool_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY ojs.pool_tally
+    ADD CONSTRAINT pool_tally_pkey PRIMARY KEY (pool, rev);
+
 ALTER TABLE ONLY ojs.problem
     ADD CONSTRAINT problem_pkey PRIMARY KEY (sqlstate);
 
@@ -11104,15 +11871,21 @@ CREATE INDEX job_all_queue_priority_tenant_id_seq_idx ON ojs.job_all USING btree
 
 CREATE INDEX journal_fold_idx ON ojs.journal USING btree (xid, lo) WHERE (lo IS NOT NULL);
 
+CREATE INDEX journal_pool_idx ON ojs.journal USING btree (pool, xid) WHERE (pool IS NOT NULL);
+
 CREATE INDEX journal_rest_idx ON ojs.journal USING btree (xid) WHERE (lo IS NULL);
 
 CREATE INDEX lease_at_idx ON ojs.lease USING btree (at);
 
 CREATE INDEX lease_due_idx ON ojs.lease USING btree (due_at);
 
+CREATE INDEX lease_pool_idx ON ojs.lease USING btree (pool, xid) WHERE (pool IS NOT NULL);
+
 CREATE INDEX level_idle_idx ON ojs.level USING btree (used_at) WHERE (tenants = 0);
 
 CREATE INDEX pace_at_idx ON ojs.pace USING btree (at);
+
+CREATE INDEX release_pool_idx ON ojs.release USING btree (pool, xid) WHERE (pool IS NOT NULL);
 
 CREATE INDEX release_tenant_idx ON ojs.release USING btree (tenant_id, xid, seq);
 
@@ -11128,9 +11901,9 @@ CREATE INDEX tenant_role_tenant_idx ON ojs.tenant_role USING btree (tenant_id);
 
 CREATE INDEX timer_xid_idx ON ojs.timer USING btree (xid);
 
-CREATE UNIQUE INDEX worker_registration_idx ON ojs.worker USING btree (tenant_id, id);
+CREATE INDEX worker_apart_idx ON ojs.worker USING btree (tenant_id, worker_id) WHERE apart;
 
-CREATE INDEX worker_resting_idx ON ojs.worker USING btree (tenant_id, worker_id) WHERE resting;
+CREATE UNIQUE INDEX worker_registration_idx ON ojs.worker USING btree (tenant_id, id);
 
 ALTER INDEX ojs.job_pkey ATTACH PARTITION ojs.job_all_pkey;
 
@@ -11231,6 +12004,10 @@ CREATE POLICY functions ON ojs.level TO ojs_owner USING (true) WITH CHECK (true)
 
 CREATE POLICY functions ON ojs.pace TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.pool TO ojs_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY functions ON ojs.pool_tally TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.queue TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.release TO ojs_owner USING (true) WITH CHECK (true);
@@ -11287,6 +12064,10 @@ ALTER TABLE ojs.level ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.pace ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE ojs.pool ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.pool_tally ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE ojs.queue ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.release ENABLE ROW LEVEL SECURITY;
@@ -11326,6 +12107,10 @@ CREATE POLICY staff ON ojs.lease FOR SELECT TO ojs_service, ojs_operator USING (
 CREATE POLICY staff ON ojs.level FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.pace FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.pool FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.pool_tally FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.queue FOR SELECT TO ojs_service, ojs_operator USING (true);
 

@@ -131,7 +131,6 @@ func TestBadStrategies(t *testing.T) {
 	}{
 		{"OJ422", "fifo", nil},
 		{"OJ422", "", nil},
-		{"OJ408", "least-loaded", nil},
 		{"OJ422", "weighted", "[]"},
 		{"OJ422", "weighted", "null"},
 		{"OJ422", "weighted", `{"a": 0}`},

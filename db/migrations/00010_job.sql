@@ -85,6 +85,7 @@ create table ojs.job (
     retry_at              timestamptz,
     enqueued_at           timestamptz not null default ojs.now(),
     worker_id             text,
+    pool                  int,
     errors                jsonb,
     result                json,
     seq                   bigint default nextval('ojs.job_seq'),
@@ -137,6 +138,7 @@ comment on column ojs.job.finished_at is 'When it was completed, cancelled or di
 comment on column ojs.job.retry_at is 'When a retryable job becomes available again; stays until it fails again.';
 comment on column ojs.job.enqueued_at is 'When it became available; for one not yet available, when it was created.';
 comment on column ojs.job.worker_id is 'The worker of the latest attempt, as it named itself.';
+comment on column ojs.job.pool is 'The pool of that worker (ojs.pool.id); null: none that is configured.';
 comment on column ojs.job.errors is
 'Failed attempts, oldest first: {attempt, code, type, message, occurred_at, retryable, details}; the latest 100.';
 comment on column ojs.job.result is 'What the worker acknowledged with, byte for byte.';

@@ -49,13 +49,15 @@ create table ojs.journal (
     unfenced   int not null default 0,
     owed       int not null default 0,
     seconds    real,
-    at         timestamptz not null default ojs.now()
+    at         timestamptz not null default ojs.now(),
+    pool       int
 );
 alter table ojs.journal replica identity full;
 -- Each row is in one of the two, so a reader asks for both kinds of rows apart. If one index held all rows, a session that makes its plans
 -- while the table is empty might read that for the rows that have a lo, and with them all completions since the last fold, in each call.
 create index journal_fold_idx on ojs.journal (xid, lo) where lo is not null;
 create index journal_rest_idx on ojs.journal (xid) where lo is null;
+create index journal_pool_idx on ojs.journal (pool, xid) where pool is not null;
 comment on table ojs.journal is
 'What happened, in sum: one row per statement, tenant, queue, priority and move from one state to another; one per job where jobs come back
 singly. The next decision folds the rows that have a lo.';
@@ -78,6 +80,7 @@ comment on column ojs.journal.owed is
 jobs, because ojs.lease does.';
 comment on column ojs.journal.seconds is 'How long the attempts that ended had run, in sum; null where none ended.';
 comment on column ojs.journal.at is 'When.';
+comment on column ojs.journal.pool is 'In which pool the attempts that ended ran (ojs.pool.id); null: in none that is configured.';
 
 create table ojs.lease (
     xid      xid8 not null default pg_current_xact_id(),
@@ -91,11 +94,13 @@ create table ojs.lease (
     waits    real[] not null,
     turn     bigint not null,
     at       timestamptz not null default ojs.now(),
+    pool     int,
     primary key (xid, n)
 -- PostgreSQL would compress longer lists of jobs, or move them out of the row, which would slow every decision.
 ) with (toast_tuple_target = 8160);
 create index lease_due_idx on ojs.lease (due_at);
 create index lease_at_idx on ojs.lease (at);
+create index lease_pool_idx on ojs.lease (pool, xid) where pool is not null;
 comment on table ojs.lease is
 'Journal: jobs handed out, up to 128 jobs of one decision, queue, priority and due time in a row, whatever their tenants.';
 comment on column ojs.lease.xid is 'The transaction that handed them out.';
@@ -109,6 +114,7 @@ comment on column ojs.lease.tenants is 'Their tenants, in step with ids.';
 comment on column ojs.lease.waits is 'How long each had been available, in seconds, in step with ids.';
 comment on column ojs.lease.turn is 'The place of the first job in the order of all decisions; the others follow.';
 comment on column ojs.lease.at is 'When.';
+comment on column ojs.lease.pool is 'To workers of which pool (ojs.pool.id); null: of none that is configured.';
 
 create table ojs.release (
     xid        xid8 not null default pg_current_xact_id(),
@@ -125,10 +131,12 @@ create table ojs.release (
     fenced     boolean not null default true,
     cause      text,
     at         timestamptz not null default ojs.now(),
+    pool       int,
     primary key (xid, seq)
 );
 -- Without this index a tenant's newest events would be found by reading everybody's.
 create index release_tenant_idx on ojs.release (tenant_id, xid, seq);
+create index release_pool_idx on ojs.release (pool, xid) where pool is not null;
 comment on table ojs.release is
 'Journal: jobs whose attempt or life ended otherwise than by completion, one row per job: failed, given back, cancelled, expired, retried.
 Completions are in ojs.journal.';
@@ -147,6 +155,7 @@ comment on column ojs.release.fenced is 'Whether the caller proved with the leas
 comment on column ojs.release.cause is
 'Why the clock ended the attempt: timeout, visibility_timeout, worker_death; null: somebody said so.';
 comment on column ojs.release.at is 'When.';
+comment on column ojs.release.pool is 'In which pool the attempt ran (ojs.pool.id); null: in none that is configured.';
 
 -- +goose StatementBegin
 create function ojs._snapshot_before(p_snapshot pg_snapshot, p_xid xid8) returns pg_snapshot
@@ -187,11 +196,12 @@ create function ojs._released(p_job ojs.job, p_to ojs.job_state, p_fenced boolea
 language plpgsql
 as $$
 begin
-    insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced)
+    insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced,
+        pool)
     values (p_job.tenant_id, p_job.queue, p_job.priority, p_job.id, p_job.type, p_job.attempt, p_job.state, p_to, p_job.started_at,
-        p_fenced);
-    if p_job.state = 'active' and exists (select from ojs.rule) then
-        perform ojs._notify_room(array[p_job.tenant_id], array[p_job.queue]);
+        p_fenced, p_job.pool);
+    if p_job.state = 'active' and (p_job.pool is not null or exists (select from ojs.rule)) then
+        perform ojs._notify_room(array[p_job.tenant_id], array[p_job.queue], array[p_job.pool]);
     end if;
 end;
 $$;
@@ -226,20 +236,20 @@ as $$ select date_part('epoch', p_interval)::real $$;
 comment on function ojs._seconds(interval) is 'An interval in seconds, as the journals keep it. Becomes part of the expression that asks.';
 
 create view ojs._movement with (security_invoker = true) as
-select j.xid, j.tenant_id, j.queue, j.priority, j.from_state, j.to_state, j.jobs, j.lo, j.hi, 0 as failed, j.owed, j.seconds, j.at
+select j.xid, j.tenant_id, j.queue, j.priority, j.from_state, j.to_state, j.jobs, j.lo, j.hi, 0 as failed, j.owed, j.seconds, j.at, j.pool
     from ojs.journal j
 union all
-select l.xid, t.tenant_id, l.queue, l.priority, 'available', 'active', t.jobs, null, null, 0, 0, null, l.at
+select l.xid, t.tenant_id, l.queue, l.priority, 'available', 'active', t.jobs, null, null, 0, 0, null, l.at, l.pool
 from ojs.lease l
 cross join lateral (select u.tenant_id, count(*)::int as jobs from unnest(l.tenants) u(tenant_id) group by u.tenant_id) t
 union all
 select r.xid, r.tenant_id, r.queue, r.priority, r.from_state, r.to_state, 1, null, null,
     (r.from_state = 'active' and r.to_state in ('retryable', 'discarded'))::int, 0,
-    case when r.from_state = 'active' then ojs._seconds(r.at - r.started_at) end, r.at
+    case when r.from_state = 'active' then ojs._seconds(r.at - r.started_at) end, r.at, r.pool
 from ojs.release r;
 comment on view ojs._movement is
 'The three journals as one: how many jobs of a (tenant, queue, priority) went from one state (null: they are new) into another, how many
-attempts failed, how many jobs are still to be charged, and how many seconds the attempts that ended had run. Not for tenants, because a
+attempts failed, how many jobs are still to be charged, how many seconds the attempts that ended had run, and in which pool. Not for tenants, because a
 row of ojs.lease names jobs of several.';
 
 -- The planner inlines this function where it is asked, and so sees the indexes. Of each transaction in the list the function asks first

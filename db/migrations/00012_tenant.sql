@@ -86,6 +86,36 @@ comment on column ojs.rule.paused_at is 'Since when nothing is handed out; null:
 comment on column ojs.rule.paused_by is 'Who paused it.';
 comment on column ojs.rule.reason is 'Why, in the words of whoever changed it last.';
 
+create table ojs.pool (
+    name               text collate "C" primary key,
+    id                 int not null unique generated always as identity,
+    queues             text[] collate "C",
+    max_concurrency    int,
+    strategy           text,
+    weights            jsonb,
+    isolated           boolean not null default false,
+    tenants            text[] collate "C",
+    rotation_interval  interval,
+    min_dispatch_ratio numeric,
+    created_at         timestamptz not null default ojs.now(),
+    updated_at         timestamptz not null default ojs.now()
+);
+comment on table ojs.pool is
+'Configured pools of workers, and as * what holds for all FETCHes. Changed by ojs.configure_pool and ojs.delete_pool.';
+comment on column ojs.pool.name is 'The pool''s name. Workers that name no pool are in pool default.';
+comment on column ojs.pool.id is 'What jobs and journals call it. A pool that is made anew is another one.';
+comment on column ojs.pool.queues is 'The queues its workers are given jobs of, in order; null: all.';
+comment on column ojs.pool.max_concurrency is 'How many jobs its workers may run at once, together; null: as many as there are.';
+comment on column ojs.pool.strategy is 'How a FETCH goes over several queues: strict, round-robin, weighted, least-loaded; null: as it asks.';
+comment on column ojs.pool.weights is 'Weights of queues for the strategy weighted, such as {"mail": 3}; null: as the FETCH asks.';
+comment on column ojs.pool.isolated is
+'Whether workers outside the pool get no jobs of its queues; where tenants are named, none of these tenants'' jobs.';
+comment on column ojs.pool.tenants is 'The tenants whose jobs its workers are given; null: all.';
+comment on column ojs.pool.rotation_interval is 'A queue with work that gave no job for so long goes next; null: never for that.';
+comment on column ojs.pool.min_dispatch_ratio is 'The part of the dispatches that each queue with work gets at least; null: none.';
+comment on column ojs.pool.created_at is 'When it was made.';
+comment on column ojs.pool.updated_at is 'When it was changed last.';
+
 create table ojs.tenant_role (
     role_name name primary key,
     tenant_id text collate "C" not null

@@ -28,7 +28,8 @@ comment on column ojs.fold.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.fold.snapshot is 'What has been taken in.';
 comment on column ojs.fold.part_xid is 'A transaction of which only a part has been taken in, because it has very many rows; null: none.';
 comment on column ojs.fold.part_lo is 'Its rows up to this lo have been taken in.';
-comment on column ojs.fold.counts is 'Whether some row of ojs.rule limits how many jobs may be active, so that decisions count them.';
+comment on column ojs.fold.counts is
+'Whether some row of ojs.rule is about a tenant or limits how many jobs may be active, so that decisions count them.';
 
 create table ojs.backlog (
     queue      text collate "C" not null,
@@ -124,8 +125,7 @@ create table ojs.usage (
     primary key (tenant_id, queue, rev)
 );
 comment on table ojs.usage is
-'How many jobs count against each max_concurrency of ojs.rule: those that are active, and those decided ahead. Decisions add what they
-decide, and take away what ojs.slot_mark says has ended.';
+'How many jobs count against each max_concurrency of ojs.rule: those that are active, and those decided ahead. Decisions add what they decide, and take away what ojs.slot_mark says has ended.';
 comment on column ojs.usage.tenant_id is 'The tenant of the rule.';
 comment on column ojs.usage.queue is 'The queue of the rule.';
 comment on column ojs.usage.rev is 'Grows with each change; the highest counts.';
@@ -175,17 +175,22 @@ create table ojs.rotation (
     weights int[] not null,
     rev     bigint not null,
     times   numeric[] not null,
+    owed    numeric[] not null,
+    served  timestamptz[] not null,
     used_at timestamptz not null default ojs.now(),
     primary key (key, rev)
 );
 create index rotation_used_idx on ojs.rotation (used_at);
-comment on table ojs.rotation is 'Where the round over several queues stands, per list of queues asked for, and their weights.';
-comment on column ojs.rotation.key is 'A hash of the queues and the weights.';
+comment on table ojs.rotation is 'Where the round over several queues stands, per pool, list of queues asked for, and their weights.';
+comment on column ojs.rotation.key is 'A hash of the pool, the queues and the weights.';
 comment on column ojs.rotation.queues is 'The queues in the order they were listed.';
 comment on column ojs.rotation.weights is 'Their weights, in step.';
 comment on column ojs.rotation.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.rotation.times is
 'When the next job of each is due, from when the last one was: a job of a queue of weight w takes 1 / w.';
+comment on column ojs.rotation.owed is
+'How many dispatches each is owed by a min_dispatch_ratio; a queue that is owed one goes next.';
+comment on column ojs.rotation.served is 'When each last gave a job, or had none; by a rotation_interval it goes next some time after.';
 comment on column ojs.rotation.used_at is 'When a decision last moved it on. Lists that nobody asks for are forgotten some time after.';
 
 -- Callers who fetch few jobs each take them from here. If each decided for itself, they would wait for one another at the row of ojs.lane.

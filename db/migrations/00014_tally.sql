@@ -39,6 +39,19 @@ comment on column ojs.tally.failed is 'Failed attempts, ever.';
 comment on column ojs.tally.dispatched is 'Jobs handed out, ever.';
 comment on column ojs.tally.rev is 'Grows with each change, so that the live version is found newest first.';
 
+create table ojs.pool_tally (
+    pool       int not null,
+    rev        bigint not null default 1,
+    active     bigint not null,
+    dispatched bigint not null,
+    primary key (pool, rev)
+);
+comment on table ojs.pool_tally is 'Jobs per pool as of ojs.tally_mark. A row moves to a higher rev with each change.';
+comment on column ojs.pool_tally.pool is 'The pool (ojs.pool.id), or one that was.';
+comment on column ojs.pool_tally.rev is 'Grows with each change; the highest counts.';
+comment on column ojs.pool_tally.active is 'Jobs in the hands of its workers.';
+comment on column ojs.pool_tally.dispatched is 'Jobs handed out to its workers, ever.';
+
 create table ojs.tally_mark (
     rev           bigint primary key,
     snapshot      pg_snapshot not null,

@@ -22,6 +22,11 @@ create table ojs.worker (
     queues        text[],
     concurrency   int,
     labels        text[],
+    pool          text collate "C",
+    strategy      text,
+    weights       jsonb,
+    apart         boolean not null generated always as (
+        coalesce(directive, state) <> 'running' or coalesce(pool, strategy) is not null or weights is not null) stored,
     version       text,
     metadata      jsonb,
     started_at    timestamptz,
@@ -30,7 +35,7 @@ create table ojs.worker (
 );
 create unique index worker_registration_idx on ojs.worker (tenant_id, id);
 -- Every FETCH asks it, and most of the time it is empty.
-create index worker_resting_idx on ojs.worker (tenant_id, worker_id) where resting;
+create index worker_apart_idx on ojs.worker (tenant_id, worker_id) where apart;
 comment on table ojs.worker is
 'Workers that have registered or sent a heartbeat, until they sign off or fall silent. One that never does either has no row: its leases
 alone tell.';
@@ -45,6 +50,10 @@ comment on column ojs.worker.pid is 'Its process, as it says.';
 comment on column ojs.worker.queues is 'The queues it serves, as it says.';
 comment on column ojs.worker.concurrency is 'How many jobs it runs at once, as it says.';
 comment on column ojs.worker.labels is 'Labels for grouping, as it says.';
+comment on column ojs.worker.pool is 'The pool it says it is in; null: it has not said.';
+comment on column ojs.worker.strategy is 'How its FETCHes are to go over several queues, as it says.';
+comment on column ojs.worker.weights is 'Weights of queues for that, as it says.';
+comment on column ojs.worker.apart is 'Whether a FETCH has to look at this row: it rests, or says how it is to be served.';
 comment on column ojs.worker.version is 'Its version, as it says.';
 comment on column ojs.worker.metadata is 'Whatever else it says of itself, a JSON object.';
 comment on column ojs.worker.started_at is 'When its process began, as it says.';

@@ -5,14 +5,16 @@ set local role ojs_owner;
 set local check_function_bodies = off;
 
 create type ojs.ask as (
-    queues text[], count int, tenant text, counts boolean, aside boolean, resting text[], requests int[], starts int[], workers text[],
-    lease_ms int[], max_bytes bigint, strategy text, weights jsonb
+    queues text[], count int, tenant text, counts boolean, aside boolean, others jsonb, requests int[], starts int[], workers text[],
+    lease_ms int[], max_bytes bigint, strategy text, weights jsonb, pool int, limited boolean, tenants text[], but text[],
+    exclusive boolean, ratio numeric, rotation interval
 );
 comment on type ojs.ask is
-'What a FETCH asks for: queues that are not paused; how many jobs in sum; of which tenant (null: of all); whether there are rules for which
-decisions count; whether the caller must not hold up decisions; workers that are to get nothing; and of the others in step the number of
-the request, its first place, its worker, and its lease in milliseconds (0: the job''s own); bytes in sum; and how it goes over several
-queues.';
+'What a FETCH asks for: queues that are not paused; how many jobs in sum; for which tenant (null: for all); whether there are rules for
+which decisions count; whether the caller must not hold up decisions; requests that are left out (ojs._no_jobs); and of the others in step
+the number of the request, its first place, its worker, and its lease in milliseconds (0: the job''s own); bytes in sum; how it goes over
+several queues; its pool and whether that has a max_concurrency; of which tenants (null: of all), and of which not (null: of none),
+whether nobody else gets jobs of these tenants; and the pool''s min_dispatch_ratio and rotation_interval.';
 
 create type ojs.decided as (ids uuid[], places tid[], turns bigint[], bytes bigint, skimmed int, cut boolean);
 comment on type ojs.decided is
@@ -27,11 +29,13 @@ as $$
 declare
     v_queue text;
 begin
-    if cardinality(p_ask.queues) > 1 and p_ask.strategy is distinct from 'strict' then
+    if cardinality(p_ask.queues) > 1 and (p_ask.ratio is not null or p_ask.strategy is not distinct from 'least-loaded') then
+        return ojs._serve_planned(p_ask, p_count, p_done);
+    elsif cardinality(p_ask.queues) > 1 and p_ask.strategy is distinct from 'strict' then
         return ojs._serve_round(p_ask, p_count, p_done);
     end if;
     foreach v_queue in array p_ask.queues loop
-        p_done := ojs._serve_queue(v_queue, p_count, p_ask.tenant, p_ask.max_bytes, null, p_done);
+        p_done := ojs._serve_queue(v_queue, p_count, p_ask, p_done);
         exit when cardinality(p_done.ids) = p_count or p_done.cut;
     end loop;
     return p_done;
@@ -49,8 +53,8 @@ language plpgsql
 as $$
 declare
     v_weights  int[] := ojs._queue_weights(p_ask);
-    v_rotation ojs.rotation;
-    v_times    numeric[];
+    v_rotation ojs.rotation := ojs._rotation(p_ask, v_weights);
+    v_times    numeric[] := v_rotation.times;
     v_open     int[] := ojs._with_work(p_ask.queues);
     v_tags     numeric[] := '{}';
     v_from     int[] := '{}';
@@ -59,12 +63,10 @@ declare
     v_q        int;
     v_want     int;
 begin
-    select * into v_rotation from ojs.rotation r where r.key = ojs._rotation_key(p_ask.queues, v_weights) order by r.rev desc limit 1;
-    v_times := coalesce(v_rotation.times, ojs._queue_leads(v_weights));
     while cardinality(p_done.ids) < p_count and v_open <> '{}' and not p_done.cut loop
         for v_q, v_want in select * from ojs._next_queues(v_open, v_times, v_weights, p_count - cardinality(p_done.ids)) loop
             v_before := cardinality(p_done.ids);
-            p_done := ojs._serve_queue(p_ask.queues[v_q], v_before + v_want, p_ask.tenant, p_ask.max_bytes, null, p_done);
+            p_done := ojs._serve_queue(p_ask.queues[v_q], v_before + v_want, p_ask, p_done);
             v_got := cardinality(p_done.ids) - v_before;
             v_tags := v_tags || array(select v_times[v_q] + (k - 1)::numeric / v_weights[v_q] from generate_series(1, v_got) k);
             v_from := v_from || array_fill(v_q, array[v_got]);
@@ -85,7 +87,8 @@ begin
         from unnest(p_done.ids, p_done.places, v_tags, v_from) g(id, place, tag, q);
     end if;
     if v_tags <> '{}' or p_done.cut then
-        perform ojs._rotate(p_ask.queues, v_weights, v_rotation.rev, v_times, coalesce((select max(t) from unnest(v_tags) t), 0));
+        v_rotation.times := v_times;
+        perform ojs._rotate(v_rotation, coalesce((select max(t) from unnest(v_tags) t), 0));
     end if;
     return p_done;
 end;
@@ -159,53 +162,46 @@ comment on function ojs._next_queues(int[], numeric[], int[], int) is
 numbers from 1 in the order listed; p_times: when the next job of each is due.';
 
 -- +goose StatementBegin
-create function ojs._rotate(p_queues text[], p_weights int[], p_rev bigint, p_times numeric[], p_now numeric) returns void
+create function ojs._rotation(p_ask ojs.ask, p_weights int[]) returns ojs.rotation
+language plpgsql stable
+as $$
+declare
+    -- A list of a hundred queues does not fit into an index.
+    v_key      bytea := sha256(convert_to(concat(p_ask.pool, ' ', p_ask.queues, p_weights), 'UTF8'));
+    v_rotation ojs.rotation;
+begin
+    select * into v_rotation from ojs.rotation r where r.key = v_key order by r.rev desc limit 1;
+    if v_rotation.key is null then
+        v_rotation := (v_key, p_ask.queues, p_weights, null, ojs._queue_leads(p_weights),
+            array_fill(0::numeric, array[cardinality(p_weights)]), array_fill(ojs.now(), array[cardinality(p_weights)]), null);
+    end if;
+    return v_rotation;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._rotation(ojs.ask, int[]) is
+'Where the round over the queues of a FETCH stands: of its pool, with these weights. rev is null: it begins.';
+
+-- +goose StatementBegin
+create function ojs._rotate(p_rotation ojs.rotation, p_now numeric) returns void
 language plpgsql
 as $$
 declare
-    v_key     bytea := ojs._rotation_key(p_queues, p_weights);
-    v_working int[] := ojs._with_work(p_queues);
+    v_working int[] := ojs._with_work(p_rotation.queues);
     -- A queue without work begins anew: it keeps no credit. One that has work, but none of the tenant that was asked for, keeps its place.
     v_times   numeric[] := array(select case when t.q = any (v_working) then t.due else greatest(t.due, p_now + t.lead) end - p_now
-        from unnest(p_times, ojs._queue_leads(p_weights)) with ordinality t(due, lead, q) order by t.q);
+        from unnest(p_rotation.times, ojs._queue_leads(p_rotation.weights)) with ordinality t(due, lead, q) order by t.q);
 begin
-    if p_rev is null then
-        insert into ojs.rotation (key, queues, weights, rev, times) values (v_key, p_queues, p_weights, 1, v_times);
+    if p_rotation.rev is null then
+        insert into ojs.rotation (key, queues, weights, rev, times, owed, served)
+        values (p_rotation.key, p_rotation.queues, p_rotation.weights, 1, v_times, p_rotation.owed, p_rotation.served);
     else
-        update ojs.rotation r set rev = r.rev + 1, times = v_times, used_at = ojs.now() where r.key = v_key and r.rev = p_rev;
+        update ojs.rotation r set rev = r.rev + 1, times = v_times, owed = p_rotation.owed, served = p_rotation.served, used_at = ojs.now()
+        where r.key = p_rotation.key and r.rev = p_rotation.rev;
     end if;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._rotate(text[], int[], bigint, numeric[], numeric) is
+comment on function ojs._rotate(ojs.rotation, numeric) is
 'Keeps where the round over some queues stands. p_now: when the last job was due.';
-
--- +goose StatementBegin
-create function ojs._rotation_key(p_queues text[], p_weights int[]) returns bytea
-language sql immutable
-as $$ select sha256(convert_to(p_queues::text || p_weights::text, 'UTF8')) $$;
--- +goose StatementEnd
-comment on function ojs._rotation_key(text[], int[]) is 'Names a round: a list of a hundred queues does not fit into an index.';
-
--- +goose StatementBegin
-create function ojs._check_strategy(p_strategy text, p_weights jsonb) returns void
-language plpgsql stable
-as $$
-begin
-    if p_strategy = 'least-loaded' then
-        perform ojs._raise('OJ408', 'strategy least-loaded is not supported', '{"field": "strategy"}');
-    elsif p_strategy not in ('strict', 'round-robin', 'weighted') then
-        perform ojs._raise('OJ422', 'strategy must be strict, round-robin or weighted', '{"field": "strategy"}');
-    elsif jsonb_typeof(p_weights) <> 'object' then
-        perform ojs._raise('OJ422', 'weights must be an object: a weight for each queue', '{"field": "weights"}');
-    elsif exists (select from jsonb_each(p_weights) w
-            where case when jsonb_typeof(w.value) = 'number' then w.value::numeric not between 1 and 1000000 or w.value::numeric % 1 <> 0
-                else true end) then
-        perform ojs._raise('OJ422', 'weights must be integers between 1 and 1000000', '{"field": "weights"}',
-            'A queue that is to give no jobs is left out, or paused.');
-    end if;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._check_strategy(text, jsonb) is 'Raises why a FETCH may not go over its queues like this.';
 reset role;

@@ -11,7 +11,7 @@ set local check_function_bodies = off;
 -- times jobs asked for.
 -- +goose StatementBegin
 create function ojs._due(
-    p_queue text, p_priority int, p_low numeric, p_count int, p_tenant text, p_beside boolean, p_now timestamptz
+    p_queue text, p_priority int, p_low numeric, p_count int, p_only text[], p_but text[], p_beside boolean, p_now timestamptz
 ) returns table (
     turn int, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, dealt boolean, again boolean,
     seq bigint, id uuid, place tid, bytes int, limited boolean, room int
@@ -26,7 +26,7 @@ as $$
             -- A subquery, so that nothing is asked about a tenant without a rule.
             case when f.limited then (select case when p_beside and r.counted then 0 else r.jobs end
                 from ojs._room(p_queue, f.tenant_id) r) end as room
-        from ojs._front(p_queue, p_priority, p_low, p_count, p_tenant, p_beside) f
+        from ojs._front(p_queue, p_priority, p_low, p_count, p_only, p_but, p_beside) f
     ), seen as materialized (
         select f.spot, f.tenant_id, f.vtime, f.edge, f.limited, f.room, l.again, l.seq, l.id, l.place, l.bytes,
             coalesce(l.last, false) as last, f.own + (l.nth - 1) * ojs._price() / f.weight as tag,
@@ -59,8 +59,8 @@ as $$
     window mine as (partition by d.tenant_id)
 $$;
 -- +goose StatementEnd
-comment on function ojs._due(text, int, numeric, int, text, boolean, timestamptz) is
-'Who gets what next at one level, of one tenant or of all: up to p_count jobs with dealt, in the order of turn; behind them jobs that were
+comment on function ojs._due(text, int, numeric, int, text[], text[], boolean, timestamptz) is
+'Who gets what next at one level, of some tenants (p_only; null: of all) but not of others (p_but; null: of none): up to p_count jobs with dealt, in the order of turn; behind them jobs that were
 seen and are not due yet, and tenants that were to be served and have no job within reach (id null: what lies there is not to be had, and
 their cursors have to pass it). spot: the tenant''s row of ojs.tenant_fairness; vtime: its time; served: whether any of its rows is dealt,
 or it has no job; more: it may have more jobs than are dealt; edge: from this time on there may be tenants who were not looked at; again:
@@ -92,7 +92,7 @@ as $$ select 1::float8 $$;
 comment on function ojs._price() is 'Price, the one place: what a job costs its tenant when it is handed out. In jobs: 1.';
 
 -- +goose StatementBegin
-create function ojs._front(p_queue text, p_priority int, p_low numeric, p_count int, p_tenant text, p_beside boolean)
+create function ojs._front(p_queue text, p_priority int, p_low numeric, p_count int, p_only text[], p_but text[], p_beside boolean)
 returns table (
     spot tid, tenant_id text, job_priority int, head bigint, behind boolean, again_lo bigint, again_seq bigint, weight float8,
     vtime numeric, limited boolean
@@ -101,25 +101,27 @@ language sql stable rows 10
 as $$
     (select f.ctid, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
     from ojs.tenant_fairness f
-    where p_tenant is null and f.queue = p_queue and f.priority = p_priority and f.ready and f.vtime >= p_low
+    where p_only is null and f.queue = p_queue and f.priority = p_priority and f.ready and f.vtime >= p_low
+        and (p_but is null or f.tenant_id <> all (p_but))
     order by f.vtime limit p_count + 1)
     union all
-    select f.spot, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
-    from (select f.*, f.ctid as spot from ojs.tenant_fairness f
-        where p_tenant is not null and f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant
-        order by f.rev desc limit 1) f
-    where f.ready
+    (select f.spot, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
+    from unnest(p_only) o(tenant_id)
+    cross join lateral (select f.*, f.ctid as spot from ojs.tenant_fairness f
+        where f.queue = p_queue and f.priority = p_priority and f.tenant_id = o.tenant_id order by f.rev desc limit 1) f
+    where f.ready and (p_but is null or f.tenant_id <> all (p_but))
+    order by f.vtime limit p_count + 1)
     union all
     select null, w.tenant_id, w.job_priority, coalesce(f.head, w.lo - 1), coalesce(f.behind, false), coalesce(f.again_lo, 0),
         coalesce(f.again_seq, 0), w.weight::float8, greatest(f.vtime, p_low), w.limited
     from ojs._waiting() w
     left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
-    where p_beside and w.queue = p_queue and w.priority = p_priority and (w.tenant_id = p_tenant or p_tenant is null)
-        and f.ready is not true
+    where p_beside and w.queue = p_queue and w.priority = p_priority and (p_only is null or w.tenant_id = any (p_only))
+        and (p_but is null or w.tenant_id <> all (p_but)) and f.ready is not true
 $$;
 -- +goose StatementEnd
-comment on function ojs._front(text, int, numeric, int, text, boolean) is
-'The tenants whose turn comes first at one level: p_count and one more, or p_tenant alone. p_beside: those, too, whose jobs no decision
+comment on function ojs._front(text, int, numeric, int, text[], text[], boolean) is
+'The tenants whose turn comes first at one level: p_count and one more, of p_only (null: all) without p_but. p_beside: those, too, whose jobs no decision
 has taken in yet.';
 
 -- +goose StatementBegin

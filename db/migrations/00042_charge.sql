@@ -16,7 +16,7 @@ jobs that ended; blocked: tenants of jobs that somebody has locked; size: the by
 tenants; cut: some were left out for their bytes.';
 
 -- +goose StatementBegin
-create function ojs._charge(p_level ojs.level, p_picks ojs.picks, p_tenant text) returns ojs.level
+create function ojs._charge(p_level ojs.level, p_picks ojs.picks, p_only text[]) returns ojs.level
 language plpgsql
 as $$
 declare
@@ -52,7 +52,7 @@ begin
             p_level.moment + sum(m.weight * (m.vtime - m.was)) - coalesce(sum(m.weight * m.vtime) filter (where not m.stays), 0) as moment,
             -- Where nobody stays, those who come begin where the last one was: else they would go before whoever comes back.
             greatest(p_level.low, coalesce(least(min(m.vtime) filter (where m.stays),
-                case when p_tenant is null then p_picks.rest else ojs._lowest(p_level, p_tenant) end), max(m.vtime))) as low
+                case when p_only is null then p_picks.rest else least(p_picks.rest, ojs._lowest(p_level, p_only)) end), max(m.vtime))) as low
         from moved m
     ), charged as (
         update ojs.tenant_fairness f
@@ -77,24 +77,51 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._charge(ojs.level, ojs.picks, text) is
+comment on function ojs._charge(ojs.level, ojs.picks, text[]) is
 'Books what the tenants of one level were dealt, and returns the level as it is then: times and cursors move on, past jobs that somebody
-has locked, too, for which nobody pays; who has no more jobs leaves, and so does, parked, who has no room for more. p_tenant: only this one
-was asked about.';
+has locked, too, for which nobody pays; who has no more jobs leaves, and so does, parked, who has no room for more. p_only: only these
+were asked about.';
 
 -- +goose StatementBegin
-create function ojs._lowest(p_level ojs.level, p_but text) returns numeric
+create function ojs._lowest(p_level ojs.level, p_but text[]) returns numeric
 language plpgsql stable
 as $$
 begin
     return (select f.vtime from ojs.tenant_fairness f
         where f.queue = p_level.queue and f.priority = p_level.priority and f.ready and f.vtime >= p_level.low
-          and f.tenant_id is distinct from p_but
+          and (p_but is null or f.tenant_id <> all (p_but))
         order by f.vtime limit 1);
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._lowest(ojs.level, text) is 'The lowest time of a level''s tenants with work, one left out; null: there is none.';
+comment on function ojs._lowest(ojs.level, text[]) is 'The lowest time of a level''s tenants with work, some left out; null: there is none.';
+
+-- +goose StatementBegin
+create function ojs._raise_times(p_level ojs.level, p_tenants text[]) returns ojs.level
+language plpgsql
+as $$
+declare
+    v_behind record;
+begin
+    select array_agg(f.spot) as spots, p_level.low - min(f.vtime) as step, coalesce(sum(f.weight) filter (where f.ready), 0) as weight
+    into v_behind
+    from unnest(p_tenants) t(tenant_id)
+    cross join lateral (select f.*, f.ctid as spot from ojs.tenant_fairness f
+        where f.queue = p_level.queue and f.priority = p_level.priority and f.tenant_id = t.tenant_id order by f.rev desc limit 1) f
+    where f.ready or f.parked
+    having min(f.vtime) < p_level.low;
+    if v_behind.spots is not null then
+        update ojs.tenant_fairness f set rev = f.rev + 1, vtime = f.vtime + v_behind.step where f.ctid = any (v_behind.spots);
+        perform ojs._move_level(p_level, 0, 0, v_behind.weight * v_behind.step, null);
+        select * into p_level from ojs._level(p_level.queue, p_level.priority);
+    end if;
+    return p_level;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._raise_times(ojs.level, text[]) is
+'Brings the times of tenants whose jobs only one pool gets, and that the level''s lowest time has passed meanwhile, up to it, all by the same
+step, so that the next one that comes does not wait for all that the others had less than everybody else. Returns the level as it is then.';
 
 -- +goose StatementBegin
 create function ojs._deficit(p_tenants int, p_weight numeric, p_moment numeric, p_low numeric, p_own_weight numeric,

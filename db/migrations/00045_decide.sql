@@ -27,6 +27,9 @@ begin
     end if;
     loop
         v_more := ojs._fold(p_ask.queues);
+        if p_ask.limited then
+            p_count := least(p_count, ojs._pool_room(p_ask.pool));
+        end if;
         v_done := ojs._serve_queues(p_ask, p_count, v_done);
         -- Another fold may move cursors back to the jobs just locked, which are still available, and they would be decided twice.
         exit when v_done.ids <> '{}' or v_done.cut or not v_more or ojs.now() > v_until;
@@ -82,7 +85,7 @@ comment on function ojs._nothing() is 'Nothing decided yet.';
 
 -- +goose StatementBegin
 create function ojs._serve_queue(
-    p_queue text, p_count int, p_tenant text, p_max_bytes bigint, p_ahead bigint, p_done ojs.decided
+    p_queue text, p_count int, p_ask ojs.ask, p_done ojs.decided, p_ahead bigint default null
 ) returns ojs.decided
 language plpgsql
 as $$
@@ -105,15 +108,18 @@ begin
             exit when v_left <= 0;
         end if;
         select * into v_level from ojs._level(p_queue, v_priority);
+        if p_ask.exclusive then
+            v_level := ojs._raise_times(v_level, p_ask.tenants);
+        end if;
         loop
-            v_picks := ojs._claim(v_level, v_left, p_tenant, p_ahead is null);
+            v_picks := ojs._claim(v_level, v_left, p_ask, p_ahead is null);
             exit when v_picks.spots is null;
-            if v_picks.size + p_done.bytes > p_max_bytes / 100 then
-                v_picks := ojs._within(v_picks, p_max_bytes - p_done.bytes, cardinality(p_done.ids) = 0, v_level.low);
+            if v_picks.size + p_done.bytes > p_ask.max_bytes / 100 then
+                v_picks := ojs._within(v_picks, p_ask.max_bytes - p_done.bytes, cardinality(p_done.ids) = 0, v_level.low);
                 exit when cardinality(v_picks.spots) = 0;
             end if;
             v_tenants := v_level.tenants;
-            v_level := ojs._charge(v_level, v_picks, p_tenant);
+            v_level := ojs._charge(v_level, v_picks, p_ask.tenants);
             if v_picks.limited or v_limited then
                 perform ojs._take_slots(p_queue, v_picks);
             end if;
@@ -136,12 +142,12 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._serve_queue(text, int, text, bigint, bigint, ojs.decided) is
-'Adds jobs of one queue to p_done until it has p_count, highest effective priority first. p_ahead: decides ahead, for whoever takes
+comment on function ojs._serve_queue(text, int, ojs.ask, ojs.decided, bigint) is
+'Adds jobs of one queue to p_done until it has p_count, highest effective priority first, of the tenants and bytes of the ask. p_ahead: decides ahead, for whoever takes
 them: the jobs are not locked but kept in ojs.turn, from that place on.';
 
 -- +goose StatementBegin
-create function ojs._claim(p_level ojs.level, p_count int, p_tenant text, p_lock boolean) returns ojs.picks
+create function ojs._claim(p_level ojs.level, p_count int, p_ask ojs.ask, p_lock boolean) returns ojs.picks
 language plpgsql
 as $$
 declare
@@ -161,7 +167,7 @@ begin
         v_picks.limited, v_picks.rest, v_picks.skims, v_picks.size, v_tenants, v_ids
     from (
         select d.*, d.dealt or d.id is null as booked, case when p_lock then h.place when d.dealt then d.place end as held
-        from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_tenant, false, v_now) d
+        from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_ask.tenants, p_ask.but, false, v_now) d
         left join lateral (select j.ctid as place from ojs.job j
             where p_lock and d.dealt and j.ctid = d.place and j.id = d.id and j.state = 'available' for update skip locked) h on true
         order by d.turn
@@ -174,7 +180,7 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._claim(ojs.level, int, text, boolean) is
+comment on function ojs._claim(ojs.level, int, ojs.ask, boolean) is
 'Asks who is due at one level and locks the jobs (p_lock). Those that somebody else has locked are passed over, and the tick has them
 looked at again.';
 

@@ -6,7 +6,7 @@ set local role ojs_owner;
 set local check_function_bodies = off;
 
 -- +goose StatementBegin
-create function ojs._take(p_queue text, p_count int, p_tenant text, p_max_bytes bigint) returns ojs.decided
+create function ojs._take(p_queue text, p_count int, p_only text[], p_max_bytes bigint) returns ojs.decided
 language plpgsql
 as $$
 declare
@@ -19,7 +19,7 @@ begin
         select t.n, t.id, t.bytes, t.ctid as spot, j.place from ojs.turn t
         cross join lateral (select j.ctid as place from ojs.job j where j.id = t.id and j.tenant_id = t.tenant_id
             and j.state = 'available' limit 1) j
-        where t.queue = p_queue and t.n >= v_lo and (p_tenant is null or t.tenant_id = p_tenant)
+        where t.queue = p_queue and t.n >= v_lo and (p_only is null or t.tenant_id = any (p_only))
         order by t.n limit p_count for update of t skip locked
     ), fits as (
         select f.*, sum(f.bytes) over (order by f.n) as size from free f
@@ -40,11 +40,11 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._take(text, int, text, bigint) is
+comment on function ojs._take(text, int, text[], bigint) is
 'Up to p_count jobs of those that were decided ahead, locked; several callers at once take different ones.';
 
 -- +goose StatementBegin
-create function ojs._decide_ahead(p_queue text, p_count int) returns void
+create function ojs._decide_ahead(p_queue text, p_count int, p_but text[]) returns void
 language plpgsql
 as $$
 declare
@@ -54,7 +54,10 @@ declare
     v_first record;
     v_ahead int;
     v_done  ojs.decided;
+    v_ask   ojs.ask;
 begin
+    v_ask.max_bytes := c_bytes;
+    v_ask.but := p_but;
     select * into v_mark from ojs._turn_mark(p_queue);
     if v_mark.held > 0 then
         perform ojs._revoke(p_queue, false);
@@ -69,7 +72,7 @@ begin
     end if;
     -- Further each time, and half as far after jobs were taken back: what is decided ahead and not taken is decided twice.
     v_ahead := least(p_count, greatest(2 * v_mark.ahead, p_count / 8));
-    v_done := ojs._serve_queue(p_queue, v_ahead, null, c_bytes, v_base, ojs._nothing());
+    v_done := ojs._serve_queue(p_queue, v_ahead, v_ask, ojs._nothing(), v_base);
     if v_mark.queue is null then
         insert into ojs.turn_mark (queue, rev, lo, hi, ahead) values (p_queue, 1, v_base, v_base + cardinality(v_done.ids) - 1, v_ahead);
     elsif v_done.ids <> '{}' then
@@ -80,8 +83,8 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._decide_ahead(text, int) is
-'Decides up to p_count jobs of a queue ahead, 16 MiB at most, and keeps them in ojs.turn. Only under the row of ojs.lane.';
+comment on function ojs._decide_ahead(text, int, text[]) is
+'Decides up to p_count jobs of a queue ahead, 16 MiB at most, of all tenants but p_but, and keeps them in ojs.turn. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
 create function ojs._keep(p_level ojs.level, p_picks ojs.picks, p_from bigint) returns void
@@ -167,7 +170,7 @@ as $$ select m.* from ojs.turn_mark m where m.queue = p_queue order by m.rev des
 comment on function ojs._turn_mark(text) is 'Where the jobs decided ahead for a queue lie; no row: none ever were.';
 
 -- +goose StatementBegin
-create function ojs._beside(p_queue text, p_count int, p_tenant text, p_above int, p_max_bytes bigint,
+create function ojs._beside(p_queue text, p_count int, p_only text[], p_but text[], p_above int, p_max_bytes bigint,
     p_done ojs.decided) returns ojs.decided
 language plpgsql
 as $$
@@ -194,7 +197,7 @@ begin
         foreach v_reach in array array[p_count + 100, 10000, 1000000] loop
             v_left := p_count - cardinality(p_done.ids);
             exit when v_left <= 0 or p_done.cut;
-            v_picks := ojs._claim_beside(p_queue, v_priority, v_reach, p_tenant, v_left, p_max_bytes - p_done.bytes, p_done.ids);
+            v_picks := ojs._claim_beside(p_queue, v_priority, v_reach, p_only, p_but, v_left, p_max_bytes - p_done.bytes, p_done.ids);
             p_done.ids := p_done.ids || v_picks.o_ids;
             p_done.places := p_done.places || v_picks.o_places;
             p_done.bytes := p_done.bytes + v_picks.o_bytes;
@@ -206,13 +209,13 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._beside(text, int, text, int, bigint, ojs.decided) is
+comment on function ojs._beside(text, int, text[], text[], int, bigint, ojs.decided) is
 'Adds jobs of a queue to p_done for a caller who must neither wait for a decision nor hold one up: those whose tenants are first as far
 as is known, locked, in order; p_above: of a higher effective priority only. Leaves word in ojs.journal that their tenants are still to
 be charged. Several callers at once take different jobs. None of a queue or a tenant with a max_concurrency: only decisions count.';
 
 -- +goose StatementBegin
-create function ojs._take_revoked(p_queue text, p_count int, p_tenant text, p_max_bytes bigint, p_done ojs.decided) returns ojs.decided
+create function ojs._take_revoked(p_queue text, p_count int, p_only text[], p_max_bytes bigint, p_done ojs.decided) returns ojs.decided
 language plpgsql
 as $$
 declare
@@ -221,7 +224,7 @@ declare
 begin
     with held as materialized (
         select t.n, t.tenant_id, t.id, t.seq, t.job_priority, t.bytes, j.place
-        from (select t.* from ojs.turn t where t.queue = p_queue and (p_tenant is null or t.tenant_id = p_tenant)
+        from (select t.* from ojs.turn t where t.queue = p_queue and (p_only is null or t.tenant_id = any (p_only))
             and not exists (select from ojs.tenant c where c.tenant_id = t.tenant_id and c.limited)
             and not exists (select from ojs._backlog(p_queue) b where b.limited) order by t.n) t
         cross join lateral (select j.ctid as place from ojs.job j
@@ -247,13 +250,13 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._take_revoked(text, int, text, bigint, ojs.decided) is
+comment on function ojs._take_revoked(text, int, text[], bigint, ojs.decided) is
 'Adds to p_done jobs that were decided ahead and ojs._take did not get, because a transaction that stays open is taking them back: no
 cursor leads to them. The rows of ojs.turn stay; for each the tenant gets one job back, and the next decision charges it for one.';
 
 -- +goose StatementBegin
 create function ojs._claim_beside(
-    p_queue text, p_priority int, p_reach int, p_tenant text, p_count int, p_max_bytes bigint, p_but uuid[],
+    p_queue text, p_priority int, p_reach int, p_only text[], p_but text[], p_count int, p_max_bytes bigint, p_without uuid[],
     out o_ids uuid[], out o_places tid[], out o_bytes bigint, out o_cut boolean, out o_seen int
 )
 language plpgsql
@@ -263,13 +266,13 @@ declare
     v_low numeric := coalesce((select l.low from ojs._level(p_queue, p_priority) l), 0);
 begin
     with due as materialized (
-        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_tenant, true, v_now) d where d.id is not null order by d.turn
+        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true, v_now) d where d.id is not null order by d.turn
     ), held as materialized (
         select d.turn, d.tenant_id, d.id, d.seq, j.priority, j.place, j.bytes from due d
         cross join lateral (select j.ctid as place, j.priority,
                 ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes
             from ojs.job j
-            where j.ctid = d.place and j.id = d.id and j.state = 'available' and j.id <> all (p_but) for update skip locked) j
+            where j.ctid = d.place and j.id = d.id and j.state = 'available' and j.id <> all (p_without) for update skip locked) j
         limit p_count
     ), exact as materialized (
         select h.turn, h.tenant_id, h.id, h.seq, h.priority, h.place, case when sum(h.bytes) over () <= p_max_bytes / 100 then h.bytes
@@ -277,7 +280,7 @@ begin
         from held h
     ), kept as materialized (
         select h.* from (select h.*, sum(h.bytes) over (order by h.turn) as size, row_number() over (order by h.turn) as nth from exact h) h
-        where h.size <= p_max_bytes or h.nth = 1 and p_but = '{}'
+        where h.size <= p_max_bytes or h.nth = 1 and p_without = '{}'
     ), noted as (
         insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, lo, hi)
         select k.tenant_id, p_queue, k.priority, 'available', 'active', 0, count(*), min(k.seq), max(k.seq) from kept k
@@ -289,6 +292,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._claim_beside(text, int, int, text, int, bigint, uuid[]) is
-'Up to p_count jobs of one level for ojs._beside, locked, except those in p_but: of the first p_reach that are due.';
+comment on function ojs._claim_beside(text, int, int, text[], text[], int, bigint, uuid[]) is
+'Up to p_count jobs of one level for ojs._beside, locked, except those in p_without: of the first p_reach that are due.';
 reset role;

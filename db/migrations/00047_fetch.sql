@@ -7,9 +7,10 @@ set local check_function_bodies = off;
 create view ojs._handed with (security_invoker = true) as
 select 0 as request, j.* from ojs.job j where false;
 comment on view ojs._handed is
-'Row type of ojs.fetch_many; holds no rows. request: for which request of the call, from 1; then the columns of the job. Two kinds of
-rows have no job: with a worker_id, that worker is to get nothing (ojs.direct_worker); with request 0, the call stopped early, and
-there may be more.';
+'Row type of ojs.fetch_many; holds no rows. request: for which request of the call, from 1; then the columns of the job. Three kinds of
+rows have no job: with a worker_id, that worker is to get nothing (ojs.direct_worker), or, with meta, its requests are to be made again
+with the pool, strategy and weights in it, because it has registered with others than those of this call; with request 0, the call stopped
+early, and there may be more.';
 
 -- fetch_many: one decision for several FETCH requests over the same queues. Locks jobs decided ahead; else ojs.lane until the end of the
 -- transaction, and then jobs; all with skip locked but the lane. Writes ojs.job, ojs.lease, the state of fairness (00013), ojs.timer for
@@ -17,14 +18,15 @@ there may be more.';
 -- +goose StatementBegin
 create function ojs.fetch_many(
     p_queues text[], p_counts int[], p_worker_ids text[], p_visibility_timeouts_ms int[], p_tenant text default null,
-    p_ahead boolean default null, p_max_bytes bigint default 16777216, p_strategy text default null, p_weights jsonb default null
+    p_ahead boolean default null, p_max_bytes bigint default 16777216, p_strategy text default null, p_weights jsonb default null,
+    p_pool text default null
 ) returns setof ojs._handed
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     c_waits constant int := 3;
     v_ask   ojs.ask := ojs._ask(p_queues, p_counts, p_worker_ids, p_visibility_timeouts_ms, p_tenant, p_max_bytes, p_strategy,
-        p_weights);
+        p_weights, p_pool);
     v_done  ojs.decided;
     v_got   int := 0;
     v_lane  boolean := false;
@@ -34,7 +36,7 @@ begin
     while not v_end loop
         v_done := ojs._decided_already(v_ask, v_got);
         if coalesce(v_done.ids, '{}') = '{}' then
-            exit when not ojs._anything_for(v_ask.queues, v_ask.tenant);
+            exit when not ojs._anything_for(v_ask);
             v_lane := not v_ask.aside and ojs._enter_lane(case when v_waits < c_waits then -1 else 1000 end);
             if not v_lane and not v_ask.aside then
                 -- Whoever decides at this moment may well decide ahead for this caller, too.
@@ -50,7 +52,7 @@ begin
             else
                 v_done := ojs._beside_all(v_ask, v_ask.count - v_got);
                 -- What is counted only decisions hand out, and whoever held this one up may be through soon.
-                v_done.cut := v_done.cut or v_ask.counts and v_waits > 0;
+                v_done.cut := v_done.cut or (v_ask.counts or v_ask.limited) and v_waits > 0;
             end if;
             v_end := true;
         end if;
@@ -68,74 +70,78 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.fetch_many(text[], int[], text[], int[], text, boolean, bigint, text, jsonb) is
+comment on function ojs.fetch_many(text[], int[], text[], int[], text, boolean, bigint, text, jsonb, text) is
 'One decision for several FETCH requests over the same queues: p_counts[n] jobs for worker p_worker_ids[n] under a lease of
 p_visibility_timeouts_ms[n] (0, empty text: none given; the counts sum to 10000 at most). Each row names its request; the order is that of
 ojs.fetch, and the last requests get fewer, or none. Requests of workers that are to get nothing (ojs.direct_worker) are left out: for each
-such worker there is one row that is null but for worker_id. p_max_bytes: the jobs have so many bytes in sum (default 16 MiB), or a job
+such worker there is one row that is null but for worker_id. So are those of workers that have registered with another pool, strategy or
+weights than the first one''s: their rows have these in meta. p_max_bytes: the jobs have so many bytes in sum (default 16 MiB), or a job
 more, and there is one at least; where that, a long run of ended jobs, or more commits than could be taken in at once stopped the call
 early, there is one row with request 0: ask again. p_ahead: decide ahead for later calls, too; by default where the requests ask for about
-one job each. p_strategy and p_weights, and what fewer than asked proves, are explained at ojs.fetch. Commit at once. Raises what ojs.fetch
+one job each. p_strategy, p_weights and p_pool, and what fewer than asked proves, are explained at ojs.fetch. Commit at once. Raises what ojs.fetch
 raises.';
 
 -- fetch: jobs for one worker. Locks and writes what ojs.fetch_many does; in a transaction that lasts, and for tenants, no ojs.lane.
 -- +goose StatementBegin
 create function ojs.fetch(
     p_queues text[], p_count int default 1, p_worker_id text default null, p_visibility_timeout_ms int default null,
-    p_tenant text default null, p_strategy text default null, p_weights jsonb default null
+    p_tenant text default null, p_strategy text default null, p_weights jsonb default null, p_pool text default null
 ) returns setof ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- To fetch_many 0 means that nothing was given.
     return query
-    select f.state, f.attempt, f.lease, f.started_at, f.lease_expires_at, f.finished_at, f.retry_at, f.enqueued_at, f.worker_id, f.errors,
-        f.result, f.seq,
+    select f.state, f.attempt, f.lease, f.started_at, f.lease_expires_at, f.finished_at, f.retry_at, f.enqueued_at, f.worker_id, f.pool,
+        f.errors, f.result, f.seq,
         f.tenant_id, f.id, f.queue, f.type, f.priority, f.max_attempts, f.created_at, f.scheduled_at, f.expires_at, f.timeout_ms,
         f.visibility_timeout_ms, f.tags, f.args, f.meta, f.retry, f.options, f.extra
     from ojs.fetch_many(p_queues, array[p_count], array[p_worker_id],
         array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end], p_tenant, true,
-        p_strategy => p_strategy, p_weights => p_weights) f
+        p_strategy => p_strategy, p_weights => p_weights, p_pool => p_pool) f
     where f.id is not null;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.fetch(text[], int, text, int, text, text, jsonb) is
+comment on function ojs.fetch(text[], int, text, int, text, text, jsonb, text) is
 'Hands out up to p_count jobs (1 to 10000) of the queues and returns them in fair order (ojs-core section 7.2): highest effective priority
 of a queue first, within it tenants by weight, within a tenant first in first out. Over several queues by p_strategy: round-robin (one from
 each in turn, the default), weighted (by p_weights, such as {"mail": 3}; 1 for those not in it, 1 to 1000000), strict (in the order listed:
-later ones get what is left). Each is active from then on, attempt counted, under a lease of p_visibility_timeout_ms (else the job''s own,
+later ones get what is left), least-loaded (from the queue with most jobs available). p_pool: the pool of the worker, if it has not
+registered with one; by default it is default. What ojs.configure_pool says of all FETCHes goes before what it says of the pool, that before
+what the worker has registered with, and that before these arguments. Each is active from then on, attempt counted, under a lease of p_visibility_timeout_ms (else the job''s own,
 else 30000 ms) that heartbeats extend, but never beyond the job''s timeout_ms. p_tenant: that tenant''s jobs only; a tenant''s login role
 always its own. A worker that drains or was told to rest (ojs.direct_worker) gets none. The jobs are the caller''s when its transaction
 commits. Callers of one queue take from what one of them has decided ahead, so they need not wait for each other; a priority, a pause, a
 weight or a tenant that comes acts on the next call all the same. Fewer than asked: no eligible job had committed before the call began,
 other than one that somebody had locked when its turn came (the tick has it looked at again after a second), or the jobs have 16 MiB, or
 20000 rows of ended jobs lay in the way, or thousands of statements had committed since the last decision (the next call goes on behind
-them). A caller may stay in its transaction: others then go on within a second, by what their tenants are owed as far as is known, and the
+them), or the pool is at its max_concurrency. A caller may stay in its transaction: others then go on within a second, by what their tenants are owed as far as is known, and the
 session is ended when it idles for 10 seconds while it keeps decisions waiting. The login of a tenant with a max_concurrency cannot fetch
 (ojs.limit_concurrency). Needs read committed. Raises invalid_request, unsupported,
 TENANT_ACCESS_DENIED; backend_unavailable after a restore into another cluster until ojs.rebuild.';
 
 -- +goose StatementBegin
 create function ojs._ask(p_queues text[], p_counts int[], p_worker_ids text[], p_timeouts_ms int[], p_tenant text,
-    p_max_bytes bigint, p_strategy text, p_weights jsonb) returns ojs.ask
+    p_max_bytes bigint, p_strategy text, p_weights jsonb, p_pool text) returns ojs.ask
 language plpgsql
 as $$
 declare
     v_ask     ojs.ask;
     v_trusted boolean;
     v_good    boolean;
-    v_rests   boolean;
+    v_apart   boolean;
+    v_pools   boolean;
     v_foreign boolean;
 begin
     -- All that has to be known before, in one statement: each costs more to begin than to do.
     select ojs._trusted() and p_tenant is null, ojs._well_asked(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes),
         ojs._foreign(f.snapshot), f.counts,
-        exists (select from ojs.worker w where w.resting and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)),
-        ojs._open_queues(p_queues),
+        exists (select from ojs.worker w where w.apart and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)),
+        exists (select from ojs.pool), ojs._open_queues(p_queues),
         (select least(sum(c), 10001) from unnest(p_counts) c),
         array(select least(sum(c.jobs) over (order by c.n) - c.jobs + 1, 10001)::int from unnest(p_counts) with ordinality c(jobs, n))
-    into v_trusted, v_good, v_foreign, v_ask.counts, v_rests, v_ask.queues, v_ask.count, v_ask.starts
+    into v_trusted, v_good, v_foreign, v_ask.counts, v_apart, v_pools, v_ask.queues, v_ask.count, v_ask.starts
     from ojs._folded() f;
     if v_good is not true then
         perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes);
@@ -151,10 +157,10 @@ begin
         v_ask.strategy := p_strategy;
         v_ask.weights := p_weights;
     end if;
-    v_ask.resting := '{}';
     v_ask.aside := false;
     if not v_trusted then
         v_ask.tenant := ojs._session_tenant(p_tenant);
+        v_ask.tenants := array[v_ask.tenant];
         v_ask.aside := ojs.current_tenant() is not null;
         if v_ask.counts and v_ask.aside and exists (
                 select from ojs.rule r where r.tenant_id = v_ask.tenant and r.max_concurrency is not null) then
@@ -164,8 +170,13 @@ begin
     -- Who stays in its transaction, and any tenant, must not keep others waiting. Where jobs are counted, only decisions hand them out, and
     -- whoever stays would get none.
     v_ask.aside := v_ask.aside or not v_ask.counts and ojs._lingers() and current_setting('ojs.lane', true) is distinct from 'held';
-    if v_rests or v_ask.aside then
-        v_ask := ojs._without_resting(v_ask, p_counts);
+    if v_apart or v_ask.aside then
+        v_ask := ojs._without_others(v_ask, p_counts, p_queues, p_pool);
+        p_pool := coalesce((select w.pool from ojs.worker w
+            where w.apart and w.tenant_id = coalesce(v_ask.tenant, '') and w.worker_id = v_ask.workers[1]), p_pool);
+    end if;
+    if v_pools and v_ask.count > 0 then
+        v_ask := ojs._in_pool(v_ask, p_queues, p_pool);
     end if;
     if v_ask.queues = '{}' then
         v_ask.count := 0;
@@ -174,7 +185,7 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._ask(text[], int[], text[], int[], text, bigint, text, jsonb) is
+comment on function ojs._ask(text[], int[], text[], int[], text, bigint, text, jsonb, text) is
 'What a FETCH asks for, once it may ask. Raises why not.';
 
 -- +goose StatementBegin
@@ -244,28 +255,4 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._check_fetch(text[], int[], text[], int[], bigint) is 'Raises why a FETCH is refused.';
 
--- +goose StatementBegin
-create function ojs._without_resting(p_ask ojs.ask, p_counts int[]) returns ojs.ask
-language plpgsql stable
-as $$
-begin
-    return (
-    with request as (
-        select r.*, exists (select from ojs.worker w where w.resting and w.tenant_id = coalesce(p_ask.tenant, '')
-            and w.worker_id = r.worker_id) as rests
-        from unnest(p_counts, p_ask.workers, p_ask.lease_ms) with ordinality r(jobs, worker_id, lease_ms, n)
-    )
-    select row(p_ask.queues, coalesce(sum(r.jobs) filter (where not r.rests), 0), p_ask.tenant, p_ask.counts, p_ask.aside,
-        coalesce(array_agg(distinct r.worker_id) filter (where r.rests), '{}'), coalesce(array_agg(r.n
-            order by r.n) filter (where not r.rests), '{}'),
-        coalesce(array_agg(r.start order by r.n) filter (where not r.rests), '{}'), coalesce(array_agg(r.worker_id
-            order by r.n) filter (where not r.rests), '{}'),
-        coalesce(array_agg(r.lease_ms order by r.n) filter (where not r.rests), '{}'), p_ask.max_bytes, p_ask.strategy,
-        p_ask.weights)::ojs.ask
-    from (select r.*, sum(r.jobs) filter (where not r.rests) over (order by r.n) - r.jobs + 1 as start from request r) r);
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._without_resting(ojs.ask, int[]) is
-'What a FETCH asks for without the requests of workers that are to get nothing.';
 reset role;

@@ -23,21 +23,20 @@ begin
         cross join lateral (select width_bucket(p_got + g.n::int, p_ask.starts) as at) r
     ), taken as (
         update ojs.job j
-        set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = g.worker_id,
+        set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = g.worker_id, pool = p_ask.pool,
             lease_expires_at = ojs._lease_end(v_now, coalesce(g.lease_ms, j.visibility_timeout_ms), v_now, nullif(j.timeout_ms, 0))
         from given g
         where j.ctid = g.place and j.id = g.id and j.state = 'available'
         returning g.n, g.turn, g.request, j.*
     ), leased as (
         -- Rows of at most 128 jobs, so that they need not be compressed or put aside; in each the turns follow one another.
-        insert into ojs.lease (due_at, queue, priority, jobs, ids, tenants, waits, turn, at)
+        insert into ojs.lease (due_at, queue, priority, jobs, ids, tenants, waits, turn, at, pool)
         select t.lease_expires_at, t.queue, t.priority, count(*), array_agg(t.id), array_agg(t.tenant_id),
-            array_agg(greatest(ojs._seconds(v_now - t.enqueued_at), 0)), min(t.turn), v_now
+            array_agg(greatest(ojs._seconds(v_now - t.enqueued_at), 0)), min(t.turn), v_now, p_ask.pool
         from taken t group by t.lease_expires_at, t.queue, t.priority, (t.n - 1) / 128, t.turn - t.n
     )
     select t.request, t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id,
-        t.errors,
-        t.result, t.seq, t.tenant_id, t.id, t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at, t.expires_at,
+        t.pool, t.errors, t.result, t.seq, t.tenant_id, t.id, t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at, t.expires_at,
             t.timeout_ms,
         t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options, t.extra
     from taken t order by t.n;
@@ -52,8 +51,7 @@ the statistics. p_got: how many places of the call are filled already.';
 create function ojs._no_jobs(p_ask ojs.ask, p_cut boolean) returns setof ojs._handed
 language sql stable
 as $$
-    select h.* from unnest(p_ask.resting) r(worker_id)
-    cross join lateral jsonb_populate_record(null::ojs._handed, jsonb_build_object('worker_id', r.worker_id)) h
+    select h.* from jsonb_populate_recordset(null::ojs._handed, p_ask.others) h
     union all
     select h.* from jsonb_populate_record(null::ojs._handed, '{"request": 0}') h where p_cut
 $$;
@@ -74,7 +72,7 @@ declare
     v_stale  boolean;
     v_unread bigint;
 begin
-    if cardinality(p_ask.queues) > 1 or p_ask.count > 1000 or p_ask.tenant is not null and not p_ask.aside then
+    if cardinality(p_ask.queues) > 1 or p_ask.count > 1000 or p_ask.tenants is not null and not p_ask.aside or p_ask.limited then
         return null;
     end if;
     select * into v_mark from ojs._turn_mark(v_queue) m where m.hi >= m.lo;
@@ -100,16 +98,16 @@ begin
             cross join lateral ojs._stale_queues(f.snapshot, null, f.part_xid, f.part_lo, 9223372036854775807, v_queue));
     end if;
     if not v_stale then
-        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenant, p_ask.max_bytes);
+        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenants, p_ask.max_bytes);
     elsif not p_ask.aside then
         return null;
     end if;
     -- What was decided ahead cannot be taken back from here. Work that has come since and goes before it is taken first.
     select max(t.priority) into v_above from ojs.turn t where t.queue = v_queue and t.n >= v_mark.lo;
     v_done := ojs._nothing();
-    v_done := ojs._beside(v_queue, p_ask.count - p_got, p_ask.tenant, v_above, p_ask.max_bytes, v_done);
+    v_done := ojs._beside(v_queue, p_ask.count - p_got, p_ask.tenants, p_ask.but, v_above, p_ask.max_bytes, v_done);
     if v_done.ids = '{}' then
-        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenant, p_ask.max_bytes);
+        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenants, p_ask.max_bytes);
     end if;
     return v_done;
 end;
@@ -117,7 +115,7 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._decided_already(ojs.ask, int) is
 'Jobs of those that were decided ahead; null: none may be taken. Nothing was, or work has come that may go before it, or the call is for
-several queues, one tenant, or more than 1000 jobs. Where much has come it folds first, and keeps the lane.';
+several queues, some tenants, a pool with a max_concurrency, or more than 1000 jobs. Where much has come it folds first, and keeps the lane.';
 
 -- +goose StatementBegin
 create function ojs._beside_all(p_ask ojs.ask, p_count int) returns ojs.decided
@@ -134,6 +132,9 @@ declare
     v_queue   text;
     v_ahead   ojs.decided;
 begin
+    if p_ask.limited then
+        return v_done;
+    end if;
     -- Beside a decision there is no round over queues: from each its part, and then from each what is missing. Parts are rounded up, so
     -- the first queue is drawn by weight: who asks for one job at a time would have those of one queue only.
     if not v_strict then
@@ -151,43 +152,43 @@ begin
             + ceil(v_left * v_weights[v_turn]::numeric / (select sum(w) from unnest(v_weights[v_turn:]) w)) end;
         v_queue := p_ask.queues[(v_turn - 1) % v_n + 1];
         if v_n > 1 and exists (select from ojs._turn_mark(v_queue) m where m.hi >= m.lo) then
-            v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenant, p_ask.max_bytes - v_done.bytes);
+            v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenants, p_ask.max_bytes - v_done.bytes);
             v_done.ids := v_done.ids || v_ahead.ids;
             v_done.places := v_done.places || v_ahead.places;
             v_done.bytes := v_done.bytes + v_ahead.bytes;
             v_done.cut := v_ahead.cut or v_done.bytes >= p_ask.max_bytes;
             exit when v_done.cut;
         end if;
-        v_done := ojs._take_revoked(v_queue, v_upto, p_ask.tenant, p_ask.max_bytes, v_done);
-        v_done := ojs._beside(v_queue, v_upto, p_ask.tenant, null, p_ask.max_bytes, v_done);
+        v_done := ojs._take_revoked(v_queue, v_upto, p_ask.tenants, p_ask.max_bytes, v_done);
+        v_done := ojs._beside(v_queue, v_upto, p_ask.tenants, p_ask.but, null, p_ask.max_bytes, v_done);
     end loop;
     return v_done;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._beside_all(ojs.ask, int) is 'Jobs for a caller who must not hold up decisions.';
+comment on function ojs._beside_all(ojs.ask, int) is 'Jobs for a caller who must not hold up decisions; none for a pool with a max_concurrency.';
 
 -- +goose StatementBegin
-create function ojs._anything_for(p_queues text[], p_tenant text) returns boolean
+create function ojs._anything_for(p_ask ojs.ask) returns boolean
 language plpgsql stable
 as $$
 begin
     -- All at one moment: between two looks a decision could take a job from where the second looks to where the first has looked.
-    return exists (
-            select from unnest(p_queues) q(queue)
+    return (p_ask.limited is not true or ojs._pool_room(p_ask.pool) is distinct from 0) and (exists (
+            select from unnest(p_ask.queues) q(queue)
             cross join lateral ojs._backlog(q.queue) b
-            where case when p_tenant is null then b.priorities <> '{}' and (not b.limited or ojs._queue_has_room(q.queue))
-                else exists (select from unnest(b.priorities) p(priority) cross join lateral ojs._fair(q.queue, p.priority, p_tenant) f
-                    where f.ready) and (not b.limited or ojs._queue_has_room(q.queue)) end)
-        or exists (select from ojs._unfolded() u where u.queue = any (p_queues))
-        or exists (select from unnest(p_queues) q(queue) cross join lateral ojs._turn_mark(q.queue) m
+            where b.priorities <> '{}' and (not b.limited or ojs._queue_has_room(q.queue))
+                and (coalesce(p_ask.tenants, p_ask.but) is null or exists (select from unnest(b.priorities) p(priority)
+                    cross join lateral ojs._front(q.queue, p.priority, '-Infinity', 1, p_ask.tenants, p_ask.but, false) f)))
+        or exists (select from ojs._unfolded() u where u.queue = any (p_ask.queues))
+        or exists (select from unnest(p_ask.queues) q(queue) cross join lateral ojs._turn_mark(q.queue) m
             where (m.hi >= m.lo or m.held > 0)
               and exists (select from ojs.turn t where t.queue = m.queue and t.n >= case when m.held > 0 then 0 else m.lo end))
-        or exists (select from ojs._folded() f where f.counts and ojs._room_may_be_back(p_queues));
+        or exists (select from ojs._folded() f where f.counts and ojs._room_may_be_back(p_ask.queues)));
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._anything_for(text[], text) is
+comment on function ojs._anything_for(ojs.ask) is
 'Whether a decision could find a job. Writes nothing, so that idle polling leaves no trace.';
 
 -- +goose StatementBegin
@@ -199,7 +200,7 @@ declare
     c_few   constant int := 16;
     v_queue text := p_ask.queues[1];
 begin
-    if cardinality(p_ask.queues) > 1 or p_ask.tenant is not null or p_ask.count > c_few
+    if cardinality(p_ask.queues) > 1 or p_ask.tenants is not null or p_ask.limited or p_ask.count > c_few
             or exists (select from ojs._turn_mark(v_queue) m cross join lateral (select t.n from ojs.turn t
                 where t.queue = v_queue and t.n >= m.lo order by t.n limit 1) t where t.n <= m.hi - m.ahead / 2) then
         return;
@@ -210,7 +211,7 @@ begin
         if not p_in_lane then
             perform ojs._fold();
         end if;
-        perform ojs._decide_ahead(v_queue, greatest(128, 32 * p_ask.count));
+        perform ojs._decide_ahead(v_queue, greatest(128, 32 * p_ask.count), p_ask.but);
     end if;
 end;
 $$;

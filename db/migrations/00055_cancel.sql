@@ -61,7 +61,7 @@ begin
         returning j.*, h.attempt as ended_attempt, h.started_at as ended_start
     )
     select array_agg((r.tenant_id, r.id, r.queue, r.priority, r.type, r.seq, r.ended_attempt, r.ended_start, 'available', null,
-        r.expires_at, r.retry, null, true, null)::ojs._attempt_end order by r.id) into v_ends
+        r.expires_at, r.retry, null, true, null, r.pool)::ojs._attempt_end order by r.id) into v_ends
     from released r;
     if v_ends is not null then
         perform ojs._book(v_ends, ojs.now());

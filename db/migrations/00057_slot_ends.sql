@@ -233,7 +233,7 @@ comment on function ojs._room_may_be_back(text[]) is
 'Whether a tenant that had no room for its work in p_queues may have some now, which a decision would find out.';
 
 -- +goose StatementBegin
-create function ojs._notify_room(p_tenants text[], p_queues text[]) returns void
+create function ojs._notify_room(p_tenants text[], p_queues text[], p_pools int[]) returns void
 language plpgsql
 as $$
 declare
@@ -245,6 +245,9 @@ begin
     end if;
     v_tenants := array(select distinct c.tenant_id from ojs.tenant c where c.tenant_id = any (p_tenants) and c.limited);
     v_queues := array(select distinct q.queue from unnest(p_queues) q(queue) cross join lateral ojs._backlog(q.queue) b where b.limited);
+    if exists (select from ojs.pool p where p.id = any (p_pools) and p.max_concurrency is not null) then
+        v_queues := v_queues || ojs._pool_queues(p_pools);
+    end if;
     if v_tenants = '{}' and v_queues = '{}' then
         return;
     end if;
@@ -260,6 +263,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._notify_room(text[], text[]) is
-'Attempts of p_tenants in p_queues have ended: notifies where somebody waits who may now get a job.';
+comment on function ojs._notify_room(text[], text[], int[]) is
+'Attempts of p_tenants in p_queues and p_pools have ended: notifies where somebody waits who may now get a job.';
 reset role;

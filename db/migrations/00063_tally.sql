@@ -107,6 +107,7 @@ begin
         where t.tenant_id = r.tenant_id and t.queue = r.queue and t.priority = r.priority and t.rev = r.old_rev
     )
     select count(*) into v_rows from recent;
+    perform ojs._roll_up_pools(v_mark.snapshot) where v_rows > 0 and exists (select from ojs.pool);
     return v_rows;
 end;
 $$;
@@ -114,6 +115,39 @@ $$;
 comment on function ojs._roll_up() is
 'Adds the movements since ojs.tally_mark to ojs.tally and moves the mark, in one statement: exact whenever it is read. Another server at
 it: does nothing.';
+
+-- +goose StatementBegin
+create function ojs._pool_changes(p_from pg_snapshot, p_to pg_snapshot) returns table (pool int, active bigint, dispatched bigint)
+language sql stable rows 10
+as $$
+    select m.pool, sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'active')),
+        coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0)
+    from ojs._since(p_from, p_to, false) m where m.pool is not null group by m.pool
+$$;
+-- +goose StatementEnd
+comment on function ojs._pool_changes(pg_snapshot, pg_snapshot) is
+'What the journals add to the numbers of ojs.pool_tally between two snapshots; arguments as for ojs._since.';
+
+-- +goose StatementBegin
+create function ojs._roll_up_pools(p_from pg_snapshot) returns void
+language plpgsql
+as $$
+declare
+    v_to pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+begin
+    with recent as materialized (
+        select c.*, t.rev from ojs._pool_changes(p_from, v_to) c
+        left join lateral (select t.rev from ojs.pool_tally t where t.pool = c.pool order by t.rev desc limit 1) t on true
+        where exists (select from ojs.pool p where p.id = c.pool)
+    ), added as (
+        insert into ojs.pool_tally (pool, active, dispatched) select r.pool, r.active, r.dispatched from recent r where r.rev is null
+    )
+    update ojs.pool_tally t set rev = t.rev + 1, active = t.active + r.active, dispatched = t.dispatched + r.dispatched
+    from recent r where t.pool = r.pool and t.rev = r.rev;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._roll_up_pools(pg_snapshot) is 'Adds to ojs.pool_tally what lies between a snapshot and that of ojs.tally_mark.';
 
 -- +goose StatementBegin
 create function ojs._recount() returns void
@@ -135,8 +169,13 @@ begin
         select k.tenant_id, k.queue, k.priority, k.state, k.errors, k.attempt from ojs.dead_job k
     ) j
     group by j.tenant_id, j.queue, j.priority;
+    delete from ojs.pool_tally;
+    if exists (select from ojs.pool) then
+        insert into ojs.pool_tally (pool, active, dispatched)
+        select j.pool, count(*) filter (where j.state = 'active'), 0 from ojs.job j where j.pool is not null group by j.pool;
+    end if;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._recount() is 'Makes ojs.tally anew from the jobs. Reads all of them.';
+comment on function ojs._recount() is 'Makes ojs.tally anew from the jobs, and ojs.pool_tally. Reads all of them.';
 reset role;

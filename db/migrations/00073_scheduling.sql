@@ -129,4 +129,38 @@ where it has none); jobs handed out in the last minute, five minutes and hour (d
 where none were), how long they had been available on average (avg_wait_; null where there were none); available and active jobs now. A
 window begins up to five seconds sooner or later. Costs as much as there are shards and jobs handed out in the last ten seconds, not
 jobs.';
+
+-- As ojs._recent.
+-- +goose StatementBegin
+create function ojs._pools_lately() returns table (pool int, active bigint, dispatched bigint)
+language plpgsql stable security definer rows 10 set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_mark pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+begin
+    return query select c.* from ojs._pool_changes(v_mark, null) c;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._pools_lately() is 'Changes of the numbers in ojs.pool_tally that are visible now and not rolled up yet.';
+
+create view ojs.pool_stats with (security_invoker = true) as
+select p.name, p.queues, p.max_concurrency, p.strategy, p.weights, p.isolated, p.tenants, p.rotation_interval, p.min_dispatch_ratio,
+    (select count(*) from ojs.worker w where coalesce(w.pool, 'default') = p.name) as active_workers,
+    coalesce(n.active, 0)::bigint as active_jobs, round(coalesce(n.active, 0)::numeric / p.max_concurrency, 4) as utilization,
+    coalesce(n.dispatched, 0)::bigint as dispatched, p.created_at, p.updated_at
+from ojs.pool p
+left join (
+    select u.pool, sum(u.active) as active, sum(u.dispatched) as dispatched
+    from (
+        select t.pool, t.active, t.dispatched from ojs.pool_tally t
+        union all
+        select l.pool, l.active, l.dispatched from ojs._pools_lately() l
+    ) u
+    group by u.pool
+) n on n.pool = p.id;
+comment on view ojs.pool_stats is
+'One row per configured pool, and * for what holds for all FETCHes: what ojs.configure_pool has set (null: nothing); active_workers: those
+registered in it; active_jobs: jobs that its workers run; utilization: their part of max_concurrency (null: no limit); dispatched: jobs
+handed out to its workers, ever.';
 reset role;

@@ -46,7 +46,8 @@ create function ojs.beat(
     p_worker_id text, p_ids uuid[] default '{}', p_state text default null, p_visibility_timeout_ms int default null,
     p_tenant text default null, p_active int default null,
     p_hostname text default null, p_pid int default null, p_queues text[] default null, p_concurrency int default null,
-    p_labels text[] default null, p_version text default null, p_metadata jsonb default null, p_started_at timestamptz default null
+    p_labels text[] default null, p_version text default null, p_metadata jsonb default null, p_started_at timestamptz default null,
+    p_pool text default null, p_strategy text default null, p_weights jsonb default null
 ) returns ojs.beat
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -56,7 +57,8 @@ declare
     v_worker   ojs.worker;
     v_extended uuid[];
 begin
-    v_says := ojs._worker_says(p_worker_id, p_hostname, p_pid, p_queues, p_concurrency, p_labels, p_version, p_metadata, p_started_at);
+    v_says := ojs._worker_says(p_worker_id, p_hostname, p_pid, p_queues, p_concurrency, p_labels, p_version, p_metadata, p_started_at,
+        p_pool, p_strategy, p_weights);
     perform ojs._check_beat(p_ids, p_state, p_active, p_visibility_timeout_ms, v_tenant);
     v_says.state := case p_state when 'draining' then 'drain' else p_state end;
     v_worker := ojs._record_beat(v_tenant, v_says, coalesce(p_active, cardinality(p_ids)), p_ids);
@@ -67,11 +69,12 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.beat(text, uuid[], text, int, text, int, text, int, text[], int, text[], text, jsonb, timestamptz) is
+comment on function ojs.beat(
+    text, uuid[], text, int, text, int, text, int, text[], int, text[], text, jsonb, timestamptz, text, text, jsonb) is
 'ojs.heartbeat with everything a worker may say of itself and be told (ojs-worker-protocol section 4). p_state: what it does, running,
-quiet, drain or terminate; p_active: how many jobs it runs, if not as many as p_ids; the rest describes it, and what is null stays as it
-was. Returns what it is to do and the jobs it still holds. A worker that drains, is quiet or ends gets no jobs. Raises invalid_request,
-ambiguous_job, payload_too_large, validation_error (more than 10000 workers of the tenant).';
+quiet, drain or terminate; p_active: how many jobs it runs, if not as many as p_ids; p_pool, p_strategy, p_weights: the pool it is in and
+how its FETCHes go over queues, as for ojs.fetch; the rest describes it, and what is null stays as it was. Returns what it is to do and the jobs it still holds. A worker that drains, is quiet or ends gets no jobs. Raises invalid_request,
+ambiguous_job, payload_too_large, conflict (it is in another pool), validation_error (more than 10000 workers of the tenant).';
 
 -- Says that a worker has started.
 -- Locks the row of ojs.worker, if there is one.
@@ -80,7 +83,8 @@ ambiguous_job, payload_too_large, validation_error (more than 10000 workers of t
 create function ojs.register_worker(
     p_worker_id text, p_hostname text default null, p_pid int default null, p_queues text[] default null,
     p_concurrency int default null, p_labels text[] default null, p_version text default null, p_metadata jsonb default null,
-    p_started_at timestamptz default null, p_tenant text default null
+    p_started_at timestamptz default null, p_tenant text default null,
+    p_pool text default null, p_strategy text default null, p_weights jsonb default null
 ) returns ojs.beat
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -88,12 +92,13 @@ declare
     v_tenant text := ojs._session_tenant(p_tenant);
     v_says   ojs.worker;
 begin
-    v_says := ojs._worker_says(p_worker_id, p_hostname, p_pid, p_queues, p_concurrency, p_labels, p_version, p_metadata, p_started_at);
+    v_says := ojs._worker_says(p_worker_id, p_hostname, p_pid, p_queues, p_concurrency, p_labels, p_version, p_metadata, p_started_at,
+        p_pool, p_strategy, p_weights);
     return ojs._answer_beat(ojs._record_beat(v_tenant, v_says, 0, '{}', true), null);
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.register_worker(text, text, int, text[], int, text[], text, jsonb, timestamptz, text) is
+comment on function ojs.register_worker(text, text, int, text[], int, text[], text, jsonb, timestamptz, text, text, text, jsonb) is
 'Says that a worker has started (ojs-worker-protocol section 3), and returns how often it is to send heartbeats. What was known of a
 worker of that name, and what it was told to do, is forgotten; jobs it still held go back when their leases end. A heartbeat registers,
 too. Raises as ojs.beat does.';
@@ -148,7 +153,8 @@ with one of the ids and neither is named.';
 -- +goose StatementBegin
 create function ojs._worker_says(
     p_worker_id text, p_hostname text default null, p_pid int default null, p_queues text[] default null, p_concurrency int default null,
-    p_labels text[] default null, p_version text default null, p_metadata jsonb default null, p_started_at timestamptz default null
+    p_labels text[] default null, p_version text default null, p_metadata jsonb default null, p_started_at timestamptz default null,
+    p_pool text default null, p_strategy text default null, p_weights jsonb default null
 ) returns ojs.worker
 language plpgsql
 as $$
@@ -177,6 +183,10 @@ begin
     elsif not isfinite(p_started_at) or p_started_at not between '0001-01-01 00:00Z' and '9999-12-31 23:59:59.999999Z' then
         perform ojs._raise('OJ400', 'started_at must be a time between the years 1 and 9999', '{"field": "started_at"}');
     end if;
+    if p_pool is not null then
+        perform ojs._check_pool_name(p_pool);
+    end if;
+    perform ojs._check_strategy(p_strategy, p_weights);
     v_says.worker_id := p_worker_id;
     v_says.hostname := p_hostname;
     v_says.pid := p_pid;
@@ -186,10 +196,13 @@ begin
     v_says.version := p_version;
     v_says.metadata := p_metadata;
     v_says.started_at := p_started_at;
+    v_says.pool := p_pool;
+    v_says.strategy := p_strategy;
+    v_says.weights := p_weights;
     return v_says;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._worker_says(text, text, int, text[], int, text[], text, jsonb, timestamptz) is
-'What a worker says of itself, null where it says nothing. Raises invalid_request, payload_too_large.';
+comment on function ojs._worker_says(text, text, int, text[], int, text[], text, jsonb, timestamptz, text, text, jsonb) is
+'What a worker says of itself, null where it says nothing. Raises invalid_request, payload_too_large, validation_error.';
 reset role;

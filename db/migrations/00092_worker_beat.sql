@@ -71,9 +71,9 @@ begin
         perform ojs._raise('OJ422', format('at most %s workers of a tenant can be registered', c_most), '{"field": "worker_id"}');
     end if;
     insert into ojs.worker (tenant_id, worker_id, state, hostname, pid, queues, concurrency, labels, version, metadata,
-        started_at, registered_at)
+        started_at, registered_at, pool, strategy, weights)
     values (p_tenant, p_says.worker_id, coalesce(p_says.state, 'running'), p_says.hostname, p_says.pid, p_says.queues, p_says.concurrency,
-        p_says.labels, p_says.version, p_says.metadata, p_says.started_at, v_now)
+        p_says.labels, p_says.version, p_says.metadata, p_says.started_at, v_now, p_says.pool, p_says.strategy, p_says.weights)
     on conflict do nothing returning * into v_worker;
     if found then
         insert into ojs.worker_beat (tenant_id, worker_id, rev, seen_at, active, ids)
@@ -98,7 +98,8 @@ begin
     update ojs.worker w
     set state = p_new.state, directive = p_new.directive, hostname = p_new.hostname, pid = p_new.pid, queues = p_new.queues,
         concurrency = p_new.concurrency, labels = p_new.labels, version = p_new.version, metadata = p_new.metadata,
-        started_at = p_new.started_at, registered_at = p_new.registered_at
+        started_at = p_new.started_at, registered_at = p_new.registered_at, pool = p_new.pool, strategy = p_new.strategy,
+        weights = p_new.weights
     where w.tenant_id = p_known.tenant_id and w.worker_id = p_known.worker_id
     returning * into v_worker;
     if p_known.resting and not v_worker.resting then
@@ -119,6 +120,10 @@ declare
     v_new ojs.worker := p_known;
     v_old ojs.worker := case when not p_anew then p_known end;
 begin
+    if p_says.pool <> v_old.pool then
+        perform ojs._raise('OJ409', format('worker %s is in pool %s', p_known.worker_id, v_old.pool), '{"field": "pool"}',
+            'A worker that registers anew may be in another one.');
+    end if;
     v_new.state := coalesce(p_says.state, v_old.state, 'running');
     -- A directive is for one process. It has ended when the worker registers anew, has another number or start, or goes on after terminate.
     if p_anew or p_says.pid <> p_known.pid or p_says.started_at <> p_known.started_at
@@ -136,13 +141,17 @@ begin
     v_new.version := coalesce(p_says.version, v_old.version);
     v_new.metadata := coalesce(p_says.metadata, v_old.metadata);
     v_new.started_at := coalesce(p_says.started_at, v_old.started_at);
+    v_new.pool := coalesce(p_says.pool, v_old.pool);
+    v_new.strategy := coalesce(p_says.strategy, v_old.strategy);
+    v_new.weights := coalesce(p_says.weights, v_old.weights);
     v_new.resting := coalesce(v_new.directive, v_new.state) <> 'running';
+    v_new.apart := v_new.resting or coalesce(v_new.pool, v_new.strategy) is not null or v_new.weights is not null;
     return v_new;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._merge_worker(ojs.worker, ojs.worker, boolean) is
-'What is known of a worker after what it says now. p_anew: nothing that was known before holds.';
+'What is known of a worker after what it says now. p_anew: nothing that was known before holds. Raises conflict for another pool.';
 
 -- +goose StatementBegin
 create function ojs._answer_beat(p_worker ojs.worker, p_extended uuid[]) returns ojs.beat

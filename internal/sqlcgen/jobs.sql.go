@@ -11,7 +11,7 @@ import (
 )
 
 const activate = `-- name: Activate :one
-select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.activate($1::uuid, $2::text)
+select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.activate($1::uuid, $2::text)
 `
 
 type ActivateParams struct {
@@ -32,6 +32,7 @@ func (q *Queries) Activate(ctx context.Context, arg ActivateParams) (OjsJob, err
 		&i.RetryAt,
 		&i.EnqueuedAt,
 		&i.WorkerID,
+		&i.Pool,
 		&i.Errors,
 		&i.Result,
 		&i.Seq,
@@ -57,7 +58,7 @@ func (q *Queries) Activate(ctx context.Context, arg ActivateParams) (OjsJob, err
 }
 
 const cancel = `-- name: Cancel :one
-select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.cancel($1::uuid, $2::text)
+select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.cancel($1::uuid, $2::text)
 `
 
 type CancelParams struct {
@@ -78,6 +79,7 @@ func (q *Queries) Cancel(ctx context.Context, arg CancelParams) (OjsJob, error) 
 		&i.RetryAt,
 		&i.EnqueuedAt,
 		&i.WorkerID,
+		&i.Pool,
 		&i.Errors,
 		&i.Result,
 		&i.Seq,
@@ -103,7 +105,7 @@ func (q *Queries) Cancel(ctx context.Context, arg CancelParams) (OjsJob, error) 
 }
 
 const jobInfo = `-- name: JobInfo :one
-select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.job_info($1::uuid, $2::text)
+select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.job_info($1::uuid, $2::text)
 `
 
 type JobInfoParams struct {
@@ -124,6 +126,7 @@ func (q *Queries) JobInfo(ctx context.Context, arg JobInfoParams) (OjsJob, error
 		&i.RetryAt,
 		&i.EnqueuedAt,
 		&i.WorkerID,
+		&i.Pool,
 		&i.Errors,
 		&i.Result,
 		&i.Seq,

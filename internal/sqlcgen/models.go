@@ -109,6 +109,8 @@ type OjsJob struct {
 	EnqueuedAt time.Time `json:"enqueued_at"`
 	// The worker of the latest attempt, as it named itself.
 	WorkerID *string `json:"worker_id"`
+	// The pool of that worker (ojs.pool.id); null: none that is configured.
+	Pool *int32 `json:"pool"`
 	// Failed attempts, oldest first: {attempt, code, type, message, occurred_at, retryable, details}; the latest 100.
 	Errors []byte `json:"errors"`
 	// What the worker acknowledged with, byte for byte.

@@ -1,0 +1,168 @@
+-- +goose Up
+-- Pools of workers in a FETCH: which requests of a call can be served together, and what the configuration of their pool (ojs.pool) makes
+-- of them. Deployments without pools, and workers that have registered with none, never come here.
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- +goose StatementBegin
+create function ojs._in_pool(p_ask ojs.ask, p_queues text[], p_pool text) returns ojs.ask
+language plpgsql stable
+as $$
+declare
+    v_name text := coalesce(p_pool, 'default');
+    v_pool ojs.pool;
+    v_all  ojs.pool;
+    v_mine text[];
+begin
+    select * into v_pool from ojs.pool p where p.name = v_name;
+    select * into v_all from ojs.pool p where p.name = '*';
+    v_mine := array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
+        where (v_pool.queues is null or q.queue = any (v_pool.queues)) and not exists (select from ojs.pool o
+            where o.isolated and o.tenants is null and o.name <> v_name and q.queue = any (o.queues))
+        order by array_position(v_pool.queues, q.queue), q.n);
+    if v_mine = '{}' then
+        perform ojs._raise('OJ422', format('none of these queues is for workers of pool %s', left(v_name, 128)), '{"field": "queues"}',
+            'ojs.pool_stats says which queues are.');
+    elsif v_pool.tenants is not null then
+        p_ask.exclusive := v_pool.isolated;
+        p_ask.tenants := array(select t from unnest(v_pool.tenants) t where p_ask.tenants is null or t = any (p_ask.tenants));
+        if p_ask.tenants = '{}' then
+            perform ojs._raise('OJ422', format('workers of pool %s get no jobs of tenant %s', v_name, p_ask.tenant), '{"field": "tenant"}');
+        end if;
+    end if;
+    if v_pool.max_concurrency is not null then
+        if ojs.current_tenant() is not null then
+            perform ojs._raise('OJ408', format('a tenant''s login cannot fetch in pool %s, which has a concurrency', v_name),
+                '{"field": "pool"}', 'Its workers fetch over HTTP.');
+        end if;
+        p_ask.limited := true;
+        p_ask.aside := false;
+    end if;
+    p_ask.queues := array(select q.queue from unnest(v_mine) with ordinality q(queue, n) where q.queue = any (p_ask.queues) order by q.n);
+    p_ask.but := (select array_agg(distinct t) from ojs.pool o cross join lateral unnest(o.tenants) t where o.isolated and o.name <> v_name);
+    p_ask.pool := v_pool.id;
+    p_ask.strategy := coalesce(v_all.strategy, v_pool.strategy, p_ask.strategy);
+    p_ask.weights := coalesce(v_all.weights, v_pool.weights, p_ask.weights);
+    p_ask.ratio := coalesce(v_all.min_dispatch_ratio, v_pool.min_dispatch_ratio);
+    p_ask.rotation := coalesce(v_all.rotation_interval, v_pool.rotation_interval);
+    return p_ask;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._in_pool(ojs.ask, text[], text) is
+'What a FETCH asks for as its pool has it; p_queues: the queues it names, paused ones too. A pool that is not configured has no settings of
+its own. Raises validation_error, unsupported.';
+
+-- Nothing is counted anywhere: what the journals say since the last tick is added to what they said before. So nothing can be miscounted,
+-- whatever happens to a job. All is of one moment, because the function is stable.
+-- +goose StatementBegin
+create function ojs._pool_active(p_pool int) returns bigint
+language plpgsql stable
+as $$
+declare
+    v_mark pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+begin
+    return coalesce((select t.active from ojs.pool_tally t where t.pool = p_pool order by t.rev desc limit 1), 0)
+        + coalesce((select sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'active')) from ojs._pool_movement m
+            where m.pool = p_pool and m.xid >= pg_snapshot_xmax(v_mark)), 0)
+        + coalesce((select sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'active')) from pg_snapshot_xip(v_mark) x(xid)
+            cross join lateral (select m.* from ojs._pool_movement m where m.pool = p_pool and m.xid = x.xid offset 0) m
+            where pg_visible_in_snapshot(x.xid, (select pg_current_snapshot()))), 0);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._pool_active(int) is 'How many jobs are in the hands of a pool''s workers.';
+
+create view ojs._pool_movement with (security_invoker = true) as
+select j.xid, j.pool, j.from_state, j.to_state, j.jobs from ojs.journal j where j.pool is not null
+union all
+select l.xid, l.pool, 'available', 'active', l.jobs from ojs.lease l where l.pool is not null
+union all
+select r.xid, r.pool, r.from_state, r.to_state, 1 from ojs.release r where r.pool is not null;
+comment on view ojs._pool_movement is 'As ojs._movement, of jobs in the hands of pools alone.';
+
+-- +goose StatementBegin
+create function ojs._pool_room(p_pool int) returns int
+language plpgsql stable
+as $$
+begin
+    return (select greatest(p.max_concurrency - ojs._pool_active(p.id), 0) from ojs.pool p
+        where p.id = p_pool and p.max_concurrency is not null);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._pool_room(int) is
+'How many more jobs the workers of a pool may be given now; null: as many as there are. Exact under the row of ojs.lane.';
+
+-- +goose StatementBegin
+create function ojs._pool_queues(p_pools int[]) returns text[]
+language plpgsql stable
+as $$
+begin
+    return array(select w.queue from (select distinct w.queue from ojs.waiter w) w
+        where exists (select from ojs.pool p where p.id = any (p_pools) and p.max_concurrency is not null
+                and (p.queues is null or w.queue = any (p.queues)))
+            and (exists (select from ojs._backlog(w.queue) b where b.priorities <> '{}')
+                or exists (select from ojs._unfolded() u where u.queue = w.queue)));
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._pool_queues(int[]) is
+'Queues with work for which somebody waits, of the pools among these that have a max_concurrency: they may have room now.';
+
+-- +goose StatementBegin
+create function ojs._without_others(p_ask ojs.ask, p_counts int[], p_queues text[], p_pool text) returns ojs.ask
+language plpgsql stable
+as $$
+declare
+    v_way jsonb := ojs._way(p_queues, p_pool, p_ask.strategy, p_ask.weights);
+begin
+    with request as materialized (
+        select r.*, coalesce(w.resting, false) as rests, p_pool <> w.pool as elsewhere, case when w.apart is null then v_way
+            else ojs._way(p_queues, coalesce(w.pool, p_pool), coalesce(w.strategy, p_ask.strategy), coalesce(w.weights, p_ask.weights)) end as way
+        from unnest(p_counts, p_ask.workers, p_ask.lease_ms) with ordinality r(jobs, worker_id, lease_ms, n)
+        left join ojs.worker w on w.apart and w.tenant_id = coalesce(p_ask.tenant, '') and w.worker_id = r.worker_id
+    ), first as (
+        select r.way from request r where not r.rests and r.elsewhere is not true order by r.n limit 1
+    ), judged as (
+        select r.*, not r.rests and r.elsewhere is not true and r.way = (select f.way from first f) as served from request r
+    ), placed as (
+        select j.*, sum(j.jobs) filter (where j.served) over (order by j.n) - j.jobs + 1 as start from judged j
+    )
+    select coalesce(sum(r.jobs) filter (where r.served), 0), jsonb_agg(distinct jsonb_strip_nulls(jsonb_build_object(
+            'worker_id', r.worker_id, 'meta', case when not r.rests then r.way end))) filter (where not r.served),
+        coalesce(array_agg(r.n order by r.n) filter (where r.served), '{}'),
+        coalesce(array_agg(r.start order by r.n) filter (where r.served), '{}'),
+        coalesce(array_agg(r.worker_id order by r.n) filter (where r.served), '{}'),
+        coalesce(array_agg(r.lease_ms order by r.n) filter (where r.served), '{}'), (select f.way from first f)
+    into p_ask.count, p_ask.others, p_ask.requests, p_ask.starts, p_ask.workers, p_ask.lease_ms, v_way
+    from placed r;
+    if cardinality(p_counts) = 1 and (p_ask.others -> 0) ? 'meta' then
+        perform ojs._raise('OJ409', format('worker %s is registered in pool %s', p_ask.others #>> '{0,worker_id}',
+            p_ask.others #>> '{0,meta,pool}'), '{"field": "pool"}');
+    end if;
+    p_ask.strategy := coalesce(v_way ->> 'strategy', p_ask.strategy);
+    p_ask.weights := coalesce(v_way -> 'weights', p_ask.weights);
+    return p_ask;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._without_others(ojs.ask, int[], text[], text) is
+'What a FETCH asks for without the requests of workers that are to get nothing, and of those that have registered to be served in another
+way than the first one. Raises conflict for a single worker that names another pool than it has registered with.';
+
+-- +goose StatementBegin
+create function ojs._way(p_queues text[], p_pool text, p_strategy text, p_weights jsonb) returns jsonb
+language plpgsql immutable
+as $$
+begin
+    return jsonb_strip_nulls(jsonb_build_object('pool', coalesce(p_pool, 'default'),
+        'strategy', case when cardinality(p_queues) > 1 then nullif(p_strategy, 'round-robin') end,
+        'weights', case when cardinality(p_queues) > 1 and p_strategy = 'weighted' then (
+            select jsonb_object_agg(w.key, w.value) from jsonb_each(p_weights) w where w.key = any (p_queues)) end));
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._way(text[], text, text, jsonb) is
+'How requests for some queues are served, so that equal ones are alike: {pool, strategy, weights}, as far as these matter.';
+reset role;
