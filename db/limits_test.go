@@ -50,13 +50,14 @@ type quotas map[[3]string]int
 func (q quotas) broken(active map[[3]string]int) error {
 	sums := map[[3]string]int{}
 	for shard, n := range active {
-		for _, of := range [][3]string{{shard[0], shard[1], ""}, {shard[0], "", ""}, {"", shard[1], ""}, {"", "", shard[2]}} {
+		tenant, queue, pool := shard[0], shard[1], shard[2]
+		for _, of := range [][3]string{{tenant, queue, ""}, {tenant, "", ""}, {"", queue, ""}, {"", "", pool}} {
 			sums[of] += n
 		}
 	}
 	for of, limit := range q {
 		if sums[of] > limit {
-			return fmt.Errorf("%d jobs of tenant %q in queue %q and pool %q are active, at most %d may be", sums[of], of[0], of[1], of[2], limit)
+			return fmt.Errorf("%d jobs of tenant, queue and pool %q are active, at most %d may be", sums[of], of, limit)
 		}
 	}
 	return nil
@@ -193,8 +194,9 @@ func limitsAreExact(t *testing.T, seed uint64) {
 		limit("", "c", 1+r.IntN(4))
 	}
 	for _, pool := range []string{"p1", "p2"} {
-		w.quotas[[3]string{"", "", pool}] = 2 + r.IntN(5)
-		exec(t, service, "select ojs.configure_pool($1, jsonb_build_object('concurrency', $2::int))", pool, w.quotas[[3]string{"", "", pool}])
+		most := 2 + r.IntN(5)
+		w.quotas[[3]string{"", "", pool}] = most
+		exec(t, service, "select ojs.configure_pool($1, jsonb_build_object('concurrency', $2::int))", pool, most)
 	}
 	for _, tenant := range tenants {
 		for _, queue := range queues {

@@ -108,12 +108,13 @@ func TestPoolsOfTenants(t *testing.T) {
 	// Tenants that come behind their backs are served together with those who were there, and not after them.
 	enqueueFor(t, service, "q", "d", 10)
 	pooled(t, service, "bound", `{"tenants": ["a", "b", "d"], "isolated": true}`)
-	if got := tenantsOf(t, service, "bound", 8); strings.Count(got, "a") != 2 || strings.Count(got, "b") != 4 || strings.Count(got, "d") != 2 {
+	got := tenantsOf(t, service, "bound", 8)
+	if strings.Count(got, "a") != 2 || strings.Count(got, "b") != 4 || strings.Count(got, "d") != 2 {
 		t.Errorf("bound: %s", got)
 	}
 	exec(t, service, "select ojs.delete_pool('bound', true)")
 	// And when all are served by all again, nobody has to make up for what others had meanwhile.
-	got := tenantsOf(t, service, "default", 10)
+	got = tenantsOf(t, service, "default", 10)
 	if strings.Count(got, "c") < 1 || strings.Count(got, "b") > 5 {
 		t.Errorf("afterwards: %s", got)
 	}
@@ -172,9 +173,12 @@ func TestRequestsOfSeveralPools(t *testing.T) {
 	exec(t, service, "select ojs.register_worker('two', p_pool => 'p', p_strategy => 'weighted', p_weights => '{\"a\": 3, \"z\": 9}')")
 	exec(t, service, "select ojs.register_worker('quiet')")
 	exec(t, service, "select ojs.direct_worker('quiet', 'quiet')")
-	got := lines(t, service, "select request, worker_id, queue, meta from ojs.fetch_many('{a,b}', '{1,1,1,1}', '{quiet,one,two,none}', '{0,0,0,0}')")
-	want := []string{"2 one a map[]", "- none - map[pool:default]", "- quiet - -",
-		"- two - map[pool:p strategy:weighted weights:map[a:3]]"}
+	got := lines(t, service, "select request, worker_id, queue, meta "+
+		"from ojs.fetch_many('{a,b}', '{1,1,1,1}', '{quiet,one,two,none}', '{0,0,0,0}')")
+	want := []string{
+		"2 one a map[]", "- none - map[pool:default]", "- quiet - -",
+		"- two - map[pool:p strategy:weighted weights:map[a:3]]",
+	}
 	slices.Sort(want)
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
@@ -377,8 +381,9 @@ func TestAPoolsLimitCountsWhatRunsAlready(t *testing.T) {
 	if got := inPool(t, service, "p", "{a}", 9); got != "a" {
 		t.Errorf("of 3 with 2 running: %q", got)
 	}
-	if got := lines(t, service, "select active_jobs, utilization::text, dispatched from ojs.pool_stats where name = 'p'"); got[0] != "3 1.0000 6" {
-		t.Errorf("statistics: %v", got)
+	stats := lines(t, service, "select active_jobs, utilization::text, dispatched from ojs.pool_stats where name = 'p'")
+	if stats[0] != "3 1.0000 6" {
+		t.Errorf("statistics: %v", stats)
 	}
 }
 
@@ -406,6 +411,7 @@ func TestRoomInAPoolWakesWhoWaits(t *testing.T) {
 func TestConfigurationsOfPoolsAreChecked(t *testing.T) {
 	t.Parallel()
 	service := pgtest.New(t).Service()
+	const prevention = "starvation_prevention"
 	for config, want := range map[string]string{
 		`[]`:                                      "OJ400 config",
 		`{"queue": ["a"]}`:                        "OJ400 queue",
@@ -425,9 +431,10 @@ func TestConfigurationsOfPoolsAreChecked(t *testing.T) {
 		`{"name": "q"}`:                           "OJ400 name",
 		`{"starvation_prevention": 1}`:            "OJ422 starvation_prevention",
 		`{"starvation_prevention": {"ratio": 1}}`: "OJ422 starvation_prevention.ratio",
-		`{"starvation_prevention": {"min_dispatch_ratio": 2}}`:                                           "OJ422 min_dispatch_ratio",
-		`{"starvation_prevention": {"rotation_interval": "soon"}}`:                                       "OJ422 starvation_prevention.rotation_interval",
-		`{"queues": ["a", "b"], "starvation_prevention": {"enabled": true, "min_dispatch_ratio": 0.51}}`: "OJ422 starvation_prevention.min_dispatch_ratio",
+		`{"starvation_prevention": {"min_dispatch_ratio": 2}}`:     "OJ422 min_dispatch_ratio",
+		`{"starvation_prevention": {"rotation_interval": "soon"}}`: "OJ422 " + prevention + ".rotation_interval",
+		`{"queues": ["a", "b"], "starvation_prevention": {"enabled": true, "min_dispatch_ratio": 0.51}}`: "OJ422 " + prevention +
+			".min_dispatch_ratio",
 	} {
 		failure := refused(t, service, "OJ400 OJ422", "select ojs.configure_pool('p', $1::text::jsonb)", config)
 		if got := fmt.Sprint(failure.Code, " ", detail(t, failure)["field"]); got != want {

@@ -654,7 +654,7 @@ begin
     v_ask.aside := false;
     if not v_trusted then
         v_ask.tenant := ojs._session_tenant(p_tenant);
-        v_ask.tenants := array[v_ask.tenant];
+        v_ask.tenants := case when v_ask.tenant is not null then array[v_ask.tenant] end;
         v_ask.aside := ojs.current_tenant() is not null;
         if v_ask.counts and v_ask.aside and exists (
                 select from ojs.rule r where r.tenant_id = v_ask.tenant and r.max_concurrency is not null) then
@@ -666,8 +666,6 @@ begin
     v_ask.aside := v_ask.aside or not v_ask.counts and ojs._lingers() and current_setting('ojs.lane', true) is distinct from 'held';
     if v_apart or v_ask.aside then
         v_ask := ojs._without_others(v_ask, p_counts, p_queues, p_pool);
-        p_pool := coalesce((select w.pool from ojs.worker w
-            where w.apart and w.tenant_id = coalesce(v_ask.tenant, '') and w.worker_id = v_ask.workers[1]), p_pool);
     end if;
     if v_pools and v_ask.count > 0 then
         v_ask := ojs._in_pool(v_ask, p_queues, p_pool);
@@ -1269,8 +1267,8 @@ begin
             p_level.weight - coalesce(sum(m.weight) filter (where not m.stays), 0) as weight,
             p_level.moment + sum(m.weight * (m.vtime - m.was)) - coalesce(sum(m.weight * m.vtime) filter (where not m.stays), 0) as moment,
             -- Where nobody stays, those who come begin where the last one was: else they would go before whoever comes back.
-            greatest(p_level.low, coalesce(least(min(m.vtime) filter (where m.stays),
-                case when p_only is null then p_picks.rest else least(p_picks.rest, ojs._lowest(p_level, p_only)) end), max(m.vtime))) as low
+            greatest(p_level.low, coalesce(least(min(m.vtime) filter (where m.stays), p_picks.rest,
+                case when p_only is not null then ojs._lowest(p_level, p_only) end), max(m.vtime))) as low
         from moved m
     ), charged as (
         update ojs.tenant_fairness f
@@ -3326,7 +3324,8 @@ begin
         cross join lateral (select width_bucket(p_got + g.n::int, p_ask.starts) as at) r
     ), taken as (
         update ojs.job j
-        set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = g.worker_id, pool = p_ask.pool,
+        set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = g.worker_id,
+            pool = p_ask.pool,
             lease_expires_at = ojs._lease_end(v_now, coalesce(g.lease_ms, j.visibility_timeout_ms), v_now, nullif(j.timeout_ms, 0))
         from given g
         where j.ctid = g.place and j.id = g.id and j.state = 'available'
@@ -3339,9 +3338,8 @@ begin
         from taken t group by t.lease_expires_at, t.queue, t.priority, (t.n - 1) / 128, t.turn - t.n
     )
     select t.request, t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id,
-        t.pool, t.errors, t.result, t.seq, t.tenant_id, t.id, t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at, t.expires_at,
-            t.timeout_ms,
-        t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options, t.extra
+        t.pool, t.errors, t.result, t.seq, t.tenant_id, t.id, t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at,
+        t.expires_at, t.timeout_ms, t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options, t.extra
     from taken t order by t.n;
 end;
 $$;
@@ -3458,7 +3456,8 @@ CREATE FUNCTION ojs._in_pool(p_ask ojs.ask, p_queues text[], p_pool text) RETURN
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-    v_name text := coalesce(p_pool, 'default');
+    v_name text := coalesce((select w.pool from ojs.worker w
+        where w.apart and w.tenant_id = coalesce(p_ask.tenant, '') and w.worker_id = p_ask.workers[1]), p_pool, 'default');
     v_pool ojs.pool;
     v_all  ojs.pool;
     v_mine text[];
@@ -3488,7 +3487,8 @@ begin
         p_ask.aside := false;
     end if;
     p_ask.queues := array(select q.queue from unnest(v_mine) with ordinality q(queue, n) where q.queue = any (p_ask.queues) order by q.n);
-    p_ask.but := (select array_agg(distinct t) from ojs.pool o cross join lateral unnest(o.tenants) t where o.isolated and o.name <> v_name);
+    p_ask.but := (select array_agg(distinct t) from ojs.pool o cross join lateral unnest(o.tenants) t
+        where o.isolated and o.name <> v_name);
     p_ask.pool := v_pool.id;
     p_ask.strategy := coalesce(v_all.strategy, v_pool.strategy, p_ask.strategy);
     p_ask.weights := coalesce(v_all.weights, v_pool.weights, p_ask.weights);
@@ -5340,7 +5340,8 @@ begin
         perform ojs._raise('OJ422', format('%s must name between 1 and 100', p_field), jsonb_build_object('field', p_field));
     end if;
     v_names := array(select n.name from jsonb_array_elements_text(p_names) with ordinality n(name, i) group by n.name order by min(n.i));
-    if exists (select from unnest(v_names) n where case p_field when 'queues' then ojs._queue_name(n) else ojs._tenant_valid(n) end is not true) then
+    if exists (select from unnest(v_names) n
+            where case p_field when 'queues' then ojs._queue_name(n) else ojs._tenant_valid(n) end is not true) then
         perform ojs._raise('OJ422', format('%s holds a name that none can have', p_field), jsonb_build_object('field', p_field));
     end if;
     return v_names;
@@ -5353,9 +5354,10 @@ CREATE FUNCTION ojs._pool_number(p_number jsonb, p_field text, p_least numeric, 
 begin
     if p_number is null then
         return null;
-    elsif jsonb_typeof(p_number) <> 'number' or p_number::numeric not between p_least and p_most or p_most > 1 and p_number::numeric % 1 <> 0 then
-        perform ojs._raise('OJ422', format('%s must be %s between %s and %s', p_field, case when p_most > 1 then 'an integer' else 'a number' end,
-            p_least, p_most), jsonb_build_object('field', p_field));
+    elsif jsonb_typeof(p_number) <> 'number' or p_number::numeric not between p_least and p_most
+            or p_most > 1 and p_number::numeric % 1 <> 0 then
+        perform ojs._raise('OJ422', format('%s must be %s between %s and %s', p_field,
+            case when p_most > 1 then 'an integer' else 'a number' end, p_least, p_most), jsonb_build_object('field', p_field));
     end if;
     return p_number::numeric;
 end;
@@ -5792,7 +5794,8 @@ begin
     v_field := (select k from jsonb_object_keys(p_config) k where k <> all ('{name, queues, concurrency, max_concurrency, strategy, weights,
         isolated, tenants, starvation_prevention}') limit 1);
     if v_field is not null then
-        perform ojs._raise('OJ400', format('%s is no field of a pool', left(v_field, 100)), jsonb_build_object('field', left(v_field, 100)));
+        perform ojs._raise('OJ400', format('%s is no field of a pool', left(v_field, 100)),
+            jsonb_build_object('field', left(v_field, 100)));
     elsif p_name = '*' and p_config ?| '{queues, concurrency, max_concurrency, isolated, tenants}' then
         perform ojs._raise('OJ422', 'for all FETCHes there can be strategy, weights and starvation_prevention only', '{"field": "name"}',
             'queues, concurrency, isolated and tenants are those of a pool.');
@@ -5801,13 +5804,14 @@ begin
     end if;
     v_pool.name := p_name;
     if jsonb_typeof(p_config -> 'queues') = 'object' then
-        p_config := p_config || jsonb_build_object('queues', (select coalesce(jsonb_agg(k), '[]') from jsonb_object_keys(p_config -> 'queues') k),
-            'weights', coalesce(p_config -> 'weights', (select jsonb_object_agg(q.key, q.value -> 'weight') from jsonb_each(p_config -> 'queues') q
-                where q.value ? 'weight'), '{}'));
+        p_config := (select p_config || jsonb_build_object('queues', coalesce(jsonb_agg(q.key), '[]'), 'weights', coalesce(
+                p_config -> 'weights', jsonb_object_agg(q.key, q.value -> 'weight') filter (where q.value ? 'weight'), '{}'))
+            from jsonb_each(p_config -> 'queues') q);
     end if;
     v_pool.queues := ojs._pool_names(p_config -> 'queues', 'queues');
     v_pool.tenants := ojs._pool_names(p_config -> 'tenants', 'tenants');
-    v_pool.max_concurrency := ojs._pool_number(coalesce(p_config -> 'concurrency', p_config -> 'max_concurrency'), 'concurrency', 1, 1000000);
+    v_pool.max_concurrency := ojs._pool_number(coalesce(p_config -> 'concurrency', p_config -> 'max_concurrency'),
+        'concurrency', 1, 1000000);
     v_pool.strategy := p_config ->> 'strategy';
     v_pool.weights := nullif(p_config -> 'weights', '{}');
     perform ojs._check_strategy(v_pool.strategy, v_pool.weights);
@@ -5825,15 +5829,16 @@ CREATE FUNCTION ojs._read_prevention(p_pool ojs.pool, p_prevention jsonb) RETURN
     LANGUAGE plpgsql
     AS $$
 declare
-    v_interval interval := coalesce(ojs._duration(p_prevention ->> 'rotation_interval'), case when not p_prevention ? 'rotation_interval' then
-        interval '30 seconds' end);
+    v_interval interval := coalesce(ojs._duration(p_prevention ->> 'rotation_interval'),
+        case when not p_prevention ? 'rotation_interval' then interval '30 seconds' end);
     v_field text := (select k from jsonb_object_keys(case when jsonb_typeof(p_prevention) = 'object' then p_prevention else '{}' end) k
         where k <> all ('{enabled, rotation_interval, min_dispatch_ratio}') limit 1);
 begin
     if p_prevention is null then
         return p_pool;
     elsif jsonb_typeof(p_prevention) <> 'object' or v_field is not null or jsonb_typeof(p_prevention -> 'enabled') <> 'boolean' then
-        perform ojs._raise('OJ422', 'starvation_prevention must be an object of enabled (boolean), rotation_interval and min_dispatch_ratio',
+        perform ojs._raise('OJ422',
+            'starvation_prevention must be an object of enabled (boolean), rotation_interval and min_dispatch_ratio',
             jsonb_build_object('field', concat_ws('.', 'starvation_prevention', left(v_field, 100))));
     end if;
     p_pool.min_dispatch_ratio := coalesce(ojs._pool_number(p_prevention -> 'min_dispatch_ratio', 'min_dispatch_ratio', 0, 1), 0.05);
@@ -6889,8 +6894,8 @@ begin
         v_line := v_line || v_plan;
         -- One that is cut with no jobs pays. Else the others would wait until it is through with its ended jobs, which may be millions.
         v_rotation := ojs._after_plan(v_rotation, v_open, v_plan || array(select v_q where p_done.cut and v_got = 0), v_ratio, v_now);
-        v_depths := array(select d.jobs - (select count(*) from unnest(v_plan) p where p = d.q) from unnest(v_depths) with ordinality d(jobs, q)
-            order by d.q);
+        v_depths := array(select d.jobs - (select count(*) from unnest(v_plan) p where p = d.q)
+            from unnest(v_depths) with ordinality d(jobs, q) order by d.q);
         v_open := array(select o from unnest(v_open) with ordinality u(o, n) where o <> all (v_short) order by n);
     end loop;
     if v_line <> '{}' or p_done.cut then
@@ -8281,7 +8286,8 @@ declare
 begin
     with request as materialized (
         select r.*, coalesce(w.resting, false) as rests, p_pool <> w.pool as elsewhere, case when w.apart is null then v_way
-            else ojs._way(p_queues, coalesce(w.pool, p_pool), coalesce(w.strategy, p_ask.strategy), coalesce(w.weights, p_ask.weights)) end as way
+            else ojs._way(p_queues, coalesce(w.pool, p_pool), coalesce(w.strategy, p_ask.strategy),
+                coalesce(w.weights, p_ask.weights)) end as way
         from unnest(p_counts, p_ask.workers, p_ask.lease_ms) with ordinality r(jobs, worker_id, lease_ms, n)
         left join ojs.worker w on w.apart and w.tenant_id = coalesce(p_ask.tenant, '') and w.worker_id = r.worker_id
     ), first as (
@@ -8493,8 +8499,8 @@ begin
         update ojs.job j
         set state = 'completed', finished_at = v_now, lease = null, lease_expires_at = null, result = h.result
         from held h where j.ctid = h.place and j.id = h.id
-        returning h.n, h.lease is null and h.worker_id is null as unfenced, j.id, j.tenant_id, j.queue, j.priority, j.attempt, j.started_at, j.pool,
-            case when p_jobs then j end as job
+        returning h.n, h.lease is null and h.worker_id is null as unfenced, j.id, j.tenant_id, j.queue, j.priority, j.attempt,
+            j.started_at, j.pool, case when p_jobs then j end as job
     ), journalled as (
         insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at, pool)
         select a.tenant_id, a.queue, a.priority, 'active', 'completed', count(*), count(*) filter (where a.unfenced),
@@ -8687,6 +8693,34 @@ begin
     returning * into v_new;
     perform ojs._pool_changed(v_old, v_new);
     return v_new;
+end;
+$$;
+
+CREATE FUNCTION ojs.configure_pools(p_document jsonb) RETURNS SETOF ojs.pool
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_pool jsonb;
+begin
+    if jsonb_typeof(p_document -> 'pool') = 'object' and not p_document ? 'pools' then
+        p_document := jsonb_build_object('pools', jsonb_build_array(p_document -> 'pool'));
+    end if;
+    if jsonb_typeof(p_document -> 'pools') is distinct from 'array' then
+        perform ojs._raise('OJ400', 'the document must be {"pool": {...}} or {"pools": [...]}', '{"field": "pools"}');
+    end if;
+    for v_pool in select jsonb_array_elements(p_document -> 'pools') loop
+        return next ojs.configure_pool(v_pool ->> 'name', v_pool);
+    end loop;
 end;
 $$;
 
@@ -9270,8 +9304,8 @@ CREATE FUNCTION ojs.enqueue_many(p_jobs json, p_tenant text DEFAULT NULL::text) 
 begin
     return query
     select o.state, o.attempt, o.lease, o.started_at, o.lease_expires_at, o.finished_at, o.retry_at, o.enqueued_at, o.worker_id, o.pool,
-        o.errors, o.result, o.seq, o.tenant_id, o.id, o.queue, o.type, o.priority, o.max_attempts, o.created_at, o.scheduled_at, o.expires_at,
-        o.timeout_ms, o.visibility_timeout_ms, o.tags, o.args, o.meta, o.retry, o.options, o.extra
+        o.errors, o.result, o.seq, o.tenant_id, o.id, o.queue, o.type, o.priority, o.max_attempts, o.created_at, o.scheduled_at,
+        o.expires_at, o.timeout_ms, o.visibility_timeout_ms, o.tags, o.args, o.meta, o.retry, o.options, o.extra
     from ojs._insert_jobs(ojs._read_jobs(p_jobs, false), p_tenant, false) o;
 end;
 $$;
@@ -10631,6 +10665,9 @@ CREATE VIEW ojs.workers AS
     w.labels,
     w.version,
     w.metadata,
+    w.pool,
+    w.strategy,
+    w.weights,
     w.started_at,
     w.registered_at,
     w.seen_at AS last_heartbeat_at
@@ -11343,8 +11380,10 @@ CREATE VIEW ojs.pool_stats WITH (security_invoker='true') AS
     p.weights,
     p.isolated,
     p.tenants,
-    p.rotation_interval,
-    p.min_dispatch_ratio,
+        CASE
+            WHEN (p.rotation_interval IS NOT NULL) THEN jsonb_build_object('enabled', true, 'rotation_interval', format('PT%sS'::text, trim_scale(EXTRACT(epoch FROM p.rotation_interval))), 'min_dispatch_ratio', p.min_dispatch_ratio)
+            ELSE NULL::jsonb
+        END AS starvation_prevention,
     ( SELECT count(*) AS count
            FROM ojs.worker w
           WHERE (COALESCE(w.pool, 'default'::text) = p.name)) AS active_workers,

@@ -64,6 +64,7 @@ Prints tables; --json prints the same rows for programs.
 				}},
 				Action: withAdmin("DIRECTIVE", direct),
 			},
+			poolsCommand(),
 			schedulingCommand(),
 			deadLettersCommand(),
 			dispatchCommand(),

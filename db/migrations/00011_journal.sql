@@ -249,8 +249,8 @@ select r.xid, r.tenant_id, r.queue, r.priority, r.from_state, r.to_state, 1, nul
 from ojs.release r;
 comment on view ojs._movement is
 'The three journals as one: how many jobs of a (tenant, queue, priority) went from one state (null: they are new) into another, how many
-attempts failed, how many jobs are still to be charged, how many seconds the attempts that ended had run, and in which pool. Not for tenants, because a
-row of ojs.lease names jobs of several.';
+attempts failed, how many jobs are still to be charged, how many seconds the attempts that ended had run, and in which pool. Not for
+tenants, because a row of ojs.lease names jobs of several.';
 
 -- The planner inlines this function where it is asked, and so sees the indexes. Of each transaction in the list the function asks first
 -- whether it has ended; otherwise each open transaction would cost a look into three journals.

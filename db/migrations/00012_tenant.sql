@@ -106,8 +106,10 @@ comment on column ojs.pool.name is 'The pool''s name. Workers that name no pool 
 comment on column ojs.pool.id is 'What jobs and journals call it. A pool that is made anew is another one.';
 comment on column ojs.pool.queues is 'The queues its workers are given jobs of, in order; null: all.';
 comment on column ojs.pool.max_concurrency is 'How many jobs its workers may run at once, together; null: as many as there are.';
-comment on column ojs.pool.strategy is 'How a FETCH goes over several queues: strict, round-robin, weighted, least-loaded; null: as it asks.';
-comment on column ojs.pool.weights is 'Weights of queues for the strategy weighted, such as {"mail": 3}; null: as the FETCH asks.';
+comment on column ojs.pool.strategy is
+'How a FETCH goes over several queues: strict, round-robin, weighted, least-loaded; null: as it asks.';
+comment on column ojs.pool.weights is
+'Weights of queues for the strategy weighted, such as {"mail": 3}; null: as the FETCH asks.';
 comment on column ojs.pool.isolated is
 'Whether workers outside the pool get no jobs of its queues; where tenants are named, none of these tenants'' jobs.';
 comment on column ojs.pool.tenants is 'The tenants whose jobs its workers are given; null: all.';

@@ -125,7 +125,8 @@ create table ojs.usage (
     primary key (tenant_id, queue, rev)
 );
 comment on table ojs.usage is
-'How many jobs count against each max_concurrency of ojs.rule: those that are active, and those decided ahead. Decisions add what they decide, and take away what ojs.slot_mark says has ended.';
+'How many jobs count against each max_concurrency of ojs.rule: those that are active, and those decided ahead. Decisions add what they
+decide, and take away what ojs.slot_mark says has ended.';
 comment on column ojs.usage.tenant_id is 'The tenant of the rule.';
 comment on column ojs.usage.queue is 'The queue of the rule.';
 comment on column ojs.usage.rev is 'Grows with each change; the highest counts.';

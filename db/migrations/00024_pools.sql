@@ -44,6 +44,31 @@ object, {"mail": {"weight": 3}}. p_pool: a name, default for workers that name n
 starvation_prevention only, which go before what pools and workers say. Acts on the next FETCH, on running jobs not at all. Returns the
 pool. Waits for a running dispatch. Raises invalid_request, validation_error, conflict.';
 
+-- Configures the pools of a document.
+-- Locks and writes what ojs.configure_pool does.
+-- +goose StatementBegin
+create function ojs.configure_pools(p_document jsonb) returns setof ojs.pool
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_pool jsonb;
+begin
+    if jsonb_typeof(p_document -> 'pool') = 'object' and not p_document ? 'pools' then
+        p_document := jsonb_build_object('pools', jsonb_build_array(p_document -> 'pool'));
+    end if;
+    if jsonb_typeof(p_document -> 'pools') is distinct from 'array' then
+        perform ojs._raise('OJ400', 'the document must be {"pool": {...}} or {"pools": [...]}', '{"field": "pools"}');
+    end if;
+    for v_pool in select jsonb_array_elements(p_document -> 'pools') loop
+        return next ojs.configure_pool(v_pool ->> 'name', v_pool);
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.configure_pools(jsonb) is
+'ojs.configure_pool for each pool of a document, {"pool": {...}} or {"pools": [...]}, whose pools have their names in them; all or none.
+Returns the pools. Raises what ojs.configure_pool raises.';
+
 -- Removes a pool.
 -- Locks and writes what ojs.configure_pool does.
 -- +goose StatementBegin
@@ -91,7 +116,8 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._pool_changed(ojs.pool, ojs.pool) is 'Has a pool that has changed act from the next decision on. Only under the row of ojs.lane.';
+comment on function ojs._pool_changed(ojs.pool, ojs.pool) is
+'Has a pool that has changed act from the next decision on. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
 create function ojs._check_isolated(p_pool ojs.pool) returns void

@@ -33,7 +33,8 @@ begin
     v_field := (select k from jsonb_object_keys(p_config) k where k <> all ('{name, queues, concurrency, max_concurrency, strategy, weights,
         isolated, tenants, starvation_prevention}') limit 1);
     if v_field is not null then
-        perform ojs._raise('OJ400', format('%s is no field of a pool', left(v_field, 100)), jsonb_build_object('field', left(v_field, 100)));
+        perform ojs._raise('OJ400', format('%s is no field of a pool', left(v_field, 100)),
+            jsonb_build_object('field', left(v_field, 100)));
     elsif p_name = '*' and p_config ?| '{queues, concurrency, max_concurrency, isolated, tenants}' then
         perform ojs._raise('OJ422', 'for all FETCHes there can be strategy, weights and starvation_prevention only', '{"field": "name"}',
             'queues, concurrency, isolated and tenants are those of a pool.');
@@ -42,13 +43,14 @@ begin
     end if;
     v_pool.name := p_name;
     if jsonb_typeof(p_config -> 'queues') = 'object' then
-        p_config := p_config || jsonb_build_object('queues', (select coalesce(jsonb_agg(k), '[]') from jsonb_object_keys(p_config -> 'queues') k),
-            'weights', coalesce(p_config -> 'weights', (select jsonb_object_agg(q.key, q.value -> 'weight') from jsonb_each(p_config -> 'queues') q
-                where q.value ? 'weight'), '{}'));
+        p_config := (select p_config || jsonb_build_object('queues', coalesce(jsonb_agg(q.key), '[]'), 'weights', coalesce(
+                p_config -> 'weights', jsonb_object_agg(q.key, q.value -> 'weight') filter (where q.value ? 'weight'), '{}'))
+            from jsonb_each(p_config -> 'queues') q);
     end if;
     v_pool.queues := ojs._pool_names(p_config -> 'queues', 'queues');
     v_pool.tenants := ojs._pool_names(p_config -> 'tenants', 'tenants');
-    v_pool.max_concurrency := ojs._pool_number(coalesce(p_config -> 'concurrency', p_config -> 'max_concurrency'), 'concurrency', 1, 1000000);
+    v_pool.max_concurrency := ojs._pool_number(coalesce(p_config -> 'concurrency', p_config -> 'max_concurrency'),
+        'concurrency', 1, 1000000);
     v_pool.strategy := p_config ->> 'strategy';
     v_pool.weights := nullif(p_config -> 'weights', '{}');
     perform ojs._check_strategy(v_pool.strategy, v_pool.weights);
@@ -78,14 +80,16 @@ begin
         perform ojs._raise('OJ422', format('%s must name between 1 and 100', p_field), jsonb_build_object('field', p_field));
     end if;
     v_names := array(select n.name from jsonb_array_elements_text(p_names) with ordinality n(name, i) group by n.name order by min(n.i));
-    if exists (select from unnest(v_names) n where case p_field when 'queues' then ojs._queue_name(n) else ojs._tenant_valid(n) end is not true) then
+    if exists (select from unnest(v_names) n
+            where case p_field when 'queues' then ojs._queue_name(n) else ojs._tenant_valid(n) end is not true) then
         perform ojs._raise('OJ422', format('%s holds a name that none can have', p_field), jsonb_build_object('field', p_field));
     end if;
     return v_names;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._pool_names(jsonb, text) is 'The names that a field of a pool holds, each once; null: it is not given. Raises validation_error.';
+comment on function ojs._pool_names(jsonb, text) is
+'The names that a field of a pool holds, each once; null: it is not given. Raises validation_error.';
 
 -- +goose StatementBegin
 create function ojs._pool_number(p_number jsonb, p_field text, p_least numeric, p_most numeric) returns numeric
@@ -94,9 +98,10 @@ as $$
 begin
     if p_number is null then
         return null;
-    elsif jsonb_typeof(p_number) <> 'number' or p_number::numeric not between p_least and p_most or p_most > 1 and p_number::numeric % 1 <> 0 then
-        perform ojs._raise('OJ422', format('%s must be %s between %s and %s', p_field, case when p_most > 1 then 'an integer' else 'a number' end,
-            p_least, p_most), jsonb_build_object('field', p_field));
+    elsif jsonb_typeof(p_number) <> 'number' or p_number::numeric not between p_least and p_most
+            or p_most > 1 and p_number::numeric % 1 <> 0 then
+        perform ojs._raise('OJ422', format('%s must be %s between %s and %s', p_field,
+            case when p_most > 1 then 'an integer' else 'a number' end, p_least, p_most), jsonb_build_object('field', p_field));
     end if;
     return p_number::numeric;
 end;
@@ -110,15 +115,16 @@ create function ojs._read_prevention(p_pool ojs.pool, p_prevention jsonb) return
 language plpgsql
 as $$
 declare
-    v_interval interval := coalesce(ojs._duration(p_prevention ->> 'rotation_interval'), case when not p_prevention ? 'rotation_interval' then
-        interval '30 seconds' end);
+    v_interval interval := coalesce(ojs._duration(p_prevention ->> 'rotation_interval'),
+        case when not p_prevention ? 'rotation_interval' then interval '30 seconds' end);
     v_field text := (select k from jsonb_object_keys(case when jsonb_typeof(p_prevention) = 'object' then p_prevention else '{}' end) k
         where k <> all ('{enabled, rotation_interval, min_dispatch_ratio}') limit 1);
 begin
     if p_prevention is null then
         return p_pool;
     elsif jsonb_typeof(p_prevention) <> 'object' or v_field is not null or jsonb_typeof(p_prevention -> 'enabled') <> 'boolean' then
-        perform ojs._raise('OJ422', 'starvation_prevention must be an object of enabled (boolean), rotation_interval and min_dispatch_ratio',
+        perform ojs._raise('OJ422',
+            'starvation_prevention must be an object of enabled (boolean), rotation_interval and min_dispatch_ratio',
             jsonb_build_object('field', concat_ws('.', 'starvation_prevention', left(v_field, 100))));
     end if;
     p_pool.min_dispatch_ratio := coalesce(ojs._pool_number(p_prevention -> 'min_dispatch_ratio', 'min_dispatch_ratio', 0, 1), 0.05);

@@ -51,8 +51,8 @@ begin
             p_level.weight - coalesce(sum(m.weight) filter (where not m.stays), 0) as weight,
             p_level.moment + sum(m.weight * (m.vtime - m.was)) - coalesce(sum(m.weight * m.vtime) filter (where not m.stays), 0) as moment,
             -- Where nobody stays, those who come begin where the last one was: else they would go before whoever comes back.
-            greatest(p_level.low, coalesce(least(min(m.vtime) filter (where m.stays),
-                case when p_only is null then p_picks.rest else least(p_picks.rest, ojs._lowest(p_level, p_only)) end), max(m.vtime))) as low
+            greatest(p_level.low, coalesce(least(min(m.vtime) filter (where m.stays), p_picks.rest,
+                case when p_only is not null then ojs._lowest(p_level, p_only) end), max(m.vtime))) as low
         from moved m
     ), charged as (
         update ojs.tenant_fairness f
@@ -94,7 +94,8 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._lowest(ojs.level, text[]) is 'The lowest time of a level''s tenants with work, some left out; null: there is none.';
+comment on function ojs._lowest(ojs.level, text[]) is
+'The lowest time of a level''s tenants with work, some left out; null: there is none.';
 
 -- +goose StatementBegin
 create function ojs._raise_times(p_level ojs.level, p_tenants text[]) returns ojs.level
@@ -120,8 +121,9 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._raise_times(ojs.level, text[]) is
-'Brings the times of tenants whose jobs only one pool gets, and that the level''s lowest time has passed meanwhile, up to it, all by the same
-step, so that the next one that comes does not wait for all that the others had less than everybody else. Returns the level as it is then.';
+'Brings the times of tenants whose jobs only one pool gets, and that the level''s lowest time has passed meanwhile, up to it, all by the
+same step, so that the next one that comes does not wait for all that the others had less than everybody else. Returns the level as it is
+then.';
 
 -- +goose StatementBegin
 create function ojs._deficit(p_tenants int, p_weight numeric, p_moment numeric, p_low numeric, p_own_weight numeric,

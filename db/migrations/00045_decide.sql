@@ -143,8 +143,8 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._serve_queue(text, int, ojs.ask, ojs.decided, bigint) is
-'Adds jobs of one queue to p_done until it has p_count, highest effective priority first, of the tenants and bytes of the ask. p_ahead: decides ahead, for whoever takes
-them: the jobs are not locked but kept in ojs.turn, from that place on.';
+'Adds jobs of one queue to p_done until it has p_count, highest effective priority first, of the tenants and bytes of the ask. p_ahead:
+decides ahead, for whoever takes them: the jobs are not locked but kept in ojs.turn, from that place on.';
 
 -- +goose StatementBegin
 create function ojs._claim(p_level ojs.level, p_count int, p_ask ojs.ask, p_lock boolean) returns ojs.picks

@@ -84,7 +84,8 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._decide_ahead(text, int, text[]) is
-'Decides up to p_count jobs of a queue ahead, 16 MiB at most, of all tenants but p_but, and keeps them in ojs.turn. Only under the row of ojs.lane.';
+'Decides up to p_count jobs of a queue ahead, 16 MiB at most, of all tenants but p_but, and keeps them in ojs.turn. Only under the row of
+ojs.lane.';
 
 -- +goose StatementBegin
 create function ojs._keep(p_level ojs.level, p_picks ojs.picks, p_from bigint) returns void

@@ -78,8 +78,8 @@ such worker there is one row that is null but for worker_id. So are those of wor
 weights than the first one''s: their rows have these in meta. p_max_bytes: the jobs have so many bytes in sum (default 16 MiB), or a job
 more, and there is one at least; where that, a long run of ended jobs, or more commits than could be taken in at once stopped the call
 early, there is one row with request 0: ask again. p_ahead: decide ahead for later calls, too; by default where the requests ask for about
-one job each. p_strategy, p_weights and p_pool, and what fewer than asked proves, are explained at ojs.fetch. Commit at once. Raises what ojs.fetch
-raises.';
+one job each. p_strategy, p_weights and p_pool, and what fewer than asked proves, are explained at ojs.fetch. Commit at once. Raises what
+ojs.fetch raises.';
 
 -- fetch: jobs for one worker. Locks and writes what ojs.fetch_many does; in a transaction that lasts, and for tenants, no ojs.lane.
 -- +goose StatementBegin
@@ -109,17 +109,17 @@ of a queue first, within it tenants by weight, within a tenant first in first ou
 each in turn, the default), weighted (by p_weights, such as {"mail": 3}; 1 for those not in it, 1 to 1000000), strict (in the order listed:
 later ones get what is left), least-loaded (from the queue with most jobs available). p_pool: the pool of the worker, if it has not
 registered with one; by default it is default. What ojs.configure_pool says of all FETCHes goes before what it says of the pool, that before
-what the worker has registered with, and that before these arguments. Each is active from then on, attempt counted, under a lease of p_visibility_timeout_ms (else the job''s own,
-else 30000 ms) that heartbeats extend, but never beyond the job''s timeout_ms. p_tenant: that tenant''s jobs only; a tenant''s login role
-always its own. A worker that drains or was told to rest (ojs.direct_worker) gets none. The jobs are the caller''s when its transaction
-commits. Callers of one queue take from what one of them has decided ahead, so they need not wait for each other; a priority, a pause, a
-weight or a tenant that comes acts on the next call all the same. Fewer than asked: no eligible job had committed before the call began,
-other than one that somebody had locked when its turn came (the tick has it looked at again after a second), or the jobs have 16 MiB, or
-20000 rows of ended jobs lay in the way, or thousands of statements had committed since the last decision (the next call goes on behind
-them), or the pool is at its max_concurrency. A caller may stay in its transaction: others then go on within a second, by what their tenants are owed as far as is known, and the
-session is ended when it idles for 10 seconds while it keeps decisions waiting. The login of a tenant with a max_concurrency cannot fetch
-(ojs.limit_concurrency). Needs read committed. Raises invalid_request, unsupported,
-TENANT_ACCESS_DENIED; backend_unavailable after a restore into another cluster until ojs.rebuild.';
+what the worker has registered with, and that before these arguments. Each is active from then on, attempt counted, under a lease of
+p_visibility_timeout_ms (else the job''s own, else 30000 ms) that heartbeats extend, but never beyond the job''s timeout_ms. p_tenant: that
+tenant''s jobs only; a tenant''s login role always its own. A worker that drains or was told to rest (ojs.direct_worker) gets none. The jobs
+are the caller''s when its transaction commits. Callers of one queue take from what one of them has decided ahead, so they need not wait for
+each other; a priority, a pause, a weight or a tenant that comes acts on the next call all the same. Fewer than asked: no eligible job had
+committed before the call began, other than one that somebody had locked when its turn came (the tick has it looked at again after a
+second), or the jobs have 16 MiB, or 20000 rows of ended jobs lay in the way, or thousands of statements had committed since the last
+decision (the next call goes on behind them), or the pool is at its max_concurrency. A caller may stay in its transaction: others then go on
+within a second, by what their tenants are owed as far as is known, and the session is ended when it idles for 10 seconds while it keeps
+decisions waiting. The login of a tenant with a max_concurrency cannot fetch (ojs.limit_concurrency). Needs read committed. Raises
+invalid_request, unsupported, TENANT_ACCESS_DENIED; backend_unavailable after a restore into another cluster until ojs.rebuild.';
 
 -- +goose StatementBegin
 create function ojs._ask(p_queues text[], p_counts int[], p_worker_ids text[], p_timeouts_ms int[], p_tenant text,
@@ -160,7 +160,7 @@ begin
     v_ask.aside := false;
     if not v_trusted then
         v_ask.tenant := ojs._session_tenant(p_tenant);
-        v_ask.tenants := array[v_ask.tenant];
+        v_ask.tenants := case when v_ask.tenant is not null then array[v_ask.tenant] end;
         v_ask.aside := ojs.current_tenant() is not null;
         if v_ask.counts and v_ask.aside and exists (
                 select from ojs.rule r where r.tenant_id = v_ask.tenant and r.max_concurrency is not null) then
@@ -172,8 +172,6 @@ begin
     v_ask.aside := v_ask.aside or not v_ask.counts and ojs._lingers() and current_setting('ojs.lane', true) is distinct from 'held';
     if v_apart or v_ask.aside then
         v_ask := ojs._without_others(v_ask, p_counts, p_queues, p_pool);
-        p_pool := coalesce((select w.pool from ojs.worker w
-            where w.apart and w.tenant_id = coalesce(v_ask.tenant, '') and w.worker_id = v_ask.workers[1]), p_pool);
     end if;
     if v_pools and v_ask.count > 0 then
         v_ask := ojs._in_pool(v_ask, p_queues, p_pool);

@@ -23,7 +23,8 @@ begin
         cross join lateral (select width_bucket(p_got + g.n::int, p_ask.starts) as at) r
     ), taken as (
         update ojs.job j
-        set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = g.worker_id, pool = p_ask.pool,
+        set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = g.worker_id,
+            pool = p_ask.pool,
             lease_expires_at = ojs._lease_end(v_now, coalesce(g.lease_ms, j.visibility_timeout_ms), v_now, nullif(j.timeout_ms, 0))
         from given g
         where j.ctid = g.place and j.id = g.id and j.state = 'available'
@@ -36,9 +37,8 @@ begin
         from taken t group by t.lease_expires_at, t.queue, t.priority, (t.n - 1) / 128, t.turn - t.n
     )
     select t.request, t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id,
-        t.pool, t.errors, t.result, t.seq, t.tenant_id, t.id, t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at, t.expires_at,
-            t.timeout_ms,
-        t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options, t.extra
+        t.pool, t.errors, t.result, t.seq, t.tenant_id, t.id, t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at,
+        t.expires_at, t.timeout_ms, t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options, t.extra
     from taken t order by t.n;
 end;
 $$;
@@ -115,7 +115,8 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._decided_already(ojs.ask, int) is
 'Jobs of those that were decided ahead; null: none may be taken. Nothing was, or work has come that may go before it, or the call is for
-several queues, some tenants, a pool with a max_concurrency, or more than 1000 jobs. Where much has come it folds first, and keeps the lane.';
+several queues, some tenants, a pool with a max_concurrency, or more than 1000 jobs. Where much has come it folds first, and keeps the
+lane.';
 
 -- +goose StatementBegin
 create function ojs._beside_all(p_ask ojs.ask, p_count int) returns ojs.decided
@@ -166,7 +167,8 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._beside_all(ojs.ask, int) is 'Jobs for a caller who must not hold up decisions; none for a pool with a max_concurrency.';
+comment on function ojs._beside_all(ojs.ask, int) is
+'Jobs for a caller who must not hold up decisions; none for a pool with a max_concurrency.';
 
 -- +goose StatementBegin
 create function ojs._anything_for(p_ask ojs.ask) returns boolean

@@ -51,8 +51,8 @@ begin
         v_line := v_line || v_plan;
         -- One that is cut with no jobs pays. Else the others would wait until it is through with its ended jobs, which may be millions.
         v_rotation := ojs._after_plan(v_rotation, v_open, v_plan || array(select v_q where p_done.cut and v_got = 0), v_ratio, v_now);
-        v_depths := array(select d.jobs - (select count(*) from unnest(v_plan) p where p = d.q) from unnest(v_depths) with ordinality d(jobs, q)
-            order by d.q);
+        v_depths := array(select d.jobs - (select count(*) from unnest(v_plan) p where p = d.q)
+            from unnest(v_depths) with ordinality d(jobs, q) order by d.q);
         v_open := array(select o from unnest(v_open) with ordinality u(o, n) where o <> all (v_short) order by n);
     end loop;
     if v_line <> '{}' or p_done.cut then

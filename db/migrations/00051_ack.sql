@@ -100,8 +100,8 @@ begin
         update ojs.job j
         set state = 'completed', finished_at = v_now, lease = null, lease_expires_at = null, result = h.result
         from held h where j.ctid = h.place and j.id = h.id
-        returning h.n, h.lease is null and h.worker_id is null as unfenced, j.id, j.tenant_id, j.queue, j.priority, j.attempt, j.started_at, j.pool,
-            case when p_jobs then j end as job
+        returning h.n, h.lease is null and h.worker_id is null as unfenced, j.id, j.tenant_id, j.queue, j.priority, j.attempt,
+            j.started_at, j.pool, case when p_jobs then j end as job
     ), journalled as (
         insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at, pool)
         select a.tenant_id, a.queue, a.priority, 'active', 'completed', count(*), count(*) filter (where a.unfenced),

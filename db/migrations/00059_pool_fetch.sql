@@ -9,7 +9,8 @@ create function ojs._in_pool(p_ask ojs.ask, p_queues text[], p_pool text) return
 language plpgsql stable
 as $$
 declare
-    v_name text := coalesce(p_pool, 'default');
+    v_name text := coalesce((select w.pool from ojs.worker w
+        where w.apart and w.tenant_id = coalesce(p_ask.tenant, '') and w.worker_id = p_ask.workers[1]), p_pool, 'default');
     v_pool ojs.pool;
     v_all  ojs.pool;
     v_mine text[];
@@ -39,7 +40,8 @@ begin
         p_ask.aside := false;
     end if;
     p_ask.queues := array(select q.queue from unnest(v_mine) with ordinality q(queue, n) where q.queue = any (p_ask.queues) order by q.n);
-    p_ask.but := (select array_agg(distinct t) from ojs.pool o cross join lateral unnest(o.tenants) t where o.isolated and o.name <> v_name);
+    p_ask.but := (select array_agg(distinct t) from ojs.pool o cross join lateral unnest(o.tenants) t
+        where o.isolated and o.name <> v_name);
     p_ask.pool := v_pool.id;
     p_ask.strategy := coalesce(v_all.strategy, v_pool.strategy, p_ask.strategy);
     p_ask.weights := coalesce(v_all.weights, v_pool.weights, p_ask.weights);
@@ -119,7 +121,8 @@ declare
 begin
     with request as materialized (
         select r.*, coalesce(w.resting, false) as rests, p_pool <> w.pool as elsewhere, case when w.apart is null then v_way
-            else ojs._way(p_queues, coalesce(w.pool, p_pool), coalesce(w.strategy, p_ask.strategy), coalesce(w.weights, p_ask.weights)) end as way
+            else ojs._way(p_queues, coalesce(w.pool, p_pool), coalesce(w.strategy, p_ask.strategy),
+                coalesce(w.weights, p_ask.weights)) end as way
         from unnest(p_counts, p_ask.workers, p_ask.lease_ms) with ordinality r(jobs, worker_id, lease_ms, n)
         left join ojs.worker w on w.apart and w.tenant_id = coalesce(p_ask.tenant, '') and w.worker_id = r.worker_id
     ), first as (

@@ -145,7 +145,10 @@ $$;
 comment on function ojs._pools_lately() is 'Changes of the numbers in ojs.pool_tally that are visible now and not rolled up yet.';
 
 create view ojs.pool_stats with (security_invoker = true) as
-select p.name, p.queues, p.max_concurrency, p.strategy, p.weights, p.isolated, p.tenants, p.rotation_interval, p.min_dispatch_ratio,
+select p.name, p.queues, p.max_concurrency, p.strategy, p.weights, p.isolated, p.tenants,
+    case when p.rotation_interval is not null then jsonb_build_object('enabled', true, 'rotation_interval',
+        format('PT%sS', trim_scale(extract(epoch from p.rotation_interval)::numeric)), 'min_dispatch_ratio', p.min_dispatch_ratio)
+    end as starvation_prevention,
     (select count(*) from ojs.worker w where coalesce(w.pool, 'default') = p.name) as active_workers,
     coalesce(n.active, 0)::bigint as active_jobs, round(coalesce(n.active, 0)::numeric / p.max_concurrency, 4) as utilization,
     coalesce(n.dispatched, 0)::bigint as dispatched, p.created_at, p.updated_at

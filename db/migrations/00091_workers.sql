@@ -73,8 +73,9 @@ comment on function ojs.beat(
     text, uuid[], text, int, text, int, text, int, text[], int, text[], text, jsonb, timestamptz, text, text, jsonb) is
 'ojs.heartbeat with everything a worker may say of itself and be told (ojs-worker-protocol section 4). p_state: what it does, running,
 quiet, drain or terminate; p_active: how many jobs it runs, if not as many as p_ids; p_pool, p_strategy, p_weights: the pool it is in and
-how its FETCHes go over queues, as for ojs.fetch; the rest describes it, and what is null stays as it was. Returns what it is to do and the jobs it still holds. A worker that drains, is quiet or ends gets no jobs. Raises invalid_request,
-ambiguous_job, payload_too_large, conflict (it is in another pool), validation_error (more than 10000 workers of the tenant).';
+how its FETCHes go over queues, as for ojs.fetch; the rest describes it, and what is null stays as it was. Returns what it is to do and the
+jobs it still holds. A worker that drains, is quiet or ends gets no jobs. Raises invalid_request, ambiguous_job, payload_too_large, conflict
+(it is in another pool), validation_error (more than 10000 workers of the tenant).';
 
 -- Says that a worker has started.
 -- Locks the row of ojs.worker, if there is one.

@@ -8,7 +8,7 @@ create view ojs.workers as
 select nullif(w.tenant_id, '') as tenant_id, w.worker_id, w.state::text as state, w.directive::text as directive,
     w.seen_at < ojs.now() - ojs._heartbeat_timeout() / 2 as stale, w.resting,
     w.hostname, w.pid, w.queues, w.concurrency, coalesce(w.active, 0) as active_jobs, w.ids as active_job_ids,
-    w.labels, w.version, w.metadata, w.started_at, w.registered_at, w.seen_at as last_heartbeat_at
+    w.labels, w.version, w.metadata, w.pool, w.strategy, w.weights, w.started_at, w.registered_at, w.seen_at as last_heartbeat_at
 from (
     select w.*, b.seen_at, b.active, b.ids
     from ojs.worker w
@@ -22,7 +22,8 @@ from (
 comment on view ojs.workers is
 'Workers that have registered or send heartbeats: tenant_id null for one that serves all tenants; state: what it does, as it
 says; directive: what it is told to do; resting: FETCH gives it nothing; stale: silent for more than half of the heartbeat
-timeout; active_jobs, active_job_ids: what it runs, as it said last; last_heartbeat_at: to within a fifteenth of the timeout.
+timeout; active_jobs, active_job_ids: what it runs, as it said last; pool, strategy, weights: how it is to be served, as it
+says; last_heartbeat_at: to within a fifteenth of the timeout.
 A tenant sees its own only.';
 
 -- Tells one worker what to do.

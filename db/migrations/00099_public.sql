@@ -46,7 +46,8 @@ select ojs._to_each('{
 -- The server and operators.
 select ojs._to_each('{
         fetch_many, release_many, enqueue_rows, tick, upkeep, unplanned_crons, plan_cron, stand_down,
-        configure_tenant, configure_queue, delete_queue, configure_pool, delete_pool, limit_concurrency, pause, resume, hold_dispatch, resume_dispatch,
+        configure_tenant, configure_queue, delete_queue, configure_pool, configure_pools, delete_pool, limit_concurrency, pause, resume,
+        hold_dispatch, resume_dispatch,
         schema_hash, schema_changing}',
     'grant execute on function %s to ojs_service, ojs_operator');
 -- Helpers of views.
@@ -73,7 +74,8 @@ grant insert (id, type, queue, priority, scheduled_at, expires_at, timeout_ms, v
     tags, args, meta, retry, options, extra)
     on ojs.jobs to ojs_service, ojs_operator, ojs_tenant;
 grant select on
-    ojs.scheduling_stats, ojs.tenant_shares, ojs.pool_stats, ojs.dispatch, ojs.job_partitions, ojs.upkeep_status, ojs._upkeep_plan, ojs._movement,
+    ojs.scheduling_stats, ojs.tenant_shares, ojs.pool_stats, ojs.dispatch, ojs.job_partitions, ojs.upkeep_status, ojs._upkeep_plan,
+    ojs._movement,
     ojs._shard_counts, ojs._tenant_names, ojs._queue_names
     to ojs_service, ojs_operator;
 grant insert (tenant_id)
@@ -84,7 +86,7 @@ grant insert (tenant_id)
 -- columns. One plan for all arguments: planning costs more than running it.
 -- +goose StatementBegin
 select ojs._to_each('{
-        fetch, fetch_many, configure_tenant, configure_pool, delete_pool, limit_concurrency, pause, resume, _notify_room,
+        fetch, fetch_many, configure_tenant, configure_pool, configure_pools, delete_pool, limit_concurrency, pause, resume, _notify_room,
         ack_many, settle, release_many, _extend, tick, job_results,
         _arrivals, _recent, _lately, _pools_lately, _oldest_aside, _own_shards, _own_shard_counts, _put_aside, _retry_dead, _delete_dead,
         _check_beat, _record_beat, _check_workers, _end_workers, _trim_cron_runs}',
@@ -140,7 +142,8 @@ declare
     v_table text;
 begin
     foreach v_table in array '{
-        timer, fold, backlog, level, tenant_fairness, usage, slot_mark, again, rotation, turn, turn_mark, tally, pool_tally, tally_mark, pace,
+        timer, fold, backlog, level, tenant_fairness, usage, slot_mark, again, rotation, turn, turn_mark, tally, pool_tally, tally_mark,
+        pace,
         waiter, sleeper, duty, clock_mark, worker_beat, dead_letter_mark}'::text[]
     loop
         execute format('alter table ojs.%I set (vacuum_truncate = off)', v_table);

@@ -135,3 +135,23 @@ select case when s.n <= @max_queues::int then s.queue else '_other' end::text as
     coalesce(sum(s.ratio_1m), 0)::float8 as dispatch_ratio
 from (select s.*, row_number() over (order by s.queue) as n from ojs.scheduling_stats s) s
 group by 1 order by 1;
+
+-- name: Pools :many
+select p.name as id, p.name, p.queues, p.max_concurrency as concurrency, p.strategy, p.weights, p.isolated, p.tenants,
+    p.starvation_prevention, p.active_workers, p.active_jobs, coalesce(p.utilization, 0)::float8 as utilization, p.dispatched,
+    p.created_at, p.updated_at
+from ojs.pool_stats p
+where p.name = sqlc.narg('name')::text or sqlc.narg('name')::text is null
+order by p.name limit @max_rows::int offset @skip::int;
+
+-- name: PoolCount :one
+select count(*) from ojs.pool_stats;
+
+-- name: ConfigurePool :one
+select p.name from ojs.configure_pool(@name::text, @config::jsonb) p;
+
+-- name: ConfigurePools :many
+select p.name from ojs.configure_pools(@document::jsonb) p;
+
+-- name: DeletePool :one
+select p.name from ojs.delete_pool(@name::text, @confirm::boolean) p;

@@ -3,7 +3,8 @@ with beat as (
     select ojs.beat(@worker_id::text, @ids::uuid[], sqlc.narg('state')::text, sqlc.narg('visibility_timeout_ms')::int,
         sqlc.narg('tenant')::text, sqlc.narg('active')::int, sqlc.narg('hostname')::text, sqlc.narg('pid')::int,
         sqlc.narg('queues')::text[], sqlc.narg('concurrency')::int, sqlc.narg('labels')::text[], sqlc.narg('version')::text,
-        sqlc.narg('metadata')::jsonb, sqlc.narg('started_at')::timestamptz) as done)
+        sqlc.narg('metadata')::jsonb, sqlc.narg('started_at')::timestamptz, sqlc.narg('pool')::text, sqlc.narg('strategy')::text,
+        sqlc.narg('weights')::jsonb) as done)
 select (beat.done).state::text as state, (beat.done).jobs_extended::uuid[] as jobs_extended,
     (beat.done).server_time::timestamptz as server_time,
     (beat.done).heartbeat_interval_ms::int as heartbeat_interval_ms, (beat.done).heartbeat_timeout_ms::int as heartbeat_timeout_ms
@@ -13,7 +14,8 @@ from beat;
 with beat as (
     select ojs.register_worker(@worker_id::text, sqlc.narg('hostname')::text, sqlc.narg('pid')::int, sqlc.narg('queues')::text[],
         sqlc.narg('concurrency')::int, sqlc.narg('labels')::text[], sqlc.narg('version')::text, sqlc.narg('metadata')::jsonb,
-        sqlc.narg('started_at')::timestamptz, sqlc.narg('tenant')::text) as done)
+        sqlc.narg('started_at')::timestamptz, sqlc.narg('tenant')::text, sqlc.narg('pool')::text, sqlc.narg('strategy')::text,
+        sqlc.narg('weights')::jsonb) as done)
 select (beat.done).state::text as state, (beat.done).server_time::timestamptz as server_time,
     (beat.done).heartbeat_interval_ms::int as heartbeat_interval_ms, (beat.done).heartbeat_timeout_ms::int as heartbeat_timeout_ms
 from beat;
@@ -44,6 +46,7 @@ select ojs.remove_worker(@worker_id::text, sqlc.narg('tenant')::text)::int;
 select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stale' else w.state end::text as state, w.directive,
     w.hostname, w.pid, coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs,
     coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids, coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata,
+    w.pool, w.strategy, w.weights,
     w.started_at, w.registered_at, w.last_heartbeat_at
 from (
     select k.*, row_number() over page as place,

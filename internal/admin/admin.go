@@ -1,5 +1,5 @@
-// Package admin is what operators see and do: tenants, queues and their configuration, workers and what they are told, dead letters in
-// bulk, holding dispatch, what was handed out. It has the handlers of those routes, which internal/http mounts, the tables that `ojs-pg
+// Package admin is what operators see and do: tenants, queues and their configuration, pools, workers and what they are told, dead letters
+// in bulk, holding dispatch, what was handed out. It has the handlers of those routes, which internal/http mounts, the tables that `ojs-pg
 // admin` prints, and what metrics say of queues; all show the rows of db/queries as they are. It decides nothing: what a number means is
 // said in the view's comment (db/migrations, 00070_tenant_views and 00073_scheduling).
 package admin
@@ -21,7 +21,7 @@ type Admin struct {
 func (a *Admin) Routes() []kit.Route {
 	return slices.Concat(
 		a.tenantRoutes(), a.queueRoutes(), a.queueConfigRoutes(), a.workerRoutes(), a.deadLetterRoutes(), a.dispatchRoutes(),
-		a.schedulingRoutes(), a.ruleRoutes())
+		a.schedulingRoutes(), a.ruleRoutes(), a.poolRoutes())
 }
 
 // listed is a page of a list under both names that clients read it by: items, and its own.

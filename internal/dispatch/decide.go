@@ -3,6 +3,7 @@ package dispatch
 import (
 	"container/list"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -38,9 +39,17 @@ type part struct {
 // fetched is what a call of ojs.fetch_many returned.
 type fetched struct {
 	jobs   []sqlcgen.OjsJob
-	counts []int    // how many of the jobs, in order, each request got
-	quiet  []string // workers that are to get no jobs
-	cut    bool     // the call stopped early: there may be more
+	counts []int          // how many of the jobs, in order, each request got
+	quiet  []string       // workers that are to get no jobs
+	apart  map[string]way // workers that have registered to be served otherwise
+	cut    bool           // the call stopped early: there may be more
+}
+
+// way is how a worker's requests are to be served.
+type way struct {
+	Pool     string          `json:"pool"`
+	Strategy string          `json:"strategy"`
+	Weights  json.RawMessage `json:"weights"`
 }
 
 // outcome is what a call of ojs.fetch_many has for one request.
@@ -197,10 +206,11 @@ func (d *Dispatcher) assign(p *part) (got int, empty []*request) {
 	jobs := p.jobs
 	for i, r := range p.requests {
 		o, quiet := outcome{err: p.err, cut: p.cut}, slices.Contains(p.quiet, r.WorkerID)
+		way, apart := p.apart[r.WorkerID]
 		switch {
 		case p.each != nil:
 			o = p.each[i]
-		case quiet:
+		case quiet || apart:
 			p.asked -= r.Count
 		case p.err == nil:
 			n := p.counts[i]
@@ -214,6 +224,8 @@ func (d *Dispatcher) assign(p *part) (got int, empty []*request) {
 			p.g.answer(r, o.jobs, o.err)
 		case quiet:
 			d.putQuiet(r, p.requeues)
+		case apart:
+			d.move(r, way)
 		case o.cut:
 			// Nobody has looked for it yet.
 			r.enter(&p.g.requeued, false)
@@ -222,4 +234,20 @@ func (d *Dispatcher) assign(p *part) (got int, empty []*request) {
 		}
 	}
 	return got, empty
+}
+
+// move has a request decided once more, among those that are served as its worker has registered. One that names another pool than its
+// worker's goes by itself, and SQL says what is wrong.
+func (d *Dispatcher) move(r *request, to way) {
+	const most = 3
+	r.moves++
+	if r.Pool != "" && r.Pool != to.Pool || r.moves > most {
+		r.isolated = true
+	} else {
+		r.Pool, r.Strategy, r.Weights = to.Pool, to.Strategy, string(to.Weights)
+		r.normalise()
+	}
+	r.group = d.groupOf(&r.Fetch)
+	r.enter(&r.group.requeued, false)
+	d.lineUp(r.group)
 }

@@ -24,6 +24,7 @@ type Fetch struct {
 	Tenant              *string // that tenant's jobs only
 	Strategy            string  // between queues, as ojs.fetch takes it; empty: its default
 	Weights             string  // of queues, a JSON object; empty: none
+	Pool                string  // of the worker; empty: the one it has registered with, or none
 	Wait                time.Duration
 
 	isolated bool // no other request is to share its decision
@@ -36,6 +37,7 @@ type request struct {
 	list    *list.List    // nil while it is decided
 	place   *list.Element // in list
 	arrived uint64
+	moves   int  // how often it was told to ask in another way
 	over    bool // its time to wait is over
 	gone    bool // its caller has left
 
@@ -44,9 +46,10 @@ type request struct {
 	err  error
 }
 
-type groupKey struct{ queues, tenant, strategy, weights string }
+type groupKey struct{ queues, tenant, strategy, weights, pool string }
 
-// group are the requests that one call of ojs.fetch_many can serve: same queues, taken in the same way, same tenant.
+// group are the requests that one call of ojs.fetch_many can serve: same queues, taken in the same way, same tenant, same
+// pool.
 type group struct {
 	d       *Dispatcher
 	key     groupKey
@@ -179,7 +182,7 @@ func (g *group) tidy() {
 }
 
 func (d *Dispatcher) groupOf(f *Fetch) *group {
-	key := groupKey{queues: strings.Join(f.Queues, ","), strategy: f.Strategy, weights: f.Weights}
+	key := groupKey{queues: strings.Join(f.Queues, ","), strategy: f.Strategy, weights: f.Weights, pool: f.Pool}
 	if f.Tenant != nil {
 		key.tenant = *f.Tenant
 	}
@@ -227,10 +230,10 @@ func (f *Fetch) acceptable() bool {
 	if f.Tenant != nil && !names.Tenant.MatchString(*f.Tenant) {
 		return false
 	}
-	return f.Strategy == "" || slices.Contains(strategies, f.Strategy)
+	return (f.Pool == "" || names.Pool.MatchString(f.Pool)) && (f.Strategy == "" || slices.Contains(strategies, f.Strategy))
 }
 
-var strategies = []string{"strict", "round-robin", "weighted"}
+var strategies = []string{"strict", "round-robin", "weighted", "least-loaded"}
 
 // normalise makes requests equal that ask for the same, so that they share decisions, and sets those apart that SQL may refuse.
 func (f *Fetch) normalise() {

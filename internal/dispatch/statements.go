@@ -27,7 +27,8 @@ type statements struct {
 // madeJob takes what became of the nth job that was sent.
 type madeJob = func(n int, job sqlcgen.OjsJob, err error)
 
-const fetchMany = "select request, " + pg.JobColumns + " from ojs.fetch_many($1, $2, $3, $4, $5, p_strategy => $6, p_weights => $7)"
+const fetchMany = "select request, " + pg.JobColumns +
+	" from ojs.fetch_many($1, $2, $3, $4, $5, p_strategy => $6, p_weights => $7, p_pool => $8)"
 
 // fetchMany decides for several groups in one transaction. No job is handed out before it has committed.
 func (d *Dispatcher) fetchMany(ctx context.Context, parts []*part) error {
@@ -64,7 +65,10 @@ func (p *part) arguments() []any {
 	for i, r := range p.requests {
 		counts[i], workers[i], timeouts[i] = int32(r.Count), r.WorkerID, int32(r.VisibilityTimeoutMs)
 	}
-	return []any{p.g.queues, counts, workers, timeouts, p.g.tenant, present(p.g.key.strategy), present(p.g.key.weights)}
+	return []any{
+		p.g.queues, counts, workers, timeouts, p.g.tenant, present(p.g.key.strategy), present(p.g.key.weights),
+		present(p.g.key.pool),
+	}
 }
 
 // present is null for a text that is not given.
@@ -80,6 +84,7 @@ const (
 	requestColumn = 0
 	workerColumn  = 9
 	idColumn      = 14
+	metaColumn    = 26
 )
 
 // read reads the rows of ojs.fetch_many to their end, which is the end of the transaction unless they belong to a batch.
@@ -90,10 +95,8 @@ func (p *part) read(rows pgx.Rows) error {
 	last := 1
 	for rows.Next() {
 		if reader.Null(idColumn) {
-			if reader.Null(workerColumn) {
-				p.cut = true
-			} else {
-				p.quiet = append(p.quiet, string(rows.RawValues()[workerColumn]))
+			if err := p.readNoJob(rows, reader); err != nil {
+				return err
 			}
 			continue
 		}
@@ -117,6 +120,30 @@ func (p *part) read(rows pgx.Rows) error {
 		last = request
 	}
 	return rows.Err()
+}
+
+// readNoJob reads a row that says why there is no job.
+func (p *part) readNoJob(rows pgx.Rows, reader *pg.JobRows) error {
+	if reader.Null(workerColumn) {
+		p.cut = true
+		return nil
+	}
+	worker := string(rows.RawValues()[workerColumn])
+	if reader.Null(metaColumn) {
+		p.quiet = append(p.quiet, worker)
+		return nil
+	}
+	var values [metaColumn + 1]any
+	var to way
+	values[metaColumn] = &to
+	if err := rows.Scan(append(values[:], make([]any, len(rows.FieldDescriptions())-len(values))...)...); err != nil {
+		return fmt.Errorf("how requests of worker %q are served: %w", worker, err)
+	}
+	if p.apart == nil {
+		p.apart = map[string]way{}
+	}
+	p.apart[worker] = to
+	return nil
 }
 
 func (d *Dispatcher) releaseMany(ctx context.Context, ids, leases []string) (locked []string, err error) {

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -21,7 +22,6 @@ const (
 
 // aboutWorker is what a worker says of itself.
 type aboutWorker struct {
-	WorkerID    string          `json:"worker_id" check:"required,name"`
 	Hostname    *string         `json:"hostname"`
 	Pid         *int32          `json:"pid" check:"0.."`
 	Concurrency *int32          `json:"concurrency" check:"1.."`
@@ -30,11 +30,42 @@ type aboutWorker struct {
 	Queues      []string        `json:"queues"`
 	Labels      []string        `json:"labels"`
 	Metadata    json.RawMessage `json:"metadata" check:"object,storable"`
+	Pool        *string         `json:"pool" check:"name"`
+	Strategy    *string         `json:"strategy" check:"name"`
+	Weights     json.RawMessage `json:"weights" check:"object,storable"`
+}
+
+// registerRequest says it beside worker_id, or in an object worker with an id.
+type registerRequest struct {
+	aboutWorker
+	WorkerID string       `json:"worker_id" check:"name"`
+	Worker   *namedWorker `json:"worker"`
+}
+
+type namedWorker struct {
+	aboutWorker
+	ID       string `json:"id" check:"name"`
+	WorkerID string `json:"worker_id" check:"name"`
+}
+
+// Check finds the worker.
+func (r *registerRequest) Check(o *kit.Object) {
+	if r.Worker != nil {
+		id := cmp.Or(r.Worker.ID, r.Worker.WorkerID)
+		if r.WorkerID != "" && id != "" && r.WorkerID != id {
+			o.Fail(kit.Invalid("worker.id", "is not worker_id"))
+		}
+		r.WorkerID, r.aboutWorker = cmp.Or(id, r.WorkerID), r.Worker.aboutWorker
+	}
+	if r.WorkerID == "" && o.Err() == nil {
+		o.Missing("worker_id")
+	}
 }
 
 // heartbeatRequest names the jobs that the worker runs: active_jobs is an array of ids or, in the official SDKs, their number beside
 // active_job_ids.
 type heartbeatRequest struct {
+	WorkerID string `json:"worker_id" check:"required,name"`
 	aboutWorker
 	VisibilityTimeoutMs *int32          `json:"visibility_timeout_ms" check:"1.."`
 	State               *string         `json:"state" check:"name"`
@@ -91,7 +122,8 @@ func (s *Server) heartbeat(c echo.Context) error {
 	params := sqlcgen.BeatParams{
 		WorkerID: req.WorkerID, Ids: req.jobs, State: req.State, VisibilityTimeoutMs: req.VisibilityTimeoutMs, Tenant: kit.Scope(c),
 		Active: req.active, Hostname: req.Hostname, Pid: req.Pid, Queues: req.Queues, Concurrency: req.Concurrency, Labels: req.Labels,
-		Version: req.Version, Metadata: req.Metadata, StartedAt: req.StartedAt,
+		Version: req.Version, Metadata: req.Metadata, StartedAt: req.StartedAt, Pool: req.Pool, Strategy: req.Strategy,
+		Weights: req.Weights,
 	}
 	beat, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).Beat, params)
 	if err != nil {
@@ -120,13 +152,14 @@ func (s *Server) heartbeat(c echo.Context) error {
 }
 
 func (s *Server) registerWorker(c echo.Context) error {
-	var req aboutWorker
+	var req registerRequest
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
 	params := sqlcgen.RegisterWorkerParams{
 		WorkerID: req.WorkerID, Hostname: req.Hostname, Pid: req.Pid, Queues: req.Queues, Concurrency: req.Concurrency, Labels: req.Labels,
 		Version: req.Version, Metadata: req.Metadata, StartedAt: req.StartedAt, Tenant: kit.Scope(c),
+		Pool: req.Pool, Strategy: req.Strategy, Weights: req.Weights,
 	}
 	beat, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).RegisterWorker, params)
 	if err != nil {

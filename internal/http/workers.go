@@ -39,6 +39,7 @@ type fetchRequest struct {
 	VisibilityTimeoutMs int32           `json:"visibility_timeout_ms" check:"1.."`
 	Strategy            string          `json:"strategy" check:"name"`
 	Weights             json.RawMessage `json:"weights" check:"object"`
+	Pool                string          `json:"pool" check:"name"`
 	WaitMs              *int32          `json:"wait_ms" check:"0.."`
 }
 
@@ -66,7 +67,7 @@ func (s *Server) fetch(c echo.Context) error {
 	}
 	jobs, err := s.dispatch.Fetch(c.Request().Context(), dispatch.Fetch{
 		Queues: req.Queues, Count: int(req.Count), WorkerID: req.WorkerID, VisibilityTimeoutMs: int(req.VisibilityTimeoutMs),
-		Tenant: kit.Scope(c), Wait: wait, Strategy: req.Strategy, Weights: string(req.Weights),
+		Tenant: kit.Scope(c), Wait: wait, Strategy: req.Strategy, Weights: string(req.Weights), Pool: req.Pool,
 	})
 	if err != nil {
 		return err

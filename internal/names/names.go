@@ -9,6 +9,8 @@ var (
 	Tenant = regexp.MustCompile(`^(?:[a-zA-Z0-9][a-zA-Z0-9._:-]{0,255}|_default|_other)$`)
 	// Queue is ojs._queue_name.
 	Queue = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,127}$`)
+	// Pool is ojs._check_pool_name, without the name that stands for all of them.
+	Pool = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}$`)
 	// Cron is what ojs.put_cron accepts.
 	Cron = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,254}$`)
 )

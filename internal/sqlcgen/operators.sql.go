@@ -11,6 +11,46 @@ import (
 	"time"
 )
 
+const configurePool = `-- name: ConfigurePool :one
+select p.name from ojs.configure_pool($1::text, $2::jsonb) p
+`
+
+type ConfigurePoolParams struct {
+	Name   string `json:"name"`
+	Config []byte `json:"config"`
+}
+
+func (q *Queries) ConfigurePool(ctx context.Context, arg ConfigurePoolParams) (string, error) {
+	row := q.db.QueryRow(ctx, configurePool, arg.Name, arg.Config)
+	var name string
+	err := row.Scan(&name)
+	return name, err
+}
+
+const configurePools = `-- name: ConfigurePools :many
+select p.name from ojs.configure_pools($1::jsonb) p
+`
+
+func (q *Queries) ConfigurePools(ctx context.Context, document []byte) ([]string, error) {
+	rows, err := q.db.Query(ctx, configurePools, document)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		items = append(items, name)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const configureQueue = `-- name: ConfigureQueue :one
 select q.queue as name, case when r.paused_at is not null then 'paused' else 'active' end::text as state, q.config, q.created_at,
     q.updated_at
@@ -66,6 +106,22 @@ func (q *Queries) ConfigureTenant(ctx context.Context, arg ConfigureTenantParams
 		&i.Limited,
 	)
 	return i, err
+}
+
+const deletePool = `-- name: DeletePool :one
+select p.name from ojs.delete_pool($1::text, $2::boolean) p
+`
+
+type DeletePoolParams struct {
+	Name    string `json:"name"`
+	Confirm bool   `json:"confirm"`
+}
+
+func (q *Queries) DeletePool(ctx context.Context, arg DeletePoolParams) (string, error) {
+	row := q.db.QueryRow(ctx, deletePool, arg.Name, arg.Confirm)
+	var name string
+	err := row.Scan(&name)
+	return name, err
 }
 
 const deleteQueue = `-- name: DeleteQueue :exec
@@ -228,6 +284,86 @@ func (q *Queries) Pause(ctx context.Context, arg PauseParams) (OjsRule, error) {
 		&i.Reason,
 	)
 	return i, err
+}
+
+const poolCount = `-- name: PoolCount :one
+select count(*) from ojs.pool_stats
+`
+
+func (q *Queries) PoolCount(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, poolCount)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const pools = `-- name: Pools :many
+select p.name as id, p.name, p.queues, p.max_concurrency as concurrency, p.strategy, p.weights, p.isolated, p.tenants,
+    p.starvation_prevention, p.active_workers, p.active_jobs, coalesce(p.utilization, 0)::float8 as utilization, p.dispatched,
+    p.created_at, p.updated_at
+from ojs.pool_stats p
+where p.name = $1::text or $1::text is null
+order by p.name limit $3::int offset $2::int
+`
+
+type PoolsParams struct {
+	Name    *string `json:"name"`
+	Skip    int32   `json:"skip"`
+	MaxRows int32   `json:"max_rows"`
+}
+
+type PoolsRow struct {
+	ID                   string          `json:"id"`
+	Name                 string          `json:"name"`
+	Queues               []string        `json:"queues,omitempty"`
+	Concurrency          *int32          `json:"concurrency,omitempty"`
+	Strategy             *string         `json:"strategy,omitempty"`
+	Weights              json.RawMessage `json:"weights,omitempty"`
+	Isolated             bool            `json:"isolated"`
+	Tenants              []string        `json:"tenants,omitempty"`
+	StarvationPrevention json.RawMessage `json:"starvation_prevention,omitempty"`
+	ActiveWorkers        int64           `json:"active_workers"`
+	ActiveJobs           int64           `json:"active_jobs"`
+	Utilization          float64         `json:"utilization"`
+	Dispatched           int64           `json:"dispatched"`
+	CreatedAt            time.Time       `json:"created_at"`
+	UpdatedAt            time.Time       `json:"updated_at"`
+}
+
+func (q *Queries) Pools(ctx context.Context, arg PoolsParams) ([]PoolsRow, error) {
+	rows, err := q.db.Query(ctx, pools, arg.Name, arg.Skip, arg.MaxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []PoolsRow{}
+	for rows.Next() {
+		var i PoolsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.Queues,
+			&i.Concurrency,
+			&i.Strategy,
+			&i.Weights,
+			&i.Isolated,
+			&i.Tenants,
+			&i.StarvationPrevention,
+			&i.ActiveWorkers,
+			&i.ActiveJobs,
+			&i.Utilization,
+			&i.Dispatched,
+			&i.CreatedAt,
+			&i.UpdatedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const queueConfig = `-- name: QueueConfig :many

@@ -16,7 +16,8 @@ with beat as (
     select ojs.beat($1::text, $2::uuid[], $3::text, $4::int,
         $5::text, $6::int, $7::text, $8::int,
         $9::text[], $10::int, $11::text[], $12::text,
-        $13::jsonb, $14::timestamptz) as done)
+        $13::jsonb, $14::timestamptz, $15::text, $16::text,
+        $17::jsonb) as done)
 select (beat.done).state::text as state, (beat.done).jobs_extended::uuid[] as jobs_extended,
     (beat.done).server_time::timestamptz as server_time,
     (beat.done).heartbeat_interval_ms::int as heartbeat_interval_ms, (beat.done).heartbeat_timeout_ms::int as heartbeat_timeout_ms
@@ -38,6 +39,9 @@ type BeatParams struct {
 	Version             *string    `json:"version"`
 	Metadata            []byte     `json:"metadata"`
 	StartedAt           *time.Time `json:"started_at"`
+	Pool                *string    `json:"pool"`
+	Strategy            *string    `json:"strategy"`
+	Weights             []byte     `json:"weights"`
 }
 
 type BeatRow struct {
@@ -64,6 +68,9 @@ func (q *Queries) Beat(ctx context.Context, arg BeatParams) (BeatRow, error) {
 		arg.Version,
 		arg.Metadata,
 		arg.StartedAt,
+		arg.Pool,
+		arg.Strategy,
+		arg.Weights,
 	)
 	var i BeatRow
 	err := row.Scan(
@@ -164,7 +171,8 @@ const registerWorker = `-- name: RegisterWorker :one
 with beat as (
     select ojs.register_worker($1::text, $2::text, $3::int, $4::text[],
         $5::int, $6::text[], $7::text, $8::jsonb,
-        $9::timestamptz, $10::text) as done)
+        $9::timestamptz, $10::text, $11::text, $12::text,
+        $13::jsonb) as done)
 select (beat.done).state::text as state, (beat.done).server_time::timestamptz as server_time,
     (beat.done).heartbeat_interval_ms::int as heartbeat_interval_ms, (beat.done).heartbeat_timeout_ms::int as heartbeat_timeout_ms
 from beat
@@ -181,6 +189,9 @@ type RegisterWorkerParams struct {
 	Metadata    []byte     `json:"metadata"`
 	StartedAt   *time.Time `json:"started_at"`
 	Tenant      *string    `json:"tenant"`
+	Pool        *string    `json:"pool"`
+	Strategy    *string    `json:"strategy"`
+	Weights     []byte     `json:"weights"`
 }
 
 type RegisterWorkerRow struct {
@@ -202,6 +213,9 @@ func (q *Queries) RegisterWorker(ctx context.Context, arg RegisterWorkerParams) 
 		arg.Metadata,
 		arg.StartedAt,
 		arg.Tenant,
+		arg.Pool,
+		arg.Strategy,
+		arg.Weights,
 	)
 	var i RegisterWorkerRow
 	err := row.Scan(
@@ -315,16 +329,17 @@ const workers = `-- name: Workers :many
 select w.worker_id as id, w.worker_id, w.tenant_id, case when w.stale then 'stale' else w.state end::text as state, w.directive,
     w.hostname, w.pid, coalesce(w.queues, '{}')::text[] as queues, w.concurrency, w.active_jobs,
     coalesce(w.active_job_ids, '{}')::uuid[] as active_job_ids, coalesce(w.labels, '{}')::text[] as labels, w.version, w.metadata,
+    w.pool, w.strategy, w.weights,
     w.started_at, w.registered_at, w.last_heartbeat_at
 from (
-    select k.tenant_id, k.worker_id, k.state, k.directive, k.stale, k.resting, k.hostname, k.pid, k.queues, k.concurrency, k.active_jobs, k.active_job_ids, k.labels, k.version, k.metadata, k.started_at, k.registered_at, k.last_heartbeat_at, row_number() over page as place,
+    select k.tenant_id, k.worker_id, k.state, k.directive, k.stale, k.resting, k.hostname, k.pid, k.queues, k.concurrency, k.active_jobs, k.active_job_ids, k.labels, k.version, k.metadata, k.pool, k.strategy, k.weights, k.started_at, k.registered_at, k.last_heartbeat_at, row_number() over page as place,
         sum(octet_length(concat(k.worker_id, k.hostname, k.version, k.queues, k.labels, k.metadata, k.active_job_ids))) over page as size
     from (
-        select v.tenant_id, v.worker_id, v.state, v.directive, v.stale, v.resting, v.hostname, v.pid, v.queues, v.concurrency, v.active_jobs, v.active_job_ids, v.labels, v.version, v.metadata, v.started_at, v.registered_at, v.last_heartbeat_at from (
-            select tenant_id, worker_id, state, directive, stale, resting, hostname, pid, queues, concurrency, active_jobs, active_job_ids, labels, version, metadata, started_at, registered_at, last_heartbeat_at from ojs.workers
+        select v.tenant_id, v.worker_id, v.state, v.directive, v.stale, v.resting, v.hostname, v.pid, v.queues, v.concurrency, v.active_jobs, v.active_job_ids, v.labels, v.version, v.metadata, v.pool, v.strategy, v.weights, v.started_at, v.registered_at, v.last_heartbeat_at from (
+            select tenant_id, worker_id, state, directive, stale, resting, hostname, pid, queues, concurrency, active_jobs, active_job_ids, labels, version, metadata, pool, strategy, weights, started_at, registered_at, last_heartbeat_at from ojs.workers
             where $1::text is null and (tenant_id = $2::text or $2::text is null)
             union all
-            select tenant_id, worker_id, state, directive, stale, resting, hostname, pid, queues, concurrency, active_jobs, active_job_ids, labels, version, metadata, started_at, registered_at, last_heartbeat_at from ojs.worker_info($1::text, $2::text)
+            select tenant_id, worker_id, state, directive, stale, resting, hostname, pid, queues, concurrency, active_jobs, active_job_ids, labels, version, metadata, pool, strategy, weights, started_at, registered_at, last_heartbeat_at from ojs.worker_info($1::text, $2::text)
             where $1::text is not null
         ) v
         order by v.tenant_id nulls first, v.worker_id
@@ -359,6 +374,9 @@ type WorkersRow struct {
 	Labels          []string        `json:"labels"`
 	Version         *string         `json:"version,omitempty"`
 	Metadata        json.RawMessage `json:"metadata,omitempty"`
+	Pool            *string         `json:"pool,omitempty"`
+	Strategy        *string         `json:"strategy,omitempty"`
+	Weights         json.RawMessage `json:"weights,omitempty"`
 	StartedAt       *time.Time      `json:"started_at,omitempty"`
 	RegisteredAt    time.Time       `json:"registered_at"`
 	LastHeartbeatAt time.Time       `json:"last_heartbeat_at"`
@@ -396,6 +414,9 @@ func (q *Queries) Workers(ctx context.Context, arg WorkersParams) ([]WorkersRow,
 			&i.Labels,
 			&i.Version,
 			&i.Metadata,
+			&i.Pool,
+			&i.Strategy,
+			&i.Weights,
 			&i.StartedAt,
 			&i.RegisteredAt,
 			&i.LastHeartbeatAt,

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+func poolsCommand() *cli.Command {
+	return &cli.Command{
+		Name: "pools", Usage: "list pools of workers", Flags: pageFlags(), Action: withAdmin("", listPools),
+		Commands: []*cli.Command{
+			{
+				Name: "set", ArgsUsage: "FILE", Action: withAdmin("FILE", setPools),
+				Usage: "configure the pools of a JSON file, {\"pool\": {...}} or {\"pools\": [...]}, each with its name; - is stdin",
+			},
+			{
+				Name: "delete", Usage: "remove the configuration of a pool", ArgsUsage: "NAME",
+				Flags: []cli.Flag{&cli.BoolFlag{
+					Name: "yes", Sources: cli.EnvVars("OJS_ADMIN_YES"), Usage: "although it has live workers, or isolates something",
+				}},
+				Action: withAdmin("NAME", deletePool),
+			},
+		},
+	}
+}
+
+func listPools(ctx context.Context, o *operator) error {
+	if err := o.forAll("pools are"); err != nil {
+		return err
+	}
+	limit, skip := o.page()
+	rows, err := o.sql.Pools(ctx, sqlcgen.PoolsParams{MaxRows: limit, Skip: skip})
+	if err != nil {
+		return err
+	}
+	return table(o, rows, "name", "queues", "concurrency", "strategy", "weights", "isolated", "tenants", "active_workers", "active_jobs")
+}
+
+// setPools configures what a document holds, all of it or nothing.
+func setPools(ctx context.Context, o *operator) error {
+	if err := o.forAll("pools are"); err != nil {
+		return err
+	}
+	read := func() ([]byte, error) { return os.ReadFile(o.argument()) }
+	if o.argument() == "-" {
+		read = func() ([]byte, error) { return io.ReadAll(os.Stdin) }
+	}
+	document, err := read()
+	if err != nil {
+		return err
+	}
+	if !json.Valid(document) {
+		return fmt.Errorf("%s holds no JSON", o.argument())
+	}
+	names, err := o.sql.ConfigurePools(ctx, document)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		fmt.Fprintln(o.out, name)
+	}
+	return nil
+}
+
+func deletePool(ctx context.Context, o *operator) error {
+	if err := o.forAll("pools are"); err != nil {
+		return err
+	}
+	if o.argument() == "" {
+		return usageError{errors.New("which pool?")}
+	}
+	name, err := o.sql.DeletePool(ctx, sqlcgen.DeletePoolParams{Name: o.argument(), Confirm: o.Bool("yes")})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(o.out, name)
+	return nil
+}

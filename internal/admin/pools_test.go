@@ -1,0 +1,61 @@
+package admin
+
+import (
+	"testing"
+
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+)
+
+func TestPools(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	r.gives("GET /admin/pools", "", 200, `{"pools": [], "items": [], "pagination": {"total": 0}}`)
+	r.knowsNo("pool", "GET /admin/pools/p", "")
+	const critical = `{"name": "critical-workers", "queues": ["critical", "payments"], "concurrency": 20, "strategy": "strict",
+		"isolated": false, "active_workers": 0, "active_jobs": 0}`
+	r.gives("PUT /admin/pools/critical-workers", `{"queues": ["critical", "payments"], "concurrency": 20, "strategy": "strict"}`, 200,
+		`{"name": "critical-workers", "pool": `+critical+`}`)
+	// The forms of the public suite: an object of queues, and a pool under pool.
+	r.gives("PUT /admin/pools/w", `{"name": "w", "strategy": "weighted", "queues": {"a": {"weight": 70}, "b": {"weight": 30}}}`, 200,
+		`{"pool": {"name": "w", "queues": ["a", "b"], "weights": {"a": 70, "b": 30}}, "strategy": "weighted"}`)
+	r.gives("PUT /admin/pools/general", `{"pool": {"name": "general", "queues": ["critical", "default", "analytics"], "strategy": "strict",
+		"starvation_prevention": {"enabled": true, "rotation_interval": "PT30S", "min_dispatch_ratio": 0.10}}}`, 200,
+		`{"starvation_prevention": {"enabled": true, "rotation_interval": "PT30S", "min_dispatch_ratio": 0.10}}`)
+	r.gives("PUT /admin/pools/*", `{"strategy": "round-robin"}`, 200, `{"name": "*", "strategy": "round-robin"}`)
+	r.gives("GET /admin/pools?limit=2", "", 200, `{"pools": [{"name": "*"}, `+critical+`], "items": [{"name": "*"}, {"name": "critical-workers"}],
+		"pagination": {"total": 4, "has_more": true}}`)
+
+	// What runs, in whose hands.
+	r.sql("select ojs.register_worker('w1', p_pool => 'critical-workers')")
+	r.sql("select ojs.enqueue_bulk('a', array_fill('[]'::json, array[3]), p_queue => 'payments')")
+	r.sql("select ojs.fetch('{payments}', 2, 'w1')")
+	r.gives("GET /admin/pools/critical-workers", "", 200, `{"active_workers": 1, "active_jobs": 2, "utilization": 0.1, "dispatched": 2}`)
+
+	r.refuses("DELETE /admin/pools/critical-workers", "", 409, "confirm")
+	r.gives("DELETE /admin/pools/critical-workers", `{"confirm": true}`, 200, `{"name": "critical-workers", "deleted": true}`)
+	r.gives("DELETE /admin/pools/w?confirm=true", "", 200, `{"deleted": true}`)
+	r.knowsNo("pool", "DELETE /admin/pools/w", "")
+
+	for body, field := range map[string]string{
+		`{"queues": []}`:                       "queues",
+		`{"pool": {"concurrency": 0}}`:         "concurrency",
+		`{"strategy": "fair"}`:                 "strategy",
+		`{"pool": {}, "queues": ["a"]}`:        "queues",
+		`{"pool": 1}`:                          "pool",
+		`{"weights": {"a": 1e999999999}}`:      "weights.a",
+		`{"starvation_prevention": "enabled"}`: "starvation_prevention",
+	} {
+		status := 422
+		if field == "pool" || body == `{"pool": {}, "queues": ["a"]}` || field == "weights.a" {
+			status = 400
+		}
+		r.refuses("PUT /admin/pools/p", body, status, field)
+	}
+	for _, route := range []string{"GET /admin/pools", "GET /admin/pools/p", "PUT /admin/pools/p", "DELETE /admin/pools/p"} {
+		body := ""
+		if route == "PUT /admin/pools/p" {
+			body = "{}"
+		}
+		r.as("acme").refuses(route, body, 422, kit.TenantHeader)
+	}
+}

@@ -1,0 +1,60 @@
+package dispatch
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// Workers that have registered with pools are served by them, whether their FETCH says so or not, and beside others that ask alike.
+func TestRequestsOfWorkersInPools(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	b.exec(`select ojs.configure_pool('a', '{"queues": ["a"]}'), ojs.configure_pool('b', '{"queues": ["b"], "concurrency": 1}')`)
+	b.exec(`select ojs.register_worker('in-a', p_pool => 'a'), ojs.register_worker('in-b', p_pool => 'b'),
+		ojs.register_worker('weighs', p_strategy => 'weighted', p_weights => '{"a": 3}')`)
+	b.exec("select ojs.enqueue_bulk('x', array_fill('[]'::json, array[9]), p_queue => q) from unnest('{a,b}'::text[]) q")
+	ask := func(worker string, count int) Fetch {
+		return Fetch{Queues: []string{"a", "b"}, Count: count, WorkerID: worker, Wait: time.Hour}
+	}
+	// The requests that come while a decision is under way share the next one.
+	first, goOn := b.deciding(t.Context(), Fetch{Queues: []string{"a", "b"}, Count: 1, WorkerID: "none"})
+	answers := map[string]<-chan answer{}
+	for worker, count := range map[string]int{"in-a": 2, "in-b": 3, "weighs": 4, "none": 2} {
+		answers[worker] = b.later(t.Context(), ask(worker, count))
+	}
+	b.arrived(len(answers))
+	goOn()
+	b.want(first, 1)
+	queues := map[string]string{}
+	for worker, got := range answers {
+		a := pgtest.Receive(t, "an answer", got)
+		if a.err != nil {
+			t.Fatalf("%s: %v", worker, a.err)
+		}
+		for _, j := range a.jobs {
+			queues[worker] += j.Queue
+		}
+	}
+	if queues["in-a"] != "aa" || queues["in-b"] != "b" || len(queues["weighs"]) != 4 || len(queues["none"]) != 2 {
+		t.Errorf("jobs of queues %v", queues)
+	}
+	// The pool is full, so the next one waits until a job of it ends.
+	full := b.later(t.Context(), ask("in-b", 1))
+	b.waiting(1)
+	b.exec("select ojs.ack(j.id) from ojs.job j where j.worker_id = 'in-b'")
+	b.want(full, 1)
+
+	var refused *pg.Error
+	_, err := b.Fetch(t.Context(), Fetch{Queues: []string{"a"}, Count: 1, WorkerID: "in-a", Pool: "b"})
+	if !errors.As(err, &refused) || refused.Code != "conflict" {
+		t.Errorf("in another pool: %v", err)
+	}
+	_, err = b.Fetch(t.Context(), Fetch{Queues: []string{"a"}, Count: 1, WorkerID: "in-b"})
+	if !errors.As(err, &refused) || refused.Details["field"] != "queues" {
+		t.Errorf("no queue of the pool: %v", err)
+	}
+}
