@@ -646,8 +646,8 @@ begin
     v_ask.workers := p_worker_ids;
     v_ask.lease_ms := p_timeouts_ms;
     v_ask.max_bytes := p_max_bytes;
-    if p_strategy is not null or p_weights is not null then
-        perform ojs._check_strategy(p_strategy, p_weights);
+    if num_nonnulls(p_strategy, p_weights, p_pool) > 0 then
+        perform ojs._check_strategy(p_strategy, p_weights), ojs._check_pool_name(coalesce(p_pool, 'default'));
         v_ask.strategy := p_strategy;
         v_ask.weights := p_weights;
     end if;
@@ -1581,11 +1581,11 @@ begin
 end;
 $_$;
 
-CREATE FUNCTION ojs._check_pool_name(p_pool text) RETURNS void
+CREATE FUNCTION ojs._check_pool_name(p_pool text, p_all boolean DEFAULT false) RETURNS void
     LANGUAGE plpgsql
     AS $_$
 begin
-    if p_pool is null or p_pool <> '*' and (p_pool !~ '^[a-zA-Z0-9][a-zA-Z0-9._-]*$' or length(p_pool) > 128) then
+    if p_pool is null or (p_pool !~ '^[a-zA-Z0-9][a-zA-Z0-9._-]*$' or length(p_pool) > 128) and not (p_all and p_pool = '*') then
         perform ojs._raise('OJ400',
             'pool must consist of a-z, A-Z, 0-9, -, _ and ., begin with a letter or digit and have at most 128 characters',
             '{"field": "pool"}');
@@ -4727,6 +4727,15 @@ CREATE FUNCTION ojs._nothing() RETURNS ojs.decided
     LANGUAGE sql IMMUTABLE
     AS $$ select row('{}', '{}', null, 0, 0, false)::ojs.decided $$;
 
+CREATE FUNCTION ojs._notice_events(p_types text[], p_queues text[], p_limit integer) RETURNS SETOF ojs.event
+    LANGUAGE sql STABLE
+    AS $$
+    select 'evt_notice_' || n.n, n.type, n.at, null, n.data ->> 'queue', n.subject, n.data
+    from ojs.notice n
+    where (p_types is null or n.type = any (p_types)) and (p_queues is null or n.data ->> 'queue' = any (p_queues))
+    order by n.at desc limit p_limit
+$$;
+
 CREATE FUNCTION ojs._notify(p_queues text[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -4945,6 +4954,20 @@ CREATE FUNCTION ojs._ordinary_rest(p_tenant text, p_priority integer, p_max_atte
             and (p_meta -> 'tenant_id' = to_jsonb(p_tenant)) is not false)
         and ojs._storable_time(p_scheduled_at) is not false and ojs._storable_time(p_expires_at) is not false
         and (p_timeout_ms >= 0) is not false and ojs._lease_length(p_visibility_timeout_ms) is not false
+$$;
+
+CREATE FUNCTION ojs._overloaded() RETURNS TABLE(pool text, active bigint, waiting bigint)
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return query
+    select p.name, p.active_jobs, w.jobs
+    from ojs.pool_stats p
+    cross join lateral (
+        select sum(q.available)::bigint as jobs from ojs.queue_stats q where (p.queues is null or q.queue = any (p.queues)) and not q.paused
+    ) w
+    where p.active_jobs >= p.max_concurrency and w.jobs > 0;
+end;
 $$;
 
 CREATE FUNCTION ojs._override(p_job ojs.job, p_override json) RETURNS ojs.job
@@ -5315,6 +5338,10 @@ begin
         perform ojs._raise_times(l, p_old.tenants)
         from (select distinct l.queue, l.priority from ojs.level l) k cross join lateral ojs._level(k.queue, k.priority) l;
     end if;
+    insert into ojs.notice (type, subject, data, ended_at)
+    select 'scheduling.rebalanced', p_old.name, jsonb_build_object('pool', p_old.name,
+        'previous_strategy', coalesce(p_old.strategy, 'round-robin'), 'new_strategy', coalesce(p_new.strategy, 'round-robin')), ojs.now()
+    where (p_old.strategy, p_old.weights) is distinct from (p_new.strategy, p_new.weights) and p_old.name is not null;
     perform ojs._notify(array(select distinct w.queue from ojs.waiter w));
 end;
 $$;
@@ -7443,6 +7470,29 @@ CREATE FUNCTION ojs._stale_queues(p_from pg_snapshot, p_to pg_snapshot, p_xid xi
     where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo and f.parked is not true and (f.ready is not true or w.lo <= f.head)
 $$;
 
+CREATE FUNCTION ojs._starved() RETURNS TABLE(queue text, available bigint, duration interval)
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return query
+    select q.queue, q.available::bigint, least(q.oldest_wait, ojs.now() - p.at)
+    from ojs.queue_stats q
+    cross join lateral (
+        select min(coalesce(a.rotation_interval, p.rotation_interval, '30 seconds')) as rotation from ojs.pool p
+        left join ojs.pool a on a.name = '*' where p.name <> '*' and (q.queue = any (p.queues) or p.queues is null)
+    ) r
+    left join lateral (
+        select max(u.at) as at from (
+            (select p.at from ojs.pace p where p.queue = q.queue and p.tenant_id = '' order by p.at desc limit 1)
+            union all
+            select ojs.now() from ojs._lately(false) l(name, sums) where l.name = q.queue
+        ) u
+    ) p on true
+    where q.available > 0 and not q.paused and least(q.oldest_wait, ojs.now() - p.at) > r.rotation
+        and ojs._open_queues(array[q.queue]) <> '{}';
+end;
+$$;
+
 CREATE FUNCTION ojs._stop_ahead() RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -8168,6 +8218,41 @@ CREATE FUNCTION ojs._wants_plan(p_cron ojs.cron) RETURNS boolean
         and (cardinality(p_cron.upcoming) < 2 or p_cron.upcoming[cardinality(p_cron.upcoming)] < ojs.now() + interval '5 seconds')
 $$;
 
+CREATE FUNCTION ojs._watch(p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if not exists (select from ojs.pool)
+            or (select t.watched_at between p_now - ojs._pace_step() and p_now from ojs.tally_mark t order by t.rev desc limit 1) then
+        return;
+    end if;
+    perform from ojs.tally_mark t
+    where t.rev = (select n.rev from ojs.tally_mark n order by n.rev desc limit 1) for update skip locked;
+    if not found then
+        return;
+    end if;
+    update ojs.tally_mark t set watched_at = p_now;
+    with seen as materialized (
+        select 'scheduling.queue_starved' as type, s.queue as subject, jsonb_build_object('queue', s.queue,
+            'duration', format('PT%sS', floor(extract(epoch from s.duration))), 'available_count', s.available) as data
+        from ojs._starved() s
+        union all
+        select 'scheduling.pool_overloaded', p.pool, jsonb_build_object('pool', p.pool, 'active_jobs', p.active, 'waiting_jobs', p.waiting)
+        from ojs._overloaded() p
+    ), ended as (
+        update ojs.notice n set ended_at = p_now
+        where n.ended_at is null and not exists (select from seen s where s.type = n.type and s.subject = n.subject)
+    )
+    insert into ojs.notice (at, type, subject, data, nth)
+    select p_now, s.type, s.subject, s.data, 1 + coalesce((
+        select max(n.nth) from ojs.notice n where n.type = s.type and n.subject = s.subject), 0)
+    from seen s
+    on conflict (type, subject) where ended_at is null do nothing;
+    delete from ojs.notice n
+    where n.ended_at is not null and n.at < p_now - (select s.journal_retention from ojs.settings s);
+end;
+$$;
+
 CREATE FUNCTION ojs._way(p_queues text[], p_pool text, p_strategy text, p_weights jsonb) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -8678,7 +8763,7 @@ declare
     v_old ojs.pool;
     v_new ojs.pool;
 begin
-    perform ojs._check_pool_name(p_pool);
+    perform ojs._check_pool_name(p_pool, true);
     v_new := ojs._read_pool(p_pool, p_config);
     perform ojs._stop_ahead();
     perform ojs._check_isolated(v_new);
@@ -9437,6 +9522,8 @@ begin
         select * from ojs._dead_letter_events(p_types, p_queues, p_limit, v_tenant)
         union all
         select * from ojs._cron_events(p_types, p_queues, p_limit, v_tenant)
+        union all
+        select * from ojs._notice_events(p_types, p_queues, p_limit) where v_tenant is null
     ) e
     order by e."time" desc limit p_limit;
 end;
@@ -10470,6 +10557,7 @@ begin
     if v_rested then
         v_result.rolled_up := ojs._roll_up();
         perform ojs._roll_up_pace();
+        perform ojs._watch(v_now);
     end if;
 
     v_mark := ojs._clock_mark();
@@ -11340,6 +11428,27 @@ ALTER TABLE ojs.lease ALTER COLUMN n ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE TABLE ojs.notice (
+    n bigint NOT NULL,
+    at timestamp with time zone DEFAULT ojs.now() NOT NULL,
+    type text NOT NULL,
+    subject text NOT NULL COLLATE pg_catalog."C",
+    data jsonb NOT NULL,
+    nth bigint DEFAULT 1 NOT NULL,
+    ended_at timestamp with time zone
+);
+
+ALTER TABLE ONLY ojs.notice FORCE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.notice ALTER COLUMN n ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME ojs.notice_n_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE ojs.pace (
     queue text NOT NULL COLLATE pg_catalog."C",
     tenant_id text NOT NULL COLLATE pg_catalog."C",
@@ -11513,7 +11622,8 @@ CREATE TABLE ojs.tally_mark (
     snapshot pg_snapshot NOT NULL,
     at timestamp with time zone NOT NULL,
     pace_snapshot pg_snapshot NOT NULL,
-    pace_at timestamp with time zone NOT NULL
+    pace_at timestamp with time zone NOT NULL,
+    watched_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
 )
 WITH (vacuum_truncate=off);
 
@@ -11811,6 +11921,9 @@ ALTER TABLE ONLY ojs.lease
 ALTER TABLE ONLY ojs.level
     ADD CONSTRAINT level_pkey PRIMARY KEY (queue, priority, rev);
 
+ALTER TABLE ONLY ojs.notice
+    ADD CONSTRAINT notice_pkey PRIMARY KEY (n);
+
 ALTER TABLE ONLY ojs.pace
     ADD CONSTRAINT pace_pkey PRIMARY KEY (queue, tenant_id, at);
 
@@ -11921,6 +12034,10 @@ CREATE INDEX lease_due_idx ON ojs.lease USING btree (due_at);
 CREATE INDEX lease_pool_idx ON ojs.lease USING btree (pool, xid) WHERE (pool IS NOT NULL);
 
 CREATE INDEX level_idle_idx ON ojs.level USING btree (used_at) WHERE (tenants = 0);
+
+CREATE INDEX notice_at_idx ON ojs.notice USING btree (at);
+
+CREATE UNIQUE INDEX notice_open_idx ON ojs.notice USING btree (type, subject) WHERE (ended_at IS NULL);
 
 CREATE INDEX pace_at_idx ON ojs.pace USING btree (at);
 
@@ -12041,6 +12158,8 @@ CREATE POLICY functions ON ojs.lease TO ojs_owner USING (true) WITH CHECK (true)
 
 CREATE POLICY functions ON ojs.level TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.notice TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.pace TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.pool TO ojs_owner USING (true) WITH CHECK (true);
@@ -12101,6 +12220,8 @@ ALTER TABLE ojs.lease ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.level ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE ojs.notice ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE ojs.pace ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.pool ENABLE ROW LEVEL SECURITY;
@@ -12144,6 +12265,8 @@ CREATE POLICY staff ON ojs.journal FOR SELECT TO ojs_service, ojs_operator USING
 CREATE POLICY staff ON ojs.lease FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.level FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.notice FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.pace FOR SELECT TO ojs_service, ojs_operator USING (true);
 

@@ -41,8 +41,8 @@ func TestEveryTableWithTenantDataHasRowSecurity(t *testing.T) {
 			where a.attrelid = c.oid and a.attname in ('tenant_id', 'tenant_ids', 'tenants', 'tenant') and not a.attisdropped)
 		order by 1`)
 	want := []string{
-		"backlog", "clock_mark", "cut", "duty", "fold open", "lane open", "problem open", "queue", "rotation", "schema_hash open",
-		"settings open", "sleeper", "slot_mark", "tally_mark", "turn_mark", "upkeep_task", "waiter",
+		"backlog", "clock_mark", "cut", "duty", "fold open", "lane open", "notice", "pool_tally", "problem open", "queue", "rotation",
+		"schema_hash open", "settings open", "sleeper", "slot_mark", "tally_mark", "turn_mark", "upkeep_task", "waiter",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("tables without a tenant column are %q, want %q: look at row security and grants before adding one", got, want)
@@ -212,7 +212,7 @@ func TestNoStatisticsOfTenantsData(t *testing.T) {
 
 // Everything that ojs_tenant may do, in full. Adding a line is a decision.
 var tenantMay = strings.Split(strings.TrimSpace(`
-execute ojs."fetch"(text[],integer,text,integer,text,text,jsonb)
+execute ojs."fetch"(text[],integer,text,integer,text,text,jsonb,text)
 execute ojs._arrivals()
 execute ojs._attempts(integer,jsonb)
 execute ojs._default_tenant()
@@ -236,7 +236,7 @@ execute ojs._with_fault(jsonb,text)
 execute ojs.ack(uuid,uuid,json,text,text)
 execute ojs.ack_many(uuid[],uuid[],json[],text[],text[],boolean)
 execute ojs.activate(uuid,text)
-execute ojs.beat(text,uuid[],text,integer,text,integer,text,integer,text[],integer,text[],text,jsonb,timestamp with time zone)
+execute ojs.beat(text,uuid[],text,integer,text,integer,text,integer,text[],integer,text[],text,jsonb,timestamp with time zone,text,text,jsonb)
 execute ojs.cancel(uuid,text)
 execute ojs.configure_cron(text,boolean,text,text,text,text,text,text)
 execute ojs.cron_info(text,text)
@@ -267,7 +267,7 @@ execute ojs.job_results(uuid[],text,bigint)
 execute ojs.nack(uuid,jsonb,uuid,text,boolean,text)
 execute ojs.now()
 execute ojs.put_cron(text,text,text,json,text,text,integer,jsonb,jsonb,integer,integer,integer,text[],json,json,text,text,boolean,text,text)
-execute ojs.register_worker(text,text,integer,text[],integer,text[],text,jsonb,timestamp with time zone,text)
+execute ojs.register_worker(text,text,integer,text[],integer,text[],text,jsonb,timestamp with time zone,text,text,text,jsonb)
 execute ojs.release(uuid,uuid)
 execute ojs.remove_worker(text,text)
 execute ojs.settle(json,boolean)

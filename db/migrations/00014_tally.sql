@@ -57,7 +57,8 @@ create table ojs.tally_mark (
     snapshot      pg_snapshot not null,
     at            timestamptz not null,
     pace_snapshot pg_snapshot not null,
-    pace_at       timestamptz not null
+    pace_at       timestamptz not null,
+    watched_at    timestamptz not null default '-infinity'
 );
 insert into ojs.tally_mark values (1, pg_current_snapshot(), '-infinity', pg_current_snapshot(), '-infinity');
 comment on table ojs.tally_mark is 'How far the journal has been rolled up into ojs.tally. The row moves to a higher rev with each change.';
@@ -66,6 +67,29 @@ comment on column ojs.tally_mark.snapshot is 'What has been rolled up.';
 comment on column ojs.tally_mark.at is 'When.';
 comment on column ojs.tally_mark.pace_snapshot is 'What of ojs.lease has been rolled up into ojs.pace.';
 comment on column ojs.tally_mark.pace_at is 'When.';
+comment on column ojs.tally_mark.watched_at is 'When ojs._watch looked last.';
+
+create table ojs.notice (
+    n        bigint primary key generated always as identity,
+    at       timestamptz not null default ojs.now(),
+    type     text not null,
+    subject  text collate "C" not null,
+    data     jsonb not null,
+    nth      bigint not null default 1,
+    ended_at timestamptz
+);
+create unique index notice_open_idx on ojs.notice (type, subject) where ended_at is null;
+create index notice_at_idx on ojs.notice (at);
+comment on table ojs.notice is
+'Journal of what no other journal tells, one row per event: scheduling.queue_starved and scheduling.pool_overloaded, once for as long as
+it lasts, and scheduling.rebalanced.';
+comment on column ojs.notice.n is 'Tells them apart.';
+comment on column ojs.notice.at is 'When it was noticed.';
+comment on column ojs.notice.type is 'The type of the event.';
+comment on column ojs.notice.subject is 'The queue or the pool.';
+comment on column ojs.notice.data is 'What the event says.';
+comment on column ojs.notice.nth is 'The how manieth of its type and subject it is, as far as they are kept.';
+comment on column ojs.notice.ended_at is 'When it was over; null: it lasts.';
 
 -- The sum of all before stands in each row, so that a window costs two looks at the index, however much happened in it.
 create table ojs.pace (

@@ -10,20 +10,18 @@ declare
     v_table text;
 begin
     foreach v_table in array array[
-        'job', 'job_all', 'journal', 'lease', 'release', 'tally', 'pool_tally', 'pace', 'tenant', 'pool', 'tenant_fairness', 'tenant_role',
-        'again', 'timer', 'turn', 'turn_mark', 'level', 'backlog', 'rule', 'usage', 'slot_mark', 'queue', 'tally_mark', 'waiter',
-        'rotation', 'sleeper',
-        'duty', 'clock_mark', 'cut', 'idempotency', 'replay_rule', 'worker', 'worker_beat', 'dead_letter', 'dead_job',
-        'dead_letter_mark', 'upkeep_task', 'cron', 'cron_run'] loop
+        'job', 'job_all', 'journal', 'lease', 'release', 'tally', 'pool_tally', 'pace', 'notice', 'tenant', 'pool', 'tenant_fairness',
+        'tenant_role', 'again', 'timer', 'turn', 'turn_mark', 'level', 'backlog', 'rule', 'usage', 'slot_mark', 'queue', 'tally_mark',
+        'waiter', 'rotation', 'sleeper', 'duty', 'clock_mark', 'cut', 'idempotency', 'replay_rule', 'worker', 'worker_beat',
+        'dead_letter', 'dead_job', 'dead_letter_mark', 'upkeep_task', 'cron', 'cron_run'] loop
         execute format('alter table ojs.%I enable row level security', v_table);
         execute format('alter table ojs.%I force row level security', v_table);
         execute format('create policy functions on ojs.%I to ojs_owner using (true) with check (true)', v_table);
     end loop;
     foreach v_table in array array[
-        'job', 'journal', 'lease', 'release', 'tally', 'pool_tally', 'pace', 'tenant', 'pool', 'tenant_fairness', 'again', 'turn',
-        'turn_mark', 'level',
-        'backlog', 'rule', 'usage', 'queue', 'tally_mark', 'replay_rule', 'worker', 'worker_beat', 'dead_letter', 'dead_job', 'cut',
-        'upkeep_task', 'cron', 'cron_run'] loop
+        'job', 'journal', 'lease', 'release', 'tally', 'pool_tally', 'pace', 'notice', 'tenant', 'pool', 'tenant_fairness', 'again',
+        'turn', 'turn_mark', 'level', 'backlog', 'rule', 'usage', 'queue', 'tally_mark', 'replay_rule', 'worker', 'worker_beat',
+        'dead_letter', 'dead_job', 'cut', 'upkeep_task', 'cron', 'cron_run'] loop
         execute format('create policy staff on ojs.%I for select to ojs_service, ojs_operator using (true)', v_table);
         execute format('grant select on ojs.%I to ojs_service, ojs_operator', v_table);
     end loop;

@@ -6,7 +6,7 @@ set local check_function_bodies = off;
 
 -- Configures a pool.
 -- Waits for the decision under way, and locks ojs.lane until the end of the transaction.
--- Writes pool; takes back what was decided ahead, and the times of tenants in tenant_fairness and level.
+-- Writes pool and notice; takes back what was decided ahead, and the times of tenants in tenant_fairness and level.
 -- +goose StatementBegin
 create function ojs.configure_pool(p_pool text, p_config jsonb) returns ojs.pool
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -15,7 +15,7 @@ declare
     v_old ojs.pool;
     v_new ojs.pool;
 begin
-    perform ojs._check_pool_name(p_pool);
+    perform ojs._check_pool_name(p_pool, true);
     v_new := ojs._read_pool(p_pool, p_config);
     perform ojs._stop_ahead();
     perform ojs._check_isolated(v_new);
@@ -112,6 +112,10 @@ begin
         perform ojs._raise_times(l, p_old.tenants)
         from (select distinct l.queue, l.priority from ojs.level l) k cross join lateral ojs._level(k.queue, k.priority) l;
     end if;
+    insert into ojs.notice (type, subject, data, ended_at)
+    select 'scheduling.rebalanced', p_old.name, jsonb_build_object('pool', p_old.name,
+        'previous_strategy', coalesce(p_old.strategy, 'round-robin'), 'new_strategy', coalesce(p_new.strategy, 'round-robin')), ojs.now()
+    where (p_old.strategy, p_old.weights) is distinct from (p_new.strategy, p_new.weights) and p_old.name is not null;
     perform ojs._notify(array(select distinct w.queue from ojs.waiter w));
 end;
 $$;

@@ -4,11 +4,11 @@ set local role ojs_owner;
 set local check_function_bodies = off;
 
 -- +goose StatementBegin
-create function ojs._check_pool_name(p_pool text) returns void
+create function ojs._check_pool_name(p_pool text, p_all boolean default false) returns void
 language plpgsql
 as $$
 begin
-    if p_pool is null or p_pool <> '*' and (p_pool !~ '^[a-zA-Z0-9][a-zA-Z0-9._-]*$' or length(p_pool) > 128) then
+    if p_pool is null or (p_pool !~ '^[a-zA-Z0-9][a-zA-Z0-9._-]*$' or length(p_pool) > 128) and not (p_all and p_pool = '*') then
         perform ojs._raise('OJ400',
             'pool must consist of a-z, A-Z, 0-9, -, _ and ., begin with a letter or digit and have at most 128 characters',
             '{"field": "pool"}');
@@ -16,7 +16,7 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._check_pool_name(text) is 'Raises why a text cannot be the name of a pool.';
+comment on function ojs._check_pool_name(text, boolean) is 'Raises why a text cannot be the name of a pool, or with p_all *.';
 
 -- +goose StatementBegin
 create function ojs._read_pool(p_name text, p_config jsonb) returns ojs.pool

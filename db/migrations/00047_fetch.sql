@@ -152,8 +152,8 @@ begin
     v_ask.workers := p_worker_ids;
     v_ask.lease_ms := p_timeouts_ms;
     v_ask.max_bytes := p_max_bytes;
-    if p_strategy is not null or p_weights is not null then
-        perform ojs._check_strategy(p_strategy, p_weights);
+    if num_nonnulls(p_strategy, p_weights, p_pool) > 0 then
+        perform ojs._check_strategy(p_strategy, p_weights), ojs._check_pool_name(coalesce(p_pool, 'default'));
         v_ask.strategy := p_strategy;
         v_ask.weights := p_weights;
     end if;

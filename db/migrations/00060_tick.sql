@@ -49,6 +49,7 @@ begin
     if v_rested then
         v_result.rolled_up := ojs._roll_up();
         perform ojs._roll_up_pace();
+        perform ojs._watch(v_now);
     end if;
 
     v_mark := ojs._clock_mark();

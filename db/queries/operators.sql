@@ -90,8 +90,8 @@ order by s.tenant_id;
 select * from ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, sqlc.narg('priority_boost')::int);
 
 -- name: Events :many
-select e.id::text as id, e.type::text as type, e.at::timestamptz as at, e.tenant_id::text as tenant_id,
-    e.queue::text as queue, e.subject::text as subject, e.data::jsonb as data
+select e.id::text as id, e.type::text as type, e.at::timestamptz as at, coalesce(e.tenant_id, '')::text as tenant_id,
+    coalesce(e.queue, '')::text as queue, e.subject::text as subject, e.data::jsonb as data
 from ojs.events(sqlc.narg('types')::text[], sqlc.narg('queues')::text[], @max_rows::int, sqlc.narg('tenant')::text)
     e(id, type, at, tenant_id, queue, subject, data);
 
@@ -155,3 +155,13 @@ select p.name from ojs.configure_pools(@document::jsonb) p;
 
 -- name: DeletePool :one
 select p.name from ojs.delete_pool(@name::text, @confirm::boolean) p;
+
+-- name: PoolName :one
+select p.name from ojs.pool p where p.id = @id::int;
+
+-- name: PoolGauges :many
+-- For metrics: the use of pools, whose number operators decide, and how often queues were starved.
+select 'utilization' as what, p.name as subject, p.utilization::float8 as value from ojs.pool_stats p where p.max_concurrency is not null
+union all
+(select 'starved', n.subject, max(n.nth)::float8 from ojs.notice n where n.type = 'scheduling.queue_starved' group by n.subject
+order by n.subject limit @max_queues::int);

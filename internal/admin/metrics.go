@@ -31,10 +31,12 @@ type QueueMetrics struct {
 
 	up                               *prometheus.Desc
 	available, active, oldest, ratio *prometheus.Desc
+	utilization, starved             *prometheus.Desc
 
 	mu   sync.Mutex // held while the database is asked: others who ask get the same answer
 	next time.Time  // when it may be asked again
 	rows []sqlcgen.QueueGaugesRow
+	more []sqlcgen.PoolGaugesRow
 	err  error
 }
 
@@ -50,19 +52,22 @@ func NewQueueMetrics(db *pg.DB, log *slog.Logger) *QueueMetrics {
 		active:    of("ojs_queue_active_jobs", "Jobs in workers' hands."),
 		oldest:    of("ojs_queue_oldest_wait_seconds", "How long the first available job has waited; 0 if there is none."),
 		ratio:     of("ojs_scheduling_dispatch_ratio", "The queue's part of all jobs handed out in the last minute, by whatever door."),
+		utilization: prometheus.NewDesc("ojs_scheduling_pool_utilization", "The part of its concurrency that a pool of workers uses.",
+			[]string{"pool"}, nil),
+		starved: of("ojs_scheduling_starvation_events_total", "How often the queue, of a pool, gave no job for its rotation interval."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *QueueMetrics) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range [...]*prometheus.Desc{m.up, m.available, m.active, m.oldest, m.ratio} {
+	for _, d := range [...]*prometheus.Desc{m.up, m.available, m.active, m.oldest, m.ratio, m.utilization, m.starved} {
 		to <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (m *QueueMetrics) Collect(to chan<- prometheus.Metric) {
-	rows, err := m.read()
+	rows, more, err := m.read()
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
@@ -78,19 +83,29 @@ func (m *QueueMetrics) Collect(to chan<- prometheus.Metric) {
 		gauge(m.oldest, q.OldestWaitSeconds, q.Queue)
 		gauge(m.ratio, q.DispatchRatio, q.Queue)
 	}
+	for _, r := range more {
+		if r.What == "starved" {
+			to <- prometheus.MustNewConstMetric(m.starved, prometheus.CounterValue, r.Value, r.Subject)
+		} else {
+			gauge(m.utilization, r.Value, r.Subject)
+		}
+	}
 }
 
 // read asks the database, unless it was asked just now.
-func (m *QueueMetrics) read() ([]sqlcgen.QueueGaugesRow, error) {
+func (m *QueueMetrics) read() ([]sqlcgen.QueueGaugesRow, []sqlcgen.PoolGaugesRow, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	began := time.Now()
 	if began.Before(m.next) {
-		return m.rows, m.err
+		return m.rows, m.more, m.err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), gaugesPatience)
 	defer cancel()
-	m.rows, m.err = sqlcgen.New(m.db.Within(gaugesTimeout)).QueueGauges(ctx, dispatch.MetricQueues)
+	sql := sqlcgen.New(m.db.Within(gaugesTimeout))
+	if m.rows, m.err = sql.QueueGauges(ctx, dispatch.MetricQueues); m.err == nil {
+		m.more, m.err = sql.PoolGauges(ctx, dispatch.MetricQueues)
+	}
 	took := time.Since(began)
 	pause := gaugesPause * took
 	if m.err != nil {
@@ -98,5 +113,5 @@ func (m *QueueMetrics) read() ([]sqlcgen.QueueGaugesRow, error) {
 		pause = took // it was the time of waiting for a database that was away, and is back soon
 	}
 	m.next = time.Now().Add(max(gaugesEvery, pause))
-	return m.rows, m.err
+	return m.rows, m.more, m.err
 }

@@ -15,7 +15,7 @@ func TestQueueMetrics(t *testing.T) {
 	m := NewQueueMetrics(r.db.Open(), slog.New(slog.DiscardHandler))
 	read := func() (queues []string) {
 		t.Helper()
-		rows, err := m.read()
+		rows, _, err := m.read()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,8 +22,8 @@ func TestPools(t *testing.T) {
 		"starvation_prevention": {"enabled": true, "rotation_interval": "PT30S", "min_dispatch_ratio": 0.10}}}`, 200,
 		`{"starvation_prevention": {"enabled": true, "rotation_interval": "PT30S", "min_dispatch_ratio": 0.10}}`)
 	r.gives("PUT /admin/pools/*", `{"strategy": "round-robin"}`, 200, `{"name": "*", "strategy": "round-robin"}`)
-	r.gives("GET /admin/pools?limit=2", "", 200, `{"pools": [{"name": "*"}, `+critical+`], "items": [{"name": "*"}, {"name": "critical-workers"}],
-		"pagination": {"total": 4, "has_more": true}}`)
+	r.gives("GET /admin/pools?limit=2", "", 200, `{"pools": [{"name": "*"}, `+critical+`],
+		"items": [{"name": "*"}, {"name": "critical-workers"}], "pagination": {"total": 4, "has_more": true}}`)
 
 	// What runs, in whose hands.
 	r.sql("select ojs.register_worker('w1', p_pool => 'critical-workers')")

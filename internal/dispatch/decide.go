@@ -39,6 +39,7 @@ type part struct {
 // fetched is what a call of ojs.fetch_many returned.
 type fetched struct {
 	jobs   []sqlcgen.OjsJob
+	pool   int            // of the workers; 0: none that is configured
 	counts []int          // how many of the jobs, in order, each request got
 	quiet  []string       // workers that are to get no jobs
 	apart  map[string]way // workers that have registered to be served otherwise

@@ -97,7 +97,7 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Disp
 	d.metrics = newMetrics()
 	d.send = d.metrics.measured(statements{
 		fetch: d.fetchMany, ack: d.ackMany, settle: d.settleMany, enqueue: enqueue, release: d.releaseMany,
-	})
+	}, d.poolName)
 	d.back = newGiveBacks(d)
 	batch := pg.BatchOptions{
 		Items: d.opts.Settlements, Bytes: d.opts.Bytes, Statements: d.opts.Statements, Spacing: d.opts.Spacing, Timeout: d.opts.Query,

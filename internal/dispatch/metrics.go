@@ -17,7 +17,7 @@ const (
 	// OtherQueues is the name of the rest. No queue can have it.
 	OtherQueues = "_other"
 
-	onlyPool = "default" // there are no pools yet
+	noPool = "default" // of workers whose pool is not configured
 )
 
 // metrics are what a server counts of its statements and of the jobs that it hands out.
@@ -29,8 +29,11 @@ type metrics struct {
 	waits      *prometheus.HistogramVec // by queue
 
 	mu     sync.Mutex
-	queues map[string]queueMetrics
+	queues map[queuePool]queueMetrics
+	pools  map[int]string // names by id
 }
+
+type queuePool struct{ queue, pool string }
 
 type queueMetrics struct {
 	dispatched prometheus.Counter
@@ -40,7 +43,7 @@ type queueMetrics struct {
 func newMetrics() *metrics {
 	sizes := []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000}
 	return &metrics{
-		queues: map[string]queueMetrics{},
+		queues: map[queuePool]queueMetrics{}, pools: map[int]string{0: noPool},
 		items: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "ojs_statement_items", Buckets: sizes,
 			Help: "Requests that shared a statement: FETCHes of fetch_many, attempts of ack_many and settle, jobs of the others.",
@@ -84,7 +87,7 @@ func (d *Dispatcher) waiting() (n int) {
 }
 
 // measured has statements counted.
-func (m *metrics) measured(s statements) statements {
+func (m *metrics) measured(s statements, poolName func(id int) (string, error)) statements {
 	return statements{
 		fetch: func(ctx context.Context, parts []*part) error {
 			began := time.Now()
@@ -94,7 +97,7 @@ func (m *metrics) measured(s statements) statements {
 				m.items.WithLabelValues("fetch_many").Observe(float64(len(p.requests)))
 				if err == nil {
 					m.jobs.Observe(float64(len(p.jobs)))
-					m.handedOut(p.jobs)
+					m.handedOut(p.jobs, m.nameOf(p.pool, poolName))
 				}
 			}
 			return err
@@ -123,11 +126,29 @@ func (m *metrics) statement(name string, items int, began time.Time) {
 	m.seconds.WithLabelValues(name).Observe(time.Since(began).Seconds())
 }
 
-func (m *metrics) handedOut(jobs []sqlcgen.OjsJob) {
+// nameOf is the name of a pool, which is asked for once. A pool has another id when it is made anew.
+func (m *metrics) nameOf(pool int, ask func(id int) (string, error)) string {
+	m.mu.Lock()
+	name, known := m.pools[pool]
+	m.mu.Unlock()
+	if known {
+		return name
+	}
+	name, err := ask(pool)
+	if err != nil {
+		return OtherQueues
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pools[pool] = name
+	return name
+}
+
+func (m *metrics) handedOut(jobs []sqlcgen.OjsJob, pool string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := range jobs {
-		q := m.queue(jobs[i].Queue)
+		q := m.queue(queuePool{jobs[i].Queue, pool})
 		q.dispatched.Inc()
 		if at := jobs[i].StartedAt; at != nil {
 			q.wait.Observe(max(0, at.Sub(jobs[i].EnqueuedAt).Seconds()))
@@ -136,14 +157,14 @@ func (m *metrics) handedOut(jobs []sqlcgen.OjsJob) {
 }
 
 // queue needs metrics.mu.
-func (m *metrics) queue(name string) queueMetrics {
-	q, known := m.queues[name]
+func (m *metrics) queue(of queuePool) queueMetrics {
+	q, known := m.queues[of]
 	if !known {
-		if len(m.queues) >= MetricQueues && name != OtherQueues {
-			return m.queue(OtherQueues)
+		if other := (queuePool{OtherQueues, OtherQueues}); len(m.queues) >= MetricQueues && of != other {
+			return m.queue(other)
 		}
-		q = queueMetrics{m.dispatched.WithLabelValues(name, onlyPool), m.waits.WithLabelValues(name)}
-		m.queues[name] = q
+		q = queueMetrics{m.dispatched.WithLabelValues(of.queue, of.pool), m.waits.WithLabelValues(of.queue)}
+		m.queues[of] = q
 	}
 	return q
 }

@@ -28,7 +28,7 @@ func TestQueuesOfMetricsAreBounded(t *testing.T) {
 	m := newMetrics()
 	for range 2 {
 		for i := range MetricQueues + 100 {
-			m.handedOut([]sqlcgen.OjsJob{{Queue: fmt.Sprint("q", i)}})
+			m.handedOut([]sqlcgen.OjsJob{{Queue: fmt.Sprint("q", i)}}, noPool)
 		}
 	}
 	if n := series(m.dispatched); n != MetricQueues+1 {

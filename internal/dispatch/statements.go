@@ -27,7 +27,7 @@ type statements struct {
 // madeJob takes what became of the nth job that was sent.
 type madeJob = func(n int, job sqlcgen.OjsJob, err error)
 
-const fetchMany = "select request, " + pg.JobColumns +
+const fetchMany = "select request, pool, " + pg.JobColumns +
 	" from ojs.fetch_many($1, $2, $3, $4, $5, p_strategy => $6, p_weights => $7, p_pool => $8)"
 
 // fetchMany decides for several groups in one transaction. No job is handed out before it has committed.
@@ -79,19 +79,21 @@ func present(text string) *string {
 	return &text
 }
 
-// Columns of fetchMany that tell rows without a job apart.
+// Columns of fetchMany that say of what kind a row is.
 const (
 	requestColumn = 0
-	workerColumn  = 9
-	idColumn      = 14
-	metaColumn    = 26
+	poolColumn    = 1
+	firstColumn   = 2 // of the job
+	workerColumn  = 10
+	idColumn      = 15
+	metaColumn    = 27
 )
 
 // read reads the rows of ojs.fetch_many to their end, which is the end of the transaction unless they belong to a batch.
 func (p *part) read(rows pgx.Rows) error {
 	defer rows.Close()
 	p.fetched = fetched{counts: make([]int, len(p.requests))}
-	reader := pg.NewJobRows(rows, 1)
+	reader := pg.NewJobRows(rows, firstColumn)
 	last := 1
 	for rows.Next() {
 		if reader.Null(idColumn) {
@@ -105,6 +107,9 @@ func (p *part) read(rows pgx.Rows) error {
 		}
 		p.jobs = append(p.jobs, sqlcgen.OjsJob{})
 		request, err := reader.Int(requestColumn)
+		if err == nil && p.pool == 0 && !reader.Null(poolColumn) {
+			p.pool, err = reader.Int(poolColumn)
+		}
 		if err == nil {
 			err = reader.Read(&p.jobs[len(p.jobs)-1])
 		}
@@ -144,6 +149,13 @@ func (p *part) readNoJob(rows pgx.Rows, reader *pg.JobRows) error {
 	}
 	p.apart[worker] = to
 	return nil
+}
+
+// poolName asks for the name of a pool of which a job was handed out.
+func (d *Dispatcher) poolName(id int) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), d.opts.Query)
+	defer cancel()
+	return sqlcgen.New(d.db.Pool()).PoolName(ctx, int32(id))
 }
 
 func (d *Dispatcher) releaseMany(ctx context.Context, ids, leases []string) (locked []string, err error) {

@@ -332,10 +332,6 @@ func TestMalformed(t *testing.T) {
 			name: "fetch, strategy empty", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"strategy":""}`,
 			field: "strategy", status: 400,
 		},
-		{
-			name: "fetch, strategy not served", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"strategy":"least-loaded"}`,
-			field: "strategy", status: 422,
-		},
 		{name: "fetch, weight 0", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"weights":{"a":0}}`, field: "weights", status: 422},
 		{
 			name: "fetch, weights in a list", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"weights":[1]}`,
@@ -443,6 +439,20 @@ func TestMalformed(t *testing.T) {
 			field: "started_at", status: 400,
 		},
 		{name: "registration without worker", path: "/ojs/v1/workers/register", body: `{"hostname":"h"}`, field: "worker_id", status: 400},
+		{
+			name: "registration of two workers", path: "/ojs/v1/workers/register", body: `{"worker_id":"a","worker":{"id":"b"}}`,
+			field: "worker.id", status: 400,
+		},
+		{
+			name: "registration, no pool", path: "/ojs/v1/workers/register", body: `{"worker_id":"w","pool":"a b"}`, field: "pool",
+			status: 400,
+		},
+		{
+			name: "registration, unknown strategy", path: "/ojs/v1/workers/register", body: `{"worker":{"id":"w","strategy":"fair"}}`,
+			field: "strategy", status: 422,
+		},
+		{name: "FETCH, no pool", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"pool":"a b"}`, field: "pool", status: 400},
+		{name: "FETCH, pool number", path: "/ojs/v1/workers/fetch", body: `{"queues":["a"],"pool":1}`, field: "pool", status: 400},
 		{
 			name: "registration, pid string", path: "/ojs/v1/workers/register", body: `{"worker_id":"w","pid":"1"}`, field: "pid",
 			status: 400,

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 )
 
@@ -150,6 +151,9 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 
 	a := observed(t)
+	// What is shown of pools, once there is something to show.
+	pgtest.Exec(t, a.pool, `select ojs.configure_pool('p', '{"concurrency": 4}')`)
+	pgtest.Exec(t, a.pool, "insert into ojs.notice (type, subject, data) values ('scheduling.queue_starved', 'mail', '{}')")
 	a.work()
 	body := a.do("GET", "/metrics", "").want(200).body
 	exposed := map[string]string{}

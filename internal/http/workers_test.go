@@ -709,3 +709,32 @@ func TestDatabaseGone(t *testing.T) {
 	}
 	door.Close()
 }
+
+// The documents of fair scheduling: a worker registers with its pool, its strategy and its weights, flat or in an object (section 14.1), and
+// is served so, whatever its FETCH says.
+func TestWorkersRegisterHowTheyAreServed(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	for _, queue := range []string{"critical", "default", "low"} {
+		for range 12 {
+			a.push(`{"type":"a","args":[],"options":{"queue":"` + queue + `"}}`)
+		}
+	}
+	a.do("POST", "/ojs/v1/workers/register", `{"worker": {"id": "worker-abc-123", "pool": "general", "queues": ["critical", "default", "low"],
+		"strategy": "weighted", "weights": {"critical": 5, "default": 3, "low": 1}, "concurrency": 10}}`).want(200)
+	reply := a.do("POST", "/ojs/v1/workers/fetch", `{"queues": ["critical", "default", "low"], "count": 9,
+		"worker_id": "worker-abc-123"}`).want(200)
+	if n := strings.Count(reply.body, `"queue":"critical"`); n != 5 {
+		t.Errorf("%d of nine jobs are critical, want 5: %s", n, reply.body)
+	}
+	a.do("PUT", "/ojs/v1/admin/pools/general", `{"queues": ["low", "default"], "strategy": "strict"}`).want(200)
+	reply = a.do("POST", "/ojs/v1/workers/fetch", `{"queues": ["critical", "default", "low"], "count": 3,
+		"worker_id": "worker-abc-123"}`).want(200)
+	if n := strings.Count(reply.body, `"queue":"low"`); n != 3 {
+		t.Errorf("%d of three jobs are low, want 3: %s", n, reply.body)
+	}
+	a.do("POST", "/ojs/v1/workers/heartbeat", `{"worker_id": "worker-abc-123", "active_jobs": [], "pool": "other"}`).want(409)
+	if pool := a.do("GET", "/ojs/v1/admin/workers/worker-abc-123", "").want(200).text("pool"); pool != "general" {
+		t.Errorf("its pool is %q", pool)
+	}
+}

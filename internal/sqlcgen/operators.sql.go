@@ -157,8 +157,8 @@ func (q *Queries) Dispatch(ctx context.Context) (OjsDispatch, error) {
 }
 
 const events = `-- name: Events :many
-select e.id::text as id, e.type::text as type, e.at::timestamptz as at, e.tenant_id::text as tenant_id,
-    e.queue::text as queue, e.subject::text as subject, e.data::jsonb as data
+select e.id::text as id, e.type::text as type, e.at::timestamptz as at, coalesce(e.tenant_id, '')::text as tenant_id,
+    coalesce(e.queue, '')::text as queue, e.subject::text as subject, e.data::jsonb as data
 from ojs.events($1::text[], $2::text[], $3::int, $4::text)
     e(id, type, at, tenant_id, queue, subject, data)
 `
@@ -295,6 +295,51 @@ func (q *Queries) PoolCount(ctx context.Context) (int64, error) {
 	var count int64
 	err := row.Scan(&count)
 	return count, err
+}
+
+const poolGauges = `-- name: PoolGauges :many
+select 'utilization' as what, p.name as subject, p.utilization::float8 as value from ojs.pool_stats p where p.max_concurrency is not null
+union all
+(select 'starved', n.subject, max(n.nth)::float8 from ojs.notice n where n.type = 'scheduling.queue_starved' group by n.subject
+order by n.subject limit $1::int)
+`
+
+type PoolGaugesRow struct {
+	What    string  `json:"what"`
+	Subject string  `json:"subject"`
+	Value   float64 `json:"value"`
+}
+
+// For metrics: the use of pools, whose number operators decide, and how often queues were starved.
+func (q *Queries) PoolGauges(ctx context.Context, maxQueues int32) ([]PoolGaugesRow, error) {
+	rows, err := q.db.Query(ctx, poolGauges, maxQueues)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []PoolGaugesRow{}
+	for rows.Next() {
+		var i PoolGaugesRow
+		if err := rows.Scan(&i.What, &i.Subject, &i.Value); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const poolName = `-- name: PoolName :one
+select p.name from ojs.pool p where p.id = $1::int
+`
+
+func (q *Queries) PoolName(ctx context.Context, id int32) (string, error) {
+	row := q.db.QueryRow(ctx, poolName, id)
+	var name string
+	err := row.Scan(&name)
+	return name, err
 }
 
 const pools = `-- name: Pools :many

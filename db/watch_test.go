@@ -1,0 +1,89 @@
+package db_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// notices are the events of scheduling, newest first, as a caller sees them.
+func notices(t *testing.T, q querier) []string {
+	t.Helper()
+	return lines(t, q, `select type, subject, data - 'duration', data ? 'duration'
+		from ojs.events(array['scheduling.queue_starved', 'scheduling.pool_overloaded', 'scheduling.rebalanced'])`)
+}
+
+// Starved queues and overloaded pools are told once for as long as it lasts, and again when it begins again; pauses are no starvation.
+func TestStarvedQueuesAndOverloadedPools(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	look := func() {
+		exec(t, d.Pool, "update ojs.tally_mark set watched_at = '-infinity', pace_at = '-infinity'")
+		tick(t, service, 1000)
+	}
+	for _, queue := range []string{"a", "b", "c"} {
+		fill(t, service, queue, 3)
+	}
+	exec(t, d.Pool, "update ojs.job set enqueued_at = now() - interval '5 minutes'")
+	look()
+	if got := notices(t, service); len(got) != 0 {
+		t.Errorf("without pools: %v", got)
+	}
+	pooled(t, service, "p", `{"queues": ["a", "b"], "concurrency": 1,
+		"starvation_prevention": {"enabled": true, "rotation_interval": "PT2M"}}`)
+	exec(t, service, "select ojs.pause('b')")
+	job := one[string](t, service, "select id::text from ojs.fetch('{a}', 1, p_pool => 'p')")
+	look()
+	look()
+	overloaded := "scheduling.pool_overloaded p map[active_jobs:1 pool:p waiting_jobs:2] false"
+	if got := notices(t, service); !slices.Equal(got, []string{overloaded}) {
+		t.Errorf("%q, want one pool overloaded", got)
+	}
+	// What was handed out was five minutes ago.
+	exec(t, service, "select ojs.ack($1)", job)
+	exec(t, d.Pool, "update ojs.pace set at = at - interval '5 minutes'")
+	exec(t, service, "select ojs.resume('b')")
+	look()
+	look()
+	got := notices(t, service)
+	slices.Sort(got)
+	want := []string{
+		overloaded, "scheduling.queue_starved a map[available_count:2 queue:a] true",
+		"scheduling.queue_starved b map[available_count:3 queue:b] true",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	// It ends, and begins again.
+	one[string](t, service, "select id::text from ojs.fetch('{a}', 1, p_pool => 'p')")
+	look()
+	got = notices(t, service)
+	if len(got) != 4 || got[0] != "scheduling.pool_overloaded p map[active_jobs:1 pool:p waiting_jobs:4] false" {
+		t.Errorf("then %q", got)
+	}
+	tenant := connect(t, d.TenantURL("acme"))
+	if got := notices(t, tenant); len(got) != 0 {
+		t.Errorf("a tenant sees %v", got)
+	}
+}
+
+// Who changes a pool's strategy or weights is heard of.
+func TestRebalancedPools(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	pooled(t, service, "p", `{"strategy": "strict"}`)
+	pooled(t, service, "p", `{"strategy": "strict", "concurrency": 3}`)
+	pooled(t, service, "p", `{"strategy": "weighted"}`)
+	pooled(t, service, "p", `{"strategy": "weighted", "weights": {"a": 2}}`)
+	exec(t, service, "select ojs.delete_pool('p')")
+	want := []string{
+		"scheduling.rebalanced p map[new_strategy:round-robin pool:p previous_strategy:weighted] false",
+		"scheduling.rebalanced p map[new_strategy:weighted pool:p previous_strategy:weighted] false",
+		"scheduling.rebalanced p map[new_strategy:weighted pool:p previous_strategy:strict] false",
+	}
+	if got := notices(t, service); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
