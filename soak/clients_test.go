@@ -638,6 +638,9 @@ func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, e
 	if !calm && r.IntN(10) == 0 {
 		// Until dispatch goes on beside it; or, if this was all of it, until somebody else may have the jobs.
 		c.pause(time.Duration(r.IntN(1500)) * time.Millisecond)
+	} else if whole && len(jobs) > 0 && r.IntN(8) == 0 {
+		// Where there are limits, nobody decides meanwhile, and others wait for a second and go on with what has none.
+		c.pause(time.Duration(1100+r.IntN(500)) * time.Millisecond)
 	}
 	for _, j := range jobs {
 		err := c.finishBySQL(ctx, tx, j, how(j, calm))
