@@ -276,12 +276,7 @@ func (c *client) produceByHTTP(r *rand.Rand) {
 				c.book.wrong("activation of %s: %d: %s", k.id, a.status, a.body)
 			}
 		case n == 4:
-			c.book.write(entry{What: replays})
-			a := c.ask(r, http.MethodPost, "/ojs/v1/dead-letter/retry", tenant,
-				map[string]any{"limit": 1 + r.IntN(10), "since": c.began.Format(time.RFC3339Nano), "confirm": true})
-			if !a.unknown() && a.status != http.StatusOK {
-				c.book.wrong("retry of dead letters: %d: %s", a.status, a.body)
-			}
+			c.replay(r, tenant)
 		case n < 7:
 			jobs, ids := make([]any, 2+r.IntN(5)), []string{}
 			queue := ""
@@ -303,6 +298,16 @@ func (c *client) produceByHTTP(r *rand.Rand) {
 			}
 		}
 		c.pause(time.Duration(5+r.IntN(30)) * time.Millisecond)
+	}
+}
+
+// replay has some of a tenant's dead letters of this round retried.
+func (c *client) replay(r *rand.Rand, tenant string) {
+	c.book.write(entry{What: replays})
+	a := c.ask(r, http.MethodPost, "/ojs/v1/dead-letter/retry", tenant,
+		map[string]any{"limit": 1 + r.IntN(10), "since": c.began.Format(time.RFC3339Nano), "confirm": true})
+	if !a.unknown() && a.status != http.StatusOK {
+		c.book.wrong("retry of dead letters: %d: %s", a.status, a.body)
 	}
 }
 

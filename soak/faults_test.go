@@ -426,6 +426,7 @@ func (c *campaign) round(n int, f fault) bool {
 		c.t.Error(err)
 		return false
 	}
+	u.replay()
 	for _, w := range c.workers {
 		w.signal(syscall.SIGUSR1)
 	}
@@ -463,18 +464,19 @@ func (u *turn) prepare() (err error) {
 	return err
 }
 
+var severalTenants = []string{"beta", "gamma", "delta", "acme"}
+
 // start starts the clients, of whom the operator does nothing for a while.
 func (u *turn) start(idle time.Duration) {
 	c := u.c
-	several := []string{"beta", "gamma", "delta", "acme"}
 	asServer, asTenant := throughURL(c.sqlProxies, serverRole, c.pg.password), throughURL(c.sqlProxies, tenantRole, c.pg.password)
 	c.workers = []*kept{
 		u.client(workerHTTP, 0, orders{}), u.client(workerHTTP, 1, orders{Long: true}),
 		u.client(workerSQL, 2, orders{Database: asServer}), u.client(workerSQL, 3, orders{Database: asTenant, Tenants: []string{"acme"}}),
 	}
 	c.producers = []*kept{
-		u.client(producerHTTP, 0, orders{Tenants: several}),
-		u.client(producerSQL, 1, orders{Tenants: several, Database: asServer}),
+		u.client(producerHTTP, 0, orders{Tenants: severalTenants}),
+		u.client(producerSQL, 1, orders{Tenants: severalTenants, Database: asServer}),
 		u.client(producerSQL, 2, orders{Tenants: []string{"acme"}, Database: asTenant}),
 		u.client(operating, 3, orders{Database: asServer, Idle: idle}),
 	}
@@ -655,6 +657,18 @@ func (u *turn) drain() time.Duration {
 			return time.Since(began)
 		}
 		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// replay has dead letters retried when no producer asks any more: where limits hold jobs back, most come late.
+func (u *turn) replay() {
+	book, err := openBook(filepath.Join(u.books, "replays"), "campaign")
+	if err != nil {
+		u.c.t.Fatal(err)
+	}
+	cl := &client{orders: orders{Servers: u.c.direct}, book: book, http: &http.Client{Timeout: patience}, began: u.began}
+	for _, tenant := range severalTenants {
+		cl.replay(u.r, tenant)
 	}
 }
 
