@@ -281,6 +281,34 @@ func TestWhatIsDecidedAheadBlocksNoOtherQueue(t *testing.T) {
 	}
 }
 
+// While somebody keeps decisions waiting, others get what nobody counts, and nothing else: what is taken beside decisions is known to none
+// of them.
+func TestWhoWaitsInVainGetsNothingThatIsCounted(t *testing.T) {
+	t.Parallel()
+	d := ruled(t)
+	service := d.Service()
+	exec(t, service, "select ojs.limit_concurrency(3, 'a')")
+	exec(t, service, "select ojs.limit_concurrency(2, 'b', 'q')")
+	exec(t, service, "select ojs.limit_concurrency(5, null, 'r')")
+	enqueueFor(t, service, "other", "b", 1)
+	tx := begin(t, service)
+	if got := handedOut(t, tx, "{other}", 1); got != "b 1" {
+		t.Fatalf("the one who stays has %q", got)
+	}
+	for _, want := range []string{"c 10", ""} {
+		if got := handedOut(t, service, "{q,r}", 30); got != want {
+			t.Errorf("beside it %q, want %q", got, want)
+		}
+	}
+	rollback(t, tx)
+	if got := handedOut(t, service, "{q}", 30); got != "a 3, b 2" {
+		t.Errorf("afterwards from q: %q", got)
+	}
+	if got := handedOut(t, service, "{r}", 30); got != "b 3, c 2" && got != "b 2, c 3" {
+		t.Errorf("afterwards from r: %q", got)
+	}
+}
+
 // Waiting servers hear of room at the moment it comes.
 func TestRoomWakesWhoWaits(t *testing.T) {
 	t.Parallel()

@@ -61,6 +61,9 @@ type findings struct {
 	revived    int // dead letters retried
 	fired      int // jobs of cron jobs
 	expired    int
+	limits     int // set or removed
+	full       int // times at which as many jobs ran, for certain, as a limit allowed
+	pauses     int
 }
 
 func (f *findings) violation(format string, args ...any) {
@@ -143,6 +146,11 @@ func check(ctx context.Context, tx pgx.Tx, ledger []entry, of course) (*findings
 	f.compare(ledger, rows, moves, leases, of.drained)
 	if err := f.crons(ctx, tx, of); err != nil {
 		return nil, err
+	}
+	if of.drained {
+		if err := f.slots(ctx, tx); err != nil {
+			return nil, err
+		}
 	}
 	return f, f.counters(ctx, tx, since)
 }

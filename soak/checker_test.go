@@ -83,6 +83,7 @@ func newSample(t *testing.T) *sample {
 		select ojs.enqueue('x', '[]', 'work', p_id => $1, p_tenant => 'acme', p_meta => $2)`, once, `{"once": "k"}`)
 	s.write(entry{What: enqueued, Key: sampleKey, IDs: []string{once}, Tenant: "acme"})
 	s.fire(t)
+	pgtest.Exec(t, d.Pool, "select ojs.limit_concurrency(5, 'acme')")
 	pgtest.Exec(t, d.Pool, "select ojs.tick()")
 	return s
 }
@@ -332,6 +333,13 @@ func (s *sample) journals() []blemish {
 		{name: "a failure too many", spoil: "update ojs.tally set failed = failed + 1 where failed > 0", want: "disagree about failures"},
 		{name: "a member is forgotten", spoil: "update ojs.level set tenants = tenants + 1", want: "does not count its tenants"},
 		{name: "charged too much", spoil: "update ojs.tenant_fairness set charged = charged + 1", want: "was charged for another number"},
+		{name: "a slot is lost", spoil: "update ojs.usage set active = active + 1", want: "acme/ says 2, there are 1 active"},
+		{
+			name: "a slot is lost for good", spoil: "update ojs.usage set active = active + 1", drained: true,
+			want: "a limit counts what does not run",
+		},
+		{name: "a slot too many", spoil: "update ojs.usage set active = active - 1", want: "what counts against a limit is not what runs"},
+		{name: "a limit that counts nothing", spoil: "delete from ojs.usage", want: "acme/ says nothing"},
 		{name: "a mark beyond", spoil: "update ojs.fold set snapshot = '900000000:900000000:'", want: "lies in the future"},
 		{
 			name: "a row in two versions", want: "is to be one is several",
@@ -342,6 +350,7 @@ func (s *sample) journals() []blemish {
 
 // leases is about who had hold of a job.
 func (s *sample) leases() []blemish {
+	one := &change{ID: newID(), scope: scope{Tenant: "acme"}, Kind: limit, Most: 1}
 	return []blemish{
 		{
 			name:   "two hands",
@@ -353,6 +362,12 @@ func (s *sample) leases() []blemish {
 			want: "followed attempt 1 under lease",
 		},
 		{name: "a job is stuck", drained: true, want: "is stuck"},
+		{
+			name: "more run than a limit allows", want: "2 jobs ran, 1 are allowed",
+			ledger: s.add(entry{What: rules, At: s.since, Change: one}, entry{What: ruled, At: s.since, Change: one}, entry{
+				What: fetched_, IDs: []string{s.left}, Lease: newID(), Attempt: 1, Sent: time.Now(), Until: s.hold.Until,
+			}),
+		},
 		{
 			name: "a held lease is refused", ledger: s.add(s.about(finishes, 0), s.about(finished, 409)),
 			want: "although lease " + s.hold.Lease + " was held",

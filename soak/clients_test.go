@@ -44,10 +44,11 @@ type orders struct {
 	Seed     uint64        `json:"seed"`
 	Servers  []string      `json:"servers"`
 	Database string        `json:"database"`
-	Tenants  []string      `json:"tenants"`
-	For      time.Duration `json:"for"`  // of producers
-	Skew     time.Duration `json:"skew"` // by how much its clock is wrong
-	Long     bool          `json:"long"` // a worker with long leases, which heartbeats keep and only its death ends
+	Tenants  []string      `json:"tenants"` // of producers' jobs; of a worker in SQL: whose login it has, if a tenant's
+	For      time.Duration `json:"for"`     // of producers and the operator
+	Idle     time.Duration `json:"idle"`    // of the operator, at first
+	Skew     time.Duration `json:"skew"`    // by how much its clock is wrong
+	Long     bool          `json:"long"`    // a worker with long leases, which heartbeats keep and only its death ends
 }
 
 const (
@@ -55,6 +56,7 @@ const (
 	producerSQL  = "producer-sql"
 	workerHTTP   = "worker-http"
 	workerSQL    = "worker-sql"
+	operating    = "operator"
 )
 
 func (o orders) command() *exec.Cmd {
@@ -120,6 +122,11 @@ func clientMain(raw string) int {
 		defer enough()
 		c.stop = producing
 		run(2, c.produceBySQL)
+	case operating:
+		producing, enough := context.WithTimeout(stop, c.For)
+		defer enough()
+		c.stop = producing
+		run(2+len(halted), c.operate)
 	case workerHTTP:
 		run(4, c.work)
 	case workerSQL:
@@ -269,12 +276,7 @@ func (c *client) produceByHTTP(r *rand.Rand) {
 				c.book.wrong("activation of %s: %d: %s", k.id, a.status, a.body)
 			}
 		case n == 4:
-			c.book.write(entry{What: replays})
-			a := c.ask(r, http.MethodPost, "/ojs/v1/dead-letter/retry", tenant,
-				map[string]any{"limit": 1 + r.IntN(10), "since": c.began.Format(time.RFC3339Nano), "confirm": true})
-			if !a.unknown() && a.status != http.StatusOK {
-				c.book.wrong("retry of dead letters: %d: %s", a.status, a.body)
-			}
+			c.replay(r, tenant)
 		case n < 7:
 			jobs, ids := make([]any, 2+r.IntN(5)), []string{}
 			queue := ""
@@ -296,6 +298,16 @@ func (c *client) produceByHTTP(r *rand.Rand) {
 			}
 		}
 		c.pause(time.Duration(5+r.IntN(30)) * time.Millisecond)
+	}
+}
+
+// replay has some of a tenant's dead letters of this round retried.
+func (c *client) replay(r *rand.Rand, tenant string) {
+	c.book.write(entry{What: replays})
+	a := c.ask(r, http.MethodPost, "/ojs/v1/dead-letter/retry", tenant,
+		map[string]any{"limit": 1 + r.IntN(10), "since": c.began.Format(time.RFC3339Nano), "confirm": true})
+	if !a.unknown() && a.status != http.StatusOK {
+		c.book.wrong("retry of dead letters: %d: %s", a.status, a.body)
 	}
 }
 
@@ -562,6 +574,10 @@ func (c *client) shift(r *rand.Rand) {
 		if errors.Is(err, errDied) {
 			return
 		}
+		if errors.Is(err, errBarred) {
+			c.pause(50 * time.Millisecond)
+			continue
+		}
 		if err != nil {
 			if !c.expected(ctx, err) {
 				c.book.wrong("work by SQL: %v", err)
@@ -574,7 +590,10 @@ func (c *client) shift(r *rand.Rand) {
 	}
 }
 
-var errDied = errors.New("died in the middle of it")
+var (
+	errDied   = errors.New("died in the middle of it")
+	errBarred = errors.New("refused for a limit")
+)
 
 // turn is one FETCH and what follows. It returns how many jobs there were.
 func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, error) {
@@ -597,6 +616,11 @@ func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, e
 		return 0, err
 	}
 	jobs, err := pgx.CollectRows(rows, pgx.RowToStructByPos[held])
+	var told *pgconn.PgError
+	if len(c.Tenants) > 0 && errors.As(err, &told) && told.Code == "OJ408" {
+		c.book.write(entry{What: barred, Tenant: c.Tenants[0], Sent: sent})
+		return 0, errBarred
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -619,6 +643,9 @@ func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, e
 	if !calm && r.IntN(10) == 0 {
 		// Until dispatch goes on beside it; or, if this was all of it, until somebody else may have the jobs.
 		c.pause(time.Duration(r.IntN(1500)) * time.Millisecond)
+	} else if whole && len(jobs) > 0 && r.IntN(8) == 0 {
+		// Where there are limits, nobody decides meanwhile, and others wait for a second and go on with what has none.
+		c.pause(time.Duration(1100+r.IntN(500)) * time.Millisecond)
 	}
 	for _, j := range jobs {
 		err := c.finishBySQL(ctx, tx, j, how(j, calm))

@@ -404,7 +404,7 @@ func (c *campaign) round(n int, f fault) bool {
 	if err := u.prepare(); err != nil {
 		c.t.Fatal(err)
 	}
-	u.start()
+	u.start(u.firstRules())
 	c.fire(true)
 	time.Sleep(moment)
 	c.killed, c.promoted = time.Time{}, time.Time{}
@@ -417,6 +417,7 @@ func (c *campaign) round(n int, f fault) bool {
 	u.of.whole = time.Now()
 	time.Sleep(time.Until(u.began.Add(u.load)))
 	u.stop(c.producers, "producer")
+	u.lastRules()
 	c.fired(u.of.whole)
 	c.fire(false)
 	// Where everybody is still at it, the numbers have to be right already.
@@ -425,12 +426,14 @@ func (c *campaign) round(n int, f fault) bool {
 		c.t.Error(err)
 		return false
 	}
+	u.replay()
 	for _, w := range c.workers {
 		w.signal(syscall.SIGUSR1)
 	}
-	drained := c.drain(u.of.since)
+	drained := u.drain()
 	u.stop(c.workers, "worker")
 	woken := c.wakeUps(u.books, u.r)
+	c.takeInEnds()
 	u.of.drained = true
 	found, err := c.check(u.books, u.of)
 	if err != nil {
@@ -440,6 +443,7 @@ func (c *campaign) round(n int, f fault) bool {
 	took := u.took(found)
 	c.t.Logf("round %d: %s after %.1f s: %d jobs %v, %d unknown (%d of them there), %d times 503, %d times no answer",
 		n, f.name, moment.Seconds(), found.jobs, found.states, found.unknown, found.turnedUp, found.refused, found.unanswered)
+	c.t.Logf("round %d: limits set or removed %d times, met %d times, %d pauses", n, found.limits, found.full, found.pauses)
 	c.t.Logf("round %d: drained in %.1f s, woken after %d ms, %.1f s in all%s",
 		n, drained.Seconds(), woken.Milliseconds(), time.Since(u.began).Seconds(), took)
 	c.total.found.add(found)
@@ -460,19 +464,21 @@ func (u *turn) prepare() (err error) {
 	return err
 }
 
-// start starts the clients.
-func (u *turn) start() {
+var severalTenants = []string{"beta", "gamma", "delta", "acme"}
+
+// start starts the clients, of whom the operator does nothing for a while.
+func (u *turn) start(idle time.Duration) {
 	c := u.c
-	several := []string{"beta", "gamma", "delta", "acme"}
 	asServer, asTenant := throughURL(c.sqlProxies, serverRole, c.pg.password), throughURL(c.sqlProxies, tenantRole, c.pg.password)
 	c.workers = []*kept{
 		u.client(workerHTTP, 0, orders{}), u.client(workerHTTP, 1, orders{Long: true}),
-		u.client(workerSQL, 2, orders{Database: asServer}), u.client(workerSQL, 3, orders{Database: asTenant}),
+		u.client(workerSQL, 2, orders{Database: asServer}), u.client(workerSQL, 3, orders{Database: asTenant, Tenants: []string{"acme"}}),
 	}
 	c.producers = []*kept{
-		u.client(producerHTTP, 0, orders{Tenants: several}),
-		u.client(producerSQL, 1, orders{Tenants: several, Database: asServer}),
+		u.client(producerHTTP, 0, orders{Tenants: severalTenants}),
+		u.client(producerSQL, 1, orders{Tenants: severalTenants, Database: asServer}),
 		u.client(producerSQL, 2, orders{Tenants: []string{"acme"}, Database: asTenant}),
+		u.client(operating, 3, orders{Database: asServer, Idle: idle}),
 	}
 }
 
@@ -562,6 +568,9 @@ func (f *findings) add(g *findings) {
 	f.revived += g.revived
 	f.fired += g.fired
 	f.expired += g.expired
+	f.limits += g.limits
+	f.full += g.full
+	f.pauses += g.pauses
 	f.refused += g.refused
 	f.unanswered += g.unanswered
 	for state, n := range g.states {
@@ -618,8 +627,8 @@ func (c *campaign) fired(until time.Time) {
 }
 
 // drain waits until nothing is left to do, for as long as there is less and less of it.
-func (c *campaign) drain(since time.Time) time.Duration {
-	began := time.Now()
+func (u *turn) drain() time.Duration {
+	c, began := u.c, time.Now()
 	conn, err := c.pg.primary.connect(database)
 	if err != nil {
 		c.t.Fatal(err)
@@ -628,12 +637,18 @@ func (c *campaign) drain(since time.Time) time.Duration {
 	fewest, deadline := -1, time.Now().Add(20*time.Second)
 	for {
 		var left int
-		err := conn.QueryRow(c.t.Context(), `select count(*) from ojs.job j where j.created_at >= $1
+		var paused bool
+		err := conn.QueryRow(c.t.Context(), `select count(*), exists (select from ojs.rule r where r.paused_at is not null)
+			from ojs.job j where j.created_at >= $1
 			and (j.state in ('available', 'active', 'retryable') or j.state = 'scheduled'
 				and j.scheduled_at < ojs.now() + interval '10 minutes'
-			or j.state = 'pending' and j.type = $2)`, since, cronJob).Scan(&left)
+			or j.state = 'pending' and j.type = $2)`, u.of.since, cronJob).Scan(&left, &paused)
 		if err != nil {
 			c.t.Fatal(err)
+		}
+		if paused {
+			// What the operator asked for and had no answer to has happened now.
+			u.lastRules()
 		}
 		if fewest < 0 || left < fewest {
 			fewest, deadline = left, time.Now().Add(20*time.Second)
@@ -642,6 +657,25 @@ func (c *campaign) drain(since time.Time) time.Duration {
 			return time.Since(began)
 		}
 		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// replay has dead letters retried when no producer asks any more: where limits hold jobs back, most come late.
+func (u *turn) replay() {
+	book, err := openBook(filepath.Join(u.books, "replays"), "campaign")
+	if err != nil {
+		u.c.t.Fatal(err)
+	}
+	cl := &client{orders: orders{Servers: u.c.direct}, book: book, http: &http.Client{Timeout: patience}, began: u.began}
+	for _, tenant := range severalTenants {
+		cl.replay(u.r, tenant)
+	}
+}
+
+// takeInEnds has the ends of attempts counted, as the next decision would.
+func (c *campaign) takeInEnds() {
+	if err := c.pg.primary.do("select ojs._enter_lane(), ojs._fold_on()"); err != nil {
+		c.t.Fatal(err)
 	}
 }
 
@@ -698,6 +732,7 @@ func (c *campaign) end() {
 		found.handouts, found.again, found.revived, found.fired, found.expired)
 	t.Logf("%d jobs rolled back, %d enqueued without an answer (%d of them there); %d times 503, %d times no answer",
 		found.withdrawn, found.unknown, found.turnedUp, found.refused, found.unanswered)
+	t.Logf("limits were set or removed %d times, and met %d times; %d pauses", found.limits, found.full, found.pauses)
 	if full := total.rounds["full disk"] + total.rounds["full log disk"]; full > 0 {
 		t.Logf("PostgreSQL found a disk full in %d rounds of %d", total.felt, full)
 	}
@@ -708,5 +743,8 @@ func (c *campaign) end() {
 	}
 	if found.jobs < 20*rounds || found.states["completed"] == 0 {
 		t.Errorf("the campaign did not happen: %d jobs", found.jobs)
+	}
+	if found.full == 0 || found.pauses == 0 {
+		t.Errorf("in %d rounds limits were met %d times, and there were %d pauses", rounds, found.full, found.pauses)
 	}
 }

@@ -26,10 +26,11 @@ type entry struct {
 	How     string    `json:"how,omitempty"`    // of finishing: one of the finish constants
 	Status  int       `json:"status,omitempty"` // of an answer; 0: none
 	Asked   int       `json:"asked,omitempty"`  // how many times the question was put before that answer
-	Sent    time.Time `json:"sent,omitzero"`    // of fetched and dropped: when the question was put
+	Sent    time.Time `json:"sent,omitzero"`    // of fetched, dropped and barred: when the question was put
 	Until   time.Time `json:"until,omitzero"`   // the job is certainly the worker's until then
 	Key     string    `json:"key,omitempty"`    // of an enqueue under an Idempotency-Key, whose jobs have ids of the server's
 	Jobs    int       `json:"jobs,omitempty"`   // how many those are
+	Change  *change   `json:"change,omitempty"` // of rules and ruled
 	Text    string    `json:"text,omitempty"`
 }
 
@@ -48,6 +49,9 @@ const (
 	finishes  what = "finishes"  // is about to ACK or NACK
 	finished  what = "finished"  // with the status of the answer
 	replays   what = "replays"   // is about to have dead letters retried
+	rules     what = "rules"     // is about to change a limit or a pause
+	ruled     what = "ruled"     // that is confirmed
+	barred    what = "barred"    // a FETCH of a tenant's own login was refused, because a limit is about the tenant
 	failed    what = "failed"    // a request was answered 503, or not at all
 	broke     what = "broke"     // a session of SQL ended by an error
 	hung      what = "hung"      // nothing was heard for as long as no fault lasts

@@ -9,8 +9,9 @@ import (
 // hold is a lease in a worker's hands, and when the worker had asked for it.
 type hold struct {
 	holding
-	sent time.Time
-	sure time.Time // until then nothing but somebody's word can have ended the lease
+	sent  time.Time
+	sure  time.Time // until then nothing but somebody's word can have ended the lease
+	queue string
 }
 
 // story is all that clients wrote about one job.
@@ -90,6 +91,7 @@ func (f *findings) compare(ledger []entry, rows []row, moves []move, leases map[
 			f.violation("job %s is stuck: state %s, attempt %d, tenant %s", id, r.State, r.Attempt, r.Tenant)
 		}
 	}
+	f.obeyed(ledger, told)
 }
 
 // account is what all ledgers of a round tell, by job and by Idempotency-Key.
@@ -156,7 +158,7 @@ func (s *story) add(e entry) {
 	case cancelled:
 		s.cancelled = s.cancelled || e.Status == 200
 	case fetched_:
-		s.held = append(s.held, hold{holding{lease: e.Lease, attempt: e.Attempt, from: e.At, until: e.Until}, e.Sent, e.Until})
+		s.held = append(s.held, hold{holding{lease: e.Lease, attempt: e.Attempt, from: e.At, until: e.Until}, e.Sent, e.Until, e.Queue})
 	case finishes:
 		s.finishes = append(s.finishes, e)
 	case finished:
