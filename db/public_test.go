@@ -17,7 +17,7 @@ var (
 
 const staffMayCall = "_detached_partitions _first_expiry _id_time _is_replacement _lately _pace _pace_step " +
 	"configure_queue configure_tenant delete_queue enqueue_rows fetch_many hold_dispatch limit_concurrency pause plan_cron " +
-	"release_many resume resume_dispatch schema_changing schema_hash stand_down tick unplanned_crons upkeep"
+	"preview_weight release_many resume resume_dispatch schema_changing schema_hash stand_down tick unplanned_crons upkeep"
 
 func TestGrantsOfStaff(t *testing.T) {
 	t.Parallel()
@@ -64,7 +64,7 @@ func TestPlannerSettings(t *testing.T) {
 			"max_parallel_workers_per_gather=0 plan_cache_mode=force_generic_plan: " +
 			"_arrivals _check_beat _check_workers _delete_dead _end_workers _extend _lately _notify_room " +
 			"_oldest_aside _own_shard_counts _own_shards " +
-			"_put_aside _recent _record_beat _retry_dead _trim_cron_runs ack_many configure_tenant fetch fetch_many job_results " +
+			"_put_aside _recent _record_beat _retry_dead _trim_cron_runs ack_many configure_tenant explain fetch fetch_many job_results " +
 			"limit_concurrency pause release_many resume settle tick",
 		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off jit=off " +
 			"max_parallel_workers_per_gather=0 plan_cache_mode=force_custom_plan: events",

@@ -261,6 +261,7 @@ execute ojs.purge_dead_letters(text,text,text,timestamp with time zone,timestamp
 execute ojs.retry_dead_letter(uuid,json,text)
 execute ojs.retry_dead_letters(text,text,text,timestamp with time zone,timestamp with time zone,integer,text)
 execute ojs.events(text[],text[],integer,text)
+execute ojs.explain(uuid,text)
 execute ojs.heartbeat(text,uuid[],integer,text)
 execute ojs.job_info(uuid,text)
 execute ojs.job_results(uuid[],text,bigint)
