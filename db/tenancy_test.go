@@ -631,6 +631,9 @@ func TestTenantsMayNot(t *testing.T) {
 		{"OJ403", `select from ojs.enqueue_many('[{"type": "a", "args": []}]', 'globex')`},
 		{"OJ403", "select from ojs.events(p_tenant => 'globex')"},
 		{"OJ403", "select from ojs.heartbeat('w', p_tenant => 'globex')"},
+		{"OJ403", "select from ojs.explain('" + foreign + "', 'globex')"},
+		{"OJ404", "select from ojs.explain('" + foreign + "')"},
+		{denied, "select from ojs.preview_weight('acme', 100)"},
 		{"OJ403", "select from ojs.cancel('" + foreign + "', 'globex')"},
 		{"OJ403", "select from ojs.ack('" + foreign + "', p_tenant => 'globex')"},
 		{"OJ403", `select from ojs.nack('` + foreign + `', '{"message": "x"}', p_tenant => 'globex')`},
@@ -743,7 +746,7 @@ func TestUnmappedRoles(t *testing.T) {
 		"select from ojs.job_info('" + n.theirs["active"] + "')", "select from ojs.ack('" + n.theirs["active"] + "')",
 		`select from ojs.nack('` + n.theirs["active"] + `', '{"message": "x"}')`,
 		"select from ojs.cancel('" + n.theirs["active"] + "', 'globex')", "select from ojs.activate('" + n.theirs["pending"] + "')",
-		"select from ojs.heartbeat('w1')", "select from ojs.events()",
+		"select from ojs.heartbeat('w1')", "select from ojs.events()", "select from ojs.explain('" + n.theirs["available"] + "')",
 		"select from ojs.release('" + n.theirs["active"] + "', '" + someID + "')",
 	}
 	member := connect(t, n.GroupURL("ojs_tenant"))
@@ -920,6 +923,7 @@ func TestSearchPathIsNotBelieved(t *testing.T) {
 		"select from ojs.job_info('" + id + "')", "select from ojs.heartbeat('w', array['" + id + "']::pg_catalog.uuid[])",
 		`select from ojs.nack('` + id + `', '{"message": "x"}', p_requeue => true)`, "select from ojs.cancel('" + id + "')",
 		"select from ojs.events()", "select from ojs.tenant_stats", "select from ojs.shard_stats", "select from ojs.jobs",
+		"select from ojs.explain('" + id + "')",
 	} {
 		exec(t, conn, sql)
 	}
