@@ -38,26 +38,37 @@ func explainJobs(t *testing.T, q querier, queue string) []explained {
 }
 
 // mixedQueue is a random queue: tenants, weights, priorities, and jobs that come while others are handed out.
-func mixedQueue(t *testing.T, d *pgtest.DB, r *rand.Rand, queue string) (weights map[string]float64) {
+func mixedQueue(t *testing.T, d *pgtest.DB, r *rand.Rand, queue string, limited bool) (weights map[string]float64) {
 	t.Helper()
 	weights = map[string]float64{}
 	choices := []float64{1, 1, 2, 3, 5, 10, 0.5}
 	service := d.Service()
-	for i := range 2 + r.IntN(9) {
+	for i := range 2 + r.IntN(7) {
 		tenant := fmt.Sprintf("%s-t%d", queue, i)
 		weights[tenant] = choices[r.IntN(len(choices))]
 		configureWeight(t, service, tenant, weights[tenant])
+		if r.IntN(5) == 0 {
+			exec(t, service, "select ojs.configure_tenant($1, p_priority_boost => 3)", tenant)
+		}
+		if limited && r.IntN(3) == 0 {
+			exec(t, service, "select ojs.limit_concurrency($2, $1)", tenant, 1+r.IntN(40))
+		}
 	}
 	for round := range 4 {
 		for tenant := range weights {
 			if r.IntN(3) > 0 {
 				exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select $1, 'x', $2, $3 from generate_series(1, $4)",
-					tenant, queue, []int{0, 0, 0, 0, 3, -3}[r.IntN(6)], []int{1, 2, 5, 20, 40}[r.IntN(5)])
+					tenant, queue, []int{0, 0, 0, 0, 3, -3}[r.IntN(6)], []int{1, 2, 5, 10, 25}[r.IntN(5)])
 			}
 		}
 		if round < 3 {
 			exec(t, service, "select ojs.fetch(array[$1], $2)", pgx.QueryExecModeSimpleProtocol, queue, 1+r.IntN(20))
 		}
+		// Some end before they begin, and some come back behind their tenants' cursors.
+		exec(t, service, `select ojs.cancel(id) from (select id from ojs.job where queue = $1 and state = 'available'
+			order by md5(id::text) limit $2) j`, queue, r.IntN(10))
+		exec(t, service, `select ojs.nack(id, '{"message": "x"}', p_requeue => true) from (select id from ojs.job
+			where queue = $1 and state = 'active' order by md5(id::text) limit $2) j`, queue, r.IntN(5))
 	}
 	return weights
 }
@@ -72,10 +83,10 @@ func TestExplainFollowsTheDecisions(t *testing.T) {
 	seed := newSeed()
 	counted := map[string]int{}
 	worst := 0.0
-	for run := range 6 {
+	for run := range 9 {
 		r := rand.New(rand.NewPCG(seed, uint64(run)))
 		queue := fmt.Sprintf("q%d", run)
-		weights := mixedQueue(t, d, r, queue)
+		weights := mixedQueue(t, d, r, queue, run > 5)
 		if run%3 > 0 {
 			// All is taken in, and in every third run nothing is decided ahead, because one call asks for many.
 			exec(t, d.Service(), "select ojs.fetch(array[$1], $2)", pgx.QueryExecModeSimpleProtocol, queue, []int{0, 1, 40}[run%3])
@@ -90,8 +101,13 @@ func TestExplainFollowsTheDecisions(t *testing.T) {
 			place[got[0]] = len(place)
 		}
 		for _, e := range before {
-			if e.Dispatches == nil {
-				t.Fatalf("seed %d run %d: nothing is said of job %s of %s", seed, run, e.ID, e.Tenant)
+			_, came := place[e.ID]
+			if e.Dispatches == nil || !came {
+				if e.Dispatches == nil == came && e.Certainty == "exact" {
+					t.Errorf("seed %d run %d: said is %v of a job of %s, and it came: %v", seed, run, e.Dispatches, e.Tenant, came)
+				}
+				counted["never"]++
+				continue
 			}
 			counted[e.Certainty]++
 			sum, off := 0.0, float64(*e.Dispatches-place[e.ID])
@@ -111,7 +127,7 @@ func TestExplainFollowsTheDecisions(t *testing.T) {
 		}
 	}
 	t.Logf("seed %d: %v; estimates are off by up to %.2f of their tenants' own turns", seed, counted, worst)
-	if counted["exact"] < 100 || counted["estimate"] < 100 {
+	if counted["exact"] < 50 || counted["estimate"] < 50 {
 		t.Errorf("seed %d: too few of a kind: %v", seed, counted)
 	}
 }

@@ -1,6 +1,6 @@
 -- +goose Up
--- Standing: what comes before an available job. The order is asked of ojs._due, which decides; only what lies further ahead than it looks at
--- once is worked out from the same virtual times, and says so.
+-- Standing: what comes before an available job. The order is asked of ojs._due, which decides; only what lies further ahead than it looks
+-- at once is worked out from the same virtual times, and says so.
 set local role ojs_owner;
 set local check_function_bodies = off;
 
@@ -30,11 +30,12 @@ begin
     select * into v_fair from ojs._fair(p_job.queue, p_priority, p_job.tenant_id);
     v_stand.fresh := exists (select from ojs._unfolded() u where u.queue = p_job.queue and u.tenant_id = p_job.tenant_id
         and u.priority = p_job.priority and p_job.seq between u.lo and u.hi);
-    -- Where work has come that joins the round or lies behind a cursor, what was decided ahead is decided again.
+    -- Where work has come that joins the round or lies behind a cursor, or a tenant has room again, what was decided ahead is decided again.
     v_news := exists (
         select from ojs._came(v_fold.snapshot, null, v_fold.part_xid, v_fold.part_lo, 9223372036854775807) w
         left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
-        where w.queue = p_job.queue and w.priority >= p_priority and f.parked is not true and (f.ready is not true or w.lo <= f.head));
+        where w.queue = p_job.queue and w.priority >= p_priority and f.parked is not true and (f.ready is not true or w.lo <= f.head))
+        or v_fold.counts and ojs._room_may_be_back(array[p_job.queue]);
     select * into v_turns from ojs._turns_before(p_job, p_priority);
     v_stand.ahead := v_turns.o_turn is not null;
     v_stand.parked := coalesce(v_fair.parked, false);

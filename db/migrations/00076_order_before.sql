@@ -15,19 +15,22 @@ declare
     c_dealt  constant int := 1000;
     v_back   bigint := (select count(*) from ojs.turn t where p_news and t.queue = p_job.queue and t.tenant_id = p_job.tenant_id
         and t.job_priority = p_job.priority);
-    v_room   int := (select r.jobs + v_back from ojs._room(p_job.queue, p_job.tenant_id) r);
+    v_room   bigint := ojs._room_soon(p_job.queue, p_job.tenant_id, p_news) + v_back;
     v_weight numeric := coalesce((select t.weight from ojs.tenant t where t.tenant_id = p_job.tenant_id), 1);
     v_now    timestamptz := ojs.now();
     v_low    numeric;
     v_until  float8;
     v_all    boolean;
+    v_own    bigint;
     v_others numeric;
     v_turn   bigint;
 begin
-    select h.jobs, h.counted into p_stand.higher_ahead, v_all
+    select h.jobs, h.own, h.counted into p_stand.higher_ahead, v_own, v_all
     from ojs._jobs_before(p_job, p_priority + 1, 2147483647, p_news, null, null) h;
+    -- What a tenant with a limit gets at a higher priority it does not get here: nobody works that out for all of them.
+    v_all := v_all and (p_stand.higher_ahead = 0 or not (select f.counts from ojs._folded() f));
     p_stand.certainty := case when p_certainty = 'exact' and not v_all then 'estimate' else p_certainty end;
-    if p_stand.passed or v_room <= p_line then
+    if p_stand.passed or v_room - v_own <= p_line then
         return p_stand;
     end if;
     v_low := ojs._low_before(p_job.queue, p_priority, p_news);
@@ -53,12 +56,13 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._order_before(ojs.job, int, ojs.tenant_fairness, ojs.standing, bigint, boolean, bigint, text) is
-'Adds to p_stand how many jobs of other tenants come before a job, and how many in sum. p_line: jobs of its tenant that come before it, apart
-from those decided ahead, of which there are p_turns; p_news: these are decided again.';
+'Adds to p_stand how many jobs of other tenants come before a job, and how many in sum. p_line: jobs of its tenant that come before it,
+apart from those decided ahead, of which there are p_turns; p_news: these are decided again.';
 
 -- +goose StatementBegin
 create function ojs._jobs_before(
-    p_job ojs.job, p_from int, p_to int, p_news boolean, p_low numeric, p_until float8, out jobs bigint, out counted boolean
+    p_job ojs.job, p_from int, p_to int, p_news boolean, p_low numeric, p_until float8,
+    out jobs bigint, out own bigint, out counted boolean
 )
 language plpgsql stable
 as $$
@@ -66,8 +70,8 @@ begin
     -- A tenant's jobs are due at its time, and at steps of 1 / weight from there. What is a hair's breadth before p_until is on it.
     select round(coalesce(sum(c.many * case when p_until is null then c.jobs else least(c.jobs,
             greatest(ceil((p_until - (c.vtime - p_low)::float8) * c.weight::float8 - 1e-9), 0)) end), 0)),
-        coalesce(bool_and(c.many = 1), true)
-    into jobs, counted
+        coalesce(sum(c.jobs) filter (where c.tenant_id = p_job.tenant_id), 0), coalesce(bool_and(c.many = 1), true)
+    into jobs, own, counted
     from ojs._crowd(p_job.queue, p_from, p_to, p_news, p_low) c
     where p_until is null or c.tenant_id <> p_job.tenant_id;
 end;
@@ -75,7 +79,24 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._jobs_before(ojs.job, int, int, boolean, numeric, float8) is
 'How many jobs at effective priorities from p_from to p_to come before a job: all, or of other tenants those that are due until p_until,
-counted from p_low; counted: it has looked at all tenants.';
+counted from p_low. own: those of them that are of its own tenant; counted: it has looked at all tenants.';
+
+-- +goose StatementBegin
+create function ojs._room_soon(p_queue text, p_tenant text, p_news boolean) returns bigint
+language plpgsql stable
+as $$
+begin
+    return (select case when p_news and r.counted and not exists (select from ojs.rule p
+            where p.tenant_id = p_tenant and p.queue in ('', p_queue) and p.paused_at is not null)
+        then r.jobs + coalesce((select sum(e.jobs) from ojs._slot_mark() m cross join lateral ojs._ends(m.ended, null) e
+            where e.tenant_id = p_tenant), 0) else r.jobs end
+    from ojs._room(p_queue, p_tenant) r);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._room_soon(text, text, boolean) is
+'How many more jobs a tenant may have from a queue, as ojs._room says; p_news: with what its attempts that ended since the last decision may
+give back.';
 
 -- +goose StatementBegin
 create function ojs._tenants_at(p_queue text, p_from int, p_to int) returns bigint
@@ -149,7 +170,7 @@ begin
         group by u.tenant_id, u.job_priority having max(u.weight) is not null
     )
     select c.tenant_id, c.vtime - c.back / c.weight, c.weight, least(c.available,
-        case when c.limited then (select r.jobs + c.back from ojs._room(p_queue, c.tenant_id) r) end),
+        case when c.limited then ojs._room_soon(p_queue, c.tenant_id, p_news) + c.back end),
         greatest(1, c.total::numeric / count(*) over (partition by c.stood))
     from counted c;
 end;
@@ -175,18 +196,21 @@ as $$
             union all
             select t.tenant_id, t.priority, t.job_priority, true from ojs._turn_mark(p_queue) m
             cross join lateral (select t.* from ojs.turn t where t.queue = p_queue and t.n >= m.lo) t
+            union all
+            (select f.tenant_id, f.priority, f.job_priority, false from ojs.tenant_fairness f
+            where f.parked and f.queue = p_queue and f.priority between p_from and p_to limit 1000)
         ) u
         where u.priority between p_from and p_to
         group by u.tenant_id, u.priority, u.job_priority
     ) w
     left join ojs.tenant t on t.tenant_id = w.tenant_id
     left join lateral ojs._fair(p_queue, w.priority, w.tenant_id) f on true
-    where f.ready is not true and f.parked is not true
+    where f.ready is not true and (f.parked is not true or ojs._room_soon(p_queue, w.tenant_id, true) is distinct from 0)
 $$;
 -- +goose StatementEnd
 comment on function ojs._joining(text, int, int, numeric) is
 'Tenants that the next decision will add to those that take turns at effective priorities from p_from to p_to of a queue, and with which
-time: those with new work, and those whose jobs it takes back. p_low: where those join who are new.';
+time: those with new work, those whose jobs it takes back, and those who have room again. p_low: where those join who are new.';
 
 -- +goose StatementBegin
 create function ojs._held_by_line(p_job ojs.job, p_stand ojs.standing, p_held jsonb) returns jsonb
