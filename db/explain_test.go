@@ -57,8 +57,8 @@ func mixedQueue(t *testing.T, d *pgtest.DB, r *rand.Rand, queue string, limited 
 	for round := range 4 {
 		for tenant := range weights {
 			if r.IntN(3) > 0 {
-				exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select $1, 'x', $2, $3 from generate_series(1, $4)",
-					tenant, queue, []int{0, 0, 0, 0, 3, -3}[r.IntN(6)], []int{1, 2, 5, 10, 25}[r.IntN(5)])
+				exec(t, service, `insert into ojs.jobs (tenant_id, type, queue, priority) select $1, 'x', $2, $3
+					from generate_series(1, $4)`, tenant, queue, []int{0, 0, 0, 0, 3, -3}[r.IntN(6)], []int{1, 2, 5, 10, 25}[r.IntN(5)])
 			}
 		}
 		if round < 3 {
@@ -149,6 +149,7 @@ func causes(t *testing.T, q querier, id string, tenant *string) (words []string,
 func TestExplainNamesWhatHoldsAJobBack(t *testing.T) {
 	t.Parallel()
 	const last = "(select id from ojs.job where queue = 'q' and tenant_id = 'a' order by seq desc limit 1)"
+	const served, change = "select ojs.fetch('{q}', 20); ", "update ojs.job set "
 	for _, c := range []struct{ name, prepare, want, says string }{
 		{"nothing", "select ojs.fetch('{q}', 29)", "next", "Nothing holds it back: the next worker that asks for queue q gets it."},
 		{"it is decided ahead", "select ojs.fetch('{q}', 16)", "decided_ahead turns line", "the next workers that ask for queue q get it"},
@@ -156,35 +157,58 @@ func TestExplainNamesWhatHoldsAJobBack(t *testing.T) {
 		{"other tenants", "select ojs.fetch('{q}', 25)", "turns line", "Before it, because it is their turn: 3 jobs of other tenants."},
 		{"higher priorities", `insert into ojs.jobs (tenant_id, type, queue, priority) select 'b', 'x', 'q', 1 from generate_series(1, 50);
 			select ojs.fetch('{q}', 20)`, "priority turns line", "Before it in queue q: 30 jobs of a higher priority."},
-		{"one of a higher priority", `insert into ojs.jobs (tenant_id, type, queue, priority) select 'b', 'x', 'q', 1 from generate_series(1, 21);
+		{"one of a higher priority", `insert into ojs.jobs (tenant_id, type, queue, priority)
+			select 'b', 'x', 'q', 1 from generate_series(1, 21);
 			select ojs.fetch('{q}', 20)`, "priority turns line", "Before it in queue q: 1 job of a higher priority."},
-		{"the queue is paused", "select ojs.fetch('{q}', 20); select ojs.pause('q', p_reason => 'rain', p_by => 'mary')", "paused queue turns line",
-			"Queue q is paused since .* by mary: rain."},
-		{"its tenant is paused", "select ojs.fetch('{q}', 20); select ojs.pause(null, 'a')", "paused tenant line", "Tenant a is paused since"},
-		{"its tenant is paused in the queue", "select ojs.fetch('{q}', 20); select ojs.pause('q', 'a')", "paused tenant_in_queue line",
-			"Tenant a in queue q is paused since"},
-		{"all is paused", "select ojs.fetch('{q}', 20); select ojs.pause('*')", "paused everything turns line", "Everything is paused since"},
-		{"others are paused", "select ojs.fetch('{q}', 20); select ojs.pause('q', 'b'), ojs.pause('r'), ojs.pause(null, 'c')", "line", ""},
-		{"dispatch is held", "select ojs.fetch('{q}', 20); select ojs.hold_dispatch()", "dispatch_held turns line", "Dispatch is held since"},
-		{"its tenant is at its limit", "select ojs.limit_concurrency(3, 'a'); select ojs.fetch('{q}', 9, 'w7')", "limit tenant line",
-			`Tenant a is at its limit: 3 of at most 3 jobs are active or decided ahead.*"worker_id": "w7"`},
-		{"its tenant is at its limit in the queue", "select ojs.limit_concurrency(3, 'a', 'q'); select ojs.fetch('{q}', 9)",
-			"limit tenant_in_queue line", "Tenant a in queue q is at its limit: 3 of at most 3"},
-		{"the queue is at its limit", "select ojs.limit_concurrency(9, p_queue => 'q'); select ojs.fetch('{q}', 20)", "limit queue turns line",
-			"Queue q is at its limit: 9 of at most 9 jobs are active or decided ahead."},
+		{
+			"the queue is paused", served + "select ojs.pause('q', p_reason => 'rain', p_by => 'mary')", "paused queue turns line",
+			"Queue q is paused since .* by mary: rain.",
+		},
+		{"its tenant is paused", served + "select ojs.pause(null, 'a')", "paused tenant line", "Tenant a is paused since"},
+		{
+			"its tenant is paused in the queue", served + "select ojs.pause('q', 'a')", "paused tenant_in_queue line",
+			"Tenant a in queue q is paused since",
+		},
+		{"all is paused", served + "select ojs.pause('*')", "paused everything turns line", "Everything is paused since"},
+		{"others are paused", served + "select ojs.pause('q', 'b'), ojs.pause('r'), ojs.pause(null, 'c')", "line", ""},
+		{"dispatch is held", served + "select ojs.hold_dispatch()", "dispatch_held turns line", "Dispatch is held since"},
+		{
+			"its tenant is at its limit", "select ojs.limit_concurrency(3, 'a'); select ojs.fetch('{q}', 9, 'w7')", "limit tenant line",
+			`Tenant a is at its limit: 3 of at most 3 jobs are active or decided ahead.*"worker_id": "w7"`,
+		},
+		{
+			"its tenant is at its limit in the queue", "select ojs.limit_concurrency(3, 'a', 'q'); select ojs.fetch('{q}', 9)",
+			"limit tenant_in_queue line", "Tenant a in queue q is at its limit: 3 of at most 3",
+		},
+		{
+			"the queue is at its limit", "select ojs.limit_concurrency(9, p_queue => 'q'); select ojs.fetch('{q}', 20)",
+			"limit queue turns line", "Queue q is at its limit: 9 of at most 9 jobs are active or decided ahead.",
+		},
 		{"its tenant has room again", `select ojs.limit_concurrency(3, 'a'); select ojs.fetch('{q}', 9);
 			select ojs.ack(id) from ojs.job where state = 'active' and tenant_id = 'a'`, "room_again line", "has room again"},
 		{"its tenant had room", "select ojs.limit_concurrency(10, 'a'); select ojs.fetch('{q}', 20)", "turns line", ""},
 		{"it is locked when its turn comes", `select ojs.fetch('{q}', 16); delete from ojs.turn`, "passed_over", "within about a second"},
-		{"it has expired", "update ojs.job set expires_at = now() where id = " + last, "expired not_taken_in turns line no_worker", "It expired at"},
-		{"it is scheduled", "update ojs.job set state = 'scheduled', scheduled_at = now() + interval '1 hour' where id = " + last, "scheduled",
-			"It is scheduled for 20.* UTC."},
-		{"the clock is late", "update ojs.job set state = 'scheduled', scheduled_at = now() where id = " + last + "; select ojs.pause('q')",
-			"scheduled paused queue", "That time has come: the clock"},
-		{"it is to be tried again", "update ojs.job set state = 'retryable', attempt = 2, retry_at = now() + interval '1 hour' where id = " + last,
-			"retryable", "Attempt 2 failed: it is to be tried again at 20"},
-		{"it is pending", "update ojs.job set state = 'pending' where id = " + last, "pending", "waits until somebody activates it"},
-		{"it runs", "select ojs.fetch('{q}', 30, 'w7'); select ojs.pause('q')", "active", "It runs: worker w7 has it since .*, under a lease until"},
+		{
+			"it has expired", change + "expires_at = now() where id = " + last, "expired not_taken_in turns line no_worker",
+			"It expired at",
+		},
+		{
+			"it is scheduled", change + "state = 'scheduled', scheduled_at = now() + interval '1 hour' where id = " + last, "scheduled",
+			"It is scheduled for 20.* UTC.",
+		},
+		{
+			"the clock is late", change + "state = 'scheduled', scheduled_at = now() where id = " + last + "; select ojs.pause('q')",
+			"scheduled paused queue", "That time has come: the clock",
+		},
+		{
+			"it is to be tried again", change + "state = 'retryable', attempt = 2, retry_at = now() + interval '1 hour' where id = " + last,
+			"retryable", "Attempt 2 failed: it is to be tried again at 20",
+		},
+		{"it is pending", change + "state = 'pending' where id = " + last, "pending", "waits until somebody activates it"},
+		{
+			"it runs", "select ojs.fetch('{q}', 30, 'w7'); select ojs.pause('q')", "active",
+			"It runs: worker w7 has it since .*, under a lease until",
+		},
 		{"it has ended", "select ojs.cancel(" + last + ")", "ended", "It has ended: cancelled at"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -219,7 +243,8 @@ func TestExplainTellsTenantsNothingOfOthers(t *testing.T) {
 	for _, tenant := range []string{"acme", "globex"} {
 		enqueueFor(t, service, "crowded", tenant, 60)
 	}
-	exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select 'globex', 'x', 'crowded', 9 from generate_series(1, 37) i")
+	exec(t, service, `insert into ojs.jobs (tenant_id, type, queue, priority) select 'globex', 'x', 'crowded', 9
+		from generate_series(1, 37) i`)
 	exec(t, service, "select ojs.limit_concurrency(41, p_queue => 'crowded', p_reason => 'the boss')")
 	exec(t, service, "select ojs.limit_concurrency(777, 'globex'), ojs.limit_concurrency(1, 'acme', 'crowded')")
 	exec(t, service, "select ojs.pause('*', p_by => 'mary', p_reason => 'the boss')")
@@ -254,8 +279,9 @@ func TestExplainTellsTenantsNothingOfOthers(t *testing.T) {
 		for state, foreign := range n.theirs {
 			a := refused(t, asks.session, "OJ404", asked, foreign, asks.tenant)
 			b := refused(t, asks.session, "OJ404", asked, someID, asks.tenant)
-			if plain := strings.NewReplacer(foreign, "ID", someID, "ID"); plain.Replace(a.Message+a.Detail) != plain.Replace(b.Message+b.Detail) {
-				t.Errorf("a foreign job that is %s is refused with %s %s, an unknown one with %s %s", state, a.Message, a.Detail, b.Message, b.Detail)
+			plain := strings.NewReplacer(foreign, "ID", someID, "ID")
+			if x, y := plain.Replace(a.Message+a.Detail), plain.Replace(b.Message+b.Detail); x != y {
+				t.Errorf("a foreign job that is %s is refused with %s, an unknown one with %s", state, x, y)
 			}
 		}
 	}
@@ -335,8 +361,9 @@ func TestPreviewWeight(t *testing.T) {
 	}
 	// What it said is what comes.
 	configureWeight(t, d.Service(), "a", 8)
-	if got := one[string](t, d.Operator(), "select string_agg(tenant_id || ' ' || ideal_share, ', ' order by weight desc) from ojs.tenant_shares"+
-		" where ideal_share is not null"); got != "a 0.5333, c 0.3333, b 0.1333" {
+	if got := one[string](t, d.Operator(), `
+		select string_agg(tenant_id || ' ' || ideal_share, ', ' order by weight desc) from ojs.tenant_shares
+		where ideal_share is not null`); got != "a 0.5333, c 0.3333, b 0.1333" {
 		t.Errorf("afterwards the shares are %s", got)
 	}
 	for asked, state := range map[string]string{

@@ -1990,7 +1990,7 @@ CREATE FUNCTION ojs._cron_open(p_cron ojs.cron) RETURNS uuid[]
     LANGUAGE sql STABLE
     AS $$ select coalesce(array_agg(o.id order by o.n), '{}') from ojs._open_jobs(p_cron, p_cron.open) o $$;
 
-CREATE FUNCTION ojs._crowd(p_queue text, p_from integer, p_to integer, p_news boolean, p_low numeric) RETURNS TABLE(tenant_id text, vtime numeric, weight numeric, jobs bigint, many numeric)
+CREATE FUNCTION ojs._crowd(p_queue text, p_from integer, p_to integer, p_news boolean, p_low numeric) RETURNS TABLE(tenant_id text, vtime numeric, weight numeric, jobs bigint, many numeric, limited boolean)
     LANGUAGE plpgsql STABLE ROWS 100
     AS $$
 declare
@@ -2031,8 +2031,8 @@ begin
         group by u.tenant_id, u.job_priority having max(u.weight) is not null
     )
     select c.tenant_id, c.vtime - c.back / c.weight, c.weight, least(c.available,
-        case when c.limited then (select r.jobs + c.back from ojs._room(p_queue, c.tenant_id) r) end),
-        greatest(1, c.total::numeric / count(*) over (partition by c.stood))
+        case when c.limited then ojs._room_soon(p_queue, c.tenant_id, p_news) + c.back end),
+        greatest(1, c.total::numeric / count(*) over (partition by c.stood)), c.limited
     from counted c;
 end;
 $$;
@@ -3838,15 +3838,15 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._jobs_before(p_job ojs.job, p_from integer, p_to integer, p_news boolean, p_low numeric, p_until double precision, OUT jobs bigint, OUT counted boolean) RETURNS record
+CREATE FUNCTION ojs._jobs_before(p_job ojs.job, p_from integer, p_to integer, p_news boolean, p_low numeric, p_until double precision, OUT jobs bigint, OUT own bigint, OUT counted boolean) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 begin
     -- A tenant's jobs are due at its time, and at steps of 1 / weight from there. What is a hair's breadth before p_until is on it.
     select round(coalesce(sum(c.many * case when p_until is null then c.jobs else least(c.jobs,
             greatest(ceil((p_until - (c.vtime - p_low)::float8) * c.weight::float8 - 1e-9), 0)) end), 0)),
-        coalesce(bool_and(c.many = 1), true)
-    into jobs, counted
+        coalesce(sum(c.jobs) filter (where c.tenant_id = p_job.tenant_id), 0), coalesce(bool_and(c.many = 1 and not c.limited), true)
+    into jobs, own, counted
     from ojs._crowd(p_job.queue, p_from, p_to, p_news, p_low) c
     where p_until is null or c.tenant_id <> p_job.tenant_id;
 end;
@@ -3869,13 +3869,16 @@ CREATE FUNCTION ojs._joining(p_queue text, p_from integer, p_to integer, p_low n
             union all
             select t.tenant_id, t.priority, t.job_priority, true from ojs._turn_mark(p_queue) m
             cross join lateral (select t.* from ojs.turn t where t.queue = p_queue and t.n >= m.lo) t
+            union all
+            (select f.tenant_id, f.priority, f.job_priority, false from ojs.tenant_fairness f
+            where f.parked and f.queue = p_queue and f.priority between p_from and p_to limit 1000)
         ) u
         where u.priority between p_from and p_to
         group by u.tenant_id, u.priority, u.job_priority
     ) w
     left join ojs.tenant t on t.tenant_id = w.tenant_id
     left join lateral ojs._fair(p_queue, w.priority, w.tenant_id) f on true
-    where f.ready is not true and f.parked is not true
+    where f.ready is not true and (f.parked is not true or ojs._room_soon(p_queue, w.tenant_id, true) is distinct from 0)
 $$;
 
 CREATE FUNCTION ojs._journal_retention() RETURNS interval
@@ -4994,19 +4997,20 @@ declare
     c_dealt  constant int := 1000;
     v_back   bigint := (select count(*) from ojs.turn t where p_news and t.queue = p_job.queue and t.tenant_id = p_job.tenant_id
         and t.job_priority = p_job.priority);
-    v_room   int := (select r.jobs + v_back from ojs._room(p_job.queue, p_job.tenant_id) r);
+    v_room   bigint := ojs._room_soon(p_job.queue, p_job.tenant_id, p_news) + v_back;
     v_weight numeric := coalesce((select t.weight from ojs.tenant t where t.tenant_id = p_job.tenant_id), 1);
     v_now    timestamptz := ojs.now();
     v_low    numeric;
     v_until  float8;
     v_all    boolean;
+    v_own    bigint;
     v_others numeric;
     v_turn   bigint;
 begin
-    select h.jobs, h.counted into p_stand.higher_ahead, v_all
+    select h.jobs, h.own, h.counted into p_stand.higher_ahead, v_own, v_all
     from ojs._jobs_before(p_job, p_priority + 1, 2147483647, p_news, null, null) h;
     p_stand.certainty := case when p_certainty = 'exact' and not v_all then 'estimate' else p_certainty end;
-    if p_stand.passed or v_room <= p_line then
+    if p_stand.passed or v_room - v_own <= p_line then
         return p_stand;
     end if;
     v_low := ojs._low_before(p_job.queue, p_priority, p_news);
@@ -6575,6 +6579,18 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._room_soon(p_queue text, p_tenant text, p_news boolean) RETURNS bigint
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return (select case when p_news and r.counted and not exists (select from ojs.rule p
+            where p.tenant_id = p_tenant and p.queue in ('', p_queue) and p.paused_at is not null)
+        then r.jobs + coalesce((select sum(e.jobs) from ojs._slot_mark() m cross join lateral ojs._ends(m.ended, null) e
+            where e.tenant_id = p_tenant), 0) else r.jobs end
+    from ojs._room(p_queue, p_tenant) r);
+end;
+$$;
+
 CREATE FUNCTION ojs._rotate(p_queues text[], p_weights integer[], p_rev bigint, p_times numeric[], p_now numeric) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -7262,11 +7278,13 @@ begin
     select * into v_fair from ojs._fair(p_job.queue, p_priority, p_job.tenant_id);
     v_stand.fresh := exists (select from ojs._unfolded() u where u.queue = p_job.queue and u.tenant_id = p_job.tenant_id
         and u.priority = p_job.priority and p_job.seq between u.lo and u.hi);
-    -- Where work has come that joins the round or lies behind a cursor, what was decided ahead is decided again.
+    -- Where work has come that joins the round or lies behind a cursor, or a tenant has room again, what was decided ahead is decided
+    -- again.
     v_news := exists (
         select from ojs._came(v_fold.snapshot, null, v_fold.part_xid, v_fold.part_lo, 9223372036854775807) w
         left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
-        where w.queue = p_job.queue and w.priority >= p_priority and f.parked is not true and (f.ready is not true or w.lo <= f.head));
+        where w.queue = p_job.queue and w.priority >= p_priority and f.parked is not true and (f.ready is not true or w.lo <= f.head))
+        or v_fold.counts and ojs._room_may_be_back(array[p_job.queue]);
     select * into v_turns from ojs._turns_before(p_job, p_priority);
     v_stand.ahead := v_turns.o_turn is not null;
     v_stand.parked := coalesce(v_fair.parked, false);

@@ -53,11 +53,8 @@ Prints tables; --json prints the same rows for programs.
 				Name: "limit", Usage: "let at most N jobs run at once of a tenant, of a queue, or of a tenant in a queue; none: no limit",
 				ArgsUsage: "N", Flags: limitFlags(), Action: withAdmin("N", limitConcurrency),
 			},
-			{Name: "explain", Usage: "say why a job waits; with --tenant what that tenant is told", ArgsUsage: "ID", Action: withAdmin("ID", explain)},
-			{
-				Name: "preview-weight", Usage: "say what shares the tenants would have if that of --tenant had a WEIGHT",
-				ArgsUsage: "WEIGHT", Action: withAdmin("WEIGHT", previewWeight),
-			},
+			explainCommand(),
+			previewCommand(),
 			{Name: "workers", Usage: "list workers", Flags: pageFlags(), Action: withAdmin("", listWorkers)},
 			{Name: "worker", Usage: "show a worker and its jobs", ArgsUsage: "ID", Action: withAdmin("ID", showWorker)},
 			{

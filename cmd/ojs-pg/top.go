@@ -19,6 +19,20 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
+func explainCommand() *cli.Command {
+	return &cli.Command{
+		Name: "explain", Usage: "say why a job waits; with --tenant what that tenant is told",
+		ArgsUsage: "ID", Action: withAdmin("ID", explain),
+	}
+}
+
+func previewCommand() *cli.Command {
+	return &cli.Command{
+		Name: "preview-weight", Usage: "say what shares the tenants would have if that of --tenant had a WEIGHT",
+		ArgsUsage: "WEIGHT", Action: withAdmin("WEIGHT", previewWeight),
+	}
+}
+
 func explain(ctx context.Context, o *operator) error {
 	if !kit.IsUUID(o.argument()) {
 		return usageError{fmt.Errorf("%q is no job: ids are UUIDs in lowercase with hyphens", o.argument())}
@@ -55,8 +69,8 @@ SHARE is a tenant's part of what was handed out in the last minute, IDEAL the pa
 			},
 			&cli.BoolFlag{Name: "once", Sources: cli.EnvVars("OJS_TOP_ONCE"), Usage: "print it once, and end"},
 			&cli.Int32Flag{
-				Name: "rows", Sources: cli.EnvVars("OJS_TOP_ROWS"), Usage: "at most so many `ROWS` of each; as many as fit if it is left out",
-				Validator: between[int32](1, 1000),
+				Name: "rows", Sources: cli.EnvVars("OJS_TOP_ROWS"), DefaultText: "as many as fit",
+				Usage: "at most so many `ROWS` of each", Validator: between[int32](1, 1000),
 			},
 		},
 		Action: withAdmin("", top),

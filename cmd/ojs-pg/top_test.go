@@ -76,7 +76,8 @@ func TestTop(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := screen.String()
-	if !strings.HasPrefix(got, cursorHome) || !strings.HasSuffix(got, clearScreen) || strings.Count(got, "\n") != strings.Count(got, clearLine) {
+	if !strings.HasPrefix(got, cursorHome) || !strings.HasSuffix(got, clearScreen) ||
+		strings.Count(got, "\n") != strings.Count(got, clearLine) {
 		t.Errorf("on a screen it writes %q", got)
 	}
 }
@@ -86,7 +87,9 @@ func TestTopFitsIntoEightyColumns(t *testing.T) {
 	long := strings.Repeat("n", 200)
 	for _, n := range []int64{0, 9_999_999, 10_000_000, 999_999_999, 12_345_678_901, math.MaxInt64 / 1_000_000} {
 		text := topText(time.Now(),
-			[]sqlcgen.TopQueuesRow{{Name: long, Backlog: n, Active: n, Dispatched1m: n, Ratio1m: 1, OldestWaitSeconds: float64(n), Paused: true}},
+			[]sqlcgen.TopQueuesRow{{
+				Name: long, Backlog: n, Active: n, Dispatched1m: n, Ratio1m: 1, OldestWaitSeconds: float64(n), Paused: true,
+			}},
 			[]sqlcgen.TopTenantsRow{{ID: long, Weight: 0.000001234, Backlog: n, Active: n, Share1m: 1, IdealShare: 1}},
 			map[string]float64{long: 86_400 * 9999})
 		for line := range strings.Lines(text) {

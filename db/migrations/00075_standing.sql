@@ -30,7 +30,8 @@ begin
     select * into v_fair from ojs._fair(p_job.queue, p_priority, p_job.tenant_id);
     v_stand.fresh := exists (select from ojs._unfolded() u where u.queue = p_job.queue and u.tenant_id = p_job.tenant_id
         and u.priority = p_job.priority and p_job.seq between u.lo and u.hi);
-    -- Where work has come that joins the round or lies behind a cursor, or a tenant has room again, what was decided ahead is decided again.
+    -- Where work has come that joins the round or lies behind a cursor, or a tenant has room again, what was decided ahead is decided
+    -- again.
     v_news := exists (
         select from ojs._came(v_fold.snapshot, null, v_fold.part_xid, v_fold.part_lo, 9223372036854775807) w
         left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true

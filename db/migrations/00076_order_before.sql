@@ -27,8 +27,6 @@ declare
 begin
     select h.jobs, h.own, h.counted into p_stand.higher_ahead, v_own, v_all
     from ojs._jobs_before(p_job, p_priority + 1, 2147483647, p_news, null, null) h;
-    -- What a tenant with a limit gets at a higher priority it does not get here: nobody works that out for all of them.
-    v_all := v_all and (p_stand.higher_ahead = 0 or not (select f.counts from ojs._folded() f));
     p_stand.certainty := case when p_certainty = 'exact' and not v_all then 'estimate' else p_certainty end;
     if p_stand.passed or v_room - v_own <= p_line then
         return p_stand;
@@ -70,7 +68,7 @@ begin
     -- A tenant's jobs are due at its time, and at steps of 1 / weight from there. What is a hair's breadth before p_until is on it.
     select round(coalesce(sum(c.many * case when p_until is null then c.jobs else least(c.jobs,
             greatest(ceil((p_until - (c.vtime - p_low)::float8) * c.weight::float8 - 1e-9), 0)) end), 0)),
-        coalesce(sum(c.jobs) filter (where c.tenant_id = p_job.tenant_id), 0), coalesce(bool_and(c.many = 1), true)
+        coalesce(sum(c.jobs) filter (where c.tenant_id = p_job.tenant_id), 0), coalesce(bool_and(c.many = 1 and not c.limited), true)
     into jobs, own, counted
     from ojs._crowd(p_job.queue, p_from, p_to, p_news, p_low) c
     where p_until is null or c.tenant_id <> p_job.tenant_id;
@@ -79,7 +77,8 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._jobs_before(ojs.job, int, int, boolean, numeric, float8) is
 'How many jobs at effective priorities from p_from to p_to come before a job: all, or of other tenants those that are due until p_until,
-counted from p_low. own: those of them that are of its own tenant; counted: it has looked at all tenants.';
+counted from p_low. own: those of them that are of its own tenant; counted: it has looked
+at all tenants, and none has a limit: what that one gets at a higher priority it does not get at a lower one, which is not worked out.';
 
 -- +goose StatementBegin
 create function ojs._room_soon(p_queue text, p_tenant text, p_news boolean) returns bigint
@@ -129,7 +128,7 @@ comment on function ojs._low_before(text, int, boolean) is
 
 -- +goose StatementBegin
 create function ojs._crowd(p_queue text, p_from int, p_to int, p_news boolean, p_low numeric)
-returns table (tenant_id text, vtime numeric, weight numeric, jobs bigint, many numeric)
+returns table (tenant_id text, vtime numeric, weight numeric, jobs bigint, many numeric, limited boolean)
 language plpgsql stable rows 100
 as $$
 declare
@@ -171,15 +170,15 @@ begin
     )
     select c.tenant_id, c.vtime - c.back / c.weight, c.weight, least(c.available,
         case when c.limited then ojs._room_soon(p_queue, c.tenant_id, p_news) + c.back end),
-        greatest(1, c.total::numeric / count(*) over (partition by c.stood))
+        greatest(1, c.total::numeric / count(*) over (partition by c.stood)), c.limited
     from counted c;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._crowd(text, int, int, boolean, numeric) is
 'Tenants with work at effective priorities from p_from to p_to of a queue, a thousand of those that take turns, the first ones, with the
-jobs that they may have, by the statistics, without those decided ahead. many: for how many each stands, where there are more. p_news: as
-they will be when what was decided ahead has been taken back, and with a thousand that are new; p_low: where these join.';
+jobs that they may have, by the statistics, without those decided ahead. many: for how many each stands, where there are more. limited:
+rules are about it. p_news: as they will be when what was decided ahead has been taken back, and with a thousand that are new; p_low: where these join.';
 
 -- +goose StatementBegin
 create function ojs._joining(p_queue text, p_from int, p_to int, p_low numeric)
