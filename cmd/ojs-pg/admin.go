@@ -53,8 +53,7 @@ Prints tables; --json prints the same rows for programs.
 				Name: "limit", Usage: "let at most N jobs run at once of a tenant, of a queue, or of a tenant in a queue; none: no limit",
 				ArgsUsage: "N", Flags: limitFlags(), Action: withAdmin("N", limitConcurrency),
 			},
-			explainCommand(),
-			previewCommand(),
+			explainCommand(), previewCommand(),
 			{Name: "workers", Usage: "list workers", Flags: pageFlags(), Action: withAdmin("", listWorkers)},
 			{Name: "worker", Usage: "show a worker and its jobs", ArgsUsage: "ID", Action: withAdmin("ID", showWorker)},
 			{
