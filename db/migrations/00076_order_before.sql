@@ -178,7 +178,8 @@ $$;
 comment on function ojs._crowd(text, int, int, boolean, numeric) is
 'Tenants with work at effective priorities from p_from to p_to of a queue, a thousand of those that take turns, the first ones, with the
 jobs that they may have, by the statistics, without those decided ahead. many: for how many each stands, where there are more. limited:
-rules are about it. p_news: as they will be when what was decided ahead has been taken back, and with a thousand that are new; p_low: where these join.';
+rules are about it. p_news: as they will be when what was decided ahead has been taken back, and with a thousand that are new. p_low:
+where these join.';
 
 -- +goose StatementBegin
 create function ojs._joining(p_queue text, p_from int, p_to int, p_low numeric)
