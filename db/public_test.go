@@ -17,7 +17,7 @@ var (
 
 const staffMayCall = "_detached_partitions _first_expiry _id_time _is_replacement _lately _pace _pace_step _pools_lately " +
 	"configure_pool configure_pools configure_queue configure_tenant delete_pool delete_queue enqueue_rows fetch_many " +
-	"hold_dispatch limit_concurrency pause plan_cron " +
+	"hold_dispatch limit_concurrency pause plan_cron preview_weight " +
 	"release_many resume resume_dispatch schema_changing schema_hash stand_down tick unplanned_crons upkeep"
 
 func TestGrantsOfStaff(t *testing.T) {
@@ -66,7 +66,7 @@ func TestPlannerSettings(t *testing.T) {
 			"_arrivals _check_beat _check_workers _delete_dead _end_workers _extend _lately _notify_room " +
 			"_oldest_aside _own_shard_counts _own_shards _pools_lately " +
 			"_put_aside _recent _record_beat _retry_dead _trim_cron_runs ack_many configure_pool configure_pools configure_tenant " +
-			"delete_pool fetch fetch_many job_results " +
+			"delete_pool explain fetch fetch_many job_results " +
 			"limit_concurrency pause release_many resume settle tick",
 		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off jit=off " +
 			"max_parallel_workers_per_gather=0 plan_cache_mode=force_custom_plan: events",

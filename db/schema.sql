@@ -154,6 +154,21 @@ CREATE TYPE ojs.event AS (
 	data jsonb
 );
 
+CREATE TYPE ojs.explanation AS (
+	tenant_id text,
+	id uuid,
+	queue text,
+	priority integer,
+	effective_priority integer,
+	state ojs.job_state,
+	reasons text[],
+	held_by jsonb,
+	tenant_ahead bigint,
+	higher_ahead bigint,
+	dispatches_ahead bigint,
+	certainty text
+);
+
 CREATE TYPE ojs.pace_sums AS (
 	jobs_1m bigint,
 	waited_1m double precision,
@@ -183,6 +198,19 @@ CREATE TYPE ojs.picks AS (
 	size bigint,
 	limited boolean,
 	cut boolean
+);
+
+CREATE TYPE ojs.standing AS (
+	fresh boolean,
+	ahead boolean,
+	passed boolean,
+	parked boolean,
+	idle boolean,
+	tenant_ahead bigint,
+	higher_ahead bigint,
+	others_ahead bigint,
+	dispatches_ahead bigint,
+	certainty text
 );
 
 CREATE TYPE ojs.tick_result AS (
@@ -2080,6 +2108,53 @@ CREATE FUNCTION ojs._cron_open(p_cron ojs.cron) RETURNS uuid[]
     LANGUAGE sql STABLE
     AS $$ select coalesce(array_agg(o.id order by o.n), '{}') from ojs._open_jobs(p_cron, p_cron.open) o $$;
 
+CREATE FUNCTION ojs._crowd(p_queue text, p_from integer, p_to integer, p_news boolean, p_low numeric) RETURNS TABLE(tenant_id text, vtime numeric, weight numeric, jobs bigint, many numeric, limited boolean)
+    LANGUAGE plpgsql STABLE ROWS 100
+    AS $$
+declare
+    c_most  constant int := 1000;
+    v_tally pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+    v_stand bigint := ojs._tenants_at(p_queue, p_from, p_to);
+begin
+    return query
+    with turned as materialized (
+        select t.tenant_id, t.job_priority, count(*) as jobs from ojs._turn_mark(p_queue) m
+        cross join lateral (select t.* from ojs.turn t where t.queue = p_queue and t.n >= m.lo) t
+        where t.priority between p_from and p_to group by t.tenant_id, t.job_priority
+    ), crowd as materialized (
+        (select f.tenant_id, f.job_priority, f.vtime, f.weight, f.limited, true as stood, v_stand as total
+        from ojs._backlog(p_queue) b cross join lateral unnest(b.priorities) p(priority)
+        cross join lateral ojs._level(p_queue, p.priority) l
+        cross join lateral (select f.* from ojs.tenant_fairness f where f.queue = p_queue and f.priority = p.priority and f.ready
+            and f.vtime >= l.low order by f.vtime limit c_most) f
+        where p.priority between p_from and p_to limit c_most)
+        union all
+        (select j.*, false, count(*) over () from ojs._joining(p_queue, p_from, p_to, p_low) j where p_news limit c_most)
+    ), counted as (
+        select u.tenant_id, max(u.vtime) as vtime, max(u.weight) as weight, bool_or(u.limited) as limited, bool_or(u.stood) as stood,
+            max(u.total) as total, greatest(sum(u.available), 0)::bigint as available,
+            case when p_news then sum(u.turned) else 0 end::bigint as back
+        from (
+            select c.*, 0 as available, 0 as turned from crowd c
+            union all
+            select c.tenant_id, c.job_priority, null, null, null, null, null, n.available, 0 from crowd c
+            cross join lateral (select n.available from ojs.tally n where n.tenant_id = c.tenant_id and n.queue = p_queue
+                and n.priority = c.job_priority order by n.rev desc limit 1) n
+            union all
+            select r.tenant_id, r.priority, null, null, null, null, null, r.available, 0
+            from ojs._changes(v_tally, null) r where r.queue = p_queue
+            union all
+            select t.tenant_id, t.job_priority, null, null, null, null, null, case when p_news then 0 else -t.jobs end, t.jobs from turned t
+        ) u
+        group by u.tenant_id, u.job_priority having max(u.weight) is not null
+    )
+    select c.tenant_id, c.vtime - c.back / c.weight, c.weight, least(c.available,
+        case when c.limited then ojs._room_soon(p_queue, c.tenant_id, p_news) + c.back end),
+        greatest(1, c.total::numeric / count(*) over (partition by c.stood)), c.limited
+    from counted c;
+end;
+$$;
+
 CREATE FUNCTION ojs._cut_lead(p_table text) RETURNS interval
     LANGUAGE sql STABLE
     AS $$
@@ -3363,6 +3438,131 @@ CREATE FUNCTION ojs._heartbeat_timeout() RETURNS interval
     LANGUAGE sql STABLE
     AS $$ select s.heartbeat_timeout_ms * interval '1 millisecond' from ojs.settings s $$;
 
+CREATE FUNCTION ojs._held_by_limits(p_job ojs.job, p_all boolean) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    v_ended pg_snapshot := (select m.ended from ojs._slot_mark() m);
+begin
+    return (
+    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('cause', 'limit', 'scope', c.scope, 'text', c.said || ' is at its limit'
+        || case when s.shown then format(': %s of at most %s jobs are active or decided ahead.', s.active, s.max) else '.' end,
+        'max_concurrency', case when s.shown then s.max end, 'active', case when s.shown then s.active end,
+        'held_by', case when p_all then ojs._slot_holders(s.tenant_id, s.queue) end)) order by c.scope), '[]')
+    from (
+        -- A limit of all tenants together and what counts against it say what others do.
+        select r.tenant_id, r.queue, r.max_concurrency as max, p_all or r.tenant_id <> '' as shown, u.active - coalesce((
+            select sum(e.jobs) from ojs._ends(v_ended, null) e where r.tenant_id in ('', e.tenant_id) and r.queue in ('', e.queue)), 0
+        ) as active
+        from ojs.rule r cross join lateral ojs._usage(r.tenant_id, r.queue) u
+        where r.tenant_id in ('', p_job.tenant_id) and r.queue in ('', p_job.queue) and r.max_concurrency is not null
+    ) s cross join lateral ojs._scope(s.tenant_id, s.queue) c
+    where s.active >= s.max);
+end;
+$$;
+
+CREATE FUNCTION ojs._held_by_line(p_job ojs.job, p_stand ojs.standing, p_held jsonb) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return (
+    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('cause', h.cause, 'jobs', h.jobs, 'text', h.said)) order by h.n), '[]')
+    from (values
+        (1, 'not_taken_in', p_stand.fresh, null,
+            format('No decision has taken it in yet: the next worker that asks for queue %s brings that about.', p_job.queue)),
+        (2, 'passed_over', p_stand.passed, null,
+            'Somebody had it locked when its turn came: it is looked at again within about a second.'),
+        (3, 'decided_ahead', p_stand.ahead, null,
+            format('It is decided ahead: the next workers that ask for queue %s get it.', p_job.queue)),
+        (4, 'room_again', p_stand.parked and not exists (select from jsonb_array_elements(p_held) e
+            where e ->> 'cause' in ('limit', 'paused')), null, 'Its tenant has room again, which the next decision takes in.'),
+        (5, 'priority', p_stand.higher_ahead > 0, p_stand.higher_ahead,
+            format('Before it in queue %s: %s of a higher priority.', p_job.queue, ojs._so_many(p_stand.higher_ahead, p_stand.certainty))),
+        (6, 'turns', p_stand.others_ahead > 0, p_stand.others_ahead, format('Before it, because it is their turn: %s of other tenants.',
+            ojs._so_many(p_stand.others_ahead, p_stand.certainty))),
+        (7, 'line', p_stand.tenant_ahead > 0, p_stand.tenant_ahead,
+            format('Before it in line: %s of its own tenant.', ojs._so_many(p_stand.tenant_ahead,
+                case when p_stand.certainty = 'at_least' then p_stand.certainty end))),
+        (8, 'no_worker', p_stand.idle, null, format(
+            'No worker seems to ask for queue %s: none waits, and nothing was handed out of it in the last five minutes.', p_job.queue))
+    ) h(n, cause, holds, jobs, said)
+    where h.holds);
+end;
+$$;
+
+CREATE FUNCTION ojs._held_by_pauses(p_job ojs.job, p_all boolean) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return (
+    select coalesce(jsonb_agg(jsonb_strip_nulls(h.why) order by h.n, h.scope), '[]')
+    from (
+        select 1 as n, '' as scope, jsonb_build_object('cause', 'dispatch_held', 'since', ojs._utc(s.held_at),
+            'text', format('Dispatch is held since %s, of all queues, and the clock stands still (ojs.hold_dispatch).',
+                ojs._moment(s.held_at))) as why
+        from ojs.settings s where s.held_at is not null
+        union all
+        select 2, c.scope, jsonb_build_object('cause', 'paused', 'scope', c.scope, 'since', ojs._utc(r.paused_at),
+            'by', case when p_all then r.paused_by end, 'because', case when p_all then r.reason end,
+            'text', format('%s is paused since %s%s%s.', c.said, ojs._moment(r.paused_at),
+                case when p_all then ' by ' || r.paused_by end, case when p_all then ': ' || r.reason end))
+        from ojs.rule r cross join lateral ojs._scope(r.tenant_id, r.queue) c
+        where r.tenant_id in ('', p_job.tenant_id) and r.queue in ('', p_job.queue) and r.paused_at is not null
+        union all
+        select 3, '', jsonb_build_object('cause', 'rebuild',
+            'text', 'The jobs come from another cluster, and dispatch has not begun here: the next tick begins it, or ojs.rebuild.')
+        from ojs._folded() f where ojs._foreign(f.snapshot)
+    ) h);
+end;
+$$;
+
+CREATE FUNCTION ojs._held_by_pools(p_job ojs.job, p_all boolean) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return (
+    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('cause', 'pool', 'pool', case when p_all then p.name end,
+        'max_concurrency', case when p_all then p.max_concurrency end, 'active', case when p_all then p.active end, 'text', case
+            when not p_all then 'The workers that may have it run as many jobs as they may.'
+            else format('Only workers of pool %s may have it, and they run %s of at most %s jobs.', p.name, p.active,
+                p.max_concurrency) end))
+        order by p.name), '[]')
+    from (
+        select p.name, p.max_concurrency, ojs._pool_active(p.id) as active from ojs.pool p
+        where p.isolated and p.max_concurrency is not null
+          and case when p.tenants is null then p_job.queue = any (p.queues) else p_job.tenant_id = any (p.tenants) end
+    ) p
+    where p.active >= p.max_concurrency);
+end;
+$$;
+
+CREATE FUNCTION ojs._held_by_state(p_job ojs.job) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    v_until timestamptz := case p_job.state when 'scheduled' then p_job.scheduled_at when 'retryable' then p_job.retry_at
+        when 'active' then p_job.lease_expires_at end;
+    v_text  text := case p_job.state
+        when 'scheduled' then format('It is scheduled for %s.', ojs._moment(v_until))
+        when 'retryable' then format('Attempt %s failed: it is to be tried again at %s.', p_job.attempt, ojs._moment(v_until))
+        when 'pending' then 'It is pending: it waits until somebody activates it (ojs.activate).'
+        when 'active' then format('It runs: %s has it since %s, under a lease until %s.',
+            coalesce('worker ' || p_job.worker_id, 'a worker without a name'), ojs._moment(p_job.started_at), ojs._moment(v_until))
+        when 'available' then case when p_job.expires_at <= ojs.now() then
+            format('It expired at %s, and is about to be discarded.', ojs._moment(p_job.expires_at)) end
+        else format('It has ended: %s at %s.', p_job.state, ojs._moment(p_job.finished_at)) end;
+begin
+    if v_text is null then
+        return '[]';
+    elsif v_until <= ojs.now() then
+        v_text := v_text || ' That time has come: the clock is about to see to it.';
+    end if;
+    return jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
+        'cause', case when ojs._ended(p_job.state) then 'ended' when p_job.state = 'available' then 'expired' else p_job.state::text end,
+        'until', ojs._utc(v_until), 'worker_id', case when p_job.state = 'active' then p_job.worker_id end, 'text', v_text)));
+end;
+$$;
+
 CREATE FUNCTION ojs._held_job(p_id uuid, p_tenant text, p_lease uuid, p_worker_id text, p_action text) RETURNS ojs.job
     LANGUAGE plpgsql
     AS $$
@@ -3869,9 +4069,48 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._jobs_before(p_job ojs.job, p_from integer, p_to integer, p_news boolean, p_low numeric, p_until double precision, OUT jobs bigint, OUT own bigint, OUT counted boolean) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    -- A tenant's jobs are due at its time, and at steps of 1 / weight from there. What is a hair's breadth before p_until is on it.
+    select round(coalesce(sum(c.many * case when p_until is null then c.jobs else least(c.jobs,
+            greatest(ceil((p_until - (c.vtime - p_low)::float8) * c.weight::float8 - 1e-9), 0)) end), 0)),
+        coalesce(sum(c.jobs) filter (where c.tenant_id = p_job.tenant_id), 0), coalesce(bool_and(c.many = 1 and not c.limited), true)
+    into jobs, own, counted
+    from ojs._crowd(p_job.queue, p_from, p_to, p_news, p_low) c
+    where p_until is null or c.tenant_id <> p_job.tenant_id;
+end;
+$$;
+
 CREATE FUNCTION ojs._join_at(p_own numeric, p_low numeric, p_weight numeric) RETURNS numeric
     LANGUAGE sql
     AS $$ select greatest(p_own, p_low + round((nextval('ojs.join_seq') * 0.6180339887498949) % 1 / p_weight, 15)) $$;
+
+CREATE FUNCTION ojs._joining(p_queue text, p_from integer, p_to integer, p_low numeric) RETURNS TABLE(tenant_id text, job_priority integer, vtime numeric, weight numeric, limited boolean)
+    LANGUAGE sql STABLE ROWS 10
+    AS $$
+    -- Who leaves because all its jobs are decided ahead comes back with the time it had. Who is new joins within a step of the lowest time.
+    select w.tenant_id, w.job_priority, case when w.turned then f.vtime
+            else greatest(coalesce(f.vtime, 0), p_low) + 0.5 / coalesce(t.weight, 1) end, coalesce(t.weight, 1), coalesce(t.limited, false)
+    from (
+        select u.tenant_id, u.priority, u.job_priority, bool_or(u.turned) as turned
+        from (
+            select c.tenant_id, c.priority, c.job_priority, false as turned from ojs._waiting() c where c.queue = p_queue
+            union all
+            select t.tenant_id, t.priority, t.job_priority, true from ojs._turn_mark(p_queue) m
+            cross join lateral (select t.* from ojs.turn t where t.queue = p_queue and t.n >= m.lo) t
+            union all
+            (select f.tenant_id, f.priority, f.job_priority, false from ojs.tenant_fairness f
+            where f.parked and f.queue = p_queue and f.priority between p_from and p_to limit 1000)
+        ) u
+        where u.priority between p_from and p_to
+        group by u.tenant_id, u.priority, u.job_priority
+    ) w
+    left join ojs.tenant t on t.tenant_id = w.tenant_id
+    left join lateral ojs._fair(p_queue, w.priority, w.tenant_id) f on true
+    where f.ready is not true and (f.parked is not true or ojs._room_soon(p_queue, w.tenant_id, true) is distinct from 0)
+$$;
 
 CREATE FUNCTION ojs._journal_retention() RETURNS interval
     LANGUAGE sql STABLE
@@ -4150,6 +4389,43 @@ CREATE FUNCTION ojs._line(p_queue text, p_priority integer, p_job_priority integ
     limit p_look
 $$;
 
+CREATE FUNCTION ojs._line_before(p_job ojs.job, p_priority integer, p_fair ojs.tenant_fairness, p_news boolean, p_most integer, OUT o_jobs bigint, OUT o_more boolean, OUT o_passed boolean) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    v_now    timestamptz := ojs.now();
+    v_head   bigint := coalesce(p_fair.head, 0);
+    v_behind boolean := p_job.seq <= v_head;
+    v_look   int := 2 * p_most;
+begin
+    with ranges as materialized (
+        select r.lo, r.hi from ojs._ranges(p_job.queue, p_priority, p_job.tenant_id, v_head, coalesce(p_fair.behind, false),
+            coalesce(p_fair.again_lo, 0), coalesce(p_fair.again_seq, 0), p_most, true) r
+        union all
+        -- What was decided ahead comes back behind the cursor.
+        select t.seq, t.seq from ojs.turn t
+        where p_news and t.queue = p_job.queue and t.tenant_id = p_job.tenant_id and t.job_priority = p_job.priority
+    ), back as materialized (
+        select j.seq, j.state, j.expires_at from ranges r
+        cross join lateral (select j.seq, j.state, j.expires_at from ojs.job j
+            where j.queue = p_job.queue and j.priority = p_job.priority and j.tenant_id = p_job.tenant_id
+              and j.seq between r.lo and least(r.hi, case when v_behind then p_job.seq - 1 end) order by j.seq limit v_look) j
+        limit v_look
+    ), ahead as materialized (
+        select j.state, j.expires_at from ojs.job j
+        where not v_behind and j.queue = p_job.queue and j.priority = p_job.priority and j.tenant_id = p_job.tenant_id and j.seq > v_head
+          and j.seq < p_job.seq order by j.seq limit v_look
+    )
+    select (select count(distinct b.seq) from back b where b.state = 'available' and (b.expires_at > v_now) is not false)
+            + (select count(*) from ahead a where a.state = 'available' and (a.expires_at > v_now) is not false),
+        (select count(*) from back) = v_look or (select count(*) from ahead) = v_look,
+        v_behind and not exists (select from ranges r where p_job.seq between r.lo and r.hi)
+    into o_jobs, o_more, o_passed;
+    o_more := o_more or o_jobs > p_most;
+    o_jobs := least(o_jobs, p_most);
+end;
+$$;
+
 CREATE FUNCTION ojs._lingers() RETURNS boolean
     LANGUAGE sql STABLE
     AS $$ select statement_timestamp() - transaction_timestamp() > interval '20 milliseconds' $$;
@@ -4279,6 +4555,18 @@ begin
         'timeout_kind', case p_cause when 'timeout' then 'execution' else 'stalled' end,
         'limit_seconds', case p_cause when 'timeout' then trim_scale(p_limit_ms / 1000.0) end,
         'elapsed_seconds', round(extract(epoch from p_now - p_started_at), 3))), p_attempt, p_now);
+end;
+$$;
+
+CREATE FUNCTION ojs._low_before(p_queue text, p_priority integer, p_news boolean) RETURNS numeric
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return least(coalesce((select l.low from ojs._level(p_queue, p_priority) l), 0), (
+        select min(f.vtime - t.jobs / f.weight)
+        from (select t.tenant_id, count(*) as jobs from ojs.turn t where p_news and t.queue = p_queue and t.priority = p_priority
+            group by t.tenant_id) t
+        cross join lateral ojs._fair(p_queue, p_priority, t.tenant_id) f));
 end;
 $$;
 
@@ -4442,6 +4730,10 @@ $$;
 CREATE FUNCTION ojs._moment() RETURNS interval
     LANGUAGE sql IMMUTABLE
     AS $$ select interval '100 milliseconds' $$;
+
+CREATE FUNCTION ojs._moment(p_at timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$ select to_char(p_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"') $$;
 
 CREATE FUNCTION ojs._move_clock(p_mark ojs.clock_mark, p_now timestamp with time zone, p_looked integer, p_seen pg_snapshot, p_lease_at timestamp with time zone) RETURNS ojs.clock_mark
     LANGUAGE plpgsql
@@ -4674,6 +4966,20 @@ CREATE FUNCTION ojs._no_jobs(p_ask ojs.ask, p_cut boolean) RETURNS SETOF ojs._ha
     select h.* from jsonb_populate_recordset(null::ojs._handed, p_ask.others) h
     union all
     select h.* from jsonb_populate_record(null::ojs._handed, '{"request": 0}') h where p_cut
+$$;
+
+CREATE FUNCTION ojs._nobody_asks(p_queue text) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    v_mark  pg_snapshot := (select t.pace_snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+    v_since timestamptz := ojs.now() - interval '5 minutes';
+    v_now   timestamptz := ojs.now();
+begin
+    return not exists (select from ojs.waiter w where w.queue = p_queue and w.expires_at > v_now)
+        and not exists (select from ojs.pace p where p.queue = p_queue and p.tenant_id = '' and p.at > v_since)
+        and not exists (select from ojs._leases_since(v_mark) l where l.queue = p_queue and l.at > v_since);
+end;
 $$;
 
 CREATE FUNCTION ojs._not_a_time(p_field text, p_n integer) RETURNS ojs.refusal
@@ -4930,6 +5236,52 @@ begin
         return row('OJ400', 'result_ttl', 'result_ttl must be an integer of seconds between -1 and 315360000')::ojs.violation;
     end if;
     return null;
+end;
+$$;
+
+CREATE FUNCTION ojs._order_before(p_job ojs.job, p_priority integer, p_fair ojs.tenant_fairness, p_stand ojs.standing, p_line bigint, p_news boolean, p_turns bigint, p_certainty text) RETURNS ojs.standing
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    -- As many as one decision is asked for at most by servers; beyond, _due would look at more than anybody waits for.
+    c_dealt  constant int := 1000;
+    v_back   bigint := (select count(*) from ojs.turn t where p_news and t.queue = p_job.queue and t.tenant_id = p_job.tenant_id
+        and t.job_priority = p_job.priority);
+    v_room   bigint := ojs._room_soon(p_job.queue, p_job.tenant_id, p_news) + v_back;
+    v_weight numeric := coalesce((select t.weight from ojs.tenant t where t.tenant_id = p_job.tenant_id), 1);
+    v_now    timestamptz := ojs.now();
+    v_low    numeric;
+    v_until  float8;
+    v_all    boolean;
+    v_own    bigint;
+    v_others numeric;
+    v_turn   bigint;
+begin
+    select h.jobs, h.own, h.counted into p_stand.higher_ahead, v_own, v_all
+    from ojs._jobs_before(p_job, p_priority + 1, 2147483647, p_news, null, null) h;
+    p_stand.certainty := case when p_certainty = 'exact' and not v_all then 'estimate' else p_certainty end;
+    if p_stand.passed or v_room - v_own <= p_line then
+        return p_stand;
+    end if;
+    v_low := ojs._low_before(p_job.queue, p_priority, p_news);
+    v_until := case when p_fair.ready or v_back > 0 then p_fair.vtime - v_back / v_weight
+        else greatest(coalesce(p_fair.vtime, 0), v_low) + 0.5 / v_weight end - v_low + p_line / v_weight;
+    v_others := (select o.jobs from ojs._jobs_before(p_job, p_priority, p_priority, p_news, v_low, v_until) o);
+    if p_stand.certainty = 'exact' then
+        if v_others + p_line < c_dealt then
+            select d.turn - 1 into v_turn
+            from ojs._due(p_job.queue, p_priority, v_low, c_dealt, null, null, false, v_now) d
+            where d.dealt and d.id = p_job.id and d.tenant_id = p_job.tenant_id;
+        end if;
+        if v_turn is null then
+            p_stand.certainty := 'estimate';
+        else
+            v_others := v_turn - p_line;
+        end if;
+    end if;
+    p_stand.others_ahead := v_others + case when p_news then 0 else p_turns - (p_stand.tenant_ahead - p_line) end;
+    p_stand.dispatches_ahead := p_stand.higher_ahead + v_others + p_line + case when p_news then 0 else p_turns end;
+    return p_stand;
 end;
 $$;
 
@@ -6771,6 +7123,18 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._room_soon(p_queue text, p_tenant text, p_news boolean) RETURNS bigint
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return (select case when p_news and r.counted and not exists (select from ojs.rule p
+            where p.tenant_id = p_tenant and p.queue in ('', p_queue) and p.paused_at is not null)
+        then r.jobs + coalesce((select sum(e.jobs) from ojs._slot_mark() m cross join lateral ojs._ends(m.ended, null) e
+            where e.tenant_id = p_tenant), 0) else r.jobs end
+    from ojs._room(p_queue, p_tenant) r);
+end;
+$$;
+
 CREATE FUNCTION ojs._rotate(p_rotation ojs.rotation, p_now numeric) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -6868,6 +7232,15 @@ begin
     end if;
     return v_run;
 end;
+$$;
+
+CREATE FUNCTION ojs._scope(p_tenant text, p_queue text) RETURNS TABLE(scope text, said text)
+    LANGUAGE sql IMMUTABLE ROWS 1
+    AS $$
+    select case when p_tenant <> '' and p_queue <> '' then 'tenant_in_queue' when p_tenant <> '' then 'tenant'
+            when p_queue <> '' then 'queue' else 'everything' end,
+        case when p_tenant <> '' and p_queue <> '' then format('Tenant %s in queue %s', p_tenant, p_queue)
+            when p_tenant <> '' then 'Tenant ' || p_tenant when p_queue <> '' then 'Queue ' || p_queue else 'Everything' end
 $$;
 
 CREATE FUNCTION ojs._sees_all() RETURNS boolean
@@ -7383,6 +7756,38 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._slot_holders(p_tenant text, p_queue text) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    c_rows constant int := 2000;
+    c_jobs constant int := 10;
+    v_mark ojs.clock_mark := (select m from ojs.clock_mark m order by m.rev desc limit 1);
+begin
+    -- Attempts are found by what reminds the clock of their ends: those that heartbeats have extended by timers, the others by leases.
+    return (
+    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('tenant_id', j.tenant_id, 'id', j.id, 'queue', j.queue,
+        'worker_id', j.worker_id, 'started_at', ojs._utc(j.started_at), 'lease_expires_at', ojs._utc(j.lease_expires_at)))
+        order by j.started_at, j.id), '[]')
+    from (
+        select j.* from (
+            select x.tenant_id, x.id
+            from (select m.* from ojs.timer m where m.due_at >= v_mark.due_at order by m.due_at limit c_rows) m
+            cross join lateral unnest(m.tenant_ids, m.ids) x(tenant_id, id)
+            where m.kind = 'lease' and p_tenant in ('', x.tenant_id)
+            union
+            (select x.tenant_id, x.id
+            from (select l.* from ojs.lease l where l.due_at >= v_mark.lease_at order by l.due_at limit c_rows) l
+            cross join lateral unnest(l.tenants, l.ids) x(tenant_id, id)
+            where p_queue in ('', l.queue) and p_tenant in ('', x.tenant_id) limit c_rows)
+        ) x
+        cross join lateral (select j.tenant_id, j.id, j.queue, j.worker_id, j.started_at, j.lease_expires_at from ojs.job j
+            where j.id = x.id and j.tenant_id = x.tenant_id and j.state = 'active' and p_queue in ('', j.queue) limit 1) j
+        order by j.started_at, j.id limit c_jobs
+    ) j);
+end;
+$$;
+
 CREATE TABLE ojs.slot_mark (
     rev bigint NOT NULL,
     ended pg_snapshot NOT NULL,
@@ -7450,6 +7855,13 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._so_many(p_jobs bigint, p_certainty text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select case p_certainty when 'estimate' then 'about ' when 'at_least' then 'at least ' else '' end || p_jobs
+        || case when p_jobs = 1 then ' job' else ' jobs' end
+$$;
+
 CREATE FUNCTION ojs._somebody_reminds() RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
@@ -7468,6 +7880,53 @@ CREATE FUNCTION ojs._stale_queues(p_from pg_snapshot, p_to pg_snapshot, p_xid xi
     cross join lateral ojs._turn_mark(w.queue) m
     left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
     where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo and f.parked is not true and (f.ready is not true or w.lo <= f.head)
+$$;
+
+CREATE FUNCTION ojs._standing(p_job ojs.job, p_priority integer) RETURNS ojs.standing
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    c_most  constant int := 10000;
+    v_stand ojs.standing;
+    v_fold  ojs.fold;
+    v_fair  ojs.tenant_fairness;
+    v_news  boolean;
+    v_turns record;
+    v_line  record;
+begin
+    select * into v_fold from ojs._folded();
+    select * into v_fair from ojs._fair(p_job.queue, p_priority, p_job.tenant_id);
+    v_stand.fresh := exists (select from ojs._unfolded() u where u.queue = p_job.queue and u.tenant_id = p_job.tenant_id
+        and u.priority = p_job.priority and p_job.seq between u.lo and u.hi);
+    -- Where work has come that joins the round or lies behind a cursor, or a tenant has room again, what was decided ahead is decided
+    -- again.
+    v_news := exists (
+        select from ojs._came(v_fold.snapshot, null, v_fold.part_xid, v_fold.part_lo, 9223372036854775807) w
+        left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
+        where w.queue = p_job.queue and w.priority >= p_priority and f.parked is not true and (f.ready is not true or w.lo <= f.head))
+        or v_fold.counts and ojs._room_may_be_back(array[p_job.queue]);
+    select * into v_turns from ojs._turns_before(p_job, p_priority);
+    v_stand.ahead := v_turns.o_turn is not null;
+    v_stand.parked := coalesce(v_fair.parked, false);
+    v_stand.idle := ojs._nobody_asks(p_job.queue);
+    if v_stand.ahead and not v_news then
+        v_stand.tenant_ahead := v_turns.o_own;
+        v_stand.higher_ahead := v_turns.o_higher;
+        v_stand.others_ahead := v_turns.o_jobs - v_turns.o_own - v_turns.o_higher;
+        v_stand.dispatches_ahead := v_turns.o_jobs;
+        v_stand.certainty := case when v_turns.o_held then 'estimate' else 'exact' end;
+        return v_stand;
+    end if;
+    if v_fair.queue is null then
+        v_fair.head := (select min(u.lo) - 1 from ojs._unfolded() u
+            where u.queue = p_job.queue and u.tenant_id = p_job.tenant_id and u.priority = p_job.priority);
+    end if;
+    select * into v_line from ojs._line_before(p_job, p_priority, v_fair, v_news, c_most);
+    v_stand.passed := v_line.o_passed and not v_stand.ahead and not v_stand.fresh;
+    v_stand.tenant_ahead := least(v_line.o_jobs + case when v_news then 0 else v_turns.o_own end, c_most);
+    return ojs._order_before(p_job, p_priority, v_fair, v_stand, v_line.o_jobs, v_news, v_turns.o_jobs,
+        case when v_line.o_more or v_line.o_jobs >= c_most then 'at_least' when v_news then 'estimate' else 'exact' end);
+end;
 $$;
 
 CREATE FUNCTION ojs._starved() RETURNS TABLE(queue text, available bigint, duration interval)
@@ -7760,6 +8219,15 @@ CREATE FUNCTION ojs._tenant_valid(p_tenant text) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $_$ select (p_tenant ~ '^[a-zA-Z0-9][a-zA-Z0-9._:-]*$' or p_tenant in ('_default', '_other')) and octet_length(p_tenant) <= 256 $_$;
 
+CREATE FUNCTION ojs._tenants_at(p_queue text, p_from integer, p_to integer) RETURNS bigint
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return (select coalesce(sum(l.tenants), 0) from ojs._backlog(p_queue) b cross join lateral unnest(b.priorities) p(priority)
+        cross join lateral ojs._level(p_queue, p.priority) l where p.priority between p_from and p_to);
+end;
+$$;
+
 CREATE FUNCTION ojs._tidy(p_mark ojs.clock_mark, p_now timestamp with time zone, p_limit integer) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -7917,6 +8385,25 @@ ALTER TABLE ONLY ojs.turn_mark FORCE ROW LEVEL SECURITY;
 CREATE FUNCTION ojs._turn_mark(p_queue text) RETURNS SETOF ojs.turn_mark
     LANGUAGE sql STABLE ROWS 1
     AS $$ select m.* from ojs.turn_mark m where m.queue = p_queue order by m.rev desc limit 1 $$;
+
+CREATE FUNCTION ojs._turns_before(p_job ojs.job, p_priority integer, OUT o_turn bigint, OUT o_held boolean, OUT o_jobs bigint, OUT o_own bigint, OUT o_higher bigint) RETURNS record
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    v_lo  bigint := (select m.lo from ojs._turn_mark(p_job.queue) m);
+    v_now timestamptz := ojs.now();
+begin
+    o_turn := (select t.n from ojs.turn t where t.queue = p_job.queue and t.id = p_job.id and t.tenant_id = p_job.tenant_id limit 1);
+    o_held := coalesce(o_turn < v_lo, false);
+    select count(*), count(*) filter (where t.tenant_id = p_job.tenant_id and t.priority = p_priority),
+        count(*) filter (where t.priority > p_priority)
+    into o_jobs, o_own, o_higher
+    from ojs.turn t
+    where t.queue = p_job.queue and t.n >= v_lo and t.n < coalesce(o_turn, 9223372036854775807) and exists (
+        select from ojs.job j where j.id = t.id and j.tenant_id = t.tenant_id and j.state = 'available'
+            and (j.expires_at > v_now) is not false);
+end;
+$$;
 
 CREATE FUNCTION ojs._type_name(p_type text) RETURNS boolean
     LANGUAGE sql IMMUTABLE
@@ -9529,6 +10016,54 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs.explain(p_id uuid, p_tenant text DEFAULT NULL::text) RETURNS ojs.explanation
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+    v_tenant text := ojs._session_tenant(p_tenant);
+    v_job    ojs.job := ojs._job_for(p_id, v_tenant);
+    v_says   ojs.explanation;
+    v_stands ojs.standing;
+begin
+    v_says.tenant_id := v_job.tenant_id;
+    v_says.id := v_job.id;
+    v_says.queue := v_job.queue;
+    v_says.priority := v_job.priority;
+    v_says.effective_priority := v_job.priority
+        + coalesce((select t.priority_boost from ojs.tenant t where t.tenant_id = v_job.tenant_id), 0);
+    v_says.state := v_job.state;
+    v_says.held_by := ojs._held_by_state(v_job);
+    if not ojs._ended(v_job.state) and v_job.state <> 'active' then
+        v_says.held_by := v_says.held_by || ojs._held_by_pauses(v_job, v_tenant is null);
+    end if;
+    if v_job.state = 'available' then
+        v_stands := ojs._standing(v_job, v_says.effective_priority);
+        v_says.tenant_ahead := v_stands.tenant_ahead;
+        v_says.higher_ahead := v_stands.higher_ahead;
+        v_says.dispatches_ahead := v_stands.dispatches_ahead;
+        v_says.certainty := v_stands.certainty;
+        v_says.held_by := v_says.held_by || ojs._held_by_limits(v_job, v_tenant is null)
+            || ojs._held_by_pools(v_job, v_tenant is null);
+        v_says.held_by := v_says.held_by || ojs._held_by_line(v_job, v_stands, v_says.held_by);
+        if v_says.held_by = '[]' then
+            v_says.held_by := jsonb_build_array(jsonb_build_object('cause', 'next',
+                'text', format('Nothing holds it back: the next worker that asks for queue %s gets it.', v_job.queue)));
+        end if;
+    end if;
+    v_says.reasons := array(select h.value ->> 'text' from jsonb_array_elements(v_says.held_by) with ordinality h(value, n) order by h.n);
+    return v_says;
+end;
+$$;
+
 CREATE FUNCTION ojs."fetch"(p_queues text[], p_count integer DEFAULT 1, p_worker_id text DEFAULT NULL::text, p_visibility_timeout_ms integer DEFAULT NULL::integer, p_tenant text DEFAULT NULL::text, p_strategy text DEFAULT NULL::text, p_weights jsonb DEFAULT NULL::jsonb, p_pool text DEFAULT NULL::text) RETURNS SETOF ojs.job
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -10092,6 +10627,27 @@ begin
     returning c.*;
 end;
 $$;
+
+CREATE FUNCTION ojs.preview_weight(p_tenant text, p_weight numeric) RETURNS TABLE(tenant_id text, weight_now numeric, weight_then numeric, share_now numeric, share_then numeric)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+begin
+    if p_tenant is null or not ojs._tenant_valid(p_tenant) then
+        perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
+    elsif (p_weight between 0.000001 and 1000000) is not true then
+        perform ojs._raise('OJ422', 'weight must be between 0.000001 and 1000000', '{"field": "weight"}');
+    end if;
+    return query
+    with tenants as materialized (
+        select s.tenant_id, s.weight as weight_now, case when s.tenant_id = p_tenant then p_weight else s.weight end as weight_then,
+            s.ideal_share
+        from ojs.tenant_shares s where s.ideal_share is not null
+    )
+    select t.tenant_id, t.weight_now, t.weight_then, t.ideal_share, round(t.weight_then / sum(t.weight_then) over (), 4)
+    from tenants t order by t.weight_then desc, t.tenant_id;
+end;
+$_$;
 
 CREATE FUNCTION ojs.purge_dead_letters(p_queue text DEFAULT NULL::text, p_type text DEFAULT NULL::text, p_error_type text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_limit integer DEFAULT 1000, p_tenant text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER

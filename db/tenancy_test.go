@@ -217,7 +217,7 @@ execute ojs._arrivals()
 execute ojs._attempts(integer,jsonb)
 execute ojs._default_tenant()
 execute ojs._fairness()
-execute ojs._first_state(boolean,timestamp with time zone,timestamp with time zone)
+execute ojs._first_state(boolean,timestamptz,timestamptz)
 execute ojs._raise(text,text,jsonb,text)
 execute ojs._oldest_aside()
 execute ojs._only_tenant()
@@ -225,7 +225,7 @@ execute ojs._own_shard_counts(text)
 execute ojs._own_shards(text)
 execute ojs._recent()
 execute ojs._refuse_long(text,text)
-execute ojs._result_until(timestamp with time zone,json,json)
+execute ojs._result_until(timestamptz,json,json)
 execute ojs._retry_max_attempts(jsonb)
 execute ojs._heartbeat_timeout()
 execute ojs._reads_all()
@@ -236,7 +236,7 @@ execute ojs._with_fault(jsonb,text)
 execute ojs.ack(uuid,uuid,json,text,text)
 execute ojs.ack_many(uuid[],uuid[],json[],text[],text[],boolean)
 execute ojs.activate(uuid,text)
-execute ojs.beat(text,uuid[],text,integer,text,integer,text,integer,text[],integer,text[],text,jsonb,timestamp with time zone,text,text,jsonb)
+execute ojs.beat(text,uuid[],text,integer,text,integer,text,integer,text[],integer,text[],text,jsonb,timestamptz,text,text,jsonb)
 execute ojs.cancel(uuid,text)
 execute ojs.configure_cron(text,boolean,text,text,text,text,text,text)
 execute ojs.cron_info(text,text)
@@ -245,29 +245,30 @@ execute ojs.delete_cron(text,text)
 execute ojs.deregister_worker(text,text)
 execute ojs.direct_worker(text,text,text)
 execute ojs.direct_workers(text,text)
-execute ojs.enqueue(text,json,text,integer,timestamp with time zone,timestamp with time zone,jsonb,jsonb,`+
+execute ojs.enqueue(text,json,text,integer,timestamptz,timestamptz,jsonb,jsonb,`+
 	`integer,integer,integer,text[],boolean,json,json,uuid,text)
-execute ojs.enqueue_bulk(text,json[],text,integer,timestamp with time zone,timestamp with time zone,jsonb,jsonb,`+
+execute ojs.enqueue_bulk(text,json[],text,integer,timestamptz,timestamptz,jsonb,jsonb,`+
 	`integer,integer,integer,text[],text)
 execute ojs.enqueue_each(json)
 execute ojs.enqueue_many(json,text)
 execute ojs.enqueue_once(text,json,text,bytea)
-execute ojs.dead_letter_count(text,text,text,timestamp with time zone,timestamp with time zone,text)
+execute ojs.dead_letter_count(text,text,text,timestamptz,timestamptz,text)
 execute ojs.dead_letter_info(uuid,text)
 execute ojs.dead_letter_stats(text)
-execute ojs.dead_letters(text,text,text,timestamp with time zone,timestamp with time zone,integer,integer,text,bigint)
+execute ojs.dead_letters(text,text,text,timestamptz,timestamptz,integer,integer,text,bigint)
 execute ojs.delete_dead_letter(uuid,text)
-execute ojs.purge_dead_letters(text,text,text,timestamp with time zone,timestamp with time zone,integer,text)
+execute ojs.purge_dead_letters(text,text,text,timestamptz,timestamptz,integer,text)
 execute ojs.retry_dead_letter(uuid,json,text)
-execute ojs.retry_dead_letters(text,text,text,timestamp with time zone,timestamp with time zone,integer,text)
+execute ojs.retry_dead_letters(text,text,text,timestamptz,timestamptz,integer,text)
 execute ojs.events(text[],text[],integer,text)
+execute ojs.explain(uuid,text)
 execute ojs.heartbeat(text,uuid[],integer,text)
 execute ojs.job_info(uuid,text)
 execute ojs.job_results(uuid[],text,bigint)
 execute ojs.nack(uuid,jsonb,uuid,text,boolean,text)
 execute ojs.now()
 execute ojs.put_cron(text,text,text,json,text,text,integer,jsonb,jsonb,integer,integer,integer,text[],json,json,text,text,boolean,text,text)
-execute ojs.register_worker(text,text,integer,text[],integer,text[],text,jsonb,timestamp with time zone,text,text,text,jsonb)
+execute ojs.register_worker(text,text,integer,text[],integer,text[],text,jsonb,timestamptz,text,text,text,jsonb)
 execute ojs.release(uuid,uuid)
 execute ojs.remove_worker(text,text)
 execute ojs.settle(json,boolean)
@@ -313,7 +314,8 @@ func TestGrantsOfTenants(t *testing.T) {
 			select lower(a.privilege_type) || ' ' || n.nspname, a.grantee
 			from pg_catalog.pg_namespace n, pg_catalog.aclexplode(n.nspacl) a where n.nspname = 'ojs'
 		)
-		select what from granted where grantee in (0, 'ojs_tenant'::pg_catalog.regrole) order by what collate "C"`)
+		select replace(what, 'timestamp with time zone', 'timestamptz') from granted
+		where grantee in (0, 'ojs_tenant'::pg_catalog.regrole) order by what collate "C"`)
 	for _, may := range got {
 		if !slices.Contains(tenantMay, may) {
 			t.Errorf("tenants may %s, which nobody decided", may)
@@ -630,6 +632,9 @@ func TestTenantsMayNot(t *testing.T) {
 		{"OJ403", `select from ojs.enqueue_many('[{"type": "a", "args": []}]', 'globex')`},
 		{"OJ403", "select from ojs.events(p_tenant => 'globex')"},
 		{"OJ403", "select from ojs.heartbeat('w', p_tenant => 'globex')"},
+		{"OJ403", "select from ojs.explain('" + foreign + "', 'globex')"},
+		{"OJ404", "select from ojs.explain('" + foreign + "')"},
+		{denied, "select from ojs.preview_weight('acme', 100)"},
 		{"OJ403", "select from ojs.cancel('" + foreign + "', 'globex')"},
 		{"OJ403", "select from ojs.ack('" + foreign + "', p_tenant => 'globex')"},
 		{"OJ403", `select from ojs.nack('` + foreign + `', '{"message": "x"}', p_tenant => 'globex')`},
@@ -742,7 +747,7 @@ func TestUnmappedRoles(t *testing.T) {
 		"select from ojs.job_info('" + n.theirs["active"] + "')", "select from ojs.ack('" + n.theirs["active"] + "')",
 		`select from ojs.nack('` + n.theirs["active"] + `', '{"message": "x"}')`,
 		"select from ojs.cancel('" + n.theirs["active"] + "', 'globex')", "select from ojs.activate('" + n.theirs["pending"] + "')",
-		"select from ojs.heartbeat('w1')", "select from ojs.events()",
+		"select from ojs.heartbeat('w1')", "select from ojs.events()", "select from ojs.explain('" + n.theirs["available"] + "')",
 		"select from ojs.release('" + n.theirs["active"] + "', '" + someID + "')",
 	}
 	member := connect(t, n.GroupURL("ojs_tenant"))
@@ -919,6 +924,7 @@ func TestSearchPathIsNotBelieved(t *testing.T) {
 		"select from ojs.job_info('" + id + "')", "select from ojs.heartbeat('w', array['" + id + "']::pg_catalog.uuid[])",
 		`select from ojs.nack('` + id + `', '{"message": "x"}', p_requeue => true)`, "select from ojs.cancel('" + id + "')",
 		"select from ojs.events()", "select from ojs.tenant_stats", "select from ojs.shard_stats", "select from ojs.jobs",
+		"select from ojs.explain('" + id + "')",
 	} {
 		exec(t, conn, sql)
 	}

@@ -53,17 +53,10 @@ Prints tables; --json prints the same rows for programs.
 				Name: "limit", Usage: "let at most N jobs run at once of a tenant, of a queue, or of a tenant in a queue; none: no limit",
 				ArgsUsage: "N", Flags: limitFlags(), Action: withAdmin("N", limitConcurrency),
 			},
+			explainCommand(), previewCommand(),
 			{Name: "workers", Usage: "list workers", Flags: pageFlags(), Action: withAdmin("", listWorkers)},
 			{Name: "worker", Usage: "show a worker and its jobs", ArgsUsage: "ID", Action: withAdmin("ID", showWorker)},
-			{
-				Name: "direct", Usage: "tell workers to go on (running), to fetch no more (quiet), or to end (terminate)",
-				ArgsUsage: "DIRECTIVE",
-				Flags: []cli.Flag{&cli.StringFlag{
-					Name: "worker", Sources: cli.EnvVars("OJS_ADMIN_WORKER"),
-					Usage: "`ID` of the one worker to tell; all if it is left out",
-				}},
-				Action: withAdmin("DIRECTIVE", direct),
-			},
+			directCommand(),
 			poolsCommand(),
 			schedulingCommand(),
 			deadLettersCommand(),
@@ -75,6 +68,18 @@ Prints tables; --json prints the same rows for programs.
 			}
 			return cli.ShowSubcommandHelp(c)
 		},
+	}
+}
+
+func directCommand() *cli.Command {
+	return &cli.Command{
+		Name: "direct", Usage: "tell workers to go on (running), to fetch no more (quiet), or to end (terminate)",
+		ArgsUsage: "DIRECTIVE",
+		Flags: []cli.Flag{&cli.StringFlag{
+			Name: "worker", Sources: cli.EnvVars("OJS_ADMIN_WORKER"),
+			Usage: "`ID` of the one worker to tell; all if it is left out",
+		}},
+		Action: withAdmin("DIRECTIVE", direct),
 	}
 }
 

@@ -85,6 +85,7 @@ Every option can be given in the environment instead, under the name in brackets
 			serveCommand(),
 			migrateCommand(),
 			adminCommand(),
+			topCommand(),
 			healthCommand(),
 			benchCommand(),
 			{

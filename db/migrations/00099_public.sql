@@ -29,7 +29,7 @@ $$;
 select ojs._to_each('{
         enqueue, enqueue_many, enqueue_each, enqueue_bulk, enqueue_once,
         fetch, ack, ack_many, nack, settle, release, cancel, activate,
-        job_info, job_results, events,
+        job_info, job_results, events, explain,
         heartbeat, beat, register_worker, deregister_worker, direct_worker, direct_workers, remove_worker, worker_info,
         put_cron, configure_cron, delete_cron, trigger_cron, cron_info,
         dead_letters, dead_letter_count, dead_letter_info, dead_letter_stats,
@@ -47,8 +47,7 @@ select ojs._to_each('{
 select ojs._to_each('{
         fetch_many, release_many, enqueue_rows, tick, upkeep, unplanned_crons, plan_cron, stand_down,
         configure_tenant, configure_queue, delete_queue, configure_pool, configure_pools, delete_pool, limit_concurrency, pause, resume,
-        hold_dispatch, resume_dispatch,
-        schema_hash, schema_changing}',
+        hold_dispatch, resume_dispatch, schema_hash, schema_changing, preview_weight}',
     'grant execute on function %s to ojs_service, ojs_operator');
 -- Helpers of views.
 select ojs._to_each('{_id_time, _is_replacement, _detached_partitions, _first_expiry, _pace, _pace_step, _lately, _pools_lately}',
@@ -87,7 +86,7 @@ grant insert (tenant_id)
 -- +goose StatementBegin
 select ojs._to_each('{
         fetch, fetch_many, configure_tenant, configure_pool, configure_pools, delete_pool, limit_concurrency, pause, resume, _notify_room,
-        ack_many, settle, release_many, _extend, tick, job_results,
+        ack_many, settle, release_many, _extend, tick, job_results, explain,
         _arrivals, _recent, _lately, _pools_lately, _oldest_aside, _own_shards, _own_shard_counts, _put_aside, _retry_dead, _delete_dead,
         _check_beat, _record_beat, _check_workers, _end_workers, _trim_cron_runs}',
     'alter function %1$s set enable_bitmapscan = off;

@@ -710,8 +710,8 @@ func TestDatabaseGone(t *testing.T) {
 	door.Close()
 }
 
-// The documents of fair scheduling: a worker registers with its pool, its strategy and its weights, flat or in an object (section 14.1), and
-// is served so, whatever its FETCH says.
+// A worker registers with its pool, its strategy and its weights, flat or in an object (fair-scheduling section 14.1), and is served so,
+// whatever its FETCH says.
 func TestWorkersRegisterHowTheyAreServed(t *testing.T) {
 	t.Parallel()
 	a := start(t)
@@ -720,8 +720,9 @@ func TestWorkersRegisterHowTheyAreServed(t *testing.T) {
 			a.push(`{"type":"a","args":[],"options":{"queue":"` + queue + `"}}`)
 		}
 	}
-	a.do("POST", "/ojs/v1/workers/register", `{"worker": {"id": "worker-abc-123", "pool": "general", "queues": ["critical", "default", "low"],
-		"strategy": "weighted", "weights": {"critical": 5, "default": 3, "low": 1}, "concurrency": 10}}`).want(200)
+	a.do("POST", "/ojs/v1/workers/register", `{"worker": {"id": "worker-abc-123", "pool": "general",
+		"queues": ["critical", "default", "low"], "strategy": "weighted", "weights": {"critical": 5, "default": 3, "low": 1},
+		"concurrency": 10}}`).want(200)
 	reply := a.do("POST", "/ojs/v1/workers/fetch", `{"queues": ["critical", "default", "low"], "count": 9,
 		"worker_id": "worker-abc-123"}`).want(200)
 	if n := strings.Count(reply.body, `"queue":"critical"`); n != 5 {

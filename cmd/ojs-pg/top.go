@@ -1,0 +1,225 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v3"
+	"golang.org/x/term"
+
+	"github.com/ojs-pg/ojs-pg/internal/admin"
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+func explainCommand() *cli.Command {
+	return &cli.Command{
+		Name: "explain", Usage: "say why a job waits; with --tenant what that tenant is told",
+		ArgsUsage: "ID", Action: withAdmin("ID", explain),
+	}
+}
+
+func previewCommand() *cli.Command {
+	return &cli.Command{
+		Name: "preview-weight", Usage: "say what shares the tenants would have if that of --tenant had a WEIGHT",
+		ArgsUsage: "WEIGHT", Action: withAdmin("WEIGHT", previewWeight),
+	}
+}
+
+func explain(ctx context.Context, o *operator) error {
+	if !kit.IsUUID(o.argument()) {
+		return usageError{fmt.Errorf("%q is no job: ids are UUIDs in lowercase with hyphens", o.argument())}
+	}
+	return admin.Explain(ctx, o.out, o.sql, o.argument(), o.tenant, o.Bool("json"))
+}
+
+func previewWeight(ctx context.Context, o *operator) error {
+	if o.tenant == nil {
+		return usageError{errors.New("say which tenant: --tenant")}
+	}
+	if _, err := strconv.ParseFloat(o.argument(), 64); err != nil {
+		return usageError{fmt.Errorf("%q is no weight", o.argument())}
+	}
+	rows, err := o.sql.PreviewWeight(ctx, sqlcgen.PreviewWeightParams{Tenant: *o.tenant, Weight: o.argument()})
+	if err != nil {
+		return err
+	}
+	return table(o, rows)
+}
+
+// topCommand shows the queues and tenants with the largest backlogs, again and again.
+func topCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "top",
+		Usage: "watch queues and tenants: backlog, what runs, shares, waits",
+		Description: `Needs the database alone, as ojs-pg admin does. Ends with Ctrl-C; where its output is no terminal, after one look.
+SHARE is a tenant's part of what was handed out in the last minute, IDEAL the part that its weight gives it.`,
+		Flags: []cli.Flag{
+			databaseFlag(true),
+			&cli.DurationFlag{
+				Name: "interval", Value: 2 * time.Second, Sources: cli.EnvVars("OJS_TOP_INTERVAL"), Usage: "`TIME` between two looks",
+				Validator: atLeast(100 * time.Millisecond),
+			},
+			&cli.BoolFlag{Name: "once", Sources: cli.EnvVars("OJS_TOP_ONCE"), Usage: "print it once, and end"},
+			&cli.Int32Flag{
+				Name: "rows", Sources: cli.EnvVars("OJS_TOP_ROWS"), DefaultText: "as many as fit",
+				Usage: "at most so many `ROWS` of each", Validator: between[int32](1, 1000),
+			},
+		},
+		Action: withAdmin("", top),
+	}
+}
+
+// defaultRows are shown of each where nothing says how many fit.
+const defaultRows = 20
+
+// ANSI sequences: what was there would flicker if all of it was cleared first.
+const (
+	cursorHome  = "\x1b[H"
+	clearLine   = "\x1b[K"
+	clearScreen = "\x1b[J"
+)
+
+func top(ctx context.Context, o *operator) error {
+	screen, live := o.out.(*os.File)
+	live = live && !o.Bool("once") && term.IsTerminal(int(screen.Fd()))
+	look := func() error {
+		return showTop(ctx, o.sql, o.out, topRows(o.Int32("rows"), screen, live), live)
+	}
+	if !live {
+		return look()
+	}
+	return watch(ctx, o.Duration("interval"), look)
+}
+
+// topRows are as many as were asked for, or as fit onto the screen twice beside the headings.
+func topRows(asked int32, screen *os.File, live bool) int32 {
+	if asked > 0 {
+		return asked
+	}
+	if live {
+		if _, height, err := term.GetSize(int(screen.Fd())); err == nil {
+			return int32(max((height-headings)/2, 1))
+		}
+	}
+	return defaultRows
+}
+
+// headings are the lines of the screen that are no rows: the time, two tables' heads, two empty lines, and where the cursor stands.
+const headings = 6
+
+// watch looks until the context ends, which is no error: that is how it is told to stop.
+func watch(ctx context.Context, interval time.Duration, look func() error) error {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		if err := look(); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// showTop writes one screen at once: in parts it would be seen half old and half new.
+func showTop(ctx context.Context, q *sqlcgen.Queries, w io.Writer, rows int32, live bool) error {
+	queues, err := q.TopQueues(ctx, rows)
+	if err != nil {
+		return err
+	}
+	tenants, err := q.TopTenants(ctx, rows)
+	if err != nil {
+		return err
+	}
+	names := make([]string, len(tenants))
+	for i := range tenants {
+		names[i] = tenants[i].ID
+	}
+	waits, err := q.TopWaits(ctx, names)
+	if err != nil {
+		return err
+	}
+	oldest := map[string]float64{}
+	for _, wait := range waits {
+		oldest[wait.ID] = wait.OldestWaitSeconds
+	}
+	text := topText(time.Now(), queues, tenants, oldest)
+	if live {
+		text = cursorHome + strings.ReplaceAll(text, "\n", clearLine+"\n") + clearScreen
+	}
+	_, err = io.WriteString(w, text)
+	return err
+}
+
+// topText is a screen of 80 columns.
+func topText(at time.Time, queues []sqlcgen.TopQueuesRow, tenants []sqlcgen.TopTenantsRow, oldest map[string]float64) string {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "ojs-pg top  %s\n\n", at.Format(time.DateTime))
+	fmt.Fprintf(&b, "%-32s %9s %7s %9s %8s %9s\n", "QUEUE", "BACKLOG", "ACTIVE", "LAST MIN", "OF ALL", "OLDEST")
+	for _, q := range queues {
+		name := q.Name
+		if q.Paused {
+			name = clip(name, 23) + " (paused)"
+		}
+		fmt.Fprintf(&b, "%-32s %9s %7s %9s %8s %9s\n", clip(name, 32), count(q.Backlog), count(q.Active), count(q.Dispatched1m),
+			percent(q.Ratio1m), wait(q.OldestWaitSeconds))
+	}
+	fmt.Fprintf(&b, "\n%-24s %7s %9s %7s %9s %8s %8s\n", "TENANT", "WEIGHT", "BACKLOG", "ACTIVE", "OLDEST", "SHARE", "IDEAL")
+	for _, t := range tenants {
+		fmt.Fprintf(&b, "%-24s %7.4g %9s %7s %9s %8s %8s\n", clip(t.ID, 24), t.Weight, count(t.Backlog), count(t.Active),
+			wait(oldest[t.ID]), percent(t.Share1m), percent(t.IdealShare))
+	}
+	return b.String()
+}
+
+// clip is a name in so many columns. Names are ASCII.
+func clip(name string, columns int) string {
+	if len(name) <= columns {
+		return name
+	}
+	return name[:columns-3] + "..."
+}
+
+// count is a number in at most seven columns.
+func count(n int64) string {
+	switch {
+	case n >= 10_000_000_000:
+		return strconv.FormatInt(n/1_000_000_000, 10) + "G"
+	case n >= 10_000_000:
+		return strconv.FormatInt(n/1_000_000, 10) + "M"
+	case n >= 1_000_000:
+		return strconv.FormatInt(n/1_000, 10) + "k"
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+func percent(part float64) string { return strconv.FormatFloat(100*part, 'f', 1, 64) + "%" }
+
+// wait is a time in at most nine columns, in the two largest units.
+func wait(seconds float64) string {
+	switch n := int64(seconds); {
+	case seconds <= 0:
+		return "-"
+	case n < 60:
+		return strconv.FormatFloat(seconds, 'f', 1, 64) + "s"
+	case n < 3600:
+		return fmt.Sprintf("%dm%02ds", n/60, n%60)
+	case n < 86400:
+		return fmt.Sprintf("%dh%02dm", n/3600, n/60%60)
+	default:
+		return fmt.Sprintf("%dd%02dh", n/86400, n/3600%24)
+	}
+}

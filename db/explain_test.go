@@ -1,0 +1,381 @@
+package db_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// explained is what ojs.explain says of an available job.
+type explained struct {
+	ID, Tenant, Certainty                string
+	TenantAhead, HigherAhead, Dispatches *int
+}
+
+const explainAll = `
+	select j.id::text, j.tenant_id, coalesce(e.certainty, ''), e.tenant_ahead::int, e.higher_ahead::int, e.dispatches_ahead::int
+	from ojs.job j cross join lateral ojs.explain(j.id, null) e where j.queue = $1 and j.state = 'available' order by j.seq`
+
+// explainJobs asks about all available jobs of a queue.
+func explainJobs(t *testing.T, q querier, queue string) []explained {
+	t.Helper()
+	rows, err := q.Query(t.Context(), explainAll, queue)
+	if err == nil {
+		var all []explained
+		if all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[explained]); err == nil {
+			return all
+		}
+	}
+	t.Fatal(pgtest.Explain(err))
+	return nil
+}
+
+// mixedQueue is a random queue: tenants, weights, priorities, and jobs that come while others are handed out.
+func mixedQueue(t *testing.T, d *pgtest.DB, r *rand.Rand, queue string, limited bool) (weights map[string]float64) {
+	t.Helper()
+	weights = map[string]float64{}
+	choices := []float64{1, 1, 2, 3, 5, 10, 0.5}
+	service := d.Service()
+	for i := range 2 + r.IntN(7) {
+		tenant := fmt.Sprintf("%s-t%d", queue, i)
+		weights[tenant] = choices[r.IntN(len(choices))]
+		configureWeight(t, service, tenant, weights[tenant])
+		if r.IntN(5) == 0 {
+			exec(t, service, "select ojs.configure_tenant($1, p_priority_boost => 3)", tenant)
+		}
+		if limited && r.IntN(3) == 0 {
+			exec(t, service, "select ojs.limit_concurrency($2, $1)", tenant, 1+r.IntN(40))
+		}
+	}
+	for round := range 4 {
+		for tenant := range weights {
+			if r.IntN(3) > 0 {
+				exec(t, service, `insert into ojs.jobs (tenant_id, type, queue, priority) select $1, 'x', $2, $3
+					from generate_series(1, $4)`, tenant, queue, []int{0, 0, 0, 0, 3, -3}[r.IntN(6)], []int{1, 2, 5, 10, 25}[r.IntN(5)])
+			}
+		}
+		if round < 3 {
+			exec(t, service, "select ojs.fetch(array[$1], $2)", pgx.QueryExecModeSimpleProtocol, queue, 1+r.IntN(20))
+		}
+		// Some end before they begin, and some come back behind their tenants' cursors.
+		exec(t, service, `select ojs.cancel(id) from (select id from ojs.job where queue = $1 and state = 'available'
+			order by md5(id::text) limit $2) j`, queue, r.IntN(10))
+		exec(t, service, `select ojs.nack(id, '{"message": "x"}', p_requeue => true) from (select id from ojs.job
+			where queue = $1 and state = 'active' order by md5(id::text) limit $2) j`, queue, r.IntN(5))
+	}
+	return weights
+}
+
+// What an estimate may be off, in turns of the job's own tenant, and a job of each tenant beside: who is new joins somewhere within a turn.
+const estimateBound = 2.0
+
+// What ojs.explain says of every job of a queue is what happens: where it says exact, to the job.
+func TestExplainFollowsTheDecisions(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	seed := newSeed()
+	counted := map[string]int{}
+	worst := 0.0
+	for run := range 9 {
+		r := rand.New(rand.NewPCG(seed, uint64(run)))
+		queue := fmt.Sprintf("q%d", run)
+		weights := mixedQueue(t, d, r, queue, run > 5)
+		if run%3 > 0 {
+			// All is taken in, and in every third run nothing is decided ahead, because one call asks for many.
+			exec(t, d.Service(), "select ojs.fetch(array[$1], $2)", pgx.QueryExecModeSimpleProtocol, queue, []int{0, 1, 40}[run%3])
+		}
+		before := explainJobs(t, d.Service(), queue)
+		place := map[string]int{}
+		for {
+			got := list[string](t, d.Service(), "select id::text from ojs.fetch(array[$1], 1)", pgx.QueryExecModeSimpleProtocol, queue)
+			if len(got) == 0 {
+				break
+			}
+			place[got[0]] = len(place)
+		}
+		for _, e := range before {
+			_, came := place[e.ID]
+			if e.Dispatches == nil || !came {
+				if e.Dispatches == nil == came && e.Certainty == "exact" {
+					t.Errorf("seed %d run %d: said is %v of a job of %s, and it came: %v", seed, run, e.Dispatches, e.Tenant, came)
+				}
+				counted["never"]++
+				continue
+			}
+			counted[e.Certainty]++
+			sum, off := 0.0, float64(*e.Dispatches-place[e.ID])
+			for _, w := range weights {
+				sum += w
+			}
+			jobs := off * weights[e.Tenant] / sum
+			switch {
+			case e.Certainty == "exact" && off != 0:
+				t.Errorf("seed %d run %d: exactly %d are said to come before a job of %s, and %d did",
+					seed, run, *e.Dispatches, e.Tenant, place[e.ID])
+			case e.Certainty == "estimate" && math.Abs(off) > estimateBound*sum/weights[e.Tenant]+float64(len(weights)):
+				t.Errorf("seed %d run %d: about %d are said to come before a job of %s, and %d did",
+					seed, run, *e.Dispatches, e.Tenant, place[e.ID])
+			}
+			worst = max(worst, math.Abs(jobs))
+		}
+	}
+	t.Logf("seed %d: %v; estimates are off by up to %.2f of their tenants' own turns", seed, counted, worst)
+	if counted["exact"] < 50 || counted["estimate"] < 50 {
+		t.Errorf("seed %d: too few of a kind: %v", seed, counted)
+	}
+}
+
+// causes are those of what holds a job back, with what is said of it in full.
+func causes(t *testing.T, q querier, id string, tenant *string) (words []string, said string) {
+	t.Helper()
+	var held string
+	if err := q.QueryRow(t.Context(), `
+		select array(select h ->> 'cause' || coalesce(' ' || (h ->> 'scope'), '') from jsonb_array_elements(e.held_by) h),
+			array_to_string(e.reasons, ' '), e.held_by::text
+		from ojs.explain($1, $2) e`, id, tenant).Scan(&words, &said, &held); err != nil {
+		t.Fatal(pgtest.Explain(err))
+	}
+	return words, said + "\n" + held
+}
+
+// Every reason is named, and no other.
+func TestExplainNamesWhatHoldsAJobBack(t *testing.T) {
+	t.Parallel()
+	const last = "(select id from ojs.job where queue = 'q' and tenant_id = 'a' order by seq desc limit 1)"
+	const served, change = "select ojs.fetch('{q}', 20); ", "update ojs.job set "
+	for _, c := range []struct{ name, prepare, want, says string }{
+		{"nothing", "select ojs.fetch('{q}', 29)", "next", "Nothing holds it back: the next worker that asks for queue q gets it."},
+		{"it is decided ahead", "select ojs.fetch('{q}', 16)", "decided_ahead turns line", "the next workers that ask for queue q get it"},
+		{"nobody has asked", "", "not_taken_in turns line no_worker", "Before it in line: 9 jobs of its own tenant."},
+		{"other tenants", "select ojs.fetch('{q}', 25)", "turns line", "Before it, because it is their turn: 3 jobs of other tenants."},
+		{"higher priorities", `insert into ojs.jobs (tenant_id, type, queue, priority) select 'b', 'x', 'q', 1 from generate_series(1, 50);
+			select ojs.fetch('{q}', 20)`, "priority turns line", "Before it in queue q: 30 jobs of a higher priority."},
+		{"one of a higher priority", `insert into ojs.jobs (tenant_id, type, queue, priority)
+			select 'b', 'x', 'q', 1 from generate_series(1, 21);
+			select ojs.fetch('{q}', 20)`, "priority turns line", "Before it in queue q: 1 job of a higher priority."},
+		{
+			"the queue is paused", served + "select ojs.pause('q', p_reason => 'rain', p_by => 'mary')", "paused queue turns line",
+			"Queue q is paused since .* by mary: rain.",
+		},
+		{"its tenant is paused", served + "select ojs.pause(null, 'a')", "paused tenant line", "Tenant a is paused since"},
+		{
+			"its tenant is paused in the queue", served + "select ojs.pause('q', 'a')", "paused tenant_in_queue line",
+			"Tenant a in queue q is paused since",
+		},
+		{"all is paused", served + "select ojs.pause('*')", "paused everything turns line", "Everything is paused since"},
+		{"others are paused", served + "select ojs.pause('q', 'b'), ojs.pause('r'), ojs.pause(null, 'c')", "line", ""},
+		{"dispatch is held", served + "select ojs.hold_dispatch()", "dispatch_held turns line", "Dispatch is held since"},
+		{
+			"its tenant is at its limit", "select ojs.limit_concurrency(3, 'a'); select ojs.fetch('{q}', 9, 'w7')", "limit tenant line",
+			`Tenant a is at its limit: 3 of at most 3 jobs are active or decided ahead.*"worker_id": "w7"`,
+		},
+		{
+			"its tenant is at its limit in the queue", "select ojs.limit_concurrency(3, 'a', 'q'); select ojs.fetch('{q}', 9)",
+			"limit tenant_in_queue line", "Tenant a in queue q is at its limit: 3 of at most 3",
+		},
+		{
+			"the queue is at its limit", "select ojs.limit_concurrency(9, p_queue => 'q'); select ojs.fetch('{q}', 20)",
+			"limit queue turns line", "Queue q is at its limit: 9 of at most 9 jobs are active or decided ahead.",
+		},
+		{
+			"its pool is full", `select ojs.configure_pool('p', '{"queues": ["q"], "isolated": true, "concurrency": 9}');
+				select ojs.fetch('{q}', 20, p_pool => 'p')`, "pool turns line",
+			"Only workers of pool p may have it, and they run 9 of at most 9 jobs.",
+		},
+		{"a pool is full that others need not be in", `select ojs.configure_pool('p', '{"queues": ["q"], "concurrency": 9}');
+			select ojs.fetch('{q}', 20, p_pool => 'p')`, "turns line", ""},
+		{"its tenant has room again", `select ojs.limit_concurrency(3, 'a'); select ojs.fetch('{q}', 9);
+			select ojs.ack(id) from ojs.job where state = 'active' and tenant_id = 'a'`, "room_again line", "has room again"},
+		{"its tenant had room", "select ojs.limit_concurrency(10, 'a'); select ojs.fetch('{q}', 20)", "turns line", ""},
+		{"it is locked when its turn comes", `select ojs.fetch('{q}', 16); delete from ojs.turn`, "passed_over", "within about a second"},
+		{
+			"it has expired", change + "expires_at = now() where id = " + last, "expired not_taken_in turns line no_worker",
+			"It expired at",
+		},
+		{
+			"it is scheduled", change + "state = 'scheduled', scheduled_at = now() + interval '1 hour' where id = " + last, "scheduled",
+			"It is scheduled for 20.* UTC.",
+		},
+		{
+			"the clock is late", change + "state = 'scheduled', scheduled_at = now() where id = " + last + "; select ojs.pause('q')",
+			"scheduled paused queue", "That time has come: the clock",
+		},
+		{
+			"it is to be tried again", change + "state = 'retryable', attempt = 2, retry_at = now() + interval '1 hour' where id = " + last,
+			"retryable", "Attempt 2 failed: it is to be tried again at 20",
+		},
+		{"it is pending", change + "state = 'pending' where id = " + last, "pending", "waits until somebody activates it"},
+		{
+			"it runs", "select ojs.fetch('{q}', 30, 'w7'); select ojs.pause('q')", "active",
+			"It runs: worker w7 has it since .*, under a lease until",
+		},
+		{"it has ended", "select ojs.cancel(" + last + ")", "ended", "It has ended: cancelled at"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.New(t)
+			for _, tenant := range []string{"a", "b", "c"} {
+				enqueueFor(t, d.Service(), "q", tenant, 10)
+			}
+			for statement := range strings.SplitSeq(c.prepare, ";") {
+				session := d.Service()
+				if statement = strings.TrimSpace(statement); !strings.HasPrefix(statement, "select") {
+					session = d.Pool
+				}
+				exec(t, session, statement, pgx.QueryExecModeSimpleProtocol)
+			}
+			words, said := causes(t, d.Service(), one[string](t, d.Pool, "select "+last+"::text"), nil)
+			if got := strings.Join(words, " "); got != c.want {
+				t.Errorf("held back by %q, want %q: %s", got, c.want, said)
+			}
+			if !regexp.MustCompile(c.says).MatchString(said) {
+				t.Errorf("said is\n%s\nwant %s", said, c.says)
+			}
+		})
+	}
+}
+
+// A tenant learns how many jobs of others come before its own, and nothing else of them, whether it logs in or is asked for.
+func TestExplainTellsTenantsNothingOfOthers(t *testing.T) {
+	t.Parallel()
+	n := newNeighbours(t)
+	service := n.Service()
+	for _, tenant := range []string{"acme", "globex"} {
+		enqueueFor(t, service, "crowded", tenant, 60)
+	}
+	exec(t, service, `insert into ojs.jobs (tenant_id, type, queue, priority) select 'globex', 'x', 'crowded', 9
+		from generate_series(1, 37) i`)
+	exec(t, service, "select ojs.limit_concurrency(41, p_queue => 'crowded', p_reason => 'the boss')")
+	exec(t, service, "select ojs.limit_concurrency(777, 'globex'), ojs.limit_concurrency(1, 'acme', 'crowded')")
+	exec(t, service, "select ojs.pause('*', p_by => 'mary', p_reason => 'the boss')")
+	exec(t, service, "select ojs.pause(null, 'acme', p_by => 'mary', p_reason => 'the boss')")
+	exec(t, service, "select ojs.resume('*'), ojs.resume(null, 'acme')")
+	exec(t, service, "select ojs.fetch('{crowded}', 41, 'shared-worker')", pgx.QueryExecModeSimpleProtocol)
+	exec(t, service, "select ojs.pause(null, 'acme', p_by => 'mary', p_reason => 'the boss')")
+	exec(t, service, "select ojs.pause('*', p_by => 'mary', p_reason => 'the boss')")
+	id := one[string](t, n.Pool, "select id::text from ojs.job where queue = 'crowded' and tenant_id = 'acme' order by seq desc limit 1")
+	const asked = "select to_jsonb(e)::text from ojs.explain($1, $2) e"
+	told := one[string](t, n.As("acme"), asked, id, nil)
+	for _, word := range []string{"globex", "secret", "worker", "mary", "boss", ": 41", ": 777"} {
+		if strings.Contains(told, word) {
+			t.Errorf("a tenant is told of %s: %s", word, told)
+		}
+		if word != "secret" && word != ": 777" && !strings.Contains(one[string](t, service, asked, id, nil), word) {
+			t.Errorf("an operator is not told of %s", word)
+		}
+	}
+	words, _ := causes(t, n.As("acme"), id, nil)
+	if got := strings.Join(words, ", "); got != "paused everything, paused tenant, limit queue, limit tenant_in_queue, line" {
+		t.Errorf("a tenant is told of %s: %s", got, told)
+	}
+	if by := one[string](t, service, asked, id, "acme"); by != told {
+		t.Errorf("asked for its tenant the answer is\n%s, and its login gets\n%s", by, told)
+	}
+	// A foreign job is an unknown one.
+	for _, asks := range []struct {
+		session querier
+		tenant  any
+	}{{n.As("acme"), nil}, {n.As("acme"), "acme"}, {service, "acme"}} {
+		for state, foreign := range n.theirs {
+			a := refused(t, asks.session, "OJ404", asked, foreign, asks.tenant)
+			b := refused(t, asks.session, "OJ404", asked, someID, asks.tenant)
+			plain := strings.NewReplacer(foreign, "ID", someID, "ID")
+			if x, y := plain.Replace(a.Message+a.Detail), plain.Replace(b.Message+b.Detail); x != y {
+				t.Errorf("a foreign job that is %s is refused with %s, an unknown one with %s", state, x, y)
+			}
+		}
+	}
+}
+
+// Whoever looks changes nothing, and locks nothing: it works in a transaction that may only read, beside one that decides.
+func TestExplainOnlyReads(t *testing.T) {
+	t.Parallel()
+	d := ruled(t)
+	handedOut(t, d.Service(), "{q}", 3)
+	deciding := begin(t, d.Pool)
+	exec(t, deciding, "select ojs._enter_lane()")
+	reading := begin(t, d.Service())
+	exec(t, reading, "set transaction read only")
+	for _, id := range list[string](t, d.Pool, "select id::text from ojs.job") {
+		exec(t, reading, "select ojs.explain($1)", id)
+	}
+	if got := one[int](t, d.Pool, "select count(*) from pg_locks where pid = $1 and mode not in ('AccessShareLock', 'ExclusiveLock')",
+		int32(backendPID(reading))); got != 0 {
+		t.Errorf("it holds %d locks", got)
+	}
+}
+
+// What it costs does not grow with the line.
+func TestExplainIsBounded(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	pages := func(sql string) float64 {
+		t.Helper()
+		id := one[string](t, d.Pool, sql)
+		asked := "select ojs.explain('" + id + "')"
+		planNumbers(t, d.Service(), asked) // reads catalogs the first time
+		return planNumbers(t, d.Service(), asked)["pages"][0]
+	}
+	const last = "select id::text from ojs.job where tenant_id = 'big' and state = 'available' order by seq desc limit 1"
+	enqueueFor(t, d.Service(), "q", "small", 100)
+	enqueueFor(t, d.Service(), "q", "big", 25_000)
+	exec(t, d.Service(), "select ojs.fetch('{q}', 20)", pgx.QueryExecModeSimpleProtocol)
+	few := pages(last)
+	enqueueFor(t, d.Service(), "q", "big", 75_000)
+	exec(t, d.Service(), "select ojs.fetch('{q}', 20)", pgx.QueryExecModeSimpleProtocol)
+	if many := pages(last); many > 1.2*few+100 {
+		t.Errorf("behind 100,000 jobs it reads %v pages, behind 25,000 %v", many, few)
+	}
+	e := lines(t, d.Service(), "select tenant_ahead, certainty, dispatches_ahead >= 10000 from ojs.explain(("+last+")::uuid)")
+	if e[0] != "10000 at_least true" {
+		t.Errorf("of the last of 100,000 jobs it says %s", e)
+	}
+	// A run of jobs that ended costs no more than one that waits.
+	exec(t, d.Pool, `update ojs.job set state = 'cancelled', finished_at = now()
+		where tenant_id = 'big' and state = 'available' and id <> ($1)::text::uuid`, one[string](t, d.Pool, last))
+	if ended := pages(last); ended > 2*few+100 {
+		t.Errorf("behind 100,000 ended jobs it reads %v pages, behind 25,000 that wait %v", ended, few)
+	}
+}
+
+func TestPreviewWeight(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	for tenant, weight := range map[string]float64{"a": 1, "b": 2, "c": 5, "idle": 100} {
+		configureWeight(t, d.Service(), tenant, weight)
+	}
+	for _, tenant := range []string{"a", "b", "c"} {
+		enqueueFor(t, d.Service(), "q", tenant, 1)
+	}
+	jobs(t, d.Service(), "ojs.fetch('{q}', 2)") // who has jobs that run has work, too
+	for asked, want := range map[string]string{
+		"'a', 8":    "a 1 8 0.1250 0.5333, c 5 5 0.6250 0.3333, b 2 2 0.2500 0.1333",
+		"'c', 5":    "c 5 5 0.6250 0.6250, b 2 2 0.2500 0.2500, a 1 1 0.1250 0.1250",
+		"'idle', 1": "c 5 5 0.6250 0.6250, b 2 2 0.2500 0.2500, a 1 1 0.1250 0.1250",
+	} {
+		got := list[string](t, d.Operator(), `select concat_ws(' ', tenant_id, weight_now, weight_then, share_now, share_then)
+			from ojs.preview_weight(`+asked+`)`)
+		if strings.Join(got, ", ") != want {
+			t.Errorf("%s: %q, want %q", asked, got, want)
+		}
+	}
+	// What it said is what comes.
+	configureWeight(t, d.Service(), "a", 8)
+	if got := one[string](t, d.Operator(), `
+		select string_agg(tenant_id || ' ' || ideal_share, ', ' order by weight desc) from ojs.tenant_shares
+		where ideal_share is not null`); got != "a 0.5333, c 0.3333, b 0.1333" {
+		t.Errorf("afterwards the shares are %s", got)
+	}
+	for asked, state := range map[string]string{
+		"'a', 0": "OJ422", "'a', null": "OJ422", "'a', 'NaN'": "OJ422", "'a', 1000001": "OJ422", "null, 1": "OJ400", "'', 1": "OJ400",
+	} {
+		refused(t, d.Operator(), state, "select ojs.preview_weight("+asked+")")
+	}
+}

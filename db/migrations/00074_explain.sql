@@ -1,0 +1,234 @@
+-- +goose Up
+-- Why a job waits: its state, the rules that hold it back, and where it stands in line (standing). All of it is read; nothing is written
+-- and nothing locked, so that whoever asks often keeps nobody waiting.
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+create type ojs.explanation as (
+    tenant_id text, id uuid, queue text, priority int, effective_priority int, state ojs.job_state, reasons text[], held_by jsonb,
+    tenant_ahead bigint, higher_ahead bigint, dispatches_ahead bigint, certainty text
+);
+comment on type ojs.explanation is
+'Why a job waits (ojs.explain). reasons: what holds it back, a sentence each; held_by: the same as a JSON array of objects {cause, text,
+...}. The numbers are those of a job that is available, else null. tenant_ahead: how many jobs of its tenant, queue and priority come
+before it. higher_ahead: how many of a higher effective priority in its queue. dispatches_ahead: how many jobs of its queue will be handed
+out before it; null where that is unknown, because its tenant has no room until its jobs end. certainty of these: exact, as long as nothing
+comes, ends or is changed; estimate; at_least.';
+
+-- Says why a job waits, and what comes before it.
+-- Locks nothing.
+-- Reads only: the tenants of its queue and their numbers, and at most some ten thousand jobs of the tenant.
+-- +goose StatementBegin
+create function ojs.explain(p_id uuid, p_tenant text default null) returns ojs.explanation
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_tenant text := ojs._session_tenant(p_tenant);
+    v_job    ojs.job := ojs._job_for(p_id, v_tenant);
+    v_says   ojs.explanation;
+    v_stands ojs.standing;
+begin
+    v_says.tenant_id := v_job.tenant_id;
+    v_says.id := v_job.id;
+    v_says.queue := v_job.queue;
+    v_says.priority := v_job.priority;
+    v_says.effective_priority := v_job.priority
+        + coalesce((select t.priority_boost from ojs.tenant t where t.tenant_id = v_job.tenant_id), 0);
+    v_says.state := v_job.state;
+    v_says.held_by := ojs._held_by_state(v_job);
+    if not ojs._ended(v_job.state) and v_job.state <> 'active' then
+        v_says.held_by := v_says.held_by || ojs._held_by_pauses(v_job, v_tenant is null);
+    end if;
+    if v_job.state = 'available' then
+        v_stands := ojs._standing(v_job, v_says.effective_priority);
+        v_says.tenant_ahead := v_stands.tenant_ahead;
+        v_says.higher_ahead := v_stands.higher_ahead;
+        v_says.dispatches_ahead := v_stands.dispatches_ahead;
+        v_says.certainty := v_stands.certainty;
+        v_says.held_by := v_says.held_by || ojs._held_by_limits(v_job, v_tenant is null)
+            || ojs._held_by_pools(v_job, v_tenant is null);
+        v_says.held_by := v_says.held_by || ojs._held_by_line(v_job, v_stands, v_says.held_by);
+        if v_says.held_by = '[]' then
+            v_says.held_by := jsonb_build_array(jsonb_build_object('cause', 'next',
+                'text', format('Nothing holds it back: the next worker that asks for queue %s gets it.', v_job.queue)));
+        end if;
+    end if;
+    v_says.reasons := array(select h.value ->> 'text' from jsonb_array_elements(v_says.held_by) with ordinality h(value, n) order by h.n);
+    return v_says;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.explain(uuid, text) is
+'Why a job waits: what holds it back, all that applies, and how many jobs come before it, by the same functions that decide (ojs._due),
+beyond a thousand dispatches by an estimate from the weights. Who asks for a tenant, by p_tenant or by its login, learns of other tenants
+how many of their jobs come first, and nothing else: no names, limits or workers; null: an operator learns all. The work is bounded,
+however many jobs wait. Raises not_found, also for a job of another tenant; ambiguous_job.';
+
+-- +goose StatementBegin
+create function ojs._moment(p_at timestamptz) returns text
+language sql stable
+as $$ select to_char(p_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"') $$;
+-- +goose StatementEnd
+comment on function ojs._moment(timestamptz) is 'A time in a sentence.';
+
+-- +goose StatementBegin
+create function ojs._held_by_state(p_job ojs.job) returns jsonb
+language plpgsql stable
+as $$
+declare
+    v_until timestamptz := case p_job.state when 'scheduled' then p_job.scheduled_at when 'retryable' then p_job.retry_at
+        when 'active' then p_job.lease_expires_at end;
+    v_text  text := case p_job.state
+        when 'scheduled' then format('It is scheduled for %s.', ojs._moment(v_until))
+        when 'retryable' then format('Attempt %s failed: it is to be tried again at %s.', p_job.attempt, ojs._moment(v_until))
+        when 'pending' then 'It is pending: it waits until somebody activates it (ojs.activate).'
+        when 'active' then format('It runs: %s has it since %s, under a lease until %s.',
+            coalesce('worker ' || p_job.worker_id, 'a worker without a name'), ojs._moment(p_job.started_at), ojs._moment(v_until))
+        when 'available' then case when p_job.expires_at <= ojs.now() then
+            format('It expired at %s, and is about to be discarded.', ojs._moment(p_job.expires_at)) end
+        else format('It has ended: %s at %s.', p_job.state, ojs._moment(p_job.finished_at)) end;
+begin
+    if v_text is null then
+        return '[]';
+    elsif v_until <= ojs.now() then
+        v_text := v_text || ' That time has come: the clock is about to see to it.';
+    end if;
+    return jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
+        'cause', case when ojs._ended(p_job.state) then 'ended' when p_job.state = 'available' then 'expired' else p_job.state::text end,
+        'until', ojs._utc(v_until), 'worker_id', case when p_job.state = 'active' then p_job.worker_id end, 'text', v_text)));
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._held_by_state(ojs.job) is 'What a job''s own state says of why it is not handed out: entries of held_by.';
+
+-- +goose StatementBegin
+create function ojs._held_by_pauses(p_job ojs.job, p_all boolean) returns jsonb
+language plpgsql stable
+as $$
+begin
+    return (
+    select coalesce(jsonb_agg(jsonb_strip_nulls(h.why) order by h.n, h.scope), '[]')
+    from (
+        select 1 as n, '' as scope, jsonb_build_object('cause', 'dispatch_held', 'since', ojs._utc(s.held_at),
+            'text', format('Dispatch is held since %s, of all queues, and the clock stands still (ojs.hold_dispatch).',
+                ojs._moment(s.held_at))) as why
+        from ojs.settings s where s.held_at is not null
+        union all
+        select 2, c.scope, jsonb_build_object('cause', 'paused', 'scope', c.scope, 'since', ojs._utc(r.paused_at),
+            'by', case when p_all then r.paused_by end, 'because', case when p_all then r.reason end,
+            'text', format('%s is paused since %s%s%s.', c.said, ojs._moment(r.paused_at),
+                case when p_all then ' by ' || r.paused_by end, case when p_all then ': ' || r.reason end))
+        from ojs.rule r cross join lateral ojs._scope(r.tenant_id, r.queue) c
+        where r.tenant_id in ('', p_job.tenant_id) and r.queue in ('', p_job.queue) and r.paused_at is not null
+        union all
+        select 3, '', jsonb_build_object('cause', 'rebuild',
+            'text', 'The jobs come from another cluster, and dispatch has not begun here: the next tick begins it, or ojs.rebuild.')
+        from ojs._folded() f where ojs._foreign(f.snapshot)
+    ) h);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._held_by_pauses(ojs.job, boolean) is
+'What stops dispatch of a job altogether: entries of held_by. p_all: who did it, too, and why.';
+
+-- +goose StatementBegin
+create function ojs._scope(p_tenant text, p_queue text) returns table (scope text, said text)
+language sql immutable rows 1
+as $$
+    select case when p_tenant <> '' and p_queue <> '' then 'tenant_in_queue' when p_tenant <> '' then 'tenant'
+            when p_queue <> '' then 'queue' else 'everything' end,
+        case when p_tenant <> '' and p_queue <> '' then format('Tenant %s in queue %s', p_tenant, p_queue)
+            when p_tenant <> '' then 'Tenant ' || p_tenant when p_queue <> '' then 'Queue ' || p_queue else 'Everything' end
+$$;
+-- +goose StatementEnd
+comment on function ojs._scope(text, text) is 'What a rule is about, in a word and in a sentence.';
+
+-- +goose StatementBegin
+create function ojs._held_by_limits(p_job ojs.job, p_all boolean) returns jsonb
+language plpgsql stable
+as $$
+declare
+    v_ended pg_snapshot := (select m.ended from ojs._slot_mark() m);
+begin
+    return (
+    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('cause', 'limit', 'scope', c.scope, 'text', c.said || ' is at its limit'
+        || case when s.shown then format(': %s of at most %s jobs are active or decided ahead.', s.active, s.max) else '.' end,
+        'max_concurrency', case when s.shown then s.max end, 'active', case when s.shown then s.active end,
+        'held_by', case when p_all then ojs._slot_holders(s.tenant_id, s.queue) end)) order by c.scope), '[]')
+    from (
+        -- A limit of all tenants together and what counts against it say what others do.
+        select r.tenant_id, r.queue, r.max_concurrency as max, p_all or r.tenant_id <> '' as shown, u.active - coalesce((
+            select sum(e.jobs) from ojs._ends(v_ended, null) e where r.tenant_id in ('', e.tenant_id) and r.queue in ('', e.queue)), 0
+        ) as active
+        from ojs.rule r cross join lateral ojs._usage(r.tenant_id, r.queue) u
+        where r.tenant_id in ('', p_job.tenant_id) and r.queue in ('', p_job.queue) and r.max_concurrency is not null
+    ) s cross join lateral ojs._scope(s.tenant_id, s.queue) c
+    where s.active >= s.max);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._held_by_limits(ojs.job, boolean) is
+'Limits on how many jobs may be active that leave a job no room: entries of held_by. Attempts that ended since the last decision make
+room. p_all: of the limits of all tenants together the numbers, too, and of each who holds the slots.';
+
+-- +goose StatementBegin
+create function ojs._held_by_pools(p_job ojs.job, p_all boolean) returns jsonb
+language plpgsql stable
+as $$
+begin
+    return (
+    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('cause', 'pool', 'pool', case when p_all then p.name end,
+        'max_concurrency', case when p_all then p.max_concurrency end, 'active', case when p_all then p.active end, 'text', case
+            when not p_all then 'The workers that may have it run as many jobs as they may.'
+            else format('Only workers of pool %s may have it, and they run %s of at most %s jobs.', p.name, p.active,
+                p.max_concurrency) end))
+        order by p.name), '[]')
+    from (
+        select p.name, p.max_concurrency, ojs._pool_active(p.id) as active from ojs.pool p
+        where p.isolated and p.max_concurrency is not null
+          and case when p.tenants is null then p_job.queue = any (p.queues) else p_job.tenant_id = any (p.tenants) end
+    ) p
+    where p.active >= p.max_concurrency);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._held_by_pools(ojs.job, boolean) is
+'Pools without room that nobody else may do the work of: entries of held_by. p_all: with their names and numbers.';
+
+-- +goose StatementBegin
+create function ojs._slot_holders(p_tenant text, p_queue text) returns jsonb
+language plpgsql stable
+as $$
+declare
+    c_rows constant int := 2000;
+    c_jobs constant int := 10;
+    v_mark ojs.clock_mark := (select m from ojs.clock_mark m order by m.rev desc limit 1);
+begin
+    -- Attempts are found by what reminds the clock of their ends: those that heartbeats have extended by timers, the others by leases.
+    return (
+    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('tenant_id', j.tenant_id, 'id', j.id, 'queue', j.queue,
+        'worker_id', j.worker_id, 'started_at', ojs._utc(j.started_at), 'lease_expires_at', ojs._utc(j.lease_expires_at)))
+        order by j.started_at, j.id), '[]')
+    from (
+        select j.* from (
+            select x.tenant_id, x.id
+            from (select m.* from ojs.timer m where m.due_at >= v_mark.due_at order by m.due_at limit c_rows) m
+            cross join lateral unnest(m.tenant_ids, m.ids) x(tenant_id, id)
+            where m.kind = 'lease' and p_tenant in ('', x.tenant_id)
+            union
+            (select x.tenant_id, x.id
+            from (select l.* from ojs.lease l where l.due_at >= v_mark.lease_at order by l.due_at limit c_rows) l
+            cross join lateral unnest(l.tenants, l.ids) x(tenant_id, id)
+            where p_queue in ('', l.queue) and p_tenant in ('', x.tenant_id) limit c_rows)
+        ) x
+        cross join lateral (select j.tenant_id, j.id, j.queue, j.worker_id, j.started_at, j.lease_expires_at from ojs.job j
+            where j.id = x.id and j.tenant_id = x.tenant_id and j.state = 'active' and p_queue in ('', j.queue) limit 1) j
+        order by j.started_at, j.id limit c_jobs
+    ) j);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._slot_holders(text, text) is
+'Active jobs of a tenant (empty: of all) in a queue (empty: in all) and their workers, at most ten, the oldest of those whose leases end
+next: it looks at a bounded number of leases.';
+reset role;

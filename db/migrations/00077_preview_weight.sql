@@ -1,0 +1,34 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- Says what a weight would change.
+-- Locks nothing.
+-- Reads only: as many numbers as ojs.tenant_shares.
+-- +goose StatementBegin
+create function ojs.preview_weight(p_tenant text, p_weight numeric)
+returns table (tenant_id text, weight_now numeric, weight_then numeric, share_now numeric, share_then numeric)
+language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if p_tenant is null or not ojs._tenant_valid(p_tenant) then
+        perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
+    elsif (p_weight between 0.000001 and 1000000) is not true then
+        perform ojs._raise('OJ422', 'weight must be between 0.000001 and 1000000', '{"field": "weight"}');
+    end if;
+    return query
+    with tenants as materialized (
+        select s.tenant_id, s.weight as weight_now, case when s.tenant_id = p_tenant then p_weight else s.weight end as weight_then,
+            s.ideal_share
+        from ojs.tenant_shares s where s.ideal_share is not null
+    )
+    select t.tenant_id, t.weight_now, t.weight_then, t.ideal_share, round(t.weight_then / sum(t.weight_then) over (), 4)
+    from tenants t order by t.weight_then desc, t.tenant_id;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.preview_weight(text, numeric) is
+'The shares of all tenants with jobs available or active, as they are and as they would be if p_tenant had the weight p_weight: a row for
+each, the largest first. The numbers are those of ojs.tenant_shares; nothing is changed (ojs.configure_tenant does that). Without jobs
+the tenant itself has no share and no row. Raises invalid_request, validation_error.';
+reset role;
