@@ -15,7 +15,7 @@ var (
 		"delete_replay_rule drop_finished rebuild set_replay_rule " + staffMayCall)
 )
 
-const staffMayCall = "_detached_partitions _first_expiry _id_time _is_replacement _lately _pace _pace_step " +
+const staffMayCall = "_configured _detached_partitions _first_expiry _id_time _is_replacement _lately _pace _pace_step _whole_config " +
 	"configure_queue configure_tenant delete_queue enqueue_rows fetch_many hold_dispatch limit_concurrency pause plan_cron " +
 	"release_many resume resume_dispatch schema_changing schema_hash stand_down tick unplanned_crons upkeep"
 

@@ -54,8 +54,8 @@ select * from ojs.resume_dispatch();
 -- name: QueueConfig :many
 select q.queue as name, case when r.paused_at is not null then 'paused' else 'active' end::text as state, q.config, q.created_at,
     q.updated_at
-from ojs.queue q left join ojs.rule r on r.tenant_id = '' and r.queue = q.queue
-where q.queue = @queue::text;
+from ojs._configured(@queue::text, sqlc.narg('tenant')::text is null) q
+left join ojs.rule r on r.tenant_id = '' and r.queue = q.queue;
 
 -- name: ConfigureQueue :one
 select q.queue as name, case when r.paused_at is not null then 'paused' else 'active' end::text as state, q.config, q.created_at,
@@ -88,6 +88,12 @@ order by s.tenant_id;
 
 -- name: ConfigureTenant :one
 select * from ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, sqlc.narg('priority_boost')::int);
+
+-- name: WeighTenant :exec
+select ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, p_queue => sqlc.narg('queue')::text);
+
+-- name: ConfigureFairness :one
+select (ojs.configure(p_tenant_fairness => @tenant_fairness::jsonb)).tenant_fairness::jsonb as tenant_fairness;
 
 -- name: Events :many
 select e.id::text as id, e.type::text as type, e.at::timestamptz as at, e.tenant_id::text as tenant_id,

@@ -198,12 +198,12 @@ type OjsRuleStat struct {
 	Reason         *string    `json:"reason"`
 }
 
-// Configured tenants. A tenant without a row has weight 1 and no boost. Changed by ojs.configure_tenant.
+// Configured tenants. A tenant without a row has the default weight and no boost. Changed by ojs.configure_tenant.
 type OjsTenant struct {
 	// The tenant (multi-tenancy section 5.2).
 	TenantID string `json:"tenant_id"`
-	// Share of dispatch relative to the other tenants with work; 0.000001 to 1000000.
-	Weight string `json:"weight"`
+	// Share of dispatch relative to the other tenants with work, in queues that do not say; 0.000001 to 1000000; null: the default weight.
+	Weight *string `json:"weight"`
 	// Added to the priority of the tenant's jobs when they are dispatched; -100 to 100. The jobs keep their own priority.
 	PriorityBoost int32 `json:"priority_boost"`
 	// When the tenant was first configured.

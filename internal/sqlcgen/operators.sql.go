@@ -11,6 +11,17 @@ import (
 	"time"
 )
 
+const configureFairness = `-- name: ConfigureFairness :one
+select (ojs.configure(p_tenant_fairness => $1::jsonb)).tenant_fairness::jsonb as tenant_fairness
+`
+
+func (q *Queries) ConfigureFairness(ctx context.Context, tenantFairness []byte) ([]byte, error) {
+	row := q.db.QueryRow(ctx, configureFairness, tenantFairness)
+	var tenant_fairness []byte
+	err := row.Scan(&tenant_fairness)
+	return tenant_fairness, err
+}
+
 const configureQueue = `-- name: ConfigureQueue :one
 select q.queue as name, case when r.paused_at is not null then 'paused' else 'active' end::text as state, q.config, q.created_at,
     q.updated_at
@@ -233,9 +244,14 @@ func (q *Queries) Pause(ctx context.Context, arg PauseParams) (OjsRule, error) {
 const queueConfig = `-- name: QueueConfig :many
 select q.queue as name, case when r.paused_at is not null then 'paused' else 'active' end::text as state, q.config, q.created_at,
     q.updated_at
-from ojs.queue q left join ojs.rule r on r.tenant_id = '' and r.queue = q.queue
-where q.queue = $1::text
+from ojs._configured($1::text, $2::text is null) q
+left join ojs.rule r on r.tenant_id = '' and r.queue = q.queue
 `
+
+type QueueConfigParams struct {
+	Queue  string  `json:"queue"`
+	Tenant *string `json:"tenant"`
+}
 
 type QueueConfigRow struct {
 	Name      string          `json:"name"`
@@ -245,8 +261,8 @@ type QueueConfigRow struct {
 	UpdatedAt *time.Time      `json:"updated_at,omitempty"`
 }
 
-func (q *Queries) QueueConfig(ctx context.Context, queue string) ([]QueueConfigRow, error) {
-	rows, err := q.db.Query(ctx, queueConfig, queue)
+func (q *Queries) QueueConfig(ctx context.Context, arg QueueConfigParams) ([]QueueConfigRow, error) {
+	rows, err := q.db.Query(ctx, queueConfig, arg.Queue, arg.Tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -778,4 +794,19 @@ func (q *Queries) Tenants(ctx context.Context, names []string) ([]TenantsRow, er
 		return nil, err
 	}
 	return items, nil
+}
+
+const weighTenant = `-- name: WeighTenant :exec
+select ojs.configure_tenant($1::text, $2::numeric, p_queue => $3::text)
+`
+
+type WeighTenantParams struct {
+	Tenant string  `json:"tenant"`
+	Weight *string `json:"weight"`
+	Queue  *string `json:"queue"`
+}
+
+func (q *Queries) WeighTenant(ctx context.Context, arg WeighTenantParams) error {
+	_, err := q.db.Exec(ctx, weighTenant, arg.Tenant, arg.Weight, arg.Queue)
+	return err
 }
