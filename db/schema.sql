@@ -427,6 +427,24 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._arm_max_priority(p_tenant text, p_max_priority integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_lowest int;
+begin
+    -- Before the lane: who waits for a decision may have jobs locked.
+    perform ojs._alone_with_queues();
+    v_lowest := least(p_max_priority, (
+        select min(t.max_priority) from ojs.tenant t where t.max_priority < 100 and t.tenant_id <> p_tenant));
+    update ojs.settings s set lowest_max_priority = nullif(v_lowest, 100)
+    where s.lowest_max_priority is distinct from nullif(v_lowest, 100);
+    -- Priorities that are out of all bounds are refused for that.
+    perform ojs._arm('job_max_priority', case when v_lowest < 100 then
+        format('new.priority between %s and 100 and new.state <> ''discarded''', v_lowest + 1) end);
+end;
+$$;
+
 CREATE FUNCTION ojs._seconds(p_interval interval) RETURNS real
     LANGUAGE sql IMMUTABLE
     AS $$ select date_part('epoch', p_interval)::real $$;
@@ -1846,6 +1864,14 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._clamped(p_tenant text, p_priority integer) RETURNS integer
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return least(p_priority, (select t.max_priority from ojs.tenant t where t.tenant_id = p_tenant and t.over_priority = 'clamp'));
+end;
+$$;
+
 CREATE FUNCTION ojs._clock_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
     LANGUAGE sql STABLE
     AS $$
@@ -2591,7 +2617,7 @@ begin
         perform ojs._raise('OJ410', format('job %s exists already', p_id), jsonb_build_object('field', 'id', 'job_id', p_id));
     end if;
     insert into ojs.journal (tenant_id, queue, priority, to_state, jobs, lo, hi, at)
-    values (p_tenant, p_queue, p_priority, v_state, 1, v_job.seq, v_job.seq, p_now);
+    values (p_tenant, p_queue, v_job.priority, v_state, 1, v_job.seq, v_job.seq, p_now);
     if v_state = 'available' then
         perform ojs._notify(array[p_queue]);
     end if;
@@ -3672,6 +3698,22 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._job_max_priority() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_priority int := ojs._clamped(new.tenant_id, new.priority);
+begin
+    if v_priority = new.priority then
+        perform ojs._refuse(r) from ojs._too_high(new.tenant_id, new.priority, null) r where r is not null;
+    end if;
+    new.priority := v_priority;
+    return new;
+end;
+$$;
+
 CREATE FUNCTION ojs._job_violation(p_tenant text, p_id uuid, p_type text, p_queue text, p_priority integer, p_max_attempts integer, p_scheduled_at timestamp with time zone, p_expires_at timestamp with time zone, p_timeout_ms integer, p_visibility_timeout_ms integer, p_tags text[], p_args json, p_meta jsonb, p_retry jsonb, p_options json, p_extra json) RETURNS ojs.violation
     LANGUAGE plpgsql STABLE
     AS $_$
@@ -3818,7 +3860,7 @@ $$;
 CREATE FUNCTION ojs._judged_jobs(p_jobs ojs._new_jobs, p_own text, p_tenant text, p_call text, p_each boolean, p_now timestamp with time zone, p_latest uuid) RETURNS TABLE(n integer, refusal ojs.refusal, tenant_id text, given_id uuid, state ojs.job_state, queue text, type text, priority integer, max_attempts integer, scheduled_at timestamp with time zone, expires_at timestamp with time zone, timeout_ms integer, visibility_timeout_ms integer, tags text[], args json, meta jsonb, retry jsonb, options json, extra json)
     LANGUAGE sql STABLE
     AS $$
-    select g.n, case
+    select g.n, coalesce(case
             when g.sqlstate is not null then row(g.sqlstate, g.message, g.detail)::ojs.refusal
             when g.untold is not null then ojs._indexed(ojs._not_a_time(g.untold, g.n), g.n, p_each)
             when (g.named = p_tenant) is not false
@@ -3828,9 +3870,10 @@ CREATE FUNCTION ojs._judged_jobs(p_jobs ojs._new_jobs, p_own text, p_tenant text
                     g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra) then null
             else ojs._new_job_refusal(g.n, p_each, p_own, p_call, g.named, g.tenant_id, g.id, g.type, g.queue, g.priority, g.max_attempts,
                 g.scheduled_at, g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra)
-            end,
-        g.tenant_id, g.id, ojs._first_state(g.pending, g.scheduled_at, p_now), g.queue, g.type, g.priority, g.max_attempts, g.scheduled_at,
-        g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
+            end, case when g.priority > g.lowest then ojs._indexed(ojs._too_high(g.tenant_id, g.priority, g.n), g.n, p_each) end),
+        g.tenant_id, g.id, ojs._first_state(g.pending, g.scheduled_at, p_now), g.queue, g.type,
+        case when g.priority > g.lowest then ojs._clamped(g.tenant_id, g.priority) else g.priority end, g.max_attempts,
+        g.scheduled_at, g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
     from (
         select (u.n - 1)::int as n, u.type, u.args, coalesce(u.queue, 'default') as queue, coalesce(u.priority, 0) as priority,
             w.scheduled_at, w.expires_at, case when u.scheduled_at is not null and w.scheduled_at is null then 'scheduled_at'
@@ -3838,7 +3881,8 @@ CREATE FUNCTION ojs._judged_jobs(p_jobs ojs._new_jobs, p_own text, p_tenant text
             coalesce(u.meta, '{}') as meta, u.retry, ojs._attempts(u.max_attempts, u.retry) as max_attempts, u.timeout_ms,
             u.visibility_timeout_ms, case when u.tags is not null then ojs._tags(u.tags) end as tags,
             u.pending, u.options, u.extra, u.id, u.tenant as named, u.sqlstate, u.message, u.detail,
-            coalesce(u.tenant, p_tenant, u.meta ->> 'tenant_id', s.default_tenant) as tenant_id,
+            coalesce(u.tenant, p_tenant, u.meta ->> 'tenant_id', case when not s.tenant_required then s.default_tenant end) as tenant_id,
+            s.lowest_max_priority as lowest,
             coalesce((select bool_and(ojs._ordinary_names(coalesce(d.tenant, p_tenant), d.type, coalesce(d.queue, 'default')))
                 from (select distinct t.type, t.queue, t.tenant
                     from unnest((p_jobs).types, (p_jobs).queues, (p_jobs).tenants) t(type, queue, tenant)) d), false) as names
@@ -3848,7 +3892,7 @@ CREATE FUNCTION ojs._judged_jobs(p_jobs ojs._new_jobs, p_own text, p_tenant text
             with ordinality u(type, args, queue, priority, scheduled_at, expires_at, meta, retry, max_attempts, timeout_ms,
                 visibility_timeout_ms, tags, pending, options, extra, id, tenant, sqlstate, message, detail, n)
         cross join lateral (select ojs._when(u.scheduled_at, p_now) as scheduled_at, ojs._when(u.expires_at, p_now) as expires_at) w
-        left join ojs.settings s on not s.tenant_required
+        left join ojs.settings s on true
         offset 0
     ) g
     offset 0
@@ -6147,6 +6191,10 @@ CREATE TABLE ojs.tenant (
     priority_boost integer DEFAULT 0 NOT NULL,
     created_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
     limited boolean DEFAULT false NOT NULL,
+    max_priority integer DEFAULT 100 NOT NULL,
+    over_priority text DEFAULT 'refuse'::text NOT NULL,
+    CONSTRAINT max_priority_in_range CHECK ((((max_priority >= '-100'::integer) AND (max_priority <= 100)) OR ojs._raise('OJ422'::text, 'max_priority must be between -100 and 100'::text, '{"field": "max_priority"}'::jsonb))),
+    CONSTRAINT over_priority_known CHECK (((over_priority = ANY (ARRAY['refuse'::text, 'clamp'::text])) OR ojs._raise('OJ422'::text, 'over_priority must be "refuse" or "clamp"'::text, '{"field": "over_priority"}'::jsonb))),
     CONSTRAINT priority_boost_in_range CHECK ((((priority_boost >= '-100'::integer) AND (priority_boost <= 100)) OR ojs._raise('OJ422'::text, 'priority_boost must be between -100 and 100'::text, '{"field": "priority_boost"}'::jsonb))),
     CONSTRAINT weight_in_range CHECK (((weight IS NULL) OR ((weight >= 0.000001) AND (weight <= (1000000)::numeric)) OR ojs._raise('OJ422'::text, 'weight must be between 0.000001 and 1000000'::text, '{"field": "weight"}'::jsonb)))
 );
@@ -7353,6 +7401,22 @@ begin
 end;
 $_$;
 
+CREATE FUNCTION ojs._too_high(p_tenant text, p_priority integer, p_n integer) RETURNS ojs.refusal
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    v_limit int := (select t.max_priority from ojs.tenant t
+        where t.tenant_id = p_tenant and t.max_priority < p_priority and t.over_priority = 'refuse');
+    v_fault text := format('must be at most %s, the max_priority of the tenant', v_limit);
+begin
+    if v_limit is null then
+        return null;
+    end if;
+    return row('OJ422', coalesce('jobs[' || p_n || ']: ', '') || 'priority ' || v_fault,
+        jsonb_build_object('field', 'priority', 'limit', v_limit, 'fault', v_fault))::ojs.refusal;
+end;
+$$;
+
 CREATE FUNCTION ojs._trim_cron_runs(p_tenant text, p_name text) RETURNS void
     LANGUAGE sql
     SET enable_bitmapscan TO 'off'
@@ -7561,6 +7625,7 @@ CREATE TABLE ojs.settings (
     held_at timestamp with time zone,
     idempotency_window interval DEFAULT '1 day'::interval NOT NULL,
     tenant_fairness jsonb DEFAULT '{}'::jsonb NOT NULL,
+    lowest_max_priority integer,
     CONSTRAINT idempotency_window_in_range CHECK ((((idempotency_window >= '00:01:00'::interval) AND (idempotency_window <= '365 days'::interval)) OR ojs._raise('OJ422'::text, 'idempotency_window must be between 1 minute and 365 days'::text, '{"field": "idempotency_window"}'::jsonb))),
     CONSTRAINT journal_retention_in_range CHECK ((((journal_retention >= '00:01:00'::interval) AND (journal_retention <= '36500 days'::interval)) OR ojs._raise('OJ422'::text, 'journal_retention must be between 1 minute and 36500 days'::text, '{"field": "journal_retention"}'::jsonb))),
     CONSTRAINT retention_in_range CHECK (((retention = '00:00:00'::interval) OR ((retention >= '00:00:10'::interval) AND (retention <= '36500 days'::interval)) OR ojs._raise('OJ422'::text, 'retention must be between 10 seconds and 36500 days, or 0: finished jobs stay'::text, '{"field": "retention"}'::jsonb))),
@@ -8289,7 +8354,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs.configure_tenant(p_tenant text, p_weight numeric DEFAULT NULL::numeric, p_priority_boost integer DEFAULT NULL::integer, p_queue text DEFAULT NULL::text) RETURNS ojs.tenant
+CREATE FUNCTION ojs.configure_tenant(p_tenant text, p_weight numeric DEFAULT NULL::numeric, p_priority_boost integer DEFAULT NULL::integer, p_max_priority integer DEFAULT NULL::integer, p_over_priority text DEFAULT NULL::text, p_queue text DEFAULT NULL::text) RETURNS ojs.tenant
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_bitmapscan TO 'off'
@@ -8312,18 +8377,21 @@ begin
         perform ojs._raise('OJ422', 'weight must be a number', '{"field": "weight"}');
     end if;
     if p_queue is not null then
-        if p_priority_boost is not null then
+        if num_nonnulls(p_priority_boost, p_max_priority, p_over_priority) > 0 then
             perform ojs._raise('OJ400', 'queue goes with a weight alone', '{"field": "queue"}');
         end if;
         perform ojs._weigh_in(p_queue, p_tenant, p_weight);
         select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
         return v_old;
     end if;
+    perform ojs._arm_max_priority(p_tenant, p_max_priority) where p_max_priority is not null;
     perform ojs._stop_ahead();
     select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
-    insert into ojs.tenant as t (tenant_id, weight, priority_boost) values (p_tenant, p_weight, coalesce(p_priority_boost, 0))
+    insert into ojs.tenant as t (tenant_id, weight, priority_boost, max_priority, over_priority)
+    values (p_tenant, p_weight, coalesce(p_priority_boost, 0), coalesce(p_max_priority, 100), coalesce(p_over_priority, 'refuse'))
     on conflict (tenant_id) do update
-    set weight = coalesce(p_weight, t.weight), priority_boost = coalesce(p_priority_boost, t.priority_boost)
+    set weight = coalesce(p_weight, t.weight), priority_boost = coalesce(p_priority_boost, t.priority_boost),
+        max_priority = coalesce(p_max_priority, t.max_priority), over_priority = coalesce(p_over_priority, t.over_priority)
     returning * into v_new;
     if v_new.weight is distinct from v_old.weight or v_new.priority_boost <> coalesce(v_old.priority_boost, 0) then
         perform ojs._reweigh(v_new, v_new.priority_boost - coalesce(v_old.priority_boost, 0));
@@ -8886,7 +8954,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs.enqueue_rows(p_types text[], p_args json[], p_queues text[] DEFAULT NULL::text[], p_priorities integer[] DEFAULT NULL::integer[], p_scheduled_at text[] DEFAULT NULL::text[], p_expires_at text[] DEFAULT NULL::text[], p_metas jsonb[] DEFAULT NULL::jsonb[], p_retries jsonb[] DEFAULT NULL::jsonb[], p_max_attempts integer[] DEFAULT NULL::integer[], p_timeouts_ms integer[] DEFAULT NULL::integer[], p_visibility_timeouts_ms integer[] DEFAULT NULL::integer[], p_tags json[] DEFAULT NULL::json[], p_pending boolean[] DEFAULT NULL::boolean[], p_options json[] DEFAULT NULL::json[], p_extras json[] DEFAULT NULL::json[], p_ids uuid[] DEFAULT NULL::uuid[], p_tenants text[] DEFAULT NULL::text[], p_tenant text DEFAULT NULL::text, p_each boolean DEFAULT false) RETURNS TABLE(n integer, sqlstate text, message text, detail jsonb, tenant_id text, id uuid, state ojs.job_state, max_attempts integer, created_at timestamp with time zone, scheduled_at timestamp with time zone, expires_at timestamp with time zone, meta jsonb, retry jsonb)
+CREATE FUNCTION ojs.enqueue_rows(p_types text[], p_args json[], p_queues text[] DEFAULT NULL::text[], p_priorities integer[] DEFAULT NULL::integer[], p_scheduled_at text[] DEFAULT NULL::text[], p_expires_at text[] DEFAULT NULL::text[], p_metas jsonb[] DEFAULT NULL::jsonb[], p_retries jsonb[] DEFAULT NULL::jsonb[], p_max_attempts integer[] DEFAULT NULL::integer[], p_timeouts_ms integer[] DEFAULT NULL::integer[], p_visibility_timeouts_ms integer[] DEFAULT NULL::integer[], p_tags json[] DEFAULT NULL::json[], p_pending boolean[] DEFAULT NULL::boolean[], p_options json[] DEFAULT NULL::json[], p_extras json[] DEFAULT NULL::json[], p_ids uuid[] DEFAULT NULL::uuid[], p_tenants text[] DEFAULT NULL::text[], p_tenant text DEFAULT NULL::text, p_each boolean DEFAULT false) RETURNS TABLE(n integer, sqlstate text, message text, detail jsonb, tenant_id text, id uuid, state ojs.job_state, max_attempts integer, created_at timestamp with time zone, scheduled_at timestamp with time zone, expires_at timestamp with time zone, meta jsonb, retry jsonb, priority integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -8898,7 +8966,7 @@ begin
     end if;
     return query
     select o.n, o.sqlstate, o.message, o.detail, o.tenant_id, o.id, o.state, o.max_attempts, o.created_at, o.scheduled_at, o.expires_at,
-        nullif(o.meta, '{}'), o.retry
+        nullif(o.meta, '{}'), o.retry, o.priority
     from ojs._insert_jobs(row(p_types, p_args, p_queues, p_priorities, p_scheduled_at, p_expires_at, p_metas, p_retries, p_max_attempts,
         p_timeouts_ms, p_visibility_timeouts_ms, p_tags, p_pending, p_options, p_extras, p_ids, p_tenants, null)::ojs._new_jobs,
         p_tenant, p_each) o;
@@ -10342,13 +10410,17 @@ CREATE VIEW ojs._own_tenant AS
     r.weight,
     r.priority_boost,
     r.created_at,
-    r.limited
+    r.limited,
+    r.max_priority,
+    r.over_priority
    FROM (ojs._only_tenant() t(tenant_id)
      CROSS JOIN LATERAL ( SELECT r_1.tenant_id,
             r_1.weight,
             r_1.priority_boost,
             r_1.created_at,
-            r_1.limited
+            r_1.limited,
+            r_1.max_priority,
+            r_1.over_priority
            FROM ojs.tenant r_1
           WHERE (r_1.tenant_id = t.tenant_id)
          OFFSET 0) r);
@@ -11072,7 +11144,9 @@ CREATE VIEW ojs.tenant_stats AS
             c_1.weight,
             c_1.priority_boost,
             c_1.created_at,
-            c_1.limited
+            c_1.limited,
+            c_1.max_priority,
+            c_1.over_priority
            FROM ojs.tenant c_1
           WHERE ojs._reads_all()
         UNION ALL
@@ -11080,7 +11154,9 @@ CREATE VIEW ojs.tenant_stats AS
             _own_tenant.weight,
             _own_tenant.priority_boost,
             _own_tenant.created_at,
-            _own_tenant.limited
+            _own_tenant.limited,
+            _own_tenant.max_priority,
+            _own_tenant.over_priority
            FROM ojs._own_tenant) c ON ((c.tenant_id = s.tenant_id)))
      CROSS JOIN ojs._usual_weight u)
      LEFT JOIN minute m ON ((m.tenant_id = s.tenant_id)));

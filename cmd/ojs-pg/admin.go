@@ -88,6 +88,13 @@ func sharingCommands() []*cli.Command {
 			Name: "fairness", Usage: "have tenants share by a tenant_fairness, in a queue or in all that do not say",
 			ArgsUsage: "JSON", Flags: queueFlags(), Action: withAdmin("JSON", fairness),
 		},
+		{
+			Name: "max-priority", Usage: "refuse new jobs of the tenant of --tenant whose priority is above N; 100: none",
+			ArgsUsage: "N", Action: withAdmin("N", limitPriority),
+			Flags: []cli.Flag{&cli.BoolFlag{
+				Name: "clamp", Sources: cli.EnvVars("OJS_ADMIN_CLAMP"), Usage: "give them the priority N instead",
+			}},
+		},
 	}
 }
 
@@ -421,6 +428,25 @@ func showConfig(ctx context.Context, o *operator, queue string) error {
 		return err
 	}
 	return record(o, config)
+}
+
+func limitPriority(ctx context.Context, o *operator) error {
+	if err := o.forOne(); err != nil {
+		return err
+	}
+	n, err := strconv.ParseInt(o.argument(), 10, 32)
+	if err != nil {
+		return usageError{fmt.Errorf("%q is no priority", o.argument())}
+	}
+	most, over := int32(n), "refuse"
+	if o.Bool("clamp") {
+		over = "clamp"
+	}
+	tenant, err := o.sql.ConfigureTenant(ctx, sqlcgen.ConfigureTenantParams{Tenant: *o.tenant, MaxPriority: &most, OverPriority: &over})
+	if err != nil {
+		return err
+	}
+	return record(o, tenant)
 }
 
 func listWorkers(ctx context.Context, o *operator) error {

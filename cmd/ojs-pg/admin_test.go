@@ -141,6 +141,8 @@ func TestAdminSteers(t *testing.T) {
 		`config {"tenant_fairness": {"weights": {"tenant:acme": 2}, "strategy": "round-robin"}}`)
 	o.lines(o.admin(0, "--tenant", "acme", "queue", "mail"), `config {"tenant_fairness": {"strategy": "round-robin"}}`)
 	o.lines(o.admin(0, "fairness", "null", "--queue", "mail"), "config {}")
+	o.lines(o.admin(0, "--tenant", "acme", "max-priority", "10", "--clamp"), "tenant_id acme", "max_priority 10", "over_priority clamp")
+	o.lines(o.admin(0, "--tenant", "acme", "max-priority", "100"), "max_priority 100", "over_priority refuse")
 	if got := o.admin(1, "fairness", `{"enabled": false}`, "--queue", "mail"); !strings.Contains(got, "tenant_fairness.enabled") {
 		t.Error(got)
 	}
@@ -153,7 +155,7 @@ func TestAdminSteers(t *testing.T) {
 	for _, command := range []string{
 		"pause", "limit 3", "limit many --queue mail", "limit --queue mail",
 		"weigh 3", "--tenant acme weigh much", "--tenant acme weigh none",
-		"fairness {", "--tenant acme fairness {}",
+		"max-priority 3", "--tenant acme max-priority high", "fairness {", "--tenant acme fairness {}",
 	} {
 		o.admin(2, strings.Fields(command)...)
 	}

@@ -19,6 +19,7 @@ create table ojs.settings (
     held_at               timestamptz,
     idempotency_window    interval not null default '1 day',
     tenant_fairness       jsonb not null default '{}',
+    lowest_max_priority   int,
     constraint retention_in_range check (retention = '0' or retention between '10 seconds' and '36500 days'
         or ojs._raise('OJ422', 'retention must be between 10 seconds and 36500 days, or 0: finished jobs stay', '{"field": "retention"}')),
     constraint idempotency_window_in_range check (idempotency_window between '1 minute' and '365 days'
@@ -48,6 +49,8 @@ comment on column ojs.settings.held_at is
 comment on column ojs.settings.idempotency_window is 'How long a request with the same idempotency key is answered as the first one was.';
 comment on column ojs.settings.tenant_fairness is
 'How tenants share where a queue does not say (ojs.configure), without the weights of single tenants, which are in ojs.tenant.';
+comment on column ojs.settings.lowest_max_priority is
+'The lowest max_priority of a tenant: jobs of a higher priority are looked at one by one; null: none has any (ojs.configure_tenant).';
 
 create table ojs.tenant (
     tenant_id      text collate "C" primary key,
@@ -55,13 +58,20 @@ create table ojs.tenant (
     priority_boost int not null default 0,
     created_at     timestamptz not null default ojs.now(),
     limited        boolean not null default false,
+    max_priority   int not null default 100,
+    over_priority  text not null default 'refuse',
     constraint weight_in_range check (weight is null or weight between 0.000001 and 1000000
         or ojs._raise('OJ422', 'weight must be between 0.000001 and 1000000', '{"field": "weight"}')),
     constraint priority_boost_in_range check (priority_boost between -100 and 100
-        or ojs._raise('OJ422', 'priority_boost must be between -100 and 100', '{"field": "priority_boost"}'))
+        or ojs._raise('OJ422', 'priority_boost must be between -100 and 100', '{"field": "priority_boost"}')),
+    constraint max_priority_in_range check (max_priority between -100 and 100
+        or ojs._raise('OJ422', 'max_priority must be between -100 and 100', '{"field": "max_priority"}')),
+    constraint over_priority_known check (over_priority in ('refuse', 'clamp')
+        or ojs._raise('OJ422', 'over_priority must be "refuse" or "clamp"', '{"field": "over_priority"}'))
 );
 comment on table ojs.tenant is
-'Configured tenants. A tenant without a row has the default weight and no boost. Changed by ojs.configure_tenant.';
+'Configured tenants. A tenant without a row has the default weight, no boost, and no limit to its priorities. Changed by
+ojs.configure_tenant.';
 comment on column ojs.tenant.tenant_id is 'The tenant (multi-tenancy section 5.2).';
 comment on column ojs.tenant.weight is
 'Share of dispatch relative to the other tenants with work, in queues that do not say; 0.000001 to 1000000; null: the default weight.';
@@ -69,6 +79,9 @@ comment on column ojs.tenant.priority_boost is
 'Added to the priority of the tenant''s jobs when they are dispatched; -100 to 100. The jobs keep their own priority.';
 comment on column ojs.tenant.created_at is 'When the tenant was first configured.';
 comment on column ojs.tenant.limited is 'Whether a row of ojs.rule is about it. Others are handed out without a look at the rules.';
+comment on column ojs.tenant.max_priority is 'The highest priority that a new job of the tenant may have; -100 to 100; 100: no limit.';
+comment on column ojs.tenant.over_priority is
+'What becomes of a new job above max_priority: it is refused (refuse), or gets max_priority (clamp).';
 
 create table ojs.queue_weight (
     queue     text collate "C" not null,

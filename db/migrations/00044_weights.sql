@@ -1,15 +1,16 @@
 -- +goose Up
 -- Weights and boosts, which act on the whole backlog from the next decision on. How tenants share in a queue
--- stands in (shares).
+-- stands in (shares), how high their priorities may be in (max_priority).
 set local role ojs_owner;
 set local check_function_bodies = off;
 
--- Sets a tenant's weight, everywhere or in a queue, and its boost.
--- Waits for the decision under way, and locks ojs.lane until the end of the transaction; with p_queue, ojs.queue before.
+-- Sets a tenant's weight, everywhere or in a queue, its boost, and how high its jobs' priorities may be.
+-- Waits for the decision under way, and locks ojs.lane until the end of the transaction; before it ojs.queue, settings and job, if need be.
 -- Writes tenant, queue_weight, tenant_fairness, level, backlog and again; takes back what was decided ahead.
 -- +goose StatementBegin
 create function ojs.configure_tenant(
-    p_tenant text, p_weight numeric default null, p_priority_boost int default null, p_queue text default null
+    p_tenant text, p_weight numeric default null, p_priority_boost int default null, p_max_priority int default null,
+    p_over_priority text default null, p_queue text default null
 ) returns ojs.tenant
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -23,18 +24,21 @@ begin
         perform ojs._raise('OJ422', 'weight must be a number', '{"field": "weight"}');
     end if;
     if p_queue is not null then
-        if p_priority_boost is not null then
+        if num_nonnulls(p_priority_boost, p_max_priority, p_over_priority) > 0 then
             perform ojs._raise('OJ400', 'queue goes with a weight alone', '{"field": "queue"}');
         end if;
         perform ojs._weigh_in(p_queue, p_tenant, p_weight);
         select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
         return v_old;
     end if;
+    perform ojs._arm_max_priority(p_tenant, p_max_priority) where p_max_priority is not null;
     perform ojs._stop_ahead();
     select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
-    insert into ojs.tenant as t (tenant_id, weight, priority_boost) values (p_tenant, p_weight, coalesce(p_priority_boost, 0))
+    insert into ojs.tenant as t (tenant_id, weight, priority_boost, max_priority, over_priority)
+    values (p_tenant, p_weight, coalesce(p_priority_boost, 0), coalesce(p_max_priority, 100), coalesce(p_over_priority, 'refuse'))
     on conflict (tenant_id) do update
-    set weight = coalesce(p_weight, t.weight), priority_boost = coalesce(p_priority_boost, t.priority_boost)
+    set weight = coalesce(p_weight, t.weight), priority_boost = coalesce(p_priority_boost, t.priority_boost),
+        max_priority = coalesce(p_max_priority, t.max_priority), over_priority = coalesce(p_over_priority, t.over_priority)
     returning * into v_new;
     if v_new.weight is distinct from v_old.weight or v_new.priority_boost <> coalesce(v_old.priority_boost, 0) then
         perform ojs._reweigh(v_new, v_new.priority_boost - coalesce(v_old.priority_boost, 0));
@@ -43,12 +47,15 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.configure_tenant(text, numeric, int, text) is
+comment on function ojs.configure_tenant(text, numeric, int, int, text, text) is
 'Sets a tenant''s weight (0.000001 to 1000000, default 1) and priority boost (-100 to 100, default 0), and returns its configuration; a
-null argument leaves its setting as it is. Acts on the whole backlog from the next dispatch on. p_queue: p_weight is the
-tenant''s weight in this queue only, null takes it away (ojs.queue_weight). What is returned does not show it. Waits for a running dispatch,
-and with p_queue for whoever else configures queues. Raises validation_error, invalid_request, conflict in a transaction that has fetched
-jobs, and not_found for a weight to take away that the queue does not have.';
+null argument leaves its setting as it is. Acts on the whole backlog from the next dispatch on. p_max_priority (-100 to 100, default 100):
+new jobs of a higher priority are refused with validation_error or, with p_over_priority ''clamp'' (default ''refuse''), get this one,
+whichever way they come. Dead letters that are retried are not new, and the boost does not count. p_queue: p_weight is the tenant''s
+weight in this queue only, null takes it away (ojs.queue_weight). What is returned does not show it. Waits for a running dispatch, and
+with p_max_priority or p_queue for whoever else configures queues. Raises validation_error, invalid_request, conflict in a transaction
+that has fetched jobs, backend_unavailable for p_max_priority while a transaction stays open that uses jobs, and not_found for a weight to
+take away that the queue does not have.';
 
 -- Read where a tenant joins, so it is one look into an index that is empty where no queue and no deployment says anything.
 -- +goose StatementBegin

@@ -75,7 +75,8 @@ with f as materialized (
 select array(select f.name from f order by f.name limit @max_rows::int offset @skip::int)::text[] as names, count(*) as total from f;
 
 -- name: Tenants :many
-select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost, 0)::int as priority_boost, t.created_at,
+select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost, 0)::int as priority_boost,
+    coalesce(t.max_priority, 100)::int as max_priority, coalesce(t.over_priority, 'refuse')::text as over_priority, t.created_at,
     coalesce(s.effective_share, 0)::float8 as effective_share, coalesce(s.actual_share, 0)::float8 as actual_share,
     coalesce(s.deficit, 0)::float8 as deficit, s.dispatched, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
@@ -87,7 +88,8 @@ where s.tenant_id = any (@names::text[])
 order by s.tenant_id;
 
 -- name: ConfigureTenant :one
-select * from ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, sqlc.narg('priority_boost')::int);
+select * from ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, sqlc.narg('priority_boost')::int,
+    sqlc.narg('max_priority')::int, sqlc.narg('over_priority')::text);
 
 -- name: WeighTenant :exec
 select ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, p_queue => sqlc.narg('queue')::text);

@@ -285,6 +285,13 @@ func TestTenants(t *testing.T) {
 	r.refuses(put, `{"priority_boost": 1000}`, 422, "priority_boost")
 	r.refuses(put, `{"limits": {"max_concurrency": 5}}`, 422, "limits")
 	r.refuses(put, `{"fairness": {"max": 5}}`, 422, "fairness.max")
+	r.refuses(put, `{"max_priority": 101}`, 422, "max_priority")
+	r.refuses(put, `{"max_priority": "9"}`, 400, "max_priority")
+	r.refuses(put, `{"over_priority": "ignore"}`, 422, "over_priority")
+	r.gives("GET /admin/tenants/globex", "", 200, `{"max_priority": 100, "over_priority": "refuse"}`)
+	r.gives(put, `{"max_priority": 10, "over_priority": "clamp"}`, 200, `{"max_priority": 10, "over_priority": "clamp", "weight": 3}`)
+	r.gives(put, `{"priority_boost": 5}`, 200, `{"max_priority": 10, "over_priority": "clamp"}`)
+	r.gives(put, `{"max_priority": null}`, 200, `{"max_priority": 100, "over_priority": "clamp"}`)
 	r.refuses("PUT /admin/tenants/-", `{"weight": 1}`, 400, "id")
 	r.gives("GET /admin/tenants/acme", "", 200, `{"weight": 3, "priority_boost": 5}`)
 }

@@ -198,7 +198,8 @@ type OjsRuleStat struct {
 	Reason         *string    `json:"reason"`
 }
 
-// Configured tenants. A tenant without a row has the default weight and no boost. Changed by ojs.configure_tenant.
+// Configured tenants. A tenant without a row has the default weight, no boost, and no limit to its priorities. Changed by
+// ojs.configure_tenant.
 type OjsTenant struct {
 	// The tenant (multi-tenancy section 5.2).
 	TenantID string `json:"tenant_id"`
@@ -210,4 +211,8 @@ type OjsTenant struct {
 	CreatedAt time.Time `json:"created_at"`
 	// Whether a row of ojs.rule is about it. Others are handed out without a look at the rules.
 	Limited bool `json:"limited"`
+	// The highest priority that a new job of the tenant may have; -100 to 100; 100: no limit.
+	MaxPriority int32 `json:"max_priority"`
+	// What becomes of a new job above max_priority: it is refused (refuse), or gets max_priority (clamp).
+	OverPriority string `json:"over_priority"`
 }

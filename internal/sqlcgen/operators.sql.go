@@ -57,17 +57,26 @@ func (q *Queries) ConfigureQueue(ctx context.Context, arg ConfigureQueueParams) 
 }
 
 const configureTenant = `-- name: ConfigureTenant :one
-select tenant_id, weight, priority_boost, created_at, limited from ojs.configure_tenant($1::text, $2::numeric, $3::int)
+select tenant_id, weight, priority_boost, created_at, limited, max_priority, over_priority from ojs.configure_tenant($1::text, $2::numeric, $3::int,
+    $4::int, $5::text)
 `
 
 type ConfigureTenantParams struct {
 	Tenant        string  `json:"tenant"`
 	Weight        *string `json:"weight"`
 	PriorityBoost *int32  `json:"priority_boost"`
+	MaxPriority   *int32  `json:"max_priority"`
+	OverPriority  *string `json:"over_priority"`
 }
 
 func (q *Queries) ConfigureTenant(ctx context.Context, arg ConfigureTenantParams) (OjsTenant, error) {
-	row := q.db.QueryRow(ctx, configureTenant, arg.Tenant, arg.Weight, arg.PriorityBoost)
+	row := q.db.QueryRow(ctx, configureTenant,
+		arg.Tenant,
+		arg.Weight,
+		arg.PriorityBoost,
+		arg.MaxPriority,
+		arg.OverPriority,
+	)
 	var i OjsTenant
 	err := row.Scan(
 		&i.TenantID,
@@ -75,6 +84,8 @@ func (q *Queries) ConfigureTenant(ctx context.Context, arg ConfigureTenantParams
 		&i.PriorityBoost,
 		&i.CreatedAt,
 		&i.Limited,
+		&i.MaxPriority,
+		&i.OverPriority,
 	)
 	return i, err
 }
@@ -716,7 +727,8 @@ func (q *Queries) TenantShares(ctx context.Context, names []string) ([]TenantSha
 }
 
 const tenants = `-- name: Tenants :many
-select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost, 0)::int as priority_boost, t.created_at,
+select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost, 0)::int as priority_boost,
+    coalesce(t.max_priority, 100)::int as max_priority, coalesce(t.over_priority, 'refuse')::text as over_priority, t.created_at,
     coalesce(s.effective_share, 0)::float8 as effective_share, coalesce(s.actual_share, 0)::float8 as actual_share,
     coalesce(s.deficit, 0)::float8 as deficit, s.dispatched, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
@@ -732,6 +744,8 @@ type TenantsRow struct {
 	ID             string     `json:"id"`
 	Weight         string     `json:"weight"`
 	PriorityBoost  int32      `json:"priority_boost"`
+	MaxPriority    int32      `json:"max_priority"`
+	OverPriority   string     `json:"over_priority"`
 	CreatedAt      *time.Time `json:"created_at"`
 	EffectiveShare float64    `json:"effective_share"`
 	ActualShare    float64    `json:"actual_share"`
@@ -766,6 +780,8 @@ func (q *Queries) Tenants(ctx context.Context, names []string) ([]TenantsRow, er
 			&i.ID,
 			&i.Weight,
 			&i.PriorityBoost,
+			&i.MaxPriority,
+			&i.OverPriority,
 			&i.CreatedAt,
 			&i.EffectiveShare,
 			&i.ActualShare,
