@@ -14,9 +14,9 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
-// Random tenants, weights, arrivals and changes of weight; one to eight fetchers at once. Over every prefix of the dispatch
-// sequence every tenant with work stays within a few jobs of its fluid share; nothing is dispatched twice, nothing is left behind, and
-// each tenant's jobs come first in, first out. Every tenth run has up to 300 tenants. OJS_FLUID_RUNS: how many runs.
+// Random tenants, weights (their own, or those of the queue), arrivals and changes of weight; one to eight fetchers at once. Over every
+// prefix of the dispatch sequence every tenant with work stays within a few jobs of its fluid share; nothing is dispatched twice, nothing
+// is left behind, and each tenant's jobs come first in, first out. Every tenth run has up to 300 tenants. OJS_FLUID_RUNS: how many runs.
 func TestFairnessFollowsTheFluidModel(t *testing.T) {
 	t.Parallel()
 	database := pgtest.New(t)
@@ -44,6 +44,7 @@ type fluidRun struct {
 	tenants []string
 	weights []float64 // that tenants may have
 	changes bool      // weights change
+	byQueue bool      // the queue gives the weights, and tenants have others of their own
 	bound   float64   // what a tenant may be away from its share, in jobs
 
 	model *fluid
@@ -59,7 +60,7 @@ func newFluidRun(t *testing.T, service *pgxpool.Pool, r *rand.Rand, n int) *flui
 	}
 	f := &fluidRun{
 		t: t, service: service, r: r, queue: fmt.Sprintf("fluid-%d", n), bound: churnBound, changes: n%2 == 0,
-		model: newFluid(map[string]float64{}), seen: map[string]bool{}, last: map[string]int64{},
+		byQueue: n%3 == 1, model: newFluid(map[string]float64{}), seen: map[string]bool{}, last: map[string]int64{},
 	}
 	f.weights = choices[r.IntN(len(choices))]
 	f.tenants = make([]string, 2+r.IntN(11))
@@ -76,9 +77,20 @@ func newFluidRun(t *testing.T, service *pgxpool.Pool, r *rand.Rand, n int) *flui
 	for i := range f.tenants {
 		f.tenants[i] = fmt.Sprintf("r%d-t%d", n, i)
 		f.model.weight[f.tenants[i]] = f.weights[r.IntN(len(f.weights))]
-		configureWeight(t, service, f.tenants[i], f.model.weight[f.tenants[i]])
+		f.configure(f.tenants[i])
 	}
 	return f
+}
+
+// configure gives a tenant the weight that the model has for it.
+func (f *fluidRun) configure(tenant string) {
+	f.t.Helper()
+	if !f.byQueue {
+		configureWeight(f.t, f.service, tenant, f.model.weight[tenant])
+		return
+	}
+	configureWeight(f.t, f.service, tenant, f.weights[f.r.IntN(len(f.weights))])
+	exec(f.t, f.service, "select ojs.configure_tenant($1, $2::float8::numeric, p_queue => $3)", tenant, f.model.weight[tenant], f.queue)
 }
 
 // play lets jobs arrive and be fetched in turns, and then fetches what is left.
@@ -119,8 +131,8 @@ func (f *fluidRun) arrive() {
 		}
 		if f.changes && f.r.IntN(12) == 0 {
 			weight := f.weights[f.r.IntN(len(f.weights))]
-			configureWeight(f.t, f.service, tenant, weight)
 			f.model.reweigh(tenant, weight)
+			f.configure(tenant)
 		}
 	}
 }

@@ -477,30 +477,56 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._arm_defaults() RETURNS void
+CREATE FUNCTION ojs._arm(p_trigger text, p_when text) RETURNS void
     LANGUAGE plpgsql
     SET lock_timeout TO '200ms'
     AS $$
 declare
-    v_queues text[] := array(
-        select q.queue from ojs.queue q where q.config ?| array['visibility_timeout', 'default_timeout', 'default_retry'] order by 1);
-    v_when   text := format('new.queue = any (%L::text[])', v_queues);
-    v_now    text := (
+    v_now text := (
         select coalesce(obj_description(t.oid, 'pg_trigger'), '') from pg_trigger t
-        where t.tgrelid = 'ojs.job'::regclass and t.tgname = 'job_defaults');
+        where t.tgrelid = 'ojs.job'::regclass and t.tgname = p_trigger);
 begin
-    if v_now = v_when or v_now is null and cardinality(v_queues) = 0 then
+    if v_now is not distinct from p_when then
         return;
     end if;
     if ojs._held_long(array(select i.inhrelid from pg_inherits i where i.inhparent = 'ojs.job'::regclass) || 'ojs.job'::regclass::oid) then
         perform ojs._raise('OJ503', 'a transaction that stays open holds on to the table of jobs');
     end if;
-    drop trigger if exists job_defaults on ojs.job;
-    if cardinality(v_queues) > 0 then
-        execute format('create trigger job_defaults before insert on ojs.job for each row when (%s) execute function ojs._job_defaults()',
-            v_when);
-        execute format('comment on trigger job_defaults on ojs.job is %L', v_when);
+    execute format('drop trigger if exists %I on ojs.job', p_trigger);
+    if p_when is not null then
+        execute format('create trigger %I before insert on ojs.job for each row when (%s) execute function ojs.%I()',
+            p_trigger, p_when, '_' || p_trigger);
+        execute format('comment on trigger %I on ojs.job is %L', p_trigger, p_when);
     end if;
+end;
+$$;
+
+CREATE FUNCTION ojs._arm_defaults() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_queues text[] := array(
+        select q.queue from ojs.queue q where q.config ?| array['visibility_timeout', 'default_timeout', 'default_retry'] order by 1);
+begin
+    perform ojs._arm('job_defaults', case when v_queues <> '{}' then format('new.queue = any (%L::text[])', v_queues) end);
+end;
+$$;
+
+CREATE FUNCTION ojs._arm_max_priority(p_tenant text, p_max_priority integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_lowest int;
+begin
+    -- Before the lane: who waits for a decision may have jobs locked.
+    perform ojs._alone_with_queues();
+    v_lowest := least(p_max_priority, (
+        select min(t.max_priority) from ojs.tenant t where t.max_priority < 100 and t.tenant_id <> p_tenant));
+    update ojs.settings s set lowest_max_priority = nullif(v_lowest, 100)
+    where s.lowest_max_priority is distinct from nullif(v_lowest, 100);
+    -- Priorities that are out of all bounds are refused for that.
+    perform ojs._arm('job_max_priority', case when v_lowest < 100 then
+        format('new.priority between %s and 100 and new.state <> ''discarded''', v_lowest + 1) end);
 end;
 $$;
 
@@ -1112,8 +1138,8 @@ $$;
 CREATE FUNCTION ojs._came(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS TABLE(queue text, priority integer, tenant_id text, job_priority integer, weight numeric, limited boolean, lo bigint)
     LANGUAGE sql STABLE ROWS 10
     AS $$
-    select c.queue, c.priority + coalesce(t.priority_boost, 0), c.tenant_id, c.priority, coalesce(t.weight, 1),
-        coalesce(t.limited, false), c.lo
+    select c.queue, c.priority + coalesce(t.priority_boost, 0), c.tenant_id, c.priority,
+        (select w.weight from ojs._weight_in(c.queue, c.tenant_id, t.weight) w), coalesce(t.limited, false), c.lo
     from (
         select f.queue, f.priority, f.tenant_id, min(f.lo) as lo from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
         where f.to_state = 'available' group by f.queue, f.priority, f.tenant_id
@@ -1421,6 +1447,48 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._check_fairness(p_fairness jsonb) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    c_at constant text := 'tenant_fairness';
+    v_field record;
+    v_bad   text;
+begin
+    if jsonb_typeof(p_fairness) <> 'object' then
+        perform ojs._raise('OJ422', 'tenant_fairness must be a JSON object', jsonb_build_object('field', c_at));
+    end if;
+    for v_field in select e.key, c_at || '.' || left(e.key, 100) as path, e.value from jsonb_each(p_fairness) e where e.value <> 'null' loop
+        if v_field.key = 'enabled' and v_field.value = 'false' then
+            perform ojs._raise('OJ408', 'tenant_fairness.enabled cannot be false: first in, first out across tenants is not supported',
+                jsonb_build_object('field', v_field.path));
+        end if;
+        v_bad := case v_field.key
+            when 'enabled' then case when v_field.value <> 'true' then 'must be true' end
+            when 'strategy' then
+                case when v_field.value not in ('"fair-share"', '"round-robin"') then 'must be "fair-share" or "round-robin"' end
+            when 'default_weight' then ojs._weight_fault(v_field.value)
+            when 'weights' then
+                case when jsonb_typeof(v_field.value) <> 'object' or (select count(*) from jsonb_object_keys(v_field.value)) > 10000
+                    then 'must be a JSON object of at most 10000 tenants' end
+            else 'is no field of tenant_fairness' end;
+        if v_bad is null and v_field.key = 'weights' then
+            select v_field.path || '.' || left(w.key, 256), w.fault into v_field.path, v_bad
+            from (
+                select e.key, case when not ojs._tenant_valid(e.key) then 'is no valid tenant'
+                    when e.value <> 'null' then ojs._weight_fault(e.value) end as fault
+                from jsonb_each(v_field.value) e
+            ) w
+            where w.fault is not null order by w.key limit 1;
+        end if;
+        if v_bad is not null then
+            perform ojs._raise(case when v_bad like 'is no%' then 'OJ400' else 'OJ422' end, v_field.path || ' ' || v_bad,
+                jsonb_build_object('field', v_field.path));
+        end if;
+    end loop;
+end;
+$$;
+
 CREATE FUNCTION ojs._check_fetch(p_queues text[], p_counts integer[], p_worker_ids text[], p_visibility_timeouts_ms integer[], p_max_bytes bigint) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -1652,6 +1720,8 @@ begin
             end if;
         elsif v_field = 'retention' then
             perform ojs._check_queue_retention(p_config -> v_field);
+        elsif v_field = 'tenant_fairness' then
+            perform ojs._check_fairness(p_config -> v_field);
         else
             perform ojs._raise('OJ400', format('%s is no field of a queue''s configuration', left(v_field, 100)),
                 jsonb_build_object('field', left(v_field, 100)));
@@ -1940,6 +2010,14 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._clamped(p_tenant text, p_priority integer) RETURNS integer
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return least(p_priority, (select t.max_priority from ojs.tenant t where t.tenant_id = p_tenant and t.over_priority = 'clamp'));
+end;
+$$;
+
 CREATE FUNCTION ojs._clock_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
     LANGUAGE sql STABLE
     AS $$
@@ -1986,6 +2064,27 @@ begin
     end if;
     return v_mark;
 end;
+$$;
+
+CREATE FUNCTION ojs._queue_name(p_queue text) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $_$ select p_queue ~ '^[a-z0-9][a-z0-9.-]*$' and octet_length(p_queue) <= 128 $_$;
+
+CREATE TABLE ojs.queue (
+    queue text NOT NULL COLLATE pg_catalog."C",
+    created_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
+    updated_at timestamp with time zone,
+    config jsonb DEFAULT '{}'::jsonb NOT NULL,
+    CONSTRAINT queue_name CHECK ((ojs._queue_name(queue) OR ojs._raise('OJ400'::text, 'queue must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters'::text, '{"field": "queue"}'::jsonb)))
+);
+
+ALTER TABLE ONLY ojs.queue FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._configured(p_queue text, p_whole boolean) RETURNS SETOF ojs.queue
+    LANGUAGE sql STABLE ROWS 1
+    AS $$
+    select q.queue, q.created_at, q.updated_at, case when p_whole then ojs._whole_config(q.queue, q.config) else q.config end
+    from ojs.queue q where q.queue = p_queue
 $$;
 
 CREATE FUNCTION ojs._count_active(p_tenant text, p_queue text, OUT o_jobs integer, OUT o_seen pg_snapshot) RETURNS record
@@ -2732,7 +2831,7 @@ begin
         perform ojs._raise('OJ410', format('job %s exists already', p_id), jsonb_build_object('field', 'id', 'job_id', p_id));
     end if;
     insert into ojs.journal (tenant_id, queue, priority, to_state, jobs, lo, hi, at)
-    values (p_tenant, p_queue, p_priority, v_state, 1, v_job.seq, v_job.seq, p_now);
+    values (p_tenant, p_queue, v_job.priority, v_state, 1, v_job.seq, v_job.seq, p_now);
     if v_state = 'available' then
         perform ojs._notify(array[p_queue]);
     end if;
@@ -4010,6 +4109,22 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._job_max_priority() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_priority int := ojs._clamped(new.tenant_id, new.priority);
+begin
+    if v_priority = new.priority then
+        perform ojs._refuse(r) from ojs._too_high(new.tenant_id, new.priority, null) r where r is not null;
+    end if;
+    new.priority := v_priority;
+    return new;
+end;
+$$;
+
 CREATE FUNCTION ojs._job_violation(p_tenant text, p_id uuid, p_type text, p_queue text, p_priority integer, p_max_attempts integer, p_scheduled_at timestamp with time zone, p_expires_at timestamp with time zone, p_timeout_ms integer, p_visibility_timeout_ms integer, p_tags text[], p_args json, p_meta jsonb, p_retry jsonb, p_options json, p_extra json) RETURNS ojs.violation
     LANGUAGE plpgsql STABLE
     AS $_$
@@ -4092,7 +4207,7 @@ CREATE FUNCTION ojs._joining(p_queue text, p_from integer, p_to integer, p_low n
     AS $$
     -- Who leaves because all its jobs are decided ahead comes back with the time it had. Who is new joins within a step of the lowest time.
     select w.tenant_id, w.job_priority, case when w.turned then f.vtime
-            else greatest(coalesce(f.vtime, 0), p_low) + 0.5 / coalesce(t.weight, 1) end, coalesce(t.weight, 1), coalesce(t.limited, false)
+            else greatest(coalesce(f.vtime, 0), p_low) + 0.5 / n.weight end, n.weight, coalesce(t.limited, false)
     from (
         select u.tenant_id, u.priority, u.job_priority, bool_or(u.turned) as turned
         from (
@@ -4108,6 +4223,7 @@ CREATE FUNCTION ojs._joining(p_queue text, p_from integer, p_to integer, p_low n
         group by u.tenant_id, u.priority, u.job_priority
     ) w
     left join ojs.tenant t on t.tenant_id = w.tenant_id
+    cross join lateral ojs._weight_in(p_queue, w.tenant_id, t.weight) n
     left join lateral ojs._fair(p_queue, w.priority, w.tenant_id) f on true
     where f.ready is not true and (f.parked is not true or ojs._room_soon(p_queue, w.tenant_id, true) is distinct from 0)
 $$;
@@ -4195,7 +4311,7 @@ $$;
 CREATE FUNCTION ojs._judged_jobs(p_jobs ojs._new_jobs, p_own text, p_tenant text, p_call text, p_each boolean, p_now timestamp with time zone, p_latest uuid) RETURNS TABLE(n integer, refusal ojs.refusal, tenant_id text, given_id uuid, state ojs.job_state, queue text, type text, priority integer, max_attempts integer, scheduled_at timestamp with time zone, expires_at timestamp with time zone, timeout_ms integer, visibility_timeout_ms integer, tags text[], args json, meta jsonb, retry jsonb, options json, extra json)
     LANGUAGE sql STABLE
     AS $$
-    select g.n, case
+    select g.n, coalesce(case
             when g.sqlstate is not null then row(g.sqlstate, g.message, g.detail)::ojs.refusal
             when g.untold is not null then ojs._indexed(ojs._not_a_time(g.untold, g.n), g.n, p_each)
             when (g.named = p_tenant) is not false
@@ -4205,9 +4321,10 @@ CREATE FUNCTION ojs._judged_jobs(p_jobs ojs._new_jobs, p_own text, p_tenant text
                     g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra) then null
             else ojs._new_job_refusal(g.n, p_each, p_own, p_call, g.named, g.tenant_id, g.id, g.type, g.queue, g.priority, g.max_attempts,
                 g.scheduled_at, g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra)
-            end,
-        g.tenant_id, g.id, ojs._first_state(g.pending, g.scheduled_at, p_now), g.queue, g.type, g.priority, g.max_attempts, g.scheduled_at,
-        g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
+            end, case when g.priority > g.lowest then ojs._indexed(ojs._too_high(g.tenant_id, g.priority, g.n), g.n, p_each) end),
+        g.tenant_id, g.id, ojs._first_state(g.pending, g.scheduled_at, p_now), g.queue, g.type,
+        case when g.priority > g.lowest then ojs._clamped(g.tenant_id, g.priority) else g.priority end, g.max_attempts,
+        g.scheduled_at, g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
     from (
         select (u.n - 1)::int as n, u.type, u.args, coalesce(u.queue, 'default') as queue, coalesce(u.priority, 0) as priority,
             w.scheduled_at, w.expires_at, case when u.scheduled_at is not null and w.scheduled_at is null then 'scheduled_at'
@@ -4215,7 +4332,8 @@ CREATE FUNCTION ojs._judged_jobs(p_jobs ojs._new_jobs, p_own text, p_tenant text
             coalesce(u.meta, '{}') as meta, u.retry, ojs._attempts(u.max_attempts, u.retry) as max_attempts, u.timeout_ms,
             u.visibility_timeout_ms, case when u.tags is not null then ojs._tags(u.tags) end as tags,
             u.pending, u.options, u.extra, u.id, u.tenant as named, u.sqlstate, u.message, u.detail,
-            coalesce(u.tenant, p_tenant, u.meta ->> 'tenant_id', s.default_tenant) as tenant_id,
+            coalesce(u.tenant, p_tenant, u.meta ->> 'tenant_id', case when not s.tenant_required then s.default_tenant end) as tenant_id,
+            s.lowest_max_priority as lowest,
             coalesce((select bool_and(ojs._ordinary_names(coalesce(d.tenant, p_tenant), d.type, coalesce(d.queue, 'default')))
                 from (select distinct t.type, t.queue, t.tenant
                     from unnest((p_jobs).types, (p_jobs).queues, (p_jobs).tenants) t(type, queue, tenant)) d), false) as names
@@ -4225,7 +4343,7 @@ CREATE FUNCTION ojs._judged_jobs(p_jobs ojs._new_jobs, p_own text, p_tenant text
             with ordinality u(type, args, queue, priority, scheduled_at, expires_at, meta, retry, max_attempts, timeout_ms,
                 visibility_timeout_ms, tags, pending, options, extra, id, tenant, sqlstate, message, detail, n)
         cross join lateral (select ojs._when(u.scheduled_at, p_now) as scheduled_at, ojs._when(u.expires_at, p_now) as expires_at) w
-        left join ojs.settings s on not s.tenant_required
+        left join ojs.settings s on true
         offset 0
     ) g
     offset 0
@@ -5248,7 +5366,8 @@ declare
     v_back   bigint := (select count(*) from ojs.turn t where p_news and t.queue = p_job.queue and t.tenant_id = p_job.tenant_id
         and t.job_priority = p_job.priority);
     v_room   bigint := ojs._room_soon(p_job.queue, p_job.tenant_id, p_news) + v_back;
-    v_weight numeric := coalesce((select t.weight from ojs.tenant t where t.tenant_id = p_job.tenant_id), 1);
+    v_weight numeric := (select w.weight from ojs._weight_in(p_job.queue, p_job.tenant_id,
+        (select t.weight from ojs.tenant t where t.tenant_id = p_job.tenant_id)) w);
     v_now    timestamptz := ojs.now();
     v_low    numeric;
     v_until  float8;
@@ -6073,10 +6192,6 @@ CREATE FUNCTION ojs._queue_leads(p_weights integer[]) RETURNS numeric[]
     from unnest(p_weights) with ordinality w(weight, q)
     cross join (select min(w) = max(w) as alike from unnest(p_weights) w) s
 $$;
-
-CREATE FUNCTION ojs._queue_name(p_queue text) RETURNS boolean
-    LANGUAGE sql IMMUTABLE
-    AS $_$ select p_queue ~ '^[a-z0-9][a-z0-9.-]*$' and octet_length(p_queue) <= 128 $_$;
 
 CREATE FUNCTION ojs._queue_weights(p_ask ojs.ask) RETURNS integer[]
     LANGUAGE plpgsql STABLE
@@ -6931,12 +7046,16 @@ $$;
 
 CREATE TABLE ojs.tenant (
     tenant_id text NOT NULL COLLATE pg_catalog."C",
-    weight numeric DEFAULT 1 NOT NULL,
+    weight numeric,
     priority_boost integer DEFAULT 0 NOT NULL,
     created_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
     limited boolean DEFAULT false NOT NULL,
+    max_priority integer DEFAULT 100 NOT NULL,
+    over_priority text DEFAULT 'refuse'::text NOT NULL,
+    CONSTRAINT max_priority_in_range CHECK ((((max_priority >= '-100'::integer) AND (max_priority <= 100)) OR ojs._raise('OJ422'::text, 'max_priority must be between -100 and 100'::text, '{"field": "max_priority"}'::jsonb))),
+    CONSTRAINT over_priority_known CHECK (((over_priority = ANY (ARRAY['refuse'::text, 'clamp'::text])) OR ojs._raise('OJ422'::text, 'over_priority must be "refuse" or "clamp"'::text, '{"field": "over_priority"}'::jsonb))),
     CONSTRAINT priority_boost_in_range CHECK ((((priority_boost >= '-100'::integer) AND (priority_boost <= 100)) OR ojs._raise('OJ422'::text, 'priority_boost must be between -100 and 100'::text, '{"field": "priority_boost"}'::jsonb))),
-    CONSTRAINT weight_in_range CHECK ((((weight >= 0.000001) AND (weight <= (1000000)::numeric)) OR ojs._raise('OJ422'::text, 'weight must be between 0.000001 and 1000000'::text, '{"field": "weight"}'::jsonb)))
+    CONSTRAINT weight_in_range CHECK (((weight IS NULL) OR ((weight >= 0.000001) AND (weight <= (1000000)::numeric)) OR ojs._raise('OJ422'::text, 'weight must be between 0.000001 and 1000000'::text, '{"field": "weight"}'::jsonb)))
 );
 
 ALTER TABLE ONLY ojs.tenant FORCE ROW LEVEL SECURITY;
@@ -6949,6 +7068,7 @@ declare
     v_level ojs.level;
     v_to    int;
     v_own   numeric;
+    v_new   numeric;
 begin
     -- A boost moves rows to other levels. The row at the end to which they move goes first; otherwise one would meet another's key.
     for v_fair in
@@ -6959,29 +7079,56 @@ begin
         v_to := v_fair.job_priority + p_tenant.priority_boost;
         select * into v_level from ojs._level(v_fair.queue, v_fair.priority);
         v_own := v_fair.vtime;
+        select w.weight into v_new from ojs._weight_in(v_fair.queue, p_tenant.tenant_id, p_tenant.weight) w;
         if v_fair.ready then
             -- The tenant's lead, counted in jobs, stays as it is; only its time is in units of the new weight.
-            v_own := v_level.low + round((v_fair.vtime - v_level.low) * v_fair.weight / p_tenant.weight, 15);
+            v_own := v_level.low + round((v_fair.vtime - v_level.low) * v_fair.weight / v_new, 15);
             perform ojs._move_level(v_level, -1, -v_fair.weight, -v_fair.weight * v_fair.vtime, null);
         end if;
         if v_to <> v_fair.priority then
             -- Each level has a time of its own. With its old time the tenant might wait there for long, or be served alone.
-            v_own := ojs._join_at(0, coalesce((select l.low from ojs._level(v_fair.queue, v_to) l), 0), p_tenant.weight);
+            v_own := ojs._join_at(0, coalesce((select l.low from ojs._level(v_fair.queue, v_to) l), 0), v_new);
             update ojs.again a set priority = v_to
             where a.queue = v_fair.queue and a.priority = v_fair.priority and a.tenant_id = v_fair.tenant_id;
         end if;
-        update ojs.tenant_fairness f set priority = v_to, rev = f.rev + 1, vtime = v_own, weight = p_tenant.weight
+        update ojs.tenant_fairness f set priority = v_to, rev = f.rev + 1, vtime = v_own, weight = v_new
         where f.queue = v_fair.queue and f.priority = v_fair.priority and f.tenant_id = v_fair.tenant_id and f.rev = v_fair.rev;
         select * into v_level from ojs._level(v_fair.queue, v_to);
         v_level.queue := v_fair.queue;
         v_level.priority := v_to;
         if v_fair.ready then
-            perform ojs._move_level(v_level, 1, p_tenant.weight, p_tenant.weight * v_own, least(v_level.low, v_own));
+            perform ojs._move_level(v_level, 1, v_new, v_new * v_own, least(v_level.low, v_own));
         elsif v_to <> v_fair.priority then
             -- Rows are found by their levels. Without a level here, the next change would miss this one.
             perform ojs._move_level(v_level, 0, 0, 0, null);
         end if;
     end loop;
+end;
+$$;
+
+CREATE FUNCTION ojs._reweigh_in(p_queue text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    with changed as materialized (
+        select f.ctid as spot, f.queue, f.priority, f.ready, l.rev as level_rev, f.weight as was, f.vtime as was_at, w.weight,
+            -- The tenant's lead, counted in jobs, stays as it is; only its time is in units of the new weight.
+            case when f.ready then l.low + round((f.vtime - l.low) * f.weight / w.weight, 15) else f.vtime end as vtime
+        from ojs.tenant_fairness f
+        left join ojs.tenant t on t.tenant_id = f.tenant_id
+        cross join lateral ojs._weight_in(f.queue, f.tenant_id, t.weight) w
+        left join lateral ojs._level(f.queue, f.priority) l on true
+        where (p_queue is null or f.queue = p_queue) and f.weight <> w.weight
+    ), weighed as (
+        update ojs.tenant_fairness f set rev = f.rev + 1, weight = c.weight, vtime = c.vtime from changed c where f.ctid = c.spot
+    )
+    update ojs.level l
+    set rev = l.rev + 1, weight = l.weight + s.weight, moment = l.moment + s.moment, used_at = ojs.now()
+    from (
+        select c.queue, c.priority, c.level_rev, sum(c.weight - c.was) as weight, sum(c.weight * c.vtime - c.was * c.was_at) as moment
+        from changed c where c.ready group by c.queue, c.priority, c.level_rev
+    ) s
+    where l.queue = s.queue and l.priority = s.priority and l.rev = s.level_rev;
 end;
 $$;
 
@@ -7669,6 +7816,37 @@ CREATE FUNCTION ojs._shards(p_tenant text) RETURNS TABLE(queue text, priority in
     select r.queue, r.priority from ojs._recent() r where r.tenant_id = p_tenant
 $$;
 
+CREATE FUNCTION ojs._share_by(p_queue text, p_fairness jsonb) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_names   text[];
+    v_weights numeric[];
+begin
+    select coalesce(array_agg(n.name order by n.name), '{}'), coalesce(array_agg(n.weight order by n.name), '{}')
+    into v_names, v_weights
+    from (
+        select '*' collate "C" as name, 1::numeric as weight where p_fairness ->> 'strategy' = 'round-robin'
+        union all
+        select '', ojs._weight(p_fairness -> 'default_weight')
+        union all
+        select e.key collate "C", ojs._weight(e.value) from jsonb_each(nullif(p_fairness -> 'weights', 'null')) e where p_queue <> ''
+    ) n
+    where n.weight is not null;
+    if (p_queue <> '' or (p_fairness -> 'weights' <> 'null') is not true)
+            and v_names = array(select w.tenant_id from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id)
+            and v_weights = array(select w.weight from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id) then
+        return;
+    end if;
+    perform ojs._stop_ahead();
+    delete from ojs.queue_weight w where w.queue = p_queue;
+    insert into ojs.queue_weight (queue, tenant_id, weight)
+    select p_queue, n.name, n.weight from unnest(v_names, v_weights) n(name, weight);
+    perform ojs._weigh_tenants(nullif(p_fairness -> 'weights', 'null')) where p_queue = '';
+    perform ojs._reweigh_in(nullif(p_queue, ''));
+end;
+$$;
+
 CREATE FUNCTION ojs._since(p_from pg_snapshot, p_to pg_snapshot, p_fold boolean) RETURNS SETOF ojs._movement
     LANGUAGE sql STABLE ROWS 100
     AS $$
@@ -8080,7 +8258,7 @@ begin
     for v_came in
         with came as materialized (
             select x.queue, x.tenant_id, x.priority as job_priority, x.priority + coalesce(t.priority_boost, 0) as priority,
-                coalesce(t.weight, 1) as weight, coalesce(t.limited, false) as limited,
+                (select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight) w) as weight, coalesce(t.limited, false) as limited,
                 min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
             from (
                 select f.queue, f.tenant_id, f.priority, min(f.lo) as lo, max(f.hi) as hi from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
@@ -8316,6 +8494,22 @@ begin
 end;
 $_$;
 
+CREATE FUNCTION ojs._too_high(p_tenant text, p_priority integer, p_n integer) RETURNS ojs.refusal
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    v_limit int := (select t.max_priority from ojs.tenant t
+        where t.tenant_id = p_tenant and t.max_priority < p_priority and t.over_priority = 'refuse');
+    v_fault text := format('must be at most %s, the max_priority of the tenant', v_limit);
+begin
+    if v_limit is null then
+        return null;
+    end if;
+    return row('OJ422', coalesce('jobs[' || p_n || ']: ', '') || 'priority ' || v_fault,
+        jsonb_build_object('field', 'priority', 'limit', v_limit, 'fault', v_fault))::ojs.refusal;
+end;
+$$;
+
 CREATE FUNCTION ojs._trim_cron_runs(p_tenant text, p_name text) RETURNS void
     LANGUAGE sql
     SET enable_bitmapscan TO 'off'
@@ -8542,6 +8736,8 @@ CREATE TABLE ojs.settings (
     dead_letter_max_count integer DEFAULT 10000 NOT NULL,
     held_at timestamp with time zone,
     idempotency_window interval DEFAULT '1 day'::interval NOT NULL,
+    tenant_fairness jsonb DEFAULT '{}'::jsonb NOT NULL,
+    lowest_max_priority integer,
     CONSTRAINT idempotency_window_in_range CHECK ((((idempotency_window >= '00:01:00'::interval) AND (idempotency_window <= '365 days'::interval)) OR ojs._raise('OJ422'::text, 'idempotency_window must be between 1 minute and 365 days'::text, '{"field": "idempotency_window"}'::jsonb))),
     CONSTRAINT journal_retention_in_range CHECK ((((journal_retention >= '00:01:00'::interval) AND (journal_retention <= '36500 days'::interval)) OR ojs._raise('OJ422'::text, 'journal_retention must be between 1 minute and 36500 days'::text, '{"field": "journal_retention"}'::jsonb))),
     CONSTRAINT retention_in_range CHECK (((retention = '00:00:00'::interval) OR ((retention >= '00:00:10'::interval) AND (retention <= '36500 days'::interval)) OR ojs._raise('OJ422'::text, 'retention must be between 10 seconds and 36500 days, or 0: finished jobs stay'::text, '{"field": "retention"}'::jsonb))),
@@ -8751,6 +8947,63 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._weigh_in(p_queue text, p_tenant text, p_weight numeric) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    perform ojs._alone_with_queues();
+    insert into ojs.queue as q (queue, updated_at) values (p_queue, ojs.now()) on conflict (queue) do update set updated_at = ojs.now();
+    perform ojs._stop_ahead();
+    if p_weight is null then
+        delete from ojs.queue_weight w where w.queue = p_queue and w.tenant_id = p_tenant;
+        if not found then
+            perform ojs._raise('OJ404', format('queue %s has no weight for tenant %s', p_queue, p_tenant), '{"field": "queue"}');
+        end if;
+    else
+        insert into ojs.queue_weight as w (queue, tenant_id, weight) values (p_queue, p_tenant, trim_scale(round(p_weight, 15)))
+        on conflict (queue, tenant_id) do update set weight = excluded.weight;
+    end if;
+    perform ojs._reweigh_in(p_queue);
+end;
+$$;
+
+CREATE FUNCTION ojs._weigh_tenants(p_weights jsonb) RETURNS void
+    LANGUAGE sql
+    AS $$
+    insert into ojs.tenant as t (tenant_id, weight)
+    select distinct on (n.tenant_id) n.tenant_id, ojs._weight(n.value)
+    from (
+        select e.value, e.key,
+            case when e.key like 'tenant:_%' and not exists (select from ojs._tenant_names k where k.tenant_id = e.key)
+                and ojs._tenant_valid(substr(e.key, 8)) then substr(e.key, 8) else e.key end as tenant_id
+        from jsonb_each(p_weights) e
+    ) n
+    order by n.tenant_id, n.key <> n.tenant_id
+    on conflict (tenant_id) do update set weight = excluded.weight where t.weight is distinct from excluded.weight
+$$;
+
+CREATE FUNCTION ojs._weight(p_weight jsonb) RETURNS numeric
+    LANGUAGE sql IMMUTABLE
+    AS $$ select trim_scale(round(p_weight::numeric, 15)) where p_weight <> 'null' $$;
+
+CREATE FUNCTION ojs._weight_fault(p_weight jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select case when jsonb_typeof(p_weight) = 'number' and p_weight between '0.000001' and '1000000' then null
+        else 'must be a number between 0.000001 and 1000000' end
+$$;
+
+CREATE FUNCTION ojs._weight_in(p_queue text, p_tenant text, p_own numeric) RETURNS TABLE(weight numeric)
+    LANGUAGE sql STABLE ROWS 1
+    AS $$
+    select coalesce(
+        (select case when w.tenant_id = '' then coalesce(p_own, w.weight) else w.weight end
+        from ojs.queue_weight w
+        where w.queue in (p_queue, '') and w.tenant_id in ('*', p_tenant, 'tenant:' || p_tenant, '')
+        order by w.tenant_id = '', w.queue = '', w.tenant_id <> '*', w.tenant_id <> p_tenant limit 1),
+        p_own, 1)
+$$;
+
 CREATE FUNCTION ojs._well_asked(p_queues text[], p_counts integer[], p_worker_ids text[], p_timeouts_ms integer[], p_max_bytes bigint) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
@@ -8773,6 +9026,15 @@ CREATE FUNCTION ojs._when(p_text text, p_now timestamp with time zone) RETURNS t
     AS $$
     select case when not ojs._tells_time(p_text) then null when left(p_text, 1) = '+' then p_now + ojs._duration(substr(p_text, 2))
         else p_text::timestamptz end
+$$;
+
+CREATE FUNCTION ojs._whole_config(p_queue text, p_config jsonb) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+    select case when w.weights is null then p_config else p_config || jsonb_build_object('tenant_fairness',
+        coalesce(nullif(p_config -> 'tenant_fairness', 'null'), '{}') || jsonb_build_object('weights', w.weights)) end
+    from (select jsonb_object_agg(w.tenant_id, w.weight) as weights from ojs.queue_weight w
+        where w.queue = p_queue and w.tenant_id not in ('', '*')) w
 $$;
 
 CREATE FUNCTION ojs._with_fault(p_detail jsonb, p_message text) RETURNS jsonb
@@ -9154,7 +9416,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs.configure(p_default_tenant text DEFAULT NULL::text, p_tenant_required boolean DEFAULT NULL::boolean, p_retention interval DEFAULT NULL::interval, p_journal_retention interval DEFAULT NULL::interval, p_timeout_ms integer DEFAULT NULL::integer, p_heartbeat_timeout_ms integer DEFAULT NULL::integer, p_idempotency_window interval DEFAULT NULL::interval) RETURNS ojs.settings
+CREATE FUNCTION ojs.configure(p_default_tenant text DEFAULT NULL::text, p_tenant_required boolean DEFAULT NULL::boolean, p_retention interval DEFAULT NULL::interval, p_journal_retention interval DEFAULT NULL::interval, p_timeout_ms integer DEFAULT NULL::integer, p_heartbeat_timeout_ms integer DEFAULT NULL::integer, p_idempotency_window interval DEFAULT NULL::interval, p_tenant_fairness jsonb DEFAULT NULL::jsonb) RETURNS ojs.settings
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_partition_pruning TO 'off'
@@ -9175,15 +9437,21 @@ begin
         perform ojs._alone_with_queues();
         perform ojs._check_retention(p_retention, array(select q.queue from ojs.queue q where q.config ? 'retention'));
     end if;
+    if p_tenant_fairness is not null then
+        perform ojs._check_fairness(p_tenant_fairness);
+        perform ojs._alone_with_queues();
+    end if;
     update ojs.settings s
     set default_tenant = coalesce(p_default_tenant, s.default_tenant), tenant_required = coalesce(p_tenant_required, s.tenant_required),
         retention = coalesce(p_retention, s.retention), journal_retention = coalesce(p_journal_retention, s.journal_retention),
         timeout_ms = coalesce(p_timeout_ms, s.timeout_ms), heartbeat_timeout_ms = coalesce(p_heartbeat_timeout_ms, s.heartbeat_timeout_ms),
-        idempotency_window = coalesce(p_idempotency_window, s.idempotency_window)
+        idempotency_window = coalesce(p_idempotency_window, s.idempotency_window),
+        tenant_fairness = coalesce(p_tenant_fairness - 'weights', s.tenant_fairness)
     returning * into v_settings;
     if p_retention is not null then
         perform pg_notify('ojs_wake', 'upkeep');
     end if;
+    perform ojs._share_by('', p_tenant_fairness) where p_tenant_fairness is not null;
     return v_settings;
 end;
 $$;
@@ -9296,16 +9564,6 @@ begin
 end;
 $$;
 
-CREATE TABLE ojs.queue (
-    queue text NOT NULL COLLATE pg_catalog."C",
-    created_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
-    updated_at timestamp with time zone,
-    config jsonb DEFAULT '{}'::jsonb NOT NULL,
-    CONSTRAINT queue_name CHECK ((ojs._queue_name(queue) OR ojs._raise('OJ400'::text, 'queue must consist of a-z, 0-9, - and ., begin with a letter or digit and have at most 128 characters'::text, '{"field": "queue"}'::jsonb)))
-);
-
-ALTER TABLE ONLY ojs.queue FORCE ROW LEVEL SECURITY;
-
 CREATE FUNCTION ojs.configure_queue(p_queue text, p_config jsonb DEFAULT '{}'::jsonb, p_new boolean DEFAULT false) RETURNS ojs.queue
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -9314,29 +9572,34 @@ CREATE FUNCTION ojs.configure_queue(p_queue text, p_config jsonb DEFAULT '{}'::j
 declare
     v_queue     ojs.queue;
     v_retention interval;
+    -- Tenants may read the configuration of a queue, and are not to see each other's weights.
+    v_config    jsonb;
 begin
     perform ojs._check_queue_config(p_config);
+    v_config := p_config #- '{tenant_fairness, weights}';
     perform ojs._alone_with_queues();
     -- Asked before that, two calls at once would both find the queue new. 
     if p_new and exists (select from ojs.queue q where q.queue = p_queue and q.updated_at is not null) then
         perform ojs._raise('OJ410', format('queue %s is configured already', p_queue), '{"field": "queue"}',
             'Change it without p_new.');
     end if;
-    insert into ojs.queue as q (queue, config, updated_at) values (p_queue, jsonb_strip_nulls(p_config), ojs.now())
+    insert into ojs.queue as q (queue, config, updated_at) values (p_queue, jsonb_strip_nulls(v_config), ojs.now())
     on conflict (queue) do update
     set updated_at = excluded.updated_at,
-        config = (q.config || p_config) - array(select e.key from jsonb_each(p_config) e where e.value = 'null')
+        config = (q.config || v_config) - array(select e.key from jsonb_each(v_config) e where e.value = 'null')
     returning * into v_queue;
     v_retention := (select nullif(s.retention, '0') from ojs.settings s);
     if v_retention is not null then
         perform ojs._check_retention(v_retention, array[p_queue]);
     end if;
     perform ojs._arm_defaults();
+    perform ojs._share_by(p_queue, p_config -> 'tenant_fairness') where p_config ? 'tenant_fairness';
+    v_queue.config := ojs._whole_config(p_queue, v_queue.config);
     return v_queue;
 end;
 $$;
 
-CREATE FUNCTION ojs.configure_tenant(p_tenant text, p_weight numeric DEFAULT NULL::numeric, p_priority_boost integer DEFAULT NULL::integer) RETURNS ojs.tenant
+CREATE FUNCTION ojs.configure_tenant(p_tenant text, p_weight numeric DEFAULT NULL::numeric, p_priority_boost integer DEFAULT NULL::integer, p_max_priority integer DEFAULT NULL::integer, p_over_priority text DEFAULT NULL::text, p_queue text DEFAULT NULL::text) RETURNS ojs.tenant
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_bitmapscan TO 'off'
@@ -9358,13 +9621,24 @@ begin
     elsif p_weight = 'NaN' then
         perform ojs._raise('OJ422', 'weight must be a number', '{"field": "weight"}');
     end if;
+    if p_queue is not null then
+        if num_nonnulls(p_priority_boost, p_max_priority, p_over_priority) > 0 then
+            perform ojs._raise('OJ400', 'queue goes with a weight alone', '{"field": "queue"}');
+        end if;
+        perform ojs._weigh_in(p_queue, p_tenant, p_weight);
+        select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
+        return v_old;
+    end if;
+    perform ojs._arm_max_priority(p_tenant, p_max_priority) where p_max_priority is not null;
     perform ojs._stop_ahead();
     select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
-    insert into ojs.tenant (tenant_id, weight, priority_boost) values (p_tenant, coalesce(p_weight, 1), coalesce(p_priority_boost, 0))
+    insert into ojs.tenant as t (tenant_id, weight, priority_boost, max_priority, over_priority)
+    values (p_tenant, p_weight, coalesce(p_priority_boost, 0), coalesce(p_max_priority, 100), coalesce(p_over_priority, 'refuse'))
     on conflict (tenant_id) do update
-    set weight = coalesce(p_weight, ojs.tenant.weight), priority_boost = coalesce(p_priority_boost, ojs.tenant.priority_boost)
+    set weight = coalesce(p_weight, t.weight), priority_boost = coalesce(p_priority_boost, t.priority_boost),
+        max_priority = coalesce(p_max_priority, t.max_priority), over_priority = coalesce(p_over_priority, t.over_priority)
     returning * into v_new;
-    if v_new.weight <> coalesce(v_old.weight, 1) or v_new.priority_boost <> coalesce(v_old.priority_boost, 0) then
+    if v_new.weight is distinct from v_old.weight or v_new.priority_boost <> coalesce(v_old.priority_boost, 0) then
         perform ojs._reweigh(v_new, v_new.priority_boost - coalesce(v_old.priority_boost, 0));
     end if;
     return v_new;
@@ -9657,6 +9931,7 @@ begin
     perform ojs.limit_concurrency(null, null, p_queue)
     where exists (select from ojs.rule r where r.tenant_id = '' and r.queue = p_queue);
     perform ojs._arm_defaults();
+    perform ojs._share_by(p_queue, null);
     return v_queue;
 end;
 $$;
@@ -9960,7 +10235,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs.enqueue_rows(p_types text[], p_args json[], p_queues text[] DEFAULT NULL::text[], p_priorities integer[] DEFAULT NULL::integer[], p_scheduled_at text[] DEFAULT NULL::text[], p_expires_at text[] DEFAULT NULL::text[], p_metas jsonb[] DEFAULT NULL::jsonb[], p_retries jsonb[] DEFAULT NULL::jsonb[], p_max_attempts integer[] DEFAULT NULL::integer[], p_timeouts_ms integer[] DEFAULT NULL::integer[], p_visibility_timeouts_ms integer[] DEFAULT NULL::integer[], p_tags json[] DEFAULT NULL::json[], p_pending boolean[] DEFAULT NULL::boolean[], p_options json[] DEFAULT NULL::json[], p_extras json[] DEFAULT NULL::json[], p_ids uuid[] DEFAULT NULL::uuid[], p_tenants text[] DEFAULT NULL::text[], p_tenant text DEFAULT NULL::text, p_each boolean DEFAULT false) RETURNS TABLE(n integer, sqlstate text, message text, detail jsonb, tenant_id text, id uuid, state ojs.job_state, max_attempts integer, created_at timestamp with time zone, scheduled_at timestamp with time zone, expires_at timestamp with time zone, meta jsonb, retry jsonb)
+CREATE FUNCTION ojs.enqueue_rows(p_types text[], p_args json[], p_queues text[] DEFAULT NULL::text[], p_priorities integer[] DEFAULT NULL::integer[], p_scheduled_at text[] DEFAULT NULL::text[], p_expires_at text[] DEFAULT NULL::text[], p_metas jsonb[] DEFAULT NULL::jsonb[], p_retries jsonb[] DEFAULT NULL::jsonb[], p_max_attempts integer[] DEFAULT NULL::integer[], p_timeouts_ms integer[] DEFAULT NULL::integer[], p_visibility_timeouts_ms integer[] DEFAULT NULL::integer[], p_tags json[] DEFAULT NULL::json[], p_pending boolean[] DEFAULT NULL::boolean[], p_options json[] DEFAULT NULL::json[], p_extras json[] DEFAULT NULL::json[], p_ids uuid[] DEFAULT NULL::uuid[], p_tenants text[] DEFAULT NULL::text[], p_tenant text DEFAULT NULL::text, p_each boolean DEFAULT false) RETURNS TABLE(n integer, sqlstate text, message text, detail jsonb, tenant_id text, id uuid, state ojs.job_state, max_attempts integer, created_at timestamp with time zone, scheduled_at timestamp with time zone, expires_at timestamp with time zone, meta jsonb, retry jsonb, priority integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -9972,7 +10247,7 @@ begin
     end if;
     return query
     select o.n, o.sqlstate, o.message, o.detail, o.tenant_id, o.id, o.state, o.max_attempts, o.created_at, o.scheduled_at, o.expires_at,
-        nullif(o.meta, '{}'), o.retry
+        nullif(o.meta, '{}'), o.retry, o.priority
     from ojs._insert_jobs(row(p_types, p_args, p_queues, p_priorities, p_scheduled_at, p_expires_at, p_metas, p_retries, p_max_attempts,
         p_timeouts_ms, p_visibility_timeouts_ms, p_tags, p_pending, p_options, p_extras, p_ids, p_tenants, null)::ojs._new_jobs,
         p_tenant, p_each) o;
@@ -10743,9 +11018,10 @@ begin
             order by j.queue, j.priority, j.tenant_id, j.seq limit 1) n
     )
     insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
-    select s.queue, s.priority + coalesce(t.priority_boost, 0), s.tenant_id, true, ojs._join_at(0, 0, coalesce(t.weight, 1)),
-        coalesce(t.weight, 1), coalesce(t.limited, false), s.priority, s.seq - 1
-    from shard s left join ojs.tenant t on t.tenant_id = s.tenant_id;
+    select s.queue, s.priority + coalesce(t.priority_boost, 0), s.tenant_id, true, ojs._join_at(0, 0, w.weight), w.weight,
+        coalesce(t.limited, false), s.priority, s.seq - 1
+    from shard s left join ojs.tenant t on t.tenant_id = s.tenant_id
+    cross join lateral ojs._weight_in(s.queue, s.tenant_id, t.weight) w;
     insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
     select f.queue, f.priority, 1, 0, count(*), sum(f.weight), sum(f.weight * f.vtime)
     from ojs.tenant_fairness f group by f.queue, f.priority;
@@ -11508,13 +11784,17 @@ CREATE VIEW ojs._own_tenant AS
     r.weight,
     r.priority_boost,
     r.created_at,
-    r.limited
+    r.limited,
+    r.max_priority,
+    r.over_priority
    FROM (ojs._only_tenant() t(tenant_id)
      CROSS JOIN LATERAL ( SELECT r_1.tenant_id,
             r_1.weight,
             r_1.priority_boost,
             r_1.created_at,
-            r_1.limited
+            r_1.limited,
+            r_1.max_priority,
+            r_1.over_priority
            FROM ojs.tenant r_1
           WHERE (r_1.tenant_id = t.tenant_id)
          OFFSET 0) r);
@@ -11642,9 +11922,26 @@ UNION ALL
     false AS known
    FROM ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, charged, job_priority, head, behind, again_lo, again_seq, limited, parked);
 
+CREATE TABLE ojs.queue_weight (
+    queue text NOT NULL COLLATE pg_catalog."C",
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    weight numeric NOT NULL,
+    CONSTRAINT weight_in_range CHECK ((((weight >= 0.000001) AND (weight <= (1000000)::numeric)) OR ojs._raise('OJ422'::text, 'weight must be between 0.000001 and 1000000'::text, '{"field": "weight"}'::jsonb)))
+);
+
+ALTER TABLE ONLY ojs.queue_weight FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs._usual_weight AS
+ SELECT ( SELECT w.weight
+           FROM ojs.queue_weight w
+          WHERE ((w.queue = ''::text) AND (w.tenant_id = '*'::text))) AS alike,
+    COALESCE(( SELECT w.weight
+           FROM ojs.queue_weight w
+          WHERE ((w.queue = ''::text) AND (w.tenant_id = ''::text))), (1)::numeric) AS fallback;
+
 CREATE VIEW ojs._weight_with_work AS
- SELECT COALESCE(sum(COALESCE(t.weight, (1)::numeric)), (0)::numeric) AS weight
-   FROM (( SELECT u.tenant_id
+ SELECT COALESCE(sum(COALESCE(w.alike, t.weight, w.fallback)), (0)::numeric) AS weight
+   FROM ((( SELECT u.tenant_id
            FROM ( SELECT t_1.tenant_id,
                     t_1.available,
                     t_1.active
@@ -11657,6 +11954,7 @@ CREATE VIEW ojs._weight_with_work AS
           GROUP BY u.tenant_id
          HAVING ((sum(u.available) > (0)::numeric) OR (sum(u.active) > (0)::numeric))) n
      LEFT JOIN ojs.tenant t ON ((t.tenant_id = n.tenant_id)))
+     CROSS JOIN ojs._usual_weight w)
   WHERE ojs._reads_all();
 
 CREATE TABLE ojs.again (
@@ -12206,11 +12504,11 @@ CREATE VIEW ojs.tenant_shares WITH (security_invoker='true') AS
           WHERE (l_1.name = ''::text)
         ), work AS MATERIALIZED (
          SELECT n.tenant_id,
-            COALESCE(t_1.weight, (1)::numeric) AS weight,
+            COALESCE(w_1.alike, t_1.weight, w_1.fallback) AS weight,
             n.available,
             n.active,
             ((n.available > 0) OR (n.active > 0)) AS works
-           FROM (( SELECT u.tenant_id,
+           FROM ((( SELECT u.tenant_id,
                     (sum(u.available))::bigint AS available,
                     (sum(u.active))::bigint AS active
                    FROM ( SELECT t_2.tenant_id,
@@ -12229,6 +12527,7 @@ CREATE VIEW ojs.tenant_shares WITH (security_invoker='true') AS
                            FROM ojs.tenant t_2) u
                   GROUP BY u.tenant_id) n
              LEFT JOIN ojs.tenant t_1 ON ((t_1.tenant_id = n.tenant_id)))
+             CROSS JOIN ojs._usual_weight w_1)
         )
  SELECT w.tenant_id,
     w.weight,
@@ -12264,7 +12563,7 @@ CREATE VIEW ojs.tenant_stats AS
           GROUP BY t.tenant_id
         )
  SELECT s.tenant_id,
-    COALESCE(c.weight, (1)::numeric) AS weight,
+    COALESCE(u.alike, c.weight, u.fallback) AS weight,
     s.backlog,
     s.active,
     s.scheduled,
@@ -12278,18 +12577,18 @@ CREATE VIEW ojs.tenant_stats AS
     s.oldest_wait,
     s.deficit,
         CASE
-            WHEN ((s.backlog > 0) OR (s.active > 0)) THEN round((COALESCE(c.weight, (1)::numeric) /
+            WHEN ((s.backlog > 0) OR (s.active > 0)) THEN
             CASE
-                WHEN ojs._reads_all() THEN ( SELECT w.weight
-                   FROM ojs._weight_with_work w)
-                ELSE COALESCE(c.weight, (1)::numeric)
-            END), 4)
+                WHEN ojs._reads_all() THEN round((COALESCE(u.alike, c.weight, u.fallback) / ( SELECT w.weight
+                   FROM ojs._weight_with_work w)), 4)
+                ELSE 1.0000
+            END
             ELSE NULL::numeric
         END AS effective_share,
     round(((m.jobs)::numeric / ( SELECT sum(m_1.jobs) AS sum
            FROM minute m_1)), 4) AS actual_share,
     s.dispatched
-   FROM ((( SELECT p.tenant_id,
+   FROM (((( SELECT p.tenant_id,
             (sum(p.available))::bigint AS backlog,
             (sum(p.active))::bigint AS active,
             (sum(p.scheduled))::bigint AS scheduled,
@@ -12310,7 +12609,9 @@ CREATE VIEW ojs.tenant_stats AS
             c_1.weight,
             c_1.priority_boost,
             c_1.created_at,
-            c_1.limited
+            c_1.limited,
+            c_1.max_priority,
+            c_1.over_priority
            FROM ojs.tenant c_1
           WHERE ojs._reads_all()
         UNION ALL
@@ -12318,8 +12619,11 @@ CREATE VIEW ojs.tenant_stats AS
             _own_tenant.weight,
             _own_tenant.priority_boost,
             _own_tenant.created_at,
-            _own_tenant.limited
+            _own_tenant.limited,
+            _own_tenant.max_priority,
+            _own_tenant.over_priority
            FROM ojs._own_tenant) c ON ((c.tenant_id = s.tenant_id)))
+     CROSS JOIN ojs._usual_weight u)
      LEFT JOIN minute m ON ((m.tenant_id = s.tenant_id)));
 
 ALTER TABLE ojs.timer ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
@@ -12497,6 +12801,9 @@ ALTER TABLE ONLY ojs.problem
 
 ALTER TABLE ONLY ojs.queue
     ADD CONSTRAINT queue_pkey PRIMARY KEY (queue);
+
+ALTER TABLE ONLY ojs.queue_weight
+    ADD CONSTRAINT queue_weight_pkey PRIMARY KEY (queue, tenant_id);
 
 ALTER TABLE ONLY ojs.release
     ADD CONSTRAINT release_pkey PRIMARY KEY (xid, seq);
@@ -12724,6 +13031,8 @@ CREATE POLICY functions ON ojs.pool_tally TO ojs_owner USING (true) WITH CHECK (
 
 CREATE POLICY functions ON ojs.queue TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.queue_weight TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.release TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.replay_rule TO ojs_owner USING (true) WITH CHECK (true);
@@ -12786,6 +13095,8 @@ ALTER TABLE ojs.pool_tally ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.queue ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE ojs.queue_weight ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE ojs.release ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.replay_rule ENABLE ROW LEVEL SECURITY;
@@ -12831,6 +13142,8 @@ CREATE POLICY staff ON ojs.pool FOR SELECT TO ojs_service, ojs_operator USING (t
 CREATE POLICY staff ON ojs.pool_tally FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.queue FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.queue_weight FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.release FOR SELECT TO ojs_service, ojs_operator USING (true);
 

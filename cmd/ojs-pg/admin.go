@@ -35,24 +35,12 @@ Prints tables; --json prints the same rows for programs.
 				Usage: "`ID` of the tenant whose part is meant; all if it is left out",
 			},
 		},
-		Commands: []*cli.Command{
+		Commands: append([]*cli.Command{
 			{Name: "tenants", Usage: "list tenants", Flags: pageFlags(), Action: withAdmin("", listTenants)},
 			{Name: "tenant", Usage: "show a tenant", ArgsUsage: "ID", Action: withAdmin("ID", showTenant)},
 			{Name: "queues", Usage: "list queues", Flags: pageFlags(), Action: withAdmin("", listQueues)},
 			{Name: "queue", Usage: "show a queue and its configuration", ArgsUsage: "NAME", Action: withAdmin("NAME", showQueue)},
 			{Name: "rules", Usage: "list limits and pauses", Flags: pageFlags(), Action: withAdmin("", listRules)},
-			{
-				Name: "pause", Usage: "hand out nothing more of a queue, of the tenant of --tenant, or of that tenant in a queue",
-				ArgsUsage: "[QUEUE]", Action: withAdmin("[QUEUE]", pause(admin.Pause)),
-			},
-			{
-				Name: "resume", Usage: "hand out jobs again of what was paused in the same words",
-				ArgsUsage: "[QUEUE]", Action: withAdmin("[QUEUE]", pause(admin.Resume)),
-			},
-			{
-				Name: "limit", Usage: "let at most N jobs run at once of a tenant, of a queue, or of a tenant in a queue; none: no limit",
-				ArgsUsage: "N", Flags: limitFlags(), Action: withAdmin("N", limitConcurrency),
-			},
 			explainCommand(), previewCommand(),
 			{Name: "workers", Usage: "list workers", Flags: pageFlags(), Action: withAdmin("", listWorkers)},
 			{Name: "worker", Usage: "show a worker and its jobs", ArgsUsage: "ID", Action: withAdmin("ID", showWorker)},
@@ -61,7 +49,7 @@ Prints tables; --json prints the same rows for programs.
 			schedulingCommand(),
 			deadLettersCommand(),
 			dispatchCommand(),
-		},
+		}, sharingCommands()...),
 		Action: func(_ context.Context, c *cli.Command) error {
 			if err := noArguments(c); err != nil {
 				return err
@@ -80,6 +68,39 @@ func directCommand() *cli.Command {
 			Usage: "`ID` of the one worker to tell; all if it is left out",
 		}},
 		Action: withAdmin("DIRECTIVE", direct),
+	}
+}
+
+// sharingCommands say who gets how much, and who nothing.
+func sharingCommands() []*cli.Command {
+	return []*cli.Command{
+		{
+			Name: "pause", Usage: "hand out nothing more of a queue, of the tenant of --tenant, or of that tenant in a queue",
+			ArgsUsage: "[QUEUE]", Action: withAdmin("[QUEUE]", pause(admin.Pause)),
+		},
+		{
+			Name: "resume", Usage: "hand out jobs again of what was paused in the same words",
+			ArgsUsage: "[QUEUE]", Action: withAdmin("[QUEUE]", pause(admin.Resume)),
+		},
+		{
+			Name: "limit", Usage: "let at most N jobs run at once of a tenant, of a queue, or of a tenant in a queue; none: no limit",
+			ArgsUsage: "N", Flags: queueFlags(), Action: withAdmin("N", limitConcurrency),
+		},
+		{
+			Name: "weigh", Usage: "give the tenant of --tenant a weight, everywhere or in a queue; none: no longer in the queue",
+			ArgsUsage: "WEIGHT", Flags: queueFlags(), Action: withAdmin("WEIGHT", weigh),
+		},
+		{
+			Name: "fairness", Usage: "have tenants share by a tenant_fairness, in a queue or in all that do not say",
+			ArgsUsage: "JSON", Flags: queueFlags(), Action: withAdmin("JSON", fairness),
+		},
+		{
+			Name: "max-priority", Usage: "refuse new jobs of the tenant of --tenant whose priority is above N; 100: none",
+			ArgsUsage: "N", Action: withAdmin("N", limitPriority),
+			Flags: []cli.Flag{&cli.BoolFlag{
+				Name: "clamp", Sources: cli.EnvVars("OJS_ADMIN_CLAMP"), Usage: "give them the priority N instead",
+			}},
+		},
 	}
 }
 
@@ -130,7 +151,7 @@ func deadLettersCommand() *cli.Command {
 	}
 }
 
-func limitFlags() []cli.Flag {
+func queueFlags() []cli.Flag {
 	return []cli.Flag{&cli.StringFlag{
 		Name: "queue", Sources: cli.EnvVars("OJS_ADMIN_QUEUE"), Usage: "`NAME` of the queue; all if it is left out",
 	}}
@@ -284,7 +305,7 @@ func showQueue(ctx context.Context, o *operator) error {
 	if err != nil {
 		return err
 	}
-	config, err := admin.QueueConfig(ctx, o.sql, o.argument())
+	config, err := admin.QueueConfig(ctx, o.sql, o.argument(), o.tenant)
 	if err != nil {
 		return err
 	}
@@ -345,6 +366,93 @@ func limitConcurrency(ctx context.Context, o *operator) error {
 		return err
 	}
 	return record(o, rule)
+}
+
+// forOne wants a tenant.
+func (o *operator) forOne() error {
+	if o.tenant == nil {
+		return usageError{errors.New("say whose it is: --tenant")}
+	}
+	return nil
+}
+
+func weigh(ctx context.Context, o *operator) error {
+	if err := o.forOne(); err != nil {
+		return err
+	}
+	params := sqlcgen.WeighTenantParams{Tenant: *o.tenant, Queue: given(o.String("queue"))}
+	if text := o.argument(); text != "none" {
+		if _, err := strconv.ParseFloat(text, 64); err != nil {
+			return usageError{fmt.Errorf("%q is no weight, and not none", text)}
+		}
+		params.Weight = &text
+	} else if params.Queue == nil {
+		return usageError{errors.New("none takes away the weight in a queue: add --queue")}
+	}
+	if err := o.sql.WeighTenant(ctx, params); err != nil {
+		return err
+	}
+	if params.Queue != nil {
+		return showConfig(ctx, o, *params.Queue)
+	}
+	rows, err := o.sql.Tenants(ctx, []string{*o.tenant})
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	return record(o, rows[0])
+}
+
+// fairness says how tenants share in a queue, or where queues do not say.
+func fairness(ctx context.Context, o *operator) error {
+	if err := o.forAll("tenants share"); err != nil {
+		return err
+	}
+	type shared struct {
+		Fairness json.RawMessage `json:"tenant_fairness"`
+	}
+	document, queue := shared{json.RawMessage(o.argument())}, o.String("queue")
+	config, err := json.Marshal(document)
+	if err != nil {
+		return usageError{fmt.Errorf("%q is not JSON", o.argument())}
+	}
+	if queue == "" {
+		now, err := o.sql.ConfigureFairness(ctx, document.Fairness)
+		if err != nil {
+			return err
+		}
+		return record(o, shared{now})
+	}
+	if _, err := o.sql.ConfigureQueue(ctx, sqlcgen.ConfigureQueueParams{Queue: queue, Config: config}); err != nil {
+		return err
+	}
+	return showConfig(ctx, o, queue)
+}
+
+func showConfig(ctx context.Context, o *operator, queue string) error {
+	config, err := admin.QueueConfig(ctx, o.sql, queue, nil)
+	if err != nil {
+		return err
+	}
+	return record(o, config)
+}
+
+func limitPriority(ctx context.Context, o *operator) error {
+	if err := o.forOne(); err != nil {
+		return err
+	}
+	n, err := strconv.ParseInt(o.argument(), 10, 32)
+	if err != nil {
+		return usageError{fmt.Errorf("%q is no priority", o.argument())}
+	}
+	most, over := int32(n), "refuse"
+	if o.Bool("clamp") {
+		over = "clamp"
+	}
+	tenant, err := o.sql.ConfigureTenant(ctx, sqlcgen.ConfigureTenantParams{Tenant: *o.tenant, MaxPriority: &most, OverPriority: &over})
+	if err != nil {
+		return err
+	}
+	return record(o, tenant)
 }
 
 func listWorkers(ctx context.Context, o *operator) error {

@@ -16,14 +16,15 @@ import (
 // operating runs `ojs-pg admin` on a database of its own.
 type operating struct {
 	*testing.T
-	url  string
-	pool *pgxpool.Pool
+	url      string
+	operator func() string
+	pool     *pgxpool.Pool
 }
 
 func startOperating(t *testing.T) *operating {
 	t.Helper()
 	d := pgtest.New(t)
-	o := &operating{t, d.ServiceURL, d.Pool}
+	o := &operating{t, d.ServiceURL, d.OperatorURL, d.Pool}
 	o.sql(`
 		select ojs.enqueue_many('[
 			{"type": "a", "args": [], "queue": "mail", "tenant": "acme"},
@@ -133,7 +134,29 @@ func TestAdminSteers(t *testing.T) {
 	}
 	o.admin(0, "--tenant", "acme", "limit", "none")
 	o.admin(0, "--tenant", "acme", "resume", "mail")
-	for _, command := range []string{"pause", "limit 3", "limit many --queue mail", "limit --queue mail"} {
+	o.lines(o.admin(0, "--tenant", "acme", "weigh", "0.5"), "id acme", "weight 0.5")
+	o.lines(o.admin(0, "--tenant", "acme", "weigh", "7", "--queue", "mail"), `config {"tenant_fairness": {"weights": {"acme": 7}}}`)
+	o.lines(o.admin(0, "--tenant", "acme", "weigh", "none", "--queue", "mail"), "name mail", "config {}")
+	o.lines(o.admin(0, "fairness", `{"strategy": "round-robin", "weights": {"tenant:acme": 2}}`, "--queue", "mail"),
+		`config {"tenant_fairness": {"weights": {"tenant:acme": 2}, "strategy": "round-robin"}}`)
+	o.lines(o.admin(0, "--tenant", "acme", "queue", "mail"), `config {"tenant_fairness": {"strategy": "round-robin"}}`)
+	o.lines(o.admin(0, "fairness", "null", "--queue", "mail"), "config {}")
+	o.lines(o.admin(0, "--tenant", "acme", "max-priority", "10", "--clamp"), "tenant_id acme", "max_priority 10", "over_priority clamp")
+	o.lines(o.admin(0, "--tenant", "acme", "max-priority", "100"), "max_priority 100", "over_priority refuse")
+	if got := o.admin(1, "fairness", `{"enabled": false}`, "--queue", "mail"); !strings.Contains(got, "tenant_fairness.enabled") {
+		t.Error(got)
+	}
+	// Only an operator's login configures the deployment.
+	o.admin(1, "fairness", `{"strategy": "round-robin"}`)
+	service := o.url
+	o.url = o.operator()
+	o.lines(o.admin(0, "fairness", `{"strategy": "round-robin", "weights": {"acme": 2}}`), `tenant_fairness {"strategy": "round-robin"}`)
+	o.url = service
+	for _, command := range []string{
+		"pause", "limit 3", "limit many --queue mail", "limit --queue mail",
+		"weigh 3", "--tenant acme weigh much", "--tenant acme weigh none",
+		"max-priority 3", "--tenant acme max-priority high", "fairness {", "--tenant acme fairness {}",
+	} {
 		o.admin(2, strings.Fields(command)...)
 	}
 	for _, command := range []string{"dispatch", "dispatch hold", "dispatch resume", "tenants", "tenant acme", "scheduling"} {

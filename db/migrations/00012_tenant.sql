@@ -4,7 +4,8 @@ set local check_function_bodies = off;
 
 -- What is configured: the deployment (settings, one row), tenants, their login roles, queues.
 -- Written by ojs.configure, ojs.configure_dead_letters, ojs.hold_dispatch and ojs.resume_dispatch; ojs.configure_tenant;
--- ojs.create_tenant_role; ojs.configure_queue; ojs.limit_concurrency, ojs.pause and ojs.resume (rule). Read by nearly everything else.
+-- ojs.create_tenant_role; ojs.configure_queue; ojs.limit_concurrency, ojs.pause and ojs.resume (rule); ojs.configure_queue, too, and
+-- ojs.configure (queue_weight). Read by nearly everything else.
 create table ojs.settings (
     one                   boolean primary key default true check (one),
     default_tenant        text not null default '_default',
@@ -17,6 +18,8 @@ create table ojs.settings (
     dead_letter_max_count int not null default 10000,
     held_at               timestamptz,
     idempotency_window    interval not null default '1 day',
+    tenant_fairness       jsonb not null default '{}',
+    lowest_max_priority   int,
     constraint retention_in_range check (retention = '0' or retention between '10 seconds' and '36500 days'
         or ojs._raise('OJ422', 'retention must be between 10 seconds and 36500 days, or 0: finished jobs stay', '{"field": "retention"}')),
     constraint idempotency_window_in_range check (idempotency_window between '1 minute' and '365 days'
@@ -44,25 +47,57 @@ comment on column ojs.settings.dead_letter_max_count is
 comment on column ojs.settings.held_at is
 'Since when nothing is handed out and the clock stands still (ojs.hold_dispatch); null: dispatch goes on.';
 comment on column ojs.settings.idempotency_window is 'How long a request with the same idempotency key is answered as the first one was.';
+comment on column ojs.settings.tenant_fairness is
+'How tenants share where a queue does not say (ojs.configure), without the weights of single tenants, which are in ojs.tenant.';
+comment on column ojs.settings.lowest_max_priority is
+'The lowest max_priority of a tenant: jobs of a higher priority are looked at one by one; null: none has any (ojs.configure_tenant).';
 
 create table ojs.tenant (
     tenant_id      text collate "C" primary key,
-    weight         numeric not null default 1,
+    weight         numeric,
     priority_boost int not null default 0,
     created_at     timestamptz not null default ojs.now(),
     limited        boolean not null default false,
-    constraint weight_in_range check (weight between 0.000001 and 1000000
+    max_priority   int not null default 100,
+    over_priority  text not null default 'refuse',
+    constraint weight_in_range check (weight is null or weight between 0.000001 and 1000000
         or ojs._raise('OJ422', 'weight must be between 0.000001 and 1000000', '{"field": "weight"}')),
     constraint priority_boost_in_range check (priority_boost between -100 and 100
-        or ojs._raise('OJ422', 'priority_boost must be between -100 and 100', '{"field": "priority_boost"}'))
+        or ojs._raise('OJ422', 'priority_boost must be between -100 and 100', '{"field": "priority_boost"}')),
+    constraint max_priority_in_range check (max_priority between -100 and 100
+        or ojs._raise('OJ422', 'max_priority must be between -100 and 100', '{"field": "max_priority"}')),
+    constraint over_priority_known check (over_priority in ('refuse', 'clamp')
+        or ojs._raise('OJ422', 'over_priority must be "refuse" or "clamp"', '{"field": "over_priority"}'))
 );
-comment on table ojs.tenant is 'Configured tenants. A tenant without a row has weight 1 and no boost. Changed by ojs.configure_tenant.';
+comment on table ojs.tenant is
+'Configured tenants. A tenant without a row has the default weight, no boost, and no limit to its priorities. Changed by
+ojs.configure_tenant.';
 comment on column ojs.tenant.tenant_id is 'The tenant (multi-tenancy section 5.2).';
-comment on column ojs.tenant.weight is 'Share of dispatch relative to the other tenants with work; 0.000001 to 1000000.';
+comment on column ojs.tenant.weight is
+'Share of dispatch relative to the other tenants with work, in queues that do not say; 0.000001 to 1000000; null: the default weight.';
 comment on column ojs.tenant.priority_boost is
 'Added to the priority of the tenant''s jobs when they are dispatched; -100 to 100. The jobs keep their own priority.';
 comment on column ojs.tenant.created_at is 'When the tenant was first configured.';
 comment on column ojs.tenant.limited is 'Whether a row of ojs.rule is about it. Others are handed out without a look at the rules.';
+comment on column ojs.tenant.max_priority is 'The highest priority that a new job of the tenant may have; -100 to 100; 100: no limit.';
+comment on column ojs.tenant.over_priority is
+'What becomes of a new job above max_priority: it is refused (refuse), or gets max_priority (clamp).';
+
+create table ojs.queue_weight (
+    queue     text collate "C" not null,
+    tenant_id text collate "C" not null,
+    weight    numeric not null,
+    primary key (queue, tenant_id),
+    constraint weight_in_range check (weight between 0.000001 and 1000000
+        or ojs._raise('OJ422', 'weight must be between 0.000001 and 1000000', '{"field": "weight"}'))
+);
+comment on table ojs.queue_weight is
+'Weights of tenants in queues, as tenant_fairness of a queue and of the deployment say. Changed by ojs.configure_queue, ojs.configure and,
+with a queue, ojs.configure_tenant; read by ojs._weight_in. Where it has no row, tenants have their own weights, or 1.';
+comment on column ojs.queue_weight.queue is 'The queue; empty: the deployment, for queues that do not say.';
+comment on column ojs.queue_weight.tenant_id is
+'The tenant, tenant: before its name or not; empty: tenants without a weight of their own; *: all tenants alike, whatever their weights.';
+comment on column ojs.queue_weight.weight is 'Share of dispatch relative to the other tenants with work; 0.000001 to 1000000.';
 
 create table ojs.rule (
     tenant_id       text collate "C" not null default '',

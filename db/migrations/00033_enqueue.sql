@@ -78,7 +78,7 @@ begin
         perform ojs._raise('OJ410', format('job %s exists already', p_id), jsonb_build_object('field', 'id', 'job_id', p_id));
     end if;
     insert into ojs.journal (tenant_id, queue, priority, to_state, jobs, lo, hi, at)
-    values (p_tenant, p_queue, p_priority, v_state, 1, v_job.seq, v_job.seq, p_now);
+    values (p_tenant, p_queue, v_job.priority, v_state, 1, v_job.seq, v_job.seq, p_now);
     if v_state = 'available' then
         perform ojs._notify(array[p_queue]);
     end if;

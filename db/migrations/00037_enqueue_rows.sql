@@ -13,7 +13,7 @@ create function ojs.enqueue_rows(
     p_pending boolean[] default null, p_options json[] default null, p_extras json[] default null, p_ids uuid[] default null,
     p_tenants text[] default null, p_tenant text default null, p_each boolean default false
 ) returns table (n int, sqlstate text, message text, detail jsonb, tenant_id text, id uuid, state ojs.job_state, max_attempts int,
-    created_at timestamptz, scheduled_at timestamptz, expires_at timestamptz, meta jsonb, retry jsonb)
+    created_at timestamptz, scheduled_at timestamptz, expires_at timestamptz, meta jsonb, retry jsonb, priority int)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
@@ -22,7 +22,7 @@ begin
     end if;
     return query
     select o.n, o.sqlstate, o.message, o.detail, o.tenant_id, o.id, o.state, o.max_attempts, o.created_at, o.scheduled_at, o.expires_at,
-        nullif(o.meta, '{}'), o.retry
+        nullif(o.meta, '{}'), o.retry, o.priority
     from ojs._insert_jobs(row(p_types, p_args, p_queues, p_priorities, p_scheduled_at, p_expires_at, p_metas, p_retries, p_max_attempts,
         p_timeouts_ms, p_visibility_timeouts_ms, p_tags, p_pending, p_options, p_extras, p_ids, p_tenants, null)::ojs._new_jobs,
         p_tenant, p_each) o;
@@ -111,7 +111,7 @@ create function ojs._judged_jobs(
     meta jsonb, retry jsonb, options json, extra json)
 language sql stable
 as $$
-    select g.n, case
+    select g.n, coalesce(case
             when g.sqlstate is not null then row(g.sqlstate, g.message, g.detail)::ojs.refusal
             when g.untold is not null then ojs._indexed(ojs._not_a_time(g.untold, g.n), g.n, p_each)
             when (g.named = p_tenant) is not false
@@ -121,9 +121,10 @@ as $$
                     g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra) then null
             else ojs._new_job_refusal(g.n, p_each, p_own, p_call, g.named, g.tenant_id, g.id, g.type, g.queue, g.priority, g.max_attempts,
                 g.scheduled_at, g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra)
-            end,
-        g.tenant_id, g.id, ojs._first_state(g.pending, g.scheduled_at, p_now), g.queue, g.type, g.priority, g.max_attempts, g.scheduled_at,
-        g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
+            end, case when g.priority > g.lowest then ojs._indexed(ojs._too_high(g.tenant_id, g.priority, g.n), g.n, p_each) end),
+        g.tenant_id, g.id, ojs._first_state(g.pending, g.scheduled_at, p_now), g.queue, g.type,
+        case when g.priority > g.lowest then ojs._clamped(g.tenant_id, g.priority) else g.priority end, g.max_attempts,
+        g.scheduled_at, g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
     from (
         select (u.n - 1)::int as n, u.type, u.args, coalesce(u.queue, 'default') as queue, coalesce(u.priority, 0) as priority,
             w.scheduled_at, w.expires_at, case when u.scheduled_at is not null and w.scheduled_at is null then 'scheduled_at'
@@ -131,7 +132,8 @@ as $$
             coalesce(u.meta, '{}') as meta, u.retry, ojs._attempts(u.max_attempts, u.retry) as max_attempts, u.timeout_ms,
             u.visibility_timeout_ms, case when u.tags is not null then ojs._tags(u.tags) end as tags,
             u.pending, u.options, u.extra, u.id, u.tenant as named, u.sqlstate, u.message, u.detail,
-            coalesce(u.tenant, p_tenant, u.meta ->> 'tenant_id', s.default_tenant) as tenant_id,
+            coalesce(u.tenant, p_tenant, u.meta ->> 'tenant_id', case when not s.tenant_required then s.default_tenant end) as tenant_id,
+            s.lowest_max_priority as lowest,
             coalesce((select bool_and(ojs._ordinary_names(coalesce(d.tenant, p_tenant), d.type, coalesce(d.queue, 'default')))
                 from (select distinct t.type, t.queue, t.tenant
                     from unnest((p_jobs).types, (p_jobs).queues, (p_jobs).tenants) t(type, queue, tenant)) d), false) as names
@@ -141,7 +143,7 @@ as $$
             with ordinality u(type, args, queue, priority, scheduled_at, expires_at, meta, retry, max_attempts, timeout_ms,
                 visibility_timeout_ms, tags, pending, options, extra, id, tenant, sqlstate, message, detail, n)
         cross join lateral (select ojs._when(u.scheduled_at, p_now) as scheduled_at, ojs._when(u.expires_at, p_now) as expires_at) w
-        left join ojs.settings s on not s.tenant_required
+        left join ojs.settings s on true
         offset 0
     ) g
     offset 0

@@ -242,8 +242,8 @@ create function ojs._came(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo
 returns table (queue text, priority int, tenant_id text, job_priority int, weight numeric, limited boolean, lo bigint)
 language sql stable rows 10
 as $$
-    select c.queue, c.priority + coalesce(t.priority_boost, 0), c.tenant_id, c.priority, coalesce(t.weight, 1),
-        coalesce(t.limited, false), c.lo
+    select c.queue, c.priority + coalesce(t.priority_boost, 0), c.tenant_id, c.priority,
+        (select w.weight from ojs._weight_in(c.queue, c.tenant_id, t.weight) w), coalesce(t.limited, false), c.lo
     from (
         select f.queue, f.priority, f.tenant_id, min(f.lo) as lo from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
         where f.to_state = 'available' group by f.queue, f.priority, f.tenant_id

@@ -155,7 +155,7 @@ begin
     for v_came in
         with came as materialized (
             select x.queue, x.tenant_id, x.priority as job_priority, x.priority + coalesce(t.priority_boost, 0) as priority,
-                coalesce(t.weight, 1) as weight, coalesce(t.limited, false) as limited,
+                (select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight) w) as weight, coalesce(t.limited, false) as limited,
                 min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
             from (
                 select f.queue, f.tenant_id, f.priority, min(f.lo) as lo, max(f.hi) as hi from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f

@@ -1,13 +1,17 @@
 -- +goose Up
--- Weights and boosts, which act on the whole backlog from the next decision on.
+-- Weights and boosts, which act on the whole backlog from the next decision on. How tenants share in a queue
+-- stands in (shares), how high their priorities may be in (max_priority).
 set local role ojs_owner;
 set local check_function_bodies = off;
 
--- Sets a tenant's weight and boost.
--- Waits for the decision under way, and locks ojs.lane until the end of the transaction.
--- Writes tenant, tenant_fairness, level, backlog and again; takes back what was decided ahead.
+-- Sets a tenant's weight, everywhere or in a queue, its boost, and how high its jobs' priorities may be.
+-- Waits for the decision under way, and locks ojs.lane until the end of the transaction; before it ojs.queue, settings and job, if need be.
+-- Writes tenant, queue_weight, tenant_fairness, level, backlog and again; takes back what was decided ahead.
 -- +goose StatementBegin
-create function ojs.configure_tenant(p_tenant text, p_weight numeric default null, p_priority_boost int default null) returns ojs.tenant
+create function ojs.configure_tenant(
+    p_tenant text, p_weight numeric default null, p_priority_boost int default null, p_max_priority int default null,
+    p_over_priority text default null, p_queue text default null
+) returns ojs.tenant
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
@@ -19,23 +23,57 @@ begin
     elsif p_weight = 'NaN' then
         perform ojs._raise('OJ422', 'weight must be a number', '{"field": "weight"}');
     end if;
+    if p_queue is not null then
+        if num_nonnulls(p_priority_boost, p_max_priority, p_over_priority) > 0 then
+            perform ojs._raise('OJ400', 'queue goes with a weight alone', '{"field": "queue"}');
+        end if;
+        perform ojs._weigh_in(p_queue, p_tenant, p_weight);
+        select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
+        return v_old;
+    end if;
+    perform ojs._arm_max_priority(p_tenant, p_max_priority) where p_max_priority is not null;
     perform ojs._stop_ahead();
     select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
-    insert into ojs.tenant (tenant_id, weight, priority_boost) values (p_tenant, coalesce(p_weight, 1), coalesce(p_priority_boost, 0))
+    insert into ojs.tenant as t (tenant_id, weight, priority_boost, max_priority, over_priority)
+    values (p_tenant, p_weight, coalesce(p_priority_boost, 0), coalesce(p_max_priority, 100), coalesce(p_over_priority, 'refuse'))
     on conflict (tenant_id) do update
-    set weight = coalesce(p_weight, ojs.tenant.weight), priority_boost = coalesce(p_priority_boost, ojs.tenant.priority_boost)
+    set weight = coalesce(p_weight, t.weight), priority_boost = coalesce(p_priority_boost, t.priority_boost),
+        max_priority = coalesce(p_max_priority, t.max_priority), over_priority = coalesce(p_over_priority, t.over_priority)
     returning * into v_new;
-    if v_new.weight <> coalesce(v_old.weight, 1) or v_new.priority_boost <> coalesce(v_old.priority_boost, 0) then
+    if v_new.weight is distinct from v_old.weight or v_new.priority_boost <> coalesce(v_old.priority_boost, 0) then
         perform ojs._reweigh(v_new, v_new.priority_boost - coalesce(v_old.priority_boost, 0));
     end if;
     return v_new;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.configure_tenant(text, numeric, int) is
+comment on function ojs.configure_tenant(text, numeric, int, int, text, text) is
 'Sets a tenant''s weight (0.000001 to 1000000, default 1) and priority boost (-100 to 100, default 0), and returns its configuration; a
-null argument leaves its setting as it is. Acts on the whole backlog from the next dispatch on. Waits for a running dispatch. Raises
-validation_error.';
+null argument leaves its setting as it is. Acts on the whole backlog from the next dispatch on. p_max_priority (-100 to 100, default 100):
+new jobs of a higher priority are refused with validation_error or, with p_over_priority ''clamp'' (default ''refuse''), get this one,
+whichever way they come. Dead letters that are retried are not new, and the boost does not count. p_queue: p_weight is the tenant''s
+weight in this queue only, null takes it away (ojs.queue_weight). What is returned does not show it. Waits for a running dispatch, and
+with p_max_priority or p_queue for whoever else configures queues. Raises validation_error, invalid_request, conflict in a transaction
+that has fetched jobs, backend_unavailable for p_max_priority while a transaction stays open that uses jobs, and not_found for a weight to
+take away that the queue does not have.';
+
+-- Read where a tenant joins, so it is one look into an index that is empty where no queue and no deployment says anything.
+-- +goose StatementBegin
+create function ojs._weight_in(p_queue text, p_tenant text, p_own numeric) returns table (weight numeric)
+language sql stable rows 1
+as $$
+    select coalesce(
+        (select case when w.tenant_id = '' then coalesce(p_own, w.weight) else w.weight end
+        from ojs.queue_weight w
+        where w.queue in (p_queue, '') and w.tenant_id in ('*', p_tenant, 'tenant:' || p_tenant, '')
+        order by w.tenant_id = '', w.queue = '', w.tenant_id <> '*', w.tenant_id <> p_tenant limit 1),
+        p_own, 1)
+$$;
+-- +goose StatementEnd
+comment on function ojs._weight_in(text, text, numeric) is
+'The weight of a tenant in a queue, the one place: 1 where the queue has all tenants alike, else the queue''s weight for the tenant, else 1
+where the deployment has all alike, else the tenant''s own weight (p_own: ojs.tenant.weight), else the queue''s default weight, else the
+deployment''s, else 1. p_queue empty: in queues that do not say. Becomes part of the query that asks.';
 
 -- +goose StatementBegin
 create function ojs._reweigh(p_tenant ojs.tenant, p_by int) returns void
@@ -46,6 +84,7 @@ declare
     v_level ojs.level;
     v_to    int;
     v_own   numeric;
+    v_new   numeric;
 begin
     -- A boost moves rows to other levels. The row at the end to which they move goes first; otherwise one would meet another's key.
     for v_fair in
@@ -56,24 +95,25 @@ begin
         v_to := v_fair.job_priority + p_tenant.priority_boost;
         select * into v_level from ojs._level(v_fair.queue, v_fair.priority);
         v_own := v_fair.vtime;
+        select w.weight into v_new from ojs._weight_in(v_fair.queue, p_tenant.tenant_id, p_tenant.weight) w;
         if v_fair.ready then
             -- The tenant's lead, counted in jobs, stays as it is; only its time is in units of the new weight.
-            v_own := v_level.low + round((v_fair.vtime - v_level.low) * v_fair.weight / p_tenant.weight, 15);
+            v_own := v_level.low + round((v_fair.vtime - v_level.low) * v_fair.weight / v_new, 15);
             perform ojs._move_level(v_level, -1, -v_fair.weight, -v_fair.weight * v_fair.vtime, null);
         end if;
         if v_to <> v_fair.priority then
             -- Each level has a time of its own. With its old time the tenant might wait there for long, or be served alone.
-            v_own := ojs._join_at(0, coalesce((select l.low from ojs._level(v_fair.queue, v_to) l), 0), p_tenant.weight);
+            v_own := ojs._join_at(0, coalesce((select l.low from ojs._level(v_fair.queue, v_to) l), 0), v_new);
             update ojs.again a set priority = v_to
             where a.queue = v_fair.queue and a.priority = v_fair.priority and a.tenant_id = v_fair.tenant_id;
         end if;
-        update ojs.tenant_fairness f set priority = v_to, rev = f.rev + 1, vtime = v_own, weight = p_tenant.weight
+        update ojs.tenant_fairness f set priority = v_to, rev = f.rev + 1, vtime = v_own, weight = v_new
         where f.queue = v_fair.queue and f.priority = v_fair.priority and f.tenant_id = v_fair.tenant_id and f.rev = v_fair.rev;
         select * into v_level from ojs._level(v_fair.queue, v_to);
         v_level.queue := v_fair.queue;
         v_level.priority := v_to;
         if v_fair.ready then
-            perform ojs._move_level(v_level, 1, p_tenant.weight, p_tenant.weight * v_own, least(v_level.low, v_own));
+            perform ojs._move_level(v_level, 1, v_new, v_new * v_own, least(v_level.low, v_own));
         elsif v_to <> v_fair.priority then
             -- Rows are found by their levels. Without a level here, the next change would miss this one.
             perform ojs._move_level(v_level, 0, 0, 0, null);

@@ -201,8 +201,16 @@ comment on view ojs._tenant_parts is
 'What ojs.tenant_stats adds up per tenant: its shards, its deficits, and zeros for one that is configured. known: the tenant is to be
 shown.';
 
+-- A tenant's login may not read ojs.queue_weight, so that the views cannot ask ojs._weight_in.
+create view ojs._usual_weight as
+select (select w.weight from ojs.queue_weight w where w.queue = '' and w.tenant_id = '*') as alike,
+    coalesce((select w.weight from ojs.queue_weight w where w.queue = '' and w.tenant_id = ''), 1) as fallback;
+comment on view ojs._usual_weight is
+'The weights of tenants in queues that do not say, as ojs._weight_in has them: alike, else a tenant''s own, else fallback. One row, of
+no tenant.';
+
 create view ojs._weight_with_work as
-select coalesce(sum(coalesce(t.weight, 1)), 0) as weight
+select coalesce(sum(coalesce(w.alike, t.weight, w.fallback)), 0) as weight
 from (
     select u.tenant_id
     from (
@@ -213,6 +221,7 @@ from (
     group by u.tenant_id having sum(u.available) > 0 or sum(u.active) > 0
 ) n
 left join ojs.tenant t on t.tenant_id = n.tenant_id
+cross join ojs._usual_weight w
 where ojs._reads_all();
 comment on view ojs._weight_with_work is
 'The weights of all tenants that have jobs available or active, in sum. Nothing for a tenant''s login.';
@@ -235,10 +244,11 @@ with minute as (
     select t.tenant_id, count(*) as jobs from ojs.lease l cross join lateral unnest(l.tenants) t(tenant_id)
     where ojs._reads_all() and l.at > ojs.now() - interval '1 minute' group by t.tenant_id
 )
-select s.tenant_id, coalesce(c.weight, 1) as weight, s.backlog, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled,
-    s.discarded, s.failed, s.total_jobs, s.oldest_wait, s.deficit,
-    case when s.backlog > 0 or s.active > 0 then round(coalesce(c.weight, 1)
-        / case when ojs._reads_all() then (select w.weight from ojs._weight_with_work w) else coalesce(c.weight, 1) end, 4)
+select s.tenant_id, coalesce(u.alike, c.weight, u.fallback) as weight, s.backlog, s.active, s.scheduled, s.pending, s.retryable,
+    s.completed, s.cancelled, s.discarded, s.failed, s.total_jobs, s.oldest_wait, s.deficit,
+    case when s.backlog > 0 or s.active > 0 then
+        case when ojs._reads_all() then round(coalesce(u.alike, c.weight, u.fallback) / (select w.weight from ojs._weight_with_work w), 4)
+            else 1.0000 end
     end as effective_share,
     round(m.jobs / (select sum(m.jobs) from minute m), 4) as actual_share, s.dispatched
 from (
@@ -250,12 +260,14 @@ from (
     from ojs._tenant_parts p group by p.tenant_id having bool_or(p.known)
 ) s
 left join (select c.* from ojs.tenant c where ojs._reads_all() union all select * from ojs._own_tenant) c on c.tenant_id = s.tenant_id
+cross join ojs._usual_weight u
 left join minute m on m.tenant_id = s.tenant_id;
 comment on view ojs.tenant_stats is
-'One row per tenant: weight; jobs now (backlog = available, active, scheduled, pending, retryable) and ever (completed, cancelled,
-discarded, total_jobs, dispatched; failed counts attempts); how long its first job in line has waited; deficit: jobs it is owed at this
-moment, negative when it had more; effective_share: its weight among the tenants with work; actual_share: its part of what was handed out
-in the last minute, null for a tenant''s login. A tenant sees its own row only, and its effective_share among itself.';
+'One row per tenant: weight: the one it has in queues that do not say (ojs.queue_weight: in those that do); jobs now (backlog =
+available, active, scheduled, pending, retryable) and ever (completed, cancelled, discarded, total_jobs, dispatched; failed counts
+attempts); how long its first job in line has waited; deficit: jobs it is owed at this moment, negative when it had more; effective_share:
+its weight among the tenants with work; actual_share: its part of what was handed out in the last minute, null for a
+tenant''s login. A tenant sees its own row only, and its effective_share among itself.';
 
 create view ojs.rule_stats as
 select r.tenant_id, r.queue, r.max_concurrency, u.active, r.paused_at, case when ojs._reads_all() then r.paused_by end as paused_by,

@@ -96,7 +96,7 @@ with lately as materialized (
     from lately l cross join lateral ojs._pace('', '', l.sums) p(jobs_1m, waited_1m, jobs_5m, waited_5m, jobs_1h, waited_1h)
     where l.name = ''
 ), work as materialized (
-    select n.tenant_id, coalesce(t.weight, 1) as weight, n.available, n.active, n.available > 0 or n.active > 0 as works
+    select n.tenant_id, coalesce(w.alike, t.weight, w.fallback) as weight, n.available, n.active, n.available > 0 or n.active > 0 as works
     from (
         select u.tenant_id, sum(u.available)::bigint as available, sum(u.active)::bigint as active
         from (
@@ -109,6 +109,7 @@ with lately as materialized (
         group by u.tenant_id
     ) n
     left join ojs.tenant t on t.tenant_id = n.tenant_id
+    cross join ojs._usual_weight w
 )
 select w.tenant_id, w.weight,
     case when w.works then round(w.weight / (select sum(o.weight) from work o where o.works), 4) end as ideal_share,
@@ -124,11 +125,11 @@ cross join total t
 left join lately l on l.name = w.tenant_id
 cross join lateral ojs._pace('', w.tenant_id, l.sums) s(jobs_1m, waited_1m, jobs_5m, waited_5m, jobs_1h, waited_1h);
 comment on view ojs.tenant_shares is
-'One row per tenant, over all queues: its weight, and its part of the weights of all that have jobs available or active (ideal_share; null
-where it has none); jobs handed out in the last minute, five minutes and hour (dispatched_), their part of all that were (share_; null
-where none were), how long they had been available on average (avg_wait_; null where there were none); available and active jobs now. A
-window begins up to five seconds sooner or later. Costs as much as there are shards and jobs handed out in the last ten seconds, not
-jobs.';
+'One row per tenant, over all queues: the weight it has in queues that do not say (ojs.queue_weight: in those that do), and its part of
+these weights of all that have jobs available or active (ideal_share; null where it has none); jobs handed out in the last minute, five
+minutes and hour (dispatched_), their part of all that were (share_; null where none were), how long they had been available on average
+(avg_wait_; null where there were none); available and active jobs now. A window begins up to five seconds sooner or later. Costs as much
+as there are shards and jobs handed out in the last ten seconds, not jobs.';
 
 -- As ojs._recent.
 -- +goose StatementBegin

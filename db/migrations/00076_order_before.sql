@@ -16,7 +16,8 @@ declare
     v_back   bigint := (select count(*) from ojs.turn t where p_news and t.queue = p_job.queue and t.tenant_id = p_job.tenant_id
         and t.job_priority = p_job.priority);
     v_room   bigint := ojs._room_soon(p_job.queue, p_job.tenant_id, p_news) + v_back;
-    v_weight numeric := coalesce((select t.weight from ojs.tenant t where t.tenant_id = p_job.tenant_id), 1);
+    v_weight numeric := (select w.weight from ojs._weight_in(p_job.queue, p_job.tenant_id,
+        (select t.weight from ojs.tenant t where t.tenant_id = p_job.tenant_id)) w);
     v_now    timestamptz := ojs.now();
     v_low    numeric;
     v_until  float8;
@@ -188,7 +189,7 @@ language sql stable rows 10
 as $$
     -- Who leaves because all its jobs are decided ahead comes back with the time it had. Who is new joins within a step of the lowest time.
     select w.tenant_id, w.job_priority, case when w.turned then f.vtime
-            else greatest(coalesce(f.vtime, 0), p_low) + 0.5 / coalesce(t.weight, 1) end, coalesce(t.weight, 1), coalesce(t.limited, false)
+            else greatest(coalesce(f.vtime, 0), p_low) + 0.5 / n.weight end, n.weight, coalesce(t.limited, false)
     from (
         select u.tenant_id, u.priority, u.job_priority, bool_or(u.turned) as turned
         from (
@@ -204,6 +205,7 @@ as $$
         group by u.tenant_id, u.priority, u.job_priority
     ) w
     left join ojs.tenant t on t.tenant_id = w.tenant_id
+    cross join lateral ojs._weight_in(p_queue, w.tenant_id, t.weight) n
     left join lateral ojs._fair(p_queue, w.priority, w.tenant_id) f on true
     where f.ready is not true and (f.parked is not true or ojs._room_soon(p_queue, w.tenant_id, true) is distinct from 0)
 $$;

@@ -6,8 +6,8 @@ set local check_function_bodies = off;
 -- operators. Queues need not be configured: a trigger on ojs.job exists only while some queue has defaults, and only for those queues.
 
 -- Configures a queue, or only one that nobody has configured.
--- Locks ojs.queue against others who configure, and ojs.job for a moment when defaults are set or removed.
--- Writes ojs.queue; makes and drops the trigger job_defaults.
+-- Locks ojs.queue against others who configure, ojs.job for a moment when defaults are set or removed; with tenant_fairness, ojs.lane.
+-- Writes ojs.queue, queue_weight, tenant_fairness, level; makes and drops the trigger job_defaults; takes back what was decided ahead.
 -- +goose StatementBegin
 create function ojs.configure_queue(p_queue text, p_config jsonb default '{}', p_new boolean default false) returns ojs.queue
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -15,24 +15,29 @@ as $$
 declare
     v_queue     ojs.queue;
     v_retention interval;
+    -- Tenants may read the configuration of a queue, and are not to see each other's weights.
+    v_config    jsonb;
 begin
     perform ojs._check_queue_config(p_config);
+    v_config := p_config #- '{tenant_fairness, weights}';
     perform ojs._alone_with_queues();
     -- Asked before that, two calls at once would both find the queue new. 
     if p_new and exists (select from ojs.queue q where q.queue = p_queue and q.updated_at is not null) then
         perform ojs._raise('OJ410', format('queue %s is configured already', p_queue), '{"field": "queue"}',
             'Change it without p_new.');
     end if;
-    insert into ojs.queue as q (queue, config, updated_at) values (p_queue, jsonb_strip_nulls(p_config), ojs.now())
+    insert into ojs.queue as q (queue, config, updated_at) values (p_queue, jsonb_strip_nulls(v_config), ojs.now())
     on conflict (queue) do update
     set updated_at = excluded.updated_at,
-        config = (q.config || p_config) - array(select e.key from jsonb_each(p_config) e where e.value = 'null')
+        config = (q.config || v_config) - array(select e.key from jsonb_each(v_config) e where e.value = 'null')
     returning * into v_queue;
     v_retention := (select nullif(s.retention, '0') from ojs.settings s);
     if v_retention is not null then
         perform ojs._check_retention(v_retention, array[p_queue]);
     end if;
     perform ojs._arm_defaults();
+    perform ojs._share_by(p_queue, p_config -> 'tenant_fairness') where p_config ? 'tenant_fairness';
+    v_queue.config := ojs._whole_config(p_queue, v_queue.config);
     return v_queue;
 end;
 $$;
@@ -41,14 +46,17 @@ comment on function ojs.configure_queue(text, jsonb, boolean) is
 'Configures a queue for all tenants, and returns it (ojs-queue-config section 6). p_config: fields that are absent stay as they are, null
 removes one. visibility_timeout: seconds, 1 to 604800; default_timeout: seconds of an attempt; default_retry: a retry policy, taken whole
 by jobs that have none; these are what jobs get that do not say themselves, from now on. retention: {completed, discarded, cancelled},
-ISO 8601 durations, at most ojs.settings.retention, which is what is kept; description. p_new: only if the queue has no configuration
+ISO 8601 durations, at most ojs.settings.retention, which is what is kept; description. tenant_fairness: {strategy, weights,
+default_weight}, taken whole, acts on the whole backlog from the next dispatch on, for which it waits: strategy ''fair-share'' (default),
+by weight, or ''round-robin'', all tenants alike; weights: by tenant, or tenant: and the tenant, 0.000001 to 1000000; default_weight: of
+tenants without any (docs/scheduling.md has the order). p_new: only if the queue has no configuration
 yet, else duplicate; of several such calls at once one succeeds. Raises unsupported for fields that this server does not honour, a longer
 retention among them, invalid_request for unknown ones, validation_error, and backend_unavailable while a transaction stays open that uses
-jobs. Waits for whoever else configures queues.';
+jobs; with tenant_fairness conflict in a transaction that has fetched jobs. Waits for whoever else configures queues.';
 
 -- Removes the configuration of an empty queue.
 -- Locks ojs.queue against others who configure, and ojs.job for a moment when defaults are removed.
--- Writes ojs.queue; makes and drops the trigger job_defaults.
+-- Writes ojs.queue, queue_weight; makes and drops the trigger job_defaults.
 -- +goose StatementBegin
 create function ojs.delete_queue(p_queue text, p_strategy text default 'reject') returns ojs.queue
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -76,6 +84,7 @@ begin
     perform ojs.limit_concurrency(null, null, p_queue)
     where exists (select from ojs.rule r where r.tenant_id = '' and r.queue = p_queue);
     perform ojs._arm_defaults();
+    perform ojs._share_by(p_queue, null);
     return v_queue;
 end;
 $$;
@@ -117,6 +126,8 @@ begin
             end if;
         elsif v_field = 'retention' then
             perform ojs._check_queue_retention(p_config -> v_field);
+        elsif v_field = 'tenant_fairness' then
+            perform ojs._check_fairness(p_config -> v_field);
         else
             perform ojs._raise('OJ400', format('%s is no field of a queue''s configuration', left(v_field, 100)),
                 jsonb_build_object('field', left(v_field, 100)));
@@ -209,34 +220,46 @@ queue goes on.';
 
 -- +goose StatementBegin
 create function ojs._arm_defaults() returns void
-language plpgsql set lock_timeout = '200ms'
+language plpgsql
 as $$
 declare
     v_queues text[] := array(
         select q.queue from ojs.queue q where q.config ?| array['visibility_timeout', 'default_timeout', 'default_retry'] order by 1);
-    v_when   text := format('new.queue = any (%L::text[])', v_queues);
-    v_now    text := (
-        select coalesce(obj_description(t.oid, 'pg_trigger'), '') from pg_trigger t
-        where t.tgrelid = 'ojs.job'::regclass and t.tgname = 'job_defaults');
 begin
-    if v_now = v_when or v_now is null and cardinality(v_queues) = 0 then
+    perform ojs._arm('job_defaults', case when v_queues <> '{}' then format('new.queue = any (%L::text[])', v_queues) end);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._arm_defaults() is
+'Has ojs._job_defaults called for the queues that have defaults, and for no others.';
+
+-- +goose StatementBegin
+create function ojs._arm(p_trigger text, p_when text) returns void
+language plpgsql set lock_timeout = '200ms'
+as $$
+declare
+    v_now text := (
+        select coalesce(obj_description(t.oid, 'pg_trigger'), '') from pg_trigger t
+        where t.tgrelid = 'ojs.job'::regclass and t.tgname = p_trigger);
+begin
+    if v_now is not distinct from p_when then
         return;
     end if;
     if ojs._held_long(array(select i.inhrelid from pg_inherits i where i.inhparent = 'ojs.job'::regclass) || 'ojs.job'::regclass::oid) then
         perform ojs._raise('OJ503', 'a transaction that stays open holds on to the table of jobs');
     end if;
-    drop trigger if exists job_defaults on ojs.job;
-    if cardinality(v_queues) > 0 then
-        execute format('create trigger job_defaults before insert on ojs.job for each row when (%s) execute function ojs._job_defaults()',
-            v_when);
-        execute format('comment on trigger job_defaults on ojs.job is %L', v_when);
+    execute format('drop trigger if exists %I on ojs.job', p_trigger);
+    if p_when is not null then
+        execute format('create trigger %I before insert on ojs.job for each row when (%s) execute function ojs.%I()',
+            p_trigger, p_when, '_' || p_trigger);
+        execute format('comment on trigger %I on ojs.job is %L', p_trigger, p_when);
     end if;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._arm_defaults() is
-'Has ojs._job_defaults called for the queues that have defaults, and for no others. Locks the table of jobs for a moment when that
-changes.';
+comment on function ojs._arm(text, text) is
+'Has the trigger function of a trigger''s name called for new jobs of which p_when is true; null: for none. Locks the table of jobs for a
+moment when that changes. Only after ojs._alone_with_queues.';
 
 -- +goose StatementBegin
 create function ojs._job_defaults() returns trigger

@@ -50,7 +50,9 @@ select ojs._to_each('{
         hold_dispatch, resume_dispatch, schema_hash, schema_changing, preview_weight}',
     'grant execute on function %s to ojs_service, ojs_operator');
 -- Helpers of views.
-select ojs._to_each('{_id_time, _is_replacement, _detached_partitions, _first_expiry, _pace, _pace_step, _lately, _pools_lately}',
+select ojs._to_each('{
+        _id_time, _is_replacement, _detached_partitions, _first_expiry, _pace, _pace_step, _lately, _pools_lately,
+        _whole_config, _configured}',
     'grant execute on function %s to ojs_service, ojs_operator');
 
 -- The server alone, for workers that wait.
@@ -74,8 +76,7 @@ grant insert (id, type, queue, priority, scheduled_at, expires_at, timeout_ms, v
     on ojs.jobs to ojs_service, ojs_operator, ojs_tenant;
 grant select on
     ojs.scheduling_stats, ojs.tenant_shares, ojs.pool_stats, ojs.dispatch, ojs.job_partitions, ojs.upkeep_status, ojs._upkeep_plan,
-    ojs._movement,
-    ojs._shard_counts, ojs._tenant_names, ojs._queue_names
+    ojs._movement, ojs._shard_counts, ojs._tenant_names, ojs._queue_names, ojs._usual_weight
     to ojs_service, ojs_operator;
 grant insert (tenant_id)
     on ojs.jobs to ojs_service, ojs_operator;

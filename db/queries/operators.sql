@@ -54,8 +54,8 @@ select * from ojs.resume_dispatch();
 -- name: QueueConfig :many
 select q.queue as name, case when r.paused_at is not null then 'paused' else 'active' end::text as state, q.config, q.created_at,
     q.updated_at
-from ojs.queue q left join ojs.rule r on r.tenant_id = '' and r.queue = q.queue
-where q.queue = @queue::text;
+from ojs._configured(@queue::text, sqlc.narg('tenant')::text is null) q
+left join ojs.rule r on r.tenant_id = '' and r.queue = q.queue;
 
 -- name: ConfigureQueue :one
 select q.queue as name, case when r.paused_at is not null then 'paused' else 'active' end::text as state, q.config, q.created_at,
@@ -75,7 +75,8 @@ with f as materialized (
 select array(select f.name from f order by f.name limit @max_rows::int offset @skip::int)::text[] as names, count(*) as total from f;
 
 -- name: Tenants :many
-select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost, 0)::int as priority_boost, t.created_at,
+select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost, 0)::int as priority_boost,
+    coalesce(t.max_priority, 100)::int as max_priority, coalesce(t.over_priority, 'refuse')::text as over_priority, t.created_at,
     coalesce(s.effective_share, 0)::float8 as effective_share, coalesce(s.actual_share, 0)::float8 as actual_share,
     coalesce(s.deficit, 0)::float8 as deficit, s.dispatched, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
@@ -87,7 +88,14 @@ where s.tenant_id = any (@names::text[])
 order by s.tenant_id;
 
 -- name: ConfigureTenant :one
-select * from ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, sqlc.narg('priority_boost')::int);
+select * from ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, sqlc.narg('priority_boost')::int,
+    sqlc.narg('max_priority')::int, sqlc.narg('over_priority')::text);
+
+-- name: WeighTenant :exec
+select ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, p_queue => sqlc.narg('queue')::text);
+
+-- name: ConfigureFairness :one
+select (ojs.configure(p_tenant_fairness => @tenant_fairness::jsonb)).tenant_fairness::jsonb as tenant_fairness;
 
 -- name: Events :many
 select e.id::text as id, e.type::text as type, e.at::timestamptz as at, coalesce(e.tenant_id, '')::text as tenant_id,

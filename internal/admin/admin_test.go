@@ -203,6 +203,10 @@ func TestQueueConfiguration(t *testing.T) {
 		{"PUT /queues/mail/config", `{"default_retry": {"max_attempts": -1}}`, 422, "default_retry.max_attempts"},
 		{"PUT /queues/mail/config", `{"config": {"retention": {"discarded": "P30D"}}}`, 422, "config.retention.discarded"},
 		{"PUT /queues/mail/config", `{"colour": "red"}`, 400, "colour"},
+		{"PUT /queues/mail/config", `{"tenant_fairness": {"weights": {"acme": 0}}}`, 422, "tenant_fairness.weights.acme"},
+		{"PUT /queues/mail/config", `{"config": {"tenant_fairness": {"enabled": false}}}`, 422, "config.tenant_fairness.enabled"},
+		{"PUT /queues/mail/config", `{"tenant_fairness": {"stratagem": 1}}`, 400, "tenant_fairness.stratagem"},
+		{"PUT /queues/mail/config", `{"tenant_fairness": {"default_weight": 1e400}}`, 422, "tenant_fairness.default_weight"},
 		{"PUT /queues/mail/config", `{"config": 7}`, 400, "config"},
 		{"PUT /queues/mail/config", `{"config": null}`, 400, "config"},
 		{"PUT /queues/mail/config", `{"config": {}, "default_timeout": 60}`, 400, "default_timeout"},
@@ -281,8 +285,39 @@ func TestTenants(t *testing.T) {
 	r.refuses(put, `{"priority_boost": 1000}`, 422, "priority_boost")
 	r.refuses(put, `{"limits": {"max_concurrency": 5}}`, 422, "limits")
 	r.refuses(put, `{"fairness": {"max": 5}}`, 422, "fairness.max")
+	r.refuses(put, `{"max_priority": 101}`, 422, "max_priority")
+	r.refuses(put, `{"max_priority": "9"}`, 400, "max_priority")
+	r.refuses(put, `{"over_priority": "ignore"}`, 422, "over_priority")
+	r.gives("GET /admin/tenants/globex", "", 200, `{"max_priority": 100, "over_priority": "refuse"}`)
+	r.gives(put, `{"max_priority": 10, "over_priority": "clamp"}`, 200, `{"max_priority": 10, "over_priority": "clamp", "weight": 3}`)
+	r.gives(put, `{"priority_boost": 5}`, 200, `{"max_priority": 10, "over_priority": "clamp"}`)
+	r.gives(put, `{"max_priority": null}`, 200, `{"max_priority": 100, "over_priority": "clamp"}`)
 	r.refuses("PUT /admin/tenants/-", `{"weight": 1}`, 400, "id")
 	r.gives("GET /admin/tenants/acme", "", 200, `{"weight": 3, "priority_boost": 5}`)
+}
+
+// How tenants share in a queue is configured as the specification prints it, and no tenant is told of the others.
+func TestTenantsShareInAQueue(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	const fairness = `{"tenant_fairness": {"enabled": true, "strategy": "fair-share",
+		"weights": {"tenant:enterprise-a": 5, "tenant:startup-b": 1}, "default_weight": 1}}`
+	const seen = `{"tenant_fairness": {"enabled": true, "strategy": "fair-share", "default_weight": 1, "weights": null}}`
+	for _, call := range []string{"PUT /queues/mail/config", "GET /queues/mail/config", "GET /queues/mail"} {
+		r.gives(call, map[bool]string{true: fairness}[call[0] == 'P'], 200, `{"config": `+fairness+`}`)
+	}
+	r.as("startup-b").gives("GET /queues/mail/config", "", 200, `{"config": `+seen+`}`)
+	r.as("startup-b").gives("GET /queues/mail", "", 200, `{"config": `+seen+`}`)
+	r.gives("PATCH /admin/queues/mail/config", `{"config": {"description": "post"}}`, 200, `{"config": `+fairness+`}`)
+	r.sql(`
+		select ojs.enqueue('a', p_queue => 'mail', p_tenant => t)
+		from unnest('{enterprise-a,startup-b}'::text[]) t, generate_series(1, 30)`)
+	got := pgtest.List[string](t, r.db.Pool, `
+		select tenant_id || ' ' || count(*) from ojs.fetch('{mail}', 24) group by tenant_id order by 1`)
+	if strings.Join(got, ", ") != "enterprise-a 20, startup-b 4" {
+		t.Errorf("handed out: %v", got)
+	}
+	r.gives("PUT /queues/mail/config", `{"tenant_fairness": null}`, 200, `{"config": {"tenant_fairness": null, "description": "post"}}`)
 }
 
 func TestWorkers(t *testing.T) {

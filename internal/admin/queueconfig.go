@@ -43,9 +43,9 @@ func configurable(c echo.Context) (name string, err error) {
 	return name, kit.ForAllTenants(c, "a queue cannot be configured")
 }
 
-// QueueConfig reads what SQL knows about a queue; one without a row has no configuration.
-func QueueConfig(ctx context.Context, q *sqlcgen.Queries, name string) (sqlcgen.QueueConfigRow, error) {
-	rows, err := q.QueueConfig(ctx, name)
+// QueueConfig reads what SQL knows about a queue; one without a row has no configuration. For a tenant it is without the tenants' weights.
+func QueueConfig(ctx context.Context, q *sqlcgen.Queries, name string, tenant *string) (sqlcgen.QueueConfigRow, error) {
+	rows, err := q.QueueConfig(ctx, sqlcgen.QueueConfigParams{Queue: name, Tenant: tenant})
 	if err != nil || len(rows) == 0 {
 		return sqlcgen.QueueConfigRow{Name: name, State: "active", Config: json.RawMessage("{}")}, err
 	}
@@ -57,7 +57,7 @@ func (a *Admin) getQueueConfig(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	config, err := QueueConfig(a.Context(c), a.SQL, name)
+	config, err := QueueConfig(a.Context(c), a.SQL, name, kit.Scope(c))
 	if err != nil {
 		return err
 	}

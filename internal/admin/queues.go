@@ -63,7 +63,7 @@ func (a *Admin) getQueue(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	config, err := QueueConfig(a.Context(c), a.SQL, queue.Name)
+	config, err := QueueConfig(a.Context(c), a.SQL, queue.Name, kit.Scope(c))
 	if err != nil {
 		return err
 	}

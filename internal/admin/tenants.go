@@ -55,7 +55,8 @@ func tenantOf(t *sqlcgen.TenantsRow) map[string]any {
 	weight := json.Number(t.Weight)
 	tenant := map[string]any{
 		"id": t.ID, "name": t.ID, "state": statusOf(t.PausedAt != nil), "weight": weight, "fairness_weight": weight,
-		"priority_boost": t.PriorityBoost, "limits": limitsOf(t, false), "stats": statsOf(t),
+		"priority_boost": t.PriorityBoost, "max_priority": t.MaxPriority, "over_priority": t.OverPriority,
+		"limits": limitsOf(t, false), "stats": statsOf(t),
 	}
 	if t.CreatedAt != nil {
 		tenant["created_at"] = t.CreatedAt
@@ -116,11 +117,16 @@ func (a *Admin) tenantStats(c echo.Context) error {
 	return c.JSON(http.StatusOK, statsOf(t))
 }
 
-// tenantRequest sets what of a tenant can be set: its weight, under any of its three names, and its boost. What cannot is refused,
-// because a limit that is accepted and not kept would be worse.
+// noMaxPriority is what null sets: jobs may have any priority.
+const noMaxPriority = 100
+
+// tenantRequest sets what of a tenant can be set: its weight, under any of its three names, its boost, and how high the priorities of its
+// jobs may be. What cannot is refused, because a limit that is accepted and not kept would be worse.
 type tenantRequest struct {
 	_              struct{}        `check:"configurable"`
 	PriorityBoost  *int32          `json:"priority_boost"`
+	MaxPriority    *int32          `json:"max_priority"`
+	OverPriority   *string         `json:"over_priority"`
 	Weight         json.RawMessage `json:"weight" check:"number,storable"`
 	FairnessWeight json.RawMessage `json:"fairness_weight" check:"number,storable"`
 	Fairness       *struct {
@@ -131,7 +137,7 @@ type tenantRequest struct {
 	weight *string
 }
 
-// Check settles which weight is meant.
+// Check settles which weight is meant, and what null is.
 func (r *tenantRequest) Check(o *kit.Object) {
 	take := func(at string, raw json.RawMessage) {
 		if raw == nil {
@@ -148,6 +154,9 @@ func (r *tenantRequest) Check(o *kit.Object) {
 	if r.Fairness != nil {
 		take("fairness.weight", r.Fairness.Weight)
 	}
+	if most := int32(noMaxPriority); o.Has("max_priority") && o.Raw("max_priority") == nil {
+		r.MaxPriority = &most
+	}
 }
 
 // putTenant is for all tenants: what one's weight and boost give it, the others lose.
@@ -163,7 +172,9 @@ func (a *Admin) putTenant(c echo.Context) error {
 	if !names.Tenant.MatchString(id) {
 		return kit.NoTenantID("id")
 	}
-	params := sqlcgen.ConfigureTenantParams{Tenant: id, Weight: req.weight, PriorityBoost: req.PriorityBoost}
+	params := sqlcgen.ConfigureTenantParams{
+		Tenant: id, Weight: req.weight, PriorityBoost: req.PriorityBoost, MaxPriority: req.MaxPriority, OverPriority: req.OverPriority,
+	}
 	_, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).ConfigureTenant, params)
 	if err != nil {
 		return err

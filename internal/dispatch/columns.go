@@ -39,7 +39,7 @@ func (j *NewJob) size() int {
 }
 
 const enqueueRows = "select n, sqlstate, message, detail, tenant_id, id, state, max_attempts, created_at, scheduled_at, expires_at, " +
-	"meta, retry from ojs.enqueue_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)"
+	"meta, retry, priority from ojs.enqueue_rows($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)"
 
 // columns are the parameters of ojs.enqueue_rows: a list for each field that one of the jobs has.
 type columns struct {
@@ -114,10 +114,13 @@ func enqueue(
 	}
 	var n, seen int
 	var fault, message, owner, id, state *string
-	var attempts *int32
+	var attempts, priority *int32
 	var created, scheduled, expires *time.Time
 	var detail, meta, retry []byte
-	into := []any{&n, &fault, &message, &detail, &owner, &id, &state, &attempts, &created, &scheduled, &expires, &meta, &retry}
+	into := []any{
+		&n, &fault, &message, &detail, &owner, &id, &state, &attempts, &created, &scheduled, &expires, &meta, &retry,
+		&priority,
+	}
 	_, err = pgx.ForEachRow(rows, into, func() error {
 		if seen++; n < 0 || n >= len(jobs) {
 			return fmt.Errorf("a result for job %d of %d", n, len(jobs))
@@ -131,7 +134,7 @@ func enqueue(
 			return nil
 		}
 		job, err := jobs[n].made()
-		job.TenantID, job.ID, job.State, job.MaxAttempts = *owner, *id, *state, *attempts
+		job.TenantID, job.ID, job.State, job.MaxAttempts, job.Priority = *owner, *id, *state, *attempts, *priority
 		job.CreatedAt, job.EnqueuedAt, job.ScheduledAt, job.ExpiresAt = *created, *created, scheduled, expires
 		job.Meta, job.Retry = bytes.Clone(meta), bytes.Clone(retry)
 		if meta == nil {
@@ -154,9 +157,6 @@ func (j *NewJob) made() (job sqlcgen.OjsJob, err error) {
 	}
 	if j.Queue != nil {
 		job.Queue = string(j.Queue)
-	}
-	if j.Priority != nil {
-		job.Priority = *j.Priority
 	}
 	if j.Tags == nil {
 		return job, nil

@@ -17,6 +17,7 @@ import (
 func TestABadJobAmongMany(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{Spacing: time.Hour})
+	b.exec("select ojs.configure_tenant('low', null, null, -1), ojs.configure_tenant('clamped', null, null, -2, 'clamp')")
 	end := b.session("lock table ojs.journal in share mode")
 	before := b.Statements()
 	ids := make([]string, 40)
@@ -33,6 +34,10 @@ func TestABadJobAmongMany(t *testing.T) {
 				tenant = "no good"
 			case 10:
 				job = `{}`
+			case 11:
+				tenant = "low"
+			case 12:
+				tenant = "clamped"
 			}
 			j, err := b.Enqueue(t.Context(), newJob(job, &tenant))
 			switch {
@@ -40,6 +45,12 @@ func TestABadJobAmongMany(t *testing.T) {
 				if problem(err) != "invalid_request" {
 					t.Errorf("job %d: %v", i, err)
 				}
+			case i == 11:
+				if problem(err) != "validation_error" {
+					t.Errorf("job %d: %v", i, err)
+				}
+			case i == 12 && j.Priority != -2:
+				t.Errorf("job %d has priority %d", i, j.Priority)
 			case err != nil || j.TenantID != tenant || j.Type != fmt.Sprint("t", i) || string(j.Args) != fmt.Sprintf("[%d.00]", i):
 				t.Errorf("job %d: %+v %v", i, j, err)
 			}
@@ -55,7 +66,7 @@ func TestABadJobAmongMany(t *testing.T) {
 	if sent := b.Statements() - before; sent != 2 {
 		t.Errorf("%d statements", sent)
 	}
-	if n := b.count("select count(*) from ojs.job where id::text = any ($1)", ids); n != 36 {
+	if n := b.count("select count(*) from ojs.job where id::text = any ($1)", ids); n != 35 {
 		t.Errorf("%d jobs", n)
 	}
 }

@@ -200,16 +200,21 @@ type OjsRuleStat struct {
 	Reason         *string    `json:"reason"`
 }
 
-// Configured tenants. A tenant without a row has weight 1 and no boost. Changed by ojs.configure_tenant.
+// Configured tenants. A tenant without a row has the default weight, no boost, and no limit to its priorities. Changed by
+// ojs.configure_tenant.
 type OjsTenant struct {
 	// The tenant (multi-tenancy section 5.2).
 	TenantID string `json:"tenant_id"`
-	// Share of dispatch relative to the other tenants with work; 0.000001 to 1000000.
-	Weight string `json:"weight"`
+	// Share of dispatch relative to the other tenants with work, in queues that do not say; 0.000001 to 1000000; null: the default weight.
+	Weight *string `json:"weight"`
 	// Added to the priority of the tenant's jobs when they are dispatched; -100 to 100. The jobs keep their own priority.
 	PriorityBoost int32 `json:"priority_boost"`
 	// When the tenant was first configured.
 	CreatedAt time.Time `json:"created_at"`
 	// Whether a row of ojs.rule is about it. Others are handed out without a look at the rules.
 	Limited bool `json:"limited"`
+	// The highest priority that a new job of the tenant may have; -100 to 100; 100: no limit.
+	MaxPriority int32 `json:"max_priority"`
+	// What becomes of a new job above max_priority: it is refused (refuse), or gets max_priority (clamp).
+	OverPriority string `json:"over_priority"`
 }

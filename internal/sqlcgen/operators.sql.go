@@ -11,6 +11,17 @@ import (
 	"time"
 )
 
+const configureFairness = `-- name: ConfigureFairness :one
+select (ojs.configure(p_tenant_fairness => $1::jsonb)).tenant_fairness::jsonb as tenant_fairness
+`
+
+func (q *Queries) ConfigureFairness(ctx context.Context, tenantFairness []byte) ([]byte, error) {
+	row := q.db.QueryRow(ctx, configureFairness, tenantFairness)
+	var tenant_fairness []byte
+	err := row.Scan(&tenant_fairness)
+	return tenant_fairness, err
+}
+
 const configurePool = `-- name: ConfigurePool :one
 select p.name from ojs.configure_pool($1::text, $2::jsonb) p
 `
@@ -86,17 +97,26 @@ func (q *Queries) ConfigureQueue(ctx context.Context, arg ConfigureQueueParams) 
 }
 
 const configureTenant = `-- name: ConfigureTenant :one
-select tenant_id, weight, priority_boost, created_at, limited from ojs.configure_tenant($1::text, $2::numeric, $3::int)
+select tenant_id, weight, priority_boost, created_at, limited, max_priority, over_priority from ojs.configure_tenant($1::text, $2::numeric, $3::int,
+    $4::int, $5::text)
 `
 
 type ConfigureTenantParams struct {
 	Tenant        string  `json:"tenant"`
 	Weight        *string `json:"weight"`
 	PriorityBoost *int32  `json:"priority_boost"`
+	MaxPriority   *int32  `json:"max_priority"`
+	OverPriority  *string `json:"over_priority"`
 }
 
 func (q *Queries) ConfigureTenant(ctx context.Context, arg ConfigureTenantParams) (OjsTenant, error) {
-	row := q.db.QueryRow(ctx, configureTenant, arg.Tenant, arg.Weight, arg.PriorityBoost)
+	row := q.db.QueryRow(ctx, configureTenant,
+		arg.Tenant,
+		arg.Weight,
+		arg.PriorityBoost,
+		arg.MaxPriority,
+		arg.OverPriority,
+	)
 	var i OjsTenant
 	err := row.Scan(
 		&i.TenantID,
@@ -104,6 +124,8 @@ func (q *Queries) ConfigureTenant(ctx context.Context, arg ConfigureTenantParams
 		&i.PriorityBoost,
 		&i.CreatedAt,
 		&i.Limited,
+		&i.MaxPriority,
+		&i.OverPriority,
 	)
 	return i, err
 }
@@ -414,9 +436,14 @@ func (q *Queries) Pools(ctx context.Context, arg PoolsParams) ([]PoolsRow, error
 const queueConfig = `-- name: QueueConfig :many
 select q.queue as name, case when r.paused_at is not null then 'paused' else 'active' end::text as state, q.config, q.created_at,
     q.updated_at
-from ojs.queue q left join ojs.rule r on r.tenant_id = '' and r.queue = q.queue
-where q.queue = $1::text
+from ojs._configured($1::text, $2::text is null) q
+left join ojs.rule r on r.tenant_id = '' and r.queue = q.queue
 `
+
+type QueueConfigParams struct {
+	Queue  string  `json:"queue"`
+	Tenant *string `json:"tenant"`
+}
 
 type QueueConfigRow struct {
 	Name      string          `json:"name"`
@@ -426,8 +453,8 @@ type QueueConfigRow struct {
 	UpdatedAt *time.Time      `json:"updated_at,omitempty"`
 }
 
-func (q *Queries) QueueConfig(ctx context.Context, queue string) ([]QueueConfigRow, error) {
-	rows, err := q.db.Query(ctx, queueConfig, queue)
+func (q *Queries) QueueConfig(ctx context.Context, arg QueueConfigParams) ([]QueueConfigRow, error) {
+	rows, err := q.db.Query(ctx, queueConfig, arg.Queue, arg.Tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -881,7 +908,8 @@ func (q *Queries) TenantShares(ctx context.Context, names []string) ([]TenantSha
 }
 
 const tenants = `-- name: Tenants :many
-select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost, 0)::int as priority_boost, t.created_at,
+select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost, 0)::int as priority_boost,
+    coalesce(t.max_priority, 100)::int as max_priority, coalesce(t.over_priority, 'refuse')::text as over_priority, t.created_at,
     coalesce(s.effective_share, 0)::float8 as effective_share, coalesce(s.actual_share, 0)::float8 as actual_share,
     coalesce(s.deficit, 0)::float8 as deficit, s.dispatched, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
@@ -897,6 +925,8 @@ type TenantsRow struct {
 	ID             string     `json:"id"`
 	Weight         string     `json:"weight"`
 	PriorityBoost  int32      `json:"priority_boost"`
+	MaxPriority    int32      `json:"max_priority"`
+	OverPriority   string     `json:"over_priority"`
 	CreatedAt      *time.Time `json:"created_at"`
 	EffectiveShare float64    `json:"effective_share"`
 	ActualShare    float64    `json:"actual_share"`
@@ -931,6 +961,8 @@ func (q *Queries) Tenants(ctx context.Context, names []string) ([]TenantsRow, er
 			&i.ID,
 			&i.Weight,
 			&i.PriorityBoost,
+			&i.MaxPriority,
+			&i.OverPriority,
 			&i.CreatedAt,
 			&i.EffectiveShare,
 			&i.ActualShare,
@@ -959,4 +991,19 @@ func (q *Queries) Tenants(ctx context.Context, names []string) ([]TenantsRow, er
 		return nil, err
 	}
 	return items, nil
+}
+
+const weighTenant = `-- name: WeighTenant :exec
+select ojs.configure_tenant($1::text, $2::numeric, p_queue => $3::text)
+`
+
+type WeighTenantParams struct {
+	Tenant string  `json:"tenant"`
+	Weight *string `json:"weight"`
+	Queue  *string `json:"queue"`
+}
+
+func (q *Queries) WeighTenant(ctx context.Context, arg WeighTenantParams) error {
+	_, err := q.db.Exec(ctx, weighTenant, arg.Tenant, arg.Weight, arg.Queue)
+	return err
 }
