@@ -14,8 +14,8 @@ import (
 
 // declared are the public folders every one of whose cases passes. A folder is added when it does.
 var declared = []string{
-	"ext-dead-letter", "ext-graceful-shutdown", "ext-multi-tenancy", "ext-observability", "level-0-core", "level-1-reliable",
-	"level-2-scheduled",
+	"ext-dead-letter", "ext-fair-scheduling", "ext-graceful-shutdown", "ext-multi-tenancy", "ext-observability", "level-0-core",
+	"level-1-reliable", "level-2-scheduled",
 }
 
 // caseTimeout ends a case that hangs; the longest public one sleeps a bit more than two minutes.
@@ -57,6 +57,13 @@ var spelledOut = map[string]map[string]string{
 	"level-0-core/invalid-id-format":             refused("id"),
 	"level-0-core/invalid-queue-format":          refused("queue"),
 	"level-0-core/invalid-priority-out-of-range": refused("priority"),
+	"ext-fair-scheduling/fair-scheduling-round-robin": {
+		"step-3": `{"body": {"$.jobs": "array:length:4", "$.jobs[0].queue": "fs-rr-a", "$.jobs[1].queue": "fs-rr-b",
+			"$.jobs[2].queue": "fs-rr-a", "$.jobs[3].queue": "fs-rr-b"}}`,
+	},
+	"ext-fair-scheduling/fair-scheduling-weighted-pool": {
+		"step-1": `{"body": {"$.pool.weights.high-priority": 70, "$.pool.weights.low-priority": 30}}`,
+	},
 	"ext-multi-tenancy/multi-tenancy-tenant-queue-stats": {
 		"step-3": `{"body": {"$.queue.available": 1}}`,
 	},
