@@ -12559,7 +12559,7 @@ CREATE VIEW ojs.tenant_stats AS
             count(*) AS jobs
            FROM (ojs.lease l
              CROSS JOIN LATERAL unnest(l.tenants) t(tenant_id))
-          WHERE (ojs._reads_all() AND (l.at > (ojs.now() - '00:01:00'::interval)))
+          WHERE (ojs._reads_all() AND (l.at > (( SELECT ojs.now() AS now) - '00:01:00'::interval)))
           GROUP BY t.tenant_id
         )
  SELECT s.tenant_id,

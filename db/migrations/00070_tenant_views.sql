@@ -242,7 +242,7 @@ comment on view ojs._queue_names is 'The queues of ojs.queue_stats, at the cost 
 create view ojs.tenant_stats as
 with minute as (
     select t.tenant_id, count(*) as jobs from ojs.lease l cross join lateral unnest(l.tenants) t(tenant_id)
-    where ojs._reads_all() and l.at > ojs.now() - interval '1 minute' group by t.tenant_id
+    where ojs._reads_all() and l.at > (select ojs.now()) - interval '1 minute' group by t.tenant_id
 )
 select s.tenant_id, coalesce(u.alike, c.weight, u.fallback) as weight, s.backlog, s.active, s.scheduled, s.pending, s.retryable,
     s.completed, s.cancelled, s.discarded, s.failed, s.total_jobs, s.oldest_wait, s.deficit,
