@@ -12285,7 +12285,7 @@ ALTER TABLE ojs.lease ALTER COLUMN n ADD GENERATED ALWAYS AS IDENTITY (
 CREATE TABLE ojs.notice (
     n bigint NOT NULL,
     at timestamp with time zone DEFAULT ojs.now() NOT NULL,
-    type text NOT NULL,
+    type text NOT NULL COLLATE pg_catalog."C",
     subject text NOT NULL COLLATE pg_catalog."C",
     data jsonb NOT NULL,
     nth bigint DEFAULT 1 NOT NULL,

@@ -72,7 +72,7 @@ comment on column ojs.tally_mark.watched_at is 'When ojs._watch looked last.';
 create table ojs.notice (
     n        bigint primary key generated always as identity,
     at       timestamptz not null default ojs.now(),
-    type     text not null,
+    type     text collate "C" not null,
     subject  text collate "C" not null,
     data     jsonb not null,
     nth      bigint not null default 1,
