@@ -122,7 +122,7 @@ func lead(t *testing.T, q querier, settings string) {
 func secretJobs(t *testing.T, d *pgtest.DB, count int) {
 	t.Helper()
 	exec(t, d.Service(), `insert into ojs.jobs (tenant_id, type, queue, priority, tags, meta, timeout_ms, scheduled_at)
-		select 'globex', 'secret.type', 'secret.queue', 77, '{secret}', '{"secret": 1}', 777,
+		select 'globex', 'secret.type', 'secret.queue', 77, '{secret}', '{"secret": 1}', 777777,
 			case when i % 10 = 0 then now() + interval '1 day' end from generate_series(1, $1) i`, count)
 	// With an ordinary lease, a test on a machine that stops for half a minute would find attempts that the clock ended.
 	jobs(t, d.Service(), "ojs.fetch('{secret.queue}', $1, 'secret-worker', 600000)", count/8)

@@ -192,6 +192,7 @@ CREATE TYPE ojs.picks AS (
 	agains boolean[],
 	more boolean[],
 	bytes integer[],
+	prices double precision[],
 	rest numeric,
 	skims text[],
 	blocked text[],
@@ -546,6 +547,7 @@ CREATE TABLE ojs.journal (
     hi bigint,
     unfenced integer DEFAULT 0 NOT NULL,
     owed integer DEFAULT 0 NOT NULL,
+    price double precision,
     seconds real,
     at timestamp with time zone DEFAULT ojs.now() NOT NULL,
     pool integer
@@ -607,7 +609,8 @@ CREATE VIEW ojs._movement WITH (security_invoker='true') AS
     j.owed,
     j.seconds,
     j.at,
-    j.pool
+    j.pool,
+    j.price
    FROM ojs.journal j
 UNION ALL
  SELECT l.xid,
@@ -623,7 +626,8 @@ UNION ALL
     0 AS owed,
     NULL::real AS seconds,
     l.at,
-    l.pool
+    l.pool,
+    NULL::double precision AS price
    FROM (ojs.lease l
      CROSS JOIN LATERAL ( SELECT u.tenant_id,
             (count(*))::integer AS jobs
@@ -646,7 +650,8 @@ UNION ALL
             ELSE NULL::real
         END AS seconds,
     r.at,
-    r.pool
+    r.pool,
+    NULL::double precision AS price
    FROM ojs.release r;
 
 CREATE FUNCTION ojs._arrivals() RETURNS SETOF ojs._movement
@@ -770,7 +775,8 @@ CREATE TABLE ojs.backlog (
     queue text NOT NULL COLLATE pg_catalog."C",
     rev bigint NOT NULL,
     priorities integer[] NOT NULL,
-    limited boolean DEFAULT false NOT NULL
+    limited boolean DEFAULT false NOT NULL,
+    by_cost boolean DEFAULT false NOT NULL
 )
 WITH (vacuum_truncate=off);
 
@@ -1293,16 +1299,16 @@ declare
     v_level ojs.level := p_level;
 begin
     with bill as materialized (
-        select b.spot, count(b.place) as jobs, count(b.id) as dealt, max(b.seq) filter (where not b.again) as line,
-            max(b.seq) filter (where b.again) as back, bool_or(b.more) as more
-        from unnest(p_picks.spots, p_picks.ids, p_picks.places, p_picks.seqs, p_picks.agains, p_picks.more)
-            b(spot, id, place, seq, again, more)
-        group by b.spot
+        select b.spot, count(b.place) as jobs, count(b.id) as dealt, bool_or(b.more) as more, max(b.price)::numeric as step,
+            max(b.seq) filter (where not b.again) as line, max(b.seq) filter (where b.again) as back,
+            coalesce(sum(b.price) filter (where b.place is not null), 0)::numeric as price
+        from unnest(p_picks.spots, p_picks.ids, p_picks.places, p_picks.seqs, p_picks.agains, p_picks.more, p_picks.prices)
+            b(spot, id, place, seq, again, more, price) group by b.spot
     ), moved as materialized (
         select b.spot, b.jobs, f.tenant_id, f.weight, f.vtime as was,
             -- Who holds all its own jobs locked lets the next one go first.
-            case when b.jobs = 0 and b.dealt > 0 then greatest(f.vtime, p_picks.rest + round(ojs._price()::numeric / f.weight, 15))
-                else f.vtime + round((b.jobs * ojs._price())::numeric / f.weight, 15) end as vtime,
+            case when b.jobs = 0 and b.dealt > 0 then greatest(f.vtime, p_picks.rest + round(b.step / f.weight, 15))
+                else f.vtime + round(b.price / f.weight, 15) end as vtime,
             greatest(f.head, b.line) as head, f.behind as was_behind, f.again_lo as was_again_lo,
             greatest(f.again_seq, b.back) as again_seq, r.lo as again_lo, w.works and not w.full as stays, w.works and w.full as parks
         from bill b
@@ -1356,12 +1362,13 @@ declare
 begin
     for v_taken in
         select f.queue, f.priority + coalesce(t.priority_boost, 0) as priority, f.tenant_id, sum(f.owed)::int as jobs,
+            sum(coalesce(f.price, f.owed)) as price,
             case when v_counts then array_agg(f.xid) end as xids, case when v_counts then array_agg(f.owed) end as owed
         from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f left join ojs.tenant t on t.tenant_id = f.tenant_id
         where f.to_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
         group by f.queue, f.priority, t.priority_boost, f.tenant_id
     loop
-        perform ojs._refund(v_taken.queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, null, null);
+        perform ojs._refund(v_taken.queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, -v_taken.price, null, null);
         -- Taken by who did not know of a rule yet.
         perform ojs._use(array[v_taken.tenant_id], array[v_taken.queue], array[u.owed], u.xid)
         from unnest(v_taken.xids, v_taken.owed) u(xid, owed);
@@ -1447,7 +1454,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._check_fairness(p_fairness jsonb) RETURNS void
+CREATE FUNCTION ojs._check_fairness(p_fairness jsonb, p_of_queue boolean) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1462,12 +1469,16 @@ begin
         if v_field.key = 'enabled' and v_field.value = 'false' then
             perform ojs._raise('OJ408', 'tenant_fairness.enabled cannot be false: first in, first out across tenants is not supported',
                 jsonb_build_object('field', v_field.path));
+        elsif v_field.key = 'unit' and (v_field.value = '"time"' or not p_of_queue) then
+            perform ojs._raise('OJ408', 'tenant_fairness.unit can be "jobs" or "cost", of a queue',
+                jsonb_build_object('field', v_field.path));
         end if;
         v_bad := case v_field.key
             when 'enabled' then case when v_field.value <> 'true' then 'must be true' end
             when 'strategy' then
                 case when v_field.value not in ('"fair-share"', '"round-robin"') then 'must be "fair-share" or "round-robin"' end
             when 'default_weight' then ojs._weight_fault(v_field.value)
+            when 'unit' then case when v_field.value not in ('"jobs"', '"cost"') then 'must be "jobs" or "cost"' end
             when 'weights' then
                 case when jsonb_typeof(v_field.value) <> 'object' or (select count(*) from jsonb_object_keys(v_field.value)) > 10000
                     then 'must be a JSON object of at most 10000 tenants' end
@@ -1721,7 +1732,7 @@ begin
         elsif v_field = 'retention' then
             perform ojs._check_queue_retention(p_config -> v_field);
         elsif v_field = 'tenant_fairness' then
-            perform ojs._check_fairness(p_config -> v_field);
+            perform ojs._check_fairness(p_config -> v_field, true);
         else
             perform ojs._raise('OJ400', format('%s is no field of a queue''s configuration', left(v_field, 100)),
                 jsonb_build_object('field', left(v_field, 100)));
@@ -1943,7 +1954,7 @@ begin
 end;
 $_$;
 
-CREATE FUNCTION ojs._claim(p_level ojs.level, p_count integer, p_ask ojs.ask, p_lock boolean) RETURNS ojs.picks
+CREATE FUNCTION ojs._claim(p_level ojs.level, p_count integer, p_ask ojs.ask, p_lock boolean, p_by_cost boolean) RETURNS ojs.picks
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1955,15 +1966,15 @@ begin
     select array_agg(d.spot) filter (where d.booked), array_agg(d.tenant_id) filter (where d.booked),
         array_agg(d.id) filter (where d.booked), array_agg(d.held) filter (where d.booked), array_agg(d.seq) filter (where d.booked),
         array_agg(d.again) filter (where d.booked), array_agg(d.more) filter (where d.booked), array_agg(d.bytes) filter (where d.booked),
-        bool_or(d.limited), least(min(d.vtime) filter (where not d.served), min(d.edge)),
+        array_agg(d.price) filter (where d.booked), bool_or(d.limited), least(min(d.vtime) filter (where not d.served), min(d.edge)),
         -- One row each; with distinct, PostgreSQL 16 and later would sort all arrays by tenant.
         array_agg(d.tenant_id) filter (where d.id is null and d.room is distinct from 0), coalesce(sum(d.bytes) filter (where d.dealt), 0),
         array_agg(d.tenant_id) filter (where d.dealt and d.held is null), array_agg(d.id) filter (where d.dealt and d.held is null)
     into v_picks.spots, v_picks.tenants, v_picks.ids, v_picks.places, v_picks.seqs, v_picks.agains, v_picks.more, v_picks.bytes,
-        v_picks.limited, v_picks.rest, v_picks.skims, v_picks.size, v_tenants, v_ids
+        v_picks.prices, v_picks.limited, v_picks.rest, v_picks.skims, v_picks.size, v_tenants, v_ids
     from (
         select d.*, d.dealt or d.id is null as booked, case when p_lock then h.place when d.dealt then d.place end as held
-        from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_ask.tenants, p_ask.but, false, v_now) d
+        from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_ask.tenants, p_ask.but, false, p_by_cost, v_now) d
         left join lateral (select j.ctid as place from ojs.job j
             where p_lock and d.dealt and j.ctid = d.place and j.id = d.id and j.state = 'available' for update skip locked) h on true
         order by d.turn
@@ -1984,24 +1995,25 @@ declare
     v_low numeric := coalesce((select l.low from ojs._level(p_queue, p_priority) l), 0);
 begin
     with due as materialized (
-        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true, v_now) d where d.id is not null order by d.turn
+        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true,
+            (select b.by_cost from ojs._backlog(p_queue) b), v_now) d where d.id is not null order by d.turn
     ), held as materialized (
-        select d.turn, d.tenant_id, d.id, d.seq, j.priority, j.place, j.bytes from due d
+        select d.turn, d.tenant_id, d.id, d.seq, d.price, j.priority, j.place, j.bytes from due d
         cross join lateral (select j.ctid as place, j.priority,
                 ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes
             from ojs.job j
             where j.ctid = d.place and j.id = d.id and j.state = 'available' and j.id <> all (p_without) for update skip locked) j
         limit p_count
     ), exact as materialized (
-        select h.turn, h.tenant_id, h.id, h.seq, h.priority, h.place, case when sum(h.bytes) over () <= p_max_bytes / 100 then h.bytes
-            else ojs._answer_bytes(h.id, h.place) end as bytes
+        select h.turn, h.tenant_id, h.id, h.seq, h.price, h.priority, h.place,
+            case when sum(h.bytes) over () <= p_max_bytes / 100 then h.bytes else ojs._answer_bytes(h.id, h.place) end as bytes
         from held h
     ), kept as materialized (
         select h.* from (select h.*, sum(h.bytes) over (order by h.turn) as size, row_number() over (order by h.turn) as nth from exact h) h
         where h.size <= p_max_bytes or h.nth = 1 and p_without = '{}'
     ), noted as (
-        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, lo, hi)
-        select k.tenant_id, p_queue, k.priority, 'available', 'active', 0, count(*), min(k.seq), max(k.seq) from kept k
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, price, lo, hi)
+        select k.tenant_id, p_queue, k.priority, 'available', 'active', 0, count(*), sum(k.price), min(k.seq), max(k.seq) from kept k
             group by k.tenant_id, k.priority
     )
     select coalesce(array_agg(k.id order by k.turn), '{}'), coalesce(array_agg(k.place order by k.turn), '{}'), coalesce(sum(k.bytes), 0),
@@ -2105,6 +2117,20 @@ begin
             select t.tenant_id, t.queue, 1 from ojs.turn t
         ) n
         where (p_tenant = '' or n.tenant_id = p_tenant) and (p_queue = '' or n.queue = p_queue));
+end;
+$$;
+
+CREATE FUNCTION ojs._count_by(p_queue text, p_by_cost boolean) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if coalesce((select b.by_cost from ojs._backlog(p_queue) b), false) = p_by_cost then
+        return;
+    end if;
+    perform ojs._stop_ahead();
+    insert into ojs.backlog (queue, rev, priorities) select p_queue, 1, '{}' where not exists (select from ojs._backlog(p_queue));
+    update ojs.backlog b set rev = b.rev + 1, by_cost = p_by_cost
+    where b.queue = p_queue and b.rev = (select c.rev from ojs._backlog(p_queue) c);
 end;
 $$;
 
@@ -2659,7 +2685,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_count integer, p_only text[], p_but text[], p_beside boolean, p_now timestamp with time zone) RETURNS TABLE(turn integer, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, dealt boolean, again boolean, seq bigint, id uuid, place tid, bytes integer, limited boolean, room integer)
+CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_count integer, p_only text[], p_but text[], p_beside boolean, p_by_cost boolean, p_now timestamp with time zone) RETURNS TABLE(turn integer, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, dealt boolean, again boolean, seq bigint, id uuid, place tid, bytes integer, price double precision, limited boolean, room integer)
     LANGUAGE sql STABLE ROWS 100
     AS $$
     with front as materialized (
@@ -2672,19 +2698,20 @@ CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_coun
                 from ojs._room(p_queue, f.tenant_id) r) end as room
         from ojs._front(p_queue, p_priority, p_low, p_count, p_only, p_but, p_beside) f
     ), seen as materialized (
-        select f.spot, f.tenant_id, f.vtime, f.edge, f.limited, f.room, l.again, l.seq, l.id, l.place, l.bytes,
-            coalesce(l.last, false) as last, f.own + (l.nth - 1) * ojs._price() / f.weight as tag,
+        select f.spot, f.tenant_id, f.vtime, f.edge, f.limited, f.room, l.again, l.seq, l.id, l.place, l.bytes, l.price,
+            coalesce(l.last, false) as last, f.own + (l.upto - l.price) / f.weight as tag,
             -- Nobody waits for what a tenant may not have.
             case when coalesce(l.nth, 0) = f.room then null when l.id is null then f.own
-                when l.last then f.own + l.nth * ojs._price() / f.weight end as beyond
+                when l.last then f.own + l.upto / f.weight end as beyond
         from front f
         left join lateral (
             -- Behind the last one that was read there may be more: of a tenant that is to look again, only one range is read.
             select x.*, x.nth = least(f.share, f.room) or f.behind and x.nth = x.found as last
             from (
-                select y.*, row_number() over (order by y.seq) as nth, count(*) over () as found
+                select y.*, row_number() over (order by y.seq) as nth, count(*) over () as found,
+                    sum(y.price) over (order by y.seq rows unbounded preceding) as upto
                 from ojs._line(p_queue, p_priority, f.job_priority, f.tenant_id, f.head, f.behind, f.again_lo, f.again_seq,
-                    least(f.share, f.room), p_beside, p_now) y
+                    least(f.share, f.room), p_beside, p_by_cost, p_now) y
             ) x
         ) l on true
     ), known as materialized (
@@ -2698,7 +2725,7 @@ CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_coun
     )
     select d.turn, d.spot, d.tenant_id, d.vtime, bool_or(d.dealt or d.id is null) over mine,
         bool_or(d.last or d.id is not null and not d.dealt) over mine, d.edge, d.dealt, d.again,
-        d.seq, d.id, d.place, d.bytes, d.limited, d.room
+        d.seq, d.id, d.place, d.bytes, d.price, d.limited, d.room
     from dealt d
     window mine as (partition by d.tenant_id)
 $$;
@@ -3388,7 +3415,7 @@ begin
         -- Rows of tenants are found by their level, so it goes last.
         delete from ojs.level l where l.queue = p_level.queue and l.priority = p_level.priority and l.rev = p_level.rev;
         if not exists (select from ojs.level l where l.queue = p_level.queue) then
-            delete from ojs.backlog b where b.queue = p_level.queue and not b.limited;
+            delete from ojs.backlog b where b.queue = p_level.queue and not b.limited and not b.by_cost;
             delete from ojs.turn_mark m where m.queue = p_level.queue;
         end if;
     end if;
@@ -4353,11 +4380,12 @@ CREATE FUNCTION ojs._keep(p_level ojs.level, p_picks ojs.picks, p_from bigint) R
     LANGUAGE plpgsql
     AS $$
 begin
-    insert into ojs.turn (queue, n, priority, job_priority, tenant_id, id, seq, bytes)
+    insert into ojs.turn (queue, n, priority, job_priority, tenant_id, id, seq, bytes, price)
     select p_level.queue, p_from + row_number() over (order by p.n) - 1, p_level.priority, p_level.priority - coalesce(t.priority_boost,
         0), p.tenant_id,
-        p.id, p.seq, p.bytes
-    from unnest(p_picks.tenants, p_picks.ids, p_picks.seqs, p_picks.bytes) with ordinality p(tenant_id, id, seq, bytes, n)
+        p.id, p.seq, p.bytes, p.price
+    from unnest(p_picks.tenants, p_picks.ids, p_picks.seqs, p_picks.bytes, p_picks.prices) with ordinality
+        p(tenant_id, id, seq, bytes, price, n)
     left join ojs.tenant t on t.tenant_id = p.tenant_id
     where p.id is not null;
     if p_picks.limited then
@@ -4477,25 +4505,27 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._line(p_queue text, p_priority integer, p_job_priority integer, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint, p_look integer, p_beside boolean, p_now timestamp with time zone) RETURNS TABLE(again boolean, seq bigint, id uuid, place tid, bytes integer)
+CREATE FUNCTION ojs._line(p_queue text, p_priority integer, p_job_priority integer, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint, p_look integer, p_beside boolean, p_by_cost boolean, p_now timestamp with time zone) RETURNS TABLE(again boolean, seq bigint, id uuid, place tid, bytes integer, price double precision)
     LANGUAGE sql STABLE ROWS 10
     AS $$
-    (select true, j.seq, j.id, j.place, j.bytes
+    (select true, j.seq, j.id, j.place, j.bytes, j.price
     from ojs._ranges(p_queue, p_priority, p_tenant, p_head, p_behind, p_again_lo, p_again_seq, p_look, p_beside) r
     cross join lateral (
         select j.seq, j.id, j.ctid as place, j.state, j.expires_at,
-            ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes
+            ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes,
+            ojs._price(p_by_cost, j.extra) as price
         from ojs.job j
         where j.queue = p_queue and j.priority = p_job_priority and j.tenant_id = p_tenant and j.seq between r.lo and r.hi
         order by j.seq limit p_look + case when p_beside then 1000000 else 64 end
     ) j
     where j.state = 'available' and (j.expires_at > p_now) is not false
-    group by j.seq, j.id, j.place, j.bytes order by j.seq limit p_look)
+    group by j.seq, j.id, j.place, j.bytes, j.price order by j.seq limit p_look)
     union all
-    (select false, j.seq, j.id, j.place, j.bytes
+    (select false, j.seq, j.id, j.place, j.bytes, j.price
     from (
         select j.seq, j.id, j.ctid as place, j.state, j.expires_at,
-            ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes
+            ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes,
+            ojs._price(p_by_cost, j.extra) as price
         from ojs.job j
         -- What came back goes first, all of it.
         where (p_beside or not p_behind) and j.queue = p_queue and j.priority = p_job_priority and j.tenant_id = p_tenant and j.seq > p_head
@@ -5352,6 +5382,9 @@ begin
             'options.result_ttl must be an integer of seconds between -1 and 315360000')::ojs.violation;
     elsif not ojs._ttl_valid(p_extra -> 'result_ttl') then
         return row('OJ400', 'result_ttl', 'result_ttl must be an integer of seconds between -1 and 315360000')::ojs.violation;
+    elsif p_extra -> 'cost' is not null and (json_typeof(p_extra -> 'cost') = 'number'
+            and (p_extra ->> 'cost')::numeric between 0.001 and 1000000) is not true then
+        return row('OJ422', 'cost', 'cost must be a number between 0.001 and 1000000')::ojs.violation;
     end if;
     return null;
 end;
@@ -5389,7 +5422,8 @@ begin
     if p_stand.certainty = 'exact' then
         if v_others + p_line < c_dealt then
             select d.turn - 1 into v_turn
-            from ojs._due(p_job.queue, p_priority, v_low, c_dealt, null, null, false, v_now) d
+            from ojs._due(p_job.queue, p_priority, v_low, c_dealt, null, null, false,
+                (select b.by_cost from ojs._backlog(p_job.queue) b), v_now) d
             where d.dealt and d.id = p_job.id and d.tenant_id = p_job.tenant_id;
         end if;
         if v_turn is null then
@@ -5596,14 +5630,14 @@ CREATE VIEW ojs._shard_counts AS
             u_1.queue,
             u_1.priority,
             min(u_1.lo) AS lo
-           FROM ojs._arrivals() u_1(xid, tenant_id, queue, priority, from_state, to_state, jobs, lo, hi, failed, owed, seconds, at, pool)
+           FROM ojs._arrivals() u_1(xid, tenant_id, queue, priority, from_state, to_state, jobs, lo, hi, failed, owed, seconds, at, pool, price)
           WHERE (u_1.from_state IS DISTINCT FROM 'available'::ojs.job_state)
           GROUP BY u_1.tenant_id, u_1.queue, u_1.priority) u ON (((u.tenant_id = n.tenant_id) AND (u.queue = n.queue) AND (u.priority = n.priority))))
      LEFT JOIN ( SELECT u_1.tenant_id,
             u_1.queue,
             u_1.priority,
             min(j.enqueued_at) AS oldest_at
-           FROM (ojs._arrivals() u_1(xid, tenant_id, queue, priority, from_state, to_state, jobs, lo, hi, failed, owed, seconds, at, pool)
+           FROM (ojs._arrivals() u_1(xid, tenant_id, queue, priority, from_state, to_state, jobs, lo, hi, failed, owed, seconds, at, pool, price)
              JOIN ojs.job j ON (((j.queue = u_1.queue) AND (j.priority = u_1.priority) AND (j.tenant_id = u_1.tenant_id) AND (j.seq = u_1.lo) AND (j.state = 'available'::ojs.job_state))))
           WHERE (u_1.from_state = 'available'::ojs.job_state)
           GROUP BY u_1.tenant_id, u_1.queue, u_1.priority) b ON (((b.tenant_id = n.tenant_id) AND (b.queue = n.queue) AND (b.priority = n.priority))))
@@ -5922,9 +5956,9 @@ begin
 end;
 $_$;
 
-CREATE FUNCTION ojs._price() RETURNS double precision
+CREATE FUNCTION ojs._price(p_by_cost boolean, p_extra json) RETURNS double precision
     LANGUAGE sql IMMUTABLE
-    AS $$ select 1::float8 $$;
+    AS $$ select case when p_by_cost then coalesce((p_extra ->> 'cost')::float8, 1) else 1 end $$;
 
 CREATE FUNCTION ojs._promote(p_tenants text[], p_ids uuid[]) RETURNS integer
     LANGUAGE plpgsql
@@ -6570,7 +6604,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._refund(p_queue text, p_priority integer, p_tenant text, p_jobs integer, p_lo bigint, p_hi bigint) RETURNS void
+CREATE FUNCTION ojs._refund(p_queue text, p_priority integer, p_tenant text, p_jobs integer, p_price double precision, p_lo bigint, p_hi bigint) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
@@ -6583,7 +6617,7 @@ begin
     if v_fair.queue is null or v_level.queue is null then
         return;
     end if;
-    v_own := v_fair.vtime - round((p_jobs * ojs._price())::numeric / v_fair.weight, 15);
+    v_own := v_fair.vtime - round(p_price::numeric / v_fair.weight, 15);
     update ojs.tenant_fairness f
     set rev = f.rev + 1, vtime = v_own, ready = f.ready or p_hi is not null, parked = f.parked and p_hi is null,
         charged = f.charged - p_jobs
@@ -7009,12 +7043,12 @@ begin
             delete from ojs.turn t using free f where t.ctid = f.spot returning t.*
         )
         -- A boost that changed while somebody had hold of a row has moved its tenant to another level.
-        select g.job_priority + coalesce(t.priority_boost, 0) as priority, g.tenant_id, count(*)::int as jobs, min(g.seq) as lo,
-            max(g.seq) as hi
+        select g.job_priority + coalesce(t.priority_boost, 0) as priority, g.tenant_id, count(*)::int as jobs,
+            sum(g.price) as price, min(g.seq) as lo, max(g.seq) as hi
         from gone g left join ojs.tenant t on t.tenant_id = g.tenant_id group by g.job_priority, t.priority_boost, g.tenant_id
     loop
         v_any := true;
-        perform ojs._refund(p_queue, v_back.priority, v_back.tenant_id, v_back.jobs, v_back.lo, v_back.hi);
+        perform ojs._refund(p_queue, v_back.priority, v_back.tenant_id, v_back.jobs, v_back.price, v_back.lo, v_back.hi);
         v_tenants := v_tenants || v_back.tenant_id;
         v_jobs := v_jobs || v_back.jobs;
     end loop;
@@ -7461,13 +7495,14 @@ declare
     v_left     int := p_count - cardinality(p_done.ids);
     v_priority int;
     v_limited  boolean;
+    v_by_cost  boolean;
     v_level    ojs.level;
     v_picks    ojs.picks;
     v_skimmed  int;
     v_tenants  int;
 begin
-    for v_priority, v_limited in
-        select unnest(b.priorities), b.limited from ojs._backlog(p_queue) b
+    for v_priority, v_limited, v_by_cost in
+        select unnest(b.priorities), b.limited, b.by_cost from ojs._backlog(p_queue) b
     loop
         if v_limited then
             p_count := least(p_count, cardinality(p_done.ids) + (select r.jobs from ojs._room(p_queue, '') r));
@@ -7479,7 +7514,7 @@ begin
             v_level := ojs._raise_times(v_level, p_ask.tenants);
         end if;
         loop
-            v_picks := ojs._claim(v_level, v_left, p_ask, p_ahead is null);
+            v_picks := ojs._claim(v_level, v_left, p_ask, p_ahead is null, v_by_cost);
             exit when v_picks.spots is null;
             if v_picks.size + p_done.bytes > p_ask.max_bytes / 100 then
                 v_picks := ojs._within(v_picks, p_ask.max_bytes - p_done.bytes, cardinality(p_done.ids) = 0, v_level.low);
@@ -7833,6 +7868,7 @@ begin
         select e.key collate "C", ojs._weight(e.value) from jsonb_each(nullif(p_fairness -> 'weights', 'null')) e where p_queue <> ''
     ) n
     where n.weight is not null;
+    perform ojs._count_by(p_queue, coalesce(p_fairness ->> 'unit' = 'cost', false)) where p_queue <> '';
     if (p_queue <> '' or (p_fairness -> 'weights' <> 'null') is not true)
             and v_names = array(select w.tenant_id from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id)
             and v_weights = array(select w.weight from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id) then
@@ -8339,7 +8375,7 @@ declare
     v_got record;
 begin
     with held as materialized (
-        select t.n, t.tenant_id, t.id, t.seq, t.job_priority, t.bytes, j.place
+        select t.n, t.tenant_id, t.id, t.seq, t.job_priority, t.bytes, t.price, j.place
         from (select t.* from ojs.turn t where t.queue = p_queue and (p_only is null or t.tenant_id = any (p_only))
             and not exists (select from ojs.tenant c where c.tenant_id = t.tenant_id and c.limited)
             and not exists (select from ojs._backlog(p_queue) b where b.limited) order by t.n) t
@@ -8351,8 +8387,8 @@ begin
         select h.* from (select h.*, sum(h.bytes) over (order by h.n) as size, row_number() over (order by h.n) as nth from held h) h
         where h.size <= p_max_bytes - p_done.bytes or h.nth = 1 and p_done.ids = '{}'
     ), noted as (
-        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, lo, hi)
-        select k.tenant_id, p_queue, k.job_priority, 'available', 'active', 0, count(*), min(k.seq), max(k.seq) from kept k
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, price, lo, hi)
+        select k.tenant_id, p_queue, k.job_priority, 'available', 'active', 0, count(*), sum(k.price), min(k.seq), max(k.seq) from kept k
             group by k.tenant_id, k.job_priority
     )
     select coalesce(array_agg(k.id order by k.n), '{}') as ids, coalesce(array_agg(k.place order by k.n), '{}') as places,
@@ -9102,6 +9138,7 @@ begin
         p_picks.seqs := p_picks.seqs[:v_keep];
         p_picks.agains := p_picks.agains[:v_keep];
         p_picks.bytes := p_picks.bytes[:v_keep];
+        p_picks.prices := p_picks.prices[:v_keep];
         -- Tenants whose jobs were left out still have them, and stand where they stood.
         p_picks.more := array_fill(true, array[v_keep]);
         p_picks.rest := p_low;
@@ -9438,7 +9475,7 @@ begin
         perform ojs._check_retention(p_retention, array(select q.queue from ojs.queue q where q.config ? 'retention'));
     end if;
     if p_tenant_fairness is not null then
-        perform ojs._check_fairness(p_tenant_fairness);
+        perform ojs._check_fairness(p_tenant_fairness, false);
         perform ojs._alone_with_queues();
     end if;
     update ojs.settings s
@@ -11025,8 +11062,12 @@ begin
     insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
     select f.queue, f.priority, 1, 0, count(*), sum(f.weight), sum(f.weight * f.vtime)
     from ojs.tenant_fairness f group by f.queue, f.priority;
-    insert into ojs.backlog (queue, rev, priorities)
-    select l.queue, 1, array_agg(l.priority order by l.priority desc) from ojs.level l group by l.queue;
+    insert into ojs.backlog (queue, rev, priorities, by_cost)
+    select coalesce(l.queue, c.queue), 1, coalesce(array_agg(l.priority order by l.priority desc) filter (where l.queue is not null), '{}'),
+        bool_or(c.queue is not null)
+    from ojs.level l full join (select q.queue from ojs.queue q where q.config #>> '{tenant_fairness,unit}' = 'cost') c
+        on c.queue = l.queue
+    group by 1;
     perform ojs._recount_slots();
 end;
 $$;
@@ -12643,7 +12684,8 @@ CREATE TABLE ojs.turn (
     tenant_id text NOT NULL COLLATE pg_catalog."C",
     id uuid NOT NULL,
     seq bigint NOT NULL,
-    bytes integer NOT NULL
+    bytes integer NOT NULL,
+    price double precision NOT NULL
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', vacuum_truncate=off);
 

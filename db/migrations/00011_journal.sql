@@ -48,6 +48,7 @@ create table ojs.journal (
     hi         bigint,
     unfenced   int not null default 0,
     owed       int not null default 0,
+    price      float8,
     seconds    real,
     at         timestamptz not null default ojs.now(),
     pool       int
@@ -78,6 +79,7 @@ comment on column ojs.journal.unfenced is
 comment on column ojs.journal.owed is
 'Jobs taken beside a decision, for which the next decision charges the tenant. Such a row goes from available to active and counts no
 jobs, because ojs.lease does.';
+comment on column ojs.journal.price is 'What the jobs that are owed cost their tenant in sum, where that is not 1 each.';
 comment on column ojs.journal.seconds is 'How long the attempts that ended had run, in sum; null where none ended.';
 comment on column ojs.journal.at is 'When.';
 comment on column ojs.journal.pool is 'In which pool the attempts that ended ran (ojs.pool.id); null: in none that is configured.';
@@ -236,16 +238,17 @@ as $$ select date_part('epoch', p_interval)::real $$;
 comment on function ojs._seconds(interval) is 'An interval in seconds, as the journals keep it. Becomes part of the expression that asks.';
 
 create view ojs._movement with (security_invoker = true) as
-select j.xid, j.tenant_id, j.queue, j.priority, j.from_state, j.to_state, j.jobs, j.lo, j.hi, 0 as failed, j.owed, j.seconds, j.at, j.pool
+select j.xid, j.tenant_id, j.queue, j.priority, j.from_state, j.to_state, j.jobs, j.lo, j.hi, 0 as failed, j.owed, j.seconds, j.at, j.pool,
+    j.price
     from ojs.journal j
 union all
-select l.xid, t.tenant_id, l.queue, l.priority, 'available', 'active', t.jobs, null, null, 0, 0, null, l.at, l.pool
+select l.xid, t.tenant_id, l.queue, l.priority, 'available', 'active', t.jobs, null, null, 0, 0, null, l.at, l.pool, null
 from ojs.lease l
 cross join lateral (select u.tenant_id, count(*)::int as jobs from unnest(l.tenants) u(tenant_id) group by u.tenant_id) t
 union all
 select r.xid, r.tenant_id, r.queue, r.priority, r.from_state, r.to_state, 1, null, null,
     (r.from_state = 'active' and r.to_state in ('retryable', 'discarded'))::int, 0,
-    case when r.from_state = 'active' then ojs._seconds(r.at - r.started_at) end, r.at, r.pool
+    case when r.from_state = 'active' then ojs._seconds(r.at - r.started_at) end, r.at, r.pool, null
 from ojs.release r;
 comment on view ojs._movement is
 'The three journals as one: how many jobs of a (tenant, queue, priority) went from one state (null: they are new) into another, how many

@@ -36,6 +36,7 @@ create table ojs.backlog (
     rev        bigint not null,
     priorities int[] not null,
     limited    boolean not null default false,
+    by_cost    boolean not null default false,
     primary key (queue, rev)
 );
 comment on table ojs.backlog is
@@ -45,6 +46,7 @@ comment on column ojs.backlog.queue is 'The queue.';
 comment on column ojs.backlog.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.backlog.priorities is 'The effective priorities, descending.';
 comment on column ojs.backlog.limited is 'Whether a rule limits how many of its jobs may be active, whatever their tenants.';
+comment on column ojs.backlog.by_cost is 'Whether its tenants share by what their jobs cost, not by their number.';
 
 create table ojs.level (
     queue    text collate "C" not null,
@@ -100,7 +102,8 @@ comment on column ojs.tenant_fairness.tenant_id is 'The tenant.';
 comment on column ojs.tenant_fairness.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.tenant_fairness.ready is 'Whether the tenant has work and takes its turns.';
 comment on column ojs.tenant_fairness.vtime is
-'The tenant''s own virtual time: it begins near ojs.level.low and moves on by 1 / weight with each job.';
+'The tenant''s own virtual time: it begins near ojs.level.low and moves on by price / weight with each job; a price is 1, or the job''s
+cost.';
 comment on column ojs.tenant_fairness.weight is 'The weight in effect.';
 comment on column ojs.tenant_fairness.deficit is
 'Jobs owed to the tenant (negative: had ahead of its share) when it was last served; ojs.tenant_stats shows the present value.';
@@ -204,6 +207,7 @@ create table ojs.turn (
     id        uuid not null,
     seq       bigint not null,
     bytes     int not null,
+    price     float8 not null,
     primary key (queue, n)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 comment on table ojs.turn is
@@ -215,6 +219,7 @@ comment on column ojs.turn.job_priority is 'The job''s own priority.';
 comment on column ojs.turn.tenant_id is 'The tenant.';
 comment on column ojs.turn.id is 'The job; its own row says whether it is still available.';
 comment on column ojs.turn.seq is 'Its job.seq.';
+comment on column ojs.turn.price is 'What its tenant was charged for it.';
 comment on column ojs.turn.bytes is 'How large it is, in bytes, as far as its producer made it.';
 
 create table ojs.turn_mark (

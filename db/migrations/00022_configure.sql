@@ -77,7 +77,7 @@ begin
         perform ojs._check_retention(p_retention, array(select q.queue from ojs.queue q where q.config ? 'retention'));
     end if;
     if p_tenant_fairness is not null then
-        perform ojs._check_fairness(p_tenant_fairness);
+        perform ojs._check_fairness(p_tenant_fairness, false);
         perform ojs._alone_with_queues();
     end if;
     update ojs.settings s

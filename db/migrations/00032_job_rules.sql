@@ -217,6 +217,9 @@ begin
             'options.result_ttl must be an integer of seconds between -1 and 315360000')::ojs.violation;
     elsif not ojs._ttl_valid(p_extra -> 'result_ttl') then
         return row('OJ400', 'result_ttl', 'result_ttl must be an integer of seconds between -1 and 315360000')::ojs.violation;
+    elsif p_extra -> 'cost' is not null and (json_typeof(p_extra -> 'cost') = 'number'
+            and (p_extra ->> 'cost')::numeric between 0.001 and 1000000) is not true then
+        return row('OJ422', 'cost', 'cost must be a number between 0.001 and 1000000')::ojs.violation;
     end if;
     return null;
 end;

@@ -11,10 +11,11 @@ set local check_function_bodies = off;
 -- times jobs asked for.
 -- +goose StatementBegin
 create function ojs._due(
-    p_queue text, p_priority int, p_low numeric, p_count int, p_only text[], p_but text[], p_beside boolean, p_now timestamptz
+    p_queue text, p_priority int, p_low numeric, p_count int, p_only text[], p_but text[], p_beside boolean, p_by_cost boolean,
+    p_now timestamptz
 ) returns table (
     turn int, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, dealt boolean, again boolean,
-    seq bigint, id uuid, place tid, bytes int, limited boolean, room int
+    seq bigint, id uuid, place tid, bytes int, price float8, limited boolean, room int
 )
 language sql stable rows 100
 as $$
@@ -28,19 +29,20 @@ as $$
                 from ojs._room(p_queue, f.tenant_id) r) end as room
         from ojs._front(p_queue, p_priority, p_low, p_count, p_only, p_but, p_beside) f
     ), seen as materialized (
-        select f.spot, f.tenant_id, f.vtime, f.edge, f.limited, f.room, l.again, l.seq, l.id, l.place, l.bytes,
-            coalesce(l.last, false) as last, f.own + (l.nth - 1) * ojs._price() / f.weight as tag,
+        select f.spot, f.tenant_id, f.vtime, f.edge, f.limited, f.room, l.again, l.seq, l.id, l.place, l.bytes, l.price,
+            coalesce(l.last, false) as last, f.own + (l.upto - l.price) / f.weight as tag,
             -- Nobody waits for what a tenant may not have.
             case when coalesce(l.nth, 0) = f.room then null when l.id is null then f.own
-                when l.last then f.own + l.nth * ojs._price() / f.weight end as beyond
+                when l.last then f.own + l.upto / f.weight end as beyond
         from front f
         left join lateral (
             -- Behind the last one that was read there may be more: of a tenant that is to look again, only one range is read.
             select x.*, x.nth = least(f.share, f.room) or f.behind and x.nth = x.found as last
             from (
-                select y.*, row_number() over (order by y.seq) as nth, count(*) over () as found
+                select y.*, row_number() over (order by y.seq) as nth, count(*) over () as found,
+                    sum(y.price) over (order by y.seq rows unbounded preceding) as upto
                 from ojs._line(p_queue, p_priority, f.job_priority, f.tenant_id, f.head, f.behind, f.again_lo, f.again_seq,
-                    least(f.share, f.room), p_beside, p_now) y
+                    least(f.share, f.room), p_beside, p_by_cost, p_now) y
             ) x
         ) l on true
     ), known as materialized (
@@ -54,12 +56,12 @@ as $$
     )
     select d.turn, d.spot, d.tenant_id, d.vtime, bool_or(d.dealt or d.id is null) over mine,
         bool_or(d.last or d.id is not null and not d.dealt) over mine, d.edge, d.dealt, d.again,
-        d.seq, d.id, d.place, d.bytes, d.limited, d.room
+        d.seq, d.id, d.place, d.bytes, d.price, d.limited, d.room
     from dealt d
     window mine as (partition by d.tenant_id)
 $$;
 -- +goose StatementEnd
-comment on function ojs._due(text, int, numeric, int, text[], text[], boolean, timestamptz) is
+comment on function ojs._due(text, int, numeric, int, text[], text[], boolean, boolean, timestamptz) is
 'Who gets what next at one level, of some tenants (p_only; null: of all) but not of others (p_but; null: of none): up to p_count jobs with
 dealt, in the order of turn; behind them jobs that were seen and are not due yet, and tenants that were to be served and have no job within
 reach (id null: what lies there is not to be had, and their cursors have to pass it). spot: the tenant''s row of ojs.tenant_fairness; vtime:
@@ -86,11 +88,13 @@ rules about it; null: as many as there are. counted: it depends on how many run,
 attempts are taken in. Paused queues are left out by ojs._open_queues, before anything is read.';
 
 -- +goose StatementBegin
-create function ojs._price() returns float8
+create function ojs._price(p_by_cost boolean, p_extra json) returns float8
 language sql immutable
-as $$ select 1::float8 $$;
+as $$ select case when p_by_cost then coalesce((p_extra ->> 'cost')::float8, 1) else 1 end $$;
 -- +goose StatementEnd
-comment on function ojs._price() is 'Price, the one place: what a job costs its tenant when it is handed out. In jobs: 1.';
+comment on function ojs._price(boolean, json) is
+'Price, the one place: what a job costs its tenant when it is handed out: 1, or in a queue in which tenants share by cost what the job says.
+Becomes part of the query that asks.';
 
 -- +goose StatementBegin
 create function ojs._front(p_queue text, p_priority int, p_low numeric, p_count int, p_only text[], p_but text[], p_beside boolean)
@@ -128,26 +132,28 @@ jobs no decision has taken in yet.';
 -- +goose StatementBegin
 create function ojs._line(
     p_queue text, p_priority int, p_job_priority int, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint,
-    p_look int, p_beside boolean, p_now timestamptz
-) returns table (again boolean, seq bigint, id uuid, place tid, bytes int)
+    p_look int, p_beside boolean, p_by_cost boolean, p_now timestamptz
+) returns table (again boolean, seq bigint, id uuid, place tid, bytes int, price float8)
 language sql stable rows 10
 as $$
-    (select true, j.seq, j.id, j.place, j.bytes
+    (select true, j.seq, j.id, j.place, j.bytes, j.price
     from ojs._ranges(p_queue, p_priority, p_tenant, p_head, p_behind, p_again_lo, p_again_seq, p_look, p_beside) r
     cross join lateral (
         select j.seq, j.id, j.ctid as place, j.state, j.expires_at,
-            ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes
+            ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes,
+            ojs._price(p_by_cost, j.extra) as price
         from ojs.job j
         where j.queue = p_queue and j.priority = p_job_priority and j.tenant_id = p_tenant and j.seq between r.lo and r.hi
         order by j.seq limit p_look + case when p_beside then 1000000 else 64 end
     ) j
     where j.state = 'available' and (j.expires_at > p_now) is not false
-    group by j.seq, j.id, j.place, j.bytes order by j.seq limit p_look)
+    group by j.seq, j.id, j.place, j.bytes, j.price order by j.seq limit p_look)
     union all
-    (select false, j.seq, j.id, j.place, j.bytes
+    (select false, j.seq, j.id, j.place, j.bytes, j.price
     from (
         select j.seq, j.id, j.ctid as place, j.state, j.expires_at,
-            ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes
+            ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes,
+            ojs._price(p_by_cost, j.extra) as price
         from ojs.job j
         -- What came back goes first, all of it.
         where (p_beside or not p_behind) and j.queue = p_queue and j.priority = p_job_priority and j.tenant_id = p_tenant and j.seq > p_head
@@ -159,7 +165,7 @@ as $$
     limit p_look
 $$;
 -- +goose StatementEnd
-comment on function ojs._line(text, int, int, text, bigint, boolean, bigint, bigint, int, boolean, timestamptz) is
+comment on function ojs._line(text, int, int, text, bigint, boolean, bigint, bigint, int, boolean, boolean, timestamptz) is
 'A tenant''s first p_look jobs that can be had: those behind its cursor that are to be looked at again, and when there are none those
 ahead of it. Looks past 64 jobs that ended; behind longer runs of them ojs._skim moves the cursor.';
 

@@ -5,13 +5,14 @@ set local role ojs_owner;
 set local check_function_bodies = off;
 
 create type ojs.picks as (
-    spots tid[], tenants text[], ids uuid[], places tid[], seqs bigint[], agains boolean[], more boolean[], bytes int[], rest numeric,
+    spots tid[], tenants text[], ids uuid[], places tid[], seqs bigint[], agains boolean[], more boolean[], bytes int[],
+    prices float8[], rest numeric,
     skims text[], blocked text[], size bigint, limited boolean, cut boolean
 );
 comment on type ojs.picks is
 'What ojs._due dealt at one level, in order, as arrays in step: the tenant''s row, the tenant, the job (null: the tenant had none within
-reach), the job''s row (null: somebody has it locked), its seq, whether it was found behind its tenant''s cursor, whether its tenant
-may have more, its bytes. rest: the lowest time of those at the front who were not served; skims: tenants whose cursors have to pass
+reach), the job''s row (null: somebody has it locked), its seq, whether it was found behind its tenant''s cursor, whether its tenant may
+have more, its bytes, its price. rest: the lowest time of those at the front who were not served; skims: tenants whose cursors have to pass
 jobs that ended; blocked: tenants of jobs that somebody has locked; size: the bytes in sum; limited: rules are about some of the
 tenants; cut: some were left out for their bytes.';
 
@@ -23,16 +24,16 @@ declare
     v_level ojs.level := p_level;
 begin
     with bill as materialized (
-        select b.spot, count(b.place) as jobs, count(b.id) as dealt, max(b.seq) filter (where not b.again) as line,
-            max(b.seq) filter (where b.again) as back, bool_or(b.more) as more
-        from unnest(p_picks.spots, p_picks.ids, p_picks.places, p_picks.seqs, p_picks.agains, p_picks.more)
-            b(spot, id, place, seq, again, more)
-        group by b.spot
+        select b.spot, count(b.place) as jobs, count(b.id) as dealt, bool_or(b.more) as more, max(b.price)::numeric as step,
+            max(b.seq) filter (where not b.again) as line, max(b.seq) filter (where b.again) as back,
+            coalesce(sum(b.price) filter (where b.place is not null), 0)::numeric as price
+        from unnest(p_picks.spots, p_picks.ids, p_picks.places, p_picks.seqs, p_picks.agains, p_picks.more, p_picks.prices)
+            b(spot, id, place, seq, again, more, price) group by b.spot
     ), moved as materialized (
         select b.spot, b.jobs, f.tenant_id, f.weight, f.vtime as was,
             -- Who holds all its own jobs locked lets the next one go first.
-            case when b.jobs = 0 and b.dealt > 0 then greatest(f.vtime, p_picks.rest + round(ojs._price()::numeric / f.weight, 15))
-                else f.vtime + round((b.jobs * ojs._price())::numeric / f.weight, 15) end as vtime,
+            case when b.jobs = 0 and b.dealt > 0 then greatest(f.vtime, p_picks.rest + round(b.step / f.weight, 15))
+                else f.vtime + round(b.price / f.weight, 15) end as vtime,
             greatest(f.head, b.line) as head, f.behind as was_behind, f.again_lo as was_again_lo,
             greatest(f.again_seq, b.back) as again_seq, r.lo as again_lo, w.works and not w.full as stays, w.works and w.full as parks
         from bill b
@@ -167,7 +168,9 @@ $$;
 comment on function ojs._set_backlog(text, int, boolean) is 'Notes whether a queue has tenants with work at an effective priority.';
 
 -- +goose StatementBegin
-create function ojs._refund(p_queue text, p_priority int, p_tenant text, p_jobs int, p_lo bigint, p_hi bigint) returns void
+create function ojs._refund(
+    p_queue text, p_priority int, p_tenant text, p_jobs int, p_price float8, p_lo bigint, p_hi bigint
+) returns void
 language plpgsql
 as $$
 declare
@@ -180,7 +183,7 @@ begin
     if v_fair.queue is null or v_level.queue is null then
         return;
     end if;
-    v_own := v_fair.vtime - round((p_jobs * ojs._price())::numeric / v_fair.weight, 15);
+    v_own := v_fair.vtime - round(p_price::numeric / v_fair.weight, 15);
     update ojs.tenant_fairness f
     set rev = f.rev + 1, vtime = v_own, ready = f.ready or p_hi is not null, parked = f.parked and p_hi is null,
         charged = f.charged - p_jobs
@@ -198,9 +201,9 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._refund(text, int, text, int, bigint, bigint) is
-'Gives a tenant back what it was charged for p_jobs jobs that nobody has taken (negative: charges it for jobs that were taken beside
-decisions), and has the range of job.seq in which they lie looked at again (null: none).';
+comment on function ojs._refund(text, int, text, int, float8, bigint, bigint) is
+'Gives a tenant back what it was charged for p_jobs jobs that nobody has taken, p_price in sum (both negative: charges it for jobs that were
+taken beside decisions), and has the range of job.seq in which they lie looked at again (null: none).';
 
 -- +goose StatementBegin
 create function ojs._look_back(p_queue text, p_priority int, p_tenant text, p_los bigint[], p_his bigint[]) returns void

@@ -94,13 +94,14 @@ declare
     v_left     int := p_count - cardinality(p_done.ids);
     v_priority int;
     v_limited  boolean;
+    v_by_cost  boolean;
     v_level    ojs.level;
     v_picks    ojs.picks;
     v_skimmed  int;
     v_tenants  int;
 begin
-    for v_priority, v_limited in
-        select unnest(b.priorities), b.limited from ojs._backlog(p_queue) b
+    for v_priority, v_limited, v_by_cost in
+        select unnest(b.priorities), b.limited, b.by_cost from ojs._backlog(p_queue) b
     loop
         if v_limited then
             p_count := least(p_count, cardinality(p_done.ids) + (select r.jobs from ojs._room(p_queue, '') r));
@@ -112,7 +113,7 @@ begin
             v_level := ojs._raise_times(v_level, p_ask.tenants);
         end if;
         loop
-            v_picks := ojs._claim(v_level, v_left, p_ask, p_ahead is null);
+            v_picks := ojs._claim(v_level, v_left, p_ask, p_ahead is null, v_by_cost);
             exit when v_picks.spots is null;
             if v_picks.size + p_done.bytes > p_ask.max_bytes / 100 then
                 v_picks := ojs._within(v_picks, p_ask.max_bytes - p_done.bytes, cardinality(p_done.ids) = 0, v_level.low);
@@ -147,7 +148,7 @@ comment on function ojs._serve_queue(text, int, ojs.ask, ojs.decided, bigint) is
 decides ahead, for whoever takes them: the jobs are not locked but kept in ojs.turn, from that place on.';
 
 -- +goose StatementBegin
-create function ojs._claim(p_level ojs.level, p_count int, p_ask ojs.ask, p_lock boolean) returns ojs.picks
+create function ojs._claim(p_level ojs.level, p_count int, p_ask ojs.ask, p_lock boolean, p_by_cost boolean) returns ojs.picks
 language plpgsql
 as $$
 declare
@@ -159,15 +160,15 @@ begin
     select array_agg(d.spot) filter (where d.booked), array_agg(d.tenant_id) filter (where d.booked),
         array_agg(d.id) filter (where d.booked), array_agg(d.held) filter (where d.booked), array_agg(d.seq) filter (where d.booked),
         array_agg(d.again) filter (where d.booked), array_agg(d.more) filter (where d.booked), array_agg(d.bytes) filter (where d.booked),
-        bool_or(d.limited), least(min(d.vtime) filter (where not d.served), min(d.edge)),
+        array_agg(d.price) filter (where d.booked), bool_or(d.limited), least(min(d.vtime) filter (where not d.served), min(d.edge)),
         -- One row each; with distinct, PostgreSQL 16 and later would sort all arrays by tenant.
         array_agg(d.tenant_id) filter (where d.id is null and d.room is distinct from 0), coalesce(sum(d.bytes) filter (where d.dealt), 0),
         array_agg(d.tenant_id) filter (where d.dealt and d.held is null), array_agg(d.id) filter (where d.dealt and d.held is null)
     into v_picks.spots, v_picks.tenants, v_picks.ids, v_picks.places, v_picks.seqs, v_picks.agains, v_picks.more, v_picks.bytes,
-        v_picks.limited, v_picks.rest, v_picks.skims, v_picks.size, v_tenants, v_ids
+        v_picks.prices, v_picks.limited, v_picks.rest, v_picks.skims, v_picks.size, v_tenants, v_ids
     from (
         select d.*, d.dealt or d.id is null as booked, case when p_lock then h.place when d.dealt then d.place end as held
-        from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_ask.tenants, p_ask.but, false, v_now) d
+        from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_ask.tenants, p_ask.but, false, p_by_cost, v_now) d
         left join lateral (select j.ctid as place from ojs.job j
             where p_lock and d.dealt and j.ctid = d.place and j.id = d.id and j.state = 'available' for update skip locked) h on true
         order by d.turn
@@ -180,7 +181,7 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._claim(ojs.level, int, ojs.ask, boolean) is
+comment on function ojs._claim(ojs.level, int, ojs.ask, boolean, boolean) is
 'Asks who is due at one level and locks the jobs (p_lock). Those that somebody else has locked are passed over, and the tick has them
 looked at again.';
 
@@ -217,6 +218,7 @@ begin
         p_picks.seqs := p_picks.seqs[:v_keep];
         p_picks.agains := p_picks.agains[:v_keep];
         p_picks.bytes := p_picks.bytes[:v_keep];
+        p_picks.prices := p_picks.prices[:v_keep];
         -- Tenants whose jobs were left out still have them, and stand where they stood.
         p_picks.more := array_fill(true, array[v_keep]);
         p_picks.rest := p_low;

@@ -92,11 +92,12 @@ create function ojs._keep(p_level ojs.level, p_picks ojs.picks, p_from bigint) r
 language plpgsql
 as $$
 begin
-    insert into ojs.turn (queue, n, priority, job_priority, tenant_id, id, seq, bytes)
+    insert into ojs.turn (queue, n, priority, job_priority, tenant_id, id, seq, bytes, price)
     select p_level.queue, p_from + row_number() over (order by p.n) - 1, p_level.priority, p_level.priority - coalesce(t.priority_boost,
         0), p.tenant_id,
-        p.id, p.seq, p.bytes
-    from unnest(p_picks.tenants, p_picks.ids, p_picks.seqs, p_picks.bytes) with ordinality p(tenant_id, id, seq, bytes, n)
+        p.id, p.seq, p.bytes, p.price
+    from unnest(p_picks.tenants, p_picks.ids, p_picks.seqs, p_picks.bytes, p_picks.prices) with ordinality
+        p(tenant_id, id, seq, bytes, price, n)
     left join ojs.tenant t on t.tenant_id = p.tenant_id
     where p.id is not null;
     if p_picks.limited then
@@ -134,12 +135,12 @@ begin
             delete from ojs.turn t using free f where t.ctid = f.spot returning t.*
         )
         -- A boost that changed while somebody had hold of a row has moved its tenant to another level.
-        select g.job_priority + coalesce(t.priority_boost, 0) as priority, g.tenant_id, count(*)::int as jobs, min(g.seq) as lo,
-            max(g.seq) as hi
+        select g.job_priority + coalesce(t.priority_boost, 0) as priority, g.tenant_id, count(*)::int as jobs,
+            sum(g.price) as price, min(g.seq) as lo, max(g.seq) as hi
         from gone g left join ojs.tenant t on t.tenant_id = g.tenant_id group by g.job_priority, t.priority_boost, g.tenant_id
     loop
         v_any := true;
-        perform ojs._refund(p_queue, v_back.priority, v_back.tenant_id, v_back.jobs, v_back.lo, v_back.hi);
+        perform ojs._refund(p_queue, v_back.priority, v_back.tenant_id, v_back.jobs, v_back.price, v_back.lo, v_back.hi);
         v_tenants := v_tenants || v_back.tenant_id;
         v_jobs := v_jobs || v_back.jobs;
     end loop;
@@ -224,7 +225,7 @@ declare
     v_got record;
 begin
     with held as materialized (
-        select t.n, t.tenant_id, t.id, t.seq, t.job_priority, t.bytes, j.place
+        select t.n, t.tenant_id, t.id, t.seq, t.job_priority, t.bytes, t.price, j.place
         from (select t.* from ojs.turn t where t.queue = p_queue and (p_only is null or t.tenant_id = any (p_only))
             and not exists (select from ojs.tenant c where c.tenant_id = t.tenant_id and c.limited)
             and not exists (select from ojs._backlog(p_queue) b where b.limited) order by t.n) t
@@ -236,8 +237,8 @@ begin
         select h.* from (select h.*, sum(h.bytes) over (order by h.n) as size, row_number() over (order by h.n) as nth from held h) h
         where h.size <= p_max_bytes - p_done.bytes or h.nth = 1 and p_done.ids = '{}'
     ), noted as (
-        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, lo, hi)
-        select k.tenant_id, p_queue, k.job_priority, 'available', 'active', 0, count(*), min(k.seq), max(k.seq) from kept k
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, price, lo, hi)
+        select k.tenant_id, p_queue, k.job_priority, 'available', 'active', 0, count(*), sum(k.price), min(k.seq), max(k.seq) from kept k
             group by k.tenant_id, k.job_priority
     )
     select coalesce(array_agg(k.id order by k.n), '{}') as ids, coalesce(array_agg(k.place order by k.n), '{}') as places,
@@ -267,24 +268,25 @@ declare
     v_low numeric := coalesce((select l.low from ojs._level(p_queue, p_priority) l), 0);
 begin
     with due as materialized (
-        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true, v_now) d where d.id is not null order by d.turn
+        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true,
+            (select b.by_cost from ojs._backlog(p_queue) b), v_now) d where d.id is not null order by d.turn
     ), held as materialized (
-        select d.turn, d.tenant_id, d.id, d.seq, j.priority, j.place, j.bytes from due d
+        select d.turn, d.tenant_id, d.id, d.seq, d.price, j.priority, j.place, j.bytes from due d
         cross join lateral (select j.ctid as place, j.priority,
                 ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes
             from ojs.job j
             where j.ctid = d.place and j.id = d.id and j.state = 'available' and j.id <> all (p_without) for update skip locked) j
         limit p_count
     ), exact as materialized (
-        select h.turn, h.tenant_id, h.id, h.seq, h.priority, h.place, case when sum(h.bytes) over () <= p_max_bytes / 100 then h.bytes
-            else ojs._answer_bytes(h.id, h.place) end as bytes
+        select h.turn, h.tenant_id, h.id, h.seq, h.price, h.priority, h.place,
+            case when sum(h.bytes) over () <= p_max_bytes / 100 then h.bytes else ojs._answer_bytes(h.id, h.place) end as bytes
         from held h
     ), kept as materialized (
         select h.* from (select h.*, sum(h.bytes) over (order by h.turn) as size, row_number() over (order by h.turn) as nth from exact h) h
         where h.size <= p_max_bytes or h.nth = 1 and p_without = '{}'
     ), noted as (
-        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, lo, hi)
-        select k.tenant_id, p_queue, k.priority, 'available', 'active', 0, count(*), min(k.seq), max(k.seq) from kept k
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, price, lo, hi)
+        select k.tenant_id, p_queue, k.priority, 'available', 'active', 0, count(*), sum(k.price), min(k.seq), max(k.seq) from kept k
             group by k.tenant_id, k.priority
     )
     select coalesce(array_agg(k.id order by k.turn), '{}'), coalesce(array_agg(k.place order by k.turn), '{}'), coalesce(sum(k.bytes), 0),

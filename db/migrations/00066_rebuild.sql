@@ -50,8 +50,12 @@ begin
     insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
     select f.queue, f.priority, 1, 0, count(*), sum(f.weight), sum(f.weight * f.vtime)
     from ojs.tenant_fairness f group by f.queue, f.priority;
-    insert into ojs.backlog (queue, rev, priorities)
-    select l.queue, 1, array_agg(l.priority order by l.priority desc) from ojs.level l group by l.queue;
+    insert into ojs.backlog (queue, rev, priorities, by_cost)
+    select coalesce(l.queue, c.queue), 1, coalesce(array_agg(l.priority order by l.priority desc) filter (where l.queue is not null), '{}'),
+        bool_or(c.queue is not null)
+    from ojs.level l full join (select q.queue from ojs.queue q where q.config #>> '{tenant_fairness,unit}' = 'cost') c
+        on c.queue = l.queue
+    group by 1;
     perform ojs._recount_slots();
 end;
 $$;

@@ -39,7 +39,8 @@ begin
     if p_stand.certainty = 'exact' then
         if v_others + p_line < c_dealt then
             select d.turn - 1 into v_turn
-            from ojs._due(p_job.queue, p_priority, v_low, c_dealt, null, null, false, v_now) d
+            from ojs._due(p_job.queue, p_priority, v_low, c_dealt, null, null, false,
+                (select b.by_cost from ojs._backlog(p_job.queue) b), v_now) d
             where d.dealt and d.id = p_job.id and d.tenant_id = p_job.tenant_id;
         end if;
         if v_turn is null then

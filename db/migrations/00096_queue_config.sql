@@ -127,7 +127,7 @@ begin
         elsif v_field = 'retention' then
             perform ojs._check_queue_retention(p_config -> v_field);
         elsif v_field = 'tenant_fairness' then
-            perform ojs._check_fairness(p_config -> v_field);
+            perform ojs._check_fairness(p_config -> v_field, true);
         else
             perform ojs._raise('OJ400', format('%s is no field of a queue''s configuration', left(v_field, 100)),
                 jsonb_build_object('field', left(v_field, 100)));

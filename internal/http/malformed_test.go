@@ -438,6 +438,8 @@ func TestMalformed(t *testing.T) {
 			name: "heartbeat, started_at no time", path: "/ojs/v1/workers/heartbeat", body: `{"worker_id":"w","started_at":"now"}`,
 			field: "started_at", status: 400,
 		},
+		{name: "a cost that is text", path: "/ojs/v1/jobs", body: `{"type":"a","args":[],"cost":"5"}`, field: "cost", status: 422},
+		{name: "a cost of 0", path: "/ojs/v1/jobs", body: `{"type":"a","args":[],"cost":0,"tags":["x"]}`, field: "cost", status: 422},
 		{name: "registration without worker", path: "/ojs/v1/workers/register", body: `{"hostname":"h"}`, field: "worker_id", status: 400},
 		{
 			name: "registration of two workers", path: "/ojs/v1/workers/register", body: `{"worker_id":"a","worker":{"id":"b"}}`,
