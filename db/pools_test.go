@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -25,7 +27,8 @@ func pooled(t *testing.T, q querier, pool, config string) {
 // Workers of a pool get jobs of its queues only, in the pool's order; others are served as before.
 func TestAPoolsQueues(t *testing.T) {
 	t.Parallel()
-	service := pgtest.New(t).Service()
+	d := pgtest.New(t)
+	service := d.Service()
 	for _, queue := range []string{"a", "b", "c"} {
 		fill(t, service, queue, 50)
 	}
@@ -49,6 +52,11 @@ func TestAPoolsQueues(t *testing.T) {
 	exec(t, service, "select ojs.pause('b')")
 	if got := inPool(t, service, "narrow", "{b}", 3); got != "" {
 		t.Errorf("of a paused queue %s", got)
+	}
+	// A queue that is named twice is one.
+	got := lines(t, d.Pool, "select queues from ojs._ask('{c,a,a,c}', '{1}', '{null}', '{0}', null, 1, null, null, 'none')")
+	if got[0] != "[c a]" {
+		t.Errorf("queues %s", got)
 	}
 }
 
@@ -413,25 +421,26 @@ func TestConfigurationsOfPoolsAreChecked(t *testing.T) {
 	service := pgtest.New(t).Service()
 	const prevention = "starvation_prevention"
 	for config, want := range map[string]string{
-		`[]`:                                      "OJ400 config",
-		`{"queue": ["a"]}`:                        "OJ400 queue",
-		`{"queues": []}`:                          "OJ422 queues",
-		`{"queues": "a"}`:                         "OJ422 queues",
-		`{"queues": ["A b"]}`:                     "OJ422 queues",
-		`{"concurrency": 0}`:                      "OJ422 concurrency",
-		`{"concurrency": "many"}`:                 "OJ422 concurrency",
-		`{"concurrency": 1.5}`:                    "OJ422 concurrency",
-		`{"strategy": "fair"}`:                    "OJ422 strategy",
-		`{"strategy": 1}`:                         "OJ422 strategy",
-		`{"weights": {"a": 0}}`:                   "OJ422 weights",
-		`{"weights": [1]}`:                        "OJ422 weights",
-		`{"isolated": "yes"}`:                     "OJ422 isolated",
-		`{"isolated": true}`:                      "OJ422 queues",
-		`{"tenants": ["not a name"]}`:             "OJ422 tenants",
-		`{"name": "q"}`:                           "OJ400 name",
-		`{"starvation_prevention": 1}`:            "OJ422 starvation_prevention",
-		`{"starvation_prevention": {"ratio": 1}}`: "OJ422 starvation_prevention.ratio",
-		`{"starvation_prevention": {"min_dispatch_ratio": 2}}`:     "OJ422 min_dispatch_ratio",
+		`[]`:                      "OJ400 config",
+		`{"queue": ["a"]}`:        "OJ400 queue",
+		`{"queues": []}`:          "OJ422 queues",
+		`{"queues": "a"}`:         "OJ422 queues",
+		`{"queues": ["A b"]}`:     "OJ422 queues",
+		`{"concurrency": 0}`:      "OJ422 concurrency",
+		`{"concurrency": "many"}`: "OJ422 concurrency",
+		`{"concurrency": 1.5}`:    "OJ422 concurrency",
+		`{"concurrency": 1, "max_concurrency": 2}`:                 "OJ422 concurrency",
+		`{"strategy": "fair"}`:                                     "OJ422 strategy",
+		`{"strategy": 1}`:                                          "OJ422 strategy",
+		`{"weights": {"a": 0}}`:                                    "OJ422 weights",
+		`{"weights": [1]}`:                                         "OJ422 weights",
+		`{"isolated": "yes"}`:                                      "OJ422 isolated",
+		`{"isolated": true}`:                                       "OJ422 queues",
+		`{"tenants": ["not a name"]}`:                              "OJ422 tenants",
+		`{"name": "q"}`:                                            "OJ400 name",
+		`{"starvation_prevention": 1}`:                             "OJ422 starvation_prevention",
+		`{"starvation_prevention": {"ratio": 1}}`:                  "OJ422 starvation_prevention.ratio",
+		`{"starvation_prevention": {"min_dispatch_ratio": 2}}`:     "OJ422 " + prevention + ".min_dispatch_ratio",
 		`{"starvation_prevention": {"rotation_interval": "soon"}}`: "OJ422 " + prevention + ".rotation_interval",
 		`{"queues": ["a", "b"], "starvation_prevention": {"enabled": true, "min_dispatch_ratio": 0.51}}`: "OJ422 " + prevention +
 			".min_dispatch_ratio",
@@ -443,6 +452,15 @@ func TestConfigurationsOfPoolsAreChecked(t *testing.T) {
 	}
 	refused(t, service, "OJ422", `select ojs.configure_pool('*', '{"queues": ["a"]}')`)
 	refused(t, service, "OJ400", `select ojs.configure_pool('a b', '{}')`)
+	// With an older snapshot, two pools could isolate the same queue.
+	tx, err := service.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused(t, tx, "OJ408", "select ojs.configure_pool('p', '{}')")
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	refused(t, service, "OJ404", "select ojs.delete_pool('p')")
 	expectNone(t, service, "configured", "select * from ojs.pool")
 	pooled(t, service, "p", `{"queues": {"a": {"weight": 70}, "b": {"weight": 30}}, "strategy": "weighted"}`)

@@ -3686,7 +3686,8 @@ begin
         p_ask.limited := true;
         p_ask.aside := false;
     end if;
-    p_ask.queues := array(select q.queue from unnest(v_mine) with ordinality q(queue, n) where q.queue = any (p_ask.queues) order by q.n);
+    p_ask.queues := array(select q.queue from unnest(v_mine) with ordinality q(queue, n) where q.queue = any (p_ask.queues)
+        group by q.queue order by min(q.n));
     p_ask.but := (select array_agg(distinct t) from ojs.pool o cross join lateral unnest(o.tenants) t
         where o.isolated and o.name <> v_name);
     p_ask.pool := v_pool.id;
@@ -6189,6 +6190,9 @@ begin
     end if;
     v_pool.queues := ojs._pool_names(p_config -> 'queues', 'queues');
     v_pool.tenants := ojs._pool_names(p_config -> 'tenants', 'tenants');
+    if p_config -> 'concurrency' <> p_config -> 'max_concurrency' then
+        perform ojs._raise('OJ422', 'concurrency and max_concurrency are two names of one number', '{"field": "concurrency"}');
+    end if;
     v_pool.max_concurrency := ojs._pool_number(coalesce(p_config -> 'concurrency', p_config -> 'max_concurrency'),
         'concurrency', 1, 1000000);
     v_pool.strategy := p_config ->> 'strategy';
@@ -6220,7 +6224,8 @@ begin
             'starvation_prevention must be an object of enabled (boolean), rotation_interval and min_dispatch_ratio',
             jsonb_build_object('field', concat_ws('.', 'starvation_prevention', left(v_field, 100))));
     end if;
-    p_pool.min_dispatch_ratio := coalesce(ojs._pool_number(p_prevention -> 'min_dispatch_ratio', 'min_dispatch_ratio', 0, 1), 0.05);
+    p_pool.min_dispatch_ratio := coalesce(
+        ojs._pool_number(p_prevention -> 'min_dispatch_ratio', 'starvation_prevention.min_dispatch_ratio', 0, 1), 0.05);
     p_pool.rotation_interval := v_interval;
     if (v_interval between interval '1 second' and interval '1 day') is not true then
         perform ojs._raise('OJ422', 'rotation_interval must be an ISO 8601 duration between PT1S and P1D, such as PT30S',
@@ -9250,6 +9255,11 @@ declare
     v_old ojs.pool;
     v_new ojs.pool;
 begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        -- Else the transaction would not see which queues others have isolated meanwhile.
+        perform ojs._raise('OJ408', 'pools are configured in transactions of isolation level read committed',
+            '{"field": "transaction_isolation"}');
+    end if;
     perform ojs._check_pool_name(p_pool, true);
     v_new := ojs._read_pool(p_pool, p_config);
     perform ojs._stop_ahead();

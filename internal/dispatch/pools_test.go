@@ -59,7 +59,7 @@ func TestRequestsOfWorkersInPools(t *testing.T) {
 	}
 }
 
-// A FETCH that waits as its worker had registered is served as the worker is registered now: it named no pool, so it is not refused for one.
+// A FETCH that waits as its worker had registered is served as the worker is registered now. It named no pool, so none is held against it.
 func TestAWorkerRegistersInAnotherPoolWhileItWaits(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
