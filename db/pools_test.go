@@ -259,6 +259,25 @@ func TestAMinimumForEachQueue(t *testing.T) {
 	}
 }
 
+// A minimum for each of a hundred queues is planned dispatch by dispatch, while others wait; so an answer ends early, and the next goes on.
+func TestAMinimumForAHundredQueues(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	queues := make([]string, 100)
+	for i := range queues {
+		queues[i] = fmt.Sprintf("q%d", i)
+	}
+	exec(t, service, "select ojs.enqueue_bulk('a', array_fill('[]'::json, array[9]), p_queue => q) from unnest($1::text[]) q", queues)
+	pooled(t, service, "general", `{"strategy": "strict", "starvation_prevention": {"enabled": true, "min_dispatch_ratio": 0.01}}`)
+	const some = "select request, queue from ojs.fetch_many($1, '{450}', '{null}', '{0}', p_pool => 'general')"
+	for _, want := range []int{201, 201, 201, 201, 100, 0} {
+		got := lines(t, service, some, queues)
+		if len(got) != want || want == 201 && !slices.Contains(got, "0 -") {
+			t.Fatalf("%d rows, want %d: %v", len(got), want, got)
+		}
+	}
+}
+
 // Queues come and go; each job is handed out, none twice, nothing eligible is left, and the minimum holds while all have jobs.
 func TestAMinimumForQueuesThatComeAndGo(t *testing.T) {
 	t.Parallel()
