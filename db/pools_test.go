@@ -128,6 +128,48 @@ func TestPoolsOfTenants(t *testing.T) {
 	}
 }
 
+// When an isolated pool's tenant is served among all again, what the pool has given it meanwhile is not held against it, nor what it has
+// not given it held in its favour, whether it has work then or comes with work later.
+func TestIsolationOfATenantIsLifted(t *testing.T) {
+	t.Parallel()
+	const isolated = `{"tenants": ["own"], "isolated": true}`
+	for name, lift := range map[string]string{
+		"deleted":          "select ojs.delete_pool('bound', true)",
+		"not isolated":     `select ojs.configure_pool('bound', '{"tenants": ["own"]}')`,
+		"of other tenants": `select ojs.configure_pool('bound', '{"tenants": ["other"], "isolated": true}')`,
+	} {
+		for _, c := range []struct {
+			name           string
+			jobs, own, all int // jobs of the tenant, how many its pool gives it, and others everybody else
+		}{
+			{"ahead", 1000, 300, 20},
+			{"behind", 1000, 20, 300},
+			{"ahead without work", 300, 300, 20},
+		} {
+			t.Run(name+", "+c.name, func(t *testing.T) {
+				t.Parallel()
+				d := pgtest.New(t)
+				service := d.Service()
+				enqueueFor(t, service, "q", "own", c.jobs)
+				enqueueFor(t, service, "q", "a", 1000)
+				enqueueFor(t, service, "q", "b", 1000)
+				pooled(t, service, "bound", isolated)
+				tenantsOf(t, service, "bound", c.own)
+				tenantsOf(t, service, "default", c.all)
+				tenantsOf(t, service, "bound", 1)
+				exec(t, service, lift)
+				if c.jobs == c.own {
+					enqueueFor(t, service, "q", "own", 1000)
+				}
+				wantShares(t, dealt(t, service, 30, "tenant_id", "ojs.fetch('{q}', $1)"), map[string]int{"own": 1, "a": 1, "b": 1})
+				expectNone(t, d.Pool, "wrong levels", `select l.* from ojs.level l
+					where (l.tenants, l.weight, l.moment) <> (select count(*), sum(f.weight), sum(f.weight * f.vtime)
+						from ojs.tenant_fairness f where f.queue = l.queue and f.priority = l.priority and f.ready)`)
+			})
+		}
+	}
+}
+
 // What holds for all FETCHes goes before the pool, that before what the worker has registered with, that before the FETCH.
 func TestSettingsOfServerPoolWorkerAndFetch(t *testing.T) {
 	t.Parallel()

@@ -5687,8 +5687,8 @@ CREATE FUNCTION ojs._pool_changed(p_old ojs.pool, p_new ojs.pool) RETURNS void
     AS $$
 begin
     if p_old.isolated and p_old.tenants is not null then
-        -- Their times may lie far below everybody's, and from now on they are served among all.
-        perform ojs._raise_times(l, p_old.tenants)
+        -- Their times may lie far below everybody's, or above, and from now on they are served among all, or others among them.
+        perform ojs._raise_times(l, p_old.tenants, true)
         from (select distinct l.queue, l.priority from ojs.level l) k cross join lateral ojs._level(k.queue, k.priority) l;
     end if;
     insert into ojs.notice (type, subject, data, ended_at)
@@ -6091,22 +6091,25 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._raise_times(p_level ojs.level, p_tenants text[]) RETURNS ojs.level
+CREATE FUNCTION ojs._raise_times(p_level ojs.level, p_tenants text[], p_back boolean DEFAULT false) RETURNS ojs.level
     LANGUAGE plpgsql
     AS $$
 declare
     v_behind record;
 begin
-    select array_agg(f.spot) as spots, p_level.low - min(f.vtime) as step, coalesce(sum(f.weight) filter (where f.ready), 0) as weight
+    select array_agg(f.spot) as spots, p_level.low - min(f.vtime) filter (where f.ready or f.parked) as step,
+        coalesce(sum(f.weight) filter (where f.ready), 0) as weight
     into v_behind
     from unnest(p_tenants) t(tenant_id)
     cross join lateral (select f.*, f.ctid as spot from ojs.tenant_fairness f
         where f.queue = p_level.queue and f.priority = p_level.priority and f.tenant_id = t.tenant_id order by f.rev desc limit 1) f
-    where f.ready or f.parked
-    having min(f.vtime) < p_level.low;
+    where f.ready or f.parked or p_back and f.vtime > p_level.low
+    having p_back or min(f.vtime) < p_level.low;
     if v_behind.spots is not null then
-        update ojs.tenant_fairness f set rev = f.rev + 1, vtime = f.vtime + v_behind.step where f.ctid = any (v_behind.spots);
-        perform ojs._move_level(p_level, 0, 0, v_behind.weight * v_behind.step, null);
+        update ojs.tenant_fairness f
+        set rev = f.rev + 1, vtime = case when f.ready or f.parked then f.vtime + v_behind.step else p_level.low end
+        where f.ctid = any (v_behind.spots);
+        perform ojs._move_level(p_level, 0, 0, coalesce(v_behind.weight * v_behind.step, 0), null);
         select * into p_level from ojs._level(p_level.queue, p_level.priority);
     end if;
     return p_level;

@@ -114,8 +114,8 @@ language plpgsql
 as $$
 begin
     if p_old.isolated and p_old.tenants is not null then
-        -- Their times may lie far below everybody's, and from now on they are served among all.
-        perform ojs._raise_times(l, p_old.tenants)
+        -- Their times may lie far below everybody's, or above, and from now on they are served among all, or others among them.
+        perform ojs._raise_times(l, p_old.tenants, true)
         from (select distinct l.queue, l.priority from ojs.level l) k cross join lateral ojs._level(k.queue, k.priority) l;
     end if;
     insert into ojs.notice (type, subject, data, ended_at)
