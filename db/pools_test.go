@@ -522,6 +522,19 @@ func TestConfigurationsOfPoolsAreChecked(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	// What the same transaction has fetched would not be counted.
+	if tx, err = service.Begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fill(t, service, "work", 1)
+	exec(t, tx, "select ojs.fetch('{work}')")
+	failure := refused(t, tx, "OJ409", "select ojs.configure_pool('p', '{}')")
+	if detail(t, failure)["field"] != "transaction" || !strings.Contains(failure.Hint, "of its own") {
+		t.Errorf("%s, %s", failure.Detail, failure.Hint)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	refused(t, service, "OJ404", "select ojs.delete_pool('p')")
 	expectNone(t, service, "configured", "select * from ojs.pool")
 	pooled(t, service, "p", `{"queues": {"a": {"weight": 70}, "b": {"weight": 30}}, "strategy": "weighted"}`)

@@ -2980,7 +2980,8 @@ CREATE FUNCTION ojs._fetched_nothing() RETURNS void
 begin
     if exists (select from ojs.lease l where l.xid = pg_current_xact_id_if_assigned()) then
         -- Its jobs are in no snapshot yet, so they would not be counted.
-        perform ojs._raise('OJ409', 'this transaction has fetched jobs: commit it first');
+        perform ojs._raise('OJ409', 'this transaction has fetched jobs: commit it first', '{"field": "transaction"}',
+            'Change settings in a transaction of its own.');
     end if;
 end;
 $$;
@@ -5317,7 +5318,9 @@ begin
     select p.name, p.active_jobs, w.jobs
     from ojs.pool_stats p
     cross join lateral (
-        select sum(q.available)::bigint as jobs from ojs.queue_stats q where (p.queues is null or q.queue = any (p.queues)) and not q.paused
+        select sum(q.available)::bigint as jobs from ojs.queue_stats q
+        where (p.queues is null or q.queue = any (p.queues)) and not q.paused and not exists (select from ojs.pool o
+            where o.isolated and o.tenants is null and o.name <> p.name and q.queue = any (o.queues))
     ) w
     where p.active_jobs >= p.max_concurrency and w.jobs > 0;
 end;
