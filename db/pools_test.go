@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -25,7 +27,8 @@ func pooled(t *testing.T, q querier, pool, config string) {
 // Workers of a pool get jobs of its queues only, in the pool's order; others are served as before.
 func TestAPoolsQueues(t *testing.T) {
 	t.Parallel()
-	service := pgtest.New(t).Service()
+	d := pgtest.New(t)
+	service := d.Service()
 	for _, queue := range []string{"a", "b", "c"} {
 		fill(t, service, queue, 50)
 	}
@@ -49,6 +52,11 @@ func TestAPoolsQueues(t *testing.T) {
 	exec(t, service, "select ojs.pause('b')")
 	if got := inPool(t, service, "narrow", "{b}", 3); got != "" {
 		t.Errorf("of a paused queue %s", got)
+	}
+	// A queue that is named twice is one.
+	got := lines(t, d.Pool, "select queues from ojs._ask('{c,a,a,c}', '{1}', '{null}', '{0}', null, 1, null, null, 'none')")
+	if got[0] != "[c a]" {
+		t.Errorf("queues %s", got)
 	}
 }
 
@@ -117,6 +125,48 @@ func TestPoolsOfTenants(t *testing.T) {
 	got = tenantsOf(t, service, "default", 10)
 	if strings.Count(got, "c") < 1 || strings.Count(got, "b") > 5 {
 		t.Errorf("afterwards: %s", got)
+	}
+}
+
+// When an isolated pool's tenant is served among all again, what the pool has given it meanwhile is not held against it, nor what it has
+// not given it held in its favour, whether it has work then or comes with work later.
+func TestIsolationOfATenantIsLifted(t *testing.T) {
+	t.Parallel()
+	const isolated = `{"tenants": ["own"], "isolated": true}`
+	for name, lift := range map[string]string{
+		"deleted":          "select ojs.delete_pool('bound', true)",
+		"not isolated":     `select ojs.configure_pool('bound', '{"tenants": ["own"]}')`,
+		"of other tenants": `select ojs.configure_pool('bound', '{"tenants": ["other"], "isolated": true}')`,
+	} {
+		for _, c := range []struct {
+			name           string
+			jobs, own, all int // jobs of the tenant, how many its pool gives it, and others everybody else
+		}{
+			{"ahead", 1000, 300, 20},
+			{"behind", 1000, 20, 300},
+			{"ahead without work", 300, 300, 20},
+		} {
+			t.Run(name+", "+c.name, func(t *testing.T) {
+				t.Parallel()
+				d := pgtest.New(t)
+				service := d.Service()
+				enqueueFor(t, service, "q", "own", c.jobs)
+				enqueueFor(t, service, "q", "a", 1000)
+				enqueueFor(t, service, "q", "b", 1000)
+				pooled(t, service, "bound", isolated)
+				tenantsOf(t, service, "bound", c.own)
+				tenantsOf(t, service, "default", c.all)
+				tenantsOf(t, service, "bound", 1)
+				exec(t, service, lift)
+				if c.jobs == c.own {
+					enqueueFor(t, service, "q", "own", 1000)
+				}
+				wantShares(t, dealt(t, service, 30, "tenant_id", "ojs.fetch('{q}', $1)"), map[string]int{"own": 1, "a": 1, "b": 1})
+				expectNone(t, d.Pool, "wrong levels", `select l.* from ojs.level l
+					where (l.tenants, l.weight, l.moment) <> (select count(*), sum(f.weight), sum(f.weight * f.vtime)
+						from ojs.tenant_fairness f where f.queue = l.queue and f.priority = l.priority and f.ready)`)
+			})
+		}
 	}
 }
 
@@ -248,6 +298,25 @@ func TestAMinimumForEachQueue(t *testing.T) {
 				t.Errorf("%v: %s", err, sequence)
 			}
 		})
+	}
+}
+
+// A minimum for each of a hundred queues is planned dispatch by dispatch, while others wait; so an answer ends early, and the next goes on.
+func TestAMinimumForAHundredQueues(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	queues := make([]string, 100)
+	for i := range queues {
+		queues[i] = fmt.Sprintf("q%d", i)
+	}
+	exec(t, service, "select ojs.enqueue_bulk('a', array_fill('[]'::json, array[9]), p_queue => q) from unnest($1::text[]) q", queues)
+	pooled(t, service, "general", `{"strategy": "strict", "starvation_prevention": {"enabled": true, "min_dispatch_ratio": 0.01}}`)
+	const some = "select request, queue from ojs.fetch_many($1, '{450}', '{null}', '{0}', p_pool => 'general')"
+	for _, want := range []int{201, 201, 201, 201, 100, 0} {
+		got := lines(t, service, some, queues)
+		if len(got) != want || want == 201 && !slices.Contains(got, "0 -") {
+			t.Fatalf("%d rows, want %d: %v", len(got), want, got)
+		}
 	}
 }
 
@@ -413,25 +482,26 @@ func TestConfigurationsOfPoolsAreChecked(t *testing.T) {
 	service := pgtest.New(t).Service()
 	const prevention = "starvation_prevention"
 	for config, want := range map[string]string{
-		`[]`:                                      "OJ400 config",
-		`{"queue": ["a"]}`:                        "OJ400 queue",
-		`{"queues": []}`:                          "OJ422 queues",
-		`{"queues": "a"}`:                         "OJ422 queues",
-		`{"queues": ["A b"]}`:                     "OJ422 queues",
-		`{"concurrency": 0}`:                      "OJ422 concurrency",
-		`{"concurrency": "many"}`:                 "OJ422 concurrency",
-		`{"concurrency": 1.5}`:                    "OJ422 concurrency",
-		`{"strategy": "fair"}`:                    "OJ422 strategy",
-		`{"strategy": 1}`:                         "OJ422 strategy",
-		`{"weights": {"a": 0}}`:                   "OJ422 weights",
-		`{"weights": [1]}`:                        "OJ422 weights",
-		`{"isolated": "yes"}`:                     "OJ422 isolated",
-		`{"isolated": true}`:                      "OJ422 queues",
-		`{"tenants": ["not a name"]}`:             "OJ422 tenants",
-		`{"name": "q"}`:                           "OJ400 name",
-		`{"starvation_prevention": 1}`:            "OJ422 starvation_prevention",
-		`{"starvation_prevention": {"ratio": 1}}`: "OJ422 starvation_prevention.ratio",
-		`{"starvation_prevention": {"min_dispatch_ratio": 2}}`:     "OJ422 min_dispatch_ratio",
+		`[]`:                      "OJ400 config",
+		`{"queue": ["a"]}`:        "OJ400 queue",
+		`{"queues": []}`:          "OJ422 queues",
+		`{"queues": "a"}`:         "OJ422 queues",
+		`{"queues": ["A b"]}`:     "OJ422 queues",
+		`{"concurrency": 0}`:      "OJ422 concurrency",
+		`{"concurrency": "many"}`: "OJ422 concurrency",
+		`{"concurrency": 1.5}`:    "OJ422 concurrency",
+		`{"concurrency": 1, "max_concurrency": 2}`:                 "OJ422 concurrency",
+		`{"strategy": "fair"}`:                                     "OJ422 strategy",
+		`{"strategy": 1}`:                                          "OJ422 strategy",
+		`{"weights": {"a": 0}}`:                                    "OJ422 weights",
+		`{"weights": [1]}`:                                         "OJ422 weights",
+		`{"isolated": "yes"}`:                                      "OJ422 isolated",
+		`{"isolated": true}`:                                       "OJ422 queues",
+		`{"tenants": ["not a name"]}`:                              "OJ422 tenants",
+		`{"name": "q"}`:                                            "OJ400 name",
+		`{"starvation_prevention": 1}`:                             "OJ422 starvation_prevention",
+		`{"starvation_prevention": {"ratio": 1}}`:                  "OJ422 starvation_prevention.ratio",
+		`{"starvation_prevention": {"min_dispatch_ratio": 2}}`:     "OJ422 " + prevention + ".min_dispatch_ratio",
 		`{"starvation_prevention": {"rotation_interval": "soon"}}`: "OJ422 " + prevention + ".rotation_interval",
 		`{"queues": ["a", "b"], "starvation_prevention": {"enabled": true, "min_dispatch_ratio": 0.51}}`: "OJ422 " + prevention +
 			".min_dispatch_ratio",
@@ -443,6 +513,28 @@ func TestConfigurationsOfPoolsAreChecked(t *testing.T) {
 	}
 	refused(t, service, "OJ422", `select ojs.configure_pool('*', '{"queues": ["a"]}')`)
 	refused(t, service, "OJ400", `select ojs.configure_pool('a b', '{}')`)
+	// With an older snapshot, two pools could isolate the same queue.
+	tx, err := service.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused(t, tx, "OJ408", "select ojs.configure_pool('p', '{}')")
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// What the same transaction has fetched would not be counted.
+	if tx, err = service.Begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fill(t, service, "work", 1)
+	exec(t, tx, "select ojs.fetch('{work}')")
+	failure := refused(t, tx, "OJ409", "select ojs.configure_pool('p', '{}')")
+	if detail(t, failure)["field"] != "transaction" || !strings.Contains(failure.Hint, "of its own") {
+		t.Errorf("%s, %s", failure.Detail, failure.Hint)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	refused(t, service, "OJ404", "select ojs.delete_pool('p')")
 	expectNone(t, service, "configured", "select * from ojs.pool")
 	pooled(t, service, "p", `{"queues": {"a": {"weight": 70}, "b": {"weight": 30}}, "strategy": "weighted"}`)

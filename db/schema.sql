@@ -3106,7 +3106,8 @@ CREATE FUNCTION ojs._fetched_nothing() RETURNS void
 begin
     if exists (select from ojs.lease l where l.xid = pg_current_xact_id_if_assigned()) then
         -- Its jobs are in no snapshot yet, so they would not be counted.
-        perform ojs._raise('OJ409', 'this transaction has fetched jobs: commit it first');
+        perform ojs._raise('OJ409', 'this transaction has fetched jobs: commit it first', '{"field": "transaction"}',
+            'Change settings in a transaction of its own.');
     end if;
 end;
 $$;
@@ -3812,7 +3813,8 @@ begin
         p_ask.limited := true;
         p_ask.aside := false;
     end if;
-    p_ask.queues := array(select q.queue from unnest(v_mine) with ordinality q(queue, n) where q.queue = any (p_ask.queues) order by q.n);
+    p_ask.queues := array(select q.queue from unnest(v_mine) with ordinality q(queue, n) where q.queue = any (p_ask.queues)
+        group by q.queue order by min(q.n));
     p_ask.but := (select array_agg(distinct t) from ojs.pool o cross join lateral unnest(o.tenants) t
         where o.isolated and o.name <> v_name);
     p_ask.pool := v_pool.id;
@@ -5469,7 +5471,9 @@ begin
     select p.name, p.active_jobs, w.jobs
     from ojs.pool_stats p
     cross join lateral (
-        select sum(q.available)::bigint as jobs from ojs.queue_stats q where (p.queues is null or q.queue = any (p.queues)) and not q.paused
+        select sum(q.available)::bigint as jobs from ojs.queue_stats q
+        where (p.queues is null or q.queue = any (p.queues)) and not q.paused and not exists (select from ojs.pool o
+            where o.isolated and o.tenants is null and o.name <> p.name and q.queue = any (o.queues))
     ) w
     where p.active_jobs >= p.max_concurrency and w.jobs > 0;
 end;
@@ -5839,8 +5843,8 @@ CREATE FUNCTION ojs._pool_changed(p_old ojs.pool, p_new ojs.pool) RETURNS void
     AS $$
 begin
     if p_old.isolated and p_old.tenants is not null then
-        -- Their times may lie far below everybody's, and from now on they are served among all.
-        perform ojs._raise_times(l, p_old.tenants)
+        -- Their times may lie far below everybody's, or above, and from now on they are served among all, or others among them.
+        perform ojs._raise_times(l, p_old.tenants, true)
         from (select distinct l.queue, l.priority from ojs.level l) k cross join lateral ojs._level(k.queue, k.priority) l;
     end if;
     insert into ojs.notice (type, subject, data, ended_at)
@@ -6239,22 +6243,25 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._raise_times(p_level ojs.level, p_tenants text[]) RETURNS ojs.level
+CREATE FUNCTION ojs._raise_times(p_level ojs.level, p_tenants text[], p_back boolean DEFAULT false) RETURNS ojs.level
     LANGUAGE plpgsql
     AS $$
 declare
     v_behind record;
 begin
-    select array_agg(f.spot) as spots, p_level.low - min(f.vtime) as step, coalesce(sum(f.weight) filter (where f.ready), 0) as weight
+    select array_agg(f.spot) as spots, p_level.low - min(f.vtime) filter (where f.ready or f.parked) as step,
+        coalesce(sum(f.weight) filter (where f.ready), 0) as weight
     into v_behind
     from unnest(p_tenants) t(tenant_id)
     cross join lateral (select f.*, f.ctid as spot from ojs.tenant_fairness f
         where f.queue = p_level.queue and f.priority = p_level.priority and f.tenant_id = t.tenant_id order by f.rev desc limit 1) f
-    where f.ready or f.parked
-    having min(f.vtime) < p_level.low;
+    where f.ready or f.parked or p_back and f.vtime > p_level.low
+    having p_back or min(f.vtime) < p_level.low;
     if v_behind.spots is not null then
-        update ojs.tenant_fairness f set rev = f.rev + 1, vtime = f.vtime + v_behind.step where f.ctid = any (v_behind.spots);
-        perform ojs._move_level(p_level, 0, 0, v_behind.weight * v_behind.step, null);
+        update ojs.tenant_fairness f
+        set rev = f.rev + 1, vtime = case when f.ready or f.parked then f.vtime + v_behind.step else p_level.low end
+        where f.ctid = any (v_behind.spots);
+        perform ojs._move_level(p_level, 0, 0, coalesce(v_behind.weight * v_behind.step, 0), null);
         select * into p_level from ojs._level(p_level.queue, p_level.priority);
     end if;
     return p_level;
@@ -6338,6 +6345,9 @@ begin
     end if;
     v_pool.queues := ojs._pool_names(p_config -> 'queues', 'queues');
     v_pool.tenants := ojs._pool_names(p_config -> 'tenants', 'tenants');
+    if p_config -> 'concurrency' <> p_config -> 'max_concurrency' then
+        perform ojs._raise('OJ422', 'concurrency and max_concurrency are two names of one number', '{"field": "concurrency"}');
+    end if;
     v_pool.max_concurrency := ojs._pool_number(coalesce(p_config -> 'concurrency', p_config -> 'max_concurrency'),
         'concurrency', 1, 1000000);
     v_pool.strategy := p_config ->> 'strategy';
@@ -6369,7 +6379,8 @@ begin
             'starvation_prevention must be an object of enabled (boolean), rotation_interval and min_dispatch_ratio',
             jsonb_build_object('field', concat_ws('.', 'starvation_prevention', left(v_field, 100))));
     end if;
-    p_pool.min_dispatch_ratio := coalesce(ojs._pool_number(p_prevention -> 'min_dispatch_ratio', 'min_dispatch_ratio', 0, 1), 0.05);
+    p_pool.min_dispatch_ratio := coalesce(
+        ojs._pool_number(p_prevention -> 'min_dispatch_ratio', 'starvation_prevention.min_dispatch_ratio', 0, 1), 0.05);
     p_pool.rotation_interval := v_interval;
     if (v_interval between interval '1 second' and interval '1 day') is not true then
         perform ojs._raise('OJ422', 'rotation_interval must be an ISO 8601 duration between PT1S and P1D, such as PT30S',
@@ -7433,6 +7444,8 @@ CREATE FUNCTION ojs._serve_planned(p_ask ojs.ask, p_count integer, p_done ojs.de
     LANGUAGE plpgsql
     AS $$
 declare
+    -- Each dispatch looks at each queue. A thousand jobs of a hundred queues would keep all others waiting for a second.
+    v_most     int := least(p_count, 20000 / cardinality(p_ask.queues));
     v_weights  int[] := ojs._queue_weights(p_ask);
     v_rotation ojs.rotation := ojs._rotation(p_ask, v_weights);
     v_open     int[] := ojs._with_work(p_ask.queues);
@@ -7450,8 +7463,8 @@ declare
     v_want     int;
 begin
     v_rotation.owed := ojs._owed_by_time(v_rotation, v_open, v_now - p_ask.rotation);
-    while cardinality(p_done.ids) < p_count and v_open <> '{}' and not p_done.cut loop
-        v_plan := ojs._plan_queues(p_ask.strategy, v_open, v_rotation, v_depths, v_ratio, p_count - cardinality(p_done.ids));
+    while cardinality(p_done.ids) < v_most and v_open <> '{}' and not p_done.cut loop
+        v_plan := ojs._plan_queues(p_ask.strategy, v_open, v_rotation, v_depths, v_ratio, v_most - cardinality(p_done.ids));
         v_asked := '{}';
         v_short := '{}';
         for v_q, v_want in
@@ -7483,6 +7496,7 @@ begin
         p_done := ojs._in_line(p_done, v_from, v_line);
         perform ojs._rotate(v_rotation, coalesce((select min(v_rotation.times[o]) from unnest(ojs._with_work(p_ask.queues)) o), 0));
     end if;
+    p_done.cut := p_done.cut or v_most < p_count and cardinality(p_done.ids) = v_most;
     return p_done;
 end;
 $$;
@@ -9555,6 +9569,11 @@ declare
     v_old ojs.pool;
     v_new ojs.pool;
 begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        -- Else the transaction would not see which queues others have isolated meanwhile.
+        perform ojs._raise('OJ408', 'pools are configured in transactions of isolation level read committed',
+            '{"field": "transaction_isolation"}');
+    end if;
     perform ojs._check_pool_name(p_pool, true);
     v_new := ojs._read_pool(p_pool, p_config);
     perform ojs._stop_ahead();

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -270,6 +271,70 @@ func TestFS52WeightsOfAWorker(t *testing.T) {
 		p_weights => '{"critical": 5, "default": 2, "low": 1}')`), map[string]int{"critical": 5, "default": 2, "low": 1})
 }
 
+// FS 6.1: workers of a pool run twenty jobs together, critical ones before payments; where the strategy is left out, one of each in turn.
+func TestFS61APool(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	exec(t, service, "select ojs.configure_pools($1::text::jsonb)", fs61)
+	for queue, jobs := range map[string]int{"critical": 15, "payments": 15, "mail": 15} {
+		fill(t, service, queue, jobs)
+	}
+	got := list[string](t, service, `select queue || ' ' || count(*)
+		from ojs.fetch('{payments,mail,critical}', 100, p_pool => 'critical-workers') group by queue order by 1`)
+	if !slices.Equal(got, []string{"critical 15", "payments 5"}) {
+		t.Errorf("dispatched %v", got)
+	}
+	pooled(t, service, "plain", `{"queues": ["mail", "payments"]}`)
+	if got := inPool(t, service, "plain", "{payments,mail}", 4); got != "mailpaymentsmailpayments" {
+		t.Errorf("by default dispatched %s", got)
+	}
+}
+
+// FS 6.2: a worker names its pool when it registers, and is in that one only.
+func TestFS62APoolForEachWorker(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	fill(t, service, "a", 5)
+	fill(t, service, "b", 5)
+	pooled(t, service, "of-a", `{"queues": ["a"]}`)
+	pooled(t, service, "of-b", `{"queues": ["b"]}`)
+	exec(t, service, "select ojs.register_worker('w', p_pool => 'of-a')")
+	if got := list[string](t, service, "select queue from ojs.fetch('{b,a}', 3, 'w')"); strings.Join(got, "") != "aaa" {
+		t.Errorf("dispatched %v", got)
+	}
+	for _, call := range []string{"select ojs.fetch('{b,a}', 1, 'w', p_pool => 'of-b')", "select ojs.beat('w', p_pool => 'of-b')"} {
+		if failure := refused(t, service, "OJ409", call); detail(t, failure)["field"] != "pool" {
+			t.Errorf("%s: %s", call, failure.Detail)
+		}
+	}
+}
+
+// FS 6.3 and FS-R006: of an isolated queue workers outside the pool get nothing; of one that is not, all get jobs, in a pool or not.
+func TestFS63IsolationOfPools(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	fill(t, service, "images", 40)
+	fill(t, service, "mail", 40)
+	const pool = `{"queues": ["images"], "isolated": %t}`
+	pooled(t, service, "gpu", fmt.Sprintf(pool, true))
+	pooled(t, service, "general", `{"queues": ["images", "mail"]}`)
+	for _, other := range []string{"general", "default", "one-more"} {
+		if got := inPool(t, service, other, "{images,mail}", 3); got != "mailmailmail" {
+			t.Errorf("isolated, and pool %s gets %s", other, got)
+		}
+		refused(t, service, "OJ422", "select ojs.fetch('{images}', 1, p_pool => $1)", other)
+	}
+	if got := inPool(t, service, "gpu", "{images,mail}", 2); got != "imagesimages" {
+		t.Errorf("isolated, and the pool gets %s", got)
+	}
+	pooled(t, service, "gpu", fmt.Sprintf(pool, false))
+	for _, any := range []string{"general", "default", "one-more", "gpu"} {
+		if got := inPool(t, service, any, "{images}", 2); got != "imagesimages" {
+			t.Errorf("not isolated, and pool %s gets %q", any, got)
+		}
+	}
+}
+
 // FS 7.1: one job of each queue in a cycle, in the order of the list, whatever they hold; one that is empty is passed over, and has its
 // place again when it is not.
 func TestFS71RoundRobin(t *testing.T) {
@@ -303,6 +368,87 @@ func TestFS73Weights3To2To1(t *testing.T) {
 	wantShares(t, got, map[string]int{"a": 3, "b": 2, "c": 1})
 	if got := strings.Join(got, ""); got != strings.Repeat("abaabc", 40) {
 		t.Errorf("dispatched %s", got)
+	}
+}
+
+// FS 8.1 and FS-R003: of queues that a strategy passes over, each goes next once it gave no job for the interval, whatever that is.
+func TestFS81RotationOfQueues(t *testing.T) {
+	t.Parallel()
+	for _, interval := range []string{"PT30S", "PT1H"} {
+		t.Run(interval, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.New(t)
+			service := d.Service()
+			for _, queue := range []string{"a", "b", "c"} {
+				fill(t, service, queue, 100)
+			}
+			pooled(t, service, "general", fmt.Sprintf(`{"queues": ["a", "b", "c"], "strategy": "strict",
+				"starvation_prevention": {"enabled": true, "rotation_interval": %q, "min_dispatch_ratio": 0}}`, interval))
+			passed := func(part float64, want string) {
+				t.Helper()
+				exec(t, d.Pool, "update ojs.rotation set served = array_fill(now() - $1 * $2::text::interval, array[3])", part, interval)
+				if got := inPool(t, service, "general", "{a,b,c}", 5); got != want {
+					t.Errorf("when %g of the interval is over: %s, want %s", part, got, want)
+				}
+			}
+			if got := inPool(t, service, "general", "{a,b,c}", 5); got != "aaaaa" {
+				t.Errorf("at first: %s", got)
+			}
+			passed(0.5, "aaaaa")
+			passed(1, "abcaa")
+			passed(0.5, "aaaaa")
+		})
+	}
+}
+
+// FS 8.1: off is the default, and what is left out of an object that turns it on has 30 seconds and 5 %.
+func TestFS81Defaults(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	for prevention, want := range map[string]string{
+		`{}`:                          "-",
+		`{"enabled": false}`:          "-",
+		`{"min_dispatch_ratio": 0.2}`: "-",
+		`{"enabled": true}`:           "map[enabled:true min_dispatch_ratio:0.05 rotation_interval:PT30S]",
+		`{"enabled": true, "rotation_interval": "PT30S", "min_dispatch_ratio": 0.05}`: "map[enabled:true min_dispatch_ratio:0.05 " +
+			"rotation_interval:PT30S]",
+	} {
+		pooled(t, service, "p", `{"starvation_prevention": `+prevention+`}`)
+		if got := lines(t, service, "select starvation_prevention from ojs.pool_stats"); got[0] != want {
+			t.Errorf("%s is %s, want %s", prevention, got[0], want)
+		}
+	}
+}
+
+// minimum deals the jobs of three queues to a pool that is strict but for a minimum of each queue, and returns how many of 400 each gave.
+func minimum(t *testing.T, queues [3]string, ratio float64) [3]int {
+	t.Helper()
+	service := pgtest.New(t).Service()
+	for _, queue := range queues {
+		fill(t, service, queue, 500)
+	}
+	pooled(t, service, "general", fmt.Sprintf(`{"queues": ["%s"], "strategy": "strict",
+		"starvation_prevention": {"enabled": true, "rotation_interval": "PT30S", "min_dispatch_ratio": %g}}`,
+		strings.Join(queues[:], `", "`), ratio))
+	var given [3]int
+	sequence := ""
+	fetch := fmt.Sprintf("ojs.fetch('{%s}', $1, p_pool => 'general')", strings.Join(queues[:], ","))
+	for _, queue := range dealt(t, service, 400, "queue", fetch) {
+		i := slices.Index(queues[:], queue)
+		given[i]++
+		sequence += "abc"[i : i+1]
+	}
+	if err := guaranteed(sequence, "abc", ratio); err != nil {
+		t.Errorf("%v: %s", err, sequence)
+	}
+	return given
+}
+
+// FS 8.2: with three queues and a minimum of 5 % each, the first has the rest, 90 %, which is no less than the 85 % that are left to share.
+func TestFS82ThreeQueuesAndFivePercent(t *testing.T) {
+	t.Parallel()
+	if got := minimum(t, [3]string{"a", "b", "c"}, 0.05); got[0] < 340 || got[1] < 19 || got[2] < 19 {
+		t.Errorf("of 400 dispatches the queues have %v", got)
 	}
 }
 
@@ -364,6 +510,55 @@ func TestFS141Weights5To3To1(t *testing.T) {
 	wantShares(t, dealt(t, service, 9*40, "queue", `ojs.fetch('{critical,default,low}', $1, p_worker_id => 'worker-abc-123',
 		p_strategy => 'weighted', p_weights => '{"critical": 5, "default": 3, "low": 1}')`),
 		map[string]int{"critical": 5, "default": 3, "low": 1})
+}
+
+// FS 14.1: the same of a worker that has registered so, in a pool of which nobody has said anything.
+func TestFS141AsRegistered(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	for _, queue := range []string{"critical", "default", "low"} {
+		fill(t, service, queue, 300)
+	}
+	exec(t, service, `select ojs.register_worker('worker-abc-123', p_queues => '{critical,default,low}', p_concurrency => 10,
+		p_pool => 'general', p_strategy => 'weighted', p_weights => '{"critical": 5, "default": 3, "low": 1}')`)
+	wantShares(t, dealt(t, service, 9*40, "queue", "ojs.fetch('{critical,default,low}', $1, 'worker-abc-123')"),
+		map[string]int{"critical": 5, "default": 3, "low": 1})
+}
+
+// FS 14.2: ten payments at once, by the workers of their pool and by nobody else, however idle others are; these take turns at theirs.
+func TestFS142PaymentsOnTheirOwn(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	exec(t, service, "select ojs.configure_pools($1::text::jsonb)", fs142)
+	for _, queue := range []string{"payments", "default", "email", "notifications"} {
+		fill(t, service, queue, 20)
+	}
+	const all = "{payments,default,email,notifications}"
+	if got := inPool(t, service, "general-workers", all, 6); got != "defaultemailnotificationsdefaultemailnotifications" {
+		t.Errorf("the general workers get %s", got)
+	}
+	rest := list[string](t, service, "select queue from ojs.fetch($1::text[], 100, p_pool => 'general-workers')", all)
+	if len(rest) != 44 || slices.Contains(rest, "payments") {
+		t.Errorf("of fifty, six of which run, the general workers get %d: %v", len(rest), rest)
+	}
+	if got := inPool(t, service, "default", all, 100); strings.Contains(got, "payments") {
+		t.Errorf("others get %s", got)
+	}
+	if got := inPool(t, service, "payment-workers", all, 100); got != strings.Repeat("payments", 10) {
+		t.Errorf("the workers of payments get %s", got)
+	}
+	exec(t, service, "select ojs.ack_many(array(select id from ojs.job where queue = 'payments' and state = 'active' limit 4))")
+	if got := inPool(t, service, "payment-workers", all, 100); got != strings.Repeat("payments", 4) {
+		t.Errorf("when four have ended they get %s", got)
+	}
+}
+
+// FS 14.3: behind critical jobs without end, analytics have a tenth of the dispatches.
+func TestFS143ATenthForAnalytics(t *testing.T) {
+	t.Parallel()
+	if got := minimum(t, [3]string{"critical", "default", "analytics"}, 0.1); got[2] < 39 || got[1] < 39 || got[0] < 300 {
+		t.Errorf("of 400 dispatches the queues have %v", got)
+	}
 }
 
 // FS 14.4: ten thousand jobs of a and a hundred of b go in turns, until b has no more.
@@ -435,6 +630,33 @@ func TestFS003Strategies(t *testing.T) {
 	}
 }
 
+// FS-R001: a pool has its queues, and its workers together run so many jobs at once and no more, however many ask at the same time.
+func TestFSR001QueuesAndConcurrencyOfPools(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	pooled(t, service, "p", `{"queues": ["a", "b"], "concurrency": 7}`)
+	for _, queue := range []string{"a", "b", "c"} {
+		fill(t, service, queue, 50)
+	}
+	var wg sync.WaitGroup
+	for n := range 8 {
+		wg.Go(func() {
+			_, err := service.Exec(t.Context(), "select ojs.fetch('{a,b,c}', 3, $1, p_pool => 'p')", fmt.Sprint("w", n))
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	const running = "select queue || ' ' || count(*) from ojs.job where state = 'active' group by queue order by 1"
+	if got := list[string](t, service, running); !slices.Equal(got, []string{"a 4", "b 3"}) {
+		t.Errorf("running: %v", got)
+	}
+	if got := inPool(t, service, "p", "{a,b,c}", 1); got != "" {
+		t.Errorf("beyond the concurrency: %s", got)
+	}
+}
+
 // FS-R002: shares are those of the weights, whatever these are, in every full cycle.
 func TestFSR002AnyWeights(t *testing.T) {
 	t.Parallel()
@@ -493,3 +715,75 @@ func TestFSR005TenantsInEachQueue(t *testing.T) {
 		wantShares(t, tenants, map[string]int{"acme": 2, "beta": 1})
 	}
 }
+
+// Every document of ojs-fair-scheduling that configures pools is taken as it is printed.
+func TestFSDocumentsAsPrinted(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	for _, document := range []string{fs61, fs142, fs143} {
+		exec(t, service, "select ojs.configure_pools($1::text::jsonb)", document)
+	}
+	pooled(t, service, "rotating", fs81)
+	pooled(t, service, "critical", fs101)
+	got := lines(t, service, "select name, queues, max_concurrency, strategy, isolated from ojs.pool order by name")
+	want := []string{
+		"critical [critical payments] 20 strict false", "critical-workers [critical payments] 20 strict false",
+		"general [critical default analytics] - strict false", "general-workers [default email notifications] 50 round-robin false",
+		"payment-workers [payments] 10 strict true", "rotating - - - false",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+}
+
+const (
+	fs61 = `{
+  "pool": {
+    "name": "critical-workers",
+    "queues": ["critical", "payments"],
+    "concurrency": 20,
+    "strategy": "strict"
+  }
+}`
+	fs81 = `{
+  "starvation_prevention": {
+    "enabled": true,
+    "rotation_interval": "PT30S",
+    "min_dispatch_ratio": 0.05
+  }
+}`
+	fs101 = `{
+  "queues": ["critical", "payments"],
+  "concurrency": 20,
+  "strategy": "strict"
+}`
+	fs142 = `{
+  "pools": [
+    {
+      "name": "payment-workers",
+      "queues": ["payments"],
+      "concurrency": 10,
+      "strategy": "strict",
+      "isolated": true
+    },
+    {
+      "name": "general-workers",
+      "queues": ["default", "email", "notifications"],
+      "concurrency": 50,
+      "strategy": "round-robin"
+    }
+  ]
+}`
+	fs143 = `{
+  "pool": {
+    "name": "general",
+    "queues": ["critical", "default", "analytics"],
+    "strategy": "strict",
+    "starvation_prevention": {
+      "enabled": true,
+      "rotation_interval": "PT30S",
+      "min_dispatch_ratio": 0.10
+    }
+  }
+}`
+)

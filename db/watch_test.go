@@ -69,6 +69,23 @@ func TestStarvedQueuesAndOverloadedPools(t *testing.T) {
 	}
 }
 
+// A pool that is full is not overloaded by what only others may have.
+func TestAFullPoolAndOthersJobs(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	pooled(t, service, "p", `{"concurrency": 1}`)
+	pooled(t, service, "gpu", `{"queues": ["images"], "isolated": true}`)
+	fill(t, service, "images", 5)
+	fill(t, service, "mail", 1)
+	one[string](t, service, "select id::text from ojs.fetch('{mail}', 1, p_pool => 'p')")
+	expectNone(t, d.Pool, "overloaded", "select * from ojs._overloaded()")
+	fill(t, service, "mail", 2)
+	if got := lines(t, d.Pool, "select pool, active, waiting from ojs._overloaded()"); !slices.Equal(got, []string{"p 1 2"}) {
+		t.Errorf("overloaded: %q", got)
+	}
+}
+
 // Who changes a pool's strategy or weights is heard of.
 func TestRebalancedPools(t *testing.T) {
 	t.Parallel()

@@ -63,6 +63,7 @@ type findings struct {
 	expired    int
 	limits     int // set or removed
 	full       int // times at which as many jobs ran, for certain, as a limit allowed
+	fullPools  int // of these, as the concurrency of a pool did
 	pauses     int
 }
 

@@ -62,6 +62,7 @@ func newSample(t *testing.T) *sample {
 	s.absent = course{fault: explains{database: true}, broke: s.since}
 	pgtest.Exec(t, d.Pool, "create table public.orders (job uuid)")
 	pgtest.Exec(t, d.Pool, "create table public.results (job uuid, lease uuid)")
+	pgtest.Exec(t, d.Pool, "select ojs.configure_pool('default', '{}')")
 
 	const failing = `select ojs.nack($1, '{"message": "no", "code": "%"}', $2)`
 	s.done = s.enqueue(t)
@@ -308,6 +309,10 @@ func (s *sample) journals() []blemish {
 			name: "completed twice", want: "ojs.shard_stats and the rows disagree",
 			spoil: `insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs)
 				select tenant_id, queue, 0, 'active', 'completed', 1 from ojs.job where id = $done`,
+		},
+		{
+			name: "a pool runs more than it knows of", want: "default says 0, there are 1",
+			spoil: "update ojs.pool_tally set active = active - 1",
 		},
 		{
 			name: "a completion is not journalled", want: "ojs.shard_stats and the rows disagree",

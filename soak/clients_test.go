@@ -34,7 +34,8 @@ const (
 	sessions  = 5 * time.Second         // of SQL last about as long
 )
 
-var campaignQueues = []string{"mail", "work"}
+// Of the last queue workers of one pool get jobs.
+var campaignQueues = []string{"mail", "work", "vault"}
 
 // orders is what a client process is told to do.
 type orders struct {
@@ -49,6 +50,7 @@ type orders struct {
 	Idle     time.Duration `json:"idle"`    // of the operator, at first
 	Skew     time.Duration `json:"skew"`    // by how much its clock is wrong
 	Long     bool          `json:"long"`    // a worker with long leases, which heartbeats keep and only its death ends
+	Pools    []string      `json:"pools"`   // of workers, who take turns at them
 }
 
 const (
@@ -608,17 +610,18 @@ func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, e
 			_ = tx.Rollback(context.Background())
 		}
 	}()
-	sent := time.Now()
+	pool, sent := c.Pools[r.IntN(len(c.Pools))], time.Now()
 	rows, err := tx.Query(ctx, `
-		select id::text, lease::text, attempt, state::text, queue, type, lease_expires_at from ojs.fetch($1, $2, $3, $4)`,
-		campaignQueues, 1+r.IntN(4), c.Name, leaseTime.Milliseconds())
+		select id::text, lease::text, attempt, state::text, queue, type, lease_expires_at
+		from ojs.fetch($1, $2, $3, $4, p_pool => nullif($5, $6))`,
+		campaignQueues, 1+r.IntN(4), c.Name, leaseTime.Milliseconds(), pool, noPool)
 	if err != nil {
 		return 0, err
 	}
 	jobs, err := pgx.CollectRows(rows, pgx.RowToStructByPos[held])
 	var told *pgconn.PgError
 	if len(c.Tenants) > 0 && errors.As(err, &told) && told.Code == "OJ408" {
-		c.book.write(entry{What: barred, Tenant: c.Tenants[0], Sent: sent})
+		c.book.write(entry{What: barred, Tenant: c.Tenants[0], Pool: pool, Sent: sent})
 		return 0, errBarred
 	}
 	if err != nil {
@@ -631,7 +634,7 @@ func (c *client) turn(ctx context.Context, r *rand.Rand, conn *pgx.Conn) (int, e
 		// A FETCH that may be undone yet gives nothing into anybody's hands.
 		for _, j := range jobs {
 			c.book.write(entry{
-				What: fetched_, IDs: []string{j.ID}, Queue: j.Queue, Lease: j.Lease, Attempt: j.Attempt, Sent: sent,
+				What: fetched_, IDs: []string{j.ID}, Queue: j.Queue, Pool: pool, Lease: j.Lease, Attempt: j.Attempt, Sent: sent,
 				Until: sent.Add(leaseTime),
 			})
 		}
@@ -716,7 +719,7 @@ type held struct {
 }
 
 func (c *client) work(r *rand.Rand) {
-	w := &worker{name: newID()}
+	w := &worker{name: newID(), pool: c.Pools[int(c.next.Add(1)-1)%len(c.Pools)]}
 	if c.Long {
 		ended := make(chan struct{})
 		defer close(ended)
@@ -746,6 +749,7 @@ func (c *client) work(r *rand.Rand) {
 type worker struct {
 	mu    sync.Mutex
 	name  string
+	pool  string    // named by each FETCH, or by heartbeats where there are any
 	heard time.Time // when the latest heartbeat was sent that was answered
 	lives time.Time // since then it has certainly not been taken for dead
 	holds []held
@@ -769,6 +773,21 @@ func (w *worker) until(sent time.Time) time.Time {
 	return w.heard.Add(silence)
 }
 
+// nameIn has a request name the worker's pool.
+func (w *worker) nameIn(body map[string]any) {
+	if w.pool != noPool {
+		body["pool"] = w.pool
+	}
+}
+
+// poolAt is the pool of which a FETCH was, if that is certain: without a word from the worker its registration may have ended meanwhile.
+func (w *worker) poolAt(sent, read time.Time) string {
+	if sent.Before(w.lives) || !read.Before(w.heard.Add(silence)) {
+		return ""
+	}
+	return w.pool
+}
+
 // missing writes down which jobs a heartbeat named and its answer did not.
 func (c *client) missing(sent time.Time, holds []held, extended []string) {
 	for _, j := range holds {
@@ -788,9 +807,10 @@ func (c *client) alive(r *rand.Rand, w *worker) bool {
 	for _, j := range holds {
 		ids = append(ids, j.ID)
 	}
+	body := map[string]any{"worker_id": name, "active_jobs": ids, "visibility_timeout_ms": longLease.Milliseconds()}
+	w.nameIn(body)
 	sent := time.Now()
-	a := c.ask(r, http.MethodPost, "/ojs/v1/workers/heartbeat", "",
-		map[string]any{"worker_id": name, "active_jobs": ids, "visibility_timeout_ms": longLease.Milliseconds()})
+	a := c.ask(r, http.MethodPost, "/ojs/v1/workers/heartbeat", "", body)
 	read := time.Now()
 	if a.unknown() {
 		return false
@@ -832,21 +852,36 @@ func (c *client) fetch(r *rand.Rand, w *worker) bool {
 	}
 	queues := campaignQueues
 	if r.IntN(3) == 0 {
-		queues = queues[r.IntN(2):][:1]
+		queues = queues[r.IntN(len(queues)):][:1]
 	}
-	count, sent := 1+r.IntN(6), time.Now()
-	a := c.ask(r, http.MethodPost, "/ojs/v1/workers/fetch", "", map[string]any{
+	count, pool := 1+r.IntN(6), w.pool
+	body := map[string]any{
 		"queues": queues, "count": count, "worker_id": w.name, "visibility_timeout_ms": lease.Milliseconds(), "wait_ms": 300,
-	})
+	}
+	if !c.Long {
+		w.nameIn(body)
+	}
+	sent := time.Now()
+	a := c.ask(r, http.MethodPost, "/ojs/v1/workers/fetch", "", body)
+	read := time.Now()
 	if a.unknown() {
 		c.pause(time.Duration(20+r.IntN(80)) * time.Millisecond)
 		return false
+	}
+	if c.Long {
+		w.mu.Lock()
+		pool = w.poolAt(sent, read)
+		w.mu.Unlock()
+	}
+	if a.status == http.StatusUnprocessableEntity && (pool == "" || !poolNamed(pool).servesAny(queues)) {
+		c.pause(10 * time.Millisecond)
+		return true
 	}
 	var got struct {
 		Jobs []held `json:"jobs"`
 	}
 	if err := json.Unmarshal(a.body, &got); a.status != http.StatusOK || err != nil {
-		c.book.wrong("FETCH: %d, %v: %s", a.status, err, a.body)
+		c.book.wrong("FETCH of %v in pool %s: %d, %v: %s", queues, pool, a.status, err, a.body)
 		c.pause(100 * time.Millisecond)
 		return false
 	}
@@ -859,7 +894,7 @@ func (c *client) fetch(r *rand.Rand, w *worker) bool {
 	}
 	for _, j := range got.Jobs {
 		c.book.write(entry{
-			What: fetched_, IDs: []string{j.ID}, Queue: j.Queue, Lease: j.Lease, Attempt: j.Attempt, Sent: sent, Until: until,
+			What: fetched_, IDs: []string{j.ID}, Queue: j.Queue, Pool: pool, Lease: j.Lease, Attempt: j.Attempt, Sent: sent, Until: until,
 		})
 		if j.State != "active" || j.Lease == "" {
 			c.book.wrong("job %s was handed out in state %q with lease %q", j.ID, j.State, j.Lease)

@@ -109,6 +109,11 @@ func (f *findings) counters(ctx context.Context, tx pgx.Tx, since time.Time) err
 				from ojs.job j group by j.tenant_id, j.queue
 			) r on r.tenant_id = s.tenant_id and r.queue = s.queue
 			where s.n is distinct from r.n`, nil},
+		{"ojs.pool_stats and the rows disagree", `
+			select s.name || ' says ' || s.active_jobs || ', there are ' || n.active
+			from ojs.pool_stats s join ojs.pool p on p.name = s.name
+			cross join lateral (select count(*) as active from ojs.job j where j.pool = p.id and j.state = 'active') n
+			where s.active_jobs <> n.active`, nil},
 		{"ojs.shard_stats and the journal disagree about failures", `
 			select s.tenant_id || '/' || s.queue || ' says ' || s.failed || ', there are ' || coalesce(r.n, 0) from ojs.shard_stats s
 			left join (select r.tenant_id, r.queue, count(*) as n from ojs.release r

@@ -443,7 +443,8 @@ func (c *campaign) round(n int, f fault) bool {
 	took := u.took(found)
 	c.t.Logf("round %d: %s after %.1f s: %d jobs %v, %d unknown (%d of them there), %d times 503, %d times no answer",
 		n, f.name, moment.Seconds(), found.jobs, found.states, found.unknown, found.turnedUp, found.refused, found.unanswered)
-	c.t.Logf("round %d: limits set or removed %d times, met %d times, %d pauses", n, found.limits, found.full, found.pauses)
+	c.t.Logf("round %d: limits set or removed %d times, met %d times, by pools %d times, %d pauses", n, found.limits, found.full,
+		found.fullPools, found.pauses)
 	c.t.Logf("round %d: drained in %.1f s, woken after %d ms, %.1f s in all%s",
 		n, drained.Seconds(), woken.Milliseconds(), time.Since(u.began).Seconds(), took)
 	c.total.found.add(found)
@@ -470,9 +471,12 @@ var severalTenants = []string{"beta", "gamma", "delta", "acme"}
 func (u *turn) start(idle time.Duration) {
 	c := u.c
 	asServer, asTenant := throughURL(c.sqlProxies, serverRole, c.pg.password), throughURL(c.sqlProxies, tenantRole, c.pg.password)
+	// Four workers by HTTP, in a pool each.
 	c.workers = []*kept{
-		u.client(workerHTTP, 0, orders{}), u.client(workerHTTP, 1, orders{Long: true}),
-		u.client(workerSQL, 2, orders{Database: asServer}), u.client(workerSQL, 3, orders{Database: asTenant, Tenants: []string{"acme"}}),
+		u.client(workerHTTP, 0, orders{Pools: []string{noPool, "narrow", "wide", "keepers"}}),
+		u.client(workerHTTP, 1, orders{Long: true, Pools: []string{"wide", "keepers", "bound", noPool}}),
+		u.client(workerSQL, 2, orders{Database: asServer, Pools: []string{noPool, noPool, "wide", "bound", "keepers"}}),
+		u.client(workerSQL, 3, orders{Database: asTenant, Tenants: []string{"acme"}, Pools: []string{noPool, noPool, "wide"}}),
 	}
 	c.producers = []*kept{
 		u.client(producerHTTP, 0, orders{Tenants: severalTenants}),
@@ -570,6 +574,7 @@ func (f *findings) add(g *findings) {
 	f.expired += g.expired
 	f.limits += g.limits
 	f.full += g.full
+	f.fullPools += g.fullPools
 	f.pauses += g.pauses
 	f.refused += g.refused
 	f.unanswered += g.unanswered
@@ -732,7 +737,8 @@ func (c *campaign) end() {
 		found.handouts, found.again, found.revived, found.fired, found.expired)
 	t.Logf("%d jobs rolled back, %d enqueued without an answer (%d of them there); %d times 503, %d times no answer",
 		found.withdrawn, found.unknown, found.turnedUp, found.refused, found.unanswered)
-	t.Logf("limits were set or removed %d times, and met %d times; %d pauses", found.limits, found.full, found.pauses)
+	t.Logf("limits were set or removed %d times, and met %d times, by pools %d times; %d pauses", found.limits, found.full,
+		found.fullPools, found.pauses)
 	if full := total.rounds["full disk"] + total.rounds["full log disk"]; full > 0 {
 		t.Logf("PostgreSQL found a disk full in %d rounds of %d", total.felt, full)
 	}
@@ -744,7 +750,8 @@ func (c *campaign) end() {
 	if found.jobs < 20*rounds || found.states["completed"] == 0 {
 		t.Errorf("the campaign did not happen: %d jobs", found.jobs)
 	}
-	if found.full == 0 || found.pauses == 0 {
-		t.Errorf("in %d rounds limits were met %d times, and there were %d pauses", rounds, found.full, found.pauses)
+	if found.full == 0 || found.fullPools == 0 || found.pauses == 0 {
+		t.Errorf("in %d rounds limits were met %d times, by pools %d times, and there were %d pauses", rounds, found.full,
+			found.fullPools, found.pauses)
 	}
 }

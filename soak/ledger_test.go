@@ -21,6 +21,7 @@ type entry struct {
 	IDs     []string  `json:"ids,omitempty"`
 	Tenant  string    `json:"tenant,omitempty"`
 	Queue   string    `json:"queue,omitempty"`
+	Pool    string    `json:"pool,omitempty"` // of fetched and barred: the worker's; empty: nobody knows
 	Lease   string    `json:"lease,omitempty"`
 	Attempt int       `json:"attempt,omitempty"`
 	How     string    `json:"how,omitempty"`    // of finishing: one of the finish constants
@@ -51,7 +52,7 @@ const (
 	replays   what = "replays"   // is about to have dead letters retried
 	rules     what = "rules"     // is about to change a limit or a pause
 	ruled     what = "ruled"     // that is confirmed
-	barred    what = "barred"    // a FETCH of a tenant's own login was refused, because a limit is about the tenant
+	barred    what = "barred"    // a FETCH of a tenant's own login was refused, because a limit is about the tenant or the pool
 	failed    what = "failed"    // a request was answered 503, or not at all
 	broke     what = "broke"     // a session of SQL ended by an error
 	hung      what = "hung"      // nothing was heard for as long as no fault lasts

@@ -4,6 +4,8 @@ package soak
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -23,6 +25,10 @@ var (
 		{Tenant: "delta", Queue: "work"},
 		{Tenant: "beta", Queue: "mail"},
 		{Tenant: "acme"},
+		{Pool: "narrow"},
+		{Pool: "wide"},
+		{Pool: "bound"},
+		{Pool: "keepers"},
 	}
 	halted = [2][]scope{
 		{{Tenant: "beta"}, {Tenant: "gamma"}, {Tenant: "acme", Queue: "work"}, {Tenant: "delta", Queue: "mail"}},
@@ -39,7 +45,7 @@ func someLimit(r *rand.Rand, of scope) int {
 	switch {
 	case r.IntN(4) == 0:
 		return unlimited
-	case of.Tenant == "":
+	case of.Tenant == "" && of.Pool == "":
 		return 3 + r.IntN(6)
 	}
 	return 1 + r.IntN(4)
@@ -109,6 +115,8 @@ func (o *operator) setByHTTP(c change) bool {
 		}
 	}
 	switch {
+	case c.Pool != "":
+		path, body = "/ojs/v1/admin/pools/"+c.Pool, c.pool()
 	case c.Kind == limit:
 		path += "/limits"
 		if body["max_concurrency"] = c.Most; c.Most == unlimited {
@@ -157,6 +165,8 @@ func (c change) apply(ctx context.Context, conn *pgx.Conn) error {
 		args[2] = nil
 	}
 	switch {
+	case c.Pool != "":
+		sql, args = "select ojs.configure_pool($1, $2)", []any{c.Pool, c.pool()}
 	case c.Kind == limit:
 		sql = "select ojs.limit_concurrency($3, nullif($1, ''), nullif($2, ''))"
 		if args[2] = c.Most; c.Most == unlimited {
@@ -167,6 +177,19 @@ func (c change) apply(ctx context.Context, conn *pgx.Conn) error {
 	}
 	_, err := conn.Exec(ctx, sql, args...)
 	return err
+}
+
+// pool is the configuration of the pool whose concurrency changes.
+func (c change) pool() map[string]any {
+	raw, err := json.Marshal(poolNamed(c.Pool))
+	config := map[string]any{}
+	if err = errors.Join(err, json.Unmarshal(raw, &config)); err != nil {
+		panic(err)
+	}
+	if c.Most < unlimited {
+		config["concurrency"] = c.Most
+	}
+	return config
 }
 
 // setRules changes rules from outside the load, by the campaign's own session.

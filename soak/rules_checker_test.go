@@ -45,6 +45,13 @@ func (l tale) gotOf(tenant, queue, id string, sent, read, lease int) tale {
 		entry{What: fetched_, IDs: []string{id}, Queue: queue, Lease: id, At: at(read), Sent: at(sent), Until: at(lease)})
 }
 
+// gotIn: a job was asked for and received by a worker of a pool; pool empty: nobody knows which.
+func (l tale) gotIn(pool, tenant, queue, id string, sent, read int) tale {
+	l = l.gotOf(tenant, queue, id, sent, read, 1000)
+	l[len(l)-1].Pool = pool
+	return l
+}
+
 // says is an entry about a job.
 func (l tale) says(w what, id string, when, lease int) tale {
 	return append(l, entry{What: w, IDs: []string{id}, Lease: id, At: at(when), Until: at(lease)})
@@ -55,10 +62,17 @@ func (l tale) refused(sent, read int) tale {
 	return append(l, entry{What: barred, Tenant: "t", Sent: at(sent), At: at(read)})
 }
 
+// refusedIn: so was one in a pool.
+func (l tale) refusedIn(pool string, sent, read int) tale {
+	l = l.refused(sent, read)
+	l[len(l)-1].Pool = pool
+	return l
+}
+
 // What of rules the checker sees, and what it must not see because nobody can be certain.
 func TestTheCheckerSeesWhetherRulesAreObeyed(t *testing.T) {
 	t.Parallel()
-	for _, c := range slices.Concat(limitTales(), newLimitTales(), scopeTales(), pauseTales(), refusalTales()) {
+	for _, c := range slices.Concat(limitTales(), newLimitTales(), scopeTales(), poolTales(), pauseTales(), refusalTales()) {
 		t.Run(c.name, func(t *testing.T) {
 			f := &findings{}
 			f.obeyed(c.ledger, f.read(c.ledger))
@@ -138,8 +152,41 @@ func scopeTales() []ruleTale {
 		{"the tenant's job in another queue", of(scope{Tenant: "t"}).gotOf("t", "r", "b", 30, 40, 1000), `"t" in queue "": at`},
 		{"another tenant's job in the queue", of(scope{Queue: "q"}).gotOf("u", "q", "b", 30, 40, 1000), `"" in queue "q": at`},
 		{"a job in another queue", of(scope{Queue: "q"}).gotOf("t", "r", "b", 30, 40, 1000), ""},
-		{"the tenant's job in the queue", of(scope{"t", "q"}).gotOf("t", "q", "b", 30, 40, 1000), `"t" in queue "q": at`},
-		{"the tenant's job in a queue without", of(scope{"t", "q"}).gotOf("t", "r", "b", 30, 40, 1000), ""},
+		{"the tenant's job in the queue", of(scope{Tenant: "t", Queue: "q"}).gotOf("t", "q", "b", 30, 40, 1000), `"t" in queue "q": at`},
+		{"the tenant's job in a queue without", of(scope{Tenant: "t", Queue: "q"}).gotOf("t", "r", "b", 30, 40, 1000), ""},
+	}
+}
+
+// poolTales are about the concurrency of pools and about whose jobs their workers get.
+func poolTales() []ruleTale {
+	most := func(n, asked, confirmed int) tale { return tale{}.set(limit, scope{Pool: "wide"}, n, asked, confirmed) }
+	one := most(1, 1, 2).gotIn("wide", "t", "work", "a", 10, 20)
+	return []ruleTale{
+		{"two of a pool", one.gotIn("wide", "u", "mail", "b", 30, 40), `pool "wide": at`},
+		{"a job of a worker of another pool", one.gotIn("narrow", "t", "mail", "b", 30, 40), ""},
+		{"a job of a worker of no pool", one.gotIn(noPool, "t", "work", "b", 30, 40), ""},
+		{"a job of a worker of whom nobody knows", one.gotIn("", "t", "work", "b", 30, 40), ""},
+		{"two of a pool, and an end between", one.says(finishes, "a", 29, 0).gotIn("wide", "t", "work", "b", 30, 40), ""},
+		{
+			"a concurrency is removed, and set again",
+			most(1, 1, 2).set(limit, scope{Pool: "wide"}, unlimited, 3, 4).gotIn("wide", "t", "work", "a", 10, 20).
+				set(limit, scope{Pool: "wide"}, 1, 25, 26).gotIn("wide", "t", "work", "b", 30, 40), "2 jobs ran, 1 are allowed",
+		},
+		{
+			"what ran already when a concurrency is set",
+			tale{}.gotIn("wide", "t", "work", "a", 1, 5).gotIn("wide", "t", "work", "b", 1, 5).
+				set(limit, scope{Pool: "wide"}, 1, 10, 20), "",
+		},
+		{"a queue that is not the pool's", tale{}.gotIn("narrow", "t", "work", "a", 10, 20), "a worker of pool narrow, which does not"},
+		{"a queue that another pool isolates", tale{}.gotIn("bound", "gamma", "vault", "a", 10, 20), "job a of queue vault was received"},
+		{"an isolated queue without a pool", tale{}.gotIn(noPool, "t", "vault", "a", 10, 20), "a worker of pool default"},
+		{"an isolated queue, and nobody knows the pool", tale{}.gotIn("", "t", "vault", "a", 10, 20), ""},
+		{"an isolated queue in its pool", tale{}.gotIn("keepers", "t", "vault", "a", 10, 20), ""},
+		{"a tenant that is not the pool's", tale{}.gotIn("bound", "t", "work", "a", 10, 20), "tenant t was received"},
+		{"a tenant of the pool", tale{}.gotIn("bound", "gamma", "work", "a", 10, 20), ""},
+		{"refused for the pool's concurrency", most(1, 1, 2).refusedIn("wide", 10, 20), ""},
+		{"refused for another pool's concurrency", most(1, 1, 2).refusedIn("bound", 10, 20), "there was none"},
+		{"refused without a pool", most(1, 1, 2).refusedIn(noPool, 10, 20), "there was none"},
 	}
 }
 
@@ -161,7 +208,7 @@ func pauseTales() []ruleTale {
 func refusalTales() []ruleTale {
 	return []ruleTale{
 		{"refused for a limit", tale{}.limit(1, 1, 2).refused(10, 20), ""},
-		{"refused for a limit in another queue", tale{}.set(limit, scope{"t", "r"}, 1, 1, 2).refused(10, 20), ""},
+		{"refused for a limit in another queue", tale{}.set(limit, scope{Tenant: "t", Queue: "r"}, 1, 1, 2).refused(10, 20), ""},
 		{"refused for a limit that is about to be", tale{}.limit(1, 15, 25).refused(10, 20), ""},
 		{"refused for no limit", tale{}.limit(1, 1, 2).limit(unlimited, 3, 4).refused(10, 20), "there was none"},
 		{"refused for somebody else's limit", tale{}.set(limit, scope{Tenant: "u"}, 1, 1, 2).refused(10, 20), "there was none"},

@@ -11,13 +11,66 @@ import (
 type scope struct {
 	Tenant string `json:"tenant,omitempty"` // empty: all together
 	Queue  string `json:"queue,omitempty"`  // empty: all
+	Pool   string `json:"pool,omitempty"`   // of the workers; empty: whatever their pools
 }
 
-func (s scope) has(tenant, queue string) bool {
-	return (s.Tenant == "" || s.Tenant == tenant) && (s.Queue == "" || s.Queue == queue)
+func (s scope) has(a attempt) bool {
+	return (s.Tenant == "" || s.Tenant == a.tenant) && (s.Queue == "" || s.Queue == a.queue) && (s.Pool == "" || s.Pool == a.pool)
 }
 
-func (s scope) String() string { return fmt.Sprintf("%q in queue %q", s.Tenant, s.Queue) }
+func (s scope) String() string {
+	if s.Pool != "" {
+		return fmt.Sprintf("pool %q", s.Pool)
+	}
+	return fmt.Sprintf("%q in queue %q", s.Tenant, s.Queue)
+}
+
+// pool is what a pool of workers is throughout. How many jobs they may run is a limit like others.
+type pool struct {
+	Name     string   `json:"name"`
+	Queues   []string `json:"queues,omitempty"` // empty: all that are not isolated
+	Isolated bool     `json:"isolated,omitempty"`
+	Tenants  []string `json:"tenants,omitempty"` // empty: all
+	Strategy string   `json:"strategy,omitempty"`
+}
+
+// noPool is where workers are that name none.
+const noPool = "default"
+
+var campaignPools = []pool{
+	{Name: "narrow", Queues: []string{"mail"}},
+	{Name: "wide", Queues: []string{"work", "mail"}, Strategy: "strict"},
+	{Name: "bound", Tenants: []string{"gamma"}},
+	{Name: "keepers", Queues: []string{"vault"}, Isolated: true},
+}
+
+// poolNamed has no settings if there is none of that name.
+func poolNamed(name string) pool {
+	for _, p := range campaignPools {
+		if p.Name == name {
+			return p
+		}
+	}
+	return pool{Name: name}
+}
+
+// serves is whether its workers may have jobs of a queue.
+func (p pool) serves(queue string) bool {
+	for _, o := range campaignPools {
+		if o.Isolated && o.Name != p.Name && slices.Contains(o.Queues, queue) {
+			return false
+		}
+	}
+	return len(p.Queues) == 0 || slices.Contains(p.Queues, queue)
+}
+
+// servesAny is whether a FETCH that names some queues is one for its workers.
+func (p pool) servesAny(queues []string) bool { return slices.ContainsFunc(queues, p.serves) }
+
+// servesTenant is whether its workers may have jobs of a tenant.
+func (p pool) servesTenant(tenant string) bool {
+	return len(p.Tenants) == 0 || slices.Contains(p.Tenants, tenant)
+}
 
 // change is a rule as somebody wants it to be.
 type change struct {
@@ -103,6 +156,7 @@ func most(of []setting, from, until time.Time) int {
 // been over.
 type attempt struct {
 	id, tenant, queue string
+	pool              string // empty: nobody knows
 	sent, from, until time.Time
 }
 
@@ -115,18 +169,21 @@ func (a *account) attempts() []attempt {
 			if !s.cancels.IsZero() {
 				until = minTime(until, s.cancels)
 			}
-			all = append(all, attempt{id: id, tenant: s.tenant, queue: h.queue, sent: h.sent, from: h.from, until: until})
+			all = append(all, attempt{id: id, tenant: s.tenant, queue: h.queue, pool: h.pool, sent: h.sent, from: h.from, until: until})
 		}
 	}
 	slices.SortFunc(all, func(a, b attempt) int { return a.from.Compare(b.from) })
 	return all
 }
 
-// obeyed asks whether limits and pauses were, by what the clients know.
+// obeyed asks whether limits, pauses and pools were, by what the clients know.
 func (f *findings) obeyed(ledger []entry, told *account) {
 	all, attempts := readSettings(ledger), told.attempts()
 	within := func(of scope) []attempt {
-		return slices.DeleteFunc(slices.Clone(attempts), func(a attempt) bool { return !of.has(a.tenant, a.queue) })
+		return slices.DeleteFunc(slices.Clone(attempts), func(a attempt) bool { return !of.has(a) })
+	}
+	for _, a := range attempts {
+		f.inPool(a)
 	}
 	for of, values := range all[halt] {
 		f.paused(of, values, within(of))
@@ -146,10 +203,28 @@ func (f *findings) obeyed(ledger []entry, told *account) {
 	}
 }
 
-// mayBeLimited is whether there may have been a limit about the tenant while its login asked.
+// inPool: nobody has a job that is not for workers of its pool.
+func (f *findings) inPool(a attempt) {
+	p := poolNamed(a.pool)
+	switch {
+	case a.pool == "":
+	case !p.serves(a.queue):
+		f.violation("job %s of queue %s was received at %v by a worker of pool %s, which does not serve it", a.id, a.queue, a.from,
+			a.pool)
+	case !p.servesTenant(a.tenant):
+		f.violation("job %s of tenant %s was received at %v by a worker of pool %s, which is not for it", a.id, a.tenant, a.from,
+			a.pool)
+	}
+}
+
+// mayBeLimited is whether there may have been a limit about the tenant, or about its worker's pool, while its login asked.
 func mayBeLimited(limits map[scope][]setting, e entry) bool {
 	for of, values := range limits {
-		if of.Tenant == e.Tenant && slices.ContainsFunc(values, func(s setting) bool {
+		about := of.Tenant == e.Tenant
+		if of.Pool != "" {
+			about = of.Pool == e.Pool
+		}
+		if about && slices.ContainsFunc(values, func(s setting) bool {
 			return s.most < unlimited && !s.from.After(e.At) && !s.until.Before(e.Sent)
 		}) {
 			return true
@@ -194,6 +269,9 @@ func (f *findings) limited(of scope, values []setting, mine []attempt) {
 			f.violation("%v: at %v %d jobs ran, %d are allowed, the last one (%s) was asked for at %v", of, a.from, n, allowed, a.id, asked)
 		case n == allowed && a.until.After(a.from):
 			f.full++
+			if of.Pool != "" {
+				f.fullPools++
+			}
 		}
 	}
 }

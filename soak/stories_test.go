@@ -12,6 +12,7 @@ type hold struct {
 	sent  time.Time
 	sure  time.Time // until then nothing but somebody's word can have ended the lease
 	queue string
+	pool  string
 }
 
 // story is all that clients wrote about one job.
@@ -158,7 +159,10 @@ func (s *story) add(e entry) {
 	case cancelled:
 		s.cancelled = s.cancelled || e.Status == 200
 	case fetched_:
-		s.held = append(s.held, hold{holding{lease: e.Lease, attempt: e.Attempt, from: e.At, until: e.Until}, e.Sent, e.Until, e.Queue})
+		s.held = append(s.held, hold{
+			holding: holding{lease: e.Lease, attempt: e.Attempt, from: e.At, until: e.Until}, sent: e.Sent, sure: e.Until,
+			queue: e.Queue, pool: e.Pool,
+		})
 	case finishes:
 		s.finishes = append(s.finishes, e)
 	case finished:

@@ -15,6 +15,11 @@ declare
     v_old ojs.pool;
     v_new ojs.pool;
 begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        -- Else the transaction would not see which queues others have isolated meanwhile.
+        perform ojs._raise('OJ408', 'pools are configured in transactions of isolation level read committed',
+            '{"field": "transaction_isolation"}');
+    end if;
     perform ojs._check_pool_name(p_pool, true);
     v_new := ojs._read_pool(p_pool, p_config);
     perform ojs._stop_ahead();
@@ -41,8 +46,9 @@ no jobs of these queues, which no other isolated pool may have; tenants: whose j
 does, whatever the queue; starvation_prevention: {enabled, rotation_interval (ISO 8601, default PT30S), min_dispatch_ratio (default
 0.05)}: a queue with work that gave no job for so long goes next, and each gets that part of the dispatches at least. queues may be an
 object, {"mail": {"weight": 3}}. p_pool: a name, default for workers that name none, or * for all FETCHes: then strategy, weights and
-starvation_prevention only, which go before what pools and workers say. Acts on the next FETCH, on running jobs not at all. Returns the
-pool. Waits for a running dispatch. Raises invalid_request, validation_error, conflict.';
+starvation_prevention only, which go before what pools and workers say. Acts on the next FETCH, on running jobs not at all; against the
+concurrency count those that were handed out since the pool is configured, whatever it was then. Returns the pool. Waits for a running
+dispatch. Needs read committed. Raises invalid_request, validation_error, conflict, unsupported.';
 
 -- Configures the pools of a document.
 -- Locks and writes what ojs.configure_pool does.
@@ -108,8 +114,8 @@ language plpgsql
 as $$
 begin
     if p_old.isolated and p_old.tenants is not null then
-        -- Their times may lie far below everybody's, and from now on they are served among all.
-        perform ojs._raise_times(l, p_old.tenants)
+        -- Their times may lie far below everybody's, or above, and from now on they are served among all, or others among them.
+        perform ojs._raise_times(l, p_old.tenants, true)
         from (select distinct l.queue, l.priority from ojs.level l) k cross join lateral ojs._level(k.queue, k.priority) l;
     end if;
     insert into ojs.notice (type, subject, data, ended_at)

@@ -49,6 +49,9 @@ begin
     end if;
     v_pool.queues := ojs._pool_names(p_config -> 'queues', 'queues');
     v_pool.tenants := ojs._pool_names(p_config -> 'tenants', 'tenants');
+    if p_config -> 'concurrency' <> p_config -> 'max_concurrency' then
+        perform ojs._raise('OJ422', 'concurrency and max_concurrency are two names of one number', '{"field": "concurrency"}');
+    end if;
     v_pool.max_concurrency := ojs._pool_number(coalesce(p_config -> 'concurrency', p_config -> 'max_concurrency'),
         'concurrency', 1, 1000000);
     v_pool.strategy := p_config ->> 'strategy';
@@ -127,7 +130,8 @@ begin
             'starvation_prevention must be an object of enabled (boolean), rotation_interval and min_dispatch_ratio',
             jsonb_build_object('field', concat_ws('.', 'starvation_prevention', left(v_field, 100))));
     end if;
-    p_pool.min_dispatch_ratio := coalesce(ojs._pool_number(p_prevention -> 'min_dispatch_ratio', 'min_dispatch_ratio', 0, 1), 0.05);
+    p_pool.min_dispatch_ratio := coalesce(
+        ojs._pool_number(p_prevention -> 'min_dispatch_ratio', 'starvation_prevention.min_dispatch_ratio', 0, 1), 0.05);
     p_pool.rotation_interval := v_interval;
     if (v_interval between interval '1 second' and interval '1 day') is not true then
         perform ojs._raise('OJ422', 'rotation_interval must be an ISO 8601 duration between PT1S and P1D, such as PT30S',

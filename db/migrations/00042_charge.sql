@@ -99,32 +99,36 @@ comment on function ojs._lowest(ojs.level, text[]) is
 'The lowest time of a level''s tenants with work, some left out; null: there is none.';
 
 -- +goose StatementBegin
-create function ojs._raise_times(p_level ojs.level, p_tenants text[]) returns ojs.level
+create function ojs._raise_times(p_level ojs.level, p_tenants text[], p_back boolean default false) returns ojs.level
 language plpgsql
 as $$
 declare
     v_behind record;
 begin
-    select array_agg(f.spot) as spots, p_level.low - min(f.vtime) as step, coalesce(sum(f.weight) filter (where f.ready), 0) as weight
+    select array_agg(f.spot) as spots, p_level.low - min(f.vtime) filter (where f.ready or f.parked) as step,
+        coalesce(sum(f.weight) filter (where f.ready), 0) as weight
     into v_behind
     from unnest(p_tenants) t(tenant_id)
     cross join lateral (select f.*, f.ctid as spot from ojs.tenant_fairness f
         where f.queue = p_level.queue and f.priority = p_level.priority and f.tenant_id = t.tenant_id order by f.rev desc limit 1) f
-    where f.ready or f.parked
-    having min(f.vtime) < p_level.low;
+    where f.ready or f.parked or p_back and f.vtime > p_level.low
+    having p_back or min(f.vtime) < p_level.low;
     if v_behind.spots is not null then
-        update ojs.tenant_fairness f set rev = f.rev + 1, vtime = f.vtime + v_behind.step where f.ctid = any (v_behind.spots);
-        perform ojs._move_level(p_level, 0, 0, v_behind.weight * v_behind.step, null);
+        update ojs.tenant_fairness f
+        set rev = f.rev + 1, vtime = case when f.ready or f.parked then f.vtime + v_behind.step else p_level.low end
+        where f.ctid = any (v_behind.spots);
+        perform ojs._move_level(p_level, 0, 0, coalesce(v_behind.weight * v_behind.step, 0), null);
         select * into p_level from ojs._level(p_level.queue, p_level.priority);
     end if;
     return p_level;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._raise_times(ojs.level, text[]) is
+comment on function ojs._raise_times(ojs.level, text[], boolean) is
 'Brings the times of tenants whose jobs only one pool gets, and that the level''s lowest time has passed meanwhile, up to it, all by the
-same step, so that the next one that comes does not wait for all that the others had less than everybody else. Returns the level as it is
-then.';
+same step, so that the next one that comes does not wait for all that the others had less than everybody else. p_back: down to it, too,
+and those of tenants without work, because others get their jobs from now on, and they would wait for as many as the pool has given them.
+Returns the level as it is then.';
 
 -- +goose StatementBegin
 create function ojs._deficit(p_tenants int, p_weight numeric, p_moment numeric, p_low numeric, p_own_weight numeric,

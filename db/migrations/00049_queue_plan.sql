@@ -9,6 +9,8 @@ create function ojs._serve_planned(p_ask ojs.ask, p_count int, p_done ojs.decide
 language plpgsql
 as $$
 declare
+    -- Each dispatch looks at each queue. A thousand jobs of a hundred queues would keep all others waiting for a second.
+    v_most     int := least(p_count, 20000 / cardinality(p_ask.queues));
     v_weights  int[] := ojs._queue_weights(p_ask);
     v_rotation ojs.rotation := ojs._rotation(p_ask, v_weights);
     v_open     int[] := ojs._with_work(p_ask.queues);
@@ -26,8 +28,8 @@ declare
     v_want     int;
 begin
     v_rotation.owed := ojs._owed_by_time(v_rotation, v_open, v_now - p_ask.rotation);
-    while cardinality(p_done.ids) < p_count and v_open <> '{}' and not p_done.cut loop
-        v_plan := ojs._plan_queues(p_ask.strategy, v_open, v_rotation, v_depths, v_ratio, p_count - cardinality(p_done.ids));
+    while cardinality(p_done.ids) < v_most and v_open <> '{}' and not p_done.cut loop
+        v_plan := ojs._plan_queues(p_ask.strategy, v_open, v_rotation, v_depths, v_ratio, v_most - cardinality(p_done.ids));
         v_asked := '{}';
         v_short := '{}';
         for v_q, v_want in
@@ -59,13 +61,14 @@ begin
         p_done := ojs._in_line(p_done, v_from, v_line);
         perform ojs._rotate(v_rotation, coalesce((select min(v_rotation.times[o]) from unnest(ojs._with_work(p_ask.queues)) o), 0));
     end if;
+    p_done.cut := p_done.cut or v_most < p_count and cardinality(p_done.ids) = v_most;
     return p_done;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._serve_planned(ojs.ask, int, ojs.decided) is
 'Adds jobs of several queues to p_done, which has none, until it has p_count, as ojs._plan_queues says. Where a queue has fewer jobs than
-are planned, the rest is planned anew without it.';
+are planned, the rest is planned anew without it. Stops early (cut) at 20000 dispatches divided by the number of queues.';
 
 -- +goose StatementBegin
 create function ojs._plan_queues(

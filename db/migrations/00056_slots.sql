@@ -195,7 +195,8 @@ as $$
 begin
     if exists (select from ojs.lease l where l.xid = pg_current_xact_id_if_assigned()) then
         -- Its jobs are in no snapshot yet, so they would not be counted.
-        perform ojs._raise('OJ409', 'this transaction has fetched jobs: commit it first');
+        perform ojs._raise('OJ409', 'this transaction has fetched jobs: commit it first', '{"field": "transaction"}',
+            'Change settings in a transaction of its own.');
     end if;
 end;
 $$;

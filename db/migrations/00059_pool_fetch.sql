@@ -39,7 +39,8 @@ begin
         p_ask.limited := true;
         p_ask.aside := false;
     end if;
-    p_ask.queues := array(select q.queue from unnest(v_mine) with ordinality q(queue, n) where q.queue = any (p_ask.queues) order by q.n);
+    p_ask.queues := array(select q.queue from unnest(v_mine) with ordinality q(queue, n) where q.queue = any (p_ask.queues)
+        group by q.queue order by min(q.n));
     p_ask.but := (select array_agg(distinct t) from ojs.pool o cross join lateral unnest(o.tenants) t
         where o.isolated and o.name <> v_name);
     p_ask.pool := v_pool.id;

@@ -82,7 +82,9 @@ begin
     select p.name, p.active_jobs, w.jobs
     from ojs.pool_stats p
     cross join lateral (
-        select sum(q.available)::bigint as jobs from ojs.queue_stats q where (p.queues is null or q.queue = any (p.queues)) and not q.paused
+        select sum(q.available)::bigint as jobs from ojs.queue_stats q
+        where (p.queues is null or q.queue = any (p.queues)) and not q.paused and not exists (select from ojs.pool o
+            where o.isolated and o.tenants is null and o.name <> p.name and q.queue = any (o.queues))
     ) w
     where p.active_jobs >= p.max_concurrency and w.jobs > 0;
 end;

@@ -6,6 +6,79 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 )
 
+// FS-004 and FS 10.1: the listing has all that the example of ojs-fair-scheduling has, and PUT takes what it takes. What a GET shows of a
+// pool that runs is what runs.
+func TestFS101ThePoolsThatThereAre(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	r.gives("PUT /admin/pools/critical-workers", `{
+  "queues": ["critical", "payments"],
+  "concurrency": 20,
+  "strategy": "strict"
+}`, 200, `{"name": "critical-workers"}`)
+	r.gives("PUT /admin/pools/default-workers", `{"queues": ["default", "email", "notifications"], "concurrency": 50,
+		"strategy": "weighted", "weights": {"default": 3, "email": 2, "notifications": 1}}`, 200, `{"name": "default-workers"}`)
+	r.sql("select ojs.enqueue_bulk('a', array_fill('[]'::json, array[40]), p_queue => q) from unnest('{critical,default,email}'::text[]) q")
+	r.sql("select ojs.register_worker('c' || n, p_pool => 'critical-workers') from generate_series(1, 4) n")
+	r.sql("select ojs.register_worker('d' || n, p_pool => 'default-workers') from generate_series(1, 8) n")
+	r.sql("select ojs.fetch('{critical,payments}', 12, 'c1')")
+	r.sql("select ojs.fetch('{default,email,notifications}', 31, 'd1')")
+	r.gives("GET /admin/pools", "", 200, `{
+  "items": [
+    {
+      "name": "critical-workers",
+      "queues": ["critical", "payments"],
+      "concurrency": 20,
+      "strategy": "strict",
+      "active_workers": 4,
+      "active_jobs": 12
+    },
+    {
+      "name": "default-workers",
+      "queues": ["default", "email", "notifications"],
+      "concurrency": 50,
+      "strategy": "weighted",
+      "weights": { "default": 3, "email": 2, "notifications": 1 },
+      "active_workers": 8,
+      "active_jobs": 31
+    }
+  ]
+}`)
+}
+
+// The documents of ojs-fair-scheduling about one pool are taken as they are printed.
+func TestFSPoolsAsPrinted(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	r.gives("PUT /admin/pools/critical-workers", `{
+  "pool": {
+    "name": "critical-workers",
+    "queues": ["critical", "payments"],
+    "concurrency": 20,
+    "strategy": "strict"
+  }
+}`, 200, `{"name": "critical-workers", "concurrency": 20}`)
+	r.gives("PUT /admin/pools/rotating", `{
+  "starvation_prevention": {
+    "enabled": true,
+    "rotation_interval": "PT30S",
+    "min_dispatch_ratio": 0.05
+  }
+}`, 200, `{"starvation_prevention": {"enabled": true, "rotation_interval": "PT30S", "min_dispatch_ratio": 0.05}}`)
+	r.gives("PUT /admin/pools/general", `{
+  "pool": {
+    "name": "general",
+    "queues": ["critical", "default", "analytics"],
+    "strategy": "strict",
+    "starvation_prevention": {
+      "enabled": true,
+      "rotation_interval": "PT30S",
+      "min_dispatch_ratio": 0.10
+    }
+  }
+}`, 200, `{"starvation_prevention": {"min_dispatch_ratio": 0.10}}`)
+}
+
 func TestPools(t *testing.T) {
 	t.Parallel()
 	r := start(t)

@@ -8,6 +8,43 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
+// FS 10.2: the statistics have all that the example of ojs-fair-scheduling has, and the numbers are those of what was dispatched.
+func TestFS102StatisticsOfScheduling(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	r.sql(`select ojs.enqueue_bulk('a', array_fill('[]'::json, array[n]), p_queue => q)
+		from unnest('{critical,default,low}'::text[], '{142,134,38}'::int[]) u(q, n)`)
+	r.sql("select ojs.fetch(array[q], 200) from unnest('{critical,default,low}'::text[]) q")
+	r.sql(`select ojs.ack_many(array(select j.id from ojs.job j where j.queue = q limit n))
+		from unnest('{critical,default,low}'::text[], '{134,110,33}'::int[]) u(q, n)`)
+	r.gives("GET /admin/scheduling/stats", "", 200, `{
+  "queues": [
+    {
+      "name": "critical",
+      "dispatch_count_1m": 142,
+      "dispatch_ratio_1m": 0.4522,
+      "avg_wait_ms": "*",
+      "active_jobs": 8
+    },
+    {
+      "name": "default",
+      "dispatch_count_1m": 134,
+      "dispatch_ratio_1m": 0.4268,
+      "avg_wait_ms": "*",
+      "active_jobs": 24
+    },
+    {
+      "name": "low",
+      "dispatch_count_1m": 38,
+      "dispatch_ratio_1m": 0.121,
+      "avg_wait_ms": "*",
+      "active_jobs": 5
+    }
+  ],
+  "window": "PT1M"
+}`)
+}
+
 func TestScheduling(t *testing.T) {
 	t.Parallel()
 	r := start(t)

@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -52,6 +53,9 @@ type way struct {
 	Strategy string          `json:"strategy"`
 	Weights  json.RawMessage `json:"weights"`
 }
+
+// way is how a request wants to be served.
+func (f *Fetch) way() way { return way{f.Pool, f.Strategy, json.RawMessage(f.Weights)} }
 
 // outcome is what a call of ojs.fetch_many has for one request.
 type outcome struct {
@@ -221,6 +225,8 @@ func (d *Dispatcher) assign(p *part) (got int, empty []*request) {
 		switch {
 		case r.gone:
 			d.back.add(o.jobs)
+		case r.strayed(o.err):
+			d.move(r, r.asked.way())
 		case len(o.jobs) > 0 || o.err != nil:
 			p.g.answer(r, o.jobs, o.err)
 		case quiet:
@@ -237,12 +243,20 @@ func (d *Dispatcher) assign(p *part) (got int, empty []*request) {
 	return got, empty
 }
 
+// mostMoves is how often a request is told to ask in another way before it goes by itself.
+const mostMoves = 3
+
+// strayed is whether a request is refused for a pool that it did not name: its worker was in it when it came, and has registered anew.
+func (r *request) strayed(err error) bool {
+	var refused *pg.Error
+	return r.Pool != r.asked.Pool && r.moves <= mostMoves && errors.As(err, &refused) && refused.Code == "conflict"
+}
+
 // move has a request decided once more, among those that are served as its worker has registered. One that names another pool than its
 // worker's goes by itself, and SQL says what is wrong.
 func (d *Dispatcher) move(r *request, to way) {
-	const most = 3
 	r.moves++
-	if r.Pool != "" && r.Pool != to.Pool || r.moves > most {
+	if r.asked.Pool != "" && r.asked.Pool != to.Pool || r.moves > mostMoves {
 		r.isolated = true
 	} else {
 		r.Pool, r.Strategy, r.Weights = to.Pool, to.Strategy, string(to.Weights)

@@ -33,6 +33,7 @@ type Fetch struct {
 // request is a FETCH under way; doc.go has its states. Guarded by Dispatcher.mu until done is closed.
 type request struct {
 	Fetch
+	asked   Fetch // as it came
 	group   *group
 	list    *list.List    // nil while it is decided
 	place   *list.Element // in list
@@ -106,7 +107,7 @@ func (d *Dispatcher) Fetch(ctx context.Context, f Fetch) ([]sqlcgen.OjsJob, erro
 }
 
 func (d *Dispatcher) arrive(f Fetch) *request {
-	r := &request{Fetch: f, done: make(chan struct{})}
+	r := &request{Fetch: f, asked: f, done: make(chan struct{})}
 	r.normalise() // before the lock: weights may be long
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -58,3 +58,33 @@ func TestRequestsOfWorkersInPools(t *testing.T) {
 		t.Errorf("no queue of the pool: %v", err)
 	}
 }
+
+// A FETCH that waits as its worker had registered is served as the worker is registered now. It named no pool, so none is held against it.
+func TestAWorkerRegistersInAnotherPoolWhileItWaits(t *testing.T) {
+	t.Parallel()
+	b := dispatcher(t, Options{})
+	b.exec(`select ojs.configure_pool('p', '{"queues": ["a"]}'), ojs.register_worker('w', p_pool => 'p')`)
+	ask := Fetch{Queues: []string{"a"}, Count: 1, WorkerID: "none", Wait: time.Hour}
+	first, goOn := b.deciding(t.Context(), ask)
+	// Beside one that is in no pool.
+	second := b.later(t.Context(), ask)
+	ask.WorkerID = "w"
+	moved := b.later(t.Context(), ask)
+	b.arrived(2)
+	goOn()
+	pgtest.Eventually(t, "the request waits in pool p", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for key, g := range b.groups {
+			if key.pool == "p" && g.waiting.Len() == 1 {
+				return true
+			}
+		}
+		return false
+	})
+	b.exec("select ojs.register_worker('w', p_pool => 'q')")
+	b.exec("select ojs.enqueue_bulk('x', array_fill('[]'::json, array[3]), p_queue => 'a')")
+	for _, got := range []<-chan answer{first, second, moved} {
+		b.want(got, 1)
+	}
+}

@@ -710,6 +710,31 @@ func TestDatabaseGone(t *testing.T) {
 	door.Close()
 }
 
+// The requests of workers in ojs-fair-scheduling, sections 5.2 and 14.1, are taken as they are printed.
+func TestFSRequestsAsPrinted(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	for _, queue := range []string{"critical", "default", "low"} {
+		a.push(`{"type":"a","args":[],"options":{"queue":"` + queue + `"}}`)
+	}
+	a.do("POST", "/ojs/v1/workers/fetch", `{
+  "queues": ["critical", "default", "low"],
+  "strategy": "weighted",
+  "weights": { "critical": 5, "default": 2, "low": 1 }
+}`).want(200).present("jobs.0.id")
+	a.do("POST", "/ojs/v1/workers/register", `{
+  "worker": {
+    "id": "worker-abc-123",
+    "pool": "general",
+    "queues": ["critical", "default", "low"],
+    "strategy": "weighted",
+    "weights": { "critical": 5, "default": 3, "low": 1 },
+    "concurrency": 10
+  }
+}`).want(200).is(map[string]any{"worker_id": "worker-abc-123"})
+	a.do("GET", "/ojs/v1/admin/workers/worker-abc-123", "").want(200).is(map[string]any{"pool": "general", "strategy": "weighted"})
+}
+
 // A worker registers with its pool, its strategy and its weights, flat or in an object (fair-scheduling section 14.1), and is served so,
 // whatever its FETCH says.
 func TestWorkersRegisterHowTheyAreServed(t *testing.T) {
