@@ -117,6 +117,23 @@ func TestASlotThatComesBackGoesBeforeWhatIsDecidedAhead(t *testing.T) {
 	}
 }
 
+// A job that was decided ahead and is cancelled keeps its slot from no other job of its tenant, which goes before others.
+func TestACancelledJobKeepsNoSlot(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	exec(t, service, "select ojs.limit_concurrency(2, 'a')")
+	exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select 'a', 'x', 'q', 5 from generate_series(1, 9)")
+	enqueueFor(t, service, "q", "b", 100)
+	if got := handedOut(t, service, "{q}", 1); got != "a 1" {
+		t.Fatalf("first: %s", got)
+	}
+	exec(t, service, "select ojs.cancel($1)", one[string](t, d.Pool, "select id::text from ojs.turn where tenant_id = 'a'"))
+	if got := handedOut(t, service, "{q}", 1); got != "a 1" {
+		t.Errorf("of 2 that may run, with 1 running: %s", got)
+	}
+}
+
 // A caller that gives up what it has taken of jobs decided ahead keeps no slot of their tenant's, in whatever queue.
 func TestARollbackKeepsNoSlot(t *testing.T) {
 	t.Parallel()

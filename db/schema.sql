@@ -3472,6 +3472,15 @@ CREATE FUNCTION ojs._front(p_queue text, p_priority integer, p_low numeric, p_co
         and (p_but is null or w.tenant_id <> all (p_but)) and f.ready is not true
 $$;
 
+CREATE FUNCTION ojs._given_up(p_from pg_snapshot) RETURNS TABLE(tenant_id text, queue text, id uuid)
+    LANGUAGE sql STABLE ROWS 10
+    AS $$
+    select r.tenant_id, r.queue, r.job_id from ojs.release r where r.xid >= pg_snapshot_xmax(p_from) and r.from_state = 'available'
+    union all
+    select r.* from pg_snapshot_xip(p_from) x(xid) cross join lateral (
+        select r.tenant_id, r.queue, r.job_id from ojs.release r where r.xid = x.xid and r.from_state = 'available' offset 0) r
+$$;
+
 CREATE VIEW ojs._handed WITH (security_invoker='true') AS
  SELECT 0 AS request,
     j.state,
@@ -7308,7 +7317,14 @@ begin
     return exists (
         select from ojs._slot_mark() s
         cross join lateral (
-            select e.tenant_id from ojs._ends(s.ended, null) e union all select t from unnest(s.freed) t
+            select e.tenant_id from ojs._ends(s.ended, null) e
+            union all
+            select t from unnest(s.freed) t
+            union all
+            -- Else jobs of others that were decided ahead would go before a job of a higher priority, which could have its slot.
+            select g.tenant_id from ojs._given_up(s.ended) g
+            where g.queue = any (p_queues) and g.queue = any (s.ahead)
+              and exists (select from ojs.turn t where t.queue = g.queue and t.id = g.id and t.tenant_id = g.tenant_id)
         ) e
         where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = e.tenant_id and f.queue = any (p_queues)))
         or exists (select from ojs._blocking(p_queues));

@@ -222,7 +222,14 @@ begin
     return exists (
         select from ojs._slot_mark() s
         cross join lateral (
-            select e.tenant_id from ojs._ends(s.ended, null) e union all select t from unnest(s.freed) t
+            select e.tenant_id from ojs._ends(s.ended, null) e
+            union all
+            select t from unnest(s.freed) t
+            union all
+            -- Else jobs of others that were decided ahead would go before a job of a higher priority, which could have its slot.
+            select g.tenant_id from ojs._given_up(s.ended) g
+            where g.queue = any (p_queues) and g.queue = any (s.ahead)
+              and exists (select from ojs.turn t where t.queue = g.queue and t.id = g.id and t.tenant_id = g.tenant_id)
         ) e
         where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = e.tenant_id and f.queue = any (p_queues)))
         or exists (select from ojs._blocking(p_queues));
@@ -231,6 +238,19 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._room_may_be_back(text[]) is
 'Whether a tenant that had no room for its work in p_queues may have some now, which a decision would find out.';
+
+-- +goose StatementBegin
+create function ojs._given_up(p_from pg_snapshot) returns table (tenant_id text, queue text, id uuid)
+language sql stable rows 10
+as $$
+    select r.tenant_id, r.queue, r.job_id from ojs.release r where r.xid >= pg_snapshot_xmax(p_from) and r.from_state = 'available'
+    union all
+    select r.* from pg_snapshot_xip(p_from) x(xid) cross join lateral (
+        select r.tenant_id, r.queue, r.job_id from ojs.release r where r.xid = x.xid and r.from_state = 'available' offset 0) r
+$$;
+-- +goose StatementEnd
+comment on function ojs._given_up(pg_snapshot) is
+'Jobs that were available and ended without an attempt, by transactions that the snapshot does not see: cancelled, expired.';
 
 -- +goose StatementBegin
 create function ojs._notify_room(p_tenants text[], p_queues text[], p_pools int[]) returns void

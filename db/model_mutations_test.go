@@ -1,0 +1,138 @@
+package db_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// mutation breaks one rule: in a function of the schema it replaces a text. seed: that of the first schedule.
+type mutation struct {
+	name, function, old, new string
+	play                     func(*model)
+	seed                     uint64
+}
+
+// tight is a schedule in which there is always some limit and some pool.
+func (m *model) tight() {
+	m.prepare()
+	for range 3 {
+		of := m.scope()
+		m.exec(m.service, "select ojs.limit_concurrency(2, nullif($1, ''), nullif($2, ''))", of[0], of[1])
+		m.limits[of] = 2
+		m.configurePool()
+	}
+	for range 60 {
+		m.step()
+	}
+	m.drain()
+}
+
+func (m *model) together() {
+	m.tenants, m.queues = []string{"t1", "t2"}, []string{"a", "b"}
+	of := [2]string{"", "a"}
+	m.exec(m.service, "select ojs.limit_concurrency(2, null, 'a')")
+	m.limits[of] = 2
+	m.pause([2]string{"", "b"})
+	m.crowd(4, 30)
+}
+
+func (m *model) onlyStrategies() {
+	m.queues, m.tenants = []string{"a", "b", "c"}, []string{"t1", "t2"}
+	for range 4 {
+		m.strategies()
+	}
+}
+
+func (m *model) onlyMinimum() {
+	m.queues, m.tenants = []string{"a", "b", "c"}, []string{"t1", "t2"}
+	m.minimum()
+}
+
+var mutations = []mutation{
+	{"limits are ignored", "ojs._room", "greatest(r.max_concurrency - u.active, 0)", "1000000", (*model).tight, 0},
+	{
+		"a pool's limit is ignored",
+		"ojs._pool_room", "greatest(p.max_concurrency - ojs._pool_active(p.id), 0)", "p.max_concurrency", (*model).tight, 2,
+	},
+	{"ends of attempts make no room", "ojs._take_ends", "v_ends.rows > 0 or", "false or", (*model).tight, 0},
+	{"what is taken back of decided ahead makes no room", "ojs._revoke", "v_jobs) where v_any", "v_jobs) where false", (*model).tight, 0},
+	{"what is decided ahead elsewhere keeps its slot", "ojs._blocking", "a.queue <> all (p_queues)", "false", (*model).narrow, 0},
+	{"jobs that were given up keep their slots", "ojs._given_up", "r.from_state = 'available'", "false", (*model).narrow, 9},
+	{"paused queues are served", "ojs._open_queues", "r.paused_at is not null", "false", (*model).mixed, 0},
+	{
+		"paused tenants are served",
+		"ojs._room", "when r.paused_at is not null then 0", "when r.max_concurrency is null then null", (*model).mixed, 1,
+	},
+	{"isolated queues are served by all", "ojs._in_pool", "where o.isolated and o.tenants is null", "where false", (*model).tight, 0},
+	{"isolated tenants are served by all", "ojs._in_pool", "where o.isolated and o.name <> v_name", "where false", (*model).tight, 3},
+	{"a pool's tenants are ignored", "ojs._in_pool", "elsif v_pool.tenants is not null", "elsif false", (*model).tight, 3},
+	{"a pool's queues are ignored", "ojs._in_pool", "v_pool.queues is null or", "true or", (*model).tight, 2},
+	{"the lowest priority goes first", "ojs._set_backlog", "order by p desc", "order by p", (*model).mixed, 0},
+	{"boosts are ignored", "ojs._take_in", "x.priority + coalesce(t.priority_boost, 0)", "x.priority", (*model).mixed, 0},
+	{
+		"what is decided ahead goes before what comes",
+		"ojs._decided_already", "if v_unread between 1 and c_most then", "if false then", (*model).mixed, 3,
+	},
+	{"weights of tenants are ignored", "ojs._take_in", "coalesce(t.weight, 1)", "1.0", (*model).shares, 2},
+	{"the newest job goes first", "ojs._due", "over (order by y.seq)", "over (order by y.seq desc)", (*model).mixed, 0},
+	{"an attempt is not counted", "ojs._hand_out", "attempt = j.attempt + 1", "attempt = j.attempt", (*model).mixed, 0},
+	{"strict queues take turns", "ojs._serve_queues", "is distinct from 'strict'", "is distinct from 'x'", (*model).onlyStrategies, 0},
+	{
+		"weights of queues are ignored",
+		"ojs._queue_weights", "is distinct from 'weighted'", "is distinct from 'x'", (*model).onlyStrategies, 1,
+	},
+	{"a round begins anew with each call", "ojs._rotate", "times = v_times", "times = r.times", (*model).onlyStrategies, 0},
+	{"a minimum is ignored", "ojs._after_plan", "+ p_ratio", "+ 0 * p_ratio", (*model).onlyMinimum, 0},
+	{"limits are ignored, for several at once", "ojs._room", "greatest(r.max_concurrency - u.active, 0)", "1000000", (*model).together, 0},
+	{"pauses are ignored, for several at once", "ojs._open_queues", "r.paused_at is not null", "false", (*model).together, 0},
+}
+
+// A model that notices nothing proves nothing: for each rule, it notices that the rule is broken.
+func TestTheModelCatchesMutations(t *testing.T) {
+	t.Parallel()
+	const most = 25
+	for _, c := range mutations {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			for seed := c.seed; seed < c.seed+most; seed++ {
+				m := newModel(t, pgtest.New(t), seed)
+				m.mutate(t, c)
+				if c.play(m); m.err == nil {
+					continue
+				}
+				t.Logf("seed %d, after %d steps: %v", seed, len(m.steps), m.err)
+				return
+			}
+			t.Errorf("in %d schedules the model has not noticed it", most)
+		})
+	}
+}
+
+// And nothing where no rule is broken.
+func TestTheModelCatchesNothingElse(t *testing.T) {
+	t.Parallel()
+	for name, play := range map[string]func(*model){
+		"tight": (*model).tight, "strategies": (*model).onlyStrategies, "minimum": (*model).onlyMinimum, "together": (*model).together,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(2) {
+				m := newModel(t, pgtest.New(t), seed)
+				if play(m); m.err != nil {
+					t.Fatalf("seed %d: %s", seed, m.failure())
+				}
+			}
+		})
+	}
+}
+
+func (m *model) mutate(t *testing.T, c mutation) {
+	t.Helper()
+	body := one[string](t, m.d.Pool, "select pg_get_functiondef($1::text::regproc)", c.function)
+	if !strings.Contains(body, c.old) {
+		t.Fatalf("%s has no %q", c.function, c.old)
+	}
+	exec(t, m.d.Pool, strings.ReplaceAll(body, c.old, c.new))
+}

@@ -1,0 +1,497 @@
+package db_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// schedules plays n schedules, OJS_MODEL_RUNS if that is set, each in a database of its own and with a seed of its own: OJS_MODEL_SEED and
+// OJS_MODEL_RUNS=1 repeat one.
+func schedules(t *testing.T, n int, play func(*model)) {
+	t.Helper()
+	t.Parallel()
+	seed := newSeed()
+	if n, err := strconv.ParseUint(os.Getenv("OJS_MODEL_SEED"), 10, 64); err == nil {
+		seed = n
+	}
+	if runs, err := strconv.Atoi(os.Getenv("OJS_MODEL_RUNS")); err == nil {
+		n = runs
+	}
+	for i := range n {
+		own := seed + uint64(i)
+		t.Run(fmt.Sprint(own), func(t *testing.T) {
+			m := newModel(t, pgtest.New(t), own)
+			if play(m); m.err != nil {
+				t.Fatalf("OJS_MODEL_SEED=%d: %s", own, m.failure())
+			}
+			ringsAgree(t, m.d.Pool)
+		})
+	}
+}
+
+// Random tenants, weights, boosts, priorities, queues, pools, limits, pauses, arrivals, ends and rollbacks, one step after the other:
+// every answer is what the rules say.
+func TestDispatchFollowsTheModel(t *testing.T) {
+	schedules(t, 20, (*model).mixed)
+}
+
+func (m *model) mixed() {
+	m.prepare()
+	for range 60 {
+		m.step()
+	}
+	m.drain()
+}
+
+// The same where two queues and a limit are narrow, and what was decided ahead is often taken back.
+func TestDispatchBesideALimitFollowsTheModel(t *testing.T) {
+	schedules(t, 8, (*model).narrow)
+}
+
+// narrow is a schedule of two queues, in which a tenant has room for few jobs, and those that go first are often cancelled.
+func (m *model) narrow() {
+	m.tenants, m.queues = []string{"t1", "t2"}, []string{"a", "b"}
+	m.exec(m.service, "select ojs.limit_concurrency(2, 't1')")
+	m.limits[[2]string{"t1", ""}] = 2
+	for range 8 {
+		m.arrive()
+	}
+	for range 60 {
+		switch m.r.IntN(5) {
+		case 0:
+			m.arrive()
+		case 1:
+			m.end()
+		case 2:
+			m.cancelFirst("t1", m.pick(m.queues))
+		default:
+			m.fetch(ask{queues: []string{m.pick(m.queues)}, counts: []int{[]int{1, 1, 2, 60}[m.r.IntN(4)]}}, true)
+		}
+	}
+	m.drain()
+}
+
+func (m *model) cancelFirst(tenant, queue string) {
+	var first *modelJob
+	for _, j := range m.in("available") {
+		if j.tenant == tenant && j.queue == queue && (first == nil || j.priority > first.priority ||
+			j.priority == first.priority && j.place < first.place) {
+			first = j
+		}
+	}
+	if first != nil {
+		m.did("cancel the first job of %s in %s", tenant, queue)
+		m.exec(m.service, "select ojs.cancel($1)", first.id)
+		first.state = "cancelled"
+	}
+}
+
+func (m *model) pick(of []string) string { return of[m.r.IntN(len(of))] }
+
+func (m *model) prepare() {
+	m.tenants = []string{"t1", "t2", "t3", "t4", "t5"}[:2+m.r.IntN(4)]
+	m.queues = []string{"a", "b", "c", "d"}[:1+m.r.IntN(4)]
+	for range m.r.IntN(5) {
+		m.configure()
+	}
+	for range 6 {
+		m.arrive()
+	}
+}
+
+func (m *model) step() {
+	switch n := m.r.IntN(100); {
+	case m.err != nil:
+	case n < 22:
+		m.arrive()
+	case n < 56:
+		m.fetch(m.anyAsk(), true)
+	case n < 60:
+		m.fetch(m.anyAsk(), false)
+	case n < 80:
+		m.end()
+	case n < 84:
+		m.promote()
+	case n < 86:
+		m.expireLeases()
+	case n < 88:
+		m.did("tick")
+		m.exec(m.service, "select ojs.tick()")
+	case n < 97:
+		m.configure()
+	default:
+		m.compare()
+	}
+}
+
+func (m *model) anyAsk() ask {
+	a := ask{queues: some(m.r, m.queues), counts: []int{1 + m.r.IntN(6)}, many: m.r.IntN(2) == 0}
+	if m.r.IntN(3) == 0 {
+		a.counts[0] = 1
+	}
+	if m.r.IntN(8) == 0 {
+		a.tenant = m.pick(m.tenants)
+	}
+	if m.r.IntN(2) == 0 {
+		a.pool = m.pick([]string{"p1", "p1", "p2", "p2", "default", "other"})
+	}
+	if m.r.IntN(2) == 0 {
+		a.strategy = m.pick([]string{"strict", "strict", "round-robin", "weighted", "least-loaded"})
+		a.weights = fmt.Sprintf(`{"a": %d, "c": %d}`, 1+m.r.IntN(5), 1+m.r.IntN(5))
+	}
+	if a.many {
+		for range m.r.IntN(3) {
+			a.counts = append(a.counts, 1+m.r.IntN(3))
+		}
+		if m.r.IntN(3) > 0 {
+			ahead := m.r.IntN(2) == 0
+			a.ahead = &ahead
+		}
+	}
+	return a
+}
+
+// arrive enqueues some jobs, in one of the ways there are.
+func (m *model) arrive() {
+	tenant, queue, priority, n := m.pick(m.tenants), m.pick(m.queues), m.r.IntN(3), 1+m.r.IntN(8)
+	state := "available"
+	var ids []string
+	switch m.r.IntN(4) {
+	case 0:
+		n = 1
+		ids = m.ids(m.service, "select id::text from ojs.enqueue('x', p_queue => $1, p_priority => $2, p_tenant => $3)",
+			queue, priority, tenant)
+	case 1:
+		ids = m.ids(m.service, `select i::text from ojs.enqueue_bulk('x', array_fill('[]'::json, array[$1::int]), p_queue => $2,
+			p_priority => $3, p_tenant => $4) i`, n, queue, priority, tenant)
+	case 2:
+		ids = m.ids(m.service, `insert into ojs.jobs (tenant_id, type, queue, priority) select $1, 'x', $2, $3 from generate_series(1, $4)
+			returning id::text`, tenant, queue, priority, n)
+	default:
+		n, state = min(n, 3), "scheduled"
+		ids = m.ids(m.service, `select i::text from ojs.enqueue_bulk('x', array_fill('[]'::json, array[$1::int]), p_queue => $2,
+			p_priority => $3, p_tenant => $4, p_scheduled_at => now() + interval '1 day') i`, n, queue, priority, tenant)
+	}
+	m.did("%d jobs of %s in %s, priority %d, %s", n, tenant, queue, priority, state)
+	for _, id := range ids {
+		m.jobs[id] = &modelJob{id: id, tenant: tenant, queue: queue, priority: priority, state: state, place: m.nextPlace()}
+	}
+}
+
+func (m *model) nextPlace() int {
+	m.arrived++
+	return m.arrived
+}
+
+// in are the jobs in some states, in an order that the seed alone decides.
+func (m *model) in(states ...string) []*modelJob {
+	var found []*modelJob
+	for _, j := range m.jobs {
+		if slices.Contains(states, j.state) {
+			found = append(found, j)
+		}
+	}
+	slices.SortFunc(found, func(a, b *modelJob) int { return a.place - b.place })
+	m.r.Shuffle(len(found), func(i, j int) { found[i], found[j] = found[j], found[i] })
+	return found
+}
+
+// modelEnds are the ways in which attempts end, and what becomes of the job.
+var modelEnds = []struct {
+	sql    string
+	become func(*modelJob)
+}{
+	{"select ojs.ack($1, $2)", func(j *modelJob) { j.state = "completed" }},
+	{"select ojs.ack_many(array[$1::uuid], array[$2::uuid])", func(j *modelJob) { j.state = "completed" }},
+	{`select ojs.nack($1, '{"message": "no"}', p_lease => $2)`, func(j *modelJob) {
+		if j.state = "retryable"; j.attempt >= 3 {
+			j.state = "discarded"
+		}
+	}},
+	{`select ojs.nack($1, '{"message": "no"}', p_lease => $2, p_requeue => true)`, func(j *modelJob) { j.state = "available" }},
+	{"select ojs.release($1, $2)", func(j *modelJob) { j.state, j.attempt = "available", j.attempt-1 }},
+	{"select ojs.release_many(array[$1::uuid], array[$2::uuid])", func(j *modelJob) { j.state, j.attempt = "available", j.attempt-1 }},
+	{"select ojs.cancel($1) where $2::uuid is not null", func(j *modelJob) { j.state = "cancelled" }},
+}
+
+func (m *model) end() {
+	if m.r.IntN(6) == 0 {
+		for _, j := range m.in("available", "scheduled", "retryable") {
+			m.did("cancel a job of %s in %s that is %s", j.tenant, j.queue, j.state)
+			m.exec(m.service, "select ojs.cancel($1)", j.id)
+			j.state = "cancelled"
+			return
+		}
+	}
+	for i, j := range m.in("active") {
+		if i == 5 {
+			break
+		}
+		way := modelEnds[m.r.IntN(len(modelEnds))]
+		if m.r.IntN(3) == 0 {
+			way = modelEnds[0]
+		}
+		m.did("%s for a job of %s in %s", way.sql, j.tenant, j.queue)
+		m.exec(m.service, way.sql, j.id, j.lease)
+		m.keepFromRetry(j.id)
+		way.become(j)
+	}
+}
+
+// keepFromRetry has a job that failed wait until the schedule says so, however long its other steps take.
+func (m *model) keepFromRetry(id string) {
+	m.exec(m.d.Pool, "update ojs.job set retry_at = retry_at + interval '1 day' where id = $1 and state = 'retryable'", id)
+}
+
+// promote has some jobs come that are scheduled or to be tried again, in an order that it chooses.
+func (m *model) promote() {
+	var ids []string
+	for _, j := range m.in("scheduled", "retryable") {
+		if m.r.IntN(3) > 0 {
+			ids = append(ids, j.id)
+			j.state, j.place, j.pool = "available", m.nextPlace(), nil
+		}
+	}
+	m.did("%d jobs become due", len(ids))
+	m.exec(m.d.Pool, `
+		update ojs.job j set scheduled_at = case when state = 'scheduled' then u.at else scheduled_at end,
+			retry_at = case when state = 'retryable' then u.at end
+		from (select id, now() - interval '1 hour' + n * interval '1 second' as at from unnest($1::uuid[]) with ordinality x(id, n)) u
+		where u.id = j.id`, ids)
+	m.exec(m.d.Pool, "update ojs.timer set due_at = now() - interval '1 s' where kind = 'due' and ids && $1::uuid[]", ids)
+	m.tickAll()
+}
+
+// tickAll has the clock look at what was moved to an earlier time, too.
+func (m *model) tickAll() {
+	m.exec(m.d.Pool, "update ojs.clock_mark set due_at = '-infinity', lease_at = '-infinity'")
+	m.exec(m.service, "select ojs.tick(100000)")
+}
+
+func (m *model) expireLeases() {
+	var ids []string
+	for _, j := range m.in("active") {
+		if m.r.IntN(2) == 0 {
+			ids = append(ids, j.id)
+			if j.state = "available"; j.attempt >= 3 {
+				j.state = "discarded"
+			}
+		}
+	}
+	m.did("%d leases expire", len(ids))
+	m.exec(m.d.Pool, "update ojs.job set lease_expires_at = now() - interval '1 s' where id = any ($1::uuid[])", ids)
+	m.exec(m.d.Pool, "update ojs.lease set due_at = now() - interval '1 s' where ids && $1::uuid[]", ids)
+	m.tickAll()
+}
+
+// scope is what a rule is about: a tenant, a tenant in a queue, a queue.
+func (m *model) scope() [2]string {
+	return [][2]string{{m.pick(m.tenants), ""}, {m.pick(m.tenants), m.pick(m.queues)}, {"", m.pick(m.queues)}}[m.r.IntN(3)]
+}
+
+// configure changes something that operators may change.
+func (m *model) configure() {
+	switch m.r.IntN(8) {
+	case 0, 1:
+		of, most := m.scope(), 1+m.r.IntN(4)
+		m.did("limit %q to %d", of, most)
+		m.exec(m.service, "select ojs.limit_concurrency($1, nullif($2, ''), nullif($3, ''))", most, of[0], of[1])
+		m.limits[of] = most
+	case 2:
+		of := m.scope()
+		m.did("no limit of %q", of)
+		m.exec(m.service, "select ojs.limit_concurrency(null, nullif($1, ''), nullif($2, ''))", of[0], of[1])
+		delete(m.limits, of)
+	case 3:
+		of := m.scope()
+		if m.r.IntN(5) == 0 {
+			of = [2]string{}
+		}
+		m.pause(of)
+	case 4:
+		m.resumeAll()
+	case 5:
+		m.weigh()
+	default:
+		m.configurePool()
+	}
+}
+
+func (m *model) pause(of [2]string) {
+	m.did("pause %q", of)
+	m.exec(m.service, "select ojs.pause(coalesce(nullif($2, ''), case when $1 = '' then '*' end), nullif($1, ''))", of[0], of[1])
+	m.paused[of] = len(m.steps)
+}
+
+func (m *model) resumeAll() {
+	for of := range m.paused {
+		m.did("resume %q", of)
+		m.exec(m.service, "select ojs.resume(coalesce(nullif($2, ''), case when $1 = '' then '*' end), nullif($1, ''))", of[0], of[1])
+		delete(m.paused, of)
+	}
+}
+
+func (m *model) weigh() {
+	tenant, boost := m.pick(m.tenants), m.r.IntN(4)-1
+	weight := []float64{0.1, 0.37, 1, 2.5, 10}[m.r.IntN(5)]
+	m.did("tenant %s weighs %g, boost %d", tenant, weight, boost)
+	m.exec(m.service, "select ojs.configure_tenant($1, $2::float8::numeric, $3)", tenant, weight, boost)
+	m.boost[tenant] = boost
+}
+
+func (m *model) configurePool() {
+	name := m.pick([]string{"p1", "p1", "p2", "p2", "default", "*"})
+	old, known := m.pools[name]
+	if known && m.r.IntN(3) == 0 {
+		m.did("delete pool %s", name)
+		m.exec(m.service, "select ojs.delete_pool($1, true)", name)
+		delete(m.pools, name)
+		return
+	}
+	p := &modelPool{}
+	if known {
+		// What its workers run counts on.
+		p = old
+		*p = modelPool{}
+	}
+	var config []string
+	if m.r.IntN(2) == 0 {
+		p.strategy = m.pick([]string{"strict", "round-robin", "weighted", "least-loaded"})
+		config = append(config, fmt.Sprintf(`"strategy": %q`, p.strategy))
+	}
+	if m.r.IntN(4) == 0 {
+		p.ratio = []float64{0.05, 0.1, 0.2}[m.r.IntN(3)]
+		config = append(config, fmt.Sprintf(
+			`"starvation_prevention": {"enabled": true, "rotation_interval": "PT1H", "min_dispatch_ratio": %g}`, p.ratio))
+	}
+	if name != "*" {
+		config = append(config, m.poolRest(p)...)
+	}
+	text := "{" + strings.Join(config, ", ") + "}"
+	m.did("pool %s: %s", name, text)
+	m.pools[name] = p
+	m.exec(m.service, "select ojs.configure_pool($1, $2::text::jsonb)", name, text)
+}
+
+// poolRest is what a pool has that all of them together cannot have.
+func (m *model) poolRest(p *modelPool) (config []string) {
+	if m.r.IntN(2) == 0 {
+		p.queues = some(m.r, m.queues)
+		config = append(config, `"queues": ["`+strings.Join(p.queues, `", "`)+`"]`)
+	}
+	if m.r.IntN(3) == 0 {
+		p.tenants = some(m.r, m.tenants)
+		config = append(config, `"tenants": ["`+strings.Join(p.tenants, `", "`)+`"]`)
+	}
+	if m.r.IntN(3) == 0 {
+		p.most = 1 + m.r.IntN(5)
+		config = append(config, fmt.Sprintf(`"concurrency": %d`, p.most))
+	}
+	free := p.queues != nil || p.tenants != nil
+	for _, o := range m.pools {
+		free = free && (o == p || !o.isolated)
+	}
+	if free && m.r.IntN(3) == 0 {
+		p.isolated = true
+		config = append(config, `"isolated": true`)
+	}
+	return config
+}
+
+// compare is of all jobs, and of what counts against limits, once the ends of attempts are taken in.
+func (m *model) compare() {
+	type row struct {
+		ID, State string
+		Attempt   int
+	}
+	if m.err != nil {
+		return
+	}
+	m.did("compare")
+	rows, err := rowsOf[row](m.ctx, m.d.Pool, "select id::text, state::text, attempt from ojs.job")
+	if err != nil || len(rows) != len(m.jobs) {
+		m.fail("%d jobs, %v; want %d", len(rows), err, len(m.jobs))
+		return
+	}
+	for _, r := range rows {
+		if j := m.jobs[r.ID]; j == nil || j.state != r.State || j.attempt != r.Attempt {
+			m.fail("job %s is %s after %d attempts; the model has %+v", r.ID, r.State, r.Attempt, j)
+			return
+		}
+	}
+	m.exec(m.d.Pool, "do $$ begin perform ojs._enter_lane(), ojs._fold_on(); end $$")
+	if wrong := m.ids(m.d.Pool, countedWrongly); len(wrong) > 0 {
+		m.fail("counted wrongly: %v", wrong)
+	}
+	n, pools := m.active()
+	for name, p := range m.pools {
+		if got := m.ids(m.service, "select active_jobs::text from ojs.pool_stats where name = $1", name); m.err == nil && name != "*" &&
+			got[0] != strconv.Itoa(pools[p]) {
+			m.fail("pool %s has %s jobs in its hands, want %d; in all there are %v", name, got[0], pools[p], n)
+		}
+	}
+}
+
+// countedWrongly are limits against which something else counts than what runs or is decided ahead.
+const countedWrongly = `
+	select format('%s in %s: %s, want %s and %s', r.tenant_id, r.queue, u.active, j.n, t.n)
+	from ojs.rule r left join ojs.usage u on u.tenant_id = r.tenant_id and u.queue = r.queue
+	cross join lateral (select count(*) as n from ojs.job j
+		where j.state = 'active' and r.tenant_id in ('', j.tenant_id) and r.queue in ('', j.queue)) j
+	cross join lateral (select count(*) as n from ojs.turn t where r.tenant_id in ('', t.tenant_id) and r.queue in ('', t.queue)) t
+	where r.max_concurrency is not null and u.active is distinct from j.n + t.n`
+
+// drain goes on until nothing is left: in the pools as they are, and then without them. Nothing counts any more then.
+func (m *model) drain() {
+	m.resumeAll()
+	m.drainBy([]string{"default", "p1", "p2", "other"})
+	for _, j := range m.in("active") {
+		m.exec(m.service, "select ojs.ack($1, $2)", j.id, j.lease)
+		j.state = "completed"
+	}
+	m.compare()
+	for _, name := range slices.Sorted(maps.Keys(m.pools)) {
+		m.exec(m.service, "select ojs.delete_pool($1, true)", name)
+		delete(m.pools, name)
+	}
+	m.drainBy([]string{""})
+	m.compare()
+	if left := m.in("available", "active", "scheduled", "retryable"); len(left) > 0 {
+		m.fail("%d jobs were left behind, such as %+v", len(left), left[0])
+	}
+	for _, n := range m.ids(m.d.Pool, "select active::text from ojs.usage where active <> 0") {
+		m.fail("%s jobs count against a limit, though nothing runs", n)
+	}
+}
+
+func (m *model) drainBy(pools []string) {
+	for idle := 0; idle < 2 && m.err == nil; idle++ {
+		for _, pool := range pools {
+			a := ask{queues: some(m.r, m.queues), counts: []int{1 + m.r.IntN(40)}, pool: pool, many: m.r.IntN(2) == 0}
+			if idle == 1 {
+				a.queues, a.counts = m.queues, []int{1000}
+			}
+			if len(m.fetch(a, true)) > 0 {
+				idle = -1
+			}
+		}
+		for i, j := range m.in("active") {
+			if i%3 > 0 || idle == 0 {
+				m.exec(m.service, "select ojs.ack($1, $2)", j.id, j.lease)
+				j.state = "completed"
+				idle = -1
+			}
+		}
+		if len(m.in("scheduled", "retryable")) > 0 {
+			m.promote()
+			idle = -1
+		}
+	}
+}
