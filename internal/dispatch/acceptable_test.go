@@ -33,6 +33,7 @@ func edges() map[string][]Fetch {
 	}
 	for _, name := range spellings(128) {
 		add("queues", Fetch{Queues: []string{"q", name}, Count: 1})
+		add("pools", Fetch{Queues: q, Count: 1, Pool: name})
 	}
 	for _, n := range []int{0, 1, 2, 99, 100, 101} {
 		add("numbers of queues", Fetch{Queues: slices.Repeat(q, n), Count: 1})
@@ -70,13 +71,14 @@ func TestWhatIsAcceptableIsAcceptedBySQL(t *testing.T) {
 				continue
 			}
 			acceptable++
-			key := groupKey{strategy: f.Strategy, weights: f.Weights}
+			key := groupKey{strategy: f.Strategy, weights: f.Weights, pool: f.Pool}
 			p := part{g: &group{key: key, queues: f.Queues, tenant: f.Tenant}, requests: []*request{{Fetch: f}}}
 			var accepted bool
 			err := db.Pool.QueryRow(t.Context(), `
 				select ojs._well_asked($1, $2, $3, $4, 1) is true and ($5::text is null or ojs._tenant_valid($5))
 					and not exists (select from unnest($1) q where ojs._queue_name(q) is not true)
-					and ojs._check_strategy($6, $7)::text = ''`, p.arguments()...).Scan(&accepted)
+					and ojs._check_strategy($6, $7)::text = ''
+					and ojs._check_pool_name(coalesce($8, 'default'))::text = ''`, p.arguments()...).Scan(&accepted)
 			if err != nil || !accepted {
 				asked, _ := json.Marshal(f)
 				t.Errorf("%s: SQL refuses %s (%v)", kind, asked, err)
