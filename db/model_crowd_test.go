@@ -13,7 +13,7 @@ import (
 
 // Several fetchers at once: what holds whatever comes between holds meanwhile, and all of it afterwards.
 func TestConcurrentDispatchFollowsTheModel(t *testing.T) {
-	schedules(t, 8, func(m *model) {
+	schedules(t, 6, func(m *model) {
 		m.prepare()
 		for range 15 {
 			m.step()

@@ -75,8 +75,11 @@ var mutations = []mutation{
 		"what is decided ahead goes before what comes",
 		"ojs._decided_already", "if v_unread between 1 and c_most then", "if false then", (*model).mixed, 3,
 	},
-	{"weights of tenants are ignored", "ojs._take_in", "coalesce(t.weight, 1)", "1.0", (*model).shares, 2},
-	{"the newest job goes first", "ojs._due", "over (order by y.seq)", "over (order by y.seq desc)", (*model).mixed, 0},
+	{
+		"weights of tenants are ignored",
+		"ojs._take_in", "(select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight) w)", "1.0", (*model).shares, 2,
+	},
+	{"the newest job goes first", "ojs._due", "over (order by y.seq", "over (order by y.seq desc", (*model).mixed, 0},
 	{"an attempt is not counted", "ojs._hand_out", "attempt = j.attempt + 1", "attempt = j.attempt", (*model).mixed, 0},
 	{"strict queues take turns", "ojs._serve_queues", "is distinct from 'strict'", "is distinct from 'x'", (*model).onlyStrategies, 0},
 	{

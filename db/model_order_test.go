@@ -14,13 +14,13 @@ const farBound = 2.5
 // Tenants that all have jobs throughout, with weights that stand: over every prefix of the dispatches each is close to its part, however
 // they are asked for, and whatever is rolled back between.
 func TestSharesFollowTheModel(t *testing.T) {
-	schedules(t, 8, (*model).shares)
+	schedules(t, 6, (*model).shares)
 }
 
 // Queues that all have jobs throughout, one strategy after the other: the order of queues in each answer is the one that is documented. And
 // queues that come and go have their minimum for as long as they have jobs.
 func TestStrategiesFollowTheModel(t *testing.T) {
-	schedules(t, 8, func(m *model) {
+	schedules(t, 6, func(m *model) {
 		m.queues = []string{"a", "b", "c", "d"}[:2+m.r.IntN(3)]
 		m.tenants = []string{"t1", "t2", "t3"}[:1+m.r.IntN(3)]
 		for range 3 {

@@ -39,7 +39,7 @@ func schedules(t *testing.T, n int, play func(*model)) {
 // Random tenants, weights, boosts, priorities, queues, pools, limits, pauses, arrivals, ends and rollbacks, one step after the other:
 // every answer is what the rules say.
 func TestDispatchFollowsTheModel(t *testing.T) {
-	schedules(t, 20, (*model).mixed)
+	schedules(t, 16, (*model).mixed)
 }
 
 func (m *model) mixed() {
@@ -52,7 +52,7 @@ func (m *model) mixed() {
 
 // The same where two queues and a limit are narrow, and what was decided ahead is often taken back.
 func TestDispatchBesideALimitFollowsTheModel(t *testing.T) {
-	schedules(t, 8, (*model).narrow)
+	schedules(t, 6, (*model).narrow)
 }
 
 // narrow is a schedule of two queues, in which a tenant has room for few jobs, and those that go first are often cancelled.
