@@ -1991,12 +1991,13 @@ CREATE FUNCTION ojs._claim_beside(p_queue text, p_priority integer, p_reach inte
     LANGUAGE plpgsql
     AS $$
 declare
-    v_now timestamptz := ojs.now();
-    v_low numeric := coalesce((select l.low from ojs._level(p_queue, p_priority) l), 0);
+    v_now     timestamptz := ojs.now();
+    v_low     numeric := coalesce((select l.low from ojs._level(p_queue, p_priority) l), 0);
+    v_by_cost boolean := (select b.by_cost from ojs._backlog(p_queue) b);
 begin
     with due as materialized (
-        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true,
-            (select b.by_cost from ojs._backlog(p_queue) b), v_now) d where d.id is not null order by d.turn
+        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true, v_by_cost, v_now) d where d.id is not null
+        order by d.turn
     ), held as materialized (
         select d.turn, d.tenant_id, d.id, d.seq, d.price, j.priority, j.place, j.bytes from due d
         cross join lateral (select j.ctid as place, j.priority,
@@ -4393,8 +4394,7 @@ CREATE FUNCTION ojs._keep(p_level ojs.level, p_picks ojs.picks, p_from bigint) R
 begin
     insert into ojs.turn (queue, n, priority, job_priority, tenant_id, id, seq, bytes, price)
     select p_level.queue, p_from + row_number() over (order by p.n) - 1, p_level.priority, p_level.priority - coalesce(t.priority_boost,
-        0), p.tenant_id,
-        p.id, p.seq, p.bytes, p.price
+        0), p.tenant_id, p.id, p.seq, p.bytes, p.price
     from unnest(p_picks.tenants, p_picks.ids, p_picks.seqs, p_picks.bytes, p_picks.prices) with ordinality
         p(tenant_id, id, seq, bytes, price, n)
     left join ojs.tenant t on t.tenant_id = p.tenant_id
@@ -5405,6 +5405,7 @@ CREATE FUNCTION ojs._order_before(p_job ojs.job, p_priority integer, p_fair ojs.
     LANGUAGE plpgsql STABLE
     AS $$
 declare
+    v_by_cost boolean := (select b.by_cost from ojs._backlog(p_job.queue) b);
     -- As many as one decision is asked for at most by servers; beyond, _due would look at more than anybody waits for.
     c_dealt  constant int := 1000;
     v_back   bigint := (select count(*) from ojs.turn t where p_news and t.queue = p_job.queue and t.tenant_id = p_job.tenant_id
@@ -5433,8 +5434,7 @@ begin
     if p_stand.certainty = 'exact' then
         if v_others + p_line < c_dealt then
             select d.turn - 1 into v_turn
-            from ojs._due(p_job.queue, p_priority, v_low, c_dealt, null, null, false,
-                (select b.by_cost from ojs._backlog(p_job.queue) b), v_now) d
+            from ojs._due(p_job.queue, p_priority, v_low, c_dealt, null, null, false, v_by_cost, v_now) d
             where d.dealt and d.id = p_job.id and d.tenant_id = p_job.tenant_id;
         end if;
         if v_turn is null then

@@ -94,8 +94,7 @@ as $$
 begin
     insert into ojs.turn (queue, n, priority, job_priority, tenant_id, id, seq, bytes, price)
     select p_level.queue, p_from + row_number() over (order by p.n) - 1, p_level.priority, p_level.priority - coalesce(t.priority_boost,
-        0), p.tenant_id,
-        p.id, p.seq, p.bytes, p.price
+        0), p.tenant_id, p.id, p.seq, p.bytes, p.price
     from unnest(p_picks.tenants, p_picks.ids, p_picks.seqs, p_picks.bytes, p_picks.prices) with ordinality
         p(tenant_id, id, seq, bytes, price, n)
     left join ojs.tenant t on t.tenant_id = p.tenant_id
@@ -264,12 +263,13 @@ create function ojs._claim_beside(
 language plpgsql
 as $$
 declare
-    v_now timestamptz := ojs.now();
-    v_low numeric := coalesce((select l.low from ojs._level(p_queue, p_priority) l), 0);
+    v_now     timestamptz := ojs.now();
+    v_low     numeric := coalesce((select l.low from ojs._level(p_queue, p_priority) l), 0);
+    v_by_cost boolean := (select b.by_cost from ojs._backlog(p_queue) b);
 begin
     with due as materialized (
-        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true,
-            (select b.by_cost from ojs._backlog(p_queue) b), v_now) d where d.id is not null order by d.turn
+        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true, v_by_cost, v_now) d where d.id is not null
+        order by d.turn
     ), held as materialized (
         select d.turn, d.tenant_id, d.id, d.seq, d.price, j.priority, j.place, j.bytes from due d
         cross join lateral (select j.ctid as place, j.priority,
