@@ -420,8 +420,8 @@ func TestASecondRangeHidesNothing(t *testing.T) {
 		update ojs.job set state = 'available', lease = null
 		where seq in (select seq from ojs.job order by seq offset 900 limit 1) or seq = (select max(seq) from ojs.job)
 		returning seq`)
-	exec(t, d.Pool, "select ojs._refund('q', 0, 't', 1, min(seq), min(seq) + 1000) from ojs.job")
-	exec(t, d.Pool, "select ojs._refund('q', 0, 't', 1, max(seq), max(seq)) from ojs.job")
+	exec(t, d.Pool, "select ojs._refund('q', 0, 't', 1, 1, min(seq), min(seq) + 1000) from ojs.job")
+	exec(t, d.Pool, "select ojs._refund('q', 0, 't', 1, 1, max(seq), max(seq)) from ojs.job")
 	got := list[int64](t, service, "select seq from ojs.fetch('{q}', 10)")
 	if len(got) != 2 || got[0] != min(seqs[0], seqs[1]) || got[1] != max(seqs[0], seqs[1]) {
 		t.Errorf("jobs %v came back, want %v", got, seqs)

@@ -236,13 +236,15 @@ func TestArgsAreJSONOfTheirSize(t *testing.T) {
 // The baseline returns what ours returns.
 func TestTheBaselineReturnsWholeJobs(t *testing.T) {
 	t.Parallel()
-	job := reflect.TypeFor[sqlcgen.OjsJob]()
-	if job.NumField() != len(jobColumns) {
-		t.Fatalf("a job has %d fields, the baseline returns %d columns", job.NumField(), len(jobColumns))
+	fields := reflect.VisibleFields(reflect.TypeFor[sqlcgen.OjsJob]())
+	// Nobody is told the number of a pool.
+	fields = slices.DeleteFunc(fields, func(f reflect.StructField) bool { return f.Name == "Pool" })
+	if len(fields) != len(jobColumns) {
+		t.Fatalf("a job has %d fields, the baseline returns %d columns", len(fields), len(jobColumns))
 	}
 	for i, column := range jobColumns {
-		if name := strings.ReplaceAll(column, "_", ""); !strings.EqualFold(name, job.Field(i).Name) {
-			t.Errorf("column %d is %s, field %s", i, column, job.Field(i).Name)
+		if name := strings.ReplaceAll(column, "_", ""); !strings.EqualFold(name, fields[i].Name) {
+			t.Errorf("column %d is %s, field %s", i, column, fields[i].Name)
 		}
 	}
 }
