@@ -65,7 +65,7 @@ var mutations = []mutation{
 		"paused tenants are served",
 		"ojs._room", "when r.paused_at is not null then 0", "when r.max_concurrency is null then null", (*model).mixed, 1,
 	},
-	{"isolated queues are served by all", "ojs._in_pool", "where o.isolated and o.tenants is null", "where false", (*model).tight, 0},
+	{"isolated queues are served by all", "ojs._isolated_from", "where o.isolated and o.tenants is null", "where false", (*model).tight, 0},
 	{"isolated tenants are served by all", "ojs._in_pool", "where o.isolated and o.name <> v_name", "where false", (*model).tight, 3},
 	{"a pool's tenants are ignored", "ojs._in_pool", "elsif v_pool.tenants is not null", "elsif false", (*model).tight, 3},
 	{"a pool's queues are ignored", "ojs._in_pool", "v_pool.queues is null or", "true or", (*model).tight, 2},

@@ -904,21 +904,19 @@ CREATE FUNCTION ojs._beside(p_queue text, p_count integer, p_only text[], p_but 
     LANGUAGE plpgsql
     AS $$
 declare
+    v_backlog  ojs.backlog;
     v_priority int;
     v_reach    int;
     v_left     int;
     v_picks    record;
 begin
-    if (select b.limited from ojs._backlog(p_queue) b) then
+    select * into v_backlog from ojs._backlog(p_queue);
+    if v_backlog.limited then
         return p_done;
     end if;
     for v_priority in
         select p.priority
-        from (
-            select unnest(b.priorities) as priority from ojs._backlog(p_queue) b
-            union
-            select w.priority from ojs._waiting() w where w.queue = p_queue
-        ) p
+        from (select unnest(v_backlog.priorities) union select w.priority from ojs._waiting() w where w.queue = p_queue) p(priority)
         where (p.priority <= p_above) is not true
         order by p.priority desc
     loop
@@ -926,7 +924,8 @@ begin
         foreach v_reach in array array[p_count + 100, 10000, 1000000] loop
             v_left := p_count - cardinality(p_done.ids);
             exit when v_left <= 0 or p_done.cut;
-            v_picks := ojs._claim_beside(p_queue, v_priority, v_reach, p_only, p_but, v_left, p_max_bytes - p_done.bytes, p_done.ids);
+            v_picks := ojs._claim_beside(p_queue, v_priority, v_reach, p_only, p_but, v_backlog.by_cost, v_left,
+                p_max_bytes - p_done.bytes, p_done.ids);
             p_done.ids := p_done.ids || v_picks.o_ids;
             p_done.places := p_done.places || v_picks.o_places;
             p_done.bytes := p_done.bytes + v_picks.o_bytes;
@@ -1362,7 +1361,7 @@ declare
 begin
     for v_taken in
         select f.queue, f.priority + coalesce(t.priority_boost, 0) as priority, f.tenant_id, sum(f.owed)::int as jobs,
-            sum(coalesce(f.price, f.owed)) as price,
+            sum(f.price) as price,
             case when v_counts then array_agg(f.xid) end as xids, case when v_counts then array_agg(f.owed) end as owed
         from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f left join ojs.tenant t on t.tenant_id = f.tenant_id
         where f.to_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
@@ -1987,16 +1986,15 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._claim_beside(p_queue text, p_priority integer, p_reach integer, p_only text[], p_but text[], p_count integer, p_max_bytes bigint, p_without uuid[], OUT o_ids uuid[], OUT o_places tid[], OUT o_bytes bigint, OUT o_cut boolean, OUT o_seen integer) RETURNS record
+CREATE FUNCTION ojs._claim_beside(p_queue text, p_priority integer, p_reach integer, p_only text[], p_but text[], p_by_cost boolean, p_count integer, p_max_bytes bigint, p_without uuid[], OUT o_ids uuid[], OUT o_places tid[], OUT o_bytes bigint, OUT o_cut boolean, OUT o_seen integer) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
-    v_now     timestamptz := ojs.now();
-    v_low     numeric := coalesce((select l.low from ojs._level(p_queue, p_priority) l), 0);
-    v_by_cost boolean := (select b.by_cost from ojs._backlog(p_queue) b);
+    v_now timestamptz := ojs.now();
+    v_low numeric := coalesce((select l.low from ojs._level(p_queue, p_priority) l), 0);
 begin
     with due as materialized (
-        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true, v_by_cost, v_now) d where d.id is not null
+        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true, p_by_cost, v_now) d where d.id is not null
         order by d.turn
     ), held as materialized (
         select d.turn, d.tenant_id, d.id, d.seq, d.price, j.priority, j.place, j.bytes from due d
@@ -3636,12 +3634,12 @@ begin
     from (
         select 1 as n, '' as scope, jsonb_build_object('cause', 'dispatch_held', 'since', ojs._utc(s.held_at),
             'text', format('Dispatch is held since %s, of all queues, and the clock stands still (ojs.hold_dispatch).',
-                ojs._moment(s.held_at))) as why
+                ojs._in_words(s.held_at))) as why
         from ojs.settings s where s.held_at is not null
         union all
         select 2, c.scope, jsonb_build_object('cause', 'paused', 'scope', c.scope, 'since', ojs._utc(r.paused_at),
             'by', case when p_all then r.paused_by end, 'because', case when p_all then r.reason end,
-            'text', format('%s is paused since %s%s%s.', c.said, ojs._moment(r.paused_at),
+            'text', format('%s is paused since %s%s%s.', c.said, ojs._in_words(r.paused_at),
                 case when p_all then ' by ' || r.paused_by end, case when p_all then ': ' || r.reason end))
         from ojs.rule r cross join lateral ojs._scope(r.tenant_id, r.queue) c
         where r.tenant_id in ('', p_job.tenant_id) and r.queue in ('', p_job.queue) and r.paused_at is not null
@@ -3680,14 +3678,14 @@ declare
     v_until timestamptz := case p_job.state when 'scheduled' then p_job.scheduled_at when 'retryable' then p_job.retry_at
         when 'active' then p_job.lease_expires_at end;
     v_text  text := case p_job.state
-        when 'scheduled' then format('It is scheduled for %s.', ojs._moment(v_until))
-        when 'retryable' then format('Attempt %s failed: it is to be tried again at %s.', p_job.attempt, ojs._moment(v_until))
+        when 'scheduled' then format('It is scheduled for %s.', ojs._in_words(v_until))
+        when 'retryable' then format('Attempt %s failed: it is to be tried again at %s.', p_job.attempt, ojs._in_words(v_until))
         when 'pending' then 'It is pending: it waits until somebody activates it (ojs.activate).'
         when 'active' then format('It runs: %s has it since %s, under a lease until %s.',
-            coalesce('worker ' || p_job.worker_id, 'a worker without a name'), ojs._moment(p_job.started_at), ojs._moment(v_until))
+            coalesce('worker ' || p_job.worker_id, 'a worker without a name'), ojs._in_words(p_job.started_at), ojs._in_words(v_until))
         when 'available' then case when p_job.expires_at <= ojs.now() then
-            format('It expired at %s, and is about to be discarded.', ojs._moment(p_job.expires_at)) end
-        else format('It has ended: %s at %s.', p_job.state, ojs._moment(p_job.finished_at)) end;
+            format('It expired at %s, and is about to be discarded.', ojs._in_words(p_job.expires_at)) end
+        else format('It has ended: %s at %s.', p_job.state, ojs._in_words(p_job.finished_at)) end;
 begin
     if v_text is null then
         return '[]';
@@ -3802,8 +3800,7 @@ begin
     select * into v_pool from ojs.pool p where p.name = v_name;
     select * into v_all from ojs.pool p where p.name = '*';
     v_mine := array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
-        where (v_pool.queues is null or q.queue = any (v_pool.queues)) and not exists (select from ojs.pool o
-            where o.isolated and o.tenants is null and o.name <> v_name and q.queue = any (o.queues))
+        where (v_pool.queues is null or q.queue = any (v_pool.queues)) and not ojs._isolated_from(v_name, q.queue)
         order by array_position(v_pool.queues, q.queue), q.n);
     if v_mine = '{}' then
         perform ojs._raise('OJ422', format('none of these queues is for workers of pool %s', left(v_name, 128)), '{"field": "queues"}',
@@ -3839,6 +3836,10 @@ $$;
 CREATE FUNCTION ojs._in_use() RETURNS text
     LANGUAGE sql IMMUTABLE
     AS $$ select 'again: the table was in use' $$;
+
+CREATE FUNCTION ojs._in_words(p_at timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$ select to_char(p_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"') $$;
 
 CREATE FUNCTION ojs._indexed(p_refusal ojs.refusal, p_n integer, p_each boolean) RETURNS ojs.refusal
     LANGUAGE plpgsql IMMUTABLE
@@ -4021,6 +4022,15 @@ CREATE FUNCTION ojs._islands(p_los bigint[], p_his bigint[]) RETURNS TABLE(lo bi
         ) r
     ) x
     group by coalesce(x.part, 0)
+$$;
+
+CREATE FUNCTION ojs._isolated_from(p_pool text, p_queue text) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return exists (select from ojs.pool o
+        where o.isolated and o.tenants is null and o.name <> p_pool and p_queue = any (o.queues));
+end;
 $$;
 
 CREATE FUNCTION ojs._job_arriving() RETURNS trigger
@@ -4890,10 +4900,6 @@ CREATE FUNCTION ojs._moment() RETURNS interval
     LANGUAGE sql IMMUTABLE
     AS $$ select interval '100 milliseconds' $$;
 
-CREATE FUNCTION ojs._moment(p_at timestamp with time zone) RETURNS text
-    LANGUAGE sql STABLE
-    AS $$ select to_char(p_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"') $$;
-
 CREATE FUNCTION ojs._move_clock(p_mark ojs.clock_mark, p_now timestamp with time zone, p_looked integer, p_seen pg_snapshot, p_lease_at timestamp with time zone) RETURNS ojs.clock_mark
     LANGUAGE plpgsql
     AS $$
@@ -5477,14 +5483,13 @@ CREATE FUNCTION ojs._overloaded() RETURNS TABLE(pool text, active bigint, waitin
     AS $$
 begin
     return query
-    select p.name, p.active_jobs, w.jobs
+    with line as materialized (
+        select q.queue, q.available from ojs.queue_stats q where q.available > 0 and not q.paused
+    )
+    select p.name, p.active_jobs, sum(w.available)::bigint
     from ojs.pool_stats p
-    cross join lateral (
-        select sum(q.available)::bigint as jobs from ojs.queue_stats q
-        where (p.queues is null or q.queue = any (p.queues)) and not q.paused and not exists (select from ojs.pool o
-            where o.isolated and o.tenants is null and o.name <> p.name and q.queue = any (o.queues))
-    ) w
-    where p.active_jobs >= p.max_concurrency and w.jobs > 0;
+    join line w on (p.queues is null or w.queue = any (p.queues)) and not ojs._isolated_from(p.name, w.queue)
+    where p.active_jobs >= p.max_concurrency group by p.name, p.active_jobs;
 end;
 $$;
 
@@ -5839,11 +5844,7 @@ declare
     v_mark pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
 begin
     return coalesce((select t.active from ojs.pool_tally t where t.pool = p_pool order by t.rev desc limit 1), 0)
-        + coalesce((select sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'active')) from ojs._pool_movement m
-            where m.pool = p_pool and m.xid >= pg_snapshot_xmax(v_mark)), 0)
-        + coalesce((select sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'active')) from pg_snapshot_xip(v_mark) x(xid)
-            cross join lateral (select m.* from ojs._pool_movement m where m.pool = p_pool and m.xid = x.xid offset 0) m
-            where pg_visible_in_snapshot(x.xid, (select pg_current_snapshot()))), 0);
+        + (select c.active from ojs._pool_changes(p_pool, v_mark, null) c);
 end;
 $$;
 
@@ -5864,12 +5865,19 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._pool_changes(p_from pg_snapshot, p_to pg_snapshot) RETURNS TABLE(pool integer, active bigint, dispatched bigint)
-    LANGUAGE sql STABLE ROWS 10
+CREATE FUNCTION ojs._pool_changes(p_pool integer, p_from pg_snapshot, p_to pg_snapshot) RETURNS TABLE(active bigint, dispatched bigint)
+    LANGUAGE sql STABLE ROWS 1
     AS $$
-    select m.pool, sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'active')),
-        coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0)
-    from ojs._since(p_from, p_to, false) m where m.pool is not null group by m.pool
+    select coalesce(sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'active')), 0)::bigint,
+        coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0)::bigint
+    from (
+        select m.* from ojs._pool_movement m
+        where m.pool = p_pool and m.xid >= pg_snapshot_xmax(p_from) and pg_visible_in_snapshot(m.xid, p_to) is not false
+        union all
+        select m.* from pg_snapshot_xip(p_from) x(xid)
+        cross join lateral (select m.* from ojs._pool_movement m where m.pool = p_pool and m.xid = x.xid offset 0) m
+        where pg_visible_in_snapshot(x.xid, coalesce(p_to, (select pg_current_snapshot())))
+    ) m
 $$;
 
 CREATE FUNCTION ojs._pool_names(p_names jsonb, p_field text) RETURNS text[]
@@ -5944,7 +5952,7 @@ CREATE FUNCTION ojs._pools_lately() RETURNS TABLE(pool integer, active bigint, d
 declare
     v_mark pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
 begin
-    return query select c.* from ojs._pool_changes(v_mark, null) c;
+    return query select p.id, c.* from ojs.pool p cross join lateral ojs._pool_changes(p.id, v_mark, null) c;
 end;
 $$;
 
@@ -7239,7 +7247,7 @@ begin
         where t.tenant_id = r.tenant_id and t.queue = r.queue and t.priority = r.priority and t.rev = r.old_rev
     )
     select count(*) into v_rows from recent;
-    perform ojs._roll_up_pools(v_mark.snapshot) where v_rows > 0 and exists (select from ojs.pool);
+    perform ojs._roll_up_pools(v_mark.snapshot) where v_rows > 0;
     return v_rows;
 end;
 $$;
@@ -7290,9 +7298,9 @@ declare
     v_to pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
 begin
     with recent as materialized (
-        select c.*, t.rev from ojs._pool_changes(p_from, v_to) c
-        left join lateral (select t.rev from ojs.pool_tally t where t.pool = c.pool order by t.rev desc limit 1) t on true
-        where exists (select from ojs.pool p where p.id = c.pool)
+        select p.id as pool, c.*, t.rev from ojs.pool p cross join lateral ojs._pool_changes(p.id, p_from, v_to) c
+        left join lateral (select t.rev from ojs.pool_tally t where t.pool = p.id order by t.rev desc limit 1) t on true
+        where c.active <> 0 or c.dispatched <> 0
     ), added as (
         insert into ojs.pool_tally (pool, active, dispatched) select r.pool, r.active, r.dispatched from recent r where r.rev is null
     )

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -41,8 +40,8 @@ func explain(ctx context.Context, o *operator) error {
 }
 
 func previewWeight(ctx context.Context, o *operator) error {
-	if o.tenant == nil {
-		return usageError{errors.New("say which tenant: --tenant")}
+	if err := o.forOne(); err != nil {
+		return err
 	}
 	if _, err := strconv.ParseFloat(o.argument(), 64); err != nil {
 		return usageError{fmt.Errorf("%q is no weight", o.argument())}

@@ -79,7 +79,7 @@ comment on column ojs.journal.unfenced is
 comment on column ojs.journal.owed is
 'Jobs taken beside a decision, for which the next decision charges the tenant. Such a row goes from available to active and counts no
 jobs, because ojs.lease does.';
-comment on column ojs.journal.price is 'What the jobs that are owed cost their tenant in sum, where that is not 1 each.';
+comment on column ojs.journal.price is 'What the jobs that are owed cost their tenant, in sum; null where none are.';
 comment on column ojs.journal.seconds is 'How long the attempts that ended had run, in sum; null where none ended.';
 comment on column ojs.journal.at is 'When.';
 comment on column ojs.journal.pool is 'In which pool the attempts that ended ran (ojs.pool.id); null: in none that is configured.';

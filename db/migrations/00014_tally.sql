@@ -88,7 +88,7 @@ comment on column ojs.notice.at is 'When it was noticed.';
 comment on column ojs.notice.type is 'The type of the event.';
 comment on column ojs.notice.subject is 'The queue or the pool.';
 comment on column ojs.notice.data is 'What the event says.';
-comment on column ojs.notice.nth is 'The how manieth of its type and subject it is, as far as they are kept.';
+comment on column ojs.notice.nth is 'Which one of its type and subject it is, counted from 1 as far as they are kept.';
 comment on column ojs.notice.ended_at is 'When it was over; null: it lasts.';
 
 -- The sum of all before stands in each row, so that a window costs two looks at the index, however much happened in it.

@@ -67,10 +67,9 @@ dealt, in the order of turn; behind them jobs that were seen and are not due yet
 reach (id null: what lies there is not to be had, and their cursors have to pass it). spot: the tenant''s row of ojs.tenant_fairness; vtime:
 its time; served: whether any of its rows is dealt, or it has no job; more: it may have more jobs than are dealt; edge: from this time on
 there may be tenants who were not looked at; again: the job was found behind its tenant''s cursor; place: the job''s row; bytes: as
-stored; limited: rules are about the tenant; room: what they allow,
-    as ojs._room says. Fewer than p_count dealt does not mean that there are no
-more: charge, and ask again. p_beside: for a caller who must not wait for a decision, looks at what decisions have not taken in, too; but
-tenants whose jobs decisions count have no room.';
+stored; limited: rules are about the tenant; room: what they allow, as ojs._room says. Fewer than p_count dealt does not mean
+that there are no more: charge, and ask again. p_beside: for a caller who must not wait for a decision, looks at what decisions have not
+taken in, too; but tenants whose jobs decisions count have no room.';
 
 -- +goose StatementBegin
 create function ojs._room(p_queue text, p_tenant text) returns table (jobs int, counted boolean)

@@ -251,7 +251,7 @@ declare
 begin
     for v_taken in
         select f.queue, f.priority + coalesce(t.priority_boost, 0) as priority, f.tenant_id, sum(f.owed)::int as jobs,
-            sum(coalesce(f.price, f.owed)) as price,
+            sum(f.price) as price,
             case when v_counts then array_agg(f.xid) end as xids, case when v_counts then array_agg(f.owed) end as owed
         from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f left join ojs.tenant t on t.tenant_id = f.tenant_id
         where f.to_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()

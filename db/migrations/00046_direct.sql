@@ -176,21 +176,19 @@ create function ojs._beside(p_queue text, p_count int, p_only text[], p_but text
 language plpgsql
 as $$
 declare
+    v_backlog  ojs.backlog;
     v_priority int;
     v_reach    int;
     v_left     int;
     v_picks    record;
 begin
-    if (select b.limited from ojs._backlog(p_queue) b) then
+    select * into v_backlog from ojs._backlog(p_queue);
+    if v_backlog.limited then
         return p_done;
     end if;
     for v_priority in
         select p.priority
-        from (
-            select unnest(b.priorities) as priority from ojs._backlog(p_queue) b
-            union
-            select w.priority from ojs._waiting() w where w.queue = p_queue
-        ) p
+        from (select unnest(v_backlog.priorities) union select w.priority from ojs._waiting() w where w.queue = p_queue) p(priority)
         where (p.priority <= p_above) is not true
         order by p.priority desc
     loop
@@ -198,7 +196,8 @@ begin
         foreach v_reach in array array[p_count + 100, 10000, 1000000] loop
             v_left := p_count - cardinality(p_done.ids);
             exit when v_left <= 0 or p_done.cut;
-            v_picks := ojs._claim_beside(p_queue, v_priority, v_reach, p_only, p_but, v_left, p_max_bytes - p_done.bytes, p_done.ids);
+            v_picks := ojs._claim_beside(p_queue, v_priority, v_reach, p_only, p_but, v_backlog.by_cost, v_left,
+                p_max_bytes - p_done.bytes, p_done.ids);
             p_done.ids := p_done.ids || v_picks.o_ids;
             p_done.places := p_done.places || v_picks.o_places;
             p_done.bytes := p_done.bytes + v_picks.o_bytes;
@@ -257,18 +256,17 @@ cursor leads to them. The rows of ojs.turn stay; for each the tenant gets one jo
 
 -- +goose StatementBegin
 create function ojs._claim_beside(
-    p_queue text, p_priority int, p_reach int, p_only text[], p_but text[], p_count int, p_max_bytes bigint, p_without uuid[],
-    out o_ids uuid[], out o_places tid[], out o_bytes bigint, out o_cut boolean, out o_seen int
+    p_queue text, p_priority int, p_reach int, p_only text[], p_but text[], p_by_cost boolean, p_count int, p_max_bytes bigint,
+    p_without uuid[], out o_ids uuid[], out o_places tid[], out o_bytes bigint, out o_cut boolean, out o_seen int
 )
 language plpgsql
 as $$
 declare
-    v_now     timestamptz := ojs.now();
-    v_low     numeric := coalesce((select l.low from ojs._level(p_queue, p_priority) l), 0);
-    v_by_cost boolean := (select b.by_cost from ojs._backlog(p_queue) b);
+    v_now timestamptz := ojs.now();
+    v_low numeric := coalesce((select l.low from ojs._level(p_queue, p_priority) l), 0);
 begin
     with due as materialized (
-        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true, v_by_cost, v_now) d where d.id is not null
+        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true, p_by_cost, v_now) d where d.id is not null
         order by d.turn
     ), held as materialized (
         select d.turn, d.tenant_id, d.id, d.seq, d.price, j.priority, j.place, j.bytes from due d
@@ -295,6 +293,6 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._claim_beside(text, int, int, text[], text[], int, bigint, uuid[]) is
+comment on function ojs._claim_beside(text, int, int, text[], text[], boolean, int, bigint, uuid[]) is
 'Up to p_count jobs of one level for ojs._beside, locked, except those in p_without: of the first p_reach that are due.';
 reset role;

@@ -18,8 +18,7 @@ begin
     select * into v_pool from ojs.pool p where p.name = v_name;
     select * into v_all from ojs.pool p where p.name = '*';
     v_mine := array(select q.queue from unnest(p_queues) with ordinality q(queue, n)
-        where (v_pool.queues is null or q.queue = any (v_pool.queues)) and not exists (select from ojs.pool o
-            where o.isolated and o.tenants is null and o.name <> v_name and q.queue = any (o.queues))
+        where (v_pool.queues is null or q.queue = any (v_pool.queues)) and not ojs._isolated_from(v_name, q.queue)
         order by array_position(v_pool.queues, q.queue), q.n);
     if v_mine = '{}' then
         perform ojs._raise('OJ422', format('none of these queues is for workers of pool %s', left(v_name, 128)), '{"field": "queues"}',
@@ -56,6 +55,18 @@ comment on function ojs._in_pool(ojs.ask, text[], text) is
 'What a FETCH asks for as its pool has it; p_queues: the queues it names, paused ones too. A pool that is not configured has no settings of
 its own. Raises validation_error, unsupported.';
 
+-- +goose StatementBegin
+create function ojs._isolated_from(p_pool text, p_queue text) returns boolean
+language plpgsql stable
+as $$
+begin
+    return exists (select from ojs.pool o
+        where o.isolated and o.tenants is null and o.name <> p_pool and p_queue = any (o.queues));
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._isolated_from(text, text) is 'Whether another pool has a queue for itself.';
+
 -- Nothing is counted anywhere: what the journals say since the last tick is added to what they said before. So nothing can be miscounted,
 -- whatever happens to a job. All is of one moment, because the function is stable.
 -- +goose StatementBegin
@@ -66,11 +77,7 @@ declare
     v_mark pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
 begin
     return coalesce((select t.active from ojs.pool_tally t where t.pool = p_pool order by t.rev desc limit 1), 0)
-        + coalesce((select sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'active')) from ojs._pool_movement m
-            where m.pool = p_pool and m.xid >= pg_snapshot_xmax(v_mark)), 0)
-        + coalesce((select sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'active')) from pg_snapshot_xip(v_mark) x(xid)
-            cross join lateral (select m.* from ojs._pool_movement m where m.pool = p_pool and m.xid = x.xid offset 0) m
-            where pg_visible_in_snapshot(x.xid, (select pg_current_snapshot()))), 0);
+        + (select c.active from ojs._pool_changes(p_pool, v_mark, null) c);
 end;
 $$;
 -- +goose StatementEnd

@@ -107,7 +107,7 @@ begin
         where t.tenant_id = r.tenant_id and t.queue = r.queue and t.priority = r.priority and t.rev = r.old_rev
     )
     select count(*) into v_rows from recent;
-    perform ojs._roll_up_pools(v_mark.snapshot) where v_rows > 0 and exists (select from ojs.pool);
+    perform ojs._roll_up_pools(v_mark.snapshot) where v_rows > 0;
     return v_rows;
 end;
 $$;
@@ -117,16 +117,23 @@ comment on function ojs._roll_up() is
 it: does nothing.';
 
 -- +goose StatementBegin
-create function ojs._pool_changes(p_from pg_snapshot, p_to pg_snapshot) returns table (pool int, active bigint, dispatched bigint)
-language sql stable rows 10
+create function ojs._pool_changes(p_pool int, p_from pg_snapshot, p_to pg_snapshot) returns table (active bigint, dispatched bigint)
+language sql stable rows 1
 as $$
-    select m.pool, sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'active')),
-        coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0)
-    from ojs._since(p_from, p_to, false) m where m.pool is not null group by m.pool
+    select coalesce(sum(m.jobs * ojs._moved(m.from_state, m.to_state, 'active')), 0)::bigint,
+        coalesce(sum(m.jobs) filter (where m.to_state = 'active'), 0)::bigint
+    from (
+        select m.* from ojs._pool_movement m
+        where m.pool = p_pool and m.xid >= pg_snapshot_xmax(p_from) and pg_visible_in_snapshot(m.xid, p_to) is not false
+        union all
+        select m.* from pg_snapshot_xip(p_from) x(xid)
+        cross join lateral (select m.* from ojs._pool_movement m where m.pool = p_pool and m.xid = x.xid offset 0) m
+        where pg_visible_in_snapshot(x.xid, coalesce(p_to, (select pg_current_snapshot())))
+    ) m
 $$;
 -- +goose StatementEnd
-comment on function ojs._pool_changes(pg_snapshot, pg_snapshot) is
-'What the journals add to the numbers of ojs.pool_tally between two snapshots; arguments as for ojs._since.';
+comment on function ojs._pool_changes(int, pg_snapshot, pg_snapshot) is
+'What the journals add to the numbers of a pool in ojs.pool_tally between two snapshots, as ojs._since has them; p_to null: up to now.';
 
 -- +goose StatementBegin
 create function ojs._roll_up_pools(p_from pg_snapshot) returns void
@@ -136,9 +143,9 @@ declare
     v_to pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
 begin
     with recent as materialized (
-        select c.*, t.rev from ojs._pool_changes(p_from, v_to) c
-        left join lateral (select t.rev from ojs.pool_tally t where t.pool = c.pool order by t.rev desc limit 1) t on true
-        where exists (select from ojs.pool p where p.id = c.pool)
+        select p.id as pool, c.*, t.rev from ojs.pool p cross join lateral ojs._pool_changes(p.id, p_from, v_to) c
+        left join lateral (select t.rev from ojs.pool_tally t where t.pool = p.id order by t.rev desc limit 1) t on true
+        where c.active <> 0 or c.dispatched <> 0
     ), added as (
         insert into ojs.pool_tally (pool, active, dispatched) select r.pool, r.active, r.dispatched from recent r where r.rev is null
     )

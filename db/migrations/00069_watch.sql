@@ -79,14 +79,13 @@ language plpgsql stable
 as $$
 begin
     return query
-    select p.name, p.active_jobs, w.jobs
+    with line as materialized (
+        select q.queue, q.available from ojs.queue_stats q where q.available > 0 and not q.paused
+    )
+    select p.name, p.active_jobs, sum(w.available)::bigint
     from ojs.pool_stats p
-    cross join lateral (
-        select sum(q.available)::bigint as jobs from ojs.queue_stats q
-        where (p.queues is null or q.queue = any (p.queues)) and not q.paused and not exists (select from ojs.pool o
-            where o.isolated and o.tenants is null and o.name <> p.name and q.queue = any (o.queues))
-    ) w
-    where p.active_jobs >= p.max_concurrency and w.jobs > 0;
+    join line w on (p.queues is null or w.queue = any (p.queues)) and not ojs._isolated_from(p.name, w.queue)
+    where p.active_jobs >= p.max_concurrency group by p.name, p.active_jobs;
 end;
 $$;
 -- +goose StatementEnd

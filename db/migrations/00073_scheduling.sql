@@ -139,7 +139,7 @@ as $$
 declare
     v_mark pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
 begin
-    return query select c.* from ojs._pool_changes(v_mark, null) c;
+    return query select p.id, c.* from ojs.pool p cross join lateral ojs._pool_changes(p.id, v_mark, null) c;
 end;
 $$;
 -- +goose StatementEnd

@@ -65,11 +65,11 @@ how many of their jobs come first, and nothing else: no names, limits or workers
 however many jobs wait. Raises not_found, also for a job of another tenant; ambiguous_job.';
 
 -- +goose StatementBegin
-create function ojs._moment(p_at timestamptz) returns text
+create function ojs._in_words(p_at timestamptz) returns text
 language sql stable
 as $$ select to_char(p_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"') $$;
 -- +goose StatementEnd
-comment on function ojs._moment(timestamptz) is 'A time in a sentence.';
+comment on function ojs._in_words(timestamptz) is 'A time in a sentence.';
 
 -- +goose StatementBegin
 create function ojs._held_by_state(p_job ojs.job) returns jsonb
@@ -79,14 +79,14 @@ declare
     v_until timestamptz := case p_job.state when 'scheduled' then p_job.scheduled_at when 'retryable' then p_job.retry_at
         when 'active' then p_job.lease_expires_at end;
     v_text  text := case p_job.state
-        when 'scheduled' then format('It is scheduled for %s.', ojs._moment(v_until))
-        when 'retryable' then format('Attempt %s failed: it is to be tried again at %s.', p_job.attempt, ojs._moment(v_until))
+        when 'scheduled' then format('It is scheduled for %s.', ojs._in_words(v_until))
+        when 'retryable' then format('Attempt %s failed: it is to be tried again at %s.', p_job.attempt, ojs._in_words(v_until))
         when 'pending' then 'It is pending: it waits until somebody activates it (ojs.activate).'
         when 'active' then format('It runs: %s has it since %s, under a lease until %s.',
-            coalesce('worker ' || p_job.worker_id, 'a worker without a name'), ojs._moment(p_job.started_at), ojs._moment(v_until))
+            coalesce('worker ' || p_job.worker_id, 'a worker without a name'), ojs._in_words(p_job.started_at), ojs._in_words(v_until))
         when 'available' then case when p_job.expires_at <= ojs.now() then
-            format('It expired at %s, and is about to be discarded.', ojs._moment(p_job.expires_at)) end
-        else format('It has ended: %s at %s.', p_job.state, ojs._moment(p_job.finished_at)) end;
+            format('It expired at %s, and is about to be discarded.', ojs._in_words(p_job.expires_at)) end
+        else format('It has ended: %s at %s.', p_job.state, ojs._in_words(p_job.finished_at)) end;
 begin
     if v_text is null then
         return '[]';
@@ -111,12 +111,12 @@ begin
     from (
         select 1 as n, '' as scope, jsonb_build_object('cause', 'dispatch_held', 'since', ojs._utc(s.held_at),
             'text', format('Dispatch is held since %s, of all queues, and the clock stands still (ojs.hold_dispatch).',
-                ojs._moment(s.held_at))) as why
+                ojs._in_words(s.held_at))) as why
         from ojs.settings s where s.held_at is not null
         union all
         select 2, c.scope, jsonb_build_object('cause', 'paused', 'scope', c.scope, 'since', ojs._utc(r.paused_at),
             'by', case when p_all then r.paused_by end, 'because', case when p_all then r.reason end,
-            'text', format('%s is paused since %s%s%s.', c.said, ojs._moment(r.paused_at),
+            'text', format('%s is paused since %s%s%s.', c.said, ojs._in_words(r.paused_at),
                 case when p_all then ' by ' || r.paused_by end, case when p_all then ': ' || r.reason end))
         from ojs.rule r cross join lateral ojs._scope(r.tenant_id, r.queue) c
         where r.tenant_id in ('', p_job.tenant_id) and r.queue in ('', p_job.queue) and r.paused_at is not null

@@ -79,8 +79,8 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._jobs_before(ojs.job, int, int, boolean, numeric, float8) is
 'How many jobs at effective priorities from p_from to p_to come before a job: all, or of other tenants those that are due until p_until,
-counted from p_low. own: those of them that are of its own tenant; counted: it has looked
-at all tenants, and none has a limit: what that one gets at a higher priority it does not get at a lower one, which is not worked out.';
+counted from p_low. own: those of them that are of its own tenant; counted: it has looked at all tenants, and none has a limit: what that
+one gets at a higher priority it does not get at a lower one, which is not worked out.';
 
 -- +goose StatementBegin
 create function ojs._room_soon(p_queue text, p_tenant text, p_news boolean) returns bigint

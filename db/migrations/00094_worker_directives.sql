@@ -22,9 +22,8 @@ from (
 comment on view ojs.workers is
 'Workers that have registered or send heartbeats: tenant_id null for one that serves all tenants; state: what it does, as it
 says; directive: what it is told to do; resting: FETCH gives it nothing; stale: silent for more than half of the heartbeat
-timeout; active_jobs, active_job_ids: what it runs, as it said last; pool, strategy, weights: how it is to be served, as it
-says; last_heartbeat_at: to within a fifteenth of the timeout.
-A tenant sees its own only.';
+timeout; active_jobs, active_job_ids: what it runs, as it said last; pool, strategy, weights: how it is to be served, as it says; and
+last_heartbeat_at, to within a fifteenth of the timeout. A tenant sees its own only.';
 
 -- Tells one worker what to do.
 -- Locks its row.

@@ -84,14 +84,7 @@ type poolRequest struct {
 
 // Check finds the pool.
 func (r *poolRequest) Check(o *kit.Object) {
-	path := ""
-	if r.config = o.Source; o.Has("pool") {
-		kit.Only(o, kit.NotKnown, "pool")
-		if path, r.config = "pool", r.Pool; r.Pool == nil {
-			o.Missing("pool")
-		}
-	}
-	o.Storable(r.config, path)
+	r.config, _ = bareOrUnder(o, "pool", r.Pool)
 }
 
 func (a *Admin) putPool(c echo.Context) error {

@@ -73,15 +73,20 @@ type configRequest struct {
 
 // Check finds the configuration.
 func (r *configRequest) Check(o *kit.Object) {
-	if o.Has("config") {
-		kit.Only(o, kit.NotKnown, "config")
-		if r.path = "config"; r.Config == nil {
-			o.Missing("config")
+	r.Config, r.path = bareOrUnder(o, "config", r.Config)
+}
+
+// bareOrUnder checks a document that is the body or its only key, there read into under. It returns the document and the path to it.
+func bareOrUnder(o *kit.Object, key string, under json.RawMessage) (document json.RawMessage, path string) {
+	document = o.Source
+	if o.Has(key) {
+		kit.Only(o, kit.NotKnown, key)
+		if document, path = under, key; under == nil {
+			o.Missing(key)
 		}
-	} else {
-		r.Config = o.Source
 	}
-	o.Storable(r.Config, r.path)
+	o.Storable(document, path)
+	return document, path
 }
 
 func (a *Admin) putQueueConfig(c echo.Context) error {
