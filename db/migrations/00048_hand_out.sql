@@ -119,58 +119,6 @@ several queues, some tenants, a pool with a max_concurrency, or more than 1000 j
 lane.';
 
 -- +goose StatementBegin
-create function ojs._beside_all(p_ask ojs.ask, p_count int) returns ojs.decided
-language plpgsql
-as $$
-declare
-    v_done    ojs.decided := ojs._nothing();
-    v_n       int := cardinality(p_ask.queues);
-    v_strict  boolean := v_n = 1 or p_ask.strategy is not distinct from 'strict';
-    v_weights int[];
-    v_first   int;
-    v_left    int;
-    v_upto    int;
-    v_queue   text;
-    v_ahead   ojs.decided;
-begin
-    if p_ask.limited then
-        return v_done;
-    end if;
-    -- Beside a decision there is no round over queues: from each its part, and then from each what is missing. Parts are rounded up, so
-    -- the first queue is drawn by weight: who asks for one job at a time would have those of one queue only.
-    if not v_strict then
-        v_weights := ojs._queue_weights(p_ask);
-        select w.n - 1 into v_first from (
-            select w.n, sum(w.weight) over (order by w.n) as upto from unnest(v_weights) with ordinality w(weight, n)) w
-        where w.upto > random() * (select sum(w) from unnest(v_weights) w) order by w.n limit 1;
-        v_weights := v_weights[v_first + 1:] || v_weights[:v_first];
-        p_ask.queues := p_ask.queues[v_first + 1:] || p_ask.queues[:v_first];
-    end if;
-    for v_turn in 1 .. case when v_strict then v_n else 2 * v_n end loop
-        exit when cardinality(v_done.ids) = p_count or v_done.cut;
-        v_left := p_count - cardinality(v_done.ids);
-        v_upto := case when v_strict or v_turn >= v_n then p_count else p_count - v_left
-            + ceil(v_left * v_weights[v_turn]::numeric / (select sum(w) from unnest(v_weights[v_turn:]) w)) end;
-        v_queue := p_ask.queues[(v_turn - 1) % v_n + 1];
-        if v_n > 1 and exists (select from ojs._turn_mark(v_queue) m where m.hi >= m.lo) then
-            v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenants, p_ask.max_bytes - v_done.bytes);
-            v_done.ids := v_done.ids || v_ahead.ids;
-            v_done.places := v_done.places || v_ahead.places;
-            v_done.bytes := v_done.bytes + v_ahead.bytes;
-            v_done.cut := v_ahead.cut or v_done.bytes >= p_ask.max_bytes;
-            exit when v_done.cut;
-        end if;
-        v_done := ojs._take_revoked(v_queue, v_upto, p_ask.tenants, p_ask.max_bytes, v_done);
-        v_done := ojs._beside(v_queue, v_upto, p_ask.tenants, p_ask.but, null, p_ask.max_bytes, v_done);
-    end loop;
-    return v_done;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._beside_all(ojs.ask, int) is
-'Jobs for a caller who must not hold up decisions; none for a pool with a max_concurrency.';
-
--- +goose StatementBegin
 create function ojs._anything_for(p_ask ojs.ask) returns boolean
 language plpgsql stable
 as $$
