@@ -31,7 +31,8 @@ CREATE TYPE ojs._attempt_end AS (
 	entry jsonb,
 	fenced boolean,
 	cause text,
-	pool integer
+	pool integer,
+	charged real
 );
 
 CREATE TYPE ojs._job_fields AS (
@@ -138,6 +139,7 @@ CREATE TYPE ojs.beat AS (
 CREATE TYPE ojs.decided AS (
 	ids uuid[],
 	places tid[],
+	charged real[],
 	turns bigint[],
 	bytes bigint,
 	skimmed integer,
@@ -231,6 +233,12 @@ CREATE TYPE ojs.timer_kind AS ENUM (
     'replay',
     'cron',
     'worker'
+);
+
+CREATE TYPE ojs.unit AS ENUM (
+    'jobs',
+    'cost',
+    'time'
 );
 
 CREATE TYPE ojs.upkeep_result AS (
@@ -531,10 +539,6 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._seconds(p_interval interval) RETURNS real
-    LANGUAGE sql IMMUTABLE
-    AS $$ select date_part('epoch', p_interval)::real $$;
-
 CREATE TABLE ojs.journal (
     xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
     tenant_id text NOT NULL COLLATE pg_catalog."C",
@@ -645,10 +649,7 @@ UNION ALL
     NULL::bigint AS hi,
     (((r.from_state = 'active'::ojs.job_state) AND (r.to_state = ANY (ARRAY['retryable'::ojs.job_state, 'discarded'::ojs.job_state]))))::integer AS failed,
     0 AS owed,
-        CASE
-            WHEN (r.from_state = 'active'::ojs.job_state) THEN ojs._seconds((r.at - r.started_at))
-            ELSE NULL::real
-        END AS seconds,
+    NULL::real AS seconds,
     r.at,
     r.pool,
     NULL::double precision AS price
@@ -776,7 +777,7 @@ CREATE TABLE ojs.backlog (
     rev bigint NOT NULL,
     priorities integer[] NOT NULL,
     limited boolean DEFAULT false NOT NULL,
-    by_cost boolean DEFAULT false NOT NULL
+    unit ojs.unit DEFAULT 'jobs'::ojs.unit NOT NULL
 )
 WITH (vacuum_truncate=off);
 
@@ -908,7 +909,7 @@ declare
     v_priority int;
     v_reach    int;
     v_left     int;
-    v_picks    record;
+    v_more     record;
 begin
     select * into v_backlog from ojs._backlog(p_queue);
     if v_backlog.limited then
@@ -924,13 +925,10 @@ begin
         foreach v_reach in array array[p_count + 100, 10000, 1000000] loop
             v_left := p_count - cardinality(p_done.ids);
             exit when v_left <= 0 or p_done.cut;
-            v_picks := ojs._claim_beside(p_queue, v_priority, v_reach, p_only, p_but, v_backlog.by_cost, v_left,
+            v_more := ojs._claim_beside(p_queue, v_priority, v_reach, p_only, p_but, coalesce(v_backlog.unit, 'jobs'), v_left,
                 p_max_bytes - p_done.bytes, p_done.ids);
-            p_done.ids := p_done.ids || v_picks.o_ids;
-            p_done.places := p_done.places || v_picks.o_places;
-            p_done.bytes := p_done.bytes + v_picks.o_bytes;
-            p_done.cut := v_picks.o_cut;
-            exit when v_picks.o_seen = 0;
+            p_done := ojs._with(p_done, v_more.o_done);
+            exit when v_more.o_seen = 0;
         end loop;
     end loop;
     return p_done;
@@ -972,10 +970,8 @@ begin
         v_queue := p_ask.queues[(v_turn - 1) % v_n + 1];
         if v_n > 1 and exists (select from ojs._turn_mark(v_queue) m where m.hi >= m.lo) then
             v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenants, p_ask.max_bytes - v_done.bytes);
-            v_done.ids := v_done.ids || v_ahead.ids;
-            v_done.places := v_done.places || v_ahead.places;
-            v_done.bytes := v_done.bytes + v_ahead.bytes;
-            v_done.cut := v_ahead.cut or v_done.bytes >= p_ask.max_bytes;
+            v_done := ojs._with(v_done, v_ahead);
+            v_done.cut := v_done.cut or v_done.bytes >= p_ask.max_bytes;
             exit when v_done.cut;
         end if;
         v_done := ojs._take_revoked(v_queue, v_upto, p_ask.tenants, p_ask.max_bytes, v_done);
@@ -984,6 +980,10 @@ begin
     return v_done;
 end;
 $$;
+
+CREATE FUNCTION ojs._beyond(p_charged real, p_started timestamp with time zone, p_ended timestamp with time zone) RETURNS double precision
+    LANGUAGE sql IMMUTABLE
+    AS $$ select ojs._seconds(p_ended - p_started)::float8 - p_charged $$;
 
 CREATE FUNCTION ojs._bite_end(p_from pg_snapshot, p_to pg_snapshot, p_rows integer, OUT o_xid xid8, OUT o_lo bigint) RETURNS record
     LANGUAGE plpgsql
@@ -1022,15 +1022,19 @@ CREATE FUNCTION ojs._book(p_ends ojs._attempt_end[], p_now timestamp with time z
     LANGUAGE plpgsql
     AS $$
 begin
-    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at, pool)
-    select e.tenant_id, e.queue, e.priority, 'active', 'completed', count(*), count(*) filter (where not e.fenced),
-        sum(ojs._seconds(p_now - e.started_at)), p_now, e.pool
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, at, pool)
+    select e.tenant_id, e.queue, e.priority, 'active', 'completed', count(*), count(*) filter (where not e.fenced), p_now, e.pool
     from unnest(p_ends) e where e.to_state = 'completed' group by e.tenant_id, e.queue, e.priority, e.pool;
 
     insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced, cause, at,
         pool)
     select e.tenant_id, e.queue, e.priority, e.id, e.type, e.attempt, 'active', e.to_state, e.started_at, e.fenced, e.cause, p_now, e.pool
     from unnest(p_ends) e where e.to_state <> 'completed';
+
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, price, seconds, lo, hi, at)
+    select e.tenant_id, e.queue, e.priority, 'active', 'active', 0, count(*), sum(ojs._beyond(e.charged, e.started_at, p_now)),
+        sum(ojs._seconds(p_now - e.started_at)), min(e.seq), max(e.seq), p_now
+    from unnest(p_ends) e where e.charged is not null group by e.tenant_id, e.queue, e.priority;
 
     insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi, at)
     select e.tenant_id, e.queue, e.priority, 'available', 'available', 1, e.seq, e.seq, p_now from unnest(p_ends) e
@@ -1360,13 +1364,18 @@ declare
     v_taken  record;
 begin
     for v_taken in
-        select f.queue, f.priority + coalesce(t.priority_boost, 0) as priority, f.tenant_id, sum(f.owed)::int as jobs,
-            sum(f.price) as price,
+        select f.queue, f.priority + coalesce(t.priority_boost, 0) as priority, f.tenant_id, f.from_state = 'active' as by_time,
+            sum(f.owed)::int as jobs, sum(f.price) as price,
+            case when f.owed = 0 then max(f.seconds) else sum(f.seconds) end as seconds,
             case when v_counts then array_agg(f.xid) end as xids, case when v_counts then array_agg(f.owed) end as owed
         from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f left join ojs.tenant t on t.tenant_id = f.tenant_id
         where f.to_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
-        group by f.queue, f.priority, t.priority_boost, f.tenant_id
+        group by f.queue, f.priority, t.priority_boost, f.tenant_id, f.from_state, f.owed = 0
     loop
+        if v_taken.by_time then
+            perform ojs._settle_time(v_taken.queue, v_taken.priority, v_taken.tenant_id, v_taken.jobs, v_taken.price, v_taken.seconds);
+            continue;
+        end if;
         perform ojs._refund(v_taken.queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, -v_taken.price, null, null);
         -- Taken by who did not know of a rule yet.
         perform ojs._use(array[v_taken.tenant_id], array[v_taken.queue], array[u.owed], u.xid)
@@ -1468,16 +1477,16 @@ begin
         if v_field.key = 'enabled' and v_field.value = 'false' then
             perform ojs._raise('OJ408', 'tenant_fairness.enabled cannot be false: first in, first out across tenants is not supported',
                 jsonb_build_object('field', v_field.path));
-        elsif v_field.key = 'unit' and (v_field.value = '"time"' or not p_of_queue) then
-            perform ojs._raise('OJ408', 'tenant_fairness.unit can be "jobs" or "cost", of a queue',
-                jsonb_build_object('field', v_field.path));
+        elsif v_field.key = 'unit' and not p_of_queue then
+            perform ojs._raise('OJ408', 'tenant_fairness.unit is of a queue: configure each', jsonb_build_object('field', v_field.path));
         end if;
         v_bad := case v_field.key
             when 'enabled' then case when v_field.value <> 'true' then 'must be true' end
             when 'strategy' then
                 case when v_field.value not in ('"fair-share"', '"round-robin"') then 'must be "fair-share" or "round-robin"' end
             when 'default_weight' then ojs._weight_fault(v_field.value)
-            when 'unit' then case when v_field.value not in ('"jobs"', '"cost"') then 'must be "jobs" or "cost"' end
+            when 'unit' then
+                case when v_field.value not in ('"jobs"', '"cost"', '"time"') then 'must be "jobs", "cost" or "time"' end
             when 'weights' then
                 case when jsonb_typeof(v_field.value) <> 'object' or (select count(*) from jsonb_object_keys(v_field.value)) > 10000
                     then 'must be a JSON object of at most 10000 tenants' end
@@ -1556,6 +1565,7 @@ CREATE TABLE ojs.job (
     enqueued_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
     worker_id text,
     pool integer,
+    charged real,
     errors jsonb,
     result json,
     seq bigint,
@@ -1953,7 +1963,7 @@ begin
 end;
 $_$;
 
-CREATE FUNCTION ojs._claim(p_level ojs.level, p_count integer, p_ask ojs.ask, p_lock boolean, p_by_cost boolean) RETURNS ojs.picks
+CREATE FUNCTION ojs._claim(p_level ojs.level, p_count integer, p_ask ojs.ask, p_lock boolean, p_unit ojs.unit) RETURNS ojs.picks
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1973,7 +1983,7 @@ begin
         v_picks.prices, v_picks.limited, v_picks.rest, v_picks.skims, v_picks.size, v_tenants, v_ids
     from (
         select d.*, d.dealt or d.id is null as booked, case when p_lock then h.place when d.dealt then d.place end as held
-        from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_ask.tenants, p_ask.but, false, p_by_cost, v_now) d
+        from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_ask.tenants, p_ask.but, false, p_unit, v_now) d
         left join lateral (select j.ctid as place from ojs.job j
             where p_lock and d.dealt and j.ctid = d.place and j.id = d.id and j.state = 'available' for update skip locked) h on true
         order by d.turn
@@ -1986,7 +1996,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._claim_beside(p_queue text, p_priority integer, p_reach integer, p_only text[], p_but text[], p_by_cost boolean, p_count integer, p_max_bytes bigint, p_without uuid[], OUT o_ids uuid[], OUT o_places tid[], OUT o_bytes bigint, OUT o_cut boolean, OUT o_seen integer) RETURNS record
+CREATE FUNCTION ojs._claim_beside(p_queue text, p_priority integer, p_reach integer, p_only text[], p_but text[], p_unit ojs.unit, p_count integer, p_max_bytes bigint, p_without uuid[], OUT o_done ojs.decided, OUT o_seen integer) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1994,7 +2004,7 @@ declare
     v_low numeric := coalesce((select l.low from ojs._level(p_queue, p_priority) l), 0);
 begin
     with due as materialized (
-        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true, p_by_cost, v_now) d where d.id is not null
+        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true, p_unit, v_now) d where d.id is not null
         order by d.turn
     ), held as materialized (
         select d.turn, d.tenant_id, d.id, d.seq, d.price, j.priority, j.place, j.bytes from due d
@@ -2015,9 +2025,11 @@ begin
         select k.tenant_id, p_queue, k.priority, 'available', 'active', 0, count(*), sum(k.price), min(k.seq), max(k.seq) from kept k
             group by k.tenant_id, k.priority
     )
-    select coalesce(array_agg(k.id order by k.turn), '{}'), coalesce(array_agg(k.place order by k.turn), '{}'), coalesce(sum(k.bytes), 0),
+    select array_agg(k.id order by k.turn), array_agg(k.place order by k.turn),
+        array_agg(case when p_unit = 'time' then k.price end order by k.turn), coalesce(sum(k.bytes), 0),
         count(*) < (select count(*) from held), (select count(*) from due)
-    into o_ids, o_places, o_bytes, o_cut, o_seen from kept k;
+    into o_done.ids, o_done.places, o_done.charged, o_done.bytes, o_done.cut, o_seen from kept k;
+    o_done.skimmed := 0;
 end;
 $$;
 
@@ -2116,20 +2128,6 @@ begin
             select t.tenant_id, t.queue, 1 from ojs.turn t
         ) n
         where (p_tenant = '' or n.tenant_id = p_tenant) and (p_queue = '' or n.queue = p_queue));
-end;
-$$;
-
-CREATE FUNCTION ojs._count_by(p_queue text, p_by_cost boolean) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-    if coalesce((select b.by_cost from ojs._backlog(p_queue) b), false) = p_by_cost then
-        return;
-    end if;
-    perform ojs._stop_ahead();
-    insert into ojs.backlog (queue, rev, priorities) select p_queue, 1, '{}' where not exists (select from ojs._backlog(p_queue));
-    update ojs.backlog b set rev = b.rev + 1, by_cost = p_by_cost
-    where b.queue = p_queue and b.rev = (select c.rev from ojs._backlog(p_queue) c);
 end;
 $$;
 
@@ -2433,6 +2431,7 @@ declare
     v_ahead int;
     v_done  ojs.decided;
     v_ask   ojs.ask;
+    v_time  boolean := (select b.unit = 'time' from ojs._backlog(p_queue) b);
 begin
     v_ask.max_bytes := c_bytes;
     v_ask.but := p_but;
@@ -2452,10 +2451,11 @@ begin
     v_ahead := least(p_count, greatest(2 * v_mark.ahead, p_count / 8));
     v_done := ojs._serve_queue(p_queue, v_ahead, v_ask, ojs._nothing(), v_base);
     if v_mark.queue is null then
-        insert into ojs.turn_mark (queue, rev, lo, hi, ahead) values (p_queue, 1, v_base, v_base + cardinality(v_done.ids) - 1, v_ahead);
+        insert into ojs.turn_mark (queue, rev, lo, hi, ahead, by_time)
+        values (p_queue, 1, v_base, v_base + cardinality(v_done.ids) - 1, v_ahead, v_time);
     elsif v_done.ids <> '{}' then
         update ojs.turn_mark m set rev = m.rev + 1, lo = coalesce(v_first.n, v_base), hi = v_base + cardinality(v_done.ids) - 1,
-            ahead = v_ahead, held = v_mark.held
+            ahead = v_ahead, held = v_mark.held, by_time = v_time
         where m.queue = p_queue and m.rev = v_mark.rev;
     end if;
 end;
@@ -2684,7 +2684,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_count integer, p_only text[], p_but text[], p_beside boolean, p_by_cost boolean, p_now timestamp with time zone) RETURNS TABLE(turn integer, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, dealt boolean, again boolean, seq bigint, id uuid, place tid, bytes integer, price double precision, limited boolean, room integer)
+CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_count integer, p_only text[], p_but text[], p_beside boolean, p_unit ojs.unit, p_now timestamp with time zone) RETURNS TABLE(turn integer, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, dealt boolean, again boolean, seq bigint, id uuid, place tid, bytes integer, price double precision, limited boolean, room integer)
     LANGUAGE sql STABLE ROWS 100
     AS $$
     with front as materialized (
@@ -2710,7 +2710,7 @@ CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_coun
                 select y.*, row_number() over (order by y.seq) as nth, count(*) over () as found,
                     sum(y.price) over (order by y.seq rows unbounded preceding) as upto
                 from ojs._line(p_queue, p_priority, f.job_priority, f.tenant_id, f.head, f.behind, f.again_lo, f.again_seq,
-                    least(f.share, f.room), p_beside, p_by_cost, p_now) y
+                    least(f.share, f.room), p_beside, p_unit, f.seconds, p_now) y
             ) x
         ) l on true
     ), known as materialized (
@@ -3005,19 +3005,26 @@ CREATE FUNCTION ojs._extend(p_worker_id text, p_ids uuid[], p_visibility_timeout
           and (j.worker_id is null or j.worker_id = p_worker_id)
     ), held as materialized (
         -- Only rows whose lease moves are locked: a lock on another row would keep the clock from ending its attempt in time.
-        select j.id, j.tenant_id, m.until from mine m
+        select j.id, j.tenant_id, j.charged, m.until, m.now from mine m
         cross join lateral (
-            select j.id, j.tenant_id from ojs.job j
+            select j.id, j.tenant_id, j.charged from ojs.job j
             where j.id = (m.job).id and j.tenant_id = (m.job).tenant_id and j.state = 'active' and j.started_at = (m.job).started_at
             for update skip locked
         ) j
         where m.until > (m.job).lease_expires_at and m.until > m.now
     ), extended as (
-        update ojs.job j set lease_expires_at = greatest(j.lease_expires_at, h.until)
+        update ojs.job j set lease_expires_at = greatest(j.lease_expires_at, h.until),
+            charged = case when h.charged is not null then greatest(h.charged, ojs._seconds(h.now - j.started_at)) end
         from held h where j.id = h.id and j.tenant_id = h.tenant_id
-        returning j.*
+        returning j as job, j.charged - h.charged as more
+    ), owed as (
+        -- Else a tenant whose jobs run for long would get workers as if they did not, until the first of them ends.
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, price, seconds, lo, hi)
+        select (e.job).tenant_id, (e.job).queue, (e.job).priority, 'active', 'active', 0, sum(e.more), max((e.job).charged),
+            min((e.job).seq), max((e.job).seq)
+        from extended e where e.more > 0 group by (e.job).tenant_id, (e.job).queue, (e.job).priority
     )
-    select e.* from extended e
+    select (e.job).* from extended e
     union all
     -- A job that another heartbeat has locked at this moment is held all the same: left out, its worker would abort it.
     select (m.job).* from mine m
@@ -3056,6 +3063,7 @@ CREATE TABLE ojs.tenant_fairness (
     deficit numeric DEFAULT 0 NOT NULL,
     charged bigint DEFAULT 0 NOT NULL,
     job_priority integer NOT NULL,
+    seconds real DEFAULT 1 NOT NULL,
     head bigint NOT NULL,
     behind boolean DEFAULT false NOT NULL,
     again_lo bigint DEFAULT 0 NOT NULL,
@@ -3090,7 +3098,7 @@ begin
     -- The time of a tenant that comes says how many jobs its level has served.
     select f.queue, f.priority, f.tenant_id, f.rev, f.ready, case when v_tenant is null then f.vtime end, f.weight,
         case when f.ready and l.tenants > 0 then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
-        f.charged, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.limited, f.parked
+        f.charged, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.limited, f.parked
     from ojs.tenant_fairness f
     left join (
         select distinct on (l.queue, l.priority) l.* from ojs.level l order by l.queue, l.priority, l.rev desc
@@ -3415,7 +3423,7 @@ begin
         -- Rows of tenants are found by their level, so it goes last.
         delete from ojs.level l where l.queue = p_level.queue and l.priority = p_level.priority and l.rev = p_level.rev;
         if not exists (select from ojs.level l where l.queue = p_level.queue) then
-            delete from ojs.backlog b where b.queue = p_level.queue and not b.limited and not b.by_cost;
+            delete from ojs.backlog b where b.queue = p_level.queue and not b.limited and b.unit = 'jobs';
             delete from ojs.turn_mark m where m.queue = p_level.queue;
         end if;
     end if;
@@ -3447,24 +3455,24 @@ CREATE FUNCTION ojs._from_first_open(p_cron ojs.cron) RETURNS uuid[]
     LANGUAGE sql STABLE
     AS $$ select coalesce(p_cron.open[(select o.n from ojs._open_jobs(p_cron, p_cron.open) o limit 1):], '{}') $$;
 
-CREATE FUNCTION ojs._front(p_queue text, p_priority integer, p_low numeric, p_count integer, p_only text[], p_but text[], p_beside boolean) RETURNS TABLE(spot tid, tenant_id text, job_priority integer, head bigint, behind boolean, again_lo bigint, again_seq bigint, weight double precision, vtime numeric, limited boolean)
+CREATE FUNCTION ojs._front(p_queue text, p_priority integer, p_low numeric, p_count integer, p_only text[], p_but text[], p_beside boolean) RETURNS TABLE(spot tid, tenant_id text, job_priority integer, seconds real, head bigint, behind boolean, again_lo bigint, again_seq bigint, weight double precision, vtime numeric, limited boolean)
     LANGUAGE sql STABLE ROWS 10
     AS $$
-    (select f.ctid, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
+    (select f.ctid, f.tenant_id, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
     from ojs.tenant_fairness f
     where p_only is null and f.queue = p_queue and f.priority = p_priority and f.ready and f.vtime >= p_low
         and (p_but is null or f.tenant_id <> all (p_but))
     order by f.vtime limit p_count + 1)
     union all
-    (select f.spot, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
+    (select f.spot, f.tenant_id, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
     from unnest(p_only) o(tenant_id)
     cross join lateral (select f.*, f.ctid as spot from ojs.tenant_fairness f
         where f.queue = p_queue and f.priority = p_priority and f.tenant_id = o.tenant_id order by f.rev desc limit 1) f
     where f.ready and (p_but is null or f.tenant_id <> all (p_but))
     order by f.vtime limit p_count + 1)
     union all
-    select null, w.tenant_id, w.job_priority, coalesce(f.head, w.lo - 1), coalesce(f.behind, false), coalesce(f.again_lo, 0),
-        coalesce(f.again_seq, 0), w.weight::float8, greatest(f.vtime, p_low), w.limited
+    select null, w.tenant_id, w.job_priority, coalesce(f.seconds, 1), coalesce(f.head, w.lo - 1), coalesce(f.behind, false),
+        coalesce(f.again_lo, 0), coalesce(f.again_seq, 0), w.weight::float8, greatest(f.vtime, p_low), w.limited
     from ojs._waiting() w
     left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
     where p_beside and w.queue = p_queue and w.priority = p_priority and (p_only is null or w.tenant_id = any (p_only))
@@ -3492,6 +3500,7 @@ CREATE VIEW ojs._handed WITH (security_invoker='true') AS
     j.enqueued_at,
     j.worker_id,
     j.pool,
+    j.charged,
     j.errors,
     j.result,
     j.seq,
@@ -3528,14 +3537,14 @@ begin
     -- A statement of its own: it sees the jobs as those who locked them found them, whoever changed them before.
     return query
     with given as materialized (
-        select g.id, g.place, coalesce(g.turn, v_base + g.n) as turn, g.n, coalesce(p_ask.requests[r.at], r.at) as request,
+        select g.id, g.place, g.charged, coalesce(g.turn, v_base + g.n) as turn, g.n, coalesce(p_ask.requests[r.at], r.at) as request,
             nullif(p_ask.workers[r.at], '') as worker_id, nullif(p_ask.lease_ms[r.at], 0) as lease_ms
-        from unnest(p_done.ids, p_done.places, p_done.turns) with ordinality g(id, place, turn, n)
+        from unnest(p_done.ids, p_done.places, p_done.charged, p_done.turns) with ordinality g(id, place, charged, turn, n)
         cross join lateral (select width_bucket(p_got + g.n::int, p_ask.starts) as at) r
     ), taken as (
         update ojs.job j
         set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = g.worker_id,
-            pool = p_ask.pool,
+            pool = p_ask.pool, charged = g.charged,
             lease_expires_at = ojs._lease_end(v_now, coalesce(g.lease_ms, j.visibility_timeout_ms), v_now, nullif(j.timeout_ms, 0))
         from given g
         where j.ctid = g.place and j.id = g.id and j.state = 'available'
@@ -3548,8 +3557,8 @@ begin
         from taken t group by t.lease_expires_at, t.queue, t.priority, (t.n - 1) / 128, t.turn - t.n
     )
     select t.request, t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id,
-        t.pool, t.errors, t.result, t.seq, t.tenant_id, t.id, t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at,
-        t.expires_at, t.timeout_ms, t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options, t.extra
+        t.pool, t.charged, t.errors, t.result, t.seq, t.tenant_id, t.id, t.queue, t.type, t.priority, t.max_attempts, t.created_at,
+        t.scheduled_at, t.expires_at, t.timeout_ms, t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options, t.extra
     from taken t order by t.n;
 end;
 $$;
@@ -3778,9 +3787,11 @@ CREATE FUNCTION ojs._in_line(p_done ojs.decided, p_from integer[], p_line intege
     LANGUAGE plpgsql
     AS $$
 begin
-    select coalesce(array_agg(d.id order by l.n), '{}'), coalesce(array_agg(d.place order by l.n), '{}') into p_done.ids, p_done.places
+    select coalesce(array_agg(d.id order by l.n), '{}'), coalesce(array_agg(d.place order by l.n), '{}'),
+        coalesce(array_agg(d.charged order by l.n), '{}')
+    into p_done.ids, p_done.places, p_done.charged
     from (select u.*, row_number() over (partition by u.q order by u.n) as nth
-        from unnest(p_done.ids, p_done.places, p_from) with ordinality u(id, place, q, n)) d
+        from unnest(p_done.ids, p_done.places, p_done.charged, p_from) with ordinality u(id, place, charged, q, n)) d
     join (select u.*, row_number() over (partition by u.q order by u.n) as nth from unnest(p_line) with ordinality u(q, n)) l
         on l.q = d.q and l.nth = d.nth;
     return p_done;
@@ -3871,6 +3882,7 @@ CREATE VIEW ojs._outcome WITH (security_invoker='true') AS
     j.enqueued_at,
     j.worker_id,
     j.pool,
+    j.charged,
     j.errors,
     j.result,
     j.seq,
@@ -3944,9 +3956,9 @@ begin
         from kept k where k.expires_at is not null having count(*) > 0
     )
     select k.n, null::text, null::text, null::jsonb, k.state, 0, null::uuid, null::timestamptz, null::timestamptz, null::timestamptz,
-        null::timestamptz, v_now, null::text, null::int, null::jsonb, null::json, k.seq, k.tenant_id, k.id, k.queue, k.type, k.priority,
-        k.max_attempts, v_now, k.scheduled_at, k.expires_at, k.timeout_ms, k.visibility_timeout_ms, k.tags, k.args, k.meta, k.retry,
-        k.options, k.extra
+        null::timestamptz, v_now, null::text, null::int, null::real, null::jsonb, null::json, k.seq, k.tenant_id, k.id, k.queue, k.type,
+        k.priority, k.max_attempts, v_now, k.scheduled_at, k.expires_at, k.timeout_ms, k.visibility_timeout_ms, k.tags, k.args, k.meta,
+        k.retry, k.options, k.extra
     from kept k, (select count(*) from told) t
     union all
     select o.* from (select g.n, g.refusal from given g where not g.refusal is null union all select t.n, t.refusal from twice t) r
@@ -4526,7 +4538,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._line(p_queue text, p_priority integer, p_job_priority integer, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint, p_look integer, p_beside boolean, p_by_cost boolean, p_now timestamp with time zone) RETURNS TABLE(again boolean, seq bigint, id uuid, place tid, bytes integer, price double precision)
+CREATE FUNCTION ojs._line(p_queue text, p_priority integer, p_job_priority integer, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint, p_look integer, p_beside boolean, p_unit ojs.unit, p_seconds real, p_now timestamp with time zone) RETURNS TABLE(again boolean, seq bigint, id uuid, place tid, bytes integer, price double precision)
     LANGUAGE sql STABLE ROWS 10
     AS $$
     (select true, j.seq, j.id, j.place, j.bytes, j.price
@@ -4534,7 +4546,7 @@ CREATE FUNCTION ojs._line(p_queue text, p_priority integer, p_job_priority integ
     cross join lateral (
         select j.seq, j.id, j.ctid as place, j.state, j.expires_at,
             ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes,
-            ojs._price(p_by_cost, j.extra) as price
+            ojs._price(p_unit, j.extra, p_seconds) as price
         from ojs.job j
         where j.queue = p_queue and j.priority = p_job_priority and j.tenant_id = p_tenant and j.seq between r.lo and r.hi
         order by j.seq limit p_look + case when p_beside then 1000000 else 64 end
@@ -4546,7 +4558,7 @@ CREATE FUNCTION ojs._line(p_queue text, p_priority integer, p_job_priority integ
     from (
         select j.seq, j.id, j.ctid as place, j.state, j.expires_at,
             ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes,
-            ojs._price(p_by_cost, j.extra) as price
+            ojs._price(p_unit, j.extra, p_seconds) as price
         from ojs.job j
         -- What came back goes first, all of it.
         where (p_beside or not p_behind) and j.queue = p_queue and j.priority = p_job_priority and j.tenant_id = p_tenant and j.seq > p_head
@@ -5196,7 +5208,7 @@ $$;
 
 CREATE FUNCTION ojs._nothing() RETURNS ojs.decided
     LANGUAGE sql IMMUTABLE
-    AS $$ select row('{}', '{}', null, 0, 0, false)::ojs.decided $$;
+    AS $$ select row('{}', '{}', '{}', null, 0, 0, false)::ojs.decided $$;
 
 CREATE FUNCTION ojs._notice_events(p_types text[], p_queues text[], p_limit integer) RETURNS SETOF ojs.event
     LANGUAGE sql STABLE
@@ -5411,7 +5423,7 @@ CREATE FUNCTION ojs._order_before(p_job ojs.job, p_priority integer, p_fair ojs.
     LANGUAGE plpgsql STABLE
     AS $$
 declare
-    v_by_cost boolean := (select b.by_cost from ojs._backlog(p_job.queue) b);
+    v_unit   ojs.unit := coalesce((select b.unit from ojs._backlog(p_job.queue) b), 'jobs');
     -- As many as one decision is asked for at most by servers; beyond, _due would look at more than anybody waits for.
     c_dealt  constant int := 1000;
     v_back   bigint := (select count(*) from ojs.turn t where p_news and t.queue = p_job.queue and t.tenant_id = p_job.tenant_id
@@ -5440,7 +5452,7 @@ begin
     if p_stand.certainty = 'exact' then
         if v_others + p_line < c_dealt then
             select d.turn - 1 into v_turn
-            from ojs._due(p_job.queue, p_priority, v_low, c_dealt, null, null, false, v_by_cost, v_now) d
+            from ojs._due(p_job.queue, p_priority, v_low, c_dealt, null, null, false, v_unit, v_now) d
             where d.dealt and d.id = p_job.id and d.tenant_id = p_job.tenant_id;
         end if;
         if v_turn is null then
@@ -5551,6 +5563,16 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._owe(p_job ojs.job, p_ended timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, price, seconds, lo, hi, at)
+    values (p_job.tenant_id, p_job.queue, p_job.priority, 'active', 'active', 0, 1, ojs._beyond(p_job.charged, p_job.started_at, p_ended),
+        ojs._seconds(p_ended - p_job.started_at), p_job.seq, p_job.seq, p_ended);
+end;
+$$;
+
 CREATE FUNCTION ojs._owed_by_time(p_rotation ojs.rotation, p_open integer[], p_before timestamp with time zone) RETURNS numeric[]
     LANGUAGE plpgsql
     AS $$
@@ -5643,7 +5665,7 @@ CREATE VIEW ojs._shard_counts AS
                     r.dispatched
                    FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)) u_1
           GROUP BY u_1.tenant_id, u_1.queue, u_1.priority) n
-     LEFT JOIN ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, charged, job_priority, head, behind, again_lo, again_seq, limited, parked) ON (((n.available > (0)::numeric) AND (f.queue = n.queue) AND (f.job_priority = n.priority) AND (f.tenant_id = n.tenant_id))))
+     LEFT JOIN ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, charged, job_priority, seconds, head, behind, again_lo, again_seq, limited, parked) ON (((n.available > (0)::numeric) AND (f.queue = n.queue) AND (f.job_priority = n.priority) AND (f.tenant_id = n.tenant_id))))
      LEFT JOIN ( SELECT u_1.tenant_id,
             u_1.queue,
             u_1.priority,
@@ -5977,9 +5999,9 @@ begin
 end;
 $_$;
 
-CREATE FUNCTION ojs._price(p_by_cost boolean, p_extra json) RETURNS double precision
+CREATE FUNCTION ojs._price(p_unit ojs.unit, p_extra json, p_seconds real) RETURNS double precision
     LANGUAGE sql IMMUTABLE
-    AS $$ select case when p_by_cost then coalesce((p_extra ->> 'cost')::float8, 1) else 1 end $$;
+    AS $$ select case p_unit when 'jobs' then 1 when 'cost' then coalesce((p_extra ->> 'cost')::float8, 1) else p_seconds end $$;
 
 CREATE FUNCTION ojs._promote(p_tenants text[], p_ids uuid[]) RETURNS integer
     LANGUAGE plpgsql
@@ -6460,7 +6482,7 @@ begin
             retry_at = case when g.to_state = 'retryable' then ojs._retry_at(j.retry, j.attempt, v_now) else j.retry_at end
         from judged g where j.id = g.id and j.tenant_id = g.tenant_id
         returning (j.tenant_id, j.id, j.queue, j.priority, j.type, j.seq, j.attempt, g.started_at, j.state, j.retry_at, j.expires_at,
-            j.retry, g.entry, true, g.entry ->> 'type', j.pool)::ojs._attempt_end as ended
+            j.retry, g.entry, true, g.entry ->> 'type', j.pool, j.charged)::ojs._attempt_end as ended
     ), booked as materialized (
         select ojs._book(array_agg(r.ended), v_now) from reaped r
     ), later as (
@@ -6656,7 +6678,7 @@ begin
     if v_fair.ready then
         -- Where all take jobs beside decisions the lowest time rises, too; otherwise whoever comes would begin far behind the others.
         perform ojs._move_level(v_level, 0, 0, v_fair.weight * (v_own - v_fair.vtime),
-            case when p_jobs > 0 then least(v_level.low, v_own) else ojs._lowest(v_level, null) end);
+            case when p_price > 0 then least(v_level.low, v_own) else ojs._lowest(v_level, null) end);
     elsif p_hi is not null then
         perform ojs._move_level(v_level, 1, v_fair.weight, v_fair.weight * v_own, least(v_level.low, v_own));
     end if;
@@ -6714,6 +6736,7 @@ begin
         pool)
     values (p_job.tenant_id, p_job.queue, p_job.priority, p_job.id, p_job.type, p_job.attempt, p_job.state, p_to, p_job.started_at,
         p_fenced, p_job.pool);
+    perform ojs._owe(p_job, ojs.now()) where p_job.state = 'active' and p_job.charged is not null;
     if p_job.state = 'active' and (p_job.pool is not null or exists (select from ojs.rule)) then
         perform ojs._notify_room(array[p_job.tenant_id], array[p_job.queue], array[p_job.pool]);
     end if;
@@ -7459,6 +7482,10 @@ CREATE FUNCTION ojs._scope(p_tenant text, p_queue text) RETURNS TABLE(scope text
             when p_tenant <> '' then 'Tenant ' || p_tenant when p_queue <> '' then 'Queue ' || p_queue else 'Everything' end
 $$;
 
+CREATE FUNCTION ojs._seconds(p_interval interval) RETURNS real
+    LANGUAGE sql IMMUTABLE
+    AS $$ select date_part('epoch', p_interval)::real $$;
+
 CREATE FUNCTION ojs._sees_all() RETURNS boolean
     LANGUAGE sql STABLE PARALLEL SAFE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7533,14 +7560,14 @@ declare
     v_left     int := p_count - cardinality(p_done.ids);
     v_priority int;
     v_limited  boolean;
-    v_by_cost  boolean;
+    v_unit     ojs.unit;
     v_level    ojs.level;
     v_picks    ojs.picks;
     v_skimmed  int;
     v_tenants  int;
 begin
-    for v_priority, v_limited, v_by_cost in
-        select unnest(b.priorities), b.limited, b.by_cost from ojs._backlog(p_queue) b
+    for v_priority, v_limited, v_unit in
+        select unnest(b.priorities), b.limited, b.unit from ojs._backlog(p_queue) b
     loop
         if v_limited then
             p_count := least(p_count, cardinality(p_done.ids) + (select r.jobs from ojs._room(p_queue, '') r));
@@ -7552,7 +7579,7 @@ begin
             v_level := ojs._raise_times(v_level, p_ask.tenants);
         end if;
         loop
-            v_picks := ojs._claim(v_level, v_left, p_ask, p_ahead is null, v_by_cost);
+            v_picks := ojs._claim(v_level, v_left, p_ask, p_ahead is null, v_unit);
             exit when v_picks.spots is null;
             if v_picks.size + p_done.bytes > p_ask.max_bytes / 100 then
                 v_picks := ojs._within(v_picks, p_ask.max_bytes - p_done.bytes, cardinality(p_done.ids) = 0, v_level.low);
@@ -7569,7 +7596,7 @@ begin
             v_skimmed := coalesce((select sum(ojs._skim(p_queue, v_priority, s)) from unnest(v_picks.skims) s), 0)
                 -- To find one locked costs four times as much.
                 + coalesce((select sum(4 * ojs._skim(p_queue, v_priority, s, true)) from unnest(v_picks.blocked) s), 0);
-            p_done := ojs._with_picks(p_done, v_picks, v_skimmed);
+            p_done := ojs._with_picks(p_done, v_picks, v_skimmed, v_unit = 'time');
             v_left := p_count - cardinality(p_done.ids);
             p_done.cut := p_done.cut or v_left > 0 and p_done.skimmed > c_skim;
             exit when v_left <= 0 or p_done.cut or v_level.tenants = 0
@@ -7636,8 +7663,9 @@ begin
         end loop;
     end loop;
     if v_tags <> '{}' then
-        select array_agg(g.id order by g.tag, g.q), array_agg(g.place order by g.tag, g.q) into p_done.ids, p_done.places
-        from unnest(p_done.ids, p_done.places, v_tags, v_from) g(id, place, tag, q);
+        select array_agg(g.id order by g.tag, g.q), array_agg(g.place order by g.tag, g.q), array_agg(g.charged order by g.tag, g.q)
+        into p_done.ids, p_done.places, p_done.charged
+        from unnest(p_done.ids, p_done.places, p_done.charged, v_tags, v_from) g(id, place, charged, tag, q);
     end if;
     if v_tags <> '{}' or p_done.cut then
         v_rotation.times := v_times;
@@ -7652,7 +7680,6 @@ CREATE FUNCTION ojs._serve_unblocked(p_ask ojs.ask, p_count integer, p_done ojs.
     AS $$
 declare
     v_ahead text[] := array(select b.queue from ojs._blocking(p_ask.queues) b);
-    v_more  ojs.decided;
 begin
     if v_ahead = '{}' then
         return p_done;
@@ -7662,12 +7689,7 @@ begin
     end if;
     perform ojs._revoke(q) from unnest(v_ahead) q;
     p_ask.max_bytes := p_ask.max_bytes - p_done.bytes;
-    v_more := ojs._serve_queues(p_ask, p_count - cardinality(p_done.ids), ojs._nothing());
-    p_done.ids := p_done.ids || v_more.ids;
-    p_done.places := p_done.places || v_more.places;
-    p_done.bytes := p_done.bytes + v_more.bytes;
-    p_done.cut := v_more.cut;
-    return p_done;
+    return ojs._with(p_done, ojs._serve_queues(p_ask, p_count - cardinality(p_done.ids), ojs._nothing()));
 end;
 $$;
 
@@ -7728,6 +7750,23 @@ CREATE FUNCTION ojs._set_schema_hash(p_version bigint, p_hash text) RETURNS void
 begin
     delete from ojs.schema_hash h where h.version >= p_version;
     insert into ojs.schema_hash (version, hash) values (p_version, p_hash);
+end;
+$$;
+
+CREATE FUNCTION ojs._settle_time(p_queue text, p_priority integer, p_tenant text, p_jobs integer, p_price double precision, p_seconds double precision) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if (select b.unit from ojs._backlog(p_queue) b) = 'time' then
+        perform ojs._refund(p_queue, p_priority, p_tenant, 0, -p_price, null, null);
+        -- Some five attempts change what is expected of the next one; a slower average would mischarge jobs of another kind for long.
+        update ojs.tenant_fairness f
+        set rev = f.rev + 1,
+            seconds = greatest(0.001, case when p_jobs > 0 then f.seconds + (p_seconds / p_jobs - f.seconds) * (1 - 0.8 ^ p_jobs)
+            else greatest(f.seconds, f.seconds * 0.8 + p_seconds * 0.2) end)
+        where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant
+          and f.rev = (select n.rev from ojs._fair(p_queue, p_priority, p_tenant) n);
+    end if;
 end;
 $$;
 
@@ -7906,7 +7945,7 @@ begin
         select e.key collate "C", ojs._weight(e.value) from jsonb_each(nullif(p_fairness -> 'weights', 'null')) e where p_queue <> ''
     ) n
     where n.weight is not null;
-    perform ojs._count_by(p_queue, coalesce(p_fairness ->> 'unit' = 'cost', false)) where p_queue <> '';
+    perform ojs._share_unit(p_queue, ojs._unit(p_fairness)) where p_queue <> '';
     if (p_queue <> '' or (p_fairness -> 'weights' <> 'null') is not true)
             and v_names = array(select w.tenant_id from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id)
             and v_weights = array(select w.weight from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id) then
@@ -7918,6 +7957,20 @@ begin
     select p_queue, n.name, n.weight from unnest(v_names, v_weights) n(name, weight);
     perform ojs._weigh_tenants(nullif(p_fairness -> 'weights', 'null')) where p_queue = '';
     perform ojs._reweigh_in(nullif(p_queue, ''));
+end;
+$$;
+
+CREATE FUNCTION ojs._share_unit(p_queue text, p_unit ojs.unit) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if coalesce((select b.unit from ojs._backlog(p_queue) b), 'jobs') = p_unit then
+        return;
+    end if;
+    perform ojs._stop_ahead();
+    insert into ojs.backlog (queue, rev, priorities) select p_queue, 1, '{}' where not exists (select from ojs._backlog(p_queue));
+    update ojs.backlog b set rev = b.rev + 1, unit = p_unit
+    where b.queue = p_queue and b.rev = (select c.rev from ojs._backlog(p_queue) c);
 end;
 $$;
 
@@ -8243,13 +8296,14 @@ CREATE FUNCTION ojs._take(p_queue text, p_count integer, p_only text[], p_max_by
     LANGUAGE plpgsql
     AS $$
 declare
-    v_done ojs.decided := row('{}', '{}', '{}', 0, 0, false)::ojs.decided;
+    v_done ojs.decided := ojs._nothing();
+    v_time boolean;
     v_now  timestamptz := ojs.now();
     v_lo   bigint;
 begin
-    select m.lo into v_lo from ojs._turn_mark(p_queue) m where m.hi >= m.lo;
+    select m.lo, m.by_time into v_lo, v_time from ojs._turn_mark(p_queue) m where m.hi >= m.lo;
     with free as materialized (
-        select t.n, t.id, t.bytes, t.ctid as spot, j.place from ojs.turn t
+        select t.n, t.id, t.bytes, t.price, t.ctid as spot, j.place from ojs.turn t
         cross join lateral (select j.ctid as place from ojs.job j where j.id = t.id and j.tenant_id = t.tenant_id
             and j.state = 'available' limit 1) j
         where t.queue = p_queue and t.n >= v_lo and (p_only is null or t.tenant_id = any (p_only))
@@ -8257,7 +8311,7 @@ begin
     ), fits as (
         select f.*, sum(f.bytes) over (order by f.n) as size from free f
     ), held as materialized (
-        select f.n, f.id, f.spot, f.bytes, j.place from fits f
+        select f.n, f.id, f.spot, f.bytes, f.price, j.place from fits f
         cross join lateral (select j.ctid as place from ojs.job j
             where j.ctid = f.place and j.id = f.id and j.state = 'available'
                 and (j.expires_at > v_now) is not false for update skip locked) j
@@ -8265,9 +8319,9 @@ begin
     ), gone as (
         delete from ojs.turn t using held h where t.ctid = h.spot
     )
-    select coalesce(array_agg(h.id), '{}'), coalesce(array_agg(h.place), '{}'), array_agg(h.n), coalesce(sum(h.bytes), 0),
-        (select max(f.size) > p_max_bytes from fits f)
-    into v_done.ids, v_done.places, v_done.turns, v_done.bytes, v_done.cut
+    select coalesce(array_agg(h.id), '{}'), coalesce(array_agg(h.place), '{}'), array_agg(case when v_time then h.price end),
+        array_agg(h.n), coalesce(sum(h.bytes), 0), (select max(f.size) > p_max_bytes from fits f)
+    into v_done.ids, v_done.places, v_done.charged, v_done.turns, v_done.bytes, v_done.cut
     from (select h.* from held h order by h.n) h;
     return v_done;
 end;
@@ -8409,8 +8463,8 @@ CREATE FUNCTION ojs._take_revoked(p_queue text, p_count integer, p_only text[], 
     LANGUAGE plpgsql
     AS $$
 declare
-    v_now timestamptz := ojs.now();
-    v_got record;
+    v_now  timestamptz := ojs.now();
+    v_more ojs.decided := ojs._nothing();
 begin
     with held as materialized (
         select t.n, t.tenant_id, t.id, t.seq, t.job_priority, t.bytes, t.price, j.place
@@ -8429,14 +8483,11 @@ begin
         select k.tenant_id, p_queue, k.job_priority, 'available', 'active', 0, count(*), sum(k.price), min(k.seq), max(k.seq) from kept k
             group by k.tenant_id, k.job_priority
     )
-    select coalesce(array_agg(k.id order by k.n), '{}') as ids, coalesce(array_agg(k.place order by k.n), '{}') as places,
-        coalesce(sum(k.bytes), 0) as bytes, count(*) < (select count(*) from held) as cut
-    into v_got from kept k;
-    p_done.ids := p_done.ids || v_got.ids;
-    p_done.places := p_done.places || v_got.places;
-    p_done.bytes := p_done.bytes + v_got.bytes;
-    p_done.cut := p_done.cut or v_got.cut;
-    return p_done;
+    select array_agg(k.id order by k.n), array_agg(k.place order by k.n), array_agg(case when m.by_time then k.price end order by k.n),
+        coalesce(sum(k.bytes), 0), count(k.id) < (select count(*) from held)
+    into v_more.ids, v_more.places, v_more.charged, v_more.bytes, v_more.cut
+    from ojs._turn_mark(p_queue) m cross join kept k;
+    return ojs._with(p_done, v_more);
 end;
 $$;
 
@@ -8644,7 +8695,8 @@ CREATE TABLE ojs.turn_mark (
     lo bigint NOT NULL,
     hi bigint NOT NULL,
     ahead integer NOT NULL,
-    held integer DEFAULT 0 NOT NULL
+    held integer DEFAULT 0 NOT NULL,
+    by_time boolean DEFAULT false NOT NULL
 )
 WITH (vacuum_truncate=off);
 
@@ -8686,6 +8738,10 @@ CREATE FUNCTION ojs._unfolded() RETURNS SETOF ojs._movement
     select m.* from ojs._folded() f cross join lateral (
         select m.* from ojs._movement m where m.xid = f.part_xid and m.lo is not null and m.lo > f.part_lo and m.to_state = 'available') m
 $$;
+
+CREATE FUNCTION ojs._unit(p_fairness jsonb) RETURNS ojs.unit
+    LANGUAGE sql IMMUTABLE
+    AS $$ select coalesce(p_fairness ->> 'unit', 'jobs')::ojs.unit $$;
 
 CREATE FUNCTION ojs._unknown(p_id uuid) RETURNS ojs.refusal
     LANGUAGE sql STABLE
@@ -9111,6 +9167,20 @@ CREATE FUNCTION ojs._whole_config(p_queue text, p_config jsonb) RETURNS jsonb
         where w.queue = p_queue and w.tenant_id not in ('', '*')) w
 $$;
 
+CREATE FUNCTION ojs._with(p_done ojs.decided, p_more ojs.decided) RETURNS ojs.decided
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+    p_done.ids := p_done.ids || p_more.ids;
+    p_done.places := p_done.places || p_more.places;
+    p_done.charged := p_done.charged || p_more.charged;
+    p_done.bytes := p_done.bytes + p_more.bytes;
+    p_done.skimmed := p_done.skimmed + p_more.skimmed;
+    p_done.cut := p_done.cut or p_more.cut is true;
+    return p_done;
+end;
+$$;
+
 CREATE FUNCTION ojs._with_fault(p_detail jsonb, p_message text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -9118,20 +9188,19 @@ CREATE FUNCTION ojs._with_fault(p_detail jsonb, p_message text) RETURNS jsonb
         then p_detail || jsonb_build_object('fault', substr(p_message, length(p_detail ->> 'field') + 2)) else p_detail end
 $$;
 
-CREATE FUNCTION ojs._with_picks(p_done ojs.decided, p_picks ojs.picks, p_skimmed integer) RETURNS ojs.decided
+CREATE FUNCTION ojs._with_picks(p_done ojs.decided, p_picks ojs.picks, p_skimmed integer, p_by_time boolean) RETURNS ojs.decided
     LANGUAGE plpgsql
     AS $$
 begin
     if array_position(p_picks.places, null) is not null then
-        select coalesce(array_agg(p.id order by p.n), '{}'), coalesce(array_agg(p.place order by p.n), '{}') into p_picks.ids,
-            p_picks.places
-        from unnest(p_picks.ids, p_picks.places) with ordinality p(id, place, n) where p.place is not null;
+        select coalesce(array_agg(p.id order by p.n), '{}'), coalesce(array_agg(p.place order by p.n), '{}'),
+            coalesce(array_agg(p.price order by p.n), '{}')
+        into p_picks.ids, p_picks.places, p_picks.prices
+        from unnest(p_picks.ids, p_picks.places, p_picks.prices) with ordinality p(id, place, price, n) where p.place is not null;
     end if;
-    p_done.ids := p_done.ids || p_picks.ids;
-    p_done.places := p_done.places || p_picks.places;
-    p_done.bytes := p_done.bytes + p_picks.size;
-    p_done.skimmed := p_done.skimmed + p_skimmed;
-    return p_done;
+    return ojs._with(p_done, row(p_picks.ids, p_picks.places,
+        case when p_by_time then p_picks.prices else array_fill(null::float8, array[cardinality(p_picks.ids)]) end,
+        null, p_picks.size, p_skimmed, false)::ojs.decided);
 end;
 $$;
 
@@ -9351,10 +9420,11 @@ begin
         -- This raises why the job cannot be completed. If it can by now, because the row has changed since, the loop tries again.
         perform ojs._check_hold('acknowledge', ojs._job_for(p_id, v_tenant), p_lease, p_worker_id);
     end loop;
-    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at, pool)
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, at, pool)
     values (v_job.tenant_id, v_job.queue, v_job.priority, 'active', 'completed', 1, (p_lease is null and p_worker_id is null)::int,
-        ojs._seconds(v_job.finished_at - v_job.started_at), v_job.finished_at, v_job.pool)
+        v_job.finished_at, v_job.pool)
     returning v_job.pool is not null or exists (select from ojs.rule) into v_counts;
+    perform ojs._owe(v_job, v_job.finished_at) where v_job.charged is not null;
     if v_counts then
         perform ojs._notify_room(array[v_job.tenant_id], array[v_job.queue], array[v_job.pool]);
     end if;
@@ -9409,13 +9479,17 @@ begin
         set state = 'completed', finished_at = v_now, lease = null, lease_expires_at = null, result = h.result
         from held h where j.ctid = h.place and j.id = h.id
         returning h.n, h.lease is null and h.worker_id is null as unfenced, j.id, j.tenant_id, j.queue, j.priority, j.attempt,
-            j.started_at, j.pool, case when p_jobs then j end as job
+            j.started_at, j.pool, j.charged, j.seq, case when p_jobs then j end as job
     ), journalled as (
-        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at, pool)
-        select a.tenant_id, a.queue, a.priority, 'active', 'completed', count(*), count(*) filter (where a.unfenced),
-            sum(ojs._seconds(v_now - a.started_at)), v_now, a.pool
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, at, pool)
+        select a.tenant_id, a.queue, a.priority, 'active', 'completed', count(*), count(*) filter (where a.unfenced), v_now, a.pool
         from acked a group by a.tenant_id, a.queue, a.priority, a.pool
         returning tenant_id, queue, pool
+    ), owed as (
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, price, seconds, lo, hi, at)
+        select a.tenant_id, a.queue, a.priority, 'active', 'active', 0, count(*), sum(ojs._beyond(a.charged, a.started_at, v_now)),
+            sum(ojs._seconds(v_now - a.started_at)), min(a.seq), max(a.seq), v_now
+        from acked a where a.charged is not null group by a.tenant_id, a.queue, a.priority
     ), told as (
         select ojs._notify_room(array_agg(j.tenant_id), array_agg(j.queue), array_agg(j.pool))
         from journalled j where j.pool is not null or exists (select from ojs.rule) having count(*) > 0
@@ -10231,7 +10305,7 @@ CREATE FUNCTION ojs.enqueue_many(p_jobs json, p_tenant text DEFAULT NULL::text) 
 begin
     return query
     select o.state, o.attempt, o.lease, o.started_at, o.lease_expires_at, o.finished_at, o.retry_at, o.enqueued_at, o.worker_id, o.pool,
-        o.errors, o.result, o.seq, o.tenant_id, o.id, o.queue, o.type, o.priority, o.max_attempts, o.created_at, o.scheduled_at,
+        o.charged, o.errors, o.result, o.seq, o.tenant_id, o.id, o.queue, o.type, o.priority, o.max_attempts, o.created_at, o.scheduled_at,
         o.expires_at, o.timeout_ms, o.visibility_timeout_ms, o.tags, o.args, o.meta, o.retry, o.options, o.extra
     from ojs._insert_jobs(ojs._read_jobs(p_jobs, false), p_tenant, false) o;
 end;
@@ -10249,6 +10323,7 @@ CREATE VIEW ojs._once WITH (security_invoker='true') AS
     j.enqueued_at,
     j.worker_id,
     j.pool,
+    j.charged,
     j.errors,
     j.result,
     j.seq,
@@ -10436,9 +10511,8 @@ begin
     -- To fetch_many 0 means that nothing was given.
     return query
     select f.state, f.attempt, f.lease, f.started_at, f.lease_expires_at, f.finished_at, f.retry_at, f.enqueued_at, f.worker_id, f.pool,
-        f.errors, f.result, f.seq,
-        f.tenant_id, f.id, f.queue, f.type, f.priority, f.max_attempts, f.created_at, f.scheduled_at, f.expires_at, f.timeout_ms,
-        f.visibility_timeout_ms, f.tags, f.args, f.meta, f.retry, f.options, f.extra
+        f.charged, f.errors, f.result, f.seq, f.tenant_id, f.id, f.queue, f.type, f.priority, f.max_attempts, f.created_at, f.scheduled_at,
+        f.expires_at, f.timeout_ms, f.visibility_timeout_ms, f.tags, f.args, f.meta, f.retry, f.options, f.extra
     from ojs.fetch_many(p_queues, array[p_count], array[p_worker_id],
         array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end], p_tenant, true,
         p_strategy => p_strategy, p_weights => p_weights, p_pool => p_pool) f
@@ -10725,6 +10799,7 @@ CREATE VIEW ojs._own_job AS
             j_1.enqueued_at,
             j_1.worker_id,
             j_1.pool,
+            j_1.charged,
             j_1.errors,
             j_1.result,
             j_1.seq,
@@ -10925,7 +11000,7 @@ begin
     returning * into v_job;
     perform ojs._book(array[(v_job.tenant_id, v_job.id, v_job.queue, v_job.priority, v_job.type, v_job.seq, v_job.attempt,
         v_job.started_at, v_to, v_job.retry_at, v_job.expires_at, v_job.retry, v_entry,
-        p_lease is not null or p_worker_id is not null, null, v_job.pool)::ojs._attempt_end], v_now);
+        p_lease is not null or p_worker_id is not null, null, v_job.pool, v_job.charged)::ojs._attempt_end], v_now);
     return v_job;
 end;
 $$;
@@ -11105,11 +11180,12 @@ begin
     insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
     select f.queue, f.priority, 1, 0, count(*), sum(f.weight), sum(f.weight * f.vtime)
     from ojs.tenant_fairness f group by f.queue, f.priority;
-    insert into ojs.backlog (queue, rev, priorities, by_cost)
+    insert into ojs.backlog (queue, rev, priorities, unit)
     select coalesce(l.queue, c.queue), 1, coalesce(array_agg(l.priority order by l.priority desc) filter (where l.queue is not null), '{}'),
-        bool_or(c.queue is not null)
-    from ojs.level l full join (select q.queue from ojs.queue q where q.config #>> '{tenant_fairness,unit}' = 'cost') c
+        coalesce(max(c.unit), 'jobs')
+    from ojs.level l full join (select q.queue, ojs._unit(q.config -> 'tenant_fairness') as unit from ojs.queue q) c
         on c.queue = l.queue
+    where l.queue is not null or c.unit <> 'jobs'
     group by 1;
     perform ojs._recount_slots();
 end;
@@ -11201,7 +11277,7 @@ begin
         returning j.*, h.attempt as ended_attempt, h.started_at as ended_start
     )
     select array_agg((r.tenant_id, r.id, r.queue, r.priority, r.type, r.seq, r.ended_attempt, r.ended_start, 'available', null,
-        r.expires_at, r.retry, null, true, null, r.pool)::ojs._attempt_end order by r.id) into v_ends
+        r.expires_at, r.retry, null, true, null, r.pool, r.charged)::ojs._attempt_end order by r.id) into v_ends
     from released r;
     if v_ends is not null then
         perform ojs._book(v_ends, ojs.now());
@@ -11391,12 +11467,12 @@ begin
         returning w.n, w.entry, w.fenced, j.*
     ), booked as materialized (
         select ojs._book(array_agg((s.tenant_id, s.id, s.queue, s.priority, s.type, s.seq, s.attempt, s.started_at, s.state, s.retry_at,
-            s.expires_at, s.retry, s.entry, s.fenced, null, s.pool)::ojs._attempt_end order by s.n), v_now) from settled s
+            s.expires_at, s.retry, s.entry, s.fenced, null, s.pool, s.charged)::ojs._attempt_end order by s.n), v_now) from settled s
     )
     select o.*
     from (
         select s.n, null::text, null::text, null::jsonb, s.state, s.attempt, s.lease, s.started_at, s.lease_expires_at, s.finished_at,
-            s.retry_at, s.enqueued_at, s.worker_id, s.pool,
+            s.retry_at, s.enqueued_at, s.worker_id, s.pool, s.charged,
             case when p_jobs then s.errors else jsonb_path_query_array(s.errors, '$[last]') end, case when p_jobs then s.result end, s.seq,
             s.tenant_id, s.id, s.queue, s.type, s.priority, s.max_attempts, s.created_at, s.scheduled_at, s.expires_at, s.timeout_ms,
             s.visibility_timeout_ms,
@@ -12004,7 +12080,7 @@ UNION ALL
     0 AS dispatched,
     f.deficit,
     false AS known
-   FROM ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, charged, job_priority, head, behind, again_lo, again_seq, limited, parked);
+   FROM ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, charged, job_priority, seconds, head, behind, again_lo, again_seq, limited, parked);
 
 CREATE TABLE ojs.queue_weight (
     queue text NOT NULL COLLATE pg_catalog."C",
@@ -12220,6 +12296,7 @@ CREATE TABLE ojs.dead_job (
     enqueued_at timestamp with time zone NOT NULL,
     worker_id text,
     pool integer,
+    charged real,
     errors jsonb,
     result json,
     seq bigint,
@@ -12305,6 +12382,7 @@ CREATE TABLE ojs.job_all (
     enqueued_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
     worker_id text,
     pool integer,
+    charged real,
     errors jsonb,
     result json,
     seq bigint DEFAULT nextval('ojs.job_seq'::regclass),

@@ -188,7 +188,7 @@ func (f *findings) counters(ctx context.Context, tx pgx.Tx, since time.Time) err
 				select e.* from ojs._slot_mark() m cross join lateral unnest(m.aside) x cross join lateral ojs._ends_of(x) e
 			), owed as materialized (
 				-- Taken beside decisions.
-				select m.* from ojs._movement m where m.to_state = 'active' and m.owed > 0
+				select m.* from ojs._movement m where m.from_state = 'available' and m.to_state = 'active' and m.owed > 0
 					and not pg_visible_in_snapshot(m.xid, (select x.snapshot from ojs.fold x))
 			)
 			select r.tenant_id || '/' || r.queue || ' says ' || coalesce(r.active::text, 'nothing') || ', there are '
@@ -220,7 +220,7 @@ func (f *findings) counters(ctx context.Context, tx pgx.Tx, since time.Time) err
 			full join (
 				select m.tenant_id, m.queue, sum(m.jobs) - coalesce(sum(m.owed) filter (
 					where not pg_visible_in_snapshot(m.xid, (select x.snapshot from ojs.fold x))), 0) as n
-				from ojs._movement m where m.to_state = 'active' group by m.tenant_id, m.queue
+				from ojs._movement m where m.from_state = 'available' and m.to_state = 'active' group by m.tenant_id, m.queue
 			) l on l.tenant_id = f.tenant_id and l.queue = f.queue
 			where coalesce(f.n, 0) <> coalesce(l.n, 0)`, nil},
 	} {

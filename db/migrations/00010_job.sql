@@ -86,6 +86,7 @@ create table ojs.job (
     enqueued_at           timestamptz not null default ojs.now(),
     worker_id             text,
     pool                  int,
+    charged               real,
     errors                jsonb,
     result                json,
     seq                   bigint default nextval('ojs.job_seq'),
@@ -139,6 +140,9 @@ comment on column ojs.job.retry_at is 'When a retryable job becomes available ag
 comment on column ojs.job.enqueued_at is 'When it became available; for one not yet available, when it was created.';
 comment on column ojs.job.worker_id is 'The worker of the latest attempt, as it named itself.';
 comment on column ojs.job.pool is 'The pool of that worker (ojs.pool.id); null: none that is configured.';
+comment on column ojs.job.charged is
+'How many seconds its tenant has been charged for the latest attempt: what was expected, or more when heartbeats tell that it goes on; null
+where its queue does not share by time.';
 comment on column ojs.job.errors is
 'Failed attempts, oldest first: {attempt, code, type, message, occurred_at, retryable, details}; the latest 100.';
 comment on column ojs.job.result is 'What the worker acknowledged with, byte for byte.';

@@ -72,15 +72,19 @@ looked at again.';
 comment on column ojs.journal.to_state is 'The state they entered.';
 comment on column ojs.journal.jobs is
 'How many; 1 for a range that is to be looked at again; less than 0 where jobs are counted elsewhere from now on (ojs.retry_dead_letter).';
-comment on column ojs.journal.lo is 'Lowest job.seq among them where they became available or were taken beside a decision, else null.';
+comment on column ojs.journal.lo is 'Lowest job.seq among them where they became available or are owed, else null.';
 comment on column ojs.journal.hi is 'Highest job.seq among them; null where lo is.';
 comment on column ojs.journal.unfenced is
 'How many of them were completed by callers that proved neither by lease nor by name that they held the job.';
 comment on column ojs.journal.owed is
-'Jobs taken beside a decision, for which the next decision charges the tenant. Such a row goes from available to active and counts no
-jobs, because ojs.lease does.';
-comment on column ojs.journal.price is 'What the jobs that are owed cost their tenant, in sum; null where none are.';
-comment on column ojs.journal.seconds is 'How long the attempts that ended had run, in sum; null where none ended.';
+'Attempts for which the next decision settles with the tenant: those of jobs taken beside a decision (from available to active), and those
+that ended where tenants share by time (from active to active; 0: they go on). Such a row has a lo, and counts no jobs, because other rows
+do.';
+comment on column ojs.journal.price is
+'What the tenant is to be charged for these attempts, in sum: by time what they ran beyond what it was charged for, less than 0 if
+shorter. Null in other rows.';
+comment on column ojs.journal.seconds is
+'How long these attempts ran, in sum, or, of those that go on, the longest so far; null in other rows.';
 comment on column ojs.journal.at is 'When.';
 comment on column ojs.journal.pool is 'In which pool the attempts that ended ran (ojs.pool.id); null: in none that is configured.';
 
@@ -194,43 +198,6 @@ comment on function ojs._snapshot_part(pg_snapshot, pg_snapshot, xid8, boolean) 
 'What p_from sees, and of what p_to sees more the transactions before p_xid, and (p_with) that one.';
 
 -- +goose StatementBegin
-create function ojs._released(p_job ojs.job, p_to ojs.job_state, p_fenced boolean) returns void
-language plpgsql
-as $$
-begin
-    insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced,
-        pool)
-    values (p_job.tenant_id, p_job.queue, p_job.priority, p_job.id, p_job.type, p_job.attempt, p_job.state, p_to, p_job.started_at,
-        p_fenced, p_job.pool);
-    if p_job.state = 'active' and (p_job.pool is not null or exists (select from ojs.rule)) then
-        perform ojs._notify_room(array[p_job.tenant_id], array[p_job.queue], array[p_job.pool]);
-    end if;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._released(ojs.job, ojs.job_state, boolean) is
-'Appends to the release journal: p_job as it was, and the state it enters.';
-
--- +goose StatementBegin
-create function ojs._woken(p_job ojs.job, p_from ojs.job_state) returns void
-language plpgsql
-as $$
-begin
-    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
-    values (p_job.tenant_id, p_job.queue, p_job.priority, p_from, 'available', 1, p_job.seq, p_job.seq);
-    perform ojs._notify(array[p_job.queue]);
-    if p_job.expires_at is not null then
-        -- A reminder that came during an attempt was dropped; without another one, nobody would end a job that expired meanwhile.
-        insert into ojs.timer (due_at, kind, tenant_ids, ids) values (p_job.expires_at, 'expiry', array[p_job.tenant_id], array[p_job.id]);
-    end if;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._woken(ojs.job, ojs.job_state) is
-'Appends to the journal that one job became available, and notifies. p_from: the state it left; available when the release journal tells
-that.';
-
--- +goose StatementBegin
 create function ojs._seconds(p_interval interval) returns real
 language sql immutable
 as $$ select date_part('epoch', p_interval)::real $$;
@@ -247,13 +214,12 @@ from ojs.lease l
 cross join lateral (select u.tenant_id, count(*)::int as jobs from unnest(l.tenants) u(tenant_id) group by u.tenant_id) t
 union all
 select r.xid, r.tenant_id, r.queue, r.priority, r.from_state, r.to_state, 1, null, null,
-    (r.from_state = 'active' and r.to_state in ('retryable', 'discarded'))::int, 0,
-    case when r.from_state = 'active' then ojs._seconds(r.at - r.started_at) end, r.at, r.pool, null
+    (r.from_state = 'active' and r.to_state in ('retryable', 'discarded'))::int, 0, null, r.at, r.pool, null
 from ojs.release r;
 comment on view ojs._movement is
 'The three journals as one: how many jobs of a (tenant, queue, priority) went from one state (null: they are new) into another, how many
-attempts failed, how many jobs are still to be charged, how many seconds the attempts that ended had run, and in which pool. Not for
-tenants, because a row of ojs.lease names jobs of several.';
+attempts failed, for how many attempts the tenant is still to be charged, how long these had run and at what price, and in which pool. Not
+for tenants, because a row of ojs.lease names jobs of several.';
 
 -- The planner inlines this function where it is asked, and so sees the indexes. Of each transaction in the list the function asks first
 -- whether it has ended; otherwise each open transaction would cost a look into three journals.

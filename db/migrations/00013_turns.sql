@@ -31,12 +31,16 @@ comment on column ojs.fold.part_lo is 'Its rows up to this lo have been taken in
 comment on column ojs.fold.counts is
 'Whether some row of ojs.rule is about a tenant or limits how many jobs may be active, so that decisions count them.';
 
+create type ojs.unit as enum ('jobs', 'cost', 'time');
+comment on type ojs.unit is
+'What the tenants of a queue share: the number of jobs, what they cost by their own account, or the seconds that their attempts run.';
+
 create table ojs.backlog (
     queue      text collate "C" not null,
     rev        bigint not null,
     priorities int[] not null,
     limited    boolean not null default false,
-    by_cost    boolean not null default false,
+    unit       ojs.unit not null default 'jobs',
     primary key (queue, rev)
 );
 comment on table ojs.backlog is
@@ -46,7 +50,7 @@ comment on column ojs.backlog.queue is 'The queue.';
 comment on column ojs.backlog.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.backlog.priorities is 'The effective priorities, descending.';
 comment on column ojs.backlog.limited is 'Whether a rule limits how many of its jobs may be active, whatever their tenants.';
-comment on column ojs.backlog.by_cost is 'Whether its tenants share by what their jobs cost, not by their number.';
+comment on column ojs.backlog.unit is 'What its tenants share.';
 
 create table ojs.level (
     queue    text collate "C" not null,
@@ -83,6 +87,7 @@ create table ojs.tenant_fairness (
     deficit      numeric not null default 0,
     charged      bigint not null default 0,
     job_priority int not null,
+    seconds      real not null default 1,
     head         bigint not null,
     behind       boolean not null default false,
     again_lo     bigint not null default 0,
@@ -102,14 +107,16 @@ comment on column ojs.tenant_fairness.tenant_id is 'The tenant.';
 comment on column ojs.tenant_fairness.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.tenant_fairness.ready is 'Whether the tenant has work and takes its turns.';
 comment on column ojs.tenant_fairness.vtime is
-'The tenant''s own virtual time: it begins near ojs.level.low and moves on by price / weight with each job; a price is 1, or the job''s
-cost.';
+'The tenant''s own virtual time: it begins near ojs.level.low and moves on by price / weight with each job; the price of a job
+is in the unit of its queue.';
 comment on column ojs.tenant_fairness.weight is 'The weight in effect.';
 comment on column ojs.tenant_fairness.deficit is
 'Jobs owed to the tenant (negative: had ahead of its share) when it was last served; ojs.tenant_stats shows the present value.';
 comment on column ojs.tenant_fairness.charged is
 'Jobs that the tenant has been charged for here since the row was made: those handed out, and those decided ahead (ojs.turn).';
 comment on column ojs.tenant_fairness.job_priority is 'The jobs'' own priority.';
+comment on column ojs.tenant_fairness.seconds is
+'How long an attempt is expected to run, where tenants share by time: an average in which the latest attempts weigh most.';
 comment on column ojs.tenant_fairness.head is 'Cursor: jobs up to this job.seq have been looked at. It only grows.';
 comment on column ojs.tenant_fairness.behind is 'Whether ranges of ojs.again, which lie behind the cursor, are still to be looked at.';
 comment on column ojs.tenant_fairness.again_lo is 'The lo of the first range of ojs.again that is left: where a scan begins.';
@@ -229,6 +236,7 @@ create table ojs.turn_mark (
     hi    bigint not null,
     ahead int not null,
     held  int not null default 0,
+    by_time boolean not null default false,
     primary key (queue, rev)
 );
 comment on table ojs.turn_mark is 'Where the rows of ojs.turn that may be taken begin and end, per queue.';
@@ -238,6 +246,7 @@ comment on column ojs.turn_mark.lo is
 'Rows before this n are out of reach: taken, taken back, or in the hands of somebody who may let go of them.';
 comment on column ojs.turn_mark.hi is 'The n of the last row; less than lo: there is none.';
 comment on column ojs.turn_mark.ahead is 'How many jobs were decided ahead at once.';
+comment on column ojs.turn_mark.by_time is 'Whether the tenants of the queue share by time.';
 comment on column ojs.turn_mark.held is 'How many rows before lo somebody had hold of when lo moved: taken, or else to be taken back.';
 
 create sequence ojs.join_seq as bigint;

@@ -19,16 +19,16 @@ begin
         if v_field.key = 'enabled' and v_field.value = 'false' then
             perform ojs._raise('OJ408', 'tenant_fairness.enabled cannot be false: first in, first out across tenants is not supported',
                 jsonb_build_object('field', v_field.path));
-        elsif v_field.key = 'unit' and (v_field.value = '"time"' or not p_of_queue) then
-            perform ojs._raise('OJ408', 'tenant_fairness.unit can be "jobs" or "cost", of a queue',
-                jsonb_build_object('field', v_field.path));
+        elsif v_field.key = 'unit' and not p_of_queue then
+            perform ojs._raise('OJ408', 'tenant_fairness.unit is of a queue: configure each', jsonb_build_object('field', v_field.path));
         end if;
         v_bad := case v_field.key
             when 'enabled' then case when v_field.value <> 'true' then 'must be true' end
             when 'strategy' then
                 case when v_field.value not in ('"fair-share"', '"round-robin"') then 'must be "fair-share" or "round-robin"' end
             when 'default_weight' then ojs._weight_fault(v_field.value)
-            when 'unit' then case when v_field.value not in ('"jobs"', '"cost"') then 'must be "jobs" or "cost"' end
+            when 'unit' then
+                case when v_field.value not in ('"jobs"', '"cost"', '"time"') then 'must be "jobs", "cost" or "time"' end
             when 'weights' then
                 case when jsonb_typeof(v_field.value) <> 'object' or (select count(*) from jsonb_object_keys(v_field.value)) > 10000
                     then 'must be a JSON object of at most 10000 tenants' end
@@ -80,7 +80,7 @@ begin
         select e.key collate "C", ojs._weight(e.value) from jsonb_each(nullif(p_fairness -> 'weights', 'null')) e where p_queue <> ''
     ) n
     where n.weight is not null;
-    perform ojs._count_by(p_queue, coalesce(p_fairness ->> 'unit' = 'cost', false)) where p_queue <> '';
+    perform ojs._share_unit(p_queue, ojs._unit(p_fairness)) where p_queue <> '';
     if (p_queue <> '' or (p_fairness -> 'weights' <> 'null') is not true)
             and v_names = array(select w.tenant_id from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id)
             and v_weights = array(select w.weight from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id) then
@@ -100,22 +100,28 @@ comment on function ojs._share_by(text, jsonb) is
 after ojs._alone_with_queues.';
 
 -- +goose StatementBegin
-create function ojs._count_by(p_queue text, p_by_cost boolean) returns void
+create function ojs._unit(p_fairness jsonb) returns ojs.unit
+language sql immutable
+as $$ select coalesce(p_fairness ->> 'unit', 'jobs')::ojs.unit $$;
+-- +goose StatementEnd
+comment on function ojs._unit(jsonb) is 'What tenants share by a tenant_fairness (null: none).';
+
+-- +goose StatementBegin
+create function ojs._share_unit(p_queue text, p_unit ojs.unit) returns void
 language plpgsql
 as $$
 begin
-    if coalesce((select b.by_cost from ojs._backlog(p_queue) b), false) = p_by_cost then
+    if coalesce((select b.unit from ojs._backlog(p_queue) b), 'jobs') = p_unit then
         return;
     end if;
     perform ojs._stop_ahead();
     insert into ojs.backlog (queue, rev, priorities) select p_queue, 1, '{}' where not exists (select from ojs._backlog(p_queue));
-    update ojs.backlog b set rev = b.rev + 1, by_cost = p_by_cost
+    update ojs.backlog b set rev = b.rev + 1, unit = p_unit
     where b.queue = p_queue and b.rev = (select c.rev from ojs._backlog(p_queue) c);
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._count_by(text, boolean) is
-'Has the tenants of a queue share by what their jobs cost, or by their number, from the next decision on.';
+comment on function ojs._share_unit(text, ojs.unit) is 'Has the tenants of a queue share by a unit from the next decision on.';
 
 -- +goose StatementBegin
 create function ojs._weight(p_weight jsonb) returns numeric

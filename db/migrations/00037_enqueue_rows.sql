@@ -89,9 +89,9 @@ begin
         from kept k where k.expires_at is not null having count(*) > 0
     )
     select k.n, null::text, null::text, null::jsonb, k.state, 0, null::uuid, null::timestamptz, null::timestamptz, null::timestamptz,
-        null::timestamptz, v_now, null::text, null::int, null::jsonb, null::json, k.seq, k.tenant_id, k.id, k.queue, k.type, k.priority,
-        k.max_attempts, v_now, k.scheduled_at, k.expires_at, k.timeout_ms, k.visibility_timeout_ms, k.tags, k.args, k.meta, k.retry,
-        k.options, k.extra
+        null::timestamptz, v_now, null::text, null::int, null::real, null::jsonb, null::json, k.seq, k.tenant_id, k.id, k.queue, k.type,
+        k.priority, k.max_attempts, v_now, k.scheduled_at, k.expires_at, k.timeout_ms, k.visibility_timeout_ms, k.tags, k.args, k.meta,
+        k.retry, k.options, k.extra
     from kept k, (select count(*) from told) t
     union all
     select o.* from (select g.n, g.refusal from given g where not g.refusal is null union all select t.n, t.refusal from twice t) r

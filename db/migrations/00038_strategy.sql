@@ -16,11 +16,28 @@ the number of the request, its first place, its worker, and its lease in millise
 several queues; its pool and whether that has a max_concurrency; of which tenants (null: of all), and of which not (null: of none),
 whether nobody else gets jobs of these tenants; and the pool''s min_dispatch_ratio and rotation_interval.';
 
-create type ojs.decided as (ids uuid[], places tid[], turns bigint[], bytes bigint, skimmed int, cut boolean);
+create type ojs.decided as (ids uuid[], places tid[], charged real[], turns bigint[], bytes bigint, skimmed int, cut boolean);
 comment on type ojs.decided is
-'Jobs that the transaction has locked for its caller, in order: their ids, the places of their rows, their places in the order of all
-decisions (null: the next ones), their bytes in sum, how many rows were passed over, and whether it stopped early, so that there may be
-more.';
+'Jobs that the transaction has locked for its caller, in order: their ids, the places of their rows, how many seconds their tenants were
+charged (null where they do not share by time), their places in the order of all decisions (null: the next ones), their bytes in sum, how
+many rows were passed over, and whether it stopped early, so that there may be more.';
+
+-- +goose StatementBegin
+create function ojs._with(p_done ojs.decided, p_more ojs.decided) returns ojs.decided
+language plpgsql immutable
+as $$
+begin
+    p_done.ids := p_done.ids || p_more.ids;
+    p_done.places := p_done.places || p_more.places;
+    p_done.charged := p_done.charged || p_more.charged;
+    p_done.bytes := p_done.bytes + p_more.bytes;
+    p_done.skimmed := p_done.skimmed + p_more.skimmed;
+    p_done.cut := p_done.cut or p_more.cut is true;
+    return p_done;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._with(ojs.decided, ojs.decided) is 'What is decided, and more behind it, in the order of the next decision.';
 
 -- +goose StatementBegin
 create function ojs._serve_queues(p_ask ojs.ask, p_count int, p_done ojs.decided) returns ojs.decided
@@ -83,8 +100,9 @@ begin
         end loop;
     end loop;
     if v_tags <> '{}' then
-        select array_agg(g.id order by g.tag, g.q), array_agg(g.place order by g.tag, g.q) into p_done.ids, p_done.places
-        from unnest(p_done.ids, p_done.places, v_tags, v_from) g(id, place, tag, q);
+        select array_agg(g.id order by g.tag, g.q), array_agg(g.place order by g.tag, g.q), array_agg(g.charged order by g.tag, g.q)
+        into p_done.ids, p_done.places, p_done.charged
+        from unnest(p_done.ids, p_done.places, p_done.charged, v_tags, v_from) g(id, place, charged, tag, q);
     end if;
     if v_tags <> '{}' or p_done.cut then
         v_rotation.times := v_times;

@@ -11,7 +11,7 @@ set local check_function_bodies = off;
 -- times jobs asked for.
 -- +goose StatementBegin
 create function ojs._due(
-    p_queue text, p_priority int, p_low numeric, p_count int, p_only text[], p_but text[], p_beside boolean, p_by_cost boolean,
+    p_queue text, p_priority int, p_low numeric, p_count int, p_only text[], p_but text[], p_beside boolean, p_unit ojs.unit,
     p_now timestamptz
 ) returns table (
     turn int, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, dealt boolean, again boolean,
@@ -42,7 +42,7 @@ as $$
                 select y.*, row_number() over (order by y.seq) as nth, count(*) over () as found,
                     sum(y.price) over (order by y.seq rows unbounded preceding) as upto
                 from ojs._line(p_queue, p_priority, f.job_priority, f.tenant_id, f.head, f.behind, f.again_lo, f.again_seq,
-                    least(f.share, f.room), p_beside, p_by_cost, p_now) y
+                    least(f.share, f.room), p_beside, p_unit, f.seconds, p_now) y
             ) x
         ) l on true
     ), known as materialized (
@@ -61,7 +61,7 @@ as $$
     window mine as (partition by d.tenant_id)
 $$;
 -- +goose StatementEnd
-comment on function ojs._due(text, int, numeric, int, text[], text[], boolean, boolean, timestamptz) is
+comment on function ojs._due(text, int, numeric, int, text[], text[], boolean, ojs.unit, timestamptz) is
 'Who gets what next at one level, of some tenants (p_only; null: of all) but not of others (p_but; null: of none): up to p_count jobs with
 dealt, in the order of turn; behind them jobs that were seen and are not due yet, and tenants that were to be served and have no job within
 reach (id null: what lies there is not to be had, and their cursors have to pass it). spot: the tenant''s row of ojs.tenant_fairness; vtime:
@@ -87,37 +87,37 @@ rules about it; null: as many as there are. counted: it depends on how many run,
 attempts are taken in. Paused queues are left out by ojs._open_queues, before anything is read.';
 
 -- +goose StatementBegin
-create function ojs._price(p_by_cost boolean, p_extra json) returns float8
+create function ojs._price(p_unit ojs.unit, p_extra json, p_seconds real) returns float8
 language sql immutable
-as $$ select case when p_by_cost then coalesce((p_extra ->> 'cost')::float8, 1) else 1 end $$;
+as $$ select case p_unit when 'jobs' then 1 when 'cost' then coalesce((p_extra ->> 'cost')::float8, 1) else p_seconds end $$;
 -- +goose StatementEnd
-comment on function ojs._price(boolean, json) is
-'Price, the one place: what a job costs its tenant when it is handed out: 1, or in a queue in which tenants share by cost what the job says.
-Becomes part of the query that asks.';
+comment on function ojs._price(ojs.unit, json, real) is
+'Price, the one place: what a job costs its tenant when it is handed out, in the unit of its queue: 1, what the job says, or how long it is
+expected to run. Becomes part of the query that asks.';
 
 -- +goose StatementBegin
 create function ojs._front(p_queue text, p_priority int, p_low numeric, p_count int, p_only text[], p_but text[], p_beside boolean)
 returns table (
-    spot tid, tenant_id text, job_priority int, head bigint, behind boolean, again_lo bigint, again_seq bigint, weight float8,
-    vtime numeric, limited boolean
+    spot tid, tenant_id text, job_priority int, seconds real, head bigint, behind boolean, again_lo bigint, again_seq bigint,
+    weight float8, vtime numeric, limited boolean
 )
 language sql stable rows 10
 as $$
-    (select f.ctid, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
+    (select f.ctid, f.tenant_id, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
     from ojs.tenant_fairness f
     where p_only is null and f.queue = p_queue and f.priority = p_priority and f.ready and f.vtime >= p_low
         and (p_but is null or f.tenant_id <> all (p_but))
     order by f.vtime limit p_count + 1)
     union all
-    (select f.spot, f.tenant_id, f.job_priority, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
+    (select f.spot, f.tenant_id, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
     from unnest(p_only) o(tenant_id)
     cross join lateral (select f.*, f.ctid as spot from ojs.tenant_fairness f
         where f.queue = p_queue and f.priority = p_priority and f.tenant_id = o.tenant_id order by f.rev desc limit 1) f
     where f.ready and (p_but is null or f.tenant_id <> all (p_but))
     order by f.vtime limit p_count + 1)
     union all
-    select null, w.tenant_id, w.job_priority, coalesce(f.head, w.lo - 1), coalesce(f.behind, false), coalesce(f.again_lo, 0),
-        coalesce(f.again_seq, 0), w.weight::float8, greatest(f.vtime, p_low), w.limited
+    select null, w.tenant_id, w.job_priority, coalesce(f.seconds, 1), coalesce(f.head, w.lo - 1), coalesce(f.behind, false),
+        coalesce(f.again_lo, 0), coalesce(f.again_seq, 0), w.weight::float8, greatest(f.vtime, p_low), w.limited
     from ojs._waiting() w
     left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
     where p_beside and w.queue = p_queue and w.priority = p_priority and (p_only is null or w.tenant_id = any (p_only))
@@ -131,7 +131,7 @@ jobs no decision has taken in yet.';
 -- +goose StatementBegin
 create function ojs._line(
     p_queue text, p_priority int, p_job_priority int, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint,
-    p_look int, p_beside boolean, p_by_cost boolean, p_now timestamptz
+    p_look int, p_beside boolean, p_unit ojs.unit, p_seconds real, p_now timestamptz
 ) returns table (again boolean, seq bigint, id uuid, place tid, bytes int, price float8)
 language sql stable rows 10
 as $$
@@ -140,7 +140,7 @@ as $$
     cross join lateral (
         select j.seq, j.id, j.ctid as place, j.state, j.expires_at,
             ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes,
-            ojs._price(p_by_cost, j.extra) as price
+            ojs._price(p_unit, j.extra, p_seconds) as price
         from ojs.job j
         where j.queue = p_queue and j.priority = p_job_priority and j.tenant_id = p_tenant and j.seq between r.lo and r.hi
         order by j.seq limit p_look + case when p_beside then 1000000 else 64 end
@@ -152,7 +152,7 @@ as $$
     from (
         select j.seq, j.id, j.ctid as place, j.state, j.expires_at,
             ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes,
-            ojs._price(p_by_cost, j.extra) as price
+            ojs._price(p_unit, j.extra, p_seconds) as price
         from ojs.job j
         -- What came back goes first, all of it.
         where (p_beside or not p_behind) and j.queue = p_queue and j.priority = p_job_priority and j.tenant_id = p_tenant and j.seq > p_head
@@ -164,7 +164,7 @@ as $$
     limit p_look
 $$;
 -- +goose StatementEnd
-comment on function ojs._line(text, int, int, text, bigint, boolean, bigint, bigint, int, boolean, boolean, timestamptz) is
+comment on function ojs._line(text, int, int, text, bigint, boolean, bigint, bigint, int, boolean, ojs.unit, real, timestamptz) is
 'A tenant''s first p_look jobs that can be had: those behind its cursor that are to be looked at again, and when there are none those
 ahead of it. Looks past 64 jobs that ended; behind longer runs of them ojs._skim moves the cursor.';
 

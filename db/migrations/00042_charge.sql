@@ -198,7 +198,7 @@ begin
     if v_fair.ready then
         -- Where all take jobs beside decisions the lowest time rises, too; otherwise whoever comes would begin far behind the others.
         perform ojs._move_level(v_level, 0, 0, v_fair.weight * (v_own - v_fair.vtime),
-            case when p_jobs > 0 then least(v_level.low, v_own) else ojs._lowest(v_level, null) end);
+            case when p_price > 0 then least(v_level.low, v_own) else ojs._lowest(v_level, null) end);
     elsif p_hi is not null then
         perform ojs._move_level(v_level, 1, v_fair.weight, v_fair.weight * v_own, least(v_level.low, v_own));
     end if;
@@ -207,7 +207,29 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._refund(text, int, text, int, float8, bigint, bigint) is
 'Gives a tenant back what it was charged for p_jobs jobs that nobody has taken, p_price in sum (both negative: charges it for jobs that were
-taken beside decisions), and has the range of job.seq in which they lie looked at again (null: none).';
+taken beside decisions; 0 jobs: settles what attempts took), and has the range of job.seq in which they lie looked at again (null: none).';
+
+-- +goose StatementBegin
+create function ojs._settle_time(p_queue text, p_priority int, p_tenant text, p_jobs int, p_price float8, p_seconds float8) returns void
+language plpgsql
+as $$
+begin
+    if (select b.unit from ojs._backlog(p_queue) b) = 'time' then
+        perform ojs._refund(p_queue, p_priority, p_tenant, 0, -p_price, null, null);
+        -- Some five attempts change what is expected of the next one; a slower average would mischarge jobs of another kind for long.
+        update ojs.tenant_fairness f
+        set rev = f.rev + 1,
+            seconds = greatest(0.001, case when p_jobs > 0 then f.seconds + (p_seconds / p_jobs - f.seconds) * (1 - 0.8 ^ p_jobs)
+            else greatest(f.seconds, f.seconds * 0.8 + p_seconds * 0.2) end)
+        where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant
+          and f.rev = (select n.rev from ojs._fair(p_queue, p_priority, p_tenant) n);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._settle_time(text, int, text, int, float8, float8) is
+'Settles with a tenant for p_jobs attempts that ended and ran p_seconds in sum, p_price more than it was charged; 0: for some that go on,
+the longest for p_seconds.';
 
 -- +goose StatementBegin
 create function ojs._look_back(p_queue text, p_priority int, p_tenant text, p_los bigint[], p_his bigint[]) returns void

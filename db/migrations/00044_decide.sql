@@ -53,7 +53,6 @@ language plpgsql
 as $$
 declare
     v_ahead text[] := array(select b.queue from ojs._blocking(p_ask.queues) b);
-    v_more  ojs.decided;
 begin
     if v_ahead = '{}' then
         return p_done;
@@ -63,12 +62,7 @@ begin
     end if;
     perform ojs._revoke(q) from unnest(v_ahead) q;
     p_ask.max_bytes := p_ask.max_bytes - p_done.bytes;
-    v_more := ojs._serve_queues(p_ask, p_count - cardinality(p_done.ids), ojs._nothing());
-    p_done.ids := p_done.ids || v_more.ids;
-    p_done.places := p_done.places || v_more.places;
-    p_done.bytes := p_done.bytes + v_more.bytes;
-    p_done.cut := v_more.cut;
-    return p_done;
+    return ojs._with(p_done, ojs._serve_queues(p_ask, p_count - cardinality(p_done.ids), ojs._nothing()));
 end;
 $$;
 -- +goose StatementEnd
@@ -79,7 +73,7 @@ same rules.';
 -- +goose StatementBegin
 create function ojs._nothing() returns ojs.decided
 language sql immutable
-as $$ select row('{}', '{}', null, 0, 0, false)::ojs.decided $$;
+as $$ select row('{}', '{}', '{}', null, 0, 0, false)::ojs.decided $$;
 -- +goose StatementEnd
 comment on function ojs._nothing() is 'Nothing decided yet.';
 
@@ -94,14 +88,14 @@ declare
     v_left     int := p_count - cardinality(p_done.ids);
     v_priority int;
     v_limited  boolean;
-    v_by_cost  boolean;
+    v_unit     ojs.unit;
     v_level    ojs.level;
     v_picks    ojs.picks;
     v_skimmed  int;
     v_tenants  int;
 begin
-    for v_priority, v_limited, v_by_cost in
-        select unnest(b.priorities), b.limited, b.by_cost from ojs._backlog(p_queue) b
+    for v_priority, v_limited, v_unit in
+        select unnest(b.priorities), b.limited, b.unit from ojs._backlog(p_queue) b
     loop
         if v_limited then
             p_count := least(p_count, cardinality(p_done.ids) + (select r.jobs from ojs._room(p_queue, '') r));
@@ -113,7 +107,7 @@ begin
             v_level := ojs._raise_times(v_level, p_ask.tenants);
         end if;
         loop
-            v_picks := ojs._claim(v_level, v_left, p_ask, p_ahead is null, v_by_cost);
+            v_picks := ojs._claim(v_level, v_left, p_ask, p_ahead is null, v_unit);
             exit when v_picks.spots is null;
             if v_picks.size + p_done.bytes > p_ask.max_bytes / 100 then
                 v_picks := ojs._within(v_picks, p_ask.max_bytes - p_done.bytes, cardinality(p_done.ids) = 0, v_level.low);
@@ -130,7 +124,7 @@ begin
             v_skimmed := coalesce((select sum(ojs._skim(p_queue, v_priority, s)) from unnest(v_picks.skims) s), 0)
                 -- To find one locked costs four times as much.
                 + coalesce((select sum(4 * ojs._skim(p_queue, v_priority, s, true)) from unnest(v_picks.blocked) s), 0);
-            p_done := ojs._with_picks(p_done, v_picks, v_skimmed);
+            p_done := ojs._with_picks(p_done, v_picks, v_skimmed, v_unit = 'time');
             v_left := p_count - cardinality(p_done.ids);
             p_done.cut := p_done.cut or v_left > 0 and p_done.skimmed > c_skim;
             exit when v_left <= 0 or p_done.cut or v_level.tenants = 0
@@ -148,7 +142,7 @@ comment on function ojs._serve_queue(text, int, ojs.ask, ojs.decided, bigint) is
 decides ahead, for whoever takes them: the jobs are not locked but kept in ojs.turn, from that place on.';
 
 -- +goose StatementBegin
-create function ojs._claim(p_level ojs.level, p_count int, p_ask ojs.ask, p_lock boolean, p_by_cost boolean) returns ojs.picks
+create function ojs._claim(p_level ojs.level, p_count int, p_ask ojs.ask, p_lock boolean, p_unit ojs.unit) returns ojs.picks
 language plpgsql
 as $$
 declare
@@ -168,7 +162,7 @@ begin
         v_picks.prices, v_picks.limited, v_picks.rest, v_picks.skims, v_picks.size, v_tenants, v_ids
     from (
         select d.*, d.dealt or d.id is null as booked, case when p_lock then h.place when d.dealt then d.place end as held
-        from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_ask.tenants, p_ask.but, false, p_by_cost, v_now) d
+        from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_ask.tenants, p_ask.but, false, p_unit, v_now) d
         left join lateral (select j.ctid as place from ojs.job j
             where p_lock and d.dealt and j.ctid = d.place and j.id = d.id and j.state = 'available' for update skip locked) h on true
         order by d.turn
@@ -181,7 +175,7 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._claim(ojs.level, int, ojs.ask, boolean, boolean) is
+comment on function ojs._claim(ojs.level, int, ojs.ask, boolean, ojs.unit) is
 'Asks who is due at one level and locks the jobs (p_lock). Those that somebody else has locked are passed over, and the tick has them
 looked at again.';
 
@@ -233,24 +227,23 @@ comment on function ojs._within(ojs.picks, bigint, boolean, numeric) is
 'The first picks whose jobs have p_bytes in sum, as large as they are in an answer; p_first: one at least.';
 
 -- +goose StatementBegin
-create function ojs._with_picks(p_done ojs.decided, p_picks ojs.picks, p_skimmed int) returns ojs.decided
+create function ojs._with_picks(p_done ojs.decided, p_picks ojs.picks, p_skimmed int, p_by_time boolean) returns ojs.decided
 language plpgsql
 as $$
 begin
     if array_position(p_picks.places, null) is not null then
-        select coalesce(array_agg(p.id order by p.n), '{}'), coalesce(array_agg(p.place order by p.n), '{}') into p_picks.ids,
-            p_picks.places
-        from unnest(p_picks.ids, p_picks.places) with ordinality p(id, place, n) where p.place is not null;
+        select coalesce(array_agg(p.id order by p.n), '{}'), coalesce(array_agg(p.place order by p.n), '{}'),
+            coalesce(array_agg(p.price order by p.n), '{}')
+        into p_picks.ids, p_picks.places, p_picks.prices
+        from unnest(p_picks.ids, p_picks.places, p_picks.prices) with ordinality p(id, place, price, n) where p.place is not null;
     end if;
-    p_done.ids := p_done.ids || p_picks.ids;
-    p_done.places := p_done.places || p_picks.places;
-    p_done.bytes := p_done.bytes + p_picks.size;
-    p_done.skimmed := p_done.skimmed + p_skimmed;
-    return p_done;
+    return ojs._with(p_done, row(p_picks.ids, p_picks.places,
+        case when p_by_time then p_picks.prices else array_fill(null::float8, array[cardinality(p_picks.ids)]) end,
+        null, p_picks.size, p_skimmed, false)::ojs.decided);
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._with_picks(ojs.decided, ojs.picks, int) is 'What is decided, and the picks that are locked behind it.';
+comment on function ojs._with_picks(ojs.decided, ojs.picks, int, boolean) is 'What is decided, and the picks that are locked behind it.';
 
 -- +goose StatementBegin
 create function ojs._look_again(p_tenants text[], p_ids uuid[]) returns void

@@ -9,13 +9,14 @@ create function ojs._take(p_queue text, p_count int, p_only text[], p_max_bytes 
 language plpgsql
 as $$
 declare
-    v_done ojs.decided := row('{}', '{}', '{}', 0, 0, false)::ojs.decided;
+    v_done ojs.decided := ojs._nothing();
+    v_time boolean;
     v_now  timestamptz := ojs.now();
     v_lo   bigint;
 begin
-    select m.lo into v_lo from ojs._turn_mark(p_queue) m where m.hi >= m.lo;
+    select m.lo, m.by_time into v_lo, v_time from ojs._turn_mark(p_queue) m where m.hi >= m.lo;
     with free as materialized (
-        select t.n, t.id, t.bytes, t.ctid as spot, j.place from ojs.turn t
+        select t.n, t.id, t.bytes, t.price, t.ctid as spot, j.place from ojs.turn t
         cross join lateral (select j.ctid as place from ojs.job j where j.id = t.id and j.tenant_id = t.tenant_id
             and j.state = 'available' limit 1) j
         where t.queue = p_queue and t.n >= v_lo and (p_only is null or t.tenant_id = any (p_only))
@@ -23,7 +24,7 @@ begin
     ), fits as (
         select f.*, sum(f.bytes) over (order by f.n) as size from free f
     ), held as materialized (
-        select f.n, f.id, f.spot, f.bytes, j.place from fits f
+        select f.n, f.id, f.spot, f.bytes, f.price, j.place from fits f
         cross join lateral (select j.ctid as place from ojs.job j
             where j.ctid = f.place and j.id = f.id and j.state = 'available'
                 and (j.expires_at > v_now) is not false for update skip locked) j
@@ -31,9 +32,9 @@ begin
     ), gone as (
         delete from ojs.turn t using held h where t.ctid = h.spot
     )
-    select coalesce(array_agg(h.id), '{}'), coalesce(array_agg(h.place), '{}'), array_agg(h.n), coalesce(sum(h.bytes), 0),
-        (select max(f.size) > p_max_bytes from fits f)
-    into v_done.ids, v_done.places, v_done.turns, v_done.bytes, v_done.cut
+    select coalesce(array_agg(h.id), '{}'), coalesce(array_agg(h.place), '{}'), array_agg(case when v_time then h.price end),
+        array_agg(h.n), coalesce(sum(h.bytes), 0), (select max(f.size) > p_max_bytes from fits f)
+    into v_done.ids, v_done.places, v_done.charged, v_done.turns, v_done.bytes, v_done.cut
     from (select h.* from held h order by h.n) h;
     return v_done;
 end;
@@ -54,6 +55,7 @@ declare
     v_ahead int;
     v_done  ojs.decided;
     v_ask   ojs.ask;
+    v_time  boolean := (select b.unit = 'time' from ojs._backlog(p_queue) b);
 begin
     v_ask.max_bytes := c_bytes;
     v_ask.but := p_but;
@@ -73,10 +75,11 @@ begin
     v_ahead := least(p_count, greatest(2 * v_mark.ahead, p_count / 8));
     v_done := ojs._serve_queue(p_queue, v_ahead, v_ask, ojs._nothing(), v_base);
     if v_mark.queue is null then
-        insert into ojs.turn_mark (queue, rev, lo, hi, ahead) values (p_queue, 1, v_base, v_base + cardinality(v_done.ids) - 1, v_ahead);
+        insert into ojs.turn_mark (queue, rev, lo, hi, ahead, by_time)
+        values (p_queue, 1, v_base, v_base + cardinality(v_done.ids) - 1, v_ahead, v_time);
     elsif v_done.ids <> '{}' then
         update ojs.turn_mark m set rev = m.rev + 1, lo = coalesce(v_first.n, v_base), hi = v_base + cardinality(v_done.ids) - 1,
-            ahead = v_ahead, held = v_mark.held
+            ahead = v_ahead, held = v_mark.held, by_time = v_time
         where m.queue = p_queue and m.rev = v_mark.rev;
     end if;
 end;

@@ -40,10 +40,8 @@ begin
         v_queue := p_ask.queues[(v_turn - 1) % v_n + 1];
         if v_n > 1 and exists (select from ojs._turn_mark(v_queue) m where m.hi >= m.lo) then
             v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenants, p_ask.max_bytes - v_done.bytes);
-            v_done.ids := v_done.ids || v_ahead.ids;
-            v_done.places := v_done.places || v_ahead.places;
-            v_done.bytes := v_done.bytes + v_ahead.bytes;
-            v_done.cut := v_ahead.cut or v_done.bytes >= p_ask.max_bytes;
+            v_done := ojs._with(v_done, v_ahead);
+            v_done.cut := v_done.cut or v_done.bytes >= p_ask.max_bytes;
             exit when v_done.cut;
         end if;
         v_done := ojs._take_revoked(v_queue, v_upto, p_ask.tenants, p_ask.max_bytes, v_done);
@@ -66,7 +64,7 @@ declare
     v_priority int;
     v_reach    int;
     v_left     int;
-    v_picks    record;
+    v_more     record;
 begin
     select * into v_backlog from ojs._backlog(p_queue);
     if v_backlog.limited then
@@ -82,13 +80,10 @@ begin
         foreach v_reach in array array[p_count + 100, 10000, 1000000] loop
             v_left := p_count - cardinality(p_done.ids);
             exit when v_left <= 0 or p_done.cut;
-            v_picks := ojs._claim_beside(p_queue, v_priority, v_reach, p_only, p_but, v_backlog.by_cost, v_left,
+            v_more := ojs._claim_beside(p_queue, v_priority, v_reach, p_only, p_but, coalesce(v_backlog.unit, 'jobs'), v_left,
                 p_max_bytes - p_done.bytes, p_done.ids);
-            p_done.ids := p_done.ids || v_picks.o_ids;
-            p_done.places := p_done.places || v_picks.o_places;
-            p_done.bytes := p_done.bytes + v_picks.o_bytes;
-            p_done.cut := v_picks.o_cut;
-            exit when v_picks.o_seen = 0;
+            p_done := ojs._with(p_done, v_more.o_done);
+            exit when v_more.o_seen = 0;
         end loop;
     end loop;
     return p_done;
@@ -105,8 +100,8 @@ create function ojs._take_revoked(p_queue text, p_count int, p_only text[], p_ma
 language plpgsql
 as $$
 declare
-    v_now timestamptz := ojs.now();
-    v_got record;
+    v_now  timestamptz := ojs.now();
+    v_more ojs.decided := ojs._nothing();
 begin
     with held as materialized (
         select t.n, t.tenant_id, t.id, t.seq, t.job_priority, t.bytes, t.price, j.place
@@ -125,14 +120,11 @@ begin
         select k.tenant_id, p_queue, k.job_priority, 'available', 'active', 0, count(*), sum(k.price), min(k.seq), max(k.seq) from kept k
             group by k.tenant_id, k.job_priority
     )
-    select coalesce(array_agg(k.id order by k.n), '{}') as ids, coalesce(array_agg(k.place order by k.n), '{}') as places,
-        coalesce(sum(k.bytes), 0) as bytes, count(*) < (select count(*) from held) as cut
-    into v_got from kept k;
-    p_done.ids := p_done.ids || v_got.ids;
-    p_done.places := p_done.places || v_got.places;
-    p_done.bytes := p_done.bytes + v_got.bytes;
-    p_done.cut := p_done.cut or v_got.cut;
-    return p_done;
+    select array_agg(k.id order by k.n), array_agg(k.place order by k.n), array_agg(case when m.by_time then k.price end order by k.n),
+        coalesce(sum(k.bytes), 0), count(k.id) < (select count(*) from held)
+    into v_more.ids, v_more.places, v_more.charged, v_more.bytes, v_more.cut
+    from ojs._turn_mark(p_queue) m cross join kept k;
+    return ojs._with(p_done, v_more);
 end;
 $$;
 -- +goose StatementEnd
@@ -142,8 +134,8 @@ cursor leads to them. The rows of ojs.turn stay; for each the tenant gets one jo
 
 -- +goose StatementBegin
 create function ojs._claim_beside(
-    p_queue text, p_priority int, p_reach int, p_only text[], p_but text[], p_by_cost boolean, p_count int, p_max_bytes bigint,
-    p_without uuid[], out o_ids uuid[], out o_places tid[], out o_bytes bigint, out o_cut boolean, out o_seen int
+    p_queue text, p_priority int, p_reach int, p_only text[], p_but text[], p_unit ojs.unit, p_count int, p_max_bytes bigint,
+    p_without uuid[], out o_done ojs.decided, out o_seen int
 )
 language plpgsql
 as $$
@@ -152,7 +144,7 @@ declare
     v_low numeric := coalesce((select l.low from ojs._level(p_queue, p_priority) l), 0);
 begin
     with due as materialized (
-        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true, p_by_cost, v_now) d where d.id is not null
+        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true, p_unit, v_now) d where d.id is not null
         order by d.turn
     ), held as materialized (
         select d.turn, d.tenant_id, d.id, d.seq, d.price, j.priority, j.place, j.bytes from due d
@@ -173,12 +165,15 @@ begin
         select k.tenant_id, p_queue, k.priority, 'available', 'active', 0, count(*), sum(k.price), min(k.seq), max(k.seq) from kept k
             group by k.tenant_id, k.priority
     )
-    select coalesce(array_agg(k.id order by k.turn), '{}'), coalesce(array_agg(k.place order by k.turn), '{}'), coalesce(sum(k.bytes), 0),
+    select array_agg(k.id order by k.turn), array_agg(k.place order by k.turn),
+        array_agg(case when p_unit = 'time' then k.price end order by k.turn), coalesce(sum(k.bytes), 0),
         count(*) < (select count(*) from held), (select count(*) from due)
-    into o_ids, o_places, o_bytes, o_cut, o_seen from kept k;
+    into o_done.ids, o_done.places, o_done.charged, o_done.bytes, o_done.cut, o_seen from kept k;
+    o_done.skimmed := 0;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._claim_beside(text, int, int, text[], text[], boolean, int, bigint, uuid[]) is
-'Up to p_count jobs of one level for ojs._beside, locked, except those in p_without: of the first p_reach that are due.';
+comment on function ojs._claim_beside(text, int, int, text[], text[], ojs.unit, int, bigint, uuid[]) is
+'Up to p_count jobs of one level for ojs._beside, locked, except those in p_without: of the first p_reach that are due, and how many these
+are.';
 reset role;

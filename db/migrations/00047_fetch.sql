@@ -1,6 +1,6 @@
 -- +goose Up
 -- FETCH. ojs.fetch_many is for servers, which combine the requests of their workers into one call; ojs.fetch is the same for one caller.
--- Both compose the parts of 00045_decide.sql and 00046_direct.sql, and end in ojs._hand_out.
+-- Both compose the parts of decide, ahead and beside, and end in ojs._hand_out.
 set local role ojs_owner;
 set local check_function_bodies = off;
 
@@ -93,9 +93,8 @@ begin
     -- To fetch_many 0 means that nothing was given.
     return query
     select f.state, f.attempt, f.lease, f.started_at, f.lease_expires_at, f.finished_at, f.retry_at, f.enqueued_at, f.worker_id, f.pool,
-        f.errors, f.result, f.seq,
-        f.tenant_id, f.id, f.queue, f.type, f.priority, f.max_attempts, f.created_at, f.scheduled_at, f.expires_at, f.timeout_ms,
-        f.visibility_timeout_ms, f.tags, f.args, f.meta, f.retry, f.options, f.extra
+        f.charged, f.errors, f.result, f.seq, f.tenant_id, f.id, f.queue, f.type, f.priority, f.max_attempts, f.created_at, f.scheduled_at,
+        f.expires_at, f.timeout_ms, f.visibility_timeout_ms, f.tags, f.args, f.meta, f.retry, f.options, f.extra
     from ojs.fetch_many(p_queues, array[p_count], array[p_worker_id],
         array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end], p_tenant, true,
         p_strategy => p_strategy, p_weights => p_weights, p_pool => p_pool) f

@@ -17,14 +17,14 @@ begin
     -- A statement of its own: it sees the jobs as those who locked them found them, whoever changed them before.
     return query
     with given as materialized (
-        select g.id, g.place, coalesce(g.turn, v_base + g.n) as turn, g.n, coalesce(p_ask.requests[r.at], r.at) as request,
+        select g.id, g.place, g.charged, coalesce(g.turn, v_base + g.n) as turn, g.n, coalesce(p_ask.requests[r.at], r.at) as request,
             nullif(p_ask.workers[r.at], '') as worker_id, nullif(p_ask.lease_ms[r.at], 0) as lease_ms
-        from unnest(p_done.ids, p_done.places, p_done.turns) with ordinality g(id, place, turn, n)
+        from unnest(p_done.ids, p_done.places, p_done.charged, p_done.turns) with ordinality g(id, place, charged, turn, n)
         cross join lateral (select width_bucket(p_got + g.n::int, p_ask.starts) as at) r
     ), taken as (
         update ojs.job j
         set state = 'active', attempt = j.attempt + 1, lease = gen_random_uuid(), started_at = v_now, worker_id = g.worker_id,
-            pool = p_ask.pool,
+            pool = p_ask.pool, charged = g.charged,
             lease_expires_at = ojs._lease_end(v_now, coalesce(g.lease_ms, j.visibility_timeout_ms), v_now, nullif(j.timeout_ms, 0))
         from given g
         where j.ctid = g.place and j.id = g.id and j.state = 'available'
@@ -37,8 +37,8 @@ begin
         from taken t group by t.lease_expires_at, t.queue, t.priority, (t.n - 1) / 128, t.turn - t.n
     )
     select t.request, t.state, t.attempt, t.lease, t.started_at, t.lease_expires_at, t.finished_at, t.retry_at, t.enqueued_at, t.worker_id,
-        t.pool, t.errors, t.result, t.seq, t.tenant_id, t.id, t.queue, t.type, t.priority, t.max_attempts, t.created_at, t.scheduled_at,
-        t.expires_at, t.timeout_ms, t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options, t.extra
+        t.pool, t.charged, t.errors, t.result, t.seq, t.tenant_id, t.id, t.queue, t.type, t.priority, t.max_attempts, t.created_at,
+        t.scheduled_at, t.expires_at, t.timeout_ms, t.visibility_timeout_ms, t.tags, t.args, t.meta, t.retry, t.options, t.extra
     from taken t order by t.n;
 end;
 $$;

@@ -177,9 +177,11 @@ create function ojs._in_line(p_done ojs.decided, p_from int[], p_line int[]) ret
 language plpgsql
 as $$
 begin
-    select coalesce(array_agg(d.id order by l.n), '{}'), coalesce(array_agg(d.place order by l.n), '{}') into p_done.ids, p_done.places
+    select coalesce(array_agg(d.id order by l.n), '{}'), coalesce(array_agg(d.place order by l.n), '{}'),
+        coalesce(array_agg(d.charged order by l.n), '{}')
+    into p_done.ids, p_done.places, p_done.charged
     from (select u.*, row_number() over (partition by u.q order by u.n) as nth
-        from unnest(p_done.ids, p_done.places, p_from) with ordinality u(id, place, q, n)) d
+        from unnest(p_done.ids, p_done.places, p_done.charged, p_from) with ordinality u(id, place, charged, q, n)) d
     join (select u.*, row_number() over (partition by u.q order by u.n) as nth from unnest(p_line) with ordinality u(q, n)) l
         on l.q = d.q and l.nth = d.nth;
     return p_done;

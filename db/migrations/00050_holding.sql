@@ -149,4 +149,66 @@ $$;
 comment on function ojs._lease_end(timestamptz, int, timestamptz, int) is
 'When a lease that is given or extended at p_now ends: after p_visibility_timeout_ms (null: 30000), and not after the attempt may have run
 for p_limit_ms (null: for ever). Becomes part of the expression that asks.';
+
+-- +goose StatementBegin
+create function ojs._released(p_job ojs.job, p_to ojs.job_state, p_fenced boolean) returns void
+language plpgsql
+as $$
+begin
+    insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced,
+        pool)
+    values (p_job.tenant_id, p_job.queue, p_job.priority, p_job.id, p_job.type, p_job.attempt, p_job.state, p_to, p_job.started_at,
+        p_fenced, p_job.pool);
+    perform ojs._owe(p_job, ojs.now()) where p_job.state = 'active' and p_job.charged is not null;
+    if p_job.state = 'active' and (p_job.pool is not null or exists (select from ojs.rule)) then
+        perform ojs._notify_room(array[p_job.tenant_id], array[p_job.queue], array[p_job.pool]);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._released(ojs.job, ojs.job_state, boolean) is
+'Appends to the release journal: p_job as it was, and the state it enters.';
+
+-- +goose StatementBegin
+create function ojs._owe(p_job ojs.job, p_ended timestamptz) returns void
+language plpgsql
+as $$
+begin
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, price, seconds, lo, hi, at)
+    values (p_job.tenant_id, p_job.queue, p_job.priority, 'active', 'active', 0, 1, ojs._beyond(p_job.charged, p_job.started_at, p_ended),
+        ojs._seconds(p_ended - p_job.started_at), p_job.seq, p_job.seq, p_ended);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._owe(ojs.job, timestamptz) is
+'Appends to the journal that an attempt has ended for which the next decision settles with the tenant. p_job: the job as it was.';
+
+-- +goose StatementBegin
+create function ojs._beyond(p_charged real, p_started timestamptz, p_ended timestamptz) returns float8
+language sql immutable
+as $$ select ojs._seconds(p_ended - p_started)::float8 - p_charged $$;
+-- +goose StatementEnd
+comment on function ojs._beyond(real, timestamptz, timestamptz) is
+'By how many seconds an attempt ran longer than its tenant was charged for when it began; less than 0: shorter. Becomes part of the query
+that asks.';
+
+-- +goose StatementBegin
+create function ojs._woken(p_job ojs.job, p_from ojs.job_state) returns void
+language plpgsql
+as $$
+begin
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi)
+    values (p_job.tenant_id, p_job.queue, p_job.priority, p_from, 'available', 1, p_job.seq, p_job.seq);
+    perform ojs._notify(array[p_job.queue]);
+    if p_job.expires_at is not null then
+        -- A reminder that came during an attempt was dropped; without another one, nobody would end a job that expired meanwhile.
+        insert into ojs.timer (due_at, kind, tenant_ids, ids) values (p_job.expires_at, 'expiry', array[p_job.tenant_id], array[p_job.id]);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._woken(ojs.job, ojs.job_state) is
+'Appends to the journal that one job became available, and notifies. p_from: the state it left; available when the release journal tells
+that.';
+
 reset role;

@@ -40,10 +40,11 @@ begin
         -- This raises why the job cannot be completed. If it can by now, because the row has changed since, the loop tries again.
         perform ojs._check_hold('acknowledge', ojs._job_for(p_id, v_tenant), p_lease, p_worker_id);
     end loop;
-    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at, pool)
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, at, pool)
     values (v_job.tenant_id, v_job.queue, v_job.priority, 'active', 'completed', 1, (p_lease is null and p_worker_id is null)::int,
-        ojs._seconds(v_job.finished_at - v_job.started_at), v_job.finished_at, v_job.pool)
+        v_job.finished_at, v_job.pool)
     returning v_job.pool is not null or exists (select from ojs.rule) into v_counts;
+    perform ojs._owe(v_job, v_job.finished_at) where v_job.charged is not null;
     if v_counts then
         perform ojs._notify_room(array[v_job.tenant_id], array[v_job.queue], array[v_job.pool]);
     end if;
@@ -101,13 +102,17 @@ begin
         set state = 'completed', finished_at = v_now, lease = null, lease_expires_at = null, result = h.result
         from held h where j.ctid = h.place and j.id = h.id
         returning h.n, h.lease is null and h.worker_id is null as unfenced, j.id, j.tenant_id, j.queue, j.priority, j.attempt,
-            j.started_at, j.pool, case when p_jobs then j end as job
+            j.started_at, j.pool, j.charged, j.seq, case when p_jobs then j end as job
     ), journalled as (
-        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at, pool)
-        select a.tenant_id, a.queue, a.priority, 'active', 'completed', count(*), count(*) filter (where a.unfenced),
-            sum(ojs._seconds(v_now - a.started_at)), v_now, a.pool
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, at, pool)
+        select a.tenant_id, a.queue, a.priority, 'active', 'completed', count(*), count(*) filter (where a.unfenced), v_now, a.pool
         from acked a group by a.tenant_id, a.queue, a.priority, a.pool
         returning tenant_id, queue, pool
+    ), owed as (
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, price, seconds, lo, hi, at)
+        select a.tenant_id, a.queue, a.priority, 'active', 'active', 0, count(*), sum(ojs._beyond(a.charged, a.started_at, v_now)),
+            sum(ojs._seconds(v_now - a.started_at)), min(a.seq), max(a.seq), v_now
+        from acked a where a.charged is not null group by a.tenant_id, a.queue, a.priority
     ), told as (
         select ojs._notify_room(array_agg(j.tenant_id), array_agg(j.queue), array_agg(j.pool))
         from journalled j where j.pool is not null or exists (select from ojs.rule) having count(*) > 0

@@ -35,7 +35,7 @@ begin
     returning * into v_job;
     perform ojs._book(array[(v_job.tenant_id, v_job.id, v_job.queue, v_job.priority, v_job.type, v_job.seq, v_job.attempt,
         v_job.started_at, v_to, v_job.retry_at, v_job.expires_at, v_job.retry, v_entry,
-        p_lease is not null or p_worker_id is not null, null, v_job.pool)::ojs._attempt_end], v_now);
+        p_lease is not null or p_worker_id is not null, null, v_job.pool, v_job.charged)::ojs._attempt_end], v_now);
     return v_job;
 end;
 $$;
@@ -163,26 +163,31 @@ step; p_entries: the last error of each. True.';
 
 create type ojs._attempt_end as (
     tenant_id text, id uuid, queue text, priority int, type text, seq bigint, attempt int, started_at timestamptz, to_state ojs.job_state,
-    retry_at timestamptz, expires_at timestamptz, retry jsonb, entry jsonb, fenced boolean, cause text, pool int
+    retry_at timestamptz, expires_at timestamptz, retry jsonb, entry jsonb, fenced boolean, cause text, pool int, charged real
 );
 comment on type ojs._attempt_end is
 'An attempt that has ended: its job, the state it entered, when it is retried, when it expires, its retry policy, the error as it is kept
-in the job''s errors, whether the caller proved that it held the job, why the clock ended it, and in which pool it ran.';
+in the job''s errors, whether the caller proved that it held the job, why the clock ended it, in which pool it ran, and how many seconds its
+tenant was charged for it.';
 
 -- +goose StatementBegin
 create function ojs._book(p_ends ojs._attempt_end[], p_now timestamptz) returns boolean
 language plpgsql
 as $$
 begin
-    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, seconds, at, pool)
-    select e.tenant_id, e.queue, e.priority, 'active', 'completed', count(*), count(*) filter (where not e.fenced),
-        sum(ojs._seconds(p_now - e.started_at)), p_now, e.pool
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, unfenced, at, pool)
+    select e.tenant_id, e.queue, e.priority, 'active', 'completed', count(*), count(*) filter (where not e.fenced), p_now, e.pool
     from unnest(p_ends) e where e.to_state = 'completed' group by e.tenant_id, e.queue, e.priority, e.pool;
 
     insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced, cause, at,
         pool)
     select e.tenant_id, e.queue, e.priority, e.id, e.type, e.attempt, 'active', e.to_state, e.started_at, e.fenced, e.cause, p_now, e.pool
     from unnest(p_ends) e where e.to_state <> 'completed';
+
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, price, seconds, lo, hi, at)
+    select e.tenant_id, e.queue, e.priority, 'active', 'active', 0, count(*), sum(ojs._beyond(e.charged, e.started_at, p_now)),
+        sum(ojs._seconds(p_now - e.started_at)), min(e.seq), max(e.seq), p_now
+    from unnest(p_ends) e where e.charged is not null group by e.tenant_id, e.queue, e.priority;
 
     insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, lo, hi, at)
     select e.tenant_id, e.queue, e.priority, 'available', 'available', 1, e.seq, e.seq, p_now from unnest(p_ends) e

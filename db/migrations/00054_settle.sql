@@ -44,12 +44,12 @@ begin
         returning w.n, w.entry, w.fenced, j.*
     ), booked as materialized (
         select ojs._book(array_agg((s.tenant_id, s.id, s.queue, s.priority, s.type, s.seq, s.attempt, s.started_at, s.state, s.retry_at,
-            s.expires_at, s.retry, s.entry, s.fenced, null, s.pool)::ojs._attempt_end order by s.n), v_now) from settled s
+            s.expires_at, s.retry, s.entry, s.fenced, null, s.pool, s.charged)::ojs._attempt_end order by s.n), v_now) from settled s
     )
     select o.*
     from (
         select s.n, null::text, null::text, null::jsonb, s.state, s.attempt, s.lease, s.started_at, s.lease_expires_at, s.finished_at,
-            s.retry_at, s.enqueued_at, s.worker_id, s.pool,
+            s.retry_at, s.enqueued_at, s.worker_id, s.pool, s.charged,
             case when p_jobs then s.errors else jsonb_path_query_array(s.errors, '$[last]') end, case when p_jobs then s.result end, s.seq,
             s.tenant_id, s.id, s.queue, s.type, s.priority, s.max_attempts, s.created_at, s.scheduled_at, s.expires_at, s.timeout_ms,
             s.visibility_timeout_ms,

@@ -61,7 +61,7 @@ begin
         returning j.*, h.attempt as ended_attempt, h.started_at as ended_start
     )
     select array_agg((r.tenant_id, r.id, r.queue, r.priority, r.type, r.seq, r.ended_attempt, r.ended_start, 'available', null,
-        r.expires_at, r.retry, null, true, null, r.pool)::ojs._attempt_end order by r.id) into v_ends
+        r.expires_at, r.retry, null, true, null, r.pool, r.charged)::ojs._attempt_end order by r.id) into v_ends
     from released r;
     if v_ends is not null then
         perform ojs._book(v_ends, ojs.now());
@@ -146,19 +146,26 @@ as $$
           and (j.worker_id is null or j.worker_id = p_worker_id)
     ), held as materialized (
         -- Only rows whose lease moves are locked: a lock on another row would keep the clock from ending its attempt in time.
-        select j.id, j.tenant_id, m.until from mine m
+        select j.id, j.tenant_id, j.charged, m.until, m.now from mine m
         cross join lateral (
-            select j.id, j.tenant_id from ojs.job j
+            select j.id, j.tenant_id, j.charged from ojs.job j
             where j.id = (m.job).id and j.tenant_id = (m.job).tenant_id and j.state = 'active' and j.started_at = (m.job).started_at
             for update skip locked
         ) j
         where m.until > (m.job).lease_expires_at and m.until > m.now
     ), extended as (
-        update ojs.job j set lease_expires_at = greatest(j.lease_expires_at, h.until)
+        update ojs.job j set lease_expires_at = greatest(j.lease_expires_at, h.until),
+            charged = case when h.charged is not null then greatest(h.charged, ojs._seconds(h.now - j.started_at)) end
         from held h where j.id = h.id and j.tenant_id = h.tenant_id
-        returning j.*
+        returning j as job, j.charged - h.charged as more
+    ), owed as (
+        -- Else a tenant whose jobs run for long would get workers as if they did not, until the first of them ends.
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, price, seconds, lo, hi)
+        select (e.job).tenant_id, (e.job).queue, (e.job).priority, 'active', 'active', 0, sum(e.more), max((e.job).charged),
+            min((e.job).seq), max((e.job).seq)
+        from extended e where e.more > 0 group by (e.job).tenant_id, (e.job).queue, (e.job).priority
     )
-    select e.* from extended e
+    select (e.job).* from extended e
     union all
     -- A job that another heartbeat has locked at this moment is held all the same: left out, its worker would abort it.
     select (m.job).* from mine m
@@ -167,6 +174,6 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._extend(text, uuid[], int, text) is
 'Extends the leases of those of the jobs that a worker holds, never beyond the time that the attempt may run, and returns those whose lease
-goes on. Locks and writes only rows whose lease moves; of those that somebody else has
-locked, the leases stay as they are.';
+goes on. Where tenants share by time, they are charged for what the attempts have run so far. Locks and writes only rows whose lease
+moves; of those that somebody else has locked, the leases stay as they are.';
 reset role;

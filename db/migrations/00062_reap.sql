@@ -103,7 +103,7 @@ begin
             retry_at = case when g.to_state = 'retryable' then ojs._retry_at(j.retry, j.attempt, v_now) else j.retry_at end
         from judged g where j.id = g.id and j.tenant_id = g.tenant_id
         returning (j.tenant_id, j.id, j.queue, j.priority, j.type, j.seq, j.attempt, g.started_at, j.state, j.retry_at, j.expires_at,
-            j.retry, g.entry, true, g.entry ->> 'type', j.pool)::ojs._attempt_end as ended
+            j.retry, g.entry, true, g.entry ->> 'type', j.pool, j.charged)::ojs._attempt_end as ended
     ), booked as materialized (
         select ojs._book(array_agg(r.ended), v_now) from reaped r
     ), later as (

@@ -50,11 +50,12 @@ begin
     insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
     select f.queue, f.priority, 1, 0, count(*), sum(f.weight), sum(f.weight * f.vtime)
     from ojs.tenant_fairness f group by f.queue, f.priority;
-    insert into ojs.backlog (queue, rev, priorities, by_cost)
+    insert into ojs.backlog (queue, rev, priorities, unit)
     select coalesce(l.queue, c.queue), 1, coalesce(array_agg(l.priority order by l.priority desc) filter (where l.queue is not null), '{}'),
-        bool_or(c.queue is not null)
-    from ojs.level l full join (select q.queue from ojs.queue q where q.config #>> '{tenant_fairness,unit}' = 'cost') c
+        coalesce(max(c.unit), 'jobs')
+    from ojs.level l full join (select q.queue, ojs._unit(q.config -> 'tenant_fairness') as unit from ojs.queue q) c
         on c.queue = l.queue
+    where l.queue is not null or c.unit <> 'jobs'
     group by 1;
     perform ojs._recount_slots();
 end;

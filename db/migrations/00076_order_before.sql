@@ -11,7 +11,7 @@ create function ojs._order_before(
 language plpgsql stable
 as $$
 declare
-    v_by_cost boolean := (select b.by_cost from ojs._backlog(p_job.queue) b);
+    v_unit   ojs.unit := coalesce((select b.unit from ojs._backlog(p_job.queue) b), 'jobs');
     -- As many as one decision is asked for at most by servers; beyond, _due would look at more than anybody waits for.
     c_dealt  constant int := 1000;
     v_back   bigint := (select count(*) from ojs.turn t where p_news and t.queue = p_job.queue and t.tenant_id = p_job.tenant_id
@@ -40,7 +40,7 @@ begin
     if p_stand.certainty = 'exact' then
         if v_others + p_line < c_dealt then
             select d.turn - 1 into v_turn
-            from ojs._due(p_job.queue, p_priority, v_low, c_dealt, null, null, false, v_by_cost, v_now) d
+            from ojs._due(p_job.queue, p_priority, v_low, c_dealt, null, null, false, v_unit, v_now) d
             where d.dealt and d.id = p_job.id and d.tenant_id = p_job.tenant_id;
         end if;
         if v_turn is null then

@@ -499,7 +499,7 @@ func (q *Queries) PutCron(ctx context.Context, arg PutCronParams) (OjsCron, erro
 }
 
 const triggerCron = `-- name: TriggerCron :one
-select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.trigger_cron($1::text, $2::text)
+select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, charged, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.trigger_cron($1::text, $2::text)
 `
 
 type TriggerCronParams struct {
@@ -521,6 +521,7 @@ func (q *Queries) TriggerCron(ctx context.Context, arg TriggerCronParams) (OjsJo
 		&i.EnqueuedAt,
 		&i.WorkerID,
 		&i.Pool,
+		&i.Charged,
 		&i.Errors,
 		&i.Result,
 		&i.Seq,

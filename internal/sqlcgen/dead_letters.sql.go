@@ -50,7 +50,7 @@ func (q *Queries) DeadLetterCount(ctx context.Context, arg DeadLetterCountParams
 }
 
 const deadLetterInfo = `-- name: DeadLetterInfo :one
-select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.dead_letter_info($1::uuid, $2::text)
+select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, charged, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.dead_letter_info($1::uuid, $2::text)
 `
 
 type DeadLetterInfoParams struct {
@@ -72,6 +72,7 @@ func (q *Queries) DeadLetterInfo(ctx context.Context, arg DeadLetterInfoParams) 
 		&i.EnqueuedAt,
 		&i.WorkerID,
 		&i.Pool,
+		&i.Charged,
 		&i.Errors,
 		&i.Result,
 		&i.Seq,
@@ -108,7 +109,7 @@ func (q *Queries) DeadLetterStats(ctx context.Context, tenant *string) ([]byte, 
 }
 
 const deadLetters = `-- name: DeadLetters :many
-select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.dead_letters($1::text, $2::text, $3::text,
+select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, charged, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.dead_letters($1::text, $2::text, $3::text,
     $4::timestamptz, $5::timestamptz, $6::int, $7::int,
     $8::text, $9::bigint)
 `
@@ -155,6 +156,7 @@ func (q *Queries) DeadLetters(ctx context.Context, arg DeadLettersParams) ([]Ojs
 			&i.EnqueuedAt,
 			&i.WorkerID,
 			&i.Pool,
+			&i.Charged,
 			&i.Errors,
 			&i.Result,
 			&i.Seq,
@@ -187,7 +189,7 @@ func (q *Queries) DeadLetters(ctx context.Context, arg DeadLettersParams) ([]Ojs
 }
 
 const deleteDeadLetter = `-- name: DeleteDeadLetter :one
-select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.delete_dead_letter($1::uuid, $2::text)
+select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, charged, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.delete_dead_letter($1::uuid, $2::text)
 `
 
 type DeleteDeadLetterParams struct {
@@ -209,6 +211,7 @@ func (q *Queries) DeleteDeadLetter(ctx context.Context, arg DeleteDeadLetterPara
 		&i.EnqueuedAt,
 		&i.WorkerID,
 		&i.Pool,
+		&i.Charged,
 		&i.Errors,
 		&i.Result,
 		&i.Seq,
@@ -264,7 +267,7 @@ func (q *Queries) PurgeDeadLetters(ctx context.Context, arg PurgeDeadLettersPara
 }
 
 const retryDeadLetter = `-- name: RetryDeadLetter :one
-select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.retry_dead_letter($1::uuid, $2::json, $3::text)
+select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, charged, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.retry_dead_letter($1::uuid, $2::json, $3::text)
 `
 
 type RetryDeadLetterParams struct {
@@ -287,6 +290,7 @@ func (q *Queries) RetryDeadLetter(ctx context.Context, arg RetryDeadLetterParams
 		&i.EnqueuedAt,
 		&i.WorkerID,
 		&i.Pool,
+		&i.Charged,
 		&i.Errors,
 		&i.Result,
 		&i.Seq,

@@ -11,7 +11,7 @@ import (
 )
 
 const activate = `-- name: Activate :one
-select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.activate($1::uuid, $2::text)
+select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, charged, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.activate($1::uuid, $2::text)
 `
 
 type ActivateParams struct {
@@ -33,6 +33,7 @@ func (q *Queries) Activate(ctx context.Context, arg ActivateParams) (OjsJob, err
 		&i.EnqueuedAt,
 		&i.WorkerID,
 		&i.Pool,
+		&i.Charged,
 		&i.Errors,
 		&i.Result,
 		&i.Seq,
@@ -58,7 +59,7 @@ func (q *Queries) Activate(ctx context.Context, arg ActivateParams) (OjsJob, err
 }
 
 const cancel = `-- name: Cancel :one
-select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.cancel($1::uuid, $2::text)
+select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, charged, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.cancel($1::uuid, $2::text)
 `
 
 type CancelParams struct {
@@ -80,6 +81,7 @@ func (q *Queries) Cancel(ctx context.Context, arg CancelParams) (OjsJob, error) 
 		&i.EnqueuedAt,
 		&i.WorkerID,
 		&i.Pool,
+		&i.Charged,
 		&i.Errors,
 		&i.Result,
 		&i.Seq,
@@ -105,7 +107,7 @@ func (q *Queries) Cancel(ctx context.Context, arg CancelParams) (OjsJob, error) 
 }
 
 const jobInfo = `-- name: JobInfo :one
-select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.job_info($1::uuid, $2::text)
+select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, charged, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.job_info($1::uuid, $2::text)
 `
 
 type JobInfoParams struct {
@@ -127,6 +129,7 @@ func (q *Queries) JobInfo(ctx context.Context, arg JobInfoParams) (OjsJob, error
 		&i.EnqueuedAt,
 		&i.WorkerID,
 		&i.Pool,
+		&i.Charged,
 		&i.Errors,
 		&i.Result,
 		&i.Seq,
