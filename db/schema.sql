@@ -238,7 +238,8 @@ CREATE TYPE ojs.timer_kind AS ENUM (
 CREATE TYPE ojs.unit AS ENUM (
     'jobs',
     'cost',
-    'time'
+    'time',
+    'none'
 );
 
 CREATE TYPE ojs.upkeep_result AS (
@@ -1295,7 +1296,7 @@ WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.level FORCE ROW LEVEL SECURITY;
 
-CREATE FUNCTION ojs._charge(p_level ojs.level, p_picks ojs.picks, p_only text[]) RETURNS ojs.level
+CREATE FUNCTION ojs._charge(p_level ojs.level, p_picks ojs.picks, p_only text[], p_unit ojs.unit) RETURNS ojs.level
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1310,20 +1311,24 @@ begin
     ), moved as materialized (
         select b.spot, b.jobs, f.tenant_id, f.weight, f.vtime as was,
             -- Who holds all its own jobs locked lets the next one go first.
-            case when b.jobs = 0 and b.dealt > 0 then greatest(f.vtime, p_picks.rest + round(b.step / f.weight, 15))
+            case when p_unit = 'none' then greatest(f.vtime, least(r.next, w.next))
+                when b.jobs = 0 and b.dealt > 0 then greatest(f.vtime, p_picks.rest + round(b.step / f.weight, 15))
                 else f.vtime + round(b.price / f.weight, 15) end as vtime,
             greatest(f.head, b.line) as head, f.behind as was_behind, f.again_lo as was_again_lo,
             greatest(f.again_seq, b.back) as again_seq, r.lo as again_lo, w.works and not w.full as stays, w.works and w.full as parks
         from bill b
         cross join lateral (select f.* from ojs.tenant_fairness f where f.ctid = b.spot) f
-        left join lateral (select a.lo from ojs.again a
+        left join lateral (select a.lo, greatest(a.lo, f.again_seq + 1, b.back + 1) as next from ojs.again a
             where f.behind and a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id and a.lo >= f.again_lo
               and a.hi > greatest(f.again_seq, b.back)
             order by a.lo limit 1) r on true
         cross join lateral (
-            select b.more or r.lo is not null or exists (select from ojs.job j where j.queue = f.queue and j.priority = f.job_priority
-                    and j.tenant_id = f.tenant_id and j.seq > greatest(f.head, b.line) and j.seq is not null) as works,
+            select b.more or r.lo is not null or n.next is not null as works, n.next,
                 case when f.limited then (select g.jobs <= b.jobs from ojs._room(f.queue, f.tenant_id) g) is true else false end as full
+            from (select case when p_unit = 'none' or r.lo is null and not b.more then (select j.seq from ojs.job j
+                    where j.queue = f.queue and j.priority = f.job_priority and j.tenant_id = f.tenant_id
+                        and j.seq > greatest(f.head, b.line)
+                    order by j.seq limit 1) end as next offset 0) n
             offset 0) w
     ), total as materialized (
         select p_level.tenants - count(*) filter (where not m.stays) as tenants,
@@ -1337,7 +1342,8 @@ begin
         update ojs.tenant_fairness f
         set rev = f.rev + 1, vtime = m.vtime, head = m.head, behind = m.again_lo is not null, again_seq = m.again_seq,
             again_lo = coalesce(m.again_lo, f.again_lo), ready = m.stays, parked = m.parks, charged = f.charged + m.jobs,
-            deficit = case when m.stays then ojs._deficit(t.tenants::int, t.weight, t.moment, t.low, f.weight, m.vtime) else 0 end
+            deficit = case when m.stays and p_unit <> 'none'
+                then ojs._deficit(t.tenants::int, t.weight, t.moment, t.low, f.weight, m.vtime) else 0 end
         from moved m, total t where f.ctid = m.spot
     ), passed as (
         delete from ojs.again a using moved m
@@ -1474,14 +1480,12 @@ begin
         perform ojs._raise('OJ422', 'tenant_fairness must be a JSON object', jsonb_build_object('field', c_at));
     end if;
     for v_field in select e.key, c_at || '.' || left(e.key, 100) as path, e.value from jsonb_each(p_fairness) e where e.value <> 'null' loop
-        if v_field.key = 'enabled' and v_field.value = 'false' then
-            perform ojs._raise('OJ408', 'tenant_fairness.enabled cannot be false: first in, first out across tenants is not supported',
+        if not p_of_queue and (v_field.key = 'unit' or v_field.key = 'enabled' and v_field.value = 'false') then
+            perform ojs._raise('OJ408', format('tenant_fairness.%s is of a queue: configure each', v_field.key),
                 jsonb_build_object('field', v_field.path));
-        elsif v_field.key = 'unit' and not p_of_queue then
-            perform ojs._raise('OJ408', 'tenant_fairness.unit is of a queue: configure each', jsonb_build_object('field', v_field.path));
         end if;
         v_bad := case v_field.key
-            when 'enabled' then case when v_field.value <> 'true' then 'must be true' end
+            when 'enabled' then case when jsonb_typeof(v_field.value) <> 'boolean' then 'must be true or false' end
             when 'strategy' then
                 case when v_field.value not in ('"fair-share"', '"round-robin"') then 'must be "fair-share" or "round-robin"' end
             when 'default_weight' then ojs._weight_fault(v_field.value)
@@ -2688,9 +2692,10 @@ CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_coun
     LANGUAGE sql STABLE ROWS 100
     AS $$
     with front as materialized (
-        -- While nobody runs out of jobs, no tenant can be due more of them than its part of p_count and one. Whether more tenants
-        -- follow, the last tells.
-        select f.*, (f.vtime - p_low)::float8 as own, 1 + floor(p_count * f.weight / sum(f.weight) over ())::int as share,
+        -- While nobody runs out of jobs, no tenant can be due more of them than its part of p_count and one; first in, first out one may
+        -- be due all, of which a part is read at a time. Whether more tenants follow, the last tells.
+        select f.*, (f.vtime - p_low)::float8 as own, 1 + case when p_unit = 'none' then p_count / 8
+            else floor(p_count * f.weight / sum(f.weight) over ())::int end as share,
             case when count(*) over () > p_count then max(f.vtime) over () end as edge,
             -- A subquery, so that nothing is asked about a tenant without a rule.
             case when f.limited then (select case when p_beside and r.counted then 0 else r.jobs end
@@ -2708,7 +2713,8 @@ CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_coun
             select x.*, x.nth = least(f.share, f.room) or f.behind and x.nth = x.found as last
             from (
                 select y.*, row_number() over (order by y.seq) as nth, count(*) over () as found,
-                    sum(y.price) over (order by y.seq rows unbounded preceding) as upto
+                    case when p_unit = 'none' then y.seq - min(y.seq) over () + 1
+                        else sum(y.price) over (order by y.seq rows unbounded preceding) end as upto
                 from ojs._line(p_queue, p_priority, f.job_priority, f.tenant_id, f.head, f.behind, f.again_lo, f.again_seq,
                     least(f.share, f.room), p_beside, p_unit, f.seconds, p_now) y
             ) x
@@ -3097,7 +3103,8 @@ begin
     return query
     -- The time of a tenant that comes says how many jobs its level has served.
     select f.queue, f.priority, f.tenant_id, f.rev, f.ready, case when v_tenant is null then f.vtime end, f.weight,
-        case when f.ready and l.tenants > 0 then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
+        case when f.ready and l.tenants > 0 and (select b.unit <> 'none' from ojs._backlog(f.queue) b)
+            then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
         f.charged, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.limited, f.parked
     from ojs.tenant_fairness f
     left join (
@@ -6001,7 +6008,7 @@ $_$;
 
 CREATE FUNCTION ojs._price(p_unit ojs.unit, p_extra json, p_seconds real) RETURNS double precision
     LANGUAGE sql IMMUTABLE
-    AS $$ select case p_unit when 'jobs' then 1 when 'cost' then coalesce((p_extra ->> 'cost')::float8, 1) else p_seconds end $$;
+    AS $$ select case p_unit when 'cost' then coalesce((p_extra ->> 'cost')::float8, 1) when 'time' then p_seconds else 1 end $$;
 
 CREATE FUNCTION ojs._promote(p_tenants text[], p_ids uuid[]) RETURNS integer
     LANGUAGE plpgsql
@@ -6294,7 +6301,8 @@ begin
     from unnest(p_tenants) t(tenant_id)
     cross join lateral (select f.*, f.ctid as spot from ojs.tenant_fairness f
         where f.queue = p_level.queue and f.priority = p_level.priority and f.tenant_id = t.tenant_id order by f.rev desc limit 1) f
-    where f.ready or f.parked or p_back and f.vtime > p_level.low
+    where (f.ready or f.parked or p_back and f.vtime > p_level.low)
+        and (select b.unit from ojs._backlog(p_level.queue) b) is distinct from 'none'
     having p_back or min(f.vtime) < p_level.low;
     if v_behind.spots is not null then
         update ojs.tenant_fairness f
@@ -6667,7 +6675,8 @@ begin
     if v_fair.queue is null or v_level.queue is null then
         return;
     end if;
-    v_own := v_fair.vtime - round(p_price::numeric / v_fair.weight, 15);
+    v_own := case when (select b.unit from ojs._backlog(p_queue) b) = 'none' then least(v_fair.vtime, p_lo)
+        else v_fair.vtime - round(p_price::numeric / v_fair.weight, 15) end;
     update ojs.tenant_fairness f
     set rev = f.rev + 1, vtime = v_own, ready = f.ready or p_hi is not null, parked = f.parked and p_hi is null,
         charged = f.charged - p_jobs
@@ -6678,7 +6687,7 @@ begin
     if v_fair.ready then
         -- Where all take jobs beside decisions the lowest time rises, too; otherwise whoever comes would begin far behind the others.
         perform ojs._move_level(v_level, 0, 0, v_fair.weight * (v_own - v_fair.vtime),
-            case when p_price > 0 then least(v_level.low, v_own) else ojs._lowest(v_level, null) end);
+            case when v_own < v_fair.vtime then least(v_level.low, v_own) else ojs._lowest(v_level, null) end);
     elsif p_hi is not null then
         perform ojs._move_level(v_level, 1, v_fair.weight, v_fair.weight * v_own, least(v_level.low, v_own));
     end if;
@@ -7172,7 +7181,8 @@ begin
         end if;
         if v_to <> v_fair.priority then
             -- Each level has a time of its own. With its old time the tenant might wait there for long, or be served alone.
-            v_own := ojs._join_at(0, coalesce((select l.low from ojs._level(v_fair.queue, v_to) l), 0), v_new);
+            v_own := case when (select b.unit from ojs._backlog(v_fair.queue) b) = 'none' then v_own
+                else ojs._join_at(0, coalesce((select l.low from ojs._level(v_fair.queue, v_to) l), 0), v_new) end;
             update ojs.again a set priority = v_to
             where a.queue = v_fair.queue and a.priority = v_fair.priority and a.tenant_id = v_fair.tenant_id;
         end if;
@@ -7579,6 +7589,7 @@ begin
             v_level := ojs._raise_times(v_level, p_ask.tenants);
         end if;
         loop
+            perform ojs._true_times(v_level, v_left, p_ask) where v_unit = 'none';
             v_picks := ojs._claim(v_level, v_left, p_ask, p_ahead is null, v_unit);
             exit when v_picks.spots is null;
             if v_picks.size + p_done.bytes > p_ask.max_bytes / 100 then
@@ -7586,7 +7597,7 @@ begin
                 exit when cardinality(v_picks.spots) = 0;
             end if;
             v_tenants := v_level.tenants;
-            v_level := ojs._charge(v_level, v_picks, p_ask.tenants);
+            v_level := ojs._charge(v_level, v_picks, p_ask.tenants, v_unit);
             if v_picks.limited or v_limited then
                 perform ojs._take_slots(p_queue, v_picks);
             end if;
@@ -7938,39 +7949,43 @@ begin
     select coalesce(array_agg(n.name order by n.name), '{}'), coalesce(array_agg(n.weight order by n.name), '{}')
     into v_names, v_weights
     from (
-        select '*' collate "C" as name, 1::numeric as weight where p_fairness ->> 'strategy' = 'round-robin'
+        select '*' collate "C" as name, 1::numeric as weight
+        where p_fairness ->> 'strategy' = 'round-robin' or ojs._unit(p_fairness) = 'none'
         union all
         select '', ojs._weight(p_fairness -> 'default_weight')
         union all
         select e.key collate "C", ojs._weight(e.value) from jsonb_each(nullif(p_fairness -> 'weights', 'null')) e where p_queue <> ''
     ) n
     where n.weight is not null;
-    perform ojs._share_unit(p_queue, ojs._unit(p_fairness)) where p_queue <> '';
-    if (p_queue <> '' or (p_fairness -> 'weights' <> 'null') is not true)
-            and v_names = array(select w.tenant_id from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id)
-            and v_weights = array(select w.weight from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id) then
-        return;
+    if p_queue = '' and p_fairness -> 'weights' <> 'null'
+            or v_names <> array(select w.tenant_id from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id)
+            or v_weights <> array(select w.weight from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id) then
+        perform ojs._stop_ahead();
+        delete from ojs.queue_weight w where w.queue = p_queue;
+        insert into ojs.queue_weight (queue, tenant_id, weight)
+        select p_queue, n.name, n.weight from unnest(v_names, v_weights) n(name, weight);
+        perform ojs._weigh_tenants(nullif(p_fairness -> 'weights', 'null')) where p_queue = '';
+        perform ojs._reweigh_in(nullif(p_queue, ''));
     end if;
-    perform ojs._stop_ahead();
-    delete from ojs.queue_weight w where w.queue = p_queue;
-    insert into ojs.queue_weight (queue, tenant_id, weight)
-    select p_queue, n.name, n.weight from unnest(v_names, v_weights) n(name, weight);
-    perform ojs._weigh_tenants(nullif(p_fairness -> 'weights', 'null')) where p_queue = '';
-    perform ojs._reweigh_in(nullif(p_queue, ''));
+    -- Times that begin anew must not be converted to other weights afterwards.
+    perform ojs._share_unit(p_queue, ojs._unit(p_fairness)) where p_queue <> '';
 end;
 $$;
 
 CREATE FUNCTION ojs._share_unit(p_queue text, p_unit ojs.unit) RETURNS void
     LANGUAGE plpgsql
     AS $$
+declare
+    v_unit ojs.unit := coalesce((select b.unit from ojs._backlog(p_queue) b), 'jobs');
 begin
-    if coalesce((select b.unit from ojs._backlog(p_queue) b), 'jobs') = p_unit then
+    if v_unit = p_unit then
         return;
     end if;
     perform ojs._stop_ahead();
     insert into ojs.backlog (queue, rev, priorities) select p_queue, 1, '{}' where not exists (select from ojs._backlog(p_queue));
     update ojs.backlog b set rev = b.rev + 1, unit = p_unit
     where b.queue = p_queue and b.rev = (select c.rev from ojs._backlog(p_queue) c);
+    perform ojs._time_anew(p_queue, p_unit) where 'none' in (v_unit, p_unit);
 end;
 $$;
 
@@ -8184,7 +8199,9 @@ CREATE FUNCTION ojs._stale_queues(p_from pg_snapshot, p_to pg_snapshot, p_xid xi
     from ojs._came(p_from, p_to, p_xid, p_lo, p_hi) w
     cross join lateral ojs._turn_mark(w.queue) m
     left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
-    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo and f.parked is not true and (f.ready is not true or w.lo <= f.head)
+    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo and f.parked is not true and (f.ready is not true or w.lo <= f.head
+        or (select b.unit from ojs._backlog(w.queue) b) = 'none'
+            and exists (select from ojs.turn t where t.queue = w.queue and t.seq > w.lo))
 $$;
 
 CREATE FUNCTION ojs._standing(p_job ojs.job, p_priority integer) RETURNS ojs.standing
@@ -8395,11 +8412,14 @@ begin
             group by x.queue, x.tenant_id, x.priority, t.priority_boost, t.weight, t.limited
         ), known as materialized (
             select c.*, f.rev, f.ready or f.parked as works, f.head, l.rev as level_rev,
-                ojs._join_at(coalesce(f.vtime, 0), coalesce(l.low, 0), c.weight) as joins_at
+                b.unit = 'none' as in_order, case when b.unit = 'none' then c.lo
+                    else ojs._join_at(coalesce(f.vtime, 0), coalesce(l.low, 0), c.weight) end as joins_at
             from came c
             left join lateral ojs._fair(c.queue, c.priority, c.tenant_id) f on true
             left join lateral ojs._level(c.queue, c.priority) l on true
+            left join lateral ojs._backlog(c.queue) b on true
             where (f.ready or f.parked) is not true or c.lo <= f.head
+                or c.lo < f.vtime and (select b.unit from ojs._backlog(c.queue) b) = 'none'
         ), joined as (
             insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
             select k.queue, k.priority, k.tenant_id, true, k.joins_at, k.weight, k.limited, k.job_priority, k.lo - 1
@@ -8408,7 +8428,8 @@ begin
             update ojs.tenant_fairness f set rev = f.rev + 1, ready = true, vtime = k.joins_at, weight = k.weight, limited = k.limited
             from known k where not k.works and f.queue = k.queue and f.priority = k.priority and f.tenant_id = k.tenant_id and f.rev = k.rev
         ), coming as materialized (
-            select k.queue, k.priority, k.level_rev, count(*) as tenants, sum(k.weight) as weight, sum(k.weight * k.joins_at) as moment
+            select k.queue, k.priority, k.level_rev, count(*) as tenants, sum(k.weight) as weight, sum(k.weight * k.joins_at) as moment,
+                min(k.joins_at) as low
             from known k where k.works is not true group by k.queue, k.priority, k.level_rev
         ), opened as (
             insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
@@ -8416,19 +8437,23 @@ begin
             returning queue, priority
         ), reopened as (
             update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, weight = l.weight + c.weight,
-                moment = l.moment + c.moment, used_at = ojs.now()
+                moment = l.moment + c.moment, low = least(l.low, c.low), used_at = ojs.now()
             from coming c where l.queue = c.queue and l.priority = c.priority and l.rev = c.level_rev
             returning l.queue, l.priority, l.tenants = c.tenants as opened
         )
-        select o.queue, o.priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his from opened o
+        select o.queue, o.priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his, false as in_order from opened o
         union all
-        select r.queue, r.priority, null, null, null from reopened r where r.opened
+        select r.queue, r.priority, null, null, null, false from reopened r where r.opened
         union all
-        select k.queue, k.priority, k.tenant_id, array_agg(r.lo), array_agg(least(r.hi, k.head))
+        select k.queue, k.priority, k.tenant_id, array_agg(r.lo), array_agg(least(r.hi, k.head)), false
         from known k cross join lateral unnest(k.los, k.his) r(lo, hi) where r.lo <= k.head group by k.queue, k.priority, k.tenant_id
+        union all
+        select k.queue, k.priority, k.tenant_id, array[k.lo], null, true from known k where k.in_order and k.works
     loop
         if v_came.tenant_id is null then
             perform ojs._set_backlog(v_came.queue, v_came.priority, true);
+        elsif v_came.in_order then
+            perform ojs._refund(v_came.queue, v_came.priority, v_came.tenant_id, 0, 0, v_came.los[1], null);
         else
             perform ojs._look_back(v_came.queue, v_came.priority, v_came.tenant_id, v_came.los, v_came.his);
         end if;
@@ -8560,6 +8585,25 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._time_anew(p_queue text, p_unit ojs.unit) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    update ojs.tenant_fairness f
+    set rev = f.rev + 1, vtime = case when p_unit <> 'none' then ojs._join_at(0, 0, f.weight)
+        else coalesce(least(
+            (select min(a.lo) from ojs.again a where f.behind and a.queue = f.queue and a.priority = f.priority
+                and a.tenant_id = f.tenant_id and a.hi > f.again_seq),
+            (select j.seq from ojs.job j where j.queue = f.queue and j.priority = f.job_priority and j.tenant_id = f.tenant_id
+                and j.seq > f.head order by j.seq limit 1)), 0) end
+    where f.queue = p_queue;
+    update ojs.level l
+    set rev = l.rev + 1, low = 0, moment = coalesce((select sum(f.weight * f.vtime) from ojs.tenant_fairness f
+        where f.queue = l.queue and f.priority = l.priority and f.ready), 0)
+    where l.queue = p_queue;
+end;
+$$;
+
 CREATE FUNCTION ojs._time_violation(p_scheduled_at timestamp with time zone, p_expires_at timestamp with time zone, p_timeout_ms integer, p_visibility_timeout_ms integer) RETURNS ojs.violation
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -8658,6 +8702,25 @@ CREATE FUNCTION ojs._trim_cron_runs(p_tenant text, p_name text) RETURNS void
     where r.tenant_id = p_tenant and r.name = p_name and r.due_at = old.due_at
 $$;
 
+CREATE FUNCTION ojs._true_times(p_level ojs.level, p_count integer, p_ask ojs.ask) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_now timestamptz := ojs.now();
+begin
+    loop
+        update ojs.tenant_fairness f set rev = f.rev + 1, vtime = n.seq
+        from (
+            select d.spot, min(d.seq) as seq from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_ask.tenants, p_ask.but,
+                false, 'none', v_now) d
+            where d.id is not null group by d.spot, d.vtime having min(d.seq) > d.vtime
+        ) n
+        where f.ctid = n.spot;
+        exit when not found;
+    end loop;
+end;
+$$;
+
 CREATE FUNCTION ojs._trusted() RETURNS boolean
     LANGUAGE sql STABLE
     AS $$ select pg_has_role(session_user, 'ojs_service', 'member') and not pg_has_role(session_user, 'ojs_tenant', 'member') $$;
@@ -8741,7 +8804,7 @@ $$;
 
 CREATE FUNCTION ojs._unit(p_fairness jsonb) RETURNS ojs.unit
     LANGUAGE sql IMMUTABLE
-    AS $$ select coalesce(p_fairness ->> 'unit', 'jobs')::ojs.unit $$;
+    AS $$ select case when p_fairness -> 'enabled' = 'false' then 'none' else coalesce(p_fairness ->> 'unit', 'jobs') end::ojs.unit $$;
 
 CREATE FUNCTION ojs._unknown(p_id uuid) RETURNS ojs.refusal
     LANGUAGE sql STABLE
@@ -8829,16 +8892,17 @@ begin
             where (select r.jobs from ojs._room(q.queue, t.tenant_id) r) is distinct from 0
             limit p_limit
         ), back as materialized (
-            select p.*, l.rev as level_rev, ojs._join_at(p.vtime, l.low, p.weight) as joins_at
-            from parked p cross join lateral ojs._level(p.queue, p.priority) l
+            select p.*, l.rev as level_rev,
+                case when b.unit = 'none' then p.vtime else ojs._join_at(p.vtime, l.low, p.weight) end as joins_at
+            from parked p cross join lateral ojs._level(p.queue, p.priority) l left join lateral ojs._backlog(p.queue) b on true
         ), joined as (
             update ojs.tenant_fairness f set rev = f.rev + 1, ready = true, parked = false, vtime = b.joins_at from back b
             where f.ctid = b.spot
         ), opened as (
             update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, weight = l.weight + c.weight,
-                moment = l.moment + c.moment, used_at = ojs.now()
+                moment = l.moment + c.moment, low = least(l.low, c.low), used_at = ojs.now()
             from (select b.queue, b.priority, b.level_rev, count(*)::int as tenants, sum(b.weight) as weight,
-                    sum(b.weight * b.joins_at) as moment
+                    sum(b.weight * b.joins_at) as moment, min(b.joins_at) as low
                 from back b group by b.queue, b.priority, b.level_rev) c
             where l.queue = c.queue and l.priority = c.priority and l.rev = c.level_rev
             returning l.queue, l.priority, c.tenants as came, l.tenants = c.tenants as opened
@@ -11173,9 +11237,10 @@ begin
             order by j.queue, j.priority, j.tenant_id, j.seq limit 1) n
     )
     insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
-    select s.queue, s.priority + coalesce(t.priority_boost, 0), s.tenant_id, true, ojs._join_at(0, 0, w.weight), w.weight,
+    select s.queue, s.priority + coalesce(t.priority_boost, 0), s.tenant_id, true,
+        case when ojs._unit(q.config -> 'tenant_fairness') = 'none' then s.seq else ojs._join_at(0, 0, w.weight) end, w.weight,
         coalesce(t.limited, false), s.priority, s.seq - 1
-    from shard s left join ojs.tenant t on t.tenant_id = s.tenant_id
+    from shard s left join ojs.tenant t on t.tenant_id = s.tenant_id left join ojs.queue q on q.queue = s.queue
     cross join lateral ojs._weight_in(s.queue, s.tenant_id, t.weight) w;
     insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
     select f.queue, f.priority, 1, 0, count(*), sum(f.weight), sum(f.weight * f.vtime)

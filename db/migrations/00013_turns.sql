@@ -31,9 +31,10 @@ comment on column ojs.fold.part_lo is 'Its rows up to this lo have been taken in
 comment on column ojs.fold.counts is
 'Whether some row of ojs.rule is about a tenant or limits how many jobs may be active, so that decisions count them.';
 
-create type ojs.unit as enum ('jobs', 'cost', 'time');
+create type ojs.unit as enum ('jobs', 'cost', 'time', 'none');
 comment on type ojs.unit is
-'What the tenants of a queue share: the number of jobs, what they cost by their own account, or the seconds that their attempts run.';
+'What the tenants of a queue share: the number of jobs, what they cost by their own account, or the seconds that their attempts run; none:
+nothing, because the queue is first in, first out across tenants.';
 
 create table ojs.backlog (
     queue      text collate "C" not null,
@@ -108,7 +109,7 @@ comment on column ojs.tenant_fairness.rev is 'Grows with each change; the highes
 comment on column ojs.tenant_fairness.ready is 'Whether the tenant has work and takes its turns.';
 comment on column ojs.tenant_fairness.vtime is
 'The tenant''s own virtual time: it begins near ojs.level.low and moves on by price / weight with each job; the price of a job
-is in the unit of its queue.';
+is in the unit of its queue. First in, first out it is the job.seq of the next job.';
 comment on column ojs.tenant_fairness.weight is 'The weight in effect.';
 comment on column ojs.tenant_fairness.deficit is
 'Jobs owed to the tenant (negative: had ahead of its share) when it was last served; ojs.tenant_stats shows the present value.';

@@ -103,7 +103,8 @@ begin
         end if;
         if v_to <> v_fair.priority then
             -- Each level has a time of its own. With its old time the tenant might wait there for long, or be served alone.
-            v_own := ojs._join_at(0, coalesce((select l.low from ojs._level(v_fair.queue, v_to) l), 0), v_new);
+            v_own := case when (select b.unit from ojs._backlog(v_fair.queue) b) = 'none' then v_own
+                else ojs._join_at(0, coalesce((select l.low from ojs._level(v_fair.queue, v_to) l), 0), v_new) end;
             update ojs.again a set priority = v_to
             where a.queue = v_fair.queue and a.priority = v_fair.priority and a.tenant_id = v_fair.tenant_id;
         end if;

@@ -16,14 +16,12 @@ begin
         perform ojs._raise('OJ422', 'tenant_fairness must be a JSON object', jsonb_build_object('field', c_at));
     end if;
     for v_field in select e.key, c_at || '.' || left(e.key, 100) as path, e.value from jsonb_each(p_fairness) e where e.value <> 'null' loop
-        if v_field.key = 'enabled' and v_field.value = 'false' then
-            perform ojs._raise('OJ408', 'tenant_fairness.enabled cannot be false: first in, first out across tenants is not supported',
+        if not p_of_queue and (v_field.key = 'unit' or v_field.key = 'enabled' and v_field.value = 'false') then
+            perform ojs._raise('OJ408', format('tenant_fairness.%s is of a queue: configure each', v_field.key),
                 jsonb_build_object('field', v_field.path));
-        elsif v_field.key = 'unit' and not p_of_queue then
-            perform ojs._raise('OJ408', 'tenant_fairness.unit is of a queue: configure each', jsonb_build_object('field', v_field.path));
         end if;
         v_bad := case v_field.key
-            when 'enabled' then case when v_field.value <> 'true' then 'must be true' end
+            when 'enabled' then case when jsonb_typeof(v_field.value) <> 'boolean' then 'must be true or false' end
             when 'strategy' then
                 case when v_field.value not in ('"fair-share"', '"round-robin"') then 'must be "fair-share" or "round-robin"' end
             when 'default_weight' then ojs._weight_fault(v_field.value)
@@ -73,25 +71,26 @@ begin
     select coalesce(array_agg(n.name order by n.name), '{}'), coalesce(array_agg(n.weight order by n.name), '{}')
     into v_names, v_weights
     from (
-        select '*' collate "C" as name, 1::numeric as weight where p_fairness ->> 'strategy' = 'round-robin'
+        select '*' collate "C" as name, 1::numeric as weight
+        where p_fairness ->> 'strategy' = 'round-robin' or ojs._unit(p_fairness) = 'none'
         union all
         select '', ojs._weight(p_fairness -> 'default_weight')
         union all
         select e.key collate "C", ojs._weight(e.value) from jsonb_each(nullif(p_fairness -> 'weights', 'null')) e where p_queue <> ''
     ) n
     where n.weight is not null;
-    perform ojs._share_unit(p_queue, ojs._unit(p_fairness)) where p_queue <> '';
-    if (p_queue <> '' or (p_fairness -> 'weights' <> 'null') is not true)
-            and v_names = array(select w.tenant_id from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id)
-            and v_weights = array(select w.weight from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id) then
-        return;
+    if p_queue = '' and p_fairness -> 'weights' <> 'null'
+            or v_names <> array(select w.tenant_id from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id)
+            or v_weights <> array(select w.weight from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id) then
+        perform ojs._stop_ahead();
+        delete from ojs.queue_weight w where w.queue = p_queue;
+        insert into ojs.queue_weight (queue, tenant_id, weight)
+        select p_queue, n.name, n.weight from unnest(v_names, v_weights) n(name, weight);
+        perform ojs._weigh_tenants(nullif(p_fairness -> 'weights', 'null')) where p_queue = '';
+        perform ojs._reweigh_in(nullif(p_queue, ''));
     end if;
-    perform ojs._stop_ahead();
-    delete from ojs.queue_weight w where w.queue = p_queue;
-    insert into ojs.queue_weight (queue, tenant_id, weight)
-    select p_queue, n.name, n.weight from unnest(v_names, v_weights) n(name, weight);
-    perform ojs._weigh_tenants(nullif(p_fairness -> 'weights', 'null')) where p_queue = '';
-    perform ojs._reweigh_in(nullif(p_queue, ''));
+    -- Times that begin anew must not be converted to other weights afterwards.
+    perform ojs._share_unit(p_queue, ojs._unit(p_fairness)) where p_queue <> '';
 end;
 $$;
 -- +goose StatementEnd
@@ -102,7 +101,7 @@ after ojs._alone_with_queues.';
 -- +goose StatementBegin
 create function ojs._unit(p_fairness jsonb) returns ojs.unit
 language sql immutable
-as $$ select coalesce(p_fairness ->> 'unit', 'jobs')::ojs.unit $$;
+as $$ select case when p_fairness -> 'enabled' = 'false' then 'none' else coalesce(p_fairness ->> 'unit', 'jobs') end::ojs.unit $$;
 -- +goose StatementEnd
 comment on function ojs._unit(jsonb) is 'What tenants share by a tenant_fairness (null: none).';
 
@@ -110,18 +109,44 @@ comment on function ojs._unit(jsonb) is 'What tenants share by a tenant_fairness
 create function ojs._share_unit(p_queue text, p_unit ojs.unit) returns void
 language plpgsql
 as $$
+declare
+    v_unit ojs.unit := coalesce((select b.unit from ojs._backlog(p_queue) b), 'jobs');
 begin
-    if coalesce((select b.unit from ojs._backlog(p_queue) b), 'jobs') = p_unit then
+    if v_unit = p_unit then
         return;
     end if;
     perform ojs._stop_ahead();
     insert into ojs.backlog (queue, rev, priorities) select p_queue, 1, '{}' where not exists (select from ojs._backlog(p_queue));
     update ojs.backlog b set rev = b.rev + 1, unit = p_unit
     where b.queue = p_queue and b.rev = (select c.rev from ojs._backlog(p_queue) c);
+    perform ojs._time_anew(p_queue, p_unit) where 'none' in (v_unit, p_unit);
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._share_unit(text, ojs.unit) is 'Has the tenants of a queue share by a unit from the next decision on.';
+
+-- +goose StatementBegin
+create function ojs._time_anew(p_queue text, p_unit ojs.unit) returns void
+language plpgsql
+as $$
+begin
+    update ojs.tenant_fairness f
+    set rev = f.rev + 1, vtime = case when p_unit <> 'none' then ojs._join_at(0, 0, f.weight)
+        else coalesce(least(
+            (select min(a.lo) from ojs.again a where f.behind and a.queue = f.queue and a.priority = f.priority
+                and a.tenant_id = f.tenant_id and a.hi > f.again_seq),
+            (select j.seq from ojs.job j where j.queue = f.queue and j.priority = f.job_priority and j.tenant_id = f.tenant_id
+                and j.seq > f.head order by j.seq limit 1)), 0) end
+    where f.queue = p_queue;
+    update ojs.level l
+    set rev = l.rev + 1, low = 0, moment = coalesce((select sum(f.weight * f.vtime) from ojs.tenant_fairness f
+        where f.queue = l.queue and f.priority = l.priority and f.ready), 0)
+    where l.queue = p_queue;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._time_anew(text, ojs.unit) is
+'Begins the times of a queue anew: by a unit all alike, first in, first out each with its next job. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
 create function ojs._weight(p_weight jsonb) returns numeric

@@ -90,4 +90,28 @@ $$;
 comment on function ojs._passed(ojs.tenant_fairness, bigint, bigint, int, boolean) is
 'Looks at up to p_rows of a tenant''s jobs from p_lo on, up to p_hi (null: without end): how many they are, and up to which job.seq none
 can be had. p_locked: has those that somebody has locked looked at again.';
+
+-- +goose StatementBegin
+create function ojs._true_times(p_level ojs.level, p_count int, p_ask ojs.ask) returns void
+language plpgsql
+as $$
+declare
+    v_now timestamptz := ojs.now();
+begin
+    loop
+        update ojs.tenant_fairness f set rev = f.rev + 1, vtime = n.seq
+        from (
+            select d.spot, min(d.seq) as seq from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_ask.tenants, p_ask.but,
+                false, 'none', v_now) d
+            where d.id is not null group by d.spot, d.vtime having min(d.seq) > d.vtime
+        ) n
+        where f.ctid = n.spot;
+        exit when not found;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._true_times(ojs.level, int, ojs.ask) is
+'First in, first out: brings the times of the tenants at the front to their next jobs, where those that stood there have ended otherwise
+(cancelled, expired).';
 reset role;

@@ -20,9 +20,10 @@ create function ojs._due(
 language sql stable rows 100
 as $$
     with front as materialized (
-        -- While nobody runs out of jobs, no tenant can be due more of them than its part of p_count and one. Whether more tenants
-        -- follow, the last tells.
-        select f.*, (f.vtime - p_low)::float8 as own, 1 + floor(p_count * f.weight / sum(f.weight) over ())::int as share,
+        -- While nobody runs out of jobs, no tenant can be due more of them than its part of p_count and one; first in, first out one may
+        -- be due all, of which a part is read at a time. Whether more tenants follow, the last tells.
+        select f.*, (f.vtime - p_low)::float8 as own, 1 + case when p_unit = 'none' then p_count / 8
+            else floor(p_count * f.weight / sum(f.weight) over ())::int end as share,
             case when count(*) over () > p_count then max(f.vtime) over () end as edge,
             -- A subquery, so that nothing is asked about a tenant without a rule.
             case when f.limited then (select case when p_beside and r.counted then 0 else r.jobs end
@@ -40,7 +41,8 @@ as $$
             select x.*, x.nth = least(f.share, f.room) or f.behind and x.nth = x.found as last
             from (
                 select y.*, row_number() over (order by y.seq) as nth, count(*) over () as found,
-                    sum(y.price) over (order by y.seq rows unbounded preceding) as upto
+                    case when p_unit = 'none' then y.seq - min(y.seq) over () + 1
+                        else sum(y.price) over (order by y.seq rows unbounded preceding) end as upto
                 from ojs._line(p_queue, p_priority, f.job_priority, f.tenant_id, f.head, f.behind, f.again_lo, f.again_seq,
                     least(f.share, f.room), p_beside, p_unit, f.seconds, p_now) y
             ) x
@@ -89,7 +91,7 @@ attempts are taken in. Paused queues are left out by ojs._open_queues, before an
 -- +goose StatementBegin
 create function ojs._price(p_unit ojs.unit, p_extra json, p_seconds real) returns float8
 language sql immutable
-as $$ select case p_unit when 'jobs' then 1 when 'cost' then coalesce((p_extra ->> 'cost')::float8, 1) else p_seconds end $$;
+as $$ select case p_unit when 'cost' then coalesce((p_extra ->> 'cost')::float8, 1) when 'time' then p_seconds else 1 end $$;
 -- +goose StatementEnd
 comment on function ojs._price(ojs.unit, json, real) is
 'Price, the one place: what a job costs its tenant when it is handed out, in the unit of its queue: 1, what the job says, or how long it is

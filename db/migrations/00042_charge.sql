@@ -17,7 +17,7 @@ jobs that ended; blocked: tenants of jobs that somebody has locked; size: the by
 tenants; cut: some were left out for their bytes.';
 
 -- +goose StatementBegin
-create function ojs._charge(p_level ojs.level, p_picks ojs.picks, p_only text[]) returns ojs.level
+create function ojs._charge(p_level ojs.level, p_picks ojs.picks, p_only text[], p_unit ojs.unit) returns ojs.level
 language plpgsql
 as $$
 declare
@@ -32,20 +32,24 @@ begin
     ), moved as materialized (
         select b.spot, b.jobs, f.tenant_id, f.weight, f.vtime as was,
             -- Who holds all its own jobs locked lets the next one go first.
-            case when b.jobs = 0 and b.dealt > 0 then greatest(f.vtime, p_picks.rest + round(b.step / f.weight, 15))
+            case when p_unit = 'none' then greatest(f.vtime, least(r.next, w.next))
+                when b.jobs = 0 and b.dealt > 0 then greatest(f.vtime, p_picks.rest + round(b.step / f.weight, 15))
                 else f.vtime + round(b.price / f.weight, 15) end as vtime,
             greatest(f.head, b.line) as head, f.behind as was_behind, f.again_lo as was_again_lo,
             greatest(f.again_seq, b.back) as again_seq, r.lo as again_lo, w.works and not w.full as stays, w.works and w.full as parks
         from bill b
         cross join lateral (select f.* from ojs.tenant_fairness f where f.ctid = b.spot) f
-        left join lateral (select a.lo from ojs.again a
+        left join lateral (select a.lo, greatest(a.lo, f.again_seq + 1, b.back + 1) as next from ojs.again a
             where f.behind and a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id and a.lo >= f.again_lo
               and a.hi > greatest(f.again_seq, b.back)
             order by a.lo limit 1) r on true
         cross join lateral (
-            select b.more or r.lo is not null or exists (select from ojs.job j where j.queue = f.queue and j.priority = f.job_priority
-                    and j.tenant_id = f.tenant_id and j.seq > greatest(f.head, b.line) and j.seq is not null) as works,
+            select b.more or r.lo is not null or n.next is not null as works, n.next,
                 case when f.limited then (select g.jobs <= b.jobs from ojs._room(f.queue, f.tenant_id) g) is true else false end as full
+            from (select case when p_unit = 'none' or r.lo is null and not b.more then (select j.seq from ojs.job j
+                    where j.queue = f.queue and j.priority = f.job_priority and j.tenant_id = f.tenant_id
+                        and j.seq > greatest(f.head, b.line)
+                    order by j.seq limit 1) end as next offset 0) n
             offset 0) w
     ), total as materialized (
         select p_level.tenants - count(*) filter (where not m.stays) as tenants,
@@ -59,7 +63,8 @@ begin
         update ojs.tenant_fairness f
         set rev = f.rev + 1, vtime = m.vtime, head = m.head, behind = m.again_lo is not null, again_seq = m.again_seq,
             again_lo = coalesce(m.again_lo, f.again_lo), ready = m.stays, parked = m.parks, charged = f.charged + m.jobs,
-            deficit = case when m.stays then ojs._deficit(t.tenants::int, t.weight, t.moment, t.low, f.weight, m.vtime) else 0 end
+            deficit = case when m.stays and p_unit <> 'none'
+                then ojs._deficit(t.tenants::int, t.weight, t.moment, t.low, f.weight, m.vtime) else 0 end
         from moved m, total t where f.ctid = m.spot
     ), passed as (
         delete from ojs.again a using moved m
@@ -78,7 +83,7 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._charge(ojs.level, ojs.picks, text[]) is
+comment on function ojs._charge(ojs.level, ojs.picks, text[], ojs.unit) is
 'Books what the tenants of one level were dealt, and returns the level as it is then: times and cursors move on, past jobs that somebody
 has locked, too, for which nobody pays; who has no more jobs leaves, and so does, parked, who has no room for more. p_only: only these
 were asked about.';
@@ -111,7 +116,8 @@ begin
     from unnest(p_tenants) t(tenant_id)
     cross join lateral (select f.*, f.ctid as spot from ojs.tenant_fairness f
         where f.queue = p_level.queue and f.priority = p_level.priority and f.tenant_id = t.tenant_id order by f.rev desc limit 1) f
-    where f.ready or f.parked or p_back and f.vtime > p_level.low
+    where (f.ready or f.parked or p_back and f.vtime > p_level.low)
+        and (select b.unit from ojs._backlog(p_level.queue) b) is distinct from 'none'
     having p_back or min(f.vtime) < p_level.low;
     if v_behind.spots is not null then
         update ojs.tenant_fairness f
@@ -187,7 +193,8 @@ begin
     if v_fair.queue is null or v_level.queue is null then
         return;
     end if;
-    v_own := v_fair.vtime - round(p_price::numeric / v_fair.weight, 15);
+    v_own := case when (select b.unit from ojs._backlog(p_queue) b) = 'none' then least(v_fair.vtime, p_lo)
+        else v_fair.vtime - round(p_price::numeric / v_fair.weight, 15) end;
     update ojs.tenant_fairness f
     set rev = f.rev + 1, vtime = v_own, ready = f.ready or p_hi is not null, parked = f.parked and p_hi is null,
         charged = f.charged - p_jobs
@@ -198,7 +205,7 @@ begin
     if v_fair.ready then
         -- Where all take jobs beside decisions the lowest time rises, too; otherwise whoever comes would begin far behind the others.
         perform ojs._move_level(v_level, 0, 0, v_fair.weight * (v_own - v_fair.vtime),
-            case when p_price > 0 then least(v_level.low, v_own) else ojs._lowest(v_level, null) end);
+            case when v_own < v_fair.vtime then least(v_level.low, v_own) else ojs._lowest(v_level, null) end);
     elsif p_hi is not null then
         perform ojs._move_level(v_level, 1, v_fair.weight, v_fair.weight * v_own, least(v_level.low, v_own));
     end if;

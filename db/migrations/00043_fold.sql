@@ -164,11 +164,14 @@ begin
             group by x.queue, x.tenant_id, x.priority, t.priority_boost, t.weight, t.limited
         ), known as materialized (
             select c.*, f.rev, f.ready or f.parked as works, f.head, l.rev as level_rev,
-                ojs._join_at(coalesce(f.vtime, 0), coalesce(l.low, 0), c.weight) as joins_at
+                b.unit = 'none' as in_order, case when b.unit = 'none' then c.lo
+                    else ojs._join_at(coalesce(f.vtime, 0), coalesce(l.low, 0), c.weight) end as joins_at
             from came c
             left join lateral ojs._fair(c.queue, c.priority, c.tenant_id) f on true
             left join lateral ojs._level(c.queue, c.priority) l on true
+            left join lateral ojs._backlog(c.queue) b on true
             where (f.ready or f.parked) is not true or c.lo <= f.head
+                or c.lo < f.vtime and (select b.unit from ojs._backlog(c.queue) b) = 'none'
         ), joined as (
             insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
             select k.queue, k.priority, k.tenant_id, true, k.joins_at, k.weight, k.limited, k.job_priority, k.lo - 1
@@ -177,7 +180,8 @@ begin
             update ojs.tenant_fairness f set rev = f.rev + 1, ready = true, vtime = k.joins_at, weight = k.weight, limited = k.limited
             from known k where not k.works and f.queue = k.queue and f.priority = k.priority and f.tenant_id = k.tenant_id and f.rev = k.rev
         ), coming as materialized (
-            select k.queue, k.priority, k.level_rev, count(*) as tenants, sum(k.weight) as weight, sum(k.weight * k.joins_at) as moment
+            select k.queue, k.priority, k.level_rev, count(*) as tenants, sum(k.weight) as weight, sum(k.weight * k.joins_at) as moment,
+                min(k.joins_at) as low
             from known k where k.works is not true group by k.queue, k.priority, k.level_rev
         ), opened as (
             insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
@@ -185,19 +189,23 @@ begin
             returning queue, priority
         ), reopened as (
             update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, weight = l.weight + c.weight,
-                moment = l.moment + c.moment, used_at = ojs.now()
+                moment = l.moment + c.moment, low = least(l.low, c.low), used_at = ojs.now()
             from coming c where l.queue = c.queue and l.priority = c.priority and l.rev = c.level_rev
             returning l.queue, l.priority, l.tenants = c.tenants as opened
         )
-        select o.queue, o.priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his from opened o
+        select o.queue, o.priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his, false as in_order from opened o
         union all
-        select r.queue, r.priority, null, null, null from reopened r where r.opened
+        select r.queue, r.priority, null, null, null, false from reopened r where r.opened
         union all
-        select k.queue, k.priority, k.tenant_id, array_agg(r.lo), array_agg(least(r.hi, k.head))
+        select k.queue, k.priority, k.tenant_id, array_agg(r.lo), array_agg(least(r.hi, k.head)), false
         from known k cross join lateral unnest(k.los, k.his) r(lo, hi) where r.lo <= k.head group by k.queue, k.priority, k.tenant_id
+        union all
+        select k.queue, k.priority, k.tenant_id, array[k.lo], null, true from known k where k.in_order and k.works
     loop
         if v_came.tenant_id is null then
             perform ojs._set_backlog(v_came.queue, v_came.priority, true);
+        elsif v_came.in_order then
+            perform ojs._refund(v_came.queue, v_came.priority, v_came.tenant_id, 0, 0, v_came.los[1], null);
         else
             perform ojs._look_back(v_came.queue, v_came.priority, v_came.tenant_id, v_came.los, v_came.his);
         end if;
@@ -234,7 +242,9 @@ as $$
     from ojs._came(p_from, p_to, p_xid, p_lo, p_hi) w
     cross join lateral ojs._turn_mark(w.queue) m
     left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
-    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo and f.parked is not true and (f.ready is not true or w.lo <= f.head)
+    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo and f.parked is not true and (f.ready is not true or w.lo <= f.head
+        or (select b.unit from ojs._backlog(w.queue) b) = 'none'
+            and exists (select from ojs.turn t where t.queue = w.queue and t.seq > w.lo))
 $$;
 -- +goose StatementEnd
 comment on function ojs._stale_queues(pg_snapshot, pg_snapshot, xid8, bigint, bigint, text) is

@@ -107,6 +107,7 @@ begin
             v_level := ojs._raise_times(v_level, p_ask.tenants);
         end if;
         loop
+            perform ojs._true_times(v_level, v_left, p_ask) where v_unit = 'none';
             v_picks := ojs._claim(v_level, v_left, p_ask, p_ahead is null, v_unit);
             exit when v_picks.spots is null;
             if v_picks.size + p_done.bytes > p_ask.max_bytes / 100 then
@@ -114,7 +115,7 @@ begin
                 exit when cardinality(v_picks.spots) = 0;
             end if;
             v_tenants := v_level.tenants;
-            v_level := ojs._charge(v_level, v_picks, p_ask.tenants);
+            v_level := ojs._charge(v_level, v_picks, p_ask.tenants, v_unit);
             if v_picks.limited or v_limited then
                 perform ojs._take_slots(p_queue, v_picks);
             end if;

@@ -43,9 +43,10 @@ begin
             order by j.queue, j.priority, j.tenant_id, j.seq limit 1) n
     )
     insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
-    select s.queue, s.priority + coalesce(t.priority_boost, 0), s.tenant_id, true, ojs._join_at(0, 0, w.weight), w.weight,
+    select s.queue, s.priority + coalesce(t.priority_boost, 0), s.tenant_id, true,
+        case when ojs._unit(q.config -> 'tenant_fairness') = 'none' then s.seq else ojs._join_at(0, 0, w.weight) end, w.weight,
         coalesce(t.limited, false), s.priority, s.seq - 1
-    from shard s left join ojs.tenant t on t.tenant_id = s.tenant_id
+    from shard s left join ojs.tenant t on t.tenant_id = s.tenant_id left join ojs.queue q on q.queue = s.queue
     cross join lateral ojs._weight_in(s.queue, s.tenant_id, t.weight) w;
     insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
     select f.queue, f.priority, 1, 0, count(*), sum(f.weight), sum(f.weight * f.vtime)

@@ -17,7 +17,8 @@ begin
     return query
     -- The time of a tenant that comes says how many jobs its level has served.
     select f.queue, f.priority, f.tenant_id, f.rev, f.ready, case when v_tenant is null then f.vtime end, f.weight,
-        case when f.ready and l.tenants > 0 then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
+        case when f.ready and l.tenants > 0 and (select b.unit <> 'none' from ojs._backlog(f.queue) b)
+            then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
         f.charged, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.limited, f.parked
     from ojs.tenant_fairness f
     left join (
