@@ -984,7 +984,7 @@ $$;
 
 CREATE FUNCTION ojs._beyond(p_charged real, p_started timestamp with time zone, p_ended timestamp with time zone) RETURNS double precision
     LANGUAGE sql IMMUTABLE
-    AS $$ select ojs._seconds(p_ended - p_started)::float8 - p_charged $$;
+    AS $$ select greatest(ojs._seconds(p_ended - p_started)::float8, 0) - p_charged $$;
 
 CREATE FUNCTION ojs._bite_end(p_from pg_snapshot, p_to pg_snapshot, p_rows integer, OUT o_xid xid8, OUT o_lo bigint) RETURNS record
     LANGUAGE plpgsql
@@ -1370,18 +1370,13 @@ declare
     v_taken  record;
 begin
     for v_taken in
-        select f.queue, f.priority + coalesce(t.priority_boost, 0) as priority, f.tenant_id, f.from_state = 'active' as by_time,
-            sum(f.owed)::int as jobs, sum(f.price) as price,
-            case when f.owed = 0 then max(f.seconds) else sum(f.seconds) end as seconds,
+        select f.queue, f.priority + coalesce(t.priority_boost, 0) as priority, f.tenant_id, sum(f.owed)::int as jobs,
+            sum(f.price) as price,
             case when v_counts then array_agg(f.xid) end as xids, case when v_counts then array_agg(f.owed) end as owed
         from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f left join ojs.tenant t on t.tenant_id = f.tenant_id
-        where f.to_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
-        group by f.queue, f.priority, t.priority_boost, f.tenant_id, f.from_state, f.owed = 0
+        where f.from_state = 'available' and f.to_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
+        group by f.queue, f.priority, t.priority_boost, f.tenant_id
     loop
-        if v_taken.by_time then
-            perform ojs._settle_time(v_taken.queue, v_taken.priority, v_taken.tenant_id, v_taken.jobs, v_taken.price, v_taken.seconds);
-            continue;
-        end if;
         perform ojs._refund(v_taken.queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, -v_taken.price, null, null);
         -- Taken by who did not know of a rule yet.
         perform ojs._use(array[v_taken.tenant_id], array[v_taken.queue], array[u.owed], u.xid)
@@ -3010,7 +3005,7 @@ CREATE FUNCTION ojs._extend(p_worker_id text, p_ids uuid[], p_visibility_timeout
         where j.id = any (p_ids) and (p_tenant is null or j.tenant_id = p_tenant) and j.state = 'active'
           and (j.worker_id is null or j.worker_id = p_worker_id)
     ), held as materialized (
-        -- Only rows whose lease moves are locked: a lock on another row would keep the clock from ending its attempt in time.
+        -- Otherwise no row is locked: a lock would keep the clock from ending its attempt in time.
         select j.id, j.tenant_id, j.charged, m.until, m.now from mine m
         cross join lateral (
             select j.id, j.tenant_id, j.charged from ojs.job j
@@ -3018,16 +3013,16 @@ CREATE FUNCTION ojs._extend(p_worker_id text, p_ids uuid[], p_visibility_timeout
             for update skip locked
         ) j
         where m.until > (m.job).lease_expires_at and m.until > m.now
+            or (m.job).charged + 10 < ojs._seconds(m.now - (m.job).started_at) and (m.job).lease_expires_at > m.now
     ), extended as (
         update ojs.job j set lease_expires_at = greatest(j.lease_expires_at, h.until),
             charged = case when h.charged is not null then greatest(h.charged, ojs._seconds(h.now - j.started_at)) end
         from held h where j.id = h.id and j.tenant_id = h.tenant_id
         returning j as job, j.charged - h.charged as more
     ), owed as (
-        -- Else a tenant whose jobs run for long would get workers as if they did not, until the first of them ends.
-        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, price, seconds, lo, hi)
-        select (e.job).tenant_id, (e.job).queue, (e.job).priority, 'active', 'active', 0, sum(e.more), max((e.job).charged),
-            min((e.job).seq), max((e.job).seq)
+        -- Without this a tenant whose jobs run for long would get workers as if they did not, until the first of them ends.
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, price, lo, hi)
+        select (e.job).tenant_id, (e.job).queue, (e.job).priority, 'active', 'active', 0, sum(e.more), min((e.job).seq), max((e.job).seq)
         from extended e where e.more > 0 group by (e.job).tenant_id, (e.job).queue, (e.job).priority
     )
     select (e.job).* from extended e
@@ -6645,19 +6640,23 @@ declare
     -- Deciding ahead pays where few jobs are asked for at once: enough then to keep sixteen callers going while one of them decides.
     c_few   constant int := 16;
     v_queue text := p_ask.queues[1];
+    v_any   boolean;
+    v_count int;
 begin
     if cardinality(p_ask.queues) > 1 or p_ask.tenants is not null or p_ask.limited or p_ask.count > c_few
             or exists (select from ojs._turn_mark(v_queue) m cross join lateral (select t.n from ojs.turn t
                 where t.queue = v_queue and t.n >= m.lo order by t.n limit 1) t where t.n <= m.hi - m.ahead / 2) then
         return;
     end if;
-    -- Most often, under light load, there is nothing left.
-    if (select b.priorities <> '{}' from ojs._backlog(v_queue) b)
+    -- Most often, under light load, there is nothing left. By time what is decided ahead knows nothing of attempts that end meanwhile.
+    select b.priorities <> '{}', case when b.unit = 'time' then c_few else greatest(128, 32 * p_ask.count) end into v_any, v_count
+    from ojs._backlog(v_queue) b;
+    if v_any
             and (p_in_lane or not ojs._lingers() and ojs._enter_lane(-1)) then
         if not p_in_lane then
             perform ojs._fold();
         end if;
-        perform ojs._decide_ahead(v_queue, greatest(128, 32 * p_ask.count), p_ask.but);
+        perform ojs._decide_ahead(v_queue, v_count, p_ask.but);
     end if;
 end;
 $$;
@@ -6690,6 +6689,9 @@ begin
             case when v_own < v_fair.vtime then least(v_level.low, v_own) else ojs._lowest(v_level, null) end);
     elsif p_hi is not null then
         perform ojs._move_level(v_level, 1, v_fair.weight, v_fair.weight * v_own, least(v_level.low, v_own));
+    elsif v_level.tenants = 0 and v_own > v_fair.vtime then
+        -- Those who come begin where the last one was, as when it left.
+        perform ojs._move_level(v_level, 0, 0, 0, greatest(v_level.low, v_own));
     end if;
 end;
 $$;
@@ -7767,17 +7769,29 @@ $$;
 CREATE FUNCTION ojs._settle_time(p_queue text, p_priority integer, p_tenant text, p_jobs integer, p_price double precision, p_seconds double precision) RETURNS void
     LANGUAGE plpgsql
     AS $$
+declare
+    -- What is charged beforehand keeps a tenant from others' workers until it is known to be wrong.
+    c_most constant real := 600;
+    v_fair ojs.tenant_fairness;
+    v_low  numeric;
 begin
-    if (select b.unit from ojs._backlog(p_queue) b) = 'time' then
-        perform ojs._refund(p_queue, p_priority, p_tenant, 0, -p_price, null, null);
-        -- Some five attempts change what is expected of the next one; a slower average would mischarge jobs of another kind for long.
-        update ojs.tenant_fairness f
-        set rev = f.rev + 1,
-            seconds = greatest(0.001, case when p_jobs > 0 then f.seconds + (p_seconds / p_jobs - f.seconds) * (1 - 0.8 ^ p_jobs)
-            else greatest(f.seconds, f.seconds * 0.8 + p_seconds * 0.2) end)
-        where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant
-          and f.rev = (select n.rev from ojs._fair(p_queue, p_priority, p_tenant) n);
+    select f.* into v_fair from ojs._backlog(p_queue) b cross join lateral ojs._fair(p_queue, p_priority, p_tenant) f where b.unit = 'time';
+    if v_fair.queue is null then
+        return;
     end if;
+    if p_price < 0 then
+        -- What is given back puts a tenant one job before the others at most; else those who came meanwhile would wait for all of it.
+        v_low := (select ojs._lowest(l, array[p_tenant]) from ojs._level(p_queue, p_priority) l);
+        if v_low is not null then
+            p_price := greatest(p_price, least(0, (v_low - v_fair.vtime) * v_fair.weight - v_fair.seconds));
+        end if;
+    end if;
+    perform ojs._refund(p_queue, p_priority, p_tenant, 0, -coalesce(p_price, 0), null, null);
+    -- Some five attempts change what is expected of the next one; a slower average would mischarge jobs of another kind for long.
+    update ojs.tenant_fairness f
+    set rev = f.rev + 1, seconds = greatest(0.001, least(c_most, f.seconds + (p_seconds / p_jobs - f.seconds) * (1 - 0.8 ^ p_jobs)))
+    where p_jobs > 0 and f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant
+        and f.rev = (select n.rev from ojs._fair(p_queue, p_priority, p_tenant) n);
 end;
 $$;
 
@@ -8400,6 +8414,14 @@ declare
     v_came record;
 begin
     perform ojs._revoke_stale(p_from, p_to, p_xid, p_lo, p_hi);
+    -- Who comes begins where the others are. Settled afterwards, what they used before would be owed to it.
+    perform ojs._settle_time(f.queue, f.priority + coalesce(t.priority_boost, 0), f.tenant_id, f.jobs, f.price, f.seconds)
+    from (
+        select f.queue, f.priority, f.tenant_id, sum(f.owed)::int as jobs, sum(f.price) as price, sum(f.seconds) as seconds
+        from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
+        where p_taken and f.from_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
+        group by f.queue, f.priority, f.tenant_id
+    ) f left join ojs.tenant t on t.tenant_id = f.tenant_id;
     for v_came in
         with came as materialized (
             select x.queue, x.tenant_id, x.priority as job_priority, x.priority + coalesce(t.priority_boost, 0) as priority,

@@ -83,8 +83,7 @@ do.';
 comment on column ojs.journal.price is
 'What the tenant is to be charged for these attempts, in sum: by time what they ran beyond what it was charged for, less than 0 if
 shorter. Null in other rows.';
-comment on column ojs.journal.seconds is
-'How long these attempts ran, in sum, or, of those that go on, the longest so far; null in other rows.';
+comment on column ojs.journal.seconds is 'How long those ran that ended by time, in sum; null in other rows.';
 comment on column ojs.journal.at is 'When.';
 comment on column ojs.journal.pool is 'In which pool the attempts that ended ran (ojs.pool.id); null: in none that is configured.';
 

@@ -208,6 +208,9 @@ begin
             case when v_own < v_fair.vtime then least(v_level.low, v_own) else ojs._lowest(v_level, null) end);
     elsif p_hi is not null then
         perform ojs._move_level(v_level, 1, v_fair.weight, v_fair.weight * v_own, least(v_level.low, v_own));
+    elsif v_level.tenants = 0 and v_own > v_fair.vtime then
+        -- Those who come begin where the last one was, as when it left.
+        perform ojs._move_level(v_level, 0, 0, 0, greatest(v_level.low, v_own));
     end if;
 end;
 $$;
@@ -220,23 +223,34 @@ taken beside decisions; 0 jobs: settles what attempts took), and has the range o
 create function ojs._settle_time(p_queue text, p_priority int, p_tenant text, p_jobs int, p_price float8, p_seconds float8) returns void
 language plpgsql
 as $$
+declare
+    -- What is charged beforehand keeps a tenant from others' workers until it is known to be wrong.
+    c_most constant real := 600;
+    v_fair ojs.tenant_fairness;
+    v_low  numeric;
 begin
-    if (select b.unit from ojs._backlog(p_queue) b) = 'time' then
-        perform ojs._refund(p_queue, p_priority, p_tenant, 0, -p_price, null, null);
-        -- Some five attempts change what is expected of the next one; a slower average would mischarge jobs of another kind for long.
-        update ojs.tenant_fairness f
-        set rev = f.rev + 1,
-            seconds = greatest(0.001, case when p_jobs > 0 then f.seconds + (p_seconds / p_jobs - f.seconds) * (1 - 0.8 ^ p_jobs)
-            else greatest(f.seconds, f.seconds * 0.8 + p_seconds * 0.2) end)
-        where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant
-          and f.rev = (select n.rev from ojs._fair(p_queue, p_priority, p_tenant) n);
+    select f.* into v_fair from ojs._backlog(p_queue) b cross join lateral ojs._fair(p_queue, p_priority, p_tenant) f where b.unit = 'time';
+    if v_fair.queue is null then
+        return;
     end if;
+    if p_price < 0 then
+        -- What is given back puts a tenant one job before the others at most; else those who came meanwhile would wait for all of it.
+        v_low := (select ojs._lowest(l, array[p_tenant]) from ojs._level(p_queue, p_priority) l);
+        if v_low is not null then
+            p_price := greatest(p_price, least(0, (v_low - v_fair.vtime) * v_fair.weight - v_fair.seconds));
+        end if;
+    end if;
+    perform ojs._refund(p_queue, p_priority, p_tenant, 0, -coalesce(p_price, 0), null, null);
+    -- Some five attempts change what is expected of the next one; a slower average would mischarge jobs of another kind for long.
+    update ojs.tenant_fairness f
+    set rev = f.rev + 1, seconds = greatest(0.001, least(c_most, f.seconds + (p_seconds / p_jobs - f.seconds) * (1 - 0.8 ^ p_jobs)))
+    where p_jobs > 0 and f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant
+        and f.rev = (select n.rev from ojs._fair(p_queue, p_priority, p_tenant) n);
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._settle_time(text, int, text, int, float8, float8) is
-'Settles with a tenant for p_jobs attempts that ended and ran p_seconds in sum, p_price more than it was charged; 0: for some that go on,
-the longest for p_seconds.';
+'Settles with a tenant for p_jobs attempts that ended and ran p_seconds in sum, p_price more than it was charged; 0: for some that go on.';
 
 -- +goose StatementBegin
 create function ojs._look_back(p_queue text, p_priority int, p_tenant text, p_los bigint[], p_his bigint[]) returns void

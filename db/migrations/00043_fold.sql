@@ -152,6 +152,14 @@ declare
     v_came record;
 begin
     perform ojs._revoke_stale(p_from, p_to, p_xid, p_lo, p_hi);
+    -- Who comes begins where the others are. Settled afterwards, what they used before would be owed to it.
+    perform ojs._settle_time(f.queue, f.priority + coalesce(t.priority_boost, 0), f.tenant_id, f.jobs, f.price, f.seconds)
+    from (
+        select f.queue, f.priority, f.tenant_id, sum(f.owed)::int as jobs, sum(f.price) as price, sum(f.seconds) as seconds
+        from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
+        where p_taken and f.from_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
+        group by f.queue, f.priority, f.tenant_id
+    ) f left join ojs.tenant t on t.tenant_id = f.tenant_id;
     for v_came in
         with came as materialized (
             select x.queue, x.tenant_id, x.priority as job_priority, x.priority + coalesce(t.priority_boost, 0) as priority,
@@ -260,18 +268,13 @@ declare
     v_taken  record;
 begin
     for v_taken in
-        select f.queue, f.priority + coalesce(t.priority_boost, 0) as priority, f.tenant_id, f.from_state = 'active' as by_time,
-            sum(f.owed)::int as jobs, sum(f.price) as price,
-            case when f.owed = 0 then max(f.seconds) else sum(f.seconds) end as seconds,
+        select f.queue, f.priority + coalesce(t.priority_boost, 0) as priority, f.tenant_id, sum(f.owed)::int as jobs,
+            sum(f.price) as price,
             case when v_counts then array_agg(f.xid) end as xids, case when v_counts then array_agg(f.owed) end as owed
         from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f left join ojs.tenant t on t.tenant_id = f.tenant_id
-        where f.to_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
-        group by f.queue, f.priority, t.priority_boost, f.tenant_id, f.from_state, f.owed = 0
+        where f.from_state = 'available' and f.to_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
+        group by f.queue, f.priority, t.priority_boost, f.tenant_id
     loop
-        if v_taken.by_time then
-            perform ojs._settle_time(v_taken.queue, v_taken.priority, v_taken.tenant_id, v_taken.jobs, v_taken.price, v_taken.seconds);
-            continue;
-        end if;
         perform ojs._refund(v_taken.queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, -v_taken.price, null, null);
         -- Taken by who did not know of a rule yet.
         perform ojs._use(array[v_taken.tenant_id], array[v_taken.queue], array[u.owed], u.xid)
@@ -286,5 +289,5 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._charge_taken(pg_snapshot, pg_snapshot, xid8, bigint, bigint) is
-'Charges the tenants for jobs that were taken beside decisions, and moves their cursors past them; and for what attempts took that ended.';
+'Charges the tenants for jobs that were taken beside decisions, and moves their cursors past them.';
 reset role;

@@ -186,7 +186,7 @@ comment on function ojs._owe(ojs.job, timestamptz) is
 -- +goose StatementBegin
 create function ojs._beyond(p_charged real, p_started timestamptz, p_ended timestamptz) returns float8
 language sql immutable
-as $$ select ojs._seconds(p_ended - p_started)::float8 - p_charged $$;
+as $$ select greatest(ojs._seconds(p_ended - p_started)::float8, 0) - p_charged $$;
 -- +goose StatementEnd
 comment on function ojs._beyond(real, timestamptz, timestamptz) is
 'By how many seconds an attempt ran longer than its tenant was charged for when it began; less than 0: shorter. Becomes part of the query

@@ -145,7 +145,7 @@ as $$
         where j.id = any (p_ids) and (p_tenant is null or j.tenant_id = p_tenant) and j.state = 'active'
           and (j.worker_id is null or j.worker_id = p_worker_id)
     ), held as materialized (
-        -- Only rows whose lease moves are locked: a lock on another row would keep the clock from ending its attempt in time.
+        -- Otherwise no row is locked: a lock would keep the clock from ending its attempt in time.
         select j.id, j.tenant_id, j.charged, m.until, m.now from mine m
         cross join lateral (
             select j.id, j.tenant_id, j.charged from ojs.job j
@@ -153,16 +153,16 @@ as $$
             for update skip locked
         ) j
         where m.until > (m.job).lease_expires_at and m.until > m.now
+            or (m.job).charged + 10 < ojs._seconds(m.now - (m.job).started_at) and (m.job).lease_expires_at > m.now
     ), extended as (
         update ojs.job j set lease_expires_at = greatest(j.lease_expires_at, h.until),
             charged = case when h.charged is not null then greatest(h.charged, ojs._seconds(h.now - j.started_at)) end
         from held h where j.id = h.id and j.tenant_id = h.tenant_id
         returning j as job, j.charged - h.charged as more
     ), owed as (
-        -- Else a tenant whose jobs run for long would get workers as if they did not, until the first of them ends.
-        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, price, seconds, lo, hi)
-        select (e.job).tenant_id, (e.job).queue, (e.job).priority, 'active', 'active', 0, sum(e.more), max((e.job).charged),
-            min((e.job).seq), max((e.job).seq)
+        -- Without this a tenant whose jobs run for long would get workers as if they did not, until the first of them ends.
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, price, lo, hi)
+        select (e.job).tenant_id, (e.job).queue, (e.job).priority, 'active', 'active', 0, sum(e.more), min((e.job).seq), max((e.job).seq)
         from extended e where e.more > 0 group by (e.job).tenant_id, (e.job).queue, (e.job).priority
     )
     select (e.job).* from extended e
@@ -175,5 +175,5 @@ $$;
 comment on function ojs._extend(text, uuid[], int, text) is
 'Extends the leases of those of the jobs that a worker holds, never beyond the time that the attempt may run, and returns those whose lease
 goes on. Where tenants share by time, they are charged for what the attempts have run so far. Locks and writes only rows whose lease
-moves; of those that somebody else has locked, the leases stay as they are.';
+moves, or whose attempt has run for ten seconds more than was charged; of those that somebody else has locked, the leases stay as they are.';
 reset role;

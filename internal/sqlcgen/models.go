@@ -111,7 +111,8 @@ type OjsJob struct {
 	WorkerID *string `json:"worker_id"`
 	// The pool of that worker (ojs.pool.id); null: none that is configured.
 	Pool *int32 `json:"pool"`
-	// How many seconds its tenant was charged for the latest attempt when it began; null where its queue does not share by time.
+	// How many seconds its tenant has been charged for the latest attempt: what was expected, or more when heartbeats tell that it goes on; null
+	// where its queue does not share by time.
 	Charged *float32 `json:"charged"`
 	// Failed attempts, oldest first: {attempt, code, type, message, occurred_at, retryable, details}; the latest 100.
 	Errors []byte `json:"errors"`
