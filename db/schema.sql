@@ -986,6 +986,16 @@ CREATE FUNCTION ojs._beyond(p_charged real, p_started timestamp with time zone, 
     LANGUAGE sql IMMUTABLE
     AS $$ select greatest(ojs._seconds(p_ended - p_started)::float8, 0) - p_charged $$;
 
+CREATE FUNCTION ojs._bill(p_picks ojs.picks) RETURNS TABLE(spot tid, jobs bigint, dealt bigint, more boolean, step numeric, line bigint, back bigint, price numeric)
+    LANGUAGE sql STABLE ROWS 10
+    AS $$
+    select b.spot, count(b.place), count(b.id), bool_or(b.more), max(b.price)::numeric,
+        max(b.seq) filter (where not b.again), max(b.seq) filter (where b.again),
+        coalesce(sum(b.price) filter (where b.place is not null), 0)::numeric
+    from unnest(p_picks.spots, p_picks.ids, p_picks.places, p_picks.seqs, p_picks.agains, p_picks.more, p_picks.prices)
+        b(spot, id, place, seq, again, more, price) group by b.spot
+$$;
+
 CREATE FUNCTION ojs._bite_end(p_from pg_snapshot, p_to pg_snapshot, p_rows integer, OUT o_xid xid8, OUT o_lo bigint) RETURNS record
     LANGUAGE plpgsql
     AS $$
@@ -1156,6 +1166,19 @@ CREATE FUNCTION ojs._came(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo
     ) c left join ojs.tenant t on t.tenant_id = c.tenant_id
 $$;
 
+CREATE FUNCTION ojs._came_in(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS TABLE(queue text, tenant_id text, job_priority integer, priority integer, weight numeric, limited boolean, lo bigint, los bigint[], his bigint[])
+    LANGUAGE sql STABLE ROWS 10
+    AS $$
+    select x.queue, x.tenant_id, x.priority, x.priority + coalesce(t.priority_boost, 0),
+        (select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight) w), coalesce(t.limited, false),
+        min(x.lo), array_agg(x.lo), array_agg(x.hi)
+    from (
+        select f.queue, f.tenant_id, f.priority, min(f.lo) as lo, max(f.hi) as hi from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
+        where f.to_state = 'available' group by f.queue, f.tenant_id, f.priority, f.xid
+    ) x left join ojs.tenant t on t.tenant_id = x.tenant_id
+    group by x.queue, x.tenant_id, x.priority, t.priority_boost, t.weight, t.limited
+$$;
+
 CREATE FUNCTION ojs._can_bury(p_tenant text, p_id uuid) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -1302,13 +1325,7 @@ CREATE FUNCTION ojs._charge(p_level ojs.level, p_picks ojs.picks, p_only text[],
 declare
     v_level ojs.level := p_level;
 begin
-    with bill as materialized (
-        select b.spot, count(b.place) as jobs, count(b.id) as dealt, bool_or(b.more) as more, max(b.price)::numeric as step,
-            max(b.seq) filter (where not b.again) as line, max(b.seq) filter (where b.again) as back,
-            coalesce(sum(b.price) filter (where b.place is not null), 0)::numeric as price
-        from unnest(p_picks.spots, p_picks.ids, p_picks.places, p_picks.seqs, p_picks.agains, p_picks.more, p_picks.prices)
-            b(spot, id, place, seq, again, more, price) group by b.spot
-    ), moved as materialized (
+    with moved as materialized (
         select b.spot, b.jobs, f.tenant_id, f.weight, f.vtime as was,
             -- Who holds all its own jobs locked lets the next one go first.
             case when p_unit = 'none' then greatest(f.vtime, least(r.next, w.next))
@@ -1316,7 +1333,7 @@ begin
                 else f.vtime + round(b.price / f.weight, 15) end as vtime,
             greatest(f.head, b.line) as head, f.behind as was_behind, f.again_lo as was_again_lo,
             greatest(f.again_seq, b.back) as again_seq, r.lo as again_lo, w.works and not w.full as stays, w.works and w.full as parks
-        from bill b
+        from ojs._bill(p_picks) b
         cross join lateral (select f.* from ojs.tenant_fairness f where f.ctid = b.spot) f
         left join lateral (select a.lo, greatest(a.lo, f.again_seq + 1, b.back + 1) as next from ojs.again a
             where f.behind and a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id and a.lo >= f.again_lo
@@ -7766,6 +7783,20 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._settle_ends(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    perform ojs._settle_time(f.queue, f.priority + coalesce(t.priority_boost, 0), f.tenant_id, f.jobs, f.price, f.seconds)
+    from (
+        select f.queue, f.priority, f.tenant_id, sum(f.owed)::int as jobs, sum(f.price) as price, sum(f.seconds) as seconds
+        from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
+        where f.from_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
+        group by f.queue, f.priority, f.tenant_id
+    ) f left join ojs.tenant t on t.tenant_id = f.tenant_id;
+end;
+$$;
+
 CREATE FUNCTION ojs._settle_time(p_queue text, p_priority integer, p_tenant text, p_jobs integer, p_price double precision, p_seconds double precision) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -8415,28 +8446,12 @@ declare
 begin
     perform ojs._revoke_stale(p_from, p_to, p_xid, p_lo, p_hi);
     -- Who comes begins where the others are. Settled afterwards, what they used before would be owed to it.
-    perform ojs._settle_time(f.queue, f.priority + coalesce(t.priority_boost, 0), f.tenant_id, f.jobs, f.price, f.seconds)
-    from (
-        select f.queue, f.priority, f.tenant_id, sum(f.owed)::int as jobs, sum(f.price) as price, sum(f.seconds) as seconds
-        from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
-        where p_taken and f.from_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
-        group by f.queue, f.priority, f.tenant_id
-    ) f left join ojs.tenant t on t.tenant_id = f.tenant_id;
+    perform ojs._settle_ends(p_from, p_to, p_xid, p_lo, p_hi) where p_taken;
     for v_came in
-        with came as materialized (
-            select x.queue, x.tenant_id, x.priority as job_priority, x.priority + coalesce(t.priority_boost, 0) as priority,
-                (select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight) w) as weight, coalesce(t.limited, false) as limited,
-                min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
-            from (
-                select f.queue, f.tenant_id, f.priority, min(f.lo) as lo, max(f.hi) as hi from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
-                where f.to_state = 'available' group by f.queue, f.tenant_id, f.priority, f.xid
-            ) x left join ojs.tenant t on t.tenant_id = x.tenant_id
-            group by x.queue, x.tenant_id, x.priority, t.priority_boost, t.weight, t.limited
-        ), known as materialized (
-            select c.*, f.rev, f.ready or f.parked as works, f.head, l.rev as level_rev,
-                b.unit = 'none' as in_order, case when b.unit = 'none' then c.lo
-                    else ojs._join_at(coalesce(f.vtime, 0), coalesce(l.low, 0), c.weight) end as joins_at
-            from came c
+        with known as materialized (
+            select c.*, f.rev, f.ready or f.parked as works, f.head, l.rev as level_rev, b.unit = 'none' as in_order,
+                case when b.unit = 'none' then c.lo else ojs._join_at(coalesce(f.vtime, 0), coalesce(l.low, 0), c.weight) end as joins_at
+            from ojs._came_in(p_from, p_to, p_xid, p_lo, p_hi) c
             left join lateral ojs._fair(c.queue, c.priority, c.tenant_id) f on true
             left join lateral ojs._level(c.queue, c.priority) l on true
             left join lateral ojs._backlog(c.queue) b on true

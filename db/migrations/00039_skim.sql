@@ -114,4 +114,51 @@ $$;
 comment on function ojs._true_times(ojs.level, int, ojs.ask) is
 'First in, first out: brings the times of the tenants at the front to their next jobs, where those that stood there have ended otherwise
 (cancelled, expired).';
+
+-- +goose StatementBegin
+create function ojs._look_back(p_queue text, p_priority int, p_tenant text, p_los bigint[], p_his bigint[]) returns void
+language plpgsql
+as $$
+declare
+    v_fair ojs.tenant_fairness;
+    v_lo   bigint := (select min(l) from unnest(p_los) l);
+begin
+    select * into v_fair from ojs._fair(p_queue, p_priority, p_tenant);
+    if v_fair.behind and v_lo <= v_fair.again_seq then
+        -- The cursor moves back, and what it has passed of a range is not looked at twice.
+        update ojs.again a set lo = v_fair.again_seq + 1
+        where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo >= v_fair.again_lo
+            and a.lo <= v_fair.again_seq
+          and a.hi > v_fair.again_seq;
+    end if;
+    insert into ojs.again (queue, priority, tenant_id, lo, hi)
+    select p_queue, p_priority, p_tenant, r.lo, r.hi from ojs._islands(p_los, p_his) r;
+    update ojs.tenant_fairness f
+    set rev = f.rev + 1, behind = true, again_lo = case when f.behind then least(f.again_lo, v_lo) else v_lo end,
+        again_seq = case when f.behind then least(f.again_seq, v_lo - 1) else v_lo - 1 end
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._look_back(text, int, text, bigint[], bigint[]) is
+'Has ranges of job.seq behind a tenant''s cursor looked at again, before what lies ahead of it, first in first out.';
+
+-- +goose StatementBegin
+create function ojs._islands(p_los bigint[], p_his bigint[]) returns table (lo bigint, hi bigint)
+language sql immutable rows 10
+as $$
+    select min(x.lo), max(x.hi)
+    from (
+        select r.lo, r.hi, sum(r.apart) over (order by r.lo, r.hi) as part
+        from (
+            select r.lo, r.hi, (r.lo > 1000 + max(r.hi) over (order by r.lo, r.hi rows between unbounded preceding
+                and 1 preceding))::int as apart
+            from unnest(p_los, p_his) r(lo, hi)
+        ) r
+    ) x
+    group by coalesce(x.part, 0)
+$$;
+-- +goose StatementEnd
+comment on function ojs._islands(bigint[], bigint[]) is
+'Ranges in which those that lie close together have become one: each is read by itself, and few jobs between them are soon passed over.';
 reset role;

@@ -23,13 +23,7 @@ as $$
 declare
     v_level ojs.level := p_level;
 begin
-    with bill as materialized (
-        select b.spot, count(b.place) as jobs, count(b.id) as dealt, bool_or(b.more) as more, max(b.price)::numeric as step,
-            max(b.seq) filter (where not b.again) as line, max(b.seq) filter (where b.again) as back,
-            coalesce(sum(b.price) filter (where b.place is not null), 0)::numeric as price
-        from unnest(p_picks.spots, p_picks.ids, p_picks.places, p_picks.seqs, p_picks.agains, p_picks.more, p_picks.prices)
-            b(spot, id, place, seq, again, more, price) group by b.spot
-    ), moved as materialized (
+    with moved as materialized (
         select b.spot, b.jobs, f.tenant_id, f.weight, f.vtime as was,
             -- Who holds all its own jobs locked lets the next one go first.
             case when p_unit = 'none' then greatest(f.vtime, least(r.next, w.next))
@@ -37,7 +31,7 @@ begin
                 else f.vtime + round(b.price / f.weight, 15) end as vtime,
             greatest(f.head, b.line) as head, f.behind as was_behind, f.again_lo as was_again_lo,
             greatest(f.again_seq, b.back) as again_seq, r.lo as again_lo, w.works and not w.full as stays, w.works and w.full as parks
-        from bill b
+        from ojs._bill(p_picks) b
         cross join lateral (select f.* from ojs.tenant_fairness f where f.ctid = b.spot) f
         left join lateral (select a.lo, greatest(a.lo, f.again_seq + 1, b.back + 1) as next from ojs.again a
             where f.behind and a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id and a.lo >= f.again_lo
@@ -87,6 +81,22 @@ comment on function ojs._charge(ojs.level, ojs.picks, text[], ojs.unit) is
 'Books what the tenants of one level were dealt, and returns the level as it is then: times and cursors move on, past jobs that somebody
 has locked, too, for which nobody pays; who has no more jobs leaves, and so does, parked, who has no room for more. p_only: only these
 were asked about.';
+
+-- +goose StatementBegin
+create function ojs._bill(p_picks ojs.picks)
+returns table (spot tid, jobs bigint, dealt bigint, more boolean, step numeric, line bigint, back bigint, price numeric)
+language sql stable rows 10
+as $$
+    select b.spot, count(b.place), count(b.id), bool_or(b.more), max(b.price)::numeric,
+        max(b.seq) filter (where not b.again), max(b.seq) filter (where b.again),
+        coalesce(sum(b.price) filter (where b.place is not null), 0)::numeric
+    from unnest(p_picks.spots, p_picks.ids, p_picks.places, p_picks.seqs, p_picks.agains, p_picks.more, p_picks.prices)
+        b(spot, id, place, seq, again, more, price) group by b.spot
+$$;
+-- +goose StatementEnd
+comment on function ojs._bill(ojs.picks) is
+'What each tenant was dealt: jobs that are locked, all jobs, whether it may have more, the highest price, the last job of its line and the
+last one behind its cursor, and the price of those that are locked. Becomes part of the query that asks.';
 
 -- +goose StatementBegin
 create function ojs._lowest(p_level ojs.level, p_but text[]) returns numeric
@@ -220,6 +230,24 @@ comment on function ojs._refund(text, int, text, int, float8, bigint, bigint) is
 taken beside decisions; 0 jobs: settles what attempts took), and has the range of job.seq in which they lie looked at again (null: none).';
 
 -- +goose StatementBegin
+create function ojs._settle_ends(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) returns void
+language plpgsql
+as $$
+begin
+    perform ojs._settle_time(f.queue, f.priority + coalesce(t.priority_boost, 0), f.tenant_id, f.jobs, f.price, f.seconds)
+    from (
+        select f.queue, f.priority, f.tenant_id, sum(f.owed)::int as jobs, sum(f.price) as price, sum(f.seconds) as seconds
+        from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
+        where f.from_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
+        group by f.queue, f.priority, f.tenant_id
+    ) f left join ojs.tenant t on t.tenant_id = f.tenant_id;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._settle_ends(pg_snapshot, pg_snapshot, xid8, bigint, bigint) is
+'Settles with tenants that share by time for what their attempts took. The parameters are those of ojs._fresh.';
+
+-- +goose StatementBegin
 create function ojs._settle_time(p_queue text, p_priority int, p_tenant text, p_jobs int, p_price float8, p_seconds float8) returns void
 language plpgsql
 as $$
@@ -251,51 +279,4 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._settle_time(text, int, text, int, float8, float8) is
 'Settles with a tenant for p_jobs attempts that ended and ran p_seconds in sum, p_price more than it was charged; 0: for some that go on.';
-
--- +goose StatementBegin
-create function ojs._look_back(p_queue text, p_priority int, p_tenant text, p_los bigint[], p_his bigint[]) returns void
-language plpgsql
-as $$
-declare
-    v_fair ojs.tenant_fairness;
-    v_lo   bigint := (select min(l) from unnest(p_los) l);
-begin
-    select * into v_fair from ojs._fair(p_queue, p_priority, p_tenant);
-    if v_fair.behind and v_lo <= v_fair.again_seq then
-        -- The cursor moves back, and what it has passed of a range is not looked at twice.
-        update ojs.again a set lo = v_fair.again_seq + 1
-        where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo >= v_fair.again_lo
-            and a.lo <= v_fair.again_seq
-          and a.hi > v_fair.again_seq;
-    end if;
-    insert into ojs.again (queue, priority, tenant_id, lo, hi)
-    select p_queue, p_priority, p_tenant, r.lo, r.hi from ojs._islands(p_los, p_his) r;
-    update ojs.tenant_fairness f
-    set rev = f.rev + 1, behind = true, again_lo = case when f.behind then least(f.again_lo, v_lo) else v_lo end,
-        again_seq = case when f.behind then least(f.again_seq, v_lo - 1) else v_lo - 1 end
-    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._look_back(text, int, text, bigint[], bigint[]) is
-'Has ranges of job.seq behind a tenant''s cursor looked at again, before what lies ahead of it, first in first out.';
-
--- +goose StatementBegin
-create function ojs._islands(p_los bigint[], p_his bigint[]) returns table (lo bigint, hi bigint)
-language sql immutable rows 10
-as $$
-    select min(x.lo), max(x.hi)
-    from (
-        select r.lo, r.hi, sum(r.apart) over (order by r.lo, r.hi) as part
-        from (
-            select r.lo, r.hi, (r.lo > 1000 + max(r.hi) over (order by r.lo, r.hi rows between unbounded preceding
-                and 1 preceding))::int as apart
-            from unnest(p_los, p_his) r(lo, hi)
-        ) r
-    ) x
-    group by coalesce(x.part, 0)
-$$;
--- +goose StatementEnd
-comment on function ojs._islands(bigint[], bigint[]) is
-'Ranges in which those that lie close together have become one: each is read by itself, and few jobs between them are soon passed over.';
 reset role;

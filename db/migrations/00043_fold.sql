@@ -142,8 +142,6 @@ comment on function ojs._fresh(pg_snapshot, pg_snapshot, xid8, bigint, bigint) i
 'Rows of the journal about jobs that became available or were taken beside decisions: those that p_to sees and p_from does not, those of
 the transaction p_xid whose lo lies behind p_lo and up to p_hi, and those of the running transaction.';
 
--- Jobs of one transaction become one range. It may cover jobs that were looked at before; these are passed over. A range per row would
--- keep everybody waiting when a transaction brings very many.
 -- +goose StatementBegin
 create function ojs._take_in(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint, p_taken boolean) returns void
 language plpgsql
@@ -153,28 +151,12 @@ declare
 begin
     perform ojs._revoke_stale(p_from, p_to, p_xid, p_lo, p_hi);
     -- Who comes begins where the others are. Settled afterwards, what they used before would be owed to it.
-    perform ojs._settle_time(f.queue, f.priority + coalesce(t.priority_boost, 0), f.tenant_id, f.jobs, f.price, f.seconds)
-    from (
-        select f.queue, f.priority, f.tenant_id, sum(f.owed)::int as jobs, sum(f.price) as price, sum(f.seconds) as seconds
-        from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
-        where p_taken and f.from_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
-        group by f.queue, f.priority, f.tenant_id
-    ) f left join ojs.tenant t on t.tenant_id = f.tenant_id;
+    perform ojs._settle_ends(p_from, p_to, p_xid, p_lo, p_hi) where p_taken;
     for v_came in
-        with came as materialized (
-            select x.queue, x.tenant_id, x.priority as job_priority, x.priority + coalesce(t.priority_boost, 0) as priority,
-                (select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight) w) as weight, coalesce(t.limited, false) as limited,
-                min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
-            from (
-                select f.queue, f.tenant_id, f.priority, min(f.lo) as lo, max(f.hi) as hi from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
-                where f.to_state = 'available' group by f.queue, f.tenant_id, f.priority, f.xid
-            ) x left join ojs.tenant t on t.tenant_id = x.tenant_id
-            group by x.queue, x.tenant_id, x.priority, t.priority_boost, t.weight, t.limited
-        ), known as materialized (
-            select c.*, f.rev, f.ready or f.parked as works, f.head, l.rev as level_rev,
-                b.unit = 'none' as in_order, case when b.unit = 'none' then c.lo
-                    else ojs._join_at(coalesce(f.vtime, 0), coalesce(l.low, 0), c.weight) end as joins_at
-            from came c
+        with known as materialized (
+            select c.*, f.rev, f.ready or f.parked as works, f.head, l.rev as level_rev, b.unit = 'none' as in_order,
+                case when b.unit = 'none' then c.lo else ojs._join_at(coalesce(f.vtime, 0), coalesce(l.low, 0), c.weight) end as joins_at
+            from ojs._came_in(p_from, p_to, p_xid, p_lo, p_hi) c
             left join lateral ojs._fair(c.queue, c.priority, c.tenant_id) f on true
             left join lateral ojs._level(c.queue, c.priority) l on true
             left join lateral ojs._backlog(c.queue) b on true
@@ -225,6 +207,27 @@ $$;
 comment on function ojs._take_in(pg_snapshot, pg_snapshot, xid8, bigint, bigint, boolean) is
 'Has the tenants of jobs that became available join the round, and the jobs that lie behind their cursors looked at again.
 p_taken: jobs were taken beside decisions, too. The other parameters are those of ojs._fresh.';
+
+-- Jobs of one transaction become one range. It may cover jobs that were looked at before; these are passed over. A range per row would
+-- keep everybody waiting when a transaction brings very many.
+-- +goose StatementBegin
+create function ojs._came_in(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) returns table (
+    queue text, tenant_id text, job_priority int, priority int, weight numeric, limited boolean, lo bigint, los bigint[], his bigint[]
+)
+language sql stable rows 10
+as $$
+    select x.queue, x.tenant_id, x.priority, x.priority + coalesce(t.priority_boost, 0),
+        (select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight) w), coalesce(t.limited, false),
+        min(x.lo), array_agg(x.lo), array_agg(x.hi)
+    from (
+        select f.queue, f.tenant_id, f.priority, min(f.lo) as lo, max(f.hi) as hi from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
+        where f.to_state = 'available' group by f.queue, f.tenant_id, f.priority, f.xid
+    ) x left join ojs.tenant t on t.tenant_id = x.tenant_id
+    group by x.queue, x.tenant_id, x.priority, t.priority_boost, t.weight, t.limited
+$$;
+-- +goose StatementEnd
+comment on function ojs._came_in(pg_snapshot, pg_snapshot, xid8, bigint, bigint) is
+'As ojs._came, with the ranges of job.seq in which the jobs lie, one per transaction.';
 
 -- +goose StatementBegin
 create function ojs._revoke_stale(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) returns void

@@ -175,5 +175,6 @@ $$;
 comment on function ojs._extend(text, uuid[], int, text) is
 'Extends the leases of those of the jobs that a worker holds, never beyond the time that the attempt may run, and returns those whose lease
 goes on. Where tenants share by time, they are charged for what the attempts have run so far. Locks and writes only rows whose lease
-moves, or whose attempt has run for ten seconds more than was charged; of those that somebody else has locked, the leases stay as they are.';
+moves, or whose attempt has run for ten seconds more than was charged; of those that somebody else has locked, the leases stay as they
+are.';
 reset role;

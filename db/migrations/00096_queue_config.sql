@@ -49,10 +49,10 @@ by jobs that have none; these are what jobs get that do not say themselves, from
 ISO 8601 durations, at most ojs.settings.retention, which is what is kept; description. tenant_fairness: {enabled, strategy,
 weights, default_weight, unit}, taken whole, acts on the whole backlog from the next dispatch on, for which it waits: enabled false: first
 in, first out across tenants; strategy ''fair-share'' (default), by weight, or ''round-robin'', all tenants alike; weights: by
-tenant, or tenant: and the tenant, 0.000001 to 1000000; default_weight: of tenants without any (docs/scheduling.md has the order); unit: what they share:
-''jobs'' (default), ''cost'' or ''time''. p_new: only if the queue has no configuration
-yet, else duplicate; of several such calls at once one succeeds. Raises unsupported for fields that this server does not honour, a longer
-retention among them, invalid_request for unknown ones, validation_error, and backend_unavailable while a transaction stays open that uses
+tenant, or tenant: and the tenant, 0.000001 to 1000000; default_weight: of tenants without any (docs/scheduling.md has the order), and
+unit: what they share, ''jobs'' (default), ''cost'' or ''time''. p_new: only if the queue has no configuration yet, else duplicate; of
+several such calls at once one succeeds. Raises unsupported for fields that this server does not honour, a longer retention among them,
+invalid_request for unknown ones, validation_error, and backend_unavailable while a transaction stays open that uses
 jobs; with tenant_fairness conflict in a transaction that has fetched jobs. Waits for whoever else configures queues.';
 
 -- Removes the configuration of an empty queue.
