@@ -7608,7 +7608,7 @@ begin
             v_level := ojs._raise_times(v_level, p_ask.tenants);
         end if;
         loop
-            perform ojs._true_times(v_level, v_left, p_ask) where v_unit = 'none';
+            v_level := case when v_unit = 'none' then ojs._true_times(v_level, v_left, p_ask) else v_level end;
             v_picks := ojs._claim(v_level, v_left, p_ask, p_ahead is null, v_unit);
             exit when v_picks.spots is null;
             if v_picks.size + p_done.bytes > p_ask.max_bytes / 100 then
@@ -8739,22 +8739,28 @@ CREATE FUNCTION ojs._trim_cron_runs(p_tenant text, p_name text) RETURNS void
     where r.tenant_id = p_tenant and r.name = p_name and r.due_at = old.due_at
 $$;
 
-CREATE FUNCTION ojs._true_times(p_level ojs.level, p_count integer, p_ask ojs.ask) RETURNS void
+CREATE FUNCTION ojs._true_times(p_level ojs.level, p_count integer, p_ask ojs.ask) RETURNS ojs.level
     LANGUAGE plpgsql
     AS $$
 declare
-    v_now timestamptz := ojs.now();
+    v_now    timestamptz := ojs.now();
+    v_moment numeric;
 begin
     loop
-        update ojs.tenant_fairness f set rev = f.rev + 1, vtime = n.seq
-        from (
-            select d.spot, min(d.seq) as seq from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_ask.tenants, p_ask.but,
-                false, 'none', v_now) d
+        with behind as materialized (
+            select d.spot, d.vtime as was, min(d.seq) as seq from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count,
+                p_ask.tenants, p_ask.but, false, 'none', v_now) d
             where d.id is not null group by d.spot, d.vtime having min(d.seq) > d.vtime
-        ) n
-        where f.ctid = n.spot;
-        exit when not found;
+        ), moved as (
+            update ojs.tenant_fairness f set rev = f.rev + 1, vtime = b.seq from behind b where f.ctid = b.spot
+            returning f.weight * (b.seq - b.was) as moment
+        )
+        select sum(m.moment) into v_moment from moved m;
+        exit when v_moment is null;
+        perform ojs._move_level(p_level, 0, 0, v_moment, null);
+        select * into p_level from ojs._level(p_level.queue, p_level.priority);
     end loop;
+    return p_level;
 end;
 $$;
 

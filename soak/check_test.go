@@ -86,7 +86,7 @@ var (
 	}
 	sums = []string{
 		" scheduled", " available", " pending", "scheduled available", "retryable available", "pending available",
-		"available available", "available active", "active completed",
+		"available available", "available active", "active active", "active completed",
 	}
 )
 

@@ -69,8 +69,25 @@ func (c *client) operate(r *rand.Rand) {
 			for !o.set(change{scope: of, Kind: halt, Most: unlimited}) && c.stop.Err() == nil {
 				c.pause(50 * time.Millisecond)
 			}
+			if hand == 2 {
+				o.share()
+			}
 		}
 		c.pause(time.Duration(20+r.IntN(150)) * time.Millisecond)
+	}
+}
+
+// shares are how tenants of a queue share. Nothing that is promised of jobs depends on it.
+var shares = []string{
+	`{}`, `{"unit": "time"}`, `{"unit": "cost"}`, `{"enabled": false}`, `{"unit": "time", "weights": {"beta": 5, "gamma": 0.3}}`,
+}
+
+// share changes how the tenants of a queue share.
+func (o *operator) share() {
+	body := map[string]any{"tenant_fairness": json.RawMessage(shares[o.r.IntN(len(shares))])}
+	path := "/ojs/v1/queues/" + []string{"work", "mail"}[o.r.IntN(2)] + "/config"
+	if a := o.ask(o.r, http.MethodPut, path, "", body); !a.unknown() && a.status != http.StatusOK {
+		o.book.wrong("PUT %s: %d: %s", path, a.status, a.body)
 	}
 }
 

@@ -92,28 +92,34 @@ comment on function ojs._passed(ojs.tenant_fairness, bigint, bigint, int, boolea
 can be had. p_locked: has those that somebody has locked looked at again.';
 
 -- +goose StatementBegin
-create function ojs._true_times(p_level ojs.level, p_count int, p_ask ojs.ask) returns void
+create function ojs._true_times(p_level ojs.level, p_count int, p_ask ojs.ask) returns ojs.level
 language plpgsql
 as $$
 declare
-    v_now timestamptz := ojs.now();
+    v_now    timestamptz := ojs.now();
+    v_moment numeric;
 begin
     loop
-        update ojs.tenant_fairness f set rev = f.rev + 1, vtime = n.seq
-        from (
-            select d.spot, min(d.seq) as seq from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count, p_ask.tenants, p_ask.but,
-                false, 'none', v_now) d
+        with behind as materialized (
+            select d.spot, d.vtime as was, min(d.seq) as seq from ojs._due(p_level.queue, p_level.priority, p_level.low, p_count,
+                p_ask.tenants, p_ask.but, false, 'none', v_now) d
             where d.id is not null group by d.spot, d.vtime having min(d.seq) > d.vtime
-        ) n
-        where f.ctid = n.spot;
-        exit when not found;
+        ), moved as (
+            update ojs.tenant_fairness f set rev = f.rev + 1, vtime = b.seq from behind b where f.ctid = b.spot
+            returning f.weight * (b.seq - b.was) as moment
+        )
+        select sum(m.moment) into v_moment from moved m;
+        exit when v_moment is null;
+        perform ojs._move_level(p_level, 0, 0, v_moment, null);
+        select * into p_level from ojs._level(p_level.queue, p_level.priority);
     end loop;
+    return p_level;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._true_times(ojs.level, int, ojs.ask) is
 'First in, first out: brings the times of the tenants at the front to their next jobs, where those that stood there have ended otherwise
-(cancelled, expired).';
+(cancelled, expired). Returns the level as it is then.';
 
 -- +goose StatementBegin
 create function ojs._look_back(p_queue text, p_priority int, p_tenant text, p_los bigint[], p_his bigint[]) returns void

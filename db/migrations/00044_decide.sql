@@ -107,7 +107,7 @@ begin
             v_level := ojs._raise_times(v_level, p_ask.tenants);
         end if;
         loop
-            perform ojs._true_times(v_level, v_left, p_ask) where v_unit = 'none';
+            v_level := case when v_unit = 'none' then ojs._true_times(v_level, v_left, p_ask) else v_level end;
             v_picks := ojs._claim(v_level, v_left, p_ask, p_ahead is null, v_unit);
             exit when v_picks.spots is null;
             if v_picks.size + p_done.bytes > p_ask.max_bytes / 100 then
