@@ -318,6 +318,9 @@ func (m *model) configure() {
 	case 4:
 		m.resumeAll()
 	case 5:
+		if m.r.IntN(2) == 0 {
+			m.share()
+		}
 		m.weigh()
 	default:
 		m.configurePool()
@@ -336,6 +339,14 @@ func (m *model) resumeAll() {
 		m.exec(m.service, "select ojs.resume(coalesce(nullif($2, ''), case when $1 = '' then '*' end), nullif($1, ''))", of[0], of[1])
 		delete(m.paused, of)
 	}
+}
+
+// share changes how the tenants of a queue share, which says nothing of what any of them may have.
+func (m *model) share() {
+	queue := m.pick(m.queues)
+	how := []string{`{}`, `{"unit": "time"}`, `{"unit": "cost"}`, `{"enabled": false}`}[m.r.IntN(4)]
+	m.did("tenants of %s share by %s", queue, how)
+	m.exec(m.service, "select ojs.configure_queue($1, jsonb_build_object('tenant_fairness', $2::text::jsonb))", queue, how)
 }
 
 func (m *model) weigh() {
