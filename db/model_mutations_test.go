@@ -70,14 +70,14 @@ var mutations = []mutation{
 	{"a pool's tenants are ignored", "ojs._in_pool", "elsif v_pool.tenants is not null", "elsif false", (*model).tight, 3},
 	{"a pool's queues are ignored", "ojs._in_pool", "v_pool.queues is null or", "true or", (*model).tight, 2},
 	{"the lowest priority goes first", "ojs._set_backlog", "order by p desc", "order by p", (*model).mixed, 0},
-	{"boosts are ignored", "ojs._take_in", "x.priority + coalesce(t.priority_boost, 0)", "x.priority", (*model).mixed, 0},
+	{"boosts are ignored", "ojs._came_in", "x.priority + coalesce(t.priority_boost, 0)", "x.priority", (*model).mixed, 0},
 	{
 		"what is decided ahead goes before what comes",
 		"ojs._decided_already", "if v_unread between 1 and c_most then", "if false then", (*model).mixed, 3,
 	},
 	{
 		"weights of tenants are ignored",
-		"ojs._take_in", "(select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight) w)", "1.0", (*model).shares, 2,
+		"ojs._came_in", "(select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight) w)", "1.0", (*model).shares, 2,
 	},
 	{"the newest job goes first", "ojs._due", "over (order by y.seq", "over (order by y.seq desc", (*model).mixed, 0},
 	{"an attempt is not counted", "ojs._hand_out", "attempt = j.attempt + 1", "attempt = j.attempt", (*model).mixed, 0},

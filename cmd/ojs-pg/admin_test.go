@@ -143,7 +143,7 @@ func TestAdminSteers(t *testing.T) {
 	o.lines(o.admin(0, "fairness", "null", "--queue", "mail"), "config {}")
 	o.lines(o.admin(0, "--tenant", "acme", "max-priority", "10", "--clamp"), "tenant_id acme", "max_priority 10", "over_priority clamp")
 	o.lines(o.admin(0, "--tenant", "acme", "max-priority", "100"), "max_priority 100", "over_priority refuse")
-	if got := o.admin(1, "fairness", `{"enabled": false}`, "--queue", "mail"); !strings.Contains(got, "tenant_fairness.enabled") {
+	if got := o.admin(1, "fairness", `{"enabled": "no"}`, "--queue", "mail"); !strings.Contains(got, "tenant_fairness.enabled") {
 		t.Error(got)
 	}
 	// Only an operator's login configures the deployment.

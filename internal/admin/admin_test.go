@@ -204,7 +204,7 @@ func TestQueueConfiguration(t *testing.T) {
 		{"PUT /queues/mail/config", `{"config": {"retention": {"discarded": "P30D"}}}`, 422, "config.retention.discarded"},
 		{"PUT /queues/mail/config", `{"colour": "red"}`, 400, "colour"},
 		{"PUT /queues/mail/config", `{"tenant_fairness": {"weights": {"acme": 0}}}`, 422, "tenant_fairness.weights.acme"},
-		{"PUT /queues/mail/config", `{"config": {"tenant_fairness": {"enabled": false}}}`, 422, "config.tenant_fairness.enabled"},
+		{"PUT /queues/mail/config", `{"config": {"tenant_fairness": {"enabled": "no"}}}`, 422, "config.tenant_fairness.enabled"},
 		{"PUT /queues/mail/config", `{"tenant_fairness": {"stratagem": 1}}`, 400, "tenant_fairness.stratagem"},
 		{"PUT /queues/mail/config", `{"tenant_fairness": {"default_weight": 1e400}}`, 422, "tenant_fairness.default_weight"},
 		{"PUT /queues/mail/config", `{"config": 7}`, 400, "config"},
