@@ -71,8 +71,13 @@ begin
         return p_done;
     end if;
     for v_priority in
+        -- All at one moment: a decision that commits between two looks would take work from where the second looks to where the first has.
         select p.priority
-        from (select unnest(v_backlog.priorities) union select w.priority from ojs._waiting() w where w.queue = p_queue) p(priority)
+        from (
+            select unnest(b.priorities) from ojs._backlog(p_queue) b
+            union
+            select w.priority from ojs._waiting() w where w.queue = p_queue
+        ) p(priority)
         where (p.priority <= p_above) is not true
         order by p.priority desc
     loop
