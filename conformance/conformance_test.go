@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -149,37 +150,50 @@ func checkSpelledOut(t *testing.T, byFolder map[string][]engine.Case) {
 	}
 }
 
+// longSleep is from where on a case has a server of its own and runs beside others, because they would wait for minutes in sum.
+const longSleep = 30 * time.Second
+
 // play runs the cases of one folder, each on a server just reset, and prints how many passed.
 func play(t *testing.T, folder string, cases []engine.Case) {
 	target := server(t)
-	passed := 0
+	var passed atomic.Int64
+	// Cases that run beside others end when this function has returned.
+	t.Cleanup(func() { fmt.Printf("%s %d/%d\n", folder, passed.Load(), len(cases)) })
 	for _, c := range cases {
 		t.Run(c.ID+" "+c.Name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
-			defer cancel()
-			if err := target.Reset(ctx); err != nil {
-				t.Fatal(err)
+			target := target
+			if c.Sleeps() >= longSleep && os.Getenv(givenServer) == "" {
+				t.Parallel()
+				target = server(t)
 			}
-			failures := c.Run(ctx, target)
-			if odd, ok := impossible[c.ID]; ok {
-				var at []string
-				for _, f := range failures {
-					at = append(at, f.At)
-				}
-				if !slices.Equal(at, odd.at) {
-					t.Errorf("impossible at %v, but it failed at %v", odd.at, failures)
-					return
-				}
-				fmt.Printf("%s cannot be passed: %s\n", c.ID, odd.reason)
-				return
-			}
-			for _, f := range failures {
-				t.Error(f)
-			}
-			if len(failures) == 0 {
-				passed++
+			if playOne(t, target, c) {
+				passed.Add(1)
 			}
 		})
 	}
-	fmt.Printf("%s %d/%d\n", folder, passed, len(cases))
+}
+
+func playOne(t *testing.T, target engine.Target, c engine.Case) (passed bool) {
+	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
+	defer cancel()
+	if err := target.Reset(ctx); err != nil {
+		t.Fatal(err)
+	}
+	failures := c.Run(ctx, target)
+	if odd, ok := impossible[c.ID]; ok {
+		var at []string
+		for _, f := range failures {
+			at = append(at, f.At)
+		}
+		if !slices.Equal(at, odd.at) {
+			t.Errorf("impossible at %v, but it failed at %v", odd.at, failures)
+			return false
+		}
+		fmt.Printf("%s cannot be passed: %s\n", c.ID, odd.reason)
+		return false
+	}
+	for _, f := range failures {
+		t.Error(f)
+	}
+	return len(failures) == 0
 }

@@ -21,13 +21,16 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
+// givenServer names a server that runs already.
+const givenServer = "OJS_CONFORMANCE_URL"
+
 // server is the one at OJS_CONFORMANCE_URL, or one of our own, put together as the program does it: a login
 // role that is only a member of ojs_service, a listener, a clock and a socket.
 func server(t *testing.T) engine.Target {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}, Timeout: 2 * time.Minute}
 	t.Cleanup(client.CloseIdleConnections)
-	if url := os.Getenv("OJS_CONFORMANCE_URL"); url != "" {
+	if url := os.Getenv(givenServer); url != "" {
 		return engine.Target{URL: strings.TrimSuffix(url, "/"), Client: client}
 	}
 

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -37,7 +38,7 @@ func TestQueueMetrics(t *testing.T) {
 	if got := read(); !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("the database was not asked again, but said %q", got)
 	}
-	before := m.next
+	before := time.Now()
 	m.next = m.next.AddDate(-2, 0, 0)
 	if read(); !m.next.After(before) {
 		t.Error("who asks next asks the database again")

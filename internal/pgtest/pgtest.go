@@ -43,6 +43,7 @@ type DB struct {
 	mu      sync.Mutex
 	pools   map[string]*pgxpool.Pool // by URL
 	tenants map[string]string        // URL by tenant
+	stopped bool                     // the clock of the schema
 }
 
 // PoolSize bounds each pool handed out here.
@@ -136,25 +137,30 @@ func (d *DB) Open() *pg.DB {
 }
 
 // SetNow stops the clock of the schema at an instant; the zero time lets it run again.
+//
+// The first call makes the clock's function read a sequence, and those after it only set that one: with a function of its own for each
+// instant every session would have to plan all its statements anew. A sequence, because what transactions see of it does not depend on when
+// they began.
 func (d *DB) SetNow(at time.Time) {
 	d.t.Helper()
-	body := "select clock_timestamp()"
-	if !at.IsZero() {
-		body = fmt.Sprintf("select timestamptz '%s'", at.UTC().Format(time.RFC3339Nano))
+	const clock = "create or replace function ojs.now() returns timestamptz language sql volatile set search_path = pg_catalog, pg_temp as "
+	switch {
+	case at.IsZero():
+		d.exec(clock + "'select clock_timestamp()'")
+		d.stopped = false
+	case d.stopped:
+		d.exec("select setval('public.test_clock', $1)", at.UnixMicro())
+	default:
+		d.exec("create sequence if not exists public.test_clock; grant select on public.test_clock to public")
+		d.exec("select setval('public.test_clock', $1)", at.UnixMicro())
+		d.exec(clock + "$$ select 'epoch'::timestamptz + last_value * interval '1 microsecond' from public.test_clock $$")
+		d.stopped = true
 	}
-	d.exec(`
-		create or replace function ojs.now() returns timestamptz language sql volatile
-		set search_path = pg_catalog, pg_temp as $$` + body + " $$")
 }
 
 func (d *DB) exec(sql string, args ...any) {
 	d.t.Helper()
-	conn, err := pgx.Connect(d.t.Context(), d.URL)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
-	if _, err := conn.Exec(d.t.Context(), sql, args...); err != nil {
+	if _, err := d.Pool.Exec(d.t.Context(), sql, args...); err != nil {
 		d.t.Fatalf("%s: %v", sql, err)
 	}
 }

@@ -41,6 +41,14 @@ type step struct {
 	asserts  []assertions
 }
 
+// Sleeps is how long the case waits by itself, in sum.
+func (c Case) Sleeps() (sum time.Duration) {
+	for _, s := range slices.Concat(c.steps, c.teardown) {
+		sum += s.delay
+	}
+	return sum
+}
+
 // assertions keeps values as they stand in the file: templates in them resolve when the step has run.
 type assertions struct {
 	status      []any // any of several matchers; several lists must all hold
