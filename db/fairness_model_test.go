@@ -183,17 +183,22 @@ func ringsAgree(t *testing.T, pool *pgxpool.Pool) {
 			where coalesce(b.priorities, '{}') <> coalesce(l.priorities, '{}')`,
 		"tenants with two rows": `
 			select count(*) from (select from ojs.tenant_fairness group by queue, priority, tenant_id having count(*) > 1) x`,
+		"turns that go to another priority than the highest with work": `
+			select count(*) from ojs.tenant_fairness f cross join unnest(f.lines) l
+			where f.ready and l.works and l.job_priority > f.job_priority`,
 		"levels with two rows": `select count(*) from (select from ojs.level group by queue, priority having count(*) > 1) x`,
 		"available jobs no decision would find": `
 			select count(*) from ojs.job j
 			left join ojs.tenant c on c.tenant_id = j.tenant_id
-			left join ojs.tenant_fairness f on f.queue = j.queue
-				and f.priority = j.priority + coalesce(c.priority_boost, 0) and f.tenant_id = j.tenant_id
+			left join ojs._backlog(j.queue) b on true
+			left join ojs.tenant_fairness f on f.queue = j.queue and f.tenant_id = j.tenant_id
+				and f.priority = case when b.own_order then 0 else j.priority + coalesce(c.priority_boost, 0) end
+			left join unnest(ojs._cursors(f)) l on l.job_priority = j.priority
 			where j.state = 'available' and (j.expires_at > ojs.now()) is not false
-			and not coalesce(f.ready and (j.seq > f.head or f.behind and exists (
+			and not coalesce(f.ready and l.works and (j.seq > l.head or l.behind and exists (
 				select from ojs.again a
-				where a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id and j.seq between a.lo and a.hi
-					and a.lo >= f.again_lo and j.seq > f.again_seq)), false)
+				where a.queue = f.queue and a.priority = l.job_priority and a.tenant_id = f.tenant_id and j.seq between a.lo and a.hi
+					and a.lo >= l.again_lo and j.seq > l.again_seq)), false)
 			and not exists (select from ojs._unfolded() u
 				where u.queue = j.queue and u.priority = j.priority and u.tenant_id = j.tenant_id and j.seq between u.lo and u.hi)
 			and not exists (select from ojs.timer m where m.kind = 'again' and j.id = any (m.ids))

@@ -70,7 +70,8 @@ var mutations = []mutation{
 	{"a pool's tenants are ignored", "ojs._in_pool", "elsif v_pool.tenants is not null", "elsif false", (*model).tight, 3},
 	{"a pool's queues are ignored", "ojs._in_pool", "v_pool.queues is null or", "true or", (*model).tight, 2},
 	{"the lowest priority goes first", "ojs._set_backlog", "order by p desc", "order by p", (*model).mixed, 0},
-	{"boosts are ignored", "ojs._came_in", "x.priority + coalesce(t.priority_boost, 0)", "x.priority", (*model).mixed, 0},
+	{"boosts are ignored", "ojs._rank", "p_priority + coalesce(p_boost, 0)", "p_priority", (*model).mixed, 0},
+	{"a tenant's lowest priority goes first", "ojs._turn_to", "c.job_priority desc", "c.job_priority", (*model).shares, 0},
 	{
 		"what is decided ahead goes before what comes",
 		"ojs._decided_already", "if v_unread between 1 and c_most then", "if false then", (*model).mixed, 3,

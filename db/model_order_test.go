@@ -32,9 +32,16 @@ func TestStrategiesFollowTheModel(t *testing.T) {
 
 // stock enqueues jobs that keep a queue and a tenant busy.
 func (m *model) stock(tenant, queue string, n int) {
-	for _, id := range m.ids(m.service, `select i::text from ojs.enqueue_bulk('x', array_fill('[]'::json, array[$1::int]), p_queue => $2,
-			p_tenant => $3) i`, n, queue, tenant) {
-		m.jobs[id] = &modelJob{id: id, tenant: tenant, queue: queue, state: "available", place: m.nextPlace()}
+	for n > 0 && m.err == nil {
+		some, priority := n, 0
+		if m.own[queue] {
+			some, priority = min(n, 1+m.r.IntN(20)), m.r.IntN(4)
+		}
+		n -= some
+		for _, id := range m.ids(m.service, `select i::text from ojs.enqueue_bulk('x', array_fill('[]'::json, array[$1::int]),
+				p_queue => $2, p_tenant => $3, p_priority => $4) i`, some, queue, tenant, priority) {
+			m.jobs[id] = &modelJob{id: id, tenant: tenant, queue: queue, state: "available", place: m.nextPlace(), priority: priority}
+		}
 	}
 }
 
@@ -71,6 +78,9 @@ func (m *model) shares() {
 	weights, bound := [][]float64{{1}, {10, 5, 1}}[m.r.IntN(2)], lagBound
 	if m.r.IntN(2) == 0 {
 		weights, bound = [][]float64{{0.1, 0.37, 2.5}, {1, 2, 3, 5, 8, 13}, {0.5, 100}}[m.r.IntN(3)], farBound
+	}
+	if m.own["q"] = m.r.IntN(3) == 0; m.own["q"] {
+		m.exec(m.service, `select ojs.configure_queue('q', '{"tenant_fairness": {"priority_scope": "tenant"}}')`)
 	}
 	const dispatches = 120
 	sum := 0.0

@@ -341,10 +341,14 @@ func (m *model) resumeAll() {
 	}
 }
 
-// share changes how the tenants of a queue share, which says nothing of what any of them may have.
+// share changes how the tenants of a queue share, which says nothing of what they may have, and what priorities order there.
 func (m *model) share() {
 	queue := m.pick(m.queues)
-	how := []string{`{}`, `{"unit": "time"}`, `{"unit": "cost"}`, `{"enabled": false}`}[m.r.IntN(4)]
+	how := []string{
+		`{}`, `{"unit": "time"}`, `{"unit": "cost"}`, `{"enabled": false}`, `{"priority_scope": "tenant"}`,
+		`{"unit": "time", "priority_scope": "tenant"}`,
+	}[m.r.IntN(6)]
+	m.own[queue] = strings.Contains(how, "scope")
 	m.did("tenants of %s share by %s", queue, how)
 	m.exec(m.service, "select ojs.configure_queue($1, jsonb_build_object('tenant_fairness', $2::text::jsonb))", queue, how)
 }

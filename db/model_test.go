@@ -31,6 +31,7 @@ type model struct {
 	limits  map[[2]string]int // by tenant and queue, the empty name standing for all
 	paused  map[[2]string]int // and since which step
 	pools   map[string]*modelPool
+	own     map[string]bool // queues in which priorities order each tenant's own jobs only
 	tenants []string
 	queues  []string
 
@@ -74,6 +75,7 @@ func newModel(t testing.TB, d *pgtest.DB, seed uint64) *model {
 	return &model{
 		ctx: t.Context(), d: d, service: d.Service(), r: rand.New(rand.NewPCG(seed, 0)), jobs: map[string]*modelJob{},
 		boost: map[string]int{}, limits: map[[2]string]int{}, paused: map[[2]string]int{}, pools: map[string]*modelPool{},
+		own: map[string]bool{},
 	}
 }
 
@@ -388,6 +390,14 @@ func (m *model) judgeRest(a ask, got []handedJob, n map[[2]string]int, pools map
 	}
 }
 
+// level is that of a job, and among which jobs it goes first where it is higher.
+func (m *model) level(j *modelJob) (of [2]string, level int) {
+	if m.own[j.queue] {
+		return [2]string{j.queue, j.tenant}, j.priority
+	}
+	return [2]string{j.queue, ""}, j.priority + m.boost[j.tenant]
+}
+
 // judgeOrder: in a queue the highest priority goes first, of a tenant the oldest job, and with strategy strict the first queue.
 func (m *model) judgeOrder(a ask, got []handedJob, elsewhere map[[2]string]int) {
 	queues := m.queuesOf(a)
@@ -401,14 +411,15 @@ func (m *model) judgeOrder(a ask, got []handedJob, elsewhere map[[2]string]int) 
 		_, limited := m.limits[of]
 		unblocked = unblocked || limited && jobs > 0
 	}
-	lowest, oldest, last := map[string]int{}, map[[2]any]int{}, -1
+	lowest, oldest, last := map[[2]string]int{}, map[[2]any]int{}, -1
 	for i, h := range got {
 		j := m.jobs[h.ID]
-		level, at := j.priority+m.boost[j.tenant], slices.Index(queues, j.queue)
-		if low, seen := lowest[j.queue]; seen && low < level && !unblocked {
-			m.fail("job %d of the answer is of priority %d, behind one of %d in the same queue", i+1, level, low)
+		at := slices.Index(queues, j.queue)
+		of, level := m.level(j)
+		if low, seen := lowest[of]; seen && low < level && !unblocked {
+			m.fail("job %d of the answer is of priority %d, behind one of %d of %q", i+1, level, low, of)
 		} else if !seen || level < low {
-			lowest[j.queue] = level
+			lowest[of] = level
 		}
 		line := [2]any{[2]string{j.tenant, j.queue}, j.priority}
 		if before, seen := oldest[line]; seen && before > j.place {
@@ -430,9 +441,9 @@ func (m *model) judgeOrder(a ask, got []handedJob, elsewhere map[[2]string]int) 
 		if !m.roomFor(n, j, true) {
 			continue
 		}
-		if low, seen := lowest[j.queue]; seen && low < j.priority+m.boost[j.tenant] {
-			m.fail("a job of priority %d was handed out from %s, though %s has one of %d", low, j.queue, j.tenant,
-				j.priority+m.boost[j.tenant])
+		of, level := m.level(j)
+		if low, seen := lowest[of]; seen && low < level {
+			m.fail("a job of priority %d was handed out from %q, though %s has one of %d", low, of, j.tenant, level)
 		}
 		if strict && slices.Index(queues, j.queue) < last && m.roomFor(n, j, false) {
 			m.fail("a job of queue %s was handed out, though %s has one in %s", queues[last], j.tenant, j.queue)

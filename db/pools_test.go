@@ -386,20 +386,34 @@ func TestTheDeepestQueueFirst(t *testing.T) {
 	}
 }
 
+// endsOfAttempts are the ways in which the attempt of a job, $1, can end.
+var endsOfAttempts = map[string]string{
+	"ack":          "select ojs.ack($1)",
+	"ack_many":     "select ojs.ack_many(array[$1::uuid])",
+	"nack":         `select ojs.nack($1, '{"message": "no"}')`,
+	"settle":       `select ojs.settle(json_build_array(json_build_object('id', $1::text, 'error', '{"message": "no"}'::json)))`,
+	"settled":      `select ojs.settle(json_build_array(json_build_object('id', $1::text)))`,
+	"release":      "select ojs.release(id, lease) from ojs.job where id = $1",
+	"release_many": "select ojs.release_many(array[id], array[lease]) from ojs.job where id = $1",
+	"cancel":       "select ojs.cancel($1)",
+	"the clock":    "update ojs.job set lease_expires_at = now() - interval '1 s' where id = $1",
+}
+
+// endAttempt ends the attempt of a job in one of these ways.
+func endAttempt(t *testing.T, d *pgtest.DB, how, job string) {
+	t.Helper()
+	exec(t, d.Pool, endsOfAttempts[how], job)
+	if how == "the clock" {
+		exec(t, d.Pool, "update ojs.lease set due_at = now() - interval '1 s'")
+		exec(t, d.Pool, "update ojs.clock_mark set lease_at = '-infinity'")
+		tick(t, d.Pool, 1000)
+	}
+}
+
 // Every way in which an attempt can end makes room in its pool.
 func TestEveryEndMakesRoomInAPool(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]string{
-		"ack":          "select ojs.ack($1)",
-		"ack_many":     "select ojs.ack_many(array[$1::uuid])",
-		"nack":         `select ojs.nack($1, '{"message": "no"}')`,
-		"settle":       `select ojs.settle(json_build_array(json_build_object('id', $1::text, 'error', '{"message": "no"}'::json)))`,
-		"settled":      `select ojs.settle(json_build_array(json_build_object('id', $1::text)))`,
-		"release":      "select ojs.release(id, lease) from ojs.job where id = $1",
-		"release_many": "select ojs.release_many(array[id], array[lease]) from ojs.job where id = $1",
-		"cancel":       "select ojs.cancel($1)",
-		"the clock":    "update ojs.job set lease_expires_at = now() - interval '1 s' where id = $1",
-	} {
+	for name := range endsOfAttempts {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := pgtest.New(t)
@@ -410,12 +424,7 @@ func TestEveryEndMakesRoomInAPool(t *testing.T) {
 			if got := inPool(t, service, "p", "{a}", 3); got != "" {
 				t.Fatalf("beyond the limit: %s", got)
 			}
-			exec(t, d.Pool, end, job)
-			if name == "the clock" {
-				exec(t, d.Pool, "update ojs.lease set due_at = now() - interval '1 s'")
-				exec(t, d.Pool, "update ojs.clock_mark set lease_at = '-infinity'")
-				tick(t, service, 1000)
-			}
+			endAttempt(t, d, name, job)
 			if got := inPool(t, service, "p", "{a}", 3); got != "a" {
 				t.Errorf("after the end of its job: %q", got)
 			}

@@ -71,7 +71,8 @@ func TestPlannerSettings(t *testing.T) {
 			"limit_concurrency pause release_many resume settle tick",
 		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off jit=off " +
 			"max_parallel_workers_per_gather=0 plan_cache_mode=force_custom_plan: events",
-		"jit=off plan_cache_mode=force_custom_plan: _fairness _lock_matching _replay dead_letter_count dead_letter_stats dead_letters",
+		"jit=off plan_cache_mode=force_custom_plan: _fair_cursors _fairness _lock_matching _replay dead_letter_count" +
+			" dead_letter_stats dead_letters",
 		"plan_cache_mode=force_generic_plan: enqueue_bulk enqueue_each enqueue_many enqueue_rows",
 	}
 	if !slices.Equal(got, want) {

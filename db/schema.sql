@@ -136,6 +136,15 @@ CREATE TYPE ojs.beat AS (
 	heartbeat_timeout_ms integer
 );
 
+CREATE TYPE ojs.cursor AS (
+	job_priority integer,
+	head bigint,
+	behind boolean,
+	again_lo bigint,
+	again_seq bigint,
+	works boolean
+);
+
 CREATE TYPE ojs.decided AS (
 	ids uuid[],
 	places tid[],
@@ -317,6 +326,7 @@ begin
     if found then
         insert into ojs.worker_beat (tenant_id, worker_id, rev, seen_at, active, ids)
         values (p_tenant, p_says.worker_id, 1, v_now, p_active, p_ids);
+        insert into ojs.worker_load (tenant_id, worker_id, rev, ids) values (p_tenant, p_says.worker_id, 1, '{}') on conflict do nothing;
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         values (v_now + ojs._dead_after(), 'worker', array[p_tenant], array[v_worker.id]);
     end if;
@@ -738,6 +748,48 @@ begin
 end;
 $$;
 
+CREATE TABLE ojs.tenant_fairness (
+    queue text NOT NULL COLLATE pg_catalog."C",
+    priority integer NOT NULL,
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    rev bigint DEFAULT 1 NOT NULL,
+    ready boolean NOT NULL,
+    vtime numeric NOT NULL,
+    weight numeric NOT NULL,
+    deficit numeric DEFAULT 0 NOT NULL,
+    charged bigint DEFAULT 0 NOT NULL,
+    job_priority integer NOT NULL,
+    seconds real DEFAULT 1 NOT NULL,
+    head bigint NOT NULL,
+    behind boolean DEFAULT false NOT NULL,
+    again_lo bigint DEFAULT 0 NOT NULL,
+    again_seq bigint DEFAULT 0 NOT NULL,
+    limited boolean DEFAULT false NOT NULL,
+    parked boolean DEFAULT false NOT NULL,
+    lines ojs.cursor[]
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.tenant_fairness FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._at_priority(p_fair ojs.tenant_fairness, p_priority integer) RETURNS ojs.tenant_fairness
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    v_cursor ojs.cursor;
+begin
+    if p_fair.job_priority = p_priority then
+        return p_fair;
+    end if;
+    select * into v_cursor from unnest(p_fair.lines) c where c.job_priority = p_priority;
+    p_fair.head := v_cursor.head;
+    p_fair.behind := v_cursor.behind;
+    p_fair.again_lo := v_cursor.again_lo;
+    p_fair.again_seq := v_cursor.again_seq;
+    return p_fair;
+end;
+$$;
+
 CREATE FUNCTION ojs._attempt_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
     LANGUAGE sql STABLE
     AS $$
@@ -778,7 +830,8 @@ CREATE TABLE ojs.backlog (
     rev bigint NOT NULL,
     priorities integer[] NOT NULL,
     limited boolean DEFAULT false NOT NULL,
-    unit ojs.unit DEFAULT 'jobs'::ojs.unit NOT NULL
+    unit ojs.unit DEFAULT 'jobs'::ojs.unit NOT NULL,
+    own_order boolean DEFAULT false NOT NULL
 )
 WITH (vacuum_truncate=off);
 
@@ -908,9 +961,6 @@ CREATE FUNCTION ojs._beside(p_queue text, p_count integer, p_only text[], p_but 
 declare
     v_backlog  ojs.backlog;
     v_priority int;
-    v_reach    int;
-    v_left     int;
-    v_more     record;
 begin
     select * into v_backlog from ojs._backlog(p_queue);
     if v_backlog.limited then
@@ -927,16 +977,14 @@ begin
         where (p.priority <= p_above) is not true
         order by p.priority desc
     loop
-        -- Enough for several callers at once, each of whom passes over what another one has locked; further only where that was not.
-        foreach v_reach in array array[p_count + 100, 10000, 1000000] loop
-            v_left := p_count - cardinality(p_done.ids);
-            exit when v_left <= 0 or p_done.cut;
-            v_more := ojs._claim_beside(p_queue, v_priority, v_reach, p_only, p_but, coalesce(v_backlog.unit, 'jobs'), v_left,
-                p_max_bytes - p_done.bytes, p_done.ids);
-            p_done := ojs._with(p_done, v_more.o_done);
-            exit when v_more.o_seen = 0;
-        end loop;
+        p_done := ojs._beside_at(p_queue, v_priority, null, p_count, p_only, p_but, v_backlog, p_max_bytes, p_done);
     end loop;
+    if v_backlog.own_order and cardinality(p_done.ids) < p_count and not p_done.cut then
+        -- So far it was each tenant's highest priority.
+        foreach v_priority in array ojs._own_priorities(p_queue) loop
+            p_done := ojs._beside_at(p_queue, 0, v_priority, p_count, p_only, p_but, v_backlog, p_max_bytes, p_done);
+        end loop;
+    end if;
     return p_done;
 end;
 $$;
@@ -974,7 +1022,7 @@ begin
         v_upto := case when v_strict or v_turn >= v_n then p_count else p_count - v_left
             + ceil(v_left * v_weights[v_turn]::numeric / (select sum(w) from unnest(v_weights[v_turn:]) w)) end;
         v_queue := p_ask.queues[(v_turn - 1) % v_n + 1];
-        if v_n > 1 and exists (select from ojs._turn_mark(v_queue) m where m.hi >= m.lo) then
+        if (v_n > 1 or p_ask.strategy = 'least-loaded') and exists (select from ojs._turn_mark(v_queue) m where m.hi >= m.lo) then
             v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenants, p_ask.max_bytes - v_done.bytes);
             v_done := ojs._with(v_done, v_ahead);
             v_done.cut := v_done.cut or v_done.bytes >= p_ask.max_bytes;
@@ -984,6 +1032,27 @@ begin
         v_done := ojs._beside(v_queue, v_upto, p_ask.tenants, p_ask.but, null, p_ask.max_bytes, v_done);
     end loop;
     return v_done;
+end;
+$$;
+
+CREATE FUNCTION ojs._beside_at(p_queue text, p_priority integer, p_own integer, p_count integer, p_only text[], p_but text[], p_backlog ojs.backlog, p_max_bytes bigint, p_done ojs.decided) RETURNS ojs.decided
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_reach int;
+    v_left  int;
+    v_more  record;
+begin
+    -- Enough for several callers at once, each of whom passes over what another one has locked; further only where that was not.
+    foreach v_reach in array array[p_count + 100, 10000, 1000000] loop
+        v_left := p_count - cardinality(p_done.ids);
+        exit when v_left <= 0 or p_done.cut;
+        v_more := ojs._claim_beside(p_queue, p_priority, p_own, v_reach, p_only, p_but, p_backlog, v_left, p_max_bytes - p_done.bytes,
+            p_done.ids);
+        p_done := ojs._with(p_done, v_more.o_done);
+        exit when v_more.o_seen = 0;
+    end loop;
+    return p_done;
 end;
 $$;
 
@@ -1099,6 +1168,46 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._by_load(p_ask ojs.ask) RETURNS ojs.ask
+    LANGUAGE plpgsql
+    AS $$
+begin
+    with request as materialized (
+        select r.n::int as n, r.worker_id, r.lease_ms, coalesce(p_ask.requests[r.n], r.n::int) as request,
+            lead(r.start, 1, p_ask.count + 1) over (order by r.n) - r.start as jobs
+        from unnest(p_ask.workers, p_ask.lease_ms, p_ask.starts) with ordinality r(worker_id, lease_ms, start, n)
+    ), loaded as materialized (
+        -- Whoever has the row locked gives the worker jobs in a transaction that is still open. Nobody can see how many.
+        select r.*, a.active, case when w.concurrency is not null and l.ids is not null then greatest(w.concurrency - a.active, 0)
+            when w.concurrency is not null then 0 end as room
+        from request r
+        -- One by one (limit): a join would compare each request with all workers.
+        left join lateral (select w.* from ojs.worker w where w.tenant_id = coalesce(p_ask.tenant, '') and w.worker_id = r.worker_id
+            limit 1) w on true
+        left join lateral (select l.ids from ojs.worker_load l where l.tenant_id = w.tenant_id and l.worker_id = w.worker_id
+            and l.rev = ojs._load_rev(w.tenant_id, w.worker_id) for update skip locked) l on true
+        left join lateral (select b.ids from ojs.worker_beat b where b.tenant_id = w.tenant_id and b.worker_id = w.worker_id
+            order by b.rev desc limit 1) b on true
+        left join lateral (select cardinality(ojs._running(w.tenant_id, w.worker_id, l.ids || b.ids)) as active
+            where w.worker_id is not null) a on true
+    ), shared as (
+        -- What a worker's requests that were listed before may get counts against those behind.
+        select l.*, sum(l.jobs) over (partition by l.worker_id order by l.n) - l.jobs as before from loaded l
+    ), bounded as (
+        select s.*, case when s.room is null then s.jobs else least(s.jobs, greatest(s.room - s.before, 0)) end as may from shared s
+    ), placed as (
+        select b.*, sum(b.may) over (order by b.active + b.before nulls last, b.n) - b.may + 1 as start from bounded b
+    )
+    select sum(p.may), coalesce(p_ask.others, '[]') || coalesce(jsonb_agg(jsonb_build_object(
+            'request', p.request, 'worker_id', p.worker_id, 'attempt', p.may)) filter (where p.may < p.jobs), '[]'),
+        array_agg(p.request order by p.start) filter (where p.may > 0), array_agg(p.start::int order by p.start) filter (where p.may > 0),
+        array_agg(p.worker_id order by p.start) filter (where p.may > 0), array_agg(p.lease_ms order by p.start) filter (where p.may > 0)
+    into p_ask.count, p_ask.others, p_ask.requests, p_ask.starts, p_ask.workers, p_ask.lease_ms
+    from placed p;
+    return p_ask;
+end;
+$$;
+
 CREATE FUNCTION ojs._bytes(p_args json, p_meta jsonb, p_options json, p_extra json, p_errors jsonb, p_retry jsonb, p_tags text[]) RETURNS integer
     LANGUAGE sql STABLE
     AS $$
@@ -1163,25 +1272,29 @@ $$;
 CREATE FUNCTION ojs._came(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS TABLE(queue text, priority integer, tenant_id text, job_priority integer, weight numeric, limited boolean, lo bigint)
     LANGUAGE sql STABLE ROWS 10
     AS $$
-    select c.queue, c.priority + coalesce(t.priority_boost, 0), c.tenant_id, c.priority,
+    select c.queue, r.priority, c.tenant_id, c.priority,
         (select w.weight from ojs._weight_in(c.queue, c.tenant_id, t.weight) w), coalesce(t.limited, false), c.lo
     from (
         select f.queue, f.priority, f.tenant_id, min(f.lo) as lo from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
         where f.to_state = 'available' group by f.queue, f.priority, f.tenant_id
     ) c left join ojs.tenant t on t.tenant_id = c.tenant_id
+    cross join lateral ojs._rank(c.queue, c.priority, t.priority_boost) r
 $$;
 
-CREATE FUNCTION ojs._came_in(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS TABLE(queue text, tenant_id text, job_priority integer, priority integer, weight numeric, limited boolean, lo bigint, los bigint[], his bigint[])
+CREATE FUNCTION ojs._came_in(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS TABLE(queue text, tenant_id text, job_priority integer, priority integer, unit ojs.unit, own_order boolean, weight numeric, limited boolean, lo bigint, los bigint[], his bigint[])
     LANGUAGE sql STABLE ROWS 10
     AS $$
-    select x.queue, x.tenant_id, x.priority, x.priority + coalesce(t.priority_boost, 0),
-        (select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight) w), coalesce(t.limited, false),
-        min(x.lo), array_agg(x.lo), array_agg(x.hi)
+    select x.queue, x.tenant_id, x.priority, r.priority, r.unit, r.own_order,
+        (select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight) w), coalesce(t.limited, false), x.lo, x.los, x.his
     from (
-        select f.queue, f.tenant_id, f.priority, min(f.lo) as lo, max(f.hi) as hi from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
-        where f.to_state = 'available' group by f.queue, f.tenant_id, f.priority, f.xid
+        select x.queue, x.tenant_id, x.priority, min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
+        from (
+            select f.queue, f.tenant_id, f.priority, min(f.lo) as lo, max(f.hi) as hi from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
+            where f.to_state = 'available' group by f.queue, f.tenant_id, f.priority, f.xid
+        ) x
+        group by x.queue, x.tenant_id, x.priority
     ) x left join ojs.tenant t on t.tenant_id = x.tenant_id
-    group by x.queue, x.tenant_id, x.priority, t.priority_boost, t.weight, t.limited
+    cross join lateral ojs._rank(x.queue, x.priority, t.priority_boost) r
 $$;
 
 CREATE FUNCTION ojs._can_bury(p_tenant text, p_id uuid) RETURNS boolean
@@ -1331,7 +1444,7 @@ declare
     v_level ojs.level := p_level;
 begin
     with moved as materialized (
-        select b.spot, b.jobs, f.tenant_id, f.weight, f.vtime as was,
+        select b.spot, b.jobs, f.tenant_id, f.job_priority, f.weight, f.vtime as was,
             -- Who holds all its own jobs locked lets the next one go first.
             case when p_unit = 'none' then greatest(f.vtime, least(r.next, w.next))
                 when b.jobs = 0 and b.dealt > 0 then greatest(f.vtime, p_picks.rest + round(b.step / f.weight, 15))
@@ -1341,11 +1454,11 @@ begin
         from ojs._bill(p_picks) b
         cross join lateral (select f.* from ojs.tenant_fairness f where f.ctid = b.spot) f
         left join lateral (select a.lo, greatest(a.lo, f.again_seq + 1, b.back + 1) as next from ojs.again a
-            where f.behind and a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id and a.lo >= f.again_lo
+            where f.behind and a.queue = f.queue and a.priority = f.job_priority and a.tenant_id = f.tenant_id and a.lo >= f.again_lo
               and a.hi > greatest(f.again_seq, b.back)
             order by a.lo limit 1) r on true
         cross join lateral (
-            select b.more or r.lo is not null or n.next is not null as works, n.next,
+            select b.more or r.lo is not null or n.next is not null or (f.lines[1]).works is true as works, n.next,
                 case when f.limited then (select g.jobs <= b.jobs from ojs._room(f.queue, f.tenant_id) g) is true else false end as full
             from (select case when p_unit = 'none' or r.lo is null and not b.more then (select j.seq from ojs.job j
                     where j.queue = f.queue and j.priority = f.job_priority and j.tenant_id = f.tenant_id
@@ -1369,7 +1482,7 @@ begin
         from moved m, total t where f.ctid = m.spot
     ), passed as (
         delete from ojs.again a using moved m
-        where m.was_behind and a.queue = p_level.queue and a.priority = p_level.priority and a.tenant_id = m.tenant_id
+        where m.was_behind and a.queue = p_level.queue and a.priority = m.job_priority and a.tenant_id = m.tenant_id
           and a.lo >= m.was_again_lo and a.hi <= m.again_seq
     )
     update ojs.level l
@@ -1392,12 +1505,15 @@ declare
     v_taken  record;
 begin
     for v_taken in
-        select f.queue, f.priority + coalesce(t.priority_boost, 0) as priority, f.tenant_id, sum(f.owed)::int as jobs,
-            sum(f.price) as price,
-            case when v_counts then array_agg(f.xid) end as xids, case when v_counts then array_agg(f.owed) end as owed
-        from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f left join ojs.tenant t on t.tenant_id = f.tenant_id
-        where f.from_state = 'available' and f.to_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
-        group by f.queue, f.priority, t.priority_boost, f.tenant_id
+        select x.*, r.priority
+        from (
+            select f.queue, f.priority as job_priority, f.tenant_id, sum(f.owed)::int as jobs, sum(f.price) as price,
+                case when v_counts then array_agg(f.xid) end as xids, case when v_counts then array_agg(f.owed) end as owed
+            from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
+            where f.from_state = 'available' and f.to_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
+            group by f.queue, f.priority, f.tenant_id
+        ) x left join ojs.tenant t on t.tenant_id = x.tenant_id
+        cross join lateral ojs._rank(x.queue, x.job_priority, t.priority_boost) r
     loop
         perform ojs._refund(v_taken.queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, -v_taken.price, null, null);
         -- Taken by who did not know of a rule yet.
@@ -1497,7 +1613,7 @@ begin
         perform ojs._raise('OJ422', 'tenant_fairness must be a JSON object', jsonb_build_object('field', c_at));
     end if;
     for v_field in select e.key, c_at || '.' || left(e.key, 100) as path, e.value from jsonb_each(p_fairness) e where e.value <> 'null' loop
-        if not p_of_queue and (v_field.key = 'unit' or v_field.key = 'enabled' and v_field.value = 'false') then
+        if not p_of_queue and (v_field.key in ('unit', 'priority_scope') or v_field.key = 'enabled' and v_field.value = 'false') then
             perform ojs._raise('OJ408', format('tenant_fairness.%s is of a queue: configure each', v_field.key),
                 jsonb_build_object('field', v_field.path));
         end if;
@@ -1508,6 +1624,8 @@ begin
             when 'default_weight' then ojs._weight_fault(v_field.value)
             when 'unit' then
                 case when v_field.value not in ('"jobs"', '"cost"', '"time"') then 'must be "jobs", "cost" or "time"' end
+            when 'priority_scope' then case when v_field.value not in ('"queue"', '"tenant"') then 'must be "queue" or "tenant"'
+                when v_field.value = '"tenant"' and p_fairness -> 'enabled' = 'false' then 'must be "queue" where enabled is false' end
             when 'weights' then
                 case when jsonb_typeof(v_field.value) <> 'object' or (select count(*) from jsonb_object_keys(v_field.value)) > 10000
                     then 'must be a JSON object of at most 10000 tenants' end
@@ -2017,16 +2135,21 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._claim_beside(p_queue text, p_priority integer, p_reach integer, p_only text[], p_but text[], p_unit ojs.unit, p_count integer, p_max_bytes bigint, p_without uuid[], OUT o_done ojs.decided, OUT o_seen integer) RETURNS record
+CREATE FUNCTION ojs._claim_beside(p_queue text, p_priority integer, p_own integer, p_reach integer, p_only text[], p_but text[], p_backlog ojs.backlog, p_count integer, p_max_bytes bigint, p_without uuid[], OUT o_done ojs.decided, OUT o_seen integer) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
     v_now timestamptz := ojs.now();
     v_low numeric := coalesce((select l.low from ojs._level(p_queue, p_priority) l), 0);
+    v_unit ojs.unit := coalesce(p_backlog.unit, 'jobs');
 begin
     with due as materialized (
-        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true, p_unit, v_now) d where d.id is not null
-        order by d.turn
+        select d.turn, d.tenant_id, d.seq, d.id, d.place, d.price
+        from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true, v_unit, v_now) d
+        where p_backlog.own_order is not true and d.id is not null
+        union all
+        select d.* from ojs._own_due(p_queue, v_low, p_reach, p_only, p_but, p_own, v_unit, v_now) d where p_backlog.own_order
+        order by turn
     ), held as materialized (
         select d.turn, d.tenant_id, d.id, d.seq, d.price, j.priority, j.place, j.bytes from due d
         cross join lateral (select j.ctid as place, j.priority,
@@ -2047,7 +2170,7 @@ begin
             group by k.tenant_id, k.priority
     )
     select array_agg(k.id order by k.turn), array_agg(k.place order by k.turn),
-        array_agg(case when p_unit = 'time' then k.price end order by k.turn), coalesce(sum(k.bytes), 0),
+        array_agg(case when v_unit = 'time' then k.price end order by k.turn), coalesce(sum(k.bytes), 0),
         count(*) < (select count(*) from held), (select count(*) from due)
     into o_done.ids, o_done.places, o_done.charged, o_done.bytes, o_done.cut, o_seen from kept k;
     o_done.skimmed := 0;
@@ -2258,6 +2381,7 @@ declare
     c_most  constant int := 1000;
     v_tally pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
     v_stand bigint := ojs._tenants_at(p_queue, p_from, p_to);
+    v_own   boolean := coalesce((select b.own_order from ojs._backlog(p_queue) b), false);
 begin
     return query
     with turned as materialized (
@@ -2281,21 +2405,29 @@ begin
             select c.*, 0 as available, 0 as turned from crowd c
             union all
             select c.tenant_id, c.job_priority, null, null, null, null, null, n.available, 0 from crowd c
-            cross join lateral (select n.available from ojs.tally n where n.tenant_id = c.tenant_id and n.queue = p_queue
-                and n.priority = c.job_priority order by n.rev desc limit 1) n
+            cross join lateral (select distinct on (n.priority) n.available from ojs.tally n
+                where n.tenant_id = c.tenant_id and n.queue = p_queue and (v_own or n.priority = c.job_priority)
+                order by n.priority, n.rev desc) n
             union all
             select r.tenant_id, r.priority, null, null, null, null, null, r.available, 0
             from ojs._changes(v_tally, null) r where r.queue = p_queue
             union all
             select t.tenant_id, t.job_priority, null, null, null, null, null, case when p_news then 0 else -t.jobs end, t.jobs from turned t
         ) u
-        group by u.tenant_id, u.job_priority having max(u.weight) is not null
+        group by u.tenant_id, case when not v_own then u.job_priority end having max(u.weight) is not null
     )
     select c.tenant_id, c.vtime - c.back / c.weight, c.weight, least(c.available,
         case when c.limited then ojs._room_soon(p_queue, c.tenant_id, p_news) + c.back end),
         greatest(1, c.total::numeric / count(*) over (partition by c.stood)), c.limited
     from counted c;
 end;
+$$;
+
+CREATE FUNCTION ojs._cursors(p_fair ojs.tenant_fairness) RETURNS ojs.cursor[]
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select row(p_fair.job_priority, p_fair.head, p_fair.behind, p_fair.again_lo, p_fair.again_seq,
+        p_fair.ready or p_fair.parked)::ojs.cursor || coalesce(p_fair.lines, '{}')
 $$;
 
 CREATE FUNCTION ojs._cut_lead(p_table text) RETURNS interval
@@ -2495,7 +2627,8 @@ declare
     v_stale  boolean;
     v_unread bigint;
 begin
-    if cardinality(p_ask.queues) > 1 or p_ask.count > 1000 or p_ask.tenants is not null and not p_ask.aside or p_ask.limited then
+    if cardinality(p_ask.queues) > 1 or p_ask.count > 1000 or p_ask.tenants is not null and not p_ask.aside or p_ask.limited
+            or p_ask.strategy = 'least-loaded' then
         return null;
     end if;
     select * into v_mark from ojs._turn_mark(v_queue) m where m.hi >= m.lo;
@@ -2711,7 +2844,7 @@ CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_coun
     with front as materialized (
         -- While nobody runs out of jobs, no tenant can be due more of them than its part of p_count and one; first in, first out one may
         -- be due all, of which a part is read at a time. Whether more tenants follow, the last tells.
-        select f.*, (f.vtime - p_low)::float8 as own, 1 + case when p_unit = 'none' then p_count / 8
+        select f.*, (f.lines[1]).works as lined, (f.vtime - p_low)::float8 as own, 1 + case when p_unit = 'none' then p_count / 8
             else floor(p_count * f.weight / sum(f.weight) over ())::int end as share,
             case when count(*) over () > p_count then max(f.vtime) over () end as edge,
             -- A subquery, so that nothing is asked about a tenant without a rule.
@@ -2723,7 +2856,7 @@ CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_coun
             coalesce(l.last, false) as last, f.own + (l.upto - l.price) / f.weight as tag,
             -- Nobody waits for what a tenant may not have.
             case when coalesce(l.nth, 0) = f.room then null when l.id is null then f.own
-                when l.last then f.own + l.upto / f.weight end as beyond
+                when l.last or f.lined and l.nth = l.found then f.own + l.upto / f.weight end as beyond
         from front f
         left join lateral (
             -- Behind the last one that was read there may be more: of a tenant that is to look again, only one range is read.
@@ -2732,7 +2865,7 @@ CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_coun
                 select y.*, row_number() over (order by y.seq) as nth, count(*) over () as found,
                     case when p_unit = 'none' then y.seq - min(y.seq) over () + 1
                         else sum(y.price) over (order by y.seq rows unbounded preceding) end as upto
-                from ojs._line(p_queue, p_priority, f.job_priority, f.tenant_id, f.head, f.behind, f.again_lo, f.again_seq,
+                from ojs._line(p_queue, f.job_priority, f.tenant_id, f.head, f.behind, f.again_lo, f.again_seq,
                     least(f.share, f.room), p_beside, p_unit, f.seconds, p_now) y
             ) x
         ) l on true
@@ -2817,6 +2950,7 @@ begin
     where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id;
     delete from ojs.worker w using unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
     where w.tenant_id = d.tenant_id and w.worker_id = d.worker_id;
+    perform ojs._forget_loads(p_tenants, p_worker_ids);
     if v_jobs.ids is null then
         return 0;
     end if;
@@ -3075,34 +3209,23 @@ begin
 end;
 $$;
 
-CREATE TABLE ojs.tenant_fairness (
-    queue text NOT NULL COLLATE pg_catalog."C",
-    priority integer NOT NULL,
-    tenant_id text NOT NULL COLLATE pg_catalog."C",
-    rev bigint DEFAULT 1 NOT NULL,
-    ready boolean NOT NULL,
-    vtime numeric NOT NULL,
-    weight numeric NOT NULL,
-    deficit numeric DEFAULT 0 NOT NULL,
-    charged bigint DEFAULT 0 NOT NULL,
-    job_priority integer NOT NULL,
-    seconds real DEFAULT 1 NOT NULL,
-    head bigint NOT NULL,
-    behind boolean DEFAULT false NOT NULL,
-    again_lo bigint DEFAULT 0 NOT NULL,
-    again_seq bigint DEFAULT 0 NOT NULL,
-    limited boolean DEFAULT false NOT NULL,
-    parked boolean DEFAULT false NOT NULL
-)
-WITH (vacuum_truncate=off);
-
-ALTER TABLE ONLY ojs.tenant_fairness FORCE ROW LEVEL SECURITY;
-
 CREATE FUNCTION ojs._fair(p_queue text, p_priority integer, p_tenant text) RETURNS SETOF ojs.tenant_fairness
     LANGUAGE sql STABLE ROWS 1
     AS $$
     select f.* from ojs.tenant_fairness f
     where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant order by f.rev desc limit 1
+$$;
+
+CREATE FUNCTION ojs._fair_cursors() RETURNS TABLE(queue text, tenant_id text, job_priority integer, head bigint, behind boolean, again_lo bigint, again_seq bigint)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+begin
+    return query select f.queue, f.tenant_id, c.job_priority, c.head, c.behind, c.again_lo, c.again_seq
+    from ojs._fairness() f cross join lateral unnest(ojs._cursors(f)) c;
+end;
 $$;
 
 CREATE FUNCTION ojs._fairness() RETURNS SETOF ojs.tenant_fairness
@@ -3122,7 +3245,7 @@ begin
     select f.queue, f.priority, f.tenant_id, f.rev, f.ready, case when v_tenant is null then f.vtime end, f.weight,
         case when f.ready and l.tenants > 0 and (select b.unit <> 'none' from ojs._backlog(f.queue) b)
             then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
-        f.charged, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.limited, f.parked
+        f.charged, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.limited, f.parked, f.lines
     from ojs.tenant_fairness f
     left join (
         select distinct on (l.queue, l.priority) l.* from ojs.level l order by l.queue, l.priority, l.rev desc
@@ -3447,11 +3570,23 @@ begin
         -- Rows of tenants are found by their level, so it goes last.
         delete from ojs.level l where l.queue = p_level.queue and l.priority = p_level.priority and l.rev = p_level.rev;
         if not exists (select from ojs.level l where l.queue = p_level.queue) then
-            delete from ojs.backlog b where b.queue = p_level.queue and not b.limited and b.unit = 'jobs';
+            delete from ojs.backlog b where b.queue = p_level.queue and not b.limited and b.unit = 'jobs' and not b.own_order;
             delete from ojs.turn_mark m where m.queue = p_level.queue;
         end if;
     end if;
     return v_rows + 1;
+end;
+$$;
+
+CREATE FUNCTION ojs._forget_loads(p_tenants text[], p_worker_ids text[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    -- A FETCH whose transaction stays open must not keep the clock waiting. A row that it has locked is used again by the next worker of
+    -- this name.
+    delete from ojs.worker_load l where l.ctid = any (array(
+        select l.ctid from unnest(p_tenants, p_worker_ids) w(tenant_id, worker_id)
+        join ojs.worker_load l on l.tenant_id = w.tenant_id and l.worker_id = w.worker_id for update of l skip locked));
 end;
 $$;
 
@@ -3479,16 +3614,18 @@ CREATE FUNCTION ojs._from_first_open(p_cron ojs.cron) RETURNS uuid[]
     LANGUAGE sql STABLE
     AS $$ select coalesce(p_cron.open[(select o.n from ojs._open_jobs(p_cron, p_cron.open) o limit 1):], '{}') $$;
 
-CREATE FUNCTION ojs._front(p_queue text, p_priority integer, p_low numeric, p_count integer, p_only text[], p_but text[], p_beside boolean) RETURNS TABLE(spot tid, tenant_id text, job_priority integer, seconds real, head bigint, behind boolean, again_lo bigint, again_seq bigint, weight double precision, vtime numeric, limited boolean)
+CREATE FUNCTION ojs._front(p_queue text, p_priority integer, p_low numeric, p_count integer, p_only text[], p_but text[], p_beside boolean) RETURNS TABLE(spot tid, tenant_id text, job_priority integer, seconds real, head bigint, behind boolean, again_lo bigint, again_seq bigint, weight double precision, vtime numeric, limited boolean, lines ojs.cursor[])
     LANGUAGE sql STABLE ROWS 10
     AS $$
-    (select f.ctid, f.tenant_id, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
+    (select f.ctid, f.tenant_id, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited,
+        f.lines
     from ojs.tenant_fairness f
     where p_only is null and f.queue = p_queue and f.priority = p_priority and f.ready and f.vtime >= p_low
         and (p_but is null or f.tenant_id <> all (p_but))
     order by f.vtime limit p_count + 1)
     union all
-    (select f.spot, f.tenant_id, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
+    (select f.spot, f.tenant_id, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited,
+        f.lines
     from unnest(p_only) o(tenant_id)
     cross join lateral (select f.*, f.ctid as spot from ojs.tenant_fairness f
         where f.queue = p_queue and f.priority = p_priority and f.tenant_id = o.tenant_id order by f.rev desc limit 1) f
@@ -3496,7 +3633,7 @@ CREATE FUNCTION ojs._front(p_queue text, p_priority integer, p_low numeric, p_co
     order by f.vtime limit p_count + 1)
     union all
     select null, w.tenant_id, w.job_priority, coalesce(f.seconds, 1), coalesce(f.head, w.lo - 1), coalesce(f.behind, false),
-        coalesce(f.again_lo, 0), coalesce(f.again_seq, 0), w.weight::float8, greatest(f.vtime, p_low), w.limited
+        coalesce(f.again_lo, 0), coalesce(f.again_seq, 0), w.weight::float8, greatest(f.vtime, p_low), w.limited, null
     from ojs._waiting() w
     left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
     where p_beside and w.queue = p_queue and w.priority = p_priority and (p_only is null or w.tenant_id = any (p_only))
@@ -4283,6 +4420,36 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._join(p_fair ojs.tenant_fairness, p_queue text, p_tenant text) RETURNS ojs.tenant_fairness
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_tenant ojs.tenant;
+    v_level  ojs.level;
+    v_weight numeric;
+    v_own    numeric;
+begin
+    select * into v_tenant from ojs.tenant t where t.tenant_id = p_tenant;
+    select * into v_level from ojs._level(p_queue, 0);
+    select w.weight into v_weight from ojs._weight_in(p_queue, p_tenant, v_tenant.weight) w;
+    v_own := ojs._join_at(coalesce(p_fair.vtime, 0), coalesce(v_level.low, 0), v_weight);
+    if p_fair.queue is null then
+        insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
+        values (p_queue, 0, p_tenant, true, v_own, v_weight, coalesce(v_tenant.limited, false), 0, 0)
+        returning * into p_fair;
+    else
+        update ojs.tenant_fairness f
+        set rev = f.rev + 1, ready = true, vtime = v_own, weight = v_weight, limited = coalesce(v_tenant.limited, false)
+        where f.queue = p_queue and f.priority = 0 and f.tenant_id = p_tenant and f.rev = p_fair.rev
+        returning f.* into p_fair;
+    end if;
+    v_level.queue := p_queue;
+    v_level.priority := 0;
+    perform ojs._move_level(v_level, 1, v_weight, v_weight * v_own, least(v_level.low, v_own));
+    return p_fair;
+end;
+$$;
+
 CREATE FUNCTION ojs._join_at(p_own numeric, p_low numeric, p_weight numeric) RETURNS numeric
     LANGUAGE sql
     AS $$ select greatest(p_own, p_low + round((nextval('ojs.join_seq') * 0.6180339887498949) % 1 / p_weight, 15)) $$;
@@ -4562,11 +4729,11 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._line(p_queue text, p_priority integer, p_job_priority integer, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint, p_look integer, p_beside boolean, p_unit ojs.unit, p_seconds real, p_now timestamp with time zone) RETURNS TABLE(again boolean, seq bigint, id uuid, place tid, bytes integer, price double precision)
+CREATE FUNCTION ojs._line(p_queue text, p_job_priority integer, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint, p_look integer, p_beside boolean, p_unit ojs.unit, p_seconds real, p_now timestamp with time zone) RETURNS TABLE(again boolean, seq bigint, id uuid, place tid, bytes integer, price double precision)
     LANGUAGE sql STABLE ROWS 10
     AS $$
     (select true, j.seq, j.id, j.place, j.bytes, j.price
-    from ojs._ranges(p_queue, p_priority, p_tenant, p_head, p_behind, p_again_lo, p_again_seq, p_look, p_beside) r
+    from ojs._ranges(p_queue, p_job_priority, p_tenant, p_head, p_behind, p_again_lo, p_again_seq, p_look, p_beside) r
     cross join lateral (
         select j.seq, j.id, j.ctid as place, j.state, j.expires_at,
             ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes,
@@ -4604,7 +4771,7 @@ declare
     v_look   int := 2 * p_most;
 begin
     with ranges as materialized (
-        select r.lo, r.hi from ojs._ranges(p_job.queue, p_priority, p_job.tenant_id, v_head, coalesce(p_fair.behind, false),
+        select r.lo, r.hi from ojs._ranges(p_job.queue, p_job.priority, p_job.tenant_id, v_head, coalesce(p_fair.behind, false),
             coalesce(p_fair.again_lo, 0), coalesce(p_fair.again_seq, 0), p_most, true) r
         union all
         -- What was decided ahead comes back behind the cursor.
@@ -4634,6 +4801,14 @@ $$;
 CREATE FUNCTION ojs._lingers() RETURNS boolean
     LANGUAGE sql STABLE
     AS $$ select statement_timestamp() - transaction_timestamp() > interval '20 milliseconds' $$;
+
+CREATE FUNCTION ojs._load_rev(p_tenant text, p_worker_id text) RETURNS bigint
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return (select l.rev from ojs.worker_load l where l.tenant_id = p_tenant and l.worker_id = p_worker_id order by l.rev desc limit 1);
+end;
+$$;
 
 CREATE FUNCTION ojs._lock_dead(p_id uuid, p_tenant text) RETURNS ojs.job
     LANGUAGE plpgsql
@@ -4727,22 +4902,14 @@ CREATE FUNCTION ojs._look_back(p_queue text, p_priority integer, p_tenant text, 
     LANGUAGE plpgsql
     AS $$
 declare
-    v_fair ojs.tenant_fairness;
-    v_lo   bigint := (select min(l) from unnest(p_los) l);
+    v_fair   ojs.tenant_fairness;
+    v_cursor ojs.cursor;
 begin
     select * into v_fair from ojs._fair(p_queue, p_priority, p_tenant);
-    if v_fair.behind and v_lo <= v_fair.again_seq then
-        -- The cursor moves back, and what it has passed of a range is not looked at twice.
-        update ojs.again a set lo = v_fair.again_seq + 1
-        where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo >= v_fair.again_lo
-            and a.lo <= v_fair.again_seq
-          and a.hi > v_fair.again_seq;
-    end if;
-    insert into ojs.again (queue, priority, tenant_id, lo, hi)
-    select p_queue, p_priority, p_tenant, r.lo, r.hi from ojs._islands(p_los, p_his) r;
+    v_cursor := ojs._moved_back(v_fair, row(v_fair.job_priority, v_fair.head, v_fair.behind, v_fair.again_lo, v_fair.again_seq, true),
+        p_los, p_his);
     update ojs.tenant_fairness f
-    set rev = f.rev + 1, behind = true, again_lo = case when f.behind then least(f.again_lo, v_lo) else v_lo end,
-        again_seq = case when f.behind then least(f.again_seq, v_lo - 1) else v_lo - 1 end
+    set rev = f.rev + 1, behind = true, again_lo = v_cursor.again_lo, again_seq = v_cursor.again_seq
     where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
 end;
 $$;
@@ -5023,6 +5190,28 @@ CREATE FUNCTION ojs._moved(p_from ojs.job_state, p_to ojs.job_state, p_state ojs
     LANGUAGE sql IMMUTABLE
     AS $$ select (p_to = p_state)::int - (p_from is not distinct from p_state)::int $$;
 
+CREATE FUNCTION ojs._moved_back(p_fair ojs.tenant_fairness, p_cursor ojs.cursor, p_los bigint[], p_his bigint[]) RETURNS ojs.cursor
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_lo bigint := (select min(l) from unnest(p_los) l);
+begin
+    if p_cursor.behind and v_lo <= p_cursor.again_seq then
+        -- The cursor moves back, and what it has passed of a range is not looked at twice.
+        update ojs.again a set lo = p_cursor.again_seq + 1
+        where a.queue = p_fair.queue and a.priority = p_cursor.job_priority and a.tenant_id = p_fair.tenant_id
+            and a.lo >= p_cursor.again_lo and a.lo <= p_cursor.again_seq and a.hi > p_cursor.again_seq;
+    end if;
+    insert into ojs.again (queue, priority, tenant_id, lo, hi)
+    select p_fair.queue, p_cursor.job_priority, p_fair.tenant_id, r.lo, r.hi from ojs._islands(p_los, p_his) r;
+    -- What a cursor without ranges says of them is of ranges that are gone.
+    p_cursor.again_lo := case when p_cursor.behind then least(p_cursor.again_lo, v_lo) else v_lo end;
+    p_cursor.again_seq := case when p_cursor.behind then least(p_cursor.again_seq, v_lo - 1) else v_lo - 1 end;
+    p_cursor.behind := true;
+    return p_cursor;
+end;
+$$;
+
 CREATE FUNCTION ojs._ms_until(p_at timestamp with time zone) RETURNS integer
     LANGUAGE sql
     AS $$
@@ -5130,6 +5319,17 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._next_line(p_fair ojs.tenant_fairness) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_cursors ojs.cursor[] := ojs._cursors(p_fair);
+begin
+    v_cursors[1].works := false;
+    perform ojs._set_cursors(ojs._turn_to(p_fair, v_cursors));
+end;
+$$;
+
 CREATE FUNCTION ojs._next_look_ms(p_mark ojs.clock_mark, p_now timestamp with time zone) RETURNS integer
     LANGUAGE plpgsql STABLE
     AS $$
@@ -5230,6 +5430,25 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._note_loads(p_ids uuid[], p_ask ojs.ask, p_got integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    with given as materialized (
+        select p_ask.workers[g.at] as worker_id, array_agg(g.id order by g.n) as ids
+        from (select d.*, width_bucket(p_got + d.n::int, p_ask.starts) as at from unnest(p_ids) with ordinality d(id, n)) g
+        group by p_ask.workers[g.at]
+    ), mine as materialized (
+        select g.worker_id, ojs._running(l.tenant_id, l.worker_id, l.ids) || g.ids as ids, l.spot
+        from given g
+        cross join lateral (select l.*, l.ctid as spot from ojs.worker_load l
+            where l.tenant_id = coalesce(p_ask.tenant, '') and l.worker_id = g.worker_id
+              and l.rev = ojs._load_rev(l.tenant_id, l.worker_id) for update skip locked) l
+    )
+    update ojs.worker_load l set rev = l.rev + 1, ids = m.ids from mine m where l.ctid = m.spot;
+end;
+$$;
+
 CREATE FUNCTION ojs._nothing() RETURNS ojs.decided
     LANGUAGE sql IMMUTABLE
     AS $$ select row('{}', '{}', '{}', null, 0, 0, false)::ojs.decided $$;
@@ -5316,20 +5535,19 @@ begin
     from (
         select g.queue, g.priority, g.tenant_id, x.id
         from ojs.again g
-        cross join lateral ojs._fair(g.queue, g.priority, g.tenant_id) f
+        join ojs._fair_cursors() f on f.queue = g.queue and f.job_priority = g.priority and f.tenant_id = g.tenant_id
         cross join lateral (select j.id from ojs.job j
-            where j.queue = g.queue and j.priority = f.job_priority and j.tenant_id = g.tenant_id and j.seq between g.lo and g.hi
+            where j.queue = g.queue and j.priority = g.priority and j.tenant_id = g.tenant_id and j.seq between g.lo and g.hi
               and j.state = 'available' and j.seq > f.again_seq
             order by j.seq limit 1) x
         where f.behind and g.lo >= f.again_lo and g.hi > f.again_seq and (v_tenant is null or g.tenant_id = v_tenant)
         union all
-        select t.queue, t.priority, t.tenant_id, t.id from ojs.turn t where v_tenant is null or t.tenant_id = v_tenant
+        select t.queue, t.job_priority, t.tenant_id, t.id from ojs.turn t where v_tenant is null or t.tenant_id = v_tenant
         union all
-        select j.queue, j.priority + coalesce(t.priority_boost, 0), j.tenant_id, j.id
+        select j.queue, j.priority, j.tenant_id, j.id
         from ojs.timer m
         cross join lateral unnest(m.tenant_ids, m.ids) x(tenant_id, id)
         cross join lateral (select j.* from ojs.job j where j.id = x.id and j.tenant_id = x.tenant_id limit 1) j
-        left join ojs.tenant t on t.tenant_id = j.tenant_id
         where m.kind = 'again' and m.due_at <= ojs.now() + interval '1 second'
     ) a
     cross join lateral (
@@ -5606,6 +5824,80 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._own_above(p_job ojs.job) RETURNS bigint
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    v_tally pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+begin
+    if (select b.own_order from ojs._backlog(p_job.queue) b) is not true then
+        return 0;
+    end if;
+    return (select coalesce(sum(n.available), 0) from (
+        (select distinct on (n.priority) n.available from ojs.tally n
+        where n.tenant_id = p_job.tenant_id and n.queue = p_job.queue and n.priority > p_job.priority order by n.priority, n.rev desc)
+        union all
+        select r.available from ojs._changes(v_tally, null) r
+        where r.tenant_id = p_job.tenant_id and r.queue = p_job.queue and r.priority > p_job.priority
+    ) n);
+end;
+$$;
+
+CREATE FUNCTION ojs._own_due(p_queue text, p_low numeric, p_count integer, p_only text[], p_but text[], p_priority integer, p_unit ojs.unit, p_now timestamp with time zone) RETURNS TABLE(turn integer, tenant_id text, seq bigint, id uuid, place tid, price double precision)
+    LANGUAGE sql STABLE ROWS 100
+    AS $$
+    select (row_number() over (order by (f.vtime - p_low)::float8 + (l.upto - l.price) / f.weight, f.tenant_id, l.seq))::int,
+        f.tenant_id, l.seq, l.id, l.place, l.price
+    from ojs._own_front(p_queue, p_low, p_count, p_only, p_but, p_priority) f
+    cross join lateral (
+        select y.*, sum(y.price) over (order by y.seq rows unbounded preceding) as upto
+        from ojs._line(p_queue, f.job_priority, f.tenant_id, f.head, f.behind, f.again_lo, f.again_seq, p_count, true, p_unit, f.seconds,
+            p_now) y
+    ) l
+    where not f.limited or (select case when r.counted then 0 else r.jobs end from ojs._room(p_queue, f.tenant_id) r) is distinct from 0
+    order by 1 limit p_count
+$$;
+
+CREATE FUNCTION ojs._own_front(p_queue text, p_low numeric, p_count integer, p_only text[], p_but text[], p_priority integer) RETURNS TABLE(tenant_id text, job_priority integer, seconds real, head bigint, behind boolean, again_lo bigint, again_seq bigint, weight double precision, vtime numeric, limited boolean)
+    LANGUAGE sql STABLE ROWS 10
+    AS $$
+    select distinct on (x.tenant_id) x.tenant_id, x.job_priority, x.seconds, x.head, x.behind, x.again_lo, x.again_seq, x.weight, x.vtime,
+        x.limited
+    from (
+        select f.tenant_id, c.job_priority, f.seconds, c.head, c.behind, c.again_lo, c.again_seq, f.weight, f.vtime, f.limited, 1 as n
+        from ojs._front(p_queue, 0, p_low, case when p_priority is null then p_count else 1000000 end, p_only, p_but, false) f
+        cross join lateral (
+            select f.job_priority, f.head, f.behind, f.again_lo, f.again_seq
+            union all
+            select l.job_priority, l.head, l.behind, l.again_lo, l.again_seq from unnest(f.lines) l where l.works
+        ) c
+        union all
+        select w.tenant_id, w.job_priority, coalesce(f.seconds, 1), w.lo - 1, false, 0, 0, w.weight::float8,
+            greatest(f.vtime, p_low), w.limited, 2
+        from ojs._waiting() w left join lateral ojs._fair(w.queue, 0, w.tenant_id) f on true
+        where w.queue = p_queue and (p_only is null or w.tenant_id = any (p_only)) and (p_but is null or w.tenant_id <> all (p_but))
+    ) x
+    where p_priority is null or x.job_priority = p_priority
+    order by x.tenant_id, x.job_priority desc, x.n
+$$;
+
+CREATE FUNCTION ojs._own_order(p_fairness jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $$ select coalesce(p_fairness ->> 'priority_scope' = 'tenant', false) $$;
+
+CREATE FUNCTION ojs._own_priorities(p_queue text) RETURNS integer[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return array(select p.priority from (
+        select c.job_priority from ojs.tenant_fairness f cross join lateral unnest(ojs._cursors(f)) c
+            where f.queue = p_queue and f.priority = 0 and f.ready and c.works
+        union
+        select w.job_priority from ojs._waiting() w where w.queue = p_queue
+    ) p(priority) order by p.priority desc);
+end;
+$$;
+
 CREATE FUNCTION ojs._recent() RETURNS SETOF ojs.tally
     LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -5689,7 +5981,7 @@ CREATE VIEW ojs._shard_counts AS
                     r.dispatched
                    FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)) u_1
           GROUP BY u_1.tenant_id, u_1.queue, u_1.priority) n
-     LEFT JOIN ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, charged, job_priority, seconds, head, behind, again_lo, again_seq, limited, parked) ON (((n.available > (0)::numeric) AND (f.queue = n.queue) AND (f.job_priority = n.priority) AND (f.tenant_id = n.tenant_id))))
+     LEFT JOIN ojs._fair_cursors() f(queue, tenant_id, job_priority, head, behind, again_lo, again_seq) ON (((n.available > (0)::numeric) AND (f.queue = n.queue) AND (f.job_priority = n.priority) AND (f.tenant_id = n.tenant_id))))
      LEFT JOIN ( SELECT u_1.tenant_id,
             u_1.queue,
             u_1.priority,
@@ -5714,7 +6006,7 @@ CREATE VIEW ojs._shard_counts AS
                 UNION ALL
                  SELECT a.oldest_at
                    FROM ojs._oldest_aside() a(queue, priority, tenant_id, oldest_at)
-                  WHERE ((a.queue = n.queue) AND (a.priority = f.priority) AND (a.tenant_id = n.tenant_id))) o) w ON ((n.available > (0)::numeric)));
+                  WHERE ((a.queue = n.queue) AND (a.priority = n.priority) AND (a.tenant_id = n.tenant_id))) o) w ON ((n.available > (0)::numeric)));
 
 CREATE FUNCTION ojs._own_shard_counts(p_tenant text) RETURNS SETOF ojs._shard_counts
     LANGUAGE sql STABLE STRICT SECURITY DEFINER ROWS 10
@@ -6332,20 +6624,26 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._ranges(p_queue text, p_priority integer, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint, p_look integer, p_beside boolean) RETURNS TABLE(lo bigint, hi bigint)
+CREATE FUNCTION ojs._ranges(p_queue text, p_job_priority integer, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint, p_look integer, p_beside boolean) RETURNS TABLE(lo bigint, hi bigint)
     LANGUAGE sql STABLE ROWS 2
     AS $$
     (select greatest(a.lo, p_again_seq + 1), a.hi
     from ojs.again a
-    where p_behind and a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo >= p_again_lo
+    where p_behind and a.queue = p_queue and a.priority = p_job_priority and a.tenant_id = p_tenant and a.lo >= p_again_lo
         and a.hi > p_again_seq
     -- One at a time: jobs of a second one could lie behind jobs of the first that were not read, and the cursor would pass those.
     order by a.lo limit case when p_beside then 10000 else 1 end)
     union all
     select u.lo, least(u.hi, p_head)
-    from ojs._unfolded() u left join ojs.tenant t on t.tenant_id = u.tenant_id
-    where p_beside and u.queue = p_queue and u.tenant_id = p_tenant and u.priority + coalesce(t.priority_boost, 0) = p_priority
-        and u.lo <= p_head
+    from ojs._unfolded() u
+    where p_beside and u.queue = p_queue and u.tenant_id = p_tenant and u.priority = p_job_priority and u.lo <= p_head
+$$;
+
+CREATE FUNCTION ojs._rank(p_queue text, p_priority integer, p_boost integer) RETURNS TABLE(priority integer, unit ojs.unit, own_order boolean)
+    LANGUAGE sql STABLE ROWS 1
+    AS $$
+    select case when b.own_order then 0 else p_priority + coalesce(p_boost, 0) end, b.unit, b.own_order is true
+    from (select 1) one left join lateral ojs._backlog(p_queue) b on true
 $$;
 
 CREATE FUNCTION ojs._read_jobs(p_jobs json, p_each boolean) RETURNS ojs._new_jobs
@@ -6665,14 +6963,15 @@ declare
     v_any   boolean;
     v_count int;
 begin
-    if cardinality(p_ask.queues) > 1 or p_ask.tenants is not null or p_ask.limited or p_ask.count > c_few
-            or exists (select from ojs._turn_mark(v_queue) m cross join lateral (select t.n from ojs.turn t
+    if cardinality(p_ask.queues) > 1 or p_ask.tenants is not null or p_ask.limited or p_ask.strategy = 'least-loaded'
+            or p_ask.count > c_few or exists (select from ojs._turn_mark(v_queue) m cross join lateral (select t.n from ojs.turn t
                 where t.queue = v_queue and t.n >= m.lo order by t.n limit 1) t where t.n <= m.hi - m.ahead / 2) then
         return;
     end if;
     -- Most often, under light load, there is nothing left. By time what is decided ahead knows nothing of attempts that end meanwhile.
-    select b.priorities <> '{}', case when b.unit = 'time' then c_few else greatest(128, 32 * p_ask.count) end into v_any, v_count
-    from ojs._backlog(v_queue) b;
+    -- What is decided ahead of a tenant's own order would have to be taken back with each job of a higher priority.
+    select b.priorities <> '{}' and not b.own_order, case when b.unit = 'time' then c_few else greatest(128, 32 * p_ask.count) end
+    into v_any, v_count from ojs._backlog(v_queue) b;
     if v_any
             and (p_in_lane or not ojs._lingers() and ojs._enter_lane(-1)) then
         if not p_in_lane then
@@ -7194,7 +7493,7 @@ begin
         cross join lateral ojs._fair(l.queue, l.priority, p_tenant.tenant_id) f
         order by f.queue, f.priority * case when p_by > 0 then -1 else 1 end
     loop
-        v_to := v_fair.job_priority + p_tenant.priority_boost;
+        select r.priority into v_to from ojs._rank(v_fair.queue, v_fair.job_priority, p_tenant.priority_boost) r;
         select * into v_level from ojs._level(v_fair.queue, v_fair.priority);
         v_own := v_fair.vtime;
         select w.weight into v_new from ojs._weight_in(v_fair.queue, p_tenant.tenant_id, p_tenant.weight) w;
@@ -7207,8 +7506,6 @@ begin
             -- Each level has a time of its own. With its old time the tenant might wait there for long, or be served alone.
             v_own := case when (select b.unit from ojs._backlog(v_fair.queue) b) = 'none' then v_own
                 else ojs._join_at(0, coalesce((select l.low from ojs._level(v_fair.queue, v_to) l), 0), v_new) end;
-            update ojs.again a set priority = v_to
-            where a.queue = v_fair.queue and a.priority = v_fair.priority and a.tenant_id = v_fair.tenant_id;
         end if;
         update ojs.tenant_fairness f set priority = v_to, rev = f.rev + 1, vtime = v_own, weight = v_new
         where f.queue = v_fair.queue and f.priority = v_fair.priority and f.tenant_id = v_fair.tenant_id and f.rev = v_fair.rev;
@@ -7507,6 +7804,24 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._running(p_tenant text, p_worker_id text, p_ids uuid[]) RETURNS uuid[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    -- Most of the workers that wait have nothing, and to begin the query costs more than all else that is asked of them.
+    if cardinality(p_ids) > 0 is not true then
+        return '{}';
+    end if;
+    -- Each job by its key (limit): nothing is known of the ids, and a join would read the whole table to find them.
+    return array(
+        select i.id from (select i as id from unnest(p_ids) i group by i) i
+        cross join lateral (
+            select from ojs.job j
+            where j.id = i.id and (p_tenant = '' or j.tenant_id = p_tenant) and j.state = 'active' and j.worker_id = p_worker_id limit 1
+        ) j);
+end;
+$$;
+
 CREATE FUNCTION ojs._scope(p_tenant text, p_queue text) RETURNS TABLE(scope text, said text)
     LANGUAGE sql IMMUTABLE ROWS 1
     AS $$
@@ -7778,6 +8093,17 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._set_cursors(p_fair ojs.tenant_fairness) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    update ojs.tenant_fairness f
+    set rev = f.rev + 1, job_priority = p_fair.job_priority, head = p_fair.head, behind = p_fair.behind, again_lo = p_fair.again_lo,
+        again_seq = p_fair.again_seq, lines = p_fair.lines
+    where f.queue = p_fair.queue and f.priority = p_fair.priority and f.tenant_id = p_fair.tenant_id and f.rev = p_fair.rev;
+end;
+$$;
+
 CREATE FUNCTION ojs._set_schema_hash(p_version bigint, p_hash text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -7792,13 +8118,14 @@ CREATE FUNCTION ojs._settle_ends(p_from pg_snapshot, p_to pg_snapshot, p_xid xid
     LANGUAGE plpgsql
     AS $$
 begin
-    perform ojs._settle_time(f.queue, f.priority + coalesce(t.priority_boost, 0), f.tenant_id, f.jobs, f.price, f.seconds)
+    perform ojs._settle_time(f.queue, r.priority, f.tenant_id, f.jobs, f.price, f.seconds)
     from (
         select f.queue, f.priority, f.tenant_id, sum(f.owed)::int as jobs, sum(f.price) as price, sum(f.seconds) as seconds
         from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
         where f.from_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
         group by f.queue, f.priority, f.tenant_id
-    ) f left join ojs.tenant t on t.tenant_id = f.tenant_id;
+    ) f left join ojs.tenant t on t.tenant_id = f.tenant_id
+    cross join lateral ojs._rank(f.queue, f.priority, t.priority_boost) r;
 end;
 $$;
 
@@ -8018,7 +8345,47 @@ begin
         perform ojs._reweigh_in(nullif(p_queue, ''));
     end if;
     -- Times that begin anew must not be converted to other weights afterwards.
-    perform ojs._share_unit(p_queue, ojs._unit(p_fairness)) where p_queue <> '';
+    perform ojs._share_unit(p_queue, ojs._unit(p_fairness)), ojs._share_order(p_queue, ojs._own_order(p_fairness)) where p_queue <> '';
+end;
+$$;
+
+CREATE FUNCTION ojs._share_order(p_queue text, p_own boolean) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if p_own = coalesce((select b.own_order from ojs._backlog(p_queue) b), false) then
+        return;
+    end if;
+    perform ojs._stop_ahead();
+    insert into ojs.backlog (queue, rev, priorities) select p_queue, 1, '{}' where not exists (select from ojs._backlog(p_queue));
+    update ojs.backlog b set rev = b.rev + 1, own_order = p_own
+    where b.queue = p_queue and b.rev = (select c.rev from ojs._backlog(p_queue) c);
+    with gone as materialized (
+        delete from ojs.tenant_fairness f where f.queue = p_queue returning f.tenant_id, f.rev, f.seconds, f.weight, f.limited,
+            ojs._cursors(f) as cursors
+    ), sorted as (
+        select g.tenant_id, r.priority, max(g.rev) as rev, max(g.seconds) as seconds, max(g.weight) as weight,
+            bool_or(g.limited) as limited,
+            array_agg(c::ojs.cursor order by c.works desc, c.job_priority desc) as cursors
+        from gone g left join ojs.tenant t on t.tenant_id = g.tenant_id
+        cross join lateral unnest(g.cursors) c cross join lateral ojs._rank(p_queue, c.job_priority, t.priority_boost) r
+        group by g.tenant_id, r.priority
+    )
+    insert into ojs.tenant_fairness (queue, priority, tenant_id, rev, ready, vtime, weight, job_priority, seconds, head, behind, again_lo,
+        again_seq, limited, lines)
+    -- Each priority has had a time of its own. All begin anew, and who has no room is parked again by the next decision.
+    select p_queue, s.priority, s.tenant_id, s.rev + 1, (s.cursors[1]).works, ojs._join_at(0, 0, s.weight), s.weight,
+        (s.cursors[1]).job_priority, s.seconds, (s.cursors[1]).head, (s.cursors[1]).behind, (s.cursors[1]).again_lo,
+        (s.cursors[1]).again_seq, s.limited, nullif(s.cursors[2:], '{}')
+    from sorted s;
+    delete from ojs.level l where l.queue = p_queue;
+    insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
+    select p_queue, f.priority, 1, 0, count(*) filter (where f.ready), coalesce(sum(f.weight) filter (where f.ready), 0),
+        coalesce(sum(f.weight * f.vtime) filter (where f.ready), 0)
+    from ojs.tenant_fairness f where f.queue = p_queue group by f.priority;
+    update ojs.backlog b set rev = b.rev + 1,
+        priorities = array(select l.priority from ojs.level l where l.queue = p_queue and l.tenants > 0 order by l.priority desc)
+    where b.queue = p_queue and b.rev = (select c.rev from ojs._backlog(p_queue) c);
 end;
 $$;
 
@@ -8071,6 +8438,10 @@ begin
     select * into v_fair from ojs._fair(p_queue, p_priority, p_tenant);
     if not v_fair.behind then
         v_seen := ojs._passed(v_fair, v_fair.head + 1, null, c_rows, p_locked);
+        if v_seen.o_rows = 0 and (v_fair.lines[1]).works then
+            perform ojs._next_line(v_fair);
+            return 1;
+        end if;
         update ojs.tenant_fairness f set rev = f.rev + 1, head = v_seen.o_upto
         where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev
           and v_seen.o_upto > f.head;
@@ -8079,7 +8450,7 @@ begin
     v_from := v_fair.again_lo;
     for v_range in
         select a.* from ojs.again a
-        where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo >= v_fair.again_lo
+        where a.queue = p_queue and a.priority = v_fair.job_priority and a.tenant_id = p_tenant and a.lo >= v_fair.again_lo
           and a.hi > v_fair.again_seq
         order by a.lo limit c_rows
     loop
@@ -8092,12 +8463,12 @@ begin
         end if;
     end loop;
     delete from ojs.again a
-    where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo between v_from and v_fair.again_seq
+    where a.queue = p_queue and a.priority = v_fair.job_priority and a.tenant_id = p_tenant and a.lo between v_from and v_fair.again_seq
       and a.hi <= v_fair.again_seq;
     update ojs.tenant_fairness f
     set rev = f.rev + 1, again_lo = v_fair.again_lo, again_seq = v_fair.again_seq, behind = exists (
         select from ojs.again a
-        where a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id and a.lo >= v_fair.again_lo
+        where a.queue = f.queue and a.priority = f.job_priority and a.tenant_id = f.tenant_id and a.lo >= v_fair.again_lo
           and a.hi > v_fair.again_seq)
     where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
     return v_rows;
@@ -8289,12 +8660,14 @@ begin
         v_stand.certainty := case when v_turns.o_held then 'estimate' else 'exact' end;
         return v_stand;
     end if;
-    if v_fair.queue is null then
+    v_fair := ojs._at_priority(v_fair, p_job.priority);
+    if v_fair.head is null then
         v_fair.head := (select min(u.lo) - 1 from ojs._unfolded() u
             where u.queue = p_job.queue and u.tenant_id = p_job.tenant_id and u.priority = p_job.priority);
     end if;
     select * into v_line from ojs._line_before(p_job, p_priority, v_fair, v_news, c_most);
     v_stand.passed := v_line.o_passed and not v_stand.ahead and not v_stand.fresh;
+    v_line.o_jobs := v_line.o_jobs + ojs._own_above(p_job);
     v_stand.tenant_ahead := least(v_line.o_jobs + case when v_news then 0 else v_turns.o_own end, c_most);
     return ojs._order_before(p_job, p_priority, v_fair, v_stand, v_line.o_jobs, v_news, v_turns.o_jobs,
         case when v_line.o_more or v_line.o_jobs >= c_most then 'at_least' when v_news then 'estimate' else 'exact' end);
@@ -8453,15 +8826,16 @@ begin
     -- Who comes begins where the others are. Settled afterwards, what they used before would be owed to it.
     perform ojs._settle_ends(p_from, p_to, p_xid, p_lo, p_hi) where p_taken;
     for v_came in
-        with known as materialized (
-            select c.*, f.rev, f.ready or f.parked as works, f.head, l.rev as level_rev, b.unit = 'none' as in_order,
-                case when b.unit = 'none' then c.lo else ojs._join_at(coalesce(f.vtime, 0), coalesce(l.low, 0), c.weight) end as joins_at
-            from ojs._came_in(p_from, p_to, p_xid, p_lo, p_hi) c
+        with came as materialized (
+            -- Otherwise the plan would say who goes first of those who join together.
+            select c.* from ojs._came_in(p_from, p_to, p_xid, p_lo, p_hi) c order by c.queue, c.tenant_id, c.job_priority desc
+        ), known as materialized (
+            select c.*, f.rev, f.ready or f.parked as works, f.head, l.rev as level_rev, c.unit = 'none' as in_order,
+                case when c.unit = 'none' then c.lo else ojs._join_at(coalesce(f.vtime, 0), coalesce(l.low, 0), c.weight) end as joins_at
+            from came c
             left join lateral ojs._fair(c.queue, c.priority, c.tenant_id) f on true
             left join lateral ojs._level(c.queue, c.priority) l on true
-            left join lateral ojs._backlog(c.queue) b on true
-            where (f.ready or f.parked) is not true or c.lo <= f.head
-                or c.lo < f.vtime and (select b.unit from ojs._backlog(c.queue) b) = 'none'
+            where not c.own_order and ((f.ready or f.parked) is not true or c.lo <= f.head or c.lo < f.vtime and c.unit = 'none')
         ), joined as (
             insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
             select k.queue, k.priority, k.tenant_id, true, k.joins_at, k.weight, k.limited, k.job_priority, k.lo - 1
@@ -8483,24 +8857,71 @@ begin
             from coming c where l.queue = c.queue and l.priority = c.priority and l.rev = c.level_rev
             returning l.queue, l.priority, l.tenants = c.tenants as opened
         )
-        select o.queue, o.priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his, false as in_order from opened o
+        select o.queue, o.priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his, null::int as own from opened o
         union all
-        select r.queue, r.priority, null, null, null, false from reopened r where r.opened
+        select r.queue, r.priority, null, null, null, null from reopened r where r.opened
         union all
-        select k.queue, k.priority, k.tenant_id, array_agg(r.lo), array_agg(least(r.hi, k.head)), false
+        select k.queue, k.priority, k.tenant_id, array_agg(r.lo), array_agg(least(r.hi, k.head)), null
         from known k cross join lateral unnest(k.los, k.his) r(lo, hi) where r.lo <= k.head group by k.queue, k.priority, k.tenant_id
         union all
-        select k.queue, k.priority, k.tenant_id, array[k.lo], null, true from known k where k.in_order and k.works
+        select k.queue, k.priority, k.tenant_id, array[k.lo], null, null from known k where k.in_order and k.works
+        union all
+        select c.queue, c.priority, c.tenant_id, c.los, c.his, c.job_priority from came c where c.own_order
     loop
-        if v_came.tenant_id is null then
-            perform ojs._set_backlog(v_came.queue, v_came.priority, true);
-        elsif v_came.in_order then
-            perform ojs._refund(v_came.queue, v_came.priority, v_came.tenant_id, 0, 0, v_came.los[1], null);
-        else
-            perform ojs._look_back(v_came.queue, v_came.priority, v_came.tenant_id, v_came.los, v_came.his);
-        end if;
+        perform ojs._take_in_one(v_came.queue, v_came.priority, v_came.tenant_id, v_came.los, v_came.his, v_came.own);
     end loop;
     perform ojs._charge_taken(p_from, p_to, p_xid, p_lo, p_hi) where p_taken;
+end;
+$$;
+
+CREATE FUNCTION ojs._take_in_one(p_queue text, p_priority integer, p_tenant text, p_los bigint[], p_his bigint[], p_own integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if p_tenant is null then
+        perform ojs._set_backlog(p_queue, p_priority, true);
+    elsif p_own is not null then
+        perform ojs._take_in_own(p_queue, p_tenant, p_own, p_los, p_his);
+    elsif p_his is null then
+        perform ojs._refund(p_queue, p_priority, p_tenant, 0, 0, p_los[1], null);
+    else
+        perform ojs._look_back(p_queue, p_priority, p_tenant, p_los, p_his);
+    end if;
+end;
+$$;
+
+CREATE FUNCTION ojs._take_in_own(p_queue text, p_tenant text, p_job_priority integer, p_los bigint[], p_his bigint[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_lo      bigint := (select min(l) from unnest(p_los) l);
+    v_fair    ojs.tenant_fairness;
+    v_cursors ojs.cursor[] := '{}';
+    v_cursor  ojs.cursor;
+begin
+    select * into v_fair from ojs._fair(p_queue, 0, p_tenant);
+    if v_fair.queue is not null then
+        v_cursors := ojs._cursors(v_fair);
+        select * into v_cursor from unnest(v_cursors) c where c.job_priority = p_job_priority;
+    end if;
+    if v_cursor.works and v_lo > v_cursor.head then
+        return;
+    end if;
+    v_cursor.job_priority := p_job_priority;
+    v_cursor.works := true;
+    v_cursor.head := coalesce(v_cursor.head, v_lo - 1);
+    v_cursor.behind := coalesce(v_cursor.behind, false);
+    v_cursor.again_lo := coalesce(v_cursor.again_lo, 0);
+    v_cursor.again_seq := coalesce(v_cursor.again_seq, 0);
+    if v_lo <= v_cursor.head then
+        v_cursor := (select ojs._moved_back(v_fair, v_cursor, array_agg(r.lo), array_agg(least(r.hi, v_cursor.head)))
+            from unnest(p_los, p_his) r(lo, hi) where r.lo <= v_cursor.head);
+    end if;
+    if (v_fair.ready or v_fair.parked) is not true then
+        v_fair := ojs._join(v_fair, p_queue, p_tenant);
+    end if;
+    perform ojs._set_cursors(ojs._turn_to(v_fair,
+        array(select c from unnest(v_cursors) c where c.job_priority <> p_job_priority) || v_cursor));
 end;
 $$;
 
@@ -8634,7 +9055,7 @@ begin
     update ojs.tenant_fairness f
     set rev = f.rev + 1, vtime = case when p_unit <> 'none' then ojs._join_at(0, 0, f.weight)
         else coalesce(least(
-            (select min(a.lo) from ojs.again a where f.behind and a.queue = f.queue and a.priority = f.priority
+            (select min(a.lo) from ojs.again a where f.behind and a.queue = f.queue and a.priority = f.job_priority
                 and a.tenant_id = f.tenant_id and a.hi > f.again_seq),
             (select j.seq from ojs.job j where j.queue = f.queue and j.priority = f.job_priority and j.tenant_id = f.tenant_id
                 and j.seq > f.head order by j.seq limit 1)), 0) end
@@ -8816,6 +9237,21 @@ ALTER TABLE ONLY ojs.turn_mark FORCE ROW LEVEL SECURITY;
 CREATE FUNCTION ojs._turn_mark(p_queue text) RETURNS SETOF ojs.turn_mark
     LANGUAGE sql STABLE ROWS 1
     AS $$ select m.* from ojs.turn_mark m where m.queue = p_queue order by m.rev desc limit 1 $$;
+
+CREATE FUNCTION ojs._turn_to(p_fair ojs.tenant_fairness, p_cursors ojs.cursor[]) RETURNS ojs.tenant_fairness
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+begin
+    p_cursors := array(select c from unnest(p_cursors) c order by c.works desc, c.job_priority desc);
+    p_fair.job_priority := (p_cursors[1]).job_priority;
+    p_fair.head := (p_cursors[1]).head;
+    p_fair.behind := (p_cursors[1]).behind;
+    p_fair.again_lo := (p_cursors[1]).again_lo;
+    p_fair.again_seq := (p_cursors[1]).again_seq;
+    p_fair.lines := nullif(p_cursors[2:], '{}');
+    return p_fair;
+end;
+$$;
 
 CREATE FUNCTION ojs._turns_before(p_job ojs.job, p_priority integer, OUT o_turn bigint, OUT o_held boolean, OUT o_jobs bigint, OUT o_own bigint, OUT o_higher bigint) RETURNS record
     LANGUAGE plpgsql STABLE
@@ -9183,7 +9619,7 @@ CREATE FUNCTION ojs._way(p_queues text[], p_pool text, p_strategy text, p_weight
     AS $$
 begin
     return jsonb_strip_nulls(jsonb_build_object('pool', coalesce(p_pool, 'default'),
-        'strategy', case when cardinality(p_queues) > 1 then nullif(p_strategy, 'round-robin') end,
+        'strategy', case when cardinality(p_queues) > 1 or p_strategy = 'least-loaded' then nullif(p_strategy, 'round-robin') end,
         'weights', case when cardinality(p_queues) > 1 and p_strategy = 'weighted' then (
             select jsonb_object_agg(w.key, w.value) from jsonb_each(p_weights) w where w.key = any (p_queues)) end));
 end;
@@ -10230,6 +10666,7 @@ begin
         return false;
     end if;
     delete from ojs.worker_beat b where b.tenant_id = v_tenant and b.worker_id = p_worker_id;
+    perform ojs._forget_loads(array[v_tenant], array[p_worker_id]);
     return true;
 end;
 $$;
@@ -10580,8 +11017,8 @@ begin
     v_says.id := v_job.id;
     v_says.queue := v_job.queue;
     v_says.priority := v_job.priority;
-    v_says.effective_priority := v_job.priority
-        + coalesce((select t.priority_boost from ojs.tenant t where t.tenant_id = v_job.tenant_id), 0);
+    select r.priority into v_says.effective_priority from ojs._rank(v_job.queue, v_job.priority,
+        (select t.priority_boost from ojs.tenant t where t.tenant_id = v_job.tenant_id)) r;
     v_says.state := v_job.state;
     v_says.held_by := ojs._held_by_state(v_job);
     if not ojs._ended(v_job.state) and v_job.state <> 'active' then
@@ -10669,6 +11106,10 @@ begin
                 exit when v_ask.queues = '{}';
                 continue when not v_ask.aside;
             end if;
+            if v_ask.strategy = 'least-loaded' then
+                v_ask := ojs._by_load(v_ask);
+                exit when v_ask.count = 0;
+            end if;
             if v_lane then
                 v_done := ojs._decide(v_ask, v_ask.count - v_got);
             else
@@ -10680,6 +11121,9 @@ begin
         end if;
         if v_done.ids <> '{}' then
             return query select * from ojs._hand_out(v_done, v_ask, v_got);
+            if v_ask.strategy = 'least-loaded' then
+                perform ojs._note_loads(v_done.ids, v_ask, v_got);
+            end if;
             v_got := v_got + cardinality(v_done.ids);
             v_ask.max_bytes := v_ask.max_bytes - v_done.bytes;
         end if;
@@ -11284,21 +11728,26 @@ begin
             where (j.queue, j.priority, j.tenant_id) > (s.queue, s.priority, s.tenant_id) and j.seq is not null
             order by j.queue, j.priority, j.tenant_id, j.seq limit 1) n
     )
-    insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
-    select s.queue, s.priority + coalesce(t.priority_boost, 0), s.tenant_id, true,
-        case when ojs._unit(q.config -> 'tenant_fairness') = 'none' then s.seq else ojs._join_at(0, 0, w.weight) end, w.weight,
-        coalesce(t.limited, false), s.priority, s.seq - 1
-    from shard s left join ojs.tenant t on t.tenant_id = s.tenant_id left join ojs.queue q on q.queue = s.queue
-    cross join lateral ojs._weight_in(s.queue, s.tenant_id, t.weight) w;
+    insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head, lines)
+    select s.queue, s.rank, s.tenant_id, true, case when s.unit = 'none' then s.seq else ojs._join_at(0, 0, w.weight) end, w.weight,
+        s.limited, (s.cursors[1]).job_priority, (s.cursors[1]).head, nullif(s.cursors[2:], '{}')
+    from (
+        select s.queue, s.tenant_id, min(s.seq) as seq, t.weight, coalesce(t.limited, false) as limited,
+            ojs._unit(q.config -> 'tenant_fairness') as unit,
+            case when ojs._own_order(q.config -> 'tenant_fairness') then 0 else s.priority + coalesce(t.priority_boost, 0) end as rank,
+            array_agg(row(s.priority, s.seq - 1, false, 0, 0, true)::ojs.cursor order by s.priority desc) as cursors
+        from shard s left join ojs.tenant t on t.tenant_id = s.tenant_id left join ojs.queue q on q.queue = s.queue
+        group by s.queue, s.tenant_id, t.weight, t.limited, q.config, rank
+    ) s cross join lateral ojs._weight_in(s.queue, s.tenant_id, s.weight) w;
     insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
     select f.queue, f.priority, 1, 0, count(*), sum(f.weight), sum(f.weight * f.vtime)
     from ojs.tenant_fairness f group by f.queue, f.priority;
-    insert into ojs.backlog (queue, rev, priorities, unit)
+    insert into ojs.backlog (queue, rev, priorities, unit, own_order)
     select coalesce(l.queue, c.queue), 1, coalesce(array_agg(l.priority order by l.priority desc) filter (where l.queue is not null), '{}'),
-        coalesce(max(c.unit), 'jobs')
-    from ojs.level l full join (select q.queue, ojs._unit(q.config -> 'tenant_fairness') as unit from ojs.queue q) c
-        on c.queue = l.queue
-    where l.queue is not null or c.unit <> 'jobs'
+        coalesce(max(c.unit), 'jobs'), coalesce(bool_or(c.own_order), false)
+    from ojs.level l full join (select q.queue, ojs._unit(q.config -> 'tenant_fairness') as unit,
+        ojs._own_order(q.config -> 'tenant_fairness') as own_order from ojs.queue q) c on c.queue = l.queue
+    where l.queue is not null or c.unit <> 'jobs' or c.own_order
     group by 1;
     perform ojs._recount_slots();
 end;
@@ -12193,7 +12642,7 @@ UNION ALL
     0 AS dispatched,
     f.deficit,
     false AS known
-   FROM ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, charged, job_priority, seconds, head, behind, again_lo, again_seq, limited, parked);
+   FROM ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, charged, job_priority, seconds, head, behind, again_lo, again_seq, limited, parked, lines);
 
 CREATE TABLE ojs.queue_weight (
     queue text NOT NULL COLLATE pg_catalog."C",
@@ -12990,6 +13439,16 @@ WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.waiter FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE ojs.worker_load (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    worker_id text NOT NULL COLLATE pg_catalog."C",
+    rev bigint NOT NULL,
+    ids uuid[] NOT NULL
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.worker_load FORCE ROW LEVEL SECURITY;
+
 ALTER TABLE ONLY ojs.job ATTACH PARTITION ojs.job_all FOR VALUES FROM (MINVALUE) TO (MAXVALUE);
 
 ALTER TABLE ONLY ojs.job ALTER COLUMN seq SET DEFAULT nextval('ojs.job_seq'::regclass);
@@ -13141,6 +13600,9 @@ ALTER TABLE ONLY ojs.waiter
 ALTER TABLE ONLY ojs.worker_beat
     ADD CONSTRAINT worker_beat_pkey PRIMARY KEY (tenant_id, worker_id, rev);
 
+ALTER TABLE ONLY ojs.worker_load
+    ADD CONSTRAINT worker_load_pkey PRIMARY KEY (tenant_id, worker_id, rev);
+
 ALTER TABLE ONLY ojs.worker
     ADD CONSTRAINT worker_pkey PRIMARY KEY (tenant_id, worker_id);
 
@@ -13198,7 +13660,7 @@ CREATE INDEX timer_xid_idx ON ojs.timer USING btree (xid);
 
 CREATE INDEX worker_apart_idx ON ojs.worker USING btree (tenant_id, worker_id) WHERE apart;
 
-CREATE UNIQUE INDEX worker_registration_idx ON ojs.worker USING btree (tenant_id, id);
+CREATE UNIQUE INDEX worker_registration_idx ON ojs.worker USING btree (id, tenant_id);
 
 ALTER INDEX ojs.job_pkey ATTACH PARTITION ojs.job_all_pkey;
 
@@ -13347,6 +13809,8 @@ CREATE POLICY functions ON ojs.worker TO ojs_owner USING (true) WITH CHECK (true
 
 CREATE POLICY functions ON ojs.worker_beat TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.worker_load TO ojs_owner USING (true) WITH CHECK (true);
+
 ALTER TABLE ojs.idempotency ENABLE ROW LEVEL SECURITY;
 
 CREATE POLICY indexable ON ojs.job AS RESTRICTIVE FOR INSERT TO ojs_owner WITH CHECK ((((octet_length((queue || tenant_id)) > 384) IS NOT TRUE) OR ojs._refuse_long(queue, tenant_id)));
@@ -13472,3 +13936,5 @@ ALTER TABLE ojs.waiter ENABLE ROW LEVEL SECURITY;
 ALTER TABLE ojs.worker ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.worker_beat ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.worker_load ENABLE ROW LEVEL SECURITY;

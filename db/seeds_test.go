@@ -226,7 +226,8 @@ func TestMT003ALimitOverAllQueues(t *testing.T) {
 		enqueueFor(t, service, queue, "acme-corp", 50)
 		enqueueFor(t, service, queue, "beta-inc", 20)
 	}
-	wantShares(t, dealt(t, service, 40, "tenant_id", "ojs.fetch('{mail,work}', $1)"), map[string]int{"acme-corp": 1, "beta-inc": 1})
+	// Each queue has a round of its own.
+	wantShares(t, dealt(t, service, 40, "tenant_id", "ojs.fetch('{mail,work}', $1)"), map[string]int{"acme-corp": 2, "beta-inc": 2})
 	if got := handedOut(t, service, "{mail,work}", 100); got != "beta-inc 20" {
 		t.Errorf("at its limit, and there go %s", got)
 	}

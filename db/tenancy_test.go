@@ -217,6 +217,7 @@ execute ojs."fetch"(text[],integer,text,integer,text,text,jsonb,text)
 execute ojs._arrivals()
 execute ojs._attempts(integer,jsonb)
 execute ojs._default_tenant()
+execute ojs._fair_cursors()
 execute ojs._fairness()
 execute ojs._first_state(boolean,timestamptz,timestamptz)
 execute ojs._raise(text,text,jsonb,text)
@@ -413,7 +414,7 @@ func TestTenantsSeeTheirOwnOnly(t *testing.T) {
 	}
 	for _, source := range append(
 		sources,
-		"ojs.events(p_limit => 1000)", "ojs._recent()", "ojs._arrivals()", "ojs._fairness()", "ojs._oldest_aside()",
+		"ojs.events(p_limit => 1000)", "ojs._recent()", "ojs._arrivals()", "ojs._fairness()", "ojs._fair_cursors()", "ojs._oldest_aside()",
 		"ojs.heartbeat('shared-worker', array['"+n.theirs["active"]+"'::uuid] || (select array_agg(id) from ojs.jobs))",
 	) {
 		if got := list[string](t, acme, "select distinct tenant_id from "+source); len(got) > 1 || len(got) == 1 && got[0] != "acme" {
@@ -430,7 +431,9 @@ func TestTenantsSeeTheirOwnOnly(t *testing.T) {
 		t.Errorf("acme sees %d rows of ojs.job", got)
 	}
 	// Not even the names of queues that are others' only.
-	for _, source := range []string{"ojs.queue_stats", "ojs.shard_stats", "ojs.events(p_limit => 1000)", "ojs.jobs", "ojs._fairness()"} {
+	for _, source := range []string{
+		"ojs.queue_stats", "ojs.shard_stats", "ojs.events(p_limit => 1000)", "ojs.jobs", "ojs._fairness()", "ojs._fair_cursors()",
+	} {
 		if got := list[string](t, acme, "select distinct queue from "+source+" where queue like 'secret%'"); len(got) > 0 {
 			t.Errorf("acme reads in %s of %q", source, got)
 		}
@@ -759,7 +762,7 @@ func TestUnmappedRoles(t *testing.T) {
 	}
 	for _, source := range []string{
 		"ojs.jobs", "ojs.job", "ojs.results", "ojs.shard_stats", "ojs.tenant_stats", "ojs.workers", "ojs.crons", "ojs.cron_runs",
-		"ojs._fairness()", "ojs.queue_stats",
+		"ojs._fairness()", "ojs._fair_cursors()", "ojs.queue_stats",
 	} {
 		if got := one[int](t, member, "select count(*) from "+source); got != 0 {
 			t.Errorf("a login without a tenant sees %d rows of %s", got, source)

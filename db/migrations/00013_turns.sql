@@ -42,6 +42,7 @@ create table ojs.backlog (
     priorities int[] not null,
     limited    boolean not null default false,
     unit       ojs.unit not null default 'jobs',
+    own_order  boolean not null default false,
     primary key (queue, rev)
 );
 comment on table ojs.backlog is
@@ -52,6 +53,8 @@ comment on column ojs.backlog.rev is 'Grows with each change; the highest counts
 comment on column ojs.backlog.priorities is 'The effective priorities, descending.';
 comment on column ojs.backlog.limited is 'Whether a rule limits how many of its jobs may be active, whatever their tenants.';
 comment on column ojs.backlog.unit is 'What its tenants share.';
+comment on column ojs.backlog.own_order is
+'Whether priorities order each tenant''s own jobs only: its tenants then all take turns at priority 0.';
 
 create table ojs.level (
     queue    text collate "C" not null,
@@ -77,6 +80,11 @@ comment on column ojs.level.moment is
 'The sum of their weights, each times its virtual time (ojs._deficit).';
 comment on column ojs.level.used_at is 'When it last changed. Levels without work are forgotten some time after.';
 
+create type ojs.cursor as (job_priority int, head bigint, behind boolean, again_lo bigint, again_seq bigint, works boolean);
+comment on type ojs.cursor is
+'How far jobs of one priority of a tenant in a queue have been looked at, as the columns of ojs.tenant_fairness say it, and whether there
+may be more.';
+
 create table ojs.tenant_fairness (
     queue        text collate "C" not null,
     priority     int not null,
@@ -95,6 +103,7 @@ create table ojs.tenant_fairness (
     again_seq    bigint not null default 0,
     limited      boolean not null default false,
     parked       boolean not null default false,
+    lines        ojs.cursor[],
     primary key (queue, priority, tenant_id, rev)
 );
 create index tenant_fairness_ring_idx on ojs.tenant_fairness (queue, priority, vtime) where ready;
@@ -103,7 +112,8 @@ create index tenant_fairness_parked_queue_idx on ojs.tenant_fairness (queue, pri
 comment on table ojs.tenant_fairness is
 'Who is owed how much: one row per queue, effective priority and tenant. A FETCH charges what it decides inside its transaction.';
 comment on column ojs.tenant_fairness.queue is 'The queue.';
-comment on column ojs.tenant_fairness.priority is 'The effective priority: the jobs'' own plus the tenant''s boost.';
+comment on column ojs.tenant_fairness.priority is
+'The effective priority: the jobs'' own plus the tenant''s boost. 0 where priorities order a tenant''s own jobs only.';
 comment on column ojs.tenant_fairness.tenant_id is 'The tenant.';
 comment on column ojs.tenant_fairness.rev is 'Grows with each change; the highest counts.';
 comment on column ojs.tenant_fairness.ready is 'Whether the tenant has work and takes its turns.';
@@ -115,7 +125,7 @@ comment on column ojs.tenant_fairness.deficit is
 'Jobs owed to the tenant (negative: had ahead of its share) when it was last served; ojs.tenant_stats shows the present value.';
 comment on column ojs.tenant_fairness.charged is
 'Jobs that the tenant has been charged for here since the row was made: those handed out, and those decided ahead (ojs.turn).';
-comment on column ojs.tenant_fairness.job_priority is 'The jobs'' own priority.';
+comment on column ojs.tenant_fairness.job_priority is 'The priority of the jobs that the tenant''s turns go to.';
 comment on column ojs.tenant_fairness.seconds is
 'How long an attempt is expected to run, where tenants share by time: an average in which the latest attempts weigh most.';
 comment on column ojs.tenant_fairness.head is 'Cursor: jobs up to this job.seq have been looked at. It only grows.';
@@ -126,6 +136,9 @@ comment on column ojs.tenant_fairness.again_seq is
 comment on column ojs.tenant_fairness.limited is 'Whether a rule is about the tenant (ojs.tenant.limited).';
 comment on column ojs.tenant_fairness.parked is
 'Whether the tenant has work, but no room by the rules: it takes no turns until it has.';
+comment on column ojs.tenant_fairness.lines is
+'Where priorities order a tenant''s own jobs only: its cursors at other priorities than job_priority, those with work first, the highest of
+them at the head.';
 
 create table ojs.usage (
     tenant_id text collate "C" not null,
@@ -175,7 +188,7 @@ comment on table ojs.again is
 'Ranges behind a tenant''s cursor that are to be looked at again, before what lies ahead of it: jobs that committed late or came back.
 Jobs in a range that are not available are passed over.';
 comment on column ojs.again.queue is 'The queue.';
-comment on column ojs.again.priority is 'The effective priority.';
+comment on column ojs.again.priority is 'The jobs'' own priority.';
 comment on column ojs.again.tenant_id is 'The tenant.';
 comment on column ojs.again.lo is 'The first job.seq of the range.';
 comment on column ojs.again.hi is 'The last one.';

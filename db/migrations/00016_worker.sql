@@ -4,7 +4,8 @@ set local check_function_bodies = off;
 
 -- Workers that have registered or send heartbeats. Written by heartbeats and by the end of a registration; FETCH asks whether a worker
 -- rests. What a worker says once stands in worker, what each heartbeat says in worker_beat. The row of worker is locked while its
--- worker_beat is changed, so that a heartbeat and the end of a registration come one after the other.
+-- worker_beat is changed, so that a heartbeat and the end of a registration come one after the other. worker_load is apart from both: a
+-- FETCH whose transaction stays open must not hold up heartbeats.
 create type ojs.worker_state as enum ('running', 'quiet', 'drain', 'terminate');
 comment on type ojs.worker_state is
 'What a worker does (ojs-worker-protocol section 2): running: fetches and works; quiet, drain: finishes what it has; terminate: ends
@@ -33,7 +34,9 @@ create table ojs.worker (
     registered_at timestamptz not null default ojs.now(),
     primary key (tenant_id, worker_id)
 );
-create unique index worker_registration_idx on ojs.worker (tenant_id, id);
+-- The id first: with the tenant first, PostgreSQL would look for a worker by its name in this index, among all of the tenant, for as long
+-- as it knows nothing of the size of the table.
+create unique index worker_registration_idx on ojs.worker (id, tenant_id);
 -- Every FETCH asks it, and most of the time it is empty.
 create index worker_apart_idx on ojs.worker (tenant_id, worker_id) where apart;
 comment on table ojs.worker is
@@ -76,4 +79,21 @@ comment on column ojs.worker_beat.rev is 'Grows with each change; the highest co
 comment on column ojs.worker_beat.seen_at is 'When. Heartbeats in quick succession are written down once.';
 comment on column ojs.worker_beat.active is 'How many jobs it runs, as it says.';
 comment on column ojs.worker_beat.ids is 'The jobs it runs, as it says.';
+
+-- ojs.job has no index by worker: the worker of a job changes with each attempt, and every change would write it. So a FETCH that has to
+-- know what a worker runs (load) notes what it hands out, and looks at these jobs next time.
+create table ojs.worker_load (
+    tenant_id text collate "C" not null,
+    worker_id text collate "C" not null,
+    rev       bigint not null,
+    ids       uuid[] not null,
+    primary key (tenant_id, worker_id, rev)
+);
+comment on table ojs.worker_load is
+'Jobs that a registered worker was handed by strategy least-loaded. Whoever hands it more locks the row. The row moves to a higher rev with
+each change.';
+comment on column ojs.worker_load.tenant_id is 'The tenant of the worker; empty: all.';
+comment on column ojs.worker_load.worker_id is 'The worker.';
+comment on column ojs.worker_load.rev is 'Grows with each change; the highest counts.';
+comment on column ojs.worker_load.ids is 'Its jobs; some may have ended since.';
 reset role;

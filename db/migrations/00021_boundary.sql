@@ -13,7 +13,7 @@ begin
         'job', 'job_all', 'journal', 'lease', 'release', 'tally', 'pool_tally', 'pace', 'notice', 'tenant', 'pool', 'tenant_fairness',
         'tenant_role', 'again', 'timer', 'turn', 'turn_mark', 'level', 'backlog', 'rule', 'usage', 'slot_mark', 'queue', 'queue_weight',
         'tally_mark', 'waiter', 'rotation', 'sleeper', 'duty', 'clock_mark', 'cut', 'idempotency', 'replay_rule', 'worker', 'worker_beat',
-        'dead_letter', 'dead_job', 'dead_letter_mark', 'upkeep_task', 'cron', 'cron_run'] loop
+        'worker_load', 'dead_letter', 'dead_job', 'dead_letter_mark', 'upkeep_task', 'cron', 'cron_run'] loop
         execute format('alter table ojs.%I enable row level security', v_table);
         execute format('alter table ojs.%I force row level security', v_table);
         execute format('create policy functions on ojs.%I to ojs_owner using (true) with check (true)', v_table);
@@ -78,7 +78,8 @@ begin
         select c.relname, a.attname from pg_attribute a join pg_class c on c.oid = a.attrelid
         where c.relnamespace = 'ojs'::regnamespace and c.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped
           and (c.relname in ('job', 'journal', 'lease', 'release', 'tally', 'pool_tally', 'pace', 'tally_mark', 'fold', 'tenant', 'pool',
-                'rule', 'queue_weight', 'usage', 'slot_mark', 'worker', 'worker_beat', 'cron', 'cron_run', 'queue', 'problem')
+                'rule', 'queue_weight', 'usage', 'slot_mark', 'worker', 'worker_beat', 'worker_load', 'cron', 'cron_run', 'queue',
+                'problem')
             or c.relispartition) and a.attname not in ('xid', 'seq', 'at', 'n')
     loop
         execute format('alter table ojs.%I alter column %I set statistics 0', v_column.relname, v_column.attname);

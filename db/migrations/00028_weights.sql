@@ -92,7 +92,7 @@ begin
         cross join lateral ojs._fair(l.queue, l.priority, p_tenant.tenant_id) f
         order by f.queue, f.priority * case when p_by > 0 then -1 else 1 end
     loop
-        v_to := v_fair.job_priority + p_tenant.priority_boost;
+        select r.priority into v_to from ojs._rank(v_fair.queue, v_fair.job_priority, p_tenant.priority_boost) r;
         select * into v_level from ojs._level(v_fair.queue, v_fair.priority);
         v_own := v_fair.vtime;
         select w.weight into v_new from ojs._weight_in(v_fair.queue, p_tenant.tenant_id, p_tenant.weight) w;
@@ -105,8 +105,6 @@ begin
             -- Each level has a time of its own. With its old time the tenant might wait there for long, or be served alone.
             v_own := case when (select b.unit from ojs._backlog(v_fair.queue) b) = 'none' then v_own
                 else ojs._join_at(0, coalesce((select l.low from ojs._level(v_fair.queue, v_to) l), 0), v_new) end;
-            update ojs.again a set priority = v_to
-            where a.queue = v_fair.queue and a.priority = v_fair.priority and a.tenant_id = v_fair.tenant_id;
         end if;
         update ojs.tenant_fairness f set priority = v_to, rev = f.rev + 1, vtime = v_own, weight = v_new
         where f.queue = v_fair.queue and f.priority = v_fair.priority and f.tenant_id = v_fair.tenant_id and f.rev = v_fair.rev;

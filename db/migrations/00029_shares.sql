@@ -16,7 +16,7 @@ begin
         perform ojs._raise('OJ422', 'tenant_fairness must be a JSON object', jsonb_build_object('field', c_at));
     end if;
     for v_field in select e.key, c_at || '.' || left(e.key, 100) as path, e.value from jsonb_each(p_fairness) e where e.value <> 'null' loop
-        if not p_of_queue and (v_field.key = 'unit' or v_field.key = 'enabled' and v_field.value = 'false') then
+        if not p_of_queue and (v_field.key in ('unit', 'priority_scope') or v_field.key = 'enabled' and v_field.value = 'false') then
             perform ojs._raise('OJ408', format('tenant_fairness.%s is of a queue: configure each', v_field.key),
                 jsonb_build_object('field', v_field.path));
         end if;
@@ -27,6 +27,8 @@ begin
             when 'default_weight' then ojs._weight_fault(v_field.value)
             when 'unit' then
                 case when v_field.value not in ('"jobs"', '"cost"', '"time"') then 'must be "jobs", "cost" or "time"' end
+            when 'priority_scope' then case when v_field.value not in ('"queue"', '"tenant"') then 'must be "queue" or "tenant"'
+                when v_field.value = '"tenant"' and p_fairness -> 'enabled' = 'false' then 'must be "queue" where enabled is false' end
             when 'weights' then
                 case when jsonb_typeof(v_field.value) <> 'object' or (select count(*) from jsonb_object_keys(v_field.value)) > 10000
                     then 'must be a JSON object of at most 10000 tenants' end
@@ -90,7 +92,7 @@ begin
         perform ojs._reweigh_in(nullif(p_queue, ''));
     end if;
     -- Times that begin anew must not be converted to other weights afterwards.
-    perform ojs._share_unit(p_queue, ojs._unit(p_fairness)) where p_queue <> '';
+    perform ojs._share_unit(p_queue, ojs._unit(p_fairness)), ojs._share_order(p_queue, ojs._own_order(p_fairness)) where p_queue <> '';
 end;
 $$;
 -- +goose StatementEnd
@@ -133,7 +135,7 @@ begin
     update ojs.tenant_fairness f
     set rev = f.rev + 1, vtime = case when p_unit <> 'none' then ojs._join_at(0, 0, f.weight)
         else coalesce(least(
-            (select min(a.lo) from ojs.again a where f.behind and a.queue = f.queue and a.priority = f.priority
+            (select min(a.lo) from ojs.again a where f.behind and a.queue = f.queue and a.priority = f.job_priority
                 and a.tenant_id = f.tenant_id and a.hi > f.again_seq),
             (select j.seq from ojs.job j where j.queue = f.queue and j.priority = f.job_priority and j.tenant_id = f.tenant_id
                 and j.seq > f.head order by j.seq limit 1)), 0) end

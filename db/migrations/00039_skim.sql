@@ -17,6 +17,10 @@ begin
     select * into v_fair from ojs._fair(p_queue, p_priority, p_tenant);
     if not v_fair.behind then
         v_seen := ojs._passed(v_fair, v_fair.head + 1, null, c_rows, p_locked);
+        if v_seen.o_rows = 0 and (v_fair.lines[1]).works then
+            perform ojs._next_line(v_fair);
+            return 1;
+        end if;
         update ojs.tenant_fairness f set rev = f.rev + 1, head = v_seen.o_upto
         where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev
           and v_seen.o_upto > f.head;
@@ -25,7 +29,7 @@ begin
     v_from := v_fair.again_lo;
     for v_range in
         select a.* from ojs.again a
-        where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo >= v_fair.again_lo
+        where a.queue = p_queue and a.priority = v_fair.job_priority and a.tenant_id = p_tenant and a.lo >= v_fair.again_lo
           and a.hi > v_fair.again_seq
         order by a.lo limit c_rows
     loop
@@ -38,12 +42,12 @@ begin
         end if;
     end loop;
     delete from ojs.again a
-    where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo between v_from and v_fair.again_seq
+    where a.queue = p_queue and a.priority = v_fair.job_priority and a.tenant_id = p_tenant and a.lo between v_from and v_fair.again_seq
       and a.hi <= v_fair.again_seq;
     update ojs.tenant_fairness f
     set rev = f.rev + 1, again_lo = v_fair.again_lo, again_seq = v_fair.again_seq, behind = exists (
         select from ojs.again a
-        where a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id and a.lo >= v_fair.again_lo
+        where a.queue = f.queue and a.priority = f.job_priority and a.tenant_id = f.tenant_id and a.lo >= v_fair.again_lo
           and a.hi > v_fair.again_seq)
     where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
     return v_rows;
@@ -51,8 +55,8 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._skim(text, int, text, boolean) is
-'Moves a tenant''s cursors past about 5000 jobs in a row that cannot be had, and returns how many rows it looked at. p_locked: past about
-1000, those that somebody has locked among them, which are looked at again.';
+'Moves a tenant''s cursors past about 5000 jobs in a row that cannot be had, on to its next priority where there are none (1), and returns
+how many rows it looked at. p_locked: past about 1000, those that somebody has locked among them, which are looked at again.';
 
 -- +goose StatementBegin
 create function ojs._passed(
@@ -126,28 +130,46 @@ create function ojs._look_back(p_queue text, p_priority int, p_tenant text, p_lo
 language plpgsql
 as $$
 declare
-    v_fair ojs.tenant_fairness;
-    v_lo   bigint := (select min(l) from unnest(p_los) l);
+    v_fair   ojs.tenant_fairness;
+    v_cursor ojs.cursor;
 begin
     select * into v_fair from ojs._fair(p_queue, p_priority, p_tenant);
-    if v_fair.behind and v_lo <= v_fair.again_seq then
-        -- The cursor moves back, and what it has passed of a range is not looked at twice.
-        update ojs.again a set lo = v_fair.again_seq + 1
-        where a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo >= v_fair.again_lo
-            and a.lo <= v_fair.again_seq
-          and a.hi > v_fair.again_seq;
-    end if;
-    insert into ojs.again (queue, priority, tenant_id, lo, hi)
-    select p_queue, p_priority, p_tenant, r.lo, r.hi from ojs._islands(p_los, p_his) r;
+    v_cursor := ojs._moved_back(v_fair, row(v_fair.job_priority, v_fair.head, v_fair.behind, v_fair.again_lo, v_fair.again_seq, true),
+        p_los, p_his);
     update ojs.tenant_fairness f
-    set rev = f.rev + 1, behind = true, again_lo = case when f.behind then least(f.again_lo, v_lo) else v_lo end,
-        again_seq = case when f.behind then least(f.again_seq, v_lo - 1) else v_lo - 1 end
+    set rev = f.rev + 1, behind = true, again_lo = v_cursor.again_lo, again_seq = v_cursor.again_seq
     where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant and f.rev = v_fair.rev;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._look_back(text, int, text, bigint[], bigint[]) is
 'Has ranges of job.seq behind a tenant''s cursor looked at again, before what lies ahead of it, first in first out.';
+
+-- +goose StatementBegin
+create function ojs._moved_back(p_fair ojs.tenant_fairness, p_cursor ojs.cursor, p_los bigint[], p_his bigint[]) returns ojs.cursor
+language plpgsql
+as $$
+declare
+    v_lo bigint := (select min(l) from unnest(p_los) l);
+begin
+    if p_cursor.behind and v_lo <= p_cursor.again_seq then
+        -- The cursor moves back, and what it has passed of a range is not looked at twice.
+        update ojs.again a set lo = p_cursor.again_seq + 1
+        where a.queue = p_fair.queue and a.priority = p_cursor.job_priority and a.tenant_id = p_fair.tenant_id
+            and a.lo >= p_cursor.again_lo and a.lo <= p_cursor.again_seq and a.hi > p_cursor.again_seq;
+    end if;
+    insert into ojs.again (queue, priority, tenant_id, lo, hi)
+    select p_fair.queue, p_cursor.job_priority, p_fair.tenant_id, r.lo, r.hi from ojs._islands(p_los, p_his) r;
+    -- What a cursor without ranges says of them is of ranges that are gone.
+    p_cursor.again_lo := case when p_cursor.behind then least(p_cursor.again_lo, v_lo) else v_lo end;
+    p_cursor.again_seq := case when p_cursor.behind then least(p_cursor.again_seq, v_lo - 1) else v_lo - 1 end;
+    p_cursor.behind := true;
+    return p_cursor;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._moved_back(ojs.tenant_fairness, ojs.cursor, bigint[], bigint[]) is
+'A cursor of a tenant as it is once ranges of job.seq behind it are to be looked at again. Writes the ranges, but not the cursor.';
 
 -- +goose StatementBegin
 create function ojs._islands(p_los bigint[], p_his bigint[]) returns table (lo bigint, hi bigint)

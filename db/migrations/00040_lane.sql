@@ -1,4 +1,5 @@
 -- +goose Up
+-- The lane, and the state of fairness as it is now.
 set local role ojs_owner;
 set local check_function_bodies = off;
 
@@ -68,4 +69,47 @@ as $$ select statement_timestamp() - transaction_timestamp() > interval '20 mill
 comment on function ojs._lingers() is
 'Whether the caller has been in its transaction for a while: it may stay there, and must not keep decisions waiting. Becomes part of the
 expression that asks.';
+
+-- +goose StatementBegin
+create function ojs._folded() returns setof ojs.fold
+language sql stable rows 1
+as $$ select f.* from ojs.fold f order by f.rev desc limit 1 $$;
+-- +goose StatementEnd
+comment on function ojs._folded() is 'How far decisions have taken in the journal.';
+
+-- +goose StatementBegin
+create function ojs._backlog(p_queue text) returns setof ojs.backlog
+language sql stable rows 1
+as $$ select b.* from ojs.backlog b where b.queue = p_queue order by b.rev desc limit 1 $$;
+-- +goose StatementEnd
+comment on function ojs._backlog(text) is 'The priorities of a queue at which tenants have work; no row: none ever had.';
+
+-- +goose StatementBegin
+create function ojs._level(p_queue text, p_priority int) returns setof ojs.level
+language sql stable rows 1
+as $$ select l.* from ojs.level l where l.queue = p_queue and l.priority = p_priority order by l.rev desc limit 1 $$;
+-- +goose StatementEnd
+comment on function ojs._level(text, int) is 'A level as it is now; no row: there is none.';
+
+-- +goose StatementBegin
+create function ojs._fair(p_queue text, p_priority int, p_tenant text) returns setof ojs.tenant_fairness
+language sql stable rows 1
+as $$
+    select f.* from ojs.tenant_fairness f
+    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant order by f.rev desc limit 1
+$$;
+-- +goose StatementEnd
+comment on function ojs._fair(text, int, text) is 'A tenant''s row of ojs.tenant_fairness as it is now; no row: there is none.';
+
+-- +goose StatementBegin
+create function ojs._rank(p_queue text, p_priority int, p_boost int) returns table (priority int, unit ojs.unit, own_order boolean)
+language sql stable rows 1
+as $$
+    select case when b.own_order then 0 else p_priority + coalesce(p_boost, 0) end, b.unit, b.own_order is true
+    from (select 1) one left join lateral ojs._backlog(p_queue) b on true
+$$;
+-- +goose StatementEnd
+comment on function ojs._rank(text, int, int) is
+'The effective priority, the one place: at which a tenant with a boost (null: 0) takes turns for jobs of some priority of its own in a
+queue; and what its tenants share.';
 reset role;

@@ -22,7 +22,7 @@ as $$
     with front as materialized (
         -- While nobody runs out of jobs, no tenant can be due more of them than its part of p_count and one; first in, first out one may
         -- be due all, of which a part is read at a time. Whether more tenants follow, the last tells.
-        select f.*, (f.vtime - p_low)::float8 as own, 1 + case when p_unit = 'none' then p_count / 8
+        select f.*, (f.lines[1]).works as lined, (f.vtime - p_low)::float8 as own, 1 + case when p_unit = 'none' then p_count / 8
             else floor(p_count * f.weight / sum(f.weight) over ())::int end as share,
             case when count(*) over () > p_count then max(f.vtime) over () end as edge,
             -- A subquery, so that nothing is asked about a tenant without a rule.
@@ -34,7 +34,7 @@ as $$
             coalesce(l.last, false) as last, f.own + (l.upto - l.price) / f.weight as tag,
             -- Nobody waits for what a tenant may not have.
             case when coalesce(l.nth, 0) = f.room then null when l.id is null then f.own
-                when l.last then f.own + l.upto / f.weight end as beyond
+                when l.last or f.lined and l.nth = l.found then f.own + l.upto / f.weight end as beyond
         from front f
         left join lateral (
             -- Behind the last one that was read there may be more: of a tenant that is to look again, only one range is read.
@@ -43,7 +43,7 @@ as $$
                 select y.*, row_number() over (order by y.seq) as nth, count(*) over () as found,
                     case when p_unit = 'none' then y.seq - min(y.seq) over () + 1
                         else sum(y.price) over (order by y.seq rows unbounded preceding) end as upto
-                from ojs._line(p_queue, p_priority, f.job_priority, f.tenant_id, f.head, f.behind, f.again_lo, f.again_seq,
+                from ojs._line(p_queue, f.job_priority, f.tenant_id, f.head, f.behind, f.again_lo, f.again_seq,
                     least(f.share, f.room), p_beside, p_unit, f.seconds, p_now) y
             ) x
         ) l on true
@@ -101,17 +101,19 @@ expected to run. Becomes part of the query that asks.';
 create function ojs._front(p_queue text, p_priority int, p_low numeric, p_count int, p_only text[], p_but text[], p_beside boolean)
 returns table (
     spot tid, tenant_id text, job_priority int, seconds real, head bigint, behind boolean, again_lo bigint, again_seq bigint,
-    weight float8, vtime numeric, limited boolean
+    weight float8, vtime numeric, limited boolean, lines ojs.cursor[]
 )
 language sql stable rows 10
 as $$
-    (select f.ctid, f.tenant_id, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
+    (select f.ctid, f.tenant_id, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited,
+        f.lines
     from ojs.tenant_fairness f
     where p_only is null and f.queue = p_queue and f.priority = p_priority and f.ready and f.vtime >= p_low
         and (p_but is null or f.tenant_id <> all (p_but))
     order by f.vtime limit p_count + 1)
     union all
-    (select f.spot, f.tenant_id, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited
+    (select f.spot, f.tenant_id, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.weight::float8, f.vtime, f.limited,
+        f.lines
     from unnest(p_only) o(tenant_id)
     cross join lateral (select f.*, f.ctid as spot from ojs.tenant_fairness f
         where f.queue = p_queue and f.priority = p_priority and f.tenant_id = o.tenant_id order by f.rev desc limit 1) f
@@ -119,7 +121,7 @@ as $$
     order by f.vtime limit p_count + 1)
     union all
     select null, w.tenant_id, w.job_priority, coalesce(f.seconds, 1), coalesce(f.head, w.lo - 1), coalesce(f.behind, false),
-        coalesce(f.again_lo, 0), coalesce(f.again_seq, 0), w.weight::float8, greatest(f.vtime, p_low), w.limited
+        coalesce(f.again_lo, 0), coalesce(f.again_seq, 0), w.weight::float8, greatest(f.vtime, p_low), w.limited, null
     from ojs._waiting() w
     left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
     where p_beside and w.queue = p_queue and w.priority = p_priority and (p_only is null or w.tenant_id = any (p_only))
@@ -132,13 +134,13 @@ jobs no decision has taken in yet.';
 
 -- +goose StatementBegin
 create function ojs._line(
-    p_queue text, p_priority int, p_job_priority int, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint,
-    p_look int, p_beside boolean, p_unit ojs.unit, p_seconds real, p_now timestamptz
+    p_queue text, p_job_priority int, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint, p_look int,
+    p_beside boolean, p_unit ojs.unit, p_seconds real, p_now timestamptz
 ) returns table (again boolean, seq bigint, id uuid, place tid, bytes int, price float8)
 language sql stable rows 10
 as $$
     (select true, j.seq, j.id, j.place, j.bytes, j.price
-    from ojs._ranges(p_queue, p_priority, p_tenant, p_head, p_behind, p_again_lo, p_again_seq, p_look, p_beside) r
+    from ojs._ranges(p_queue, p_job_priority, p_tenant, p_head, p_behind, p_again_lo, p_again_seq, p_look, p_beside) r
     cross join lateral (
         select j.seq, j.id, j.ctid as place, j.state, j.expires_at,
             ojs._bytes(j.args, j.meta, j.options, j.extra, j.errors, j.retry, j.tags) as bytes,
@@ -166,7 +168,7 @@ as $$
     limit p_look
 $$;
 -- +goose StatementEnd
-comment on function ojs._line(text, int, int, text, bigint, boolean, bigint, bigint, int, boolean, ojs.unit, real, timestamptz) is
+comment on function ojs._line(text, int, text, bigint, boolean, bigint, bigint, int, boolean, ojs.unit, real, timestamptz) is
 'A tenant''s first p_look jobs that can be had: those behind its cursor that are to be looked at again, and when there are none those
 ahead of it. Looks past 64 jobs that ended; behind longer runs of them ojs._skim moves the cursor.';
 
@@ -199,22 +201,21 @@ comment on function ojs._answer_bytes(uuid, tid) is 'How large a job is in an an
 
 -- +goose StatementBegin
 create function ojs._ranges(
-    p_queue text, p_priority int, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint, p_look int,
+    p_queue text, p_job_priority int, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint, p_look int,
     p_beside boolean
 ) returns table (lo bigint, hi bigint)
 language sql stable rows 2
 as $$
     (select greatest(a.lo, p_again_seq + 1), a.hi
     from ojs.again a
-    where p_behind and a.queue = p_queue and a.priority = p_priority and a.tenant_id = p_tenant and a.lo >= p_again_lo
+    where p_behind and a.queue = p_queue and a.priority = p_job_priority and a.tenant_id = p_tenant and a.lo >= p_again_lo
         and a.hi > p_again_seq
     -- One at a time: jobs of a second one could lie behind jobs of the first that were not read, and the cursor would pass those.
     order by a.lo limit case when p_beside then 10000 else 1 end)
     union all
     select u.lo, least(u.hi, p_head)
-    from ojs._unfolded() u left join ojs.tenant t on t.tenant_id = u.tenant_id
-    where p_beside and u.queue = p_queue and u.tenant_id = p_tenant and u.priority + coalesce(t.priority_boost, 0) = p_priority
-        and u.lo <= p_head
+    from ojs._unfolded() u
+    where p_beside and u.queue = p_queue and u.tenant_id = p_tenant and u.priority = p_job_priority and u.lo <= p_head
 $$;
 -- +goose StatementEnd
 comment on function ojs._ranges(text, int, text, bigint, boolean, bigint, bigint, int, boolean) is
@@ -249,45 +250,40 @@ create function ojs._came(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo
 returns table (queue text, priority int, tenant_id text, job_priority int, weight numeric, limited boolean, lo bigint)
 language sql stable rows 10
 as $$
-    select c.queue, c.priority + coalesce(t.priority_boost, 0), c.tenant_id, c.priority,
+    select c.queue, r.priority, c.tenant_id, c.priority,
         (select w.weight from ojs._weight_in(c.queue, c.tenant_id, t.weight) w), coalesce(t.limited, false), c.lo
     from (
         select f.queue, f.priority, f.tenant_id, min(f.lo) as lo from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
         where f.to_state = 'available' group by f.queue, f.priority, f.tenant_id
     ) c left join ojs.tenant t on t.tenant_id = c.tenant_id
+    cross join lateral ojs._rank(c.queue, c.priority, t.priority_boost) r
 $$;
 -- +goose StatementEnd
 comment on function ojs._came(pg_snapshot, pg_snapshot, xid8, bigint, bigint) is
 'Tenants with jobs that became available, per queue and priority, with the first job; of what ojs._fresh returns for these parameters.';
 
+-- Jobs of one transaction become one range. It may cover jobs that were looked at before; these are passed over. A range per row would
+-- keep everybody waiting when a transaction brings very many.
 -- +goose StatementBegin
-create function ojs._folded() returns setof ojs.fold
-language sql stable rows 1
-as $$ select f.* from ojs.fold f order by f.rev desc limit 1 $$;
--- +goose StatementEnd
-comment on function ojs._folded() is 'How far decisions have taken in the journal.';
-
--- +goose StatementBegin
-create function ojs._backlog(p_queue text) returns setof ojs.backlog
-language sql stable rows 1
-as $$ select b.* from ojs.backlog b where b.queue = p_queue order by b.rev desc limit 1 $$;
--- +goose StatementEnd
-comment on function ojs._backlog(text) is 'The priorities of a queue at which tenants have work; no row: none ever had.';
-
--- +goose StatementBegin
-create function ojs._level(p_queue text, p_priority int) returns setof ojs.level
-language sql stable rows 1
-as $$ select l.* from ojs.level l where l.queue = p_queue and l.priority = p_priority order by l.rev desc limit 1 $$;
--- +goose StatementEnd
-comment on function ojs._level(text, int) is 'A level as it is now; no row: there is none.';
-
--- +goose StatementBegin
-create function ojs._fair(p_queue text, p_priority int, p_tenant text) returns setof ojs.tenant_fairness
-language sql stable rows 1
+create function ojs._came_in(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) returns table (
+    queue text, tenant_id text, job_priority int, priority int, unit ojs.unit, own_order boolean, weight numeric, limited boolean,
+    lo bigint, los bigint[], his bigint[]
+)
+language sql stable rows 10
 as $$
-    select f.* from ojs.tenant_fairness f
-    where f.queue = p_queue and f.priority = p_priority and f.tenant_id = p_tenant order by f.rev desc limit 1
+    select x.queue, x.tenant_id, x.priority, r.priority, r.unit, r.own_order,
+        (select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight) w), coalesce(t.limited, false), x.lo, x.los, x.his
+    from (
+        select x.queue, x.tenant_id, x.priority, min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
+        from (
+            select f.queue, f.tenant_id, f.priority, min(f.lo) as lo, max(f.hi) as hi from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
+            where f.to_state = 'available' group by f.queue, f.tenant_id, f.priority, f.xid
+        ) x
+        group by x.queue, x.tenant_id, x.priority
+    ) x left join ojs.tenant t on t.tenant_id = x.tenant_id
+    cross join lateral ojs._rank(x.queue, x.priority, t.priority_boost) r
 $$;
 -- +goose StatementEnd
-comment on function ojs._fair(text, int, text) is 'A tenant''s row of ojs.tenant_fairness as it is now; no row: there is none.';
+comment on function ojs._came_in(pg_snapshot, pg_snapshot, xid8, bigint, bigint) is
+'As ojs._came, with the ranges of job.seq in which the jobs lie, one per transaction.';
 reset role;

@@ -24,7 +24,7 @@ declare
     v_level ojs.level := p_level;
 begin
     with moved as materialized (
-        select b.spot, b.jobs, f.tenant_id, f.weight, f.vtime as was,
+        select b.spot, b.jobs, f.tenant_id, f.job_priority, f.weight, f.vtime as was,
             -- Who holds all its own jobs locked lets the next one go first.
             case when p_unit = 'none' then greatest(f.vtime, least(r.next, w.next))
                 when b.jobs = 0 and b.dealt > 0 then greatest(f.vtime, p_picks.rest + round(b.step / f.weight, 15))
@@ -34,11 +34,11 @@ begin
         from ojs._bill(p_picks) b
         cross join lateral (select f.* from ojs.tenant_fairness f where f.ctid = b.spot) f
         left join lateral (select a.lo, greatest(a.lo, f.again_seq + 1, b.back + 1) as next from ojs.again a
-            where f.behind and a.queue = f.queue and a.priority = f.priority and a.tenant_id = f.tenant_id and a.lo >= f.again_lo
+            where f.behind and a.queue = f.queue and a.priority = f.job_priority and a.tenant_id = f.tenant_id and a.lo >= f.again_lo
               and a.hi > greatest(f.again_seq, b.back)
             order by a.lo limit 1) r on true
         cross join lateral (
-            select b.more or r.lo is not null or n.next is not null as works, n.next,
+            select b.more or r.lo is not null or n.next is not null or (f.lines[1]).works is true as works, n.next,
                 case when f.limited then (select g.jobs <= b.jobs from ojs._room(f.queue, f.tenant_id) g) is true else false end as full
             from (select case when p_unit = 'none' or r.lo is null and not b.more then (select j.seq from ojs.job j
                     where j.queue = f.queue and j.priority = f.job_priority and j.tenant_id = f.tenant_id
@@ -62,7 +62,7 @@ begin
         from moved m, total t where f.ctid = m.spot
     ), passed as (
         delete from ojs.again a using moved m
-        where m.was_behind and a.queue = p_level.queue and a.priority = p_level.priority and a.tenant_id = m.tenant_id
+        where m.was_behind and a.queue = p_level.queue and a.priority = m.job_priority and a.tenant_id = m.tenant_id
           and a.lo >= m.was_again_lo and a.hi <= m.again_seq
     )
     update ojs.level l
@@ -234,13 +234,14 @@ create function ojs._settle_ends(p_from pg_snapshot, p_to pg_snapshot, p_xid xid
 language plpgsql
 as $$
 begin
-    perform ojs._settle_time(f.queue, f.priority + coalesce(t.priority_boost, 0), f.tenant_id, f.jobs, f.price, f.seconds)
+    perform ojs._settle_time(f.queue, r.priority, f.tenant_id, f.jobs, f.price, f.seconds)
     from (
         select f.queue, f.priority, f.tenant_id, sum(f.owed)::int as jobs, sum(f.price) as price, sum(f.seconds) as seconds
         from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
         where f.from_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
         group by f.queue, f.priority, f.tenant_id
-    ) f left join ojs.tenant t on t.tenant_id = f.tenant_id;
+    ) f left join ojs.tenant t on t.tenant_id = f.tenant_id
+    cross join lateral ojs._rank(f.queue, f.priority, t.priority_boost) r;
 end;
 $$;
 -- +goose StatementEnd

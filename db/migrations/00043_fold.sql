@@ -153,15 +153,16 @@ begin
     -- Who comes begins where the others are. Settled afterwards, what they used before would be owed to it.
     perform ojs._settle_ends(p_from, p_to, p_xid, p_lo, p_hi) where p_taken;
     for v_came in
-        with known as materialized (
-            select c.*, f.rev, f.ready or f.parked as works, f.head, l.rev as level_rev, b.unit = 'none' as in_order,
-                case when b.unit = 'none' then c.lo else ojs._join_at(coalesce(f.vtime, 0), coalesce(l.low, 0), c.weight) end as joins_at
-            from ojs._came_in(p_from, p_to, p_xid, p_lo, p_hi) c
+        with came as materialized (
+            -- Otherwise the plan would say who goes first of those who join together.
+            select c.* from ojs._came_in(p_from, p_to, p_xid, p_lo, p_hi) c order by c.queue, c.tenant_id, c.job_priority desc
+        ), known as materialized (
+            select c.*, f.rev, f.ready or f.parked as works, f.head, l.rev as level_rev, c.unit = 'none' as in_order,
+                case when c.unit = 'none' then c.lo else ojs._join_at(coalesce(f.vtime, 0), coalesce(l.low, 0), c.weight) end as joins_at
+            from came c
             left join lateral ojs._fair(c.queue, c.priority, c.tenant_id) f on true
             left join lateral ojs._level(c.queue, c.priority) l on true
-            left join lateral ojs._backlog(c.queue) b on true
-            where (f.ready or f.parked) is not true or c.lo <= f.head
-                or c.lo < f.vtime and (select b.unit from ojs._backlog(c.queue) b) = 'none'
+            where not c.own_order and ((f.ready or f.parked) is not true or c.lo <= f.head or c.lo < f.vtime and c.unit = 'none')
         ), joined as (
             insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
             select k.queue, k.priority, k.tenant_id, true, k.joins_at, k.weight, k.limited, k.job_priority, k.lo - 1
@@ -183,22 +184,18 @@ begin
             from coming c where l.queue = c.queue and l.priority = c.priority and l.rev = c.level_rev
             returning l.queue, l.priority, l.tenants = c.tenants as opened
         )
-        select o.queue, o.priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his, false as in_order from opened o
+        select o.queue, o.priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his, null::int as own from opened o
         union all
-        select r.queue, r.priority, null, null, null, false from reopened r where r.opened
+        select r.queue, r.priority, null, null, null, null from reopened r where r.opened
         union all
-        select k.queue, k.priority, k.tenant_id, array_agg(r.lo), array_agg(least(r.hi, k.head)), false
+        select k.queue, k.priority, k.tenant_id, array_agg(r.lo), array_agg(least(r.hi, k.head)), null
         from known k cross join lateral unnest(k.los, k.his) r(lo, hi) where r.lo <= k.head group by k.queue, k.priority, k.tenant_id
         union all
-        select k.queue, k.priority, k.tenant_id, array[k.lo], null, true from known k where k.in_order and k.works
+        select k.queue, k.priority, k.tenant_id, array[k.lo], null, null from known k where k.in_order and k.works
+        union all
+        select c.queue, c.priority, c.tenant_id, c.los, c.his, c.job_priority from came c where c.own_order
     loop
-        if v_came.tenant_id is null then
-            perform ojs._set_backlog(v_came.queue, v_came.priority, true);
-        elsif v_came.in_order then
-            perform ojs._refund(v_came.queue, v_came.priority, v_came.tenant_id, 0, 0, v_came.los[1], null);
-        else
-            perform ojs._look_back(v_came.queue, v_came.priority, v_came.tenant_id, v_came.los, v_came.his);
-        end if;
+        perform ojs._take_in_one(v_came.queue, v_came.priority, v_came.tenant_id, v_came.los, v_came.his, v_came.own);
     end loop;
     perform ojs._charge_taken(p_from, p_to, p_xid, p_lo, p_hi) where p_taken;
 end;
@@ -208,26 +205,26 @@ comment on function ojs._take_in(pg_snapshot, pg_snapshot, xid8, bigint, bigint,
 'Has the tenants of jobs that became available join the round, and the jobs that lie behind their cursors looked at again.
 p_taken: jobs were taken beside decisions, too. The other parameters are those of ojs._fresh.';
 
--- Jobs of one transaction become one range. It may cover jobs that were looked at before; these are passed over. A range per row would
--- keep everybody waiting when a transaction brings very many.
 -- +goose StatementBegin
-create function ojs._came_in(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) returns table (
-    queue text, tenant_id text, job_priority int, priority int, weight numeric, limited boolean, lo bigint, los bigint[], his bigint[]
-)
-language sql stable rows 10
+create function ojs._take_in_one(p_queue text, p_priority int, p_tenant text, p_los bigint[], p_his bigint[], p_own int) returns void
+language plpgsql
 as $$
-    select x.queue, x.tenant_id, x.priority, x.priority + coalesce(t.priority_boost, 0),
-        (select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight) w), coalesce(t.limited, false),
-        min(x.lo), array_agg(x.lo), array_agg(x.hi)
-    from (
-        select f.queue, f.tenant_id, f.priority, min(f.lo) as lo, max(f.hi) as hi from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
-        where f.to_state = 'available' group by f.queue, f.tenant_id, f.priority, f.xid
-    ) x left join ojs.tenant t on t.tenant_id = x.tenant_id
-    group by x.queue, x.tenant_id, x.priority, t.priority_boost, t.weight, t.limited
+begin
+    if p_tenant is null then
+        perform ojs._set_backlog(p_queue, p_priority, true);
+    elsif p_own is not null then
+        perform ojs._take_in_own(p_queue, p_tenant, p_own, p_los, p_his);
+    elsif p_his is null then
+        perform ojs._refund(p_queue, p_priority, p_tenant, 0, 0, p_los[1], null);
+    else
+        perform ojs._look_back(p_queue, p_priority, p_tenant, p_los, p_his);
+    end if;
+end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._came_in(pg_snapshot, pg_snapshot, xid8, bigint, bigint) is
-'As ojs._came, with the ranges of job.seq in which the jobs lie, one per transaction.';
+comment on function ojs._take_in_one(text, int, text, bigint[], bigint[], int) is
+'What ojs._take_in has found beside tenants that join: a level that opens (no tenant), jobs behind a cursor, a first one where the queue is
+first in, first out (no p_his), or jobs of the priority p_own, where priorities order a tenant''s own jobs only.';
 
 -- +goose StatementBegin
 create function ojs._revoke_stale(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) returns void
@@ -271,12 +268,15 @@ declare
     v_taken  record;
 begin
     for v_taken in
-        select f.queue, f.priority + coalesce(t.priority_boost, 0) as priority, f.tenant_id, sum(f.owed)::int as jobs,
-            sum(f.price) as price,
-            case when v_counts then array_agg(f.xid) end as xids, case when v_counts then array_agg(f.owed) end as owed
-        from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f left join ojs.tenant t on t.tenant_id = f.tenant_id
-        where f.from_state = 'available' and f.to_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
-        group by f.queue, f.priority, t.priority_boost, f.tenant_id
+        select x.*, r.priority
+        from (
+            select f.queue, f.priority as job_priority, f.tenant_id, sum(f.owed)::int as jobs, sum(f.price) as price,
+                case when v_counts then array_agg(f.xid) end as xids, case when v_counts then array_agg(f.owed) end as owed
+            from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
+            where f.from_state = 'available' and f.to_state = 'active' and f.xid is distinct from pg_current_xact_id_if_assigned()
+            group by f.queue, f.priority, f.tenant_id
+        ) x left join ojs.tenant t on t.tenant_id = x.tenant_id
+        cross join lateral ojs._rank(x.queue, x.job_priority, t.priority_boost) r
     loop
         perform ojs._refund(v_taken.queue, v_taken.priority, v_taken.tenant_id, -v_taken.jobs, -v_taken.price, null, null);
         -- Taken by who did not know of a rule yet.

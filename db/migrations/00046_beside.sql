@@ -38,7 +38,7 @@ begin
         v_upto := case when v_strict or v_turn >= v_n then p_count else p_count - v_left
             + ceil(v_left * v_weights[v_turn]::numeric / (select sum(w) from unnest(v_weights[v_turn:]) w)) end;
         v_queue := p_ask.queues[(v_turn - 1) % v_n + 1];
-        if v_n > 1 and exists (select from ojs._turn_mark(v_queue) m where m.hi >= m.lo) then
+        if (v_n > 1 or p_ask.strategy = 'least-loaded') and exists (select from ojs._turn_mark(v_queue) m where m.hi >= m.lo) then
             v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenants, p_ask.max_bytes - v_done.bytes);
             v_done := ojs._with(v_done, v_ahead);
             v_done.cut := v_done.cut or v_done.bytes >= p_ask.max_bytes;
@@ -62,9 +62,6 @@ as $$
 declare
     v_backlog  ojs.backlog;
     v_priority int;
-    v_reach    int;
-    v_left     int;
-    v_more     record;
 begin
     select * into v_backlog from ojs._backlog(p_queue);
     if v_backlog.limited then
@@ -81,16 +78,14 @@ begin
         where (p.priority <= p_above) is not true
         order by p.priority desc
     loop
-        -- Enough for several callers at once, each of whom passes over what another one has locked; further only where that was not.
-        foreach v_reach in array array[p_count + 100, 10000, 1000000] loop
-            v_left := p_count - cardinality(p_done.ids);
-            exit when v_left <= 0 or p_done.cut;
-            v_more := ojs._claim_beside(p_queue, v_priority, v_reach, p_only, p_but, coalesce(v_backlog.unit, 'jobs'), v_left,
-                p_max_bytes - p_done.bytes, p_done.ids);
-            p_done := ojs._with(p_done, v_more.o_done);
-            exit when v_more.o_seen = 0;
-        end loop;
+        p_done := ojs._beside_at(p_queue, v_priority, null, p_count, p_only, p_but, v_backlog, p_max_bytes, p_done);
     end loop;
+    if v_backlog.own_order and cardinality(p_done.ids) < p_count and not p_done.cut then
+        -- So far it was each tenant's highest priority.
+        foreach v_priority in array ojs._own_priorities(p_queue) loop
+            p_done := ojs._beside_at(p_queue, 0, v_priority, p_count, p_only, p_but, v_backlog, p_max_bytes, p_done);
+        end loop;
+    end if;
     return p_done;
 end;
 $$;
@@ -99,6 +94,34 @@ comment on function ojs._beside(text, int, text[], text[], int, bigint, ojs.deci
 'Adds jobs of a queue to p_done for a caller who must neither wait for a decision nor hold one up: those whose tenants are first as far
 as is known, locked, in order; p_above: of a higher effective priority only. Leaves word in ojs.journal that their tenants are still to
 be charged. Several callers at once take different jobs. None of a queue or a tenant with a max_concurrency: only decisions count.';
+
+-- +goose StatementBegin
+create function ojs._beside_at(
+    p_queue text, p_priority int, p_own int, p_count int, p_only text[], p_but text[], p_backlog ojs.backlog, p_max_bytes bigint,
+    p_done ojs.decided
+) returns ojs.decided
+language plpgsql
+as $$
+declare
+    v_reach int;
+    v_left  int;
+    v_more  record;
+begin
+    -- Enough for several callers at once, each of whom passes over what another one has locked; further only where that was not.
+    foreach v_reach in array array[p_count + 100, 10000, 1000000] loop
+        v_left := p_count - cardinality(p_done.ids);
+        exit when v_left <= 0 or p_done.cut;
+        v_more := ojs._claim_beside(p_queue, p_priority, p_own, v_reach, p_only, p_but, p_backlog, v_left, p_max_bytes - p_done.bytes,
+            p_done.ids);
+        p_done := ojs._with(p_done, v_more.o_done);
+        exit when v_more.o_seen = 0;
+    end loop;
+    return p_done;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._beside_at(text, int, int, int, text[], text[], ojs.backlog, bigint, ojs.decided) is
+'ojs._beside at one level; p_own: of jobs of that priority only, where priorities order a tenant''s own jobs.';
 
 -- +goose StatementBegin
 create function ojs._take_revoked(p_queue text, p_count int, p_only text[], p_max_bytes bigint, p_done ojs.decided) returns ojs.decided
@@ -139,18 +162,23 @@ cursor leads to them. The rows of ojs.turn stay; for each the tenant gets one jo
 
 -- +goose StatementBegin
 create function ojs._claim_beside(
-    p_queue text, p_priority int, p_reach int, p_only text[], p_but text[], p_unit ojs.unit, p_count int, p_max_bytes bigint,
-    p_without uuid[], out o_done ojs.decided, out o_seen int
+    p_queue text, p_priority int, p_own int, p_reach int, p_only text[], p_but text[], p_backlog ojs.backlog, p_count int,
+    p_max_bytes bigint, p_without uuid[], out o_done ojs.decided, out o_seen int
 )
 language plpgsql
 as $$
 declare
     v_now timestamptz := ojs.now();
     v_low numeric := coalesce((select l.low from ojs._level(p_queue, p_priority) l), 0);
+    v_unit ojs.unit := coalesce(p_backlog.unit, 'jobs');
 begin
     with due as materialized (
-        select d.* from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true, p_unit, v_now) d where d.id is not null
-        order by d.turn
+        select d.turn, d.tenant_id, d.seq, d.id, d.place, d.price
+        from ojs._due(p_queue, p_priority, v_low, p_reach, p_only, p_but, true, v_unit, v_now) d
+        where p_backlog.own_order is not true and d.id is not null
+        union all
+        select d.* from ojs._own_due(p_queue, v_low, p_reach, p_only, p_but, p_own, v_unit, v_now) d where p_backlog.own_order
+        order by turn
     ), held as materialized (
         select d.turn, d.tenant_id, d.id, d.seq, d.price, j.priority, j.place, j.bytes from due d
         cross join lateral (select j.ctid as place, j.priority,
@@ -171,14 +199,14 @@ begin
             group by k.tenant_id, k.priority
     )
     select array_agg(k.id order by k.turn), array_agg(k.place order by k.turn),
-        array_agg(case when p_unit = 'time' then k.price end order by k.turn), coalesce(sum(k.bytes), 0),
+        array_agg(case when v_unit = 'time' then k.price end order by k.turn), coalesce(sum(k.bytes), 0),
         count(*) < (select count(*) from held), (select count(*) from due)
     into o_done.ids, o_done.places, o_done.charged, o_done.bytes, o_done.cut, o_seen from kept k;
     o_done.skimmed := 0;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._claim_beside(text, int, int, text[], text[], ojs.unit, int, bigint, uuid[]) is
+comment on function ojs._claim_beside(text, int, int, int, text[], text[], ojs.backlog, int, bigint, uuid[]) is
 'Up to p_count jobs of one level for ojs._beside, locked, except those in p_without: of the first p_reach that are due, and how many these
-are.';
+are. p_own: as ojs._beside_at has it.';
 reset role;

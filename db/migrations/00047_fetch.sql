@@ -7,10 +7,11 @@ set local check_function_bodies = off;
 create view ojs._handed with (security_invoker = true) as
 select 0 as request, j.* from ojs.job j where false;
 comment on view ojs._handed is
-'Row type of ojs.fetch_many; holds no rows. request: for which request of the call, from 1; then the columns of the job. Three kinds of
+'Row type of ojs.fetch_many; holds no rows. request: for which request of the call, from 1; then the columns of the job. Four kinds of
 rows have no job: with a worker_id, that worker is to get nothing (ojs.direct_worker), or, with meta, its requests are to be made again
-with the pool, strategy and weights in it, because it has registered with others than those of this call; with request 0, the call stopped
-early, and there may be more.';
+with the pool, strategy and weights in it, because it has registered with others than those of this call; with a worker_id and a request,
+this one may have as many jobs as attempt says at most, because its worker has no room for more (least-loaded); with request 0, the call
+stopped early, and there may be more.';
 
 -- fetch_many: one decision for several FETCH requests over the same queues. Locks jobs decided ahead; else ojs.lane until the end of the
 -- transaction, and then jobs; all with skip locked but the lane. Writes ojs.job, ojs.lease, the state of fairness (00013), ojs.timer for
@@ -47,6 +48,10 @@ begin
                 exit when v_ask.queues = '{}';
                 continue when not v_ask.aside;
             end if;
+            if v_ask.strategy = 'least-loaded' then
+                v_ask := ojs._by_load(v_ask);
+                exit when v_ask.count = 0;
+            end if;
             if v_lane then
                 v_done := ojs._decide(v_ask, v_ask.count - v_got);
             else
@@ -58,6 +63,9 @@ begin
         end if;
         if v_done.ids <> '{}' then
             return query select * from ojs._hand_out(v_done, v_ask, v_got);
+            if v_ask.strategy = 'least-loaded' then
+                perform ojs._note_loads(v_done.ids, v_ask, v_got);
+            end if;
             v_got := v_got + cardinality(v_done.ids);
             v_ask.max_bytes := v_ask.max_bytes - v_done.bytes;
         end if;
@@ -73,9 +81,12 @@ $$;
 comment on function ojs.fetch_many(text[], int[], text[], int[], text, boolean, bigint, text, jsonb, text) is
 'One decision for several FETCH requests over the same queues: p_counts[n] jobs for worker p_worker_ids[n] under a lease of
 p_visibility_timeouts_ms[n] (0, empty text: none given; the counts sum to 10000 at most). Each row names its request; the order is that of
-ojs.fetch, and the last requests get fewer, or none. Requests of workers that are to get nothing (ojs.direct_worker) are left out: for each
-such worker there is one row that is null but for worker_id. So are those of workers that have registered with another pool, strategy or
-weights than the first one''s: their rows have these in meta. p_max_bytes: the jobs have so many bytes in sum (default 16 MiB), or a job
+ojs.fetch, and the last requests get fewer, or none. By strategy least-loaded the requests of workers with the fewest active jobs come
+first, in the order listed where these are alike; what a worker''s request may get counts for those of its own behind it, and who has not
+registered is last. A request that its worker''s concurrency leaves room for fewer jobs than it asks for has a row that is null but for
+request, worker_id and, in attempt, how many it may have. Requests of workers that are to get nothing (ojs.direct_worker) are left out: for
+each such worker there is one row that is null but for worker_id. So are those of workers that have registered with another pool, strategy
+or weights than the first one''s: their rows have these in meta. p_max_bytes: the jobs have so many bytes in sum (default 16 MiB), or a job
 more, and there is one at least; where that, a long run of ended jobs, or more commits than could be taken in at once stopped the call
 early, there is one row with request 0: ask again. p_ahead: decide ahead for later calls, too; by default where the requests ask for about
 one job each. p_strategy, p_weights and p_pool, and what fewer than asked proves, are explained at ojs.fetch. Commit at once. Raises what
@@ -106,20 +117,21 @@ comment on function ojs.fetch(text[], int, text, int, text, text, jsonb, text) i
 'Hands out up to p_count jobs (1 to 10000) of the queues and returns them in fair order (ojs-core section 7.2): highest effective priority
 of a queue first, within it tenants by weight, within a tenant first in first out. Over several queues by p_strategy: round-robin (one from
 each in turn, the default), weighted (by p_weights, such as {"mail": 3}; 1 for those not in it, 1 to 1000000), strict (in the order listed:
-later ones get what is left), least-loaded (from the queue with most jobs available). p_pool: the pool of the worker, if it has not
-registered with one; by default it is default. What ojs.configure_pool says of all FETCHes goes before what it says of the pool, that before
-what the worker has registered with, and that before these arguments. Each is active from then on, attempt counted, under a lease of
-p_visibility_timeout_ms (else the job''s own, else 30000 ms) that heartbeats extend, but never beyond the job''s timeout_ms. p_tenant: that
-tenant''s jobs only; a tenant''s login role always its own. A worker that drains or was told to rest (ojs.direct_worker) gets none. The jobs
-are the caller''s when its transaction commits. Callers of one queue take from what one of them has decided ahead, so they need not wait for
-each other; a priority, a pause, a weight or a tenant that comes acts on the next call all the same. Fewer than asked: no eligible job had
-committed before the call began, other than one that somebody had locked when its turn came (the tick has it looked at again after a
-second), or the jobs have 16 MiB, or 20000 rows of ended jobs lay in the way, or thousands of statements had committed since the last
-decision (the next call goes on behind them), or the pool is at its max_concurrency, or these are
-20000 / n of n queues that are least-loaded or have a min_dispatch_ratio. A caller may stay in its transaction: others then go on within a
-second, by what their tenants are owed as far as is known, and the session is ended when it idles for 10 seconds while it keeps decisions
-waiting. The login of a tenant with a max_concurrency cannot fetch (ojs.limit_concurrency). Needs read committed. Raises invalid_request,
-unsupported, TENANT_ACCESS_DENIED; backend_unavailable after a restore into another cluster until ojs.rebuild.';
+later ones get what is left), least-loaded (from the queue with most jobs available; and a worker that has registered with a concurrency
+gets no more than that less its active jobs, over one queue, too). p_pool: the pool of the worker, if it has not registered with one; by
+default it is default. What ojs.configure_pool says of all FETCHes goes before what it says of the pool, that before what the worker has
+registered with, and that before these arguments. Each is active from then on, attempt counted, under a lease of p_visibility_timeout_ms
+(else the job''s own, else 30000 ms) that heartbeats extend, but never beyond the job''s timeout_ms. p_tenant: that tenant''s jobs only; a
+tenant''s login role always its own. A worker that drains or was told to rest (ojs.direct_worker) gets none. The jobs are the caller''s when
+its transaction commits. Callers of one queue take from what one of them has decided ahead, so they need not wait for each other; a
+priority, a pause, a weight or a tenant that comes acts on the next call all the same. Fewer than asked: no eligible job had committed
+before the call began, other than one that somebody had locked when its turn came (the tick has it looked at again after a second), or the
+jobs have 16 MiB, or 20000 rows of ended jobs lay in the way, or thousands of statements had committed since the last decision (the next
+call goes on behind them), or the pool is at its max_concurrency, or a least-loaded worker has no room for more, or these are 20000 / n of n
+queues that are least-loaded or have a min_dispatch_ratio. A caller may stay in its transaction: others then go on within a second, by what
+their tenants are owed as far as is known, and the session is ended when it idles for 10 seconds while it keeps decisions waiting. The login
+of a tenant with a max_concurrency cannot fetch (ojs.limit_concurrency). Needs read committed. Raises invalid_request, unsupported,
+TENANT_ACCESS_DENIED; backend_unavailable after a restore into another cluster until ojs.rebuild.';
 
 -- +goose StatementBegin
 create function ojs._ask(p_queues text[], p_counts int[], p_worker_ids text[], p_timeouts_ms int[], p_tenant text,

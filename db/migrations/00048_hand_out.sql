@@ -72,7 +72,8 @@ declare
     v_stale  boolean;
     v_unread bigint;
 begin
-    if cardinality(p_ask.queues) > 1 or p_ask.count > 1000 or p_ask.tenants is not null and not p_ask.aside or p_ask.limited then
+    if cardinality(p_ask.queues) > 1 or p_ask.count > 1000 or p_ask.tenants is not null and not p_ask.aside or p_ask.limited
+            or p_ask.strategy = 'least-loaded' then
         return null;
     end if;
     select * into v_mark from ojs._turn_mark(v_queue) m where m.hi >= m.lo;
@@ -115,8 +116,8 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._decided_already(ojs.ask, int) is
 'Jobs of those that were decided ahead; null: none may be taken. Nothing was, or work has come that may go before it, or the call is for
-several queues, some tenants, a pool with a max_concurrency, or more than 1000 jobs. Where much has come it folds first, and keeps the
-lane.';
+several queues, some tenants, a pool with a max_concurrency, strategy least-loaded, or more than 1000 jobs. Where much has come it folds
+first, and keeps the lane.';
 
 -- +goose StatementBegin
 create function ojs._anything_for(p_ask ojs.ask) returns boolean
@@ -152,14 +153,15 @@ declare
     v_any   boolean;
     v_count int;
 begin
-    if cardinality(p_ask.queues) > 1 or p_ask.tenants is not null or p_ask.limited or p_ask.count > c_few
-            or exists (select from ojs._turn_mark(v_queue) m cross join lateral (select t.n from ojs.turn t
+    if cardinality(p_ask.queues) > 1 or p_ask.tenants is not null or p_ask.limited or p_ask.strategy = 'least-loaded'
+            or p_ask.count > c_few or exists (select from ojs._turn_mark(v_queue) m cross join lateral (select t.n from ojs.turn t
                 where t.queue = v_queue and t.n >= m.lo order by t.n limit 1) t where t.n <= m.hi - m.ahead / 2) then
         return;
     end if;
     -- Most often, under light load, there is nothing left. By time what is decided ahead knows nothing of attempts that end meanwhile.
-    select b.priorities <> '{}', case when b.unit = 'time' then c_few else greatest(128, 32 * p_ask.count) end into v_any, v_count
-    from ojs._backlog(v_queue) b;
+    -- What is decided ahead of a tenant's own order would have to be taken back with each job of a higher priority.
+    select b.priorities <> '{}' and not b.own_order, case when b.unit = 'time' then c_few else greatest(128, 32 * p_ask.count) end
+    into v_any, v_count from ojs._backlog(v_queue) b;
     if v_any
             and (p_in_lane or not ojs._lingers() and ojs._enter_lane(-1)) then
         if not p_in_lane then

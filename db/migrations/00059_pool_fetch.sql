@@ -168,7 +168,7 @@ language plpgsql immutable
 as $$
 begin
     return jsonb_strip_nulls(jsonb_build_object('pool', coalesce(p_pool, 'default'),
-        'strategy', case when cardinality(p_queues) > 1 then nullif(p_strategy, 'round-robin') end,
+        'strategy', case when cardinality(p_queues) > 1 or p_strategy = 'least-loaded' then nullif(p_strategy, 'round-robin') end,
         'weights', case when cardinality(p_queues) > 1 and p_strategy = 'weighted' then (
             select jsonb_object_agg(w.key, w.value) from jsonb_each(p_weights) w where w.key = any (p_queues)) end));
 end;

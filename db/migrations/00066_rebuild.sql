@@ -42,21 +42,26 @@ begin
             where (j.queue, j.priority, j.tenant_id) > (s.queue, s.priority, s.tenant_id) and j.seq is not null
             order by j.queue, j.priority, j.tenant_id, j.seq limit 1) n
     )
-    insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
-    select s.queue, s.priority + coalesce(t.priority_boost, 0), s.tenant_id, true,
-        case when ojs._unit(q.config -> 'tenant_fairness') = 'none' then s.seq else ojs._join_at(0, 0, w.weight) end, w.weight,
-        coalesce(t.limited, false), s.priority, s.seq - 1
-    from shard s left join ojs.tenant t on t.tenant_id = s.tenant_id left join ojs.queue q on q.queue = s.queue
-    cross join lateral ojs._weight_in(s.queue, s.tenant_id, t.weight) w;
+    insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head, lines)
+    select s.queue, s.rank, s.tenant_id, true, case when s.unit = 'none' then s.seq else ojs._join_at(0, 0, w.weight) end, w.weight,
+        s.limited, (s.cursors[1]).job_priority, (s.cursors[1]).head, nullif(s.cursors[2:], '{}')
+    from (
+        select s.queue, s.tenant_id, min(s.seq) as seq, t.weight, coalesce(t.limited, false) as limited,
+            ojs._unit(q.config -> 'tenant_fairness') as unit,
+            case when ojs._own_order(q.config -> 'tenant_fairness') then 0 else s.priority + coalesce(t.priority_boost, 0) end as rank,
+            array_agg(row(s.priority, s.seq - 1, false, 0, 0, true)::ojs.cursor order by s.priority desc) as cursors
+        from shard s left join ojs.tenant t on t.tenant_id = s.tenant_id left join ojs.queue q on q.queue = s.queue
+        group by s.queue, s.tenant_id, t.weight, t.limited, q.config, rank
+    ) s cross join lateral ojs._weight_in(s.queue, s.tenant_id, s.weight) w;
     insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
     select f.queue, f.priority, 1, 0, count(*), sum(f.weight), sum(f.weight * f.vtime)
     from ojs.tenant_fairness f group by f.queue, f.priority;
-    insert into ojs.backlog (queue, rev, priorities, unit)
+    insert into ojs.backlog (queue, rev, priorities, unit, own_order)
     select coalesce(l.queue, c.queue), 1, coalesce(array_agg(l.priority order by l.priority desc) filter (where l.queue is not null), '{}'),
-        coalesce(max(c.unit), 'jobs')
-    from ojs.level l full join (select q.queue, ojs._unit(q.config -> 'tenant_fairness') as unit from ojs.queue q) c
-        on c.queue = l.queue
-    where l.queue is not null or c.unit <> 'jobs'
+        coalesce(max(c.unit), 'jobs'), coalesce(bool_or(c.own_order), false)
+    from ojs.level l full join (select q.queue, ojs._unit(q.config -> 'tenant_fairness') as unit,
+        ojs._own_order(q.config -> 'tenant_fairness') as own_order from ojs.queue q) c on c.queue = l.queue
+    where l.queue is not null or c.unit <> 'jobs' or c.own_order
     group by 1;
     perform ojs._recount_slots();
 end;

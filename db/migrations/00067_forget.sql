@@ -65,7 +65,7 @@ begin
         -- Rows of tenants are found by their level, so it goes last.
         delete from ojs.level l where l.queue = p_level.queue and l.priority = p_level.priority and l.rev = p_level.rev;
         if not exists (select from ojs.level l where l.queue = p_level.queue) then
-            delete from ojs.backlog b where b.queue = p_level.queue and not b.limited and b.unit = 'jobs';
+            delete from ojs.backlog b where b.queue = p_level.queue and not b.limited and b.unit = 'jobs' and not b.own_order;
             delete from ojs.turn_mark m where m.queue = p_level.queue;
         end if;
     end if;

@@ -19,7 +19,7 @@ begin
     select f.queue, f.priority, f.tenant_id, f.rev, f.ready, case when v_tenant is null then f.vtime end, f.weight,
         case when f.ready and l.tenants > 0 and (select b.unit <> 'none' from ojs._backlog(f.queue) b)
             then ojs._deficit(l.tenants, l.weight, l.moment, l.low, f.weight, f.vtime) else 0 end,
-        f.charged, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.limited, f.parked
+        f.charged, f.job_priority, f.seconds, f.head, f.behind, f.again_lo, f.again_seq, f.limited, f.parked, f.lines
     from ojs.tenant_fairness f
     left join (
         select distinct on (l.queue, l.priority) l.* from ojs.level l order by l.queue, l.priority, l.rev desc
@@ -30,6 +30,20 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._fairness() is
 'The rows of ojs.tenant_fairness that are the caller''s to see, with the deficit as it is at this moment.';
+
+-- +goose StatementBegin
+create function ojs._fair_cursors()
+returns table (queue text, tenant_id text, job_priority int, head bigint, behind boolean, again_lo bigint, again_seq bigint)
+language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query select f.queue, f.tenant_id, c.job_priority, c.head, c.behind, c.again_lo, c.again_seq
+    from ojs._fairness() f cross join lateral unnest(ojs._cursors(f)) c;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._fair_cursors() is
+'The cursors of tenants that are the caller''s to see: one row per queue, tenant and priority of jobs.';
 
 -- +goose StatementBegin
 create function ojs._oldest_aside() returns table (queue text, priority int, tenant_id text, oldest_at timestamptz)
@@ -46,20 +60,19 @@ begin
     from (
         select g.queue, g.priority, g.tenant_id, x.id
         from ojs.again g
-        cross join lateral ojs._fair(g.queue, g.priority, g.tenant_id) f
+        join ojs._fair_cursors() f on f.queue = g.queue and f.job_priority = g.priority and f.tenant_id = g.tenant_id
         cross join lateral (select j.id from ojs.job j
-            where j.queue = g.queue and j.priority = f.job_priority and j.tenant_id = g.tenant_id and j.seq between g.lo and g.hi
+            where j.queue = g.queue and j.priority = g.priority and j.tenant_id = g.tenant_id and j.seq between g.lo and g.hi
               and j.state = 'available' and j.seq > f.again_seq
             order by j.seq limit 1) x
         where f.behind and g.lo >= f.again_lo and g.hi > f.again_seq and (v_tenant is null or g.tenant_id = v_tenant)
         union all
-        select t.queue, t.priority, t.tenant_id, t.id from ojs.turn t where v_tenant is null or t.tenant_id = v_tenant
+        select t.queue, t.job_priority, t.tenant_id, t.id from ojs.turn t where v_tenant is null or t.tenant_id = v_tenant
         union all
-        select j.queue, j.priority + coalesce(t.priority_boost, 0), j.tenant_id, j.id
+        select j.queue, j.priority, j.tenant_id, j.id
         from ojs.timer m
         cross join lateral unnest(m.tenant_ids, m.ids) x(tenant_id, id)
         cross join lateral (select j.* from ojs.job j where j.id = x.id and j.tenant_id = x.tenant_id limit 1) j
-        left join ojs.tenant t on t.tenant_id = j.tenant_id
         where m.kind = 'again' and m.due_at <= ojs.now() + interval '1 second'
     ) a
     cross join lateral (
@@ -71,7 +84,7 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._oldest_aside() is
-'Per effective priority of a queue and tenant the time of the oldest job that is available and behind its tenant''s cursor: to be looked
+'Per queue, priority and tenant the time of the oldest job that is available and behind its tenant''s cursor: to be looked
 at again, decided ahead, or locked when its turn came. The caller''s to see only.';
 
 -- +goose StatementBegin
@@ -109,7 +122,7 @@ from (
     ) u
     group by u.tenant_id, u.queue, u.priority
 ) n
-left join ojs._fairness() f on n.available > 0 and f.queue = n.queue and f.job_priority = n.priority and f.tenant_id = n.tenant_id
+left join ojs._fair_cursors() f on n.available > 0 and f.queue = n.queue and f.job_priority = n.priority and f.tenant_id = n.tenant_id
 -- Jobs that became available since the last decision and may lie before the cursor: from the lowest one of those that committed late the
 -- line is searched; jobs that came back are looked up one by one.
 left join (
@@ -131,7 +144,7 @@ left join lateral (
           and j.seq > least(coalesce(f.head, 0), u.lo - 1)
         order by j.seq limit 1)
         union all
-        select a.oldest_at from ojs._oldest_aside() a where a.queue = n.queue and a.priority = f.priority and a.tenant_id = n.tenant_id
+        select a.oldest_at from ojs._oldest_aside() a where a.queue = n.queue and a.priority = n.priority and a.tenant_id = n.tenant_id
     ) o
 ) w on n.available > 0;
 comment on view ojs._shard_counts is

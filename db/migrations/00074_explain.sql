@@ -10,10 +10,10 @@ create type ojs.explanation as (
 );
 comment on type ojs.explanation is
 'Why a job waits (ojs.explain). reasons: what holds it back, a sentence each; held_by: the same as a JSON array of objects {cause, text,
-...}. The numbers are those of a job that is available, else null. tenant_ahead: how many jobs of its tenant, queue and priority come
-before it. higher_ahead: how many of a higher effective priority in its queue. dispatches_ahead: how many jobs of its queue will be handed
-out before it; null where that is unknown, because its tenant has no room until its jobs end. certainty of these: exact, as long as nothing
-comes, ends or is changed; estimate; at_least.';
+...}. The numbers are those of a job that is available, else null. tenant_ahead: how many jobs of its tenant, queue and effective priority
+come before it. higher_ahead: how many of a higher effective priority in its queue. dispatches_ahead: how many jobs of its queue will be
+handed out before it; null where that is unknown, because its tenant has no room until its jobs end. certainty of these: exact, as long as
+nothing comes, ends or is changed; estimate; at_least.';
 
 -- Says why a job waits, and what comes before it.
 -- Locks nothing.
@@ -32,8 +32,8 @@ begin
     v_says.id := v_job.id;
     v_says.queue := v_job.queue;
     v_says.priority := v_job.priority;
-    v_says.effective_priority := v_job.priority
-        + coalesce((select t.priority_boost from ojs.tenant t where t.tenant_id = v_job.tenant_id), 0);
+    select r.priority into v_says.effective_priority from ojs._rank(v_job.queue, v_job.priority,
+        (select t.priority_boost from ojs.tenant t where t.tenant_id = v_job.tenant_id)) r;
     v_says.state := v_job.state;
     v_says.held_by := ojs._held_by_state(v_job);
     if not ojs._ended(v_job.state) and v_job.state <> 'active' then

@@ -49,12 +49,14 @@ begin
         v_stand.certainty := case when v_turns.o_held then 'estimate' else 'exact' end;
         return v_stand;
     end if;
-    if v_fair.queue is null then
+    v_fair := ojs._at_priority(v_fair, p_job.priority);
+    if v_fair.head is null then
         v_fair.head := (select min(u.lo) - 1 from ojs._unfolded() u
             where u.queue = p_job.queue and u.tenant_id = p_job.tenant_id and u.priority = p_job.priority);
     end if;
     select * into v_line from ojs._line_before(p_job, p_priority, v_fair, v_news, c_most);
     v_stand.passed := v_line.o_passed and not v_stand.ahead and not v_stand.fresh;
+    v_line.o_jobs := v_line.o_jobs + ojs._own_above(p_job);
     v_stand.tenant_ahead := least(v_line.o_jobs + case when v_news then 0 else v_turns.o_own end, c_most);
     return ojs._order_before(p_job, p_priority, v_fair, v_stand, v_line.o_jobs, v_news, v_turns.o_jobs,
         case when v_line.o_more or v_line.o_jobs >= c_most then 'at_least' when v_news then 'estimate' else 'exact' end);
@@ -122,7 +124,7 @@ declare
     v_look   int := 2 * p_most;
 begin
     with ranges as materialized (
-        select r.lo, r.hi from ojs._ranges(p_job.queue, p_priority, p_job.tenant_id, v_head, coalesce(p_fair.behind, false),
+        select r.lo, r.hi from ojs._ranges(p_job.queue, p_job.priority, p_job.tenant_id, v_head, coalesce(p_fair.behind, false),
             coalesce(p_fair.again_lo, 0), coalesce(p_fair.again_seq, 0), p_most, true) r
         union all
         -- What was decided ahead comes back behind the cursor.
@@ -153,4 +155,49 @@ comment on function ojs._line_before(ojs.job, int, ojs.tenant_fairness, boolean,
 'How many jobs of its tenant come before a job in line, p_most at most, those decided ahead not counted; o_more: there may be more, because
 it stopped at p_most jobs, or twice as many rows; o_passed: nothing leads to the job any more but a reminder of the clock. p_news: what was
 decided ahead will be decided again, and is counted.';
+
+-- +goose StatementBegin
+create function ojs._at_priority(p_fair ojs.tenant_fairness, p_priority int) returns ojs.tenant_fairness
+language plpgsql stable
+as $$
+declare
+    v_cursor ojs.cursor;
+begin
+    if p_fair.job_priority = p_priority then
+        return p_fair;
+    end if;
+    select * into v_cursor from unnest(p_fair.lines) c where c.job_priority = p_priority;
+    p_fair.head := v_cursor.head;
+    p_fair.behind := v_cursor.behind;
+    p_fair.again_lo := v_cursor.again_lo;
+    p_fair.again_seq := v_cursor.again_seq;
+    return p_fair;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._at_priority(ojs.tenant_fairness, int) is
+'A tenant''s row with its cursor at some priority of its jobs; null where it has none.';
+
+-- +goose StatementBegin
+create function ojs._own_above(p_job ojs.job) returns bigint
+language plpgsql stable
+as $$
+declare
+    v_tally pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+begin
+    if (select b.own_order from ojs._backlog(p_job.queue) b) is not true then
+        return 0;
+    end if;
+    return (select coalesce(sum(n.available), 0) from (
+        (select distinct on (n.priority) n.available from ojs.tally n
+        where n.tenant_id = p_job.tenant_id and n.queue = p_job.queue and n.priority > p_job.priority order by n.priority, n.rev desc)
+        union all
+        select r.available from ojs._changes(v_tally, null) r
+        where r.tenant_id = p_job.tenant_id and r.queue = p_job.queue and r.priority > p_job.priority
+    ) n);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._own_above(ojs.job) is
+'Where priorities order a tenant''s own jobs only: how many of its tenant come before a job because they are of a higher priority.';
 reset role;

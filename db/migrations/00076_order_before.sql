@@ -137,6 +137,7 @@ declare
     c_most  constant int := 1000;
     v_tally pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
     v_stand bigint := ojs._tenants_at(p_queue, p_from, p_to);
+    v_own   boolean := coalesce((select b.own_order from ojs._backlog(p_queue) b), false);
 begin
     return query
     with turned as materialized (
@@ -160,15 +161,16 @@ begin
             select c.*, 0 as available, 0 as turned from crowd c
             union all
             select c.tenant_id, c.job_priority, null, null, null, null, null, n.available, 0 from crowd c
-            cross join lateral (select n.available from ojs.tally n where n.tenant_id = c.tenant_id and n.queue = p_queue
-                and n.priority = c.job_priority order by n.rev desc limit 1) n
+            cross join lateral (select distinct on (n.priority) n.available from ojs.tally n
+                where n.tenant_id = c.tenant_id and n.queue = p_queue and (v_own or n.priority = c.job_priority)
+                order by n.priority, n.rev desc) n
             union all
             select r.tenant_id, r.priority, null, null, null, null, null, r.available, 0
             from ojs._changes(v_tally, null) r where r.queue = p_queue
             union all
             select t.tenant_id, t.job_priority, null, null, null, null, null, case when p_news then 0 else -t.jobs end, t.jobs from turned t
         ) u
-        group by u.tenant_id, u.job_priority having max(u.weight) is not null
+        group by u.tenant_id, case when not v_own then u.job_priority end having max(u.weight) is not null
     )
     select c.tenant_id, c.vtime - c.back / c.weight, c.weight, least(c.available,
         case when c.limited then ojs._room_soon(p_queue, c.tenant_id, p_news) + c.back end),

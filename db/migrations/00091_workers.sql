@@ -14,7 +14,7 @@ time, how often to send heartbeats and after what silence a worker is taken for 
 
 -- Says that a worker lives and still runs some jobs.
 -- Locks the row of ojs.worker when it writes, and the rows of the jobs (skip locked).
--- Writes ojs.worker and ojs.worker_beat now and then, ojs.job, and ojs.timer for a worker that was unknown.
+-- Writes ojs.worker and ojs.worker_beat now and then, ojs.job, and ojs.timer and ojs.worker_load for a worker that was unknown.
 -- +goose StatementBegin
 create function ojs.heartbeat(
     p_worker_id text, p_ids uuid[] default '{}', p_visibility_timeout_ms int default null, p_tenant text default null
@@ -40,7 +40,7 @@ ambiguous_job.';
 
 -- A heartbeat with all that a worker may say of itself; answers what it is to do.
 -- Locks the row of ojs.worker when it writes, and the rows of the jobs (skip locked).
--- Writes ojs.worker and ojs.worker_beat now and then, ojs.job, and ojs.timer for a worker that was unknown.
+-- Writes ojs.worker and ojs.worker_beat now and then, ojs.job, and ojs.timer and ojs.worker_load for a worker that was unknown.
 -- +goose StatementBegin
 create function ojs.beat(
     p_worker_id text, p_ids uuid[] default '{}', p_state text default null, p_visibility_timeout_ms int default null,
@@ -79,7 +79,7 @@ jobs it still holds. A worker that drains, is quiet or ends gets no jobs. Raises
 
 -- Says that a worker has started.
 -- Locks the row of ojs.worker, if there is one.
--- Writes ojs.worker and ojs.worker_beat, and ojs.timer for a worker that was unknown.
+-- Writes ojs.worker and ojs.worker_beat, ojs.timer and ojs.worker_load for a worker that was unknown.
 -- +goose StatementBegin
 create function ojs.register_worker(
     p_worker_id text, p_hostname text default null, p_pid int default null, p_queues text[] default null,
@@ -100,13 +100,14 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.register_worker(text, text, int, text[], int, text[], text, jsonb, timestamptz, text, text, text, jsonb) is
-'Says that a worker has started (ojs-worker-protocol section 3), and returns how often it is to send heartbeats. What was known of a
+'Says that a worker has started (ojs-worker-protocol section 3), and returns how often it is to send heartbeats. By strategy least-loaded it
+gets no more jobs at once than its p_concurrency. What was known of a
 worker of that name, and what it was told to do, is forgotten; jobs it still held go back when their leases end. A heartbeat registers,
 too. Raises as ojs.beat does.';
 
 -- Says that a worker has ended.
 -- Locks the row of ojs.worker.
--- Writes ojs.worker and ojs.worker_beat.
+-- Writes ojs.worker, ojs.worker_beat and ojs.worker_load.
 -- +goose StatementBegin
 create function ojs.deregister_worker(p_worker_id text, p_tenant text default null) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -120,6 +121,7 @@ begin
         return false;
     end if;
     delete from ojs.worker_beat b where b.tenant_id = v_tenant and b.worker_id = p_worker_id;
+    perform ojs._forget_loads(array[v_tenant], array[p_worker_id]);
     return true;
 end;
 $$;

@@ -78,6 +78,7 @@ begin
     if found then
         insert into ojs.worker_beat (tenant_id, worker_id, rev, seen_at, active, ids)
         values (p_tenant, p_says.worker_id, 1, v_now, p_active, p_ids);
+        insert into ojs.worker_load (tenant_id, worker_id, rev, ids) values (p_tenant, p_says.worker_id, 1, '{}') on conflict do nothing;
         insert into ojs.timer (due_at, kind, tenant_ids, ids)
         values (v_now + ojs._dead_after(), 'worker', array[p_tenant], array[v_worker.id]);
     end if;

@@ -7,7 +7,7 @@ set local check_function_bodies = off;
 
 -- Declares a stale worker dead now.
 -- Locks the row of ojs.worker, and the rows of its jobs (skip locked).
--- Writes ojs.worker, ojs.worker_beat, and what the end of an attempt writes.
+-- Writes ojs.worker, ojs.worker_beat, ojs.worker_load, and what the end of an attempt writes.
 -- +goose StatementBegin
 create function ojs.remove_worker(p_worker_id text, p_tenant text default null) returns int
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -123,6 +123,7 @@ begin
     where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id;
     delete from ojs.worker w using unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
     where w.tenant_id = d.tenant_id and w.worker_id = d.worker_id;
+    perform ojs._forget_loads(p_tenants, p_worker_ids);
     if v_jobs.ids is null then
         return 0;
     end if;

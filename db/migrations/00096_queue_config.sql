@@ -47,10 +47,11 @@ comment on function ojs.configure_queue(text, jsonb, boolean) is
 removes one. visibility_timeout: seconds, 1 to 604800; default_timeout: seconds of an attempt; default_retry: a retry policy, taken whole
 by jobs that have none; these are what jobs get that do not say themselves, from now on. retention: {completed, discarded, cancelled},
 ISO 8601 durations, at most ojs.settings.retention, which is what is kept; description. tenant_fairness: {enabled, strategy,
-weights, default_weight, unit}, taken whole, acts on the whole backlog from the next dispatch on, for which it waits: enabled false: first
-in, first out across tenants; strategy ''fair-share'' (default), by weight, or ''round-robin'', all tenants alike; weights: by
-tenant, or tenant: and the tenant, 0.000001 to 1000000; default_weight: of tenants without any (docs/scheduling.md has the order), and
-unit: what they share, ''jobs'' (default), ''cost'' or ''time''. p_new: only if the queue has no configuration yet, else duplicate; of
+weights, default_weight, unit, priority_scope}, taken whole, acts on the whole backlog from the next dispatch on, for which it waits:
+enabled false: first in, first out across tenants; strategy ''fair-share'' (default), by weight, or ''round-robin'', all tenants
+alike; weights: by tenant, or tenant: and the tenant, 0.000001 to 1000000; default_weight: of tenants without any (docs/scheduling.md
+has the order); unit: what they share, ''jobs'' (default), ''cost'' or ''time''; priority_scope: what priorities order, the jobs of all
+tenants (''queue'', default) or each tenant''s own only (''tenant''). p_new: only if the queue has no configuration yet, else duplicate; of
 several such calls at once one succeeds. Raises unsupported for fields that this server does not honour, a longer retention among them,
 invalid_request for unknown ones, validation_error, and backend_unavailable while a transaction stays open that uses
 jobs; with tenant_fairness conflict in a transaction that has fetched jobs. Waits for whoever else configures queues.';

@@ -39,7 +39,7 @@ select ojs._to_each('{
 -- Helpers that views, columns' defaults, policies and triggers call with the rights of whoever reads or writes.
 select ojs._to_each('{
         _default_tenant, _tenant_valid, _uuid_v7, _raise, _with_fault, _refuse_long, _first_state, _attempts, _retry_max_attempts,
-        _result_until, _arrivals, _recent, _fairness, _oldest_aside, _heartbeat_timeout,
+        _result_until, _arrivals, _recent, _fairness, _fair_cursors, _oldest_aside, _heartbeat_timeout,
         _sees_all, _reads_all, _only_tenant, _own_shards, _own_shard_counts}',
     'grant execute on function %s to ojs_service, ojs_operator, ojs_tenant');
 
@@ -100,7 +100,7 @@ select ojs._to_each('{
      alter function %1$s set plan_cache_mode = force_generic_plan');
 -- +goose StatementEnd
 -- A plan for these very arguments: a filter that is null lets all rows pass, one that is given perhaps a few.
-select ojs._to_each('{dead_letters, dead_letter_count, dead_letter_stats, _lock_matching, _replay, _fairness}',
+select ojs._to_each('{dead_letters, dead_letter_count, dead_letter_stats, _lock_matching, _replay, _fairness, _fair_cursors}',
     'alter function %1$s set jit = off; alter function %1$s set plan_cache_mode = force_custom_plan');
 -- Both: one tenant's rows are found by other indexes than everybody's.
 -- +goose StatementBegin
@@ -144,7 +144,7 @@ begin
     foreach v_table in array '{
         timer, fold, backlog, level, tenant_fairness, usage, slot_mark, again, rotation, turn, turn_mark, tally, pool_tally, tally_mark,
         pace,
-        waiter, sleeper, duty, clock_mark, worker_beat, dead_letter_mark}'::text[]
+        waiter, sleeper, duty, clock_mark, worker_beat, worker_load, dead_letter_mark}'::text[]
     loop
         execute format('alter table ojs.%I set (vacuum_truncate = off)', v_table);
     end loop;

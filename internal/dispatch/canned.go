@@ -13,11 +13,11 @@ func (d *Dispatcher) Can(jobs func(count int) []sqlcgen.OjsJob) {
 		fetch: func(_ context.Context, parts []*part) error {
 			d.sent.Add(int64(len(parts)))
 			for _, p := range parts {
-				p.fetched = fetched{jobs: jobs(p.asked), counts: make([]int, len(p.requests))}
-				left := len(p.jobs)
+				p.fetched = fetched{jobs: jobs(p.asked), runs: make([]run, len(p.requests))}
+				from := 0
 				for i, r := range p.requests {
-					p.counts[i] = min(r.Count, left)
-					left -= p.counts[i]
+					p.runs[i] = run{from: from, jobs: min(r.Count, len(p.jobs)-from)}
+					from += p.runs[i].jobs
 				}
 			}
 			return nil

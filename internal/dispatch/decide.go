@@ -31,6 +31,7 @@ type part struct {
 	leftOut     bool       // some waiting requests had no room
 	lastArrival uint64     // before the decision
 	requeues    uint64     // before the decision
+	ended       uint64     // calls that ended attempts before the decision
 
 	fetched
 	err  error
@@ -39,12 +40,18 @@ type part struct {
 
 // fetched is what a call of ojs.fetch_many returned.
 type fetched struct {
-	jobs   []sqlcgen.OjsJob
-	pool   int            // of the workers; 0: none that is configured
-	counts []int          // how many of the jobs, in order, each request got
-	quiet  []string       // workers that are to get no jobs
-	apart  map[string]way // workers that have registered to be served otherwise
-	cut    bool           // the call stopped early: there may be more
+	jobs  []sqlcgen.OjsJob
+	pool  int            // of the workers; 0: none that is configured
+	runs  []run          // of each request
+	quiet []string       // workers that are to get no jobs
+	apart map[string]way // workers that have registered to be served otherwise
+	cut   bool           // the call stopped early: there may be more
+}
+
+// run is which of the jobs of a call a request got.
+type run struct {
+	from, jobs int
+	short      int // jobs that it asked for and its worker has no room for
 }
 
 // way is how a worker's requests are to be served.
@@ -62,6 +69,7 @@ type outcome struct {
 	jobs []sqlcgen.OjsJob
 	err  error
 	cut  bool // the call stopped early: there may be more
+	full bool // its worker has no room for a job
 }
 
 // lineUp puts a group in line if it has something to decide, and starts a decision if there is room for one. Needs Dispatcher.mu.
@@ -100,7 +108,7 @@ func (d *Dispatcher) take(s *decider) (parts []*part) {
 	room := d.opts.Jobs
 	for len(s.line) > 0 && len(parts) < s.groups {
 		g := s.line[0]
-		p := &part{g: g, polled: g.pollDue, lastArrival: d.arrivals, requeues: d.requeues}
+		p := &part{g: g, polled: g.pollDue, lastArrival: d.arrivals, requeues: d.requeues, ended: d.ended.Load()}
 		full := p.fill(&room, len(parts) > 0)
 		if full && len(p.requests) == 0 {
 			break // its turn is the next decision
@@ -164,7 +172,7 @@ func (d *Dispatcher) fetch(parts []*part) {
 		for _, r := range p.requests {
 			one := &part{g: p.g, requests: []*request{r}, asked: r.Count}
 			d.fetch([]*part{one})
-			p.each = append(p.each, outcome{one.jobs, one.err, one.cut})
+			p.each = append(p.each, one.outcome(0))
 			p.quiet = append(p.quiet, one.quiet...)
 		}
 	default:
@@ -172,6 +180,15 @@ func (d *Dispatcher) fetch(parts []*part) {
 			p.fetched, p.err = fetched{}, fmt.Errorf("fetch: %w", d.db.Err(err))
 		}
 	}
+}
+
+// outcome is what the call has for the nth request.
+func (p *part) outcome(n int) outcome {
+	if p.err != nil {
+		return outcome{err: p.err}
+	}
+	r := p.runs[n]
+	return outcome{p.jobs[r.from : r.from+r.jobs : r.from+r.jobs], nil, p.cut, r.short == p.requests[n].Count}
 }
 
 // handOut answers the requests of a part in the order in which they arrived, and has those that get nothing wait.
@@ -208,18 +225,20 @@ func (d *Dispatcher) handOut(p *part) {
 // assign gives each request its run of the jobs. It returns how many jobs there were and the requests for which there were none. Jobs of
 // callers who have left are given back.
 func (d *Dispatcher) assign(p *part) (got int, empty []*request) {
-	jobs := p.jobs
 	for i, r := range p.requests {
-		o, quiet := outcome{err: p.err, cut: p.cut}, slices.Contains(p.quiet, r.WorkerID)
+		var o outcome
+		quiet := slices.Contains(p.quiet, r.WorkerID)
 		way, apart := p.apart[r.WorkerID]
 		switch {
 		case p.each != nil:
 			o = p.each[i]
 		case quiet || apart:
 			p.asked -= r.Count
-		case p.err == nil:
-			n := p.counts[i]
-			o.jobs, jobs = jobs[:n:n], jobs[n:]
+			o.cut = p.cut
+		default:
+			if o = p.outcome(i); o.err == nil {
+				p.asked -= p.runs[i].short
+			}
 		}
 		got += len(o.jobs)
 		switch {
@@ -233,6 +252,8 @@ func (d *Dispatcher) assign(p *part) (got int, empty []*request) {
 			d.putQuiet(r, p.requeues)
 		case apart:
 			d.move(r, way)
+		case o.full:
+			d.putFull(r, p.ended)
 		case o.cut:
 			// Nobody has looked for it yet.
 			r.enter(&p.g.requeued, false)

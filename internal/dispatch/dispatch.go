@@ -33,6 +33,7 @@ type Options struct {
 	Query    time.Duration // longest a statement may take; default 15 s
 	Spacing  time.Duration // a statement starts beside one of its kind when that has been in flight for so long; default 10 ms
 	Fallback time.Duration // between two polls that no commit calls for; default 20 s
+	Recheck  time.Duration // between two looks whether workers are still at their concurrency; default 500 ms
 	Linger   time.Duration // a set of queues stays registered for so long after the last wait; default 2 s
 }
 
@@ -43,7 +44,8 @@ func (o Options) withDefaults() Options {
 		Statements: cmp.Or(o.Statements, 3), Isolated: cmp.Or(o.Isolated, 4),
 		WaitingItems: o.WaitingItems, WaitingBytes: o.WaitingBytes, GiveBacks: cmp.Or(o.GiveBacks, 50_000),
 		Query: cmp.Or(o.Query, 15*time.Second), Spacing: cmp.Or(o.Spacing, 10*time.Millisecond),
-		Fallback: cmp.Or(o.Fallback, 20*time.Second), Linger: cmp.Or(o.Linger, 2*time.Second),
+		Fallback: cmp.Or(o.Fallback, 20*time.Second), Recheck: cmp.Or(o.Recheck, 500*time.Millisecond),
+		Linger: cmp.Or(o.Linger, 2*time.Second),
 	}
 }
 
@@ -78,6 +80,12 @@ type Dispatcher struct {
 	requeues      uint64      // how often requeueQuiet has run
 	requeuedAt    time.Time
 	stopListening func()
+
+	full      list.List     // of *request whose workers are at their concurrency
+	fullTimer *time.Timer   // for requeueFull; nil: there was none yet
+	fullAt    time.Time     // when requeueFull has run
+	anyFull   atomic.Bool   // perhaps there are some in full, so that acknowledgements need no lock where there are none
+	ended     atomic.Uint64 // calls that have ended attempts
 
 	sent atomic.Int64 // statements
 }
@@ -168,6 +176,9 @@ func (d *Dispatcher) waitForDecisions() {
 	if d.listener != nil {
 		d.quietTimer.Stop()
 	}
+	if d.fullTimer != nil {
+		d.fullTimer.Stop()
+	}
 }
 
 // Drain answers requests that wait for a job without one, at once and from now on. Everything else goes on.
@@ -180,9 +191,11 @@ func (d *Dispatcher) Drain() {
 			g.answer(e.Value.(*request), nil, nil)
 		}
 	}
-	for e := d.quiet.Front(); e != nil; e = d.quiet.Front() {
-		r := e.Value.(*request)
-		r.group.answer(r, nil, nil)
+	for _, l := range [...]*list.List{&d.quiet, &d.full} {
+		for e := l.Front(); e != nil; e = l.Front() {
+			r := e.Value.(*request)
+			r.group.answer(r, nil, nil)
+		}
 	}
 }
 

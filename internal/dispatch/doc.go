@@ -19,13 +19,15 @@
 //	new ──► deciding ──► answered
 //	          │  ▲
 //	          ▼  │ poll
-//	        waiting, or quiet
+//	        waiting, quiet or full
 //
 // A request is new until a decision takes it. While it is decided it is in no list. If there was no job it waits, in its group; if its
 // worker is to get no jobs (ojs.direct_worker) it is quiet, in Dispatcher.quiet, where it takes nobody's place. A poll brings waiting
 // requests of a group into its next decision, before new ones; a worker that may work again has all quiet requests put in line again
-// (requeued), between the two. A request is answered with jobs, with an error, or empty when its wait is over or the server stops. A
-// caller who leaves takes its request out of its list; jobs of a decision under way are given back, and the attempt does not count.
+// (requeued), between the two. If its worker is at its concurrency (strategy least-loaded) it is full, in Dispatcher.full, in the same
+// way, until attempts have ended at this server, or for Options.Recheck. A request is answered with jobs, with an error, or empty when
+// its wait is over or the server stops. A caller who leaves takes its request out of its list; jobs of a decision under way are given
+// back, and the attempt does not count.
 //
 // # Locks
 //
@@ -35,9 +37,10 @@
 //
 // # What ojs.fetch_many guarantees
 //
-// handOut relies on this order of its rows: jobs are in fair order, and each row names its request; the numbers of requests never fall,
-// so that the jobs of request n follow those of request n-1 and each request gets a run of the fair sequence. The last requests get fewer
-// jobs, or none. A row without a job and with a worker_id says that this worker is to get none. A row without both says that the call
-// stopped early: it is asked again. Without that row, fewer jobs than asked for prove that no more were available and committed when the
-// call began, so requests that were there before it need no look of their own.
+// handOut relies on this order of its rows: jobs are in fair order, and each row names its request; the jobs of a request follow one
+// another, so that each request gets a run of the fair sequence. Requests come in the order sent, by least-loaded those of workers with
+// the fewest jobs first. The last ones get fewer jobs, or none. A row without a job, with a worker_id and a request, says how many jobs
+// that one may have at most. A row without a job and with a worker_id alone says that this worker is to get none. A row without both says
+// that the call stopped early: it is asked again. Without that row, fewer jobs than the requests might have prove that no more were
+// available and committed when the call began, so requests that were there before it need no look of their own.
 package dispatch

@@ -242,7 +242,7 @@ func (f *Fetch) normalise() {
 	f.isolated = !known || !f.acceptable()
 	switch {
 	case f.isolated:
-	case len(f.Queues) == 1 || f.Strategy == "round-robin":
+	case f.Strategy == "round-robin" || len(f.Queues) == 1 && f.Strategy != "least-loaded":
 		f.Strategy, f.Weights = "", ""
 	case f.Strategy != "weighted" || len(weights) == 0:
 		f.Weights = ""

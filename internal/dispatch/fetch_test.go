@@ -52,7 +52,8 @@ func TestRequestsThatComeTogetherGetFairSlicesOfOneDecision(t *testing.T) {
 func TestGroupsShareADecisionAndABadRequestSpoilsNoOther(t *testing.T) {
 	t.Parallel()
 	b := dispatcher(t, Options{})
-	b.exec("select ojs.enqueue('x', p_queue => q, p_tenant => 'a') from unnest(array['q1', 'q2', 'q3']) q, generate_series(1, 2)")
+	// Whoever asks for three jobs of q3 and q2 may begin with either.
+	b.exec("select ojs.enqueue('x', p_queue => q, p_tenant => 'a') from unnest(array['q1', 'q2', 'q3']) q, generate_series(1, 4)")
 	tenant, bad := "a", "no tenant!"
 	first, goOn := b.deciding(t.Context(), Fetch{Queues: []string{"q1"}})
 	good := []<-chan answer{
@@ -139,7 +140,7 @@ func TestARequestDecidedByItselfIsAskedAgainIfTheCallStopsEarly(t *testing.T) {
 	b.send.fetch = func(ctx context.Context, parts []*part) error {
 		if p := parts[0]; !cut && len(p.requests) == 1 && p.requests[0].WorkerID == "good" {
 			cut = true
-			p.fetched = fetched{counts: []int{0}, cut: true}
+			p.fetched = fetched{runs: make([]run, 1), cut: true}
 			return nil
 		}
 		return fetch(ctx, parts)

@@ -83,7 +83,7 @@ func (d *Dispatcher) waiting() (n int) {
 	for _, g := range d.groups {
 		n += g.waiting.Len()
 	}
-	return n + d.quiet.Len()
+	return n + d.quiet.Len() + d.full.Len()
 }
 
 // measured has statements counted.

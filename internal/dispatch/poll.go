@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"container/list"
 	"math/rand/v2"
 	"time"
 )
@@ -18,7 +19,8 @@ const (
 	awakeToken = "awake"
 )
 
-// All methods here need Dispatcher.mu, but for those that timers and the Listener call: wake, delayedPoll, timerFired, requeueQuiet.
+// All methods here need Dispatcher.mu, but for those that timers and the Listener call: wake, delayedPoll, timerFired, requeueQuiet,
+// requeueFull; and attemptsEnded.
 
 // wait has a request wait that found nothing, in front of the others or behind them.
 func (g *group) wait(r *request, front bool) {
@@ -148,6 +150,58 @@ func (d *Dispatcher) putQuiet(r *request, requeues uint64) {
 	}
 }
 
+// putFull has a request wait whose worker is at its concurrency, where it takes nobody's place. ended is what Dispatcher.ended was before
+// the decision.
+func (d *Dispatcher) putFull(r *request, ended uint64) {
+	if r.over || r.Wait <= 0 || d.draining {
+		r.group.answer(r, nil, nil)
+		return
+	}
+	r.enter(&d.full, false)
+	if d.full.Len() == 1 {
+		d.setFullTimer(d.opts.Recheck)
+	}
+	d.anyFull.Store(true)
+	if ended != d.ended.Load() {
+		// It may have been an attempt of this worker, which the decision did not see.
+		d.setFullTimer(maxPollInterval)
+	}
+}
+
+func (d *Dispatcher) setFullTimer(in time.Duration) {
+	if d.fullTimer == nil {
+		d.fullTimer = time.AfterFunc(in, d.requeueFull)
+	} else {
+		d.fullTimer.Reset(in)
+	}
+}
+
+// attemptsEnded is called when a statement has ended attempts: workers that were at their concurrency may have room.
+func (d *Dispatcher) attemptsEnded() {
+	d.ended.Add(1)
+	if !d.anyFull.Load() {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.full.Len() > 0 {
+		d.setFullTimer(max(0, time.Until(d.fullAt.Add(maxPollInterval))))
+	}
+}
+
+// requeueFull puts the requests of workers that were at their concurrency back in line: soon after this server has ended attempts, and
+// after an interval, because attempts end elsewhere, too.
+func (d *Dispatcher) requeueFull() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.draining {
+		return
+	}
+	d.fullAt = time.Now()
+	d.anyFull.Store(false)
+	d.requeue(&d.full)
+}
+
 // requeueQuiet puts the requests of quiet workers back in line, before new ones, which might leave them no room. The next decision checks
 // whether the workers may work again. quietTimer calls it: at the fallback interval, and soon after a notification that a worker was told
 // to work again.
@@ -170,7 +224,11 @@ func (d *Dispatcher) requeueQuiet() {
 	d.quietTimer.Reset(in)
 	d.requeuedAt = time.Now()
 	d.requeues++
-	for e := d.quiet.Front(); e != nil; e = d.quiet.Front() {
+	d.requeue(&d.quiet)
+}
+
+func (d *Dispatcher) requeue(l *list.List) {
+	for e := l.Front(); e != nil; e = l.Front() {
 		r := e.Value.(*request)
 		r.leave()
 		r.group = d.groupOf(&r.Fetch)

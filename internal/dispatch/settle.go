@@ -41,6 +41,7 @@ func (d *Dispatcher) Settle(ctx context.Context, s []Settlement, jobs bool) []Se
 	by := d.settlers[jobs]
 	in := slices.Clone(s) // a statement in flight goes on when ctx ends
 	results := make([]Settled, len(in))
+	defer d.attemptsEnded()
 	remaining := d.acknowledge(ctx, by, line, in, results)
 	in = pick(in, remaining)
 	// SQL skips jobs that somebody has locked: a statement that serves several callers waits for no lock.

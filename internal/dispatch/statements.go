@@ -84,6 +84,7 @@ const (
 	requestColumn = 0
 	poolColumn    = 1
 	firstColumn   = 2 // of the job
+	attemptColumn = 3
 	workerColumn  = 10
 	idColumn      = 15
 	metaColumn    = 27
@@ -92,9 +93,9 @@ const (
 // read reads the rows of ojs.fetch_many to their end, which is the end of the transaction unless they belong to a batch.
 func (p *part) read(rows pgx.Rows) error {
 	defer rows.Close()
-	p.fetched = fetched{counts: make([]int, len(p.requests))}
+	p.fetched = fetched{runs: make([]run, len(p.requests))}
 	reader := pg.NewJobRows(rows, firstColumn)
-	last := 1
+	last := 0
 	for rows.Next() {
 		if reader.Null(idColumn) {
 			if err := p.readNoJob(rows, reader); err != nil {
@@ -114,14 +115,17 @@ func (p *part) read(rows pgx.Rows) error {
 			err = reader.Read(&p.jobs[len(p.jobs)-1])
 		}
 		// A worker must get no job that is leased to another one.
-		if err == nil && (request < last || request > len(p.requests)) {
+		if err == nil && (request < 1 || request > len(p.requests) || request != last && p.runs[request-1].jobs > 0) {
 			err = fmt.Errorf("a job for request %d of %d, after one for %d", request, len(p.requests), last)
 		}
 		if err != nil {
 			p.fetched = fetched{}
 			return err
 		}
-		p.counts[request-1]++
+		if request != last {
+			p.runs[request-1].from = len(p.jobs) - 1
+		}
+		p.runs[request-1].jobs++
 		last = request
 	}
 	return rows.Err()
@@ -134,6 +138,9 @@ func (p *part) readNoJob(rows pgx.Rows, reader *pg.JobRows) error {
 		return nil
 	}
 	worker := string(rows.RawValues()[workerColumn])
+	if !reader.Null(requestColumn) {
+		return p.readBound(reader)
+	}
 	if reader.Null(metaColumn) {
 		p.quiet = append(p.quiet, worker)
 		return nil
@@ -148,6 +155,23 @@ func (p *part) readNoJob(rows pgx.Rows, reader *pg.JobRows) error {
 		p.apart = map[string]way{}
 	}
 	p.apart[worker] = to
+	return nil
+}
+
+// readBound reads a row that says how many jobs a request may have at most, because its worker has no room for more.
+func (p *part) readBound(reader *pg.JobRows) error {
+	request, err := reader.Int(requestColumn)
+	if err == nil {
+		err = checkPlace(request, len(p.requests))
+	}
+	if err != nil {
+		return err
+	}
+	may, err := reader.Int(attemptColumn)
+	if err != nil {
+		return err
+	}
+	p.runs[request-1].short = p.requests[request-1].Count - may
 	return nil
 }
 

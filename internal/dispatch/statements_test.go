@@ -55,7 +55,7 @@ func TestRowsOutOfTheirPlaceAreRefused(t *testing.T) {
 		}
 	}
 	p := &part{requests: make([]*request, sent)}
-	if err := p.read(rows("n, pool, "+pg.JobColumns, "{1,2,1}")); err == nil || p.jobs != nil || p.counts != nil {
+	if err := p.read(rows("n, pool, "+pg.JobColumns, "{1,2,1}")); err == nil || p.jobs != nil || p.runs != nil {
 		t.Errorf("a job of request 1 after one of request 2: %v, %+v", err, p.fetched)
 	}
 }
