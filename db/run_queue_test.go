@@ -223,6 +223,7 @@ func TestRunQueueCorners(t *testing.T) {
 		"the tick moves the cursor of a tenant that fetches alone":                       tickMovesCursor,
 		"beside a decision, too, what was decided ahead goes before what came behind it": aheadGoesFirstBeside,
 		"who goes beside a decision after having taken some gets no more than asked":     besideGetsNoMore,
+		"a job taken beside decisions is not taken from those decided ahead as well":     takenTwiceIsOne,
 		"another tenant's job of the same id is not taken for one decided ahead":         sameIDOfTwoTenants,
 		"a job that comes back to another ring does not move its clock":                  backInAnotherRing,
 		"the tick has a row looked at that a refill passes over":                         tickLooksAtPassedOver,
@@ -435,6 +436,38 @@ func besideGetsNoMore(t *testing.T) {
 		commit(t, holder)
 		return yes
 	})
+}
+
+// A caller over two queues takes the two jobs whose rows of ojs.turn somebody has hold of, as when they are being taken back. While it is
+// about to note that, the rows are let go of. Taking one of the jobs from there as well would charge its tenant twice.
+func takenTwiceIsOne(t *testing.T) {
+	q := decidedAhead(t, 3)
+	exec(t, q.d.Pool, `
+		create function public.wait() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock(1); return new; end $$;
+		create trigger wait before insert on ojs.journal for each row when (new.owed > 0) execute function public.wait()`)
+	gate, holder := begin(t, q.d.Pool), begin(t, q.d.Pool)
+	exec(t, gate, "select pg_advisory_xact_lock(1)")
+	exec(t, holder, "select from ojs.turn for update")
+	tenant := connect(t, q.d.TenantURL("t"))
+	got := make(chan int, 1)
+	go func() {
+		n := -1
+		if err := tenant.QueryRow(t.Context(), "select count(*) from ojs.fetch('{q,other}', 3)").Scan(&n); err != nil {
+			t.Error(err)
+		}
+		got <- n
+	}()
+	pid := tenant.PgConn().PID()
+	pgtest.Eventually(t, "the caller is about to note what it has taken", func() bool { return len(got) > 0 || q.d.IsBlocked(pid) })
+	rollback(t, holder)
+	commit(t, gate)
+	if n := <-got; n != 2 {
+		t.Errorf("%d of 2 jobs were handed out", n)
+	}
+	q.fetch(1)
+	if n := q.charged(); n != 3 {
+		t.Errorf("the tenant was charged for %d jobs, and had 3", n)
+	}
 }
 
 // An id is unique within its tenant only. A job of b that comes back must not have the job of a with the same id, which is decided

@@ -1023,7 +1023,8 @@ begin
             + ceil(v_left * v_weights[v_turn]::numeric / (select sum(w) from unnest(v_weights[v_turn:]) w)) end;
         v_queue := p_ask.queues[(v_turn - 1) % v_n + 1];
         if (v_n > 1 or p_ask.strategy = 'least-loaded') and exists (select from ojs._turn_mark(v_queue) m where m.hi >= m.lo) then
-            v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenants, p_ask.max_bytes - v_done.bytes);
+            v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenants, p_ask.max_bytes - v_done.bytes,
+                v_done.ids);
             v_done := ojs._with(v_done, v_ahead);
             v_done.cut := v_done.cut or v_done.bytes >= p_ask.max_bytes;
             exit when v_done.cut;
@@ -2654,7 +2655,7 @@ begin
             cross join lateral ojs._stale_queues(f.snapshot, null, f.part_xid, f.part_lo, 9223372036854775807, v_queue));
     end if;
     if not v_stale then
-        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenants, p_ask.max_bytes);
+        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenants, p_ask.max_bytes, '{}');
     elsif not p_ask.aside then
         return null;
     end if;
@@ -2663,7 +2664,7 @@ begin
     v_done := ojs._nothing();
     v_done := ojs._beside(v_queue, p_ask.count - p_got, p_ask.tenants, p_ask.but, v_above, p_ask.max_bytes, v_done);
     if v_done.ids = '{}' then
-        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenants, p_ask.max_bytes);
+        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenants, p_ask.max_bytes, '{}');
     end if;
     return v_done;
 end;
@@ -8732,7 +8733,7 @@ CREATE FUNCTION ojs._tags(p_tags json) RETURNS text[]
     from json_array_elements(case when json_typeof(p_tags) = 'array' then p_tags else '[null]' end) with ordinality t(tag, n)
 $$;
 
-CREATE FUNCTION ojs._take(p_queue text, p_count integer, p_only text[], p_max_bytes bigint) RETURNS ojs.decided
+CREATE FUNCTION ojs._take(p_queue text, p_count integer, p_only text[], p_max_bytes bigint, p_without uuid[]) RETURNS ojs.decided
     LANGUAGE plpgsql
     AS $$
 declare
@@ -8746,7 +8747,7 @@ begin
         select t.n, t.id, t.bytes, t.price, t.ctid as spot, j.place from ojs.turn t
         cross join lateral (select j.ctid as place from ojs.job j where j.id = t.id and j.tenant_id = t.tenant_id
             and j.state = 'available' limit 1) j
-        where t.queue = p_queue and t.n >= v_lo and (p_only is null or t.tenant_id = any (p_only))
+        where t.queue = p_queue and t.n >= v_lo and (p_only is null or t.tenant_id = any (p_only)) and t.id <> all (p_without)
         order by t.n limit p_count for update of t skip locked
     ), fits as (
         select f.*, sum(f.bytes) over (order by f.n) as size from free f

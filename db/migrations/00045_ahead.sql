@@ -5,7 +5,7 @@ set local role ojs_owner;
 set local check_function_bodies = off;
 
 -- +goose StatementBegin
-create function ojs._take(p_queue text, p_count int, p_only text[], p_max_bytes bigint) returns ojs.decided
+create function ojs._take(p_queue text, p_count int, p_only text[], p_max_bytes bigint, p_without uuid[]) returns ojs.decided
 language plpgsql
 as $$
 declare
@@ -19,7 +19,7 @@ begin
         select t.n, t.id, t.bytes, t.price, t.ctid as spot, j.place from ojs.turn t
         cross join lateral (select j.ctid as place from ojs.job j where j.id = t.id and j.tenant_id = t.tenant_id
             and j.state = 'available' limit 1) j
-        where t.queue = p_queue and t.n >= v_lo and (p_only is null or t.tenant_id = any (p_only))
+        where t.queue = p_queue and t.n >= v_lo and (p_only is null or t.tenant_id = any (p_only)) and t.id <> all (p_without)
         order by t.n limit p_count for update of t skip locked
     ), fits as (
         select f.*, sum(f.bytes) over (order by f.n) as size from free f
@@ -40,8 +40,9 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._take(text, int, text[], bigint) is
-'Up to p_count jobs of those that were decided ahead, locked; several callers at once take different ones.';
+comment on function ojs._take(text, int, text[], bigint, uuid[]) is
+'Up to p_count jobs of those that were decided ahead, locked; several callers at once take different ones. p_without: not these, because the
+caller took them beside decisions, which charges for them, too.';
 
 -- +goose StatementBegin
 create function ojs._decide_ahead(p_queue text, p_count int, p_but text[]) returns void

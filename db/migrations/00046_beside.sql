@@ -39,7 +39,8 @@ begin
             + ceil(v_left * v_weights[v_turn]::numeric / (select sum(w) from unnest(v_weights[v_turn:]) w)) end;
         v_queue := p_ask.queues[(v_turn - 1) % v_n + 1];
         if (v_n > 1 or p_ask.strategy = 'least-loaded') and exists (select from ojs._turn_mark(v_queue) m where m.hi >= m.lo) then
-            v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenants, p_ask.max_bytes - v_done.bytes);
+            v_ahead := ojs._take(v_queue, v_upto - cardinality(v_done.ids), p_ask.tenants, p_ask.max_bytes - v_done.bytes,
+                v_done.ids);
             v_done := ojs._with(v_done, v_ahead);
             v_done.cut := v_done.cut or v_done.bytes >= p_ask.max_bytes;
             exit when v_done.cut;

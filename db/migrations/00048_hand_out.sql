@@ -99,7 +99,7 @@ begin
             cross join lateral ojs._stale_queues(f.snapshot, null, f.part_xid, f.part_lo, 9223372036854775807, v_queue));
     end if;
     if not v_stale then
-        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenants, p_ask.max_bytes);
+        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenants, p_ask.max_bytes, '{}');
     elsif not p_ask.aside then
         return null;
     end if;
@@ -108,7 +108,7 @@ begin
     v_done := ojs._nothing();
     v_done := ojs._beside(v_queue, p_ask.count - p_got, p_ask.tenants, p_ask.but, v_above, p_ask.max_bytes, v_done);
     if v_done.ids = '{}' then
-        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenants, p_ask.max_bytes);
+        return ojs._take(v_queue, p_ask.count - p_got, p_ask.tenants, p_ask.max_bytes, '{}');
     end if;
     return v_done;
 end;
