@@ -374,8 +374,8 @@ func TestMigrateServeHealth(t *testing.T) {
 	expect(admin, 1, "cannot be taken back by itself", "migrate", "down", "--to", "3")
 	expect(admin, 0, "the schema is this program's", "migrate", "status")
 	const one = "pool_max_conns in the URL of the database: 1 is less than 2"
-	expect([]string{"DATABASE_URL=" + d.ServiceURL + "?pool_max_conns=1"}, 2, one, "serve", "--listen", "127.0.0.1:0")
-	expect([]string{"DATABASE_URL=" + d.URL + "?pool_max_conns=1"}, 2, one, "dev", "--listen", "127.0.0.1:0")
+	expect([]string{"DATABASE_URL=" + d.ServiceURL + "&pool_max_conns=1"}, 2, one, "serve", "--listen", "127.0.0.1:0")
+	expect([]string{"DATABASE_URL=" + d.URL + "&pool_max_conns=1"}, 2, one, "dev", "--listen", "127.0.0.1:0")
 
 	p := launch(t, service, "serve", "--listen", "127.0.0.1:0")
 	base := p.find(`msg=serving address=(http://\S+)$`)

@@ -19,7 +19,7 @@ func TestServersDieOnDuty(t *testing.T) {
 	servers := map[string]*program{}
 	for i := range 3 {
 		name := fmt.Sprintf("server%d", i+1)
-		servers[name] = launch(t, []string{"DATABASE_URL=" + d.ServiceURL + "?application_name=" + name},
+		servers[name] = launch(t, []string{"DATABASE_URL=" + d.ServiceURL + "&application_name=" + name},
 			"serve", "--listen", "127.0.0.1:0")
 		servers[name].find(`msg=(serving)`)
 	}

@@ -24,6 +24,10 @@ func (s *server) exec(t testing.TB, sql string) {
 func (s *server) url(database, user, password string) string {
 	u := *s.address
 	u.Path = "/" + database
+	// Beside other tests on few processors PostgreSQL may take longer to answer than what uses it waits by itself.
+	query := u.Query()
+	query.Set("connect_timeout", "60")
+	u.RawQuery = query.Encode()
 	if user != "" {
 		u.User = url.UserPassword(user, password)
 	}

@@ -28,7 +28,7 @@ import (
 type DB struct {
 	// Name of the database.
 	Name string
-	// URL logs in as a superuser.
+	// URL logs in as a superuser. Like the others it ends in a query, to which a test may add with &.
 	URL string
 	// ServiceURL logs in as the server does: a role that is a member of ojs_service and of
 	// nothing else.
