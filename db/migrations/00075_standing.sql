@@ -58,7 +58,7 @@ begin
     v_stand.passed := v_line.o_passed and not v_stand.ahead and not v_stand.fresh;
     v_line.o_jobs := v_line.o_jobs + ojs._own_above(p_job);
     v_stand.tenant_ahead := least(v_line.o_jobs + case when v_news then 0 else v_turns.o_own end, c_most);
-    return ojs._order_before(p_job, p_priority, v_fair, v_stand, v_line.o_jobs, v_news, v_turns.o_jobs,
+    return ojs._order_before(p_job, p_priority, v_fair, v_stand, v_line.o_jobs, v_news, v_turns.o_jobs, v_turns.o_higher,
         case when v_line.o_more or v_line.o_jobs >= c_most then 'at_least' when v_news then 'estimate' else 'exact' end);
 end;
 $$;

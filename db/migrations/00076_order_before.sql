@@ -6,7 +6,7 @@ set local check_function_bodies = off;
 -- +goose StatementBegin
 create function ojs._order_before(
     p_job ojs.job, p_priority int, p_fair ojs.tenant_fairness, p_stand ojs.standing, p_line bigint, p_news boolean, p_turns bigint,
-    p_certainty text
+    p_turns_higher bigint, p_certainty text
 ) returns ojs.standing
 language plpgsql stable
 as $$
@@ -26,10 +26,15 @@ declare
     v_own    bigint;
     v_others numeric;
     v_turn   bigint;
+    v_turned bigint := 0;
 begin
     select h.jobs, h.own, h.counted into p_stand.higher_ahead, v_own, v_all
     from ojs._jobs_before(p_job, p_priority + 1, 2147483647, p_news, null, null) h;
     p_stand.certainty := case when p_certainty = 'exact' and not v_all then 'estimate' else p_certainty end;
+    if not p_news then
+        p_stand.higher_ahead := p_stand.higher_ahead + p_turns_higher;
+        v_turned := p_turns - p_turns_higher;
+    end if;
     if p_stand.passed or v_room - v_own <= p_line then
         return p_stand;
     end if;
@@ -49,15 +54,15 @@ begin
             v_others := v_turn - p_line;
         end if;
     end if;
-    p_stand.others_ahead := v_others + case when p_news then 0 else p_turns - (p_stand.tenant_ahead - p_line) end;
-    p_stand.dispatches_ahead := p_stand.higher_ahead + v_others + p_line + case when p_news then 0 else p_turns end;
+    p_stand.others_ahead := v_others + p_line + v_turned - p_stand.tenant_ahead;
+    p_stand.dispatches_ahead := p_stand.higher_ahead + v_others + p_line + v_turned;
     return p_stand;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._order_before(ojs.job, int, ojs.tenant_fairness, ojs.standing, bigint, boolean, bigint, text) is
+comment on function ojs._order_before(ojs.job, int, ojs.tenant_fairness, ojs.standing, bigint, boolean, bigint, bigint, text) is
 'Adds to p_stand how many jobs of other tenants come before a job, and how many in sum. p_line: jobs of its tenant that come before it,
-apart from those decided ahead, of which there are p_turns; p_news: these are decided again.';
+apart from those decided ahead, of which there are p_turns, p_turns_higher of a higher priority; p_news: these are decided again.';
 
 -- +goose StatementBegin
 create function ojs._jobs_before(
@@ -141,8 +146,10 @@ declare
 begin
     return query
     with turned as materialized (
-        select t.tenant_id, t.job_priority, count(*) as jobs from ojs._turn_mark(p_queue) m
-        cross join lateral (select t.* from ojs.turn t where t.queue = p_queue and t.n >= m.lo) t
+        -- Those that were cancelled meanwhile wait no more, and are given back all the same.
+        select t.tenant_id, t.job_priority, count(*) as jobs, count(*) filter (where exists (select from ojs.job j
+            where j.id = t.id and j.tenant_id = t.tenant_id and j.state = 'available')) as waits
+        from ojs._turn_mark(p_queue) m cross join lateral (select t.* from ojs.turn t where t.queue = p_queue and t.n >= m.lo) t
         where t.priority between p_from and p_to group by t.tenant_id, t.job_priority
     ), crowd as materialized (
         (select f.tenant_id, f.job_priority, f.vtime, f.weight, f.limited, true as stood, v_stand as total
@@ -168,7 +175,7 @@ begin
             select r.tenant_id, r.priority, null, null, null, null, null, r.available, 0
             from ojs._changes(v_tally, null) r where r.queue = p_queue
             union all
-            select t.tenant_id, t.job_priority, null, null, null, null, null, case when p_news then 0 else -t.jobs end, t.jobs from turned t
+            select t.tenant_id, t.job_priority, null, null, null, null, null, -t.waits * (not p_news)::int, t.jobs from turned t
         ) u
         group by u.tenant_id, case when not v_own then u.job_priority end having max(u.weight) is not null
     )
