@@ -143,4 +143,5 @@ func TestWhatACostCannotBe(t *testing.T) {
 	refused(t, service, "OJ422", `select ojs.configure_queue('q', '{"tenant_fairness": {"unit": "bytes"}}')`)
 	refused(t, d.Pool, "OJ408", `select ojs.configure(p_tenant_fairness => '{"unit": "cost"}')`)
 	refused(t, d.Pool, "OJ408", `select ojs.configure(p_tenant_fairness => '{"enabled": false}')`)
+	refused(t, d.Pool, "OJ408", `select ojs.configure(p_tenant_fairness => '{"priority_scope": "tenant"}')`)
 }
