@@ -144,6 +144,11 @@ func TestQueues(t *testing.T) {
 	r.gives("GET /queues/never-used/stats", "", 200, `{"name": "never-used", "status": "active", "paused": false, "available": 0}`)
 	r.knowsNo("queue", "GET /queues/No", "")
 	r.knowsNo("queue", "GET /queues/No/stats", "")
+	const counts = `"counts": {"available": 1, "active": 1, "scheduled": 1, "pending": 1, "retryable": 0, "completed": 1, "cancelled": 0,
+		"discarded": 0}`
+	r.gives("GET /admin/queues", "", 200, `{"items": [{"name": "mail", "state": "active", `+counts+`}, {"name": "reports"}],
+		"pagination": {"total": 2}}`)
+	r.gives("GET /admin/queues/mail", "", 200, `{"name": "mail", "state": "active", "paused": false, "configuration": {}, `+counts+`}`)
 
 	acme := r.as("acme")
 	acme.gives("GET /queues", "", 200, `{"queues": [{"name": "mail", "scheduled": 1, "available": 0}], "pagination": {"total": 1}}`)
@@ -159,6 +164,8 @@ func TestQueues(t *testing.T) {
 		r.knowsNo("queue", "POST /queues/No/"+verb, "")
 	}
 	r.gives("POST /queues/mail/resume", "", 200, `{"queue": {"name": "mail", "paused": false, "status": "active"}, "paused": false}`)
+	r.gives("POST /admin/queues/mail/pause", "", 200, `{"name": "mail", "state": "paused", "paused": true, "paused_at": "*"}`)
+	r.gives("POST /admin/queues/mail/resume", "", 200, `{"name": "mail", "state": "active", "paused": false, "paused_at": null}`)
 }
 
 func TestQueueConfiguration(t *testing.T) {
@@ -444,6 +451,30 @@ func TestDeadLettersInBulk(t *testing.T) {
 			t.Errorf("%d jobs are back in their queues", n)
 		}
 		r.sql("select ojs.cancel(id) from ojs.jobs where state = 'available'")
+	}
+}
+
+// Bulk retry in the words of ojs-admin-api section 8.1.
+func TestJobsAreRetriedInBulk(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	const call = "POST /admin/jobs/bulk/retry"
+	r.bury("mail", "Timeout", "globex")
+	r.bury("mail", "Timeout", "acme")
+	r.bury("billing", "BadCard", "globex")
+	for _, body := range []string{"", `{}`, `{"filter": {"state": "discarded"}, "confirm": false}`} {
+		r.refuses(call, body, 400, "confirm")
+	}
+	r.refuses(call, `{"filter": {"state": "cancelled"}, "confirm": true}`, 422, "filter.state")
+	r.refuses(call, `{"filter": {"que": "mail"}, "confirm": true}`, 400, "filter.que")
+	r.refuses(call, `{"queue": "mail", "confirm": true}`, 400, "queue")
+	r.refuses(call, `{"limit": 10001, "confirm": true}`, 400, "limit")
+	r.gives(call, `{"filter": {"queue": "mail", "state": "discarded"}, "limit": 1, "confirm": true}`, 200,
+		`{"action": "retry", "matched": 2, "succeeded": 1, "failed": 0, "errors": [], "remaining": 1}`)
+	r.as("nobody").gives(call, `{"confirm": true}`, 200, `{"matched": 0, "succeeded": 0, "remaining": 0}`)
+	r.gives(call, `{"confirm": true}`, 200, `{"matched": 2, "succeeded": 2, "remaining": 0}`)
+	if n := pgtest.One[int](t, r.db.Pool, "select count(*) from ojs.jobs where state = 'available'"); n != 3 {
+		t.Errorf("%d jobs are back in their queues", n)
 	}
 }
 

@@ -14,12 +14,14 @@ import (
 // Dead letters in bulk (ojs-dead-letter section 10). Those that show a job are with the other jobs, in internal/http.
 
 func (a *Admin) deadLetterRoutes() []kit.Route {
-	return kit.Scoped(kit.Under([]string{v1 + "/dead-letter", v1 + "/admin/dead-letter"}, []kit.Route{
+	return append(kit.Scoped([]kit.Route{
+		{Method: http.MethodPost, Path: v1 + "/admin/jobs/bulk/retry", Handler: a.retryJobs},
+	}), kit.Scoped(kit.Under([]string{v1 + "/dead-letter", v1 + "/admin/dead-letter"}, []kit.Route{
 		{Method: http.MethodDelete, Handler: a.purgeDeadLetters},
 		{Method: http.MethodGet, Path: "/stats", Handler: a.deadLetterStats},
 		{Method: http.MethodPost, Path: "/retry", Handler: a.retryDeadLetters},
 		{Method: http.MethodPost, Path: "/purge", Handler: a.purgeDeadLetters},
-	}))
+	}))...)
 }
 
 // maxBulk is the most jobs that one bulk request changes.
@@ -143,10 +145,14 @@ func (r *bulkRequest) Check(o *kit.Object) {
 	} else {
 		r.Filter.Check(o)
 	}
-	if r.Limit > maxBulk {
+	checkBulk(o, r.Limit, r.Confirm)
+}
+
+func checkBulk(o *kit.Object, limit int32, confirm bool) {
+	if limit > maxBulk {
 		o.Fail(kit.Invalid("limit", "must be an integer between 1 and %d", maxBulk))
 	}
-	if !r.Confirm {
+	if !confirm {
 		o.Fail(kit.Invalid("confirm", "must be true: this changes every job that the filter lets pass"))
 	}
 }
@@ -155,31 +161,78 @@ func (a *Admin) retryDeadLetters(c echo.Context) error { return a.bulk(c, "retri
 
 func (a *Admin) purgeDeadLetters(c echo.Context) error { return a.bulk(c, "deleted", (*Filter).Purge) }
 
-// bulk says how many jobs were done, and how many that the filter lets pass are left for another request.
-func (a *Admin) bulk(
-	c echo.Context, done string, do func(*Filter, context.Context, *sqlcgen.Queries, int32, *string) (int32, error),
-) error {
+// doing does something to at most limit jobs that a filter lets pass, and says to how many.
+type doing func(f *Filter, ctx context.Context, q *sqlcgen.Queries, limit int32, tenant *string) (int32, error)
+
+func (a *Admin) bulk(c echo.Context, done string, do doing) error {
 	req := bulkRequest{Limit: 1000}
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	for name := range c.QueryParams() {
-		return kit.Invalid(kit.Clip(name), "belongs in the body here")
-	}
-	ctx, tenant, filter := a.Context(c), kit.Scope(c), &req.Filter
-	// What fails again meanwhile is not meant, neither by what is done nor by what remains.
-	if err := filter.Bound(ctx, a.SQL, true); err != nil {
-		return err
-	}
-	n, err := do(filter, ctx, a.SQL, req.Limit, tenant)
-	if err != nil {
-		return err
-	}
-	left, err := filter.Count(ctx, a.SQL, tenant)
+	n, left, err := a.inBulk(c, &req.Filter, req.Limit, do)
 	if err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, map[string]any{done: n, "remaining": left})
+}
+
+// inBulk says how many jobs were done, and how many that the filter lets pass are left for another request.
+func (a *Admin) inBulk(c echo.Context, filter *Filter, limit int32, do doing) (n int32, left int64, err error) {
+	for name := range c.QueryParams() {
+		return 0, 0, kit.Invalid(kit.Clip(name), "belongs in the body here")
+	}
+	ctx, tenant := a.Context(c), kit.Scope(c)
+	// What fails again meanwhile is not meant, neither by what is done nor by what remains.
+	if err := filter.Bound(ctx, a.SQL, true); err != nil {
+		return 0, 0, err
+	}
+	if n, err = do(filter, ctx, a.SQL, limit, tenant); err != nil {
+		return 0, 0, err
+	}
+	left, err = filter.Count(ctx, a.SQL, tenant)
+	return n, left, err
+}
+
+// jobsFilter picks jobs to run again. Only dead letters can be, so state may say that it means those.
+type jobsFilter struct {
+	_ struct{} `check:"only"`
+	Filter
+	State *string `json:"state"`
+}
+
+// Check refuses other states.
+func (f *jobsFilter) Check(o *kit.Object) {
+	f.Filter.Check(o)
+	if f.State != nil && *f.State != "discarded" {
+		o.Fail(kit.Refuse(kit.CodeUnsupported, o.At("state"), "only discarded jobs can be retried"))
+	}
+}
+
+// jobsRequest is ojs-admin-api section 8.1.
+type jobsRequest struct {
+	kit.Optional
+	_       struct{}    `check:"only"`
+	Filter  *jobsFilter `json:"filter"`
+	Limit   int32       `json:"limit" check:"1.."`
+	Confirm bool        `json:"confirm"`
+}
+
+// Check asks for the confirmation.
+func (r *jobsRequest) Check(o *kit.Object) { checkBulk(o, r.Limit, r.Confirm) }
+
+// retryJobs is retryDeadLetters in the words of ojs-admin-api.
+func (a *Admin) retryJobs(c echo.Context) error {
+	req := jobsRequest{Limit: 1000, Filter: &jobsFilter{}}
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	n, left, err := a.inBulk(c, &req.Filter.Filter, req.Limit, (*Filter).Retry)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]any{
+		"action": "retry", "matched": int64(n) + left, "succeeded": n, "failed": 0, "errors": []any{}, "remaining": left,
+	})
 }
 
 func (a *Admin) deadLetterStats(c echo.Context) error {

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"time"
 
@@ -13,13 +14,27 @@ import (
 )
 
 func (a *Admin) queueRoutes() []kit.Route {
-	return kit.Scoped(kit.Under([]string{v1 + "/queues"}, []kit.Route{
+	return kit.Scoped(kit.Under([]string{v1 + "/queues", v1 + "/admin/queues"}, []kit.Route{
 		{Method: http.MethodGet, Handler: a.listQueues},
 		{Method: http.MethodGet, Path: "/:name", Handler: a.getQueue},
 		{Method: http.MethodGet, Path: "/:name/stats", Handler: a.queueStats},
 		{Method: http.MethodPost, Path: "/:name/pause", Handler: a.pauseQueue(Pause)},
 		{Method: http.MethodPost, Path: "/:name/resume", Handler: a.pauseQueue(Resume)},
 	}))
+}
+
+// queueJSON is a queue as clients read it: some its numbers beside its name, some those of its states under counts.
+type queueJSON struct {
+	sqlcgen.QueuesRow
+	State  string           `json:"state"`
+	Counts map[string]int64 `json:"counts"`
+}
+
+func shown(q sqlcgen.QueuesRow) queueJSON {
+	return queueJSON{q, q.Status, map[string]int64{
+		"scheduled": q.Scheduled, "available": q.Available, "pending": q.Pending, "active": q.Active, "retryable": q.Retryable,
+		"completed": q.Completed, "cancelled": q.Cancelled, "discarded": q.Discarded,
+	}}
 }
 
 func (a *Admin) listQueues(c echo.Context) error {
@@ -36,7 +51,11 @@ func (a *Admin) listQueues(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, listed("queues", queues, kit.Pagination(int(page.Total), limit, offset, limit)))
+	items := make([]queueJSON, len(queues))
+	for i := range queues {
+		items[i] = shown(queues[i])
+	}
+	return c.JSON(http.StatusOK, listed("queues", items, kit.Pagination(int(page.Total), limit, offset, limit)))
 }
 
 // OneQueue reads a queue over all tenants, or the tenant's part of it. Queues need not be created, so one that holds nothing is empty, not
@@ -67,11 +86,15 @@ func (a *Admin) getQueue(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	all := shown(queue)
 	return c.JSON(http.StatusOK, struct {
-		Queue sqlcgen.QueuesRow `json:"queue"`
+		Queue queueJSON `json:"queue"`
 		sqlcgen.QueueConfigRow
-		Stats sqlcgen.QueuesRow `json:"stats"`
-	}{queue, config, queue})
+		Configuration json.RawMessage   `json:"configuration"`
+		Paused        bool              `json:"paused"`
+		Counts        map[string]int64  `json:"counts"`
+		Stats         sqlcgen.QueuesRow `json:"stats"`
+	}{all, config, config.Config, queue.Paused, all.Counts, queue})
 }
 
 // queueStats has what the clients read: the suite takes queue as an object, some SDKs the flat fields or stats; the Go SDK takes queue

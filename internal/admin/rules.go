@@ -97,7 +97,9 @@ func (a *Admin) pauseQueue(do Switch) echo.HandlerFunc {
 		}
 		paused := rule.PausedAt != nil
 		queue := map[string]any{"name": *of.Queue, "status": statusOf(paused), "paused": paused}
-		return c.JSON(http.StatusOK, map[string]any{"queue": queue, "paused": paused})
+		return c.JSON(http.StatusOK, map[string]any{
+			"queue": queue, "name": *of.Queue, "state": statusOf(paused), "paused": paused, "paused_at": rule.PausedAt,
+		})
 	}
 }
 

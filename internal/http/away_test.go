@@ -60,6 +60,7 @@ var someBody = map[string][]string{
 	"/ojs/v1/dead-letter/purge":             {`{"confirm":true}`},
 	"/ojs/v1/admin/dead-letter/retry":       {`{"confirm":true}`},
 	"/ojs/v1/admin/dead-letter/purge":       {`{"confirm":true}`},
+	"/ojs/v1/admin/jobs/bulk/retry":         {`{"confirm":true}`},
 	"/ojs/v1/admin/workers/directive":       {`{"directive":"running"}`},
 	"/ojs/v1/admin/workers/:id/directive":   {`{"directive":"running"}`},
 	"PUT /ojs/v1/admin/tenants/:id":         {`{"weight":2}`},

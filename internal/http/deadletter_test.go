@@ -111,7 +111,13 @@ func TestRetriedDeadLettersRepeatNoName(t *testing.T) {
 			p_extra => '{"re_enqueued_at": "mine", "previous_state": "mine", "other": 1}')`)
 	a.fetchOne("q")
 	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+id+`","error":{"message":"m"}}`).want(200)
+	for _, path := range []string{"/ojs/v1/admin/jobs/", "/ojs/v1/jobs/"} {
+		a.do("POST", path+id+"/retry", "").want(200).is(map[string]any{"job.state": "available", "job.attempt": 0})
+		a.fetchOne("q")
+		a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+id+`","error":{"message":"m"}}`).want(200)
+	}
 	r := a.do("POST", "/ojs/v1/dead-letter/"+id+"/retry", "").want(200)
+	a.do("GET", "/ojs/v1/admin/jobs/"+id, "").want(200).is(map[string]any{"id": id, "type": "a", "queue": "q", "state": "available"})
 	enqueued := a.do("GET", "/ojs/v1/jobs/"+id, "").want(200).text("job.enqueued_at")
 	r.is(map[string]any{"job.previous_state": "discarded", "job.re_enqueued_at": enqueued, "job.other": 1})
 	for _, name := range []string{"re_enqueued_at", "previous_state"} {

@@ -23,6 +23,10 @@ func (s *Server) jobRoutes() []kit.Route {
 		{Method: http.MethodDelete, Path: v1 + "/jobs/:id", Handler: s.cancel},
 		{Method: http.MethodPost, Path: v1 + "/jobs/:id/cancel", Handler: s.cancel},
 		{Method: http.MethodPost, Path: v1 + "/jobs/:id/activate", Handler: s.activate},
+		{Method: http.MethodPost, Path: v1 + "/jobs/:id/retry", Handler: s.retryDeadLetter},
+		{Method: http.MethodGet, Path: v1 + "/admin/jobs/:id", Handler: s.getJobFlat},
+		{Method: http.MethodPost, Path: v1 + "/admin/jobs/:id/cancel", Handler: s.cancel},
+		{Method: http.MethodPost, Path: v1 + "/admin/jobs/:id/retry", Handler: s.retryDeadLetter},
 	})
 }
 
@@ -143,23 +147,37 @@ func (s *Server) enqueueOnce(c echo.Context, key *idempotency, jobs []*dispatch.
 }
 
 func (s *Server) getJob(c echo.Context) error {
+	job, result, err := s.jobOfPath(c)
+	if err != nil {
+		return err
+	}
+	return s.writeJob(c, http.StatusOK, &job, result...)
+}
+
+// getJobFlat is for operators' tools, which want the job itself.
+func (s *Server) getJobFlat(c echo.Context) error {
+	job, result, err := s.jobOfPath(c)
+	if err != nil {
+		return err
+	}
+	return kit.Blob(c, http.StatusOK, s.wire().appendJob(nil, &job, result...))
+}
+
+// jobOfPath reads the job that a path names, with what became of it.
+func (s *Server) jobOfPath(c echo.Context) (job sqlcgen.OjsJob, result []kit.Attr, err error) {
 	id, scope, err := jobRef(c)
 	if err != nil {
-		return err
+		return job, nil, err
 	}
 	ctx := s.kit.Context(c)
-	job, err := s.q.JobInfo(ctx, sqlcgen.JobInfoParams{ID: id, Tenant: scope})
+	if job, err = s.q.JobInfo(ctx, sqlcgen.JobInfoParams{ID: id, Tenant: scope}); err != nil || job.Result == nil {
+		return job, nil, err
+	}
+	outcome, err := s.result(ctx, id, &job.TenantID)
 	if err != nil {
-		return err
+		return job, nil, err
 	}
-	if job.Result == nil {
-		return s.writeJob(c, http.StatusOK, &job)
-	}
-	result, err := s.result(ctx, id, &job.TenantID)
-	if err != nil {
-		return err
-	}
-	return s.writeJob(c, http.StatusOK, &job, result.attrs()...)
+	return job, outcome.attrs(), nil
 }
 
 func (s *Server) cancel(c echo.Context) error {
