@@ -163,10 +163,12 @@ func TestExplainNamesWhatHoldsAJobBack(t *testing.T) {
 		{"one of a higher priority", `insert into ojs.jobs (tenant_id, type, queue, priority)
 			select 'b', 'x', 'q', 1 from generate_series(1, 21);
 			select ojs.fetch('{q}', 20)`, "priority turns line", "Before it in queue q: 1 job of a higher priority."},
-		{"a higher priority, of which two were cancelled when they were decided ahead", `insert into ojs.jobs (tenant_id, type, queue, priority)
+		{
+			"a higher priority, of which two were cancelled when they were decided ahead", `insert into ojs.jobs (tenant_id, type, queue, priority)
 			select 'b', 'x', 'q', 1 from generate_series(1, 50);
 			select ojs.fetch('{q}', 1); select ojs.cancel(id) from (select id from ojs.turn order by n limit 2) t`,
-			"priority turns line", "Before it in queue q: 47 jobs of a higher priority."},
+			"priority turns line", "Before it in queue q: 47 jobs of a higher priority.",
+		},
 		{
 			"the queue is paused", served + "select ojs.pause('q', p_reason => 'rain', p_by => 'mary')", "paused queue turns line",
 			"Queue q is paused since .* by mary: rain.",
