@@ -3643,13 +3643,20 @@ CREATE FUNCTION ojs._front(p_queue text, p_priority integer, p_low numeric, p_co
         and (p_but is null or w.tenant_id <> all (p_but)) and f.ready is not true
 $$;
 
-CREATE FUNCTION ojs._given_up(p_from pg_snapshot) RETURNS TABLE(tenant_id text, queue text, id uuid)
-    LANGUAGE sql STABLE ROWS 10
+CREATE FUNCTION ojs._given_up(p_from pg_snapshot, p_ahead text[]) RETURNS TABLE(queue text)
+    LANGUAGE sql STABLE ROWS 1
     AS $$
-    select r.tenant_id, r.queue, r.job_id from ojs.release r where r.xid >= pg_snapshot_xmax(p_from) and r.from_state = 'available'
-    union all
-    select r.* from pg_snapshot_xip(p_from) x(xid) cross join lateral (
-        select r.tenant_id, r.queue, r.job_id from ojs.release r where r.xid = x.xid and r.from_state = 'available' offset 0) r
+    select distinct g.queue
+    from (
+        select r.tenant_id, r.queue, r.job_id from ojs.release r
+        where r.xid >= pg_snapshot_xmax(p_from) and r.from_state = 'available'
+        union all
+        select r.* from pg_snapshot_xip(p_from) x(xid) cross join lateral (
+            select r.tenant_id, r.queue, r.job_id from ojs.release r where r.xid = x.xid and r.from_state = 'available' offset 0) r
+    ) g
+    where g.queue = any (p_ahead)
+      and exists (select from ojs.turn t where t.queue = g.queue and t.id = g.job_id and t.tenant_id = g.tenant_id)
+      and exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = g.tenant_id and f.queue = g.queue)
 $$;
 
 CREATE VIEW ojs._handed WITH (security_invoker='true') AS
@@ -7690,13 +7697,9 @@ begin
             select e.tenant_id from ojs._ends(s.ended, null) e
             union all
             select t from unnest(s.freed) t
-            union all
-            -- Else jobs of others that were decided ahead would go before a job of a higher priority, which could have its slot.
-            select g.tenant_id from ojs._given_up(s.ended) g
-            where g.queue = any (p_queues) and g.queue = any (s.ahead)
-              and exists (select from ojs.turn t where t.queue = g.queue and t.id = g.id and t.tenant_id = g.tenant_id)
         ) e
         where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = e.tenant_id and f.queue = any (p_queues)))
+        or exists (select from ojs._slot_mark() s cross join lateral ojs._given_up(s.ended, s.ahead) g where g.queue = any (p_queues))
         or exists (select from ojs._blocking(p_queues));
 end;
 $$;
@@ -8810,6 +8813,11 @@ declare
     v_ends record;
 begin
     select * into v_mark from ojs._slot_mark();
+    -- Once v_mark has moved on, nobody would notice any more that these queues are to be decided again.
+    if v_mark.ahead <> '{}' then
+        perform ojs._revoke(g.queue) from ojs._given_up(v_mark.ended, v_mark.ahead) g;
+        select * into v_mark from ojs._slot_mark();
+    end if;
     select array_agg(g.tenant_id) as tenants, array_agg(g.queue) as queues, array_agg(g.jobs) as jobs, coalesce(sum(g.rows), 0) as rows
     into v_ends
     from (select e.tenant_id, e.queue, sum(e.jobs)::int as jobs, count(*) as rows

@@ -41,6 +41,11 @@ declare
     v_ends record;
 begin
     select * into v_mark from ojs._slot_mark();
+    -- Once v_mark has moved on, nobody would notice any more that these queues are to be decided again.
+    if v_mark.ahead <> '{}' then
+        perform ojs._revoke(g.queue) from ojs._given_up(v_mark.ended, v_mark.ahead) g;
+        select * into v_mark from ojs._slot_mark();
+    end if;
     select array_agg(g.tenant_id) as tenants, array_agg(g.queue) as queues, array_agg(g.jobs) as jobs, coalesce(sum(g.rows), 0) as rows
     into v_ends
     from (select e.tenant_id, e.queue, sum(e.jobs)::int as jobs, count(*) as rows
@@ -225,13 +230,9 @@ begin
             select e.tenant_id from ojs._ends(s.ended, null) e
             union all
             select t from unnest(s.freed) t
-            union all
-            -- Else jobs of others that were decided ahead would go before a job of a higher priority, which could have its slot.
-            select g.tenant_id from ojs._given_up(s.ended) g
-            where g.queue = any (p_queues) and g.queue = any (s.ahead)
-              and exists (select from ojs.turn t where t.queue = g.queue and t.id = g.id and t.tenant_id = g.tenant_id)
         ) e
         where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = e.tenant_id and f.queue = any (p_queues)))
+        or exists (select from ojs._slot_mark() s cross join lateral ojs._given_up(s.ended, s.ahead) g where g.queue = any (p_queues))
         or exists (select from ojs._blocking(p_queues));
 end;
 $$;
@@ -240,17 +241,26 @@ comment on function ojs._room_may_be_back(text[]) is
 'Whether a tenant that had no room for its work in p_queues may have some now, which a decision would find out.';
 
 -- +goose StatementBegin
-create function ojs._given_up(p_from pg_snapshot) returns table (tenant_id text, queue text, id uuid)
-language sql stable rows 10
+create function ojs._given_up(p_from pg_snapshot, p_ahead text[]) returns table (queue text)
+language sql stable rows 1
 as $$
-    select r.tenant_id, r.queue, r.job_id from ojs.release r where r.xid >= pg_snapshot_xmax(p_from) and r.from_state = 'available'
-    union all
-    select r.* from pg_snapshot_xip(p_from) x(xid) cross join lateral (
-        select r.tenant_id, r.queue, r.job_id from ojs.release r where r.xid = x.xid and r.from_state = 'available' offset 0) r
+    select distinct g.queue
+    from (
+        select r.tenant_id, r.queue, r.job_id from ojs.release r
+        where r.xid >= pg_snapshot_xmax(p_from) and r.from_state = 'available'
+        union all
+        select r.* from pg_snapshot_xip(p_from) x(xid) cross join lateral (
+            select r.tenant_id, r.queue, r.job_id from ojs.release r where r.xid = x.xid and r.from_state = 'available' offset 0) r
+    ) g
+    where g.queue = any (p_ahead)
+      and exists (select from ojs.turn t where t.queue = g.queue and t.id = g.job_id and t.tenant_id = g.tenant_id)
+      and exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = g.tenant_id and f.queue = g.queue)
 $$;
 -- +goose StatementEnd
-comment on function ojs._given_up(pg_snapshot) is
-'Jobs that were available and ended without an attempt, by transactions that the snapshot does not see: cancelled, expired.';
+comment on function ojs._given_up(pg_snapshot, text[]) is
+'Those of p_ahead in which a job that was decided ahead ended without an attempt (cancelled, expired), by a transaction that p_from does not
+see, while its tenant has work there and no room. Jobs of others that were decided ahead would go before that work, though it may have
+a higher priority.';
 
 -- +goose StatementBegin
 create function ojs._notify_room(p_tenants text[], p_queues text[], p_pools int[]) returns void
