@@ -158,13 +158,14 @@ func TestExplainNamesWhatHoldsAJobBack(t *testing.T) {
 		{"it is decided ahead", "select ojs.fetch('{q}', 16)", "decided_ahead turns line", "the next workers that ask for queue q get it"},
 		{"nobody has asked", "", "not_taken_in turns line no_worker", "Before it in line: 9 jobs of its own tenant."},
 		{"other tenants", "select ojs.fetch('{q}', 24)", "turns line", "Before it, because it is their turn: 3 jobs of other tenants."},
-		{"higher priorities", `insert into ojs.jobs (tenant_id, type, queue, priority) select 'b', 'x', 'q', 1 from generate_series(1, 50);
+		{"higher priorities", `insert into ojs.jobs (tenant_id, type, queue, priority)
+			select 'b', 'x', 'q', 1 from generate_series(1, 50);
 			select ojs.fetch('{q}', 20)`, "priority turns line", "Before it in queue q: 30 jobs of a higher priority."},
 		{"one of a higher priority", `insert into ojs.jobs (tenant_id, type, queue, priority)
 			select 'b', 'x', 'q', 1 from generate_series(1, 21);
 			select ojs.fetch('{q}', 20)`, "priority turns line", "Before it in queue q: 1 job of a higher priority."},
 		{
-			"a higher priority, of which two were cancelled when they were decided ahead", `insert into ojs.jobs (tenant_id, type, queue, priority)
+			"a higher priority, two of it cancelled when decided ahead", `insert into ojs.jobs (tenant_id, type, queue, priority)
 			select 'b', 'x', 'q', 1 from generate_series(1, 50);
 			select ojs.fetch('{q}', 1); select ojs.cancel(id) from (select id from ojs.turn order by n limit 2) t`,
 			"priority turns line", "Before it in queue q: 47 jobs of a higher priority.",
