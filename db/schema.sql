@@ -136,6 +136,15 @@ CREATE TYPE ojs.beat AS (
 	heartbeat_timeout_ms integer
 );
 
+CREATE TYPE ojs.counts AS (
+	entered bigint,
+	dispatched bigint,
+	completed bigint,
+	cancelled bigint,
+	discarded bigint,
+	failed bigint
+);
+
 CREATE TYPE ojs.cursor AS (
 	job_priority integer,
 	head bigint,
@@ -2306,6 +2315,34 @@ begin
         -- Of two moments the earlier one has seen less.
         order by pg_snapshot_xmax(c.snapshot), (select count(*) from pg_snapshot_xip(c.snapshot)) desc limit 1);
 end;
+$$;
+
+CREATE FUNCTION ojs._counts_at(p_queue text, p_tenant text, p_at timestamp with time zone) RETURNS ojs.counts
+    LANGUAGE sql STABLE
+    AS $$
+    select coalesce(
+        (select case when h.since >= p_at then h.before else row(
+            (h.before).entered + round(((h.after).entered - (h.before).entered) * p.part),
+            (h.before).dispatched + round(((h.after).dispatched - (h.before).dispatched) * p.part),
+            (h.before).completed + round(((h.after).completed - (h.before).completed) * p.part),
+            (h.before).cancelled + round(((h.after).cancelled - (h.before).cancelled) * p.part),
+            (h.before).discarded + round(((h.after).discarded - (h.before).discarded) * p.part),
+            (h.before).failed + round(((h.after).failed - (h.before).failed) * p.part))::ojs.counts end
+        from ojs.history h
+        cross join lateral (select extract(epoch from p_at - h.since) / extract(epoch from h.at - h.since) as part) p
+        where h.queue = p_queue and h.tenant_id = p_tenant and h.at > p_at order by h.at limit 1),
+        (select h.after from ojs.history h where h.queue = p_queue and h.tenant_id = p_tenant order by h.at desc limit 1),
+        row(0, 0, 0, 0, 0, 0)::ojs.counts)
+$$;
+
+CREATE FUNCTION ojs._counts_since(p_queue text, p_tenant text, p_now ojs.counts, p_since timestamp with time zone) RETURNS SETOF ojs.counts
+    LANGUAGE sql STABLE ROWS 1
+    AS $$
+    -- Jobs that are retried are discarded no more.
+    select greatest(p_now.entered - (w.c).entered, 0), greatest(p_now.dispatched - (w.c).dispatched, 0),
+        greatest(p_now.completed - (w.c).completed, 0), greatest(p_now.cancelled - (w.c).cancelled, 0),
+        greatest(p_now.discarded - (w.c).discarded, 0), greatest(p_now.failed - (w.c).failed, 0)
+    from (select ojs._counts_at(p_queue, p_tenant, p_since) as c offset 0) w
 $$;
 
 CREATE FUNCTION ojs._cron_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
@@ -4628,6 +4665,38 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._keep_history(p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    c_step constant interval := '1 minute';
+    v_mark ojs.tally_mark := (select t from ojs.tally_mark t order by t.rev desc limit 1);
+    v_hour boolean := date_trunc('hour', v_mark.history_at) <> date_trunc('hour', p_now) and exists (select from ojs.history);
+begin
+    if not v_hour and (v_mark.at <= v_mark.history_at or p_now < v_mark.history_at + c_step) and p_now >= v_mark.history_at then
+        return;
+    end if;
+    perform from ojs.tally_mark t where t.rev = v_mark.rev for update skip locked;
+    if not found then
+        return;
+    end if;
+    update ojs.tally_mark t set history_at = p_now where t.rev = v_mark.rev;
+    insert into ojs.history (queue, tenant_id, since, at, before, after)
+    -- A clock that was put back must not break the order.
+    select n.queue, n.tenant_id, greatest(v_mark.history_at, p_now - c_step), greatest(p_now, p.at + interval '1 microsecond'),
+        coalesce(p.after, row(0, 0, 0, 0, 0, 0)::ojs.counts), n.counts
+    from (
+        select coalesce(t.queue, '') as queue, coalesce(t.tenant_id, '') as tenant_id, row(sum(t.total), sum(t.dispatched),
+            sum(t.completed), sum(t.cancelled), sum(t.discarded), sum(t.failed))::ojs.counts as counts
+        from ojs.tally t group by grouping sets ((t.queue), (t.tenant_id), ())
+    ) n
+    left join lateral (select p.at, p.after from ojs.history p where p.queue = n.queue and p.tenant_id = n.tenant_id
+        order by p.at desc limit 1) p on true
+    where n.counts is distinct from p.after;
+    perform ojs._merge_history(p_now) where v_hour;
+end;
+$$;
+
 CREATE FUNCTION ojs._late_leases(p_mark ojs.clock_mark) RETURNS SETOF ojs.lease
     LANGUAGE sql STABLE ROWS 10
     AS $$
@@ -5049,6 +5118,31 @@ CREATE FUNCTION ojs._map_tenant_role(p_tenant text, p_role name) RETURNS void
     AS $$
     insert into ojs.tenant_role (role_name, tenant_id) values (p_role, p_tenant)
     on conflict (role_name) do update set tenant_id = excluded.tenant_id
+$$;
+
+CREATE FUNCTION ojs._merge_history(p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    -- The three hours before, too, in case the clock stood still.
+    with span as (
+        select date_trunc('hour', p_now - interval '1 hour') as tenants, date_trunc('hour', p_now - interval '1 day') as queues
+    ), old as materialized (
+        select h.ctid as spot, h.queue, h.tenant_id, h.since, h.at, h.before, row_number() over w as nth, count(*) over w_all as rows
+        from span s join ojs.history h on h.tenant_id <> '' and h.at >= s.tenants - interval '4 hours' and h.at < s.tenants
+            or h.tenant_id = '' and h.at >= s.queues - interval '4 hours' and h.at < s.queues
+        window w_all as (partition by h.queue, h.tenant_id, date_trunc('hour', h.at)), w as (w_all order by h.at)
+    ), merged as (
+        update ojs.history h set since = f.since, before = f.before
+        from old f join old l on l.queue = f.queue and l.tenant_id = f.tenant_id and date_trunc('hour', l.at) = date_trunc('hour', f.at)
+        where f.nth = 1 and l.nth = l.rows and l.rows > 1 and h.ctid = l.spot
+    )
+    delete from ojs.history h using old o where o.nth < o.rows and h.ctid = o.spot;
+    delete from ojs.history h where h.ctid = any (array(
+        select o.ctid from ojs.history o where o.at < p_now - interval '31 days'
+            and exists (select from ojs.history n where n.queue = o.queue and n.tenant_id = o.tenant_id and n.at > o.at)
+        order by o.at limit 10000));
+end;
 $$;
 
 CREATE FUNCTION ojs._merge_worker(p_known ojs.worker, p_says ojs.worker, p_anew boolean) RETURNS ojs.worker
@@ -6926,6 +7020,7 @@ CREATE FUNCTION ojs._recount() RETURNS void
     AS $$
 begin
     delete from ojs.tally;
+    delete from ojs.history;
     insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled,
         discarded, total, failed, dispatched)
     select j.tenant_id, j.queue, j.priority,
@@ -12129,7 +12224,7 @@ begin
         or (select t.at not between v_now - interval '2 seconds' and v_now from ojs.tally_mark t order by t.rev desc limit 1);
     if v_rested then
         v_result.rolled_up := ojs._roll_up();
-        perform ojs._roll_up_pace();
+        perform ojs._roll_up_pace(), ojs._keep_history(v_now);
         perform ojs._watch(v_now);
     end if;
 
@@ -12933,6 +13028,18 @@ WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.duty FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE ojs.history (
+    queue text NOT NULL COLLATE pg_catalog."C",
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    since timestamp with time zone NOT NULL,
+    at timestamp with time zone NOT NULL,
+    before ojs.counts NOT NULL,
+    after ojs.counts NOT NULL
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.history FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE ojs.idempotency (
     tenant_id text NOT NULL COLLATE pg_catalog."C",
     key text NOT NULL COLLATE pg_catalog."C",
@@ -13220,7 +13327,8 @@ CREATE TABLE ojs.tally_mark (
     at timestamp with time zone NOT NULL,
     pace_snapshot pg_snapshot NOT NULL,
     pace_at timestamp with time zone NOT NULL,
-    watched_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
+    watched_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    history_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
 )
 WITH (vacuum_truncate=off);
 
@@ -13517,6 +13625,9 @@ ALTER TABLE ONLY ojs.duty
 ALTER TABLE ONLY ojs.fold
     ADD CONSTRAINT fold_pkey PRIMARY KEY (rev);
 
+ALTER TABLE ONLY ojs.history
+    ADD CONSTRAINT history_pkey PRIMARY KEY (queue, tenant_id, at);
+
 ALTER TABLE ONLY ojs.idempotency
     ADD CONSTRAINT idempotency_pkey PRIMARY KEY (tenant_id, key);
 
@@ -13634,6 +13745,8 @@ CREATE INDEX dead_letter_age_idx ON ojs.dead_letter USING btree (at, tenant_id, 
 CREATE INDEX dead_letter_home_idx ON ojs.dead_letter USING btree (id) WHERE (NOT aside);
 
 CREATE INDEX dead_letter_tenant_idx ON ojs.dead_letter USING btree (tenant_id, at, id);
+
+CREATE INDEX history_at_idx ON ojs.history USING btree (at);
 
 CREATE INDEX idempotency_expiry_idx ON ojs.idempotency USING btree (expires_at);
 
@@ -13766,6 +13879,8 @@ CREATE POLICY functions ON ojs.dead_letter_mark TO ojs_owner USING (true) WITH C
 
 CREATE POLICY functions ON ojs.duty TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.history TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.idempotency TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.job TO ojs_owner USING (true) WITH CHECK (true);
@@ -13830,6 +13945,8 @@ CREATE POLICY functions ON ojs.worker_beat TO ojs_owner USING (true) WITH CHECK 
 
 CREATE POLICY functions ON ojs.worker_load TO ojs_owner USING (true) WITH CHECK (true);
 
+ALTER TABLE ojs.history ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE ojs.idempotency ENABLE ROW LEVEL SECURITY;
 
 CREATE POLICY indexable ON ojs.job AS RESTRICTIVE FOR INSERT TO ojs_owner WITH CHECK ((((octet_length((queue || tenant_id)) > 384) IS NOT TRUE) OR ojs._refuse_long(queue, tenant_id)));
@@ -13883,6 +14000,8 @@ CREATE POLICY staff ON ojs.dead_job FOR SELECT TO ojs_service, ojs_operator USIN
 CREATE POLICY staff ON ojs.dead_letter FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.duty FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.history FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.job FOR SELECT TO ojs_service, ojs_operator USING (true);
 

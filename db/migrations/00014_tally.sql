@@ -58,7 +58,8 @@ create table ojs.tally_mark (
     at            timestamptz not null,
     pace_snapshot pg_snapshot not null,
     pace_at       timestamptz not null,
-    watched_at    timestamptz not null default '-infinity'
+    watched_at    timestamptz not null default '-infinity',
+    history_at    timestamptz not null default '-infinity'
 );
 insert into ojs.tally_mark values (1, pg_current_snapshot(), '-infinity', pg_current_snapshot(), '-infinity');
 comment on table ojs.tally_mark is 'How far the journal has been rolled up into ojs.tally. The row moves to a higher rev with each change.';
@@ -68,6 +69,32 @@ comment on column ojs.tally_mark.at is 'When.';
 comment on column ojs.tally_mark.pace_snapshot is 'What of ojs.lease has been rolled up into ojs.pace.';
 comment on column ojs.tally_mark.pace_at is 'When.';
 comment on column ojs.tally_mark.watched_at is 'When ojs._watch looked last.';
+comment on column ojs.tally_mark.history_at is 'When ojs.tally was last kept in ojs.history.';
+
+create type ojs.counts as (entered bigint, dispatched bigint, completed bigint, cancelled bigint, discarded bigint, failed bigint);
+comment on type ojs.counts is
+'Jobs enqueued, handed out, completed, cancelled, and discarded less those retried, and failed attempts, ever or within some time.';
+
+-- What was before stands in each row, so that a window costs one look at the index, and rows can go without others losing their meaning.
+create table ojs.history (
+    queue     text collate "C" not null,
+    tenant_id text collate "C" not null,
+    since     timestamptz not null,
+    at        timestamptz not null,
+    before    ojs.counts not null,
+    after     ojs.counts not null,
+    primary key (queue, tenant_id, at)
+);
+create index history_at_idx on ojs.history (at);
+comment on table ojs.history is
+'How the numbers of ojs.tally have grown, per queue (tenant_id is empty), per tenant (queue is empty) and in all (both are): a row for each
+minute in which they did, merged into one for each hour after an hour (of tenants) or a day; kept for 31 days, the latest for ever.';
+comment on column ojs.history.queue is 'The queue; empty: all.';
+comment on column ojs.history.tenant_id is 'The tenant; empty: all.';
+comment on column ojs.history.since is 'When they were as before.';
+comment on column ojs.history.at is 'When they were as after.';
+comment on column ojs.history.before is 'The numbers before.';
+comment on column ojs.history.after is 'The numbers after.';
 
 create table ojs.notice (
     n        bigint primary key generated always as identity,

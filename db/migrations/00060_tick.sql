@@ -48,7 +48,7 @@ begin
         or (select t.at not between v_now - interval '2 seconds' and v_now from ojs.tally_mark t order by t.rev desc limit 1);
     if v_rested then
         v_result.rolled_up := ojs._roll_up();
-        perform ojs._roll_up_pace();
+        perform ojs._roll_up_pace(), ojs._keep_history(v_now);
         perform ojs._watch(v_now);
     end if;
 

@@ -162,6 +162,7 @@ language plpgsql
 as $$
 begin
     delete from ojs.tally;
+    delete from ojs.history;
     insert into ojs.tally (tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled,
         discarded, total, failed, dispatched)
     select j.tenant_id, j.queue, j.priority,

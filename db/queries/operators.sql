@@ -81,11 +81,32 @@ select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost
     coalesce(s.deficit, 0)::float8 as deficit, s.dispatched, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
     (s.backlog + s.scheduled + s.pending)::bigint as depth, s.backlog as available, s.active, s.scheduled, s.pending, s.retryable,
-    s.completed, s.cancelled, s.discarded, s.failed as failed_attempts, r.max_concurrency, r.paused_at
+    s.completed, s.cancelled, s.discarded, s.failed as failed_attempts, r.max_concurrency, r.paused_at,
+    m.entered::bigint as enqueued_1m, (m.completed + m.failed)::bigint as processed_1m, d.completed::bigint as completed_24h,
+    d.failed::bigint as failed_24h
 from ojs.tenant_stats s left join ojs.tenant t on t.tenant_id = s.tenant_id
+cross join lateral (select row(s.total_jobs, s.dispatched, s.completed, s.cancelled, s.discarded, s.failed)::ojs.counts as counts) n
+cross join lateral ojs._counts_since('', s.tenant_id, n.counts, ojs.now() - interval '1 minute') m
+cross join lateral ojs._counts_since('', s.tenant_id, n.counts, ojs.now() - interval '1 day') d
 left join ojs.rule r on r.tenant_id = s.tenant_id and r.queue = ''
 where s.tenant_id = any (@names::text[])
 order by s.tenant_id;
+
+-- name: Stats :one
+-- Over all tenants, or of one.
+select n.scheduled::bigint as scheduled, n.available::bigint as available, n.pending::bigint as pending, n.active::bigint as active,
+    n.retryable::bigint as retryable, n.completed::bigint as completed, n.cancelled::bigint as cancelled, n.discarded::bigint as discarded,
+    m.entered::bigint as enqueued_1m, (m.completed + m.failed)::bigint as processed_1m, m.failed::bigint as failed_1m
+from (
+    select coalesce(sum(u.scheduled), 0) as scheduled, coalesce(sum(u.available), 0) as available, coalesce(sum(u.pending), 0) as pending,
+        coalesce(sum(u.active), 0) as active, coalesce(sum(u.retryable), 0) as retryable, coalesce(sum(u.completed), 0) as completed,
+        coalesce(sum(u.cancelled), 0) as cancelled, coalesce(sum(u.discarded), 0) as discarded, coalesce(sum(u.total), 0) as total,
+        coalesce(sum(u.dispatched), 0) as dispatched, coalesce(sum(u.failed), 0) as failed
+    from (select * from ojs.tally union all select * from ojs._recent()) u
+    where sqlc.narg('tenant')::text is null or u.tenant_id = sqlc.narg('tenant')::text
+) n
+cross join lateral ojs._counts_since('', coalesce(sqlc.narg('tenant')::text, ''),
+    row(n.total, n.dispatched, n.completed, n.cancelled, n.discarded, n.failed)::ojs.counts, ojs.now() - interval '1 minute') m;
 
 -- name: ConfigureTenant :one
 select * from ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, sqlc.narg('priority_boost')::int,

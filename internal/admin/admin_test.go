@@ -149,6 +149,13 @@ func TestQueues(t *testing.T) {
 	r.gives("GET /admin/queues", "", 200, `{"items": [{"name": "mail", "state": "active", `+counts+`}, {"name": "reports"}],
 		"pagination": {"total": 2}}`)
 	r.gives("GET /admin/queues/mail", "", 200, `{"name": "mail", "state": "active", "paused": false, "configuration": {}, `+counts+`}`)
+	r.gives("GET /admin/stats", "", 200, `{"queues": 2, "workers": 0, "jobs": {"available": 2, "active": 1, "scheduled": 1, "pending": 1,
+		"retryable": 0, "completed": 1, "cancelled": 0, "discarded": 0},
+		"throughput": {"enqueued_per_minute": 6, "processed_per_minute": 1, "failed_per_minute": 0}}`)
+	r.as("acme").gives("GET /admin/stats", "", 200, `{"queues": 1, "jobs": {"available": 0, "scheduled": 1},
+		"throughput": {"enqueued_per_minute": 1, "processed_per_minute": 0}}`)
+	r.gives("GET /admin/tenants/acme/stats", "", 200, `{"jobs": {"completed_24h": 0, "failed_24h": 0},
+		"throughput": {"enqueued_per_minute": 1, "processed_per_minute": 0}}`)
 
 	acme := r.as("acme")
 	acme.gives("GET /queues", "", 200, `{"queues": [{"name": "mail", "scheduled": 1, "available": 0}], "pagination": {"total": 1}}`)

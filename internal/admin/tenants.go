@@ -20,7 +20,7 @@ func (a *Admin) tenantRoutes() []kit.Route {
 	})
 }
 
-// statsOf is the body of multi-tenancy section 10.2, as far as it is measured.
+// statsOf is the body of multi-tenancy section 10.2.
 func statsOf(t *sqlcgen.TenantsRow) map[string]any {
 	return map[string]any{
 		"tenant_id": t.ID, "total_jobs": t.TotalJobs, "oldest_wait_ms": t.OldestWaitMs,
@@ -28,8 +28,9 @@ func statsOf(t *sqlcgen.TenantsRow) map[string]any {
 		"jobs": map[string]any{
 			"depth": t.Depth, "available": t.Available, "active": t.Active, "scheduled": t.Scheduled, "pending": t.Pending,
 			"retryable": t.Retryable, "completed": t.Completed, "cancelled": t.Cancelled, "discarded": t.Discarded,
-			"failed_attempts": t.FailedAttempts,
+			"failed_attempts": t.FailedAttempts, "completed_24h": t.Completed24h, "failed_24h": t.Failed24h,
 		},
+		"throughput": map[string]any{"processed_per_minute": t.Processed1m, "enqueued_per_minute": t.Enqueued1m},
 		// What it is entitled to, and what it gets.
 		"fairness": map[string]any{
 			"weight": json.Number(t.Weight), "effective_share": t.EffectiveShare, "actual_share": t.ActualShare, "deficit": t.Deficit,

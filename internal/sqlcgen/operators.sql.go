@@ -814,6 +814,56 @@ func (q *Queries) SchedulingTotals(ctx context.Context) (SchedulingTotalsRow, er
 	return i, err
 }
 
+const stats = `-- name: Stats :one
+select n.scheduled::bigint as scheduled, n.available::bigint as available, n.pending::bigint as pending, n.active::bigint as active,
+    n.retryable::bigint as retryable, n.completed::bigint as completed, n.cancelled::bigint as cancelled, n.discarded::bigint as discarded,
+    m.entered::bigint as enqueued_1m, (m.completed + m.failed)::bigint as processed_1m, m.failed::bigint as failed_1m
+from (
+    select coalesce(sum(u.scheduled), 0) as scheduled, coalesce(sum(u.available), 0) as available, coalesce(sum(u.pending), 0) as pending,
+        coalesce(sum(u.active), 0) as active, coalesce(sum(u.retryable), 0) as retryable, coalesce(sum(u.completed), 0) as completed,
+        coalesce(sum(u.cancelled), 0) as cancelled, coalesce(sum(u.discarded), 0) as discarded, coalesce(sum(u.total), 0) as total,
+        coalesce(sum(u.dispatched), 0) as dispatched, coalesce(sum(u.failed), 0) as failed
+    from (select tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev from ojs.tally union all select tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev from ojs._recent()) u
+    where $1::text is null or u.tenant_id = $1::text
+) n
+cross join lateral ojs._counts_since('', coalesce($1::text, ''),
+    row(n.total, n.dispatched, n.completed, n.cancelled, n.discarded, n.failed)::ojs.counts, ojs.now() - interval '1 minute') m
+`
+
+type StatsRow struct {
+	Scheduled   int64 `json:"scheduled"`
+	Available   int64 `json:"available"`
+	Pending     int64 `json:"pending"`
+	Active      int64 `json:"active"`
+	Retryable   int64 `json:"retryable"`
+	Completed   int64 `json:"completed"`
+	Cancelled   int64 `json:"cancelled"`
+	Discarded   int64 `json:"discarded"`
+	Enqueued1m  int64 `json:"enqueued_1m"`
+	Processed1m int64 `json:"processed_1m"`
+	Failed1m    int64 `json:"failed_1m"`
+}
+
+// Over all tenants, or of one.
+func (q *Queries) Stats(ctx context.Context, tenant *string) (StatsRow, error) {
+	row := q.db.QueryRow(ctx, stats, tenant)
+	var i StatsRow
+	err := row.Scan(
+		&i.Scheduled,
+		&i.Available,
+		&i.Pending,
+		&i.Active,
+		&i.Retryable,
+		&i.Completed,
+		&i.Cancelled,
+		&i.Discarded,
+		&i.Enqueued1m,
+		&i.Processed1m,
+		&i.Failed1m,
+	)
+	return i, err
+}
+
 const tenantNames = `-- name: TenantNames :one
 with f as materialized (
     select n.tenant_id as name from ojs._tenant_names n
@@ -914,8 +964,13 @@ select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost
     coalesce(s.deficit, 0)::float8 as deficit, s.dispatched, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
     (s.backlog + s.scheduled + s.pending)::bigint as depth, s.backlog as available, s.active, s.scheduled, s.pending, s.retryable,
-    s.completed, s.cancelled, s.discarded, s.failed as failed_attempts, r.max_concurrency, r.paused_at
+    s.completed, s.cancelled, s.discarded, s.failed as failed_attempts, r.max_concurrency, r.paused_at,
+    m.entered::bigint as enqueued_1m, (m.completed + m.failed)::bigint as processed_1m, d.completed::bigint as completed_24h,
+    d.failed::bigint as failed_24h
 from ojs.tenant_stats s left join ojs.tenant t on t.tenant_id = s.tenant_id
+cross join lateral (select row(s.total_jobs, s.dispatched, s.completed, s.cancelled, s.discarded, s.failed)::ojs.counts as counts) n
+cross join lateral ojs._counts_since('', s.tenant_id, n.counts, ojs.now() - interval '1 minute') m
+cross join lateral ojs._counts_since('', s.tenant_id, n.counts, ojs.now() - interval '1 day') d
 left join ojs.rule r on r.tenant_id = s.tenant_id and r.queue = ''
 where s.tenant_id = any ($1::text[])
 order by s.tenant_id
@@ -946,6 +1001,10 @@ type TenantsRow struct {
 	FailedAttempts int64      `json:"failed_attempts"`
 	MaxConcurrency *int32     `json:"max_concurrency"`
 	PausedAt       *time.Time `json:"paused_at"`
+	Enqueued1m     int64      `json:"enqueued_1m"`
+	Processed1m    int64      `json:"processed_1m"`
+	Completed24h   int64      `json:"completed_24h"`
+	Failed24h      int64      `json:"failed_24h"`
 }
 
 func (q *Queries) Tenants(ctx context.Context, names []string) ([]TenantsRow, error) {
@@ -982,6 +1041,10 @@ func (q *Queries) Tenants(ctx context.Context, names []string) ([]TenantsRow, er
 			&i.FailedAttempts,
 			&i.MaxConcurrency,
 			&i.PausedAt,
+			&i.Enqueued1m,
+			&i.Processed1m,
+			&i.Completed24h,
+			&i.Failed24h,
 		); err != nil {
 			return nil, err
 		}
