@@ -279,6 +279,13 @@ CREATE TYPE ojs.worker_state AS ENUM (
     'terminate'
 );
 
+CREATE FUNCTION ojs._actor() RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+    select left(case when ojs._trusted() then coalesce(nullif(current_setting('ojs.actor', true), ''), session_user) else session_user end,
+        255)
+$$;
+
 CREATE FUNCTION ojs._uuid_v7() RETURNS uuid
     LANGUAGE sql
     AS $$
@@ -818,6 +825,50 @@ $$;
 CREATE FUNCTION ojs._attempts(p_given integer, p_retry jsonb) RETURNS integer
     LANGUAGE sql IMMUTABLE
     AS $$ select coalesce(p_given, ojs._retry_max_attempts(p_retry), 3) $$;
+
+CREATE FUNCTION ojs._audit(p_tenant text, p_kind text, p_name text, p_action text, p_old jsonb DEFAULT NULL::jsonb, p_new jsonb DEFAULT NULL::jsonb, p_reason text DEFAULT NULL::text) RETURNS void
+    LANGUAGE sql
+    AS $$
+    insert into ojs.audit (actor, tenant_id, kind, name, action, old, new, reason)
+    select ojs._actor(), nullif(p_tenant, ''), p_kind, nullif(p_name, ''), p_action, ojs._differing(p_old, p_new),
+        ojs._differing(p_new, p_old), left(nullif(coalesce(p_reason, current_setting('ojs.reason', true)), ''), 1000)
+    where coalesce(p_old, p_new) is null or p_action in ('created', 'removed')
+        or coalesce(ojs._differing(p_old, p_new), ojs._differing(p_new, p_old)) is not null
+$$;
+
+CREATE FUNCTION ojs._audit_row() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_kind   text := tg_argv[0];
+    v_keys   text[] := array[tg_argv[1], 'tenant_id'];
+    v_silent text[] := tg_argv[2]::text[];
+    v_old    jsonb := case when tg_op <> 'INSERT' then to_jsonb(old) end;
+    v_new    jsonb := case when tg_op <> 'DELETE' then to_jsonb(new) end;
+    v_row    jsonb := coalesce(v_new, v_old);
+    v_action text := case tg_op when 'INSERT' then 'created' when 'DELETE' then 'removed' else 'changed' end;
+    v_why    text;
+begin
+    if v_new ->> 'tenant_id' <> v_old ->> 'tenant_id' then
+        -- Each of the two learns its own part, and not the other's name.
+        perform ojs._audit(v_old ->> 'tenant_id', v_kind, v_old ->> v_keys[1], 'removed', v_old - v_keys - v_silent);
+        v_action := 'created';
+        v_old := null;
+    end if;
+    if v_kind = 'rule' then
+        v_action := ojs._rule_action(v_old, v_new);
+        v_why := case when v_action in ('paused', 'limited', 'unlimited') then v_new ->> 'reason' end;
+    elsif v_kind = 'deployment' and v_old -> 'held_at' is distinct from v_new -> 'held_at' then
+        v_action := case when v_new ->> 'held_at' is null then 'resumed' else 'held' end;
+    end if;
+    perform ojs._audit(v_row ->> 'tenant_id', v_kind, v_row ->> v_keys[1], v_action, v_old - v_keys - v_silent, v_new - v_keys - v_silent,
+        v_why)
+    where v_action is not null;
+    return null;
+end;
+$$;
 
 CREATE FUNCTION ojs._await_lane(p_patience_ms integer) RETURNS boolean
     LANGUAGE plpgsql
@@ -2802,6 +2853,13 @@ CREATE FUNCTION ojs._detached_partitions() RETURNS SETOF name
     AS $$
     select c.relname from pg_catalog.pg_class c
     where c.relnamespace = 'ojs'::regnamespace and c.relname like 'job\_dropped\_%' and c.relkind = 'r'
+$$;
+
+CREATE FUNCTION ojs._differing(p_this jsonb, p_other jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select jsonb_object_agg(e.key, e.value) from jsonb_each(p_this) e
+    where e.value <> 'null' and (p_other -> e.key) is distinct from e.value
 $$;
 
 CREATE FUNCTION ojs._direct(p_workers ojs.worker[], p_directive text) RETURNS SETOF ojs.worker
@@ -6536,6 +6594,24 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._prune_audit(p_now timestamp with time zone, p_limit integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_old  timestamptz := p_now - greatest(interval '90 days', (select s.journal_retention from ojs.settings s));
+    v_rows int;
+begin
+    if ((select a.at from ojs.audit a order by a.n limit 1) < v_old) is not true then
+        return false;
+    end if;
+    delete from ojs.audit d
+    using (select a.n from (select a.n, a.at from ojs.audit a order by a.n limit p_limit) a where a.at < v_old) a
+    where d.n = a.n;
+    get diagnostics v_rows = row_count;
+    return v_rows = p_limit;
+end;
+$$;
+
 CREATE FUNCTION ojs._prune_dead_letters(p_limit integer) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -7847,6 +7923,17 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._rule_action(p_old jsonb, p_new jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select case
+        when p_old ->> 'paused_at' is null and p_new ->> 'paused_at' is not null then 'paused'
+        when p_old ->> 'paused_at' is not null and p_new ->> 'paused_at' is null then 'resumed'
+        when p_old ->> 'max_concurrency' is not distinct from p_new ->> 'max_concurrency' then null
+        when p_new ->> 'max_concurrency' is null then 'unlimited'
+        else 'limited' end
+$$;
+
 CREATE TABLE ojs.replay_rule (
     name text NOT NULL COLLATE pg_catalog."C",
     tenant_id text COLLATE pg_catalog."C",
@@ -8444,6 +8531,9 @@ begin
             or v_names <> array(select w.tenant_id from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id)
             or v_weights <> array(select w.weight from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id) then
         perform ojs._stop_ahead();
+        perform ojs._audit(null, 'fairness', p_queue, 'changed', jsonb_object(array_agg(w.tenant_id::text), array_agg(w.weight::text)),
+            jsonb_object(v_names, v_weights::text[]))
+        from ojs.queue_weight w where w.queue = p_queue;
         delete from ojs.queue_weight w where w.queue = p_queue;
         insert into ojs.queue_weight (queue, tenant_id, weight)
         select p_queue, n.name, n.weight from unnest(v_names, v_weights) n(name, weight);
@@ -9107,6 +9197,21 @@ CREATE FUNCTION ojs._tells_time(p_text text) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $_$ select p_text like '+%' or p_text ~ '^\d{4,6}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[-+]\d\d(:?\d\d)?)$' $_$;
 
+CREATE FUNCTION ojs._tenant_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
+    LANGUAGE sql STABLE
+    AS $$
+    select 'evt_' || a.tenant_id || '_created_' || (extract(epoch from a.at) * 1000000)::bigint, 'tenant.created', a.at, a.tenant_id,
+        null::text, a.tenant_id,
+        jsonb_build_object('tenant_id', a.tenant_id, 'config', coalesce(a.new, '{}'))
+    from (
+        (select a.* from ojs.audit a where p_tenant is null and a.kind = 'tenant' and a.action = 'created' order by a.n desc limit p_limit)
+        union all
+        select a.* from ojs.audit a where a.tenant_id = p_tenant and a.kind = 'tenant' and a.action = 'created'
+    ) a
+    where (p_types is null or 'tenant.created' = any (p_types)) and p_queues is null
+    order by a.n desc limit p_limit
+$$;
+
 CREATE FUNCTION ojs._tenant_refusal(p_own text, p_tenant text) RETURNS ojs.refusal
     LANGUAGE sql IMMUTABLE
     AS $_$
@@ -9155,6 +9260,7 @@ begin
     if (select m.next_at <= p_now from ojs.dead_letter_mark m) then
         v_more := ojs._prune_dead_letters(p_limit) or v_more;
     end if;
+    v_more := ojs._prune_audit(p_now, p_limit) or v_more;
     if exists (select from ojs.replay_rule r where not r.caught_up) then
         perform ojs._catch_up_replays();
     end if;
@@ -9746,6 +9852,9 @@ begin
     perform ojs._alone_with_queues();
     insert into ojs.queue as q (queue, updated_at) values (p_queue, ojs.now()) on conflict (queue) do update set updated_at = ojs.now();
     perform ojs._stop_ahead();
+    perform ojs._audit(p_tenant, 'fairness', p_queue, 'changed',
+        (select jsonb_build_object('weight', w.weight) from ojs.queue_weight w where w.queue = p_queue and w.tenant_id = p_tenant),
+        jsonb_build_object('weight', trim_scale(round(p_weight, 15))));
     if p_weight is null then
         delete from ojs.queue_weight w where w.queue = p_queue and w.tenant_id = p_tenant;
         if not found then
@@ -10800,6 +10909,7 @@ begin
             jsonb_build_object('worker_id', p_worker_id, 'current_state', 'terminate'));
     end if;
     select * into v_worker from ojs._direct(array[v_worker], p_directive);
+    perform ojs._audit(v_worker.tenant_id, 'worker', p_worker_id, 'directed', null, jsonb_build_object('directive', p_directive));
     return v_worker;
 end;
 $$;
@@ -10821,6 +10931,8 @@ begin
           and (p_directive = 'terminate' or w.state <> 'terminate' and w.directive is distinct from 'terminate')
         order by w.tenant_id, w.worker_id for no key update);
     perform ojs._direct(v_workers, p_directive);
+    perform ojs._audit(v_tenant, 'worker', null, 'directed', null,
+        jsonb_build_object('directive', p_directive, 'workers', cardinality(v_workers)));
     return cardinality(v_workers);
 end;
 $$;
@@ -10867,6 +10979,8 @@ begin
         return ojs._in_use();
     end if;
     perform ojs._replace_partitions(v_old.o_partitions, v_old.o_lo, v_old.o_hi, v_old.o_ids, p_before);
+    perform ojs._audit(null, 'jobs', null, 'purged', null, jsonb_build_object('before', p_before, 'partitions', v_old.o_partitions))
+    where pg_has_role(session_user, 'ojs_operator', 'member') and not ojs._trusted();
     return 'again: to drop what was taken out';
 exception when lock_not_available then
     return ojs._in_use();
@@ -11102,6 +11216,8 @@ begin
         select * from ojs._dead_letter_events(p_types, p_queues, p_limit, v_tenant)
         union all
         select * from ojs._cron_events(p_types, p_queues, p_limit, v_tenant)
+        union all
+        select * from ojs._tenant_events(p_types, p_queues, p_limit, v_tenant)
         union all
         select * from ojs._notice_events(p_types, p_queues, p_limit) where v_tenant is null
     ) e
@@ -11755,11 +11871,16 @@ CREATE FUNCTION ojs.purge_dead_letters(p_queue text DEFAULT NULL::text, p_type t
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
-    v_held record;
+    v_tenant text := ojs._session_tenant(p_tenant);
+    v_held   record;
+    v_jobs   int;
 begin
     perform ojs._check_limit(p_limit, 10000);
-    v_held := ojs._lock_matching(ojs._session_tenant(p_tenant), p_queue, p_type, p_error_type, p_since, p_until, p_limit, false);
-    return ojs._delete_dead(v_held.o_tenants, v_held.o_ids);
+    v_held := ojs._lock_matching(v_tenant, p_queue, p_type, p_error_type, p_since, p_until, p_limit, false);
+    v_jobs := ojs._delete_dead(v_held.o_tenants, v_held.o_ids);
+    perform ojs._audit(v_tenant, 'dead_letters', p_queue, 'purged', null, jsonb_build_object('jobs', v_jobs, 'type', p_type,
+        'error_type', p_error_type, 'since', p_since, 'until', p_until)) where v_jobs > 0;
+    return v_jobs;
 end;
 $$;
 
@@ -12499,6 +12620,47 @@ begin
 end;
 $$;
 
+CREATE TABLE ojs.audit (
+    n bigint NOT NULL,
+    at timestamp with time zone DEFAULT ojs.now() NOT NULL,
+    actor text NOT NULL,
+    tenant_id text COLLATE pg_catalog."C",
+    kind text NOT NULL,
+    name text,
+    action text NOT NULL,
+    old jsonb,
+    new jsonb,
+    reason text
+);
+
+ALTER TABLE ONLY ojs.audit FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs._own_audit AS
+ SELECT r.n,
+    r.at,
+    r.actor,
+    r.tenant_id,
+    r.kind,
+    r.name,
+    r.action,
+    r.old,
+    r.new,
+    r.reason
+   FROM (ojs._only_tenant() t(tenant_id)
+     CROSS JOIN LATERAL ( SELECT r_1.n,
+            r_1.at,
+            r_1.actor,
+            r_1.tenant_id,
+            r_1.kind,
+            r_1.name,
+            r_1.action,
+            r_1.old,
+            r_1.new,
+            r_1.reason
+           FROM ojs.audit r_1
+          WHERE (r_1.tenant_id = t.tenant_id)
+         OFFSET 0) r);
+
 CREATE VIEW ojs._own_cron AS
  SELECT r.tenant_id,
     r.name,
@@ -12813,6 +12975,41 @@ ALTER TABLE ojs.again ALTER COLUMN n ADD GENERATED ALWAYS AS IDENTITY (
     NO MAXVALUE
     CACHE 1
 );
+
+ALTER TABLE ojs.audit ALTER COLUMN n ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME ojs.audit_n_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE VIEW ojs.audit_trail AS
+ SELECT a.n,
+    a.at,
+    a.actor,
+    a.tenant_id,
+    a.kind,
+    a.name,
+    a.action,
+    a.old,
+    a.new,
+    a.reason
+   FROM ojs.audit a
+  WHERE ojs._reads_all()
+UNION ALL
+ SELECT row_number() OVER (ORDER BY o.n) AS n,
+    o.at,
+    o.actor,
+    o.tenant_id,
+    o.kind,
+    o.name,
+    o.action,
+    o.old,
+    o.new,
+    o.reason
+   FROM ojs._own_audit o;
 
 CREATE VIEW ojs.cron_runs AS
  SELECT r.tenant_id,
@@ -13595,6 +13792,9 @@ ALTER TABLE ONLY ojs.jobs ALTER COLUMN meta SET DEFAULT '{}'::jsonb;
 ALTER TABLE ONLY ojs.again
     ADD CONSTRAINT again_pkey PRIMARY KEY (queue, priority, tenant_id, lo, n);
 
+ALTER TABLE ONLY ojs.audit
+    ADD CONSTRAINT audit_pkey PRIMARY KEY (n);
+
 ALTER TABLE ONLY ojs.backlog
     ADD CONSTRAINT backlog_pkey PRIMARY KEY (queue, rev);
 
@@ -13736,6 +13936,10 @@ ALTER TABLE ONLY ojs.worker_load
 ALTER TABLE ONLY ojs.worker
     ADD CONSTRAINT worker_pkey PRIMARY KEY (tenant_id, worker_id);
 
+CREATE INDEX audit_created_idx ON ojs.audit USING btree (n) WHERE ((kind = 'tenant'::text) AND (action = 'created'::text));
+
+CREATE INDEX audit_tenant_idx ON ojs.audit USING btree (tenant_id, n);
+
 CREATE UNIQUE INDEX cron_id_idx ON ojs.cron USING btree (id);
 
 CREATE INDEX cron_run_recent_idx ON ojs.cron_run USING btree (at);
@@ -13829,6 +14033,20 @@ CREATE RULE jobs_insert AS
     j.options,
     j.extra;
 
+CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.pool FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('pool', 'name', '{id, created_at, updated_at}');
+
+CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.queue FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('queue', 'queue', '{created_at, updated_at}');
+
+CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.replay_rule FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('replay_rule', 'name', '{known_from, caught_up, created_at}');
+
+CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.rule FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('rule', 'queue', '{reason, paused_by}');
+
+CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.settings FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('deployment', '', '{one, lowest_max_priority}');
+
+CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.tenant FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('tenant', '', '{limited, created_at}');
+
+CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.tenant_role FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('role', 'role_name', '{}');
+
 CREATE TRIGGER job_arriving BEFORE INSERT ON ojs.job FOR EACH ROW WHEN (((new.scheduled_at IS NOT NULL) OR (new.retry IS NOT NULL) OR (new.meta <> '{}'::jsonb))) EXECUTE FUNCTION ojs._job_arriving();
 
 CREATE TRIGGER job_inserted AFTER INSERT ON ojs.job REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT WHEN (((CURRENT_USER)::text <> 'ojs_owner'::text)) EXECUTE FUNCTION ojs._job_inserted();
@@ -13838,6 +14056,8 @@ CREATE TRIGGER timer_arriving BEFORE INSERT ON ojs.lease FOR EACH ROW WHEN ((new
 CREATE TRIGGER timer_arriving BEFORE INSERT ON ojs.timer FOR EACH ROW WHEN ((new.due_at < (clock_timestamp() + '00:00:10'::interval))) EXECUTE FUNCTION ojs._timer_arriving();
 
 ALTER TABLE ojs.again ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.audit ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.backlog ENABLE ROW LEVEL SECURITY;
 
@@ -13860,6 +14080,8 @@ ALTER TABLE ojs.duty ENABLE ROW LEVEL SECURITY;
 CREATE POLICY everybody ON ojs.queue FOR SELECT TO ojs_tenant USING (true);
 
 CREATE POLICY functions ON ojs.again TO ojs_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY functions ON ojs.audit TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.backlog TO ojs_owner USING (true) WITH CHECK (true);
 
@@ -13986,6 +14208,8 @@ ALTER TABLE ojs.sleeper ENABLE ROW LEVEL SECURITY;
 ALTER TABLE ojs.slot_mark ENABLE ROW LEVEL SECURITY;
 
 CREATE POLICY staff ON ojs.again FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.audit FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.backlog FOR SELECT TO ojs_service, ojs_operator USING (true);
 

@@ -104,8 +104,8 @@ func TestFunctionsAndViewsAreClosed(t *testing.T) {
 		select c.relname from pg_catalog.pg_class c
 		where `+ours+` and c.relkind in ('v', 'm') and not coalesce('security_invoker=true' = any (c.reloptions), false) order by 1`)
 	if want := strings.Fields(`
-		_own_cron _own_cron_run _own_job _own_rule _own_tenant _own_worker _shard_counts _tenant_parts
-		_usual_weight _weight_with_work cron_runs crons queue_stats rule_stats
+		_own_audit _own_cron _own_cron_run _own_job _own_rule _own_tenant _own_worker _shard_counts _tenant_parts
+		_usual_weight _weight_with_work audit_trail cron_runs crons queue_stats rule_stats
 		shard_stats tenant_stats workers`); !slices.Equal(owners, want) {
 		t.Errorf("views that do not run with their reader's rights are %q, want %q", owners, want)
 	}
@@ -279,6 +279,7 @@ execute ojs.worker_info(text,text)
 insert ojs.jobs (args, expires_at, extra, id, meta, options, priority, queue, retry, scheduled_at, tags, timeout_ms, type, `+
 	`visibility_timeout_ms)
 select ojs._own_job
+select ojs.audit_trail
 select ojs.cron_runs
 select ojs.crons
 select ojs.job (args, attempt, created_at, enqueued_at, errors, expires_at, extra, finished_at, id, `+

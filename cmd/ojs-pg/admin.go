@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"strconv"
+	"time"
 
 	"github.com/urfave/cli/v3"
 
@@ -34,6 +35,9 @@ Prints tables; --json prints the same rows for programs.
 				Name: "tenant", Sources: cli.EnvVars("OJS_ADMIN_TENANT"),
 				Usage: "`ID` of the tenant whose part is meant; all if it is left out",
 			},
+			&cli.StringFlag{
+				Name: "reason", Sources: cli.EnvVars("OJS_ADMIN_REASON"), Usage: "`WHY` something is changed, for the audit trail",
+			},
 		},
 		Commands: append([]*cli.Command{
 			{Name: "tenants", Usage: "list tenants", Flags: pageFlags(), Action: withAdmin("", listTenants)},
@@ -49,6 +53,7 @@ Prints tables; --json prints the same rows for programs.
 			schedulingCommand(),
 			deadLettersCommand(),
 			dispatchCommand(),
+			auditCommand(),
 		}, sharingCommands()...),
 		Action: func(_ context.Context, c *cli.Command) error {
 			if err := noArguments(c); err != nil {
@@ -212,6 +217,9 @@ func withAdmin(argument string, do func(context.Context, *operator) error) cli.A
 			return err
 		}
 		o := &operator{Command: c, sql: sqlcgen.New(db.Pool()), out: c.Root().Writer, tenant: given(c.String("tenant"))}
+		if reason := c.String("reason"); reason != "" {
+			o.sql = sqlcgen.New(db.Within(time.Hour).As("", reason))
+		}
 		err = do(ctx, o)
 		if _, usage := errors.AsType[usageError](err); usage {
 			return err

@@ -85,6 +85,9 @@ begin
             or v_names <> array(select w.tenant_id from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id)
             or v_weights <> array(select w.weight from ojs.queue_weight w where w.queue = p_queue order by w.tenant_id) then
         perform ojs._stop_ahead();
+        perform ojs._audit(null, 'fairness', p_queue, 'changed', jsonb_object(array_agg(w.tenant_id::text), array_agg(w.weight::text)),
+            jsonb_object(v_names, v_weights::text[]))
+        from ojs.queue_weight w where w.queue = p_queue;
         delete from ojs.queue_weight w where w.queue = p_queue;
         insert into ojs.queue_weight (queue, tenant_id, weight)
         select p_queue, n.name, n.weight from unnest(v_names, v_weights) n(name, weight);
@@ -185,6 +188,9 @@ begin
     perform ojs._alone_with_queues();
     insert into ojs.queue as q (queue, updated_at) values (p_queue, ojs.now()) on conflict (queue) do update set updated_at = ojs.now();
     perform ojs._stop_ahead();
+    perform ojs._audit(p_tenant, 'fairness', p_queue, 'changed',
+        (select jsonb_build_object('weight', w.weight) from ojs.queue_weight w where w.queue = p_queue and w.tenant_id = p_tenant),
+        jsonb_build_object('weight', trim_scale(round(p_weight, 15))));
     if p_weight is null then
         delete from ojs.queue_weight w where w.queue = p_queue and w.tenant_id = p_tenant;
         if not found then

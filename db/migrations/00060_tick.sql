@@ -211,6 +211,7 @@ begin
     if (select m.next_at <= p_now from ojs.dead_letter_mark m) then
         v_more := ojs._prune_dead_letters(p_limit) or v_more;
     end if;
+    v_more := ojs._prune_audit(p_now, p_limit) or v_more;
     if exists (select from ojs.replay_rule r where not r.caught_up) then
         perform ojs._catch_up_replays();
     end if;

@@ -34,6 +34,8 @@ begin
         union all
         select * from ojs._cron_events(p_types, p_queues, p_limit, v_tenant)
         union all
+        select * from ojs._tenant_events(p_types, p_queues, p_limit, v_tenant)
+        union all
         select * from ojs._notice_events(p_types, p_queues, p_limit) where v_tenant is null
     ) e
     order by e."time" desc limit p_limit;
@@ -43,9 +45,9 @@ $$;
 comment on function ojs.events(text[], text[], int, text) is
 'The latest lifecycle events, newest first: job.enqueued, job.started (of the latest attempt), job.completed, job.retrying, job.discarded,
 job.dead_lettered, dead_letter.retried, job.cancelled, job.expired, job.released, and job.timeout or job.stalled beside it for an attempt
-that the clock ended, cron.triggered, cron.skipped (of the latest thousand times of each cron job), and for who sees all tenants
-scheduling.queue_starved, scheduling.pool_overloaded and scheduling.rebalanced (fair-scheduling section 11.1), as far back as jobs and the
-journal (ojs.configure) reach. p_types, p_queues: only those; p_limit 1 to 1000. Derived, not recorded: nothing is written twice.';
+that the clock ended, cron.triggered, cron.skipped (of the latest thousand times of each cron job), tenant.created, and for who sees all
+tenants scheduling.queue_starved, scheduling.pool_overloaded and scheduling.rebalanced (fair-scheduling section 11.1), as far back as jobs
+and the journal (ojs.configure) reach. p_types, p_queues: only those; p_limit 1 to 1000. Derived, not recorded: nothing is written twice.';
 
 -- +goose StatementBegin
 create function ojs._newest_jobs(p_event text, p_queues text[], p_limit int, p_tenant text) returns setof ojs.job

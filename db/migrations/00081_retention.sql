@@ -49,6 +49,8 @@ begin
         return ojs._in_use();
     end if;
     perform ojs._replace_partitions(v_old.o_partitions, v_old.o_lo, v_old.o_hi, v_old.o_ids, p_before);
+    perform ojs._audit(null, 'jobs', null, 'purged', null, jsonb_build_object('before', p_before, 'partitions', v_old.o_partitions))
+    where pg_has_role(session_user, 'ojs_operator', 'member') and not ojs._trusted();
     return 'again: to drop what was taken out';
 exception when lock_not_available then
     return ojs._in_use();

@@ -35,11 +35,16 @@ create function ojs.purge_dead_letters(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_held record;
+    v_tenant text := ojs._session_tenant(p_tenant);
+    v_held   record;
+    v_jobs   int;
 begin
     perform ojs._check_limit(p_limit, 10000);
-    v_held := ojs._lock_matching(ojs._session_tenant(p_tenant), p_queue, p_type, p_error_type, p_since, p_until, p_limit, false);
-    return ojs._delete_dead(v_held.o_tenants, v_held.o_ids);
+    v_held := ojs._lock_matching(v_tenant, p_queue, p_type, p_error_type, p_since, p_until, p_limit, false);
+    v_jobs := ojs._delete_dead(v_held.o_tenants, v_held.o_ids);
+    perform ojs._audit(v_tenant, 'dead_letters', p_queue, 'purged', null, jsonb_build_object('jobs', v_jobs, 'type', p_type,
+        'error_type', p_error_type, 'since', p_since, 'until', p_until)) where v_jobs > 0;
+    return v_jobs;
 end;
 $$;
 -- +goose StatementEnd

@@ -42,6 +42,7 @@ begin
             jsonb_build_object('worker_id', p_worker_id, 'current_state', 'terminate'));
     end if;
     select * into v_worker from ojs._direct(array[v_worker], p_directive);
+    perform ojs._audit(v_worker.tenant_id, 'worker', p_worker_id, 'directed', null, jsonb_build_object('directive', p_directive));
     return v_worker;
 end;
 $$;
@@ -71,6 +72,8 @@ begin
           and (p_directive = 'terminate' or w.state <> 'terminate' and w.directive is distinct from 'terminate')
         order by w.tenant_id, w.worker_id for no key update);
     perform ojs._direct(v_workers, p_directive);
+    perform ojs._audit(v_tenant, 'worker', null, 'directed', null,
+        jsonb_build_object('directive', p_directive, 'workers', cardinality(v_workers)));
     return cardinality(v_workers);
 end;
 $$;

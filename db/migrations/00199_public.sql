@@ -78,6 +78,8 @@ grant select on
     ojs.scheduling_stats, ojs.tenant_shares, ojs.pool_stats, ojs.dispatch, ojs.job_partitions, ojs.upkeep_status, ojs._upkeep_plan,
     ojs._movement, ojs._shard_counts, ojs._tenant_names, ojs._queue_names, ojs._usual_weight
     to ojs_service, ojs_operator;
+-- The audit trail; a tenant's own part of it.
+grant select on ojs.audit_trail to ojs_service, ojs_operator, ojs_tenant;
 grant insert (tenant_id)
     on ojs.jobs to ojs_service, ojs_operator;
 

@@ -21,10 +21,11 @@ type Admin struct {
 func (a *Admin) Routes() []kit.Route {
 	return slices.Concat(
 		a.tenantRoutes(), a.queueRoutes(), a.queueConfigRoutes(), a.workerRoutes(), a.deadLetterRoutes(), a.dispatchRoutes(),
-		a.schedulingRoutes(), a.ruleRoutes(), a.poolRoutes(), a.explainRoutes(), a.statsRoutes())
+		a.schedulingRoutes(), a.ruleRoutes(), a.poolRoutes(), a.explainRoutes(), a.statsRoutes(),
+		a.auditRoutes())
 }
 
 // listed is a page of a list under both names that clients read it by: items, and its own.
-func listed(name string, items any, page kit.PageJSON) map[string]any {
+func listed(name string, items, page any) map[string]any {
 	return map[string]any{"items": items, name: items, "pagination": page}
 }

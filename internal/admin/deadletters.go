@@ -186,7 +186,7 @@ func (a *Admin) inBulk(c echo.Context, filter *Filter, limit int32, do doing) (n
 	if err := filter.Bound(ctx, a.SQL, true); err != nil {
 		return 0, 0, err
 	}
-	if n, err = do(filter, ctx, a.SQL, limit, tenant); err != nil {
+	if n, err = do(filter, ctx, a.Changing(c), limit, tenant); err != nil {
 		return 0, 0, err
 	}
 	left, err = filter.Count(ctx, a.SQL, tenant)

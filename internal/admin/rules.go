@@ -115,6 +115,7 @@ func (a *Admin) pauseTenant(do Switch) echo.HandlerFunc {
 			return err
 		}
 		of.Queue, of.Reason = req.Queue, req.Reason
+		kit.Because(c, req.Reason)
 		rule, err := kit.Patiently(a.Kit, c, do, of)
 		if err != nil {
 			return err

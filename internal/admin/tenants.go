@@ -128,6 +128,7 @@ type tenantRequest struct {
 	PriorityBoost  *int32          `json:"priority_boost"`
 	MaxPriority    *int32          `json:"max_priority"`
 	OverPriority   *string         `json:"over_priority"`
+	Reason         *string         `json:"reason"`
 	Weight         json.RawMessage `json:"weight" check:"number,storable"`
 	FairnessWeight json.RawMessage `json:"fairness_weight" check:"number,storable"`
 	Fairness       *struct {
@@ -173,6 +174,7 @@ func (a *Admin) putTenant(c echo.Context) error {
 	if !names.Tenant.MatchString(id) {
 		return kit.NoTenantID("id")
 	}
+	kit.Because(c, req.Reason)
 	params := sqlcgen.ConfigureTenantParams{
 		Tenant: id, Weight: req.weight, PriorityBoost: req.PriorityBoost, MaxPriority: req.MaxPriority, OverPriority: req.OverPriority,
 	}

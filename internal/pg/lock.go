@@ -75,28 +75,41 @@ func (d *DB) WithLockRetry(ctx context.Context, tenant *string, timeout time.Dur
 type Brief struct {
 	pool          *pgxpool.Pool
 	setting, time string
+	actor, reason string // for the audit trail; empty: as the login and the session say
+}
+
+// As is b for statements that the audit trail is to show with an actor, whom it believes of the service's login only, and a reason.
+func (b Brief) As(actor, reason string) Brief {
+	b.actor, b.reason = actor, reason
+	return b
 }
 
 // Brief is for statements that wait for a lock for at most 20 ms and are tried again: see WithLockRetry and RetryLocked.
-func (d *DB) Brief() Brief { return Brief{d.pool, "lock_timeout", lockTimeout} }
+func (d *DB) Brief() Brief { return Brief{pool: d.pool, setting: "lock_timeout", time: lockTimeout} }
 
 // Within is for statements that PostgreSQL breaks off after so long. A context that ends breaks the connection off, too.
 func (d *DB) Within(limit time.Duration) Brief {
-	return Brief{d.pool, "statement_timeout", strconv.FormatInt(limit.Milliseconds(), 10) + "ms"}
+	return Brief{pool: d.pool, setting: "statement_timeout", time: strconv.FormatInt(limit.Milliseconds(), 10) + "ms"}
 }
 
 // Query is as a pool's.
 func (b Brief) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	batch := &pgx.Batch{}
+	before := 1
 	batch.Queue("select set_config('" + b.setting + "', '" + b.time + "', true)")
+	if b.actor != "" || b.reason != "" {
+		before++
+		batch.Queue("select set_config('ojs.actor', $1, true), set_config('ojs.reason', $2, true)", b.actor, b.reason)
+	}
 	batch.Queue(sql, args...)
 	// Transactions that notify queue up for a lock when they commit, which says nothing about the jobs' locks.
 	batch.Queue("select set_config('" + b.setting + "', '0', true)")
 	sent := b.pool.SendBatch(ctx, batch)
-	_, err := sent.Exec()
-	if err != nil {
-		_ = sent.Close() // the same error
-		return nil, err
+	for range before {
+		if _, err := sent.Exec(); err != nil {
+			_ = sent.Close() // the same error
+			return nil, err
+		}
 	}
 	rows, err := sent.Query()
 	if err != nil {

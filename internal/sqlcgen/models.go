@@ -5,8 +5,25 @@
 package sqlcgen
 
 import (
+	"encoding/json"
 	"time"
 )
+
+// Who changed what in the configuration, when and why (ojs.audit): operators see everything, a tenant's login role what is about its
+// tenant, numbered by itself. old and new hold only what has changed. Changes say why where the call was given a reason, or the session or transaction has one:
+// set ojs.reason = '...'.
+type OjsAuditTrail struct {
+	N        int64           `json:"n"`
+	At       time.Time       `json:"at"`
+	Actor    string          `json:"actor"`
+	TenantID *string         `json:"tenant_id,omitempty"`
+	Kind     string          `json:"kind"`
+	Name     *string         `json:"name,omitempty"`
+	Action   string          `json:"action"`
+	Old      json.RawMessage `json:"old,omitempty"`
+	New      json.RawMessage `json:"new,omitempty"`
+	Reason   *string         `json:"reason,omitempty"`
+}
 
 // Cron jobs (ojs-cron). Written by ojs.put_cron and its like; what fires them is the tick.
 type OjsCron struct {

@@ -65,6 +65,7 @@ func (k *Kit) Mount(e *echo.Echo, routes []Route) {
 type request struct {
 	tenant *string
 	header string // that named the tenant
+	reason string // of a change, for the audit trail
 
 	ctx    context.Context // of its calls into the database; nil before the first
 	cancel context.CancelFunc
@@ -124,10 +125,11 @@ func (k *Kit) Context(c echo.Context) context.Context {
 	return r.ctx
 }
 
-// Patiently is a call of a scoped route that may have to wait for another transaction's lock.
+// Patiently is a call of a scoped route that may have to wait for another transaction's lock, and that the audit trail is to tell of.
 func Patiently[P, T any](k *Kit, c echo.Context, call func(*sqlcgen.Queries, context.Context, P) (T, error), params P) (out T, err error) {
+	actor, reason := Actor(c), Reason(c)
 	err = k.DB.WithLockRetry(c.Request().Context(), Scope(c), k.Query, func(ctx context.Context, db pg.Brief) (err error) {
-		out, err = call(sqlcgen.New(db), ctx, params)
+		out, err = call(sqlcgen.New(db.As(actor, reason)), ctx, params)
 		return err
 	})
 	return out, err

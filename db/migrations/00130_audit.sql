@@ -1,0 +1,211 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- Who changed what in the configuration, when and why. Triggers on the tables of configuration write it, so that it does not matter by
+-- which function, or by which hand, a row was changed; what changes no such row (directives, purges) calls ojs._audit itself. No job's way
+-- leads through these tables.
+create table ojs.audit (
+    n         bigint primary key generated always as identity,
+    at        timestamptz not null default ojs.now(),
+    actor     text not null,
+    tenant_id text collate "C",
+    kind      text not null,
+    name      text,
+    action    text not null,
+    old       jsonb,
+    new       jsonb,
+    reason    text
+);
+create index audit_tenant_idx on ojs.audit (tenant_id, n);
+-- For the event tenant.created. Without it that would read all changes of all tenants.
+create index audit_created_idx on ojs.audit (n) where kind = 'tenant' and action = 'created';
+comment on table ojs.audit is
+'What was changed in the configuration, by whom and why; read by ojs.audit_trail. Rows are added, never changed, and removed by the tick
+after 90 days, or after ojs.settings.journal_retention where that is longer.';
+comment on column ojs.audit.n is 'Tells them apart, in order.';
+comment on column ojs.audit.at is 'When.';
+comment on column ojs.audit.actor is
+'Who: the login role, or, for calls over HTTP, the principal of the request, where there is one.';
+comment on column ojs.audit.tenant_id is 'The tenant that it is about; null: none, or all.';
+comment on column ojs.audit.kind is
+'What was changed: tenant, rule (a limit or a pause), queue, fairness, pool, deployment, role, replay_rule, worker, dead_letters, jobs.';
+comment on column ojs.audit.name is
+'Its name: the queue of a rule, the pool, the role, the worker; null where there is none, or all are meant.';
+comment on column ojs.audit.action is
+'What was done: created, changed, removed; of rules limited, unlimited, paused, resumed; of the deployment held, resumed; of tenants
+suspended, resumed, deregistered; of workers directed; of jobs purged, cancelled.';
+comment on column ojs.audit.old is 'What was there before, of what has changed; null: nothing.';
+comment on column ojs.audit.new is 'What is there since, of what has changed; null: nothing.';
+comment on column ojs.audit.reason is 'Why, in the words of whoever did it: what the call was given, else the setting ojs.reason.';
+
+alter table ojs.audit enable row level security;
+alter table ojs.audit force row level security;
+create policy functions on ojs.audit to ojs_owner using (true) with check (true);
+create policy staff on ojs.audit for select to ojs_service, ojs_operator using (true);
+grant select on ojs.audit to ojs_service, ojs_operator;
+alter table ojs.audit alter column tenant_id set statistics 0, alter column actor set statistics 0, alter column kind set statistics 0,
+    alter column name set statistics 0, alter column action set statistics 0, alter column old set statistics 0,
+    alter column new set statistics 0, alter column reason set statistics 0;
+
+-- A tenant's rows come through a door (tenant_doors).
+create view ojs._own_audit as
+select r.* from ojs._only_tenant() t(tenant_id)
+cross join lateral (select r.* from ojs.audit r where r.tenant_id = t.tenant_id offset 0) r;
+comment on view ojs._own_audit is 'The rows of ojs.audit about a tenant itself; for others none.';
+
+create view ojs.audit_trail as
+select a.n, a.at, a.actor, a.tenant_id, a.kind, a.name, a.action, a.old, a.new, a.reason from ojs.audit a where ojs._reads_all()
+union all
+select row_number() over (order by o.n), o.at, o.actor, o.tenant_id,
+    o.kind, o.name, o.action, o.old, o.new, o.reason from ojs._own_audit o;
+comment on view ojs.audit_trail is
+'Who changed what in the configuration, when and why (ojs.audit): operators see everything, a tenant''s login role what is about its
+tenant, numbered by itself. old and new hold only what has changed. Changes say why where the call was given a reason, or the session or transaction has one:
+set ojs.reason = ''...''.';
+
+-- +goose StatementBegin
+create function ojs._actor() returns text
+language sql stable
+as $$
+    select left(case when ojs._trusted() then coalesce(nullif(current_setting('ojs.actor', true), ''), session_user) else session_user end,
+        255)
+$$;
+-- +goose StatementEnd
+comment on function ojs._actor() is
+'Who acts: the login role. The service acts for others, and says for whom in the setting ojs.actor; anybody can set it, so nobody else is
+believed.';
+
+-- +goose StatementBegin
+create function ojs._audit(
+    p_tenant text, p_kind text, p_name text, p_action text, p_old jsonb default null, p_new jsonb default null, p_reason text default null
+) returns void
+language sql
+as $$
+    insert into ojs.audit (actor, tenant_id, kind, name, action, old, new, reason)
+    select ojs._actor(), nullif(p_tenant, ''), p_kind, nullif(p_name, ''), p_action, ojs._differing(p_old, p_new),
+        ojs._differing(p_new, p_old), left(nullif(coalesce(p_reason, current_setting('ojs.reason', true)), ''), 1000)
+    where coalesce(p_old, p_new) is null or p_action in ('created', 'removed')
+        or coalesce(ojs._differing(p_old, p_new), ojs._differing(p_new, p_old)) is not null
+$$;
+-- +goose StatementEnd
+comment on function ojs._audit(text, text, text, text, jsonb, jsonb, text) is
+'Appends to the audit trail, except that nothing has changed. p_old, p_new: the whole, of which what differs is kept. p_reason: why; null:
+as the setting ojs.reason says.';
+
+-- +goose StatementBegin
+create function ojs._differing(p_this jsonb, p_other jsonb) returns jsonb
+language sql immutable
+as $$
+    select jsonb_object_agg(e.key, e.value) from jsonb_each(p_this) e
+    where e.value <> 'null' and (p_other -> e.key) is distinct from e.value
+$$;
+-- +goose StatementEnd
+comment on function ojs._differing(jsonb, jsonb) is 'The members of an object that another has not, or otherwise; null: none.';
+
+-- +goose StatementBegin
+create function ojs._audit_row() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_kind   text := tg_argv[0];
+    v_keys   text[] := array[tg_argv[1], 'tenant_id'];
+    v_silent text[] := tg_argv[2]::text[];
+    v_old    jsonb := case when tg_op <> 'INSERT' then to_jsonb(old) end;
+    v_new    jsonb := case when tg_op <> 'DELETE' then to_jsonb(new) end;
+    v_row    jsonb := coalesce(v_new, v_old);
+    v_action text := case tg_op when 'INSERT' then 'created' when 'DELETE' then 'removed' else 'changed' end;
+    v_why    text;
+begin
+    if v_new ->> 'tenant_id' <> v_old ->> 'tenant_id' then
+        -- Each of the two learns its own part, and not the other's name.
+        perform ojs._audit(v_old ->> 'tenant_id', v_kind, v_old ->> v_keys[1], 'removed', v_old - v_keys - v_silent);
+        v_action := 'created';
+        v_old := null;
+    end if;
+    if v_kind = 'rule' then
+        v_action := ojs._rule_action(v_old, v_new);
+        v_why := case when v_action in ('paused', 'limited', 'unlimited') then v_new ->> 'reason' end;
+    elsif v_kind = 'deployment' and v_old -> 'held_at' is distinct from v_new -> 'held_at' then
+        v_action := case when v_new ->> 'held_at' is null then 'resumed' else 'held' end;
+    end if;
+    perform ojs._audit(v_row ->> 'tenant_id', v_kind, v_row ->> v_keys[1], v_action, v_old - v_keys - v_silent, v_new - v_keys - v_silent,
+        v_why)
+    where v_action is not null;
+    return null;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._audit_row() is
+'Trigger: records that a row of configuration has changed. Arguments: the kind, the column with the name, and columns that say nothing.';
+
+-- +goose StatementBegin
+create function ojs._rule_action(p_old jsonb, p_new jsonb) returns text
+language sql immutable
+as $$
+    select case
+        when p_old ->> 'paused_at' is null and p_new ->> 'paused_at' is not null then 'paused'
+        when p_old ->> 'paused_at' is not null and p_new ->> 'paused_at' is null then 'resumed'
+        when p_old ->> 'max_concurrency' is not distinct from p_new ->> 'max_concurrency' then null
+        when p_new ->> 'max_concurrency' is null then 'unlimited'
+        else 'limited' end
+$$;
+-- +goose StatementEnd
+comment on function ojs._rule_action(jsonb, jsonb) is 'What has become of a limit or a pause; null: nothing.';
+
+create trigger audit after insert or update or delete on ojs.settings for each row
+    execute function ojs._audit_row('deployment', '', '{one, lowest_max_priority}');
+create trigger audit after insert or update or delete on ojs.tenant for each row
+    execute function ojs._audit_row('tenant', '', '{limited, created_at}');
+create trigger audit after insert or update or delete on ojs.rule for each row
+    execute function ojs._audit_row('rule', 'queue', '{reason, paused_by}');
+create trigger audit after insert or update or delete on ojs.pool for each row
+    execute function ojs._audit_row('pool', 'name', '{id, created_at, updated_at}');
+create trigger audit after insert or update or delete on ojs.queue for each row
+    execute function ojs._audit_row('queue', 'queue', '{created_at, updated_at}');
+create trigger audit after insert or update or delete on ojs.tenant_role for each row
+    execute function ojs._audit_row('role', 'role_name', '{}');
+create trigger audit after insert or update or delete on ojs.replay_rule for each row
+    execute function ojs._audit_row('replay_rule', 'name', '{known_from, caught_up, created_at}');
+
+-- +goose StatementBegin
+create function ojs._prune_audit(p_now timestamptz, p_limit int) returns boolean
+language plpgsql
+as $$
+declare
+    v_old  timestamptz := p_now - greatest(interval '90 days', (select s.journal_retention from ojs.settings s));
+    v_rows int;
+begin
+    if ((select a.at from ojs.audit a order by a.n limit 1) < v_old) is not true then
+        return false;
+    end if;
+    delete from ojs.audit d
+    using (select a.n from (select a.n, a.at from ojs.audit a order by a.n limit p_limit) a where a.at < v_old) a
+    where d.n = a.n;
+    get diagnostics v_rows = row_count;
+    return v_rows = p_limit;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._prune_audit(timestamptz, int) is
+'Removes old rows of the audit trail, up to p_limit of the first; returns whether there may be more.';
+
+-- +goose StatementBegin
+create function ojs._tenant_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
+language sql stable
+as $$
+    select 'evt_' || a.tenant_id || '_created_' || (extract(epoch from a.at) * 1000000)::bigint, 'tenant.created', a.at, a.tenant_id,
+        null::text, a.tenant_id,
+        jsonb_build_object('tenant_id', a.tenant_id, 'config', coalesce(a.new, '{}'))
+    from (
+        (select a.* from ojs.audit a where p_tenant is null and a.kind = 'tenant' and a.action = 'created' order by a.n desc limit p_limit)
+        union all
+        select a.* from ojs.audit a where a.tenant_id = p_tenant and a.kind = 'tenant' and a.action = 'created'
+    ) a
+    where (p_types is null or 'tenant.created' = any (p_types)) and p_queues is null
+    order by a.n desc limit p_limit
+$$;
+-- +goose StatementEnd
+comment on function ojs._tenant_events(text[], text[], int, text) is
+'Events of tenants that the audit trail tells: tenant.created, when one is configured first (multi-tenancy section 11.1).';
+reset role;

@@ -1,0 +1,66 @@
+package admin
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/names"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+func (a *Admin) auditRoutes() []kit.Route {
+	return kit.Scoped([]kit.Route{{Method: http.MethodGet, Path: v1 + "/admin/audit", Handler: a.listAudit}})
+}
+
+// cursorPage is a page of a list that goes on behind a cursor, and does not know how long it is.
+type cursorPage struct {
+	Limit   int     `json:"limit"`
+	HasMore bool    `json:"has_more"`
+	Next    *string `json:"next_cursor"`
+	Total   *int64  `json:"total"`
+	Page    int     `json:"page"`
+	PerPage int     `json:"per_page"`
+}
+
+// listAudit is who changed what, the latest first; with a tenant header what is about that tenant.
+func (a *Admin) listAudit(c echo.Context) error {
+	limit, _, err := kit.Paging(c)
+	if err != nil {
+		return err
+	}
+	params := sqlcgen.AuditTrailParams{MaxRows: int32(limit)}
+	for name, to := range map[string]**string{"tenant": &params.Tenant, "actor": &params.Actor, "action": &params.Action} {
+		if *to, err = kit.QueryText(c, name); err != nil {
+			return err
+		}
+	}
+	if params.Tenant != nil && !names.Tenant.MatchString(*params.Tenant) {
+		return kit.NoTenantID("tenant")
+	}
+	if own := kit.Scope(c); own != nil {
+		if params.Tenant != nil && *params.Tenant != *own {
+			return kit.NoSuch("tenant", *params.Tenant)
+		}
+		params.Tenant = own
+	}
+	if v := c.QueryParam("cursor"); v != "" {
+		before, err := strconv.ParseInt(v, 10, 64)
+		if err != nil {
+			return kit.Invalid("cursor", "must be the next_cursor of an earlier page")
+		}
+		params.Before = &before
+	}
+	rows, err := a.SQL.AuditTrail(a.Context(c), params)
+	if err != nil {
+		return err
+	}
+	page := cursorPage{Limit: limit, PerPage: limit, HasMore: len(rows) == limit, Page: 1}
+	if page.HasMore {
+		next := strconv.FormatInt(rows[limit-1].N, 10)
+		page.Next = &next
+	}
+	return c.JSON(http.StatusOK, listed("audit", rows, page))
+}

@@ -1,0 +1,44 @@
+package admin
+
+import "testing"
+
+// Multi-tenancy section 9.3, the document as printed: a limit is lowered, and why stands in the audit trail.
+func TestMT93TheReasonIsKept(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	const why = "Incident response: reducing capacity during downstream outage"
+	r.gives("PUT /admin/tenants/acme-corp/limits", `{"max_concurrency": 5, "reason": "`+why+`"}`, 200, `{"limits": {"max_concurrency": 5}}`)
+	r.gives("GET /admin/audit?tenant=acme-corp&action=limited", "", 200, `{"items": [{"tenant_id": "acme-corp", "kind": "rule",
+		"action": "limited", "new": {"max_concurrency": 5}, "reason": "`+why+`"}], "pagination": {"has_more": false}}`)
+}
+
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	r.gives("PUT /admin/tenants/acme", `{"weight": 2, "reason": "upgrade"}`, 200, `"*"`)
+	r.with("X-OJS-Reason", "tuning").gives("PUT /admin/pools/p", `{"concurrency": 3}`, 200, `"*"`)
+	r.gives("POST /admin/tenants/globex/pause", `{"reason": "abuse"}`, 200, `"*"`)
+	r.gives("POST /admin/tenants/globex/resume", `{"reason": "sorted out"}`, 200, `"*"`)
+	r.gives("GET /admin/audit", "", 200, `{"audit": [
+		{"tenant_id": "globex", "kind": "rule", "action": "resumed", "reason": "sorted out"},
+		{"tenant_id": "globex", "kind": "tenant", "action": "created"},
+		{"tenant_id": "globex", "kind": "rule", "action": "paused", "reason": "abuse"},
+		{"kind": "pool", "name": "p", "action": "created", "new": {"max_concurrency": 3}, "reason": "tuning"},
+		{"tenant_id": "acme", "kind": "tenant", "action": "created", "new": {"weight": 2}, "reason": "upgrade"}
+	]}`)
+
+	// Pages go on behind what has been shown, whatever has come meanwhile.
+	r.gives("GET /admin/audit?limit=2", "", 200, `{"items": [{"action": "resumed"}, {"action": "created"}],
+		"pagination": {"has_more": true, "next_cursor": "4"}}`)
+	r.gives("PUT /admin/tenants/acme", `{"weight": 3}`, 200, `"*"`)
+	r.gives("GET /admin/audit?limit=2&cursor=4", "", 200, `{"items": [{"action": "paused"}, {"kind": "pool"}]}`)
+	r.gives("GET /admin/audit?action=changed", "", 200, `{"items": [{"old": {"weight": 2}, "new": {"weight": 3}}]}`)
+	r.gives("GET /admin/audit?actor=nobody", "", 200, `{"items": []}`)
+	r.refuses("GET /admin/audit?cursor=x", "", 400, "cursor")
+	r.refuses("GET /admin/audit?tenant=%20", "", 400, "tenant")
+
+	// A tenant sees what is about itself.
+	r.as("acme").gives("GET /admin/audit", "", 200, `{"items": [{"new": {"weight": 3}}, {"new": {"weight": 2}}]}`)
+	r.as("initech").gives("GET /admin/audit", "", 200, `{"items": []}`)
+	r.as("acme").knowsNo("tenant", "GET /admin/audit?tenant=globex", "")
+}
