@@ -250,7 +250,8 @@ CREATE TYPE ojs.timer_kind AS ENUM (
     'expiry',
     'replay',
     'cron',
-    'worker'
+    'worker',
+    'departure'
 );
 
 CREATE TYPE ojs.unit AS ENUM (
@@ -534,6 +535,18 @@ begin
             p_trigger, p_when, '_' || p_trigger);
         execute format('comment on trigger %I on ojs.job is %L', p_trigger, p_when);
     end if;
+end;
+$$;
+
+CREATE FUNCTION ojs._arm_barred() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_bars boolean := exists (select from ojs.suspended) or (select s.unknown_tenants = 'refuse' from ojs.settings s);
+begin
+    update ojs.settings s set bars = v_bars where s.bars <> v_bars;
+    -- No tenant is named: everybody can read the conditions of triggers.
+    perform ojs._arm('job_barred', case when v_bars then 'new.state <> ''discarded''' end);
 end;
 $$;
 
@@ -832,7 +845,7 @@ CREATE FUNCTION ojs._audit(p_tenant text, p_kind text, p_name text, p_action tex
     insert into ojs.audit (actor, tenant_id, kind, name, action, old, new, reason)
     select ojs._actor(), nullif(p_tenant, ''), p_kind, nullif(p_name, ''), p_action, ojs._differing(p_old, p_new),
         ojs._differing(p_new, p_old), left(nullif(coalesce(p_reason, current_setting('ojs.reason', true)), ''), 1000)
-    where coalesce(p_old, p_new) is null or p_action in ('created', 'removed')
+    where coalesce(p_old, p_new) is null or p_action in ('created', 'removed', 'suspended', 'resumed')
         or coalesce(ojs._differing(p_old, p_new), ojs._differing(p_new, p_old)) is not null
 $$;
 
@@ -860,6 +873,9 @@ begin
     if v_kind = 'rule' then
         v_action := ojs._rule_action(v_old, v_new);
         v_why := case when v_action in ('paused', 'limited', 'unlimited') then v_new ->> 'reason' end;
+    elsif tg_table_name = 'suspended' then
+        v_action := case tg_op when 'INSERT' then 'suspended' when 'DELETE' then 'resumed' end;
+        v_why := v_new ->> 'reason';
     elsif v_kind = 'deployment' and v_old -> 'held_at' is distinct from v_new -> 'held_at' then
         v_action := case when v_new ->> 'held_at' is null then 'resumed' else 'held' end;
     end if;
@@ -975,6 +991,23 @@ CREATE FUNCTION ojs._bare_job(p_tenant text, p_type text, p_queue text, p_priori
     AS $$
     select p_priority between -100 and 100 and p_meta = '{}' and ojs._ordinary_names(p_tenant, p_type, p_queue, p_args)
         and octet_length(p_args::text) <= 65536
+$$;
+
+CREATE FUNCTION ojs._barred(p_tenant text, p_n integer) RETURNS ojs.refusal
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    v_which  text := coalesce('jobs[' || p_n || ']: ', '');
+    v_detail jsonb := jsonb_build_object('field', 'tenant', 'tenant_id', p_tenant);
+begin
+    if exists (select from ojs.suspended s where s.tenant_id = p_tenant) then
+        return row('OJ406', v_which || format('tenant %s is suspended', p_tenant), v_detail)::ojs.refusal;
+    elsif exists (select from ojs.settings s where s.unknown_tenants = 'refuse' and s.default_tenant <> p_tenant)
+            and not exists (select from ojs.tenant t where t.tenant_id = p_tenant) then
+        return row('OJ407', v_which || format('tenant %s is not known', p_tenant), v_detail)::ojs.refusal;
+    end if;
+    return null;
+end;
 $$;
 
 CREATE FUNCTION ojs._begin_after_restore() RETURNS void
@@ -1367,6 +1400,77 @@ begin
     end if;
     perform from ojs.dead_job k where k.id = p_id and k.tenant_id = p_tenant for update skip locked;
     return found;
+end;
+$$;
+
+CREATE TABLE ojs.departure (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    at timestamp with time zone DEFAULT ojs.now() NOT NULL,
+    jobs bigint NOT NULL,
+    queue text COLLATE pg_catalog."C",
+    priority integer,
+    seq bigint,
+    missed boolean DEFAULT false NOT NULL
+);
+
+ALTER TABLE ONLY ojs.departure FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._cancel_bite(p_row ojs.departure) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+    c_bite   constant int := 500;
+    v_shard  record;
+    v_line   uuid[];
+    v_last   bigint;
+    v_missed boolean;
+begin
+    if p_row.queue is null or p_row.seq = 9223372036854775807 then
+        select s.queue, s.priority into v_shard from ojs._shards(p_row.tenant_id) s
+        where p_row.queue is null or (s.queue, s.priority) > (p_row.queue, p_row.priority) order by s.queue, s.priority limit 1;
+        update ojs.departure d set queue = v_shard.queue, priority = v_shard.priority, seq = null
+        where d.tenant_id = p_row.tenant_id and v_shard.queue is not null;
+        return v_shard.queue is not null;
+    end if;
+    select array_agg(l.id), max(l.seq) into v_line, v_last
+    from (
+        (select j.id, j.seq from ojs.job j
+        where j.queue = p_row.queue and j.priority = p_row.priority and j.tenant_id = p_row.tenant_id and j.seq > p_row.seq
+        order by j.seq limit c_bite)
+        union all
+        -- Jobs that were never available. Those that are cancelled get a seq, so that the next bite does not meet them here.
+        (select j.id, null from ojs.job j
+        where p_row.seq is null and j.queue = p_row.queue and j.priority = p_row.priority and j.tenant_id = p_row.tenant_id
+            and j.seq is null and not ojs._ended(j.state) and j.created_at <= p_row.at limit c_bite)
+    ) l;
+    v_missed := ojs._cancel_line(p_row, v_line);
+    update ojs.departure d
+    set missed = d.missed or v_missed,
+        seq = case when p_row.seq is not null then coalesce(v_last, 9223372036854775807) when v_line is null or v_missed then 0 end
+    where d.tenant_id = p_row.tenant_id;
+    return true;
+end;
+$$;
+
+CREATE FUNCTION ojs._cancel_line(p_row ojs.departure, p_ids uuid[]) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_job ojs.job;
+begin
+    for v_job in
+        select j.* from unnest(p_ids) l(id)
+        cross join lateral (select j.* from ojs.job j where j.id = l.id and j.tenant_id = p_row.tenant_id and not ojs._ended(j.state)
+            and j.created_at <= p_row.at for update skip locked) j
+    loop
+        update ojs.job j
+        set state = 'cancelled', finished_at = ojs.now(), lease = null, lease_expires_at = null, retry_at = null,
+            seq = coalesce(j.seq, nextval('ojs.job_seq'))
+        where j.id = v_job.id and j.tenant_id = v_job.tenant_id;
+        perform ojs._released(v_job, 'cancelled', true);
+    end loop;
+    return exists (select from unnest(p_ids) l(id) join ojs.job j on j.id = l.id and j.tenant_id = p_row.tenant_id
+        where not ojs._ended(j.state) and j.created_at <= p_row.at);
 end;
 $$;
 
@@ -2046,6 +2150,16 @@ begin
     end if;
 end;
 $$;
+
+CREATE FUNCTION ojs._check_tenant(p_tenant text) RETURNS void
+    LANGUAGE plpgsql
+    AS $_$
+begin
+    if p_tenant is null or not ojs._tenant_valid(p_tenant) then
+        perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
+    end if;
+end;
+$_$;
 
 CREATE FUNCTION ojs._check_tick(p_limit integer, p_stride_ms integer) RETURNS void
     LANGUAGE plpgsql
@@ -2833,6 +2947,19 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._depart(p_tenant text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    delete from ojs.departure d where d.tenant_id = p_tenant;
+    perform ojs.resume(null, p_tenant);
+    -- Somebody may have configured it anew meanwhile.
+    delete from ojs.tenant t
+    where t.tenant_id = p_tenant and t.weight is null and t.priority_boost = 0 and t.max_priority = 100 and not t.limited
+        and not exists (select from ojs.suspended s where s.tenant_id = p_tenant);
+end;
+$$;
+
 CREATE FUNCTION ojs._depths(p_queues text[]) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
     AS $$
@@ -2930,6 +3057,7 @@ begin
             when 'expiry' then perform ojs._expire_due(v_timer.tenants, v_timer.ids);
             when 'replay' then perform ojs._replay(v_timer.tenants, v_timer.ids);
             when 'cron' then o_result.unplanned := ojs._fire_crons(v_timer.tenants, v_timer.ids);
+            when 'departure' then perform ojs._see_off(v_timer.tenants);
             when 'worker' then o_result.reaped := o_result.reaped + ojs._check_workers(v_timer.tenants, v_timer.ids);
         end case;
     end loop;
@@ -4331,6 +4459,17 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._job_barred() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+begin
+    perform ojs._refuse(r) from ojs._barred(new.tenant_id, null) r where r is not null;
+    return new;
+end;
+$$;
+
 CREATE FUNCTION ojs._job_defaults() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4678,7 +4817,8 @@ CREATE FUNCTION ojs._judged_jobs(p_jobs ojs._new_jobs, p_own text, p_tenant text
                     g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra) then null
             else ojs._new_job_refusal(g.n, p_each, p_own, p_call, g.named, g.tenant_id, g.id, g.type, g.queue, g.priority, g.max_attempts,
                 g.scheduled_at, g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra)
-            end, case when g.priority > g.lowest then ojs._indexed(ojs._too_high(g.tenant_id, g.priority, g.n), g.n, p_each) end),
+            end, case when g.bars then ojs._indexed(ojs._barred(g.tenant_id, g.n), g.n, p_each) end,
+            case when g.priority > g.lowest then ojs._indexed(ojs._too_high(g.tenant_id, g.priority, g.n), g.n, p_each) end),
         g.tenant_id, g.id, ojs._first_state(g.pending, g.scheduled_at, p_now), g.queue, g.type,
         case when g.priority > g.lowest then ojs._clamped(g.tenant_id, g.priority) else g.priority end, g.max_attempts,
         g.scheduled_at, g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
@@ -4690,7 +4830,7 @@ CREATE FUNCTION ojs._judged_jobs(p_jobs ojs._new_jobs, p_own text, p_tenant text
             u.visibility_timeout_ms, case when u.tags is not null then ojs._tags(u.tags) end as tags,
             u.pending, u.options, u.extra, u.id, u.tenant as named, u.sqlstate, u.message, u.detail,
             coalesce(u.tenant, p_tenant, u.meta ->> 'tenant_id', case when not s.tenant_required then s.default_tenant end) as tenant_id,
-            s.lowest_max_priority as lowest,
+            s.lowest_max_priority as lowest, s.bars,
             coalesce((select bool_and(ojs._ordinary_names(coalesce(d.tenant, p_tenant), d.type, coalesce(d.queue, 'default')))
                 from (select distinct t.type, t.queue, t.tenant
                     from unnest((p_jobs).types, (p_jobs).queues, (p_jobs).tenants) t(type, queue, tenant)) d), false) as names
@@ -8028,6 +8168,47 @@ CREATE FUNCTION ojs._seconds(p_interval interval) RETURNS real
     LANGUAGE sql IMMUTABLE
     AS $$ select date_part('epoch', p_interval)::real $$;
 
+CREATE FUNCTION ojs._see_off(p_tenants text[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_tenant text;
+    v_until  timestamptz := clock_timestamp() + interval '50 milliseconds';
+    v_row    ojs.departure;
+    v_more   boolean;
+begin
+    foreach v_tenant in array array(select distinct t from unnest(p_tenants) t) loop
+        select * into v_row from ojs.departure d where d.tenant_id = v_tenant for update skip locked;
+        if not found then
+            -- It has departed, or somebody deregisters it anew.
+            perform ojs._see_off_at(d.tenant_id, '100 milliseconds') from ojs.departure d where d.tenant_id = v_tenant;
+            continue;
+        end if;
+        loop
+            v_more := ojs._cancel_bite(v_row);
+            select * into v_row from ojs.departure d where d.tenant_id = v_tenant;
+            exit when not v_more or clock_timestamp() > v_until;
+        end loop;
+        if v_more then
+            perform ojs._see_off_at(v_tenant, '0');
+        elsif v_row.missed then
+            update ojs.departure d set queue = null, priority = null, seq = null, missed = false where d.tenant_id = v_tenant;
+            perform ojs._see_off_at(v_tenant, '1 second');
+        elsif not ojs._enter_lane(-1) then
+            perform ojs._see_off_at(v_tenant, '100 milliseconds');
+        else
+            perform ojs._depart(v_tenant);
+        end if;
+    end loop;
+end;
+$$;
+
+CREATE FUNCTION ojs._see_off_at(p_tenant text, p_later interval) RETURNS void
+    LANGUAGE sql
+    AS $$
+    insert into ojs.timer (due_at, kind, tenant_ids, ids) values (ojs.now() + p_later, 'departure', array[p_tenant], array[ojs._uuid_v7()])
+$$;
+
 CREATE FUNCTION ojs._sees_all() RETURNS boolean
     LANGUAGE sql STABLE PARALLEL SAFE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -9496,6 +9677,35 @@ CREATE FUNCTION ojs._type_name(p_type text) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $_$ select p_type ~ '^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$' and octet_length(p_type) <= 255 $_$;
 
+CREATE FUNCTION ojs._unconfigure(p_tenant text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_old ojs.tenant;
+    v_new ojs.tenant;
+begin
+    select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
+    perform ojs._arm_max_priority(p_tenant, 100) where v_old.max_priority < 100;
+    perform ojs.resume_tenant(p_tenant) where exists (select from ojs.suspended s where s.tenant_id = p_tenant);
+    perform ojs._weigh_in(w.queue, w.tenant_id, null)
+    from (select w.queue, w.tenant_id from ojs.queue_weight w
+        where w.queue <> '' and w.tenant_id in (p_tenant, 'tenant:' || p_tenant) offset 0) w;
+    perform ojs.limit_concurrency(null, p_tenant, nullif(r.queue, '')), ojs.resume(nullif(r.queue, ''), p_tenant)
+    from (select r.queue from ojs.rule r where r.tenant_id = p_tenant offset 0) r;
+    perform ojs._stop_ahead();
+    -- The row stays until the tenant's pause is over, which it says.
+    update ojs.tenant t set weight = null, priority_boost = 0, max_priority = 100, over_priority = 'refuse'
+    where t.tenant_id = p_tenant returning * into v_new;
+    if v_old.weight is not null or v_old.priority_boost <> 0 then
+        perform ojs._reweigh(v_new, -v_old.priority_boost);
+    end if;
+    delete from ojs.tenant_role r where r.tenant_id = p_tenant;
+    delete from ojs.cron c where c.tenant_id = p_tenant;
+    delete from ojs.cron_run r where r.tenant_id = p_tenant;
+    delete from ojs.replay_rule r where r.tenant_id = p_tenant;
+end;
+$$;
+
 CREATE FUNCTION ojs._unfolded() RETURNS SETOF ojs._movement
     LANGUAGE sql STABLE ROWS 10
     AS $$
@@ -9636,10 +9846,13 @@ CREATE TABLE ojs.settings (
     idempotency_window interval DEFAULT '1 day'::interval NOT NULL,
     tenant_fairness jsonb DEFAULT '{}'::jsonb NOT NULL,
     lowest_max_priority integer,
+    unknown_tenants text DEFAULT 'accept'::text NOT NULL,
+    bars boolean DEFAULT false NOT NULL,
     CONSTRAINT idempotency_window_in_range CHECK ((((idempotency_window >= '00:01:00'::interval) AND (idempotency_window <= '365 days'::interval)) OR ojs._raise('OJ422'::text, 'idempotency_window must be between 1 minute and 365 days'::text, '{"field": "idempotency_window"}'::jsonb))),
     CONSTRAINT journal_retention_in_range CHECK ((((journal_retention >= '00:01:00'::interval) AND (journal_retention <= '36500 days'::interval)) OR ojs._raise('OJ422'::text, 'journal_retention must be between 1 minute and 36500 days'::text, '{"field": "journal_retention"}'::jsonb))),
     CONSTRAINT retention_in_range CHECK (((retention = '00:00:00'::interval) OR ((retention >= '00:00:10'::interval) AND (retention <= '36500 days'::interval)) OR ojs._raise('OJ422'::text, 'retention must be between 10 seconds and 36500 days, or 0: finished jobs stay'::text, '{"field": "retention"}'::jsonb))),
-    CONSTRAINT settings_one_check CHECK (one)
+    CONSTRAINT settings_one_check CHECK (one),
+    CONSTRAINT unknown_tenants_known CHECK (((unknown_tenants = ANY (ARRAY['accept'::text, 'refuse'::text])) OR ojs._raise('OJ422'::text, 'unknown_tenants must be "accept" or "refuse"'::text, '{"field": "unknown_tenants"}'::jsonb)))
 );
 
 CREATE VIEW ojs._upkeep_plan WITH (security_invoker='true') AS
@@ -10336,7 +10549,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs.configure(p_default_tenant text DEFAULT NULL::text, p_tenant_required boolean DEFAULT NULL::boolean, p_retention interval DEFAULT NULL::interval, p_journal_retention interval DEFAULT NULL::interval, p_timeout_ms integer DEFAULT NULL::integer, p_heartbeat_timeout_ms integer DEFAULT NULL::integer, p_idempotency_window interval DEFAULT NULL::interval, p_tenant_fairness jsonb DEFAULT NULL::jsonb) RETURNS ojs.settings
+CREATE FUNCTION ojs.configure(p_default_tenant text DEFAULT NULL::text, p_tenant_required boolean DEFAULT NULL::boolean, p_retention interval DEFAULT NULL::interval, p_journal_retention interval DEFAULT NULL::interval, p_timeout_ms integer DEFAULT NULL::integer, p_heartbeat_timeout_ms integer DEFAULT NULL::integer, p_idempotency_window interval DEFAULT NULL::interval, p_tenant_fairness jsonb DEFAULT NULL::jsonb, p_unknown_tenants text DEFAULT NULL::text) RETURNS ojs.settings
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_partition_pruning TO 'off'
@@ -10357,6 +10570,7 @@ begin
         perform ojs._alone_with_queues();
         perform ojs._check_retention(p_retention, array(select q.queue from ojs.queue q where q.config ? 'retention'));
     end if;
+    perform ojs._alone_with_queues() where p_unknown_tenants is not null;
     if p_tenant_fairness is not null then
         perform ojs._check_fairness(p_tenant_fairness, false);
         perform ojs._alone_with_queues();
@@ -10366,11 +10580,13 @@ begin
         retention = coalesce(p_retention, s.retention), journal_retention = coalesce(p_journal_retention, s.journal_retention),
         timeout_ms = coalesce(p_timeout_ms, s.timeout_ms), heartbeat_timeout_ms = coalesce(p_heartbeat_timeout_ms, s.heartbeat_timeout_ms),
         idempotency_window = coalesce(p_idempotency_window, s.idempotency_window),
-        tenant_fairness = coalesce(p_tenant_fairness - 'weights', s.tenant_fairness)
+        tenant_fairness = coalesce(p_tenant_fairness - 'weights', s.tenant_fairness),
+        unknown_tenants = coalesce(p_unknown_tenants, s.unknown_tenants)
     returning * into v_settings;
     if p_retention is not null then
         perform pg_notify('ojs_wake', 'upkeep');
     end if;
+    perform ojs._arm_barred() where p_unknown_tenants is not null;
     perform ojs._share_by('', p_tenant_fairness) where p_tenant_fairness is not null;
     return v_settings;
 end;
@@ -10872,6 +11088,46 @@ begin
         perform ojs._raise('OJ404', format('replay rule %s not found', p_name),
             jsonb_build_object('resource_type', 'replay_rule', 'resource_id', p_name));
     end if;
+end;
+$$;
+
+CREATE FUNCTION ojs.deregister_tenant(p_tenant text, p_confirm text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS ojs.departure
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_row  ojs.departure;
+    v_jobs bigint;
+begin
+    perform ojs._check_tenant(p_tenant);
+    perform ojs._alone_with_queues();
+    v_jobs := (
+        select sum(s.scheduled + s.available + s.pending + s.active + s.retryable) from ojs.shard_stats s where s.tenant_id = p_tenant);
+    if v_jobs > 0 and p_confirm is distinct from p_tenant then
+        perform ojs._raise('OJ409', format('tenant %s has %s jobs that have not ended', p_tenant, v_jobs),
+            jsonb_build_object('field', 'confirm', 'jobs', v_jobs), 'They are cancelled if the tenant''s name is given as confirm.');
+    elsif v_jobs is null and not exists (select from ojs.tenant t where t.tenant_id = p_tenant)
+            and not exists (select from ojs.tenant_role r where r.tenant_id = p_tenant) then
+        perform ojs._raise('OJ404', format('tenant %s does not exist', p_tenant), '{"field": "tenant"}');
+    end if;
+    perform ojs._unconfigure(p_tenant);
+    perform ojs.pause(null, p_tenant, coalesce(p_reason, 'deregistered'));
+    insert into ojs.departure (tenant_id, jobs) values (p_tenant, coalesce(v_jobs, 0))
+    on conflict (tenant_id) do update
+    set at = excluded.at, jobs = excluded.jobs, queue = null, priority = null, seq = null, missed = false
+    returning * into v_row;
+    perform ojs._audit(p_tenant, 'tenant', null, 'deregistered', null, jsonb_build_object('jobs', v_jobs), p_reason);
+    perform ojs._see_off_at(p_tenant, '0');
+    return v_row;
 end;
 $$;
 
@@ -12150,6 +12406,23 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs.resume_tenant(p_tenant text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_was boolean;
+begin
+    perform ojs._check_tenant(p_tenant);
+    perform ojs._alone_with_queues();
+    delete from ojs.suspended s where s.tenant_id = p_tenant;
+    v_was := found;
+    perform ojs._arm_barred();
+    return v_was;
+end;
+$$;
+
 CREATE FUNCTION ojs.retry_dead_letter(p_id uuid, p_override json DEFAULT NULL::json, p_tenant text DEFAULT NULL::text) RETURNS ojs.job
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -12297,6 +12570,33 @@ begin
         perform pg_notify('ojs_wake', 'duty');
     end if;
     return found;
+end;
+$$;
+
+CREATE TABLE ojs.suspended (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    at timestamp with time zone DEFAULT ojs.now() NOT NULL,
+    reason text
+);
+
+ALTER TABLE ONLY ojs.suspended FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs.suspend_tenant(p_tenant text, p_reason text DEFAULT NULL::text) RETURNS ojs.suspended
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_row ojs.suspended;
+begin
+    perform ojs._check_tenant(p_tenant);
+    perform ojs._alone_with_queues();
+    insert into ojs.tenant (tenant_id) values (p_tenant) on conflict do nothing;
+    insert into ojs.suspended (tenant_id, reason) values (p_tenant, left(p_reason, 1000))
+    on conflict (tenant_id) do update set reason = coalesce(excluded.reason, suspended.reason)
+    returning * into v_row;
+    perform ojs._arm_barred();
+    return v_row;
 end;
 $$;
 
@@ -13819,6 +14119,9 @@ ALTER TABLE ONLY ojs.dead_letter_mark
 ALTER TABLE ONLY ojs.dead_letter
     ADD CONSTRAINT dead_letter_pkey PRIMARY KEY (id, tenant_id);
 
+ALTER TABLE ONLY ojs.departure
+    ADD CONSTRAINT departure_pkey PRIMARY KEY (tenant_id);
+
 ALTER TABLE ONLY ojs.duty
     ADD CONSTRAINT duty_pkey PRIMARY KEY (one);
 
@@ -13893,6 +14196,9 @@ ALTER TABLE ONLY ojs.sleeper
 
 ALTER TABLE ONLY ojs.slot_mark
     ADD CONSTRAINT slot_mark_pkey PRIMARY KEY (rev);
+
+ALTER TABLE ONLY ojs.suspended
+    ADD CONSTRAINT suspended_pkey PRIMARY KEY (tenant_id);
 
 ALTER TABLE ONLY ojs.tally_mark
     ADD CONSTRAINT tally_mark_pkey PRIMARY KEY (rev);
@@ -14041,7 +14347,9 @@ CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.replay_rule FOR EAC
 
 CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.rule FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('rule', 'queue', '{reason, paused_by}');
 
-CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.settings FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('deployment', '', '{one, lowest_max_priority}');
+CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.settings FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('deployment', '', '{one, lowest_max_priority, bars}');
+
+CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.suspended FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('tenant', '', '{reason, at}');
 
 CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.tenant FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('tenant', '', '{limited, created_at}');
 
@@ -14075,6 +14383,8 @@ ALTER TABLE ojs.dead_letter ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.dead_letter_mark ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE ojs.departure ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE ojs.duty ENABLE ROW LEVEL SECURITY;
 
 CREATE POLICY everybody ON ojs.queue FOR SELECT TO ojs_tenant USING (true);
@@ -14098,6 +14408,8 @@ CREATE POLICY functions ON ojs.dead_job TO ojs_owner USING (true) WITH CHECK (tr
 CREATE POLICY functions ON ojs.dead_letter TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.dead_letter_mark TO ojs_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY functions ON ojs.departure TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.duty TO ojs_owner USING (true) WITH CHECK (true);
 
@@ -14138,6 +14450,8 @@ CREATE POLICY functions ON ojs.rule TO ojs_owner USING (true) WITH CHECK (true);
 CREATE POLICY functions ON ojs.sleeper TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.slot_mark TO ojs_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY functions ON ojs.suspended TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.tally TO ojs_owner USING (true) WITH CHECK (true);
 
@@ -14223,6 +14537,8 @@ CREATE POLICY staff ON ojs.dead_job FOR SELECT TO ojs_service, ojs_operator USIN
 
 CREATE POLICY staff ON ojs.dead_letter FOR SELECT TO ojs_service, ojs_operator USING (true);
 
+CREATE POLICY staff ON ojs.departure FOR SELECT TO ojs_service, ojs_operator USING (true);
+
 CREATE POLICY staff ON ojs.duty FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.history FOR SELECT TO ojs_service, ojs_operator USING (true);
@@ -14253,6 +14569,8 @@ CREATE POLICY staff ON ojs.replay_rule FOR SELECT TO ojs_service, ojs_operator U
 
 CREATE POLICY staff ON ojs.rule FOR SELECT TO ojs_service, ojs_operator USING (true);
 
+CREATE POLICY staff ON ojs.suspended FOR SELECT TO ojs_service, ojs_operator USING (true);
+
 CREATE POLICY staff ON ojs.tally FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.tally_mark FOR SELECT TO ojs_service, ojs_operator USING (true);
@@ -14272,6 +14590,8 @@ CREATE POLICY staff ON ojs.usage FOR SELECT TO ojs_service, ojs_operator USING (
 CREATE POLICY staff ON ojs.worker FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.worker_beat FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+ALTER TABLE ojs.suspended ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.tally ENABLE ROW LEVEL SECURITY;
 

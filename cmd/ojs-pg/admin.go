@@ -53,8 +53,7 @@ Prints tables; --json prints the same rows for programs.
 			schedulingCommand(),
 			deadLettersCommand(),
 			dispatchCommand(),
-			auditCommand(),
-		}, sharingCommands()...),
+		}, append(sharingCommands(), tenantCommands()...)...),
 		Action: func(_ context.Context, c *cli.Command) error {
 			if err := noArguments(c); err != nil {
 				return err

@@ -186,6 +186,20 @@ func TestAdminSteers(t *testing.T) {
 	}
 }
 
+func TestAdminEndsTenants(t *testing.T) {
+	o := startOperating(t)
+	o.lines(o.admin(0, "--reason", "unpaid", "suspend", "acme"), "tenant_id acme", "reason unpaid")
+	o.lines(o.admin(0, "tenant", "acme"), "state suspended")
+	o.lines(o.admin(0, "--reason", "paid", "resume-tenant", "acme"), "was_suspended true")
+	o.admin(1, "deregister", "acme")
+	o.lines(o.admin(0, "deregister", "--confirm", "acme", "acme"), "tenant_id acme", "jobs 2")
+	o.admin(2, "--tenant", "acme", "suspend", "acme")
+	o.lines(o.admin(0, "--tenant", "acme", "audit", "--action", "resumed"), "n at actor tenant_id kind")
+	if got := o.admin(0, "--json", "audit", "--action", "resumed"); !strings.Contains(got, `"reason": "paid"`) {
+		t.Errorf("the audit trail is %s", got)
+	}
+}
+
 func TestAdminDeadLetters(t *testing.T) {
 	t.Parallel()
 	o := startOperating(t)

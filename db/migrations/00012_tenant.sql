@@ -20,6 +20,10 @@ create table ojs.settings (
     idempotency_window    interval not null default '1 day',
     tenant_fairness       jsonb not null default '{}',
     lowest_max_priority   int,
+    unknown_tenants       text not null default 'accept',
+    bars                  boolean not null default false,
+    constraint unknown_tenants_known check (unknown_tenants in ('accept', 'refuse')
+        or ojs._raise('OJ422', 'unknown_tenants must be "accept" or "refuse"', '{"field": "unknown_tenants"}')),
     constraint retention_in_range check (retention = '0' or retention between '10 seconds' and '36500 days'
         or ojs._raise('OJ422', 'retention must be between 10 seconds and 36500 days, or 0: finished jobs stay', '{"field": "retention"}')),
     constraint idempotency_window_in_range check (idempotency_window between '1 minute' and '365 days'
@@ -51,6 +55,11 @@ comment on column ojs.settings.tenant_fairness is
 'How tenants share where a queue does not say (ojs.configure), without the weights of single tenants, which are in ojs.tenant.';
 comment on column ojs.settings.lowest_max_priority is
 'The lowest max_priority of a tenant: jobs of a higher priority are looked at one by one; null: none has any (ojs.configure_tenant).';
+
+comment on column ojs.settings.unknown_tenants is
+'What becomes of jobs of a tenant that nobody has configured: accept, or refuse (ojs.configure).';
+comment on column ojs.settings.bars is
+'Whether new jobs are looked at one by one, because there may be tenants whose jobs are refused (ojs.suspend_tenant).';
 
 create table ojs.tenant (
     tenant_id      text collate "C" primary key,

@@ -2,11 +2,12 @@
 set local role ojs_owner;
 set local check_function_bodies = off;
 
-create type ojs.timer_kind as enum ('due', 'lease', 'again', 'expiry', 'replay', 'cron', 'worker');
+create type ojs.timer_kind as enum ('due', 'lease', 'again', 'expiry', 'replay', 'cron', 'worker', 'departure');
 comment on type ojs.timer_kind is
 'What the tick has to look at: due: scheduled or retryable jobs; lease: running attempts whose lease was extended or whose row was locked
 when it ended (ojs.lease tells the rest); again: jobs that were locked when their turn came; expiry: jobs that may not be
-started any more; replay: dead letters to be retried by a rule; cron: cron jobs; worker: workers that may be silent.';
+started any more; replay: dead letters to be retried by a rule; cron: cron jobs; worker: workers that may be silent; departure: tenants
+that are being deregistered.';
 
 create table ojs.timer (
     due_at     timestamptz not null,
@@ -28,7 +29,7 @@ comment on column ojs.timer.seq is 'Tells apart what is due at the same instant.
 comment on column ojs.timer.kind is
 'due: scheduled or retryable jobs; lease: running attempts whose lease was extended or whose row was locked when it ended; again:
 available jobs that were locked when their turn came; expiry: jobs that may not be started any more; replay: dead letters to be retried by
-a rule; cron: cron jobs; worker: workers that may be silent.';
+a rule; cron: cron jobs; worker: workers that may be silent; departure: tenants that are being deregistered.';
 comment on column ojs.timer.tenant_ids is 'Tenants of the jobs or workers, in step with ids.';
 comment on column ojs.timer.ids is 'The jobs, the ids of cron jobs, or registrations of workers.';
 comment on column ojs.timer.xid is 'The transaction that inserted it.';

@@ -56,7 +56,8 @@ comment on function ojs._map_tenant_role(text, name) is 'Maps a login role to it
 create function ojs.configure(
     p_default_tenant text default null, p_tenant_required boolean default null, p_retention interval default null,
     p_journal_retention interval default null, p_timeout_ms int default null, p_heartbeat_timeout_ms int default null,
-    p_idempotency_window interval default null, p_tenant_fairness jsonb default null
+    p_idempotency_window interval default null, p_tenant_fairness jsonb default null,
+    p_unknown_tenants text default null
 ) returns ojs.settings
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -76,6 +77,7 @@ begin
         perform ojs._alone_with_queues();
         perform ojs._check_retention(p_retention, array(select q.queue from ojs.queue q where q.config ? 'retention'));
     end if;
+    perform ojs._alone_with_queues() where p_unknown_tenants is not null;
     if p_tenant_fairness is not null then
         perform ojs._check_fairness(p_tenant_fairness, false);
         perform ojs._alone_with_queues();
@@ -85,17 +87,19 @@ begin
         retention = coalesce(p_retention, s.retention), journal_retention = coalesce(p_journal_retention, s.journal_retention),
         timeout_ms = coalesce(p_timeout_ms, s.timeout_ms), heartbeat_timeout_ms = coalesce(p_heartbeat_timeout_ms, s.heartbeat_timeout_ms),
         idempotency_window = coalesce(p_idempotency_window, s.idempotency_window),
-        tenant_fairness = coalesce(p_tenant_fairness - 'weights', s.tenant_fairness)
+        tenant_fairness = coalesce(p_tenant_fairness - 'weights', s.tenant_fairness),
+        unknown_tenants = coalesce(p_unknown_tenants, s.unknown_tenants)
     returning * into v_settings;
     if p_retention is not null then
         perform pg_notify('ojs_wake', 'upkeep');
     end if;
+    perform ojs._arm_barred() where p_unknown_tenants is not null;
     perform ojs._share_by('', p_tenant_fairness) where p_tenant_fairness is not null;
     return v_settings;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.configure(text, boolean, interval, interval, int, int, interval, jsonb) is
+comment on function ojs.configure(text, boolean, interval, interval, int, int, interval, jsonb, text) is
 'Changes deployment settings and returns them; a null argument leaves its setting as it is. p_default_tenant: tenant of jobs that name
 none (default _default). p_tenant_required: refuse such jobs instead (default false). p_retention: how long jobs are kept after they have
 ended (default 7 days; 10 seconds to 36500 days; 0: until an operator drops them). p_journal_retention: how long the journal is kept
@@ -104,7 +108,9 @@ timeout_ms of its own, milliseconds, 0 for ever (default 1800000). p_heartbeat_t
 be silent before it is taken for dead, 1000 to 86400000 (default 30000). p_idempotency_window: how long an idempotency key is remembered
 (default 1 day; 1 minute to 365 days), for requests from now on. p_tenant_fairness: how tenants share in queues that do not say, as in
 ojs.configure_queue; taken whole, except that its weights are set as ojs.configure_tenant sets them, null removes one, and tenants that it
-does not name keep theirs. It acts on the whole backlog from the next dispatch on, for which it waits. Raises invalid_request,
+does not name keep theirs. It acts on the whole backlog from the next dispatch on, for which it waits. p_unknown_tenants: what becomes of
+new jobs of a tenant that nobody has configured, and that is not the default tenant: ''accept'' (default) or ''refuse'', with
+TENANT_UNKNOWN. Raises invalid_request,
 validation_error, and unsupported for what this server does not honour; with p_tenant_fairness conflict in a transaction that has fetched
 jobs.';
 reset role;

@@ -121,7 +121,8 @@ as $$
                     g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra) then null
             else ojs._new_job_refusal(g.n, p_each, p_own, p_call, g.named, g.tenant_id, g.id, g.type, g.queue, g.priority, g.max_attempts,
                 g.scheduled_at, g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra)
-            end, case when g.priority > g.lowest then ojs._indexed(ojs._too_high(g.tenant_id, g.priority, g.n), g.n, p_each) end),
+            end, case when g.bars then ojs._indexed(ojs._barred(g.tenant_id, g.n), g.n, p_each) end,
+            case when g.priority > g.lowest then ojs._indexed(ojs._too_high(g.tenant_id, g.priority, g.n), g.n, p_each) end),
         g.tenant_id, g.id, ojs._first_state(g.pending, g.scheduled_at, p_now), g.queue, g.type,
         case when g.priority > g.lowest then ojs._clamped(g.tenant_id, g.priority) else g.priority end, g.max_attempts,
         g.scheduled_at, g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
@@ -133,7 +134,7 @@ as $$
             u.visibility_timeout_ms, case when u.tags is not null then ojs._tags(u.tags) end as tags,
             u.pending, u.options, u.extra, u.id, u.tenant as named, u.sqlstate, u.message, u.detail,
             coalesce(u.tenant, p_tenant, u.meta ->> 'tenant_id', case when not s.tenant_required then s.default_tenant end) as tenant_id,
-            s.lowest_max_priority as lowest,
+            s.lowest_max_priority as lowest, s.bars,
             coalesce((select bool_and(ojs._ordinary_names(coalesce(d.tenant, p_tenant), d.type, coalesce(d.queue, 'default')))
                 from (select distinct t.type, t.queue, t.tenant
                     from unnest((p_jobs).types, (p_jobs).queues, (p_jobs).tenants) t(type, queue, tenant)) d), false) as names

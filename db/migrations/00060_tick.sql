@@ -179,6 +179,7 @@ begin
             when 'expiry' then perform ojs._expire_due(v_timer.tenants, v_timer.ids);
             when 'replay' then perform ojs._replay(v_timer.tenants, v_timer.ids);
             when 'cron' then o_result.unplanned := ojs._fire_crons(v_timer.tenants, v_timer.ids);
+            when 'departure' then perform ojs._see_off(v_timer.tenants);
             when 'worker' then o_result.reaped := o_result.reaped + ojs._check_workers(v_timer.tenants, v_timer.ids);
         end case;
     end loop;

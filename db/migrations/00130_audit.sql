@@ -61,8 +61,8 @@ select row_number() over (order by o.n), o.at, o.actor, o.tenant_id,
     o.kind, o.name, o.action, o.old, o.new, o.reason from ojs._own_audit o;
 comment on view ojs.audit_trail is
 'Who changed what in the configuration, when and why (ojs.audit): operators see everything, a tenant''s login role what is about its
-tenant, numbered by itself. old and new hold only what has changed. Changes say why where the call was given a reason, or the session or transaction has one:
-set ojs.reason = ''...''.';
+tenant, numbered by itself. old and new hold only what has changed. Changes say why where the call was given a reason, or the session or
+transaction has one: set ojs.reason = ''...''.';
 
 -- +goose StatementBegin
 create function ojs._actor() returns text
@@ -85,7 +85,7 @@ as $$
     insert into ojs.audit (actor, tenant_id, kind, name, action, old, new, reason)
     select ojs._actor(), nullif(p_tenant, ''), p_kind, nullif(p_name, ''), p_action, ojs._differing(p_old, p_new),
         ojs._differing(p_new, p_old), left(nullif(coalesce(p_reason, current_setting('ojs.reason', true)), ''), 1000)
-    where coalesce(p_old, p_new) is null or p_action in ('created', 'removed')
+    where coalesce(p_old, p_new) is null or p_action in ('created', 'removed', 'suspended', 'resumed')
         or coalesce(ojs._differing(p_old, p_new), ojs._differing(p_new, p_old)) is not null
 $$;
 -- +goose StatementEnd
@@ -126,6 +126,9 @@ begin
     if v_kind = 'rule' then
         v_action := ojs._rule_action(v_old, v_new);
         v_why := case when v_action in ('paused', 'limited', 'unlimited') then v_new ->> 'reason' end;
+    elsif tg_table_name = 'suspended' then
+        v_action := case tg_op when 'INSERT' then 'suspended' when 'DELETE' then 'resumed' end;
+        v_why := v_new ->> 'reason';
     elsif v_kind = 'deployment' and v_old -> 'held_at' is distinct from v_new -> 'held_at' then
         v_action := case when v_new ->> 'held_at' is null then 'resumed' else 'held' end;
     end if;
@@ -154,7 +157,7 @@ $$;
 comment on function ojs._rule_action(jsonb, jsonb) is 'What has become of a limit or a pause; null: nothing.';
 
 create trigger audit after insert or update or delete on ojs.settings for each row
-    execute function ojs._audit_row('deployment', '', '{one, lowest_max_priority}');
+    execute function ojs._audit_row('deployment', '', '{one, lowest_max_priority, bars}');
 create trigger audit after insert or update or delete on ojs.tenant for each row
     execute function ojs._audit_row('tenant', '', '{limited, created_at}');
 create trigger audit after insert or update or delete on ojs.rule for each row

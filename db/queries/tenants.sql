@@ -7,3 +7,15 @@ where (sqlc.narg('before')::bigint is null or a.n < sqlc.narg('before')::bigint)
     and (sqlc.narg('actor')::text is null or a.actor = sqlc.narg('actor')::text)
     and (sqlc.narg('action')::text is null or a.action = sqlc.narg('action')::text)
 order by a.n desc limit @max_rows::int;
+
+-- name: SuspendTenant :one
+select s.tenant_id, s.at, s.reason from ojs.suspend_tenant(@tenant::text, sqlc.narg('reason')::text) s;
+
+-- name: ResumeTenant :one
+select ojs.resume_tenant(@tenant::text);
+
+-- name: DeregisterTenant :one
+select d.tenant_id, d.at, d.jobs from ojs.deregister_tenant(@tenant::text, sqlc.narg('confirm')::text, sqlc.narg('reason')::text) d;
+
+-- name: TenantIsConfigured :one
+select exists (select from ojs.tenant t where t.tenant_id = @tenant::text);

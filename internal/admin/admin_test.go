@@ -256,10 +256,10 @@ func TestTenants(t *testing.T) {
 	r := start(t)
 	r.gives("GET /admin/tenants", "", 200, `{"items": [], "tenants": [], "pagination": {"total": 0}}`)
 	r.sql("select ojs.enqueue('a', p_tenant => t) from unnest('{acme,acme,globex}'::text[]) t")
-	r.gives("PUT /admin/tenants/acme", `{"weight": 2.5, "priority_boost": 5}`, 200, `{"id": "acme", "name": "acme", "state": "active",
+	r.gives("PUT /admin/tenants/acme", `{"weight": 2.5, "priority_boost": 5}`, 201, `{"id": "acme", "name": "acme", "state": "active",
 		"weight": 2.5, "fairness_weight": 2.5, "priority_boost": 5, "created_at": "*", "limits": {}, "stats": {"total_jobs": 2}}`)
 	r.gives("PUT /admin/tenants/acme", `{"fairness": {"weight": 3}, "fairness_weight": 3}`, 200, `{"weight": 3, "priority_boost": 5}`)
-	r.gives("PUT /admin/tenants/new", `{}`, 200, `{"id": "new", "weight": 1, "priority_boost": 0}`)
+	r.gives("PUT /admin/tenants/new", `{}`, 201, `{"id": "new", "weight": 1, "priority_boost": 0}`)
 	r.gives("GET /admin/tenants/globex", "", 200, `{"id": "globex", "weight": 1, "created_at": null}`)
 
 	r.sql("select ojs.fetch('{default}', p_tenant => 'acme')")

@@ -15,7 +15,7 @@ func TestMT93TheReasonIsKept(t *testing.T) {
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	r := start(t)
-	r.gives("PUT /admin/tenants/acme", `{"weight": 2, "reason": "upgrade"}`, 200, `"*"`)
+	r.gives("PUT /admin/tenants/acme", `{"weight": 2, "reason": "upgrade"}`, 201, `"*"`)
 	r.with("X-OJS-Reason", "tuning").gives("PUT /admin/pools/p", `{"concurrency": 3}`, 200, `"*"`)
 	r.gives("POST /admin/tenants/globex/pause", `{"reason": "abuse"}`, 200, `"*"`)
 	r.gives("POST /admin/tenants/globex/resume", `{"reason": "sorted out"}`, 200, `"*"`)

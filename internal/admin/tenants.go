@@ -16,6 +16,9 @@ func (a *Admin) tenantRoutes() []kit.Route {
 		{Method: http.MethodGet, Path: v1 + "/admin/tenants", Handler: a.listTenants},
 		{Method: http.MethodGet, Path: v1 + "/admin/tenants/:id", Handler: a.getTenant},
 		{Method: http.MethodPut, Path: v1 + "/admin/tenants/:id", Handler: a.putTenant},
+		{Method: http.MethodDelete, Path: v1 + "/admin/tenants/:id", Handler: a.deregisterTenant},
+		{Method: http.MethodPost, Path: v1 + "/admin/tenants/:id/suspend", Handler: a.suspendTenant},
+		{Method: http.MethodPost, Path: v1 + "/admin/tenants/:id/unsuspend", Handler: a.unsuspendTenant},
 		{Method: http.MethodGet, Path: v1 + "/admin/tenants/:id/stats", Handler: a.tenantStats},
 	})
 }
@@ -55,7 +58,7 @@ func limitsOf(t *sqlcgen.TenantsRow, current bool) map[string]any {
 func tenantOf(t *sqlcgen.TenantsRow) map[string]any {
 	weight := json.Number(t.Weight)
 	tenant := map[string]any{
-		"id": t.ID, "name": t.ID, "state": statusOf(t.PausedAt != nil), "weight": weight, "fairness_weight": weight,
+		"id": t.ID, "name": t.ID, "state": t.State, "weight": weight, "fairness_weight": weight,
 		"priority_boost": t.PriorityBoost, "max_priority": t.MaxPriority, "over_priority": t.OverPriority,
 		"limits": limitsOf(t, false), "stats": statsOf(t),
 	}
@@ -178,9 +181,20 @@ func (a *Admin) putTenant(c echo.Context) error {
 	params := sqlcgen.ConfigureTenantParams{
 		Tenant: id, Weight: req.weight, PriorityBoost: req.PriorityBoost, MaxPriority: req.MaxPriority, OverPriority: req.OverPriority,
 	}
-	_, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).ConfigureTenant, params)
+	known, err := a.SQL.TenantIsConfigured(a.Context(c), id)
 	if err != nil {
 		return err
 	}
-	return a.getTenant(c)
+	if _, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).ConfigureTenant, params); err != nil {
+		return err
+	}
+	t, err := a.oneTenant(c)
+	if err != nil {
+		return err
+	}
+	status := http.StatusOK
+	if !known {
+		status = http.StatusCreated
+	}
+	return c.JSON(status, tenantOf(t))
 }

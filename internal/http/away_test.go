@@ -64,6 +64,7 @@ var someBody = map[string][]string{
 	"/ojs/v1/admin/workers/directive":       {`{"directive":"running"}`},
 	"/ojs/v1/admin/workers/:id/directive":   {`{"directive":"running"}`},
 	"PUT /ojs/v1/admin/tenants/:id":         {`{"weight":2}`},
+	"DELETE /ojs/v1/admin/tenants/:id":      {`{"confirm":"` + someID + `"}`},
 	"PUT /ojs/v1/admin/tenants/:id/limits":  {`{"max_concurrency":2}`},
 	"PUT /ojs/v1/admin/queues/:name/limits": {`{"max_concurrency":2}`},
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // Who changed what in the configuration, when and why (ojs.audit): operators see everything, a tenant's login role what is about its
-// tenant, numbered by itself. old and new hold only what has changed. Changes say why where the call was given a reason, or the session or transaction has one:
-// set ojs.reason = '...'.
+// tenant, numbered by itself. old and new hold only what has changed. Changes say why where the call was given a reason, or the session or
+// transaction has one: set ojs.reason = '...'.
 type OjsAuditTrail struct {
 	N        int64           `json:"n"`
 	At       time.Time       `json:"at"`
@@ -218,6 +218,16 @@ type OjsRuleStat struct {
 	PausedAt       *time.Time `json:"paused_at"`
 	PausedBy       *string    `json:"paused_by"`
 	Reason         *string    `json:"reason"`
+}
+
+// Tenants whose new jobs are refused. Changed by ojs.suspend_tenant and ojs.resume_tenant.
+type OjsSuspended struct {
+	// The tenant.
+	TenantID string `json:"tenant_id"`
+	// Since when.
+	At time.Time `json:"at"`
+	// Why, in the words of whoever did it.
+	Reason *string `json:"reason"`
 }
 
 // Configured tenants. A tenant without a row has the default weight, no boost, and no limit to its priorities. Changed by

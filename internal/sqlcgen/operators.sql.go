@@ -963,6 +963,8 @@ select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost
     coalesce(s.effective_share, 0)::float8 as effective_share, coalesce(s.actual_share, 0)::float8 as actual_share,
     coalesce(s.deficit, 0)::float8 as deficit, s.dispatched, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
+    case when e.at is not null then 'deregistering' when u.at is not null then 'suspended' when r.paused_at is not null then 'paused'
+        else 'active' end::text as state,
     (s.backlog + s.scheduled + s.pending)::bigint as depth, s.backlog as available, s.active, s.scheduled, s.pending, s.retryable,
     s.completed, s.cancelled, s.discarded, s.failed as failed_attempts, r.max_concurrency, r.paused_at,
     m.entered::bigint as enqueued_1m, (m.completed + m.failed)::bigint as processed_1m, d.completed::bigint as completed_24h,
@@ -972,6 +974,8 @@ cross join lateral (select row(s.total_jobs, s.dispatched, s.completed, s.cancel
 cross join lateral ojs._counts_since('', s.tenant_id, n.counts, ojs.now() - interval '1 minute') m
 cross join lateral ojs._counts_since('', s.tenant_id, n.counts, ojs.now() - interval '1 day') d
 left join ojs.rule r on r.tenant_id = s.tenant_id and r.queue = ''
+left join ojs.suspended u on u.tenant_id = s.tenant_id
+left join ojs.departure e on e.tenant_id = s.tenant_id
 where s.tenant_id = any ($1::text[])
 order by s.tenant_id
 `
@@ -989,6 +993,7 @@ type TenantsRow struct {
 	Dispatched     int64      `json:"dispatched"`
 	TotalJobs      int64      `json:"total_jobs"`
 	OldestWaitMs   int64      `json:"oldest_wait_ms"`
+	State          string     `json:"state"`
 	Depth          int64      `json:"depth"`
 	Available      int64      `json:"available"`
 	Active         int64      `json:"active"`
@@ -1029,6 +1034,7 @@ func (q *Queries) Tenants(ctx context.Context, names []string) ([]TenantsRow, er
 			&i.Dispatched,
 			&i.TotalJobs,
 			&i.OldestWaitMs,
+			&i.State,
 			&i.Depth,
 			&i.Available,
 			&i.Active,

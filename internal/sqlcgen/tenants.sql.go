@@ -7,6 +7,7 @@ package sqlcgen
 
 import (
 	"context"
+	"time"
 )
 
 const auditTrail = `-- name: AuditTrail :many
@@ -63,4 +64,65 @@ func (q *Queries) AuditTrail(ctx context.Context, arg AuditTrailParams) ([]OjsAu
 		return nil, err
 	}
 	return items, nil
+}
+
+const deregisterTenant = `-- name: DeregisterTenant :one
+select d.tenant_id, d.at, d.jobs from ojs.deregister_tenant($1::text, $2::text, $3::text) d
+`
+
+type DeregisterTenantParams struct {
+	Tenant  string  `json:"tenant"`
+	Confirm *string `json:"confirm"`
+	Reason  *string `json:"reason"`
+}
+
+type DeregisterTenantRow struct {
+	TenantID string    `json:"tenant_id"`
+	At       time.Time `json:"at"`
+	Jobs     int64     `json:"jobs"`
+}
+
+func (q *Queries) DeregisterTenant(ctx context.Context, arg DeregisterTenantParams) (DeregisterTenantRow, error) {
+	row := q.db.QueryRow(ctx, deregisterTenant, arg.Tenant, arg.Confirm, arg.Reason)
+	var i DeregisterTenantRow
+	err := row.Scan(&i.TenantID, &i.At, &i.Jobs)
+	return i, err
+}
+
+const resumeTenant = `-- name: ResumeTenant :one
+select ojs.resume_tenant($1::text)
+`
+
+func (q *Queries) ResumeTenant(ctx context.Context, tenant string) (bool, error) {
+	row := q.db.QueryRow(ctx, resumeTenant, tenant)
+	var resume_tenant bool
+	err := row.Scan(&resume_tenant)
+	return resume_tenant, err
+}
+
+const suspendTenant = `-- name: SuspendTenant :one
+select s.tenant_id, s.at, s.reason from ojs.suspend_tenant($1::text, $2::text) s
+`
+
+type SuspendTenantParams struct {
+	Tenant string  `json:"tenant"`
+	Reason *string `json:"reason"`
+}
+
+func (q *Queries) SuspendTenant(ctx context.Context, arg SuspendTenantParams) (OjsSuspended, error) {
+	row := q.db.QueryRow(ctx, suspendTenant, arg.Tenant, arg.Reason)
+	var i OjsSuspended
+	err := row.Scan(&i.TenantID, &i.At, &i.Reason)
+	return i, err
+}
+
+const tenantIsConfigured = `-- name: TenantIsConfigured :one
+select exists (select from ojs.tenant t where t.tenant_id = $1::text)
+`
+
+func (q *Queries) TenantIsConfigured(ctx context.Context, tenant string) (bool, error) {
+	row := q.db.QueryRow(ctx, tenantIsConfigured, tenant)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
 }

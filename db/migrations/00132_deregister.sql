@@ -1,0 +1,237 @@
+-- +goose Up
+-- The end of a tenant: its configuration goes at once, its jobs are cancelled by the clock, a bite at a time.
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+create table ojs.departure (
+    tenant_id text collate "C" primary key,
+    at        timestamptz not null default ojs.now(),
+    jobs      bigint not null,
+    queue     text collate "C",
+    priority  int,
+    seq       bigint,
+    missed    boolean not null default false
+);
+comment on table ojs.departure is
+'Tenants that are being deregistered, and how far the clock is with their jobs. Written by ojs.deregister_tenant and ojs.tick.';
+comment on column ojs.departure.tenant_id is 'The tenant.';
+comment on column ojs.departure.at is 'Since when. Jobs made later are those of a tenant that is new.';
+comment on column ojs.departure.jobs is 'How many jobs had not ended then.';
+comment on column ojs.departure.queue is 'The queue in which its jobs are cancelled at the moment; null: this begins.';
+comment on column ojs.departure.priority is 'The priority, in this queue.';
+comment on column ojs.departure.seq is 'Up to which seq; null: those without come first.';
+comment on column ojs.departure.missed is 'Whether a job was locked when its turn came, so that all are looked at again.';
+alter table ojs.departure enable row level security;
+alter table ojs.departure force row level security;
+create policy functions on ojs.departure to ojs_owner using (true) with check (true);
+create policy staff on ojs.departure for select to ojs_service, ojs_operator using (true);
+grant select on ojs.departure to ojs_service, ojs_operator;
+alter table ojs.departure alter column tenant_id set statistics 0, alter column queue set statistics 0, alter column at set statistics 0,
+    alter column jobs set statistics 0;
+
+-- Ends a tenant.
+-- Locks what ojs.configure_tenant locks with a max_priority and a queue, and waits as long.
+-- Writes what the functions write that configure a tenant, tenant_role, cron, cron_run, replay_rule, departure, timer, audit.
+-- +goose StatementBegin
+create function ojs.deregister_tenant(p_tenant text, p_confirm text default null, p_reason text default null) returns ojs.departure
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_row  ojs.departure;
+    v_jobs bigint;
+begin
+    perform ojs._check_tenant(p_tenant);
+    perform ojs._alone_with_queues();
+    v_jobs := (
+        select sum(s.scheduled + s.available + s.pending + s.active + s.retryable) from ojs.shard_stats s where s.tenant_id = p_tenant);
+    if v_jobs > 0 and p_confirm is distinct from p_tenant then
+        perform ojs._raise('OJ409', format('tenant %s has %s jobs that have not ended', p_tenant, v_jobs),
+            jsonb_build_object('field', 'confirm', 'jobs', v_jobs), 'They are cancelled if the tenant''s name is given as confirm.');
+    elsif v_jobs is null and not exists (select from ojs.tenant t where t.tenant_id = p_tenant)
+            and not exists (select from ojs.tenant_role r where r.tenant_id = p_tenant) then
+        perform ojs._raise('OJ404', format('tenant %s does not exist', p_tenant), '{"field": "tenant"}');
+    end if;
+    perform ojs._unconfigure(p_tenant);
+    perform ojs.pause(null, p_tenant, coalesce(p_reason, 'deregistered'));
+    insert into ojs.departure (tenant_id, jobs) values (p_tenant, coalesce(v_jobs, 0))
+    on conflict (tenant_id) do update
+    set at = excluded.at, jobs = excluded.jobs, queue = null, priority = null, seq = null, missed = false
+    returning * into v_row;
+    perform ojs._audit(p_tenant, 'tenant', null, 'deregistered', null, jsonb_build_object('jobs', v_jobs), p_reason);
+    perform ojs._see_off_at(p_tenant, '0');
+    return v_row;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.deregister_tenant(text, text, text) is
+'Ends a tenant, and returns how many jobs it had. Its weights, limits, pauses, suspension, cron jobs and replay rules go at once, and its
+login roles are no longer mapped; nothing more of it is handed out. Jobs that have not ended, running ones included, are cancelled by the
+clock, which takes many ticks where there are many. p_confirm: the tenant''s name, without which jobs that have not ended are in the way
+(conflict). Finished jobs and dead letters stay until their retention ends, and the audit trail stays. Jobs made later are those of a
+tenant that is new; until the clock is done they wait. p_reason: for the audit trail. Raises not_found, conflict, invalid_request,
+backend_unavailable; conflict also in a transaction that has fetched jobs.';
+
+-- +goose StatementBegin
+create function ojs._unconfigure(p_tenant text) returns void
+language plpgsql
+as $$
+declare
+    v_old ojs.tenant;
+    v_new ojs.tenant;
+begin
+    select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
+    perform ojs._arm_max_priority(p_tenant, 100) where v_old.max_priority < 100;
+    perform ojs.resume_tenant(p_tenant) where exists (select from ojs.suspended s where s.tenant_id = p_tenant);
+    perform ojs._weigh_in(w.queue, w.tenant_id, null)
+    from (select w.queue, w.tenant_id from ojs.queue_weight w
+        where w.queue <> '' and w.tenant_id in (p_tenant, 'tenant:' || p_tenant) offset 0) w;
+    perform ojs.limit_concurrency(null, p_tenant, nullif(r.queue, '')), ojs.resume(nullif(r.queue, ''), p_tenant)
+    from (select r.queue from ojs.rule r where r.tenant_id = p_tenant offset 0) r;
+    perform ojs._stop_ahead();
+    -- The row stays until the tenant's pause is over, which it says.
+    update ojs.tenant t set weight = null, priority_boost = 0, max_priority = 100, over_priority = 'refuse'
+    where t.tenant_id = p_tenant returning * into v_new;
+    if v_old.weight is not null or v_old.priority_boost <> 0 then
+        perform ojs._reweigh(v_new, -v_old.priority_boost);
+    end if;
+    delete from ojs.tenant_role r where r.tenant_id = p_tenant;
+    delete from ojs.cron c where c.tenant_id = p_tenant;
+    delete from ojs.cron_run r where r.tenant_id = p_tenant;
+    delete from ojs.replay_rule r where r.tenant_id = p_tenant;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._unconfigure(text) is
+'Takes back all that is configured of a tenant. Only after ojs._alone_with_queues; locks ojs.lane.';
+
+-- +goose StatementBegin
+create function ojs._see_off_at(p_tenant text, p_later interval) returns void
+language sql
+as $$
+    insert into ojs.timer (due_at, kind, tenant_ids, ids) values (ojs.now() + p_later, 'departure', array[p_tenant], array[ojs._uuid_v7()])
+$$;
+-- +goose StatementEnd
+comment on function ojs._see_off_at(text, interval) is 'Has the clock go on with a tenant that is being deregistered.';
+
+-- +goose StatementBegin
+create function ojs._see_off(p_tenants text[]) returns void
+language plpgsql
+as $$
+declare
+    v_tenant text;
+    v_until  timestamptz := clock_timestamp() + interval '50 milliseconds';
+    v_row    ojs.departure;
+    v_more   boolean;
+begin
+    foreach v_tenant in array array(select distinct t from unnest(p_tenants) t) loop
+        select * into v_row from ojs.departure d where d.tenant_id = v_tenant for update skip locked;
+        if not found then
+            -- It has departed, or somebody deregisters it anew.
+            perform ojs._see_off_at(d.tenant_id, '100 milliseconds') from ojs.departure d where d.tenant_id = v_tenant;
+            continue;
+        end if;
+        loop
+            v_more := ojs._cancel_bite(v_row);
+            select * into v_row from ojs.departure d where d.tenant_id = v_tenant;
+            exit when not v_more or clock_timestamp() > v_until;
+        end loop;
+        if v_more then
+            perform ojs._see_off_at(v_tenant, '0');
+        elsif v_row.missed then
+            update ojs.departure d set queue = null, priority = null, seq = null, missed = false where d.tenant_id = v_tenant;
+            perform ojs._see_off_at(v_tenant, '1 second');
+        elsif not ojs._enter_lane(-1) then
+            perform ojs._see_off_at(v_tenant, '100 milliseconds');
+        else
+            perform ojs._depart(v_tenant);
+        end if;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._see_off(text[]) is
+'Goes on with tenants that are being deregistered, for about 50 ms; what is left comes with the next tick. Waits for nobody.';
+
+-- +goose StatementBegin
+create function ojs._cancel_bite(p_row ojs.departure) returns boolean
+language plpgsql
+as $$
+declare
+    c_bite   constant int := 500;
+    v_shard  record;
+    v_line   uuid[];
+    v_last   bigint;
+    v_missed boolean;
+begin
+    if p_row.queue is null or p_row.seq = 9223372036854775807 then
+        select s.queue, s.priority into v_shard from ojs._shards(p_row.tenant_id) s
+        where p_row.queue is null or (s.queue, s.priority) > (p_row.queue, p_row.priority) order by s.queue, s.priority limit 1;
+        update ojs.departure d set queue = v_shard.queue, priority = v_shard.priority, seq = null
+        where d.tenant_id = p_row.tenant_id and v_shard.queue is not null;
+        return v_shard.queue is not null;
+    end if;
+    select array_agg(l.id), max(l.seq) into v_line, v_last
+    from (
+        (select j.id, j.seq from ojs.job j
+        where j.queue = p_row.queue and j.priority = p_row.priority and j.tenant_id = p_row.tenant_id and j.seq > p_row.seq
+        order by j.seq limit c_bite)
+        union all
+        -- Jobs that were never available. Those that are cancelled get a seq, so that the next bite does not meet them here.
+        (select j.id, null from ojs.job j
+        where p_row.seq is null and j.queue = p_row.queue and j.priority = p_row.priority and j.tenant_id = p_row.tenant_id
+            and j.seq is null and not ojs._ended(j.state) and j.created_at <= p_row.at limit c_bite)
+    ) l;
+    v_missed := ojs._cancel_line(p_row, v_line);
+    update ojs.departure d
+    set missed = d.missed or v_missed,
+        seq = case when p_row.seq is not null then coalesce(v_last, 9223372036854775807) when v_line is null or v_missed then 0 end
+    where d.tenant_id = p_row.tenant_id;
+    return true;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._cancel_bite(ojs.departure) is
+'Cancels up to 500 jobs of a tenant that is being deregistered, or goes on to its next shard; returns false after the last.';
+
+-- +goose StatementBegin
+create function ojs._cancel_line(p_row ojs.departure, p_ids uuid[]) returns boolean
+language plpgsql
+as $$
+declare
+    v_job ojs.job;
+begin
+    for v_job in
+        select j.* from unnest(p_ids) l(id)
+        cross join lateral (select j.* from ojs.job j where j.id = l.id and j.tenant_id = p_row.tenant_id and not ojs._ended(j.state)
+            and j.created_at <= p_row.at for update skip locked) j
+    loop
+        update ojs.job j
+        set state = 'cancelled', finished_at = ojs.now(), lease = null, lease_expires_at = null, retry_at = null,
+            seq = coalesce(j.seq, nextval('ojs.job_seq'))
+        where j.id = v_job.id and j.tenant_id = v_job.tenant_id;
+        perform ojs._released(v_job, 'cancelled', true);
+    end loop;
+    return exists (select from unnest(p_ids) l(id) join ojs.job j on j.id = l.id and j.tenant_id = p_row.tenant_id
+        where not ojs._ended(j.state) and j.created_at <= p_row.at);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._cancel_line(ojs.departure, uuid[]) is
+'Cancels those of the jobs that have not ended, and that nobody has locked; returns whether some are left.';
+
+-- +goose StatementBegin
+create function ojs._depart(p_tenant text) returns void
+language plpgsql
+as $$
+begin
+    delete from ojs.departure d where d.tenant_id = p_tenant;
+    perform ojs.resume(null, p_tenant);
+    -- Somebody may have configured it anew meanwhile.
+    delete from ojs.tenant t
+    where t.tenant_id = p_tenant and t.weight is null and t.priority_boost = 0 and t.max_priority = 100 and not t.limited
+        and not exists (select from ojs.suspended s where s.tenant_id = p_tenant);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._depart(text) is 'The last step of deregistering a tenant. Only under the row of ojs.lane.';
+reset role;

@@ -1,0 +1,83 @@
+package admin
+
+import (
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+// reasonRequest says why.
+type reasonRequest struct {
+	kit.Optional
+	_      struct{} `check:"only"`
+	Reason *string  `json:"reason"`
+}
+
+func (a *Admin) suspendTenant(c echo.Context) error {
+	of, err := tenantOfPath(c, "a tenant cannot be suspended")
+	if err != nil {
+		return err
+	}
+	var req reasonRequest
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	kit.Because(c, req.Reason)
+	params := sqlcgen.SuspendTenantParams{Tenant: *of.Tenant, Reason: req.Reason}
+	if _, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).SuspendTenant, params); err != nil {
+		return err
+	}
+	return a.getTenant(c)
+}
+
+func (a *Admin) unsuspendTenant(c echo.Context) error {
+	of, err := tenantOfPath(c, "a tenant cannot be suspended")
+	if err != nil {
+		return err
+	}
+	var req reasonRequest
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	kit.Because(c, req.Reason)
+	if _, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).ResumeTenant, *of.Tenant); err != nil {
+		return err
+	}
+	return a.getTenant(c)
+}
+
+// deregisterRequest confirms by the tenant's name that jobs that have not ended are to be cancelled.
+type deregisterRequest struct {
+	kit.Optional
+	_       struct{} `check:"only"`
+	Confirm *string  `json:"confirm"`
+	Reason  *string  `json:"reason"`
+}
+
+// deregisterTenant ends a tenant. What is left of its jobs the clock cancels: 202 says so.
+func (a *Admin) deregisterTenant(c echo.Context) error {
+	of, err := tenantOfPath(c, "a tenant cannot be deregistered")
+	if err != nil {
+		return err
+	}
+	var req deregisterRequest
+	if req.Confirm, err = kit.QueryText(c, "confirm"); err != nil {
+		return err
+	}
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	kit.Because(c, req.Reason)
+	row, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).DeregisterTenant, sqlcgen.DeregisterTenantParams{
+		Tenant: *of.Tenant, Confirm: req.Confirm, Reason: req.Reason,
+	})
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusAccepted, map[string]any{
+		"id": row.TenantID, "tenant_id": row.TenantID, "state": "deregistering", "jobs": row.Jobs, "deregistered_at": row.At,
+	})
+}
