@@ -19,7 +19,7 @@ const staffMayCall = "_configured _counts_at _counts_since _detached_partitions 
 	"_pace _pace_step " +
 	"_pools_lately _whole_config " +
 	"configure_pool configure_pools configure_queue configure_tenant delete_pool delete_queue enqueue_rows fetch_many " +
-	"deregister_tenant resume_tenant suspend_tenant " +
+	"cancel_many deregister_tenant jobs_floor list_jobs resume_tenant suspend_tenant " +
 	"hold_dispatch limit_concurrency pause plan_cron preview_weight " +
 	"release_many resume resume_dispatch schema_changing schema_hash stand_down tick unplanned_crons upkeep"
 
@@ -72,7 +72,7 @@ func TestPlannerSettings(t *testing.T) {
 			"delete_pool deregister_tenant explain fetch fetch_many job_results " +
 			"limit_concurrency pause release_many resume settle tick",
 		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off jit=off " +
-			"max_parallel_workers_per_gather=0 plan_cache_mode=force_custom_plan: events",
+			"max_parallel_workers_per_gather=0 plan_cache_mode=force_custom_plan: events jobs_floor list_jobs",
 		"jit=off plan_cache_mode=force_custom_plan: _fair_cursors _fairness _lock_matching _replay dead_letter_count" +
 			" dead_letter_stats dead_letters",
 		"plan_cache_mode=force_generic_plan: enqueue_bulk enqueue_each enqueue_many enqueue_rows",

@@ -1010,6 +1010,13 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._before(p_before uuid, p_until timestamp with time zone) RETURNS uuid
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    -- The clock of a client that makes ids may be a day ahead.
+    select least(coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff'), case when p_until is not null then ojs._id_at(p_until + interval '1 day') end)
+$$;
+
 CREATE FUNCTION ojs._begin_after_restore() RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -3490,6 +3497,17 @@ begin
             'Change settings in a transaction of its own.');
     end if;
 end;
+$$;
+
+CREATE FUNCTION ojs._few_jobs(p_tenant text) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+    select p_tenant is not null and coalesce(sum(u.total), 0) <= 10000
+    from (
+        select t.total from ojs.tally t where t.tenant_id = p_tenant
+        union all
+        select r.total from ojs._recent() r where r.tenant_id = p_tenant
+    ) u
 $$;
 
 CREATE FUNCTION ojs._field_fault(p_name text, p_kind text, p_value json) RETURNS text
@@ -10549,6 +10567,45 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs.cancel_many(p_ids uuid[], p_tenant text DEFAULT NULL::text) RETURNS SETOF ojs.refusal
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_tenant text := ojs._session_tenant(p_tenant);
+    v_done   int := 0;
+    v_id     uuid;
+    v_of     record;
+    v_job    ojs.job;
+begin
+    if coalesce(cardinality(p_ids), 0) not between 1 and 10000 then
+        perform ojs._raise('OJ400', 'ids must name 1 to 10000 jobs', '{"field": "ids"}');
+    end if;
+    for v_id in select distinct i from unnest(p_ids) i order by i loop
+        select count(*) as jobs, min(j.tenant_id) as tenant_id, min(j.state::text) as state into v_of
+        from ojs.job j where j.id = v_id and (v_tenant is null or j.tenant_id = v_tenant);
+        select * into v_job from ojs.job j
+        where v_of.jobs = 1 and j.id = v_id and j.tenant_id = v_of.tenant_id and not ojs._ended(j.state) for update skip locked;
+        if found then
+            v_done := v_done + 1;
+            update ojs.job j
+            set state = 'cancelled', finished_at = ojs.now(), lease = null, lease_expires_at = null, retry_at = null
+            where j.id = v_job.id and j.tenant_id = v_job.tenant_id;
+            perform ojs._released(v_job, 'cancelled', true);
+        else
+            return query select r.sqlstate, r.message, jsonb_build_object('job_id', v_id)
+            from (select case when v_of.jobs = 0 then 'OJ404' when v_of.jobs > 1 then 'OJ411'
+                    when ojs._ended(v_of.state::ojs.job_state) then 'OJ409' else '55P03' end as sqlstate,
+                case when v_of.jobs = 0 then 'the job does not exist' when v_of.jobs > 1 then 'the id exists in more than one tenant'
+                    when ojs._ended(v_of.state::ojs.job_state) then 'the job is ' || v_of.state || ' already'
+                    else 'another transaction has the job locked' end as message) r;
+        end if;
+    end loop;
+    perform ojs._audit(v_tenant, 'jobs', null, 'cancelled', null, jsonb_build_object('jobs', v_done)) where v_done > 0;
+end;
+$$;
+
 CREATE FUNCTION ojs.configure(p_default_tenant text DEFAULT NULL::text, p_tenant_required boolean DEFAULT NULL::boolean, p_retention interval DEFAULT NULL::interval, p_journal_retention interval DEFAULT NULL::interval, p_timeout_ms integer DEFAULT NULL::integer, p_heartbeat_timeout_ms integer DEFAULT NULL::integer, p_idempotency_window interval DEFAULT NULL::interval, p_tenant_fairness jsonb DEFAULT NULL::jsonb, p_unknown_tenants text DEFAULT NULL::text) RETURNS ojs.settings
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -11979,6 +12036,31 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs.jobs_floor(p_before uuid DEFAULT NULL::uuid, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_tenant text DEFAULT NULL::text) RETURNS uuid
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+    c_most   constant int := 10000;
+    v_before uuid := ojs._before(p_before, p_until);
+begin
+    if ojs._few_jobs(ojs._session_tenant(p_tenant)) then
+        return null;
+    end if;
+    -- The time in it alone: the id is perhaps another tenant's.
+    return (
+        select ojs._id_at(ojs._id_time(j.id)) from (
+            select j.id from ojs.job j where j.id < v_before order by j.id desc offset c_most - 1 limit 1) j);
+end;
+$$;
+
 CREATE FUNCTION ojs.limit_concurrency(p_max_concurrency integer, p_tenant text DEFAULT NULL::text, p_queue text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS ojs.rule
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -12011,6 +12093,45 @@ begin
     end if;
     perform ojs._apply_rule(v_rule);
     return v_rule;
+end;
+$$;
+
+CREATE FUNCTION ojs.list_jobs(p_states text[] DEFAULT NULL::text[], p_queue text DEFAULT NULL::text, p_type text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_before uuid DEFAULT NULL::uuid, p_floor uuid DEFAULT NULL::uuid, p_skip integer DEFAULT 0, p_limit integer DEFAULT 50, p_tenant text DEFAULT NULL::text) RETURNS SETOF ojs.job
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 50
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+declare
+    v_tenant text := ojs._session_tenant(p_tenant);
+    v_before uuid := ojs._before(p_before, p_until);
+    v_states ojs.job_state[] := p_states;
+    v_prefix text := case when p_type like '%*' then left(p_type, -1) end;
+begin
+    perform ojs._check_limit(p_limit, 1000);
+    if ojs._few_jobs(v_tenant) then
+        return query
+        select j.* from ojs._shards(v_tenant) s
+        cross join lateral (
+            select j.* from ojs.job j where j.queue = s.queue and j.priority = s.priority and j.tenant_id = v_tenant offset 0) j
+        where j.id < v_before and (v_states is null or j.state = any (v_states)) and (p_queue is null or j.queue = p_queue)
+            and (p_type is null or j.type = p_type or starts_with(j.type, v_prefix)) and (p_since is null or j.created_at >= p_since)
+            and (p_until is null or j.created_at < p_until)
+        order by j.id desc offset p_skip fetch first p_limit rows with ties;
+        return;
+    end if;
+    return query
+    select j.* from ojs.job j
+    where j.id < v_before and j.id >= coalesce(p_floor, '00000000-0000-0000-0000-000000000000')
+        and (v_tenant is null or j.tenant_id = v_tenant) and (v_states is null or j.state = any (v_states))
+        and (p_queue is null or j.queue = p_queue) and (p_type is null or j.type = p_type or starts_with(j.type, v_prefix))
+        and (p_since is null or j.created_at >= p_since) and (p_until is null or j.created_at < p_until)
+    order by j.id desc offset p_skip fetch first p_limit rows with ties;
 end;
 $$;
 

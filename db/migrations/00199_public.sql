@@ -49,7 +49,7 @@ select ojs._to_each('{
         configure_tenant, configure_queue, delete_queue, configure_pool, configure_pools, delete_pool, limit_concurrency, pause, resume,
         hold_dispatch, resume_dispatch, schema_hash, schema_changing, preview_weight}',
     'grant execute on function %s to ojs_service, ojs_operator');
-select ojs._to_each('{suspend_tenant, resume_tenant, deregister_tenant}',
+select ojs._to_each('{suspend_tenant, resume_tenant, deregister_tenant, list_jobs, jobs_floor, cancel_many}',
     'grant execute on function %s to ojs_service, ojs_operator');
 -- Helpers of views.
 select ojs._to_each('{
@@ -109,7 +109,7 @@ select ojs._to_each('{dead_letters, dead_letter_count, dead_letter_stats, _lock_
     'alter function %1$s set jit = off; alter function %1$s set plan_cache_mode = force_custom_plan');
 -- Both: one tenant's rows are found by other indexes than everybody's.
 -- +goose StatementBegin
-select ojs._to_each('{events}',
+select ojs._to_each('{events, list_jobs, jobs_floor}',
     'alter function %1$s set enable_bitmapscan = off;
      alter function %1$s set enable_hashjoin = off;
      alter function %1$s set enable_mergejoin = off;

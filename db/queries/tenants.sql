@@ -19,3 +19,27 @@ select d.tenant_id, d.at, d.jobs from ojs.deregister_tenant(@tenant::text, sqlc.
 
 -- name: TenantIsConfigured :one
 select exists (select from ojs.tenant t where t.tenant_id = @tenant::text);
+
+-- name: JobsFloor :one
+select coalesce(ojs.jobs_floor(sqlc.narg('before')::uuid, sqlc.narg('until')::timestamptz, sqlc.narg('tenant')::text)::text, '')::text
+    as floor;
+
+-- name: ListJobs :many
+select j.id, j.tenant_id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.scheduled_at,
+    j.started_at, j.finished_at, j.worker_id
+from ojs.list_jobs(sqlc.narg('states')::text[], sqlc.narg('queue')::text, sqlc.narg('type')::text,
+    sqlc.narg('since')::timestamptz, sqlc.narg('until')::timestamptz, sqlc.narg('before')::uuid, sqlc.narg('floor')::uuid,
+    @skip::int, @max_rows::int, sqlc.narg('tenant')::text) j;
+
+-- name: LiveJobs :one
+-- How many jobs are in a state that does not last, of all tenants or of one, of all queues or of one.
+select coalesce(sum(case @state::text when 'scheduled' then u.scheduled when 'available' then u.available when 'pending' then u.pending
+    when 'active' then u.active when 'retryable' then u.retryable end), 0)::bigint as jobs
+from (select * from ojs.tally union all select * from ojs._recent()) u
+where (sqlc.narg('tenant')::text is null or u.tenant_id = sqlc.narg('tenant')::text)
+    and (sqlc.narg('queue')::text is null or u.queue = sqlc.narg('queue')::text);
+
+-- name: CancelMany :many
+select (select p.code from ojs.problem p where p.sqlstate = r.sqlstate)::text as code, r.message::text as message,
+    (r.detail ->> 'job_id')::text as job_id
+from ojs.cancel_many(@ids::uuid[], sqlc.narg('tenant')::text) r(sqlstate, message, detail);

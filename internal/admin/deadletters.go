@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -14,14 +15,12 @@ import (
 // Dead letters in bulk (ojs-dead-letter section 10). Those that show a job are with the other jobs, in internal/http.
 
 func (a *Admin) deadLetterRoutes() []kit.Route {
-	return append(kit.Scoped([]kit.Route{
-		{Method: http.MethodPost, Path: v1 + "/admin/jobs/bulk/retry", Handler: a.retryJobs},
-	}), kit.Scoped(kit.Under([]string{v1 + "/dead-letter", v1 + "/admin/dead-letter"}, []kit.Route{
+	return kit.Scoped(kit.Under([]string{v1 + "/dead-letter", v1 + "/admin/dead-letter"}, []kit.Route{
 		{Method: http.MethodDelete, Handler: a.purgeDeadLetters},
 		{Method: http.MethodGet, Path: "/stats", Handler: a.deadLetterStats},
 		{Method: http.MethodPost, Path: "/retry", Handler: a.retryDeadLetters},
 		{Method: http.MethodPost, Path: "/purge", Handler: a.purgeDeadLetters},
-	}))...)
+	}))
 }
 
 // maxBulk is the most jobs that one bulk request changes.
@@ -213,18 +212,28 @@ type jobsRequest struct {
 	kit.Optional
 	_       struct{}    `check:"only"`
 	Filter  *jobsFilter `json:"filter"`
+	IDs     []string    `json:"ids" check:"id"`
 	Limit   int32       `json:"limit" check:"1.."`
 	Confirm bool        `json:"confirm"`
 }
 
-// Check asks for the confirmation.
-func (r *jobsRequest) Check(o *kit.Object) { checkBulk(o, r.Limit, r.Confirm) }
+// Check asks for the confirmation, and for one way of saying which jobs are meant.
+func (r *jobsRequest) Check(o *kit.Object) {
+	checkBulk(o, r.Limit, r.Confirm)
+	checkIDs(o, r.IDs, r.Filter != nil)
+}
 
 // retryJobs is retryDeadLetters in the words of ojs-admin-api.
 func (a *Admin) retryJobs(c echo.Context) error {
-	req := jobsRequest{Limit: 1000, Filter: &jobsFilter{}}
+	req := jobsRequest{Limit: 1000}
 	if err := c.Bind(&req); err != nil {
 		return err
+	}
+	if req.IDs != nil {
+		return a.retryThese(c, req.IDs)
+	}
+	if req.Filter == nil {
+		req.Filter = &jobsFilter{}
 	}
 	n, left, err := a.inBulk(c, &req.Filter.Filter, req.Limit, (*Filter).Retry)
 	if err != nil {
@@ -232,6 +241,27 @@ func (a *Admin) retryJobs(c echo.Context) error {
 	}
 	return c.JSON(http.StatusOK, map[string]any{
 		"action": "retry", "matched": int64(n) + left, "succeeded": n, "failed": 0, "errors": []any{}, "remaining": left,
+	})
+}
+
+// retryThese retries dead letters by their ids, each of which succeeds or fails by itself.
+func (a *Admin) retryThese(c echo.Context, ids []string) error {
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	failed := []bulkError{}
+	for _, id := range ids {
+		_, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).RetryDeadLetter, sqlcgen.RetryDeadLetterParams{ID: id, Tenant: kit.Scope(c)})
+		if err == nil {
+			continue
+		}
+		problem := a.Problems.Classify(err)
+		if problem.Status >= http.StatusInternalServerError {
+			return err
+		}
+		failed = append(failed, bulkError{id, problem.Code, problem.Message})
+	}
+	return c.JSON(http.StatusOK, map[string]any{
+		"action": "retry", "matched": len(ids), "succeeded": len(ids) - len(failed), "failed": len(failed), "errors": failed,
 	})
 }
 

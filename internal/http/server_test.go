@@ -223,8 +223,9 @@ func TestManifestAndHealth(t *testing.T) {
 	m.is(map[string]any{
 		"specversion": "1.0", "ojs_version": "1.0", "implementation.name": "ojs-pg", "implementation.version": "1.2.3",
 		"implementation.language": "go",
-		"conformance_level":       2, "protocols": []any{"http"}, "backend": "postgres", "extensions.0": "urn:ojs:ext:dead-letter",
-		"extensions.1":               "urn:ojs:ext:fair-scheduling",
+		"conformance_level":       2, "protocols": []any{"http"}, "backend": "postgres", "extensions.0": "urn:ojs:ext:admin-api",
+		"extensions.1":               "urn:ojs:ext:dead-letter",
+		"extensions.2":               "urn:ojs:ext:fair-scheduling",
 		"capabilities.batch_enqueue": true,
 		"capabilities.cron_jobs":     true, "capabilities.workflows": false,
 	})

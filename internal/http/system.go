@@ -122,7 +122,7 @@ func (s *Server) manifest(c echo.Context) error {
 			"unique_jobs":       false,
 			"workflows":         false,
 		},
-		Extensions: []string{"urn:ojs:ext:dead-letter", "urn:ojs:ext:fair-scheduling"},
+		Extensions: []string{"urn:ojs:ext:admin-api", "urn:ojs:ext:dead-letter", "urn:ojs:ext:fair-scheduling"},
 		Endpoints:  map[string]string{"base_url": "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health"},
 	})
 }

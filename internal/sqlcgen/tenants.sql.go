@@ -66,6 +66,43 @@ func (q *Queries) AuditTrail(ctx context.Context, arg AuditTrailParams) ([]OjsAu
 	return items, nil
 }
 
+const cancelMany = `-- name: CancelMany :many
+select (select p.code from ojs.problem p where p.sqlstate = r.sqlstate)::text as code, r.message::text as message,
+    (r.detail ->> 'job_id')::text as job_id
+from ojs.cancel_many($1::uuid[], $2::text) r(sqlstate, message, detail)
+`
+
+type CancelManyParams struct {
+	Ids    []string `json:"ids"`
+	Tenant *string  `json:"tenant"`
+}
+
+type CancelManyRow struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	JobID   string `json:"job_id"`
+}
+
+func (q *Queries) CancelMany(ctx context.Context, arg CancelManyParams) ([]CancelManyRow, error) {
+	rows, err := q.db.Query(ctx, cancelMany, arg.Ids, arg.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []CancelManyRow{}
+	for rows.Next() {
+		var i CancelManyRow
+		if err := rows.Scan(&i.Code, &i.Message, &i.JobID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const deregisterTenant = `-- name: DeregisterTenant :one
 select d.tenant_id, d.at, d.jobs from ojs.deregister_tenant($1::text, $2::text, $3::text) d
 `
@@ -87,6 +124,130 @@ func (q *Queries) DeregisterTenant(ctx context.Context, arg DeregisterTenantPara
 	var i DeregisterTenantRow
 	err := row.Scan(&i.TenantID, &i.At, &i.Jobs)
 	return i, err
+}
+
+const jobsFloor = `-- name: JobsFloor :one
+select coalesce(ojs.jobs_floor($1::uuid, $2::timestamptz, $3::text)::text, '')::text
+    as floor
+`
+
+type JobsFloorParams struct {
+	Before *string    `json:"before"`
+	Until  *time.Time `json:"until"`
+	Tenant *string    `json:"tenant"`
+}
+
+func (q *Queries) JobsFloor(ctx context.Context, arg JobsFloorParams) (string, error) {
+	row := q.db.QueryRow(ctx, jobsFloor, arg.Before, arg.Until, arg.Tenant)
+	var floor string
+	err := row.Scan(&floor)
+	return floor, err
+}
+
+const listJobs = `-- name: ListJobs :many
+select j.id, j.tenant_id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.scheduled_at,
+    j.started_at, j.finished_at, j.worker_id
+from ojs.list_jobs($1::text[], $2::text, $3::text,
+    $4::timestamptz, $5::timestamptz, $6::uuid, $7::uuid,
+    $8::int, $9::int, $10::text) j
+`
+
+type ListJobsParams struct {
+	States  []string   `json:"states"`
+	Queue   *string    `json:"queue"`
+	Type    *string    `json:"type"`
+	Since   *time.Time `json:"since"`
+	Until   *time.Time `json:"until"`
+	Before  *string    `json:"before"`
+	Floor   *string    `json:"floor"`
+	Skip    int32      `json:"skip"`
+	MaxRows int32      `json:"max_rows"`
+	Tenant  *string    `json:"tenant"`
+}
+
+type ListJobsRow struct {
+	ID          string     `json:"id"`
+	TenantID    string     `json:"tenant_id"`
+	Type        string     `json:"type"`
+	Queue       string     `json:"queue"`
+	State       string     `json:"state"`
+	Priority    int32      `json:"priority"`
+	Attempt     int32      `json:"attempt"`
+	MaxAttempts int32      `json:"max_attempts"`
+	CreatedAt   time.Time  `json:"created_at"`
+	EnqueuedAt  time.Time  `json:"enqueued_at"`
+	ScheduledAt *time.Time `json:"scheduled_at"`
+	StartedAt   *time.Time `json:"started_at"`
+	FinishedAt  *time.Time `json:"finished_at"`
+	WorkerID    *string    `json:"worker_id"`
+}
+
+func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsRow, error) {
+	rows, err := q.db.Query(ctx, listJobs,
+		arg.States,
+		arg.Queue,
+		arg.Type,
+		arg.Since,
+		arg.Until,
+		arg.Before,
+		arg.Floor,
+		arg.Skip,
+		arg.MaxRows,
+		arg.Tenant,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []ListJobsRow{}
+	for rows.Next() {
+		var i ListJobsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.TenantID,
+			&i.Type,
+			&i.Queue,
+			&i.State,
+			&i.Priority,
+			&i.Attempt,
+			&i.MaxAttempts,
+			&i.CreatedAt,
+			&i.EnqueuedAt,
+			&i.ScheduledAt,
+			&i.StartedAt,
+			&i.FinishedAt,
+			&i.WorkerID,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const liveJobs = `-- name: LiveJobs :one
+select coalesce(sum(case $1::text when 'scheduled' then u.scheduled when 'available' then u.available when 'pending' then u.pending
+    when 'active' then u.active when 'retryable' then u.retryable end), 0)::bigint as jobs
+from (select tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev from ojs.tally union all select tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev from ojs._recent()) u
+where ($2::text is null or u.tenant_id = $2::text)
+    and ($3::text is null or u.queue = $3::text)
+`
+
+type LiveJobsParams struct {
+	State  string  `json:"state"`
+	Tenant *string `json:"tenant"`
+	Queue  *string `json:"queue"`
+}
+
+// How many jobs are in a state that does not last, of all tenants or of one, of all queues or of one.
+func (q *Queries) LiveJobs(ctx context.Context, arg LiveJobsParams) (int64, error) {
+	row := q.db.QueryRow(ctx, liveJobs, arg.State, arg.Tenant, arg.Queue)
+	var jobs int64
+	err := row.Scan(&jobs)
+	return jobs, err
 }
 
 const resumeTenant = `-- name: ResumeTenant :one
