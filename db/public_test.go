@@ -19,7 +19,7 @@ const staffMayCall = "_configured _counts_at _counts_since _detached_partitions 
 	"_pace _pace_step " +
 	"_pools_lately _whole_config " +
 	"configure_pool configure_pools configure_queue configure_tenant delete_pool delete_queue enqueue_rows fetch_many " +
-	"cancel_many deregister_tenant jobs_floor list_jobs resume_tenant suspend_tenant " +
+	"cancel_many deregister_tenant jobs_floor list_jobs reprioritize resume_tenant suspend_tenant " +
 	"hold_dispatch limit_concurrency pause plan_cron preview_weight " +
 	"release_many resume resume_dispatch schema_changing schema_hash stand_down tick unplanned_crons upkeep"
 
@@ -70,7 +70,7 @@ func TestPlannerSettings(t *testing.T) {
 			"_oldest_aside _own_shard_counts _own_shards _pools_lately " +
 			"_put_aside _recent _record_beat _retry_dead _trim_cron_runs ack_many configure_pool configure_pools configure_tenant " +
 			"delete_pool deregister_tenant explain fetch fetch_many job_results " +
-			"limit_concurrency pause release_many resume settle tick",
+			"limit_concurrency pause release_many reprioritize resume settle tick",
 		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off jit=off " +
 			"max_parallel_workers_per_gather=0 plan_cache_mode=force_custom_plan: events jobs_floor list_jobs",
 		"jit=off plan_cache_mode=force_custom_plan: _fair_cursors _fairness _lock_matching _replay dead_letter_count" +

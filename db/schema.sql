@@ -1014,7 +1014,8 @@ CREATE FUNCTION ojs._before(p_before uuid, p_until timestamp with time zone) RET
     LANGUAGE sql IMMUTABLE
     AS $$
     -- The clock of a client that makes ids may be a day ahead.
-    select least(coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff'), case when p_until is not null then ojs._id_at(p_until + interval '1 day') end)
+    select least(coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff'),
+        case when p_until is not null then ojs._id_at(p_until + interval '1 day') end)
 $$;
 
 CREATE FUNCTION ojs._begin_after_restore() RETURNS void
@@ -12479,6 +12480,57 @@ begin
             'Tell it to terminate, or wait until it is stale.');
     end if;
     return ojs._end_workers(array[v_worker.tenant_id], array[v_worker.worker_id]);
+end;
+$$;
+
+CREATE FUNCTION ojs.reprioritize(p_id uuid, p_priority integer, p_tenant text DEFAULT NULL::text) RETURNS ojs.job
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_tenant text := ojs._session_tenant(p_tenant);
+    v_old    ojs.job;
+    v_new    ojs.job;
+begin
+    if (p_priority between -100 and 100) is not true then
+        perform ojs._raise('OJ400', 'priority must be an integer between -100 and 100', '{"field": "priority"}');
+    end if;
+    -- What was decided ahead counts as the old priority's.
+    perform ojs._stop_ahead();
+    v_old := ojs._lock_job(p_id, v_tenant);
+    if v_old.state not in ('scheduled', 'available', 'pending', 'retryable') then
+        perform ojs._raise('OJ409', format('cannot give job %s another priority: it is %s', p_id, v_old.state),
+            jsonb_build_object('job_id', p_id, 'current_state', v_old.state));
+    end if;
+    perform ojs._refuse(r) from ojs._too_high(v_old.tenant_id, p_priority, null) r where r is not null;
+    if p_priority = v_old.priority then
+        return v_old;
+    end if;
+    update ojs.job j
+    set priority = p_priority, seq = case when j.state = 'available' then nextval('ojs.job_seq') else j.seq end
+    where j.id = v_old.id and j.tenant_id = v_old.tenant_id
+    returning * into v_new;
+    -- Counted as if it had never come, and then come anew.
+    insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs)
+    values (v_old.tenant_id, v_old.queue, v_old.priority, null, v_old.state, -1);
+    if v_new.state = 'available' then
+        perform ojs._woken(v_new, null);
+    else
+        insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs)
+        values (v_new.tenant_id, v_new.queue, v_new.priority, null, v_new.state, 1);
+    end if;
+    perform ojs._audit(v_old.tenant_id, 'jobs', p_id::text, 'changed', jsonb_build_object('priority', v_old.priority),
+        jsonb_build_object('priority', p_priority));
+    return v_new;
 end;
 $$;
 

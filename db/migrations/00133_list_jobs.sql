@@ -45,8 +45,8 @@ $$;
 -- +goose StatementEnd
 comment on function ojs.list_jobs(text[], text, text, timestamptz, timestamptz, uuid, uuid, int, int, text) is
 'Jobs, those with the highest ids, which are the newest, first. p_states, p_queue, p_type (a beginning, if it ends with *) say which, null:
-any. p_since, p_until: made from one instant on, and before another. p_before, p_floor: with ids below one and from the other on; p_skip: without
-the first so many; p_limit 1 to 1000, and more only where tenants use the same id. p_tenant: whose. Pages: p_floor is
+any. p_since, p_until: made from one instant on, and before another. p_before, p_floor: with ids below one and from the other on; p_skip:
+without the first so many; p_limit 1 to 1000, and more only where tenants use the same id. p_tenant: whose. Pages: p_floor is
 ojs.jobs_floor of the same p_before, p_until and p_tenant, and p_before of the next page the last id if the page is full, else that floor.
 Raises invalid_request.';
 
@@ -80,7 +80,8 @@ create function ojs._before(p_before uuid, p_until timestamptz) returns uuid
 language sql immutable
 as $$
     -- The clock of a client that makes ids may be a day ahead.
-    select least(coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff'), case when p_until is not null then ojs._id_at(p_until + interval '1 day') end)
+    select least(coalesce(p_before, 'ffffffff-ffff-ffff-ffff-ffffffffffff'),
+        case when p_until is not null then ojs._id_at(p_until + interval '1 day') end)
 $$;
 -- +goose StatementEnd
 comment on function ojs._before(uuid, timestamptz) is 'The id below which jobs are that were made before an instant, and below another id.';

@@ -49,7 +49,8 @@ select ojs._to_each('{
         configure_tenant, configure_queue, delete_queue, configure_pool, configure_pools, delete_pool, limit_concurrency, pause, resume,
         hold_dispatch, resume_dispatch, schema_hash, schema_changing, preview_weight}',
     'grant execute on function %s to ojs_service, ojs_operator');
-select ojs._to_each('{suspend_tenant, resume_tenant, deregister_tenant, list_jobs, jobs_floor, cancel_many}',
+select ojs._to_each('{suspend_tenant, resume_tenant, deregister_tenant, list_jobs, jobs_floor, cancel_many,
+        reprioritize}',
     'grant execute on function %s to ojs_service, ojs_operator');
 -- Helpers of views.
 select ojs._to_each('{
@@ -91,7 +92,7 @@ grant insert (tenant_id)
 -- +goose StatementBegin
 select ojs._to_each('{
         fetch, fetch_many, configure_tenant, configure_pool, configure_pools, delete_pool, limit_concurrency, pause, resume, _notify_room,
-        deregister_tenant,
+        deregister_tenant, reprioritize,
         ack_many, settle, release_many, _extend, tick, job_results, explain,
         _arrivals, _recent, _lately, _pools_lately, _oldest_aside, _own_shards, _own_shard_counts, _put_aside, _retry_dead, _delete_dead,
         _check_beat, _record_beat, _check_workers, _end_workers, _trim_cron_runs}',

@@ -84,6 +84,8 @@ select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost
         else 'active' end::text as state,
     (s.backlog + s.scheduled + s.pending)::bigint as depth, s.backlog as available, s.active, s.scheduled, s.pending, s.retryable,
     s.completed, s.cancelled, s.discarded, s.failed as failed_attempts, r.max_concurrency, r.paused_at,
+    (select count(distinct y.queue) from ojs.tally y where y.tenant_id = s.tenant_id)::bigint as queues,
+    (select count(*) from ojs.worker w where w.tenant_id = s.tenant_id)::bigint as workers,
     m.entered::bigint as enqueued_1m, (m.completed + m.failed)::bigint as processed_1m, d.completed::bigint as completed_24h,
     d.failed::bigint as failed_24h
 from ojs.tenant_stats s left join ojs.tenant t on t.tenant_id = s.tenant_id
@@ -115,6 +117,15 @@ cross join lateral ojs._counts_since('', coalesce(sqlc.narg('tenant')::text, '')
 -- name: ConfigureTenant :one
 select * from ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, sqlc.narg('priority_boost')::int,
     sqlc.narg('max_priority')::int, sqlc.narg('over_priority')::text);
+
+-- name: PutTenant :one
+-- The same and, if asked for, a limit, in one transaction. In this order, which is that of the locks.
+select t.tenant_id, coalesce(case when @limits::boolean then (
+        select l.max_concurrency
+        from ojs.limit_concurrency(sqlc.narg('max_concurrency')::int, t.tenant_id, null, sqlc.narg('reason')::text) l) end, 0)::int
+    as max_concurrency
+from ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, sqlc.narg('priority_boost')::int,
+    sqlc.narg('max_priority')::int, sqlc.narg('over_priority')::text) t;
 
 -- name: WeighTenant :exec
 select ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, p_queue => sqlc.narg('queue')::text);

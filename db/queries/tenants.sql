@@ -43,3 +43,6 @@ where (sqlc.narg('tenant')::text is null or u.tenant_id = sqlc.narg('tenant')::t
 select (select p.code from ojs.problem p where p.sqlstate = r.sqlstate)::text as code, r.message::text as message,
     (r.detail ->> 'job_id')::text as job_id
 from ojs.cancel_many(@ids::uuid[], sqlc.narg('tenant')::text) r(sqlstate, message, detail);
+
+-- name: Reprioritize :one
+select * from ojs.reprioritize(@id::uuid, @priority::int, sqlc.narg('tenant')::text);

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 
@@ -26,7 +27,7 @@ func (a *Admin) tenantRoutes() []kit.Route {
 // statsOf is the body of multi-tenancy section 10.2.
 func statsOf(t *sqlcgen.TenantsRow) map[string]any {
 	return map[string]any{
-		"tenant_id": t.ID, "total_jobs": t.TotalJobs, "oldest_wait_ms": t.OldestWaitMs,
+		"tenant_id": t.ID, "total_jobs": t.TotalJobs, "oldest_wait_ms": t.OldestWaitMs, "queues": t.Queues, "workers": t.Workers,
 		"limits": limitsOf(t, true),
 		"jobs": map[string]any{
 			"depth": t.Depth, "available": t.Available, "active": t.Active, "scheduled": t.Scheduled, "pending": t.Pending,
@@ -125,13 +126,15 @@ func (a *Admin) tenantStats(c echo.Context) error {
 const noMaxPriority = 100
 
 // tenantRequest sets what of a tenant can be set: its weight, under any of its three names, its boost, and how high the priorities of its
-// jobs may be. What cannot is refused, because a limit that is accepted and not kept would be worse.
+// jobs may be, and its limits. What cannot is refused, because a limit that is accepted and not kept would be worse.
 type tenantRequest struct {
 	_              struct{}        `check:"configurable"`
 	PriorityBoost  *int32          `json:"priority_boost"`
 	MaxPriority    *int32          `json:"max_priority"`
 	OverPriority   *string         `json:"over_priority"`
 	Reason         *string         `json:"reason"`
+	TenantID       *string         `json:"tenant_id"`
+	Limits         *nestedLimits   `json:"limits"`
 	Weight         json.RawMessage `json:"weight" check:"number,storable"`
 	FairnessWeight json.RawMessage `json:"fairness_weight" check:"number,storable"`
 	Fairness       *struct {
@@ -178,14 +181,22 @@ func (a *Admin) putTenant(c echo.Context) error {
 		return kit.NoTenantID("id")
 	}
 	kit.Because(c, req.Reason)
-	params := sqlcgen.ConfigureTenantParams{
+	if req.TenantID != nil && *req.TenantID != id {
+		return kit.Invalid("tenant_id", "is not the one of the path")
+	}
+	params := sqlcgen.PutTenantParams{
 		Tenant: id, Weight: req.weight, PriorityBoost: req.PriorityBoost, MaxPriority: req.MaxPriority, OverPriority: req.OverPriority,
+		Reason: req.Reason,
+	}
+	if req.Limits != nil {
+		params.Limits, params.MaxConcurrency = req.Limits.given, req.Limits.MaxConcurrency
+		params.Reason = cmp.Or(req.Limits.Reason, req.Reason)
 	}
 	known, err := a.SQL.TenantIsConfigured(a.Context(c), id)
 	if err != nil {
 		return err
 	}
-	if _, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).ConfigureTenant, params); err != nil {
+	if _, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).PutTenant, params); err != nil {
 		return err
 	}
 	t, err := a.oneTenant(c)

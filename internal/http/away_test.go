@@ -60,6 +60,8 @@ var someBody = map[string][]string{
 	"/ojs/v1/dead-letter/purge":             {`{"confirm":true}`},
 	"/ojs/v1/admin/dead-letter/retry":       {`{"confirm":true}`},
 	"/ojs/v1/admin/dead-letter/purge":       {`{"confirm":true}`},
+	"PATCH /ojs/v1/jobs/:id":                {`{"priority":1}`},
+	"PATCH /ojs/v1/admin/jobs/:id":          {`{"priority":"high"}`},
 	"/ojs/v1/admin/jobs/bulk/retry":         {`{"confirm":true}`},
 	"/ojs/v1/admin/jobs/bulk/cancel":        {`{"confirm":true}`, `{"ids":["` + someID + `"],"confirm":true}`},
 	"/ojs/v1/admin/workers/directive":       {`{"directive":"running"}`},

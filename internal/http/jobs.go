@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -25,6 +26,8 @@ func (s *Server) jobRoutes() []kit.Route {
 		{Method: http.MethodPost, Path: v1 + "/jobs/:id/activate", Handler: s.activate},
 		{Method: http.MethodPost, Path: v1 + "/jobs/:id/retry", Handler: s.retryDeadLetter},
 		{Method: http.MethodGet, Path: v1 + "/admin/jobs/:id", Handler: s.getJobFlat},
+		{Method: http.MethodPatch, Path: v1 + "/jobs/:id", Handler: s.patchJob},
+		{Method: http.MethodPatch, Path: v1 + "/admin/jobs/:id", Handler: s.patchJob},
 		{Method: http.MethodPost, Path: v1 + "/admin/jobs/:id/cancel", Handler: s.cancel},
 		{Method: http.MethodPost, Path: v1 + "/admin/jobs/:id/retry", Handler: s.retryDeadLetter},
 	})
@@ -155,6 +158,52 @@ func (s *Server) getJob(c echo.Context) error {
 }
 
 // getJobFlat is for operators' tools, which want the job itself.
+// patchRequest is what of a job can be changed while it waits.
+type patchRequest struct {
+	_        struct{}        `check:"configurable"`
+	Priority json.RawMessage `json:"priority" check:"required"`
+	Reason   *string         `json:"reason"`
+
+	priority int32
+}
+
+// priorityNames are those of the public suite.
+var priorityNames = map[string]int32{"high": 10, "normal": 0, "low": -10}
+
+// Check reads the priority, a number or a name.
+func (r *patchRequest) Check(o *kit.Object) {
+	if kit.Kind(r.Priority) != "string" {
+		if n := o.Integer("priority", -100); n != nil {
+			r.priority = *n
+		}
+		return
+	}
+	n, known := priorityNames[kit.Unquote(r.Priority)]
+	if !known {
+		o.Fail(kit.Invalid(o.At("priority"), `must be an integer, "high", "normal" or "low"`))
+	}
+	r.priority = n
+}
+
+// patchJob gives a job that waits another priority.
+func (s *Server) patchJob(c echo.Context) error {
+	id, scope, err := jobRef(c)
+	if err != nil {
+		return err
+	}
+	var req patchRequest
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	kit.Because(c, req.Reason)
+	params := sqlcgen.ReprioritizeParams{ID: id, Priority: req.priority, Tenant: scope}
+	job, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).Reprioritize, params)
+	if err != nil {
+		return err
+	}
+	return kit.Blob(c, http.StatusOK, s.wire().appendJob(nil, &job))
+}
+
 func (s *Server) getJobFlat(c echo.Context) error {
 	job, result, err := s.jobOfPath(c)
 	if err != nil {

@@ -517,3 +517,23 @@ func TestALockThatStaysIsToldInTheEnd(t *testing.T) {
 		t.Error("no Retry-After")
 	}
 }
+
+// A job that waits may be given another priority, by a number or by one of three names.
+func TestPriorityIsPatched(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	id := a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`, "X-OJS-Tenant: acme").want(201).text("job.id")
+	for _, path := range []string{"/ojs/v1/jobs/" + id, "/ojs/v1/admin/jobs/" + id} {
+		for priority, want := range map[string]int{"7": 7, `"high"`: 10, `"low"`: -10, `"normal"`: 0, "-100": -100} {
+			a.do("PATCH", path, `{"priority":`+priority+`}`).want(200).is(map[string]any{"id": id, "priority": want, "state": "available"})
+		}
+		a.do("PATCH", path, `{"priority":1}`, "X-OJS-Tenant: acme").want(200)
+		a.do("PATCH", path, `{"priority":1}`, "X-OJS-Tenant: globex").want(404)
+		for _, bad := range []string{"{}", `{"priority":101}`, `{"priority":"urgent"}`, `{"priority":1.5}`, `{"priority":null}`, `{"priority":-101}`} {
+			a.do("PATCH", path, bad).want(400).is(map[string]any{"error.details.field": "priority"})
+		}
+		a.do("PATCH", path, `{"priority":1,"queue":"q"}`).want(422).is(map[string]any{"error.details.field": "queue"})
+	}
+	a.do("DELETE", "/ojs/v1/jobs/"+id, "").want(200)
+	a.do("PATCH", "/ojs/v1/jobs/"+id, `{"priority":1}`).want(409)
+}

@@ -433,6 +433,48 @@ func (q *Queries) Pools(ctx context.Context, arg PoolsParams) ([]PoolsRow, error
 	return items, nil
 }
 
+const putTenant = `-- name: PutTenant :one
+select t.tenant_id, coalesce(case when $1::boolean then (
+        select l.max_concurrency
+        from ojs.limit_concurrency($2::int, t.tenant_id, null, $3::text) l) end, 0)::int
+    as max_concurrency
+from ojs.configure_tenant($4::text, $5::numeric, $6::int,
+    $7::int, $8::text) t
+`
+
+type PutTenantParams struct {
+	Limits         bool    `json:"limits"`
+	MaxConcurrency *int32  `json:"max_concurrency"`
+	Reason         *string `json:"reason"`
+	Tenant         string  `json:"tenant"`
+	Weight         *string `json:"weight"`
+	PriorityBoost  *int32  `json:"priority_boost"`
+	MaxPriority    *int32  `json:"max_priority"`
+	OverPriority   *string `json:"over_priority"`
+}
+
+type PutTenantRow struct {
+	TenantID       string `json:"tenant_id"`
+	MaxConcurrency int32  `json:"max_concurrency"`
+}
+
+// The same and, if asked for, a limit, in one transaction. In this order, which is that of the locks.
+func (q *Queries) PutTenant(ctx context.Context, arg PutTenantParams) (PutTenantRow, error) {
+	row := q.db.QueryRow(ctx, putTenant,
+		arg.Limits,
+		arg.MaxConcurrency,
+		arg.Reason,
+		arg.Tenant,
+		arg.Weight,
+		arg.PriorityBoost,
+		arg.MaxPriority,
+		arg.OverPriority,
+	)
+	var i PutTenantRow
+	err := row.Scan(&i.TenantID, &i.MaxConcurrency)
+	return i, err
+}
+
 const queueConfig = `-- name: QueueConfig :many
 select q.queue as name, case when r.paused_at is not null then 'paused' else 'active' end::text as state, q.config, q.created_at,
     q.updated_at
@@ -967,6 +1009,8 @@ select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost
         else 'active' end::text as state,
     (s.backlog + s.scheduled + s.pending)::bigint as depth, s.backlog as available, s.active, s.scheduled, s.pending, s.retryable,
     s.completed, s.cancelled, s.discarded, s.failed as failed_attempts, r.max_concurrency, r.paused_at,
+    (select count(distinct y.queue) from ojs.tally y where y.tenant_id = s.tenant_id)::bigint as queues,
+    (select count(*) from ojs.worker w where w.tenant_id = s.tenant_id)::bigint as workers,
     m.entered::bigint as enqueued_1m, (m.completed + m.failed)::bigint as processed_1m, d.completed::bigint as completed_24h,
     d.failed::bigint as failed_24h
 from ojs.tenant_stats s left join ojs.tenant t on t.tenant_id = s.tenant_id
@@ -1006,6 +1050,8 @@ type TenantsRow struct {
 	FailedAttempts int64      `json:"failed_attempts"`
 	MaxConcurrency *int32     `json:"max_concurrency"`
 	PausedAt       *time.Time `json:"paused_at"`
+	Queues         int64      `json:"queues"`
+	Workers        int64      `json:"workers"`
 	Enqueued1m     int64      `json:"enqueued_1m"`
 	Processed1m    int64      `json:"processed_1m"`
 	Completed24h   int64      `json:"completed_24h"`
@@ -1047,6 +1093,8 @@ func (q *Queries) Tenants(ctx context.Context, names []string) ([]TenantsRow, er
 			&i.FailedAttempts,
 			&i.MaxConcurrency,
 			&i.PausedAt,
+			&i.Queues,
+			&i.Workers,
 			&i.Enqueued1m,
 			&i.Processed1m,
 			&i.Completed24h,

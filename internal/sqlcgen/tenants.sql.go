@@ -250,6 +250,55 @@ func (q *Queries) LiveJobs(ctx context.Context, arg LiveJobsParams) (int64, erro
 	return jobs, err
 }
 
+const reprioritize = `-- name: Reprioritize :one
+select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, charged, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.reprioritize($1::uuid, $2::int, $3::text)
+`
+
+type ReprioritizeParams struct {
+	ID       string  `json:"id"`
+	Priority int32   `json:"priority"`
+	Tenant   *string `json:"tenant"`
+}
+
+func (q *Queries) Reprioritize(ctx context.Context, arg ReprioritizeParams) (OjsJob, error) {
+	row := q.db.QueryRow(ctx, reprioritize, arg.ID, arg.Priority, arg.Tenant)
+	var i OjsJob
+	err := row.Scan(
+		&i.State,
+		&i.Attempt,
+		&i.Lease,
+		&i.StartedAt,
+		&i.LeaseExpiresAt,
+		&i.FinishedAt,
+		&i.RetryAt,
+		&i.EnqueuedAt,
+		&i.WorkerID,
+		&i.Pool,
+		&i.Charged,
+		&i.Errors,
+		&i.Result,
+		&i.Seq,
+		&i.TenantID,
+		&i.ID,
+		&i.Queue,
+		&i.Type,
+		&i.Priority,
+		&i.MaxAttempts,
+		&i.CreatedAt,
+		&i.ScheduledAt,
+		&i.ExpiresAt,
+		&i.TimeoutMs,
+		&i.VisibilityTimeoutMs,
+		&i.Tags,
+		&i.Args,
+		&i.Meta,
+		&i.Retry,
+		&i.Options,
+		&i.Extra,
+	)
+	return i, err
+}
+
 const resumeTenant = `-- name: ResumeTenant :one
 select ojs.resume_tenant($1::text)
 `
