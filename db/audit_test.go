@@ -18,21 +18,30 @@ func TestAuditOfEachChange(t *testing.T) {
 	operator := d.Operator()
 	for _, c := range []struct{ sql, want string }{
 		{"select ojs.configure(p_timeout_ms => 5000)", "- deployment - changed map[timeout_ms:1.8e+06] map[timeout_ms:5000] -"},
-		{"select ojs.configure_dead_letters(p_max_count => 7)",
-			"- deployment - changed map[dead_letter_max_count:10000] map[dead_letter_max_count:7] -"},
-		{"select ojs.configure_tenant('acme', 2)",
-			"acme tenant - created - map[max_priority:100 over_priority:refuse priority_boost:0 weight:2] -"},
+		{
+			"select ojs.configure_dead_letters(p_max_count => 7)",
+			"- deployment - changed map[dead_letter_max_count:10000] map[dead_letter_max_count:7] -",
+		},
+		{
+			"select ojs.configure_tenant('acme', 2)",
+			"acme tenant - created - map[max_priority:100 over_priority:refuse priority_boost:0 weight:2] -",
+		},
 		{"select ojs.configure_tenant('acme', 3)", "acme tenant - changed map[weight:2] map[weight:3] -"},
 		{"select ojs.configure_tenant('acme', 5, p_queue => 'mail')", "acme fairness mail changed - map[weight:5] -"},
 		{"select ojs.configure_tenant('acme', null, p_queue => 'mail')", "acme fairness mail changed map[weight:5] - -"},
 		{"select ojs.limit_concurrency(4, 'acme', null, 'incident')", "acme rule - limited - map[max_concurrency:4] incident"},
 		{"select ojs.limit_concurrency(5, 'acme')", "acme rule - limited map[max_concurrency:4] map[max_concurrency:5] -"},
 		{"select ojs.limit_concurrency(null, 'acme')", "acme rule - unlimited map[max_concurrency:5] - -"},
-		{"select ojs.configure_queue('mail', '{\"description\": \"d\"}')", "- queue mail changed map[config:map[]] map[config:map[description:d]] -"},
+		{
+			"select ojs.configure_queue('mail', '{\"description\": \"d\"}')",
+			"- queue mail changed map[config:map[]] map[config:map[description:d]] -",
+		},
 		{"select ojs.configure_pool('p', '{\"concurrency\": 3}')", "- pool p created - map[isolated:false max_concurrency:3] -"},
 		{"select ojs.delete_pool('p', true)", "- pool p removed map[isolated:false max_concurrency:3] - -"},
-		{"select ojs.configure_queue('mail', '{\"tenant_fairness\": {\"weights\": {\"acme\": 2}}}')",
-			"- fairness mail changed - map[acme:2] -"},
+		{
+			"select ojs.configure_queue('mail', '{\"tenant_fairness\": {\"weights\": {\"acme\": 2}}}')",
+			"- fairness mail changed - map[acme:2] -",
+		},
 		{"select ojs.delete_queue('mail')", "- fairness mail changed map[acme:2] - -"},
 		{"select ojs.direct_workers('running', 'acme')", "acme worker - directed - map[directive:running workers:0] -"},
 	} {

@@ -132,7 +132,7 @@ func TestManyJobsAreCancelled(t *testing.T) {
 	if got := lines(t, service, "select c.sqlstate from ojs.cancel_many($1, 'globex') c", ids[3:]); !slices.Equal(got, []string{"OJ404"}) {
 		t.Errorf("another tenant's job is %v", got)
 	}
-	if got := lines(t, service, "select cancelled, active from ojs.queue_stats where queue in ('q', 'r') order by queue"); !slices.Equal(got,
+	if got := lines(t, service, "select cancelled, active from ojs.queue_stats where queue < 's' order by queue"); !slices.Equal(got,
 		[]string{"1 0", "1 0"}) {
 		t.Errorf("counted are %v", got)
 	}

@@ -24,7 +24,8 @@ func TestReprioritizedJobsJoinTheEndOfTheLine(t *testing.T) {
 	exec(t, service, "select ojs.release(id, lease) from ojs.fetch('{default}')")
 	exec(t, d.Operator(), "select ojs.reprioritize($1, 5), ojs.reprioritize($2, 0, 'acme'), ojs.reprioritize($1, 5)", first, lowered)
 	counts := func() []string {
-		return lines(t, service, "select priority, available::int, active::int, completed::int, total::int from ojs._shard_counts order by 1")
+		return lines(t, service, `
+			select priority, available::int, active::int, completed::int, total::int from ojs._shard_counts order by 1`)
 	}
 	if got := counts(); !slices.Equal(got, []string{"0 2 0 0 2", "5 2 0 0 2"}) {
 		t.Errorf("counted are %v", got)
@@ -66,7 +67,8 @@ func TestReprioritizingIsRefused(t *testing.T) {
 	refused(t, operator, "OJ409", call, id, 2)
 	scheduled := one[string](t, service, "select id from ojs.enqueue('a', p_scheduled_at => ojs.now() + interval '1 hour')")
 	exec(t, operator, call, scheduled, 2)
-	got := lines(t, service, "select priority, scheduled::int, total::int from ojs._shard_counts where tenant_id = '_default' and total > 0")
+	got := lines(t, service, `
+		select priority, scheduled::int, total::int from ojs._shard_counts where tenant_id = '_default' and total > 0`)
 	if want := []string{"2 1 1"}; !slices.Equal(got, want) {
 		t.Errorf("counted are %v, want %v", got, want)
 	}
@@ -106,8 +108,8 @@ func TestReprioritizingLosesNothing(t *testing.T) {
 		}
 		ringsAgree(t, d.Pool)
 	}
-	if got := lines(t, service, "select sum(available)::int, sum(active)::int, sum(total_jobs)::int from ojs.queue_stats"); !slices.Equal(got,
-		[]string{"0 108 108"}) {
-		t.Errorf("counted are %v", got)
+	got := lines(t, service, "select sum(available)::int, sum(active)::int, sum(total_jobs)::int from ojs.queue_stats")
+	if want := []string{"0 108 108"}; !slices.Equal(got, want) {
+		t.Errorf("counted are %v, want %v", got, want)
 	}
 }

@@ -67,7 +67,8 @@ func TestASuspendedTenantGoesOn(t *testing.T) {
 	}
 	d.SetNow(begin.Add(2 * time.Minute))
 	exec(t, service, "select ojs.tick()")
-	if got := lines(t, service, "select reason, message from ojs.cron_runs"); !slices.Equal(got, []string{"refused tenant acme is suspended"}) {
+	got := lines(t, service, "select reason, message from ojs.cron_runs")
+	if want := []string{"refused tenant acme is suspended"}; !slices.Equal(got, want) {
 		t.Errorf("the cron job has %v", got)
 	}
 }
@@ -180,7 +181,8 @@ func TestDeregisteringEndsATenant(t *testing.T) {
 	if n := one[int](t, d.Pool, "select count(*) from ojs.job where tenant_id = 'globex' and state = 'cancelled'"); n != 0 {
 		t.Errorf("%d jobs of another tenant are cancelled", n)
 	}
-	counts := lines(t, service, "select sum(available)::int, sum(active)::int, sum(cancelled)::int from ojs.shard_stats where tenant_id = 'acme'")
+	counts := lines(t, service, `
+		select sum(available)::int, sum(active)::int, sum(cancelled)::int from ojs.shard_stats where tenant_id = 'acme'`)
 	if !slices.Equal(counts, []string{"0 1 2400"}) {
 		t.Errorf("counted are %v", counts)
 	}

@@ -31,7 +31,7 @@ func auditCommand() *cli.Command {
 func tenantCommands() []*cli.Command {
 	return []*cli.Command{
 		auditCommand(),
-		{Name: "suspend", Usage: "refuse new jobs of a tenant; those that are there go on", ArgsUsage: "ID", Action: withAdmin("ID", suspend)},
+		{Name: "suspend", Usage: "refuse new jobs of a tenant; old ones go on", ArgsUsage: "ID", Action: withAdmin("ID", suspend)},
 		{Name: "resume-tenant", Usage: "take new jobs of a suspended tenant again", ArgsUsage: "ID", Action: withAdmin("ID", resumeTenant)},
 		{
 			Name: "deregister", Usage: "end a tenant: its configuration goes, and its jobs are cancelled", ArgsUsage: "ID",

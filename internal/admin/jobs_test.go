@@ -15,7 +15,8 @@ func TestMT103JobsOfATenant(t *testing.T) {
 	r.sql("select ojs.enqueue('a', p_tenant => x) from unnest('{acme-corp,acme-corp,acme-corp,globex}'::text[]) x")
 	r.sql("select ojs.fetch('{default}', 2, p_tenant => 'acme-corp')")
 	const call = "GET /admin/tenants/acme-corp/jobs"
-	r.gives(call+"?state=active&page=1&per_page=20", "", 200, `{"items": [{"state": "active", "tenant_id": "acme-corp", "type": "a", "id": "*",
+	r.gives(call+"?state=active&page=1&per_page=20", "", 200, `{"items": [
+		{"state": "active", "tenant_id": "acme-corp", "type": "a", "id": "*",
 		"queue": "default", "priority": 0, "attempt": 1, "created_at": "*", "started_at": "*"}, {"state": "active"}],
 		"pagination": {"total": 2, "page": 1, "per_page": 20, "has_more": false, "next_cursor": null}}`)
 	r.gives(call+"?page=2&per_page=2", "", 200, `{"items": [{"tenant_id": "acme-corp"}], "pagination": {"page": 2, "total": null}}`)

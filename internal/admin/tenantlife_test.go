@@ -19,7 +19,8 @@ func TestTenantLife(t *testing.T) {
 	r.gives("GET /admin/audit?tenant=acme&limit=1", "", 200, `{"items": [{"action": "resumed", "reason": "paid"}]}`)
 
 	r.gives("DELETE /admin/tenants/acme", `{"confirm": "globex"}`, 409, `{"error": {"details": {"field": "confirm", "jobs": 2}}}`)
-	r.gives("DELETE /admin/tenants/acme", `{"confirm": "acme", "reason": "left"}`, 202, `{"id": "acme", "state": "deregistering", "jobs": 2}`)
+	r.gives("DELETE /admin/tenants/acme", `{"confirm": "acme", "reason": "left"}`, 202,
+		`{"id": "acme", "state": "deregistering", "jobs": 2}`)
 	r.gives("GET /admin/tenants/acme", "", 200, `{"state": "deregistering"}`)
 	r.sql("select ojs.tick()")
 	r.gives("GET /admin/tenants/acme", "", 200, `{"state": "active", "stats": {"jobs": {"available": 0, "cancelled": 2}}}`)
