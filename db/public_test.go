@@ -17,7 +17,7 @@ var (
 
 const staffMayCall = "_configured _counts_at _counts_since _detached_partitions _first_expiry _id_time _is_replacement _lately " +
 	"_pace _pace_step " +
-	"_pools_lately _whole_config " +
+	"_pools_lately _tenant_gauges _whole_config " +
 	"configure_pool configure_pools configure_queue configure_tenant delete_pool delete_queue enqueue_rows fetch_many " +
 	"hold_dispatch limit_concurrency pause plan_cron preview_weight " +
 	"release_many resume resume_dispatch schema_changing schema_hash stand_down tick unplanned_crons upkeep"

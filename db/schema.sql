@@ -5616,6 +5616,20 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._number_shards() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    insert into ojs.shard (tenant_id, queue)
+    select distinct a.tenant_id, a.queue from added a
+    where not exists (select from ojs.shard s where s.tenant_id = a.tenant_id and s.queue = a.queue)
+    order by a.tenant_id, a.queue
+    on conflict do nothing;
+    return null;
+end;
+$$;
+
 CREATE FUNCTION ojs._oldest_aside() RETURNS TABLE(queue text, priority integer, tenant_id text, oldest_at timestamp with time zone)
     LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -5886,6 +5900,8 @@ begin
         insert into ojs.journal (tenant_id, queue, priority, to_state, jobs)
         values (p_job.tenant_id, p_job.queue, p_job.priority, 'discarded', -1),
             (p_job.tenant_id, v_job.queue, v_job.priority, 'discarded', 1);
+        update ojs.shard s set moved = s.moved + 1
+        where s.tenant_id = p_job.tenant_id and s.queue = p_job.queue and s.queue <> v_job.queue;
     end if;
     update ojs.job j
     set queue = v_job.queue, priority = v_job.priority, args = v_job.args, meta = v_job.meta, retry = v_job.retry,
@@ -9106,6 +9122,46 @@ $$;
 CREATE FUNCTION ojs._tells_time(p_text text) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $_$ select p_text like '+%' or p_text ~ '^\d{4,6}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[-+]\d\d(:?\d\d)?)$' $_$;
+
+CREATE FUNCTION ojs._tenant_gauges(p_tenants integer) RETURNS TABLE(tenant_id text, queue text, depth bigint, active bigint, enqueued bigint, processed bigint, failed bigint, share double precision)
+    LANGUAGE sql STABLE
+    AS $$
+    with place as materialized (
+        select s.tenant_id, s.queue, s.moved, s.nth <= 20 as own_queue, dense_rank() over (order by s.first) <= p_tenants as own
+        from (
+            select s.*, min(s.n) over (partition by s.tenant_id) as first, row_number() over (partition by s.tenant_id order by s.n) as nth
+            from ojs.shard s
+        ) s
+    ), numbers as materialized (
+        -- What is not rolled up yet and has no number is left out: it would be among the others now, and not in two seconds.
+        select u.tenant_id, u.queue, sum(u.available) as available, sum(u.active) as active, sum(u.total) as total,
+            sum(u.completed) as completed, sum(u.failed) as failed
+        from (select t.* from ojs.tally t union all select r.* from ojs._recent() r) u
+        group by u.tenant_id, u.queue
+    ), lately as materialized (
+        select l.name, l.sums from ojs._lately(true) l(name, sums)
+    ), handed_out as materialized (
+        select m.tenant_id, (ojs._pace('', m.tenant_id, l.sums)).jobs_1m as jobs
+        from (select distinct p.tenant_id from place p where p.own) m left join lately l on l.name = m.tenant_id
+    ), total as (
+        select (ojs._pace('', '', l.sums)).jobs_1m as jobs from lately l where l.name = ''
+    )
+    select case when p.own then p.tenant_id else '_other' end, case when p.own and p.own_queue then p.queue else '_other' end,
+        sum(n.available)::bigint, sum(n.active)::bigint, sum(n.total + p.moved)::bigint, sum(n.completed + n.failed)::bigint,
+        sum(n.failed)::bigint, null::float8
+    from place p join numbers n on n.tenant_id = p.tenant_id and n.queue = p.queue
+    group by 1, 2
+    union all
+    select h.tenant_id, '', 0, 0, 0, 0, 0, sum(coalesce(h.jobs / nullif(t.jobs, 0)::float8, 0))
+    from (
+        select h.tenant_id, h.jobs from handed_out h
+        union all
+        select '_other', greatest(t.jobs - coalesce((select sum(h.jobs) from handed_out h), 0), 0) from total t
+        where exists (select from place p where not p.own)
+    ) h
+    cross join total t
+    group by h.tenant_id
+$$;
 
 CREATE FUNCTION ojs._tenant_refusal(p_own text, p_tenant text) RETURNS ojs.refusal
     LANGUAGE sql IMMUTABLE
@@ -13312,6 +13368,25 @@ CREATE TABLE ojs.schema_hash (
     left_at timestamp with time zone
 );
 
+CREATE TABLE ojs.shard (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    queue text NOT NULL COLLATE pg_catalog."C",
+    n bigint NOT NULL,
+    moved bigint DEFAULT 0 NOT NULL
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.shard FORCE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.shard ALTER COLUMN n ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME ojs.shard_n_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE ojs.sleeper (
     token text NOT NULL COLLATE pg_catalog."C",
     stride interval NOT NULL,
@@ -13688,6 +13763,9 @@ ALTER TABLE ONLY ojs.schema_hash
 ALTER TABLE ONLY ojs.settings
     ADD CONSTRAINT settings_pkey PRIMARY KEY (one);
 
+ALTER TABLE ONLY ojs.shard
+    ADD CONSTRAINT shard_pkey PRIMARY KEY (tenant_id, queue);
+
 ALTER TABLE ONLY ojs.sleeper
     ADD CONSTRAINT sleeper_pkey PRIMARY KEY (token);
 
@@ -13833,6 +13911,8 @@ CREATE TRIGGER job_arriving BEFORE INSERT ON ojs.job FOR EACH ROW WHEN (((new.sc
 
 CREATE TRIGGER job_inserted AFTER INSERT ON ojs.job REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT WHEN (((CURRENT_USER)::text <> 'ojs_owner'::text)) EXECUTE FUNCTION ojs._job_inserted();
 
+CREATE TRIGGER number_shards AFTER INSERT ON ojs.tally REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION ojs._number_shards();
+
 CREATE TRIGGER timer_arriving BEFORE INSERT ON ojs.lease FOR EACH ROW WHEN ((new.due_at < (clock_timestamp() + '00:00:10'::interval))) EXECUTE FUNCTION ojs._timer_arriving();
 
 CREATE TRIGGER timer_arriving BEFORE INSERT ON ojs.timer FOR EACH ROW WHEN ((new.due_at < (clock_timestamp() + '00:00:10'::interval))) EXECUTE FUNCTION ojs._timer_arriving();
@@ -13913,6 +13993,8 @@ CREATE POLICY functions ON ojs.rotation TO ojs_owner USING (true) WITH CHECK (tr
 
 CREATE POLICY functions ON ojs.rule TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.shard TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.sleeper TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.slot_mark TO ojs_owner USING (true) WITH CHECK (true);
@@ -13981,6 +14063,8 @@ ALTER TABLE ojs.rotation ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.rule ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE ojs.shard ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE ojs.sleeper ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.slot_mark ENABLE ROW LEVEL SECURITY;
@@ -14028,6 +14112,8 @@ CREATE POLICY staff ON ojs.release FOR SELECT TO ojs_service, ojs_operator USING
 CREATE POLICY staff ON ojs.replay_rule FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.rule FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.shard FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.tally FOR SELECT TO ojs_service, ojs_operator USING (true);
 

@@ -52,7 +52,7 @@ select ojs._to_each('{
 -- Helpers of views.
 select ojs._to_each('{
         _id_time, _is_replacement, _detached_partitions, _first_expiry, _pace, _pace_step, _lately, _pools_lately,
-        _whole_config, _configured, _counts_at, _counts_since}',
+        _whole_config, _configured, _counts_at, _counts_since, _tenant_gauges}',
     'grant execute on function %s to ojs_service, ojs_operator');
 
 -- The server alone, for workers that wait.
@@ -143,7 +143,7 @@ declare
 begin
     foreach v_table in array '{
         timer, fold, backlog, level, tenant_fairness, usage, slot_mark, again, rotation, turn, turn_mark, tally, pool_tally, tally_mark,
-        pace, history,
+        pace, history, shard,
         waiter, sleeper, duty, clock_mark, worker_beat, worker_load, dead_letter_mark}'::text[]
     loop
         execute format('alter table ojs.%I set (vacuum_truncate = off)', v_table);

@@ -194,3 +194,9 @@ select 'utilization' as what, p.name as subject, p.utilization::float8 as value 
 union all
 (select 'starved', n.subject, max(n.nth)::float8 from ojs.notice n where n.type = 'scheduling.queue_starved' group by n.subject
 order by n.subject limit @max_queues::int);
+
+-- name: TenantGauges :many
+-- For metrics: of the tenants that came first, and of the others in sum. An empty queue: the tenant's share.
+select g.tenant_id::text as tenant_id, g.queue::text as queue, g.depth::bigint as depth, g.active::bigint as active,
+    g.enqueued::bigint as enqueued, g.processed::bigint as processed, g.failed::bigint as failed, coalesce(g.share, 0)::float8 as share
+from ojs._tenant_gauges(@max_tenants::int) g;

@@ -864,6 +864,53 @@ func (q *Queries) Stats(ctx context.Context, tenant *string) (StatsRow, error) {
 	return i, err
 }
 
+const tenantGauges = `-- name: TenantGauges :many
+select g.tenant_id::text as tenant_id, g.queue::text as queue, g.depth::bigint as depth, g.active::bigint as active,
+    g.enqueued::bigint as enqueued, g.processed::bigint as processed, g.failed::bigint as failed, coalesce(g.share, 0)::float8 as share
+from ojs._tenant_gauges($1::int) g
+`
+
+type TenantGaugesRow struct {
+	TenantID  string  `json:"tenant_id"`
+	Queue     string  `json:"queue"`
+	Depth     int64   `json:"depth"`
+	Active    int64   `json:"active"`
+	Enqueued  int64   `json:"enqueued"`
+	Processed int64   `json:"processed"`
+	Failed    int64   `json:"failed"`
+	Share     float64 `json:"share"`
+}
+
+// For metrics: of the tenants that came first, and of the others in sum. An empty queue: the tenant's share.
+func (q *Queries) TenantGauges(ctx context.Context, maxTenants int32) ([]TenantGaugesRow, error) {
+	rows, err := q.db.Query(ctx, tenantGauges, maxTenants)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []TenantGaugesRow{}
+	for rows.Next() {
+		var i TenantGaugesRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.Queue,
+			&i.Depth,
+			&i.Active,
+			&i.Enqueued,
+			&i.Processed,
+			&i.Failed,
+			&i.Share,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const tenantNames = `-- name: TenantNames :one
 with f as materialized (
     select n.tenant_id as name from ojs._tenant_names n
