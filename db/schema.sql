@@ -189,6 +189,20 @@ CREATE TYPE ojs.explanation AS (
 	certainty text
 );
 
+CREATE TYPE ojs.severity AS ENUM (
+    'note',
+    'warning',
+    'error'
+);
+
+CREATE TYPE ojs.finding AS (
+	severity ojs.severity,
+	topic text,
+	finding text,
+	advice text,
+	runbook text
+);
+
 CREATE TYPE ojs.pace_sums AS (
 	jobs_1m bigint,
 	waited_1m double precision,
@@ -2209,6 +2223,36 @@ CREATE FUNCTION ojs._clock_events(p_types text[], p_queues text[], p_limit integ
     where p_types is null or p_types && '{job.timeout,job.stalled}'
 $$;
 
+CREATE FUNCTION ojs._clock_lag(OUT timers_late interval, OUT leases_late interval, OUT journal_rows bigint, OUT rolled_up_ago interval, OUT restored boolean) RETURNS record
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+    v_now  timestamptz := ojs.now();
+    v_at   timestamptz;
+    v_mark ojs.clock_mark := (select m from ojs.clock_mark m order by m.rev desc limit 1);
+    v_roll ojs.tally_mark := (select t from ojs.tally_mark t order by t.rev desc limit 1);
+begin
+    timers_late := greatest(v_now - (select t.due_at from ojs.timer t where t.due_at >= v_mark.due_at order by t.due_at limit 1), '0');
+    leases_late := greatest(v_now - (select l.due_at from ojs.lease l where l.due_at >= v_mark.lease_at order by l.due_at limit 1), '0');
+    restored := ojs._foreign(v_roll.snapshot);
+    if not restored then
+        journal_rows := (select count(*) from (select from ojs._unfolded() limit 10001) u);
+        v_at := greatest(v_roll.at, (select d.since from ojs.duty d));
+        rolled_up_ago := case when not exists (select from ojs._since(v_roll.snapshot, null, false)) then '0'
+            when isfinite(v_at) then v_now - v_at end;
+    end if;
+end;
+$$;
+
 CREATE TABLE ojs.clock_mark (
     rev bigint NOT NULL,
     seen pg_snapshot NOT NULL,
@@ -2876,6 +2920,212 @@ begin
         end case;
     end loop;
 end;
+$$;
+
+CREATE FUNCTION ojs._doctor_clock() RETURNS SETOF ojs.finding
+    LANGUAGE sql STABLE
+    AS $$
+    select s.severity::ojs.severity, s.topic, s.finding, s.advice, s.runbook
+    from ojs.clock_status c
+    cross join lateral (select greatest(c.timers_late, c.leases_late) as late) l
+    cross join lateral (values
+        (ojs.schema_hash() is null, 'error', 'schema', 'The schema is not complete: a migration was broken off.',
+            'Run ojs-pg migrate up again.', 'failed-migration.md'),
+        (ojs.schema_changing(), 'note', 'schema', 'A migration is under way, or was begun within the last minute.',
+            'Wait for it.', 'upgrade.md'),
+        (c.held_at is not null, 'warning', 'dispatch', format('Dispatch is held since %s: nothing runs.', c.held_at),
+            'Look at what would run, then call ojs.resume_dispatch().', 'after-restore.md'),
+        (c.restored, 'error', 'dispatch',
+            'The database was restored from another cluster, and nobody has ticked since: fetches are refused.',
+            'Start a server, or call ojs.tick().', 'backup-and-restore.md'),
+        (c.held_at is null and not c.on_duty, 'error', 'clock',
+            'No server is on duty: nothing that is due happens, no retry, no cron job, no lease that ends.',
+            'Start ojs-pg serve, or look at its log; until then call ojs.tick().', 'lost-server.md'),
+        (c.held_at is null and c.on_duty and l.late > interval '10 seconds', 'error', 'clock',
+            format('The clock is %s late.', date_trunc('second', l.late)),
+            'Look at the log of the server on duty, and for what holds its statements up.', 'lost-server.md'),
+        (c.held_at is null and c.on_duty and c.rolled_up_ago > interval '30 seconds', 'warning', 'clock',
+            format('Statistics were brought up to date %s ago: reading them becomes slow.', date_trunc('second', c.rolled_up_ago)),
+            'Look at the log of the server on duty, and for what holds its statements up.', 'lost-server.md'),
+        (c.journal_rows > 10000, 'warning', 'clock', 'More than 10,000 rows of the journal wait for a decision.',
+            'Look for a transaction that holds the lane, or a large one that has just committed.', 'long-transaction.md')
+    ) s(holds, severity, topic, finding, advice, runbook)
+    where s.holds
+$$;
+
+CREATE FUNCTION ojs._doctor_failures() RETURNS SETOF ojs.finding
+    LANGUAGE sql STABLE
+    AS $$
+    select 'warning'::ojs.severity, 'workers', format('%s workers are silent, such as %s.', count(*), min(w.worker_id)),
+        'They are declared dead by themselves; ojs.remove_worker does it at once.', 'worker-died.md'
+    from ojs.workers w where w.stale having count(*) > 0
+    union all
+    (select 'warning', 'workers',
+        format('Attempts of type %s in queue %s of tenant %s were lost: %s, of %s jobs, by %s.', l.job_type, l.queue, l.tenant_id,
+            l.attempts, l.jobs, l.cause),
+        case when l.attempts > 2 * l.jobs then 'The same jobs do it again and again: look for a poison job.'
+            else 'Workers die or hang: look at their logs.' end,
+        case when l.attempts > 2 * l.jobs then 'poison-job.md' else 'worker-died.md' end
+    from ojs.lost_attempts l where l.last_at > ojs.now() - interval '1 hour' and l.attempts >= 10 order by l.attempts desc limit 5)
+    union all
+    (select 'warning', 'dead letters',
+        format('%s jobs of type %s in queue %s of tenant %s are dead letters with %s, the last of %s.', e.jobs,
+            e.type, e.queue, e.tenant_id, e.error_type, e.last_at),
+        'Look at one with ojs.dead_letter_info; retry them when the cause is gone.', 'dead-letters.md'
+    from ojs.dead_letter_errors e where e.last_at > ojs.now() - interval '1 hour' and e.jobs >= 100 order by e.jobs desc limit 5)
+$$;
+
+CREATE FUNCTION ojs._doctor_roles() RETURNS SETOF ojs.finding
+    LANGUAGE sql STABLE
+    AS $$
+    with login as (
+        select r.rolname, r.rolsuper, r.rolbypassrls, pg_has_role(r.oid, 'ojs_service', 'member') as serves,
+            pg_has_role(r.oid, 'ojs_operator', 'member') as operates, pg_has_role(r.oid, 'ojs_tenant', 'member') as is_tenant,
+            (select string_agg(c, ', ') from pg_catalog.pg_db_role_setting s cross join lateral unnest(s.setconfig) c
+                where s.setrole = r.oid and s.setdatabase in (0, (select d.oid from pg_catalog.pg_database d
+                    where d.datname = current_database())) and c ~ '^(statement|transaction)_timeout=' and c !~ '=0') as cut_by
+        from pg_catalog.pg_roles r where r.rolcanlogin
+    )
+    select 'error'::ojs.severity, 'roles',
+        format('Role %I is a tenant''s and also a member of ojs_service or ojs_operator: it sees all tenants.', l.rolname),
+        format('revoke the group from it, such as: revoke ojs_service from %I', l.rolname), 'maintenance.md'
+    from login l where l.is_tenant and (l.serves or l.operates) and not l.rolsuper
+    union all
+    select 'error', 'roles', format('Role %I is a tenant''s and passes row security: it sees all tenants.', l.rolname),
+        format('alter role %I nobypassrls', l.rolname), 'maintenance.md'
+    from login l where l.is_tenant and l.rolbypassrls and not l.rolsuper
+    union all
+    select 'warning', 'roles',
+        format('Statements of role %I, which serves, are cut off by %s: the upkeep may need hours.', l.rolname, l.cut_by),
+        format('alter role %I reset statement_timeout; the server limits its statements itself.', l.rolname), 'drop-finished-jobs.md'
+    from login l where l.serves and l.cut_by is not null and not l.rolsuper
+    union all
+    select 'note', 'roles', 'No role but superusers can log in as the server.',
+        'Run scripts/server-role.sql, and let servers log in as that role: they need no more.', 'maintenance.md'
+    where not exists (select from login l where l.serves and not l.rolsuper)
+    union all
+    select 'note', 'roles', 'This role may not see how long others'' transactions have been open: nothing is said of them.',
+        format('grant pg_read_all_stats to %I', session_user), 'long-transaction.md'
+    where not pg_has_role(session_user, 'pg_read_all_stats', 'usage')
+$$;
+
+CREATE FUNCTION ojs._doctor_settings(p_max_conns integer, p_servers integer) RETURNS SETOF ojs.finding
+    LANGUAGE sql STABLE
+    AS $$
+    with has as (
+        select current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int as room,
+            (select count(*) from pg_catalog.pg_stat_activity a where a.backend_type = 'client backend') as used,
+            p_max_conns + 2 as each
+    )
+    select s.severity::ojs.severity, 'settings', s.finding, s.advice, s.runbook
+    from (values
+        (current_setting('fsync') = 'off', 'error', 'fsync is off: when the machine stops, the database may be lost with all jobs.',
+            'Set fsync = on.', 'maintenance.md'),
+        (current_setting('full_page_writes') = 'off', 'error',
+            'full_page_writes is off: when the machine stops in the middle of a write, pages may be torn.', 'Set full_page_writes = on.',
+            'maintenance.md'),
+        (current_setting('synchronous_commit') = 'off', 'warning',
+            'synchronous_commit is off: jobs that were accepted in the last moment before a crash are lost, and some run twice.',
+            'Set synchronous_commit = on, for this database or for the role of the server.', 'maintenance.md'),
+        (current_setting('autovacuum') = 'off' or current_setting('track_counts') = 'off', 'error',
+            'autovacuum does not run (autovacuum or track_counts is off): small tables that change all the time grow without bounds.',
+            'Set autovacuum = on and track_counts = on.', 'bloat.md'),
+        (current_setting('server_encoding') <> 'UTF8', 'error',
+            'The encoding of the database is not UTF8: jobs with other characters fail.',
+            'Move the jobs to a database that is made with encoding UTF8.', 'backup-and-restore.md'),
+        ((select h.used >= h.room * 0.9 from has h), 'error',
+            (select format('%s of %s connections are taken: servers will be refused.', h.used, h.room) from has h),
+            'Lower --max-conns, put PgBouncer between, or raise max_connections.', 'postgres-away.md'),
+        ((select h.each * p_servers > h.room from has h), 'warning',
+            (select format('%s servers may open %s connections, and PostgreSQL has %s.', p_servers, h.each * p_servers, h.room) from has h),
+            'Lower --max-conns, put PgBouncer between, or raise max_connections.', 'postgres-away.md'),
+        (current_setting('idle_in_transaction_session_timeout')::interval = '0', 'note',
+            'idle_in_transaction_session_timeout is 0: a forgotten transaction stays open until somebody ends it.',
+            'Set it for the roles of producers, to some minutes.', 'long-transaction.md'),
+        ((select age(d.datfrozenxid) > 1000000000 from pg_catalog.pg_database d where d.datname = current_database()), 'error',
+            'Vacuum has not frozen the oldest rows for a billion transactions: at two billion PostgreSQL stops.',
+            'Find what holds vacuum back, then vacuum (freeze) the oldest tables.', 'bloat.md')
+    ) s(holds, severity, finding, advice, runbook)
+    where s.holds
+$$;
+
+CREATE FUNCTION ojs._doctor_tables() RETURNS SETOF ojs.finding
+    LANGUAGE sql STABLE
+    AS $$
+    (select 'warning'::ojs.severity, 'tables',
+        format('Of ojs.%I %s %% are dead rows (%s of them); vacuum was there last: %s.', h.table_name, round(100 * h.dead_part),
+            h.dead_rows, coalesce(h.vacuumed_at::text, 'never')),
+        'Find what holds vacuum back; then vacuum the table.', 'bloat.md'
+    from ojs.table_health h where h.dead_rows > 100000 and h.dead_part > 0.5 order by h.dead_rows desc limit 5)
+    union all
+    (select 'warning', 'tables', format('ojs.%I has %s for each of its %s rows: it is bloated.', h.table_name,
+            pg_size_pretty(h.bytes_per_row::bigint), h.live_rows),
+        'Find what held vacuum back; if it is over, vacuum (full) the table while nothing runs.', 'bloat.md'
+    from ojs.table_health h
+    where h.bytes > 256 * 1024 * 1024 and h.bytes_per_row > 65536 and not h.is_partition order by h.bytes desc limit 5)
+    union all
+    select 'warning', 'upkeep', format('The task %s is due since %s, and has failed %s times: %s.', u.task, u.due_at, u.failures,
+            coalesce(u.last_step, 'it was never tried')),
+        'The page tells what each step means.', 'drop-finished-jobs.md'
+    from ojs.upkeep_status u
+    cross join ojs.settings s
+    where s.held_at is null and (u.failures >= 20 or isfinite(u.next_at) and u.next_at < ojs.now() - interval '10 minutes')
+$$;
+
+CREATE FUNCTION ojs._doctor_transactions() RETURNS SETOF ojs.finding
+    LANGUAGE sql STABLE
+    AS $_$
+    select s.severity::ojs.severity, 'transactions', s.finding, s.advice, 'long-transaction.md'
+    from (select t.* from ojs.open_transactions t order by t.open_for desc nulls last limit 20) t
+    cross join lateral (
+        select s.* from (values
+            (t.kind = 'session' and t.holds_lane and t.open_for > interval '5 seconds', 'error',
+                format('Process %s (%s, %s) keeps dispatch to itself: its transaction has been open for %s.', t.name, t.role_name, t.state,
+                    date_trunc('second', t.open_for)),
+                format('select pg_terminate_backend(%s)', t.name)),
+            (t.kind = 'session' and t.open_for > interval '5 minutes',
+                case when t.open_for > interval '1 hour' then 'error' else 'warning' end,
+                format('Process %s (%s, %s) has had its transaction open for %s: vacuum removes nothing that is newer.', t.name,
+                    t.role_name, t.state, date_trunc('second', t.open_for)),
+                format('If nobody needs it: select pg_terminate_backend(%s)', t.name)),
+            (t.kind = 'prepared' and t.open_for > interval '5 minutes', 'error',
+                format('The prepared transaction %L is %s old: vacuum removes nothing that is newer.', t.name,
+                    date_trunc('second', t.open_for)),
+                format('commit prepared %1$L, or rollback prepared %1$L', t.name)),
+            (t.kind = 'slot' and t.holds_back_xids > 1000000, 'warning',
+                format('Replication slot %I keeps old rows, of %s transactions ago.', t.name, t.holds_back_xids),
+                'Let its reader go on, or drop it with pg_drop_replication_slot.')
+        ) s(holds, severity, finding, advice)
+        where s.holds limit 1
+    ) s
+$_$;
+
+CREATE FUNCTION ojs._doctor_work() RETURNS SETOF ojs.finding
+    LANGUAGE sql STABLE
+    AS $$
+    (select 'warning'::ojs.severity, 'queues',
+        format('Nobody asks for queue %s: %s jobs of %s tenants wait.', q.queue, q.available, q.tenants),
+        'Start workers that serve it, or look whether they rest or name another queue.', 'queue-stuck.md'
+    from ojs.unserved_queues q order by q.available desc, q.queue limit 5)
+    union all
+    (select 'warning', 'tenants', format('Of tenant %s %s jobs of queue %s wait: %s%s.', b.tenant_id, b.available, b.queue, b.why,
+            coalesce(' since ' || b.since, '')),
+        'If it is not meant: ojs.resume.', 'job-waits.md'
+    from ojs.blocked_tenants b where b.why like '%paused%' and b.since < ojs.now() - interval '1 hour'
+    order by b.since, b.tenant_id, b.queue limit 5)
+    union all
+    (select 'warning', 'tenants', format('The first job of tenant %s in queue %s has waited for %s.', w.tenant_id, w.queue,
+            date_trunc('second', w.oldest_wait)),
+        'ojs.explain of that job says why.', 'job-waits.md'
+    from ojs.longest_waits w where w.oldest_wait > interval '1 hour' order by w.oldest_wait desc, w.tenant_id limit 5)
+    union all
+    (select 'warning', 'tenants', format('Tenant %s has %s of the %s jobs that wait.', n.tenant_id, n.available, n.all),
+        'Its weight and limits decide what others feel of it.', 'tenant-flooding.md'
+    from (
+        select n.tenant_id, sum(n.available) as available, sum(sum(n.available)) over () as all, count(*) over () as tenants
+        from ojs._shard_numbers n where n.available > 0 group by n.tenant_id
+    ) n
+    where n.available > 100000 and n.tenants > 1 and n.available > n.all * 0.8)
 $$;
 
 CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_count integer, p_only text[], p_but text[], p_beside boolean, p_unit ojs.unit, p_now timestamp with time zone) RETURNS TABLE(turn integer, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, dealt boolean, again boolean, seq bigint, id uuid, place tid, bytes integer, price double precision, limited boolean, room integer)
@@ -9714,6 +9964,15 @@ CREATE FUNCTION ojs._waiting() RETURNS TABLE(queue text, priority integer, tenan
     select c.* from ojs._folded() f cross join lateral ojs._came(f.snapshot, null, f.part_xid, f.part_lo, 9223372036854775807) c
 $$;
 
+CREATE FUNCTION ojs._waiting_servers() RETURNS TABLE(queue text, servers bigint)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 10
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    return query select w.queue, count(*) from ojs.waiter w where w.expires_at > ojs.now() group by w.queue;
+end;
+$$;
+
 CREATE FUNCTION ojs._waits_for_run(p_cron ojs.cron, p_open uuid[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$ select p_open <> '{}' and p_cron.overlap_policy = 'enqueue' $$;
@@ -10879,6 +11138,28 @@ begin
     perform ojs._direct(v_workers, p_directive);
     return cardinality(v_workers);
 end;
+$$;
+
+CREATE FUNCTION ojs.doctor(p_max_conns integer DEFAULT NULL::integer, p_servers integer DEFAULT 1) RETURNS SETOF ojs.finding
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select f.* from (
+        select * from ojs._doctor_settings(p_max_conns, p_servers)
+        union all
+        select * from ojs._doctor_roles()
+        union all
+        select * from ojs._doctor_clock()
+        union all
+        select * from ojs._doctor_transactions()
+        union all
+        select * from ojs._doctor_tables()
+        union all
+        select * from ojs._doctor_work()
+        union all
+        select * from ojs._doctor_failures()
+    ) f
+    order by f.severity desc, f.topic, f.finding
 $$;
 
 CREATE FUNCTION ojs.drop_finished(p_before timestamp with time zone, p_keep integer DEFAULT 0) RETURNS text
@@ -12732,6 +13013,24 @@ CREATE VIEW ojs._queue_names WITH (security_invoker='true') AS
           WHERE ((r.tenant_id = ''::text) AND (r.queue <> ''::text))) n
   WHERE ojs._reads_all();
 
+CREATE VIEW ojs._shard_numbers WITH (security_invoker='true') AS
+ SELECT u.tenant_id,
+    u.queue,
+    (sum(u.available))::bigint AS available,
+    (sum(u.active))::bigint AS active
+   FROM ( SELECT t.tenant_id,
+            t.queue,
+            t.available,
+            t.active
+           FROM ojs.tally t
+        UNION ALL
+         SELECT r.tenant_id,
+            r.queue,
+            r.available,
+            r.active
+           FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)) u
+  GROUP BY u.tenant_id, u.queue;
+
 CREATE VIEW ojs._tenant_names WITH (security_invoker='true') AS
  SELECT n.tenant_id
    FROM ( SELECT t.tenant_id
@@ -12869,6 +13168,220 @@ ALTER TABLE ojs.again ALTER COLUMN n ADD GENERATED ALWAYS AS IDENTITY (
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE TABLE ojs.pace (
+    queue text NOT NULL COLLATE pg_catalog."C",
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    at timestamp with time zone NOT NULL,
+    jobs bigint NOT NULL,
+    waited double precision NOT NULL,
+    jobs_before bigint NOT NULL,
+    waited_before double precision NOT NULL
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.pace FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs.queue_demands WITH (security_invoker='true') AS
+ WITH lately AS MATERIALIZED (
+         SELECT l_1.name
+           FROM ojs._lately(false) l_1(name, sums)
+          WHERE (l_1.name <> ''::text)
+        ), worker AS MATERIALIZED (
+         SELECT q.queue,
+            count(DISTINCT ROW(w_1.tenant_id, w_1.worker_id)) FILTER (WHERE (NOT w_1.stale)) AS workers
+           FROM (ojs.workers w_1
+             CROSS JOIN LATERAL unnest(w_1.queues) q(queue))
+          GROUP BY q.queue
+        ), pool AS MATERIALIZED (
+         SELECT q.queue,
+            array_agg(p_1.name ORDER BY p_1.name) AS pools
+           FROM (ojs.pool p_1
+             CROSS JOIN LATERAL unnest(p_1.queues) q(queue))
+          WHERE (p_1.name <> '*'::text)
+          GROUP BY q.queue
+        )
+ SELECT n.queue,
+    n.tenants,
+    n.available,
+    n.active,
+    COALESCE(s.servers, (0)::bigint) AS waiting_servers,
+    COALESCE(w.workers, (0)::bigint) AS workers,
+    p.pools,
+        CASE
+            WHEN (l.name IS NOT NULL) THEN ojs.now()
+            ELSE h.at
+        END AS handed_out_at,
+    ((r.paused_at IS NOT NULL) OR (a.paused_at IS NOT NULL)) AS paused,
+    ((n.active > 0) OR (COALESCE(s.servers, (0)::bigint) > 0) OR (l.name IS NOT NULL) OR COALESCE((h.at > (ojs.now() - '00:05:00'::interval)), false)) AS served
+   FROM (((((((( SELECT d.queue,
+            count(*) FILTER (WHERE (d.available > 0)) AS tenants,
+            (sum(d.available))::bigint AS available,
+            (sum(d.active))::bigint AS active
+           FROM ojs._shard_numbers d
+          GROUP BY d.queue) n
+     LEFT JOIN ojs._waiting_servers() s(queue, servers) ON ((s.queue = n.queue)))
+     LEFT JOIN worker w ON ((w.queue = n.queue)))
+     LEFT JOIN pool p ON ((p.queue = n.queue)))
+     LEFT JOIN lately l ON ((l.name = n.queue)))
+     LEFT JOIN ojs.rule r ON (((r.tenant_id = ''::text) AND (r.queue = n.queue))))
+     LEFT JOIN ojs.rule a ON (((a.tenant_id = ''::text) AND (a.queue = ''::text))))
+     LEFT JOIN LATERAL ( SELECT p_1.at
+           FROM ojs.pace p_1
+          WHERE ((p_1.queue = n.queue) AND (p_1.tenant_id = ''::text))
+          ORDER BY p_1.at DESC
+         LIMIT 1) h ON (true));
+
+CREATE VIEW ojs.rule_stats AS
+ SELECT r.tenant_id,
+    r.queue,
+    r.max_concurrency,
+    u.active,
+    r.paused_at,
+        CASE
+            WHEN ojs._reads_all() THEN r.paused_by
+            ELSE NULL::text
+        END AS paused_by,
+        CASE
+            WHEN ojs._reads_all() THEN r.reason
+            ELSE NULL::text
+        END AS reason
+   FROM (( SELECT rule.tenant_id,
+            rule.queue,
+            rule.max_concurrency,
+            rule.paused_at,
+            rule.paused_by,
+            rule.reason
+           FROM ojs.rule
+          WHERE ojs._reads_all()
+        UNION ALL
+         SELECT _own_rule.tenant_id,
+            _own_rule.queue,
+            _own_rule.max_concurrency,
+            _own_rule.paused_at,
+            _own_rule.paused_by,
+            _own_rule.reason
+           FROM ojs._own_rule) r
+     LEFT JOIN LATERAL ( SELECT u_1.active
+           FROM ojs.usage u_1
+          WHERE ((u_1.tenant_id = r.tenant_id) AND (u_1.queue = r.queue))
+          ORDER BY u_1.rev DESC
+         LIMIT 1) u ON (true));
+
+CREATE VIEW ojs.unserved_queues WITH (security_invoker='true') AS
+ SELECT q.queue,
+    q.tenants,
+    q.available,
+    q.workers,
+    q.pools,
+    q.handed_out_at
+   FROM ojs.queue_demands q
+  WHERE ((q.available > 0) AND (NOT q.served) AND (NOT q.paused));
+
+CREATE VIEW ojs.blocked_tenants WITH (security_invoker='true') AS
+ WITH rule AS MATERIALIZED (
+         SELECT r.tenant_id,
+            r.queue,
+            r.paused_at,
+            r.paused_by,
+            r.reason,
+            r.max_concurrency,
+            r.active,
+            COALESCE((r.active >= r.max_concurrency), false) AS is_full
+           FROM ojs.rule_stats r
+        ), unserved AS MATERIALIZED (
+         SELECT q_1.queue,
+            q_1.handed_out_at
+           FROM ojs.unserved_queues q_1
+        )
+ SELECT n.tenant_id,
+    n.queue,
+    n.available,
+    n.active,
+        CASE w.n
+            WHEN 0 THEN 'dispatch is held'::text
+            WHEN 1 THEN 'everything is paused'::text
+            WHEN 2 THEN 'the queue is paused'::text
+            WHEN 3 THEN 'the tenant is paused'::text
+            WHEN 4 THEN 'the tenant is paused in the queue'::text
+            WHEN 5 THEN 'the limit of all is reached'::text
+            WHEN 6 THEN 'the queue''s limit is reached'::text
+            WHEN 7 THEN 'the tenant''s limit is reached'::text
+            WHEN 8 THEN 'the tenant''s limit in the queue is reached'::text
+            ELSE 'nobody asks for the queue'::text
+        END AS why,
+        CASE w.n
+            WHEN 0 THEN s.held_at
+            WHEN 1 THEN a.paused_at
+            WHEN 2 THEN q.paused_at
+            WHEN 3 THEN t.paused_at
+            WHEN 4 THEN b.paused_at
+            WHEN 9 THEN u.handed_out_at
+            ELSE NULL::timestamp with time zone
+        END AS since,
+        CASE w.n
+            WHEN 1 THEN concat_ws(': '::text, a.paused_by, a.reason)
+            WHEN 2 THEN concat_ws(': '::text, q.paused_by, q.reason)
+            WHEN 3 THEN concat_ws(': '::text, t.paused_by, t.reason)
+            WHEN 4 THEN concat_ws(': '::text, b.paused_by, b.reason)
+            WHEN 5 THEN format('%s of %s run'::text, a.active, a.max_concurrency)
+            WHEN 6 THEN format('%s of %s run'::text, q.active, q.max_concurrency)
+            WHEN 7 THEN format('%s of %s run'::text, t.active, t.max_concurrency)
+            WHEN 8 THEN format('%s of %s run'::text, b.active, b.max_concurrency)
+            ELSE NULL::text
+        END AS detail
+   FROM (((((((ojs._shard_numbers n
+     CROSS JOIN ojs.settings s)
+     LEFT JOIN rule a ON (((a.tenant_id = ''::text) AND (a.queue = ''::text))))
+     LEFT JOIN rule q ON (((q.tenant_id = ''::text) AND (q.queue = n.queue))))
+     LEFT JOIN rule t ON (((t.tenant_id = n.tenant_id) AND (t.queue = ''::text))))
+     LEFT JOIN rule b ON (((b.tenant_id = n.tenant_id) AND (b.queue = n.queue))))
+     LEFT JOIN unserved u ON ((u.queue = n.queue)))
+     CROSS JOIN LATERAL ( SELECT
+                CASE
+                    WHEN (s.held_at IS NOT NULL) THEN 0
+                    WHEN (a.paused_at IS NOT NULL) THEN 1
+                    WHEN (q.paused_at IS NOT NULL) THEN 2
+                    WHEN (t.paused_at IS NOT NULL) THEN 3
+                    WHEN (b.paused_at IS NOT NULL) THEN 4
+                    WHEN a.is_full THEN 5
+                    WHEN q.is_full THEN 6
+                    WHEN t.is_full THEN 7
+                    WHEN b.is_full THEN 8
+                    WHEN (u.queue IS NOT NULL) THEN 9
+                    ELSE NULL::integer
+                END AS n) w)
+  WHERE ((n.available > 0) AND (w.n IS NOT NULL));
+
+CREATE TABLE ojs.duty (
+    one boolean DEFAULT true NOT NULL,
+    holder text,
+    backend integer,
+    session text,
+    since timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    CONSTRAINT duty_one_check CHECK (one)
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.duty FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs.clock_status WITH (security_invoker='true') AS
+ SELECT COALESCE(d.on_duty, false) AS on_duty,
+    d.since,
+    d.backend,
+    s.held_at,
+    c.timers_late,
+    c.leases_late,
+    c.journal_rows,
+    c.rolled_up_ago,
+    c.restored
+   FROM ((ojs.settings s
+     CROSS JOIN ojs._clock_lag() c(timers_late, leases_late, journal_rows, rolled_up_ago, restored))
+     LEFT JOIN ( SELECT u.since,
+            u.backend,
+            (u.expires_at > ojs.now()) AS on_duty
+           FROM ojs.duty u) d ON (true));
 
 CREATE VIEW ojs.cron_runs AS
  SELECT r.tenant_id,
@@ -13054,6 +13567,29 @@ WITH (toast_tuple_target='512');
 
 ALTER TABLE ONLY ojs.dead_job FORCE ROW LEVEL SECURITY;
 
+CREATE VIEW ojs.dead_letter_errors WITH (security_invoker='true') AS
+ SELECT d.tenant_id,
+    d.queue,
+    d.type,
+    d.error_type,
+    d.error_code,
+    count(*) AS jobs,
+    min(d.at) AS first_at,
+    max(d.at) AS last_at,
+    (array_agg(d.id ORDER BY d.at DESC))[1] AS last_id
+   FROM ( SELECT d_1.tenant_id,
+            d_1.id,
+            d_1.queue,
+            d_1.type,
+            d_1.error_type,
+            d_1.error_code,
+            d_1.at,
+            d_1.aside
+           FROM ojs.dead_letter d_1
+          ORDER BY d_1.at DESC
+         LIMIT 10000) d
+  GROUP BY d.tenant_id, d.queue, d.type, d.error_type, d.error_code;
+
 CREATE TABLE ojs.dead_letter_mark (
     one boolean DEFAULT true NOT NULL,
     next_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
@@ -13070,19 +13606,6 @@ CREATE SEQUENCE ojs.decision_seq
     NO MINVALUE
     NO MAXVALUE
     CACHE 1;
-
-CREATE TABLE ojs.duty (
-    one boolean DEFAULT true NOT NULL,
-    holder text,
-    backend integer,
-    session text,
-    since timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    expires_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    CONSTRAINT duty_one_check CHECK (one)
-)
-WITH (vacuum_truncate=off);
-
-ALTER TABLE ONLY ojs.duty FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE ojs.history (
     queue text NOT NULL COLLATE pg_catalog."C",
@@ -13188,6 +13711,48 @@ ALTER TABLE ojs.lease ALTER COLUMN n ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE VIEW ojs.longest_waits WITH (security_invoker='true') AS
+ SELECT DISTINCT ON (s.tenant_id) s.tenant_id,
+    s.queue,
+    s.oldest_wait,
+    s.available,
+    s.active
+   FROM ojs.shard_stats s
+  WHERE (s.available > 0)
+  ORDER BY s.tenant_id, s.oldest_wait DESC NULLS LAST, s.queue;
+
+CREATE VIEW ojs.lost_attempts WITH (security_invoker='true') AS
+ SELECT r.tenant_id,
+    r.queue,
+    r.job_type,
+    r.cause,
+    count(*) AS attempts,
+    count(DISTINCT r.job_id) AS jobs,
+    count(*) FILTER (WHERE (r.to_state = 'discarded'::ojs.job_state)) AS discarded,
+    min(r.at) AS first_at,
+    max(r.at) AS last_at,
+    (array_agg(r.job_id ORDER BY r.at DESC))[1] AS last_id
+   FROM ( SELECT r_1.xid,
+            r_1.seq,
+            r_1.tenant_id,
+            r_1.queue,
+            r_1.priority,
+            r_1.job_id,
+            r_1.job_type,
+            r_1.attempt,
+            r_1.from_state,
+            r_1.to_state,
+            r_1.started_at,
+            r_1.fenced,
+            r_1.cause,
+            r_1.at,
+            r_1.pool
+           FROM ojs.release r_1
+          ORDER BY r_1.xid DESC, r_1.seq DESC
+         LIMIT 10000) r
+  WHERE (r.cause IS NOT NULL)
+  GROUP BY r.tenant_id, r.queue, r.job_type, r.cause;
+
 CREATE TABLE ojs.notice (
     n bigint NOT NULL,
     at timestamp with time zone DEFAULT ojs.now() NOT NULL,
@@ -13209,18 +13774,50 @@ ALTER TABLE ojs.notice ALTER COLUMN n ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
-CREATE TABLE ojs.pace (
-    queue text NOT NULL COLLATE pg_catalog."C",
-    tenant_id text NOT NULL COLLATE pg_catalog."C",
-    at timestamp with time zone NOT NULL,
-    jobs bigint NOT NULL,
-    waited double precision NOT NULL,
-    jobs_before bigint NOT NULL,
-    waited_before double precision NOT NULL
-)
-WITH (vacuum_truncate=off);
-
-ALTER TABLE ONLY ojs.pace FORCE ROW LEVEL SECURITY;
+CREATE VIEW ojs.open_transactions WITH (security_invoker='true') AS
+ SELECT 'session'::text AS kind,
+    (a.pid)::text AS name,
+    (a.usename)::text AS role_name,
+    a.application_name AS application,
+    a.state,
+    (clock_timestamp() - a.xact_start) AS open_for,
+    (GREATEST(age(a.backend_xmin), age(a.backend_xid)))::bigint AS holds_back_xids,
+    (EXISTS ( SELECT
+           FROM pg_locks l
+          WHERE ((l.pid = a.pid) AND l.granted AND (l.relation = ('ojs.lane'::regclass)::oid)))) AS holds_lane,
+    (a.wait_event_type = 'Lock'::text) AS waits,
+    "left"(a.query, 200) AS query
+   FROM pg_stat_activity a
+  WHERE ((a.datname = current_database()) AND (a.pid <> pg_backend_pid()) AND ((a.xact_start IS NOT NULL) OR (a.backend_xmin IS NOT NULL)))
+UNION ALL
+ SELECT 'prepared'::text AS kind,
+    p.gid AS name,
+    (p.owner)::text AS role_name,
+    NULL::text AS application,
+    'prepared'::text AS state,
+    (clock_timestamp() - p.prepared) AS open_for,
+    (age(p.transaction))::bigint AS holds_back_xids,
+    false AS holds_lane,
+    false AS waits,
+    NULL::text AS query
+   FROM pg_prepared_xacts p
+  WHERE (p.database = current_database())
+UNION ALL
+ SELECT 'slot'::text AS kind,
+    (r.slot_name)::text AS name,
+    NULL::text AS role_name,
+    (r.plugin)::text AS application,
+        CASE
+            WHEN r.active THEN 'active'::text
+            ELSE 'inactive'::text
+        END AS state,
+    NULL::interval AS open_for,
+    (GREATEST(age(r.xmin), age(r.catalog_xmin)))::bigint AS holds_back_xids,
+    false AS holds_lane,
+    false AS waits,
+    NULL::text AS query
+   FROM pg_replication_slots r
+  WHERE ((r.xmin IS NOT NULL) OR (r.catalog_xmin IS NOT NULL));
 
 ALTER TABLE ojs.pool ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME ojs.pool_id_seq
@@ -13285,6 +13882,22 @@ CREATE TABLE ojs.problem (
     hint text NOT NULL
 );
 
+CREATE VIEW ojs.queue_workers WITH (security_invoker='true') AS
+ SELECT q.queue,
+    w.tenant_id,
+    w.worker_id,
+    w.pool,
+    w.state,
+    w.directive,
+    w.resting,
+    w.stale,
+    w.active_jobs,
+    w.concurrency,
+    w.hostname,
+    w.last_heartbeat_at
+   FROM (ojs.workers w
+     CROSS JOIN LATERAL unnest(w.queues) q(queue));
+
 ALTER TABLE ojs.release ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME ojs.release_seq_seq
     START WITH 1
@@ -13293,42 +13906,6 @@ ALTER TABLE ojs.release ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
     NO MAXVALUE
     CACHE 1
 );
-
-CREATE VIEW ojs.rule_stats AS
- SELECT r.tenant_id,
-    r.queue,
-    r.max_concurrency,
-    u.active,
-    r.paused_at,
-        CASE
-            WHEN ojs._reads_all() THEN r.paused_by
-            ELSE NULL::text
-        END AS paused_by,
-        CASE
-            WHEN ojs._reads_all() THEN r.reason
-            ELSE NULL::text
-        END AS reason
-   FROM (( SELECT rule.tenant_id,
-            rule.queue,
-            rule.max_concurrency,
-            rule.paused_at,
-            rule.paused_by,
-            rule.reason
-           FROM ojs.rule
-          WHERE ojs._reads_all()
-        UNION ALL
-         SELECT _own_rule.tenant_id,
-            _own_rule.queue,
-            _own_rule.max_concurrency,
-            _own_rule.paused_at,
-            _own_rule.paused_by,
-            _own_rule.reason
-           FROM ojs._own_rule) r
-     LEFT JOIN LATERAL ( SELECT u_1.active
-           FROM ojs.usage u_1
-          WHERE ((u_1.tenant_id = r.tenant_id) AND (u_1.queue = r.queue))
-          ORDER BY u_1.rev DESC
-         LIMIT 1) u ON (true));
 
 CREATE VIEW ojs.scheduling_stats WITH (security_invoker='true') AS
  WITH lately AS MATERIALIZED (
@@ -13395,6 +13972,23 @@ CREATE TABLE ojs.sleeper (
 WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.sleeper FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs.table_health WITH (security_invoker='true') AS
+ SELECT (s.relname)::text AS table_name,
+    s.n_live_tup AS live_rows,
+    s.n_dead_tup AS dead_rows,
+    round(((s.n_dead_tup)::numeric / (NULLIF((s.n_live_tup + s.n_dead_tup), 0))::numeric), 4) AS dead_part,
+    pg_total_relation_size((s.relid)::regclass) AS bytes,
+    round(((pg_total_relation_size((s.relid)::regclass))::numeric / (NULLIF(s.n_live_tup, 0))::numeric)) AS bytes_per_row,
+    (i.inhrelid IS NOT NULL) AS is_partition,
+    GREATEST(s.last_vacuum, s.last_autovacuum) AS vacuumed_at,
+    (s.vacuum_count + s.autovacuum_count) AS vacuums,
+    GREATEST(s.last_analyze, s.last_autoanalyze) AS analyzed_at,
+    (age(c.relfrozenxid))::bigint AS unfrozen_xids
+   FROM ((pg_stat_user_tables s
+     JOIN pg_class c ON ((c.oid = s.relid)))
+     LEFT JOIN pg_inherits i ON ((i.inhrelid = s.relid)))
+  WHERE ((s.schemaname = 'ojs'::name) AND (c.relkind = 'r'::"char"));
 
 CREATE TABLE ojs.tally_mark (
     rev bigint NOT NULL,

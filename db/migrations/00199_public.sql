@@ -47,12 +47,13 @@ select ojs._to_each('{
 select ojs._to_each('{
         fetch_many, release_many, enqueue_rows, tick, upkeep, unplanned_crons, plan_cron, stand_down,
         configure_tenant, configure_queue, delete_queue, configure_pool, configure_pools, delete_pool, limit_concurrency, pause, resume,
-        hold_dispatch, resume_dispatch, schema_hash, schema_changing, preview_weight}',
+        hold_dispatch, resume_dispatch, schema_hash, schema_changing, preview_weight, doctor}',
     'grant execute on function %s to ojs_service, ojs_operator');
 -- Helpers of views.
 select ojs._to_each('{
         _id_time, _is_replacement, _detached_partitions, _first_expiry, _pace, _pace_step, _lately, _pools_lately,
-        _whole_config, _configured, _counts_at, _counts_since, _tenant_gauges}',
+        _whole_config, _configured, _counts_at, _counts_since, _tenant_gauges, _waiting_servers, _clock_lag,
+        _doctor_settings, _doctor_roles, _doctor_clock, _doctor_transactions, _doctor_tables, _doctor_work, _doctor_failures}',
     'grant execute on function %s to ojs_service, ojs_operator');
 
 -- The server alone, for workers that wait.
@@ -76,7 +77,9 @@ grant insert (id, type, queue, priority, scheduled_at, expires_at, timeout_ms, v
     on ojs.jobs to ojs_service, ojs_operator, ojs_tenant;
 grant select on
     ojs.scheduling_stats, ojs.tenant_shares, ojs.pool_stats, ojs.dispatch, ojs.job_partitions, ojs.upkeep_status, ojs._upkeep_plan,
-    ojs._movement, ojs._shard_counts, ojs._tenant_names, ojs._queue_names, ojs._usual_weight
+    ojs._movement, ojs._shard_counts, ojs._tenant_names, ojs._queue_names, ojs._usual_weight,
+    ojs._shard_numbers, ojs.queue_demands, ojs.unserved_queues, ojs.blocked_tenants, ojs.longest_waits, ojs.dead_letter_errors,
+    ojs.lost_attempts, ojs.queue_workers, ojs.table_health, ojs.open_transactions, ojs.clock_status
     to ojs_service, ojs_operator;
 grant insert (tenant_id)
     on ojs.jobs to ojs_service, ojs_operator;
@@ -88,8 +91,8 @@ grant insert (tenant_id)
 select ojs._to_each('{
         fetch, fetch_many, configure_tenant, configure_pool, configure_pools, delete_pool, limit_concurrency, pause, resume, _notify_room,
         ack_many, settle, release_many, _extend, tick, job_results, explain,
-        _arrivals, _recent, _lately, _pools_lately, _oldest_aside, _own_shards, _own_shard_counts, _put_aside, _retry_dead, _delete_dead,
-        _check_beat, _record_beat, _check_workers, _end_workers, _trim_cron_runs}',
+        _arrivals, _recent, _lately, _pools_lately, _clock_lag, _oldest_aside, _own_shards, _own_shard_counts, _put_aside,
+        _retry_dead, _delete_dead, _check_beat, _record_beat, _check_workers, _end_workers, _trim_cron_runs}',
     'alter function %1$s set enable_bitmapscan = off;
      alter function %1$s set enable_hashjoin = off;
      alter function %1$s set enable_mergejoin = off;

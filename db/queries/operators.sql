@@ -200,3 +200,7 @@ order by n.subject limit @max_queues::int);
 select g.tenant_id::text as tenant_id, g.queue::text as queue, g.depth::bigint as depth, g.active::bigint as active,
     g.enqueued::bigint as enqueued, g.processed::bigint as processed, g.failed::bigint as failed, coalesce(g.share, 0)::float8 as share
 from ojs._tenant_gauges(@max_tenants::int) g;
+
+-- name: Doctor :many
+select f.severity::text as severity, f.topic::text as topic, f.finding::text as finding, f.advice::text as advice, f.runbook::text as runbook
+from ojs.doctor(sqlc.narg('max_conns')::int, @servers::int) f;

@@ -178,6 +178,50 @@ func (q *Queries) Dispatch(ctx context.Context) (OjsDispatch, error) {
 	return i, err
 }
 
+const doctor = `-- name: Doctor :many
+select f.severity::text as severity, f.topic::text as topic, f.finding::text as finding, f.advice::text as advice, f.runbook::text as runbook
+from ojs.doctor($1::int, $2::int) f
+`
+
+type DoctorParams struct {
+	MaxConns *int32 `json:"max_conns"`
+	Servers  int32  `json:"servers"`
+}
+
+type DoctorRow struct {
+	Severity string `json:"severity"`
+	Topic    string `json:"topic"`
+	Finding  string `json:"finding"`
+	Advice   string `json:"advice"`
+	Runbook  string `json:"runbook"`
+}
+
+func (q *Queries) Doctor(ctx context.Context, arg DoctorParams) ([]DoctorRow, error) {
+	rows, err := q.db.Query(ctx, doctor, arg.MaxConns, arg.Servers)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []DoctorRow{}
+	for rows.Next() {
+		var i DoctorRow
+		if err := rows.Scan(
+			&i.Severity,
+			&i.Topic,
+			&i.Finding,
+			&i.Advice,
+			&i.Runbook,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const events = `-- name: Events :many
 select e.id::text as id, e.type::text as type, e.at::timestamptz as at, coalesce(e.tenant_id, '')::text as tenant_id,
     coalesce(e.queue, '')::text as queue, e.subject::text as subject, e.data::jsonb as data
