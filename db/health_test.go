@@ -48,8 +48,12 @@ func TestOperatorViewsReadNoJobs(t *testing.T) {
 	}
 	exec(t, d.Operator(), "select ojs.limit_concurrency(1, 't' || i) from generate_series(0, 9) i")
 	exec(t, d.Service(), "select ojs.fetch('{q0,q1,q2,q3}', 100)")
-	tick(t, d.Service(), 1000)
-	exec(t, d.Pool, "analyze")
+	// What is not folded yet is a cost of its own.
+	for one[int](t, d.Service(), "select journal_rows from ojs.clock_status") > 0 {
+		tick(t, d.Service(), 1000)
+		exec(t, d.Service(), "select ojs.fetch('{q4,q5,q6}', 1)")
+	}
+	exec(t, d.Pool, "vacuum analyze")
 	const read = `select coalesce(sum(s.seq_tup_read + s.idx_tup_fetch), 0)::bigint from pg_catalog.pg_stat_xact_user_tables s
 		where s.schemaname = 'ojs' and s.relname ~ '^job'`
 	for _, c := range []struct {
