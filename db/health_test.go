@@ -13,7 +13,7 @@ import (
 
 // What operators read beside ojs.tenant_stats and its like.
 var operatorViews = []string{
-	"queue_demands", "unserved_queues", "blocked_tenants", "longest_waits", "dead_letter_errors", "lost_attempts", "queue_workers",
+	"queue_demands", "unserved_queues", "blocked_tenants", "longest_waits", "dead_letter_errors", "lost_attempts", "lost_workers", "queue_workers",
 	"table_health", "open_transactions", "clock_status",
 }
 
@@ -60,10 +60,18 @@ func TestOperatorViewsReadNoJobs(t *testing.T) {
 		what string
 		most int
 	}{
-		{"ojs.queue_demands", 0}, {"ojs.unserved_queues", 0}, {"ojs.blocked_tenants", 0}, {"ojs.queue_workers", 0},
-		{"ojs.dead_letter_errors", 0}, {"ojs.lost_attempts", 0}, {"ojs.table_health", 0}, {"ojs.open_transactions", 0},
-		{"ojs.clock_status", 0}, {"ojs._tenant_gauges(1000)", 0},
-		{"ojs.longest_waits", 3*tenants + 200}, {"ojs.doctor()", 3*tenants + 200},
+		{"ojs.queue_demands", 0},
+		{"ojs.unserved_queues", 0},
+		{"ojs.blocked_tenants", 0},
+		{"ojs.queue_workers", 0},
+		{"ojs.dead_letter_errors", 0},
+		{"ojs.lost_attempts", 0},
+		{"ojs.table_health", 0},
+		{"ojs.open_transactions", 0},
+		{"ojs.clock_status", 0},
+		{"ojs._tenant_gauges(1000)", 0},
+		{"ojs.longest_waits", 3*tenants + 200},
+		{"ojs.doctor()", 3*tenants + 200},
 	} {
 		tx := begin(t, d.Operator())
 		before := one[int](t, tx, read)
@@ -122,8 +130,10 @@ func TestBlockedTenantsSayWhy(t *testing.T) {
 		{"ojs.pause('q', 'acme')", "ojs.resume('q', 'acme')", "the tenant is paused in the queue %s"},
 		{"ojs.limit_concurrency(1, 'acme')", "ojs.limit_concurrency(null, 'acme')", "the tenant's limit is reached 1 of 1 run"},
 		{"ojs.limit_concurrency(1, p_queue => 'q')", "ojs.limit_concurrency(null, p_queue => 'q')", "the queue's limit is reached 1 of 1 run"},
-		{"ojs.limit_concurrency(1, 'acme', 'q')", "ojs.limit_concurrency(null, 'acme', 'q')",
-			"the tenant's limit in the queue is reached 1 of 1 run"},
+		{
+			"ojs.limit_concurrency(1, 'acme', 'q')", "ojs.limit_concurrency(null, 'acme', 'q')",
+			"the tenant's limit in the queue is reached 1 of 1 run",
+		},
 	} {
 		exec(t, operator, "select from "+c.do)
 		expect("acme q 2 " + strings.ReplaceAll(c.want, "%s", one[string](t, operator, "select session_user::text")))
@@ -135,6 +145,46 @@ func TestBlockedTenantsSayWhy(t *testing.T) {
 	expect("")
 	d.SetNow(time.Now().Add(2 * time.Hour))
 	expect("acme q 2 nobody asks for the queue -")
+}
+
+// A worker that fell silent is remembered for a day, by name; one that signs off is not.
+func TestLostWorkersAreRemembered(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	exec(t, service, "select ojs.register_worker('gone', p_queues => '{a,b}'), ojs.register_worker('acme', p_tenant => 'acme')")
+	exec(t, service, "select ojs.register_worker('done'), ojs.register_worker('alive')")
+	exec(t, service, "select ojs.deregister_worker('done')")
+	now := time.Now()
+	expect := func(after time.Duration, want string) {
+		t.Helper()
+		now = now.Add(after)
+		d.SetNow(now)
+		exec(t, service, "select ojs.beat('alive')")
+		tick(t, service, 1000)
+		got := strings.Join(lines(t, d.Operator(), "select worker_id, tenant_id, is_back from ojs.lost_workers order by 1"), "; ")
+		if got != want {
+			t.Errorf("lost are %q, want %q", got, want)
+		}
+	}
+	expect(20*time.Second, "")
+	expect(20*time.Second, "acme acme false; gone - false")
+	exec(t, service, "select ojs.register_worker('gone')")
+	expect(0, "acme acme false; gone - true")
+	if got := one[string](t, d.Operator(), "select queues::text from ojs.lost_workers where worker_id = 'gone'"); got != "{a,b}" {
+		t.Errorf("it served %s", got)
+	}
+	now = now.Add(25 * time.Hour)
+	d.SetNow(now)
+	if got := lines(t, d.Operator(), "select * from ojs.lost_workers"); len(got) != 0 {
+		t.Errorf("a day later lost are %q", got)
+	}
+	exec(t, service, "select ojs.register_worker('next')")
+	d.SetNow(now.Add(time.Minute))
+	tick(t, service, 1000)
+	if got := list[string](t, d.Pool, "select worker_id from ojs.lost_worker where lost_at < $1 order by 1", now); len(got) != 0 {
+		t.Errorf("those of the day before stay: %q", got)
+	}
 }
 
 // Who keeps a transaction open, and whether dispatch may wait for it, is seen by whom PostgreSQL lets see it.
@@ -173,24 +223,31 @@ func TestDoctorFinds(t *testing.T) {
 			d.SetNow(time.Now().Add(90 * time.Second))
 			exec(t, d.Pool, "update ojs.duty set holder = 'x', since = ojs.now(), expires_at = ojs.now() + interval '15 seconds'")
 		}},
-		{"a queue that nobody serves", "queue-stuck.md", "warning Nobody asks for queue q: 3 jobs of 1 tenants wait.",
-			func(t *testing.T, d *pgtest.DB) { enqueueFor(t, d.Service(), "q", "acme", 3) }},
-		{"a tenant that is paused for long", "job-waits.md", "warning Of tenant acme 3 jobs of queue q wait: the tenant is paused since ",
+		{
+			"a queue that nobody serves", "queue-stuck.md", "warning Nobody asks for queue q: 3 jobs of 1 tenants wait.",
+			func(t *testing.T, d *pgtest.DB) { enqueueFor(t, d.Service(), "q", "acme", 3) },
+		},
+		{
+			"a tenant that is paused for long", "job-waits.md", "warning Of tenant acme 3 jobs of queue q wait: the tenant is paused since ",
 			func(t *testing.T, d *pgtest.DB) {
 				enqueueFor(t, d.Service(), "q", "acme", 3)
 				exec(t, d.Operator(), "select ojs.pause(p_tenant => 'acme')")
 				d.SetNow(time.Now().Add(2 * time.Hour))
-			}},
-		{"a job that waits for long", "job-waits.md", "warning The first job of tenant acme in queue q has waited for 02:00:",
+			},
+		},
+		{
+			"a job that waits for long", "job-waits.md", "warning The first job of tenant acme in queue q has waited for 02:00:",
 			func(t *testing.T, d *pgtest.DB) {
 				enqueueFor(t, d.Service(), "q", "acme", 1)
 				d.SetNow(time.Now().Add(2 * time.Hour))
-			}},
+			},
+		},
 		{"a silent worker", "worker-died.md", "warning 1 workers are silent, such as w.", func(t *testing.T, d *pgtest.DB) {
 			exec(t, d.Service(), "select ojs.register_worker('w')")
 			d.SetNow(time.Now().Add(20 * time.Second))
 		}},
-		{"a poison job", "poison-job.md", "warning Attempts of type a in queue q of tenant acme were lost: 12, of 1 jobs, by visibility_timeout.",
+		{
+			"a poison job", "poison-job.md", "warning Attempts of type a in queue q of tenant acme were lost: 12, of 1 jobs, by visibility_timeout.",
 			func(t *testing.T, d *pgtest.DB) {
 				exec(t, d.Service(), `select ojs.enqueue('a', p_queue => 'q', p_tenant => 'acme', p_max_attempts => 50)`)
 				now := time.Now()
@@ -200,26 +257,33 @@ func TestDoctorFinds(t *testing.T) {
 					d.SetNow(now)
 					tick(t, d.Service(), 1000)
 				}
-			}},
-		{"dead letters by error", "dead-letters.md", "warning 100 jobs of type a in queue q of tenant acme are dead letters with Boom, the last of ",
+			},
+		},
+		{
+			"dead letters by error", "dead-letters.md", "warning 100 jobs of type a in queue q of tenant acme are dead letters with Boom, the last of ",
 			func(t *testing.T, d *pgtest.DB) {
 				exec(t, d.Service(), `select ojs.enqueue('a', p_queue => 'q', p_tenant => 'acme',
 					p_retry => '{"on_exhaustion": "dead_letter"}') from generate_series(1, 100)`)
 				exec(t, d.Service(), `select ojs.nack(f.id, '{"type": "Boom", "message": "m", "retryable": false}')
 					from ojs.fetch('{q}', 100) f`)
-			}},
+			},
+		},
 		{"a tenant's role that sees all", "maintenance.md", "error Role tenant1_%s is a tenant's and also a member of ", func(t *testing.T, d *pgtest.DB) {
 			d.TenantURL("acme")
 			exec(t, d.Pool, "grant ojs_operator to "+d.RoleName("tenant1"))
 		}},
-		{"a server whose statements are cut off", "drop-finished-jobs.md", "warning Statements of role service_%s, which serves, are cut off by ",
+		{
+			"a server whose statements are cut off", "drop-finished-jobs.md", "warning Statements of role service_%s, which serves, are cut off by ",
 			func(t *testing.T, d *pgtest.DB) {
 				exec(t, d.Pool, fmt.Sprintf("alter role %s in database %s set statement_timeout = '1min'", d.RoleName("service"), d.Name))
-			}},
-		{"a restore from another cluster", "backup-and-restore.md", "error The database was restored from another cluster",
+			},
+		},
+		{
+			"a restore from another cluster", "backup-and-restore.md", "error The database was restored from another cluster",
 			func(t *testing.T, d *pgtest.DB) {
 				exec(t, d.Pool, "update ojs.tally_mark set snapshot = '900000000000:900000000000:'")
-			}},
+			},
+		},
 		{"a forgotten transaction", "long-transaction.md", "error Process ", func(t *testing.T, d *pgtest.DB) {
 			exec(t, d.Pool, `drop view ojs.open_transactions; create view ojs.open_transactions as select 'session' as kind, '1' as name, 'acme' as role_name,
 				'app' as application, 'idle in transaction' as state, interval '2 hours' as open_for, 5::bigint as holds_back_xids,

@@ -3236,6 +3236,13 @@ begin
         select j.id, j.tenant_id from ojs.job j
         where j.id = c.id and (c.scope = '' or j.tenant_id = c.scope) and j.state = 'active' and j.worker_id = c.worker_id offset 0
     ) j;
+    insert into ojs.lost_worker (tenant_id, worker_id, id, pool, hostname, queues, jobs, last_heartbeat_at)
+    select w.tenant_id, w.worker_id, w.id, w.pool, w.hostname, w.queues, cardinality(b.ids), b.seen_at
+    from unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
+    join ojs.worker w on w.tenant_id = d.tenant_id and w.worker_id = d.worker_id
+    cross join lateral (select b.* from ojs.worker_beat b where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id
+        order by b.rev desc limit 1) b on conflict do nothing;
+    delete from ojs.lost_worker l where l.lost_at < ojs.now() - interval '1 day';
     delete from ojs.worker_beat b using unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
     where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id;
     delete from ojs.worker w using unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
@@ -13753,6 +13760,35 @@ CREATE VIEW ojs.lost_attempts WITH (security_invoker='true') AS
   WHERE (r.cause IS NOT NULL)
   GROUP BY r.tenant_id, r.queue, r.job_type, r.cause;
 
+CREATE TABLE ojs.lost_worker (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    worker_id text NOT NULL COLLATE pg_catalog."C",
+    id uuid NOT NULL,
+    pool text COLLATE pg_catalog."C",
+    hostname text,
+    queues text[],
+    jobs integer NOT NULL,
+    last_heartbeat_at timestamp with time zone NOT NULL,
+    lost_at timestamp with time zone DEFAULT ojs.now() NOT NULL
+);
+
+ALTER TABLE ONLY ojs.lost_worker FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs.lost_workers WITH (security_invoker='true') AS
+ SELECT NULLIF(l.tenant_id, ''::text) AS tenant_id,
+    l.worker_id,
+    l.pool,
+    l.hostname,
+    l.queues,
+    l.jobs,
+    l.last_heartbeat_at,
+    l.lost_at,
+    (EXISTS ( SELECT
+           FROM ojs.worker w
+          WHERE ((w.tenant_id = l.tenant_id) AND (w.worker_id = l.worker_id)))) AS is_back
+   FROM ojs.lost_worker l
+  WHERE (l.lost_at > (ojs.now() - '1 day'::interval));
+
 CREATE TABLE ojs.notice (
     n bigint NOT NULL,
     at timestamp with time zone DEFAULT ojs.now() NOT NULL,
@@ -14315,6 +14351,9 @@ ALTER TABLE ONLY ojs.lease
 ALTER TABLE ONLY ojs.level
     ADD CONSTRAINT level_pkey PRIMARY KEY (queue, priority, rev);
 
+ALTER TABLE ONLY ojs.lost_worker
+    ADD CONSTRAINT lost_worker_pkey PRIMARY KEY (tenant_id, worker_id, id);
+
 ALTER TABLE ONLY ojs.notice
     ADD CONSTRAINT notice_pkey PRIMARY KEY (n);
 
@@ -14439,6 +14478,8 @@ CREATE INDEX lease_due_idx ON ojs.lease USING btree (due_at);
 CREATE INDEX lease_pool_idx ON ojs.lease USING btree (pool, xid) WHERE (pool IS NOT NULL);
 
 CREATE INDEX level_idle_idx ON ojs.level USING btree (used_at) WHERE (tenants = 0);
+
+CREATE INDEX lost_worker_lost_at_idx ON ojs.lost_worker USING btree (lost_at);
 
 CREATE INDEX notice_at_idx ON ojs.notice USING btree (at);
 
@@ -14567,6 +14608,8 @@ CREATE POLICY functions ON ojs.lease TO ojs_owner USING (true) WITH CHECK (true)
 
 CREATE POLICY functions ON ojs.level TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.lost_worker TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.notice TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.pace TO ojs_owner USING (true) WITH CHECK (true);
@@ -14637,6 +14680,8 @@ ALTER TABLE ojs.lease ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.level ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE ojs.lost_worker ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE ojs.notice ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.pace ENABLE ROW LEVEL SECURITY;
@@ -14688,6 +14733,8 @@ CREATE POLICY staff ON ojs.journal FOR SELECT TO ojs_service, ojs_operator USING
 CREATE POLICY staff ON ojs.lease FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.level FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.lost_worker FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.notice FOR SELECT TO ojs_service, ojs_operator USING (true);
 

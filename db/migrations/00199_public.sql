@@ -79,7 +79,7 @@ grant select on
     ojs.scheduling_stats, ojs.tenant_shares, ojs.pool_stats, ojs.dispatch, ojs.job_partitions, ojs.upkeep_status, ojs._upkeep_plan,
     ojs._movement, ojs._shard_counts, ojs._tenant_names, ojs._queue_names, ojs._usual_weight,
     ojs._shard_numbers, ojs.queue_demands, ojs.unserved_queues, ojs.blocked_tenants, ojs.longest_waits, ojs.dead_letter_errors,
-    ojs.lost_attempts, ojs.queue_workers, ojs.table_health, ojs.open_transactions, ojs.clock_status
+    ojs.lost_attempts, ojs.lost_workers, ojs.queue_workers, ojs.table_health, ojs.open_transactions, ojs.clock_status
     to ojs_service, ojs_operator;
 grant insert (tenant_id)
     on ojs.jobs to ojs_service, ojs_operator;
