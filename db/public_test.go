@@ -21,7 +21,8 @@ const staffMayCall = "_clock_lag _configured _counts_at _counts_since _detached_
 	"_pools_lately _tenant_gauges _waiting_servers _whole_config " +
 	"configure_pool configure_pools configure_queue configure_tenant delete_pool delete_queue doctor enqueue_rows fetch_many " +
 	"hold_dispatch limit_concurrency pause plan_cron preview_weight " +
-	"release_many resume resume_dispatch schema_changing schema_hash stand_down tick unplanned_crons upkeep"
+	"release_many release_throttle resume resume_dispatch schema_changing schema_hash stand_down throttle tick unplanned_crons upkeep " +
+	"watch_neighbours"
 
 func TestGrantsOfStaff(t *testing.T) {
 	t.Parallel()
@@ -70,7 +71,7 @@ func TestPlannerSettings(t *testing.T) {
 			"_oldest_aside _own_shard_counts _own_shards _pools_lately " +
 			"_put_aside _recent _record_beat _retry_dead _trim_cron_runs ack_many configure_pool configure_pools configure_tenant " +
 			"delete_pool explain fetch fetch_many job_results " +
-			"limit_concurrency pause release_many resume settle tick",
+			"limit_concurrency pause release_many release_throttle resume settle throttle tick",
 		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off jit=off " +
 			"max_parallel_workers_per_gather=0 plan_cache_mode=force_custom_plan: events",
 		"jit=off plan_cache_mode=force_custom_plan: _fair_cursors _fairness _lock_matching _replay dead_letter_count" +

@@ -481,10 +481,25 @@ CREATE TABLE ojs.rule (
     paused_at timestamp with time zone,
     paused_by text,
     reason text,
+    throttled_to integer,
+    most integer GENERATED ALWAYS AS (LEAST(max_concurrency, throttled_to)) STORED,
     CONSTRAINT max_concurrency_in_range CHECK (((max_concurrency IS NULL) OR ((max_concurrency >= 1) AND (max_concurrency <= 1000000)) OR ojs._raise('OJ422'::text, 'max_concurrency must be between 1 and 1000000'::text, '{"field": "max_concurrency"}'::jsonb, 'What is to get no jobs is paused.'::text)))
 );
 
 ALTER TABLE ONLY ojs.rule FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._apply_limit(p_rule ojs.rule) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if p_rule.most is null then
+        delete from ojs.usage u where u.tenant_id = p_rule.tenant_id and u.queue = p_rule.queue;
+    elsif not exists (select from ojs._usage(p_rule.tenant_id, p_rule.queue)) then
+        perform ojs._begin_count(p_rule);
+    end if;
+    perform ojs._apply_rule(p_rule);
+end;
+$$;
 
 CREATE FUNCTION ojs._apply_rule(p_rule ojs.rule) RETURNS void
     LANGUAGE plpgsql
@@ -493,9 +508,9 @@ declare
     v_limited boolean;
 begin
     delete from ojs.rule r
-    where r.tenant_id = p_rule.tenant_id and r.queue = p_rule.queue and r.max_concurrency is null and r.paused_at is null;
+    where r.tenant_id = p_rule.tenant_id and r.queue = p_rule.queue and r.most is null and r.paused_at is null;
     if p_rule.tenant_id = '' then
-        v_limited := exists (select from ojs.rule r where r.tenant_id = '' and r.queue = p_rule.queue and r.max_concurrency is not null);
+        v_limited := exists (select from ojs.rule r where r.tenant_id = '' and r.queue = p_rule.queue and r.most is not null);
         insert into ojs.backlog (queue, rev, priorities) select p_rule.queue, 1, '{}'
         where not exists (select from ojs._backlog(p_rule.queue));
         update ojs.backlog b set rev = b.rev + 1, limited = v_limited
@@ -751,7 +766,7 @@ begin
         v_ask.tenants := case when v_ask.tenant is not null then array[v_ask.tenant] end;
         v_ask.aside := ojs.current_tenant() is not null;
         if v_ask.counts and v_ask.aside and exists (
-                select from ojs.rule r where r.tenant_id = v_ask.tenant and r.max_concurrency is not null) then
+                select from ojs.rule r where r.tenant_id = v_ask.tenant and r.most is not null) then
             perform ojs._raise('OJ408', 'the login of a tenant with a max_concurrency cannot fetch', null, 'Its workers fetch over HTTP.');
         end if;
     end if;
@@ -978,6 +993,46 @@ begin
 end;
 $$;
 
+CREATE TABLE ojs.throttle (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    action text NOT NULL,
+    original numeric,
+    effective numeric NOT NULL,
+    reason text NOT NULL,
+    since timestamp with time zone NOT NULL,
+    until timestamp with time zone NOT NULL,
+    set_by text
+);
+
+ALTER TABLE ONLY ojs.throttle FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._begin_throttle(p_tenant text, p_reason text, p_action text, p_factor numeric, p_lasts interval, p_by text) RETURNS ojs.throttle
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_throttle ojs.throttle;
+    v_own      ojs.tenant;
+begin
+    perform ojs._end_throttle(p_tenant);
+    select * into v_own from ojs.tenant t where t.tenant_id = p_tenant;
+    v_throttle := (p_tenant, p_action, null, null, p_reason, ojs.now(), ojs.now() + p_lasts, p_by)::ojs.throttle;
+    if p_action = 'weight' then
+        v_throttle.original := (select w.weight from ojs._weight_in('', p_tenant, v_own.weight, null) w);
+        v_throttle.effective := (select w.weight from ojs._weight_in('', p_tenant, v_own.weight, p_factor) w);
+        perform ojs._multiply_weight(p_tenant, p_factor);
+    else
+        v_throttle.original := (select r.max_concurrency from ojs.rule r where r.tenant_id = p_tenant and r.queue = '');
+        v_throttle.effective := greatest(1, floor(p_factor * least(v_throttle.original,
+            (select c.o_jobs from ojs._count_active(p_tenant, '') c))));
+        perform ojs._bound_concurrency(p_tenant, v_throttle.effective::int);
+    end if;
+    insert into ojs.throttle select v_throttle.*;
+    insert into ojs.notice (at, type, subject, data)
+    values (v_throttle.since, 'tenant.throttled', p_tenant, ojs._throttle_event(v_throttle));
+    return v_throttle;
+end;
+$$;
+
 CREATE FUNCTION ojs._beside(p_queue text, p_count integer, p_only text[], p_but text[], p_above integer, p_max_bytes bigint, p_done ojs.decided) RETURNS ojs.decided
     LANGUAGE plpgsql
     AS $$
@@ -1168,6 +1223,18 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._bound_concurrency(p_tenant text, p_jobs integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_rule ojs.rule;
+begin
+    insert into ojs.rule as r (tenant_id, throttled_to) values (p_tenant, p_jobs)
+    on conflict (tenant_id, queue) do update set throttled_to = excluded.throttled_to returning * into v_rule;
+    perform ojs._apply_limit(v_rule);
+end;
+$$;
+
 CREATE FUNCTION ojs._bury(p_tenants text[], p_ids uuid[], p_queues text[], p_types text[], p_entries jsonb[], p_at timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -1297,7 +1364,7 @@ CREATE FUNCTION ojs._came(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo
     LANGUAGE sql STABLE ROWS 10
     AS $$
     select c.queue, r.priority, c.tenant_id, c.priority,
-        (select w.weight from ojs._weight_in(c.queue, c.tenant_id, t.weight) w), coalesce(t.limited, false), c.lo
+        (select w.weight from ojs._weight_in(c.queue, c.tenant_id, t.weight, t.throttle) w), coalesce(t.limited, false), c.lo
     from (
         select f.queue, f.priority, f.tenant_id, min(f.lo) as lo from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
         where f.to_state = 'available' group by f.queue, f.priority, f.tenant_id
@@ -1309,7 +1376,7 @@ CREATE FUNCTION ojs._came_in(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p
     LANGUAGE sql STABLE ROWS 10
     AS $$
     select x.queue, x.tenant_id, x.priority, r.priority, r.unit, r.own_order,
-        (select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight) w), coalesce(t.limited, false), x.lo, x.los, x.his
+        (select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight, t.throttle) w), coalesce(t.limited, false), x.lo, x.los, x.his
     from (
         select x.queue, x.tenant_id, x.priority, min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
         from (
@@ -2333,7 +2400,7 @@ CREATE FUNCTION ojs._count_or_not() RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-    v_counts boolean := exists (select from ojs.rule r where r.tenant_id <> '' or r.max_concurrency is not null);
+    v_counts boolean := exists (select from ojs.rule r where r.tenant_id <> '' or r.most is not null);
 begin
     if v_counts and not exists (select from ojs._slot_mark()) then
         insert into ojs.slot_mark (rev, ended) values (1, ojs._snapshot());
@@ -2341,7 +2408,7 @@ begin
         delete from ojs.slot_mark m where not exists (select from ojs.tenant_fairness f where f.parked);
     end if;
     update ojs.slot_mark m set rev = m.rev + 1, shards = x.shards
-    from (select exists (select from ojs.rule r where r.tenant_id <> '' and r.queue <> '' and r.max_concurrency is not null) as shards) x
+    from (select exists (select from ojs.rule r where r.tenant_id <> '' and r.queue <> '' and r.most is not null) as shards) x
     where m.rev = (select n.rev from ojs._slot_mark() n) and m.shards <> x.shards;
     update ojs.fold f set rev = f.rev + 1, counts = x.counts
     from (select exists (select from ojs.slot_mark) as counts) x
@@ -3190,6 +3257,27 @@ begin
     return null;
 end;
 $_$;
+
+CREATE FUNCTION ojs._end_throttle(p_tenant text) RETURNS SETOF ojs.throttle
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_throttle ojs.throttle;
+begin
+    delete from ojs.throttle h where h.tenant_id = p_tenant returning * into v_throttle;
+    if v_throttle.tenant_id is null then
+        return;
+    elsif v_throttle.action = 'weight' then
+        perform ojs._multiply_weight(p_tenant, null);
+    else
+        perform ojs._bound_concurrency(p_tenant, null);
+    end if;
+    update ojs.notice n set ended_at = ojs.now() where n.type = 'tenant.throttled' and n.subject = p_tenant and n.ended_at is null;
+    insert into ojs.notice (type, subject, data, ended_at)
+    values ('tenant.throttle_released', p_tenant, ojs._throttle_event(v_throttle), ojs.now());
+    return next v_throttle;
+end;
+$$;
 
 CREATE FUNCTION ojs._end_workers(p_tenants text[], p_worker_ids text[]) RETURNS integer
     LANGUAGE plpgsql
@@ -4060,11 +4148,11 @@ begin
         'held_by', case when p_all then ojs._slot_holders(s.tenant_id, s.queue) end)) order by c.scope), '[]')
     from (
         -- A limit of all tenants together and what counts against it say what others do.
-        select r.tenant_id, r.queue, r.max_concurrency as max, p_all or r.tenant_id <> '' as shown, u.active - coalesce((
+        select r.tenant_id, r.queue, r.most as max, p_all or r.tenant_id <> '' as shown, u.active - coalesce((
             select sum(e.jobs) from ojs._ends(v_ended, null) e where r.tenant_id in ('', e.tenant_id) and r.queue in ('', e.queue)), 0
         ) as active
         from ojs.rule r cross join lateral ojs._usage(r.tenant_id, r.queue) u
-        where r.tenant_id in ('', p_job.tenant_id) and r.queue in ('', p_job.queue) and r.max_concurrency is not null
+        where r.tenant_id in ('', p_job.tenant_id) and r.queue in ('', p_job.queue) and r.most is not null
     ) s cross join lateral ojs._scope(s.tenant_id, s.queue) c
     where s.active >= s.max);
 end;
@@ -4735,7 +4823,7 @@ declare
 begin
     select * into v_tenant from ojs.tenant t where t.tenant_id = p_tenant;
     select * into v_level from ojs._level(p_queue, 0);
-    select w.weight into v_weight from ojs._weight_in(p_queue, p_tenant, v_tenant.weight) w;
+    select w.weight into v_weight from ojs._weight_in(p_queue, p_tenant, v_tenant.weight, v_tenant.throttle) w;
     v_own := ojs._join_at(coalesce(p_fair.vtime, 0), coalesce(v_level.low, 0), v_weight);
     if p_fair.queue is null then
         insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
@@ -4779,7 +4867,7 @@ CREATE FUNCTION ojs._joining(p_queue text, p_from integer, p_to integer, p_low n
         group by u.tenant_id, u.priority, u.job_priority
     ) w
     left join ojs.tenant t on t.tenant_id = w.tenant_id
-    cross join lateral ojs._weight_in(p_queue, w.tenant_id, t.weight) n
+    cross join lateral ojs._weight_in(p_queue, w.tenant_id, t.weight, t.throttle) n
     left join lateral ojs._fair(p_queue, w.priority, w.tenant_id) f on true
     where f.ready is not true and (f.parked is not true or ojs._room_soon(p_queue, w.tenant_id, true) is distinct from 0)
 $$;
@@ -5234,6 +5322,37 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._look_at_neighbours(p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_watch ojs.neighbour_watch;
+begin
+    select * into v_watch from ojs.neighbour_watch w
+    where w.mode <> 'off' and w.looked_at not between p_now - interval '1 minute' and p_now for update skip locked;
+    if not found then
+        return;
+    end if;
+    update ojs.neighbour_watch set looked_at = p_now;
+    with seen as materialized (
+        select s.* from ojs._signals(v_watch, p_now) s
+    ), gone as (
+        delete from ojs.neighbour n
+        where not exists (select from seen s where s.tenant_id = n.tenant_id and s.signal = n.signal)
+    ), kept as (
+        insert into ojs.neighbour as n (tenant_id, signal, value, threshold, since, seen_at)
+        select s.tenant_id, s.signal, s.value, s.threshold, p_now, p_now from seen s
+        on conflict (tenant_id, signal) do update
+        set value = excluded.value, threshold = excluded.threshold, seen_at = excluded.seen_at
+        returning n.*
+    )
+    insert into ojs.notice (at, type, subject, data, ended_at)
+    select p_now, 'tenant.noisy', k.tenant_id, jsonb_build_object('tenant_id', k.tenant_id, 'reason', k.signal || '_exceeded',
+        'value', k.value, 'threshold', k.threshold), p_now
+    from kept k where k.since = p_now;
+end;
+$$;
+
 CREATE FUNCTION ojs._look_back(p_queue text, p_priority integer, p_tenant text, p_los bigint[], p_his bigint[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -5580,6 +5699,18 @@ CREATE FUNCTION ojs._ms_until(p_at timestamp with time zone) RETURNS integer
     from (select ojs.now() as now where p_at is not null) n
 $$;
 
+CREATE FUNCTION ojs._multiply_weight(p_tenant text, p_factor numeric) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_tenant ojs.tenant;
+begin
+    insert into ojs.tenant as t (tenant_id, throttle) values (p_tenant, p_factor)
+    on conflict (tenant_id) do update set throttle = excluded.throttle returning * into v_tenant;
+    perform ojs._reweigh(v_tenant, 0);
+end;
+$$;
+
 CREATE FUNCTION ojs._name_violation(p_type text, p_queue text, p_priority integer) RETURNS ojs.violation
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -5814,12 +5945,13 @@ CREATE FUNCTION ojs._nothing() RETURNS ojs.decided
     LANGUAGE sql IMMUTABLE
     AS $$ select row('{}', '{}', '{}', null, 0, 0, false)::ojs.decided $$;
 
-CREATE FUNCTION ojs._notice_events(p_types text[], p_queues text[], p_limit integer) RETURNS SETOF ojs.event
+CREATE FUNCTION ojs._notice_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
     LANGUAGE sql STABLE
     AS $$
-    select 'evt_notice_' || n.n, n.type, n.at, null, n.data ->> 'queue', n.subject, n.data
+    select 'evt_notice_' || n.n, n.type, n.at, n.data ->> 'tenant_id', n.data ->> 'queue', n.subject, n.data
     from ojs.notice n
-    where (p_types is null or n.type = any (p_types)) and (p_queues is null or n.data ->> 'queue' = any (p_queues))
+    where (p_tenant is null or n.data ->> 'tenant_id' = p_tenant)
+      and (p_types is null or n.type = any (p_types)) and (p_queues is null or n.data ->> 'queue' = any (p_queues))
     order by n.at desc limit p_limit
 $$;
 
@@ -5970,11 +6102,11 @@ CREATE FUNCTION ojs._only_full(p_tenant text, p_queue text) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
 begin
-    return exists (select from ojs.rule r where r.tenant_id = p_tenant and r.queue = '' and r.max_concurrency is not null)
+    return exists (select from ojs.rule r where r.tenant_id = p_tenant and r.queue = '' and r.most is not null)
         and not exists (
             select from ojs.rule r
             where r.tenant_id = p_tenant and (r.queue in ('', p_queue) and r.paused_at is not null
-                or r.queue = p_queue and r.max_concurrency <= (select u.active from ojs._usage(r.tenant_id, r.queue) u)));
+                or r.queue = p_queue and r.most <= (select u.active from ojs._usage(r.tenant_id, r.queue) u)));
 end;
 $$;
 
@@ -6046,8 +6178,9 @@ declare
     v_back   bigint := (select count(*) from ojs.turn t where p_news and t.queue = p_job.queue and t.tenant_id = p_job.tenant_id
         and t.job_priority = p_job.priority);
     v_room   bigint := ojs._room_soon(p_job.queue, p_job.tenant_id, p_news) + v_back;
-    v_weight numeric := (select w.weight from ojs._weight_in(p_job.queue, p_job.tenant_id,
-        (select t.weight from ojs.tenant t where t.tenant_id = p_job.tenant_id)) w);
+    v_weight numeric := (select w.weight from (select 1) one
+        left join ojs.tenant t on t.tenant_id = p_job.tenant_id
+        cross join lateral ojs._weight_in(p_job.queue, p_job.tenant_id, t.weight, t.throttle) w);
     v_now    timestamptz := ojs.now();
     v_low    numeric;
     v_until  float8;
@@ -7326,7 +7459,7 @@ begin
     perform ojs._roll_up();
     delete from ojs.usage;
     delete from ojs.slot_mark;
-    for v_rule in select r.* from ojs.rule r where r.max_concurrency is not null loop
+    for v_rule in select r.* from ojs.rule r where r.most is not null loop
         perform ojs._begin_count(v_rule);
         if v_rule.tenant_id = '' then
             perform ojs._apply_rule(v_rule);
@@ -7602,11 +7735,13 @@ begin
     from pg_catalog.pg_class c
     where c.relnamespace = 'ojs'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
       and c.relname not in ('problem', 'schema_hash', 'lane', 'fold', 'tally_mark', 'clock_mark', 'cut', 'upkeep_task', 'settings',
-          'waiter', 'sleeper', 'duty', 'dead_letter_mark', 'tenant_role');
+          'waiter', 'sleeper', 'duty', 'dead_letter_mark', 'tenant_role', 'neighbour_watch');
     execute 'truncate ' || v_tables;
     update ojs.fold set part_xid = null, part_lo = null, counts = false;
     delete from ojs.settings;
     insert into ojs.settings default values;
+    delete from ojs.neighbour_watch;
+    insert into ojs.neighbour_watch default values;
 end;
 $$;
 
@@ -7852,6 +7987,7 @@ CREATE TABLE ojs.tenant (
     limited boolean DEFAULT false NOT NULL,
     max_priority integer DEFAULT 100 NOT NULL,
     over_priority text DEFAULT 'refuse'::text NOT NULL,
+    throttle numeric,
     CONSTRAINT max_priority_in_range CHECK ((((max_priority >= '-100'::integer) AND (max_priority <= 100)) OR ojs._raise('OJ422'::text, 'max_priority must be between -100 and 100'::text, '{"field": "max_priority"}'::jsonb))),
     CONSTRAINT over_priority_known CHECK (((over_priority = ANY (ARRAY['refuse'::text, 'clamp'::text])) OR ojs._raise('OJ422'::text, 'over_priority must be "refuse" or "clamp"'::text, '{"field": "over_priority"}'::jsonb))),
     CONSTRAINT priority_boost_in_range CHECK ((((priority_boost >= '-100'::integer) AND (priority_boost <= 100)) OR ojs._raise('OJ422'::text, 'priority_boost must be between -100 and 100'::text, '{"field": "priority_boost"}'::jsonb))),
@@ -7879,7 +8015,7 @@ begin
         select r.priority into v_to from ojs._rank(v_fair.queue, v_fair.job_priority, p_tenant.priority_boost) r;
         select * into v_level from ojs._level(v_fair.queue, v_fair.priority);
         v_own := v_fair.vtime;
-        select w.weight into v_new from ojs._weight_in(v_fair.queue, p_tenant.tenant_id, p_tenant.weight) w;
+        select w.weight into v_new from ojs._weight_in(v_fair.queue, p_tenant.tenant_id, p_tenant.weight, p_tenant.throttle) w;
         if v_fair.ready then
             -- The tenant's lead, counted in jobs, stays as it is; only its time is in units of the new weight.
             v_own := v_level.low + round((v_fair.vtime - v_level.low) * v_fair.weight / v_new, 15);
@@ -7915,7 +8051,7 @@ begin
             case when f.ready then l.low + round((f.vtime - l.low) * f.weight / w.weight, 15) else f.vtime end as vtime
         from ojs.tenant_fairness f
         left join ojs.tenant t on t.tenant_id = f.tenant_id
-        cross join lateral ojs._weight_in(f.queue, f.tenant_id, t.weight) w
+        cross join lateral ojs._weight_in(f.queue, f.tenant_id, t.weight, t.throttle) w
         left join lateral ojs._level(f.queue, f.priority) l on true
         where (p_queue is null or f.queue = p_queue) and f.weight <> w.weight
     ), weighed as (
@@ -8049,8 +8185,8 @@ $$;
 CREATE FUNCTION ojs._room(p_queue text, p_tenant text) RETURNS TABLE(jobs integer, counted boolean)
     LANGUAGE sql STABLE ROWS 1
     AS $$
-    select min(case when r.paused_at is not null then 0 else greatest(r.max_concurrency - u.active, 0) end),
-        bool_or(r.max_concurrency is not null)
+    select min(case when r.paused_at is not null then 0 else greatest(r.most - u.active, 0) end),
+        bool_or(r.most is not null)
     from ojs.rule r left join lateral ojs._usage(r.tenant_id, r.queue) u on true
     where r.tenant_id = p_tenant and r.queue in ('', p_queue)
 $$;
@@ -8785,6 +8921,73 @@ begin
 end;
 $$;
 
+CREATE TABLE ojs.neighbour_watch (
+    one boolean DEFAULT true NOT NULL,
+    mode text DEFAULT 'observe'::text NOT NULL,
+    span interval DEFAULT '00:05:00'::interval NOT NULL,
+    depth_ratio numeric DEFAULT 10 NOT NULL,
+    rate_ratio numeric DEFAULT 5 NOT NULL,
+    active_share numeric DEFAULT 0.5 NOT NULL,
+    error_ratio numeric DEFAULT 3 NOT NULL,
+    min_jobs integer DEFAULT 1000 NOT NULL,
+    min_active integer DEFAULT 10 NOT NULL,
+    action text DEFAULT 'weight'::text NOT NULL,
+    factor numeric DEFAULT 0.2 NOT NULL,
+    lasts interval DEFAULT '00:10:00'::interval NOT NULL,
+    looked_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    CONSTRAINT action_known CHECK (((action = ANY (ARRAY['weight'::text, 'concurrency'::text])) OR ojs._raise('OJ422'::text, 'action must be "weight" or "concurrency"'::text, '{"field": "action"}'::jsonb))),
+    CONSTRAINT factor_in_range CHECK ((((factor >= 0.001) AND (factor <= 0.999)) OR ojs._raise('OJ422'::text, 'factor must be between 0.001 and 0.999'::text, '{"field": "factor"}'::jsonb))),
+    CONSTRAINT lasts_in_range CHECK ((((lasts >= '00:00:01'::interval) AND (lasts <= '7 days'::interval)) OR ojs._raise('OJ422'::text, 'lasts must be between 1 second and 7 days'::text, '{"field": "lasts"}'::jsonb))),
+    CONSTRAINT minimum_in_range CHECK (((LEAST(min_jobs, min_active) > 0) OR ojs._raise('OJ422'::text, 'min_jobs and min_active must be more than 0'::text, '{"field": "min_jobs"}'::jsonb))),
+    CONSTRAINT mode_known CHECK (((mode = ANY (ARRAY['off'::text, 'observe'::text, 'on'::text])) OR ojs._raise('OJ422'::text, 'mode must be "off", "observe" or "on"'::text, '{"field": "mode"}'::jsonb))),
+    CONSTRAINT neighbour_watch_one_check CHECK (one),
+    CONSTRAINT ratios_in_range CHECK ((((LEAST(depth_ratio, rate_ratio, error_ratio) > (1)::numeric) AND ((active_share >= (0)::numeric) AND (active_share <= (1)::numeric))) OR ojs._raise('OJ422'::text, 'depth_ratio, rate_ratio and error_ratio must be more than 1, active_share between 0 and 1'::text, '{"field": "ratio"}'::jsonb))),
+    CONSTRAINT span_in_range CHECK ((((span >= '00:01:00'::interval) AND (span <= '1 day'::interval)) OR ojs._raise('OJ422'::text, 'span must be between 1 minute and 1 day'::text, '{"field": "span"}'::jsonb)))
+);
+
+ALTER TABLE ONLY ojs.neighbour_watch FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._signals(p_watch ojs.neighbour_watch, p_now timestamp with time zone) RETURNS TABLE(tenant_id text, signal text, value numeric, threshold numeric)
+    LANGUAGE sql STABLE
+    AS $$
+    with load as materialized (
+        select p.*, (c.n).entered, (c.n).dispatched, (c.n).failed,
+            coalesce(u.alike, coalesce(t.weight, u.fallback) * coalesce(t.throttle, 1)) as weight
+        from (
+            select t.tenant_id, sum(t.available + t.scheduled + t.pending) as waiting, sum(t.available) as available,
+                sum(t.active) as active, row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.discarded),
+                    sum(t.failed))::ojs.counts as counts
+            from ojs.tally t group by t.tenant_id
+        ) p
+        cross join lateral (select n from ojs._counts_since('', p.tenant_id, p.counts, p_now - p_watch.span) n) c
+        left join ojs.tenant t on t.tenant_id = p.tenant_id
+        cross join ojs._usual_weight u
+        where p.waiting > 0 or p.active > 0 or (c.n).entered > 0
+    ), sums as (
+        select count(*) - 1 as others, percentile_disc(0.5) within group (order by l.waiting) as median, sum(l.available) as available,
+            sum(l.active) as active, sum(l.entered) as entered, sum(l.dispatched) as dispatched, sum(l.failed) as failed,
+            sum(l.weight) as weight
+        from load l
+    )
+    select l.tenant_id, s.signal, round(s.value, 4), round(s.threshold, 4)
+    from load l cross join sums a
+    cross join lateral (
+        select 'queue_depth_ratio' as signal, l.waiting >= p_watch.min_jobs as much, l.waiting / greatest(a.median, 1) as value,
+            p_watch.depth_ratio as threshold
+        union all
+        select 'enqueue_rate_ratio', l.entered >= p_watch.min_jobs, l.entered / greatest((a.entered - l.entered) / a.others, 1),
+            p_watch.rate_ratio
+        union all
+        select 'active_job_ratio', l.active >= p_watch.min_active and a.available > l.available, l.active / a.active,
+            greatest(p_watch.active_share, l.weight / a.weight)
+        union all
+        select 'error_rate', l.dispatched >= p_watch.min_jobs, l.failed::numeric / l.dispatched
+                / greatest((a.failed - l.failed) / nullif(a.dispatched - l.dispatched, 0), 0.01),
+            p_watch.error_ratio
+    ) s
+    where a.others > 0 and s.much and s.value > s.threshold
+$$;
+
 CREATE FUNCTION ojs._since(p_from pg_snapshot, p_to pg_snapshot, p_fold boolean) RETURNS SETOF ojs._movement
     LANGUAGE sql STABLE ROWS 100
     AS $$
@@ -9446,6 +9649,44 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._throttle_due(p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+    c_most  constant int := 10;
+    v_watch ojs.neighbour_watch := (select w from ojs.neighbour_watch w);
+    v_ended text[] := array(select h.tenant_id from ojs.throttle h where h.until <= p_now order by h.until limit c_most);
+    v_noisy text[] := array(select distinct n.tenant_id from ojs.neighbour n
+        where v_watch.mode = 'on' and not exists (select from ojs.throttle h where h.tenant_id = n.tenant_id) limit c_most);
+    v_one   text;
+begin
+    if v_ended || v_noisy = '{}' then
+        return false;
+    elsif not ojs._enter_lane(-1) then
+        return true;
+    end if;
+    perform ojs._stop_ahead();
+    foreach v_one in array v_ended loop
+        perform ojs._end_throttle(v_one);
+    end loop;
+    -- Whether they are throttled again is decided by what they do from now on.
+    delete from ojs.neighbour n where n.tenant_id = any (v_ended);
+    foreach v_one in array v_noisy loop
+        perform ojs._begin_throttle(v_one, (select min(n.signal) from ojs.neighbour n where n.tenant_id = v_one) || '_exceeded',
+            v_watch.action, v_watch.factor, v_watch.lasts, null);
+    end loop;
+    return c_most in (cardinality(v_ended), cardinality(v_noisy));
+end;
+$$;
+
+CREATE FUNCTION ojs._throttle_event(p_throttle ojs.throttle) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select jsonb_build_object('tenant_id', p_throttle.tenant_id, 'reason', p_throttle.reason, 'action', p_throttle.action || '_reduced',
+        'original_' || p_throttle.action, p_throttle.original, 'effective_' || p_throttle.action, p_throttle.effective,
+        'until', to_char(p_throttle.until at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))
+$$;
+
 CREATE FUNCTION ojs._tidy(p_mark ojs.clock_mark, p_now timestamp with time zone, p_limit integer) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -9471,6 +9712,7 @@ begin
     if exists (select from ojs.replay_rule r where not r.caught_up) then
         perform ojs._catch_up_replays();
     end if;
+    delete from ojs.notice n where n.at < v_old and n.ended_at is not null;
     return v_more;
 end;
 $$;
@@ -10045,8 +10287,6 @@ begin
         select max(n.nth) from ojs.notice n where n.type = s.type and n.subject = s.subject), 0)
     from seen s
     on conflict (type, subject) where ended_at is null do nothing;
-    delete from ojs.notice n
-    where n.ended_at is not null and n.at < p_now - (select s.journal_retention from ojs.settings s);
 end;
 $$;
 
@@ -10107,15 +10347,18 @@ CREATE FUNCTION ojs._weight_fault(p_weight jsonb) RETURNS text
         else 'must be a number between 0.000001 and 1000000' end
 $$;
 
-CREATE FUNCTION ojs._weight_in(p_queue text, p_tenant text, p_own numeric) RETURNS TABLE(weight numeric)
+CREATE FUNCTION ojs._weight_in(p_queue text, p_tenant text, p_own numeric, p_throttle numeric) RETURNS TABLE(weight numeric)
     LANGUAGE sql STABLE ROWS 1
     AS $$
-    select coalesce(
-        (select case when w.tenant_id = '' then coalesce(p_own, w.weight) else w.weight end
-        from ojs.queue_weight w
-        where w.queue in (p_queue, '') and w.tenant_id in ('*', p_tenant, 'tenant:' || p_tenant, '')
-        order by w.tenant_id = '', w.queue = '', w.tenant_id <> '*', w.tenant_id <> p_tenant limit 1),
-        p_own, 1)
+    select case when p_throttle is null or n.alike then n.weight
+        else greatest(trim_scale(round(n.weight * p_throttle, 15)), 0.000001) end
+    from (select coalesce(w.weight, p_own, 1) as weight, coalesce(w.tenant_id = '*', false) as alike
+        from (select 1) one
+        left join lateral (
+            select case when w.tenant_id = '' then coalesce(p_own, w.weight) else w.weight end as weight, w.tenant_id
+            from ojs.queue_weight w
+            where w.queue in (p_queue, '') and w.tenant_id in ('*', p_tenant, 'tenant:' || p_tenant, '')
+            order by w.tenant_id = '', w.queue = '', w.tenant_id <> '*', w.tenant_id <> p_tenant limit 1) w on true) n
 $$;
 
 CREATE FUNCTION ojs._well_asked(p_queues text[], p_counts integer[], p_worker_ids text[], p_timeouts_ms integer[], p_max_bytes bigint) RETURNS boolean
@@ -11447,7 +11690,7 @@ begin
         union all
         select * from ojs._cron_events(p_types, p_queues, p_limit, v_tenant)
         union all
-        select * from ojs._notice_events(p_types, p_queues, p_limit) where v_tenant is null
+        select * from ojs._notice_events(p_types, p_queues, p_limit, v_tenant)
     ) e
     order by e."time" desc limit p_limit;
 end;
@@ -11976,12 +12219,7 @@ begin
     values (coalesce(p_tenant, ''), p_queue, p_max_concurrency, left(p_reason, 1000))
     on conflict (tenant_id, queue) do update set max_concurrency = excluded.max_concurrency, reason = excluded.reason
     returning * into v_rule;
-    if p_max_concurrency is null then
-        delete from ojs.usage u where u.tenant_id = v_rule.tenant_id and u.queue = v_rule.queue;
-    elsif not exists (select from ojs._usage(v_rule.tenant_id, v_rule.queue)) then
-        perform ojs._begin_count(v_rule);
-    end if;
-    perform ojs._apply_rule(v_rule);
+    perform ojs._apply_limit(v_rule);
     return v_rule;
 end;
 $$;
@@ -12190,13 +12428,13 @@ begin
     select s.queue, s.rank, s.tenant_id, true, case when s.unit = 'none' then s.seq else ojs._join_at(0, 0, w.weight) end, w.weight,
         s.limited, (s.cursors[1]).job_priority, (s.cursors[1]).head, nullif(s.cursors[2:], '{}')
     from (
-        select s.queue, s.tenant_id, min(s.seq) as seq, t.weight, coalesce(t.limited, false) as limited,
+        select s.queue, s.tenant_id, min(s.seq) as seq, t.weight, t.throttle, coalesce(t.limited, false) as limited,
             ojs._unit(q.config -> 'tenant_fairness') as unit,
             case when ojs._own_order(q.config -> 'tenant_fairness') then 0 else s.priority + coalesce(t.priority_boost, 0) end as rank,
             array_agg(row(s.priority, s.seq - 1, false, 0, 0, true)::ojs.cursor order by s.priority desc) as cursors
         from shard s left join ojs.tenant t on t.tenant_id = s.tenant_id left join ojs.queue q on q.queue = s.queue
-        group by s.queue, s.tenant_id, t.weight, t.limited, q.config, rank
-    ) s cross join lateral ojs._weight_in(s.queue, s.tenant_id, s.weight) w;
+        group by s.queue, s.tenant_id, t.weight, t.throttle, t.limited, q.config, rank
+    ) s cross join lateral ojs._weight_in(s.queue, s.tenant_id, s.weight, s.throttle) w;
     insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
     select f.queue, f.priority, 1, 0, count(*), sum(f.weight), sum(f.weight * f.vtime)
     from ojs.tenant_fairness f group by f.queue, f.priority;
@@ -12308,6 +12546,27 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs.release_throttle(p_tenant text) RETURNS SETOF ojs.throttle
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+begin
+    if exists (select from ojs.throttle h where h.tenant_id = p_tenant) then
+        perform ojs._stop_ahead();
+        return query select e.* from ojs._end_throttle(p_tenant) e;
+    end if;
+end;
+$$;
+
 CREATE FUNCTION ojs.remove_worker(p_worker_id text, p_tenant text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -12345,16 +12604,17 @@ declare
     v_rule ojs.rule;
 begin
     p_queue := ojs._check_scope(p_tenant, p_queue);
-    v_rule := (coalesce(p_tenant, ''), p_queue, null, null, null, null)::ojs.rule;
+    v_rule.tenant_id := coalesce(p_tenant, '');
+    v_rule.queue := p_queue;
     if p_tenant is not null then
         perform ojs._stop_ahead();
     end if;
     update ojs.rule r set paused_at = null, paused_by = null where r.tenant_id = v_rule.tenant_id and r.queue = v_rule.queue
-    returning r.max_concurrency into v_rule.max_concurrency;
+    returning r.max_concurrency, r.throttled_to, r.most into v_rule.max_concurrency, v_rule.throttled_to, v_rule.most;
     if p_tenant is not null then
         perform ojs._apply_rule(v_rule);
     else
-        delete from ojs.rule r where r.tenant_id = '' and r.queue = v_rule.queue and r.max_concurrency is null;
+        delete from ojs.rule r where r.tenant_id = '' and r.queue = v_rule.queue and r.most is null;
         perform ojs._notify(array(select distinct w.queue from ojs.waiter w where p_queue in ('', w.queue)));
     end if;
     return v_rule;
@@ -12523,6 +12783,37 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs.throttle(p_tenant text, p_reason text DEFAULT 'manual'::text, p_action text DEFAULT NULL::text, p_factor numeric DEFAULT NULL::numeric, p_lasts interval DEFAULT NULL::interval) RETURNS ojs.throttle
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_partition_pruning TO 'off'
+    AS $_$
+declare
+    v_watch ojs.neighbour_watch := (select w from ojs.neighbour_watch w);
+begin
+    if p_tenant is null or not ojs._tenant_valid(p_tenant) then
+        perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
+    elsif (coalesce(p_action, v_watch.action) in ('weight', 'concurrency')) is not true then
+        perform ojs._raise('OJ422', 'action must be "weight" or "concurrency"', '{"field": "action"}');
+    elsif (coalesce(p_factor, v_watch.factor) between 0.001 and 0.999) is not true then
+        perform ojs._raise('OJ422', 'factor must be between 0.001 and 0.999', '{"field": "factor"}');
+    elsif (coalesce(p_lasts, v_watch.lasts) between '1 second' and '7 days') is not true then
+        perform ojs._raise('OJ422', 'lasts must be between 1 second and 7 days', '{"field": "lasts"}');
+    end if;
+    perform ojs._stop_ahead();
+    return ojs._begin_throttle(p_tenant, coalesce(left(p_reason, 1000), 'manual'), coalesce(p_action, v_watch.action),
+        coalesce(p_factor, v_watch.factor), coalesce(p_lasts, v_watch.lasts), session_user);
+end;
+$_$;
+
 CREATE FUNCTION ojs.tick(p_limit integer DEFAULT 1000, p_token text DEFAULT NULL::text, p_stride_ms integer DEFAULT 0, p_backend integer DEFAULT NULL::integer) RETURNS ojs.tick_result
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -12569,7 +12860,7 @@ begin
     if v_rested then
         v_result.rolled_up := ojs._roll_up();
         perform ojs._roll_up_pace(), ojs._keep_history(v_now);
-        perform ojs._watch(v_now);
+        perform ojs._watch(v_now), ojs._look_at_neighbours(v_now);
     end if;
 
     v_mark := ojs._clock_mark();
@@ -12580,6 +12871,7 @@ begin
     v_mark := ojs._move_clock(v_mark, v_now, v_timers.o_taken + v_leases.o_looked, v_leases.o_seen, v_leases.o_lease_at);
     v_more := ojs._tidy(v_mark, v_now, p_limit);
     -- This comes last, because from here on decisions wait for this transaction to end.
+    v_more := ojs._throttle_due(v_now) or v_more;
     perform ojs._catch_up();
     v_more := v_more or exists (select from ojs._slot_mark() m where m.freed <> '{}');
     perform ojs._forget(v_now);
@@ -12674,6 +12966,29 @@ begin
     where t.task = v_result.task;
     v_result.next_in_ms := ojs._upkeep_next_ms();
     return v_result;
+end;
+$$;
+
+CREATE FUNCTION ojs.watch_neighbours(p_mode text DEFAULT NULL::text, p_span interval DEFAULT NULL::interval, p_depth_ratio numeric DEFAULT NULL::numeric, p_rate_ratio numeric DEFAULT NULL::numeric, p_active_share numeric DEFAULT NULL::numeric, p_error_ratio numeric DEFAULT NULL::numeric, p_min_jobs integer DEFAULT NULL::integer, p_min_active integer DEFAULT NULL::integer, p_action text DEFAULT NULL::text, p_factor numeric DEFAULT NULL::numeric, p_lasts interval DEFAULT NULL::interval) RETURNS ojs.neighbour_watch
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_watch ojs.neighbour_watch;
+begin
+    if 'NaN' in (p_depth_ratio, p_rate_ratio, p_active_share, p_error_ratio, p_factor) then
+        perform ojs._raise('OJ422', 'a ratio, a share and a factor must be numbers', '{"field": "ratio"}');
+    end if;
+    update ojs.neighbour_watch w
+    set mode = coalesce(p_mode, w.mode), span = coalesce(p_span, w.span), depth_ratio = coalesce(p_depth_ratio, w.depth_ratio),
+        rate_ratio = coalesce(p_rate_ratio, w.rate_ratio), active_share = coalesce(p_active_share, w.active_share),
+        error_ratio = coalesce(p_error_ratio, w.error_ratio), min_jobs = coalesce(p_min_jobs, w.min_jobs),
+        min_active = coalesce(p_min_active, w.min_active), action = coalesce(p_action, w.action), factor = coalesce(p_factor, w.factor),
+        lasts = coalesce(p_lasts, w.lasts), looked_at = '-infinity'
+    returning * into v_watch;
+    delete from ojs.neighbour where v_watch.mode = 'off';
+    return v_watch;
 end;
 $$;
 
@@ -12947,14 +13262,18 @@ CREATE VIEW ojs._own_rule AS
     r.max_concurrency,
     r.paused_at,
     r.paused_by,
-    r.reason
+    r.reason,
+    r.throttled_to,
+    r.most
    FROM (ojs._only_tenant() t(tenant_id)
      CROSS JOIN LATERAL ( SELECT r_1.tenant_id,
             r_1.queue,
             r_1.max_concurrency,
             r_1.paused_at,
             r_1.paused_by,
-            r_1.reason
+            r_1.reason,
+            r_1.throttled_to,
+            r_1.most
            FROM ojs.rule r_1
           WHERE (r_1.tenant_id = t.tenant_id)
          OFFSET 0) r);
@@ -12966,7 +13285,8 @@ CREATE VIEW ojs._own_tenant AS
     r.created_at,
     r.limited,
     r.max_priority,
-    r.over_priority
+    r.over_priority,
+    r.throttle
    FROM (ojs._only_tenant() t(tenant_id)
      CROSS JOIN LATERAL ( SELECT r_1.tenant_id,
             r_1.weight,
@@ -12974,8 +13294,31 @@ CREATE VIEW ojs._own_tenant AS
             r_1.created_at,
             r_1.limited,
             r_1.max_priority,
-            r_1.over_priority
+            r_1.over_priority,
+            r_1.throttle
            FROM ojs.tenant r_1
+          WHERE (r_1.tenant_id = t.tenant_id)
+         OFFSET 0) r);
+
+CREATE VIEW ojs._own_throttle AS
+ SELECT r.tenant_id,
+    r.action,
+    r.original,
+    r.effective,
+    r.reason,
+    r.since,
+    r.until,
+    r.set_by
+   FROM (ojs._only_tenant() t(tenant_id)
+     CROSS JOIN LATERAL ( SELECT r_1.tenant_id,
+            r_1.action,
+            r_1.original,
+            r_1.effective,
+            r_1.reason,
+            r_1.since,
+            r_1.until,
+            r_1.set_by
+           FROM ojs.throttle r_1
           WHERE (r_1.tenant_id = t.tenant_id)
          OFFSET 0) r);
 
@@ -13138,7 +13481,7 @@ CREATE VIEW ojs._usual_weight AS
           WHERE ((w.queue = ''::text) AND (w.tenant_id = ''::text))), (1)::numeric) AS fallback;
 
 CREATE VIEW ojs._weight_with_work AS
- SELECT COALESCE(sum(COALESCE(w.alike, t.weight, w.fallback)), (0)::numeric) AS weight
+ SELECT COALESCE(sum(COALESCE(w.alike, (COALESCE(t.weight, w.fallback) * COALESCE(t.throttle, (1)::numeric)))), (0)::numeric) AS weight
    FROM ((( SELECT u.tenant_id
            FROM ( SELECT t_1.tenant_id,
                     t_1.available,
@@ -13258,7 +13601,9 @@ CREATE VIEW ojs.rule_stats AS
             rule.max_concurrency,
             rule.paused_at,
             rule.paused_by,
-            rule.reason
+            rule.reason,
+            rule.throttled_to,
+            rule.most
            FROM ojs.rule
           WHERE ojs._reads_all()
         UNION ALL
@@ -13267,7 +13612,9 @@ CREATE VIEW ojs.rule_stats AS
             _own_rule.max_concurrency,
             _own_rule.paused_at,
             _own_rule.paused_by,
-            _own_rule.reason
+            _own_rule.reason,
+            _own_rule.throttled_to,
+            _own_rule.most
            FROM ojs._own_rule) r
      LEFT JOIN LATERAL ( SELECT u_1.active
            FROM ojs.usage u_1
@@ -13789,6 +14136,28 @@ CREATE VIEW ojs.lost_workers WITH (security_invoker='true') AS
    FROM ojs.lost_worker l
   WHERE (l.lost_at > (ojs.now() - '1 day'::interval));
 
+CREATE TABLE ojs.neighbour (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    signal text NOT NULL,
+    value numeric NOT NULL,
+    threshold numeric NOT NULL,
+    since timestamp with time zone NOT NULL,
+    seen_at timestamp with time zone NOT NULL
+);
+
+ALTER TABLE ONLY ojs.neighbour FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs.noisy_neighbours WITH (security_invoker='true') AS
+ SELECT n.tenant_id,
+    n.signal,
+    n.value,
+    n.threshold,
+    n.since,
+    n.seen_at,
+    h.until AS throttled_until
+   FROM (ojs.neighbour n
+     LEFT JOIN ojs.throttle h ON ((h.tenant_id = n.tenant_id)));
+
 CREATE TABLE ojs.notice (
     n bigint NOT NULL,
     at timestamp with time zone DEFAULT ojs.now() NOT NULL,
@@ -14060,7 +14429,7 @@ CREATE VIEW ojs.tenant_shares WITH (security_invoker='true') AS
           WHERE (l_1.name = ''::text)
         ), work AS MATERIALIZED (
          SELECT n.tenant_id,
-            COALESCE(w_1.alike, t_1.weight, w_1.fallback) AS weight,
+            COALESCE(w_1.alike, (COALESCE(t_1.weight, w_1.fallback) * COALESCE(t_1.throttle, (1)::numeric))) AS weight,
             n.available,
             n.active,
             ((n.available > 0) OR (n.active > 0)) AS works
@@ -14119,7 +14488,7 @@ CREATE VIEW ojs.tenant_stats AS
           GROUP BY t.tenant_id
         )
  SELECT s.tenant_id,
-    COALESCE(u.alike, c.weight, u.fallback) AS weight,
+    COALESCE(u.alike, (COALESCE(c.weight, u.fallback) * COALESCE(c.throttle, (1)::numeric))) AS weight,
     s.backlog,
     s.active,
     s.scheduled,
@@ -14135,7 +14504,7 @@ CREATE VIEW ojs.tenant_stats AS
         CASE
             WHEN ((s.backlog > 0) OR (s.active > 0)) THEN
             CASE
-                WHEN ojs._reads_all() THEN round((COALESCE(u.alike, c.weight, u.fallback) / ( SELECT w.weight
+                WHEN ojs._reads_all() THEN round((COALESCE(u.alike, (COALESCE(c.weight, u.fallback) * COALESCE(c.throttle, (1)::numeric))) / ( SELECT w.weight
                    FROM ojs._weight_with_work w)), 4)
                 ELSE 1.0000
             END
@@ -14167,7 +14536,8 @@ CREATE VIEW ojs.tenant_stats AS
             c_1.created_at,
             c_1.limited,
             c_1.max_priority,
-            c_1.over_priority
+            c_1.over_priority,
+            c_1.throttle
            FROM ojs.tenant c_1
           WHERE ojs._reads_all()
         UNION ALL
@@ -14177,10 +14547,44 @@ CREATE VIEW ojs.tenant_stats AS
             _own_tenant.created_at,
             _own_tenant.limited,
             _own_tenant.max_priority,
-            _own_tenant.over_priority
+            _own_tenant.over_priority,
+            _own_tenant.throttle
            FROM ojs._own_tenant) c ON ((c.tenant_id = s.tenant_id)))
      CROSS JOIN ojs._usual_weight u)
      LEFT JOIN minute m ON ((m.tenant_id = s.tenant_id)));
+
+CREATE VIEW ojs.throttles AS
+ SELECT h.tenant_id,
+    h.action,
+    h.original,
+    h.effective,
+    h.reason,
+    h.since,
+    h.until,
+        CASE
+            WHEN ojs._reads_all() THEN h.set_by
+            ELSE NULL::text
+        END AS set_by
+   FROM ( SELECT throttle.tenant_id,
+            throttle.action,
+            throttle.original,
+            throttle.effective,
+            throttle.reason,
+            throttle.since,
+            throttle.until,
+            throttle.set_by
+           FROM ojs.throttle
+          WHERE ojs._reads_all()
+        UNION ALL
+         SELECT _own_throttle.tenant_id,
+            _own_throttle.action,
+            _own_throttle.original,
+            _own_throttle.effective,
+            _own_throttle.reason,
+            _own_throttle.since,
+            _own_throttle.until,
+            _own_throttle.set_by
+           FROM ojs._own_throttle) h;
 
 ALTER TABLE ojs.timer ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME ojs.timer_seq_seq
@@ -14354,6 +14758,12 @@ ALTER TABLE ONLY ojs.level
 ALTER TABLE ONLY ojs.lost_worker
     ADD CONSTRAINT lost_worker_pkey PRIMARY KEY (tenant_id, worker_id, id);
 
+ALTER TABLE ONLY ojs.neighbour
+    ADD CONSTRAINT neighbour_pkey PRIMARY KEY (tenant_id, signal);
+
+ALTER TABLE ONLY ojs.neighbour_watch
+    ADD CONSTRAINT neighbour_watch_pkey PRIMARY KEY (one);
+
 ALTER TABLE ONLY ojs.notice
     ADD CONSTRAINT notice_pkey PRIMARY KEY (n);
 
@@ -14419,6 +14829,9 @@ ALTER TABLE ONLY ojs.tenant
 
 ALTER TABLE ONLY ojs.tenant_role
     ADD CONSTRAINT tenant_role_pkey PRIMARY KEY (role_name);
+
+ALTER TABLE ONLY ojs.throttle
+    ADD CONSTRAINT throttle_pkey PRIMARY KEY (tenant_id);
 
 ALTER TABLE ONLY ojs.timer
     ADD CONSTRAINT timer_pkey PRIMARY KEY (due_at, seq);
@@ -14610,6 +15023,10 @@ CREATE POLICY functions ON ojs.level TO ojs_owner USING (true) WITH CHECK (true)
 
 CREATE POLICY functions ON ojs.lost_worker TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.neighbour TO ojs_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY functions ON ojs.neighbour_watch TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.notice TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.pace TO ojs_owner USING (true) WITH CHECK (true);
@@ -14646,6 +15063,8 @@ CREATE POLICY functions ON ojs.tenant_fairness TO ojs_owner USING (true) WITH CH
 
 CREATE POLICY functions ON ojs.tenant_role TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.throttle TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.timer TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.turn TO ojs_owner USING (true) WITH CHECK (true);
@@ -14681,6 +15100,10 @@ ALTER TABLE ojs.lease ENABLE ROW LEVEL SECURITY;
 ALTER TABLE ojs.level ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.lost_worker ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.neighbour ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.neighbour_watch ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.notice ENABLE ROW LEVEL SECURITY;
 
@@ -14736,6 +15159,10 @@ CREATE POLICY staff ON ojs.level FOR SELECT TO ojs_service, ojs_operator USING (
 
 CREATE POLICY staff ON ojs.lost_worker FOR SELECT TO ojs_service, ojs_operator USING (true);
 
+CREATE POLICY staff ON ojs.neighbour FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.neighbour_watch FOR SELECT TO ojs_service, ojs_operator USING (true);
+
 CREATE POLICY staff ON ojs.notice FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.pace FOR SELECT TO ojs_service, ojs_operator USING (true);
@@ -14764,6 +15191,8 @@ CREATE POLICY staff ON ojs.tenant FOR SELECT TO ojs_service, ojs_operator USING 
 
 CREATE POLICY staff ON ojs.tenant_fairness FOR SELECT TO ojs_service, ojs_operator USING (true);
 
+CREATE POLICY staff ON ojs.throttle FOR SELECT TO ojs_service, ojs_operator USING (true);
+
 CREATE POLICY staff ON ojs.turn FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.turn_mark FOR SELECT TO ojs_service, ojs_operator USING (true);
@@ -14785,6 +15214,8 @@ ALTER TABLE ojs.tenant ENABLE ROW LEVEL SECURITY;
 ALTER TABLE ojs.tenant_fairness ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.tenant_role ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.throttle ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.timer ENABLE ROW LEVEL SECURITY;
 

@@ -47,7 +47,8 @@ select ojs._to_each('{
 select ojs._to_each('{
         fetch_many, release_many, enqueue_rows, tick, upkeep, unplanned_crons, plan_cron, stand_down,
         configure_tenant, configure_queue, delete_queue, configure_pool, configure_pools, delete_pool, limit_concurrency, pause, resume,
-        hold_dispatch, resume_dispatch, schema_hash, schema_changing, preview_weight, doctor}',
+        hold_dispatch, resume_dispatch, schema_hash, schema_changing, preview_weight, doctor,
+        watch_neighbours, throttle, release_throttle}',
     'grant execute on function %s to ojs_service, ojs_operator');
 -- Helpers of views.
 select ojs._to_each('{
@@ -70,7 +71,7 @@ select ojs._to_each('{
 -- Views. Those with an underscore are read by the others.
 grant select on
     ojs.jobs, ojs.results, ojs.workers, ojs.crons, ojs.cron_runs,
-    ojs.tenant_stats, ojs.queue_stats, ojs.shard_stats, ojs.rule_stats, ojs._own_job
+    ojs.tenant_stats, ojs.queue_stats, ojs.shard_stats, ojs.rule_stats, ojs.throttles, ojs._own_job
     to ojs_service, ojs_operator, ojs_tenant;
 grant insert (id, type, queue, priority, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms,
     tags, args, meta, retry, options, extra)
@@ -79,7 +80,8 @@ grant select on
     ojs.scheduling_stats, ojs.tenant_shares, ojs.pool_stats, ojs.dispatch, ojs.job_partitions, ojs.upkeep_status, ojs._upkeep_plan,
     ojs._movement, ojs._shard_counts, ojs._tenant_names, ojs._queue_names, ojs._usual_weight,
     ojs._shard_numbers, ojs.queue_demands, ojs.unserved_queues, ojs.blocked_tenants, ojs.longest_waits, ojs.dead_letter_errors,
-    ojs.lost_attempts, ojs.lost_workers, ojs.queue_workers, ojs.table_health, ojs.open_transactions, ojs.clock_status
+    ojs.lost_attempts, ojs.lost_workers, ojs.queue_workers, ojs.table_health, ojs.open_transactions, ojs.clock_status,
+    ojs.noisy_neighbours
     to ojs_service, ojs_operator;
 grant insert (tenant_id)
     on ojs.jobs to ojs_service, ojs_operator;
@@ -90,6 +92,7 @@ grant insert (tenant_id)
 -- +goose StatementBegin
 select ojs._to_each('{
         fetch, fetch_many, configure_tenant, configure_pool, configure_pools, delete_pool, limit_concurrency, pause, resume, _notify_room,
+        throttle, release_throttle,
         ack_many, settle, release_many, _extend, tick, job_results, explain,
         _arrivals, _recent, _lately, _pools_lately, _clock_lag, _oldest_aside, _own_shards, _own_shard_counts, _put_aside,
         _retry_dead, _delete_dead, _check_beat, _record_beat, _check_workers, _end_workers, _trim_cron_runs}',

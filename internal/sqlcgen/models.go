@@ -188,6 +188,10 @@ type OjsRule struct {
 	PausedBy *string `json:"paused_by"`
 	// Why, in the words of whoever changed it last.
 	Reason *string `json:"reason"`
+	// How many while the tenant is throttled (ojs.throttle); null: as max_concurrency says.
+	ThrottledTo *int32 `json:"throttled_to"`
+	// The lower of both, which decisions obey; null: as many as there are.
+	Most *int32 `json:"most"`
 }
 
 // What holds dispatch back, one row per tenant (empty: all together) and queue (empty: all): max_concurrency; active: how many jobs the last
@@ -220,4 +224,6 @@ type OjsTenant struct {
 	MaxPriority int32 `json:"max_priority"`
 	// What becomes of a new job above max_priority: it is refused (refuse), or gets max_priority (clamp).
 	OverPriority string `json:"over_priority"`
+	// What the tenant's weights are multiplied by while it is throttled (ojs.throttle); null: nothing.
+	Throttle *string `json:"throttle"`
 }

@@ -97,7 +97,7 @@ func (q *Queries) ConfigureQueue(ctx context.Context, arg ConfigureQueueParams) 
 }
 
 const configureTenant = `-- name: ConfigureTenant :one
-select tenant_id, weight, priority_boost, created_at, limited, max_priority, over_priority from ojs.configure_tenant($1::text, $2::numeric, $3::int,
+select tenant_id, weight, priority_boost, created_at, limited, max_priority, over_priority, throttle from ojs.configure_tenant($1::text, $2::numeric, $3::int,
     $4::int, $5::text)
 `
 
@@ -126,6 +126,7 @@ func (q *Queries) ConfigureTenant(ctx context.Context, arg ConfigureTenantParams
 		&i.Limited,
 		&i.MaxPriority,
 		&i.OverPriority,
+		&i.Throttle,
 	)
 	return i, err
 }
@@ -298,7 +299,7 @@ func (q *Queries) HoldDispatch(ctx context.Context) (OjsDispatch, error) {
 }
 
 const limitConcurrency = `-- name: LimitConcurrency :one
-select tenant_id, queue, max_concurrency, paused_at, paused_by, reason from ojs.limit_concurrency($1::int, $2::text, $3::text,
+select tenant_id, queue, max_concurrency, paused_at, paused_by, reason, throttled_to, most from ojs.limit_concurrency($1::int, $2::text, $3::text,
     $4::text)
 `
 
@@ -324,12 +325,14 @@ func (q *Queries) LimitConcurrency(ctx context.Context, arg LimitConcurrencyPara
 		&i.PausedAt,
 		&i.PausedBy,
 		&i.Reason,
+		&i.ThrottledTo,
+		&i.Most,
 	)
 	return i, err
 }
 
 const pause = `-- name: Pause :one
-select tenant_id, queue, max_concurrency, paused_at, paused_by, reason from ojs.pause($1::text, $2::text, $3::text)
+select tenant_id, queue, max_concurrency, paused_at, paused_by, reason, throttled_to, most from ojs.pause($1::text, $2::text, $3::text)
 `
 
 type PauseParams struct {
@@ -348,6 +351,8 @@ func (q *Queries) Pause(ctx context.Context, arg PauseParams) (OjsRule, error) {
 		&i.PausedAt,
 		&i.PausedBy,
 		&i.Reason,
+		&i.ThrottledTo,
+		&i.Most,
 	)
 	return i, err
 }
@@ -672,7 +677,7 @@ func (q *Queries) Queues(ctx context.Context, arg QueuesParams) ([]QueuesRow, er
 }
 
 const resume = `-- name: Resume :one
-select tenant_id, queue, max_concurrency, paused_at, paused_by, reason from ojs.resume($1::text, $2::text)
+select tenant_id, queue, max_concurrency, paused_at, paused_by, reason, throttled_to, most from ojs.resume($1::text, $2::text)
 `
 
 type ResumeParams struct {
@@ -690,6 +695,8 @@ func (q *Queries) Resume(ctx context.Context, arg ResumeParams) (OjsRule, error)
 		&i.PausedAt,
 		&i.PausedBy,
 		&i.Reason,
+		&i.ThrottledTo,
+		&i.Most,
 	)
 	return i, err
 }
