@@ -996,8 +996,8 @@ $$;
 CREATE TABLE ojs.throttle (
     tenant_id text NOT NULL COLLATE pg_catalog."C",
     action text NOT NULL,
-    original numeric,
-    effective numeric NOT NULL,
+    original double precision,
+    effective double precision NOT NULL,
     reason text NOT NULL,
     since timestamp with time zone NOT NULL,
     until timestamp with time zone NOT NULL,
@@ -14139,8 +14139,8 @@ CREATE VIEW ojs.lost_workers WITH (security_invoker='true') AS
 CREATE TABLE ojs.neighbour (
     tenant_id text NOT NULL COLLATE pg_catalog."C",
     signal text NOT NULL,
-    value numeric NOT NULL,
-    threshold numeric NOT NULL,
+    value double precision NOT NULL,
+    threshold double precision NOT NULL,
     since timestamp with time zone NOT NULL,
     seen_at timestamp with time zone NOT NULL
 );
@@ -14488,7 +14488,7 @@ CREATE VIEW ojs.tenant_stats AS
           GROUP BY t.tenant_id
         )
  SELECT s.tenant_id,
-    COALESCE(u.alike, (COALESCE(c.weight, u.fallback) * COALESCE(c.throttle, (1)::numeric))) AS weight,
+    COALESCE(u.alike, c.weight, u.fallback) AS weight,
     s.backlog,
     s.active,
     s.scheduled,

@@ -49,7 +49,7 @@ Prints tables; --json prints the same rows for programs.
 			schedulingCommand(),
 			deadLettersCommand(),
 			dispatchCommand(),
-		}, sharingCommands()...),
+		}, append(sharingCommands(), neighbourCommands()...)...),
 		Action: func(_ context.Context, c *cli.Command) error {
 			if err := noArguments(c); err != nil {
 				return err

@@ -181,8 +181,8 @@ comment on column ojs.neighbour_watch.looked_at is 'When somebody looked last.';
 create table ojs.neighbour (
     tenant_id text collate "C" not null,
     signal    text not null,
-    value     numeric not null,
-    threshold numeric not null,
+    value     float8 not null,
+    threshold float8 not null,
     since     timestamptz not null,
     seen_at   timestamptz not null,
     primary key (tenant_id, signal)
@@ -198,8 +198,8 @@ comment on column ojs.neighbour.seen_at is 'When it was seen last.';
 create table ojs.throttle (
     tenant_id text collate "C" primary key,
     action    text not null,
-    original  numeric,
-    effective numeric not null,
+    original  float8,
+    effective float8 not null,
     reason    text not null,
     since     timestamptz not null,
     until     timestamptz not null,

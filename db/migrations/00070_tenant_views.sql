@@ -258,7 +258,7 @@ with minute as (
     select t.tenant_id, count(*) as jobs from ojs.lease l cross join lateral unnest(l.tenants) t(tenant_id)
     where ojs._reads_all() and l.at > (select ojs.now()) - interval '1 minute' group by t.tenant_id
 )
-select s.tenant_id, coalesce(u.alike, coalesce(c.weight, u.fallback) * coalesce(c.throttle, 1)) as weight,
+select s.tenant_id, coalesce(u.alike, c.weight, u.fallback) as weight,
     s.backlog, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed, s.total_jobs,
     s.oldest_wait, s.deficit,
     case when s.backlog > 0 or s.active > 0 then
@@ -280,11 +280,11 @@ left join (select c.* from ojs.tenant c where ojs._reads_all() union all select 
 cross join ojs._usual_weight u
 left join minute m on m.tenant_id = s.tenant_id;
 comment on view ojs.tenant_stats is
-'One row per tenant: weight: the one it has in queues that do not say (ojs.queue_weight: in those that do), lowered
-while it is throttled; jobs now (backlog = available, active, scheduled, pending, retryable) and ever (completed, cancelled, discarded,
-total_jobs, dispatched; failed counts attempts); how long its first job in line has waited; deficit: jobs it is owed at this moment,
-negative when it had more; effective_share: its weight among the tenants with work; actual_share: its part of what was handed out in the
-last minute, null for a tenant''s login. A tenant sees its own row only, and its effective_share among itself.';
+'One row per tenant: weight: the one it has in queues that do not say (ojs.queue_weight: in those that do); jobs now (backlog = available,
+active, scheduled, pending, retryable) and ever (completed, cancelled, discarded, total_jobs, dispatched; failed counts attempts); how long
+its first job in line has waited; deficit: jobs it is owed at this moment, negative when it had more; effective_share: its weight, lowered
+while it is throttled, among the tenants with work; actual_share: its part of what was handed out in the last minute, null for a tenant''s
+login. A tenant sees its own row only, and its effective_share among itself.';
 
 create view ojs.rule_stats as
 select r.tenant_id, r.queue, r.max_concurrency, u.active, r.paused_at, case when ojs._reads_all() then r.paused_by end as paused_by,

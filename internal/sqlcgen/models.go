@@ -156,6 +156,25 @@ type OjsJob struct {
 	Extra []byte `json:"extra"`
 }
 
+// Tenants that used much more than the others when the tick looked last, one row per tenant and signal (ojs.watch_neighbours).
+type OjsNoisyNeighbour struct {
+	// The tenant.
+	TenantID string `json:"tenant_id"`
+	// queue_depth_ratio: its waiting jobs in times of the median; enqueue_rate_ratio: what it enqueued in times of the others'
+	// average; active_job_ratio: its part of the active jobs; error_rate: its part of failed attempts in times of the others'.
+	Signal string `json:"signal"`
+	// How much it is.
+	Value float64 `json:"value"`
+	// How much it may be.
+	Threshold float64 `json:"threshold"`
+	// Since when without a break.
+	Since time.Time `json:"since"`
+	// When it was seen last.
+	SeenAt time.Time `json:"seen_at"`
+	// Until when the tenant is throttled; null: it is not.
+	ThrottledUntil *time.Time `json:"throttled_until"`
+}
+
 // Every error a caller can meet: SQLSTATE, OJS code, HTTP status, whether a retry can help. A key of two characters stands for the rest of
 // its SQLSTATE class.
 type OjsProblem struct {
@@ -226,4 +245,44 @@ type OjsTenant struct {
 	OverPriority string `json:"over_priority"`
 	// What the tenant's weights are multiplied by while it is throttled (ojs.throttle); null: nothing.
 	Throttle *string `json:"throttle"`
+}
+
+// Tenants that get less for a while. Written by ojs.throttle, ojs.release_throttle and the tick; read as ojs.throttles.
+type OjsThrottle struct {
+	// The tenant.
+	TenantID string `json:"tenant_id"`
+	// What is lowered: weight or concurrency.
+	Action string `json:"action"`
+	// What it is without the throttle; null: no limit.
+	Original *float64 `json:"original"`
+	// What it is.
+	Effective float64 `json:"effective"`
+	// Why: the signal with _exceeded behind it, or an operator's words.
+	Reason string `json:"reason"`
+	// Since when.
+	Since time.Time `json:"since"`
+	// When it ends by itself.
+	Until time.Time `json:"until"`
+	// Which login; null: the tick.
+	SetBy *string `json:"set_by"`
+}
+
+// Tenants that get less for a while (ojs.throttle). A tenant sees its own row.
+type OjsThrottles struct {
+	// The tenant.
+	TenantID string `json:"tenant_id"`
+	// What is lowered: weight or concurrency.
+	Action string `json:"action"`
+	// What it is without the throttle; null: no limit.
+	Original *float64 `json:"original"`
+	// What it is now.
+	Effective float64 `json:"effective"`
+	// Why: a signal of ojs.noisy_neighbours with _exceeded behind it, or an operator's words.
+	Reason string `json:"reason"`
+	// Since when.
+	Since time.Time `json:"since"`
+	// When it ends by itself.
+	Until time.Time `json:"until"`
+	// Which login; null: the tick, or not for a tenant to see.
+	SetBy *string `json:"set_by"`
 }

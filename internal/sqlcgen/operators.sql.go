@@ -331,6 +331,78 @@ func (q *Queries) LimitConcurrency(ctx context.Context, arg LimitConcurrencyPara
 	return i, err
 }
 
+const neighbourWatch = `-- name: NeighbourWatch :one
+select w.mode, extract(epoch from w.span)::float8 as span_seconds, w.depth_ratio::float8 as depth_ratio, w.rate_ratio::float8 as rate_ratio,
+    w.active_share::float8 as active_share, w.error_ratio::float8 as error_ratio, w.min_jobs, w.min_active, w.action,
+    w.factor::float8 as factor, extract(epoch from w.lasts)::float8 as lasts_seconds
+from ojs.neighbour_watch w
+`
+
+type NeighbourWatchRow struct {
+	Mode         string  `json:"mode"`
+	SpanSeconds  float64 `json:"span_seconds"`
+	DepthRatio   float64 `json:"depth_ratio"`
+	RateRatio    float64 `json:"rate_ratio"`
+	ActiveShare  float64 `json:"active_share"`
+	ErrorRatio   float64 `json:"error_ratio"`
+	MinJobs      int32   `json:"min_jobs"`
+	MinActive    int32   `json:"min_active"`
+	Action       string  `json:"action"`
+	Factor       float64 `json:"factor"`
+	LastsSeconds float64 `json:"lasts_seconds"`
+}
+
+func (q *Queries) NeighbourWatch(ctx context.Context) (NeighbourWatchRow, error) {
+	row := q.db.QueryRow(ctx, neighbourWatch)
+	var i NeighbourWatchRow
+	err := row.Scan(
+		&i.Mode,
+		&i.SpanSeconds,
+		&i.DepthRatio,
+		&i.RateRatio,
+		&i.ActiveShare,
+		&i.ErrorRatio,
+		&i.MinJobs,
+		&i.MinActive,
+		&i.Action,
+		&i.Factor,
+		&i.LastsSeconds,
+	)
+	return i, err
+}
+
+const noisyNeighbours = `-- name: NoisyNeighbours :many
+select tenant_id, signal, value, threshold, since, seen_at, throttled_until from ojs.noisy_neighbours n order by n.tenant_id, n.signal limit $1::int
+`
+
+func (q *Queries) NoisyNeighbours(ctx context.Context, maxRows int32) ([]OjsNoisyNeighbour, error) {
+	rows, err := q.db.Query(ctx, noisyNeighbours, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []OjsNoisyNeighbour{}
+	for rows.Next() {
+		var i OjsNoisyNeighbour
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.Signal,
+			&i.Value,
+			&i.Threshold,
+			&i.Since,
+			&i.SeenAt,
+			&i.ThrottledUntil,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const pause = `-- name: Pause :one
 select tenant_id, queue, max_concurrency, paused_at, paused_by, reason, throttled_to, most from ojs.pause($1::text, $2::text, $3::text)
 `
@@ -665,6 +737,39 @@ func (q *Queries) Queues(ctx context.Context, arg QueuesParams) ([]QueuesRow, er
 			&i.Cancelled,
 			&i.Discarded,
 			&i.FailedAttempts,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const releaseThrottle = `-- name: ReleaseThrottle :many
+select tenant_id, action, original, effective, reason, since, until, set_by from ojs.release_throttle($1::text)
+`
+
+func (q *Queries) ReleaseThrottle(ctx context.Context, tenant string) ([]OjsThrottle, error) {
+	rows, err := q.db.Query(ctx, releaseThrottle, tenant)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []OjsThrottle{}
+	for rows.Next() {
+		var i OjsThrottle
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.Action,
+			&i.Original,
+			&i.Effective,
+			&i.Reason,
+			&i.Since,
+			&i.Until,
+			&i.SetBy,
 		); err != nil {
 			return nil, err
 		}
@@ -1152,6 +1257,118 @@ func (q *Queries) Tenants(ctx context.Context, names []string) ([]TenantsRow, er
 		return nil, err
 	}
 	return items, nil
+}
+
+const throttle = `-- name: Throttle :one
+select tenant_id, action, original, effective, reason, since, until, set_by from ojs.throttle($1::text, coalesce($2::text, 'manual'), $3::text,
+    $4::text::numeric, $5::text::interval)
+`
+
+type ThrottleParams struct {
+	Tenant string  `json:"tenant"`
+	Reason *string `json:"reason"`
+	Action *string `json:"action"`
+	Factor *string `json:"factor"`
+	Lasts  *string `json:"lasts"`
+}
+
+func (q *Queries) Throttle(ctx context.Context, arg ThrottleParams) (OjsThrottle, error) {
+	row := q.db.QueryRow(ctx, throttle,
+		arg.Tenant,
+		arg.Reason,
+		arg.Action,
+		arg.Factor,
+		arg.Lasts,
+	)
+	var i OjsThrottle
+	err := row.Scan(
+		&i.TenantID,
+		&i.Action,
+		&i.Original,
+		&i.Effective,
+		&i.Reason,
+		&i.Since,
+		&i.Until,
+		&i.SetBy,
+	)
+	return i, err
+}
+
+const throttles = `-- name: Throttles :many
+select tenant_id, action, original, effective, reason, since, until, set_by from ojs.throttles h where $1::text is null or h.tenant_id = $1::text
+order by h.tenant_id limit $2::int
+`
+
+type ThrottlesParams struct {
+	Tenant  *string `json:"tenant"`
+	MaxRows int32   `json:"max_rows"`
+}
+
+func (q *Queries) Throttles(ctx context.Context, arg ThrottlesParams) ([]OjsThrottles, error) {
+	rows, err := q.db.Query(ctx, throttles, arg.Tenant, arg.MaxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []OjsThrottles{}
+	for rows.Next() {
+		var i OjsThrottles
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.Action,
+			&i.Original,
+			&i.Effective,
+			&i.Reason,
+			&i.Since,
+			&i.Until,
+			&i.SetBy,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const watchNeighbours = `-- name: WatchNeighbours :exec
+select ojs.watch_neighbours($1::text, $2::text::interval, $3::text::numeric,
+    $4::text::numeric, $5::text::numeric, $6::text::numeric,
+    $7::int, $8::int, $9::text, $10::text::numeric,
+    $11::text::interval)
+`
+
+type WatchNeighboursParams struct {
+	Mode        *string `json:"mode"`
+	Span        *string `json:"span"`
+	DepthRatio  *string `json:"depth_ratio"`
+	RateRatio   *string `json:"rate_ratio"`
+	ActiveShare *string `json:"active_share"`
+	ErrorRatio  *string `json:"error_ratio"`
+	MinJobs     *int32  `json:"min_jobs"`
+	MinActive   *int32  `json:"min_active"`
+	Action      *string `json:"action"`
+	Factor      *string `json:"factor"`
+	Lasts       *string `json:"lasts"`
+}
+
+func (q *Queries) WatchNeighbours(ctx context.Context, arg WatchNeighboursParams) error {
+	_, err := q.db.Exec(ctx, watchNeighbours,
+		arg.Mode,
+		arg.Span,
+		arg.DepthRatio,
+		arg.RateRatio,
+		arg.ActiveShare,
+		arg.ErrorRatio,
+		arg.MinJobs,
+		arg.MinActive,
+		arg.Action,
+		arg.Factor,
+		arg.Lasts,
+	)
+	return err
 }
 
 const weighTenant = `-- name: WeighTenant :exec
