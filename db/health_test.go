@@ -17,6 +17,11 @@ var operatorViews = []string{
 	"table_health", "open_transactions", "clock_status",
 }
 
+// What was there before, some of it for tenants, too.
+var statisticsViews = []string{
+	"tenant_stats", "queue_stats", "shard_stats", "rule_stats", "scheduling_stats", "tenant_shares", "dispatch",
+}
+
 // Each column says in psql what it means.
 func TestColumnsOfOperatorViewsHaveComments(t *testing.T) {
 	t.Parallel()
@@ -24,7 +29,7 @@ func TestColumnsOfOperatorViewsHaveComments(t *testing.T) {
 	expectNone(t, d.Pool, "columns without a comment", `
 		select c.relname, a.attname from pg_catalog.pg_class c
 		join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum > 0
-		where `+ours+` and c.relname = any ($1) and pg_catalog.col_description(c.oid, a.attnum) is null`, operatorViews)
+		where `+ours+` and c.relname = any ($1) and pg_catalog.col_description(c.oid, a.attnum) is null`, append(statisticsViews, operatorViews...))
 	for _, view := range operatorViews {
 		refused(t, d.As("acme"), "42501", "select from ojs."+view)
 	}
@@ -260,7 +265,8 @@ func TestDoctorFinds(t *testing.T) {
 			},
 		},
 		{
-			"dead letters by error", "dead-letters.md", "warning 100 jobs of type a in queue q of tenant acme are dead letters with Boom, the last of ",
+			"dead letters by error", "dead-letters.md",
+			"warning 100 jobs of type a in queue q of tenant acme are dead letters with Boom, the last of ",
 			func(t *testing.T, d *pgtest.DB) {
 				exec(t, d.Service(), `select ojs.enqueue('a', p_queue => 'q', p_tenant => 'acme',
 					p_retry => '{"on_exhaustion": "dead_letter"}') from generate_series(1, 100)`)
@@ -268,12 +274,13 @@ func TestDoctorFinds(t *testing.T) {
 					from ojs.fetch('{q}', 100) f`)
 			},
 		},
-		{"a tenant's role that sees all", "maintenance.md", "error Role tenant1_%s is a tenant's and also a member of ", func(t *testing.T, d *pgtest.DB) {
+		{"a tenant's role that sees all", "maintenance.md", "error Role tenant1_%s is a tenant's and also", func(t *testing.T, d *pgtest.DB) {
 			d.TenantURL("acme")
 			exec(t, d.Pool, "grant ojs_operator to "+d.RoleName("tenant1"))
 		}},
 		{
-			"a server whose statements are cut off", "drop-finished-jobs.md", "warning Statements of role service_%s, which serves, are cut off by ",
+			"a server whose statements are cut off", "drop-finished-jobs.md",
+			"warning Statements of role service_%s, which serves, are cut off by ",
 			func(t *testing.T, d *pgtest.DB) {
 				exec(t, d.Pool, fmt.Sprintf("alter role %s in database %s set statement_timeout = '1min'", d.RoleName("service"), d.Name))
 			},
@@ -285,12 +292,14 @@ func TestDoctorFinds(t *testing.T) {
 			},
 		},
 		{"a forgotten transaction", "long-transaction.md", "error Process ", func(t *testing.T, d *pgtest.DB) {
-			exec(t, d.Pool, `drop view ojs.open_transactions; create view ojs.open_transactions as select 'session' as kind, '1' as name, 'acme' as role_name,
+			exec(t, d.Pool, `drop view ojs.open_transactions; create view ojs.open_transactions as
+				select 'session' as kind, '1' as name, 'acme' as role_name,
 				'app' as application, 'idle in transaction' as state, interval '2 hours' as open_for, 5::bigint as holds_back_xids,
 				false as holds_lane, false as waits, '' as query`)
 		}},
-		{"a table that vacuum cannot clean", "bloat.md", "warning Of ojs.timer 90 % are dead rows (900000 of them)", func(t *testing.T, d *pgtest.DB) {
-			exec(t, d.Pool, `drop view ojs.table_health; create view ojs.table_health as select 'timer' as table_name, 100000::bigint as live_rows,
+		{"a table that vacuum cannot clean", "bloat.md", "warning Of ojs.timer 90 % are dead rows (900000", func(t *testing.T, d *pgtest.DB) {
+			exec(t, d.Pool, `drop view ojs.table_health; create view ojs.table_health as
+				select 'timer' as table_name, 100000::bigint as live_rows,
 				900000::bigint as dead_rows, 0.9 as dead_part, 1::bigint as bytes, 1.0 as bytes_per_row, false as is_partition,
 				null::timestamptz as vacuumed_at, 0::bigint as vacuums, null::timestamptz as analyzed_at, 1::bigint as unfrozen_xids`)
 		}},

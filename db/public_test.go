@@ -15,7 +15,8 @@ var (
 		"delete_replay_rule drop_finished rebuild set_replay_rule " + staffMayCall)
 )
 
-const staffMayCall = "_clock_lag _configured _counts_at _counts_since _detached_partitions _doctor_clock _doctor_failures _doctor_roles _doctor_settings _doctor_tables " +
+const staffMayCall = "_clock_lag _configured _counts_at _counts_since _detached_partitions " +
+	"_doctor_clock _doctor_failures _doctor_roles _doctor_settings _doctor_tables " +
 	"_doctor_transactions _doctor_work _first_expiry _id_time _is_replacement _lately " +
 	"_pace _pace_step " +
 	"_pools_lately _tenant_gauges _waiting_servers _whole_config " +

@@ -202,7 +202,8 @@ select g.tenant_id::text as tenant_id, g.queue::text as queue, g.depth::bigint a
 from ojs._tenant_gauges(@max_tenants::int) g;
 
 -- name: Doctor :many
-select f.severity::text as severity, f.topic::text as topic, f.finding::text as finding, f.advice::text as advice, f.runbook::text as runbook
+select f.severity::text as severity, f.topic::text as topic, f.finding::text as finding, f.advice::text as advice,
+    f.runbook::text as runbook
 from ojs.doctor(sqlc.narg('max_conns')::int, @servers::int) f;
 
 -- name: NeighbourWatch :one

@@ -26,8 +26,8 @@ const (
 	MetricTenants = 1000
 )
 
-// QueueMetrics tell what there is in each queue and of each tenant, as the database has it: every server says the same. They are read when somebody asks, and
-// left out when they cannot be read.
+// QueueMetrics tell what there is in each queue and of each tenant, as the database has it: every server says the same. They are
+// read when somebody asks, and left out when they cannot be read.
 type QueueMetrics struct {
 	db      *pg.DB
 	log     *slog.Logger

@@ -62,7 +62,8 @@ func TestQueueMetrics(t *testing.T) {
 	}
 }
 
-// The tenants that came first stay in, whoever comes after them and whatever their names; the others are added up, and no counter goes back.
+// The tenants that came first stay in, whoever comes after them and whatever their names; the others are added up, and no
+// counter goes back.
 func TestTenantMetricsKeepTheirMembers(t *testing.T) {
 	t.Parallel()
 	r := start(t)

@@ -81,12 +81,18 @@ type OjsCron struct {
 // Whether dispatch is held (held_at: since when, else null), and how many jobs would run if it went on: available at once, active when
 // their leases end, unless they are acknowledged before, scheduled and retryable when they are due. One row.
 type OjsDispatch struct {
-	HeldAt    *time.Time `json:"held_at"`
-	Available int64      `json:"available"`
-	Active    int64      `json:"active"`
-	Scheduled int64      `json:"scheduled"`
-	Retryable int64      `json:"retryable"`
-	Pending   int64      `json:"pending"`
+	// Since when dispatch is held; null: it is not.
+	HeldAt *time.Time `json:"held_at"`
+	// Jobs that could be handed out, now.
+	Available int64 `json:"available"`
+	// Jobs in workers' hands, now.
+	Active int64 `json:"active"`
+	// Jobs waiting for their time, now.
+	Scheduled int64 `json:"scheduled"`
+	// Failed jobs waiting for their next attempt, now.
+	Retryable int64 `json:"retryable"`
+	// Jobs waiting to be activated, now.
+	Pending int64 `json:"pending"`
 }
 
 // Every job, one row. Private: written through functions and the view ojs.jobs; the dispatcher's order is (queue, priority, tenant, seq).
@@ -217,13 +223,20 @@ type OjsRule struct {
 // decision counted against it, those decided ahead included; paused_at, paused_by, reason. A tenant sees the rules about itself, and not who
 // made them, and why.
 type OjsRuleStat struct {
-	TenantID       string     `json:"tenant_id"`
-	Queue          string     `json:"queue"`
-	MaxConcurrency *int32     `json:"max_concurrency"`
-	Active         *int32     `json:"active"`
-	PausedAt       *time.Time `json:"paused_at"`
-	PausedBy       *string    `json:"paused_by"`
-	Reason         *string    `json:"reason"`
+	// The tenant; empty: all together.
+	TenantID string `json:"tenant_id"`
+	// The queue; empty: all.
+	Queue string `json:"queue"`
+	// How many jobs may run at once; null: as many as there are.
+	MaxConcurrency *int32 `json:"max_concurrency"`
+	// How many jobs the last decision counted against the limit, those decided ahead included.
+	Active *int32 `json:"active"`
+	// Since when nothing is handed out; null: dispatch goes on.
+	PausedAt *time.Time `json:"paused_at"`
+	// Who paused it; null for a tenant's login.
+	PausedBy *string `json:"paused_by"`
+	// Why; null for a tenant's login.
+	Reason *string `json:"reason"`
 }
 
 // Configured tenants. A tenant without a row has the default weight, no boost, and no limit to its priorities. Changed by

@@ -180,7 +180,8 @@ func (q *Queries) Dispatch(ctx context.Context) (OjsDispatch, error) {
 }
 
 const doctor = `-- name: Doctor :many
-select f.severity::text as severity, f.topic::text as topic, f.finding::text as finding, f.advice::text as advice, f.runbook::text as runbook
+select f.severity::text as severity, f.topic::text as topic, f.finding::text as finding, f.advice::text as advice,
+    f.runbook::text as runbook
 from ojs.doctor($1::int, $2::int) f
 `
 
