@@ -15,13 +15,16 @@ var (
 		"delete_replay_rule drop_finished rebuild set_replay_rule " + staffMayCall)
 )
 
-const staffMayCall = "_configured _counts_at _counts_since _detached_partitions _first_expiry _id_time _is_replacement _lately " +
+const staffMayCall = "_clock_lag _configured _counts_at _counts_since _detached_partitions " +
+	"_doctor_clock _doctor_failures _doctor_roles _doctor_settings _doctor_tables " +
+	"_doctor_transactions _doctor_work _first_expiry _id_time _is_replacement _lately " +
 	"_pace _pace_step " +
-	"_pools_lately _whole_config " +
-	"configure_pool configure_pools configure_queue configure_tenant delete_pool delete_queue enqueue_rows fetch_many " +
+	"_pools_lately _tenant_gauges _waiting_servers _whole_config " +
+	"configure_pool configure_pools configure_queue configure_tenant delete_pool delete_queue doctor enqueue_rows fetch_many " +
 	"cancel_many deregister_tenant jobs_floor list_jobs reprioritize resume_tenant suspend_tenant " +
 	"hold_dispatch limit_concurrency pause plan_cron preview_weight " +
-	"release_many resume resume_dispatch schema_changing schema_hash stand_down tick unplanned_crons upkeep"
+	"release_many release_throttle resume resume_dispatch schema_changing schema_hash stand_down throttle tick unplanned_crons upkeep " +
+	"watch_neighbours"
 
 func TestGrantsOfStaff(t *testing.T) {
 	t.Parallel()
@@ -66,11 +69,11 @@ func TestPlannerSettings(t *testing.T) {
 	want := []string{
 		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off enable_sort=off jit=off " +
 			"max_parallel_workers_per_gather=0 plan_cache_mode=force_generic_plan: " +
-			"_arrivals _check_beat _check_workers _delete_dead _end_workers _extend _lately _notify_room " +
+			"_arrivals _check_beat _check_workers _clock_lag _delete_dead _end_workers _extend _lately _notify_room " +
 			"_oldest_aside _own_shard_counts _own_shards _pools_lately " +
 			"_put_aside _recent _record_beat _retry_dead _trim_cron_runs ack_many configure_pool configure_pools configure_tenant " +
 			"delete_pool deregister_tenant explain fetch fetch_many job_results " +
-			"limit_concurrency pause release_many reprioritize resume settle tick",
+			"limit_concurrency pause release_many release_throttle reprioritize resume settle throttle tick",
 		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off jit=off " +
 			"max_parallel_workers_per_gather=0 plan_cache_mode=force_custom_plan: events jobs_floor list_jobs",
 		"jit=off plan_cache_mode=force_custom_plan: _fair_cursors _fairness _lock_matching _replay dead_letter_count" +

@@ -189,6 +189,20 @@ CREATE TYPE ojs.explanation AS (
 	certainty text
 );
 
+CREATE TYPE ojs.severity AS ENUM (
+    'note',
+    'warning',
+    'error'
+);
+
+CREATE TYPE ojs.finding AS (
+	severity ojs.severity,
+	topic text,
+	finding text,
+	advice text,
+	runbook text
+);
+
 CREATE TYPE ojs.pace_sums AS (
 	jobs_1m bigint,
 	waited_1m double precision,
@@ -475,10 +489,25 @@ CREATE TABLE ojs.rule (
     paused_at timestamp with time zone,
     paused_by text,
     reason text,
+    throttled_to integer,
+    most integer GENERATED ALWAYS AS (LEAST(max_concurrency, throttled_to)) STORED,
     CONSTRAINT max_concurrency_in_range CHECK (((max_concurrency IS NULL) OR ((max_concurrency >= 1) AND (max_concurrency <= 1000000)) OR ojs._raise('OJ422'::text, 'max_concurrency must be between 1 and 1000000'::text, '{"field": "max_concurrency"}'::jsonb, 'What is to get no jobs is paused.'::text)))
 );
 
 ALTER TABLE ONLY ojs.rule FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._apply_limit(p_rule ojs.rule) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if p_rule.most is null then
+        delete from ojs.usage u where u.tenant_id = p_rule.tenant_id and u.queue = p_rule.queue;
+    elsif not exists (select from ojs._usage(p_rule.tenant_id, p_rule.queue)) then
+        perform ojs._begin_count(p_rule);
+    end if;
+    perform ojs._apply_rule(p_rule);
+end;
+$$;
 
 CREATE FUNCTION ojs._apply_rule(p_rule ojs.rule) RETURNS void
     LANGUAGE plpgsql
@@ -487,9 +516,9 @@ declare
     v_limited boolean;
 begin
     delete from ojs.rule r
-    where r.tenant_id = p_rule.tenant_id and r.queue = p_rule.queue and r.max_concurrency is null and r.paused_at is null;
+    where r.tenant_id = p_rule.tenant_id and r.queue = p_rule.queue and r.most is null and r.paused_at is null;
     if p_rule.tenant_id = '' then
-        v_limited := exists (select from ojs.rule r where r.tenant_id = '' and r.queue = p_rule.queue and r.max_concurrency is not null);
+        v_limited := exists (select from ojs.rule r where r.tenant_id = '' and r.queue = p_rule.queue and r.most is not null);
         insert into ojs.backlog (queue, rev, priorities) select p_rule.queue, 1, '{}'
         where not exists (select from ojs._backlog(p_rule.queue));
         update ojs.backlog b set rev = b.rev + 1, limited = v_limited
@@ -757,7 +786,7 @@ begin
         v_ask.tenants := case when v_ask.tenant is not null then array[v_ask.tenant] end;
         v_ask.aside := ojs.current_tenant() is not null;
         if v_ask.counts and v_ask.aside and exists (
-                select from ojs.rule r where r.tenant_id = v_ask.tenant and r.max_concurrency is not null) then
+                select from ojs.rule r where r.tenant_id = v_ask.tenant and r.most is not null) then
             perform ojs._raise('OJ408', 'the login of a tenant with a max_concurrency cannot fetch', null, 'Its workers fetch over HTTP.');
         end if;
     end if;
@@ -1056,6 +1085,46 @@ begin
 end;
 $$;
 
+CREATE TABLE ojs.throttle (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    action text NOT NULL,
+    original double precision,
+    effective double precision NOT NULL,
+    reason text NOT NULL,
+    since timestamp with time zone NOT NULL,
+    until timestamp with time zone NOT NULL,
+    set_by text
+);
+
+ALTER TABLE ONLY ojs.throttle FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._begin_throttle(p_tenant text, p_reason text, p_action text, p_factor numeric, p_lasts interval, p_by text) RETURNS ojs.throttle
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_throttle ojs.throttle;
+    v_own      ojs.tenant;
+begin
+    perform ojs._end_throttle(p_tenant);
+    select * into v_own from ojs.tenant t where t.tenant_id = p_tenant;
+    v_throttle := (p_tenant, p_action, null, null, p_reason, ojs.now(), ojs.now() + p_lasts, p_by)::ojs.throttle;
+    if p_action = 'weight' then
+        v_throttle.original := (select w.weight from ojs._weight_in('', p_tenant, v_own.weight, null) w);
+        v_throttle.effective := (select w.weight from ojs._weight_in('', p_tenant, v_own.weight, p_factor) w);
+        perform ojs._multiply_weight(p_tenant, p_factor);
+    else
+        v_throttle.original := (select r.max_concurrency from ojs.rule r where r.tenant_id = p_tenant and r.queue = '');
+        v_throttle.effective := greatest(1, floor(p_factor * least(v_throttle.original,
+            (select c.o_jobs from ojs._count_active(p_tenant, '') c))));
+        perform ojs._bound_concurrency(p_tenant, v_throttle.effective::int);
+    end if;
+    insert into ojs.throttle select v_throttle.*;
+    insert into ojs.notice (at, type, subject, data)
+    values (v_throttle.since, 'tenant.throttled', p_tenant, ojs._throttle_event(v_throttle));
+    return v_throttle;
+end;
+$$;
+
 CREATE FUNCTION ojs._beside(p_queue text, p_count integer, p_only text[], p_but text[], p_above integer, p_max_bytes bigint, p_done ojs.decided) RETURNS ojs.decided
     LANGUAGE plpgsql
     AS $$
@@ -1246,6 +1315,18 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._bound_concurrency(p_tenant text, p_jobs integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_rule ojs.rule;
+begin
+    insert into ojs.rule as r (tenant_id, throttled_to) values (p_tenant, p_jobs)
+    on conflict (tenant_id, queue) do update set throttled_to = excluded.throttled_to returning * into v_rule;
+    perform ojs._apply_limit(v_rule);
+end;
+$$;
+
 CREATE FUNCTION ojs._bury(p_tenants text[], p_ids uuid[], p_queues text[], p_types text[], p_entries jsonb[], p_at timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
@@ -1375,7 +1456,7 @@ CREATE FUNCTION ojs._came(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo
     LANGUAGE sql STABLE ROWS 10
     AS $$
     select c.queue, r.priority, c.tenant_id, c.priority,
-        (select w.weight from ojs._weight_in(c.queue, c.tenant_id, t.weight) w), coalesce(t.limited, false), c.lo
+        (select w.weight from ojs._weight_in(c.queue, c.tenant_id, t.weight, t.throttle) w), coalesce(t.limited, false), c.lo
     from (
         select f.queue, f.priority, f.tenant_id, min(f.lo) as lo from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
         where f.to_state = 'available' group by f.queue, f.priority, f.tenant_id
@@ -1387,7 +1468,7 @@ CREATE FUNCTION ojs._came_in(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p
     LANGUAGE sql STABLE ROWS 10
     AS $$
     select x.queue, x.tenant_id, x.priority, r.priority, r.unit, r.own_order,
-        (select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight) w), coalesce(t.limited, false), x.lo, x.los, x.his
+        (select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight, t.throttle) w), coalesce(t.limited, false), x.lo, x.los, x.his
     from (
         select x.queue, x.tenant_id, x.priority, min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
         from (
@@ -2382,6 +2463,36 @@ CREATE FUNCTION ojs._clock_events(p_types text[], p_queues text[], p_limit integ
     where p_types is null or p_types && '{job.timeout,job.stalled}'
 $$;
 
+CREATE FUNCTION ojs._clock_lag(OUT timers_late interval, OUT leases_late interval, OUT journal_rows bigint, OUT rolled_up_ago interval, OUT restored boolean) RETURNS record
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+    v_now  timestamptz := ojs.now();
+    v_at   timestamptz;
+    v_mark ojs.clock_mark := (select m from ojs.clock_mark m order by m.rev desc limit 1);
+    v_roll ojs.tally_mark := (select t from ojs.tally_mark t order by t.rev desc limit 1);
+begin
+    timers_late := greatest(v_now - (select t.due_at from ojs.timer t where t.due_at >= v_mark.due_at order by t.due_at limit 1), '0');
+    leases_late := greatest(v_now - (select l.due_at from ojs.lease l where l.due_at >= v_mark.lease_at order by l.due_at limit 1), '0');
+    restored := ojs._foreign(v_roll.snapshot) or (select ojs._foreign(f.snapshot) from ojs._folded() f);
+    if not restored then
+        journal_rows := (select count(*) from (select from ojs._unfolded() limit 10001) u);
+        v_at := greatest(v_roll.at, (select d.since from ojs.duty d));
+        rolled_up_ago := case when not exists (select from ojs._since(v_roll.snapshot, null, false)) then '0'
+            when isfinite(v_at) then v_now - v_at end;
+    end if;
+end;
+$$;
+
 CREATE TABLE ojs.clock_mark (
     rev bigint NOT NULL,
     seen pg_snapshot NOT NULL,
@@ -2462,7 +2573,7 @@ CREATE FUNCTION ojs._count_or_not() RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-    v_counts boolean := exists (select from ojs.rule r where r.tenant_id <> '' or r.max_concurrency is not null);
+    v_counts boolean := exists (select from ojs.rule r where r.tenant_id <> '' or r.most is not null);
 begin
     if v_counts and not exists (select from ojs._slot_mark()) then
         insert into ojs.slot_mark (rev, ended) values (1, ojs._snapshot());
@@ -2470,7 +2581,7 @@ begin
         delete from ojs.slot_mark m where not exists (select from ojs.tenant_fairness f where f.parked);
     end if;
     update ojs.slot_mark m set rev = m.rev + 1, shards = x.shards
-    from (select exists (select from ojs.rule r where r.tenant_id <> '' and r.queue <> '' and r.max_concurrency is not null) as shards) x
+    from (select exists (select from ojs.rule r where r.tenant_id <> '' and r.queue <> '' and r.most is not null) as shards) x
     where m.rev = (select n.rev from ojs._slot_mark() n) and m.shards <> x.shards;
     update ojs.fold f set rev = f.rev + 1, counts = x.counts
     from (select exists (select from ojs.slot_mark) as counts) x
@@ -3072,6 +3183,212 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._doctor_clock() RETURNS SETOF ojs.finding
+    LANGUAGE sql STABLE
+    AS $$
+    select s.severity::ojs.severity, s.topic, s.finding, s.advice, s.runbook
+    from ojs.clock_status c
+    cross join lateral (select greatest(c.timers_late, c.leases_late) as late) l
+    cross join lateral (values
+        (ojs.schema_hash() is null, 'error', 'schema', 'The schema is not complete: a migration was broken off.',
+            'Run ojs-pg migrate up again.', 'failed-migration.md'),
+        (ojs.schema_changing(), 'note', 'schema', 'A migration is under way, or was begun within the last minute.',
+            'Wait for it.', 'upgrade.md'),
+        (c.held_at is not null, 'warning', 'dispatch', format('Dispatch is held since %s: nothing runs.', c.held_at),
+            'Look at what would run, then call ojs.resume_dispatch().', 'after-restore.md'),
+        (c.restored, 'error', 'dispatch',
+            'The database was restored from another cluster, and nobody has ticked since: fetches are refused.',
+            'Start a server, or call ojs.tick().', 'backup-and-restore.md'),
+        (c.held_at is null and not c.on_duty, 'error', 'clock',
+            'No server is on duty: nothing that is due happens, no retry, no cron job, no lease that ends.',
+            'Start ojs-pg serve, or look at its log; until then call ojs.tick().', 'lost-server.md'),
+        (c.held_at is null and c.on_duty and l.late > interval '10 seconds', 'error', 'clock',
+            format('The clock is %s late.', date_trunc('second', l.late)),
+            'Look at the log of the server on duty, and for what holds its statements up.', 'lost-server.md'),
+        (c.held_at is null and c.on_duty and c.rolled_up_ago > interval '30 seconds', 'warning', 'clock',
+            format('Statistics were brought up to date %s ago: reading them becomes slow.', date_trunc('second', c.rolled_up_ago)),
+            'Look at the log of the server on duty, and for what holds its statements up.', 'lost-server.md'),
+        (c.journal_rows > 10000, 'warning', 'clock', 'More than 10,000 rows of the journal wait for a decision.',
+            'Look for a transaction that holds the lane, or a large one that has just committed.', 'long-transaction.md')
+    ) s(holds, severity, topic, finding, advice, runbook)
+    where s.holds
+$$;
+
+CREATE FUNCTION ojs._doctor_failures() RETURNS SETOF ojs.finding
+    LANGUAGE sql STABLE
+    AS $$
+    select 'warning'::ojs.severity, 'workers', format('%s workers are silent, such as %s.', count(*), min(w.worker_id)),
+        'They are declared dead by themselves; ojs.remove_worker does it at once.', 'worker-died.md'
+    from ojs.workers w where w.stale having count(*) > 0
+    union all
+    (select 'warning', 'workers',
+        format('Attempts of type %s in queue %s of tenant %s were lost: %s, of %s jobs, by %s.', l.job_type, l.queue, l.tenant_id,
+            l.attempts, l.jobs, l.cause),
+        case when l.attempts > 2 * l.jobs then 'The same jobs do it again and again: look for a poison job.'
+            else 'Workers die or hang: look at their logs.' end,
+        case when l.attempts > 2 * l.jobs then 'poison-job.md' else 'worker-died.md' end
+    from ojs.lost_attempts l where l.last_at > ojs.now() - interval '1 hour' and l.attempts >= 10 order by l.attempts desc limit 5)
+    union all
+    (select 'warning', 'dead letters',
+        format('%s jobs of type %s in queue %s of tenant %s are dead letters with %s, the last of %s.', e.jobs,
+            e.type, e.queue, e.tenant_id, e.error_type, e.last_at),
+        'Look at one with ojs.dead_letter_info; retry them when the cause is gone.', 'dead-letters.md'
+    from ojs.dead_letter_errors e where e.last_at > ojs.now() - interval '1 hour' and e.jobs >= 100 order by e.jobs desc limit 5)
+$$;
+
+CREATE FUNCTION ojs._doctor_roles() RETURNS SETOF ojs.finding
+    LANGUAGE sql STABLE
+    AS $$
+    with login as (
+        select r.rolname, r.rolsuper, r.rolbypassrls, pg_has_role(r.oid, 'ojs_service', 'member') as serves,
+            pg_has_role(r.oid, 'ojs_operator', 'member') as operates, pg_has_role(r.oid, 'ojs_tenant', 'member') as is_tenant,
+            (select string_agg(c, ', ') from pg_catalog.pg_db_role_setting s cross join lateral unnest(s.setconfig) c
+                where s.setrole = r.oid and s.setdatabase in (0, (select d.oid from pg_catalog.pg_database d
+                    where d.datname = current_database())) and c ~ '^(statement|transaction)_timeout=' and c !~ '=0') as cut_by
+        from pg_catalog.pg_roles r where r.rolcanlogin
+    )
+    select 'error'::ojs.severity, 'roles',
+        format('Role %I is a tenant''s and also a member of ojs_service or ojs_operator: it sees all tenants.', l.rolname),
+        format('revoke the group from it, such as: revoke ojs_service from %I', l.rolname), 'maintenance.md'
+    from login l where l.is_tenant and (l.serves or l.operates) and not l.rolsuper
+    union all
+    select 'error', 'roles', format('Role %I is a tenant''s and passes row security: it sees all tenants.', l.rolname),
+        format('alter role %I nobypassrls', l.rolname), 'maintenance.md'
+    from login l where l.is_tenant and l.rolbypassrls and not l.rolsuper
+    union all
+    select 'warning', 'roles',
+        format('Statements of role %I, which serves, are cut off by %s: the upkeep may need hours.', l.rolname, l.cut_by),
+        format('alter role %I reset statement_timeout; the server limits its statements itself.', l.rolname), 'drop-finished-jobs.md'
+    from login l where l.serves and l.cut_by is not null and not l.rolsuper
+    union all
+    select 'note', 'roles', 'No role but superusers can log in as the server.',
+        'Run scripts/server-role.sql, and let servers log in as that role: they need no more.', 'maintenance.md'
+    where not exists (select from login l where l.serves and not l.rolsuper)
+    union all
+    select 'note', 'roles', 'This role may not see how long others'' transactions have been open: nothing is said of them.',
+        format('grant pg_read_all_stats to %I', session_user), 'long-transaction.md'
+    where not pg_has_role(session_user, 'pg_read_all_stats', 'usage')
+$$;
+
+CREATE FUNCTION ojs._doctor_settings(p_max_conns integer, p_servers integer) RETURNS SETOF ojs.finding
+    LANGUAGE sql STABLE
+    AS $$
+    with has as (
+        select current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int as room,
+            (select count(*) from pg_catalog.pg_stat_activity a where a.backend_type = 'client backend') as used,
+            p_max_conns + 2 as each
+    )
+    select s.severity::ojs.severity, 'settings', s.finding, s.advice, s.runbook
+    from (values
+        (current_setting('fsync') = 'off', 'error', 'fsync is off: when the machine stops, the database may be lost with all jobs.',
+            'Set fsync = on.', 'maintenance.md'),
+        (current_setting('full_page_writes') = 'off', 'error',
+            'full_page_writes is off: when the machine stops in the middle of a write, pages may be torn.', 'Set full_page_writes = on.',
+            'maintenance.md'),
+        (current_setting('synchronous_commit') = 'off', 'warning',
+            'synchronous_commit is off: jobs that were accepted in the last moment before a crash are lost, and some run twice.',
+            'Set synchronous_commit = on, for this database or for the role of the server.', 'maintenance.md'),
+        (current_setting('autovacuum') = 'off' or current_setting('track_counts') = 'off', 'error',
+            'autovacuum does not run (autovacuum or track_counts is off): small tables that change all the time grow without bounds.',
+            'Set autovacuum = on and track_counts = on.', 'bloat.md'),
+        (current_setting('server_encoding') <> 'UTF8', 'error',
+            'The encoding of the database is not UTF8: jobs with other characters fail.',
+            'Move the jobs to a database that is made with encoding UTF8.', 'backup-and-restore.md'),
+        ((select h.used >= h.room * 0.9 from has h), 'error',
+            (select format('%s of %s connections are taken: servers will be refused.', h.used, h.room) from has h),
+            'Lower --max-conns, put PgBouncer between, or raise max_connections.', 'postgres-away.md'),
+        ((select h.each * p_servers > h.room from has h), 'warning',
+            (select format('%s servers may open %s connections, and PostgreSQL has %s.', p_servers, h.each * p_servers, h.room) from has h),
+            'Lower --max-conns, put PgBouncer between, or raise max_connections.', 'postgres-away.md'),
+        (current_setting('idle_in_transaction_session_timeout')::interval = '0', 'note',
+            'idle_in_transaction_session_timeout is 0: a forgotten transaction stays open until somebody ends it.',
+            'Set it for the roles of producers, to some minutes.', 'long-transaction.md'),
+        ((select age(d.datfrozenxid) > 1000000000 from pg_catalog.pg_database d where d.datname = current_database()), 'error',
+            'Vacuum has not frozen the oldest rows for a billion transactions: at two billion PostgreSQL stops.',
+            'Find what holds vacuum back, then vacuum (freeze) the oldest tables.', 'bloat.md')
+    ) s(holds, severity, finding, advice, runbook)
+    where s.holds
+$$;
+
+CREATE FUNCTION ojs._doctor_tables() RETURNS SETOF ojs.finding
+    LANGUAGE sql STABLE
+    AS $$
+    (select 'warning'::ojs.severity, 'tables',
+        format('Of ojs.%I %s %% are dead rows (%s of them); vacuum was there last: %s.', h.table_name, round(100 * h.dead_part),
+            h.dead_rows, coalesce(h.vacuumed_at::text, 'never')),
+        'Find what holds vacuum back; then vacuum the table.', 'bloat.md'
+    from ojs.table_health h where h.dead_rows > 100000 and h.dead_part > 0.5 order by h.dead_rows desc limit 5)
+    union all
+    (select 'warning', 'tables', format('ojs.%I has %s for each of its %s rows: it is bloated.', h.table_name,
+            pg_size_pretty(h.bytes_per_row::bigint), h.live_rows),
+        'Find what held vacuum back; if it is over, vacuum (full) the table while nothing runs.', 'bloat.md'
+    from ojs.table_health h
+    where h.bytes > 256 * 1024 * 1024 and h.bytes_per_row > 65536 and not h.is_partition order by h.bytes desc limit 5)
+    union all
+    select 'warning', 'upkeep', format('The task %s is due since %s, and has failed %s times: %s.', u.task, u.due_at, u.failures,
+            coalesce(u.last_step, 'it was never tried')),
+        'The page tells what each step means.', 'drop-finished-jobs.md'
+    from ojs.upkeep_status u
+    cross join ojs.settings s
+    where s.held_at is null and (u.failures >= 20 or isfinite(u.next_at) and u.next_at < ojs.now() - interval '10 minutes')
+$$;
+
+CREATE FUNCTION ojs._doctor_transactions() RETURNS SETOF ojs.finding
+    LANGUAGE sql STABLE
+    AS $_$
+    select s.severity::ojs.severity, 'transactions', s.finding, s.advice, 'long-transaction.md'
+    from (select t.* from ojs.open_transactions t order by t.open_for desc nulls last limit 20) t
+    cross join lateral (
+        select s.* from (values
+            (t.kind = 'session' and t.holds_lane and t.open_for > interval '5 seconds', 'error',
+                format('Process %s (%s, %s) keeps dispatch to itself: its transaction has been open for %s.', t.name, t.role_name, t.state,
+                    date_trunc('second', t.open_for)),
+                format('select pg_terminate_backend(%s)', t.name)),
+            (t.kind = 'session' and t.open_for > interval '5 minutes',
+                case when t.open_for > interval '1 hour' then 'error' else 'warning' end,
+                format('Process %s (%s, %s) has had its transaction open for %s: vacuum removes nothing that is newer.', t.name,
+                    t.role_name, t.state, date_trunc('second', t.open_for)),
+                format('If nobody needs it: select pg_terminate_backend(%s)', t.name)),
+            (t.kind = 'prepared' and t.open_for > interval '5 minutes', 'error',
+                format('The prepared transaction %L is %s old: vacuum removes nothing that is newer.', t.name,
+                    date_trunc('second', t.open_for)),
+                format('commit prepared %1$L, or rollback prepared %1$L', t.name)),
+            (t.kind = 'slot' and t.holds_back_xids > 1000000, 'warning',
+                format('Replication slot %I keeps old rows, of %s transactions ago.', t.name, t.holds_back_xids),
+                'Let its reader go on, or drop it with pg_drop_replication_slot.')
+        ) s(holds, severity, finding, advice)
+        where s.holds limit 1
+    ) s
+$_$;
+
+CREATE FUNCTION ojs._doctor_work() RETURNS SETOF ojs.finding
+    LANGUAGE sql STABLE
+    AS $$
+    (select 'warning'::ojs.severity, 'queues',
+        format('Nobody asks for queue %s: %s jobs of %s tenants wait.', q.queue, q.available, q.tenants),
+        'Start workers that serve it, or look whether they rest or name another queue.', 'queue-stuck.md'
+    from ojs.unserved_queues q order by q.available desc, q.queue limit 5)
+    union all
+    (select 'warning', 'tenants', format('Of tenant %s %s jobs of queue %s wait: %s%s.', b.tenant_id, b.available, b.queue, b.why,
+            coalesce(' since ' || b.since, '')),
+        'If it is not meant: ojs.resume.', 'job-waits.md'
+    from ojs.blocked_tenants b where b.why like '%paused%' and b.since < ojs.now() - interval '1 hour'
+    order by b.since, b.tenant_id, b.queue limit 5)
+    union all
+    (select 'warning', 'tenants', format('The first job of tenant %s in queue %s has waited for %s.', w.tenant_id, w.queue,
+            date_trunc('second', w.oldest_wait)),
+        'ojs.explain of that job says why.', 'job-waits.md'
+    from ojs.longest_waits w where w.oldest_wait > interval '1 hour' order by w.oldest_wait desc, w.tenant_id limit 5)
+    union all
+    (select 'warning', 'tenants', format('Tenant %s has %s of the %s jobs that wait.', n.tenant_id, n.available, n.all),
+        'Its weight and limits decide what others feel of it.', 'tenant-flooding.md'
+    from (
+        select n.tenant_id, sum(n.available) as available, sum(sum(n.available)) over () as all, count(*) over () as tenants
+        from ojs._shard_numbers n where n.available > 0 group by n.tenant_id
+    ) n
+    where n.available > 100000 and n.tenants > 1 and n.available > n.all * 0.8)
+$$;
+
 CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_count integer, p_only text[], p_but text[], p_beside boolean, p_unit ojs.unit, p_now timestamp with time zone) RETURNS TABLE(turn integer, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, dealt boolean, again boolean, seq bigint, id uuid, place tid, bytes integer, price double precision, limited boolean, room integer)
     LANGUAGE sql STABLE ROWS 100
     AS $$
@@ -3135,6 +3452,27 @@ begin
 end;
 $_$;
 
+CREATE FUNCTION ojs._end_throttle(p_tenant text) RETURNS SETOF ojs.throttle
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_throttle ojs.throttle;
+begin
+    delete from ojs.throttle h where h.tenant_id = p_tenant returning * into v_throttle;
+    if v_throttle.tenant_id is null then
+        return;
+    elsif v_throttle.action = 'weight' then
+        perform ojs._multiply_weight(p_tenant, null);
+    else
+        perform ojs._bound_concurrency(p_tenant, null);
+    end if;
+    update ojs.notice n set ended_at = ojs.now() where n.type = 'tenant.throttled' and n.subject = p_tenant and n.ended_at is null;
+    insert into ojs.notice (type, subject, data, ended_at)
+    values ('tenant.throttle_released', p_tenant, ojs._throttle_event(v_throttle), ojs.now());
+    return next v_throttle;
+end;
+$$;
+
 CREATE FUNCTION ojs._end_workers(p_tenants text[], p_worker_ids text[]) RETURNS integer
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'off'
@@ -3180,6 +3518,13 @@ begin
         select j.id, j.tenant_id from ojs.job j
         where j.id = c.id and (c.scope = '' or j.tenant_id = c.scope) and j.state = 'active' and j.worker_id = c.worker_id offset 0
     ) j;
+    insert into ojs.lost_worker (tenant_id, worker_id, id, pool, hostname, queues, jobs, last_heartbeat_at)
+    select w.tenant_id, w.worker_id, w.id, w.pool, w.hostname, w.queues, cardinality(b.ids), b.seen_at
+    from unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
+    join ojs.worker w on w.tenant_id = d.tenant_id and w.worker_id = d.worker_id
+    cross join lateral (select b.* from ojs.worker_beat b where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id
+        order by b.rev desc limit 1) b on conflict do nothing;
+    delete from ojs.lost_worker l where l.lost_at < ojs.now() - interval '1 day';
     delete from ojs.worker_beat b using unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
     where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id;
     delete from ojs.worker w using unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
@@ -4008,11 +4353,11 @@ begin
         'held_by', case when p_all then ojs._slot_holders(s.tenant_id, s.queue) end)) order by c.scope), '[]')
     from (
         -- A limit of all tenants together and what counts against it say what others do.
-        select r.tenant_id, r.queue, r.max_concurrency as max, p_all or r.tenant_id <> '' as shown, u.active - coalesce((
+        select r.tenant_id, r.queue, r.most as max, p_all or r.tenant_id <> '' as shown, u.active - coalesce((
             select sum(e.jobs) from ojs._ends(v_ended, null) e where r.tenant_id in ('', e.tenant_id) and r.queue in ('', e.queue)), 0
         ) as active
         from ojs.rule r cross join lateral ojs._usage(r.tenant_id, r.queue) u
-        where r.tenant_id in ('', p_job.tenant_id) and r.queue in ('', p_job.queue) and r.max_concurrency is not null
+        where r.tenant_id in ('', p_job.tenant_id) and r.queue in ('', p_job.queue) and r.most is not null
     ) s cross join lateral ojs._scope(s.tenant_id, s.queue) c
     where s.active >= s.max);
 end;
@@ -4694,7 +5039,7 @@ declare
 begin
     select * into v_tenant from ojs.tenant t where t.tenant_id = p_tenant;
     select * into v_level from ojs._level(p_queue, 0);
-    select w.weight into v_weight from ojs._weight_in(p_queue, p_tenant, v_tenant.weight) w;
+    select w.weight into v_weight from ojs._weight_in(p_queue, p_tenant, v_tenant.weight, v_tenant.throttle) w;
     v_own := ojs._join_at(coalesce(p_fair.vtime, 0), coalesce(v_level.low, 0), v_weight);
     if p_fair.queue is null then
         insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
@@ -4738,7 +5083,7 @@ CREATE FUNCTION ojs._joining(p_queue text, p_from integer, p_to integer, p_low n
         group by u.tenant_id, u.priority, u.job_priority
     ) w
     left join ojs.tenant t on t.tenant_id = w.tenant_id
-    cross join lateral ojs._weight_in(p_queue, w.tenant_id, t.weight) n
+    cross join lateral ojs._weight_in(p_queue, w.tenant_id, t.weight, t.throttle) n
     left join lateral ojs._fair(p_queue, w.priority, w.tenant_id) f on true
     where f.ready is not true and (f.parked is not true or ojs._room_soon(p_queue, w.tenant_id, true) is distinct from 0)
 $$;
@@ -5194,6 +5539,37 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._look_at_neighbours(p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_watch ojs.neighbour_watch;
+begin
+    select * into v_watch from ojs.neighbour_watch w
+    where w.mode <> 'off' and w.looked_at not between p_now - interval '1 minute' and p_now for update skip locked;
+    if not found then
+        return;
+    end if;
+    update ojs.neighbour_watch set looked_at = p_now;
+    with seen as materialized (
+        select s.* from ojs._signals(v_watch, p_now) s
+    ), gone as (
+        delete from ojs.neighbour n
+        where not exists (select from seen s where s.tenant_id = n.tenant_id and s.signal = n.signal)
+    ), kept as (
+        insert into ojs.neighbour as n (tenant_id, signal, value, threshold, since, seen_at)
+        select s.tenant_id, s.signal, s.value, s.threshold, p_now, p_now from seen s
+        on conflict (tenant_id, signal) do update
+        set value = excluded.value, threshold = excluded.threshold, seen_at = excluded.seen_at
+        returning n.*
+    )
+    insert into ojs.notice (at, type, subject, data, ended_at)
+    select p_now, 'tenant.noisy', k.tenant_id, jsonb_build_object('tenant_id', k.tenant_id, 'reason', k.signal || '_exceeded',
+        'value', k.value, 'threshold', k.threshold), p_now
+    from kept k where k.since = p_now;
+end;
+$$;
+
 CREATE FUNCTION ojs._look_back(p_queue text, p_priority integer, p_tenant text, p_los bigint[], p_his bigint[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -5540,6 +5916,18 @@ CREATE FUNCTION ojs._ms_until(p_at timestamp with time zone) RETURNS integer
     from (select ojs.now() as now where p_at is not null) n
 $$;
 
+CREATE FUNCTION ojs._multiply_weight(p_tenant text, p_factor numeric) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_tenant ojs.tenant;
+begin
+    insert into ojs.tenant as t (tenant_id, throttle) values (p_tenant, p_factor)
+    on conflict (tenant_id) do update set throttle = excluded.throttle returning * into v_tenant;
+    perform ojs._reweigh(v_tenant, 0);
+end;
+$$;
+
 CREATE FUNCTION ojs._name_violation(p_type text, p_queue text, p_priority integer) RETURNS ojs.violation
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -5774,12 +6162,13 @@ CREATE FUNCTION ojs._nothing() RETURNS ojs.decided
     LANGUAGE sql IMMUTABLE
     AS $$ select row('{}', '{}', '{}', null, 0, 0, false)::ojs.decided $$;
 
-CREATE FUNCTION ojs._notice_events(p_types text[], p_queues text[], p_limit integer) RETURNS SETOF ojs.event
+CREATE FUNCTION ojs._notice_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
     LANGUAGE sql STABLE
     AS $$
-    select 'evt_notice_' || n.n, n.type, n.at, null, n.data ->> 'queue', n.subject, n.data
+    select 'evt_notice_' || n.n, n.type, n.at, n.data ->> 'tenant_id', n.data ->> 'queue', n.subject, n.data
     from ojs.notice n
-    where (p_types is null or n.type = any (p_types)) and (p_queues is null or n.data ->> 'queue' = any (p_queues))
+    where (p_tenant is null or n.data ->> 'tenant_id' = p_tenant)
+      and (p_types is null or n.type = any (p_types)) and (p_queues is null or n.data ->> 'queue' = any (p_queues))
     order by n.at desc limit p_limit
 $$;
 
@@ -5830,6 +6219,20 @@ begin
                or exists (select from ojs._backlog(w.queue) b cross join lateral unnest(b.priorities) p(priority)
                     cross join lateral ojs._fair(w.queue, p.priority, t.tenant_id) f where f.ready)
                or exists (select from ojs._unfolded() u where u.tenant_id = t.tenant_id and u.queue = w.queue))));
+end;
+$$;
+
+CREATE FUNCTION ojs._number_shards() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    insert into ojs.shard (tenant_id, queue)
+    select distinct a.tenant_id, a.queue from added a
+    where not exists (select from ojs.shard s where s.tenant_id = a.tenant_id and s.queue = a.queue)
+    order by a.tenant_id, a.queue
+    on conflict do nothing;
+    return null;
 end;
 $$;
 
@@ -5916,11 +6319,11 @@ CREATE FUNCTION ojs._only_full(p_tenant text, p_queue text) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
 begin
-    return exists (select from ojs.rule r where r.tenant_id = p_tenant and r.queue = '' and r.max_concurrency is not null)
+    return exists (select from ojs.rule r where r.tenant_id = p_tenant and r.queue = '' and r.most is not null)
         and not exists (
             select from ojs.rule r
             where r.tenant_id = p_tenant and (r.queue in ('', p_queue) and r.paused_at is not null
-                or r.queue = p_queue and r.max_concurrency <= (select u.active from ojs._usage(r.tenant_id, r.queue) u)));
+                or r.queue = p_queue and r.most <= (select u.active from ojs._usage(r.tenant_id, r.queue) u)));
 end;
 $$;
 
@@ -5992,8 +6395,9 @@ declare
     v_back   bigint := (select count(*) from ojs.turn t where p_news and t.queue = p_job.queue and t.tenant_id = p_job.tenant_id
         and t.job_priority = p_job.priority);
     v_room   bigint := ojs._room_soon(p_job.queue, p_job.tenant_id, p_news) + v_back;
-    v_weight numeric := (select w.weight from ojs._weight_in(p_job.queue, p_job.tenant_id,
-        (select t.weight from ojs.tenant t where t.tenant_id = p_job.tenant_id)) w);
+    v_weight numeric := (select w.weight from (select 1) one
+        left join ojs.tenant t on t.tenant_id = p_job.tenant_id
+        cross join lateral ojs._weight_in(p_job.queue, p_job.tenant_id, t.weight, t.throttle) w);
     v_now    timestamptz := ojs.now();
     v_low    numeric;
     v_until  float8;
@@ -6103,6 +6507,8 @@ begin
         insert into ojs.journal (tenant_id, queue, priority, to_state, jobs)
         values (p_job.tenant_id, p_job.queue, p_job.priority, 'discarded', -1),
             (p_job.tenant_id, v_job.queue, v_job.priority, 'discarded', 1);
+        update ojs.shard s set moved = s.moved + 1
+        where s.tenant_id = p_job.tenant_id and s.queue = p_job.queue and s.queue <> v_job.queue;
     end if;
     update ojs.job j
     set queue = v_job.queue, priority = v_job.priority, args = v_job.args, meta = v_job.meta, retry = v_job.retry,
@@ -7288,7 +7694,7 @@ begin
     perform ojs._roll_up();
     delete from ojs.usage;
     delete from ojs.slot_mark;
-    for v_rule in select r.* from ojs.rule r where r.max_concurrency is not null loop
+    for v_rule in select r.* from ojs.rule r where r.most is not null loop
         perform ojs._begin_count(v_rule);
         if v_rule.tenant_id = '' then
             perform ojs._apply_rule(v_rule);
@@ -7564,11 +7970,13 @@ begin
     from pg_catalog.pg_class c
     where c.relnamespace = 'ojs'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
       and c.relname not in ('problem', 'schema_hash', 'lane', 'fold', 'tally_mark', 'clock_mark', 'cut', 'upkeep_task', 'settings',
-          'waiter', 'sleeper', 'duty', 'dead_letter_mark', 'tenant_role');
+          'waiter', 'sleeper', 'duty', 'dead_letter_mark', 'tenant_role', 'neighbour_watch');
     execute 'truncate ' || v_tables;
     update ojs.fold set part_xid = null, part_lo = null, counts = false;
     delete from ojs.settings;
     insert into ojs.settings default values;
+    delete from ojs.neighbour_watch;
+    insert into ojs.neighbour_watch default values;
 end;
 $$;
 
@@ -7814,6 +8222,7 @@ CREATE TABLE ojs.tenant (
     limited boolean DEFAULT false NOT NULL,
     max_priority integer DEFAULT 100 NOT NULL,
     over_priority text DEFAULT 'refuse'::text NOT NULL,
+    throttle numeric,
     CONSTRAINT max_priority_in_range CHECK ((((max_priority >= '-100'::integer) AND (max_priority <= 100)) OR ojs._raise('OJ422'::text, 'max_priority must be between -100 and 100'::text, '{"field": "max_priority"}'::jsonb))),
     CONSTRAINT over_priority_known CHECK (((over_priority = ANY (ARRAY['refuse'::text, 'clamp'::text])) OR ojs._raise('OJ422'::text, 'over_priority must be "refuse" or "clamp"'::text, '{"field": "over_priority"}'::jsonb))),
     CONSTRAINT priority_boost_in_range CHECK ((((priority_boost >= '-100'::integer) AND (priority_boost <= 100)) OR ojs._raise('OJ422'::text, 'priority_boost must be between -100 and 100'::text, '{"field": "priority_boost"}'::jsonb))),
@@ -7841,7 +8250,7 @@ begin
         select r.priority into v_to from ojs._rank(v_fair.queue, v_fair.job_priority, p_tenant.priority_boost) r;
         select * into v_level from ojs._level(v_fair.queue, v_fair.priority);
         v_own := v_fair.vtime;
-        select w.weight into v_new from ojs._weight_in(v_fair.queue, p_tenant.tenant_id, p_tenant.weight) w;
+        select w.weight into v_new from ojs._weight_in(v_fair.queue, p_tenant.tenant_id, p_tenant.weight, p_tenant.throttle) w;
         if v_fair.ready then
             -- The tenant's lead, counted in jobs, stays as it is; only its time is in units of the new weight.
             v_own := v_level.low + round((v_fair.vtime - v_level.low) * v_fair.weight / v_new, 15);
@@ -7877,7 +8286,7 @@ begin
             case when f.ready then l.low + round((f.vtime - l.low) * f.weight / w.weight, 15) else f.vtime end as vtime
         from ojs.tenant_fairness f
         left join ojs.tenant t on t.tenant_id = f.tenant_id
-        cross join lateral ojs._weight_in(f.queue, f.tenant_id, t.weight) w
+        cross join lateral ojs._weight_in(f.queue, f.tenant_id, t.weight, t.throttle) w
         left join lateral ojs._level(f.queue, f.priority) l on true
         where (p_queue is null or f.queue = p_queue) and f.weight <> w.weight
     ), weighed as (
@@ -8011,8 +8420,8 @@ $$;
 CREATE FUNCTION ojs._room(p_queue text, p_tenant text) RETURNS TABLE(jobs integer, counted boolean)
     LANGUAGE sql STABLE ROWS 1
     AS $$
-    select min(case when r.paused_at is not null then 0 else greatest(r.max_concurrency - u.active, 0) end),
-        bool_or(r.max_concurrency is not null)
+    select min(case when r.paused_at is not null then 0 else greatest(r.most - u.active, 0) end),
+        bool_or(r.most is not null)
     from ojs.rule r left join lateral ojs._usage(r.tenant_id, r.queue) u on true
     where r.tenant_id = p_tenant and r.queue in ('', p_queue)
 $$;
@@ -8802,6 +9211,73 @@ begin
 end;
 $$;
 
+CREATE TABLE ojs.neighbour_watch (
+    one boolean DEFAULT true NOT NULL,
+    mode text DEFAULT 'observe'::text NOT NULL,
+    span interval DEFAULT '00:05:00'::interval NOT NULL,
+    depth_ratio numeric DEFAULT 10 NOT NULL,
+    rate_ratio numeric DEFAULT 5 NOT NULL,
+    active_share numeric DEFAULT 0.5 NOT NULL,
+    error_ratio numeric DEFAULT 3 NOT NULL,
+    min_jobs integer DEFAULT 1000 NOT NULL,
+    min_active integer DEFAULT 10 NOT NULL,
+    action text DEFAULT 'weight'::text NOT NULL,
+    factor numeric DEFAULT 0.2 NOT NULL,
+    lasts interval DEFAULT '00:10:00'::interval NOT NULL,
+    looked_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    CONSTRAINT action_known CHECK (((action = ANY (ARRAY['weight'::text, 'concurrency'::text])) OR ojs._raise('OJ422'::text, 'action must be "weight" or "concurrency"'::text, '{"field": "action"}'::jsonb))),
+    CONSTRAINT factor_in_range CHECK ((((factor >= 0.001) AND (factor <= 0.999)) OR ojs._raise('OJ422'::text, 'factor must be between 0.001 and 0.999'::text, '{"field": "factor"}'::jsonb))),
+    CONSTRAINT lasts_in_range CHECK ((((lasts >= '00:00:01'::interval) AND (lasts <= '7 days'::interval)) OR ojs._raise('OJ422'::text, 'lasts must be between 1 second and 7 days'::text, '{"field": "lasts"}'::jsonb))),
+    CONSTRAINT minimum_in_range CHECK (((LEAST(min_jobs, min_active) > 0) OR ojs._raise('OJ422'::text, 'min_jobs and min_active must be more than 0'::text, '{"field": "min_jobs"}'::jsonb))),
+    CONSTRAINT mode_known CHECK (((mode = ANY (ARRAY['off'::text, 'observe'::text, 'on'::text])) OR ojs._raise('OJ422'::text, 'mode must be "off", "observe" or "on"'::text, '{"field": "mode"}'::jsonb))),
+    CONSTRAINT neighbour_watch_one_check CHECK (one),
+    CONSTRAINT ratios_in_range CHECK ((((LEAST(depth_ratio, rate_ratio, error_ratio) > (1)::numeric) AND ((active_share >= (0)::numeric) AND (active_share <= (1)::numeric))) OR ojs._raise('OJ422'::text, 'depth_ratio, rate_ratio and error_ratio must be more than 1, active_share between 0 and 1'::text, '{"field": "ratio"}'::jsonb))),
+    CONSTRAINT span_in_range CHECK ((((span >= '00:01:00'::interval) AND (span <= '1 day'::interval)) OR ojs._raise('OJ422'::text, 'span must be between 1 minute and 1 day'::text, '{"field": "span"}'::jsonb)))
+);
+
+ALTER TABLE ONLY ojs.neighbour_watch FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._signals(p_watch ojs.neighbour_watch, p_now timestamp with time zone) RETURNS TABLE(tenant_id text, signal text, value numeric, threshold numeric)
+    LANGUAGE sql STABLE
+    AS $$
+    with load as materialized (
+        select p.*, (c.n).entered, (c.n).dispatched, (c.n).failed,
+            coalesce(u.alike, coalesce(t.weight, u.fallback) * coalesce(t.throttle, 1)) as weight
+        from (
+            select t.tenant_id, sum(t.available + t.scheduled + t.pending) as waiting, sum(t.available) as available,
+                sum(t.active) as active, row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.discarded),
+                    sum(t.failed))::ojs.counts as counts
+            from ojs.tally t group by t.tenant_id
+        ) p
+        cross join lateral (select n from ojs._counts_since('', p.tenant_id, p.counts, p_now - p_watch.span) n) c
+        left join ojs.tenant t on t.tenant_id = p.tenant_id
+        cross join ojs._usual_weight u
+        where p.waiting > 0 or p.active > 0 or (c.n).entered > 0
+    ), sums as (
+        select count(*) - 1 as others, percentile_disc(0.5) within group (order by l.waiting) as median, sum(l.available) as available,
+            sum(l.active) as active, sum(l.entered) as entered, sum(l.dispatched) as dispatched, sum(l.failed) as failed,
+            sum(l.weight) as weight
+        from load l
+    )
+    select l.tenant_id, s.signal, round(s.value, 4), round(s.threshold, 4)
+    from load l cross join sums a
+    cross join lateral (
+        select 'queue_depth_ratio' as signal, l.waiting >= p_watch.min_jobs as much, l.waiting / greatest(a.median, 1) as value,
+            p_watch.depth_ratio as threshold
+        union all
+        select 'enqueue_rate_ratio', l.entered >= p_watch.min_jobs, l.entered / greatest((a.entered - l.entered) / a.others, 1),
+            p_watch.rate_ratio
+        union all
+        select 'active_job_ratio', l.active >= p_watch.min_active and a.available > l.available, l.active / a.active,
+            greatest(p_watch.active_share, l.weight / a.weight)
+        union all
+        select 'error_rate', l.dispatched >= p_watch.min_jobs, l.failed::numeric / l.dispatched
+                / greatest((a.failed - l.failed) / nullif(a.dispatched - l.dispatched, 0), 0.01),
+            p_watch.error_ratio
+    ) s
+    where a.others > 0 and s.much and s.value > s.threshold
+$$;
+
 CREATE FUNCTION ojs._since(p_from pg_snapshot, p_to pg_snapshot, p_fold boolean) RETURNS SETOF ojs._movement
     LANGUAGE sql STABLE ROWS 100
     AS $$
@@ -9412,6 +9888,46 @@ CREATE FUNCTION ojs._tenant_events(p_types text[], p_queues text[], p_limit inte
     order by a.n desc limit p_limit
 $$;
 
+CREATE FUNCTION ojs._tenant_gauges(p_tenants integer) RETURNS TABLE(tenant_id text, queue text, depth bigint, active bigint, enqueued bigint, processed bigint, failed bigint, share double precision)
+    LANGUAGE sql STABLE
+    AS $$
+    with place as materialized (
+        select s.tenant_id, s.queue, s.moved, s.nth <= 20 as own_queue, dense_rank() over (order by s.first) <= p_tenants as own
+        from (
+            select s.*, min(s.n) over (partition by s.tenant_id) as first, row_number() over (partition by s.tenant_id order by s.n) as nth
+            from ojs.shard s
+        ) s
+    ), numbers as materialized (
+        -- What is not rolled up yet and has no number is left out: it would be among the others now, and not in two seconds.
+        select u.tenant_id, u.queue, sum(u.available) as available, sum(u.active) as active, sum(u.total) as total,
+            sum(u.completed) as completed, sum(u.failed) as failed
+        from (select t.* from ojs.tally t union all select r.* from ojs._recent() r) u
+        group by u.tenant_id, u.queue
+    ), lately as materialized (
+        select l.name, l.sums from ojs._lately(true) l(name, sums)
+    ), handed_out as materialized (
+        select m.tenant_id, (ojs._pace('', m.tenant_id, l.sums)).jobs_1m as jobs
+        from (select distinct p.tenant_id from place p where p.own) m left join lately l on l.name = m.tenant_id
+    ), total as (
+        select (ojs._pace('', '', l.sums)).jobs_1m as jobs from lately l where l.name = ''
+    )
+    select case when p.own then p.tenant_id else '_other' end, case when p.own and p.own_queue then p.queue else '_other' end,
+        sum(n.available)::bigint, sum(n.active)::bigint, sum(n.total + p.moved)::bigint, sum(n.completed + n.failed)::bigint,
+        sum(n.failed)::bigint, null::float8
+    from place p join numbers n on n.tenant_id = p.tenant_id and n.queue = p.queue
+    group by 1, 2
+    union all
+    select h.tenant_id, '', 0, 0, 0, 0, 0, sum(coalesce(h.jobs / nullif(t.jobs, 0)::float8, 0))
+    from (
+        select h.tenant_id, h.jobs from handed_out h
+        union all
+        select '_other', greatest(t.jobs - coalesce((select sum(h.jobs) from handed_out h), 0), 0) from total t
+        where exists (select from place p where not p.own)
+    ) h
+    cross join total t
+    group by h.tenant_id
+$$;
+
 CREATE FUNCTION ojs._tenant_refusal(p_own text, p_tenant text) RETURNS ojs.refusal
     LANGUAGE sql IMMUTABLE
     AS $_$
@@ -9436,6 +9952,44 @@ begin
     return (select coalesce(sum(l.tenants), 0) from ojs._backlog(p_queue) b cross join lateral unnest(b.priorities) p(priority)
         cross join lateral ojs._level(p_queue, p.priority) l where p.priority between p_from and p_to);
 end;
+$$;
+
+CREATE FUNCTION ojs._throttle_due(p_now timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+    c_most  constant int := 10;
+    v_watch ojs.neighbour_watch := (select w from ojs.neighbour_watch w);
+    v_ended text[] := array(select h.tenant_id from ojs.throttle h where h.until <= p_now order by h.until limit c_most);
+    v_noisy text[] := array(select distinct n.tenant_id from ojs.neighbour n
+        where v_watch.mode = 'on' and not exists (select from ojs.throttle h where h.tenant_id = n.tenant_id) limit c_most);
+    v_one   text;
+begin
+    if v_ended || v_noisy = '{}' then
+        return false;
+    elsif not ojs._enter_lane(-1) then
+        return true;
+    end if;
+    perform ojs._stop_ahead();
+    foreach v_one in array v_ended loop
+        perform ojs._end_throttle(v_one);
+    end loop;
+    -- Whether they are throttled again is decided by what they do from now on.
+    delete from ojs.neighbour n where n.tenant_id = any (v_ended);
+    foreach v_one in array v_noisy loop
+        perform ojs._begin_throttle(v_one, (select min(n.signal) from ojs.neighbour n where n.tenant_id = v_one) || '_exceeded',
+            v_watch.action, v_watch.factor, v_watch.lasts, null);
+    end loop;
+    return c_most in (cardinality(v_ended), cardinality(v_noisy));
+end;
+$$;
+
+CREATE FUNCTION ojs._throttle_event(p_throttle ojs.throttle) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select jsonb_build_object('tenant_id', p_throttle.tenant_id, 'reason', p_throttle.reason, 'action', p_throttle.action || '_reduced',
+        'original_' || p_throttle.action, p_throttle.original, 'effective_' || p_throttle.action, p_throttle.effective,
+        'until', to_char(p_throttle.until at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))
 $$;
 
 CREATE FUNCTION ojs._tidy(p_mark ojs.clock_mark, p_now timestamp with time zone, p_limit integer) RETURNS boolean
@@ -9464,6 +10018,7 @@ begin
     if exists (select from ojs.replay_rule r where not r.caught_up) then
         perform ojs._catch_up_replays();
     end if;
+    delete from ojs.notice n where n.at < v_old and n.ended_at is not null;
     return v_more;
 end;
 $$;
@@ -9712,6 +10267,7 @@ begin
     perform ojs.limit_concurrency(null, p_tenant, nullif(r.queue, '')), ojs.resume(nullif(r.queue, ''), p_tenant)
     from (select r.queue from ojs.rule r where r.tenant_id = p_tenant offset 0) r;
     perform ojs._stop_ahead();
+    perform ojs._end_throttle(p_tenant);
     -- The row stays until the tenant's pause is over, which it says.
     update ojs.tenant t set weight = null, priority_boost = 0, max_priority = 100, over_priority = 'refuse'
     where t.tenant_id = p_tenant returning * into v_new;
@@ -9720,6 +10276,7 @@ begin
     end if;
     delete from ojs.tenant_role r where r.tenant_id = p_tenant;
     delete from ojs.cron c where c.tenant_id = p_tenant;
+    delete from ojs.neighbour n where n.tenant_id = p_tenant;
     delete from ojs.cron_run r where r.tenant_id = p_tenant;
     delete from ojs.replay_rule r where r.tenant_id = p_tenant;
 end;
@@ -9996,6 +10553,15 @@ CREATE FUNCTION ojs._waiting() RETURNS TABLE(queue text, priority integer, tenan
     select c.* from ojs._folded() f cross join lateral ojs._came(f.snapshot, null, f.part_xid, f.part_lo, 9223372036854775807) c
 $$;
 
+CREATE FUNCTION ojs._waiting_servers() RETURNS TABLE(queue text, servers bigint)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 10
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    return query select w.queue, count(*) from ojs.waiter w where w.expires_at > ojs.now() group by w.queue;
+end;
+$$;
+
 CREATE FUNCTION ojs._waits_for_run(p_cron ojs.cron, p_open uuid[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$ select p_open <> '{}' and p_cron.overlap_policy = 'enqueue' $$;
@@ -10061,8 +10627,6 @@ begin
         select max(n.nth) from ojs.notice n where n.type = s.type and n.subject = s.subject), 0)
     from seen s
     on conflict (type, subject) where ended_at is null do nothing;
-    delete from ojs.notice n
-    where n.ended_at is not null and n.at < p_now - (select s.journal_retention from ojs.settings s);
 end;
 $$;
 
@@ -10126,15 +10690,18 @@ CREATE FUNCTION ojs._weight_fault(p_weight jsonb) RETURNS text
         else 'must be a number between 0.000001 and 1000000' end
 $$;
 
-CREATE FUNCTION ojs._weight_in(p_queue text, p_tenant text, p_own numeric) RETURNS TABLE(weight numeric)
+CREATE FUNCTION ojs._weight_in(p_queue text, p_tenant text, p_own numeric, p_throttle numeric) RETURNS TABLE(weight numeric)
     LANGUAGE sql STABLE ROWS 1
     AS $$
-    select coalesce(
-        (select case when w.tenant_id = '' then coalesce(p_own, w.weight) else w.weight end
-        from ojs.queue_weight w
-        where w.queue in (p_queue, '') and w.tenant_id in ('*', p_tenant, 'tenant:' || p_tenant, '')
-        order by w.tenant_id = '', w.queue = '', w.tenant_id <> '*', w.tenant_id <> p_tenant limit 1),
-        p_own, 1)
+    select case when p_throttle is null or n.alike then n.weight
+        else greatest(trim_scale(round(n.weight * p_throttle, 15)), 0.000001) end
+    from (select coalesce(w.weight, p_own, 1) as weight, coalesce(w.tenant_id = '*', false) as alike
+        from (select 1) one
+        left join lateral (
+            select case when w.tenant_id = '' then coalesce(p_own, w.weight) else w.weight end as weight, w.tenant_id
+            from ojs.queue_weight w
+            where w.queue in (p_queue, '') and w.tenant_id in ('*', p_tenant, 'tenant:' || p_tenant, '')
+            order by w.tenant_id = '', w.queue = '', w.tenant_id <> '*', w.tenant_id <> p_tenant limit 1) w on true) n
 $$;
 
 CREATE FUNCTION ojs._well_asked(p_queues text[], p_counts integer[], p_worker_ids text[], p_timeouts_ms integer[], p_max_bytes bigint) RETURNS boolean
@@ -11251,6 +11818,28 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs.doctor(p_max_conns integer DEFAULT NULL::integer, p_servers integer DEFAULT 1) RETURNS SETOF ojs.finding
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    select f.* from (
+        select * from ojs._doctor_settings(p_max_conns, p_servers)
+        union all
+        select * from ojs._doctor_roles()
+        union all
+        select * from ojs._doctor_clock()
+        union all
+        select * from ojs._doctor_transactions()
+        union all
+        select * from ojs._doctor_tables()
+        union all
+        select * from ojs._doctor_work()
+        union all
+        select * from ojs._doctor_failures()
+    ) f
+    order by f.severity desc, f.topic, f.finding
+$$;
+
 CREATE FUNCTION ojs.drop_finished(p_before timestamp with time zone, p_keep integer DEFAULT 0) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -11533,7 +12122,7 @@ begin
         union all
         select * from ojs._tenant_events(p_types, p_queues, p_limit, v_tenant)
         union all
-        select * from ojs._notice_events(p_types, p_queues, p_limit) where v_tenant is null
+        select * from ojs._notice_events(p_types, p_queues, p_limit, v_tenant)
     ) e
     order by e."time" desc limit p_limit;
 end;
@@ -12087,12 +12676,7 @@ begin
     values (coalesce(p_tenant, ''), p_queue, p_max_concurrency, left(p_reason, 1000))
     on conflict (tenant_id, queue) do update set max_concurrency = excluded.max_concurrency, reason = excluded.reason
     returning * into v_rule;
-    if p_max_concurrency is null then
-        delete from ojs.usage u where u.tenant_id = v_rule.tenant_id and u.queue = v_rule.queue;
-    elsif not exists (select from ojs._usage(v_rule.tenant_id, v_rule.queue)) then
-        perform ojs._begin_count(v_rule);
-    end if;
-    perform ojs._apply_rule(v_rule);
+    perform ojs._apply_limit(v_rule);
     return v_rule;
 end;
 $$;
@@ -12345,13 +12929,13 @@ begin
     select s.queue, s.rank, s.tenant_id, true, case when s.unit = 'none' then s.seq else ojs._join_at(0, 0, w.weight) end, w.weight,
         s.limited, (s.cursors[1]).job_priority, (s.cursors[1]).head, nullif(s.cursors[2:], '{}')
     from (
-        select s.queue, s.tenant_id, min(s.seq) as seq, t.weight, coalesce(t.limited, false) as limited,
+        select s.queue, s.tenant_id, min(s.seq) as seq, t.weight, t.throttle, coalesce(t.limited, false) as limited,
             ojs._unit(q.config -> 'tenant_fairness') as unit,
             case when ojs._own_order(q.config -> 'tenant_fairness') then 0 else s.priority + coalesce(t.priority_boost, 0) end as rank,
             array_agg(row(s.priority, s.seq - 1, false, 0, 0, true)::ojs.cursor order by s.priority desc) as cursors
         from shard s left join ojs.tenant t on t.tenant_id = s.tenant_id left join ojs.queue q on q.queue = s.queue
-        group by s.queue, s.tenant_id, t.weight, t.limited, q.config, rank
-    ) s cross join lateral ojs._weight_in(s.queue, s.tenant_id, s.weight) w;
+        group by s.queue, s.tenant_id, t.weight, t.throttle, t.limited, q.config, rank
+    ) s cross join lateral ojs._weight_in(s.queue, s.tenant_id, s.weight, s.throttle) w;
     insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
     select f.queue, f.priority, 1, 0, count(*), sum(f.weight), sum(f.weight * f.vtime)
     from ojs.tenant_fairness f group by f.queue, f.priority;
@@ -12463,6 +13047,27 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs.release_throttle(p_tenant text) RETURNS SETOF ojs.throttle
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+begin
+    if exists (select from ojs.throttle h where h.tenant_id = p_tenant) then
+        perform ojs._stop_ahead();
+        return query select e.* from ojs._end_throttle(p_tenant) e;
+    end if;
+end;
+$$;
+
 CREATE FUNCTION ojs.remove_worker(p_worker_id text, p_tenant text DEFAULT NULL::text) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -12551,16 +13156,17 @@ declare
     v_rule ojs.rule;
 begin
     p_queue := ojs._check_scope(p_tenant, p_queue);
-    v_rule := (coalesce(p_tenant, ''), p_queue, null, null, null, null)::ojs.rule;
+    v_rule.tenant_id := coalesce(p_tenant, '');
+    v_rule.queue := p_queue;
     if p_tenant is not null then
         perform ojs._stop_ahead();
     end if;
     update ojs.rule r set paused_at = null, paused_by = null where r.tenant_id = v_rule.tenant_id and r.queue = v_rule.queue
-    returning r.max_concurrency into v_rule.max_concurrency;
+    returning r.max_concurrency, r.throttled_to, r.most into v_rule.max_concurrency, v_rule.throttled_to, v_rule.most;
     if p_tenant is not null then
         perform ojs._apply_rule(v_rule);
     else
-        delete from ojs.rule r where r.tenant_id = '' and r.queue = v_rule.queue and r.max_concurrency is null;
+        delete from ojs.rule r where r.tenant_id = '' and r.queue = v_rule.queue and r.most is null;
         perform ojs._notify(array(select distinct w.queue from ojs.waiter w where p_queue in ('', w.queue)));
     end if;
     return v_rule;
@@ -12773,6 +13379,37 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs.throttle(p_tenant text, p_reason text DEFAULT 'manual'::text, p_action text DEFAULT NULL::text, p_factor numeric DEFAULT NULL::numeric, p_lasts interval DEFAULT NULL::interval) RETURNS ojs.throttle
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_partition_pruning TO 'off'
+    AS $_$
+declare
+    v_watch ojs.neighbour_watch := (select w from ojs.neighbour_watch w);
+begin
+    if p_tenant is null or not ojs._tenant_valid(p_tenant) then
+        perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
+    elsif (coalesce(p_action, v_watch.action) in ('weight', 'concurrency')) is not true then
+        perform ojs._raise('OJ422', 'action must be "weight" or "concurrency"', '{"field": "action"}');
+    elsif (coalesce(p_factor, v_watch.factor) between 0.001 and 0.999) is not true then
+        perform ojs._raise('OJ422', 'factor must be between 0.001 and 0.999', '{"field": "factor"}');
+    elsif (coalesce(p_lasts, v_watch.lasts) between '1 second' and '7 days') is not true then
+        perform ojs._raise('OJ422', 'lasts must be between 1 second and 7 days', '{"field": "lasts"}');
+    end if;
+    perform ojs._stop_ahead();
+    return ojs._begin_throttle(p_tenant, coalesce(left(p_reason, 1000), 'manual'), coalesce(p_action, v_watch.action),
+        coalesce(p_factor, v_watch.factor), coalesce(p_lasts, v_watch.lasts), session_user);
+end;
+$_$;
+
 CREATE FUNCTION ojs.tick(p_limit integer DEFAULT 1000, p_token text DEFAULT NULL::text, p_stride_ms integer DEFAULT 0, p_backend integer DEFAULT NULL::integer) RETURNS ojs.tick_result
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -12819,7 +13456,7 @@ begin
     if v_rested then
         v_result.rolled_up := ojs._roll_up();
         perform ojs._roll_up_pace(), ojs._keep_history(v_now);
-        perform ojs._watch(v_now);
+        perform ojs._watch(v_now), ojs._look_at_neighbours(v_now);
     end if;
 
     v_mark := ojs._clock_mark();
@@ -12830,6 +13467,7 @@ begin
     v_mark := ojs._move_clock(v_mark, v_now, v_timers.o_taken + v_leases.o_looked, v_leases.o_seen, v_leases.o_lease_at);
     v_more := ojs._tidy(v_mark, v_now, p_limit);
     -- This comes last, because from here on decisions wait for this transaction to end.
+    v_more := ojs._throttle_due(v_now) or v_more;
     perform ojs._catch_up();
     v_more := v_more or exists (select from ojs._slot_mark() m where m.freed <> '{}');
     perform ojs._forget(v_now);
@@ -12924,6 +13562,29 @@ begin
     where t.task = v_result.task;
     v_result.next_in_ms := ojs._upkeep_next_ms();
     return v_result;
+end;
+$$;
+
+CREATE FUNCTION ojs.watch_neighbours(p_mode text DEFAULT NULL::text, p_span interval DEFAULT NULL::interval, p_depth_ratio numeric DEFAULT NULL::numeric, p_rate_ratio numeric DEFAULT NULL::numeric, p_active_share numeric DEFAULT NULL::numeric, p_error_ratio numeric DEFAULT NULL::numeric, p_min_jobs integer DEFAULT NULL::integer, p_min_active integer DEFAULT NULL::integer, p_action text DEFAULT NULL::text, p_factor numeric DEFAULT NULL::numeric, p_lasts interval DEFAULT NULL::interval) RETURNS ojs.neighbour_watch
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_watch ojs.neighbour_watch;
+begin
+    if 'NaN' in (p_depth_ratio, p_rate_ratio, p_active_share, p_error_ratio, p_factor) then
+        perform ojs._raise('OJ422', 'a ratio, a share and a factor must be numbers', '{"field": "ratio"}');
+    end if;
+    update ojs.neighbour_watch w
+    set mode = coalesce(p_mode, w.mode), span = coalesce(p_span, w.span), depth_ratio = coalesce(p_depth_ratio, w.depth_ratio),
+        rate_ratio = coalesce(p_rate_ratio, w.rate_ratio), active_share = coalesce(p_active_share, w.active_share),
+        error_ratio = coalesce(p_error_ratio, w.error_ratio), min_jobs = coalesce(p_min_jobs, w.min_jobs),
+        min_active = coalesce(p_min_active, w.min_active), action = coalesce(p_action, w.action), factor = coalesce(p_factor, w.factor),
+        lasts = coalesce(p_lasts, w.lasts), looked_at = '-infinity'
+    returning * into v_watch;
+    delete from ojs.neighbour where v_watch.mode = 'off';
+    return v_watch;
 end;
 $$;
 
@@ -13238,14 +13899,18 @@ CREATE VIEW ojs._own_rule AS
     r.max_concurrency,
     r.paused_at,
     r.paused_by,
-    r.reason
+    r.reason,
+    r.throttled_to,
+    r.most
    FROM (ojs._only_tenant() t(tenant_id)
      CROSS JOIN LATERAL ( SELECT r_1.tenant_id,
             r_1.queue,
             r_1.max_concurrency,
             r_1.paused_at,
             r_1.paused_by,
-            r_1.reason
+            r_1.reason,
+            r_1.throttled_to,
+            r_1.most
            FROM ojs.rule r_1
           WHERE (r_1.tenant_id = t.tenant_id)
          OFFSET 0) r);
@@ -13257,7 +13922,8 @@ CREATE VIEW ojs._own_tenant AS
     r.created_at,
     r.limited,
     r.max_priority,
-    r.over_priority
+    r.over_priority,
+    r.throttle
    FROM (ojs._only_tenant() t(tenant_id)
      CROSS JOIN LATERAL ( SELECT r_1.tenant_id,
             r_1.weight,
@@ -13265,8 +13931,31 @@ CREATE VIEW ojs._own_tenant AS
             r_1.created_at,
             r_1.limited,
             r_1.max_priority,
-            r_1.over_priority
+            r_1.over_priority,
+            r_1.throttle
            FROM ojs.tenant r_1
+          WHERE (r_1.tenant_id = t.tenant_id)
+         OFFSET 0) r);
+
+CREATE VIEW ojs._own_throttle AS
+ SELECT r.tenant_id,
+    r.action,
+    r.original,
+    r.effective,
+    r.reason,
+    r.since,
+    r.until,
+    r.set_by
+   FROM (ojs._only_tenant() t(tenant_id)
+     CROSS JOIN LATERAL ( SELECT r_1.tenant_id,
+            r_1.action,
+            r_1.original,
+            r_1.effective,
+            r_1.reason,
+            r_1.since,
+            r_1.until,
+            r_1.set_by
+           FROM ojs.throttle r_1
           WHERE (r_1.tenant_id = t.tenant_id)
          OFFSET 0) r);
 
@@ -13310,6 +13999,24 @@ CREATE VIEW ojs._queue_names WITH (security_invoker='true') AS
            FROM ojs.rule r
           WHERE ((r.tenant_id = ''::text) AND (r.queue <> ''::text))) n
   WHERE ojs._reads_all();
+
+CREATE VIEW ojs._shard_numbers WITH (security_invoker='true') AS
+ SELECT u.tenant_id,
+    u.queue,
+    (sum(u.available))::bigint AS available,
+    (sum(u.active))::bigint AS active
+   FROM ( SELECT t.tenant_id,
+            t.queue,
+            t.available,
+            t.active
+           FROM ojs.tally t
+        UNION ALL
+         SELECT r.tenant_id,
+            r.queue,
+            r.available,
+            r.active
+           FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)) u
+  GROUP BY u.tenant_id, u.queue;
 
 CREATE VIEW ojs._tenant_names WITH (security_invoker='true') AS
  SELECT n.tenant_id
@@ -13411,7 +14118,7 @@ CREATE VIEW ojs._usual_weight AS
           WHERE ((w.queue = ''::text) AND (w.tenant_id = ''::text))), (1)::numeric) AS fallback;
 
 CREATE VIEW ojs._weight_with_work AS
- SELECT COALESCE(sum(COALESCE(w.alike, t.weight, w.fallback)), (0)::numeric) AS weight
+ SELECT COALESCE(sum(COALESCE(w.alike, (COALESCE(t.weight, w.fallback) * COALESCE(t.throttle, (1)::numeric)))), (0)::numeric) AS weight
    FROM ((( SELECT u.tenant_id
            FROM ( SELECT t_1.tenant_id,
                     t_1.available,
@@ -13483,6 +14190,224 @@ UNION ALL
     o.new,
     o.reason
    FROM ojs._own_audit o;
+
+CREATE TABLE ojs.pace (
+    queue text NOT NULL COLLATE pg_catalog."C",
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    at timestamp with time zone NOT NULL,
+    jobs bigint NOT NULL,
+    waited double precision NOT NULL,
+    jobs_before bigint NOT NULL,
+    waited_before double precision NOT NULL
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.pace FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs.queue_demands WITH (security_invoker='true') AS
+ WITH lately AS MATERIALIZED (
+         SELECT l_1.name
+           FROM ojs._lately(false) l_1(name, sums)
+          WHERE (l_1.name <> ''::text)
+        ), worker AS MATERIALIZED (
+         SELECT q.queue,
+            count(DISTINCT ROW(w_1.tenant_id, w_1.worker_id)) FILTER (WHERE (NOT w_1.stale)) AS workers
+           FROM (ojs.workers w_1
+             CROSS JOIN LATERAL unnest(w_1.queues) q(queue))
+          GROUP BY q.queue
+        ), pool AS MATERIALIZED (
+         SELECT q.queue,
+            array_agg(p_1.name ORDER BY p_1.name) AS pools
+           FROM (ojs.pool p_1
+             CROSS JOIN LATERAL unnest(p_1.queues) q(queue))
+          WHERE (p_1.name <> '*'::text)
+          GROUP BY q.queue
+        )
+ SELECT n.queue,
+    n.tenants,
+    n.available,
+    n.active,
+    COALESCE(s.servers, (0)::bigint) AS waiting_servers,
+    COALESCE(w.workers, (0)::bigint) AS workers,
+    p.pools,
+        CASE
+            WHEN (l.name IS NOT NULL) THEN ojs.now()
+            ELSE h.at
+        END AS handed_out_at,
+    ((r.paused_at IS NOT NULL) OR (a.paused_at IS NOT NULL)) AS paused,
+    ((n.active > 0) OR (COALESCE(s.servers, (0)::bigint) > 0) OR (l.name IS NOT NULL) OR COALESCE((h.at > (ojs.now() - '00:05:00'::interval)), false)) AS served
+   FROM (((((((( SELECT d.queue,
+            count(*) FILTER (WHERE (d.available > 0)) AS tenants,
+            (sum(d.available))::bigint AS available,
+            (sum(d.active))::bigint AS active
+           FROM ojs._shard_numbers d
+          GROUP BY d.queue) n
+     LEFT JOIN ojs._waiting_servers() s(queue, servers) ON ((s.queue = n.queue)))
+     LEFT JOIN worker w ON ((w.queue = n.queue)))
+     LEFT JOIN pool p ON ((p.queue = n.queue)))
+     LEFT JOIN lately l ON ((l.name = n.queue)))
+     LEFT JOIN ojs.rule r ON (((r.tenant_id = ''::text) AND (r.queue = n.queue))))
+     LEFT JOIN ojs.rule a ON (((a.tenant_id = ''::text) AND (a.queue = ''::text))))
+     LEFT JOIN LATERAL ( SELECT p_1.at
+           FROM ojs.pace p_1
+          WHERE ((p_1.queue = n.queue) AND (p_1.tenant_id = ''::text))
+          ORDER BY p_1.at DESC
+         LIMIT 1) h ON (true));
+
+CREATE VIEW ojs.rule_stats AS
+ SELECT r.tenant_id,
+    r.queue,
+    r.max_concurrency,
+    u.active,
+    r.paused_at,
+        CASE
+            WHEN ojs._reads_all() THEN r.paused_by
+            ELSE NULL::text
+        END AS paused_by,
+        CASE
+            WHEN ojs._reads_all() THEN r.reason
+            ELSE NULL::text
+        END AS reason
+   FROM (( SELECT rule.tenant_id,
+            rule.queue,
+            rule.max_concurrency,
+            rule.paused_at,
+            rule.paused_by,
+            rule.reason,
+            rule.throttled_to,
+            rule.most
+           FROM ojs.rule
+          WHERE ojs._reads_all()
+        UNION ALL
+         SELECT _own_rule.tenant_id,
+            _own_rule.queue,
+            _own_rule.max_concurrency,
+            _own_rule.paused_at,
+            _own_rule.paused_by,
+            _own_rule.reason,
+            _own_rule.throttled_to,
+            _own_rule.most
+           FROM ojs._own_rule) r
+     LEFT JOIN LATERAL ( SELECT u_1.active
+           FROM ojs.usage u_1
+          WHERE ((u_1.tenant_id = r.tenant_id) AND (u_1.queue = r.queue))
+          ORDER BY u_1.rev DESC
+         LIMIT 1) u ON (true));
+
+CREATE VIEW ojs.unserved_queues WITH (security_invoker='true') AS
+ SELECT q.queue,
+    q.tenants,
+    q.available,
+    q.workers,
+    q.pools,
+    q.handed_out_at
+   FROM ojs.queue_demands q
+  WHERE ((q.available > 0) AND (NOT q.served) AND (NOT q.paused));
+
+CREATE VIEW ojs.blocked_tenants WITH (security_invoker='true') AS
+ WITH rule AS MATERIALIZED (
+         SELECT r.tenant_id,
+            r.queue,
+            r.paused_at,
+            r.paused_by,
+            r.reason,
+            r.max_concurrency,
+            r.active,
+            COALESCE((r.active >= r.max_concurrency), false) AS is_full
+           FROM ojs.rule_stats r
+        ), unserved AS MATERIALIZED (
+         SELECT q_1.queue,
+            q_1.handed_out_at
+           FROM ojs.unserved_queues q_1
+        )
+ SELECT n.tenant_id,
+    n.queue,
+    n.available,
+    n.active,
+        CASE w.n
+            WHEN 0 THEN 'dispatch is held'::text
+            WHEN 1 THEN 'everything is paused'::text
+            WHEN 2 THEN 'the queue is paused'::text
+            WHEN 3 THEN 'the tenant is paused'::text
+            WHEN 4 THEN 'the tenant is paused in the queue'::text
+            WHEN 5 THEN 'the limit of all is reached'::text
+            WHEN 6 THEN 'the queue''s limit is reached'::text
+            WHEN 7 THEN 'the tenant''s limit is reached'::text
+            WHEN 8 THEN 'the tenant''s limit in the queue is reached'::text
+            ELSE 'nobody asks for the queue'::text
+        END AS why,
+        CASE w.n
+            WHEN 0 THEN s.held_at
+            WHEN 1 THEN a.paused_at
+            WHEN 2 THEN q.paused_at
+            WHEN 3 THEN t.paused_at
+            WHEN 4 THEN b.paused_at
+            WHEN 9 THEN u.handed_out_at
+            ELSE NULL::timestamp with time zone
+        END AS since,
+        CASE w.n
+            WHEN 1 THEN concat_ws(': '::text, a.paused_by, a.reason)
+            WHEN 2 THEN concat_ws(': '::text, q.paused_by, q.reason)
+            WHEN 3 THEN concat_ws(': '::text, t.paused_by, t.reason)
+            WHEN 4 THEN concat_ws(': '::text, b.paused_by, b.reason)
+            WHEN 5 THEN format('%s of %s run'::text, a.active, a.max_concurrency)
+            WHEN 6 THEN format('%s of %s run'::text, q.active, q.max_concurrency)
+            WHEN 7 THEN format('%s of %s run'::text, t.active, t.max_concurrency)
+            WHEN 8 THEN format('%s of %s run'::text, b.active, b.max_concurrency)
+            ELSE NULL::text
+        END AS detail
+   FROM (((((((ojs._shard_numbers n
+     CROSS JOIN ojs.settings s)
+     LEFT JOIN rule a ON (((a.tenant_id = ''::text) AND (a.queue = ''::text))))
+     LEFT JOIN rule q ON (((q.tenant_id = ''::text) AND (q.queue = n.queue))))
+     LEFT JOIN rule t ON (((t.tenant_id = n.tenant_id) AND (t.queue = ''::text))))
+     LEFT JOIN rule b ON (((b.tenant_id = n.tenant_id) AND (b.queue = n.queue))))
+     LEFT JOIN unserved u ON ((u.queue = n.queue)))
+     CROSS JOIN LATERAL ( SELECT
+                CASE
+                    WHEN (s.held_at IS NOT NULL) THEN 0
+                    WHEN (a.paused_at IS NOT NULL) THEN 1
+                    WHEN (q.paused_at IS NOT NULL) THEN 2
+                    WHEN (t.paused_at IS NOT NULL) THEN 3
+                    WHEN (b.paused_at IS NOT NULL) THEN 4
+                    WHEN a.is_full THEN 5
+                    WHEN q.is_full THEN 6
+                    WHEN t.is_full THEN 7
+                    WHEN b.is_full THEN 8
+                    WHEN (u.queue IS NOT NULL) THEN 9
+                    ELSE NULL::integer
+                END AS n) w)
+  WHERE ((n.available > 0) AND (w.n IS NOT NULL));
+
+CREATE TABLE ojs.duty (
+    one boolean DEFAULT true NOT NULL,
+    holder text,
+    backend integer,
+    session text,
+    since timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    CONSTRAINT duty_one_check CHECK (one)
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.duty FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs.clock_status WITH (security_invoker='true') AS
+ SELECT COALESCE(d.on_duty, false) AS on_duty,
+    d.since,
+    d.backend,
+    s.held_at,
+    c.timers_late,
+    c.leases_late,
+    c.journal_rows,
+    c.rolled_up_ago,
+    c.restored
+   FROM ((ojs.settings s
+     CROSS JOIN ojs._clock_lag() c(timers_late, leases_late, journal_rows, rolled_up_ago, restored))
+     LEFT JOIN ( SELECT u.since,
+            u.backend,
+            (u.expires_at > ojs.now()) AS on_duty
+           FROM ojs.duty u) d ON (true));
 
 CREATE VIEW ojs.cron_runs AS
  SELECT r.tenant_id,
@@ -13668,6 +14593,29 @@ WITH (toast_tuple_target='512');
 
 ALTER TABLE ONLY ojs.dead_job FORCE ROW LEVEL SECURITY;
 
+CREATE VIEW ojs.dead_letter_errors WITH (security_invoker='true') AS
+ SELECT d.tenant_id,
+    d.queue,
+    d.type,
+    d.error_type,
+    d.error_code,
+    count(*) AS jobs,
+    min(d.at) AS first_at,
+    max(d.at) AS last_at,
+    (array_agg(d.id ORDER BY d.at DESC))[1] AS last_id
+   FROM ( SELECT d_1.tenant_id,
+            d_1.id,
+            d_1.queue,
+            d_1.type,
+            d_1.error_type,
+            d_1.error_code,
+            d_1.at,
+            d_1.aside
+           FROM ojs.dead_letter d_1
+          ORDER BY d_1.at DESC
+         LIMIT 10000) d
+  GROUP BY d.tenant_id, d.queue, d.type, d.error_type, d.error_code;
+
 CREATE TABLE ojs.dead_letter_mark (
     one boolean DEFAULT true NOT NULL,
     next_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
@@ -13684,19 +14632,6 @@ CREATE SEQUENCE ojs.decision_seq
     NO MINVALUE
     NO MAXVALUE
     CACHE 1;
-
-CREATE TABLE ojs.duty (
-    one boolean DEFAULT true NOT NULL,
-    holder text,
-    backend integer,
-    session text,
-    since timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    expires_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
-    CONSTRAINT duty_one_check CHECK (one)
-)
-WITH (vacuum_truncate=off);
-
-ALTER TABLE ONLY ojs.duty FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE ojs.history (
     queue text NOT NULL COLLATE pg_catalog."C",
@@ -13802,6 +14737,99 @@ ALTER TABLE ojs.lease ALTER COLUMN n ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE VIEW ojs.longest_waits WITH (security_invoker='true') AS
+ SELECT DISTINCT ON (s.tenant_id) s.tenant_id,
+    s.queue,
+    s.oldest_wait,
+    s.available,
+    s.active
+   FROM ojs.shard_stats s
+  WHERE (s.available > 0)
+  ORDER BY s.tenant_id, s.oldest_wait DESC NULLS LAST, s.queue;
+
+CREATE VIEW ojs.lost_attempts WITH (security_invoker='true') AS
+ SELECT r.tenant_id,
+    r.queue,
+    r.job_type,
+    r.cause,
+    count(*) AS attempts,
+    count(DISTINCT r.job_id) AS jobs,
+    count(*) FILTER (WHERE (r.to_state = 'discarded'::ojs.job_state)) AS discarded,
+    min(r.at) AS first_at,
+    max(r.at) AS last_at,
+    (array_agg(r.job_id ORDER BY r.at DESC))[1] AS last_id
+   FROM ( SELECT r_1.xid,
+            r_1.seq,
+            r_1.tenant_id,
+            r_1.queue,
+            r_1.priority,
+            r_1.job_id,
+            r_1.job_type,
+            r_1.attempt,
+            r_1.from_state,
+            r_1.to_state,
+            r_1.started_at,
+            r_1.fenced,
+            r_1.cause,
+            r_1.at,
+            r_1.pool
+           FROM ojs.release r_1
+          ORDER BY r_1.xid DESC, r_1.seq DESC
+         LIMIT 10000) r
+  WHERE (r.cause IS NOT NULL)
+  GROUP BY r.tenant_id, r.queue, r.job_type, r.cause;
+
+CREATE TABLE ojs.lost_worker (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    worker_id text NOT NULL COLLATE pg_catalog."C",
+    id uuid NOT NULL,
+    pool text COLLATE pg_catalog."C",
+    hostname text,
+    queues text[],
+    jobs integer NOT NULL,
+    last_heartbeat_at timestamp with time zone NOT NULL,
+    lost_at timestamp with time zone DEFAULT ojs.now() NOT NULL
+);
+
+ALTER TABLE ONLY ojs.lost_worker FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs.lost_workers WITH (security_invoker='true') AS
+ SELECT NULLIF(l.tenant_id, ''::text) AS tenant_id,
+    l.worker_id,
+    l.pool,
+    l.hostname,
+    l.queues,
+    l.jobs,
+    l.last_heartbeat_at,
+    l.lost_at,
+    (EXISTS ( SELECT
+           FROM ojs.worker w
+          WHERE ((w.tenant_id = l.tenant_id) AND (w.worker_id = l.worker_id)))) AS is_back
+   FROM ojs.lost_worker l
+  WHERE (l.lost_at > (ojs.now() - '1 day'::interval));
+
+CREATE TABLE ojs.neighbour (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    signal text NOT NULL,
+    value double precision NOT NULL,
+    threshold double precision NOT NULL,
+    since timestamp with time zone NOT NULL,
+    seen_at timestamp with time zone NOT NULL
+);
+
+ALTER TABLE ONLY ojs.neighbour FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs.noisy_neighbours WITH (security_invoker='true') AS
+ SELECT n.tenant_id,
+    n.signal,
+    n.value,
+    n.threshold,
+    n.since,
+    n.seen_at,
+    h.until AS throttled_until
+   FROM (ojs.neighbour n
+     LEFT JOIN ojs.throttle h ON ((h.tenant_id = n.tenant_id)));
+
 CREATE TABLE ojs.notice (
     n bigint NOT NULL,
     at timestamp with time zone DEFAULT ojs.now() NOT NULL,
@@ -13823,18 +14851,50 @@ ALTER TABLE ojs.notice ALTER COLUMN n ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
-CREATE TABLE ojs.pace (
-    queue text NOT NULL COLLATE pg_catalog."C",
-    tenant_id text NOT NULL COLLATE pg_catalog."C",
-    at timestamp with time zone NOT NULL,
-    jobs bigint NOT NULL,
-    waited double precision NOT NULL,
-    jobs_before bigint NOT NULL,
-    waited_before double precision NOT NULL
-)
-WITH (vacuum_truncate=off);
-
-ALTER TABLE ONLY ojs.pace FORCE ROW LEVEL SECURITY;
+CREATE VIEW ojs.open_transactions WITH (security_invoker='true') AS
+ SELECT 'session'::text AS kind,
+    (a.pid)::text AS name,
+    (a.usename)::text AS role_name,
+    a.application_name AS application,
+    a.state,
+    (clock_timestamp() - a.xact_start) AS open_for,
+    (GREATEST(age(a.backend_xmin), age(a.backend_xid)))::bigint AS holds_back_xids,
+    (EXISTS ( SELECT
+           FROM pg_locks l
+          WHERE ((l.pid = a.pid) AND l.granted AND (l.relation = ('ojs.lane'::regclass)::oid)))) AS holds_lane,
+    (a.wait_event_type = 'Lock'::text) AS waits,
+    "left"(a.query, 200) AS query
+   FROM pg_stat_activity a
+  WHERE ((a.datname = current_database()) AND (a.pid <> pg_backend_pid()) AND ((a.xact_start IS NOT NULL) OR (a.backend_xmin IS NOT NULL)))
+UNION ALL
+ SELECT 'prepared'::text AS kind,
+    p.gid AS name,
+    (p.owner)::text AS role_name,
+    NULL::text AS application,
+    'prepared'::text AS state,
+    (clock_timestamp() - p.prepared) AS open_for,
+    (age(p.transaction))::bigint AS holds_back_xids,
+    false AS holds_lane,
+    false AS waits,
+    NULL::text AS query
+   FROM pg_prepared_xacts p
+  WHERE (p.database = current_database())
+UNION ALL
+ SELECT 'slot'::text AS kind,
+    (r.slot_name)::text AS name,
+    NULL::text AS role_name,
+    (r.plugin)::text AS application,
+        CASE
+            WHEN r.active THEN 'active'::text
+            ELSE 'inactive'::text
+        END AS state,
+    NULL::interval AS open_for,
+    (GREATEST(age(r.xmin), age(r.catalog_xmin)))::bigint AS holds_back_xids,
+    false AS holds_lane,
+    false AS waits,
+    NULL::text AS query
+   FROM pg_replication_slots r
+  WHERE ((r.xmin IS NOT NULL) OR (r.catalog_xmin IS NOT NULL));
 
 ALTER TABLE ojs.pool ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME ojs.pool_id_seq
@@ -13899,6 +14959,22 @@ CREATE TABLE ojs.problem (
     hint text NOT NULL
 );
 
+CREATE VIEW ojs.queue_workers WITH (security_invoker='true') AS
+ SELECT q.queue,
+    w.tenant_id,
+    w.worker_id,
+    w.pool,
+    w.state,
+    w.directive,
+    w.resting,
+    w.stale,
+    w.active_jobs,
+    w.concurrency,
+    w.hostname,
+    w.last_heartbeat_at
+   FROM (ojs.workers w
+     CROSS JOIN LATERAL unnest(w.queues) q(queue));
+
 ALTER TABLE ojs.release ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME ojs.release_seq_seq
     START WITH 1
@@ -13907,42 +14983,6 @@ ALTER TABLE ojs.release ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
     NO MAXVALUE
     CACHE 1
 );
-
-CREATE VIEW ojs.rule_stats AS
- SELECT r.tenant_id,
-    r.queue,
-    r.max_concurrency,
-    u.active,
-    r.paused_at,
-        CASE
-            WHEN ojs._reads_all() THEN r.paused_by
-            ELSE NULL::text
-        END AS paused_by,
-        CASE
-            WHEN ojs._reads_all() THEN r.reason
-            ELSE NULL::text
-        END AS reason
-   FROM (( SELECT rule.tenant_id,
-            rule.queue,
-            rule.max_concurrency,
-            rule.paused_at,
-            rule.paused_by,
-            rule.reason
-           FROM ojs.rule
-          WHERE ojs._reads_all()
-        UNION ALL
-         SELECT _own_rule.tenant_id,
-            _own_rule.queue,
-            _own_rule.max_concurrency,
-            _own_rule.paused_at,
-            _own_rule.paused_by,
-            _own_rule.reason
-           FROM ojs._own_rule) r
-     LEFT JOIN LATERAL ( SELECT u_1.active
-           FROM ojs.usage u_1
-          WHERE ((u_1.tenant_id = r.tenant_id) AND (u_1.queue = r.queue))
-          ORDER BY u_1.rev DESC
-         LIMIT 1) u ON (true));
 
 CREATE VIEW ojs.scheduling_stats WITH (security_invoker='true') AS
  WITH lately AS MATERIALIZED (
@@ -13982,6 +15022,25 @@ CREATE TABLE ojs.schema_hash (
     left_at timestamp with time zone
 );
 
+CREATE TABLE ojs.shard (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    queue text NOT NULL COLLATE pg_catalog."C",
+    n bigint NOT NULL,
+    moved bigint DEFAULT 0 NOT NULL
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.shard FORCE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.shard ALTER COLUMN n ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME ojs.shard_n_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE ojs.sleeper (
     token text NOT NULL COLLATE pg_catalog."C",
     stride interval NOT NULL,
@@ -13990,6 +15049,23 @@ CREATE TABLE ojs.sleeper (
 WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.sleeper FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs.table_health WITH (security_invoker='true') AS
+ SELECT (s.relname)::text AS table_name,
+    s.n_live_tup AS live_rows,
+    s.n_dead_tup AS dead_rows,
+    round(((s.n_dead_tup)::numeric / (NULLIF((s.n_live_tup + s.n_dead_tup), 0))::numeric), 4) AS dead_part,
+    pg_total_relation_size((s.relid)::regclass) AS bytes,
+    round(((pg_total_relation_size((s.relid)::regclass))::numeric / (NULLIF(s.n_live_tup, 0))::numeric)) AS bytes_per_row,
+    (i.inhrelid IS NOT NULL) AS is_partition,
+    GREATEST(s.last_vacuum, s.last_autovacuum) AS vacuumed_at,
+    (s.vacuum_count + s.autovacuum_count) AS vacuums,
+    GREATEST(s.last_analyze, s.last_autoanalyze) AS analyzed_at,
+    (age(c.relfrozenxid))::bigint AS unfrozen_xids
+   FROM ((pg_stat_user_tables s
+     JOIN pg_class c ON ((c.oid = s.relid)))
+     LEFT JOIN pg_inherits i ON ((i.inhrelid = s.relid)))
+  WHERE ((s.schemaname = 'ojs'::name) AND (c.relkind = 'r'::"char"));
 
 CREATE TABLE ojs.tally_mark (
     rev bigint NOT NULL,
@@ -14025,7 +15101,7 @@ CREATE VIEW ojs.tenant_shares WITH (security_invoker='true') AS
           WHERE (l_1.name = ''::text)
         ), work AS MATERIALIZED (
          SELECT n.tenant_id,
-            COALESCE(w_1.alike, t_1.weight, w_1.fallback) AS weight,
+            COALESCE(w_1.alike, (COALESCE(t_1.weight, w_1.fallback) * COALESCE(t_1.throttle, (1)::numeric))) AS weight,
             n.available,
             n.active,
             ((n.available > 0) OR (n.active > 0)) AS works
@@ -14100,7 +15176,7 @@ CREATE VIEW ojs.tenant_stats AS
         CASE
             WHEN ((s.backlog > 0) OR (s.active > 0)) THEN
             CASE
-                WHEN ojs._reads_all() THEN round((COALESCE(u.alike, c.weight, u.fallback) / ( SELECT w.weight
+                WHEN ojs._reads_all() THEN round((COALESCE(u.alike, (COALESCE(c.weight, u.fallback) * COALESCE(c.throttle, (1)::numeric))) / ( SELECT w.weight
                    FROM ojs._weight_with_work w)), 4)
                 ELSE 1.0000
             END
@@ -14132,7 +15208,8 @@ CREATE VIEW ojs.tenant_stats AS
             c_1.created_at,
             c_1.limited,
             c_1.max_priority,
-            c_1.over_priority
+            c_1.over_priority,
+            c_1.throttle
            FROM ojs.tenant c_1
           WHERE ojs._reads_all()
         UNION ALL
@@ -14142,10 +15219,44 @@ CREATE VIEW ojs.tenant_stats AS
             _own_tenant.created_at,
             _own_tenant.limited,
             _own_tenant.max_priority,
-            _own_tenant.over_priority
+            _own_tenant.over_priority,
+            _own_tenant.throttle
            FROM ojs._own_tenant) c ON ((c.tenant_id = s.tenant_id)))
      CROSS JOIN ojs._usual_weight u)
      LEFT JOIN minute m ON ((m.tenant_id = s.tenant_id)));
+
+CREATE VIEW ojs.throttles AS
+ SELECT h.tenant_id,
+    h.action,
+    h.original,
+    h.effective,
+    h.reason,
+    h.since,
+    h.until,
+        CASE
+            WHEN ojs._reads_all() THEN h.set_by
+            ELSE NULL::text
+        END AS set_by
+   FROM ( SELECT throttle.tenant_id,
+            throttle.action,
+            throttle.original,
+            throttle.effective,
+            throttle.reason,
+            throttle.since,
+            throttle.until,
+            throttle.set_by
+           FROM ojs.throttle
+          WHERE ojs._reads_all()
+        UNION ALL
+         SELECT _own_throttle.tenant_id,
+            _own_throttle.action,
+            _own_throttle.original,
+            _own_throttle.effective,
+            _own_throttle.reason,
+            _own_throttle.since,
+            _own_throttle.until,
+            _own_throttle.set_by
+           FROM ojs._own_throttle) h;
 
 ALTER TABLE ojs.timer ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME ojs.timer_seq_seq
@@ -14322,6 +15433,15 @@ ALTER TABLE ONLY ojs.lease
 ALTER TABLE ONLY ojs.level
     ADD CONSTRAINT level_pkey PRIMARY KEY (queue, priority, rev);
 
+ALTER TABLE ONLY ojs.lost_worker
+    ADD CONSTRAINT lost_worker_pkey PRIMARY KEY (tenant_id, worker_id, id);
+
+ALTER TABLE ONLY ojs.neighbour
+    ADD CONSTRAINT neighbour_pkey PRIMARY KEY (tenant_id, signal);
+
+ALTER TABLE ONLY ojs.neighbour_watch
+    ADD CONSTRAINT neighbour_watch_pkey PRIMARY KEY (one);
+
 ALTER TABLE ONLY ojs.notice
     ADD CONSTRAINT notice_pkey PRIMARY KEY (n);
 
@@ -14364,6 +15484,9 @@ ALTER TABLE ONLY ojs.schema_hash
 ALTER TABLE ONLY ojs.settings
     ADD CONSTRAINT settings_pkey PRIMARY KEY (one);
 
+ALTER TABLE ONLY ojs.shard
+    ADD CONSTRAINT shard_pkey PRIMARY KEY (tenant_id, queue);
+
 ALTER TABLE ONLY ojs.sleeper
     ADD CONSTRAINT sleeper_pkey PRIMARY KEY (token);
 
@@ -14387,6 +15510,9 @@ ALTER TABLE ONLY ojs.tenant
 
 ALTER TABLE ONLY ojs.tenant_role
     ADD CONSTRAINT tenant_role_pkey PRIMARY KEY (role_name);
+
+ALTER TABLE ONLY ojs.throttle
+    ADD CONSTRAINT throttle_pkey PRIMARY KEY (tenant_id);
 
 ALTER TABLE ONLY ojs.timer
     ADD CONSTRAINT timer_pkey PRIMARY KEY (due_at, seq);
@@ -14451,6 +15577,8 @@ CREATE INDEX lease_pool_idx ON ojs.lease USING btree (pool, xid) WHERE (pool IS 
 
 CREATE INDEX level_idle_idx ON ojs.level USING btree (used_at) WHERE (tenants = 0);
 
+CREATE INDEX lost_worker_lost_at_idx ON ojs.lost_worker USING btree (lost_at);
+
 CREATE INDEX notice_at_idx ON ojs.notice USING btree (at);
 
 CREATE UNIQUE INDEX notice_open_idx ON ojs.notice USING btree (type, subject) WHERE (ended_at IS NULL);
@@ -14512,25 +15640,31 @@ CREATE RULE jobs_insert AS
     j.options,
     j.extra;
 
+CREATE TRIGGER audit AFTER INSERT OR UPDATE OF mode, span, depth_ratio, rate_ratio, active_share, error_ratio, min_jobs, min_active, action, factor, lasts ON ojs.neighbour_watch FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('neighbours', '', '{one, looked_at}');
+
 CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.pool FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('pool', 'name', '{id, created_at, updated_at}');
 
 CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.queue FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('queue', 'queue', '{created_at, updated_at}');
 
 CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.replay_rule FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('replay_rule', 'name', '{known_from, caught_up, created_at}');
 
-CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.rule FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('rule', 'queue', '{reason, paused_by}');
+CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.rule FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('rule', 'queue', '{reason, paused_by, throttled_to, most}');
 
 CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.settings FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('deployment', '', '{one, lowest_max_priority, bars}');
 
 CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.suspended FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('tenant', '', '{reason, at}');
 
-CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.tenant FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('tenant', '', '{limited, created_at}');
+CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.tenant FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('tenant', '', '{limited, created_at, throttle}');
 
 CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.tenant_role FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('role', 'role_name', '{}');
+
+CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.throttle FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('throttle', 'action', '{set_by}');
 
 CREATE TRIGGER job_arriving BEFORE INSERT ON ojs.job FOR EACH ROW WHEN (((new.scheduled_at IS NOT NULL) OR (new.retry IS NOT NULL) OR (new.meta <> '{}'::jsonb))) EXECUTE FUNCTION ojs._job_arriving();
 
 CREATE TRIGGER job_inserted AFTER INSERT ON ojs.job REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT WHEN (((CURRENT_USER)::text <> 'ojs_owner'::text)) EXECUTE FUNCTION ojs._job_inserted();
+
+CREATE TRIGGER number_shards AFTER INSERT ON ojs.tally REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION ojs._number_shards();
 
 CREATE TRIGGER timer_arriving BEFORE INSERT ON ojs.lease FOR EACH ROW WHEN ((new.due_at < (clock_timestamp() + '00:00:10'::interval))) EXECUTE FUNCTION ojs._timer_arriving();
 
@@ -14600,6 +15734,12 @@ CREATE POLICY functions ON ojs.lease TO ojs_owner USING (true) WITH CHECK (true)
 
 CREATE POLICY functions ON ojs.level TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.lost_worker TO ojs_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY functions ON ojs.neighbour TO ojs_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY functions ON ojs.neighbour_watch TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.notice TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.pace TO ojs_owner USING (true) WITH CHECK (true);
@@ -14620,6 +15760,8 @@ CREATE POLICY functions ON ojs.rotation TO ojs_owner USING (true) WITH CHECK (tr
 
 CREATE POLICY functions ON ojs.rule TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.shard TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.sleeper TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.slot_mark TO ojs_owner USING (true) WITH CHECK (true);
@@ -14635,6 +15777,8 @@ CREATE POLICY functions ON ojs.tenant TO ojs_owner USING (true) WITH CHECK (true
 CREATE POLICY functions ON ojs.tenant_fairness TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.tenant_role TO ojs_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY functions ON ojs.throttle TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.timer TO ojs_owner USING (true) WITH CHECK (true);
 
@@ -14670,6 +15814,12 @@ ALTER TABLE ojs.lease ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.level ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE ojs.lost_worker ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.neighbour ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.neighbour_watch ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE ojs.notice ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.pace ENABLE ROW LEVEL SECURITY;
@@ -14689,6 +15839,8 @@ ALTER TABLE ojs.replay_rule ENABLE ROW LEVEL SECURITY;
 ALTER TABLE ojs.rotation ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.rule ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.shard ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.sleeper ENABLE ROW LEVEL SECURITY;
 
@@ -14724,6 +15876,12 @@ CREATE POLICY staff ON ojs.lease FOR SELECT TO ojs_service, ojs_operator USING (
 
 CREATE POLICY staff ON ojs.level FOR SELECT TO ojs_service, ojs_operator USING (true);
 
+CREATE POLICY staff ON ojs.lost_worker FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.neighbour FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.neighbour_watch FOR SELECT TO ojs_service, ojs_operator USING (true);
+
 CREATE POLICY staff ON ojs.notice FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.pace FOR SELECT TO ojs_service, ojs_operator USING (true);
@@ -14742,6 +15900,8 @@ CREATE POLICY staff ON ojs.replay_rule FOR SELECT TO ojs_service, ojs_operator U
 
 CREATE POLICY staff ON ojs.rule FOR SELECT TO ojs_service, ojs_operator USING (true);
 
+CREATE POLICY staff ON ojs.shard FOR SELECT TO ojs_service, ojs_operator USING (true);
+
 CREATE POLICY staff ON ojs.suspended FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.tally FOR SELECT TO ojs_service, ojs_operator USING (true);
@@ -14751,6 +15911,8 @@ CREATE POLICY staff ON ojs.tally_mark FOR SELECT TO ojs_service, ojs_operator US
 CREATE POLICY staff ON ojs.tenant FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.tenant_fairness FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.throttle FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.turn FOR SELECT TO ojs_service, ojs_operator USING (true);
 
@@ -14775,6 +15937,8 @@ ALTER TABLE ojs.tenant ENABLE ROW LEVEL SECURITY;
 ALTER TABLE ojs.tenant_fairness ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.tenant_role ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.throttle ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.timer ENABLE ROW LEVEL SECURITY;
 

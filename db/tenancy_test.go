@@ -41,8 +41,8 @@ func TestEveryTableWithTenantDataHasRowSecurity(t *testing.T) {
 			where a.attrelid = c.oid and a.attname in ('tenant_id', 'tenant_ids', 'tenants', 'tenant') and not a.attisdropped)
 		order by 1`)
 	want := []string{
-		"backlog", "clock_mark", "cut", "duty", "fold open", "lane open", "notice", "pool_tally", "problem open", "queue", "rotation",
-		"schema_hash open", "settings open", "sleeper", "slot_mark", "tally_mark", "turn_mark", "upkeep_task", "waiter",
+		"backlog", "clock_mark", "cut", "duty", "fold open", "lane open", "neighbour_watch", "notice", "pool_tally", "problem open", "queue",
+		"rotation", "schema_hash open", "settings open", "sleeper", "slot_mark", "tally_mark", "turn_mark", "upkeep_task", "waiter",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("tables without a tenant column are %q, want %q: look at row security and grants before adding one", got, want)
@@ -294,6 +294,7 @@ select ojs.rule_stats
 select ojs.settings
 select ojs.shard_stats
 select ojs.tenant_stats
+select ojs.throttles
 select ojs.workers
 usage ojs
 usage ojs.job_seq`), "\n")
@@ -379,6 +380,7 @@ func newNeighbours(t *testing.T) neighbours {
 	}
 	exec(t, n.Service(), "select ojs.put_cron('nightly', '@daily', 'a', p_tenant => t) from unnest('{acme,globex}'::text[]) t")
 	exec(t, n.Service(), "select ojs.pause('unused', t) from unnest('{acme,globex}'::text[]) t")
+	exec(t, n.Service(), "select ojs.throttle(t) from unnest('{acme,globex}'::text[]) t")
 	exec(t, n.Pool, "insert into ojs.cron_run (tenant_id, name, due_at) select tenant_id, name, now() from ojs.cron")
 	exec(t, n.Service(), `
 		select ojs.beat('worker of ' || t, p_tenant => t), ojs.beat('shared-worker') from unnest('{acme,globex}'::text[]) t`)
@@ -608,6 +610,7 @@ func TestTenantsMayNot(t *testing.T) {
 		{denied, "select from ojs.turn"},
 		{denied, "select ojs.tick()"},
 		{denied, "select from ojs.pause('shared')"},
+		{denied, "select from ojs.throttle('globex')"},
 		{denied, "select from ojs.resume('shared')"},
 		{denied, "select from ojs.configure_tenant('acme', 100)"},
 		{denied, "select from ojs.configure('acme', false)"},

@@ -41,7 +41,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	app.ExitErrHandler = func(context.Context, *cli.Command, error) {}
 	err := app.Run(ctx, args)
 	var usage usageError
+	var end status
 	switch {
+	case errors.As(err, &end):
+		return int(end)
 	case err == nil, ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return 0
 	case errors.As(err, &usage), !begun:
@@ -87,6 +90,7 @@ Every option can be given in the environment instead, under the name in brackets
 			adminCommand(),
 			topCommand(),
 			healthCommand(),
+			doctorCommand(),
 			benchCommand(),
 			{
 				Name:  "version",

@@ -12,6 +12,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/ojs-pg/ojs-pg/internal/admin"
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	httpapi "github.com/ojs-pg/ojs-pg/internal/http"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
@@ -27,6 +28,8 @@ type server struct {
 	drain  time.Duration
 	delay  time.Duration
 	reset  func(context.Context) error // nil: there is no such switch
+
+	metricTenants int32
 }
 
 // At the end of the drain, jobs whose answers clients have not read are given back. Statements may then run for cutGrace until they
@@ -63,6 +66,7 @@ func newServer(c *cli.Command, db *pg.DB, socket net.Listener) server {
 	return server{
 		db: db, socket: socket, log: newLogger(c),
 		tick: c.Duration("tick"), drain: c.Duration("drain"), delay: c.Duration("drain-delay"),
+		metricTenants: c.Int32("metric-tenants"),
 	}
 }
 
@@ -85,7 +89,7 @@ func (s server) run(ctx context.Context) error {
 
 	api := httpapi.New(httpapi.Config{
 		DB: s.db, Dispatcher: dispatcher, Logger: s.log, Version: versionText(),
-		Metrics:    slices.Concat(listener.Metrics(), clock.Metrics()),
+		Metrics: slices.Concat(listener.Metrics(), clock.Metrics()), MetricTenants: s.metricTenants,
 		Limits:     httpapi.Limits{Drain: s.drain + cutGrace + answerGrace, DrainDelay: s.delay},
 		AllowReset: s.reset != nil, Reset: s.reset,
 	})
@@ -125,6 +129,11 @@ func serverFlags() []cli.Flag {
 			Name: "drain-delay", Value: time.Second, Sources: cli.EnvVars("OJS_DRAIN_DELAY"),
 			Usage:     "`TIME` for which a server that is told to stop still answers, no longer ready, before it closes its door",
 			Validator: atLeast[time.Duration](0),
+		},
+		&cli.Int32Flag{
+			Name: "metric-tenants", Value: admin.MetricTenants, Sources: cli.EnvVars("OJS_METRIC_TENANTS"),
+			Usage:     "`NUMBER` of tenants that have metrics of their own; the others have them in sum, as _other",
+			Validator: atLeast[int32](1),
 		},
 	}
 }

@@ -69,6 +69,7 @@ create table ojs.tenant (
     limited        boolean not null default false,
     max_priority   int not null default 100,
     over_priority  text not null default 'refuse',
+    throttle       numeric,
     constraint weight_in_range check (weight is null or weight between 0.000001 and 1000000
         or ojs._raise('OJ422', 'weight must be between 0.000001 and 1000000', '{"field": "weight"}')),
     constraint priority_boost_in_range check (priority_boost between -100 and 100
@@ -91,6 +92,9 @@ comment on column ojs.tenant.limited is 'Whether a row of ojs.rule is about it. 
 comment on column ojs.tenant.max_priority is 'The highest priority that a new job of the tenant may have; -100 to 100; 100: no limit.';
 comment on column ojs.tenant.over_priority is
 'What becomes of a new job above max_priority: it is refused (refuse), or gets max_priority (clamp).';
+
+comment on column ojs.tenant.throttle is
+'What the tenant''s weights are multiplied by while it is throttled (ojs.throttle); null: nothing.';
 
 create table ojs.queue_weight (
     queue     text collate "C" not null,
@@ -115,6 +119,8 @@ create table ojs.rule (
     paused_at       timestamptz,
     paused_by       text,
     reason          text,
+    throttled_to    int,
+    most            int generated always as (least(max_concurrency, throttled_to)) stored,
     primary key (tenant_id, queue),
     constraint max_concurrency_in_range check (max_concurrency is null or max_concurrency between 1 and 1000000
         or ojs._raise('OJ422', 'max_concurrency must be between 1 and 1000000', '{"field": "max_concurrency"}',
@@ -129,6 +135,95 @@ comment on column ojs.rule.max_concurrency is 'How many jobs may be active at on
 comment on column ojs.rule.paused_at is 'Since when nothing is handed out; null: dispatch goes on.';
 comment on column ojs.rule.paused_by is 'Who paused it.';
 comment on column ojs.rule.reason is 'Why, in the words of whoever changed it last.';
+comment on column ojs.rule.throttled_to is 'How many while the tenant is throttled (ojs.throttle); null: as max_concurrency says.';
+comment on column ojs.rule.most is 'The lower of both, which decisions obey; null: as many as there are.';
+
+create table ojs.neighbour_watch (
+    one           boolean primary key default true check (one),
+    mode          text not null default 'observe',
+    span          interval not null default '5 minutes',
+    depth_ratio   numeric not null default 10,
+    rate_ratio    numeric not null default 5,
+    active_share  numeric not null default 0.5,
+    error_ratio   numeric not null default 3,
+    min_jobs      int not null default 1000,
+    min_active    int not null default 10,
+    action        text not null default 'weight',
+    factor        numeric not null default 0.2,
+    lasts         interval not null default '10 minutes',
+    looked_at     timestamptz not null default '-infinity',
+    constraint mode_known check (mode in ('off', 'observe', 'on')
+        or ojs._raise('OJ422', 'mode must be "off", "observe" or "on"', '{"field": "mode"}')),
+    constraint span_in_range check (span between '1 minute' and '1 day'
+        or ojs._raise('OJ422', 'span must be between 1 minute and 1 day', '{"field": "span"}')),
+    constraint ratios_in_range check (least(depth_ratio, rate_ratio, error_ratio) > 1 and active_share between 0 and 1
+        or ojs._raise('OJ422', 'depth_ratio, rate_ratio and error_ratio must be more than 1, active_share between 0 and 1',
+            '{"field": "ratio"}')),
+    constraint minimum_in_range check (least(min_jobs, min_active) > 0
+        or ojs._raise('OJ422', 'min_jobs and min_active must be more than 0', '{"field": "min_jobs"}')),
+    constraint action_known check (action in ('weight', 'concurrency')
+        or ojs._raise('OJ422', 'action must be "weight" or "concurrency"', '{"field": "action"}')),
+    constraint factor_in_range check (factor between 0.001 and 0.999
+        or ojs._raise('OJ422', 'factor must be between 0.001 and 0.999', '{"field": "factor"}')),
+    constraint lasts_in_range check (lasts between '1 second' and '7 days'
+        or ojs._raise('OJ422', 'lasts must be between 1 second and 7 days', '{"field": "lasts"}'))
+);
+insert into ojs.neighbour_watch default values;
+comment on table ojs.neighbour_watch is
+'What makes a tenant a noisy neighbour, and what is done about it (multi-tenancy section 9); one row. Changed by ojs.watch_neighbours.';
+comment on column ojs.neighbour_watch.one is 'Always true: there is one row.';
+comment on column ojs.neighbour_watch.mode is
+'off: nobody looks; observe: noisy tenants are shown and told of; on: they are throttled, too.';
+comment on column ojs.neighbour_watch.span is 'Over how long rates and errors are counted.';
+comment on column ojs.neighbour_watch.depth_ratio is 'Noisy is whose jobs that wait are more than so many times the median.';
+comment on column ojs.neighbour_watch.rate_ratio is 'Noisy is who enqueued more than so many times what the others did on average.';
+comment on column ojs.neighbour_watch.active_share is
+'Noisy is whose part of the active jobs is more than this, and than its share by weight, while others wait.';
+comment on column ojs.neighbour_watch.error_ratio is 'Noisy is whose attempts failed more than so many times as often as the others''.';
+comment on column ojs.neighbour_watch.min_jobs is 'Fewer jobs that wait, were enqueued or were handed out make nobody noisy.';
+comment on column ojs.neighbour_watch.min_active is 'Fewer active jobs make nobody noisy.';
+comment on column ojs.neighbour_watch.action is 'What a throttle lowers: weight or concurrency.';
+comment on column ojs.neighbour_watch.factor is 'What it is multiplied by.';
+comment on column ojs.neighbour_watch.lasts is 'How long a throttle lasts.';
+comment on column ojs.neighbour_watch.looked_at is 'When somebody looked last.';
+
+create table ojs.neighbour (
+    tenant_id text collate "C" not null,
+    signal    text not null,
+    value     float8 not null,
+    threshold float8 not null,
+    since     timestamptz not null,
+    seen_at   timestamptz not null,
+    primary key (tenant_id, signal)
+);
+comment on table ojs.neighbour is 'Tenants that were noisy when the tick looked last. Written by it; read as ojs.noisy_neighbours.';
+comment on column ojs.neighbour.tenant_id is 'The tenant.';
+comment on column ojs.neighbour.signal is 'By what: queue_depth_ratio, enqueue_rate_ratio, active_job_ratio, error_rate.';
+comment on column ojs.neighbour.value is 'How much it was.';
+comment on column ojs.neighbour.threshold is 'How much it may be.';
+comment on column ojs.neighbour.since is 'Since when without a break.';
+comment on column ojs.neighbour.seen_at is 'When it was seen last.';
+
+create table ojs.throttle (
+    tenant_id text collate "C" primary key,
+    action    text not null,
+    original  float8,
+    effective float8 not null,
+    reason    text not null,
+    since     timestamptz not null,
+    until     timestamptz not null,
+    set_by    text
+);
+comment on table ojs.throttle is
+'Tenants that get less for a while. Written by ojs.throttle, ojs.release_throttle and the tick; read as ojs.throttles.';
+comment on column ojs.throttle.tenant_id is 'The tenant.';
+comment on column ojs.throttle.action is 'What is lowered: weight or concurrency.';
+comment on column ojs.throttle.original is 'What it is without the throttle; null: no limit.';
+comment on column ojs.throttle.effective is 'What it is.';
+comment on column ojs.throttle.reason is 'Why: the signal with _exceeded behind it, or an operator''s words.';
+comment on column ojs.throttle.since is 'Since when.';
+comment on column ojs.throttle.until is 'When it ends by itself.';
+comment on column ojs.throttle.set_by is 'Which login; null: the tick.';
 
 create table ojs.pool (
     name               text collate "C" primary key,

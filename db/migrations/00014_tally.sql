@@ -109,11 +109,11 @@ create unique index notice_open_idx on ojs.notice (type, subject) where ended_at
 create index notice_at_idx on ojs.notice (at);
 comment on table ojs.notice is
 'Journal of what no other journal tells, one row per event: scheduling.queue_starved and scheduling.pool_overloaded, once for as long as
-it lasts, and scheduling.rebalanced.';
+it lasts; scheduling.rebalanced; tenant.noisy, tenant.throttled and tenant.throttle_released.';
 comment on column ojs.notice.n is 'Tells them apart.';
 comment on column ojs.notice.at is 'When it was noticed.';
 comment on column ojs.notice.type is 'The type of the event.';
-comment on column ojs.notice.subject is 'The queue or the pool.';
+comment on column ojs.notice.subject is 'The queue, the pool or the tenant.';
 comment on column ojs.notice.data is 'What the event says.';
 comment on column ojs.notice.nth is 'Which one of its type and subject it is, counted from 1 as far as they are kept.';
 comment on column ojs.notice.ended_at is 'When it was over; null: it lasts.';

@@ -13,7 +13,8 @@ begin
         'job', 'job_all', 'journal', 'lease', 'release', 'tally', 'pool_tally', 'pace', 'history', 'notice', 'tenant', 'pool',
         'tenant_fairness', 'tenant_role', 'again', 'timer', 'turn', 'turn_mark', 'level', 'backlog', 'rule', 'usage', 'slot_mark', 'queue',
         'queue_weight', 'tally_mark', 'waiter', 'rotation', 'sleeper', 'duty', 'clock_mark', 'cut', 'idempotency', 'replay_rule', 'worker',
-        'worker_beat', 'worker_load', 'dead_letter', 'dead_job', 'dead_letter_mark', 'upkeep_task', 'cron', 'cron_run'] loop
+        'worker_beat', 'worker_load', 'dead_letter', 'dead_job', 'dead_letter_mark', 'upkeep_task', 'cron', 'cron_run',
+        'neighbour_watch', 'neighbour', 'throttle'] loop
         execute format('alter table ojs.%I enable row level security', v_table);
         execute format('alter table ojs.%I force row level security', v_table);
         execute format('create policy functions on ojs.%I to ojs_owner using (true) with check (true)', v_table);
@@ -21,7 +22,8 @@ begin
     foreach v_table in array array[
         'job', 'journal', 'lease', 'release', 'tally', 'pool_tally', 'pace', 'history', 'notice', 'tenant', 'pool', 'tenant_fairness',
         'again', 'turn', 'turn_mark', 'level', 'backlog', 'rule', 'usage', 'queue', 'queue_weight', 'tally_mark', 'replay_rule', 'worker',
-        'worker_beat', 'dead_letter', 'dead_job', 'cut', 'upkeep_task', 'cron', 'cron_run'] loop
+        'worker_beat', 'dead_letter', 'dead_job', 'cut', 'upkeep_task', 'cron', 'cron_run', 'neighbour_watch', 'neighbour',
+        'throttle'] loop
         execute format('create policy staff on ojs.%I for select to ojs_service, ojs_operator using (true)', v_table);
         execute format('grant select on ojs.%I to ojs_service, ojs_operator', v_table);
     end loop;
@@ -79,7 +81,7 @@ begin
         where c.relnamespace = 'ojs'::regnamespace and c.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped
           and (c.relname in ('job', 'journal', 'lease', 'release', 'tally', 'pool_tally', 'pace', 'history', 'tally_mark', 'fold',
                 'tenant', 'pool', 'rule', 'queue_weight', 'usage', 'slot_mark', 'worker', 'worker_beat', 'worker_load', 'cron', 'cron_run',
-                'queue', 'problem')
+                'queue', 'problem', 'neighbour', 'throttle')
             or c.relispartition) and a.attname not in ('xid', 'seq', 'at', 'n')
     loop
         execute format('alter table ojs.%I alter column %I set statistics 0', v_column.relname, v_column.attname);

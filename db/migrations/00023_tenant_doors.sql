@@ -63,6 +63,11 @@ select r.* from ojs._only_tenant() t(tenant_id)
 cross join lateral (select r.* from ojs.rule r where r.tenant_id = t.tenant_id offset 0) r;
 comment on view ojs._own_rule is 'The rules about a tenant itself; for others none.';
 
+create view ojs._own_throttle as
+select r.* from ojs._only_tenant() t(tenant_id)
+cross join lateral (select r.* from ojs.throttle r where r.tenant_id = t.tenant_id offset 0) r;
+comment on view ojs._own_throttle is 'A tenant''s own throttle; for others none.';
+
 create view ojs._own_worker as
 select r.* from ojs._only_tenant() t(tenant_id)
 cross join lateral (

@@ -113,7 +113,7 @@ declare
 begin
     select * into v_tenant from ojs.tenant t where t.tenant_id = p_tenant;
     select * into v_level from ojs._level(p_queue, 0);
-    select w.weight into v_weight from ojs._weight_in(p_queue, p_tenant, v_tenant.weight) w;
+    select w.weight into v_weight from ojs._weight_in(p_queue, p_tenant, v_tenant.weight, v_tenant.throttle) w;
     v_own := ojs._join_at(coalesce(p_fair.vtime, 0), coalesce(v_level.low, 0), v_weight);
     if p_fair.queue is null then
         insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)

@@ -59,21 +59,25 @@ take away that the queue does not have.';
 
 -- Read where a tenant joins, so it is one look into an index that is empty where no queue and no deployment says anything.
 -- +goose StatementBegin
-create function ojs._weight_in(p_queue text, p_tenant text, p_own numeric) returns table (weight numeric)
+create function ojs._weight_in(p_queue text, p_tenant text, p_own numeric, p_throttle numeric) returns table (weight numeric)
 language sql stable rows 1
 as $$
-    select coalesce(
-        (select case when w.tenant_id = '' then coalesce(p_own, w.weight) else w.weight end
-        from ojs.queue_weight w
-        where w.queue in (p_queue, '') and w.tenant_id in ('*', p_tenant, 'tenant:' || p_tenant, '')
-        order by w.tenant_id = '', w.queue = '', w.tenant_id <> '*', w.tenant_id <> p_tenant limit 1),
-        p_own, 1)
+    select case when p_throttle is null or n.alike then n.weight
+        else greatest(trim_scale(round(n.weight * p_throttle, 15)), 0.000001) end
+    from (select coalesce(w.weight, p_own, 1) as weight, coalesce(w.tenant_id = '*', false) as alike
+        from (select 1) one
+        left join lateral (
+            select case when w.tenant_id = '' then coalesce(p_own, w.weight) else w.weight end as weight, w.tenant_id
+            from ojs.queue_weight w
+            where w.queue in (p_queue, '') and w.tenant_id in ('*', p_tenant, 'tenant:' || p_tenant, '')
+            order by w.tenant_id = '', w.queue = '', w.tenant_id <> '*', w.tenant_id <> p_tenant limit 1) w on true) n
 $$;
 -- +goose StatementEnd
-comment on function ojs._weight_in(text, text, numeric) is
+comment on function ojs._weight_in(text, text, numeric, numeric) is
 'The weight of a tenant in a queue, the one place: 1 where the queue has all tenants alike, else the queue''s weight for the tenant, else 1
 where the deployment has all alike, else the tenant''s own weight (p_own: ojs.tenant.weight), else the queue''s default weight, else the
-deployment''s, else 1. p_queue empty: in queues that do not say. Becomes part of the query that asks.';
+deployment''s, else 1; and but where all are alike, p_throttle (ojs.tenant.throttle) times that. p_queue empty: in queues that do not say.
+Becomes part of the query that asks.';
 
 -- +goose StatementBegin
 create function ojs._reweigh(p_tenant ojs.tenant, p_by int) returns void
@@ -95,7 +99,7 @@ begin
         select r.priority into v_to from ojs._rank(v_fair.queue, v_fair.job_priority, p_tenant.priority_boost) r;
         select * into v_level from ojs._level(v_fair.queue, v_fair.priority);
         v_own := v_fair.vtime;
-        select w.weight into v_new from ojs._weight_in(v_fair.queue, p_tenant.tenant_id, p_tenant.weight) w;
+        select w.weight into v_new from ojs._weight_in(v_fair.queue, p_tenant.tenant_id, p_tenant.weight, p_tenant.throttle) w;
         if v_fair.ready then
             -- The tenant's lead, counted in jobs, stays as it is; only its time is in units of the new weight.
             v_own := v_level.low + round((v_fair.vtime - v_level.low) * v_fair.weight / v_new, 15);

@@ -218,7 +218,7 @@ begin
             case when f.ready then l.low + round((f.vtime - l.low) * f.weight / w.weight, 15) else f.vtime end as vtime
         from ojs.tenant_fairness f
         left join ojs.tenant t on t.tenant_id = f.tenant_id
-        cross join lateral ojs._weight_in(f.queue, f.tenant_id, t.weight) w
+        cross join lateral ojs._weight_in(f.queue, f.tenant_id, t.weight, t.throttle) w
         left join lateral ojs._level(f.queue, f.priority) l on true
         where (p_queue is null or f.queue = p_queue) and f.weight <> w.weight
     ), weighed as (

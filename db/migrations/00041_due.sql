@@ -77,8 +77,8 @@ taken in, too; but tenants whose jobs decisions count have no room.';
 create function ojs._room(p_queue text, p_tenant text) returns table (jobs int, counted boolean)
 language sql stable rows 1
 as $$
-    select min(case when r.paused_at is not null then 0 else greatest(r.max_concurrency - u.active, 0) end),
-        bool_or(r.max_concurrency is not null)
+    select min(case when r.paused_at is not null then 0 else greatest(r.most - u.active, 0) end),
+        bool_or(r.most is not null)
     from ojs.rule r left join lateral ojs._usage(r.tenant_id, r.queue) u on true
     where r.tenant_id = p_tenant and r.queue in ('', p_queue)
 $$;
@@ -251,7 +251,7 @@ returns table (queue text, priority int, tenant_id text, job_priority int, weigh
 language sql stable rows 10
 as $$
     select c.queue, r.priority, c.tenant_id, c.priority,
-        (select w.weight from ojs._weight_in(c.queue, c.tenant_id, t.weight) w), coalesce(t.limited, false), c.lo
+        (select w.weight from ojs._weight_in(c.queue, c.tenant_id, t.weight, t.throttle) w), coalesce(t.limited, false), c.lo
     from (
         select f.queue, f.priority, f.tenant_id, min(f.lo) as lo from ojs._fresh(p_from, p_to, p_xid, p_lo, p_hi) f
         where f.to_state = 'available' group by f.queue, f.priority, f.tenant_id
@@ -272,7 +272,7 @@ create function ojs._came_in(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p
 language sql stable rows 10
 as $$
     select x.queue, x.tenant_id, x.priority, r.priority, r.unit, r.own_order,
-        (select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight) w), coalesce(t.limited, false), x.lo, x.los, x.his
+        (select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight, t.throttle) w), coalesce(t.limited, false), x.lo, x.los, x.his
     from (
         select x.queue, x.tenant_id, x.priority, min(x.lo) as lo, array_agg(x.lo) as los, array_agg(x.hi) as his
         from (

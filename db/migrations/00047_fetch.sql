@@ -175,7 +175,7 @@ begin
         v_ask.tenants := case when v_ask.tenant is not null then array[v_ask.tenant] end;
         v_ask.aside := ojs.current_tenant() is not null;
         if v_ask.counts and v_ask.aside and exists (
-                select from ojs.rule r where r.tenant_id = v_ask.tenant and r.max_concurrency is not null) then
+                select from ojs.rule r where r.tenant_id = v_ask.tenant and r.most is not null) then
             perform ojs._raise('OJ408', 'the login of a tenant with a max_concurrency cannot fetch', null, 'Its workers fetch over HTTP.');
         end if;
     end if;

@@ -203,4 +203,20 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._fetched_nothing() is 'Raises that the running transaction has fetched jobs.';
+-- +goose StatementBegin
+create function ojs._apply_limit(p_rule ojs.rule) returns void
+language plpgsql
+as $$
+begin
+    if p_rule.most is null then
+        delete from ojs.usage u where u.tenant_id = p_rule.tenant_id and u.queue = p_rule.queue;
+    elsif not exists (select from ojs._usage(p_rule.tenant_id, p_rule.queue)) then
+        perform ojs._begin_count(p_rule);
+    end if;
+    perform ojs._apply_rule(p_rule);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._apply_limit(ojs.rule) is
+'Has a limit that has changed act from the next decision on. Only after ojs._stop_ahead.';
 reset role;

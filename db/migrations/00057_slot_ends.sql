@@ -196,11 +196,11 @@ create function ojs._only_full(p_tenant text, p_queue text) returns boolean
 language plpgsql stable
 as $$
 begin
-    return exists (select from ojs.rule r where r.tenant_id = p_tenant and r.queue = '' and r.max_concurrency is not null)
+    return exists (select from ojs.rule r where r.tenant_id = p_tenant and r.queue = '' and r.most is not null)
         and not exists (
             select from ojs.rule r
             where r.tenant_id = p_tenant and (r.queue in ('', p_queue) and r.paused_at is not null
-                or r.queue = p_queue and r.max_concurrency <= (select u.active from ojs._usage(r.tenant_id, r.queue) u)));
+                or r.queue = p_queue and r.most <= (select u.active from ojs._usage(r.tenant_id, r.queue) u)));
 end;
 $$;
 -- +goose StatementEnd

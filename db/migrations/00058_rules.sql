@@ -25,12 +25,7 @@ begin
     values (coalesce(p_tenant, ''), p_queue, p_max_concurrency, left(p_reason, 1000))
     on conflict (tenant_id, queue) do update set max_concurrency = excluded.max_concurrency, reason = excluded.reason
     returning * into v_rule;
-    if p_max_concurrency is null then
-        delete from ojs.usage u where u.tenant_id = v_rule.tenant_id and u.queue = v_rule.queue;
-    elsif not exists (select from ojs._usage(v_rule.tenant_id, v_rule.queue)) then
-        perform ojs._begin_count(v_rule);
-    end if;
-    perform ojs._apply_rule(v_rule);
+    perform ojs._apply_limit(v_rule);
     return v_rule;
 end;
 $$;
@@ -88,16 +83,17 @@ declare
     v_rule ojs.rule;
 begin
     p_queue := ojs._check_scope(p_tenant, p_queue);
-    v_rule := (coalesce(p_tenant, ''), p_queue, null, null, null, null)::ojs.rule;
+    v_rule.tenant_id := coalesce(p_tenant, '');
+    v_rule.queue := p_queue;
     if p_tenant is not null then
         perform ojs._stop_ahead();
     end if;
     update ojs.rule r set paused_at = null, paused_by = null where r.tenant_id = v_rule.tenant_id and r.queue = v_rule.queue
-    returning r.max_concurrency into v_rule.max_concurrency;
+    returning r.max_concurrency, r.throttled_to, r.most into v_rule.max_concurrency, v_rule.throttled_to, v_rule.most;
     if p_tenant is not null then
         perform ojs._apply_rule(v_rule);
     else
-        delete from ojs.rule r where r.tenant_id = '' and r.queue = v_rule.queue and r.max_concurrency is null;
+        delete from ojs.rule r where r.tenant_id = '' and r.queue = v_rule.queue and r.most is null;
         perform ojs._notify(array(select distinct w.queue from ojs.waiter w where p_queue in ('', w.queue)));
     end if;
     return v_rule;
@@ -211,9 +207,9 @@ declare
     v_limited boolean;
 begin
     delete from ojs.rule r
-    where r.tenant_id = p_rule.tenant_id and r.queue = p_rule.queue and r.max_concurrency is null and r.paused_at is null;
+    where r.tenant_id = p_rule.tenant_id and r.queue = p_rule.queue and r.most is null and r.paused_at is null;
     if p_rule.tenant_id = '' then
-        v_limited := exists (select from ojs.rule r where r.tenant_id = '' and r.queue = p_rule.queue and r.max_concurrency is not null);
+        v_limited := exists (select from ojs.rule r where r.tenant_id = '' and r.queue = p_rule.queue and r.most is not null);
         insert into ojs.backlog (queue, rev, priorities) select p_rule.queue, 1, '{}'
         where not exists (select from ojs._backlog(p_rule.queue));
         update ojs.backlog b set rev = b.rev + 1, limited = v_limited
@@ -246,7 +242,7 @@ create function ojs._count_or_not() returns void
 language plpgsql
 as $$
 declare
-    v_counts boolean := exists (select from ojs.rule r where r.tenant_id <> '' or r.max_concurrency is not null);
+    v_counts boolean := exists (select from ojs.rule r where r.tenant_id <> '' or r.most is not null);
 begin
     if v_counts and not exists (select from ojs._slot_mark()) then
         insert into ojs.slot_mark (rev, ended) values (1, ojs._snapshot());
@@ -254,7 +250,7 @@ begin
         delete from ojs.slot_mark m where not exists (select from ojs.tenant_fairness f where f.parked);
     end if;
     update ojs.slot_mark m set rev = m.rev + 1, shards = x.shards
-    from (select exists (select from ojs.rule r where r.tenant_id <> '' and r.queue <> '' and r.max_concurrency is not null) as shards) x
+    from (select exists (select from ojs.rule r where r.tenant_id <> '' and r.queue <> '' and r.most is not null) as shards) x
     where m.rev = (select n.rev from ojs._slot_mark() n) and m.shards <> x.shards;
     update ojs.fold f set rev = f.rev + 1, counts = x.counts
     from (select exists (select from ojs.slot_mark) as counts) x
@@ -276,7 +272,7 @@ begin
     perform ojs._roll_up();
     delete from ojs.usage;
     delete from ojs.slot_mark;
-    for v_rule in select r.* from ojs.rule r where r.max_concurrency is not null loop
+    for v_rule in select r.* from ojs.rule r where r.most is not null loop
         perform ojs._begin_count(v_rule);
         if v_rule.tenant_id = '' then
             perform ojs._apply_rule(v_rule);

@@ -49,7 +49,7 @@ begin
     if v_rested then
         v_result.rolled_up := ojs._roll_up();
         perform ojs._roll_up_pace(), ojs._keep_history(v_now);
-        perform ojs._watch(v_now);
+        perform ojs._watch(v_now), ojs._look_at_neighbours(v_now);
     end if;
 
     v_mark := ojs._clock_mark();
@@ -60,6 +60,7 @@ begin
     v_mark := ojs._move_clock(v_mark, v_now, v_timers.o_taken + v_leases.o_looked, v_leases.o_seen, v_leases.o_lease_at);
     v_more := ojs._tidy(v_mark, v_now, p_limit);
     -- This comes last, because from here on decisions wait for this transaction to end.
+    v_more := ojs._throttle_due(v_now) or v_more;
     perform ojs._catch_up();
     v_more := v_more or exists (select from ojs._slot_mark() m where m.freed <> '{}');
     perform ojs._forget(v_now);
@@ -216,6 +217,7 @@ begin
     if exists (select from ojs.replay_rule r where not r.caught_up) then
         perform ojs._catch_up_replays();
     end if;
+    delete from ojs.notice n where n.at < v_old and n.ended_at is not null;
     return v_more;
 end;
 $$;

@@ -46,13 +46,13 @@ begin
     select s.queue, s.rank, s.tenant_id, true, case when s.unit = 'none' then s.seq else ojs._join_at(0, 0, w.weight) end, w.weight,
         s.limited, (s.cursors[1]).job_priority, (s.cursors[1]).head, nullif(s.cursors[2:], '{}')
     from (
-        select s.queue, s.tenant_id, min(s.seq) as seq, t.weight, coalesce(t.limited, false) as limited,
+        select s.queue, s.tenant_id, min(s.seq) as seq, t.weight, t.throttle, coalesce(t.limited, false) as limited,
             ojs._unit(q.config -> 'tenant_fairness') as unit,
             case when ojs._own_order(q.config -> 'tenant_fairness') then 0 else s.priority + coalesce(t.priority_boost, 0) end as rank,
             array_agg(row(s.priority, s.seq - 1, false, 0, 0, true)::ojs.cursor order by s.priority desc) as cursors
         from shard s left join ojs.tenant t on t.tenant_id = s.tenant_id left join ojs.queue q on q.queue = s.queue
-        group by s.queue, s.tenant_id, t.weight, t.limited, q.config, rank
-    ) s cross join lateral ojs._weight_in(s.queue, s.tenant_id, s.weight) w;
+        group by s.queue, s.tenant_id, t.weight, t.throttle, t.limited, q.config, rank
+    ) s cross join lateral ojs._weight_in(s.queue, s.tenant_id, s.weight, s.throttle) w;
     insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
     select f.queue, f.priority, 1, 0, count(*), sum(f.weight), sum(f.weight * f.vtime)
     from ojs.tenant_fairness f group by f.queue, f.priority;

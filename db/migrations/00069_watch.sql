@@ -37,8 +37,6 @@ begin
         select max(n.nth) from ojs.notice n where n.type = s.type and n.subject = s.subject), 0)
     from seen s
     on conflict (type, subject) where ended_at is null do nothing;
-    delete from ojs.notice n
-    where n.ended_at is not null and n.at < p_now - (select s.journal_retention from ojs.settings s);
 end;
 $$;
 -- +goose StatementEnd

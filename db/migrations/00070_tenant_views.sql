@@ -224,7 +224,7 @@ comment on view ojs._usual_weight is
 no tenant.';
 
 create view ojs._weight_with_work as
-select coalesce(sum(coalesce(w.alike, t.weight, w.fallback)), 0) as weight
+select coalesce(sum(coalesce(w.alike, coalesce(t.weight, w.fallback) * coalesce(t.throttle, 1))), 0) as weight
 from (
     select u.tenant_id
     from (
@@ -258,10 +258,13 @@ with minute as (
     select t.tenant_id, count(*) as jobs from ojs.lease l cross join lateral unnest(l.tenants) t(tenant_id)
     where ojs._reads_all() and l.at > (select ojs.now()) - interval '1 minute' group by t.tenant_id
 )
-select s.tenant_id, coalesce(u.alike, c.weight, u.fallback) as weight, s.backlog, s.active, s.scheduled, s.pending, s.retryable,
-    s.completed, s.cancelled, s.discarded, s.failed, s.total_jobs, s.oldest_wait, s.deficit,
+select s.tenant_id, coalesce(u.alike, c.weight, u.fallback) as weight,
+    s.backlog, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed, s.total_jobs,
+    s.oldest_wait, s.deficit,
     case when s.backlog > 0 or s.active > 0 then
-        case when ojs._reads_all() then round(coalesce(u.alike, c.weight, u.fallback) / (select w.weight from ojs._weight_with_work w), 4)
+        case when ojs._reads_all() then
+            round(coalesce(u.alike, coalesce(c.weight, u.fallback) * coalesce(c.throttle, 1))
+                / (select w.weight from ojs._weight_with_work w), 4)
             else 1.0000 end
     end as effective_share,
     round(m.jobs / (select sum(m.jobs) from minute m), 4) as actual_share, s.dispatched
@@ -277,11 +280,11 @@ left join (select c.* from ojs.tenant c where ojs._reads_all() union all select 
 cross join ojs._usual_weight u
 left join minute m on m.tenant_id = s.tenant_id;
 comment on view ojs.tenant_stats is
-'One row per tenant: weight: the one it has in queues that do not say (ojs.queue_weight: in those that do); jobs now (backlog =
-available, active, scheduled, pending, retryable) and ever (completed, cancelled, discarded, total_jobs, dispatched; failed counts
-attempts); how long its first job in line has waited; deficit: jobs it is owed at this moment, negative when it had more; effective_share:
-its weight among the tenants with work; actual_share: its part of what was handed out in the last minute, null for a
-tenant''s login. A tenant sees its own row only, and its effective_share among itself.';
+'One row per tenant: weight: the one it has in queues that do not say (ojs.queue_weight: in those that do); jobs now (backlog = available,
+active, scheduled, pending, retryable) and ever (completed, cancelled, discarded, total_jobs, dispatched; failed counts attempts); how long
+its first job in line has waited; deficit: jobs it is owed at this moment, negative when it had more; effective_share: its weight, lowered
+while it is throttled, among the tenants with work; actual_share: its part of what was handed out in the last minute, null for a tenant''s
+login. A tenant sees its own row only, and its effective_share among itself.';
 
 create view ojs.rule_stats as
 select r.tenant_id, r.queue, r.max_concurrency, u.active, r.paused_at, case when ojs._reads_all() then r.paused_by end as paused_by,

@@ -36,7 +36,7 @@ begin
         union all
         select * from ojs._tenant_events(p_types, p_queues, p_limit, v_tenant)
         union all
-        select * from ojs._notice_events(p_types, p_queues, p_limit) where v_tenant is null
+        select * from ojs._notice_events(p_types, p_queues, p_limit, v_tenant)
     ) e
     order by e."time" desc limit p_limit;
 end;
@@ -45,9 +45,10 @@ $$;
 comment on function ojs.events(text[], text[], int, text) is
 'The latest lifecycle events, newest first: job.enqueued, job.started (of the latest attempt), job.completed, job.retrying, job.discarded,
 job.dead_lettered, dead_letter.retried, job.cancelled, job.expired, job.released, and job.timeout or job.stalled beside it for an attempt
-that the clock ended, cron.triggered, cron.skipped (of the latest thousand times of each cron job), tenant.created, and for who sees all
-tenants scheduling.queue_starved, scheduling.pool_overloaded and scheduling.rebalanced (fair-scheduling section 11.1), as far back as jobs
-and the journal (ojs.configure) reach. p_types, p_queues: only those; p_limit 1 to 1000. Derived, not recorded: nothing is written twice.';
+that the clock ended, cron.triggered, cron.skipped (of the latest thousand times of each cron job), tenant.created, tenant.noisy,
+tenant.throttled and tenant.throttle_released (multi-tenancy sections 9 and 11.1), and for who sees all tenants scheduling.queue_starved,
+scheduling.pool_overloaded and scheduling.rebalanced (fair-scheduling section 11.1), as far back as jobs and the journal (ojs.configure)
+reach. p_types, p_queues: only those; p_limit 1 to 1000. Derived, not recorded: nothing is written twice.';
 
 -- +goose StatementBegin
 create function ojs._newest_jobs(p_event text, p_queues text[], p_limit int, p_tenant text) returns setof ojs.job
@@ -206,14 +207,15 @@ $$;
 comment on function ojs._cron_events(text[], text[], int, text) is 'Events of cron jobs: cron.triggered, cron.skipped.';
 
 -- +goose StatementBegin
-create function ojs._notice_events(p_types text[], p_queues text[], p_limit int) returns setof ojs.event
+create function ojs._notice_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
 language sql stable
 as $$
-    select 'evt_notice_' || n.n, n.type, n.at, null, n.data ->> 'queue', n.subject, n.data
+    select 'evt_notice_' || n.n, n.type, n.at, n.data ->> 'tenant_id', n.data ->> 'queue', n.subject, n.data
     from ojs.notice n
-    where (p_types is null or n.type = any (p_types)) and (p_queues is null or n.data ->> 'queue' = any (p_queues))
+    where (p_tenant is null or n.data ->> 'tenant_id' = p_tenant)
+      and (p_types is null or n.type = any (p_types)) and (p_queues is null or n.data ->> 'queue' = any (p_queues))
     order by n.at desc limit p_limit
 $$;
 -- +goose StatementEnd
-comment on function ojs._notice_events(text[], text[], int) is 'Events that ojs.notice tells.';
+comment on function ojs._notice_events(text[], text[], int, text) is 'Events that ojs.notice tells; p_tenant: of those about it.';
 reset role;

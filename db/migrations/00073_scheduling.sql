@@ -96,7 +96,8 @@ with lately as materialized (
     from lately l cross join lateral ojs._pace('', '', l.sums) p(jobs_1m, waited_1m, jobs_5m, waited_5m, jobs_1h, waited_1h)
     where l.name = ''
 ), work as materialized (
-    select n.tenant_id, coalesce(w.alike, t.weight, w.fallback) as weight, n.available, n.active, n.available > 0 or n.active > 0 as works
+    select n.tenant_id, coalesce(w.alike, coalesce(t.weight, w.fallback) * coalesce(t.throttle, 1)) as weight,
+        n.available, n.active, n.available > 0 or n.active > 0 as works
     from (
         select u.tenant_id, sum(u.available)::bigint as available, sum(u.active)::bigint as active
         from (

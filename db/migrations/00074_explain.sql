@@ -157,11 +157,11 @@ begin
         'held_by', case when p_all then ojs._slot_holders(s.tenant_id, s.queue) end)) order by c.scope), '[]')
     from (
         -- A limit of all tenants together and what counts against it say what others do.
-        select r.tenant_id, r.queue, r.max_concurrency as max, p_all or r.tenant_id <> '' as shown, u.active - coalesce((
+        select r.tenant_id, r.queue, r.most as max, p_all or r.tenant_id <> '' as shown, u.active - coalesce((
             select sum(e.jobs) from ojs._ends(v_ended, null) e where r.tenant_id in ('', e.tenant_id) and r.queue in ('', e.queue)), 0
         ) as active
         from ojs.rule r cross join lateral ojs._usage(r.tenant_id, r.queue) u
-        where r.tenant_id in ('', p_job.tenant_id) and r.queue in ('', p_job.queue) and r.max_concurrency is not null
+        where r.tenant_id in ('', p_job.tenant_id) and r.queue in ('', p_job.queue) and r.most is not null
     ) s cross join lateral ojs._scope(s.tenant_id, s.queue) c
     where s.active >= s.max);
 end;

@@ -17,8 +17,9 @@ declare
     v_back   bigint := (select count(*) from ojs.turn t where p_news and t.queue = p_job.queue and t.tenant_id = p_job.tenant_id
         and t.job_priority = p_job.priority);
     v_room   bigint := ojs._room_soon(p_job.queue, p_job.tenant_id, p_news) + v_back;
-    v_weight numeric := (select w.weight from ojs._weight_in(p_job.queue, p_job.tenant_id,
-        (select t.weight from ojs.tenant t where t.tenant_id = p_job.tenant_id)) w);
+    v_weight numeric := (select w.weight from (select 1) one
+        left join ojs.tenant t on t.tenant_id = p_job.tenant_id
+        cross join lateral ojs._weight_in(p_job.queue, p_job.tenant_id, t.weight, t.throttle) w);
     v_now    timestamptz := ojs.now();
     v_low    numeric;
     v_until  float8;
@@ -215,7 +216,7 @@ as $$
         group by u.tenant_id, u.priority, u.job_priority
     ) w
     left join ojs.tenant t on t.tenant_id = w.tenant_id
-    cross join lateral ojs._weight_in(p_queue, w.tenant_id, t.weight) n
+    cross join lateral ojs._weight_in(p_queue, w.tenant_id, t.weight, t.throttle) n
     left join lateral ojs._fair(p_queue, w.priority, w.tenant_id) f on true
     where f.ready is not true and (f.parked is not true or ojs._room_soon(p_queue, w.tenant_id, true) is distinct from 0)
 $$;

@@ -189,6 +189,8 @@ begin
         insert into ojs.journal (tenant_id, queue, priority, to_state, jobs)
         values (p_job.tenant_id, p_job.queue, p_job.priority, 'discarded', -1),
             (p_job.tenant_id, v_job.queue, v_job.priority, 'discarded', 1);
+        update ojs.shard s set moved = s.moved + 1
+        where s.tenant_id = p_job.tenant_id and s.queue = p_job.queue and s.queue <> v_job.queue;
     end if;
     update ojs.job j
     set queue = v_job.queue, priority = v_job.priority, args = v_job.args, meta = v_job.meta, retry = v_job.retry,

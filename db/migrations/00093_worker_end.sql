@@ -7,7 +7,7 @@ set local check_function_bodies = off;
 
 -- Declares a stale worker dead now.
 -- Locks the row of ojs.worker, and the rows of its jobs (skip locked).
--- Writes ojs.worker, ojs.worker_beat, ojs.worker_load, and what the end of an attempt writes.
+-- Writes ojs.worker, ojs.worker_beat, ojs.worker_load, ojs.lost_worker, and what the end of an attempt writes.
 -- +goose StatementBegin
 create function ojs.remove_worker(p_worker_id text, p_tenant text default null) returns int
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -119,6 +119,13 @@ begin
         select j.id, j.tenant_id from ojs.job j
         where j.id = c.id and (c.scope = '' or j.tenant_id = c.scope) and j.state = 'active' and j.worker_id = c.worker_id offset 0
     ) j;
+    insert into ojs.lost_worker (tenant_id, worker_id, id, pool, hostname, queues, jobs, last_heartbeat_at)
+    select w.tenant_id, w.worker_id, w.id, w.pool, w.hostname, w.queues, cardinality(b.ids), b.seen_at
+    from unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
+    join ojs.worker w on w.tenant_id = d.tenant_id and w.worker_id = d.worker_id
+    cross join lateral (select b.* from ojs.worker_beat b where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id
+        order by b.rev desc limit 1) b on conflict do nothing;
+    delete from ojs.lost_worker l where l.lost_at < ojs.now() - interval '1 day';
     delete from ojs.worker_beat b using unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
     where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id;
     delete from ojs.worker w using unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)

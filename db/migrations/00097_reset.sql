@@ -18,11 +18,13 @@ begin
     from pg_catalog.pg_class c
     where c.relnamespace = 'ojs'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
       and c.relname not in ('problem', 'schema_hash', 'lane', 'fold', 'tally_mark', 'clock_mark', 'cut', 'upkeep_task', 'settings',
-          'waiter', 'sleeper', 'duty', 'dead_letter_mark', 'tenant_role');
+          'waiter', 'sleeper', 'duty', 'dead_letter_mark', 'tenant_role', 'neighbour_watch');
     execute 'truncate ' || v_tables;
     update ojs.fold set part_xid = null, part_lo = null, counts = false;
     delete from ojs.settings;
     insert into ojs.settings default values;
+    delete from ojs.neighbour_watch;
+    insert into ojs.neighbour_watch default values;
 end;
 $$;
 -- +goose StatementEnd

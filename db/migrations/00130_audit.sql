@@ -29,7 +29,8 @@ comment on column ojs.audit.actor is
 'Who: the login role, or, for calls over HTTP, the principal of the request, where there is one.';
 comment on column ojs.audit.tenant_id is 'The tenant that it is about; null: none, or all.';
 comment on column ojs.audit.kind is
-'What was changed: tenant, rule (a limit or a pause), queue, fairness, pool, deployment, role, replay_rule, worker, dead_letters, jobs.';
+'What was changed: tenant, rule (a limit or a pause), throttle, neighbours (what makes a tenant noisy), queue, fairness, pool, deployment,
+role, replay_rule, worker, dead_letters, jobs.';
 comment on column ojs.audit.name is
 'Its name: the queue of a rule, the pool, the role, the worker; null where there is none, or all are meant.';
 comment on column ojs.audit.action is
@@ -159,9 +160,13 @@ comment on function ojs._rule_action(jsonb, jsonb) is 'What has become of a limi
 create trigger audit after insert or update or delete on ojs.settings for each row
     execute function ojs._audit_row('deployment', '', '{one, lowest_max_priority, bars}');
 create trigger audit after insert or update or delete on ojs.tenant for each row
-    execute function ojs._audit_row('tenant', '', '{limited, created_at}');
+    execute function ojs._audit_row('tenant', '', '{limited, created_at, throttle}');
 create trigger audit after insert or update or delete on ojs.rule for each row
-    execute function ojs._audit_row('rule', 'queue', '{reason, paused_by}');
+    execute function ojs._audit_row('rule', 'queue', '{reason, paused_by, throttled_to, most}');
+create trigger audit after insert or update or delete on ojs.throttle for each row
+    execute function ojs._audit_row('throttle', 'action', '{set_by}');
+create trigger audit after insert or update of mode, span, depth_ratio, rate_ratio, active_share, error_ratio, min_jobs, min_active, action,
+    factor, lasts on ojs.neighbour_watch for each row execute function ojs._audit_row('neighbours', '', '{one, looked_at}');
 create trigger audit after insert or update or delete on ojs.pool for each row
     execute function ojs._audit_row('pool', 'name', '{id, created_at, updated_at}');
 create trigger audit after insert or update or delete on ojs.queue for each row

@@ -88,6 +88,7 @@ begin
     perform ojs.limit_concurrency(null, p_tenant, nullif(r.queue, '')), ojs.resume(nullif(r.queue, ''), p_tenant)
     from (select r.queue from ojs.rule r where r.tenant_id = p_tenant offset 0) r;
     perform ojs._stop_ahead();
+    perform ojs._end_throttle(p_tenant);
     -- The row stays until the tenant's pause is over, which it says.
     update ojs.tenant t set weight = null, priority_boost = 0, max_priority = 100, over_priority = 'refuse'
     where t.tenant_id = p_tenant returning * into v_new;
@@ -96,6 +97,7 @@ begin
     end if;
     delete from ojs.tenant_role r where r.tenant_id = p_tenant;
     delete from ojs.cron c where c.tenant_id = p_tenant;
+    delete from ojs.neighbour n where n.tenant_id = p_tenant;
     delete from ojs.cron_run r where r.tenant_id = p_tenant;
     delete from ojs.replay_rule r where r.tenant_id = p_tenant;
 end;

@@ -47,7 +47,8 @@ select ojs._to_each('{
 select ojs._to_each('{
         fetch_many, release_many, enqueue_rows, tick, upkeep, unplanned_crons, plan_cron, stand_down,
         configure_tenant, configure_queue, delete_queue, configure_pool, configure_pools, delete_pool, limit_concurrency, pause, resume,
-        hold_dispatch, resume_dispatch, schema_hash, schema_changing, preview_weight}',
+        hold_dispatch, resume_dispatch, schema_hash, schema_changing, preview_weight, doctor,
+        watch_neighbours, throttle, release_throttle}',
     'grant execute on function %s to ojs_service, ojs_operator');
 select ojs._to_each('{suspend_tenant, resume_tenant, deregister_tenant, list_jobs, jobs_floor, cancel_many,
         reprioritize}',
@@ -55,7 +56,8 @@ select ojs._to_each('{suspend_tenant, resume_tenant, deregister_tenant, list_job
 -- Helpers of views.
 select ojs._to_each('{
         _id_time, _is_replacement, _detached_partitions, _first_expiry, _pace, _pace_step, _lately, _pools_lately,
-        _whole_config, _configured, _counts_at, _counts_since}',
+        _whole_config, _configured, _counts_at, _counts_since, _tenant_gauges, _waiting_servers, _clock_lag,
+        _doctor_settings, _doctor_roles, _doctor_clock, _doctor_transactions, _doctor_tables, _doctor_work, _doctor_failures}',
     'grant execute on function %s to ojs_service, ojs_operator');
 
 -- The server alone, for workers that wait.
@@ -72,14 +74,17 @@ select ojs._to_each('{
 -- Views. Those with an underscore are read by the others.
 grant select on
     ojs.jobs, ojs.results, ojs.workers, ojs.crons, ojs.cron_runs,
-    ojs.tenant_stats, ojs.queue_stats, ojs.shard_stats, ojs.rule_stats, ojs._own_job
+    ojs.tenant_stats, ojs.queue_stats, ojs.shard_stats, ojs.rule_stats, ojs.throttles, ojs._own_job
     to ojs_service, ojs_operator, ojs_tenant;
 grant insert (id, type, queue, priority, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms,
     tags, args, meta, retry, options, extra)
     on ojs.jobs to ojs_service, ojs_operator, ojs_tenant;
 grant select on
     ojs.scheduling_stats, ojs.tenant_shares, ojs.pool_stats, ojs.dispatch, ojs.job_partitions, ojs.upkeep_status, ojs._upkeep_plan,
-    ojs._movement, ojs._shard_counts, ojs._tenant_names, ojs._queue_names, ojs._usual_weight
+    ojs._movement, ojs._shard_counts, ojs._tenant_names, ojs._queue_names, ojs._usual_weight,
+    ojs._shard_numbers, ojs.queue_demands, ojs.unserved_queues, ojs.blocked_tenants, ojs.longest_waits, ojs.dead_letter_errors,
+    ojs.lost_attempts, ojs.lost_workers, ojs.queue_workers, ojs.table_health, ojs.open_transactions, ojs.clock_status,
+    ojs.noisy_neighbours
     to ojs_service, ojs_operator;
 -- The audit trail; a tenant's own part of it.
 grant select on ojs.audit_trail to ojs_service, ojs_operator, ojs_tenant;
@@ -92,10 +97,10 @@ grant insert (tenant_id)
 -- +goose StatementBegin
 select ojs._to_each('{
         fetch, fetch_many, configure_tenant, configure_pool, configure_pools, delete_pool, limit_concurrency, pause, resume, _notify_room,
-        deregister_tenant, reprioritize,
+        throttle, release_throttle, deregister_tenant, reprioritize,
         ack_many, settle, release_many, _extend, tick, job_results, explain,
-        _arrivals, _recent, _lately, _pools_lately, _oldest_aside, _own_shards, _own_shard_counts, _put_aside, _retry_dead, _delete_dead,
-        _check_beat, _record_beat, _check_workers, _end_workers, _trim_cron_runs}',
+        _arrivals, _recent, _lately, _pools_lately, _clock_lag, _oldest_aside, _own_shards, _own_shard_counts, _put_aside,
+        _retry_dead, _delete_dead, _check_beat, _record_beat, _check_workers, _end_workers, _trim_cron_runs}',
     'alter function %1$s set enable_bitmapscan = off;
      alter function %1$s set enable_hashjoin = off;
      alter function %1$s set enable_mergejoin = off;
@@ -149,7 +154,7 @@ declare
 begin
     foreach v_table in array '{
         timer, fold, backlog, level, tenant_fairness, usage, slot_mark, again, rotation, turn, turn_mark, tally, pool_tally, tally_mark,
-        pace, history,
+        pace, history, shard,
         waiter, sleeper, duty, clock_mark, worker_beat, worker_load, dead_letter_mark}'::text[]
     loop
         execute format('alter table ojs.%I set (vacuum_truncate = off)', v_table);

@@ -209,3 +209,40 @@ select 'utilization' as what, p.name as subject, p.utilization::float8 as value 
 union all
 (select 'starved', n.subject, max(n.nth)::float8 from ojs.notice n where n.type = 'scheduling.queue_starved' group by n.subject
 order by n.subject limit @max_queues::int);
+
+-- name: TenantGauges :many
+-- For metrics: of the tenants that came first, and of the others in sum. An empty queue: the tenant's share.
+select g.tenant_id::text as tenant_id, g.queue::text as queue, g.depth::bigint as depth, g.active::bigint as active,
+    g.enqueued::bigint as enqueued, g.processed::bigint as processed, g.failed::bigint as failed, coalesce(g.share, 0)::float8 as share
+from ojs._tenant_gauges(@max_tenants::int) g;
+
+-- name: Doctor :many
+select f.severity::text as severity, f.topic::text as topic, f.finding::text as finding, f.advice::text as advice,
+    f.runbook::text as runbook
+from ojs.doctor(sqlc.narg('max_conns')::int, @servers::int) f;
+
+-- name: NeighbourWatch :one
+select w.mode, extract(epoch from w.span)::float8 as span_seconds, w.depth_ratio::float8 as depth_ratio, w.rate_ratio::float8 as rate_ratio,
+    w.active_share::float8 as active_share, w.error_ratio::float8 as error_ratio, w.min_jobs, w.min_active, w.action,
+    w.factor::float8 as factor, extract(epoch from w.lasts)::float8 as lasts_seconds
+from ojs.neighbour_watch w;
+
+-- name: WatchNeighbours :exec
+select ojs.watch_neighbours(sqlc.narg('mode')::text, sqlc.narg('span')::text::interval, sqlc.narg('depth_ratio')::text::numeric,
+    sqlc.narg('rate_ratio')::text::numeric, sqlc.narg('active_share')::text::numeric, sqlc.narg('error_ratio')::text::numeric,
+    sqlc.narg('min_jobs')::int, sqlc.narg('min_active')::int, sqlc.narg('action')::text, sqlc.narg('factor')::text::numeric,
+    sqlc.narg('lasts')::text::interval);
+
+-- name: NoisyNeighbours :many
+select * from ojs.noisy_neighbours n order by n.tenant_id, n.signal limit @max_rows::int;
+
+-- name: Throttles :many
+select * from ojs.throttles h where sqlc.narg('tenant')::text is null or h.tenant_id = sqlc.narg('tenant')::text
+order by h.tenant_id limit @max_rows::int;
+
+-- name: Throttle :one
+select * from ojs.throttle(@tenant::text, coalesce(sqlc.narg('reason')::text, 'manual'), sqlc.narg('action')::text,
+    sqlc.narg('factor')::text::numeric, sqlc.narg('lasts')::text::interval);
+
+-- name: ReleaseThrottle :many
+select * from ojs.release_throttle(@tenant::text);

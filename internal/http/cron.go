@@ -203,7 +203,7 @@ func (s *Server) planned(c echo.Context, status int, row sqlcgen.OjsCron) error 
 	row, err := s.cron.PlanNew(ctx, row)
 	if err != nil {
 		// It is registered, and a tick will plan it.
-		s.log.Warn("a cron job could not be planned at once", "error", err)
+		s.log.Warn("a cron job could not be planned at once", "tenant", row.TenantID, "queue", row.Queue, "cron", row.Name, "error", err)
 	}
 	return s.writeCron(c, status, &row)
 }

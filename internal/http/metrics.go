@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -43,7 +44,8 @@ func newMetrics(cfg *Config) *metrics {
 	info.Set(1)
 	all := prometheus.NewRegistry()
 	all.MustRegister(m.requests, m.inFlight, info, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), admin.NewQueueMetrics(cfg.DB, cfg.Logger))
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		admin.NewQueueMetrics(cfg.DB, cfg.Logger, cmp.Or(cfg.MetricTenants, admin.MetricTenants)))
 	all.MustRegister(slices.Concat(cfg.DB.Metrics(), cfg.Dispatcher.Metrics(), cfg.Metrics)...)
 	m.show = promhttp.HandlerFor(all, promhttp.HandlerOpts{
 		ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true,

@@ -155,6 +155,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	pgtest.Exec(t, a.pool, `select ojs.configure_pool('p', '{"concurrency": 4}')`)
 	pgtest.Exec(t, a.pool, "insert into ojs.notice (type, subject, data) values ('scheduling.queue_starved', 'mail', '{}')")
 	a.work()
+	pgtest.Exec(t, a.pool, "select ojs.tick()")
 	body := a.do("GET", "/metrics", "").want(200).body
 	exposed := map[string]string{}
 	for _, m := range regexp.MustCompile(`(?m)^# TYPE (ojs_\w+) (\w+)$`).FindAllStringSubmatch(body, -1) {

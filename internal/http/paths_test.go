@@ -34,7 +34,7 @@ func TestNamesInPathsMayBeEscaped(t *testing.T) {
 		return out
 	}
 	// What differs between two answers to one request.
-	moment := regexp.MustCompile(`"(request_id|computed_at|updated_at|deregistered_at)":"[^"]*"`)
+	moment := regexp.MustCompile(`"(request_id|computed_at|updated_at|deregistered_at|since|until)":"[^"]*"`)
 	asked := 0
 	a.do("PUT", "/ojs/v1/admin/tenants/acme:eu", "{}").want(201)
 	for path, methods := range a.paths() {

@@ -86,6 +86,8 @@ type Config struct {
 	Version    string                 // of this program, for the manifest; default "dev"
 	Metrics    []prometheus.Collector // of the parts that the Server does not know
 
+	MetricTenants int32 // how many tenants have series of their own; default admin.MetricTenants
+
 	// AllowReset adds POST /ojs/v1/admin/reset, which calls Reset: for conformance runs. A server
 	// in production has neither.
 	AllowReset bool

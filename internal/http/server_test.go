@@ -10,6 +10,8 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 )
 
@@ -130,6 +132,17 @@ func TestUnknownErrorsStayInside(t *testing.T) {
 	}
 	if log := a.log.String(); !strings.Contains(log, "hunter2") || !strings.Contains(log, "trace-me") {
 		t.Errorf("the log does not have it: %s", log)
+	}
+
+	// What a request is about stands in fields of their own.
+	pgtest.Exec(t, a.pool, "alter function ojs.cancel(uuid, text) rename to cancel_away")
+	pgtest.Exec(t, a.pool, "alter function ojs.pause(text, text, text, text) rename to pause_away")
+	a.do("DELETE", "/ojs/v1/jobs/"+someID, "", "X-OJS-Tenant: acme").want(500)
+	a.do("POST", "/ojs/v1/queues/mail/pause", "").want(500)
+	for _, fields := range []string{" tenant=acme job=" + someID + " ", " queue=mail "} {
+		if !strings.Contains(a.log.String(), fields) {
+			t.Errorf("the log does not have%s: %s", fields, a.log)
+		}
 	}
 
 	a.srv.handler.(*echo.Echo).GET("/panic", func(echo.Context) error { panic("at the disco") })

@@ -280,7 +280,7 @@ func (s *Server) logUnsettled(c echo.Context, b *batch) {
 	}
 	for which, i := range first {
 		s.log.Error("jobs could not be settled", "request_id", kit.RequestID(c),
-			"jobs", jobs[which], "first", b.asked[i].ID, "error", b.settled[i].Err)
+			"jobs", jobs[which], "job", b.asked[i].ID, "error", b.settled[i].Err)
 	}
 }
 

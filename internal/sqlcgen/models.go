@@ -98,12 +98,18 @@ type OjsCron struct {
 // Whether dispatch is held (held_at: since when, else null), and how many jobs would run if it went on: available at once, active when
 // their leases end, unless they are acknowledged before, scheduled and retryable when they are due. One row.
 type OjsDispatch struct {
-	HeldAt    *time.Time `json:"held_at"`
-	Available int64      `json:"available"`
-	Active    int64      `json:"active"`
-	Scheduled int64      `json:"scheduled"`
-	Retryable int64      `json:"retryable"`
-	Pending   int64      `json:"pending"`
+	// Since when dispatch is held; null: it is not.
+	HeldAt *time.Time `json:"held_at"`
+	// Jobs that could be handed out, now.
+	Available int64 `json:"available"`
+	// Jobs in workers' hands, now.
+	Active int64 `json:"active"`
+	// Jobs waiting for their time, now.
+	Scheduled int64 `json:"scheduled"`
+	// Failed jobs waiting for their next attempt, now.
+	Retryable int64 `json:"retryable"`
+	// Jobs waiting to be activated, now.
+	Pending int64 `json:"pending"`
 }
 
 // Every job, one row. Private: written through functions and the view ojs.jobs; the dispatcher's order is (queue, priority, tenant, seq).
@@ -173,6 +179,25 @@ type OjsJob struct {
 	Extra []byte `json:"extra"`
 }
 
+// Tenants that used much more than the others when the tick looked last, one row per tenant and signal (ojs.watch_neighbours).
+type OjsNoisyNeighbour struct {
+	// The tenant.
+	TenantID string `json:"tenant_id"`
+	// queue_depth_ratio: its waiting jobs in times of the median; enqueue_rate_ratio: what it enqueued in times of the others'
+	// average; active_job_ratio: its part of the active jobs; error_rate: its part of failed attempts in times of the others'.
+	Signal string `json:"signal"`
+	// How much it is.
+	Value float64 `json:"value"`
+	// How much it may be.
+	Threshold float64 `json:"threshold"`
+	// Since when without a break.
+	Since time.Time `json:"since"`
+	// When it was seen last.
+	SeenAt time.Time `json:"seen_at"`
+	// Until when the tenant is throttled; null: it is not.
+	ThrottledUntil *time.Time `json:"throttled_until"`
+}
+
 // Every error a caller can meet: SQLSTATE, OJS code, HTTP status, whether a retry can help. A key of two characters stands for the rest of
 // its SQLSTATE class.
 type OjsProblem struct {
@@ -205,19 +230,30 @@ type OjsRule struct {
 	PausedBy *string `json:"paused_by"`
 	// Why, in the words of whoever changed it last.
 	Reason *string `json:"reason"`
+	// How many while the tenant is throttled (ojs.throttle); null: as max_concurrency says.
+	ThrottledTo *int32 `json:"throttled_to"`
+	// The lower of both, which decisions obey; null: as many as there are.
+	Most *int32 `json:"most"`
 }
 
 // What holds dispatch back, one row per tenant (empty: all together) and queue (empty: all): max_concurrency; active: how many jobs the last
 // decision counted against it, those decided ahead included; paused_at, paused_by, reason. A tenant sees the rules about itself, and not who
 // made them, and why.
 type OjsRuleStat struct {
-	TenantID       string     `json:"tenant_id"`
-	Queue          string     `json:"queue"`
-	MaxConcurrency *int32     `json:"max_concurrency"`
-	Active         *int32     `json:"active"`
-	PausedAt       *time.Time `json:"paused_at"`
-	PausedBy       *string    `json:"paused_by"`
-	Reason         *string    `json:"reason"`
+	// The tenant; empty: all together.
+	TenantID string `json:"tenant_id"`
+	// The queue; empty: all.
+	Queue string `json:"queue"`
+	// How many jobs may run at once; null: as many as there are.
+	MaxConcurrency *int32 `json:"max_concurrency"`
+	// How many jobs the last decision counted against the limit, those decided ahead included.
+	Active *int32 `json:"active"`
+	// Since when nothing is handed out; null: dispatch goes on.
+	PausedAt *time.Time `json:"paused_at"`
+	// Who paused it; null for a tenant's login.
+	PausedBy *string `json:"paused_by"`
+	// Why; null for a tenant's login.
+	Reason *string `json:"reason"`
 }
 
 // Tenants whose new jobs are refused. Changed by ojs.suspend_tenant and ojs.resume_tenant.
@@ -247,4 +283,46 @@ type OjsTenant struct {
 	MaxPriority int32 `json:"max_priority"`
 	// What becomes of a new job above max_priority: it is refused (refuse), or gets max_priority (clamp).
 	OverPriority string `json:"over_priority"`
+	// What the tenant's weights are multiplied by while it is throttled (ojs.throttle); null: nothing.
+	Throttle *string `json:"throttle"`
+}
+
+// Tenants that get less for a while. Written by ojs.throttle, ojs.release_throttle and the tick; read as ojs.throttles.
+type OjsThrottle struct {
+	// The tenant.
+	TenantID string `json:"tenant_id"`
+	// What is lowered: weight or concurrency.
+	Action string `json:"action"`
+	// What it is without the throttle; null: no limit.
+	Original *float64 `json:"original"`
+	// What it is.
+	Effective float64 `json:"effective"`
+	// Why: the signal with _exceeded behind it, or an operator's words.
+	Reason string `json:"reason"`
+	// Since when.
+	Since time.Time `json:"since"`
+	// When it ends by itself.
+	Until time.Time `json:"until"`
+	// Which login; null: the tick.
+	SetBy *string `json:"set_by"`
+}
+
+// Tenants that get less for a while (ojs.throttle). A tenant sees its own row.
+type OjsThrottles struct {
+	// The tenant.
+	TenantID string `json:"tenant_id"`
+	// What is lowered: weight or concurrency.
+	Action string `json:"action"`
+	// What it is without the throttle; null: no limit.
+	Original *float64 `json:"original"`
+	// What it is now.
+	Effective float64 `json:"effective"`
+	// Why: a signal of ojs.noisy_neighbours with _exceeded behind it, or an operator's words.
+	Reason string `json:"reason"`
+	// Since when.
+	Since time.Time `json:"since"`
+	// When it ends by itself.
+	Until time.Time `json:"until"`
+	// Which login; null: the tick, or not for a tenant to see.
+	SetBy *string `json:"set_by"`
 }

@@ -97,7 +97,7 @@ func (q *Queries) ConfigureQueue(ctx context.Context, arg ConfigureQueueParams) 
 }
 
 const configureTenant = `-- name: ConfigureTenant :one
-select tenant_id, weight, priority_boost, created_at, limited, max_priority, over_priority from ojs.configure_tenant($1::text, $2::numeric, $3::int,
+select tenant_id, weight, priority_boost, created_at, limited, max_priority, over_priority, throttle from ojs.configure_tenant($1::text, $2::numeric, $3::int,
     $4::int, $5::text)
 `
 
@@ -126,6 +126,7 @@ func (q *Queries) ConfigureTenant(ctx context.Context, arg ConfigureTenantParams
 		&i.Limited,
 		&i.MaxPriority,
 		&i.OverPriority,
+		&i.Throttle,
 	)
 	return i, err
 }
@@ -176,6 +177,51 @@ func (q *Queries) Dispatch(ctx context.Context) (OjsDispatch, error) {
 		&i.Pending,
 	)
 	return i, err
+}
+
+const doctor = `-- name: Doctor :many
+select f.severity::text as severity, f.topic::text as topic, f.finding::text as finding, f.advice::text as advice,
+    f.runbook::text as runbook
+from ojs.doctor($1::int, $2::int) f
+`
+
+type DoctorParams struct {
+	MaxConns *int32 `json:"max_conns"`
+	Servers  int32  `json:"servers"`
+}
+
+type DoctorRow struct {
+	Severity string `json:"severity"`
+	Topic    string `json:"topic"`
+	Finding  string `json:"finding"`
+	Advice   string `json:"advice"`
+	Runbook  string `json:"runbook"`
+}
+
+func (q *Queries) Doctor(ctx context.Context, arg DoctorParams) ([]DoctorRow, error) {
+	rows, err := q.db.Query(ctx, doctor, arg.MaxConns, arg.Servers)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []DoctorRow{}
+	for rows.Next() {
+		var i DoctorRow
+		if err := rows.Scan(
+			&i.Severity,
+			&i.Topic,
+			&i.Finding,
+			&i.Advice,
+			&i.Runbook,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const events = `-- name: Events :many
@@ -254,7 +300,7 @@ func (q *Queries) HoldDispatch(ctx context.Context) (OjsDispatch, error) {
 }
 
 const limitConcurrency = `-- name: LimitConcurrency :one
-select tenant_id, queue, max_concurrency, paused_at, paused_by, reason from ojs.limit_concurrency($1::int, $2::text, $3::text,
+select tenant_id, queue, max_concurrency, paused_at, paused_by, reason, throttled_to, most from ojs.limit_concurrency($1::int, $2::text, $3::text,
     $4::text)
 `
 
@@ -280,12 +326,86 @@ func (q *Queries) LimitConcurrency(ctx context.Context, arg LimitConcurrencyPara
 		&i.PausedAt,
 		&i.PausedBy,
 		&i.Reason,
+		&i.ThrottledTo,
+		&i.Most,
 	)
 	return i, err
 }
 
+const neighbourWatch = `-- name: NeighbourWatch :one
+select w.mode, extract(epoch from w.span)::float8 as span_seconds, w.depth_ratio::float8 as depth_ratio, w.rate_ratio::float8 as rate_ratio,
+    w.active_share::float8 as active_share, w.error_ratio::float8 as error_ratio, w.min_jobs, w.min_active, w.action,
+    w.factor::float8 as factor, extract(epoch from w.lasts)::float8 as lasts_seconds
+from ojs.neighbour_watch w
+`
+
+type NeighbourWatchRow struct {
+	Mode         string  `json:"mode"`
+	SpanSeconds  float64 `json:"span_seconds"`
+	DepthRatio   float64 `json:"depth_ratio"`
+	RateRatio    float64 `json:"rate_ratio"`
+	ActiveShare  float64 `json:"active_share"`
+	ErrorRatio   float64 `json:"error_ratio"`
+	MinJobs      int32   `json:"min_jobs"`
+	MinActive    int32   `json:"min_active"`
+	Action       string  `json:"action"`
+	Factor       float64 `json:"factor"`
+	LastsSeconds float64 `json:"lasts_seconds"`
+}
+
+func (q *Queries) NeighbourWatch(ctx context.Context) (NeighbourWatchRow, error) {
+	row := q.db.QueryRow(ctx, neighbourWatch)
+	var i NeighbourWatchRow
+	err := row.Scan(
+		&i.Mode,
+		&i.SpanSeconds,
+		&i.DepthRatio,
+		&i.RateRatio,
+		&i.ActiveShare,
+		&i.ErrorRatio,
+		&i.MinJobs,
+		&i.MinActive,
+		&i.Action,
+		&i.Factor,
+		&i.LastsSeconds,
+	)
+	return i, err
+}
+
+const noisyNeighbours = `-- name: NoisyNeighbours :many
+select tenant_id, signal, value, threshold, since, seen_at, throttled_until from ojs.noisy_neighbours n order by n.tenant_id, n.signal limit $1::int
+`
+
+func (q *Queries) NoisyNeighbours(ctx context.Context, maxRows int32) ([]OjsNoisyNeighbour, error) {
+	rows, err := q.db.Query(ctx, noisyNeighbours, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []OjsNoisyNeighbour{}
+	for rows.Next() {
+		var i OjsNoisyNeighbour
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.Signal,
+			&i.Value,
+			&i.Threshold,
+			&i.Since,
+			&i.SeenAt,
+			&i.ThrottledUntil,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const pause = `-- name: Pause :one
-select tenant_id, queue, max_concurrency, paused_at, paused_by, reason from ojs.pause($1::text, $2::text, $3::text)
+select tenant_id, queue, max_concurrency, paused_at, paused_by, reason, throttled_to, most from ojs.pause($1::text, $2::text, $3::text)
 `
 
 type PauseParams struct {
@@ -304,6 +424,8 @@ func (q *Queries) Pause(ctx context.Context, arg PauseParams) (OjsRule, error) {
 		&i.PausedAt,
 		&i.PausedBy,
 		&i.Reason,
+		&i.ThrottledTo,
+		&i.Most,
 	)
 	return i, err
 }
@@ -669,8 +791,41 @@ func (q *Queries) Queues(ctx context.Context, arg QueuesParams) ([]QueuesRow, er
 	return items, nil
 }
 
+const releaseThrottle = `-- name: ReleaseThrottle :many
+select tenant_id, action, original, effective, reason, since, until, set_by from ojs.release_throttle($1::text)
+`
+
+func (q *Queries) ReleaseThrottle(ctx context.Context, tenant string) ([]OjsThrottle, error) {
+	rows, err := q.db.Query(ctx, releaseThrottle, tenant)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []OjsThrottle{}
+	for rows.Next() {
+		var i OjsThrottle
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.Action,
+			&i.Original,
+			&i.Effective,
+			&i.Reason,
+			&i.Since,
+			&i.Until,
+			&i.SetBy,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const resume = `-- name: Resume :one
-select tenant_id, queue, max_concurrency, paused_at, paused_by, reason from ojs.resume($1::text, $2::text)
+select tenant_id, queue, max_concurrency, paused_at, paused_by, reason, throttled_to, most from ojs.resume($1::text, $2::text)
 `
 
 type ResumeParams struct {
@@ -688,6 +843,8 @@ func (q *Queries) Resume(ctx context.Context, arg ResumeParams) (OjsRule, error)
 		&i.PausedAt,
 		&i.PausedBy,
 		&i.Reason,
+		&i.ThrottledTo,
+		&i.Most,
 	)
 	return i, err
 }
@@ -906,6 +1063,53 @@ func (q *Queries) Stats(ctx context.Context, tenant *string) (StatsRow, error) {
 	return i, err
 }
 
+const tenantGauges = `-- name: TenantGauges :many
+select g.tenant_id::text as tenant_id, g.queue::text as queue, g.depth::bigint as depth, g.active::bigint as active,
+    g.enqueued::bigint as enqueued, g.processed::bigint as processed, g.failed::bigint as failed, coalesce(g.share, 0)::float8 as share
+from ojs._tenant_gauges($1::int) g
+`
+
+type TenantGaugesRow struct {
+	TenantID  string  `json:"tenant_id"`
+	Queue     string  `json:"queue"`
+	Depth     int64   `json:"depth"`
+	Active    int64   `json:"active"`
+	Enqueued  int64   `json:"enqueued"`
+	Processed int64   `json:"processed"`
+	Failed    int64   `json:"failed"`
+	Share     float64 `json:"share"`
+}
+
+// For metrics: of the tenants that came first, and of the others in sum. An empty queue: the tenant's share.
+func (q *Queries) TenantGauges(ctx context.Context, maxTenants int32) ([]TenantGaugesRow, error) {
+	rows, err := q.db.Query(ctx, tenantGauges, maxTenants)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []TenantGaugesRow{}
+	for rows.Next() {
+		var i TenantGaugesRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.Queue,
+			&i.Depth,
+			&i.Active,
+			&i.Enqueued,
+			&i.Processed,
+			&i.Failed,
+			&i.Share,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const tenantNames = `-- name: TenantNames :one
 with f as materialized (
     select n.tenant_id as name from ojs._tenant_names n
@@ -1108,6 +1312,118 @@ func (q *Queries) Tenants(ctx context.Context, names []string) ([]TenantsRow, er
 		return nil, err
 	}
 	return items, nil
+}
+
+const throttle = `-- name: Throttle :one
+select tenant_id, action, original, effective, reason, since, until, set_by from ojs.throttle($1::text, coalesce($2::text, 'manual'), $3::text,
+    $4::text::numeric, $5::text::interval)
+`
+
+type ThrottleParams struct {
+	Tenant string  `json:"tenant"`
+	Reason *string `json:"reason"`
+	Action *string `json:"action"`
+	Factor *string `json:"factor"`
+	Lasts  *string `json:"lasts"`
+}
+
+func (q *Queries) Throttle(ctx context.Context, arg ThrottleParams) (OjsThrottle, error) {
+	row := q.db.QueryRow(ctx, throttle,
+		arg.Tenant,
+		arg.Reason,
+		arg.Action,
+		arg.Factor,
+		arg.Lasts,
+	)
+	var i OjsThrottle
+	err := row.Scan(
+		&i.TenantID,
+		&i.Action,
+		&i.Original,
+		&i.Effective,
+		&i.Reason,
+		&i.Since,
+		&i.Until,
+		&i.SetBy,
+	)
+	return i, err
+}
+
+const throttles = `-- name: Throttles :many
+select tenant_id, action, original, effective, reason, since, until, set_by from ojs.throttles h where $1::text is null or h.tenant_id = $1::text
+order by h.tenant_id limit $2::int
+`
+
+type ThrottlesParams struct {
+	Tenant  *string `json:"tenant"`
+	MaxRows int32   `json:"max_rows"`
+}
+
+func (q *Queries) Throttles(ctx context.Context, arg ThrottlesParams) ([]OjsThrottles, error) {
+	rows, err := q.db.Query(ctx, throttles, arg.Tenant, arg.MaxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []OjsThrottles{}
+	for rows.Next() {
+		var i OjsThrottles
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.Action,
+			&i.Original,
+			&i.Effective,
+			&i.Reason,
+			&i.Since,
+			&i.Until,
+			&i.SetBy,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const watchNeighbours = `-- name: WatchNeighbours :exec
+select ojs.watch_neighbours($1::text, $2::text::interval, $3::text::numeric,
+    $4::text::numeric, $5::text::numeric, $6::text::numeric,
+    $7::int, $8::int, $9::text, $10::text::numeric,
+    $11::text::interval)
+`
+
+type WatchNeighboursParams struct {
+	Mode        *string `json:"mode"`
+	Span        *string `json:"span"`
+	DepthRatio  *string `json:"depth_ratio"`
+	RateRatio   *string `json:"rate_ratio"`
+	ActiveShare *string `json:"active_share"`
+	ErrorRatio  *string `json:"error_ratio"`
+	MinJobs     *int32  `json:"min_jobs"`
+	MinActive   *int32  `json:"min_active"`
+	Action      *string `json:"action"`
+	Factor      *string `json:"factor"`
+	Lasts       *string `json:"lasts"`
+}
+
+func (q *Queries) WatchNeighbours(ctx context.Context, arg WatchNeighboursParams) error {
+	_, err := q.db.Exec(ctx, watchNeighbours,
+		arg.Mode,
+		arg.Span,
+		arg.DepthRatio,
+		arg.RateRatio,
+		arg.ActiveShare,
+		arg.ErrorRatio,
+		arg.MinJobs,
+		arg.MinActive,
+		arg.Action,
+		arg.Factor,
+		arg.Lasts,
+	)
+	return err
 }
 
 const weighTenant = `-- name: WeighTenant :exec

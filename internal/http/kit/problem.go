@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -37,7 +38,7 @@ func NewProblems(db *pg.DB, log *slog.Logger) *Problems {
 // Write answers a request with an error. It is echo's error handler. An answer that has begun is cut off.
 func (p *Problems) Write(err error, c echo.Context) {
 	r := c.Request()
-	log := p.log.With("request_id", RequestID(c), "method", r.Method, "path", r.URL.Path)
+	log := p.log.With("request_id", RequestID(c), "method", r.Method, "path", r.URL.Path).With(about(c)...)
 	switch {
 	case c.Response().Committed && errors.Is(err, errLost):
 		log.Debug("the response broke off", "error", err)
@@ -76,6 +77,21 @@ func (p *Problems) Write(err error, c echo.Context) {
 	if err := Blob(c, problem.Status, body); err != nil {
 		log.Debug("the response could not be written", "error", err)
 	}
+}
+
+// about is the tenant, queue or job that a request names, as far as its head tells, for the log.
+func about(c echo.Context) (attrs []any) {
+	if tenant, _, err := readTenant(c.Request().Header); err == nil && tenant != nil {
+		attrs = append(attrs, "tenant", *tenant)
+	}
+	for _, of := range [...]struct{ route, parameter, as string }{
+		{"/tenants/:id", "id", "tenant"}, {"/queues/:name", "name", "queue"}, {"/jobs/:id", "id", "job"}, {"/dead-letter/:id", "id", "job"},
+	} {
+		if strings.Contains(c.Path(), of.route) {
+			attrs = append(attrs, of.as, c.Param(of.parameter))
+		}
+	}
+	return attrs
 }
 
 // NameHeader says of an error about the tenant, which SQL calls by its parameter, that it is about the header.

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bytes"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ojs-pg/ojs-pg/internal/embedpg"
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// backup is a database with jobs in several states, and a fresh cluster to restore it to (docs/runbooks/backup-and-restore.md).
+type backup struct {
+	*testing.T
+	from *pgtest.DB
+	to   *pgtest.Private
+	bin  string
+}
+
+func newBackup(t *testing.T) *backup {
+	t.Helper()
+	b := &backup{T: t, from: pgtest.New(t), to: pgtest.NewPrivate(t, nil)}
+	found, err := embedpg.Find(os.Getenv("OJS_TEST_PG_BIN")) // the newest first, on which the servers run
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.bin = found[0].Dir
+	pgtest.Exec(t, b.from.Pool, `insert into ojs.jobs (tenant_id, type, queue)
+		select unnest('{acme,globex}'::text[]), 'a', 'mail' from generate_series(1, 20)`)
+	pgtest.Exec(t, b.from.Pool, "select ojs.enqueue('late', p_queue => 'mail', p_scheduled_at => ojs.now() + interval '1 day')")
+	pgtest.Exec(t, b.from.Pool, "select ojs.ack(f.id, f.lease) from ojs.fetch('{mail}', 6) f")
+	pgtest.Exec(t, b.from.Pool, "select ojs.tick()")
+	pgtest.Exec(t, b.from.Pool, "select ojs.fetch('{mail}', 4, 'w')") // nobody has rolled these up
+	// The old cluster has come further in its transaction ids than the fresh one.
+	pgtest.Exec(t, b.from.Pool, `do $$ begin for i in 1..20000 loop perform pg_catalog.pg_current_xact_id(); commit; end loop; end $$`)
+	pgtest.Exec(t, b.from.Pool, "select ojs.enqueue('a', p_queue => 'mail', p_tenant => 'acme')")
+	pgtest.Exec(t, b.from.Pool, "select ojs.fetch('{mail,other}', 1)")
+	pgtest.Exec(t, b.from.Pool, "select ojs.tick()")
+	return b
+}
+
+// restore dumps the database and restores the dump to one of that name; more are options of pg_dump.
+func (b *backup) restore(name string, more ...string) (address string, db *pgxpool.Pool) {
+	b.Helper()
+	dump := filepath.Join(b.TempDir(), name+".dump")
+	b.to.Exec("create database " + name + " encoding 'UTF8' template template0")
+	u, err := url.Parse(b.to.URL)
+	if err != nil {
+		b.Fatal(err)
+	}
+	u.Path = "/" + name
+	for _, command := range [][]string{
+		append([]string{"pg_dump", "-Fc", "-f", dump, "-d", b.from.URL}, more...),
+		{"pg_restore", "--exit-on-error", "-d", u.String(), dump},
+	} {
+		if out, err := exec.CommandContext(b.Context(), filepath.Join(b.bin, command[0]), command[1:]...).CombinedOutput(); err != nil {
+			b.Fatalf("%q: %v\n%s", command, err, out)
+		}
+	}
+	if db, err = pgxpool.New(b.Context(), u.String()); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(db.Close)
+	return u.String(), db
+}
+
+// does runs a command of the program, and returns what it says and how it ends.
+func (b *backup) does(address string, args ...string) (string, int) {
+	var stdout, stderr bytes.Buffer
+	ended := run(append(append([]string{"ojs-pg"}, args...), "--database-url", address), &stdout, &stderr)
+	return stdout.String() + stderr.String(), ended
+}
+
+// A dump that is restored to another cluster is complete: after a tick the jobs go on, and are counted as they are.
+func TestADumpIsRestored(t *testing.T) {
+	t.Parallel()
+	b := newBackup(t)
+	address, db := b.restore("restored")
+	if text, ended := b.does(address, "migrate", "up"); ended != 0 || !strings.HasPrefix(text, "nothing to do") {
+		t.Errorf("migrate up ends with %d: %s", ended, text)
+	}
+	const restored = "The database was restored from another cluster"
+	if text, ended := b.does(address, "doctor"); ended != foundErrors || !strings.Contains(text, restored) {
+		t.Errorf("doctor ends with %d: %s", ended, text)
+	}
+	if _, err := db.Exec(t.Context(), "select ojs.fetch('{mail}', 1)"); err == nil || !strings.Contains(err.Error(), "another cluster") {
+		t.Errorf("a fetch before the first tick: %v", err)
+	}
+	pgtest.Exec(t, db, "select ojs.tick()")
+	if text, ended := b.does(address, "doctor"); strings.Contains(text, restored) {
+		t.Errorf("after a tick doctor ends with %d: %s", ended, text)
+	}
+	const counted = "select format('%s %s %s %s', sum(available), sum(active), sum(scheduled), sum(completed)) from ojs.queue_stats"
+	if got := pgtest.One[string](t, db, counted); got != "30 5 1 6" {
+		t.Errorf("jobs available, active, scheduled and completed: %s", got)
+	}
+	// Those that were active are their workers' still; the others are handed out, each once.
+	for _, c := range []struct {
+		sql  string
+		want int
+	}{
+		{"select count(*)::int from (select ojs.ack(j.id, j.lease) from ojs.job j where j.state = 'active') a", 5},
+		{"select count(distinct id)::int from ojs.fetch('{mail}', 100)", 30},
+		{"select count(*)::int from (select ojs.ack(j.id, j.lease) from ojs.job j where j.state = 'active') a", 30},
+		{"select count(*)::int from (select ojs.enqueue('a', p_queue => 'mail') from generate_series(1, 3)) a", 3},
+		{"select count(distinct id)::int from ojs.fetch('{mail}', 100)", 3},
+	} {
+		if got := pgtest.One[int](t, db, c.sql); got != c.want {
+			t.Errorf("%s: %d, want %d", c.sql, got, c.want)
+		}
+	}
+	pgtest.Exec(t, db, "select ojs.tick()")
+	if got := pgtest.One[string](t, db, counted); got != "0 3 1 41" {
+		t.Errorf("afterwards: %s", got)
+	}
+}
+
+// The schema alone lacks rows that belong to it: nobody takes it for a database that works.
+func TestADumpOfTheSchemaAloneIsRefused(t *testing.T) {
+	t.Parallel()
+	b := newBackup(t)
+	address, _ := b.restore("empty", "-s")
+	if text, ended := b.does(address, "doctor"); ended != foundErrors || !strings.HasPrefix(text, "error: schema: ") {
+		t.Errorf("doctor ends with %d: %s", ended, text)
+	}
+	if text, ended := b.does(address, "serve"); ended != 1 {
+		t.Errorf("serve ends with %d: %s", ended, text)
+	}
+	if text, ended := b.does(address, "migrate", "up"); ended != 1 || !strings.Contains(text, "missing zero version") {
+		t.Errorf("migrate up ends with %d: %s", ended, text)
+	}
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/ojs-pg/ojs-pg/internal/admin"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+// neighbourCommands are about tenants that others feel.
+func neighbourCommands() []*cli.Command {
+	return []*cli.Command{
+		{
+			Name: "neighbours", Usage: "list noisy tenants, and those that are throttled", Flags: pageFlags(), Action: withAdmin("", listNeighbours),
+			Commands: []*cli.Command{{
+				Name: "watch", Usage: "off; observe: tell of noisy tenants; on: throttle them, too", ArgsUsage: "MODE",
+				Action: withAdmin("MODE", watchNeighbours),
+			}},
+		},
+		{
+			Name: "throttle", Usage: "give the tenant of --tenant less for a while", Action: withAdmin("", throttle),
+			Flags: []cli.Flag{
+				&cli.StringFlag{Name: "action", Sources: cli.EnvVars("OJS_ADMIN_ACTION"), Usage: "what is lowered: `weight` or concurrency"},
+				&cli.Float64Flag{Name: "factor", Sources: cli.EnvVars("OJS_ADMIN_FACTOR"), Usage: "to which `PART` of what it is"},
+				&cli.DurationFlag{Name: "lasts", Sources: cli.EnvVars("OJS_ADMIN_LASTS"), Usage: "for how `LONG`, such as 30m"},
+				&cli.StringFlag{Name: "reason", Sources: cli.EnvVars("OJS_ADMIN_REASON"), Usage: "`WHY`, for whoever asks later"},
+			},
+		},
+		{Name: "release", Usage: "end the throttle of the tenant of --tenant", Action: withAdmin("", releaseThrottle)},
+	}
+}
+
+func listNeighbours(ctx context.Context, o *operator) error {
+	if err := o.forAll("tenants are compared"); err != nil {
+		return err
+	}
+	limit, _ := o.page()
+	found, err := admin.NoisyNeighbours(ctx, o.sql, limit)
+	if err != nil {
+		return err
+	}
+	if o.Bool("json") {
+		return admin.JSON(o.out, found)
+	}
+	if err := admin.Table(o.out, found.Noisy); err != nil {
+		return err
+	}
+	fmt.Fprintf(o.out, "\nthrottled (mode %s):\n", found.Settings.Mode)
+	return admin.Table(o.out, found.Throttles)
+}
+
+func watchNeighbours(ctx context.Context, o *operator) error {
+	if err := o.forAll("tenants are watched"); err != nil {
+		return err
+	}
+	mode := o.argument()
+	if err := o.sql.WatchNeighbours(ctx, sqlcgen.WatchNeighboursParams{Mode: &mode}); err != nil {
+		return err
+	}
+	settings, err := o.sql.NeighbourWatch(ctx)
+	if err != nil {
+		return err
+	}
+	return record(o, settings)
+}
+
+func throttle(ctx context.Context, o *operator) error {
+	if err := o.forOne(); err != nil {
+		return err
+	}
+	params := sqlcgen.ThrottleParams{Tenant: *o.tenant, Reason: given(o.String("reason")), Action: given(o.String("action"))}
+	if o.IsSet("factor") {
+		params.Factor = given(strconv.FormatFloat(o.Float64("factor"), 'f', -1, 64))
+	}
+	if lasts := o.Duration("lasts"); lasts != 0 {
+		params.Lasts = given(fmt.Sprintf("%d milliseconds", lasts/time.Millisecond))
+	}
+	set, err := o.sql.Throttle(ctx, params)
+	if err != nil {
+		return err
+	}
+	return record(o, set)
+}
+
+func releaseThrottle(ctx context.Context, o *operator) error {
+	if err := o.forOne(); err != nil {
+		return err
+	}
+	released, err := o.sql.ReleaseThrottle(ctx, *o.tenant)
+	if err != nil {
+		return err
+	}
+	return table(o, released)
+}

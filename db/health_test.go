@@ -1,0 +1,341 @@
+package db_test
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// What operators read beside ojs.tenant_stats and its like.
+var operatorViews = []string{
+	"queue_demands", "unserved_queues", "blocked_tenants", "longest_waits", "dead_letter_errors", "lost_attempts", "lost_workers",
+	"queue_workers",
+	"table_health", "open_transactions", "clock_status",
+}
+
+// What was there before, some of it for tenants, too.
+var statisticsViews = []string{
+	"tenant_stats", "queue_stats", "shard_stats", "rule_stats", "scheduling_stats", "tenant_shares", "dispatch",
+}
+
+// Each column says in psql what it means.
+func TestColumnsOfOperatorViewsHaveComments(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	expectNone(t, d.Pool, "columns without a comment", `
+		select c.relname, a.attname from pg_catalog.pg_class c
+		join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum > 0
+		where `+ours+` and c.relname = any ($1)
+		  and pg_catalog.col_description(c.oid, a.attnum) is null`, append(statisticsViews, operatorViews...))
+	for _, view := range operatorViews {
+		refused(t, d.As("acme"), "42501", "select from ojs."+view)
+	}
+	refused(t, d.As("acme"), "42501", "select ojs.doctor()")
+}
+
+// However many jobs wait, the views read none of them, and ojs.longest_waits the first of each line. OJS_BACKLOG_JOBS: so many jobs, of a
+// hundredth as many tenants; then it says how long each view takes.
+func TestOperatorViewsReadNoJobs(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	jobs, loaded := 5000, false
+	if n, err := strconv.Atoi(os.Getenv("OJS_BACKLOG_JOBS")); err == nil {
+		jobs, loaded = n, true
+	}
+	tenants := min(jobs/100, 10000)
+	for from := 0; from < jobs; from += 100_000 {
+		exec(t, d.Service(), `
+			insert into ojs.jobs (tenant_id, type, queue)
+			select 't' || i % $3, 'a', 'q' || i % $3 % 7 from generate_series($1::int, $2::int - 1) i`,
+			from, min(from+100_000, jobs), tenants)
+	}
+	exec(t, d.Operator(), "select ojs.limit_concurrency(1, 't' || i) from generate_series(0, 9) i")
+	exec(t, d.Service(), "select ojs.fetch('{q0,q1,q2,q3}', 100)")
+	// What is not folded yet is a cost of its own.
+	for one[int](t, d.Service(), "select journal_rows from ojs.clock_status") > 0 {
+		tick(t, d.Service(), 1000)
+		exec(t, d.Service(), "select ojs.fetch('{q4,q5,q6}', 1)")
+	}
+	exec(t, d.Pool, "vacuum analyze")
+	const read = `select coalesce(sum(s.seq_tup_read + s.idx_tup_fetch), 0)::bigint from pg_catalog.pg_stat_xact_user_tables s
+		where s.schemaname = 'ojs' and s.relname ~ '^job'`
+	for _, c := range []struct {
+		what string
+		most int
+	}{
+		{"ojs.queue_demands", 0},
+		{"ojs.unserved_queues", 0},
+		{"ojs.blocked_tenants", 0},
+		{"ojs.queue_workers", 0},
+		{"ojs.dead_letter_errors", 0},
+		{"ojs.lost_attempts", 0},
+		{"ojs.table_health", 0},
+		{"ojs.open_transactions", 0},
+		{"ojs.clock_status", 0},
+		{"ojs._tenant_gauges(1000)", 0},
+		{"ojs.longest_waits", 3*tenants + 200},
+		{"ojs.doctor()", 3*tenants + 200},
+	} {
+		tx := begin(t, d.Operator())
+		before := one[int](t, tx, read)
+		rows := len(lines(t, tx, "select * from "+c.what))
+		if n := one[int](t, tx, read) - before; n > c.most {
+			t.Errorf("%s reads %d of %d jobs, more than %d", c.what, n, jobs, c.most)
+		}
+		rollback(t, tx)
+		if !loaded {
+			continue
+		}
+		took := [2]time.Duration{}
+		for i, limit := range []string{" limit 100", ""} {
+			for range 3 {
+				began := time.Now()
+				exec(t, d.Operator(), "select * from "+c.what+limit)
+				if n := time.Since(began); took[i] == 0 || n < took[i] {
+					took[i] = n
+				}
+			}
+		}
+		t.Logf("%-26s %6d rows, the first 100 in %v, all in %v", c.what, rows,
+			took[0].Round(time.Millisecond), took[1].Round(time.Millisecond))
+	}
+	if n := one[int](t, d.Operator(), "select count(*) from ojs.longest_waits"); n < tenants-100 {
+		t.Errorf("%d of %d tenants wait", n, tenants)
+	}
+}
+
+// Whatever keeps a tenant's jobs back is named, and no longer once it is gone.
+func TestBlockedTenantsSayWhy(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator := d.Service(), d.Operator()
+	enqueueFor(t, service, "q", "acme", 3)
+	expect := func(want string) {
+		t.Helper()
+		got := strings.Join(lines(t, operator, "select tenant_id, queue, available, why, detail from ojs.blocked_tenants"), "; ")
+		if got != want {
+			t.Errorf("blocked are %q, want %q", got, want)
+		}
+	}
+	expect("acme q 3 nobody asks for the queue -")
+	if got := lines(t, operator, "select queue, tenants, available, workers from ojs.unserved_queues"); fmt.Sprint(got) != "[q 1 3 0]" {
+		t.Errorf("queues that nobody serves: %q", got)
+	}
+	exec(t, service, "select ojs.register_waiters($1, '{q}')", someID)
+	expect("")
+	exec(t, service, "select ojs.drop_waiter($1, 'q')", someID)
+	first := oneJob(t, service, "ojs.fetch('{q}')")
+	expect("")
+	for _, c := range []struct{ do, undo, want string }{
+		{"ojs.hold_dispatch()", "ojs.resume_dispatch()", "dispatch is held -"},
+		{"ojs.pause('*')", "ojs.resume('*')", "everything is paused %s"},
+		{"ojs.pause('q')", "ojs.resume('q')", "the queue is paused %s"},
+		{"ojs.pause(p_tenant => 'acme', p_reason => 'late bill')", "ojs.resume(p_tenant => 'acme')", "the tenant is paused %s: late bill"},
+		{"ojs.pause('q', 'acme')", "ojs.resume('q', 'acme')", "the tenant is paused in the queue %s"},
+		{"ojs.limit_concurrency(1, 'acme')", "ojs.limit_concurrency(null, 'acme')", "the tenant's limit is reached 1 of 1 run"},
+		{
+			"ojs.limit_concurrency(1, p_queue => 'q')", "ojs.limit_concurrency(null, p_queue => 'q')",
+			"the queue's limit is reached 1 of 1 run",
+		},
+		{
+			"ojs.limit_concurrency(1, 'acme', 'q')", "ojs.limit_concurrency(null, 'acme', 'q')",
+			"the tenant's limit in the queue is reached 1 of 1 run",
+		},
+	} {
+		exec(t, operator, "select from "+c.do)
+		expect("acme q 2 " + strings.ReplaceAll(c.want, "%s", one[string](t, operator, "select session_user::text")))
+		exec(t, operator, "select from "+c.undo)
+		expect("")
+	}
+	// Within five minutes somebody who has asked may ask again.
+	exec(t, service, "select ojs.ack($1)", first.ID)
+	expect("")
+	d.SetNow(time.Now().Add(2 * time.Hour))
+	expect("acme q 2 nobody asks for the queue -")
+}
+
+// A worker that fell silent is remembered for a day, by name; one that signs off is not.
+func TestLostWorkersAreRemembered(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	exec(t, service, "select ojs.register_worker('gone', p_queues => '{a,b}'), ojs.register_worker('acme', p_tenant => 'acme')")
+	exec(t, service, "select ojs.register_worker('done'), ojs.register_worker('alive')")
+	exec(t, service, "select ojs.deregister_worker('done')")
+	now := time.Now()
+	expect := func(after time.Duration, want string) {
+		t.Helper()
+		now = now.Add(after)
+		d.SetNow(now)
+		exec(t, service, "select ojs.beat('alive')")
+		tick(t, service, 1000)
+		got := strings.Join(lines(t, d.Operator(), "select worker_id, tenant_id, is_back from ojs.lost_workers order by 1"), "; ")
+		if got != want {
+			t.Errorf("lost are %q, want %q", got, want)
+		}
+	}
+	expect(20*time.Second, "")
+	expect(20*time.Second, "acme acme false; gone - false")
+	exec(t, service, "select ojs.register_worker('gone')")
+	expect(0, "acme acme false; gone - true")
+	if got := one[string](t, d.Operator(), "select queues::text from ojs.lost_workers where worker_id = 'gone'"); got != "{a,b}" {
+		t.Errorf("it served %s", got)
+	}
+	now = now.Add(25 * time.Hour)
+	d.SetNow(now)
+	if got := lines(t, d.Operator(), "select * from ojs.lost_workers"); len(got) != 0 {
+		t.Errorf("a day later lost are %q", got)
+	}
+	exec(t, service, "select ojs.register_worker('next')")
+	d.SetNow(now.Add(time.Minute))
+	tick(t, service, 1000)
+	if got := list[string](t, d.Pool, "select worker_id from ojs.lost_worker where lost_at < $1 order by 1", now); len(got) != 0 {
+		t.Errorf("those of the day before stay: %q", got)
+	}
+}
+
+// Who keeps a transaction open, and whether dispatch may wait for it, is seen by whom PostgreSQL lets see it.
+func TestOpenTransactionsAreSeen(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	enqueueFor(t, d.Service(), "q", "acme", 1)
+	tx := begin(t, d.Service())
+	oneJob(t, tx, "ojs.fetch('{q}')")
+	pid := one[string](t, tx, "select pg_backend_pid()::text")
+	const seen = "select t.name, t.state, t.holds_lane from ojs.open_transactions t where t.kind = 'session'"
+	if got := lines(t, d.Pool, seen); fmt.Sprint(got) != "["+pid+" idle in transaction true]" {
+		t.Errorf("open are %q", got)
+	}
+	if got := lines(t, d.Operator(), seen); fmt.Sprint(got) != "["+pid+" - true]" {
+		t.Errorf("who may not know what others do sees %q", got)
+	}
+	rollback(t, tx)
+	if got := lines(t, d.Pool, seen); len(got) != 0 {
+		t.Errorf("after its end %q are open", got)
+	}
+}
+
+// Each finding of the doctor is there when its cause is, and not before.
+func TestDoctorFinds(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, runbook, finding string
+		arrange                func(t *testing.T, d *pgtest.DB)
+	}{
+		{"that dispatch is held", "after-restore.md", "warning Dispatch is held since ", func(t *testing.T, d *pgtest.DB) {
+			exec(t, d.Operator(), "select ojs.hold_dispatch()")
+		}},
+		{"a late clock", "lost-server.md", "error The clock is 00:01:", func(t *testing.T, d *pgtest.DB) {
+			exec(t, d.Service(), "select ojs.enqueue('a', p_scheduled_at => ojs.now() + interval '10 seconds')")
+			d.SetNow(time.Now().Add(90 * time.Second))
+			exec(t, d.Pool, "update ojs.duty set holder = 'x', since = ojs.now(), expires_at = ojs.now() + interval '15 seconds'")
+		}},
+		{
+			"a queue that nobody serves", "queue-stuck.md", "warning Nobody asks for queue q: 3 jobs of 1 tenants wait.",
+			func(t *testing.T, d *pgtest.DB) { enqueueFor(t, d.Service(), "q", "acme", 3) },
+		},
+		{
+			"a tenant that is paused for long", "job-waits.md",
+			"warning Of tenant acme 3 jobs of queue q wait: the tenant is paused since ",
+			func(t *testing.T, d *pgtest.DB) {
+				enqueueFor(t, d.Service(), "q", "acme", 3)
+				exec(t, d.Operator(), "select ojs.pause(p_tenant => 'acme')")
+				d.SetNow(time.Now().Add(2 * time.Hour))
+			},
+		},
+		{
+			"a job that waits for long", "job-waits.md", "warning The first job of tenant acme in queue q has waited for 02:00:",
+			func(t *testing.T, d *pgtest.DB) {
+				enqueueFor(t, d.Service(), "q", "acme", 1)
+				d.SetNow(time.Now().Add(2 * time.Hour))
+			},
+		},
+		{"a silent worker", "worker-died.md", "warning 1 workers are silent, such as w.", func(t *testing.T, d *pgtest.DB) {
+			exec(t, d.Service(), "select ojs.register_worker('w')")
+			d.SetNow(time.Now().Add(20 * time.Second))
+		}},
+		{
+			"a poison job", "poison-job.md",
+			"warning Attempts of type a in queue q of tenant acme were lost: 12, of 1 jobs, by visibility_timeout.",
+			func(t *testing.T, d *pgtest.DB) {
+				exec(t, d.Service(), `select ojs.enqueue('a', p_queue => 'q', p_tenant => 'acme', p_max_attempts => 50)`)
+				now := time.Now()
+				for range 12 {
+					oneJob(t, d.Service(), "ojs.fetch('{q}')")
+					now = now.Add(40 * time.Second)
+					d.SetNow(now)
+					tick(t, d.Service(), 1000)
+				}
+			},
+		},
+		{
+			"dead letters by error", "dead-letters.md",
+			"warning 100 jobs of type a in queue q of tenant acme are dead letters with Boom, the last of ",
+			func(t *testing.T, d *pgtest.DB) {
+				exec(t, d.Service(), `select ojs.enqueue('a', p_queue => 'q', p_tenant => 'acme',
+					p_retry => '{"on_exhaustion": "dead_letter"}') from generate_series(1, 100)`)
+				exec(t, d.Service(), `select ojs.nack(f.id, '{"type": "Boom", "message": "m", "retryable": false}')
+					from ojs.fetch('{q}', 100) f`)
+			},
+		},
+		{"a tenant's role that sees all", "maintenance.md", "error Role tenant1_%s is a tenant's", func(t *testing.T, d *pgtest.DB) {
+			d.TenantURL("acme")
+			exec(t, d.Pool, "grant ojs_operator to "+d.RoleName("tenant1"))
+		}},
+		{
+			"a server whose statements are cut off", "drop-finished-jobs.md",
+			"warning Statements of role service_%s, which serves, are cut off by ",
+			func(t *testing.T, d *pgtest.DB) {
+				exec(t, d.Pool, fmt.Sprintf("alter role %s in database %s set statement_timeout = '1min'", d.RoleName("service"), d.Name))
+			},
+		},
+		{
+			"a restore from another cluster", "backup-and-restore.md", "error The database was restored from another cluster",
+			func(t *testing.T, d *pgtest.DB) {
+				exec(t, d.Pool, "update ojs.tally_mark set snapshot = '900000000000:900000000000:'")
+			},
+		},
+		{"a forgotten transaction", "long-transaction.md", "error Process ", func(t *testing.T, d *pgtest.DB) {
+			exec(t, d.Pool, `drop view ojs.open_transactions; create view ojs.open_transactions as
+				select 'session' as kind, '1' as name, 'acme' as role_name,
+				'app' as application, 'idle in transaction' as state, interval '2 hours' as open_for, 5::bigint as holds_back_xids,
+				false as holds_lane, false as waits, '' as query`)
+		}},
+		{"a table that vacuum cannot clean", "bloat.md", "warning Of ojs.timer 90 % are dead rows (900", func(t *testing.T, d *pgtest.DB) {
+			exec(t, d.Pool, `drop view ojs.table_health; create view ojs.table_health as
+				select 'timer' as table_name, 100000::bigint as live_rows,
+				900000::bigint as dead_rows, 0.9 as dead_part, 1::bigint as bytes, 1.0 as bytes_per_row, false as is_partition,
+				null::timestamptz as vacuumed_at, 0::bigint as vacuums, null::timestamptz as analyzed_at, 1::bigint as unfrozen_xids`)
+		}},
+		{"a schema that is not complete", "failed-migration.md", "error The schema is not complete", func(t *testing.T, d *pgtest.DB) {
+			exec(t, d.Pool, "delete from ojs.schema_hash")
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.New(t)
+			want := strings.ReplaceAll(c.finding, "%s", d.Name)
+			found := func() (n int) {
+				t.Helper()
+				for _, line := range lines(t, d.Pool, "select severity || ' ' || finding from ojs.doctor() where runbook = $1", c.runbook) {
+					if strings.HasPrefix(line, want) {
+						n++
+					}
+				}
+				return n
+			}
+			if n := found(); n != 0 {
+				t.Errorf("it is found before")
+			}
+			c.arrange(t, d)
+			if n := found(); n != 1 {
+				t.Errorf("it is found %d times among\n  %s", n, strings.Join(lines(t, d.Pool, "select * from ojs.doctor()"), "\n  "))
+			}
+		})
+	}
+}

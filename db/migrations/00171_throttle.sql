@@ -1,0 +1,205 @@
+-- +goose Up
+-- Throttles (multi-tenancy section 9.2): a tenant gets less for a while. Its configuration stays as it is, and holds again afterwards.
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- Lowers what a tenant gets for a while.
+-- Waits for the decision under way, and locks ojs.lane until the end of the transaction.
+-- Writes throttle, notice, tenant or rule, and what a change of weight or limit writes (weights, rules).
+-- +goose StatementBegin
+create function ojs.throttle(
+    p_tenant text, p_reason text default 'manual', p_action text default null, p_factor numeric default null,
+    p_lasts interval default null
+) returns ojs.throttle
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_watch ojs.neighbour_watch := (select w from ojs.neighbour_watch w);
+begin
+    if p_tenant is null or not ojs._tenant_valid(p_tenant) then
+        perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
+    elsif (coalesce(p_action, v_watch.action) in ('weight', 'concurrency')) is not true then
+        perform ojs._raise('OJ422', 'action must be "weight" or "concurrency"', '{"field": "action"}');
+    elsif (coalesce(p_factor, v_watch.factor) between 0.001 and 0.999) is not true then
+        perform ojs._raise('OJ422', 'factor must be between 0.001 and 0.999', '{"field": "factor"}');
+    elsif (coalesce(p_lasts, v_watch.lasts) between '1 second' and '7 days') is not true then
+        perform ojs._raise('OJ422', 'lasts must be between 1 second and 7 days', '{"field": "lasts"}');
+    end if;
+    perform ojs._stop_ahead();
+    return ojs._begin_throttle(p_tenant, coalesce(left(p_reason, 1000), 'manual'), coalesce(p_action, v_watch.action),
+        coalesce(p_factor, v_watch.factor), coalesce(p_lasts, v_watch.lasts), session_user);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.throttle(text, text, text, numeric, interval) is
+'Lowers a tenant''s weight, or how many of its jobs may be active (p_action: weight or concurrency), to p_factor (0.001 to 0.999) of what it
+is, for p_lasts (1 second to 7 days), in place of a throttle that it has; null: as ojs.watch_neighbours says. Acts from the next dispatch
+on, and changes nothing that is configured. The weight stays where all tenants of a queue are alike. A tenant without a limit gets one of
+that part of what it runs, 1 at least. p_reason: for whoever asks later. Returns the throttle; tells of it by tenant.throttled. Waits for a
+running dispatch. Raises invalid_request, validation_error, conflict in a transaction that has fetched jobs.';
+
+-- Ends a throttle.
+-- Locks and writes what ojs.throttle does.
+-- +goose StatementBegin
+create function ojs.release_throttle(p_tenant text) returns setof ojs.throttle
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if exists (select from ojs.throttle h where h.tenant_id = p_tenant) then
+        perform ojs._stop_ahead();
+        return query select e.* from ojs._end_throttle(p_tenant) e;
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.release_throttle(text) is
+'Ends a tenant''s throttle and returns it; no row if it had none. Tells of it by tenant.throttle_released. Waits for a running dispatch.
+Raises conflict in a transaction that has fetched jobs.';
+
+-- +goose StatementBegin
+create function ojs._begin_throttle(p_tenant text, p_reason text, p_action text, p_factor numeric, p_lasts interval, p_by text)
+returns ojs.throttle
+language plpgsql
+as $$
+declare
+    v_throttle ojs.throttle;
+    v_own      ojs.tenant;
+begin
+    perform ojs._end_throttle(p_tenant);
+    select * into v_own from ojs.tenant t where t.tenant_id = p_tenant;
+    v_throttle := (p_tenant, p_action, null, null, p_reason, ojs.now(), ojs.now() + p_lasts, p_by)::ojs.throttle;
+    if p_action = 'weight' then
+        v_throttle.original := (select w.weight from ojs._weight_in('', p_tenant, v_own.weight, null) w);
+        v_throttle.effective := (select w.weight from ojs._weight_in('', p_tenant, v_own.weight, p_factor) w);
+        perform ojs._multiply_weight(p_tenant, p_factor);
+    else
+        v_throttle.original := (select r.max_concurrency from ojs.rule r where r.tenant_id = p_tenant and r.queue = '');
+        v_throttle.effective := greatest(1, floor(p_factor * least(v_throttle.original,
+            (select c.o_jobs from ojs._count_active(p_tenant, '') c))));
+        perform ojs._bound_concurrency(p_tenant, v_throttle.effective::int);
+    end if;
+    insert into ojs.throttle select v_throttle.*;
+    insert into ojs.notice (at, type, subject, data)
+    values (v_throttle.since, 'tenant.throttled', p_tenant, ojs._throttle_event(v_throttle));
+    return v_throttle;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._begin_throttle(text, text, text, numeric, interval, text) is
+'Throttles a tenant, in place of a throttle that it has. Only after ojs._stop_ahead.';
+
+-- +goose StatementBegin
+create function ojs._end_throttle(p_tenant text) returns setof ojs.throttle
+language plpgsql
+as $$
+declare
+    v_throttle ojs.throttle;
+begin
+    delete from ojs.throttle h where h.tenant_id = p_tenant returning * into v_throttle;
+    if v_throttle.tenant_id is null then
+        return;
+    elsif v_throttle.action = 'weight' then
+        perform ojs._multiply_weight(p_tenant, null);
+    else
+        perform ojs._bound_concurrency(p_tenant, null);
+    end if;
+    update ojs.notice n set ended_at = ojs.now() where n.type = 'tenant.throttled' and n.subject = p_tenant and n.ended_at is null;
+    insert into ojs.notice (type, subject, data, ended_at)
+    values ('tenant.throttle_released', p_tenant, ojs._throttle_event(v_throttle), ojs.now());
+    return next v_throttle;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._end_throttle(text) is 'Ends a tenant''s throttle and returns it, if it has one. Only after ojs._stop_ahead.';
+
+-- +goose StatementBegin
+create function ojs._multiply_weight(p_tenant text, p_factor numeric) returns void
+language plpgsql
+as $$
+declare
+    v_tenant ojs.tenant;
+begin
+    insert into ojs.tenant as t (tenant_id, throttle) values (p_tenant, p_factor)
+    on conflict (tenant_id) do update set throttle = excluded.throttle returning * into v_tenant;
+    perform ojs._reweigh(v_tenant, 0);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._multiply_weight(text, numeric) is
+'Has a tenant''s weights be so many times what is configured (null: as configured) from the next decision on. Only after ojs._stop_ahead.';
+
+-- +goose StatementBegin
+create function ojs._bound_concurrency(p_tenant text, p_jobs int) returns void
+language plpgsql
+as $$
+declare
+    v_rule ojs.rule;
+begin
+    insert into ojs.rule as r (tenant_id, throttled_to) values (p_tenant, p_jobs)
+    on conflict (tenant_id, queue) do update set throttled_to = excluded.throttled_to returning * into v_rule;
+    perform ojs._apply_limit(v_rule);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._bound_concurrency(text, int) is
+'Lets at most so many jobs of a tenant be active (null: as configured) from the next decision on. Only after ojs._stop_ahead.';
+
+-- +goose StatementBegin
+create function ojs._throttle_event(p_throttle ojs.throttle) returns jsonb
+language sql immutable
+as $$
+    select jsonb_build_object('tenant_id', p_throttle.tenant_id, 'reason', p_throttle.reason, 'action', p_throttle.action || '_reduced',
+        'original_' || p_throttle.action, p_throttle.original, 'effective_' || p_throttle.action, p_throttle.effective,
+        'until', to_char(p_throttle.until at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))
+$$;
+-- +goose StatementEnd
+comment on function ojs._throttle_event(ojs.throttle) is 'What an event says of a throttle (multi-tenancy section 9.2).';
+
+-- +goose StatementBegin
+create function ojs._throttle_due(p_now timestamptz) returns boolean
+language plpgsql
+as $$
+declare
+    c_most  constant int := 10;
+    v_watch ojs.neighbour_watch := (select w from ojs.neighbour_watch w);
+    v_ended text[] := array(select h.tenant_id from ojs.throttle h where h.until <= p_now order by h.until limit c_most);
+    v_noisy text[] := array(select distinct n.tenant_id from ojs.neighbour n
+        where v_watch.mode = 'on' and not exists (select from ojs.throttle h where h.tenant_id = n.tenant_id) limit c_most);
+    v_one   text;
+begin
+    if v_ended || v_noisy = '{}' then
+        return false;
+    elsif not ojs._enter_lane(-1) then
+        return true;
+    end if;
+    perform ojs._stop_ahead();
+    foreach v_one in array v_ended loop
+        perform ojs._end_throttle(v_one);
+    end loop;
+    -- Whether they are throttled again is decided by what they do from now on.
+    delete from ojs.neighbour n where n.tenant_id = any (v_ended);
+    foreach v_one in array v_noisy loop
+        perform ojs._begin_throttle(v_one, (select min(n.signal) from ojs.neighbour n where n.tenant_id = v_one) || '_exceeded',
+            v_watch.action, v_watch.factor, v_watch.lasts, null);
+    end loop;
+    return c_most in (cardinality(v_ended), cardinality(v_noisy));
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._throttle_due(timestamptz) is
+'Throttles noisy tenants, if that is wanted, and ends throttles whose time is over, ten at a time. Waits for nobody; returns whether
+there is more to do.';
+
+create view ojs.throttles as
+select h.tenant_id, h.action, h.original, h.effective, h.reason, h.since, h.until, case when ojs._reads_all() then h.set_by end as set_by
+from (select * from ojs.throttle where ojs._reads_all() union all select * from ojs._own_throttle) h;
+comment on view ojs.throttles is 'Tenants that get less for a while (ojs.throttle). A tenant sees its own row.';
+comment on column ojs.throttles.tenant_id is 'The tenant.';
+comment on column ojs.throttles.action is 'What is lowered: weight or concurrency.';
+comment on column ojs.throttles.original is 'What it is without the throttle; null: no limit.';
+comment on column ojs.throttles.effective is 'What it is now.';
+comment on column ojs.throttles.reason is 'Why: a signal of ojs.noisy_neighbours with _exceeded behind it, or an operator''s words.';
+comment on column ojs.throttles.since is 'Since when.';
+comment on column ojs.throttles.until is 'When it ends by itself.';
+comment on column ojs.throttles.set_by is 'Which login; null: the tick, or not for a tenant to see.';
+reset role;
