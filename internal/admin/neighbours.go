@@ -108,7 +108,7 @@ func (a *Admin) watchNeighbours(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	if err := a.SQL.WatchNeighbours(a.Context(c), sqlcgen.WatchNeighboursParams{
+	if err := a.Changing(c).WatchNeighbours(a.Context(c), sqlcgen.WatchNeighboursParams{
 		Mode: req.Mode, Span: req.Span, DepthRatio: decimal(req.DepthRatio), RateRatio: decimal(req.RateRatio),
 		ActiveShare: decimal(req.ActiveShare), ErrorRatio: decimal(req.ErrorRatio), MinJobs: req.MinJobs, MinActive: req.MinActive,
 		Action: req.Action, Factor: decimal(req.Factor), Lasts: req.Lasts,

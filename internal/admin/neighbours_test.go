@@ -14,7 +14,8 @@ func TestNeighbours(t *testing.T) {
 	r.gives("PUT /admin/neighbours", `{"factor": 2}`, 422, `{"error": {"details": {"field": "factor"}}}`)
 	r.gives("PUT /admin/neighbours", `{"depth": 2}`, 422, `{"error": {"details": {"field": "depth"}}}`)
 
-	r.sql(`select ojs.enqueue_bulk('a', array_fill('[]'::json, array[n]), p_tenant => t) from unnest('{acme,globex}'::text[], '{100,5}'::int[]) u(t, n)`)
+	r.sql(`select ojs.enqueue_bulk('a', array_fill('[]'::json, array[n]), p_tenant => t)
+		from unnest('{acme,globex}'::text[], '{100,5}'::int[]) u(t, n)`)
 	r.sql("select ojs.configure_tenant('acme', 10)")
 	r.sql("select ojs.tick()")
 	r.gives("GET /admin/neighbours", "", 200, `{"noisy": [{"tenant_id": "acme", "signal": "queue_depth_ratio", "value": 20, "threshold": 4.5}],
