@@ -152,7 +152,8 @@ func TestMT9_2_AutomaticThrottling(t *testing.T) {
 	exec(t, operator, "select ojs.watch_neighbours('on', p_rate_ratio => 1000, p_depth_ratio => 5)")
 	exec(t, d.Service(), "select ojs.tick()")
 	var event map[string]any
-	if err := json.Unmarshal([]byte(one[string](t, operator, "select data::text from ojs.events('{tenant.throttled}')")), &event); err != nil {
+	data := one[string](t, operator, "select data::text from ojs.events('{tenant.throttled}')")
+	if err := json.Unmarshal([]byte(data), &event); err != nil {
 		t.Fatal(err)
 	}
 	for field, want := range map[string]any{

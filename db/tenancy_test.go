@@ -41,7 +41,8 @@ func TestEveryTableWithTenantDataHasRowSecurity(t *testing.T) {
 			where a.attrelid = c.oid and a.attname in ('tenant_id', 'tenant_ids', 'tenants', 'tenant') and not a.attisdropped)
 		order by 1`)
 	want := []string{
-		"backlog", "clock_mark", "cut", "duty", "fold open", "lane open", "neighbour_watch", "notice", "pool_tally", "problem open", "queue",
+		"backlog", "clock_mark", "cut", "duty", "fold open", "lane open", "neighbour_watch", "notice",
+		"pool_tally", "problem open", "queue",
 		"rotation", "schema_hash open", "settings open", "sleeper", "slot_mark", "tally_mark", "turn_mark", "upkeep_task", "waiter",
 	}
 	if !slices.Equal(got, want) {

@@ -16,7 +16,8 @@ import (
 func neighbourCommands() []*cli.Command {
 	return []*cli.Command{
 		{
-			Name: "neighbours", Usage: "list noisy tenants, and those that are throttled", Flags: pageFlags(), Action: withAdmin("", listNeighbours),
+			Name: "neighbours", Usage: "list noisy tenants, and those that are throttled", Flags: pageFlags(),
+			Action: withAdmin("", listNeighbours),
 			Commands: []*cli.Command{{
 				Name: "watch", Usage: "off; observe: tell of noisy tenants; on: throttle them, too", ArgsUsage: "MODE",
 				Action: withAdmin("MODE", watchNeighbours),
@@ -25,7 +26,7 @@ func neighbourCommands() []*cli.Command {
 		{
 			Name: "throttle", Usage: "give the tenant of --tenant less for a while", Action: withAdmin("", throttle),
 			Flags: []cli.Flag{
-				&cli.StringFlag{Name: "action", Sources: cli.EnvVars("OJS_ADMIN_ACTION"), Usage: "what is lowered: `weight` or concurrency"},
+				&cli.StringFlag{Name: "action", Sources: cli.EnvVars("OJS_ADMIN_ACTION"), Usage: "lower the `weight` or concurrency"},
 				&cli.Float64Flag{Name: "factor", Sources: cli.EnvVars("OJS_ADMIN_FACTOR"), Usage: "to which `PART` of what it is"},
 				&cli.DurationFlag{Name: "lasts", Sources: cli.EnvVars("OJS_ADMIN_LASTS"), Usage: "for how `LONG`, such as 30m"},
 				&cli.StringFlag{Name: "reason", Sources: cli.EnvVars("OJS_ADMIN_REASON"), Usage: "`WHY`, for whoever asks later"},

@@ -18,7 +18,8 @@ func TestNeighbours(t *testing.T) {
 		from unnest('{acme,globex}'::text[], '{100,5}'::int[]) u(t, n)`)
 	r.sql("select ojs.configure_tenant('acme', 10)")
 	r.sql("select ojs.tick()")
-	r.gives("GET /admin/neighbours", "", 200, `{"noisy": [{"tenant_id": "acme", "signal": "queue_depth_ratio", "value": 20, "threshold": 4.5}],
+	r.gives("GET /admin/neighbours", "", 200, `{
+		"noisy": [{"tenant_id": "acme", "signal": "queue_depth_ratio", "value": 20, "threshold": 4.5}],
 		"throttles": [{"tenant_id": "acme", "action": "weight", "original": 10, "effective": 2, "reason": "queue_depth_ratio_exceeded",
 			"set_by": null}]}`)
 	// What is configured stays; its part of the weights is 2 of 3.
