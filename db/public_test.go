@@ -10,7 +10,7 @@ import (
 
 // What the server and operators may call beyond what tenants may (tenantMay).
 var (
-	serviceMayCall  = strings.Fields("drop_waiter register_waiters " + staffMayCall)
+	serviceMayCall  = strings.Fields("_key_owner drop_waiter register_waiters " + staffMayCall)
 	operatorMayCall = strings.Fields("_map_tenant_role configure configure_dead_letters create_tenant_role cut_partition " +
 		"delete_replay_rule drop_finished rebuild set_replay_rule " + staffMayCall)
 )
@@ -21,7 +21,8 @@ const staffMayCall = "_clock_lag _configured _counts_at _counts_since _detached_
 	"_pace _pace_step " +
 	"_pools_lately _tenant_gauges _waiting_servers _whole_config " +
 	"configure_pool configure_pools configure_queue configure_tenant delete_pool delete_queue doctor enqueue_rows fetch_many " +
-	"cancel_many deregister_tenant jobs_floor list_jobs reprioritize resume_tenant suspend_tenant " +
+	"cancel_many create_api_key deregister_tenant jobs_floor list_jobs reprioritize resume_tenant " +
+	"revoke_api_key rotate_api_key suspend_tenant " +
 	"hold_dispatch limit_concurrency pause plan_cron preview_weight " +
 	"release_many release_throttle resume resume_dispatch schema_changing schema_hash stand_down throttle tick unplanned_crons upkeep " +
 	"watch_neighbours"

@@ -5259,6 +5259,59 @@ begin
 end;
 $$;
 
+CREATE TABLE ojs.api_key (
+    id uuid DEFAULT ojs._uuid_v7() NOT NULL,
+    prefix text NOT NULL COLLATE pg_catalog."C",
+    hash bytea NOT NULL,
+    tenant_id text COLLATE pg_catalog."C",
+    scopes text[] NOT NULL,
+    queues text[] COLLATE pg_catalog."C",
+    name text DEFAULT ''::text NOT NULL,
+    created_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
+    created_by text DEFAULT SESSION_USER NOT NULL,
+    expires_at timestamp with time zone,
+    revoked_at timestamp with time zone,
+    reason text,
+    last_used_at timestamp with time zone,
+    rotated_to uuid
+);
+
+ALTER TABLE ONLY ojs.api_key FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs.api_keys WITH (security_invoker='true') AS
+ SELECT k.id,
+    k.prefix,
+    k.tenant_id,
+    k.scopes,
+    k.queues,
+    k.name,
+        CASE
+            WHEN (k.revoked_at IS NOT NULL) THEN 'revoked'::text
+            WHEN (k.expires_at <= ojs.now()) THEN 'expired'::text
+            ELSE 'valid'::text
+        END AS state,
+    k.created_at,
+    k.created_by,
+    k.expires_at,
+    k.revoked_at,
+    k.reason,
+    k.last_used_at,
+    k.rotated_to
+   FROM ojs.api_key k;
+
+CREATE FUNCTION ojs._key_owner(p_hash bytea) RETURNS SETOF ojs.api_keys
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+begin
+    update ojs.api_key k set last_used_at = ojs.now()
+    where k.ctid = (select u.ctid from ojs.api_key u
+        where u.hash = p_hash and (u.last_used_at > ojs.now() - interval '1 minute') is not true for update skip locked);
+    return query select k.* from ojs.api_keys k where k.id = (select u.id from ojs.api_key u where u.hash = p_hash) and k.state = 'valid';
+end;
+$$;
+
 CREATE FUNCTION ojs._late_leases(p_mark ojs.clock_mark) RETURNS SETOF ojs.lease
     LANGUAGE sql STABLE ROWS 10
     AS $$
@@ -10277,6 +10330,8 @@ begin
     delete from ojs.tenant_role r where r.tenant_id = p_tenant;
     delete from ojs.cron c where c.tenant_id = p_tenant;
     delete from ojs.neighbour n where n.tenant_id = p_tenant;
+    update ojs.api_key k set revoked_at = ojs.now(), reason = 'deregistered'
+    where k.tenant_id = p_tenant and k.revoked_at is null;
     delete from ojs.cron_run r where r.tenant_id = p_tenant;
     delete from ojs.replay_rule r where r.tenant_id = p_tenant;
 end;
@@ -11408,6 +11463,57 @@ begin
         perform ojs._reweigh(v_new, v_new.priority_boost - coalesce(v_old.priority_boost, 0));
     end if;
     return v_new;
+end;
+$_$;
+
+CREATE VIEW ojs._new_api_key WITH (security_invoker='true') AS
+ SELECT ''::text AS secret,
+    k.id,
+    k.prefix,
+    k.tenant_id,
+    k.scopes,
+    k.queues,
+    k.name,
+    k.state,
+    k.created_at,
+    k.created_by,
+    k.expires_at,
+    k.revoked_at,
+    k.reason,
+    k.last_used_at,
+    k.rotated_to
+   FROM ojs.api_keys k
+  WHERE false;
+
+CREATE FUNCTION ojs.create_api_key(p_tenant text, p_scopes text[], p_name text DEFAULT ''::text, p_queues text[] DEFAULT NULL::text[], p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF ojs._new_api_key
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $_$
+declare
+    -- Each of the two has 122 random bits.
+    v_secret text := 'ojs_' || replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', '');
+    v_id     uuid;
+begin
+    if p_tenant is not null and not ojs._tenant_valid(p_tenant) then
+        perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes', '{"field": "tenant"}');
+    elsif (cardinality(p_scopes) > 0 and p_scopes <@ '{produce,work,read,admin}') is not true then
+        perform ojs._raise('OJ422', 'scopes must be one or more of produce, work, read, admin', '{"field": "scopes"}');
+    elsif p_tenant is null and not 'admin' = any (p_scopes) then
+        -- Otherwise whoever forgets the tenant would make a key for all of them.
+        perform ojs._raise('OJ422', 'a key of no tenant is an operator''s and needs the scope admin', '{"field": "tenant"}');
+    elsif exists (select from unnest(p_queues) q where ojs._queue_name(q) is not true) or cardinality(p_queues) not between 1 and 100 then
+        perform ojs._raise('OJ400', 'queues must be at most 100 names of queues', '{"field": "queues"}');
+    elsif length(p_name) > 255 then
+        perform ojs._raise('OJ400', 'name is longer than 255 characters', '{"field": "name"}');
+    elsif p_expires_at <= ojs.now() then
+        perform ojs._raise('OJ422', 'expires_at must be in the future', '{"field": "expires_at"}');
+    end if;
+    insert into ojs.api_key (prefix, hash, tenant_id, scopes, queues, name, expires_at)
+    select left(v_secret, 12), sha256(convert_to(v_secret, 'UTF8')), p_tenant, array(select distinct s from unnest(p_scopes) s order by s),
+        p_queues, coalesce(p_name, ''), p_expires_at
+    returning id into v_id;
+    return query select v_secret, k.* from ojs.api_keys k where k.id = v_id;
 end;
 $_$;
 
@@ -13235,6 +13341,42 @@ begin
     perform ojs._check_limit(p_limit, 10000);
     v_held := ojs._lock_matching(ojs._session_tenant(p_tenant), p_queue, p_type, p_error_type, p_since, p_until, p_limit, true);
     return ojs._retry_dead(v_held.o_tenants, v_held.o_ids);
+end;
+$$;
+
+CREATE FUNCTION ojs.revoke_api_key(p_id uuid, p_reason text DEFAULT NULL::text) RETURNS SETOF ojs.api_keys
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+begin
+    update ojs.api_key k set revoked_at = coalesce(k.revoked_at, ojs.now()), reason = coalesce(k.reason, left(p_reason, 1000))
+    where k.id = p_id;
+    if not found then
+        perform ojs._raise('OJ404', format('no API key %s', p_id), '{"field": "id"}');
+    end if;
+    return query select k.* from ojs.api_keys k where k.id = p_id;
+end;
+$$;
+
+CREATE FUNCTION ojs.rotate_api_key(p_id uuid, p_overlap interval DEFAULT '1 day'::interval) RETURNS SETOF ojs._new_api_key
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_old ojs.api_key;
+    v_new ojs._new_api_key;
+begin
+    select * into v_old from ojs.api_key k where k.id = p_id for update;
+    if v_old.id is null or v_old.revoked_at is not null or v_old.expires_at <= ojs.now() then
+        perform ojs._raise('OJ404', format('no valid API key %s', p_id), '{"field": "id"}');
+    elsif (p_overlap between '0' and '31 days') is not true then
+        perform ojs._raise('OJ422', 'overlap must be between 0 and 31 days', '{"field": "overlap"}');
+    end if;
+    select * into v_new from ojs.create_api_key(v_old.tenant_id, v_old.scopes, v_old.name, v_old.queues, v_old.expires_at);
+    update ojs.api_key k set expires_at = least(k.expires_at, ojs.now() + p_overlap), rotated_to = v_new.id where k.id = p_id;
+    return next v_new;
 end;
 $$;
 
@@ -15376,6 +15518,12 @@ ALTER TABLE ONLY ojs.jobs ALTER COLUMN meta SET DEFAULT '{}'::jsonb;
 ALTER TABLE ONLY ojs.again
     ADD CONSTRAINT again_pkey PRIMARY KEY (queue, priority, tenant_id, lo, n);
 
+ALTER TABLE ONLY ojs.api_key
+    ADD CONSTRAINT api_key_hash_key UNIQUE (hash);
+
+ALTER TABLE ONLY ojs.api_key
+    ADD CONSTRAINT api_key_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY ojs.audit
     ADD CONSTRAINT audit_pkey PRIMARY KEY (n);
 
@@ -15541,6 +15689,8 @@ ALTER TABLE ONLY ojs.worker_load
 ALTER TABLE ONLY ojs.worker
     ADD CONSTRAINT worker_pkey PRIMARY KEY (tenant_id, worker_id);
 
+CREATE INDEX api_key_tenant_idx ON ojs.api_key USING btree (tenant_id);
+
 CREATE INDEX audit_created_idx ON ojs.audit USING btree (n) WHERE ((kind = 'tenant'::text) AND (action = 'created'::text));
 
 CREATE INDEX audit_tenant_idx ON ojs.audit USING btree (tenant_id, n);
@@ -15640,6 +15790,8 @@ CREATE RULE jobs_insert AS
     j.options,
     j.extra;
 
+CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE OF expires_at, revoked_at, rotated_to ON ojs.api_key FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('api_key', 'prefix', '{id, hash, created_by, created_at, last_used_at}');
+
 CREATE TRIGGER audit AFTER INSERT OR UPDATE OF mode, span, depth_ratio, rate_ratio, active_share, error_ratio, min_jobs, min_active, action, factor, lasts ON ojs.neighbour_watch FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('neighbours', '', '{one, looked_at}');
 
 CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.pool FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('pool', 'name', '{id, created_at, updated_at}');
@@ -15672,6 +15824,8 @@ CREATE TRIGGER timer_arriving BEFORE INSERT ON ojs.timer FOR EACH ROW WHEN ((new
 
 ALTER TABLE ojs.again ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE ojs.api_key ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE ojs.audit ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.backlog ENABLE ROW LEVEL SECURITY;
@@ -15697,6 +15851,8 @@ ALTER TABLE ojs.duty ENABLE ROW LEVEL SECURITY;
 CREATE POLICY everybody ON ojs.queue FOR SELECT TO ojs_tenant USING (true);
 
 CREATE POLICY functions ON ojs.again TO ojs_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY functions ON ojs.api_key TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.audit TO ojs_owner USING (true) WITH CHECK (true);
 
@@ -15847,6 +16003,8 @@ ALTER TABLE ojs.sleeper ENABLE ROW LEVEL SECURITY;
 ALTER TABLE ojs.slot_mark ENABLE ROW LEVEL SECURITY;
 
 CREATE POLICY staff ON ojs.again FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.api_key FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.audit FOR SELECT TO ojs_service, ojs_operator USING (true);
 

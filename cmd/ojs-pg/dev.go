@@ -32,7 +32,7 @@ Homebrew, Postgres.app) or downloaded once; its data stays in the data directory
 Works as root as well: PostgreSQL, which refuses root, then runs as an unprivileged user. Ctrl-C stops both.
 
     ojs-pg dev                                       data in the user's data directory
-    ojs-pg dev --data-dir ./data --listen :9090      data here, HTTP for the whole network
+    ojs-pg dev --data-dir ./data --listen :9090 --auth api-key      data here, HTTP for the whole network
     DATABASE_URL=postgres://... ojs-pg dev           on a database that you have; the schema is migrated
 
 For production: ojs-pg migrate, ojs-pg serve.`,
@@ -79,7 +79,7 @@ func dev(ctx context.Context, c *cli.Command) (err error) {
 	defer bar.finish()
 
 	// An address that is taken fails at once, and so before PostgreSQL starts.
-	socket, err := listen(ctx, c.String("listen"))
+	socket, err := listen(ctx, c)
 	if err != nil {
 		return err
 	}

@@ -88,6 +88,7 @@ Every option can be given in the environment instead, under the name in brackets
 			serveCommand(),
 			migrateCommand(),
 			adminCommand(),
+			keyCommand(),
 			topCommand(),
 			healthCommand(),
 			doctorCommand(),

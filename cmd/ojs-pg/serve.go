@@ -19,7 +19,7 @@ func serveCommand() *cli.Command {
 and of nothing else (scripts/server-role.sql makes one). Any number of servers may run side by side.
 A schema of another version is refused, with what to do about it.
 
-    DATABASE_URL=postgres://ojs_server:secret@db.internal/app ojs-pg serve --listen 10.0.0.5:8080
+    DATABASE_URL=postgres://ojs_server:secret@db.internal/app ojs-pg serve --listen 10.0.0.5:8080 --auth api-key
 
 SIGINT or SIGTERM: /ojs/v1/ready answers 503; --drain-delay later nobody is let in any more, requests under
 way are finished, and the server ends.
@@ -76,7 +76,7 @@ func serve(ctx context.Context, c *cli.Command, url string) error {
 		log.Warn("dispatch is held: nothing runs until POST /ojs/v1/admin/dispatch/resume, or ojs.resume_dispatch() in psql",
 			"since", dispatch.HeldAt, "available", dispatch.Available, "active", dispatch.Active)
 	}
-	socket, err := listen(ctx, c.String("listen"))
+	socket, err := listen(ctx, c)
 	if err != nil {
 		return err
 	}

@@ -30,6 +30,7 @@ type server struct {
 	reset  func(context.Context) error // nil: there is no such switch
 
 	metricTenants int32
+	auth          string
 }
 
 // At the end of the drain, jobs whose answers clients have not read are given back. Statements may then run for cutGrace until they
@@ -66,7 +67,7 @@ func newServer(c *cli.Command, db *pg.DB, socket net.Listener) server {
 	return server{
 		db: db, socket: socket, log: newLogger(c),
 		tick: c.Duration("tick"), drain: c.Duration("drain"), delay: c.Duration("drain-delay"),
-		metricTenants: c.Int32("metric-tenants"),
+		metricTenants: c.Int32("metric-tenants"), auth: c.String("auth"),
 	}
 }
 
@@ -89,7 +90,7 @@ func (s server) run(ctx context.Context) error {
 
 	api := httpapi.New(httpapi.Config{
 		DB: s.db, Dispatcher: dispatcher, Logger: s.log, Version: versionText(),
-		Metrics: slices.Concat(listener.Metrics(), clock.Metrics()), MetricTenants: s.metricTenants,
+		Metrics: slices.Concat(listener.Metrics(), clock.Metrics()), MetricTenants: s.metricTenants, Auth: s.auth,
 		Limits:     httpapi.Limits{Drain: s.drain + cutGrace + answerGrace, DrainDelay: s.delay},
 		AllowReset: s.reset != nil, Reset: s.reset,
 	})
@@ -109,7 +110,18 @@ func serverFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{
 			Name: "listen", Value: "127.0.0.1:8080", Sources: cli.EnvVars("OJS_LISTEN"),
-			Usage: "`ADDRESS` for HTTP; callers are not authenticated, so keep it private",
+			Usage: "`ADDRESS` for HTTP",
+		},
+		&cli.StringFlag{
+			Name: "auth", Sources: cli.EnvVars("OJS_AUTH"),
+			Usage: "`WAY` to know callers: api-key (see ojs-pg key), or none: whoever reaches the port may do anything; " +
+				"none is the default on loopback addresses only",
+			Validator: func(way string) error {
+				if way != httpapi.AuthNone && way != httpapi.AuthAPIKey {
+					return fmt.Errorf("%q is neither %s nor %s", way, httpapi.AuthNone, httpapi.AuthAPIKey)
+				}
+				return nil
+			},
 		},
 		&cli.Int32Flag{
 			Name: "max-conns", Value: 16, Sources: cli.EnvVars("OJS_MAX_CONNS"),
@@ -138,11 +150,17 @@ func serverFlags() []cli.Flag {
 	}
 }
 
-func listen(ctx context.Context, address string) (net.Listener, error) {
+// listen opens the port. Where others than this machine may reach it, somebody has to have said how callers are known.
+func listen(ctx context.Context, c *cli.Command) (net.Listener, error) {
 	var config net.ListenConfig
-	socket, err := config.Listen(ctx, "tcp", address)
+	socket, err := config.Listen(ctx, "tcp", c.String("listen"))
 	if err != nil {
 		return nil, fmt.Errorf("listen for HTTP: %w (choose another address with --listen)", err)
+	}
+	if address, ok := socket.Addr().(*net.TCPAddr); c.String("auth") == "" && ok && !address.IP.IsLoopback() {
+		_ = socket.Close()
+		return nil, usageError{fmt.Errorf("others may reach %s: say how callers are known, with --auth api-key (keys are made by "+
+			"ojs-pg key create), or --auth none where a proxy or the network keeps strangers out", address)}
 	}
 	return socket, nil
 }

@@ -24,6 +24,10 @@ comment on column ojs.problem.hint is 'What the caller can do.';
 insert into ojs.problem (sqlstate, code, http_status, retryable, title, hint) values
     ('OJ400', 'invalid_request',      400, false, 'A field has a value that is not allowed.',
         'Correct the field named in the details and send the request again.'),
+    ('OJ416', 'unauthorized',         401, false, 'The request needs a valid credential.',
+        'Send an API key as Authorization: Bearer, or as X-API-Key.'),
+    ('OJ417', 'forbidden',            403, false, 'The credential does not allow this.',
+        'Use a credential with the scope named in the details.'),
     ('OJ401', 'invalid_payload',      400, false, 'The payload is not acceptable JSON text.',
         'Send valid UTF-8 JSON without NUL characters or repeated keys, within the depth limit.'),
     ('OJ402', 'TENANT_REQUIRED',      422, false, 'A tenant is required.',

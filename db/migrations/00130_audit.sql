@@ -30,7 +30,7 @@ comment on column ojs.audit.actor is
 comment on column ojs.audit.tenant_id is 'The tenant that it is about; null: none, or all.';
 comment on column ojs.audit.kind is
 'What was changed: tenant, rule (a limit or a pause), throttle, neighbours (what makes a tenant noisy), queue, fairness, pool, deployment,
-role, replay_rule, worker, dead_letters, jobs.';
+api_key, role, replay_rule, worker, dead_letters, jobs.';
 comment on column ojs.audit.name is
 'Its name: the queue of a rule, the pool, the role, the worker; null where there is none, or all are meant.';
 comment on column ojs.audit.action is
@@ -171,6 +171,8 @@ create trigger audit after insert or update or delete on ojs.pool for each row
     execute function ojs._audit_row('pool', 'name', '{id, created_at, updated_at}');
 create trigger audit after insert or update or delete on ojs.queue for each row
     execute function ojs._audit_row('queue', 'queue', '{created_at, updated_at}');
+create trigger audit after insert or delete or update of expires_at, revoked_at, rotated_to on ojs.api_key for each row
+    execute function ojs._audit_row('api_key', 'prefix', '{id, hash, created_by, created_at, last_used_at}');
 create trigger audit after insert or update or delete on ojs.tenant_role for each row
     execute function ojs._audit_row('role', 'role_name', '{}');
 create trigger audit after insert or update or delete on ojs.replay_rule for each row

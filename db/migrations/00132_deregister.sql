@@ -64,12 +64,12 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.deregister_tenant(text, text, text) is
-'Ends a tenant, and returns how many jobs it had. Its weights, limits, pauses, suspension, cron jobs and replay rules go at once, and its
-login roles are no longer mapped; nothing more of it is handed out. Jobs that have not ended, running ones included, are cancelled by the
-clock, which takes many ticks where there are many. p_confirm: the tenant''s name, without which jobs that have not ended are in the way
-(conflict). Finished jobs and dead letters stay until their retention ends, and the audit trail stays. Jobs made later are those of a
-tenant that is new; until the clock is done they wait. p_reason: for the audit trail. Raises not_found, conflict, invalid_request,
-backend_unavailable; conflict also in a transaction that has fetched jobs.';
+'Ends a tenant, and returns how many jobs it had. Its weights, limits, pauses, suspension, cron jobs and replay rules go at once, its
+login roles are no longer mapped, and its API keys are revoked; nothing more of it is handed out. Jobs that have not ended, running ones
+included, are cancelled by the clock, which takes many ticks where there are many. p_confirm: the tenant''s name, without which jobs that
+have not ended are in the way (conflict). Finished jobs and dead letters stay until their retention ends, and the audit trail stays. Jobs
+made later are those of a tenant that is new; until the clock is done they wait. p_reason: for the audit trail. Raises not_found,
+conflict, invalid_request, backend_unavailable; conflict also in a transaction that has fetched jobs.';
 
 -- +goose StatementBegin
 create function ojs._unconfigure(p_tenant text) returns void
@@ -98,6 +98,8 @@ begin
     delete from ojs.tenant_role r where r.tenant_id = p_tenant;
     delete from ojs.cron c where c.tenant_id = p_tenant;
     delete from ojs.neighbour n where n.tenant_id = p_tenant;
+    update ojs.api_key k set revoked_at = ojs.now(), reason = 'deregistered'
+    where k.tenant_id = p_tenant and k.revoked_at is null;
     delete from ojs.cron_run r where r.tenant_id = p_tenant;
     delete from ojs.replay_rule r where r.tenant_id = p_tenant;
 end;

@@ -48,7 +48,7 @@ select ojs._to_each('{
         fetch_many, release_many, enqueue_rows, tick, upkeep, unplanned_crons, plan_cron, stand_down,
         configure_tenant, configure_queue, delete_queue, configure_pool, configure_pools, delete_pool, limit_concurrency, pause, resume,
         hold_dispatch, resume_dispatch, schema_hash, schema_changing, preview_weight, doctor,
-        watch_neighbours, throttle, release_throttle}',
+        watch_neighbours, throttle, release_throttle, create_api_key, rotate_api_key, revoke_api_key}',
     'grant execute on function %s to ojs_service, ojs_operator');
 select ojs._to_each('{suspend_tenant, resume_tenant, deregister_tenant, list_jobs, jobs_floor, cancel_many,
         reprioritize}',
@@ -61,7 +61,7 @@ select ojs._to_each('{
     'grant execute on function %s to ojs_service, ojs_operator');
 
 -- The server alone, for workers that wait.
-select ojs._to_each('{register_waiters, drop_waiter}',
+select ojs._to_each('{register_waiters, drop_waiter, _key_owner}',
     'grant execute on function %s to ojs_service');
 
 -- Operators alone. create_tenant_role runs with its caller's rights and calls _map_tenant_role.
@@ -84,7 +84,7 @@ grant select on
     ojs._movement, ojs._shard_counts, ojs._tenant_names, ojs._queue_names, ojs._usual_weight,
     ojs._shard_numbers, ojs.queue_demands, ojs.unserved_queues, ojs.blocked_tenants, ojs.longest_waits, ojs.dead_letter_errors,
     ojs.lost_attempts, ojs.lost_workers, ojs.queue_workers, ojs.table_health, ojs.open_transactions, ojs.clock_status,
-    ojs.noisy_neighbours
+    ojs.noisy_neighbours, ojs.api_keys
     to ojs_service, ojs_operator;
 -- The audit trail; a tenant's own part of it.
 grant select on ojs.audit_trail to ojs_service, ojs_operator, ojs_tenant;

@@ -246,3 +246,28 @@ select * from ojs.throttle(@tenant::text, coalesce(sqlc.narg('reason')::text, 'm
 
 -- name: ReleaseThrottle :many
 select * from ojs.release_throttle(@tenant::text);
+
+-- name: APIKey :many
+select k.id, k.prefix, k.tenant_id, k.scopes, k.queues from ojs._key_owner(@hash::bytea) k;
+
+-- name: APIKeys :many
+select k.id, k.prefix, k.tenant_id, k.scopes, k.queues, k.name, k.state, k.created_at, k.created_by, k.expires_at, k.revoked_at,
+    k.reason, k.last_used_at, k.rotated_to
+from ojs.api_keys k where (sqlc.narg('tenant')::text is null or k.tenant_id = sqlc.narg('tenant')::text)
+order by k.created_at desc, k.id limit @max_rows::int offset @skip::int;
+
+-- name: CreateAPIKey :one
+select k.secret, k.id, k.prefix, k.tenant_id, k.scopes, k.queues, k.name, k.state, k.created_at, k.created_by, k.expires_at, k.revoked_at,
+    k.reason, k.last_used_at, k.rotated_to
+from ojs.create_api_key(sqlc.narg('tenant')::text, @scopes::text[], @name::text, @queues::text[],
+    sqlc.narg('expires_at')::timestamptz) k;
+
+-- name: RotateAPIKey :one
+select k.secret, k.id, k.prefix, k.tenant_id, k.scopes, k.queues, k.name, k.state, k.created_at, k.created_by, k.expires_at, k.revoked_at,
+    k.reason, k.last_used_at, k.rotated_to
+from ojs.rotate_api_key(@id::uuid, sqlc.arg('good_for')::text::interval) k;
+
+-- name: RevokeAPIKey :one
+select k.id, k.prefix, k.tenant_id, k.scopes, k.queues, k.name, k.state, k.created_at, k.created_by, k.expires_at, k.revoked_at,
+    k.reason, k.last_used_at, k.rotated_to
+from ojs.revoke_api_key(@id::uuid, sqlc.narg('reason')::text) k;

@@ -33,6 +33,14 @@ type NewJob struct {
 	Tenant                 *string // nil: meta.tenant_id's, or the default tenant's
 }
 
+// QueueName is the queue of the job.
+func (j *NewJob) QueueName() string {
+	if j.Queue == nil {
+		return "default"
+	}
+	return string(j.Queue)
+}
+
 // size is about how many bytes the job has in a statement.
 func (j *NewJob) size() int {
 	return len(j.Type) + len(j.Queue) + len(j.Args) + len(j.Meta) + len(j.Retry) + len(j.Options) + len(j.Extra) + len(j.Tags) + 64

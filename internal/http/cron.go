@@ -129,6 +129,9 @@ func (s *Server) putCron(c echo.Context) error {
 	if err := checkCron(params.Expression, zone, spelled); err != nil {
 		return err
 	}
+	if err := kit.ForQueues(c, "queue", params.Queue); err != nil {
+		return err
+	}
 	row, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).PutCron, params)
 	if err != nil {
 		err = s.db.Err(err)

@@ -47,6 +47,9 @@ func (s *Server) enqueue(c echo.Context) error {
 	if err := req.Err(); err != nil {
 		return err
 	}
+	if err := kit.ForQueues(c, "queue", job.QueueName()); err != nil {
+		return err
+	}
 	var row sqlcgen.OjsJob
 	if key == nil {
 		row, err = s.dispatch.Enqueue(c.Request().Context(), job)
@@ -88,6 +91,11 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 	sent, jobs, err := readJobs(items, header, headerName)
 	if err != nil {
 		return err
+	}
+	for i, job := range jobs {
+		if err := kit.ForQueues(c, fmt.Sprintf("jobs[%d].queue", i), job.QueueName()); err != nil {
+			return err
+		}
 	}
 	var rows []sqlcgen.OjsJob
 	if key == nil {

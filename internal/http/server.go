@@ -88,6 +88,8 @@ type Config struct {
 
 	MetricTenants int32 // how many tenants have series of their own; default admin.MetricTenants
 
+	Auth string // AuthNone or AuthAPIKey; default none
+
 	// AllowReset adds POST /ojs/v1/admin/reset, which calls Reset: for conformance runs. A server
 	// in production has neither.
 	AllowReset bool
@@ -105,6 +107,7 @@ type Server struct {
 	limits   Limits
 	version  string
 	reset    func(context.Context) error
+	keys     *keyring // nil: nobody is asked for a credential
 	metrics  *metrics
 	started  time.Time
 	handler  http.Handler
@@ -145,6 +148,9 @@ func New(cfg Config) *Server {
 	if cfg.AllowReset {
 		s.reset = cfg.Reset
 	}
+	if cfg.Auth == AuthAPIKey {
+		s.keys = &keyring{find: s.findKey}
+	}
 	s.handler = s.routes()
 	return s
 }
@@ -162,7 +168,7 @@ func (s *Server) routes() http.Handler {
 	e.Binder = kit.Binder{Read: func(c echo.Context, optional bool) (*kit.Object, error) { return s.body(c, s.limits.Body, optional) }}
 	e.JSONSerializer = kit.Serializer{}
 	e.Pre(s.metrics.observe, s.headers)
-	e.Use(s.recover, s.bodies, unescape, s.kit.Begin)
+	e.Use(s.recover, s.authenticate, s.bodies, unescape, s.kit.Begin)
 
 	for _, routes := range [][]kit.Route{
 		s.jobRoutes(), s.resultRoutes(), s.workerRoutes(), s.settleRoutes(), s.eventRoutes(), s.cronRoutes(), s.deadLetterRoutes(),

@@ -61,6 +61,9 @@ func (s *Server) fetch(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
+	if err := kit.ForQueues(c, "queues", req.Queues...); err != nil {
+		return err
+	}
 	wait, err := s.allowWait(c, req.WaitMs)
 	if err != nil {
 		return err

@@ -9,6 +9,38 @@ import (
 	"time"
 )
 
+// Credentials of HTTP, without their hashes. For operators.
+type OjsApiKeys struct {
+	// What operators call it.
+	ID string `json:"id"`
+	// The first characters of the secret.
+	Prefix string `json:"prefix"`
+	// The tenant that its bearer is; null: an operator, for all tenants.
+	TenantID *string `json:"tenant_id"`
+	// What its bearer may do: produce, work, read, admin.
+	Scopes []string `json:"scopes"`
+	// The queues that its bearer may enqueue to and fetch from; null: all.
+	Queues []string `json:"queues"`
+	// What it is for.
+	Name string `json:"name"`
+	// valid, expired or revoked.
+	State string `json:"state"`
+	// When it was made.
+	CreatedAt time.Time `json:"created_at"`
+	// By which login.
+	CreatedBy string `json:"created_by"`
+	// From when on it is refused; null: never for that.
+	ExpiresAt *time.Time `json:"expires_at"`
+	// Since when it is refused.
+	RevokedAt *time.Time `json:"revoked_at"`
+	// Why it was revoked.
+	Reason *string `json:"reason"`
+	// When it was used last, to the minute; null: never.
+	LastUsedAt *time.Time `json:"last_used_at"`
+	// The key that takes its place; null: none.
+	RotatedTo *string `json:"rotated_to"`
+}
+
 // Who changed what in the configuration, when and why (ojs.audit): operators see everything, a tenant's login role what is about its
 // tenant, numbered by itself. old and new hold only what has changed. Changes say why where the call was given a reason, or the session or
 // transaction has one: set ojs.reason = '...'.
@@ -177,6 +209,25 @@ type OjsJob struct {
 	Options []byte `json:"options"`
 	// Attributes the specification does not know, byte for byte (ojs-core section 5.5).
 	Extra []byte `json:"extra"`
+}
+
+// Row type of ojs.create_api_key; holds no rows. secret: what clients send, told only this once.
+type OjsNewApiKey struct {
+	Secret     string     `json:"secret"`
+	ID         string     `json:"id"`
+	Prefix     string     `json:"prefix"`
+	TenantID   *string    `json:"tenant_id"`
+	Scopes     []string   `json:"scopes"`
+	Queues     []string   `json:"queues"`
+	Name       string     `json:"name"`
+	State      string     `json:"state"`
+	CreatedAt  time.Time  `json:"created_at"`
+	CreatedBy  string     `json:"created_by"`
+	ExpiresAt  *time.Time `json:"expires_at"`
+	RevokedAt  *time.Time `json:"revoked_at"`
+	Reason     *string    `json:"reason"`
+	LastUsedAt *time.Time `json:"last_used_at"`
+	RotatedTo  *string    `json:"rotated_to"`
 }
 
 // Tenants that used much more than the others when the tick looked last, one row per tenant and signal (ojs.watch_neighbours).

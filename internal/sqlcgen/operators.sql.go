@@ -11,6 +11,92 @@ import (
 	"time"
 )
 
+const aPIKey = `-- name: APIKey :many
+select k.id, k.prefix, k.tenant_id, k.scopes, k.queues from ojs._key_owner($1::bytea) k
+`
+
+type APIKeyRow struct {
+	ID       string   `json:"id"`
+	Prefix   string   `json:"prefix"`
+	TenantID *string  `json:"tenant_id"`
+	Scopes   []string `json:"scopes"`
+	Queues   []string `json:"queues"`
+}
+
+func (q *Queries) APIKey(ctx context.Context, hash []byte) ([]APIKeyRow, error) {
+	rows, err := q.db.Query(ctx, aPIKey, hash)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []APIKeyRow{}
+	for rows.Next() {
+		var i APIKeyRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Prefix,
+			&i.TenantID,
+			&i.Scopes,
+			&i.Queues,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const aPIKeys = `-- name: APIKeys :many
+select k.id, k.prefix, k.tenant_id, k.scopes, k.queues, k.name, k.state, k.created_at, k.created_by, k.expires_at, k.revoked_at,
+    k.reason, k.last_used_at, k.rotated_to
+from ojs.api_keys k where ($1::text is null or k.tenant_id = $1::text)
+order by k.created_at desc, k.id limit $3::int offset $2::int
+`
+
+type APIKeysParams struct {
+	Tenant  *string `json:"tenant"`
+	Skip    int32   `json:"skip"`
+	MaxRows int32   `json:"max_rows"`
+}
+
+func (q *Queries) APIKeys(ctx context.Context, arg APIKeysParams) ([]OjsApiKeys, error) {
+	rows, err := q.db.Query(ctx, aPIKeys, arg.Tenant, arg.Skip, arg.MaxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []OjsApiKeys{}
+	for rows.Next() {
+		var i OjsApiKeys
+		if err := rows.Scan(
+			&i.ID,
+			&i.Prefix,
+			&i.TenantID,
+			&i.Scopes,
+			&i.Queues,
+			&i.Name,
+			&i.State,
+			&i.CreatedAt,
+			&i.CreatedBy,
+			&i.ExpiresAt,
+			&i.RevokedAt,
+			&i.Reason,
+			&i.LastUsedAt,
+			&i.RotatedTo,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const configureFairness = `-- name: ConfigureFairness :one
 select (ojs.configure(p_tenant_fairness => $1::jsonb)).tenant_fairness::jsonb as tenant_fairness
 `
@@ -127,6 +213,50 @@ func (q *Queries) ConfigureTenant(ctx context.Context, arg ConfigureTenantParams
 		&i.MaxPriority,
 		&i.OverPriority,
 		&i.Throttle,
+	)
+	return i, err
+}
+
+const createAPIKey = `-- name: CreateAPIKey :one
+select k.secret, k.id, k.prefix, k.tenant_id, k.scopes, k.queues, k.name, k.state, k.created_at, k.created_by, k.expires_at, k.revoked_at,
+    k.reason, k.last_used_at, k.rotated_to
+from ojs.create_api_key($1::text, $2::text[], $3::text, $4::text[],
+    $5::timestamptz) k
+`
+
+type CreateAPIKeyParams struct {
+	Tenant    *string    `json:"tenant"`
+	Scopes    []string   `json:"scopes"`
+	Name      string     `json:"name"`
+	Queues    []string   `json:"queues"`
+	ExpiresAt *time.Time `json:"expires_at"`
+}
+
+func (q *Queries) CreateAPIKey(ctx context.Context, arg CreateAPIKeyParams) (OjsNewApiKey, error) {
+	row := q.db.QueryRow(ctx, createAPIKey,
+		arg.Tenant,
+		arg.Scopes,
+		arg.Name,
+		arg.Queues,
+		arg.ExpiresAt,
+	)
+	var i OjsNewApiKey
+	err := row.Scan(
+		&i.Secret,
+		&i.ID,
+		&i.Prefix,
+		&i.TenantID,
+		&i.Scopes,
+		&i.Queues,
+		&i.Name,
+		&i.State,
+		&i.CreatedAt,
+		&i.CreatedBy,
+		&i.ExpiresAt,
+		&i.RevokedAt,
+		&i.Reason,
+		&i.LastUsedAt,
+		&i.RotatedTo,
 	)
 	return i, err
 }
@@ -863,6 +993,73 @@ func (q *Queries) ResumeDispatch(ctx context.Context) (OjsDispatch, error) {
 		&i.Scheduled,
 		&i.Retryable,
 		&i.Pending,
+	)
+	return i, err
+}
+
+const revokeAPIKey = `-- name: RevokeAPIKey :one
+select k.id, k.prefix, k.tenant_id, k.scopes, k.queues, k.name, k.state, k.created_at, k.created_by, k.expires_at, k.revoked_at,
+    k.reason, k.last_used_at, k.rotated_to
+from ojs.revoke_api_key($1::uuid, $2::text) k
+`
+
+type RevokeAPIKeyParams struct {
+	ID     string  `json:"id"`
+	Reason *string `json:"reason"`
+}
+
+func (q *Queries) RevokeAPIKey(ctx context.Context, arg RevokeAPIKeyParams) (OjsApiKeys, error) {
+	row := q.db.QueryRow(ctx, revokeAPIKey, arg.ID, arg.Reason)
+	var i OjsApiKeys
+	err := row.Scan(
+		&i.ID,
+		&i.Prefix,
+		&i.TenantID,
+		&i.Scopes,
+		&i.Queues,
+		&i.Name,
+		&i.State,
+		&i.CreatedAt,
+		&i.CreatedBy,
+		&i.ExpiresAt,
+		&i.RevokedAt,
+		&i.Reason,
+		&i.LastUsedAt,
+		&i.RotatedTo,
+	)
+	return i, err
+}
+
+const rotateAPIKey = `-- name: RotateAPIKey :one
+select k.secret, k.id, k.prefix, k.tenant_id, k.scopes, k.queues, k.name, k.state, k.created_at, k.created_by, k.expires_at, k.revoked_at,
+    k.reason, k.last_used_at, k.rotated_to
+from ojs.rotate_api_key($1::uuid, $2::text::interval) k
+`
+
+type RotateAPIKeyParams struct {
+	ID      string `json:"id"`
+	GoodFor string `json:"good_for"`
+}
+
+func (q *Queries) RotateAPIKey(ctx context.Context, arg RotateAPIKeyParams) (OjsNewApiKey, error) {
+	row := q.db.QueryRow(ctx, rotateAPIKey, arg.ID, arg.GoodFor)
+	var i OjsNewApiKey
+	err := row.Scan(
+		&i.Secret,
+		&i.ID,
+		&i.Prefix,
+		&i.TenantID,
+		&i.Scopes,
+		&i.Queues,
+		&i.Name,
+		&i.State,
+		&i.CreatedAt,
+		&i.CreatedBy,
+		&i.ExpiresAt,
+		&i.RevokedAt,
+		&i.Reason,
+		&i.LastUsedAt,
+		&i.RotatedTo,
 	)
 	return i, err
 }

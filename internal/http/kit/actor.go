@@ -9,14 +9,6 @@ import (
 // ReasonHeader says why a request changes something, where its body does not.
 const ReasonHeader = "X-OJS-Reason"
 
-const actorKey = "actor"
-
-// Actor is the principal of a request, as the audit trail shows it; empty if nobody is known.
-func Actor(c echo.Context) string {
-	name, _ := c.Get(actorKey).(string)
-	return name
-}
-
 // Because keeps why a request changes something; nil: its body does not say.
 func Because(c echo.Context, reason *string) {
 	if reason != nil {

@@ -9,16 +9,19 @@ import (
 // The codes a request can fail with before SQL has seen it. Status, retryable and hint stand in
 // ojs.problem, where SQL's own errors have theirs.
 const (
-	codeInvalidPayload = "invalid_payload"
-	CodeInvalidRequest = "invalid_request"
-	CodeNotFound       = "not_found"
-	CodeDuplicate      = "duplicate"
-	codeTooLarge       = "payload_too_large"
-	CodeUnsupported    = "unsupported"
-	CodeTenantMismatch = "TENANT_MISMATCH"
-	CodeResultPruned   = "RESULT_PRUNED"
-	CodeTimeout        = "timeout"
-	CodeAway           = "backend_unavailable"
+	codeInvalidPayload     = "invalid_payload"
+	CodeInvalidRequest     = "invalid_request"
+	CodeNotFound           = "not_found"
+	CodeDuplicate          = "duplicate"
+	codeTooLarge           = "payload_too_large"
+	CodeUnsupported        = "unsupported"
+	CodeTenantMismatch     = "TENANT_MISMATCH"
+	CodeTenantAccessDenied = "TENANT_ACCESS_DENIED"
+	CodeUnauthorized       = "unauthorized"
+	CodeForbidden          = "forbidden"
+	CodeResultPruned       = "RESULT_PRUNED"
+	CodeTimeout            = "timeout"
+	CodeAway               = "backend_unavailable"
 )
 
 // Refuse is an error about a field, with a code of ojs.problem, which has its status; the message stands by itself.

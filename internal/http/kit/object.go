@@ -53,6 +53,9 @@ func ReadBody(c echo.Context, limit int64, depth int, optional bool) (*Object, e
 	return o, o.Err()
 }
 
+// Drain is drain, for middlewares.
+func Drain(r *http.Request) { drain(r) }
+
 // drain reads what is left of the body of a request that is refused. Leaving much of it would close the connection, and some clients then
 // see a reset instead of the answer.
 func drain(r *http.Request) {

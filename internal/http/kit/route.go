@@ -2,6 +2,7 @@ package kit
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"time"
@@ -96,8 +97,21 @@ func scoped(next echo.HandlerFunc) echo.HandlerFunc {
 			drain(c.Request())
 			return err
 		}
-		return next(c)
+		if err := r.bound(Who(c)); err != nil {
+			drain(c.Request())
+			return err
+		}
+		return asBound(c, next(c))
 	}
+}
+
+// asBound is an error as the bearer of a tenant's credential gets it: naming another tenant is no mistake of form, but denied.
+func asBound(c echo.Context, err error) error {
+	var problem *pg.Error
+	if p := Who(c); p != nil && p.Tenant != nil && errors.As(err, &problem) && problem.Code == CodeTenantMismatch {
+		return &pg.Error{Code: CodeTenantAccessDenied, Message: "the credential is another tenant's", Details: problem.Details}
+	}
+	return err
 }
 
 // Scope is the tenant whom a request of a scoped route is for; nil: none is named. Without one SQL decides: enqueue falls to the default
@@ -109,7 +123,11 @@ func ScopeHeader(c echo.Context) string { return requestOf(c).header }
 
 // ForAllTenants refuses a request that names a tenant.
 func ForAllTenants(c echo.Context, cannot string) error {
-	if header := ScopeHeader(c); header != "" {
+	header := ScopeHeader(c)
+	if header == echo.HeaderAuthorization {
+		return Refuse(CodeForbidden, header, "%s by a tenant's credential", cannot)
+	}
+	if header != "" {
 		return Refuse(CodeUnsupported, header, "%s for one tenant; send the request without %s", cannot, header)
 	}
 	return nil
