@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -264,4 +266,34 @@ func TestThrottlesAreRefused(t *testing.T) {
 	refused(t, d.As("acme"), "42501", "select ojs.release_throttle('acme')")
 	refused(t, d.As("acme"), "42501", "select ojs.watch_neighbours('off')")
 	refused(t, d.As("acme"), "42501", "select * from ojs.noisy_neighbours")
+}
+
+// What the tick does about neighbours waits for nobody, and what an operator lifts stays lifted until the tenant is seen again.
+func TestThrottlesKeepNobodyWaiting(t *testing.T) {
+	t.Parallel()
+	d := crowded(t, map[string]int{"a": 40, "b": 3, "c": 3})
+	operator := d.Operator()
+	exec(t, operator, "select ojs.watch_neighbours('on')")
+	exec(t, operator, "select ojs.configure_tenant('a', 2)")
+	tx := begin(t, d.Pool)
+	exec(t, tx, "select from ojs.tenant where tenant_id = 'a' for update")
+	exec(t, d.Service(), "set statement_timeout = '20s'; select ojs.tick()", pgx.QueryExecModeSimpleProtocol)
+	if n := one[int](t, d.Pool, "select count(*) from ojs.throttle"); n != 0 {
+		t.Error("throttled, although somebody else configures the tenant")
+	}
+	rollback(t, tx)
+	exec(t, d.Service(), "select ojs.tick()")
+	if n := exec(t, operator, "select from ojs.release_throttle('a')"); n != 1 {
+		t.Errorf("%d throttles are released", n)
+	}
+	exec(t, d.Service(), "select ojs.tick()")
+	if n := one[int](t, d.Pool, "select count(*) from ojs.throttle"); n != 0 {
+		t.Error("what was lifted by hand is back, although nobody has looked")
+	}
+	// The tenant learns of the throttle, and not how it compares.
+	const events = "select type from ojs.events(p_limit => 1000) where type like 'tenant.%' order by 1"
+	want := []string{"tenant.created", "tenant.throttle_released", "tenant.throttled"}
+	if got := list[string](t, d.As("a"), events); !slices.Equal(got, want) {
+		t.Errorf("the tenant sees %q", got)
+	}
 }

@@ -113,3 +113,18 @@ func TestReprioritizingLosesNothing(t *testing.T) {
 		t.Errorf("counted are %v, want %v", got, want)
 	}
 }
+
+// Who gives a job another priority holds the lane, so it does not wait for the job.
+func TestReprioritizeWaitsForNoJob(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	id := one[string](t, d.Service(), "select id::text from ojs.enqueue('a', p_tenant => 'acme')")
+	tx := begin(t, d.Service())
+	exec(t, tx, "select ojs.cancel($1)", id)
+	refused(t, d.Operator(), "55P03", "select ojs.reprioritize($1, 5)", id)
+	rollback(t, tx)
+	exec(t, d.Operator(), "select ojs.configure_tenant('acme', p_max_priority => 3, p_over_priority => 'clamp')")
+	if got := one[int](t, d.Operator(), "select priority from ojs.reprioritize($1, 50)", id); got != 3 {
+		t.Errorf("clamped, the priority is %d", got)
+	}
+}

@@ -1499,7 +1499,8 @@ CREATE TABLE ojs.departure (
     queue text COLLATE pg_catalog."C",
     priority integer,
     seq bigint,
-    missed boolean DEFAULT false NOT NULL
+    missed boolean DEFAULT false NOT NULL,
+    done boolean DEFAULT false NOT NULL
 );
 
 ALTER TABLE ONLY ojs.departure FORCE ROW LEVEL SECURITY;
@@ -3071,11 +3072,33 @@ CREATE FUNCTION ojs._depart(p_tenant text) RETURNS void
     AS $$
 begin
     delete from ojs.departure d where d.tenant_id = p_tenant;
+    perform ojs._end_throttle(p_tenant);
     perform ojs.resume(null, p_tenant);
     -- Somebody may have configured it anew meanwhile.
     delete from ojs.tenant t
     where t.tenant_id = p_tenant and t.weight is null and t.priority_boost = 0 and t.max_priority = 100 and not t.limited
         and not exists (select from ojs.suspended s where s.tenant_id = p_tenant);
+end;
+$$;
+
+CREATE FUNCTION ojs._depart_due() RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_tenant text;
+begin
+    if not exists (select from ojs.departure d where d.done) then
+        return false;
+    elsif not ojs._enter_lane(-1) then
+        return true;
+    end if;
+    for v_tenant in select d.tenant_id from ojs.departure d where d.done limit 10 for update skip locked loop
+        perform from ojs.tenant t where t.tenant_id = v_tenant for update skip locked;
+        if found or not exists (select from ojs.tenant t where t.tenant_id = v_tenant) then
+            perform ojs._depart(v_tenant);
+        end if;
+    end loop;
+    return exists (select from ojs.departure d where d.done);
 end;
 $$;
 
@@ -3524,7 +3547,10 @@ begin
     join ojs.worker w on w.tenant_id = d.tenant_id and w.worker_id = d.worker_id
     cross join lateral (select b.* from ojs.worker_beat b where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id
         order by b.rev desc limit 1) b on conflict do nothing;
-    delete from ojs.lost_worker l where l.lost_at < ojs.now() - interval '1 day';
+    -- Somebody who ends workers may stay in its transaction, and the clock comes this way, too.
+    delete from ojs.lost_worker l using (
+        select o.ctid as spot from ojs.lost_worker o where o.lost_at < ojs.now() - interval '1 day' limit 1000 for update skip locked) o
+    where l.ctid = o.spot;
     delete from ojs.worker_beat b using unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
     where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id;
     delete from ojs.worker w using unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
@@ -4186,6 +4212,19 @@ CREATE FUNCTION ojs._free_slots(p_tenants text[], p_queues text[], p_jobs intege
 begin
     perform ojs._unpark(
         ojs._use(p_tenants, p_queues, array(select -n from unnest(p_jobs) with ordinality j(n, i) order by i), p_xid), p_first);
+end;
+$$;
+
+CREATE FUNCTION ojs._free_to_throttle(p_tenant text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+begin
+    perform from ojs.tenant t where t.tenant_id = p_tenant for update skip locked;
+    if not found and exists (select from ojs.tenant t where t.tenant_id = p_tenant) then
+        return false;
+    end if;
+    perform from ojs.rule r where r.tenant_id = p_tenant and r.queue = '' for update skip locked;
+    return found or not exists (select from ojs.rule r where r.tenant_id = p_tenant and r.queue = '');
 end;
 $$;
 
@@ -6218,9 +6257,12 @@ CREATE FUNCTION ojs._nothing() RETURNS ojs.decided
 CREATE FUNCTION ojs._notice_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
     LANGUAGE sql STABLE
     AS $$
-    select 'evt_notice_' || n.n, n.type, n.at, n.data ->> 'tenant_id', n.data ->> 'queue', n.subject, n.data
+    -- A tenant learns what is done with it, but not how it compares, nor from the numbers of notices how many there are of others.
+    select case when p_tenant is null then 'evt_notice_' || n.n
+            else 'evt_' || n.type || '_' || (extract(epoch from n.at) * 1000000)::bigint end,
+        n.type, n.at, n.data ->> 'tenant_id', n.data ->> 'queue', n.subject, n.data
     from ojs.notice n
-    where (p_tenant is null or n.data ->> 'tenant_id' = p_tenant)
+    where (p_tenant is null or n.data ->> 'tenant_id' = p_tenant and n.type <> 'tenant.noisy')
       and (p_types is null or n.type = any (p_types)) and (p_queues is null or n.data ->> 'queue' = any (p_queues))
     order by n.at desc limit p_limit
 $$;
@@ -8675,10 +8717,8 @@ begin
         elsif v_row.missed then
             update ojs.departure d set queue = null, priority = null, seq = null, missed = false where d.tenant_id = v_tenant;
             perform ojs._see_off_at(v_tenant, '1 second');
-        elsif not ojs._enter_lane(-1) then
-            perform ojs._see_off_at(v_tenant, '100 milliseconds');
         else
-            perform ojs._depart(v_tenant);
+            update ojs.departure d set done = true where d.tenant_id = v_tenant;
         end if;
     end loop;
 end;
@@ -10015,23 +10055,29 @@ declare
     v_watch ojs.neighbour_watch := (select w from ojs.neighbour_watch w);
     v_ended text[] := array(select h.tenant_id from ojs.throttle h where h.until <= p_now order by h.until limit c_most);
     v_noisy text[] := array(select distinct n.tenant_id from ojs.neighbour n
-        where v_watch.mode = 'on' and not exists (select from ojs.throttle h where h.tenant_id = n.tenant_id) limit c_most);
+        where v_watch.mode = 'on' and not exists (select from ojs.throttle h where h.tenant_id = n.tenant_id)
+            and not exists (select from ojs.departure d where d.tenant_id = n.tenant_id) limit c_most);
     v_one   text;
 begin
-    if v_ended || v_noisy = '{}' then
+    if v_ended || v_noisy = '{}' or exists (select from ojs.lease l where l.xid = pg_current_xact_id_if_assigned()) then
         return false;
     elsif not ojs._enter_lane(-1) then
         return true;
     end if;
     perform ojs._stop_ahead();
-    foreach v_one in array v_ended loop
-        perform ojs._end_throttle(v_one);
-    end loop;
-    -- Whether they are throttled again is decided by what they do from now on.
-    delete from ojs.neighbour n where n.tenant_id = any (v_ended);
-    foreach v_one in array v_noisy loop
-        perform ojs._begin_throttle(v_one, (select min(n.signal) from ojs.neighbour n where n.tenant_id = v_one) || '_exceeded',
-            v_watch.action, v_watch.factor, v_watch.lasts, null);
+    foreach v_one in array v_ended || v_noisy loop
+        -- Somebody who configures it keeps nobody waiting: it comes with a later tick.
+        continue when not ojs._free_to_throttle(v_one);
+        if v_one = any (v_ended) then
+            perform ojs._end_throttle(v_one);
+            -- Whether it is throttled again is decided by what it does from now on.
+            delete from ojs.neighbour n where n.tenant_id = v_one;
+        else
+            perform ojs._begin_throttle(v_one, (select min(n.signal) from ojs.neighbour n where n.tenant_id = v_one) || '_exceeded',
+                -- Its own login could not fetch any more.
+                case when exists (select from ojs.tenant_role r where r.tenant_id = v_one) then 'weight' else v_watch.action end,
+                v_watch.factor, v_watch.lasts, null);
+        end if;
     end loop;
     return c_most in (cardinality(v_ended), cardinality(v_noisy));
 end;
@@ -10311,6 +10357,13 @@ declare
     v_old ojs.tenant;
     v_new ojs.tenant;
 begin
+    -- Before the lane, because whoever has one of these locked would keep decisions waiting.
+    delete from ojs.tenant_role r where r.tenant_id = p_tenant;
+    delete from ojs.cron c where c.tenant_id = p_tenant;
+    delete from ojs.cron_run r where r.tenant_id = p_tenant;
+    delete from ojs.replay_rule r where r.tenant_id = p_tenant;
+    update ojs.api_key k set revoked_at = ojs.now(), reason = 'deregistered'
+    where k.tenant_id = p_tenant and k.revoked_at is null;
     select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
     perform ojs._arm_max_priority(p_tenant, 100) where v_old.max_priority < 100;
     perform ojs.resume_tenant(p_tenant) where exists (select from ojs.suspended s where s.tenant_id = p_tenant);
@@ -10327,13 +10380,7 @@ begin
     if v_old.weight is not null or v_old.priority_boost <> 0 then
         perform ojs._reweigh(v_new, -v_old.priority_boost);
     end if;
-    delete from ojs.tenant_role r where r.tenant_id = p_tenant;
-    delete from ojs.cron c where c.tenant_id = p_tenant;
     delete from ojs.neighbour n where n.tenant_id = p_tenant;
-    update ojs.api_key k set revoked_at = ojs.now(), reason = 'deregistered'
-    where k.tenant_id = p_tenant and k.revoked_at is null;
-    delete from ojs.cron_run r where r.tenant_id = p_tenant;
-    delete from ojs.replay_rule r where r.tenant_id = p_tenant;
 end;
 $$;
 
@@ -10675,7 +10722,8 @@ begin
         from ojs._overloaded() p
     ), ended as (
         update ojs.notice n set ended_at = p_now
-        where n.ended_at is null and not exists (select from seen s where s.type = n.type and s.subject = n.subject)
+        where n.ended_at is null and n.type like 'scheduling.%'
+            and not exists (select from seen s where s.type = n.type and s.subject = n.subject)
     )
     insert into ojs.notice (at, type, subject, data, nth)
     select p_now, s.type, s.subject, s.data, 1 + coalesce((
@@ -11854,7 +11902,7 @@ begin
     perform ojs.pause(null, p_tenant, coalesce(p_reason, 'deregistered'));
     insert into ojs.departure (tenant_id, jobs) values (p_tenant, coalesce(v_jobs, 0))
     on conflict (tenant_id) do update
-    set at = excluded.at, jobs = excluded.jobs, queue = null, priority = null, seq = null, missed = false
+    set at = excluded.at, jobs = excluded.jobs, queue = null, priority = null, seq = null, missed = false, done = false
     returning * into v_row;
     perform ojs._audit(p_tenant, 'tenant', null, 'deregistered', null, jsonb_build_object('jobs', v_jobs), p_reason);
     perform ojs._see_off_at(p_tenant, '0');
@@ -13169,6 +13217,8 @@ CREATE FUNCTION ojs.release_throttle(p_tenant text) RETURNS SETOF ojs.throttle
 begin
     if exists (select from ojs.throttle h where h.tenant_id = p_tenant) then
         perform ojs._stop_ahead();
+        -- Whether it is throttled again is decided by what it does from now on.
+        delete from ojs.neighbour n where n.tenant_id = p_tenant;
         return query select e.* from ojs._end_throttle(p_tenant) e;
     end if;
 end;
@@ -13217,12 +13267,18 @@ begin
     end if;
     -- What was decided ahead counts as the old priority's.
     perform ojs._stop_ahead();
-    v_old := ojs._lock_job(p_id, v_tenant);
+    v_old := ojs._job_for(p_id, v_tenant);
+    -- Whoever holds the lane waits for no job.
+    select * into v_old from ojs.job j where j.id = v_old.id and j.tenant_id = v_old.tenant_id for update nowait;
+    if exists (select from ojs.departure d where d.tenant_id = v_old.tenant_id) then
+        perform ojs._raise('OJ409', format('tenant %s is being deregistered', v_old.tenant_id), jsonb_build_object('job_id', p_id));
+    end if;
     if v_old.state not in ('scheduled', 'available', 'pending', 'retryable') then
         perform ojs._raise('OJ409', format('cannot give job %s another priority: it is %s', p_id, v_old.state),
             jsonb_build_object('job_id', p_id, 'current_state', v_old.state));
     end if;
     perform ojs._refuse(r) from ojs._too_high(v_old.tenant_id, p_priority, null) r where r is not null;
+    p_priority := ojs._clamped(v_old.tenant_id, p_priority);
     if p_priority = v_old.priority then
         return v_old;
     end if;
@@ -13609,7 +13665,7 @@ begin
     v_mark := ojs._move_clock(v_mark, v_now, v_timers.o_taken + v_leases.o_looked, v_leases.o_seen, v_leases.o_lease_at);
     v_more := ojs._tidy(v_mark, v_now, p_limit);
     -- This comes last, because from here on decisions wait for this transaction to end.
-    v_more := ojs._throttle_due(v_now) or v_more;
+    v_more := ojs._throttle_due(v_now) or ojs._depart_due() or v_more;
     perform ojs._catch_up();
     v_more := v_more or exists (select from ojs._slot_mark() m where m.freed <> '{}');
     perform ojs._forget(v_now);
@@ -14323,7 +14379,10 @@ CREATE VIEW ojs.audit_trail AS
 UNION ALL
  SELECT row_number() OVER (ORDER BY o.n) AS n,
     o.at,
-    o.actor,
+        CASE
+            WHEN (o.actor = SESSION_USER) THEN o.actor
+            ELSE ''::text
+        END AS actor,
     o.tenant_id,
     o.kind,
     o.name,
@@ -14399,7 +14458,7 @@ CREATE VIEW ojs.queue_demands WITH (security_invoker='true') AS
 CREATE VIEW ojs.rule_stats AS
  SELECT r.tenant_id,
     r.queue,
-    r.max_concurrency,
+    r.most AS max_concurrency,
     u.active,
     r.paused_at,
         CASE

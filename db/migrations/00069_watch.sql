@@ -30,7 +30,8 @@ begin
         from ojs._overloaded() p
     ), ended as (
         update ojs.notice n set ended_at = p_now
-        where n.ended_at is null and not exists (select from seen s where s.type = n.type and s.subject = n.subject)
+        where n.ended_at is null and n.type like 'scheduling.%'
+            and not exists (select from seen s where s.type = n.type and s.subject = n.subject)
     )
     insert into ojs.notice (at, type, subject, data, nth)
     select p_now, s.type, s.subject, s.data, 1 + coalesce((

@@ -45,8 +45,8 @@ $$;
 comment on function ojs.events(text[], text[], int, text) is
 'The latest lifecycle events, newest first: job.enqueued, job.started (of the latest attempt), job.completed, job.retrying, job.discarded,
 job.dead_lettered, dead_letter.retried, job.cancelled, job.expired, job.released, and job.timeout or job.stalled beside it for an attempt
-that the clock ended, cron.triggered, cron.skipped (of the latest thousand times of each cron job), tenant.created, tenant.noisy,
-tenant.throttled and tenant.throttle_released (multi-tenancy sections 9 and 11.1), and for who sees all tenants scheduling.queue_starved,
+that the clock ended, cron.triggered, cron.skipped (of the latest thousand times of each cron job), tenant.created, tenant.throttled and
+tenant.throttle_released (multi-tenancy sections 9 and 11.1), and for who sees all tenants tenant.noisy, scheduling.queue_starved,
 scheduling.pool_overloaded and scheduling.rebalanced (fair-scheduling section 11.1), as far back as jobs and the journal (ojs.configure)
 reach. p_types, p_queues: only those; p_limit 1 to 1000. Derived, not recorded: nothing is written twice.';
 
@@ -210,12 +210,16 @@ comment on function ojs._cron_events(text[], text[], int, text) is 'Events of cr
 create function ojs._notice_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
 language sql stable
 as $$
-    select 'evt_notice_' || n.n, n.type, n.at, n.data ->> 'tenant_id', n.data ->> 'queue', n.subject, n.data
+    -- A tenant learns what is done with it, but not how it compares, nor from the numbers of notices how many there are of others.
+    select case when p_tenant is null then 'evt_notice_' || n.n
+            else 'evt_' || n.type || '_' || (extract(epoch from n.at) * 1000000)::bigint end,
+        n.type, n.at, n.data ->> 'tenant_id', n.data ->> 'queue', n.subject, n.data
     from ojs.notice n
-    where (p_tenant is null or n.data ->> 'tenant_id' = p_tenant)
+    where (p_tenant is null or n.data ->> 'tenant_id' = p_tenant and n.type <> 'tenant.noisy')
       and (p_types is null or n.type = any (p_types)) and (p_queues is null or n.data ->> 'queue' = any (p_queues))
     order by n.at desc limit p_limit
 $$;
 -- +goose StatementEnd
-comment on function ojs._notice_events(text[], text[], int, text) is 'Events that ojs.notice tells; p_tenant: of those about it.';
+comment on function ojs._notice_events(text[], text[], int, text) is
+'Events that ojs.notice tells; p_tenant: of those about it, without tenant.noisy.';
 reset role;

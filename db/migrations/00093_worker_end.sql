@@ -125,7 +125,10 @@ begin
     join ojs.worker w on w.tenant_id = d.tenant_id and w.worker_id = d.worker_id
     cross join lateral (select b.* from ojs.worker_beat b where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id
         order by b.rev desc limit 1) b on conflict do nothing;
-    delete from ojs.lost_worker l where l.lost_at < ojs.now() - interval '1 day';
+    -- Somebody who ends workers may stay in its transaction, and the clock comes this way, too.
+    delete from ojs.lost_worker l using (
+        select o.ctid as spot from ojs.lost_worker o where o.lost_at < ojs.now() - interval '1 day' limit 1000 for update skip locked) o
+    where l.ctid = o.spot;
     delete from ojs.worker_beat b using unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)
     where b.tenant_id = d.tenant_id and b.worker_id = d.worker_id;
     delete from ojs.worker w using unnest(p_tenants, p_worker_ids) d(tenant_id, worker_id)

@@ -58,12 +58,13 @@ comment on view ojs._own_audit is 'The rows of ojs.audit about a tenant itself; 
 create view ojs.audit_trail as
 select a.n, a.at, a.actor, a.tenant_id, a.kind, a.name, a.action, a.old, a.new, a.reason from ojs.audit a where ojs._reads_all()
 union all
-select row_number() over (order by o.n), o.at, o.actor, o.tenant_id,
+-- Who else acts is no tenant's business.
+select row_number() over (order by o.n), o.at, case when o.actor = session_user then o.actor else '' end, o.tenant_id,
     o.kind, o.name, o.action, o.old, o.new, o.reason from ojs._own_audit o;
 comment on view ojs.audit_trail is
 'Who changed what in the configuration, when and why (ojs.audit): operators see everything, a tenant''s login role what is about its
-tenant, numbered by itself. old and new hold only what has changed. Changes say why where the call was given a reason, or the session or
-transaction has one: set ojs.reason = ''...''.';
+tenant, numbered by itself, and of actors itself only. old and new hold only what has changed. Changes say why where the call was given a
+reason, or the session or transaction has one: set ojs.reason = ''...''.';
 
 -- +goose StatementBegin
 create function ojs._actor() returns text

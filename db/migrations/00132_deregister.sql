@@ -10,7 +10,8 @@ create table ojs.departure (
     queue     text collate "C",
     priority  int,
     seq       bigint,
-    missed    boolean not null default false
+    missed    boolean not null default false,
+    done      boolean not null default false
 );
 comment on table ojs.departure is
 'Tenants that are being deregistered, and how far the clock is with their jobs. Written by ojs.deregister_tenant and ojs.tick.';
@@ -21,6 +22,7 @@ comment on column ojs.departure.queue is 'The queue in which its jobs are cancel
 comment on column ojs.departure.priority is 'The priority, in this queue.';
 comment on column ojs.departure.seq is 'Up to which seq; null: those without come first.';
 comment on column ojs.departure.missed is 'Whether a job was locked when its turn came, so that all are looked at again.';
+comment on column ojs.departure.done is 'Whether all jobs have ended: the last step is left.';
 alter table ojs.departure enable row level security;
 alter table ojs.departure force row level security;
 create policy functions on ojs.departure to ojs_owner using (true) with check (true);
@@ -55,7 +57,7 @@ begin
     perform ojs.pause(null, p_tenant, coalesce(p_reason, 'deregistered'));
     insert into ojs.departure (tenant_id, jobs) values (p_tenant, coalesce(v_jobs, 0))
     on conflict (tenant_id) do update
-    set at = excluded.at, jobs = excluded.jobs, queue = null, priority = null, seq = null, missed = false
+    set at = excluded.at, jobs = excluded.jobs, queue = null, priority = null, seq = null, missed = false, done = false
     returning * into v_row;
     perform ojs._audit(p_tenant, 'tenant', null, 'deregistered', null, jsonb_build_object('jobs', v_jobs), p_reason);
     perform ojs._see_off_at(p_tenant, '0');
@@ -79,6 +81,13 @@ declare
     v_old ojs.tenant;
     v_new ojs.tenant;
 begin
+    -- Before the lane, because whoever has one of these locked would keep decisions waiting.
+    delete from ojs.tenant_role r where r.tenant_id = p_tenant;
+    delete from ojs.cron c where c.tenant_id = p_tenant;
+    delete from ojs.cron_run r where r.tenant_id = p_tenant;
+    delete from ojs.replay_rule r where r.tenant_id = p_tenant;
+    update ojs.api_key k set revoked_at = ojs.now(), reason = 'deregistered'
+    where k.tenant_id = p_tenant and k.revoked_at is null;
     select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
     perform ojs._arm_max_priority(p_tenant, 100) where v_old.max_priority < 100;
     perform ojs.resume_tenant(p_tenant) where exists (select from ojs.suspended s where s.tenant_id = p_tenant);
@@ -95,13 +104,7 @@ begin
     if v_old.weight is not null or v_old.priority_boost <> 0 then
         perform ojs._reweigh(v_new, -v_old.priority_boost);
     end if;
-    delete from ojs.tenant_role r where r.tenant_id = p_tenant;
-    delete from ojs.cron c where c.tenant_id = p_tenant;
     delete from ojs.neighbour n where n.tenant_id = p_tenant;
-    update ojs.api_key k set revoked_at = ojs.now(), reason = 'deregistered'
-    where k.tenant_id = p_tenant and k.revoked_at is null;
-    delete from ojs.cron_run r where r.tenant_id = p_tenant;
-    delete from ojs.replay_rule r where r.tenant_id = p_tenant;
 end;
 $$;
 -- +goose StatementEnd
@@ -144,10 +147,8 @@ begin
         elsif v_row.missed then
             update ojs.departure d set queue = null, priority = null, seq = null, missed = false where d.tenant_id = v_tenant;
             perform ojs._see_off_at(v_tenant, '1 second');
-        elsif not ojs._enter_lane(-1) then
-            perform ojs._see_off_at(v_tenant, '100 milliseconds');
         else
-            perform ojs._depart(v_tenant);
+            update ojs.departure d set done = true where d.tenant_id = v_tenant;
         end if;
     end loop;
 end;
@@ -224,11 +225,37 @@ comment on function ojs._cancel_line(ojs.departure, uuid[]) is
 'Cancels those of the jobs that have not ended, and that nobody has locked; returns whether some are left.';
 
 -- +goose StatementBegin
+create function ojs._depart_due() returns boolean
+language plpgsql
+as $$
+declare
+    v_tenant text;
+begin
+    if not exists (select from ojs.departure d where d.done) then
+        return false;
+    elsif not ojs._enter_lane(-1) then
+        return true;
+    end if;
+    for v_tenant in select d.tenant_id from ojs.departure d where d.done limit 10 for update skip locked loop
+        perform from ojs.tenant t where t.tenant_id = v_tenant for update skip locked;
+        if found or not exists (select from ojs.tenant t where t.tenant_id = v_tenant) then
+            perform ojs._depart(v_tenant);
+        end if;
+    end loop;
+    return exists (select from ojs.departure d where d.done);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._depart_due() is
+'The last step of deregistering tenants whose jobs have all ended, ten at a time; waits for nobody, and returns whether some are left.';
+
+-- +goose StatementBegin
 create function ojs._depart(p_tenant text) returns void
 language plpgsql
 as $$
 begin
     delete from ojs.departure d where d.tenant_id = p_tenant;
+    perform ojs._end_throttle(p_tenant);
     perform ojs.resume(null, p_tenant);
     -- Somebody may have configured it anew meanwhile.
     delete from ojs.tenant t

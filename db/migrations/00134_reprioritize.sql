@@ -3,7 +3,7 @@ set local role ojs_owner;
 set local check_function_bodies = off;
 
 -- Gives a waiting job another priority.
--- Waits for the decision under way, and locks ojs.lane until the end of the transaction; then the job's row.
+-- Waits for the decision under way, and locks ojs.lane until the end of the transaction; then the job's row, without waiting for it.
 -- Writes job, journal, audit; takes back what was decided ahead; notifies.
 -- +goose StatementBegin
 create function ojs.reprioritize(p_id uuid, p_priority int, p_tenant text default null) returns ojs.job
@@ -19,12 +19,18 @@ begin
     end if;
     -- What was decided ahead counts as the old priority's.
     perform ojs._stop_ahead();
-    v_old := ojs._lock_job(p_id, v_tenant);
+    v_old := ojs._job_for(p_id, v_tenant);
+    -- Whoever holds the lane waits for no job.
+    select * into v_old from ojs.job j where j.id = v_old.id and j.tenant_id = v_old.tenant_id for update nowait;
+    if exists (select from ojs.departure d where d.tenant_id = v_old.tenant_id) then
+        perform ojs._raise('OJ409', format('tenant %s is being deregistered', v_old.tenant_id), jsonb_build_object('job_id', p_id));
+    end if;
     if v_old.state not in ('scheduled', 'available', 'pending', 'retryable') then
         perform ojs._raise('OJ409', format('cannot give job %s another priority: it is %s', p_id, v_old.state),
             jsonb_build_object('job_id', p_id, 'current_state', v_old.state));
     end if;
     perform ojs._refuse(r) from ojs._too_high(v_old.tenant_id, p_priority, null) r where r is not null;
+    p_priority := ojs._clamped(v_old.tenant_id, p_priority);
     if p_priority = v_old.priority then
         return v_old;
     end if;
@@ -49,7 +55,8 @@ $$;
 -- +goose StatementEnd
 comment on function ojs.reprioritize(uuid, int, text) is
 'Gives a job that waits, for a worker, for its time or for its next attempt, another priority (-100 to 100), and returns it. It joins the
-end of the line of that priority. Meant for single jobs: each call waits for the decision under way. p_tenant: whose job. Raises not_found,
-conflict (it runs or has ended; also in a transaction that has fetched jobs), ambiguous_job, invalid_request, and validation_error above the
-tenant''s max_priority.';
+end of the line of that priority. Meant for single jobs: each call waits for the decision under way. p_tenant: whose job. A higher one
+than the tenant''s max_priority is refused with validation_error, or clamped, as that of a new job. Raises not_found, conflict (it runs or
+has ended, or its tenant is being deregistered; also in a transaction that has fetched jobs), ambiguous_job, invalid_request, and 55P03
+while somebody has the job locked.';
 reset role;

@@ -32,11 +32,12 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.throttle(text, text, text, numeric, interval) is
-'Lowers a tenant''s weight, or how many of its jobs may be active (p_action: weight or concurrency), to p_factor (0.001 to 0.999) of what it
-is, for p_lasts (1 second to 7 days), in place of a throttle that it has; null: as ojs.watch_neighbours says. Acts from the next dispatch
-on, and changes nothing that is configured. The weight stays where all tenants of a queue are alike. A tenant without a limit gets one of
-that part of what it runs, 1 at least. p_reason: for whoever asks later. Returns the throttle; tells of it by tenant.throttled. Waits for a
-running dispatch. Raises invalid_request, validation_error, conflict in a transaction that has fetched jobs.';
+'Lowers a tenant''s weight, or how many of its jobs may be active (p_action: weight or concurrency), to p_factor (0.001 to 0.999) of what
+it is, for p_lasts (1 second to 7 days), in place of a throttle that it has; null: as ojs.watch_neighbours says. Acts from the next
+dispatch on, and changes nothing that is configured. The weight stays where all tenants of a queue are alike. A tenant without a limit
+gets one of that part of what it runs, 1 at least; its own login cannot fetch meanwhile, so that the tick lowers weights of tenants with
+logins. p_reason: for whoever asks later. Returns the throttle; tells of it by tenant.throttled. Waits for a running dispatch. Raises
+invalid_request, validation_error, conflict in a transaction that has fetched jobs.';
 
 -- Ends a throttle.
 -- Locks and writes what ojs.throttle does.
@@ -47,6 +48,8 @@ as $$
 begin
     if exists (select from ojs.throttle h where h.tenant_id = p_tenant) then
         perform ojs._stop_ahead();
+        -- Whether it is throttled again is decided by what it does from now on.
+        delete from ojs.neighbour n where n.tenant_id = p_tenant;
         return query select e.* from ojs._end_throttle(p_tenant) e;
     end if;
 end;
@@ -164,23 +167,29 @@ declare
     v_watch ojs.neighbour_watch := (select w from ojs.neighbour_watch w);
     v_ended text[] := array(select h.tenant_id from ojs.throttle h where h.until <= p_now order by h.until limit c_most);
     v_noisy text[] := array(select distinct n.tenant_id from ojs.neighbour n
-        where v_watch.mode = 'on' and not exists (select from ojs.throttle h where h.tenant_id = n.tenant_id) limit c_most);
+        where v_watch.mode = 'on' and not exists (select from ojs.throttle h where h.tenant_id = n.tenant_id)
+            and not exists (select from ojs.departure d where d.tenant_id = n.tenant_id) limit c_most);
     v_one   text;
 begin
-    if v_ended || v_noisy = '{}' then
+    if v_ended || v_noisy = '{}' or exists (select from ojs.lease l where l.xid = pg_current_xact_id_if_assigned()) then
         return false;
     elsif not ojs._enter_lane(-1) then
         return true;
     end if;
     perform ojs._stop_ahead();
-    foreach v_one in array v_ended loop
-        perform ojs._end_throttle(v_one);
-    end loop;
-    -- Whether they are throttled again is decided by what they do from now on.
-    delete from ojs.neighbour n where n.tenant_id = any (v_ended);
-    foreach v_one in array v_noisy loop
-        perform ojs._begin_throttle(v_one, (select min(n.signal) from ojs.neighbour n where n.tenant_id = v_one) || '_exceeded',
-            v_watch.action, v_watch.factor, v_watch.lasts, null);
+    foreach v_one in array v_ended || v_noisy loop
+        -- Somebody who configures it keeps nobody waiting: it comes with a later tick.
+        continue when not ojs._free_to_throttle(v_one);
+        if v_one = any (v_ended) then
+            perform ojs._end_throttle(v_one);
+            -- Whether it is throttled again is decided by what it does from now on.
+            delete from ojs.neighbour n where n.tenant_id = v_one;
+        else
+            perform ojs._begin_throttle(v_one, (select min(n.signal) from ojs.neighbour n where n.tenant_id = v_one) || '_exceeded',
+                -- Its own login could not fetch any more.
+                case when exists (select from ojs.tenant_role r where r.tenant_id = v_one) then 'weight' else v_watch.action end,
+                v_watch.factor, v_watch.lasts, null);
+        end if;
     end loop;
     return c_most in (cardinality(v_ended), cardinality(v_noisy));
 end;
@@ -189,6 +198,23 @@ $$;
 comment on function ojs._throttle_due(timestamptz) is
 'Throttles noisy tenants, if that is wanted, and ends throttles whose time is over, ten at a time. Waits for nobody; returns whether
 there is more to do.';
+
+-- +goose StatementBegin
+create function ojs._free_to_throttle(p_tenant text) returns boolean
+language plpgsql
+as $$
+begin
+    perform from ojs.tenant t where t.tenant_id = p_tenant for update skip locked;
+    if not found and exists (select from ojs.tenant t where t.tenant_id = p_tenant) then
+        return false;
+    end if;
+    perform from ojs.rule r where r.tenant_id = p_tenant and r.queue = '' for update skip locked;
+    return found or not exists (select from ojs.rule r where r.tenant_id = p_tenant and r.queue = '');
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._free_to_throttle(text) is
+'Locks what a throttle of a tenant writes, and returns whether nobody else has; waits for nobody.';
 
 create view ojs.throttles as
 select h.tenant_id, h.action, h.original, h.effective, h.reason, h.since, h.until, case when ojs._reads_all() then h.set_by end as set_by

@@ -158,7 +158,7 @@ func (a *Admin) jobsOf(c echo.Context, tenant *string) error {
 	if err != nil {
 		return err
 	}
-	page := cursorPage{Limit: limit, PerPage: limit, Page: skip/limit + 1, HasMore: next != nil, Next: next}
+	page := cursorPage{Limit: limit, PerPage: limit, Page: skip/limit + 1, HasMore: next != nil && (skip == 0 || len(rows) > 0), Next: next}
 	if f.State != nil && slices.Contains(liveStates, *f.State) && f.Type == nil && f.Since == nil && f.Until == nil {
 		total, err := a.SQL.LiveJobs(ctx, sqlcgen.LiveJobsParams{State: *f.State, Queue: f.Queue, Tenant: f.Tenant})
 		if err != nil {

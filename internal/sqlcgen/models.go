@@ -42,7 +42,7 @@ type OjsApiKeys struct {
 }
 
 // Who changed what in the configuration, when and why (ojs.audit): operators see everything, a tenant's login role what is about its
-// tenant, numbered by itself. old and new hold only what has changed. Changes say why where the call was given a reason, or the session or
+// tenant, numbered by itself, and of actors itself only. old and new hold only what has changed. Changes say why where the call was given a reason, or the session or
 // transaction has one: set ojs.reason = '...'.
 type OjsAuditTrail struct {
 	N        int64           `json:"n"`
@@ -287,9 +287,9 @@ type OjsRule struct {
 	Most *int32 `json:"most"`
 }
 
-// What holds dispatch back, one row per tenant (empty: all together) and queue (empty: all): max_concurrency; active: how many jobs the last
-// decision counted against it, those decided ahead included; paused_at, paused_by, reason. A tenant sees the rules about itself, and not who
-// made them, and why.
+// What holds dispatch back, one row per tenant (empty: all together) and queue (empty: all): max_concurrency, lowered while the tenant is
+// throttled; active: how many jobs the last decision counted against it, those decided ahead included; paused_at, paused_by, reason. A
+// tenant sees the rules about itself, and not who made them, and why.
 type OjsRuleStat struct {
 	// The tenant; empty: all together.
 	TenantID string `json:"tenant_id"`
