@@ -51,7 +51,7 @@ func (m *model) onlyMinimum() {
 }
 
 var mutations = []mutation{
-	{"limits are ignored", "ojs._room", "greatest(r.max_concurrency - u.active, 0)", "1000000", (*model).tight, 0},
+	{"limits are ignored", "ojs._room", "greatest(r.most - u.active, 0)", "1000000", (*model).tight, 0},
 	{
 		"a pool's limit is ignored",
 		"ojs._pool_room", "greatest(p.max_concurrency - ojs._pool_active(p.id), 0)", "p.max_concurrency", (*model).tight, 2,
@@ -63,7 +63,7 @@ var mutations = []mutation{
 	{"paused queues are served", "ojs._open_queues", "r.paused_at is not null", "false", (*model).mixed, 0},
 	{
 		"paused tenants are served",
-		"ojs._room", "when r.paused_at is not null then 0", "when r.max_concurrency is null then null", (*model).mixed, 1,
+		"ojs._room", "when r.paused_at is not null then 0", "when r.most is null then null", (*model).mixed, 1,
 	},
 	{"isolated queues are served by all", "ojs._isolated_from", "where o.isolated and o.tenants is null", "where false", (*model).tight, 0},
 	{"isolated tenants are served by all", "ojs._in_pool", "where o.isolated and o.name <> v_name", "where false", (*model).tight, 3},
@@ -78,7 +78,7 @@ var mutations = []mutation{
 	},
 	{
 		"weights of tenants are ignored",
-		"ojs._came_in", "(select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight) w)", "1.0", (*model).shares, 2,
+		"ojs._came_in", "(select w.weight from ojs._weight_in(x.queue, x.tenant_id, t.weight, t.throttle) w)", "1.0", (*model).shares, 2,
 	},
 	{"the newest job goes first", "ojs._due", "over (order by y.seq", "over (order by y.seq desc", (*model).mixed, 0},
 	{"an attempt is not counted", "ojs._hand_out", "attempt = j.attempt + 1", "attempt = j.attempt", (*model).mixed, 0},
@@ -89,7 +89,7 @@ var mutations = []mutation{
 	},
 	{"a round begins anew with each call", "ojs._rotate", "times = v_times", "times = r.times", (*model).onlyStrategies, 0},
 	{"a minimum is ignored", "ojs._after_plan", "+ p_ratio", "+ 0 * p_ratio", (*model).onlyMinimum, 0},
-	{"limits are ignored, for several at once", "ojs._room", "greatest(r.max_concurrency - u.active, 0)", "1000000", (*model).together, 0},
+	{"limits are ignored, for several at once", "ojs._room", "greatest(r.most - u.active, 0)", "1000000", (*model).together, 0},
 	{"pauses are ignored, for several at once", "ojs._open_queues", "r.paused_at is not null", "false", (*model).together, 0},
 }
 

@@ -15011,7 +15011,7 @@ CREATE VIEW ojs.lost_workers WITH (security_invoker='true') AS
 
 CREATE TABLE ojs.neighbour (
     tenant_id text NOT NULL COLLATE pg_catalog."C",
-    signal text NOT NULL,
+    signal text NOT NULL COLLATE pg_catalog."C",
     value double precision NOT NULL,
     threshold double precision NOT NULL,
     since timestamp with time zone NOT NULL,

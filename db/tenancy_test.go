@@ -105,9 +105,9 @@ func TestFunctionsAndViewsAreClosed(t *testing.T) {
 		select c.relname from pg_catalog.pg_class c
 		where `+ours+` and c.relkind in ('v', 'm') and not coalesce('security_invoker=true' = any (c.reloptions), false) order by 1`)
 	if want := strings.Fields(`
-		_own_audit _own_cron _own_cron_run _own_job _own_rule _own_tenant _own_worker _shard_counts _tenant_parts
+		_own_audit _own_cron _own_cron_run _own_job _own_rule _own_tenant _own_throttle _own_worker _shard_counts _tenant_parts
 		_usual_weight _weight_with_work audit_trail cron_runs crons queue_stats rule_stats
-		shard_stats tenant_stats workers`); !slices.Equal(owners, want) {
+		shard_stats tenant_stats throttles workers`); !slices.Equal(owners, want) {
 		t.Errorf("views that do not run with their reader's rights are %q, want %q", owners, want)
 	}
 	expectNone(t, d.Pool, "relations of somebody else", `

@@ -189,7 +189,7 @@ comment on column ojs.neighbour_watch.looked_at is 'When somebody looked last.';
 
 create table ojs.neighbour (
     tenant_id text collate "C" not null,
-    signal    text not null,
+    signal    text collate "C" not null,
     value     float8 not null,
     threshold float8 not null,
     since     timestamptz not null,
