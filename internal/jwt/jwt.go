@@ -1,0 +1,220 @@
+// Package jwt says whose a JSON Web Token is: it checks the signature and the claims, and reads the tenant and the scopes. Keys come from
+// a file (keys.go) or from the URL of a key set (remote.go). It knows neither HTTP's routes nor the database: what a caller may do with its
+// scopes is decided where requests come in.
+package jwt
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/ojs-pg/ojs-pg/internal/names"
+)
+
+// Errors of Verify. The first is the bearer's, the second nobody's: asked again later it may pass.
+var (
+	ErrInvalid = errors.New("the token is not valid")
+	ErrAway    = errors.New("the keys that tokens are signed with cannot be read at the moment")
+)
+
+// Scopes are what a token can allow. It may hold others, which are for other services.
+var Scopes = []string{"produce", "work", "read", "admin"}
+
+// Config says which tokens are believed.
+type Config struct {
+	KeyFile string // public keys in PEM, or the bytes of a secret; or
+	KeysURL string // a JSON Web Key Set
+
+	Issuer   string // that iss must name; required
+	Audience string // that aud must hold; required: a token for another service must not open this one
+
+	TenantClaim string // default tenant_id
+	ScopeClaim  string // default scope: one text with spaces, or an array
+}
+
+// Caller is whose token it is.
+type Caller struct {
+	Subject string
+	Tenant  *string // nil: an operator, whose token has the scope admin
+	Scopes  []string
+	Expires time.Time
+}
+
+const (
+	skew      = 10 * time.Second // by which clocks may disagree
+	memory    = time.Minute      // for which a token is not checked again, unless it ends sooner
+	maxTokens = 10_000           // that are remembered
+)
+
+// Verifier checks tokens.
+type Verifier struct {
+	cfg    Config
+	keys   source
+	now    func() time.Time
+	expect jwt.Expected
+
+	mu    sync.Mutex
+	known map[[sha256.Size]byte]remembered
+}
+
+// source finds the keys that may have signed a token.
+type source interface {
+	find(ctx context.Context, kid string, alg jose.SignatureAlgorithm) ([]key, error)
+}
+
+type remembered struct {
+	caller *Caller
+	until  time.Time
+}
+
+// New reads the keys of a file. Those of a URL are read with the first token, or by Prime.
+func New(cfg Config) (*Verifier, error) {
+	if (cfg.KeyFile == "") == (cfg.KeysURL == "") {
+		return nil, errors.New("a JWT needs one source of keys: a file, or the URL of a key set")
+	}
+	if cfg.Issuer == "" || cfg.Audience == "" {
+		return nil, errors.New("a JWT is believed from an issuer and for an audience: both have to be named")
+	}
+	cfg.TenantClaim, cfg.ScopeClaim = cmp.Or(cfg.TenantClaim, "tenant_id"), cmp.Or(cfg.ScopeClaim, "scope")
+	v := &Verifier{
+		cfg: cfg, now: time.Now, known: map[[sha256.Size]byte]remembered{},
+		expect: jwt.Expected{Issuer: cfg.Issuer, AnyAudience: jwt.Audience{cfg.Audience}},
+	}
+	var err error
+	if cfg.KeyFile != "" {
+		v.keys, err = readFile(cfg.KeyFile)
+	} else {
+		v.keys, err = newRemote(cfg.KeysURL)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// Prime reads a key set at once, so that a wrong address is noticed at the start. Keys of a file have been read.
+func (v *Verifier) Prime(ctx context.Context) error {
+	if r, ok := v.keys.(*remote); ok {
+		return r.read(ctx)
+	}
+	return nil
+}
+
+// Verify returns whose token it is. The error is ErrInvalid with the reason, which is for the log only, or ErrAway. A token that was valid
+// is believed for a minute without another look, at most until it ends: checking a signature costs as much as answering many a request.
+func (v *Verifier) Verify(ctx context.Context, token string) (*Caller, error) {
+	hash, now := sha256.Sum256([]byte(token)), v.now()
+	v.mu.Lock()
+	known, ok := v.known[hash]
+	v.mu.Unlock()
+	if ok && now.Before(known.until) {
+		return known.caller, nil
+	}
+	caller, err := v.check(ctx, token, now)
+	if err != nil {
+		return nil, err
+	}
+	until := now.Add(memory)
+	if end := caller.Expires.Add(skew); end.Before(until) {
+		until = end
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.known) >= maxTokens {
+		clear(v.known)
+	}
+	v.known[hash] = remembered{caller, until}
+	return caller, nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrInvalid, fmt.Errorf(format, args...))
+}
+
+// check believes nothing of a token before its signature has been verified, but which key may verify it.
+func (v *Verifier) check(ctx context.Context, token string, now time.Time) (*Caller, error) {
+	// An algorithm that is not listed, none among them, is refused before anything else is read.
+	parsed, err := jwt.ParseSigned(token, algorithms)
+	if err != nil {
+		return nil, invalid("%w", err)
+	}
+	head := parsed.Headers[0]
+	keys, err := v.keys.find(ctx, head.KeyID, jose.SignatureAlgorithm(head.Algorithm))
+	if err != nil {
+		return nil, err
+	}
+	var standard jwt.Claims
+	var claims map[string]json.RawMessage
+	err = errors.New("no key has its name and algorithm")
+	for _, k := range keys {
+		if err = parsed.Claims(k.material, &standard, &claims); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		return nil, invalid("%w", err)
+	}
+	if standard.Expiry == nil {
+		return nil, invalid("it has no exp, so it would never end")
+	}
+	expect := v.expect
+	expect.Time = now
+	if err := standard.ValidateWithLeeway(expect, skew); err != nil {
+		return nil, invalid("%w", err)
+	}
+	caller := &Caller{Subject: standard.Subject, Expires: standard.Expiry.Time()}
+	if err := v.cfg.read(claims, caller); err != nil {
+		return nil, err
+	}
+	return caller, nil
+}
+
+// read takes the tenant and the scopes from the claims. A tenant that is named in a way that cannot be read is not the same as none.
+func (cfg *Config) read(claims map[string]json.RawMessage, to *Caller) error {
+	scopes, err := readScopes(claims[cfg.ScopeClaim])
+	if err != nil {
+		return invalid("%s: %w", cfg.ScopeClaim, err)
+	}
+	for _, scope := range Scopes {
+		if slices.Contains(scopes, scope) {
+			to.Scopes = append(to.Scopes, scope)
+		}
+	}
+	raw, named := claims[cfg.TenantClaim]
+	if !named {
+		if !slices.Contains(to.Scopes, "admin") {
+			return invalid("it names no tenant in %s, and has not the scope admin", cfg.TenantClaim)
+		}
+		return nil
+	}
+	var tenant *string
+	if err := json.Unmarshal(raw, &tenant); err != nil || tenant == nil || !names.Tenant.MatchString(*tenant) {
+		return invalid("%s is no tenant", cfg.TenantClaim)
+	}
+	to.Tenant = tenant
+	return nil
+}
+
+func readScopes(raw json.RawMessage) (list []string, err error) {
+	if raw == nil {
+		return nil, nil
+	}
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		return strings.Fields(text), nil
+	}
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return nil, errors.New("is neither text nor an array of texts")
+	}
+	return list, nil
+}
