@@ -126,13 +126,16 @@ func serveDev(ctx context.Context, c *cli.Command, own *embedpg.Server, socket n
 		return err
 	}
 	defer db.Close()
-	s := newServer(c, db, socket)
+	s, err := newServer(c, db, socket)
+	if err != nil {
+		return err
+	}
 	if c.Bool("allow-reset") {
 		s.log.Warn("anybody who reaches the HTTP port can delete all jobs (--allow-reset)")
 		s.reset = func(ctx context.Context) error { return pg.Reset(ctx, adminURL) }
 	}
 	bar.finish()
-	if err := printWelcome(c.Root().Writer, socket.Addr().String(), adminURL); err != nil {
+	if err := printWelcome(c.Root().Writer, s.scheme+"://"+socket.Addr().String(), adminURL); err != nil {
 		return err
 	}
 	return s.run(ctx)
@@ -207,7 +210,7 @@ func dataDir(c *cli.Command) (string, error) {
 
 func printWelcome(out io.Writer, http, url string) error {
 	_, err := fmt.Fprintf(out, `
-  HTTP   http://%[1]s
+  HTTP   %[1]s
   psql   psql '%[2]s'
 
 Try, in psql:
@@ -216,7 +219,7 @@ Try, in psql:
 
 in a shell:
 
-  curl -sS http://%[1]s/ojs/v1/workers/fetch -H 'Content-Type: application/json' -d '{"queues": ["default"], "worker_id": "w1"}'
+  curl -sS %[1]s/ojs/v1/workers/fetch -H 'Content-Type: application/json' -d '{"queues": ["default"], "worker_id": "w1"}'
 
 and in psql again:
 

@@ -21,6 +21,7 @@ func healthCommand() *cli.Command {
 				Name: "listen", Value: "127.0.0.1:8080", Sources: cli.EnvVars("OJS_LISTEN"),
 				Usage: "`ADDRESS` that the server was given",
 			},
+			certificateFlag("`FILE` that the server was given, if it speaks TLS"),
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if err := noArguments(c); err != nil {
@@ -34,13 +35,20 @@ func healthCommand() *cli.Command {
 			if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 				host = "127.0.0.1"
 			}
+			client := http.DefaultClient
+			if file := c.String("tls-cert"); file != "" {
+				if client, err = onlyThis(file); err != nil {
+					return err
+				}
+			}
 			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 			defer cancel()
-			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+"/ojs/v1/health", nil)
+			url := scheme(c) + "://" + net.JoinHostPort(host, port) + "/ojs/v1/health"
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 			if err != nil {
 				return err
 			}
-			response, err := http.DefaultClient.Do(request)
+			response, err := client.Do(request)
 			if err != nil {
 				return err
 			}

@@ -80,5 +80,10 @@ func serve(ctx context.Context, c *cli.Command, url string) error {
 	if err != nil {
 		return err
 	}
-	return newServer(c, db, socket).run(ctx)
+	defer socket.Close()
+	s, err := newServer(c, db, socket)
+	if err != nil {
+		return err
+	}
+	return s.run(ctx)
 }

@@ -30,7 +30,8 @@ type server struct {
 	reset  func(context.Context) error // nil: there is no such switch
 
 	metricTenants int32
-	auth          string
+	auth          auth
+	scheme        string // of the address: http or https
 }
 
 // At the end of the drain, jobs whose answers clients have not read are given back. Statements may then run for cutGrace until they
@@ -63,12 +64,13 @@ func openDatabase(ctx context.Context, config pg.Config) (*pg.DB, error) {
 }
 
 // newServer takes the options of serverFlags; max-conns and listen are in db and socket.
-func newServer(c *cli.Command, db *pg.DB, socket net.Listener) server {
+func newServer(c *cli.Command, db *pg.DB, socket net.Listener) (server, error) {
+	auth, err := newAuth(c)
 	return server{
 		db: db, socket: socket, log: newLogger(c),
 		tick: c.Duration("tick"), drain: c.Duration("drain"), delay: c.Duration("drain-delay"),
-		metricTenants: c.Int32("metric-tenants"), auth: c.String("auth"),
-	}
+		metricTenants: c.Int32("metric-tenants"), auth: auth, scheme: scheme(c),
+	}, err
 }
 
 // run serves until ctx ends, then stops in the order in which one part needs the other: no new
@@ -90,7 +92,8 @@ func (s server) run(ctx context.Context) error {
 
 	api := httpapi.New(httpapi.Config{
 		DB: s.db, Dispatcher: dispatcher, Logger: s.log, Version: versionText(),
-		Metrics: slices.Concat(listener.Metrics(), clock.Metrics()), MetricTenants: s.metricTenants, Auth: s.auth,
+		Metrics: slices.Concat(listener.Metrics(), clock.Metrics()), MetricTenants: s.metricTenants,
+		APIKeys: s.auth.keys, Tokens: s.auth.tokens,
 		Limits:     httpapi.Limits{Drain: s.drain + cutGrace + answerGrace, DrainDelay: s.delay},
 		AllowReset: s.reset != nil, Reset: s.reset,
 	})
@@ -100,28 +103,18 @@ func (s server) run(ctx context.Context) error {
 		time.AfterFunc(s.delay+s.drain, api.TakeBack)
 		time.AfterFunc(s.delay+s.drain+cutGrace, s.db.Cut)
 	})()
-	s.log.Info("serving", "address", "http://"+s.socket.Addr().String())
+	s.auth.prime(ctx, s.log)
+	s.log.Info("serving", "address", s.scheme+"://"+s.socket.Addr().String())
 	err := api.Serve(ctx, s.socket)
 	s.log.Info("stopped serving")
 	return err
 }
 
 func serverFlags() []cli.Flag {
-	return []cli.Flag{
+	return append([]cli.Flag{
 		&cli.StringFlag{
 			Name: "listen", Value: "127.0.0.1:8080", Sources: cli.EnvVars("OJS_LISTEN"),
 			Usage: "`ADDRESS` for HTTP",
-		},
-		&cli.StringFlag{
-			Name: "auth", Sources: cli.EnvVars("OJS_AUTH"),
-			Usage: "`WAY` to know callers: api-key (see ojs-pg key), or none: whoever reaches the port may do anything; " +
-				"none is the default on loopback addresses only",
-			Validator: func(way string) error {
-				if way != httpapi.AuthNone && way != httpapi.AuthAPIKey {
-					return fmt.Errorf("%q is neither %s nor %s", way, httpapi.AuthNone, httpapi.AuthAPIKey)
-				}
-				return nil
-			},
 		},
 		&cli.Int32Flag{
 			Name: "max-conns", Value: 16, Sources: cli.EnvVars("OJS_MAX_CONNS"),
@@ -147,10 +140,11 @@ func serverFlags() []cli.Flag {
 			Usage:     "`NUMBER` of tenants that have metrics of their own; the others have them in sum, as _other",
 			Validator: atLeast[int32](1),
 		},
-	}
+	}, append(authFlags(), tlsFlags()...)...)
 }
 
-// listen opens the port. Where others than this machine may reach it, somebody has to have said how callers are known.
+// listen opens the port, for TLS if there is a certificate. Where others than this machine may reach it, somebody has to have said how
+// callers are known.
 func listen(ctx context.Context, c *cli.Command) (net.Listener, error) {
 	var config net.ListenConfig
 	socket, err := config.Listen(ctx, "tcp", c.String("listen"))
@@ -160,9 +154,9 @@ func listen(ctx context.Context, c *cli.Command) (net.Listener, error) {
 	if address, ok := socket.Addr().(*net.TCPAddr); c.String("auth") == "" && ok && !address.IP.IsLoopback() {
 		_ = socket.Close()
 		return nil, usageError{fmt.Errorf("others may reach %s: say how callers are known, with --auth api-key (keys are made by "+
-			"ojs-pg key create), or --auth none where a proxy or the network keeps strangers out", address)}
+			"ojs-pg key create), --auth jwt, or --auth none where a proxy or the network keeps strangers out", address)}
 	}
-	return socket, nil
+	return secured(c, socket)
 }
 
 func databaseFlag(needed bool) cli.Flag {

@@ -25,7 +25,7 @@ insert into ojs.problem (sqlstate, code, http_status, retryable, title, hint) va
     ('OJ400', 'invalid_request',      400, false, 'A field has a value that is not allowed.',
         'Correct the field named in the details and send the request again.'),
     ('OJ416', 'unauthorized',         401, false, 'The request needs a valid credential.',
-        'Send an API key as Authorization: Bearer, or as X-API-Key.'),
+        'Send an API key or a token as Authorization: Bearer, or an API key as X-API-Key.'),
     ('OJ417', 'forbidden',            403, false, 'The credential does not allow this.',
         'Use a credential with the scope named in the details.'),
     ('OJ401', 'invalid_payload',      400, false, 'The payload is not acceptable JSON text.',

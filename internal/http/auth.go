@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"net/http"
 	"regexp"
 	"strings"
@@ -13,6 +14,8 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jwt"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -20,6 +23,7 @@ import (
 const (
 	AuthNone   = "none"    // nobody is asked: a private network, or a proxy that authenticates
 	AuthAPIKey = "api-key" // ojs.api_key
+	AuthJWT    = "jwt"     // a token that somebody else has signed (internal/jwt)
 )
 
 // openRoutes need no credential: probes, and what a client reads before it has one.
@@ -49,7 +53,7 @@ func scopeOf(method, path string) string {
 // authenticate comes before the body is read.
 func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		if s.keys == nil || c.Path() == "" || openRoutes[c.Path()] {
+		if s.keys == nil && s.tokens == nil || c.Path() == "" || openRoutes[c.Path()] {
 			return next(c)
 		}
 		err := s.identify(c)
@@ -62,20 +66,20 @@ func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 }
 
 func (s *Server) identify(c echo.Context) error {
-	secret := c.Request().Header.Get("X-API-Key")
-	if bearer, ok := strings.CutPrefix(c.Request().Header.Get(echo.HeaderAuthorization), "Bearer "); ok {
-		secret = bearer
+	credential := c.Request().Header.Get("X-API-Key")
+	if scheme, bearer, ok := strings.Cut(c.Request().Header.Get(echo.HeaderAuthorization), " "); ok && strings.EqualFold(scheme, "Bearer") {
+		credential = bearer
 	}
 	c.Response().Header().Set(echo.HeaderWWWAuthenticate, `Bearer realm="ojs"`)
-	if secret == "" {
+	if credential == "" {
 		return kit.Unauthorized("the request has no credential")
 	}
-	who, err := s.keys.owner(c.Request().Context(), secret)
+	who, err := s.owner(c, credential)
 	if err != nil {
 		return err
 	}
 	if who == nil {
-		return kit.Unauthorized("the API key is not valid")
+		return kit.Unauthorized("the credential is not valid")
 	}
 	c.Response().Header().Del(echo.HeaderWWWAuthenticate)
 	kit.SetPrincipal(c, who)
@@ -86,6 +90,30 @@ func (s *Server) identify(c echo.Context) error {
 		return kit.Refuse(kit.CodeForbidden, "scope", "metrics are of all tenants, and the credential is one tenant's")
 	}
 	return nil
+}
+
+// owner is whose a credential is, or nil. Its form says which kind it is, so nothing is tried as both.
+func (s *Server) owner(c echo.Context, credential string) (*kit.Principal, error) {
+	if s.tokens != nil && strings.Contains(credential, ".") {
+		return s.bearer(c, credential)
+	}
+	if s.keys != nil {
+		return s.keys.owner(c.Request().Context(), credential)
+	}
+	return nil, nil //nolint:nilnil // nobody's
+}
+
+// bearer is whose token it is. Why one is refused stands in the log only: the bearer may be somebody who tries what passes.
+func (s *Server) bearer(c echo.Context, token string) (*kit.Principal, error) {
+	caller, err := s.tokens.Verify(c.Request().Context(), token)
+	switch {
+	case errors.Is(err, jwt.ErrAway):
+		return nil, &pg.Error{Code: kit.CodeAway, Message: jwt.ErrAway.Error(), Err: err}
+	case err != nil:
+		s.log.Debug("a token is refused", "request_id", kit.RequestID(c), "error", err)
+		return nil, nil //nolint:nilnil // nobody's
+	}
+	return &kit.Principal{Name: "jwt:" + caller.Subject, Tenant: caller.Tenant, Scopes: caller.Scopes}, nil
 }
 
 // keyring remembers for a second whose API keys are, so that a busy client costs one statement a second, and a key that is revoked is

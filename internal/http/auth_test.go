@@ -16,7 +16,7 @@ import (
 // guarded is a server that asks for API keys.
 func guarded(t *testing.T) *api {
 	t.Helper()
-	return start(t, func(c *Config) { c.Auth = AuthAPIKey })
+	return start(t, func(c *Config) { c.APIKeys = true })
 }
 
 // key makes one and is its header.

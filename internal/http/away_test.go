@@ -67,6 +67,7 @@ var someBody = map[string][]string{
 	"/ojs/v1/admin/jobs/bulk/cancel":        {`{"confirm":true}`, `{"ids":["` + someID + `"],"confirm":true}`},
 	"/ojs/v1/admin/workers/directive":       {`{"directive":"running"}`},
 	"/ojs/v1/admin/workers/:id/directive":   {`{"directive":"running"}`},
+	"POST /ojs/v1/admin/api-keys":           {`{"scopes":["admin"]}`},
 	"PUT /ojs/v1/admin/tenants/:id":         {`{"weight":2}`},
 	"DELETE /ojs/v1/admin/tenants/:id":      {`{"confirm":"` + someID + `"}`},
 	"PUT /ojs/v1/admin/tenants/:id/limits":  {`{"max_concurrency":2}`},

@@ -26,6 +26,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/admin"
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/jwt"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
@@ -88,7 +89,8 @@ type Config struct {
 
 	MetricTenants int32 // how many tenants have series of their own; default admin.MetricTenants
 
-	Auth string // AuthNone or AuthAPIKey; default none
+	APIKeys bool          // whether callers may be known by an API key
+	Tokens  *jwt.Verifier // by a JWT; nil: they may not. Without either nobody is asked for a credential
 
 	// AllowReset adds POST /ojs/v1/admin/reset, which calls Reset: for conformance runs. A server
 	// in production has neither.
@@ -107,7 +109,8 @@ type Server struct {
 	limits   Limits
 	version  string
 	reset    func(context.Context) error
-	keys     *keyring // nil: nobody is asked for a credential
+	keys     *keyring      // nil: there are no API keys
+	tokens   *jwt.Verifier // nil: there are no tokens
 	metrics  *metrics
 	started  time.Time
 	handler  http.Handler
@@ -137,6 +140,7 @@ func New(cfg Config) *Server {
 		metrics:  newMetrics(&cfg),
 		started:  time.Now(),
 		draining: make(chan struct{}),
+		tokens:   cfg.Tokens,
 	}
 	s.kit = kit.New(cfg.DB, cfg.Logger, s.limits.Query)
 	s.q = s.kit.SQL
@@ -148,7 +152,7 @@ func New(cfg Config) *Server {
 	if cfg.AllowReset {
 		s.reset = cfg.Reset
 	}
-	if cfg.Auth == AuthAPIKey {
+	if cfg.APIKeys {
 		s.keys = &keyring{find: s.findKey}
 	}
 	s.handler = s.routes()

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -44,7 +45,7 @@ type Config struct {
 
 // Caller is whose token it is.
 type Caller struct {
-	Subject string
+	Subject string  // at most 255 visible characters: it stands in logs and in the audit trail
 	Tenant  *string // nil: an operator, whose token has the scope admin
 	Scopes  []string
 	Expires time.Time
@@ -55,6 +56,8 @@ const (
 	memory    = time.Minute      // for which a token is not checked again, unless it ends sooner
 	maxTokens = 10_000           // that are remembered
 )
+
+var visible = regexp.MustCompile(`^[!-~]{1,255}$`)
 
 // Verifier checks tokens.
 type Verifier struct {
@@ -171,6 +174,9 @@ func (v *Verifier) check(ctx context.Context, token string, now time.Time) (*Cal
 	expect.Time = now
 	if err := standard.ValidateWithLeeway(expect, skew); err != nil {
 		return nil, invalid("%w", err)
+	}
+	if !visible.MatchString(standard.Subject) {
+		return nil, invalid("sub is missing, or has other than 1 to 255 visible characters")
 	}
 	caller := &Caller{Subject: standard.Subject, Expires: standard.Expiry.Time()}
 	if err := v.cfg.read(claims, caller); err != nil {

@@ -1,6 +1,7 @@
 package kit
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -79,9 +80,14 @@ func (p *Problems) Write(err error, c echo.Context) {
 	}
 }
 
-// about is the tenant, queue or job that a request names, as far as its head tells, for the log.
+// about is who makes a request, and the tenant, queue or job that it names, as far as its head tells, for the log.
 func about(c echo.Context) (attrs []any) {
-	if tenant, _, err := readTenant(c.Request().Header); err == nil && tenant != nil {
+	tenant, _, err := readTenant(c.Request().Header)
+	if who := Who(c); who != nil {
+		attrs = append(attrs, "actor", who.Name)
+		tenant = cmp.Or(who.Tenant, tenant)
+	}
+	if err == nil && tenant != nil {
 		attrs = append(attrs, "tenant", *tenant)
 	}
 	for _, of := range [...]struct{ route, parameter, as string }{
