@@ -245,3 +245,23 @@ func BenchmarkKeyring(b *testing.B) {
 		}
 	}
 }
+
+// A key that is revoked in SQL is refused by every server, whichever has seen it before.
+func TestARevokedKeyIsRefusedByEveryServer(t *testing.T) {
+	t.Parallel()
+	a := guarded(t)
+	b := &api{t: t, db: a.db, pool: a.pool, log: &logs{}}
+	b.serve(a.db.Open(), func(c *Config) { c.APIKeys = true })
+	key := a.key("acme", "{produce}")
+	const job = `{"type": "a", "args": []}`
+	for _, server := range []*api{a, b} {
+		server.do("POST", "/ojs/v1/jobs", job, key).want(201)
+	}
+	pgtest.Exec(t, a.db.Operator(), "select ojs.revoke_api_key(id, 'leaked') from ojs.api_keys")
+	for _, server := range []*api{a, b} {
+		pgtest.Eventually(t, "the key is refused", func() bool { return server.do("POST", "/ojs/v1/jobs", job, key).status == 401 })
+	}
+	if memory := keyMemory; memory > time.Second {
+		t.Errorf("servers remember a key for %s", memory)
+	}
+}
