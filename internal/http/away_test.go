@@ -29,7 +29,6 @@ var someBody = map[string][]string{
 	"/ojs/v1/jobs/batch": {
 		`{"jobs":[{"type":"a","args":[]}]}`, `{"jobs":[{"type":"a","args":[]}],"idempotency_key":"k"}`,
 	},
-	"/ojs/v1/admin/api-keys": {`{"scopes":["admin"]}`},
 	"/ojs/v1/jobs/results":   {`{"ids":["` + someID + `"]}`},
 	"/ojs/v1/jobs/:id/nack":  {`{"error":{"code":"x","message":"x"}}`},
 	"/ojs/v1/workers/fetch":  {`{"queues":["default"],"worker_id":"w"}`},
