@@ -29,9 +29,9 @@ var someBody = map[string][]string{
 	"/ojs/v1/jobs/batch": {
 		`{"jobs":[{"type":"a","args":[]}]}`, `{"jobs":[{"type":"a","args":[]}],"idempotency_key":"k"}`,
 	},
-	"/ojs/v1/jobs/results":   {`{"ids":["` + someID + `"]}`},
-	"/ojs/v1/jobs/:id/nack":  {`{"error":{"code":"x","message":"x"}}`},
-	"/ojs/v1/workers/fetch":  {`{"queues":["default"],"worker_id":"w"}`},
+	"/ojs/v1/jobs/results":  {`{"ids":["` + someID + `"]}`},
+	"/ojs/v1/jobs/:id/nack": {`{"error":{"code":"x","message":"x"}}`},
+	"/ojs/v1/workers/fetch": {`{"queues":["default"],"worker_id":"w"}`},
 	"/ojs/v1/workers/ack": {
 		`{"job_id":"` + someID + `"}`, `{"job_id":"` + someID + `","lease":"` + someID + `","result":1}`, `{"jobs":[{"job_id":"` + someID +
 			`"},{"job_id":"` + someID + `"}]}`,
