@@ -9622,7 +9622,7 @@ begin
         v_stand.higher_ahead := v_turns.o_higher;
         v_stand.others_ahead := v_turns.o_jobs - v_turns.o_own - v_turns.o_higher;
         v_stand.dispatches_ahead := v_turns.o_jobs;
-        v_stand.certainty := case when v_turns.o_held then 'estimate' else 'exact' end;
+        v_stand.certainty := case when v_turns.o_held or v_turns.o_gone then 'estimate' else 'exact' end;
         return v_stand;
     end if;
     v_fair := ojs._at_priority(v_fair, p_job.priority);
@@ -9635,7 +9635,8 @@ begin
     v_line.o_jobs := v_line.o_jobs + ojs._own_above(p_job);
     v_stand.tenant_ahead := least(v_line.o_jobs + case when v_news then 0 else v_turns.o_own end, c_most);
     return ojs._order_before(p_job, p_priority, v_fair, v_stand, v_line.o_jobs, v_news, v_turns.o_jobs, v_turns.o_higher,
-        case when v_line.o_more or v_line.o_jobs >= c_most then 'at_least' when v_news then 'estimate' else 'exact' end);
+        case when v_line.o_more or v_line.o_jobs >= c_most then 'at_least' when v_news or v_turns.o_gone then 'estimate'
+            else 'exact' end);
 end;
 $$;
 
@@ -10327,7 +10328,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._turns_before(p_job ojs.job, p_priority integer, OUT o_turn bigint, OUT o_held boolean, OUT o_jobs bigint, OUT o_own bigint, OUT o_higher bigint) RETURNS record
+CREATE FUNCTION ojs._turns_before(p_job ojs.job, p_priority integer, OUT o_turn bigint, OUT o_held boolean, OUT o_jobs bigint, OUT o_own bigint, OUT o_higher bigint, OUT o_gone boolean) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
 declare
@@ -10336,13 +10337,14 @@ declare
 begin
     o_turn := (select t.n from ojs.turn t where t.queue = p_job.queue and t.id = p_job.id and t.tenant_id = p_job.tenant_id limit 1);
     o_held := coalesce(o_turn < v_lo, false);
-    select count(*), count(*) filter (where t.tenant_id = p_job.tenant_id and t.priority = p_priority),
-        count(*) filter (where t.priority > p_priority)
-    into o_jobs, o_own, o_higher
-    from ojs.turn t
-    where t.queue = p_job.queue and t.n >= v_lo and t.n < coalesce(o_turn, 9223372036854775807) and exists (
-        select from ojs.job j where j.id = t.id and j.tenant_id = t.tenant_id and j.state = 'available'
-            and (j.expires_at > v_now) is not false);
+    select count(*) filter (where t.waits and t.n < p.place),
+        count(*) filter (where t.waits and t.n < p.place and t.tenant_id = p_job.tenant_id and t.priority = p_priority),
+        count(*) filter (where t.waits and t.n < p.place and t.priority > p_priority), coalesce(bool_or(not t.waits), false)
+    into o_jobs, o_own, o_higher, o_gone
+    from (select coalesce(o_turn, 9223372036854775807) as place) p
+    cross join lateral (select t.*, exists (select from ojs.job j where j.id = t.id and j.tenant_id = t.tenant_id
+            and j.state = 'available' and (j.expires_at > v_now) is not false) as waits
+        from ojs.turn t where t.queue = p_job.queue and t.n >= v_lo) t;
 end;
 $$;
 

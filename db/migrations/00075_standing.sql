@@ -46,7 +46,7 @@ begin
         v_stand.higher_ahead := v_turns.o_higher;
         v_stand.others_ahead := v_turns.o_jobs - v_turns.o_own - v_turns.o_higher;
         v_stand.dispatches_ahead := v_turns.o_jobs;
-        v_stand.certainty := case when v_turns.o_held then 'estimate' else 'exact' end;
+        v_stand.certainty := case when v_turns.o_held or v_turns.o_gone then 'estimate' else 'exact' end;
         return v_stand;
     end if;
     v_fair := ojs._at_priority(v_fair, p_job.priority);
@@ -59,7 +59,8 @@ begin
     v_line.o_jobs := v_line.o_jobs + ojs._own_above(p_job);
     v_stand.tenant_ahead := least(v_line.o_jobs + case when v_news then 0 else v_turns.o_own end, c_most);
     return ojs._order_before(p_job, p_priority, v_fair, v_stand, v_line.o_jobs, v_news, v_turns.o_jobs, v_turns.o_higher,
-        case when v_line.o_more or v_line.o_jobs >= c_most then 'at_least' when v_news then 'estimate' else 'exact' end);
+        case when v_line.o_more or v_line.o_jobs >= c_most then 'at_least' when v_news or v_turns.o_gone then 'estimate'
+            else 'exact' end);
 end;
 $$;
 -- +goose StatementEnd
@@ -67,7 +68,8 @@ comment on function ojs._standing(ojs.job, int) is 'Where an available job stand
 
 -- +goose StatementBegin
 create function ojs._turns_before(
-    p_job ojs.job, p_priority int, out o_turn bigint, out o_held boolean, out o_jobs bigint, out o_own bigint, out o_higher bigint
+    p_job ojs.job, p_priority int, out o_turn bigint, out o_held boolean, out o_jobs bigint, out o_own bigint, out o_higher bigint,
+    out o_gone boolean
 )
 language plpgsql stable
 as $$
@@ -77,19 +79,21 @@ declare
 begin
     o_turn := (select t.n from ojs.turn t where t.queue = p_job.queue and t.id = p_job.id and t.tenant_id = p_job.tenant_id limit 1);
     o_held := coalesce(o_turn < v_lo, false);
-    select count(*), count(*) filter (where t.tenant_id = p_job.tenant_id and t.priority = p_priority),
-        count(*) filter (where t.priority > p_priority)
-    into o_jobs, o_own, o_higher
-    from ojs.turn t
-    where t.queue = p_job.queue and t.n >= v_lo and t.n < coalesce(o_turn, 9223372036854775807) and exists (
-        select from ojs.job j where j.id = t.id and j.tenant_id = t.tenant_id and j.state = 'available'
-            and (j.expires_at > v_now) is not false);
+    select count(*) filter (where t.waits and t.n < p.place),
+        count(*) filter (where t.waits and t.n < p.place and t.tenant_id = p_job.tenant_id and t.priority = p_priority),
+        count(*) filter (where t.waits and t.n < p.place and t.priority > p_priority), coalesce(bool_or(not t.waits), false)
+    into o_jobs, o_own, o_higher, o_gone
+    from (select coalesce(o_turn, 9223372036854775807) as place) p
+    cross join lateral (select t.*, exists (select from ojs.job j where j.id = t.id and j.tenant_id = t.tenant_id
+            and j.state = 'available' and (j.expires_at > v_now) is not false) as waits
+        from ojs.turn t where t.queue = p_job.queue and t.n >= v_lo) t;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._turns_before(ojs.job, int) is
 'The place of a job among those decided ahead (null: it is not), whether somebody has hold of it, and how many of these come before it, all
-where it is none of them: in sum, of its tenant and effective priority, and of higher ones.';
+where it is none of them: in sum, of its tenant and effective priority, and of higher ones. o_gone: one of them ended otherwise; if all are
+decided again, its tenant comes sooner.';
 
 -- +goose StatementBegin
 create function ojs._nobody_asks(p_queue text) returns boolean
