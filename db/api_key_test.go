@@ -75,6 +75,7 @@ func TestAPIKeysEnd(t *testing.T) {
 	if got := one[string](t, operator, like, second); got != "acme {produce,work} {mail} shop" {
 		t.Errorf("the new key is %s", got)
 	}
+	refused(t, operator, "OJ409", "select ojs.rotate_api_key($1)", first)
 	d.SetNow(noon.Add(10 * time.Minute))
 	if valid(secret) || !valid(other) {
 		t.Error("after ten minutes the new one is good")

@@ -10339,7 +10339,8 @@ begin
     o_held := coalesce(o_turn < v_lo, false);
     select count(*) filter (where t.waits and t.n < p.place),
         count(*) filter (where t.waits and t.n < p.place and t.tenant_id = p_job.tenant_id and t.priority = p_priority),
-        count(*) filter (where t.waits and t.n < p.place and t.priority > p_priority), coalesce(bool_or(not t.waits), false)
+        count(*) filter (where t.waits and t.n < p.place and t.priority > p_priority),
+        coalesce(bool_or(not t.waits and t.priority = p_priority), false)
     into o_jobs, o_own, o_higher, o_gone
     from (select coalesce(o_turn, 9223372036854775807) as place) p
     cross join lateral (select t.*, exists (select from ojs.job j where j.id = t.id and j.tenant_id = t.tenant_id
@@ -13429,6 +13430,9 @@ begin
     select * into v_old from ojs.api_key k where k.id = p_id for update;
     if v_old.id is null or v_old.revoked_at is not null or v_old.expires_at <= ojs.now() then
         perform ojs._raise('OJ404', format('no valid API key %s', p_id), '{"field": "id"}');
+    elsif v_old.rotated_to is not null then
+        -- Its end is that of the overlap, and another one made like it would end then, too.
+        perform ojs._raise('OJ409', format('API key %s has been rotated already', p_id), jsonb_build_object('field', 'id'));
     elsif (p_overlap between '0' and '31 days') is not true then
         perform ojs._raise('OJ422', 'overlap must be between 0 and 31 days', '{"field": "overlap"}');
     end if;

@@ -81,7 +81,8 @@ begin
     o_held := coalesce(o_turn < v_lo, false);
     select count(*) filter (where t.waits and t.n < p.place),
         count(*) filter (where t.waits and t.n < p.place and t.tenant_id = p_job.tenant_id and t.priority = p_priority),
-        count(*) filter (where t.waits and t.n < p.place and t.priority > p_priority), coalesce(bool_or(not t.waits), false)
+        count(*) filter (where t.waits and t.n < p.place and t.priority > p_priority),
+        coalesce(bool_or(not t.waits and t.priority = p_priority), false)
     into o_jobs, o_own, o_higher, o_gone
     from (select coalesce(o_turn, 9223372036854775807) as place) p
     cross join lateral (select t.*, exists (select from ojs.job j where j.id = t.id and j.tenant_id = t.tenant_id
@@ -91,9 +92,9 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._turns_before(ojs.job, int) is
-'The place of a job among those decided ahead (null: it is not), whether somebody has hold of it, and how many of these come before it, all
-where it is none of them: in sum, of its tenant and effective priority, and of higher ones. o_gone: one of them ended otherwise; if all are
-decided again, its tenant comes sooner.';
+'The place of a job among those decided ahead (null: it is not), whether somebody has hold of it, and how many of these come before it,
+all where it is none of them: in sum, of its tenant and effective priority, and of higher ones. o_gone: one of its level ended
+otherwise, so that its tenant comes sooner if all are decided again.';
 
 -- +goose StatementBegin
 create function ojs._nobody_asks(p_queue text) returns boolean

@@ -126,6 +126,9 @@ begin
     select * into v_old from ojs.api_key k where k.id = p_id for update;
     if v_old.id is null or v_old.revoked_at is not null or v_old.expires_at <= ojs.now() then
         perform ojs._raise('OJ404', format('no valid API key %s', p_id), '{"field": "id"}');
+    elsif v_old.rotated_to is not null then
+        -- Its end is that of the overlap, and another one made like it would end then, too.
+        perform ojs._raise('OJ409', format('API key %s has been rotated already', p_id), jsonb_build_object('field', 'id'));
     elsif (p_overlap between '0' and '31 days') is not true then
         perform ojs._raise('OJ422', 'overlap must be between 0 and 31 days', '{"field": "overlap"}');
     end if;
@@ -137,7 +140,8 @@ $$;
 -- +goose StatementEnd
 comment on function ojs.rotate_api_key(uuid, interval) is
 'Makes another key with the tenant, scopes, queues, name and end of one, and returns it with its secret. The old one is good for p_overlap
-more (default 1 day; 0 to 31 days). Raises not_found for a key that is revoked or expired, validation_error.';
+more (default 1 day; 0 to 31 days). Raises not_found for a key that is revoked or expired, conflict
+for one that was rotated already, validation_error.';
 
 -- Ends a key.
 -- Locks its row.

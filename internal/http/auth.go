@@ -86,10 +86,18 @@ func (s *Server) identify(c echo.Context) error {
 	if scope := scopeOf(c.Request().Method, c.Path()); !who.May(scope) {
 		return kit.Refuse(kit.CodeForbidden, "scope", "the credential does not have the scope %s", scope)
 	}
-	if c.Path() == "/metrics" && who.Tenant != nil {
-		return kit.Refuse(kit.CodeForbidden, "scope", "metrics are of all tenants, and the credential is one tenant's")
+	if who.Tenant != nil && (c.Path() == "/metrics" || c.Path() == v1+"/admin/reset") {
+		return kit.Refuse(kit.CodeForbidden, "scope", "this is about all tenants, and the credential is one tenant's")
 	}
 	return nil
+}
+
+// identifyAgain is for what has waited.
+func (s *Server) identifyAgain(c echo.Context) error {
+	if kit.Who(c) == nil {
+		return nil
+	}
+	return s.identify(c)
 }
 
 // owner is whose a credential is, or nil. Its form says which kind it is, so nothing is tried as both.

@@ -193,6 +193,29 @@ func TestKeysOverHTTP(t *testing.T) {
 	a.do("DELETE", "/ojs/v1/admin/api-keys/nobody", "", operator).want(404)
 }
 
+// A FETCH that waits is answered by 401 once its key has ended, and its job goes to somebody else.
+func TestAKeyThatEndsWhileAFetchWaits(t *testing.T) {
+	t.Parallel()
+	a := guarded(t)
+	key, other := a.key("acme", "{work}"), a.key("acme", "{produce,work}")
+	asked := make(chan *reply, 1)
+	go func() {
+		body := `{"queues": ["mail"], "worker_id": "w", "wait_ms": 30000}`
+		r, _ := a.send(context.Background(), "POST", "/ojs/v1/workers/fetch", body, key)
+		asked <- r
+	}()
+	a.db.Eventually("a worker waits", "select exists (select from ojs.waiter where queue = 'mail')")
+	pgtest.Exec(t, a.db.Operator(), "select ojs.revoke_api_key(id) from ojs.api_keys where scopes = '{work}'")
+	a.srv.keys.mu.Lock()
+	a.srv.keys.known = nil
+	a.srv.keys.mu.Unlock()
+	a.do("POST", "/ojs/v1/jobs", `{"type": "a", "args": [], "options": {"queue": "mail"}}`, other).want(201)
+	if r := <-asked; r == nil || r.status != 401 {
+		t.Fatalf("the FETCH that waited: %+v", r)
+	}
+	a.db.Eventually("the job is back", "select exists (select from ojs.job where state = 'available')")
+}
+
 // A busy client costs a statement a second, and what is forgotten is asked anew.
 func TestKeysAreRememberedForASecond(t *testing.T) {
 	t.Parallel()

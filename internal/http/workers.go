@@ -82,6 +82,10 @@ func (s *Server) fetch(c echo.Context) error {
 			s.dispatch.GiveBack(jobs)
 		}
 	}()
+	// The credential may have ended while the request waited.
+	if err := s.identifyAgain(c); err != nil {
+		return err
+	}
 	give, err := s.carry(sizeOf(jobs))
 	if err != nil {
 		return err
