@@ -135,15 +135,18 @@ func TestASchemaOfTheSameNameIsRefused(t *testing.T) {
 // All that makes a run worse than one on an idle, tuned machine goes together, and the processors' time is known for each part of it.
 func TestStockSettingsHogsPartitionsAndProducers(t *testing.T) {
 	t.Parallel()
-	env := open(t, "", true)
-	defer func() {
-		if err := env.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
 	var r *DispatchResult
+	var env *Env
 	// On a machine with much else to do a short slice may pass without a measurable moment of PostgreSQL.
 	for try := 0; try == 0 || try < 3 && r.CPU != nil && (r.CPU.PostgreSQL == 0 || r.BaselineCPU.PostgreSQL == 0); try++ {
+		// A database of its own: the baseline can be made once only.
+		own := open(t, "", true)
+		defer func() {
+			if err := own.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		env = own
 		var err error
 		r, err = Dispatch(t.Context(), env, DispatchOptions{
 			Load: brief, Path: "sql", Tenants: 3, Partitions: 3, Producers: 1, Hogs: 1,
