@@ -28,8 +28,9 @@ func TestMT103JobsOfATenant(t *testing.T) {
 func TestJobs(t *testing.T) {
 	t.Parallel()
 	r := start(t)
-	r.sql(`select ojs.enqueue(t, p_queue => q, p_tenant => n) from (values
-		('mail.send', 'mail', 'acme'), ('mail.bounce', 'mail', 'globex'), ('report', 'default', 'acme')) x(t, q, n)`)
+	// Ids that are made within a millisecond have no order.
+	r.sql(`select ojs.enqueue(t, p_queue => q, p_tenant => n, p_id => ('0198c0de-0000-7000-8000-00000000000' || i)::uuid) from (values
+		('mail.send', 'mail', 'acme', 1), ('mail.bounce', 'mail', 'globex', 2), ('report', 'default', 'acme', 3)) x(t, q, n, i)`)
 	for _, list := range []string{"GET /admin/jobs", "GET /jobs"} {
 		r.gives(list, "", 200, `{"items": [{"type": "report"}, {"type": "mail.bounce"}, {"type": "mail.send"}]}`)
 		r.gives(list+"?queue=mail&state=available", "", 200, `{"jobs": ["*", "*"], "pagination": {"total": 2}}`)
