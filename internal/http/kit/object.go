@@ -25,7 +25,7 @@ func ReadBody(c echo.Context, limit int64, depth int, optional bool) (*Object, e
 		var known *pg.Error
 		switch {
 		case errors.As(err, &tooLarge):
-			drain(r)
+			Drain(r)
 			return nil, Refuse(codeTooLarge, "body", "the body is larger than %d bytes", limit)
 		case errors.As(err, &known):
 			return nil, known
@@ -53,12 +53,9 @@ func ReadBody(c echo.Context, limit int64, depth int, optional bool) (*Object, e
 	return o, o.Err()
 }
 
-// Drain is drain, for middlewares.
-func Drain(r *http.Request) { drain(r) }
-
-// drain reads what is left of the body of a request that is refused. Leaving much of it would close the connection, and some clients then
+// Drain reads what is left of the body of a request that is refused. Leaving much of it would close the connection, and some clients then
 // see a reset instead of the answer.
-func drain(r *http.Request) {
+func Drain(r *http.Request) {
 	const most = 16 << 20
 	_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, most))
 }

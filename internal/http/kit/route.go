@@ -94,11 +94,11 @@ func scoped(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) (err error) {
 		r := requestOf(c)
 		if r.tenant, r.header, err = readTenant(c.Request().Header); err != nil {
-			drain(c.Request())
+			Drain(c.Request())
 			return err
 		}
 		if err := r.bound(Who(c)); err != nil {
-			drain(c.Request())
+			Drain(c.Request())
 			return err
 		}
 		return asBound(c, next(c))
