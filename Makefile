@@ -9,7 +9,7 @@ DATA_DIR ?= .dev
 FOLDER ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race pg18 conformance soak faults bench generate golden generated sqlc-diff verify lint shape fmt dev psql
+.PHONY: help build test quick race pg18 conformance soak faults adversary bench generate golden generated sqlc-diff verify lint shape fmt dev psql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,7 +20,15 @@ build: ## the static binary, dist/ojs-pg
 test: ## all tests, on the newest PostgreSQL found here
 	$(GO) test ./...
 
-race: ## the same with the race detector
+QUICK_DB   := Golden|Grants|Planner|Shape|RowSecurity|Closed|Comment|TestReadmeNames|TestStateMachine|TestEveryDoor|TestRollback|TestLeasesFence|TestWeightsGiveShares
+QUICK_HTTP := TestHeaders|TestEnqueueShape|TestFetchAckShapes|TestNack|TestHeartbeat|TestLongPollWokenByACommit|TestEveryRoute
+
+quick: ## the quick tests, under a minute: what needs no database, the catalogs, and each verb once, in SQL and over HTTP
+	$(GO) test ./internal/names ./internal/jwt ./internal/guard ./internal/http/kit ./conformance/internal/engine
+	$(GO) test ./db -run '$(QUICK_DB)'
+	$(GO) test ./internal/http -run '$(QUICK_HTTP)'
+
+race: ## all tests with the race detector
 	$(GO) test -race ./...
 
 pg18: ## all tests on PostgreSQL 18, whose binaries are fetched first
@@ -36,14 +44,18 @@ soak: ## a minute of producers, workers and a server that die; OJS_SOAK_DURATION
 faults: ## ROUNDS of load in each of which something dies; SEED repeats a campaign, FAULT='kill server' does only that
 	OJS_FAULTS_SEED=$(SEED) OJS_FAULTS_ROUNDS=$(or $(ROUNDS),200) OJS_FAULTS_ONLY="$(FAULT)" $(GO) test -count=1 -v -timeout 3h -run 'TestFaults$$' ./soak
 
+adversary: ## what a tenant suffers from one that floods the server; DURATION=60s for another time
+	OJS_ADVERSARY_DURATION=$(or $(DURATION),20s) $(GO) test -count=1 -v -timeout 1h -run 'TestNobodyMonopolizes$$' ./soak
+
 bench: ## all benchmarks at their full size, about an hour on an idle machine; the output goes to docs/benchmarks
 	scripts/benchmarks
 
 generate: ## internal/sqlcgen from db/queries and db/migrations
 	$(TOOL) sqlc generate
 
-golden: ## golden files, docs/sql-api.md and db/schema.sql (needs PostgreSQL 15) from the database as it is
+golden: ## golden files, docs/sql-api.md, docs/openapi.yaml and db/schema.sql (needs PostgreSQL 15) from the database as it is
 	$(GO) test -count=1 ./db -update -run '^TestGolden'
+	$(GO) test -count=1 ./internal/http -update -run '^TestGolden'
 
 verify: lint generated ## what CI asks before it runs the tests
 

@@ -35,6 +35,7 @@ func server(t *testing.T) engine.Target {
 	}
 
 	database := pgtest.New(t)
+	pgtest.Exec(t, database.Pool, "select ojs.configure(p_unsupported => 'carry')")
 	db := database.Open()
 	log := slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	listener := pg.NewListener(db, log)
@@ -42,7 +43,14 @@ func server(t *testing.T) engine.Target {
 	srv := httpapi.New(httpapi.Config{
 		DB: db, Dispatcher: dispatcher, Logger: log,
 		AllowReset: true,
-		Reset:      func(ctx context.Context) error { return pg.Reset(ctx, database.URL) },
+		// A case of level 0 has a job with a policy of uniqueness, which is of level 4, and wants it kept.
+		Reset: func(ctx context.Context) error {
+			if err := pg.Reset(ctx, database.URL); err != nil {
+				return err
+			}
+			_, err := database.Pool.Exec(ctx, "select ojs.configure(p_unsupported => 'carry')")
+			return err
+		},
 	})
 	socket, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
@@ -94,6 +95,49 @@ func TestALateCommitStopsNobody(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Many transactions with hundreds of names each, some of them committed late, are all taken in, each row once.
+func TestManyLargeTransactions(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	const large, tenants, small = 104, 201, 30
+	insert := func(q querier) {
+		exec(t, q, "insert into ojs.jobs (tenant_id, type) select 't' || i, 't' from generate_series(1, $1) i", tenants)
+	}
+	late := []pgx.Tx{begin(t, service), begin(t, service)}
+	insert(late[0])
+	insert(late[1])
+	got := 0
+	for n := range large - len(late) {
+		insert(service)
+		if n < small {
+			enqueueFor(t, service, "default", "calm", 1)
+			got += share(t, service, 2)["calm"]
+		}
+		if n == 50 {
+			commit(t, late[0])
+		}
+	}
+	commit(t, late[1])
+	seen := map[string]bool{}
+	for {
+		jobs := list[string](t, service, "select id::text from ojs.fetch('{default}', 5000)")
+		for _, id := range jobs {
+			if seen[id] {
+				t.Fatalf("job %s was handed out twice", id)
+			}
+			seen[id] = true
+		}
+		if len(jobs) == 0 && one[bool](t, service, "select not exists (select from ojs.jobs where state = 'available')") {
+			break
+		}
+	}
+	if active := one[int](t, service, "select count(*)::int from ojs.jobs where state = 'active'"); active != large*tenants+small {
+		t.Errorf("%d of %d jobs were handed out", active, large*tenants+small)
+	}
+	ringsAgree(t, d.Pool)
 }
 
 // Priorities and queues that were used once cost later decisions nothing.
@@ -216,5 +260,33 @@ func TestCompletionsDoNotSlowFetches(t *testing.T) {
 	run(1500)
 	if after := fetched(); after > before+50 {
 		t.Errorf("a fetch touches %d rows beside 1,520 completions, %d beside 20", after, before)
+	}
+}
+
+// Whoever throttles or limits a tenant keeps decisions waiting, so that it must not read the numbers of all others.
+func TestALimitReadsItsTenantAlone(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	exec(t, d.Service(), "select ojs.enqueue('a', p_tenant => 'acme'), ojs.tick()")
+	exec(t, d.Pool, "insert into ojs.tally (tenant_id, queue, priority, active) select 't' || n, 'q', 0, 1 from generate_series(1, 5000) n")
+	for _, sql := range []string{
+		"select count(*)::int from ojs.throttle('acme', p_action => 'concurrency')",
+		"select count(*)::int from ojs.limit_concurrency(5, 'globex')",
+	} {
+		if _, rows := work(t, d.Pool, sql); rows > 1000 {
+			t.Errorf("%s read or wrote %d rows", sql, rows)
+		}
+	}
+}
+
+// Statistics ask where each tenant's line begins. That is in its row: what it is owed needs two more, and is asked of few.
+func TestCursorsReadNoLevels(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	exec(t, d.Service(), "select ojs.enqueue('a', p_tenant => 't' || n) from generate_series(1, 200) n")
+	exec(t, d.Service(), "select ojs.fetch('{default}', 1)")
+	cursors, rows := work(t, d.Pool, "select count(*)::int from ojs._fair_cursors()")
+	if cursors != 200 || rows > 250 {
+		t.Errorf("%d cursors are read of %d rows", cursors, rows)
 	}
 }

@@ -46,7 +46,8 @@ func (c *costly) take(q querier, count int) (got int) {
 		c.served[tenant] += cost
 		c.sum += cost
 		for t, w := range c.weight {
-			if lag := math.Abs(c.served[t] - c.sum*w/weights); lag > lagBound*c.most {
+			lag := math.Abs(c.served[t] - c.sum*w/weights)
+			if lag > lagBound*c.most && lag > (lagBound+float64(owed(c.t, c.q, "q")))*c.most {
 				c.t.Errorf("after %g tenant %s has had %g, %g away from its share; the dearest job costs %g",
 					c.sum, t, c.served[t], lag, c.most)
 			}

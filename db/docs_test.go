@@ -18,8 +18,8 @@ func TestGoldenSQLAPI(t *testing.T) {
 	p := &apiPage{t: t, d: pgtest.New(t)}
 	p.add("# SQL API\n\nMade from the comments in the database (`\\df+ ojs.*` and `\\d+ ojs.*` show them in psql); do not edit. ")
 	p.add("Names that begin with an underscore are private.\n\n")
-	p.add("Roles: `ojs_service` is the server and trusted producers, `ojs_operator` operators, " +
-		"`ojs_tenant` the group of the tenants' login roles ([security](security.md)).\n")
+	p.add("Roles: `ojs_service` is the server, `ojs_operator` operators, `ojs_producer` and `ojs_worker` applications that enqueue " +
+		"or work for any tenant, `ojs_tenant` the group of the tenants' login roles ([security](security.md)).\n")
 	p.functions()
 	p.views()
 	p.types()

@@ -25,7 +25,7 @@ func TestFidelity(t *testing.T) {
 		`[{"a":0.` + strings.Repeat("1", 17_000) + `,"b":` + strings.Repeat("1", 17_000) + `}]`,
 	}
 	for _, args := range values {
-		object := `{ "unique" : ` + args + `}`
+		object := `{ "only_once" : ` + args + `}`
 		if len(object) > 1<<16 || strings.HasPrefix(args, "[[[") {
 			object = `{"b":1,"a":2}`
 		}

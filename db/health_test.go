@@ -3,6 +3,7 @@ package db_test
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,20 +19,14 @@ var operatorViews = []string{
 	"table_health", "open_transactions", "clock_status",
 }
 
-// What was there before, some of it for tenants, too.
-var statisticsViews = []string{
-	"tenant_stats", "queue_stats", "shard_stats", "rule_stats", "scheduling_stats", "tenant_shares", "dispatch",
-}
-
 // Each column says in psql what it means.
-func TestColumnsOfOperatorViewsHaveComments(t *testing.T) {
+func TestColumnsOfViewsHaveComments(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	expectNone(t, d.Pool, "columns without a comment", `
 		select c.relname, a.attname from pg_catalog.pg_class c
 		join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum > 0
-		where `+ours+` and c.relname = any ($1)
-		  and pg_catalog.col_description(c.oid, a.attnum) is null`, append(statisticsViews, operatorViews...))
+		where `+ours+` and c.relkind = 'v' and c.relname !~ '^_' and pg_catalog.col_description(c.oid, a.attnum) is null`)
 	for _, view := range operatorViews {
 		refused(t, d.As("acme"), "42501", "select from ojs."+view)
 	}
@@ -107,6 +102,33 @@ func TestOperatorViewsReadNoJobs(t *testing.T) {
 	if n := one[int](t, d.Operator(), "select count(*) from ojs.longest_waits"); n < tenants-100 {
 		t.Errorf("%d of %d tenants wait", n, tenants)
 	}
+}
+
+// A tenant whose queues nobody serves takes nothing from anybody, and counts for nobody's share.
+func TestSharesAmongTenantsThatAreServed(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator := d.Service(), d.Operator()
+	enqueueFor(t, service, "q", "acme", 3)
+	enqueueFor(t, service, "q", "globex", 3)
+	enqueueFor(t, service, "abandoned", "initech", 3)
+	expect := func(what string, want ...string) {
+		t.Helper()
+		if got := lines(t, operator, `select tenant_id, effective_share::text from ojs.tenant_stats order by tenant_id`); !slices.Equal(
+			got, want) {
+			t.Errorf("%s, the shares are %q, want %q", what, got, want)
+		}
+	}
+	expect("before anybody asks", "acme -", "globex -", "initech -")
+	exec(t, service, "select ojs.register_waiters($1, '{q}')", someID)
+	expect("while a worker waits for q", "acme 0.5000", "globex 0.5000", "initech -")
+	exec(t, service, "select ojs.drop_waiter($1, 'q')", someID)
+	exec(t, service, "select ojs.ack(f.id) from ojs.fetch('{q,abandoned}', 2) f")
+	expect("after both queues gave a job", "acme 0.3333", "globex 0.3333", "initech 0.3333")
+	if got := lines(t, d.As("initech"), "select effective_share::text from ojs.tenant_stats"); !slices.Equal(got, []string{"1.0000"}) {
+		t.Errorf("initech sees of itself %q", got)
+	}
+	expectNone(t, d.As("initech"), "queues that a tenant is told of", "select queue from ojs._served_queues()")
 }
 
 // Whatever keeps a tenant's jobs back is named, and no longer once it is gone.
@@ -235,6 +257,13 @@ func TestDoctorFinds(t *testing.T) {
 			d.SetNow(time.Now().Add(90 * time.Second))
 			exec(t, d.Pool, "update ojs.duty set holder = 'x', since = ojs.now(), expires_at = ojs.now() + interval '15 seconds'")
 		}},
+		{
+			"a tenant beyond its limits", "tenant-flooding.md",
+			"warning Servers have refused 7 requests of tenant acme in queue q in ten minutes, beyond max_queue_depth.",
+			func(t *testing.T, d *pgtest.DB) {
+				exec(t, d.Service(), "select ojs.note_refusals('{acme}', '{q}', '{max_queue_depth}', '{7}')")
+			},
+		},
 		{
 			"a queue that nobody serves", "queue-stuck.md", "warning Nobody asks for queue q: 3 jobs of 1 tenants wait.",
 			func(t *testing.T, d *pgtest.DB) { enqueueFor(t, d.Service(), "q", "acme", 3) },

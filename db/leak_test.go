@@ -24,12 +24,13 @@ func tenantSources(t *testing.T, d *pgtest.DB, foreignID string) []string {
 	calls := map[string]string{
 		"_own_shards": "ojs._own_shards('globex')", "_own_shard_counts": "ojs._own_shard_counts('globex')",
 		"_recent": "ojs._recent()", "_arrivals": "ojs._arrivals()", "_fairness": "ojs._fairness()", "_fair_cursors": "ojs._fair_cursors()",
-		"_oldest_aside": "ojs._oldest_aside()",
-		"events":        "ojs.events(p_queues => '{secret.queue}')",
-		"job_results":   "ojs.job_results(array['" + foreignID + "'::uuid])", "dead_letters": "ojs.dead_letters('secret.queue')",
+		"_oldest_aside": "ojs._oldest_aside()", "_served_queues": "ojs._served_queues()",
+		"events":      "ojs.events(p_queues => '{secret.queue}')",
+		"job_results": "ojs.job_results(array['" + foreignID + "'::uuid])", "dead_letters": "ojs.dead_letters('secret.queue')",
 		"enqueue_bulk": "", "enqueue_many": "", "enqueue_each": "", "enqueue_once": "", "fetch": "",
 		"ack_many": "", "settle": "", "heartbeat": "",
 		"worker_info": "", // there is no such worker
+		"help":        "", // reads the catalog of functions only
 	}
 	for _, name := range list[string](t, d.Pool, `select distinct p.proname from pg_catalog.pg_proc p
 		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and p.proretset

@@ -56,11 +56,11 @@ func malformedJobs() []malformed {
 		{name: "type true", field: "type", fragment: `true`, state: "OJ400", only: "m"},
 		{name: "type an object", field: "type", fragment: `{}`, state: "OJ400", only: "m"},
 
-		{name: "no args", field: "args", null: true, state: "OJ400 23502"},
+		{name: "no args", field: "args", null: true, state: "OJ400 23502", only: "e"},
 		{name: "args an object", field: "args", text: `{"to": "x"}`, state: "OJ400"},
 		{name: "args a string", field: "args", text: `"[]"`, state: "OJ400"},
 		{name: "args a number", field: "args", text: `5`, state: "OJ400"},
-		{name: "args JSON null", field: "args", text: `null`, state: "OJ400"},
+		{name: "args JSON null", field: "args", text: `null`, state: "OJ400", only: "ei"},
 		{name: "args empty text", field: "args", text: ``, state: "22P02", only: "ei"},
 		{name: "args cut off", field: "args", text: `[1`, state: "22P02"},
 		{name: "args with a comma too many", field: "args", text: `[1,]`, state: "22P02"},
@@ -95,7 +95,7 @@ func malformedJobs() []malformed {
 		{name: "args open at 30000 levels", field: "args", text: strings.Repeat(`[{"a":`, 15_000), state: "22P02 54001"},
 		{name: "args of 1 MiB and a byte", field: "args", text: arg(chars(1<<20 - 3)), state: "OJ413"},
 
-		{name: "no queue", field: "queue", null: true, state: "OJ400 23502", only: "ei"},
+		{name: "no queue", field: "queue", null: true, state: "OJ400 23502", only: "e"},
 		{name: "empty queue", field: "queue", text: "", state: "OJ400"},
 		{name: "queue in capitals", field: "queue", text: "Default", state: "OJ400"},
 		{name: "queue with a slash", field: "queue", text: "a/b", state: "OJ400"},
@@ -107,7 +107,7 @@ func malformedJobs() []malformed {
 		{name: "queue not UTF-8", field: "queue", text: "a\x80", state: "22021"},
 		{name: "queue a number", field: "queue", fragment: `5`, state: "OJ400", only: "m"},
 
-		{name: "no priority", field: "priority", null: true, state: "OJ400 23502", only: "ei"},
+		{name: "no priority", field: "priority", null: true, state: "OJ400 23502", only: "e"},
 		{name: "priority 101", field: "priority", text: "101", fragment: `101`, state: "OJ400"},
 		{name: "priority -101", field: "priority", text: "-101", fragment: `-101`, state: "OJ400"},
 		{name: "priority beyond 32 bits", field: "priority", text: "2147483648", fragment: `2147483648`, state: "22003"},
@@ -164,7 +164,7 @@ func malformedJobs() []malformed {
 			fragment: `[` + strings.Repeat(`"a",`, 100) + `"a"]`, state: "OJ400",
 		},
 
-		{name: "no meta", field: "meta", null: true, state: "OJ400 23502", only: "ei"},
+		{name: "no meta", field: "meta", null: true, state: "OJ400 23502", only: "e"},
 		{name: "meta an array", field: "meta", text: `[]`, state: "OJ400"},
 		{name: "meta a string", field: "meta", text: `"x"`, state: "OJ400"},
 		{name: "meta JSON null", field: "meta", text: `null`, state: "OJ400", only: "ei"},

@@ -86,7 +86,7 @@ func TestDownAndUpAgain(t *testing.T) {
 	}
 	if got := one[int](t, d.Pool, `
 		select count(*) from pg_catalog.pg_roles
-		where rolname in ('ojs_owner', 'ojs_service', 'ojs_operator', 'ojs_tenant')`); got != 4 {
+		where rolname in ('ojs_owner', 'ojs_service', 'ojs_operator', 'ojs_producer', 'ojs_worker', 'ojs_tenant')`); got != 6 {
 		t.Errorf("%d of the four roles are left; other databases of the cluster may use them", got)
 	}
 }

@@ -197,6 +197,10 @@ func (c *member) give() {
 		way.become(j)
 		c.mu.Unlock()
 		c.exec(c.service, way.sql, id, lease)
+		// Those that end many pass over a job that somebody has locked at the moment, and are to be called again.
+		for len(c.ids(c.d.Pool, "select 'held' from ojs.job where id = $1 and lease = $2 and state = 'active'", id, lease)) > 0 {
+			c.exec(c.service, way.sql, id, lease)
+		}
 		c.keepFromRetry(id)
 	}
 }

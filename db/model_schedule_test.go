@@ -1,6 +1,7 @@
 package db_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -29,11 +30,27 @@ func schedules(t *testing.T, n int, play func(*model)) {
 		t.Run(fmt.Sprint(own), func(t *testing.T) {
 			m := newModel(t, pgtest.New(t), own)
 			if play(m); m.err != nil {
-				t.Fatalf("OJS_MODEL_SEED=%d: %s", own, m.failure())
+				t.Fatalf("OJS_MODEL_SEED=%d: %s\n%s", own, m.failure(), m.tables())
 			}
 			ringsAgree(t, m.d.Pool)
 		})
 	}
+}
+
+// tables is what the database has about dispatch, without jobs that have ended: a schedule with several callers cannot be repeated.
+func (m *model) tables() string {
+	var all strings.Builder
+	for _, of := range []string{
+		"job where state not in ('completed', 'cancelled', 'discarded')", "tenant_fairness", "level", "backlog", "again", "turn",
+		"turn_mark", "fold", "timer", "clock_mark", "rule", "pool", "usage", "lane", "rotation", "slot_mark", "release", "lease",
+		"journal order by at desc limit 60",
+	} {
+		var rows string
+		err := m.d.Pool.QueryRow(context.Background(),
+			"select coalesce(string_agg(row_to_json(x)::text, e'\n    '), '') from (select xmin, ctid, * from ojs."+of+") x").Scan(&rows)
+		fmt.Fprintf(&all, "  %s: %v\n    %s\n", of, err, rows)
+	}
+	return all.String()
 }
 
 // Random tenants, weights, boosts, priorities, queues, pools, limits, pauses, arrivals, ends and rollbacks, one step after the other:
@@ -442,6 +459,9 @@ func (m *model) compare() {
 		}
 	}
 	m.exec(m.d.Pool, "do $$ begin perform ojs._enter_lane(), ojs._fold_on(); end $$")
+	if missed := m.ids(m.d.Pool, belowTheLowest); len(missed) > 0 {
+		m.fail("never looked at: %v", missed)
+	}
 	if wrong := m.ids(m.d.Pool, countedWrongly); len(wrong) > 0 {
 		m.fail("counted wrongly: %v", wrong)
 	}
@@ -453,6 +473,13 @@ func (m *model) compare() {
 		}
 	}
 }
+
+// belowTheLowest are tenants with work whose time is below the one from which decisions look, but for those of isolated pools.
+const belowTheLowest = `
+	select format('%s in %s, priority %s', f.tenant_id, f.queue, f.priority) from ojs.tenant_fairness f
+	cross join lateral ojs._level(f.queue, f.priority) l
+	where f.ready and f.vtime < l.low and ((select b.unit from ojs._backlog(f.queue) b) = 'none'
+		or not exists (select from ojs.pool p where p.isolated and f.tenant_id = any (p.tenants)))`
 
 // countedWrongly are limits against which something else counts than what runs or is decided ahead.
 const countedWrongly = `

@@ -323,7 +323,7 @@ func (m *model) aheadElsewhere(a ask) map[[2]string]int {
 		Tenant string
 		Jobs   int
 	}
-	rows, err := rowsOf[row](m.ctx, m.d.Pool, "select tenant_id, count(*) from ojs.turn where queue <> all ($1) group by 1", a.queues)
+	rows, err := rowsOf[row](m.ctx, m.d.Pool, "select tenant_id, count(*) from ojs.turn where queue <> all ($1) group by 1", m.queuesOf(a))
 	if err != nil {
 		m.fail("ojs.turn: %w", err)
 	}

@@ -297,3 +297,25 @@ func TestThrottlesKeepNobodyWaiting(t *testing.T) {
 		t.Errorf("the tenant sees %q", got)
 	}
 }
+
+// Who configures a throttled tenant sees what comes of it, and not what was when the throttle began.
+func TestThrottlesShowWhatIsInForce(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	operator, acme := d.Operator(), d.As("acme")
+	for _, c := range []struct{ sql, want string }{
+		{"select ojs.throttle('acme', p_factor => 0.5)", "weight 1 0.5"},
+		{"select ojs.configure_tenant('acme', 20)", "weight 20 10"},
+		{`select ojs.configure(p_tenant_fairness => '{"strategy": "round-robin"}')`, "weight 1 1"},
+		{"select ojs.throttle('acme', p_action => 'concurrency')", "concurrency - 1"},
+		{"select ojs.limit_concurrency(7, 'acme')", "concurrency 7 1"},
+	} {
+		exec(t, operator, c.sql)
+		for _, q := range []querier{operator, acme} {
+			got := lines(t, q, "select action, original, effective from ojs.throttles")
+			if !slices.Equal(got, []string{c.want}) {
+				t.Errorf("after %s: %v, want %s", c.sql, got, c.want)
+			}
+		}
+	}
+}

@@ -170,6 +170,30 @@ func TestIsolationOfATenantIsLifted(t *testing.T) {
 	}
 }
 
+// First in, first out, a tenant that waits for the workers of an isolated pool keeps its place, and has it among all when the pool is gone.
+func TestIsolationInAFIFOQueueIsLifted(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	exec(t, service, `select ojs.configure_queue('q', '{"tenant_fairness": {"enabled": false}}')`)
+	enqueueFor(t, service, "q", "own", 2)
+	enqueueFor(t, service, "q", "a", 3)
+	enqueueFor(t, service, "q", "b", 1)
+	pooled(t, service, "bound", `{"tenants": ["own"], "isolated": true}`)
+	if got := tenantsOf(t, service, "default", 2); got != "aa" {
+		t.Errorf("default: %s", got)
+	}
+	if got := tenantsOf(t, service, "bound", 1); got != "own" {
+		t.Errorf("bound: %s", got)
+	}
+	if got := tenantsOf(t, service, "default", 9); got != "ab" {
+		t.Errorf("default: %s", got)
+	}
+	exec(t, service, "select ojs.delete_pool('bound', true)")
+	if got := tenantsOf(t, service, "default", 9); got != "own" {
+		t.Errorf("afterwards: %s", got)
+	}
+}
+
 // What holds for all FETCHes goes before the pool, that before what the worker has registered with, that before the FETCH.
 func TestSettingsOfServerPoolWorkerAndFetch(t *testing.T) {
 	t.Parallel()

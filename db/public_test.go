@@ -10,19 +10,20 @@ import (
 
 // What the server and operators may call beyond what tenants may (tenantMay).
 var (
-	serviceMayCall  = strings.Fields("_key_owner drop_waiter register_waiters " + staffMayCall)
+	serviceMayCall  = strings.Fields("_key_owner drop_waiter note_refusals register_waiters " + staffMayCall)
 	operatorMayCall = strings.Fields("_map_tenant_role configure configure_dead_letters create_tenant_role cut_partition " +
 		"delete_replay_rule drop_finished rebuild set_replay_rule " + staffMayCall)
 )
 
 const staffMayCall = "_clock_lag _configured _counts_at _counts_since _detached_partitions " +
 	"_doctor_clock _doctor_failures _doctor_roles _doctor_settings _doctor_tables " +
-	"_doctor_transactions _doctor_work _first_expiry _id_time _is_replacement _lately " +
+	"_doctor_transactions _doctor_work _first_expiry _id_time _is_replacement _iso_duration _lately _limit_json " +
 	"_pace _pace_step " +
 	"_pools_lately _tenant_gauges _waiting_servers _whole_config " +
 	"configure_pool configure_pools configure_queue configure_tenant delete_pool delete_queue doctor enqueue_rows fetch_many " +
-	"cancel_many create_api_key deregister_tenant jobs_floor list_jobs reprioritize resume_tenant " +
-	"revoke_api_key rotate_api_key suspend_tenant " +
+	"cancel_many configure_limits configure_static configure_tier create_api_key deregister_tenant jobs_floor list_jobs " +
+	"reprioritize resume_tenant " +
+	"revoke_api_key rotate_api_key set_tier suspend_tenant " +
 	"hold_dispatch limit_concurrency pause plan_cron preview_weight " +
 	"release_many release_throttle resume resume_dispatch schema_changing schema_hash stand_down throttle tick unplanned_crons upkeep " +
 	"watch_neighbours"
@@ -50,7 +51,7 @@ func TestGrantsOfStaff(t *testing.T) {
 		) g
 		where p.pronamespace = 'ojs'::pg_catalog.regnamespace
 		  and ('ojs_tenant' = any (g.roles) and not g.roles @> '{ojs_service,ojs_operator}'
-			or not g.roles <@ '{ojs_service,ojs_operator,ojs_tenant}')`)
+			or not g.roles <@ '{ojs_service,ojs_operator,ojs_producer,ojs_worker,ojs_tenant}')`)
 }
 
 // Plans must not depend on statistics, which are not kept. So the settings are few, and are those of 00199_public. The functions
@@ -70,15 +71,16 @@ func TestPlannerSettings(t *testing.T) {
 	want := []string{
 		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off enable_sort=off jit=off " +
 			"max_parallel_workers_per_gather=0 plan_cache_mode=force_generic_plan: " +
-			"_arrivals _check_beat _check_workers _clock_lag _delete_dead _end_workers _extend _lately _notify_room " +
+			"_arrivals _check_beat _check_workers _clock_lag _delete_dead _end_workers _extend _give_room _lately _notify_room " +
 			"_oldest_aside _own_shard_counts _own_shards _pools_lately " +
-			"_put_aside _recent _record_beat _retry_dead _trim_cron_runs ack_many configure_pool configure_pools configure_tenant " +
-			"delete_pool deregister_tenant explain fetch fetch_many job_results " +
-			"limit_concurrency pause release_many release_throttle reprioritize resume settle throttle tick",
+			"_put_aside _recent _record_beat _retry_dead _served_queues _trim_cron_runs " +
+			"ack_many configure_pool configure_pools configure_static " +
+			"configure_tenant configure_tier delete_pool deregister_tenant explain fetch fetch_many job_results " +
+			"limit_concurrency pause release_many release_throttle reprioritize resume set_tier settle throttle tick",
 		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off jit=off " +
 			"max_parallel_workers_per_gather=0 plan_cache_mode=force_custom_plan: events jobs_floor list_jobs",
 		"jit=off plan_cache_mode=force_custom_plan: _fair_cursors _fairness _lock_matching _replay dead_letter_count" +
-			" dead_letter_stats dead_letters",
+			" dead_letter_stats dead_letters retry_many",
 		"plan_cache_mode=force_generic_plan: enqueue_bulk enqueue_each enqueue_many enqueue_rows",
 	}
 	if !slices.Equal(got, want) {

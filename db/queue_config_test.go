@@ -82,7 +82,7 @@ func TestWhatAQueueCannotBe(t *testing.T) {
 	service, operator := d.Service(), d.Operator()
 	const configure = "select ojs.configure_queue('q', $1)"
 	for _, c := range []struct{ config, state, field string }{
-		{`{"max_size": 5}`, "OJ408", "max_size"},
+		{`{"max_size_bytes": 5}`, "OJ408", "max_size_bytes"},
 		{`{"allowed_job_types": ["a.*"]}`, "OJ408", "allowed_job_types"},
 		{`{"dead_letter_queue": "dlq"}`, "OJ408", "dead_letter_queue"},
 		{`{"retention": {"completed": "P8D"}}`, "OJ408", "retention.completed"},
@@ -203,6 +203,53 @@ func TestAQueueIsNewOnce(t *testing.T) {
 	exec(t, operator, "select ojs.delete_queue('q')")
 	exec(t, operator, "select ojs.pause('q')") // which configures nothing
 	exec(t, operator, create)
+}
+
+// Jobs without a policy get their queue's, else the deployment's, whichever way they come; those with one keep it.
+func TestDefaultRetryOfTheDeployment(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service, operator := d.Service(), d.Operator()
+	made := func(call string) string {
+		t.Helper()
+		ids := list[string](t, service, "select id::text from "+call)
+		return strings.Join(lines(t, service, `
+			select max_attempts, retry ->> 'initial_interval' from ojs.jobs where id = any ($1::uuid[]) order by type`, ids), ", ")
+	}
+	expect := func(when string, want map[string]string) {
+		t.Helper()
+		for call, attempts := range want {
+			if got := made(call); got != attempts {
+				t.Errorf("%s, %s makes %s, want %s", when, call, got, attempts)
+			}
+		}
+	}
+	const plain, own, many, given = "ojs.enqueue('a')", `ojs.enqueue('a', p_retry => '{"max_attempts": 4}')`,
+		`ojs.enqueue_many('[{"type": "a", "args": []}, {"type": "b", "args": [], "queue": "q"},
+			{"type": "c", "args": [], "retry": {}}]')`,
+		"ojs.enqueue('a', p_max_attempts => 7)"
+	expect("at first", map[string]string{plain: "3 -", own: "4 -", given: "7 -"})
+	exec(t, operator, `select ojs.configure(p_default_retry => '{"max_attempts": 20, "initial_interval": "PT15S"}')`)
+	exec(t, operator, `select ojs.configure_queue('q', '{"default_retry": {"max_attempts": 9}}')`)
+	expect("with both", map[string]string{
+		plain: "20 PT15S", own: "4 -", many: "20 PT15S, 9 -, 3 -", given: "7 PT15S",
+		"ojs.enqueue('a', p_queue => 'q')": "9 -",
+	})
+	tx := begin(t, service)
+	if got := lines(t, tx, `
+		insert into ojs.jobs (type) values ('a') returning max_attempts, retry ->> 'initial_interval'`); got[0] != "20 PT15S" {
+		t.Errorf("a plain insert makes %v", got)
+	}
+	bulk := one[string](t, tx, "select ojs.enqueue_bulk('a', array['[]'::json])::text")
+	if got := lines(t, tx, "select max_attempts, retry ->> 'initial_interval' from ojs.jobs where id = $1", bulk); got[0] != "20 PT15S" {
+		t.Errorf("ojs.enqueue_bulk makes %v", got)
+	}
+	commit(t, tx)
+	exec(t, operator, "select ojs.configure(p_timeout_ms => 1000)")
+	expect("with another setting changed", map[string]string{plain: "20 PT15S"})
+	refused(t, operator, "OJ422", `select ojs.configure(p_default_retry => '{"max_attempts": -1}')`)
+	exec(t, operator, "select ojs.configure(p_default_retry => '{}')")
+	expect("taken back", map[string]string{plain: "3 -", "ojs.enqueue('a', p_queue => 'q')": "9 -"})
 }
 
 // A dead letter that comes back is the job it was.

@@ -155,6 +155,29 @@ func TestARollbackKeepsNoSlot(t *testing.T) {
 	}
 }
 
+// A job that commits late goes before later ones of its tenant that were decided ahead, also where these leave the tenant no room.
+func TestALateJobGoesBeforeWhatIsDecidedAhead(t *testing.T) {
+	t.Parallel()
+	for _, fair := range []bool{true, false} {
+		d := pgtest.New(t)
+		service := d.Service()
+		exec(t, service, `
+			select ojs.configure_queue('q', jsonb_build_object('tenant_fairness', jsonb_build_object('enabled', $1::boolean)))`, fair)
+		exec(t, service, "select ojs.limit_concurrency(3, 'a')")
+		late := begin(t, service)
+		exec(t, late, "select ojs.enqueue('x', p_queue => 'q', p_tenant => 'a')")
+		enqueueFor(t, service, "q", "a", 10)
+		handedOut(t, service, "{q}", 1)
+		if got := one[string](t, d.Pool, "select string_agg(seq::text, ' ' order by n) from ojs.turn"); got != "3 4" {
+			t.Fatalf("decided ahead: jobs %s", got)
+		}
+		commit(t, late)
+		if got := one[int](t, service, "select j.seq from ojs.fetch('{q}', 1) f join ojs.job j using (id)"); got != 1 {
+			t.Errorf("fair %t: job %d went before the one that committed late", fair, got)
+		}
+	}
+}
+
 // Who waits in a thousand queues is served in the one that is asked for; who has no room in many holds up nobody who has.
 func TestManyParkedRows(t *testing.T) {
 	t.Parallel()

@@ -82,6 +82,13 @@ CREATE TYPE ojs._new_jobs AS (
 	refusals ojs.refusal[]
 );
 
+CREATE TYPE ojs._new_place AS (
+	n integer,
+	tenant_id text,
+	queue text,
+	state ojs.job_state
+);
+
 CREATE TYPE ojs._settlement AS (
 	n integer,
 	tenant text,
@@ -235,6 +242,13 @@ CREATE TYPE ojs.picks AS (
 	cut boolean
 );
 
+CREATE TYPE ojs.quota_look AS (
+	id bigint,
+	room bigint,
+	used bigint,
+	used_up double precision
+);
+
 CREATE TYPE ojs.standing AS (
 	fresh boolean,
 	ahead boolean,
@@ -301,6 +315,13 @@ CREATE FUNCTION ojs._actor() RETURNS text
         255)
 $$;
 
+CREATE FUNCTION ojs._acts_for_all() RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+    select pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member')
+        or pg_has_role(session_user, 'ojs_producer', 'member') or pg_has_role(session_user, 'ojs_worker', 'member')
+$$;
+
 CREATE FUNCTION ojs._uuid_v7() RETURNS uuid
     LANGUAGE sql
     AS $$
@@ -365,6 +386,58 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._admit(p_tenants text[], p_queues text[], p_states ojs.job_state[], p_jobs integer[], p_each boolean, p_new boolean DEFAULT true) RETURNS TABLE(tenant_id text, queue text, state ojs.job_state, room integer, refusal ojs.refusal)
+    LANGUAGE plpgsql ROWS 10
+    AS $$
+declare
+    v_jobs  int;
+    v_most  record;
+    v_quota ojs.quota;
+begin
+    for tenant_id, queue, state, v_jobs in
+        select u.tenant_id, u.queue, u.state, u.jobs
+        from unnest(p_tenants, p_queues, p_states, p_jobs) with ordinality u(tenant_id, queue, state, jobs, n)
+        -- Statements that wait for stripes do so in one order, or they would wait for each other.
+        order by case when not p_each then u.tenant_id end, case when not p_each then u.queue end, u.n
+    loop
+        room := v_jobs;
+        refusal := null;
+        if p_each then
+            v_most := ojs._room_for(tenant_id, queue, state, v_jobs, p_new);
+            room := v_most.room;
+            refusal := v_most.refusal;
+        end if;
+        for v_quota in select q.* from ojs._quotas_of(tenant_id, queue, state, p_new) q where room > 0 loop
+            if not ojs._take_tokens(v_quota, room, not p_each) then
+                refusal := ojs._beyond(v_quota, tenant_id, queue, room, (
+                    select sum(u.jobs) from unnest(p_tenants, p_queues, p_jobs) u(tenant_id, queue, jobs)
+                    where u.tenant_id = v_quota.tenant_id and v_quota.queue in ('', u.queue)));
+                room := 0;
+                exit;
+            end if;
+        end loop;
+        if refusal.sqlstate is not null then
+            return next;
+            exit when not p_each;
+        end if;
+    end loop;
+end;
+$$;
+
+CREATE FUNCTION ojs._admit_one(p_tenant text, p_queue text, p_state ojs.job_state) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_quota ojs.quota;
+begin
+    for v_quota in select q.* from ojs._quotas_of(p_tenant, p_queue, p_state, true) q loop
+        if not ojs._take_tokens(v_quota, 1, true) then
+            perform ojs._refuse(ojs._beyond(v_quota, p_tenant, p_queue, 1, 1));
+        end if;
+    end loop;
+end;
+$$;
+
 CREATE TABLE ojs.rotation (
     key bytea NOT NULL,
     queues text[] NOT NULL COLLATE pg_catalog."C",
@@ -410,6 +483,27 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._alone_at_once() RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        return false;
+    end if;
+    begin
+        lock table ojs.queue in share update exclusive mode nowait;
+    exception when lock_not_available then
+        return false;
+    end;
+    perform from ojs.settings s for update skip locked;
+    if not found then
+        return false;
+    end if;
+    perform from ojs.tally_mark t where t.rev = (select max(n.rev) from ojs.tally_mark n) for update skip locked;
+    return found;
+end;
+$$;
+
 CREATE FUNCTION ojs._alone_with_queues() RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -419,6 +513,19 @@ begin
             '{"field": "transaction_isolation"}');
     end if;
     lock table ojs.queue in share update exclusive mode;
+end;
+$$;
+
+CREATE FUNCTION ojs._alone_with_tally() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    -- A roll-up at the same time would not count what it rolls up against a limit that it cannot see yet. The row moves, so that a lock on
+    -- the latest one that this statement sees may come too late.
+    loop
+        perform from ojs.tally_mark t where t.rev = (select max(n.rev) from ojs.tally_mark n) for update;
+        exit when found;
+    end loop;
 end;
 $$;
 
@@ -525,8 +632,11 @@ begin
         where b.queue = p_rule.queue and b.rev = (select c.rev from ojs._backlog(p_rule.queue) c) and b.limited <> v_limited;
     else
         v_limited := exists (select from ojs.rule r where r.tenant_id = p_rule.tenant_id);
-        insert into ojs.tenant as t (tenant_id, limited) values (p_rule.tenant_id, v_limited)
-        on conflict (tenant_id) do update set limited = v_limited where t.limited <> v_limited;
+        insert into ojs.tenant as t (tenant_id, limited, created_at)
+        values (p_rule.tenant_id, v_limited, case when p_rule.max_concurrency is not null then ojs.now() end)
+        on conflict (tenant_id) do update set limited = v_limited, created_at = coalesce(t.created_at, excluded.created_at)
+        where t.limited <> v_limited or t.created_at is null;
+        perform ojs._drop_tenant(p_rule.tenant_id);
         -- By the rows' places: whatever the statistics say, no plan reads all levels for each row.
         update ojs.tenant_fairness f set rev = f.rev + 1, limited = v_limited
         from (
@@ -586,7 +696,9 @@ declare
     v_queues text[] := array(
         select q.queue from ojs.queue q where q.config ?| array['visibility_timeout', 'default_timeout', 'default_retry'] order by 1);
 begin
-    perform ojs._arm('job_defaults', case when v_queues <> '{}' then format('new.queue = any (%L::text[])', v_queues) end);
+    perform ojs._arm('job_defaults', nullif(concat_ws(' or ',
+        case when (select s.default_retry is not null from ojs.settings s) then 'new.retry is null' end,
+        case when v_queues <> '{}' then format('new.queue = any (%L::text[])', v_queues) end), ''));
 end;
 $$;
 
@@ -663,7 +775,8 @@ CREATE TABLE ojs.release (
     fenced boolean DEFAULT true NOT NULL,
     cause text,
     at timestamp with time zone DEFAULT ojs.now() NOT NULL,
-    pool integer
+    pool integer,
+    retry_at timestamp with time zone
 );
 
 ALTER TABLE ONLY ojs.release FORCE ROW LEVEL SECURITY;
@@ -759,7 +872,7 @@ declare
 begin
     -- All that has to be known before, in one statement: each costs more to begin than to do.
     select ojs._trusted() and p_tenant is null, ojs._well_asked(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes),
-        ojs._foreign(f.snapshot), f.counts,
+        ojs._copied(f), f.counts,
         exists (select from ojs.worker w where w.apart and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)),
         exists (select from ojs.pool), ojs._open_queues(p_queues),
         (select least(sum(c), 10001) from unnest(p_counts) c),
@@ -852,7 +965,8 @@ CREATE FUNCTION ojs._attempt_events(p_types text[], p_queues text[], p_limit int
     LANGUAGE sql STABLE
     AS $$
     select 'evt_' || j.id || e.mark || j.attempt, e.type, e.at, j.tenant_id, j.queue, j.id::text,
-        jsonb_strip_nulls(jsonb_build_object('job_type', j.type, 'queue', j.queue, 'attempt', j.attempt, 'duration_ms', e.duration_ms))
+        jsonb_strip_nulls(jsonb_build_object('job_type', j.type, 'queue', j.queue, 'attempt', j.attempt,
+            'worker_id', case e.type when 'job.started' then coalesce(j.worker_id, '') end, 'duration_ms', e.duration_ms))
     from ojs._newest_jobs(case when p_types is null or 'job.started' = any (p_types) then 'job.started' else 'job.completed' end, p_queues,
         p_limit, p_tenant) j
     cross join lateral (
@@ -893,6 +1007,15 @@ declare
     v_action text := case tg_op when 'INSERT' then 'created' when 'DELETE' then 'removed' else 'changed' end;
     v_why    text;
 begin
+    if tg_table_name = 'tenant' then
+        -- A row that is there for a pause or a throttle alone is no tenant that somebody has configured.
+        v_old := case when v_old ->> 'created_at' is not null then v_old end;
+        v_new := case when v_new ->> 'created_at' is not null then v_new end;
+        v_action := case when v_old is null then 'created' when v_new is null then 'removed' else 'changed' end;
+        if coalesce(v_old, v_new) is null then
+            return null;
+        end if;
+    end if;
     if v_new ->> 'tenant_id' <> v_old ->> 'tenant_id' then
         -- Each of the two learns its own part, and not the other's name.
         perform ojs._audit(v_old ->> 'tenant_id', v_kind, v_old ->> v_keys[1], 'removed', v_old - v_keys - v_silent);
@@ -927,6 +1050,17 @@ exception
         return true;
     when lock_not_available or deadlock_detected then
         return false;
+end;
+$$;
+
+CREATE FUNCTION ojs._await_stripes(p_quota bigint, p_stripes integer[]) RETURNS void
+    LANGUAGE plpgsql
+    SET lock_timeout TO '100ms'
+    AS $$
+begin
+    perform from ojs.stripe s where s.quota = p_quota and s.n = any (p_stripes) order by s.n for update;
+exception when lock_not_available or deadlock_detected then
+    null;
 end;
 $$;
 
@@ -1032,7 +1166,7 @@ begin
     if exists (select from ojs.suspended s where s.tenant_id = p_tenant) then
         return row('OJ406', v_which || format('tenant %s is suspended', p_tenant), v_detail)::ojs.refusal;
     elsif exists (select from ojs.settings s where s.unknown_tenants = 'refuse' and s.default_tenant <> p_tenant)
-            and not exists (select from ojs.tenant t where t.tenant_id = p_tenant) then
+            and not exists (select from ojs.tenant t where t.tenant_id = p_tenant and t.created_at is not null) then
         return row('OJ407', v_which || format('tenant %s is not known', p_tenant), v_detail)::ojs.refusal;
     end if;
     return null;
@@ -1114,9 +1248,11 @@ begin
         perform ojs._multiply_weight(p_tenant, p_factor);
     else
         v_throttle.original := (select r.max_concurrency from ojs.rule r where r.tenant_id = p_tenant and r.queue = '');
+        -- The bound is what counts its jobs, and a part of them is the bound.
+        perform ojs._bound_concurrency(p_tenant, 1);
         v_throttle.effective := greatest(1, floor(p_factor * least(v_throttle.original,
-            (select c.o_jobs from ojs._count_active(p_tenant, '') c))));
-        perform ojs._bound_concurrency(p_tenant, v_throttle.effective::int);
+            (select u.active from ojs._usage(p_tenant, '') u))));
+        update ojs.rule r set throttled_to = v_throttle.effective where r.tenant_id = p_tenant and r.queue = '';
     end if;
     insert into ojs.throttle select v_throttle.*;
     insert into ojs.notice (at, type, subject, data)
@@ -1231,6 +1367,75 @@ CREATE FUNCTION ojs._beyond(p_charged real, p_started timestamp with time zone, 
     LANGUAGE sql IMMUTABLE
     AS $$ select greatest(ojs._seconds(p_ended - p_started)::float8, 0) - p_charged $$;
 
+CREATE TABLE ojs.quota (
+    tenant_id text DEFAULT ''::text NOT NULL COLLATE pg_catalog."C",
+    queue text DEFAULT ''::text NOT NULL COLLATE pg_catalog."C",
+    resource text NOT NULL COLLATE pg_catalog."C",
+    id bigint NOT NULL,
+    maximum bigint NOT NULL,
+    period interval,
+    burst bigint,
+    soft boolean DEFAULT false NOT NULL,
+    stripes integer DEFAULT 0 NOT NULL,
+    used bigint DEFAULT 0 NOT NULL,
+    due boolean DEFAULT true NOT NULL,
+    warned integer DEFAULT 0 NOT NULL,
+    warned_at timestamp with time zone,
+    warn_from numeric DEFAULT 0.8 NOT NULL,
+    reason text,
+    CONSTRAINT burst_in_range CHECK (((burst IS NULL) OR ((burst >= 1) AND (burst <= 1000000000)) OR ojs._raise('OJ422'::text, 'max_enqueue_rate.burst must be an integer between 1 and 1000000000'::text, '{"field": "max_enqueue_rate.burst"}'::jsonb))),
+    CONSTRAINT maximum_in_range CHECK ((((maximum >= ((resource <> ALL (ARRAY['max_queue_depth'::text, 'max_scheduled'::text])))::integer) AND (maximum <= 1000000000)) OR ojs._raise('OJ422'::text, format('%s must be an integer between %s and 1000000000'::text, resource, ((resource <> ALL (ARRAY['max_queue_depth'::text, 'max_scheduled'::text])))::integer), jsonb_build_object('field', resource)))),
+    CONSTRAINT period_in_range CHECK (((period IS NULL) OR ((period >= '00:00:01'::interval) AND (period <= '31 days'::interval)) OR ojs._raise('OJ422'::text, 'max_enqueue_rate.period must be between PT1S and P31D'::text, '{"field": "max_enqueue_rate.period"}'::jsonb))),
+    CONSTRAINT resource_known CHECK ((resource = ANY (ARRAY['max_enqueue_rate'::text, 'max_queue_depth'::text, 'max_scheduled'::text, 'max_depth'::text, 'max_in_flight_requests'::text, 'max_waiting_polls'::text])))
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.quota FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._beyond(p_quota ojs.quota, p_tenant text, p_queue text, p_jobs integer, p_together bigint) RETURNS ojs.refusal
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_now  timestamptz := ojs.now();
+    v_left float8 := (select coalesce(sum(ojs._grown(p_quota, s.tokens, s.at, v_now)), 0) from ojs.stripe s where s.quota = p_quota.id);
+    v_used bigint := ceil(greatest(0, coalesce(p_quota.burst, p_quota.maximum) - v_left - 1e-6));
+    -- Others have what is missing locked, and may give it back.
+    v_busy boolean := nullif(v_left + 1e-6 >= p_jobs, false);
+    v_wait int := case when v_busy then 1 when p_quota.period is not null
+        then least(2147483647, greatest(1, ceil((p_jobs - v_left - 1e-6) * date_part('epoch', p_quota.period) / p_quota.maximum)))
+        else greatest(1, least(300, coalesce(ceil((p_jobs - v_left) / nullif(ojs._leaving(p_quota.tenant_id, p_quota.queue), 0)), 30))) end;
+begin
+    if p_together > p_quota.burst then
+        return row('OJ422', format('jobs may be at most %s at once, by max_enqueue_rate of tenant ''%s''', p_quota.burst, p_tenant),
+            jsonb_build_object('field', 'jobs', 'limit', p_quota.burst))::ojs.refusal;
+    elsif p_quota.resource = 'max_depth' then
+        return row('OJ430', format('Queue ''%s'' has reached its depth bound (%s)', p_queue, p_quota.maximum),
+            jsonb_strip_nulls(jsonb_build_object('queue', p_queue, 'depth', v_used, 'bound', p_quota.maximum, 'strategy', 'reject',
+                'retry_after', v_wait, 'busy', v_busy)))::ojs.refusal;
+    end if;
+    return row('OJ429', format('Tenant ''%s'' has exceeded %s (%s)', p_tenant, p_quota.resource, p_quota.maximum),
+        jsonb_strip_nulls(jsonb_build_object('tenant_id', p_tenant, 'queue', nullif(p_quota.queue, ''), 'limit', p_quota.resource,
+            'current', v_used, 'maximum', coalesce(p_quota.burst, p_quota.maximum), 'retry_after', v_wait, 'busy', v_busy)))::ojs.refusal;
+end;
+$$;
+
+CREATE FUNCTION ojs._beyond_limits(p_places ojs._new_place[], p_each boolean, p_new boolean DEFAULT true) RETURNS TABLE(n integer, refusal ojs.refusal)
+    LANGUAGE sql ROWS 10
+    AS $$
+    with places as materialized (
+        select p.*, row_number() over (partition by p.tenant_id, p.queue, p.state order by p.n) as nth from unnest(p_places) p
+    ), admitted as materialized (
+        select a.* from (
+            select array_agg(g.tenant_id) as tenants, array_agg(g.queue) as queues, array_agg(g.state) as states, array_agg(g.jobs) as jobs
+            from (select p.tenant_id, p.queue, p.state, count(*)::int as jobs from places p group by p.tenant_id, p.queue, p.state
+                order by min(p.n)) g
+        ) g cross join lateral ojs._admit(g.tenants, g.queues, g.states, g.jobs, p_each, p_new) a
+    )
+    select p.n, case when p_each then ojs._indexed(a.refusal, p.n) else a.refusal end from places p
+    join admitted a on a.tenant_id = p.tenant_id and a.queue = p.queue and a.state = p.state
+    where p.nth > a.room
+$$;
+
 CREATE FUNCTION ojs._bill(p_picks ojs.picks) RETURNS TABLE(spot tid, jobs bigint, dealt bigint, more boolean, step numeric, line bigint, back bigint, price numeric)
     LANGUAGE sql STABLE ROWS 10
     AS $$
@@ -1283,8 +1488,9 @@ begin
     from unnest(p_ends) e where e.to_state = 'completed' group by e.tenant_id, e.queue, e.priority, e.pool;
 
     insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced, cause, at,
-        pool)
-    select e.tenant_id, e.queue, e.priority, e.id, e.type, e.attempt, 'active', e.to_state, e.started_at, e.fenced, e.cause, p_now, e.pool
+        pool, retry_at)
+    select e.tenant_id, e.queue, e.priority, e.id, e.type, e.attempt, 'active', e.to_state, e.started_at, e.fenced, e.cause, p_now, e.pool,
+        case when e.to_state = 'retryable' then e.retry_at end
     from unnest(p_ends) e where e.to_state <> 'completed';
 
     insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, price, seconds, lo, hi, at)
@@ -1324,6 +1530,24 @@ begin
     insert into ojs.rule as r (tenant_id, throttled_to) values (p_tenant, p_jobs)
     on conflict (tenant_id, queue) do update set throttled_to = excluded.throttled_to returning * into v_rule;
     perform ojs._apply_limit(v_rule);
+end;
+$$;
+
+CREATE FUNCTION ojs._bound_queue(p_queue text, p_config jsonb) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_depth bigint := nullif(coalesce(p_config #>> '{backpressure,max_depth}', p_config ->> 'max_size')::bigint, 0);
+begin
+    if v_depth is null and not exists (select from ojs.quota q where q.tenant_id = '' and q.queue = p_queue) then
+        return;
+    end if;
+    -- One of them may have been set before, the other one now.
+    perform ojs._check_bound(p_config);
+    perform ojs._alone_with_tally();
+    perform ojs._set_quota('', p_queue, 'max_depth', case when v_depth is not null then jsonb_strip_nulls(jsonb_build_object(
+        'limit', v_depth, 'warn_from', p_config #> '{backpressure,warning_threshold}')) end, null);
+    perform ojs._quotas_changed();
 end;
 $$;
 
@@ -1500,6 +1724,7 @@ CREATE TABLE ojs.departure (
     priority integer,
     seq bigint,
     missed boolean DEFAULT false NOT NULL,
+    open text[],
     done boolean DEFAULT false NOT NULL
 );
 
@@ -1515,7 +1740,10 @@ declare
     v_last   bigint;
     v_missed boolean;
 begin
-    if p_row.queue is null or p_row.seq = 9223372036854775807 then
+    if p_row.queue is null and exists (select from ojs.dead_letter d where d.tenant_id = p_row.tenant_id)
+            and ojs._delete_oldest(p_row.tenant_id, null, c_bite) > 0 then
+        return true;
+    elsif p_row.queue is null or p_row.seq = 9223372036854775807 then
         select s.queue, s.priority into v_shard from ojs._shards(p_row.tenant_id) s
         where p_row.queue is null or (s.queue, s.priority) > (p_row.queue, p_row.priority) order by s.queue, s.priority limit 1;
         update ojs.departure d set queue = v_shard.queue, priority = v_shard.priority, seq = null
@@ -1684,6 +1912,7 @@ CREATE TABLE ojs.level (
     rev bigint NOT NULL,
     low numeric NOT NULL,
     tenants integer NOT NULL,
+    joined bigint DEFAULT 0 NOT NULL,
     weight numeric NOT NULL,
     moment numeric NOT NULL,
     used_at timestamp with time zone DEFAULT ojs.now() NOT NULL
@@ -1692,7 +1921,7 @@ WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.level FORCE ROW LEVEL SECURITY;
 
-CREATE FUNCTION ojs._charge(p_level ojs.level, p_picks ojs.picks, p_only text[], p_unit ojs.unit) RETURNS ojs.level
+CREATE FUNCTION ojs._charge(p_level ojs.level, p_picks ojs.picks, p_only text[], p_but text[], p_unit ojs.unit) RETURNS ojs.level
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1725,8 +1954,10 @@ begin
             p_level.weight - coalesce(sum(m.weight) filter (where not m.stays), 0) as weight,
             p_level.moment + sum(m.weight * (m.vtime - m.was)) - coalesce(sum(m.weight * m.vtime) filter (where not m.stays), 0) as moment,
             -- Where nobody stays, those who come begin where the last one was: else they would go before whoever comes back.
+            -- First in, first out nothing brings those up to the lowest time who were left out.
             greatest(p_level.low, coalesce(least(min(m.vtime) filter (where m.stays), p_picks.rest,
-                case when p_only is not null then ojs._lowest(p_level, p_only) end), max(m.vtime))) as low
+                case when p_only is not null or p_but is not null and p_unit = 'none'
+                    then ojs._lowest(p_level, array(select m.tenant_id from moved m)) end), max(m.vtime))) as low
         from moved m
     ), charged as (
         update ojs.tenant_fairness f
@@ -1743,8 +1974,7 @@ begin
     update ojs.level l
     set rev = l.rev + 1, low = t.low, tenants = t.tenants, weight = t.weight, moment = case when t.tenants > 0 then t.moment else 0 end,
         used_at = case when t.tenants > 0 then l.used_at else ojs.now() end
-    from total t where l.queue = p_level.queue and l.priority = p_level.priority and l.rev = p_level.rev
-    returning l.* into v_level;
+    from total t where l.queue = p_level.queue and l.priority = p_level.priority and l.rev = p_level.rev returning l.* into v_level;
     if v_level.tenants = 0 then
         perform ojs._set_backlog(v_level.queue, v_level.priority, false);
     end if;
@@ -1809,6 +2039,38 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._check_bound(p_config jsonb) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $_$
+declare
+    v_bound jsonb := coalesce(nullif(p_config -> 'backpressure', 'null'), '{}');
+    v_depth jsonb := coalesce(nullif(p_config -> 'max_size', 'null'), v_bound -> 'max_depth');
+    v_field text;
+begin
+    if jsonb_typeof(v_bound) <> 'object' then
+        perform ojs._raise('OJ422', 'backpressure must be an object', '{"field": "backpressure"}');
+    end if;
+    v_field := (select min(k) from jsonb_object_keys(v_bound) k where k not in ('max_depth', 'strategy', 'warning_threshold'));
+    if v_field is not null or v_bound ->> 'strategy' in ('block', 'drop_oldest') then
+        v_field := coalesce(v_field, 'strategy');
+        perform ojs._raise('OJ408', format('backpressure.%s%s is not supported', left(v_field, 100), case v_field when 'strategy' then
+            ' ' || (v_bound ->> v_field) else '' end), jsonb_build_object('field', 'backpressure.' || left(v_field, 100)));
+    elsif v_bound -> 'strategy' <> '"reject"' then
+        perform ojs._raise('OJ422', 'backpressure.strategy must be "reject"', '{"field": "backpressure.strategy"}');
+    elsif v_bound -> 'max_depth' <> v_depth then
+        perform ojs._raise('OJ422', 'backpressure.max_depth disagrees with max_size', '{"field": "backpressure.max_depth"}');
+    elsif not (case when jsonb_typeof(v_depth) = 'number' and v_depth::text ~ '^\d{1,10}$' then v_depth::text::bigint <= 1000000000
+            else v_depth is null end) then
+        v_field := case when v_bound ? 'max_depth' then 'backpressure.max_depth' else 'max_size' end;
+        perform ojs._raise('OJ422', v_field || ' must be an integer between 0 and 1000000000', jsonb_build_object('field', v_field));
+    elsif v_bound ? 'warning_threshold' and (jsonb_typeof(v_bound -> 'warning_threshold') = 'number'
+            and (v_bound ->> 'warning_threshold')::numeric between 0 and 1) is not true then
+        perform ojs._raise('OJ422', 'backpressure.warning_threshold must be a number between 0 and 1',
+            '{"field": "backpressure.warning_threshold"}');
+    end if;
+end;
+$_$;
+
 CREATE FUNCTION ojs._check_cron(p_name text, p_expression text, p_timezone text, p_overlap_policy text, p_catch_up text, p_description text) RETURNS void
     LANGUAGE plpgsql
     AS $_$
@@ -1845,6 +2107,19 @@ begin
     end if;
 end;
 $_$;
+
+CREATE FUNCTION ojs._check_default_retry(p_retry jsonb) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_violation ojs.violation := ojs._retry_violation(p_retry);
+begin
+    if v_violation.sqlstate is not null then
+        perform ojs._raise(v_violation.sqlstate, replace(v_violation.message, 'retry', 'default_retry'),
+            jsonb_build_object('field', 'default_' || v_violation.field));
+    end if;
+end;
+$$;
 
 CREATE FUNCTION ojs._check_directive(p_directive text) RETURNS void
     LANGUAGE plpgsql
@@ -2107,10 +2382,9 @@ CREATE FUNCTION ojs._check_queue_config(p_config jsonb) RETURNS void
     LANGUAGE plpgsql
     AS $$
 declare
-    c_unsupported constant text[] := '{max_size, max_size_bytes, overflow_policy, concurrency, rate_limit, dead_letter_queue,
+    c_unsupported constant text[] := '{max_size_bytes, overflow_policy, concurrency, rate_limit, dead_letter_queue,
         dead_letter_max_size, dead_letter_ttl, allowed_job_types, producers}';
-    v_field     text;
-    v_violation ojs.violation;
+    v_field text;
 begin
     if p_config is null or jsonb_typeof(p_config) <> 'object' then
         perform ojs._raise('OJ400', 'config must be a JSON object', '{"field": "config"}');
@@ -2127,13 +2401,11 @@ begin
                 perform ojs._raise('OJ422', 'description must be a string of at most 1000 characters', '{"field": "description"}');
             end if;
         elsif v_field = 'default_retry' then
-            v_violation := ojs._retry_violation(p_config -> v_field);
-            if v_violation.sqlstate is not null then
-                perform ojs._raise(v_violation.sqlstate, replace(v_violation.message, 'retry', 'default_retry'),
-                    jsonb_build_object('field', 'default_' || v_violation.field));
-            end if;
+            perform ojs._check_default_retry(p_config -> v_field);
         elsif v_field = 'retention' then
             perform ojs._check_queue_retention(p_config -> v_field);
+        elsif v_field in ('max_size', 'backpressure') then
+            perform ojs._check_bound(p_config);
         elsif v_field = 'tenant_fairness' then
             perform ojs._check_fairness(p_config -> v_field, true);
         else
@@ -2263,6 +2535,16 @@ begin
     end if;
 end;
 $$;
+
+CREATE FUNCTION ojs._check_tier(p_tier text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $_$
+begin
+    if (p_tier ~ '^[a-zA-Z0-9][a-zA-Z0-9._:-]*$' and length(p_tier) <= 128) is not true then
+        perform ojs._raise('OJ400', 'tier must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 128 characters', '{"field": "tier"}');
+    end if;
+end;
+$_$;
 
 CREATE FUNCTION ojs._check_workers(p_tenants text[], p_ids uuid[]) RETURNS integer
     LANGUAGE plpgsql
@@ -2458,7 +2740,7 @@ CREATE FUNCTION ojs._clock_events(p_types text[], p_queues text[], p_limit integ
             'timeout_kind', case n.type when 'job.timeout' then 'execution' else 'stalled' end,
             'limit_seconds', case n.type when 'job.timeout' then trim_scale(ojs._timeout_ms(j.timeout_ms) / 1000.0) end,
             'elapsed_seconds', round(extract(epoch from r.at - r.started_at), 3)))
-    from ojs._newest_releases(true, p_types, p_queues, p_limit, p_tenant) n
+    from ojs._newest_releases('clock', p_types, p_queues, p_limit, p_tenant) n
     cross join lateral (select (n.r).*) r
     left join lateral (select j.timeout_ms from ojs.job j where j.id = r.job_id and j.tenant_id = r.tenant_id limit 1) j on true
     where p_types is null or p_types && '{job.timeout,job.stalled}'
@@ -2484,7 +2766,7 @@ declare
 begin
     timers_late := greatest(v_now - (select t.due_at from ojs.timer t where t.due_at >= v_mark.due_at order by t.due_at limit 1), '0');
     leases_late := greatest(v_now - (select l.due_at from ojs.lease l where l.due_at >= v_mark.lease_at order by l.due_at limit 1), '0');
-    restored := ojs._foreign(v_roll.snapshot) or (select ojs._foreign(f.snapshot) from ojs._folded() f);
+    restored := ojs._foreign(v_roll.snapshot) or (select ojs._copied(f) from ojs._folded() f);
     if not restored then
         journal_rows := (select count(*) from (select from ojs._unfolded() limit 10001) u);
         v_at := greatest(v_roll.at, (select d.since from ojs.duty d));
@@ -2549,6 +2831,20 @@ CREATE FUNCTION ojs._configured(p_queue text, p_whole boolean) RETURNS SETOF ojs
     from ojs.queue q where q.queue = p_queue
 $$;
 
+CREATE TABLE ojs.fold (
+    rev bigint NOT NULL,
+    snapshot pg_snapshot NOT NULL,
+    part_xid xid8,
+    part_lo bigint,
+    counts boolean DEFAULT false NOT NULL,
+    home oid NOT NULL
+)
+WITH (vacuum_truncate=off);
+
+CREATE FUNCTION ojs._copied(p_fold ojs.fold) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$ select p_fold.home <> 'ojs.fold'::regclass::oid or ojs._foreign(p_fold.snapshot) $$;
+
 CREATE FUNCTION ojs._count_active(p_tenant text, p_queue text, OUT o_jobs integer, OUT o_seen pg_snapshot) RETURNS record
     LANGUAGE plpgsql STABLE
     AS $$
@@ -2559,7 +2855,10 @@ begin
     o_jobs := (
         select coalesce(sum(n.jobs), 0)
         from (
-            select t.tenant_id, t.queue, t.active as jobs from ojs.tally t
+            -- Apart, because a plan for both would read the numbers of all tenants while decisions wait.
+            select t.tenant_id, t.queue, t.active as jobs from ojs.tally t where p_tenant <> '' and t.tenant_id = p_tenant
+            union all
+            select t.tenant_id, t.queue, t.active from ojs.tally t where p_tenant = ''
             union all
             select c.tenant_id, c.queue, c.active from ojs._changes(v_mark, o_seen) c
             union all
@@ -2590,6 +2889,15 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._count_quotas() RETURNS void
+    LANGUAGE sql
+    AS $$
+    update ojs.quota q
+    set due = true, used = coalesce((select sum(ojs._counting(q.resource, t)) from ojs.tally t
+        where q.tenant_id in ('', t.tenant_id) and q.queue in ('', t.queue)), 0)
+    where q.stripes > 0 and q.period is null
+$$;
+
 CREATE FUNCTION ojs._counted_snapshot() RETURNS pg_snapshot
     LANGUAGE plpgsql STABLE
     AS $$
@@ -2600,6 +2908,14 @@ begin
         -- Of two moments the earlier one has seen less.
         order by pg_snapshot_xmax(c.snapshot), (select count(*) from pg_snapshot_xip(c.snapshot)) desc limit 1);
 end;
+$$;
+
+CREATE FUNCTION ojs._counting(p_resource text, p_counts ojs.tally) RETURNS bigint
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select case p_resource when 'max_scheduled' then p_counts.scheduled
+        when 'max_queue_depth' then p_counts.scheduled + p_counts.available + p_counts.pending
+        when 'max_depth' then p_counts.scheduled + p_counts.available + p_counts.pending + p_counts.active + p_counts.retryable end
 $$;
 
 CREATE FUNCTION ojs._counts_at(p_queue text, p_tenant text, p_at timestamp with time zone) RETURNS ojs.counts
@@ -2760,6 +3076,15 @@ CREATE FUNCTION ojs._cut_lead(p_table text) RETURNS interval
     AS $$
     select case when b > 4 * 1024 * 1024 then make_interval(mins => (10 + b / 1073741824)::int) else interval '0' end
     from pg_relation_size(format('ojs.%I', p_table)::regclass) b
+$$;
+
+CREATE FUNCTION ojs._cut_off(p_tenant text, p_until timestamp with time zone) RETURNS void
+    LANGUAGE sql
+    AS $$
+    delete from ojs.cron c where c.tenant_id = p_tenant and c.created_at <= p_until;
+    delete from ojs.replay_rule r where r.tenant_id = p_tenant and r.created_at <= p_until;
+    update ojs.api_key k set revoked_at = ojs.now(), reason = 'deregistered'
+    where k.tenant_id = p_tenant and k.revoked_at is null and k.created_at <= p_until;
 $$;
 
 CREATE FUNCTION ojs._cut_undo() RETURNS boolean
@@ -3074,10 +3399,6 @@ begin
     delete from ojs.departure d where d.tenant_id = p_tenant;
     perform ojs._end_throttle(p_tenant);
     perform ojs.resume(null, p_tenant);
-    -- Somebody may have configured it anew meanwhile.
-    delete from ojs.tenant t
-    where t.tenant_id = p_tenant and t.weight is null and t.priority_boost = 0 and t.max_priority = 100 and not t.limited
-        and not exists (select from ojs.suspended s where s.tenant_id = p_tenant);
 end;
 $$;
 
@@ -3087,7 +3408,7 @@ CREATE FUNCTION ojs._depart_due() RETURNS boolean
 declare
     v_tenant text;
 begin
-    if not exists (select from ojs.departure d where d.done) then
+    if not exists (select from ojs.departure d where d.done) or ojs._has_fetched() then
         return false;
     elsif not ojs._enter_lane(-1) then
         return true;
@@ -3264,16 +3585,17 @@ CREATE FUNCTION ojs._doctor_roles() RETURNS SETOF ojs.finding
     AS $$
     with login as (
         select r.rolname, r.rolsuper, r.rolbypassrls, pg_has_role(r.oid, 'ojs_service', 'member') as serves,
-            pg_has_role(r.oid, 'ojs_operator', 'member') as operates, pg_has_role(r.oid, 'ojs_tenant', 'member') as is_tenant,
+            pg_has_role(r.oid, 'ojs_operator', 'member') or pg_has_role(r.oid, 'ojs_producer', 'member')
+                or pg_has_role(r.oid, 'ojs_worker', 'member') as sees_all, pg_has_role(r.oid, 'ojs_tenant', 'member') as is_tenant,
             (select string_agg(c, ', ') from pg_catalog.pg_db_role_setting s cross join lateral unnest(s.setconfig) c
                 where s.setrole = r.oid and s.setdatabase in (0, (select d.oid from pg_catalog.pg_database d
                     where d.datname = current_database())) and c ~ '^(statement|transaction)_timeout=' and c !~ '=0') as cut_by
         from pg_catalog.pg_roles r where r.rolcanlogin
     )
     select 'error'::ojs.severity, 'roles',
-        format('Role %I is a tenant''s and also a member of ojs_service or ojs_operator: it sees all tenants.', l.rolname),
+        format('Role %I is a tenant''s and also a member of another group: it sees jobs of all tenants.', l.rolname),
         format('revoke the group from it, such as: revoke ojs_service from %I', l.rolname), 'maintenance.md'
-    from login l where l.is_tenant and (l.serves or l.operates) and not l.rolsuper
+    from login l where l.is_tenant and (l.serves or l.sees_all) and not l.rolsuper
     union all
     select 'error', 'roles', format('Role %I is a tenant''s and passes row security: it sees all tenants.', l.rolname),
         format('alter role %I nobypassrls', l.rolname), 'maintenance.md'
@@ -3403,6 +3725,12 @@ CREATE FUNCTION ojs._doctor_work() RETURNS SETOF ojs.finding
         'ojs.explain of that job says why.', 'job-waits.md'
     from ojs.longest_waits w where w.oldest_wait > interval '1 hour' order by w.oldest_wait desc, w.tenant_id limit 5)
     union all
+    (select 'warning', 'tenants', format('Servers have refused %s requests of %s in ten minutes, beyond %s.', sum(r.requests),
+            concat_ws(' in ', 'tenant ' || nullif(r.tenant_id, ''), 'queue ' || nullif(r.queue, '')), r.resource),
+        'If it should have more: ojs.configure_limits, and more workers where it is a depth.', 'tenant-flooding.md'
+    from ojs.refusals r where r.at > ojs.now() - interval '10 minutes'
+    group by r.tenant_id, r.queue, r.resource order by sum(r.requests) desc, r.tenant_id limit 5)
+    union all
     (select 'warning', 'tenants', format('Tenant %s has %s of the %s jobs that wait.', n.tenant_id, n.available, n.all),
         'Its weight and limits decide what others feel of it.', 'tenant-flooding.md'
     from (
@@ -3410,6 +3738,24 @@ CREATE FUNCTION ojs._doctor_work() RETURNS SETOF ojs.finding
         from ojs._shard_numbers n where n.available > 0 group by n.tenant_id
     ) n
     where n.available > 100000 and n.tenants > 1 and n.available > n.all * 0.8)
+$$;
+
+CREATE FUNCTION ojs._drop_stripes(p_now timestamp with time zone) RETURNS void
+    LANGUAGE sql
+    AS $$
+    -- Whoever has just read an old limit still takes from its stripes.
+    delete from ojs.stripe s using (
+        select o.quota, o.n, o.rev from ojs.stripe o
+        where o.at < p_now - interval '1 minute' and not exists (select from ojs.quota q where q.id = o.quota) for update skip locked
+    ) o where s.quota = o.quota and s.n = o.n and s.rev = o.rev
+$$;
+
+CREATE FUNCTION ojs._drop_tenant(p_tenant text) RETURNS void
+    LANGUAGE sql
+    AS $$
+    delete from ojs.tenant t
+    where t.tenant_id = p_tenant and t.created_at is null and not t.limited and t.throttle is null
+        and not exists (select from ojs.suspended s where s.tenant_id = p_tenant)
 $$;
 
 CREATE FUNCTION ojs._due(p_queue text, p_priority integer, p_low numeric, p_count integer, p_only text[], p_but text[], p_beside boolean, p_unit ojs.unit, p_now timestamp with time zone) RETURNS TABLE(turn integer, spot tid, tenant_id text, vtime numeric, served boolean, more boolean, edge numeric, dealt boolean, again boolean, seq bigint, id uuid, place tid, bytes integer, price double precision, limited boolean, room integer)
@@ -3618,6 +3964,7 @@ begin
     if not found then
         perform ojs._raise('OJ410', format('job %s exists already', p_id), jsonb_build_object('field', 'id', 'job_id', p_id));
     end if;
+    perform ojs._admit_one(p_tenant, p_queue, v_state) from ojs.settings s where s.limits;
     insert into ojs.journal (tenant_id, queue, priority, to_state, jobs, lo, hi, at)
     values (p_tenant, p_queue, v_job.priority, v_state, 1, v_job.seq, v_job.seq, p_now);
     if v_state = 'available' then
@@ -3636,10 +3983,16 @@ $$;
 CREATE FUNCTION ojs._enqueued_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
     LANGUAGE sql STABLE
     AS $$
-    select 'evt_' || j.id || '_enqueued', 'job.enqueued', j.created_at, j.tenant_id, j.queue, j.id::text,
-        jsonb_build_object('job_type', j.type, 'queue', j.queue, 'priority', j.priority, 'attempt', 0)
-    from ojs._newest_jobs('job.enqueued', p_queues, p_limit, p_tenant) j
-    where p_types is null or 'job.enqueued' = any (p_types)
+    select 'evt_' || j.id || e.mark, e.type, j.created_at, j.tenant_id, j.queue, j.id::text, jsonb_strip_nulls(e.data
+        || jsonb_build_object('job_type', j.type, 'queue', j.queue, 'scheduled_at', ojs._utc(j.scheduled_at)))
+    from ojs._newest_jobs('job.enqueued', p_queues, case when p_types is null or 'job.enqueued' = any (p_types) then p_limit else 10000 end,
+        p_tenant) j
+    cross join lateral (
+        select 'job.enqueued' as type, '_enqueued' as mark, jsonb_build_object('priority', j.priority, 'attempt', 0) as data
+        union all
+        select 'job.scheduled', '_scheduled', '{}' where j.scheduled_at > j.created_at
+    ) e
+    where p_types is null or p_types && '{job.enqueued,job.scheduled}' and e.type = any (p_types)
 $$;
 
 CREATE FUNCTION ojs._enter_lane(p_patience_ms integer DEFAULT 0) RETURNS boolean
@@ -3793,6 +4146,18 @@ CREATE FUNCTION ojs._extend(p_worker_id text, p_ids uuid[], p_visibility_timeout
     where (m.job).lease_expires_at > m.now and ((m.job).id, (m.job).tenant_id) not in (select h.id, h.tenant_id from held h)
 $$;
 
+CREATE FUNCTION ojs._failed_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
+    LANGUAGE sql STABLE
+    AS $$
+    select 'evt_' || r.job_id || '_' || r.xid || '_' || r.seq || '_failed', n.type, r.at, r.tenant_id, r.queue, r.job_id::text,
+        jsonb_strip_nulls(jsonb_build_object('job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt, 'error', f.error,
+            'duration_ms', (extract(epoch from r.at - r.started_at) * 1000)::bigint))
+    from ojs._newest_releases('failure', p_types, p_queues, p_limit, p_tenant) n
+    cross join lateral (select (n.r).*) r
+    cross join lateral ojs._failure(n.r) f
+    where p_types is null or 'job.failed' = any (p_types)
+$$;
+
 CREATE FUNCTION ojs._failed_state(p_entry jsonb, p_requeue boolean, p_attempt integer, p_max_attempts integer, p_retry jsonb) RETURNS ojs.job_state
     LANGUAGE plpgsql STABLE
     AS $$
@@ -3814,6 +4179,30 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._failure(p_release ojs.release) RETURNS TABLE(error jsonb, max_attempts integer)
+    LANGUAGE sql STABLE ROWS 1
+    AS $$
+    select jsonb_build_object('code', coalesce(e.entry ->> 'code', 'unknown'), 'type', coalesce(e.entry ->> 'type', 'unknown'),
+            'message', coalesce(left(e.entry ->> 'message', 2000), 'The error is kept no longer.'),
+            'retryable', coalesce((e.entry ->> 'retryable')::boolean,
+                p_release.to_state = 'retryable' or p_release.attempt >= j.max_attempts, false)),
+        j.max_attempts
+    from (select) one
+    left join lateral (
+        select j.errors, j.max_attempts from ojs.job j where j.id = p_release.job_id and j.tenant_id = p_release.tenant_id
+        union all
+        select k.errors, k.max_attempts from ojs.dead_job k where k.id = p_release.job_id and k.tenant_id = p_release.tenant_id
+        limit 1
+    ) j on true
+    left join lateral (
+        -- A job that was retried after its end counts its attempts anew, so that the number alone does not name one.
+        select x.value as entry from jsonb_array_elements(j.errors) x
+        where x.value ->> 'attempt' = p_release.attempt::text
+          and x.value ->> 'occurred_at' = to_char(p_release.at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
+        limit 1
+    ) e on true
+$$;
+
 CREATE FUNCTION ojs._fair(p_queue text, p_priority integer, p_tenant text) RETURNS SETOF ojs.tenant_fairness
     LANGUAGE sql STABLE ROWS 1
     AS $$
@@ -3827,9 +4216,12 @@ CREATE FUNCTION ojs._fair_cursors() RETURNS TABLE(queue text, tenant_id text, jo
     SET jit TO 'off'
     SET plan_cache_mode TO 'force_custom_plan'
     AS $$
+declare
+    v_tenant text := ojs.current_tenant();
+    v_all    boolean := v_tenant is null and ojs._sees_all();
 begin
     return query select f.queue, f.tenant_id, c.job_priority, c.head, c.behind, c.again_lo, c.again_seq
-    from ojs._fairness() f cross join lateral unnest(ojs._cursors(f)) c;
+    from ojs.tenant_fairness f cross join lateral unnest(ojs._cursors(f)) c where v_all or f.tenant_id = v_tenant;
 end;
 $$;
 
@@ -3859,12 +4251,24 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._fetch_one(p_queues text[], p_count integer, p_worker_id text, p_visibility_timeout_ms integer, p_tenant text, p_strategy text, p_weights jsonb, p_pool text) RETURNS SETOF ojs.job
+    LANGUAGE sql STABLE
+    AS $$
+    -- To fetch_many 0 means that nothing was given.
+    select f.state, f.attempt, f.lease, f.started_at, f.lease_expires_at, f.finished_at, f.retry_at, f.enqueued_at, f.worker_id, f.pool,
+        f.charged, f.errors, f.result, f.seq, f.tenant_id, f.id, f.queue, f.type, f.priority, f.max_attempts, f.created_at, f.scheduled_at,
+        f.expires_at, f.timeout_ms, f.visibility_timeout_ms, f.tags, f.args, f.meta, f.retry, f.options, f.extra
+    from ojs.fetch_many(p_queues, array[p_count], array[p_worker_id],
+        array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end], p_tenant, true,
+        p_strategy => p_strategy, p_weights => p_weights, p_pool => p_pool) f
+    where f.id is not null
+$$;
+
 CREATE FUNCTION ojs._fetched_nothing() RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
-    if exists (select from ojs.lease l where l.xid = pg_current_xact_id_if_assigned()) then
-        -- Its jobs are in no snapshot yet, so they would not be counted.
+    if ojs._has_fetched() then
         perform ojs._raise('OJ409', 'this transaction has fetched jobs: commit it first', '{"field": "transaction"}',
             'Change settings in a transaction of its own.');
     end if;
@@ -3983,6 +4387,8 @@ begin
         select a.tenant_id, a.id, c.look_at, row_number() over (partition by a.tenant_id order by c.look_at, a.id) as turn
         from (select distinct a.tenant_id, a.id from unnest(p_tenants, p_ids) a(tenant_id, id)) a
         join ojs.cron c on c.id = a.id and c.tenant_id = a.tenant_id
+        -- One whose registration has committed late is about to be removed.
+        where not exists (select from ojs.departure d where d.tenant_id = c.tenant_id and d.at >= c.created_at)
     ) d;
     for i in 1 .. coalesce(cardinality(v_due.ids), 0) loop
         exit when v_fired >= c_most or v_fired >= c_least and v_due.turns[i] > 1 and clock_timestamp() > v_until;
@@ -4028,6 +4434,129 @@ CREATE FUNCTION ojs._first_timer(p_mark ojs.clock_mark) RETURNS timestamp with t
 begin
     return least((select t.due_at from ojs.timer t where t.due_at >= p_mark.due_at order by t.due_at, t.seq limit 1),
         (select min(t.due_at) from ojs._late_timers(p_mark) t));
+end;
+$$;
+
+CREATE FUNCTION ojs._fit_due() RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+    c_most   constant int := 50;
+    v_fields jsonb;
+begin
+    if not exists (select from ojs.tenant_tier t where t.due is not null) and not exists (select from ojs.newcomer)
+            or ojs._has_fetched() then
+        return false;
+    elsif not ojs._alone_at_once() then
+        return true;
+    end if;
+    select r.fields into v_fields from ojs.tier r where r.name = 'default';
+    perform ojs._give_tier(n.tenant_id, 'default', 'nobody has configured it')
+    from (select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most) n
+    where v_fields is not null and not ojs._met(n.tenant_id);
+    delete from ojs.newcomer d using (select n.tenant_id from ojs.newcomer n order by n.tenant_id limit c_most) n
+    where d.tenant_id = n.tenant_id;
+    perform ojs._fit_tenants(array(select t.tenant_id from ojs.tenant_tier t where t.due is not null order by t.tenant_id limit c_most),
+        false);
+    return exists (select from ojs.tenant_tier t where t.due is not null) or exists (select from ojs.newcomer);
+end;
+$$;
+
+CREATE FUNCTION ojs._fit_limits(p_tenants text[], p_but text[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if p_tenants = '{}' then
+        return;
+    end if;
+    perform ojs._alone_with_tally();
+    perform ojs._set_limits(t.tenant_id, t.due - p_but, t.reason)
+    from (
+        select t.tenant_id, t.due, coalesce(r.reason, 'tier ' || t.tier) as reason
+        from ojs.tenant_tier t left join ojs.tier r on r.name = t.tier where t.tenant_id = any (p_tenants) offset 0
+    ) t;
+    perform ojs._quotas_changed();
+end;
+$$;
+
+CREATE FUNCTION ojs._fit_share(p_tenant text, p_fields jsonb, p_reason text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_tenant ojs.tenant;
+    v_weight numeric := (p_fields ->> 'fairness_weight')::numeric;
+    v_boost  int := (p_fields ->> 'priority_boost')::int;
+    v_jobs   int := (p_fields #>> '{max_concurrency,limit}')::int;
+begin
+    perform ojs._know(p_tenant);
+    select * into v_tenant from ojs.tenant t where t.tenant_id = p_tenant;
+    if coalesce(v_weight <> coalesce(v_tenant.weight, 0), false) or coalesce(v_boost <> v_tenant.priority_boost, false) then
+        perform ojs.configure_tenant(p_tenant, v_weight, v_boost);
+    end if;
+    if p_fields ? 'max_concurrency' and v_jobs is distinct from (
+            select r.max_concurrency from ojs.rule r where r.tenant_id = p_tenant and r.queue = '') then
+        perform ojs.limit_concurrency(v_jobs, p_tenant, null, p_reason);
+    end if;
+end;
+$$;
+
+CREATE FUNCTION ojs._fit_tenant(p_tenant text, p_fields jsonb, p_reason text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    c_share constant text[] := '{fairness_weight,priority_boost,max_concurrency}';
+    v_fields jsonb := p_fields - 'tier';
+begin
+    perform ojs._know(p_tenant);
+    if p_fields ? 'tier' then
+        perform ojs._give_tier(p_tenant, p_fields ->> 'tier', p_reason);
+        v_fields := coalesce((select r.fields from ojs.tier r where r.name = p_fields ->> 'tier'), '{}') || v_fields;
+        update ojs.tenant_tier t set due = null where t.tenant_id = p_tenant;
+    end if;
+    if v_fields - c_share <> '{}' then
+        perform ojs._alone_with_tally();
+        perform ojs._set_limits(p_tenant, v_fields - c_share, p_reason);
+        perform ojs._quotas_changed();
+    end if;
+    -- This comes last, because from here on decisions wait.
+    if v_fields ?| c_share then
+        perform ojs._enter_lane();
+        perform ojs._fit_share(p_tenant, v_fields, p_reason);
+    end if;
+end;
+$$;
+
+CREATE FUNCTION ojs._fit_tenants(p_tenants text[], p_wait boolean) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+    c_share constant text[] := '{fairness_weight,priority_boost,max_concurrency}';
+    v_until timestamptz := clock_timestamp() + interval '50 milliseconds';
+    v_row   record;
+begin
+    if p_wait then
+        -- Under the lane it would be late to wait for somebody who does the same.
+        perform ojs._know(t) from unnest(p_tenants) t;
+    end if;
+    perform ojs._fit_limits(array(select t.tenant_id from ojs.tenant_tier t
+        where t.tenant_id = any (p_tenants) and t.due - c_share <> '{}'), c_share);
+    update ojs.tenant_tier t
+    set due = coalesce((select jsonb_object_agg(f.key, f.value) from jsonb_each(t.due) f where f.key = any (c_share)),
+        case when not exists (select from ojs.tenant n where n.tenant_id = t.tenant_id and n.created_at is not null) then '{}'::jsonb end)
+    where t.tenant_id = any (p_tenants);
+    -- From here on decisions wait.
+    for v_row in
+        select t.tenant_id, t.due, coalesce(r.reason, 'tier ' || t.tier) as reason
+        from ojs.tenant_tier t left join ojs.tier r on r.name = t.tier where t.tenant_id = any (p_tenants) and t.due is not null
+    loop
+        if not ojs._enter_lane(case when p_wait then 0 else -1 end) then
+            return true;
+        end if;
+        perform ojs._fit_share(v_row.tenant_id, v_row.due, v_row.reason);
+        update ojs.tenant_tier t set due = null where t.tenant_id = v_row.tenant_id;
+        exit when clock_timestamp() > v_until;
+    end loop;
+    return false;
 end;
 $$;
 
@@ -4096,15 +4625,6 @@ begin
     end loop;
 end;
 $$;
-
-CREATE TABLE ojs.fold (
-    rev bigint NOT NULL,
-    snapshot pg_snapshot NOT NULL,
-    part_xid xid8,
-    part_lo bigint,
-    counts boolean DEFAULT false NOT NULL
-)
-WITH (vacuum_truncate=off);
 
 CREATE FUNCTION ojs._fold_part(p_fold ojs.fold, p_rows integer) RETURNS boolean
     LANGUAGE plpgsql
@@ -4269,6 +4789,135 @@ CREATE FUNCTION ojs._front(p_queue text, p_priority integer, p_low numeric, p_co
         and (p_but is null or w.tenant_id <> all (p_but)) and f.ready is not true
 $$;
 
+CREATE TABLE ojs.stripe (
+    quota bigint NOT NULL,
+    n integer NOT NULL,
+    rev bigint DEFAULT 1 NOT NULL,
+    tokens double precision NOT NULL,
+    at timestamp with time zone NOT NULL,
+    uses bigint DEFAULT 0 NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.stripe FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._gather(p_quota ojs.quota, p_jobs integer, p_part boolean, p_wait boolean) RETURNS SETOF ojs.stripe
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_now    timestamptz := ojs.now();
+    v_stripe ojs.stripe;
+    v_rest   int[];
+    v_sum    float8;
+    v_got    float8 := 0;
+begin
+    select array_agg(s.n order by s.tokens desc, s.n), sum(s.tokens) into v_rest, v_sum
+    from (select s.n, ojs._grown(p_quota, s.tokens, s.at, v_now) as tokens from ojs.stripe s where s.quota = p_quota.id) s;
+    -- There are none of a limit that somebody has just removed.
+    if v_rest is null or v_sum + 1e-6 < p_jobs and not p_part and not p_quota.soft then
+        return;
+    end if;
+    -- Nobody waits for a soft limit, nor for other tenants, who share the bound of a queue.
+    for v_try in 1 .. case when p_wait and not p_quota.soft and p_quota.tenant_id <> '' then 3 else 1 end loop
+        if v_try = 2 then
+            -- One that has enough: whoever waits for all keeps those that come free from the others.
+            perform ojs._await_stripes(p_quota.id, array(select s.n from ojs.stripe s where s.quota = p_quota.id and s.n = any (v_rest)
+                and ojs._grown(p_quota, s.tokens, s.at, v_now) + v_got >= p_jobs order by (s.n + pg_backend_pid()) % 16 limit 1));
+        elsif v_try = 3 then
+            perform ojs._await_stripes(p_quota.id, v_rest);
+        end if;
+        for i in 1 .. cardinality(v_rest) loop
+            exit when v_got + 1e-6 >= p_jobs;
+            v_stripe := ojs._stripe(p_quota, v_rest[i], v_now);
+            if v_stripe.n is not null then
+                v_got := v_got + v_stripe.tokens;
+                v_rest[i] := null;
+                return next v_stripe;
+            end if;
+        end loop;
+        v_rest := array_remove(v_rest, null);
+        exit when v_got + 1e-6 >= p_jobs or v_rest = '{}';
+    end loop;
+end;
+$$;
+
+CREATE FUNCTION ojs._give_back(p_tenant text, p_queue text, p_state ojs.job_state) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_quota  ojs.quota;
+    v_stripe ojs.stripe;
+begin
+    for v_quota in select q.* from ojs._quotas_of(p_tenant, p_queue, p_state, true) q loop
+        select s.* into v_stripe from generate_series(0, v_quota.stripes - 1) n
+        cross join lateral ojs._stripe(v_quota, (pg_backend_pid() + n) % v_quota.stripes, ojs.now()) s
+        where s.n is not null limit 1;
+        update ojs.stripe s
+        set tokens = v_stripe.tokens + 1, at = v_stripe.at, uses = s.uses + 1, rev = s.rev + (s.uses % 64 = 63)::int
+        where s.quota = v_stripe.quota and s.n = v_stripe.n and s.rev = v_stripe.rev;
+    end loop;
+end;
+$$;
+
+CREATE FUNCTION ojs._give_room(p_now timestamp with time zone) RETURNS integer
+    LANGUAGE plpgsql
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+declare
+    v_mark  pg_snapshot;
+    v_looks ojs.quota_look[];
+    v_left  bigint[];
+begin
+    if not (select s.limits from ojs.settings s) then
+        return null;
+    end if;
+    -- Two at it at once would give the same room twice.
+    select t.snapshot into v_mark from ojs.tally_mark t
+    where t.rev = (select n.rev from ojs.tally_mark n order by n.rev desc limit 1) for update skip locked;
+    if not found or ojs._foreign(v_mark) then
+        return 250;
+    end if;
+    v_looks := array(select l from ojs._look_at_quotas(v_mark, p_now) l);
+    if v_looks = '{}' then
+        return 1000;
+    end if;
+    v_left := array(select g from ojs._grant(v_looks) g);
+    update ojs.quota q set due = q.id = any (v_left)
+    from unnest(v_looks) l where q.id = l.id and q.due <> (q.id = any (v_left));
+    perform ojs._warn(v_looks, p_now);
+    return 250;
+end;
+$$;
+
+CREATE FUNCTION ojs._give_tier(p_tenant text, p_tier text, p_reason text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_fields jsonb;
+    v_old    text := (select t.tier from ojs.tenant_tier t where t.tenant_id = p_tenant);
+begin
+    if p_tier is null then
+        delete from ojs.tenant_tier t where t.tenant_id = p_tenant;
+    else
+        select r.fields into v_fields from ojs.tier r where r.name = p_tier;
+        if v_fields is null then
+            perform ojs._raise('OJ404', format('tier %s does not exist', left(p_tier, 128)), '{"field": "tier"}');
+        end if;
+        insert into ojs.tenant_tier as t (tenant_id, tier, due) values (p_tenant, p_tier, v_fields)
+        on conflict (tenant_id) do update set tier = excluded.tier, due = excluded.due;
+    end if;
+    perform ojs._audit(p_tenant, 'tier', null, case when p_tier is null then 'removed' when v_old is null then 'created' else 'changed' end,
+        jsonb_build_object('tier', v_old), jsonb_build_object('tier', p_tier), p_reason) where v_old is distinct from p_tier;
+end;
+$$;
+
 CREATE FUNCTION ojs._given_up(p_from pg_snapshot, p_ahead text[]) RETURNS TABLE(queue text)
     LANGUAGE sql STABLE ROWS 1
     AS $$
@@ -4283,6 +4932,36 @@ CREATE FUNCTION ojs._given_up(p_from pg_snapshot, p_ahead text[]) RETURNS TABLE(
     where g.queue = any (p_ahead)
       and exists (select from ojs.turn t where t.queue = g.queue and t.id = g.job_id and t.tenant_id = g.tenant_id)
       and exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = g.tenant_id and f.queue = g.queue)
+$$;
+
+CREATE FUNCTION ojs._grant(p_looks ojs.quota_look[]) RETURNS SETOF bigint
+    LANGUAGE sql
+    AS $$
+    with asked as materialized (
+        select l.* from unnest(p_looks) l where l.room <> 0
+    ), held as materialized (
+        select a.id, a.room, s.n, s.tokens from asked a
+        cross join lateral (select s.n, s.tokens from ojs.stripe s where s.quota = a.id for update skip locked) s
+    ), shares as (
+        select h.id, h.n, case
+            when h.room > 0 then h.room / h.among + (row_number() over (mine order by h.tokens, h.n) <= h.room % h.among)::int
+            else -least(greatest(h.tokens, 0), greatest(0, -h.room - coalesce(sum(greatest(h.tokens, 0)) over (
+                mine order by h.tokens desc, h.n rows between unbounded preceding and 1 preceding), 0))) end as tokens
+        from (select h.*, count(*) over (partition by h.id) as among from held h) h window mine as (partition by h.id)
+    ), given as (
+        update ojs.stripe s set tokens = s.tokens + h.tokens, uses = s.uses + 1, rev = s.rev + (s.uses % 64 = 63)::int
+        from shares h where s.quota = h.id and s.n = h.n and h.tokens <> 0
+        returning s.quota, h.tokens
+    )
+    select a.id from asked a where a.room <> (select coalesce(sum(g.tokens), 0) from given g where g.quota = a.id)
+$$;
+
+CREATE FUNCTION ojs._grown(p_quota ojs.quota, p_tokens double precision, p_at timestamp with time zone, p_now timestamp with time zone) RETURNS double precision
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select case when p_quota.period is null then p_tokens
+        else least(p_quota.burst::float8 / p_quota.stripes, p_tokens + greatest(0, date_part('epoch', p_now - p_at))
+            * p_quota.maximum / date_part('epoch', p_quota.period) / p_quota.stripes) end
 $$;
 
 CREATE VIEW ojs._handed WITH (security_invoker='true') AS
@@ -4360,6 +5039,10 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._has_fetched() RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$ select exists (select from ojs.lease l where l.xid = pg_current_xact_id_if_assigned()) $$;
+
 CREATE FUNCTION ojs._has_later(p_table text, p_id uuid, p_most integer DEFAULT 10000) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $_$
@@ -4374,6 +5057,22 @@ $_$;
 CREATE FUNCTION ojs._has_to_stay(p_state ojs.job_state, p_finished_at timestamp with time zone, p_before timestamp with time zone) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$ select not ojs._ended(p_state) or p_finished_at >= p_before $$;
+
+CREATE FUNCTION ojs._heartbeat_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
+    LANGUAGE sql STABLE
+    AS $$
+    select 'evt_' || j.id || '_heartbeat_' || (extract(epoch from b.seen_at) * 1000000)::bigint, 'job.heartbeat', b.seen_at, j.tenant_id,
+        j.queue, j.id::text, jsonb_build_object('job_type', j.type, 'queue', j.queue, 'worker_id', j.worker_id, 'attempt', j.attempt,
+            'visible_until', ojs._utc(j.lease_expires_at))
+    from (
+        select distinct on (b.tenant_id, b.worker_id) b.* from ojs.worker_beat b order by b.tenant_id, b.worker_id, b.rev desc
+    ) b
+    cross join lateral unnest(b.ids) u(id)
+    cross join lateral (select j.* from ojs.job j where j.id = u.id and (p_tenant is null or j.tenant_id = p_tenant)
+        and j.state = 'active' and j.worker_id = b.worker_id and j.started_at <= b.seen_at) j
+    where 'job.heartbeat' = any (p_types) and b.tenant_id in ('', j.tenant_id) and (p_queues is null or j.queue = any (p_queues))
+    order by b.seen_at desc limit p_limit
+$$;
 
 CREATE FUNCTION ojs._heartbeat_timeout() RETURNS interval
     LANGUAGE sql STABLE
@@ -4452,7 +5151,7 @@ begin
         union all
         select 3, '', jsonb_build_object('cause', 'rebuild',
             'text', 'The jobs come from another cluster, and dispatch has not begun here: the next tick begins it, or ojs.rebuild.')
-        from ojs._folded() f where ojs._foreign(f.snapshot)
+        from ojs._folded() f where ojs._copied(f)
     ) h);
 end;
 $$;
@@ -4649,7 +5348,7 @@ CREATE FUNCTION ojs._in_words(p_at timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE
     AS $$ select to_char(p_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"') $$;
 
-CREATE FUNCTION ojs._indexed(p_refusal ojs.refusal, p_n integer, p_each boolean) RETURNS ojs.refusal
+CREATE FUNCTION ojs._indexed(p_refusal ojs.refusal, p_n integer) RETURNS ojs.refusal
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 begin
@@ -4657,11 +5356,18 @@ begin
         return null;
     end if;
     p_refusal.detail := coalesce(ojs._with_fault(p_refusal.detail, p_refusal.message), '{}') || jsonb_build_object('index', p_n);
-    if not p_each then
-        perform ojs._raise(p_refusal.sqlstate, p_refusal.message, p_refusal.detail);
-    end if;
     return p_refusal;
 end;
+$$;
+
+CREATE FUNCTION ojs._insert_all(p_jobs ojs._new_jobs, p_tenant text) RETURNS SETOF ojs.job
+    LANGUAGE sql STABLE
+    AS $$
+    select o.state, o.attempt, o.lease, o.started_at, o.lease_expires_at, o.finished_at, o.retry_at, o.enqueued_at, o.worker_id, o.pool,
+        o.charged, o.errors, o.result, o.seq, o.tenant_id, o.id, o.queue, o.type, o.priority, o.max_attempts, o.created_at, o.scheduled_at,
+        o.expires_at, o.timeout_ms, o.visibility_timeout_ms, o.tags, o.args, o.meta, o.retry, o.options, o.extra
+    from ojs._insert_jobs(p_jobs, p_tenant, false) o
+    where o.sqlstate is null or ojs._raise(o.sqlstate, o.message, o.detail)
 $$;
 
 CREATE VIEW ojs._outcome WITH (security_invoker='true') AS
@@ -4715,50 +5421,51 @@ begin
     return query
     with given as materialized (
         select g.*, coalesce(g.given_id, ojs._uuid_v7()) as id, case when g.state = 'available' then nextval('ojs.job_seq') end as seq
-        from ojs._judged_jobs(p_jobs, v_own, v_tenant, p_tenant, p_each, v_now, v_latest) g
+        from ojs._judged_jobs(p_jobs, v_own, v_tenant, p_tenant, v_now, v_latest) g
+    ), beyond as materialized (
+        -- Where one failed of all or none, the others are left out, too: to insert them and undo it leaves dead rows.
+        select b.* from ojs._beyond_limits(array(select row(g.n, g.tenant_id, g.queue, g.state)::ojs._new_place from given g
+            where g.refusal is null), p_each) b where (select s.limits from ojs.settings s)
+        union all select g.n, g.refusal from given g where not p_each and exists (select from given b where not b.refusal is null)
+    ), allowed as not materialized (select g.* from given g where g.refusal is null and g.n not in (select b.n from beyond b)
     ), added as (
         insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at,
             expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra)
         select g.state, g.seq, v_now, v_now, g.tenant_id, g.id, g.queue, g.type, g.priority, g.max_attempts, g.scheduled_at,
             g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
-        from given g where g.refusal is null and g.given_id is null
+        from allowed g where g.given_id is null
     ), named as (
         -- Only an id of the caller's can exist already. Looking for a conflict takes time, so the insert above does not.
         insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at,
             expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra)
         select g.state, g.seq, v_now, v_now, g.tenant_id, g.id, g.queue, g.type, g.priority, g.max_attempts, g.scheduled_at,
             g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
-        from given g where g.refusal is null and g.given_id is not null
-        on conflict do nothing
-        returning id, tenant_id
+        from allowed g where g.given_id is not null
+        on conflict do nothing returning id, tenant_id
     ), twice as materialized (
-        select d.n, ojs._indexed(ojs._duplicate(d.id), d.n, p_each) as refusal
-        from (select g.*, row_number() over (partition by g.id, g.tenant_id order by g.n) as nth from given g
-            where g.refusal is null and g.given_id is not null) d
+        select d.n, ojs._indexed(ojs._duplicate(d.id), d.n) as refusal
+        from (select g.*, row_number() over (partition by g.id, g.tenant_id order by g.n) as nth from allowed g
+            where g.given_id is not null) d
         where d.nth > 1 or (d.id, d.tenant_id) not in (select a.id, a.tenant_id from named a)
-    ), kept as not materialized (
-        select g.* from given g where g.refusal is null and (g.given_id is null or g.n not in (select t.n from twice t))
+    ), kept as not materialized (select g.* from allowed g where g.given_id is null or g.n not in (select t.n from twice t)
     ), noted as (
         insert into ojs.journal as w (tenant_id, queue, priority, to_state, jobs, lo, hi)
         select k.tenant_id, k.queue, k.priority, k.state, count(*), min(k.seq), max(k.seq)
         from kept k group by k.tenant_id, k.queue, k.priority, k.state
         returning case when w.to_state = 'available' then w.queue end as awaited
     ), told as materialized (
-        select ojs._notify(array_agg(distinct n.awaited)) from noted n having count(n.awaited) > 0
-        union all
-        select ojs._remind('due', array_agg(k.scheduled_at), array_agg(k.tenant_id), array_agg(k.id))
-        from kept k where k.state = 'scheduled' having count(*) > 0
-        union all
-        select ojs._remind('expiry', array_agg(k.expires_at), array_agg(k.tenant_id), array_agg(k.id))
-        from kept k where k.expires_at is not null having count(*) > 0
+        select ojs._notify(array_agg(distinct n.awaited)) from noted n having count(n.awaited) > 0 union all
+        select ojs._remind(r.kind, array_agg(r.at), array_agg(k.tenant_id), array_agg(k.id)) from kept k
+        cross join lateral (values ('due'::ojs.timer_kind, k.scheduled_at, k.state = 'scheduled'), ('expiry', k.expires_at, true))
+            r(kind, at, told) where r.told and r.at is not null group by r.kind
+        union all select ojs._give_back(g.tenant_id, g.queue, g.state) from twice t join given g on g.n = t.n, ojs.settings s where s.limits
     )
     select k.n, null::text, null::text, null::jsonb, k.state, 0, null::uuid, null::timestamptz, null::timestamptz, null::timestamptz,
         null::timestamptz, v_now, null::text, null::int, null::real, null::jsonb, null::json, k.seq, k.tenant_id, k.id, k.queue, k.type,
         k.priority, k.max_attempts, v_now, k.scheduled_at, k.expires_at, k.timeout_ms, k.visibility_timeout_ms, k.tags, k.args, k.meta,
         k.retry, k.options, k.extra
-    from kept k, (select count(*) from told) t
-    union all
-    select o.* from (select g.n, g.refusal from given g where not g.refusal is null union all select t.n, t.refusal from twice t) r
+    from kept k, (select count(*) from told) t union all
+    select o.* from (select g.n, g.refusal from given g where not g.refusal is null union all table twice union all table beyond) r
     cross join lateral jsonb_populate_record(null::ojs._outcome, to_jsonb(r.refusal) || jsonb_build_object('n', r.n)) o;
 end;
 $$;
@@ -4833,6 +5540,11 @@ CREATE FUNCTION ojs._islands(p_los bigint[], p_his bigint[]) RETURNS TABLE(lo bi
     group by coalesce(x.part, 0)
 $$;
 
+CREATE FUNCTION ojs._iso_duration(p_interval interval) RETURNS text
+    LANGUAGE sql STABLE
+    SET "IntervalStyle" TO 'iso_8601'
+    AS $$ select p_interval::text $$;
+
 CREATE FUNCTION ojs._isolated_from(p_pool text, p_queue text) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
@@ -4887,9 +5599,9 @@ begin
     v_config := (select q.config from ojs.queue q where q.queue = new.queue);
     new.visibility_timeout_ms := coalesce(new.visibility_timeout_ms, (v_config ->> 'visibility_timeout')::int * 1000);
     new.timeout_ms := coalesce(new.timeout_ms, (v_config ->> 'default_timeout')::int * 1000);
-    if new.retry is null and v_config ? 'default_retry' then
-        new.retry := v_config -> 'default_retry';
-        if new.max_attempts = ojs._attempts(null, null) then
+    if new.retry is null then
+        new.retry := coalesce(v_config -> 'default_retry', (select s.default_retry from ojs.settings s));
+        if new.retry is not null and new.max_attempts = ojs._attempts(null, null) then
             new.max_attempts := ojs._attempts(null, new.retry);
         end if;
     end if;
@@ -4932,16 +5644,20 @@ CREATE FUNCTION ojs._job_inserted() RETURNS trigger
 declare
     v_queues text[];
     v_latest uuid := ojs._latest_id();
+    v_limits boolean;
+    v_noted  bigint;
 begin
-    -- Most statements insert one ordinary job. For them the aggregates below would cost more than all the rest.
     insert into ojs.journal as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
-    select j.tenant_id, j.queue, j.priority, j.state, 1, j.seq, j.seq
-    from inserted j
+    select j.tenant_id, j.queue, j.priority, j.state, 1, j.seq, j.seq from inserted j
     where not exists (select from inserted offset 1)
       and num_nonnulls(j.tags, j.retry, j.options, j.extra, j.scheduled_at, j.expires_at, j.timeout_ms, j.visibility_timeout_ms) = 0
       and ojs._bare_job(j.tenant_id, j.type, j.queue, j.priority, j.args, j.meta) and ojs._v7(j.id) and j.id <= v_latest
-    returning case when exists (select from ojs.waiter w where w.queue = k.queue) then array[k.queue] end into v_queues;
+    returning case when exists (select from ojs.waiter w where w.queue = k.queue) then array[k.queue] end,
+        (select s.limits from ojs.settings s) into v_queues, v_limits;
     if found then
+        if v_limits then
+            perform ojs._admit_one(i.tenant_id, i.queue, i.state) from inserted i;
+        end if;
         if v_queues is not null then
             perform ojs._notify(v_queues);
         end if;
@@ -4950,30 +5666,35 @@ begin
     with noted as (
         insert into ojs.journal as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
         select j.tenant_id, j.queue, j.priority, j.state, sum(j.jobs), min(j.lo), max(j.hi)
-        from (
-            -- Grouped first, so that names which many jobs share are checked once and not for each job.
-            select j.tenant_id, j.queue, j.priority, j.state, j.type, count(*) as jobs, min(j.seq) as lo, max(j.seq) as hi
+        from (select j.tenant_id, j.queue, j.priority, j.state, j.type, count(*) as jobs, min(j.seq) as lo, max(j.seq) as hi
             from inserted j
-            group by j.tenant_id, j.queue, j.priority, j.state, j.type
-            having bool_and(ojs._ordinary_id(j.id, v_latest) and ojs._ordinary_rest(j.tenant_id, j.priority, j.max_attempts, j.scheduled_at,
+            group by j.tenant_id, j.queue, j.priority, j.state, j.type having bool_and(
+                ojs._ordinary_id(j.id, v_latest) and ojs._ordinary_rest(j.tenant_id, j.priority, j.max_attempts, j.scheduled_at,
                     j.expires_at, j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra)
-                or ojs._check_job(j.tenant_id, j.id, j.type, j.queue, j.priority, j.max_attempts, j.scheduled_at, j.expires_at,
-                    j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra))
-        ) j
-        group by j.tenant_id, j.queue, j.priority, j.state
+                or ojs._job_violation(j.tenant_id, j.id, j.type, j.queue, j.priority, j.max_attempts, j.scheduled_at, j.expires_at,
+                    j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra) is null)
+        ) j group by j.tenant_id, j.queue, j.priority, j.state
         having bool_and(ojs._ordinary_names(j.tenant_id, j.type, j.queue)
-            or ojs._check_job(j.tenant_id, null, j.type, j.queue, j.priority, 3, null, null, null, null, null, '[]', '{}', null, null,
-                null))
-        returning case when k.to_state = 'available' then k.queue end as awaited
+            or ojs._job_violation(j.tenant_id, null, j.type, j.queue, j.priority, 3, null, null, null, null, null, '[]', '{}', null, null,
+                null) is null)
+        returning k.jobs, case when k.to_state = 'available' then k.queue end as awaited
     )
-    select array_agg(distinct n.awaited) filter (where n.awaited is not null) into v_queues from noted n;
+    select array_agg(distinct n.awaited) filter (where n.awaited is not null), (select s.limits from ojs.settings s), sum(n.jobs)
+    into v_queues, v_limits, v_noted from noted n;
+    if coalesce(v_noted, 0) <> (select count(*) from inserted) then
+        perform ojs._check_job(i.tenant_id, i.id, i.type, i.queue, i.priority, i.max_attempts, i.scheduled_at, i.expires_at, i.timeout_ms,
+            i.visibility_timeout_ms, i.tags, i.args, i.meta, i.retry, i.options, i.extra) from inserted i;
+        perform ojs._raise('40001', 'a job was refused for a time that has come since');
+    end if;
+    perform ojs._refuse(a.refusal) from (
+        select array_agg(i.tenant_id) as tenants, array_agg(i.queue) as queues, array_agg(i.state) as states, array_agg(i.jobs) as jobs
+        from (select j.tenant_id, j.queue, j.state, count(*)::int as jobs from inserted j group by j.tenant_id, j.queue, j.state) i
+    ) i cross join lateral ojs._admit(i.tenants, i.queues, i.states, i.jobs, false) a where v_limits;
     perform ojs._remind('due', array_agg(j.scheduled_at), array_agg(j.tenant_id), array_agg(j.id))
     from (select j.*, row_number() over () / 100000 as part from inserted j where j.state = 'scheduled') j group by j.part;
     perform ojs._remind('expiry', array_agg(j.expires_at), array_agg(j.tenant_id), array_agg(j.id))
     from (select j.*, row_number() over () / 100000 as part from inserted j where j.expires_at is not null) j group by j.part;
-    if v_queues is not null then
-        perform ojs._notify(v_queues);
-    end if;
+    perform ojs._notify(v_queues);
     return null;
 end;
 $$;
@@ -5079,7 +5800,7 @@ begin
     select * into v_tenant from ojs.tenant t where t.tenant_id = p_tenant;
     select * into v_level from ojs._level(p_queue, 0);
     select w.weight into v_weight from ojs._weight_in(p_queue, p_tenant, v_tenant.weight, v_tenant.throttle) w;
-    v_own := ojs._join_at(coalesce(p_fair.vtime, 0), coalesce(v_level.low, 0), v_weight);
+    v_own := ojs._join_at(p_fair.vtime, v_level.low, v_weight, v_level.joined);
     if p_fair.queue is null then
         insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
         values (p_queue, 0, p_tenant, true, v_own, v_weight, coalesce(v_tenant.limited, false), 0, 0)
@@ -5092,14 +5813,15 @@ begin
     end if;
     v_level.queue := p_queue;
     v_level.priority := 0;
+    v_level.joined := coalesce(v_level.joined, 0) + 1;
     perform ojs._move_level(v_level, 1, v_weight, v_weight * v_own, least(v_level.low, v_own));
     return p_fair;
 end;
 $$;
 
-CREATE FUNCTION ojs._join_at(p_own numeric, p_low numeric, p_weight numeric) RETURNS numeric
-    LANGUAGE sql
-    AS $$ select greatest(p_own, p_low + round((nextval('ojs.join_seq') * 0.6180339887498949) % 1 / p_weight, 15)) $$;
+CREATE FUNCTION ojs._join_at(p_own numeric, p_low numeric, p_weight numeric, p_joined bigint, p_nth bigint DEFAULT 1) RETURNS numeric
+    LANGUAGE sql IMMUTABLE
+    AS $$ select greatest(p_own, coalesce(p_low, 0) + round((coalesce(p_joined, 0) + p_nth) * 0.6180339887498949 % 1 / p_weight, 15)) $$;
 
 CREATE FUNCTION ojs._joining(p_queue text, p_from integer, p_to integer, p_low numeric) RETURNS TABLE(tenant_id text, job_priority integer, vtime numeric, weight numeric, limited boolean)
     LANGUAGE sql STABLE ROWS 10
@@ -5207,21 +5929,21 @@ CREATE FUNCTION ojs._judge(p_settlements json, p_own text, p_now timestamp with 
     from given g where g.n not in (select h.n from held h)
 $$;
 
-CREATE FUNCTION ojs._judged_jobs(p_jobs ojs._new_jobs, p_own text, p_tenant text, p_call text, p_each boolean, p_now timestamp with time zone, p_latest uuid) RETURNS TABLE(n integer, refusal ojs.refusal, tenant_id text, given_id uuid, state ojs.job_state, queue text, type text, priority integer, max_attempts integer, scheduled_at timestamp with time zone, expires_at timestamp with time zone, timeout_ms integer, visibility_timeout_ms integer, tags text[], args json, meta jsonb, retry jsonb, options json, extra json)
+CREATE FUNCTION ojs._judged_jobs(p_jobs ojs._new_jobs, p_own text, p_tenant text, p_call text, p_now timestamp with time zone, p_latest uuid) RETURNS TABLE(n integer, refusal ojs.refusal, tenant_id text, given_id uuid, state ojs.job_state, queue text, type text, priority integer, max_attempts integer, scheduled_at timestamp with time zone, expires_at timestamp with time zone, timeout_ms integer, visibility_timeout_ms integer, tags text[], args json, meta jsonb, retry jsonb, options json, extra json)
     LANGUAGE sql STABLE
     AS $$
     select g.n, coalesce(case
             when g.sqlstate is not null then row(g.sqlstate, g.message, g.detail)::ojs.refusal
-            when g.untold is not null then ojs._indexed(ojs._not_a_time(g.untold, g.n), g.n, p_each)
+            when g.untold is not null then ojs._indexed(ojs._not_a_time(g.untold, g.n), g.n)
             when (g.named = p_tenant) is not false
                 and (g.names or ojs._ordinary_names(g.tenant_id, g.type, g.queue))
                 and ojs._ordinary_id(g.id, p_latest)
                 and ojs._ordinary_rest(g.tenant_id, g.priority, g.max_attempts, g.scheduled_at, g.expires_at, g.timeout_ms,
                     g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra) then null
-            else ojs._new_job_refusal(g.n, p_each, p_own, p_call, g.named, g.tenant_id, g.id, g.type, g.queue, g.priority, g.max_attempts,
+            else ojs._new_job_refusal(g.n, p_own, p_call, g.named, g.tenant_id, g.id, g.type, g.queue, g.priority, g.max_attempts,
                 g.scheduled_at, g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra)
-            end, case when g.bars then ojs._indexed(ojs._barred(g.tenant_id, g.n), g.n, p_each) end,
-            case when g.priority > g.lowest then ojs._indexed(ojs._too_high(g.tenant_id, g.priority, g.n), g.n, p_each) end),
+            end, case when g.bars then ojs._indexed(ojs._barred(g.tenant_id, g.n), g.n) end,
+            case when g.priority > g.lowest then ojs._indexed(ojs._too_high(g.tenant_id, g.priority, g.n), g.n) end),
         g.tenant_id, g.id, ojs._first_state(g.pending, g.scheduled_at, p_now), g.queue, g.type,
         case when g.priority > g.lowest then ojs._clamped(g.tenant_id, g.priority) else g.priority end, g.max_attempts,
         g.scheduled_at, g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
@@ -5294,7 +6016,7 @@ begin
     left join lateral (select p.at, p.after from ojs.history p where p.queue = n.queue and p.tenant_id = n.tenant_id
         order by p.at desc limit 1) p on true
     where n.counts is distinct from p.after;
-    perform ojs._merge_history(p_now) where v_hour;
+    perform ojs._merge_history(p_now), ojs._drop_stripes(p_now) where v_hour;
 end;
 $$;
 
@@ -5348,6 +6070,36 @@ begin
     where k.ctid = (select u.ctid from ojs.api_key u
         where u.hash = p_hash and (u.last_used_at > ojs.now() - interval '1 minute') is not true for update skip locked);
     return query select k.* from ojs.api_keys k where k.id = (select u.id from ojs.api_key u where u.hash = p_hash) and k.state = 'valid';
+end;
+$$;
+
+CREATE FUNCTION ojs._know(p_tenant text) RETURNS void
+    LANGUAGE sql
+    AS $$
+    insert into ojs.tenant as t (tenant_id, created_at) values (p_tenant, ojs.now())
+    on conflict (tenant_id) do update set created_at = excluded.created_at where t.created_at is null
+$$;
+
+CREATE FUNCTION ojs._lacking(p_options json, p_extra json) RETURNS ojs.violation
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    c_features constant jsonb := '{"unique": "unique_jobs", "rate_limit": "rate_limiting", "throttle": "rate_limiting",
+        "workflow": "workflows", "depends_on": "workflows"}';
+    v_asked record;
+begin
+    select a.field, c_features ->> a.key as feature into v_asked
+    from (
+        select o.key, 'options.' || o.key as field, o.value from json_each(p_options) o
+        union all
+        select e.key, e.key, e.value from json_each(p_extra) e
+    ) a
+    where c_features ? a.key and json_typeof(a.value) <> 'null' limit 1;
+    if not found or (select s.unsupported = 'carry' from ojs.settings s) then
+        return null;
+    end if;
+    return row('OJ408', v_asked.field, format('%s is not supported: this server does not have %s', v_asked.field,
+        replace(v_asked.feature, '_', ' ')))::ojs.violation;
 end;
 $$;
 
@@ -5445,6 +6197,13 @@ CREATE FUNCTION ojs._leases_since(p_from pg_snapshot) RETURNS SETOF ojs.lease
     where pg_visible_in_snapshot(x.xid, (select pg_current_snapshot()))
 $$;
 
+CREATE FUNCTION ojs._leaving(p_tenant text, p_queue text) RETURNS double precision
+    LANGUAGE sql STABLE
+    AS $$
+    select sum(p.jobs) / 60.0 from ojs.pace p
+    where p.queue = case when p_tenant = '' then p_queue else '' end and p.tenant_id = p_tenant and p.at > ojs.now() - interval '1 minute'
+$$;
+
 CREATE FUNCTION ojs._level(p_queue text, p_priority integer) RETURNS SETOF ojs.level
     LANGUAGE sql STABLE ROWS 1
     AS $$ select l.* from ojs.level l where l.queue = p_queue and l.priority = p_priority order by l.rev desc limit 1 $$;
@@ -5461,6 +6220,260 @@ begin
     end if;
 end;
 $$;
+
+CREATE FUNCTION ojs._limit_fields(p_limits jsonb, p_queue text) RETURNS jsonb
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_fields jsonb := '{}';
+    v_field  record;
+    v_value  jsonb;
+begin
+    if (jsonb_typeof(p_limits) = 'object') is not true then
+        perform ojs._raise('OJ400', 'limits must be an object', '{"field": "limits"}');
+    end if;
+    for v_field in
+        select e.key, e.value, coalesce(a.name, e.key) as name, a.name is not null and a.name = 'max_enqueue_rate' as per_second
+        from jsonb_each(p_limits) e
+        left join (values ('concurrency', 'max_concurrency'), ('max_concurrent_jobs', 'max_concurrency'),
+            ('enqueue_rate', 'max_enqueue_rate'), ('max_jobs_per_second', 'max_enqueue_rate'), ('queue_depth', 'max_queue_depth'),
+            ('scheduled_jobs', 'max_scheduled')) a(field, name) on a.field = e.key
+        order by e.key
+    loop
+        if v_field.name not in ('max_concurrency', 'max_enqueue_rate', 'max_queue_depth', 'max_scheduled', 'max_in_flight_requests',
+                'max_waiting_polls') then
+            perform ojs._raise('OJ408', format('%s is not supported', left(v_field.key, 100)),
+                jsonb_build_object('field', left(v_field.key, 100)));
+        elsif p_queue is not null and v_field.name in ('max_in_flight_requests', 'max_waiting_polls') then
+            perform ojs._raise('OJ422', format('%s is of a tenant, not of a queue', v_field.key), jsonb_build_object('field', v_field.key));
+        end if;
+        v_value := ojs._limit_value(v_field.key, v_field.name, v_field.value, v_field.per_second);
+        if v_fields ? v_field.name and v_fields -> v_field.name <> v_value then
+            perform ojs._raise('OJ422', format('%s disagrees with another spelling of %s', v_field.key, v_field.name),
+                jsonb_build_object('field', v_field.key));
+        end if;
+        v_fields := v_fields || jsonb_build_object(v_field.name, v_value);
+    end loop;
+    return v_fields;
+end;
+$$;
+
+CREATE FUNCTION ojs._only_tenant() RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$ select case when not ojs._reads_all() then ojs.current_tenant() end $$;
+
+CREATE FUNCTION ojs._reads_all() RETURNS boolean
+    LANGUAGE sql STABLE PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$ select current_user = 'ojs_owner' or ojs._sees_all() $$;
+
+CREATE VIEW ojs._quota_use AS
+ SELECT q.tenant_id,
+    q.queue,
+    q.resource,
+    q.maximum,
+    q.period,
+    q.burst,
+    q.soft,
+        CASE
+            WHEN (q.stripes > 0) THEN (COALESCE(q.burst, q.maximum) - t.tokens)
+            ELSE NULL::bigint
+        END AS current,
+    q.reason
+   FROM (ojs.quota q
+     CROSS JOIN LATERAL ( SELECT (floor((COALESCE(sum(ojs._grown(q.*, s.tokens, s.at, ojs.now())), (0)::double precision) + (0.000001)::double precision)))::bigint AS tokens
+           FROM ojs.stripe s
+          WHERE (s.quota = q.id)) t);
+
+CREATE VIEW ojs._own_quota AS
+ SELECT r.tenant_id,
+    r.queue,
+    r.resource,
+    r.maximum,
+    r.period,
+    r.burst,
+    r.soft,
+    r.current,
+    r.reason
+   FROM (ojs._only_tenant() t(tenant_id)
+     CROSS JOIN LATERAL ( SELECT r_1.tenant_id,
+            r_1.queue,
+            r_1.resource,
+            r_1.maximum,
+            r_1.period,
+            r_1.burst,
+            r_1.soft,
+            r_1.current,
+            r_1.reason
+           FROM ojs._quota_use r_1
+          WHERE (r_1.tenant_id = t.tenant_id)
+         OFFSET 0) r);
+
+CREATE VIEW ojs._own_rule AS
+ SELECT r.tenant_id,
+    r.queue,
+    r.max_concurrency,
+    r.paused_at,
+    r.paused_by,
+    r.reason,
+    r.throttled_to,
+    r.most
+   FROM (ojs._only_tenant() t(tenant_id)
+     CROSS JOIN LATERAL ( SELECT r_1.tenant_id,
+            r_1.queue,
+            r_1.max_concurrency,
+            r_1.paused_at,
+            r_1.paused_by,
+            r_1.reason,
+            r_1.throttled_to,
+            r_1.most
+           FROM ojs.rule r_1
+          WHERE (r_1.tenant_id = t.tenant_id)
+         OFFSET 0) r);
+
+CREATE TABLE ojs.usage (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    queue text NOT NULL COLLATE pg_catalog."C",
+    rev bigint NOT NULL,
+    active integer NOT NULL,
+    counted pg_snapshot NOT NULL
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.usage FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs.rule_stats AS
+ SELECT r.tenant_id,
+    r.queue,
+    r.most AS max_concurrency,
+    u.active,
+    r.paused_at,
+        CASE
+            WHEN ojs._reads_all() THEN r.paused_by
+            ELSE NULL::text
+        END AS paused_by,
+        CASE
+            WHEN ojs._reads_all() THEN r.reason
+            ELSE NULL::text
+        END AS reason
+   FROM (( SELECT rule.tenant_id,
+            rule.queue,
+            rule.max_concurrency,
+            rule.paused_at,
+            rule.paused_by,
+            rule.reason,
+            rule.throttled_to,
+            rule.most
+           FROM ojs.rule
+          WHERE ojs._reads_all()
+        UNION ALL
+         SELECT _own_rule.tenant_id,
+            _own_rule.queue,
+            _own_rule.max_concurrency,
+            _own_rule.paused_at,
+            _own_rule.paused_by,
+            _own_rule.reason,
+            _own_rule.throttled_to,
+            _own_rule.most
+           FROM ojs._own_rule) r
+     LEFT JOIN LATERAL ( SELECT u_1.active
+           FROM ojs.usage u_1
+          WHERE ((u_1.tenant_id = r.tenant_id) AND (u_1.queue = r.queue))
+          ORDER BY u_1.rev DESC
+         LIMIT 1) u ON (true));
+
+CREATE VIEW ojs.limits AS
+ SELECT l.tenant_id,
+    l.queue,
+    l.resource,
+    l.maximum,
+    l.period,
+    l.burst,
+    l.soft,
+    l.current,
+    round(((l.current)::numeric / (NULLIF(COALESCE(l.burst, l.maximum), 0))::numeric), 3) AS used_up,
+        CASE
+            WHEN ojs._reads_all() THEN l.reason
+            ELSE NULL::text
+        END AS reason
+   FROM ( SELECT _quota_use.tenant_id,
+            _quota_use.queue,
+            _quota_use.resource,
+            _quota_use.maximum,
+            _quota_use.period,
+            _quota_use.burst,
+            _quota_use.soft,
+            _quota_use.current,
+            _quota_use.reason
+           FROM ojs._quota_use
+          WHERE ojs._reads_all()
+        UNION ALL
+         SELECT _own_quota.tenant_id,
+            _own_quota.queue,
+            _own_quota.resource,
+            _own_quota.maximum,
+            _own_quota.period,
+            _own_quota.burst,
+            _own_quota.soft,
+            _own_quota.current,
+            _own_quota.reason
+           FROM ojs._own_quota
+        UNION ALL
+         SELECT r.tenant_id,
+            r.queue,
+            'max_concurrency'::text,
+            r.max_concurrency,
+            NULL::interval,
+            NULL::bigint,
+            false,
+            r.active,
+            r.reason
+           FROM ojs.rule_stats r
+          WHERE (r.max_concurrency IS NOT NULL)) l;
+
+CREATE FUNCTION ojs._limit_json(p_limit ojs.limits) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+    select jsonb_strip_nulls(jsonb_build_object('limit', p_limit.maximum, 'period', ojs._iso_duration(p_limit.period),
+        'burst', nullif(p_limit.burst, p_limit.maximum), 'soft', nullif(p_limit.soft, false), 'current', p_limit.current))
+$$;
+
+CREATE FUNCTION ojs._limit_value(p_field text, p_name text, p_value jsonb, p_per_second boolean) RETURNS jsonb
+    LANGUAGE plpgsql IMMUTABLE
+    AS $_$
+declare
+    v_value jsonb := case when jsonb_typeof(p_value) = 'number' then jsonb_build_object('limit', p_value) else p_value end;
+    v_rate  boolean := p_name = 'max_enqueue_rate';
+    v_bad   text;
+begin
+    if p_value = 'null' then
+        return p_value;
+    elsif p_per_second then
+        v_value := '{"period": "PT1S"}' || v_value;
+    end if;
+    if jsonb_typeof(v_value) <> 'object' or not v_value ? 'limit' or v_rate and not v_value ? 'period' then
+        perform ojs._raise('OJ422', format('%s must be %s', p_field, case when v_rate and not p_per_second
+            then 'an object with limit and period, or null' else 'an integer, an object with limit, or null' end),
+            jsonb_build_object('field', p_field));
+    end if;
+    v_bad := (select min(f.key) from jsonb_each(v_value) f where case
+        when f.key = 'limit' or f.key = 'burst' and v_rate then
+            jsonb_typeof(f.value) <> 'number' or (f.value #>> '{}') !~ '^\d{1,10}$' or f.value::text::bigint > 1000000000
+        when f.key = 'period' and v_rate then jsonb_typeof(f.value) <> 'string' or ojs._duration(f.value #>> '{}') is null
+        when f.key = 'soft' and p_name not in ('max_concurrency', 'max_in_flight_requests', 'max_waiting_polls') then
+            jsonb_typeof(f.value) <> 'boolean'
+        else true end);
+    if v_bad is not null then
+        perform ojs._raise('OJ422', format('%s.%s %s', p_field, left(v_bad, 100), case v_bad
+                when 'limit' then 'must be an integer of at most 1000000000' when 'burst' then 'must be an integer of at most 1000000000'
+                when 'period' then 'must be an ISO 8601 duration such as PT1M' when 'soft' then 'must be true or false'
+                else 'is not known' end),
+            jsonb_build_object('field', p_field || '.' || left(v_bad, 100)));
+    end if;
+    return v_value;
+end;
+$_$;
 
 CREATE FUNCTION ojs._line(p_queue text, p_job_priority integer, p_tenant text, p_head bigint, p_behind boolean, p_again_lo bigint, p_again_seq bigint, p_look integer, p_beside boolean, p_unit ojs.unit, p_seconds real, p_now timestamp with time zone) RETURNS TABLE(again boolean, seq bigint, id uuid, place tid, bytes integer, price double precision)
     LANGUAGE sql STABLE ROWS 10
@@ -5662,6 +6675,31 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._look_at_quotas(p_mark pg_snapshot, p_now timestamp with time zone) RETURNS SETOF ojs.quota_look
+    LANGUAGE sql STABLE ROWS 10
+    AS $$
+    with recent as materialized (
+        select q.id, sum(ojs._counting(q.resource, c)) as jobs from ojs._changes(p_mark, null) c
+        cross join lateral ojs._quotas_for(c.tenant_id, c.queue) q group by q.id
+    ), asked as materialized (
+        select q, coalesce(r.jobs, 0) as more from recent r join ojs.quota q on q.id = r.id
+        union all
+        select q, 0 from ojs.quota q
+        where (q.due or q.warned_at is not null and q.period is not null) and q.stripes > 0
+            and not exists (select from recent r where r.id = q.id)
+    )
+    select (a.q).id, case when c.rate then 0 else (a.q).maximum - u.used - t.tokens end::bigint,
+        case when c.rate then ceil((a.q).burst - t.tokens - 1e-6) else u.used end::bigint,
+        case when c.rate then ((a.q).burst - floor(t.tokens + 1e-6)) / (a.q).burst
+            when (a.q).maximum > 0 then u.used / (a.q).maximum::float8 else 1 end
+    from asked a
+    cross join lateral (select (a.q).period is not null as rate) c
+    cross join lateral (select (a.q).used + a.more as used) u
+    cross join lateral (
+        select coalesce(sum(ojs._grown(a.q, s.tokens, s.at, p_now)), 0) as tokens from ojs.stripe s where s.quota = (a.q).id
+    ) t
+$$;
+
 CREATE FUNCTION ojs._look_back(p_queue text, p_priority integer, p_tenant text, p_los bigint[], p_his bigint[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -5739,6 +6777,12 @@ declare
     v_run   ojs.cron_run := p_run;
     v_state text;
 begin
+    if not p_run.manual and exists (select from ojs.settings s
+            cross join lateral ojs._room_for(p_cron.tenant_id, p_cron.queue, 'available', 1, true) r
+            where s.limits and (r.refusal).detail ? 'busy') then
+        -- To enqueue waits for transactions that have what is left of a limit, and one tenant's would stop the clock.
+        perform ojs._raise('OJ503', 'others have what is left of a limit');
+    end if;
     -- One subtransaction for both: when the new job is refused, those before it go on.
     perform ojs.cancel(o.id, p_cron.tenant_id) from unnest(p_open) o(id) where p_cron.overlap_policy = 'cancel_previous';
     perform ojs.enqueue(p_cron.type, p_cron.args, p_cron.queue, p_cron.priority,
@@ -5805,6 +6849,49 @@ CREATE FUNCTION ojs._map_tenant_role(p_tenant text, p_role name) RETURNS void
     on conflict (role_name) do update set tenant_id = excluded.tenant_id
 $$;
 
+CREATE FUNCTION ojs._meet(p_from pg_snapshot, p_to pg_snapshot) RETURNS void
+    LANGUAGE sql
+    AS $$
+    insert into ojs.newcomer (tenant_id)
+    select distinct c.tenant_id from ojs._changes(p_from, p_to) c where not ojs._met(c.tenant_id) on conflict do nothing
+$$;
+
+CREATE FUNCTION ojs._meet_all() RETURNS void
+    LANGUAGE sql
+    AS $$
+    insert into ojs.newcomer (tenant_id)
+    select distinct u.tenant_id from (select t.tenant_id from ojs.tally t union all select r.tenant_id from ojs._recent() r) u
+    where not ojs._met(u.tenant_id) on conflict do nothing
+$$;
+
+CREATE FUNCTION ojs._meet_newcomers() RETURNS integer
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_mark pg_snapshot;
+begin
+    if not exists (select from ojs.tier r where r.name = 'default') then
+        return null;
+    end if;
+    select t.snapshot into v_mark from ojs.tally_mark t
+    where t.rev = (select n.rev from ojs.tally_mark n order by n.rev desc limit 1) for update skip locked;
+    if found and not ojs._foreign(v_mark) then
+        perform ojs._meet(v_mark, null);
+    end if;
+    return 250;
+end;
+$$;
+
+CREATE FUNCTION ojs._meet_rolled_up(p_from pg_snapshot) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    if exists (select from ojs.tier r where r.name = 'default') then
+        perform ojs._meet(p_from, (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1));
+    end if;
+end;
+$$;
+
 CREATE FUNCTION ojs._merge_history(p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -5867,6 +6954,13 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._met(p_tenant text) RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+    select exists (select from ojs.tenant t where t.tenant_id = p_tenant and t.created_at is not null)
+        or exists (select from ojs.tenant_tier t where t.tenant_id = p_tenant)
+$$;
+
 CREATE FUNCTION ojs._meta_violation(p_meta jsonb, p_tenant text) RETURNS ojs.violation
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -5886,6 +6980,20 @@ begin
     end if;
     return null;
 end;
+$$;
+
+CREATE FUNCTION ojs._misspelt(p_options json, p_extra json) RETURNS ojs.violation
+    LANGUAGE sql STABLE
+    AS $$
+    select coalesce(
+        ojs._nearly(p_options, 'options.', '{queue, priority, retry, tags, max_attempts, timeout, timeout_ms, visibility_timeout_ms,
+            scheduled_at, delay_until, expires_at, pending, metadata, meta, result_ttl, unique, rate_limit}',
+            '{"delay": "delay_until", "delay_ms": "delay_until", "run_at": "scheduled_at", "attempts": "max_attempts",
+            "retries": "retry.max_attempts", "tenant": "meta.tenant_id", "tenant_id": "meta.tenant_id"}'),
+        ojs._nearly(p_extra, '', '{id, type, args, meta, queue, priority, retry, tags, options, max_attempts, timeout, timeout_ms,
+            visibility_timeout_ms, scheduled_at, delay_until, expires_at, specversion, schema, unique, result_ttl, cost, rate_limit}',
+            '{"delay": "delay_until", "delay_ms": "delay_until", "run_at": "scheduled_at", "attempts": "max_attempts",
+            "retries": "retry.max_attempts", "tenant": "meta.tenant_id", "tenant_id": "meta.tenant_id"}'))
 $$;
 
 CREATE FUNCTION ojs._moment() RETURNS interval
@@ -5961,12 +7069,12 @@ CREATE FUNCTION ojs._move_level(p_level ojs.level, p_tenants integer, p_weight n
     AS $$
 begin
     if p_level.rev is null then
-        insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
-        values (p_level.queue, p_level.priority, 1, 0, p_tenants, p_weight, p_moment);
+        insert into ojs.level (queue, priority, rev, low, tenants, joined, weight, moment)
+        values (p_level.queue, p_level.priority, 1, 0, p_tenants, coalesce(p_level.joined, 0), p_weight, p_moment);
     else
         update ojs.level l
-        set rev = l.rev + 1, tenants = l.tenants + p_tenants, weight = l.weight + p_weight, moment = l.moment + p_moment,
-            low = coalesce(p_low, l.low), used_at = ojs.now()
+        set rev = l.rev + 1, tenants = l.tenants + p_tenants, joined = p_level.joined, weight = l.weight + p_weight,
+            moment = l.moment + p_moment, low = coalesce(p_low, l.low), used_at = ojs.now()
         where l.queue = p_level.queue and l.priority = p_level.priority and l.rev = p_level.rev;
     end if;
     if p_tenants > 0 and coalesce(p_level.tenants, 0) = 0 or p_level.tenants + p_tenants = 0 then
@@ -6014,9 +7122,10 @@ CREATE FUNCTION ojs._multiply_weight(p_tenant text, p_factor numeric) RETURNS vo
 declare
     v_tenant ojs.tenant;
 begin
-    insert into ojs.tenant as t (tenant_id, throttle) values (p_tenant, p_factor)
+    insert into ojs.tenant as t (tenant_id, throttle, created_at) values (p_tenant, p_factor, null)
     on conflict (tenant_id) do update set throttle = excluded.throttle returning * into v_tenant;
     perform ojs._reweigh(v_tenant, 0);
+    perform ojs._drop_tenant(p_tenant);
 end;
 $$;
 
@@ -6039,6 +7148,17 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._nearly(p_given json, p_path text, p_known text[], p_aliases jsonb) RETURNS ojs.violation
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select row('OJ400', p_path || n.name, format('%s is not known; %s is probably meant', p_path || n.name, n.meant))::ojs.violation
+    from (
+        select g.name, coalesce(p_aliases ->> g.name, (select k from unnest(p_known) k where ojs._resembles(g.name, k) limit 1)) as meant
+        from (select k as name from json_object_keys(p_given) k where k <> all (p_known) and k !~ '^(x|ext)[-_]' limit 200) g
+    ) n
+    where n.meant is not null limit 1
+$$;
+
 CREATE FUNCTION ojs._new_job_fields() RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -6047,7 +7167,7 @@ CREATE FUNCTION ojs._new_job_fields() RETURNS jsonb
         "tags": "array", "pending": "boolean", "options": "object", "extra": "object", "id": "string", "tenant": "string"}'::jsonb
 $$;
 
-CREATE FUNCTION ojs._new_job_refusal(p_n integer, p_each boolean, p_own text, p_call text, p_named text, p_tenant text, p_id uuid, p_type text, p_queue text, p_priority integer, p_max_attempts integer, p_scheduled_at timestamp with time zone, p_expires_at timestamp with time zone, p_timeout_ms integer, p_visibility_timeout_ms integer, p_tags text[], p_args json, p_meta jsonb, p_retry jsonb, p_options json, p_extra json) RETURNS ojs.refusal
+CREATE FUNCTION ojs._new_job_refusal(p_n integer, p_own text, p_call text, p_named text, p_tenant text, p_id uuid, p_type text, p_queue text, p_priority integer, p_max_attempts integer, p_scheduled_at timestamp with time zone, p_expires_at timestamp with time zone, p_timeout_ms integer, p_visibility_timeout_ms integer, p_tags text[], p_args json, p_meta jsonb, p_retry jsonb, p_options json, p_extra json) RETURNS ojs.refusal
     LANGUAGE plpgsql STABLE
     AS $$
 declare
@@ -6067,7 +7187,7 @@ begin
         v_refusal := row(v_violation.sqlstate, format('jobs[%s]: %s', p_n, v_violation.message),
             ojs._with_fault(jsonb_build_object('field', v_violation.field), v_violation.message));
     end if;
-    return ojs._indexed(v_refusal, p_n, p_each);
+    return ojs._indexed(v_refusal, p_n);
 end;
 $$;
 
@@ -6095,18 +7215,21 @@ CREATE FUNCTION ojs._newest_jobs(p_event text, p_queues text[], p_limit integer,
     where p_tenant is not null and (p_queues is null or s.queue = any (p_queues))
 $$;
 
-CREATE FUNCTION ojs._newest_releases(p_clock boolean, p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS TABLE(r ojs.release, type text)
+CREATE FUNCTION ojs._newest_releases(p_tells text, p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS TABLE(r ojs.release, type text)
     LANGUAGE sql STABLE
     AS $$
     select r, t.type
     from ojs.release r
     cross join lateral (select case
-        when p_clock then case r.cause when 'timeout' then 'job.timeout' else 'job.stalled' end
+        when p_tells = 'clock' then case r.cause when 'timeout' then 'job.timeout' else 'job.stalled' end
+        when p_tells = 'failure' then 'job.failed'
         when r.to_state = 'cancelled' then 'job.cancelled' when r.to_state = 'discarded' and r.from_state <> 'active' then 'job.expired'
         when r.from_state = 'discarded' then 'dead_letter.retried' when r.to_state = 'discarded' then 'job.discarded'
             when r.to_state = 'retryable' then 'job.retrying'
         else 'job.released' end as type) t
-    where (r.cause is not null or not p_clock) and (p_tenant is null or r.tenant_id = p_tenant)
+    where case p_tells when 'clock' then r.cause is not null
+            when 'failure' then r.from_state = 'active' and r.to_state in ('retryable', 'discarded') else true end
+      and (p_tenant is null or r.tenant_id = p_tenant)
       and (p_types is null or t.type = any (p_types)) and (p_queues is null or r.queue = any (p_queues))
     order by r.xid desc, r.seq desc limit p_limit
 $$;
@@ -6231,6 +7354,24 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._note_levels(p_queues text[], p_priorities integer[]) RETURNS SETOF text
+    LANGUAGE sql
+    AS $$
+    with known as materialized (
+        select o.queue, o.priorities, b.rev, b.priorities as before
+        from (select u.queue, array_agg(u.priority) as priorities from unnest(p_queues, p_priorities) u(queue, priority) group by u.queue) o
+        left join lateral ojs._backlog(o.queue) b on true
+    ), added as (
+        insert into ojs.backlog (queue, rev, priorities)
+        select k.queue, 1, array(select p from unnest(k.priorities) p order by p desc) from known k where k.rev is null
+    ), changed as (
+        update ojs.backlog b
+        set rev = b.rev + 1, priorities = array(select distinct p from unnest(k.before || k.priorities) p order by p desc)
+        from known k where b.queue = k.queue and b.rev = k.rev
+    )
+    select null::text where false
+$$;
+
 CREATE FUNCTION ojs._note_loads(p_ids uuid[], p_ask ojs.ask, p_got integer) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -6253,6 +7394,22 @@ $$;
 CREATE FUNCTION ojs._nothing() RETURNS ojs.decided
     LANGUAGE sql IMMUTABLE
     AS $$ select row('{}', '{}', '{}', null, 0, 0, false)::ojs.decided $$;
+
+CREATE FUNCTION ojs._notice_copy() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    -- No cluster comes so far, so that to all who remember a snapshot it is another one's.
+    c_beyond constant pg_snapshot := '9000000000000000000:9000000000000000000:';
+begin
+    if (select f.home = 'ojs.fold'::regclass from ojs._folded() f) or not ojs._enter_lane(-1) then
+        return;
+    end if;
+    update ojs.fold f set home = 'ojs.fold'::regclass, snapshot = c_beyond;
+    update ojs.tally_mark t set snapshot = c_beyond, pace_snapshot = c_beyond;
+    update ojs.clock_mark m set seen = c_beyond;
+end;
+$$;
 
 CREATE FUNCTION ojs._notice_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
     LANGUAGE sql STABLE
@@ -6349,8 +7506,7 @@ begin
     if v_tenant is null and not ojs._sees_all() then
         return;
     end if;
-    return query
-    select a.queue, a.priority, a.tenant_id, min(j.enqueued_at)
+    return query select a.queue, a.priority, a.tenant_id, min(j.enqueued_at)
     from (
         select g.queue, g.priority, g.tenant_id, x.id
         from ojs.again g
@@ -6422,11 +7578,6 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._only_tenant() RETURNS text
-    LANGUAGE sql STABLE PARALLEL SAFE
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$ select case when not ojs._reads_all() then ojs.current_tenant() end $$;
-
 CREATE FUNCTION ojs._open_jobs(p_cron ojs.cron, p_ids uuid[]) RETURNS TABLE(id uuid, n bigint, state ojs.job_state)
     LANGUAGE sql STABLE
     AS $$
@@ -6449,7 +7600,7 @@ end;
 $$;
 
 CREATE FUNCTION ojs._options_violation(p_options json, p_extra json) RETURNS ojs.violation
-    LANGUAGE plpgsql IMMUTABLE
+    LANGUAGE plpgsql STABLE
     AS $$
 declare
     v_violation ojs.violation;
@@ -6476,7 +7627,7 @@ begin
             and (p_extra ->> 'cost')::numeric between 0.001 and 1000000) is not true then
         return row('OJ422', 'cost', 'cost must be a number between 0.001 and 1000000')::ojs.violation;
     end if;
-    return null;
+    return coalesce(ojs._lacking(p_options, p_extra), ojs._misspelt(p_options, p_extra));
 end;
 $$;
 
@@ -7443,6 +8594,32 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._quotas_changed() RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_limits boolean := exists (select from ojs.quota q where q.stripes > 0);
+begin
+    update ojs.settings s set limits = v_limits where s.limits <> v_limits;
+    perform ojs._give_room(ojs.now());
+end;
+$$;
+
+CREATE FUNCTION ojs._quotas_for(p_tenant text, p_queue text) RETURNS SETOF ojs.quota
+    LANGUAGE sql STABLE ROWS 2
+    AS $$
+    select q.* from (values (p_tenant, ''), (p_tenant, p_queue), ('', p_queue)) o(tenant_id, queue)
+    cross join lateral (select q.* from ojs.quota q where q.tenant_id = o.tenant_id and q.queue = o.queue and q.stripes > 0) q
+$$;
+
+CREATE FUNCTION ojs._quotas_of(p_tenant text, p_queue text, p_state ojs.job_state, p_new boolean) RETURNS SETOF ojs.quota
+    LANGUAGE sql STABLE ROWS 2
+    AS $$
+    select q.* from ojs._quotas_for(p_tenant, p_queue) q
+    where case q.resource when 'max_enqueue_rate' then p_new when 'max_scheduled' then p_state = 'scheduled' else true end
+    order by q.tenant_id, q.queue, q.resource
+$$;
+
 CREATE FUNCTION ojs._raise_times(p_level ojs.level, p_tenants text[], p_back boolean DEFAULT false) RETURNS ojs.level
     LANGUAGE plpgsql
     AS $$
@@ -7491,7 +8668,7 @@ CREATE FUNCTION ojs._rank(p_queue text, p_priority integer, p_boost integer) RET
     from (select 1) one left join lateral ojs._backlog(p_queue) b on true
 $$;
 
-CREATE FUNCTION ojs._read_jobs(p_jobs json, p_each boolean) RETURNS ojs._new_jobs
+CREATE FUNCTION ojs._read_jobs(p_jobs json) RETURNS ojs._new_jobs
     LANGUAGE plpgsql STABLE
     AS $$
 declare
@@ -7503,7 +8680,7 @@ begin
     if json_array_length(p_jobs) not between 1 and 10000 then
         perform ojs._raise('OJ400', 'jobs must hold between 1 and 10000 jobs', '{"field": "jobs"}');
     end if;
-    select array_agg(s.type #>> '{}'), array_agg(s.args), array_agg(s.queue #>> '{}'),
+    select array_agg(s.type #>> '{}'), array_agg(coalesce(s.args, '[]')), array_agg(s.queue #>> '{}'),
         case when count(s.priority) > 0 then array_agg(s.priority::text::int) end,
         case when count(s.scheduled_at) > 0 then array_agg(s.scheduled_at #>> '{}') end,
         case when count(s.expires_at) > 0 then array_agg(s.expires_at #>> '{}') end,
@@ -7517,7 +8694,7 @@ begin
         case when count(s.tenant) > 0 then array_agg(s.tenant #>> '{}') end,
         case when count(s.refusal) > 0 then array_agg(s.refusal) end
     into v_jobs
-    from ojs._shaped_jobs(p_jobs, p_each) s;
+    from ojs._shaped_jobs(p_jobs) s;
     return v_jobs;
 end;
 $$;
@@ -7606,11 +8783,6 @@ $$;
 CREATE FUNCTION ojs._readable(p_json json) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$ select strpos(p_json::text, '\u') = 0 or ojs._bad_escape(p_json::text) is null $$;
-
-CREATE FUNCTION ojs._reads_all() RETURNS boolean
-    LANGUAGE sql STABLE PARALLEL SAFE
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$ select current_user = 'ojs_owner' or ojs._sees_all() $$;
 
 CREATE FUNCTION ojs._reap(p_tenants text[], p_ids uuid[], p_lost text[] DEFAULT NULL::text[]) RETURNS integer
     LANGUAGE plpgsql
@@ -7898,11 +9070,16 @@ CREATE FUNCTION ojs._release_events(p_types text[], p_queues text[], p_limit int
         jsonb_strip_nulls(jsonb_build_object('job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt,
             'duration_ms', (extract(epoch from r.at - r.started_at) * 1000)::bigint, 'created_at', ojs._utc(j.created_at),
             'expired_at', case when n.type = 'job.expired' then ojs._utc(r.at) end,
-            'ttl_ms', (extract(epoch from j.expires_at - j.created_at) * 1000)::bigint))
-    from ojs._newest_releases(false, p_types, p_queues, p_limit, p_tenant) n
+            'ttl_ms', (extract(epoch from j.expires_at - j.created_at) * 1000)::bigint,
+            'max_attempts', f.max_attempts, 'next_retry_at', ojs._utc(r.retry_at),
+            'error', case when n.type = 'job.retrying' then f.error end,
+            'total_attempts', case when n.type = 'job.discarded' then r.attempt end,
+            'last_error', case when n.type = 'job.discarded' then f.error end))
+    from ojs._newest_releases('outcome', p_types, p_queues, p_limit, p_tenant) n
     cross join lateral (select (n.r).*) r
     left join lateral (select j.created_at, j.expires_at from ojs.job j where n.type = 'job.expired' and j.id = r.job_id
         and j.tenant_id = r.tenant_id limit 1) j on true
+    left join lateral ojs._failure(n.r) f on n.type in ('job.retrying', 'job.discarded')
     where p_types is null or p_types && '{job.cancelled,job.expired,dead_letter.retried,job.discarded,job.retrying,job.released}'
 $$;
 
@@ -7932,6 +9109,34 @@ begin
         from unnest(p_due, p_tenants, p_ids) with ordinality u(due_at, tenant_id, id, n)
     ) j
     group by j.due_at, j.part;
+end;
+$$;
+
+CREATE TABLE ojs.tier (
+    name text NOT NULL COLLATE pg_catalog."C",
+    config jsonb NOT NULL,
+    fields jsonb NOT NULL,
+    reason text
+);
+
+ALTER TABLE ONLY ojs.tier FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._remove_tier(p_old ojs.tier, p_tier text, p_reason text, p_confirm boolean) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_tenants bigint := (select count(*) from ojs.tenant_tier t where t.tier = p_tier);
+begin
+    if p_old.name is null then
+        perform ojs._raise('OJ404', format('tier %s does not exist', p_tier), '{"field": "tier"}');
+    elsif v_tenants > 0 and p_confirm is not true then
+        perform ojs._raise('OJ409', format('%s tenants have tier %s', v_tenants, p_tier),
+            jsonb_build_object('field', 'confirm', 'tenants', v_tenants), 'With confirm they keep their numbers and have no tier.');
+    end if;
+    perform ojs._give_tier(t.tenant_id, null, coalesce(p_reason, 'the tier was removed'))
+    from (select t.tenant_id from ojs.tenant_tier t where t.tier = p_tier offset 0) t;
+    delete from ojs.tier r where r.name = p_tier;
+    perform ojs._audit(null, 'tier', p_tier, 'removed', p_old.fields, null, p_reason);
 end;
 $$;
 
@@ -8052,6 +9257,38 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._resembles(p_name text, p_known text) RETURNS boolean
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+    v_name  text := regexp_replace(lower(p_name), '[-_. ]', '', 'g');
+    v_known text := replace(p_known, '_', '');
+    v_least int := least(length(v_name), length(v_known));
+    v_left  int := 0;
+    v_right int := 0;
+    v_x     text;
+    v_y     text;
+begin
+    if v_name = v_known then
+        return true;
+    elsif v_least < 3 or abs(length(v_name) - length(v_known)) > 2 then
+        return false;
+    end if;
+    while v_left < v_least and substr(v_name, v_left + 1, 1) = substr(v_known, v_left + 1, 1) loop
+        v_left := v_left + 1;
+    end loop;
+    while v_right < v_least - v_left and left(right(v_name, v_right + 1), 1) = left(right(v_known, v_right + 1), 1) loop
+        v_right := v_right + 1;
+    end loop;
+    v_x := substr(v_name, v_left + 1, length(v_name) - v_left - v_right);
+    v_y := substr(v_known, v_left + 1, length(v_known) - v_left - v_right);
+    return length(v_x) + length(v_y) = 1
+        or length(v_x) = 1 and length(v_y) = 1 and v_least >= 6
+        or length(v_x) = 2 and v_x = reverse(v_y) and v_least >= 4
+        or v_least >= 9 and greatest(length(v_x), length(v_y)) <= 2;
+end;
+$$;
+
 CREATE FUNCTION ojs._reset() RETURNS void
     LANGUAGE plpgsql
     SET lock_timeout TO '100ms'
@@ -8131,7 +9368,7 @@ CREATE FUNCTION ojs._retry_cap_ms(p_retry jsonb) RETURNS bigint
         else greatest(300000, ojs._retry_interval_ms(p_retry, 'initial_interval', 1000)) end)
 $$;
 
-CREATE FUNCTION ojs._retry_dead(p_tenants text[], p_ids uuid[], p_rules text[] DEFAULT '{}'::text[]) RETURNS integer
+CREATE FUNCTION ojs._retry_dead(p_tenants text[], p_ids uuid[], p_rules text[] DEFAULT '{}'::text[], p_each boolean DEFAULT true, p_any boolean DEFAULT false) RETURNS integer
     LANGUAGE plpgsql
     SET enable_bitmapscan TO 'off'
     SET enable_hashjoin TO 'off'
@@ -8146,22 +9383,31 @@ declare
     v_now    timestamptz := ojs.now();
     v_queues text[];
     v_jobs   int;
+    v_beyond ojs.refusal[];
 begin
     perform ojs._try_to_restore(p_tenants, p_ids);
     with asked as materialized (
         select a.id, a.tenant_id, min(a.rule) as rule
-        from unnest(p_ids, p_tenants, p_rules) a(id, tenant_id, rule) group by a.id, a.tenant_id
+        from unnest(p_ids, p_tenants, p_rules) a(id, tenant_id, rule)
+        -- It would come back behind those that the clock has cancelled.
+        where not exists (select from ojs.departure d where d.tenant_id = a.tenant_id) group by a.id, a.tenant_id
     ), held as materialized (
-        select j.*, a.rule from asked a
+        select j.*, a.rule, row_number() over (order by j.id)::int as n from asked a
         cross join lateral (
-            select j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt, j.expires_at from ojs.job j
+            select j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt, j.expires_at, j.finished_at from ojs.job j
             where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'discarded' and (j.expires_at > v_now) is not false
             for update skip locked
         ) j
+        where p_any or exists (select from ojs.dead_letter d where d.id = a.id and d.tenant_id = a.tenant_id and not d.aside)
+    ), beyond as materialized (
+        select b.* from ojs._beyond_limits(array(select row(h.n, h.tenant_id, h.queue, 'available')::ojs._new_place from held h), p_each,
+            false) b where (select s.limits from ojs.settings s)
+    ), kept as materialized (
+        select h.* from held h where h.n not in (select b.n from beyond b) order by h.finished_at, h.id
     ), gone as (
-        delete from ojs.dead_letter d using held h where d.id = h.id and d.tenant_id = h.tenant_id and not d.aside returning d.at, h.*
+        delete from ojs.dead_letter d using kept k where d.id = k.id and d.tenant_id = k.tenant_id and not d.aside
     ), numbered as materialized (
-        select g.*, nextval('ojs.job_seq') as seq from (select * from gone order by at, id) g
+        select k.*, nextval('ojs.job_seq') as seq from kept k
     ), retried as (
         update ojs.job j
         set state = 'available', attempt = 0, seq = n.seq, enqueued_at = v_now,
@@ -8181,7 +9427,9 @@ begin
         select n.tenant_id, n.queue, n.priority, 'available', 'available', 1, n.seq, n.seq from numbered n order by n.seq
         returning queue
     )
-    select (select array_agg(distinct w.queue) from woken w), (select count(*) from numbered) into v_queues, v_jobs;
+    select (select array_agg(distinct w.queue) from woken w), (select count(*) from numbered), array(select b.refusal from beyond b)
+    into v_queues, v_jobs, v_beyond;
+    perform ojs._refuse(r) from unnest(v_beyond) r where not p_each;
     perform ojs._notify(v_queues);
     return v_jobs;
 end;
@@ -8217,6 +9465,46 @@ CREATE FUNCTION ojs._retry_max_attempts(p_retry jsonb) RETURNS integer
         then (p_retry ->> 'max_attempts')::int end
 $_$;
 
+CREATE FUNCTION ojs._retry_misspelt(p_retry jsonb) RETURNS ojs.violation
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+    c_known constant text[] := '{max_attempts, initial_interval, initial_interval_ms, max_interval, max_interval_ms, backoff_coefficient,
+        backoff_strategy, jitter, non_retryable_errors, on_exhaustion, intervals}';
+begin
+    -- Nearly all policies end here.
+    if p_retry - c_known = '{}' then
+        return null;
+    end if;
+    return ojs._nearly(p_retry::json, 'retry.', c_known, '{"attempts": "max_attempts", "retries": "max_attempts",
+        "max_retries": "max_attempts", "backoff": "backoff_strategy", "multiplier": "backoff_coefficient", "delay": "initial_interval",
+        "max_delay": "max_interval"}');
+end;
+$$;
+
+CREATE FUNCTION ojs._retry_one(p_job ojs.job, p_override json) RETURNS ojs.job
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_job ojs.job := p_job;
+begin
+    if p_override is not null then
+        v_job := ojs._override(v_job, p_override);
+    end if;
+    if v_job.expires_at <= ojs.now() then
+        perform ojs._raise('OJ409', format('cannot retry job %s: it expired at %s',
+                v_job.id, to_char(v_job.expires_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')),
+            jsonb_build_object('job_id', v_job.id, 'field', 'override.expires_at'), 'Override expires_at with a later time, or with null.');
+    end if;
+    if ojs._retry_dead(array[v_job.tenant_id], array[v_job.id], p_each => false, p_any => true) = 0 then
+        perform ojs._raise('OJ409', format('cannot retry job %s: its tenant is being deregistered', v_job.id),
+            jsonb_build_object('job_id', v_job.id));
+    end if;
+    select * into v_job from ojs.job j where j.id = v_job.id and j.tenant_id = v_job.tenant_id;
+    return v_job;
+end;
+$$;
+
 CREATE FUNCTION ojs._retry_violation(p_retry jsonb) RETURNS ojs.violation
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -8243,7 +9531,7 @@ begin
         v_violation := ojs._backoff_violation(p_retry);
     end if;
     if v_violation is null then
-        v_violation := ojs._exhaustion_violation(p_retry);
+        v_violation := coalesce(ojs._exhaustion_violation(p_retry), ojs._retry_misspelt(p_retry));
     end if;
     return v_violation;
 end;
@@ -8313,7 +9601,7 @@ CREATE TABLE ojs.tenant (
     tenant_id text NOT NULL COLLATE pg_catalog."C",
     weight numeric,
     priority_boost integer DEFAULT 0 NOT NULL,
-    created_at timestamp with time zone DEFAULT ojs.now() NOT NULL,
+    created_at timestamp with time zone DEFAULT ojs.now(),
     limited boolean DEFAULT false NOT NULL,
     max_priority integer DEFAULT 100 NOT NULL,
     over_priority text DEFAULT 'refuse'::text NOT NULL,
@@ -8351,16 +9639,17 @@ begin
             v_own := v_level.low + round((v_fair.vtime - v_level.low) * v_fair.weight / v_new, 15);
             perform ojs._move_level(v_level, -1, -v_fair.weight, -v_fair.weight * v_fair.vtime, null);
         end if;
-        if v_to <> v_fair.priority then
-            -- Each level has a time of its own. With its old time the tenant might wait there for long, or be served alone.
-            v_own := case when (select b.unit from ojs._backlog(v_fair.queue) b) = 'none' then v_own
-                else ojs._join_at(0, coalesce((select l.low from ojs._level(v_fair.queue, v_to) l), 0), v_new) end;
-        end if;
-        update ojs.tenant_fairness f set priority = v_to, rev = f.rev + 1, vtime = v_own, weight = v_new
-        where f.queue = v_fair.queue and f.priority = v_fair.priority and f.tenant_id = v_fair.tenant_id and f.rev = v_fair.rev;
         select * into v_level from ojs._level(v_fair.queue, v_to);
         v_level.queue := v_fair.queue;
         v_level.priority := v_to;
+        if v_to <> v_fair.priority then
+            -- Each level has a time of its own. With its old time the tenant might wait there for long, or be served alone.
+            v_own := case when (select b.unit from ojs._backlog(v_fair.queue) b) = 'none' then v_own
+                else ojs._join_at(0, v_level.low, v_new, v_level.joined) end;
+            v_level.joined := coalesce(v_level.joined, 0) + 1;
+        end if;
+        update ojs.tenant_fairness f set priority = v_to, rev = f.rev + 1, vtime = v_own, weight = v_new
+        where f.queue = v_fair.queue and f.priority = v_fair.priority and f.tenant_id = v_fair.tenant_id and f.rev = v_fair.rev;
         if v_fair.ready then
             perform ojs._move_level(v_level, 1, v_new, v_new * v_own, least(v_level.low, v_own));
         elsif v_to <> v_fair.priority then
@@ -8420,7 +9709,8 @@ begin
         return 0;
     end if;
     if ojs._foreign(v_mark.snapshot) then
-        perform ojs._recount();
+        perform ojs._recount(), ojs._count_quotas();
+        perform ojs._meet_all() where exists (select from ojs.tier r where r.name = 'default');
         update ojs.tally_mark t set rev = t.rev + 1, snapshot = ojs._snapshot(), at = ojs.now() where t.rev = v_mark.rev;
         return 1;
     end if;
@@ -8450,7 +9740,8 @@ begin
         where t.tenant_id = r.tenant_id and t.queue = r.queue and t.priority = r.priority and t.rev = r.old_rev
     )
     select count(*) into v_rows from recent;
-    perform ojs._roll_up_pools(v_mark.snapshot) where v_rows > 0;
+    perform ojs._roll_up_pools(v_mark.snapshot), ojs._use_quotas(v_mark.snapshot), ojs._meet_rolled_up(v_mark.snapshot)
+    where v_rows > 0;
     return v_rows;
 end;
 $$;
@@ -8519,6 +9810,25 @@ CREATE FUNCTION ojs._room(p_queue text, p_tenant text) RETURNS TABLE(jobs intege
         bool_or(r.most is not null)
     from ojs.rule r left join lateral ojs._usage(r.tenant_id, r.queue) u on true
     where r.tenant_id = p_tenant and r.queue in ('', p_queue)
+$$;
+
+CREATE FUNCTION ojs._room_for(p_tenant text, p_queue text, p_state ojs.job_state, p_jobs integer, p_new boolean, OUT room integer, OUT refusal ojs.refusal) RETURNS record
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_quota  ojs.quota;
+    v_tokens float8;
+begin
+    room := p_jobs;
+    -- All are locked before one is taken from, because the scarcest says how many of the jobs there are tokens for.
+    for v_quota in select q.* from ojs._quotas_of(p_tenant, p_queue, p_state, p_new) q where not q.soft loop
+        select floor(coalesce(sum(s.tokens), 0) + 1e-6) into v_tokens from ojs._gather(v_quota, p_jobs, true, false) s;
+        if v_tokens < room then
+            room := greatest(v_tokens, 0);
+            refusal := ojs._beyond(v_quota, p_tenant, p_queue, room + 1, null);
+        end if;
+    end loop;
+end;
 $$;
 
 CREATE FUNCTION ojs._room_may_be_back(p_queues text[]) RETURNS boolean
@@ -8707,6 +10017,16 @@ begin
             perform ojs._see_off_at(d.tenant_id, '100 milliseconds') from ojs.departure d where d.tenant_id = v_tenant;
             continue;
         end if;
+        if v_row.queue is null then
+            -- Before the jobs are looked at: what these transactions bring is seen only when they have ended.
+            update ojs.departure d
+            set open = array(select distinct l.virtualtransaction from pg_locks l
+                where l.database = (select b.oid from pg_database b where b.datname = current_database()) and l.granted
+                    and l.relation = any ('{ojs.job,ojs.cron,ojs.replay_rule,ojs.api_key}'::regclass[]) and l.mode = 'RowExclusiveLock'
+                    and l.pid is distinct from pg_backend_pid() and (d.open is null or l.virtualtransaction = any (d.open)))
+            where d.tenant_id = v_tenant;
+            perform ojs._cut_off(v_tenant, v_row.at);
+        end if;
         loop
             v_more := ojs._cancel_bite(v_row);
             select * into v_row from ojs.departure d where d.tenant_id = v_tenant;
@@ -8714,7 +10034,7 @@ begin
         end loop;
         if v_more then
             perform ojs._see_off_at(v_tenant, '0');
-        elsif v_row.missed then
+        elsif v_row.missed or v_row.open <> '{}' or exists (select from ojs.dead_letter d where d.tenant_id = v_tenant) then
             update ojs.departure d set queue = null, priority = null, seq = null, missed = false where d.tenant_id = v_tenant;
             perform ojs._see_off_at(v_tenant, '1 second');
         else
@@ -8730,10 +10050,17 @@ CREATE FUNCTION ojs._see_off_at(p_tenant text, p_later interval) RETURNS void
     insert into ojs.timer (due_at, kind, tenant_ids, ids) values (ojs.now() + p_later, 'departure', array[p_tenant], array[ojs._uuid_v7()])
 $$;
 
+CREATE FUNCTION ojs._seen_at(p_at timestamp with time zone, p_now timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE
+    AS $$ select case when p_at < p_now + interval '1 minute' then greatest(p_at, p_now) else p_now end $$;
+
 CREATE FUNCTION ojs._sees_all() RETURNS boolean
     LANGUAGE sql STABLE PARALLEL SAFE
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$ select pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member') $$;
+    AS $$
+    select pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member')
+        or pg_has_role(session_user, 'ojs_producer', 'member')
+$$;
 
 CREATE FUNCTION ojs._serve_planned(p_ask ojs.ask, p_count integer, p_done ojs.decided) RETURNS ojs.decided
     LANGUAGE plpgsql
@@ -8831,7 +10158,7 @@ begin
                 exit when cardinality(v_picks.spots) = 0;
             end if;
             v_tenants := v_level.tenants;
-            v_level := ojs._charge(v_level, v_picks, p_ask.tenants, v_unit);
+            v_level := ojs._charge(v_level, v_picks, p_ask.tenants, p_ask.but, v_unit);
             if v_picks.limited or v_limited then
                 perform ojs._take_slots(p_queue, v_picks);
             end if;
@@ -8938,6 +10265,55 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._served_queues() RETURNS TABLE(queue text)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    AS $$
+begin
+    if not ojs._sees_all() then
+        return;
+    end if;
+    return query
+    with known as materialized (
+        select u.queue, sum(u.active) > 0 as works
+        from (select t.queue, t.active from ojs.tally t union all select r.queue, r.active from ojs._recent() r) u group by u.queue
+    )
+    select k.queue from known k where k.works
+    union
+    select w.queue from ojs._waiting_servers() w(queue, servers)
+    union
+    select l.name from ojs._lately(false) l(name, sums) where l.name <> ''
+    union
+    select k.queue from known k
+    cross join lateral (select p.at from ojs.pace p where p.queue = k.queue and p.tenant_id = '' order by p.at desc limit 1) h
+    where h.at > ojs.now() - interval '5 minutes';
+end;
+$$;
+
+CREATE FUNCTION ojs._serving(p_queue text, p_tenant text) RETURNS text
+    LANGUAGE plpgsql STABLE
+    AS $$
+declare
+    c_named  constant int := 5;
+    v_names  text[] := array(select w.worker_id from ojs.queue_workers w where w.queue = p_queue and not w.stale
+        and (p_tenant is null or w.tenant_id = p_tenant) order by w.last_heartbeat_at desc, w.worker_id);
+begin
+    return case
+        when v_names = '{}' then format('No worker%s is registered for queue %s; others may serve it all the same.',
+            case when p_tenant is not null then ' of the tenant' end, p_queue)
+        else format('Queue %s is served by %s%s.', p_queue, array_to_string(v_names[:c_named], ', '),
+            case when cardinality(v_names) > c_named then format(' and %s more', cardinality(v_names) - c_named) end) end;
+end;
+$$;
+
 CREATE FUNCTION ojs._session(p_backend integer) RETURNS text
     LANGUAGE sql STABLE
     AS $$
@@ -8956,10 +10332,9 @@ begin
     if pg_has_role(session_user, 'ojs_tenant', 'member') then
         v_own := (select r.tenant_id from ojs.tenant_role r where r.role_name = session_user);
     end if;
-    if v_own is null
-            and not (pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member')) then
+    if v_own is null and not ojs._acts_for_all() then
         perform ojs._raise('OJ403', format('role %I is mapped to no tenant', session_user), null,
-            'An operator maps it with ojs.create_tenant_role(tenant, role).');
+            'An operator maps it with ojs.create_tenant_role(tenant, role), or grants it ojs_producer or ojs_worker.');
     end if;
     if p_tenant <> v_own or not ojs._tenant_valid(p_tenant) then
         v_refusal := ojs._tenant_refusal(v_own, p_tenant);
@@ -8996,6 +10371,52 @@ begin
     set rev = f.rev + 1, job_priority = p_fair.job_priority, head = p_fair.head, behind = p_fair.behind, again_lo = p_fair.again_lo,
         again_seq = p_fair.again_seq, lines = p_fair.lines
     where f.queue = p_fair.queue and f.priority = p_fair.priority and f.tenant_id = p_fair.tenant_id and f.rev = p_fair.rev;
+end;
+$$;
+
+CREATE FUNCTION ojs._set_limits(p_tenant text, p_fields jsonb, p_reason text) RETURNS void
+    LANGUAGE sql
+    AS $$
+    -- What is as it should be keeps its reason.
+    select ojs._set_quota(p_tenant, '', f.key, nullif(f.value, 'null'), p_reason)
+    from (select f.key, f.value, ojs._duration(f.value ->> 'period') as period, (f.value ->> 'limit')::bigint as maximum
+        from jsonb_each(p_fields) f) f
+    where not exists (select from ojs.quota q
+        where q.tenant_id = p_tenant and q.queue = '' and q.resource = f.key and q.maximum = f.maximum
+            and q.period is not distinct from f.period and q.soft = coalesce((f.value ->> 'soft')::boolean, false)
+            and q.burst is not distinct from case when f.period is not null then coalesce((f.value ->> 'burst')::bigint, f.maximum) end)
+$$;
+
+CREATE FUNCTION ojs._set_quota(p_tenant text, p_queue text, p_resource text, p_value jsonb, p_reason text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_quota ojs.quota;
+begin
+    if p_value is null then
+        delete from ojs.quota q where q.tenant_id = p_tenant and q.queue = p_queue and q.resource = p_resource;
+        return;
+    end if;
+    v_quota.maximum := (p_value ->> 'limit')::bigint;
+    v_quota.period := ojs._duration(p_value ->> 'period');
+    v_quota.burst := case when v_quota.period is not null then coalesce((p_value ->> 'burst')::bigint, greatest(v_quota.maximum, 1)) end;
+    insert into ojs.quota as q (tenant_id, queue, resource, maximum, period, burst, soft, warn_from, reason, stripes, used)
+    values (p_tenant, p_queue, p_resource, v_quota.maximum, v_quota.period, v_quota.burst, coalesce((p_value ->> 'soft')::boolean, false),
+        coalesce((p_value ->> 'warn_from')::numeric, 0.8), left(p_reason, 1000),
+        case when p_resource in ('max_in_flight_requests', 'max_waiting_polls') then 0
+            else greatest(1, least(16, coalesce(v_quota.burst, v_quota.maximum) / 8)) end,
+        case when v_quota.period is null then coalesce((select sum(ojs._counting(p_resource, t)) from ojs.tally t
+            where p_tenant in ('', t.tenant_id) and p_queue in ('', t.queue)), 0) else 0 end)
+    on conflict (tenant_id, queue, resource) do update
+    set maximum = excluded.maximum, period = excluded.period, burst = excluded.burst, soft = excluded.soft, reason = excluded.reason,
+        warn_from = excluded.warn_from, due = true, stripes = excluded.stripes,
+        -- The same rate once more begins with no full burst. Beyond a soft limit one stripe may lack what the others have.
+        id = case when (excluded.soft, excluded.stripes, excluded.period) is distinct from (q.soft, q.stripes, q.period)
+            or q.period is not null and (excluded.maximum, excluded.burst) <> (q.maximum, q.burst) then excluded.id else q.id end
+    returning * into v_quota;
+    insert into ojs.stripe (quota, n, tokens, at)
+    select v_quota.id, n, coalesce(v_quota.burst::float8 / v_quota.stripes, 0), ojs.now() from generate_series(0, v_quota.stripes - 1) n
+    where not exists (select from ojs.stripe s where s.quota = v_quota.id);
 end;
 $$;
 
@@ -9176,7 +10597,7 @@ exception when data_exception or statement_too_complex then
 end;
 $$;
 
-CREATE FUNCTION ojs._shaped_jobs(p_jobs json, p_each boolean) RETURNS TABLE(type json, args json, queue json, priority json, scheduled_at json, expires_at json, meta json, retry json, max_attempts json, timeout_ms json, visibility_timeout_ms json, tags json, pending json, options json, extra json, id json, tenant json, refusal ojs.refusal)
+CREATE FUNCTION ojs._shaped_jobs(p_jobs json) RETURNS TABLE(type json, args json, queue json, priority json, scheduled_at json, expires_at json, meta json, retry json, max_attempts json, timeout_ms json, visibility_timeout_ms json, tags json, pending json, options json, extra json, id json, tenant json, refusal ojs.refusal)
     LANGUAGE sql STABLE
     AS $$
     select (s.x).*, s.refusal
@@ -9187,7 +10608,7 @@ CREATE FUNCTION ojs._shaped_jobs(p_jobs json, p_each boolean) RETURNS TABLE(type
                 when num_nonnulls((p.x).type, (p.x).args, (p.x).queue) = p.fields and json_typeof((p.x).type) = 'string'
                     and (json_typeof((p.x).queue) = 'string') is not false then null
                 when ojs._plain_fields(p.x, p.fields) then null
-                else ojs._indexed(ojs._shape_refusal(p.job, p.n), p.n, p_each) end as refusal
+                else ojs._indexed(ojs._shape_refusal(p.job, p.n), p.n) end as refusal
             from (
                 select e.n::int - 1 as n, e.job, json_populate_record(null::ojs._job_fields, r.job) as x,
                     (select count(*) from (select json_object_keys(r.job) offset 0) k) as fields
@@ -9272,13 +10693,14 @@ begin
     insert into ojs.tenant_fairness (queue, priority, tenant_id, rev, ready, vtime, weight, job_priority, seconds, head, behind, again_lo,
         again_seq, limited, lines)
     -- Each priority has had a time of its own. All begin anew, and who has no room is parked again by the next decision.
-    select p_queue, s.priority, s.tenant_id, s.rev + 1, (s.cursors[1]).works, ojs._join_at(0, 0, s.weight), s.weight,
+    select p_queue, s.priority, s.tenant_id, s.rev + 1, (s.cursors[1]).works,
+        ojs._join_at(0, 0, s.weight, 0, row_number() over (partition by s.priority)), s.weight,
         (s.cursors[1]).job_priority, s.seconds, (s.cursors[1]).head, (s.cursors[1]).behind, (s.cursors[1]).again_lo,
         (s.cursors[1]).again_seq, s.limited, nullif(s.cursors[2:], '{}')
     from sorted s;
     delete from ojs.level l where l.queue = p_queue;
-    insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
-    select p_queue, f.priority, 1, 0, count(*) filter (where f.ready), coalesce(sum(f.weight) filter (where f.ready), 0),
+    insert into ojs.level (queue, priority, rev, low, tenants, joined, weight, moment)
+    select p_queue, f.priority, 1, 0, count(*) filter (where f.ready), count(*), coalesce(sum(f.weight) filter (where f.ready), 0),
         coalesce(sum(f.weight * f.vtime) filter (where f.ready), 0)
     from ojs.tenant_fairness f where f.queue = p_queue group by f.priority;
     update ojs.backlog b set rev = b.rev + 1,
@@ -9585,9 +11007,12 @@ CREATE FUNCTION ojs._stale_queues(p_from pg_snapshot, p_to pg_snapshot, p_xid xi
     from ojs._came(p_from, p_to, p_xid, p_lo, p_hi) w
     cross join lateral ojs._turn_mark(w.queue) m
     left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
-    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo and f.parked is not true and (f.ready is not true or w.lo <= f.head
-        or (select b.unit from ojs._backlog(w.queue) b) = 'none'
-            and exists (select from ojs.turn t where t.queue = w.queue and t.seq > w.lo))
+    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo and case
+        -- It may have no room because of what was decided ahead for it.
+        when f.parked then w.lo <= f.head
+            and exists (select from ojs.turn t where t.queue = w.queue and t.tenant_id = w.tenant_id and t.seq > w.lo)
+        else f.ready is not true or w.lo <= f.head or (select b.unit from ojs._backlog(w.queue) b) = 'none'
+            and exists (select from ojs.turn t where t.queue = w.queue and t.seq > w.lo) end
 $$;
 
 CREATE FUNCTION ojs._standing(p_job ojs.job, p_priority integer) RETURNS ojs.standing
@@ -9691,6 +11116,20 @@ CREATE FUNCTION ojs._storage_options(p_table text) RETURNS text
     from pg_class c where c.oid = format('ojs.%I', p_table)::regclass
 $$;
 
+CREATE FUNCTION ojs._stripe(p_quota ojs.quota, p_n integer, p_now timestamp with time zone) RETURNS ojs.stripe
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_stripe ojs.stripe;
+begin
+    -- As a function in SQL this would be planned anew with each call.
+    select s.quota, s.n, s.rev, ojs._grown(p_quota, s.tokens, s.at, p_now), ojs._seen_at(s.at, p_now), s.uses into v_stripe
+    from (select s.* from ojs.stripe s where s.quota = p_quota.id and s.n = p_n
+        order by s.rev desc limit 1 for update skip locked) s;
+    return v_stripe;
+end;
+$$;
+
 CREATE FUNCTION ojs._tags(p_tags json) RETURNS text[]
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -9758,6 +11197,33 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._take_at_once(p_quota ojs.quota, p_jobs integer) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_now timestamptz := ojs.now();
+    v_own int := pg_backend_pid() % p_quota.stripes;
+begin
+    update ojs.stripe s
+    set tokens = ojs._grown(p_quota, s.tokens, s.at, v_now) - p_jobs, at = ojs._seen_at(s.at, v_now), uses = s.uses + 1,
+        rev = s.rev + (s.uses % 64 = 63)::int
+    from (select o.ctid as spot from ojs.stripe o where o.quota = p_quota.id and o.n = v_own
+        order by o.rev desc limit 1 for update skip locked) o
+    where s.ctid = o.spot and ojs._grown(p_quota, s.tokens, s.at, v_now) >= p_jobs;
+    if found then
+        return true;
+    end if;
+    -- Somebody has that one, for as long as a commit takes. The others begin at different ones, too, or they would meet at one.
+    update ojs.stripe s
+    set tokens = ojs._grown(p_quota, s.tokens, s.at, v_now) - p_jobs, at = ojs._seen_at(s.at, v_now), uses = s.uses + 1,
+        rev = s.rev + (s.uses % 64 = 63)::int
+    from (select o.ctid as spot from ojs.stripe o where o.quota = p_quota.id and ojs._grown(p_quota, o.tokens, o.at, v_now) >= p_jobs
+        order by (o.n + v_own) % p_quota.stripes limit 1 for update skip locked) o
+    where s.ctid = o.spot and ojs._grown(p_quota, s.tokens, s.at, v_now) >= p_jobs;
+    return found;
+end;
+$$;
+
 CREATE FUNCTION ojs._take_ends(p_to pg_snapshot, p_first text[] DEFAULT '{}'::text[]) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -9803,7 +11269,8 @@ begin
             from ojs._came_in(p_from, p_to, p_xid, p_lo, p_hi) c order by c.queue, c.tenant_id, c.job_priority desc
         ), known as materialized (
             select c.*, f.rev, f.ready or f.parked as works, f.head, l.rev as level_rev, c.unit = 'none' as in_order,
-                case when c.unit = 'none' then c.lo else ojs._join_at(coalesce(f.vtime, 0), coalesce(l.low, 0), c.weight) end as joins_at
+                case when c.unit = 'none' then c.lo else ojs._join_at(f.vtime, l.low, c.weight, l.joined, row_number() over (
+                    partition by c.queue, c.priority, (f.ready or f.parked) is true order by c.tenant_id)) end as joins_at
             from came c
             left join lateral ojs._fair(c.queue, c.priority, c.tenant_id) f on true
             left join lateral ojs._level(c.queue, c.priority) l on true
@@ -9822,18 +11289,17 @@ begin
                 min(k.joins_at) as low
             from known k where k.works is not true group by k.queue, k.priority, k.level_rev
         ), opened as (
-            insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
-            select c.queue, c.priority, 1, 0, c.tenants, c.weight, c.moment from coming c where c.level_rev is null
-            returning queue, priority
+            insert into ojs.level (queue, priority, rev, low, tenants, joined, weight, moment) select c.queue, c.priority, 1, 0, c.tenants,
+                c.tenants, c.weight, c.moment from coming c where c.level_rev is null returning queue, priority
         ), reopened as (
-            update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, weight = l.weight + c.weight,
-                moment = l.moment + c.moment, low = least(l.low, c.low), used_at = ojs.now()
+            update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, joined = l.joined + c.tenants,
+                weight = l.weight + c.weight, moment = l.moment + c.moment, low = least(l.low, c.low), used_at = ojs.now()
             from coming c where l.queue = c.queue and l.priority = c.priority and l.rev = c.level_rev
             returning l.queue, l.priority, l.tenants = c.tenants as opened
         )
-        select o.queue, o.priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his, null::int as own from opened o
-        union all
-        select r.queue, r.priority, null, null, null, null from reopened r where r.opened
+        select n as queue, null::int as priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his, null::int as own
+        from (select array_agg(o.queue) as queues, array_agg(o.priority) as priorities from (table opened union all
+            select r.queue, r.priority from reopened r where r.opened) o) o cross join lateral ojs._note_levels(o.queues, o.priorities) n
         union all
         select k.queue, k.priority, k.tenant_id, array_agg(r.lo), array_agg(least(r.hi, k.head)), null
         from known k cross join lateral unnest(k.los, k.his) r(lo, hi) where r.lo <= k.head group by k.queue, k.priority, k.tenant_id
@@ -9852,9 +11318,7 @@ CREATE FUNCTION ojs._take_in_one(p_queue text, p_priority integer, p_tenant text
     LANGUAGE plpgsql
     AS $$
 begin
-    if p_tenant is null then
-        perform ojs._set_backlog(p_queue, p_priority, true);
-    elsif p_own is not null then
+    if p_own is not null then
         perform ojs._take_in_own(p_queue, p_tenant, p_own, p_los, p_his);
     elsif p_his is null then
         perform ojs._refund(p_queue, p_priority, p_tenant, 0, 0, p_los[1], null);
@@ -9963,6 +11427,34 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._take_tokens(p_quota ojs.quota, p_jobs integer, p_wait boolean) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_stripes ojs.stripe[];
+    v_stripe  ojs.stripe;
+    v_left    float8 := p_jobs;
+begin
+    if ojs._take_at_once(p_quota, p_jobs) then
+        return true;
+    end if;
+    v_stripes := array(select s from ojs._gather(p_quota, p_jobs, false, p_wait) s);
+    if not p_quota.soft and (select coalesce(sum(s.tokens), 0) from unnest(v_stripes) s) + 1e-6 < p_jobs then
+        return false;
+    end if;
+    foreach v_stripe in array v_stripes loop
+        -- The last one may go a trifle below zero, so that no rounding makes tokens, and far below of a soft limit.
+        update ojs.stripe s
+        set tokens = v_stripe.tokens - case when v_stripe = v_stripes[cardinality(v_stripes)] then v_left
+                else greatest(0, least(v_left, v_stripe.tokens)) end,
+            at = v_stripe.at, uses = s.uses + 1, rev = s.rev + (s.uses % 64 = 63)::int
+        where s.quota = v_stripe.quota and s.n = v_stripe.n and s.rev = v_stripe.rev;
+        v_left := v_left - greatest(0, least(v_left, v_stripe.tokens));
+    end loop;
+    return true;
+end;
+$$;
+
 CREATE FUNCTION ojs._tells_time(p_text text) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $_$ select p_text like '+%' or p_text ~ '^\d{4,6}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[-+]\d\d(:?\d\d)?)$' $_$;
@@ -9980,6 +11472,30 @@ CREATE FUNCTION ojs._tenant_events(p_types text[], p_queues text[], p_limit inte
     ) a
     where (p_types is null or 'tenant.created' = any (p_types)) and p_queues is null
     order by a.n desc limit p_limit
+$$;
+
+CREATE FUNCTION ojs._tenant_fields(p_config jsonb) RETURNS jsonb
+    LANGUAGE plpgsql
+    AS $$
+declare
+    c_own    constant text[] := '{tenant_id,tier,limits,fairness_weight,weight,priority_boost}';
+    v_limits jsonb := '{}';
+begin
+    if jsonb_typeof(p_config) is distinct from 'object' then
+        perform ojs._raise('OJ400', 'the entry of a tenant must be an object', '{"field": "tenants"}');
+    elsif p_config ? 'tier' and (jsonb_typeof(p_config -> 'tier') not in ('string', 'null')) then
+        perform ojs._raise('OJ422', 'tier must be the name of a tier, or null', '{"field": "tier"}');
+    end if;
+    v_limits := ojs._limit_fields(p_config - c_own, null);
+    if exists (select from jsonb_each(v_limits) f join jsonb_each(ojs._limit_fields(coalesce(p_config -> 'limits', '{}'), null)) l
+            on l.key = f.key and l.value <> f.value) then
+        perform ojs._raise('OJ422', 'limits disagree with what stands beside them', '{"field": "limits"}');
+    end if;
+    return ojs._tier_fields((select coalesce(jsonb_object_agg(f.key, f.value), '{}') from jsonb_each(p_config) f
+            where f.key = any (c_own) and f.key not in ('tenant_id', 'tier', 'limits'))
+        || jsonb_build_object('limits', coalesce(p_config -> 'limits', '{}') || v_limits))
+        || case when p_config ? 'tier' then jsonb_build_object('tier', p_config -> 'tier') else '{}' end;
+end;
 $$;
 
 CREATE FUNCTION ojs._tenant_gauges(p_tenants integer) RETURNS TABLE(tenant_id text, queue text, depth bigint, active bigint, enqueued bigint, processed bigint, failed bigint, share double precision)
@@ -10060,7 +11576,7 @@ declare
             and not exists (select from ojs.departure d where d.tenant_id = n.tenant_id) limit c_most);
     v_one   text;
 begin
-    if v_ended || v_noisy = '{}' or exists (select from ojs.lease l where l.xid = pg_current_xact_id_if_assigned()) then
+    if v_ended || v_noisy = '{}' or ojs._has_fetched() then
         return false;
     elsif not ojs._enter_lane(-1) then
         return true;
@@ -10123,18 +11639,62 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._tier_fields(p_config jsonb) RETURNS jsonb
+    LANGUAGE plpgsql
+    AS $_$
+declare
+    v_fields jsonb;
+    v_bad    record;
+begin
+    if jsonb_typeof(p_config) is distinct from 'object' then
+        perform ojs._raise('OJ400', 'config must be an object', '{"field": "config"}');
+    end if;
+    for v_bad in select k from jsonb_object_keys(p_config) k
+        where k not in ('limits', 'fairness_weight', 'weight', 'priority_boost') order by k limit 1
+    loop
+        perform ojs._raise('OJ408', format('%s is not supported', left(v_bad.k, 100)), jsonb_build_object('field', left(v_bad.k, 100)));
+    end loop;
+    v_fields := p_config - '{limits,weight}'::text[] || case when p_config ? 'weight' and not p_config ? 'fairness_weight' then
+            jsonb_build_object('fairness_weight', p_config -> 'weight') else '{}' end
+        || ojs._limit_fields(coalesce(p_config -> 'limits', '{}'), null);
+    select c.field, c.must into v_bad from (values
+        (1, 'weight', p_config -> 'weight' <> v_fields -> 'fairness_weight', 'disagrees with fairness_weight'),
+        (2, 'fairness_weight', jsonb_typeof(v_fields -> 'fairness_weight') <> 'number' or case
+            when jsonb_typeof(v_fields -> 'fairness_weight') = 'number' then
+                (v_fields ->> 'fairness_weight')::numeric not between 0.000001 and 1000000 end,
+            'must be a number between 0.000001 and 1000000'),
+        (3, 'priority_boost', jsonb_typeof(v_fields -> 'priority_boost') <> 'number' or v_fields ->> 'priority_boost' !~ '^-?\d{1,3}$'
+            or case when v_fields ->> 'priority_boost' ~ '^-?\d{1,3}$' then abs((v_fields ->> 'priority_boost')::int) > 100 end,
+            'must be an integer between -100 and 100'),
+        (4, 'max_concurrency', (v_fields #>> '{max_concurrency,limit}')::bigint not between 1 and 1000000,
+            'must be an integer between 1 and 1000000'),
+        (5, 'max_enqueue_rate', (v_fields #>> '{max_enqueue_rate,limit}')::bigint < 1, 'must be an integer between 1 and 1000000000'),
+        (6, 'max_enqueue_rate.burst', (v_fields #>> '{max_enqueue_rate,burst}')::bigint < 1, 'must be an integer between 1 and 1000000000'),
+        (7, 'max_enqueue_rate.period', ojs._duration(v_fields #>> '{max_enqueue_rate,period}') not between '1 second' and '31 days',
+            'must be between PT1S and P31D'),
+        (8, 'max_in_flight_requests', (v_fields #>> '{max_in_flight_requests,limit}')::bigint < 1, 'must be at least 1'),
+        (9, 'max_waiting_polls', (v_fields #>> '{max_waiting_polls,limit}')::bigint < 1, 'must be at least 1')
+    ) c(n, field, wrong, must) where c.wrong order by c.n limit 1;
+    if found then
+        perform ojs._raise('OJ422', v_bad.field || ' ' || v_bad.must, jsonb_build_object('field', v_bad.field));
+    end if;
+    return v_fields;
+end;
+$_$;
+
 CREATE FUNCTION ojs._time_anew(p_queue text, p_unit ojs.unit) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
     update ojs.tenant_fairness f
-    set rev = f.rev + 1, vtime = case when p_unit <> 'none' then ojs._join_at(0, 0, f.weight)
+    set rev = f.rev + 1, vtime = case when p_unit <> 'none' then ojs._join_at(0, 0, f.weight, 0, n.nth)
         else coalesce(least(
             (select min(a.lo) from ojs.again a where f.behind and a.queue = f.queue and a.priority = f.job_priority
                 and a.tenant_id = f.tenant_id and a.hi > f.again_seq),
             (select j.seq from ojs.job j where j.queue = f.queue and j.priority = f.job_priority and j.tenant_id = f.tenant_id
                 and j.seq > f.head order by j.seq limit 1)), 0) end
-    where f.queue = p_queue;
+    from (select n.ctid as spot, row_number() over (partition by n.priority) as nth from ojs.tenant_fairness n where n.queue = p_queue) n
+    where f.ctid = n.spot;
     update ojs.level l
     set rev = l.rev + 1, low = 0, moment = coalesce((select sum(f.weight * f.vtime) from ojs.tenant_fairness f
         where f.queue = l.queue and f.priority = l.priority and f.ready), 0)
@@ -10362,11 +11922,12 @@ declare
 begin
     -- Before the lane, because whoever has one of these locked would keep decisions waiting.
     delete from ojs.tenant_role r where r.tenant_id = p_tenant;
-    delete from ojs.cron c where c.tenant_id = p_tenant;
     delete from ojs.cron_run r where r.tenant_id = p_tenant;
-    delete from ojs.replay_rule r where r.tenant_id = p_tenant;
-    update ojs.api_key k set revoked_at = ojs.now(), reason = 'deregistered'
-    where k.tenant_id = p_tenant and k.revoked_at is null;
+    delete from ojs.tenant_tier t where t.tenant_id = p_tenant;
+    -- The tick would wait for the rows of limits in the midst of a roll-up.
+    perform ojs._alone_with_tally() where exists (select from ojs.quota q where q.tenant_id = p_tenant);
+    delete from ojs.quota q where q.tenant_id = p_tenant;
+    perform ojs._quotas_changed(), ojs._cut_off(p_tenant, 'infinity');
     select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
     perform ojs._arm_max_priority(p_tenant, 100) where v_old.max_priority < 100;
     perform ojs.resume_tenant(p_tenant) where exists (select from ojs.suspended s where s.tenant_id = p_tenant);
@@ -10378,7 +11939,7 @@ begin
     perform ojs._stop_ahead();
     perform ojs._end_throttle(p_tenant);
     -- The row stays until the tenant's pause is over, which it says.
-    update ojs.tenant t set weight = null, priority_boost = 0, max_priority = 100, over_priority = 'refuse'
+    update ojs.tenant t set weight = null, priority_boost = 0, max_priority = 100, over_priority = 'refuse', created_at = null
     where t.tenant_id = p_tenant returning * into v_new;
     if v_old.weight is not null or v_old.priority_boost <> 0 then
         perform ojs._reweigh(v_new, -v_old.priority_boost);
@@ -10488,14 +12049,15 @@ begin
             limit p_limit
         ), back as materialized (
             select p.*, l.rev as level_rev,
-                case when b.unit = 'none' then p.vtime else ojs._join_at(p.vtime, l.low, p.weight) end as joins_at
+                case when b.unit = 'none' then p.vtime else ojs._join_at(p.vtime, l.low, p.weight, l.joined,
+                    row_number() over (partition by p.queue, p.priority)) end as joins_at
             from parked p cross join lateral ojs._level(p.queue, p.priority) l left join lateral ojs._backlog(p.queue) b on true
         ), joined as (
             update ojs.tenant_fairness f set rev = f.rev + 1, ready = true, parked = false, vtime = b.joins_at from back b
             where f.ctid = b.spot
         ), opened as (
-            update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, weight = l.weight + c.weight,
-                moment = l.moment + c.moment, low = least(l.low, c.low), used_at = ojs.now()
+            update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, joined = l.joined + c.tenants,
+                weight = l.weight + c.weight, moment = l.moment + c.moment, low = least(l.low, c.low), used_at = ojs.now()
             from (select b.queue, b.priority, b.level_rev, count(*)::int as tenants, sum(b.weight) as weight,
                     sum(b.weight * b.joins_at) as moment, min(b.joins_at) as low
                 from back b group by b.queue, b.priority, b.level_rev) c
@@ -10529,11 +12091,15 @@ CREATE TABLE ojs.settings (
     lowest_max_priority integer,
     unknown_tenants text DEFAULT 'accept'::text NOT NULL,
     bars boolean DEFAULT false NOT NULL,
+    limits boolean DEFAULT false NOT NULL,
+    default_retry jsonb,
+    unsupported text DEFAULT 'refuse'::text NOT NULL,
     CONSTRAINT idempotency_window_in_range CHECK ((((idempotency_window >= '00:01:00'::interval) AND (idempotency_window <= '365 days'::interval)) OR ojs._raise('OJ422'::text, 'idempotency_window must be between 1 minute and 365 days'::text, '{"field": "idempotency_window"}'::jsonb))),
     CONSTRAINT journal_retention_in_range CHECK ((((journal_retention >= '00:01:00'::interval) AND (journal_retention <= '36500 days'::interval)) OR ojs._raise('OJ422'::text, 'journal_retention must be between 1 minute and 36500 days'::text, '{"field": "journal_retention"}'::jsonb))),
     CONSTRAINT retention_in_range CHECK (((retention = '00:00:00'::interval) OR ((retention >= '00:00:10'::interval) AND (retention <= '36500 days'::interval)) OR ojs._raise('OJ422'::text, 'retention must be between 10 seconds and 36500 days, or 0: finished jobs stay'::text, '{"field": "retention"}'::jsonb))),
     CONSTRAINT settings_one_check CHECK (one),
-    CONSTRAINT unknown_tenants_known CHECK (((unknown_tenants = ANY (ARRAY['accept'::text, 'refuse'::text])) OR ojs._raise('OJ422'::text, 'unknown_tenants must be "accept" or "refuse"'::text, '{"field": "unknown_tenants"}'::jsonb)))
+    CONSTRAINT unknown_tenants_known CHECK (((unknown_tenants = ANY (ARRAY['accept'::text, 'refuse'::text])) OR ojs._raise('OJ422'::text, 'unknown_tenants must be "accept" or "refuse"'::text, '{"field": "unknown_tenants"}'::jsonb))),
+    CONSTRAINT unsupported_known CHECK (((unsupported = ANY (ARRAY['refuse'::text, 'carry'::text])) OR ojs._raise('OJ422'::text, 'unsupported must be "refuse" or "carry"'::text, '{"field": "unsupported"}'::jsonb)))
 );
 
 CREATE VIEW ojs._upkeep_plan WITH (security_invoker='true') AS
@@ -10588,17 +12154,6 @@ CREATE FUNCTION ojs._upkeep_next_ms() RETURNS integer
     from ojs.upkeep_status s
 $$;
 
-CREATE TABLE ojs.usage (
-    tenant_id text NOT NULL COLLATE pg_catalog."C",
-    queue text NOT NULL COLLATE pg_catalog."C",
-    rev bigint NOT NULL,
-    active integer NOT NULL,
-    counted pg_snapshot NOT NULL
-)
-WITH (vacuum_truncate=off);
-
-ALTER TABLE ONLY ojs.usage FORCE ROW LEVEL SECURITY;
-
 CREATE FUNCTION ojs._usage(p_tenant text, p_queue text) RETURNS SETOF ojs.usage
     LANGUAGE sql STABLE ROWS 1
     AS $$ select u.* from ojs.usage u where u.tenant_id = p_tenant and u.queue = p_queue order by u.rev desc limit 1 $$;
@@ -10631,6 +12186,25 @@ begin
     )
     select array_agg(c.tenant_id) into v_tenants from changed c where c.tenant_id <> '';
     return v_tenants;
+end;
+$$;
+
+CREATE FUNCTION ojs._use_quotas(p_from pg_snapshot) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_to pg_snapshot := (select t.snapshot from ojs.tally_mark t order by t.rev desc limit 1);
+begin
+    if not (select s.limits from ojs.settings s) then
+        return;
+    end if;
+    update ojs.quota q set used = q.used + case when q.period is null then u.jobs else 0 end, due = true
+    from (
+        select q.id, sum(case when q.period is null then ojs._counting(q.resource, c) else c.total end) as jobs
+        from ojs._changes(p_from, v_to) c cross join lateral ojs._quotas_for(c.tenant_id, c.queue) q group by q.id
+    ) u
+    -- A job that came and went has changed no count. Its token is gone nevertheless.
+    where q.id = u.id;
 end;
 $$;
 
@@ -10695,11 +12269,53 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._wake_clocks() RETURNS void
+    LANGUAGE sql
+    AS $$ select pg_notify('ojs_wake', s.token) from ojs.sleeper s where s.expires_at > ojs.now() $$;
+
 CREATE FUNCTION ojs._wants_plan(p_cron ojs.cron) RETURNS boolean
     LANGUAGE sql STABLE
     AS $$
     select p_cron.enabled and p_cron.error is null
         and (cardinality(p_cron.upcoming) < 2 or p_cron.upcoming[cardinality(p_cron.upcoming)] < ojs.now() + interval '5 seconds')
+$$;
+
+CREATE FUNCTION ojs._warn(p_looks ojs.quota_look[], p_now timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_quota record;
+    v_level int;
+begin
+    for v_quota in
+        select q.*, l.used as now_used, l.used_up from unnest(p_looks) l join ojs.quota q on q.id = l.id
+        where q.warned_at is not null or l.used_up >= q.warn_from
+    loop
+        v_level := case when v_quota.used_up >= 1 + (v_quota.soft and v_quota.period is null)::int * 1e-9 then 2
+            when v_quota.used_up >= v_quota.warn_from then 1
+            -- What goes up and down about the threshold is told once.
+            when v_quota.used_up >= v_quota.warn_from * 0.9 then least(v_quota.warned, 1) else 0 end;
+        continue when v_level = v_quota.warned;
+        update ojs.quota q set warned = v_level, warned_at = case when v_level > 0 then coalesce(q.warned_at, p_now) end
+        where q.id = v_quota.id;
+        insert into ojs.notice (at, ended_at, type, subject, data)
+        select p_now, p_now, t.type, coalesce(nullif(v_quota.tenant_id, ''), v_quota.queue), case when v_quota.resource = 'max_depth' then
+            jsonb_build_object('queue', v_quota.queue, 'depth', v_quota.now_used, 'bound', v_quota.maximum)
+            else jsonb_strip_nulls(jsonb_build_object('tenant_id', v_quota.tenant_id, 'queue', nullif(v_quota.queue, ''),
+                'limit', v_quota.resource, 'current', v_quota.now_used, 'maximum', coalesce(v_quota.burst, v_quota.maximum),
+                'soft', v_quota.soft, 'refused', (select nullif(sum(r.requests), 0) from ojs.refused r where r.tenant_id = v_quota.tenant_id
+                    and r.queue = v_quota.queue and r.resource = v_quota.resource and r.at > p_now - interval '2 minutes'))) end
+        from ojs._warning(v_quota.resource, v_quota.warned, v_level) t(type) where t.type is not null;
+    end loop;
+end;
+$$;
+
+CREATE FUNCTION ojs._warning(p_resource text, p_was integer, p_is integer) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select case when p_is = 2 then case when p_resource = 'max_depth' then 'backpressure.rejected' else 'tenant.limit_exceeded' end
+        when p_is = 1 and p_was = 0 then case when p_resource = 'max_depth' then 'backpressure.warning' else 'tenant.limit_approaching' end
+        when p_is = 0 and p_resource = 'max_depth' then 'backpressure.cleared' end
 $$;
 
 CREATE FUNCTION ojs._watch(p_now timestamp with time zone) RETURNS void
@@ -10782,7 +12398,8 @@ CREATE FUNCTION ojs._weigh_tenants(p_weights jsonb) RETURNS void
         from jsonb_each(p_weights) e
     ) n
     order by n.tenant_id, n.key <> n.tenant_id
-    on conflict (tenant_id) do update set weight = excluded.weight where t.weight is distinct from excluded.weight
+    on conflict (tenant_id) do update set weight = excluded.weight, created_at = coalesce(t.created_at, excluded.created_at)
+    where t.weight is distinct from excluded.weight
 $$;
 
 CREATE FUNCTION ojs._weight(p_weight jsonb) RETURNS numeric
@@ -11280,7 +12897,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs.configure(p_default_tenant text DEFAULT NULL::text, p_tenant_required boolean DEFAULT NULL::boolean, p_retention interval DEFAULT NULL::interval, p_journal_retention interval DEFAULT NULL::interval, p_timeout_ms integer DEFAULT NULL::integer, p_heartbeat_timeout_ms integer DEFAULT NULL::integer, p_idempotency_window interval DEFAULT NULL::interval, p_tenant_fairness jsonb DEFAULT NULL::jsonb, p_unknown_tenants text DEFAULT NULL::text) RETURNS ojs.settings
+CREATE FUNCTION ojs.configure(p_default_tenant text DEFAULT NULL::text, p_tenant_required boolean DEFAULT NULL::boolean, p_retention interval DEFAULT NULL::interval, p_journal_retention interval DEFAULT NULL::interval, p_timeout_ms integer DEFAULT NULL::integer, p_heartbeat_timeout_ms integer DEFAULT NULL::integer, p_idempotency_window interval DEFAULT NULL::interval, p_tenant_fairness jsonb DEFAULT NULL::jsonb, p_unknown_tenants text DEFAULT NULL::text, p_default_retry jsonb DEFAULT NULL::jsonb, p_unsupported text DEFAULT NULL::text) RETURNS ojs.settings
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_partition_pruning TO 'off'
@@ -11301,7 +12918,8 @@ begin
         perform ojs._alone_with_queues();
         perform ojs._check_retention(p_retention, array(select q.queue from ojs.queue q where q.config ? 'retention'));
     end if;
-    perform ojs._alone_with_queues() where p_unknown_tenants is not null;
+    perform ojs._check_default_retry(p_default_retry) where p_default_retry is not null;
+    perform ojs._alone_with_queues() where num_nonnulls(p_unknown_tenants, p_default_retry) > 0;
     if p_tenant_fairness is not null then
         perform ojs._check_fairness(p_tenant_fairness, false);
         perform ojs._alone_with_queues();
@@ -11312,12 +12930,15 @@ begin
         timeout_ms = coalesce(p_timeout_ms, s.timeout_ms), heartbeat_timeout_ms = coalesce(p_heartbeat_timeout_ms, s.heartbeat_timeout_ms),
         idempotency_window = coalesce(p_idempotency_window, s.idempotency_window),
         tenant_fairness = coalesce(p_tenant_fairness - 'weights', s.tenant_fairness),
-        unknown_tenants = coalesce(p_unknown_tenants, s.unknown_tenants)
+        unknown_tenants = coalesce(p_unknown_tenants, s.unknown_tenants),
+        default_retry = nullif(coalesce(p_default_retry, s.default_retry), '{}'),
+        unsupported = coalesce(p_unsupported, s.unsupported)
     returning * into v_settings;
     if p_retention is not null then
         perform pg_notify('ojs_wake', 'upkeep');
     end if;
     perform ojs._arm_barred() where p_unknown_tenants is not null;
+    perform ojs._arm_defaults() where p_default_retry is not null;
     perform ojs._share_by('', p_tenant_fairness) where p_tenant_fairness is not null;
     return v_settings;
 end;
@@ -11365,6 +12986,32 @@ begin
     returning * into v_settings;
     update ojs.dead_letter_mark m set next_at = '-infinity', tenant_id = '';
     return v_settings;
+end;
+$$;
+
+CREATE FUNCTION ojs.configure_limits(p_tenant text, p_limits jsonb, p_queue text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) RETURNS SETOF ojs.limits
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_limits jsonb := ojs._limit_fields(p_limits, p_queue);
+    v_queue  text := nullif(ojs._check_scope(p_tenant, p_queue), '');
+begin
+    perform ojs._check_tenant(p_tenant);
+    perform ojs._alone_with_queues();
+    if v_limits - 'max_concurrency' <> '{}' then
+        perform ojs._know(p_tenant);
+        perform ojs._alone_with_tally();
+        perform ojs._set_quota(p_tenant, coalesce(v_queue, ''), l.key, nullif(l.value, 'null'), p_reason)
+        from jsonb_each(v_limits - 'max_concurrency') l order by l.key;
+        perform ojs._quotas_changed();
+    end if;
+    -- This comes last, because from here on decisions wait.
+    if v_limits ? 'max_concurrency' then
+        perform ojs.limit_concurrency((v_limits #>> '{max_concurrency,limit}')::int, p_tenant, v_queue, p_reason);
+    end if;
+    return query select l.* from ojs.limits l where l.tenant_id = p_tenant and l.queue = coalesce(v_queue, '') order by l.resource;
 end;
 $$;
 
@@ -11466,8 +13113,53 @@ begin
     end if;
     perform ojs._arm_defaults();
     perform ojs._share_by(p_queue, p_config -> 'tenant_fairness') where p_config ? 'tenant_fairness';
+    perform ojs._bound_queue(p_queue, v_queue.config) where p_config ?| '{max_size,backpressure}';
     v_queue.config := ojs._whole_config(p_queue, v_queue.config);
     return v_queue;
+end;
+$$;
+
+CREATE FUNCTION ojs.configure_static(p_kind text, p_name text, p_config jsonb, p_authoritative boolean DEFAULT false, p_check boolean DEFAULT false) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_fields jsonb;
+begin
+    if p_kind = 'tier' then
+        perform ojs._check_tier(p_name);
+        v_fields := ojs._tier_fields(p_config);
+    elsif p_kind = 'tenant' then
+        perform ojs._check_tenant(p_name);
+        v_fields := ojs._tenant_fields(p_config);
+    else
+        perform ojs._raise('OJ400', 'kind must be "tier" or "tenant"', '{"field": "kind"}');
+    end if;
+    if p_check then
+        return false;
+    end if;
+    perform ojs._alone_with_queues();
+    if p_authoritative is not true and exists (
+            select from ojs.static_config c where c.kind = p_kind and c.name = p_name and c.config = p_config) then
+        return false;
+    end if;
+    insert into ojs.static_config as c (kind, name, config) values (p_kind, p_name, p_config)
+    on conflict (kind, name) do update set config = excluded.config, at = excluded.at;
+    if p_kind = 'tier' then
+        perform ojs.configure_tier(p_name, p_config, 'configuration file');
+    else
+        perform ojs._fit_tenant(p_name, v_fields, 'configuration file');
+    end if;
+    return true;
 end;
 $$;
 
@@ -11508,7 +13200,8 @@ begin
     values (p_tenant, p_weight, coalesce(p_priority_boost, 0), coalesce(p_max_priority, 100), coalesce(p_over_priority, 'refuse'))
     on conflict (tenant_id) do update
     set weight = coalesce(p_weight, t.weight), priority_boost = coalesce(p_priority_boost, t.priority_boost),
-        max_priority = coalesce(p_max_priority, t.max_priority), over_priority = coalesce(p_over_priority, t.over_priority)
+        max_priority = coalesce(p_max_priority, t.max_priority), over_priority = coalesce(p_over_priority, t.over_priority),
+        created_at = coalesce(t.created_at, excluded.created_at)
     returning * into v_new;
     if v_new.weight is distinct from v_old.weight or v_new.priority_boost <> coalesce(v_old.priority_boost, 0) then
         perform ojs._reweigh(v_new, v_new.priority_boost - coalesce(v_old.priority_boost, 0));
@@ -11516,6 +13209,70 @@ begin
     return v_new;
 end;
 $_$;
+
+CREATE TABLE ojs.tenant_tier (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    tier text NOT NULL COLLATE pg_catalog."C",
+    due jsonb
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.tenant_tier FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs.tiers WITH (security_invoker='true') AS
+ SELECT r.name,
+    r.config,
+    n.tenants,
+    n.due,
+    r.reason
+   FROM (ojs.tier r
+     CROSS JOIN LATERAL ( SELECT count(*) AS tenants,
+            count(t.due) AS due
+           FROM ojs.tenant_tier t
+          WHERE (t.tier = r.name)) n);
+
+CREATE FUNCTION ojs.configure_tier(p_tier text, p_config jsonb, p_reason text DEFAULT NULL::text, p_confirm boolean DEFAULT false) RETURNS SETOF ojs.tiers
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_fields  jsonb := case when p_config <> 'null' then ojs._tier_fields(p_config) end;
+    v_changed jsonb;
+    v_old     ojs.tier;
+begin
+    perform ojs._check_tier(p_tier);
+    perform ojs._alone_with_queues();
+    select * into v_old from ojs.tier r where r.name = p_tier;
+    if v_fields is null then
+        perform ojs._remove_tier(v_old, p_tier, p_reason, p_confirm);
+        return;
+    end if;
+    insert into ojs.tier as r (name, config, fields, reason) values (p_tier, p_config, v_fields, left(p_reason, 1000))
+    on conflict (name) do update set config = excluded.config, fields = excluded.fields, reason = excluded.reason;
+    perform ojs._audit(null, 'tier', p_tier, case when v_old.name is null then 'created' else 'changed' end, v_old.fields, v_fields,
+        p_reason);
+    -- What has not changed may have been set otherwise for one tenant, which keeps that.
+    select jsonb_object_agg(f.key, f.value) into v_changed from jsonb_each(v_fields) f
+    where f.value is distinct from v_old.fields -> f.key;
+    update ojs.tenant_tier t set due = coalesce(t.due, '{}') || v_changed where t.tier = p_tier and v_changed is not null;
+    if p_tier = 'default' and v_old.name is null then
+        perform ojs._alone_with_tally();
+        perform ojs._meet_all();
+    end if;
+    perform ojs._fit_tenants(array(select t.tenant_id from ojs.tenant_tier t where t.tier = p_tier and t.due is not null limit 20), true),
+        ojs._wake_clocks();
+    return query select r.* from ojs.tiers r where r.name = p_tier;
+end;
+$$;
 
 CREATE VIEW ojs._new_api_key WITH (security_invoker='true') AS
  SELECT ''::text AS secret,
@@ -11577,15 +13334,16 @@ begin
         perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes',
             '{"field": "tenant"}');
     end if;
-    if coalesce(p_role, '') = '' or p_role in ('ojs_owner', 'ojs_service', 'ojs_operator', 'ojs_tenant') or p_role like 'pg\_%' then
+    if coalesce(p_role, '') = '' or p_role like 'pg\_%'
+            or p_role in ('ojs_owner', 'ojs_service', 'ojs_operator', 'ojs_producer', 'ojs_worker', 'ojs_tenant') then
         perform ojs._raise('OJ400', format('%s cannot be a tenant''s login role', coalesce(quote_ident(p_role), 'null')),
             '{"field": "role"}');
     end if;
     if not exists (select from pg_roles where rolname = p_role) then
         execute format('create role %I login', p_role);
     elsif exists (select from pg_roles where rolname = p_role and (rolsuper or rolbypassrls))
-            or pg_has_role(p_role, 'ojs_service', 'member') or pg_has_role(p_role, 'ojs_operator', 'member')
-            or pg_has_role(p_role, 'ojs_owner', 'member') then
+            or exists (select from unnest('{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_worker}'::name[]) g
+                where pg_has_role(p_role, g, 'member')) then
         perform ojs._raise('OJ400', format('role %I sees more than one tenant', p_role), '{"field": "role"}');
     end if;
     if p_password is not null then
@@ -11854,7 +13612,7 @@ begin
     perform ojs.limit_concurrency(null, null, p_queue)
     where exists (select from ojs.rule r where r.tenant_id = '' and r.queue = p_queue);
     perform ojs._arm_defaults();
-    perform ojs._share_by(p_queue, null);
+    perform ojs._share_by(p_queue, null), ojs._bound_queue(p_queue, '{}');
     return v_queue;
 end;
 $$;
@@ -11889,14 +13647,16 @@ CREATE FUNCTION ojs.deregister_tenant(p_tenant text, p_confirm text DEFAULT NULL
 declare
     v_row  ojs.departure;
     v_jobs bigint;
+    v_dead bigint := (select count(*) from ojs.dead_letter d where d.tenant_id = p_tenant);
 begin
     perform ojs._check_tenant(p_tenant);
     perform ojs._alone_with_queues();
     v_jobs := (
         select sum(s.scheduled + s.available + s.pending + s.active + s.retryable) from ojs.shard_stats s where s.tenant_id = p_tenant);
-    if v_jobs > 0 and p_confirm is distinct from p_tenant then
-        perform ojs._raise('OJ409', format('tenant %s has %s jobs that have not ended', p_tenant, v_jobs),
-            jsonb_build_object('field', 'confirm', 'jobs', v_jobs), 'They are cancelled if the tenant''s name is given as confirm.');
+    if v_jobs + v_dead > 0 and p_confirm is distinct from p_tenant then
+        perform ojs._raise('OJ409', format('tenant %s has %s jobs that have not ended, and %s dead letters', p_tenant, v_jobs, v_dead),
+            jsonb_build_object('field', 'confirm', 'jobs', v_jobs, 'dead_letters', v_dead),
+            'They are cancelled, or deleted, if the tenant''s name is given as confirm.');
     elsif v_jobs is null and not exists (select from ojs.tenant t where t.tenant_id = p_tenant)
             and not exists (select from ojs.tenant_role r where r.tenant_id = p_tenant) then
         perform ojs._raise('OJ404', format('tenant %s does not exist', p_tenant), '{"field": "tenant"}');
@@ -11905,7 +13665,8 @@ begin
     perform ojs.pause(null, p_tenant, coalesce(p_reason, 'deregistered'));
     insert into ojs.departure (tenant_id, jobs) values (p_tenant, coalesce(v_jobs, 0))
     on conflict (tenant_id) do update
-    set at = excluded.at, jobs = excluded.jobs, queue = null, priority = null, seq = null, missed = false, done = false
+    set at = excluded.at, jobs = excluded.jobs, queue = null, priority = null, seq = null, missed = false, open = null,
+        done = false
     returning * into v_row;
     perform ojs._audit(p_tenant, 'tenant', null, 'deregistered', null, jsonb_build_object('jobs', v_jobs), p_reason);
     perform ojs._see_off_at(p_tenant, '0');
@@ -12074,7 +13835,11 @@ begin
             insert into ojs.journal (tenant_id, queue, priority, to_state, jobs, lo, hi, at)
             select m.tenant_id, m.queue, m.priority, m.state, 1, m.seq, m.seq, v_now from made m
         )
-        select m as job, exists (select from ojs.waiter w where w.queue = p_queue) as awaited into v_made from made m;
+        select m as job, exists (select from ojs.waiter w where w.queue = p_queue) as awaited,
+            (select s.limits from ojs.settings s) as limits into v_made from made m;
+        if v_made.limits then
+            perform ojs._admit_one(v_tenant, p_queue, 'available');
+        end if;
         if v_made.awaited then
             perform ojs._notify(array[p_queue]);
         end if;
@@ -12115,7 +13880,7 @@ begin
     v_jobs.timeouts_ms := case when p_timeout_ms is not null then array_fill(p_timeout_ms, v_n) end;
     v_jobs.visibility_timeouts_ms := case when p_visibility_timeout_ms is not null then array_fill(p_visibility_timeout_ms, v_n) end;
     v_jobs.tags := case when p_tags is not null then array_fill(array_to_json(p_tags), v_n) end;
-    return query select o.id from ojs._insert_jobs(v_jobs, v_tenant, false) o;
+    return query select j.id from ojs._insert_all(v_jobs, v_tenant) j;
 end;
 $$;
 
@@ -12128,7 +13893,7 @@ CREATE FUNCTION ojs.enqueue_each(p_jobs json) RETURNS SETOF ojs._outcome
 begin
     return query
     select o.*
-    from ojs._insert_jobs(ojs._read_jobs(p_jobs, true), null, true) o
+    from ojs._insert_jobs(ojs._read_jobs(p_jobs), null, true) o
     order by o.n;
 end;
 $$;
@@ -12140,11 +13905,7 @@ CREATE FUNCTION ojs.enqueue_many(p_jobs json, p_tenant text DEFAULT NULL::text) 
     SET enable_partition_pruning TO 'off'
     AS $$
 begin
-    return query
-    select o.state, o.attempt, o.lease, o.started_at, o.lease_expires_at, o.finished_at, o.retry_at, o.enqueued_at, o.worker_id, o.pool,
-        o.charged, o.errors, o.result, o.seq, o.tenant_id, o.id, o.queue, o.type, o.priority, o.max_attempts, o.created_at, o.scheduled_at,
-        o.expires_at, o.timeout_ms, o.visibility_timeout_ms, o.tags, o.args, o.meta, o.retry, o.options, o.extra
-    from ojs._insert_jobs(ojs._read_jobs(p_jobs, false), p_tenant, false) o;
+    return query select * from ojs._insert_all(ojs._read_jobs(p_jobs), p_tenant);
 end;
 $$;
 
@@ -12233,16 +13994,20 @@ CREATE FUNCTION ojs.enqueue_rows(p_types text[], p_args json[], p_queues text[] 
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_partition_pruning TO 'off'
     AS $$
+declare
+    v_jobs ojs._new_jobs := row(p_types, p_args, p_queues, p_priorities, p_scheduled_at, p_expires_at, p_metas, p_retries, p_max_attempts,
+        p_timeouts_ms, p_visibility_timeouts_ms, p_tags, p_pending, p_options, p_extras, p_ids, p_tenants, null);
 begin
     if (cardinality(p_types) between 1 and 10000) is not true then
         perform ojs._raise('OJ400', 'there must be between 1 and 10000 jobs', '{"field": "types"}');
+    elsif num_nonnulls(p_scheduled_at, p_expires_at) > 0 then
+        -- PostgreSQL itself refuses the 30th of February, and would do so in the middle of ojs._insert_jobs, and show all of it.
+        perform ojs._when(t, ojs.now()) from unnest(p_scheduled_at || p_expires_at) t;
     end if;
     return query
     select o.n, o.sqlstate, o.message, o.detail, o.tenant_id, o.id, o.state, o.max_attempts, o.created_at, o.scheduled_at, o.expires_at,
         nullif(o.meta, '{}'), o.retry, o.priority
-    from ojs._insert_jobs(row(p_types, p_args, p_queues, p_priorities, p_scheduled_at, p_expires_at, p_metas, p_retries, p_max_attempts,
-        p_timeouts_ms, p_visibility_timeouts_ms, p_tags, p_pending, p_options, p_extras, p_ids, p_tenants, null)::ojs._new_jobs,
-        p_tenant, p_each) o;
+    from ojs._insert_jobs(v_jobs, p_tenant, p_each) o where p_each or o.sqlstate is null or ojs._raise(o.sqlstate, o.message, o.detail);
 end;
 $$;
 
@@ -12270,6 +14035,10 @@ begin
         select * from ojs._attempt_events(p_types, p_queues, p_limit, v_tenant)
         union all
         select * from ojs._release_events(p_types, p_queues, p_limit, v_tenant)
+        union all
+        select * from ojs._failed_events(p_types, p_queues, p_limit, v_tenant)
+        union all
+        select * from ojs._heartbeat_events(p_types, p_queues, p_limit, v_tenant)
         union all
         select * from ojs._clock_events(p_types, p_queues, p_limit, v_tenant)
         union all
@@ -12347,15 +14116,8 @@ CREATE FUNCTION ojs."fetch"(p_queues text[], p_count integer DEFAULT 1, p_worker
     SET enable_partition_pruning TO 'off'
     AS $$
 begin
-    -- To fetch_many 0 means that nothing was given.
-    return query
-    select f.state, f.attempt, f.lease, f.started_at, f.lease_expires_at, f.finished_at, f.retry_at, f.enqueued_at, f.worker_id, f.pool,
-        f.charged, f.errors, f.result, f.seq, f.tenant_id, f.id, f.queue, f.type, f.priority, f.max_attempts, f.created_at, f.scheduled_at,
-        f.expires_at, f.timeout_ms, f.visibility_timeout_ms, f.tags, f.args, f.meta, f.retry, f.options, f.extra
-    from ojs.fetch_many(p_queues, array[p_count], array[p_worker_id],
-        array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end], p_tenant, true,
-        p_strategy => p_strategy, p_weights => p_weights, p_pool => p_pool) f
-    where f.id is not null;
+    return query select * from ojs._fetch_one(p_queues, p_count, p_worker_id, p_visibility_timeout_ms, p_tenant, p_strategy, p_weights,
+        p_pool);
 end;
 $$;
 
@@ -12440,6 +14202,39 @@ begin
     return query select * from ojs._extend(p_worker_id, p_ids, p_visibility_timeout_ms, v_tenant);
 end;
 $$;
+
+CREATE FUNCTION ojs.help() RETURNS TABLE(purpose text, call text, does text)
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+    select h.purpose, 'ojs.' || p.proname,
+        case when length(c.line) > 100 then left(c.line, 99) || '…' else c.line end
+    from (values
+        (1, 'enqueue', '{enqueue, enqueue_many, enqueue_bulk, enqueue_each, enqueue_once}'::text[]),
+        (2, 'work', '{fetch, ack, ack_many, nack, settle, release, heartbeat, beat}'),
+        (3, 'jobs', '{job_status, job_info, job_results, list_jobs, explain, cancel, cancel_many, activate, reprioritize, retry,
+            retry_many}'),
+        (4, 'dead letters', '{dead_letters, dead_letter_info, dead_letter_count, dead_letter_stats, retry_dead_letter, retry_dead_letters,
+            delete_dead_letter, purge_dead_letters, configure_dead_letters, set_replay_rule, delete_replay_rule}'),
+        (5, 'cron', '{put_cron, configure_cron, trigger_cron, cron_info, delete_cron}'),
+        (6, 'workers', '{register_worker, deregister_worker, worker_info, direct_worker, direct_workers, remove_worker}'),
+        (7, 'pause and limit', '{pause, resume, limit_concurrency, configure_limits, throttle, release_throttle, hold_dispatch,
+            resume_dispatch}'),
+        (8, 'configure', '{configure, configure_tenant, configure_queue, delete_queue, configure_pool, configure_pools, delete_pool,
+            watch_neighbours, preview_weight}'),
+        (9, 'tenants', '{create_tenant_role, configure_tier, set_tier, configure_static, suspend_tenant, resume_tenant,
+            deregister_tenant, current_tenant, create_api_key, rotate_api_key, revoke_api_key}'),
+        (10, 'look and keep', '{help, events, doctor, now, tick, upkeep, rebuild, cut_partition, drop_finished}')
+    ) h(place, purpose, names)
+    cross join lateral unnest(h.names) with ordinality u(name, n)
+    join pg_proc p on p.pronamespace = 'ojs'::regnamespace and p.proname = u.name
+    cross join lateral (
+        -- The first clause of the comment, without what stands in brackets.
+        select regexp_replace(regexp_replace(replace(obj_description(p.oid, 'pg_proc'), E'\n', ' '), ' \([^)]*\)', '', 'g'),
+            '[.:;]( .*)?$', '') as line) c
+    where has_function_privilege(p.oid, 'execute')
+    order by h.place, u.n
+$_$;
 
 CREATE VIEW ojs.shard_stats AS
  SELECT l.tenant_id,
@@ -12783,6 +14578,32 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs.job_status(p_id uuid, p_tenant text DEFAULT NULL::text) RETURNS text
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_tenant text := ojs._session_tenant(p_tenant);
+    v_job    ojs.job := ojs._job_for(p_id, v_tenant);
+    v_says   ojs.explanation := ojs.explain(p_id, v_tenant);
+    v_since  timestamptz := case
+        when ojs._ended(v_job.state) then v_job.finished_at when v_job.state = 'active' then v_job.started_at
+        when v_job.state = 'available' then v_job.enqueued_at
+        when v_job.state = 'retryable' then (v_job.errors -> -1 ->> 'occurred_at')::timestamptz else v_job.created_at end;
+begin
+    return concat_ws(' ',
+        format('Job %s (%s) of tenant %s in queue %s is %s since %s.', v_job.id, v_job.type, v_job.tenant_id, v_job.queue, v_job.state,
+            ojs._in_words(v_since)),
+        case when v_says.tenant_ahead is not null then
+            case v_says.tenant_ahead when 0 then 'It is the first in its tenant''s line.'
+                else format('%s%s of its tenant come%s before it.', case v_says.certainty when 'at_least' then 'At least ' end,
+                    case v_says.tenant_ahead when 1 then '1 job' else v_says.tenant_ahead || ' jobs' end,
+                    case v_says.tenant_ahead when 1 then 's' end) end end,
+        array_to_string(v_says.reasons, ' '),
+        case when not ojs._ended(v_job.state) then ojs._serving(v_job.queue, v_tenant) end);
+end;
+$$;
+
 CREATE FUNCTION ojs.jobs_floor(p_before uuid DEFAULT NULL::uuid, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_tenant text DEFAULT NULL::text) RETURNS uuid
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -12907,6 +14728,24 @@ begin
         v_job.started_at, v_to, v_job.retry_at, v_job.expires_at, v_job.retry, v_entry,
         p_lease is not null or p_worker_id is not null, null, v_job.pool, v_job.charged)::ojs._attempt_end], v_now);
     return v_job;
+end;
+$$;
+
+CREATE FUNCTION ojs.note_refusals(p_tenants text[], p_queues text[], p_resources text[], p_requests integer[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+begin
+    insert into ojs.refused as r (tenant_id, queue, resource, at, requests)
+    select u.tenant_id, u.queue, u.resource, date_trunc('minute', ojs.now()), sum(u.requests)
+    from unnest(p_tenants, p_queues, p_resources, p_requests) u(tenant_id, queue, resource, requests)
+    group by u.tenant_id, u.queue, u.resource order by u.tenant_id, u.queue, u.resource
+    on conflict (tenant_id, queue, resource, at) do update set requests = r.requests + excluded.requests;
+    delete from ojs.refused r using (
+        select o.tenant_id, o.queue, o.resource, o.at from ojs.refused o
+        where o.at < ojs.now() - interval '1 day' order by o.at limit 1000 for update skip locked
+    ) o where r.tenant_id = o.tenant_id and r.queue = o.queue and r.resource = o.resource and r.at = o.at;
 end;
 $$;
 
@@ -13053,7 +14892,7 @@ declare
     v_next xid8 := pg_snapshot_xmax(pg_current_snapshot());
 begin
     perform ojs._fetched_nothing();
-    perform ojs._enter_lane();
+    perform ojs._enter_lane(), ojs._notice_copy();
     if current_setting('server_version_num')::int >= 170000 then
         -- ojs._enter_lane has limited the transaction to ten seconds; a rebuild of many tenants may take longer.
         perform set_config('transaction_timeout', '0', true);
@@ -13082,9 +14921,10 @@ begin
             where (j.queue, j.priority, j.tenant_id) > (s.queue, s.priority, s.tenant_id) and j.seq is not null
             order by j.queue, j.priority, j.tenant_id, j.seq limit 1) n
     )
-    insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head, lines)
-    select s.queue, s.rank, s.tenant_id, true, case when s.unit = 'none' then s.seq else ojs._join_at(0, 0, w.weight) end, w.weight,
-        s.limited, (s.cursors[1]).job_priority, (s.cursors[1]).head, nullif(s.cursors[2:], '{}')
+    insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, weight, limited, job_priority, head, lines, vtime)
+    select s.queue, s.rank, s.tenant_id, true, w.weight, s.limited, (s.cursors[1]).job_priority, (s.cursors[1]).head,
+        nullif(s.cursors[2:], '{}'), case when s.unit = 'none' then s.seq
+            else ojs._join_at(0, 0, w.weight, 0, row_number() over (partition by s.queue, s.rank)) end
     from (
         select s.queue, s.tenant_id, min(s.seq) as seq, t.weight, t.throttle, coalesce(t.limited, false) as limited,
             ojs._unit(q.config -> 'tenant_fairness') as unit,
@@ -13093,16 +14933,15 @@ begin
         from shard s left join ojs.tenant t on t.tenant_id = s.tenant_id left join ojs.queue q on q.queue = s.queue
         group by s.queue, s.tenant_id, t.weight, t.throttle, t.limited, q.config, rank
     ) s cross join lateral ojs._weight_in(s.queue, s.tenant_id, s.weight, s.throttle) w;
-    insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
-    select f.queue, f.priority, 1, 0, count(*), sum(f.weight), sum(f.weight * f.vtime)
+    insert into ojs.level (queue, priority, rev, low, tenants, joined, weight, moment)
+    select f.queue, f.priority, 1, 0, count(*), count(*), sum(f.weight), sum(f.weight * f.vtime)
     from ojs.tenant_fairness f group by f.queue, f.priority;
     insert into ojs.backlog (queue, rev, priorities, unit, own_order)
     select coalesce(l.queue, c.queue), 1, coalesce(array_agg(l.priority order by l.priority desc) filter (where l.queue is not null), '{}'),
         coalesce(max(c.unit), 'jobs'), coalesce(bool_or(c.own_order), false)
     from ojs.level l full join (select q.queue, ojs._unit(q.config -> 'tenant_fairness') as unit,
         ojs._own_order(q.config -> 'tenant_fairness') as own_order from ojs.queue q) c on c.queue = l.queue
-    where l.queue is not null or c.unit <> 'jobs' or c.own_order
-    group by 1;
+    where l.queue is not null or c.unit <> 'jobs' or c.own_order group by 1;
     perform ojs._recount_slots();
 end;
 $$;
@@ -13362,8 +15201,31 @@ begin
     perform ojs._alone_with_queues();
     delete from ojs.suspended s where s.tenant_id = p_tenant;
     v_was := found;
+    perform ojs._drop_tenant(p_tenant);
     perform ojs._arm_barred();
     return v_was;
+end;
+$$;
+
+CREATE FUNCTION ojs.retry(p_id uuid, p_override json DEFAULT NULL::json, p_tenant text DEFAULT NULL::text) RETURNS ojs.job
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_tenant text := ojs._session_tenant(p_tenant);
+    v_job    ojs.job;
+begin
+    if exists (select from ojs.dead_letter d where d.id = p_id and (d.tenant_id = v_tenant) is not false
+            and (not d.aside or not exists (select from ojs.job j where j.id = p_id and (j.tenant_id = v_tenant) is not false))) then
+        return ojs._retry_one(ojs._lock_dead(p_id, v_tenant), p_override);
+    end if;
+    v_job := ojs._lock_job(p_id, v_tenant);
+    if v_job.state <> 'discarded' then
+        perform ojs._raise('OJ409', format('cannot retry job %s: its state is %s, not discarded', p_id, v_job.state),
+            jsonb_build_object('job_id', p_id, 'current_state', v_job.state, 'expected_state', 'discarded'));
+    end if;
+    return ojs._retry_one(v_job, p_override);
 end;
 $$;
 
@@ -13372,20 +15234,8 @@ CREATE FUNCTION ojs.retry_dead_letter(p_id uuid, p_override json DEFAULT NULL::j
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_partition_pruning TO 'off'
     AS $$
-declare
-    v_job ojs.job := ojs._lock_dead(p_id, ojs._session_tenant(p_tenant));
 begin
-    if p_override is not null then
-        v_job := ojs._override(v_job, p_override);
-    end if;
-    if v_job.expires_at <= ojs.now() then
-        perform ojs._raise('OJ409', format('cannot retry job %s: it expired at %s',
-                p_id, to_char(v_job.expires_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')),
-            jsonb_build_object('job_id', p_id, 'field', 'override.expires_at'), 'Override expires_at with a later time, or with null.');
-    end if;
-    perform ojs._retry_dead(array[v_job.tenant_id], array[v_job.id]);
-    select * into v_job from ojs.job j where j.id = v_job.id and j.tenant_id = v_job.tenant_id;
-    return v_job;
+    return ojs._retry_one(ojs._lock_dead(p_id, ojs._session_tenant(p_tenant)), p_override);
 end;
 $$;
 
@@ -13400,6 +15250,38 @@ begin
     perform ojs._check_limit(p_limit, 10000);
     v_held := ojs._lock_matching(ojs._session_tenant(p_tenant), p_queue, p_type, p_error_type, p_since, p_until, p_limit, true);
     return ojs._retry_dead(v_held.o_tenants, v_held.o_ids);
+end;
+$$;
+
+CREATE FUNCTION ojs.retry_many(p_queue text DEFAULT NULL::text, p_type text DEFAULT NULL::text, p_error_type text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_limit integer DEFAULT 1000, p_tenant text DEFAULT NULL::text) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+declare
+    v_tenant text := ojs._session_tenant(p_tenant);
+    v_prefix text := case when p_type like '%*' then left(p_type, -1) end;
+    v_now    timestamptz := ojs.now();
+    v_found  record;
+begin
+    perform ojs._check_limit(p_limit, 10000);
+    select array_agg(f.tenant_id) as tenants, array_agg(f.id) as ids into v_found
+    from (
+        select j.* from (
+            select j.tenant_id, j.id, j.queue, j.type, j.finished_at, j.expires_at, j.errors from ojs.job j where j.state = 'discarded'
+            union all
+            select k.tenant_id, k.id, k.queue, k.type, k.finished_at, k.expires_at, k.errors from ojs.dead_job k
+        ) j
+        where (v_tenant is null or j.tenant_id = v_tenant) and (p_queue is null or j.queue = p_queue)
+            and (p_type is null or j.type = p_type or starts_with(j.type, v_prefix))
+            and (p_error_type is null or p_error_type in (j.errors -> -1 ->> 'type', j.errors -> -1 ->> 'code'))
+            and (p_since is null or j.finished_at >= p_since) and j.finished_at < coalesce(p_until, v_now)
+            and (j.expires_at > v_now) is not false
+        order by j.finished_at, j.id limit p_limit
+    ) f;
+    return ojs._retry_dead(v_found.tenants, v_found.ids, p_any => true);
 end;
 $$;
 
@@ -13483,6 +15365,28 @@ begin
         known_from = null, caught_up = false
     returning * into v_rule;
     return v_rule;
+end;
+$$;
+
+CREATE FUNCTION ojs.set_tier(p_tenant text, p_tier text, p_reason text DEFAULT NULL::text) RETURNS SETOF ojs.tenant
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    SET enable_seqscan TO 'off'
+    SET enable_sort TO 'off'
+    SET jit TO 'off'
+    SET max_parallel_workers_per_gather TO '0'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_partition_pruning TO 'off'
+    AS $$
+begin
+    perform ojs._check_tenant(p_tenant);
+    perform ojs._alone_with_queues();
+    perform ojs._give_tier(p_tenant, p_tier, p_reason);
+    perform ojs._fit_tenants(array[p_tenant], true) where p_tier is not null;
+    return query select t.* from ojs.tenant t where t.tenant_id = p_tenant;
 end;
 $$;
 
@@ -13574,7 +15478,7 @@ declare
 begin
     perform ojs._check_tenant(p_tenant);
     perform ojs._alone_with_queues();
-    insert into ojs.tenant (tenant_id) values (p_tenant) on conflict do nothing;
+    insert into ojs.tenant (tenant_id, created_at) values (p_tenant, null) on conflict do nothing;
     insert into ojs.suspended (tenant_id, reason) values (p_tenant, left(p_reason, 1000))
     on conflict (tenant_id) do update set reason = coalesce(excluded.reason, suspended.reason)
     returning * into v_row;
@@ -13638,7 +15542,7 @@ declare
     v_timers record;
     v_leases record;
 begin
-    perform ojs._check_tick(p_limit, p_stride_ms);
+    perform ojs._check_tick(p_limit, p_stride_ms), ojs._notice_copy();
     if exists (select from ojs.settings s where s.held_at is not null) then
         perform ojs._begin_after_restore();
         return (0, 0, 0, 1000, false, 0);
@@ -13659,9 +15563,9 @@ begin
         or (select t.at not between v_now - interval '2 seconds' and v_now from ojs.tally_mark t order by t.rev desc limit 1);
     if v_rested then
         v_result.rolled_up := ojs._roll_up();
-        perform ojs._roll_up_pace(), ojs._keep_history(v_now);
-        perform ojs._watch(v_now), ojs._look_at_neighbours(v_now);
+        perform ojs._roll_up_pace(), ojs._keep_history(v_now), ojs._watch(v_now), ojs._look_at_neighbours(v_now);
     end if;
+    v_result.next_in_ms := coalesce(least(ojs._give_room(v_now), ojs._meet_newcomers()), 10000);
 
     v_mark := ojs._clock_mark();
     select t.* into v_timers from ojs._do_timers(v_mark, v_now, p_limit, v_result) t;
@@ -13671,13 +15575,13 @@ begin
     v_mark := ojs._move_clock(v_mark, v_now, v_timers.o_taken + v_leases.o_looked, v_leases.o_seen, v_leases.o_lease_at);
     v_more := ojs._tidy(v_mark, v_now, p_limit);
     -- This comes last, because from here on decisions wait for this transaction to end.
-    v_more := ojs._throttle_due(v_now) or ojs._depart_due() or v_more;
+    v_more := true = any (array[ojs._fit_due(), ojs._throttle_due(v_now), ojs._depart_due(), v_more]);
     perform ojs._catch_up();
     v_more := v_more or exists (select from ojs._slot_mark() m where m.freed <> '{}');
     perform ojs._forget(v_now);
 
     v_result.next_in_ms := case when greatest(v_timers.o_taken, v_leases.o_looked) < p_limit and v_known then
-        least(case when p_stride_ms > 0 then p_stride_ms else 10000 end, case when v_busy or v_more then 100 end,
+        least(nullif(p_stride_ms, 0), v_result.next_in_ms, case when v_busy or v_more then 100 end,
             case when not v_rested or v_result.rolled_up > 0 then 2000 end, ojs._next_look_ms(v_mark, v_now)) else 0 end;
     return v_result;
 end;
@@ -14097,25 +16001,29 @@ CREATE VIEW ojs._own_cron_run AS
           WHERE (r_1.tenant_id = t.tenant_id)
          OFFSET 0) r);
 
-CREATE VIEW ojs._own_rule AS
+CREATE TABLE ojs.refused (
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    queue text NOT NULL COLLATE pg_catalog."C",
+    resource text NOT NULL COLLATE pg_catalog."C",
+    at timestamp with time zone NOT NULL,
+    requests bigint NOT NULL
+);
+
+ALTER TABLE ONLY ojs.refused FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs._own_refused AS
  SELECT r.tenant_id,
     r.queue,
-    r.max_concurrency,
-    r.paused_at,
-    r.paused_by,
-    r.reason,
-    r.throttled_to,
-    r.most
+    r.resource,
+    r.at,
+    r.requests
    FROM (ojs._only_tenant() t(tenant_id)
      CROSS JOIN LATERAL ( SELECT r_1.tenant_id,
             r_1.queue,
-            r_1.max_concurrency,
-            r_1.paused_at,
-            r_1.paused_by,
-            r_1.reason,
-            r_1.throttled_to,
-            r_1.most
-           FROM ojs.rule r_1
+            r_1.resource,
+            r_1.at,
+            r_1.requests
+           FROM ojs.refused r_1
           WHERE (r_1.tenant_id = t.tenant_id)
          OFFSET 0) r);
 
@@ -14202,6 +16110,69 @@ CREATE VIEW ojs._queue_names WITH (security_invoker='true') AS
          SELECT r.queue
            FROM ojs.rule r
           WHERE ((r.tenant_id = ''::text) AND (r.queue <> ''::text))) n
+  WHERE ojs._reads_all();
+
+CREATE TABLE ojs.queue_weight (
+    queue text NOT NULL COLLATE pg_catalog."C",
+    tenant_id text NOT NULL COLLATE pg_catalog."C",
+    weight numeric NOT NULL,
+    CONSTRAINT weight_in_range CHECK ((((weight >= 0.000001) AND (weight <= (1000000)::numeric)) OR ojs._raise('OJ422'::text, 'weight must be between 0.000001 and 1000000'::text, '{"field": "weight"}'::jsonb)))
+);
+
+ALTER TABLE ONLY ojs.queue_weight FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs._usual_weight AS
+ SELECT ( SELECT w.weight
+           FROM ojs.queue_weight w
+          WHERE ((w.queue = ''::text) AND (w.tenant_id = '*'::text))) AS alike,
+    COALESCE(( SELECT w.weight
+           FROM ojs.queue_weight w
+          WHERE ((w.queue = ''::text) AND (w.tenant_id = ''::text))), (1)::numeric) AS fallback;
+
+CREATE VIEW ojs._served_tenants AS
+ SELECT n.tenant_id,
+    COALESCE(w.alike, (COALESCE(t.weight, w.fallback) * COALESCE(t.throttle, (1)::numeric))) AS weight
+   FROM ((( SELECT DISTINCT u.tenant_id
+           FROM (( SELECT u_1.tenant_id,
+                    u_1.queue
+                   FROM ( SELECT t_1.tenant_id,
+                            t_1.queue,
+                            t_1.priority,
+                            t_1.scheduled,
+                            t_1.available,
+                            t_1.pending,
+                            t_1.active,
+                            t_1.retryable,
+                            t_1.completed,
+                            t_1.cancelled,
+                            t_1.discarded,
+                            t_1.total,
+                            t_1.failed,
+                            t_1.dispatched,
+                            t_1.rev
+                           FROM ojs.tally t_1
+                        UNION ALL
+                         SELECT r.tenant_id,
+                            r.queue,
+                            r.priority,
+                            r.scheduled,
+                            r.available,
+                            r.pending,
+                            r.active,
+                            r.retryable,
+                            r.completed,
+                            r.cancelled,
+                            r.discarded,
+                            r.total,
+                            r.failed,
+                            r.dispatched,
+                            r.rev
+                           FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)) u_1
+                  GROUP BY u_1.tenant_id, u_1.queue
+                 HAVING ((sum(u_1.available) > (0)::numeric) OR (sum(u_1.active) > (0)::numeric))) u
+             JOIN ojs._served_queues() q(queue) ON ((q.queue = u.queue)))) n
+     LEFT JOIN ojs.tenant t ON ((t.tenant_id = n.tenant_id)))
+     CROSS JOIN ojs._usual_weight w)
   WHERE ojs._reads_all();
 
 CREATE VIEW ojs._shard_numbers WITH (security_invoker='true') AS
@@ -14303,41 +16274,6 @@ UNION ALL
     f.deficit,
     false AS known
    FROM ojs._fairness() f(queue, priority, tenant_id, rev, ready, vtime, weight, deficit, charged, job_priority, seconds, head, behind, again_lo, again_seq, limited, parked, lines);
-
-CREATE TABLE ojs.queue_weight (
-    queue text NOT NULL COLLATE pg_catalog."C",
-    tenant_id text NOT NULL COLLATE pg_catalog."C",
-    weight numeric NOT NULL,
-    CONSTRAINT weight_in_range CHECK ((((weight >= 0.000001) AND (weight <= (1000000)::numeric)) OR ojs._raise('OJ422'::text, 'weight must be between 0.000001 and 1000000'::text, '{"field": "weight"}'::jsonb)))
-);
-
-ALTER TABLE ONLY ojs.queue_weight FORCE ROW LEVEL SECURITY;
-
-CREATE VIEW ojs._usual_weight AS
- SELECT ( SELECT w.weight
-           FROM ojs.queue_weight w
-          WHERE ((w.queue = ''::text) AND (w.tenant_id = '*'::text))) AS alike,
-    COALESCE(( SELECT w.weight
-           FROM ojs.queue_weight w
-          WHERE ((w.queue = ''::text) AND (w.tenant_id = ''::text))), (1)::numeric) AS fallback;
-
-CREATE VIEW ojs._weight_with_work AS
- SELECT COALESCE(sum(COALESCE(w.alike, (COALESCE(t.weight, w.fallback) * COALESCE(t.throttle, (1)::numeric)))), (0)::numeric) AS weight
-   FROM ((( SELECT u.tenant_id
-           FROM ( SELECT t_1.tenant_id,
-                    t_1.available,
-                    t_1.active
-                   FROM ojs.tally t_1
-                UNION ALL
-                 SELECT r.tenant_id,
-                    r.available,
-                    r.active
-                   FROM ojs._recent() r(tenant_id, queue, priority, scheduled, available, pending, active, retryable, completed, cancelled, discarded, total, failed, dispatched, rev)) u
-          GROUP BY u.tenant_id
-         HAVING ((sum(u.available) > (0)::numeric) OR (sum(u.active) > (0)::numeric))) n
-     LEFT JOIN ojs.tenant t ON ((t.tenant_id = n.tenant_id)))
-     CROSS JOIN ojs._usual_weight w)
-  WHERE ojs._reads_all();
 
 CREATE TABLE ojs.again (
     queue text NOT NULL COLLATE pg_catalog."C",
@@ -14442,13 +16378,14 @@ CREATE VIEW ojs.queue_demands WITH (security_invoker='true') AS
             ELSE h.at
         END AS handed_out_at,
     ((r.paused_at IS NOT NULL) OR (a.paused_at IS NOT NULL)) AS paused,
-    ((n.active > 0) OR (COALESCE(s.servers, (0)::bigint) > 0) OR (l.name IS NOT NULL) OR COALESCE((h.at > (ojs.now() - '00:05:00'::interval)), false)) AS served
-   FROM (((((((( SELECT d.queue,
+    (v.queue IS NOT NULL) AS served
+   FROM ((((((((( SELECT d.queue,
             count(*) FILTER (WHERE (d.available > 0)) AS tenants,
             (sum(d.available))::bigint AS available,
             (sum(d.active))::bigint AS active
            FROM ojs._shard_numbers d
           GROUP BY d.queue) n
+     LEFT JOIN ojs._served_queues() v(queue) ON ((v.queue = n.queue)))
      LEFT JOIN ojs._waiting_servers() s(queue, servers) ON ((s.queue = n.queue)))
      LEFT JOIN worker w ON ((w.queue = n.queue)))
      LEFT JOIN pool p ON ((p.queue = n.queue)))
@@ -14460,46 +16397,6 @@ CREATE VIEW ojs.queue_demands WITH (security_invoker='true') AS
           WHERE ((p_1.queue = n.queue) AND (p_1.tenant_id = ''::text))
           ORDER BY p_1.at DESC
          LIMIT 1) h ON (true));
-
-CREATE VIEW ojs.rule_stats AS
- SELECT r.tenant_id,
-    r.queue,
-    r.most AS max_concurrency,
-    u.active,
-    r.paused_at,
-        CASE
-            WHEN ojs._reads_all() THEN r.paused_by
-            ELSE NULL::text
-        END AS paused_by,
-        CASE
-            WHEN ojs._reads_all() THEN r.reason
-            ELSE NULL::text
-        END AS reason
-   FROM (( SELECT rule.tenant_id,
-            rule.queue,
-            rule.max_concurrency,
-            rule.paused_at,
-            rule.paused_by,
-            rule.reason,
-            rule.throttled_to,
-            rule.most
-           FROM ojs.rule
-          WHERE ojs._reads_all()
-        UNION ALL
-         SELECT _own_rule.tenant_id,
-            _own_rule.queue,
-            _own_rule.max_concurrency,
-            _own_rule.paused_at,
-            _own_rule.paused_by,
-            _own_rule.reason,
-            _own_rule.throttled_to,
-            _own_rule.most
-           FROM ojs._own_rule) r
-     LEFT JOIN LATERAL ( SELECT u_1.active
-           FROM ojs.usage u_1
-          WHERE ((u_1.tenant_id = r.tenant_id) AND (u_1.queue = r.queue))
-          ORDER BY u_1.rev DESC
-         LIMIT 1) u ON (true));
 
 CREATE VIEW ojs.unserved_queues WITH (security_invoker='true') AS
  SELECT q.queue,
@@ -14924,13 +16821,6 @@ CREATE VIEW ojs.job_partitions WITH (security_invoker='true') AS
   WHERE (i.inhparent = ('ojs.job'::regclass)::oid)
   ORDER BY b.lo NULLS FIRST;
 
-CREATE SEQUENCE ojs.join_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1;
-
 CREATE TABLE ojs.lane (
     lane smallint NOT NULL
 );
@@ -14979,7 +16869,8 @@ CREATE VIEW ojs.lost_attempts WITH (security_invoker='true') AS
             r_1.fenced,
             r_1.cause,
             r_1.at,
-            r_1.pool
+            r_1.pool,
+            r_1.retry_at
            FROM ojs.release r_1
           ORDER BY r_1.xid DESC, r_1.seq DESC
          LIMIT 10000) r
@@ -15025,6 +16916,13 @@ CREATE TABLE ojs.neighbour (
 );
 
 ALTER TABLE ONLY ojs.neighbour FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE ojs.newcomer (
+    tenant_id text NOT NULL COLLATE pg_catalog."C"
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.newcomer FORCE ROW LEVEL SECURITY;
 
 CREATE VIEW ojs.noisy_neighbours WITH (security_invoker='true') AS
  SELECT n.tenant_id,
@@ -15102,6 +17000,100 @@ UNION ALL
     NULL::text AS query
    FROM pg_replication_slots r
   WHERE ((r.xmin IS NOT NULL) OR (r.catalog_xmin IS NOT NULL));
+
+CREATE VIEW ojs.tenant_stats AS
+ WITH served AS MATERIALIZED (
+         SELECT w_1.tenant_id,
+            (w_1.weight / sum(w_1.weight) OVER ()) AS share
+           FROM ojs._served_tenants w_1
+        ), minute AS (
+         SELECT t.tenant_id,
+            count(*) AS jobs
+           FROM (ojs.lease l
+             CROSS JOIN LATERAL unnest(l.tenants) t(tenant_id))
+          WHERE (ojs._reads_all() AND (l.at > (( SELECT ojs.now() AS now) - '00:01:00'::interval)))
+          GROUP BY t.tenant_id
+        )
+ SELECT s.tenant_id,
+    COALESCE(u.alike, c.weight, u.fallback) AS weight,
+    s.backlog,
+    s.active,
+    s.scheduled,
+    s.pending,
+    s.retryable,
+    s.completed,
+    s.cancelled,
+    s.discarded,
+    s.failed,
+    s.total_jobs,
+    s.oldest_wait,
+    s.deficit,
+        CASE
+            WHEN ojs._reads_all() THEN round(w.share, 4)
+            WHEN ((s.backlog > 0) OR (s.active > 0)) THEN 1.0000
+            ELSE NULL::numeric
+        END AS effective_share,
+    round(((m.jobs)::numeric / ( SELECT sum(m_1.jobs) AS sum
+           FROM minute m_1)), 4) AS actual_share,
+    s.dispatched
+   FROM ((((( SELECT p.tenant_id,
+            (sum(p.available))::bigint AS backlog,
+            (sum(p.active))::bigint AS active,
+            (sum(p.scheduled))::bigint AS scheduled,
+            (sum(p.pending))::bigint AS pending,
+            (sum(p.retryable))::bigint AS retryable,
+            (sum(p.completed))::bigint AS completed,
+            (sum(p.cancelled))::bigint AS cancelled,
+            (sum(p.discarded))::bigint AS discarded,
+            (sum(p.failed))::bigint AS failed,
+            (sum(p.total_jobs))::bigint AS total_jobs,
+            max(p.oldest_wait) AS oldest_wait,
+            sum(p.deficit) AS deficit,
+            (sum(p.dispatched))::bigint AS dispatched
+           FROM ojs._tenant_parts p
+          GROUP BY p.tenant_id
+         HAVING bool_or(p.known)) s
+     LEFT JOIN ( SELECT c_1.tenant_id,
+            c_1.weight,
+            c_1.priority_boost,
+            c_1.created_at,
+            c_1.limited,
+            c_1.max_priority,
+            c_1.over_priority,
+            c_1.throttle
+           FROM ojs.tenant c_1
+          WHERE ojs._reads_all()
+        UNION ALL
+         SELECT _own_tenant.tenant_id,
+            _own_tenant.weight,
+            _own_tenant.priority_boost,
+            _own_tenant.created_at,
+            _own_tenant.limited,
+            _own_tenant.max_priority,
+            _own_tenant.over_priority,
+            _own_tenant.throttle
+           FROM ojs._own_tenant) c ON ((c.tenant_id = s.tenant_id)))
+     CROSS JOIN ojs._usual_weight u)
+     LEFT JOIN served w ON ((w.tenant_id = s.tenant_id)))
+     LEFT JOIN minute m ON ((m.tenant_id = s.tenant_id)));
+
+CREATE VIEW ojs.overview WITH (security_invoker='true') AS
+ SELECT
+        CASE
+            WHEN (length(t.tenant_id) > 18) THEN ("left"(t.tenant_id, 17) || '…'::text)
+            ELSE t.tenant_id
+        END AS tenant,
+    t.backlog AS waiting,
+    t.active,
+    t.completed AS done,
+    (round((t.actual_share * (100)::numeric)) || ' %'::text) AS share,
+    (round((t.effective_share * (100)::numeric)) || ' %'::text) AS due,
+        CASE
+            WHEN (t.oldest_wait >= '1 day'::interval) THEN concat(floor((EXTRACT(epoch FROM t.oldest_wait) / (86400)::numeric)), 'd ', floor((mod(EXTRACT(epoch FROM t.oldest_wait), (86400)::numeric) / (3600)::numeric)), 'h')
+            ELSE to_char(t.oldest_wait, 'HH24:MI:SS'::text)
+        END AS oldest
+   FROM ojs.tenant_stats t
+  ORDER BY t.backlog DESC, t.active DESC, t.tenant_id;
 
 ALTER TABLE ojs.pool ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME ojs.pool_id_seq
@@ -15182,6 +17174,36 @@ CREATE VIEW ojs.queue_workers WITH (security_invoker='true') AS
    FROM (ojs.workers w
      CROSS JOIN LATERAL unnest(w.queues) q(queue));
 
+ALTER TABLE ojs.quota ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
+    SEQUENCE NAME ojs.quota_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE VIEW ojs.refusals AS
+ SELECT r.tenant_id,
+    r.queue,
+    r.resource,
+    r.at,
+    r.requests
+   FROM ( SELECT refused.tenant_id,
+            refused.queue,
+            refused.resource,
+            refused.at,
+            refused.requests
+           FROM ojs.refused
+          WHERE ojs._reads_all()
+        UNION ALL
+         SELECT _own_refused.tenant_id,
+            _own_refused.queue,
+            _own_refused.resource,
+            _own_refused.at,
+            _own_refused.requests
+           FROM ojs._own_refused) r;
+
 ALTER TABLE ojs.release ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME ojs.release_seq_seq
     START WITH 1
@@ -15233,7 +17255,8 @@ CREATE TABLE ojs.shard (
     tenant_id text NOT NULL COLLATE pg_catalog."C",
     queue text NOT NULL COLLATE pg_catalog."C",
     n bigint NOT NULL,
-    moved bigint DEFAULT 0 NOT NULL
+    moved bigint DEFAULT 0 NOT NULL,
+    created_at timestamp with time zone DEFAULT ojs.now() NOT NULL
 )
 WITH (vacuum_truncate=off);
 
@@ -15256,6 +17279,15 @@ CREATE TABLE ojs.sleeper (
 WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.sleeper FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE ojs.static_config (
+    kind text NOT NULL COLLATE pg_catalog."C",
+    name text NOT NULL COLLATE pg_catalog."C",
+    config jsonb NOT NULL,
+    at timestamp with time zone DEFAULT ojs.now() NOT NULL
+);
+
+ALTER TABLE ONLY ojs.static_config FORCE ROW LEVEL SECURITY;
 
 CREATE VIEW ojs.table_health WITH (security_invoker='true') AS
  SELECT (s.relname)::text AS table_name,
@@ -15357,86 +17389,19 @@ CREATE VIEW ojs.tenant_shares WITH (security_invoker='true') AS
      LEFT JOIN lately l ON ((l.name = w.tenant_id)))
      CROSS JOIN LATERAL ojs._pace(''::text, w.tenant_id, l.sums) s(jobs_1m, waited_1m, jobs_5m, waited_5m, jobs_1h, waited_1h));
 
-CREATE VIEW ojs.tenant_stats AS
- WITH minute AS (
-         SELECT t.tenant_id,
-            count(*) AS jobs
-           FROM (ojs.lease l
-             CROSS JOIN LATERAL unnest(l.tenants) t(tenant_id))
-          WHERE (ojs._reads_all() AND (l.at > (( SELECT ojs.now() AS now) - '00:01:00'::interval)))
-          GROUP BY t.tenant_id
-        )
- SELECT s.tenant_id,
-    COALESCE(u.alike, c.weight, u.fallback) AS weight,
-    s.backlog,
-    s.active,
-    s.scheduled,
-    s.pending,
-    s.retryable,
-    s.completed,
-    s.cancelled,
-    s.discarded,
-    s.failed,
-    s.total_jobs,
-    s.oldest_wait,
-    s.deficit,
-        CASE
-            WHEN ((s.backlog > 0) OR (s.active > 0)) THEN
-            CASE
-                WHEN ojs._reads_all() THEN round((COALESCE(u.alike, (COALESCE(c.weight, u.fallback) * COALESCE(c.throttle, (1)::numeric))) / ( SELECT w.weight
-                   FROM ojs._weight_with_work w)), 4)
-                ELSE 1.0000
-            END
-            ELSE NULL::numeric
-        END AS effective_share,
-    round(((m.jobs)::numeric / ( SELECT sum(m_1.jobs) AS sum
-           FROM minute m_1)), 4) AS actual_share,
-    s.dispatched
-   FROM (((( SELECT p.tenant_id,
-            (sum(p.available))::bigint AS backlog,
-            (sum(p.active))::bigint AS active,
-            (sum(p.scheduled))::bigint AS scheduled,
-            (sum(p.pending))::bigint AS pending,
-            (sum(p.retryable))::bigint AS retryable,
-            (sum(p.completed))::bigint AS completed,
-            (sum(p.cancelled))::bigint AS cancelled,
-            (sum(p.discarded))::bigint AS discarded,
-            (sum(p.failed))::bigint AS failed,
-            (sum(p.total_jobs))::bigint AS total_jobs,
-            max(p.oldest_wait) AS oldest_wait,
-            sum(p.deficit) AS deficit,
-            (sum(p.dispatched))::bigint AS dispatched
-           FROM ojs._tenant_parts p
-          GROUP BY p.tenant_id
-         HAVING bool_or(p.known)) s
-     LEFT JOIN ( SELECT c_1.tenant_id,
-            c_1.weight,
-            c_1.priority_boost,
-            c_1.created_at,
-            c_1.limited,
-            c_1.max_priority,
-            c_1.over_priority,
-            c_1.throttle
-           FROM ojs.tenant c_1
-          WHERE ojs._reads_all()
-        UNION ALL
-         SELECT _own_tenant.tenant_id,
-            _own_tenant.weight,
-            _own_tenant.priority_boost,
-            _own_tenant.created_at,
-            _own_tenant.limited,
-            _own_tenant.max_priority,
-            _own_tenant.over_priority,
-            _own_tenant.throttle
-           FROM ojs._own_tenant) c ON ((c.tenant_id = s.tenant_id)))
-     CROSS JOIN ojs._usual_weight u)
-     LEFT JOIN minute m ON ((m.tenant_id = s.tenant_id)));
-
 CREATE VIEW ojs.throttles AS
  SELECT h.tenant_id,
     h.action,
-    h.original,
-    h.effective,
+    (
+        CASE
+            WHEN (h.action = 'weight'::text) THEN COALESCE(u.alike, t.weight, u.fallback)
+            ELSE (r.max_concurrency)::numeric
+        END)::double precision AS original,
+    (
+        CASE
+            WHEN (h.action = 'concurrency'::text) THEN (r.most)::numeric
+            ELSE COALESCE(u.alike, GREATEST((COALESCE(t.weight, u.fallback) * t.throttle), 0.000001))
+        END)::double precision AS effective,
     h.reason,
     h.since,
     h.until,
@@ -15444,7 +17409,7 @@ CREATE VIEW ojs.throttles AS
             WHEN ojs._reads_all() THEN h.set_by
             ELSE NULL::text
         END AS set_by
-   FROM ( SELECT throttle.tenant_id,
+   FROM (((( SELECT throttle.tenant_id,
             throttle.action,
             throttle.original,
             throttle.effective,
@@ -15463,7 +17428,10 @@ CREATE VIEW ojs.throttles AS
             _own_throttle.since,
             _own_throttle.until,
             _own_throttle.set_by
-           FROM ojs._own_throttle) h;
+           FROM ojs._own_throttle) h
+     LEFT JOIN ojs.tenant t ON ((t.tenant_id = h.tenant_id)))
+     LEFT JOIN ojs.rule r ON (((r.tenant_id = h.tenant_id) AND (r.queue = ''::text))))
+     CROSS JOIN ojs._usual_weight u);
 
 ALTER TABLE ojs.timer ALTER COLUMN seq ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME ojs.timer_seq_seq
@@ -15568,18 +17536,6 @@ ALTER TABLE ONLY ojs.job ATTACH PARTITION ojs.job_all FOR VALUES FROM (MINVALUE)
 
 ALTER TABLE ONLY ojs.job ALTER COLUMN seq SET DEFAULT nextval('ojs.job_seq'::regclass);
 
-ALTER TABLE ONLY ojs.jobs ALTER COLUMN tenant_id SET DEFAULT ojs._default_tenant();
-
-ALTER TABLE ONLY ojs.jobs ALTER COLUMN id SET DEFAULT ojs._uuid_v7();
-
-ALTER TABLE ONLY ojs.jobs ALTER COLUMN queue SET DEFAULT 'default'::text;
-
-ALTER TABLE ONLY ojs.jobs ALTER COLUMN priority SET DEFAULT 0;
-
-ALTER TABLE ONLY ojs.jobs ALTER COLUMN args SET DEFAULT '[]'::json;
-
-ALTER TABLE ONLY ojs.jobs ALTER COLUMN meta SET DEFAULT '{}'::jsonb;
-
 ALTER TABLE ONLY ojs.again
     ADD CONSTRAINT again_pkey PRIMARY KEY (queue, priority, tenant_id, lo, n);
 
@@ -15655,6 +17611,9 @@ ALTER TABLE ONLY ojs.neighbour
 ALTER TABLE ONLY ojs.neighbour_watch
     ADD CONSTRAINT neighbour_watch_pkey PRIMARY KEY (one);
 
+ALTER TABLE ONLY ojs.newcomer
+    ADD CONSTRAINT newcomer_pkey PRIMARY KEY (tenant_id);
+
 ALTER TABLE ONLY ojs.notice
     ADD CONSTRAINT notice_pkey PRIMARY KEY (n);
 
@@ -15678,6 +17637,15 @@ ALTER TABLE ONLY ojs.queue
 
 ALTER TABLE ONLY ojs.queue_weight
     ADD CONSTRAINT queue_weight_pkey PRIMARY KEY (queue, tenant_id);
+
+ALTER TABLE ONLY ojs.quota
+    ADD CONSTRAINT quota_id_key UNIQUE (id);
+
+ALTER TABLE ONLY ojs.quota
+    ADD CONSTRAINT quota_pkey PRIMARY KEY (tenant_id, queue, resource);
+
+ALTER TABLE ONLY ojs.refused
+    ADD CONSTRAINT refused_pkey PRIMARY KEY (tenant_id, queue, resource, at);
 
 ALTER TABLE ONLY ojs.release
     ADD CONSTRAINT release_pkey PRIMARY KEY (xid, seq);
@@ -15706,6 +17674,12 @@ ALTER TABLE ONLY ojs.sleeper
 ALTER TABLE ONLY ojs.slot_mark
     ADD CONSTRAINT slot_mark_pkey PRIMARY KEY (rev);
 
+ALTER TABLE ONLY ojs.static_config
+    ADD CONSTRAINT static_config_pkey PRIMARY KEY (kind, name);
+
+ALTER TABLE ONLY ojs.stripe
+    ADD CONSTRAINT stripe_pkey PRIMARY KEY (quota, n, rev);
+
 ALTER TABLE ONLY ojs.suspended
     ADD CONSTRAINT suspended_pkey PRIMARY KEY (tenant_id);
 
@@ -15724,8 +17698,14 @@ ALTER TABLE ONLY ojs.tenant
 ALTER TABLE ONLY ojs.tenant_role
     ADD CONSTRAINT tenant_role_pkey PRIMARY KEY (role_name);
 
+ALTER TABLE ONLY ojs.tenant_tier
+    ADD CONSTRAINT tenant_tier_pkey PRIMARY KEY (tenant_id);
+
 ALTER TABLE ONLY ojs.throttle
     ADD CONSTRAINT throttle_pkey PRIMARY KEY (tenant_id);
+
+ALTER TABLE ONLY ojs.tier
+    ADD CONSTRAINT tier_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY ojs.timer
     ADD CONSTRAINT timer_pkey PRIMARY KEY (due_at, seq);
@@ -15800,11 +17780,17 @@ CREATE UNIQUE INDEX notice_open_idx ON ojs.notice USING btree (type, subject) WH
 
 CREATE INDEX pace_at_idx ON ojs.pace USING btree (at);
 
+CREATE INDEX quota_due_idx ON ojs.quota USING btree (id) WHERE (due OR (warned_at IS NOT NULL));
+
+CREATE INDEX refused_at_idx ON ojs.refused USING btree (at);
+
 CREATE INDEX release_pool_idx ON ojs.release USING btree (pool, xid) WHERE (pool IS NOT NULL);
 
 CREATE INDEX release_tenant_idx ON ojs.release USING btree (tenant_id, xid, seq);
 
 CREATE INDEX rotation_used_idx ON ojs.rotation USING btree (used_at);
+
+CREATE INDEX shard_queue_idx ON ojs.shard USING btree (queue, created_at);
 
 CREATE INDEX tenant_fairness_parked_idx ON ojs.tenant_fairness USING btree (tenant_id, queue, priority) WHERE parked;
 
@@ -15813,6 +17799,10 @@ CREATE INDEX tenant_fairness_parked_queue_idx ON ojs.tenant_fairness USING btree
 CREATE INDEX tenant_fairness_ring_idx ON ojs.tenant_fairness USING btree (queue, priority, vtime) WHERE ready;
 
 CREATE INDEX tenant_role_tenant_idx ON ojs.tenant_role USING btree (tenant_id);
+
+CREATE INDEX tenant_tier_due_idx ON ojs.tenant_tier USING btree (tenant_id) WHERE (due IS NOT NULL);
+
+CREATE INDEX tenant_tier_tier_idx ON ojs.tenant_tier USING btree (tier);
 
 CREATE INDEX timer_xid_idx ON ojs.timer USING btree (xid);
 
@@ -15826,7 +17816,7 @@ ALTER INDEX ojs.job_dispatch_idx ATTACH PARTITION ojs.job_all_queue_priority_ten
 
 CREATE RULE jobs_insert AS
     ON INSERT TO ojs.jobs DO INSTEAD  INSERT INTO ojs.job AS j (tenant_id, id, type, queue, priority, args, meta, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, retry, options, extra)
-  VALUES (new.tenant_id, new.id, new.type, new.queue, new.priority, new.args, new.meta, new.scheduled_at, new.expires_at, new.timeout_ms, new.visibility_timeout_ms, new.tags, new.retry, new.options, new.extra)
+  VALUES (COALESCE(new.tenant_id, ojs._default_tenant()), COALESCE(new.id, ojs._uuid_v7()), new.type, COALESCE(new.queue, 'default'::text), COALESCE(new.priority, 0), COALESCE(new.args, '[]'::json), COALESCE(new.meta, '{}'::jsonb), new.scheduled_at, new.expires_at, new.timeout_ms, new.visibility_timeout_ms, new.tags, new.retry, new.options, new.extra)
   RETURNING j.tenant_id,
     j.id,
     j.type,
@@ -15863,11 +17853,13 @@ CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.pool FOR EACH ROW E
 
 CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.queue FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('queue', 'queue', '{created_at, updated_at}');
 
+CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE OF maximum, period, burst, soft ON ojs.quota FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('limit', 'resource', '{id, stripes, used, due, warned, warned_at, warn_from, reason}');
+
 CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.replay_rule FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('replay_rule', 'name', '{known_from, caught_up, created_at}');
 
 CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.rule FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('rule', 'queue', '{reason, paused_by, throttled_to, most}');
 
-CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.settings FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('deployment', '', '{one, lowest_max_priority, bars}');
+CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.settings FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('deployment', '', '{one, lowest_max_priority, bars, limits}');
 
 CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.suspended FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('tenant', '', '{reason, at}');
 
@@ -15913,7 +17905,7 @@ ALTER TABLE ojs.departure ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.duty ENABLE ROW LEVEL SECURITY;
 
-CREATE POLICY everybody ON ojs.queue FOR SELECT TO ojs_tenant USING (true);
+CREATE POLICY everybody ON ojs.queue FOR SELECT TO ojs_producer, ojs_tenant USING (true);
 
 CREATE POLICY functions ON ojs.again TO ojs_owner USING (true) WITH CHECK (true);
 
@@ -15961,6 +17953,8 @@ CREATE POLICY functions ON ojs.neighbour TO ojs_owner USING (true) WITH CHECK (t
 
 CREATE POLICY functions ON ojs.neighbour_watch TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.newcomer TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.notice TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.pace TO ojs_owner USING (true) WITH CHECK (true);
@@ -15972,6 +17966,10 @@ CREATE POLICY functions ON ojs.pool_tally TO ojs_owner USING (true) WITH CHECK (
 CREATE POLICY functions ON ojs.queue TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.queue_weight TO ojs_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY functions ON ojs.quota TO ojs_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY functions ON ojs.refused TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.release TO ojs_owner USING (true) WITH CHECK (true);
 
@@ -15987,6 +17985,10 @@ CREATE POLICY functions ON ojs.sleeper TO ojs_owner USING (true) WITH CHECK (tru
 
 CREATE POLICY functions ON ojs.slot_mark TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.static_config TO ojs_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY functions ON ojs.stripe TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.suspended TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.tally TO ojs_owner USING (true) WITH CHECK (true);
@@ -15999,7 +18001,11 @@ CREATE POLICY functions ON ojs.tenant_fairness TO ojs_owner USING (true) WITH CH
 
 CREATE POLICY functions ON ojs.tenant_role TO ojs_owner USING (true) WITH CHECK (true);
 
+CREATE POLICY functions ON ojs.tenant_tier TO ojs_owner USING (true) WITH CHECK (true);
+
 CREATE POLICY functions ON ojs.throttle TO ojs_owner USING (true) WITH CHECK (true);
+
+CREATE POLICY functions ON ojs.tier TO ojs_owner USING (true) WITH CHECK (true);
 
 CREATE POLICY functions ON ojs.timer TO ojs_owner USING (true) WITH CHECK (true);
 
@@ -16041,6 +18047,8 @@ ALTER TABLE ojs.neighbour ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.neighbour_watch ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE ojs.newcomer ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE ojs.notice ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.pace ENABLE ROW LEVEL SECURITY;
@@ -16049,9 +18057,15 @@ ALTER TABLE ojs.pool ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.pool_tally ENABLE ROW LEVEL SECURITY;
 
+CREATE POLICY producers ON ojs.job FOR SELECT TO ojs_producer USING (true);
+
 ALTER TABLE ojs.queue ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.queue_weight ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.quota ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.refused ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.release ENABLE ROW LEVEL SECURITY;
 
@@ -16117,6 +18131,8 @@ CREATE POLICY staff ON ojs.queue FOR SELECT TO ojs_service, ojs_operator USING (
 
 CREATE POLICY staff ON ojs.queue_weight FOR SELECT TO ojs_service, ojs_operator USING (true);
 
+CREATE POLICY staff ON ojs.quota FOR SELECT TO ojs_service, ojs_operator USING (true);
+
 CREATE POLICY staff ON ojs.release FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.replay_rule FOR SELECT TO ojs_service, ojs_operator USING (true);
@@ -16124,6 +18140,8 @@ CREATE POLICY staff ON ojs.replay_rule FOR SELECT TO ojs_service, ojs_operator U
 CREATE POLICY staff ON ojs.rule FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.shard FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.static_config FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.suspended FOR SELECT TO ojs_service, ojs_operator USING (true);
 
@@ -16135,7 +18153,11 @@ CREATE POLICY staff ON ojs.tenant FOR SELECT TO ojs_service, ojs_operator USING 
 
 CREATE POLICY staff ON ojs.tenant_fairness FOR SELECT TO ojs_service, ojs_operator USING (true);
 
+CREATE POLICY staff ON ojs.tenant_tier FOR SELECT TO ojs_service, ojs_operator USING (true);
+
 CREATE POLICY staff ON ojs.throttle FOR SELECT TO ojs_service, ojs_operator USING (true);
+
+CREATE POLICY staff ON ojs.tier FOR SELECT TO ojs_service, ojs_operator USING (true);
 
 CREATE POLICY staff ON ojs.turn FOR SELECT TO ojs_service, ojs_operator USING (true);
 
@@ -16149,6 +18171,10 @@ CREATE POLICY staff ON ojs.worker FOR SELECT TO ojs_service, ojs_operator USING 
 
 CREATE POLICY staff ON ojs.worker_beat FOR SELECT TO ojs_service, ojs_operator USING (true);
 
+ALTER TABLE ojs.static_config ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.stripe ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE ojs.suspended ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.tally ENABLE ROW LEVEL SECURITY;
@@ -16161,7 +18187,11 @@ ALTER TABLE ojs.tenant_fairness ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.tenant_role ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE ojs.tenant_tier ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE ojs.throttle ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE ojs.tier ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE ojs.timer ENABLE ROW LEVEL SECURITY;
 

@@ -30,7 +30,7 @@ func TestMigrationsAreInShape(t *testing.T) {
 	callable := list[string](t, d.Pool, `
 		select distinct p.proname::text from pg_catalog.pg_proc p, pg_catalog.aclexplode(p.proacl) a
 		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and p.proname not like '\_%'
-		  and a.grantee::pg_catalog.regrole::text in ('ojs_service', 'ojs_operator', 'ojs_tenant')`)
+		  and a.grantee::pg_catalog.regrole::text in ('ojs_service', 'ojs_operator', 'ojs_producer', 'ojs_worker', 'ojs_tenant')`)
 	for name, text := range migrations(t) {
 		if found := shapeOf(text, callable); len(found) > 0 {
 			t.Errorf("%s:\n  %s", name, strings.Join(found, "\n  "))

@@ -43,7 +43,8 @@ func TestEveryTableWithTenantDataHasRowSecurity(t *testing.T) {
 	want := []string{
 		"backlog", "clock_mark", "cut", "duty", "fold open", "lane open", "neighbour_watch", "notice",
 		"pool_tally", "problem open", "queue",
-		"rotation", "schema_hash open", "settings open", "sleeper", "slot_mark", "tally_mark", "turn_mark", "upkeep_task", "waiter",
+		"rotation", "schema_hash open", "settings open", "sleeper", "slot_mark", "static_config", "stripe", "tally_mark", "tier",
+		"turn_mark", "upkeep_task", "waiter",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("tables without a tenant column are %q, want %q: look at row security and grants before adding one", got, want)
@@ -51,7 +52,7 @@ func TestEveryTableWithTenantDataHasRowSecurity(t *testing.T) {
 
 	expectNone(t, d.Pool, "policies for somebody unknown", `
 		select p.tablename, p.policyname, p.roles::text from pg_catalog.pg_policies p
-		where p.schemaname = 'ojs' and not p.roles <@ '{ojs_owner,ojs_service,ojs_operator,ojs_tenant}'::name[]`)
+		where p.schemaname = 'ojs' and not p.roles <@ '{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_tenant}'::name[]`)
 	// The planner may ask a tenant's own condition before a policy, and explain counts the rows that only the policy has kept back.
 	expectNone(t, d.Pool, "policies for tenants, who read through views", `
 		select p.tablename, p.policyname, p.qual, p.with_check from pg_catalog.pg_policies p
@@ -82,7 +83,7 @@ func TestFunctionsAndViewsAreClosed(t *testing.T) {
 		where p.pronamespace = 'ojs'::pg_catalog.regnamespace and a.grantee = 0`)
 	// A helper that nobody but definers may call runs under their pinned path; a setting of its own would cost every call of it.
 	const callable = `(p.prorettype = 'trigger'::pg_catalog.regtype or exists (select from pg_catalog.aclexplode(p.proacl) a
-		where a.grantee in ('ojs_service'::pg_catalog.regrole, 'ojs_operator'::pg_catalog.regrole, 'ojs_tenant'::pg_catalog.regrole)))`
+		where a.grantee <> p.proowner))`
 	expectNone(t, d.Pool, "functions under the caller's search_path with more than the caller's rights, or in plpgsql", `
 		select p.oid::pg_catalog.regprocedure::text, p.proconfig::text from pg_catalog.pg_proc p
 		join pg_catalog.pg_language l on l.oid = p.prolang
@@ -105,8 +106,8 @@ func TestFunctionsAndViewsAreClosed(t *testing.T) {
 		select c.relname from pg_catalog.pg_class c
 		where `+ours+` and c.relkind in ('v', 'm') and not coalesce('security_invoker=true' = any (c.reloptions), false) order by 1`)
 	if want := strings.Fields(`
-		_own_audit _own_cron _own_cron_run _own_job _own_rule _own_tenant _own_throttle _own_worker _shard_counts _tenant_parts
-		_usual_weight _weight_with_work audit_trail cron_runs crons queue_stats rule_stats
+		_own_audit _own_cron _own_cron_run _own_job _own_quota _own_refused _own_rule _own_tenant _own_throttle _own_worker _quota_use
+		_served_tenants _shard_counts _tenant_parts _usual_weight audit_trail cron_runs crons limits queue_stats refusals rule_stats
 		shard_stats tenant_stats throttles workers`); !slices.Equal(owners, want) {
 		t.Errorf("views that do not run with their reader's rights are %q, want %q", owners, want)
 	}
@@ -115,7 +116,8 @@ func TestFunctionsAndViewsAreClosed(t *testing.T) {
 	expectNone(t, d.Pool, "relations granted to everybody", `
 		select c.relname, a.privilege_type from pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) a where `+ours+` and a.grantee = 0`)
 	expectNone(t, d.Pool, "groups that are more than groups", `
-		select r.rolname from pg_catalog.pg_roles r where r.rolname in ('ojs_owner', 'ojs_service', 'ojs_operator', 'ojs_tenant')
+		select r.rolname from pg_catalog.pg_roles r
+		where r.rolname in ('ojs_owner', 'ojs_service', 'ojs_operator', 'ojs_producer', 'ojs_worker', 'ojs_tenant')
 		  and (r.rolsuper or r.rolbypassrls or r.rolcanlogin or r.rolcreaterole or r.rolcreatedb or r.rolreplication
 			or exists (select from pg_catalog.pg_auth_members m where m.member = r.oid))`)
 }
@@ -224,6 +226,7 @@ execute ojs._first_state(boolean,timestamptz,timestamptz)
 execute ojs._raise(text,text,jsonb,text)
 execute ojs._oldest_aside()
 execute ojs._only_tenant()
+execute ojs._grown(ojs.quota,double precision,timestamptz,timestamptz)
 execute ojs._own_shard_counts(text)
 execute ojs._own_shards(text)
 execute ojs._recent()
@@ -233,6 +236,7 @@ execute ojs._retry_max_attempts(jsonb)
 execute ojs._heartbeat_timeout()
 execute ojs._reads_all()
 execute ojs._sees_all()
+execute ojs._served_queues()
 execute ojs._tenant_valid(text)
 execute ojs._uuid_v7()
 execute ojs._with_fault(jsonb,text)
@@ -263,11 +267,15 @@ execute ojs.delete_dead_letter(uuid,text)
 execute ojs.purge_dead_letters(text,text,text,timestamptz,timestamptz,integer,text)
 execute ojs.retry_dead_letter(uuid,json,text)
 execute ojs.retry_dead_letters(text,text,text,timestamptz,timestamptz,integer,text)
+execute ojs.retry(uuid,json,text)
+execute ojs.retry_many(text,text,text,timestamptz,timestamptz,integer,text)
 execute ojs.events(text[],text[],integer,text)
 execute ojs.explain(uuid,text)
 execute ojs.heartbeat(text,uuid[],integer,text)
 execute ojs.job_info(uuid,text)
+execute ojs.help()
 execute ojs.job_results(uuid[],text,bigint)
+execute ojs.job_status(uuid,text)
 execute ojs.nack(uuid,jsonb,uuid,text,boolean,text)
 execute ojs.now()
 execute ojs.put_cron(text,text,text,json,text,text,integer,jsonb,jsonb,integer,integer,integer,text[],json,json,text,text,boolean,text,text)
@@ -287,9 +295,12 @@ select ojs.job (args, attempt, created_at, enqueued_at, errors, expires_at, extr
 	`lease_expires_at, max_attempts, meta, options, priority, queue, result, retry, retry_at, scheduled_at, seq, started_at, `+
 	`state, tags, tenant_id, timeout_ms, type, visibility_timeout_ms, worker_id)
 select ojs.jobs
+select ojs.limits
+select ojs.overview
 select ojs.problem
 select ojs.queue
 select ojs.queue_stats
+select ojs.refusals
 select ojs.results
 select ojs.rule_stats
 select ojs.settings
@@ -381,6 +392,8 @@ func newNeighbours(t *testing.T) neighbours {
 	}
 	exec(t, n.Service(), "select ojs.put_cron('nightly', '@daily', 'a', p_tenant => t) from unnest('{acme,globex}'::text[]) t")
 	exec(t, n.Service(), "select ojs.pause('unused', t) from unnest('{acme,globex}'::text[]) t")
+	exec(t, n.Service(), `select ojs.configure_limits(t, '{"max_queue_depth": 1000000}') from unnest('{acme,globex}'::text[]) t`)
+	exec(t, n.Service(), "select ojs.note_refusals('{acme,globex}', array['', ''], '{max_queue_depth,max_queue_depth}', '{1,1}')")
 	exec(t, n.Service(), "select ojs.throttle(t) from unnest('{acme,globex}'::text[]) t")
 	exec(t, n.Pool, "insert into ojs.cron_run (tenant_id, name, due_at) select tenant_id, name, now() from ojs.cron")
 	exec(t, n.Service(), `

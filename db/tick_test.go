@@ -596,7 +596,7 @@ func (w *statsWalk) call(tx pgx.Tx, kind string, failed map[string]int) error {
 // lost counts the jobs of each shard that were discarded because their last attempt was lost.
 func (w *statsWalk) lost(tx pgx.Tx) (map[string]int, error) {
 	rows, err := tx.Query(w.t.Context(), `select tenant_id || '/' || queue, count(*)::int from ojs.job
-		where state = 'discarded' and attempt = max_attempts
+		where state = 'discarded' and attempt >= max_attempts
 			and errors -> -1 ->> 'type' in ('visibility_timeout', 'worker_death', 'timeout')
 		group by 1`)
 	if err != nil {

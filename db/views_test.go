@@ -189,8 +189,8 @@ func TestEvents(t *testing.T) {
 	service := d.Service()
 	types := list[string](t, service, "select distinct type from ojs.events(p_limit => 1000) order by 1")
 	want := []string{
-		"job.cancelled", "job.completed", "job.discarded", "job.enqueued", "job.expired", "job.released", "job.retrying",
-		"job.stalled", "job.started", "tenant.created",
+		"job.cancelled", "job.completed", "job.discarded", "job.enqueued", "job.expired", "job.failed", "job.released", "job.retrying",
+		"job.scheduled", "job.stalled", "job.started", "tenant.created",
 	}
 	if !slices.Equal(types, want) {
 		t.Errorf("the day had events of the types %q, want %q", types, want)
@@ -209,7 +209,7 @@ func TestEvents(t *testing.T) {
 		},
 		{
 			"with data", "select * from ojs.events(p_limit => 1000) where type like 'job.%'",
-			"data ->> 'job_type' is null or data ->> 'queue' <> queue or (data ->> 'attempt')::int < 0",
+			"data ->> 'job_type' is null or data ->> 'queue' <> queue or (data ->> 'attempt')::int < 0 or data ->> 'queue' is null",
 		},
 	} {
 		if got := one[int](t, d.Pool, "select count(*) from ("+c.sql+") e"); got == 0 {
@@ -287,5 +287,72 @@ func TestEventsCostWhatIsTold(t *testing.T) {
 			t.Errorf("%s as %s examines %d rows beside 500 foreign jobs and %d beside 5500",
 				call.sql, one[string](t, call.who, "select session_user::text"), few[i], many[i])
 		}
+	}
+}
+
+// Each event of a job has what the document of events requires of its type.
+func TestEventsHaveWhatTheDocumentRequires(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	exec(t, service, `select from ojs.enqueue('later', '[]', p_tenant => 'acme', p_scheduled_at => '2099-01-01T01:00:00+01:00')`)
+	exec(t, service, `select from ojs.enqueue('fails', '[]', p_tenant => 'acme', p_retry => '{"max_attempts": 2, "initial_interval": "PT1S",
+		"jitter": false}')`)
+	attempt := func(worker string) string {
+		id := one[string](t, service, "select id::text from ojs.fetch('{default}', 1, $1)", worker)
+		exec(t, service, `select from ojs.heartbeat($1, array[$2::uuid], 60000)`, worker, id)
+		return id
+	}
+	id := attempt("w1")
+	if got := lines(t, service, `select subject, data ->> 'worker_id', data ->> 'attempt', data ? 'visible_until'
+		from ojs.events('{job.heartbeat}')`); !slices.Equal(got, []string{id + " w1 1 true"}) {
+		t.Errorf("heartbeats: %q", got)
+	}
+	exec(t, service, `select from ojs.nack($1, '{"code": "smtp", "message": "refused"}')`, id)
+	exec(t, d.Pool, "update ojs.job set retry_at = ojs.now() where id = $1", id)
+	exec(t, d.Pool, "update ojs.timer set due_at = ojs.now() where kind = 'due' and $1 = any (ids)", id)
+	exec(t, service, "select ojs.tick()")
+	attempt("w2")
+	exec(t, service, `select from ojs.nack($1, '{"code": "smtp", "message": "refused again", "retryable": false}')`, id)
+	exec(t, service, `select from ojs.enqueue('done', '[]')`)
+	exec(t, service, "select from ojs.ack($1)", attempt("w3"))
+	exec(t, service, "select from ojs.cancel((ojs.enqueue('dropped', '[]')).id)")
+
+	required := map[string]string{
+		"job.enqueued": "job_type,queue", "job.started": "job_type,queue,worker_id,attempt",
+		"job.completed": "job_type,queue,duration_ms,attempt",
+		"job.failed":    "job_type,queue,attempt,error", "job.discarded": "job_type,queue,total_attempts,last_error",
+		"job.retrying":  "job_type,queue,attempt,max_attempts,next_retry_at,error",
+		"job.cancelled": "job_type,queue", "job.heartbeat": "job_type,queue,worker_id,attempt,visible_until",
+		"job.scheduled": "job_type,queue,scheduled_at",
+	}
+	for kind, fields := range required {
+		if kind != "job.heartbeat" && one[int](t, service, "select count(*) from ojs.events(array[$1])", kind) == 0 {
+			t.Errorf("no event %s", kind)
+		}
+		expectNone(t, service, kind, "select data from ojs.events(array[$1], p_limit => 1000) where not data ?& string_to_array($2, ',')",
+			kind, fields)
+	}
+	if got := lines(t, service, `select type, data ->> 'attempt', data #>> '{error,code}', data #>> '{error,message}',
+		data #>> '{error,retryable}' from ojs.events('{job.failed}') order by "time"`); !slices.Equal(got, []string{
+		"job.failed 1 smtp refused true", "job.failed 2 smtp refused again false",
+	}) {
+		t.Errorf("failures: %q", got)
+	}
+	// The job's row knows when it was to come back only until it fails again, or comes back by hand.
+	if got := one[bool](t, service, `select (data ->> 'next_retry_at')::timestamptz > "time" from ojs.events('{job.retrying}')`); !got {
+		t.Error("the retry is told to be before the failure")
+	}
+	if got := lines(t, service, `select data ->> 'total_attempts', data #>> '{last_error,message}'
+		from ojs.events('{job.discarded}')`); !slices.
+		Equal(got, []string{"2 refused again"}) {
+		t.Errorf("discarded: %q", got)
+	}
+	if got := lines(t, service, "select data ->> 'scheduled_at' from ojs.events('{job.scheduled}')"); !slices.Equal(got,
+		[]string{"2099-01-01T00:00:00Z"}) {
+		t.Errorf("scheduled: %q", got)
+	}
+	if got := one[int](t, d.As("globex"), "select count(*) from ojs.events('{job.failed,job.heartbeat,job.scheduled}')"); got != 0 {
+		t.Errorf("globex sees %d of acme's events", got)
 	}
 }

@@ -12,5 +12,6 @@ select 'create role ojs_server login in role ojs_service'
 where not exists (select from pg_catalog.pg_roles where rolname = 'ojs_server') \gexec
 
 alter role ojs_server password :'password';
--- The server sets it for itself, except through PgBouncer.
+-- The server sets these for itself, except through PgBouncer.
 alter role ojs_server set search_path = '';
+alter role ojs_server set jit = off;

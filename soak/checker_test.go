@@ -348,7 +348,7 @@ func (s *sample) journals() []blemish {
 		{name: "a mark beyond", spoil: "update ojs.fold set snapshot = '900000000:900000000:'", want: "lies in the future"},
 		{
 			name: "a row in two versions", want: "is to be one is several",
-			spoil: "insert into ojs.level select queue, priority, rev + 1, low, tenants, weight, moment, used_at from ojs.level",
+			spoil: "insert into ojs.level select queue, priority, rev + 1, low, tenants, joined, weight, moment, used_at from ojs.level",
 		},
 	}
 }

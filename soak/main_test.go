@@ -25,6 +25,9 @@ func TestMain(m *testing.M) {
 	if raw := os.Getenv(clientEnv); raw != "" {
 		os.Exit(clientMain(raw))
 	}
+	if raw := os.Getenv(adversaryEnv); raw != "" {
+		os.Exit(adversaryMain(raw))
+	}
 	if os.Geteuid() == 0 && os.Getenv(mountsEnv) == "" {
 		if code, err := withOwnMounts(); err == nil {
 			os.Exit(code)

@@ -54,7 +54,7 @@ Prints tables; --json prints the same rows for programs.
 			schedulingCommand(),
 			deadLettersCommand(),
 			dispatchCommand(),
-		}, slices.Concat(sharingCommands(), neighbourCommands(), tenantCommands())...),
+		}, slices.Concat(sharingCommands(), limitCommands(), neighbourCommands(), tenantCommands())...),
 		Action: func(_ context.Context, c *cli.Command) error {
 			if err := noArguments(c); err != nil {
 				return err

@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -81,7 +83,8 @@ func TestAdminShowsTenantsAndQueues(t *testing.T) {
 	if page := o.admin(0, "tenants", "--limit", "1", "--offset", "1"); strings.Contains(page, "acme") || !strings.Contains(page, "globex") {
 		t.Errorf("the second page of one tenant is\n%s", page)
 	}
-	o.lines(o.admin(0, "tenant", "acme"), "id acme", "weight 3", "available 2", "effective_share 0.75")
+	// Nobody has fetched yet, so that nobody has a share.
+	o.lines(o.admin(0, "tenant", "acme"), "id acme", "weight 3", "available 2", "effective_share 0")
 	o.lines(o.admin(0, "queues"), "name status available", "dead active 1", "mail active 3")
 	o.lines(o.admin(0, "--tenant", "acme", "queues"), "mail active 2")
 	o.lines(o.admin(0, "queue", "nowhere"), "name nowhere", "status active", "available 0", "config {}")
@@ -184,6 +187,60 @@ func TestAdminSteers(t *testing.T) {
 			t.Error(got)
 		}
 	}
+}
+
+func TestAdminLimits(t *testing.T) {
+	t.Parallel()
+	o := startOperating(t)
+	o.lines(o.admin(0, "limits"), "tenant_id queue resource maximum period burst soft current used_up reason")
+	o.lines(o.admin(0, "--tenant", "acme", "--reason", "unpaid", "limits",
+		`{"max_queue_depth": 4, "max_enqueue_rate": {"limit": 100, "period": "PT1M"}, "max_concurrency": 9}`),
+		"tenant_id queue resource maximum period burst soft current used_up reason",
+		"acme max_concurrency 9 false 0 0 unpaid", "acme max_enqueue_rate 100 00:01:00 100 false 0 0 unpaid",
+		"acme max_queue_depth 4 false 2 0.500 unpaid")
+	o.lines(o.admin(0, "--tenant", "acme", "limits", "--queue", "mail", `{"max_queue_depth": 3}`),
+		"acme mail max_queue_depth 3 false 2 0.667")
+	o.admin(0, "--tenant", "acme", "limits", `{"max_enqueue_rate": null}`)
+	if got := o.admin(0, "limits"); strings.Count(got, "acme") != 3 || strings.Contains(got, "rate") {
+		t.Error(got)
+	}
+	if got := o.admin(1, "--tenant", "acme", "limits", `{"max_queue_depth": -1}`); !strings.Contains(got, "max_queue_depth.limit") {
+		t.Error(got)
+	}
+	o.admin(2, "limits", `{"max_queue_depth": 3}`)
+	o.admin(2, "--tenant", "acme", "limits", `{"max_queue_depth": 3`)
+}
+
+func TestAdminTiers(t *testing.T) {
+	t.Parallel()
+	o := startOperating(t)
+	const free = `{"free": {"limits": {"max_concurrency": 2, "max_queue_depth": 1000}, "fairness_weight": 1},
+		"standard": {"fairness_weight": 5}}`
+	o.lines(o.admin(0, "--reason", "May", "tiers", "set", free), "name tenants due config reason",
+		`free 0 0 {"limits": {"max_concurrency": 2, "max_queue_depth": 1000}, "fairness_weight": 1} May`,
+		`standard 0 0 {"fairness_weight": 5} May`)
+	o.lines(o.admin(0, "--tenant", "acme", "tier", "give", "free"), "acme max_concurrency 2 false 0 0 May",
+		"acme max_queue_depth 1000 false 2 0.002 May")
+	o.lines(o.admin(0, "tenant", "acme"), "weight 1")
+	file := filepath.Join(t.TempDir(), "tiers.json")
+	if err := os.WriteFile(file, []byte(`{"free": {"fairness_weight": 2}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.lines(o.admin(0, "tiers", "set", file), `free 1 0 {"fairness_weight": 2}`)
+	o.lines(o.admin(0, "tenant", "acme"), "weight 2")
+	if got := o.admin(1, "tiers", "delete", "free"); !strings.Contains(got, "1 tenants have tier free") {
+		t.Error(got)
+	}
+	o.admin(0, "tiers", "delete", "free", "--yes")
+	o.admin(0, "--tenant", "acme", "tiers", "give", "standard")
+	o.admin(0, "--tenant", "acme", "tiers", "give", "none")
+	o.admin(0, "tiers", "delete", "standard")
+	o.lines(o.admin(0, "tenant", "acme"), "weight 5")
+	for _, command := range []string{"tiers give free", "--tenant acme tiers", "--tenant acme tiers set {}", "tiers set", "tiers delete"} {
+		o.admin(2, strings.Fields(command)...)
+	}
+	o.admin(1, "tiers", "set", "{")
+	o.admin(1, "--tenant", "acme", "tiers", "give", "gold")
 }
 
 func TestAdminEndsTenants(t *testing.T) {

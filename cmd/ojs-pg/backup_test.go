@@ -23,7 +23,10 @@ type backup struct {
 	bin  string
 }
 
-func newBackup(t *testing.T) *backup {
+const further = `do $$ begin for i in 1..20000 loop perform pg_catalog.pg_current_xact_id(); commit; end loop; end $$`
+
+// newBackup has a database and a fresh cluster. ahead: the database has come further in its transaction ids than that, else less far.
+func newBackup(t *testing.T, ahead bool) *backup {
 	t.Helper()
 	b := &backup{T: t, from: pgtest.New(t), to: pgtest.NewPrivate(t, nil)}
 	found, err := embedpg.Find(os.Getenv("OJS_TEST_PG_BIN")) // the newest first, on which the servers run
@@ -37,8 +40,11 @@ func newBackup(t *testing.T) *backup {
 	pgtest.Exec(t, b.from.Pool, "select ojs.ack(f.id, f.lease) from ojs.fetch('{mail}', 6) f")
 	pgtest.Exec(t, b.from.Pool, "select ojs.tick()")
 	pgtest.Exec(t, b.from.Pool, "select ojs.fetch('{mail}', 4, 'w')") // nobody has rolled these up
-	// The old cluster has come further in its transaction ids than the fresh one.
-	pgtest.Exec(t, b.from.Pool, `do $$ begin for i in 1..20000 loop perform pg_catalog.pg_current_xact_id(); commit; end loop; end $$`)
+	if ahead {
+		pgtest.Exec(t, b.from.Pool, further)
+	} else {
+		b.to.Exec(further)
+	}
 	pgtest.Exec(t, b.from.Pool, "select ojs.enqueue('a', p_queue => 'mail', p_tenant => 'acme')")
 	pgtest.Exec(t, b.from.Pool, "select ojs.fetch('{mail,other}', 1)")
 	pgtest.Exec(t, b.from.Pool, "select ojs.tick()")
@@ -80,7 +86,12 @@ func (b *backup) does(address string, args ...string) (string, int) {
 // A dump that is restored to another cluster is complete: after a tick the jobs go on, and are counted as they are.
 func TestADumpIsRestored(t *testing.T) {
 	t.Parallel()
-	b := newBackup(t)
+	for name, ahead := range map[string]bool{"with ids from later": true, "with ids from before": false} {
+		t.Run(name, func(t *testing.T) { t.Parallel(); testDump(t, newBackup(t, ahead)) })
+	}
+}
+
+func testDump(t *testing.T, b *backup) {
 	address, db := b.restore("restored")
 	if text, ended := b.does(address, "migrate", "up"); ended != 0 || !strings.HasPrefix(text, "nothing to do") {
 		t.Errorf("migrate up ends with %d: %s", ended, text)
@@ -124,7 +135,7 @@ func TestADumpIsRestored(t *testing.T) {
 // The schema alone lacks rows that belong to it: nobody takes it for a database that works.
 func TestADumpOfTheSchemaAloneIsRefused(t *testing.T) {
 	t.Parallel()
-	b := newBackup(t)
+	b := newBackup(t, true)
 	address, _ := b.restore("empty", "-s")
 	if text, ended := b.does(address, "doctor"); ended != foundErrors || !strings.HasPrefix(text, "error: schema: ") {
 		t.Errorf("doctor ends with %d: %s", ended, text)

@@ -258,6 +258,9 @@ The baseline is a bare insert of the same columns into a table with the columns 
 no trigger, no check, no second index, no row security; its ids are gen_random_uuid(). Every way returns the ids. A server's clock runs
 all the time, and rolls up what the producers write.
 
+With --limits the TENANTS have limits, a depth and a rate far above what is reached, and the baseline is the same way, function or HTTP,
+in a deployment without limits: ratio says what limits cost, cpu_us_per_job and baseline_cpu_us_per_job, too.
+
   ratio               jobs per second, the function's (with --path http: the server's) to the baseline's: the median of the slices
   insert_ratio        the same for the plain insert
   json_ratio          the same for ojs.enqueue_many, which takes any jobs as JSON
@@ -266,14 +269,21 @@ all the time, and rolls up what the producers write.
                       postgresql: all its processes, those that ended included; server: the Go server, with --path sql its clock; client:
                       the producers. baseline_cpu_us_per_job: of the baseline, which has no server
   cpu_ratio           that of PostgreSQL, ours to the baseline's; insert_cpu_ratio, json_cpu_ratio; null but on Linux with a PostgreSQL
-                      of its own`
+                      of its own
+  auth_cpu_ratio      with --path http --auth api-key: that of the server, of one that asks for API keys to one that does not, in the same
+                      run; auth_ratio: jobs per second; auth_cpu_us_per_job`
 
 func (b benchmarks) enqueue() *cli.Command {
 	own := []cli.Flag{
 		&cli.StringFlag{Name: "path", Value: "sql", Usage: "`WAY` in: sql or http", Validator: oneOf("sql", "http")},
+		&cli.StringFlag{
+			Name: "auth", Value: "none", Usage: "`HOW` callers of HTTP are known: none, or api-key as well",
+			Validator: oneOf("none", "api-key"),
+		},
 		&cli.IntFlag{Name: "producers", Value: 16, Usage: "`NUMBER` of producers at once", Validator: atLeast(1)},
 		&cli.IntFlag{Name: "batch", Value: 1, Usage: "`NUMBER` of jobs per transaction, at most 1000", Validator: between(1, 1000)},
-		&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants, one per transaction", Validator: atLeast(1)},
+		&cli.IntFlag{Name: "tenants", Value: 3, Usage: "`NUMBER` of tenants, one per transaction; 1 with --limits", Validator: atLeast(1)},
+		&cli.BoolFlag{Name: "limits", Usage: "tenants with limits to the same without"},
 	}
 	return &cli.Command{
 		Name:        "enqueue",
@@ -281,10 +291,19 @@ func (b benchmarks) enqueue() *cli.Command {
 		Description: enqueueHelp,
 		Flags:       b.flags(append(append(own, stressFlags()...), sliceFlags(10, 2)...)...),
 		Action: b.run(func(ctx context.Context, env *bench.Env, c *cli.Command) (any, error) {
-			return bench.Enqueue(ctx, env, bench.EnqueueOptions{
+			opts := bench.EnqueueOptions{
 				Load: loadOf(c), Producers: c.Int("producers"), Tenants: c.Int("tenants"),
-				Path: c.String("path"), Hogs: c.Int("hogs"),
-			})
+				Path: c.String("path"), Hogs: c.Int("hogs"), Keys: c.String("auth") == "api-key", Limits: c.Bool("limits"),
+			}
+			if opts.Limits && !c.IsSet("tenants") {
+				opts.Tenants = 1
+			}
+			return bench.Enqueue(ctx, env, opts)
+		}, func(c *cli.Command) error {
+			if c.String("auth") == "api-key" && c.String("path") != "http" {
+				return errors.New("--auth api-key is about HTTP, with --path http")
+			}
+			return nil
 		}),
 	}
 }

@@ -98,7 +98,7 @@ func tell(c *cli.Command, found []sqlcgen.DoctorRow) error {
 		return admin.JSON(out, found)
 	}
 	if len(found) == 0 {
-		_, err := fmt.Fprintln(out, "nothing is wrong")
+		_, err := fmt.Fprintln(out, paints(out).green("nothing is wrong"))
 		return err
 	}
 	for i := range found {
@@ -110,7 +110,8 @@ func tell(c *cli.Command, found []sqlcgen.DoctorRow) error {
 }
 
 func tellOne(out io.Writer, f *sqlcgen.DoctorRow) error {
-	_, err := fmt.Fprintf(out, "%s: %s: %s\n    %s\n    docs/runbooks/%s\n", f.Severity, f.Topic, f.Finding, f.Advice, f.Runbook)
+	severity := paints(out).severity(f.Severity)
+	_, err := fmt.Fprintf(out, "%s: %s: %s\n    %s\n    docs/runbooks/%s\n", severity, f.Topic, f.Finding, f.Advice, f.Runbook)
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -89,9 +90,22 @@ func listKeys(ctx context.Context, o *operator) error {
 	return table(o, rows, "id", "prefix", "tenant_id", "scopes", "name", "state", "expires_at", "last_used_at")
 }
 
+// keyID is the argument, which PostgreSQL would refuse in words of its own if it were no UUID.
+func (o *operator) keyID() (string, error) {
+	id := o.argument()
+	if !kit.IsUUID(id) {
+		return "", usageError{fmt.Errorf("ID %q is not that of a key: it must be a UUID, as ojs-pg key list shows it", id)}
+	}
+	return id, nil
+}
+
 func rotateKey(ctx context.Context, o *operator) error {
+	id, err := o.keyID()
+	if err != nil {
+		return err
+	}
 	key, err := o.sql.RotateAPIKey(ctx, sqlcgen.RotateAPIKeyParams{
-		ID: o.argument(), GoodFor: fmt.Sprintf("%d milliseconds", o.Duration("overlap")/time.Millisecond),
+		ID: id, GoodFor: fmt.Sprintf("%d milliseconds", o.Duration("overlap")/time.Millisecond),
 	})
 	if err != nil {
 		return err
@@ -100,7 +114,11 @@ func rotateKey(ctx context.Context, o *operator) error {
 }
 
 func revokeKey(ctx context.Context, o *operator) error {
-	key, err := o.sql.RevokeAPIKey(ctx, sqlcgen.RevokeAPIKeyParams{ID: o.argument(), Reason: given(o.String("reason"))})
+	id, err := o.keyID()
+	if err != nil {
+		return err
+	}
+	key, err := o.sql.RevokeAPIKey(ctx, sqlcgen.RevokeAPIKeyParams{ID: id, Reason: given(o.String("reason"))})
 	if err != nil {
 		return err
 	}

@@ -34,8 +34,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 	app := command()
-	begun := false
-	prepare(app, &begun)
+	var began, mistake string
+	prepare(app, &began, &mistake)
 	app.Writer, app.ErrWriter = stdout, stderr
 	// Errors are printed here, once.
 	app.ExitErrHandler = func(context.Context, *cli.Command, error) {}
@@ -47,12 +47,24 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return int(end)
 	case err == nil, ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return 0
-	case errors.As(err, &usage), !begun:
-		fmt.Fprintf(stderr, "ojs-pg: %v\nTry: ojs-pg --help\n", err)
+	case errors.As(err, &usage), began == "":
+		fmt.Fprintf(stderr, "%s %v\nTry: %s --help\n", paints(stderr).red("ojs-pg:"), err, cmp.Or(began, mistake, named(app, args[1:])))
 		return 2
 	}
-	fmt.Fprintf(stderr, "ojs-pg: %v\n", err)
+	fmt.Fprintf(stderr, "%s %v\n", paints(stderr).red("ojs-pg:"), err)
 	return 1
+}
+
+// named is the command that arguments seem to be for, where an error in the environment kept it from being looked for.
+func named(at *cli.Command, args []string) string {
+	name := at.Name
+	for _, arg := range args {
+		if sub := at.Command(arg); sub != nil {
+			at = sub
+			name += " " + sub.Name
+		}
+	}
+	return name
 }
 
 // usageError is a mistake on the command line rather than in the world.
@@ -60,8 +72,12 @@ type usageError struct{ error }
 
 func command() *cli.Command {
 	return &cli.Command{
-		Name:  "ojs-pg",
-		Usage: "a job system in PostgreSQL, fair between tenants",
+		Name:    "ojs-pg",
+		Usage:   "a job system in PostgreSQL, fair between tenants",
+		Version: versionText(),
+		// The library hides the command that prints the scripts.
+		EnableShellCompletion:           true,
+		ConfigureShellCompletionCommand: func(c *cli.Command) { c.Hidden = false },
 		Description: `Jobs are enqueued from SQL, in your own transaction, or over HTTP (Open Job Spec); workers of any
 language fetch them over HTTP or SQL. Everything is in one schema of one database.
 
@@ -97,8 +113,8 @@ Every option can be given in the environment instead, under the name in brackets
 				Name:  "version",
 				Usage: "print the version",
 				Action: func(_ context.Context, c *cli.Command) error {
-					_, err := fmt.Fprintf(c.Root().Writer, "ojs-pg %s\n", versionText())
-					return err
+					cli.ShowVersion(c.Root())
+					return nil
 				},
 			},
 		},
@@ -111,18 +127,21 @@ Every option can be given in the environment instead, under the name in brackets
 	}
 }
 
-// prepare keeps the library from printing errors itself, and sets begun when a command begins: an error before that is a mistake
-// in options or their environment.
-func prepare(c *cli.Command, begun *bool) {
-	c.OnUsageError = func(_ context.Context, _ *cli.Command, err error, _ bool) error { return err }
+// prepare keeps the library from printing errors itself. began becomes the name of the command that begins: an error before that is a
+// mistake in options or their environment, and mistake the name of the command whose options they are, as far as the library says.
+func prepare(c *cli.Command, began, mistake *string) {
+	c.OnUsageError = func(_ context.Context, c *cli.Command, err error, _ bool) error {
+		*mistake = c.FullName()
+		return err
+	}
 	if action := c.Action; action != nil {
 		c.Action = func(ctx context.Context, c *cli.Command) error {
-			*begun = true
+			*began = c.FullName()
 			return action(ctx, c)
 		}
 	}
 	for _, sub := range c.Commands {
-		prepare(sub, begun)
+		prepare(sub, began, mistake)
 	}
 }
 

@@ -367,11 +367,17 @@ func TestMigrateServeHealth(t *testing.T) {
 	}
 	expect(admin, 0, "the schema is this program's", "migrate", "status")
 	expect(admin, 0, "nothing to do", "migrate", "up")
-	expect(admin, 0, "migrating down is done: 0 of", "migrate", "down")
+	query(t, d.URL, "select (ojs.cancel(a.id)).state::text from ojs.enqueue('a') a, ojs.enqueue('b') b")
+	const lost = "has 1 jobs that have not ended, 1 that have, and 0 dead letters, which would be lost: add --yes"
+	expect(admin, 2, lost, "migrate", "down")
+	expect(admin, 2, lost, "migrate", "down", "--to", "3")
+	expect(admin, 0, "the schema is this program's", "migrate", "status")
+	expect(admin, 0, "migrating down is done: 0 of", "migrate", "down", "--yes")
+	expect(admin, 0, "nothing to do: 0 of", "migrate", "down")
 	expect(admin, 0, "there is no complete schema: run ojs-pg migrate up", "migrate", "status")
 	expect(service, 1, "ojs-pg migrate up", "serve", "--listen", "127.0.0.1:0")
 	expect(admin, 0, "migrating is done", "migrate", "up")
-	expect(admin, 1, "cannot be taken back by itself", "migrate", "down", "--to", "3")
+	expect(admin, 1, "cannot be taken back by itself", "migrate", "down", "--to", "3", "--yes")
 	expect(admin, 0, "the schema is this program's", "migrate", "status")
 	const one = "pool_max_conns in the URL of the database: 1 is less than 2"
 	expect([]string{"DATABASE_URL=" + d.ServiceURL + "&pool_max_conns=1"}, 2, one, "serve", "--listen", "127.0.0.1:0")
@@ -409,8 +415,16 @@ func TestMistakes(t *testing.T) {
 	}{
 		{"", "", 0, "COMMANDS:"},
 		{"dev --help", "", 0, "$OJS_DATA_DIR"},
-		{"version", "", 0, "ojs-pg "},
+		{"version", "", 0, "ojs-pg version "},
+		{"--version", "", 0, "ojs-pg version "},
+		{"completion bash", "", 0, "complete "},
+		{"completion tcsh", "", 2, "Try: ojs-pg completion --help"},
+		{"migrate --generate-shell-completion", "", 0, "status:list the migrations"},
 		{"fly", "", 2, `there is no command "fly"`},
+		{"fly", "", 2, "Try: ojs-pg --help"},
+		{"admin --tenant queue limit --nope", "", 2, "Try: ojs-pg admin limit --help"},
+		{"migrate up", "", 2, "Try: ojs-pg migrate up --help"},
+		{"--log-level warn serve --drain=1s", "OJS_MAX_CONNS=1", 2, "Try: ojs-pg serve --help"},
 		{"serve", "", 2, "set DATABASE_URL"},
 		{"migrate up", "", 2, "set DATABASE_URL"},
 		{"serve --allow-reset", "", 2, "allow-reset"},

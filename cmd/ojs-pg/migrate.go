@@ -1,11 +1,16 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/urfave/cli/v3"
+	"golang.org/x/term"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
@@ -36,10 +41,9 @@ turns. Besides the schema ojs there are four group roles, which 'down' leaves: t
 						Name: "to", Sources: cli.EnvVars("OJS_MIGRATE_TO"),
 						Usage: "keep migrations up to this `VERSION`; 0 removes the schema",
 					},
+					&cli.BoolFlag{Name: "yes", Sources: cli.EnvVars("OJS_MIGRATE_YES"), Usage: "do it without asking"},
 				},
-				Action: func(ctx context.Context, c *cli.Command) error {
-					return migrate(ctx, c, pg.DownTo(c.Int64("to")), "migrating down")
-				},
+				Action: migrateDown,
 			},
 			{
 				Name:   "status",
@@ -55,6 +59,44 @@ turns. Besides the schema ojs there are four group roles, which 'down' leaves: t
 			return cli.ShowSubcommandHelp(c)
 		},
 	}
+}
+
+// migrateDown asks first, if there is something to lose.
+func migrateDown(ctx context.Context, c *cli.Command) error {
+	if err := noArguments(c); err != nil {
+		return err
+	}
+	url, err := databaseURL(c)
+	if err != nil {
+		return err
+	}
+	if !c.Bool("yes") {
+		losses, err := pg.CountLosses(ctx, url)
+		if err != nil {
+			return err
+		}
+		if losses != nil {
+			if err := consent(c, losses); err != nil {
+				return err
+			}
+		}
+	}
+	return migrate(ctx, c, pg.DownTo(c.Int64("to")), "migrating down")
+}
+
+// consent is given by typing the name of the database: a habit types y.
+func consent(c *cli.Command, losses *pg.Losses) error {
+	what := fmt.Sprintf("database %s has %d jobs that have not ended, %d that have, and %d dead letters, which would be lost",
+		losses.Database, losses.Waiting, losses.Ended, losses.DeadLetters)
+	if !term.IsTerminal(int(os.Stdin.Fd())) {
+		return usageError{fmt.Errorf("%s: add --yes", what)}
+	}
+	fmt.Fprintf(c.Root().ErrWriter, "%s.\nType the name of the database to go on: ", what)
+	typed, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	if err != nil || strings.TrimSpace(typed) != losses.Database {
+		return errors.New("nothing is changed: that is not the name of the database")
+	}
+	return nil
 }
 
 func migrate(ctx context.Context, c *cli.Command, direction pg.Direction, what string) error {

@@ -38,6 +38,7 @@ A second signal ends it at once.`,
 				Usage: "hold dispatch at the start, of all servers: nothing that was restored runs before you have looked and resumed it " +
 					"(docs/runbooks/after-restore.md)",
 			},
+			configFlag(),
 		}, serverFlags()...),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if err := noArguments(c); err != nil {
@@ -75,6 +76,9 @@ func serve(ctx context.Context, c *cli.Command, url string) error {
 	if dispatch.HeldAt != nil {
 		log.Warn("dispatch is held: nothing runs until POST /ojs/v1/admin/dispatch/resume, or ojs.resume_dispatch() in psql",
 			"since", dispatch.HeldAt, "available", dispatch.Available, "active", dispatch.Active)
+	}
+	if err := applyConfig(ctx, db, log, c.String("config")); err != nil {
+		return err
 	}
 	socket, err := listen(ctx, c)
 	if err != nil {

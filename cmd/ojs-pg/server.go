@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/ojs-pg/ojs-pg/internal/admin"
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
 	httpapi "github.com/ojs-pg/ojs-pg/internal/http"
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sched"
 )
@@ -30,7 +32,10 @@ type server struct {
 	reset  func(context.Context) error // nil: there is no such switch
 
 	metricTenants int32
+	requests      int // of one tenant in flight
+	polls         int // of one tenant that wait
 	auth          auth
+	tenantHeaders kit.TenantHeaders
 	scheme        string // of the address: http or https
 }
 
@@ -66,10 +71,18 @@ func openDatabase(ctx context.Context, config pg.Config) (*pg.DB, error) {
 // newServer takes the options of serverFlags; max-conns and listen are in db and socket.
 func newServer(c *cli.Command, db *pg.DB, socket net.Listener) (server, error) {
 	auth, err := newAuth(c)
+	if err != nil {
+		return server{}, err
+	}
+	headers, err := kit.ReadTenantHeaders(c.String("tenant-header"))
+	if err != nil {
+		err = usageError{fmt.Errorf("--tenant-header: %w", err)}
+	}
 	return server{
 		db: db, socket: socket, log: newLogger(c),
 		tick: c.Duration("tick"), drain: c.Duration("drain"), delay: c.Duration("drain-delay"),
-		metricTenants: c.Int32("metric-tenants"), auth: auth, scheme: scheme(c),
+		metricTenants: c.Int32("metric-tenants"), requests: c.Int("tenant-requests"), polls: c.Int("tenant-polls"),
+		auth: auth, tenantHeaders: headers, scheme: scheme(c),
 	}, err
 }
 
@@ -93,8 +106,10 @@ func (s server) run(ctx context.Context) error {
 	api := httpapi.New(httpapi.Config{
 		DB: s.db, Dispatcher: dispatcher, Logger: s.log, Version: versionText(),
 		Metrics: slices.Concat(listener.Metrics(), clock.Metrics()), MetricTenants: s.metricTenants,
-		APIKeys: s.auth.keys, Tokens: s.auth.tokens,
-		Limits:     httpapi.Limits{Drain: s.drain + cutGrace + answerGrace, DrainDelay: s.delay},
+		TenantHeaders: s.tenantHeaders, APIKeys: s.auth.keys, Tokens: s.auth.tokens,
+		Limits: httpapi.Limits{
+			Drain: s.drain + cutGrace + answerGrace, DrainDelay: s.delay, TenantRequests: s.requests, TenantPolls: s.polls,
+		},
 		AllowReset: s.reset != nil, Reset: s.reset,
 	})
 	// A statement that PostgreSQL has not answered by the end of the drain is cut off, so that its caller gets an answer. The timers
@@ -134,6 +149,20 @@ func serverFlags() []cli.Flag {
 			Name: "drain-delay", Value: time.Second, Sources: cli.EnvVars("OJS_DRAIN_DELAY"),
 			Usage:     "`TIME` for which a server that is told to stop still answers, no longer ready, before it closes its door",
 			Validator: atLeast[time.Duration](0),
+		},
+		&cli.StringFlag{
+			Name: "tenant-header", Value: strings.Join(kit.KnownTenantHeaders, ","), Sources: cli.EnvVars("OJS_TENANT_HEADER"),
+			Usage: "`NAMES` of the header that names the tenant, the first one and its aliases, separated by commas; none: there is none",
+		},
+		&cli.IntFlag{
+			Name: "tenant-requests", Value: httpapi.TenantRequests, Sources: cli.EnvVars("OJS_TENANT_REQUESTS"),
+			Usage:     "`NUMBER` of requests of one tenant in flight; more wait a second for their turn, and are refused then",
+			Validator: atLeast(1),
+		},
+		&cli.IntFlag{
+			Name: "tenant-polls", Value: httpapi.TenantPolls, Sources: cli.EnvVars("OJS_TENANT_POLLS"),
+			Usage:     "`NUMBER` of requests of one tenant that wait for jobs or results; more are refused",
+			Validator: atLeast(1),
 		},
 		&cli.Int32Flag{
 			Name: "metric-tenants", Value: admin.MetricTenants, Sources: cli.EnvVars("OJS_METRIC_TENANTS"),

@@ -36,7 +36,8 @@ func tenantCommands() []*cli.Command {
 		{
 			Name: "deregister", Usage: "end a tenant: its configuration goes, and its jobs are cancelled", ArgsUsage: "ID",
 			Flags: []cli.Flag{&cli.StringFlag{
-				Name: "confirm", Sources: cli.EnvVars("OJS_ADMIN_CONFIRM"), Usage: "the `ID` once more, if it has jobs that have not ended",
+				Name: "confirm", Sources: cli.EnvVars("OJS_ADMIN_CONFIRM"),
+				Usage: "the `ID` once more, if it has jobs that have not ended, or dead letters",
 			}},
 			Action: withAdmin("ID", deregister),
 		},

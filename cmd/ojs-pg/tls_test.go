@@ -162,6 +162,8 @@ func TestMistakesAboutCallers(t *testing.T) {
 		"--listen 0.0.0.0:0":                      "say how callers are known",
 		"--auth password":                         `"password" is none of api-key, jwt, none`,
 		"--auth none,jwt":                         "none stands alone",
+		"--tenant-header Authorization":           `"Authorization" cannot be the name`,
+		"--tenant-header X-A,":                    `"" cannot be the name`,
 		"--auth jwt":                              "one source of keys",
 		"--auth jwt --jwt-keys " + secret:         "an audience",
 		"--auth api-key --jwt-keys " + secret:     "no jwt in --auth",

@@ -1,16 +1,18 @@
 -- +goose Up
 -- The roles, the schema, and which migrations the schema was made from (internal/pg migrates and compares).
--- Four group roles, cluster-wide, created if absent and never dropped:
+-- Six group roles, cluster-wide, created if absent and never dropped:
 --   ojs_owner     owns every object of schema ojs; nobody logs in as it
---   ojs_service   the server and trusted producers; names the tenant in each call
+--   ojs_service   the server; names the tenant in each call
 --   ojs_operator  reads every tenant's statistics, configures tenants
+--   ojs_producer  applications that enqueue, for any tenant, and read; they stop nothing
+--   ojs_worker    applications that fetch jobs, of any tenant, and end what they fetched
 --   ojs_tenant    the tenants' own login roles; each sees one tenant
 -- +goose StatementBegin
 do $$
 declare
     v_role text;
 begin
-    foreach v_role in array array['ojs_owner', 'ojs_service', 'ojs_operator', 'ojs_tenant'] loop
+    foreach v_role in array array['ojs_owner', 'ojs_service', 'ojs_operator', 'ojs_producer', 'ojs_worker', 'ojs_tenant'] loop
         begin
             execute format('create role %I nologin', v_role);
         exception when duplicate_object or unique_violation then
@@ -26,7 +28,7 @@ $$;
 
 create schema ojs authorization ojs_owner;
 comment on schema ojs is 'ojs-pg: a job system in which no tenant can starve another. Everything HTTP can do, these functions do.';
-grant usage on schema ojs to ojs_service, ojs_operator, ojs_tenant;
+grant usage on schema ojs to ojs_service, ojs_operator, ojs_producer, ojs_worker, ojs_tenant;
 
 set local role ojs_owner;
 alter default privileges for role ojs_owner revoke execute on functions from public;

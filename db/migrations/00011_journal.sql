@@ -137,6 +137,7 @@ create table ojs.release (
     cause      text,
     at         timestamptz not null default ojs.now(),
     pool       int,
+    retry_at   timestamptz,
     primary key (xid, seq)
 );
 -- Without this index a tenant's newest events would be found by reading everybody's.
@@ -161,6 +162,8 @@ comment on column ojs.release.cause is
 'Why the clock ended the attempt: timeout, visibility_timeout, worker_death; null: somebody said so.';
 comment on column ojs.release.at is 'When.';
 comment on column ojs.release.pool is 'In which pool the attempt ran (ojs.pool.id); null: in none that is configured.';
+comment on column ojs.release.retry_at is
+'When a job that became retryable was to come back; its row knows this of its latest failure only. Null of others.';
 
 -- +goose StatementBegin
 create function ojs._snapshot_before(p_snapshot pg_snapshot, p_xid xid8) returns pg_snapshot

@@ -22,6 +22,11 @@ create table ojs.settings (
     lowest_max_priority   int,
     unknown_tenants       text not null default 'accept',
     bars                  boolean not null default false,
+    limits                boolean not null default false,
+    default_retry         jsonb,
+    unsupported           text not null default 'refuse',
+    constraint unsupported_known check (unsupported in ('refuse', 'carry')
+        or ojs._raise('OJ422', 'unsupported must be "refuse" or "carry"', '{"field": "unsupported"}')),
     constraint unknown_tenants_known check (unknown_tenants in ('accept', 'refuse')
         or ojs._raise('OJ422', 'unknown_tenants must be "accept" or "refuse"', '{"field": "unknown_tenants"}')),
     constraint retention_in_range check (retention = '0' or retention between '10 seconds' and '36500 days'
@@ -60,12 +65,17 @@ comment on column ojs.settings.unknown_tenants is
 'What becomes of jobs of a tenant that nobody has configured: accept, or refuse (ojs.configure).';
 comment on column ojs.settings.bars is
 'Whether new jobs are looked at one by one, because there may be tenants whose jobs are refused (ojs.suspend_tenant).';
+comment on column ojs.settings.default_retry is
+'The retry policy of jobs that have none, in queues that do not say; null: that of ojs-retry section 8.';
+comment on column ojs.settings.unsupported is
+'What becomes of new jobs that ask for what this server cannot do: refuse, or carry, which keeps the words and does nothing about them.';
+comment on column ojs.settings.limits is 'Whether there are limits on enqueueing (ojs.quota).';
 
 create table ojs.tenant (
     tenant_id      text collate "C" primary key,
     weight         numeric,
     priority_boost int not null default 0,
-    created_at     timestamptz not null default ojs.now(),
+    created_at     timestamptz default ojs.now(),
     limited        boolean not null default false,
     max_priority   int not null default 100,
     over_priority  text not null default 'refuse',
@@ -87,7 +97,8 @@ comment on column ojs.tenant.weight is
 'Share of dispatch relative to the other tenants with work, in queues that do not say; 0.000001 to 1000000; null: the default weight.';
 comment on column ojs.tenant.priority_boost is
 'Added to the priority of the tenant''s jobs when they are dispatched; -100 to 100. The jobs keep their own priority.';
-comment on column ojs.tenant.created_at is 'When the tenant was first configured.';
+comment on column ojs.tenant.created_at is
+'When the tenant was first configured; null: it is not, and the row is there for a pause, a throttle or a suspension, with which it goes.';
 comment on column ojs.tenant.limited is 'Whether a row of ojs.rule is about it. Others are handed out without a look at the rules.';
 comment on column ojs.tenant.max_priority is 'The highest priority that a new job of the tenant may have; -100 to 100; 100: no limit.';
 comment on column ojs.tenant.over_priority is
@@ -218,8 +229,8 @@ comment on table ojs.throttle is
 'Tenants that get less for a while. Written by ojs.throttle, ojs.release_throttle and the tick; read as ojs.throttles.';
 comment on column ojs.throttle.tenant_id is 'The tenant.';
 comment on column ojs.throttle.action is 'What is lowered: weight or concurrency.';
-comment on column ojs.throttle.original is 'What it is without the throttle; null: no limit.';
-comment on column ojs.throttle.effective is 'What it is.';
+comment on column ojs.throttle.original is 'What it was without the throttle when that began; null: no limit.';
+comment on column ojs.throttle.effective is 'What it was then.';
 comment on column ojs.throttle.reason is 'Why: the signal with _exceeded behind it, or an operator''s words.';
 comment on column ojs.throttle.since is 'Since when.';
 comment on column ojs.throttle.until is 'When it ends by itself.';

@@ -19,9 +19,10 @@ create table ojs.fold (
     snapshot pg_snapshot not null,
     part_xid xid8,
     part_lo  bigint,
-    counts   boolean not null default false
+    counts   boolean not null default false,
+    home     oid not null
 );
-insert into ojs.fold values (1, pg_current_snapshot());
+insert into ojs.fold (rev, snapshot, home) values (1, pg_current_snapshot(), 'ojs.fold'::regclass);
 comment on table ojs.fold is
 'How far decisions have taken in ojs.journal: everything visible to this snapshot, and a part of one transaction more.';
 comment on column ojs.fold.rev is 'Grows with each change; the highest counts.';
@@ -30,6 +31,9 @@ comment on column ojs.fold.part_xid is 'A transaction of which only a part has b
 comment on column ojs.fold.part_lo is 'Its rows up to this lo have been taken in.';
 comment on column ojs.fold.counts is
 'Whether some row of ojs.rule is about a tenant or limits how many jobs may be active, so that decisions count them.';
+comment on column ojs.fold.home is
+'The oid of this table where the row was written. A dump that is restored makes tables with other oids, so that its rows tell that they are
+copies; an upgrade of the cluster keeps them.';
 
 create type ojs.unit as enum ('jobs', 'cost', 'time', 'none');
 comment on type ojs.unit is
@@ -62,6 +66,7 @@ create table ojs.level (
     rev      bigint not null,
     low      numeric not null,
     tenants  int not null,
+    joined   bigint not null default 0,
     weight   numeric not null,
     moment   numeric not null,
     used_at  timestamptz not null default ojs.now(),
@@ -75,6 +80,7 @@ comment on column ojs.level.rev is 'Grows with each change; the highest counts.'
 comment on column ojs.level.low is
 'Lower bound of the virtual times of tenants with work: where a scan begins, and from where the time of a tenant that comes is reckoned.';
 comment on column ojs.level.tenants is 'How many tenants have work.';
+comment on column ojs.level.joined is 'How many tenants have joined so far, and so where the next one begins (ojs._join_at).';
 comment on column ojs.level.weight is 'The sum of their weights.';
 comment on column ojs.level.moment is
 'The sum of their weights, each times its virtual time (ojs._deficit).';
@@ -263,8 +269,6 @@ comment on column ojs.turn_mark.ahead is 'How many jobs were decided ahead at on
 comment on column ojs.turn_mark.by_time is 'Whether the tenants of the queue share by time.';
 comment on column ojs.turn_mark.held is 'How many rows before lo somebody had hold of when lo moved: taken, or else to be taken back.';
 
-create sequence ojs.join_seq as bigint;
-comment on sequence ojs.join_seq is 'Spreads tenants that come over one step of their own virtual time (ojs._join_at).';
 create sequence ojs.decision_seq as bigint;
 comment on sequence ojs.decision_seq is
 'Numbers decisions. A job''s place in the order of all decisions is 10000 times the number plus its place within.';

@@ -52,10 +52,24 @@ part of the expression that asks.';
 -- +goose StatementBegin
 create function ojs._sees_all() returns boolean
 language sql stable parallel safe set search_path = pg_catalog, pg_temp
-as $$ select pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member') $$;
+as $$
+    select pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member')
+        or pg_has_role(session_user, 'ojs_producer', 'member')
+$$;
 -- +goose StatementEnd
 comment on function ojs._sees_all() is
-'Whether the role that logged in may read what concerns several tenants, as the service and operators may.';
+'Whether the role that logged in may read what concerns several tenants, as the service, operators and producers may.';
+
+-- +goose StatementBegin
+create function ojs._acts_for_all() returns boolean
+language sql stable
+as $$
+    select pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member')
+        or pg_has_role(session_user, 'ojs_producer', 'member') or pg_has_role(session_user, 'ojs_worker', 'member')
+$$;
+-- +goose StatementEnd
+comment on function ojs._acts_for_all() is
+'Whether the role that logged in may name any tenant in the calls that are granted to it. Becomes part of the expression that asks.';
 
 -- +goose StatementBegin
 create function ojs._session_tenant(p_tenant text) returns text
@@ -69,10 +83,9 @@ begin
     if pg_has_role(session_user, 'ojs_tenant', 'member') then
         v_own := (select r.tenant_id from ojs.tenant_role r where r.role_name = session_user);
     end if;
-    if v_own is null
-            and not (pg_has_role(session_user, 'ojs_service', 'member') or pg_has_role(session_user, 'ojs_operator', 'member')) then
+    if v_own is null and not ojs._acts_for_all() then
         perform ojs._raise('OJ403', format('role %I is mapped to no tenant', session_user), null,
-            'An operator maps it with ojs.create_tenant_role(tenant, role).');
+            'An operator maps it with ojs.create_tenant_role(tenant, role), or grants it ojs_producer or ojs_worker.');
     end if;
     if p_tenant <> v_own or not ojs._tenant_valid(p_tenant) then
         v_refusal := ojs._tenant_refusal(v_own, p_tenant);
@@ -83,7 +96,8 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._session_tenant(text) is
-'The tenant a call acts for: a tenant''s login role always its own; the service or an operator the one it names, or null for all. Raises
+'The tenant a call acts for: a tenant''s login role always its own; the service, an operator,
+a producer or a worker the one it names, or null for all. Raises
 TENANT_ACCESS_DENIED for another tenant or an unmapped role, invalid_request for a malformed one.';
 
 -- +goose StatementBegin

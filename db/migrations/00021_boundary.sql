@@ -28,8 +28,10 @@ begin
         execute format('grant select on ojs.%I to ojs_service, ojs_operator', v_table);
     end loop;
     -- Everybody may read the configuration of queues, which belongs to no tenant.
-    create policy everybody on ojs.queue for select to ojs_tenant using (true);
-    grant select on ojs.queue to ojs_tenant;
+    create policy everybody on ojs.queue for select to ojs_tenant, ojs_producer using (true);
+    grant select on ojs.queue to ojs_tenant, ojs_producer;
+    -- Producers read jobs through the view ojs.jobs, and of all else what views with their owner's rights show.
+    create policy producers on ojs.job for select to ojs_producer using (true);
     create policy staff on ojs.duty for select to ojs_service, ojs_operator using (true);
     grant select (backend, since, expires_at) on ojs.duty to ojs_service, ojs_operator;
     grant select on ojs.fold to ojs_service, ojs_operator;
@@ -64,9 +66,9 @@ create policy indexable on ojs.job as restrictive for insert to ojs_owner
 grant select (state, attempt, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, errors, result, seq, tenant_id,
     id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta,
     retry, options, extra)
-    on ojs.job to ojs_tenant;
-grant usage on sequence ojs.job_seq to ojs_service, ojs_operator, ojs_tenant;
-grant select on ojs.problem to ojs_service, ojs_operator, ojs_tenant;
+    on ojs.job to ojs_tenant, ojs_producer;
+grant usage on sequence ojs.job_seq to ojs_service, ojs_operator, ojs_producer, ojs_tenant;
+grant select on ojs.problem to ojs_service, ojs_operator, ojs_producer, ojs_worker, ojs_tenant;
 
 -- EXPLAIN shows the planner's estimates to everybody, of tables behind a view too. From statistics it would tell a tenant how many rows of
 -- other tenants hold any value it asks for. So no statistics are kept of columns that tell tenants apart; the hot queries are forced into
@@ -89,5 +91,5 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-grant select on ojs.settings to ojs_service, ojs_operator, ojs_tenant;
+grant select on ojs.settings to ojs_service, ojs_operator, ojs_producer, ojs_tenant;
 reset role;

@@ -14,15 +14,16 @@ begin
         perform ojs._raise('OJ400', 'tenant must match ^[a-zA-Z0-9][a-zA-Z0-9._:-]*$ and have at most 256 bytes',
             '{"field": "tenant"}');
     end if;
-    if coalesce(p_role, '') = '' or p_role in ('ojs_owner', 'ojs_service', 'ojs_operator', 'ojs_tenant') or p_role like 'pg\_%' then
+    if coalesce(p_role, '') = '' or p_role like 'pg\_%'
+            or p_role in ('ojs_owner', 'ojs_service', 'ojs_operator', 'ojs_producer', 'ojs_worker', 'ojs_tenant') then
         perform ojs._raise('OJ400', format('%s cannot be a tenant''s login role', coalesce(quote_ident(p_role), 'null')),
             '{"field": "role"}');
     end if;
     if not exists (select from pg_roles where rolname = p_role) then
         execute format('create role %I login', p_role);
     elsif exists (select from pg_roles where rolname = p_role and (rolsuper or rolbypassrls))
-            or pg_has_role(p_role, 'ojs_service', 'member') or pg_has_role(p_role, 'ojs_operator', 'member')
-            or pg_has_role(p_role, 'ojs_owner', 'member') then
+            or exists (select from unnest('{ojs_owner,ojs_service,ojs_operator,ojs_producer,ojs_worker}'::name[]) g
+                where pg_has_role(p_role, g, 'member')) then
         perform ojs._raise('OJ400', format('role %I sees more than one tenant', p_role), '{"field": "role"}');
     end if;
     if p_password is not null then
@@ -50,14 +51,15 @@ $$;
 comment on function ojs._map_tenant_role(text, name) is 'Maps a login role to its tenant.';
 
 -- Changes settings of the deployment.
--- Locks the row of settings; with p_retention or p_tenant_fairness, what ojs._alone_with_queues locks; with the latter, ojs.lane.
--- Writes settings; with p_tenant_fairness, tenant and what ojs.configure_queue writes of it.
+-- Locks the row of settings, and what ojs._alone_with_queues locks; ojs.lane for p_tenant_fairness, ojs.job for a moment for triggers.
+-- Writes settings; the trigger job_defaults or job_barred; with p_tenant_fairness, tenant and what ojs.configure_queue writes of it.
 -- +goose StatementBegin
 create function ojs.configure(
     p_default_tenant text default null, p_tenant_required boolean default null, p_retention interval default null,
     p_journal_retention interval default null, p_timeout_ms int default null, p_heartbeat_timeout_ms int default null,
     p_idempotency_window interval default null, p_tenant_fairness jsonb default null,
-    p_unknown_tenants text default null
+    p_unknown_tenants text default null, p_default_retry jsonb default null,
+    p_unsupported text default null
 ) returns ojs.settings
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -77,7 +79,8 @@ begin
         perform ojs._alone_with_queues();
         perform ojs._check_retention(p_retention, array(select q.queue from ojs.queue q where q.config ? 'retention'));
     end if;
-    perform ojs._alone_with_queues() where p_unknown_tenants is not null;
+    perform ojs._check_default_retry(p_default_retry) where p_default_retry is not null;
+    perform ojs._alone_with_queues() where num_nonnulls(p_unknown_tenants, p_default_retry) > 0;
     if p_tenant_fairness is not null then
         perform ojs._check_fairness(p_tenant_fairness, false);
         perform ojs._alone_with_queues();
@@ -88,18 +91,21 @@ begin
         timeout_ms = coalesce(p_timeout_ms, s.timeout_ms), heartbeat_timeout_ms = coalesce(p_heartbeat_timeout_ms, s.heartbeat_timeout_ms),
         idempotency_window = coalesce(p_idempotency_window, s.idempotency_window),
         tenant_fairness = coalesce(p_tenant_fairness - 'weights', s.tenant_fairness),
-        unknown_tenants = coalesce(p_unknown_tenants, s.unknown_tenants)
+        unknown_tenants = coalesce(p_unknown_tenants, s.unknown_tenants),
+        default_retry = nullif(coalesce(p_default_retry, s.default_retry), '{}'),
+        unsupported = coalesce(p_unsupported, s.unsupported)
     returning * into v_settings;
     if p_retention is not null then
         perform pg_notify('ojs_wake', 'upkeep');
     end if;
     perform ojs._arm_barred() where p_unknown_tenants is not null;
+    perform ojs._arm_defaults() where p_default_retry is not null;
     perform ojs._share_by('', p_tenant_fairness) where p_tenant_fairness is not null;
     return v_settings;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs.configure(text, boolean, interval, interval, int, int, interval, jsonb, text) is
+comment on function ojs.configure(text, boolean, interval, interval, int, int, interval, jsonb, text, jsonb, text) is
 'Changes deployment settings and returns them; a null argument leaves its setting as it is. p_default_tenant: tenant of jobs that name
 none (default _default). p_tenant_required: refuse such jobs instead (default false). p_retention: how long jobs are kept after they have
 ended (default 7 days; 10 seconds to 36500 days; 0: until an operator drops them). p_journal_retention: how long the journal is kept
@@ -110,7 +116,10 @@ be silent before it is taken for dead, 1000 to 86400000 (default 30000). p_idemp
 ojs.configure_queue; taken whole, except that its weights are set as ojs.configure_tenant sets them, null removes one, and tenants that it
 does not name keep theirs. It acts on the whole backlog from the next dispatch on, for which it waits. p_unknown_tenants: what becomes of
 new jobs of a tenant that nobody has configured, and that is not the default tenant: ''accept'' (default) or ''refuse'', with
-TENANT_UNKNOWN. Raises invalid_request,
-validation_error, and unsupported for what this server does not honour; with p_tenant_fairness conflict in a transaction that has fetched
-jobs.';
+TENANT_UNKNOWN. p_default_retry: the retry policy that new jobs get which have none, in queues without a default_retry of their own, taken
+whole; ''{}'': that of ojs-retry section 8 again. p_unsupported: what becomes of new jobs that ask for what this server cannot do, such as
+''unique'': ''refuse'' (default), with unsupported, or ''carry'': they are taken, and what they ask for is kept and not done. Raises
+invalid_request, validation_error, and unsupported for what this server does not honour; with p_tenant_fairness conflict
+in a transaction that has fetched jobs; with p_default_retry and p_unknown_tenants backend_unavailable while a transaction stays open that
+uses jobs.';
 reset role;

@@ -114,7 +114,7 @@ begin
     select * into v_tenant from ojs.tenant t where t.tenant_id = p_tenant;
     select * into v_level from ojs._level(p_queue, 0);
     select w.weight into v_weight from ojs._weight_in(p_queue, p_tenant, v_tenant.weight, v_tenant.throttle) w;
-    v_own := ojs._join_at(coalesce(p_fair.vtime, 0), coalesce(v_level.low, 0), v_weight);
+    v_own := ojs._join_at(p_fair.vtime, v_level.low, v_weight, v_level.joined);
     if p_fair.queue is null then
         insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head)
         values (p_queue, 0, p_tenant, true, v_own, v_weight, coalesce(v_tenant.limited, false), 0, 0)
@@ -127,6 +127,7 @@ begin
     end if;
     v_level.queue := p_queue;
     v_level.priority := 0;
+    v_level.joined := coalesce(v_level.joined, 0) + 1;
     perform ojs._move_level(v_level, 1, v_weight, v_weight * v_own, least(v_level.low, v_own));
     return p_fair;
 end;
@@ -161,13 +162,14 @@ begin
     insert into ojs.tenant_fairness (queue, priority, tenant_id, rev, ready, vtime, weight, job_priority, seconds, head, behind, again_lo,
         again_seq, limited, lines)
     -- Each priority has had a time of its own. All begin anew, and who has no room is parked again by the next decision.
-    select p_queue, s.priority, s.tenant_id, s.rev + 1, (s.cursors[1]).works, ojs._join_at(0, 0, s.weight), s.weight,
+    select p_queue, s.priority, s.tenant_id, s.rev + 1, (s.cursors[1]).works,
+        ojs._join_at(0, 0, s.weight, 0, row_number() over (partition by s.priority)), s.weight,
         (s.cursors[1]).job_priority, s.seconds, (s.cursors[1]).head, (s.cursors[1]).behind, (s.cursors[1]).again_lo,
         (s.cursors[1]).again_seq, s.limited, nullif(s.cursors[2:], '{}')
     from sorted s;
     delete from ojs.level l where l.queue = p_queue;
-    insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
-    select p_queue, f.priority, 1, 0, count(*) filter (where f.ready), coalesce(sum(f.weight) filter (where f.ready), 0),
+    insert into ojs.level (queue, priority, rev, low, tenants, joined, weight, moment)
+    select p_queue, f.priority, 1, 0, count(*) filter (where f.ready), count(*), coalesce(sum(f.weight) filter (where f.ready), 0),
         coalesce(sum(f.weight * f.vtime) filter (where f.ready), 0)
     from ojs.tenant_fairness f where f.queue = p_queue group by f.priority;
     update ojs.backlog b set rev = b.rev + 1,

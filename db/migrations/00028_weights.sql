@@ -38,7 +38,8 @@ begin
     values (p_tenant, p_weight, coalesce(p_priority_boost, 0), coalesce(p_max_priority, 100), coalesce(p_over_priority, 'refuse'))
     on conflict (tenant_id) do update
     set weight = coalesce(p_weight, t.weight), priority_boost = coalesce(p_priority_boost, t.priority_boost),
-        max_priority = coalesce(p_max_priority, t.max_priority), over_priority = coalesce(p_over_priority, t.over_priority)
+        max_priority = coalesce(p_max_priority, t.max_priority), over_priority = coalesce(p_over_priority, t.over_priority),
+        created_at = coalesce(t.created_at, excluded.created_at)
     returning * into v_new;
     if v_new.weight is distinct from v_old.weight or v_new.priority_boost <> coalesce(v_old.priority_boost, 0) then
         perform ojs._reweigh(v_new, v_new.priority_boost - coalesce(v_old.priority_boost, 0));
@@ -105,16 +106,17 @@ begin
             v_own := v_level.low + round((v_fair.vtime - v_level.low) * v_fair.weight / v_new, 15);
             perform ojs._move_level(v_level, -1, -v_fair.weight, -v_fair.weight * v_fair.vtime, null);
         end if;
-        if v_to <> v_fair.priority then
-            -- Each level has a time of its own. With its old time the tenant might wait there for long, or be served alone.
-            v_own := case when (select b.unit from ojs._backlog(v_fair.queue) b) = 'none' then v_own
-                else ojs._join_at(0, coalesce((select l.low from ojs._level(v_fair.queue, v_to) l), 0), v_new) end;
-        end if;
-        update ojs.tenant_fairness f set priority = v_to, rev = f.rev + 1, vtime = v_own, weight = v_new
-        where f.queue = v_fair.queue and f.priority = v_fair.priority and f.tenant_id = v_fair.tenant_id and f.rev = v_fair.rev;
         select * into v_level from ojs._level(v_fair.queue, v_to);
         v_level.queue := v_fair.queue;
         v_level.priority := v_to;
+        if v_to <> v_fair.priority then
+            -- Each level has a time of its own. With its old time the tenant might wait there for long, or be served alone.
+            v_own := case when (select b.unit from ojs._backlog(v_fair.queue) b) = 'none' then v_own
+                else ojs._join_at(0, v_level.low, v_new, v_level.joined) end;
+            v_level.joined := coalesce(v_level.joined, 0) + 1;
+        end if;
+        update ojs.tenant_fairness f set priority = v_to, rev = f.rev + 1, vtime = v_own, weight = v_new
+        where f.queue = v_fair.queue and f.priority = v_fair.priority and f.tenant_id = v_fair.tenant_id and f.rev = v_fair.rev;
         if v_fair.ready then
             perform ojs._move_level(v_level, 1, v_new, v_new * v_own, least(v_level.low, v_own));
         elsif v_to <> v_fair.priority then
@@ -135,12 +137,12 @@ language plpgsql
 as $$
 begin
     if p_level.rev is null then
-        insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
-        values (p_level.queue, p_level.priority, 1, 0, p_tenants, p_weight, p_moment);
+        insert into ojs.level (queue, priority, rev, low, tenants, joined, weight, moment)
+        values (p_level.queue, p_level.priority, 1, 0, p_tenants, coalesce(p_level.joined, 0), p_weight, p_moment);
     else
         update ojs.level l
-        set rev = l.rev + 1, tenants = l.tenants + p_tenants, weight = l.weight + p_weight, moment = l.moment + p_moment,
-            low = coalesce(p_low, l.low), used_at = ojs.now()
+        set rev = l.rev + 1, tenants = l.tenants + p_tenants, joined = p_level.joined, weight = l.weight + p_weight,
+            moment = l.moment + p_moment, low = coalesce(p_low, l.low), used_at = ojs.now()
         where l.queue = p_level.queue and l.priority = p_level.priority and l.rev = p_level.rev;
     end if;
     if p_tenants > 0 and coalesce(p_level.tenants, 0) = 0 or p_level.tenants + p_tenants = 0 then
@@ -151,5 +153,29 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._move_level(ojs.level, int, numeric, numeric, numeric) is
 'Adds tenants to a level (takes them away, when negative): how many, their weights in sum, and those times their times; p_low: the lowest
-time of its tenants from then on (null: as it was).';
+time of its tenants from then on (null: as it was). A tenant that comes back where it was has not joined, so who calls counts
+p_level.joined. Otherwise the beginnings of those who join later would lie in heaps.';
+
+-- +goose StatementBegin
+create function ojs._note_levels(p_queues text[], p_priorities int[]) returns setof text
+language sql
+as $$
+    with known as materialized (
+        select o.queue, o.priorities, b.rev, b.priorities as before
+        from (select u.queue, array_agg(u.priority) as priorities from unnest(p_queues, p_priorities) u(queue, priority) group by u.queue) o
+        left join lateral ojs._backlog(o.queue) b on true
+    ), added as (
+        insert into ojs.backlog (queue, rev, priorities)
+        select k.queue, 1, array(select p from unnest(k.priorities) p order by p desc) from known k where k.rev is null
+    ), changed as (
+        update ojs.backlog b
+        set rev = b.rev + 1, priorities = array(select distinct p from unnest(k.before || k.priorities) p order by p desc)
+        from known k where b.queue = k.queue and b.rev = k.rev
+    )
+    select null::text where false
+$$;
+-- +goose StatementEnd
+comment on function ojs._note_levels(text[], int[]) is
+'Notes that queues have tenants with work at effective priorities; the lists are in step. Returns no rows. One by one
+they would take four times as long, while others wait.';
 reset role;

@@ -136,13 +136,14 @@ language plpgsql
 as $$
 begin
     update ojs.tenant_fairness f
-    set rev = f.rev + 1, vtime = case when p_unit <> 'none' then ojs._join_at(0, 0, f.weight)
+    set rev = f.rev + 1, vtime = case when p_unit <> 'none' then ojs._join_at(0, 0, f.weight, 0, n.nth)
         else coalesce(least(
             (select min(a.lo) from ojs.again a where f.behind and a.queue = f.queue and a.priority = f.job_priority
                 and a.tenant_id = f.tenant_id and a.hi > f.again_seq),
             (select j.seq from ojs.job j where j.queue = f.queue and j.priority = f.job_priority and j.tenant_id = f.tenant_id
                 and j.seq > f.head order by j.seq limit 1)), 0) end
-    where f.queue = p_queue;
+    from (select n.ctid as spot, row_number() over (partition by n.priority) as nth from ojs.tenant_fairness n where n.queue = p_queue) n
+    where f.ctid = n.spot;
     update ojs.level l
     set rev = l.rev + 1, low = 0, moment = coalesce((select sum(f.weight * f.vtime) from ojs.tenant_fairness f
         where f.queue = l.queue and f.priority = l.priority and f.ready), 0)
@@ -174,7 +175,8 @@ as $$
         from jsonb_each(p_weights) e
     ) n
     order by n.tenant_id, n.key <> n.tenant_id
-    on conflict (tenant_id) do update set weight = excluded.weight where t.weight is distinct from excluded.weight
+    on conflict (tenant_id) do update set weight = excluded.weight, created_at = coalesce(t.created_at, excluded.created_at)
+    where t.weight is distinct from excluded.weight
 $$;
 -- +goose StatementEnd
 comment on function ojs._weigh_tenants(jsonb) is

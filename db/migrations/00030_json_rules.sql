@@ -158,6 +158,26 @@ comment on function ojs._readable(json) is
 'Whether PostgreSQL can take a JSON value apart: it stumbles over escapes of characters that text cannot hold.';
 
 -- +goose StatementBegin
+create function ojs._plain_uuid(p_json json) returns boolean
+language sql stable
+as $$
+    select p_json::text like '"________-____-____-____-____________"' and octet_length(replace(p_json::text, '-', '')) = 34
+        and p_json::text ~ '^"[0-9a-fA-F-]+"$'
+$$;
+-- +goose StatementEnd
+comment on function ojs._plain_uuid(json) is 'Whether a JSON value is a text that is certainly a UUID.';
+
+-- +goose StatementBegin
+create function ojs._plain_time(p_json json) returns boolean
+language sql stable
+as $$
+    select p_json::text ~ ('^"(19|20|21)\d\d-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])'
+        || 'T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[-+](0\d|1[0-4]):[0-5]\d)"$')
+$$;
+-- +goose StatementEnd
+comment on function ojs._plain_time(json) is 'Whether a JSON value is a text that is certainly a time.';
+
+-- +goose StatementBegin
 create function ojs._uuid(p_text text) returns uuid
 language plpgsql immutable
 as $$

@@ -67,13 +67,29 @@ begin
         v_violation := ojs._backoff_violation(p_retry);
     end if;
     if v_violation is null then
-        v_violation := ojs._exhaustion_violation(p_retry);
+        v_violation := coalesce(ojs._exhaustion_violation(p_retry), ojs._retry_misspelt(p_retry));
     end if;
     return v_violation;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._retry_violation(jsonb) is 'Why a retry policy is refused (ojs-retry section 11), or null.';
+
+-- +goose StatementBegin
+create function ojs._check_default_retry(p_retry jsonb) returns void
+language plpgsql
+as $$
+declare
+    v_violation ojs.violation := ojs._retry_violation(p_retry);
+begin
+    if v_violation.sqlstate is not null then
+        perform ojs._raise(v_violation.sqlstate, replace(v_violation.message, 'retry', 'default_retry'),
+            jsonb_build_object('field', 'default_' || v_violation.field));
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._check_default_retry(jsonb) is 'Raises why a retry policy for jobs that have none is refused.';
 
 -- +goose StatementBegin
 create function ojs._interval_violation(p_retry jsonb, p_name text) returns ojs.violation

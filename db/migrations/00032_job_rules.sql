@@ -194,7 +194,7 @@ comment on function ojs._storable_time(timestamptz) is
 
 -- +goose StatementBegin
 create function ojs._options_violation(p_options json, p_extra json) returns ojs.violation
-language plpgsql immutable
+language plpgsql stable
 as $$
 declare
     v_violation ojs.violation;
@@ -221,7 +221,7 @@ begin
             and (p_extra ->> 'cost')::numeric between 0.001 and 1000000) is not true then
         return row('OJ422', 'cost', 'cost must be a number between 0.001 and 1000000')::ojs.violation;
     end if;
-    return null;
+    return coalesce(ojs._lacking(p_options, p_extra), ojs._misspelt(p_options, p_extra));
 end;
 $$;
 -- +goose StatementEnd

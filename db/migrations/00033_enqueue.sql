@@ -31,7 +31,11 @@ begin
             insert into ojs.journal (tenant_id, queue, priority, to_state, jobs, lo, hi, at)
             select m.tenant_id, m.queue, m.priority, m.state, 1, m.seq, m.seq, v_now from made m
         )
-        select m as job, exists (select from ojs.waiter w where w.queue = p_queue) as awaited into v_made from made m;
+        select m as job, exists (select from ojs.waiter w where w.queue = p_queue) as awaited,
+            (select s.limits from ojs.settings s) as limits into v_made from made m;
+        if v_made.limits then
+            perform ojs._admit_one(v_tenant, p_queue, 'available');
+        end if;
         if v_made.awaited then
             perform ojs._notify(array[p_queue]);
         end if;
@@ -51,7 +55,7 @@ policy (ojs-retry), p_max_attempts overrides its max_attempts; default 3. p_time
 p_extra: JSON objects kept byte for byte. p_id: a UUIDv7 of the caller''s, of at most a day ahead, else one is made. p_tenant: a
 tenant''s login role needs none; others name it here or in p_meta ->> ''tenant_id'', else the default tenant. Raises invalid_request,
 invalid_payload, validation_error, payload_too_large (field in the detail), duplicate, TENANT_REQUIRED, TENANT_ACCESS_DENIED,
-TENANT_MISMATCH.';
+TENANT_MISMATCH, TENANT_SUSPENDED, TENANT_UNKNOWN, TENANT_LIMIT_EXCEEDED, QUEUE_FULL.';
 
 -- +goose StatementBegin
 create function ojs._enqueue_one(
@@ -77,6 +81,7 @@ begin
     if not found then
         perform ojs._raise('OJ410', format('job %s exists already', p_id), jsonb_build_object('field', 'id', 'job_id', p_id));
     end if;
+    perform ojs._admit_one(p_tenant, p_queue, v_state) from ojs.settings s where s.limits;
     insert into ojs.journal (tenant_id, queue, priority, to_state, jobs, lo, hi, at)
     values (p_tenant, p_queue, v_job.priority, v_state, 1, v_job.seq, v_job.seq, p_now);
     if v_state = 'available' then

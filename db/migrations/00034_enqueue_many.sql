@@ -17,18 +17,14 @@ create function ojs.enqueue_many(p_jobs json, p_tenant text default null) return
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return query
-    select o.state, o.attempt, o.lease, o.started_at, o.lease_expires_at, o.finished_at, o.retry_at, o.enqueued_at, o.worker_id, o.pool,
-        o.charged, o.errors, o.result, o.seq, o.tenant_id, o.id, o.queue, o.type, o.priority, o.max_attempts, o.created_at, o.scheduled_at,
-        o.expires_at, o.timeout_ms, o.visibility_timeout_ms, o.tags, o.args, o.meta, o.retry, o.options, o.extra
-    from ojs._insert_jobs(ojs._read_jobs(p_jobs, false), p_tenant, false) o;
+    return query select * from ojs._insert_all(ojs._read_jobs(p_jobs), p_tenant);
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.enqueue_many(json, text) is
 'Enqueues 1 to 10000 jobs, all or none, in the caller''s transaction, and returns them in the order given. p_jobs: a JSON array of objects
-whose keys are the names of ojs.enqueue''s parameters without p_ (type, args, queue, ...); scheduled_at and expires_at may be + and an
-ISO 8601 duration from now on (+PT90S). Raises what ojs.enqueue raises; the detail names index and field.';
+whose keys are the names of ojs.enqueue''s parameters without p_ (type, args, queue, ...), of which only type must be there; scheduled_at
+and expires_at may be + and an ISO 8601 duration from now on (+PT90S). Raises what ojs.enqueue raises; the detail names index and field.';
 
 -- Makes those jobs of a JSON array that break no rule.
 -- Locks nothing; with ids in it, waits for transactions that are adding the same ids.
@@ -40,7 +36,7 @@ as $$
 begin
     return query
     select o.*
-    from ojs._insert_jobs(ojs._read_jobs(p_jobs, true), null, true) o
+    from ojs._insert_jobs(ojs._read_jobs(p_jobs), null, true) o
     order by o.n;
 end;
 $$;
@@ -61,7 +57,21 @@ comment on type ojs._new_jobs is
 be read.';
 
 -- +goose StatementBegin
-create function ojs._read_jobs(p_jobs json, p_each boolean) returns ojs._new_jobs
+create function ojs._insert_all(p_jobs ojs._new_jobs, p_tenant text) returns setof ojs.job
+language sql stable
+as $$
+    select o.state, o.attempt, o.lease, o.started_at, o.lease_expires_at, o.finished_at, o.retry_at, o.enqueued_at, o.worker_id, o.pool,
+        o.charged, o.errors, o.result, o.seq, o.tenant_id, o.id, o.queue, o.type, o.priority, o.max_attempts, o.created_at, o.scheduled_at,
+        o.expires_at, o.timeout_ms, o.visibility_timeout_ms, o.tags, o.args, o.meta, o.retry, o.options, o.extra
+    from ojs._insert_jobs(p_jobs, p_tenant, false) o
+    where o.sqlstate is null or ojs._raise(o.sqlstate, o.message, o.detail)
+$$;
+-- +goose StatementEnd
+comment on function ojs._insert_all(ojs._new_jobs, text) is
+'Enqueues several jobs, or raises the first problem. Becomes part of the query that asks, for which it is called stable.';
+
+-- +goose StatementBegin
+create function ojs._read_jobs(p_jobs json) returns ojs._new_jobs
 language plpgsql stable
 as $$
 declare
@@ -73,7 +83,7 @@ begin
     if json_array_length(p_jobs) not between 1 and 10000 then
         perform ojs._raise('OJ400', 'jobs must hold between 1 and 10000 jobs', '{"field": "jobs"}');
     end if;
-    select array_agg(s.type #>> '{}'), array_agg(s.args), array_agg(s.queue #>> '{}'),
+    select array_agg(s.type #>> '{}'), array_agg(coalesce(s.args, '[]')), array_agg(s.queue #>> '{}'),
         case when count(s.priority) > 0 then array_agg(s.priority::text::int) end,
         case when count(s.scheduled_at) > 0 then array_agg(s.scheduled_at #>> '{}') end,
         case when count(s.expires_at) > 0 then array_agg(s.expires_at #>> '{}') end,
@@ -87,13 +97,13 @@ begin
         case when count(s.tenant) > 0 then array_agg(s.tenant #>> '{}') end,
         case when count(s.refusal) > 0 then array_agg(s.refusal) end
     into v_jobs
-    from ojs._shaped_jobs(p_jobs, p_each) s;
+    from ojs._shaped_jobs(p_jobs) s;
     return v_jobs;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._read_jobs(json, boolean) is
-'Takes an array of jobs in JSON apart. A job that cannot be read is raised or, with p_each, has a refusal and nothing else.';
+comment on function ojs._read_jobs(json) is
+'Takes an array of jobs in JSON apart. A job that cannot be read has a refusal and nothing else.';
 
 create type ojs._job_fields as (
     type json, args json, queue json, priority json, scheduled_at json, expires_at json, meta json, retry json, max_attempts json,
@@ -104,7 +114,7 @@ comment on type ojs._job_fields is 'A job to be as JSON gives it, field by field
 -- If a job's fields are all known, all different and none null, they are as many as the columns they fill. One comparison of numbers so
 -- tells most jobs to be well formed; only the others are looked at field by field, which takes longer.
 -- +goose StatementBegin
-create function ojs._shaped_jobs(p_jobs json, p_each boolean)
+create function ojs._shaped_jobs(p_jobs json)
 returns table (type json, args json, queue json, priority json, scheduled_at json, expires_at json, meta json, retry json,
     max_attempts json, timeout_ms json, visibility_timeout_ms json, tags json, pending json, options json, extra json, id json, tenant json,
     refusal ojs.refusal)
@@ -118,7 +128,7 @@ as $$
                 when num_nonnulls((p.x).type, (p.x).args, (p.x).queue) = p.fields and json_typeof((p.x).type) = 'string'
                     and (json_typeof((p.x).queue) = 'string') is not false then null
                 when ojs._plain_fields(p.x, p.fields) then null
-                else ojs._indexed(ojs._shape_refusal(p.job, p.n), p.n, p_each) end as refusal
+                else ojs._indexed(ojs._shape_refusal(p.job, p.n), p.n) end as refusal
             from (
                 select e.n::int - 1 as n, e.job, json_populate_record(null::ojs._job_fields, r.job) as x,
                     (select count(*) from (select json_object_keys(r.job) offset 0) k) as fields
@@ -134,7 +144,7 @@ as $$
     ) s
 $$;
 -- +goose StatementEnd
-comment on function ojs._shaped_jobs(json, boolean) is
+comment on function ojs._shaped_jobs(json) is
 'The fields of each job of an array, as JSON; of one that cannot be read nothing but the refusal. Becomes part of the query that asks.';
 
 -- +goose StatementBegin
@@ -240,26 +250,6 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._field_fault(text, text, json) is
 'What is wrong with the value of a field of a new job, or null. Raises what PostgreSQL says about a value that it cannot take.';
-
--- +goose StatementBegin
-create function ojs._plain_uuid(p_json json) returns boolean
-language sql stable
-as $$
-    select p_json::text like '"________-____-____-____-____________"' and octet_length(replace(p_json::text, '-', '')) = 34
-        and p_json::text ~ '^"[0-9a-fA-F-]+"$'
-$$;
--- +goose StatementEnd
-comment on function ojs._plain_uuid(json) is 'Whether a JSON value is a text that is certainly a UUID.';
-
--- +goose StatementBegin
-create function ojs._plain_time(p_json json) returns boolean
-language sql stable
-as $$
-    select p_json::text ~ ('^"(19|20|21)\d\d-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])'
-        || 'T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[-+](0\d|1[0-4]):[0-5]\d)"$')
-$$;
--- +goose StatementEnd
-comment on function ojs._plain_time(json) is 'Whether a JSON value is a text that is certainly a time.';
 
 -- +goose StatementBegin
 create function ojs._when(p_text text, p_now timestamptz) returns timestamptz

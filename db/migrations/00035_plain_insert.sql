@@ -30,6 +30,10 @@ comment on function ojs._job_arriving() is 'Trigger: gives a new job the state, 
 create trigger job_arriving before insert on ojs.job for each row
     when (new.scheduled_at is not null or new.retry is not null or new.meta <> '{}') execute function ojs._job_arriving();
 
+-- Most statements insert one ordinary job; for them the aggregates further down would cost more than all the rest. Of many jobs those that
+-- share their names are grouped, so that names are checked once. What breaks a rule is left out of the journal, and raised behind, because
+-- an error shows the statement that it comes from, and that one is long. An id that was too far ahead then need not be a moment later: kept
+-- without a row in the journal, its job would never be handed out.
 -- +goose StatementBegin
 create function ojs._job_inserted() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -37,16 +41,20 @@ as $$
 declare
     v_queues text[];
     v_latest uuid := ojs._latest_id();
+    v_limits boolean;
+    v_noted  bigint;
 begin
-    -- Most statements insert one ordinary job. For them the aggregates below would cost more than all the rest.
     insert into ojs.journal as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
-    select j.tenant_id, j.queue, j.priority, j.state, 1, j.seq, j.seq
-    from inserted j
+    select j.tenant_id, j.queue, j.priority, j.state, 1, j.seq, j.seq from inserted j
     where not exists (select from inserted offset 1)
       and num_nonnulls(j.tags, j.retry, j.options, j.extra, j.scheduled_at, j.expires_at, j.timeout_ms, j.visibility_timeout_ms) = 0
       and ojs._bare_job(j.tenant_id, j.type, j.queue, j.priority, j.args, j.meta) and ojs._v7(j.id) and j.id <= v_latest
-    returning case when exists (select from ojs.waiter w where w.queue = k.queue) then array[k.queue] end into v_queues;
+    returning case when exists (select from ojs.waiter w where w.queue = k.queue) then array[k.queue] end,
+        (select s.limits from ojs.settings s) into v_queues, v_limits;
     if found then
+        if v_limits then
+            perform ojs._admit_one(i.tenant_id, i.queue, i.state) from inserted i;
+        end if;
         if v_queues is not null then
             perform ojs._notify(v_queues);
         end if;
@@ -55,30 +63,35 @@ begin
     with noted as (
         insert into ojs.journal as k (tenant_id, queue, priority, to_state, jobs, lo, hi)
         select j.tenant_id, j.queue, j.priority, j.state, sum(j.jobs), min(j.lo), max(j.hi)
-        from (
-            -- Grouped first, so that names which many jobs share are checked once and not for each job.
-            select j.tenant_id, j.queue, j.priority, j.state, j.type, count(*) as jobs, min(j.seq) as lo, max(j.seq) as hi
+        from (select j.tenant_id, j.queue, j.priority, j.state, j.type, count(*) as jobs, min(j.seq) as lo, max(j.seq) as hi
             from inserted j
-            group by j.tenant_id, j.queue, j.priority, j.state, j.type
-            having bool_and(ojs._ordinary_id(j.id, v_latest) and ojs._ordinary_rest(j.tenant_id, j.priority, j.max_attempts, j.scheduled_at,
+            group by j.tenant_id, j.queue, j.priority, j.state, j.type having bool_and(
+                ojs._ordinary_id(j.id, v_latest) and ojs._ordinary_rest(j.tenant_id, j.priority, j.max_attempts, j.scheduled_at,
                     j.expires_at, j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra)
-                or ojs._check_job(j.tenant_id, j.id, j.type, j.queue, j.priority, j.max_attempts, j.scheduled_at, j.expires_at,
-                    j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra))
-        ) j
-        group by j.tenant_id, j.queue, j.priority, j.state
+                or ojs._job_violation(j.tenant_id, j.id, j.type, j.queue, j.priority, j.max_attempts, j.scheduled_at, j.expires_at,
+                    j.timeout_ms, j.visibility_timeout_ms, j.tags, j.args, j.meta, j.retry, j.options, j.extra) is null)
+        ) j group by j.tenant_id, j.queue, j.priority, j.state
         having bool_and(ojs._ordinary_names(j.tenant_id, j.type, j.queue)
-            or ojs._check_job(j.tenant_id, null, j.type, j.queue, j.priority, 3, null, null, null, null, null, '[]', '{}', null, null,
-                null))
-        returning case when k.to_state = 'available' then k.queue end as awaited
+            or ojs._job_violation(j.tenant_id, null, j.type, j.queue, j.priority, 3, null, null, null, null, null, '[]', '{}', null, null,
+                null) is null)
+        returning k.jobs, case when k.to_state = 'available' then k.queue end as awaited
     )
-    select array_agg(distinct n.awaited) filter (where n.awaited is not null) into v_queues from noted n;
+    select array_agg(distinct n.awaited) filter (where n.awaited is not null), (select s.limits from ojs.settings s), sum(n.jobs)
+    into v_queues, v_limits, v_noted from noted n;
+    if coalesce(v_noted, 0) <> (select count(*) from inserted) then
+        perform ojs._check_job(i.tenant_id, i.id, i.type, i.queue, i.priority, i.max_attempts, i.scheduled_at, i.expires_at, i.timeout_ms,
+            i.visibility_timeout_ms, i.tags, i.args, i.meta, i.retry, i.options, i.extra) from inserted i;
+        perform ojs._raise('40001', 'a job was refused for a time that has come since');
+    end if;
+    perform ojs._refuse(a.refusal) from (
+        select array_agg(i.tenant_id) as tenants, array_agg(i.queue) as queues, array_agg(i.state) as states, array_agg(i.jobs) as jobs
+        from (select j.tenant_id, j.queue, j.state, count(*)::int as jobs from inserted j group by j.tenant_id, j.queue, j.state) i
+    ) i cross join lateral ojs._admit(i.tenants, i.queues, i.states, i.jobs, false) a where v_limits;
     perform ojs._remind('due', array_agg(j.scheduled_at), array_agg(j.tenant_id), array_agg(j.id))
     from (select j.*, row_number() over () / 100000 as part from inserted j where j.state = 'scheduled') j group by j.part;
     perform ojs._remind('expiry', array_agg(j.expires_at), array_agg(j.tenant_id), array_agg(j.id))
     from (select j.*, row_number() over () / 100000 as part from inserted j where j.expires_at is not null) j group by j.part;
-    if v_queues is not null then
-        perform ojs._notify(v_queues);
-    end if;
+    perform ojs._notify(v_queues);
     return null;
 end;
 $$;
@@ -101,23 +114,21 @@ select * from ojs._own_job;
 
 -- An insert into the view becomes one into ojs.job with the rights of the view's owner, so that nobody else needs rights on the table; the
 -- grants on the view say which columns may be given. The rule names each column once: an expression given for a column named twice would
--- run twice.
+-- run twice. The defaults stand here and not at the view, because ORMs and mappers write null for whatever is not given.
 create rule jobs_insert as on insert to ojs.jobs do instead
 insert into ojs.job as j (tenant_id, id, type, queue, priority, args, meta, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms,
     tags, retry, options, extra)
-values (new.tenant_id, new.id, new.type, new.queue, new.priority, new.args, new.meta, new.scheduled_at, new.expires_at, new.timeout_ms,
+values (coalesce(new.tenant_id, ojs._default_tenant()), coalesce(new.id, ojs._uuid_v7()), new.type, coalesce(new.queue, 'default'),
+    coalesce(new.priority, 0), coalesce(new.args, '[]'), coalesce(new.meta, '{}'), new.scheduled_at, new.expires_at, new.timeout_ms,
     new.visibility_timeout_ms, new.tags, new.retry, new.options, new.extra)
 returning j.tenant_id, j.id, j.type, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.args, j.meta, j.created_at, j.enqueued_at,
     j.scheduled_at, j.expires_at, j.started_at, j.lease_expires_at, j.finished_at, j.retry_at, j.worker_id, j.errors, j.result,
     j.timeout_ms, j.visibility_timeout_ms, j.tags, j.retry, j.options, j.extra;
 
--- Without these defaults, the rule would insert null for each column that is not given.
-alter view ojs.jobs alter tenant_id set default ojs._default_tenant(), alter id set default ojs._uuid_v7(),
-    alter queue set default 'default', alter priority set default 0, alter args set default '[]', alter meta set default '{}';
 comment on view ojs.jobs is
 'Jobs, for reading and for plain inserts: insert into ojs.jobs (type, args, queue, ...) in a transaction of your own enqueues like
 ojs.enqueue, with the same rules and the same errors. May be given: id (of at most a day ahead), type, queue, priority, scheduled_at,
-expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra; and tenant_id by a role that is no tenant''s. A
-tenant''s role sees and inserts its own jobs only; its queries read all jobs of the queues they name, so ojs.job_info is the way to a single
-one. An insert cannot have "on conflict"; ojs.enqueue_once enqueues once.';
+expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra; and tenant_id by a role that is no tenant''s. Null
+counts as not given. A tenant''s role sees and inserts its own jobs only; its queries read all jobs of the queues they name, so ojs.job_info
+is the way to a single one. An insert cannot have "on conflict"; ojs.enqueue_once enqueues once.';
 reset role;

@@ -16,16 +16,20 @@ create function ojs.enqueue_rows(
     created_at timestamptz, scheduled_at timestamptz, expires_at timestamptz, meta jsonb, retry jsonb, priority int)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_jobs ojs._new_jobs := row(p_types, p_args, p_queues, p_priorities, p_scheduled_at, p_expires_at, p_metas, p_retries, p_max_attempts,
+        p_timeouts_ms, p_visibility_timeouts_ms, p_tags, p_pending, p_options, p_extras, p_ids, p_tenants, null);
 begin
     if (cardinality(p_types) between 1 and 10000) is not true then
         perform ojs._raise('OJ400', 'there must be between 1 and 10000 jobs', '{"field": "types"}');
+    elsif num_nonnulls(p_scheduled_at, p_expires_at) > 0 then
+        -- PostgreSQL itself refuses the 30th of February, and would do so in the middle of ojs._insert_jobs, and show all of it.
+        perform ojs._when(t, ojs.now()) from unnest(p_scheduled_at || p_expires_at) t;
     end if;
     return query
     select o.n, o.sqlstate, o.message, o.detail, o.tenant_id, o.id, o.state, o.max_attempts, o.created_at, o.scheduled_at, o.expires_at,
         nullif(o.meta, '{}'), o.retry, o.priority
-    from ojs._insert_jobs(row(p_types, p_args, p_queues, p_priorities, p_scheduled_at, p_expires_at, p_metas, p_retries, p_max_attempts,
-        p_timeouts_ms, p_visibility_timeouts_ms, p_tags, p_pending, p_options, p_extras, p_ids, p_tenants, null)::ojs._new_jobs,
-        p_tenant, p_each) o;
+    from ojs._insert_jobs(v_jobs, p_tenant, p_each) o where p_each or o.sqlstate is null or ojs._raise(o.sqlstate, o.message, o.detail);
 end;
 $$;
 -- +goose StatementEnd
@@ -37,7 +41,8 @@ are those of ojs.enqueue_many, tags as JSON arrays. p_each: each job succeeds or
 those that failed last: n from 0, then what the caller could not know of the job (meta null: none), or sqlstate, message and detail.
 Raises what ojs.enqueue_many raises.';
 
--- All ways to enqueue several jobs end in this insert.
+-- All ways to enqueue several jobs end in this insert. It raises nothing: an error shows the statements that it comes from, and this one is
+-- two pages long.
 -- +goose StatementBegin
 create function ojs._insert_jobs(p_jobs ojs._new_jobs, p_tenant text, p_each boolean) returns setof ojs._outcome
 language plpgsql
@@ -51,61 +56,62 @@ begin
     return query
     with given as materialized (
         select g.*, coalesce(g.given_id, ojs._uuid_v7()) as id, case when g.state = 'available' then nextval('ojs.job_seq') end as seq
-        from ojs._judged_jobs(p_jobs, v_own, v_tenant, p_tenant, p_each, v_now, v_latest) g
+        from ojs._judged_jobs(p_jobs, v_own, v_tenant, p_tenant, v_now, v_latest) g
+    ), beyond as materialized (
+        -- Where one failed of all or none, the others are left out, too: to insert them and undo it leaves dead rows.
+        select b.* from ojs._beyond_limits(array(select row(g.n, g.tenant_id, g.queue, g.state)::ojs._new_place from given g
+            where g.refusal is null), p_each) b where (select s.limits from ojs.settings s)
+        union all select g.n, g.refusal from given g where not p_each and exists (select from given b where not b.refusal is null)
+    ), allowed as not materialized (select g.* from given g where g.refusal is null and g.n not in (select b.n from beyond b)
     ), added as (
         insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at,
             expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra)
         select g.state, g.seq, v_now, v_now, g.tenant_id, g.id, g.queue, g.type, g.priority, g.max_attempts, g.scheduled_at,
             g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
-        from given g where g.refusal is null and g.given_id is null
+        from allowed g where g.given_id is null
     ), named as (
         -- Only an id of the caller's can exist already. Looking for a conflict takes time, so the insert above does not.
         insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at,
             expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra)
         select g.state, g.seq, v_now, v_now, g.tenant_id, g.id, g.queue, g.type, g.priority, g.max_attempts, g.scheduled_at,
             g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
-        from given g where g.refusal is null and g.given_id is not null
-        on conflict do nothing
-        returning id, tenant_id
+        from allowed g where g.given_id is not null
+        on conflict do nothing returning id, tenant_id
     ), twice as materialized (
-        select d.n, ojs._indexed(ojs._duplicate(d.id), d.n, p_each) as refusal
-        from (select g.*, row_number() over (partition by g.id, g.tenant_id order by g.n) as nth from given g
-            where g.refusal is null and g.given_id is not null) d
+        select d.n, ojs._indexed(ojs._duplicate(d.id), d.n) as refusal
+        from (select g.*, row_number() over (partition by g.id, g.tenant_id order by g.n) as nth from allowed g
+            where g.given_id is not null) d
         where d.nth > 1 or (d.id, d.tenant_id) not in (select a.id, a.tenant_id from named a)
-    ), kept as not materialized (
-        select g.* from given g where g.refusal is null and (g.given_id is null or g.n not in (select t.n from twice t))
+    ), kept as not materialized (select g.* from allowed g where g.given_id is null or g.n not in (select t.n from twice t)
     ), noted as (
         insert into ojs.journal as w (tenant_id, queue, priority, to_state, jobs, lo, hi)
         select k.tenant_id, k.queue, k.priority, k.state, count(*), min(k.seq), max(k.seq)
         from kept k group by k.tenant_id, k.queue, k.priority, k.state
         returning case when w.to_state = 'available' then w.queue end as awaited
     ), told as materialized (
-        select ojs._notify(array_agg(distinct n.awaited)) from noted n having count(n.awaited) > 0
-        union all
-        select ojs._remind('due', array_agg(k.scheduled_at), array_agg(k.tenant_id), array_agg(k.id))
-        from kept k where k.state = 'scheduled' having count(*) > 0
-        union all
-        select ojs._remind('expiry', array_agg(k.expires_at), array_agg(k.tenant_id), array_agg(k.id))
-        from kept k where k.expires_at is not null having count(*) > 0
+        select ojs._notify(array_agg(distinct n.awaited)) from noted n having count(n.awaited) > 0 union all
+        select ojs._remind(r.kind, array_agg(r.at), array_agg(k.tenant_id), array_agg(k.id)) from kept k
+        cross join lateral (values ('due'::ojs.timer_kind, k.scheduled_at, k.state = 'scheduled'), ('expiry', k.expires_at, true))
+            r(kind, at, told) where r.told and r.at is not null group by r.kind
+        union all select ojs._give_back(g.tenant_id, g.queue, g.state) from twice t join given g on g.n = t.n, ojs.settings s where s.limits
     )
     select k.n, null::text, null::text, null::jsonb, k.state, 0, null::uuid, null::timestamptz, null::timestamptz, null::timestamptz,
         null::timestamptz, v_now, null::text, null::int, null::real, null::jsonb, null::json, k.seq, k.tenant_id, k.id, k.queue, k.type,
         k.priority, k.max_attempts, v_now, k.scheduled_at, k.expires_at, k.timeout_ms, k.visibility_timeout_ms, k.tags, k.args, k.meta,
         k.retry, k.options, k.extra
-    from kept k, (select count(*) from told) t
-    union all
-    select o.* from (select g.n, g.refusal from given g where not g.refusal is null union all select t.n, t.refusal from twice t) r
+    from kept k, (select count(*) from told) t union all
+    select o.* from (select g.n, g.refusal from given g where not g.refusal is null union all table twice union all table beyond) r
     cross join lateral jsonb_populate_record(null::ojs._outcome, to_jsonb(r.refusal) || jsonb_build_object('n', r.n)) o;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._insert_jobs(ojs._new_jobs, text, boolean) is
-'Enqueues several jobs. p_each: each job succeeds or fails by itself; else the first problem is raised. Rows come in the order given, those
-of jobs that failed last.';
+'Enqueues several jobs. Rows come in the order given, those of jobs that failed last. p_each: each job succeeds or fails by itself; else the
+caller has to raise the first that failed, and with it undo the others.';
 
 -- +goose StatementBegin
 create function ojs._judged_jobs(
-    p_jobs ojs._new_jobs, p_own text, p_tenant text, p_call text, p_each boolean, p_now timestamptz, p_latest uuid
+    p_jobs ojs._new_jobs, p_own text, p_tenant text, p_call text, p_now timestamptz, p_latest uuid
 ) returns table (n int, refusal ojs.refusal, tenant_id text, given_id uuid, state ojs.job_state, queue text, type text, priority int,
     max_attempts int, scheduled_at timestamptz, expires_at timestamptz, timeout_ms int, visibility_timeout_ms int, tags text[], args json,
     meta jsonb, retry jsonb, options json, extra json)
@@ -113,16 +119,16 @@ language sql stable
 as $$
     select g.n, coalesce(case
             when g.sqlstate is not null then row(g.sqlstate, g.message, g.detail)::ojs.refusal
-            when g.untold is not null then ojs._indexed(ojs._not_a_time(g.untold, g.n), g.n, p_each)
+            when g.untold is not null then ojs._indexed(ojs._not_a_time(g.untold, g.n), g.n)
             when (g.named = p_tenant) is not false
                 and (g.names or ojs._ordinary_names(g.tenant_id, g.type, g.queue))
                 and ojs._ordinary_id(g.id, p_latest)
                 and ojs._ordinary_rest(g.tenant_id, g.priority, g.max_attempts, g.scheduled_at, g.expires_at, g.timeout_ms,
                     g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra) then null
-            else ojs._new_job_refusal(g.n, p_each, p_own, p_call, g.named, g.tenant_id, g.id, g.type, g.queue, g.priority, g.max_attempts,
+            else ojs._new_job_refusal(g.n, p_own, p_call, g.named, g.tenant_id, g.id, g.type, g.queue, g.priority, g.max_attempts,
                 g.scheduled_at, g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra)
-            end, case when g.bars then ojs._indexed(ojs._barred(g.tenant_id, g.n), g.n, p_each) end,
-            case when g.priority > g.lowest then ojs._indexed(ojs._too_high(g.tenant_id, g.priority, g.n), g.n, p_each) end),
+            end, case when g.bars then ojs._indexed(ojs._barred(g.tenant_id, g.n), g.n) end,
+            case when g.priority > g.lowest then ojs._indexed(ojs._too_high(g.tenant_id, g.priority, g.n), g.n) end),
         g.tenant_id, g.id, ojs._first_state(g.pending, g.scheduled_at, p_now), g.queue, g.type,
         case when g.priority > g.lowest then ojs._clamped(g.tenant_id, g.priority) else g.priority end, g.max_attempts,
         g.scheduled_at, g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
@@ -150,13 +156,13 @@ as $$
     offset 0
 $$;
 -- +goose StatementEnd
-comment on function ojs._judged_jobs(ojs._new_jobs, text, text, text, boolean, timestamptz, uuid) is
-'Jobs to be, with what they do not say filled in, each with why it is refused or null; without p_each the first refusal is raised. p_own:
-the tenant of the role that logged in; p_tenant: the tenant the call acts for; p_call: the one it named.';
+comment on function ojs._judged_jobs(ojs._new_jobs, text, text, text, timestamptz, uuid) is
+'Jobs to be, with what they do not say filled in, each with why it is refused or null. p_own: the tenant of the role that logged
+in, p_tenant: the tenant the call acts for, p_call: the one it named.';
 
 -- +goose StatementBegin
 create function ojs._new_job_refusal(
-    p_n int, p_each boolean, p_own text, p_call text, p_named text, p_tenant text, p_id uuid, p_type text, p_queue text, p_priority int,
+    p_n int, p_own text, p_call text, p_named text, p_tenant text, p_id uuid, p_type text, p_queue text, p_priority int,
     p_max_attempts int, p_scheduled_at timestamptz, p_expires_at timestamptz, p_timeout_ms int, p_visibility_timeout_ms int, p_tags text[],
     p_args json, p_meta jsonb, p_retry jsonb, p_options json, p_extra json
 ) returns ojs.refusal
@@ -179,17 +185,16 @@ begin
         v_refusal := row(v_violation.sqlstate, format('jobs[%s]: %s', p_n, v_violation.message),
             ojs._with_fault(jsonb_build_object('field', v_violation.field), v_violation.message));
     end if;
-    return ojs._indexed(v_refusal, p_n, p_each);
+    return ojs._indexed(v_refusal, p_n);
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._new_job_refusal(
-    int, boolean, text, text, text, text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json,
-    json) is
-'Why job p_n of several is refused, or null; raises it without p_each. p_named: the tenant that the job names, p_tenant: whose it is.';
+    int, text, text, text, text, uuid, text, text, int, int, timestamptz, timestamptz, int, int, text[], json, jsonb, jsonb, json, json) is
+'Why job p_n of several is refused, or null. p_named: the tenant that the job names, p_tenant: whose it is.';
 
 -- +goose StatementBegin
-create function ojs._indexed(p_refusal ojs.refusal, p_n int, p_each boolean) returns ojs.refusal
+create function ojs._indexed(p_refusal ojs.refusal, p_n int) returns ojs.refusal
 language plpgsql immutable
 as $$
 begin
@@ -197,15 +202,11 @@ begin
         return null;
     end if;
     p_refusal.detail := coalesce(ojs._with_fault(p_refusal.detail, p_refusal.message), '{}') || jsonb_build_object('index', p_n);
-    if not p_each then
-        perform ojs._raise(p_refusal.sqlstate, p_refusal.message, p_refusal.detail);
-    end if;
     return p_refusal;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._indexed(ojs.refusal, int, boolean) is
-'Why job p_n of several is refused, with its index; raises it unless each job succeeds or fails by itself.';
+comment on function ojs._indexed(ojs.refusal, int) is 'Why job p_n of several is refused, with its index.';
 
 -- +goose StatementBegin
 create function ojs._tags(p_tags json) returns text[]
@@ -276,7 +277,7 @@ begin
     v_jobs.timeouts_ms := case when p_timeout_ms is not null then array_fill(p_timeout_ms, v_n) end;
     v_jobs.visibility_timeouts_ms := case when p_visibility_timeout_ms is not null then array_fill(p_visibility_timeout_ms, v_n) end;
     v_jobs.tags := case when p_tags is not null then array_fill(array_to_json(p_tags), v_n) end;
-    return query select o.id from ojs._insert_jobs(v_jobs, v_tenant, false) o;
+    return query select j.id from ojs._insert_all(v_jobs, v_tenant) j;
 end;
 $$;
 -- +goose StatementEnd

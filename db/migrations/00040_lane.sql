@@ -78,6 +78,14 @@ as $$ select f.* from ojs.fold f order by f.rev desc limit 1 $$;
 comment on function ojs._folded() is 'How far decisions have taken in the journal.';
 
 -- +goose StatementBegin
+create function ojs._copied(p_fold ojs.fold) returns boolean
+language sql stable
+as $$ select p_fold.home <> 'ojs.fold'::regclass::oid or ojs._foreign(p_fold.snapshot) $$;
+-- +goose StatementEnd
+comment on function ojs._copied(ojs.fold) is
+'Whether this database is a logical copy in which dispatch has not begun. Becomes part of the expression that asks.';
+
+-- +goose StatementBegin
 create function ojs._backlog(p_queue text) returns setof ojs.backlog
 language sql stable rows 1
 as $$ select b.* from ojs.backlog b where b.queue = p_queue order by b.rev desc limit 1 $$;

@@ -17,7 +17,7 @@ jobs that ended; blocked: tenants of jobs that somebody has locked; size: the by
 tenants; cut: some were left out for their bytes.';
 
 -- +goose StatementBegin
-create function ojs._charge(p_level ojs.level, p_picks ojs.picks, p_only text[], p_unit ojs.unit) returns ojs.level
+create function ojs._charge(p_level ojs.level, p_picks ojs.picks, p_only text[], p_but text[], p_unit ojs.unit) returns ojs.level
 language plpgsql
 as $$
 declare
@@ -50,8 +50,10 @@ begin
             p_level.weight - coalesce(sum(m.weight) filter (where not m.stays), 0) as weight,
             p_level.moment + sum(m.weight * (m.vtime - m.was)) - coalesce(sum(m.weight * m.vtime) filter (where not m.stays), 0) as moment,
             -- Where nobody stays, those who come begin where the last one was: else they would go before whoever comes back.
+            -- First in, first out nothing brings those up to the lowest time who were left out.
             greatest(p_level.low, coalesce(least(min(m.vtime) filter (where m.stays), p_picks.rest,
-                case when p_only is not null then ojs._lowest(p_level, p_only) end), max(m.vtime))) as low
+                case when p_only is not null or p_but is not null and p_unit = 'none'
+                    then ojs._lowest(p_level, array(select m.tenant_id from moved m)) end), max(m.vtime))) as low
         from moved m
     ), charged as (
         update ojs.tenant_fairness f
@@ -68,8 +70,7 @@ begin
     update ojs.level l
     set rev = l.rev + 1, low = t.low, tenants = t.tenants, weight = t.weight, moment = case when t.tenants > 0 then t.moment else 0 end,
         used_at = case when t.tenants > 0 then l.used_at else ojs.now() end
-    from total t where l.queue = p_level.queue and l.priority = p_level.priority and l.rev = p_level.rev
-    returning l.* into v_level;
+    from total t where l.queue = p_level.queue and l.priority = p_level.priority and l.rev = p_level.rev returning l.* into v_level;
     if v_level.tenants = 0 then
         perform ojs._set_backlog(v_level.queue, v_level.priority, false);
     end if;
@@ -77,10 +78,10 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._charge(ojs.level, ojs.picks, text[], ojs.unit) is
+comment on function ojs._charge(ojs.level, ojs.picks, text[], text[], ojs.unit) is
 'Books what the tenants of one level were dealt, and returns the level as it is then: times and cursors move on, past jobs that somebody
 has locked, too, for which nobody pays; who has no more jobs leaves, and so does, parked, who has no room for more. p_only: only these
-were asked about.';
+were asked about; p_but: not these.';
 
 -- +goose StatementBegin
 create function ojs._bill(p_picks ojs.picks)
@@ -157,13 +158,14 @@ comment on function ojs._deficit(int, numeric, numeric, numeric, numeric, numeri
 of a level are 0 in sum. The first four parameters are those of the level.';
 
 -- +goose StatementBegin
-create function ojs._join_at(p_own numeric, p_low numeric, p_weight numeric) returns numeric
-language sql volatile
-as $$ select greatest(p_own, p_low + round((nextval('ojs.join_seq') * 0.6180339887498949) % 1 / p_weight, 15)) $$;
+create function ojs._join_at(p_own numeric, p_low numeric, p_weight numeric, p_joined bigint, p_nth bigint default 1) returns numeric
+language sql immutable
+as $$ select greatest(p_own, coalesce(p_low, 0) + round((coalesce(p_joined, 0) + p_nth) * 0.6180339887498949 % 1 / p_weight, 15)) $$;
 -- +goose StatementEnd
-comment on function ojs._join_at(numeric, numeric, numeric) is
+comment on function ojs._join_at(numeric, numeric, numeric, bigint, bigint) is
 'Joining, the one place: the time of a tenant that comes with work. Not before its own, and spread over one step of it, so that those
-who come together do not all go before those who wait. p_own: its time when it left; p_low: that of the level.';
+who come together do not all go before those who wait. p_own: its time when it left, if it has one; p_low, p_joined: those of the level, if
+there is one; p_nth: which one it is of those that join now. Counted over several levels, the tenants of each would lie in heaps.';
 
 -- +goose StatementBegin
 create function ojs._set_backlog(p_queue text, p_priority int, p_ready boolean) returns void

@@ -159,7 +159,8 @@ begin
             from ojs._came_in(p_from, p_to, p_xid, p_lo, p_hi) c order by c.queue, c.tenant_id, c.job_priority desc
         ), known as materialized (
             select c.*, f.rev, f.ready or f.parked as works, f.head, l.rev as level_rev, c.unit = 'none' as in_order,
-                case when c.unit = 'none' then c.lo else ojs._join_at(coalesce(f.vtime, 0), coalesce(l.low, 0), c.weight) end as joins_at
+                case when c.unit = 'none' then c.lo else ojs._join_at(f.vtime, l.low, c.weight, l.joined, row_number() over (
+                    partition by c.queue, c.priority, (f.ready or f.parked) is true order by c.tenant_id)) end as joins_at
             from came c
             left join lateral ojs._fair(c.queue, c.priority, c.tenant_id) f on true
             left join lateral ojs._level(c.queue, c.priority) l on true
@@ -178,18 +179,17 @@ begin
                 min(k.joins_at) as low
             from known k where k.works is not true group by k.queue, k.priority, k.level_rev
         ), opened as (
-            insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
-            select c.queue, c.priority, 1, 0, c.tenants, c.weight, c.moment from coming c where c.level_rev is null
-            returning queue, priority
+            insert into ojs.level (queue, priority, rev, low, tenants, joined, weight, moment) select c.queue, c.priority, 1, 0, c.tenants,
+                c.tenants, c.weight, c.moment from coming c where c.level_rev is null returning queue, priority
         ), reopened as (
-            update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, weight = l.weight + c.weight,
-                moment = l.moment + c.moment, low = least(l.low, c.low), used_at = ojs.now()
+            update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, joined = l.joined + c.tenants,
+                weight = l.weight + c.weight, moment = l.moment + c.moment, low = least(l.low, c.low), used_at = ojs.now()
             from coming c where l.queue = c.queue and l.priority = c.priority and l.rev = c.level_rev
             returning l.queue, l.priority, l.tenants = c.tenants as opened
         )
-        select o.queue, o.priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his, null::int as own from opened o
-        union all
-        select r.queue, r.priority, null, null, null, null from reopened r where r.opened
+        select n as queue, null::int as priority, null as tenant_id, null::bigint[] as los, null::bigint[] as his, null::int as own
+        from (select array_agg(o.queue) as queues, array_agg(o.priority) as priorities from (table opened union all
+            select r.queue, r.priority from reopened r where r.opened) o) o cross join lateral ojs._note_levels(o.queues, o.priorities) n
         union all
         select k.queue, k.priority, k.tenant_id, array_agg(r.lo), array_agg(least(r.hi, k.head)), null
         from known k cross join lateral unnest(k.los, k.his) r(lo, hi) where r.lo <= k.head group by k.queue, k.priority, k.tenant_id
@@ -213,9 +213,7 @@ create function ojs._take_in_one(p_queue text, p_priority int, p_tenant text, p_
 language plpgsql
 as $$
 begin
-    if p_tenant is null then
-        perform ojs._set_backlog(p_queue, p_priority, true);
-    elsif p_own is not null then
+    if p_own is not null then
         perform ojs._take_in_own(p_queue, p_tenant, p_own, p_los, p_his);
     elsif p_his is null then
         perform ojs._refund(p_queue, p_priority, p_tenant, 0, 0, p_los[1], null);
@@ -226,7 +224,7 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._take_in_one(text, int, text, bigint[], bigint[], int) is
-'What ojs._take_in has found beside tenants that join: a level that opens (no tenant), jobs behind a cursor, a first one where the queue is
+'What ojs._take_in has found beside tenants that join: jobs behind a cursor, a first one where the queue is
 first in, first out (no p_his), or jobs of the priority p_own, where priorities order a tenant''s own jobs only.';
 
 -- +goose StatementBegin
@@ -253,9 +251,12 @@ as $$
     from ojs._came(p_from, p_to, p_xid, p_lo, p_hi) w
     cross join lateral ojs._turn_mark(w.queue) m
     left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
-    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo and f.parked is not true and (f.ready is not true or w.lo <= f.head
-        or (select b.unit from ojs._backlog(w.queue) b) = 'none'
-            and exists (select from ojs.turn t where t.queue = w.queue and t.seq > w.lo))
+    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo and case
+        -- It may have no room because of what was decided ahead for it.
+        when f.parked then w.lo <= f.head
+            and exists (select from ojs.turn t where t.queue = w.queue and t.tenant_id = w.tenant_id and t.seq > w.lo)
+        else f.ready is not true or w.lo <= f.head or (select b.unit from ojs._backlog(w.queue) b) = 'none'
+            and exists (select from ojs.turn t where t.queue = w.queue and t.seq > w.lo) end
 $$;
 -- +goose StatementEnd
 comment on function ojs._stale_queues(pg_snapshot, pg_snapshot, xid8, bigint, bigint, text) is

@@ -115,7 +115,7 @@ begin
                 exit when cardinality(v_picks.spots) = 0;
             end if;
             v_tenants := v_level.tenants;
-            v_level := ojs._charge(v_level, v_picks, p_ask.tenants, v_unit);
+            v_level := ojs._charge(v_level, v_picks, p_ask.tenants, p_ask.but, v_unit);
             if v_picks.limited or v_limited then
                 perform ojs._take_slots(p_queue, v_picks);
             end if;

@@ -101,15 +101,8 @@ create function ojs.fetch(
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- To fetch_many 0 means that nothing was given.
-    return query
-    select f.state, f.attempt, f.lease, f.started_at, f.lease_expires_at, f.finished_at, f.retry_at, f.enqueued_at, f.worker_id, f.pool,
-        f.charged, f.errors, f.result, f.seq, f.tenant_id, f.id, f.queue, f.type, f.priority, f.max_attempts, f.created_at, f.scheduled_at,
-        f.expires_at, f.timeout_ms, f.visibility_timeout_ms, f.tags, f.args, f.meta, f.retry, f.options, f.extra
-    from ojs.fetch_many(p_queues, array[p_count], array[p_worker_id],
-        array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end], p_tenant, true,
-        p_strategy => p_strategy, p_weights => p_weights, p_pool => p_pool) f
-    where f.id is not null;
+    return query select * from ojs._fetch_one(p_queues, p_count, p_worker_id, p_visibility_timeout_ms, p_tenant, p_strategy, p_weights,
+        p_pool);
 end;
 $$;
 -- +goose StatementEnd
@@ -131,7 +124,26 @@ call goes on behind them), or the pool is at its max_concurrency, or a least-loa
 queues that are least-loaded or have a min_dispatch_ratio. A caller may stay in its transaction: others then go on within a second, by what
 their tenants are owed as far as is known, and the session is ended when it idles for 10 seconds while it keeps decisions waiting. The login
 of a tenant with a max_concurrency cannot fetch (ojs.limit_concurrency). Needs read committed. Raises invalid_request, unsupported,
-TENANT_ACCESS_DENIED; backend_unavailable after a restore into another cluster until ojs.rebuild.';
+TENANT_ACCESS_DENIED; backend_unavailable after a logical restore until ojs.rebuild.';
+
+-- An error shows the statement that it comes from; so the columns are listed here and not where fetch_many is called.
+-- +goose StatementBegin
+create function ojs._fetch_one(p_queues text[], p_count int, p_worker_id text, p_visibility_timeout_ms int, p_tenant text, p_strategy text,
+    p_weights jsonb, p_pool text) returns setof ojs.job
+language sql stable
+as $$
+    -- To fetch_many 0 means that nothing was given.
+    select f.state, f.attempt, f.lease, f.started_at, f.lease_expires_at, f.finished_at, f.retry_at, f.enqueued_at, f.worker_id, f.pool,
+        f.charged, f.errors, f.result, f.seq, f.tenant_id, f.id, f.queue, f.type, f.priority, f.max_attempts, f.created_at, f.scheduled_at,
+        f.expires_at, f.timeout_ms, f.visibility_timeout_ms, f.tags, f.args, f.meta, f.retry, f.options, f.extra
+    from ojs.fetch_many(p_queues, array[p_count], array[p_worker_id],
+        array[case when p_visibility_timeout_ms = 0 then -1 else p_visibility_timeout_ms end], p_tenant, true,
+        p_strategy => p_strategy, p_weights => p_weights, p_pool => p_pool) f
+    where f.id is not null
+$$;
+-- +goose StatementEnd
+comment on function ojs._fetch_one(text[], int, text, int, text, text, jsonb, text) is
+'ojs.fetch_many for one caller. Becomes part of the query that asks, for which it is called stable.';
 
 -- +goose StatementBegin
 create function ojs._ask(p_queues text[], p_counts int[], p_worker_ids text[], p_timeouts_ms int[], p_tenant text,
@@ -148,7 +160,7 @@ declare
 begin
     -- All that has to be known before, in one statement: each costs more to begin than to do.
     select ojs._trusted() and p_tenant is null, ojs._well_asked(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes),
-        ojs._foreign(f.snapshot), f.counts,
+        ojs._copied(f), f.counts,
         exists (select from ojs.worker w where w.apart and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)),
         exists (select from ojs.pool), ojs._open_queues(p_queues),
         (select least(sum(c), 10001) from unnest(p_counts) c),

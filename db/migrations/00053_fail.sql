@@ -180,8 +180,9 @@ begin
     from unnest(p_ends) e where e.to_state = 'completed' group by e.tenant_id, e.queue, e.priority, e.pool;
 
     insert into ojs.release (tenant_id, queue, priority, job_id, job_type, attempt, from_state, to_state, started_at, fenced, cause, at,
-        pool)
-    select e.tenant_id, e.queue, e.priority, e.id, e.type, e.attempt, 'active', e.to_state, e.started_at, e.fenced, e.cause, p_now, e.pool
+        pool, retry_at)
+    select e.tenant_id, e.queue, e.priority, e.id, e.type, e.attempt, 'active', e.to_state, e.started_at, e.fenced, e.cause, p_now, e.pool,
+        case when e.to_state = 'retryable' then e.retry_at end
     from unnest(p_ends) e where e.to_state <> 'completed';
 
     insert into ojs.journal (tenant_id, queue, priority, from_state, to_state, jobs, owed, price, seconds, lo, hi, at)

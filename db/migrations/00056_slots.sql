@@ -143,14 +143,15 @@ begin
             limit p_limit
         ), back as materialized (
             select p.*, l.rev as level_rev,
-                case when b.unit = 'none' then p.vtime else ojs._join_at(p.vtime, l.low, p.weight) end as joins_at
+                case when b.unit = 'none' then p.vtime else ojs._join_at(p.vtime, l.low, p.weight, l.joined,
+                    row_number() over (partition by p.queue, p.priority)) end as joins_at
             from parked p cross join lateral ojs._level(p.queue, p.priority) l left join lateral ojs._backlog(p.queue) b on true
         ), joined as (
             update ojs.tenant_fairness f set rev = f.rev + 1, ready = true, parked = false, vtime = b.joins_at from back b
             where f.ctid = b.spot
         ), opened as (
-            update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, weight = l.weight + c.weight,
-                moment = l.moment + c.moment, low = least(l.low, c.low), used_at = ojs.now()
+            update ojs.level l set rev = l.rev + 1, tenants = l.tenants + c.tenants, joined = l.joined + c.tenants,
+                weight = l.weight + c.weight, moment = l.moment + c.moment, low = least(l.low, c.low), used_at = ojs.now()
             from (select b.queue, b.priority, b.level_rev, count(*)::int as tenants, sum(b.weight) as weight,
                     sum(b.weight * b.joins_at) as moment, min(b.joins_at) as low
                 from back b group by b.queue, b.priority, b.level_rev) c
@@ -190,12 +191,19 @@ comment on function ojs._parked_queues(text) is
 'The queues in which a tenant is parked, each once, at the cost of their number, whatever that of priorities.';
 
 -- +goose StatementBegin
+create function ojs._has_fetched() returns boolean
+language sql stable
+as $$ select exists (select from ojs.lease l where l.xid = pg_current_xact_id_if_assigned()) $$;
+-- +goose StatementEnd
+comment on function ojs._has_fetched() is
+'Whether the running transaction has fetched jobs. They are in no snapshot yet, so a setting that changes now would not count them.';
+
+-- +goose StatementBegin
 create function ojs._fetched_nothing() returns void
 language plpgsql
 as $$
 begin
-    if exists (select from ojs.lease l where l.xid = pg_current_xact_id_if_assigned()) then
-        -- Its jobs are in no snapshot yet, so they would not be counted.
+    if ojs._has_fetched() then
         perform ojs._raise('OJ409', 'this transaction has fetched jobs: commit it first', '{"field": "transaction"}',
             'Change settings in a transaction of its own.');
     end if;

@@ -185,7 +185,10 @@ begin
     o_jobs := (
         select coalesce(sum(n.jobs), 0)
         from (
-            select t.tenant_id, t.queue, t.active as jobs from ojs.tally t
+            -- Apart, because a plan for both would read the numbers of all tenants while decisions wait.
+            select t.tenant_id, t.queue, t.active as jobs from ojs.tally t where p_tenant <> '' and t.tenant_id = p_tenant
+            union all
+            select t.tenant_id, t.queue, t.active from ojs.tally t where p_tenant = ''
             union all
             select c.tenant_id, c.queue, c.active from ojs._changes(v_mark, o_seen) c
             union all
@@ -216,8 +219,11 @@ begin
         where b.queue = p_rule.queue and b.rev = (select c.rev from ojs._backlog(p_rule.queue) c) and b.limited <> v_limited;
     else
         v_limited := exists (select from ojs.rule r where r.tenant_id = p_rule.tenant_id);
-        insert into ojs.tenant as t (tenant_id, limited) values (p_rule.tenant_id, v_limited)
-        on conflict (tenant_id) do update set limited = v_limited where t.limited <> v_limited;
+        insert into ojs.tenant as t (tenant_id, limited, created_at)
+        values (p_rule.tenant_id, v_limited, case when p_rule.max_concurrency is not null then ojs.now() end)
+        on conflict (tenant_id) do update set limited = v_limited, created_at = coalesce(t.created_at, excluded.created_at)
+        where t.limited <> v_limited or t.created_at is null;
+        perform ojs._drop_tenant(p_rule.tenant_id);
         -- By the rows' places: whatever the statistics say, no plan reads all levels for each row.
         update ojs.tenant_fairness f set rev = f.rev + 1, limited = v_limited
         from (

@@ -27,7 +27,7 @@ declare
     v_timers record;
     v_leases record;
 begin
-    perform ojs._check_tick(p_limit, p_stride_ms);
+    perform ojs._check_tick(p_limit, p_stride_ms), ojs._notice_copy();
     if exists (select from ojs.settings s where s.held_at is not null) then
         perform ojs._begin_after_restore();
         return (0, 0, 0, 1000, false, 0);
@@ -48,9 +48,9 @@ begin
         or (select t.at not between v_now - interval '2 seconds' and v_now from ojs.tally_mark t order by t.rev desc limit 1);
     if v_rested then
         v_result.rolled_up := ojs._roll_up();
-        perform ojs._roll_up_pace(), ojs._keep_history(v_now);
-        perform ojs._watch(v_now), ojs._look_at_neighbours(v_now);
+        perform ojs._roll_up_pace(), ojs._keep_history(v_now), ojs._watch(v_now), ojs._look_at_neighbours(v_now);
     end if;
+    v_result.next_in_ms := coalesce(least(ojs._give_room(v_now), ojs._meet_newcomers()), 10000);
 
     v_mark := ojs._clock_mark();
     select t.* into v_timers from ojs._do_timers(v_mark, v_now, p_limit, v_result) t;
@@ -60,13 +60,13 @@ begin
     v_mark := ojs._move_clock(v_mark, v_now, v_timers.o_taken + v_leases.o_looked, v_leases.o_seen, v_leases.o_lease_at);
     v_more := ojs._tidy(v_mark, v_now, p_limit);
     -- This comes last, because from here on decisions wait for this transaction to end.
-    v_more := ojs._throttle_due(v_now) or ojs._depart_due() or v_more;
+    v_more := true = any (array[ojs._fit_due(), ojs._throttle_due(v_now), ojs._depart_due(), v_more]);
     perform ojs._catch_up();
     v_more := v_more or exists (select from ojs._slot_mark() m where m.freed <> '{}');
     perform ojs._forget(v_now);
 
     v_result.next_in_ms := case when greatest(v_timers.o_taken, v_leases.o_looked) < p_limit and v_known then
-        least(case when p_stride_ms > 0 then p_stride_ms else 10000 end, case when v_busy or v_more then 100 end,
+        least(nullif(p_stride_ms, 0), v_result.next_in_ms, case when v_busy or v_more then 100 end,
             case when not v_rested or v_result.rolled_up > 0 then 2000 end, ojs._next_look_ms(v_mark, v_now)) else 0 end;
     return v_result;
 end;

@@ -77,7 +77,8 @@ begin
         return 0;
     end if;
     if ojs._foreign(v_mark.snapshot) then
-        perform ojs._recount();
+        perform ojs._recount(), ojs._count_quotas();
+        perform ojs._meet_all() where exists (select from ojs.tier r where r.name = 'default');
         update ojs.tally_mark t set rev = t.rev + 1, snapshot = ojs._snapshot(), at = ojs.now() where t.rev = v_mark.rev;
         return 1;
     end if;
@@ -107,7 +108,8 @@ begin
         where t.tenant_id = r.tenant_id and t.queue = r.queue and t.priority = r.priority and t.rev = r.old_rev
     )
     select count(*) into v_rows from recent;
-    perform ojs._roll_up_pools(v_mark.snapshot) where v_rows > 0;
+    perform ojs._roll_up_pools(v_mark.snapshot), ojs._use_quotas(v_mark.snapshot), ojs._meet_rolled_up(v_mark.snapshot)
+    where v_rows > 0;
     return v_rows;
 end;
 $$;

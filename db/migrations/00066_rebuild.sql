@@ -13,7 +13,7 @@ declare
     v_next xid8 := pg_snapshot_xmax(pg_current_snapshot());
 begin
     perform ojs._fetched_nothing();
-    perform ojs._enter_lane();
+    perform ojs._enter_lane(), ojs._notice_copy();
     if current_setting('server_version_num')::int >= 170000 then
         -- ojs._enter_lane has limited the transaction to ten seconds; a rebuild of many tenants may take longer.
         perform set_config('transaction_timeout', '0', true);
@@ -42,9 +42,10 @@ begin
             where (j.queue, j.priority, j.tenant_id) > (s.queue, s.priority, s.tenant_id) and j.seq is not null
             order by j.queue, j.priority, j.tenant_id, j.seq limit 1) n
     )
-    insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, vtime, weight, limited, job_priority, head, lines)
-    select s.queue, s.rank, s.tenant_id, true, case when s.unit = 'none' then s.seq else ojs._join_at(0, 0, w.weight) end, w.weight,
-        s.limited, (s.cursors[1]).job_priority, (s.cursors[1]).head, nullif(s.cursors[2:], '{}')
+    insert into ojs.tenant_fairness (queue, priority, tenant_id, ready, weight, limited, job_priority, head, lines, vtime)
+    select s.queue, s.rank, s.tenant_id, true, w.weight, s.limited, (s.cursors[1]).job_priority, (s.cursors[1]).head,
+        nullif(s.cursors[2:], '{}'), case when s.unit = 'none' then s.seq
+            else ojs._join_at(0, 0, w.weight, 0, row_number() over (partition by s.queue, s.rank)) end
     from (
         select s.queue, s.tenant_id, min(s.seq) as seq, t.weight, t.throttle, coalesce(t.limited, false) as limited,
             ojs._unit(q.config -> 'tenant_fairness') as unit,
@@ -53,24 +54,44 @@ begin
         from shard s left join ojs.tenant t on t.tenant_id = s.tenant_id left join ojs.queue q on q.queue = s.queue
         group by s.queue, s.tenant_id, t.weight, t.throttle, t.limited, q.config, rank
     ) s cross join lateral ojs._weight_in(s.queue, s.tenant_id, s.weight, s.throttle) w;
-    insert into ojs.level (queue, priority, rev, low, tenants, weight, moment)
-    select f.queue, f.priority, 1, 0, count(*), sum(f.weight), sum(f.weight * f.vtime)
+    insert into ojs.level (queue, priority, rev, low, tenants, joined, weight, moment)
+    select f.queue, f.priority, 1, 0, count(*), count(*), sum(f.weight), sum(f.weight * f.vtime)
     from ojs.tenant_fairness f group by f.queue, f.priority;
     insert into ojs.backlog (queue, rev, priorities, unit, own_order)
     select coalesce(l.queue, c.queue), 1, coalesce(array_agg(l.priority order by l.priority desc) filter (where l.queue is not null), '{}'),
         coalesce(max(c.unit), 'jobs'), coalesce(bool_or(c.own_order), false)
     from ojs.level l full join (select q.queue, ojs._unit(q.config -> 'tenant_fairness') as unit,
         ojs._own_order(q.config -> 'tenant_fairness') as own_order from ojs.queue q) c on c.queue = l.queue
-    where l.queue is not null or c.unit <> 'jobs' or c.own_order
-    group by 1;
+    where l.queue is not null or c.unit <> 'jobs' or c.own_order group by 1;
     perform ojs._recount_slots();
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.rebuild() is
-'Makes the fairness state anew from the jobs. For after a logical restore into another cluster, whose transaction ids the stored snapshot
-does not know; the tick notices and calls it, and until then ojs.fetch refuses. Looks once at each tenant, queue and priority; dispatch
+'Makes the fairness state anew from the jobs. For after a logical restore, whose transaction ids are not those that the stored snapshot
+knows; the tick notices and calls it, and until then ojs.fetch refuses. Looks once at each tenant, queue and priority; dispatch
 waits meanwhile. Deficits begin at 0.';
+
+-- +goose StatementBegin
+create function ojs._notice_copy() returns void
+language plpgsql
+as $$
+declare
+    -- No cluster comes so far, so that to all who remember a snapshot it is another one's.
+    c_beyond constant pg_snapshot := '9000000000000000000:9000000000000000000:';
+begin
+    if (select f.home = 'ojs.fold'::regclass from ojs._folded() f) or not ojs._enter_lane(-1) then
+        return;
+    end if;
+    update ojs.fold f set home = 'ojs.fold'::regclass, snapshot = c_beyond;
+    update ojs.tally_mark t set snapshot = c_beyond, pace_snapshot = c_beyond;
+    update ojs.clock_mark m set seen = c_beyond;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._notice_copy() is
+'In a logical copy makes all marks those of another cluster, so that each begins anew, even where transaction ids here are ahead of those
+that are stored. Waits for nobody: who holds the lane is told of it by the next tick.';
 
 -- +goose StatementBegin
 create function ojs._begin_after_restore() returns void
@@ -86,7 +107,7 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._begin_after_restore() is
-'In another cluster, whose transaction ids are behind those that are stored: begins the marks of the clock, of statistics and of decisions
+'In a logical copy begins the marks of the clock, of statistics and of decisions
 anew. For while dispatch is held, because once the ids of producers'' transactions have caught up nobody can tell any more.';
 
 -- +goose StatementBegin
@@ -122,6 +143,6 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._catch_up() is
 'Folds, for 100 ms at most, where nobody decides for long while producers go on, where jobs taken beside decisions are not charged yet, or
-where a transaction is taken in by half; and begins anew in another cluster, whose transaction ids ran backwards. Somebody decides at this
+where a transaction is taken in by half; and begins anew in a logical copy. Somebody decides at this
 moment: does nothing. For the tick.';
 reset role;

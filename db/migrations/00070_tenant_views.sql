@@ -36,14 +36,16 @@ create function ojs._fair_cursors()
 returns table (queue text, tenant_id text, job_priority int, head bigint, behind boolean, again_lo bigint, again_seq bigint)
 language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_tenant text := ojs.current_tenant();
+    v_all    boolean := v_tenant is null and ojs._sees_all();
 begin
     return query select f.queue, f.tenant_id, c.job_priority, c.head, c.behind, c.again_lo, c.again_seq
-    from ojs._fairness() f cross join lateral unnest(ojs._cursors(f)) c;
+    from ojs.tenant_fairness f cross join lateral unnest(ojs._cursors(f)) c where v_all or f.tenant_id = v_tenant;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._fair_cursors() is
-'The cursors of tenants that are the caller''s to see: one row per queue, tenant and priority of jobs.';
+comment on function ojs._fair_cursors() is 'Cursors that are the caller''s to see: a row per queue, tenant and priority of jobs.';
 
 -- +goose StatementBegin
 create function ojs._oldest_aside() returns table (queue text, priority int, tenant_id text, oldest_at timestamptz)
@@ -55,8 +57,7 @@ begin
     if v_tenant is null and not ojs._sees_all() then
         return;
     end if;
-    return query
-    select a.queue, a.priority, a.tenant_id, min(j.enqueued_at)
+    return query select a.queue, a.priority, a.tenant_id, min(j.enqueued_at)
     from (
         select g.queue, g.priority, g.tenant_id, x.id
         from ojs.again g
@@ -84,8 +85,8 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._oldest_aside() is
-'Per queue, priority and tenant the time of the oldest job that is available and behind its tenant''s cursor: to be looked
-at again, decided ahead, or locked when its turn came. The caller''s to see only.';
+'Per queue, priority and tenant the time of the oldest job that is available and behind its tenant''s cursor: to be looked at again,
+decided ahead, or locked when its turn came. The caller''s to see only.';
 
 -- +goose StatementBegin
 create function ojs._arrivals() returns setof ojs._movement
@@ -109,8 +110,7 @@ select n.*, least(w.oldest_at, b.oldest_at) as oldest_at
 from (
     select u.tenant_id, u.queue, u.priority, sum(u.scheduled) as scheduled, sum(u.available) as available, sum(u.pending) as pending,
         sum(u.active) as active, sum(u.retryable) as retryable, sum(u.completed) as completed, sum(u.cancelled) as cancelled,
-        sum(u.discarded) as discarded, sum(u.total) as total, sum(u.failed) as failed,
-        sum(u.dispatched) as dispatched
+        sum(u.discarded) as discarded, sum(u.total) as total, sum(u.failed) as failed, sum(u.dispatched) as dispatched
     from (
         select t.tenant_id, t.queue, t.priority, t.scheduled, t.available, t.pending, t.active, t.retryable, t.completed, t.cancelled,
             t.discarded, t.total, t.failed, t.dispatched
@@ -223,22 +223,22 @@ comment on view ojs._usual_weight is
 'The weights of tenants in queues that do not say, as ojs._weight_in has them: alike, else a tenant''s own, else fallback. One row, of
 no tenant.';
 
-create view ojs._weight_with_work as
-select coalesce(sum(coalesce(w.alike, coalesce(t.weight, w.fallback) * coalesce(t.throttle, 1))), 0) as weight
+create view ojs._served_tenants as
+select n.tenant_id, coalesce(w.alike, coalesce(t.weight, w.fallback) * coalesce(t.throttle, 1)) as weight
 from (
-    select u.tenant_id
+    select distinct u.tenant_id
     from (
-        select t.tenant_id, t.available, t.active from ojs.tally t
-        union all
-        select r.tenant_id, r.available, r.active from ojs._recent() r
+        select u.tenant_id, u.queue
+        from (select t.* from ojs.tally t union all select r.* from ojs._recent() r) u
+        group by u.tenant_id, u.queue having sum(u.available) > 0 or sum(u.active) > 0
     ) u
-    group by u.tenant_id having sum(u.available) > 0 or sum(u.active) > 0
+    join ojs._served_queues() q on q.queue = u.queue
 ) n
 left join ojs.tenant t on t.tenant_id = n.tenant_id
 cross join ojs._usual_weight w
 where ojs._reads_all();
-comment on view ojs._weight_with_work is
-'The weights of all tenants that have jobs available or active, in sum. Nothing for a tenant''s login.';
+comment on view ojs._served_tenants is
+'The tenants that have jobs available or active in queues that somebody serves, and their weights. Nothing for a tenant''s login.';
 
 create view ojs._tenant_names with (security_invoker = true) as
 select n.tenant_id
@@ -254,19 +254,16 @@ where ojs._reads_all();
 comment on view ojs._queue_names is 'The queues of ojs.queue_stats, at the cost of their names alone. Nothing for a tenant''s login.';
 
 create view ojs.tenant_stats as
-with minute as (
+with served as materialized (
+    select w.tenant_id, w.weight / sum(w.weight) over () as share from ojs._served_tenants w
+), minute as (
     select t.tenant_id, count(*) as jobs from ojs.lease l cross join lateral unnest(l.tenants) t(tenant_id)
     where ojs._reads_all() and l.at > (select ojs.now()) - interval '1 minute' group by t.tenant_id
 )
 select s.tenant_id, coalesce(u.alike, c.weight, u.fallback) as weight,
     s.backlog, s.active, s.scheduled, s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed, s.total_jobs,
     s.oldest_wait, s.deficit,
-    case when s.backlog > 0 or s.active > 0 then
-        case when ojs._reads_all() then
-            round(coalesce(u.alike, coalesce(c.weight, u.fallback) * coalesce(c.throttle, 1))
-                / (select w.weight from ojs._weight_with_work w), 4)
-            else 1.0000 end
-    end as effective_share,
+    case when ojs._reads_all() then round(w.share, 4) when s.backlog > 0 or s.active > 0 then 1.0000 end as effective_share,
     round(m.jobs / (select sum(m.jobs) from minute m), 4) as actual_share, s.dispatched
 from (
     select p.tenant_id, sum(p.available)::bigint as backlog, sum(p.active)::bigint as active, sum(p.scheduled)::bigint as scheduled,
@@ -278,13 +275,15 @@ from (
 ) s
 left join (select c.* from ojs.tenant c where ojs._reads_all() union all select * from ojs._own_tenant) c on c.tenant_id = s.tenant_id
 cross join ojs._usual_weight u
+left join served w on w.tenant_id = s.tenant_id
 left join minute m on m.tenant_id = s.tenant_id;
 comment on view ojs.tenant_stats is
 'One row per tenant: weight: the one it has in queues that do not say (ojs.queue_weight: in those that do); jobs now (backlog = available,
 active, scheduled, pending, retryable) and ever (completed, cancelled, discarded, total_jobs, dispatched; failed counts attempts); how long
 its first job in line has waited; deficit: jobs it is owed at this moment, negative when it had more; effective_share: its weight, lowered
-while it is throttled, among the tenants with work; actual_share: its part of what was handed out in the last minute, null for a tenant''s
-login. A tenant sees its own row only, and its effective_share among itself.';
+while it is throttled, among the tenants with jobs in queues that somebody serves (ojs.queue_demands), null without any; actual_share: its
+part of what was handed out in the last minute, null for a tenant''s login. A tenant sees its own row only, and its effective_share among
+itself.';
 
 create view ojs.rule_stats as
 select r.tenant_id, r.queue, r.most as max_concurrency, u.active, r.paused_at, case when ojs._reads_all() then r.paused_by end as paused_by,

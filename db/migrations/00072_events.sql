@@ -4,7 +4,8 @@ set local check_function_bodies = off;
 
 create type ojs.event as (id text, type text, "time" timestamptz, tenant_id text, queue text, subject text, data jsonb);
 comment on type ojs.event is
-'A lifecycle event (ojs-events): id, type (job.enqueued, ...), when, whose, from which queue, which job, and its data.';
+'A lifecycle event (ojs-events): id, type (job.enqueued, ...), when, whose, from which queue, which job, and its data, which has the fields
+that the document requires. worker_id is empty where the worker gave no name.';
 
 -- Returns the latest events of the tenant the caller acts for, or of all; the functions below do not ask who calls.
 -- Reads: for one tenant its own rows, by its shards or by indexes that begin with the tenant; for all the newest rows of each source.
@@ -28,6 +29,10 @@ begin
         union all
         select * from ojs._release_events(p_types, p_queues, p_limit, v_tenant)
         union all
+        select * from ojs._failed_events(p_types, p_queues, p_limit, v_tenant)
+        union all
+        select * from ojs._heartbeat_events(p_types, p_queues, p_limit, v_tenant)
+        union all
         select * from ojs._clock_events(p_types, p_queues, p_limit, v_tenant)
         union all
         select * from ojs._dead_letter_events(p_types, p_queues, p_limit, v_tenant)
@@ -43,9 +48,11 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.events(text[], text[], int, text) is
-'The latest lifecycle events, newest first: job.enqueued, job.started (of the latest attempt), job.completed, job.retrying, job.discarded,
-job.dead_lettered, dead_letter.retried, job.cancelled, job.expired, job.released, and job.timeout or job.stalled beside it for an attempt
-that the clock ended, cron.triggered, cron.skipped (of the latest thousand times of each cron job), tenant.created, tenant.throttled and
+'The latest lifecycle events, newest first: job.enqueued, job.scheduled beside it for a job that is to wait, job.started (of the latest
+attempt), job.completed, job.failed (of each attempt that failed) and beside it job.retrying or job.discarded, job.dead_lettered,
+dead_letter.retried, job.cancelled, job.expired, job.released, and job.timeout or job.stalled beside it for an attempt that the clock ended,
+job.heartbeat (of jobs that run the latest one, and only where p_types names it, since it says little and there are many), cron.triggered,
+cron.skipped (of the latest thousand times of each cron job), tenant.created, tenant.throttled and
 tenant.throttle_released (multi-tenancy sections 9 and 11.1), and for who sees all tenants tenant.noisy, scheduling.queue_starved,
 scheduling.pool_overloaded and scheduling.rebalanced (fair-scheduling section 11.1), as far back as jobs and the journal (ojs.configure)
 reach. p_types, p_queues: only those; p_limit 1 to 1000. Derived, not recorded: nothing is written twice.';
@@ -79,17 +86,26 @@ comment on function ojs._newest_jobs(text, text[], int, text) is
 'The newest p_limit jobs that have had an event: job.enqueued, job.started or job.completed. Of all tenants, in order of id; of one tenant,
 as many of each of its shards, in the order in which they became available, and of those that have not.';
 
+-- No index knows which jobs are for later, so that a walk for those alone has to end somewhere.
 -- +goose StatementBegin
 create function ojs._enqueued_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
 language sql stable
 as $$
-    select 'evt_' || j.id || '_enqueued', 'job.enqueued', j.created_at, j.tenant_id, j.queue, j.id::text,
-        jsonb_build_object('job_type', j.type, 'queue', j.queue, 'priority', j.priority, 'attempt', 0)
-    from ojs._newest_jobs('job.enqueued', p_queues, p_limit, p_tenant) j
-    where p_types is null or 'job.enqueued' = any (p_types)
+    select 'evt_' || j.id || e.mark, e.type, j.created_at, j.tenant_id, j.queue, j.id::text, jsonb_strip_nulls(e.data
+        || jsonb_build_object('job_type', j.type, 'queue', j.queue, 'scheduled_at', ojs._utc(j.scheduled_at)))
+    from ojs._newest_jobs('job.enqueued', p_queues, case when p_types is null or 'job.enqueued' = any (p_types) then p_limit else 10000 end,
+        p_tenant) j
+    cross join lateral (
+        select 'job.enqueued' as type, '_enqueued' as mark, jsonb_build_object('priority', j.priority, 'attempt', 0) as data
+        union all
+        select 'job.scheduled', '_scheduled', '{}' where j.scheduled_at > j.created_at
+    ) e
+    where p_types is null or p_types && '{job.enqueued,job.scheduled}' and e.type = any (p_types)
 $$;
 -- +goose StatementEnd
-comment on function ojs._enqueued_events(text[], text[], int, text) is 'job.enqueued, as the rows of jobs tell it.';
+comment on function ojs._enqueued_events(text[], text[], int, text) is
+'job.enqueued, and job.scheduled of jobs for later, as the rows of jobs tell them. Where both are asked for, job.scheduled of the jobs whose
+job.enqueued is told, else of the newest 10,000 jobs.';
 
 -- One walk finds both kinds. Beside a long backlog it passes over many jobs that nobody has started, and two walks would do so twice.
 -- +goose StatementBegin
@@ -97,7 +113,8 @@ create function ojs._attempt_events(p_types text[], p_queues text[], p_limit int
 language sql stable
 as $$
     select 'evt_' || j.id || e.mark || j.attempt, e.type, e.at, j.tenant_id, j.queue, j.id::text,
-        jsonb_strip_nulls(jsonb_build_object('job_type', j.type, 'queue', j.queue, 'attempt', j.attempt, 'duration_ms', e.duration_ms))
+        jsonb_strip_nulls(jsonb_build_object('job_type', j.type, 'queue', j.queue, 'attempt', j.attempt,
+            'worker_id', case e.type when 'job.started' then coalesce(j.worker_id, '') end, 'duration_ms', e.duration_ms))
     from ojs._newest_jobs(case when p_types is null or 'job.started' = any (p_types) then 'job.started' else 'job.completed' end, p_queues,
         p_limit, p_tenant) j
     cross join lateral (
@@ -112,64 +129,6 @@ $$;
 comment on function ojs._attempt_events(text[], text[], int, text) is
 'job.started, of the latest attempt, and job.completed, as the rows of jobs tell them. Where both are asked for, job.completed of the
 jobs whose job.started is told.';
-
--- +goose StatementBegin
-create function ojs._newest_releases(p_clock boolean, p_types text[], p_queues text[], p_limit int, p_tenant text)
-    returns table (r ojs.release, type text)
-language sql stable
-as $$
-    select r, t.type
-    from ojs.release r
-    cross join lateral (select case
-        when p_clock then case r.cause when 'timeout' then 'job.timeout' else 'job.stalled' end
-        when r.to_state = 'cancelled' then 'job.cancelled' when r.to_state = 'discarded' and r.from_state <> 'active' then 'job.expired'
-        when r.from_state = 'discarded' then 'dead_letter.retried' when r.to_state = 'discarded' then 'job.discarded'
-            when r.to_state = 'retryable' then 'job.retrying'
-        else 'job.released' end as type) t
-    where (r.cause is not null or not p_clock) and (p_tenant is null or r.tenant_id = p_tenant)
-      and (p_types is null or t.type = any (p_types)) and (p_queues is null or r.queue = any (p_queues))
-    order by r.xid desc, r.seq desc limit p_limit
-$$;
--- +goose StatementEnd
-comment on function ojs._newest_releases(boolean, text[], text[], int, text) is
-'The newest rows of ojs.release and the type of the event that each stands for. p_clock: of those that the clock made, the event that tells
-why; else the event that tells what became of the job.';
-
--- +goose StatementBegin
-create function ojs._release_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
-language sql stable
-as $$
-    select 'evt_' || r.job_id || '_' || r.xid || '_' || r.seq, n.type, r.at, r.tenant_id, r.queue, r.job_id::text,
-        jsonb_strip_nulls(jsonb_build_object('job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt,
-            'duration_ms', (extract(epoch from r.at - r.started_at) * 1000)::bigint, 'created_at', ojs._utc(j.created_at),
-            'expired_at', case when n.type = 'job.expired' then ojs._utc(r.at) end,
-            'ttl_ms', (extract(epoch from j.expires_at - j.created_at) * 1000)::bigint))
-    from ojs._newest_releases(false, p_types, p_queues, p_limit, p_tenant) n
-    cross join lateral (select (n.r).*) r
-    left join lateral (select j.created_at, j.expires_at from ojs.job j where n.type = 'job.expired' and j.id = r.job_id
-        and j.tenant_id = r.tenant_id limit 1) j on true
-    where p_types is null or p_types && '{job.cancelled,job.expired,dead_letter.retried,job.discarded,job.retrying,job.released}'
-$$;
--- +goose StatementEnd
-comment on function ojs._release_events(text[], text[], int, text) is
-'Events that the journal tells: job.cancelled, job.expired, dead_letter.retried, job.discarded, job.retrying, job.released.';
-
--- +goose StatementBegin
-create function ojs._clock_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
-language sql stable
-as $$
-    select 'evt_' || r.job_id || '_' || r.xid || '_' || r.seq || '_ended', n.type, r.at, r.tenant_id, r.queue, r.job_id::text,
-        jsonb_strip_nulls(jsonb_build_object('job_id', r.job_id, 'job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt,
-            'timeout_kind', case n.type when 'job.timeout' then 'execution' else 'stalled' end,
-            'limit_seconds', case n.type when 'job.timeout' then trim_scale(ojs._timeout_ms(j.timeout_ms) / 1000.0) end,
-            'elapsed_seconds', round(extract(epoch from r.at - r.started_at), 3)))
-    from ojs._newest_releases(true, p_types, p_queues, p_limit, p_tenant) n
-    cross join lateral (select (n.r).*) r
-    left join lateral (select j.timeout_ms from ojs.job j where j.id = r.job_id and j.tenant_id = r.tenant_id limit 1) j on true
-    where p_types is null or p_types && '{job.timeout,job.stalled}'
-$$;
--- +goose StatementEnd
-comment on function ojs._clock_events(text[], text[], int, text) is 'Events of attempts that the clock ended: job.timeout, job.stalled.';
 
 -- +goose StatementBegin
 create function ojs._dead_letter_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event

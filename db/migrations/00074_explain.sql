@@ -123,7 +123,7 @@ begin
         union all
         select 3, '', jsonb_build_object('cause', 'rebuild',
             'text', 'The jobs come from another cluster, and dispatch has not begun here: the next tick begins it, or ojs.rebuild.')
-        from ojs._folded() f where ojs._foreign(f.snapshot)
+        from ojs._folded() f where ojs._copied(f)
     ) h);
 end;
 $$;

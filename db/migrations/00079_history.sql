@@ -36,7 +36,7 @@ begin
     left join lateral (select p.at, p.after from ojs.history p where p.queue = n.queue and p.tenant_id = n.tenant_id
         order by p.at desc limit 1) p on true
     where n.counts is distinct from p.after;
-    perform ojs._merge_history(p_now) where v_hour;
+    perform ojs._merge_history(p_now), ojs._drop_stripes(p_now) where v_hour;
 end;
 $$;
 -- +goose StatementEnd

@@ -57,6 +57,8 @@ begin
         select a.tenant_id, a.id, c.look_at, row_number() over (partition by a.tenant_id order by c.look_at, a.id) as turn
         from (select distinct a.tenant_id, a.id from unnest(p_tenants, p_ids) a(tenant_id, id)) a
         join ojs.cron c on c.id = a.id and c.tenant_id = a.tenant_id
+        -- One whose registration has committed late is about to be removed.
+        where not exists (select from ojs.departure d where d.tenant_id = c.tenant_id and d.at >= c.created_at)
     ) d;
     for i in 1 .. coalesce(cardinality(v_due.ids), 0) loop
         exit when v_fired >= c_most or v_fired >= c_least and v_due.turns[i] > 1 and clock_timestamp() > v_until;
@@ -187,6 +189,12 @@ declare
     v_run   ojs.cron_run := p_run;
     v_state text;
 begin
+    if not p_run.manual and exists (select from ojs.settings s
+            cross join lateral ojs._room_for(p_cron.tenant_id, p_cron.queue, 'available', 1, true) r
+            where s.limits and (r.refusal).detail ? 'busy') then
+        -- To enqueue waits for transactions that have what is left of a limit, and one tenant's would stop the clock.
+        perform ojs._raise('OJ503', 'others have what is left of a limit');
+    end if;
     -- One subtransaction for both: when the new job is refused, those before it go on.
     perform ojs.cancel(o.id, p_cron.tenant_id) from unnest(p_open) o(id) where p_cron.overlap_policy = 'cancel_previous';
     perform ojs.enqueue(p_cron.type, p_cron.args, p_cron.queue, p_cron.priority,

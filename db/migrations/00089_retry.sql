@@ -12,20 +12,8 @@ set local check_function_bodies = off;
 create function ojs.retry_dead_letter(p_id uuid, p_override json default null, p_tenant text default null) returns ojs.job
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_job ojs.job := ojs._lock_dead(p_id, ojs._session_tenant(p_tenant));
 begin
-    if p_override is not null then
-        v_job := ojs._override(v_job, p_override);
-    end if;
-    if v_job.expires_at <= ojs.now() then
-        perform ojs._raise('OJ409', format('cannot retry job %s: it expired at %s',
-                p_id, to_char(v_job.expires_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')),
-            jsonb_build_object('job_id', p_id, 'field', 'override.expires_at'), 'Override expires_at with a later time, or with null.');
-    end if;
-    perform ojs._retry_dead(array[v_job.tenant_id], array[v_job.id]);
-    select * into v_job from ojs.job j where j.id = v_job.id and j.tenant_id = v_job.tenant_id;
-    return v_job;
+    return ojs._retry_one(ojs._lock_dead(p_id, ojs._session_tenant(p_tenant)), p_override);
 end;
 $$;
 -- +goose StatementEnd
@@ -33,7 +21,8 @@ comment on function ojs.retry_dead_letter(uuid, json, text) is
 'Takes a job out of the dead letter queue and returns it (ojs-dead-letter section 6.1): available at once, behind what is available,
 attempt 0, its errors kept, its place in the fair order that of a new job. p_override: an object of attributes to change before (section
 6.3): queue, priority, args, meta (merged), retry (merged), max_attempts, expires_at (null: never). Raises not_found, ambiguous_job,
-conflict (expired), and what ojs.enqueue raises about an override. Locks the job row.';
+conflict (expired, or its tenant is being deregistered), TENANT_LIMIT_EXCEEDED, QUEUE_FULL, and what ojs.enqueue raises about an
+override. Locks the job row.';
 
 -- Retries the oldest dead letters that a filter lets pass.
 -- Locks the job rows (skip locked).
@@ -60,29 +49,39 @@ many (ojs-dead-letter section 6.2). Call it again until it returns 0, with p_unt
 again. Leaves out jobs that have expired, and skips those that another session is at. Raises invalid_request.';
 
 -- +goose StatementBegin
-create function ojs._retry_dead(p_tenants text[], p_ids uuid[], p_rules text[] default '{}') returns int
+create function ojs._retry_dead(p_tenants text[], p_ids uuid[], p_rules text[] default '{}', p_each boolean default true,
+    p_any boolean default false) returns int
 language plpgsql
 as $$
 declare
     v_now    timestamptz := ojs.now();
     v_queues text[];
     v_jobs   int;
+    v_beyond ojs.refusal[];
 begin
     perform ojs._try_to_restore(p_tenants, p_ids);
     with asked as materialized (
         select a.id, a.tenant_id, min(a.rule) as rule
-        from unnest(p_ids, p_tenants, p_rules) a(id, tenant_id, rule) group by a.id, a.tenant_id
+        from unnest(p_ids, p_tenants, p_rules) a(id, tenant_id, rule)
+        -- It would come back behind those that the clock has cancelled.
+        where not exists (select from ojs.departure d where d.tenant_id = a.tenant_id) group by a.id, a.tenant_id
     ), held as materialized (
-        select j.*, a.rule from asked a
+        select j.*, a.rule, row_number() over (order by j.id)::int as n from asked a
         cross join lateral (
-            select j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt, j.expires_at from ojs.job j
+            select j.id, j.tenant_id, j.queue, j.priority, j.type, j.attempt, j.expires_at, j.finished_at from ojs.job j
             where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'discarded' and (j.expires_at > v_now) is not false
             for update skip locked
         ) j
+        where p_any or exists (select from ojs.dead_letter d where d.id = a.id and d.tenant_id = a.tenant_id and not d.aside)
+    ), beyond as materialized (
+        select b.* from ojs._beyond_limits(array(select row(h.n, h.tenant_id, h.queue, 'available')::ojs._new_place from held h), p_each,
+            false) b where (select s.limits from ojs.settings s)
+    ), kept as materialized (
+        select h.* from held h where h.n not in (select b.n from beyond b) order by h.finished_at, h.id
     ), gone as (
-        delete from ojs.dead_letter d using held h where d.id = h.id and d.tenant_id = h.tenant_id and not d.aside returning d.at, h.*
+        delete from ojs.dead_letter d using kept k where d.id = k.id and d.tenant_id = k.tenant_id and not d.aside
     ), numbered as materialized (
-        select g.*, nextval('ojs.job_seq') as seq from (select * from gone order by at, id) g
+        select k.*, nextval('ojs.job_seq') as seq from kept k
     ), retried as (
         update ojs.job j
         set state = 'available', attempt = 0, seq = n.seq, enqueued_at = v_now,
@@ -102,15 +101,18 @@ begin
         select n.tenant_id, n.queue, n.priority, 'available', 'available', 1, n.seq, n.seq from numbered n order by n.seq
         returning queue
     )
-    select (select array_agg(distinct w.queue) from woken w), (select count(*) from numbered) into v_queues, v_jobs;
+    select (select array_agg(distinct w.queue) from woken w), (select count(*) from numbered), array(select b.refusal from beyond b)
+    into v_queues, v_jobs, v_beyond;
+    perform ojs._refuse(r) from unnest(v_beyond) r where not p_each;
     perform ojs._notify(v_queues);
     return v_jobs;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._retry_dead(text[], uuid[], text[]) is
+comment on function ojs._retry_dead(text[], uuid[], text[], boolean, boolean) is
 'Makes those of the jobs that lie in the dead letter queue, nobody else has locked and have not expired available again, behind what is
-available. Returns how many. p_rules: by which rule each, noted in its meta; empty: by a person.';
+available, but none of a tenant that is being deregistered. Returns how many. p_rules: by which rule each, noted in its meta; empty: by a
+person. p_each: those that limits refuse stay, else the refusal is raised. p_any: discarded jobs that are no dead letters, too.';
 
 -- +goose StatementBegin
 create function ojs._try_to_restore(p_tenants text[], p_ids uuid[]) returns void

@@ -37,6 +37,7 @@ begin
     end if;
     perform ojs._arm_defaults();
     perform ojs._share_by(p_queue, p_config -> 'tenant_fairness') where p_config ? 'tenant_fairness';
+    perform ojs._bound_queue(p_queue, v_queue.config) where p_config ?| '{max_size,backpressure}';
     v_queue.config := ojs._whole_config(p_queue, v_queue.config);
     return v_queue;
 end;
@@ -51,7 +52,9 @@ weights, default_weight, unit, priority_scope}, taken whole, acts on the whole b
 enabled false: first in, first out across tenants; strategy ''fair-share'' (default), by weight, or ''round-robin'', all tenants
 alike; weights: by tenant, or tenant: and the tenant, 0.000001 to 1000000; default_weight: of tenants without any (docs/scheduling.md
 has the order); unit: what they share, ''jobs'' (default), ''cost'' or ''time''; priority_scope: what priorities order, the jobs of all
-tenants (''queue'', default) or each tenant''s own only (''tenant''). p_new: only if the queue has no configuration yet, else duplicate; of
+tenants (''queue'', default) or each tenant''s own only (''tenant''). backpressure: {max_depth, warning_threshold}, how many jobs of all
+tenants may not have ended, 1 to 1000000000 (0: any number), beyond which new ones are refused with QUEUE_FULL (ojs-backpressure), and
+the part of it from which on events warn (0.8); max_size is max_depth. p_new: only if the queue has no configuration yet, else duplicate; of
 several such calls at once one succeeds. Raises unsupported for fields that this server does not honour, a longer retention among them,
 invalid_request for unknown ones, validation_error, and backend_unavailable while a transaction stays open that uses
 jobs; with tenant_fairness conflict in a transaction that has fetched jobs. Waits for whoever else configures queues.';
@@ -86,7 +89,7 @@ begin
     perform ojs.limit_concurrency(null, null, p_queue)
     where exists (select from ojs.rule r where r.tenant_id = '' and r.queue = p_queue);
     perform ojs._arm_defaults();
-    perform ojs._share_by(p_queue, null);
+    perform ojs._share_by(p_queue, null), ojs._bound_queue(p_queue, '{}');
     return v_queue;
 end;
 $$;
@@ -101,10 +104,9 @@ create function ojs._check_queue_config(p_config jsonb) returns void
 language plpgsql
 as $$
 declare
-    c_unsupported constant text[] := '{max_size, max_size_bytes, overflow_policy, concurrency, rate_limit, dead_letter_queue,
+    c_unsupported constant text[] := '{max_size_bytes, overflow_policy, concurrency, rate_limit, dead_letter_queue,
         dead_letter_max_size, dead_letter_ttl, allowed_job_types, producers}';
-    v_field     text;
-    v_violation ojs.violation;
+    v_field text;
 begin
     if p_config is null or jsonb_typeof(p_config) <> 'object' then
         perform ojs._raise('OJ400', 'config must be a JSON object', '{"field": "config"}');
@@ -121,13 +123,11 @@ begin
                 perform ojs._raise('OJ422', 'description must be a string of at most 1000 characters', '{"field": "description"}');
             end if;
         elsif v_field = 'default_retry' then
-            v_violation := ojs._retry_violation(p_config -> v_field);
-            if v_violation.sqlstate is not null then
-                perform ojs._raise(v_violation.sqlstate, replace(v_violation.message, 'retry', 'default_retry'),
-                    jsonb_build_object('field', 'default_' || v_violation.field));
-            end if;
+            perform ojs._check_default_retry(p_config -> v_field);
         elsif v_field = 'retention' then
             perform ojs._check_queue_retention(p_config -> v_field);
+        elsif v_field in ('max_size', 'backpressure') then
+            perform ojs._check_bound(p_config);
         elsif v_field = 'tenant_fairness' then
             perform ojs._check_fairness(p_config -> v_field, true);
         else
@@ -228,12 +228,15 @@ declare
     v_queues text[] := array(
         select q.queue from ojs.queue q where q.config ?| array['visibility_timeout', 'default_timeout', 'default_retry'] order by 1);
 begin
-    perform ojs._arm('job_defaults', case when v_queues <> '{}' then format('new.queue = any (%L::text[])', v_queues) end);
+    perform ojs._arm('job_defaults', nullif(concat_ws(' or ',
+        case when (select s.default_retry is not null from ojs.settings s) then 'new.retry is null' end,
+        case when v_queues <> '{}' then format('new.queue = any (%L::text[])', v_queues) end), ''));
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._arm_defaults() is
-'Has ojs._job_defaults called for the queues that have defaults, and for no others.';
+'Has ojs._job_defaults called for the queues that have defaults, and, where the deployment has a default_retry, for jobs without a retry
+policy, but for no others.';
 
 -- +goose StatementBegin
 create function ojs._arm(p_trigger text, p_when text) returns void
@@ -277,9 +280,9 @@ begin
     v_config := (select q.config from ojs.queue q where q.queue = new.queue);
     new.visibility_timeout_ms := coalesce(new.visibility_timeout_ms, (v_config ->> 'visibility_timeout')::int * 1000);
     new.timeout_ms := coalesce(new.timeout_ms, (v_config ->> 'default_timeout')::int * 1000);
-    if new.retry is null and v_config ? 'default_retry' then
-        new.retry := v_config -> 'default_retry';
-        if new.max_attempts = ojs._attempts(null, null) then
+    if new.retry is null then
+        new.retry := coalesce(v_config -> 'default_retry', (select s.default_retry from ojs.settings s));
+        if new.retry is not null and new.max_attempts = ojs._attempts(null, null) then
             new.max_attempts := ojs._attempts(null, new.retry);
         end if;
     end if;
@@ -288,6 +291,6 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._job_defaults() is
-'Trigger: gives a new job what its queue is configured to give. A job without a policy whose max_attempts is the usual 3 counts as one
-that does not say.';
+'Trigger: gives a new job what its queue, or else the deployment, is configured to give. A job without a policy whose max_attempts is the
+usual 3 counts as one that does not say.';
 reset role;

@@ -28,7 +28,7 @@ comment on column ojs.api_key.prefix is 'The first characters of the secret, by 
 comment on column ojs.api_key.hash is 'SHA-256 of the secret, which has 244 random bits.';
 comment on column ojs.api_key.tenant_id is 'The tenant that its bearer is; null: an operator, for all tenants.';
 comment on column ojs.api_key.scopes is 'What its bearer may do: produce, work, read, admin.';
-comment on column ojs.api_key.queues is 'The queues that its bearer may enqueue to and fetch from; null: all.';
+comment on column ojs.api_key.queues is 'The queues that it is for: jobs and cron jobs of others are refused to its bearer; null: all.';
 comment on column ojs.api_key.name is 'What it is for.';
 comment on column ojs.api_key.created_at is 'When it was made.';
 comment on column ojs.api_key.created_by is 'By which login.';
@@ -54,7 +54,7 @@ comment on column ojs.api_keys.id is 'What operators call it.';
 comment on column ojs.api_keys.prefix is 'The first characters of the secret.';
 comment on column ojs.api_keys.tenant_id is 'The tenant that its bearer is; null: an operator, for all tenants.';
 comment on column ojs.api_keys.scopes is 'What its bearer may do: produce, work, read, admin.';
-comment on column ojs.api_keys.queues is 'The queues that its bearer may enqueue to and fetch from; null: all.';
+comment on column ojs.api_keys.queues is 'The queues that it is for: jobs and cron jobs of others are refused to its bearer; null: all.';
 comment on column ojs.api_keys.name is 'What it is for.';
 comment on column ojs.api_keys.state is 'valid, expired or revoked.';
 comment on column ojs.api_keys.created_at is 'When it was made.';
@@ -109,7 +109,7 @@ $$;
 comment on function ojs.create_api_key(text, text[], text, text[], timestamptz) is
 'Makes an API key and returns it with its secret, which is told only this once. p_tenant: who its bearer is; null: an operator, with the
 scope admin. p_scopes: produce (enqueue, cancel, activate, cron and dead letters), work (fetch, ack, nack, heartbeat), read (jobs, queues,
-statistics, events), admin (everything; of a tenant, what concerns it). p_queues: it may enqueue to and fetch from these only. Raises
+statistics, events), admin (everything; of a tenant, what concerns it). p_queues: it is for these only. Raises
 invalid_request, validation_error.';
 
 -- Makes another key in the place of one.

@@ -29,8 +29,8 @@ comment on column ojs.audit.actor is
 'Who: the login role, or, for calls over HTTP, the principal of the request, where there is one.';
 comment on column ojs.audit.tenant_id is 'The tenant that it is about; null: none, or all.';
 comment on column ojs.audit.kind is
-'What was changed: tenant, rule (a limit or a pause), throttle, neighbours (what makes a tenant noisy), queue, fairness, pool, deployment,
-api_key, role, replay_rule, worker, dead_letters, jobs.';
+'What was changed: tenant, rule (a limit of concurrency or a pause), limit (on enqueueing), tier, throttle, neighbours (what makes a tenant
+noisy), queue, fairness, pool, deployment, api_key, role, replay_rule, worker, dead_letters, jobs.';
 comment on column ojs.audit.name is
 'Its name: the queue of a rule, the pool, the role, the worker; null where there is none, or all are meant.';
 comment on column ojs.audit.action is
@@ -119,6 +119,15 @@ declare
     v_action text := case tg_op when 'INSERT' then 'created' when 'DELETE' then 'removed' else 'changed' end;
     v_why    text;
 begin
+    if tg_table_name = 'tenant' then
+        -- A row that is there for a pause or a throttle alone is no tenant that somebody has configured.
+        v_old := case when v_old ->> 'created_at' is not null then v_old end;
+        v_new := case when v_new ->> 'created_at' is not null then v_new end;
+        v_action := case when v_old is null then 'created' when v_new is null then 'removed' else 'changed' end;
+        if coalesce(v_old, v_new) is null then
+            return null;
+        end if;
+    end if;
     if v_new ->> 'tenant_id' <> v_old ->> 'tenant_id' then
         -- Each of the two learns its own part, and not the other's name.
         perform ojs._audit(v_old ->> 'tenant_id', v_kind, v_old ->> v_keys[1], 'removed', v_old - v_keys - v_silent);
@@ -159,11 +168,13 @@ $$;
 comment on function ojs._rule_action(jsonb, jsonb) is 'What has become of a limit or a pause; null: nothing.';
 
 create trigger audit after insert or update or delete on ojs.settings for each row
-    execute function ojs._audit_row('deployment', '', '{one, lowest_max_priority, bars}');
+    execute function ojs._audit_row('deployment', '', '{one, lowest_max_priority, bars, limits}');
 create trigger audit after insert or update or delete on ojs.tenant for each row
     execute function ojs._audit_row('tenant', '', '{limited, created_at, throttle}');
 create trigger audit after insert or update or delete on ojs.rule for each row
     execute function ojs._audit_row('rule', 'queue', '{reason, paused_by, throttled_to, most}');
+create trigger audit after insert or delete or update of maximum, period, burst, soft on ojs.quota for each row
+    execute function ojs._audit_row('limit', 'resource', '{id, stripes, used, due, warned, warned_at, warn_from, reason}');
 create trigger audit after insert or update or delete on ojs.throttle for each row
     execute function ojs._audit_row('throttle', 'action', '{set_by}');
 create trigger audit after insert or update of mode, span, depth_ratio, rate_ratio, active_share, error_ratio, min_jobs, min_active, action,

@@ -34,7 +34,7 @@ declare
 begin
     perform ojs._check_tenant(p_tenant);
     perform ojs._alone_with_queues();
-    insert into ojs.tenant (tenant_id) values (p_tenant) on conflict do nothing;
+    insert into ojs.tenant (tenant_id, created_at) values (p_tenant, null) on conflict do nothing;
     insert into ojs.suspended (tenant_id, reason) values (p_tenant, left(p_reason, 1000))
     on conflict (tenant_id) do update set reason = coalesce(excluded.reason, suspended.reason)
     returning * into v_row;
@@ -50,7 +50,7 @@ suspended twice stays so since the first time. Raises invalid_request, and backe
 jobs. Waits for whoever else configures queues.';
 
 -- Takes a tenant's new jobs again.
--- Locks and writes what ojs.suspend_tenant does, but tenant; drops the trigger.
+-- Locks and writes what ojs.suspend_tenant does; drops the trigger.
 -- +goose StatementBegin
 create function ojs.resume_tenant(p_tenant text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp
@@ -62,6 +62,7 @@ begin
     perform ojs._alone_with_queues();
     delete from ojs.suspended s where s.tenant_id = p_tenant;
     v_was := found;
+    perform ojs._drop_tenant(p_tenant);
     perform ojs._arm_barred();
     return v_was;
 end;
@@ -82,6 +83,17 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._check_tenant(text) is 'Raises that a text is no tenant.';
+
+-- +goose StatementBegin
+create function ojs._drop_tenant(p_tenant text) returns void
+language sql
+as $$
+    delete from ojs.tenant t
+    where t.tenant_id = p_tenant and t.created_at is null and not t.limited and t.throttle is null
+        and not exists (select from ojs.suspended s where s.tenant_id = p_tenant)
+$$;
+-- +goose StatementEnd
+comment on function ojs._drop_tenant(text) is 'Removes the row of a tenant that is not configured, once it says nothing any more.';
 
 -- +goose StatementBegin
 create function ojs._arm_barred() returns void
@@ -125,7 +137,7 @@ begin
     if exists (select from ojs.suspended s where s.tenant_id = p_tenant) then
         return row('OJ406', v_which || format('tenant %s is suspended', p_tenant), v_detail)::ojs.refusal;
     elsif exists (select from ojs.settings s where s.unknown_tenants = 'refuse' and s.default_tenant <> p_tenant)
-            and not exists (select from ojs.tenant t where t.tenant_id = p_tenant) then
+            and not exists (select from ojs.tenant t where t.tenant_id = p_tenant and t.created_at is not null) then
         return row('OJ407', v_which || format('tenant %s is not known', p_tenant), v_detail)::ojs.refusal;
     end if;
     return null;

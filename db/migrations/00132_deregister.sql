@@ -11,6 +11,7 @@ create table ojs.departure (
     priority  int,
     seq       bigint,
     missed    boolean not null default false,
+    open      text[],
     done      boolean not null default false
 );
 comment on table ojs.departure is
@@ -22,6 +23,8 @@ comment on column ojs.departure.queue is 'The queue in which its jobs are cancel
 comment on column ojs.departure.priority is 'The priority, in this queue.';
 comment on column ojs.departure.seq is 'Up to which seq; null: those without come first.';
 comment on column ojs.departure.missed is 'Whether a job was locked when its turn came, so that all are looked at again.';
+comment on column ojs.departure.open is
+'Transactions that may bring jobs of it yet: those that wrote when the clock began, and were open when it last began with the first queue.';
 comment on column ojs.departure.done is 'Whether all jobs have ended: the last step is left.';
 alter table ojs.departure enable row level security;
 alter table ojs.departure force row level security;
@@ -41,14 +44,16 @@ as $$
 declare
     v_row  ojs.departure;
     v_jobs bigint;
+    v_dead bigint := (select count(*) from ojs.dead_letter d where d.tenant_id = p_tenant);
 begin
     perform ojs._check_tenant(p_tenant);
     perform ojs._alone_with_queues();
     v_jobs := (
         select sum(s.scheduled + s.available + s.pending + s.active + s.retryable) from ojs.shard_stats s where s.tenant_id = p_tenant);
-    if v_jobs > 0 and p_confirm is distinct from p_tenant then
-        perform ojs._raise('OJ409', format('tenant %s has %s jobs that have not ended', p_tenant, v_jobs),
-            jsonb_build_object('field', 'confirm', 'jobs', v_jobs), 'They are cancelled if the tenant''s name is given as confirm.');
+    if v_jobs + v_dead > 0 and p_confirm is distinct from p_tenant then
+        perform ojs._raise('OJ409', format('tenant %s has %s jobs that have not ended, and %s dead letters', p_tenant, v_jobs, v_dead),
+            jsonb_build_object('field', 'confirm', 'jobs', v_jobs, 'dead_letters', v_dead),
+            'They are cancelled, or deleted, if the tenant''s name is given as confirm.');
     elsif v_jobs is null and not exists (select from ojs.tenant t where t.tenant_id = p_tenant)
             and not exists (select from ojs.tenant_role r where r.tenant_id = p_tenant) then
         perform ojs._raise('OJ404', format('tenant %s does not exist', p_tenant), '{"field": "tenant"}');
@@ -57,7 +62,8 @@ begin
     perform ojs.pause(null, p_tenant, coalesce(p_reason, 'deregistered'));
     insert into ojs.departure (tenant_id, jobs) values (p_tenant, coalesce(v_jobs, 0))
     on conflict (tenant_id) do update
-    set at = excluded.at, jobs = excluded.jobs, queue = null, priority = null, seq = null, missed = false, done = false
+    set at = excluded.at, jobs = excluded.jobs, queue = null, priority = null, seq = null, missed = false, open = null,
+        done = false
     returning * into v_row;
     perform ojs._audit(p_tenant, 'tenant', null, 'deregistered', null, jsonb_build_object('jobs', v_jobs), p_reason);
     perform ojs._see_off_at(p_tenant, '0');
@@ -68,10 +74,11 @@ $$;
 comment on function ojs.deregister_tenant(text, text, text) is
 'Ends a tenant, and returns how many jobs it had. Its weights, limits, pauses, suspension, cron jobs and replay rules go at once, its
 login roles are no longer mapped, and its API keys are revoked; nothing more of it is handed out. Jobs that have not ended, running ones
-included, are cancelled by the clock, which takes many ticks where there are many. p_confirm: the tenant''s name, without which jobs that
-have not ended are in the way (conflict). Finished jobs and dead letters stay until their retention ends, and the audit trail stays. Jobs
-made later are those of a tenant that is new; until the clock is done they wait. p_reason: for the audit trail. Raises not_found,
-conflict, invalid_request, backend_unavailable; conflict also in a transaction that has fetched jobs.';
+included, are cancelled by the clock, which takes many ticks where there are many, and waits for transactions that are open: what they
+bring is cancelled, too. Dead letters are deleted, or rules for all tenants would retry them. p_confirm: the tenant''s name, without which
+jobs that have not ended and dead letters are in the way (conflict). Finished jobs stay until their retention ends, and the audit trail
+stays. Jobs made later are those of a tenant that is new; until the clock is done they wait. p_reason: for the audit trail. Raises
+not_found, conflict, invalid_request, backend_unavailable; conflict also in a transaction that has fetched jobs.';
 
 -- +goose StatementBegin
 create function ojs._unconfigure(p_tenant text) returns void
@@ -83,11 +90,12 @@ declare
 begin
     -- Before the lane, because whoever has one of these locked would keep decisions waiting.
     delete from ojs.tenant_role r where r.tenant_id = p_tenant;
-    delete from ojs.cron c where c.tenant_id = p_tenant;
     delete from ojs.cron_run r where r.tenant_id = p_tenant;
-    delete from ojs.replay_rule r where r.tenant_id = p_tenant;
-    update ojs.api_key k set revoked_at = ojs.now(), reason = 'deregistered'
-    where k.tenant_id = p_tenant and k.revoked_at is null;
+    delete from ojs.tenant_tier t where t.tenant_id = p_tenant;
+    -- The tick would wait for the rows of limits in the midst of a roll-up.
+    perform ojs._alone_with_tally() where exists (select from ojs.quota q where q.tenant_id = p_tenant);
+    delete from ojs.quota q where q.tenant_id = p_tenant;
+    perform ojs._quotas_changed(), ojs._cut_off(p_tenant, 'infinity');
     select * into v_old from ojs.tenant t where t.tenant_id = p_tenant;
     perform ojs._arm_max_priority(p_tenant, 100) where v_old.max_priority < 100;
     perform ojs.resume_tenant(p_tenant) where exists (select from ojs.suspended s where s.tenant_id = p_tenant);
@@ -99,7 +107,7 @@ begin
     perform ojs._stop_ahead();
     perform ojs._end_throttle(p_tenant);
     -- The row stays until the tenant's pause is over, which it says.
-    update ojs.tenant t set weight = null, priority_boost = 0, max_priority = 100, over_priority = 'refuse'
+    update ojs.tenant t set weight = null, priority_boost = 0, max_priority = 100, over_priority = 'refuse', created_at = null
     where t.tenant_id = p_tenant returning * into v_new;
     if v_old.weight is not null or v_old.priority_boost <> 0 then
         perform ojs._reweigh(v_new, -v_old.priority_boost);
@@ -110,6 +118,19 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._unconfigure(text) is
 'Takes back all that is configured of a tenant. Only after ojs._alone_with_queues; locks ojs.lane.';
+
+-- +goose StatementBegin
+create function ojs._cut_off(p_tenant text, p_until timestamptz) returns void
+language sql
+as $$
+    delete from ojs.cron c where c.tenant_id = p_tenant and c.created_at <= p_until;
+    delete from ojs.replay_rule r where r.tenant_id = p_tenant and r.created_at <= p_until;
+    update ojs.api_key k set revoked_at = ojs.now(), reason = 'deregistered'
+    where k.tenant_id = p_tenant and k.revoked_at is null and k.created_at <= p_until;
+$$;
+-- +goose StatementEnd
+comment on function ojs._cut_off(text, timestamptz) is
+'Removes what of a tenant would make jobs, or let others make them: cron jobs, replay rules and API keys that were made up to p_until.';
 
 -- +goose StatementBegin
 create function ojs._see_off_at(p_tenant text, p_later interval) returns void
@@ -137,6 +158,16 @@ begin
             perform ojs._see_off_at(d.tenant_id, '100 milliseconds') from ojs.departure d where d.tenant_id = v_tenant;
             continue;
         end if;
+        if v_row.queue is null then
+            -- Before the jobs are looked at: what these transactions bring is seen only when they have ended.
+            update ojs.departure d
+            set open = array(select distinct l.virtualtransaction from pg_locks l
+                where l.database = (select b.oid from pg_database b where b.datname = current_database()) and l.granted
+                    and l.relation = any ('{ojs.job,ojs.cron,ojs.replay_rule,ojs.api_key}'::regclass[]) and l.mode = 'RowExclusiveLock'
+                    and l.pid is distinct from pg_backend_pid() and (d.open is null or l.virtualtransaction = any (d.open)))
+            where d.tenant_id = v_tenant;
+            perform ojs._cut_off(v_tenant, v_row.at);
+        end if;
         loop
             v_more := ojs._cancel_bite(v_row);
             select * into v_row from ojs.departure d where d.tenant_id = v_tenant;
@@ -144,7 +175,7 @@ begin
         end loop;
         if v_more then
             perform ojs._see_off_at(v_tenant, '0');
-        elsif v_row.missed then
+        elsif v_row.missed or v_row.open <> '{}' or exists (select from ojs.dead_letter d where d.tenant_id = v_tenant) then
             update ojs.departure d set queue = null, priority = null, seq = null, missed = false where d.tenant_id = v_tenant;
             perform ojs._see_off_at(v_tenant, '1 second');
         else
@@ -168,7 +199,10 @@ declare
     v_last   bigint;
     v_missed boolean;
 begin
-    if p_row.queue is null or p_row.seq = 9223372036854775807 then
+    if p_row.queue is null and exists (select from ojs.dead_letter d where d.tenant_id = p_row.tenant_id)
+            and ojs._delete_oldest(p_row.tenant_id, null, c_bite) > 0 then
+        return true;
+    elsif p_row.queue is null or p_row.seq = 9223372036854775807 then
         select s.queue, s.priority into v_shard from ojs._shards(p_row.tenant_id) s
         where p_row.queue is null or (s.queue, s.priority) > (p_row.queue, p_row.priority) order by s.queue, s.priority limit 1;
         update ojs.departure d set queue = v_shard.queue, priority = v_shard.priority, seq = null
@@ -196,7 +230,8 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._cancel_bite(ojs.departure) is
-'Cancels up to 500 jobs of a tenant that is being deregistered, or goes on to its next shard; returns false after the last.';
+'Deletes up to 500 dead letters of a tenant that is being deregistered, or, when there are none, cancels up to 500 of its jobs, or goes on
+to its next shard; returns false after the last.';
 
 -- +goose StatementBegin
 create function ojs._cancel_line(p_row ojs.departure, p_ids uuid[]) returns boolean
@@ -231,7 +266,7 @@ as $$
 declare
     v_tenant text;
 begin
-    if not exists (select from ojs.departure d where d.done) then
+    if not exists (select from ojs.departure d where d.done) or ojs._has_fetched() then
         return false;
     elsif not ojs._enter_lane(-1) then
         return true;
@@ -257,10 +292,6 @@ begin
     delete from ojs.departure d where d.tenant_id = p_tenant;
     perform ojs._end_throttle(p_tenant);
     perform ojs.resume(null, p_tenant);
-    -- Somebody may have configured it anew meanwhile.
-    delete from ojs.tenant t
-    where t.tenant_id = p_tenant and t.weight is null and t.priority_boost = 0 and t.max_priority = 100 and not t.limited
-        and not exists (select from ojs.suspended s where s.tenant_id = p_tenant);
 end;
 $$;
 -- +goose StatementEnd

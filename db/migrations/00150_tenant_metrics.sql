@@ -5,12 +5,15 @@ set local check_function_bodies = off;
 -- Series per tenant, of a bounded number of tenants. Which ones must not change: a tenant that fell out would take its counters along, and
 -- the sum of the others would jump. So it is who came first, and the database says so, because servers would not agree on it by themselves.
 create table ojs.shard (
-    tenant_id text collate "C" not null,
-    queue     text collate "C" not null,
-    n         bigint not null generated always as identity,
-    moved     bigint not null default 0,
+    tenant_id  text collate "C" not null,
+    queue      text collate "C" not null,
+    n          bigint not null generated always as identity,
+    moved      bigint not null default 0,
+    created_at timestamptz not null default ojs.now(),
     primary key (tenant_id, queue)
 );
+-- Without it the age of each queue of a list would be found by reading the pairs of all queues.
+create index shard_queue_idx on ojs.shard (queue, created_at);
 comment on table ojs.shard is
 'Each pair of a tenant and a queue that has ever had a job, in the order in which ojs.tally first knew of them: those that came first have
 series of their own in metrics. One row for good.';
@@ -19,6 +22,7 @@ comment on column ojs.shard.queue is 'The queue.';
 comment on column ojs.shard.n is 'Grows in the order in which they came.';
 comment on column ojs.shard.moved is
 'Jobs that were enqueued here and are counted in another queue since they were retried there: a counter must not go back.';
+comment on column ojs.shard.created_at is 'When ojs.tally first knew of the pair, within seconds of its first job.';
 alter table ojs.shard alter column tenant_id set statistics 0, alter column queue set statistics 0;
 alter table ojs.shard enable row level security;
 alter table ojs.shard force row level security;

@@ -43,12 +43,13 @@ with lately as materialized (
 select n.queue, n.tenants, n.available, n.active, coalesce(s.servers, 0) as waiting_servers, coalesce(w.workers, 0) as workers, p.pools,
     case when l.name is not null then ojs.now() else h.at end as handed_out_at,
     r.paused_at is not null or a.paused_at is not null as paused,
-    n.active > 0 or coalesce(s.servers, 0) > 0 or l.name is not null or coalesce(h.at > ojs.now() - interval '5 minutes', false) as served
+    v.queue is not null as served
 from (
     select d.queue, count(*) filter (where d.available > 0) as tenants, sum(d.available)::bigint as available,
         sum(d.active)::bigint as active
     from ojs._shard_numbers d group by d.queue
 ) n
+left join ojs._served_queues() v(queue) on v.queue = n.queue
 left join ojs._waiting_servers() s(queue, servers) on s.queue = n.queue
 left join worker w on w.queue = n.queue
 left join pool p on p.queue = n.queue

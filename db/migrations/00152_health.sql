@@ -78,7 +78,7 @@ declare
 begin
     timers_late := greatest(v_now - (select t.due_at from ojs.timer t where t.due_at >= v_mark.due_at order by t.due_at limit 1), '0');
     leases_late := greatest(v_now - (select l.due_at from ojs.lease l where l.due_at >= v_mark.lease_at order by l.due_at limit 1), '0');
-    restored := ojs._foreign(v_roll.snapshot) or (select ojs._foreign(f.snapshot) from ojs._folded() f);
+    restored := ojs._foreign(v_roll.snapshot) or (select ojs._copied(f) from ojs._folded() f);
     if not restored then
         journal_rows := (select count(*) from (select from ojs._unfolded() limit 10001) u);
         v_at := greatest(v_roll.at, (select d.since from ojs.duty d));

@@ -89,16 +89,17 @@ language sql stable
 as $$
     with login as (
         select r.rolname, r.rolsuper, r.rolbypassrls, pg_has_role(r.oid, 'ojs_service', 'member') as serves,
-            pg_has_role(r.oid, 'ojs_operator', 'member') as operates, pg_has_role(r.oid, 'ojs_tenant', 'member') as is_tenant,
+            pg_has_role(r.oid, 'ojs_operator', 'member') or pg_has_role(r.oid, 'ojs_producer', 'member')
+                or pg_has_role(r.oid, 'ojs_worker', 'member') as sees_all, pg_has_role(r.oid, 'ojs_tenant', 'member') as is_tenant,
             (select string_agg(c, ', ') from pg_catalog.pg_db_role_setting s cross join lateral unnest(s.setconfig) c
                 where s.setrole = r.oid and s.setdatabase in (0, (select d.oid from pg_catalog.pg_database d
                     where d.datname = current_database())) and c ~ '^(statement|transaction)_timeout=' and c !~ '=0') as cut_by
         from pg_catalog.pg_roles r where r.rolcanlogin
     )
     select 'error'::ojs.severity, 'roles',
-        format('Role %I is a tenant''s and also a member of ojs_service or ojs_operator: it sees all tenants.', l.rolname),
+        format('Role %I is a tenant''s and also a member of another group: it sees jobs of all tenants.', l.rolname),
         format('revoke the group from it, such as: revoke ojs_service from %I', l.rolname), 'maintenance.md'
-    from login l where l.is_tenant and (l.serves or l.operates) and not l.rolsuper
+    from login l where l.is_tenant and (l.serves or l.sees_all) and not l.rolsuper
     union all
     select 'error', 'roles', format('Role %I is a tenant''s and passes row security: it sees all tenants.', l.rolname),
         format('alter role %I nobypassrls', l.rolname), 'maintenance.md'

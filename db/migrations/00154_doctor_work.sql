@@ -81,6 +81,12 @@ as $$
         'ojs.explain of that job says why.', 'job-waits.md'
     from ojs.longest_waits w where w.oldest_wait > interval '1 hour' order by w.oldest_wait desc, w.tenant_id limit 5)
     union all
+    (select 'warning', 'tenants', format('Servers have refused %s requests of %s in ten minutes, beyond %s.', sum(r.requests),
+            concat_ws(' in ', 'tenant ' || nullif(r.tenant_id, ''), 'queue ' || nullif(r.queue, '')), r.resource),
+        'If it should have more: ojs.configure_limits, and more workers where it is a depth.', 'tenant-flooding.md'
+    from ojs.refusals r where r.at > ojs.now() - interval '10 minutes'
+    group by r.tenant_id, r.queue, r.resource order by sum(r.requests) desc, r.tenant_id limit 5)
+    union all
     (select 'warning', 'tenants', format('Tenant %s has %s of the %s jobs that wait.', n.tenant_id, n.available, n.all),
         'Its weight and limits decide what others feel of it.', 'tenant-flooding.md'
     from (

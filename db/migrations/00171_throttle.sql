@@ -77,9 +77,11 @@ begin
         perform ojs._multiply_weight(p_tenant, p_factor);
     else
         v_throttle.original := (select r.max_concurrency from ojs.rule r where r.tenant_id = p_tenant and r.queue = '');
+        -- The bound is what counts its jobs, and a part of them is the bound.
+        perform ojs._bound_concurrency(p_tenant, 1);
         v_throttle.effective := greatest(1, floor(p_factor * least(v_throttle.original,
-            (select c.o_jobs from ojs._count_active(p_tenant, '') c))));
-        perform ojs._bound_concurrency(p_tenant, v_throttle.effective::int);
+            (select u.active from ojs._usage(p_tenant, '') u))));
+        update ojs.rule r set throttled_to = v_throttle.effective where r.tenant_id = p_tenant and r.queue = '';
     end if;
     insert into ojs.throttle select v_throttle.*;
     insert into ojs.notice (at, type, subject, data)
@@ -122,9 +124,10 @@ as $$
 declare
     v_tenant ojs.tenant;
 begin
-    insert into ojs.tenant as t (tenant_id, throttle) values (p_tenant, p_factor)
+    insert into ojs.tenant as t (tenant_id, throttle, created_at) values (p_tenant, p_factor, null)
     on conflict (tenant_id) do update set throttle = excluded.throttle returning * into v_tenant;
     perform ojs._reweigh(v_tenant, 0);
+    perform ojs._drop_tenant(p_tenant);
 end;
 $$;
 -- +goose StatementEnd
@@ -171,7 +174,7 @@ declare
             and not exists (select from ojs.departure d where d.tenant_id = n.tenant_id) limit c_most);
     v_one   text;
 begin
-    if v_ended || v_noisy = '{}' or exists (select from ojs.lease l where l.xid = pg_current_xact_id_if_assigned()) then
+    if v_ended || v_noisy = '{}' or ojs._has_fetched() then
         return false;
     elsif not ojs._enter_lane(-1) then
         return true;
@@ -217,13 +220,20 @@ comment on function ojs._free_to_throttle(text) is
 'Locks what a throttle of a tenant writes, and returns whether nobody else has; waits for nobody.';
 
 create view ojs.throttles as
-select h.tenant_id, h.action, h.original, h.effective, h.reason, h.since, h.until, case when ojs._reads_all() then h.set_by end as set_by
-from (select * from ojs.throttle where ojs._reads_all() union all select * from ojs._own_throttle) h;
+select h.tenant_id, h.action,
+    (case when h.action = 'weight' then coalesce(u.alike, t.weight, u.fallback) else r.max_concurrency end)::float8 as original,
+    (case when h.action = 'concurrency' then r.most
+        else coalesce(u.alike, greatest(coalesce(t.weight, u.fallback) * t.throttle, 0.000001)) end)::float8 as effective,
+    h.reason, h.since, h.until, case when ojs._reads_all() then h.set_by end as set_by
+from (select * from ojs.throttle where ojs._reads_all() union all select * from ojs._own_throttle) h
+left join ojs.tenant t on t.tenant_id = h.tenant_id
+left join ojs.rule r on r.tenant_id = h.tenant_id and r.queue = ''
+cross join ojs._usual_weight u;
 comment on view ojs.throttles is 'Tenants that get less for a while (ojs.throttle). A tenant sees its own row.';
 comment on column ojs.throttles.tenant_id is 'The tenant.';
 comment on column ojs.throttles.action is 'What is lowered: weight or concurrency.';
-comment on column ojs.throttles.original is 'What it is without the throttle; null: no limit.';
-comment on column ojs.throttles.effective is 'What it is now.';
+comment on column ojs.throttles.original is 'What it would be now without the throttle, in queues that do not say; null: no limit.';
+comment on column ojs.throttles.effective is 'What it is now instead.';
 comment on column ojs.throttles.reason is 'Why: a signal of ojs.noisy_neighbours with _exceeded behind it, or an operator''s words.';
 comment on column ojs.throttles.since is 'Since when.';
 comment on column ojs.throttles.until is 'When it ends by itself.';

@@ -29,19 +29,31 @@ $$;
 select ojs._to_each('{
         enqueue, enqueue_many, enqueue_each, enqueue_bulk, enqueue_once,
         fetch, ack, ack_many, nack, settle, release, cancel, activate,
-        job_info, job_results, events, explain,
+        job_info, job_results, job_status, events, explain,
         heartbeat, beat, register_worker, deregister_worker, direct_worker, direct_workers, remove_worker, worker_info,
         put_cron, configure_cron, delete_cron, trigger_cron, cron_info,
         dead_letters, dead_letter_count, dead_letter_info, dead_letter_stats,
-        retry_dead_letter, retry_dead_letters, delete_dead_letter, purge_dead_letters,
-        now, current_tenant}',
+        retry_dead_letter, retry_dead_letters, delete_dead_letter, purge_dead_letters, retry, retry_many,
+        now, current_tenant, help}',
     'grant execute on function %s to ojs_service, ojs_operator, ojs_tenant');
 -- Helpers that views, columns' defaults, policies and triggers call with the rights of whoever reads or writes.
 select ojs._to_each('{
         _default_tenant, _tenant_valid, _uuid_v7, _raise, _with_fault, _refuse_long, _first_state, _attempts, _retry_max_attempts,
         _result_until, _arrivals, _recent, _fairness, _fair_cursors, _oldest_aside, _heartbeat_timeout,
-        _sees_all, _reads_all, _only_tenant, _own_shards, _own_shard_counts}',
-    'grant execute on function %s to ojs_service, ojs_operator, ojs_tenant');
+        _sees_all, _reads_all, _only_tenant, _own_shards, _own_shard_counts, _grown, _served_queues}',
+    'grant execute on function %s to ojs_service, ojs_operator, ojs_producer, ojs_tenant');
+
+-- Producers: enqueue for any tenant, and read.
+select ojs._to_each('{
+        enqueue, enqueue_many, enqueue_each, enqueue_bulk, enqueue_once,
+        job_info, job_results, job_status, events, explain, worker_info, cron_info,
+        dead_letters, dead_letter_count, dead_letter_info, dead_letter_stats, now, current_tenant, help}',
+    'grant execute on function %s to ojs_producer');
+-- Workers: jobs of any tenant, from the FETCH to their end.
+select ojs._to_each('{
+        fetch, ack, ack_many, nack, settle, release, heartbeat, beat, register_worker, deregister_worker,
+        job_info, now, current_tenant, help}',
+    'grant execute on function %s to ojs_worker');
 
 -- The server and operators.
 select ojs._to_each('{
@@ -50,18 +62,20 @@ select ojs._to_each('{
         hold_dispatch, resume_dispatch, schema_hash, schema_changing, preview_weight, doctor,
         watch_neighbours, throttle, release_throttle, create_api_key, rotate_api_key, revoke_api_key}',
     'grant execute on function %s to ojs_service, ojs_operator');
-select ojs._to_each('{suspend_tenant, resume_tenant, deregister_tenant, list_jobs, jobs_floor, cancel_many,
+select ojs._to_each('{configure_limits, suspend_tenant, resume_tenant, deregister_tenant, list_jobs, jobs_floor, cancel_many,
         reprioritize}',
+    'grant execute on function %s to ojs_service, ojs_operator');
+select ojs._to_each('{configure_tier, set_tier, configure_static}',
     'grant execute on function %s to ojs_service, ojs_operator');
 -- Helpers of views.
 select ojs._to_each('{
         _id_time, _is_replacement, _detached_partitions, _first_expiry, _pace, _pace_step, _lately, _pools_lately,
-        _whole_config, _configured, _counts_at, _counts_since, _tenant_gauges, _waiting_servers, _clock_lag,
+        _whole_config, _configured, _limit_json, _iso_duration, _counts_at, _counts_since, _tenant_gauges, _waiting_servers, _clock_lag,
         _doctor_settings, _doctor_roles, _doctor_clock, _doctor_transactions, _doctor_tables, _doctor_work, _doctor_failures}',
     'grant execute on function %s to ojs_service, ojs_operator');
 
 -- The server alone, for workers that wait.
-select ojs._to_each('{register_waiters, drop_waiter, _key_owner}',
+select ojs._to_each('{register_waiters, drop_waiter, _key_owner, note_refusals}',
     'grant execute on function %s to ojs_service');
 
 -- Operators alone. create_tenant_role runs with its caller's rights and calls _map_tenant_role.
@@ -74,22 +88,26 @@ select ojs._to_each('{
 -- Views. Those with an underscore are read by the others.
 grant select on
     ojs.jobs, ojs.results, ojs.workers, ojs.crons, ojs.cron_runs,
-    ojs.tenant_stats, ojs.queue_stats, ojs.shard_stats, ojs.rule_stats, ojs.throttles, ojs._own_job
+    ojs.tenant_stats, ojs.overview, ojs.queue_stats, ojs.shard_stats, ojs.rule_stats, ojs.throttles, ojs.limits, ojs.refusals, ojs._own_job
     to ojs_service, ojs_operator, ojs_tenant;
 grant insert (id, type, queue, priority, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms,
     tags, args, meta, retry, options, extra)
-    on ojs.jobs to ojs_service, ojs_operator, ojs_tenant;
+    on ojs.jobs to ojs_service, ojs_operator, ojs_producer, ojs_tenant;
 grant select on
     ojs.scheduling_stats, ojs.tenant_shares, ojs.pool_stats, ojs.dispatch, ojs.job_partitions, ojs.upkeep_status, ojs._upkeep_plan,
     ojs._movement, ojs._shard_counts, ojs._tenant_names, ojs._queue_names, ojs._usual_weight,
     ojs._shard_numbers, ojs.queue_demands, ojs.unserved_queues, ojs.blocked_tenants, ojs.longest_waits, ojs.dead_letter_errors,
     ojs.lost_attempts, ojs.lost_workers, ojs.queue_workers, ojs.table_health, ojs.open_transactions, ojs.clock_status,
-    ojs.noisy_neighbours, ojs.api_keys
+    ojs.noisy_neighbours, ojs.api_keys, ojs.tiers
     to ojs_service, ojs_operator;
 -- The audit trail; a tenant's own part of it.
 grant select on ojs.audit_trail to ojs_service, ojs_operator, ojs_tenant;
 grant insert (tenant_id)
-    on ojs.jobs to ojs_service, ojs_operator;
+    on ojs.jobs to ojs_service, ojs_operator, ojs_producer;
+grant select on
+    ojs.jobs, ojs.results, ojs.workers, ojs.crons, ojs.cron_runs, ojs.tenant_stats, ojs.overview, ojs.queue_stats, ojs.shard_stats,
+    ojs.rule_stats, ojs.limits, ojs.refusals, ojs._own_job
+    to ojs_producer;
 
 -- Planner settings; they hold in what a function calls, too. Index order only: the few rows that change all the time leave many dead
 -- versions until vacuum comes, and a scan or a sort would read them all. Statistics would not warn, since none are kept of tenants'
@@ -97,9 +115,10 @@ grant insert (tenant_id)
 -- +goose StatementBegin
 select ojs._to_each('{
         fetch, fetch_many, configure_tenant, configure_pool, configure_pools, delete_pool, limit_concurrency, pause, resume, _notify_room,
-        throttle, release_throttle, deregister_tenant, reprioritize,
+        throttle, release_throttle, deregister_tenant, reprioritize, configure_tier, set_tier, configure_static,
+        _give_room,
         ack_many, settle, release_many, _extend, tick, job_results, explain,
-        _arrivals, _recent, _lately, _pools_lately, _clock_lag, _oldest_aside, _own_shards, _own_shard_counts, _put_aside,
+        _arrivals, _recent, _lately, _pools_lately, _served_queues, _clock_lag, _oldest_aside, _own_shards, _own_shard_counts, _put_aside,
         _retry_dead, _delete_dead, _check_beat, _record_beat, _check_workers, _end_workers, _trim_cron_runs}',
     'alter function %1$s set enable_bitmapscan = off;
      alter function %1$s set enable_hashjoin = off;
@@ -111,7 +130,7 @@ select ojs._to_each('{
      alter function %1$s set plan_cache_mode = force_generic_plan');
 -- +goose StatementEnd
 -- A plan for these very arguments: a filter that is null lets all rows pass, one that is given perhaps a few.
-select ojs._to_each('{dead_letters, dead_letter_count, dead_letter_stats, _lock_matching, _replay, _fairness, _fair_cursors}',
+select ojs._to_each('{dead_letters, dead_letter_count, dead_letter_stats, _lock_matching, _replay, _fairness, _fair_cursors, retry_many}',
     'alter function %1$s set jit = off; alter function %1$s set plan_cache_mode = force_custom_plan');
 -- Both: one tenant's rows are found by other indexes than everybody's.
 -- +goose StatementBegin
@@ -154,7 +173,7 @@ declare
 begin
     foreach v_table in array '{
         timer, fold, backlog, level, tenant_fairness, usage, slot_mark, again, rotation, turn, turn_mark, tally, pool_tally, tally_mark,
-        pace, history, shard,
+        pace, history, shard, quota, stripe, newcomer, tenant_tier,
         waiter, sleeper, duty, clock_mark, worker_beat, worker_load, dead_letter_mark}'::text[]
     loop
         execute format('alter table ojs.%I set (vacuum_truncate = off)', v_table);

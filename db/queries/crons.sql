@@ -52,3 +52,8 @@ from ojs.unplanned_crons(@max_rows::int) c(id, rev, expression, timezone, anchor
 
 -- name: PlanCron :many
 select * from ojs.plan_cron(@id::uuid, @rev::bigint, @upcoming::timestamptz[], sqlc.narg('error')::text, @left_out::timestamptz[]);
+
+-- name: CronElsewhere :one
+-- Whether a cron job of that name, of a tenant or of any, makes its jobs in other queues.
+select exists (select from ojs.cron c
+    where c.name = @name::text and (c.tenant_id = sqlc.narg('tenant')::text) is not false and c.queue <> all (@queues::text[]));

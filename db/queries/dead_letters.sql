@@ -16,6 +16,9 @@ select ojs.dead_letter_stats(sqlc.narg('tenant')::text)::jsonb as stats;
 -- name: RetryDeadLetter :one
 select * from ojs.retry_dead_letter(@id::uuid, sqlc.narg('override')::json, sqlc.narg('tenant')::text);
 
+-- name: Retry :one
+select * from ojs.retry(@id::uuid, sqlc.narg('override')::json, sqlc.narg('tenant')::text);
+
 -- name: RetryDeadLetters :one
 select ojs.retry_dead_letters(sqlc.narg('queue')::text, sqlc.narg('type')::text, sqlc.narg('error_type')::text,
     sqlc.narg('since')::timestamptz, sqlc.narg('until')::timestamptz, @max_jobs::int, sqlc.narg('tenant')::text)::int as jobs;

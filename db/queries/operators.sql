@@ -12,7 +12,7 @@ select array(select f.name from f order by f.name limit @max_rows::int offset @s
 select s.queue as name, case when s.paused then 'paused' else 'active' end::text as status, s.paused::boolean as paused, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
     (s.available + s.scheduled + s.pending)::bigint as depth, s.available, s.active, s.scheduled,
-    s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
+    s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts, k.created_at
 from (
     select * from ojs.queue_stats where sqlc.narg('tenant')::text is null
     union all
@@ -21,6 +21,14 @@ from (
     from ojs.shard_stats t left join ojs.rule r on r.tenant_id = '' and r.queue = t.queue
     where t.tenant_id = sqlc.narg('tenant')::text
 ) s
+-- A queue is there since it was configured or had its first job; a tenant's part of it since the tenant's first.
+left join lateral (
+    select h.created_at from ojs.shard h
+    where h.queue = s.queue and (sqlc.narg('tenant')::text is null or h.tenant_id = sqlc.narg('tenant')::text)
+    union all
+    select q.created_at from ojs.queue q where q.queue = s.queue and sqlc.narg('tenant')::text is null
+    order by created_at limit 1
+) k on true
 where s.queue = any (@names::text[])
 order by s.queue;
 
@@ -84,6 +92,8 @@ select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost
         else 'active' end::text as state,
     (s.backlog + s.scheduled + s.pending)::bigint as depth, s.backlog as available, s.active, s.scheduled, s.pending, s.retryable,
     s.completed, s.cancelled, s.discarded, s.failed as failed_attempts, r.max_concurrency, r.paused_at,
+    coalesce((select jsonb_object_agg(l.resource, ojs._limit_json(l)) from ojs.limits l where l.tenant_id = s.tenant_id and l.queue = ''),
+        '{}')::jsonb as limits,
     (select count(distinct y.queue) from ojs.tally y where y.tenant_id = s.tenant_id)::bigint as queues,
     (select count(*) from ojs.worker w where w.tenant_id = s.tenant_id)::bigint as workers,
     m.entered::bigint as enqueued_1m, (m.completed + m.failed)::bigint as processed_1m, d.completed::bigint as completed_24h,
@@ -119,13 +129,16 @@ select * from ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, 
     sqlc.narg('max_priority')::int, sqlc.narg('over_priority')::text);
 
 -- name: PutTenant :one
--- The same and, if asked for, a limit, in one transaction. In this order, which is that of the locks.
-select t.tenant_id, coalesce(case when @limits::boolean then (
-        select l.max_concurrency
-        from ojs.limit_concurrency(sqlc.narg('max_concurrency')::int, t.tenant_id, null, sqlc.narg('reason')::text) l) end, 0)::int
-    as max_concurrency
-from ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, sqlc.narg('priority_boost')::int,
-    sqlc.narg('max_priority')::int, sqlc.narg('over_priority')::text) t;
+-- The same and, if asked for, limits, in one transaction. In this order, which is that of the locks.
+select t.tenant_id
+from (select count(*) from ojs.configure_limits(@tenant::text, sqlc.narg('limits')::jsonb, null, sqlc.narg('reason')::text)
+    where sqlc.narg('limits')::jsonb is not null) l
+cross join lateral (select t.tenant_id from ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric,
+    sqlc.narg('priority_boost')::int, sqlc.narg('max_priority')::int, sqlc.narg('over_priority')::text) t where l.count >= 0) t;
+
+-- name: ConfigureLimits :one
+select coalesce(jsonb_object_agg(l.resource, ojs._limit_json(l)), '{}')::jsonb as limits
+from ojs.configure_limits(@tenant::text, @limits::jsonb, sqlc.narg('queue')::text, sqlc.narg('reason')::text) l;
 
 -- name: WeighTenant :exec
 select ojs.configure_tenant(@tenant::text, sqlc.narg('weight')::numeric, p_queue => sqlc.narg('queue')::text);
@@ -247,8 +260,10 @@ select * from ojs.throttle(@tenant::text, coalesce(sqlc.narg('reason')::text, 'm
 -- name: ReleaseThrottle :many
 select * from ojs.release_throttle(@tenant::text);
 
--- name: APIKey :many
-select k.id, k.prefix, k.tenant_id, k.scopes, k.queues from ojs._key_owner(@hash::bytea) k;
+-- name: KeyOwners :many
+-- The valid keys among some, each with its place among them.
+select h.n::int as n, k.prefix, k.tenant_id, k.scopes, k.queues
+from unnest(@hashes::bytea[]) with ordinality h(hash, n) cross join lateral ojs._key_owner(h.hash) k;
 
 -- name: APIKeys :many
 select k.id, k.prefix, k.tenant_id, k.scopes, k.queues, k.name, k.state, k.created_at, k.created_by, k.expires_at, k.revoked_at,
@@ -271,3 +286,18 @@ from ojs.rotate_api_key(@id::uuid, sqlc.arg('good_for')::text::interval) k;
 select k.id, k.prefix, k.tenant_id, k.scopes, k.queues, k.name, k.state, k.created_at, k.created_by, k.expires_at, k.revoked_at,
     k.reason, k.last_used_at, k.rotated_to
 from ojs.revoke_api_key(@id::uuid, sqlc.narg('reason')::text) k;
+
+-- name: DoorLimits :many
+-- What servers have to know of before they ask.
+select q.tenant_id, q.queue, q.resource, q.maximum from ojs.quota q
+where q.resource in ('max_depth', 'max_in_flight_requests', 'max_waiting_polls');
+
+-- name: QueuePressure :many
+-- The queues that are nearly full, the fullest first.
+select l.queue::text as queue, l.current::bigint as depth, l.maximum::bigint as bound
+from ojs.quota q join ojs.limits l on l.tenant_id = q.tenant_id and l.queue = q.queue and l.resource = q.resource
+where q.tenant_id = '' and q.queue = any (@queues::text[]) and q.resource = 'max_depth' and l.current >= q.warn_from * q.maximum
+order by l.used_up desc limit 1;
+
+-- name: NoteRefusals :exec
+select ojs.note_refusals(@tenants::text[], @queues::text[], @resources::text[], @requests::int[]);

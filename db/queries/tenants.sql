@@ -8,6 +8,14 @@ where (sqlc.narg('before')::bigint is null or a.n < sqlc.narg('before')::bigint)
     and (sqlc.narg('action')::text is null or a.action = sqlc.narg('action')::text)
 order by a.n desc limit @max_rows::int;
 
+-- name: OwnAuditTrail :many
+-- What a tenant may read of it: numbered by itself, since the numbers of all would tell what becomes of others.
+select a.nth::bigint as n, a.at, a.actor, a.tenant_id, a.kind, a.name, a.action, a.old, a.new, a.reason
+from (select t.*, row_number() over (order by t.n) as nth from ojs.audit_trail t where t.tenant_id = @tenant::text) a
+where (sqlc.narg('before')::bigint is null or a.nth < sqlc.narg('before')::bigint)
+    and (sqlc.narg('action')::text is null or a.action = sqlc.narg('action')::text)
+order by a.nth desc limit @max_rows::int;
+
 -- name: SuspendTenant :one
 select s.tenant_id, s.at, s.reason from ojs.suspend_tenant(@tenant::text, sqlc.narg('reason')::text) s;
 
@@ -18,7 +26,7 @@ select ojs.resume_tenant(@tenant::text);
 select d.tenant_id, d.at, d.jobs from ojs.deregister_tenant(@tenant::text, sqlc.narg('confirm')::text, sqlc.narg('reason')::text) d;
 
 -- name: TenantIsConfigured :one
-select exists (select from ojs.tenant t where t.tenant_id = @tenant::text);
+select exists (select from ojs.tenant t where t.tenant_id = @tenant::text and t.created_at is not null);
 
 -- name: JobsFloor :one
 select coalesce(ojs.jobs_floor(sqlc.narg('before')::uuid, sqlc.narg('until')::timestamptz, sqlc.narg('tenant')::text)::text, '')::text
@@ -46,3 +54,25 @@ from ojs.cancel_many(@ids::uuid[], sqlc.narg('tenant')::text) r(sqlstate, messag
 
 -- name: Reprioritize :one
 select * from ojs.reprioritize(@id::uuid, @priority::int, sqlc.narg('tenant')::text);
+
+-- name: Tiers :many
+select t.name, t.config, t.tenants, t.due, t.reason from ojs.tiers t
+where sqlc.narg('name')::text is null or t.name = sqlc.narg('name')::text order by t.name;
+
+-- name: ConfigureTier :many
+select t.name, t.config, t.tenants, t.due, t.reason
+from ojs.configure_tier(@name::text, sqlc.narg('config')::jsonb, sqlc.narg('reason')::text, @confirm::boolean) t;
+
+-- name: SetTier :many
+select t.tenant_id, t.weight, t.priority_boost from ojs.set_tier(@tenant::text, sqlc.narg('tier')::text, sqlc.narg('reason')::text) t;
+
+-- name: ConfigureStatic :one
+select ojs.configure_static(@kind::text, @name::text, @config::jsonb, @authoritative::boolean, @check_only::boolean);
+
+-- name: LimitRows :many
+select l.tenant_id, l.queue, l.resource, l.maximum, coalesce(l.period::text, '')::text as period, l.burst, l.soft, l.current, l.used_up,
+    l.reason
+from ojs.limits l
+where (sqlc.narg('tenant')::text is null or l.tenant_id = sqlc.narg('tenant')::text)
+    and (sqlc.narg('queue')::text is null or l.queue = sqlc.narg('queue')::text)
+order by l.tenant_id, l.queue, l.resource limit @max_rows::int offset @skip::int;

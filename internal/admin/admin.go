@@ -22,7 +22,7 @@ func (a *Admin) Routes() []kit.Route {
 	return slices.Concat(
 		a.tenantRoutes(), a.queueRoutes(), a.queueConfigRoutes(), a.workerRoutes(), a.deadLetterRoutes(), a.dispatchRoutes(),
 		a.schedulingRoutes(), a.ruleRoutes(), a.poolRoutes(), a.explainRoutes(), a.statsRoutes(),
-		a.neighbourRoutes(), a.auditRoutes(), a.jobRoutes(), a.keyRoutes())
+		a.neighbourRoutes(), a.auditRoutes(), a.jobRoutes(), a.keyRoutes(), a.tierRoutes())
 }
 
 // listed is a page of a list under both names that clients read it by: items, and its own.

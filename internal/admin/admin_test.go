@@ -126,6 +126,13 @@ func TestQueues(t *testing.T) {
 
 	r.gives("GET /queues", "", 200, `{"queues": [{"name": "mail", "status": "active"}, {"name": "reports"}],
 		"items": [{"name": "mail"}, {"name": "reports"}], "pagination": {"total": 2}}`)
+	// Since when a queue is there, the roll-up of the tick notes, or whoever configures it.
+	r.sql("select ojs.tick()")
+	r.sql("select ojs.configure_queue('later', '{}')")
+	r.gives("GET /queues", "", 200, `{"queues": [{"name": "later", "created_at": "*"}, {"name": "mail", "created_at": "*"},
+		{"name": "reports", "created_at": "*"}]}`)
+	r.as("acme").gives("GET /queues", "", 200, `{"queues": [{"name": "mail", "created_at": "*"}]}`)
+	r.sql("select ojs.delete_queue('later')")
 	r.gives("GET /queues?limit=1", "", 200, `{"queues": [{"name": "mail"}], "pagination": {"total": 2, "has_more": true, "limit": 1}}`)
 	r.gives("GET /queues?limit=1&offset=1", "", 200, `{"queues": [{"name": "reports"}], "pagination": {"total": 2, "has_more": false}}`)
 	r.gives("GET /queues?page=2&per_page=1", "", 200, `{"items": [{"name": "reports"}], "pagination": {"page": 2, "per_page": 1}}`)
@@ -162,7 +169,8 @@ func TestQueues(t *testing.T) {
 	acme.gives("GET /queues/mail", "", 200, `{"queue": {"scheduled": 1, "available": 0, "depth": 1}}`)
 	acme.gives("GET /queues/reports/stats", "", 200, `{"name": "reports", "available": 0, "total_jobs": 0}`)
 
-	r.gives("POST /queues/mail/pause", "", 200, `{"queue": {"name": "mail", "paused": true, "status": "paused"}, "paused": true}`)
+	r.gives("POST /queues/mail/pause", "", 200, `{"queue": {"name": "mail", "paused": true, "status": "paused", "paused_at": "*"},
+		"status": "paused", "paused": true, "paused_at": "*"}`)
 	for _, who := range []*room{r, acme} {
 		who.gives("GET /queues/mail/stats", "", 200, `{"queue": {"paused": true}, "status": "paused"}`)
 	}
@@ -230,7 +238,7 @@ func TestQueueConfiguration(t *testing.T) {
 		{"POST /queues", `{"name": "No"}`, 400, "name"},
 		{"POST /queues", `{}`, 400, "name"},
 		{"POST /queues", `{"name": "x", "default_timeout": 60}`, 400, "default_timeout"},
-		{"POST /queues", `{"name": "x", "config": {"max_size": 1}}`, 422, "config.max_size"},
+		{"POST /queues", `{"name": "x", "config": {"max_size_bytes": 1}}`, 422, "config.max_size_bytes"},
 		{"DELETE /queues/mail", ``, 400, "strategy"},
 		{"DELETE /queues/mail", `{"strategy": "move", "target_queue": "x"}`, 422, "strategy"},
 		{"DELETE /queues/mail", `{"strategy": "eat"}`, 400, "strategy"},
@@ -298,7 +306,7 @@ func TestTenants(t *testing.T) {
 	r.refuses(put, `{"weight": 1, "fairness_weight": 2}`, 400, "fairness_weight")
 	r.refuses(put, `{"priority_boost": 1000}`, 422, "priority_boost")
 	r.refuses(put, `{"limits": {"max_jobs": 5}}`, 422, "limits.max_jobs")
-	r.refuses(put, `{"weight": 7, "limits": {"max_concurrency": 0}}`, 400, "limits.max_concurrency")
+	r.refuses(put, `{"weight": 7, "limits": {"max_concurrency": 0}}`, 422, "limits.max_concurrency")
 	r.refuses(put, `{"tenant_id": "globex"}`, 400, "tenant_id")
 	r.refuses(put, `{"fairness": {"max": 5}}`, 422, "fairness.max")
 	r.refuses(put, `{"max_priority": 101}`, 422, "max_priority")
@@ -572,18 +580,43 @@ ids    2
 	}
 }
 
+// 000 sections 8.1 and 10.2, and the spellings of others.
+func TestLimitsOfTenants(t *testing.T) {
+	t.Parallel()
+	r := start(t)
+	const limits = `{"max_concurrency": 20, "max_enqueue_rate": {"limit": 1000, "period": "PT1M"}, "max_queue_depth": 50000,
+		"max_scheduled": 10000}`
+	r.gives("PUT /admin/tenants/acme-corp", `{"tenant_id": "acme-corp", "limits": `+limits+`, "fairness_weight": 10, "priority_boost": 0}`,
+		201, `{"weight": 10, "limits": `+limits+`}`)
+	r.sql("select ojs.enqueue('a', p_tenant => 'acme-corp') from generate_series(1, 57)")
+	r.sql("select ojs.fetch('{default}', 8)")
+	r.sql("select ojs.tick()")
+	r.gives("GET /admin/tenants/acme-corp/stats", "", 200, `{"limits": {"max_concurrency": {"limit": 20, "current": 8},
+		"max_queue_depth": {"limit": 50000, "current": 49}, "max_enqueue_rate": {"limit": 1000, "period": "PT1M", "current": "*"}}}`)
+	r.gives("PUT /admin/tenants/acme-corp/limits", `{"tenant_id": "acme-corp", "limits": {"concurrency": 50, "enqueue_rate": 100,
+		"queue_depth": 10000, "scheduled_jobs": null}}`, 200, `{"limits": {"max_concurrency": 50, "max_queue_depth": 10000,
+		"max_enqueue_rate": {"limit": 100, "period": "PT1S"}}}`)
+	r.gives("PUT /admin/tenants/acme-corp/limits", `{"max_queue_depth": {"limit": 7, "soft": true}, "reason": "trial"}`, 200,
+		`{"limits": {"max_queue_depth": {"limit": 7, "soft": true}}}`)
+	r.gives("GET /admin/audit?tenant=acme-corp&limit=1", "", 200,
+		`{"items": [{"kind": "limit", "name": "max_queue_depth", "new": {"maximum": 7, "soft": true}, "reason": "trial"}]}`)
+	r.refuses("PUT /admin/tenants/acme-corp/limits", `{"tenant_id": "other", "max_queue_depth": 1}`, 400, "tenant_id")
+	r.refuses("PUT /admin/tenants/acme-corp", `{"limits": {"queue_depth": 1, "max_queue_depth": 2}}`, 422, "limits.queue_depth")
+	r.refuses("PUT /admin/tenants/acme-corp/limits", `{"limits": {"max_queue_depth": 1e400}}`, 422, "limits.max_queue_depth.limit")
+}
+
 func TestRules(t *testing.T) {
 	t.Parallel()
 	r := start(t)
 	r.sql("select ojs.enqueue('a', p_tenant => 'acme') from generate_series(1, 3)")
 	r.gives("GET /admin/rules", "", 200, `{"items": [], "rules": [], "pagination": {"total": 0}}`)
 	r.gives("PUT /admin/tenants/acme/limits", `{"max_concurrency": 1, "reason": "downstream is away"}`, 200,
-		`{"limits": {"max_concurrency": 1}, "rule": {"tenant_id": "acme", "queue": "", "reason": "downstream is away"}}`)
+		`{"tenant_id": "acme", "limits": {"max_concurrency": 1}}`)
 	r.sql("select ojs.fetch('{default}', 3)")
 	r.gives("GET /admin/tenants/acme/stats", "", 200,
 		`{"limits": {"max_concurrency": {"limit": 1, "current": 1}}, "jobs": {"available": 2}}`)
 	r.gives("PUT /admin/tenants/acme/limits", `{"limits": {"max_concurrency": 7}, "queue": "mail"}`, 200,
-		`{"rule": {"tenant_id": "acme", "queue": "mail", "max_concurrency": 7}}`)
+		`{"tenant_id": "acme", "queue": "mail", "limits": {"max_concurrency": 7}}`)
 	r.gives("PUT /admin/queues/mail/limits", `{"max_concurrency": 9}`, 200, `{"rule": {"tenant_id": "", "queue": "mail"}}`)
 	r.gives("POST /admin/tenants/acme/pause", `{"queue": "reports"}`, 200, `{"paused": true, "rule": {"queue": "reports"}}`)
 	r.gives("POST /admin/tenants/globex/pause", "", 200, `{"paused": true, "rule": {"tenant_id": "globex", "queue": ""}}`)
@@ -592,12 +625,13 @@ func TestRules(t *testing.T) {
 		"pagination": {"total": 5, "has_more": true}}`)
 	r.as("globex").gives("GET /admin/rules", "", 200, `{"items": [{"tenant_id": "globex", "paused_at": "*"}]}`)
 	r.gives("POST /admin/tenants/globex/resume", "", 200, `{"paused": false}`)
-	r.gives("PUT /admin/tenants/acme/limits", `{"max_concurrency": null}`, 200, `{"limits": {"max_concurrency": null}}`)
+	r.gives("PUT /admin/tenants/acme/limits", `{"max_concurrency": null}`, 200, `{"limits": {}}`)
 	r.gives("GET /admin/tenants/acme", "", 200, `{"state": "active", "limits": {}}`)
 
-	r.refuses("PUT /admin/tenants/acme/limits", `{}`, 400, "max_concurrency")
-	r.refuses("PUT /admin/tenants/acme/limits", `{"max_concurrency": 0}`, 400, "max_concurrency")
-	r.refuses("PUT /admin/tenants/acme/limits", `{"max_queue_depth": 5}`, 422, "max_queue_depth")
+	r.refuses("PUT /admin/tenants/acme/limits", `{}`, 400, "limits")
+	r.refuses("PUT /admin/tenants/acme/limits", `{"max_concurrency": 0}`, 422, "max_concurrency")
+	r.refuses("PUT /admin/tenants/acme/limits", `{"limits": {"max_queue_depth": -5}}`, 422, "limits.max_queue_depth.limit")
+	r.refuses("PUT /admin/tenants/acme/limits", `{"max_memory": 5}`, 422, "max_memory")
 	r.refuses("PUT /admin/tenants/acme/limits", `{"max_concurrency": 1, "limits": {"max_concurrency": 2}}`, 400, "limits.max_concurrency")
 	r.refuses("PUT /admin/queues/mail/limits", `{"max_concurrency": 1, "queue": "other"}`, 400, "queue")
 	r.refuses("POST /admin/tenants/acme/pause", `{"queue": "Not one"}`, 400, "queue")

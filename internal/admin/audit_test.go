@@ -21,24 +21,25 @@ func TestAudit(t *testing.T) {
 	r.gives("POST /admin/tenants/globex/resume", `{"reason": "sorted out"}`, 200, `"*"`)
 	r.gives("GET /admin/audit", "", 200, `{"audit": [
 		{"tenant_id": "globex", "kind": "rule", "action": "resumed", "reason": "sorted out"},
-		{"tenant_id": "globex", "kind": "tenant", "action": "created"},
 		{"tenant_id": "globex", "kind": "rule", "action": "paused", "reason": "abuse"},
 		{"kind": "pool", "name": "p", "action": "created", "new": {"max_concurrency": 3}, "reason": "tuning"},
 		{"tenant_id": "acme", "kind": "tenant", "action": "created", "new": {"weight": 2}, "reason": "upgrade"}
 	]}`)
 
 	// Pages go on behind what has been shown, whatever has come meanwhile.
-	r.gives("GET /admin/audit?limit=2", "", 200, `{"items": [{"action": "resumed"}, {"action": "created"}],
-		"pagination": {"has_more": true, "next_cursor": "4"}}`)
+	r.gives("GET /admin/audit?limit=2", "", 200, `{"items": [{"action": "resumed"}, {"action": "paused"}],
+		"pagination": {"has_more": true, "next_cursor": "3"}}`)
 	r.gives("PUT /admin/tenants/acme", `{"weight": 3}`, 200, `"*"`)
-	r.gives("GET /admin/audit?limit=2&cursor=4", "", 200, `{"items": [{"action": "paused"}, {"kind": "pool"}]}`)
+	r.gives("GET /admin/audit?limit=2&cursor=3", "", 200, `{"items": [{"kind": "pool"}, {"action": "created"}]}`)
 	r.gives("GET /admin/audit?action=changed", "", 200, `{"items": [{"old": {"weight": 2}, "new": {"weight": 3}}]}`)
 	r.gives("GET /admin/audit?actor=nobody", "", 200, `{"items": []}`)
 	r.refuses("GET /admin/audit?cursor=x", "", 400, "cursor")
 	r.refuses("GET /admin/audit?tenant=%20", "", 400, "tenant")
 
 	// A tenant sees what is about itself.
-	r.as("acme").gives("GET /admin/audit", "", 200, `{"items": [{"new": {"weight": 3}}, {"new": {"weight": 2}}]}`)
+	r.as("acme").gives("GET /admin/audit", "", 200, `{"items": [{"n": 2, "new": {"weight": 3}}, {"n": 1, "new": {"weight": 2}}]}`)
+	r.as("acme").gives("GET /admin/audit?limit=1", "", 200, `{"items": [{"n": 2}], "pagination": {"next_cursor": "2"}}`)
+	r.as("acme").gives("GET /admin/audit?limit=1&cursor=2", "", 200, `{"items": [{"n": 1}]}`)
 	r.as("initech").gives("GET /admin/audit", "", 200, `{"items": []}`)
 	r.as("acme").knowsNo("tenant", "GET /admin/audit?tenant=globex", "")
 }

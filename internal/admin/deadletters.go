@@ -15,12 +15,15 @@ import (
 // Dead letters in bulk (ojs-dead-letter section 10). Those that show a job are with the other jobs, in internal/http.
 
 func (a *Admin) deadLetterRoutes() []kit.Route {
-	return kit.Scoped(kit.Under([]string{v1 + "/dead-letter", v1 + "/admin/dead-letter"}, []kit.Route{
-		{Method: http.MethodDelete, Handler: a.purgeDeadLetters},
-		{Method: http.MethodGet, Path: "/stats", Handler: a.deadLetterStats},
-		{Method: http.MethodPost, Path: "/retry", Handler: a.retryDeadLetters},
-		{Method: http.MethodPost, Path: "/purge", Handler: a.purgeDeadLetters},
-	}))
+	under := func(prefix string, change kit.Access) []kit.Route {
+		return kit.Under([]string{prefix}, []kit.Route{
+			{Method: http.MethodDelete, Scope: change, Queues: kit.QueuesInBody, Handler: a.purgeDeadLetters},
+			{Method: http.MethodGet, Path: "/stats", Scope: kit.Read, Handler: a.deadLetterStats},
+			{Method: http.MethodPost, Path: "/retry", Scope: change, Queues: kit.QueuesInBody, Handler: a.retryDeadLetters},
+			{Method: http.MethodPost, Path: "/purge", Scope: change, Queues: kit.QueuesInBody, Handler: a.purgeDeadLetters},
+		})
+	}
+	return kit.Scoped(append(under(v1+"/dead-letter", kit.Produce), under(v1+"/admin/dead-letter", kit.Admin)...))
 }
 
 // maxBulk is the most jobs that one bulk request changes.
@@ -180,6 +183,9 @@ func (a *Admin) inBulk(c echo.Context, filter *Filter, limit int32, do doing) (n
 	for name := range c.QueryParams() {
 		return 0, 0, kit.Invalid(kit.Clip(name), "belongs in the body here")
 	}
+	if err := kit.ForFilter(c, "filter.queue", filter.Queue); err != nil {
+		return 0, 0, err
+	}
 	ctx, tenant := a.Context(c), kit.Scope(c)
 	// What fails again meanwhile is not meant, neither by what is done nor by what remains.
 	if err := filter.Bound(ctx, a.SQL, true); err != nil {
@@ -244,13 +250,16 @@ func (a *Admin) retryJobs(c echo.Context) error {
 	})
 }
 
-// retryThese retries dead letters by their ids, each of which succeeds or fails by itself.
+// retryThese has discarded jobs run again by their ids, each of which succeeds or fails by itself.
 func (a *Admin) retryThese(c echo.Context, ids []string) error {
+	if err := a.ForJobs(c, "ids", ids...); err != nil {
+		return err
+	}
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
 	failed := []bulkError{}
 	for _, id := range ids {
-		_, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).RetryDeadLetter, sqlcgen.RetryDeadLetterParams{ID: id, Tenant: kit.Scope(c)})
+		_, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).Retry, sqlcgen.RetryParams{ID: id, Tenant: kit.Scope(c)})
 		if err == nil {
 			continue
 		}

@@ -11,10 +11,11 @@ import (
 )
 
 func (a *Admin) dispatchRoutes() []kit.Route {
+	const on = v1 + "/admin/dispatch"
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodGet, Path: v1 + "/admin/dispatch", Handler: a.dispatching((*sqlcgen.Queries).Dispatch)},
-		{Method: http.MethodPost, Path: v1 + "/admin/dispatch/hold", Handler: a.dispatching((*sqlcgen.Queries).HoldDispatch)},
-		{Method: http.MethodPost, Path: v1 + "/admin/dispatch/resume", Handler: a.dispatching((*sqlcgen.Queries).ResumeDispatch)},
+		{Method: http.MethodGet, Path: on, Scope: kit.Read, Handler: a.dispatching((*sqlcgen.Queries).Dispatch)},
+		{Method: http.MethodPost, Path: on + "/hold", Scope: kit.Admin, Handler: a.dispatching((*sqlcgen.Queries).HoldDispatch)},
+		{Method: http.MethodPost, Path: on + "/resume", Scope: kit.Admin, Handler: a.dispatching((*sqlcgen.Queries).ResumeDispatch)},
 	})
 }
 

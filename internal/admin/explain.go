@@ -15,7 +15,7 @@ import (
 )
 
 func (a *Admin) explainRoutes() []kit.Route {
-	return kit.Scoped([]kit.Route{{Method: http.MethodGet, Path: v1 + "/admin/jobs/:id/explain", Handler: a.explainJob}})
+	return kit.Scoped([]kit.Route{{Method: http.MethodGet, Path: v1 + "/admin/jobs/:id/explain", Scope: kit.Read, Handler: a.explainJob}})
 }
 
 // explainJob says why a job waits. To a tenant the jobs of others are unknown, and so is what these are called.

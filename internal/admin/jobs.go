@@ -18,13 +18,16 @@ import (
 
 func (a *Admin) jobRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodGet, Path: v1 + "/jobs", Handler: a.listJobs},
-		{Method: http.MethodGet, Path: v1 + "/admin/jobs", Handler: a.listJobs},
-		{Method: http.MethodGet, Path: v1 + "/admin/tenants/:id/jobs", Handler: a.listTenantJobs},
-		{Method: http.MethodPost, Path: v1 + "/admin/jobs/bulk/cancel", Handler: a.cancelJobs},
-		{Method: http.MethodPost, Path: v1 + "/admin/jobs/bulk/retry", Handler: a.retryJobs},
-		{Method: http.MethodPost, Path: v1 + "/admin/jobs/bulk/delete", Handler: a.deleteJobs},
-		{Method: http.MethodDelete, Path: v1 + "/admin/queues/:name/jobs", Handler: a.deleteJobs},
+		{Method: http.MethodGet, Path: v1 + "/jobs", Scope: kit.Read, Queues: kit.QueueInQuery, Handler: a.listJobs},
+		{Method: http.MethodGet, Path: v1 + "/admin/jobs", Scope: kit.Read, Queues: kit.QueueInQuery, Handler: a.listJobs},
+		{
+			Method: http.MethodGet, Path: v1 + "/admin/tenants/:id/jobs", Scope: kit.Read, Queues: kit.QueueInQuery,
+			Handler: a.listTenantJobs,
+		},
+		{Method: http.MethodPost, Path: v1 + "/admin/jobs/bulk/cancel", Scope: kit.Admin, Queues: kit.QueuesInBody, Handler: a.cancelJobs},
+		{Method: http.MethodPost, Path: v1 + "/admin/jobs/bulk/retry", Scope: kit.Admin, Queues: kit.QueuesInBody, Handler: a.retryJobs},
+		{Method: http.MethodPost, Path: v1 + "/admin/jobs/bulk/delete", Scope: kit.Admin, Handler: a.deleteJobs},
+		{Method: http.MethodDelete, Path: v1 + "/admin/queues/:name/jobs", Scope: kit.Admin, Handler: a.deleteJobs},
 	})
 }
 
@@ -259,7 +262,7 @@ func (a *Admin) cancelJobs(c echo.Context) error {
 		if req.Filter == nil {
 			req.Filter = &cancelFilter{}
 		}
-		if err := req.Filter.narrow(tenant); err != nil {
+		if err := cmp.Or(req.Filter.narrow(tenant), kit.ForFilter(c, "filter.queue", req.Filter.Queue)); err != nil {
 			return err
 		}
 		tenant = req.Filter.Tenant
@@ -271,6 +274,8 @@ func (a *Admin) cancelJobs(c echo.Context) error {
 		for i := range rows {
 			req.IDs = append(req.IDs, rows[i].ID)
 		}
+	} else if err := a.ForJobs(c, "ids", req.IDs...); err != nil {
+		return err
 	}
 	errors := []bulkError{}
 	if len(req.IDs) > 0 {

@@ -18,13 +18,13 @@ import (
 func (a *Admin) queueConfigRoutes() []kit.Route {
 	return kit.Scoped(append(
 		[]kit.Route{
-			{Method: http.MethodPost, Path: v1 + "/queues", Handler: a.createQueue},
-			{Method: http.MethodDelete, Path: v1 + "/queues/:name", Handler: a.deleteQueue},
+			{Method: http.MethodPost, Path: v1 + "/queues", Scope: kit.Admin, Handler: a.createQueue},
+			{Method: http.MethodDelete, Path: v1 + "/queues/:name", Scope: kit.Admin, Queues: kit.QueueInPath, Handler: a.deleteQueue},
 		},
 		kit.Under([]string{v1 + "/queues", v1 + "/admin/queues"}, []kit.Route{
-			{Method: http.MethodGet, Path: "/:name/config", Handler: a.getQueueConfig},
-			{Method: http.MethodPut, Path: "/:name/config", Handler: a.putQueueConfig},
-			{Method: http.MethodPatch, Path: "/:name/config", Handler: a.putQueueConfig},
+			{Method: http.MethodGet, Path: "/:name/config", Scope: kit.Read, Queues: kit.QueueInPath, Handler: a.getQueueConfig},
+			{Method: http.MethodPut, Path: "/:name/config", Scope: kit.Admin, Queues: kit.QueueInPath, Handler: a.putQueueConfig},
+			{Method: http.MethodPatch, Path: "/:name/config", Scope: kit.Admin, Queues: kit.QueueInPath, Handler: a.putQueueConfig},
 		})...))
 }
 
@@ -150,6 +150,8 @@ func (a *Admin) configure(c echo.Context, params sqlcgen.ConfigureQueueParams, p
 				known.Details["field"] = path + "." + field
 			}
 		}
+	} else {
+		a.RefreshDoor(a.Context(c))
 	}
 	return sqlcgen.QueueConfigRow(row), err
 }

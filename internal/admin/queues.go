@@ -15,11 +15,11 @@ import (
 
 func (a *Admin) queueRoutes() []kit.Route {
 	return kit.Scoped(kit.Under([]string{v1 + "/queues", v1 + "/admin/queues"}, []kit.Route{
-		{Method: http.MethodGet, Handler: a.listQueues},
-		{Method: http.MethodGet, Path: "/:name", Handler: a.getQueue},
-		{Method: http.MethodGet, Path: "/:name/stats", Handler: a.queueStats},
-		{Method: http.MethodPost, Path: "/:name/pause", Handler: a.pauseQueue(Pause)},
-		{Method: http.MethodPost, Path: "/:name/resume", Handler: a.pauseQueue(Resume)},
+		{Method: http.MethodGet, Scope: kit.Read, Handler: a.listQueues},
+		{Method: http.MethodGet, Path: "/:name", Scope: kit.Read, Queues: kit.QueueInPath, Handler: a.getQueue},
+		{Method: http.MethodGet, Path: "/:name/stats", Scope: kit.Read, Queues: kit.QueueInPath, Handler: a.queueStats},
+		{Method: http.MethodPost, Path: "/:name/pause", Scope: kit.Admin, Queues: kit.QueueInPath, Handler: a.pauseQueue(Pause)},
+		{Method: http.MethodPost, Path: "/:name/resume", Scope: kit.Admin, Queues: kit.QueueInPath, Handler: a.pauseQueue(Resume)},
 	}))
 }
 

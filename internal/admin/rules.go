@@ -2,12 +2,16 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/names"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -31,11 +35,11 @@ func Resume(q *sqlcgen.Queries, ctx context.Context, of Of) (sqlcgen.OjsRule, er
 
 func (a *Admin) ruleRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodGet, Path: v1 + "/admin/rules", Handler: a.listRules},
-		{Method: http.MethodPut, Path: v1 + "/admin/tenants/:id/limits", Handler: a.limitTenant},
-		{Method: http.MethodPut, Path: v1 + "/admin/queues/:name/limits", Handler: a.limitQueue},
-		{Method: http.MethodPost, Path: v1 + "/admin/tenants/:id/pause", Handler: a.pauseTenant(Pause)},
-		{Method: http.MethodPost, Path: v1 + "/admin/tenants/:id/resume", Handler: a.pauseTenant(Resume)},
+		{Method: http.MethodGet, Path: v1 + "/admin/rules", Scope: kit.Read, Handler: a.listRules},
+		{Method: http.MethodPut, Path: v1 + "/admin/tenants/:id/limits", Scope: kit.Admin, Handler: a.limitTenant},
+		{Method: http.MethodPut, Path: v1 + "/admin/queues/:name/limits", Scope: kit.Admin, Queues: kit.QueueInPath, Handler: a.limitQueue},
+		{Method: http.MethodPost, Path: v1 + "/admin/tenants/:id/pause", Scope: kit.Admin, Handler: a.pauseTenant(Pause)},
+		{Method: http.MethodPost, Path: v1 + "/admin/tenants/:id/resume", Scope: kit.Admin, Handler: a.pauseTenant(Resume)},
 	})
 }
 
@@ -96,9 +100,10 @@ func (a *Admin) pauseQueue(do Switch) echo.HandlerFunc {
 			return err
 		}
 		paused := rule.PausedAt != nil
-		queue := map[string]any{"name": *of.Queue, "status": statusOf(paused), "paused": paused}
+		queue := map[string]any{"name": *of.Queue, "status": statusOf(paused), "paused": paused, "paused_at": rule.PausedAt}
 		return c.JSON(http.StatusOK, map[string]any{
-			"queue": queue, "name": *of.Queue, "state": statusOf(paused), "paused": paused, "paused_at": rule.PausedAt,
+			"queue": queue, "name": *of.Queue, "status": statusOf(paused), "state": statusOf(paused), "paused": paused,
+			"paused_at": rule.PausedAt,
 		})
 	}
 }
@@ -131,28 +136,60 @@ func statusOf(paused bool) string {
 	return "active"
 }
 
-// limitFields set limits: what is absent stays as it is, null removes a limit.
-type limitFields struct {
-	MaxConcurrency *int32  `json:"max_concurrency" check:"1..1000000"`
-	Reason         *string `json:"reason"`
-
-	given bool
-}
-
-// Check tells null from absent.
-func (l *limitFields) Check(o *kit.Object) { l.given = o.Has("max_concurrency") }
-
-// limitsRequest has its fields at the top, or under limits.
+// limitsRequest has limits, each a number, an object or null, at the top, or under limits. SQL knows which there are and what they hold.
 type limitsRequest struct {
-	_ struct{} `check:"configurable"`
-	limitFields
-	Limits *nestedLimits `json:"limits"`
-	Queue  *string       `json:"queue"`
+	Limits   json.RawMessage `json:"limits" check:"object,storable"`
+	Queue    *string         `json:"queue"`
+	Reason   *string         `json:"reason"`
+	TenantID *string         `json:"tenant_id"`
+
+	under json.RawMessage // those that stand under limits
 }
 
-type nestedLimits struct {
-	_ struct{} `check:"configurable"`
-	limitFields
+// Check brings both places together.
+func (r *limitsRequest) Check(o *kit.Object) {
+	if o.Storable(o.Source, ""); o.Err() != nil {
+		return
+	}
+	limits := map[string]json.RawMessage{}
+	for _, m := range o.Fields {
+		if name := m.Key; name != "limits" && name != "queue" && name != "reason" && name != "tenant_id" {
+			limits[name] = m.Raw
+		}
+	}
+	if r.under = r.Limits; r.Limits != nil {
+		nested := o.Child("limits")
+		for _, m := range nested.Fields {
+			name := m.Key
+			switch _, twice := limits[name]; {
+			case name == "reason" && r.Reason == nil:
+				r.Reason = nested.Text("reason")
+				continue
+			case twice:
+				o.Fail(kit.Invalid(nested.At(name), "stands at the top, too"))
+			}
+			limits[name] = m.Raw
+		}
+	}
+	if len(limits) == 0 {
+		o.Fail(kit.Invalid("limits", "is missing: an object of limits, such as {\"max_concurrency\": 20}, of which null removes one"))
+	}
+	r.Limits, _ = json.Marshal(limits)
+}
+
+// underLimits says of an error about one of the limits in a document, which stands under limits, where the client wrote it.
+func (a *Admin) underLimits(err error, limits json.RawMessage) error {
+	var known *pg.Error
+	if len(limits) == 0 || !errors.As(a.DB.Err(err), &known) {
+		return err
+	}
+	var fields map[string]json.RawMessage
+	field, _ := known.Details["field"].(string)
+	name, _, _ := strings.Cut(field, ".")
+	if err := json.Unmarshal(limits, &fields); err == nil && fields[name] != nil {
+		kit.Locate(known, "limits."+field)
+	}
+	return known
 }
 
 // limitTenant sets limits of a tenant, or, with queue, of that tenant in it.
@@ -161,7 +198,59 @@ func (a *Admin) limitTenant(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.limit(c, of)
+	var req limitsRequest
+	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	if req.TenantID != nil && *req.TenantID != *of.Tenant {
+		return kit.Invalid("tenant_id", "is not the one of the path")
+	}
+	kit.Because(c, req.Reason)
+	limits, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).ConfigureLimits, sqlcgen.ConfigureLimitsParams{
+		Tenant: *of.Tenant, Limits: req.Limits, Queue: req.Queue, Reason: req.Reason,
+	})
+	if err != nil {
+		return a.underLimits(err, req.under)
+	}
+	a.RefreshDoor(a.Context(c))
+	shown, err := shownLimits(limits, false)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]any{"tenant_id": *of.Tenant, "queue": req.Queue, "limits": shown})
+}
+
+// shownLimits are limits as ojs._limits_json has them: a number where there is nothing else to say; current: and what counts against them.
+func shownLimits(raw json.RawMessage, current bool) (map[string]any, error) {
+	limits := map[string]map[string]any{}
+	if err := json.Unmarshal(raw, &limits); err != nil {
+		return nil, err
+	}
+	shown := make(map[string]any, len(limits))
+	for name, limit := range limits {
+		if !current {
+			delete(limit, "current")
+		}
+		if shown[name] = any(limit); len(limit) == 1 {
+			shown[name] = limit["limit"]
+		}
+	}
+	return shown, nil
+}
+
+// queueLimits is what can be set of all tenants of a queue together.
+type queueLimits struct {
+	_              struct{} `check:"configurable"`
+	MaxConcurrency *int32   `json:"max_concurrency" check:"1..1000000"`
+	Queue          *string  `json:"queue"`
+	Reason         *string  `json:"reason"`
+}
+
+// Check wants to be told a number or null.
+func (l *queueLimits) Check(o *kit.Object) {
+	if !o.Has("max_concurrency") {
+		o.Fail(kit.Invalid("max_concurrency", "is missing: an integer, or null for no limit"))
+	}
 }
 
 func (a *Admin) limitQueue(c echo.Context) error {
@@ -169,32 +258,15 @@ func (a *Admin) limitQueue(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.limit(c, of)
-}
-
-func (a *Admin) limit(c echo.Context, of Of) error {
-	var req limitsRequest
-	if err := c.Bind(&req); err != nil {
+	var set queueLimits
+	if err := c.Bind(&set); err != nil {
 		return err
 	}
-	set := req.limitFields
-	if req.Limits != nil {
-		if set.given && req.Limits.given {
-			return kit.Invalid("limits.max_concurrency", "stands at the top, too")
-		}
-		set = req.Limits.limitFields
-	}
-	if !set.given {
-		return kit.Invalid("max_concurrency", "is missing: an integer, or null for no limit")
-	}
-	if req.Queue != nil {
-		if of.Queue != nil && *of.Queue != *req.Queue {
-			return kit.Invalid("queue", "is not the one of the path")
-		}
-		of.Queue = req.Queue
+	if set.Queue != nil && *set.Queue != *of.Queue {
+		return kit.Invalid("queue", "is not the one of the path")
 	}
 	rule, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).LimitConcurrency, sqlcgen.LimitConcurrencyParams{
-		MaxConcurrency: set.MaxConcurrency, Tenant: of.Tenant, Queue: of.Queue, Reason: set.Reason,
+		MaxConcurrency: set.MaxConcurrency, Queue: of.Queue, Reason: set.Reason,
 	})
 	if err != nil {
 		return err

@@ -11,8 +11,8 @@ import (
 
 func (a *Admin) schedulingRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodGet, Path: v1 + "/admin/scheduling/stats", Handler: a.schedulingStats},
-		{Method: http.MethodGet, Path: v1 + "/admin/scheduling/tenants", Handler: a.tenantShares},
+		{Method: http.MethodGet, Path: v1 + "/admin/scheduling/stats", Scope: kit.Read, Handler: a.schedulingStats},
+		{Method: http.MethodGet, Path: v1 + "/admin/scheduling/tenants", Scope: kit.Read, Handler: a.tenantShares},
 	})
 }
 

@@ -49,7 +49,7 @@ func (a *Admin) unsuspendTenant(c echo.Context) error {
 	return a.getTenant(c)
 }
 
-// deregisterRequest confirms by the tenant's name that jobs that have not ended are to be cancelled.
+// deregisterRequest confirms by the tenant's name that jobs that have not ended are to be cancelled, and dead letters deleted.
 type deregisterRequest struct {
 	kit.Optional
 	_       struct{} `check:"only"`

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"cmp"
 	"encoding/json"
 	"net/http"
 
@@ -14,13 +13,13 @@ import (
 
 func (a *Admin) tenantRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodGet, Path: v1 + "/admin/tenants", Handler: a.listTenants},
-		{Method: http.MethodGet, Path: v1 + "/admin/tenants/:id", Handler: a.getTenant},
-		{Method: http.MethodPut, Path: v1 + "/admin/tenants/:id", Handler: a.putTenant},
-		{Method: http.MethodDelete, Path: v1 + "/admin/tenants/:id", Handler: a.deregisterTenant},
-		{Method: http.MethodPost, Path: v1 + "/admin/tenants/:id/suspend", Handler: a.suspendTenant},
-		{Method: http.MethodPost, Path: v1 + "/admin/tenants/:id/unsuspend", Handler: a.unsuspendTenant},
-		{Method: http.MethodGet, Path: v1 + "/admin/tenants/:id/stats", Handler: a.tenantStats},
+		{Method: http.MethodGet, Path: v1 + "/admin/tenants", Scope: kit.Read, Handler: a.listTenants},
+		{Method: http.MethodGet, Path: v1 + "/admin/tenants/:id", Scope: kit.Read, Handler: a.getTenant},
+		{Method: http.MethodPut, Path: v1 + "/admin/tenants/:id", Scope: kit.Admin, Handler: a.putTenant},
+		{Method: http.MethodDelete, Path: v1 + "/admin/tenants/:id", Scope: kit.Admin, Handler: a.deregisterTenant},
+		{Method: http.MethodPost, Path: v1 + "/admin/tenants/:id/suspend", Scope: kit.Admin, Handler: a.suspendTenant},
+		{Method: http.MethodPost, Path: v1 + "/admin/tenants/:id/unsuspend", Scope: kit.Admin, Handler: a.unsuspendTenant},
+		{Method: http.MethodGet, Path: v1 + "/admin/tenants/:id/stats", Scope: kit.Read, Handler: a.tenantStats},
 	})
 }
 
@@ -43,15 +42,19 @@ func statsOf(t *sqlcgen.TenantsRow) map[string]any {
 	}
 }
 
-// limitsOf has the limits that are set, and what counts against them.
+// limitsOf has the limits that are set, and what counts against them. How many jobs run the statistics know better than the last decision.
 func limitsOf(t *sqlcgen.TenantsRow, current bool) map[string]any {
-	limits := map[string]any{}
-	if t.MaxConcurrency == nil {
-		return limits
+	limits, err := shownLimits(t.Limits, current)
+	if err != nil {
+		return nil
 	}
-	limits["max_concurrency"] = *t.MaxConcurrency
-	if current {
+	switch {
+	case t.MaxConcurrency == nil:
+		delete(limits, "max_concurrency") // that of a throttle is none of its limits
+	case current:
 		limits["max_concurrency"] = map[string]any{"limit": *t.MaxConcurrency, "current": t.Active}
+	default:
+		limits["max_concurrency"] = *t.MaxConcurrency
 	}
 	return limits
 }
@@ -134,7 +137,7 @@ type tenantRequest struct {
 	OverPriority   *string         `json:"over_priority"`
 	Reason         *string         `json:"reason"`
 	TenantID       *string         `json:"tenant_id"`
-	Limits         *nestedLimits   `json:"limits"`
+	Limits         json.RawMessage `json:"limits" check:"object,storable"`
 	Weight         json.RawMessage `json:"weight" check:"number,storable"`
 	FairnessWeight json.RawMessage `json:"fairness_weight" check:"number,storable"`
 	Fairness       *struct {
@@ -186,19 +189,16 @@ func (a *Admin) putTenant(c echo.Context) error {
 	}
 	params := sqlcgen.PutTenantParams{
 		Tenant: id, Weight: req.weight, PriorityBoost: req.PriorityBoost, MaxPriority: req.MaxPriority, OverPriority: req.OverPriority,
-		Reason: req.Reason,
-	}
-	if req.Limits != nil {
-		params.Limits, params.MaxConcurrency = req.Limits.given, req.Limits.MaxConcurrency
-		params.Reason = cmp.Or(req.Limits.Reason, req.Reason)
+		Reason: req.Reason, Limits: req.Limits,
 	}
 	known, err := a.SQL.TenantIsConfigured(a.Context(c), id)
 	if err != nil {
 		return err
 	}
 	if _, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).PutTenant, params); err != nil {
-		return err
+		return a.underLimits(err, req.Limits)
 	}
+	a.RefreshDoor(a.Context(c))
 	t, err := a.oneTenant(c)
 	if err != nil {
 		return err

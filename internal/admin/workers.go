@@ -15,14 +15,14 @@ import (
 
 func (a *Admin) workerRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodGet, Path: v1 + "/workers", Handler: a.listWorkers},
-		{Method: http.MethodGet, Path: v1 + "/workers/:id/health", Handler: a.workerHealth},
-		{Method: http.MethodGet, Path: v1 + "/admin/workers", Handler: a.listWorkers},
-		{Method: http.MethodPost, Path: v1 + "/admin/workers/directive", Handler: a.directWorkers},
-		{Method: http.MethodGet, Path: v1 + "/admin/workers/:id", Handler: a.getWorker},
-		{Method: http.MethodPost, Path: v1 + "/admin/workers/:id/quiet", Handler: a.quietWorker},
-		{Method: http.MethodPost, Path: v1 + "/admin/workers/:id/directive", Handler: a.directWorker},
-		{Method: http.MethodDelete, Path: v1 + "/admin/workers/:id", Handler: a.removeWorker},
+		{Method: http.MethodGet, Path: v1 + "/workers", Scope: kit.Read, Handler: a.listWorkers},
+		{Method: http.MethodGet, Path: v1 + "/workers/:id/health", Scope: kit.Read, Handler: a.workerHealth},
+		{Method: http.MethodGet, Path: v1 + "/admin/workers", Scope: kit.Read, Handler: a.listWorkers},
+		{Method: http.MethodPost, Path: v1 + "/admin/workers/directive", Scope: kit.Admin, Handler: a.directWorkers},
+		{Method: http.MethodGet, Path: v1 + "/admin/workers/:id", Scope: kit.Read, Handler: a.getWorker},
+		{Method: http.MethodPost, Path: v1 + "/admin/workers/:id/quiet", Scope: kit.Admin, Handler: a.quietWorker},
+		{Method: http.MethodPost, Path: v1 + "/admin/workers/:id/directive", Scope: kit.Admin, Handler: a.directWorker},
+		{Method: http.MethodDelete, Path: v1 + "/admin/workers/:id", Scope: kit.Admin, Handler: a.removeWorker},
 	})
 }
 

@@ -171,6 +171,7 @@ type serverOptions struct {
 	MaxConns int
 	Canned   int // bytes of args of jobs that take the database's place; 0: the database
 	HTTP     bool
+	Keys     bool // whether HTTP asks for API keys
 }
 
 // apart starts a server in a process of its own. maxConns bounds its connections.
@@ -218,7 +219,7 @@ func serveParent(ctx context.Context, lines <-chan string, out io.Writer, log *s
 	}
 	defer func() { err = errors.Join(err, e.stop()) }()
 	if opts.HTTP {
-		if err := e.serve(ctx); err != nil {
+		if err := e.serve(ctx, opts.Keys); err != nil {
 			return err
 		}
 	}

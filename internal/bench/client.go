@@ -18,6 +18,7 @@ import (
 // httpClient posts JSON to a server by Go's own client, with one connection that is kept alive.
 type httpClient struct {
 	address string
+	key     string // an API key; empty: none
 	client  http.Client
 }
 
@@ -35,6 +36,9 @@ func (c *httpClient) post(ctx context.Context, path string, body []byte) ([]byte
 		return nil, fmt.Errorf("make a request: %w", err)
 	}
 	request.Header.Set("Content-Type", "application/json")
+	if c.key != "" {
+		request.Header.Set("Authorization", "Bearer "+c.key)
+	}
 	response, err := c.client.Do(request)
 	if err != nil {
 		return nil, fmt.Errorf("send a request: %w", err)

@@ -80,15 +80,15 @@ func beside(ctx context.Context, run func(context.Context)) (stop func()) {
 	}
 }
 
-// serve answers HTTP on the loopback interface.
-func (e *engine) serve(ctx context.Context) error {
+// serve answers HTTP on the loopback interface. keys: it asks for API keys.
+func (e *engine) serve(ctx context.Context, keys bool) error {
 	var config net.ListenConfig
 	socket, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return fmt.Errorf("listen for HTTP: %w", err)
 	}
 	e.address = socket.Addr().String()
-	api := httpapi.New(httpapi.Config{DB: e.db, Dispatcher: e.dispatch, Logger: e.log, Version: "bench"})
+	api := httpapi.New(httpapi.Config{DB: e.db, Dispatcher: e.dispatch, Logger: e.log, Version: "bench", APIKeys: keys})
 	serving, end := context.WithCancel(context.WithoutCancel(ctx))
 	served := make(chan error, 1)
 	go func() { served <- api.Serve(serving, socket) }()

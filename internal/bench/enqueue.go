@@ -19,6 +19,8 @@ type EnqueueOptions struct {
 	Producers int
 	Tenants   int
 	Path      string // sql or http
+	Keys      bool   // also measures a server that asks for API keys, with Path http
+	Limits    bool   // tenants with limits to the same without, instead of the baseline
 	Hogs      int    // busy processes beside
 }
 
@@ -30,6 +32,7 @@ type EnqueueResult struct {
 	Batch                 int      `json:"batch"`
 	ArgsBytes             int      `json:"args_bytes"`
 	Tenants               int      `json:"tenants"`
+	Limits                bool     `json:"limits"`
 	Hogs                  int      `json:"hogs"`
 	Stock                 bool     `json:"stock"`
 	Slices                int      `json:"slices"`
@@ -51,6 +54,7 @@ type EnqueueResult struct {
 	JSONCPURatio *float64  `json:"json_cpu_ratio,omitempty"`
 
 	Ceiling
+	Authentication
 
 	P50ms                  float64   `json:"enqueue_p50_ms"`
 	P99ms                  float64   `json:"enqueue_p99_ms"`
@@ -139,6 +143,7 @@ func insertInto(table string, many bool) sqlProducer {
 // httpProducer posts jobs to a server.
 type httpProducer struct {
 	*httpClient
+	keys map[string]string // by tenant; nil: none are sent
 	body []byte
 }
 
@@ -160,7 +165,7 @@ func (p *httpProducer) enqueue(ctx context.Context, tenant string, args []string
 	if len(args) > 1 {
 		b = append(b, `]}`...)
 	}
-	p.body = b
+	p.body, p.key = b, p.keys[tenant]
 	_, err := p.post(ctx, path, b)
 	return err
 }
@@ -170,6 +175,7 @@ type way struct {
 	name      string
 	server    *server // nil: none
 	clock     bool    // of the server runs meanwhile
+	limits    string  // of the tenants while it runs; empty: as they are
 	producers []producer
 
 	rates, walPerJob []float64
@@ -183,6 +189,7 @@ type enqueuing struct {
 	env     *Env
 	d       *database
 	tenants []string
+	keys    map[string]string // of the tenants
 	args    []string
 	servers []*server
 	ways    []*way // the first is ours, the last the baseline
@@ -196,17 +203,20 @@ func Enqueue(ctx context.Context, env *Env, opts EnqueueOptions) (_ *EnqueueResu
 	if err != nil {
 		return nil, err
 	}
-	r := &enqueuing{opts: opts, env: env, d: d, args: makeArgs(opts.ArgsBytes)}
+	r := &enqueuing{opts: opts, env: env, d: d, keys: map[string]string{}, args: makeArgs(opts.ArgsBytes)}
 	for i := range opts.Tenants {
 		r.tenants = append(r.tenants, "t"+strconv.Itoa(i))
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	if opts.Path == "http" {
+	switch {
+	case opts.Limits:
+		err = r.openLimits(ctx)
+	case opts.Path == "http":
 		err = r.openHTTP(ctx)
-	} else {
+	default:
 		err = r.openSQL(ctx)
 	}
-	if err == nil {
+	if err == nil && !opts.Limits {
 		err = r.addSQL(ctx, "bare", nil, bareWay)
 	}
 	if err != nil {
@@ -223,6 +233,11 @@ func Enqueue(ctx context.Context, env *Env, opts EnqueueOptions) (_ *EnqueueResu
 			// Tables of a size that nobody looks at do not make the figures better, only the disk fuller.
 			if err := d.reset(ctx); err != nil {
 				return nil, err
+			}
+			if opts.Keys {
+				if err := r.giveKeys(ctx); err != nil {
+					return nil, err
+				}
 			}
 			r.sinceReset = 0
 		}
@@ -279,24 +294,63 @@ func (r *enqueuing) openSQL(ctx context.Context) error {
 
 // openHTTP makes the way over HTTP, and the same without a database.
 func (r *enqueuing) openHTTP(ctx context.Context) error {
-	for _, w := range []struct {
+	type serving struct {
 		name  string
 		opts  serverOptions
 		clock bool
-	}{
+	}
+	ways := []serving{
 		{"ours", serverOptions{MaxConns: 16, HTTP: true}, true},
 		{"ceiling", serverOptions{MaxConns: 4, HTTP: true, Canned: r.opts.ArgsBytes}, false},
-	} {
+	}
+	if r.opts.Keys {
+		ways = append(ways, serving{"keys", serverOptions{MaxConns: 16, HTTP: true, Keys: true}, true})
+		if err := r.giveKeys(ctx); err != nil {
+			return err
+		}
+	}
+	for _, w := range ways {
 		server, err := r.serve(ctx, w.opts)
 		if err != nil {
 			return err
 		}
-		way := &way{name: w.name, server: server, clock: w.clock}
-		r.ways = append(r.ways, way)
-		for range r.opts.Producers {
-			way.producers = append(way.producers, &httpProducer{httpClient: newHTTPClient(server.address)})
+		var keys map[string]string
+		if w.opts.Keys {
+			keys = r.keys
+		}
+		r.addHTTP(w.name, server, w.clock, keys)
+	}
+	return nil
+}
+
+func (r *enqueuing) addHTTP(name string, server *server, clock bool, keys map[string]string) {
+	w := &way{name: name, server: server, clock: clock}
+	r.ways = append(r.ways, w)
+	for range r.opts.Producers {
+		w.producers = append(w.producers, &httpProducer{httpClient: newHTTPClient(server.address), keys: keys})
+	}
+}
+
+// Limits that nobody comes near.
+const (
+	wideLimits = `{"max_queue_depth": 1000000000, "max_enqueue_rate": {"limit": 1000000000, "period": "PT1S"}}`
+	noLimits   = `{"max_queue_depth": null, "max_enqueue_rate": null}`
+)
+
+// openLimits makes the same way twice, for tenants that have limits and, as the baseline, in a deployment that has none.
+func (r *enqueuing) openLimits(ctx context.Context) error {
+	server, err := r.serve(ctx, serverOptions{MaxConns: 16, HTTP: r.opts.Path == "http"})
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"ours", "unlimited"} {
+		if r.opts.Path == "http" {
+			r.addHTTP(name, server, true, nil)
+		} else if err := r.addSQL(ctx, name, server, functionWay); err != nil {
+			return err
 		}
 	}
+	r.ways[0].limits, r.ways[1].limits = wideLimits, noLimits
 	return nil
 }
 
@@ -328,6 +382,12 @@ func (r *enqueuing) slice(ctx context.Context, w *way, length time.Duration, cou
 			return err
 		}
 	}
+	if w.limits != "" {
+		const set = "select ojs.configure_limits(t, $2::text::jsonb) from unnest($1::text[]) t"
+		if err := r.d.exec(ctx, set, r.tenants, w.limits); err != nil {
+			return err
+		}
+	}
 	from, _, err := r.d.wal(ctx)
 	if err != nil {
 		return err
@@ -356,7 +416,7 @@ func (r *enqueuing) result(ctx context.Context) (*EnqueueResult, error) {
 	opts, ours, bare := r.opts, r.ways[0], r.ways[len(r.ways)-1]
 	result := &EnqueueResult{
 		Benchmark: "enqueue", Path: opts.Path, Producers: opts.Producers, Batch: opts.Batch, ArgsBytes: opts.ArgsBytes,
-		Tenants: opts.Tenants, Hogs: opts.Hogs, Stock: r.env.stock, Slices: opts.Slices, Seconds: opts.Seconds,
+		Tenants: opts.Tenants, Limits: opts.Limits, Hogs: opts.Hogs, Stock: r.env.stock, Slices: opts.Slices, Seconds: opts.Seconds,
 		JobsPerSecond: round(median(ours.rates), 0), BaselineJobsPerSecond: round(median(bare.rates), 0),
 		P50ms: ours.calls.ms(0.5), P99ms: ours.calls.ms(0.99),
 		WALBytesPerJob: round(median(ours.walPerJob), 0), BaselineWALBytesPerJob: round(median(bare.walPerJob), 0),
@@ -375,6 +435,8 @@ func (r *enqueuing) result(ctx context.Context) (*EnqueueResult, error) {
 			result.JSONJobsPerSecond, result.JSONCPURatio = &rate, cpu
 		case "ceiling":
 			result.Ceiling = ceilingOf(ours.rates, w.rates)
+		case "keys":
+			result.Authentication = authenticationOf(w, ours)
 		}
 	}
 	var err error

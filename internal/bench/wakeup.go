@@ -64,7 +64,7 @@ func (d *database) withServer(ctx context.Context, do func(*engine) error) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	if err := server.serve(ctx); err != nil {
+	if err := server.serve(ctx, false); err != nil {
 		return err
 	}
 	defer server.clock(ctx)()

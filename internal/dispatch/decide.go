@@ -16,10 +16,10 @@ import (
 // decider takes decisions for groups in line. There is one for requests that SQL surely accepts, so that they are decided together, and
 // one for the others, so that no request shares a transaction with one that is refused, or waits for it.
 type decider struct {
-	groups   int      // in one decision
-	limit    int      // of decisions in flight
-	inFlight int      // decisions
-	line     []*group // with requests to decide, in turn
+	groups   int  // in one decision
+	limit    int  // of decisions in flight
+	inFlight int  // decisions
+	line     line // groups with requests to decide
 }
 
 // part is one group's share of a decision.
@@ -77,9 +77,9 @@ func (d *Dispatcher) lineUp(g *group) {
 	s := g.decider
 	if !g.inLine && (g.incoming.Len()+g.requeued.Len() > 0 || g.pollDue && g.waiting.Len() > 0) {
 		g.inLine = true
-		s.line = append(s.line, g)
+		s.line.add(g)
 	}
-	if s.inFlight < s.limit && len(s.line) > 0 {
+	if s.inFlight < s.limit && !s.line.empty() {
 		s.inFlight++
 		go d.decide(s)
 	}
@@ -90,11 +90,14 @@ func (d *Dispatcher) lineUp(g *group) {
 func (d *Dispatcher) decide(s *decider) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for len(s.line) > 0 {
-		parts := d.take(s)
+	for !s.line.empty() {
+		parts, taken := d.take(s)
 		d.mu.Unlock()
+		began := time.Now()
 		d.fetch(parts)
+		took := time.Since(began)
 		d.mu.Lock()
+		s.line.learn(taken, took)
 		for _, p := range parts {
 			d.handOut(p)
 		}
@@ -103,17 +106,21 @@ func (d *Dispatcher) decide(s *decider) {
 	d.idle.Broadcast()
 }
 
-// take chooses what the next decision is about. Groups take turns.
-func (d *Dispatcher) take(s *decider) (parts []*part) {
+// take chooses what the next decision is about, and says how many groups of each tenant are in it.
+func (d *Dispatcher) take(s *decider) (parts []*part, taken map[string]int) {
 	room := d.opts.Jobs
-	for len(s.line) > 0 && len(parts) < s.groups {
-		g := s.line[0]
+	taken = map[string]int{}
+	for len(parts) < s.groups {
+		g := s.line.next(taken)
+		if g == nil {
+			break
+		}
 		p := &part{g: g, polled: g.pollDue, lastArrival: d.arrivals, requeues: d.requeues, ended: d.ended.Load()}
 		full := p.fill(&room, len(parts) > 0)
 		if full && len(p.requests) == 0 {
 			break // its turn is the next decision
 		}
-		s.line = s.line[1:]
+		s.line.remove(g)
 		g.inLine = false
 		p.leftOut = g.pollDue && g.waiting.Len() > 0
 		g.pollDue = false
@@ -125,6 +132,7 @@ func (d *Dispatcher) take(s *decider) (parts []*part) {
 				g.polledAt = time.Now()
 			}
 			g.deciding++
+			taken[g.tenantName()]++
 			parts = append(parts, p)
 		} else {
 			g.tidy()
@@ -133,7 +141,7 @@ func (d *Dispatcher) take(s *decider) (parts []*part) {
 			break
 		}
 	}
-	return parts
+	return parts, taken
 }
 
 // fill takes the group's requests for which there is room, and reports whether the room was not enough. The first request of a decision

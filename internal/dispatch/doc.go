@@ -7,6 +7,7 @@
 //	dispatch.go    the Dispatcher: what it bounds, how it begins and ends
 //	fetch.go       a FETCH: requests, and the groups that one call of ojs.fetch_many can serve
 //	poll.go        when the requests that wait are looked at again: wakes, intervals, backoff, quiet workers
+//	line.go        whose turn it is to be decided
 //	decide.go      decisions: which requests go into one, and who gets which jobs
 //	settle.go      ACK and NACK
 //	enqueue.go     one job, or many

@@ -25,6 +25,16 @@ func (d *Dispatcher) Enqueue(ctx context.Context, job *NewJob) (sqlcgen.OjsJob, 
 		combine, slower = slower[0], slower[1:]
 	}
 	made, _ := d.enqueueBy(trying, combine, job)
+	for pause := busyPause; busy(made.Err) && pause < busyPause<<busyTries; pause *= 2 {
+		select {
+		case <-ctx.Done():
+			return made.Job, made.Err
+		case <-time.After(pause):
+		}
+		if again, sent := d.enqueueBy(trying, combine, job); sent {
+			made = again
+		}
+	}
 	if !pg.Locked(made.Err) {
 		return made.Job, made.Err
 	}
@@ -46,6 +56,18 @@ func (d *Dispatcher) Enqueue(ctx context.Context, job *NewJob) (sqlcgen.OjsJob, 
 		return sent && pg.Locked(made.Err)
 	})
 	return made.Job, made.Err
+}
+
+// A job is tried again after busyPause, and then after twice as long each time, busyTries times.
+const (
+	busyPause = 10 * time.Millisecond
+	busyTries = 5
+)
+
+// busy says whether a limit refused a job only because transactions that may not commit have what is left of it.
+func busy(err error) bool {
+	var known *pg.Error
+	return errors.As(err, &known) && known.Details["busy"] == true
 }
 
 // enqueueBy makes one job by a statement of one kind. What was not sent before ctx ended leaves no doubt about what became of it.
@@ -70,6 +92,21 @@ func (d *Dispatcher) EnqueueMany(ctx context.Context, jobs []*NewJob, tenant *st
 		return d.send.enqueue(ctx, db, jobs, tenant, false, func(n int, job sqlcgen.OjsJob, _ error) { made[n] = job })
 	})
 	return made, err
+}
+
+// EnqueueEach makes those of a batch that can be made, in a transaction of its own, and says of each what became of it. The error is the
+// database's, and then none was made.
+func (d *Dispatcher) EnqueueEach(ctx context.Context, jobs []*NewJob, tenant *string) (out []Settled, err error) {
+	err = d.db.WithLockRetry(ctx, tenant, d.opts.Query, func(ctx context.Context, db pg.Brief) error {
+		d.sent.Add(1)
+		out = make([]Settled, len(jobs))
+		return d.send.enqueue(ctx, db, jobs, tenant, true, func(n int, job sqlcgen.OjsJob, err error) {
+			if out[n].Job = job; err != nil {
+				out[n].Err = d.db.Err(err)
+			}
+		})
+	})
+	return out, err
 }
 
 const enqueueOnce = "select replayed, " + pg.JobColumns + " from ojs.enqueue_once($1, $2, $3, $4)"

@@ -2,15 +2,24 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
-	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+const (
+	elsewhereID = "019539a4-b68c-7def-8000-1a2b3c4d5e71"
+	once        = `{"max_attempts": 1, "on_exhaustion": "dead_letter"}`
 )
 
 // guarded is a server that asks for API keys.
@@ -30,22 +39,22 @@ func (a *api) key(tenant, scopes string, more ...string) string {
 func TestScopesOfRoutes(t *testing.T) {
 	t.Parallel()
 	a := guarded(t)
-	got := map[string][]string{}
+	got := map[kit.Access][]string{}
 	for path, methods := range a.paths() {
 		for _, method := range methods {
-			scope := scopeOf(method, path)
-			if scope == "read" && strings.HasPrefix(path, v1) && method == "GET" {
+			scope := a.route(method, path).Scope
+			if scope == kit.Read && strings.HasPrefix(path, v1) && method == "GET" {
 				continue // all that is read
 			}
 			got[scope] = append(got[scope], method+" "+strings.TrimPrefix(path, v1))
 		}
 	}
-	for scope, want := range map[string]int{"": 5, "work": 9} {
+	for scope, want := range map[kit.Access]int{kit.Open: 5, kit.Work: 9} {
 		if slices.Sort(got[scope]); len(got[scope]) != want {
 			t.Errorf("%d routes want the scope %q: %q", len(got[scope]), scope, got[scope])
 		}
 	}
-	for _, call := range got["produce"] {
+	for _, call := range got[kit.Produce] {
 		if _, path, _ := strings.Cut(call, " "); !strings.HasPrefix(path, "/jobs") && !strings.HasPrefix(path, "/cron") &&
 			!strings.HasPrefix(path, "/dead-letter") {
 			t.Errorf("%s wants the scope produce", call)
@@ -53,17 +62,18 @@ func TestScopesOfRoutes(t *testing.T) {
 	}
 	// Without any credential, with none that is known, and with every scope but the one that is needed.
 	known := slices.Sorted(maps.Keys(got))
-	if !slices.Equal(known, []string{"", "admin", "produce", "read", "work"}) {
+	if !slices.Equal(known, []kit.Access{"admin", "open", "produce", "read", "work"}) {
 		t.Errorf("scopes are %q", known)
 	}
-	others := map[string]string{
+	others := map[kit.Access]string{
 		"produce": a.key("acme", "{work,read}"), "work": a.key("acme", "{produce,read}"), "read": a.key("acme", "{produce,work}"),
 		"admin": a.key("acme", "{produce,work,read}"),
 	}
 	for path, methods := range a.paths() {
 		for _, method := range methods {
-			scope := scopeOf(method, path)
-			if scope == "" {
+			scope := a.route(method, path).Scope
+			if scope == kit.Open {
+				a.do(method, path, "").want(200)
 				continue
 			}
 			call := strings.NewReplacer(":id", someID, ":name", "some").Replace(path)
@@ -78,8 +88,21 @@ func TestScopesOfRoutes(t *testing.T) {
 			}
 		}
 	}
-	for path := range openRoutes {
-		a.do("GET", path, "").want(200)
+}
+
+// A route without a scope would be open to every credential: the server does not start.
+func TestNoRouteIsWithoutAScope(t *testing.T) {
+	t.Parallel()
+	for _, scope := range []kit.Access{"", "reads"} {
+		func() {
+			defer func() {
+				if said := fmt.Sprint(recover()); !strings.Contains(said, "GET /new has the scope") {
+					t.Errorf("a route with the scope %q: %s", scope, said)
+				}
+			}()
+			handler := func(echo.Context) error { return nil }
+			guarded(t).srv.kit.Mount(echo.New(), []kit.Route{{Method: http.MethodGet, Path: "/new", Scope: scope, Handler: handler}})
+		}()
 	}
 }
 
@@ -137,10 +160,76 @@ func TestMT52TenantOfAnAPIKey(t *testing.T) {
 	a.do("GET", "/metrics", "", operator).want(200)
 }
 
+// busy has a job with the id someID in the queue default that has failed, another that runs, and a cron job of that name.
+func (a *api) busy() (dead, active string) {
+	a.t.Helper()
+	active = "019539a4-b68c-7def-8000-1a2b3c4d5e70"
+	for _, id := range []string{someID, active} {
+		pgtest.Exec(a.t, a.pool, `select ojs.enqueue('a', p_tenant => 'acme', p_id => $1, p_retry => $2)`, id, once)
+		pgtest.Exec(a.t, a.pool, "select ojs.fetch('{default}', 1, 'w')")
+		if id == someID {
+			pgtest.Exec(a.t, a.pool, `select ojs.nack($1, '{"code": "x", "message": "x"}')`, id)
+		}
+	}
+	pgtest.Exec(a.t, a.pool, "select ojs.put_cron('default', '@daily', 'a', p_tenant => 'acme')")
+	return someID, active
+}
+
+// Every route asks whether a credential is for the queues that the request is about.
+func TestKeysOfQueuesOnEveryRoute(t *testing.T) {
+	t.Parallel()
+	a := guarded(t)
+	a.busy()
+	before := a.trace()
+	for who, key := range map[string]string{
+		"a tenant": a.key("acme", "{produce,work,read,admin}", ", p_queues => '{mail}'"),
+		"operator": a.key("", "{admin}", ", p_queues => '{mail}'"),
+	} {
+		for name, r := range a.every(key) {
+			method, path, _ := strings.Cut(name, " ")
+			path, _, _ = strings.Cut(path, " ")
+			route := a.route(method, path)
+			switch {
+			case route.Scope == kit.Open, route.Queues == kit.NoQueue, strings.Contains(name, `"active_jobs":[]`):
+				if r.status != 200 {
+					t.Errorf("%s of %s: %d %s", name, who, r.status, r.body)
+				}
+			case strings.Contains(name, `"jobs":[{"job_id"`):
+				if r.status != 200 || r.get("succeeded") != json.Number("0") || r.text("results.0.error.code") != "forbidden" {
+					t.Errorf("%s of %s: %d %s", name, who, r.status, r.body)
+				}
+			case r.status != 403 || r.text("error.code") != "forbidden":
+				t.Errorf("%s of %s: %d %s", name, who, r.status, r.body)
+			}
+		}
+	}
+	if after := a.trace(); after != before {
+		t.Errorf("what the queue held has changed: %s, before: %s", after, before)
+	}
+	// And lets through what is for it.
+	for name, r := range a.every(a.key("acme", "{produce,work,read,admin}", ", p_queues => '{default}'")) {
+		method, path, _ := strings.Cut(name, " ")
+		path, body, _ := strings.Cut(path, " ")
+		route := a.route(method, path)
+		named := strings.Contains(body, `"ids"`) || !strings.Contains(body, `"confirm"`)
+		if own := route.Queues == kit.QueueOfJob || route.Queues == kit.QueueOfCron || route.Queues == kit.QueuesInBody && named; own &&
+			r.status == 403 {
+			t.Errorf("%s: %d %s", name, r.status, r.body)
+		}
+	}
+}
+
+// trace is what the jobs and cron jobs are.
+func (a *api) trace() string {
+	return pgtest.One[string](a.t, a.pool, `select (select jsonb_agg(to_jsonb(j) order by j.id) from ojs.job j)::text
+		|| (select jsonb_agg(to_jsonb(c) order by c.id) from ojs.cron c)`)
+}
+
 func TestKeysOfQueues(t *testing.T) {
 	t.Parallel()
 	a := guarded(t)
-	key := a.key("acme", "{produce,work}", ", p_queues => '{mail}'")
+	dead, active := a.busy()
+	key := a.key("acme", "{produce,work,read,admin}", ", p_queues => '{mail}'")
 	for body, status := range map[string]int{
 		`{"type": "a", "args": [], "options": {"queue": "mail"}}`:    201,
 		`{"type": "a", "args": [], "options": {"queue": "reports"}}`: 403,
@@ -153,9 +242,60 @@ func TestKeysOfQueues(t *testing.T) {
 			t.Errorf("a batch of %s: %d %s", body, r.status, r.body)
 		}
 	}
-	a.do("POST", "/ojs/v1/workers/fetch", `{"queues": ["mail"], "worker_id": "w"}`, key).want(200)
-	a.do("POST", "/ojs/v1/workers/fetch", `{"queues": ["mail", "default"], "worker_id": "w"}`, key).want(403)
-	a.do("POST", "/ojs/v1/cron", `{"name": "c", "cron": "* * * * *", "type": "a", "args": []}`, key).want(403)
+	own := pgtest.One[string](t, a.pool, "select id::text from ojs.job where queue = 'mail' limit 1")
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+	}{
+		{"POST", "/workers/fetch", `{"queues": ["mail", "default"], "worker_id": "w"}`, 403},
+		{"POST", "/workers/fetch", `{"queues": ["mail"], "worker_id": "w"}`, 200},
+		{"POST", "/cron", `{"name": "c", "cron": "@daily", "type": "a"}`, 403},
+		{"POST", "/cron", `{"name": "c", "cron": "@daily", "type": "a", "options": {"queue": "mail"}}`, 201},
+		// It would take the place of another queue's.
+		{"POST", "/cron", `{"name": "default", "cron": "@daily", "type": "a", "options": {"queue": "mail"}}`, 403},
+		{"PUT", "/cron/default", `{"cron": "@daily", "type": "a", "options": {"queue": "mail"}}`, 403},
+		{"POST", "/cron/c/trigger", "", 201},
+		{"POST", "/cron/default/trigger", "", 403},
+		{"GET", "/cron", "", 403},
+		{"GET", "/jobs", "", 403},
+		{"GET", "/jobs?queue=default", "", 403},
+		{"GET", "/jobs?queue=", "", 403},
+		{"GET", "/jobs?queues=mail", "", 403},
+		{"GET", "/jobs?queue=mail&queue=default", "", 200}, // the first one counts
+		{"GET", "/jobs?queue=default&queue=mail", "", 403},
+		{"GET", "/admin/tenants/acme/jobs?queue=mail", "", 200},
+		{"GET", "/events?queues=mail", "", 200},
+		{"GET", "/events?queues=mail,default", "", 403},
+		{"GET", "/events?queue=mail", "", 403},
+		{"GET", "/dead-letter?queue=mail", "", 200},
+		{"GET", "/dead-letter", "", 403},
+		{"GET", "/queues/mail/stats", "", 200},
+		{"GET", "/queues/default/stats", "", 403},
+		{"GET", "/jobs/" + own, "", 200},
+		{"GET", "/jobs/" + active, "", 403},
+		{"POST", "/jobs/results", `{"ids": ["` + own + `"]}`, 200},
+		{"POST", "/jobs/results", `{"ids": ["` + own + `", "` + active + `"]}`, 403},
+		{"POST", "/dead-letter/" + dead + "/retry", `{"override": {"queue": "mail"}}`, 403},
+		{"POST", "/dead-letter/retry", `{"filter": {"queue": "mail"}, "confirm": true}`, 200},
+		{"POST", "/dead-letter/retry", `{"queue": "default", "confirm": true}`, 403},
+		{"POST", "/dead-letter/purge", `{"confirm": true}`, 403},
+		{"POST", "/admin/jobs/bulk/retry", `{"ids": ["` + dead + `"], "confirm": true}`, 403},
+		{"POST", "/admin/jobs/bulk/cancel", `{"ids": ["` + own + `", "` + active + `"], "confirm": true}`, 403},
+		{"POST", "/admin/jobs/bulk/cancel", `{"filter": {"queue": "default"}, "confirm": true}`, 403},
+		{"POST", "/workers/heartbeat", `{"worker_id": "w", "active_jobs": ["` + active + `"]}`, 403},
+		{"POST", "/admin/jobs/bulk/cancel", `{"filter": {"queue": "mail"}, "confirm": true}`, 200},
+	} {
+		if r := a.do(c.method, v1+c.path, c.body, key); r.status != c.status {
+			t.Errorf("%s %s %s: %d %s, want %d", c.method, c.path, c.body, r.status, r.body, c.status)
+		}
+	}
+	// A dead letter of its own stays in its queues.
+	pgtest.Exec(t, a.pool, "select ojs.enqueue('a', p_tenant => 'acme', p_id => $1, p_queue => 'mail', p_retry => $2)", elsewhereID, once)
+	pgtest.Exec(t, a.pool, "select ojs.fetch('{mail}', 10, 'w')")
+	pgtest.Exec(t, a.pool, `select ojs.nack($1, '{"code": "x", "message": "x"}')`, elsewhereID)
+	retry := "/ojs/v1/dead-letter/" + elsewhereID + "/retry"
+	a.do("POST", retry, `{"override": {"queue": "default"}}`, key).want(403)
+	a.do("POST", retry, `{"override": {"queue": "mail", "priority": 1}}`, key).want(200)
 }
 
 // A key is made, rotated and revoked over HTTP; what is told of it afterwards holds no secret.
@@ -178,7 +318,7 @@ func TestKeysOverHTTP(t *testing.T) {
 	}
 	a.do("DELETE", "/ojs/v1/admin/api-keys/"+made.text("id"), `{"reason": "leaked"}`, operator).want(200)
 	// Known for a second at most.
-	a.srv.keys.known = nil
+	a.srv.keys.forget()
 	a.do("POST", "/ojs/v1/jobs", job, first).want(401)
 	a.do("POST", "/ojs/v1/jobs", job, second).want(201)
 	if got := pgtest.List[string](t, a.pool, `select action || coalesce(' ' || reason, '') from ojs.audit
@@ -206,67 +346,12 @@ func TestAKeyThatEndsWhileAFetchWaits(t *testing.T) {
 	}()
 	a.db.Eventually("a worker waits", "select exists (select from ojs.waiter where queue = 'mail')")
 	pgtest.Exec(t, a.db.Operator(), "select ojs.revoke_api_key(id) from ojs.api_keys where scopes = '{work}'")
-	a.srv.keys.mu.Lock()
-	a.srv.keys.known = nil
-	a.srv.keys.mu.Unlock()
+	a.srv.keys.forget()
 	a.do("POST", "/ojs/v1/jobs", `{"type": "a", "args": [], "options": {"queue": "mail"}}`, other).want(201)
 	if r := <-asked; r == nil || r.status != 401 {
 		t.Fatalf("the FETCH that waited: %+v", r)
 	}
 	a.db.Eventually("the job is back", "select exists (select from ojs.job where state = 'available')")
-}
-
-// A busy client costs a statement a second, and what is forgotten is asked anew.
-func TestKeysAreRememberedForASecond(t *testing.T) {
-	t.Parallel()
-	asked := 0
-	tenant := "acme"
-	ring := keyring{find: func(context.Context, []byte) ([]sqlcgen.APIKeyRow, error) {
-		asked++
-		return []sqlcgen.APIKeyRow{{Prefix: "ojs_0", TenantID: &tenant}}, nil
-	}}
-	secret := "ojs_" + strings.Repeat("0", 64)
-	for range 1000 {
-		if who, err := ring.owner(t.Context(), secret); err != nil || who.Name != "key:ojs_0" {
-			t.Fatal(who, err)
-		}
-	}
-	if asked > 5 {
-		t.Errorf("asked %d times", asked)
-	}
-	before := asked
-	for hash, key := range ring.known {
-		key.until = time.Now()
-		ring.known[hash] = key
-	}
-	if _, err := ring.owner(t.Context(), secret); err != nil || asked != before+1 {
-		t.Errorf("asked %d times after a second, %v", asked-before, err)
-	}
-	for _, form := range []string{"", "ojs_0", strings.Repeat("x", 68), secret + "0"} {
-		if who, err := ring.owner(t.Context(), form); who != nil || err != nil || asked != before+1 {
-			t.Errorf("%q was asked for", form)
-		}
-	}
-	for n := range maxKeys + 10 {
-		_, _ = ring.owner(t.Context(), fmt.Sprintf("ojs_%064x", n))
-	}
-	if len(ring.known) > maxKeys {
-		t.Errorf("%d keys are kept", len(ring.known))
-	}
-}
-
-// What asking for a key costs a request.
-func BenchmarkKeyring(b *testing.B) {
-	tenant := "acme"
-	ring := keyring{find: func(context.Context, []byte) ([]sqlcgen.APIKeyRow, error) {
-		return []sqlcgen.APIKeyRow{{Prefix: "ojs_0", TenantID: &tenant}}, nil
-	}}
-	secret := "ojs_" + strings.Repeat("0", 64)
-	for b.Loop() {
-		if _, err := ring.owner(b.Context(), secret); err != nil {
-			b.Fatal(err)
-		}
-	}
 }
 
 // A key that is revoked in SQL is refused by every server, whichever has seen it before.

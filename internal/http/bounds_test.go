@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
+	"github.com/ojs-pg/ojs-pg/internal/fair"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
 
@@ -27,7 +27,7 @@ func batchOf(size int) string {
 }
 
 // begin sends the head of a request and all of its body but the last byte. end sends that and returns the status line.
-func (a *api) begin(body string) (end func() string) {
+func (a *api) begin(body string, headers ...string) (end func() string) {
 	a.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(a.url, "http://"))
 	if err != nil {
@@ -35,7 +35,8 @@ func (a *api) begin(body string) (end func() string) {
 	}
 	a.t.Cleanup(func() { conn.Close() })
 	fmt.Fprintf(
-		conn, "POST /ojs/v1/jobs/batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(body),
+		conn, "POST /ojs/v1/jobs/batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n", len(body),
+		strings.Join(append(headers, ""), "\r\n"),
 	)
 	if _, err := io.WriteString(conn, body[:len(body)-1]); err != nil {
 		a.t.Fatal(err)
@@ -55,20 +56,20 @@ func (a *api) begin(body string) (end func() string) {
 // full waits until a body has the place for whole ones.
 func (a *api) full() {
 	a.t.Helper()
-	pgtest.Eventually(a.t, "there is no room", func() bool { return !has(a.srv.bodyRoom.places, 1) })
+	pgtest.Eventually(a.t, "there is no room", func() bool { return !has(a.srv.admission.places, 1) })
 }
 
 // free waits until it is free again, which it is a moment after the client has its answer.
 func (a *api) free() {
 	a.t.Helper()
-	pgtest.Eventually(a.t, "there is room again", func() bool { return has(a.srv.bodyRoom.places, 1) })
+	pgtest.Eventually(a.t, "there is room again", func() bool { return has(a.srv.admission.places, 1) })
 }
 
 // has reports whether so much of a room is free.
-func has(room *semaphore.Weighted, much int64) bool {
-	free := room.TryAcquire(much)
+func has(room *fair.Gate, much int64) bool {
+	free := room.Try(pg.NoTenant, much)
 	if free {
-		room.Release(much)
+		room.Leave(pg.NoTenant, much)
 	}
 	return free
 }
@@ -144,9 +145,9 @@ func TestBodiesOfUnknownLengthNeedRoom(t *testing.T) {
 	}
 	send(201)
 	// The client has its answer a moment before the room is free.
-	pgtest.Eventually(t, "the room of the one before is free", func() bool { return a.srv.bodyRoom.places.TryAcquire(1) })
+	pgtest.Eventually(t, "the room of the one before is free", func() bool { return a.srv.admission.places.Try(pg.NoTenant, 1) })
 	send(503)
-	a.srv.bodyRoom.places.Release(1)
+	a.srv.admission.places.Leave(pg.NoTenant, 1)
 	send(201)
 }
 
@@ -163,7 +164,7 @@ func TestAnnouncedBodiesHoldNothing(t *testing.T) {
 		fmt.Fprintf(conn, "POST /ojs/v1/jobs/batch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 16<<20)
 		a.do("POST", "/ojs/v1/jobs/batch", batchOf(900_000)).want(201)
 	}
-	pgtest.Eventually(t, "the steps are free", func() bool { return has(a.srv.bodyRoom.steps, 16) })
+	pgtest.Eventually(t, "the steps are free", func() bool { return has(a.srv.admission.steps, 16) })
 	a.free()
 }
 
@@ -171,7 +172,7 @@ func TestAnnouncedBodiesHoldNothing(t *testing.T) {
 func TestRefusedBodiesNeedNoRoom(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(c *Config) { c.Limits.Bodies, c.Limits.RoomWait = 1<<20, 20*time.Millisecond })
-	if !a.srv.bodyRoom.places.TryAcquire(1) {
+	if !a.srv.admission.places.Try(pg.NoTenant, 1) {
 		t.Fatal("no room in an idle server")
 	}
 	a.do("POST", "/ojs/v1/jobs", batchOf(2<<20)).want(413)
@@ -194,7 +195,7 @@ func TestBodiesWaitForPlaces(t *testing.T) {
 		})
 	}
 	all.Wait()
-	pgtest.Eventually(t, "the steps are free", func() bool { return has(a.srv.bodyRoom.steps, 2) })
+	pgtest.Eventually(t, "the steps are free", func() bool { return has(a.srv.admission.steps, 2) })
 	a.free()
 }
 
@@ -210,13 +211,13 @@ func TestLargeAnswersNeedRoom(t *testing.T) {
 	a := start(t, func(c *Config) { c.Limits.Answers = 1 << 20 })
 	id := a.push(`{"type":"a","args":["` + strings.Repeat("x", 700_000) + `"],"options":{"queue":"q"}}`)
 	a.push(`{"type":"a","args":[],"options":{"queue":"small"}}`)
-	if !a.srv.answerRoom.TryAcquire(500_000) {
+	if !a.srv.admission.answers.Try(pg.NoTenant, 500_000) {
 		t.Fatal("no room in an idle server")
 	}
 	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["q"]}`).want(503).is(map[string]any{"error.code": "backend_unavailable"})
 	a.givenBack(id)
 	a.fetchOne("small")
-	a.srv.answerRoom.Release(500_000)
+	a.srv.admission.answers.Leave(pg.NoTenant, 500_000)
 	if got := a.fetchOne("q"); got.text("jobs.0.id") != id {
 		t.Errorf("fetched %.200s", got.body)
 	}
@@ -242,16 +243,16 @@ func TestLargeListsNeedRoom(t *testing.T) {
 		} {
 			a.do(map[bool]string{true: "GET", false: "POST"}[body == ""], path, body).want(want)
 			// The client has its answer a moment before the room is free.
-			pgtest.Eventually(t, "the room is free", func() bool { return has(a.srv.answerRoom, free) })
+			pgtest.Eventually(t, "the room is free", func() bool { return has(a.srv.admission.answers, free) })
 		}
 	}
 	lists(200, 1<<20)
-	if !a.srv.answerRoom.TryAcquire(500_000) {
+	if !a.srv.admission.answers.Try(pg.NoTenant, 500_000) {
 		t.Fatal("no room in an idle server")
 	}
 	lists(503, 1<<20-500_000)
 	a.do("GET", "/ojs/v1/dead-letter?queue=q", "").want(200).is(map[string]any{"jobs.0.id": id})
-	a.srv.answerRoom.Release(500_000)
+	a.srv.admission.answers.Leave(pg.NoTenant, 500_000)
 	lists(200, 1<<20)
 }
 

@@ -69,16 +69,16 @@ func template(req *kit.Object) *kit.Object {
 
 func (s *Server) cronRoutes() []kit.Route {
 	return kit.Scoped(kit.Under([]string{v1 + "/cron", v1 + "/crons"}, []kit.Route{
-		{Method: http.MethodGet, Handler: s.listCrons},
-		{Method: http.MethodPost, Handler: s.putCron},
-		{Method: http.MethodGet, Path: "/:name", Handler: s.getCron},
-		{Method: http.MethodPut, Path: "/:name", Handler: s.putCron},
-		{Method: http.MethodPatch, Path: "/:name", Handler: s.patchCron},
-		{Method: http.MethodDelete, Path: "/:name", Handler: s.deleteCron},
-		{Method: http.MethodPost, Path: "/:name/pause", Handler: s.pauseCron},
-		{Method: http.MethodPost, Path: "/:name/resume", Handler: s.resumeCron},
-		{Method: http.MethodPost, Path: "/:name/trigger", Handler: s.triggerCron},
-		{Method: http.MethodGet, Path: "/:name/history", Handler: s.cronHistory},
+		{Method: http.MethodGet, Scope: kit.Read, Handler: s.listCrons},
+		{Method: http.MethodPost, Scope: kit.Produce, Queues: kit.QueuesInBody, Handler: s.putCron},
+		{Method: http.MethodGet, Path: "/:name", Scope: kit.Read, Queues: kit.QueueOfCron, Handler: s.getCron},
+		{Method: http.MethodPut, Path: "/:name", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: s.putCron},
+		{Method: http.MethodPatch, Path: "/:name", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: s.patchCron},
+		{Method: http.MethodDelete, Path: "/:name", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: s.deleteCron},
+		{Method: http.MethodPost, Path: "/:name/pause", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: s.pauseCron},
+		{Method: http.MethodPost, Path: "/:name/resume", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: s.resumeCron},
+		{Method: http.MethodPost, Path: "/:name/trigger", Scope: kit.Produce, Queues: kit.QueueOfCron, Handler: s.triggerCron},
+		{Method: http.MethodGet, Path: "/:name/history", Scope: kit.Read, Queues: kit.QueueOfCron, Handler: s.cronHistory},
 	}))
 }
 
@@ -130,6 +130,9 @@ func (s *Server) putCron(c echo.Context) error {
 		return err
 	}
 	if err := kit.ForQueues(c, "queue", params.Queue); err != nil {
+		return err
+	}
+	if err := s.kit.ForCron(c, name); err != nil {
 		return err
 	}
 	row, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).PutCron, params)
@@ -242,7 +245,7 @@ func (s *Server) listCrons(c echo.Context) error {
 		list = out.appendCron(list, &rows[i].OjsCron)
 	}
 	list = append(list, ']')
-	give, err := s.carry(len(list))
+	give, err := s.carry(c, len(list))
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ func TestCronJobInTheSpecificationsWords(t *testing.T) {
 	body := `{"name":"daily-report","cron":"0 9 * * *","timezone":"America/New_York","type":"report.generate",
 		"args":[{"b" : 1.50,"a":"<>"}],"meta":{"owner":"me"},
 		"options":{"queue":"reports","timeout":300,"retry":{"max_attempts":3},"tags":["x"],"priority":7,
-			"meta":{"more":true},"unique":{"key":"k"}},
+			"meta":{"more":true},"only_once":{"key":"k"}},
 		"overlap_policy":"allow","description":"for us",
 		"next_run_at":"1999-01-01T00:00:00Z","run_count":99,"status":"paused"}`
 	created := a.do("POST", "/ojs/v1/cron", body).want(201)
@@ -22,7 +22,7 @@ func TestCronJobInTheSpecificationsWords(t *testing.T) {
 			at + "timezone": "America/New_York", at + "type": "report.generate",
 			at + "options.queue": "reports", at + "options.timeout": 300, at + "options.timeout_ms": 300000,
 			at + "options.tags": []any{"x"}, at + "options.priority": 7,
-			at + "options.retry.max_attempts": 3, at + "options.unique.key": "k", at + "overlap_policy": "allow",
+			at + "options.retry.max_attempts": 3, at + "options.only_once.key": "k", at + "overlap_policy": "allow",
 			at + "catch_up": "once", at + "enabled": true, at + "status": "active",
 			at + "description": "for us", at + "last_run_at": nil, at + "run_count": 0,
 			at + "meta": map[string]any{"more": true, "owner": "me"}, at + "job_template.type": "report.generate",

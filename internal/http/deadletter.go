@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"time"
@@ -17,16 +18,16 @@ import (
 
 func (s *Server) deadLetterRoutes() []kit.Route {
 	const dead, admins = v1 + "/dead-letter", v1 + "/admin/dead-letter"
-	both := kit.Under([]string{dead, admins}, []kit.Route{
-		{Method: http.MethodGet, Handler: s.listDeadLetters},
-		{Method: http.MethodPost, Path: "/:id/retry", Handler: s.retryDeadLetter},
+	return kit.Scoped([]kit.Route{
+		{Method: http.MethodGet, Path: dead, Scope: kit.Read, Queues: kit.QueueInQuery, Handler: s.listDeadLetters},
+		{Method: http.MethodGet, Path: admins, Scope: kit.Read, Queues: kit.QueueInQuery, Handler: s.listDeadLetters},
+		{Method: http.MethodPost, Path: dead + "/:id/retry", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: s.retryDeadLetter},
+		{Method: http.MethodPost, Path: admins + "/:id/retry", Scope: kit.Admin, Queues: kit.QueueOfJob, Handler: s.retryDeadLetter},
+		{Method: http.MethodGet, Path: dead + "/:id", Scope: kit.Read, Queues: kit.QueueOfJob, Handler: s.getDeadLetter},
+		{Method: http.MethodDelete, Path: dead + "/:id", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: s.deleteDeadLetter},
+		{Method: http.MethodGet, Path: admins + "/:id", Scope: kit.Read, Queues: kit.QueueOfJob, Handler: s.getDeadLetterFlat},
+		{Method: http.MethodDelete, Path: admins + "/:id", Scope: kit.Admin, Queues: kit.QueueOfJob, Handler: s.deleteDeadLetterSilently},
 	})
-	return kit.Scoped(append(both, []kit.Route{
-		{Method: http.MethodGet, Path: dead + "/:id", Handler: s.getDeadLetter},
-		{Method: http.MethodDelete, Path: dead + "/:id", Handler: s.deleteDeadLetter},
-		{Method: http.MethodGet, Path: admins + "/:id", Handler: s.getDeadLetterFlat},
-		{Method: http.MethodDelete, Path: admins + "/:id", Handler: s.deleteDeadLetterSilently},
-	}...))
 }
 
 func (s *Server) listDeadLetters(c echo.Context) error {
@@ -53,7 +54,7 @@ func (s *Server) listDeadLetters(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	give, err := s.carry(sizeOf(jobs))
+	give, err := s.carry(c, sizeOf(jobs))
 	if err != nil {
 		return err
 	}
@@ -93,16 +94,29 @@ type retryRequest struct {
 	kit.Optional
 	_        struct{}        `check:"only"`
 	Override json.RawMessage `json:"override" check:"object,storable"`
+
+	queue *string // to which the job moves
 }
 
 // Check refuses times that SQL would take although OJS does not.
 func (r *retryRequest) Check(o *kit.Object) {
 	if r.Override != nil {
-		o.Child("override").When("expires_at", time.Now())
+		override := o.Child("override")
+		override.When("expires_at", time.Now())
+		r.queue = override.Text("queue")
 	}
 }
 
 func (s *Server) retryDeadLetter(c echo.Context) error {
+	return s.runAgain(c, func(q *sqlcgen.Queries, ctx context.Context, p sqlcgen.RetryParams) (sqlcgen.OjsJob, error) {
+		return q.RetryDeadLetter(ctx, sqlcgen.RetryDeadLetterParams(p))
+	})
+}
+
+// retryJob takes any discarded job, dead letter or not.
+func (s *Server) retryJob(c echo.Context) error { return s.runAgain(c, (*sqlcgen.Queries).Retry) }
+
+func (s *Server) runAgain(c echo.Context, call func(*sqlcgen.Queries, context.Context, sqlcgen.RetryParams) (sqlcgen.OjsJob, error)) error {
 	id, scope, err := jobRef(c)
 	if err != nil {
 		return err
@@ -111,8 +125,12 @@ func (s *Server) retryDeadLetter(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	params := sqlcgen.RetryDeadLetterParams{ID: id, Override: req.Override, Tenant: scope}
-	job, err := kit.Patiently(s.kit, c, (*sqlcgen.Queries).RetryDeadLetter, params)
+	if req.queue != nil {
+		if err := kit.ForQueues(c, "override.queue", *req.queue); err != nil {
+			return err
+		}
+	}
+	job, err := kit.Patiently(s.kit, c, call, sqlcgen.RetryParams{ID: id, Override: req.Override, Tenant: scope})
 	if err != nil {
 		return err
 	}

@@ -101,6 +101,26 @@ func TestDeadLetters(t *testing.T) {
 	}
 }
 
+// A job that failed for good without a word about dead letters runs again by the routes of jobs, and by no route of dead letters.
+func TestDiscardedJobsRunAgain(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	id := a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[],"options":{"queue":"q","retry":{"max_attempts":1}}}`).want(201).text("job.id")
+	for _, path := range []string{"/ojs/v1/jobs/" + id + "/retry", "/ojs/v1/admin/jobs/" + id + "/retry", "/ojs/v1/admin/jobs/bulk/retry"} {
+		a.do("POST", "/ojs/v1/jobs/"+id+"/retry", "").want(409)
+		a.fetchOne("q")
+		failure := `{"job_id":"` + id + `","error":{"message":"m"}}`
+		a.do("POST", "/ojs/v1/workers/nack", failure).want(200).is(map[string]any{"state": "discarded"})
+		a.do("POST", "/ojs/v1/dead-letter/"+id+"/retry", "").want(404)
+		body := ""
+		if strings.HasSuffix(path, "bulk/retry") {
+			body = `{"ids":["` + id + `"],"confirm":true}`
+		}
+		a.do("POST", path, body).want(200)
+		a.do("GET", "/ojs/v1/jobs/"+id, "").want(200).is(map[string]any{"job.state": "available", "job.attempt": 0})
+	}
+}
+
 // What a job has from its producer under a name of ours is not written beside ours.
 func TestRetriedDeadLettersRepeatNoName(t *testing.T) {
 	t.Parallel()

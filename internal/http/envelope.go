@@ -274,6 +274,13 @@ func (e *envelope) leftovers() {
 			extra = append(extra, m)
 		}
 	}
+	for _, name := range [...]string{"tenant", "tenant_id"} {
+		if e.job.Raw(name) != nil {
+			err := kit.Invalid(e.job.At(name), "is not known; meta.tenant_id, or the header %s, is probably meant", kit.TenantHeader)
+			err.Details["meant"] = "meta.tenant_id"
+			e.job.Fail(err)
+		}
+	}
 	if options != nil {
 		e.Options = kit.Splice(options)
 	}
@@ -304,6 +311,9 @@ func locate(job *kit.Object, header string, field string) string {
 	case "meta":
 		names = append(names, "metadata")
 	}
+	if field == "options.unique" && job.Has("unique") {
+		return job.At("unique") // leftovers made it an option
+	}
 	options := &kit.Object{}
 	if raw := job.Raw("options"); raw != nil && kit.Kind(raw) == "object" {
 		options = job.Child("options")
@@ -325,8 +335,10 @@ func relocate(err error, key *idempotency, jobs []*kit.Object, header string, ba
 	if !errors.As(err, &known) || known.Status >= http.StatusInternalServerError {
 		return
 	}
-	index, _ := number(known.Details["index"])
-	if !batch {
+	index, one := number(known.Details["index"])
+	if batch && !one {
+		index = -1 // it is about all of them
+	} else if !batch {
 		index = 0 // it came with other clients' jobs, and its place among them means nothing to this one
 		delete(known.Details, "index")
 	}

@@ -11,7 +11,9 @@ import (
 )
 
 func (s *Server) eventRoutes() []kit.Route {
-	return kit.Scoped([]kit.Route{{Method: http.MethodGet, Path: v1 + "/events", Handler: s.listEvents}})
+	return kit.Scoped([]kit.Route{
+		{Method: http.MethodGet, Path: v1 + "/events", Scope: kit.Read, Queues: kit.QueuesInQuery, Handler: s.listEvents},
+	})
 }
 
 type eventJSON struct {
@@ -32,6 +34,11 @@ const (
 
 // listEvents shows the latest events, newest first.
 func (s *Server) listEvents(c echo.Context) error {
+	// Rows of jobs do not tell in which order they changed, so a page after an event would leave some out. Answered with the first page,
+	// a client that pages would read that for ever.
+	if c.QueryParams().Has("after") {
+		return kit.Refuse(kit.CodeUnsupported, "after", "events are told newest first; paging forward from one of them is not supported")
+	}
 	limit, err := kit.QueryInteger(c, "limit", 50, 1, maxEvents)
 	if err != nil {
 		return err

@@ -26,6 +26,15 @@ func TestEvents(t *testing.T) {
 	a.do("GET", "/ojs/v1/events?types=job.enqueued&limit=1", "").want(200).
 		is(map[string]any{"pagination.has_more": true}).absent("events.1")
 	a.do("GET", "/ojs/v1/events", "", "X-OJS-Tenant: globex").want(200).is(map[string]any{"events": []any{}})
+	a.do("GET", "/ojs/v1/events?after=evt_1", "").want(422).
+		is(map[string]any{"error.code": "unsupported", "error.details.field": "after"})
+	a.push(`{"type":"fails","args":[],"options":{"queue":"ev"}}`)
+	failed := a.fetchOne("ev").text("jobs.0.id")
+	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+failed+`","error":{"code":"smtp","message":"refused"}}`).want(200)
+	a.do("GET", "/ojs/v1/events?types=job.failed,job.retrying&queues=ev", "").want(200).is(map[string]any{
+		"events.0.data.error.code": "smtp", "events.1.data.error.message": "refused",
+	}).absent("events.2")
+	a.do("GET", "/ojs/v1/events?types=job.started&limit=1", "").want(200).present("events.0.data.worker_id")
 }
 
 // As many as may be asked for can be had, and whether there are more is told.

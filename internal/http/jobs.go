@@ -18,18 +18,18 @@ import (
 
 func (s *Server) jobRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodPost, Path: v1 + "/jobs", Handler: s.enqueue},
-		{Method: http.MethodPost, Path: v1 + "/jobs/batch", Handler: s.enqueueBatch},
-		{Method: http.MethodGet, Path: v1 + "/jobs/:id", Handler: s.getJob},
-		{Method: http.MethodDelete, Path: v1 + "/jobs/:id", Handler: s.cancel},
-		{Method: http.MethodPost, Path: v1 + "/jobs/:id/cancel", Handler: s.cancel},
-		{Method: http.MethodPost, Path: v1 + "/jobs/:id/activate", Handler: s.activate},
-		{Method: http.MethodPost, Path: v1 + "/jobs/:id/retry", Handler: s.retryDeadLetter},
-		{Method: http.MethodGet, Path: v1 + "/admin/jobs/:id", Handler: s.getJobFlat},
-		{Method: http.MethodPatch, Path: v1 + "/jobs/:id", Handler: s.patchJob},
-		{Method: http.MethodPatch, Path: v1 + "/admin/jobs/:id", Handler: s.patchJob},
-		{Method: http.MethodPost, Path: v1 + "/admin/jobs/:id/cancel", Handler: s.cancel},
-		{Method: http.MethodPost, Path: v1 + "/admin/jobs/:id/retry", Handler: s.retryDeadLetter},
+		{Method: http.MethodPost, Path: v1 + "/jobs", Scope: kit.Produce, Queues: kit.QueuesInBody, Handler: s.enqueue},
+		{Method: http.MethodPost, Path: v1 + "/jobs/batch", Scope: kit.Produce, Queues: kit.QueuesInBody, Handler: s.enqueueBatch},
+		{Method: http.MethodGet, Path: v1 + "/jobs/:id", Scope: kit.Read, Queues: kit.QueueOfJob, Handler: s.getJob},
+		{Method: http.MethodDelete, Path: v1 + "/jobs/:id", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: s.cancel},
+		{Method: http.MethodPost, Path: v1 + "/jobs/:id/cancel", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: s.cancel},
+		{Method: http.MethodPost, Path: v1 + "/jobs/:id/activate", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: s.activate},
+		{Method: http.MethodPost, Path: v1 + "/jobs/:id/retry", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: s.retryJob},
+		{Method: http.MethodGet, Path: v1 + "/admin/jobs/:id", Scope: kit.Read, Queues: kit.QueueOfJob, Handler: s.getJobFlat},
+		{Method: http.MethodPatch, Path: v1 + "/jobs/:id", Scope: kit.Produce, Queues: kit.QueueOfJob, Handler: s.patchJob},
+		{Method: http.MethodPatch, Path: v1 + "/admin/jobs/:id", Scope: kit.Admin, Queues: kit.QueueOfJob, Handler: s.patchJob},
+		{Method: http.MethodPost, Path: v1 + "/admin/jobs/:id/cancel", Scope: kit.Admin, Queues: kit.QueueOfJob, Handler: s.cancel},
+		{Method: http.MethodPost, Path: v1 + "/admin/jobs/:id/retry", Scope: kit.Admin, Queues: kit.QueueOfJob, Handler: s.retryJob},
 	})
 }
 
@@ -64,10 +64,11 @@ func (s *Server) enqueue(c echo.Context) error {
 		return err
 	}
 	c.Response().Header().Set(echo.HeaderLocation, "/ojs/v1/jobs/"+row.ID)
+	s.kit.Pressure(c, row.Queue)
 	return s.writeJob(c, http.StatusCreated, &row)
 }
 
-// enqueueBatch makes all of the jobs, or none.
+// enqueueBatch makes all of the jobs, or none; with atomicity partial each of them succeeds or fails by itself.
 func (s *Server) enqueueBatch(c echo.Context) error {
 	req, err := s.body(c, s.limits.BatchBody, false)
 	if err != nil {
@@ -81,6 +82,7 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	partial := partially(req, key)
 	if err := req.Err(); err != nil {
 		return err
 	}
@@ -97,6 +99,9 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 			return err
 		}
 	}
+	if partial {
+		return s.enqueueEach(c, sent, jobs)
+	}
 	var rows []sqlcgen.OjsJob
 	if key == nil {
 		rows, err = s.dispatch.EnqueueMany(c.Request().Context(), jobs, header)
@@ -108,6 +113,7 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 		relocate(err, key, sent, headerName, true)
 		return err
 	}
+	s.kit.Pressure(c, queuesOf(jobs)...)
 	w := kit.Writer{}
 	w.Open()
 	w.Key("jobs")
@@ -165,7 +171,6 @@ func (s *Server) getJob(c echo.Context) error {
 	return s.writeJob(c, http.StatusOK, &job, result...)
 }
 
-// getJobFlat is for operators' tools, which want the job itself.
 // patchRequest is what of a job can be changed while it waits.
 type patchRequest struct {
 	_        struct{}        `check:"configurable"`
@@ -212,6 +217,7 @@ func (s *Server) patchJob(c echo.Context) error {
 	return kit.Blob(c, http.StatusOK, s.wire().appendJob(nil, &job))
 }
 
+// getJobFlat is for operators' tools, which want the job itself.
 func (s *Server) getJobFlat(c echo.Context) error {
 	job, result, err := s.jobOfPath(c)
 	if err != nil {
@@ -246,7 +252,13 @@ func (s *Server) cancel(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.writeJob(c, http.StatusOK, &job)
+	// The job is cancelled, whatever becomes of this: an error would have the client try again and read that it may not.
+	var before []kit.Attr
+	from, err := s.q.CancelledFrom(s.kit.Context(c), sqlcgen.CancelledFromParams{Tenant: job.TenantID, ID: job.ID})
+	if err == nil {
+		before = append(before, kit.Attr{Name: "previous_state", Raw: dispatch.AppendString(nil, from)})
+	}
+	return s.writeJob(c, http.StatusOK, &job, before...)
 }
 
 func (s *Server) activate(c echo.Context) error {
@@ -279,6 +291,11 @@ func (s *Server) writeJob(c echo.Context, status int, job *sqlcgen.OjsJob, more 
 	w.Open()
 	w.Key("job")
 	w.B = s.wire().appendJob(w.B, job, more...)
+	// The official command-line tool looks for them here, and prints nothing where they are not.
+	w.Text("id", job.ID)
+	w.Text("type", job.Type)
+	w.Text("queue", job.Queue)
+	w.Text("state", job.State)
 	w.Close()
 	return kit.Blob(c, status, w.B)
 }

@@ -57,7 +57,7 @@ func TestEveryOption(t *testing.T) {
 			"expires_at": "2100-01-01T01:00:00+01:00", "tags": ["a", "b"], "pending": null,
 			"retry": {"max_attempts": 5, "initial_interval": "PT1S", "jitter": false},
 			"metadata": {"test_directive": "quiet", "shared": "options"},
-			"unique": {"keys": ["type", "args"], "period": "PT1H"}, "rate_limit": {"max_per_second": 5}
+			"only_once": {"keys": ["type", "args"], "period": "PT1H"}, "pace_hint": {"max_per_second": 5}
 		}
 	}`).want(201)
 	r.is(map[string]any{
@@ -68,9 +68,8 @@ func TestEveryOption(t *testing.T) {
 		"job.tags":       []any{"a", "b"}, "job.meta": map[string]any{"trace_id": "t1", "shared": "meta", "test_directive": "quiet"},
 		"job.schema": "urn:ojs:schema:report.generate:v1", "job.retry.max_attempts": 5, "job.retry.initial_interval": "PT1S",
 		"job.options": map[string]any{
-			"unique": map[string]any{"keys": []any{"type", "args"}, "period": "PT1H"}, "rate_limit": map[string]any{"max_per_second": 5},
+			"only_once": map[string]any{"keys": []any{"type", "args"}, "period": "PT1H"}, "pace_hint": map[string]any{"max_per_second": 5},
 		},
-		"job.unique": map[string]any{"keys": []any{"type", "args"}, "period": "PT1H"},
 	})
 	r.absent("job.result", "job.error", "job.lease")
 	a.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[],"id":"019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"}`).want(409).
@@ -106,7 +105,6 @@ func TestSpellings(t *testing.T) {
 		{`"options":{"scheduled_at":"+PT2H"}`, map[string]any{"job.state": "scheduled"}},
 		{`"expires_at":"2099-01-01T00:00:00.25Z"`, map[string]any{"job.expires_at": "2099-01-01T00:00:00.25Z"}},
 		{`"options":{"pending":true}`, map[string]any{"job.state": "pending"}},
-		{`"unique":{"key":"k"}`, map[string]any{"job.unique.key": "k", "job.options.unique.key": "k"}},
 		{
 			`"options":null,"meta":null,"id":null,"queue":null,"priority":null,"retry":null,"tags":null,"scheduled_at":null`,
 			map[string]any{"job.queue": "default"},
@@ -138,9 +136,9 @@ func TestFidelity(t *testing.T) {
 	)
 	r := a.do(
 		"POST", "/ojs/v1/jobs",
-		`{"type":"f","x_big":`+big+`,"args":`+args+`,"x_num":`+num+`,"options":{"queue":"fid","rate_limit":`+opt+`},"ä\u0062":"\u0041"}`,
+		`{"type":"f","x_big":`+big+`,"args":`+args+`,"x_num":`+num+`,"options":{"queue":"fid","pace_hint":`+opt+`},"ä\u0062":"\u0041"}`,
 	).want(201)
-	want := []string{`"args":` + args, `"x_big":` + big, `"x_num":` + num, `"rate_limit":` + opt, `"ä\u0062":"\u0041"`}
+	want := []string{`"args":` + args, `"x_big":` + big, `"x_num":` + num, `"pace_hint":` + opt, `"ä\u0062":"\u0041"`}
 	check := func(where, body string) {
 		t.Helper()
 		for _, piece := range want {
@@ -159,7 +157,7 @@ func TestFidelity(t *testing.T) {
 
 	batch := a.do(
 		"POST", "/ojs/v1/jobs/batch",
-		`{"jobs":[{"type":"f","args":`+args+`,"x_big":`+big+`,"x_num":`+num+`,"ä\u0062":"\u0041","options":{"rate_limit":`+opt+`}}]}`,
+		`{"jobs":[{"type":"f","args":`+args+`,"x_big":`+big+`,"x_num":`+num+`,"ä\u0062":"\u0041","options":{"pace_hint":`+opt+`}}]}`,
 	).want(201)
 	want = want[:5]
 	check("batch", batch.body)
@@ -205,10 +203,10 @@ func TestExtraOfSQLProducers(t *testing.T) {
 	a := start(t)
 	var id string
 	if err := a.pool.QueryRow(context.Background(),
-		`select id from ojs.enqueue('t', p_extra => '{"x":1,"retry_delay_ms":5,"unique":2}')`).Scan(&id); err != nil {
+		`select id from ojs.enqueue('t', p_extra => '{"x":1,"retry_delay_ms":5,"activated_at":2}')`).Scan(&id); err != nil {
 		t.Fatal(err)
 	}
-	a.do("GET", "/ojs/v1/jobs/"+id, "").want(200).is(map[string]any{"job.x": 1}).absent("job.retry_delay_ms", "job.unique")
+	a.do("GET", "/ojs/v1/jobs/"+id, "").want(200).is(map[string]any{"job.x": 1}).absent("job.retry_delay_ms", "job.activated_at")
 }
 
 func TestBatch(t *testing.T) {
@@ -348,7 +346,14 @@ func TestCancelAndActivate(t *testing.T) {
 	cancelled.is(map[string]any{"job.state": "cancelled"}).present("job.cancelled_at").absent("job.completed_at")
 	a.do("DELETE", "/ojs/v1/jobs/"+pending, "").want(409).is(map[string]any{"error.code": "conflict", "error.retryable": false})
 	other := a.push(`{"type":"a","args":[]}`)
-	a.do("POST", "/ojs/v1/jobs/"+other+"/cancel", `{"reason":"no longer wanted"}`).want(200).is(map[string]any{"job.state": "cancelled"})
+	a.do("POST", "/ojs/v1/jobs/"+other+"/cancel", `{"reason":"no longer wanted"}`).want(200).
+		is(map[string]any{"job.state": "cancelled", "job.previous_state": "available"})
+	later := a.push(`{"type":"a","args":[],"options":{"scheduled_at":"2099-01-01T00:00:00Z"}}`)
+	a.do("DELETE", "/ojs/v1/jobs/"+later, "").want(200).is(map[string]any{"job.previous_state": "scheduled"})
+	running := a.push(`{"type":"a","args":[]}`, "X-OJS-Tenant: acme")
+	a.fetchOne("default")
+	a.do("DELETE", "/ojs/v1/jobs/"+running, "").want(200).is(map[string]any{"job.previous_state": "active"})
+	a.do("GET", "/ojs/v1/jobs/"+running, "").want(200).absent("job.previous_state")
 
 	missing := a.do("DELETE", "/ojs/v1/jobs/01961111-aaaa-7bbb-8ccc-dddddddddddd", "").want(404)
 	missing.is(map[string]any{

@@ -108,7 +108,7 @@ func TestMalformed(t *testing.T) {
 		{name: "options array", body: job(`"options":[]`), field: "options", status: 400},
 		{name: "options string", body: job(`"options":"queue=a"`), field: "options", status: 400},
 		{
-			name: "options too large", body: options(`"rate_limit":{"x":"` + strings.Repeat("x", 70_000) + `"}`), field: "options",
+			name: "options too large", body: options(`"pace_hint":{"x":"` + strings.Repeat("x", 70_000) + `"}`), field: "options",
 			status: 413,
 		},
 		{name: "metadata array", body: options(`"metadata":[1]`), field: "options.metadata", status: 400},

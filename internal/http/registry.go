@@ -65,7 +65,8 @@ func (r *registerRequest) Check(o *kit.Object) {
 // heartbeatRequest names the jobs that the worker runs: active_jobs is an array of ids or, in the official SDKs, their number beside
 // active_job_ids.
 type heartbeatRequest struct {
-	WorkerID string `json:"worker_id" check:"required,name"`
+	_        struct{} `check:"near"`
+	WorkerID string   `json:"worker_id" check:"required,name"`
 	aboutWorker
 	VisibilityTimeoutMs *int32          `json:"visibility_timeout_ms" check:"1.."`
 	State               *string         `json:"state" check:"name"`
@@ -117,6 +118,9 @@ func wholeSeconds(ms int32) []byte {
 func (s *Server) heartbeat(c echo.Context) error {
 	var req heartbeatRequest
 	if err := c.Bind(&req); err != nil {
+		return err
+	}
+	if err := s.kit.ForJobs(c, "active_jobs", req.jobs...); err != nil {
 		return err
 	}
 	params := sqlcgen.BeatParams{

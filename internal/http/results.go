@@ -18,8 +18,8 @@ import (
 
 func (s *Server) resultRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodGet, Path: v1 + "/jobs/:id/result", Handler: s.getResult},
-		{Method: http.MethodPost, Path: v1 + "/jobs/results", Handler: s.listResults},
+		{Method: http.MethodGet, Path: v1 + "/jobs/:id/result", Scope: kit.Read, Queues: kit.QueueOfJob, Handler: s.getResult},
+		{Method: http.MethodPost, Path: v1 + "/jobs/results", Scope: kit.Read, Queues: kit.QueuesInBody, Handler: s.listResults},
 	})
 }
 
@@ -91,6 +91,9 @@ func (s *Server) getResult(c echo.Context) error {
 				Code: kit.CodeTimeout, Message: "job " + id + " is still " + found.State,
 				Details: map[string]any{"job_id": id, "current_state": found.State},
 			}
+		}
+		if err := s.mayWait(c); err != nil {
+			return err
 		}
 		ending, stop := s.endings.wait(id, scope)
 		select {
@@ -167,6 +170,9 @@ func (s *Server) listResults(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
+	if err := s.kit.ForJobs(c, "ids", req.IDs...); err != nil {
+		return err
+	}
 	rows, err := s.q.JobResults(s.kit.Context(c), sqlcgen.JobResultsParams{Ids: req.IDs, Tenant: kit.Scope(c), MaxBytes: s.limits.List})
 	if err != nil {
 		return err
@@ -175,7 +181,7 @@ func (s *Server) listResults(c echo.Context) error {
 	for i := range rows {
 		size += len(rows[i].Result) + len(rows[i].Error)
 	}
-	give, err := s.carry(size)
+	give, err := s.carry(c, size)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/ojs-pg/ojs-pg/internal/http/kit"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
@@ -20,25 +19,12 @@ func noRoom(what string) *pg.Error {
 	return &pg.Error{Code: kit.CodeAway, Message: "the server has no room for " + what + " at the moment", Hint: "Try again."}
 }
 
-// bodyRoom bounds the bytes of large request bodies that are in memory at once, however many clients there are.
+// The bytes of large request bodies that are in memory at once are bounded, however many clients there are.
 //
 // A body takes room step by step as it arrives, so that a client holds no more than it has sent. Bodies that each wait for the others'
 // room would wait for ever. So half of the room is places for whole bodies: one that finds no step free waits for a place, and needs
 // nothing more once it has one.
-type bodyRoom struct {
-	steps, places *semaphore.Weighted
-}
-
 const step = 1 << 20
-
-// newBodyRoom divides bytes; largest is what a whole body has at most.
-func newBodyRoom(bytes, largest int64) bodyRoom {
-	places := max(1, bytes/2/largest)
-	return bodyRoom{
-		steps:  semaphore.NewWeighted(max(0, bytes-places*largest) / step),
-		places: semaphore.NewWeighted(places),
-	}
-}
 
 // bodies makes the room that a body takes free again when its request is done.
 func (s *Server) bodies(next echo.HandlerFunc) echo.HandlerFunc {
@@ -47,7 +33,7 @@ func (s *Server) bodies(next echo.HandlerFunc) echo.HandlerFunc {
 		if 0 <= r.ContentLength && r.ContentLength <= small {
 			return next(c)
 		}
-		b := &roomyBody{ReadCloser: r.Body, s: s, c: c}
+		b := &roomyBody{ReadCloser: r.Body, s: s, c: c, caller: s.caller(c)}
 		defer b.give()
 		r.Body = b
 		return next(c)
@@ -57,12 +43,13 @@ func (s *Server) bodies(next echo.HandlerFunc) echo.HandlerFunc {
 // roomyBody is a request body that takes room as it is read.
 type roomyBody struct {
 	io.ReadCloser
-	s     *Server
-	c     echo.Context
-	limit int64 // bytes that the route takes; zero: the body is discarded, and needs no room
-	read  int64
-	steps int64
-	place bool
+	s      *Server
+	c      echo.Context
+	caller string
+	limit  int64 // bytes that the route takes; zero: the body is discarded, and needs no room
+	read   int64
+	steps  int64
+	place  bool
 }
 
 func (b *roomyBody) Read(p []byte) (int, error) {
@@ -80,34 +67,38 @@ func (b *roomyBody) Read(p []byte) (int, error) {
 
 // take takes a step if one is free, and otherwise waits for a place.
 func (b *roomyBody) take() bool {
-	if b.s.bodyRoom.steps.TryAcquire(1) {
+	if b.s.admission.steps.Try(b.caller, 1) {
 		b.steps++
 		return true
 	}
 	ctx, cancel := context.WithTimeout(b.c.Request().Context(), b.s.limits.RoomWait)
 	defer cancel()
-	b.place = b.s.bodyRoom.places.Acquire(ctx, 1) == nil
+	b.place = b.s.admission.places.Enter(ctx, b.caller) == nil
 	// The time for which the body waited for room is not the client's.
 	_ = http.NewResponseController(b.c.Response().Writer).SetReadDeadline(time.Now().Add(b.s.limits.Read))
 	return b.place
 }
 
 func (b *roomyBody) give() {
-	b.s.bodyRoom.steps.Release(b.steps)
+	b.s.admission.steps.Leave(b.caller, b.steps)
 	if b.place {
-		b.s.bodyRoom.places.Release(1)
+		b.s.admission.places.Leave(b.caller, 1)
 	}
 }
 
 // carry takes room for the bytes of an answer until the client has them. The jobs of a FETCH for which there is no room are to be given
-// back. What is larger than the whole room takes all of it.
-func (s *Server) carry(size int) (give func(), err error) {
+// back. What is larger than all that the caller may have takes all of it.
+func (s *Server) carry(c echo.Context, size int) (give func(), err error) {
 	if size <= small {
 		return func() {}, nil
 	}
+	who, room := s.caller(c), s.admission.answers
 	bytes := min(int64(size), s.limits.Answers)
-	if !s.answerRoom.TryAcquire(bytes) {
+	if pg.IsTenant(who) {
+		bytes = min(bytes, half(s.limits.Answers))
+	}
+	if !room.Try(who, bytes) {
 		return nil, noRoom("an answer of this size")
 	}
-	return func() { s.answerRoom.Release(bytes) }, nil
+	return func() { room.Leave(who, bytes) }, nil
 }

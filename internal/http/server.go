@@ -15,13 +15,13 @@ import (
 	"net/url"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/ojs-pg/ojs-pg/internal/admin"
 	"github.com/ojs-pg/ojs-pg/internal/dispatch"
@@ -34,6 +34,16 @@ import (
 
 const v1 = "/ojs/v1"
 
+// pythonSDK begins the User-Agent of the official Python SDK, which takes an answer of any other type than application/json for no JSON:
+// it would fetch jobs and not see them.
+const pythonSDK = "python-httpx/"
+
+// What tenants may have under way, unless Limits say otherwise.
+const (
+	TenantRequests = 16
+	TenantPolls    = 256
+)
+
 // Limits bound what a request may cost. A zero field takes its default.
 type Limits struct {
 	Body      int64 // bytes of a request body; default 1 MiB
@@ -45,7 +55,11 @@ type Limits struct {
 	Depth     int   // levels of JSON, the body itself being the first; default 100
 	Headers   int   // bytes of all request headers; default 32 KiB
 
+	TenantRequests int // of one tenant in flight; default 16
+	TenantPolls    int // of one tenant that wait for jobs; default 256
+
 	Wait     time.Duration // longest wait of a FETCH; default 60 s
+	TurnWait time.Duration // longest that a request waits for others of its tenant; default 1 s
 	RoomWait time.Duration // longest that a large body waits for room among the others; default 15 s
 
 	Query time.Duration // longest a call into the database may take; default 15 s
@@ -59,22 +73,25 @@ type Limits struct {
 
 func (l Limits) withDefaults() Limits {
 	return Limits{
-		Body:       cmp.Or(l.Body, 1<<20),
-		BatchBody:  cmp.Or(l.BatchBody, 16<<20),
-		BatchJobs:  cmp.Or(l.BatchJobs, 1000),
-		List:       cmp.Or(l.List, 16<<20),
-		Bodies:     cmp.Or(l.Bodies, 128<<20),
-		Answers:    cmp.Or(l.Answers, 128<<20),
-		Depth:      cmp.Or(l.Depth, 100),
-		Headers:    cmp.Or(l.Headers, 32<<10),
-		Wait:       cmp.Or(l.Wait, 60*time.Second),
-		RoomWait:   cmp.Or(l.RoomWait, 15*time.Second),
-		Query:      cmp.Or(l.Query, 15*time.Second),
-		Read:       cmp.Or(l.Read, 30*time.Second),
-		Write:      cmp.Or(l.Write, 30*time.Second),
-		Idle:       cmp.Or(l.Idle, 120*time.Second),
-		Drain:      cmp.Or(l.Drain, 20*time.Second),
-		DrainDelay: l.DrainDelay,
+		Body:           cmp.Or(l.Body, 1<<20),
+		BatchBody:      cmp.Or(l.BatchBody, 16<<20),
+		BatchJobs:      cmp.Or(l.BatchJobs, 1000),
+		List:           cmp.Or(l.List, 16<<20),
+		Bodies:         cmp.Or(l.Bodies, 128<<20),
+		Answers:        cmp.Or(l.Answers, 128<<20),
+		Depth:          cmp.Or(l.Depth, 100),
+		Headers:        cmp.Or(l.Headers, 32<<10),
+		TenantRequests: cmp.Or(l.TenantRequests, TenantRequests),
+		TenantPolls:    cmp.Or(l.TenantPolls, TenantPolls),
+		Wait:           cmp.Or(l.Wait, 60*time.Second),
+		TurnWait:       cmp.Or(l.TurnWait, time.Second),
+		RoomWait:       cmp.Or(l.RoomWait, 15*time.Second),
+		Query:          cmp.Or(l.Query, 15*time.Second),
+		Read:           cmp.Or(l.Read, 30*time.Second),
+		Write:          cmp.Or(l.Write, 30*time.Second),
+		Idle:           cmp.Or(l.Idle, 120*time.Second),
+		Drain:          cmp.Or(l.Drain, 20*time.Second),
+		DrainDelay:     l.DrainDelay,
 	}
 }
 
@@ -88,6 +105,8 @@ type Config struct {
 	Metrics    []prometheus.Collector // of the parts that the Server does not know
 
 	MetricTenants int32 // how many tenants have series of their own; default admin.MetricTenants
+
+	TenantHeaders kit.TenantHeaders // that name the tenant; nil: kit.KnownTenantHeaders
 
 	APIKeys bool          // whether callers may be known by an API key
 	Tokens  *jwt.Verifier // by a JWT; nil: they may not. Without either nobody is asked for a credential
@@ -121,8 +140,7 @@ type Server struct {
 	handing  context.Context // until TakeBack
 	takeBack context.CancelFunc
 
-	bodyRoom      bodyRoom
-	answerRoom    *semaphore.Weighted // bytes of large answers, of which limits.Answers may be in memory at once
+	admission     admission
 	endings       endings
 	defaultTenant defaultTenant
 }
@@ -144,8 +162,10 @@ func New(cfg Config) *Server {
 	}
 	s.kit = kit.New(cfg.DB, cfg.Logger, s.limits.Query)
 	s.q = s.kit.SQL
-	s.bodyRoom = newBodyRoom(s.limits.Bodies, max(s.limits.Body, s.limits.BatchBody))
-	s.answerRoom = semaphore.NewWeighted(s.limits.Answers)
+	if cfg.TenantHeaders != nil {
+		s.kit.NameTenantsBy(cfg.TenantHeaders)
+	}
+	s.admission = s.newAdmission()
 	s.endings.over = s.jobsOver
 	s.defaultTenant.read, s.defaultTenant.log = s.q.DefaultTenant, cfg.Logger
 	s.handing, s.takeBack = context.WithCancel(context.Background())
@@ -153,7 +173,7 @@ func New(cfg Config) *Server {
 		s.reset = cfg.Reset
 	}
 	if cfg.APIKeys {
-		s.keys = &keyring{find: s.findKey}
+		s.keys = newKeyring(s.limits.Query, s.findKeys)
 	}
 	s.handler = s.routes()
 	return s
@@ -172,13 +192,18 @@ func (s *Server) routes() http.Handler {
 	e.Binder = kit.Binder{Read: func(c echo.Context, optional bool) (*kit.Object, error) { return s.body(c, s.limits.Body, optional) }}
 	e.JSONSerializer = kit.Serializer{}
 	e.Pre(s.metrics.observe, s.headers)
-	e.Use(s.recover, s.authenticate, s.bodies, unescape, s.kit.Begin)
+	e.Use(s.recover, s.authenticate, s.admit, s.bodies, unescape, s.kit.Begin)
 
 	for _, routes := range [][]kit.Route{
 		s.jobRoutes(), s.resultRoutes(), s.workerRoutes(), s.settleRoutes(), s.eventRoutes(), s.cronRoutes(), s.deadLetterRoutes(),
 		(&admin.Admin{Kit: s.kit}).Routes(), s.systemRoutes(),
 	} {
 		s.kit.Mount(e, routes)
+	}
+	for _, l := range lacking {
+		for _, path := range l.paths {
+			e.RouteNotFound(v1+path, l.refuse)
+		}
 	}
 	s.metrics.learn(e.Routes())
 	return e
@@ -189,6 +214,9 @@ func (s *Server) headers(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r, h := c.Request(), c.Response().Header()
 		h.Set(echo.HeaderContentType, kit.ContentType)
+		if strings.HasPrefix(r.UserAgent(), pythonSDK) {
+			h.Set(echo.HeaderContentType, echo.MIMEApplicationJSON)
+		}
 		h.Set(kit.VersionHeader, kit.SpecVersion)
 		id := r.Header.Get(kit.RequestIDHeader)
 		if !visible(id) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -251,4 +252,31 @@ func TestManifestAndHealth(t *testing.T) {
 	h.is(map[string]any{
 		"status": "ok", "version": "1.0", "backend.type": "postgres", "backend.status": "healthy",
 	}).present("uptime_seconds", "backend.latency_ms")
+}
+
+// A terminal's prompt stands on a line of its own behind every answer, whichever way it is written.
+func TestAnswersEndWithANewline(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	a.push(`{"type":"a","args":["` + strings.Repeat("x", 900_000) + `"]}`)
+	a.push(`{"type":"a","args":["` + strings.Repeat("x", 900_000) + `"]}`)
+	for _, call := range [][3]string{
+		{"GET", "/ojs/manifest", ""},
+		{"GET", "/ojs/v1/health", ""},
+		{"GET", "/ojs/v1/nothing", ""},
+		{"GET", "/ojs/v1/jobs", ""},
+		{"GET", "/ojs/v1/dead-letter", ""},
+		{"GET", "/ojs/v1/dead-letter/stats", ""},
+		{"POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`},
+		{"POST", "/ojs/v1/workers/fetch", `{"queues":["default"],"count":2}`},
+		{"POST", "/ojs/v1/workers/fetch", `{"queues":["none"]}`},
+	} {
+		r := a.do(call[0], call[1], call[2])
+		if !strings.HasSuffix(r.body, "}\n") {
+			t.Errorf("%s %s: %d, the answer ends with %q", call[0], call[1], r.status, r.body[max(0, len(r.body)-20):])
+		}
+		if n := r.header.Get("Content-Length"); n != "" && n != strconv.Itoa(len(r.body)) {
+			t.Errorf("%s %s: %d bytes are announced as %s", call[0], call[1], len(r.body), n)
+		}
+	}
 }

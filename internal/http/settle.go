@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,10 +19,10 @@ import (
 
 func (s *Server) settleRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodPost, Path: v1 + "/jobs/:id/ack", Handler: s.ack},
-		{Method: http.MethodPost, Path: v1 + "/jobs/:id/nack", Handler: s.nack},
-		{Method: http.MethodPost, Path: v1 + "/workers/ack", Handler: s.ack},
-		{Method: http.MethodPost, Path: v1 + "/workers/nack", Handler: s.nack},
+		{Method: http.MethodPost, Path: v1 + "/jobs/:id/ack", Scope: kit.Work, Queues: kit.QueueOfJob, Handler: s.ack},
+		{Method: http.MethodPost, Path: v1 + "/jobs/:id/nack", Scope: kit.Work, Queues: kit.QueueOfJob, Handler: s.nack},
+		{Method: http.MethodPost, Path: v1 + "/workers/ack", Scope: kit.Work, Queues: kit.QueuesInBody, Handler: s.ack},
+		{Method: http.MethodPost, Path: v1 + "/workers/nack", Scope: kit.Work, Queues: kit.QueuesInBody, Handler: s.nack},
 	})
 }
 
@@ -46,6 +47,7 @@ type attempt struct {
 }
 
 type ackRequest struct {
+	_ struct{} `check:"near"`
 	attempt
 	Result json.RawMessage `json:"result" check:"verbatim"`
 }
@@ -58,6 +60,7 @@ func readAck(o *kit.Object, to *dispatch.Settlement) {
 }
 
 type nackRequest struct {
+	_ struct{} `check:"near"`
 	attempt
 	Requeue bool            `json:"requeue"`
 	Error   json.RawMessage `json:"error" check:"required,object,storable"`
@@ -118,6 +121,11 @@ func (s *Server) settle(c echo.Context, v verb) error {
 	whole := representation(c)
 	if err := req.Err(); err != nil {
 		return err
+	}
+	if pathID == "" {
+		if err := s.kit.ForJobs(c, "job_id", one[0].ID); err != nil {
+			return err
+		}
 	}
 	done := s.dispatch.Settle(s.kit.Context(c), one, whole)
 	if done[0].Err != nil {
@@ -197,6 +205,9 @@ func readBatch(c echo.Context, req *kit.Object, v verb) (*batch, error) {
 // settleBatch asks for what could be read. It fails if nothing is known to be settled: the database was away, or others hold all of the
 // jobs. A client need not look at each to know that it is to send all of them again, those that cannot be read, too.
 func (s *Server) settleBatch(c echo.Context, b *batch) error {
+	if err := s.bound(c, b); err != nil {
+		return err
+	}
 	good := make([]int, 0, len(b.asked))
 	asked := make([]dispatch.Settlement, 0, len(b.asked))
 	for i := range b.asked {
@@ -223,6 +234,24 @@ func (s *Server) settleBatch(c echo.Context, b *batch) error {
 	return nil
 }
 
+// bound refuses those of the jobs that are in other queues than the credential's.
+func (s *Server) bound(c echo.Context, b *batch) error {
+	ids := make([]string, len(b.asked))
+	for i := range b.asked {
+		ids[i] = b.asked[i].ID
+	}
+	elsewhere, err := s.kit.Elsewhere(c, ids)
+	if err != nil {
+		return err
+	}
+	for i, id := range ids {
+		if b.settled[i].Err == nil && slices.Contains(elsewhere, id) {
+			b.settled[i].Err = kit.NotItsJob("jobs["+strconv.Itoa(i)+"].job_id", id)
+		}
+	}
+	return nil
+}
+
 // appendUnsettled writes why the job at index was not settled.
 func (s *Server) appendUnsettled(c echo.Context, w *kit.Writer, b *batch, index int) error {
 	problem := s.kit.Problems.Classify(b.settled[index].Err)
@@ -231,7 +260,7 @@ func (s *Server) appendUnsettled(c echo.Context, w *kit.Writer, b *batch, index 
 		problem.Details = map[string]any{}
 	}
 	problem.Details["index"] = index
-	kit.NameHeader(problem, c.Request().Header)
+	s.kit.Problems.NameHeader(problem, c.Request().Header)
 	relocateSettled(problem, "jobs["+strconv.Itoa(index)+"].", b.asked[index].WorkerID == b.worker)
 	body, err := json.Marshal(kit.ProblemBody(problem, kit.RequestID(c)))
 	if err != nil {

@@ -11,15 +11,15 @@ import (
 
 func (s *Server) systemRoutes() []kit.Route {
 	routes := []kit.Route{
-		{Method: http.MethodGet, Path: "/ojs/manifest", Handler: s.manifest},
-		{Method: http.MethodGet, Path: v1 + "/health", Handler: s.health},
-		{Method: http.MethodGet, Path: "/health", Handler: s.live},
-		{Method: http.MethodGet, Path: v1 + "/ready", Handler: s.ready},
-		{Method: http.MethodGet, Path: "/ready", Handler: s.ready},
-		{Method: http.MethodGet, Path: "/metrics", Handler: s.metricsText},
+		{Method: http.MethodGet, Path: "/ojs/manifest", Scope: kit.Open, Handler: s.manifest},
+		{Method: http.MethodGet, Path: v1 + "/health", Scope: kit.Open, Handler: s.health},
+		{Method: http.MethodGet, Path: "/health", Scope: kit.Open, Handler: s.live},
+		{Method: http.MethodGet, Path: v1 + "/ready", Scope: kit.Open, Handler: s.ready},
+		{Method: http.MethodGet, Path: "/ready", Scope: kit.Open, Handler: s.ready},
+		{Method: http.MethodGet, Path: "/metrics", Scope: kit.Admin, Handler: s.metricsText},
 	}
 	if s.reset != nil {
-		routes = append(routes, kit.Route{Method: http.MethodPost, Path: v1 + "/admin/reset", Handler: s.resetAll})
+		routes = append(routes, kit.Route{Method: http.MethodPost, Path: v1 + "/admin/reset", Scope: kit.Admin, Handler: s.resetAll})
 	}
 	return routes
 }

@@ -22,17 +22,18 @@ import (
 
 func (s *Server) workerRoutes() []kit.Route {
 	return kit.Scoped([]kit.Route{
-		{Method: http.MethodPost, Path: v1 + "/workers/fetch", Handler: s.fetch},
-		{Method: http.MethodPost, Path: v1 + "/workers/heartbeat", Handler: s.heartbeat},
-		{Method: http.MethodPost, Path: v1 + "/workers/beat", Handler: s.heartbeat},
-		{Method: http.MethodPost, Path: v1 + "/workers/register", Handler: s.registerWorker},
-		{Method: http.MethodPost, Path: v1 + "/workers/deregister", Handler: s.deregisterWorker},
+		{Method: http.MethodPost, Path: v1 + "/workers/fetch", Scope: kit.Work, Queues: kit.QueuesInBody, Handler: s.fetch},
+		{Method: http.MethodPost, Path: v1 + "/workers/heartbeat", Scope: kit.Work, Queues: kit.QueuesInBody, Handler: s.heartbeat},
+		{Method: http.MethodPost, Path: v1 + "/workers/beat", Scope: kit.Work, Queues: kit.QueuesInBody, Handler: s.heartbeat},
+		{Method: http.MethodPost, Path: v1 + "/workers/register", Scope: kit.Work, Queues: kit.NoQueue, Handler: s.registerWorker},
+		{Method: http.MethodPost, Path: v1 + "/workers/deregister", Scope: kit.Work, Queues: kit.NoQueue, Handler: s.deregisterWorker},
 	})
 }
 
 const maxFetchQueues = 100
 
 type fetchRequest struct {
+	_                   struct{}        `check:"near"`
 	Queues              []string        `json:"queues" check:"required,name"`
 	WorkerID            string          `json:"worker_id" check:"name"`
 	Count               int32           `json:"count" check:"1..1000"`
@@ -86,7 +87,7 @@ func (s *Server) fetch(c echo.Context) error {
 	if err := s.identifyAgain(c); err != nil {
 		return err
 	}
-	give, err := s.carry(sizeOf(jobs))
+	give, err := s.carry(c, sizeOf(jobs))
 	if err != nil {
 		return err
 	}
@@ -132,7 +133,7 @@ func (s *Server) handOver(c echo.Context, jobs []sqlcgen.OjsJob) error {
 	}
 	w.B = append(w.B, ']')
 	w.Close()
-	if err := kit.Send(c, w.B); err != nil {
+	if err := kit.Send(c, append(w.B, '\n')); err != nil {
 		return err
 	}
 	return kit.Flush(c)
@@ -172,11 +173,15 @@ func (s *Server) wait(c echo.Context, bodyMs *int32) time.Duration {
 	return 0
 }
 
-// allowWait is wait, and lifts the deadlines that would end the connection, and with it the request, meanwhile.
+// allowWait is wait, counts the request among those that wait, and lifts the deadlines that would end the connection, and with it the
+// request, meanwhile.
 func (s *Server) allowWait(c echo.Context, bodyMs *int32) (time.Duration, error) {
 	wait := s.wait(c, bodyMs)
 	if wait == 0 {
 		return 0, nil
+	}
+	if err := s.mayWait(c); err != nil {
+		return 0, err
 	}
 	rc := http.NewResponseController(c.Response())
 	if err := rc.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {

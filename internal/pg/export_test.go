@@ -1,6 +1,10 @@
 package pg
 
-import "time"
+import (
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/fair"
+)
 
 // Impatient makes a listener that keeps its registrations in order without pause.
 func (l *Listener) Impatient() {
@@ -20,17 +24,13 @@ func (c Config) Hasty() Config {
 func (d *DB) Hasty() { d.checkTimeout = 300 * time.Millisecond }
 
 // InLine is how many wait for their turn to try again.
-func (d *DB) InLine() (n int) {
-	d.retries.mu.Lock()
-	defer d.retries.mu.Unlock()
-	for _, callers := range d.retries.waiting {
-		n += len(callers)
-	}
-	return n
-}
+func (d *DB) InLine() int { return d.retries.Waiting() }
 
 // Decodable reports whether jobs with such columns are decoded by hand.
 var Decodable = decodable
 
 // JobTypes are the types that jobs are decoded from by hand; 0: any.
 var JobTypes = jobTypes[:]
+
+// Turns are those of statements of callers, and of those that only read.
+func (d *DB) Turns() (all, reads *fair.Gate) { return d.turns.conns, d.turns.reads }

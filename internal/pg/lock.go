@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // A statement that waits for another transaction's lock keeps a connection meanwhile, and a few such statements keep all. So statements
@@ -58,10 +57,10 @@ func (d *DB) WithLockRetry(ctx context.Context, tenant *string, timeout time.Dur
 	first := true
 	RetryLocked(waiting, func() (locked bool) {
 		if !first {
-			if !d.retries.enter(waiting, name) {
+			if d.retries.Enter(waiting, name) != nil {
 				return false
 			}
-			defer d.retries.leave()
+			defer d.retries.Leave(name, 1)
 		}
 		first = false
 		err = do(running, d.Brief())
@@ -73,7 +72,7 @@ func (d *DB) WithLockRetry(ctx context.Context, tenant *string, timeout time.Dur
 // Brief runs statements, each in a transaction of its own and in one round trip, that fail instead of waiting for a lock, or running, for
 // longer than so much.
 type Brief struct {
-	pool          *pgxpool.Pool
+	db            *DB
 	setting, time string
 	actor, reason string // for the audit trail; empty: as the login and the session say
 }
@@ -85,11 +84,11 @@ func (b Brief) As(actor, reason string) Brief {
 }
 
 // Brief is for statements that wait for a lock for at most 20 ms and are tried again: see WithLockRetry and RetryLocked.
-func (d *DB) Brief() Brief { return Brief{pool: d.pool, setting: "lock_timeout", time: lockTimeout} }
+func (d *DB) Brief() Brief { return Brief{db: d, setting: "lock_timeout", time: lockTimeout} }
 
 // Within is for statements that PostgreSQL breaks off after so long. A context that ends breaks the connection off, too.
 func (d *DB) Within(limit time.Duration) Brief {
-	return Brief{pool: d.pool, setting: "statement_timeout", time: strconv.FormatInt(limit.Milliseconds(), 10) + "ms"}
+	return Brief{db: d, setting: "statement_timeout", time: strconv.FormatInt(limit.Milliseconds(), 10) + "ms"}
 }
 
 // Query is as a pool's.
@@ -104,19 +103,25 @@ func (b Brief) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 	batch.Queue(sql, args...)
 	// Transactions that notify queue up for a lock when they commit, which says nothing about the jobs' locks.
 	batch.Queue("select set_config('" + b.setting + "', '0', true)")
-	sent := b.pool.SendBatch(ctx, batch)
+	leave, err := b.db.turns.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sent := b.db.pool.SendBatch(ctx, batch)
 	for range before {
 		if _, err := sent.Exec(); err != nil {
 			_ = sent.Close() // the same error
+			leave()
 			return nil, err
 		}
 	}
 	rows, err := sent.Query()
 	if err != nil {
 		_ = sent.Close() // the same error
+		leave()
 		return nil, err
 	}
-	return &lastRows{Rows: rows, sent: sent}, nil
+	return &lastRows{Rows: rows, sent: sent, leave: leave}, nil
 }
 
 // QueryRow is as a pool's.
@@ -138,8 +143,9 @@ func (b Brief) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comman
 // lastRows are those of a batch's last statement: their end is the end of the transaction, which may still fail.
 type lastRows struct {
 	pgx.Rows
-	sent pgx.BatchResults // nil: closed, and the connection is another's
-	end  error
+	sent  pgx.BatchResults // nil: closed, and the connection is another's
+	leave func()
+	end   error
 }
 
 func (r *lastRows) Next() bool {
@@ -154,6 +160,7 @@ func (r *lastRows) Close() {
 	r.Rows.Close()
 	if r.sent != nil {
 		r.end, r.sent = r.sent.Close(), nil
+		r.leave()
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojs-pg/ojs-pg/db"
+	"github.com/ojs-pg/ojs-pg/internal/fair"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
 
@@ -54,7 +55,8 @@ type DB struct {
 	pool     *pgxpool.Pool
 	probe    *pgxpool.Pool // of one connection, which no work can occupy
 	listen   *pgx.ConnConfig
-	retries  gate // of WithLockRetry
+	turns    turns
+	retries  *fair.Gate // of WithLockRetry
 	changing changing
 
 	checkTimeout time.Duration // tests shorten it
@@ -75,7 +77,8 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		return nil, err
 	}
 	d := &DB{
-		cut: cut, pool: pool, listen: pool.Config().ConnConfig, retries: gate{free: lockRetries}, checkTimeout: checkTimeout,
+		cut: cut, pool: pool, listen: pool.Config().ConnConfig, turns: newTurns(pool.Config().MaxConns),
+		retries: fair.NewGate(lockRetries, nil), checkTimeout: checkTimeout,
 	}
 	probe := pool.Config()
 	probe.MaxConns, probe.MinConns, probe.MinIdleConns, probe.MaxConnIdleTime = 1, 0, 0, time.Minute
@@ -129,6 +132,7 @@ func openPool(cfg Config, lifetime context.Context) (*pgxpool.Pool, error) {
 	if cfg.ListenURL != "" {
 		// The session of the next statement may be another one. PgBouncer takes no settings that it does not know.
 		delete(poolCfg.ConnConfig.RuntimeParams, "search_path")
+		delete(poolCfg.ConnConfig.RuntimeParams, "jit")
 		if !strings.Contains(cfg.URL, "default_query_exec_mode") {
 			poolCfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 		}
@@ -184,8 +188,9 @@ func listenConfig(cfg Config, lifetime context.Context) (*pgx.ConnConfig, error)
 func configure(conn *pgx.ConnConfig, cfg Config, lifetime context.Context) {
 	detectLoss(&conn.Config)
 	conn.DialFunc = dialUntil(lifetime, conn.DialFunc)
-	// All our SQL names its schema, and times leave as instants.
-	params := map[string]string{"search_path": "", "timezone": "UTC"}
+	// All our SQL names its schema, and times leave as instants. The planner overrates queries of tables without statistics, and compiling
+	// one takes half a second.
+	params := map[string]string{"search_path": "", "timezone": "UTC", "jit": "off"}
 	if cfg.AppName != "" {
 		params["application_name"] = cfg.AppName
 	}

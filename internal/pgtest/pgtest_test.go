@@ -46,7 +46,8 @@ func TestRoles(t *testing.T) {
 	const groups = `
 		select coalesce(string_agg(g, ' ' order by g), '') || case when rolsuper or rolbypassrls then ' superuser' else '' end
 		from pg_catalog.pg_roles r
-		left join unnest(array['ojs_operator', 'ojs_owner', 'ojs_service', 'ojs_tenant']) g on pg_catalog.pg_has_role(r.oid, g, 'member')
+		left join unnest('{ojs_operator,ojs_owner,ojs_producer,ojs_service,ojs_tenant,ojs_worker}'::name[]) g
+			on pg_catalog.pg_has_role(r.oid, g, 'member')
 		where r.rolname = session_user group by r.rolsuper, r.rolbypassrls`
 	for url, want := range map[string]string{
 		d.ServiceURL:        "ojs_service",

@@ -77,6 +77,25 @@ func (q *Queries) ConfigureCron(ctx context.Context, arg ConfigureCronParams) (O
 	return i, err
 }
 
+const cronElsewhere = `-- name: CronElsewhere :one
+select exists (select from ojs.cron c
+    where c.name = $1::text and (c.tenant_id = $2::text) is not false and c.queue <> all ($3::text[]))
+`
+
+type CronElsewhereParams struct {
+	Name   string   `json:"name"`
+	Tenant *string  `json:"tenant"`
+	Queues []string `json:"queues"`
+}
+
+// Whether a cron job of that name, of a tenant or of any, makes its jobs in other queues.
+func (q *Queries) CronElsewhere(ctx context.Context, arg CronElsewhereParams) (bool, error) {
+	row := q.db.QueryRow(ctx, cronElsewhere, arg.Name, arg.Tenant, arg.Queues)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
 const cronRuns = `-- name: CronRuns :many
 select due_at, at, manual, missed, job_id, reason, message, blocker, count(*) over () as total
 from ojs.cron_run

@@ -266,6 +266,55 @@ func (q *Queries) PurgeDeadLetters(ctx context.Context, arg PurgeDeadLettersPara
 	return jobs, err
 }
 
+const retry = `-- name: Retry :one
+select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, charged, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.retry($1::uuid, $2::json, $3::text)
+`
+
+type RetryParams struct {
+	ID       string  `json:"id"`
+	Override []byte  `json:"override"`
+	Tenant   *string `json:"tenant"`
+}
+
+func (q *Queries) Retry(ctx context.Context, arg RetryParams) (OjsJob, error) {
+	row := q.db.QueryRow(ctx, retry, arg.ID, arg.Override, arg.Tenant)
+	var i OjsJob
+	err := row.Scan(
+		&i.State,
+		&i.Attempt,
+		&i.Lease,
+		&i.StartedAt,
+		&i.LeaseExpiresAt,
+		&i.FinishedAt,
+		&i.RetryAt,
+		&i.EnqueuedAt,
+		&i.WorkerID,
+		&i.Pool,
+		&i.Charged,
+		&i.Errors,
+		&i.Result,
+		&i.Seq,
+		&i.TenantID,
+		&i.ID,
+		&i.Queue,
+		&i.Type,
+		&i.Priority,
+		&i.MaxAttempts,
+		&i.CreatedAt,
+		&i.ScheduledAt,
+		&i.ExpiresAt,
+		&i.TimeoutMs,
+		&i.VisibilityTimeoutMs,
+		&i.Tags,
+		&i.Args,
+		&i.Meta,
+		&i.Retry,
+		&i.Options,
+		&i.Extra,
+	)
+	return i, err
+}
+
 const retryDeadLetter = `-- name: RetryDeadLetter :one
 select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, charged, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.retry_dead_letter($1::uuid, $2::json, $3::text)
 `

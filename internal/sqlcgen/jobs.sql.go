@@ -106,6 +106,24 @@ func (q *Queries) Cancel(ctx context.Context, arg CancelParams) (OjsJob, error) 
 	return i, err
 }
 
+const cancelledFrom = `-- name: CancelledFrom :one
+select r.from_state::text as state from ojs.release r
+where r.tenant_id = $1::text and r.job_id = $2::uuid and r.to_state = 'cancelled' order by r.xid desc, r.seq desc limit 1
+`
+
+type CancelledFromParams struct {
+	Tenant string `json:"tenant"`
+	ID     string `json:"id"`
+}
+
+// The state in which a job was cancelled, from the journal, newest rows first: the cancellation is among them.
+func (q *Queries) CancelledFrom(ctx context.Context, arg CancelledFromParams) (string, error) {
+	row := q.db.QueryRow(ctx, cancelledFrom, arg.Tenant, arg.ID)
+	var state string
+	err := row.Scan(&state)
+	return state, err
+}
+
 const jobInfo = `-- name: JobInfo :one
 select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, charged, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.job_info($1::uuid, $2::text)
 `
@@ -200,6 +218,39 @@ func (q *Queries) JobResults(ctx context.Context, arg JobResultsParams) ([]JobRe
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const jobsElsewhere = `-- name: JobsElsewhere :many
+select j.id::uuid as id
+from (select id, tenant_id, queue from ojs.job union all select id, tenant_id, queue from ojs.dead_job) j
+where j.id = any ($1::uuid[]) and (j.tenant_id = $2::text) is not false and j.queue <> all ($3::text[])
+`
+
+type JobsElsewhereParams struct {
+	Ids    []string `json:"ids"`
+	Tenant *string  `json:"tenant"`
+	Queues []string `json:"queues"`
+}
+
+// Of jobs, of a tenant or of any, those that are in other queues.
+func (q *Queries) JobsElsewhere(ctx context.Context, arg JobsElsewhereParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, jobsElsewhere, arg.Ids, arg.Tenant, arg.Queues)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

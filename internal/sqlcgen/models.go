@@ -19,7 +19,7 @@ type OjsApiKeys struct {
 	TenantID *string `json:"tenant_id"`
 	// What its bearer may do: produce, work, read, admin.
 	Scopes []string `json:"scopes"`
-	// The queues that its bearer may enqueue to and fetch from; null: all.
+	// The queues that it is for: jobs and cron jobs of others are refused to its bearer; null: all.
 	Queues []string `json:"queues"`
 	// What it is for.
 	Name string `json:"name"`
@@ -326,8 +326,8 @@ type OjsTenant struct {
 	Weight *string `json:"weight"`
 	// Added to the priority of the tenant's jobs when they are dispatched; -100 to 100. The jobs keep their own priority.
 	PriorityBoost int32 `json:"priority_boost"`
-	// When the tenant was first configured.
-	CreatedAt time.Time `json:"created_at"`
+	// When the tenant was first configured; null: it is not, and the row is there for a pause, a throttle or a suspension, with which it goes.
+	CreatedAt *time.Time `json:"created_at"`
 	// Whether a row of ojs.rule is about it. Others are handed out without a look at the rules.
 	Limited bool `json:"limited"`
 	// The highest priority that a new job of the tenant may have; -100 to 100; 100: no limit.
@@ -344,9 +344,9 @@ type OjsThrottle struct {
 	TenantID string `json:"tenant_id"`
 	// What is lowered: weight or concurrency.
 	Action string `json:"action"`
-	// What it is without the throttle; null: no limit.
+	// What it was without the throttle when that began; null: no limit.
 	Original *float64 `json:"original"`
-	// What it is.
+	// What it was then.
 	Effective float64 `json:"effective"`
 	// Why: the signal with _exceeded behind it, or an operator's words.
 	Reason string `json:"reason"`
@@ -364,9 +364,9 @@ type OjsThrottles struct {
 	TenantID string `json:"tenant_id"`
 	// What is lowered: weight or concurrency.
 	Action string `json:"action"`
-	// What it is without the throttle; null: no limit.
+	// What it would be now without the throttle, in queues that do not say; null: no limit.
 	Original *float64 `json:"original"`
-	// What it is now.
+	// What it is now instead.
 	Effective float64 `json:"effective"`
 	// Why: a signal of ojs.noisy_neighbours with _exceeded behind it, or an operator's words.
 	Reason string `json:"reason"`
@@ -376,4 +376,18 @@ type OjsThrottles struct {
 	Until time.Time `json:"until"`
 	// Which login; null: the tick, or not for a tenant to see.
 	SetBy *string `json:"set_by"`
+}
+
+// Tiers, templates of what tenants have. Set by ojs.configure_tier, given to tenants by ojs.set_tier.
+type OjsTiers struct {
+	// The tier. Tenants that nobody has configured get the one of the name default.
+	Name string `json:"name"`
+	// The template.
+	Config json.RawMessage `json:"config"`
+	// How many tenants have it.
+	Tenants int64 `json:"tenants"`
+	// How many of them do not have all of it yet.
+	Due int64 `json:"due"`
+	// Why, in the words of whoever changed it last.
+	Reason *string `json:"reason"`
 }

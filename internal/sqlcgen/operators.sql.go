@@ -11,44 +11,6 @@ import (
 	"time"
 )
 
-const aPIKey = `-- name: APIKey :many
-select k.id, k.prefix, k.tenant_id, k.scopes, k.queues from ojs._key_owner($1::bytea) k
-`
-
-type APIKeyRow struct {
-	ID       string   `json:"id"`
-	Prefix   string   `json:"prefix"`
-	TenantID *string  `json:"tenant_id"`
-	Scopes   []string `json:"scopes"`
-	Queues   []string `json:"queues"`
-}
-
-func (q *Queries) APIKey(ctx context.Context, hash []byte) ([]APIKeyRow, error) {
-	rows, err := q.db.Query(ctx, aPIKey, hash)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []APIKeyRow{}
-	for rows.Next() {
-		var i APIKeyRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.Prefix,
-			&i.TenantID,
-			&i.Scopes,
-			&i.Queues,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const aPIKeys = `-- name: APIKeys :many
 select k.id, k.prefix, k.tenant_id, k.scopes, k.queues, k.name, k.state, k.created_at, k.created_by, k.expires_at, k.revoked_at,
     k.reason, k.last_used_at, k.rotated_to
@@ -106,6 +68,30 @@ func (q *Queries) ConfigureFairness(ctx context.Context, tenantFairness []byte) 
 	var tenant_fairness []byte
 	err := row.Scan(&tenant_fairness)
 	return tenant_fairness, err
+}
+
+const configureLimits = `-- name: ConfigureLimits :one
+select coalesce(jsonb_object_agg(l.resource, ojs._limit_json(l)), '{}')::jsonb as limits
+from ojs.configure_limits($1::text, $2::jsonb, $3::text, $4::text) l
+`
+
+type ConfigureLimitsParams struct {
+	Tenant string  `json:"tenant"`
+	Limits []byte  `json:"limits"`
+	Queue  *string `json:"queue"`
+	Reason *string `json:"reason"`
+}
+
+func (q *Queries) ConfigureLimits(ctx context.Context, arg ConfigureLimitsParams) ([]byte, error) {
+	row := q.db.QueryRow(ctx, configureLimits,
+		arg.Tenant,
+		arg.Limits,
+		arg.Queue,
+		arg.Reason,
+	)
+	var limits []byte
+	err := row.Scan(&limits)
+	return limits, err
 }
 
 const configurePool = `-- name: ConfigurePool :one
@@ -354,6 +340,44 @@ func (q *Queries) Doctor(ctx context.Context, arg DoctorParams) ([]DoctorRow, er
 	return items, nil
 }
 
+const doorLimits = `-- name: DoorLimits :many
+select q.tenant_id, q.queue, q.resource, q.maximum from ojs.quota q
+where q.resource in ('max_depth', 'max_in_flight_requests', 'max_waiting_polls')
+`
+
+type DoorLimitsRow struct {
+	TenantID string `json:"tenant_id"`
+	Queue    string `json:"queue"`
+	Resource string `json:"resource"`
+	Maximum  int64  `json:"maximum"`
+}
+
+// What servers have to know of before they ask.
+func (q *Queries) DoorLimits(ctx context.Context) ([]DoorLimitsRow, error) {
+	rows, err := q.db.Query(ctx, doorLimits)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []DoorLimitsRow{}
+	for rows.Next() {
+		var i DoorLimitsRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.Queue,
+			&i.Resource,
+			&i.Maximum,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const events = `-- name: Events :many
 select e.id::text as id, e.type::text as type, e.at::timestamptz as at, coalesce(e.tenant_id, '')::text as tenant_id,
     coalesce(e.queue, '')::text as queue, e.subject::text as subject, e.data::jsonb as data
@@ -427,6 +451,46 @@ func (q *Queries) HoldDispatch(ctx context.Context) (OjsDispatch, error) {
 		&i.Pending,
 	)
 	return i, err
+}
+
+const keyOwners = `-- name: KeyOwners :many
+select h.n::int as n, k.prefix, k.tenant_id, k.scopes, k.queues
+from unnest($1::bytea[]) with ordinality h(hash, n) cross join lateral ojs._key_owner(h.hash) k
+`
+
+type KeyOwnersRow struct {
+	N        int32    `json:"n"`
+	Prefix   string   `json:"prefix"`
+	TenantID *string  `json:"tenant_id"`
+	Scopes   []string `json:"scopes"`
+	Queues   []string `json:"queues"`
+}
+
+// The valid keys among some, each with its place among them.
+func (q *Queries) KeyOwners(ctx context.Context, hashes [][]byte) ([]KeyOwnersRow, error) {
+	rows, err := q.db.Query(ctx, keyOwners, hashes)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []KeyOwnersRow{}
+	for rows.Next() {
+		var i KeyOwnersRow
+		if err := rows.Scan(
+			&i.N,
+			&i.Prefix,
+			&i.TenantID,
+			&i.Scopes,
+			&i.Queues,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const limitConcurrency = `-- name: LimitConcurrency :one
@@ -532,6 +596,27 @@ func (q *Queries) NoisyNeighbours(ctx context.Context, maxRows int32) ([]OjsNois
 		return nil, err
 	}
 	return items, nil
+}
+
+const noteRefusals = `-- name: NoteRefusals :exec
+select ojs.note_refusals($1::text[], $2::text[], $3::text[], $4::int[])
+`
+
+type NoteRefusalsParams struct {
+	Tenants   []string `json:"tenants"`
+	Queues    []string `json:"queues"`
+	Resources []string `json:"resources"`
+	Requests  []int32  `json:"requests"`
+}
+
+func (q *Queries) NoteRefusals(ctx context.Context, arg NoteRefusalsParams) error {
+	_, err := q.db.Exec(ctx, noteRefusals,
+		arg.Tenants,
+		arg.Queues,
+		arg.Resources,
+		arg.Requests,
+	)
+	return err
 }
 
 const pause = `-- name: Pause :one
@@ -686,45 +771,37 @@ func (q *Queries) Pools(ctx context.Context, arg PoolsParams) ([]PoolsRow, error
 }
 
 const putTenant = `-- name: PutTenant :one
-select t.tenant_id, coalesce(case when $1::boolean then (
-        select l.max_concurrency
-        from ojs.limit_concurrency($2::int, t.tenant_id, null, $3::text) l) end, 0)::int
-    as max_concurrency
-from ojs.configure_tenant($4::text, $5::numeric, $6::int,
-    $7::int, $8::text) t
+select t.tenant_id
+from (select count(*) from ojs.configure_limits($1::text, $2::jsonb, null, $3::text)
+    where $2::jsonb is not null) l
+cross join lateral (select t.tenant_id from ojs.configure_tenant($1::text, $4::numeric,
+    $5::int, $6::int, $7::text) t where l.count >= 0) t
 `
 
 type PutTenantParams struct {
-	Limits         bool    `json:"limits"`
-	MaxConcurrency *int32  `json:"max_concurrency"`
-	Reason         *string `json:"reason"`
-	Tenant         string  `json:"tenant"`
-	Weight         *string `json:"weight"`
-	PriorityBoost  *int32  `json:"priority_boost"`
-	MaxPriority    *int32  `json:"max_priority"`
-	OverPriority   *string `json:"over_priority"`
+	Tenant        string  `json:"tenant"`
+	Limits        []byte  `json:"limits"`
+	Reason        *string `json:"reason"`
+	Weight        *string `json:"weight"`
+	PriorityBoost *int32  `json:"priority_boost"`
+	MaxPriority   *int32  `json:"max_priority"`
+	OverPriority  *string `json:"over_priority"`
 }
 
-type PutTenantRow struct {
-	TenantID       string `json:"tenant_id"`
-	MaxConcurrency int32  `json:"max_concurrency"`
-}
-
-// The same and, if asked for, a limit, in one transaction. In this order, which is that of the locks.
-func (q *Queries) PutTenant(ctx context.Context, arg PutTenantParams) (PutTenantRow, error) {
+// The same and, if asked for, limits, in one transaction. In this order, which is that of the locks.
+func (q *Queries) PutTenant(ctx context.Context, arg PutTenantParams) (string, error) {
 	row := q.db.QueryRow(ctx, putTenant,
-		arg.Limits,
-		arg.MaxConcurrency,
-		arg.Reason,
 		arg.Tenant,
+		arg.Limits,
+		arg.Reason,
 		arg.Weight,
 		arg.PriorityBoost,
 		arg.MaxPriority,
 		arg.OverPriority,
 	)
-	var i PutTenantRow
-	err := row.Scan(&i.TenantID, &i.MaxConcurrency)
-	return i, err
+	var tenant_id string
+	err := row.Scan(&tenant_id)
+	return tenant_id, err
 }
 
 const queueConfig = `-- name: QueueConfig :many
@@ -844,11 +921,45 @@ func (q *Queries) QueueNames(ctx context.Context, arg QueueNamesParams) (QueueNa
 	return i, err
 }
 
+const queuePressure = `-- name: QueuePressure :many
+select l.queue::text as queue, l.current::bigint as depth, l.maximum::bigint as bound
+from ojs.quota q join ojs.limits l on l.tenant_id = q.tenant_id and l.queue = q.queue and l.resource = q.resource
+where q.tenant_id = '' and q.queue = any ($1::text[]) and q.resource = 'max_depth' and l.current >= q.warn_from * q.maximum
+order by l.used_up desc limit 1
+`
+
+type QueuePressureRow struct {
+	Queue string `json:"queue"`
+	Depth int64  `json:"depth"`
+	Bound int64  `json:"bound"`
+}
+
+// The queues that are nearly full, the fullest first.
+func (q *Queries) QueuePressure(ctx context.Context, queues []string) ([]QueuePressureRow, error) {
+	rows, err := q.db.Query(ctx, queuePressure, queues)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []QueuePressureRow{}
+	for rows.Next() {
+		var i QueuePressureRow
+		if err := rows.Scan(&i.Queue, &i.Depth, &i.Bound); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const queues = `-- name: Queues :many
 select s.queue as name, case when s.paused then 'paused' else 'active' end::text as status, s.paused::boolean as paused, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
     (s.available + s.scheduled + s.pending)::bigint as depth, s.available, s.active, s.scheduled,
-    s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts
+    s.pending, s.retryable, s.completed, s.cancelled, s.discarded, s.failed as failed_attempts, k.created_at
 from (
     select queue, scheduled, available, pending, active, retryable, completed, cancelled, discarded, oldest_wait, total_jobs, failed, tenants, paused from ojs.queue_stats where $1::text is null
     union all
@@ -857,6 +968,13 @@ from (
     from ojs.shard_stats t left join ojs.rule r on r.tenant_id = '' and r.queue = t.queue
     where t.tenant_id = $1::text
 ) s
+left join lateral (
+    select h.created_at from ojs.shard h
+    where h.queue = s.queue and ($1::text is null or h.tenant_id = $1::text)
+    union all
+    select q.created_at from ojs.queue q where q.queue = s.queue and $1::text is null
+    order by created_at limit 1
+) k on true
 where s.queue = any ($2::text[])
 order by s.queue
 `
@@ -867,24 +985,26 @@ type QueuesParams struct {
 }
 
 type QueuesRow struct {
-	Name           string `json:"name"`
-	Status         string `json:"status"`
-	Paused         bool   `json:"paused"`
-	TotalJobs      int64  `json:"total_jobs"`
-	OldestWaitMs   int64  `json:"oldest_wait_ms"`
-	Depth          int64  `json:"depth"`
-	Available      int64  `json:"available"`
-	Active         int64  `json:"active"`
-	Scheduled      int64  `json:"scheduled"`
-	Pending        int64  `json:"pending"`
-	Retryable      int64  `json:"retryable"`
-	Completed      int64  `json:"completed"`
-	Cancelled      int64  `json:"cancelled"`
-	Discarded      int64  `json:"discarded"`
-	FailedAttempts int64  `json:"failed_attempts"`
+	Name           string     `json:"name"`
+	Status         string     `json:"status"`
+	Paused         bool       `json:"paused"`
+	TotalJobs      int64      `json:"total_jobs"`
+	OldestWaitMs   int64      `json:"oldest_wait_ms"`
+	Depth          int64      `json:"depth"`
+	Available      int64      `json:"available"`
+	Active         int64      `json:"active"`
+	Scheduled      int64      `json:"scheduled"`
+	Pending        int64      `json:"pending"`
+	Retryable      int64      `json:"retryable"`
+	Completed      int64      `json:"completed"`
+	Cancelled      int64      `json:"cancelled"`
+	Discarded      int64      `json:"discarded"`
+	FailedAttempts int64      `json:"failed_attempts"`
+	CreatedAt      *time.Time `json:"created_at"`
 }
 
 // Over all tenants, or one tenant's part of them; what holds nothing of the tenant's is not among them then.
+// A queue is there since it was configured or had its first job; a tenant's part of it since the tenant's first.
 func (q *Queries) Queues(ctx context.Context, arg QueuesParams) ([]QueuesRow, error) {
 	rows, err := q.db.Query(ctx, queues, arg.Tenant, arg.Names)
 	if err != nil {
@@ -910,6 +1030,7 @@ func (q *Queries) Queues(ctx context.Context, arg QueuesParams) ([]QueuesRow, er
 			&i.Cancelled,
 			&i.Discarded,
 			&i.FailedAttempts,
+			&i.CreatedAt,
 		); err != nil {
 			return nil, err
 		}
@@ -1410,6 +1531,8 @@ select s.tenant_id as id, s.weight::numeric as weight, coalesce(t.priority_boost
         else 'active' end::text as state,
     (s.backlog + s.scheduled + s.pending)::bigint as depth, s.backlog as available, s.active, s.scheduled, s.pending, s.retryable,
     s.completed, s.cancelled, s.discarded, s.failed as failed_attempts, r.max_concurrency, r.paused_at,
+    coalesce((select jsonb_object_agg(l.resource, ojs._limit_json(l)) from ojs.limits l where l.tenant_id = s.tenant_id and l.queue = ''),
+        '{}')::jsonb as limits,
     (select count(distinct y.queue) from ojs.tally y where y.tenant_id = s.tenant_id)::bigint as queues,
     (select count(*) from ojs.worker w where w.tenant_id = s.tenant_id)::bigint as workers,
     m.entered::bigint as enqueued_1m, (m.completed + m.failed)::bigint as processed_1m, d.completed::bigint as completed_24h,
@@ -1451,6 +1574,7 @@ type TenantsRow struct {
 	FailedAttempts int64      `json:"failed_attempts"`
 	MaxConcurrency *int32     `json:"max_concurrency"`
 	PausedAt       *time.Time `json:"paused_at"`
+	Limits         []byte     `json:"limits"`
 	Queues         int64      `json:"queues"`
 	Workers        int64      `json:"workers"`
 	Enqueued1m     int64      `json:"enqueued_1m"`
@@ -1494,6 +1618,7 @@ func (q *Queries) Tenants(ctx context.Context, names []string) ([]TenantsRow, er
 			&i.FailedAttempts,
 			&i.MaxConcurrency,
 			&i.PausedAt,
+			&i.Limits,
 			&i.Queues,
 			&i.Workers,
 			&i.Enqueued1m,

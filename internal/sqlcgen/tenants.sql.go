@@ -7,6 +7,7 @@ package sqlcgen
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 )
 
@@ -103,6 +104,74 @@ func (q *Queries) CancelMany(ctx context.Context, arg CancelManyParams) ([]Cance
 	return items, nil
 }
 
+const configureStatic = `-- name: ConfigureStatic :one
+select ojs.configure_static($1::text, $2::text, $3::jsonb, $4::boolean, $5::boolean)
+`
+
+type ConfigureStaticParams struct {
+	Kind          string `json:"kind"`
+	Name          string `json:"name"`
+	Config        []byte `json:"config"`
+	Authoritative bool   `json:"authoritative"`
+	CheckOnly     bool   `json:"check_only"`
+}
+
+func (q *Queries) ConfigureStatic(ctx context.Context, arg ConfigureStaticParams) (bool, error) {
+	row := q.db.QueryRow(ctx, configureStatic,
+		arg.Kind,
+		arg.Name,
+		arg.Config,
+		arg.Authoritative,
+		arg.CheckOnly,
+	)
+	var configure_static bool
+	err := row.Scan(&configure_static)
+	return configure_static, err
+}
+
+const configureTier = `-- name: ConfigureTier :many
+select t.name, t.config, t.tenants, t.due, t.reason
+from ojs.configure_tier($1::text, $2::jsonb, $3::text, $4::boolean) t
+`
+
+type ConfigureTierParams struct {
+	Name    string  `json:"name"`
+	Config  []byte  `json:"config"`
+	Reason  *string `json:"reason"`
+	Confirm bool    `json:"confirm"`
+}
+
+func (q *Queries) ConfigureTier(ctx context.Context, arg ConfigureTierParams) ([]OjsTiers, error) {
+	rows, err := q.db.Query(ctx, configureTier,
+		arg.Name,
+		arg.Config,
+		arg.Reason,
+		arg.Confirm,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []OjsTiers{}
+	for rows.Next() {
+		var i OjsTiers
+		if err := rows.Scan(
+			&i.Name,
+			&i.Config,
+			&i.Tenants,
+			&i.Due,
+			&i.Reason,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const deregisterTenant = `-- name: DeregisterTenant :one
 select d.tenant_id, d.at, d.jobs from ojs.deregister_tenant($1::text, $2::text, $3::text) d
 `
@@ -142,6 +211,71 @@ func (q *Queries) JobsFloor(ctx context.Context, arg JobsFloorParams) (string, e
 	var floor string
 	err := row.Scan(&floor)
 	return floor, err
+}
+
+const limitRows = `-- name: LimitRows :many
+select l.tenant_id, l.queue, l.resource, l.maximum, coalesce(l.period::text, '')::text as period, l.burst, l.soft, l.current, l.used_up,
+    l.reason
+from ojs.limits l
+where ($1::text is null or l.tenant_id = $1::text)
+    and ($2::text is null or l.queue = $2::text)
+order by l.tenant_id, l.queue, l.resource limit $4::int offset $3::int
+`
+
+type LimitRowsParams struct {
+	Tenant  *string `json:"tenant"`
+	Queue   *string `json:"queue"`
+	Skip    int32   `json:"skip"`
+	MaxRows int32   `json:"max_rows"`
+}
+
+type LimitRowsRow struct {
+	TenantID string  `json:"tenant_id"`
+	Queue    string  `json:"queue"`
+	Resource string  `json:"resource"`
+	Maximum  int64   `json:"maximum"`
+	Period   string  `json:"period"`
+	Burst    *int64  `json:"burst"`
+	Soft     bool    `json:"soft"`
+	Current  *int64  `json:"current"`
+	UsedUp   *string `json:"used_up"`
+	Reason   *string `json:"reason"`
+}
+
+func (q *Queries) LimitRows(ctx context.Context, arg LimitRowsParams) ([]LimitRowsRow, error) {
+	rows, err := q.db.Query(ctx, limitRows,
+		arg.Tenant,
+		arg.Queue,
+		arg.Skip,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []LimitRowsRow{}
+	for rows.Next() {
+		var i LimitRowsRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.Queue,
+			&i.Resource,
+			&i.Maximum,
+			&i.Period,
+			&i.Burst,
+			&i.Soft,
+			&i.Current,
+			&i.UsedUp,
+			&i.Reason,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const listJobs = `-- name: ListJobs :many
@@ -250,6 +384,71 @@ func (q *Queries) LiveJobs(ctx context.Context, arg LiveJobsParams) (int64, erro
 	return jobs, err
 }
 
+const ownAuditTrail = `-- name: OwnAuditTrail :many
+select a.nth::bigint as n, a.at, a.actor, a.tenant_id, a.kind, a.name, a.action, a.old, a.new, a.reason
+from (select t.n, t.at, t.actor, t.tenant_id, t.kind, t.name, t.action, t.old, t.new, t.reason, row_number() over (order by t.n) as nth from ojs.audit_trail t where t.tenant_id = $1::text) a
+where ($2::bigint is null or a.nth < $2::bigint)
+    and ($3::text is null or a.action = $3::text)
+order by a.nth desc limit $4::int
+`
+
+type OwnAuditTrailParams struct {
+	Tenant  string  `json:"tenant"`
+	Before  *int64  `json:"before"`
+	Action  *string `json:"action"`
+	MaxRows int32   `json:"max_rows"`
+}
+
+type OwnAuditTrailRow struct {
+	N        int64           `json:"n"`
+	At       time.Time       `json:"at"`
+	Actor    string          `json:"actor"`
+	TenantID *string         `json:"tenant_id,omitempty"`
+	Kind     string          `json:"kind"`
+	Name     *string         `json:"name,omitempty"`
+	Action   string          `json:"action"`
+	Old      json.RawMessage `json:"old,omitempty"`
+	New      json.RawMessage `json:"new,omitempty"`
+	Reason   *string         `json:"reason,omitempty"`
+}
+
+// What a tenant may read of it: numbered by itself, since the numbers of all would tell what becomes of others.
+func (q *Queries) OwnAuditTrail(ctx context.Context, arg OwnAuditTrailParams) ([]OwnAuditTrailRow, error) {
+	rows, err := q.db.Query(ctx, ownAuditTrail,
+		arg.Tenant,
+		arg.Before,
+		arg.Action,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []OwnAuditTrailRow{}
+	for rows.Next() {
+		var i OwnAuditTrailRow
+		if err := rows.Scan(
+			&i.N,
+			&i.At,
+			&i.Actor,
+			&i.TenantID,
+			&i.Kind,
+			&i.Name,
+			&i.Action,
+			&i.Old,
+			&i.New,
+			&i.Reason,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const reprioritize = `-- name: Reprioritize :one
 select state, attempt, lease, started_at, lease_expires_at, finished_at, retry_at, enqueued_at, worker_id, pool, charged, errors, result, seq, tenant_id, id, queue, type, priority, max_attempts, created_at, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra from ojs.reprioritize($1::uuid, $2::int, $3::text)
 `
@@ -310,6 +509,42 @@ func (q *Queries) ResumeTenant(ctx context.Context, tenant string) (bool, error)
 	return resume_tenant, err
 }
 
+const setTier = `-- name: SetTier :many
+select t.tenant_id, t.weight, t.priority_boost from ojs.set_tier($1::text, $2::text, $3::text) t
+`
+
+type SetTierParams struct {
+	Tenant string  `json:"tenant"`
+	Tier   *string `json:"tier"`
+	Reason *string `json:"reason"`
+}
+
+type SetTierRow struct {
+	TenantID      string  `json:"tenant_id"`
+	Weight        *string `json:"weight"`
+	PriorityBoost int32   `json:"priority_boost"`
+}
+
+func (q *Queries) SetTier(ctx context.Context, arg SetTierParams) ([]SetTierRow, error) {
+	rows, err := q.db.Query(ctx, setTier, arg.Tenant, arg.Tier, arg.Reason)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []SetTierRow{}
+	for rows.Next() {
+		var i SetTierRow
+		if err := rows.Scan(&i.TenantID, &i.Weight, &i.PriorityBoost); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const suspendTenant = `-- name: SuspendTenant :one
 select s.tenant_id, s.at, s.reason from ojs.suspend_tenant($1::text, $2::text) s
 `
@@ -327,7 +562,7 @@ func (q *Queries) SuspendTenant(ctx context.Context, arg SuspendTenantParams) (O
 }
 
 const tenantIsConfigured = `-- name: TenantIsConfigured :one
-select exists (select from ojs.tenant t where t.tenant_id = $1::text)
+select exists (select from ojs.tenant t where t.tenant_id = $1::text and t.created_at is not null)
 `
 
 func (q *Queries) TenantIsConfigured(ctx context.Context, tenant string) (bool, error) {
@@ -335,4 +570,35 @@ func (q *Queries) TenantIsConfigured(ctx context.Context, tenant string) (bool, 
 	var exists bool
 	err := row.Scan(&exists)
 	return exists, err
+}
+
+const tiers = `-- name: Tiers :many
+select t.name, t.config, t.tenants, t.due, t.reason from ojs.tiers t
+where $1::text is null or t.name = $1::text order by t.name
+`
+
+func (q *Queries) Tiers(ctx context.Context, name *string) ([]OjsTiers, error) {
+	rows, err := q.db.Query(ctx, tiers, name)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []OjsTiers{}
+	for rows.Next() {
+		var i OjsTiers
+		if err := rows.Scan(
+			&i.Name,
+			&i.Config,
+			&i.Tenants,
+			&i.Due,
+			&i.Reason,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

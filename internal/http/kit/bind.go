@@ -48,7 +48,7 @@ func (b Binder) Bind(into any, c echo.Context) error {
 // The tag check says more, separated by commas: required; name (not empty); id (a UUID); 1..1000 or 1.. (bounds of an integer); when (a
 // time that may count from now); object, array, number (what bytes must hold); storable (numbers that jsonb can hold); verbatim (null is
 // kept). A blank field with check:"only" refuses fields that the struct does not have, with check:"configurable" as settings that this
-// server does not have.
+// server does not have, with check:"near" fields whose names are nearly those that it has.
 func (o *Object) Into(into any) {
 	v := reflect.ValueOf(into).Elem()
 	planOf(v.Type()).read(o, v)
@@ -62,6 +62,7 @@ type plan struct {
 	fields  []fieldPlan
 	names   []string
 	refusal func(at string) *pg.Error // of other fields; nil: they are passed over
+	near    bool                      // but for names that are nearly right
 }
 
 type fieldPlan struct {
@@ -97,6 +98,8 @@ func makePlan(t reflect.Type) *plan {
 		case field.Type == reflect.TypeFor[Optional]():
 		case field.Name == "_" && tag == "only":
 			p.refusal = NotKnown
+		case field.Name == "_" && tag == "near":
+			p.near = true
 		case field.Name == "_" && tag == "configurable":
 			p.refusal = NotConfigurable
 		case !field.Anonymous && !field.IsExported():
@@ -162,6 +165,9 @@ func (p *plan) read(o *Object, v reflect.Value) {
 			continue
 		}
 		f.read(o, f, v.Field(f.index))
+	}
+	if p.near {
+		Near(o, aliases, p.names...)
 	}
 	if p.refusal != nil {
 		Only(o, p.refusal, p.names...)

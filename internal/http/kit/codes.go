@@ -16,12 +16,15 @@ const (
 	codeTooLarge           = "payload_too_large"
 	CodeUnsupported        = "unsupported"
 	CodeTenantMismatch     = "TENANT_MISMATCH"
+	CodeAmbiguousJob       = "ambiguous_job"
 	CodeTenantAccessDenied = "TENANT_ACCESS_DENIED"
 	CodeUnauthorized       = "unauthorized"
 	CodeForbidden          = "forbidden"
 	CodeResultPruned       = "RESULT_PRUNED"
 	CodeTimeout            = "timeout"
 	CodeAway               = "backend_unavailable"
+	CodeLimit              = "TENANT_LIMIT_EXCEEDED"
+	codeQueueFull          = "QUEUE_FULL"
 )
 
 // Refuse is an error about a field, with a code of ojs.problem, which has its status; the message stands by itself.

@@ -7,11 +7,13 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojs-pg/ojs-pg/internal/names"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 )
 
@@ -155,6 +157,34 @@ func Only(o *Object, refusal func(at string) *pg.Error, names ...string) {
 			o.Fail(refusal(at))
 		}
 	}
+}
+
+// Near refuses fields whose names are nearly those that are known, or what aliases knows them by. Others are passed over.
+func Near(o *Object, aliases map[string]string, known ...string) {
+	for _, m := range o.Fields {
+		if slices.Contains(known, m.Key) {
+			continue
+		}
+		meant := aliases[m.Key]
+		if meant != TenantHeader && !slices.Contains(known, meant) {
+			meant = ""
+		}
+		if i := slices.IndexFunc(known, func(k string) bool { return names.Resembles(m.Key, k) }); meant == "" && i >= 0 {
+			meant = known[i]
+		}
+		if meant != "" {
+			at := o.At(m.Key)
+			err := Invalid(at, "is not known; %s is probably meant", meant)
+			err.Details["meant"] = meant
+			o.Fail(err)
+		}
+	}
+}
+
+// aliases are what people write for the fields of workers' requests.
+var aliases = map[string]string{
+	"lease_token": "lease", "lease_id": "lease", "tenant": TenantHeader, "tenant_id": TenantHeader, "limit": "count", "max_jobs": "count",
+	"batch_size": "count", "wait": "wait_ms",
 }
 
 // NotKnown is the refusal of a field that no such request has.

@@ -2,7 +2,6 @@ package kit
 
 import (
 	"net/http"
-	"slices"
 
 	"github.com/labstack/echo/v4"
 
@@ -15,11 +14,6 @@ type Principal struct {
 	Tenant *string  // nil: an operator
 	Scopes []string // produce, work, read, admin
 	Queues []string // nil: all
-}
-
-// May reports whether the principal has a scope; admin is all of them.
-func (p *Principal) May(scope string) bool {
-	return scope == "" || slices.Contains(p.Scopes, scope) || slices.Contains(p.Scopes, "admin")
 }
 
 const principalKey = "principal"
@@ -39,20 +33,6 @@ func Actor(c echo.Context) string {
 		return p.Name
 	}
 	return ""
-}
-
-// ForQueues refuses queues that are not among those of the credential.
-func ForQueues(c echo.Context, field string, queues ...string) error {
-	p := Who(c)
-	if p == nil || p.Queues == nil {
-		return nil
-	}
-	for _, queue := range queues {
-		if !slices.Contains(p.Queues, queue) {
-			return Refuse(CodeForbidden, field, "the credential is not for queue %q", Clip(queue))
-		}
-	}
-	return nil
 }
 
 // bound makes the tenant of a credential that of the request.

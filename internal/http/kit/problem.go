@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -22,11 +23,14 @@ type Problems struct {
 	db     *pg.DB
 	log    *slog.Logger
 	byCode map[string]pg.Problem
+
+	refused refusals
+	tenant  TenantHeaders
 }
 
 // NewProblems takes the rows of ojs.problem that db has loaded.
 func NewProblems(db *pg.DB, log *slog.Logger) *Problems {
-	p := &Problems{db: db, log: log, byCode: map[string]pg.Problem{}}
+	p := &Problems{db: db, log: log, byCode: map[string]pg.Problem{}, tenant: KnownTenantHeaders}
 	for _, row := range db.Problems {
 		// Several SQLSTATEs share a code; the OJ one is the code's own.
 		if _, taken := p.byCode[row.Code]; !taken || row.SQLState[:2] == "OJ" {
@@ -39,7 +43,7 @@ func NewProblems(db *pg.DB, log *slog.Logger) *Problems {
 // Write answers a request with an error. It is echo's error handler. An answer that has begun is cut off.
 func (p *Problems) Write(err error, c echo.Context) {
 	r := c.Request()
-	log := p.log.With("request_id", RequestID(c), "method", r.Method, "path", r.URL.Path).With(about(c)...)
+	log := p.log.With("request_id", RequestID(c), "method", r.Method, "path", r.URL.Path).With(p.about(c)...)
 	switch {
 	case c.Response().Committed && errors.Is(err, errLost):
 		log.Debug("the response broke off", "error", err)
@@ -55,7 +59,7 @@ func (p *Problems) Write(err error, c echo.Context) {
 		err = &pg.Error{Code: CodeAway, Message: "the request ended before there was an answer", Err: err}
 	}
 	problem := p.Classify(err)
-	NameHeader(problem, r.Header)
+	p.NameHeader(problem, r.Header)
 	level := slog.LevelDebug
 	switch {
 	case problem.Status < 500 || left:
@@ -72,6 +76,8 @@ func (p *Problems) Write(err error, c echo.Context) {
 		body = []byte(`{"error":{"code":"internal_error","message":"internal error","retryable":false}}`)
 	}
 	h := c.Response().Header()
+	LimitHeaders(h, problem)
+	p.Count(problem)
 	if problem.Status == http.StatusRequestEntityTooLarge || problem.Status == http.StatusRequestHeaderFieldsTooLarge {
 		h.Set("Connection", "close")
 	}
@@ -80,9 +86,38 @@ func (p *Problems) Write(err error, c echo.Context) {
 	}
 }
 
+// LimitHeaders says of a limit that is reached when to come again, and how much there is of what.
+func LimitHeaders(h http.Header, problem *pg.Error) {
+	if problem.Status != http.StatusTooManyRequests {
+		return
+	}
+	set := func(header, detail string) {
+		if n, ok := problem.Details[detail].(float64); ok {
+			h.Set(header, strconv.FormatFloat(n, 'f', -1, 64))
+		}
+	}
+	set("Retry-After", "retry_after")
+	set("X-OJS-Queue-Depth", "depth")
+	set("X-OJS-Queue-Bound", "bound")
+	limit, _ := problem.Details["limit"].(string)
+	used, ok := problem.Details["current"].(float64)
+	if most, known := problem.Details["maximum"].(float64); ok && known {
+		h.Set("OJS-Quota", fmt.Sprintf("%s,used=%.0f,limit=%.0f", limit, used, most))
+		if limit == "max_enqueue_rate" {
+			h.Set("X-RateLimit-Limit", fmt.Sprintf("%.0f", most))
+			h.Set("X-RateLimit-Remaining", fmt.Sprintf("%.0f", max(0, most-used)))
+			set("X-RateLimit-Reset", "retry_after")
+		}
+	}
+	depth, _ := problem.Details["depth"].(float64)
+	if bound, ok := problem.Details["bound"].(float64); ok && bound > 0 {
+		h.Set("X-OJS-Queue-Pressure", pressure(depth, bound))
+	}
+}
+
 // about is who makes a request, and the tenant, queue or job that it names, as far as its head tells, for the log.
-func about(c echo.Context) (attrs []any) {
-	tenant, _, err := readTenant(c.Request().Header)
+func (p *Problems) about(c echo.Context) (attrs []any) {
+	tenant, _, err := p.tenant.read(c.Request().Header)
 	if who := Who(c); who != nil {
 		attrs = append(attrs, "actor", who.Name)
 		tenant = cmp.Or(who.Tenant, tenant)
@@ -101,8 +136,10 @@ func about(c echo.Context) (attrs []any) {
 }
 
 // NameHeader says of an error about the tenant, which SQL calls by its parameter, that it is about the header.
-func NameHeader(problem *pg.Error, h http.Header) {
-	if _, header, err := readTenant(h); err == nil && header != "" && problem.Details["field"] == "tenant" {
+func (p *Problems) NameHeader(problem *pg.Error, h http.Header) {
+	p.tenant.rename(problem)
+	if _, header, err := p.tenant.read(h); err == nil && header != "" && problem.Details["field"] == "tenant" &&
+		problem.Details["meant"] == nil {
 		Locate(problem, header)
 	}
 }

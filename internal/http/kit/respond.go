@@ -45,19 +45,20 @@ func Flush(c echo.Context) error {
 	return nil
 }
 
-// Blob writes a response and learns whether it left.
+// Blob writes a response and a newline, without which a terminal's prompt stands behind it, and learns whether it left.
 func Blob(c echo.Context, status int, body ...[]byte) error {
 	res := c.Response()
-	size := 0
+	size := 1
 	for _, part := range body {
 		size += len(part)
 	}
 	res.Header().Set("Content-Length", strconv.Itoa(size))
-	if status == http.StatusServiceUnavailable {
+	later := status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests
+	if later && res.Header().Get("Retry-After") == "" {
 		RetryLater(c)
 	}
 	res.WriteHeader(status)
-	for _, part := range body {
+	for _, part := range append(body, []byte("\n")) {
 		if err := Send(c, part); err != nil {
 			return err
 		}

@@ -3,8 +3,10 @@ package kit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -15,30 +17,56 @@ import (
 
 // Kit is what handlers share.
 type Kit struct {
+	routes map[routeKey]*Route // that are mounted
+
 	DB       *pg.DB
 	SQL      *sqlcgen.Queries
 	Log      *slog.Logger
 	Problems *Problems
 	Query    time.Duration // longest that a request's calls into the database may take
+
+	door door
 }
+
+// NameTenantsBy has headers name the tenants of requests, instead of those that are known.
+func (k *Kit) NameTenantsBy(headers TenantHeaders) { k.Problems.tenant = headers }
 
 // New makes a Kit of a database whose problems are loaded.
 func New(db *pg.DB, log *slog.Logger, query time.Duration) *Kit {
-	return &Kit{DB: db, SQL: sqlcgen.New(db.Pool()), Log: log, Problems: NewProblems(db, log), Query: query}
+	return &Kit{DB: db, SQL: sqlcgen.New(db.Shared()), Log: log, Problems: NewProblems(db, log), Query: query}
 }
 
-// Route is a handler and how clients reach it. One of GET answers HEAD, too.
+// Access is the scope that a credential has to have for a route.
+type Access string
+
+// The scopes. Open is none, not even a credential: probes, and what a client reads before it has one.
+const (
+	Open    Access = "open"
+	Produce Access = "produce"
+	Work    Access = "work"
+	Read    Access = "read"
+	Admin   Access = "admin"
+)
+
+// Route is a handler, how clients reach it, and what their credentials have to have and be for. One of GET answers HEAD, too.
 type Route struct {
 	Method, Path string
+	Scope        Access
+	Queues       Reach
 	Handler      echo.HandlerFunc
+
+	scoped bool
 }
+
+type routeKey struct{ method, path string }
 
 // Under is routes once more below each of prefixes, by which clients know them.
 func Under(prefixes []string, routes []Route) []Route {
 	var all []Route
 	for _, prefix := range prefixes {
 		for _, r := range routes {
-			all = append(all, Route{r.Method, prefix + r.Path, r.Handler})
+			r.Path = prefix + r.Path
+			all = append(all, r)
 		}
 	}
 	return all
@@ -47,19 +75,55 @@ func Under(prefixes []string, routes []Route) []Route {
 // Scoped is routes for the tenant that the request's header names, which Scope tells.
 func Scoped(routes []Route) []Route {
 	for i := range routes {
-		routes[i].Handler = scoped(routes[i].Handler)
+		routes[i].scoped = true
 	}
 	return routes
 }
 
-// Mount gives routes to e.
+// Mount gives routes to e. A route without a scope is a mistake of whoever wrote it, and the server does not start: it would be open to
+// every credential.
 func (k *Kit) Mount(e *echo.Echo, routes []Route) {
-	for _, r := range routes {
-		e.Add(r.Method, r.Path, r.Handler)
+	for i := range routes {
+		r := &routes[i]
+		switch r.Scope {
+		case Open, Produce, Work, Read, Admin:
+		default:
+			panic(fmt.Sprintf("%s %s has the scope %q", r.Method, r.Path, r.Scope))
+		}
+		k.add(e, r.Method, r)
 		if r.Method == http.MethodGet {
-			e.HEAD(r.Path, r.Handler) // net/http leaves out the body
+			k.add(e, http.MethodHead, r) // net/http leaves out the body
 		}
 	}
+}
+
+func (k *Kit) add(e *echo.Echo, method string, r *Route) {
+	if k.routes == nil {
+		k.routes = map[routeKey]*Route{}
+	}
+	handler := r.Handler
+	if r.Scope != Open {
+		handler = k.bounded(r)
+	}
+	if r.scoped {
+		handler = k.scoped(handler)
+	}
+	e.Add(method, r.Path, handler)
+	k.routes[routeKey{method, r.Path}] = r
+}
+
+// RouteOf is the route of a request; nil: there is none.
+func (k *Kit) RouteOf(c echo.Context) *Route { return k.routes[routeKey{c.Request().Method, c.Path()}] }
+
+// Allow refuses a principal that may not use the route.
+func (r *Route) Allow(p *Principal) error {
+	if !slices.Contains(p.Scopes, string(r.Scope)) && !slices.Contains(p.Scopes, string(Admin)) {
+		return Refuse(CodeForbidden, "scope", "the credential does not have the scope %s", r.Scope)
+	}
+	if p.Tenant != nil && !r.scoped {
+		return Refuse(CodeForbidden, "scope", "this is about all tenants, and the credential is one tenant's")
+	}
+	return nil
 }
 
 // request is what is known of a request beside what echo knows.
@@ -90,10 +154,10 @@ func (k *Kit) Begin(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-func scoped(next echo.HandlerFunc) echo.HandlerFunc {
+func (k *Kit) scoped(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) (err error) {
 		r := requestOf(c)
-		if r.tenant, r.header, err = readTenant(c.Request().Header); err != nil {
+		if r.tenant, r.header, err = k.Problems.tenant.read(c.Request().Header); err != nil {
 			Drain(c.Request())
 			return err
 		}

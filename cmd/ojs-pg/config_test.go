@@ -1,0 +1,105 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+const theFile = `{
+	"default_limits": {"max_queue_depth": 10000},
+	"tiers": {"standard": {"limits": {"max_concurrency": 10, "max_queue_depth": 50000}, "fairness_weight": 5}},
+	"tenants": [
+		{"tenant_id": "acme-corp", "limits": {"max_concurrency": 20, "max_enqueue_rate": {"limit": 1000, "period": "PT1M"}},
+			"fairness_weight": 10, "priority_boost": 0},
+		{"tenant_id": "tenant_acme", "limits": {"concurrency": 50, "enqueue_rate": 100, "queue_depth": 10000, "scheduled_jobs": 1000}},
+		{"tenant_id": "beta", "tier": "standard"}]}`
+
+// configured starts a server with a configuration, wants it to say how much of it was new, and stops it.
+func configured(t *testing.T, d *pgtest.DB, config, changed string) {
+	t.Helper()
+	p := launch(t, []string{"DATABASE_URL=" + d.ServiceURL}, "serve", "--listen", "127.0.0.1:0", "--config", config)
+	p.find(`msg="configuration applied" entries=\d+ "(new or changed"=` + changed + `)$`)
+	p.find(`msg=(serving)`)
+	p.signal(syscall.SIGTERM)
+	if status := p.wait(); status != 0 {
+		t.Errorf("it ended with %d", status)
+	}
+}
+
+// 000 section 15.1: a file says what holds at first; what is changed afterwards survives a restart, unless the file is authoritative.
+func TestServeWithAConfigurationFile(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	file := filepath.Join(t.TempDir(), "ojs.json")
+	if err := os.WriteFile(file, []byte(theFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const has = `select string_agg(concat_ws(' ', tenant_id, resource, maximum), ', ' order by tenant_id, resource) from ojs.limits`
+	const all = "acme-corp max_concurrency 20, acme-corp max_enqueue_rate 1000, beta max_concurrency 10, beta max_queue_depth 50000, " +
+		"tenant_acme max_concurrency 50, tenant_acme max_enqueue_rate 100, tenant_acme max_queue_depth 10000, " +
+		"tenant_acme max_scheduled 1000"
+	configured(t, d, file, "5")
+	if got := query(t, d.URL, has); got != all {
+		t.Errorf("there are %s", got)
+	}
+	if got := query(t, d.URL, "select string_agg(name, ' ' order by name) from ojs.tiers"); got != "default standard" {
+		t.Errorf("there are the tiers %s", got)
+	}
+	pgtest.Exec(t, d.Service(), `select ojs.configure_limits('acme-corp', '{"max_concurrency": 5}')`)
+	configured(t, d, file, "0")
+	if got := query(t, d.URL, has); !strings.HasPrefix(got, "acme-corp max_concurrency 5,") {
+		t.Errorf("after a restart there are %s", got)
+	}
+	configured(t, d, strings.Replace(theFile, "{", `{"authoritative": true,`, 1), "5")
+	if got := query(t, d.URL, has); got != all {
+		t.Errorf("after a start with an authoritative file there are %s", got)
+	}
+	// One tenant's document, and the form of 000 section 7.
+	configured(t, d, `{"tenant_id": "gamma", "limits": {"max_queue_depth": 7}}`, "1")
+	configured(t, d, `{"tenants": {"acme-corp": {"weight": 10}, "beta-inc": {"concurrency": 10}}}`, "2")
+	page, err := os.ReadFile("../../docs/tiers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	configured(t, d, regexp.MustCompile("(?s)```json\n(.*?)```").FindStringSubmatch(string(page))[1], "3")
+}
+
+// A mistake names the field and the reason, and the server does not start; nothing is changed.
+func TestMistakesInAConfigurationFile(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	for config, want := range map[string]string{
+		`{"tenants": [{"tenant_id": "a", "weight": 2}, {"tenant_id": "b", "limits": {"max_queue_depth": -1}}]}`: "tenants[1] (b): " +
+			"max_queue_depth.limit must be an integer",
+		`{"tenants": [{"limits": {}}]}`:                           "tenants[0]: tenant_id is missing",
+		`{"tenants": {"a": {"max_memory": 1}}}`:                   "tenants.a: max_memory is not supported",
+		`{"tiers": {"free": {"limits": {"max_concurrency": 0}}}}`: "tiers.free: max_concurrency must be",
+		`{"default_limits": {"max_queue_depth": "9"}}`:            "default_limits: max_queue_depth must be",
+		`{"default_limits": {}, "tiers": {"default": {}}}`:        "default_limits: the tier default says it, too",
+		`{"tenant": []}`:                        "tenant",
+		`{"tenants": [], "tenants": []}`:        "duplicate",
+		`{"tenants": 3}`:                        "tenants:",
+		`{"tenants": [`:                         "configuration:",
+		filepath.Join(t.TempDir(), "none.json"): "no such file",
+		`{"tenants": [{"tenant_id": "a", "tier": "gold"}], "authoritative": true}`:    "tenants[0] (a): tier gold does not exist",
+		`{"tenants": [{"tenant_id": "no tenant"}]}`:                                   "tenants[0] (no tenant): tenant must match",
+		`{"tenants": [{"tenant_id": "a", "limits": {"max_queue_depth": 1, "x": 2}}]}`: "tenants[0] (a): x is not supported",
+	} {
+		p := launch(t, []string{"DATABASE_URL=" + d.ServiceURL, "OJS_CONFIG=" + config}, "serve", "--listen", "127.0.0.1:0")
+		if status := p.wait(); status != 1 {
+			t.Errorf("with %s it ends with %d", config, status)
+		}
+		if got := p.output(); !strings.Contains(got, want) {
+			t.Errorf("of %s it says %s, want %s", config, got, want)
+		}
+	}
+	if n := query(t, d.URL, "select count(*)::text from ojs.tenant"); n != "0" {
+		t.Errorf("%s tenants were configured", n)
+	}
+}

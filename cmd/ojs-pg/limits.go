@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/urfave/cli/v3"
+
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+// limitCommands are about what tenants may have, and templates of that.
+func limitCommands() []*cli.Command {
+	return []*cli.Command{
+		{
+			Name: "limits", ArgsUsage: "[JSON]", Flags: append(queueFlags(), pageFlags()...), Action: withAdmin("[JSON]", limits),
+			Usage: "list limits and what counts against them, or set those of the tenant of --tenant, such as {\"max_queue_depth\": 1000}",
+		},
+		{
+			Name: "tiers", Aliases: []string{"tier"}, Usage: "list tiers, templates of what tenants have", Action: withAdmin("", listTiers),
+			Commands: []*cli.Command{
+				{
+					Name: "set", ArgsUsage: "JSON", Action: withAdmin("JSON", setTiers),
+					Usage: "make or change tiers, as {\"standard\": {\"limits\": {...}, \"fairness_weight\": 5}}: " +
+						"a file, the text itself, or - for stdin",
+				},
+				{
+					Name: "give", Usage: "give the tenant of --tenant a tier; none: it has none from then on", ArgsUsage: "NAME",
+					Action: withAdmin("NAME", giveTier),
+				},
+				{
+					Name: "delete", Usage: "remove a tier", ArgsUsage: "NAME", Action: withAdmin("NAME", deleteTier),
+					Flags: []cli.Flag{&cli.BoolFlag{
+						Name: "yes", Sources: cli.EnvVars("OJS_ADMIN_YES"), Usage: "although tenants have it, who keep their numbers",
+					}},
+				},
+			},
+		},
+	}
+}
+
+func limits(ctx context.Context, o *operator) error {
+	queue := given(o.String("queue"))
+	if text := o.argument(); text != "" {
+		if err := o.forOne(); err != nil {
+			return err
+		}
+		if !jsontext.Value(text).IsValid() {
+			return usageError{fmt.Errorf("%s is no JSON", text)}
+		}
+		_, err := o.sql.ConfigureLimits(ctx, sqlcgen.ConfigureLimitsParams{
+			Tenant: *o.tenant, Limits: []byte(text), Queue: queue, Reason: given(o.String("reason")),
+		})
+		if err != nil {
+			return err
+		}
+	}
+	most, skip := o.page()
+	return listLimits(ctx, o, sqlcgen.LimitRowsParams{Tenant: o.tenant, Queue: queue, MaxRows: most, Skip: skip})
+}
+
+func listLimits(ctx context.Context, o *operator, of sqlcgen.LimitRowsParams) error {
+	rows, err := o.sql.LimitRows(ctx, of)
+	if err != nil {
+		return err
+	}
+	return table(o, rows, "tenant_id", "queue", "resource", "maximum", "period", "burst", "soft", "current", "used_up", "reason")
+}
+
+func listTiers(ctx context.Context, o *operator) error {
+	if err := o.forAll("tiers are"); err != nil {
+		return err
+	}
+	rows, err := o.sql.Tiers(ctx, nil)
+	if err != nil {
+		return err
+	}
+	return table(o, rows, "name", "tenants", "due", "config", "reason")
+}
+
+// setTiers makes or changes those that a document holds by their names, each in a transaction of its own.
+func setTiers(ctx context.Context, o *operator) error {
+	if err := o.forAll("tiers are"); err != nil {
+		return err
+	}
+	read := func() ([]byte, error) { return readDocument(o.argument()) }
+	if o.argument() == "-" {
+		read = func() ([]byte, error) { return io.ReadAll(os.Stdin) }
+	}
+	text, err := read()
+	if err != nil {
+		return err
+	}
+	var tiers map[string]jsontext.Value
+	if err := json.Unmarshal(text, &tiers); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(tiers)) {
+		params := sqlcgen.ConfigureTierParams{Name: name, Config: tiers[name], Reason: given(o.String("reason"))}
+		if _, err := o.sql.ConfigureTier(ctx, params); err != nil {
+			return err
+		}
+	}
+	return listTiers(ctx, o)
+}
+
+func giveTier(ctx context.Context, o *operator) error {
+	if err := o.forOne(); err != nil {
+		return err
+	}
+	tier := given(o.argument())
+	if o.argument() == "none" {
+		tier = nil
+	}
+	params := sqlcgen.SetTierParams{Tenant: *o.tenant, Tier: tier, Reason: given(o.String("reason"))}
+	if _, err := o.sql.SetTier(ctx, params); err != nil {
+		return err
+	}
+	return listLimits(ctx, o, sqlcgen.LimitRowsParams{Tenant: o.tenant, MaxRows: 1000})
+}
+
+func deleteTier(ctx context.Context, o *operator) error {
+	if err := o.forAll("tiers are"); err != nil {
+		return err
+	}
+	if o.argument() == "" {
+		return usageError{errors.New("which tier?")}
+	}
+	_, err := o.sql.ConfigureTier(ctx, sqlcgen.ConfigureTierParams{
+		Name: o.argument(), Confirm: o.Bool("yes"), Reason: given(o.String("reason")),
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(o.out, o.argument())
+	return nil
+}

@@ -1,0 +1,66 @@
+package db_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// onlyServers call these functions, which ojs.help leaves out.
+const onlyServers = "drop_waiter enqueue_rows fetch_many jobs_floor note_refusals plan_cron register_waiters release_many " +
+	"schema_changing schema_hash stand_down unplanned_crons"
+
+func TestHelpNamesEveryFunction(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	got := list[string](t, d.Pool, "select substr(call, 5) from ojs.help() order by 1")
+	want := list[string](t, d.Pool, `
+		select proname::text from pg_catalog.pg_proc
+		where pronamespace = 'ojs'::regnamespace and proname !~ '^_' and not proname = any (string_to_array($1, ' '))
+		order by 1`, onlyServers)
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("ojs.help() names\n%s\nwant\n%s", strings.Join(got, " "), strings.Join(want, " "))
+	}
+	for _, line := range lines(t, d.Pool, "select call, does from ojs.help()") {
+		if n := utf8.RuneCountInString(line); n > 130 || n < 20 || strings.ContainsAny(line, "\n") {
+			t.Errorf("a line of %d characters: %s", n, line)
+		}
+	}
+	if got := one[int](t, d.As("acme"), "select count(*) from ojs.help() where call in ('ojs.configure', 'ojs.enqueue')"); got != 1 {
+		t.Errorf("a tenant is told of %d of two functions, of which it may call one", got)
+	}
+}
+
+func TestTheOverviewFitsAScreen(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	long := "a" + strings.Repeat("b", 255)
+	enqueueFor(t, service, "default", "acme", 3)
+	enqueueFor(t, service, "default", long, 4)
+	exec(t, service, "select ojs.ack(id) from ojs.fetch('{default}', 2, p_tenant => 'acme')")
+	exec(t, service, "select from ojs.fetch('{default}', 1, p_tenant => 'acme')")
+	for after, want := range map[time.Duration]string{
+		3*time.Hour + 4*time.Minute + 5*time.Second: "abbbbbbbbbbbbbbbb… 4 0 0 - 50 % 03:04:05; acme 0 1 2 - 50 % -",
+		51 * time.Hour: "abbbbbbbbbbbbbbbb… 4 0 0 - 50 % 2d 3h; acme 0 1 2 - 50 % -",
+	} {
+		d.SetNow(noon.Add(after))
+		if got := strings.Join(lines(t, service, "select * from ojs.overview"), "; "); got != want {
+			t.Errorf("after %s the overview is %s, want %s", after, got, want)
+		}
+	}
+	width := one[int](t, d.Pool, `
+		select sum(greatest(length(c.column_name), case c.column_name when 'tenant' then 18 when 'done' then 9 when 'oldest' then 8
+			when 'share' then 5 when 'due' then 5 else 7 end) + 3)::int - 1
+		from information_schema.columns c where c.table_schema = 'ojs' and c.table_name = 'overview'`)
+	if width > 80 {
+		t.Errorf("a line has %d columns", width)
+	}
+}

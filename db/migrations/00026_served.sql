@@ -1,0 +1,35 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- Of which queues somebody takes jobs. Without it, shares and lists of queues would have two opinions.
+
+-- +goose StatementBegin
+create function ojs._served_queues() returns table (queue text)
+language plpgsql stable security definer rows 100 set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not ojs._sees_all() then
+        return;
+    end if;
+    return query
+    with known as materialized (
+        select u.queue, sum(u.active) > 0 as works
+        from (select t.queue, t.active from ojs.tally t union all select r.queue, r.active from ojs._recent() r) u group by u.queue
+    )
+    select k.queue from known k where k.works
+    union
+    select w.queue from ojs._waiting_servers() w(queue, servers)
+    union
+    select l.name from ojs._lately(false) l(name, sums) where l.name <> ''
+    union
+    select k.queue from known k
+    cross join lateral (select p.at from ojs.pace p where p.queue = k.queue and p.tenant_id = '' order by p.at desc limit 1) h
+    where h.at > ojs.now() - interval '5 minutes';
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._served_queues() is
+'The queues of which somebody takes jobs: a FETCH waits, a job runs, or one was handed out within five minutes. None for a tenant''s login.
+Costs as much as there are pairs of tenant and queue.';
+reset role;

@@ -1,0 +1,59 @@
+-- +goose Up
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- Says how a job is, for who sits at a prompt.
+-- Locks nothing.
+-- Reads only: the job, what ojs.explain reads, and workers that are registered.
+-- +goose StatementBegin
+create function ojs.job_status(p_id uuid, p_tenant text default null) returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_tenant text := ojs._session_tenant(p_tenant);
+    v_job    ojs.job := ojs._job_for(p_id, v_tenant);
+    v_says   ojs.explanation := ojs.explain(p_id, v_tenant);
+    v_since  timestamptz := case
+        when ojs._ended(v_job.state) then v_job.finished_at when v_job.state = 'active' then v_job.started_at
+        when v_job.state = 'available' then v_job.enqueued_at
+        when v_job.state = 'retryable' then (v_job.errors -> -1 ->> 'occurred_at')::timestamptz else v_job.created_at end;
+begin
+    return concat_ws(' ',
+        format('Job %s (%s) of tenant %s in queue %s is %s since %s.', v_job.id, v_job.type, v_job.tenant_id, v_job.queue, v_job.state,
+            ojs._in_words(v_since)),
+        case when v_says.tenant_ahead is not null then
+            case v_says.tenant_ahead when 0 then 'It is the first in its tenant''s line.'
+                else format('%s%s of its tenant come%s before it.', case v_says.certainty when 'at_least' then 'At least ' end,
+                    case v_says.tenant_ahead when 1 then '1 job' else v_says.tenant_ahead || ' jobs' end,
+                    case v_says.tenant_ahead when 1 then 's' end) end end,
+        array_to_string(v_says.reasons, ' '),
+        case when not ojs._ended(v_job.state) then ojs._serving(v_job.queue, v_tenant) end);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.job_status(uuid, text) is
+'Says in words how a job is: its state and since when, how many jobs of its tenant come before it, what holds it back, as ojs.explain says
+it, and who serves its queue. Who asks for a tenant, by p_tenant or by its login, is told of its own workers only. For people; the numbers
+are in ojs.explain and ojs.job_info. Raises not_found, also for a job of another tenant; ambiguous_job.';
+
+-- +goose StatementBegin
+create function ojs._serving(p_queue text, p_tenant text) returns text
+language plpgsql stable
+as $$
+declare
+    c_named  constant int := 5;
+    v_names  text[] := array(select w.worker_id from ojs.queue_workers w where w.queue = p_queue and not w.stale
+        and (p_tenant is null or w.tenant_id = p_tenant) order by w.last_heartbeat_at desc, w.worker_id);
+begin
+    return case
+        when v_names = '{}' then format('No worker%s is registered for queue %s; others may serve it all the same.',
+            case when p_tenant is not null then ' of the tenant' end, p_queue)
+        else format('Queue %s is served by %s%s.', p_queue, array_to_string(v_names[:c_named], ', '),
+            case when cardinality(v_names) > c_named then format(' and %s more', cardinality(v_names) - c_named) end) end;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._serving(text, text) is
+'Which registered workers serve a queue, in a sentence with at most five names, those heard of last first; p_tenant: of its own workers
+only.';
+reset role;

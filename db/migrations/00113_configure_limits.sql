@@ -1,0 +1,284 @@
+-- +goose Up
+-- How limits are set, and how near they are.
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+-- Numbers come from the stripes, so that a reader sees at once what has just been enqueued.
+create view ojs._quota_use as
+select q.tenant_id, q.queue, q.resource, q.maximum, q.period, q.burst, q.soft,
+    case when q.stripes > 0 then coalesce(q.burst, q.maximum) - t.tokens end as current, q.reason
+from ojs.quota q
+cross join lateral (
+    select floor(coalesce(sum(ojs._grown(q, s.tokens, s.at, ojs.now())), 0) + 1e-6)::bigint as tokens from ojs.stripe s where s.quota = q.id
+) t;
+comment on view ojs._quota_use is 'Limits with what counts against them.';
+
+create view ojs._own_quota as
+select r.* from ojs._only_tenant() t(tenant_id)
+cross join lateral (select r.* from ojs._quota_use r where r.tenant_id = t.tenant_id offset 0) r;
+comment on view ojs._own_quota is 'The limits of a tenant itself; for others none.';
+
+create view ojs.limits as
+select l.tenant_id, l.queue, l.resource, l.maximum, l.period, l.burst, l.soft, l.current,
+    round(l.current / nullif(coalesce(l.burst, l.maximum), 0)::numeric, 3) as used_up,
+    case when ojs._reads_all() then l.reason end as reason
+from (
+    select * from ojs._quota_use where ojs._reads_all()
+    union all
+    select * from ojs._own_quota
+    union all
+    select r.tenant_id, r.queue, 'max_concurrency', r.max_concurrency, null, null, false, r.active, r.reason
+    from ojs.rule_stats r where r.max_concurrency is not null
+) l;
+comment on view ojs.limits is
+'Limits of tenants, of tenants in queues, and of queues, and how near they are. A tenant sees its own. Set by ojs.configure_limits.';
+comment on column ojs.limits.tenant_id is 'The tenant; empty: all of them together.';
+comment on column ojs.limits.queue is 'The queue; empty: all of them together.';
+comment on column ojs.limits.resource is
+'What is limited: max_concurrency, active jobs; max_enqueue_rate, new jobs in a period; max_queue_depth, jobs that are available, scheduled
+or pending; max_scheduled, scheduled ones; max_depth, of a queue, jobs that have not ended; on each server max_in_flight_requests and
+max_waiting_polls.';
+comment on column ojs.limits.maximum is 'How many.';
+comment on column ojs.limits.period is 'Of a rate, the period; else null.';
+comment on column ojs.limits.burst is 'Of a rate, how many jobs at once after a time without any; else null.';
+comment on column ojs.limits.soft is 'Whether jobs beyond it are taken, and only told of (tenant.limit_exceeded).';
+comment on column ojs.limits.current is
+'How many count against it now, those of open transactions and, for a quarter of a second, those that have just left included; of a rate,
+how much of the burst is gone; null: only the servers know.';
+comment on column ojs.limits.used_up is 'Which part of it that is.';
+comment on column ojs.limits.reason is 'Why, in the words of whoever changed it last; null for a tenant.';
+
+-- +goose StatementBegin
+create function ojs._iso_duration(p_interval interval) returns text
+language sql stable set intervalstyle = 'iso_8601'
+as $$ select p_interval::text $$;
+-- +goose StatementEnd
+comment on function ojs._iso_duration(interval) is 'An interval as an ISO 8601 duration such as PT1M.';
+
+-- +goose StatementBegin
+create function ojs._limit_json(p_limit ojs.limits) returns jsonb
+language sql stable
+as $$
+    select jsonb_strip_nulls(jsonb_build_object('limit', p_limit.maximum, 'period', ojs._iso_duration(p_limit.period),
+        'burst', nullif(p_limit.burst, p_limit.maximum), 'soft', nullif(p_limit.soft, false), 'current', p_limit.current))
+$$;
+-- +goose StatementEnd
+comment on function ojs._limit_json(ojs.limits) is
+'A limit as the Admin API shows it (multi-tenancy section 10.2): {limit, current, period, burst, soft}.';
+
+-- Sets a tenant's limits.
+-- Locks ojs.queue against others who configure, and ojs.tally_mark; with max_concurrency what ojs.limit_concurrency locks.
+-- Writes quota, stripe, settings, tenant, audit; with max_concurrency what ojs.limit_concurrency writes.
+-- +goose StatementBegin
+create function ojs.configure_limits(p_tenant text, p_limits jsonb, p_queue text default null, p_reason text default null)
+returns setof ojs.limits
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_limits jsonb := ojs._limit_fields(p_limits, p_queue);
+    v_queue  text := nullif(ojs._check_scope(p_tenant, p_queue), '');
+begin
+    perform ojs._check_tenant(p_tenant);
+    perform ojs._alone_with_queues();
+    if v_limits - 'max_concurrency' <> '{}' then
+        perform ojs._know(p_tenant);
+        perform ojs._alone_with_tally();
+        perform ojs._set_quota(p_tenant, coalesce(v_queue, ''), l.key, nullif(l.value, 'null'), p_reason)
+        from jsonb_each(v_limits - 'max_concurrency') l order by l.key;
+        perform ojs._quotas_changed();
+    end if;
+    -- This comes last, because from here on decisions wait.
+    if v_limits ? 'max_concurrency' then
+        perform ojs.limit_concurrency((v_limits #>> '{max_concurrency,limit}')::int, p_tenant, v_queue, p_reason);
+    end if;
+    return query select l.* from ojs.limits l where l.tenant_id = p_tenant and l.queue = coalesce(v_queue, '') order by l.resource;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.configure_limits(text, jsonb, text, text) is
+'Sets limits of a tenant, with p_queue of the tenant in that queue (multi-tenancy section 8), and returns those it has then. p_limits:
+what is absent stays as it is, null removes. max_enqueue_rate: {"limit": 1000, "period": "PT1M", "burst": 1000}, burst by default as
+limit, period PT1S to P31D. max_queue_depth: how many jobs may be available, scheduled or pending. max_scheduled. max_concurrency: as
+ojs.limit_concurrency. Without a queue max_in_flight_requests and max_waiting_polls, on each server. A number, 0 to 1000000000, or
+{"limit": 50000, "soft": true}: beyond a soft limit jobs are taken, and told of. Other spellings: concurrency, enqueue_rate and
+max_jobs_per_second (a number per second), queue_depth, scheduled_jobs, max_concurrent_jobs. Jobs beyond a limit are refused with
+TENANT_LIMIT_EXCEEDED, whichever way they come. In any time T at most burst + limit * T / period are enqueued. The depth exceeds its limit
+by retries, requeues and promotions only, which are never refused. Several jobs that are enqueued together go in as a whole or not at all,
+and more at once than burst are refused with validation_error. An open transaction keeps what it took, and what lies beside it, up to 16
+jobs or a sixteenth of the limit. Nobody waits for it but producers of the same tenant, a moment. Rolled back, it gives that back. Dead
+letters that are retried count against depth. Takes effect when the transaction commits. Jobs that are being enqueued at that moment may
+be counted late. p_reason: for whoever asks later. Raises invalid_request, validation_error, unsupported, and with max_concurrency what
+ojs.limit_concurrency raises.';
+
+-- +goose StatementBegin
+create function ojs._know(p_tenant text) returns void
+language sql
+as $$
+    insert into ojs.tenant as t (tenant_id, created_at) values (p_tenant, ojs.now())
+    on conflict (tenant_id) do update set created_at = excluded.created_at where t.created_at is null
+$$;
+-- +goose StatementEnd
+comment on function ojs._know(text) is 'Makes a tenant one that somebody has configured.';
+
+-- +goose StatementBegin
+create function ojs._limit_fields(p_limits jsonb, p_queue text) returns jsonb
+language plpgsql
+as $$
+declare
+    v_fields jsonb := '{}';
+    v_field  record;
+    v_value  jsonb;
+begin
+    if (jsonb_typeof(p_limits) = 'object') is not true then
+        perform ojs._raise('OJ400', 'limits must be an object', '{"field": "limits"}');
+    end if;
+    for v_field in
+        select e.key, e.value, coalesce(a.name, e.key) as name, a.name is not null and a.name = 'max_enqueue_rate' as per_second
+        from jsonb_each(p_limits) e
+        left join (values ('concurrency', 'max_concurrency'), ('max_concurrent_jobs', 'max_concurrency'),
+            ('enqueue_rate', 'max_enqueue_rate'), ('max_jobs_per_second', 'max_enqueue_rate'), ('queue_depth', 'max_queue_depth'),
+            ('scheduled_jobs', 'max_scheduled')) a(field, name) on a.field = e.key
+        order by e.key
+    loop
+        if v_field.name not in ('max_concurrency', 'max_enqueue_rate', 'max_queue_depth', 'max_scheduled', 'max_in_flight_requests',
+                'max_waiting_polls') then
+            perform ojs._raise('OJ408', format('%s is not supported', left(v_field.key, 100)),
+                jsonb_build_object('field', left(v_field.key, 100)));
+        elsif p_queue is not null and v_field.name in ('max_in_flight_requests', 'max_waiting_polls') then
+            perform ojs._raise('OJ422', format('%s is of a tenant, not of a queue', v_field.key), jsonb_build_object('field', v_field.key));
+        end if;
+        v_value := ojs._limit_value(v_field.key, v_field.name, v_field.value, v_field.per_second);
+        if v_fields ? v_field.name and v_fields -> v_field.name <> v_value then
+            perform ojs._raise('OJ422', format('%s disagrees with another spelling of %s', v_field.key, v_field.name),
+                jsonb_build_object('field', v_field.key));
+        end if;
+        v_fields := v_fields || jsonb_build_object(v_field.name, v_value);
+    end loop;
+    return v_fields;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._limit_fields(jsonb, text) is
+'Limits under their own names, each {limit, period, burst, soft} or null. Raises what is wrong with them.';
+
+-- +goose StatementBegin
+create function ojs._limit_value(p_field text, p_name text, p_value jsonb, p_per_second boolean) returns jsonb
+language plpgsql immutable
+as $$
+declare
+    v_value jsonb := case when jsonb_typeof(p_value) = 'number' then jsonb_build_object('limit', p_value) else p_value end;
+    v_rate  boolean := p_name = 'max_enqueue_rate';
+    v_bad   text;
+begin
+    if p_value = 'null' then
+        return p_value;
+    elsif p_per_second then
+        v_value := '{"period": "PT1S"}' || v_value;
+    end if;
+    if jsonb_typeof(v_value) <> 'object' or not v_value ? 'limit' or v_rate and not v_value ? 'period' then
+        perform ojs._raise('OJ422', format('%s must be %s', p_field, case when v_rate and not p_per_second
+            then 'an object with limit and period, or null' else 'an integer, an object with limit, or null' end),
+            jsonb_build_object('field', p_field));
+    end if;
+    v_bad := (select min(f.key) from jsonb_each(v_value) f where case
+        when f.key = 'limit' or f.key = 'burst' and v_rate then
+            jsonb_typeof(f.value) <> 'number' or (f.value #>> '{}') !~ '^\d{1,10}$' or f.value::text::bigint > 1000000000
+        when f.key = 'period' and v_rate then jsonb_typeof(f.value) <> 'string' or ojs._duration(f.value #>> '{}') is null
+        when f.key = 'soft' and p_name not in ('max_concurrency', 'max_in_flight_requests', 'max_waiting_polls') then
+            jsonb_typeof(f.value) <> 'boolean'
+        else true end);
+    if v_bad is not null then
+        perform ojs._raise('OJ422', format('%s.%s %s', p_field, left(v_bad, 100), case v_bad
+                when 'limit' then 'must be an integer of at most 1000000000' when 'burst' then 'must be an integer of at most 1000000000'
+                when 'period' then 'must be an ISO 8601 duration such as PT1M' when 'soft' then 'must be true or false'
+                else 'is not known' end),
+            jsonb_build_object('field', p_field || '.' || left(v_bad, 100)));
+    end if;
+    return v_value;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._limit_value(text, text, jsonb, boolean) is
+'A limit as {limit, period, burst, soft}, or null. Raises what is wrong with it.';
+
+-- +goose StatementBegin
+create function ojs._alone_with_tally() returns void
+language plpgsql
+as $$
+begin
+    -- A roll-up at the same time would not count what it rolls up against a limit that it cannot see yet. The row moves, so that a lock on
+    -- the latest one that this statement sees may come too late.
+    loop
+        perform from ojs.tally_mark t where t.rev = (select max(n.rev) from ojs.tally_mark n) for update;
+        exit when found;
+    end loop;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._alone_with_tally() is 'Waits for a roll-up, and keeps others away until the end of the transaction.';
+
+-- +goose StatementBegin
+create function ojs._set_quota(p_tenant text, p_queue text, p_resource text, p_value jsonb, p_reason text) returns void
+language plpgsql
+as $$
+declare
+    v_quota ojs.quota;
+begin
+    if p_value is null then
+        delete from ojs.quota q where q.tenant_id = p_tenant and q.queue = p_queue and q.resource = p_resource;
+        return;
+    end if;
+    v_quota.maximum := (p_value ->> 'limit')::bigint;
+    v_quota.period := ojs._duration(p_value ->> 'period');
+    v_quota.burst := case when v_quota.period is not null then coalesce((p_value ->> 'burst')::bigint, greatest(v_quota.maximum, 1)) end;
+    insert into ojs.quota as q (tenant_id, queue, resource, maximum, period, burst, soft, warn_from, reason, stripes, used)
+    values (p_tenant, p_queue, p_resource, v_quota.maximum, v_quota.period, v_quota.burst, coalesce((p_value ->> 'soft')::boolean, false),
+        coalesce((p_value ->> 'warn_from')::numeric, 0.8), left(p_reason, 1000),
+        case when p_resource in ('max_in_flight_requests', 'max_waiting_polls') then 0
+            else greatest(1, least(16, coalesce(v_quota.burst, v_quota.maximum) / 8)) end,
+        case when v_quota.period is null then coalesce((select sum(ojs._counting(p_resource, t)) from ojs.tally t
+            where p_tenant in ('', t.tenant_id) and p_queue in ('', t.queue)), 0) else 0 end)
+    on conflict (tenant_id, queue, resource) do update
+    set maximum = excluded.maximum, period = excluded.period, burst = excluded.burst, soft = excluded.soft, reason = excluded.reason,
+        warn_from = excluded.warn_from, due = true, stripes = excluded.stripes,
+        -- The same rate once more begins with no full burst. Beyond a soft limit one stripe may lack what the others have.
+        id = case when (excluded.soft, excluded.stripes, excluded.period) is distinct from (q.soft, q.stripes, q.period)
+            or q.period is not null and (excluded.maximum, excluded.burst) <> (q.maximum, q.burst) then excluded.id else q.id end
+    returning * into v_quota;
+    insert into ojs.stripe (quota, n, tokens, at)
+    select v_quota.id, n, coalesce(v_quota.burst::float8 / v_quota.stripes, 0), ojs.now() from generate_series(0, v_quota.stripes - 1) n
+    where not exists (select from ojs.stripe s where s.quota = v_quota.id);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._set_quota(text, text, text, jsonb, text) is
+'Sets or removes (p_value null) one limit. The caller has locked the row of ojs.tally_mark.';
+
+-- +goose StatementBegin
+create function ojs._quotas_changed() returns void
+language plpgsql
+as $$
+declare
+    v_limits boolean := exists (select from ojs.quota q where q.stripes > 0);
+begin
+    update ojs.settings s set limits = v_limits where s.limits <> v_limits;
+    perform ojs._give_room(ojs.now());
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._quotas_changed() is 'Has limits that were set act: says whether there are any, and gives them their tokens.';
+
+-- +goose StatementBegin
+create function ojs._drop_stripes(p_now timestamptz) returns void
+language sql
+as $$
+    -- Whoever has just read an old limit still takes from its stripes.
+    delete from ojs.stripe s using (
+        select o.quota, o.n, o.rev from ojs.stripe o
+        where o.at < p_now - interval '1 minute' and not exists (select from ojs.quota q where q.id = o.quota) for update skip locked
+    ) o where s.quota = o.quota and s.n = o.n and s.rev = o.rev
+$$;
+-- +goose StatementEnd
+comment on function ojs._drop_stripes(timestamptz) is
+'Removes the stripes of limits that are gone. Reads all stripes, so whoever sets a limit does not call it.';
+reset role;

@@ -1,0 +1,69 @@
+-- +goose Up
+-- What limits have refused. A refusal rolls back with its transaction, so servers note afterwards what they have answered with; what
+-- producers in SQL were refused is seen in the limits only, which are used up then.
+set local role ojs_owner;
+set local check_function_bodies = off;
+
+create table ojs.refused (
+    tenant_id text collate "C" not null,
+    queue     text collate "C" not null,
+    resource  text collate "C" not null,
+    at        timestamptz not null,
+    requests  bigint not null,
+    primary key (tenant_id, queue, resource, at)
+);
+create index refused_at_idx on ojs.refused (at);
+comment on table ojs.refused is
+'Requests that servers have refused because of limits, in sum over each minute, of the last day. Written by ojs.note_refusals; read as
+ojs.refusals.';
+comment on column ojs.refused.tenant_id is 'The tenant; empty: of a bound of a queue, any.';
+comment on column ojs.refused.queue is 'The queue whose limit it was; empty: that of all queues.';
+comment on column ojs.refused.resource is 'What was limited, as in ojs.limits.';
+comment on column ojs.refused.at is 'The minute.';
+comment on column ojs.refused.requests is 'How many requests, or jobs of a batch in which each is by itself.';
+alter table ojs.refused enable row level security;
+alter table ojs.refused force row level security;
+create policy functions on ojs.refused to ojs_owner using (true) with check (true);
+alter table ojs.refused alter column tenant_id set statistics 0, alter column queue set statistics 0,
+    alter column resource set statistics 0, alter column at set statistics 0, alter column requests set statistics 0;
+
+-- Notes what a server has refused.
+-- Locks the rows of the minute.
+-- Writes refused.
+-- +goose StatementBegin
+create function ojs.note_refusals(p_tenants text[], p_queues text[], p_resources text[], p_requests int[]) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into ojs.refused as r (tenant_id, queue, resource, at, requests)
+    select u.tenant_id, u.queue, u.resource, date_trunc('minute', ojs.now()), sum(u.requests)
+    from unnest(p_tenants, p_queues, p_resources, p_requests) u(tenant_id, queue, resource, requests)
+    group by u.tenant_id, u.queue, u.resource order by u.tenant_id, u.queue, u.resource
+    on conflict (tenant_id, queue, resource, at) do update set requests = r.requests + excluded.requests;
+    delete from ojs.refused r using (
+        select o.tenant_id, o.queue, o.resource, o.at from ojs.refused o
+        where o.at < ojs.now() - interval '1 day' order by o.at limit 1000 for update skip locked
+    ) o where r.tenant_id = o.tenant_id and r.queue = o.queue and r.resource = o.resource and r.at = o.at;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.note_refusals(text[], text[], text[], int[]) is
+'Adds to ojs.refusals what a server has refused since it noted last; the lists are in step, and empty names stand for all. For servers.';
+
+create view ojs._own_refused as
+select r.* from ojs._only_tenant() t(tenant_id)
+cross join lateral (select r.* from ojs.refused r where r.tenant_id = t.tenant_id offset 0) r;
+comment on view ojs._own_refused is 'What of a tenant itself was refused; for others none.';
+
+create view ojs.refusals as
+select r.tenant_id, r.queue, r.resource, r.at, r.requests
+from (select * from ojs.refused where ojs._reads_all() union all select * from ojs._own_refused) r;
+comment on view ojs.refusals is
+'Requests over HTTP that limits have refused, per tenant, queue and limit, in sum over each minute, of the last day. A tenant sees its own.
+Refused SQL is not in it: its transaction was rolled back.';
+comment on column ojs.refusals.tenant_id is 'The tenant; empty: of a bound of a queue, any.';
+comment on column ojs.refusals.queue is 'The queue whose limit it was; empty: that of all queues.';
+comment on column ojs.refusals.resource is 'What was limited, as in ojs.limits.';
+comment on column ojs.refusals.at is 'The minute.';
+comment on column ojs.refusals.requests is 'How many requests, or jobs of a batch in which each is by itself.';
+reset role;

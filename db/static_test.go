@@ -1,0 +1,113 @@
+package db_test
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// Entries of a configuration file: what was changed since they were applied stays, unless the entry changes or the file is authoritative.
+func TestStaticConfiguration(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	apply := func(want bool, kind, name, config string, authoritative ...bool) {
+		t.Helper()
+		if got := one[bool](t, service, "select ojs.configure_static($1, $2, $3::text::jsonb, $4)", kind, name, config,
+			len(authoritative) > 0); got != want {
+			t.Errorf("of %s %s it is applied: %v, want %v", kind, name, got, want)
+		}
+	}
+	has := func(tenant, want string) {
+		t.Helper()
+		if got := standing(t, service, tenant); got != want {
+			t.Errorf("%s has %s, want %s", tenant, got, want)
+		}
+	}
+	const acme = `{"tenant_id": "acme-corp", "limits": {"max_concurrency": 20, "max_enqueue_rate": {"limit": 1000, "period": "PT1M"},
+		"max_queue_depth": 50000, "max_scheduled": 10000}, "fairness_weight": 10, "priority_boost": 0}`
+	const whole = "10 0, max_concurrency 20, max_enqueue_rate 1000, max_queue_depth 50000, max_scheduled 10000"
+	apply(true, "tenant", "acme-corp", acme)
+	has("acme-corp", whole)
+	exec(t, service, `select ojs.configure_limits('acme-corp', '{"max_concurrency": 5}'), ojs.configure_tenant('acme-corp', 3)`)
+	apply(false, "tenant", "acme-corp", acme)
+	has("acme-corp", "3 0, max_concurrency 5, max_enqueue_rate 1000, max_queue_depth 50000, max_scheduled 10000")
+	apply(true, "tenant", "acme-corp", acme, true)
+	has("acme-corp", whole)
+
+	// 002's names, 000 section 7's, and a tier below what is the tenant's own.
+	apply(true, "tier", "standard", tiers["standard"])
+	apply(true, "tenant", "tenant_acme",
+		`{"tenant_id": "tenant_acme", "limits": {"concurrency": 50, "enqueue_rate": 100, "queue_depth": 10000, "scheduled_jobs": 1000}}`)
+	has("tenant_acme", "0, max_concurrency 50, max_enqueue_rate 100, max_queue_depth 10000, max_scheduled 1000")
+	apply(true, "tenant", "beta-inc", `{"weight": 7, "concurrency": 10, "tier": "standard"}`)
+	has("beta-inc", "7 0, max_concurrency 10, max_enqueue_rate 1000, max_queue_depth 50000")
+	exec(t, service, "select ojs.set_tier('beta-inc', null)")
+	apply(false, "tier", "standard", tiers["standard"])
+	apply(true, "tier", "standard", tiers["free"])
+	has("beta-inc", "7 0, max_concurrency 10, max_enqueue_rate 1000, max_queue_depth 50000")
+
+	// A tenant of the file is one that somebody has configured, also where a throttle had noted its name before.
+	exec(t, d.Operator(), "select ojs.configure(p_unknown_tenants => 'refuse'), ojs.throttle('of-the-file')")
+	apply(true, "tenant", "of-the-file", `{}`)
+	exec(t, service, "select ojs.enqueue('t', p_tenant => 'of-the-file')")
+	exec(t, d.Operator(), "select ojs.configure(p_unknown_tenants => 'accept')")
+
+	// A tenant that has left does not come back with the next start.
+	exec(t, d.Operator(), "select ojs.deregister_tenant('beta-inc')")
+	exec(t, service, "select ojs.tick()")
+	apply(false, "tenant", "beta-inc", `{"weight": 7, "concurrency": 10, "tier": "standard"}`)
+	for _, c := range []struct{ kind, name, config, state, field string }{
+		{"pool", "p", `{}`, "OJ400", "kind"},
+		{"tenant", "no tenant", `{}`, "OJ400", "tenant"},
+		{"tenant", "acme", `[]`, "OJ400", "tenants"},
+		{"tenant", "acme", `{"tier": 1}`, "OJ422", "tier"},
+		{"tenant", "acme", `{"wieght": 1}`, "OJ408", "wieght"},
+		{"tenant", "acme", `{"limits": {"max_queue_depth": -1}}`, "OJ422", "max_queue_depth.limit"},
+		{"tenant", "acme", `{"concurrency": 1, "limits": {"max_concurrency": 2}}`, "OJ422", "limits"},
+		{"tenant", "acme", `{"weight": 0}`, "OJ422", "fairness_weight"},
+		{"tier", "free", `{"limits": 1}`, "OJ400", "limits"},
+	} {
+		failure := refused(t, service, c.state, "select ojs.configure_static($1, $2, $3::text::jsonb, p_check => true)",
+			c.kind, c.name, c.config)
+		if got := detail(t, failure)["field"]; got != c.field {
+			t.Errorf("%s: refused for %v with %s", c.config, got, failure.Message)
+		}
+	}
+	refused(t, service, "OJ404", `select ojs.configure_static('tenant', 'acme', '{"tier": "none"}')`)
+	exec(t, service, `select ojs.configure_static('tenant', 'acme', '{"weight": 3}', p_check => true)`)
+	has("acme", "")
+}
+
+// Servers that start at the same time with the same file apply it once, and none of them fails.
+func TestServersApplyAFileAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	const servers = 6
+	applied, failed := make(chan bool, servers), make(chan error, servers)
+	for range servers {
+		go func(service *pgxpool.Pool) {
+			var did bool
+			err := service.QueryRow(t.Context(), "select ojs.configure_static('tenant', 'acme', $1)", tiers["enterprise"]).Scan(&did)
+			applied <- did
+			failed <- err
+		}(d.Service())
+	}
+	once := 0
+	for range servers {
+		if pgtest.Receive(t, "an answer", applied) {
+			once++
+		}
+		if err := pgtest.Receive(t, "an answer", failed); err != nil {
+			t.Error(pgtest.Explain(err))
+		}
+	}
+	if once != 1 {
+		t.Errorf("%d of them applied it", once)
+	}
+	if n := one[int](t, d.Operator(), "select count(*) from ojs.audit_trail where kind = 'limit'"); n != 2 {
+		t.Errorf("%d limits were recorded", n)
+	}
+}

@@ -1,0 +1,129 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+)
+
+// keyring remembers for a second whose API keys are, so that a busy client costs one question a second, and a key that is revoked is
+// refused within one. Questions that come while one is under way share the next statement: whoever makes up keys has the server send one
+// statement at a time, however many they are, and keys that were good a second ago take turns with them. What is no key is remembered
+// apart, so that it drives out none.
+type keyring struct {
+	owners *pg.Batcher[keyHash, *kit.Principal]
+
+	asking singleflight.Group
+	mu     sync.Mutex
+	valid  map[keyHash]knownKey
+	others map[keyHash]knownKey
+}
+
+type keyHash = [sha256.Size]byte
+
+type knownKey struct {
+	owner *kit.Principal // nil: the key is not valid
+	until time.Time
+}
+
+const (
+	keyMemory = time.Second
+	maxKeys   = 10_000 // of either kind in memory
+	keyBatch  = 100    // in one statement
+)
+
+// keyForm reports whether a secret may be one that ojs.create_api_key has made. Every request asks, so that no regular expression does.
+func keyForm(secret string) bool {
+	digits, ok := strings.CutPrefix(secret, "ojs_")
+	if !ok || len(digits) != 64 {
+		return false
+	}
+	for i := range len(digits) {
+		if c := digits[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+// newKeyring has find say whose the keys are that have some hashes, one for one.
+func newKeyring(timeout time.Duration, find func(context.Context, []keyHash) ([]*kit.Principal, error)) *keyring {
+	options := pg.BatchOptions{Items: keyBatch, Bytes: keyBatch, Statements: 1, Timeout: timeout}
+	return &keyring{owners: pg.NewBatcher(options, find), valid: map[keyHash]knownKey{}, others: map[keyHash]knownKey{}}
+}
+
+// owner is whose key a secret is, or nil. Only its hash is compared, by the database, and kept.
+func (k *keyring) owner(ctx context.Context, secret string) (*kit.Principal, error) {
+	if !keyForm(secret) {
+		return nil, nil //nolint:nilnil // nobody's
+	}
+	hash, now := sha256.Sum256([]byte(secret)), time.Now()
+	known, before := k.recall(hash)
+	if now.Before(known.until) {
+		return known.owner, nil
+	}
+	found, err, _ := k.asking.Do(string(hash[:]), func() (any, error) {
+		line := "new"
+		if before {
+			line = "valid"
+		}
+		// Others may share the question, so that it does not end with the request that asked it.
+		owners, errs := k.owners.Do(context.WithoutCancel(ctx), line, []keyHash{hash}, func(*keyHash) int { return 1 })
+		if errs[0] == nil {
+			k.remember(hash, knownKey{owners[0], now.Add(keyMemory)})
+		}
+		return owners[0], errs[0]
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found.(*kit.Principal), nil
+}
+
+// recall is what is known of a key, perhaps no longer, and whether it was valid when it was asked for last.
+func (k *keyring) recall(hash keyHash) (known knownKey, valid bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if known, valid = k.valid[hash]; !valid {
+		known = k.others[hash]
+	}
+	return known, valid
+}
+
+func (k *keyring) remember(hash keyHash, key knownKey) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	to, other := k.valid, k.others
+	if key.owner == nil {
+		to, other = other, to
+	}
+	delete(other, hash)
+	if len(to) >= maxKeys {
+		clear(to)
+	}
+	to[hash] = key
+}
+
+// findKeys asks for the owners of keys.
+func (s *Server) findKeys(ctx context.Context, hashes []keyHash) ([]*kit.Principal, error) {
+	asked := make([][]byte, len(hashes))
+	for i := range hashes {
+		asked[i] = hashes[i][:]
+	}
+	rows, err := s.q.KeyOwners(pg.As(ctx, pg.Stranger, true), asked)
+	if err != nil {
+		return nil, err
+	}
+	owners := make([]*kit.Principal, len(hashes))
+	for _, r := range rows {
+		owners[r.N-1] = &kit.Principal{Name: "key:" + r.Prefix, Tenant: r.TenantID, Scopes: r.Scopes, Queues: r.Queues}
+	}
+	return owners, nil
+}

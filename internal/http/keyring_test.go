@@ -1,0 +1,154 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// forget has every key be asked for anew.
+func (k *keyring) forget() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	clear(k.valid)
+	clear(k.others)
+}
+
+var goodKey = "ojs_" + strings.Repeat("0", 64)
+
+// keysOf is a keyring of one key, goodKey. ask sees every statement before it is answered.
+func keysOf(ask func([]keyHash)) *keyring {
+	good, tenant := sha256.Sum256([]byte(goodKey)), "acme"
+	return newKeyring(time.Minute, func(_ context.Context, hashes []keyHash) ([]*kit.Principal, error) {
+		ask(hashes)
+		owners := make([]*kit.Principal, len(hashes))
+		for i, hash := range hashes {
+			if hash == good {
+				owners[i] = &kit.Principal{Name: "key:ojs_0", Tenant: &tenant, Scopes: []string{"produce"}}
+			}
+		}
+		return owners, nil
+	})
+}
+
+// A busy client costs a statement a second, and what is forgotten is asked anew.
+func TestKeysAreRememberedForASecond(t *testing.T) {
+	t.Parallel()
+	asked := 0
+	ring := keysOf(func([]keyHash) { asked++ })
+	for range 1000 {
+		if who, err := ring.owner(t.Context(), goodKey); err != nil || who.Name != "key:ojs_0" {
+			t.Fatal(who, err)
+		}
+	}
+	if asked > 5 {
+		t.Errorf("asked %d times", asked)
+	}
+	before := asked
+	for hash, key := range ring.valid {
+		key.until = time.Now()
+		ring.valid[hash] = key
+	}
+	if _, err := ring.owner(t.Context(), goodKey); err != nil || asked != before+1 {
+		t.Errorf("asked %d times after a second, %v", asked-before, err)
+	}
+	for _, form := range []string{
+		"", "ojs_0", strings.Repeat("x", 68), goodKey + "0", strings.Replace(goodKey, "0", "A", 1), strings.Replace(goodKey, "0", "g", 1),
+	} {
+		if who, err := ring.owner(t.Context(), form); who != nil || err != nil || asked != before+1 {
+			t.Errorf("%q was asked for", form)
+		}
+	}
+}
+
+// Keys that somebody makes up cost one statement at a time, drive no good key out of the memory, and do not have it wait behind them.
+func TestMadeUpKeysAreBounded(t *testing.T) {
+	t.Parallel()
+	const madeUp = 2000
+	began, goOn := make(chan struct{}, 1), make(chan struct{})
+	var (
+		mu         sync.Mutex
+		statements [][]keyHash
+		hold       bool
+		under      int
+	)
+	ring := keysOf(func(hashes []keyHash) {
+		mu.Lock()
+		statements = append(statements, hashes)
+		held := hold
+		if under++; under > 1 {
+			t.Error("two statements are under way at once")
+		}
+		mu.Unlock()
+		if held {
+			select {
+			case began <- struct{}{}:
+			default:
+			}
+			<-goOn
+		}
+		mu.Lock()
+		under--
+		mu.Unlock()
+	})
+	if who, err := ring.owner(t.Context(), goodKey); who == nil || err != nil {
+		t.Fatal(who, err)
+	}
+	good := sha256.Sum256([]byte(goodKey))
+	stale := ring.valid[good]
+	stale.until = time.Now()
+	ring.valid[good] = stale
+
+	mu.Lock()
+	statements, hold = nil, true
+	mu.Unlock()
+	var asking sync.WaitGroup
+	for n := range madeUp {
+		asking.Go(func() {
+			if who, err := ring.owner(t.Context(), fmt.Sprintf("ojs_%064x", n+1)); who != nil || err != nil {
+				t.Errorf("a key that is made up is %v's, %v", who, err)
+			}
+		})
+	}
+	<-began
+	asking.Go(func() {
+		if who, err := ring.owner(t.Context(), goodKey); who == nil || err != nil {
+			t.Errorf("the good key is %v's, %v", who, err)
+		}
+	})
+	pgtest.Eventually(t, "all wait but those of the first statement", func() bool {
+		return ring.owners.Waiting() == 1+madeUp-len(statements[0])
+	})
+	close(goOn)
+	asking.Wait()
+	if len(statements) > 10+madeUp/keyBatch {
+		t.Errorf("%d keys cost %d statements", madeUp, len(statements))
+	}
+	if !slices.Contains(statements[1], good) {
+		t.Error("the good key waited behind those that were made up")
+	}
+	for n := range maxKeys + 10 - madeUp {
+		ring.remember(sha256.Sum256(fmt.Append(nil, n)), knownKey{})
+	}
+	if _, kept := ring.recall(good); !kept || len(ring.others) > maxKeys {
+		t.Errorf("of the good keys %d are kept, of others %d", len(ring.valid), len(ring.others))
+	}
+}
+
+// What asking for a key costs a request.
+func BenchmarkKeyring(b *testing.B) {
+	ring := keysOf(func([]keyHash) {})
+	for b.Loop() {
+		if _, err := ring.owner(b.Context(), goodKey); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

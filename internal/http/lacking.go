@@ -1,0 +1,40 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+)
+
+// lack is a feature of the specification that this server does not have, and the paths by which clients ask for it.
+type lack struct {
+	feature string // as the manifest calls it, where it does
+	status  int    // 0: that of the code, 422. 501: no level of this server is to have it
+	paths   []string
+}
+
+// lacking are told apart from paths that nobody knows: a client that gets 404 looks for its mistake.
+var lacking = []lack{
+	{"workflows", 0, []string{"/workflows", "/workflows/*"}},
+	{"rate_limiting", 0, []string{"/rate-limits", "/rate-limits/*"}},
+	{"progress", 0, []string{"/jobs/:id/progress", "/jobs/:id/progress/*", "/workers/progress"}},
+	{"checkpoints", 0, []string{"/jobs/:id/checkpoint", "/jobs/:id/checkpoints", "/checkpoints/*"}},
+	{"event streams", 0, []string{"/events/stream", "/jobs/:id/events", "/queues/:name/events"}},
+	{"webhooks", 0, []string{"/webhooks", "/webhooks/*"}},
+	{"schema_validation", http.StatusNotImplemented, []string{"/schemas", "/schemas/*", "/admin/schemas", "/admin/schemas/*"}},
+	{"WebSocket", http.StatusNotImplemented, []string{"/ws", "/realtime", "/realtime/*"}},
+	{"agents", http.StatusNotImplemented, []string{"/agents", "/agents/*"}},
+	{"attestation", http.StatusNotImplemented, []string{"/attest", "/attest/*"}},
+}
+
+func (l lack) refuse(c echo.Context) error {
+	kit.Drain(c.Request())
+	return &pg.Error{
+		Code: kit.CodeUnsupported, Status: l.status, Message: "this server does not have " + l.feature,
+		Hint:    "GET /ojs/manifest says under capabilities what this server can do.",
+		Details: map[string]any{"feature": l.feature},
+	}
+}

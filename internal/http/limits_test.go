@@ -1,0 +1,108 @@
+package httpapi
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// 000 section 8.2: what a client that is beyond a limit is answered, one job or several, and when it may come again.
+func TestATenantBeyondItsLimits(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	pgtest.Exec(t, a.pool, `select ojs.configure_limits('acme-corp', '{"max_queue_depth": 3}'),
+		ojs.configure_limits('slow', '{"max_enqueue_rate": {"limit": 2, "period": "PT1H"}}')`)
+	job := `{"type":"x","args":[]}`
+	three := `{"jobs":[` + job + "," + job + "," + job + `]}`
+	as := func(tenant, path, body string) *reply { return a.do("POST", path, body, "X-OJS-Tenant: "+tenant) }
+	for range 3 {
+		as("acme-corp", "/ojs/v1/jobs", job).want(201)
+	}
+	refused := as("acme-corp", "/ojs/v1/jobs", job).want(429)
+	refused.is(map[string]any{
+		"error.code": "TENANT_LIMIT_EXCEEDED", "error.message": "Tenant 'acme-corp' has exceeded max_queue_depth (3)",
+		"error.tenant_id": "acme-corp", "error.limit": "max_queue_depth", "error.current": 3.0, "error.maximum": 3.0,
+		"error.retryable": true,
+	})
+	if got := refused.header.Get("OJS-Quota"); got != "max_queue_depth,used=3,limit=3" || refused.header.Get("Retry-After") != "30" {
+		t.Errorf("the headers are %q, Retry-After %q", got, refused.header.Get("Retry-After"))
+	}
+	as("acme-corp", "/ojs/v1/jobs/batch", three).want(429).is(map[string]any{"error.limit": "max_queue_depth"})
+	as("slow", "/ojs/v1/jobs", job).want(201)
+	as("slow", "/ojs/v1/jobs/batch", three).want(422).is(map[string]any{"error.details.field": "jobs", "error.details.limit": 2.0})
+	// Of a batch in which each is by itself there is room for one.
+	some := as("slow", "/ojs/v1/jobs/batch", `{"atomicity":"partial",`+three[1:]).want(207)
+	some.is(map[string]any{
+		"count": 1.0, "failed": 2.0, "results.0.status": "created", "results.1.status": "failed",
+		"results.1.error.limit": "max_enqueue_rate", "results.2.error.code": "TENANT_LIMIT_EXCEEDED", "results.2.error.details.index": 2.0,
+	})
+	none := as("slow", "/ojs/v1/jobs/batch", `{"atomicity":"partial",`+three[1:]).want(429)
+	for header, want := range map[string]string{
+		"Retry-After": "1800", "X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1800",
+		"OJS-Quota": "max_enqueue_rate,used=2,limit=2",
+	} {
+		if got := none.header.Get(header); got != want {
+			t.Errorf("%s: %s, want %s", header, got, want)
+		}
+	}
+	as("other", "/ojs/v1/jobs/batch", `{"atomicity":"partial",`+three[1:]).want(201).is(map[string]any{"count": 3.0, "failed": 0.0})
+	as("other", "/ojs/v1/jobs/batch", `{"atomicity":"perhaps",`+three[1:]).want(400).is(map[string]any{"error.details.field": "atomicity"})
+	a.do("POST", "/ojs/v1/jobs/batch", `{"atomicity":"partial",`+three[1:], "Idempotency-Key: k").want(422)
+	a.db.Eventually("refusals are noted", `select coalesce(array_agg(r.what order by r.what) =
+		'{acme-corp max_queue_depth 2,slow max_enqueue_rate 3}', false)
+		from (select concat_ws(' ', tenant_id, resource, sum(requests)) as what from ojs.refusals group by tenant_id, resource) r`)
+}
+
+// Requests that come together are taken one by one as long as there is room, also where one of them has the room locked.
+func TestLimitsOfRequestsThatComeTogether(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	pgtest.Exec(t, a.pool, `select ojs.configure_limits('acme', '{"max_queue_depth": 5}')`)
+	var all sync.WaitGroup
+	statuses := make([]int, 12)
+	for n := range statuses {
+		all.Go(func() {
+			body := `{"type":"x","args":[]}`
+			if path := "/ojs/v1/jobs"; n%3 == 0 {
+				statuses[n] = a.do("POST", path+"/batch", `{"jobs":[`+body+`]}`, "X-OJS-Tenant: acme").status
+			} else {
+				statuses[n] = a.do("POST", path, body, "X-OJS-Tenant: acme").status
+			}
+		})
+	}
+	all.Wait()
+	seen := map[int]int{}
+	for _, status := range statuses {
+		seen[status]++
+	}
+	if fmt.Sprint(seen) != "map[201:5 429:7]" {
+		t.Errorf("the statuses are %v", seen)
+	}
+}
+
+// ojs-backpressure section 7: a queue that is full, or nearly so.
+func TestAQueueIsFull(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	a.do("PUT", "/ojs/v1/admin/queues/q/config", `{"backpressure":{"max_depth":4,"strategy":"reject","warning_threshold":0.5}}`).want(200)
+	job := `{"type":"x","args":[],"options":{"queue":"q"}}`
+	for n, want := range []string{"", "2 4 0.50", "3 4 0.75", "4 4 1.00"} {
+		h := a.do("POST", "/ojs/v1/jobs", job).want(201).header
+		got := strings.TrimSpace(h.Get("X-OJS-Queue-Depth") + " " + h.Get("X-OJS-Queue-Bound") + " " + h.Get("X-OJS-Queue-Pressure"))
+		if got != want {
+			t.Errorf("with job %d the headers say %q, want %q", n+1, got, want)
+		}
+	}
+	full := a.do("POST", "/ojs/v1/jobs", job).want(429)
+	full.is(map[string]any{
+		"error.code": "QUEUE_FULL", "error.message": "Queue 'q' has reached its depth bound (4)", "error.queue": "q", "error.depth": 4.0,
+		"error.bound": 4.0, "error.strategy": "reject",
+	})
+	if h := full.header; h.Get("X-OJS-Queue-Depth") != "4" || h.Get("X-OJS-Queue-Bound") != "4" || h.Get("Retry-After") != "30" {
+		t.Errorf("the headers are %v", h)
+	}
+	a.do("POST", "/ojs/v1/jobs", `{"type":"x","args":[]}`).want(201)
+}

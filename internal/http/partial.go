@@ -1,0 +1,81 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojs-pg/ojs-pg/internal/dispatch"
+	"github.com/ojs-pg/ojs-pg/internal/http/kit"
+	"github.com/ojs-pg/ojs-pg/internal/pg"
+	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
+)
+
+// partially reads the atomicity of a batch (ojs-bulk-operations section 5.3). What was answered in parts cannot be answered once more.
+func partially(req *kit.Object, key *idempotency) bool {
+	mode := req.Text("atomicity")
+	switch {
+	case mode == nil || *mode == "atomic":
+		return false
+	case *mode != "partial":
+		req.Fail(kit.Invalid("atomicity", `must be "atomic" or "partial"`))
+	case key != nil:
+		req.Fail(kit.Refuse(kit.CodeUnsupported, "atomicity", "atomicity partial is not supported with an idempotency key"))
+	}
+	return true
+}
+
+func queuesOf(jobs []*dispatch.NewJob) []string {
+	queues := make([]string, len(jobs))
+	for i, job := range jobs {
+		queues[i] = job.QueueName()
+	}
+	slices.Sort(queues)
+	return slices.Compact(queues)
+}
+
+// enqueueEach makes those jobs of a batch that can be made: 201 if all were, 207 if some were. If none was, the answer is the first error.
+func (s *Server) enqueueEach(c echo.Context, sent []*kit.Object, jobs []*dispatch.NewJob) error {
+	header, headerName := kit.Scope(c), kit.ScopeHeader(c)
+	outcomes, err := s.dispatch.EnqueueEach(c.Request().Context(), jobs, header)
+	if err != nil {
+		return s.db.Err(err)
+	}
+	status, made := http.StatusCreated, make([]sqlcgen.OjsJob, 0, len(jobs))
+	results, problems := make([]map[string]any, len(jobs)), make([]*pg.Error, 0, len(jobs))
+	for i, outcome := range outcomes {
+		if outcome.Err == nil {
+			made = append(made, outcome.Job)
+			results[i] = map[string]any{"index": i, "status": "created", "id": outcome.Job.ID}
+			continue
+		}
+		problem := s.kit.Problems.Classify(outcome.Err)
+		relocate(problem, nil, sent, headerName, true)
+		status, problems = http.StatusMultiStatus, append(problems, problem)
+		results[i] = map[string]any{"index": i, "status": "failed", "error": kit.ProblemBody(problem, kit.RequestID(c))}
+	}
+	if len(made) == 0 {
+		return problems[0]
+	}
+	for _, problem := range problems {
+		s.kit.Problems.Count(problem)
+	}
+	s.kit.Pressure(c, queuesOf(jobs)...)
+	list, err := json.Marshal(results)
+	if err != nil {
+		return err
+	}
+	w := kit.Writer{}
+	w.Open()
+	w.Key("results")
+	w.B = append(w.B, list...)
+	w.Key("jobs")
+	w.B = s.wire().appendJobs(w.B, made, nil)
+	w.Integer("count", int64(len(made)))
+	w.Integer("enqueued", int64(len(made)))
+	w.Integer("failed", int64(len(jobs)-len(made)))
+	w.Close()
+	return kit.Blob(c, status, w.B)
+}
