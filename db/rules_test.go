@@ -171,7 +171,14 @@ func TestALateJobGoesBeforeWhatIsDecidedAhead(t *testing.T) {
 		if got := one[string](t, d.Pool, "select string_agg(seq::text, ' ' order by n) from ojs.turn"); got != "3 4" {
 			t.Fatalf("decided ahead: jobs %s", got)
 		}
+		said := "select e.certainty || ' ' || e.dispatches_ahead from ojs.job j cross join lateral ojs.explain(j.id) e where j.seq = 3"
+		if got := one[string](t, service, said); got != "exact 0" {
+			t.Errorf("fair %t: said of the next job: %s", fair, got)
+		}
 		commit(t, late)
+		if got := one[*string](t, service, said); got != nil && *got == "exact 0" {
+			t.Errorf("fair %t: still said of the next job: %s", fair, *got)
+		}
 		if got := one[int](t, service, "select j.seq from ojs.fetch('{q}', 1) f join ojs.job j using (id)"); got != 1 {
 			t.Errorf("fair %t: job %d went before the one that committed late", fair, got)
 		}

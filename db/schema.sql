@@ -325,10 +325,11 @@ $$;
 CREATE FUNCTION ojs._uuid_v7() RETURNS uuid
     LANGUAGE sql
     AS $$
-    select (pg_catalog.lpad(pg_catalog.to_hex(
-            (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) operator(pg_catalog.*) 1000)::pg_catalog.int8), 12, '0')
-        operator(pg_catalog.||) '7'
-        operator(pg_catalog.||) pg_catalog.substr(pg_catalog.gen_random_uuid()::pg_catalog.text, 16))::pg_catalog.uuid
+    -- Twelve digits of milliseconds, the version, and three digits of 1/4096 of a millisecond.
+    select (pg_catalog.overlay(pg_catalog.lpad(pg_catalog.to_hex(
+            (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) operator(pg_catalog.*) 4096000)::pg_catalog.int8), 15, '0'),
+            '7', 13, 0)
+        operator(pg_catalog.||) pg_catalog.substr(pg_catalog.gen_random_uuid()::pg_catalog.text, 20))::pg_catalog.uuid
 $$;
 
 CREATE FUNCTION ojs.now() RETURNS timestamp with time zone
@@ -11006,13 +11007,8 @@ CREATE FUNCTION ojs._stale_queues(p_from pg_snapshot, p_to pg_snapshot, p_xid xi
     select distinct w.queue
     from ojs._came(p_from, p_to, p_xid, p_lo, p_hi) w
     cross join lateral ojs._turn_mark(w.queue) m
-    left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
-    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo and case
-        -- It may have no room because of what was decided ahead for it.
-        when f.parked then w.lo <= f.head
-            and exists (select from ojs.turn t where t.queue = w.queue and t.tenant_id = w.tenant_id and t.seq > w.lo)
-        else f.ready is not true or w.lo <= f.head or (select b.unit from ojs._backlog(w.queue) b) = 'none'
-            and exists (select from ojs.turn t where t.queue = w.queue and t.seq > w.lo) end
+    cross join lateral ojs._unforeseen(w.queue, w.priority, w.tenant_id, w.lo)
+    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo
 $$;
 
 CREATE FUNCTION ojs._standing(p_job ojs.job, p_priority integer) RETURNS ojs.standing
@@ -11035,8 +11031,8 @@ begin
     -- again.
     v_news := exists (
         select from ojs._came(v_fold.snapshot, null, v_fold.part_xid, v_fold.part_lo, 9223372036854775807) w
-        left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
-        where w.queue = p_job.queue and w.priority >= p_priority and f.parked is not true and (f.ready is not true or w.lo <= f.head))
+        cross join lateral ojs._unforeseen(w.queue, w.priority, w.tenant_id, w.lo)
+        where w.queue = p_job.queue and w.priority >= p_priority)
         or v_fold.counts and ojs._room_may_be_back(array[p_job.queue]);
     select * into v_turns from ojs._turns_before(p_job, p_priority);
     v_stand.ahead := v_turns.o_turn is not null;
@@ -11956,6 +11952,18 @@ CREATE FUNCTION ojs._unfolded() RETURNS SETOF ojs._movement
     union all
     select m.* from ojs._folded() f cross join lateral (
         select m.* from ojs._movement m where m.xid = f.part_xid and m.lo is not null and m.lo > f.part_lo and m.to_state = 'available') m
+$$;
+
+CREATE FUNCTION ojs._unforeseen(p_queue text, p_priority integer, p_tenant text, p_lo bigint) RETURNS SETOF boolean
+    LANGUAGE sql STABLE ROWS 1
+    AS $$
+    select true
+    from (select) x left join lateral ojs._fair(p_queue, p_priority, p_tenant) f on true
+    where f.parked is not true and (f.ready is not true or p_lo <= f.head)
+        -- It may have no room because of what was decided ahead for it.
+        or (f.parked or (select b.unit from ojs._backlog(p_queue) b) = 'none')
+            and exists (select from ojs.turn t
+                where t.queue = p_queue and t.seq > p_lo and (f.parked is not true or t.tenant_id = p_tenant))
 $$;
 
 CREATE FUNCTION ojs._unit(p_fairness jsonb) RETURNS ojs.unit

@@ -228,42 +228,6 @@ comment on function ojs._take_in_one(text, int, text, bigint[], bigint[], int) i
 first in, first out (no p_his), or jobs of the priority p_own, where priorities order a tenant''s own jobs only.';
 
 -- +goose StatementBegin
-create function ojs._revoke_stale(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) returns void
-language plpgsql
-as $$
-begin
-    if exists (select from ojs.turn_mark) then
-        perform ojs._revoke(q.queue) from ojs._stale_queues(p_from, p_to, p_xid, p_lo, p_hi, null) q(queue);
-    end if;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._revoke_stale(pg_snapshot, pg_snapshot, xid8, bigint, bigint) is
-'Takes back what was decided ahead without tenants that are about to join: they are placed among the others as these stand, and would
-otherwise wait behind all of that. The parameters are those of ojs._fresh.';
-
--- +goose StatementBegin
-create function ojs._stale_queues(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint, p_queue text)
-returns setof text
-language sql stable
-as $$
-    select distinct w.queue
-    from ojs._came(p_from, p_to, p_xid, p_lo, p_hi) w
-    cross join lateral ojs._turn_mark(w.queue) m
-    left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
-    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo and case
-        -- It may have no room because of what was decided ahead for it.
-        when f.parked then w.lo <= f.head
-            and exists (select from ojs.turn t where t.queue = w.queue and t.tenant_id = w.tenant_id and t.seq > w.lo)
-        else f.ready is not true or w.lo <= f.head or (select b.unit from ojs._backlog(w.queue) b) = 'none'
-            and exists (select from ojs.turn t where t.queue = w.queue and t.seq > w.lo) end
-$$;
--- +goose StatementEnd
-comment on function ojs._stale_queues(pg_snapshot, pg_snapshot, xid8, bigint, bigint, text) is
-'Queues (p_queue: only that one) for which jobs were decided ahead, and in which work has come that may go before them. The other
-parameters are those of ojs._fresh.';
-
--- +goose StatementBegin
 create function ojs._charge_taken(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) returns void
 language plpgsql
 as $$

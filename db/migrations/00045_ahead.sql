@@ -167,6 +167,54 @@ comment on function ojs._revoke(text, boolean) is
 again first. Not p_all: only rows before ojs.turn_mark.lo whose holder has let go of them. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
+create function ojs._revoke_stale(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) returns void
+language plpgsql
+as $$
+begin
+    if exists (select from ojs.turn_mark) then
+        perform ojs._revoke(q.queue) from ojs._stale_queues(p_from, p_to, p_xid, p_lo, p_hi, null) q(queue);
+    end if;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._revoke_stale(pg_snapshot, pg_snapshot, xid8, bigint, bigint) is
+'Takes back what was decided ahead without tenants that are about to join: they are placed among the others as these stand, and would
+otherwise wait behind all of that. The parameters are those of ojs._fresh.';
+
+-- +goose StatementBegin
+create function ojs._stale_queues(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint, p_queue text)
+returns setof text
+language sql stable
+as $$
+    select distinct w.queue
+    from ojs._came(p_from, p_to, p_xid, p_lo, p_hi) w
+    cross join lateral ojs._turn_mark(w.queue) m
+    cross join lateral ojs._unforeseen(w.queue, w.priority, w.tenant_id, w.lo)
+    where (p_queue is null or w.queue = p_queue) and m.hi >= m.lo
+$$;
+-- +goose StatementEnd
+comment on function ojs._stale_queues(pg_snapshot, pg_snapshot, xid8, bigint, bigint, text) is
+'Queues (p_queue: only that one) for which jobs were decided ahead, and in which work has come that may go before them. The other
+parameters are those of ojs._fresh.';
+
+-- +goose StatementBegin
+create function ojs._unforeseen(p_queue text, p_priority int, p_tenant text, p_lo bigint) returns setof boolean
+language sql stable rows 1
+as $$
+    select true
+    from (select) x left join lateral ojs._fair(p_queue, p_priority, p_tenant) f on true
+    where f.parked is not true and (f.ready is not true or p_lo <= f.head)
+        -- It may have no room because of what was decided ahead for it.
+        or (f.parked or (select b.unit from ojs._backlog(p_queue) b) = 'none')
+            and exists (select from ojs.turn t
+                where t.queue = p_queue and t.seq > p_lo and (f.parked is not true or t.tenant_id = p_tenant))
+$$;
+-- +goose StatementEnd
+comment on function ojs._unforeseen(text, int, text, bigint) is
+'A row if work of a tenant, at an effective priority, whose first job is p_lo, has the tenant join, lies behind its cursor, or goes before
+what was decided ahead. Becomes part of the query that asks.';
+
+-- +goose StatementBegin
 create function ojs._turn_mark(p_queue text) returns setof ojs.turn_mark
 language sql stable rows 1
 as $$ select m.* from ojs.turn_mark m where m.queue = p_queue order by m.rev desc limit 1 $$;

@@ -13,7 +13,7 @@ comment on type ojs.explanation is
 ...}. The numbers are those of a job that is available, else null. tenant_ahead: how many jobs of its tenant, queue and effective priority
 come before it. higher_ahead: how many of a higher effective priority in its queue. dispatches_ahead: how many jobs of its queue will be
 handed out before it; null where that is unknown, because its tenant has no room until its jobs end. certainty of these: exact, as long as
-nothing comes, ends or is changed; estimate; at_least.';
+nothing comes, ends or is changed, but for tenants that are due at the same moment, which may change places; estimate; at_least.';
 
 -- Says why a job waits, and what comes before it.
 -- Locks nothing.

@@ -34,8 +34,8 @@ begin
     -- again.
     v_news := exists (
         select from ojs._came(v_fold.snapshot, null, v_fold.part_xid, v_fold.part_lo, 9223372036854775807) w
-        left join lateral ojs._fair(w.queue, w.priority, w.tenant_id) f on true
-        where w.queue = p_job.queue and w.priority >= p_priority and f.parked is not true and (f.ready is not true or w.lo <= f.head))
+        cross join lateral ojs._unforeseen(w.queue, w.priority, w.tenant_id, w.lo)
+        where w.queue = p_job.queue and w.priority >= p_priority)
         or v_fold.counts and ojs._room_may_be_back(array[p_job.queue]);
     select * into v_turns from ojs._turns_before(p_job, p_priority);
     v_stand.ahead := v_turns.o_turn is not null;
