@@ -1,10 +1,12 @@
 package db_test
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
@@ -64,11 +66,81 @@ func TestInsertIntoTheView(t *testing.T) {
 		join pg_catalog.pg_attrdef f on f.adrelid = a.attrelid and f.adnum = a.attnum
 		where a.attrelid = 'ojs.job'::pg_catalog.regclass and exists (select from pg_catalog.pg_attribute v
 			where v.attrelid = 'ojs.jobs'::pg_catalog.regclass
-			and v.attname = a.attname and pg_catalog.has_column_privilege('ojs_service', v.attrelid, v.attnum, 'insert'))`) {
+			and v.attname = a.attname and v.attname <> all ('{state,attempt,max_attempts,created_at,enqueued_at}'))`) {
 		if !strings.Contains(rule, value) {
 			t.Errorf("the rule lacks %s: %s", value, rule)
 		}
 	}
+}
+
+// What cannot be done to the view is refused with what to do instead.
+func TestTheViewSaysWhatToDoInstead(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	tenant := d.As("acme")
+	exec(t, tenant, "insert into ojs.jobs (type) values ('a')")
+	for sql, says := range map[string]string{
+		"update ojs.jobs set state = 'cancelled' where queue = 'default'": "ojs.cancel(id)",
+		"update ojs.jobs set tenant_id = 'b'":                             "ojs.reprioritize",
+		"delete from ojs.jobs":                                            "ojs.cancel_many",
+	} {
+		if err := refused(t, tenant, "42501", sql); !strings.Contains(err.Hint, says) {
+			t.Errorf("%s: hint %q", sql, err.Hint)
+		}
+	}
+	refusedColumns := []string{
+		"state", "attempt", "max_attempts", "created_at", "enqueued_at", "started_at", "lease_expires_at", "finished_at", "retry_at",
+		"worker_id", "errors", "result",
+	}
+	for _, column := range list[string](t, d.Pool, `
+		select attname::text from pg_catalog.pg_attribute where attrelid = 'ojs.jobs'::regclass and attname <> all ('{type,tenant_id}')
+		order by attnum`) {
+		exec(t, tenant, "insert into ojs.jobs (type, "+column+") values ('a', null)")
+		if !slices.Contains(refusedColumns, column) {
+			continue
+		}
+		value := one[string](t, d.Pool, `
+			select case when t = 'timestamptz'::regtype then now()::text when t = 'ojs.job_state'::regtype then 'active' else '3' end
+			from (select atttypid as t from pg_catalog.pg_attribute where attrelid = 'ojs.jobs'::regclass and attname = $1) a`, column)
+		err := refused(t, tenant, "OJ400", "insert into ojs.jobs (type, "+column+") values ('a', '"+value+"')")
+		if !strings.HasPrefix(err.Message, column+" cannot") || err.Hint == "" || !strings.Contains(err.Detail, `"field": "`+column+`"`) {
+			t.Errorf("%s: %s (%s; %s)", column, err.Message, err.Detail, err.Hint)
+		}
+	}
+}
+
+// COPY enqueues as inserts do.
+func TestJobsAreCopied(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	job := pgx.Identifier{"ojs", "jobs"}
+	rows := [][]any{{"a", json.RawMessage("[1]"), 5}, {"b", nil, nil}}
+	columns := []string{"type", "args", "priority"}
+	if n, err := d.As("acme").CopyFrom(t.Context(), job, columns, pgx.CopyFromRows(rows)); n != 2 || err != nil {
+		t.Errorf("a tenant copies %d jobs: %v", n, err)
+	}
+	for i := range rows {
+		rows[i] = append(rows[i], "globex")
+	}
+	if n, err := d.Service().CopyFrom(t.Context(), job, append(columns, "tenant_id"), pgx.CopyFromRows(rows)); n != 2 || err != nil {
+		t.Errorf("the service copies %d jobs: %v", n, err)
+	}
+	want := []string{
+		"acme a 5 [1] available", "acme b 0 [] available", "globex a 5 [1] available", "globex b 0 [] available",
+	}
+	const all = "select tenant_id, type, priority, args::text, state::text from ojs.job order by tenant_id, type"
+	if got := lines(t, d.Pool, all); !slices.Equal(got, want) {
+		t.Errorf("the jobs are %q", got)
+	}
+	if got := handedOut(t, d.Service(), "{default}", 9); got != "acme 2, globex 2" {
+		t.Errorf("handed out: %s", got)
+	}
+	for column, value := range map[string]any{"state": "active", "queue": "Q", "meta": json.RawMessage(`{"tenant_id": "globex"}`)} {
+		_, err := d.As("acme").CopyFrom(t.Context(), job, []string{"type", column}, pgx.CopyFromRows([][]any{{"a", value}}))
+		sqlstate(t, err, "OJ400 OJ405", column)
+	}
+	_, err := d.As("acme").CopyFrom(t.Context(), job, []string{"type", "tenant_id"}, pgx.CopyFromRows([][]any{{"a", "acme"}}))
+	sqlstate(t, err, "42501", "tenant_id")
 }
 
 // ORMs and mappers write null into all columns that nobody has given.

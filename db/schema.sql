@@ -2122,16 +2122,6 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._check_directive(p_directive text) RETURNS void
-    LANGUAGE plpgsql
-    AS $$
-begin
-    if coalesce(p_directive, '') not in ('running', 'quiet', 'terminate') then
-        perform ojs._raise('OJ400', 'directive must be running, quiet or terminate', '{"field": "directive"}');
-    end if;
-end;
-$$;
-
 CREATE FUNCTION ojs._check_fairness(p_fairness jsonb, p_of_queue boolean) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -2738,11 +2728,12 @@ CREATE FUNCTION ojs._clock_events(p_types text[], p_queues text[], p_limit integ
     AS $$
     select 'evt_' || r.job_id || '_' || r.xid || '_' || r.seq || '_ended', n.type, r.at, r.tenant_id, r.queue, r.job_id::text,
         jsonb_strip_nulls(jsonb_build_object('job_id', r.job_id, 'job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt,
-            'timeout_kind', case n.type when 'job.timeout' then 'execution' else 'stalled' end,
+            'worker_id', f.worker_id, 'timeout_kind', case n.type when 'job.timeout' then 'execution' else 'stalled' end,
             'limit_seconds', case n.type when 'job.timeout' then trim_scale(ojs._timeout_ms(j.timeout_ms) / 1000.0) end,
             'elapsed_seconds', round(extract(epoch from r.at - r.started_at), 3)))
     from ojs._newest_releases('clock', p_types, p_queues, p_limit, p_tenant) n
     cross join lateral (select (n.r).*) r
+    cross join lateral ojs._failure(n.r) f
     left join lateral (select j.timeout_ms from ojs.job j where j.id = r.job_id and j.tenant_id = r.tenant_id limit 1) j on true
     where p_types is null or p_types && '{job.timeout,job.stalled}'
 $$;
@@ -3453,15 +3444,30 @@ CREATE FUNCTION ojs._differing(p_this jsonb, p_other jsonb) RETURNS jsonb
     where e.value <> 'null' and (p_other -> e.key) is distinct from e.value
 $$;
 
-CREATE FUNCTION ojs._direct(p_workers ojs.worker[], p_directive text) RETURNS SETOF ojs.worker
+CREATE FUNCTION ojs._direct(p_workers ojs.worker[], p_directive ojs.worker_state) RETURNS SETOF ojs.worker
     LANGUAGE sql
     AS $$
     -- Workers that rested may be waiting in a FETCH, at any server.
     select pg_notify('ojs_wake', 'awake') where p_directive = 'running';
     update ojs.worker w
-    set directive = case when p_directive <> 'running' or w.state <> 'running' then p_directive::ojs.worker_state end
+    set directive = case when p_directive <> 'running' or w.state <> 'running' then p_directive end
     from unnest(p_workers) k where w.tenant_id = k.tenant_id and w.worker_id = k.worker_id
     returning w.*
+$$;
+
+CREATE FUNCTION ojs._directive(p_directive text) RETURNS ojs.worker_state
+    LANGUAGE plpgsql
+    AS $$
+begin
+    -- So the command-line tool of the Open Job Spec says it.
+    if p_directive = 'resume' then
+        return 'running';
+    end if;
+    if coalesce(p_directive, '') not in ('running', 'quiet', 'terminate') then
+        perform ojs._raise('OJ400', 'directive must be running, quiet or terminate', '{"field": "directive"}');
+    end if;
+    return p_directive;
+end;
 $$;
 
 CREATE FUNCTION ojs._discard_expired(p_ids uuid[], p_tenants text[]) RETURNS TABLE(id uuid, tenant_id text)
@@ -4028,15 +4034,15 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._error_entry(p_error jsonb, p_attempt integer, p_now timestamp with time zone) RETURNS jsonb
+CREATE FUNCTION ojs._error_entry(p_error jsonb, p_attempt integer, p_worker text, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     AS $$
 begin
-    return p_error || jsonb_build_object(
-        'attempt', p_attempt,
+    return p_error || jsonb_strip_nulls(jsonb_build_object(
+        'attempt', p_attempt, 'worker_id', p_worker,
         'code', coalesce(p_error ->> 'code', p_error ->> 'type', 'handler_error'),
         'type', coalesce(p_error ->> 'type', p_error #>> '{details,error_class}', p_error ->> 'code', 'handler_error'),
-        'occurred_at', to_char(p_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'));
+        'occurred_at', to_char(p_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')));
 end;
 $$;
 
@@ -4151,7 +4157,8 @@ CREATE FUNCTION ojs._failed_events(p_types text[], p_queues text[], p_limit inte
     LANGUAGE sql STABLE
     AS $$
     select 'evt_' || r.job_id || '_' || r.xid || '_' || r.seq || '_failed', n.type, r.at, r.tenant_id, r.queue, r.job_id::text,
-        jsonb_strip_nulls(jsonb_build_object('job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt, 'error', f.error,
+        jsonb_strip_nulls(jsonb_build_object('job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt, 'worker_id', f.worker_id,
+            'error', f.error,
             'duration_ms', (extract(epoch from r.at - r.started_at) * 1000)::bigint))
     from ojs._newest_releases('failure', p_types, p_queues, p_limit, p_tenant) n
     cross join lateral (select (n.r).*) r
@@ -4180,14 +4187,14 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._failure(p_release ojs.release) RETURNS TABLE(error jsonb, max_attempts integer)
+CREATE FUNCTION ojs._failure(p_release ojs.release) RETURNS TABLE(error jsonb, max_attempts integer, worker_id text)
     LANGUAGE sql STABLE ROWS 1
     AS $$
     select jsonb_build_object('code', coalesce(e.entry ->> 'code', 'unknown'), 'type', coalesce(e.entry ->> 'type', 'unknown'),
             'message', coalesce(left(e.entry ->> 'message', 2000), 'The error is kept no longer.'),
             'retryable', coalesce((e.entry ->> 'retryable')::boolean,
                 p_release.to_state = 'retryable' or p_release.attempt >= j.max_attempts, false)),
-        j.max_attempts
+        j.max_attempts, e.entry ->> 'worker_id'
     from (select) one
     left join lateral (
         select j.errors, j.max_attempts from ojs.job j where j.id = p_release.job_id and j.tenant_id = p_release.tenant_id
@@ -5789,6 +5796,25 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._jobs_instead() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    if tg_op = 'UPDATE' then
+        perform ojs._raise('42501', 'jobs are not changed by updates of ojs.jobs', null,
+            'ojs.cancel(id), ojs.activate(id), ojs.reprioritize(id, priority) and ojs.retry(id) change jobs; ojs.help() lists all.');
+    elsif tg_op = 'DELETE' then
+        perform ojs._raise('42501', 'jobs are not deleted from ojs.jobs', null,
+            'ojs.cancel(id) and ojs.cancel_many(ids) cancel jobs; those that have ended are deleted after their retention.');
+    end if;
+    perform ojs.enqueue(ojs._type_only(to_jsonb(new)), coalesce(new.args, '[]'), coalesce(new.queue, 'default'), coalesce(new.priority, 0),
+        new.scheduled_at, new.expires_at, coalesce(new.meta, '{}'), new.retry, null, new.timeout_ms, new.visibility_timeout_ms, new.tags,
+        false, new.options, new.extra, new.id, new.tenant_id);
+    return new;
+end;
+$$;
+
 CREATE FUNCTION ojs._join(p_fair ojs.tenant_fairness, p_queue text, p_tenant text) RETURNS ojs.tenant_fairness
     LANGUAGE plpgsql
     AS $$
@@ -5910,7 +5936,7 @@ CREATE FUNCTION ojs._judge(p_settlements json, p_own text, p_now timestamp with 
     ), winning as materialized (
         select w.*, t.to_state, t.to_state <> 'discarded' or not ojs._to_dead_letters(w.retry, w.entry) or ojs._can_bury(w.tenant_id, w.id)
             as free
-        from (select d.*, case when d.error is not null then ojs._error_entry(d.error::jsonb, d.attempt, p_now) end as entry
+        from (select d.*, case when d.error is not null then ojs._error_entry(d.error::jsonb, d.attempt, d.job_worker, p_now) end as entry
             from judged d where d.n = d.winner) w
         cross join lateral (select case when w.error is null then 'completed'
             else ojs._failed_state(w.entry, w.requeue, w.attempt, w.max_attempts, w.retry) end as to_state offset 0) t
@@ -6717,7 +6743,7 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._loss(p_cause text, p_attempt integer, p_started_at timestamp with time zone, p_limit_ms integer, p_now timestamp with time zone) RETURNS jsonb
+CREATE FUNCTION ojs._loss(p_cause text, p_attempt integer, p_worker text, p_started_at timestamp with time zone, p_limit_ms integer, p_now timestamp with time zone) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     AS $$
 begin
@@ -6729,7 +6755,7 @@ begin
             else 'The worker neither finished the job nor sent a heartbeat in time.' end,
         'timeout_kind', case p_cause when 'timeout' then 'execution' else 'stalled' end,
         'limit_seconds', case p_cause when 'timeout' then trim_scale(p_limit_ms / 1000.0) end,
-        'elapsed_seconds', round(extract(epoch from p_now - p_started_at), 3))), p_attempt, p_now);
+        'elapsed_seconds', round(extract(epoch from p_now - p_started_at), 3))), p_attempt, p_worker, p_now);
 end;
 $$;
 
@@ -8799,7 +8825,7 @@ begin
             where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'active' limit 1) j
     ), held as materialized (
         select j.*, ojs._loss(case when a.lost is not null then 'worker_death' when l.over then 'timeout' else 'visibility_timeout' end,
-            j.attempt, j.started_at, l.limit_ms, v_now) as entry
+            j.attempt, j.worker_id, j.started_at, l.limit_ms, v_now) as entry
         from asked a
         cross join lateral (select j.* from ojs.job j
             where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'active' and (j.lease_expires_at <= v_now or j.worker_id = a.lost)
@@ -11909,6 +11935,24 @@ CREATE FUNCTION ojs._type_name(p_type text) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $_$ select p_type ~ '^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$' and octet_length(p_type) <= 255 $_$;
 
+CREATE FUNCTION ojs._type_only(p_job jsonb) RETURNS text
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_given text := (
+        select k from unnest('{state, attempt, max_attempts, created_at, enqueued_at, started_at, lease_expires_at, finished_at, retry_at,
+            worker_id, errors, result}'::text[]) k where p_job ->> k is not null limit 1);
+begin
+    if v_given is not null then
+        perform ojs._raise('OJ400', format('%s cannot be given to a new job', v_given), jsonb_build_object('field', v_given), case v_given
+            when 'max_attempts' then 'Write it into retry: {"max_attempts": 5}.'
+            when 'state' then 'It follows from scheduled_at; ojs.enqueue(..., p_pending => true) makes a job that waits for ojs.activate.'
+            else 'It says what has become of the job, and the functions that change it set it.' end);
+    end if;
+    return p_job ->> 'type';
+end;
+$$;
+
 CREATE FUNCTION ojs._unconfigure(p_tenant text) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -13707,16 +13751,15 @@ CREATE FUNCTION ojs.direct_worker(p_worker_id text, p_directive text, p_tenant t
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
-    v_worker ojs.worker;
+    v_tells  ojs.worker_state := ojs._directive(p_directive);
+    v_worker ojs.worker := ojs._worker_for(p_worker_id, ojs._session_tenant(p_tenant), true);
 begin
-    perform ojs._check_directive(p_directive);
-    v_worker := ojs._worker_for(p_worker_id, ojs._session_tenant(p_tenant), true);
-    if 'terminate' in (v_worker.state, v_worker.directive) and p_directive <> 'terminate' then
+    if 'terminate' in (v_worker.state, v_worker.directive) and v_tells <> 'terminate' then
         perform ojs._raise('OJ409', format('worker %s is ending, and cannot go back', p_worker_id),
             jsonb_build_object('worker_id', p_worker_id, 'current_state', 'terminate'));
     end if;
-    select * into v_worker from ojs._direct(array[v_worker], p_directive);
-    perform ojs._audit(v_worker.tenant_id, 'worker', p_worker_id, 'directed', null, jsonb_build_object('directive', p_directive));
+    select * into v_worker from ojs._direct(array[v_worker], v_tells);
+    perform ojs._audit(v_worker.tenant_id, 'worker', p_worker_id, 'directed', null, jsonb_build_object('directive', v_tells));
     return v_worker;
 end;
 $$;
@@ -13727,19 +13770,19 @@ CREATE FUNCTION ojs.direct_workers(p_directive text, p_tenant text DEFAULT NULL:
     SET enable_partition_pruning TO 'off'
     AS $$
 declare
+    v_tells   ojs.worker_state := ojs._directive(p_directive);
     v_tenant  text := ojs._session_tenant(p_tenant);
     v_workers ojs.worker[];
 begin
-    perform ojs._check_directive(p_directive);
     -- In the order of the key, so that two calls cannot lock each other out.
     v_workers := array(
         select w from ojs.worker w
         where (w.tenant_id = v_tenant) is not false
-          and (p_directive = 'terminate' or w.state <> 'terminate' and w.directive is distinct from 'terminate')
+          and (v_tells = 'terminate' or w.state <> 'terminate' and w.directive is distinct from 'terminate')
         order by w.tenant_id, w.worker_id for no key update);
-    perform ojs._direct(v_workers, p_directive);
+    perform ojs._direct(v_workers, v_tells);
     perform ojs._audit(v_tenant, 'worker', null, 'directed', null,
-        jsonb_build_object('directive', p_directive, 'workers', cardinality(v_workers)));
+        jsonb_build_object('directive', v_tells, 'workers', cardinality(v_workers)));
     return cardinality(v_workers);
 end;
 $$;
@@ -14723,7 +14766,7 @@ begin
         perform ojs._raise(v_refusal.sqlstate, v_refusal.message, v_refusal.detail);
     end if;
     v_old := ojs._held_job(p_id, ojs._session_tenant(p_tenant), p_lease, p_worker_id, 'fail');
-    v_entry := ojs._error_entry(p_error, v_old.attempt, v_now);
+    v_entry := ojs._error_entry(p_error, v_old.attempt, v_old.worker_id, v_now);
     v_to := ojs._failed_state(v_entry, p_requeue, v_old.attempt, v_old.max_attempts, v_old.retry);
     update ojs.job j
     set state = v_to, lease = null, lease_expires_at = null, errors = ojs._errors_with(j.errors, v_entry),
@@ -17824,7 +17867,11 @@ ALTER INDEX ojs.job_dispatch_idx ATTACH PARTITION ojs.job_all_queue_priority_ten
 
 CREATE RULE jobs_insert AS
     ON INSERT TO ojs.jobs DO INSTEAD  INSERT INTO ojs.job AS j (tenant_id, id, type, queue, priority, args, meta, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, retry, options, extra)
-  VALUES (COALESCE(new.tenant_id, ojs._default_tenant()), COALESCE(new.id, ojs._uuid_v7()), new.type, COALESCE(new.queue, 'default'::text), COALESCE(new.priority, 0), COALESCE(new.args, '[]'::json), COALESCE(new.meta, '{}'::jsonb), new.scheduled_at, new.expires_at, new.timeout_ms, new.visibility_timeout_ms, new.tags, new.retry, new.options, new.extra)
+  VALUES (COALESCE(new.tenant_id, ojs._default_tenant()), COALESCE(new.id, ojs._uuid_v7()),
+        CASE
+            WHEN (ROW(new.state, new.attempt, new.max_attempts, new.created_at, new.enqueued_at, new.started_at, new.lease_expires_at, new.finished_at, new.retry_at, new.worker_id, new.errors, new.result) IS NULL) THEN new.type
+            ELSE ojs._type_only(to_jsonb(new.*))
+        END, COALESCE(new.queue, 'default'::text), COALESCE(new.priority, 0), COALESCE(new.args, '[]'::json), COALESCE(new.meta, '{}'::jsonb), new.scheduled_at, new.expires_at, new.timeout_ms, new.visibility_timeout_ms, new.tags, new.retry, new.options, new.extra)
   RETURNING j.tenant_id,
     j.id,
     j.type,
@@ -17880,6 +17927,8 @@ CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.throttle FOR EACH R
 CREATE TRIGGER job_arriving BEFORE INSERT ON ojs.job FOR EACH ROW WHEN (((new.scheduled_at IS NOT NULL) OR (new.retry IS NOT NULL) OR (new.meta <> '{}'::jsonb))) EXECUTE FUNCTION ojs._job_arriving();
 
 CREATE TRIGGER job_inserted AFTER INSERT ON ojs.job REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT WHEN (((CURRENT_USER)::text <> 'ojs_owner'::text)) EXECUTE FUNCTION ojs._job_inserted();
+
+CREATE TRIGGER jobs_instead INSTEAD OF INSERT OR DELETE OR UPDATE ON ojs.jobs FOR EACH ROW EXECUTE FUNCTION ojs._jobs_instead();
 
 CREATE TRIGGER number_shards AFTER INSERT ON ojs.tally REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION ojs._number_shards();
 

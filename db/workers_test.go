@@ -119,6 +119,7 @@ func TestDirectives(t *testing.T) {
 		{"is told to rest", "select ojs.direct_worker('w', 'quiet')", "quiet", 0},
 		{"has not heard it", "select ojs.beat('w', p_state => 'running')", "quiet", 0},
 		{"rests as told", "select ojs.beat('w', p_state => 'quiet')", "quiet", 0},
+		{"is told to resume", "select ojs.direct_workers('resume')", "running", 1},
 		{"is told to end", "select ojs.direct_workers('terminate')", "terminate", 0},
 		{"cannot be told to go on with all others", "select ojs.direct_workers('running')", "terminate", 0},
 		{"ends", "select ojs.beat('w', p_state => 'terminate')", "terminate", 0},
@@ -291,19 +292,20 @@ func TestDeadWorkers(t *testing.T) {
 		}
 	}
 	got := lines(t, d.Pool, `
-		select type, state, attempt, errors -> -1 ->> 'type', errors -> -1 ->> 'timeout_kind', lease is null,
-			started_at is null, finished_at is null
+		select type, state, attempt, errors -> -1 ->> 'type', errors -> -1 ->> 'timeout_kind', errors -> -1 ->> 'worker_id',
+			lease is null, started_at is null, finished_at is null
 		from ojs.job order by seq`)
 	want := []string{
-		"said available 1 worker_death stalled true true true", "since available 1 worker_death stalled true true true",
-		"last discarded 1 worker_death stalled true false false",
-		"other active 1 - - false false true",
+		"said available 1 worker_death stalled w true true true", "since available 1 worker_death stalled w true true true",
+		"last discarded 1 worker_death stalled w true false false",
+		"other active 1 - - - false false true",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("the jobs are\n  %s, want\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
 	}
-	events := list[string](t, service, "select type from ojs.events('{job.stalled,job.timeout}')")
-	if want := []string{"job.stalled", "job.stalled", "job.stalled"}; !slices.Equal(events, want) {
+	events := list[string](t, service, `
+		select type || ' ' || (data ->> 'worker_id') from ojs.events('{job.stalled,job.timeout,job.failed}') order by 1`)
+	if want := []string{"job.failed w", "job.stalled w", "job.stalled w", "job.stalled w"}; !slices.Equal(events, want) {
 		t.Errorf("events tell %q, want %q", events, want)
 	}
 	if got, want := lines(t, service, `

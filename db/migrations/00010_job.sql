@@ -146,7 +146,7 @@ comment on column ojs.job.charged is
 'How many seconds its tenant has been charged for the latest attempt: what was expected, or more when heartbeats tell that it goes on; null
 where its queue does not share by time.';
 comment on column ojs.job.errors is
-'Failed attempts, oldest first: {attempt, code, type, message, occurred_at, retryable, details}; the latest 100.';
+'Failed attempts, oldest first: {attempt, worker_id, code, type, message, occurred_at, retryable, details}; the latest 100.';
 comment on column ojs.job.result is 'What the worker acknowledged with, byte for byte.';
 comment on column ojs.job.seq is
 'First-in-first-out order among the jobs of a (queue, priority, tenant); null until the job is available for the first time.';

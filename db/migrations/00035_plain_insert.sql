@@ -112,15 +112,40 @@ from ojs.job j
 union all
 select * from ojs._own_job;
 
+-- +goose StatementBegin
+create function ojs._type_only(p_job jsonb) returns text
+language plpgsql
+as $$
+declare
+    v_given text := (
+        select k from unnest('{state, attempt, max_attempts, created_at, enqueued_at, started_at, lease_expires_at, finished_at, retry_at,
+            worker_id, errors, result}'::text[]) k where p_job ->> k is not null limit 1);
+begin
+    if v_given is not null then
+        perform ojs._raise('OJ400', format('%s cannot be given to a new job', v_given), jsonb_build_object('field', v_given), case v_given
+            when 'max_attempts' then 'Write it into retry: {"max_attempts": 5}.'
+            when 'state' then 'It follows from scheduled_at; ojs.enqueue(..., p_pending => true) makes a job that waits for ojs.activate.'
+            else 'It says what has become of the job, and the functions that change it set it.' end);
+    end if;
+    return p_job ->> 'type';
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._type_only(jsonb) is
+'The type of a new job, a row of ojs.jobs. Raises invalid_request that names the column if it has a value in one that no producer sets.';
+
 -- An insert into the view becomes one into ojs.job with the rights of the view's owner, so that nobody else needs rights on the table; the
 -- grants on the view say which columns may be given. The rule names each column once: an expression given for a column named twice would
--- run twice. The defaults stand here and not at the view, because ORMs and mappers write null for whatever is not given.
+-- run twice. The defaults stand here and not at the view, because ORMs and mappers write null for whatever is not given. The planner knows
+-- which columns an insert leaves out, so that one without those that nobody may set calls no function for them.
 create rule jobs_insert as on insert to ojs.jobs do instead
 insert into ojs.job as j (tenant_id, id, type, queue, priority, args, meta, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms,
     tags, retry, options, extra)
-values (coalesce(new.tenant_id, ojs._default_tenant()), coalesce(new.id, ojs._uuid_v7()), new.type, coalesce(new.queue, 'default'),
-    coalesce(new.priority, 0), coalesce(new.args, '[]'), coalesce(new.meta, '{}'), new.scheduled_at, new.expires_at, new.timeout_ms,
-    new.visibility_timeout_ms, new.tags, new.retry, new.options, new.extra)
+values (coalesce(new.tenant_id, ojs._default_tenant()), coalesce(new.id, ojs._uuid_v7()),
+    case when row(new.state, new.attempt, new.max_attempts, new.created_at, new.enqueued_at, new.started_at, new.lease_expires_at,
+        new.finished_at, new.retry_at, new.worker_id, new.errors, new.result) is null then new.type else ojs._type_only(to_jsonb(new)) end,
+    coalesce(new.queue, 'default'), coalesce(new.priority, 0), coalesce(new.args, '[]'), coalesce(new.meta, '{}'), new.scheduled_at,
+    new.expires_at, new.timeout_ms, new.visibility_timeout_ms, new.tags, new.retry, new.options, new.extra)
 returning j.tenant_id, j.id, j.type, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.args, j.meta, j.created_at, j.enqueued_at,
     j.scheduled_at, j.expires_at, j.started_at, j.lease_expires_at, j.finished_at, j.retry_at, j.worker_id, j.errors, j.result,
     j.timeout_ms, j.visibility_timeout_ms, j.tags, j.retry, j.options, j.extra;
@@ -130,5 +155,6 @@ comment on view ojs.jobs is
 ojs.enqueue, with the same rules and the same errors. May be given: id (of at most a day ahead), type, queue, priority, scheduled_at,
 expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra; and tenant_id by a role that is no tenant''s. Null
 counts as not given. A tenant''s role sees and inserts its own jobs only; its queries read all jobs of the queues they name, so ojs.job_info
-is the way to a single one. An insert cannot have "on conflict"; ojs.enqueue_once enqueues once.';
+is the way to a single one. An insert cannot have "on conflict"; ojs.enqueue_once enqueues once. COPY with a list of columns works, and
+enqueues row by row. Jobs are changed by functions only: update and delete are refused with their names.';
 reset role;

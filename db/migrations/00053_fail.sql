@@ -24,7 +24,7 @@ begin
         perform ojs._raise(v_refusal.sqlstate, v_refusal.message, v_refusal.detail);
     end if;
     v_old := ojs._held_job(p_id, ojs._session_tenant(p_tenant), p_lease, p_worker_id, 'fail');
-    v_entry := ojs._error_entry(p_error, v_old.attempt, v_now);
+    v_entry := ojs._error_entry(p_error, v_old.attempt, v_old.worker_id, v_now);
     v_to := ojs._failed_state(v_entry, p_requeue, v_old.attempt, v_old.max_attempts, v_old.retry);
     update ojs.job j
     set state = v_to, lease = null, lease_expires_at = null, errors = ojs._errors_with(j.errors, v_entry),
@@ -71,19 +71,20 @@ $$;
 comment on function ojs._error_refusal(jsonb) is 'Why the error of a nack is refused, or null.';
 
 -- +goose StatementBegin
-create function ojs._error_entry(p_error jsonb, p_attempt int, p_now timestamptz) returns jsonb
+create function ojs._error_entry(p_error jsonb, p_attempt int, p_worker text, p_now timestamptz) returns jsonb
 language plpgsql stable
 as $$
 begin
-    return p_error || jsonb_build_object(
-        'attempt', p_attempt,
+    return p_error || jsonb_strip_nulls(jsonb_build_object(
+        'attempt', p_attempt, 'worker_id', p_worker,
         'code', coalesce(p_error ->> 'code', p_error ->> 'type', 'handler_error'),
         'type', coalesce(p_error ->> 'type', p_error #>> '{details,error_class}', p_error ->> 'code', 'handler_error'),
-        'occurred_at', to_char(p_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'));
+        'occurred_at', to_char(p_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')));
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._error_entry(jsonb, int, timestamptz) is 'The error of a nack as it is kept in the errors of its job.';
+comment on function ojs._error_entry(jsonb, int, text, timestamptz) is
+'The error of a nack as it is kept in the errors of its job, with the worker that ran the attempt, if it has a name.';
 
 -- +goose StatementBegin
 create function ojs._errors_with(p_errors jsonb, p_entry jsonb) returns jsonb

@@ -109,7 +109,7 @@ as $$
     ), winning as materialized (
         select w.*, t.to_state, t.to_state <> 'discarded' or not ojs._to_dead_letters(w.retry, w.entry) or ojs._can_bury(w.tenant_id, w.id)
             as free
-        from (select d.*, case when d.error is not null then ojs._error_entry(d.error::jsonb, d.attempt, p_now) end as entry
+        from (select d.*, case when d.error is not null then ojs._error_entry(d.error::jsonb, d.attempt, d.job_worker, p_now) end as entry
             from judged d where d.n = d.winner) w
         cross join lateral (select case when w.error is null then 'completed'
             else ojs._failed_state(w.entry, w.requeue, w.attempt, w.max_attempts, w.retry) end as to_state offset 0) t

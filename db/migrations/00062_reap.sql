@@ -79,7 +79,7 @@ begin
             where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'active' limit 1) j
     ), held as materialized (
         select j.*, ojs._loss(case when a.lost is not null then 'worker_death' when l.over then 'timeout' else 'visibility_timeout' end,
-            j.attempt, j.started_at, l.limit_ms, v_now) as entry
+            j.attempt, j.worker_id, j.started_at, l.limit_ms, v_now) as entry
         from asked a
         cross join lateral (select j.* from ojs.job j
             where j.id = a.id and j.tenant_id = a.tenant_id and j.state = 'active' and (j.lease_expires_at <= v_now or j.worker_id = a.lost)
@@ -130,7 +130,8 @@ the policy says so, when attempts are exhausted or the policy does not retry suc
 many.';
 
 -- +goose StatementBegin
-create function ojs._loss(p_cause text, p_attempt int, p_started_at timestamptz, p_limit_ms int, p_now timestamptz) returns jsonb
+create function ojs._loss(p_cause text, p_attempt int, p_worker text, p_started_at timestamptz, p_limit_ms int, p_now timestamptz)
+returns jsonb
 language plpgsql stable
 as $$
 begin
@@ -142,10 +143,10 @@ begin
             else 'The worker neither finished the job nor sent a heartbeat in time.' end,
         'timeout_kind', case p_cause when 'timeout' then 'execution' else 'stalled' end,
         'limit_seconds', case p_cause when 'timeout' then trim_scale(p_limit_ms / 1000.0) end,
-        'elapsed_seconds', round(extract(epoch from p_now - p_started_at), 3))), p_attempt, p_now);
+        'elapsed_seconds', round(extract(epoch from p_now - p_started_at), 3))), p_attempt, p_worker, p_now);
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._loss(text, int, timestamptz, int, timestamptz) is
+comment on function ojs._loss(text, int, text, timestamptz, int, timestamptz) is
 'The error of an attempt that the clock ends, as it is kept in the errors of its job. p_cause: timeout, visibility_timeout, worker_death.';
 reset role;

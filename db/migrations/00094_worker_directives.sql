@@ -33,24 +33,23 @@ create function ojs.direct_worker(p_worker_id text, p_directive text, p_tenant t
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_worker ojs.worker;
+    v_tells  ojs.worker_state := ojs._directive(p_directive);
+    v_worker ojs.worker := ojs._worker_for(p_worker_id, ojs._session_tenant(p_tenant), true);
 begin
-    perform ojs._check_directive(p_directive);
-    v_worker := ojs._worker_for(p_worker_id, ojs._session_tenant(p_tenant), true);
-    if 'terminate' in (v_worker.state, v_worker.directive) and p_directive <> 'terminate' then
+    if 'terminate' in (v_worker.state, v_worker.directive) and v_tells <> 'terminate' then
         perform ojs._raise('OJ409', format('worker %s is ending, and cannot go back', p_worker_id),
             jsonb_build_object('worker_id', p_worker_id, 'current_state', 'terminate'));
     end if;
-    select * into v_worker from ojs._direct(array[v_worker], p_directive);
-    perform ojs._audit(v_worker.tenant_id, 'worker', p_worker_id, 'directed', null, jsonb_build_object('directive', p_directive));
+    select * into v_worker from ojs._direct(array[v_worker], v_tells);
+    perform ojs._audit(v_worker.tenant_id, 'worker', p_worker_id, 'directed', null, jsonb_build_object('directive', v_tells));
     return v_worker;
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.direct_worker(text, text, text) is
-'Tells a worker what to do and returns it (ojs-worker-protocol section 4.4): quiet: fetch no more; terminate: end; running: go on after
-quiet. FETCH gives it nothing from then on, and its next heartbeat is answered with the directive. A worker that comes back after its end
-is told nothing. p_tenant: whose worker; null: one that serves all tenants, else the only one of that name; a tenant''s login role
+'Tells a worker what to do and returns it (ojs-worker-protocol section 4.4): quiet: fetch no more; terminate: end; running or
+resume: go on after quiet. FETCH obeys at once, and the worker''s next heartbeat is answered with it. A worker that comes back after its
+end is told nothing. p_tenant: whose worker; null: one that serves all tenants, else the only one of that name; a tenant''s login role
 directs its own only. Raises invalid_request, not_found, conflict (it is ending already), ambiguous_job.';
 
 -- Tells all workers of a tenant, or all there are, what to do.
@@ -61,19 +60,19 @@ create function ojs.direct_workers(p_directive text, p_tenant text default null)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_tells   ojs.worker_state := ojs._directive(p_directive);
     v_tenant  text := ojs._session_tenant(p_tenant);
     v_workers ojs.worker[];
 begin
-    perform ojs._check_directive(p_directive);
     -- In the order of the key, so that two calls cannot lock each other out.
     v_workers := array(
         select w from ojs.worker w
         where (w.tenant_id = v_tenant) is not false
-          and (p_directive = 'terminate' or w.state <> 'terminate' and w.directive is distinct from 'terminate')
+          and (v_tells = 'terminate' or w.state <> 'terminate' and w.directive is distinct from 'terminate')
         order by w.tenant_id, w.worker_id for no key update);
-    perform ojs._direct(v_workers, p_directive);
+    perform ojs._direct(v_workers, v_tells);
     perform ojs._audit(v_tenant, 'worker', null, 'directed', null,
-        jsonb_build_object('directive', p_directive, 'workers', cardinality(v_workers)));
+        jsonb_build_object('directive', v_tells, 'workers', cardinality(v_workers)));
     return cardinality(v_workers);
 end;
 $$;
@@ -102,31 +101,36 @@ comment on function ojs.worker_info(text, text) is
 Raises not_found, ambiguous_job, invalid_request.';
 
 -- +goose StatementBegin
-create function ojs._check_directive(p_directive text) returns void
+create function ojs._directive(p_directive text) returns ojs.worker_state
 language plpgsql
 as $$
 begin
+    -- So the command-line tool of the Open Job Spec says it.
+    if p_directive = 'resume' then
+        return 'running';
+    end if;
     if coalesce(p_directive, '') not in ('running', 'quiet', 'terminate') then
         perform ojs._raise('OJ400', 'directive must be running, quiet or terminate', '{"field": "directive"}');
     end if;
+    return p_directive;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._check_directive(text) is 'Raises invalid_request when a worker cannot be told that.';
+comment on function ojs._directive(text) is 'What a worker is told. Raises invalid_request when it cannot be told that.';
 
 -- +goose StatementBegin
-create function ojs._direct(p_workers ojs.worker[], p_directive text) returns setof ojs.worker
+create function ojs._direct(p_workers ojs.worker[], p_directive ojs.worker_state) returns setof ojs.worker
 language sql
 as $$
     -- Workers that rested may be waiting in a FETCH, at any server.
     select pg_notify('ojs_wake', 'awake') where p_directive = 'running';
     update ojs.worker w
-    set directive = case when p_directive <> 'running' or w.state <> 'running' then p_directive::ojs.worker_state end
+    set directive = case when p_directive <> 'running' or w.state <> 'running' then p_directive end
     from unnest(p_workers) k where w.tenant_id = k.tenant_id and w.worker_id = k.worker_id
     returning w.*
 $$;
 -- +goose StatementEnd
-comment on function ojs._direct(ojs.worker[], text) is
+comment on function ojs._direct(ojs.worker[], ojs.worker_state) is
 'Gives workers, whose rows the caller has locked, a directive, and returns their rows. One that runs and is told to run is told nothing.';
 
 -- +goose StatementBegin

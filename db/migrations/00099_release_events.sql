@@ -31,14 +31,14 @@ job; clock, of those that the clock made, the one that tells why; failure, of at
 
 -- A job's errors are the only place where its failures are kept; the journal has their times.
 -- +goose StatementBegin
-create function ojs._failure(p_release ojs.release) returns table (error jsonb, max_attempts int)
+create function ojs._failure(p_release ojs.release) returns table (error jsonb, max_attempts int, worker_id text)
 language sql stable rows 1
 as $$
     select jsonb_build_object('code', coalesce(e.entry ->> 'code', 'unknown'), 'type', coalesce(e.entry ->> 'type', 'unknown'),
             'message', coalesce(left(e.entry ->> 'message', 2000), 'The error is kept no longer.'),
             'retryable', coalesce((e.entry ->> 'retryable')::boolean,
                 p_release.to_state = 'retryable' or p_release.attempt >= j.max_attempts, false)),
-        j.max_attempts
+        j.max_attempts, e.entry ->> 'worker_id'
     from (select) one
     left join lateral (
         select j.errors, j.max_attempts from ojs.job j where j.id = p_release.job_id and j.tenant_id = p_release.tenant_id
@@ -56,8 +56,8 @@ as $$
 $$;
 -- +goose StatementEnd
 comment on function ojs._failure(ojs.release) is
-'The error of an attempt that failed, as events show it, its message up to 2,000 characters, and how many attempts its job may have (null:
-the job is gone). One row.';
+'The error of an attempt that failed, as events show it, its message up to 2,000 characters, how many attempts its job may have (null:
+the job is gone), and the worker that ran it (null: it gave no name). One row.';
 
 -- +goose StatementBegin
 create function ojs._release_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
@@ -88,7 +88,8 @@ create function ojs._failed_events(p_types text[], p_queues text[], p_limit int,
 language sql stable
 as $$
     select 'evt_' || r.job_id || '_' || r.xid || '_' || r.seq || '_failed', n.type, r.at, r.tenant_id, r.queue, r.job_id::text,
-        jsonb_strip_nulls(jsonb_build_object('job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt, 'error', f.error,
+        jsonb_strip_nulls(jsonb_build_object('job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt, 'worker_id', f.worker_id,
+            'error', f.error,
             'duration_ms', (extract(epoch from r.at - r.started_at) * 1000)::bigint))
     from ojs._newest_releases('failure', p_types, p_queues, p_limit, p_tenant) n
     cross join lateral (select (n.r).*) r
@@ -125,11 +126,12 @@ language sql stable
 as $$
     select 'evt_' || r.job_id || '_' || r.xid || '_' || r.seq || '_ended', n.type, r.at, r.tenant_id, r.queue, r.job_id::text,
         jsonb_strip_nulls(jsonb_build_object('job_id', r.job_id, 'job_type', r.job_type, 'queue', r.queue, 'attempt', r.attempt,
-            'timeout_kind', case n.type when 'job.timeout' then 'execution' else 'stalled' end,
+            'worker_id', f.worker_id, 'timeout_kind', case n.type when 'job.timeout' then 'execution' else 'stalled' end,
             'limit_seconds', case n.type when 'job.timeout' then trim_scale(ojs._timeout_ms(j.timeout_ms) / 1000.0) end,
             'elapsed_seconds', round(extract(epoch from r.at - r.started_at), 3)))
     from ojs._newest_releases('clock', p_types, p_queues, p_limit, p_tenant) n
     cross join lateral (select (n.r).*) r
+    cross join lateral ojs._failure(n.r) f
     left join lateral (select j.timeout_ms from ojs.job j where j.id = r.job_id and j.tenant_id = r.tenant_id limit 1) j on true
     where p_types is null or p_types && '{job.timeout,job.stalled}'
 $$;

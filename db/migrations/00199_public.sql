@@ -38,8 +38,8 @@ select ojs._to_each('{
     'grant execute on function %s to ojs_service, ojs_operator, ojs_tenant');
 -- Helpers that views, columns' defaults, policies and triggers call with the rights of whoever reads or writes.
 select ojs._to_each('{
-        _default_tenant, _tenant_valid, _uuid_v7, _raise, _with_fault, _refuse_long, _first_state, _attempts, _retry_max_attempts,
-        _result_until, _arrivals, _recent, _fairness, _fair_cursors, _oldest_aside, _heartbeat_timeout,
+        _default_tenant, _tenant_valid, _uuid_v7, _type_only, _raise, _with_fault, _refuse_long, _first_state, _attempts,
+        _retry_max_attempts, _result_until, _arrivals, _recent, _fairness, _fair_cursors, _oldest_aside, _heartbeat_timeout,
         _sees_all, _reads_all, _only_tenant, _own_shards, _own_shard_counts, _grown, _served_queues}',
     'grant execute on function %s to ojs_service, ojs_operator, ojs_producer, ojs_tenant');
 
@@ -90,8 +90,10 @@ grant select on
     ojs.jobs, ojs.results, ojs.workers, ojs.crons, ojs.cron_runs,
     ojs.tenant_stats, ojs.overview, ojs.queue_stats, ojs.shard_stats, ojs.rule_stats, ojs.throttles, ojs.limits, ojs.refusals, ojs._own_job
     to ojs_service, ojs_operator, ojs_tenant;
-grant insert (id, type, queue, priority, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms,
-    tags, args, meta, retry, options, extra)
+-- Who enqueues. What is not theirs to do the view's rule and its trigger refuse with what to do instead; so it has to get as far as these.
+grant insert (id, type, queue, priority, state, attempt, max_attempts, args, meta, created_at, enqueued_at, scheduled_at, expires_at,
+    started_at, lease_expires_at, finished_at, retry_at, worker_id, errors, result, timeout_ms, visibility_timeout_ms, tags, retry, options,
+    extra), update, delete
     on ojs.jobs to ojs_service, ojs_operator, ojs_producer, ojs_tenant;
 grant select on
     ojs.scheduling_stats, ojs.tenant_shares, ojs.pool_stats, ojs.dispatch, ojs.job_partitions, ojs.upkeep_status, ojs._upkeep_plan,

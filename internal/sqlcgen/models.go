@@ -169,7 +169,7 @@ type OjsJob struct {
 	// How many seconds its tenant has been charged for the latest attempt: what was expected, or more when heartbeats tell that it goes on; null
 	// where its queue does not share by time.
 	Charged *float32 `json:"charged"`
-	// Failed attempts, oldest first: {attempt, code, type, message, occurred_at, retryable, details}; the latest 100.
+	// Failed attempts, oldest first: {attempt, worker_id, code, type, message, occurred_at, retryable, details}; the latest 100.
 	Errors []byte `json:"errors"`
 	// What the worker acknowledged with, byte for byte.
 	Result []byte `json:"result"`
