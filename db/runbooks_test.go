@@ -1,0 +1,86 @@
+package db_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// more is how a page says that a block needs more than membership in ojs_operator.
+var more = regexp.MustCompile(`(?i)superuser|owner of the database|pg_read_all_stats|pg_signal_backend|pg_monitor`)
+
+// A night on call: three tenants with 150,000 jobs, a queue without workers, a worker that is dead and a transaction that stays open. The
+// doctor names the pages, and what these say works for a member of ojs_operator, unless the page says that it takes more.
+func TestRunbooksAtNight(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	for _, tenant := range []string{"acme", "globex", "initech"} {
+		for _, queue := range []string{"mail", "mail", "mail", "mail", "reports"} {
+			exec(t, service, "select ojs.enqueue_bulk('a', array_fill('[]'::json, array[10000]), p_queue => $2, p_tenant => $1)", tenant, queue)
+		}
+	}
+	exec(t, service, "select ojs.register_worker('lost', p_queues => '{mail}')")
+	handedOut(t, service, "{mail}", 3)
+	exec(t, service, "select ojs.ack_many(array(select id from ojs.job where state = 'active' limit 2))")
+	exec(t, service, "select ojs.fetch('{mail}', 20, 'lost')")
+	exec(t, service, "select ojs.tick()")
+	open := begin(t, d.Pool)
+	exec(t, open, "select ojs.enqueue('a', p_queue => 'mail', p_tenant => 'acme')")
+	d.SetNow(time.Now().Add(30 * time.Minute))
+	exec(t, service, "select ojs.fetch('{mail}', 1, 'alive')")
+
+	operator := connect(t, d.OperatorURL())
+	for _, want := range []string{"queue-stuck.md", "worker-died.md", "lost-server.md"} {
+		if one[int](t, operator, "select count(*) from ojs.doctor() where runbook = $1", want) == 0 {
+			t.Errorf("the doctor does not name %s", want)
+		}
+	}
+	pages, err := filepath.Glob("../docs/runbooks/*.md")
+	if err != nil || len(pages) < 16 {
+		t.Fatalf("%d pages: %v", len(pages), err)
+	}
+	super := connect(t, d.URL)
+	night := backendPID(open)
+	for _, page := range pages {
+		if filepath.Base(page) > "long-transaction.md" {
+			// What this page does about it. Later pages change what the table of jobs checks, which they say is refused until then.
+			exec(t, super, "select pg_terminate_backend($1)", night)
+		}
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := 0
+		for _, at := range sqlBlock.FindAllSubmatchIndex(text, -1) {
+			before, block := text[said:at[0]], string(text[at[2]:at[3]])
+			said = at[1]
+			err := typed(t, operator, block)
+			var refused *pgconn.PgError
+			if errors.As(err, &refused) && refused.Code == "42501" && more.Match(before) {
+				err = typed(t, super, block)
+			}
+			if err != nil {
+				t.Errorf("%s: %v\n%s", filepath.Base(page), err, block)
+			}
+		}
+	}
+}
+
+// typed runs a block as psql does: several statements at once, transactions among them. One that failed is ended.
+func typed(t *testing.T, conn *pgx.Conn, block string) error {
+	t.Helper()
+	_, err := conn.PgConn().Exec(t.Context(), block).ReadAll()
+	if conn.PgConn().TxStatus() != 'I' {
+		exec(t, conn, "rollback", pgx.QueryExecModeSimpleProtocol)
+	}
+	return err
+}
