@@ -123,7 +123,7 @@ func malformedJobs() []malformed {
 
 		{name: "max_attempts -1", field: "max_attempts", text: "-1", fragment: `-1`, state: "OJ422", only: "em"},
 		{name: "max_attempts 1001", field: "max_attempts", text: "1001", fragment: `1001`, state: "OJ422", only: "em"},
-		{name: "max_attempts by insert", field: "max_attempts", text: "1", state: "42501", only: "i"},
+		{name: "max_attempts by insert", field: "max_attempts", text: "1", state: "OJ400", only: "i"},
 
 		{name: "scheduled_at infinity", field: "scheduled_at", text: "infinity", state: "OJ400"},
 		{name: "scheduled_at minus infinity", field: "scheduled_at", text: "-infinity", state: "OJ400"},

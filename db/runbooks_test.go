@@ -25,7 +25,8 @@ func TestRunbooksAtNight(t *testing.T) {
 	service := d.Service()
 	for _, tenant := range []string{"acme", "globex", "initech"} {
 		for _, queue := range []string{"mail", "mail", "mail", "mail", "reports"} {
-			exec(t, service, "select ojs.enqueue_bulk('a', array_fill('[]'::json, array[10000]), p_queue => $2, p_tenant => $1)", tenant, queue)
+			exec(t, service, `
+				select ojs.enqueue_bulk('a', array_fill('[]'::json, array[10000]), p_queue => $2, p_tenant => $1)`, tenant, queue)
 		}
 	}
 	exec(t, service, "select ojs.register_worker('lost', p_queues => '{mail}')")

@@ -5593,6 +5593,18 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._job_copied() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform ojs.enqueue(ojs._type_only(to_jsonb(new)), coalesce(new.args, '[]'), coalesce(new.queue, 'default'), coalesce(new.priority, 0),
+        new.scheduled_at, new.expires_at, coalesce(new.meta, '{}'), new.retry, null, new.timeout_ms, new.visibility_timeout_ms, new.tags,
+        false, new.options, new.extra, new.id, new.tenant_id);
+    return new;
+end;
+$$;
+
 CREATE FUNCTION ojs._job_defaults() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -5793,25 +5805,6 @@ begin
     into jobs, own, counted
     from ojs._crowd(p_job.queue, p_from, p_to, p_news, p_low) c
     where p_until is null or c.tenant_id <> p_job.tenant_id;
-end;
-$$;
-
-CREATE FUNCTION ojs._jobs_instead() RETURNS trigger
-    LANGUAGE plpgsql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-begin
-    if tg_op = 'UPDATE' then
-        perform ojs._raise('42501', 'jobs are not changed by updates of ojs.jobs', null,
-            'ojs.cancel(id), ojs.activate(id), ojs.reprioritize(id, priority) and ojs.retry(id) change jobs; ojs.help() lists all.');
-    elsif tg_op = 'DELETE' then
-        perform ojs._raise('42501', 'jobs are not deleted from ojs.jobs', null,
-            'ojs.cancel(id) and ojs.cancel_many(ids) cancel jobs; those that have ended are deleted after their retention.');
-    end if;
-    perform ojs.enqueue(ojs._type_only(to_jsonb(new)), coalesce(new.args, '[]'), coalesce(new.queue, 'default'), coalesce(new.priority, 0),
-        new.scheduled_at, new.expires_at, coalesce(new.meta, '{}'), new.retry, null, new.timeout_ms, new.visibility_timeout_ms, new.tags,
-        false, new.options, new.extra, new.id, new.tenant_id);
-    return new;
 end;
 $$;
 
@@ -11937,6 +11930,7 @@ CREATE FUNCTION ojs._type_name(p_type text) RETURNS boolean
 
 CREATE FUNCTION ojs._type_only(p_job jsonb) RETURNS text
     LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
     v_given text := (
@@ -17926,9 +17920,9 @@ CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.throttle FOR EACH R
 
 CREATE TRIGGER job_arriving BEFORE INSERT ON ojs.job FOR EACH ROW WHEN (((new.scheduled_at IS NOT NULL) OR (new.retry IS NOT NULL) OR (new.meta <> '{}'::jsonb))) EXECUTE FUNCTION ojs._job_arriving();
 
-CREATE TRIGGER job_inserted AFTER INSERT ON ojs.job REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT WHEN (((CURRENT_USER)::text <> 'ojs_owner'::text)) EXECUTE FUNCTION ojs._job_inserted();
+CREATE TRIGGER job_copied INSTEAD OF INSERT ON ojs.jobs FOR EACH ROW EXECUTE FUNCTION ojs._job_copied();
 
-CREATE TRIGGER jobs_instead INSTEAD OF INSERT OR DELETE OR UPDATE ON ojs.jobs FOR EACH ROW EXECUTE FUNCTION ojs._jobs_instead();
+CREATE TRIGGER job_inserted AFTER INSERT ON ojs.job REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT WHEN (((CURRENT_USER)::text <> 'ojs_owner'::text)) EXECUTE FUNCTION ojs._job_inserted();
 
 CREATE TRIGGER number_shards AFTER INSERT ON ojs.tally REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION ojs._number_shards();
 

@@ -114,7 +114,7 @@ select * from ojs._own_job;
 
 -- +goose StatementBegin
 create function ojs._type_only(p_job jsonb) returns text
-language plpgsql
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_given text := (
@@ -156,5 +156,5 @@ ojs.enqueue, with the same rules and the same errors. May be given: id (of at mo
 expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra; and tenant_id by a role that is no tenant''s. Null
 counts as not given. A tenant''s role sees and inserts its own jobs only; its queries read all jobs of the queues they name, so ojs.job_info
 is the way to a single one. An insert cannot have "on conflict"; ojs.enqueue_once enqueues once. COPY with a list of columns works, and
-enqueues row by row. Jobs are changed by functions only: update and delete are refused with their names.';
+enqueues row by row. Jobs are changed by functions only (ojs.help).';
 reset role;

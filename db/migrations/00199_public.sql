@@ -90,10 +90,11 @@ grant select on
     ojs.jobs, ojs.results, ojs.workers, ojs.crons, ojs.cron_runs,
     ojs.tenant_stats, ojs.overview, ojs.queue_stats, ojs.shard_stats, ojs.rule_stats, ojs.throttles, ojs.limits, ojs.refusals, ojs._own_job
     to ojs_service, ojs_operator, ojs_tenant;
--- Who enqueues. What is not theirs to do the view's rule and its trigger refuse with what to do instead; so it has to get as far as these.
+-- Columns that nobody may set are refused by the view's rule, which names them; so an insert has to get as far as that. With update or
+-- delete a role could lock the view, and keep everybody else waiting.
 grant insert (id, type, queue, priority, state, attempt, max_attempts, args, meta, created_at, enqueued_at, scheduled_at, expires_at,
     started_at, lease_expires_at, finished_at, retry_at, worker_id, errors, result, timeout_ms, visibility_timeout_ms, tags, retry, options,
-    extra), update, delete
+    extra)
     on ojs.jobs to ojs_service, ojs_operator, ojs_producer, ojs_tenant;
 grant select on
     ojs.scheduling_stats, ojs.tenant_shares, ojs.pool_stats, ojs.dispatch, ojs.job_partitions, ojs.upkeep_status, ojs._upkeep_plan,
