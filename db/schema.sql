@@ -453,7 +453,7 @@ WITH (vacuum_truncate=off);
 
 ALTER TABLE ONLY ojs.rotation FORCE ROW LEVEL SECURITY;
 
-CREATE FUNCTION ojs._after_plan(p_rotation ojs.rotation, p_open integer[], p_plan integer[], p_ratio numeric, p_now timestamp with time zone) RETURNS ojs.rotation
+CREATE FUNCTION ojs._after_plan(p_rotation ojs.rotation, p_open integer[], p_plan integer[], p_ratio numeric, p_now timestamp with time zone, p_short integer[] DEFAULT '{}'::integer[]) RETURNS ojs.rotation
     LANGUAGE plpgsql
     AS $$
 declare
@@ -477,6 +477,8 @@ begin
             if v_q <> all (p_open) then
                 p_rotation.owed[v_q] := 0;
                 p_rotation.served[v_q] := p_now;
+            elsif v_q = any (p_short) then
+                p_rotation.owed[v_q] := least(p_rotation.owed[v_q], 1);
             end if;
         end loop;
     end if;
@@ -9885,7 +9887,7 @@ CREATE FUNCTION ojs._rotate(p_rotation ojs.rotation, p_now numeric) RETURNS void
     AS $$
 declare
     v_working int[] := ojs._with_work(p_rotation.queues);
-    -- A queue without work begins anew: it keeps no credit. One that has work, but none of the tenant that was asked for, keeps its place.
+    -- A queue without work begins anew: it keeps no credit.
     v_times   numeric[] := array(select case when t.q = any (v_working) then t.due else greatest(t.due, p_now + t.lead) end - p_now
         from unnest(p_rotation.times, ojs._queue_leads(p_rotation.weights)) with ordinality t(due, lead, q) order by t.q);
 begin
@@ -10092,7 +10094,6 @@ declare
     v_rotation ojs.rotation := ojs._rotation(p_ask, v_weights);
     v_open     int[] := ojs._with_work(p_ask.queues);
     v_ratio    numeric := least(coalesce(p_ask.ratio, 0), 1::numeric / cardinality(p_ask.queues));
-    v_now      timestamptz := ojs.now();
     v_depths   bigint[] := case when p_ask.strategy = 'least-loaded' then ojs._depths(p_ask.queues) end;
     v_plan     int[];
     v_from     int[] := '{}';
@@ -10104,7 +10105,7 @@ declare
     v_q        int;
     v_want     int;
 begin
-    v_rotation.owed := ojs._owed_by_time(v_rotation, v_open, v_now - p_ask.rotation);
+    v_rotation.owed := ojs._owed_by_time(v_rotation, v_open, ojs.now() - p_ask.rotation);
     while cardinality(p_done.ids) < v_most and v_open <> '{}' and not p_done.cut loop
         v_plan := ojs._plan_queues(p_ask.strategy, v_open, v_rotation, v_depths, v_ratio, v_most - cardinality(p_done.ids));
         v_asked := '{}';
@@ -10129,7 +10130,8 @@ begin
         end if;
         v_line := v_line || v_plan;
         -- One that is cut with no jobs pays. Else the others would wait until it is through with its ended jobs, which may be millions.
-        v_rotation := ojs._after_plan(v_rotation, v_open, v_plan || array(select v_q where p_done.cut and v_got = 0), v_ratio, v_now);
+        v_rotation := ojs._after_plan(v_rotation, v_open, v_plan || array(select v_q where p_done.cut and v_got = 0), v_ratio,
+            ojs.now(), v_short);
         v_depths := array(select d.jobs - (select count(*) from unnest(v_plan) p where p = d.q)
             from unnest(v_depths) with ordinality d(jobs, q) order by d.q);
         v_open := array(select o from unnest(v_open) with ordinality u(o, n) where o <> all (v_short) order by n);
@@ -10230,6 +10232,8 @@ declare
     v_open     int[] := ojs._with_work(p_ask.queues);
     v_tags     numeric[] := '{}';
     v_from     int[] := '{}';
+    v_short    int[] := '{}';
+    v_now      numeric;
     v_before   int;
     v_got      int;
     v_q        int;
@@ -10251,8 +10255,14 @@ begin
             exit when p_done.cut;
             if v_got < v_want then
                 v_open := array_remove(v_open, v_q);
+                v_short := v_short || v_q;
             end if;
         end loop;
+    end loop;
+    v_now := coalesce((select max(t) from unnest(v_tags) t), 0);
+    -- Else a queue that has work which this caller may not have, or no room, would fall behind without end, and then go before all others.
+    foreach v_q in array v_short loop
+        v_times[v_q] := greatest(v_times[v_q], v_now - 1::numeric / v_weights[v_q]);
     end loop;
     if v_tags <> '{}' then
         select array_agg(g.id order by g.tag, g.q), array_agg(g.place order by g.tag, g.q), array_agg(g.charged order by g.tag, g.q)
@@ -10261,7 +10271,7 @@ begin
     end if;
     if v_tags <> '{}' or p_done.cut then
         v_rotation.times := v_times;
-        perform ojs._rotate(v_rotation, coalesce((select max(t) from unnest(v_tags) t), 0));
+        perform ojs._rotate(v_rotation, v_now);
     end if;
     return p_done;
 end;

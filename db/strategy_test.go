@@ -169,6 +169,51 @@ func TestATenantsCallsLeaveTheTurnsOfOthers(t *testing.T) {
 	}
 }
 
+// A queue that has work and cannot give it, whatever keeps it from that, has no more than its turn when it can again.
+func TestAQueueThatCannotGiveSavesNothingUp(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ before, takes, after, asks string }{
+		"it is at its limit": {
+			"select ojs.limit_concurrency(1, p_queue => 'a')", "select from ojs.fetch('{a,b}', 1)",
+			"select ojs.limit_concurrency(null, p_queue => 'a')", "",
+		},
+		"with a minimum": {
+			`select ojs.configure_pool('general', '{"starvation_prevention": {"enabled": true, "min_dispatch_ratio": 0.3}}');
+				select ojs.limit_concurrency(1, p_queue => 'a')`,
+			"select from ojs.fetch('{a,b}', 10)", "select ojs.limit_concurrency(null, p_queue => 'a')", "",
+		},
+		"its tenant has workers of its own": {
+			`select ojs.configure_pool('own', '{"tenants": ["a"], "isolated": true}')`, "select from ojs.fetch('{a,b}', 1)",
+			"", "u",
+		},
+		"others are asked for": {"", "select from ojs.fetch('{a,b}', 1, p_tenant => 'b')", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			service := pgtest.New(t).Service()
+			enqueueFor(t, service, "a", "a", 600)
+			enqueueFor(t, service, "b", "b", 2000)
+			exec(t, service, c.before, pgx.QueryExecModeSimpleProtocol)
+			for range 100 {
+				exec(t, service, c.takes)
+			}
+			if c.after != "" {
+				exec(t, service, c.after)
+			}
+			if c.asks != "" {
+				enqueueFor(t, service, "a", c.asks, 100)
+			}
+			got := ""
+			for range 20 {
+				got += from(t, service, "{a,b}", 1, "", "")
+			}
+			if n := strings.Count(got, "a"); n < 8 || n > 12 {
+				t.Errorf("20 calls got jobs of %s", got)
+			}
+		})
+	}
+}
+
 // While a queue is through with a long run of ended jobs, the others have their turns.
 func TestEndedJobsOfAQueueLeaveTheTurnsOfOthers(t *testing.T) {
 	t.Parallel()

@@ -75,6 +75,8 @@ declare
     v_open     int[] := ojs._with_work(p_ask.queues);
     v_tags     numeric[] := '{}';
     v_from     int[] := '{}';
+    v_short    int[] := '{}';
+    v_now      numeric;
     v_before   int;
     v_got      int;
     v_q        int;
@@ -96,8 +98,14 @@ begin
             exit when p_done.cut;
             if v_got < v_want then
                 v_open := array_remove(v_open, v_q);
+                v_short := v_short || v_q;
             end if;
         end loop;
+    end loop;
+    v_now := coalesce((select max(t) from unnest(v_tags) t), 0);
+    -- Else a queue that has work which this caller may not have, or no room, would fall behind without end, and then go before all others.
+    foreach v_q in array v_short loop
+        v_times[v_q] := greatest(v_times[v_q], v_now - 1::numeric / v_weights[v_q]);
     end loop;
     if v_tags <> '{}' then
         select array_agg(g.id order by g.tag, g.q), array_agg(g.place order by g.tag, g.q), array_agg(g.charged order by g.tag, g.q)
@@ -106,7 +114,7 @@ begin
     end if;
     if v_tags <> '{}' or p_done.cut then
         v_rotation.times := v_times;
-        perform ojs._rotate(v_rotation, coalesce((select max(t) from unnest(v_tags) t), 0));
+        perform ojs._rotate(v_rotation, v_now);
     end if;
     return p_done;
 end;
@@ -206,7 +214,7 @@ language plpgsql
 as $$
 declare
     v_working int[] := ojs._with_work(p_rotation.queues);
-    -- A queue without work begins anew: it keeps no credit. One that has work, but none of the tenant that was asked for, keeps its place.
+    -- A queue without work begins anew: it keeps no credit.
     v_times   numeric[] := array(select case when t.q = any (v_working) then t.due else greatest(t.due, p_now + t.lead) end - p_now
         from unnest(p_rotation.times, ojs._queue_leads(p_rotation.weights)) with ordinality t(due, lead, q) order by t.q);
 begin

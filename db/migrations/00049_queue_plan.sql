@@ -15,7 +15,6 @@ declare
     v_rotation ojs.rotation := ojs._rotation(p_ask, v_weights);
     v_open     int[] := ojs._with_work(p_ask.queues);
     v_ratio    numeric := least(coalesce(p_ask.ratio, 0), 1::numeric / cardinality(p_ask.queues));
-    v_now      timestamptz := ojs.now();
     v_depths   bigint[] := case when p_ask.strategy = 'least-loaded' then ojs._depths(p_ask.queues) end;
     v_plan     int[];
     v_from     int[] := '{}';
@@ -27,7 +26,7 @@ declare
     v_q        int;
     v_want     int;
 begin
-    v_rotation.owed := ojs._owed_by_time(v_rotation, v_open, v_now - p_ask.rotation);
+    v_rotation.owed := ojs._owed_by_time(v_rotation, v_open, ojs.now() - p_ask.rotation);
     while cardinality(p_done.ids) < v_most and v_open <> '{}' and not p_done.cut loop
         v_plan := ojs._plan_queues(p_ask.strategy, v_open, v_rotation, v_depths, v_ratio, v_most - cardinality(p_done.ids));
         v_asked := '{}';
@@ -52,7 +51,8 @@ begin
         end if;
         v_line := v_line || v_plan;
         -- One that is cut with no jobs pays. Else the others would wait until it is through with its ended jobs, which may be millions.
-        v_rotation := ojs._after_plan(v_rotation, v_open, v_plan || array(select v_q where p_done.cut and v_got = 0), v_ratio, v_now);
+        v_rotation := ojs._after_plan(v_rotation, v_open, v_plan || array(select v_q where p_done.cut and v_got = 0), v_ratio,
+            ojs.now(), v_short);
         v_depths := array(select d.jobs - (select count(*) from unnest(v_plan) p where p = d.q)
             from unnest(v_depths) with ordinality d(jobs, q) order by d.q);
         v_open := array(select o from unnest(v_open) with ordinality u(o, n) where o <> all (v_short) order by n);
@@ -110,7 +110,7 @@ dispatch goes first. p_depths: how many jobs each has.';
 
 -- +goose StatementBegin
 create function ojs._after_plan(
-    p_rotation ojs.rotation, p_open int[], p_plan int[], p_ratio numeric, p_now timestamptz
+    p_rotation ojs.rotation, p_open int[], p_plan int[], p_ratio numeric, p_now timestamptz, p_short int[] default '{}'
 ) returns ojs.rotation
 language plpgsql
 as $$
@@ -135,6 +135,8 @@ begin
             if v_q <> all (p_open) then
                 p_rotation.owed[v_q] := 0;
                 p_rotation.served[v_q] := p_now;
+            elsif v_q = any (p_short) then
+                p_rotation.owed[v_q] := least(p_rotation.owed[v_q], 1);
             end if;
         end loop;
     end if;
@@ -142,9 +144,10 @@ begin
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._after_plan(ojs.rotation, int[], int[], numeric, timestamptz) is
+comment on function ojs._after_plan(ojs.rotation, int[], int[], numeric, timestamptz, int[]) is
 'Where a round stands after dispatches from the queues p_plan: each of p_open is owed p_ratio of a dispatch more with each, and its own
-counts. So in any stretch of d dispatches a queue with work gets at least floor(ratio * d) - 1 of them. p_now: they were made now.';
+counts. So in any stretch of d dispatches a queue with work gets at least floor(ratio * d) - 1 of them. p_now: they were made now.
+p_short: those of p_open that could not give what was planned, and save up no minimum for later.';
 
 -- +goose StatementBegin
 create function ojs._owed_by_time(p_rotation ojs.rotation, p_open int[], p_before timestamptz) returns numeric[]
