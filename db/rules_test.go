@@ -219,6 +219,71 @@ func TestManyParkedRows(t *testing.T) {
 	}
 }
 
+// Of very many tenants that have room again at once, all get their jobs, those of the highest priorities first, and none is forgotten.
+func TestManyTenantsHaveRoomAgain(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	exec(t, service, "select ojs.limit_concurrency(1, 't' || n) from generate_series(1, 250) n")
+	exec(t, service, `insert into ojs.jobs (tenant_id, type, queue, priority)
+		select 't' || n, 'x', 'q', case when n = 250 then 10 when n > 230 then 5 else 0 end from generate_series(1, 250) n, generate_series(1, 4)`)
+	exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select 'free', 'x', 'q', -1 from generate_series(1, 2000)")
+	got := func() (all []string) {
+		for {
+			rows := lines(t, service, "select request, priority, tenant_id from ojs.fetch_many('{q}', '{250}', '{w}', '{0}') where worker_id is null or id is not null")
+			cut := false
+			for _, row := range rows {
+				if strings.HasPrefix(row, "0 ") {
+					cut = true
+				} else {
+					all = append(all, row)
+				}
+			}
+			if !cut || len(all) >= 250 {
+				return all
+			}
+		}
+	}
+	for round := range 3 {
+		all := got()
+		if len(all) < 250 {
+			t.Fatalf("round %d: handed out are %d jobs", round, len(all))
+		}
+		last := 10
+		for i, row := range all[:250] {
+			var request, priority int
+			var tenant string
+			if _, err := fmt.Sscan(row, &request, &priority, &tenant); err != nil {
+				t.Fatal(err)
+			}
+			if priority > last || tenant == "free" {
+				t.Fatalf("round %d: job %d is of %s and priority %d, behind one of %d", round, i, tenant, priority, last)
+			}
+			last = priority
+		}
+		exec(t, service, "select ojs.ack_many(array(select id from ojs.job where state = 'active'))")
+	}
+}
+
+// A tenant with room for one job gets that of its highest priority, however many others it has.
+func TestOneOfManyPriorities(t *testing.T) {
+	t.Parallel()
+	service := pgtest.New(t).Service()
+	exec(t, service, "select ojs.limit_concurrency(1, 'a')")
+	exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select 'a', 'x', 'q', p from generate_series(-100, 100) p")
+	exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select 'b', 'x', 'q', -100 from generate_series(1, 500)")
+	for want := 100; want > -100; want -= 7 {
+		rows := lines(t, service, "select tenant_id, priority from ojs.fetch('{q}', 2)")
+		if fmt.Sprint(rows) != fmt.Sprintf("[a %d b -100]", want) {
+			t.Fatalf("handed out are %v, want priority %d", rows, want)
+		}
+		for skip := want - 1; skip > want-7; skip-- {
+			exec(t, service, "select ojs.cancel(id) from ojs.job where tenant_id = 'a' and priority = $1", skip)
+		}
+		exec(t, service, "select ojs.ack_many(array(select id from ojs.job where state = 'active'))")
+	}
+}
+
 // A poll for a tenant that cannot have jobs of its queue takes nothing back that was decided ahead for others.
 func TestIdlePollsLeaveAloneWhatIsDecidedAhead(t *testing.T) {
 	t.Parallel()

@@ -132,7 +132,8 @@ CREATE TYPE ojs.ask AS (
 	but text[],
 	exclusive boolean,
 	ratio numeric,
-	rotation interval
+	rotation interval,
+	floor integer
 );
 
 CREATE TYPE ojs.beat AS (
@@ -3205,12 +3206,13 @@ begin
         if p_ask.limited then
             p_count := least(p_count, ojs._pool_room(p_ask.pool));
         end if;
+        p_ask.floor := case when v_counts then (select m.floor from ojs._slot_mark() m) end;
         v_done := ojs._serve_queues(p_ask, p_count, v_done);
         -- Another fold may move cursors back to the jobs just locked, which are still available, and they would be decided twice.
         exit when v_done.ids <> '{}' or v_done.cut or not v_more or ojs.now() > v_until;
     end loop;
     if v_counts and cardinality(v_done.ids) < p_count and not v_done.cut then
-        v_done := ojs._serve_unblocked(p_ask, p_count, v_done);
+        v_done := ojs._serve_again(p_ask, p_count, v_done);
     end if;
     v_done.cut := v_done.cut or v_more and cardinality(v_done.ids) < p_count;
     return v_done;
@@ -4756,6 +4758,15 @@ begin
     perform from ojs.rule r where r.tenant_id = p_tenant and r.queue = '' for update skip locked;
     return found or not exists (select from ojs.rule r where r.tenant_id = p_tenant and r.queue = '');
 end;
+$$;
+
+CREATE FUNCTION ojs._freed_priority(p_tenants text[], p_queues text[]) RETURNS integer
+    LANGUAGE sql STABLE
+    AS $$
+    select max(f.priority) from unnest(p_tenants) t(tenant_id) cross join lateral unnest(p_queues) q(queue)
+    cross join lateral (select f.priority from ojs.tenant_fairness f where f.parked and f.tenant_id = t.tenant_id and f.queue = q.queue
+        order by f.priority desc limit 1) f
+    where (select r.jobs from ojs._room(q.queue, t.tenant_id) r) is distinct from 0
 $$;
 
 CREATE FUNCTION ojs._fresh(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS SETOF ojs._movement
@@ -10084,6 +10095,32 @@ CREATE FUNCTION ojs._sees_all() RETURNS boolean
         or pg_has_role(session_user, 'ojs_producer', 'member')
 $$;
 
+CREATE FUNCTION ojs._serve_again(p_ask ojs.ask, p_count integer, p_done ojs.decided) RETURNS ojs.decided
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_until timestamptz := ojs.now() + ojs._patience();
+    v_bytes bigint := p_ask.max_bytes;
+    v_ahead text[];
+begin
+    loop
+        v_ahead := array(select b.queue from ojs._blocking(p_ask.queues) b);
+        exit when v_ahead = '{}' and p_ask.floor is null and not exists (select from ojs._slot_mark() m
+            where ojs._freed_priority(array(select t from unnest(m.freed) t where p_ask.tenants is null or t = any (p_ask.tenants)),
+                p_ask.queues) is not null);
+        p_done.cut := p_done.bytes >= v_bytes or ojs.now() > v_until;
+        exit when p_done.cut;
+        perform ojs._revoke(q) from unnest(v_ahead) q;
+        perform ojs._unpark('{}', p_ask.queues);
+        p_ask.floor := (select m.floor from ojs._slot_mark() m);
+        p_ask.max_bytes := v_bytes - p_done.bytes;
+        p_done := ojs._with(p_done, ojs._serve_queues(p_ask, p_count - cardinality(p_done.ids), ojs._nothing()));
+        exit when cardinality(p_done.ids) >= p_count or p_done.cut;
+    end loop;
+    return p_done;
+end;
+$$;
+
 CREATE FUNCTION ojs._serve_planned(p_ask ojs.ask, p_count integer, p_done ojs.decided) RETURNS ojs.decided
     LANGUAGE plpgsql
     AS $$
@@ -10162,6 +10199,7 @@ begin
     for v_priority, v_limited, v_unit in
         select unnest(b.priorities), b.limited, b.unit from ojs._backlog(p_queue) b
     loop
+        exit when v_priority < p_ask.floor;
         if v_limited then
             p_count := least(p_count, cardinality(p_done.ids) + (select r.jobs from ojs._room(p_queue, '') r));
             v_left := p_count - cardinality(p_done.ids);
@@ -10274,24 +10312,6 @@ begin
         perform ojs._rotate(v_rotation, v_now);
     end if;
     return p_done;
-end;
-$$;
-
-CREATE FUNCTION ojs._serve_unblocked(p_ask ojs.ask, p_count integer, p_done ojs.decided) RETURNS ojs.decided
-    LANGUAGE plpgsql
-    AS $$
-declare
-    v_ahead text[] := array(select b.queue from ojs._blocking(p_ask.queues) b);
-begin
-    if v_ahead = '{}' then
-        return p_done;
-    elsif p_ask.max_bytes <= p_done.bytes then
-        p_done.cut := true;
-        return p_done;
-    end if;
-    perform ojs._revoke(q) from unnest(v_ahead) q;
-    p_ask.max_bytes := p_ask.max_bytes - p_done.bytes;
-    return ojs._with(p_done, ojs._serve_queues(p_ask, p_count - cardinality(p_done.ids), ojs._nothing()));
 end;
 $$;
 
@@ -10952,6 +10972,7 @@ CREATE TABLE ojs.slot_mark (
     shards boolean DEFAULT false NOT NULL,
     aside xid8[] DEFAULT '{}'::xid8[] NOT NULL,
     freed text[] DEFAULT '{}'::text[] NOT NULL COLLATE pg_catalog."C",
+    floor integer,
     ahead text[] DEFAULT '{}'::text[] NOT NULL COLLATE pg_catalog."C"
 )
 WITH (vacuum_truncate=off);
@@ -12060,27 +12081,31 @@ declare
     v_mark   ojs.slot_mark;
     v_freed  text[];
     v_queues text[];
+    v_floor  int;
 begin
     select * into v_mark from ojs._slot_mark();
-    v_freed := array(select distinct t from unnest(p_tenants || v_mark.freed) t
-        where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t)
-          and (select r.jobs from ojs._room('', t) r) is distinct from 0);
+    -- Those that have waited for longest come first. Else they would wait for as long as others get room with each decision.
+    v_freed := array(select t from unnest(v_mark.freed || p_tenants) with ordinality u(t, n)
+        where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t) group by t order by min(n));
     if v_freed <> '{}' then
-        v_queues := ojs._unpark_rows(v_freed, p_first, c_rows);
-        if p_first <> '{}' and cardinality(v_queues) < c_rows then
-            v_queues := v_queues || ojs._unpark_rows(v_freed, '{}', c_rows - cardinality(v_queues));
-        end if;
-        if cardinality(v_queues) < c_rows then
-            v_freed := '{}';
+        v_queues := ojs._unpark_rows(v_freed[:10000 / greatest(10, cardinality(p_first))], p_first, c_rows);
+        if cardinality(v_queues) < c_rows and p_first <> '{}' then
+            v_queues := v_queues || ojs._unpark_rows(v_freed[:c_rows], '{}', c_rows - cardinality(v_queues));
         end if;
         -- What was decided ahead there has no turns of these tenants.
         perform ojs._revoke(q.queue) from (select distinct q from unnest(v_queues) q) q(queue)
         where exists (select from ojs._turn_mark(q.queue) m where m.hi >= m.lo);
         perform ojs._notify(v_queues);
+        -- Once more by the newest row: taking back what was decided ahead has come here, too.
+        select * into v_mark from ojs._slot_mark();
+        v_freed := case when v_queues = '{}' then '{}' else array(
+            select t from unnest(v_freed || v_mark.freed) with ordinality u(t, n) where exists (
+                select from ojs._parked_queues(t) q where (select r.jobs from ojs._room(q, t) r) is distinct from 0)
+            group by t order by min(n)) end;
+        v_floor := ojs._freed_priority(v_freed, p_first);
     end if;
-    -- Once more by the newest row: taking back what was decided ahead has come here, too.
-    update ojs.slot_mark m set rev = m.rev + 1, freed = v_freed
-    where m.rev = (select n.rev from ojs._slot_mark() n) and m.freed <> v_freed;
+    update ojs.slot_mark m set rev = m.rev + 1, freed = v_freed, floor = v_floor
+    where m.rev = v_mark.rev and (m.freed <> v_freed or m.floor is distinct from v_floor);
 end;
 $$;
 
@@ -12093,16 +12118,19 @@ declare
 begin
     for v_back in
         with parked as materialized (
-            select f.* from unnest(p_tenants) t(tenant_id)
+            select f.* from unnest(p_tenants) with ordinality t(tenant_id, n)
             cross join lateral (
                 select u.queue from unnest(p_queues) u(queue)
                 union all
                 select q from ojs._parked_queues(t.tenant_id) q where p_queues = '{}'
             ) q
-            cross join lateral (select f.queue, f.priority, f.tenant_id, f.vtime, f.weight, f.ctid as spot from ojs.tenant_fairness f
-                where f.parked and f.tenant_id = t.tenant_id and f.queue = q.queue) f
-            where (select r.jobs from ojs._room(q.queue, t.tenant_id) r) is distinct from 0
-            limit p_limit
+            cross join lateral (select r.jobs from ojs._room(q.queue, t.tenant_id) r offset 0) r
+            -- Not many more than it has room for, or one tenant of many priorities would take all the places, and give nearly all up again.
+            cross join lateral (select f.queue, f.priority, f.tenant_id, f.vtime, f.weight, f.ctid as spot, t.n from ojs.tenant_fairness f
+                where f.parked and f.tenant_id = t.tenant_id and f.queue = q.queue
+                order by f.priority desc limit least(r.jobs + 9, p_limit)) f
+            where r.jobs is distinct from 0
+            order by f.priority desc, f.n limit p_limit
         ), back as materialized (
             select p.*, l.rev as level_rev,
                 case when b.unit = 'none' then p.vtime else ojs._join_at(p.vtime, l.low, p.weight, l.joined,

@@ -30,12 +30,13 @@ begin
         if p_ask.limited then
             p_count := least(p_count, ojs._pool_room(p_ask.pool));
         end if;
+        p_ask.floor := case when v_counts then (select m.floor from ojs._slot_mark() m) end;
         v_done := ojs._serve_queues(p_ask, p_count, v_done);
         -- Another fold may move cursors back to the jobs just locked, which are still available, and they would be decided twice.
         exit when v_done.ids <> '{}' or v_done.cut or not v_more or ojs.now() > v_until;
     end loop;
     if v_counts and cardinality(v_done.ids) < p_count and not v_done.cut then
-        v_done := ojs._serve_unblocked(p_ask, p_count, v_done);
+        v_done := ojs._serve_again(p_ask, p_count, v_done);
     end if;
     v_done.cut := v_done.cut or v_more and cardinality(v_done.ids) < p_count;
     return v_done;
@@ -45,30 +46,38 @@ $$;
 comment on function ojs._decide(ojs.ask, int) is
 'The next p_count jobs for what a FETCH asks for, locked and in fair order, of at most its max_bytes in sum but one at least. Their
 tenants have been charged. Stops early (cut) for the bytes, when it has passed over 20000 rows of jobs that ended, and when more has
-committed than can be taken in at once, because others wait. Only under the row of ojs.lane.';
+committed, or more tenants have room again, than can be taken in at once, because others wait. Only under the row of ojs.lane.';
 
 -- +goose StatementBegin
-create function ojs._serve_unblocked(p_ask ojs.ask, p_count int, p_done ojs.decided) returns ojs.decided
+create function ojs._serve_again(p_ask ojs.ask, p_count int, p_done ojs.decided) returns ojs.decided
 language plpgsql
 as $$
 declare
-    v_ahead text[] := array(select b.queue from ojs._blocking(p_ask.queues) b);
+    v_until timestamptz := ojs.now() + ojs._patience();
+    v_bytes bigint := p_ask.max_bytes;
+    v_ahead text[];
 begin
-    if v_ahead = '{}' then
-        return p_done;
-    elsif p_ask.max_bytes <= p_done.bytes then
-        p_done.cut := true;
-        return p_done;
-    end if;
-    perform ojs._revoke(q) from unnest(v_ahead) q;
-    p_ask.max_bytes := p_ask.max_bytes - p_done.bytes;
-    return ojs._with(p_done, ojs._serve_queues(p_ask, p_count - cardinality(p_done.ids), ojs._nothing()));
+    loop
+        v_ahead := array(select b.queue from ojs._blocking(p_ask.queues) b);
+        exit when v_ahead = '{}' and p_ask.floor is null and not exists (select from ojs._slot_mark() m
+            where ojs._freed_priority(array(select t from unnest(m.freed) t where p_ask.tenants is null or t = any (p_ask.tenants)),
+                p_ask.queues) is not null);
+        p_done.cut := p_done.bytes >= v_bytes or ojs.now() > v_until;
+        exit when p_done.cut;
+        perform ojs._revoke(q) from unnest(v_ahead) q;
+        perform ojs._unpark('{}', p_ask.queues);
+        p_ask.floor := (select m.floor from ojs._slot_mark() m);
+        p_ask.max_bytes := v_bytes - p_done.bytes;
+        p_done := ojs._with(p_done, ojs._serve_queues(p_ask, p_count - cardinality(p_done.ids), ojs._nothing()));
+        exit when cardinality(p_done.ids) >= p_count or p_done.cut;
+    end loop;
+    return p_done;
 end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._serve_unblocked(ojs.ask, int, ojs.decided) is
-'Adds to p_done what tenants may have once nobody else can take what was decided ahead for them in other queues, which counts against the
-same rules.';
+comment on function ojs._serve_again(ojs.ask, int, ojs.decided) is
+'Adds to p_done what tenants may have whose turns have not come back yet because there were so many, or once nobody else can take what was
+decided ahead for them in other queues, which counts against the same rules.';
 
 -- +goose StatementBegin
 create function ojs._nothing() returns ojs.decided
@@ -97,6 +106,7 @@ begin
     for v_priority, v_limited, v_unit in
         select unnest(b.priorities), b.limited, b.unit from ojs._backlog(p_queue) b
     loop
+        exit when v_priority < p_ask.floor;
         if v_limited then
             p_count := least(p_count, cardinality(p_done.ids) + (select r.jobs from ojs._room(p_queue, '') r));
             v_left := p_count - cardinality(p_done.ids);

@@ -93,33 +93,38 @@ declare
     v_mark   ojs.slot_mark;
     v_freed  text[];
     v_queues text[];
+    v_floor  int;
 begin
     select * into v_mark from ojs._slot_mark();
-    v_freed := array(select distinct t from unnest(p_tenants || v_mark.freed) t
-        where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t)
-          and (select r.jobs from ojs._room('', t) r) is distinct from 0);
+    -- Those that have waited for longest come first. Else they would wait for as long as others get room with each decision.
+    v_freed := array(select t from unnest(v_mark.freed || p_tenants) with ordinality u(t, n)
+        where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t) group by t order by min(n));
     if v_freed <> '{}' then
-        v_queues := ojs._unpark_rows(v_freed, p_first, c_rows);
-        if p_first <> '{}' and cardinality(v_queues) < c_rows then
-            v_queues := v_queues || ojs._unpark_rows(v_freed, '{}', c_rows - cardinality(v_queues));
-        end if;
-        if cardinality(v_queues) < c_rows then
-            v_freed := '{}';
+        v_queues := ojs._unpark_rows(v_freed[:10000 / greatest(10, cardinality(p_first))], p_first, c_rows);
+        if cardinality(v_queues) < c_rows and p_first <> '{}' then
+            v_queues := v_queues || ojs._unpark_rows(v_freed[:c_rows], '{}', c_rows - cardinality(v_queues));
         end if;
         -- What was decided ahead there has no turns of these tenants.
         perform ojs._revoke(q.queue) from (select distinct q from unnest(v_queues) q) q(queue)
         where exists (select from ojs._turn_mark(q.queue) m where m.hi >= m.lo);
         perform ojs._notify(v_queues);
+        -- Once more by the newest row: taking back what was decided ahead has come here, too.
+        select * into v_mark from ojs._slot_mark();
+        v_freed := case when v_queues = '{}' then '{}' else array(
+            select t from unnest(v_freed || v_mark.freed) with ordinality u(t, n) where exists (
+                select from ojs._parked_queues(t) q where (select r.jobs from ojs._room(q, t) r) is distinct from 0)
+            group by t order by min(n)) end;
+        v_floor := ojs._freed_priority(v_freed, p_first);
     end if;
-    -- Once more by the newest row: taking back what was decided ahead has come here, too.
-    update ojs.slot_mark m set rev = m.rev + 1, freed = v_freed
-    where m.rev = (select n.rev from ojs._slot_mark() n) and m.freed <> v_freed;
+    update ojs.slot_mark m set rev = m.rev + 1, freed = v_freed, floor = v_floor
+    where m.rev = v_mark.rev and (m.freed <> v_freed or m.floor is distinct from v_floor);
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._unpark(text[], text[]) is
-'Has tenants take turns again where they have room, in the queues p_first first, and notifies. About 100 rows at once; the rest comes with
-the next decision or tick (ojs.slot_mark.freed).';
+'Has tenants take turns again where they have room, in the queues p_first first, and notifies. About 100 rows at once, those of the highest
+priorities in p_first; the rest comes with the next call (ojs.slot_mark.freed), and until then decisions hand out nothing of lower ones
+(ojs.slot_mark.floor).';
 
 -- +goose StatementBegin
 create function ojs._unpark_rows(p_tenants text[], p_queues text[], p_limit int) returns text[]
@@ -131,16 +136,19 @@ declare
 begin
     for v_back in
         with parked as materialized (
-            select f.* from unnest(p_tenants) t(tenant_id)
+            select f.* from unnest(p_tenants) with ordinality t(tenant_id, n)
             cross join lateral (
                 select u.queue from unnest(p_queues) u(queue)
                 union all
                 select q from ojs._parked_queues(t.tenant_id) q where p_queues = '{}'
             ) q
-            cross join lateral (select f.queue, f.priority, f.tenant_id, f.vtime, f.weight, f.ctid as spot from ojs.tenant_fairness f
-                where f.parked and f.tenant_id = t.tenant_id and f.queue = q.queue) f
-            where (select r.jobs from ojs._room(q.queue, t.tenant_id) r) is distinct from 0
-            limit p_limit
+            cross join lateral (select r.jobs from ojs._room(q.queue, t.tenant_id) r offset 0) r
+            -- Not many more than it has room for, or one tenant of many priorities would take all the places, and give nearly all up again.
+            cross join lateral (select f.queue, f.priority, f.tenant_id, f.vtime, f.weight, f.ctid as spot, t.n from ojs.tenant_fairness f
+                where f.parked and f.tenant_id = t.tenant_id and f.queue = q.queue
+                order by f.priority desc limit least(r.jobs + 9, p_limit)) f
+            where r.jobs is distinct from 0
+            order by f.priority desc, f.n limit p_limit
         ), back as materialized (
             select p.*, l.rev as level_rev,
                 case when b.unit = 'none' then p.vtime else ojs._join_at(p.vtime, l.low, p.weight, l.joined,
@@ -170,8 +178,21 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._unpark_rows(text[], text[], int) is
-'Has up to p_limit rows of tenants take turns again, in p_queues (empty: in all) where they have room: with the time they had, but not
-before those who are there, so that they have neither credit nor loss. Returns the queue of each.';
+'Has up to p_limit rows of tenants take turns again, in p_queues (empty: in all) where they have room, the highest priorities
+first: with the time they had, but not before those who are there, so that they have neither credit nor loss. Returns the queue of each.';
+
+-- +goose StatementBegin
+create function ojs._freed_priority(p_tenants text[], p_queues text[]) returns int
+language sql stable
+as $$
+    select max(f.priority) from unnest(p_tenants) t(tenant_id) cross join lateral unnest(p_queues) q(queue)
+    cross join lateral (select f.priority from ojs.tenant_fairness f where f.parked and f.tenant_id = t.tenant_id and f.queue = q.queue
+        order by f.priority desc limit 1) f
+    where (select r.jobs from ojs._room(q.queue, t.tenant_id) r) is distinct from 0
+$$;
+-- +goose StatementEnd
+comment on function ojs._freed_priority(text[], text[]) is
+'The highest effective priority in p_queues of tenants that have room there and no turns yet; null: none.';
 
 -- +goose StatementBegin
 create function ojs._parked_queues(p_tenant text) returns setof text
