@@ -214,6 +214,11 @@ func TestExplainNamesWhatHoldsAJobBack(t *testing.T) {
 				select ojs.fetch('{q}', 20, p_pool => 'p')`, "pool turns line",
 			"Only workers of pool p may have it, and they run 9 of at most 9 jobs.",
 		},
+		{
+			"its pool has no workers", `select ojs.configure_pool('p', '{"tenants": ["a"], "isolated": true}');
+				select ojs.fetch('{q}', 20)`, "pool line",
+			"Only workers of pool p may have it: none is registered, and none runs a job.",
+		},
 		{"a pool is full that others need not be in", `select ojs.configure_pool('p', '{"queues": ["q"], "concurrency": 9}');
 			select ojs.fetch('{q}', 20, p_pool => 'p')`, "turns line", ""},
 		{"its tenant has room again", `select ojs.limit_concurrency(3, 'a'); select ojs.fetch('{q}', 9);
@@ -391,6 +396,18 @@ func TestPreviewWeight(t *testing.T) {
 			t.Errorf("%s: %q, want %q", asked, got, want)
 		}
 	}
+	// Where weights do not count, or a throttle takes a part of it, that is what comes.
+	preview := "select weight_then::text || ' ' || share_then from ojs.preview_weight('a', 8) where tenant_id = 'a'"
+	exec(t, d.Operator(), `select ojs.configure(p_tenant_fairness => '{"strategy": "round-robin"}')`)
+	if got := one[string](t, d.Operator(), preview); got != "1 0.3333" {
+		t.Errorf("where all are alike: %s", got)
+	}
+	exec(t, d.Operator(), `select ojs.configure(p_tenant_fairness => '{"strategy": "fair-share"}')`)
+	exec(t, d.Operator(), "select ojs.throttle('a', p_action => 'weight', p_factor => 0.25)")
+	if got := one[string](t, d.Operator(), preview); got != "2.00 0.2222" {
+		t.Errorf("throttled: %s", got)
+	}
+	exec(t, d.Operator(), "select ojs.release_throttle('a')")
 	// What it said is what comes.
 	configureWeight(t, d.Service(), "a", 8)
 	if got := one[string](t, d.Operator(), `

@@ -175,6 +175,10 @@ func TestALateJobGoesBeforeWhatIsDecidedAhead(t *testing.T) {
 		if got := one[string](t, service, said); got != "exact 0" {
 			t.Errorf("fair %t: said of the next job: %s", fair, got)
 		}
+		next := one[string](t, d.Pool, "select id::text from ojs.job where seq = 3")
+		if words, text := causes(t, service, next, nil); fmt.Sprint(words) != "[decided_ahead]" {
+			t.Errorf("fair %t: said to hold the next job back: %s", fair, text)
+		}
 		commit(t, late)
 		if got := one[*string](t, service, said); got != nil && *got == "exact 0" {
 			t.Errorf("fair %t: still said of the next job: %s", fair, *got)
@@ -225,12 +229,16 @@ func TestManyTenantsHaveRoomAgain(t *testing.T) {
 	d := pgtest.New(t)
 	service := d.Service()
 	exec(t, service, "select ojs.limit_concurrency(1, 't' || n) from generate_series(1, 250) n")
-	exec(t, service, `insert into ojs.jobs (tenant_id, type, queue, priority)
-		select 't' || n, 'x', 'q', case when n = 250 then 10 when n > 230 then 5 else 0 end from generate_series(1, 250) n, generate_series(1, 4)`)
+	exec(t, service, `
+		insert into ojs.jobs (tenant_id, type, queue, priority)
+		select 't' || n, 'x', 'q', case when n = 250 then 10 when n > 230 then 5 else 0 end
+		from generate_series(1, 250) n, generate_series(1, 4)`)
 	exec(t, service, "insert into ojs.jobs (tenant_id, type, queue, priority) select 'free', 'x', 'q', -1 from generate_series(1, 2000)")
 	got := func() (all []string) {
 		for {
-			rows := lines(t, service, "select request, priority, tenant_id from ojs.fetch_many('{q}', '{250}', '{w}', '{0}') where worker_id is null or id is not null")
+			rows := lines(t, service, `
+				select request, priority, tenant_id from ojs.fetch_many('{q}', '{250}', '{w}', '{0}')
+				where worker_id is null or id is not null`)
 			cut := false
 			for _, row := range rows {
 				if strings.HasPrefix(row, "0 ") {

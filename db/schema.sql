@@ -5135,7 +5135,7 @@ begin
             'Somebody had it locked when its turn came: it is looked at again within about a second.'),
         (3, 'decided_ahead', p_stand.ahead, null,
             format('It is decided ahead: the next workers that ask for queue %s get it.', p_job.queue)),
-        (4, 'room_again', p_stand.parked and not exists (select from jsonb_array_elements(p_held) e
+        (4, 'room_again', p_stand.parked and not p_stand.ahead and not exists (select from jsonb_array_elements(p_held) e
             where e ->> 'cause' in ('limit', 'paused')), null, 'Its tenant has room again, which the next decision takes in.'),
         (5, 'priority', p_stand.higher_ahead > 0, p_stand.higher_ahead,
             format('Before it in queue %s: %s of a higher priority.', p_job.queue, ojs._so_many(p_stand.higher_ahead, p_stand.certainty))),
@@ -5184,16 +5184,17 @@ begin
     return (
     select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('cause', 'pool', 'pool', case when p_all then p.name end,
         'max_concurrency', case when p_all then p.max_concurrency end, 'active', case when p_all then p.active end, 'text', case
+            when p.active = 0 and p_all then format('Only workers of pool %s may have it: none is registered, and none runs a job.', p.name)
+            when p.active = 0 then 'The workers that may have it are away.'
             when not p_all then 'The workers that may have it run as many jobs as they may.'
             else format('Only workers of pool %s may have it, and they run %s of at most %s jobs.', p.name, p.active,
                 p.max_concurrency) end))
         order by p.name), '[]')
     from (
         select p.name, p.max_concurrency, ojs._pool_active(p.id) as active from ojs.pool p
-        where p.isolated and p.max_concurrency is not null
-          and case when p.tenants is null then p_job.queue = any (p.queues) else p_job.tenant_id = any (p.tenants) end
+        where p.isolated and case when p.tenants is null then p_job.queue = any (p.queues) else p_job.tenant_id = any (p.tenants) end
     ) p
-    where p.active >= p.max_concurrency);
+    where p.active >= p.max_concurrency or p.active = 0 and not exists (select from ojs.worker w where w.pool = p.name));
 end;
 $$;
 
@@ -14171,8 +14172,11 @@ begin
         v_says.tenant_ahead := v_stands.tenant_ahead;
         v_says.higher_ahead := v_stands.higher_ahead;
         v_says.dispatches_ahead := v_stands.dispatches_ahead;
-        v_says.certainty := v_stands.certainty;
-        v_says.held_by := v_says.held_by || ojs._held_by_limits(v_job, v_tenant is null)
+        -- What goes to workers of a tenant's own counts as ahead, though others never come to it.
+        v_says.certainty := case when v_stands.certainty = 'exact'
+            and exists (select from ojs.pool p where p.isolated and p.tenants is not null) then 'estimate' else v_stands.certainty end;
+        -- One that is decided ahead has its slot.
+        v_says.held_by := v_says.held_by || case when v_stands.ahead then '[]' else ojs._held_by_limits(v_job, v_tenant is null) end
             || ojs._held_by_pools(v_job, v_tenant is null);
         v_says.held_by := v_says.held_by || ojs._held_by_line(v_job, v_stands, v_says.held_by);
         if v_says.held_by = '[]' then
@@ -14897,9 +14901,10 @@ begin
     end if;
     return query
     with tenants as materialized (
-        select s.tenant_id, s.weight as weight_now, case when s.tenant_id = p_tenant then p_weight else s.weight end as weight_then,
-            s.ideal_share
-        from ojs.tenant_shares s where s.ideal_share is not null
+        select s.tenant_id, s.weight as weight_now, s.ideal_share,
+            case when s.tenant_id = p_tenant then coalesce(w.alike, p_weight * coalesce(t.throttle, 1)) else s.weight end as weight_then
+        from ojs.tenant_shares s left join ojs.tenant t on t.tenant_id = s.tenant_id cross join ojs._usual_weight w
+        where s.ideal_share is not null
     )
     select t.tenant_id, t.weight_now, t.weight_then, t.ideal_share, round(t.weight_then / sum(t.weight_then) over (), 4)
     from tenants t order by t.weight_then desc, t.tenant_id;

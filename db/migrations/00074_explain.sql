@@ -44,8 +44,11 @@ begin
         v_says.tenant_ahead := v_stands.tenant_ahead;
         v_says.higher_ahead := v_stands.higher_ahead;
         v_says.dispatches_ahead := v_stands.dispatches_ahead;
-        v_says.certainty := v_stands.certainty;
-        v_says.held_by := v_says.held_by || ojs._held_by_limits(v_job, v_tenant is null)
+        -- What goes to workers of a tenant's own counts as ahead, though others never come to it.
+        v_says.certainty := case when v_stands.certainty = 'exact'
+            and exists (select from ojs.pool p where p.isolated and p.tenants is not null) then 'estimate' else v_stands.certainty end;
+        -- One that is decided ahead has its slot.
+        v_says.held_by := v_says.held_by || case when v_stands.ahead then '[]' else ojs._held_by_limits(v_job, v_tenant is null) end
             || ojs._held_by_pools(v_job, v_tenant is null);
         v_says.held_by := v_says.held_by || ojs._held_by_line(v_job, v_stands, v_says.held_by);
         if v_says.held_by = '[]' then
@@ -179,21 +182,22 @@ begin
     return (
     select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('cause', 'pool', 'pool', case when p_all then p.name end,
         'max_concurrency', case when p_all then p.max_concurrency end, 'active', case when p_all then p.active end, 'text', case
+            when p.active = 0 and p_all then format('Only workers of pool %s may have it: none is registered, and none runs a job.', p.name)
+            when p.active = 0 then 'The workers that may have it are away.'
             when not p_all then 'The workers that may have it run as many jobs as they may.'
             else format('Only workers of pool %s may have it, and they run %s of at most %s jobs.', p.name, p.active,
                 p.max_concurrency) end))
         order by p.name), '[]')
     from (
         select p.name, p.max_concurrency, ojs._pool_active(p.id) as active from ojs.pool p
-        where p.isolated and p.max_concurrency is not null
-          and case when p.tenants is null then p_job.queue = any (p.queues) else p_job.tenant_id = any (p.tenants) end
+        where p.isolated and case when p.tenants is null then p_job.queue = any (p.queues) else p_job.tenant_id = any (p.tenants) end
     ) p
-    where p.active >= p.max_concurrency);
+    where p.active >= p.max_concurrency or p.active = 0 and not exists (select from ojs.worker w where w.pool = p.name));
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._held_by_pools(ojs.job, boolean) is
-'Pools without room that nobody else may do the work of: entries of held_by. p_all: with their names and numbers.';
+'Pools without room, or without workers, that nobody else may do the work of: entries of held_by. p_all: with their names and numbers.';
 
 -- +goose StatementBegin
 create function ojs._slot_holders(p_tenant text, p_queue text) returns jsonb

@@ -239,7 +239,7 @@ begin
             'Somebody had it locked when its turn came: it is looked at again within about a second.'),
         (3, 'decided_ahead', p_stand.ahead, null,
             format('It is decided ahead: the next workers that ask for queue %s get it.', p_job.queue)),
-        (4, 'room_again', p_stand.parked and not exists (select from jsonb_array_elements(p_held) e
+        (4, 'room_again', p_stand.parked and not p_stand.ahead and not exists (select from jsonb_array_elements(p_held) e
             where e ->> 'cause' in ('limit', 'paused')), null, 'Its tenant has room again, which the next decision takes in.'),
         (5, 'priority', p_stand.higher_ahead > 0, p_stand.higher_ahead,
             format('Before it in queue %s: %s of a higher priority.', p_job.queue, ojs._so_many(p_stand.higher_ahead, p_stand.certainty))),

@@ -18,9 +18,10 @@ begin
     end if;
     return query
     with tenants as materialized (
-        select s.tenant_id, s.weight as weight_now, case when s.tenant_id = p_tenant then p_weight else s.weight end as weight_then,
-            s.ideal_share
-        from ojs.tenant_shares s where s.ideal_share is not null
+        select s.tenant_id, s.weight as weight_now, s.ideal_share,
+            case when s.tenant_id = p_tenant then coalesce(w.alike, p_weight * coalesce(t.throttle, 1)) else s.weight end as weight_then
+        from ojs.tenant_shares s left join ojs.tenant t on t.tenant_id = s.tenant_id cross join ojs._usual_weight w
+        where s.ideal_share is not null
     )
     select t.tenant_id, t.weight_now, t.weight_then, t.ideal_share, round(t.weight_then / sum(t.weight_then) over (), 4)
     from tenants t order by t.weight_then desc, t.tenant_id;
@@ -29,6 +30,7 @@ $$;
 -- +goose StatementEnd
 comment on function ojs.preview_weight(text, numeric) is
 'The shares of all tenants with jobs available or active, as they are and as they would be if p_tenant had the weight p_weight: a row for
-each, the largest first. The numbers are those of ojs.tenant_shares; nothing is changed (ojs.configure_tenant does that). Without jobs
+each, the largest first. The numbers are those of ojs.tenant_shares, less what a throttle takes from
+the weight; nothing is changed (ojs.configure_tenant does that). Without jobs
 the tenant itself has no share and no row. Raises invalid_request, validation_error.';
 reset role;
