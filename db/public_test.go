@@ -80,7 +80,7 @@ func TestPlannerSettings(t *testing.T) {
 		"enable_bitmapscan=off enable_hashjoin=off enable_mergejoin=off enable_seqscan=off jit=off " +
 			"max_parallel_workers_per_gather=0 plan_cache_mode=force_custom_plan: events jobs_floor list_jobs",
 		"jit=off plan_cache_mode=force_custom_plan: _fair_cursors _fairness _lock_matching _replay dead_letter_count" +
-			" dead_letter_stats dead_letters retry_many",
+			" dead_letter_stats dead_letters failed_count retry_many",
 		"plan_cache_mode=force_generic_plan: enqueue_bulk enqueue_each enqueue_many enqueue_rows",
 	}
 	if !slices.Equal(got, want) {

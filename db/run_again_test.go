@@ -110,6 +110,30 @@ func TestManyDiscardedJobsRunAgain(t *testing.T) {
 	}
 }
 
+// Tenants whose jobs cannot come back do not keep back those of others.
+func TestATenantAtItsLimitKeepsBackNobodysRetries(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	service := d.Service()
+	fail(t, d, "full", `{"max_attempts": 1}`, `{"message": "m"}`, "a", "a", "a")
+	exec(t, d.Operator(), `select ojs.configure_limits('full', '{"max_queue_depth": 0}')`)
+	d.SetNow(noon.Add(time.Minute))
+	mine := fail(t, d, "acme", `{"max_attempts": 1}`, `{"message": "m"}`, "a", "a")
+	d.SetNow(noon.Add(2 * time.Minute))
+	if got := one[int](t, service, "select ojs.failed_count()"); got != 5 {
+		t.Errorf("%d jobs have failed", got)
+	}
+	for _, want := range []int{1, 1, 0} {
+		if got := one[int](t, service, "select ojs.retry_many(p_limit => 1)"); got != want {
+			t.Errorf("%d jobs are retried, want %d", got, want)
+		}
+	}
+	if got := list[string](t, service, "select id::text from ojs.fetch('{again}', 10) order by id"); !slices.Equal(got, mine) {
+		t.Errorf("handed out are %v", got)
+	}
+}
+
 // Two who retry the same job at once make one attempt of it.
 func TestTwoRetryAtOnce(t *testing.T) {
 	t.Parallel()

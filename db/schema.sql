@@ -4170,6 +4170,22 @@ CREATE FUNCTION ojs._failed_events(p_types text[], p_queues text[], p_limit inte
     where p_types is null or 'job.failed' = any (p_types)
 $$;
 
+CREATE FUNCTION ojs._failed_jobs(p_queue text, p_type text, p_error_type text, p_since timestamp with time zone, p_until timestamp with time zone, p_tenant text) RETURNS TABLE(tenant_id text, id uuid, finished_at timestamp with time zone)
+    LANGUAGE sql STABLE
+    AS $$
+    select j.tenant_id, j.id, j.finished_at
+    from (
+        select j.tenant_id, j.id, j.queue, j.type, j.finished_at, j.expires_at, j.errors from ojs.job j where j.state = 'discarded'
+        union all
+        select k.tenant_id, k.id, k.queue, k.type, k.finished_at, k.expires_at, k.errors from ojs.dead_job k
+    ) j
+    where (p_tenant is null or j.tenant_id = p_tenant) and (p_queue is null or j.queue = p_queue)
+        and (p_type is null or j.type = p_type or p_type like '%*' and starts_with(j.type, left(p_type, -1)))
+        and (p_error_type is null or p_error_type in (j.errors -> -1 ->> 'type', j.errors -> -1 ->> 'code'))
+        and (p_since is null or j.finished_at >= p_since) and j.finished_at < coalesce(p_until, ojs.now())
+        and (j.expires_at > ojs.now()) is not false
+$$;
+
 CREATE FUNCTION ojs._failed_state(p_entry jsonb, p_requeue boolean, p_attempt integer, p_max_attempts integer, p_retry jsonb) RETURNS ojs.job_state
     LANGUAGE plpgsql STABLE
     AS $$
@@ -14189,6 +14205,17 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs.failed_count(p_queue text DEFAULT NULL::text, p_type text DEFAULT NULL::text, p_error_type text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_tenant text DEFAULT NULL::text) RETURNS bigint
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET plan_cache_mode TO 'force_custom_plan'
+    AS $$
+begin
+    return (select count(*) from ojs._failed_jobs(p_queue, p_type, p_error_type, p_since, p_until, ojs._session_tenant(p_tenant)) f);
+end;
+$$;
+
 CREATE FUNCTION ojs."fetch"(p_queues text[], p_count integer DEFAULT 1, p_worker_id text DEFAULT NULL::text, p_visibility_timeout_ms integer DEFAULT NULL::integer, p_tenant text DEFAULT NULL::text, p_strategy text DEFAULT NULL::text, p_weights jsonb DEFAULT NULL::jsonb, p_pool text DEFAULT NULL::text) RETURNS SETOF ojs.job
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -14300,7 +14327,7 @@ CREATE FUNCTION ojs.help() RETURNS TABLE(purpose text, call text, does text)
         (1, 'enqueue', '{enqueue, enqueue_many, enqueue_bulk, enqueue_each, enqueue_once}'::text[]),
         (2, 'work', '{fetch, ack, ack_many, nack, settle, release, heartbeat, beat}'),
         (3, 'jobs', '{job_status, job_info, job_results, list_jobs, explain, cancel, cancel_many, activate, reprioritize, retry,
-            retry_many}'),
+            retry_many, failed_count}'),
         (4, 'dead letters', '{dead_letters, dead_letter_info, dead_letter_count, dead_letter_stats, retry_dead_letter, retry_dead_letters,
             delete_dead_letter, purge_dead_letters, configure_dead_letters, set_replay_rule, delete_replay_rule}'),
         (5, 'cron', '{put_cron, configure_cron, trigger_cron, cron_info, delete_cron}'),
@@ -15350,26 +15377,22 @@ CREATE FUNCTION ojs.retry_many(p_queue text DEFAULT NULL::text, p_type text DEFA
     AS $$
 declare
     v_tenant text := ojs._session_tenant(p_tenant);
-    v_prefix text := case when p_type like '%*' then left(p_type, -1) end;
-    v_now    timestamptz := ojs.now();
+    v_but    text[] := '{}';
+    v_done   int := 0;
     v_found  record;
 begin
     perform ojs._check_limit(p_limit, 10000);
-    select array_agg(f.tenant_id) as tenants, array_agg(f.id) as ids into v_found
-    from (
-        select j.* from (
-            select j.tenant_id, j.id, j.queue, j.type, j.finished_at, j.expires_at, j.errors from ojs.job j where j.state = 'discarded'
-            union all
-            select k.tenant_id, k.id, k.queue, k.type, k.finished_at, k.expires_at, k.errors from ojs.dead_job k
-        ) j
-        where (v_tenant is null or j.tenant_id = v_tenant) and (p_queue is null or j.queue = p_queue)
-            and (p_type is null or j.type = p_type or starts_with(j.type, v_prefix))
-            and (p_error_type is null or p_error_type in (j.errors -> -1 ->> 'type', j.errors -> -1 ->> 'code'))
-            and (p_since is null or j.finished_at >= p_since) and j.finished_at < coalesce(p_until, v_now)
-            and (j.expires_at > v_now) is not false
-        order by j.finished_at, j.id limit p_limit
-    ) f;
-    return ojs._retry_dead(v_found.tenants, v_found.ids, p_any => true);
+    loop
+        select array_agg(f.tenant_id) as tenants, array_agg(f.id) as ids into v_found
+        from (select f.tenant_id, f.id from ojs._failed_jobs(p_queue, p_type, p_error_type, p_since, p_until, v_tenant) f
+            where f.tenant_id <> all (v_but) order by f.finished_at, f.id limit p_limit - v_done) f;
+        v_done := v_done + ojs._retry_dead(v_found.tenants, v_found.ids, p_any => true);
+        exit when v_done >= p_limit or coalesce(cardinality(v_found.ids), 0) < p_limit;
+        -- Tenants whose jobs cannot come back now would otherwise keep back all that failed after these.
+        v_but := v_but || array(select distinct u.tenant_id from unnest(v_found.tenants, v_found.ids) u(tenant_id, id)
+            where not exists (select from ojs.job j where j.id = u.id and j.tenant_id = u.tenant_id and j.state <> 'discarded'));
+    end loop;
+    return v_done;
 end;
 $$;
 

@@ -269,6 +269,7 @@ execute ojs.purge_dead_letters(text,text,text,timestamptz,timestamptz,integer,te
 execute ojs.retry_dead_letter(uuid,json,text)
 execute ojs.retry_dead_letters(text,text,text,timestamptz,timestamptz,integer,text)
 execute ojs.retry(uuid,json,text)
+execute ojs.failed_count(text,text,text,timestamptz,timestamptz,text)
 execute ojs.retry_many(text,text,text,timestamptz,timestamptz,integer,text)
 execute ojs.events(text[],text[],integer,text)
 execute ojs.explain(uuid,text)

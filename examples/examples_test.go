@@ -255,6 +255,7 @@ func TestTriggerForOthers(t *testing.T) {
 		refused  bool
 	}{
 		{"service", d.ServiceURL, false},
+		{"producer", d.GroupURL("ojs_producer"), false},
 		{"initech", d.TenantURL("initech"), false},
 		{"globex", d.TenantURL("globex"), true},
 		{"nobody", d.GroupURL(""), true},
@@ -272,7 +273,7 @@ func TestTriggerForOthers(t *testing.T) {
 	const signups, jobs = "select email from public.signups order by id", `
 		select args ->> 1 from ojs.jobs where tenant_id = 'initech' and queue = 'trigger' order by (args ->> 0)::int`
 	for _, sql := range []string{signups, jobs} {
-		if got := fmt.Sprint(pgtest.List[string](t, d.Pool, sql)); got != "[service initech]" {
+		if got := fmt.Sprint(pgtest.List[string](t, d.Pool, sql)); got != "[service producer initech]" {
 			t.Errorf("%s: %s", pgtest.Short(sql), got)
 		}
 	}

@@ -24,7 +24,7 @@ func benchCommand() *cli.Command {
 		Description: `Each benchmark runs against a PostgreSQL that it starts itself and deletes at the end, on Ctrl-C too; fsync
 and synchronous_commit are on. With DATABASE_URL it uses that database instead: it must be empty, or migrated and without any job,
 tenant or queue in it (else the benchmark refuses), and the role must be a superuser. What it makes there, jobs, the schema
-ojs_bench, and the schema ojs where there was none, it deletes in the end; the four group roles of the schema stay.
+ojs_bench, and the schema ojs where there was none, it deletes in the end; the six group roles of the schema stay.
 
 Ours and the baseline take turns in slices of one run; the figure is the median of the ratios of the slices, with an interval that holds
 the median with at least 95 %. Nothing else should run on the machine. docs/benchmarks says more about each figure.

@@ -20,7 +20,7 @@ func migrateCommand() *cli.Command {
 		Name:  "migrate",
 		Usage: "create, upgrade, remove or show the schema",
 		Description: `Needs a superuser, or a role with CREATEROLE that owns the database. Several may run at once: they take
-turns. Besides the schema ojs there are four group roles, which 'down' leaves: they belong to the whole cluster.
+turns. Besides the schema ojs there are six group roles, which 'down' leaves: they belong to the whole cluster.
 
     DATABASE_URL=postgres://postgres:secret@db.internal/app ojs-pg migrate up`,
 		Commands: []*cli.Command{

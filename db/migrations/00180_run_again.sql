@@ -47,26 +47,22 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_tenant text := ojs._session_tenant(p_tenant);
-    v_prefix text := case when p_type like '%*' then left(p_type, -1) end;
-    v_now    timestamptz := ojs.now();
+    v_but    text[] := '{}';
+    v_done   int := 0;
     v_found  record;
 begin
     perform ojs._check_limit(p_limit, 10000);
-    select array_agg(f.tenant_id) as tenants, array_agg(f.id) as ids into v_found
-    from (
-        select j.* from (
-            select j.tenant_id, j.id, j.queue, j.type, j.finished_at, j.expires_at, j.errors from ojs.job j where j.state = 'discarded'
-            union all
-            select k.tenant_id, k.id, k.queue, k.type, k.finished_at, k.expires_at, k.errors from ojs.dead_job k
-        ) j
-        where (v_tenant is null or j.tenant_id = v_tenant) and (p_queue is null or j.queue = p_queue)
-            and (p_type is null or j.type = p_type or starts_with(j.type, v_prefix))
-            and (p_error_type is null or p_error_type in (j.errors -> -1 ->> 'type', j.errors -> -1 ->> 'code'))
-            and (p_since is null or j.finished_at >= p_since) and j.finished_at < coalesce(p_until, v_now)
-            and (j.expires_at > v_now) is not false
-        order by j.finished_at, j.id limit p_limit
-    ) f;
-    return ojs._retry_dead(v_found.tenants, v_found.ids, p_any => true);
+    loop
+        select array_agg(f.tenant_id) as tenants, array_agg(f.id) as ids into v_found
+        from (select f.tenant_id, f.id from ojs._failed_jobs(p_queue, p_type, p_error_type, p_since, p_until, v_tenant) f
+            where f.tenant_id <> all (v_but) order by f.finished_at, f.id limit p_limit - v_done) f;
+        v_done := v_done + ojs._retry_dead(v_found.tenants, v_found.ids, p_any => true);
+        exit when v_done >= p_limit or coalesce(cardinality(v_found.ids), 0) < p_limit;
+        -- Tenants whose jobs cannot come back now would otherwise keep back all that failed after these.
+        v_but := v_but || array(select distinct u.tenant_id from unnest(v_found.tenants, v_found.ids) u(tenant_id, id)
+            where not exists (select from ojs.job j where j.id = u.id and j.tenant_id = u.tenant_id and j.state <> 'discarded'));
+    end loop;
+    return v_done;
 end;
 $$;
 -- +goose StatementEnd
@@ -74,7 +70,47 @@ comment on function ojs.retry_many(text, text, text, timestamptz, timestamptz, i
 'Has the oldest p_limit (1 to 10000) of the jobs that failed for good run again, as ojs.retry does, and returns how many: of a queue, of a
 job type (mail.*: all that begin so), with a type or code of their last error, discarded from p_since on and before p_until (now, unless
 given). Call it again until it returns 0, with p_until in the past, or jobs that fail again are retried again. Leaves out jobs that have
-expired, and skips those that another session is at. Costs as much as there are jobs. Raises invalid_request.';
+expired, that another session is at, or whose tenant may have no more (ojs.failed_count counts these, too). Costs as much as there are
+jobs. Raises invalid_request.';
+
+-- +goose StatementBegin
+create function ojs._failed_jobs(p_queue text, p_type text, p_error_type text, p_since timestamptz, p_until timestamptz, p_tenant text)
+returns table (tenant_id text, id uuid, finished_at timestamptz)
+language sql stable
+as $$
+    select j.tenant_id, j.id, j.finished_at
+    from (
+        select j.tenant_id, j.id, j.queue, j.type, j.finished_at, j.expires_at, j.errors from ojs.job j where j.state = 'discarded'
+        union all
+        select k.tenant_id, k.id, k.queue, k.type, k.finished_at, k.expires_at, k.errors from ojs.dead_job k
+    ) j
+    where (p_tenant is null or j.tenant_id = p_tenant) and (p_queue is null or j.queue = p_queue)
+        and (p_type is null or j.type = p_type or p_type like '%*' and starts_with(j.type, left(p_type, -1)))
+        and (p_error_type is null or p_error_type in (j.errors -> -1 ->> 'type', j.errors -> -1 ->> 'code'))
+        and (p_since is null or j.finished_at >= p_since) and j.finished_at < coalesce(p_until, ojs.now())
+        and (j.expires_at > ojs.now()) is not false
+$$;
+-- +goose StatementEnd
+comment on function ojs._failed_jobs(text, text, text, timestamptz, timestamptz, text) is
+'The jobs that ojs.retry_many is about. Becomes part of the query that asks.';
+
+-- Says how many jobs ojs.retry_many is about.
+-- Locks nothing.
+-- Reads all jobs.
+-- +goose StatementBegin
+create function ojs.failed_count(
+    p_queue text default null, p_type text default null, p_error_type text default null, p_since timestamptz default null,
+    p_until timestamptz default null, p_tenant text default null
+) returns bigint
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (select count(*) from ojs._failed_jobs(p_queue, p_type, p_error_type, p_since, p_until, ojs._session_tenant(p_tenant)) f);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs.failed_count(text, text, text, timestamptz, timestamptz, text) is
+'How many jobs failed for good and could run again by ojs.retry_many with these arguments. Costs as much as there are jobs.';
 
 -- +goose StatementBegin
 create function ojs._retry_one(p_job ojs.job, p_override json) returns ojs.job

@@ -33,7 +33,7 @@ select ojs._to_each('{
         heartbeat, beat, register_worker, deregister_worker, direct_worker, direct_workers, remove_worker, worker_info,
         put_cron, configure_cron, delete_cron, trigger_cron, cron_info,
         dead_letters, dead_letter_count, dead_letter_info, dead_letter_stats,
-        retry_dead_letter, retry_dead_letters, delete_dead_letter, purge_dead_letters, retry, retry_many,
+        retry_dead_letter, retry_dead_letters, delete_dead_letter, purge_dead_letters, retry, retry_many, failed_count,
         now, current_tenant, help}',
     'grant execute on function %s to ojs_service, ojs_operator, ojs_tenant');
 -- Helpers that views, columns' defaults, policies and triggers call with the rights of whoever reads or writes.
@@ -133,7 +133,8 @@ select ojs._to_each('{
      alter function %1$s set plan_cache_mode = force_generic_plan');
 -- +goose StatementEnd
 -- A plan for these very arguments: a filter that is null lets all rows pass, one that is given perhaps a few.
-select ojs._to_each('{dead_letters, dead_letter_count, dead_letter_stats, _lock_matching, _replay, _fairness, _fair_cursors, retry_many}',
+select ojs._to_each('{dead_letters, dead_letter_count, dead_letter_stats, _lock_matching, _replay, _fairness, _fair_cursors, retry_many,
+        failed_count}',
     'alter function %1$s set jit = off; alter function %1$s set plan_cache_mode = force_custom_plan');
 -- Both: one tenant's rows are found by other indexes than everybody's.
 -- +goose StatementBegin

@@ -23,6 +23,14 @@ select * from ojs.retry(@id::uuid, sqlc.narg('override')::json, sqlc.narg('tenan
 select ojs.retry_dead_letters(sqlc.narg('queue')::text, sqlc.narg('type')::text, sqlc.narg('error_type')::text,
     sqlc.narg('since')::timestamptz, sqlc.narg('until')::timestamptz, @max_jobs::int, sqlc.narg('tenant')::text)::int as jobs;
 
+-- name: RetryMany :one
+select ojs.retry_many(sqlc.narg('queue')::text, sqlc.narg('type')::text, sqlc.narg('error_type')::text,
+    sqlc.narg('since')::timestamptz, sqlc.narg('until')::timestamptz, @max_jobs::int, sqlc.narg('tenant')::text)::int as jobs;
+
+-- name: FailedCount :one
+select ojs.failed_count(sqlc.narg('queue')::text, sqlc.narg('type')::text, sqlc.narg('error_type')::text,
+    sqlc.narg('since')::timestamptz, sqlc.narg('until')::timestamptz, sqlc.narg('tenant')::text)::bigint as jobs;
+
 -- name: DeleteDeadLetter :one
 select * from ojs.delete_dead_letter(@id::uuid, sqlc.narg('tenant')::text);
 

@@ -5,7 +5,7 @@
 create table if not exists public.signups (id bigint generated always as identity primary key, tenant text not null, email text not null);
 
 -- Jobs belong to whoever logged in, so a trigger gives nobody rights on jobs that he has not: the application's login is a member of
--- ojs_service and may enqueue for any tenant, or it is a tenant's own and may enqueue for that one.
+-- ojs_producer and may enqueue for any tenant, or it is a tenant's own and may enqueue for that one.
 create or replace function public.enqueue_welcome() returns trigger
 language plpgsql as $$
 begin

@@ -493,6 +493,10 @@ func TestJobsAreRetriedInBulk(t *testing.T) {
 	if n := pgtest.One[int](t, r.db.Pool, "select count(*) from ojs.jobs where state = 'available'"); n != 3 {
 		t.Errorf("%d jobs are back in their queues", n)
 	}
+	// One that failed and is no dead letter.
+	r.sql("select ojs.enqueue('a', p_queue => 'plain', p_max_attempts => 1)")
+	r.sql(`select ojs.nack(f.id, '{"message": "m"}') from ojs.fetch('{plain}') f`)
+	r.gives(call, `{"filter": {"queue": "plain"}, "confirm": true}`, 200, `{"matched": 1, "succeeded": 1, "remaining": 0}`)
 }
 
 // Ages and the present are told by the clock of the database, which dead letters are dated with.

@@ -115,6 +115,20 @@ func (f *Filter) Retry(ctx context.Context, q *sqlcgen.Queries, limit int32, ten
 	})
 }
 
+// CountFailed is how many jobs that failed for good the filter lets pass, dead letters or not.
+func (f *Filter) CountFailed(ctx context.Context, q *sqlcgen.Queries, tenant *string) (int64, error) {
+	return q.FailedCount(ctx, sqlcgen.FailedCountParams{
+		Queue: f.Queue, Type: f.Type, ErrorType: f.ErrorType, Since: f.Since, Until: f.Until, Tenant: tenant,
+	})
+}
+
+// RetryFailed has at most limit of them run again and says how many.
+func (f *Filter) RetryFailed(ctx context.Context, q *sqlcgen.Queries, limit int32, tenant *string) (int32, error) {
+	return q.RetryMany(ctx, sqlcgen.RetryManyParams{
+		Queue: f.Queue, Type: f.Type, ErrorType: f.ErrorType, Since: f.Since, Until: f.Until, MaxJobs: limit, Tenant: tenant,
+	})
+}
+
 // Purge deletes at most limit of them and says how many.
 func (f *Filter) Purge(ctx context.Context, q *sqlcgen.Queries, limit int32, tenant *string) (int32, error) {
 	return q.PurgeDeadLetters(ctx, sqlcgen.PurgeDeadLettersParams{
@@ -166,12 +180,15 @@ func (a *Admin) purgeDeadLetters(c echo.Context) error { return a.bulk(c, "delet
 // doing does something to at most limit jobs that a filter lets pass, and says to how many.
 type doing func(f *Filter, ctx context.Context, q *sqlcgen.Queries, limit int32, tenant *string) (int32, error)
 
+// counting says how many jobs a filter lets pass.
+type counting func(f *Filter, ctx context.Context, q *sqlcgen.Queries, tenant *string) (int64, error)
+
 func (a *Admin) bulk(c echo.Context, done string, do doing) error {
 	req := bulkRequest{Limit: 1000}
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	n, left, err := a.inBulk(c, &req.Filter, req.Limit, do)
+	n, left, err := a.inBulk(c, &req.Filter, req.Limit, do, (*Filter).Count)
 	if err != nil {
 		return err
 	}
@@ -179,7 +196,7 @@ func (a *Admin) bulk(c echo.Context, done string, do doing) error {
 }
 
 // inBulk says how many jobs were done, and how many that the filter lets pass are left for another request.
-func (a *Admin) inBulk(c echo.Context, filter *Filter, limit int32, do doing) (n int32, left int64, err error) {
+func (a *Admin) inBulk(c echo.Context, filter *Filter, limit int32, do doing, count counting) (n int32, left int64, err error) {
 	for name := range c.QueryParams() {
 		return 0, 0, kit.Invalid(kit.Clip(name), "belongs in the body here")
 	}
@@ -194,11 +211,11 @@ func (a *Admin) inBulk(c echo.Context, filter *Filter, limit int32, do doing) (n
 	if n, err = do(filter, ctx, a.Changing(c), limit, tenant); err != nil {
 		return 0, 0, err
 	}
-	left, err = filter.Count(ctx, a.SQL, tenant)
+	left, err = count(filter, ctx, a.SQL, tenant)
 	return n, left, err
 }
 
-// jobsFilter picks jobs to run again. Only dead letters can be, so state may say that it means those.
+// jobsFilter picks jobs to run again. Only those that failed for good can be, so state may say that it means those.
 type jobsFilter struct {
 	_ struct{} `check:"only"`
 	Filter
@@ -229,7 +246,7 @@ func (r *jobsRequest) Check(o *kit.Object) {
 	checkIDs(o, r.IDs, r.Filter != nil)
 }
 
-// retryJobs is retryDeadLetters in the words of ojs-admin-api.
+// retryJobs has all jobs that failed for good run again that a filter lets pass, dead letters or not, in the words of ojs-admin-api.
 func (a *Admin) retryJobs(c echo.Context) error {
 	req := jobsRequest{Limit: 1000}
 	if err := c.Bind(&req); err != nil {
@@ -241,7 +258,7 @@ func (a *Admin) retryJobs(c echo.Context) error {
 	if req.Filter == nil {
 		req.Filter = &jobsFilter{}
 	}
-	n, left, err := a.inBulk(c, &req.Filter.Filter, req.Limit, (*Filter).Retry)
+	n, left, err := a.inBulk(c, &req.Filter.Filter, req.Limit, (*Filter).RetryFailed, (*Filter).CountFailed)
 	if err != nil {
 		return err
 	}

@@ -46,6 +46,9 @@ func TestRoutesOfWhatThereIsNot(t *testing.T) {
 	t.Parallel()
 	a := start(t)
 	for call, status := range map[[2]string]int{
+		{"POST", "/jobs/bulk/cancel"}: 422, {"POST", "/jobs/bulk/retry"}: 422, {"POST", "/jobs/bulk/delete"}: 422,
+		{"GET", "/unique-jobs"}: 422, {"GET", "/jobs/" + someID + "/retries"}: 422, {"GET", "/admin/stats/history"}: 422,
+		{"GET", "/queues/q/priority-stats"}: 422, {"POST", "/admin/maintenance"}: 422, {"GET", "/events/e/history"}: 422,
 		{"POST", "/workflows"}: 422, {"GET", "/workflows/" + someID}: 422, {"GET", "/rate-limits/k"}: 422,
 		{"PUT", "/jobs/" + someID + "/progress"}: 422, {"PUT", "/jobs/" + someID + "/checkpoint"}: 422,
 		{"POST", "/webhooks/subscriptions"}: 422, {"GET", "/events/stream"}: 422, {"POST", "/agents/a/pause"}: 501,

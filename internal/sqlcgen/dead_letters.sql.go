@@ -236,6 +236,34 @@ func (q *Queries) DeleteDeadLetter(ctx context.Context, arg DeleteDeadLetterPara
 	return i, err
 }
 
+const failedCount = `-- name: FailedCount :one
+select ojs.failed_count($1::text, $2::text, $3::text,
+    $4::timestamptz, $5::timestamptz, $6::text)::bigint as jobs
+`
+
+type FailedCountParams struct {
+	Queue     *string    `json:"queue"`
+	Type      *string    `json:"type"`
+	ErrorType *string    `json:"error_type"`
+	Since     *time.Time `json:"since"`
+	Until     *time.Time `json:"until"`
+	Tenant    *string    `json:"tenant"`
+}
+
+func (q *Queries) FailedCount(ctx context.Context, arg FailedCountParams) (int64, error) {
+	row := q.db.QueryRow(ctx, failedCount,
+		arg.Queue,
+		arg.Type,
+		arg.ErrorType,
+		arg.Since,
+		arg.Until,
+		arg.Tenant,
+	)
+	var jobs int64
+	err := row.Scan(&jobs)
+	return jobs, err
+}
+
 const purgeDeadLetters = `-- name: PurgeDeadLetters :one
 select ojs.purge_dead_letters($1::text, $2::text, $3::text,
     $4::timestamptz, $5::timestamptz, $6::int, $7::text)::int as jobs
@@ -381,6 +409,36 @@ type RetryDeadLettersParams struct {
 
 func (q *Queries) RetryDeadLetters(ctx context.Context, arg RetryDeadLettersParams) (int32, error) {
 	row := q.db.QueryRow(ctx, retryDeadLetters,
+		arg.Queue,
+		arg.Type,
+		arg.ErrorType,
+		arg.Since,
+		arg.Until,
+		arg.MaxJobs,
+		arg.Tenant,
+	)
+	var jobs int32
+	err := row.Scan(&jobs)
+	return jobs, err
+}
+
+const retryMany = `-- name: RetryMany :one
+select ojs.retry_many($1::text, $2::text, $3::text,
+    $4::timestamptz, $5::timestamptz, $6::int, $7::text)::int as jobs
+`
+
+type RetryManyParams struct {
+	Queue     *string    `json:"queue"`
+	Type      *string    `json:"type"`
+	ErrorType *string    `json:"error_type"`
+	Since     *time.Time `json:"since"`
+	Until     *time.Time `json:"until"`
+	MaxJobs   int32      `json:"max_jobs"`
+	Tenant    *string    `json:"tenant"`
+}
+
+func (q *Queries) RetryMany(ctx context.Context, arg RetryManyParams) (int32, error) {
+	row := q.db.QueryRow(ctx, retryMany,
 		arg.Queue,
 		arg.Type,
 		arg.ErrorType,
