@@ -43,7 +43,7 @@ const unbalanced = `
 	where q.period is null and q.stripes > 0 and (j.n <> q.used + r.n or j.n + s.n <> q.maximum and not (j.n > q.maximum and s.n = 0))`
 
 // MT-004: whichever way they come, jobs beyond a limit are refused, with all that came with them, and those of other tenants are not.
-func TestLimitsHoldForAllWaysIn(t *testing.T) {
+func TestMT004LimitsHoldForAllWaysIn(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	service, acme := d.Service(), d.As("acme")

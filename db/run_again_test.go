@@ -134,6 +134,24 @@ func TestATenantAtItsLimitKeepsBackNobodysRetries(t *testing.T) {
 	}
 }
 
+// Attempts are counted anew when a job runs again, and events of two attempts have two ids all the same.
+func TestEventsOfJobsThatRunAgain(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	job := fail(t, d, "acme", `{"max_attempts": 1}`, `{"message": "m"}`, "a")[0]
+	began := func() string {
+		return one[string](t, d.Service(), "select id from ojs.events('{job.started}') where subject = $1", job)
+	}
+	first := began()
+	d.SetNow(noon.Add(time.Minute))
+	exec(t, d.Service(), "select ojs.retry($1)", job)
+	exec(t, d.Service(), "select ojs.fetch('{again}')")
+	if again := began(); again == first {
+		t.Errorf("the events of two attempts are %s", again)
+	}
+}
+
 // Two who retry the same job at once make one attempt of it.
 func TestTwoRetryAtOnce(t *testing.T) {
 	t.Parallel()

@@ -311,7 +311,7 @@ func TestFS62APoolForEachWorker(t *testing.T) {
 }
 
 // FS 6.3 and FS-R006: of an isolated queue workers outside the pool get nothing; of one that is not, all get jobs, in a pool or not.
-func TestFS63IsolationOfPools(t *testing.T) {
+func TestFSR006IsolationOfPools(t *testing.T) {
 	t.Parallel()
 	service := pgtest.New(t).Service()
 	fill(t, service, "images", 40)
@@ -373,7 +373,7 @@ func TestFS73Weights3To2To1(t *testing.T) {
 }
 
 // FS 8.1 and FS-R003: of queues that a strategy passes over, each goes next once it gave no job for the interval, whatever that is.
-func TestFS81RotationOfQueues(t *testing.T) {
+func TestFSR003RotationOfQueues(t *testing.T) {
 	t.Parallel()
 	for _, interval := range []string{"PT30S", "PT1H"} {
 		t.Run(interval, func(t *testing.T) {

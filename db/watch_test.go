@@ -67,6 +67,16 @@ func TestStarvedQueuesAndOverloadedPools(t *testing.T) {
 	if got := notices(t, tenant); len(got) != 0 {
 		t.Errorf("a tenant sees %v", got)
 	}
+	// Without pools nothing goes on, and how often a queue was starved is counted on from what retention has left.
+	exec(t, service, "select ojs.delete_pool('p')")
+	look()
+	expectNone(t, d.Pool, "goes on", "select type, subject from ojs.notice where ended_at is null")
+	exec(t, d.Pool, "update ojs.notice set at = at - interval '9 days', ended_at = ended_at - interval '9 days'")
+	look()
+	if got := lines(t, d.Pool, "select subject, nth from ojs.notice where type like 'scheduling.%' order by 1, 2"); !slices.Equal(got,
+		[]string{"a 1", "b 1"}) {
+		t.Errorf("kept are %q", got)
+	}
 }
 
 // A pool that is full is not overloaded by what only others may have.

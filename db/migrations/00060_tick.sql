@@ -217,7 +217,10 @@ begin
     if exists (select from ojs.replay_rule r where not r.caught_up) then
         perform ojs._catch_up_replays();
     end if;
-    delete from ojs.notice n where n.at < v_old and n.ended_at is not null;
+    -- The last one of a starved queue counts those before it, and a metric that counts them must not go back.
+    delete from ojs.notice n where n.at < v_old and n.ended_at < v_old
+        and (n.type <> 'scheduling.queue_starved' or n.ended_at < v_old - interval '30 days' or exists (
+            select from ojs.notice m where m.type = n.type and m.subject = n.subject and m.nth > n.nth));
     return v_more;
 end;
 $$;

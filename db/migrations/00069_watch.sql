@@ -11,7 +11,8 @@ create function ojs._watch(p_now timestamptz) returns void
 language plpgsql
 as $$
 begin
-    if not exists (select from ojs.pool)
+    if not exists (select from ojs.pool) and not exists (
+                select from ojs.notice n where n.ended_at is null and n.type in ('scheduling.queue_starved', 'scheduling.pool_overloaded'))
             or (select t.watched_at between p_now - ojs._pace_step() and p_now from ojs.tally_mark t order by t.rev desc limit 1) then
         return;
     end if;
@@ -30,7 +31,7 @@ begin
         from ojs._overloaded() p
     ), ended as (
         update ojs.notice n set ended_at = p_now
-        where n.ended_at is null and n.type like 'scheduling.%'
+        where n.ended_at is null and n.type in ('scheduling.queue_starved', 'scheduling.pool_overloaded')
             and not exists (select from seen s where s.type = n.type and s.subject = n.subject)
     )
     insert into ojs.notice (at, type, subject, data, nth)

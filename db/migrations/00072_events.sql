@@ -112,7 +112,8 @@ job.enqueued is told, else of the newest 10,000 jobs.';
 create function ojs._attempt_events(p_types text[], p_queues text[], p_limit int, p_tenant text) returns setof ojs.event
 language sql stable
 as $$
-    select 'evt_' || j.id || e.mark || j.attempt, e.type, e.at, j.tenant_id, j.queue, j.id::text,
+    -- Attempts are counted anew when a job is retried, so that their numbers alone would name two events alike.
+    select 'evt_' || j.id || e.mark || (extract(epoch from e.at) * 1000000)::bigint, e.type, e.at, j.tenant_id, j.queue, j.id::text,
         jsonb_strip_nulls(jsonb_build_object('job_type', j.type, 'queue', j.queue, 'attempt', j.attempt,
             'worker_id', case e.type when 'job.started' then coalesce(j.worker_id, '') end, 'duration_ms', e.duration_ms))
     from ojs._newest_jobs(case when p_types is null or 'job.started' = any (p_types) then 'job.started' else 'job.completed' end, p_queues,

@@ -19,7 +19,7 @@ as $$
             when r.to_state = 'retryable' then 'job.retrying'
         else 'job.released' end as type) t
     where case p_tells when 'clock' then r.cause is not null
-            when 'failure' then r.from_state = 'active' and r.to_state in ('retryable', 'discarded') else true end
+            when 'failure' then r.from_state = 'active' and (r.to_state in ('retryable', 'discarded') or r.cause is not null) else true end
       and (p_tenant is null or r.tenant_id = p_tenant)
       and (p_types is null or t.type = any (p_types)) and (p_queues is null or r.queue = any (p_queues))
     order by r.xid desc, r.seq desc limit p_limit

@@ -8,7 +8,7 @@ import (
 
 // FS-004 and FS 10.1: the listing has all that the example of ojs-fair-scheduling has, and PUT takes what it takes. What a GET shows of a
 // pool that runs is what runs.
-func TestFS101ThePoolsThatThereAre(t *testing.T) {
+func TestFS004ThePoolsThatThereAre(t *testing.T) {
 	t.Parallel()
 	r := start(t)
 	r.gives("PUT /admin/pools/critical-workers", `{

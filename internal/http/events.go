@@ -3,6 +3,7 @@ package httpapi
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 
 	"github.com/labstack/echo/v4"
 
@@ -39,13 +40,23 @@ func (s *Server) listEvents(c echo.Context) error {
 	if c.QueryParams().Has("after") {
 		return kit.Refuse(kit.CodeUnsupported, "after", "events are told newest first; paging forward from one of them is not supported")
 	}
-	limit, err := kit.QueryInteger(c, "limit", 50, 1, maxEvents)
+	limit, offset, err := kit.Paging(c)
+	if err != nil {
+		return err
+	}
+	if offset > 0 {
+		return kit.Refuse(kit.CodeUnsupported, "page", "there is one page of events, the latest; since and limit say how long it is")
+	}
+	since, err := kit.QueryTime(c, "since")
 	if err != nil {
 		return err
 	}
 	types, err := kit.CommaList(c, "types", maxEventFilter)
 	if err != nil {
 		return err
+	}
+	if kind := c.QueryParam("type"); types == nil && kind != "" { // as the admin UI asks
+		types = []string{kind}
 	}
 	queues, err := kit.CommaList(c, "queues", maxEventFilter)
 	if err != nil {
@@ -61,6 +72,12 @@ func (s *Server) listEvents(c echo.Context) error {
 	}
 	more := len(rows) == most
 	rows = rows[:min(len(rows), limit)]
+	if since != nil {
+		kept := slices.IndexFunc(rows, func(r sqlcgen.EventsRow) bool { return r.At.Before(*since) })
+		if kept >= 0 {
+			rows, more = rows[:kept], false
+		}
+	}
 	events := make([]eventJSON, len(rows))
 	for i, r := range rows {
 		events[i] = eventJSON{

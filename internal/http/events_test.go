@@ -28,6 +28,14 @@ func TestEvents(t *testing.T) {
 	a.do("GET", "/ojs/v1/events", "", "X-OJS-Tenant: globex").want(200).is(map[string]any{"events": []any{}})
 	a.do("GET", "/ojs/v1/events?after=evt_1", "").want(422).
 		is(map[string]any{"error.code": "unsupported", "error.details.field": "after"})
+	// As the admin UI asks.
+	a.do("GET", "/ojs/v1/events?type=job.completed&since=2020-01-01T00:00:00Z&page=1&per_page=5", "").want(200).
+		is(map[string]any{"events.0.type": "job.completed", "pagination.has_more": false}).absent("events.1")
+	a.do("GET", "/ojs/v1/events?since=2120-01-01T00:00:00Z", "").want(200).is(map[string]any{"events": []any{}})
+	for query, field := range map[string]string{"page=2": "page", "offset=1": "page"} {
+		a.do("GET", "/ojs/v1/events?"+query, "").want(422).is(map[string]any{"error.code": "unsupported", "error.details.field": field})
+	}
+	a.do("GET", "/ojs/v1/events?since=yesterday", "").want(400).is(map[string]any{"error.details.field": "since"})
 	a.push(`{"type":"fails","args":[],"options":{"queue":"ev"}}`)
 	failed := a.fetchOne("ev").text("jobs.0.id")
 	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+failed+`","error":{"code":"smtp","message":"refused"}}`).want(200)

@@ -97,9 +97,9 @@ func Status(ctx context.Context, url string) (SchemaStatus, error) {
 	}
 	defer m.close()
 	applied := map[int64]time.Time{}
-	var exists bool
-	if err := m.db.QueryRowContext(ctx, "select to_regclass($1) is not null", versionTable).Scan(&exists); err != nil {
-		return SchemaStatus{}, fmt.Errorf("look for the table of migrations: %w", err)
+	exists, err := m.begun(ctx)
+	if err != nil {
+		return SchemaStatus{}, err
 	}
 	if exists {
 		if applied, err = m.applied(ctx); err != nil {
@@ -223,11 +223,35 @@ func (m *migrator) lock(ctx context.Context) (unlock func(), err error) {
 	}, nil
 }
 
-// up goes step by step, for the progress.
+// begun reports whether the database has the table of migrations.
+func (m *migrator) begun(ctx context.Context) (exists bool, err error) {
+	if err = m.db.QueryRowContext(ctx, "select to_regclass($1) is not null", versionTable).Scan(&exists); err != nil {
+		return false, fmt.Errorf("look for the table of migrations: %w", err)
+	}
+	return exists, nil
+}
+
+// up leaves nothing behind where not even the first migration could be applied.
 func (m *migrator) up(ctx context.Context, progress Progress) error {
 	if err := m.refuseChanged(ctx); err != nil {
 		return err
 	}
+	existed, err := m.begun(ctx)
+	if err != nil {
+		return err
+	}
+	err = m.upByStep(ctx, progress)
+	if err != nil && !existed {
+		if version, versionErr := m.provider.GetDBVersion(ctx); versionErr == nil && version == 0 {
+			_, dropErr := m.db.ExecContext(ctx, "drop table "+versionTable)
+			err = errors.Join(err, dropErr)
+		}
+	}
+	return err
+}
+
+// upByStep applies one migration after the other, for the progress.
+func (m *migrator) upByStep(ctx context.Context, progress Progress) error {
 	sources := m.provider.ListSources()
 	total := int64(len(sources))
 	for {

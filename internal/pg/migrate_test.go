@@ -253,6 +253,27 @@ func TestMigrateWithoutSuperuser(t *testing.T) {
 	migrate(t, url, pg.Down)
 }
 
+// Who may not migrate leaves nothing behind.
+func TestARefusedMigrationLeavesNothing(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	migrate(t, d.URL, pg.Down)
+	url := d.LoginURL("owner", "nocreaterole")
+	for _, sql := range []string{
+		"drop table public.ojs_goose_version",
+		"alter database " + d.Name + " owner to " + pgx.Identifier{d.RoleName("owner")}.Sanitize(),
+	} {
+		pgtest.Exec(t, d.Pool, sql)
+	}
+	if err := pg.Migrate(t.Context(), url, pg.Up, nil); err == nil || !strings.Contains(err.Error(), "CREATEROLE") {
+		t.Errorf("without CREATEROLE: %v", err)
+	}
+	if left := pgtest.List[string](t, d.Pool, `
+		select oid::regclass::text from pg_class where relnamespace in ('public'::regnamespace, to_regnamespace('ojs'))`); len(left) > 0 {
+		t.Errorf("left are %v", left)
+	}
+}
+
 // A migration that waits for a lock gives way again and again, so that enqueues go on while a transaction has the table open.
 func TestMigrateWaitsInTurns(t *testing.T) {
 	t.Parallel()
