@@ -85,4 +85,4 @@ dev: build ## a running system on 127.0.0.1:8080, its data in .dev
 	dist/ojs-pg dev --data-dir $(DATA_DIR)
 
 psql: ## psql into the database of make dev
-	@psql "$$(cat $(DATA_DIR)/url)"
+	@psql "$$(cat $(DATA_DIR)/admin-url)"

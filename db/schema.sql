@@ -968,7 +968,8 @@ $$;
 CREATE FUNCTION ojs._attempt_events(p_types text[], p_queues text[], p_limit integer, p_tenant text) RETURNS SETOF ojs.event
     LANGUAGE sql STABLE
     AS $$
-    select 'evt_' || j.id || e.mark || j.attempt, e.type, e.at, j.tenant_id, j.queue, j.id::text,
+    -- Attempts are counted anew when a job is retried, so that their numbers alone would name two events alike.
+    select 'evt_' || j.id || e.mark || (extract(epoch from e.at) * 1000000)::bigint, e.type, e.at, j.tenant_id, j.queue, j.id::text,
         jsonb_strip_nulls(jsonb_build_object('job_type', j.type, 'queue', j.queue, 'attempt', j.attempt,
             'worker_id', case e.type when 'job.started' then coalesce(j.worker_id, '') end, 'duration_ms', e.duration_ms))
     from ojs._newest_jobs(case when p_types is null or 'job.started' = any (p_types) then 'job.started' else 'job.completed' end, p_queues,
@@ -7278,7 +7279,7 @@ CREATE FUNCTION ojs._newest_releases(p_tells text, p_types text[], p_queues text
             when r.to_state = 'retryable' then 'job.retrying'
         else 'job.released' end as type) t
     where case p_tells when 'clock' then r.cause is not null
-            when 'failure' then r.from_state = 'active' and r.to_state in ('retryable', 'discarded') else true end
+            when 'failure' then r.from_state = 'active' and (r.to_state in ('retryable', 'discarded') or r.cause is not null) else true end
       and (p_tenant is null or r.tenant_id = p_tenant)
       and (p_types is null or t.type = any (p_types)) and (p_queues is null or r.queue = any (p_queues))
     order by r.xid desc, r.seq desc limit p_limit
@@ -11697,7 +11698,10 @@ begin
     if exists (select from ojs.replay_rule r where not r.caught_up) then
         perform ojs._catch_up_replays();
     end if;
-    delete from ojs.notice n where n.at < v_old and n.ended_at is not null;
+    -- The last one of a starved queue counts those before it, and a metric that counts them must not go back.
+    delete from ojs.notice n where n.at < v_old and n.ended_at < v_old
+        and (n.type <> 'scheduling.queue_starved' or n.ended_at < v_old - interval '30 days' or exists (
+            select from ojs.notice m where m.type = n.type and m.subject = n.subject and m.nth > n.nth));
     return v_more;
 end;
 $$;
@@ -12423,7 +12427,8 @@ CREATE FUNCTION ojs._watch(p_now timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
     AS $$
 begin
-    if not exists (select from ojs.pool)
+    if not exists (select from ojs.pool) and not exists (
+                select from ojs.notice n where n.ended_at is null and n.type in ('scheduling.queue_starved', 'scheduling.pool_overloaded'))
             or (select t.watched_at between p_now - ojs._pace_step() and p_now from ojs.tally_mark t order by t.rev desc limit 1) then
         return;
     end if;
@@ -12442,7 +12447,7 @@ begin
         from ojs._overloaded() p
     ), ended as (
         update ojs.notice n set ended_at = p_now
-        where n.ended_at is null and n.type like 'scheduling.%'
+        where n.ended_at is null and n.type in ('scheduling.queue_starved', 'scheduling.pool_overloaded')
             and not exists (select from seen s where s.type = n.type and s.subject = n.subject)
     )
     insert into ojs.notice (at, type, subject, data, nth)

@@ -305,7 +305,8 @@ func TestDeadWorkers(t *testing.T) {
 	}
 	events := list[string](t, service, `
 		select type || ' ' || (data ->> 'worker_id') from ojs.events('{job.stalled,job.timeout,job.failed}') order by 1`)
-	if want := []string{"job.failed w", "job.failed w", "job.failed w", "job.stalled w", "job.stalled w", "job.stalled w"}; !slices.Equal(events, want) {
+	want = []string{"job.failed w", "job.failed w", "job.failed w", "job.stalled w", "job.stalled w", "job.stalled w"}
+	if !slices.Equal(events, want) {
 		t.Errorf("events tell %q, want %q", events, want)
 	}
 	if got, want := lines(t, service, `

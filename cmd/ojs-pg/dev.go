@@ -8,8 +8,10 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/urfave/cli/v3"
 
@@ -20,7 +22,9 @@ import (
 const (
 	devDatabase   = "ojs"
 	devServerRole = "ojs_server"
+	devAppRole    = "ojs_app"
 	devURLFile    = "url"
+	devAdminFile  = "admin-url"
 )
 
 func devCommand() *cli.Command {
@@ -34,6 +38,8 @@ Works as root as well: PostgreSQL, which refuses root, then runs as an unprivile
     ojs-pg dev                                       data in the user's data directory
     ojs-pg dev --data-dir ./data --listen :9090 --auth api-key      data here, HTTP for the whole network
     DATABASE_URL=postgres://... ojs-pg dev           on a database that you have; the schema is migrated
+
+Its addresses lie in the data directory: url, of a login that enqueues for any tenant, works and reads, and admin-url.
 
 For production: ojs-pg migrate, ojs-pg serve.`,
 		Flags: append([]cli.Flag{
@@ -121,6 +127,12 @@ func serveDev(ctx context.Context, c *cli.Command, own *embedpg.Server, socket n
 	if err != nil {
 		return err
 	}
+	appURL := adminURL
+	if own != nil {
+		if appURL, err = noteURLs(ctx, own, adminURL); err != nil {
+			return err
+		}
+	}
 	db, err := openDatabase(ctx, config)
 	if err != nil {
 		return err
@@ -135,7 +147,7 @@ func serveDev(ctx context.Context, c *cli.Command, own *embedpg.Server, socket n
 		s.reset = func(ctx context.Context) error { return pg.Reset(ctx, adminURL) }
 	}
 	bar.finish()
-	if err := printWelcome(c.Root().Writer, s.scheme+"://"+socket.Addr().String(), adminURL); err != nil {
+	if err := printWelcome(c.Root().Writer, s.scheme+"://"+socket.Addr().String(), appURL, adminURL); err != nil {
 		return err
 	}
 	return s.run(ctx)
@@ -186,12 +198,29 @@ func startOwn(ctx context.Context, c *cli.Command, log *slog.Logger, bar *progre
 	if err != nil {
 		return nil, err
 	}
-	// Scripts read the address there, and people who have closed the window that showed it.
-	if err := own.WriteFile(devURLFile, own.URL(devDatabase)+"\n"); err != nil {
-		return nil, errors.Join(fmt.Errorf("write the database's address: %w", err), own.Stop())
-	}
 	log.Info("PostgreSQL has started", "version", own.Binaries.Version, "data_dir", own.DataDir, "pid", own.PID())
 	return own, nil
+}
+
+// noteURLs writes the addresses of the database to files, an application's and the administrator's: scripts read them there, and people who
+// have closed the window that showed them. The application's login keeps its password from one start to the next.
+func noteURLs(ctx context.Context, own *embedpg.Server, adminURL string) (appURL string, err error) {
+	password := rand.Text()
+	if noted, err := os.ReadFile(filepath.Join(own.DataDir, devURLFile)); err == nil {
+		if u, err := url.Parse(strings.TrimSpace(string(noted))); err == nil && u.User.Username() == devAppRole {
+			password, _ = u.User.Password()
+		}
+	}
+	if err := pg.CreateAppRole(ctx, adminURL, devAppRole, password); err != nil {
+		return "", err
+	}
+	appURL = own.URLFor(devAppRole, password, devDatabase)
+	for name, address := range map[string]string{devURLFile: appURL, devAdminFile: adminURL} {
+		if err := own.WriteFile(name, address+"\n"); err != nil {
+			return "", fmt.Errorf("write the database's address: %w", err)
+		}
+	}
+	return appURL, nil
 }
 
 func dataDir(c *cli.Command) (string, error) {
@@ -208,10 +237,14 @@ func dataDir(c *cli.Command) (string, error) {
 	return filepath.Join(home, ".local", "share", "ojs-pg"), nil
 }
 
-func printWelcome(out io.Writer, http, url string) error {
+func printWelcome(out io.Writer, http, appURL, adminURL string) error {
+	admin := ""
+	if adminURL != appURL {
+		admin = "\n         as an application, which enqueues, works and reads; the administrator:\n         psql '" + adminURL + "'"
+	}
 	_, err := fmt.Fprintf(out, `
   HTTP   %[1]s
-  psql   psql '%[2]s'
+  psql   psql '%[2]s'%[3]s
 
 Try, in psql:
 
@@ -227,6 +260,6 @@ and in psql again:
 
 Ctrl-C stops it.
 
-`, http, url)
+`, http, appURL, admin)
 	return err
 }

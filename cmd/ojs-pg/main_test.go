@@ -230,12 +230,26 @@ func TestDev(t *testing.T) {
 	if noted, err := os.ReadFile(filepath.Join(dir, devURLFile)); err != nil || string(noted) != url+"\n" {
 		t.Errorf("the file with the address holds %q (%v), want %q", noted, err, url)
 	}
+	noted, err := os.ReadFile(filepath.Join(dir, devAdminFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := strings.TrimSpace(string(noted))
+	// An application's login works, and is nobody's administrator.
+	if got := query(t, url, "select count(*)::text from ojs.fetch('{none}')"); got != "0" {
+		t.Errorf("an application fetches %s jobs", got)
+	}
+	if got := query(t, admin, `
+		select concat(rolsuper, pg_has_role('ojs_app', 'ojs_operator', 'member'), pg_has_role('ojs_app', 'ojs_service', 'member'))
+		from pg_roles where rolname = 'ojs_app'`); got != "fff" {
+		t.Errorf("the application's login is more than a producer and worker: %s", got)
+	}
 	// The server is held by row security, here as anywhere.
-	if got := query(t, url, `
+	if got := query(t, admin, `
 		select string_agg(distinct usename, ' ') from pg_stat_activity where application_name = 'ojs-pg dev'`); got != devServerRole {
 		t.Errorf("the server logs in as %s", got)
 	}
-	if got := query(t, url, `
+	if got := query(t, admin, `
 		select (rolsuper or rolbypassrls or rolcreaterole)::text from pg_roles where rolname = '`+devServerRole+"'"); got != "false" {
 		t.Error("the server's role is more than a plain login role")
 	}

@@ -31,6 +31,17 @@ func CreateDatabase(ctx context.Context, url, name string) error {
 // CreateServerRole makes a login role for servers if it is absent: a member of ojs_service and
 // of nothing else. It sets the password in any case.
 func CreateServerRole(ctx context.Context, url, role, password string) error {
+	return createLogin(ctx, url, role, password, "ojs_service")
+}
+
+// CreateAppRole makes a login role for applications if it is absent: it enqueues for any tenant, works and reads, makes tables of its own
+// in schema public, and has the password.
+func CreateAppRole(ctx context.Context, url, role, password string) error {
+	return createLogin(ctx, url, role, password, "ojs_producer, ojs_worker", "grant usage, create on schema public to %I")
+}
+
+// createLogin makes a login role in the groups if it is absent, gives it the password, and grants what the formats say.
+func createLogin(ctx context.Context, url, role, password, groups string, grants ...string) error {
 	conn, err := connectAlone(ctx, url)
 	if err != nil {
 		return fmt.Errorf("connect to create the role %s: %w", role, err)
@@ -39,8 +50,9 @@ func CreateServerRole(ctx context.Context, url, role, password string) error {
 	var statements []string
 	err = conn.QueryRow(ctx, `
 		select array_remove(array[
-			case when to_regrole(quote_ident($1)) is null then format('create role %I login in role ojs_service', $1::text) end,
-			format('alter role %I password %L', $1::text, $2::text)], null)`, role, password).Scan(&statements)
+			case when to_regrole(quote_ident($1)) is null then format('create role %I login in role ' || $3, $1::text) end,
+			format('alter role %I password %L', $1::text, $2::text)], null)
+			|| array(select format(g, $1::text) from unnest($4::text[]) g)`, role, password, groups, grants).Scan(&statements)
 	if err != nil {
 		return fmt.Errorf("look for the role %s: %w", role, err)
 	}
