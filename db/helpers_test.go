@@ -193,12 +193,13 @@ func connect(t testing.TB, url string) *pgx.Conn {
 // backendPID of the session of a transaction, for pgtest's Blocked.
 func backendPID(tx pgx.Tx) uint32 { return tx.Conn().PgConn().PID() }
 
-// inTime reports whether a session's statement began less than a second ago. For so long a FETCH waits for the decision under way: what was
-// to come while it waits has come too late otherwise, and is to be arranged again.
+// inTime reports whether a session's statement goes on and began less than a second ago. For so long a FETCH waits for the decision under
+// way, unless it has been in its transaction for a while: what was to come while it waits has come too late otherwise, and is to be arranged
+// again.
 func inTime(t testing.TB, d *pgtest.DB, pid uint32) bool {
 	t.Helper()
 	return one[bool](t, d.Pool, `
-		select clock_timestamp() < query_start + interval '1 second' from pg_stat_activity where pid = $1`, int32(pid))
+		select state = 'active' and clock_timestamp() < query_start + interval '1 second' from pg_stat_activity where pid = $1`, int32(pid))
 }
 
 // fetchLater fetches a number of jobs from one queue in the background, on a session of its own, and returns when that waits for whoever

@@ -1,12 +1,14 @@
 package db_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
@@ -220,6 +222,41 @@ func TestManyParkedRows(t *testing.T) {
 	}
 	if got := one[string](t, d.Pool, "select freed::text from ojs.slot_mark"); got != "{}" {
 		t.Errorf("still to be looked at: %s", got)
+	}
+}
+
+// A rule about what nothing is called yet holds, and says that it may be misspelt.
+func TestRulesAboutUnknownNames(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	enqueueFor(t, d.Service(), "mail", "acme", 1)
+	config, err := pgx.ParseConfig(d.OperatorURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { said = append(said, n.Message) }
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	const unknown = " has no jobs and no configuration yet"
+	for _, c := range []struct{ call, want string }{
+		{"ojs.pause('mail')", ""},
+		{"ojs.pause('*')", ""},
+		{"ojs.pause('mial')", "queue mial" + unknown},
+		{"ojs.pause(p_tenant => 'acme')", ""},
+		{"ojs.limit_concurrency(3, 'amce', 'mail')", "tenant amce" + unknown},
+		{"ojs.configure_tenant('acme', 2)", ""},
+		{"ojs.configure_tenant('globex', 2)", "tenant globex" + unknown},
+		{"ojs.configure_tenant('globex', 3)", ""},
+	} {
+		said = nil
+		exec(t, conn, "select from "+c.call)
+		if got := strings.Join(said, "; "); got != c.want {
+			t.Errorf("%s: said is %q, want %q", c.call, got, c.want)
+		}
 	}
 }
 

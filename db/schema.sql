@@ -10039,6 +10039,23 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._say_if_new(p_tenant text, p_queue text) RETURNS void
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    if p_queue <> '' and not exists (select from ojs.tally t where t.queue = p_queue)
+            and not exists (select from ojs._recent() r where r.queue = p_queue)
+            and not exists (select from ojs.queue q where q.queue = p_queue) then
+        raise notice 'queue % has no jobs and no configuration yet', p_queue;
+    end if;
+    if p_tenant <> '' and not exists (select from ojs.tally t where t.tenant_id = p_tenant)
+            and not exists (select from ojs._recent() r where r.tenant_id = p_tenant)
+            and not exists (select from ojs.tenant t where t.tenant_id = p_tenant) then
+        raise notice 'tenant % has no jobs and no configuration yet', p_tenant;
+    end if;
+end;
+$$;
+
 CREATE FUNCTION ojs._scope(p_tenant text, p_queue text) RETURNS TABLE(scope text, said text)
     LANGUAGE sql IMMUTABLE ROWS 1
     AS $$
@@ -13291,6 +13308,7 @@ begin
     elsif p_weight = 'NaN' then
         perform ojs._raise('OJ422', 'weight must be a number', '{"field": "weight"}');
     end if;
+    perform ojs._say_if_new(p_tenant, p_queue);
     if p_queue is not null then
         if num_nonnulls(p_priority_boost, p_max_priority, p_over_priority) > 0 then
             perform ojs._raise('OJ400', 'queue goes with a weight alone', '{"field": "queue"}');
@@ -14768,7 +14786,7 @@ begin
     if p_tenant is null and p_queue = '' then
         perform ojs._raise('OJ400', 'a limit needs a tenant, a queue or both', '{"field": "tenant"}');
     end if;
-    perform ojs._stop_ahead();
+    perform ojs._say_if_new(p_tenant, p_queue), ojs._stop_ahead();
     insert into ojs.rule (tenant_id, queue, max_concurrency, reason)
     values (coalesce(p_tenant, ''), p_queue, p_max_concurrency, left(p_reason, 1000))
     on conflict (tenant_id, queue) do update set max_concurrency = excluded.max_concurrency, reason = excluded.reason
@@ -14885,6 +14903,7 @@ declare
     v_rule ojs.rule;
 begin
     p_queue := ojs._check_scope(p_tenant, p_queue);
+    perform ojs._say_if_new(p_tenant, p_queue);
     if p_tenant is not null then
         perform ojs._stop_ahead();
     end if;

@@ -23,6 +23,7 @@ begin
     elsif p_weight = 'NaN' then
         perform ojs._raise('OJ422', 'weight must be a number', '{"field": "weight"}');
     end if;
+    perform ojs._say_if_new(p_tenant, p_queue);
     if p_queue is not null then
         if num_nonnulls(p_priority_boost, p_max_priority, p_over_priority) > 0 then
             perform ojs._raise('OJ400', 'queue goes with a weight alone', '{"field": "queue"}');

@@ -20,7 +20,7 @@ begin
     if p_tenant is null and p_queue = '' then
         perform ojs._raise('OJ400', 'a limit needs a tenant, a queue or both', '{"field": "tenant"}');
     end if;
-    perform ojs._stop_ahead();
+    perform ojs._say_if_new(p_tenant, p_queue), ojs._stop_ahead();
     insert into ojs.rule (tenant_id, queue, max_concurrency, reason)
     values (coalesce(p_tenant, ''), p_queue, p_max_concurrency, left(p_reason, 1000))
     on conflict (tenant_id, queue) do update set max_concurrency = excluded.max_concurrency, reason = excluded.reason
@@ -52,6 +52,7 @@ declare
     v_rule ojs.rule;
 begin
     p_queue := ojs._check_scope(p_tenant, p_queue);
+    perform ojs._say_if_new(p_tenant, p_queue);
     if p_tenant is not null then
         perform ojs._stop_ahead();
     end if;
