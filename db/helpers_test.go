@@ -194,8 +194,8 @@ func connect(t testing.TB, url string) *pgx.Conn {
 func backendPID(tx pgx.Tx) uint32 { return tx.Conn().PgConn().PID() }
 
 // inTime reports whether a session's statement goes on and began less than a second ago. For so long a FETCH waits for the decision under
-// way, unless it has been in its transaction for a while: what was to come while it waits has come too late otherwise, and is to be arranged
-// again.
+// way, unless it has been in its transaction for a while: otherwise what was to come while it waits has come too late, and is to be
+// arranged again.
 func inTime(t testing.TB, d *pgtest.DB, pid uint32) bool {
 	t.Helper()
 	return one[bool](t, d.Pool, `

@@ -97,6 +97,7 @@ func (d *Dispatcher) decide(s *decider) {
 		d.fetch(parts)
 		took := time.Since(began)
 		d.mu.Lock()
+		d.tellSlow(parts, took)
 		s.line.learn(taken, took)
 		for _, p := range parts {
 			d.handOut(p)
@@ -104,6 +105,19 @@ func (d *Dispatcher) decide(s *decider) {
 	}
 	s.inFlight--
 	d.idle.Broadcast()
+}
+
+// tellSlow logs a decision that took long, one in a minute at most. Needs Dispatcher.mu.
+func (d *Dispatcher) tellSlow(parts []*part, took time.Duration) {
+	if len(parts) == 0 || took < toldDecision || time.Since(d.slowTold) < time.Minute {
+		return
+	}
+	d.slowTold = time.Now()
+	requests := 0
+	for _, p := range parts {
+		requests += len(p.requests)
+	}
+	d.log.Warn("a decision took long; the next one is told in a minute", "took", took, "requests", requests, "queues", parts[0].g.queues)
 }
 
 // take chooses what the next decision is about, and says how many groups of each tenant are in it.
@@ -274,6 +288,9 @@ func (d *Dispatcher) assign(p *part) (got int, empty []*request) {
 
 // mostMoves is how often a request is told to ask in another way before it goes by itself.
 const mostMoves = 3
+
+// toldDecision is how long a decision takes that is logged. It waits for another server's for a second, and after that goes on beside it.
+const toldDecision = 3 * time.Second
 
 // strayed is whether a request is refused for a pool that it did not name: its worker was in it when it came, and has registered anew.
 func (r *request) strayed(err error) bool {

@@ -71,7 +71,8 @@ type Dispatcher struct {
 	idle     sync.Cond // a decision has ended
 	groups   map[groupKey]*group
 	shared   decider
-	isolated decider // for requests that SQL is likely to refuse, each by itself
+	isolated decider   // for requests that SQL is likely to refuse, each by itself
+	slowTold time.Time // when a slow decision was logged last
 	arrivals uint64
 	draining bool
 

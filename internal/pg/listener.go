@@ -71,10 +71,11 @@ func (l *Listener) Run(ctx context.Context) {
 // reconnect listens on one connection after the other.
 func (l *Listener) reconnect(ctx context.Context) {
 	defer l.disconnected() // also when it panics: waiters must not rely on a connection that is gone
-	pause := reconnectFirst
+	pause, lost := reconnectFirst, false
 	for ctx.Err() == nil {
 		started := time.Now()
-		err := l.listen(ctx)
+		err := l.listen(ctx, lost)
+		lost = true
 		l.disconnected()
 		if ctx.Err() != nil {
 			return
@@ -91,14 +92,17 @@ func (l *Listener) reconnect(ctx context.Context) {
 	}
 }
 
-// listen returns when the connection is lost, with the error.
-func (l *Listener) listen(ctx context.Context) error {
+// listen returns when the connection is lost, with the error. again: an earlier one was lost.
+func (l *Listener) listen(ctx context.Context, again bool) error {
 	conn, backend, err := l.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer closeSoon(ctx, conn)
 	l.connected(backend)
+	if again {
+		l.log.Warn("a connection listens for commits again")
+	}
 	for {
 		waiting, cancel := context.WithTimeout(ctx, pingInterval)
 		notification, err := conn.WaitForNotification(waiting)

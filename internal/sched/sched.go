@@ -159,6 +159,9 @@ func (c *clock) tick(ctx context.Context) {
 		c.log.Warn("the tick failed", "error", err, "failures", c.failures, "next_in", pause)
 		c.tickIn(pause)
 	default:
+		if c.failures > 0 {
+			c.log.Warn("the tick works again", "after_failures", c.failures)
+		}
 		c.failures = 0
 		c.sleeps = sleeps && done.OnDuty
 		c.setDuty(done.OnDuty)
