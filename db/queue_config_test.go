@@ -245,6 +245,16 @@ func TestDefaultRetryOfTheDeployment(t *testing.T) {
 		t.Errorf("ojs.enqueue_bulk makes %v", got)
 	}
 	commit(t, tx)
+	// What the functions return is what is stored.
+	for call, want := range map[string]string{
+		plain: "20 PT15S", many: "20 PT15S, 9 -, 3 -",
+		"ojs.enqueue_rows('{a,b}', array['[]', '[]']::json[], '{q,other}', p_max_attempts => '{null,7}')": "9 -, 7 PT15S",
+	} {
+		got := strings.Join(lines(t, service, "select max_attempts, retry ->> 'initial_interval' from "+call), ", ")
+		if got != want {
+			t.Errorf("%s returns %s, want %s", call, got, want)
+		}
+	}
 	exec(t, operator, "select ojs.configure(p_timeout_ms => 1000)")
 	expect("with another setting changed", map[string]string{plain: "20 PT15S"})
 	refused(t, operator, "OJ422", `select ojs.configure(p_default_retry => '{"max_attempts": -1}')`)

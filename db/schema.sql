@@ -35,6 +35,13 @@ CREATE TYPE ojs._attempt_end AS (
 	charged real
 );
 
+CREATE TYPE ojs._defaults AS (
+	max_attempts integer,
+	retry jsonb,
+	timeout_ms integer,
+	visibility_timeout_ms integer
+);
+
 CREATE TYPE ojs._job_fields AS (
 	type json,
 	args json,
@@ -3316,6 +3323,25 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._defaulted(p_queue text, p_given ojs._defaults) RETURNS ojs._defaults
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+declare
+    v_config jsonb := (select q.config from ojs.queue q where q.queue = p_queue);
+begin
+    p_given.visibility_timeout_ms := coalesce(p_given.visibility_timeout_ms, (v_config ->> 'visibility_timeout')::int * 1000);
+    p_given.timeout_ms := coalesce(p_given.timeout_ms, (v_config ->> 'default_timeout')::int * 1000);
+    if p_given.retry is null then
+        p_given.retry := coalesce(v_config -> 'default_retry', (select s.default_retry from ojs.settings s));
+        if p_given.retry is not null and p_given.max_attempts = ojs._attempts(null, null) then
+            p_given.max_attempts := ojs._attempts(null, p_given.retry);
+        end if;
+    end if;
+    return p_given;
+end;
+$$;
+
 CREATE FUNCTION ojs._deficit(p_tenants integer, p_weight numeric, p_moment numeric, p_low numeric, p_own_weight numeric, p_vtime numeric) RETURNS numeric
     LANGUAGE sql IMMUTABLE
     AS $$ select round((p_moment - p_low * p_weight) / p_tenants - (p_vtime - p_low) * p_own_weight, 6) $$;
@@ -5077,6 +5103,14 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._has_defaults() RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return exists (select from pg_trigger t where t.tgrelid = 'ojs.job'::regclass and t.tgname = 'job_defaults');
+end;
+$$;
+
 CREATE FUNCTION ojs._has_fetched() RETURNS boolean
     LANGUAGE sql STABLE
     AS $$ select exists (select from ojs.lease l where l.xid = pg_current_xact_id_if_assigned()) $$;
@@ -5462,7 +5496,6 @@ begin
         select g.*, coalesce(g.given_id, ojs._uuid_v7()) as id, case when g.state = 'available' then nextval('ojs.job_seq') end as seq
         from ojs._judged_jobs(p_jobs, v_own, v_tenant, p_tenant, v_now, v_latest) g
     ), beyond as materialized (
-        -- Where one failed of all or none, the others are left out, too: to insert them and undo it leaves dead rows.
         select b.* from ojs._beyond_limits(array(select row(g.n, g.tenant_id, g.queue, g.state)::ojs._new_place from given g
             where g.refusal is null), p_each) b where (select s.limits from ojs.settings s)
         union all select g.n, g.refusal from given g where not p_each and exists (select from given b where not b.refusal is null)
@@ -5474,7 +5507,6 @@ begin
             g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
         from allowed g where g.given_id is null
     ), named as (
-        -- Only an id of the caller's can exist already. Looking for a conflict takes time, so the insert above does not.
         insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at,
             expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra)
         select g.state, g.seq, v_now, v_now, g.tenant_id, g.id, g.queue, g.type, g.priority, g.max_attempts, g.scheduled_at,
@@ -5501,9 +5533,11 @@ begin
     )
     select k.n, null::text, null::text, null::jsonb, k.state, 0, null::uuid, null::timestamptz, null::timestamptz, null::timestamptz,
         null::timestamptz, v_now, null::text, null::int, null::real, null::jsonb, null::json, k.seq, k.tenant_id, k.id, k.queue, k.type,
-        k.priority, k.max_attempts, v_now, k.scheduled_at, k.expires_at, k.timeout_ms, k.visibility_timeout_ms, k.tags, k.args, k.meta,
-        k.retry, k.options, k.extra
-    from kept k, (select count(*) from told) t union all
+        k.priority, (k.has).max_attempts, v_now, k.scheduled_at, k.expires_at, (k.has).timeout_ms, (k.has).visibility_timeout_ms, k.tags,
+        k.args, k.meta, (k.has).retry, k.options, k.extra
+    from (select k.*, case when (select ojs._has_defaults()) then ojs._defaulted(k.queue, s.says) else s.says end as has from kept k
+        cross join lateral (select row(k.max_attempts, k.retry, k.timeout_ms, k.visibility_timeout_ms)::ojs._defaults says) s offset 0) k,
+        (select count(*) from told) t union all
     select o.* from (select g.n, g.refusal from given g where not g.refusal is null union all table twice union all table beyond) r
     cross join lateral jsonb_populate_record(null::ojs._outcome, to_jsonb(r.refusal) || jsonb_build_object('n', r.n)) o;
 end;
@@ -5641,20 +5675,15 @@ CREATE FUNCTION ojs._job_defaults() RETURNS trigger
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
-    v_config jsonb;
+    v_has ojs._defaults;
 begin
-    if new.state = 'discarded' then
-        -- A dead letter that comes back is not new.
-        return new;
-    end if;
-    v_config := (select q.config from ojs.queue q where q.queue = new.queue);
-    new.visibility_timeout_ms := coalesce(new.visibility_timeout_ms, (v_config ->> 'visibility_timeout')::int * 1000);
-    new.timeout_ms := coalesce(new.timeout_ms, (v_config ->> 'default_timeout')::int * 1000);
-    if new.retry is null then
-        new.retry := coalesce(v_config -> 'default_retry', (select s.default_retry from ojs.settings s));
-        if new.retry is not null and new.max_attempts = ojs._attempts(null, null) then
-            new.max_attempts := ojs._attempts(null, new.retry);
-        end if;
+    -- A dead letter that comes back is not new.
+    if new.state <> 'discarded' then
+        v_has := ojs._defaulted(new.queue, row(new.max_attempts, new.retry, new.timeout_ms, new.visibility_timeout_ms));
+        new.max_attempts := v_has.max_attempts;
+        new.retry := v_has.retry;
+        new.timeout_ms := v_has.timeout_ms;
+        new.visibility_timeout_ms := v_has.visibility_timeout_ms;
     end if;
     return new;
 end;

@@ -42,7 +42,8 @@ those that failed last: n from 0, then what the caller could not know of the job
 Raises what ojs.enqueue_many raises.';
 
 -- All ways to enqueue several jobs end in this insert. It raises nothing: an error shows the statements that it comes from, and this one is
--- two pages long.
+-- two pages long. Where one failed of all or none, the others are left out, too: to insert them and undo it leaves dead rows. Only an id of
+-- the caller's can exist already; looking for a conflict takes time, so only the insert of such jobs does.
 -- +goose StatementBegin
 create function ojs._insert_jobs(p_jobs ojs._new_jobs, p_tenant text, p_each boolean) returns setof ojs._outcome
 language plpgsql
@@ -58,7 +59,6 @@ begin
         select g.*, coalesce(g.given_id, ojs._uuid_v7()) as id, case when g.state = 'available' then nextval('ojs.job_seq') end as seq
         from ojs._judged_jobs(p_jobs, v_own, v_tenant, p_tenant, v_now, v_latest) g
     ), beyond as materialized (
-        -- Where one failed of all or none, the others are left out, too: to insert them and undo it leaves dead rows.
         select b.* from ojs._beyond_limits(array(select row(g.n, g.tenant_id, g.queue, g.state)::ojs._new_place from given g
             where g.refusal is null), p_each) b where (select s.limits from ojs.settings s)
         union all select g.n, g.refusal from given g where not p_each and exists (select from given b where not b.refusal is null)
@@ -70,7 +70,6 @@ begin
             g.expires_at, g.timeout_ms, g.visibility_timeout_ms, g.tags, g.args, g.meta, g.retry, g.options, g.extra
         from allowed g where g.given_id is null
     ), named as (
-        -- Only an id of the caller's can exist already. Looking for a conflict takes time, so the insert above does not.
         insert into ojs.job (state, seq, enqueued_at, created_at, tenant_id, id, queue, type, priority, max_attempts, scheduled_at,
             expires_at, timeout_ms, visibility_timeout_ms, tags, args, meta, retry, options, extra)
         select g.state, g.seq, v_now, v_now, g.tenant_id, g.id, g.queue, g.type, g.priority, g.max_attempts, g.scheduled_at,
@@ -97,9 +96,11 @@ begin
     )
     select k.n, null::text, null::text, null::jsonb, k.state, 0, null::uuid, null::timestamptz, null::timestamptz, null::timestamptz,
         null::timestamptz, v_now, null::text, null::int, null::real, null::jsonb, null::json, k.seq, k.tenant_id, k.id, k.queue, k.type,
-        k.priority, k.max_attempts, v_now, k.scheduled_at, k.expires_at, k.timeout_ms, k.visibility_timeout_ms, k.tags, k.args, k.meta,
-        k.retry, k.options, k.extra
-    from kept k, (select count(*) from told) t union all
+        k.priority, (k.has).max_attempts, v_now, k.scheduled_at, k.expires_at, (k.has).timeout_ms, (k.has).visibility_timeout_ms, k.tags,
+        k.args, k.meta, (k.has).retry, k.options, k.extra
+    from (select k.*, case when (select ojs._has_defaults()) then ojs._defaulted(k.queue, s.says) else s.says end as has from kept k
+        cross join lateral (select row(k.max_attempts, k.retry, k.timeout_ms, k.visibility_timeout_ms)::ojs._defaults says) s offset 0) k,
+        (select count(*) from told) t union all
     select o.* from (select g.n, g.refusal from given g where not g.refusal is null union all table twice union all table beyond) r
     cross join lateral jsonb_populate_record(null::ojs._outcome, to_jsonb(r.refusal) || jsonb_build_object('n', r.n)) o;
 end;

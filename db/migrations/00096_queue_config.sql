@@ -266,31 +266,4 @@ comment on function ojs._arm(text, text) is
 'Has the trigger function of a trigger''s name called for new jobs of which p_when is true; null: for none. Locks the table of jobs for a
 moment when that changes. Only after ojs._alone_with_queues.';
 
--- +goose StatementBegin
-create function ojs._job_defaults() returns trigger
-language plpgsql set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_config jsonb;
-begin
-    if new.state = 'discarded' then
-        -- A dead letter that comes back is not new.
-        return new;
-    end if;
-    v_config := (select q.config from ojs.queue q where q.queue = new.queue);
-    new.visibility_timeout_ms := coalesce(new.visibility_timeout_ms, (v_config ->> 'visibility_timeout')::int * 1000);
-    new.timeout_ms := coalesce(new.timeout_ms, (v_config ->> 'default_timeout')::int * 1000);
-    if new.retry is null then
-        new.retry := coalesce(v_config -> 'default_retry', (select s.default_retry from ojs.settings s));
-        if new.retry is not null and new.max_attempts = ojs._attempts(null, null) then
-            new.max_attempts := ojs._attempts(null, new.retry);
-        end if;
-    end if;
-    return new;
-end;
-$$;
--- +goose StatementEnd
-comment on function ojs._job_defaults() is
-'Trigger: gives a new job what its queue, or else the deployment, is configured to give. A job without a policy whose max_attempts is the
-usual 3 counts as one that does not say.';
 reset role;
