@@ -5,7 +5,7 @@
 --   ojs_service   the server; names the tenant in each call
 --   ojs_operator  reads every tenant's statistics, configures tenants
 --   ojs_producer  applications that enqueue, for any tenant, and read; they stop nothing
---   ojs_worker    applications that fetch jobs, of any tenant, and end what they fetched
+--   ojs_worker    applications that fetch jobs, of any tenant, and end attempts
 --   ojs_tenant    the tenants' own login roles; each sees one tenant
 -- +goose StatementBegin
 do $$

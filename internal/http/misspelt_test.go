@@ -19,6 +19,7 @@ func TestMisspeltFields(t *testing.T) {
 		{"workers/fetch", `{"queues":["default"],"workerid":"w"}`, "workerid", "worker_id"},
 		{"workers/fetch", `{"queues":["default"],"tenant":"acme"}`, "tenant", "X-OJS-Tenant"},
 		{"workers/ack", `{"job_id":"` + id + `","lease_token":"x"}`, "lease_token", "lease"},
+		{"workers/ack", `{"job_id":"` + id + `","worker":"w"}`, "worker", "worker_id"},
 		{"workers/ack", `{"job_id":"` + id + `","reslut":1}`, "reslut", "result"},
 		{"workers/nack", `{"job_id":"` + id + `","error":{"message":"m"},"re_queue":true}`, "re_queue", "requeue"},
 		{"workers/heartbeat", `{"worker_id":"w","activeJobs":[]}`, "activeJobs", "active_jobs"},

@@ -184,7 +184,7 @@ func Near(o *Object, aliases map[string]string, known ...string) {
 // aliases are what people write for the fields of workers' requests.
 var aliases = map[string]string{
 	"lease_token": "lease", "lease_id": "lease", "tenant": TenantHeader, "tenant_id": TenantHeader, "limit": "count", "max_jobs": "count",
-	"batch_size": "count", "wait": "wait_ms",
+	"batch_size": "count", "wait": "wait_ms", "worker": "worker_id",
 }
 
 // NotKnown is the refusal of a field that no such request has.
