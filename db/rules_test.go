@@ -310,6 +310,53 @@ func TestManyTenantsHaveRoomAgain(t *testing.T) {
 	}
 }
 
+// Who has room again is not forgotten behind very many others that have work elsewhere, and no room for it any more.
+func TestNobodyIsForgottenBehindOthers(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	exec(t, service, "select ojs.limit_concurrency(1, t) from (select 't' || n as t from generate_series(1, 120) n union all select 'x') t")
+	exec(t, service, `
+		insert into ojs.jobs (tenant_id, type, queue)
+		select 't' || n, 'x', q from generate_series(1, 120) n, unnest('{a,b}'::text[]) q, generate_series(1, 3)`)
+	exec(t, service, "insert into ojs.jobs (tenant_id, type, queue) select 'x', 'x', 'z' from generate_series(1, 3)")
+	exec(t, service, "select ojs.fetch('{z}')")
+	exec(t, service, "select ojs.fetch('{z,a,b}', 1000)")
+	ack := "select ojs.ack_many(array(select id from ojs.job where state = 'active'))"
+	exec(t, service, ack)
+	for range 3 {
+		exec(t, service, "select ojs.fetch('{a}', 1000)")
+	}
+	if got := handedOut(t, service, "{z}", 9); got != "x 1" {
+		t.Errorf("x gets %q", got)
+	}
+	exec(t, service, ack)
+	expectNone(t, d.Pool, "tenants that have room and are in no line", `
+		select f.tenant_id from ojs.tenant_fairness f where f.parked and f.tenant_id <> all (
+			select unnest(freed) from ojs.slot_mark order by rev desc limit 1)
+		and not exists (select from ojs.job j where j.tenant_id = f.tenant_id and j.state = 'active') and not exists (
+			select from ojs.slot_mark s cross join lateral ojs._ends(s.ended, null) e where e.tenant_id = f.tenant_id)`)
+}
+
+// While somebody has hold of what was decided ahead for a tenant, others who ask for its jobs elsewhere are told that there are none.
+func TestAHeldTurnHasNobodyAskAgain(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	exec(t, service, "select ojs.limit_concurrency(2, 'a')")
+	enqueueFor(t, service, "q", "a", 3)
+	enqueueFor(t, service, "r", "a", 3)
+	exec(t, service, "select ojs.fetch('{q}')")
+	worker := begin(t, service)
+	if got := handedOut(t, worker, "{q}", 1); got != "a 1" {
+		t.Fatalf("the worker has %q", got)
+	}
+	if got := lines(t, service, "select request, id from ojs.fetch_many('{r}', '{1}', '{w}', '{0}')"); len(got) > 0 {
+		t.Errorf("another one is told %q", got)
+	}
+	commit(t, worker)
+}
+
 // A tenant with room for one job gets that of its highest priority, however many others it has.
 func TestOneOfManyPriorities(t *testing.T) {
 	t.Parallel()

@@ -140,7 +140,7 @@ CREATE TYPE ojs.ask AS (
 	exclusive boolean,
 	ratio numeric,
 	rotation interval,
-	floor integer
+	freed text[]
 );
 
 CREATE TYPE ojs.beat AS (
@@ -3214,7 +3214,7 @@ begin
         if p_ask.limited then
             p_count := least(p_count, ojs._pool_room(p_ask.pool));
         end if;
-        p_ask.floor := case when v_counts then (select m.floor from ojs._slot_mark() m) end;
+        p_ask.freed := case when v_counts then ojs._freed(p_ask.queues, p_ask.tenants, p_ask.but) end;
         v_done := ojs._serve_queues(p_ask, p_count, v_done);
         -- Another fold may move cursors back to the jobs just locked, which are still available, and they would be decided twice.
         exit when v_done.ids <> '{}' or v_done.cut or not v_more or ojs.now() > v_until;
@@ -4069,7 +4069,7 @@ CREATE FUNCTION ojs._error_entry(p_error jsonb, p_attempt integer, p_worker text
     LANGUAGE plpgsql STABLE
     AS $$
 begin
-    return p_error || jsonb_strip_nulls(jsonb_build_object(
+    return (p_error - 'worker_id') || jsonb_strip_nulls(jsonb_build_object(
         'attempt', p_attempt, 'worker_id', p_worker,
         'code', coalesce(p_error ->> 'code', p_error ->> 'type', 'handler_error'),
         'type', coalesce(p_error ->> 'type', p_error #>> '{details,error_class}', p_error ->> 'code', 'handler_error'),
@@ -4197,10 +4197,10 @@ CREATE FUNCTION ojs._failed_events(p_types text[], p_queues text[], p_limit inte
     where p_types is null or 'job.failed' = any (p_types)
 $$;
 
-CREATE FUNCTION ojs._failed_jobs(p_queue text, p_type text, p_error_type text, p_since timestamp with time zone, p_until timestamp with time zone, p_tenant text) RETURNS TABLE(tenant_id text, id uuid, finished_at timestamp with time zone)
+CREATE FUNCTION ojs._failed_jobs(p_queue text, p_type text, p_error_type text, p_since timestamp with time zone, p_until timestamp with time zone, p_tenant text) RETURNS TABLE(tenant_id text, id uuid, queue text, finished_at timestamp with time zone)
     LANGUAGE sql STABLE
     AS $$
-    select j.tenant_id, j.id, j.finished_at
+    select j.tenant_id, j.id, j.queue, j.finished_at
     from (
         select j.tenant_id, j.id, j.queue, j.type, j.finished_at, j.expires_at, j.errors from ojs.job j where j.state = 'discarded'
         union all
@@ -4803,13 +4803,25 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._freed_priority(p_tenants text[], p_queues text[]) RETURNS integer
-    LANGUAGE sql STABLE
+CREATE FUNCTION ojs._freed(p_queues text[], p_only text[], p_but text[]) RETURNS text[]
+    LANGUAGE plpgsql STABLE
     AS $$
-    select max(f.priority) from unnest(p_tenants) t(tenant_id) cross join lateral unnest(p_queues) q(queue)
-    cross join lateral (select f.priority from ojs.tenant_fairness f where f.parked and f.tenant_id = t.tenant_id and f.queue = q.queue
-        order by f.priority desc limit 1) f
-    where (select r.jobs from ojs._room(q.queue, t.tenant_id) r) is distinct from 0
+begin
+    return array(select t from ojs._slot_mark() m cross join lateral unnest(m.freed[:1000]) t
+        where (p_only is null or t = any (p_only)) and (p_but is null or t <> all (p_but))
+            and exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t and f.queue = any (p_queues)));
+end;
+$$;
+
+CREATE FUNCTION ojs._freed_priority(p_tenants text[], p_queue text) RETURNS integer
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return (select max(f.priority) from unnest(p_tenants) t(tenant_id)
+        cross join lateral (select f.priority from ojs.tenant_fairness f where f.parked and f.tenant_id = t.tenant_id and f.queue = p_queue
+            order by f.priority desc limit 1) f
+        where (select r.jobs from ojs._room(p_queue, t.tenant_id) r) is distinct from 0);
+end;
 $$;
 
 CREATE FUNCTION ojs._fresh(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS SETOF ojs._movement
@@ -5236,7 +5248,7 @@ begin
     select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('cause', 'pool', 'pool', case when p_all then p.name end,
         'max_concurrency', case when p_all then p.max_concurrency end, 'active', case when p_all then p.active end, 'text', case
             when p.active = 0 and p_all then format('Only workers of pool %s may have it: none is registered, and none runs a job.', p.name)
-            when p.active = 0 then 'The workers that may have it are away.'
+            when p.active = 0 then 'Only certain workers may have it, and none of them is registered or runs a job.'
             when not p_all then 'The workers that may have it run as many jobs as they may.'
             else format('Only workers of pool %s may have it, and they run %s of at most %s jobs.', p.name, p.active,
                 p.max_concurrency) end))
@@ -9061,7 +9073,9 @@ declare
     v_any   boolean;
     v_count int;
 begin
+    -- Of tenants that have room again not all turns are back, the others would be decided ahead of them, and taken back.
     if cardinality(p_ask.queues) > 1 or p_ask.tenants is not null or p_ask.limited or p_ask.strategy = 'least-loaded'
+            or p_ask.counts and exists (select from ojs._slot_mark() m where m.freed <> '{}')
             or p_ask.count > c_few or exists (select from ojs._turn_mark(v_queue) m cross join lateral (select t.n from ojs.turn t
                 where t.queue = v_queue and t.n >= m.lo order by t.n limit 1) t where t.n <= m.hi - m.ahead / 2) then
         return;
@@ -10163,23 +10177,24 @@ CREATE FUNCTION ojs._serve_again(p_ask ojs.ask, p_count integer, p_done ojs.deci
     LANGUAGE plpgsql
     AS $$
 declare
-    v_until timestamptz := ojs.now() + ojs._patience();
-    v_bytes bigint := p_ask.max_bytes;
-    v_ahead text[];
+    v_until  timestamptz := clock_timestamp() + ojs._patience();
+    v_bytes  bigint := p_ask.max_bytes;
+    v_ahead  text[] := array(select b.queue from ojs._blocking(p_ask.queues) b);
+    v_before int;
+    v_rows   int;
 begin
-    loop
-        v_ahead := array(select b.queue from ojs._blocking(p_ask.queues) b);
-        exit when v_ahead = '{}' and p_ask.floor is null and not exists (select from ojs._slot_mark() m
-            where ojs._freed_priority(array(select t from unnest(m.freed) t where p_ask.tenants is null or t = any (p_ask.tenants)),
-                p_ask.queues) is not null);
-        p_done.cut := p_done.bytes >= v_bytes or ojs.now() > v_until;
+    perform ojs._revoke(q) from unnest(v_ahead) q;
+    -- What the last serving left out below those who had no turns yet is served in any case.
+    while v_ahead <> '{}' or p_ask.freed <> '{}' loop
+        p_done.cut := p_done.bytes >= v_bytes or clock_timestamp() > v_until;
         exit when p_done.cut;
-        perform ojs._revoke(q) from unnest(v_ahead) q;
-        perform ojs._unpark('{}', p_ask.queues);
-        p_ask.floor := (select m.floor from ojs._slot_mark() m);
+        v_before := cardinality(p_done.ids);
+        v_rows := ojs._unpark('{}', p_ask.queues);
+        p_ask.freed := ojs._freed(p_ask.queues, p_ask.tenants, p_ask.but);
         p_ask.max_bytes := v_bytes - p_done.bytes;
-        p_done := ojs._with(p_done, ojs._serve_queues(p_ask, p_count - cardinality(p_done.ids), ojs._nothing()));
-        exit when cardinality(p_done.ids) >= p_count or p_done.cut;
+        p_done := ojs._with(p_done, ojs._serve_queues(p_ask, p_count - v_before, ojs._nothing()));
+        exit when cardinality(p_done.ids) >= p_count or p_done.cut or v_rows + cardinality(p_done.ids) = v_before;
+        v_ahead := '{}';
     end loop;
     return p_done;
 end;
@@ -10263,7 +10278,7 @@ begin
     for v_priority, v_limited, v_unit in
         select unnest(b.priorities), b.limited, b.unit from ojs._backlog(p_queue) b
     loop
-        exit when v_priority < p_ask.floor;
+        exit when p_ask.freed <> '{}' and v_priority < ojs._freed_priority(p_ask.freed, p_queue);
         if v_limited then
             p_count := least(p_count, cardinality(p_done.ids) + (select r.jobs from ojs._room(p_queue, '') r));
             v_left := p_count - cardinality(p_done.ids);
@@ -11036,7 +11051,6 @@ CREATE TABLE ojs.slot_mark (
     shards boolean DEFAULT false NOT NULL,
     aside xid8[] DEFAULT '{}'::xid8[] NOT NULL,
     freed text[] DEFAULT '{}'::text[] NOT NULL COLLATE pg_catalog."C",
-    floor integer,
     ahead text[] DEFAULT '{}'::text[] NOT NULL COLLATE pg_catalog."C"
 )
 WITH (vacuum_truncate=off);
@@ -12139,23 +12153,26 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._unpark(p_tenants text[], p_first text[] DEFAULT '{}'::text[]) RETURNS void
+CREATE FUNCTION ojs._unpark(p_tenants text[], p_first text[] DEFAULT '{}'::text[]) RETURNS integer
     LANGUAGE plpgsql
     AS $$
 declare
     -- More at once would keep everybody waiting.
     c_rows   constant int := 100;
+    c_window constant int := 1000;
     v_mark   ojs.slot_mark;
+    v_now    ojs.slot_mark;
     v_freed  text[];
-    v_queues text[];
-    v_floor  int;
+    v_queues text[] := '{}';
 begin
     select * into v_mark from ojs._slot_mark();
     -- Those that have waited for longest come first. Else they would wait for as long as others get room with each decision.
     v_freed := array(select t from unnest(v_mark.freed || p_tenants) with ordinality u(t, n)
-        where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t) group by t order by min(n));
+        where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t)
+            and (select r.jobs from ojs._room('', t) r) is distinct from 0
+        group by t order by min(n));
     if v_freed <> '{}' then
-        v_queues := ojs._unpark_rows(v_freed[:10000 / greatest(10, cardinality(p_first))], p_first, c_rows);
+        v_queues := ojs._unpark_rows(v_freed[:case when p_first = '{}' then c_rows else c_window end], p_first, c_rows);
         if cardinality(v_queues) < c_rows and p_first <> '{}' then
             v_queues := v_queues || ojs._unpark_rows(v_freed[:c_rows], '{}', c_rows - cardinality(v_queues));
         end if;
@@ -12163,16 +12180,19 @@ begin
         perform ojs._revoke(q.queue) from (select distinct q from unnest(v_queues) q) q(queue)
         where exists (select from ojs._turn_mark(q.queue) m where m.hi >= m.lo);
         perform ojs._notify(v_queues);
-        -- Once more by the newest row: taking back what was decided ahead has come here, too.
-        select * into v_mark from ojs._slot_mark();
-        v_freed := case when v_queues = '{}' then '{}' else array(
-            select t from unnest(v_freed || v_mark.freed) with ordinality u(t, n) where exists (
+        -- Of those that were looked at, who still has room somewhere stays; the others have not had their turn yet. Taking back what was
+        -- decided ahead has come here, too, and may have brought more.
+        select * into v_now from ojs._slot_mark();
+        v_freed := array(
+            select t from unnest(v_freed || array(select f from unnest(v_now.freed) f where f <> all (v_mark.freed)))
+            with ordinality u(t, n)
+            where n > c_window or exists (
                 select from ojs._parked_queues(t) q where (select r.jobs from ojs._room(q, t) r) is distinct from 0)
-            group by t order by min(n)) end;
-        v_floor := ojs._freed_priority(v_freed, p_first);
+            group by t order by min(n));
     end if;
-    update ojs.slot_mark m set rev = m.rev + 1, freed = v_freed, floor = v_floor
-    where m.rev = v_mark.rev and (m.freed <> v_freed or m.floor is distinct from v_floor);
+    update ojs.slot_mark m set rev = m.rev + 1, freed = v_freed
+    where m.rev = (select n.rev from ojs._slot_mark() n) and m.freed <> v_freed;
+    return cardinality(v_queues);
 end;
 $$;
 
@@ -12191,7 +12211,9 @@ begin
                 union all
                 select q from ojs._parked_queues(t.tenant_id) q where p_queues = '{}'
             ) q
-            cross join lateral (select r.jobs from ojs._room(q.queue, t.tenant_id) r offset 0) r
+            cross join lateral (select case when exists (
+                    select from ojs.tenant_fairness f where f.parked and f.tenant_id = t.tenant_id and f.queue = q.queue)
+                then (select r.jobs from ojs._room(q.queue, t.tenant_id) r) else 0 end as jobs offset 0) r
             -- Not many more than it has room for, or one tenant of many priorities would take all the places, and give nearly all up again.
             cross join lateral (select f.queue, f.priority, f.tenant_id, f.vtime, f.weight, f.ctid as spot, t.n from ojs.tenant_fairness f
                 where f.parked and f.tenant_id = t.tenant_id and f.queue = q.queue
@@ -15431,18 +15453,22 @@ CREATE FUNCTION ojs.retry_many(p_queue text DEFAULT NULL::text, p_type text DEFA
 declare
     v_tenant text := ojs._session_tenant(p_tenant);
     v_but    text[] := '{}';
+    v_want   int;
     v_done   int := 0;
     v_found  record;
 begin
     perform ojs._check_limit(p_limit, 10000);
-    loop
-        select array_agg(f.tenant_id) as tenants, array_agg(f.id) as ids into v_found
-        from (select f.tenant_id, f.id from ojs._failed_jobs(p_queue, p_type, p_error_type, p_since, p_until, v_tenant) f
-            where f.tenant_id <> all (v_but) order by f.finished_at, f.id limit p_limit - v_done) f;
+    -- Each round reads all jobs.
+    for v_round in 1 .. 10 loop
+        v_want := p_limit - v_done;
+        select array_agg(f.tenant_id) as tenants, array_agg(f.id) as ids, array_agg(f.place) as places into v_found
+        from (select f.tenant_id, f.id, f.tenant_id || ' ' || f.queue as place
+            from ojs._failed_jobs(p_queue, p_type, p_error_type, p_since, p_until, v_tenant) f
+            where f.tenant_id || ' ' || f.queue <> all (v_but) order by f.finished_at, f.id limit v_want) f;
         v_done := v_done + ojs._retry_dead(v_found.tenants, v_found.ids, p_any => true);
-        exit when v_done >= p_limit or coalesce(cardinality(v_found.ids), 0) < p_limit;
-        -- Tenants whose jobs cannot come back now would otherwise keep back all that failed after these.
-        v_but := v_but || array(select distinct u.tenant_id from unnest(v_found.tenants, v_found.ids) u(tenant_id, id)
+        exit when v_done >= p_limit or coalesce(cardinality(v_found.ids), 0) < v_want;
+        -- Jobs that cannot come back now, as their tenant may have no more in their queue, would keep back all that failed after them.
+        v_but := v_but || array(select distinct u.place from unnest(v_found.tenants, v_found.ids, v_found.places) u(tenant_id, id, place)
             where not exists (select from ojs.job j where j.id = u.id and j.tenant_id = u.tenant_id and j.state <> 'discarded'));
     end loop;
     return v_done;

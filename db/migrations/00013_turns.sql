@@ -169,7 +169,6 @@ create table ojs.slot_mark (
     shards boolean not null default false,
     aside  xid8[] not null default '{}',
     freed  text[] collate "C" not null default '{}',
-    floor  int,
     ahead  text[] collate "C" not null default '{}'
 );
 comment on table ojs.slot_mark is
@@ -180,8 +179,6 @@ comment on column ojs.slot_mark.shards is 'Whether some limit is about a tenant 
 comment on column ojs.slot_mark.aside is
 'Transactions of that in which very many attempts ended: the tick adds them up, because decisions would wait meanwhile.';
 comment on column ojs.slot_mark.freed is 'Tenants that have room again, some of whose parked rows have not come back yet.';
-comment on column ojs.slot_mark.floor is
-'The lowest effective priority of which decisions may hand out jobs before more of freed have come back; null: any.';
 comment on column ojs.slot_mark.ahead is 'Queues for which jobs of tenants with rules may have been decided ahead.';
 
 create table ojs.again (

@@ -8,15 +8,15 @@ create type ojs.ask as (
     queues text[], count int, tenant text, counts boolean, aside boolean, others jsonb, requests int[], starts int[], workers text[],
     lease_ms int[], max_bytes bigint, strategy text, weights jsonb, pool int, limited boolean, tenants text[], but text[],
     exclusive boolean, ratio numeric, rotation interval,
-    floor int
+    freed text[]
 );
 comment on type ojs.ask is
 'What a FETCH asks for: queues that are not paused; how many jobs in sum; for which tenant (null: for all); whether there are rules for
 which decisions count; whether the caller must not hold up decisions; requests that are left out (ojs._no_jobs); and of the others in step
 the number of the request, its first place, its worker, and its lease in milliseconds (0: the job''s own); bytes in sum; how it goes over
 several queues; its pool and whether that has a max_concurrency; of which tenants (null: of all), and of which not (null: of none),
-whether nobody else gets jobs of these tenants; the pool''s min_dispatch_ratio and rotation_interval; and the lowest effective priority of
-jobs (null: any).';
+whether nobody else gets jobs of these tenants; the pool''s min_dispatch_ratio and rotation_interval; and tenants of
+these that have room again and not all their turns yet.';
 
 create type ojs.decided as (ids uuid[], places tid[], charged real[], turns bigint[], bytes bigint, skimmed int, cut boolean);
 comment on type ojs.decided is

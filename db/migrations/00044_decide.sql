@@ -30,7 +30,7 @@ begin
         if p_ask.limited then
             p_count := least(p_count, ojs._pool_room(p_ask.pool));
         end if;
-        p_ask.floor := case when v_counts then (select m.floor from ojs._slot_mark() m) end;
+        p_ask.freed := case when v_counts then ojs._freed(p_ask.queues, p_ask.tenants, p_ask.but) end;
         v_done := ojs._serve_queues(p_ask, p_count, v_done);
         -- Another fold may move cursors back to the jobs just locked, which are still available, and they would be decided twice.
         exit when v_done.ids <> '{}' or v_done.cut or not v_more or ojs.now() > v_until;
@@ -53,23 +53,24 @@ create function ojs._serve_again(p_ask ojs.ask, p_count int, p_done ojs.decided)
 language plpgsql
 as $$
 declare
-    v_until timestamptz := ojs.now() + ojs._patience();
-    v_bytes bigint := p_ask.max_bytes;
-    v_ahead text[];
+    v_until  timestamptz := clock_timestamp() + ojs._patience();
+    v_bytes  bigint := p_ask.max_bytes;
+    v_ahead  text[] := array(select b.queue from ojs._blocking(p_ask.queues) b);
+    v_before int;
+    v_rows   int;
 begin
-    loop
-        v_ahead := array(select b.queue from ojs._blocking(p_ask.queues) b);
-        exit when v_ahead = '{}' and p_ask.floor is null and not exists (select from ojs._slot_mark() m
-            where ojs._freed_priority(array(select t from unnest(m.freed) t where p_ask.tenants is null or t = any (p_ask.tenants)),
-                p_ask.queues) is not null);
-        p_done.cut := p_done.bytes >= v_bytes or ojs.now() > v_until;
+    perform ojs._revoke(q) from unnest(v_ahead) q;
+    -- What the last serving left out below those who had no turns yet is served in any case.
+    while v_ahead <> '{}' or p_ask.freed <> '{}' loop
+        p_done.cut := p_done.bytes >= v_bytes or clock_timestamp() > v_until;
         exit when p_done.cut;
-        perform ojs._revoke(q) from unnest(v_ahead) q;
-        perform ojs._unpark('{}', p_ask.queues);
-        p_ask.floor := (select m.floor from ojs._slot_mark() m);
+        v_before := cardinality(p_done.ids);
+        v_rows := ojs._unpark('{}', p_ask.queues);
+        p_ask.freed := ojs._freed(p_ask.queues, p_ask.tenants, p_ask.but);
         p_ask.max_bytes := v_bytes - p_done.bytes;
-        p_done := ojs._with(p_done, ojs._serve_queues(p_ask, p_count - cardinality(p_done.ids), ojs._nothing()));
-        exit when cardinality(p_done.ids) >= p_count or p_done.cut;
+        p_done := ojs._with(p_done, ojs._serve_queues(p_ask, p_count - v_before, ojs._nothing()));
+        exit when cardinality(p_done.ids) >= p_count or p_done.cut or v_rows + cardinality(p_done.ids) = v_before;
+        v_ahead := '{}';
     end loop;
     return p_done;
 end;
@@ -106,7 +107,7 @@ begin
     for v_priority, v_limited, v_unit in
         select unnest(b.priorities), b.limited, b.unit from ojs._backlog(p_queue) b
     loop
-        exit when v_priority < p_ask.floor;
+        exit when p_ask.freed <> '{}' and v_priority < ojs._freed_priority(p_ask.freed, p_queue);
         if v_limited then
             p_count := least(p_count, cardinality(p_done.ids) + (select r.jobs from ojs._room(p_queue, '') r));
             v_left := p_count - cardinality(p_done.ids);

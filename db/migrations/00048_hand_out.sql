@@ -153,7 +153,9 @@ declare
     v_any   boolean;
     v_count int;
 begin
+    -- Of tenants that have room again not all turns are back, the others would be decided ahead of them, and taken back.
     if cardinality(p_ask.queues) > 1 or p_ask.tenants is not null or p_ask.limited or p_ask.strategy = 'least-loaded'
+            or p_ask.counts and exists (select from ojs._slot_mark() m where m.freed <> '{}')
             or p_ask.count > c_few or exists (select from ojs._turn_mark(v_queue) m cross join lateral (select t.n from ojs.turn t
                 where t.queue = v_queue and t.n >= m.lo order by t.n limit 1) t where t.n <= m.hi - m.ahead / 2) then
         return;

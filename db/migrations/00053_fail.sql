@@ -75,7 +75,7 @@ create function ojs._error_entry(p_error jsonb, p_attempt int, p_worker text, p_
 language plpgsql stable
 as $$
 begin
-    return p_error || jsonb_strip_nulls(jsonb_build_object(
+    return (p_error - 'worker_id') || jsonb_strip_nulls(jsonb_build_object(
         'attempt', p_attempt, 'worker_id', p_worker,
         'code', coalesce(p_error ->> 'code', p_error ->> 'type', 'handler_error'),
         'type', coalesce(p_error ->> 'type', p_error #>> '{details,error_class}', p_error ->> 'code', 'handler_error'),

@@ -84,23 +84,26 @@ comment on function ojs._free_slots(text[], text[], int[], text[], xid8) is
 'Takes away what ojs._use counted, and has the tenants take turns again, in p_first first.';
 
 -- +goose StatementBegin
-create function ojs._unpark(p_tenants text[], p_first text[] default '{}') returns void
+create function ojs._unpark(p_tenants text[], p_first text[] default '{}') returns int
 language plpgsql
 as $$
 declare
     -- More at once would keep everybody waiting.
     c_rows   constant int := 100;
+    c_window constant int := 1000;
     v_mark   ojs.slot_mark;
+    v_now    ojs.slot_mark;
     v_freed  text[];
-    v_queues text[];
-    v_floor  int;
+    v_queues text[] := '{}';
 begin
     select * into v_mark from ojs._slot_mark();
     -- Those that have waited for longest come first. Else they would wait for as long as others get room with each decision.
     v_freed := array(select t from unnest(v_mark.freed || p_tenants) with ordinality u(t, n)
-        where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t) group by t order by min(n));
+        where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t)
+            and (select r.jobs from ojs._room('', t) r) is distinct from 0
+        group by t order by min(n));
     if v_freed <> '{}' then
-        v_queues := ojs._unpark_rows(v_freed[:10000 / greatest(10, cardinality(p_first))], p_first, c_rows);
+        v_queues := ojs._unpark_rows(v_freed[:case when p_first = '{}' then c_rows else c_window end], p_first, c_rows);
         if cardinality(v_queues) < c_rows and p_first <> '{}' then
             v_queues := v_queues || ojs._unpark_rows(v_freed[:c_rows], '{}', c_rows - cardinality(v_queues));
         end if;
@@ -108,23 +111,26 @@ begin
         perform ojs._revoke(q.queue) from (select distinct q from unnest(v_queues) q) q(queue)
         where exists (select from ojs._turn_mark(q.queue) m where m.hi >= m.lo);
         perform ojs._notify(v_queues);
-        -- Once more by the newest row: taking back what was decided ahead has come here, too.
-        select * into v_mark from ojs._slot_mark();
-        v_freed := case when v_queues = '{}' then '{}' else array(
-            select t from unnest(v_freed || v_mark.freed) with ordinality u(t, n) where exists (
+        -- Of those that were looked at, who still has room somewhere stays; the others have not had their turn yet. Taking back what was
+        -- decided ahead has come here, too, and may have brought more.
+        select * into v_now from ojs._slot_mark();
+        v_freed := array(
+            select t from unnest(v_freed || array(select f from unnest(v_now.freed) f where f <> all (v_mark.freed)))
+            with ordinality u(t, n)
+            where n > c_window or exists (
                 select from ojs._parked_queues(t) q where (select r.jobs from ojs._room(q, t) r) is distinct from 0)
-            group by t order by min(n)) end;
-        v_floor := ojs._freed_priority(v_freed, p_first);
+            group by t order by min(n));
     end if;
-    update ojs.slot_mark m set rev = m.rev + 1, freed = v_freed, floor = v_floor
-    where m.rev = v_mark.rev and (m.freed <> v_freed or m.floor is distinct from v_floor);
+    update ojs.slot_mark m set rev = m.rev + 1, freed = v_freed
+    where m.rev = (select n.rev from ojs._slot_mark() n) and m.freed <> v_freed;
+    return cardinality(v_queues);
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._unpark(text[], text[]) is
-'Has tenants take turns again where they have room, in the queues p_first first, and notifies. About 100 rows at once, those of the highest
-priorities in p_first; the rest comes with the next call (ojs.slot_mark.freed), and until then decisions hand out nothing of lower ones
-(ojs.slot_mark.floor).';
+'Has tenants take turns again where they have room, in the queues p_first first, and notifies. About 100 rows at once, in p_first those of
+the highest priorities of the thousand tenants that have waited for longest. The rest comes with the next call (ojs.slot_mark.freed); until
+then decisions hand out nothing below it (ojs._freed_priority). Returns how many rows.';
 
 -- +goose StatementBegin
 create function ojs._unpark_rows(p_tenants text[], p_queues text[], p_limit int) returns text[]
@@ -142,7 +148,9 @@ begin
                 union all
                 select q from ojs._parked_queues(t.tenant_id) q where p_queues = '{}'
             ) q
-            cross join lateral (select r.jobs from ojs._room(q.queue, t.tenant_id) r offset 0) r
+            cross join lateral (select case when exists (
+                    select from ojs.tenant_fairness f where f.parked and f.tenant_id = t.tenant_id and f.queue = q.queue)
+                then (select r.jobs from ojs._room(q.queue, t.tenant_id) r) else 0 end as jobs offset 0) r
             -- Not many more than it has room for, or one tenant of many priorities would take all the places, and give nearly all up again.
             cross join lateral (select f.queue, f.priority, f.tenant_id, f.vtime, f.weight, f.ctid as spot, t.n from ojs.tenant_fairness f
                 where f.parked and f.tenant_id = t.tenant_id and f.queue = q.queue
@@ -182,17 +190,34 @@ comment on function ojs._unpark_rows(text[], text[], int) is
 first: with the time they had, but not before those who are there, so that they have neither credit nor loss. Returns the queue of each.';
 
 -- +goose StatementBegin
-create function ojs._freed_priority(p_tenants text[], p_queues text[]) returns int
-language sql stable
+create function ojs._freed(p_queues text[], p_only text[], p_but text[]) returns text[]
+language plpgsql stable
 as $$
-    select max(f.priority) from unnest(p_tenants) t(tenant_id) cross join lateral unnest(p_queues) q(queue)
-    cross join lateral (select f.priority from ojs.tenant_fairness f where f.parked and f.tenant_id = t.tenant_id and f.queue = q.queue
-        order by f.priority desc limit 1) f
-    where (select r.jobs from ojs._room(q.queue, t.tenant_id) r) is distinct from 0
+begin
+    return array(select t from ojs._slot_mark() m cross join lateral unnest(m.freed[:1000]) t
+        where (p_only is null or t = any (p_only)) and (p_but is null or t <> all (p_but))
+            and exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t and f.queue = any (p_queues)));
+end;
 $$;
 -- +goose StatementEnd
-comment on function ojs._freed_priority(text[], text[]) is
-'The highest effective priority in p_queues of tenants that have room there and no turns yet; null: none.';
+comment on function ojs._freed(text[], text[], text[]) is
+'Tenants that have room again and not all their turns in the queues yet: of p_only (null: of all) without p_but, of the thousand that have
+waited for longest.';
+
+-- +goose StatementBegin
+create function ojs._freed_priority(p_tenants text[], p_queue text) returns int
+language plpgsql stable
+as $$
+begin
+    return (select max(f.priority) from unnest(p_tenants) t(tenant_id)
+        cross join lateral (select f.priority from ojs.tenant_fairness f where f.parked and f.tenant_id = t.tenant_id and f.queue = p_queue
+            order by f.priority desc limit 1) f
+        where (select r.jobs from ojs._room(p_queue, t.tenant_id) r) is distinct from 0);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._freed_priority(text[], text) is
+'The highest effective priority in a queue of those of the tenants that have room there and no turns yet; null: none.';
 
 -- +goose StatementBegin
 create function ojs._parked_queues(p_tenant text) returns setof text

@@ -183,7 +183,7 @@ begin
     select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object('cause', 'pool', 'pool', case when p_all then p.name end,
         'max_concurrency', case when p_all then p.max_concurrency end, 'active', case when p_all then p.active end, 'text', case
             when p.active = 0 and p_all then format('Only workers of pool %s may have it: none is registered, and none runs a job.', p.name)
-            when p.active = 0 then 'The workers that may have it are away.'
+            when p.active = 0 then 'Only certain workers may have it, and none of them is registered or runs a job.'
             when not p_all then 'The workers that may have it run as many jobs as they may.'
             else format('Only workers of pool %s may have it, and they run %s of at most %s jobs.', p.name, p.active,
                 p.max_concurrency) end))

@@ -48,18 +48,22 @@ as $$
 declare
     v_tenant text := ojs._session_tenant(p_tenant);
     v_but    text[] := '{}';
+    v_want   int;
     v_done   int := 0;
     v_found  record;
 begin
     perform ojs._check_limit(p_limit, 10000);
-    loop
-        select array_agg(f.tenant_id) as tenants, array_agg(f.id) as ids into v_found
-        from (select f.tenant_id, f.id from ojs._failed_jobs(p_queue, p_type, p_error_type, p_since, p_until, v_tenant) f
-            where f.tenant_id <> all (v_but) order by f.finished_at, f.id limit p_limit - v_done) f;
+    -- Each round reads all jobs.
+    for v_round in 1 .. 10 loop
+        v_want := p_limit - v_done;
+        select array_agg(f.tenant_id) as tenants, array_agg(f.id) as ids, array_agg(f.place) as places into v_found
+        from (select f.tenant_id, f.id, f.tenant_id || ' ' || f.queue as place
+            from ojs._failed_jobs(p_queue, p_type, p_error_type, p_since, p_until, v_tenant) f
+            where f.tenant_id || ' ' || f.queue <> all (v_but) order by f.finished_at, f.id limit v_want) f;
         v_done := v_done + ojs._retry_dead(v_found.tenants, v_found.ids, p_any => true);
-        exit when v_done >= p_limit or coalesce(cardinality(v_found.ids), 0) < p_limit;
-        -- Tenants whose jobs cannot come back now would otherwise keep back all that failed after these.
-        v_but := v_but || array(select distinct u.tenant_id from unnest(v_found.tenants, v_found.ids) u(tenant_id, id)
+        exit when v_done >= p_limit or coalesce(cardinality(v_found.ids), 0) < v_want;
+        -- Jobs that cannot come back now, as their tenant may have no more in their queue, would keep back all that failed after them.
+        v_but := v_but || array(select distinct u.place from unnest(v_found.tenants, v_found.ids, v_found.places) u(tenant_id, id, place)
             where not exists (select from ojs.job j where j.id = u.id and j.tenant_id = u.tenant_id and j.state <> 'discarded'));
     end loop;
     return v_done;
@@ -75,10 +79,10 @@ jobs. Raises invalid_request.';
 
 -- +goose StatementBegin
 create function ojs._failed_jobs(p_queue text, p_type text, p_error_type text, p_since timestamptz, p_until timestamptz, p_tenant text)
-returns table (tenant_id text, id uuid, finished_at timestamptz)
+returns table (tenant_id text, id uuid, queue text, finished_at timestamptz)
 language sql stable
 as $$
-    select j.tenant_id, j.id, j.finished_at
+    select j.tenant_id, j.id, j.queue, j.finished_at
     from (
         select j.tenant_id, j.id, j.queue, j.type, j.finished_at, j.expires_at, j.errors from ojs.job j where j.state = 'discarded'
         union all

@@ -242,6 +242,8 @@ func (m *migrator) up(ctx context.Context, progress Progress) error {
 	}
 	err = m.upByStep(ctx, progress)
 	if err != nil && !existed {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockTimeout)
+		defer cancel()
 		if version, versionErr := m.provider.GetDBVersion(ctx); versionErr == nil && version == 0 {
 			_, dropErr := m.db.ExecContext(ctx, "drop table "+versionTable)
 			err = errors.Join(err, dropErr)
