@@ -10196,6 +10196,9 @@ begin
         exit when cardinality(p_done.ids) >= p_count or p_done.cut or v_rows + cardinality(p_done.ids) = v_before;
         v_ahead := '{}';
     end loop;
+    -- Nobody has looked at the others yet.
+    p_done.cut := p_done.cut or cardinality(p_done.ids) < p_count
+        and exists (select from ojs._slot_mark() m where cardinality(m.freed) > 1000);
     return p_done;
 end;
 $$;
@@ -12180,12 +12183,16 @@ begin
         perform ojs._revoke(q.queue) from (select distinct q from unnest(v_queues) q) q(queue)
         where exists (select from ojs._turn_mark(q.queue) m where m.hi >= m.lo);
         perform ojs._notify(v_queues);
-        -- Of those that were looked at, who still has room somewhere stays; the others have not had their turn yet. Taking back what was
-        -- decided ahead has come here, too, and may have brought more.
+        -- Taking back what was decided ahead has come here, too, and may have brought more, or given room to one that had none before.
         select * into v_now from ojs._slot_mark();
+        if v_now.rev <> v_mark.rev then
+            v_freed := v_freed || array(select f from unnest(v_now.freed) f
+                where not exists (select from unnest(v_mark.freed) o where o = f)
+                    or (select r.jobs from ojs._room('', f) r) is distinct from 0);
+        end if;
+        -- Of those that were looked at, who still has room somewhere stays; the others have not had their turn yet.
         v_freed := array(
-            select t from unnest(v_freed || array(select f from unnest(v_now.freed) f where f <> all (v_mark.freed)))
-            with ordinality u(t, n)
+            select t from unnest(v_freed) with ordinality u(t, n)
             where n > c_window or exists (
                 select from ojs._parked_queues(t) q where (select r.jobs from ojs._room(q, t) r) is distinct from 0)
             group by t order by min(n));
@@ -15454,19 +15461,22 @@ declare
     v_tenant text := ojs._session_tenant(p_tenant);
     v_but    text[] := '{}';
     v_want   int;
+    v_rounds int := 0;
     v_done   int := 0;
     v_found  record;
 begin
     perform ojs._check_limit(p_limit, 10000);
-    -- Each round reads all jobs.
-    for v_round in 1 .. 10 loop
+    loop
         v_want := p_limit - v_done;
         select array_agg(f.tenant_id) as tenants, array_agg(f.id) as ids, array_agg(f.place) as places into v_found
         from (select f.tenant_id, f.id, f.tenant_id || ' ' || f.queue as place
             from ojs._failed_jobs(p_queue, p_type, p_error_type, p_since, p_until, v_tenant) f
             where f.tenant_id || ' ' || f.queue <> all (v_but) order by f.finished_at, f.id limit v_want) f;
         v_done := v_done + ojs._retry_dead(v_found.tenants, v_found.ids, p_any => true);
-        exit when v_done >= p_limit or coalesce(cardinality(v_found.ids), 0) < v_want;
+        v_rounds := v_rounds + 1;
+        exit when v_done >= p_limit or coalesce(cardinality(v_found.ids), 0) < v_want
+            -- Each round reads all jobs.
+            or v_done > 0 and v_rounds >= 10;
         -- Jobs that cannot come back now, as their tenant may have no more in their queue, would keep back all that failed after them.
         v_but := v_but || array(select distinct u.place from unnest(v_found.tenants, v_found.ids, v_found.places) u(tenant_id, id, place)
             where not exists (select from ojs.job j where j.id = u.id and j.tenant_id = u.tenant_id and j.state <> 'discarded'));

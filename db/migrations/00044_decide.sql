@@ -72,6 +72,9 @@ begin
         exit when cardinality(p_done.ids) >= p_count or p_done.cut or v_rows + cardinality(p_done.ids) = v_before;
         v_ahead := '{}';
     end loop;
+    -- Nobody has looked at the others yet.
+    p_done.cut := p_done.cut or cardinality(p_done.ids) < p_count
+        and exists (select from ojs._slot_mark() m where cardinality(m.freed) > 1000);
     return p_done;
 end;
 $$;

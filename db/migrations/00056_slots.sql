@@ -111,12 +111,16 @@ begin
         perform ojs._revoke(q.queue) from (select distinct q from unnest(v_queues) q) q(queue)
         where exists (select from ojs._turn_mark(q.queue) m where m.hi >= m.lo);
         perform ojs._notify(v_queues);
-        -- Of those that were looked at, who still has room somewhere stays; the others have not had their turn yet. Taking back what was
-        -- decided ahead has come here, too, and may have brought more.
+        -- Taking back what was decided ahead has come here, too, and may have brought more, or given room to one that had none before.
         select * into v_now from ojs._slot_mark();
+        if v_now.rev <> v_mark.rev then
+            v_freed := v_freed || array(select f from unnest(v_now.freed) f
+                where not exists (select from unnest(v_mark.freed) o where o = f)
+                    or (select r.jobs from ojs._room('', f) r) is distinct from 0);
+        end if;
+        -- Of those that were looked at, who still has room somewhere stays; the others have not had their turn yet.
         v_freed := array(
-            select t from unnest(v_freed || array(select f from unnest(v_now.freed) f where f <> all (v_mark.freed)))
-            with ordinality u(t, n)
+            select t from unnest(v_freed) with ordinality u(t, n)
             where n > c_window or exists (
                 select from ojs._parked_queues(t) q where (select r.jobs from ojs._room(q, t) r) is distinct from 0)
             group by t order by min(n));

@@ -49,19 +49,22 @@ declare
     v_tenant text := ojs._session_tenant(p_tenant);
     v_but    text[] := '{}';
     v_want   int;
+    v_rounds int := 0;
     v_done   int := 0;
     v_found  record;
 begin
     perform ojs._check_limit(p_limit, 10000);
-    -- Each round reads all jobs.
-    for v_round in 1 .. 10 loop
+    loop
         v_want := p_limit - v_done;
         select array_agg(f.tenant_id) as tenants, array_agg(f.id) as ids, array_agg(f.place) as places into v_found
         from (select f.tenant_id, f.id, f.tenant_id || ' ' || f.queue as place
             from ojs._failed_jobs(p_queue, p_type, p_error_type, p_since, p_until, v_tenant) f
             where f.tenant_id || ' ' || f.queue <> all (v_but) order by f.finished_at, f.id limit v_want) f;
         v_done := v_done + ojs._retry_dead(v_found.tenants, v_found.ids, p_any => true);
-        exit when v_done >= p_limit or coalesce(cardinality(v_found.ids), 0) < v_want;
+        v_rounds := v_rounds + 1;
+        exit when v_done >= p_limit or coalesce(cardinality(v_found.ids), 0) < v_want
+            -- Each round reads all jobs.
+            or v_done > 0 and v_rounds >= 10;
         -- Jobs that cannot come back now, as their tenant may have no more in their queue, would keep back all that failed after them.
         v_but := v_but || array(select distinct u.place from unnest(v_found.tenants, v_found.ids, v_found.places) u(tenant_id, id, place)
             where not exists (select from ojs.job j where j.id = u.id and j.tenant_id = u.tenant_id and j.state <> 'discarded'));
