@@ -208,7 +208,8 @@ func (d *DB) cleanup() {
 		// Close waits for it; nobody else would notice.
 		d.t.Error("the test never released a connection")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	// PostgreSQL drops no database while a session logs in, which authentication_timeout lets take a minute.
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	if err := d.server.drop(ctx, d.Name); err != nil {
 		d.t.Errorf("drop the test's database: %v", err)
