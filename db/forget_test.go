@@ -36,7 +36,7 @@ func TestWhatNobodyUsesLeaves(t *testing.T) {
 		}
 	}
 	exec(t, service, "select count(*) from ojs.fetch_many('{busy}', '{1}', '{\"\"}', '{0}')")
-	exec(t, service, "select count(*) from ojs.ack_many(array(select id from ojs.job where state = 'active'))")
+	ackActive(t, service)
 	if got := lines(t, d.Pool, fairnessRows); !slices.Equal(got, []string{"352 354 152 1 75 0"}) {
 		t.Errorf("levels, tenants, queues, marks, lists, ranges: %v", got)
 	}

@@ -193,6 +193,12 @@ func connect(t testing.TB, url string) *pgx.Conn {
 // backendPID of the session of a transaction, for pgtest's Blocked.
 func backendPID(tx pgx.Tx) uint32 { return tx.Conn().PgConn().PID() }
 
+// ackActive acknowledges all jobs that run.
+func ackActive(t testing.TB, q querier) {
+	t.Helper()
+	exec(t, q, "select ojs.ack_many(array(select id from ojs.job where state = 'active'))")
+}
+
 // inTime reports whether a session's statement goes on and began less than a second ago. For so long a FETCH waits for the decision under
 // way, unless it has been in its transaction for a while: otherwise what was to come while it waits has come too late, and is to be
 // arranged again.

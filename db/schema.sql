@@ -4807,7 +4807,7 @@ CREATE FUNCTION ojs._freed(p_queues text[], p_only text[], p_but text[]) RETURNS
     LANGUAGE plpgsql STABLE
     AS $$
 begin
-    return array(select t from ojs._slot_mark() m cross join lateral unnest(m.freed[:1000]) t
+    return array(select t from ojs._slot_mark() m cross join lateral unnest(m.freed[:ojs._freed_window()]) t
         where (p_only is null or t = any (p_only)) and (p_but is null or t <> all (p_but))
             and exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t and f.queue = any (p_queues)));
 end;
@@ -4823,6 +4823,10 @@ begin
         where (select r.jobs from ojs._room(p_queue, t.tenant_id) r) is distinct from 0);
 end;
 $$;
+
+CREATE FUNCTION ojs._freed_window() RETURNS integer
+    LANGUAGE sql IMMUTABLE
+    AS $$ select 1000 $$;
 
 CREATE FUNCTION ojs._fresh(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS SETOF ojs._movement
     LANGUAGE sql STABLE ROWS 10
@@ -10198,7 +10202,7 @@ begin
     end loop;
     -- Nobody has looked at the others yet.
     p_done.cut := p_done.cut or cardinality(p_done.ids) < p_count
-        and exists (select from ojs._slot_mark() m where cardinality(m.freed) > 1000);
+        and exists (select from ojs._slot_mark() m where cardinality(m.freed) > ojs._freed_window());
     return p_done;
 end;
 $$;
@@ -12162,7 +12166,7 @@ CREATE FUNCTION ojs._unpark(p_tenants text[], p_first text[] DEFAULT '{}'::text[
 declare
     -- More at once would keep everybody waiting.
     c_rows   constant int := 100;
-    c_window constant int := 1000;
+    c_window constant int := ojs._freed_window();
     v_mark   ojs.slot_mark;
     v_now    ojs.slot_mark;
     v_freed  text[];

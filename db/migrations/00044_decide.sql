@@ -74,7 +74,7 @@ begin
     end loop;
     -- Nobody has looked at the others yet.
     p_done.cut := p_done.cut or cardinality(p_done.ids) < p_count
-        and exists (select from ojs._slot_mark() m where cardinality(m.freed) > 1000);
+        and exists (select from ojs._slot_mark() m where cardinality(m.freed) > ojs._freed_window());
     return p_done;
 end;
 $$;

@@ -90,7 +90,7 @@ as $$
 declare
     -- More at once would keep everybody waiting.
     c_rows   constant int := 100;
-    c_window constant int := 1000;
+    c_window constant int := ojs._freed_window();
     v_mark   ojs.slot_mark;
     v_now    ojs.slot_mark;
     v_freed  text[];
@@ -194,11 +194,19 @@ comment on function ojs._unpark_rows(text[], text[], int) is
 first: with the time they had, but not before those who are there, so that they have neither credit nor loss. Returns the queue of each.';
 
 -- +goose StatementBegin
+create function ojs._freed_window() returns int
+language sql immutable
+as $$ select 1000 $$;
+-- +goose StatementEnd
+comment on function ojs._freed_window() is
+'At how many of ojs.slot_mark.freed one call looks, the first. Looking at more would keep everybody waiting.';
+
+-- +goose StatementBegin
 create function ojs._freed(p_queues text[], p_only text[], p_but text[]) returns text[]
 language plpgsql stable
 as $$
 begin
-    return array(select t from ojs._slot_mark() m cross join lateral unnest(m.freed[:1000]) t
+    return array(select t from ojs._slot_mark() m cross join lateral unnest(m.freed[:ojs._freed_window()]) t
         where (p_only is null or t = any (p_only)) and (p_but is null or t <> all (p_but))
             and exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t and f.queue = any (p_queues)));
 end;

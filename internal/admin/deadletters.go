@@ -101,39 +101,43 @@ func (f *Filter) Bound(ctx context.Context, q *sqlcgen.Queries, required bool) e
 	return err
 }
 
+// counting is the filter as the statements take it that count.
+func (f *Filter) counting(tenant *string) sqlcgen.DeadLetterCountParams {
+	return sqlcgen.DeadLetterCountParams{
+		Queue: f.Queue, Type: f.Type, ErrorType: f.ErrorType, Since: f.Since, Until: f.Until, Tenant: tenant,
+	}
+}
+
+// changing is the filter as the statements take it that change at most limit jobs.
+func (f *Filter) changing(limit int32, tenant *string) sqlcgen.RetryDeadLettersParams {
+	return sqlcgen.RetryDeadLettersParams{
+		Queue: f.Queue, Type: f.Type, ErrorType: f.ErrorType, Since: f.Since, Until: f.Until, MaxJobs: limit, Tenant: tenant,
+	}
+}
+
 // Count is how many dead letters the filter lets pass.
 func (f *Filter) Count(ctx context.Context, q *sqlcgen.Queries, tenant *string) (int64, error) {
-	return q.DeadLetterCount(ctx, sqlcgen.DeadLetterCountParams{
-		Queue: f.Queue, Type: f.Type, ErrorType: f.ErrorType, Since: f.Since, Until: f.Until, Tenant: tenant,
-	})
+	return q.DeadLetterCount(ctx, f.counting(tenant))
 }
 
 // Retry puts at most limit of them back into their queues and says how many.
 func (f *Filter) Retry(ctx context.Context, q *sqlcgen.Queries, limit int32, tenant *string) (int32, error) {
-	return q.RetryDeadLetters(ctx, sqlcgen.RetryDeadLettersParams{
-		Queue: f.Queue, Type: f.Type, ErrorType: f.ErrorType, Since: f.Since, Until: f.Until, MaxJobs: limit, Tenant: tenant,
-	})
+	return q.RetryDeadLetters(ctx, f.changing(limit, tenant))
 }
 
 // CountFailed is how many jobs that failed for good the filter lets pass, dead letters or not.
 func (f *Filter) CountFailed(ctx context.Context, q *sqlcgen.Queries, tenant *string) (int64, error) {
-	return q.FailedCount(ctx, sqlcgen.FailedCountParams{
-		Queue: f.Queue, Type: f.Type, ErrorType: f.ErrorType, Since: f.Since, Until: f.Until, Tenant: tenant,
-	})
+	return q.FailedCount(ctx, sqlcgen.FailedCountParams(f.counting(tenant)))
 }
 
 // RetryFailed has at most limit of them run again and says how many.
 func (f *Filter) RetryFailed(ctx context.Context, q *sqlcgen.Queries, limit int32, tenant *string) (int32, error) {
-	return q.RetryMany(ctx, sqlcgen.RetryManyParams{
-		Queue: f.Queue, Type: f.Type, ErrorType: f.ErrorType, Since: f.Since, Until: f.Until, MaxJobs: limit, Tenant: tenant,
-	})
+	return q.RetryMany(ctx, sqlcgen.RetryManyParams(f.changing(limit, tenant)))
 }
 
 // Purge deletes at most limit of them and says how many.
 func (f *Filter) Purge(ctx context.Context, q *sqlcgen.Queries, limit int32, tenant *string) (int32, error) {
-	return q.PurgeDeadLetters(ctx, sqlcgen.PurgeDeadLettersParams{
-		Queue: f.Queue, Type: f.Type, ErrorType: f.ErrorType, Since: f.Since, Until: f.Until, MaxJobs: limit, Tenant: tenant,
-	})
+	return q.PurgeDeadLetters(ctx, sqlcgen.PurgeDeadLettersParams(f.changing(limit, tenant)))
 }
 
 // innerFilter is a filter that stands by itself.
@@ -180,8 +184,8 @@ func (a *Admin) purgeDeadLetters(c echo.Context) error { return a.bulk(c, "delet
 // doing does something to at most limit jobs that a filter lets pass, and says to how many.
 type doing func(f *Filter, ctx context.Context, q *sqlcgen.Queries, limit int32, tenant *string) (int32, error)
 
-// counting says how many jobs a filter lets pass.
-type counting func(f *Filter, ctx context.Context, q *sqlcgen.Queries, tenant *string) (int64, error)
+// counter says how many jobs a filter lets pass.
+type counter func(f *Filter, ctx context.Context, q *sqlcgen.Queries, tenant *string) (int64, error)
 
 func (a *Admin) bulk(c echo.Context, done string, do doing) error {
 	req := bulkRequest{Limit: 1000}
@@ -196,7 +200,7 @@ func (a *Admin) bulk(c echo.Context, done string, do doing) error {
 }
 
 // inBulk says how many jobs were done, and how many that the filter lets pass are left for another request.
-func (a *Admin) inBulk(c echo.Context, filter *Filter, limit int32, do doing, count counting) (n int32, left int64, err error) {
+func (a *Admin) inBulk(c echo.Context, filter *Filter, limit int32, do doing, count counter) (n int32, left int64, err error) {
 	for name := range c.QueryParams() {
 		return 0, 0, kit.Invalid(kit.Clip(name), "belongs in the body here")
 	}
