@@ -219,6 +219,28 @@ func TestExplainNamesWhatHoldsAJobBack(t *testing.T) {
 				select ojs.fetch('{q}', 20)`, "pool line",
 			"Only workers of pool p may have it: none is registered, and none runs a job.",
 		},
+		{
+			"another queue has starved", `select ojs.configure_pool('p', '{"queues": ["q", "r"], "strategy": "strict",
+					"starvation_prevention": {"enabled": true, "rotation_interval": "PT1S", "min_dispatch_ratio": 0}}');
+				insert into ojs.jobs (type, queue) select 'x', 'r' from generate_series(1, 3);
+				select ojs.fetch('{q,r}', 20, p_pool => 'p');
+				update ojs.rotation set served = array[served[1], served[2] - interval '1 second']`, "rotation turns line",
+			"Workers of pool p that ask for several queues get jobs of these first, which are not to starve: r.",
+		},
+		{
+			"another queue is owed its minimum", `select ojs.configure_pool('p', '{"queues": ["q", "r"], "strategy": "strict",
+					"starvation_prevention": {"enabled": true, "min_dispatch_ratio": 0.1}}');
+				insert into ojs.jobs (type, queue) select 'x', 'r' from generate_series(1, 3);
+				select ojs.fetch('{q,r}', 20, p_pool => 'p'); update ojs.rotation set owed = '{0,1}'`, "rotation turns line",
+			"which are not to starve: r.",
+		},
+		{
+			"another queue has starved that is paused", `select ojs.configure_pool('p', '{"queues": ["q", "r"], "strategy": "strict",
+					"starvation_prevention": {"enabled": true, "rotation_interval": "PT1S", "min_dispatch_ratio": 0}}');
+				insert into ojs.jobs (type, queue) select 'x', 'r' from generate_series(1, 3); select ojs.fetch('{q,r}', 20, p_pool => 'p');
+				select ojs.pause('r');
+				update ojs.rotation set served = array[served[1], served[2] - interval '1 second']`, "turns line", "",
+		},
 		{"a pool is full that others need not be in", `select ojs.configure_pool('p', '{"queues": ["q"], "concurrency": 9}');
 			select ojs.fetch('{q}', 20, p_pool => 'p')`, "turns line", ""},
 		{"its tenant has room again", `select ojs.limit_concurrency(3, 'a'); select ojs.fetch('{q}', 9);

@@ -29,13 +29,37 @@ func TestPaceOfAnHour(t *testing.T) {
 				"mail 4 0.5 01:00:00 12 0.75 00:58:00 16 0.8 00:44:00 4 16",
 				"reports 4 0.5 01:00:20 4 0.25 01:00:20 4 0.2 01:00:20 6 4")
 			p.tenants(
-				"acme 3 0.75 5 0.625 01:00:16 11 0.6875 00:58:29.090909 14 0.7 00:46:22.857143 6 14",
-				"globex 1 0.25 3 0.375 01:00:00 5 0.3125 00:58:48 6 0.3 00:49:20 4 6",
-				"idle 3 - 0 0 - 0 0 - 0 0 - 0 0")
+				"acme 3 0.75 5 0.625 1 01:00:16 11 0.6875 00:58:29.090909 14 0.7 00:46:22.857143 6 14",
+				"globex 1 0.25 3 0.375 -1 01:00:00 5 0.3125 00:58:48 6 0.3 00:49:20 4 6",
+				"idle 3 - 0 0 - - 0 0 - 0 0 - 0 0")
+			p.waits(
+				"mail 01:30:00 00:52:30 00:45:00 01:57:36",
+				"reports 01:30:00 01:30:00 01:30:00 01:59:24")
 			p.at(3 * time.Hour)
 			p.queues("mail 0 - - 0 - - 0 - - 4 16", "reports 0 - - 0 - - 0 - - 6 4")
 		})
 	}
+}
+
+// A pool has the jobs that its workers were handed, and their waits.
+func TestPaceOfPools(t *testing.T) {
+	t.Parallel()
+	p := startPace(t)
+	exec(t, p.d.Operator(), `select ojs.configure_pool(n, '{}') from unnest('{busy,idle}'::text[]) n`)
+	p.enqueue("acme", "mail", 20)
+	fetch := func(pool string, count int) {
+		exec(t, p.d.Service(), "select ojs.fetch('{mail}', $1, p_pool => $2)", count, pool)
+	}
+	p.at(time.Minute)
+	fetch("busy", 3)
+	p.at(50 * time.Minute)
+	fetch("busy", 2)
+	fetch("unknown", 3)
+	p.want(`
+		select name, dispatched, dispatched_1m, ratio_1m::float8, p50_wait_1m::text, dispatched_1h, ratio_1h::float8, avg_wait_1h::text,
+			p95_wait_1h::text
+		from ojs.pool_stats order by name`,
+		"busy 5 2 0.4 00:45:00 5 0.625 00:20:36 00:56:15", "idle 0 0 0 - 0 0 - -")
 }
 
 // Whoever rolls up at the wrong moment counts twice, or not at all.
@@ -190,11 +214,19 @@ func (p *pace) queues(want ...string) {
 		from ojs.scheduling_stats order by queue`, want...)
 }
 
+// waits are percentiles, which the classes of waits tell.
+func (p *pace) waits(want ...string) {
+	p.Helper()
+	p.want(`
+		select queue, p50_wait_1m::text, p50_wait_5m::text, p50_wait_1h::text, p99_wait_1h::text
+		from ojs.scheduling_stats order by queue`, want...)
+}
+
 func (p *pace) tenants(want ...string) {
 	p.Helper()
 	p.want(`
-		select tenant_id, weight::float8, ideal_share::float8, dispatched_1m, share_1m::float8, avg_wait_1m::text, dispatched_5m,
-			share_5m::float8, avg_wait_5m::text, dispatched_1h, share_1h::float8, avg_wait_1h::text,
+		select tenant_id, weight::float8, ideal_share::float8, dispatched_1m, share_1m::float8, lag_1m::float8, avg_wait_1m::text,
+			dispatched_5m, share_5m::float8, avg_wait_5m::text, dispatched_1h, share_1h::float8, avg_wait_1h::text,
 			available, active
 		from ojs.tenant_shares order by tenant_id`, want...)
 }

@@ -221,15 +221,13 @@ CREATE TYPE ojs.finding AS (
 CREATE TYPE ojs.pace_sums AS (
 	jobs_1m bigint,
 	waited_1m double precision,
+	waits_1m bigint[],
 	jobs_5m bigint,
 	waited_5m double precision,
+	waits_5m bigint[],
 	jobs_1h bigint,
-	waited_1h double precision
-);
-
-CREATE TYPE ojs.pace_named AS (
-	name text,
-	sums ojs.pace_sums
+	waited_1h double precision,
+	waits_1h bigint[]
 );
 
 CREATE TYPE ojs.picks AS (
@@ -449,6 +447,7 @@ $$;
 
 CREATE TABLE ojs.rotation (
     key bytea NOT NULL,
+    pool integer,
     queues text[] NOT NULL COLLATE pg_catalog."C",
     weights integer[] NOT NULL,
     rev bigint NOT NULL,
@@ -5265,6 +5264,28 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._held_by_rotation(p_queue text) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return (
+    select coalesce(jsonb_agg(jsonb_build_object('cause', 'rotation', 'pool', o.pool, 'queues', o.owed,
+        'text', format('Workers of pool %s that ask for several queues get jobs of these first, which are not to starve: %s.', o.pool,
+            array_to_string(o.owed, ', '))) order by o.pool, o.queues), '[]')
+    from (
+        select coalesce(p.name, 'default') as pool, r.queues, array_agg(q.queue order by q.n) as owed
+        from (select distinct on (r.key) r.* from ojs.rotation r where p_queue = any (r.queues) order by r.key, r.rev desc) r
+        left join ojs.pool p on p.id = r.pool
+        left join ojs.pool a on a.name = '*'
+        cross join lateral unnest(r.queues, r.owed, r.served) with ordinality q(queue, owed, served, n)
+        where q.queue <> p_queue and cardinality(ojs._with_work(ojs._open_queues(array[q.queue]))) = 1
+            and (q.owed >= 1 and coalesce(a.min_dispatch_ratio, p.min_dispatch_ratio) is not null
+                or q.served <= ojs.now() - coalesce(a.rotation_interval, p.rotation_interval))
+        group by 1, 2
+    ) o);
+end;
+$$;
+
 CREATE FUNCTION ojs._held_by_state(p_job ojs.job) RETURNS jsonb
     LANGUAGE plpgsql STABLE
     AS $$
@@ -6231,7 +6252,7 @@ CREATE FUNCTION ojs._late_timers(p_mark ojs.clock_mark) RETURNS SETOF ojs.timer
     where pg_visible_in_snapshot(x.xid, (select pg_current_snapshot()))
 $$;
 
-CREATE FUNCTION ojs._lately(p_by_tenant boolean) RETURNS SETOF ojs.pace_named
+CREATE FUNCTION ojs._lately(p_kind text) RETURNS TABLE(name text, sums ojs.pace_sums)
     LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_bitmapscan TO 'off'
@@ -6249,15 +6270,20 @@ declare
 begin
     return query
     select coalesce(u.name, ''), (
-        sum(u.jobs) filter (where u.at > v_now - interval '1 minute'), sum(u.waited) filter (where u.at > v_now - interval '1 minute'),
-        sum(u.jobs) filter (where u.at > v_now - interval '5 minutes'), sum(u.waited) filter (where u.at > v_now - interval '5 minutes'),
-        sum(u.jobs), sum(u.waited))::ojs.pace_sums
+        sum(u.jobs) filter (where u.m), sum(u.waited) filter (where u.m), case when p_kind <> 'tenant' then
+            ojs._waits(array_agg(u.class) filter (where u.m), array_agg(u.jobs) filter (where u.m)) end,
+        sum(u.jobs) filter (where u.f), sum(u.waited) filter (where u.f), case when p_kind <> 'tenant' then
+            ojs._waits(array_agg(u.class) filter (where u.f), array_agg(u.jobs) filter (where u.f)) end,
+        sum(u.jobs), sum(u.waited), case when p_kind <> 'tenant' then
+            ojs._waits(array_agg(u.class), array_agg(u.jobs)) end)::ojs.pace_sums
     from (
-        select n.name, l.at, count(*) as jobs, sum(x.wait) as waited
+        select n.name, c.class, l.at > v_now - interval '1 minute' as m, l.at > v_now - interval '5 minutes' as f,
+            count(*) as jobs, sum(x.wait::float8) as waited
         from ojs._leases_since(v_mark) l cross join lateral unnest(l.tenants, l.waits) x(tenant_id, wait)
-        cross join lateral (select case when p_by_tenant then x.tenant_id else l.queue end as name) n
-        where not ojs._foreign(v_mark) and l.at > v_now - interval '1 hour'
-        group by n.name, l.at
+        cross join lateral (select case p_kind when 'queue' then l.queue when 'pool' then l.pool::text else x.tenant_id end as name) n
+        cross join lateral (select case when p_kind <> 'tenant' then ojs._wait_class(x.wait) end as class) c
+        where not ojs._foreign(v_mark) and l.at > v_now - interval '1 hour' and n.name is not null
+        group by 1, 2, 3, 4
     ) u
     group by rollup (u.name);
 end;
@@ -6297,7 +6323,8 @@ CREATE FUNCTION ojs._leaving(p_tenant text, p_queue text) RETURNS double precisi
     LANGUAGE sql STABLE
     AS $$
     select sum(p.jobs) / 60.0 from ojs.pace p
-    where p.queue = case when p_tenant = '' then p_queue else '' end and p.tenant_id = p_tenant and p.at > ojs.now() - interval '1 minute'
+    where p.kind = case when p_tenant = '' then 'queue' else 'tenant' end
+        and p.name = case when p_tenant = '' then p_queue else p_tenant end and p.at > ojs.now() - interval '1 minute'
 $$;
 
 CREATE FUNCTION ojs._level(p_queue text, p_priority integer) RETURNS SETOF ojs.level
@@ -7398,7 +7425,7 @@ declare
     v_now   timestamptz := ojs.now();
 begin
     return not exists (select from ojs.waiter w where w.queue = p_queue and w.expires_at > v_now)
-        and not exists (select from ojs.pace p where p.queue = p_queue and p.tenant_id = '' and p.at > v_since)
+        and not exists (select from ojs.pace p where p.kind = 'queue' and p.name = p_queue and p.at > v_since)
         and not exists (select from ojs._leases_since(v_mark) l where l.queue = p_queue and l.at > v_since);
 end;
 $$;
@@ -7812,10 +7839,11 @@ begin
     with line as materialized (
         select q.queue, q.available from ojs.queue_stats q where q.available > 0 and not q.paused
     )
-    select p.name, p.active_jobs, sum(w.available)::bigint
-    from ojs.pool_stats p
+    select p.name, u.active, sum(w.available)::bigint
+    from ojs.pool p
+    join ojs._pool_use u on u.pool = p.id
     join line w on (p.queues is null or w.queue = any (p.queues)) and not ojs._isolated_from(p.name, w.queue)
-    where p.active_jobs >= p.max_concurrency group by p.name, p.active_jobs;
+    where u.active >= p.max_concurrency group by p.name, u.active;
 end;
 $$;
 
@@ -8108,23 +8136,49 @@ CREATE FUNCTION ojs._own_shards(p_tenant text) RETURNS TABLE(queue text, priorit
     SET plan_cache_mode TO 'force_generic_plan'
     AS $$ select s.queue, s.priority from ojs._shards(case p_tenant when ojs.current_tenant() then p_tenant end) s $$;
 
-CREATE FUNCTION ojs._pace(p_queue text, p_tenant text, p_lately ojs.pace_sums) RETURNS SETOF ojs.pace_sums
+CREATE FUNCTION ojs._pace(p_kind text, p_name text, p_lately ojs.pace_sums) RETURNS TABLE(jobs_1m bigint, waited_1m double precision, waits_1m bigint[], jobs_5m bigint, waited_5m double precision, waits_5m bigint[], jobs_1h bigint, waited_1h double precision, waits_1h bigint[])
+    LANGUAGE sql STABLE ROWS 1
+    AS $$
+    select coalesce(z.jobs - m.jobs_before, 0) + coalesce((p_lately).jobs_1m, 0),
+        coalesce(z.waited - m.waited_before, 0) + coalesce((p_lately).waited_1m, 0),
+        ojs._waits_sum(case when m.at is not null then ojs._waits_sum(z.waits_before, z.waits, m.waits_before) end, (p_lately).waits_1m),
+        coalesce(z.jobs - f.jobs_before, 0) + coalesce((p_lately).jobs_5m, 0),
+        coalesce(z.waited - f.waited_before, 0) + coalesce((p_lately).waited_5m, 0),
+        ojs._waits_sum(case when f.at is not null then ojs._waits_sum(z.waits_before, z.waits, f.waits_before) end, (p_lately).waits_5m),
+        coalesce(z.jobs - h.jobs_before, 0) + coalesce((p_lately).jobs_1h, 0),
+        coalesce(z.waited - h.waited_before, 0) + coalesce((p_lately).waited_1h, 0),
+        ojs._waits_sum(case when h.at is not null then ojs._waits_sum(z.waits_before, z.waits, h.waits_before) end, (p_lately).waits_1h)
+    from (values (0)) one
+    left join lateral (
+        select p.jobs_before + p.jobs as jobs, p.waited_before + p.waited as waited, p.waits, p.waits_before
+        from ojs.pace p where p.kind = p_kind and p.name = p_name order by p.at desc limit 1
+    ) z on true
+    left join lateral (select p.* from ojs._pace_from(p_kind, p_name, '1 minute') p) m on true
+    left join lateral (select p.* from ojs._pace_from(p_kind, p_name, '5 minutes') p) f on true
+    left join lateral (select p.* from ojs._pace_from(p_kind, p_name, '1 hour') p) h on true
+$$;
+
+CREATE TABLE ojs.pace (
+    kind text NOT NULL,
+    name text NOT NULL COLLATE pg_catalog."C",
+    at timestamp with time zone NOT NULL,
+    jobs bigint NOT NULL,
+    waited double precision NOT NULL,
+    waits bigint[],
+    jobs_before bigint NOT NULL,
+    waited_before double precision NOT NULL,
+    waits_before bigint[]
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.pace FORCE ROW LEVEL SECURITY;
+
+CREATE FUNCTION ojs._pace_from(p_kind text, p_name text, p_span interval) RETURNS SETOF ojs.pace
     LANGUAGE sql STABLE ROWS 1
     AS $$
     -- The time by a query of its own: a function that tells it anew for each row would not be asked of the index.
-    select coalesce(sum(w.jobs) filter (where s.span = '1 minute'), 0)::bigint + coalesce((p_lately).jobs_1m, 0),
-        coalesce(sum(w.waited) filter (where s.span = '1 minute'), 0) + coalesce((p_lately).waited_1m, 0),
-        coalesce(sum(w.jobs) filter (where s.span = '5 minutes'), 0)::bigint + coalesce((p_lately).jobs_5m, 0),
-        coalesce(sum(w.waited) filter (where s.span = '5 minutes'), 0) + coalesce((p_lately).waited_5m, 0),
-        coalesce(sum(w.jobs) filter (where s.span = '1 hour'), 0)::bigint + coalesce((p_lately).jobs_1h, 0),
-        coalesce(sum(w.waited) filter (where s.span = '1 hour'), 0) + coalesce((p_lately).waited_1h, 0)
-    from (values (interval '1 minute'), (interval '5 minutes'), (interval '1 hour')) s(span)
-    cross join lateral (
-        select z.jobs_before + z.jobs - a.jobs_before as jobs, z.waited_before + z.waited - a.waited_before as waited
-        from (select p.* from ojs.pace p where p.queue = p_queue and p.tenant_id = p_tenant
-            and p.at > (select ojs.now()) - s.span + ojs._pace_step() / 2 order by p.at limit 1) a
-        cross join (select p.* from ojs.pace p where p.queue = p_queue and p.tenant_id = p_tenant order by p.at desc limit 1) z
-    ) w
+    select p.* from ojs.pace p
+    where p.kind = p_kind and p.name = p_name and p.at > (select ojs.now()) - p_span + ojs._pace_step() / 2 order by p.at limit 1
 $$;
 
 CREATE FUNCTION ojs._pace_step() RETURNS interval
@@ -8177,6 +8231,20 @@ $$;
 CREATE FUNCTION ojs._patience() RETURNS interval
     LANGUAGE sql IMMUTABLE
     AS $$ select interval '100 milliseconds' $$;
+
+CREATE FUNCTION ojs._percentile(p_waits bigint[], p_part double precision) RETURNS interval
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select (u.low + (coalesce(b.high, u.low) - u.low) * greatest(p_part * u.total - (u.upto - u.jobs), 0) / u.jobs) * interval '1 second'
+    from (
+        select w.class, w.jobs, sum(w.jobs) over (order by w.class) as upto, sum(w.jobs) over () as total,
+            (ojs._wait_bounds())[w.class] as low
+        from unnest(p_waits) with ordinality w(jobs, class)
+    ) u
+    cross join lateral (select (ojs._wait_bounds())[u.class + 1] as high) b
+    where u.jobs > 0 and u.upto >= p_part * u.total
+    order by u.class limit 1
+$$;
 
 CREATE FUNCTION ojs._plain_fields(p_job ojs._job_fields, p_fields bigint) RETURNS boolean
     LANGUAGE sql STABLE
@@ -9861,22 +9929,28 @@ begin
     end if;
     with mark as materialized (
         select ojs._snapshot() as snapshot
-    ), recent as materialized (
-        select coalesce(l.queue, '') as queue, coalesce(x.tenant_id, '') as tenant_id, count(*) as jobs, sum(x.wait) as waited
+    ), handed as materialized (
+        select l.queue, l.pool::text as pool, x.tenant_id, ojs._wait_class(x.wait) as class, count(*) as jobs,
+            sum(x.wait::float8) as waited
         from ojs._leases_since(v_mark.pace_snapshot) l cross join lateral unnest(l.tenants, l.waits) x(tenant_id, wait)
         -- What this transaction handed out itself is not in the snapshot and would be counted twice.
         where not ojs._foreign(v_mark.pace_snapshot) and l.xid is distinct from pg_current_xact_id_if_assigned()
-        group by grouping sets ((l.queue), (x.tenant_id), ()) having count(*) > 0
+        group by 1, 2, 3, 4
+    ), recent as (
+        select k.kind, k.name, sum(h.jobs) as jobs, sum(h.waited) as waited,
+            case when k.kind <> 'tenant' then ojs._waits(array_agg(h.class), array_agg(h.jobs)) end as waits
+        from handed h
+        cross join lateral (values ('all', ''), ('queue', h.queue), ('pool', h.pool), ('tenant', h.tenant_id)) k(kind, name)
+        where k.name is not null group by k.kind, k.name
     ), marked as (
         update ojs.tally_mark t set pace_snapshot = m.snapshot, pace_at = v_now from mark m where t.rev = v_mark.rev
     )
-    insert into ojs.pace (queue, tenant_id, at, jobs, waited, jobs_before, waited_before)
+    insert into ojs.pace (kind, name, at, jobs, waited, waits, jobs_before, waited_before, waits_before)
     -- A clock that was put back must not break the order of the sums.
-    select r.queue, r.tenant_id, greatest(v_now, p.at + interval '1 microsecond'), r.jobs, r.waited, coalesce(p.jobs_before + p.jobs, 0),
-        coalesce(p.waited_before + p.waited, 0)
+    select r.kind, r.name, greatest(v_now, p.at + interval '1 microsecond'), r.jobs, r.waited, r.waits,
+        coalesce(p.jobs_before + p.jobs, 0), coalesce(p.waited_before + p.waited, 0), ojs._waits_sum(p.waits_before, p.waits)
     from recent r
-    left join lateral (select p.* from ojs.pace p where p.queue = r.queue and p.tenant_id = r.tenant_id
-        order by p.at desc limit 1) p on true;
+    left join lateral (select p.* from ojs.pace p where p.kind = r.kind and p.name = r.name order by p.at desc limit 1) p on true;
     -- Not all at once: after a pause of the clock there may be much.
     delete from ojs.pace p where p.ctid = any (array(
         select o.ctid from ojs.pace o where o.at < v_now - interval '1 hour' - ojs._pace_step() order by o.at limit 50000));
@@ -9968,8 +10042,8 @@ declare
         from unnest(p_rotation.times, ojs._queue_leads(p_rotation.weights)) with ordinality t(due, lead, q) order by t.q);
 begin
     if p_rotation.rev is null then
-        insert into ojs.rotation (key, queues, weights, rev, times, owed, served)
-        values (p_rotation.key, p_rotation.queues, p_rotation.weights, 1, v_times, p_rotation.owed, p_rotation.served);
+        insert into ojs.rotation (key, pool, queues, weights, rev, times, owed, served)
+        values (p_rotation.key, p_rotation.pool, p_rotation.queues, p_rotation.weights, 1, v_times, p_rotation.owed, p_rotation.served);
     else
         update ojs.rotation r set rev = r.rev + 1, times = v_times, owed = p_rotation.owed, served = p_rotation.served, used_at = ojs.now()
         where r.key = p_rotation.key and r.rev = p_rotation.rev;
@@ -9987,7 +10061,7 @@ declare
 begin
     select * into v_rotation from ojs.rotation r where r.key = v_key order by r.rev desc limit 1;
     if v_rotation.key is null then
-        v_rotation := (v_key, p_ask.queues, p_weights, null, ojs._queue_leads(p_weights),
+        v_rotation := (v_key, p_ask.pool, p_ask.queues, p_weights, null, ojs._queue_leads(p_weights),
             array_fill(0::numeric, array[cardinality(p_weights)]), array_fill(ojs.now(), array[cardinality(p_weights)]), null);
     end if;
     return v_rotation;
@@ -10426,10 +10500,10 @@ begin
     union
     select w.queue from ojs._waiting_servers() w(queue, servers)
     union
-    select l.name from ojs._lately(false) l(name, sums) where l.name <> ''
+    select l.name from ojs._lately('queue') l where l.name <> ''
     union
     select k.queue from known k
-    cross join lateral (select p.at from ojs.pace p where p.queue = k.queue and p.tenant_id = '' order by p.at desc limit 1) h
+    cross join lateral (select p.at from ojs.pace p where p.kind = 'queue' and p.name = k.queue order by p.at desc limit 1) h
     where h.at > ojs.now() - interval '5 minutes';
 end;
 $$;
@@ -11209,13 +11283,16 @@ begin
     ) r
     left join lateral (
         select max(u.at) as at from (
-            (select p.at from ojs.pace p where p.queue = q.queue and p.tenant_id = '' order by p.at desc limit 1)
+            (select p.at from ojs.pace p where p.kind = 'queue' and p.name = q.queue order by p.at desc limit 1)
             union all
-            select ojs.now() from ojs._lately(false) l(name, sums) where l.name = q.queue
+            select ojs.now() from ojs._lately('queue') l where l.name = q.queue
         ) u
     ) p on true
     where q.available > 0 and not q.paused and least(q.oldest_wait, ojs.now() - p.at) > r.rotation
-        and ojs._open_queues(array[q.queue]) <> '{}';
+        and ojs._open_queues(array[q.queue]) <> '{}'
+        and (select r.jobs from ojs._room(q.queue, '') r) is distinct from 0
+        and exists (select from ojs.tally t where t.queue = q.queue and t.available > 0
+            and (select r.jobs from ojs._room(q.queue, t.tenant_id) r) is distinct from 0);
 end;
 $$;
 
@@ -11645,12 +11722,12 @@ CREATE FUNCTION ojs._tenant_gauges(p_tenants integer) RETURNS TABLE(tenant_id te
         from (select t.* from ojs.tally t union all select r.* from ojs._recent() r) u
         group by u.tenant_id, u.queue
     ), lately as materialized (
-        select l.name, l.sums from ojs._lately(true) l(name, sums)
+        select l.name, l.sums from ojs._lately('tenant') l
     ), handed_out as materialized (
-        select m.tenant_id, (ojs._pace('', m.tenant_id, l.sums)).jobs_1m as jobs
+        select m.tenant_id, (ojs._pace('tenant', m.tenant_id, l.sums)).jobs_1m as jobs
         from (select distinct p.tenant_id from place p where p.own) m left join lately l on l.name = m.tenant_id
     ), total as (
-        select (ojs._pace('', '', l.sums)).jobs_1m as jobs from lately l where l.name = ''
+        select (ojs._pace('all', '', l.sums)).jobs_1m as jobs from lately l where l.name = ''
     )
     select case when p.own then p.tenant_id else '_other' end, case when p.own and p.own_queue then p.queue else '_other' end,
         sum(n.available)::bigint, sum(n.active)::bigint, sum(n.total + p.moved)::bigint, sum(n.completed + n.failed)::bigint,
@@ -12410,6 +12487,17 @@ CREATE FUNCTION ojs._v7(p_id uuid) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$ select get_byte(uuid_send(p_id), 6) / 16 = 7 and get_byte(uuid_send(p_id), 8) / 64 = 2 $$;
 
+CREATE FUNCTION ojs._wait_bounds() RETURNS double precision[]
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select array[0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800,
+        86400]::float8[]
+$$;
+
+CREATE FUNCTION ojs._wait_class(p_wait double precision) RETURNS integer
+    LANGUAGE sql IMMUTABLE
+    AS $$ select greatest(width_bucket(p_wait, ojs._wait_bounds()), 1) $$;
+
 CREATE FUNCTION ojs._waiting() RETURNS TABLE(queue text, priority integer, tenant_id text, job_priority integer, weight numeric, limited boolean, lo bigint)
     LANGUAGE sql STABLE ROWS 10
     AS $$
@@ -12425,9 +12513,23 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._waits(p_classes integer[], p_jobs numeric[]) RETURNS bigint[]
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select array(select coalesce(sum(u.jobs), 0)::bigint from generate_subscripts(ojs._wait_bounds(), 1) c(class)
+        left join unnest(p_classes, p_jobs) u(class, jobs) on u.class = c.class group by c.class order by c.class)
+$$;
+
 CREATE FUNCTION ojs._waits_for_run(p_cron ojs.cron, p_open uuid[]) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$ select p_open <> '{}' and p_cron.overlap_policy = 'enqueue' $$;
+
+CREATE FUNCTION ojs._waits_sum(p_waits bigint[], p_more bigint[], p_less bigint[] DEFAULT NULL::bigint[]) RETURNS bigint[]
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    select nullif(array(select coalesce(u.n, 0) + coalesce(u.more, 0) - coalesce(u.less, 0)
+        from unnest(p_waits, p_more, p_less) with ordinality u(n, more, less, class) order by u.class), '{}')
+$$;
 
 CREATE FUNCTION ojs._wake_again(p_tenants text[], p_ids uuid[]) RETURNS void
     LANGUAGE plpgsql
@@ -14279,6 +14381,10 @@ begin
         -- One that is decided ahead has its slot.
         v_says.held_by := v_says.held_by || case when v_stands.ahead then '[]' else ojs._held_by_limits(v_job, v_tenant is null) end
             || ojs._held_by_pools(v_job, v_tenant is null);
+        -- Which queues have work says what others do.
+        if v_tenant is null then
+            v_says.held_by := v_says.held_by || ojs._held_by_rotation(v_job.queue);
+        end if;
         v_says.held_by := v_says.held_by || ojs._held_by_line(v_job, v_stands, v_says.held_by);
         if v_says.held_by = '[]' then
             v_says.held_by := jsonb_build_array(jsonb_build_object('cause', 'next',
@@ -16300,6 +16406,31 @@ UNION ALL
    FROM ojs.release r
   WHERE (r.pool IS NOT NULL);
 
+CREATE TABLE ojs.pool_tally (
+    pool integer NOT NULL,
+    rev bigint DEFAULT 1 NOT NULL,
+    active bigint NOT NULL,
+    dispatched bigint NOT NULL
+)
+WITH (vacuum_truncate=off);
+
+ALTER TABLE ONLY ojs.pool_tally FORCE ROW LEVEL SECURITY;
+
+CREATE VIEW ojs._pool_use WITH (security_invoker='true') AS
+ SELECT u.pool,
+    (sum(u.active))::bigint AS active,
+    (sum(u.dispatched))::bigint AS dispatched
+   FROM ( SELECT t.pool,
+            t.active,
+            t.dispatched
+           FROM ojs.pool_tally t
+        UNION ALL
+         SELECT l.pool,
+            l.active,
+            l.dispatched
+           FROM ojs._pools_lately() l(pool, active, dispatched)) u
+  GROUP BY u.pool;
+
 CREATE VIEW ojs._queue_names WITH (security_invoker='true') AS
  SELECT n.queue
    FROM ( SELECT t.queue
@@ -16538,23 +16669,10 @@ UNION ALL
     o.reason
    FROM ojs._own_audit o;
 
-CREATE TABLE ojs.pace (
-    queue text NOT NULL COLLATE pg_catalog."C",
-    tenant_id text NOT NULL COLLATE pg_catalog."C",
-    at timestamp with time zone NOT NULL,
-    jobs bigint NOT NULL,
-    waited double precision NOT NULL,
-    jobs_before bigint NOT NULL,
-    waited_before double precision NOT NULL
-)
-WITH (vacuum_truncate=off);
-
-ALTER TABLE ONLY ojs.pace FORCE ROW LEVEL SECURITY;
-
 CREATE VIEW ojs.queue_demands WITH (security_invoker='true') AS
  WITH lately AS MATERIALIZED (
          SELECT l_1.name
-           FROM ojs._lately(false) l_1(name, sums)
+           FROM ojs._lately('queue'::text) l_1(name, sums)
           WHERE (l_1.name <> ''::text)
         ), worker AS MATERIALIZED (
          SELECT q.queue,
@@ -16598,7 +16716,7 @@ CREATE VIEW ojs.queue_demands WITH (security_invoker='true') AS
      LEFT JOIN ojs.rule a ON (((a.tenant_id = ''::text) AND (a.queue = ''::text))))
      LEFT JOIN LATERAL ( SELECT p_1.at
            FROM ojs.pace p_1
-          WHERE ((p_1.queue = n.queue) AND (p_1.tenant_id = ''::text))
+          WHERE ((p_1.kind = 'queue'::text) AND (p_1.name = n.queue))
           ORDER BY p_1.at DESC
          LIMIT 1) h ON (true));
 
@@ -17308,17 +17426,19 @@ ALTER TABLE ojs.pool ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
-CREATE TABLE ojs.pool_tally (
-    pool integer NOT NULL,
-    rev bigint DEFAULT 1 NOT NULL,
-    active bigint NOT NULL,
-    dispatched bigint NOT NULL
-)
-WITH (vacuum_truncate=off);
-
-ALTER TABLE ONLY ojs.pool_tally FORCE ROW LEVEL SECURITY;
-
 CREATE VIEW ojs.pool_stats WITH (security_invoker='true') AS
+ WITH lately AS MATERIALIZED (
+         SELECT l_1.name,
+            l_1.sums
+           FROM ojs._lately('pool'::text) l_1(name, sums)
+        ), total AS MATERIALIZED (
+         SELECT p_1.jobs_1m,
+            p_1.jobs_5m,
+            p_1.jobs_1h
+           FROM ((( VALUES (0)) one
+             LEFT JOIN ojs._lately('queue'::text) l_1(name, sums) ON ((l_1.name = ''::text)))
+             CROSS JOIN LATERAL ojs._pace('all'::text, ''::text, l_1.sums) p_1(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h))
+        )
  SELECT p.name,
     p.queues,
     p.max_concurrency,
@@ -17333,25 +17453,34 @@ CREATE VIEW ojs.pool_stats WITH (security_invoker='true') AS
     ( SELECT count(*) AS count
            FROM ojs.worker w
           WHERE (COALESCE(w.pool, 'default'::text) = p.name)) AS active_workers,
-    (COALESCE(n.active, (0)::numeric))::bigint AS active_jobs,
-    round((COALESCE(n.active, (0)::numeric) / (p.max_concurrency)::numeric), 4) AS utilization,
-    (COALESCE(n.dispatched, (0)::numeric))::bigint AS dispatched,
+    COALESCE(n.active, (0)::bigint) AS active_jobs,
+    round(((COALESCE(n.active, (0)::bigint))::numeric / (p.max_concurrency)::numeric), 4) AS utilization,
+    COALESCE(n.dispatched, (0)::bigint) AS dispatched,
+    s.jobs_1m AS dispatched_1m,
+    round(((s.jobs_1m)::numeric / (NULLIF(t.jobs_1m, 0))::numeric), 4) AS ratio_1m,
+    ((s.waited_1m / (NULLIF(s.jobs_1m, 0))::double precision) * '00:00:01'::interval) AS avg_wait_1m,
+    ojs._percentile(s.waits_1m, (0.5)::double precision) AS p50_wait_1m,
+    ojs._percentile(s.waits_1m, (0.95)::double precision) AS p95_wait_1m,
+    ojs._percentile(s.waits_1m, (0.99)::double precision) AS p99_wait_1m,
+    s.jobs_5m AS dispatched_5m,
+    round(((s.jobs_5m)::numeric / (NULLIF(t.jobs_5m, 0))::numeric), 4) AS ratio_5m,
+    ((s.waited_5m / (NULLIF(s.jobs_5m, 0))::double precision) * '00:00:01'::interval) AS avg_wait_5m,
+    ojs._percentile(s.waits_5m, (0.5)::double precision) AS p50_wait_5m,
+    ojs._percentile(s.waits_5m, (0.95)::double precision) AS p95_wait_5m,
+    ojs._percentile(s.waits_5m, (0.99)::double precision) AS p99_wait_5m,
+    s.jobs_1h AS dispatched_1h,
+    round(((s.jobs_1h)::numeric / (NULLIF(t.jobs_1h, 0))::numeric), 4) AS ratio_1h,
+    ((s.waited_1h / (NULLIF(s.jobs_1h, 0))::double precision) * '00:00:01'::interval) AS avg_wait_1h,
+    ojs._percentile(s.waits_1h, (0.5)::double precision) AS p50_wait_1h,
+    ojs._percentile(s.waits_1h, (0.95)::double precision) AS p95_wait_1h,
+    ojs._percentile(s.waits_1h, (0.99)::double precision) AS p99_wait_1h,
     p.created_at,
     p.updated_at
-   FROM (ojs.pool p
-     LEFT JOIN ( SELECT u.pool,
-            sum(u.active) AS active,
-            sum(u.dispatched) AS dispatched
-           FROM ( SELECT t.pool,
-                    t.active,
-                    t.dispatched
-                   FROM ojs.pool_tally t
-                UNION ALL
-                 SELECT l.pool,
-                    l.active,
-                    l.dispatched
-                   FROM ojs._pools_lately() l(pool, active, dispatched)) u
-          GROUP BY u.pool) n ON ((n.pool = p.id)));
+   FROM ((((ojs.pool p
+     CROSS JOIN total t)
+     LEFT JOIN lately l ON ((l.name = (p.id)::text)))
+     CROSS JOIN LATERAL ojs._pace('pool'::text, (p.id)::text, l.sums) s(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h))
+     LEFT JOIN ojs._pool_use n ON ((n.pool = p.id)));
 
 CREATE TABLE ojs.problem (
     sqlstate text NOT NULL COLLATE pg_catalog."C",
@@ -17421,32 +17550,41 @@ CREATE VIEW ojs.scheduling_stats WITH (security_invoker='true') AS
  WITH lately AS MATERIALIZED (
          SELECT l_1.name,
             l_1.sums
-           FROM ojs._lately(false) l_1(name, sums)
+           FROM ojs._lately('queue'::text) l_1(name, sums)
         ), total AS MATERIALIZED (
          SELECT p.jobs_1m,
             p.jobs_5m,
             p.jobs_1h
            FROM (lately l_1
-             CROSS JOIN LATERAL ojs._pace(''::text, ''::text, l_1.sums) p(jobs_1m, waited_1m, jobs_5m, waited_5m, jobs_1h, waited_1h))
+             CROSS JOIN LATERAL ojs._pace('all'::text, ''::text, l_1.sums) p(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h))
           WHERE (l_1.name = ''::text)
         )
  SELECT q.queue,
     s.jobs_1m AS dispatched_1m,
     round(((s.jobs_1m)::numeric / (NULLIF(t.jobs_1m, 0))::numeric), 4) AS ratio_1m,
     ((s.waited_1m / (NULLIF(s.jobs_1m, 0))::double precision) * '00:00:01'::interval) AS avg_wait_1m,
+    ojs._percentile(s.waits_1m, (0.5)::double precision) AS p50_wait_1m,
+    ojs._percentile(s.waits_1m, (0.95)::double precision) AS p95_wait_1m,
+    ojs._percentile(s.waits_1m, (0.99)::double precision) AS p99_wait_1m,
     s.jobs_5m AS dispatched_5m,
     round(((s.jobs_5m)::numeric / (NULLIF(t.jobs_5m, 0))::numeric), 4) AS ratio_5m,
     ((s.waited_5m / (NULLIF(s.jobs_5m, 0))::double precision) * '00:00:01'::interval) AS avg_wait_5m,
+    ojs._percentile(s.waits_5m, (0.5)::double precision) AS p50_wait_5m,
+    ojs._percentile(s.waits_5m, (0.95)::double precision) AS p95_wait_5m,
+    ojs._percentile(s.waits_5m, (0.99)::double precision) AS p99_wait_5m,
     s.jobs_1h AS dispatched_1h,
     round(((s.jobs_1h)::numeric / (NULLIF(t.jobs_1h, 0))::numeric), 4) AS ratio_1h,
     ((s.waited_1h / (NULLIF(s.jobs_1h, 0))::double precision) * '00:00:01'::interval) AS avg_wait_1h,
+    ojs._percentile(s.waits_1h, (0.5)::double precision) AS p50_wait_1h,
+    ojs._percentile(s.waits_1h, (0.95)::double precision) AS p95_wait_1h,
+    ojs._percentile(s.waits_1h, (0.99)::double precision) AS p99_wait_1h,
     q.available,
     q.active,
     q.oldest_wait
    FROM (((ojs.queue_stats q
      CROSS JOIN total t)
      LEFT JOIN lately l ON ((l.name = q.queue)))
-     CROSS JOIN LATERAL ojs._pace(q.queue, ''::text, l.sums) s(jobs_1m, waited_1m, jobs_5m, waited_5m, jobs_1h, waited_1h));
+     CROSS JOIN LATERAL ojs._pace('queue'::text, q.queue, l.sums) s(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h));
 
 CREATE TABLE ojs.schema_hash (
     version bigint NOT NULL,
@@ -17534,13 +17672,13 @@ CREATE VIEW ojs.tenant_shares WITH (security_invoker='true') AS
  WITH lately AS MATERIALIZED (
          SELECT l_1.name,
             l_1.sums
-           FROM ojs._lately(true) l_1(name, sums)
+           FROM ojs._lately('tenant'::text) l_1(name, sums)
         ), total AS MATERIALIZED (
          SELECT p.jobs_1m,
             p.jobs_5m,
             p.jobs_1h
            FROM (lately l_1
-             CROSS JOIN LATERAL ojs._pace(''::text, ''::text, l_1.sums) p(jobs_1m, waited_1m, jobs_5m, waited_5m, jobs_1h, waited_1h))
+             CROSS JOIN LATERAL ojs._pace('all'::text, ''::text, l_1.sums) p(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h))
           WHERE (l_1.name = ''::text)
         ), work AS MATERIALIZED (
          SELECT n.tenant_id,
@@ -17571,27 +17709,32 @@ CREATE VIEW ojs.tenant_shares WITH (security_invoker='true') AS
         )
  SELECT w.tenant_id,
     w.weight,
-        CASE
-            WHEN w.works THEN round((w.weight / ( SELECT sum(o.weight) AS sum
-               FROM work o
-              WHERE o.works)), 4)
-            ELSE NULL::numeric
-        END AS ideal_share,
+    i.share AS ideal_share,
     s.jobs_1m AS dispatched_1m,
     round(((s.jobs_1m)::numeric / (NULLIF(t.jobs_1m, 0))::numeric), 4) AS share_1m,
+    round(((i.share * (t.jobs_1m)::numeric) - (s.jobs_1m)::numeric), 1) AS lag_1m,
     ((s.waited_1m / (NULLIF(s.jobs_1m, 0))::double precision) * '00:00:01'::interval) AS avg_wait_1m,
     s.jobs_5m AS dispatched_5m,
     round(((s.jobs_5m)::numeric / (NULLIF(t.jobs_5m, 0))::numeric), 4) AS share_5m,
+    round(((i.share * (t.jobs_5m)::numeric) - (s.jobs_5m)::numeric), 1) AS lag_5m,
     ((s.waited_5m / (NULLIF(s.jobs_5m, 0))::double precision) * '00:00:01'::interval) AS avg_wait_5m,
     s.jobs_1h AS dispatched_1h,
     round(((s.jobs_1h)::numeric / (NULLIF(t.jobs_1h, 0))::numeric), 4) AS share_1h,
+    round(((i.share * (t.jobs_1h)::numeric) - (s.jobs_1h)::numeric), 1) AS lag_1h,
     ((s.waited_1h / (NULLIF(s.jobs_1h, 0))::double precision) * '00:00:01'::interval) AS avg_wait_1h,
     w.available,
     w.active
-   FROM (((work w
+   FROM ((((work w
+     CROSS JOIN LATERAL ( SELECT
+                CASE
+                    WHEN w.works THEN round((w.weight / ( SELECT sum(o.weight) AS sum
+                       FROM work o
+                      WHERE o.works)), 4)
+                    ELSE NULL::numeric
+                END AS share) i)
      CROSS JOIN total t)
      LEFT JOIN lately l ON ((l.name = w.tenant_id)))
-     CROSS JOIN LATERAL ojs._pace(''::text, w.tenant_id, l.sums) s(jobs_1m, waited_1m, jobs_5m, waited_5m, jobs_1h, waited_1h));
+     CROSS JOIN LATERAL ojs._pace('tenant'::text, w.tenant_id, l.sums) s(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h));
 
 CREATE VIEW ojs.throttles AS
  SELECT h.tenant_id,
@@ -17822,7 +17965,7 @@ ALTER TABLE ONLY ojs.notice
     ADD CONSTRAINT notice_pkey PRIMARY KEY (n);
 
 ALTER TABLE ONLY ojs.pace
-    ADD CONSTRAINT pace_pkey PRIMARY KEY (queue, tenant_id, at);
+    ADD CONSTRAINT pace_pkey PRIMARY KEY (kind, name, at);
 
 ALTER TABLE ONLY ojs.pool
     ADD CONSTRAINT pool_id_key UNIQUE (id);

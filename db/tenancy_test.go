@@ -41,7 +41,7 @@ func TestEveryTableWithTenantDataHasRowSecurity(t *testing.T) {
 			where a.attrelid = c.oid and a.attname in ('tenant_id', 'tenant_ids', 'tenants', 'tenant') and not a.attisdropped)
 		order by 1`)
 	want := []string{
-		"backlog", "clock_mark", "cut", "duty", "fold open", "lane open", "neighbour_watch", "notice",
+		"backlog", "clock_mark", "cut", "duty", "fold open", "lane open", "neighbour_watch", "notice", "pace",
 		"pool_tally", "problem open", "queue",
 		"rotation", "schema_hash open", "settings open", "sleeper", "slot_mark", "static_config", "stripe", "tally_mark", "tier",
 		"turn_mark", "upkeep_task", "waiter",

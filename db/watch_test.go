@@ -79,6 +79,33 @@ func TestStarvedQueuesAndOverloadedPools(t *testing.T) {
 	}
 }
 
+// A queue does not starve when all who have jobs in it are paused, or at their limits.
+func TestPausedTenantsDoNotStarve(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	pooled(t, service, "p", `{"queues": ["a", "b"]}`)
+	exec(t, service, "select ojs.pause(null, 'acme'), ojs.limit_concurrency(1, 'globex')")
+	for _, tenant := range []string{"acme", "globex"} {
+		enqueueFor(t, service, "a", tenant, 3)
+	}
+	exec(t, d.Pool, "update ojs.job set enqueued_at = now() - interval '5 minutes'")
+	tick(t, service, 1000)
+	const starved = "select queue, available from ojs._starved()"
+	if got := lines(t, d.Pool, starved); !slices.Equal(got, []string{"a 6"}) {
+		t.Errorf("before anybody asks %q starve", got)
+	}
+	one[string](t, service, "select id::text from ojs.fetch('{a}', 9, p_pool => 'p')")
+	exec(t, d.Pool, "update ojs.tally_mark set pace_at = '-infinity'")
+	tick(t, service, 1000)
+	exec(t, d.Pool, "update ojs.pace set at = at - interval '5 minutes'")
+	expectNone(t, d.Pool, "starved", starved)
+	exec(t, service, "select ojs.resume(null, 'acme')")
+	if got := lines(t, d.Pool, starved); !slices.Equal(got, []string{"a 5"}) {
+		t.Errorf("then %q starve", got)
+	}
+}
+
 // A pool that is full is not overloaded by what only others may have.
 func TestAFullPoolAndOthersJobs(t *testing.T) {
 	t.Parallel()

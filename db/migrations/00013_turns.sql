@@ -202,6 +202,7 @@ comment on column ojs.again.n is 'Tells apart ranges that begin with the same jo
 
 create table ojs.rotation (
     key     bytea not null,
+    pool    int,
     queues  text[] collate "C" not null,
     weights int[] not null,
     rev     bigint not null,
@@ -214,6 +215,7 @@ create table ojs.rotation (
 create index rotation_used_idx on ojs.rotation (used_at);
 comment on table ojs.rotation is 'Where the round over several queues stands, per pool, list of queues asked for, and their weights.';
 comment on column ojs.rotation.key is 'A hash of the pool, the queues and the weights.';
+comment on column ojs.rotation.pool is 'The pool (ojs.pool.id); null: none that is configured.';
 comment on column ojs.rotation.queues is 'The queues in the order they were listed.';
 comment on column ojs.rotation.weights is 'Their weights, in step.';
 comment on column ojs.rotation.rev is 'Grows with each change; the highest counts.';

@@ -120,24 +120,30 @@ comment on column ojs.notice.ended_at is 'When it was over; null: it lasts.';
 
 -- The sum of all before stands in each row, so that a window costs two looks at the index, however much happened in it.
 create table ojs.pace (
-    queue         text collate "C" not null,
-    tenant_id     text collate "C" not null,
+    kind          text not null,
+    name          text collate "C" not null,
     at            timestamptz not null,
     jobs          bigint not null,
     waited        float8 not null,
+    waits         bigint[],
     jobs_before   bigint not null,
     waited_before float8 not null,
-    primary key (queue, tenant_id, at)
+    waits_before  bigint[],
+    primary key (kind, name, at)
 );
 create index pace_at_idx on ojs.pace (at);
 comment on table ojs.pace is
-'Jobs handed out, per queue (tenant_id is empty), per tenant (queue is empty) and in all (both are), in sum over some ten seconds; of
-the last hour. What came since is in ojs.lease (ojs.tally_mark). No row where nothing was handed out.';
-comment on column ojs.pace.queue is 'The queue; empty: all.';
-comment on column ojs.pace.tenant_id is 'The tenant; empty: all.';
+'Jobs handed out, per queue, per tenant, per pool and in all, in sum over some ten seconds; of the last hour. What came since is in
+ojs.lease (ojs.tally_mark). No row where nothing was handed out.';
+comment on column ojs.pace.kind is 'What is summed up: queue, tenant, pool, or all.';
+comment on column ojs.pace.name is 'The queue, the tenant, or the pool (ojs.pool.id); empty: all.';
 comment on column ojs.pace.at is 'When it was rolled up.';
 comment on column ojs.pace.jobs is 'How many, since the roll-up before.';
 comment on column ojs.pace.waited is 'How long these had been available, in seconds, in sum.';
-comment on column ojs.pace.jobs_before is 'How many before, in sum over the rows of the same queue and tenant from some point on.';
+comment on column ojs.pace.waits is
+'How many of them had been available for how long: a number for each class of ojs._wait_bounds(); null for tenants, of which there may be
+very many.';
+comment on column ojs.pace.jobs_before is 'How many before, in sum over the rows of the same kind and name from some point on.';
 comment on column ojs.pace.waited_before is 'How long those had been available, in seconds, in sum.';
+comment on column ojs.pace.waits_before is 'How many of those had been available for how long.';
 reset role;

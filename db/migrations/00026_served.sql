@@ -21,10 +21,10 @@ begin
     union
     select w.queue from ojs._waiting_servers() w(queue, servers)
     union
-    select l.name from ojs._lately(false) l(name, sums) where l.name <> ''
+    select l.name from ojs._lately('queue') l where l.name <> ''
     union
     select k.queue from known k
-    cross join lateral (select p.at from ojs.pace p where p.queue = k.queue and p.tenant_id = '' order by p.at desc limit 1) h
+    cross join lateral (select p.at from ojs.pace p where p.kind = 'queue' and p.name = k.queue order by p.at desc limit 1) h
     where h.at > ojs.now() - interval '5 minutes';
 end;
 $$;

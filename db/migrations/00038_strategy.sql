@@ -200,7 +200,7 @@ declare
 begin
     select * into v_rotation from ojs.rotation r where r.key = v_key order by r.rev desc limit 1;
     if v_rotation.key is null then
-        v_rotation := (v_key, p_ask.queues, p_weights, null, ojs._queue_leads(p_weights),
+        v_rotation := (v_key, p_ask.pool, p_ask.queues, p_weights, null, ojs._queue_leads(p_weights),
             array_fill(0::numeric, array[cardinality(p_weights)]), array_fill(ojs.now(), array[cardinality(p_weights)]), null);
     end if;
     return v_rotation;
@@ -221,8 +221,8 @@ declare
         from unnest(p_rotation.times, ojs._queue_leads(p_rotation.weights)) with ordinality t(due, lead, q) order by t.q);
 begin
     if p_rotation.rev is null then
-        insert into ojs.rotation (key, queues, weights, rev, times, owed, served)
-        values (p_rotation.key, p_rotation.queues, p_rotation.weights, 1, v_times, p_rotation.owed, p_rotation.served);
+        insert into ojs.rotation (key, pool, queues, weights, rev, times, owed, served)
+        values (p_rotation.key, p_rotation.pool, p_rotation.queues, p_rotation.weights, 1, v_times, p_rotation.owed, p_rotation.served);
     else
         update ojs.rotation r set rev = r.rev + 1, times = v_times, owed = p_rotation.owed, served = p_rotation.served, used_at = ojs.now()
         where r.key = p_rotation.key and r.rev = p_rotation.rev;

@@ -60,18 +60,21 @@ begin
     ) r
     left join lateral (
         select max(u.at) as at from (
-            (select p.at from ojs.pace p where p.queue = q.queue and p.tenant_id = '' order by p.at desc limit 1)
+            (select p.at from ojs.pace p where p.kind = 'queue' and p.name = q.queue order by p.at desc limit 1)
             union all
-            select ojs.now() from ojs._lately(false) l(name, sums) where l.name = q.queue
+            select ojs.now() from ojs._lately('queue') l where l.name = q.queue
         ) u
     ) p on true
     where q.available > 0 and not q.paused and least(q.oldest_wait, ojs.now() - p.at) > r.rotation
-        and ojs._open_queues(array[q.queue]) <> '{}';
+        and ojs._open_queues(array[q.queue]) <> '{}'
+        and (select r.jobs from ojs._room(q.queue, '') r) is distinct from 0
+        and exists (select from ojs.tally t where t.queue = q.queue and t.available > 0
+            and (select r.jobs from ojs._room(q.queue, t.tenant_id) r) is distinct from 0);
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._starved() is
-'Queues of pools that have jobs, are not paused, and gave none for longer than the rotation_interval (30 seconds where none is set).';
+'Queues of pools that have jobs that could go, by pauses and limits, and gave none for longer than the rotation_interval (30 seconds where none is set).';
 
 -- +goose StatementBegin
 create function ojs._overloaded() returns table (pool text, active bigint, waiting bigint)
@@ -82,10 +85,11 @@ begin
     with line as materialized (
         select q.queue, q.available from ojs.queue_stats q where q.available > 0 and not q.paused
     )
-    select p.name, p.active_jobs, sum(w.available)::bigint
-    from ojs.pool_stats p
+    select p.name, u.active, sum(w.available)::bigint
+    from ojs.pool p
+    join ojs._pool_use u on u.pool = p.id
     join line w on (p.queues is null or w.queue = any (p.queues)) and not ojs._isolated_from(p.name, w.queue)
-    where p.active_jobs >= p.max_concurrency group by p.name, p.active_jobs;
+    where u.active >= p.max_concurrency group by p.name, u.active;
 end;
 $$;
 -- +goose StatementEnd

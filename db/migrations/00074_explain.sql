@@ -50,6 +50,10 @@ begin
         -- One that is decided ahead has its slot.
         v_says.held_by := v_says.held_by || case when v_stands.ahead then '[]' else ojs._held_by_limits(v_job, v_tenant is null) end
             || ojs._held_by_pools(v_job, v_tenant is null);
+        -- Which queues have work says what others do.
+        if v_tenant is null then
+            v_says.held_by := v_says.held_by || ojs._held_by_rotation(v_job.queue);
+        end if;
         v_says.held_by := v_says.held_by || ojs._held_by_line(v_job, v_stands, v_says.held_by);
         if v_says.held_by = '[]' then
             v_says.held_by := jsonb_build_array(jsonb_build_object('cause', 'next',
@@ -198,6 +202,33 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._held_by_pools(ojs.job, boolean) is
 'Pools without room, or without workers, that nobody else may do the work of: entries of held_by. p_all: with their names and numbers.';
+
+-- +goose StatementBegin
+create function ojs._held_by_rotation(p_queue text) returns jsonb
+language plpgsql stable
+as $$
+begin
+    return (
+    select coalesce(jsonb_agg(jsonb_build_object('cause', 'rotation', 'pool', o.pool, 'queues', o.owed,
+        'text', format('Workers of pool %s that ask for several queues get jobs of these first, which are not to starve: %s.', o.pool,
+            array_to_string(o.owed, ', '))) order by o.pool, o.queues), '[]')
+    from (
+        select coalesce(p.name, 'default') as pool, r.queues, array_agg(q.queue order by q.n) as owed
+        from (select distinct on (r.key) r.* from ojs.rotation r where p_queue = any (r.queues) order by r.key, r.rev desc) r
+        left join ojs.pool p on p.id = r.pool
+        left join ojs.pool a on a.name = '*'
+        cross join lateral unnest(r.queues, r.owed, r.served) with ordinality q(queue, owed, served, n)
+        where q.queue <> p_queue and cardinality(ojs._with_work(ojs._open_queues(array[q.queue]))) = 1
+            and (q.owed >= 1 and coalesce(a.min_dispatch_ratio, p.min_dispatch_ratio) is not null
+                or q.served <= ojs.now() - coalesce(a.rotation_interval, p.rotation_interval))
+        group by 1, 2
+    ) o);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._held_by_rotation(text) is
+'Queues that go before a queue because they have waited for the rotation_interval or are owed a min_dispatch_ratio: entries of held_by, one
+for each list of queues that workers ask for.';
 
 -- +goose StatementBegin
 create function ojs._slot_holders(p_tenant text, p_queue text) returns jsonb

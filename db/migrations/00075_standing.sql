@@ -106,7 +106,7 @@ declare
     v_now   timestamptz := ojs.now();
 begin
     return not exists (select from ojs.waiter w where w.queue = p_queue and w.expires_at > v_now)
-        and not exists (select from ojs.pace p where p.queue = p_queue and p.tenant_id = '' and p.at > v_since)
+        and not exists (select from ojs.pace p where p.kind = 'queue' and p.name = p_queue and p.at > v_since)
         and not exists (select from ojs._leases_since(v_mark) l where l.queue = p_queue and l.at > v_since);
 end;
 $$;

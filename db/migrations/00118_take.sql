@@ -49,7 +49,8 @@ create function ojs._leaving(p_tenant text, p_queue text) returns float8
 language sql stable
 as $$
     select sum(p.jobs) / 60.0 from ojs.pace p
-    where p.queue = case when p_tenant = '' then p_queue else '' end and p.tenant_id = p_tenant and p.at > ojs.now() - interval '1 minute'
+    where p.kind = case when p_tenant = '' then 'queue' else 'tenant' end
+        and p.name = case when p_tenant = '' then p_queue else p_tenant end and p.at > ojs.now() - interval '1 minute'
 $$;
 -- +goose StatementEnd
 comment on function ojs._leaving(text, text) is 'How many jobs of a tenant, or of a queue, were handed out per second in the last minute.';

@@ -68,12 +68,12 @@ as $$
         from (select t.* from ojs.tally t union all select r.* from ojs._recent() r) u
         group by u.tenant_id, u.queue
     ), lately as materialized (
-        select l.name, l.sums from ojs._lately(true) l(name, sums)
+        select l.name, l.sums from ojs._lately('tenant') l
     ), handed_out as materialized (
-        select m.tenant_id, (ojs._pace('', m.tenant_id, l.sums)).jobs_1m as jobs
+        select m.tenant_id, (ojs._pace('tenant', m.tenant_id, l.sums)).jobs_1m as jobs
         from (select distinct p.tenant_id from place p where p.own) m left join lately l on l.name = m.tenant_id
     ), total as (
-        select (ojs._pace('', '', l.sums)).jobs_1m as jobs from lately l where l.name = ''
+        select (ojs._pace('all', '', l.sums)).jobs_1m as jobs from lately l where l.name = ''
     )
     select case when p.own then p.tenant_id else '_other' end, case when p.own and p.own_queue then p.queue else '_other' end,
         sum(n.available)::bigint, sum(n.active)::bigint, sum(n.total + p.moved)::bigint, sum(n.completed + n.failed)::bigint,

@@ -32,7 +32,7 @@ comment on function ojs._waiting_servers() is 'At how many servers a worker wait
 
 create view ojs.queue_demands with (security_invoker = true) as
 with lately as materialized (
-    select l.name from ojs._lately(false) l(name, sums) where l.name <> ''
+    select l.name from ojs._lately('queue') l(name, sums) where l.name <> ''
 ), worker as materialized (
     select q.queue, count(distinct (w.tenant_id, w.worker_id)) filter (where not w.stale) as workers
     from ojs.workers w cross join lateral unnest(w.queues) q(queue) group by q.queue
@@ -56,7 +56,7 @@ left join pool p on p.queue = n.queue
 left join lately l on l.name = n.queue
 left join ojs.rule r on r.tenant_id = '' and r.queue = n.queue
 left join ojs.rule a on a.tenant_id = '' and a.queue = ''
-left join lateral (select p.at from ojs.pace p where p.queue = n.queue and p.tenant_id = '' order by p.at desc limit 1) h on true;
+left join lateral (select p.at from ojs.pace p where p.kind = 'queue' and p.name = n.queue order by p.at desc limit 1) h on true;
 comment on view ojs.queue_demands is
 'Who asks for jobs of which queue; one row per queue that has ever had one. Costs as much as there are pairs of tenant and queue.';
 comment on column ojs.queue_demands.queue is 'The queue.';

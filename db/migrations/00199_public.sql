@@ -69,7 +69,8 @@ select ojs._to_each('{configure_tier, set_tier, configure_static}',
     'grant execute on function %s to ojs_service, ojs_operator');
 -- Helpers of views.
 select ojs._to_each('{
-        _id_time, _is_replacement, _detached_partitions, _first_expiry, _pace, _pace_step, _lately, _pools_lately,
+        _id_time, _is_replacement, _detached_partitions, _first_expiry, _pace, _pace_from, _pace_step, _wait_bounds, _waits_sum,
+        _percentile, _lately, _pools_lately,
         _whole_config, _configured, _limit_json, _iso_duration, _counts_at, _counts_since, _tenant_gauges, _waiting_servers, _clock_lag,
         _doctor_settings, _doctor_roles, _doctor_clock, _doctor_transactions, _doctor_tables, _doctor_work, _doctor_failures}',
     'grant execute on function %s to ojs_service, ojs_operator');
@@ -98,7 +99,7 @@ grant insert (id, type, queue, priority, state, attempt, max_attempts, args, met
     on ojs.jobs to ojs_service, ojs_operator, ojs_producer, ojs_tenant;
 grant select on
     ojs.scheduling_stats, ojs.tenant_shares, ojs.pool_stats, ojs.dispatch, ojs.job_partitions, ojs.upkeep_status, ojs._upkeep_plan,
-    ojs._movement, ojs._shard_counts, ojs._tenant_names, ojs._queue_names, ojs._usual_weight,
+    ojs._movement, ojs._shard_counts, ojs._tenant_names, ojs._queue_names, ojs._usual_weight, ojs._pool_use,
     ojs._shard_numbers, ojs.queue_demands, ojs.unserved_queues, ojs.blocked_tenants, ojs.longest_waits, ojs.dead_letter_errors,
     ojs.lost_attempts, ojs.lost_workers, ojs.queue_workers, ojs.table_health, ojs.open_transactions, ojs.clock_status,
     ojs.noisy_neighbours, ojs.api_keys, ojs.tiers

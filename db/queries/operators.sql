@@ -155,10 +155,19 @@ from ojs.events(sqlc.narg('types')::text[], sqlc.narg('queues')::text[], @max_ro
 -- name: SchedulingStats :many
 select s.queue as name, s.dispatched_1m::bigint as dispatch_count_1m, coalesce(s.ratio_1m, 0)::float8 as dispatch_ratio_1m,
     coalesce(extract(epoch from s.avg_wait_1m) * 1000, 0)::bigint as avg_wait_ms,
+    coalesce(extract(epoch from s.p50_wait_1m) * 1000, 0)::bigint as p50_wait_ms,
+    coalesce(extract(epoch from s.p95_wait_1m) * 1000, 0)::bigint as p95_wait_ms,
+    coalesce(extract(epoch from s.p99_wait_1m) * 1000, 0)::bigint as p99_wait_ms,
     s.dispatched_5m::bigint as dispatch_count_5m, coalesce(s.ratio_5m, 0)::float8 as dispatch_ratio_5m,
     coalesce(extract(epoch from s.avg_wait_5m) * 1000, 0)::bigint as avg_wait_5m_ms,
+    coalesce(extract(epoch from s.p50_wait_5m) * 1000, 0)::bigint as p50_wait_5m_ms,
+    coalesce(extract(epoch from s.p95_wait_5m) * 1000, 0)::bigint as p95_wait_5m_ms,
+    coalesce(extract(epoch from s.p99_wait_5m) * 1000, 0)::bigint as p99_wait_5m_ms,
     s.dispatched_1h::bigint as dispatch_count_1h, coalesce(s.ratio_1h, 0)::float8 as dispatch_ratio_1h,
     coalesce(extract(epoch from s.avg_wait_1h) * 1000, 0)::bigint as avg_wait_1h_ms,
+    coalesce(extract(epoch from s.p50_wait_1h) * 1000, 0)::bigint as p50_wait_1h_ms,
+    coalesce(extract(epoch from s.p95_wait_1h) * 1000, 0)::bigint as p95_wait_1h_ms,
+    coalesce(extract(epoch from s.p99_wait_1h) * 1000, 0)::bigint as p99_wait_1h_ms,
     s.active as active_jobs, s.available as waiting_jobs, coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms
 from ojs.scheduling_stats s
 where s.queue = any (@names::text[])
@@ -168,8 +177,9 @@ order by s.queue;
 select p.jobs_1m::bigint as dispatch_count_1m, coalesce(p.waited_1m * 1000 / nullif(p.jobs_1m, 0), 0)::bigint as avg_wait_ms,
     p.jobs_5m::bigint as dispatch_count_5m, coalesce(p.waited_5m * 1000 / nullif(p.jobs_5m, 0), 0)::bigint as avg_wait_5m_ms,
     p.jobs_1h::bigint as dispatch_count_1h, coalesce(p.waited_1h * 1000 / nullif(p.jobs_1h, 0), 0)::bigint as avg_wait_1h_ms
-from ojs._lately(false) l(name, sums)
-cross join lateral ojs._pace('', '', l.sums) p(jobs_1m, waited_1m, jobs_5m, waited_5m, jobs_1h, waited_1h)
+from ojs._lately('queue') l(name, sums)
+cross join lateral ojs._pace('all', '', l.sums)
+    p(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h)
 where l.name = '';
 
 -- name: TenantShares :many
@@ -196,6 +206,21 @@ group by 1 order by 1;
 -- name: Pools :many
 select p.name as id, p.name, p.queues, p.max_concurrency as concurrency, p.strategy, p.weights, p.isolated, p.tenants,
     p.starvation_prevention, p.active_workers, p.active_jobs, coalesce(p.utilization, 0)::float8 as utilization, p.dispatched,
+    p.dispatched_1m::bigint as dispatch_count_1m, coalesce(p.ratio_1m, 0)::float8 as dispatch_ratio_1m,
+    coalesce(extract(epoch from p.avg_wait_1m) * 1000, 0)::bigint as avg_wait_ms,
+    coalesce(extract(epoch from p.p50_wait_1m) * 1000, 0)::bigint as p50_wait_ms,
+    coalesce(extract(epoch from p.p95_wait_1m) * 1000, 0)::bigint as p95_wait_ms,
+    coalesce(extract(epoch from p.p99_wait_1m) * 1000, 0)::bigint as p99_wait_ms,
+    p.dispatched_5m::bigint as dispatch_count_5m, coalesce(p.ratio_5m, 0)::float8 as dispatch_ratio_5m,
+    coalesce(extract(epoch from p.avg_wait_5m) * 1000, 0)::bigint as avg_wait_5m_ms,
+    coalesce(extract(epoch from p.p50_wait_5m) * 1000, 0)::bigint as p50_wait_5m_ms,
+    coalesce(extract(epoch from p.p95_wait_5m) * 1000, 0)::bigint as p95_wait_5m_ms,
+    coalesce(extract(epoch from p.p99_wait_5m) * 1000, 0)::bigint as p99_wait_5m_ms,
+    p.dispatched_1h::bigint as dispatch_count_1h, coalesce(p.ratio_1h, 0)::float8 as dispatch_ratio_1h,
+    coalesce(extract(epoch from p.avg_wait_1h) * 1000, 0)::bigint as avg_wait_1h_ms,
+    coalesce(extract(epoch from p.p50_wait_1h) * 1000, 0)::bigint as p50_wait_1h_ms,
+    coalesce(extract(epoch from p.p95_wait_1h) * 1000, 0)::bigint as p95_wait_1h_ms,
+    coalesce(extract(epoch from p.p99_wait_1h) * 1000, 0)::bigint as p99_wait_1h_ms,
     p.created_at, p.updated_at
 from ojs.pool_stats p
 where p.name = sqlc.narg('name')::text or sqlc.narg('name')::text is null
@@ -218,7 +243,8 @@ select p.name from ojs.pool p where p.id = @id::int;
 
 -- name: PoolGauges :many
 -- For metrics: the use of pools, whose number operators decide, and how often queues were starved.
-select 'utilization' as what, p.name as subject, p.utilization::float8 as value from ojs.pool_stats p where p.max_concurrency is not null
+select 'utilization' as what, p.name as subject, (coalesce(u.active, 0)::float8 / p.max_concurrency)::float8 as value
+from ojs.pool p left join ojs._pool_use u on u.pool = p.id where p.max_concurrency is not null
 union all
 (select 'starved', n.subject, max(n.nth)::float8 from ojs.notice n where n.type = 'scheduling.queue_starved' group by n.subject
 order by n.subject limit @max_queues::int);

@@ -102,7 +102,8 @@ func TestPools(t *testing.T) {
 	r.sql("select ojs.register_worker('w1', p_pool => 'critical-workers')")
 	r.sql("select ojs.enqueue_bulk('a', array_fill('[]'::json, array[3]), p_queue => 'payments')")
 	r.sql("select ojs.fetch('{payments}', 2, 'w1')")
-	r.gives("GET /admin/pools/critical-workers", "", 200, `{"active_workers": 1, "active_jobs": 2, "utilization": 0.1, "dispatched": 2}`)
+	r.gives("GET /admin/pools/critical-workers", "", 200, `{"active_workers": 1, "active_jobs": 2, "utilization": 0.1, "dispatched": 2,
+		"dispatch_count_1m": 2, "dispatch_ratio_1m": 1, "dispatch_count_1h": 2, "avg_wait_ms": "*", "p95_wait_ms": "*"}`)
 
 	r.refuses("DELETE /admin/pools/critical-workers", "", 409, "confirm")
 	r.gives("DELETE /admin/pools/critical-workers", `{"confirm": true}`, 200, `{"name": "critical-workers", "deleted": true}`)

@@ -657,7 +657,8 @@ func (q *Queries) PoolCount(ctx context.Context) (int64, error) {
 }
 
 const poolGauges = `-- name: PoolGauges :many
-select 'utilization' as what, p.name as subject, p.utilization::float8 as value from ojs.pool_stats p where p.max_concurrency is not null
+select 'utilization' as what, p.name as subject, (coalesce(u.active, 0)::float8 / p.max_concurrency)::float8 as value
+from ojs.pool p left join ojs._pool_use u on u.pool = p.id where p.max_concurrency is not null
 union all
 (select 'starved', n.subject, max(n.nth)::float8 from ojs.notice n where n.type = 'scheduling.queue_starved' group by n.subject
 order by n.subject limit $1::int)
@@ -704,6 +705,21 @@ func (q *Queries) PoolName(ctx context.Context, id int32) (string, error) {
 const pools = `-- name: Pools :many
 select p.name as id, p.name, p.queues, p.max_concurrency as concurrency, p.strategy, p.weights, p.isolated, p.tenants,
     p.starvation_prevention, p.active_workers, p.active_jobs, coalesce(p.utilization, 0)::float8 as utilization, p.dispatched,
+    p.dispatched_1m::bigint as dispatch_count_1m, coalesce(p.ratio_1m, 0)::float8 as dispatch_ratio_1m,
+    coalesce(extract(epoch from p.avg_wait_1m) * 1000, 0)::bigint as avg_wait_ms,
+    coalesce(extract(epoch from p.p50_wait_1m) * 1000, 0)::bigint as p50_wait_ms,
+    coalesce(extract(epoch from p.p95_wait_1m) * 1000, 0)::bigint as p95_wait_ms,
+    coalesce(extract(epoch from p.p99_wait_1m) * 1000, 0)::bigint as p99_wait_ms,
+    p.dispatched_5m::bigint as dispatch_count_5m, coalesce(p.ratio_5m, 0)::float8 as dispatch_ratio_5m,
+    coalesce(extract(epoch from p.avg_wait_5m) * 1000, 0)::bigint as avg_wait_5m_ms,
+    coalesce(extract(epoch from p.p50_wait_5m) * 1000, 0)::bigint as p50_wait_5m_ms,
+    coalesce(extract(epoch from p.p95_wait_5m) * 1000, 0)::bigint as p95_wait_5m_ms,
+    coalesce(extract(epoch from p.p99_wait_5m) * 1000, 0)::bigint as p99_wait_5m_ms,
+    p.dispatched_1h::bigint as dispatch_count_1h, coalesce(p.ratio_1h, 0)::float8 as dispatch_ratio_1h,
+    coalesce(extract(epoch from p.avg_wait_1h) * 1000, 0)::bigint as avg_wait_1h_ms,
+    coalesce(extract(epoch from p.p50_wait_1h) * 1000, 0)::bigint as p50_wait_1h_ms,
+    coalesce(extract(epoch from p.p95_wait_1h) * 1000, 0)::bigint as p95_wait_1h_ms,
+    coalesce(extract(epoch from p.p99_wait_1h) * 1000, 0)::bigint as p99_wait_1h_ms,
     p.created_at, p.updated_at
 from ojs.pool_stats p
 where p.name = $1::text or $1::text is null
@@ -730,6 +746,24 @@ type PoolsRow struct {
 	ActiveJobs           int64           `json:"active_jobs"`
 	Utilization          float64         `json:"utilization"`
 	Dispatched           int64           `json:"dispatched"`
+	DispatchCount1m      int64           `json:"dispatch_count_1m"`
+	DispatchRatio1m      float64         `json:"dispatch_ratio_1m"`
+	AvgWaitMs            int64           `json:"avg_wait_ms"`
+	P50WaitMs            int64           `json:"p50_wait_ms"`
+	P95WaitMs            int64           `json:"p95_wait_ms"`
+	P99WaitMs            int64           `json:"p99_wait_ms"`
+	DispatchCount5m      int64           `json:"dispatch_count_5m"`
+	DispatchRatio5m      float64         `json:"dispatch_ratio_5m"`
+	AvgWait5mMs          int64           `json:"avg_wait_5m_ms"`
+	P50Wait5mMs          int64           `json:"p50_wait_5m_ms"`
+	P95Wait5mMs          int64           `json:"p95_wait_5m_ms"`
+	P99Wait5mMs          int64           `json:"p99_wait_5m_ms"`
+	DispatchCount1h      int64           `json:"dispatch_count_1h"`
+	DispatchRatio1h      float64         `json:"dispatch_ratio_1h"`
+	AvgWait1hMs          int64           `json:"avg_wait_1h_ms"`
+	P50Wait1hMs          int64           `json:"p50_wait_1h_ms"`
+	P95Wait1hMs          int64           `json:"p95_wait_1h_ms"`
+	P99Wait1hMs          int64           `json:"p99_wait_1h_ms"`
 	CreatedAt            time.Time       `json:"created_at"`
 	UpdatedAt            time.Time       `json:"updated_at"`
 }
@@ -757,6 +791,24 @@ func (q *Queries) Pools(ctx context.Context, arg PoolsParams) ([]PoolsRow, error
 			&i.ActiveJobs,
 			&i.Utilization,
 			&i.Dispatched,
+			&i.DispatchCount1m,
+			&i.DispatchRatio1m,
+			&i.AvgWaitMs,
+			&i.P50WaitMs,
+			&i.P95WaitMs,
+			&i.P99WaitMs,
+			&i.DispatchCount5m,
+			&i.DispatchRatio5m,
+			&i.AvgWait5mMs,
+			&i.P50Wait5mMs,
+			&i.P95Wait5mMs,
+			&i.P99Wait5mMs,
+			&i.DispatchCount1h,
+			&i.DispatchRatio1h,
+			&i.AvgWait1hMs,
+			&i.P50Wait1hMs,
+			&i.P95Wait1hMs,
+			&i.P99Wait1hMs,
 			&i.CreatedAt,
 			&i.UpdatedAt,
 		); err != nil {
@@ -854,7 +906,7 @@ const queueGauges = `-- name: QueueGauges :many
 select case when s.n <= $1::int then s.queue else '_other' end::text as queue, sum(s.available)::bigint as available,
     sum(s.active)::bigint as active, coalesce(extract(epoch from max(s.oldest_wait)), 0)::float8 as oldest_wait_seconds,
     coalesce(sum(s.ratio_1m), 0)::float8 as dispatch_ratio
-from (select s.queue, s.dispatched_1m, s.ratio_1m, s.avg_wait_1m, s.dispatched_5m, s.ratio_5m, s.avg_wait_5m, s.dispatched_1h, s.ratio_1h, s.avg_wait_1h, s.available, s.active, s.oldest_wait, row_number() over (order by s.queue) as n from ojs.scheduling_stats s) s
+from (select s.queue, s.dispatched_1m, s.ratio_1m, s.avg_wait_1m, s.p50_wait_1m, s.p95_wait_1m, s.p99_wait_1m, s.dispatched_5m, s.ratio_5m, s.avg_wait_5m, s.p50_wait_5m, s.p95_wait_5m, s.p99_wait_5m, s.dispatched_1h, s.ratio_1h, s.avg_wait_1h, s.p50_wait_1h, s.p95_wait_1h, s.p99_wait_1h, s.available, s.active, s.oldest_wait, row_number() over (order by s.queue) as n from ojs.scheduling_stats s) s
 group by 1 order by 1
 `
 
@@ -1239,10 +1291,19 @@ func (q *Queries) Rules(ctx context.Context, arg RulesParams) ([]OjsRuleStat, er
 const schedulingStats = `-- name: SchedulingStats :many
 select s.queue as name, s.dispatched_1m::bigint as dispatch_count_1m, coalesce(s.ratio_1m, 0)::float8 as dispatch_ratio_1m,
     coalesce(extract(epoch from s.avg_wait_1m) * 1000, 0)::bigint as avg_wait_ms,
+    coalesce(extract(epoch from s.p50_wait_1m) * 1000, 0)::bigint as p50_wait_ms,
+    coalesce(extract(epoch from s.p95_wait_1m) * 1000, 0)::bigint as p95_wait_ms,
+    coalesce(extract(epoch from s.p99_wait_1m) * 1000, 0)::bigint as p99_wait_ms,
     s.dispatched_5m::bigint as dispatch_count_5m, coalesce(s.ratio_5m, 0)::float8 as dispatch_ratio_5m,
     coalesce(extract(epoch from s.avg_wait_5m) * 1000, 0)::bigint as avg_wait_5m_ms,
+    coalesce(extract(epoch from s.p50_wait_5m) * 1000, 0)::bigint as p50_wait_5m_ms,
+    coalesce(extract(epoch from s.p95_wait_5m) * 1000, 0)::bigint as p95_wait_5m_ms,
+    coalesce(extract(epoch from s.p99_wait_5m) * 1000, 0)::bigint as p99_wait_5m_ms,
     s.dispatched_1h::bigint as dispatch_count_1h, coalesce(s.ratio_1h, 0)::float8 as dispatch_ratio_1h,
     coalesce(extract(epoch from s.avg_wait_1h) * 1000, 0)::bigint as avg_wait_1h_ms,
+    coalesce(extract(epoch from s.p50_wait_1h) * 1000, 0)::bigint as p50_wait_1h_ms,
+    coalesce(extract(epoch from s.p95_wait_1h) * 1000, 0)::bigint as p95_wait_1h_ms,
+    coalesce(extract(epoch from s.p99_wait_1h) * 1000, 0)::bigint as p99_wait_1h_ms,
     s.active as active_jobs, s.available as waiting_jobs, coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms
 from ojs.scheduling_stats s
 where s.queue = any ($1::text[])
@@ -1254,12 +1315,21 @@ type SchedulingStatsRow struct {
 	DispatchCount1m int64   `json:"dispatch_count_1m"`
 	DispatchRatio1m float64 `json:"dispatch_ratio_1m"`
 	AvgWaitMs       int64   `json:"avg_wait_ms"`
+	P50WaitMs       int64   `json:"p50_wait_ms"`
+	P95WaitMs       int64   `json:"p95_wait_ms"`
+	P99WaitMs       int64   `json:"p99_wait_ms"`
 	DispatchCount5m int64   `json:"dispatch_count_5m"`
 	DispatchRatio5m float64 `json:"dispatch_ratio_5m"`
 	AvgWait5mMs     int64   `json:"avg_wait_5m_ms"`
+	P50Wait5mMs     int64   `json:"p50_wait_5m_ms"`
+	P95Wait5mMs     int64   `json:"p95_wait_5m_ms"`
+	P99Wait5mMs     int64   `json:"p99_wait_5m_ms"`
 	DispatchCount1h int64   `json:"dispatch_count_1h"`
 	DispatchRatio1h float64 `json:"dispatch_ratio_1h"`
 	AvgWait1hMs     int64   `json:"avg_wait_1h_ms"`
+	P50Wait1hMs     int64   `json:"p50_wait_1h_ms"`
+	P95Wait1hMs     int64   `json:"p95_wait_1h_ms"`
+	P99Wait1hMs     int64   `json:"p99_wait_1h_ms"`
 	ActiveJobs      int64   `json:"active_jobs"`
 	WaitingJobs     int64   `json:"waiting_jobs"`
 	OldestWaitMs    int64   `json:"oldest_wait_ms"`
@@ -1279,12 +1349,21 @@ func (q *Queries) SchedulingStats(ctx context.Context, names []string) ([]Schedu
 			&i.DispatchCount1m,
 			&i.DispatchRatio1m,
 			&i.AvgWaitMs,
+			&i.P50WaitMs,
+			&i.P95WaitMs,
+			&i.P99WaitMs,
 			&i.DispatchCount5m,
 			&i.DispatchRatio5m,
 			&i.AvgWait5mMs,
+			&i.P50Wait5mMs,
+			&i.P95Wait5mMs,
+			&i.P99Wait5mMs,
 			&i.DispatchCount1h,
 			&i.DispatchRatio1h,
 			&i.AvgWait1hMs,
+			&i.P50Wait1hMs,
+			&i.P95Wait1hMs,
+			&i.P99Wait1hMs,
 			&i.ActiveJobs,
 			&i.WaitingJobs,
 			&i.OldestWaitMs,
@@ -1303,8 +1382,9 @@ const schedulingTotals = `-- name: SchedulingTotals :one
 select p.jobs_1m::bigint as dispatch_count_1m, coalesce(p.waited_1m * 1000 / nullif(p.jobs_1m, 0), 0)::bigint as avg_wait_ms,
     p.jobs_5m::bigint as dispatch_count_5m, coalesce(p.waited_5m * 1000 / nullif(p.jobs_5m, 0), 0)::bigint as avg_wait_5m_ms,
     p.jobs_1h::bigint as dispatch_count_1h, coalesce(p.waited_1h * 1000 / nullif(p.jobs_1h, 0), 0)::bigint as avg_wait_1h_ms
-from ojs._lately(false) l(name, sums)
-cross join lateral ojs._pace('', '', l.sums) p(jobs_1m, waited_1m, jobs_5m, waited_5m, jobs_1h, waited_1h)
+from ojs._lately('queue') l(name, sums)
+cross join lateral ojs._pace('all', '', l.sums)
+    p(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h)
 where l.name = ''
 `
 
