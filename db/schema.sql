@@ -8159,7 +8159,7 @@ CREATE FUNCTION ojs._pace(p_kind text, p_name text, p_lately ojs.pace_sums) RETU
 $$;
 
 CREATE TABLE ojs.pace (
-    kind text NOT NULL,
+    kind text NOT NULL COLLATE pg_catalog."C",
     name text NOT NULL COLLATE pg_catalog."C",
     at timestamp with time zone NOT NULL,
     jobs bigint NOT NULL,

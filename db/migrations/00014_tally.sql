@@ -120,7 +120,7 @@ comment on column ojs.notice.ended_at is 'When it was over; null: it lasts.';
 
 -- The sum of all before stands in each row, so that a window costs two looks at the index, however much happened in it.
 create table ojs.pace (
-    kind          text not null,
+    kind          text collate "C" not null,
     name          text collate "C" not null,
     at            timestamptz not null,
     jobs          bigint not null,
