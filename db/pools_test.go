@@ -233,6 +233,10 @@ func TestAWorkerIsInOnePool(t *testing.T) {
 	if got := inPool(t, service, "other", "{a}", 1, ", p_worker_id => 'w'"); got != "a" {
 		t.Errorf("a worker that registered anew gets %q", got)
 	}
+	// Its first FETCH has named its pool.
+	refused(t, service, "OJ409", "select ojs.beat('w', p_pool => 'p')")
+	refused(t, service, "OJ409", "select ojs.fetch('{a}', 1, 'w', p_pool => 'p')")
+	refused(t, service, "OJ400", "select ojs.fetch('{a}', 1, 'unknown', p_pool => '')")
 	refused(t, service, "OJ400", "select ojs.beat('w', p_pool => '')")
 	refused(t, service, "OJ422", "select ojs.beat('w', p_strategy => 'fair')")
 }
@@ -527,6 +531,8 @@ func TestConfigurationsOfPoolsAreChecked(t *testing.T) {
 		`{"strategy": "fair"}`:                                     "OJ422 strategy",
 		`{"strategy": 1}`:                                          "OJ422 strategy",
 		`{"weights": {"a": 0}}`:                                    "OJ422 weights",
+		`{"weights": {"a": null}}`:                                 "OJ422 weights",
+		`{"queues": {"a": {"weight": null}}}`:                      "OJ422 weights",
 		`{"weights": [1]}`:                                         "OJ422 weights",
 		`{"isolated": "yes"}`:                                      "OJ422 isolated",
 		`{"isolated": true}`:                                       "OJ422 queues",

@@ -877,17 +877,21 @@ declare
     v_trusted boolean;
     v_good    boolean;
     v_apart   boolean;
+    v_unnamed boolean;
     v_pools   boolean;
     v_foreign boolean;
 begin
     -- All that has to be known before, in one statement: each costs more to begin than to do.
     select ojs._trusted() and p_tenant is null, ojs._well_asked(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes),
         ojs._copied(f), f.counts,
-        exists (select from ojs.worker w where w.apart and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)),
+        exists (select from ojs.worker w where w.apart and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)
+            and (w.resting or w.pool is distinct from coalesce(p_pool, 'default') or num_nonnulls(w.strategy, w.weights) > 0)),
+        p_pool is not null and exists (select from ojs.worker w
+            where w.pool is null and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)),
         exists (select from ojs.pool), ojs._open_queues(p_queues),
         (select least(sum(c), 10001) from unnest(p_counts) c),
         array(select least(sum(c.jobs) over (order by c.n) - c.jobs + 1, 10001)::int from unnest(p_counts) with ordinality c(jobs, n))
-    into v_trusted, v_good, v_foreign, v_ask.counts, v_apart, v_pools, v_ask.queues, v_ask.count, v_ask.starts
+    into v_trusted, v_good, v_foreign, v_ask.counts, v_apart, v_unnamed, v_pools, v_ask.queues, v_ask.count, v_ask.starts
     from ojs._folded() f;
     if v_good is not true then
         perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes);
@@ -921,6 +925,9 @@ begin
     end if;
     if v_pools and v_ask.count > 0 then
         v_ask := ojs._in_pool(v_ask, p_queues, p_pool);
+    end if;
+    if v_unnamed and not ojs._lingers() then
+        perform ojs._name_pool(coalesce(p_tenant, ''), p_worker_ids, p_pool);
     end if;
     if v_ask.queues = '{}' then
         v_ask.count := 0;
@@ -7252,6 +7259,18 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._name_pool(p_tenant text, p_worker_ids text[], p_pool text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+    -- A heartbeat that has the row in its hands is not waited for: the next FETCH names the pool again.
+    update ojs.worker w set pool = p_pool
+    from (select w.tenant_id, w.worker_id from ojs.worker w
+        where w.tenant_id = p_tenant and w.worker_id = any (p_worker_ids) and w.pool is null for no key update skip locked) o
+    where w.tenant_id = o.tenant_id and w.worker_id = o.worker_id;
+end;
+$$;
+
 CREATE FUNCTION ojs._name_violation(p_type text, p_queue text, p_priority integer) RETURNS ojs.violation
     LANGUAGE plpgsql IMMUTABLE
     AS $$
@@ -8873,7 +8892,8 @@ begin
     if p_config is null or jsonb_typeof(p_config) <> 'object' then
         perform ojs._raise('OJ400', 'the configuration of a pool must be a JSON object', '{"field": "config"}');
     end if;
-    p_config := jsonb_strip_nulls(p_config);
+    -- Nulls of fields count as not given, nulls within them do not.
+    p_config := (select coalesce(jsonb_object_agg(f.key, f.value) filter (where f.value <> 'null'), '{}') from jsonb_each(p_config) f);
     v_field := (select k from jsonb_object_keys(p_config) k where k <> all ('{name, queues, concurrency, max_concurrency, strategy, weights,
         isolated, tenants, starvation_prevention}') limit 1);
     if v_field is not null then
@@ -8907,7 +8927,7 @@ begin
     elsif v_pool.isolated and v_pool.queues is null and v_pool.tenants is null then
         perform ojs._raise('OJ422', 'an isolated pool needs queues or tenants', '{"field": "queues"}');
     end if;
-    return ojs._read_prevention(v_pool, p_config -> 'starvation_prevention');
+    return ojs._read_prevention(v_pool, jsonb_strip_nulls(p_config -> 'starvation_prevention'));
 end;
 $$;
 

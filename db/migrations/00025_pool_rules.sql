@@ -29,7 +29,8 @@ begin
     if p_config is null or jsonb_typeof(p_config) <> 'object' then
         perform ojs._raise('OJ400', 'the configuration of a pool must be a JSON object', '{"field": "config"}');
     end if;
-    p_config := jsonb_strip_nulls(p_config);
+    -- Nulls of fields count as not given, nulls within them do not.
+    p_config := (select coalesce(jsonb_object_agg(f.key, f.value) filter (where f.value <> 'null'), '{}') from jsonb_each(p_config) f);
     v_field := (select k from jsonb_object_keys(p_config) k where k <> all ('{name, queues, concurrency, max_concurrency, strategy, weights,
         isolated, tenants, starvation_prevention}') limit 1);
     if v_field is not null then
@@ -63,7 +64,7 @@ begin
     elsif v_pool.isolated and v_pool.queues is null and v_pool.tenants is null then
         perform ojs._raise('OJ422', 'an isolated pool needs queues or tenants', '{"field": "queues"}');
     end if;
-    return ojs._read_prevention(v_pool, p_config -> 'starvation_prevention');
+    return ojs._read_prevention(v_pool, jsonb_strip_nulls(p_config -> 'starvation_prevention'));
 end;
 $$;
 -- +goose StatementEnd

@@ -155,17 +155,21 @@ declare
     v_trusted boolean;
     v_good    boolean;
     v_apart   boolean;
+    v_unnamed boolean;
     v_pools   boolean;
     v_foreign boolean;
 begin
     -- All that has to be known before, in one statement: each costs more to begin than to do.
     select ojs._trusted() and p_tenant is null, ojs._well_asked(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes),
         ojs._copied(f), f.counts,
-        exists (select from ojs.worker w where w.apart and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)),
+        exists (select from ojs.worker w where w.apart and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)
+            and (w.resting or w.pool is distinct from coalesce(p_pool, 'default') or num_nonnulls(w.strategy, w.weights) > 0)),
+        p_pool is not null and exists (select from ojs.worker w
+            where w.pool is null and w.tenant_id = coalesce(p_tenant, '') and w.worker_id = any (p_worker_ids)),
         exists (select from ojs.pool), ojs._open_queues(p_queues),
         (select least(sum(c), 10001) from unnest(p_counts) c),
         array(select least(sum(c.jobs) over (order by c.n) - c.jobs + 1, 10001)::int from unnest(p_counts) with ordinality c(jobs, n))
-    into v_trusted, v_good, v_foreign, v_ask.counts, v_apart, v_pools, v_ask.queues, v_ask.count, v_ask.starts
+    into v_trusted, v_good, v_foreign, v_ask.counts, v_apart, v_unnamed, v_pools, v_ask.queues, v_ask.count, v_ask.starts
     from ojs._folded() f;
     if v_good is not true then
         perform ojs._check_fetch(p_queues, p_counts, p_worker_ids, p_timeouts_ms, p_max_bytes);
@@ -199,6 +203,9 @@ begin
     end if;
     if v_pools and v_ask.count > 0 then
         v_ask := ojs._in_pool(v_ask, p_queues, p_pool);
+    end if;
+    if v_unnamed and not ojs._lingers() then
+        perform ojs._name_pool(coalesce(p_tenant, ''), p_worker_ids, p_pool);
     end if;
     if v_ask.queues = '{}' then
         v_ask.count := 0;

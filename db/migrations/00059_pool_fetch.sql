@@ -56,6 +56,22 @@ comment on function ojs._in_pool(ojs.ask, text[], text) is
 its own. Raises validation_error, unsupported.';
 
 -- +goose StatementBegin
+create function ojs._name_pool(p_tenant text, p_worker_ids text[], p_pool text) returns void
+language plpgsql
+as $$
+begin
+    -- A heartbeat that has the row in its hands is not waited for: the next FETCH names the pool again.
+    update ojs.worker w set pool = p_pool
+    from (select w.tenant_id, w.worker_id from ojs.worker w
+        where w.tenant_id = p_tenant and w.worker_id = any (p_worker_ids) and w.pool is null for no key update skip locked) o
+    where w.tenant_id = o.tenant_id and w.worker_id = o.worker_id;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._name_pool(text, text[], text) is
+'Puts workers that are registered, or send heartbeats, and have named no pool yet into the one that their FETCH names.';
+
+-- +goose StatementBegin
 create function ojs._isolated_from(p_pool text, p_queue text) returns boolean
 language plpgsql stable
 as $$
