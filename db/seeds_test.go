@@ -565,7 +565,11 @@ func TestFS143ATenthForAnalytics(t *testing.T) {
 // FS 14.4: ten thousand jobs of a and a hundred of b go in turns, until b has no more.
 func TestFS144TenThousandAndAHundred(t *testing.T) {
 	t.Parallel()
-	service := pgtest.New(t).Service()
+	d := pgtest.New(t)
+	service := d.Service()
+	// As the deployment's setting, and as a queue's.
+	exec(t, d.Operator(), "select ojs.configure(p_tenant_fairness => $1::text::jsonb -> 'tenant_fairness')", fs144)
+	exec(t, service, "select ojs.configure_queue('work', $1::text::jsonb)", fs144)
 	enqueueFor(t, service, "work", "a", 10_000)
 	enqueueFor(t, service, "work", "b", 100)
 	wantTurns(t, dealt(t, service, 200, "tenant_id", fetchWork), 2)
@@ -757,6 +761,13 @@ const (
   "queues": ["critical", "payments"],
   "concurrency": 20,
   "strategy": "strict"
+}`
+	fs144 = `{
+  "tenant_fairness": {
+    "enabled": true,
+    "strategy": "fair-share",
+    "default_weight": 1
+  }
 }`
 	fs142 = `{
   "pools": [
