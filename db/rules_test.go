@@ -310,6 +310,49 @@ func TestManyTenantsHaveRoomAgain(t *testing.T) {
 	}
 }
 
+// While very many tenants have room again in a queue, later ones do not take its places.
+func TestManyTenantsHaveRoomAgainInOneOfTwoQueues(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		strategy, pool string
+		a              int
+	}{
+		{"strict", "{}", 150},
+		{"round-robin", "{}", 75},
+		{"strict", `{"starvation_prevention": {"enabled": true, "min_dispatch_ratio": 0.1}}`, 134},
+	} {
+		t.Run(c.strategy+c.pool, func(t *testing.T) {
+			t.Parallel()
+			d := pgtest.New(t)
+			service := d.Service()
+			pooled(t, service, "p", c.pool)
+			exec(t, service, "select ojs.limit_concurrency(1, 't' || n) from generate_series(1, 160) n")
+			exec(t, service, `
+				insert into ojs.jobs (tenant_id, type, queue, priority)
+				select 't' || n, 'x', 'a', case when n % 2 = 0 then 5 else 0 end from generate_series(1, 160) n, generate_series(1, 3)`)
+			exec(t, service, "insert into ojs.jobs (tenant_id, type, queue) select 'free', 'x', 'b' from generate_series(1, 500)")
+			exec(t, service, "select ojs.fetch('{a}', 160)")
+			ackActive(t, service)
+			got := map[string]int{}
+			for cut := true; cut; {
+				cut = false
+				left := 150 - got["a"] - got["b"]
+				for _, row := range lines(t, service, "select request, queue from ojs.fetch_many('{a,b}', array[$1::int], '{w}', '{0}', "+
+					"p_strategy => $2, p_pool => 'p') where worker_id is null or id is not null", left, c.strategy) {
+					request, queue, _ := strings.Cut(row, " ")
+					cut = cut || request == "0"
+					if request != "0" {
+						got[queue]++
+					}
+				}
+			}
+			if got["a"] < c.a || got["a"]+got["b"] != 150 {
+				t.Errorf("of 150 jobs the queues have %v", got)
+			}
+		})
+	}
+}
+
 // Who has room again is not forgotten behind others that have work in many queues, and no room for it any more.
 func TestNobodyIsForgottenBehindOthers(t *testing.T) {
 	t.Parallel()

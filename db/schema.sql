@@ -10321,9 +10321,10 @@ declare
     v_short    int[];
     v_q        int;
     v_want     int;
+    v_stop     boolean := false;
 begin
     v_rotation.owed := ojs._owed_by_time(v_rotation, v_open, ojs.now() - p_ask.rotation);
-    while cardinality(p_done.ids) < v_most and v_open <> '{}' and not p_done.cut loop
+    while cardinality(p_done.ids) < v_most and v_open <> '{}' and not v_stop loop
         v_plan := ojs._plan_queues(p_ask.strategy, v_open, v_rotation, v_depths, v_ratio, v_most - cardinality(p_done.ids));
         v_asked := '{}';
         v_short := '{}';
@@ -10335,13 +10336,14 @@ begin
             v_got := cardinality(p_done.ids) - v_before;
             v_from := v_from || array_fill(v_q, array[v_got]);
             v_asked := v_asked || v_q;
+            v_stop := p_done.cut or v_got < v_want and ojs._turns_to_come(p_ask, p_ask.queues[v_q]);
             if v_got < v_want then
                 v_plan := ojs._first_of(v_plan, v_q, v_got);
                 v_short := v_short || v_q;
             end if;
-            exit when p_done.cut;
+            exit when v_stop;
         end loop;
-        if p_done.cut then
+        if v_stop then
             -- The queues behind have not been asked.
             v_plan := array(select p.q from unnest(v_plan) with ordinality p(q, n) where p.q = any (v_asked) order by p.n);
         end if;
@@ -10434,7 +10436,7 @@ begin
     end if;
     foreach v_queue in array p_ask.queues loop
         p_done := ojs._serve_queue(v_queue, p_count, p_ask, p_done);
-        exit when cardinality(p_done.ids) = p_count or p_done.cut;
+        exit when cardinality(p_done.ids) = p_count or p_done.cut or ojs._turns_to_come(p_ask, v_queue);
     end loop;
     return p_done;
 end;
@@ -10456,8 +10458,9 @@ declare
     v_got      int;
     v_q        int;
     v_want     int;
+    v_later    boolean := false;
 begin
-    while cardinality(p_done.ids) < p_count and v_open <> '{}' and not p_done.cut loop
+    while cardinality(p_done.ids) < p_count and v_open <> '{}' and not (p_done.cut or v_later) loop
         for v_q, v_want in select * from ojs._next_queues(v_open, v_times, v_weights, p_count - cardinality(p_done.ids)) loop
             v_before := cardinality(p_done.ids);
             p_done := ojs._serve_queue(p_ask.queues[v_q], v_before + v_want, p_ask, p_done);
@@ -10470,7 +10473,8 @@ begin
                 -- behind others keeps its turn.
                 v_times[v_q] := v_times[v_q] + 1::numeric / v_weights[v_q];
             end if;
-            exit when p_done.cut;
+            v_later := v_got < v_want and ojs._turns_to_come(p_ask, p_ask.queues[v_q]);
+            exit when p_done.cut or v_later;
             if v_got < v_want then
                 v_open := array_remove(v_open, v_q);
                 v_short := v_short || v_q;
@@ -12137,6 +12141,14 @@ begin
     cross join lateral (select t.*, exists (select from ojs.job j where j.id = t.id and j.tenant_id = t.tenant_id
             and j.state = 'available' and (j.expires_at > v_now) is not false) as waits
         from ojs.turn t where t.queue = p_job.queue and t.n >= v_lo) t;
+end;
+$$;
+
+CREATE FUNCTION ojs._turns_to_come(p_ask ojs.ask, p_queue text) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+    return p_ask.freed <> '{}' and ojs._freed_priority(p_ask.freed, p_queue) is not null;
 end;
 $$;
 

@@ -55,7 +55,7 @@ begin
     end if;
     foreach v_queue in array p_ask.queues loop
         p_done := ojs._serve_queue(v_queue, p_count, p_ask, p_done);
-        exit when cardinality(p_done.ids) = p_count or p_done.cut;
+        exit when cardinality(p_done.ids) = p_count or p_done.cut or ojs._turns_to_come(p_ask, v_queue);
     end loop;
     return p_done;
 end;
@@ -63,6 +63,19 @@ $$;
 -- +goose StatementEnd
 comment on function ojs._serve_queues(ojs.ask, int, ojs.decided) is
 'Adds jobs of the queues to p_done, which has none, until it has p_count: by the strategy of the FETCH.';
+
+-- +goose StatementBegin
+create function ojs._turns_to_come(p_ask ojs.ask, p_queue text) returns boolean
+language plpgsql stable
+as $$
+begin
+    return p_ask.freed <> '{}' and ojs._freed_priority(p_ask.freed, p_queue) is not null;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._turns_to_come(ojs.ask, text) is
+'Whether a queue that gave fewer jobs than wanted has tenants with room whose turns are not back yet: then the decision serves all queues
+again with these (ojs._serve_again), and no other queue gets its places.';
 
 -- Round-robin is this with weights of 1. Weights are shares of dispatches whatever the queues hold: by virtual time, as tenants in a queue,
 -- and so exact in every answer, where a random choice would be right on average alone.
@@ -83,8 +96,9 @@ declare
     v_got      int;
     v_q        int;
     v_want     int;
+    v_later    boolean := false;
 begin
-    while cardinality(p_done.ids) < p_count and v_open <> '{}' and not p_done.cut loop
+    while cardinality(p_done.ids) < p_count and v_open <> '{}' and not (p_done.cut or v_later) loop
         for v_q, v_want in select * from ojs._next_queues(v_open, v_times, v_weights, p_count - cardinality(p_done.ids)) loop
             v_before := cardinality(p_done.ids);
             p_done := ojs._serve_queue(p_ask.queues[v_q], v_before + v_want, p_ask, p_done);
@@ -97,7 +111,8 @@ begin
                 -- behind others keeps its turn.
                 v_times[v_q] := v_times[v_q] + 1::numeric / v_weights[v_q];
             end if;
-            exit when p_done.cut;
+            v_later := v_got < v_want and ojs._turns_to_come(p_ask, p_ask.queues[v_q]);
+            exit when p_done.cut or v_later;
             if v_got < v_want then
                 v_open := array_remove(v_open, v_q);
                 v_short := v_short || v_q;

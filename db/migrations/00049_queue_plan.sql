@@ -25,9 +25,10 @@ declare
     v_short    int[];
     v_q        int;
     v_want     int;
+    v_stop     boolean := false;
 begin
     v_rotation.owed := ojs._owed_by_time(v_rotation, v_open, ojs.now() - p_ask.rotation);
-    while cardinality(p_done.ids) < v_most and v_open <> '{}' and not p_done.cut loop
+    while cardinality(p_done.ids) < v_most and v_open <> '{}' and not v_stop loop
         v_plan := ojs._plan_queues(p_ask.strategy, v_open, v_rotation, v_depths, v_ratio, v_most - cardinality(p_done.ids));
         v_asked := '{}';
         v_short := '{}';
@@ -39,13 +40,14 @@ begin
             v_got := cardinality(p_done.ids) - v_before;
             v_from := v_from || array_fill(v_q, array[v_got]);
             v_asked := v_asked || v_q;
+            v_stop := p_done.cut or v_got < v_want and ojs._turns_to_come(p_ask, p_ask.queues[v_q]);
             if v_got < v_want then
                 v_plan := ojs._first_of(v_plan, v_q, v_got);
                 v_short := v_short || v_q;
             end if;
-            exit when p_done.cut;
+            exit when v_stop;
         end loop;
-        if p_done.cut then
+        if v_stop then
             -- The queues behind have not been asked.
             v_plan := array(select p.q from unnest(v_plan) with ordinality p(q, n) where p.q = any (v_asked) order by p.n);
         end if;
