@@ -32,6 +32,27 @@ left join lateral (
 where s.queue = any (@names::text[])
 order by s.queue;
 
+-- name: QueueRates :many
+-- How fast queues move, over all tenants.
+with lately as materialized (
+    select l.name, l.sums from ojs._lately('queue') l(name, sums)
+)
+select s.queue as name, h.completed::bigint as completed_last_hour, h.failed::bigint as failed_last_hour,
+    (m.completed + m.failed)::bigint as processed_per_minute, m.failed::bigint as failed_per_minute,
+    round((m.completed + m.failed) / 60.0, 2)::float8 as throughput_per_second,
+    coalesce(p.waited_1h * 1000 / nullif(p.jobs_1h, 0), 0)::bigint as avg_wait_ms,
+    coalesce(extract(epoch from ojs._percentile(p.waits_1h, 0.5)) * 1000, 0)::bigint as p50_wait_ms,
+    coalesce(extract(epoch from ojs._percentile(p.waits_1h, 0.95)) * 1000, 0)::bigint as p95_wait_ms,
+    coalesce(extract(epoch from ojs._percentile(p.waits_1h, 0.99)) * 1000, 0)::bigint as p99_wait_ms
+from ojs.queue_stats s
+left join lately l on l.name = s.queue
+cross join lateral ojs._pace('queue', s.queue, l.sums)
+    p(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h)
+cross join lateral (select row(s.total_jobs, 0, s.completed, s.cancelled, s.discarded, s.failed)::ojs.counts as counts) n
+cross join lateral ojs._counts_since(s.queue, '', n.counts, ojs.now() - interval '1 hour') h
+cross join lateral ojs._counts_since(s.queue, '', n.counts, ojs.now() - interval '1 minute') m
+where s.queue = any (@names::text[]);
+
 -- name: Pause :one
 select * from ojs.pause(sqlc.narg('queue')::text, sqlc.narg('tenant')::text, sqlc.narg('reason')::text);
 

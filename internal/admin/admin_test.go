@@ -142,18 +142,21 @@ func TestQueues(t *testing.T) {
 	const numbers = `"name": "mail", "status": "active", "paused": false, "total_jobs": 5, "oldest_wait_ms": "*", "depth": 3,
 		"available": 1, "active": 1, "scheduled": 1, "pending": 1, "retryable": 0, "completed": 1, "cancelled": 0, "discarded": 0,
 		"failed_attempts": 0`
+	const rates = `"completed_last_hour": 1, "failed_last_hour": 0, "avg_wait_ms": "*", "throughput_per_second": 0.02`
 	r.gives("GET /queues/mail", "", 200,
 		`{"name": "mail", "state": "active", "config": {}, "queue": {`+numbers+`}, "stats": {`+numbers+`}}`)
 	r.gives("GET /queues/mail/stats", "", 200,
-		`{"queue": {`+numbers+`}, "stats": {"queue": "mail", `+numbers+`}, `+numbers+`, "computed_at": "*"}`)
+		`{"queue": {`+numbers+`}, "stats": {"queue": "mail", `+numbers+`, `+rates+`}, `+numbers+`, `+rates+`, "computed_at": "*"}`)
 	r.with(kit.VersionHeader, kit.GoSDKVersion).gives("GET /queues/mail/stats", "", 200,
 		`{"queue": "mail", "stats": {`+numbers+`}, `+numbers+`}`)
-	r.gives("GET /queues/never-used/stats", "", 200, `{"name": "never-used", "status": "active", "paused": false, "available": 0}`)
+	r.gives("GET /queues/never-used/stats", "", 200, `{"name": "never-used", "status": "active", "paused": false, "available": 0,
+		"stats": {"completed_last_hour": 0}}`)
 	r.knowsNo("queue", "GET /queues/No", "")
 	r.knowsNo("queue", "GET /queues/No/stats", "")
 	const counts = `"counts": {"available": 1, "active": 1, "scheduled": 1, "pending": 1, "retryable": 0, "completed": 1, "cancelled": 0,
 		"discarded": 0}`
-	r.gives("GET /admin/queues", "", 200, `{"items": [{"name": "mail", "state": "active", `+counts+`}, {"name": "reports"}],
+	const speed = `"throughput": {"processed_per_minute": 1, "failed_per_minute": 0}, "latency_ms": {"p50": "*", "p95": "*", "p99": "*"}`
+	r.gives("GET /admin/queues", "", 200, `{"items": [{"name": "mail", "state": "active", `+counts+`, `+speed+`}, {"name": "reports"}],
 		"pagination": {"total": 2}}`)
 	r.gives("GET /admin/queues/mail", "", 200, `{"name": "mail", "state": "active", "paused": false, "configuration": {}, `+counts+`}`)
 	r.gives("GET /admin/stats", "", 200, `{"queues": 2, "workers": 0, "jobs": {"available": 2, "active": 1, "scheduled": 1, "pending": 1,

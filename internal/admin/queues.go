@@ -26,15 +26,41 @@ func (a *Admin) queueRoutes() []kit.Route {
 // queueJSON is a queue as clients read it: some its numbers beside its name, some those of its states under counts.
 type queueJSON struct {
 	sqlcgen.QueuesRow
-	State  string           `json:"state"`
-	Counts map[string]int64 `json:"counts"`
+	State      string           `json:"state"`
+	Counts     map[string]int64 `json:"counts"`
+	Throughput map[string]int64 `json:"throughput,omitempty"`
+	LatencyMs  map[string]int64 `json:"latency_ms,omitempty"`
 }
 
-func shown(q sqlcgen.QueuesRow) queueJSON {
-	return queueJSON{q, q.Status, map[string]int64{
+// shown is a queue with its rates, if they are known.
+func shown(q sqlcgen.QueuesRow, rates *sqlcgen.QueueRatesRow) queueJSON {
+	shown := queueJSON{QueuesRow: q, State: q.Status, Counts: map[string]int64{
 		"scheduled": q.Scheduled, "available": q.Available, "pending": q.Pending, "active": q.Active, "retryable": q.Retryable,
 		"completed": q.Completed, "cancelled": q.Cancelled, "discarded": q.Discarded,
 	}}
+	if rates != nil {
+		shown.Throughput = map[string]int64{
+			"processed_per_minute": rates.ProcessedPerMinute, "failed_per_minute": rates.FailedPerMinute,
+		}
+		shown.LatencyMs = map[string]int64{"p50": rates.P50WaitMs, "p95": rates.P95WaitMs, "p99": rates.P99WaitMs}
+	}
+	return shown
+}
+
+// rates are those of queues over all tenants. Of one tenant's part of a queue nothing of the kind is summed up.
+func (a *Admin) rates(c echo.Context, names ...string) (map[string]*sqlcgen.QueueRatesRow, error) {
+	if kit.Scope(c) != nil {
+		return nil, nil
+	}
+	rows, err := a.SQL.QueueRates(a.Context(c), names)
+	rates := make(map[string]*sqlcgen.QueueRatesRow, len(names))
+	for _, name := range names {
+		rates[name] = &sqlcgen.QueueRatesRow{} // of a queue that has never been used
+	}
+	for i := range rows {
+		rates[rows[i].Name] = &rows[i]
+	}
+	return rates, err
 }
 
 func (a *Admin) listQueues(c echo.Context) error {
@@ -51,9 +77,13 @@ func (a *Admin) listQueues(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	rates, err := a.rates(c, page.Names...)
+	if err != nil {
+		return err
+	}
 	items := make([]queueJSON, len(queues))
 	for i := range queues {
-		items[i] = shown(queues[i])
+		items[i] = shown(queues[i], rates[queues[i].Name])
 	}
 	return c.JSON(http.StatusOK, listed("queues", items, kit.Pagination(int(page.Total), limit, offset, limit)))
 }
@@ -86,7 +116,11 @@ func (a *Admin) getQueue(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	all := shown(queue)
+	rates, err := a.rates(c, queue.Name)
+	if err != nil {
+		return err
+	}
+	all := shown(queue, rates[queue.Name])
 	return c.JSON(http.StatusOK, struct {
 		Queue queueJSON `json:"queue"`
 		sqlcgen.QueueConfigRow
@@ -95,6 +129,21 @@ func (a *Admin) getQueue(c echo.Context) error {
 		Counts        map[string]int64  `json:"counts"`
 		Stats         sqlcgen.QueuesRow `json:"stats"`
 	}{all, config, config.Config, queue.Paused, all.Counts, queue})
+}
+
+// hourly is what the statistics of a queue say of the last hour, and of the last minute per second.
+type hourly struct {
+	CompletedLastHour   int64   `json:"completed_last_hour"`
+	FailedLastHour      int64   `json:"failed_last_hour"`
+	AvgWaitMs           int64   `json:"avg_wait_ms"`
+	ThroughputPerSecond float64 `json:"throughput_per_second"`
+}
+
+func lastHour(r *sqlcgen.QueueRatesRow) *hourly {
+	if r == nil {
+		return nil
+	}
+	return &hourly{r.CompletedLastHour, r.FailedLastHour, r.AvgWaitMs, r.ThroughputPerSecond}
 }
 
 // queueStats has what the clients read: the suite takes queue as an object, some SDKs the flat fields or stats; the Go SDK takes queue
@@ -108,14 +157,23 @@ func (a *Admin) queueStats(c echo.Context) error {
 	if c.Request().Header.Get(kit.VersionHeader) == kit.GoSDKVersion {
 		queue = row.Name
 	}
+	rates, err := a.rates(c, row.Name)
+	if err != nil {
+		return err
+	}
+	type numbers struct {
+		sqlcgen.QueuesRow
+		*hourly
+	}
 	type named struct {
 		Queue string `json:"queue"`
-		sqlcgen.QueuesRow
+		numbers
 	}
+	all := numbers{row, lastHour(rates[row.Name])}
 	return c.JSON(http.StatusOK, struct {
 		Queue any   `json:"queue"`
 		Stats named `json:"stats"`
-		sqlcgen.QueuesRow
+		numbers
 		ComputedAt time.Time `json:"computed_at"`
-	}{queue, named{row.Name, row}, row, time.Now().UTC()})
+	}{queue, named{row.Name, all}, all, time.Now().UTC()})
 }

@@ -1007,6 +1007,72 @@ func (q *Queries) QueuePressure(ctx context.Context, queues []string) ([]QueuePr
 	return items, nil
 }
 
+const queueRates = `-- name: QueueRates :many
+with lately as materialized (
+    select l.name, l.sums from ojs._lately('queue') l(name, sums)
+)
+select s.queue as name, h.completed::bigint as completed_last_hour, h.failed::bigint as failed_last_hour,
+    (m.completed + m.failed)::bigint as processed_per_minute, m.failed::bigint as failed_per_minute,
+    round((m.completed + m.failed) / 60.0, 2)::float8 as throughput_per_second,
+    coalesce(p.waited_1h * 1000 / nullif(p.jobs_1h, 0), 0)::bigint as avg_wait_ms,
+    coalesce(extract(epoch from ojs._percentile(p.waits_1h, 0.5)) * 1000, 0)::bigint as p50_wait_ms,
+    coalesce(extract(epoch from ojs._percentile(p.waits_1h, 0.95)) * 1000, 0)::bigint as p95_wait_ms,
+    coalesce(extract(epoch from ojs._percentile(p.waits_1h, 0.99)) * 1000, 0)::bigint as p99_wait_ms
+from ojs.queue_stats s
+left join lately l on l.name = s.queue
+cross join lateral ojs._pace('queue', s.queue, l.sums)
+    p(jobs_1m, waited_1m, waits_1m, jobs_5m, waited_5m, waits_5m, jobs_1h, waited_1h, waits_1h)
+cross join lateral (select row(s.total_jobs, 0, s.completed, s.cancelled, s.discarded, s.failed)::ojs.counts as counts) n
+cross join lateral ojs._counts_since(s.queue, '', n.counts, ojs.now() - interval '1 hour') h
+cross join lateral ojs._counts_since(s.queue, '', n.counts, ojs.now() - interval '1 minute') m
+where s.queue = any ($1::text[])
+`
+
+type QueueRatesRow struct {
+	Name                string  `json:"name"`
+	CompletedLastHour   int64   `json:"completed_last_hour"`
+	FailedLastHour      int64   `json:"failed_last_hour"`
+	ProcessedPerMinute  int64   `json:"processed_per_minute"`
+	FailedPerMinute     int64   `json:"failed_per_minute"`
+	ThroughputPerSecond float64 `json:"throughput_per_second"`
+	AvgWaitMs           int64   `json:"avg_wait_ms"`
+	P50WaitMs           int64   `json:"p50_wait_ms"`
+	P95WaitMs           int64   `json:"p95_wait_ms"`
+	P99WaitMs           int64   `json:"p99_wait_ms"`
+}
+
+// How fast queues move, over all tenants.
+func (q *Queries) QueueRates(ctx context.Context, names []string) ([]QueueRatesRow, error) {
+	rows, err := q.db.Query(ctx, queueRates, names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []QueueRatesRow{}
+	for rows.Next() {
+		var i QueueRatesRow
+		if err := rows.Scan(
+			&i.Name,
+			&i.CompletedLastHour,
+			&i.FailedLastHour,
+			&i.ProcessedPerMinute,
+			&i.FailedPerMinute,
+			&i.ThroughputPerSecond,
+			&i.AvgWaitMs,
+			&i.P50WaitMs,
+			&i.P95WaitMs,
+			&i.P99WaitMs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const queues = `-- name: Queues :many
 select s.queue as name, case when s.paused then 'paused' else 'active' end::text as status, s.paused::boolean as paused, s.total_jobs,
     coalesce(extract(epoch from s.oldest_wait) * 1000, 0)::bigint as oldest_wait_ms,
