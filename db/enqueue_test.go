@@ -169,6 +169,8 @@ func TestTenantOfANewJob(t *testing.T) {
 		{"batch, nobody named", batch(service, `}]')`), "_default"},
 		{"batch, by the call", batch(service, `}]', 'acme')`), "acme"},
 		{"batch, by the job", batch(service, `, "tenant": "globex"}]')`), "globex"},
+		{"batch, by the job's tenant_id", batch(service, `, "tenant_id": "globex"}]')`), "globex"},
+		{"batch, by both names", batch(service, `, "tenant": "globex", "tenant_id": "globex", "priority": 1}]')`), "globex"},
 		{"batch, by both", batch(service, `, "tenant": "globex"}]', 'globex')`), "globex"},
 		{"batch, in meta", batch(service, `, "meta": {"tenant_id": "globex"}}]')`), "globex"},
 		{"batch of a tenant", batch(acme, `, "meta": {"tenant_id": "acme"}}]')`), "acme"},

@@ -432,6 +432,7 @@ func TestMalformedBatches(t *testing.T) {
 		{"an array among jobs", "[" + ok + "," + ok + ", [" + ok + "]]", "OJ400", 2.0, ""},
 		{"an empty object", "[{}]", "OJ400", 0.0, "type"},
 		{"an unknown field", `[{"type": "a", "args": [], "prioritee": 5}]`, "OJ400", 0.0, "prioritee"},
+		{"two tenants", `[{"type": "a", "tenant": "acme", "tenant_id": "globex"}]`, "OJ400", 0.0, "tenant_id"},
 		{"a field of the table", `[{"type": "a", "args": [], "state": "completed"}]`, "OJ400", 0.0, "state"},
 		{"a sequence number", `[{"type": "a", "args": [], "seq": 1}]`, "OJ400", 0.0, "seq"},
 		{"an empty field name", `[{"type": "a", "args": [], "": 5}]`, "OJ400", 0.0, ""},

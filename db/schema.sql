@@ -59,7 +59,8 @@ CREATE TYPE ojs._job_fields AS (
 	options json,
 	extra json,
 	id json,
-	tenant json
+	tenant json,
+	tenant_id json
 );
 
 CREATE TYPE ojs.refusal AS (
@@ -7306,7 +7307,8 @@ CREATE FUNCTION ojs._new_job_fields() RETURNS jsonb
     AS $$
     select '{"type": "string", "args": "array", "queue": "string", "priority": "integer", "scheduled_at": "string", "expires_at": "string",
         "meta": "object", "retry": "object", "max_attempts": "integer", "timeout_ms": "integer", "visibility_timeout_ms": "integer",
-        "tags": "array", "pending": "boolean", "options": "object", "extra": "object", "id": "string", "tenant": "string"}'::jsonb
+        "tags": "array", "pending": "boolean", "options": "object", "extra": "object", "id": "string", "tenant": "string",
+        "tenant_id": "string"}'::jsonb
 $$;
 
 CREATE FUNCTION ojs._new_job_refusal(p_n integer, p_own text, p_call text, p_named text, p_tenant text, p_id uuid, p_type text, p_queue text, p_priority integer, p_max_attempts integer, p_scheduled_at timestamp with time zone, p_expires_at timestamp with time zone, p_timeout_ms integer, p_visibility_timeout_ms integer, p_tags text[], p_args json, p_meta jsonb, p_retry jsonb, p_options json, p_extra json) RETURNS ojs.refusal
@@ -8269,9 +8271,9 @@ CREATE FUNCTION ojs._plain_fields(p_job ojs._job_fields, p_fields bigint) RETURN
     LANGUAGE sql STABLE
     AS $_$
     select num_nonnulls(p.type, p.args, p.queue, p.priority, p.scheduled_at, p.expires_at, p.meta, p.retry, p.max_attempts, p.timeout_ms,
-            p.visibility_timeout_ms, p.tags, p.pending, p.options, p.extra, p.id, p.tenant) = p_fields
+            p.visibility_timeout_ms, p.tags, p.pending, p.options, p.extra, p.id, coalesce(p.tenant, p.tenant_id)) = p_fields
         and json_typeof(p.type) = 'string' and (json_typeof(p.queue) = 'string') is not false
-        and (json_typeof(p.tenant) = 'string') is not false and (p.priority::text ~ '^-?\d{1,9}$') is not false
+        and (json_typeof(coalesce(p.tenant, p.tenant_id)) = 'string') is not false and (p.priority::text ~ '^-?\d{1,9}$') is not false
         and (p.max_attempts::text ~ '^-?\d{1,9}$') is not false and (p.timeout_ms::text ~ '^-?\d{1,9}$') is not false
         and (p.visibility_timeout_ms::text ~ '^-?\d{1,9}$') is not false and ojs._plain_uuid(p.id) is not false
         and ojs._plain_time(p.scheduled_at) is not false and ojs._plain_time(p.expires_at) is not false
@@ -8874,7 +8876,7 @@ begin
         case when count(s.tags) > 0 then array_agg(s.tags) end, case when count(s.pending) > 0 then array_agg(s.pending::text::boolean) end,
         case when count(s.options) > 0 then array_agg(s.options) end, case when count(s.extra) > 0 then array_agg(s.extra) end,
         case when count(s.id) > 0 then array_agg((s.id #>> '{}')::uuid) end,
-        case when count(s.tenant) > 0 then array_agg(s.tenant #>> '{}') end,
+        case when count(coalesce(s.tenant, s.tenant_id)) > 0 then array_agg(coalesce(s.tenant, s.tenant_id) #>> '{}') end,
         case when count(s.refusal) > 0 then array_agg(s.refusal) end
     into v_jobs
     from ojs._shaped_jobs(p_jobs) s;
@@ -10818,6 +10820,7 @@ begin
         v_name := v_field.key;
         v_bad := case when v_field.kind is null then format('has an unknown field %I', v_name)
             when v_field.again then format('has the field %I twice', v_name)
+            when v_name = 'tenant_id' and p_job ->> 'tenant' <> p_job ->> 'tenant_id' then 'names another tenant in tenant_id than in tenant'
             when v_field.given <> 'null' then ojs._field_fault(v_name, v_field.kind, v_field.value) end;
         if v_bad is not null then
             return row('OJ400', format('jobs[%s] %s', p_n, v_bad), jsonb_build_object('field', v_name))::ojs.refusal;
@@ -10831,7 +10834,7 @@ exception when data_exception or statement_too_complex then
 end;
 $$;
 
-CREATE FUNCTION ojs._shaped_jobs(p_jobs json) RETURNS TABLE(type json, args json, queue json, priority json, scheduled_at json, expires_at json, meta json, retry json, max_attempts json, timeout_ms json, visibility_timeout_ms json, tags json, pending json, options json, extra json, id json, tenant json, refusal ojs.refusal)
+CREATE FUNCTION ojs._shaped_jobs(p_jobs json) RETURNS TABLE(type json, args json, queue json, priority json, scheduled_at json, expires_at json, meta json, retry json, max_attempts json, timeout_ms json, visibility_timeout_ms json, tags json, pending json, options json, extra json, id json, tenant json, tenant_id json, refusal ojs.refusal)
     LANGUAGE sql STABLE
     AS $$
     select (s.x).*, s.refusal

@@ -608,6 +608,7 @@ func TestLimitsOfTenants(t *testing.T) {
 	r.gives("GET /admin/audit?tenant=acme-corp&limit=1", "", 200,
 		`{"items": [{"kind": "limit", "name": "max_queue_depth", "new": {"maximum": 7, "soft": true}, "reason": "trial"}]}`)
 	r.refuses("PUT /admin/tenants/acme-corp/limits", `{"tenant_id": "other", "max_queue_depth": 1}`, 400, "tenant_id")
+	r.refuses("PUT /admin/tenants/acme-corp/limits", `{"tenant": "other", "max_queue_depth": 1}`, 400, "tenant")
 	r.refuses("PUT /admin/tenants/acme-corp", `{"limits": {"queue_depth": 1, "max_queue_depth": 2}}`, 422, "limits.queue_depth")
 	r.refuses("PUT /admin/tenants/acme-corp/limits", `{"limits": {"max_queue_depth": 1e400}}`, 422, "limits.max_queue_depth.limit")
 }

@@ -53,11 +53,9 @@ type createKeyRequest struct {
 
 // Check takes both names of the tenant.
 func (r *createKeyRequest) Check(o *kit.Object) {
-	switch {
-	case r.TenantID == nil:
-		r.TenantID = r.Tenant
-	case r.Tenant != nil && *r.Tenant != *r.TenantID:
-		o.Fail(kit.Invalid("tenant", "is another one than tenant_id"))
+	var err error
+	if r.TenantID, err = kit.SameTenant(o.At("tenant"), r.Tenant, r.TenantID); err != nil {
+		o.Fail(err)
 	}
 }
 

@@ -32,7 +32,10 @@ func (a *Admin) listAudit(c echo.Context) error {
 		return err
 	}
 	params := sqlcgen.AuditTrailParams{MaxRows: int32(limit)}
-	for name, to := range map[string]**string{"tenant": &params.Tenant, "actor": &params.Actor, "action": &params.Action} {
+	if params.Tenant, err = kit.QueryTenant(c); err != nil {
+		return err
+	}
+	for name, to := range map[string]**string{"actor": &params.Actor, "action": &params.Action} {
 		if *to, err = kit.QueryText(c, name); err != nil {
 			return err
 		}

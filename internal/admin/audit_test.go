@@ -35,6 +35,8 @@ func TestAudit(t *testing.T) {
 	r.gives("GET /admin/audit?actor=nobody", "", 200, `{"items": []}`)
 	r.refuses("GET /admin/audit?cursor=x", "", 400, "cursor")
 	r.refuses("GET /admin/audit?tenant=%20", "", 400, "tenant")
+	r.refuses("GET /admin/audit?tenant=acme-corp&tenant_id=acme", "", 400, "tenant")
+	r.gives("GET /admin/audit?tenant_id=nobody", "", 200, `{"items": []}`)
 
 	// A tenant sees what is about itself.
 	r.as("acme").gives("GET /admin/audit", "", 200, `{"items": [{"n": 2, "new": {"weight": 3}}, {"n": 1, "new": {"weight": 2}}]}`)

@@ -39,12 +39,13 @@ var (
 
 // jobFilter picks jobs.
 type jobFilter struct {
-	Queue  *string    `json:"queue" check:"name"`
-	State  *string    `json:"state" check:"name"`
-	Type   *string    `json:"type" check:"name"`
-	Tenant *string    `json:"tenant" check:"name"`
-	Since  *time.Time `json:"since"`
-	Until  *time.Time `json:"until"`
+	Queue    *string    `json:"queue" check:"name"`
+	State    *string    `json:"state" check:"name"`
+	Type     *string    `json:"type" check:"name"`
+	Tenant   *string    `json:"tenant" check:"name"`
+	TenantID *string    `json:"tenant_id" check:"name"` // the same
+	Since    *time.Time `json:"since"`
+	Until    *time.Time `json:"until"`
 }
 
 // among refuses a state that is none of some.
@@ -178,9 +179,12 @@ func (a *Admin) jobsOf(c echo.Context, tenant *string) error {
 
 // queryJobs reads which jobs are asked for, and behind which.
 func queryJobs(c echo.Context) (f jobFilter, before *string, err error) {
+	if f.Tenant, err = kit.QueryTenant(c); err != nil {
+		return f, nil, err
+	}
 	var sort, order *string
 	for name, to := range map[string]**string{
-		"queue": &f.Queue, "state": &f.State, "type": &f.Type, "tenant": &f.Tenant, "cursor": &before, "sort": &sort, "order": &order,
+		"queue": &f.Queue, "state": &f.State, "type": &f.Type, "cursor": &before, "sort": &sort, "order": &order,
 	} {
 		if *to, err = kit.QueryText(c, name); err != nil {
 			return f, nil, err
@@ -208,9 +212,13 @@ type cancelFilter struct {
 	jobFilter
 }
 
-// Check refuses other states.
+// Check takes both names of the tenant, and refuses other states.
 func (f *cancelFilter) Check(o *kit.Object) {
-	if err := f.among(liveStates, o.At("state")); err != nil {
+	var err error
+	if f.Tenant, err = kit.SameTenant(o.At("tenant"), f.Tenant, f.TenantID); err == nil {
+		err = f.among(liveStates, o.At("state"))
+	}
+	if err != nil {
 		o.Fail(err)
 	}
 }

@@ -62,6 +62,8 @@ func TestJobsAreCancelledInBulk(t *testing.T) {
 	r.refuses(call, `{"filter": {"typo": "q"}, "confirm": true}`, 400, "filter.typo")
 	r.refuses(call, `{"filter": {}, "ids": [], "confirm": true}`, 400, "ids")
 	r.refuses(call, `{"ids": [], "confirm": true}`, 400, "ids")
+	r.refuses(call, `{"filter": {"tenant": "globex", "tenant_id": "acme"}, "confirm": true}`, 400, "filter.tenant")
+	r.as("acme").knowsNo("tenant", call, `{"filter": {"tenant_id": "globex"}, "confirm": true}`)
 	r.as("acme").knowsNo("tenant", call, `{"filter": {"tenant": "globex"}, "confirm": true}`)
 	r.as("acme").gives(call, `{"filter": {"queue": "q"}, "confirm": true, "reason": "by mistake"}`, 200,
 		`{"action": "cancel", "matched": 2, "succeeded": 2, "failed": 0, "errors": [], "next_cursor": null}`)

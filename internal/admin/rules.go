@@ -142,6 +142,7 @@ type limitsRequest struct {
 	Queue    *string         `json:"queue"`
 	Reason   *string         `json:"reason"`
 	TenantID *string         `json:"tenant_id"`
+	Tenant   *string         `json:"tenant"`
 
 	under json.RawMessage // those that stand under limits
 }
@@ -153,7 +154,7 @@ func (r *limitsRequest) Check(o *kit.Object) {
 	}
 	limits := map[string]json.RawMessage{}
 	for _, m := range o.Fields {
-		if name := m.Key; name != "limits" && name != "queue" && name != "reason" && name != "tenant_id" {
+		if name := m.Key; name != "limits" && name != "queue" && name != "reason" && name != "tenant_id" && name != "tenant" {
 			limits[name] = m.Raw
 		}
 	}
@@ -202,8 +203,10 @@ func (a *Admin) limitTenant(c echo.Context) error {
 	if err := c.Bind(&req); err != nil {
 		return err
 	}
-	if req.TenantID != nil && *req.TenantID != *of.Tenant {
-		return kit.Invalid("tenant_id", "is not the one of the path")
+	for at, named := range map[string]*string{"tenant_id": req.TenantID, "tenant": req.Tenant} {
+		if named != nil && *named != *of.Tenant {
+			return kit.Invalid(at, "is not the one of the path")
+		}
 	}
 	kit.Because(c, req.Reason)
 	limits, err := kit.Patiently(a.Kit, c, (*sqlcgen.Queries).ConfigureLimits, sqlcgen.ConfigureLimitsParams{

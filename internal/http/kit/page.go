@@ -1,6 +1,7 @@
 package kit
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +19,27 @@ func QueryText(c echo.Context, name string) (*string, error) {
 		return nil, Invalid(name, "must be text without NUL characters")
 	}
 	return &v, nil
+}
+
+// QueryTenant reads an optional tenant of the query, under either of its names.
+func QueryTenant(c echo.Context) (*string, error) {
+	tenant, err := QueryText(c, "tenant")
+	if err != nil {
+		return nil, err
+	}
+	id, err := QueryText(c, "tenant_id")
+	if err != nil {
+		return nil, err
+	}
+	return SameTenant("tenant", tenant, id)
+}
+
+// SameTenant is the tenant that a request names as tenant, as tenant_id, or twice. at: where tenant stands.
+func SameTenant(at string, tenant, id *string) (*string, error) {
+	if tenant != nil && id != nil && *tenant != *id {
+		return nil, Invalid(at, "is another one than tenant_id")
+	}
+	return cmp.Or(tenant, id), nil
 }
 
 // QueryTime reads an optional time of the query: RFC 3339 with an offset.
