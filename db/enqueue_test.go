@@ -226,9 +226,13 @@ func TestWhereTenantsAreRequired(t *testing.T) {
 	exec(t, d.Operator(), "select from ojs.configure(p_tenant_required => true)")
 	for _, sql := range []string{
 		"select from ojs.enqueue('a')", `select from ojs.enqueue_many('[{"type": "a", "args": []}]')`,
-		"insert into ojs.jobs (type) values ('a')",
+		"insert into ojs.jobs (type) values ('a')", `insert into ojs.jobs (type, meta) values ('a', '{"tenant_id": ""}')`,
 	} {
 		refused(t, service, "OJ402", sql)
+	}
+	const inMeta = `insert into ojs.jobs (type, meta) values ('a', '{"tenant_id": "acme"}') returning tenant_id`
+	if got := one[string](t, service, inMeta); got != "acme" {
+		t.Errorf("an inserted job with a tenant in meta is %s's", got)
 	}
 	for q, named := range map[querier]string{d.As("acme"): "", service: ", p_tenant => 'acme'"} {
 		if got := one[string](t, q, "select tenant_id from ojs.enqueue('a'"+named+")"); got != "acme" {

@@ -70,6 +70,7 @@ func TestKeysBelongToTheirTenant(t *testing.T) {
 		{d.As("acme"), `[{"type": "a", "args": []}]`, nil, "t acme"},
 		{d.As("initech"), `[{"type": "a", "args": []}]`, nil, "f initech"},
 		{service, `[{"type": "a", "args": [], "meta": {"tenant_id": "umbrella"}}]`, nil, "f umbrella"},
+		{service, `[{"type": "a", "tenant_id": "pied"}]`, nil, "f pied"},
 		{service, `[{"type": "a", "args": [], "tenant": "hooli"}, {"type": "a", "args": [], "tenant": "globex"}]`, nil, "f hooli"},
 	} {
 		got := strings.Fields(list[string](t, c.who, once, "k", c.request, c.tenant)[0])

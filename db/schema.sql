@@ -2217,18 +2217,8 @@ CREATE FUNCTION ojs._default_tenant() RETURNS text
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-declare
-    v_settings ojs.settings;
-    v_own      text := ojs._session_tenant(null);
 begin
-    if v_own is not null then
-        return v_own;
-    end if;
-    select * into v_settings from ojs.settings;
-    if v_settings.tenant_required then
-        perform ojs._raise('OJ402', 'a tenant is required', '{"field": "meta.tenant_id"}');
-    end if;
-    return v_settings.default_tenant;
+    return coalesce(ojs._session_tenant(null), (select s.default_tenant from ojs.settings s where not s.tenant_required));
 end;
 $$;
 
@@ -5683,7 +5673,9 @@ begin
             new.seq := null;
         end if;
         new.max_attempts := coalesce(ojs._retry_max_attempts(new.retry), new.max_attempts);
-        if new.meta ? 'tenant_id' and new.tenant_id is distinct from new.meta ->> 'tenant_id' and ojs.current_tenant() is null
+        if new.tenant_id is null then
+            new.tenant_id := ojs._required_tenant(new.meta);
+        elsif new.meta ? 'tenant_id' and new.tenant_id is distinct from new.meta ->> 'tenant_id' and ojs.current_tenant() is null
                 and new.tenant_id = (select s.default_tenant from ojs.settings s) and jsonb_typeof(new.meta -> 'tenant_id') = 'string' then
             new.tenant_id := new.meta ->> 'tenant_id';
         end if;
@@ -9424,6 +9416,15 @@ CREATE FUNCTION ojs._replayed_meta(p_meta jsonb, p_rule text, p_at timestamp wit
     select case when p_rule is null then p_meta else p_meta || jsonb_build_object(
         'ojs.replay_count', ojs._replay_count(p_meta) + 1, 'ojs.replay_rule', p_rule,
         'ojs.last_replayed_at', to_char(p_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) end
+$$;
+
+CREATE FUNCTION ojs._required_tenant(p_meta jsonb) RETURNS text
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    return ojs._unnamed_tenant(p_meta);
+end;
 $$;
 
 CREATE FUNCTION ojs._reschedule(p_cron ojs.cron, p_old ojs.cron) RETURNS ojs.cron
@@ -14281,8 +14282,9 @@ begin
     if p_idempotency_key is null or length(p_idempotency_key) not between 1 and 256 then
         perform ojs._raise('OJ400', 'idempotency_key must have between 1 and 256 characters', '{"field": "idempotency_key"}');
     end if;
-    v_known.tenant_id := coalesce(v_tenant, p_jobs #>> '{0,tenant}', p_jobs #>> '{0,meta,tenant_id}', ojs._default_tenant());
-    if v_fingerprint is null or not ojs._tenant_valid(v_known.tenant_id) then
+    v_known.tenant_id := coalesce(v_tenant, p_jobs #>> '{0,tenant}', p_jobs #>> '{0,tenant_id}', p_jobs #>> '{0,meta,tenant_id}',
+        ojs._default_tenant());
+    if v_fingerprint is null or ojs._tenant_valid(v_known.tenant_id) is not true then
         -- ojs.enqueue_many raises what is wrong with such jobs or such a tenant.
         perform ojs.enqueue_many(p_jobs, v_tenant);
     end if;
@@ -18255,7 +18257,7 @@ CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.tenant_role FOR EAC
 
 CREATE TRIGGER audit AFTER INSERT OR DELETE OR UPDATE ON ojs.throttle FOR EACH ROW EXECUTE FUNCTION ojs._audit_row('throttle', 'action', '{set_by}');
 
-CREATE TRIGGER job_arriving BEFORE INSERT ON ojs.job FOR EACH ROW WHEN (((new.scheduled_at IS NOT NULL) OR (new.retry IS NOT NULL) OR (new.meta <> '{}'::jsonb))) EXECUTE FUNCTION ojs._job_arriving();
+CREATE TRIGGER job_arriving BEFORE INSERT ON ojs.job FOR EACH ROW WHEN (((new.tenant_id IS NULL) OR (new.scheduled_at IS NOT NULL) OR (new.retry IS NOT NULL) OR (new.meta <> '{}'::jsonb))) EXECUTE FUNCTION ojs._job_arriving();
 
 CREATE TRIGGER job_copied INSTEAD OF INSERT ON ojs.jobs FOR EACH ROW EXECUTE FUNCTION ojs._job_copied();
 

@@ -104,22 +104,12 @@ TENANT_ACCESS_DENIED for another tenant or an unmapped role, invalid_request for
 create function ojs._default_tenant() returns text
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_settings ojs.settings;
-    v_own      text := ojs._session_tenant(null);
 begin
-    if v_own is not null then
-        return v_own;
-    end if;
-    select * into v_settings from ojs.settings;
-    if v_settings.tenant_required then
-        perform ojs._raise('OJ402', 'a tenant is required', '{"field": "meta.tenant_id"}');
-    end if;
-    return v_settings.default_tenant;
+    return coalesce(ojs._session_tenant(null), (select s.default_tenant from ojs.settings s where not s.tenant_required));
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._default_tenant() is
-'The tenant of a job that names none: the caller''s own, else the default tenant. Raises TENANT_REQUIRED where tenants are required.';
+'The tenant of a job that names none: the caller''s own, else the default tenant; null where tenants are required.';
 alter table ojs.job alter column tenant_id set default ojs._default_tenant();
 reset role;

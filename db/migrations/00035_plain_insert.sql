@@ -16,7 +16,9 @@ begin
             new.seq := null;
         end if;
         new.max_attempts := coalesce(ojs._retry_max_attempts(new.retry), new.max_attempts);
-        if new.meta ? 'tenant_id' and new.tenant_id is distinct from new.meta ->> 'tenant_id' and ojs.current_tenant() is null
+        if new.tenant_id is null then
+            new.tenant_id := ojs._required_tenant(new.meta);
+        elsif new.meta ? 'tenant_id' and new.tenant_id is distinct from new.meta ->> 'tenant_id' and ojs.current_tenant() is null
                 and new.tenant_id = (select s.default_tenant from ojs.settings s) and jsonb_typeof(new.meta -> 'tenant_id') = 'string' then
             new.tenant_id := new.meta ->> 'tenant_id';
         end if;
@@ -28,7 +30,18 @@ $$;
 comment on function ojs._job_arriving() is 'Trigger: gives a new job the state, tenant and attempts that follow from its other attributes.';
 
 create trigger job_arriving before insert on ojs.job for each row
-    when (new.scheduled_at is not null or new.retry is not null or new.meta <> '{}') execute function ojs._job_arriving();
+    when (new.tenant_id is null or new.scheduled_at is not null or new.retry is not null or new.meta <> '{}') execute function ojs._job_arriving();
+
+-- +goose StatementBegin
+create function ojs._required_tenant(p_meta jsonb) returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return ojs._unnamed_tenant(p_meta);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._required_tenant(jsonb) is 'ojs._unnamed_tenant for inserts into ojs.jobs.';
 
 -- Most statements insert one ordinary job; for them the aggregates further down would cost more than all the rest. Of many jobs those that
 -- share their names are grouped, so that names are checked once. What breaks a rule is left out of the journal, and raised behind, because

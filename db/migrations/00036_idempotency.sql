@@ -24,8 +24,9 @@ begin
     if p_idempotency_key is null or length(p_idempotency_key) not between 1 and 256 then
         perform ojs._raise('OJ400', 'idempotency_key must have between 1 and 256 characters', '{"field": "idempotency_key"}');
     end if;
-    v_known.tenant_id := coalesce(v_tenant, p_jobs #>> '{0,tenant}', p_jobs #>> '{0,meta,tenant_id}', ojs._default_tenant());
-    if v_fingerprint is null or not ojs._tenant_valid(v_known.tenant_id) then
+    v_known.tenant_id := coalesce(v_tenant, p_jobs #>> '{0,tenant}', p_jobs #>> '{0,tenant_id}', p_jobs #>> '{0,meta,tenant_id}',
+        ojs._default_tenant());
+    if v_fingerprint is null or ojs._tenant_valid(v_known.tenant_id) is not true then
         -- ojs.enqueue_many raises what is wrong with such jobs or such a tenant.
         perform ojs.enqueue_many(p_jobs, v_tenant);
     end if;

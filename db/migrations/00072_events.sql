@@ -50,9 +50,9 @@ $$;
 comment on function ojs.events(text[], text[], int, text) is
 'The latest lifecycle events, newest first: job.enqueued, job.scheduled beside it for a job that is to wait, job.started (of the latest
 attempt), job.completed, job.failed (of each attempt that failed) and beside it job.retrying or job.discarded, job.dead_lettered,
-dead_letter.retried, job.cancelled, job.expired, job.released, and job.timeout or job.stalled beside it for an attempt that the clock ended,
-job.heartbeat (of jobs that run the latest one, and only where p_types names it, since it says little and there are many), cron.triggered,
-cron.skipped (of the latest thousand times of each cron job), tenant.created, tenant.throttled and
+dead_letter.retried (dead letter or not), job.cancelled, job.expired, job.released, and job.timeout or job.stalled beside it for an attempt
+that the clock ended, job.heartbeat (of jobs that run the latest one, and only where p_types names it, since it says little and there are
+many), cron.triggered, cron.skipped (of the latest thousand times of each cron job), tenant.created, tenant.throttled and
 tenant.throttle_released (multi-tenancy sections 9 and 11.1), and for who sees all tenants tenant.noisy, scheduling.queue_starved,
 scheduling.pool_overloaded and scheduling.rebalanced (fair-scheduling section 11.1), as far back as jobs and the journal (ojs.configure)
 reach. p_types, p_queues: only those; p_limit 1 to 1000. Derived, not recorded: nothing is written twice.';
