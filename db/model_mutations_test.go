@@ -18,9 +18,7 @@ type mutation struct {
 func (m *model) tight() {
 	m.prepare()
 	for range 3 {
-		of := m.scope()
-		m.exec(m.service, "select ojs.limit_concurrency(2, nullif($1, ''), nullif($2, ''))", of[0], of[1])
-		m.limits[of] = 2
+		m.limit(m.scope(), 2)
 		m.configurePool()
 	}
 	for range 60 {
@@ -31,9 +29,7 @@ func (m *model) tight() {
 
 func (m *model) together() {
 	m.tenants, m.queues = []string{"t1", "t2"}, []string{"a", "b"}
-	of := [2]string{"", "a"}
-	m.exec(m.service, "select ojs.limit_concurrency(2, null, 'a')")
-	m.limits[of] = 2
+	m.limit([2]string{"", "a"}, 2)
 	m.pause([2]string{"", "b"})
 	m.crowd(4, 30)
 }
@@ -48,6 +44,16 @@ func (m *model) onlyStrategies() {
 func (m *model) onlyMinimum() {
 	m.queues, m.tenants = []string{"a", "b", "c"}, []string{"t1", "t2"}
 	m.minimum()
+}
+
+func (m *model) onlyRotations() {
+	m.queues, m.tenants = []string{"a", "b", "c"}, []string{"t1", "t2"}
+	m.rotations()
+}
+
+func (m *model) onlyLoads() {
+	m.queues, m.tenants = []string{"a", "b", "c"}, []string{"t1", "t2"}
+	m.loads()
 }
 
 var mutations = []mutation{
@@ -66,15 +72,15 @@ var mutations = []mutation{
 		"ojs._room", "when r.paused_at is not null then 0", "when r.most is null then null", (*model).mixed, 1,
 	},
 	{"isolated queues are served by all", "ojs._isolated_from", "where o.isolated and o.tenants is null", "where false", (*model).tight, 0},
-	{"isolated tenants are served by all", "ojs._in_pool", "where o.isolated and o.name <> v_name", "where false", (*model).tight, 3},
+	{"isolated tenants are served by all", "ojs._in_pool", "where o.isolated and o.name <> v_name", "where false", (*model).tight, 6},
 	{"a pool's tenants are ignored", "ojs._in_pool", "elsif v_pool.tenants is not null", "elsif false", (*model).tight, 3},
 	{"a pool's queues are ignored", "ojs._in_pool", "v_pool.queues is null or", "true or", (*model).tight, 2},
 	{"the lowest priority goes first", "ojs._set_backlog", "order by p desc", "order by p", (*model).mixed, 0},
-	{"boosts are ignored", "ojs._rank", "p_priority + coalesce(p_boost, 0)", "p_priority", (*model).mixed, 0},
+	{"boosts are ignored", "ojs._rank", "p_priority + coalesce(p_boost, 0)", "p_priority", (*model).mixed, 3},
 	{"a tenant's lowest priority goes first", "ojs._turn_to", "c.job_priority desc", "c.job_priority", (*model).shares, 0},
 	{
 		"what is decided ahead goes before what comes",
-		"ojs._decided_already", "if v_unread between 1 and c_most then", "if false then", (*model).mixed, 3,
+		"ojs._decided_already", "if v_unread between 1 and c_most then", "if false then", (*model).mixed, 8,
 	},
 	{
 		"weights of tenants are ignored",
@@ -89,6 +95,19 @@ var mutations = []mutation{
 	},
 	{"a round begins anew with each call", "ojs._rotate", "times = v_times", "times = r.times", (*model).onlyStrategies, 0},
 	{"a minimum is ignored", "ojs._after_plan", "+ p_ratio", "+ 0 * p_ratio", (*model).onlyMinimum, 0},
+	{"who has waited for a rotation interval waits on", "ojs._owed_by_time", "greatest(o.owed, 1)", "o.owed", (*model).onlyRotations, 0},
+	{"who had no jobs has waited for them, too", "ojs._after_plan", "v_q <> all (p_open)", "false", (*model).onlyRotations, 0},
+	{"the deepest queue has no precedence", "ojs._plan_queues", "-p_depths[v_q]", "0", (*model).onlyLoads, 0},
+	{
+		"a worker's load has no influence",
+		"ojs._by_load", "order by b.active + b.before nulls last, b.n", "order by b.n", (*model).onlyLoads, 0,
+	},
+	{
+		"a worker's concurrency is ignored",
+		"ojs._by_load", "greatest(w.concurrency - a.active, 0)", "1000000", (*model).onlyLoads, 0,
+	},
+	{"first in, first out is fair", "ojs._unit", "then 'none'", "then 'jobs'", (*model).firstIn, 0},
+	{"those that were cancelled keep their places", "ojs._true_times", "min(d.seq) > d.vtime", "false", (*model).firstIn, 12},
 	{"limits are ignored, for several at once", "ojs._room", "greatest(r.most - u.active, 0)", "1000000", (*model).together, 0},
 	{"pauses are ignored, for several at once", "ojs._open_queues", "r.paused_at is not null", "false", (*model).together, 0},
 }
@@ -119,6 +138,7 @@ func TestTheModelCatchesNothingElse(t *testing.T) {
 	t.Parallel()
 	for name, play := range map[string]func(*model){
 		"tight": (*model).tight, "strategies": (*model).onlyStrategies, "minimum": (*model).onlyMinimum, "together": (*model).together,
+		"rotations": (*model).onlyRotations, "loads": (*model).onlyLoads,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

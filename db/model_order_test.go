@@ -30,6 +30,47 @@ func TestStrategiesFollowTheModel(t *testing.T) {
 	})
 }
 
+// Jobs come, are cancelled, come back and are held in queues without fairness: the order is that in which they came, whoever sent them.
+func TestFirstInFirstOutFollowsTheModel(t *testing.T) {
+	schedules(t, 4, (*model).firstIn)
+}
+
+// firstIn is a schedule of queues that are first in, first out but for moments.
+func (m *model) firstIn() {
+	m.tenants, m.queues = []string{"t1", "t2", "t3", "t4"}, []string{"a", "b"}[:1+m.r.IntN(2)]
+	for _, queue := range m.queues {
+		m.shareAs(queue, `{"enabled": false}`)
+	}
+	for range 60 {
+		switch m.r.IntN(12) {
+		case 0, 1, 2:
+			m.arrive()
+		case 3, 4:
+			m.end()
+		case 5:
+			m.cancelFirst(m.pick(m.tenants), m.pick(m.queues))
+		case 6:
+			m.promote()
+		case 7:
+			m.weigh()
+		case 8:
+			if of := m.scope(); m.r.IntN(2) == 0 {
+				m.limit(of, 1+m.r.IntN(4))
+			} else {
+				m.unlimit(of)
+			}
+		case 9:
+			queue := m.pick(m.queues)
+			m.shareAs(queue, `{}`)
+			m.fetch(ask{queues: []string{queue}, counts: []int{2}}, true)
+			m.shareAs(queue, `{"enabled": false}`)
+		default:
+			m.fetch(ask{queues: some(m.r, m.queues), counts: []int{1 + m.r.IntN(1+m.r.IntN(20))}, many: m.r.IntN(2) == 0}, m.r.IntN(6) > 0)
+		}
+	}
+	m.drain()
+}
+
 // stock enqueues jobs that keep a queue and a tenant busy.
 func (m *model) stock(tenant, queue string, n int) {
 	for n > 0 && m.err == nil {

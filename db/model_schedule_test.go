@@ -75,8 +75,7 @@ func TestDispatchBesideALimitFollowsTheModel(t *testing.T) {
 // narrow is a schedule of two queues, in which a tenant has room for few jobs, and those that go first are often cancelled.
 func (m *model) narrow() {
 	m.tenants, m.queues = []string{"t1", "t2"}, []string{"a", "b"}
-	m.exec(m.service, "select ojs.limit_concurrency(2, 't1')")
-	m.limits[[2]string{"t1", ""}] = 2
+	m.limit([2]string{"t1", ""}, 2)
 	for range 8 {
 		m.arrive()
 	}
@@ -220,11 +219,13 @@ func (m *model) in(states ...string) []*modelJob {
 	return found
 }
 
-// modelEnds are the ways in which attempts end, and what becomes of the job.
-var modelEnds = []struct {
+// modelEnd is a way in which an attempt ends, and what becomes of the job.
+type modelEnd struct {
 	sql    string
 	become func(*modelJob)
-}{
+}
+
+var modelEnds = []modelEnd{
 	{"select ojs.ack($1, $2)", func(j *modelJob) { j.state = "completed" }},
 	{"select ojs.ack_many(array[$1::uuid], array[$2::uuid])", func(j *modelJob) { j.state = "completed" }},
 	{`select ojs.nack($1, '{"message": "no"}', p_lease => $2)`, func(j *modelJob) {
@@ -247,6 +248,11 @@ func (m *model) end() {
 			return
 		}
 	}
+	m.endSome()
+}
+
+// endSome ends up to five attempts.
+func (m *model) endSome() {
 	for i, j := range m.in("active") {
 		if i == 5 {
 			break
@@ -255,11 +261,15 @@ func (m *model) end() {
 		if m.r.IntN(3) == 0 {
 			way = modelEnds[0]
 		}
-		m.did("%s for a job of %s in %s", way.sql, j.tenant, j.queue)
-		m.exec(m.service, way.sql, j.id, j.lease)
-		m.keepFromRetry(j.id)
-		way.become(j)
+		m.endBy(way, j)
 	}
+}
+
+func (m *model) endBy(way modelEnd, j *modelJob) {
+	m.did("%s for a job of %s in %s", way.sql, j.tenant, j.queue)
+	m.exec(m.service, way.sql, j.id, j.lease)
+	m.keepFromRetry(j.id)
+	way.become(j)
 }
 
 // keepFromRetry has a job that failed wait until the schedule says so, however long its other steps take.
@@ -306,135 +316,6 @@ func (m *model) expireLeases() {
 	m.exec(m.d.Pool, "update ojs.job set lease_expires_at = now() - interval '1 s' where id = any ($1::uuid[])", ids)
 	m.exec(m.d.Pool, "update ojs.lease set due_at = now() - interval '1 s' where ids && $1::uuid[]", ids)
 	m.tickAll()
-}
-
-// scope is what a rule is about: a tenant, a tenant in a queue, a queue.
-func (m *model) scope() [2]string {
-	return [][2]string{{m.pick(m.tenants), ""}, {m.pick(m.tenants), m.pick(m.queues)}, {"", m.pick(m.queues)}}[m.r.IntN(3)]
-}
-
-// configure changes something that operators may change.
-func (m *model) configure() {
-	switch m.r.IntN(8) {
-	case 0, 1:
-		of, most := m.scope(), 1+m.r.IntN(4)
-		m.did("limit %q to %d", of, most)
-		m.exec(m.service, "select ojs.limit_concurrency($1, nullif($2, ''), nullif($3, ''))", most, of[0], of[1])
-		m.limits[of] = most
-	case 2:
-		of := m.scope()
-		m.did("no limit of %q", of)
-		m.exec(m.service, "select ojs.limit_concurrency(null, nullif($1, ''), nullif($2, ''))", of[0], of[1])
-		delete(m.limits, of)
-	case 3:
-		of := m.scope()
-		if m.r.IntN(5) == 0 {
-			of = [2]string{}
-		}
-		m.pause(of)
-	case 4:
-		m.resumeAll()
-	case 5:
-		if m.r.IntN(2) == 0 {
-			m.share()
-		}
-		m.weigh()
-	default:
-		m.configurePool()
-	}
-}
-
-func (m *model) pause(of [2]string) {
-	m.did("pause %q", of)
-	m.exec(m.service, "select ojs.pause(coalesce(nullif($2, ''), case when $1 = '' then '*' end), nullif($1, ''))", of[0], of[1])
-	m.paused[of] = len(m.steps)
-}
-
-func (m *model) resumeAll() {
-	for of := range m.paused {
-		m.did("resume %q", of)
-		m.exec(m.service, "select ojs.resume(coalesce(nullif($2, ''), case when $1 = '' then '*' end), nullif($1, ''))", of[0], of[1])
-		delete(m.paused, of)
-	}
-}
-
-// share changes how the tenants of a queue share, which says nothing of what they may have, and what priorities order there.
-func (m *model) share() {
-	queue := m.pick(m.queues)
-	how := []string{
-		`{}`, `{"unit": "time"}`, `{"unit": "cost"}`, `{"enabled": false}`, `{"priority_scope": "tenant"}`,
-		`{"unit": "time", "priority_scope": "tenant"}`,
-	}[m.r.IntN(6)]
-	m.own[queue] = strings.Contains(how, "scope")
-	m.did("tenants of %s share by %s", queue, how)
-	m.exec(m.service, "select ojs.configure_queue($1, jsonb_build_object('tenant_fairness', $2::text::jsonb))", queue, how)
-}
-
-func (m *model) weigh() {
-	tenant, boost := m.pick(m.tenants), m.r.IntN(4)-1
-	weight := []float64{0.1, 0.37, 1, 2.5, 10}[m.r.IntN(5)]
-	m.did("tenant %s weighs %g, boost %d", tenant, weight, boost)
-	m.exec(m.service, "select ojs.configure_tenant($1, $2::float8::numeric, $3)", tenant, weight, boost)
-	m.boost[tenant] = boost
-}
-
-func (m *model) configurePool() {
-	name := m.pick([]string{"p1", "p1", "p2", "p2", "default", "*"})
-	old, known := m.pools[name]
-	if known && m.r.IntN(3) == 0 {
-		m.did("delete pool %s", name)
-		m.exec(m.service, "select ojs.delete_pool($1, true)", name)
-		delete(m.pools, name)
-		return
-	}
-	p := &modelPool{}
-	if known {
-		// What its workers run counts on.
-		p = old
-		*p = modelPool{}
-	}
-	var config []string
-	if m.r.IntN(2) == 0 {
-		p.strategy = m.pick([]string{"strict", "round-robin", "weighted", "least-loaded"})
-		config = append(config, fmt.Sprintf(`"strategy": %q`, p.strategy))
-	}
-	if m.r.IntN(4) == 0 {
-		p.ratio = []float64{0.05, 0.1, 0.2}[m.r.IntN(3)]
-		config = append(config, fmt.Sprintf(
-			`"starvation_prevention": {"enabled": true, "rotation_interval": "PT1H", "min_dispatch_ratio": %g}`, p.ratio))
-	}
-	if name != "*" {
-		config = append(config, m.poolRest(p)...)
-	}
-	text := "{" + strings.Join(config, ", ") + "}"
-	m.did("pool %s: %s", name, text)
-	m.pools[name] = p
-	m.exec(m.service, "select ojs.configure_pool($1, $2::text::jsonb)", name, text)
-}
-
-// poolRest is what a pool has that all of them together cannot have.
-func (m *model) poolRest(p *modelPool) (config []string) {
-	if m.r.IntN(2) == 0 {
-		p.queues = some(m.r, m.queues)
-		config = append(config, `"queues": ["`+strings.Join(p.queues, `", "`)+`"]`)
-	}
-	if m.r.IntN(3) == 0 {
-		p.tenants = some(m.r, m.tenants)
-		config = append(config, `"tenants": ["`+strings.Join(p.tenants, `", "`)+`"]`)
-	}
-	if m.r.IntN(3) == 0 {
-		p.most = 1 + m.r.IntN(5)
-		config = append(config, fmt.Sprintf(`"concurrency": %d`, p.most))
-	}
-	free := p.queues != nil || p.tenants != nil
-	for _, o := range m.pools {
-		free = free && (o == p || !o.isolated)
-	}
-	if free && m.r.IntN(3) == 0 {
-		p.isolated = true
-		config = append(config, `"isolated": true`)
-	}
-	return config
 }
 
 // compare is of all jobs, and of what counts against limits, once the ends of attempts are taken in.

@@ -32,6 +32,8 @@ type model struct {
 	paused  map[[2]string]int // and since which step
 	pools   map[string]*modelPool
 	own     map[string]bool // queues in which priorities order each tenant's own jobs only
+	fifo    map[string]bool // queues that are first in, first out across tenants
+	workers map[string]int  // that have registered, and their concurrency; 0: as many as there are
 	tenants []string
 	queues  []string
 
@@ -43,6 +45,7 @@ type modelJob struct {
 	id, tenant, queue, state, lease string
 	priority, place, attempt        int
 	pool                            *modelPool // whose workers have it
+	worker                          string     // that has it by strategy least-loaded
 }
 
 // modelPool is the configuration of a pool. A pool that is configured anew under its name is another one.
@@ -52,12 +55,14 @@ type modelPool struct {
 	isolated        bool
 	strategy        string
 	ratio           float64
+	rotates         bool // it has a rotation_interval that may be over
 }
 
 // ask is a FETCH.
 type ask struct {
 	queues                 []string
 	counts                 []int
+	workers                []string // one for each of counts; nil: they give no names
 	tenant, pool, strategy string
 	weights                any
 	many                   bool // asks as servers do
@@ -75,7 +80,7 @@ func newModel(t testing.TB, d *pgtest.DB, seed uint64) *model {
 	return &model{
 		ctx: t.Context(), d: d, service: d.Service(), r: rand.New(rand.NewPCG(seed, 0)), jobs: map[string]*modelJob{},
 		boost: map[string]int{}, limits: map[[2]string]int{}, paused: map[[2]string]int{}, pools: map[string]*modelPool{},
-		own: map[string]bool{},
+		own: map[string]bool{}, fifo: map[string]bool{}, workers: map[string]int{},
 	}
 }
 
@@ -164,12 +169,12 @@ func (m *model) queuesOf(a ask) []string {
 	return listed
 }
 
-// strategyOf is how a FETCH goes over its queues; mixed: each of them has a minimum.
+// strategyOf is how a FETCH goes over its queues; mixed: each of them has a minimum, or may go before its turn because it has waited.
 func (m *model) strategyOf(a ask) (strategy string, mixed bool) {
 	strategy = a.strategy
 	for _, p := range []*modelPool{m.poolOf(a), m.pools["*"]} {
 		if p != nil {
-			mixed = mixed || p.ratio > 0
+			mixed = mixed || p.ratio > 0 || p.rotates
 			if p.strategy != "" {
 				strategy = p.strategy
 			}
@@ -229,7 +234,7 @@ func (m *model) fetch(a ask, keep bool) []handedJob {
 		return nil
 	}
 	m.did("fetch %s", a)
-	elsewhere := m.aheadElsewhere(a)
+	elsewhere, turns := m.aheadElsewhere(a), m.byLoad(a)
 	var q querier = m.service
 	var tx pgx.Tx
 	if !keep {
@@ -265,7 +270,17 @@ func (m *model) fetch(a ask, keep bool) []handedJob {
 		}
 		m.did("asks again, with %d jobs", len(all))
 	}
+	if turns != nil {
+		a.counts = []int{len(turns)}
+	}
 	m.judge(a, all)
+	for i, h := range all {
+		if turns != nil && m.err == nil {
+			if m.jobs[h.ID].worker = a.workers[h.Request-1]; h.Request != turns[i] {
+				m.fail("job %d of the answer is for request %d, want %d", i+1, h.Request, turns[i])
+			}
+		}
+	}
 	// Who has been in its transaction for a while goes beside decisions, and may miss what has come since somebody decided ahead.
 	if m.err == nil && (keep || !slices.Contains(m.ids(q, "select 'late' where clock_timestamp() - now() > interval '20 ms'"), "late")) {
 		m.judgeOrder(a, all, elsewhere)
@@ -273,7 +288,7 @@ func (m *model) fetch(a ask, keep bool) []handedJob {
 	if !keep {
 		for _, j := range all {
 			if job := m.jobs[j.ID]; job != nil {
-				job.state, job.attempt, job.pool = "available", j.Attempt-1, nil
+				job.state, job.attempt, job.pool, job.worker = "available", j.Attempt-1, nil, ""
 			}
 		}
 	}
@@ -288,8 +303,8 @@ func (a ask) count() (n int) {
 }
 
 func (a ask) String() string {
-	return fmt.Sprintf("%v of %v, pool %q, tenant %q, strategy %q, weights %v, as a server %v", a.counts, a.queues, a.pool, a.tenant,
-		a.strategy, a.weights, a.many)
+	return fmt.Sprintf("%v of %v, workers %v, pool %q, tenant %q, strategy %q, weights %v, as a server %v", a.counts, a.queues, a.workers,
+		a.pool, a.tenant, a.strategy, a.weights, a.many)
 }
 
 // send makes the call. again: it stopped early and is to be made once more.
@@ -303,6 +318,7 @@ func (a ask) send(ctx context.Context, q querier) (jobs []handedJob, again bool,
 		return jobs, false, err
 	}
 	workers, leases := make([]string, len(a.counts)), make([]int, len(a.counts))
+	copy(workers, a.workers)
 	for i := range leases {
 		leases[i] = 600000
 	}
@@ -310,7 +326,7 @@ func (a ask) send(ctx context.Context, q querier) (jobs []handedJob, again bool,
 		"p_strategy => nullif($7, ''), p_weights => $8::text::jsonb, p_pool => nullif($9, ''))",
 		a.queues, a.counts, workers, leases, a.tenant, a.ahead, a.strategy, a.weights, a.pool)
 	jobs = slices.DeleteFunc(jobs, func(j handedJob) bool {
-		again = again || j.ID == ""
+		again = again || j.ID == "" && j.Request == 0
 		return j.ID == ""
 	})
 	return jobs, again, err
@@ -353,7 +369,7 @@ func (m *model) judge(a ask, got []handedJob) {
 		case !m.mayHave(a, j):
 			m.fail("a job of %s in %s was handed out, which is not for this FETCH", j.tenant, j.queue)
 		default:
-			j.state, j.attempt, j.pool, j.lease = "active", h.Attempt, m.poolOf(a), h.Lease
+			j.state, j.attempt, j.pool, j.lease, j.worker = "active", h.Attempt, m.poolOf(a), h.Lease, ""
 		}
 	}
 	if m.err == nil {
@@ -398,7 +414,16 @@ func (m *model) level(j *modelJob) (of [2]string, level int) {
 	return [2]string{j.queue, ""}, j.priority + m.boost[j.tenant]
 }
 
-// judgeOrder: in a queue the highest priority goes first, of a tenant the oldest job, and with strategy strict the first queue.
+// line is that in which a job waits for the older ones to go first: that of its tenant, or that of all tenants.
+func (m *model) line(j *modelJob) [2]any {
+	if m.fifo[j.queue] {
+		_, level := m.level(j)
+		return [2]any{j.queue, level}
+	}
+	return [2]any{[2]string{j.tenant, j.queue}, j.priority}
+}
+
+// judgeOrder: in a queue the highest priority goes first, of a line the oldest job, and with strategy strict the first queue.
 func (m *model) judgeOrder(a ask, got []handedJob, elsewhere map[[2]string]int) {
 	queues := m.queuesOf(a)
 	strategy, mixed := m.strategyOf(a)
@@ -421,11 +446,11 @@ func (m *model) judgeOrder(a ask, got []handedJob, elsewhere map[[2]string]int) 
 		} else if !seen || level < low {
 			lowest[of] = level
 		}
-		line := [2]any{[2]string{j.tenant, j.queue}, j.priority}
-		if before, seen := oldest[line]; seen && before > j.place {
-			m.fail("job %d of the answer came before one of the same tenant that goes before it", i+1)
+		line := m.line(j)
+		if before, seen := oldest[line]; seen && before > j.place && !(m.fifo[j.queue] && unblocked) {
+			m.fail("job %d of the answer came before one of the same line that goes before it", i+1)
 		}
-		oldest[line] = j.place
+		oldest[line] = max(oldest[line], j.place)
 		if strict && at < last && !unblocked {
 			m.fail("job %d of the answer is of queue %s, behind one of a later queue", i+1, j.queue)
 		}
@@ -435,7 +460,7 @@ func (m *model) judgeOrder(a ask, got []handedJob, elsewhere map[[2]string]int) 
 		if j.state != "available" || !m.mayHave(a, j) {
 			continue
 		}
-		if before, seen := oldest[[2]any{[2]string{j.tenant, j.queue}, j.priority}]; seen && before > j.place {
+		if before, seen := oldest[m.line(j)]; seen && before > j.place && (!m.fifo[j.queue] || m.roomFor(n, j, true)) {
 			m.fail("a job of %s in %s was handed out before one that is older", j.tenant, j.queue)
 		}
 		if !m.roomFor(n, j, true) {
