@@ -106,8 +106,18 @@ var mutations = []mutation{
 		"a worker's concurrency is ignored",
 		"ojs._by_load", "greatest(w.concurrency - a.active, 0)", "1000000", (*model).onlyLoads, 0,
 	},
+	{"what jobs cost is ignored", "ojs._price", "coalesce((p_extra ->> 'cost')::float8, 1)", "1", (*model).byCost, 0},
+	{"the unit of a queue is ignored", "ojs._unit", "coalesce(p_fairness ->> 'unit', 'jobs')", "'jobs'", (*model).byTime, 0},
+	{"what attempts took is not settled", "ojs._settle_time", "-coalesce(p_price, 0)", "0", (*model).byTime, 0},
 	{"first in, first out is fair", "ojs._unit", "then 'none'", "then 'jobs'", (*model).firstIn, 0},
 	{"those that were cancelled keep their places", "ojs._true_times", "min(d.seq) > d.vtime", "false", (*model).firstIn, 12},
+	{
+		"round-robin of a queue goes by weights",
+		"ojs._share_by", "p_fairness ->> 'strategy' = 'round-robin'", "p_queue = ''", (*model).byWeights, 0,
+	},
+	{"a queue's weights go before its round-robin", "ojs._weight_in", "w.tenant_id <> '*', ", "", (*model).byWeights, 0},
+	{"the deployment goes before the queue", "ojs._weight_in", "w.queue = '', ", "w.queue, ", (*model).byWeights, 0},
+	{"default weights go before a tenant's own", "ojs._weight_in", "coalesce(p_own, w.weight)", "w.weight", (*model).byWeights, 13},
 	{"limits are ignored, for several at once", "ojs._room", "greatest(r.most - u.active, 0)", "1000000", (*model).together, 0},
 	{"pauses are ignored, for several at once", "ojs._open_queues", "r.paused_at is not null", "false", (*model).together, 0},
 }
@@ -138,7 +148,8 @@ func TestTheModelCatchesNothingElse(t *testing.T) {
 	t.Parallel()
 	for name, play := range map[string]func(*model){
 		"tight": (*model).tight, "strategies": (*model).onlyStrategies, "minimum": (*model).onlyMinimum, "together": (*model).together,
-		"rotations": (*model).onlyRotations, "loads": (*model).onlyLoads,
+		"rotations": (*model).onlyRotations, "loads": (*model).onlyLoads, "weights": (*model).byWeights, "cost": (*model).byCost,
+		"time": (*model).byTime,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -44,6 +44,7 @@ type model struct {
 type modelJob struct {
 	id, tenant, queue, state, lease string
 	priority, place, attempt        int
+	cost                            float64
 	pool                            *modelPool // whose workers have it
 	worker                          string     // that has it by strategy least-loaded
 }
