@@ -96,14 +96,13 @@ func (c *member) turn() {
 }
 
 func (c *member) bring() {
-	tenant, queue, priority := c.pick(c.tenants), c.pick(c.queues), c.r.IntN(3)
-	ids := c.ids(c.service, `insert into ojs.jobs (tenant_id, type, queue, priority) select $1, 'x', $2, $3 from generate_series(1, $4)
-		returning id::text`, tenant, queue, priority, 1+c.r.IntN(6))
+	a := arrival{tenant: c.pick(c.tenants), queue: c.pick(c.queues), priority: c.r.IntN(3), n: 1 + c.r.IntN(6), way: byInsert}
+	ids := c.model.bring(a)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, id := range ids {
 		if c.jobs[id] == nil {
-			c.jobs[id] = &modelJob{id: id, tenant: tenant, queue: queue, priority: priority, state: "available"}
+			c.jobs[id] = &modelJob{id: id, tenant: a.tenant, queue: a.queue, priority: a.priority, state: "available"}
 		}
 	}
 }
@@ -139,7 +138,7 @@ func (c *member) change() {
 // take fetches, and enters what it gets into the ledger. It strikes jobs out before they end, so the ledger never has more than what runs.
 func (c *member) take() {
 	a := c.anyAsk()
-	var q querier = c.service
+	a.wait = []int{0, 0, 0, 20}[c.r.IntN(4)]
 	keep := c.r.IntN(8) > 0
 	var tx pgx.Tx
 	if !keep {
@@ -149,12 +148,11 @@ func (c *member) take() {
 			return
 		}
 		defer func() { _ = tx.Rollback(c.ctx) }()
-		q = tx
 	}
 	c.mu.Lock()
 	before, refused := maps.Clone(c.paused), len(c.queuesOf(a)) == 0
 	c.mu.Unlock()
-	got, _, err := a.send(c.ctx, q)
+	got, _, err := c.send(a, tx)
 	if err != nil && !refused {
 		c.fail("fetch %s: %s", a, pgtest.Explain(err))
 	}
@@ -196,11 +194,10 @@ func (c *member) give() {
 		id, lease := j.id, j.lease
 		way.become(j)
 		c.mu.Unlock()
-		c.exec(c.service, way.sql, id, lease)
+		c.finish(way, id, lease)
 		// Those that end many pass over a job that somebody has locked at the moment, and are to be called again.
 		for len(c.ids(c.d.Pool, "select 'held' from ojs.job where id = $1 and lease = $2 and state = 'active'", id, lease)) > 0 {
-			c.exec(c.service, way.sql, id, lease)
+			c.finish(way, id, lease)
 		}
-		c.keepFromRetry(id)
 	}
 }

@@ -119,6 +119,8 @@ var mutations = []mutation{
 	{"the deployment goes before the queue", "ojs._weight_in", "w.queue = '', ", "w.queue, ", (*model).byWeights, 0},
 	{"default weights go before a tenant's own", "ojs._weight_in", "coalesce(p_own, w.weight)", "w.weight", (*model).byWeights, 13},
 	{"limits are ignored, for several at once", "ojs._room", "greatest(r.most - u.active, 0)", "1000000", (*model).together, 0},
+	{"limits are ignored, at two doors at once", "ojs._room", "greatest(r.most - u.active, 0)", "1000000", (*model).crowdAtDoors, 0},
+	{"what is to come back at once over HTTP is retried later", "ojs._judge", "w.requeue", "false", (*model).twoDoors, 0},
 	{"pauses are ignored, for several at once", "ojs._open_queues", "r.paused_at is not null", "false", (*model).together, 0},
 }
 

@@ -32,7 +32,7 @@ func TestStrategiesFollowTheModel(t *testing.T) {
 
 // Jobs come, are cancelled, come back and are held in queues without fairness: the order is that in which they came, whoever sent them.
 func TestFirstInFirstOutFollowsTheModel(t *testing.T) {
-	schedules(t, 4, (*model).firstIn)
+	schedules(t, 3, (*model).firstIn)
 }
 
 // firstIn is a schedule of queues that are first in, first out but for moments.

@@ -11,7 +11,7 @@ import (
 // Tenants that all have jobs throughout are close to their parts, whatever they share and whoever says how: jobs by weights that queues
 // and the deployment give or take away, what jobs cost, the time that attempts take.
 func TestPartsFollowTheModel(t *testing.T) {
-	schedules(t, 3, func(m *model) {
+	schedules(t, 2, func(m *model) {
 		m.byWeights()
 		m.byCost()
 		m.byTime()

@@ -176,29 +176,30 @@ func (m *model) anyAsk() ask {
 
 // arrive enqueues some jobs, in one of the ways there are.
 func (m *model) arrive() {
-	tenant, queue, priority, n := m.pick(m.tenants), m.pick(m.queues), m.r.IntN(3), 1+m.r.IntN(8)
+	a := arrival{tenant: m.pick(m.tenants), queue: m.pick(m.queues), priority: m.r.IntN(3), n: 1 + m.r.IntN(8), way: arriving(m.r.IntN(4))}
 	state := "available"
-	var ids []string
-	switch m.r.IntN(4) {
-	case 0:
-		n = 1
-		ids = m.ids(m.service, "select id::text from ojs.enqueue('x', p_queue => $1, p_priority => $2, p_tenant => $3)",
-			queue, priority, tenant)
-	case 1:
-		ids = m.ids(m.service, `select i::text from ojs.enqueue_bulk('x', array_fill('[]'::json, array[$1::int]), p_queue => $2,
-			p_priority => $3, p_tenant => $4) i`, n, queue, priority, tenant)
-	case 2:
-		ids = m.ids(m.service, `insert into ojs.jobs (tenant_id, type, queue, priority) select $1, 'x', $2, $3 from generate_series(1, $4)
-			returning id::text`, tenant, queue, priority, n)
-	default:
-		n, state = min(n, 3), "scheduled"
-		ids = m.ids(m.service, `select i::text from ojs.enqueue_bulk('x', array_fill('[]'::json, array[$1::int]), p_queue => $2,
-			p_priority => $3, p_tenant => $4, p_scheduled_at => now() + interval '1 day') i`, n, queue, priority, tenant)
+	switch a.way {
+	case byCall:
+		a.n = 1
+	case forLater:
+		a.n, state = min(a.n, 3), "scheduled"
 	}
-	m.did("%d jobs of %s in %s, priority %d, %s", n, tenant, queue, priority, state)
-	for _, id := range ids {
-		m.jobs[id] = &modelJob{id: id, tenant: tenant, queue: queue, priority: priority, state: state, place: m.nextPlace()}
+	m.did("%d jobs of %s in %s, priority %d, %s", a.n, a.tenant, a.queue, a.priority, state)
+	for _, id := range m.bring(a) {
+		m.jobs[id] = &modelJob{id: id, tenant: a.tenant, queue: a.queue, priority: a.priority, state: state, place: m.nextPlace()}
 	}
+}
+
+// bring enqueues jobs through one of the doors.
+func (m *model) bring(a arrival) []string {
+	if m.err != nil {
+		return nil
+	}
+	ids, err := m.door().enqueue(m.ctx, a)
+	if err != nil || len(ids) != a.n {
+		m.fail("enqueue %+v: %d jobs, %s", a, len(ids), pgtest.Explain(err))
+	}
+	return ids
 }
 
 func (m *model) nextPlace() int {
@@ -221,22 +222,29 @@ func (m *model) in(states ...string) []*modelJob {
 
 // modelEnd is a way in which an attempt ends, and what becomes of the job.
 type modelEnd struct {
-	sql    string
-	become func(*modelJob)
+	sql, route string // over HTTP, if there is one
+	requeue    bool
+	become     func(*modelJob)
 }
 
 var modelEnds = []modelEnd{
-	{"select ojs.ack($1, $2)", func(j *modelJob) { j.state = "completed" }},
-	{"select ojs.ack_many(array[$1::uuid], array[$2::uuid])", func(j *modelJob) { j.state = "completed" }},
-	{`select ojs.nack($1, '{"message": "no"}', p_lease => $2)`, func(j *modelJob) {
+	{"select ojs.ack($1, $2)", "workers/ack", false, func(j *modelJob) { j.state = "completed" }},
+	{"select ojs.ack_many(array[$1::uuid], array[$2::uuid])", "workers/ack", false, func(j *modelJob) { j.state = "completed" }},
+	{`select ojs.nack($1, '{"message": "no"}', p_lease => $2)`, "workers/nack", false, func(j *modelJob) {
 		if j.state = "retryable"; j.attempt >= 3 {
 			j.state = "discarded"
 		}
 	}},
-	{`select ojs.nack($1, '{"message": "no"}', p_lease => $2, p_requeue => true)`, func(j *modelJob) { j.state = "available" }},
-	{"select ojs.release($1, $2)", func(j *modelJob) { j.state, j.attempt = "available", j.attempt-1 }},
-	{"select ojs.release_many(array[$1::uuid], array[$2::uuid])", func(j *modelJob) { j.state, j.attempt = "available", j.attempt-1 }},
-	{"select ojs.cancel($1) where $2::uuid is not null", func(j *modelJob) { j.state = "cancelled" }},
+	{
+		`select ojs.nack($1, '{"message": "no"}', p_lease => $2, p_requeue => true)`, "workers/nack", true,
+		func(j *modelJob) { j.state = "available" },
+	},
+	{"select ojs.release($1, $2)", "", false, func(j *modelJob) { j.state, j.attempt = "available", j.attempt-1 }},
+	{
+		"select ojs.release_many(array[$1::uuid], array[$2::uuid])", "", false,
+		func(j *modelJob) { j.state, j.attempt = "available", j.attempt-1 },
+	},
+	{"select ojs.cancel($1) where $2::uuid is not null", "", false, func(j *modelJob) { j.state = "cancelled" }},
 }
 
 func (m *model) end() {
@@ -267,9 +275,19 @@ func (m *model) endSome() {
 
 func (m *model) endBy(way modelEnd, j *modelJob) {
 	m.did("%s for a job of %s in %s", way.sql, j.tenant, j.queue)
-	m.exec(m.service, way.sql, j.id, j.lease)
-	m.keepFromRetry(j.id)
+	m.finish(way, j.id, j.lease)
 	way.become(j)
+}
+
+// finish ends an attempt through one of the doors.
+func (m *model) finish(way modelEnd, id, lease string) {
+	if m.err != nil {
+		return
+	}
+	if err := m.door().end(m.ctx, way, id, lease); err != nil {
+		m.fail("%s: %s", way.sql, pgtest.Explain(err))
+	}
+	m.keepFromRetry(id)
 }
 
 // keepFromRetry has a job that failed wait until the schedule says so, however long its other steps take.

@@ -20,9 +20,11 @@ import (
 // model is the rules of dispatch once more, in memory and without any of what makes them fast: it looks at all jobs each time. A schedule
 // (model_schedule_test.go) does something to the database and tells the model, which then judges every answer.
 type model struct {
+	t       testing.TB
 	ctx     context.Context
 	d       *pgtest.DB
 	service *pgxpool.Pool
+	doors   []door // through one of which each call goes; nil: by SQL
 	r       *rand.Rand
 
 	jobs    map[string]*modelJob
@@ -68,6 +70,7 @@ type ask struct {
 	weights                any
 	many                   bool // asks as servers do
 	ahead                  *bool
+	wait                   int // milliseconds, over HTTP
 }
 
 type handedJob struct {
@@ -79,7 +82,7 @@ type handedJob struct {
 
 func newModel(t testing.TB, d *pgtest.DB, seed uint64) *model {
 	return &model{
-		ctx: t.Context(), d: d, service: d.Service(), r: rand.New(rand.NewPCG(seed, 0)), jobs: map[string]*modelJob{},
+		t: t, ctx: t.Context(), d: d, service: d.Service(), r: rand.New(rand.NewPCG(seed, 0)), jobs: map[string]*modelJob{},
 		boost: map[string]int{}, limits: map[[2]string]int{}, paused: map[[2]string]int{}, pools: map[string]*modelPool{},
 		own: map[string]bool{}, fifo: map[string]bool{}, workers: map[string]int{},
 	}
@@ -236,7 +239,6 @@ func (m *model) fetch(a ask, keep bool) []handedJob {
 	}
 	m.did("fetch %s", a)
 	elsewhere, turns := m.aheadElsewhere(a), m.byLoad(a)
-	var q querier = m.service
 	var tx pgx.Tx
 	if !keep {
 		m.did("which is rolled back")
@@ -246,11 +248,10 @@ func (m *model) fetch(a ask, keep bool) []handedJob {
 			return nil
 		}
 		defer func() { _ = tx.Rollback(context.Background()) }()
-		q = tx
 	}
 	var all []handedJob
 	for left := a; ; left.counts = []int{a.count() - len(all)} {
-		jobs, again, err := left.send(m.ctx, q)
+		jobs, again, err := m.send(left, tx)
 		all = append(all, jobs...)
 		if err != nil {
 			if refused, ok := errors.AsType[*pgconn.PgError](err); !ok || refused.Code != "OJ422" || len(m.queuesOf(a)) > 0 {
@@ -283,7 +284,7 @@ func (m *model) fetch(a ask, keep bool) []handedJob {
 		}
 	}
 	// Who has been in its transaction for a while goes beside decisions, and may miss what has come since somebody decided ahead.
-	if m.err == nil && (keep || !slices.Contains(m.ids(q, "select 'late' where clock_timestamp() - now() > interval '20 ms'"), "late")) {
+	if m.err == nil && (keep || !slices.Contains(m.ids(tx, "select 'late' where clock_timestamp() - now() > interval '20 ms'"), "late")) {
 		m.judgeOrder(a, all, elsewhere)
 	}
 	if !keep {
@@ -349,6 +350,18 @@ func (m *model) aheadElsewhere(a ask) map[[2]string]int {
 		ahead[[2]string{r.Tenant, ""}] = r.Jobs
 	}
 	return ahead
+}
+
+// send asks in a transaction, or, where there is none, through a door.
+func (m *model) send(a ask, tx pgx.Tx) ([]handedJob, bool, error) {
+	if tx != nil {
+		return a.send(m.ctx, tx)
+	}
+	through := m.door()
+	if m.doors != nil {
+		m.did("by %T", through)
+	}
+	return through.fetch(m.ctx, a)
 }
 
 // judge looks at an answer, and makes its jobs active.
