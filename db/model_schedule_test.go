@@ -2,6 +2,7 @@ package db_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
@@ -185,8 +188,9 @@ func (m *model) arrive() {
 		a.n, state = min(a.n, 3), "scheduled"
 	}
 	m.did("%d jobs of %s in %s, priority %d, %s", a.n, a.tenant, a.queue, a.priority, state)
+	priority, _ := m.allowed(a)
 	for _, id := range m.bring(a) {
-		m.jobs[id] = &modelJob{id: id, tenant: a.tenant, queue: a.queue, priority: a.priority, state: state, place: m.nextPlace()}
+		m.jobs[id] = &modelJob{id: id, tenant: a.tenant, queue: a.queue, priority: priority, state: state, place: m.nextPlace()}
 	}
 }
 
@@ -196,6 +200,12 @@ func (m *model) bring(a arrival) []string {
 		return nil
 	}
 	ids, err := m.door().enqueue(m.ctx, a)
+	if _, refused := m.allowed(a); refused {
+		if said, ok := errors.AsType[*pgconn.PgError](err); !ok || said.Code != "OJ422" {
+			m.fail("enqueue %+v: %d jobs, %s; want it refused", a, len(ids), pgtest.Explain(err))
+		}
+		return nil
+	}
 	if err != nil || len(ids) != a.n {
 		m.fail("enqueue %+v: %d jobs, %s", a, len(ids), pgtest.Explain(err))
 	}

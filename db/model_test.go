@@ -35,7 +35,8 @@ type model struct {
 	pools   map[string]*modelPool
 	own     map[string]bool // queues in which priorities order each tenant's own jobs only
 	fifo    map[string]bool // queues that are first in, first out across tenants
-	workers map[string]int  // that have registered, and their concurrency; 0: as many as there are
+	highest map[string]ceiling
+	workers map[string]int // that have registered, and their concurrency; 0: as many as there are
 	tenants []string
 	queues  []string
 
@@ -85,6 +86,7 @@ func newModel(t testing.TB, d *pgtest.DB, seed uint64) *model {
 		t: t, ctx: t.Context(), d: d, service: d.Service(), r: rand.New(rand.NewPCG(seed, 0)), jobs: map[string]*modelJob{},
 		boost: map[string]int{}, limits: map[[2]string]int{}, paused: map[[2]string]int{}, pools: map[string]*modelPool{},
 		own: map[string]bool{}, fifo: map[string]bool{}, workers: map[string]int{},
+		highest: map[string]ceiling{},
 	}
 }
 
