@@ -10,7 +10,7 @@ import (
 
 // A queue that has waited for a rotation_interval goes next, whatever the strategy; and least-loaded takes from the queue that has most,
 // for the worker that has fewest.
-func TestQueuesTakeTurnsAsTheModel(t *testing.T) {
+func TestTurnsOfQueuesFollowTheModel(t *testing.T) {
 	schedules(t, 2, func(m *model) {
 		m.queues, m.tenants = []string{"a", "b", "c", "d"}[:2+m.r.IntN(3)], []string{"t1", "t2"}
 		m.rotations()
