@@ -4804,7 +4804,7 @@ CREATE FUNCTION ojs._freed(p_queues text[], p_only text[], p_but text[]) RETURNS
     LANGUAGE plpgsql STABLE
     AS $$
 begin
-    return array(select t from ojs._slot_mark() m cross join lateral unnest(m.freed[:ojs._freed_window()]) t
+    return array(select t from ojs._slot_mark() m cross join lateral unnest(m.freed[:ojs._freed_window(p_queues)]) t
         where (p_only is null or t = any (p_only)) and (p_but is null or t <> all (p_but))
             and exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t and f.queue = any (p_queues)));
 end;
@@ -4821,9 +4821,9 @@ begin
 end;
 $$;
 
-CREATE FUNCTION ojs._freed_window() RETURNS integer
+CREATE FUNCTION ojs._freed_window(p_queues text[]) RETURNS integer
     LANGUAGE sql IMMUTABLE
-    AS $$ select 1000 $$;
+    AS $$ select least(1000, 10000 / greatest(cardinality(p_queues), 1)) $$;
 
 CREATE FUNCTION ojs._fresh(p_from pg_snapshot, p_to pg_snapshot, p_xid xid8, p_lo bigint, p_hi bigint) RETURNS SETOF ojs._movement
     LANGUAGE sql STABLE ROWS 10
@@ -10299,7 +10299,7 @@ begin
     end loop;
     -- Nobody has looked at the others yet.
     p_done.cut := p_done.cut or cardinality(p_done.ids) < p_count
-        and exists (select from ojs._slot_mark() m where cardinality(m.freed) > ojs._freed_window());
+        and exists (select from ojs._slot_mark() m where cardinality(m.freed) > ojs._freed_window(p_ask.queues));
     return p_done;
 end;
 $$;
@@ -10373,6 +10373,7 @@ CREATE FUNCTION ojs._serve_queue(p_queue text, p_count integer, p_ask ojs.ask, p
 declare
     c_skim     constant int := 20000;
     v_left     int := p_count - cardinality(p_done.ids);
+    v_floor    int := case when p_ask.freed <> '{}' then ojs._freed_priority(p_ask.freed, p_queue) end;
     v_priority int;
     v_limited  boolean;
     v_unit     ojs.unit;
@@ -10384,7 +10385,7 @@ begin
     for v_priority, v_limited, v_unit in
         select unnest(b.priorities), b.limited, b.unit from ojs._backlog(p_queue) b
     loop
-        exit when p_ask.freed <> '{}' and v_priority < ojs._freed_priority(p_ask.freed, p_queue);
+        exit when v_priority < v_floor;
         if v_limited then
             p_count := least(p_count, cardinality(p_done.ids) + (select r.jobs from ojs._room(p_queue, '') r));
             v_left := p_count - cardinality(p_done.ids);
@@ -12279,20 +12280,22 @@ CREATE FUNCTION ojs._unpark(p_tenants text[], p_first text[] DEFAULT '{}'::text[
 declare
     -- More at once would keep everybody waiting.
     c_rows   constant int := 100;
-    c_window constant int := ojs._freed_window();
+    v_most   int := ojs._freed_window(p_first);
     v_mark   ojs.slot_mark;
     v_now    ojs.slot_mark;
+    v_line   text[];
     v_freed  text[];
     v_queues text[] := '{}';
 begin
     select * into v_mark from ojs._slot_mark();
     -- Those that have waited for longest come first. Else they would wait for as long as others get room with each decision.
-    v_freed := array(select t from unnest(v_mark.freed || p_tenants) with ordinality u(t, n)
-        where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t)
-            and (select r.jobs from ojs._room('', t) r) is distinct from 0
-        group by t order by min(n));
-    if v_freed <> '{}' then
-        v_queues := ojs._unpark_rows(v_freed[:case when p_first = '{}' then c_rows else c_window end], p_first, c_rows);
+    v_line := array(select t from unnest(v_mark.freed || p_tenants) with ordinality u(t, n) group by t order by min(n));
+    if v_line <> '{}' then
+        v_freed := array(select t from unnest(v_line[:v_most]) with ordinality u(t, n)
+            where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t)
+                and (select r.jobs from ojs._room('', t) r) is distinct from 0
+            order by n);
+        v_queues := ojs._unpark_rows(v_freed[:case when p_first = '{}' then c_rows else v_most end], p_first, c_rows);
         if cardinality(v_queues) < c_rows and p_first <> '{}' then
             v_queues := v_queues || ojs._unpark_rows(v_freed[:c_rows], '{}', c_rows - cardinality(v_queues));
         end if;
@@ -12300,22 +12303,19 @@ begin
         perform ojs._revoke(q.queue) from (select distinct q from unnest(v_queues) q) q(queue)
         where exists (select from ojs._turn_mark(q.queue) m where m.hi >= m.lo);
         perform ojs._notify(v_queues);
+        -- Of the first, who still has room somewhere stays; the others have not had their turn yet.
+        v_freed := v_freed[c_rows + 1:] || array(select t from unnest(v_freed[:c_rows]) t
+            where exists (select from ojs._parked_queues(t) q where (select r.jobs from ojs._room(q, t) r) is distinct from 0));
+        v_line := array(select t from unnest(v_line) with ordinality u(t, n) where n > v_most or t = any (v_freed) order by n);
         -- Taking back what was decided ahead has come here, too, and may have brought more, or given room to one that had none before.
         select * into v_now from ojs._slot_mark();
         if v_now.rev <> v_mark.rev then
-            v_freed := v_freed || array(select f from unnest(v_now.freed) f
-                where not exists (select from unnest(v_mark.freed) o where o = f)
-                    or (select r.jobs from ojs._room('', f) r) is distinct from 0);
+            v_line := v_line || array(select f from unnest(v_now.freed) f where f <> all (v_line)
+                and (f <> all (v_mark.freed) or (select r.jobs from ojs._room('', f) r) is distinct from 0));
         end if;
-        -- Of those that were looked at, who still has room somewhere stays; the others have not had their turn yet.
-        v_freed := array(
-            select t from unnest(v_freed) with ordinality u(t, n)
-            where n > c_window or exists (
-                select from ojs._parked_queues(t) q where (select r.jobs from ojs._room(q, t) r) is distinct from 0)
-            group by t order by min(n));
     end if;
-    update ojs.slot_mark m set rev = m.rev + 1, freed = v_freed
-    where m.rev = (select n.rev from ojs._slot_mark() n) and m.freed <> v_freed;
+    update ojs.slot_mark m set rev = m.rev + 1, freed = v_line
+    where m.rev = (select n.rev from ojs._slot_mark() n) and m.freed <> v_line;
     return cardinality(v_queues);
 end;
 $$;

@@ -74,7 +74,7 @@ begin
     end loop;
     -- Nobody has looked at the others yet.
     p_done.cut := p_done.cut or cardinality(p_done.ids) < p_count
-        and exists (select from ojs._slot_mark() m where cardinality(m.freed) > ojs._freed_window());
+        and exists (select from ojs._slot_mark() m where cardinality(m.freed) > ojs._freed_window(p_ask.queues));
     return p_done;
 end;
 $$;
@@ -99,6 +99,7 @@ as $$
 declare
     c_skim     constant int := 20000;
     v_left     int := p_count - cardinality(p_done.ids);
+    v_floor    int := case when p_ask.freed <> '{}' then ojs._freed_priority(p_ask.freed, p_queue) end;
     v_priority int;
     v_limited  boolean;
     v_unit     ojs.unit;
@@ -110,7 +111,7 @@ begin
     for v_priority, v_limited, v_unit in
         select unnest(b.priorities), b.limited, b.unit from ojs._backlog(p_queue) b
     loop
-        exit when p_ask.freed <> '{}' and v_priority < ojs._freed_priority(p_ask.freed, p_queue);
+        exit when v_priority < v_floor;
         if v_limited then
             p_count := least(p_count, cardinality(p_done.ids) + (select r.jobs from ojs._room(p_queue, '') r));
             v_left := p_count - cardinality(p_done.ids);

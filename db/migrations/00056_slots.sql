@@ -90,20 +90,22 @@ as $$
 declare
     -- More at once would keep everybody waiting.
     c_rows   constant int := 100;
-    c_window constant int := ojs._freed_window();
+    v_most   int := ojs._freed_window(p_first);
     v_mark   ojs.slot_mark;
     v_now    ojs.slot_mark;
+    v_line   text[];
     v_freed  text[];
     v_queues text[] := '{}';
 begin
     select * into v_mark from ojs._slot_mark();
     -- Those that have waited for longest come first. Else they would wait for as long as others get room with each decision.
-    v_freed := array(select t from unnest(v_mark.freed || p_tenants) with ordinality u(t, n)
-        where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t)
-            and (select r.jobs from ojs._room('', t) r) is distinct from 0
-        group by t order by min(n));
-    if v_freed <> '{}' then
-        v_queues := ojs._unpark_rows(v_freed[:case when p_first = '{}' then c_rows else c_window end], p_first, c_rows);
+    v_line := array(select t from unnest(v_mark.freed || p_tenants) with ordinality u(t, n) group by t order by min(n));
+    if v_line <> '{}' then
+        v_freed := array(select t from unnest(v_line[:v_most]) with ordinality u(t, n)
+            where exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t)
+                and (select r.jobs from ojs._room('', t) r) is distinct from 0
+            order by n);
+        v_queues := ojs._unpark_rows(v_freed[:case when p_first = '{}' then c_rows else v_most end], p_first, c_rows);
         if cardinality(v_queues) < c_rows and p_first <> '{}' then
             v_queues := v_queues || ojs._unpark_rows(v_freed[:c_rows], '{}', c_rows - cardinality(v_queues));
         end if;
@@ -111,29 +113,26 @@ begin
         perform ojs._revoke(q.queue) from (select distinct q from unnest(v_queues) q) q(queue)
         where exists (select from ojs._turn_mark(q.queue) m where m.hi >= m.lo);
         perform ojs._notify(v_queues);
+        -- Of the first, who still has room somewhere stays; the others have not had their turn yet.
+        v_freed := v_freed[c_rows + 1:] || array(select t from unnest(v_freed[:c_rows]) t
+            where exists (select from ojs._parked_queues(t) q where (select r.jobs from ojs._room(q, t) r) is distinct from 0));
+        v_line := array(select t from unnest(v_line) with ordinality u(t, n) where n > v_most or t = any (v_freed) order by n);
         -- Taking back what was decided ahead has come here, too, and may have brought more, or given room to one that had none before.
         select * into v_now from ojs._slot_mark();
         if v_now.rev <> v_mark.rev then
-            v_freed := v_freed || array(select f from unnest(v_now.freed) f
-                where not exists (select from unnest(v_mark.freed) o where o = f)
-                    or (select r.jobs from ojs._room('', f) r) is distinct from 0);
+            v_line := v_line || array(select f from unnest(v_now.freed) f where f <> all (v_line)
+                and (f <> all (v_mark.freed) or (select r.jobs from ojs._room('', f) r) is distinct from 0));
         end if;
-        -- Of those that were looked at, who still has room somewhere stays; the others have not had their turn yet.
-        v_freed := array(
-            select t from unnest(v_freed) with ordinality u(t, n)
-            where n > c_window or exists (
-                select from ojs._parked_queues(t) q where (select r.jobs from ojs._room(q, t) r) is distinct from 0)
-            group by t order by min(n));
     end if;
-    update ojs.slot_mark m set rev = m.rev + 1, freed = v_freed
-    where m.rev = (select n.rev from ojs._slot_mark() n) and m.freed <> v_freed;
+    update ojs.slot_mark m set rev = m.rev + 1, freed = v_line
+    where m.rev = (select n.rev from ojs._slot_mark() n) and m.freed <> v_line;
     return cardinality(v_queues);
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._unpark(text[], text[]) is
 'Has tenants take turns again where they have room, in the queues p_first first, and notifies. About 100 rows at once, in p_first those of
-the highest priorities of the thousand tenants that have waited for longest. The rest comes with the next call (ojs.slot_mark.freed); until
+the highest priorities of the tenants that have waited for longest (ojs._freed_window). The rest comes with the next call (ojs.slot_mark.freed); until
 then decisions hand out nothing below it (ojs._freed_priority). Returns how many rows.';
 
 -- +goose StatementBegin
@@ -194,27 +193,27 @@ comment on function ojs._unpark_rows(text[], text[], int) is
 first: with the time they had, but not before those who are there, so that they have neither credit nor loss. Returns the queue of each.';
 
 -- +goose StatementBegin
-create function ojs._freed_window() returns int
+create function ojs._freed_window(p_queues text[]) returns int
 language sql immutable
-as $$ select 1000 $$;
+as $$ select least(1000, 10000 / greatest(cardinality(p_queues), 1)) $$;
 -- +goose StatementEnd
-comment on function ojs._freed_window() is
-'At how many of ojs.slot_mark.freed one call looks, the first. Looking at more would keep everybody waiting.';
+comment on function ojs._freed_window(text[]) is
+'At how many of ojs.slot_mark.freed one call looks, the first: in each of its queues. Looking at more would keep everybody waiting.';
 
 -- +goose StatementBegin
 create function ojs._freed(p_queues text[], p_only text[], p_but text[]) returns text[]
 language plpgsql stable
 as $$
 begin
-    return array(select t from ojs._slot_mark() m cross join lateral unnest(m.freed[:ojs._freed_window()]) t
+    return array(select t from ojs._slot_mark() m cross join lateral unnest(m.freed[:ojs._freed_window(p_queues)]) t
         where (p_only is null or t = any (p_only)) and (p_but is null or t <> all (p_but))
             and exists (select from ojs.tenant_fairness f where f.parked and f.tenant_id = t and f.queue = any (p_queues)));
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._freed(text[], text[], text[]) is
-'Tenants that have room again and not all their turns in the queues yet: of p_only (null: of all) without p_but, of the thousand that have
-waited for longest.';
+'Tenants that have room again and not all their turns in the queues yet: of p_only (null: of all) without p_but, of those that have waited
+for longest (ojs._freed_window).';
 
 -- +goose StatementBegin
 create function ojs._freed_priority(p_tenants text[], p_queue text) returns int
