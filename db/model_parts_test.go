@@ -173,7 +173,7 @@ func (m *model) stockAt(tenant, queue string, n int, cost func(tenant string) fl
 }
 
 // byTime has tenants share by the time that attempts take, which nobody says beforehand. Attempts take none here: what they are to have run
-// is put into the job's row before they end. Nothing is decided ahead, because that knows nothing of what is settled afterwards.
+// is put into the job's row before they end.
 func (m *model) byTime() {
 	const workers, queue = 3, "timed"
 	type attempt struct {
@@ -182,7 +182,6 @@ func (m *model) byTime() {
 	}
 	m.tenants = []string{"t1", "t2", "t3"}
 	p := &parts{weight: map[string]float64{}, served: map[string]float64{}}
-	ahead := false
 	length, now, flying, running := map[string]float64{}, 0.0, 0.0, []attempt{}
 	for i, tenant := range m.tenants {
 		p.weight[tenant], length[tenant] = 1+float64(m.r.IntN(2)), []float64{3600, 300, 300 * float64(1+m.r.IntN(12))}[i]
@@ -195,7 +194,7 @@ func (m *model) byTime() {
 					m.stock(tenant, queue, 20)
 				}
 			}
-			a := ask{queues: []string{queue}, counts: []int{1 + m.r.IntN(free)}, many: true, ahead: &ahead}
+			a := ask{queues: []string{queue}, counts: []int{1 + m.r.IntN(free)}, many: true}
 			for _, h := range m.fetch(a, true) {
 				seconds := length[h.Tenant] * (0.8 + 0.2*m.r.Float64())
 				running = append(running, attempt{m.jobs[h.ID], seconds, now + seconds})

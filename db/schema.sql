@@ -3235,7 +3235,6 @@ declare
     v_ahead int;
     v_done  ojs.decided;
     v_ask   ojs.ask;
-    v_time  boolean := (select b.unit = 'time' from ojs._backlog(p_queue) b);
 begin
     v_ask.max_bytes := c_bytes;
     v_ask.but := p_but;
@@ -3255,11 +3254,11 @@ begin
     v_ahead := least(p_count, greatest(2 * v_mark.ahead, p_count / 8));
     v_done := ojs._serve_queue(p_queue, v_ahead, v_ask, ojs._nothing(), v_base);
     if v_mark.queue is null then
-        insert into ojs.turn_mark (queue, rev, lo, hi, ahead, by_time)
-        values (p_queue, 1, v_base, v_base + cardinality(v_done.ids) - 1, v_ahead, v_time);
+        insert into ojs.turn_mark (queue, rev, lo, hi, ahead)
+        values (p_queue, 1, v_base, v_base + cardinality(v_done.ids) - 1, v_ahead);
     elsif v_done.ids <> '{}' then
         update ojs.turn_mark m set rev = m.rev + 1, lo = coalesce(v_first.n, v_base), hi = v_base + cardinality(v_done.ids) - 1,
-            ahead = v_ahead, held = v_mark.held, by_time = v_time
+            ahead = v_ahead, held = v_mark.held
         where m.queue = p_queue and m.rev = v_mark.rev;
     end if;
 end;
@@ -9156,8 +9155,6 @@ declare
     -- Deciding ahead pays where few jobs are asked for at once: enough then to keep sixteen callers going while one of them decides.
     c_few   constant int := 16;
     v_queue text := p_ask.queues[1];
-    v_any   boolean;
-    v_count int;
 begin
     -- Of tenants that have room again not all turns are back, the others would be decided ahead of them, and taken back.
     if cardinality(p_ask.queues) > 1 or p_ask.tenants is not null or p_ask.limited or p_ask.strategy = 'least-loaded'
@@ -9166,16 +9163,14 @@ begin
                 where t.queue = v_queue and t.n >= m.lo order by t.n limit 1) t where t.n <= m.hi - m.ahead / 2) then
         return;
     end if;
-    -- Most often, under light load, there is nothing left. By time what is decided ahead knows nothing of attempts that end meanwhile.
-    -- What is decided ahead of a tenant's own order would have to be taken back with each job of a higher priority.
-    select b.priorities <> '{}' and not b.own_order, case when b.unit = 'time' then c_few else greatest(128, 32 * p_ask.count) end
-    into v_any, v_count from ojs._backlog(v_queue) b;
-    if v_any
+    -- Most often, under light load, there is nothing left. By time, and in a tenant's own order, what is decided ahead would have to be taken
+    -- back with each attempt that ends, and with each job of a higher priority.
+    if (select b.priorities <> '{}' and not b.own_order and b.unit <> 'time' from ojs._backlog(v_queue) b)
             and (p_in_lane or not ojs._lingers() and ojs._enter_lane(-1)) then
         if not p_in_lane then
             perform ojs._fold();
         end if;
-        perform ojs._decide_ahead(v_queue, v_count, p_ask.but);
+        perform ojs._decide_ahead(v_queue, greatest(128, 32 * p_ask.count), p_ask.but);
     end if;
 end;
 $$;
@@ -11379,13 +11374,11 @@ CREATE FUNCTION ojs._take(p_queue text, p_count integer, p_only text[], p_max_by
     AS $$
 declare
     v_done ojs.decided := ojs._nothing();
-    v_time boolean;
     v_now  timestamptz := ojs.now();
-    v_lo   bigint;
+    v_lo   bigint := (select m.lo from ojs._turn_mark(p_queue) m where m.hi >= m.lo);
 begin
-    select m.lo, m.by_time into v_lo, v_time from ojs._turn_mark(p_queue) m where m.hi >= m.lo;
     with free as materialized (
-        select t.n, t.id, t.bytes, t.price, t.ctid as spot, j.place from ojs.turn t
+        select t.n, t.id, t.bytes, t.ctid as spot, j.place from ojs.turn t
         cross join lateral (select j.ctid as place from ojs.job j where j.id = t.id and j.tenant_id = t.tenant_id
             and j.state = 'available' limit 1) j
         where t.queue = p_queue and t.n >= v_lo and (p_only is null or t.tenant_id = any (p_only)) and t.id <> all (p_without)
@@ -11393,7 +11386,7 @@ begin
     ), fits as (
         select f.*, sum(f.bytes) over (order by f.n) as size from free f
     ), held as materialized (
-        select f.n, f.id, f.spot, f.bytes, f.price, j.place from fits f
+        select f.n, f.id, f.spot, f.bytes, j.place from fits f
         cross join lateral (select j.ctid as place from ojs.job j
             where j.ctid = f.place and j.id = f.id and j.state = 'available'
                 and (j.expires_at > v_now) is not false for update skip locked) j
@@ -11401,7 +11394,7 @@ begin
     ), gone as (
         delete from ojs.turn t using held h where t.ctid = h.spot
     )
-    select coalesce(array_agg(h.id), '{}'), coalesce(array_agg(h.place), '{}'), array_agg(case when v_time then h.price end),
+    select coalesce(array_agg(h.id), '{}'), coalesce(array_agg(h.place), '{}'), array_agg(null::real),
         array_agg(h.n), coalesce(sum(h.bytes), 0), (select max(f.size) > p_max_bytes from fits f)
     into v_done.ids, v_done.places, v_done.charged, v_done.turns, v_done.bytes, v_done.cut
     from (select h.* from held h order by h.n) h;
@@ -11646,10 +11639,10 @@ begin
         select k.tenant_id, p_queue, k.job_priority, 'available', 'active', 0, count(*), sum(k.price), min(k.seq), max(k.seq) from kept k
             group by k.tenant_id, k.job_priority
     )
-    select array_agg(k.id order by k.n), array_agg(k.place order by k.n), array_agg(case when m.by_time then k.price end order by k.n),
-        coalesce(sum(k.bytes), 0), count(k.id) < (select count(*) from held)
+    select array_agg(k.id order by k.n), array_agg(k.place order by k.n), array_agg(null::real), coalesce(sum(k.bytes), 0),
+        count(k.id) < (select count(*) from held)
     into v_more.ids, v_more.places, v_more.charged, v_more.bytes, v_more.cut
-    from ojs._turn_mark(p_queue) m cross join kept k;
+    from kept k;
     return ojs._with(p_done, v_more);
 end;
 $$;
@@ -12102,8 +12095,7 @@ CREATE TABLE ojs.turn_mark (
     lo bigint NOT NULL,
     hi bigint NOT NULL,
     ahead integer NOT NULL,
-    held integer DEFAULT 0 NOT NULL,
-    by_time boolean DEFAULT false NOT NULL
+    held integer DEFAULT 0 NOT NULL
 )
 WITH (vacuum_truncate=off);
 

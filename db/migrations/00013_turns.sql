@@ -258,7 +258,6 @@ create table ojs.turn_mark (
     hi    bigint not null,
     ahead int not null,
     held  int not null default 0,
-    by_time boolean not null default false,
     primary key (queue, rev)
 );
 comment on table ojs.turn_mark is 'Where the rows of ojs.turn that may be taken begin and end, per queue.';
@@ -268,7 +267,6 @@ comment on column ojs.turn_mark.lo is
 'Rows before this n are out of reach: taken, taken back, or in the hands of somebody who may let go of them.';
 comment on column ojs.turn_mark.hi is 'The n of the last row; less than lo: there is none.';
 comment on column ojs.turn_mark.ahead is 'How many jobs were decided ahead at once.';
-comment on column ojs.turn_mark.by_time is 'Whether the tenants of the queue share by time.';
 comment on column ojs.turn_mark.held is 'How many rows before lo somebody had hold of when lo moved: taken, or else to be taken back.';
 
 create sequence ojs.decision_seq as bigint;

@@ -10,13 +10,11 @@ language plpgsql
 as $$
 declare
     v_done ojs.decided := ojs._nothing();
-    v_time boolean;
     v_now  timestamptz := ojs.now();
-    v_lo   bigint;
+    v_lo   bigint := (select m.lo from ojs._turn_mark(p_queue) m where m.hi >= m.lo);
 begin
-    select m.lo, m.by_time into v_lo, v_time from ojs._turn_mark(p_queue) m where m.hi >= m.lo;
     with free as materialized (
-        select t.n, t.id, t.bytes, t.price, t.ctid as spot, j.place from ojs.turn t
+        select t.n, t.id, t.bytes, t.ctid as spot, j.place from ojs.turn t
         cross join lateral (select j.ctid as place from ojs.job j where j.id = t.id and j.tenant_id = t.tenant_id
             and j.state = 'available' limit 1) j
         where t.queue = p_queue and t.n >= v_lo and (p_only is null or t.tenant_id = any (p_only)) and t.id <> all (p_without)
@@ -24,7 +22,7 @@ begin
     ), fits as (
         select f.*, sum(f.bytes) over (order by f.n) as size from free f
     ), held as materialized (
-        select f.n, f.id, f.spot, f.bytes, f.price, j.place from fits f
+        select f.n, f.id, f.spot, f.bytes, j.place from fits f
         cross join lateral (select j.ctid as place from ojs.job j
             where j.ctid = f.place and j.id = f.id and j.state = 'available'
                 and (j.expires_at > v_now) is not false for update skip locked) j
@@ -32,7 +30,7 @@ begin
     ), gone as (
         delete from ojs.turn t using held h where t.ctid = h.spot
     )
-    select coalesce(array_agg(h.id), '{}'), coalesce(array_agg(h.place), '{}'), array_agg(case when v_time then h.price end),
+    select coalesce(array_agg(h.id), '{}'), coalesce(array_agg(h.place), '{}'), array_agg(null::real),
         array_agg(h.n), coalesce(sum(h.bytes), 0), (select max(f.size) > p_max_bytes from fits f)
     into v_done.ids, v_done.places, v_done.charged, v_done.turns, v_done.bytes, v_done.cut
     from (select h.* from held h order by h.n) h;
@@ -56,7 +54,6 @@ declare
     v_ahead int;
     v_done  ojs.decided;
     v_ask   ojs.ask;
-    v_time  boolean := (select b.unit = 'time' from ojs._backlog(p_queue) b);
 begin
     v_ask.max_bytes := c_bytes;
     v_ask.but := p_but;
@@ -76,11 +73,11 @@ begin
     v_ahead := least(p_count, greatest(2 * v_mark.ahead, p_count / 8));
     v_done := ojs._serve_queue(p_queue, v_ahead, v_ask, ojs._nothing(), v_base);
     if v_mark.queue is null then
-        insert into ojs.turn_mark (queue, rev, lo, hi, ahead, by_time)
-        values (p_queue, 1, v_base, v_base + cardinality(v_done.ids) - 1, v_ahead, v_time);
+        insert into ojs.turn_mark (queue, rev, lo, hi, ahead)
+        values (p_queue, 1, v_base, v_base + cardinality(v_done.ids) - 1, v_ahead);
     elsif v_done.ids <> '{}' then
         update ojs.turn_mark m set rev = m.rev + 1, lo = coalesce(v_first.n, v_base), hi = v_base + cardinality(v_done.ids) - 1,
-            ahead = v_ahead, held = v_mark.held, by_time = v_time
+            ahead = v_ahead, held = v_mark.held
         where m.queue = p_queue and m.rev = v_mark.rev;
     end if;
 end;

@@ -149,10 +149,10 @@ begin
         select k.tenant_id, p_queue, k.job_priority, 'available', 'active', 0, count(*), sum(k.price), min(k.seq), max(k.seq) from kept k
             group by k.tenant_id, k.job_priority
     )
-    select array_agg(k.id order by k.n), array_agg(k.place order by k.n), array_agg(case when m.by_time then k.price end order by k.n),
-        coalesce(sum(k.bytes), 0), count(k.id) < (select count(*) from held)
+    select array_agg(k.id order by k.n), array_agg(k.place order by k.n), array_agg(null::real), coalesce(sum(k.bytes), 0),
+        count(k.id) < (select count(*) from held)
     into v_more.ids, v_more.places, v_more.charged, v_more.bytes, v_more.cut
-    from ojs._turn_mark(p_queue) m cross join kept k;
+    from kept k;
     return ojs._with(p_done, v_more);
 end;
 $$;

@@ -150,8 +150,6 @@ declare
     -- Deciding ahead pays where few jobs are asked for at once: enough then to keep sixteen callers going while one of them decides.
     c_few   constant int := 16;
     v_queue text := p_ask.queues[1];
-    v_any   boolean;
-    v_count int;
 begin
     -- Of tenants that have room again not all turns are back, the others would be decided ahead of them, and taken back.
     if cardinality(p_ask.queues) > 1 or p_ask.tenants is not null or p_ask.limited or p_ask.strategy = 'least-loaded'
@@ -160,16 +158,14 @@ begin
                 where t.queue = v_queue and t.n >= m.lo order by t.n limit 1) t where t.n <= m.hi - m.ahead / 2) then
         return;
     end if;
-    -- Most often, under light load, there is nothing left. By time what is decided ahead knows nothing of attempts that end meanwhile.
-    -- What is decided ahead of a tenant's own order would have to be taken back with each job of a higher priority.
-    select b.priorities <> '{}' and not b.own_order, case when b.unit = 'time' then c_few else greatest(128, 32 * p_ask.count) end
-    into v_any, v_count from ojs._backlog(v_queue) b;
-    if v_any
+    -- Most often, under light load, there is nothing left. By time, and in a tenant's own order, what is decided ahead would have to be taken
+    -- back with each attempt that ends, and with each job of a higher priority.
+    if (select b.priorities <> '{}' and not b.own_order and b.unit <> 'time' from ojs._backlog(v_queue) b)
             and (p_in_lane or not ojs._lingers() and ojs._enter_lane(-1)) then
         if not p_in_lane then
             perform ojs._fold();
         end if;
-        perform ojs._decide_ahead(v_queue, v_count, p_ask.but);
+        perform ojs._decide_ahead(v_queue, greatest(128, 32 * p_ask.count), p_ask.but);
     end if;
 end;
 $$;
