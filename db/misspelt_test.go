@@ -73,3 +73,79 @@ func TestMisspeltFieldsAreRefused(t *testing.T) {
 			p_retry => '{"max_attempts": 2, "owner": "me"}')`)
 	refused(t, d.Operator(), "OJ400", `select ojs.configure_queue('q', '{"default_retry": {"jiter": false}}')`)
 }
+
+// The error of a nack decides whether its job runs again.
+func TestMisspeltErrorsAreRefused(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	service := d.Service()
+	exec(t, service, "select ojs.enqueue('a')")
+	id := one[string](t, service, "select id from ojs.fetch('{default}')")
+	for _, c := range []struct{ json, field, meant string }{
+		{`{"message": "m", "retriable": false}`, "error.retriable", "retryable"},
+		{`{"message": "m", "typ": "x"}`, "error.typ", "type"},
+		{`{"mesage": "m"}`, "error.mesage", "message"},
+	} {
+		got := refused(t, service, "OJ400", "select ojs.nack($1, $2)", id, c.json)
+		if want := c.field + " is not known; " + c.meant + " is probably meant"; got.Message != want {
+			t.Errorf("%s: %s, want %s", c.json, got.Message, want)
+		}
+	}
+	exec(t, service, "select ojs.nack($1, $2)", id,
+		`{"message": "m", "code": "c", "detail": 1, "details": {"typ": 1}, "backtrace": [], "x_typ": 1, "traceback": ""}`)
+}
+
+// Settings that are not there are refused with the one that was probably meant, or with those that there are.
+func TestMisspeltSettingsAreRefused(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	operator := d.Operator()
+	const limits = "The limits are max_concurrency, max_enqueue_rate, max_queue_depth, max_scheduled, max_in_flight_requests, " +
+		"max_waiting_polls."
+	for _, c := range []struct{ state, call, message, hint string }{
+		{
+			"OJ400", `ojs.configure_limits('acme', '{"max_queue_dept": 5}')`,
+			"max_queue_dept is not known; max_queue_depth is probably meant", "",
+		},
+		{"OJ408", `ojs.configure_limits('acme', '{"size": 5}')`, "size is not supported", limits},
+		{
+			"OJ408", `ojs.configure_tier('x', '{"max_concurrency": 2}')`, "max_concurrency is not supported",
+			"A tier has fairness_weight, priority_boost and limits, under which all limits stand.",
+		},
+		{"OJ400", `ojs.configure_tier('x', '{"limit": {}}')`, "limit is not known; limits is probably meant", ""},
+		{
+			"OJ400", `ojs.configure_tier('x', '{"limits": {"max_schedule": 2}}')`,
+			"max_schedule is not known; max_scheduled is probably meant", "",
+		},
+		{"OJ400", `ojs.enqueue_many('[{"type": "a", "argss": []}]')`, "jobs[0] has an unknown field argss; args is probably meant", ""},
+		{
+			"OJ400", `ojs.enqueue_many('[{"type": "a"}, {"type": "a", "schedule_at": "+PT1H"}]')`,
+			"jobs[1] has an unknown field schedule_at; scheduled_at is probably meant", "",
+		},
+		{"OJ400", `ojs.enqueue_many('[{"type": "a", "color": 1}]')`, "jobs[0] has an unknown field color", ""},
+	} {
+		got := refused(t, operator, c.state, "select "+c.call)
+		if got.Message != c.message || c.hint != "" && got.Hint != c.hint {
+			t.Errorf("%s: %s (%s), want %s", c.call, got.Message, got.Hint, c.message)
+		}
+	}
+}
+
+// What to do about a name that nothing has depends on what it is a name of.
+func TestHintsOfWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	operator := d.Operator()
+	for call, want := range map[string]string{
+		"ojs.ack(gen_random_uuid())":      "Check the id; finished jobs are removed after their retention.",
+		"ojs.set_tier('acme', 'gold')":    "Check the name; the list of tiers shows those that there are.",
+		"ojs.deregister_tenant('none')":   "Check the name; the list of tenants shows those that there are.",
+		"ojs.direct_worker('w', 'quiet')": "Check the id; a worker that has not been heard of for long is forgotten.",
+		"ojs.delete_pool('p')":            "Check the name; the list of pools shows those that there are.",
+		"ojs.delete_queue('q')":           "Check the name; the list of queues shows those that there are.",
+	} {
+		if got := refused(t, operator, "OJ404", "select "+call); got.Hint != want {
+			t.Errorf("%s: %s, want %s", call, got.Hint, want)
+		}
+	}
+}

@@ -152,7 +152,17 @@ func TestNullsInAnInsertAreDefaults(t *testing.T) {
 	if got := lines(t, d.Pool, shape); !slices.Equal(got, want) {
 		t.Errorf("the jobs are %q, want %q", got, want)
 	}
-	refused(t, d.Service(), "OJ400 23502", "insert into ojs.jobs (type) values (null)")
+	for _, insert := range []string{
+		"insert into ojs.jobs (type) values (null)", "insert into ojs.jobs (args) values ('[]')", "insert into ojs.jobs default values",
+		"insert into ojs.jobs (type) select nullif(n, 2)::text from generate_series(2, 2) n",
+	} {
+		for role, pool := range map[string]*pgxpool.Pool{"the service": d.Service(), "a tenant": d.As("acme")} {
+			got := refused(t, pool, "OJ400", insert)
+			if got.Message != "type is required" || !strings.Contains(got.Detail, `"field": "type"`) {
+				t.Errorf("%s as %s: %s, %s", insert, role, got.Message, got.Detail)
+			}
+		}
+	}
 }
 
 // A job without arguments need not say so, whichever way it comes.

@@ -679,7 +679,9 @@ begin
     if ojs._held_long(array(select i.inhrelid from pg_inherits i where i.inhparent = 'ojs.job'::regclass) || 'ojs.job'::regclass::oid) then
         perform ojs._raise('OJ503', 'a transaction that stays open holds on to the table of jobs');
     end if;
-    execute format('drop trigger if exists %I on ojs.job', p_trigger);
+    if v_now is not null then
+        execute format('drop trigger %I on ojs.job', p_trigger);
+    end if;
     if p_when is not null then
         execute format('create trigger %I before insert on ojs.job for each row when (%s) execute function ojs.%I()',
             p_trigger, p_when, '_' || p_trigger);
@@ -2979,7 +2981,8 @@ begin
     end if;
     if v_cron.id is null then
         perform ojs._raise('OJ404', format('cron job %s does not exist', left(p_name, 255)),
-            jsonb_build_object('field', 'name', 'cron_name', left(p_name, 255)));
+            jsonb_build_object('field', 'name', 'cron_name', left(p_name, 255)),
+            'Check the name, and whose cron job it is; the list of cron jobs shows those that there are.');
     end if;
     return v_cron;
 end;
@@ -4073,12 +4076,28 @@ begin
 end;
 $$;
 
+CREATE FUNCTION ojs._error_misspelt(p_error jsonb) RETURNS ojs.violation
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$
+declare
+    -- A detail is of a problem as RFC 9457 has it.
+    c_known constant text[] := '{message, code, type, retryable, details, detail, backtrace}';
+begin
+    if p_error - c_known = '{}' then
+        return null;
+    end if;
+    return ojs._nearly(p_error::json, 'error.', c_known, '{}');
+end;
+$$;
+
 CREATE FUNCTION ojs._error_refusal(p_error jsonb) RETURNS ojs.refusal
     LANGUAGE sql STABLE
     AS $$
     select case
         when p_error is null or jsonb_typeof(p_error) <> 'object' then row('OJ400', 'error must be a JSON object',
             '{"field": "error"}')::ojs.refusal
+        when ojs._error_misspelt(p_error) is not null then (
+            select row(v.sqlstate, v.message, jsonb_build_object('field', v.field))::ojs.refusal from ojs._error_misspelt(p_error) v)
         when coalesce(jsonb_typeof(p_error -> 'message'), 'null') <> 'string' then row('OJ400', 'error.message must be a string',
             '{"field": "error.message"}')::ojs.refusal
         when jsonb_typeof(p_error -> 'code') not in ('string', 'null') then row('OJ400', 'error.code must be a string',
@@ -4984,7 +5003,8 @@ begin
     else
         select r.fields into v_fields from ojs.tier r where r.name = p_tier;
         if v_fields is null then
-            perform ojs._raise('OJ404', format('tier %s does not exist', left(p_tier, 128)), '{"field": "tier"}');
+            perform ojs._raise('OJ404', format('tier %s does not exist', left(p_tier, 128)), '{"field": "tier"}',
+                'Check the name; the list of tiers shows those that there are.');
         end if;
         insert into ojs.tenant_tier as t (tenant_id, tier, due) values (p_tenant, p_tier, v_fields)
         on conflict (tenant_id) do update set tier = excluded.tier, due = excluded.due;
@@ -6347,6 +6367,8 @@ CREATE FUNCTION ojs._limit_fields(p_limits jsonb, p_queue text) RETURNS jsonb
     LANGUAGE plpgsql
     AS $$
 declare
+    c_known  constant text[] := '{max_concurrency, max_enqueue_rate, max_queue_depth, max_scheduled, max_in_flight_requests,
+        max_waiting_polls}';
     v_fields jsonb := '{}';
     v_field  record;
     v_value  jsonb;
@@ -6362,10 +6384,8 @@ begin
             ('scheduled_jobs', 'max_scheduled')) a(field, name) on a.field = e.key
         order by e.key
     loop
-        if v_field.name not in ('max_concurrency', 'max_enqueue_rate', 'max_queue_depth', 'max_scheduled', 'max_in_flight_requests',
-                'max_waiting_polls') then
-            perform ojs._raise('OJ408', format('%s is not supported', left(v_field.key, 100)),
-                jsonb_build_object('field', left(v_field.key, 100)));
+        if v_field.name <> all (c_known) then
+            perform ojs._not_a_setting(v_field.key, c_known, 'The limits are ' || array_to_string(c_known, ', ') || '.');
         elsif p_queue is not null and v_field.name in ('max_in_flight_requests', 'max_waiting_polls') then
             perform ojs._raise('OJ422', format('%s is of a tenant, not of a queue', v_field.key), jsonb_build_object('field', v_field.key));
         end if;
@@ -6971,6 +6991,14 @@ CREATE FUNCTION ojs._map_tenant_role(p_tenant text, p_role name) RETURNS void
     on conflict (role_name) do update set tenant_id = excluded.tenant_id
 $$;
 
+CREATE FUNCTION ojs._meant(p_name text, p_known text[]) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$ select k from unnest(p_known) with ordinality u(k, n) where ojs._resembles(p_name, k) order by n limit 1 $$;
+
+CREATE FUNCTION ojs._meant_job_field(p_name text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$ select ojs._meant(p_name, array(select jsonb_object_keys(ojs._new_job_fields()))) $$;
+
 CREATE FUNCTION ojs._meet(p_from pg_snapshot, p_to pg_snapshot) RETURNS void
     LANGUAGE sql
     AS $$
@@ -7428,6 +7456,16 @@ CREATE FUNCTION ojs._no_jobs(p_ask ojs.ask, p_cut boolean) RETURNS SETOF ojs._ha
     select h.* from jsonb_populate_record(null::ojs._handed, '{"request": 0}') h where p_cut
 $$;
 
+CREATE FUNCTION ojs._no_type() RETURNS text
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+begin
+    perform ojs._raise('OJ400', 'type is required', '{"field": "type"}');
+    return null;
+end;
+$$;
+
 CREATE FUNCTION ojs._nobody_asks(p_queue text) RETURNS boolean
     LANGUAGE plpgsql STABLE
     AS $$
@@ -7439,6 +7477,21 @@ begin
     return not exists (select from ojs.waiter w where w.queue = p_queue and w.expires_at > v_now)
         and not exists (select from ojs.pace p where p.kind = 'queue' and p.name = p_queue and p.at > v_since)
         and not exists (select from ojs._leases_since(v_mark) l where l.queue = p_queue and l.at > v_since);
+end;
+$$;
+
+CREATE FUNCTION ojs._not_a_setting(p_name text, p_known text[], p_hint text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+declare
+    v_name  text := left(p_name, 100);
+    v_meant text := ojs._meant(v_name, p_known);
+begin
+    if v_meant is not null then
+        perform ojs._raise('OJ400', format('%s is not known; %s is probably meant', v_name, v_meant),
+            jsonb_build_object('field', v_name, 'meant', v_meant));
+    end if;
+    perform ojs._raise('OJ408', format('%s is not supported', v_name), jsonb_build_object('field', v_name), p_hint);
 end;
 $$;
 
@@ -9303,7 +9356,8 @@ declare
     v_tenants bigint := (select count(*) from ojs.tenant_tier t where t.tier = p_tier);
 begin
     if p_old.name is null then
-        perform ojs._raise('OJ404', format('tier %s does not exist', p_tier), '{"field": "tier"}');
+        perform ojs._raise('OJ404', format('tier %s does not exist', p_tier), '{"field": "tier"}',
+            'Check the name; the list of tiers shows those that there are.');
     elsif v_tenants > 0 and p_confirm is not true then
         perform ojs._raise('OJ409', format('%s tenants have tier %s', v_tenants, p_tier),
             jsonb_build_object('field', 'confirm', 'tenants', v_tenants), 'With confirm they keep their numbers and have no tier.');
@@ -10816,6 +10870,7 @@ begin
     loop
         v_name := v_field.key;
         v_bad := case when v_field.kind is null then format('has an unknown field %I', v_name)
+                || coalesce('; ' || ojs._meant_job_field(v_name) || ' is probably meant', '')
             when v_field.again then format('has the field %I twice', v_name)
             when v_name = 'tenant_id' and p_job ->> 'tenant' <> p_job ->> 'tenant_id' then 'names another tenant in tenant_id than in tenant'
             when v_field.given <> 'null' then ojs._field_fault(v_name, v_field.kind, v_field.value) end;
@@ -11876,17 +11931,15 @@ CREATE FUNCTION ojs._tier_fields(p_config jsonb) RETURNS jsonb
     LANGUAGE plpgsql
     AS $_$
 declare
+    c_known  constant text[] := '{limits, fairness_weight, weight, priority_boost}';
     v_fields jsonb;
     v_bad    record;
 begin
     if jsonb_typeof(p_config) is distinct from 'object' then
         perform ojs._raise('OJ400', 'config must be an object', '{"field": "config"}');
     end if;
-    for v_bad in select k from jsonb_object_keys(p_config) k
-        where k not in ('limits', 'fairness_weight', 'weight', 'priority_boost') order by k limit 1
-    loop
-        perform ojs._raise('OJ408', format('%s is not supported', left(v_bad.k, 100)), jsonb_build_object('field', left(v_bad.k, 100)));
-    end loop;
+    perform ojs._not_a_setting(k, c_known, 'A tier has fairness_weight, priority_boost and limits, under which all limits stand.')
+    from jsonb_object_keys(p_config) k where k <> all (c_known) order by k limit 1;
     v_fields := p_config - '{limits,weight}'::text[] || case when p_config ? 'weight' and not p_config ? 'fairness_weight' then
             jsonb_build_object('fairness_weight', p_config -> 'weight') else '{}' end
         || ojs._limit_fields(coalesce(p_config -> 'limits', '{}'), null);
@@ -12168,7 +12221,7 @@ begin
             when 'state' then 'It follows from scheduled_at; ojs.enqueue(..., p_pending => true) makes a job that waits for ojs.activate.'
             else 'It says what has become of the job, and the functions that change it set it.' end);
     end if;
-    return p_job ->> 'type';
+    return coalesce(p_job ->> 'type', ojs._no_type());
 end;
 $$;
 
@@ -12691,7 +12744,8 @@ begin
     if p_weight is null then
         delete from ojs.queue_weight w where w.queue = p_queue and w.tenant_id = p_tenant;
         if not found then
-            perform ojs._raise('OJ404', format('queue %s has no weight for tenant %s', p_queue, p_tenant), '{"field": "queue"}');
+            perform ojs._raise('OJ404', format('queue %s has no weight for tenant %s', p_queue, p_tenant), '{"field": "queue"}',
+                'Check the names; ojs.queue_weight has the weights that there are.');
         end if;
     else
         insert into ojs.queue_weight as w (queue, tenant_id, weight) values (p_queue, p_tenant, trim_scale(round(p_weight, 15)))
@@ -12940,7 +12994,8 @@ begin
     end if;
     if v_worker.worker_id is null then
         perform ojs._raise('OJ404', format('worker %s not found', left(p_worker_id, 255)),
-            jsonb_build_object('resource_type', 'worker', 'resource_id', left(p_worker_id, 255)));
+            jsonb_build_object('resource_type', 'worker', 'resource_id', left(p_worker_id, 255)),
+            'Check the id; a worker that has not been heard of for long is forgotten.');
     end if;
     return v_worker;
 end;
@@ -13886,7 +13941,8 @@ begin
     select * into v_old from ojs.pool p where p.name = p_pool;
     if v_old.name is null then
         perform ojs._raise('OJ404', format('pool %s not found', left(p_pool, 128)),
-            jsonb_build_object('resource_type', 'pool', 'resource_id', left(p_pool, 128)));
+            jsonb_build_object('resource_type', 'pool', 'resource_id', left(p_pool, 128)),
+            'Check the name; the list of pools shows those that there are.');
     end if;
     v_workers := (select count(*) from ojs.worker w where coalesce(w.pool, 'default') = p_pool);
     if p_confirm is not true and (v_workers > 0 or v_old.isolated) then
@@ -13922,7 +13978,8 @@ begin
             jsonb_build_object('field', 'strategy', 'jobs', v_jobs), 'Let workers finish them, or cancel them.');
     elsif v_queue.queue is null and v_jobs is null and not exists (
             select from ojs.rule r where r.tenant_id = '' and r.queue = p_queue) then
-        perform ojs._raise('OJ404', format('queue %s does not exist', left(p_queue, 128)), '{"field": "queue"}');
+        perform ojs._raise('OJ404', format('queue %s does not exist', left(p_queue, 128)), '{"field": "queue"}',
+            'Check the name; the list of queues shows those that there are.');
     end if;
     perform ojs.resume(p_queue);
     perform ojs.limit_concurrency(null, null, p_queue)
@@ -13942,7 +13999,8 @@ begin
     delete from ojs.replay_rule r where r.name = p_name;
     if not found then
         perform ojs._raise('OJ404', format('replay rule %s not found', p_name),
-            jsonb_build_object('resource_type', 'replay_rule', 'resource_id', p_name));
+            jsonb_build_object('resource_type', 'replay_rule', 'resource_id', p_name),
+            'Check the name; the list of replay rules shows those that there are.');
     end if;
 end;
 $$;
@@ -13975,7 +14033,8 @@ begin
             'They are cancelled, or deleted, if the tenant''s name is given as confirm.');
     elsif v_jobs is null and not exists (select from ojs.tenant t where t.tenant_id = p_tenant)
             and not exists (select from ojs.tenant_role r where r.tenant_id = p_tenant) then
-        perform ojs._raise('OJ404', format('tenant %s does not exist', p_tenant), '{"field": "tenant"}');
+        perform ojs._raise('OJ404', format('tenant %s does not exist', p_tenant), '{"field": "tenant"}',
+            'Check the name; the list of tenants shows those that there are.');
     end if;
     perform ojs._unconfigure(p_tenant);
     perform ojs.pause(null, p_tenant, coalesce(p_reason, 'deregistered'));
@@ -15633,7 +15692,7 @@ begin
     update ojs.api_key k set revoked_at = coalesce(k.revoked_at, ojs.now()), reason = coalesce(k.reason, left(p_reason, 1000))
     where k.id = p_id;
     if not found then
-        perform ojs._raise('OJ404', format('no API key %s', p_id), '{"field": "id"}');
+        perform ojs._raise('OJ404', format('no API key %s', p_id), '{"field": "id"}', 'Check the id; the list of keys shows it.');
     end if;
     return query select k.* from ojs.api_keys k where k.id = p_id;
 end;
@@ -15650,7 +15709,8 @@ declare
 begin
     select * into v_old from ojs.api_key k where k.id = p_id for update;
     if v_old.id is null or v_old.revoked_at is not null or v_old.expires_at <= ojs.now() then
-        perform ojs._raise('OJ404', format('no valid API key %s', p_id), '{"field": "id"}');
+        perform ojs._raise('OJ404', format('no valid API key %s', p_id), '{"field": "id"}',
+            'Check the id; a key that has ended cannot be rotated.');
     elsif v_old.rotated_to is not null then
         -- Its end is that of the overlap, and another one made like it would end then, too.
         perform ojs._raise('OJ409', format('API key %s has been rotated already', p_id), jsonb_build_object('field', 'id'));
@@ -15816,6 +15876,7 @@ declare
     v_row ojs.suspended;
 begin
     perform ojs._check_tenant(p_tenant);
+    perform ojs._say_if_new(p_tenant, null);
     perform ojs._alone_with_queues();
     insert into ojs.tenant (tenant_id, created_at) values (p_tenant, null) on conflict do nothing;
     insert into ojs.suspended (tenant_id, reason) values (p_tenant, left(p_reason, 1000))
@@ -15851,7 +15912,7 @@ begin
     elsif (coalesce(p_lasts, v_watch.lasts) between '1 second' and '7 days') is not true then
         perform ojs._raise('OJ422', 'lasts must be between 1 second and 7 days', '{"field": "lasts"}');
     end if;
-    perform ojs._stop_ahead();
+    perform ojs._say_if_new(p_tenant, null), ojs._stop_ahead();
     return ojs._begin_throttle(p_tenant, coalesce(left(p_reason, 1000), 'manual'), coalesce(p_action, v_watch.action),
         coalesce(p_factor, v_watch.factor), coalesce(p_lasts, v_watch.lasts), session_user);
 end;
@@ -18194,7 +18255,7 @@ CREATE RULE jobs_insert AS
     ON INSERT TO ojs.jobs DO INSTEAD  INSERT INTO ojs.job AS j (tenant_id, id, type, queue, priority, args, meta, scheduled_at, expires_at, timeout_ms, visibility_timeout_ms, tags, retry, options, extra)
   VALUES (COALESCE(new.tenant_id, ojs._default_tenant()), COALESCE(new.id, ojs._uuid_v7()),
         CASE
-            WHEN (ROW(new.state, new.attempt, new.max_attempts, new.created_at, new.enqueued_at, new.started_at, new.lease_expires_at, new.finished_at, new.retry_at, new.worker_id, new.errors, new.result) IS NULL) THEN new.type
+            WHEN (ROW(new.state, new.attempt, new.max_attempts, new.created_at, new.enqueued_at, new.started_at, new.lease_expires_at, new.finished_at, new.retry_at, new.worker_id, new.errors, new.result) IS NULL) THEN COALESCE(new.type, ojs._no_type())
             ELSE ojs._type_only(to_jsonb(new.*))
         END, COALESCE(new.queue, 'default'::text), COALESCE(new.priority, 0), COALESCE(new.args, '[]'::json), COALESCE(new.meta, '{}'::jsonb), new.scheduled_at, new.expires_at, new.timeout_ms, new.visibility_timeout_ms, new.tags, new.retry, new.options, new.extra)
   RETURNING j.tenant_id,

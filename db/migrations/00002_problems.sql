@@ -27,7 +27,7 @@ insert into ojs.problem (sqlstate, code, http_status, retryable, title, hint) va
     ('OJ416', 'unauthorized',         401, false, 'The request needs a valid credential.',
         'Send an API key or a token as Authorization: Bearer, or an API key as X-API-Key.'),
     ('OJ417', 'forbidden',            403, false, 'The credential does not allow this.',
-        'Use a credential with the scope named in the details.'),
+        'Use a credential that allows it; the details name the scope or the queue.'),
     ('OJ401', 'invalid_payload',      400, false, 'The payload is not acceptable JSON text.',
         'Send valid UTF-8 JSON without NUL characters or repeated keys, within the depth limit.'),
     ('OJ402', 'TENANT_REQUIRED',      422, false, 'A tenant is required.',

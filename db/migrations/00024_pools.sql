@@ -89,7 +89,8 @@ begin
     select * into v_old from ojs.pool p where p.name = p_pool;
     if v_old.name is null then
         perform ojs._raise('OJ404', format('pool %s not found', left(p_pool, 128)),
-            jsonb_build_object('resource_type', 'pool', 'resource_id', left(p_pool, 128)));
+            jsonb_build_object('resource_type', 'pool', 'resource_id', left(p_pool, 128)),
+            'Check the name; the list of pools shows those that there are.');
     end if;
     v_workers := (select count(*) from ojs.worker w where coalesce(w.pool, 'default') = p_pool);
     if p_confirm is not true and (v_workers > 0 or v_old.isolated) then

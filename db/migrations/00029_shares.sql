@@ -196,7 +196,8 @@ begin
     if p_weight is null then
         delete from ojs.queue_weight w where w.queue = p_queue and w.tenant_id = p_tenant;
         if not found then
-            perform ojs._raise('OJ404', format('queue %s has no weight for tenant %s', p_queue, p_tenant), '{"field": "queue"}');
+            perform ojs._raise('OJ404', format('queue %s has no weight for tenant %s', p_queue, p_tenant), '{"field": "queue"}',
+                'Check the names; ojs.queue_weight has the weights that there are.');
         end if;
     else
         insert into ojs.queue_weight as w (queue, tenant_id, weight) values (p_queue, p_tenant, trim_scale(round(p_weight, 15)))

@@ -140,12 +140,24 @@ begin
             when 'state' then 'It follows from scheduled_at; ojs.enqueue(..., p_pending => true) makes a job that waits for ojs.activate.'
             else 'It says what has become of the job, and the functions that change it set it.' end);
     end if;
-    return p_job ->> 'type';
+    return coalesce(p_job ->> 'type', ojs._no_type());
 end;
 $$;
 -- +goose StatementEnd
 comment on function ojs._type_only(jsonb) is
 'The type of a new job, a row of ojs.jobs. Raises invalid_request that names the column if it has a value in one that no producer sets.';
+
+-- +goose StatementBegin
+create function ojs._no_type() returns text
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform ojs._raise('OJ400', 'type is required', '{"field": "type"}');
+    return null;
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._no_type() is 'Raises that a new job has no type.';
 
 -- An insert into the view becomes one into ojs.job with the rights of the view's owner, so that nobody else needs rights on the table; the
 -- grants on the view say which columns may be given. The rule names each column once: an expression given for a column named twice would
@@ -156,7 +168,8 @@ insert into ojs.job as j (tenant_id, id, type, queue, priority, args, meta, sche
     tags, retry, options, extra)
 values (coalesce(new.tenant_id, ojs._default_tenant()), coalesce(new.id, ojs._uuid_v7()),
     case when row(new.state, new.attempt, new.max_attempts, new.created_at, new.enqueued_at, new.started_at, new.lease_expires_at,
-        new.finished_at, new.retry_at, new.worker_id, new.errors, new.result) is null then new.type else ojs._type_only(to_jsonb(new)) end,
+        new.finished_at, new.retry_at, new.worker_id, new.errors, new.result) is null then coalesce(new.type, ojs._no_type())
+        else ojs._type_only(to_jsonb(new)) end,
     coalesce(new.queue, 'default'), coalesce(new.priority, 0), coalesce(new.args, '[]'), coalesce(new.meta, '{}'), new.scheduled_at,
     new.expires_at, new.timeout_ms, new.visibility_timeout_ms, new.tags, new.retry, new.options, new.extra)
 returning j.tenant_id, j.id, j.type, j.queue, j.priority, j.state, j.attempt, j.max_attempts, j.args, j.meta, j.created_at, j.enqueued_at,

@@ -55,6 +55,8 @@ as $$
     select case
         when p_error is null or jsonb_typeof(p_error) <> 'object' then row('OJ400', 'error must be a JSON object',
             '{"field": "error"}')::ojs.refusal
+        when ojs._error_misspelt(p_error) is not null then (
+            select row(v.sqlstate, v.message, jsonb_build_object('field', v.field))::ojs.refusal from ojs._error_misspelt(p_error) v)
         when coalesce(jsonb_typeof(p_error -> 'message'), 'null') <> 'string' then row('OJ400', 'error.message must be a string',
             '{"field": "error.message"}')::ojs.refusal
         when jsonb_typeof(p_error -> 'code') not in ('string', 'null') then row('OJ400', 'error.code must be a string',

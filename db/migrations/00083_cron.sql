@@ -171,7 +171,8 @@ begin
     end if;
     if v_cron.id is null then
         perform ojs._raise('OJ404', format('cron job %s does not exist', left(p_name, 255)),
-            jsonb_build_object('field', 'name', 'cron_name', left(p_name, 255)));
+            jsonb_build_object('field', 'name', 'cron_name', left(p_name, 255)),
+            'Check the name, and whose cron job it is; the list of cron jobs shows those that there are.');
     end if;
     return v_cron;
 end;

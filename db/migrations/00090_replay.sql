@@ -59,7 +59,8 @@ begin
     delete from ojs.replay_rule r where r.name = p_name;
     if not found then
         perform ojs._raise('OJ404', format('replay rule %s not found', p_name),
-            jsonb_build_object('resource_type', 'replay_rule', 'resource_id', p_name));
+            jsonb_build_object('resource_type', 'replay_rule', 'resource_id', p_name),
+            'Check the name; the list of replay rules shows those that there are.');
     end if;
 end;
 $$;

@@ -159,7 +159,8 @@ begin
     end if;
     if v_worker.worker_id is null then
         perform ojs._raise('OJ404', format('worker %s not found', left(p_worker_id, 255)),
-            jsonb_build_object('resource_type', 'worker', 'resource_id', left(p_worker_id, 255)));
+            jsonb_build_object('resource_type', 'worker', 'resource_id', left(p_worker_id, 255)),
+            'Check the id; a worker that has not been heard of for long is forgotten.');
     end if;
     return v_worker;
 end;

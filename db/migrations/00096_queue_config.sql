@@ -83,7 +83,8 @@ begin
             jsonb_build_object('field', 'strategy', 'jobs', v_jobs), 'Let workers finish them, or cancel them.');
     elsif v_queue.queue is null and v_jobs is null and not exists (
             select from ojs.rule r where r.tenant_id = '' and r.queue = p_queue) then
-        perform ojs._raise('OJ404', format('queue %s does not exist', left(p_queue, 128)), '{"field": "queue"}');
+        perform ojs._raise('OJ404', format('queue %s does not exist', left(p_queue, 128)), '{"field": "queue"}',
+            'Check the name; the list of queues shows those that there are.');
     end if;
     perform ojs.resume(p_queue);
     perform ojs.limit_concurrency(null, null, p_queue)
@@ -253,7 +254,9 @@ begin
     if ojs._held_long(array(select i.inhrelid from pg_inherits i where i.inhparent = 'ojs.job'::regclass) || 'ojs.job'::regclass::oid) then
         perform ojs._raise('OJ503', 'a transaction that stays open holds on to the table of jobs');
     end if;
-    execute format('drop trigger if exists %I on ojs.job', p_trigger);
+    if v_now is not null then
+        execute format('drop trigger %I on ojs.job', p_trigger);
+    end if;
     if p_when is not null then
         execute format('create trigger %I before insert on ojs.job for each row when (%s) execute function ojs.%I()',
             p_trigger, p_when, '_' || p_trigger);

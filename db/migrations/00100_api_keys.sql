@@ -125,7 +125,8 @@ declare
 begin
     select * into v_old from ojs.api_key k where k.id = p_id for update;
     if v_old.id is null or v_old.revoked_at is not null or v_old.expires_at <= ojs.now() then
-        perform ojs._raise('OJ404', format('no valid API key %s', p_id), '{"field": "id"}');
+        perform ojs._raise('OJ404', format('no valid API key %s', p_id), '{"field": "id"}',
+            'Check the id; a key that has ended cannot be rotated.');
     elsif v_old.rotated_to is not null then
         -- Its end is that of the overlap, and another one made like it would end then, too.
         perform ojs._raise('OJ409', format('API key %s has been rotated already', p_id), jsonb_build_object('field', 'id'));
@@ -154,7 +155,7 @@ begin
     update ojs.api_key k set revoked_at = coalesce(k.revoked_at, ojs.now()), reason = coalesce(k.reason, left(p_reason, 1000))
     where k.id = p_id;
     if not found then
-        perform ojs._raise('OJ404', format('no API key %s', p_id), '{"field": "id"}');
+        perform ojs._raise('OJ404', format('no API key %s', p_id), '{"field": "id"}', 'Check the id; the list of keys shows it.');
     end if;
     return query select k.* from ojs.api_keys k where k.id = p_id;
 end;

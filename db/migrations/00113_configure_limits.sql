@@ -125,6 +125,8 @@ create function ojs._limit_fields(p_limits jsonb, p_queue text) returns jsonb
 language plpgsql
 as $$
 declare
+    c_known  constant text[] := '{max_concurrency, max_enqueue_rate, max_queue_depth, max_scheduled, max_in_flight_requests,
+        max_waiting_polls}';
     v_fields jsonb := '{}';
     v_field  record;
     v_value  jsonb;
@@ -140,10 +142,8 @@ begin
             ('scheduled_jobs', 'max_scheduled')) a(field, name) on a.field = e.key
         order by e.key
     loop
-        if v_field.name not in ('max_concurrency', 'max_enqueue_rate', 'max_queue_depth', 'max_scheduled', 'max_in_flight_requests',
-                'max_waiting_polls') then
-            perform ojs._raise('OJ408', format('%s is not supported', left(v_field.key, 100)),
-                jsonb_build_object('field', left(v_field.key, 100)));
+        if v_field.name <> all (c_known) then
+            perform ojs._not_a_setting(v_field.key, c_known, 'The limits are ' || array_to_string(c_known, ', ') || '.');
         elsif p_queue is not null and v_field.name in ('max_in_flight_requests', 'max_waiting_polls') then
             perform ojs._raise('OJ422', format('%s is of a tenant, not of a queue', v_field.key), jsonb_build_object('field', v_field.key));
         end if;

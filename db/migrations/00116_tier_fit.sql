@@ -9,17 +9,15 @@ create function ojs._tier_fields(p_config jsonb) returns jsonb
 language plpgsql
 as $$
 declare
+    c_known  constant text[] := '{limits, fairness_weight, weight, priority_boost}';
     v_fields jsonb;
     v_bad    record;
 begin
     if jsonb_typeof(p_config) is distinct from 'object' then
         perform ojs._raise('OJ400', 'config must be an object', '{"field": "config"}');
     end if;
-    for v_bad in select k from jsonb_object_keys(p_config) k
-        where k not in ('limits', 'fairness_weight', 'weight', 'priority_boost') order by k limit 1
-    loop
-        perform ojs._raise('OJ408', format('%s is not supported', left(v_bad.k, 100)), jsonb_build_object('field', left(v_bad.k, 100)));
-    end loop;
+    perform ojs._not_a_setting(k, c_known, 'A tier has fairness_weight, priority_boost and limits, under which all limits stand.')
+    from jsonb_object_keys(p_config) k where k <> all (c_known) order by k limit 1;
     v_fields := p_config - '{limits,weight}'::text[] || case when p_config ? 'weight' and not p_config ? 'fairness_weight' then
             jsonb_build_object('fairness_weight', p_config -> 'weight') else '{}' end
         || ojs._limit_fields(coalesce(p_config -> 'limits', '{}'), null);

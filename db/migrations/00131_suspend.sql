@@ -33,6 +33,7 @@ declare
     v_row ojs.suspended;
 begin
     perform ojs._check_tenant(p_tenant);
+    perform ojs._say_if_new(p_tenant, null);
     perform ojs._alone_with_queues();
     insert into ojs.tenant (tenant_id, created_at) values (p_tenant, null) on conflict do nothing;
     insert into ojs.suspended (tenant_id, reason) values (p_tenant, left(p_reason, 1000))

@@ -25,7 +25,7 @@ begin
     elsif (coalesce(p_lasts, v_watch.lasts) between '1 second' and '7 days') is not true then
         perform ojs._raise('OJ422', 'lasts must be between 1 second and 7 days', '{"field": "lasts"}');
     end if;
-    perform ojs._stop_ahead();
+    perform ojs._say_if_new(p_tenant, null), ojs._stop_ahead();
     return ojs._begin_throttle(p_tenant, coalesce(left(p_reason, 1000), 'manual'), coalesce(p_action, v_watch.action),
         coalesce(p_factor, v_watch.factor), coalesce(p_lasts, v_watch.lasts), session_user);
 end;

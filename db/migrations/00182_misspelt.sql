@@ -60,6 +60,58 @@ comment on function ojs._nearly(json, text, text[], jsonb) is
 'A violation by the first name in an object that is not known but resembles one that is, or that p_aliases knows as what people write for
 it; null: there is none. Looks at 200 unknown names, and at none that begins with x_ or ext_. p_path: of the object, for the message.';
 
+-- +goose StatementBegin
+create function ojs._error_misspelt(p_error jsonb) returns ojs.violation
+language plpgsql immutable
+as $$
+declare
+    -- A detail is of a problem as RFC 9457 has it.
+    c_known constant text[] := '{message, code, type, retryable, details, detail, backtrace}';
+begin
+    if p_error - c_known = '{}' then
+        return null;
+    end if;
+    return ojs._nearly(p_error::json, 'error.', c_known, '{}');
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._error_misspelt(jsonb) is
+'Why the error of a nack is refused in which is a name that is nearly that of a field, or null: a retriable that is kept in silence would
+have the job run again.';
+
+-- +goose StatementBegin
+create function ojs._meant(p_name text, p_known text[]) returns text
+language sql immutable
+as $$ select k from unnest(p_known) with ordinality u(k, n) where ojs._resembles(p_name, k) order by n limit 1 $$;
+-- +goose StatementEnd
+comment on function ojs._meant(text, text[]) is 'The known name that another one was probably meant for; null: there is none.';
+
+-- +goose StatementBegin
+create function ojs._meant_job_field(p_name text) returns text
+language sql immutable
+as $$ select ojs._meant(p_name, array(select jsonb_object_keys(ojs._new_job_fields()))) $$;
+-- +goose StatementEnd
+comment on function ojs._meant_job_field(text) is 'ojs._meant among the fields of a job in JSON.';
+
+-- +goose StatementBegin
+create function ojs._not_a_setting(p_name text, p_known text[], p_hint text) returns void
+language plpgsql
+as $$
+declare
+    v_name  text := left(p_name, 100);
+    v_meant text := ojs._meant(v_name, p_known);
+begin
+    if v_meant is not null then
+        perform ojs._raise('OJ400', format('%s is not known; %s is probably meant', v_name, v_meant),
+            jsonb_build_object('field', v_name, 'meant', v_meant));
+    end if;
+    perform ojs._raise('OJ408', format('%s is not supported', v_name), jsonb_build_object('field', v_name), p_hint);
+end;
+$$;
+-- +goose StatementEnd
+comment on function ojs._not_a_setting(text, text[], text) is
+'Raises that there is no such setting, and which of the known ones was probably meant; p_hint is for a name that resembles none.';
+
 -- The same rule as in internal/names, for requests that only servers read.
 -- +goose StatementBegin
 create function ojs._resembles(p_name text, p_known text) returns boolean

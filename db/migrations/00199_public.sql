@@ -38,9 +38,9 @@ select ojs._to_each('{
     'grant execute on function %s to ojs_service, ojs_operator, ojs_tenant');
 -- Helpers that views, columns' defaults, policies and triggers call with the rights of whoever reads or writes.
 select ojs._to_each('{
-        _default_tenant, _required_tenant, _tenant_valid, _uuid_v7, _type_only, _raise, _with_fault, _refuse_long, _first_state, _attempts,
-        _retry_max_attempts, _defaulted, _result_until, _arrivals, _recent, _fairness, _fair_cursors, _oldest_aside, _heartbeat_timeout,
-        _sees_all, _reads_all, _only_tenant, _own_shards, _own_shard_counts, _grown, _served_queues}',
+        _default_tenant, _required_tenant, _tenant_valid, _uuid_v7, _type_only, _no_type, _raise, _with_fault, _refuse_long, _first_state,
+        _attempts, _retry_max_attempts, _defaulted, _result_until, _arrivals, _recent, _fairness, _fair_cursors, _oldest_aside,
+        _heartbeat_timeout, _sees_all, _reads_all, _only_tenant, _own_shards, _own_shard_counts, _grown, _served_queues}',
     'grant execute on function %s to ojs_service, ojs_operator, ojs_producer, ojs_tenant');
 
 -- Producers: enqueue for any tenant, and read.
