@@ -290,7 +290,7 @@ func showTenant(ctx context.Context, o *operator) error {
 		return err
 	}
 	if len(rows) == 0 {
-		return fmt.Errorf("there is no tenant %s", o.argument())
+		return &pg.Error{Code: "not_found", Message: "there is no tenant " + o.argument()}
 	}
 	return record(o, rows[0])
 }

@@ -88,7 +88,7 @@ func TestAdminShowsTenantsAndQueues(t *testing.T) {
 	o.lines(o.admin(0, "queues"), "name status available", "dead active 1", "mail active 3")
 	o.lines(o.admin(0, "--tenant", "acme", "queues"), "mail active 2")
 	o.lines(o.admin(0, "queue", "nowhere"), "name nowhere", "status active", "available 0", "config {}")
-	if got := o.admin(1, "tenant", "nobody"); !strings.Contains(got, "there is no tenant nobody") {
+	if got := o.admin(1, "tenant", "nobody"); !strings.Contains(got, "not_found: there is no tenant nobody") {
 		t.Error(got)
 	}
 
