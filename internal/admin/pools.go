@@ -77,6 +77,7 @@ func (a *Admin) showPool(c echo.Context, name string) error {
 
 // poolRequest is a pool, bare or under pool.
 type poolRequest struct {
+	_    struct{}        `check:"any"`
 	Pool json.RawMessage `json:"pool" check:"object"`
 
 	config json.RawMessage

@@ -66,6 +66,7 @@ func (a *Admin) getQueueConfig(c echo.Context) error {
 
 // configRequest is a configuration: what it names is changed. It stands bare or under config.
 type configRequest struct {
+	_      struct{}        `check:"any"`
 	Config json.RawMessage `json:"config" check:"object"`
 
 	path string // of the configuration

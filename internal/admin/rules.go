@@ -138,6 +138,7 @@ func statusOf(paused bool) string {
 
 // limitsRequest has limits, each a number, an object or null, at the top, or under limits. SQL knows which there are and what they hold.
 type limitsRequest struct {
+	_        struct{}        `check:"any"`
 	Limits   json.RawMessage `json:"limits" check:"object,storable"`
 	Queue    *string         `json:"queue"`
 	Reason   *string         `json:"reason"`

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -24,6 +25,11 @@ var cronAttributes = kit.Set("name", "cron", "expression", "timezone", "overlap_
 	"job_template",
 	// Read-only (ojs-cron section 2.2): ignored.
 	"id", "tenant_id", "status", "last_run_at", "next_run_at", "upcoming_runs", "run_count", "created_at", "updated_at")
+
+// cronNames are those of a cron job and of the envelope beside it.
+var cronNames = slices.Concat([]string{
+	"name", "cron", "expression", "timezone", "overlap_policy", "catch_up", "enabled", "description", "job_template",
+}, envelopeNames)
 
 // cronText reads an attribute that has two names.
 func cronText(o *kit.Object, key, alias string) (v *string, name string) {
@@ -106,6 +112,7 @@ func (s *Server) putCron(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	kit.Near(req, map[string]string{"schedule": "cron"}, cronNames...)
 	header, headerName := kit.Scope(c), kit.ScopeHeader(c)
 	name := cronNameOf(req, c.Param("name"))
 	expression, spelled := cronText(req, "expression", "cron")

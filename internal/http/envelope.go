@@ -42,6 +42,13 @@ var optionColumns = kit.Set("queue", "priority", "retry", "tags", "max_attempts"
 // that name comes back.
 var topLevel = kit.Set("timeout", "delay_until")
 
+// envelopeNames are the attributes that a client may mean, as ojs._misspelt has them, which is asked only once there are a type and args.
+var envelopeNames = []string{
+	"id", "type", "args", "meta", "queue", "priority", "retry", "tags", "options", "max_attempts", "timeout", "timeout_ms",
+	"visibility_timeout_ms", "scheduled_at", "delay_until", "expires_at", "specversion", "schema", "unique", "result_ttl", "cost",
+	"rate_limit",
+}
+
 // readJob reads an envelope. Faults go to the envelope's shared fault. The job's tenant is nil where nobody named one.
 func readJob(job *kit.Object, header *string, headerName string, now time.Time) *dispatch.NewJob {
 	options := job.Child("options")
@@ -83,6 +90,9 @@ func (e *envelope) core() {
 	if v := job.Text("specversion"); v != nil && *v != "1.0" && *v != "1.0.0" && *v != "1.0.0-rc.1" {
 		at := job.At("specversion")
 		job.Fail(kit.Refuse(kit.CodeUnsupported, at, "%s %q is not supported; this server speaks 1.0", at, *v))
+	}
+	if job.Raw("type") == nil || job.Verbatim("args") == nil {
+		kit.Near(job, nil, envelopeNames...)
 	}
 	if job.Raw("type") == nil {
 		job.Missing("type")

@@ -74,6 +74,7 @@ func (s *Server) enqueueBatch(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	kit.Near(req, nil, "jobs", "atomicity", idempotencyField)
 	if !req.Has("jobs") {
 		req.Missing("jobs")
 	}

@@ -1,6 +1,9 @@
 package httpapi
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // A field that is nearly right is refused with the name that was probably meant; what resembles nothing stays.
 func TestMisspeltFields(t *testing.T) {
@@ -22,7 +25,30 @@ func TestMisspeltFields(t *testing.T) {
 		{"workers/ack", `{"job_id":"` + id + `","worker":"w"}`, "worker", "worker_id"},
 		{"workers/ack", `{"job_id":"` + id + `","reslut":1}`, "reslut", "result"},
 		{"workers/nack", `{"job_id":"` + id + `","error":{"message":"m"},"re_queue":true}`, "re_queue", "requeue"},
+		{"workers/nack", `{"job_id":"` + id + `","error":{"typ":"x","message":"m","retriable":false}}`, "error.typ", "type"},
+		{"workers/nack", `{"job_id":"` + id + `","error":{"message":"m","retriable":false}}`, "error.retriable", "retryable"},
+		{"workers/nack", `{"job_id":"` + id + `","error":{"msg":"m"}}`, "error.msg", "message"},
 		{"workers/heartbeat", `{"worker_id":"w","activeJobs":[]}`, "activeJobs", "active_jobs"},
+		{"workers/heartbeat", `{"worker_id":"w","jobs":["` + id + `"]}`, "jobs", "active_jobs"},
+		{"workers/register", `{"worker_id":"w","queue":["x"]}`, "queue", "queues"},
+		{"workers/register", `{"worker":{"id":"w","concurency":3}}`, "worker.concurency", "concurrency"},
+		{"workers/register", `{"worker_id":"w","tenant":"acme"}`, "tenant", "X-OJS-Tenant"},
+		{"jobs/results", `{"ids":[],"tenant":"acme"}`, "tenant", "X-OJS-Tenant"},
+		{"cron", `{"name":"c","cron":"@daily","type":"a","timezon":"UTC"}`, "timezon", "timezone"},
+		{"jobs/batch", `{"jobs":[{"type":"a","args":[]}],"atomicty":"partial"}`, "atomicty", "atomicity"},
+		{"workers/ack", `{"jobs":[],"workerId":"w"}`, "workerId", "worker_id"},
+
+		{"workers/fetch", `{"queue":"x"}`, "queue", "queues"},
+		{"jobs", `{"arg":[]}`, "arg", "args"},
+		{"jobs", `{"name":"a","args":[]}`, "name", "type"},
+		{"jobs", `{"type":"a","payload":[]}`, "payload", "args"},
+		{"jobs/batch", `{"job":[]}`, "job", "jobs"},
+		{"workers/ack", `{"id":"` + id + `"}`, "id", "job_id"},
+		{"cron", `{"name":"c","schedule":"@daily","type":"a"}`, "schedule", "cron"},
+		{"workers/heartbeat", `{"worker":"w"}`, "worker", "worker_id"},
+		{"workers/register", `{"id":"w"}`, "id", "worker_id"},
+		{"workers/deregister", `{"worker":"w"}`, "worker", "worker_id"},
+		{"jobs/results", `{"job_ids":[]}`, "job_ids", "ids"},
 	} {
 		for _, headers := range [][]string{nil, {"X-OJS-Tenant: acme"}} {
 			a.do("POST", "/ojs/v1/"+c.path, c.body, headers...).want(400).is(map[string]any{
@@ -35,4 +61,69 @@ func TestMisspeltFields(t *testing.T) {
 		"job.x_priorty": 1, "job.team": "b", "job.options.region": "eu",
 	})
 	a.do("POST", "/ojs/v1/workers/fetch", `{"queues":["none"],"runtime":"go","active_jobs":3}`).want(200)
+	a.do("POST", "/ojs/v1/workers/register", `{"worker_id":"w","x_queue":["x"],"region":"eu"}`).want(200)
+	a.do("POST", "/ojs/v1/cron", `{"name":"c","cron":"@daily","type":"a","x_timezon":1,"team":"b"}`).want(201)
+	a.fetchOne("default")
+	a.do("POST", "/ojs/v1/workers/nack", `{"job_id":"`+id+`","error":{"message":"m","code":"c","type":"t","retryable":true,
+		"details":{"msg":1},"detail":"d","backtrace":[],"traceback":"","request_id":"r"}}`).want(200)
+}
+
+// Bodies of operators, of which some refuse every field that they do not have, say what was probably meant, too.
+func TestMisspeltFieldsOfOperators(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	for _, c := range []struct{ call, body, field, meant string }{
+		{"POST admin/workers/w/directive", `{"directiv":"quiet"}`, "directiv", "directive"},
+		{"DELETE admin/pools/p", `{"confrim":true}`, "confrim", "confirm"},
+		{"POST admin/tenants/acme/pause", `{"resaon":"x"}`, "resaon", "reason"},
+		{"PUT admin/tenants/acme", `{"wieght":2}`, "wieght", "weight"},
+		{"PUT admin/tenants/acme", `{"fairness":{"wieght":2}}`, "fairness.wieght", "weight"},
+		{"PUT admin/tenants/acme/tier", `{"teir":"gold"}`, "teir", "tier"},
+		{"PUT admin/tenants/acme/limits", `{"max_queue_dept":2}`, "max_queue_dept", "max_queue_depth"},
+		{"PUT admin/queues/q/limits", `{"max_concurency":2}`, "max_concurency", "max_concurrency"},
+		{"POST admin/api-keys", `{"scope":["read"]}`, "scope", "scopes"},
+		{"POST queues", `{"nmae":"q"}`, "nmae", "name"},
+		{"POST admin/jobs/bulk/cancel", `{"confrim":true}`, "confrim", "confirm"},
+		{"PATCH cron/c", `{"timezon":"UTC"}`, "timezon", "timezone"},
+	} {
+		method, path, _ := strings.Cut(c.call, " ")
+		r := a.do(method, "/ojs/v1/"+path, c.body)
+		if r.status != 400 || r.get("error.details.field") != c.field || r.get("error.details.meant") != c.meant {
+			t.Errorf("%s %s: %d %s", c.call, c.body, r.status, r.body)
+		}
+	}
+}
+
+// What an error advises fits what it is about.
+func TestHintsFit(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	for path, hint := range map[string]string{
+		"admin/workers/w": "Check the id; a worker that has not been heard of for long is forgotten.",
+		"admin/tiers/t":   "Check the name; the list of tiers shows those that there are.",
+		"admin/tenants/t": "Check the id; the list of tenants shows those that there are.",
+		"admin/pools/p":   "Check the name; the list of pools shows those that there are.",
+		"cron/c":          "Check the name, and whose cron job it is; the list of cron jobs shows those that there are.",
+		"cron/C":          "Check the name, and whose cron job it is; the list of cron jobs shows those that there are.",
+		"jobs/" + someID:  "Check the id; finished jobs are removed after their retention.",
+	} {
+		a.do("GET", "/ojs/v1/"+path, "").want(404).is(map[string]any{"error.code": "not_found", "error.hint": hint})
+	}
+	g := guarded(t)
+	g.do("GET", "/ojs/v1/queues", "").want(401).is(map[string]any{
+		"error.code": "unauthorized", "error.hint": "Send an API key or a token as Authorization: Bearer, or an API key as X-API-Key.",
+	})
+	g.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`, g.key("acme", "{work}")).want(403).is(map[string]any{
+		"error.code": "forbidden", "error.details.scope": "produce", "error.hint": "Use a credential with the scope produce.",
+	})
+	some := g.key("acme", "{produce,read}", ", p_queues => '{mail}'")
+	g.do("POST", "/ojs/v1/jobs", `{"type":"a","args":[]}`, some).want(403).is(map[string]any{
+		"error.code": "forbidden", "error.details.queue": "default", "error.hint": "Use a credential that is for this queue, or for all.",
+	})
+	g.do("GET", "/ojs/v1/cron", "", some).want(403).is(map[string]any{
+		"error.code": "forbidden", "error.hint": "Use a credential that is for all queues.",
+	})
+	g.do("GET", "/metrics", "", g.key("acme", "{admin}")).want(403).is(map[string]any{
+		"error.code": "forbidden", "error.hint": "Use an operator's credential, which is no tenant's.",
+	})
 }

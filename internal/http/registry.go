@@ -37,6 +37,7 @@ type aboutWorker struct {
 
 // registerRequest says it beside worker_id, or in an object worker with an id.
 type registerRequest struct {
+	_ struct{} `check:"near"`
 	aboutWorker
 	WorkerID string       `json:"worker_id" check:"name"`
 	Worker   *namedWorker `json:"worker"`
@@ -182,7 +183,8 @@ func (s *Server) registerWorker(c echo.Context) error {
 }
 
 type deregisterRequest struct {
-	WorkerID string `json:"worker_id" check:"required,name"`
+	_        struct{} `check:"near"`
+	WorkerID string   `json:"worker_id" check:"required,name"`
 }
 
 // deregisterWorker: one that is not registered is no error, because its goodbye may have been sent twice.

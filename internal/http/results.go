@@ -151,6 +151,7 @@ func (s *Server) jobsOver(ctx context.Context, jobs []awaited) ([]awaited, error
 }
 
 type resultsRequest struct {
+	_   struct{} `check:"near"`
 	IDs []string `json:"ids" check:"id"`
 }
 

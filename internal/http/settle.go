@@ -75,10 +75,13 @@ func (r *nackRequest) Check(o *kit.Object) {
 
 // failure is what must be right in Error, which is stored with whatever else it holds.
 type failure struct {
-	Code      *string `json:"code"`
-	Type      *string `json:"type"`
-	Message   *string `json:"message" check:"required"`
-	Retryable *bool   `json:"retryable"`
+	Code      *string         `json:"code"`
+	Type      *string         `json:"type"`
+	Message   *string         `json:"message" check:"required"`
+	Retryable *bool           `json:"retryable"`
+	Details   json.RawMessage `json:"details"`
+	Detail    json.RawMessage `json:"detail"` // of a problem as RFC 9457 has it
+	Backtrace json.RawMessage `json:"backtrace"`
 }
 
 func readNack(o *kit.Object, to *dispatch.Settlement) {
@@ -179,6 +182,7 @@ func (s *Server) settleMany(c echo.Context, req *kit.Object, v verb) error {
 
 // readBatch reads the jobs of a request. One that cannot be read has its fault in settled: it must not cost the others their leases.
 func readBatch(c echo.Context, req *kit.Object, v verb) (*batch, error) {
+	kit.Near(req, nil, "jobs", "worker_id")
 	items := req.Items("jobs")
 	if items != nil && (len(items) < 1 || len(items) > maxAckJobs) {
 		req.Fail(kit.Invalid("jobs", "must hold between 1 and %d jobs", maxAckJobs))

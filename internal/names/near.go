@@ -26,6 +26,6 @@ func Resembles(name, known string) bool {
 		least >= 9 && max(len(x), len(y)) <= 2
 }
 
-func plain(name string) string {
-	return strings.NewReplacer("_", "", "-", "", ".", "", " ", "").Replace(strings.ToLower(name))
-}
+var separators = strings.NewReplacer("_", "", "-", "", ".", "", " ", "")
+
+func plain(name string) string { return separators.Replace(strings.ToLower(name)) }

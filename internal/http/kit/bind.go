@@ -47,11 +47,20 @@ func (b Binder) Bind(into any, c echo.Context) error {
 //
 // The tag check says more, separated by commas: required; name (not empty); id (a UUID); 1..1000 or 1.. (bounds of an integer); when (a
 // time that may count from now); object, array, number (what bytes must hold); storable (numbers that jsonb can hold); verbatim (null is
-// kept). A blank field with check:"only" refuses fields that the struct does not have, with check:"configurable" as settings that this
-// server does not have, with check:"near" fields whose names are nearly those that it has.
+// kept). Fields that the struct does not have are passed over, but for names that are nearly those that it has. A blank field with
+// check:"only" refuses all of them, with check:"configurable" as settings that this server does not have, with check:"near" what people
+// write for the fields of workers' requests, too; with check:"any" it refuses none.
 func (o *Object) Into(into any) {
 	v := reflect.ValueOf(into).Elem()
-	planOf(v.Type()).read(o, v)
+	p := planOf(v.Type())
+	// First: a field that is missing is probably one whose name is nearly right.
+	switch p.others {
+	case "":
+		Near(o, nil, p.names...)
+	case "near":
+		Near(o, aliases, p.names...)
+	}
+	p.read(o, v)
 	if c, ok := into.(interface{ Check(o *Object) }); ok {
 		c.Check(o)
 	}
@@ -61,8 +70,8 @@ func (o *Object) Into(into any) {
 type plan struct {
 	fields  []fieldPlan
 	names   []string
-	refusal func(at string) *pg.Error // of other fields; nil: they are passed over
-	near    bool                      // but for names that are nearly right
+	others  string                    // what becomes of other fields: the blank field's check
+	refusal func(at string) *pg.Error // of other fields; nil: not of all of them
 }
 
 type fieldPlan struct {
@@ -89,6 +98,8 @@ func planOf(t reflect.Type) *plan {
 	return p.(*plan)
 }
 
+var othersRefused = map[string]func(at string) *pg.Error{"only": NotKnown, "configurable": NotConfigurable, "near": nil, "any": nil}
+
 func makePlan(t reflect.Type) *plan {
 	p := &plan{}
 	for i := range t.NumField() {
@@ -96,12 +107,8 @@ func makePlan(t reflect.Type) *plan {
 		tag := field.Tag.Get("check")
 		switch {
 		case field.Type == reflect.TypeFor[Optional]():
-		case field.Name == "_" && tag == "only":
-			p.refusal = NotKnown
-		case field.Name == "_" && tag == "near":
-			p.near = true
-		case field.Name == "_" && tag == "configurable":
-			p.refusal = NotConfigurable
+		case field.Name == "_":
+			p.others, p.refusal = tag, othersRefused[tag]
 		case !field.Anonymous && !field.IsExported():
 		case field.Anonymous:
 			inner := planOf(field.Type)
@@ -165,9 +172,6 @@ func (p *plan) read(o *Object, v reflect.Value) {
 			continue
 		}
 		f.read(o, f, v.Field(f.index))
-	}
-	if p.near {
-		Near(o, aliases, p.names...)
 	}
 	if p.refusal != nil {
 		Only(o, p.refusal, p.names...)

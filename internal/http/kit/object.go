@@ -7,6 +7,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -152,39 +153,64 @@ func (o *Object) At(key string) string {
 // Only refuses fields that would be overlooked: a filter with a slip of the pen would let everything pass.
 func Only(o *Object, refusal func(at string) *pg.Error, names ...string) {
 	allowed := Set(names...)
-	for _, m := range o.Fields {
-		if at := o.At(m.Key); !allowed[m.Key] {
-			o.Fail(refusal(at))
+	for i, m := range o.Fields {
+		if allowed[m.Key] {
+			continue
 		}
+		at := o.At(m.Key)
+		if meant := resembled(m.Key, names); meant != "" && i < mostNear {
+			o.Fail(misnamed(at, meant))
+		}
+		o.Fail(refusal(at))
 	}
 }
 
+// mostNear is how many members of an object are compared with known names.
+const mostNear = 200
+
+// own are the names of attributes that are the client's own, whatever they resemble.
+var own = regexp.MustCompile(`^(x|ext)[-_]`)
+
 // Near refuses fields whose names are nearly those that are known, or what aliases knows them by. Others are passed over.
 func Near(o *Object, aliases map[string]string, known ...string) {
-	for _, m := range o.Fields {
-		if slices.Contains(known, m.Key) {
+	for i, m := range o.Fields {
+		if i >= mostNear || slices.Contains(known, m.Key) || own.MatchString(m.Key) {
 			continue
 		}
 		meant := aliases[m.Key]
 		if meant != TenantHeader && !slices.Contains(known, meant) {
-			meant = ""
-		}
-		if i := slices.IndexFunc(known, func(k string) bool { return names.Resembles(m.Key, k) }); meant == "" && i >= 0 {
-			meant = known[i]
+			meant = resembled(m.Key, known)
 		}
 		if meant != "" {
-			at := o.At(m.Key)
-			err := Invalid(at, "is not known; %s is probably meant", meant)
-			err.Details["meant"] = meant
-			o.Fail(err)
+			o.Fail(misnamed(o.At(m.Key), meant))
 		}
 	}
+}
+
+// resembled is the known name that another one was probably meant for; empty: none.
+func resembled(name string, known []string) string {
+	if i := slices.IndexFunc(known, func(k string) bool { return names.Resembles(name, k) }); i >= 0 {
+		return known[i]
+	}
+	return ""
+}
+
+func misnamed(at, meant string) *pg.Error {
+	err := Invalid(at, "is not known; %s is probably meant", meant)
+	err.Details["meant"] = meant
+	return err
 }
 
 // aliases are what people write for the fields of workers' requests.
 var aliases = map[string]string{
 	"lease_token": "lease", "lease_id": "lease", "tenant": TenantHeader, "tenant_id": TenantHeader, "limit": "count", "max_jobs": "count",
-	"batch_size": "count", "wait": "wait_ms", "worker": "worker_id",
+	"batch_size": "count", "wait": "wait_ms", "worker": "worker_id", "jobs": "active_jobs", "job_ids": "active_jobs",
+}
+
+// synonyms are what people write for fields that are required. Beside these they stay what they are.
+var synonyms = map[string][]string{
+	"args": {"arguments", "params", "payload"}, "cron": {"schedule"}, "error": {"message", "reason"}, "ids": {"id", "job_id", "job_ids"},
+	"job_id": {"id", "job"}, "message": {"msg", "error", "reason"}, "type": {"job_type", "kind", "name"}, "worker_id": {"id", "worker"},
 }
 
 // NotKnown is the refusal of a field that no such request has.
@@ -243,8 +269,14 @@ func (o *Object) Typed(key, want string) []byte {
 	return raw
 }
 
-// Missing is the fault of a required field that is absent.
+// Missing is the fault of a required field that is absent, or of the one that was probably meant for it.
 func (o *Object) Missing(key string) {
+	for _, m := range o.Fields[:min(len(o.Fields), mostNear)] {
+		if m.Key != key && (names.Resembles(m.Key, key) || slices.Contains(synonyms[key], m.Key)) {
+			o.Fail(misnamed(o.At(m.Key), key))
+			return
+		}
+	}
 	err := Invalid(o.At(key), "is required")
 	err.Details["validation"] = "required"
 	o.Fail(err)

@@ -1,8 +1,6 @@
 package kit
 
 import (
-	"net/http"
-
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojs-pg/ojs-pg/internal/pg"
@@ -49,5 +47,5 @@ func (r *request) bound(p *Principal) error {
 
 // Unauthorized is the refusal of a request without a valid credential. It does not tell an unknown one from one that has ended.
 func Unauthorized(why string) *pg.Error {
-	return &pg.Error{Code: CodeUnauthorized, Status: http.StatusUnauthorized, Message: why}
+	return &pg.Error{Code: CodeUnauthorized, Message: why}
 }

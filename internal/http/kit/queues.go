@@ -67,7 +67,7 @@ func (k *Kit) within(c echo.Context, reach Reach) error {
 		return ForQueues(c, "queues", queues...)
 	case AllQueues:
 	}
-	return Refuse(CodeForbidden, "queues", "this is about all queues, and the credential is for some")
+	return Forbidden("queues", hintAllQueues, nil, "this is about all queues, and the credential is for some")
 }
 
 // bound are the queues of a request's credential; nil: it is for all.
@@ -86,7 +86,7 @@ func ForQueues(c echo.Context, field string, queues ...string) error {
 	}
 	for _, queue := range queues {
 		if !slices.Contains(own, queue) {
-			return Refuse(CodeForbidden, field, "the credential is not for queue %q", Clip(queue))
+			return Forbidden(field, hintQueue, map[string]any{"queue": Clip(queue)}, "the credential is not for queue %q", Clip(queue))
 		}
 	}
 	return nil
@@ -98,7 +98,8 @@ func ForFilter(c echo.Context, field string, queue *string) error {
 	case bound(c) == nil:
 		return nil
 	case queue == nil:
-		return Refuse(CodeForbidden, field, "the credential is for some queues: name one of them as %s", field)
+		return Forbidden(field, "Name a queue of the credential, or use one that is for all queues.", nil,
+			"the credential is for some queues: name one of them as %s", field)
 	}
 	return ForQueues(c, field, *queue)
 }
@@ -114,7 +115,7 @@ func (k *Kit) ForJobs(c echo.Context, field string, ids ...string) error {
 
 // NotItsJob is the refusal of a job in another queue than the credential's.
 func NotItsJob(field, id string) error {
-	return Refuse(CodeForbidden, field, "the credential is not for the queue of job %s", id)
+	return Forbidden(field, hintQueue, nil, "the credential is not for the queue of job %s", id)
 }
 
 // Elsewhere are those of some jobs that are in other queues than the credential's.
@@ -135,7 +136,7 @@ func (k *Kit) ForCron(c echo.Context, name string) error {
 	}
 	elsewhere, err := k.SQL.CronElsewhere(k.Context(c), sqlcgen.CronElsewhereParams{Name: name, Tenant: Scope(c), Queues: own})
 	if err == nil && elsewhere {
-		err = Refuse(CodeForbidden, "name", "the credential is not for the queue of cron job %q", Clip(name))
+		err = Forbidden("name", hintQueue, nil, "the credential is not for the queue of cron job %q", Clip(name))
 	}
 	return err
 }

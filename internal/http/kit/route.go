@@ -118,10 +118,11 @@ func (k *Kit) RouteOf(c echo.Context) *Route { return k.routes[routeKey{c.Reques
 // Allow refuses a principal that may not use the route.
 func (r *Route) Allow(p *Principal) error {
 	if !slices.Contains(p.Scopes, string(r.Scope)) && !slices.Contains(p.Scopes, string(Admin)) {
-		return Refuse(CodeForbidden, "scope", "the credential does not have the scope %s", r.Scope)
+		return Forbidden("scope", "Use a credential with the scope "+string(r.Scope)+".", map[string]any{"scope": r.Scope},
+			"the credential does not have the scope %s", r.Scope)
 	}
 	if p.Tenant != nil && !r.scoped {
-		return Refuse(CodeForbidden, "scope", "this is about all tenants, and the credential is one tenant's")
+		return Forbidden("scope", hintOperator, nil, "this is about all tenants, and the credential is one tenant's")
 	}
 	return nil
 }
@@ -189,7 +190,7 @@ func ScopeHeader(c echo.Context) string { return requestOf(c).header }
 func ForAllTenants(c echo.Context, cannot string) error {
 	header := ScopeHeader(c)
 	if header == echo.HeaderAuthorization {
-		return Refuse(CodeForbidden, header, "%s by a tenant's credential", cannot)
+		return Forbidden(header, hintOperator, nil, "%s by a tenant's credential", cannot)
 	}
 	if header != "" {
 		return Refuse(CodeUnsupported, header, "%s for one tenant; send the request without %s", cannot, header)
