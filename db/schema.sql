@@ -6995,7 +6995,7 @@ CREATE FUNCTION ojs._meant(p_name text, p_known text[]) RETURNS text
     LANGUAGE sql IMMUTABLE
     AS $$ select k from unnest(p_known) with ordinality u(k, n) where ojs._resembles(p_name, k) order by n limit 1 $$;
 
-CREATE FUNCTION ojs._meant_job_field(p_name text) RETURNS text
+CREATE FUNCTION ojs._meant_field(p_name text) RETURNS text
     LANGUAGE sql IMMUTABLE
     AS $$ select ojs._meant(p_name, array(select jsonb_object_keys(ojs._new_job_fields()))) $$;
 
@@ -10870,7 +10870,7 @@ begin
     loop
         v_name := v_field.key;
         v_bad := case when v_field.kind is null then format('has an unknown field %I', v_name)
-                || coalesce('; ' || ojs._meant_job_field(v_name) || ' is probably meant', '')
+                || coalesce('; ' || ojs._meant_field(v_name) || ' is probably meant', '')
             when v_field.again then format('has the field %I twice', v_name)
             when v_name = 'tenant_id' and p_job ->> 'tenant' <> p_job ->> 'tenant_id' then 'names another tenant in tenant_id than in tenant'
             when v_field.given <> 'null' then ojs._field_fault(v_name, v_field.kind, v_field.value) end;

@@ -87,11 +87,11 @@ as $$ select k from unnest(p_known) with ordinality u(k, n) where ojs._resembles
 comment on function ojs._meant(text, text[]) is 'The known name that another one was probably meant for; null: there is none.';
 
 -- +goose StatementBegin
-create function ojs._meant_job_field(p_name text) returns text
+create function ojs._meant_field(p_name text) returns text
 language sql immutable
 as $$ select ojs._meant(p_name, array(select jsonb_object_keys(ojs._new_job_fields()))) $$;
 -- +goose StatementEnd
-comment on function ojs._meant_job_field(text) is 'ojs._meant among the fields of a job in JSON.';
+comment on function ojs._meant_field(text) is 'ojs._meant among the fields of a job in JSON.';
 
 -- +goose StatementBegin
 create function ojs._not_a_setting(p_name text, p_known text[], p_hint text) returns void
