@@ -89,5 +89,6 @@ func serve(ctx context.Context, c *cli.Command, url string) error {
 	if err != nil {
 		return err
 	}
+	s.held = dispatch.HeldAt != nil
 	return s.run(ctx)
 }

@@ -29,6 +29,7 @@ type server struct {
 	tick   time.Duration
 	drain  time.Duration
 	delay  time.Duration
+	held   bool                        // dispatch, and the log has it
 	reset  func(context.Context) error // nil: there is no such switch
 
 	metricTenants int32
@@ -99,6 +100,7 @@ func (s server) run(ctx context.Context) error {
 	dispatcher := dispatch.New(s.db, listener, s.log, dispatch.Options{})
 	running.Go(func() { dispatcher.Run(behind) })
 	clock := sched.New(s.db, listener, s.log, s.tick)
+	clock.DispatchHeld = s.held
 	running.Go(func() { clock.Run(behind) })
 	upkeep := sched.NewUpkeep(s.db, listener, s.log)
 	running.Go(func() { clock.Duty.While(behind, upkeep.Run) })

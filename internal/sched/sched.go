@@ -45,6 +45,8 @@ const (
 type Scheduler struct {
 	// Duty is for the other loops of which one in all servers is enough.
 	Duty Duty
+	// DispatchHeld is whether the last tick, or before the first one the caller, found dispatch held. Changes are logged.
+	DispatchHeld bool
 
 	q         *sqlcgen.Queries
 	cron      *Cron
@@ -165,6 +167,7 @@ func (c *clock) tick(ctx context.Context) {
 		c.failures = 0
 		c.sleeps = sleeps && done.OnDuty
 		c.setDuty(done.OnDuty)
+		c.setDispatchHeld(done.DispatchHeld)
 		c.tickIn(c.pause(done, c.sleeps))
 	}
 }
@@ -174,6 +177,17 @@ func (s *Scheduler) setDuty(held bool) {
 		s.log.Info("duty", "held", held)
 	}
 	s.Duty.set(held)
+}
+
+// setDispatchHeld warns of both changes: while dispatch is held, a server without an error does nothing.
+func (s *Scheduler) setDispatchHeld(held bool) {
+	switch {
+	case held && !s.DispatchHeld:
+		s.log.Warn("dispatch is held: nothing runs until POST /ojs/v1/admin/dispatch/resume, or ojs.resume_dispatch() in psql")
+	case !held && s.DispatchHeld:
+		s.log.Warn("dispatch is held no longer")
+	}
+	s.DispatchHeld = held
 }
 
 // pause is the time from a tick to the next one.

@@ -134,6 +134,28 @@ func TestErrorsAreLoggedAndSurvived(t *testing.T) {
 	}
 }
 
+// Somebody who wonders why nothing runs finds it in the log, once for each change.
+func TestHeldDispatchIsLogged(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	log := &logs{}
+	run(t, db, log, 5*time.Millisecond)
+	for range 2 {
+		was := log.String()
+		pgtest.Exec(t, db.Pool, "select ojs.hold_dispatch()")
+		pgtest.Eventually(t, "it is logged that dispatch is held", func() bool {
+			return strings.Count(log.String()[len(was):], "level=WARN msg=\"dispatch is held: nothing runs until ") == 1
+		})
+		pgtest.Exec(t, db.Pool, "select ojs.resume_dispatch()")
+		pgtest.Eventually(t, "it is logged that dispatch goes on", func() bool {
+			return strings.Count(log.String()[len(was):], "msg=\"dispatch is held no longer\"") == 1
+		})
+	}
+	if n := strings.Count(log.String(), "\n"); n != 4 {
+		t.Errorf("there are %d lines: %s", n, log)
+	}
+}
+
 func TestATickThatIsTooMuchIsMadeSmaller(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -43,7 +43,9 @@ func (q *Queries) StandDown(ctx context.Context, token string) (bool, error) {
 const tick = `-- name: Tick :one
 with tick as (select ojs.tick($1::int, $2::text, $3::int, $4::int) as done)
 select (tick.done).promoted::int as promoted, (tick.done).reaped::int as reaped, (tick.done).rolled_up::int as rolled_up,
-    (tick.done).next_in_ms::int as next_in_ms, (tick.done).on_duty::boolean as on_duty, (tick.done).unplanned::int as unplanned from tick
+    (tick.done).next_in_ms::int as next_in_ms, (tick.done).on_duty::boolean as on_duty, (tick.done).unplanned::int as unplanned,
+    exists (select from ojs.settings s where s.held_at is not null) as dispatch_held
+from tick
 `
 
 type TickParams struct {
@@ -54,12 +56,13 @@ type TickParams struct {
 }
 
 type TickRow struct {
-	Promoted  int32 `json:"promoted"`
-	Reaped    int32 `json:"reaped"`
-	RolledUp  int32 `json:"rolled_up"`
-	NextInMs  int32 `json:"next_in_ms"`
-	OnDuty    bool  `json:"on_duty"`
-	Unplanned int32 `json:"unplanned"`
+	Promoted     int32 `json:"promoted"`
+	Reaped       int32 `json:"reaped"`
+	RolledUp     int32 `json:"rolled_up"`
+	NextInMs     int32 `json:"next_in_ms"`
+	OnDuty       bool  `json:"on_duty"`
+	Unplanned    int32 `json:"unplanned"`
+	DispatchHeld bool  `json:"dispatch_held"`
 }
 
 func (q *Queries) Tick(ctx context.Context, arg TickParams) (TickRow, error) {
@@ -77,6 +80,7 @@ func (q *Queries) Tick(ctx context.Context, arg TickParams) (TickRow, error) {
 		&i.NextInMs,
 		&i.OnDuty,
 		&i.Unplanned,
+		&i.DispatchHeld,
 	)
 	return i, err
 }
