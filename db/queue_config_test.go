@@ -128,8 +128,22 @@ func TestWhatAQueueCannotBe(t *testing.T) {
 		t.Error("a refused deletion deletes")
 	}
 	exec(t, service, "select ojs.cancel(id) from ojs.job")
-	exec(t, operator, "select ojs.delete_queue('busy')")
-	exec(t, operator, "select ojs.delete_queue('busy')")
+	exec(t, operator, "select ojs.limit_concurrency(7, p_queue => 'busy'), ojs.limit_concurrency(3, 'acme', 'busy'), ojs.pause('busy')")
+	if got := lines(t, operator, "select queue, config from ojs.delete_queue('busy')"); fmt.Sprint(got) != "[busy map[default_timeout:1]]" {
+		t.Errorf("a deletion returns %q", got)
+	}
+	// Its numbers stay, and what is about single tenants.
+	left := lines(t, operator, "select queue, cancelled, paused from ojs.queue_stats where queue = 'busy'")
+	if fmt.Sprint(left) != "[busy 1 false]" {
+		t.Errorf("a deletion leaves of the queue %q", left)
+	}
+	left = lines(t, operator, "select tenant_id, max_concurrency from ojs.rule_stats where queue = 'busy'")
+	if fmt.Sprint(left) != "[acme 3]" {
+		t.Errorf("a deletion leaves the limits %q", left)
+	}
+	if got := lines(t, operator, "select queue from ojs.delete_queue('busy')"); fmt.Sprint(got) != "[-]" {
+		t.Errorf("another deletion returns %q", got)
+	}
 	refused(t, operator, "OJ404", "select ojs.delete_queue('never')")
 	refused(t, operator, "OJ408", "select ojs.delete_queue('q', 'discard')")
 	refused(t, operator, "OJ400", "select ojs.delete_queue('q', null)")

@@ -96,9 +96,10 @@ end;
 $$;
 -- +goose StatementEnd
 comment on function ojs.delete_queue(text, text) is
-'Removes the configuration of a queue, its being paused included; nulls if it had none. Refused with conflict while jobs there have not
-ended (p_strategy reject, the only one so far). The next job makes the queue anew. Raises conflict, not_found, unsupported,
-invalid_request, backend_unavailable.';
+'Removes the configuration of a queue, with its pause, its own limits and the weights in it; returns what ojs.configure_queue had set,
+nulls if that was nothing. What stays: jobs that have ended, the numbers, so that a queue that ever had a job is still listed in
+ojs.queue_stats, and limits and pauses of single tenants in it. Refused with conflict while jobs there have not ended (p_strategy reject,
+the only one so far). The next job makes the queue anew. Raises conflict, not_found, unsupported, invalid_request, backend_unavailable.';
 
 -- +goose StatementBegin
 create function ojs._check_queue_config(p_config jsonb) returns void

@@ -35,16 +35,17 @@ comment on view ojs.limits is
 comment on column ojs.limits.tenant_id is 'The tenant; empty: all of them together.';
 comment on column ojs.limits.queue is 'The queue; empty: all of them together.';
 comment on column ojs.limits.resource is
-'What is limited: max_concurrency, active jobs; max_enqueue_rate, new jobs in a period; max_queue_depth, jobs that are available, scheduled
-or pending; max_scheduled, scheduled ones; max_depth, of a queue, jobs that have not ended; on each server max_in_flight_requests and
-max_waiting_polls.';
+'What is limited: max_concurrency, jobs that are active or decided ahead; max_enqueue_rate, new jobs in a period; max_queue_depth, jobs
+that are available, scheduled or pending; max_scheduled, scheduled ones; max_depth, of a queue, jobs that have not ended; on each server
+max_in_flight_requests and max_waiting_polls.';
 comment on column ojs.limits.maximum is 'How many.';
 comment on column ojs.limits.period is 'Of a rate, the period; else null.';
 comment on column ojs.limits.burst is 'Of a rate, how many jobs at once after a time without any; else null.';
 comment on column ojs.limits.soft is 'Whether jobs beyond it are taken, and only told of (tenant.limit_exceeded).';
 comment on column ojs.limits.current is
 'How many count against it now, those of open transactions and, for a quarter of a second, those that have just left included; of a rate,
-how much of the burst is gone; null: only the servers know.';
+how much of the burst is gone; of max_concurrency ojs.rule_stats.active, which has the jobs decided ahead, too, so that it may be more
+than run; null: only the servers know.';
 comment on column ojs.limits.used_up is 'Which part of it that is.';
 comment on column ojs.limits.reason is 'Why, in the words of whoever changed it last; null for a tenant.';
 
