@@ -249,7 +249,7 @@ func TestDoctorFinds(t *testing.T) {
 		name, runbook, finding string
 		arrange                func(t *testing.T, d *pgtest.DB)
 	}{
-		{"that dispatch is held", "after-restore.md", "warning Dispatch is held since ", func(t *testing.T, d *pgtest.DB) {
+		{"that dispatch is held", "after-restore.md", "error Dispatch is held since ", func(t *testing.T, d *pgtest.DB) {
 			exec(t, d.Operator(), "select ojs.hold_dispatch()")
 		}},
 		{"a late clock", "lost-server.md", "error The clock is 00:01:", func(t *testing.T, d *pgtest.DB) {
@@ -310,6 +310,39 @@ func TestDoctorFinds(t *testing.T) {
 					p_retry => '{"on_exhaustion": "dead_letter"}') from generate_series(1, 100)`)
 				exec(t, d.Service(), `select ojs.nack(f.id, '{"type": "Boom", "message": "m", "retryable": false}')
 					from ojs.fetch('{q}', 100) f`)
+			},
+		},
+		{
+			"noisy tenants", "tenant-flooding.md",
+			"warning 4 tenants use much more than the others: a (queue_depth_ratio), b (queue_depth_ratio), c (queue_depth_ratio) and " +
+				"others.",
+			func(t *testing.T, d *pgtest.DB) {
+				exec(t, d.Operator(), "select ojs.watch_neighbours(p_min_jobs => 20, p_rate_ratio => 1000)")
+				for i, n := range []int{1, 1, 1, 1, 1, 30, 30, 30, 30} {
+					enqueueFor(t, d.Service(), "q", string("stuvwabcd"[i]), n)
+				}
+				tick(t, d.Service(), 1000)
+			},
+		},
+		{
+			"attempts that fail", "dead-letters.md", "warning In queue q 21 of 41 attempts that ended in ten minutes failed.",
+			func(t *testing.T, d *pgtest.DB) {
+				for _, queue := range []string{"q", "well", "small"} {
+					enqueueFor(t, d.Service(), queue, "acme", 100)
+				}
+				const fail = `select ojs.nack(f.id, '{"type": "Boom", "message": "m"}') from ojs.fetch(array[$1], $2) f`
+				// What failed long ago does not count.
+				exec(t, d.Service(), fail, "well", 30)
+				tick(t, d.Service(), 1000)
+				d.SetNow(time.Now().Add(30 * time.Minute))
+				for queue, n := range map[string][2]int{"q": {21, 20}, "well": {20, 20}, "small": {19, 1}} {
+					exec(t, d.Service(), fail, queue, n[0])
+					exec(t, d.Service(), "select ojs.ack(f.id) from ojs.fetch(array[$1], $2) f", queue, n[1])
+				}
+				tick(t, d.Service(), 1000)
+				if got := lines(t, d.Pool, "select finding from ojs.doctor() where topic = 'jobs'"); len(got) != 1 {
+					t.Errorf("it finds %q", got)
+				}
 			},
 		},
 		{"a tenant's role that sees all", "maintenance.md", "error Role tenant1_%s is a tenant's", func(t *testing.T, d *pgtest.DB) {

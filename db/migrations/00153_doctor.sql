@@ -133,7 +133,7 @@ as $$
             'Run ojs-pg migrate up again.', 'failed-migration.md'),
         (ojs.schema_changing(), 'note', 'schema', 'A migration is under way, or was begun within the last minute.',
             'Wait for it.', 'upgrade.md'),
-        (c.held_at is not null, 'warning', 'dispatch', format('Dispatch is held since %s: nothing runs.', c.held_at),
+        (c.held_at is not null, 'error', 'dispatch', format('Dispatch is held since %s: nothing runs.', c.held_at),
             'Look at what would run, then call ojs.resume_dispatch().', 'after-restore.md'),
         (c.restored, 'error', 'dispatch',
             'The database was restored from another cluster, and nobody has ticked since: fetches are refused.',

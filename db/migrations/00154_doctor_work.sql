@@ -94,6 +94,18 @@ as $$
         from ojs._shard_numbers n where n.available > 0 group by n.tenant_id
     ) n
     where n.available > 100000 and n.tenants > 1 and n.available > n.all * 0.8)
+    union all
+    select 'warning', 'tenants', format('%s tenants use much more than the others: %s%s.', count(*),
+            string_agg(format('%s (%s)', n.tenant_id, n.signals), ', ' order by n.nth) filter (where n.nth <= 3),
+            case when count(*) > 3 then ' and others' end),
+        'ojs.noisy_neighbours has the numbers; ojs.throttle gives one less for a while.', 'tenant-flooding.md'
+    from (
+        select n.tenant_id, string_agg(n.signal, ', ' order by n.signal) as signals,
+            row_number() over (order by min(n.since), n.tenant_id) as nth
+        -- When nobody ticks, nobody looks, and what was seen may be over.
+        from ojs.noisy_neighbours n where n.seen_at > ojs.now() - interval '10 minutes' group by n.tenant_id
+    ) n
+    having count(*) > 0
 $$;
 -- +goose StatementEnd
 comment on function ojs._doctor_work() is 'What ojs.doctor says of queues and tenants.';
@@ -119,6 +131,17 @@ as $$
             e.type, e.queue, e.tenant_id, e.error_type, e.last_at),
         'Look at one with ojs.dead_letter_info; retry them when the cause is gone.', 'dead-letters.md'
     from ojs.dead_letter_errors e where e.last_at > ojs.now() - interval '1 hour' and e.jobs >= 100 order by e.jobs desc limit 5)
+    union all
+    (select 'warning', 'jobs',
+        format('In queue %s %s of %s attempts that ended in ten minutes failed.', q.queue, (c.n).failed, (c.n).failed + (c.n).completed),
+        'The page has the query that tells the errors apart.', 'dead-letters.md'
+    from (
+        select t.queue, row(sum(t.total), sum(t.dispatched), sum(t.completed), sum(t.cancelled), sum(t.discarded),
+            sum(t.failed))::ojs.counts as counts
+        from ojs.tally t group by t.queue having sum(t.failed) >= 20
+    ) q
+    cross join lateral (select n from ojs._counts_since(q.queue, '', q.counts, ojs.now() - interval '10 minutes') n) c
+    where (c.n).failed >= 20 and (c.n).failed > (c.n).completed order by (c.n).failed desc, q.queue limit 5)
 $$;
 -- +goose StatementEnd
 comment on function ojs._doctor_failures() is 'What ojs.doctor says of workers and of jobs that fail.';
