@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/urfave/cli/v3"
 
 	"github.com/ojs-pg/ojs-pg/internal/pgtest"
 )
@@ -281,6 +283,40 @@ func TestAdminDeadLetters(t *testing.T) {
 	o.lines(o.admin(0, "dead-letters", "retry", "--queue", "dead", "--yes"), "what retried", "jobs 1", "remaining 0")
 	o.sql(`select ojs.nack(f.id, '{"code": "boom", "message": "no"}') from ojs.fetch('{dead}') f`)
 	o.lines(o.admin(0, "dead-letters", "purge", "--limit", "10", "--yes"), "what deleted", "jobs 1", "remaining 0")
+}
+
+// docs/configuration.md lists every command of `ojs-pg admin`, and every option that these have.
+func TestAdminIsDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, page, _ := strings.Cut(string(text), "\n## Admin\n")
+	page, _, _ = strings.Cut(page, "\n## ")
+	named := func(pattern string) {
+		t.Helper()
+		if !regexp.MustCompile(pattern).MatchString(page) {
+			t.Errorf("there is no %s", pattern)
+		}
+	}
+	options := func(flags []cli.Flag) {
+		t.Helper()
+		for _, flag := range flags {
+			if name := flag.Names()[0]; name != "database-url" && name != "help" {
+				named("`--" + name + "[ `]")
+			}
+		}
+	}
+	options(adminCommand().Flags)
+	for _, c := range adminCommand().Commands {
+		named("`admin " + c.Name + "[ `]")
+		options(c.Flags)
+		for _, sub := range c.Commands {
+			named(`(?m)^.*admin ` + c.Name + `.*(\.\.\.|admin ` + c.Name + ") " + sub.Name + "[ `]")
+			options(sub.Flags)
+		}
+	}
 }
 
 func TestAdminMistakes(t *testing.T) {
