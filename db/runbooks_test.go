@@ -1,10 +1,12 @@
 package db_test
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,18 +62,72 @@ func TestRunbooksAtNight(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		said := 0
-		for _, at := range sqlBlock.FindAllSubmatchIndex(text, -1) {
-			before, block := text[said:at[0]], string(text[at[2]:at[3]])
-			said = at[1]
-			err := typed(t, operator, block)
-			var refused *pgconn.PgError
-			if errors.As(err, &refused) && refused.Code == "42501" && more.Match(before) {
-				err = typed(t, super, block)
-			}
-			if err != nil {
-				t.Errorf("%s: %v\n%s", filepath.Base(page), err, block)
-			}
+		asWritten(t, filepath.Base(page), text, operator, super)
+	}
+}
+
+// What a page looks at, which are its blocks before "What to do" (docs/runbooks/README.md has them as a script), changes nothing, and
+// needs no more than membership in ojs_operator, unless the page says so.
+func TestRunbooksLookWithoutChangingAnything(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	operator, super := connect(t, d.OperatorURL()), connect(t, d.URL)
+	exec(t, operator, "set default_transaction_read_only = on")
+	exec(t, super, "set default_transaction_read_only = on")
+	pages, err := filepath.Glob("../docs/runbooks/*.md")
+	if err != nil || len(pages) < 16 {
+		t.Fatalf("%d pages: %v", len(pages), err)
+	}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		looks, _, found := bytes.Cut(text, []byte("\n## What to do\n"))
+		if !found && filepath.Base(page) != "README.md" {
+			t.Errorf("%s does not say what to do", filepath.Base(page))
+		}
+		asWritten(t, filepath.Base(page), looks, operator, super)
+	}
+}
+
+// A flood is seen wherever it lies: not only in the queue in which the tenant's first job waits the longest.
+func TestTheFloodIsSeen(t *testing.T) {
+	t.Parallel()
+	d := pgtest.New(t)
+	d.SetNow(noon)
+	enqueueFor(t, d.Service(), "typo", "acme", 1)
+	d.SetNow(noon.Add(time.Second))
+	enqueueFor(t, d.Service(), "default", "acme", 50)
+	enqueueFor(t, d.Service(), "default", "globex", 2)
+	text, err := os.ReadFile("../docs/runbooks/tenant-flooding.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	looks := strings.Split(string(sqlBlock.FindSubmatch(text)[1]), ";")
+	for i, want := range []string{"acme 51 0 00:00:01 2, globex 2 0 00:00:00 1", "acme default 50 0, globex default 2 0, acme typo 1 0"} {
+		columns := []string{"tenant_id, available::int, active::int, oldest_wait::text, queues", "tenant_id, queue, available, active"}[i]
+		got := strings.Join(lines(t, d.Operator(), "select "+columns+" from ("+looks[i]+") look"), ", ")
+		if got != want {
+			t.Errorf("it shows %s, want %s", got, want)
+		}
+	}
+}
+
+// asWritten runs the blocks of a page as an operator, and those that need more than that, as the page has to say, as a superuser.
+func asWritten(t *testing.T, page string, text []byte, operator, super *pgx.Conn) {
+	t.Helper()
+	said := 0
+	for _, at := range sqlBlock.FindAllSubmatchIndex(text, -1) {
+		before, block := text[said:at[0]], string(text[at[2]:at[3]])
+		said = at[1]
+		err := typed(t, operator, block)
+		var refused *pgconn.PgError
+		if errors.As(err, &refused) && refused.Code == "42501" && more.Match(before) {
+			err = typed(t, super, block)
+		}
+		if err != nil {
+			t.Errorf("%s: %v\n%s", page, err, block)
 		}
 	}
 }
