@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ojs-pg/ojs-pg/internal/guard"
 	"github.com/ojs-pg/ojs-pg/internal/pg"
 	"github.com/ojs-pg/ojs-pg/internal/sqlcgen"
 )
@@ -59,6 +60,7 @@ type Dispatcher struct {
 	began    time.Time
 	send     statements
 	metrics  *metrics
+	failures failures
 
 	// By whether answers are to hold the whole job. A statement for both would read a thousand jobs whole for one answer that holds one.
 	settlers map[bool]settler
@@ -99,7 +101,10 @@ type settler struct {
 
 // New makes a Dispatcher, which works at once; Run is for the end.
 func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Dispatcher {
-	d := &Dispatcher{db: db, listener: listener, log: log, opts: opts.withDefaults(), began: time.Now(), groups: map[groupKey]*group{}}
+	d := &Dispatcher{
+		db: db, listener: listener, log: log, opts: opts.withDefaults(), began: time.Now(), groups: map[groupKey]*group{},
+		failures: failures{log: log},
+	}
 	d.idle.L = &d.mu
 	d.shared = decider{groups: d.opts.Groups, limit: d.opts.Decisions}
 	d.isolated = decider{groups: 1, limit: d.opts.Statements}
@@ -120,7 +125,9 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Disp
 				return d.send.ack(ctx, items, whole)
 			}),
 			settles: pg.NewBatcher(batch, func(ctx context.Context, items []Settlement) ([]Settled, error) {
-				return d.send.settle(ctx, items, whole)
+				settled, err := d.send.settle(ctx, items, whole)
+				d.failures.note(items, settled)
+				return settled, err
 			}),
 		}
 	}
@@ -146,14 +153,15 @@ func New(db *pg.DB, listener *pg.Listener, log *slog.Logger, opts Options) *Disp
 	return d
 }
 
-// Run returns when ctx has ended and nothing is in flight any more.
+// Run returns when ctx has ended and nothing is in flight any more. Until then it logs which jobs fail.
 func (d *Dispatcher) Run(ctx context.Context) {
-	<-ctx.Done()
+	guard.Loop(ctx, d.log, "log of failed attempts", d.failures.run)
 	d.Drain()
 	for _, s := range d.settlers {
 		s.acks.Wait()
 		s.settles.Wait()
 	}
+	d.failures.tell()
 	d.enqueues.Wait()
 	for _, b := range d.isolatedEnqueues {
 		b.Wait()

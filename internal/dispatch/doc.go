@@ -10,6 +10,7 @@
 //	line.go        whose turn it is to be decided
 //	decide.go      decisions: which requests go into one, and who gets which jobs
 //	settle.go      ACK and NACK
+//	failures.go    what the log says of failed attempts
 //	enqueue.go     one job, or many
 //	giveback.go    jobs that did not reach their client
 //	statements.go  what is sent to the database

@@ -17,6 +17,7 @@ type Settlement struct {
 	Lease, WorkerID, Tenant *string
 	Result                  []byte // JSON; ACK
 	Error                   []byte // a JSON object; NACK
+	Message                 string // of Error, for the log; NACK
 	Requeue                 bool   // NACK
 }
 

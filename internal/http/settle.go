@@ -64,12 +64,14 @@ type nackRequest struct {
 	attempt
 	Requeue bool            `json:"requeue"`
 	Error   json.RawMessage `json:"error" check:"required,object,storable"`
+
+	failure failure
 }
 
 // Check reads the error, too.
 func (r *nackRequest) Check(o *kit.Object) {
 	if child := o.Child("error"); child != nil {
-		child.Into(new(failure))
+		child.Into(&r.failure)
 	}
 }
 
@@ -88,6 +90,9 @@ func readNack(o *kit.Object, to *dispatch.Settlement) {
 	var req nackRequest
 	o.Into(&req)
 	to.Lease, to.WorkerID, to.Requeue, to.Error = req.Lease, req.WorkerID, req.Requeue, req.Error
+	if req.failure.Message != nil {
+		to.Message = *req.failure.Message
+	}
 	takeID(o, to, req.JobID)
 }
 

@@ -37,6 +37,8 @@ const (
 	maxErrorPause = 5 * time.Second
 	// A clock that stops has so long to say that it need not be woken any more.
 	standDownTimeout = 2 * time.Second
+	// The log says at most so often how many attempts the clock has ended.
+	tellReaped = time.Minute
 	// Notifications with this payload say that no server is on duty.
 	vacantToken = "duty"
 )
@@ -91,6 +93,7 @@ func (s *Scheduler) runClock(ctx context.Context) {
 	defer s.Duty.set(false)
 	c := &clock{Scheduler: s, timer: time.NewTimer(0)}
 	defer c.timer.Stop()
+	defer func() { c.sayReaped(time.Now()) }()
 	s.metrics.dueAt(time.Now())
 	defer s.metrics.due.Store(nil)
 	for {
@@ -120,6 +123,8 @@ type clock struct {
 	next       time.Time // when the timer fires
 	wokenAt    time.Time
 	awakeUntil time.Time
+	reaped     int // attempts that the clock has ended and the log does not say yet
+	reapedSaid time.Time
 }
 
 func (c *clock) tickIn(pause time.Duration) {
@@ -150,6 +155,7 @@ func (c *clock) tick(ctx context.Context) {
 	done, err := c.callTick(ctx, sleeps, c.failures)
 	c.metrics.seconds.Observe(time.Since(began).Seconds())
 	c.ticked = time.Now()
+	c.noteReaped(int(done.Reaped), c.ticked)
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
@@ -170,6 +176,23 @@ func (c *clock) tick(ctx context.Context) {
 		c.setDispatchHeld(done.DispatchHeld)
 		c.tickIn(c.pause(done, c.sleeps))
 	}
+}
+
+// noteReaped has attempts logged that no client has ended: at once, or with those of the minute. Where a thousand workers die, each tick
+// would have a line.
+func (c *clock) noteReaped(attempts int, now time.Time) {
+	if c.reaped += attempts; now.Sub(c.reapedSaid) >= tellReaped {
+		c.sayReaped(now)
+	}
+}
+
+func (c *clock) sayReaped(now time.Time) {
+	if c.reaped == 0 {
+		return
+	}
+	c.log.Info("attempts were ended, because their time was over or their workers were lost; ojs.lost_attempts says which",
+		"attempts", c.reaped)
+	c.reaped, c.reapedSaid = 0, now
 }
 
 func (s *Scheduler) setDuty(held bool) {

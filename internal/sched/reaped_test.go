@@ -1,0 +1,59 @@
+package sched
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ojs-pg/ojs-pg/internal/pgtest"
+)
+
+// Attempts that the clock ends are in the log, at once, and those that follow in a line for each minute.
+func TestAttemptsThatTheClockEndsAreLoggedInSum(t *testing.T) {
+	t.Parallel()
+	log := &logs{}
+	c := &clock{Scheduler: &Scheduler{log: slog.New(slog.NewTextHandler(log, nil))}}
+	at := time.Now()
+	for second := range 150 {
+		c.noteReaped(second/30%2, at.Add(time.Duration(second)*time.Second)) // one a second from 30 to 59, and from 90 to 119
+	}
+	c.sayReaped(at.Add(150 * time.Second))
+	c.sayReaped(at.Add(150 * time.Second))
+	if got, want := counts(log.String()), "1 30 29"; got != want {
+		t.Errorf("attempts %s, want %s: %s", got, want, log)
+	}
+}
+
+// counts are the numbers of attempts that a log has.
+func counts(log string) string {
+	var numbers []string
+	for line := range strings.Lines(log) {
+		if _, n, ok := strings.Cut(line, " attempts="); ok {
+			numbers = append(numbers, strings.TrimSpace(n))
+		}
+	}
+	return strings.Join(numbers, " ")
+}
+
+// What a clock has ended and not logged is logged when it stops.
+func TestAClockThatStopsLogsWhatItHasEnded(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	log := &logs{}
+	s := New(db.Open(), nil, slog.New(slog.NewTextHandler(log, nil)), 5*time.Millisecond)
+	t.Run("while it runs", func(t *testing.T) {
+		inBackground(t, s.Run)
+		for _, queue := range []string{"first", "second"} {
+			pgtest.Exec(t, db.Pool, "select ojs.enqueue('abandoned', p_queue => $1)", queue)
+			due(t, db, "select ojs.fetch(array[$1], p_visibility_timeout_ms => 1000)", queue)
+			db.Eventually("the attempt is ended", "select state = 'available' and attempt = 1 from ojs.job where queue = $1", queue)
+		}
+		// A tick that is broken off does not know what it has done. What the next one does tells that this one has returned.
+		due(t, db, enqueueDue, "third")
+		db.Eventually("the clock ticks again", "select state = 'available' from ojs.job where queue = 'third'")
+	})
+	if got := counts(log.String()); got != "1 1" {
+		t.Errorf("attempts %s, want 1 and 1: %s", got, log)
+	}
+}
