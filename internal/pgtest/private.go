@@ -3,7 +3,11 @@ package pgtest
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -25,25 +29,12 @@ type Private struct {
 // NewPrivate starts a server with one migrated database. settings are PostgreSQL's.
 func NewPrivate(t testing.TB, settings map[string]string) *Private {
 	t.Helper()
-	const database, role, password = "ojs", "ojs_server", "secret"
-	dir, err := os.MkdirTemp("", "ojs-private-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &Private{t: t, options: embedpg.Options{DataDir: dir, BinDir: binDir(), Settings: settings}}
-	t.Cleanup(func() {
-		p.Stop()
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
+	p := stopped(t, embedpg.Options{BinDir: binDir(), Settings: settings})
 	p.Start()
-	p.options.Port = p.server.Port
-	p.URL, p.ServiceURL = p.server.URL(database), p.server.URLFor(role, password, database)
 	for _, err := range []error{
-		pg.CreateDatabase(t.Context(), p.server.URL("postgres"), database),
+		pg.CreateDatabase(t.Context(), p.server.URL("postgres"), privateDatabase),
 		pg.Migrate(t.Context(), p.URL, pg.Up, nil),
-		pg.CreateServerRole(t.Context(), p.URL, role, password),
+		pg.CreateServerRole(t.Context(), p.URL, privateRole, privatePassword),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -52,13 +43,72 @@ func NewPrivate(t testing.TB, settings map[string]string) *Private {
 	return p
 }
 
-// Start starts it again, where it was; it returns when connections are accepted.
+const privateDatabase, privateRole, privatePassword = "ojs", "ojs_server", "secret"
+
+// stopped is a server without data, which has not been started yet.
+func stopped(t testing.TB, options embedpg.Options) *Private {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ojs-private-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.DataDir, options.Port = dir, 0
+	p := &Private{t: t, options: options}
+	t.Cleanup(func() {
+		p.Stop()
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// Start starts it, again where it was; it returns when connections are accepted.
 func (p *Private) Start() {
 	p.t.Helper()
 	var err error
 	if p.server, err = embedpg.Start(p.t.Context(), p.options); err != nil {
 		p.t.Fatal(err)
 	}
+	p.options.Port = p.server.Port
+	p.URL, p.ServiceURL = p.server.URL(privateDatabase), p.server.URLFor(privateRole, privatePassword, privateDatabase)
+}
+
+// Backup takes a base backup of the server, which runs and goes on, by pg_basebackup. It returns a server that has that data, to be
+// started.
+func (p *Private) Backup() *Private {
+	p.t.Helper()
+	const cluster = "pgdata"
+	to := stopped(p.t, p.options)
+	from, into := p.options.DataDir, to.options.DataDir
+	command := exec.CommandContext(p.t.Context(), filepath.Join(p.server.Binaries.Dir, "pg_basebackup"),
+		"-D", filepath.Join(into, cluster), "-X", "stream", "--checkpoint=fast", "-d", p.server.URL("postgres"))
+	if out, err := command.CombinedOutput(); err != nil {
+		p.t.Fatalf("%q: %v\n%s", command.Args, err, out)
+	}
+	// What else embedpg keeps beside the data: the password, and the file that tells whose directory it is.
+	for _, name := range []string{"password", "ojs-pg.lock"} {
+		content, err := os.ReadFile(filepath.Join(from, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(into, name), content, 0o600)
+		}
+		if err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	// PostgreSQL starts on no data but its own, and is another user where we are root.
+	info, err := os.Stat(filepath.Join(from, cluster))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	owner := info.Sys().(*syscall.Stat_t)
+	err = filepath.WalkDir(filepath.Join(into, cluster), func(path string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Lchown(path, int(owner.Uid), int(owner.Gid)))
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return to
 }
 
 // Stop stops it in good order, cutting off sessions, if it runs.
